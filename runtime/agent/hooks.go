@@ -105,7 +105,7 @@ func (a *Agent) HookUsers(name string) []string {
 	if nodes == nil {
 		return nil
 	}
-	return slices.Sorted(slices.Values(nodes.Users(supervisor.PluginKey{Type: base.TypeHook, Name: name})))
+	return slices.Sorted(slices.Values(nodes.PluginUsers(supervisor.PluginKey{Type: base.TypeHook, Name: name})))
 }
 
 // missingHookHint tells users how to provide a hook that is not found.

@@ -134,7 +134,7 @@ func (a *Agent) openStore() error {
 	a.scheduler = scheduler.New(scheduler.Config{
 		Store:  a.store,
 		NodeID: a.nodeID,
-		Host: scheduler.Env{
+		Env: scheduler.Env{
 			NewID:    uuid.NewString,
 			PortFree: scheduler.PortFree,
 			Pick:     rand.IntN,
@@ -258,7 +258,7 @@ func (a *Agent) startPlugins(ctx context.Context, known *catalog.Catalog) error 
 		Hooks:        hook.Config{HostSocket: a.hookSocket(), Node: a.nodeForHooks()},
 		Busy: func(what supervisor.PluginKey) bool {
 			nodes := a.running()
-			return nodes == nil || nodes.Uses(what)
+			return nodes == nil || nodes.UsesPlugin(what)
 		},
 		LastServed:  cached.lastServed,
 		OnTaskEvent: a.taskEvent,

@@ -74,12 +74,12 @@ func TestUnusableFactsAreQuarantined(t *testing.T) {
 			}
 		}},
 		{"short hook key", hookKeyKey, []byte("short"), func(t *testing.T, a *Agent) { _, _ = a.hookKey() }},
-		{"allocation that is being removed", store.PendingRemovalKey + "gone", "text", func(t *testing.T, a *Agent) {
+		{"allocation that is being removed", store.PendingRemovalPrefix + "gone", "text", func(t *testing.T, a *Agent) {
 			if allocs := a.store.Snapshot().PendingRemovals(); len(allocs) > 0 {
 				t.Errorf("being removed: %v", allocs)
 			}
 		}},
-		{"allocation that is being removed, without its job", store.PendingRemovalKey + "gone", map[string]string{"ID": "gone"}, func(t *testing.T, a *Agent) { a.store.Snapshot().PendingRemovals() }},
+		{"allocation that is being removed, without its job", store.PendingRemovalPrefix + "gone", map[string]string{"ID": "gone"}, func(t *testing.T, a *Agent) { a.store.Snapshot().PendingRemovals() }},
 		{"plugin process", pluginKey + "builtin raw_exec", "text", func(t *testing.T, a *Agent) {
 			if all, err := (pluginRecords{a.store}).Plugins(); err != nil || len(all) > 0 {
 				t.Errorf("plugins %v, %v", all, err)

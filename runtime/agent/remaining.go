@@ -69,7 +69,7 @@ func (a *Agent) findRemaining() *remainingProcesses {
 		r.readState(a.store, a.orphans.Cleared())
 	}
 	if nodes := a.running(); nodes != nil {
-		for what := range nodes.LeftRunning() {
+		for what := range nodes.PluginsLeftRunning() {
 			r.need(what)
 		}
 	}
@@ -169,7 +169,7 @@ func checkNoAgent(dataDir string) error {
 	}
 	const remedy = "use another directory, or give the job to the agent: nomad-lite job run"
 	if err == nil && len(contents.Damage) > 0 {
-		err = errors.New(contents.Damage[0].What())
+		err = errors.New(contents.Damage[0].RecordName())
 	}
 	if err != nil {
 		return fmt.Errorf("data directory %s: it has the state of an agent, whose tasks would end with this run, and that state cannot be read: %w\n%s", dataDir, err, remedy)

@@ -52,7 +52,7 @@ func TestSimulation(t *testing.T) {
 		simulate(t, *seed)
 		return
 	}
-	schedtest.Seeds(t, *seeds, func(seed uint64) { simulate(t, seed) })
+	schedtest.RunSeeds(t, *seeds, func(seed uint64) { simulate(t, seed) })
 }
 
 // simulation is one run.
@@ -167,7 +167,7 @@ func (s *simulation) start() {
 	g.scheduler = scheduler.New(scheduler.Config{
 		Store:  &mortalRecords{s.store, s, g},
 		NodeID: s.node.ID,
-		Host: scheduler.Env{
+		Env: scheduler.Env{
 			NewID: s.newID, PortFree: func(int) bool { return true }, Pick: func(int) int { return 0 }, Now: time.Now,
 		},
 		Logger:    logger,

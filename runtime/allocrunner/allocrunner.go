@@ -41,7 +41,7 @@ type Config struct {
 	Store        Store                             // nil stores no records
 	Services     services.Registry                 // registrations of all allocations
 	Checks       services.Results                  // nil keeps check results in memory
-	Dial         services.Dial                     // how checks connect to their targets; nil uses the network of the host
+	Dial         services.DialFunc                 // how checks connect to their targets; nil uses the network of the host
 	Report       func(Update)                      // called for each change, one call at a time; should return soon
 	Hooks        HookFactory                       // hooks other than the builtin ones; may be nil
 	Cgroups      func(driver string) hooks.Cgroups // cgroups for the tasks of a driver; nil, or returns nil, if the driver creates its own

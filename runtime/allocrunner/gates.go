@@ -90,10 +90,10 @@ func factOf(s *api.TaskState, killed bool) lifecycle.TaskFacts {
 func passesChecks(results []services.Result, task string, since time.Time) bool {
 	hasCheck := false
 	for _, c := range results {
-		if c.For != task || c.Readiness() {
+		if c.For != task || c.IsReadiness() {
 			continue
 		}
-		if c.Status != services.StatusSuccess || c.Began.Before(since) {
+		if c.Status != services.StatusSuccess || c.RunStarted.Before(since) {
 			return false
 		}
 		hasCheck = true

@@ -141,12 +141,12 @@ func (h *healthTracker) snapshot(status Update) (health.Snapshot, <-chan struct{
 			Task:       c.Task,
 			Service:    c.Service,
 			Name:       c.Check,
-			Readiness:  c.Readiness(),
+			Readiness:  c.IsReadiness(),
 			Passing:    c.Status == services.StatusSuccess,
-			Pending:    c.Began.IsZero(),
+			Pending:    c.RunStarted.IsZero(),
 			Output:     c.Output,
-			LastRun:    c.Began,
-			LastChange: c.Since,
+			LastRun:    c.RunStarted,
+			LastChange: c.StatusSince,
 		})
 	}
 	return s, changed

@@ -1002,7 +1002,7 @@ func (l lateHooks) Pending(*api.Allocation) func(context.Context, func(*api.Task
 		return nil
 	}
 	return func(ctx context.Context, emit func(*api.TaskEvent)) {
-		emit(model.EventPluginAwaited("late"))
+		emit(model.EventWaitingForPlugin("late"))
 		select {
 		case <-l.known:
 		case <-ctx.Done():

@@ -150,12 +150,12 @@ func (r *Runner) TaskEvent(e driver.TaskEvent) bool {
 		return false
 	}
 	if e.Annotations[driver.OnceAnnotation] == "" {
-		t.EmitEvent(model.EventDriver(e.Message, e.Annotations, e.Timestamp))
+		t.EmitEvent(model.EventDriverMessage(e.Message, e.Annotations, e.Timestamp))
 		return true
 	}
 	annotations := maps.Clone(e.Annotations)
 	delete(annotations, driver.OnceAnnotation)
-	t.EmitEventOnce(model.EventDriver(e.Message, annotations, e.Timestamp))
+	t.EmitEventOnce(model.EventDriverMessage(e.Message, annotations, e.Timestamp))
 	return true
 }
 

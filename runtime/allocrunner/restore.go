@@ -196,7 +196,7 @@ func (r *restorer) checkDir(untilKill context.Context) error {
 		r.logger.Warn("directory of the alloc cannot be checked, its tasks stay as they are", "error", err)
 		for _, t := range r.tasks {
 			if !dead(t) {
-				t.EmitEvent(model.EventDirUnchecked(err.Error()))
+				t.EmitEvent(model.EventAllocDirCheckFailed(err.Error()))
 			}
 		}
 		return nil

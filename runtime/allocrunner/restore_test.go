@@ -1185,7 +1185,7 @@ func TestDelayIsNotKeptPastAStart(t *testing.T) {
 	if tracker.RemainingDelay(time.Now()) == 0 {
 		t.Fatal("no delay")
 	}
-	tracker.Started()
+	tracker.ClearDelay()
 	if d := tracker.RemainingDelay(time.Now()); d != 0 {
 		t.Errorf("%v remain", d)
 	}
@@ -1262,7 +1262,7 @@ func TestRestoreFinishesRequestedRestart(t *testing.T) {
 					web.EmitEvent(model.EventHookMessage("", "an event for people", nil))
 				}
 				a.after(time.Second)
-				want(t, "pending in the events", model.EventSinceStart(web.State(), api.TaskRestartSignal) != nil, "false")
+				want(t, "pending in the events", model.FindEventSinceStart(web.State(), api.TaskRestartSignal) != nil, "false")
 				a.die()
 				b := a.again(nil)
 				b.after(time.Minute)
@@ -1535,7 +1535,7 @@ func TestKilledTaskHasNotSucceeded(t *testing.T) {
 					web.EmitEvent(model.EventHookMessage("", "an event for people", nil))
 				}
 				a.after(time.Second)
-				want(t, "killed in the events", model.EventSinceStart(web.State(), api.TaskKilled) != nil, "false")
+				want(t, "killed in the events", model.FindEventSinceStart(web.State(), api.TaskKilled) != nil, "false")
 				if c.nextAgent {
 					a.die()
 					a = a.again(nil)

@@ -44,7 +44,7 @@ func (s *allocServices) checkStatuses() []api.AllocCheckStatus {
 // of the group. The restart counts as a failure.
 func (s *allocServices) restartForCheck(ctx context.Context, task, reason string) error {
 	tasks := s.tasks
-	if task != services.Group {
+	if task != services.GroupWorkload {
 		t, ok := s.tasks.named(task)
 		if !ok {
 			return ErrTaskNotFound

@@ -402,7 +402,7 @@ func (h *Host) blockUntilDone(ctx context.Context, err error) error {
 
 // Variable implements hook.Host.
 func (h *Host) Variable(ctx context.Context, s hook.Scope, path string, after uint64) (map[string]string, uint64, error) {
-	if err := model.VariablePathFault(path); err != nil {
+	if err := model.ValidateVariablePath(path); err != nil {
 		return nil, 0, err
 	}
 	return readOrWatch(ctx, h, s, after, func(r store.Reader, ws store.WatchSet, namespace string) (map[string]string, uint64, error) {

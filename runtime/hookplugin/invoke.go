@@ -158,7 +158,7 @@ func (h *Hook) findPlugin(ctx context.Context, point hook.Point, until time.Time
 		emitted := make(chan struct{})
 		timer := time.AfterFunc(eventDelay, func() {
 			defer close(emitted)
-			h.target.Emit(model.EventPluginAwaited("hook plugin " + h.name))
+			h.target.Emit(model.EventWaitingForPlugin("hook plugin " + h.name))
 		})
 		defer func() {
 			if !timer.Stop() {

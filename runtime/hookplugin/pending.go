@@ -47,7 +47,7 @@ func (s *Set) awaitLaunches(ctx context.Context, meta map[string]string, emit fu
 		case <-changed:
 		case <-delay.C:
 			for _, name := range names {
-				emit(model.EventPluginAwaited("plugin " + name + ", which may be a hook of every allocation,"))
+				emit(model.EventWaitingForPlugin("plugin " + name + ", which may be a hook of every allocation,"))
 			}
 		case <-limit.C:
 			late = true

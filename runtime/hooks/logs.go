@@ -82,7 +82,7 @@ func (h *Logs) start(ctx context.Context, task logs.Task) (stdout, stderr string
 			return stdout, stderr, err
 		}
 		if !waiting {
-			h.emit(model.EventDescriptorsAwaited(full.Error()))
+			h.emit(model.EventWaitingForDescriptors(full.Error()))
 		}
 		select {
 		case <-full.Freed:

@@ -58,17 +58,17 @@ func (h *GroupServices) register() error {
 	if h.preKilled {
 		return nil
 	}
-	return h.set.Register(services.Group, nil)
+	return h.set.Register(services.GroupWorkload, nil)
 }
 
 // UpdateAlloc implements hook.AllocUpdate.
 func (h *GroupServices) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
-	return hook.AllocUpdateResponse{}, h.set.Update(services.Group)
+	return hook.AllocUpdateResponse{}, h.set.Update(services.GroupWorkload)
 }
 
 // PreTaskRestart implements hook.AllocPreTaskRestart. RegisterAgain undoes it.
 func (h *GroupServices) PreTaskRestart(ctx context.Context, _ hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
-	return hook.AllocPreTaskRestartResponse{}, h.set.Deregister(ctx, services.Group)
+	return hook.AllocPreTaskRestartResponse{}, h.set.Deregister(ctx, services.GroupWorkload)
 }
 
 // RegisterAgain registers the services again. The old processes must have exited.
@@ -79,7 +79,7 @@ func (h *GroupServices) PreKill(ctx context.Context, _ hook.AllocPreKillRequest)
 	h.mu.Lock()
 	h.preKilled = true
 	h.mu.Unlock()
-	return hook.AllocPreKillResponse{}, h.set.Deregister(ctx, services.Group)
+	return hook.AllocPreKillResponse{}, h.set.Deregister(ctx, services.GroupWorkload)
 }
 
 // Postrun implements hook.AllocPostrun. No task runs, so it removes every registration

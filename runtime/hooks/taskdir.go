@@ -45,7 +45,7 @@ func (h *TaskDir) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hoo
 	built := hook.TaskPrestartResponse{State: map[string]string{builtStateKey: "true"}}
 	first := req.PreviousState[builtStateKey] == ""
 	if first {
-		h.emit(model.EventSetup())
+		h.emit(model.EventTaskSetup())
 	}
 	failpoint.Hit(failpoint.TaskDir, failpoint.Before)
 	dir, err := h.dir.BuildTask(req.Task.Name, h.options())

@@ -48,7 +48,7 @@ func (h *fileHandler) dir(r *request) (*taskfiles.Dir, error) {
 func collectedHint(alloc *api.Allocation) string {
 	for _, name := range slices.Sorted(maps.Keys(alloc.TaskStates)) {
 		for _, e := range slices.Backward(alloc.TaskStates[name].Events) {
-			if e.Type == model.TaskDirCollected {
+			if e.Type == model.TaskAllocDirRemoved {
 				return e.Message
 			}
 		}

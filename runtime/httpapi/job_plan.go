@@ -48,7 +48,7 @@ func (h *jobWriter) plan(r *request) (any, error) {
 	warnings := model.Warnings(job)
 	if current != nil {
 		answer.JobModifyIndex = val(current.JobModifyIndex)
-		if fault := model.TransitionFault(current, job); fault != nil {
+		if fault := model.ValidateTransition(current, job); fault != nil {
 			warnings = append(warnings, "This job will be refused when it is submitted: "+fault.Error())
 		}
 	}

@@ -31,7 +31,7 @@ func (h *scalingHandler) status(r *request) (any, error) {
 		for _, alloc := range jobAllocations(s, ws, j) {
 			index = max(index, alloc.ModifyIndex)
 			g, known := status.TaskGroups[alloc.TaskGroup]
-			if !known || model.Terminal(alloc) {
+			if !known || model.AllocTerminal(alloc) {
 				continue
 			}
 			g.Placed++

@@ -64,7 +64,7 @@ func TestRegisterReturnsEvaluation(t *testing.T) {
 // (checklist 7)
 func TestDeploymentOfRegisteredJobSucceeds(t *testing.T) {
 	t.Parallel()
-	b := newClientFixture(t, map[string]schedtest.AllocTimes{"bad": {Sick: true}})
+	b := newClientFixture(t, map[string]schedtest.AllocTimes{"bad": {Unhealthy: true}})
 	if _, _, d := b.registerAndWait(t, newJob("good", "service", "app", withCount(2))); d.Status != "successful" || d.TaskGroups["app"].HealthyAllocs != 2 {
 		t.Errorf("%+v", d)
 	}

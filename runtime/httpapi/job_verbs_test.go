@@ -321,7 +321,7 @@ func TestValidateJob(t *testing.T) {
 	typo := func(j *api.Job) { j.TaskGroups[0].Tasks[0].Config["run_fro"] = "1s" }
 	const said = `Task group app, task t: driver mock: config: Invalid label: No argument or block type is named "run_fro".`
 	misspelled, _, err := b.Jobs().Validate(newJob("web", "service", "app", typo), nil)
-	if err != nil || len(misspelled.ValidationErrors) != 1 || !strings.HasPrefix(misspelled.ValidationErrors[0], said) || misspelled.Error != model.ListText(misspelled.ValidationErrors) || !misspelled.DriverConfigValidated {
+	if err != nil || len(misspelled.ValidationErrors) != 1 || !strings.HasPrefix(misspelled.ValidationErrors[0], said) || misspelled.Error != model.FormatErrorList(misspelled.ValidationErrors) || !misspelled.DriverConfigValidated {
 		t.Errorf("%+v, %v", misspelled, err)
 	}
 	unknown, _, err := b.Jobs().Validate(newJob("web", "service", "app", func(j *api.Job) { j.TaskGroups[0].Tasks[0].Driver = "nope" }), nil)

@@ -105,7 +105,7 @@ func (h *jobWriter) validate(r *request) (any, error) {
 	answer.DriverConfigValidated = all
 	if len(faults) > 0 {
 		answer.ValidationErrors = append(answer.ValidationErrors, faults...)
-		answer.Error = model.ListText(answer.ValidationErrors)
+		answer.Error = model.FormatErrorList(answer.ValidationErrors)
 	}
 	return answer, nil
 }

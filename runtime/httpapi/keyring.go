@@ -25,7 +25,7 @@ type keyringHandler struct {
 
 func (h *keyringHandler) list(*request) (any, error) {
 	keys, err := h.store.Keys()
-	if errors.Is(err, store.ErrNoKeys) {
+	if errors.Is(err, store.ErrNoKeyFile) {
 		return []*api.RootKeyMeta{}, nil
 	}
 	return keys, err
@@ -43,7 +43,7 @@ func (h *keyringHandler) rotate(r *request) (any, error) {
 		return nil, badRequest("a key cannot be published before it is used: nothing is signed with it")
 	}
 	key, err := h.store.RotateKeys(r.Context(), full)
-	if errors.Is(err, store.ErrNoKeys) {
+	if errors.Is(err, store.ErrNoKeyFile) {
 		return nil, &statusError{http.StatusNotImplemented, err.Error()}
 	}
 	if err != nil {

@@ -84,7 +84,7 @@ func (h *namespaceHandler) put(r *request) (any, error) {
 	if r.id != "" && n.Name != r.id {
 		return nil, badRequest("Namespace name does not match request path")
 	}
-	if err := model.NamespaceFault(&n); err != nil {
+	if err := model.ValidateNamespace(&n); err != nil {
 		return nil, badRequest(err.Error())
 	}
 	index, err := h.store.Update(r.Context(), func(tx *store.Txn) error {

@@ -56,7 +56,7 @@ func (h *variableHandler) read(r *request) (any, error) {
 }
 
 // maxVariableBody is the size of the largest variable with each character escaped.
-const maxVariableBody = 8 * model.MaxVariable
+const maxVariableBody = 8 * model.MaxVariableSize
 
 func (h *variableHandler) put(r *request) (any, error) {
 	check, err := casIndex(r)
@@ -104,7 +104,7 @@ func (h *variableHandler) delete(r *request) (any, error) {
 }
 
 // casIndex returns the check-and-set index of a request, nil if the request has none.
-func casIndex(r *request) (variables.Check, error) {
+func casIndex(r *request) (variables.ExpectedIndex, error) {
 	text, asked := r.query["cas"]
 	if !asked {
 		return nil, nil
@@ -138,15 +138,15 @@ func lockOperation(r *request) (do func(*variables.Variables, context.Context, *
 
 // replyNotChanged returns why a variable was not changed. For a request with a check-and-set index the
 // reply is the current variable, which clients decode.
-func replyNotChanged(r *request, err error, check variables.Check) (any, error) {
-	var invalid variables.Invalid
-	var conflict *variables.Conflict
+func replyNotChanged(r *request, err error, check variables.ExpectedIndex) (any, error) {
+	var invalid variables.InvalidError
+	var conflict *variables.ConflictError
 	switch {
 	case errors.As(err, &invalid):
 		return nil, badRequest(invalid.Error())
 	case errors.As(err, &conflict) && check != nil:
 		r.replyIndex, r.statusCode = conflict.Current.ModifyIndex, http.StatusConflict
-		return model.VariableForOthers(conflict.Current), nil
+		return model.VariableWithoutLockID(conflict.Current), nil
 	case errors.As(err, &conflict):
 		return nil, &statusError{http.StatusConflict, conflict.Text}
 	}

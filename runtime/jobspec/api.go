@@ -20,19 +20,19 @@ var ErrVariablesWithJSON = errors.New("cannot use variables with JSON files.")
 // ParseJSON reads a job in the JSON form of the HTTP API, bare or in a "Job"
 // wrapper. Unknown keys are ignored, and durations are whole nanoseconds.
 func ParseJSON(text []byte) (*api.Job, error) {
-	if len(text) > MaxText {
-		return nil, fmt.Errorf("%s", tooLarge(len(text), "input.json")[0].Detail)
+	if len(text) > MaxTextSize {
+		return nil, fmt.Errorf("%s", tooLargeDiagnostic(len(text), "input.json")[0].Detail)
 	}
 	if diags := nesting.JSON(text, "input.json"); diags.HasErrors() {
 		return nil, diags
 	}
-	var wrapper struct{ Job *api.Job }
-	if err := unmarshalJob(text, &wrapper); err != nil {
+	var jobEnvelope struct{ Job *api.Job }
+	if err := unmarshalJob(text, &jobEnvelope); err != nil {
 		//lint:ignore ST1005 Nomad's text
 		return nil, fmt.Errorf("Failed to parse JSON job: %w", err)
 	}
-	if wrapper.Job != nil {
-		return wrapper.Job, nil
+	if jobEnvelope.Job != nil {
+		return jobEnvelope.Job, nil
 	}
 	job := &api.Job{}
 	if err := unmarshalJob(text, job); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec/convert"
 )
 
-func unsuitableValue(reason string, expr hcl.Expression) *hcl.Diagnostic {
+func unsuitableValueDiagnostic(reason string, expr hcl.Expression) *hcl.Diagnostic {
 	return &hcl.Diagnostic{
 		Severity: hcl.DiagError,
 		Summary:  "Unsuitable value type",
@@ -26,15 +26,15 @@ func unsuitableValue(reason string, expr hcl.Expression) *hcl.Diagnostic {
 
 var durationType = reflect.TypeFor[time.Duration]()
 
-// attribute decodes an expression into a field of a simple type.
-func (d *decoder) attribute(expr hcl.Expression, field reflect.Value) hcl.Diagnostics {
+// decodeAttribute decodes an expression into a field of a simple type.
+func (d *decoder) decodeAttribute(expr hcl.Expression, field reflect.Value) hcl.Diagnostics {
 	switch field.Type() {
 	case durationType:
-		duration, diags := d.duration(expr)
+		duration, diags := d.decodeDuration(expr)
 		field.SetInt(int64(duration))
 		return diags
 	case reflect.PointerTo(durationType):
-		duration, diags := d.duration(expr)
+		duration, diags := d.decodeDuration(expr)
 		field.Set(reflect.ValueOf(&duration))
 		return diags
 	}
@@ -50,11 +50,11 @@ func decodeExpression(expr hcl.Expression, ctx *hcl.EvalContext, target any) hcl
 	return gohcl.DecodeExpression(expr, ctx, target)
 }
 
-// duration accepts the text of a Go duration, or a whole number of
+// decodeDuration accepts the text of a Go duration, or a whole number of
 // nanoseconds.
-func (d *decoder) duration(expr hcl.Expression) (time.Duration, hcl.Diagnostics) {
+func (d *decoder) decodeDuration(expr hcl.Expression) (time.Duration, hcl.Diagnostics) {
 	val, diags := expr.Value(d.ctx)
-	duration, diag := durationOf(val)
+	duration, diag := toDuration(val)
 	if diag == nil {
 		return duration, diags
 	}
@@ -64,7 +64,7 @@ func (d *decoder) duration(expr hcl.Expression) (time.Duration, hcl.Diagnostics)
 	return 0, append(diags, diag)
 }
 
-func durationOf(val cty.Value) (time.Duration, *hcl.Diagnostic) {
+func toDuration(val cty.Value) (time.Duration, *hcl.Diagnostic) {
 	val, _ = val.Unmark()
 	switch {
 	case !val.IsKnown():
@@ -80,45 +80,45 @@ func durationOf(val cty.Value) (time.Duration, *hcl.Diagnostic) {
 	case val.Type() == cty.Number:
 		n := val.AsBigFloat()
 		if !n.IsInt() || n.MantExp(nil) > 64 {
-			return 0, notInteger()
+			return 0, notIntegerDiagnostic()
 		}
 		i, _ := n.Int(nil)
 		if !i.IsInt64() {
-			return 0, notInteger()
+			return 0, notIntegerDiagnostic()
 		}
 		return time.Duration(i.Int64()), nil
 	}
 	return 0, &hcl.Diagnostic{Summary: "Unsuitable value type", Detail: "Unsuitable value: expected a string but found " + val.Type().FriendlyName()}
 }
 
-func notInteger() *hcl.Diagnostic {
+func notIntegerDiagnostic() *hcl.Diagnostic {
 	return &hcl.Diagnostic{
 		Summary: "Unsuitable value type",
 		Detail:  fmt.Sprintf("Unsuitable duration value: value must be a whole number, between %d and %d", math.MinInt64, math.MaxInt64),
 	}
 }
 
-// text decodes an expression that must be a string.
-func (d *decoder) text(expr hcl.Expression) (string, hcl.Diagnostics) {
+// decodeString decodes an expression that must be a string.
+func (d *decoder) decodeString(expr hcl.Expression) (string, hcl.Diagnostics) {
 	var s string
 	diags := gohcl.DecodeExpression(expr, d.ctx, &s)
 	return s, diags
 }
 
 var (
-	textMap = reflect.TypeFor[map[string]string]()
-	listMap = reflect.TypeFor[map[string][]string]()
+	stringMapType     = reflect.TypeFor[map[string]string]()
+	stringListMapType = reflect.TypeFor[map[string][]string]()
 )
 
-// openBlock decodes a block without a schema into a map.
-func (d *decoder) openBlock(body hcl.Body, field reflect.Value, path []string) hcl.Diagnostics {
-	scoped, diags := open(body, d.ctx)
+// decodeSchemalessBlock decodes a block without a schema into a map.
+func (d *decoder) decodeSchemalessBlock(body hcl.Body, field reflect.Value, path []string) hcl.Diagnostics {
+	scoped, diags := unwrapBody(body, d.ctx)
 	if diags.HasErrors() {
 		return diags
 	}
-	if field.Type() != textMap && field.Type() != listMap {
-		d.later = append(d.later, func() hcl.Diagnostics {
-			data, diags := scoped.body.data(scoped.ctx)
+	if field.Type() != stringMapType && field.Type() != stringListMapType {
+		d.deferred = append(d.deferred, func() hcl.Diagnostics {
+			data, diags := scoped.body.decodeSchemaless(scoped.ctx)
 			field.Set(reflect.ValueOf(data))
 			return diags
 		})
@@ -126,7 +126,7 @@ func (d *decoder) openBlock(body hcl.Body, field reflect.Value, path []string) h
 	}
 	attrs, diags := scoped.body.JustAttributes()
 	out := reflect.MakeMapWithSize(field.Type(), len(attrs))
-	for _, attr := range attributesInOrder(attrs) {
+	for _, attr := range sortedAttributes(attrs) {
 		d.ranges.add(joinPath(path, attr.Name), attr.Range)
 		val := reflect.New(field.Type().Elem())
 		diags = append(diags, decodeExpression(attr.Expr, scoped.ctx, val.Interface())...)
@@ -136,27 +136,27 @@ func (d *decoder) openBlock(body hcl.Body, field reflect.Value, path []string) h
 	return diags
 }
 
-// mapNames are the blocks that may also be written as an attribute.
-var mapNames = map[string]bool{"meta": true, "env": true}
+// mapBlockTypes are the blocks that may also be written as an attribute.
+var mapBlockTypes = map[string]bool{"meta": true, "env": true}
 
 // withMapAttributes adds the attribute form of meta and env to a schema, for the types where Nomad
 // accepts it.
 func withMapAttributes(schema *hcl.BodySchema, t reflect.Type) *hcl.BodySchema {
-	if !hasMapAttributes[t] {
+	if !acceptsMapAttributes[t] {
 		return schema
 	}
 	out := *schema
 	out.Attributes = schema.Attributes[:len(schema.Attributes):len(schema.Attributes)]
 	for _, block := range schema.Blocks {
-		if mapNames[block.Type] {
+		if mapBlockTypes[block.Type] {
 			out.Attributes = append(out.Attributes, hcl.AttributeSchema{Name: block.Type})
 		}
 	}
 	return &out
 }
 
-// mapAttribute decodes meta = { … } or env = { … }.
-func (d *decoder) mapAttribute(attr *hcl.Attribute, blocks hcl.Blocks, field reflect.Value, path []string) hcl.Diagnostics {
+// decodeMapAttribute decodes meta = { … } or env = { … }.
+func (d *decoder) decodeMapAttribute(attr *hcl.Attribute, blocks hcl.Blocks, field reflect.Value, path []string) hcl.Diagnostics {
 	d.ranges.add(joinPath(path, attr.Name), attr.Range)
 	if len(blocks) > 0 {
 		return hcl.Diagnostics{errorAt(fmt.Sprintf("Duplicate %s block", attr.Name),
@@ -172,7 +172,7 @@ func (d *decoder) mapAttribute(attr *hcl.Attribute, blocks hcl.Blocks, field ref
 		if err == nil {
 			err = fmt.Errorf("map of string required")
 		}
-		return append(diags, unsuitableValue(err.Error(), attr.Expr))
+		return append(diags, unsuitableValueDiagnostic(err.Error(), attr.Expr))
 	}
 	out := make(map[string]string, val.LengthInt())
 	for it := val.ElementIterator(); it.Next(); {
@@ -180,11 +180,11 @@ func (d *decoder) mapAttribute(attr *hcl.Attribute, blocks hcl.Blocks, field ref
 		text, err := convert.Convert(element, cty.String)
 		switch {
 		case err != nil:
-			diags = append(diags, unsuitableValue(err.Error(), attr.Expr))
+			diags = append(diags, unsuitableValueDiagnostic(err.Error(), attr.Expr))
 		case text.IsNull():
-			diags = append(diags, unsuitableValue("null value is not allowed", attr.Expr))
+			diags = append(diags, unsuitableValueDiagnostic("null value is not allowed", attr.Expr))
 		case !text.IsKnown():
-			diags = append(diags, unsuitableValue("value must be known", attr.Expr))
+			diags = append(diags, unsuitableValueDiagnostic("value must be known", attr.Expr))
 		default:
 			out[key.AsString()] = text.AsString()
 		}

@@ -8,8 +8,8 @@ import (
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 )
 
-// sixtyLines is a job of average size.
-var sixtyLines = []byte(`variable "image" {
+// sixtyLineJob is a job of average size.
+var sixtyLineJob = []byte(`variable "image" {
   type    = string
   default = "redis:7"
 }
@@ -73,7 +73,7 @@ job "cache" {
 `)
 
 func TestBenchmarkJobIsSixtyLines(t *testing.T) {
-	if n := bytes.Count(sixtyLines, []byte("\n")); n < 58 || n > 64 {
+	if n := bytes.Count(sixtyLineJob, []byte("\n")); n < 58 || n > 64 {
 		t.Errorf("it has %d lines", n)
 	}
 }
@@ -84,24 +84,24 @@ func BenchmarkParse(b *testing.B) {
 	b.Run("job", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if _, diags := Parse(Source{Name: "in.hcl", Text: sixtyLines, Files: true, Strict: true}); diags.HasErrors() {
-				b.Fatal(Text(diags))
+			if _, diags := Parse(Source{Name: "in.hcl", Text: sixtyLineJob, FileFunctions: true, Strict: true}); diags.HasErrors() {
+				b.Fatal(DiagnosticsText(diags))
 			}
 		}
 	})
 	b.Run("floor", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if _, diags := hclsyntax.ParseConfig(sixtyLines, "in.hcl", hcl.InitialPos); diags.HasErrors() {
+			if _, diags := hclsyntax.ParseConfig(sixtyLineJob, "in.hcl", hcl.InitialPos); diags.HasErrors() {
 				b.Fatal(diags)
 			}
 		}
 	})
 }
 
-// BenchmarkRefuse measures the rejection of a mebibyte of brackets.
-func BenchmarkRefuse(b *testing.B) {
-	text := []byte("job \"j\" {\n  meta {\n    a = " + repeat("["))
+// BenchmarkParseOversized measures the rejection of a mebibyte of brackets.
+func BenchmarkParseOversized(b *testing.B) {
+	text := []byte("job \"j\" {\n  meta {\n    a = " + repeatToMaxText("["))
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, diags := Parse(Source{Name: "in.hcl", Text: text}); !diags.HasErrors() {

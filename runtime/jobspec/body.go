@@ -8,16 +8,16 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-// openBody is a body that can be read without a schema: env, meta, config.
-type openBody interface {
+// schemalessBody is a body that can be read without a schema: env, meta, config.
+type schemalessBody interface {
 	hcl.Body
-	// data returns the content of a body without a schema, as plain values.
-	data(ctx *hcl.EvalContext) (map[string]any, hcl.Diagnostics)
+	// decodeSchemaless returns the content of a body without a schema, as plain values.
+	decodeSchemaless(ctx *hcl.EvalContext) (map[string]any, hcl.Diagnostics)
 }
 
 var (
-	_ openBody = (*nativeBody)(nil)
-	_ openBody = (*jsonBody)(nil)
+	_ schemalessBody = (*nativeBody)(nil)
+	_ schemalessBody = (*jsonBody)(nil)
 )
 
 // bodyAttribute is the name of an attribute that no file can contain. A body returns itself and
@@ -27,7 +27,7 @@ const bodyAttribute = "\x00body"
 
 // scopedBody is a body and the context of its expressions.
 type scopedBody struct {
-	body openBody
+	body schemalessBody
 	ctx  *hcl.EvalContext
 }
 
@@ -35,8 +35,8 @@ var scopedBodyType = cty.Capsule("body", reflect.TypeFor[scopedBody]())
 
 var bodySchema = &hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: bodyAttribute}}}
 
-// open returns the body and its context, without the wrappers of dynamic blocks.
-func open(body hcl.Body, ctx *hcl.EvalContext) (scopedBody, hcl.Diagnostics) {
+// unwrapBody returns the body and its context, without the wrappers of dynamic blocks.
+func unwrapBody(body hcl.Body, ctx *hcl.EvalContext) (scopedBody, hcl.Diagnostics) {
 	content, diags := body.Content(bodySchema)
 	attr, ok := content.Attributes[bodyAttribute]
 	if !ok {
@@ -47,7 +47,7 @@ func open(body hcl.Body, ctx *hcl.EvalContext) (scopedBody, hcl.Diagnostics) {
 }
 
 // bodyExpr is the value of bodyAttribute.
-type bodyExpr struct{ body openBody }
+type bodyExpr struct{ body schemalessBody }
 
 func (e bodyExpr) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 	return cty.CapsuleVal(scopedBodyType, &scopedBody{body: e.body, ctx: ctx}), nil
@@ -66,7 +66,7 @@ func hasBodyAttribute(schema *hcl.BodySchema) bool {
 	return false
 }
 
-func bodyContent(body openBody) *hcl.BodyContent {
+func bodyContent(body schemalessBody) *hcl.BodyContent {
 	rng := body.MissingItemRange()
 	return &hcl.BodyContent{
 		Attributes:       hcl.Attributes{bodyAttribute: {Name: bodyAttribute, Expr: bodyExpr{body}, Range: rng, NameRange: rng}},
@@ -85,17 +85,17 @@ func (b *nativeBody) Content(schema *hcl.BodySchema) (*hcl.BodyContent, hcl.Diag
 		return bodyContent(b), nil
 	}
 	content, diags := b.Body.Content(schema)
-	wrapNative(content)
+	wrapNativeBlocks(content)
 	return content, diags
 }
 
 func (b *nativeBody) PartialContent(schema *hcl.BodySchema) (*hcl.BodyContent, hcl.Body, hcl.Diagnostics) {
 	content, rest, diags := b.Body.PartialContent(schema)
-	wrapNative(content)
+	wrapNativeBlocks(content)
 	return content, &nativeBody{Body: rest, syntax: b.syntax}, diags
 }
 
-func wrapNative(content *hcl.BodyContent) {
+func wrapNativeBlocks(content *hcl.BodyContent) {
 	for _, block := range content.Blocks {
 		syntax := block.Body.(*hclsyntax.Body)
 		block.Body = &nativeBody{Body: syntax, syntax: syntax}

@@ -39,7 +39,7 @@ func TestCorpus(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := outputOf(t, path)
+			got := readExpectedJSON(t, path)
 			// Null, absent and empty values are different.
 			if diff := jsonDiff(t, got, want); diff != "" {
 				t.Errorf("got %s", diff)
@@ -48,8 +48,8 @@ func TestCorpus(t *testing.T) {
 	}
 }
 
-// outputOf returns the output of `job run -output` for a file.
-func outputOf(t *testing.T, path string) []byte {
+// readExpectedJSON returns the output of `job run -output` for a file.
+func readExpectedJSON(t *testing.T, path string) []byte {
 	t.Helper()
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -57,7 +57,7 @@ func outputOf(t *testing.T, path string) []byte {
 	}
 	file, diags := Parse(Source{Name: filepath.Base(path), Text: text, Strict: true})
 	if diags.HasErrors() {
-		t.Fatal(Text(diags))
+		t.Fatal(DiagnosticsText(diags))
 	}
 	var b bytes.Buffer
 	if err := Encode(&b, file.Job); err != nil {
@@ -76,40 +76,40 @@ func jsonDiff(t *testing.T, got, want []byte) string {
 			t.Fatal(err)
 		}
 	}
-	return strings.Join(difference(nil, "", g, w), "\n")
+	return strings.Join(collectDifferences(nil, "", g, w), "\n")
 }
 
-// difference lists the paths at which two JSON values differ.
-func difference(found []string, at string, got, want any) []string {
+// collectDifferences lists the paths at which two JSON values differ.
+func collectDifferences(collected []string, at string, got, want any) []string {
 	g, gotMap := got.(map[string]any)
 	w, wantMap := want.(map[string]any)
 	if gotMap && wantMap {
-		for _, key := range keysOf(g, w) {
+		for _, key := range unionOfKeys(g, w) {
 			gv, gok := g[key]
 			wv, wok := w[key]
 			if gok != wok {
-				found = append(found, fmt.Sprintf("%s.%s: present %v, want %v", at, key, gok, wok))
+				collected = append(collected, fmt.Sprintf("%s.%s: present %v, want %v", at, key, gok, wok))
 				continue
 			}
-			found = difference(found, at+"."+key, gv, wv)
+			collected = collectDifferences(collected, at+"."+key, gv, wv)
 		}
-		return found
+		return collected
 	}
 	gl, gotList := got.([]any)
 	wl, wantList := want.([]any)
 	if gotList && wantList && len(gl) == len(wl) {
 		for i := range gl {
-			found = difference(found, fmt.Sprintf("%s[%d]", at, i), gl[i], wl[i])
+			collected = collectDifferences(collected, fmt.Sprintf("%s[%d]", at, i), gl[i], wl[i])
 		}
-		return found
+		return collected
 	}
 	if !reflect.DeepEqual(got, want) {
-		found = append(found, fmt.Sprintf("%s: %#v, want %#v", at, got, want))
+		collected = append(collected, fmt.Sprintf("%s: %#v, want %#v", at, got, want))
 	}
-	return found
+	return collected
 }
 
-func keysOf(maps ...map[string]any) []string {
+func unionOfKeys(maps ...map[string]any) []string {
 	var keys []string
 	for _, m := range maps {
 		for key := range m {

@@ -16,53 +16,53 @@ import (
 type decoder struct {
 	ctx    *hcl.EvalContext
 	budget *evaluationBudget
-	ranges ranges
-	// later decodes the bodies without a schema. These functions run after all other parts were
+	ranges sourceRanges
+	// deferred decodes the bodies without a schema. These functions run after all other parts were
 	// decoded without errors.
-	later []func() hcl.Diagnostics
+	deferred []func() hcl.Diagnostics
 }
 
-// job decodes the job block; body is its body with dynamic blocks expanded.
-func (d *decoder) job(block *hcl.Block, body hcl.Body) (*api.Job, hcl.Diagnostics) {
+// decodeJob decodes the job block; body is its body with dynamic blocks expanded.
+func (d *decoder) decodeJob(block *hcl.Block, body hcl.Body) (*api.Job, hcl.Diagnostics) {
 	d.ranges.add(nil, block.DefRange)
 	job := &api.Job{}
-	diags := d.fill(body, reflect.ValueOf(job).Elem(), nil)
+	diags := d.decodeStruct(body, reflect.ValueOf(job).Elem(), nil)
 	if diags.HasErrors() {
 		return nil, diags
 	}
 	finishJob(job, block.Labels[0])
-	var open hcl.Diagnostics
-	for _, evaluate := range d.later {
-		open = append(open, evaluate()...)
+	var schemalessDiags hcl.Diagnostics
+	for _, evaluate := range d.deferred {
+		schemalessDiags = append(schemalessDiags, evaluate()...)
 	}
-	return job, append(diags, markFollowing(open, "")...)
+	return job, append(diags, groupDiagnostics(schemalessDiags, "")...)
 }
 
-// extension is the decoding of a type that its tags do not describe.
-type extension struct {
+// typeExtension is the decoding of a type that its tags do not describe.
+type typeExtension struct {
 	attrs  []hcl.AttributeSchema
 	blocks []hcl.BlockHeaderSchema
 	// own are the attributes of the type that after decodes.
 	own []string
-	// before runs before the fields of the type are decoded, to set defaults.
-	before func(target any)
-	// after runs when the fields are set, with the content of the body.
-	after func(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics
+	// beforeFields runs before the fields of the type are decoded, to set defaults.
+	beforeFields func(target any)
+	// afterFields runs when the fields are set, with the content of the body.
+	afterFields func(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics
 }
 
-// fill decodes a body into a struct. path is the position of the body in the job.
-func (d *decoder) fill(body hcl.Body, target reflect.Value, path []string) hcl.Diagnostics {
-	if diag := d.budget.spend(blockCost, body.MissingItemRange()); diag != nil {
+// decodeStruct decodes a body into a struct. path is the position of the body in the job.
+func (d *decoder) decodeStruct(body hcl.Body, target reflect.Value, path []string) hcl.Diagnostics {
+	if diag := d.budget.chargeCost(blockCost, body.MissingItemRange()); diag != nil {
 		return hcl.Diagnostics{diag}
 	}
 	t := target.Type()
-	p, ext := planOf(t), extensions[t]
-	if ext.before != nil {
-		ext.before(target.Addr().Interface())
+	p, ext := decodePlanOf(t), typeExtensions[t]
+	if ext.beforeFields != nil {
+		ext.beforeFields(target.Addr().Interface())
 	}
-	schema := p.with(ext.attrs, ext.blocks)
+	schema := p.schemaWith(ext.attrs, ext.blocks)
 	content, diags := body.Content(withMapAttributes(schema, t))
-	inFileOrder(diags)
+	sortBySourceOrder(diags)
 	for _, f := range p.attrs {
 		attr := content.Attributes[f.name]
 		if attr == nil {
@@ -70,29 +70,29 @@ func (d *decoder) fill(body hcl.Body, target reflect.Value, path []string) hcl.D
 		}
 		d.ranges.add(joinPath(path, f.name), attr.Range)
 		if !slices.Contains(ext.own, f.name) {
-			diags = append(diags, d.attribute(attr.Expr, target.Field(f.field))...)
+			diags = append(diags, d.decodeAttribute(attr.Expr, target.Field(f.index))...)
 		}
 	}
 	for _, f := range p.blocks {
-		if extended(ext.blocks, f.name) {
+		if hasBlockType(ext.blocks, f.name) {
 			continue
 		}
 		blocks := content.Blocks.OfType(f.name)
 		if attr := content.Attributes[f.name]; attr != nil {
-			diags = append(diags, d.mapAttribute(attr, blocks, target.Field(f.field), path)...)
+			diags = append(diags, d.decodeMapAttribute(attr, blocks, target.Field(f.index), path)...)
 			continue
 		}
-		diags = append(diags, d.blocks(blocks, target.Field(f.field), joinPath(path, f.name))...)
+		diags = append(diags, d.decodeBlocks(blocks, target.Field(f.index), joinPath(path, f.name))...)
 	}
-	if ext.after != nil {
-		diags = append(diags, ext.after(d, content, target.Addr().Interface(), path)...)
+	if ext.afterFields != nil {
+		diags = append(diags, ext.afterFields(d, content, target.Addr().Interface(), path)...)
 	}
 	return diags
 }
 
-// inFileOrder sorts the diagnostics of one body: the library reads attributes in the order of a
+// sortBySourceOrder sorts the diagnostics of one body: the library reads attributes in the order of a
 // map.
-func inFileOrder(diags hcl.Diagnostics) {
+func sortBySourceOrder(diags hcl.Diagnostics) {
 	slices.SortStableFunc(diags, func(a, b *hcl.Diagnostic) int {
 		if a.Subject == nil || b.Subject == nil {
 			return 0
@@ -101,7 +101,7 @@ func inFileOrder(diags hcl.Diagnostics) {
 	})
 }
 
-func extended(blocks []hcl.BlockHeaderSchema, name string) bool {
+func hasBlockType(blocks []hcl.BlockHeaderSchema, name string) bool {
 	return slices.ContainsFunc(blocks, func(b hcl.BlockHeaderSchema) bool { return b.Type == name })
 }
 
@@ -110,17 +110,17 @@ func joinPath(path []string, more ...string) []string {
 	return append(slices.Clip(path), more...)
 }
 
-// blocks decodes all blocks of one type into a field.
-func (d *decoder) blocks(blocks hcl.Blocks, field reflect.Value, path []string) hcl.Diagnostics {
+// decodeBlocks decodes all blocks of one type into a field.
+func (d *decoder) decodeBlocks(blocks hcl.Blocks, field reflect.Value, path []string) hcl.Diagnostics {
 	if len(blocks) == 0 {
 		return nil
 	}
 	t := field.Type()
 	switch {
 	case t.Kind() == reflect.Slice:
-		return d.list(blocks, field, path)
+		return d.decodeList(blocks, field, path)
 	case t.Kind() == reflect.Map && elementStruct(t) != nil:
-		return d.labelled(blocks, field, path)
+		return d.decodeLabelledMap(blocks, field, path)
 	}
 	d.ranges.add(path, blocks[0].DefRange)
 	var diags hcl.Diagnostics
@@ -129,10 +129,10 @@ func (d *decoder) blocks(blocks hcl.Blocks, field reflect.Value, path []string) 
 	}
 	body := blocks[0].Body
 	if t.Kind() == reflect.Map {
-		return append(diags, d.openBlock(body, field, path)...)
+		return append(diags, d.decodeSchemalessBlock(body, field, path)...)
 	}
 	element := reflect.New(t.Elem())
-	diags = append(diags, d.fill(body, element.Elem(), path)...)
+	diags = append(diags, d.decodeStruct(body, element.Elem(), path)...)
 	field.Set(element)
 	return diags
 }
@@ -142,13 +142,13 @@ func duplicateBlock(block, first *hcl.Block) *hcl.Diagnostic {
 		fmt.Sprintf("Only one %s block is allowed. Another was defined at %s.", block.Type, first.DefRange), block.DefRange)
 }
 
-// list decodes repeated blocks into a slice of structs or of pointers.
-func (d *decoder) list(blocks hcl.Blocks, field reflect.Value, path []string) hcl.Diagnostics {
+// decodeList decodes repeated blocks into a slice of structs or of pointers.
+func (d *decoder) decodeList(blocks hcl.Blocks, field reflect.Value, path []string) hcl.Diagnostics {
 	var diags hcl.Diagnostics
 	list := reflect.MakeSlice(field.Type(), 0, len(blocks))
 	for i, block := range blocks {
 		element := reflect.New(elementStruct(field.Type()))
-		diags = append(diags, d.element(block, element, path, i)...)
+		diags = append(diags, d.decodeElement(block, element, path, i)...)
 		if field.Type().Elem().Kind() != reflect.Pointer {
 			element = element.Elem()
 		}
@@ -158,10 +158,10 @@ func (d *decoder) list(blocks hcl.Blocks, field reflect.Value, path []string) hc
 	return diags
 }
 
-// element decodes one block of a list into *element.
-func (d *decoder) element(block *hcl.Block, element reflect.Value, path []string, i int) hcl.Diagnostics {
+// decodeElement decodes one block of a list into *element.
+func (d *decoder) decodeElement(block *hcl.Block, element reflect.Value, path []string, i int) hcl.Diagnostics {
 	key := strconv.Itoa(i)
-	if label := planOf(element.Elem().Type()).label; label >= 0 {
+	if label := decodePlanOf(element.Elem().Type()).labelField; label >= 0 {
 		key = block.Labels[0]
 		setLabel(element.Elem().Field(label), key)
 	} else if i == 0 {
@@ -169,16 +169,16 @@ func (d *decoder) element(block *hcl.Block, element reflect.Value, path []string
 	}
 	path = joinPath(path, key)
 	d.ranges.add(path, block.DefRange)
-	return d.fill(block.Body, element.Elem(), path)
+	return d.decodeStruct(block.Body, element.Elem(), path)
 }
 
-// labelled decodes blocks into a map by label. The last block with a label wins.
-func (d *decoder) labelled(blocks hcl.Blocks, field reflect.Value, path []string) hcl.Diagnostics {
+// decodeLabelledMap decodes blocks into a map by label. The last block with a label wins.
+func (d *decoder) decodeLabelledMap(blocks hcl.Blocks, field reflect.Value, path []string) hcl.Diagnostics {
 	var diags hcl.Diagnostics
 	out := reflect.MakeMap(field.Type())
 	for i, block := range blocks {
 		element := reflect.New(elementStruct(field.Type()))
-		diags = append(diags, d.element(block, element, path, i)...)
+		diags = append(diags, d.decodeElement(block, element, path, i)...)
 		out.SetMapIndex(reflect.ValueOf(block.Labels[0]), element)
 	}
 	field.Set(out)

@@ -12,30 +12,30 @@ import (
 	"github.com/hashicorp/hcl/v2"
 )
 
-// stage marks a diagnostic, in its Extra field, with the parser step that found it. Nomad prints
+// diagnosticGroup marks a diagnostic, in its Extra field, with the parser step that found it. Nomad prints
 // the diagnostics of some steps in a shortened form, and clients show that text.
-type stage struct {
+type diagnosticGroup struct {
 	// prefix precedes the text.
 	prefix string
 }
 
-// markFollowing marks diagnostics of a step of which Text prints only the first, with the number of the
-// others.
-func markFollowing(diags hcl.Diagnostics, prefix string) hcl.Diagnostics {
-	mark := &stage{prefix: prefix}
+// groupDiagnostics marks diagnostics of a step of which DiagnosticsText prints only the first diagnostic and the number of
+// the other diagnostics.
+func groupDiagnostics(diags hcl.Diagnostics, prefix string) hcl.Diagnostics {
+	mark := &diagnosticGroup{prefix: prefix}
 	for _, diag := range diags {
 		diag.Extra = mark
 	}
 	return diags
 }
 
-// Text returns the text of an error as Nomad's API and command line print it: one line for each
+// DiagnosticsText returns the text of an error as Nomad's API and command line print it: one line for each
 // diagnostic, except that syntax errors and errors in bodies without a schema print the first and
 // the number of the others. Warnings are omitted.
-func Text(diags hcl.Diagnostics) string {
+func DiagnosticsText(diags hcl.Diagnostics) string {
 	var lines []string
 	for i := 0; i < len(diags); {
-		mark, short := diags[i].Extra.(*stage)
+		mark, short := diags[i].Extra.(*diagnosticGroup)
 		n := 1
 		for short && i+n < len(diags) && diags[i+n].Extra == any(mark) {
 			n++
@@ -69,29 +69,29 @@ func Err(diags hcl.Diagnostics) error {
 	if !diags.HasErrors() {
 		return nil
 	}
-	return errors.New(Text(diags))
+	return errors.New(DiagnosticsText(diags))
 }
 
-const maxShown = 20
+const maxShownDiagnostics = 20
 
 // WriteDiagnostics prints each diagnostic for a terminal: the line that Nomad prints, and below it
 // the source line with the position marked. texts are the sources by file name, as in File.Texts.
-// Beyond maxShown diagnostics it prints only the number of the rest.
+// Beyond maxShownDiagnostics diagnostics it prints only the number of the rest.
 func WriteDiagnostics(w io.Writer, diags hcl.Diagnostics, texts map[string][]byte) error {
 	var b strings.Builder
 	diags = slices.DeleteFunc(slices.Clone(diags), func(d *hcl.Diagnostic) bool { return isConsequence(d, diags) })
 	for i, diag := range diags {
-		if i == maxShown {
+		if i == maxShownDiagnostics {
 			fmt.Fprintf(&b, "and %d more\n", len(diags)-i)
 			break
 		}
-		if mark, ok := diag.Extra.(*stage); ok {
+		if mark, ok := diag.Extra.(*diagnosticGroup); ok {
 			b.WriteString(mark.prefix)
 		}
 		if diag.Severity == hcl.DiagWarning {
 			b.WriteString("Warning: ")
 		}
-		b.WriteString(line(diag))
+		b.WriteString(diagnosticLine(diag))
 		b.WriteByte('\n')
 		if diag.Subject != nil {
 			writeSnippet(&b, texts[diag.Subject.Filename], *diag.Subject)
@@ -110,9 +110,9 @@ func isConsequence(d *hcl.Diagnostic, all hcl.Diagnostics) bool {
 		})
 }
 
-// line formats a diagnostic in Nomad's one line: position, summary, detail. A diagnostic without
+// diagnosticLine formats a diagnostic in Nomad's one line: position, summary, detail. A diagnostic without
 // detail is not one of Nomad's, and has no position if its subject is nil.
-func line(diag *hcl.Diagnostic) string {
+func diagnosticLine(diag *hcl.Diagnostic) string {
 	switch {
 	case diag.Detail != "":
 		return diag.Error()

@@ -13,8 +13,8 @@ func TestWriteDiagnosticsOfGarbage(t *testing.T) {
 	if err := WriteDiagnostics(&out, diags, file.Texts); err != nil {
 		t.Fatal(err)
 	}
-	want := fmt.Sprintf("and %d more\n", len(diags)-maxShown)
-	if len(diags) <= maxShown || !strings.HasSuffix(out.String(), want) {
+	want := fmt.Sprintf("and %d more\n", len(diags)-maxShownDiagnostics)
+	if len(diags) <= maxShownDiagnostics || !strings.HasSuffix(out.String(), want) {
 		t.Errorf("%d diagnostics end with %q, want %q", len(diags), out.String()[max(0, out.Len()-40):], want)
 	}
 }

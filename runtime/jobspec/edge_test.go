@@ -13,16 +13,16 @@ import (
 	"github.com/hashicorp/hcl/v2"
 )
 
-// jobWith returns a job with one task.
-func jobWith(x string) string {
+// jobWithTaskBody returns a job with one task.
+func jobWithTaskBody(x string) string {
 	return "job \"j\" {\ngroup \"g\" {\ntask \"t\" {\ndriver = \"d\"\n" + x + "\n}\n}\n}\n"
 }
 
-func configOf(x string) string { return jobWith("config {\n" + x + "\n}") }
+func jobWithConfig(x string) string { return jobWithTaskBody("config {\n" + x + "\n}") }
 
-// edge is a row of a table about the language. The name starts with its number or section in the
-// reference.
-type edge struct {
+// parseCase is a job text with its expected result. The name starts with the number of the rule of
+// the language that the case tests.
+type parseCase struct {
 	name string
 	text string
 	// vars, environ and files are the sources of variables; files are texts.
@@ -39,14 +39,14 @@ type edge struct {
 }
 
 const (
-	task   = "TaskGroups.0.Tasks.0"
-	config = task + ".Config"
-	env    = task + ".Env"
+	taskPath   = "TaskGroups.0.Tasks.0"
+	configPath = taskPath + ".Config"
+	envPath    = taskPath + ".Env"
 )
 
-func (e edge) parse(t *testing.T) (*File, hcl.Diagnostics) {
+func (e parseCase) parse(t *testing.T) (*File, hcl.Diagnostics) {
 	t.Helper()
-	src := Source{Name: "in.hcl", Text: []byte(e.text), Vars: e.vars, Environ: e.environ, Files: true, Strict: !e.lax}
+	src := Source{Name: "in.hcl", Text: []byte(e.text), Vars: e.vars, Environ: e.environ, FileFunctions: true, Strict: !e.lax}
 	for i, text := range e.files {
 		path := filepath.Join(t.TempDir(), []string{"one.hcl", "two.hcl"}[i])
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -57,7 +57,7 @@ func (e edge) parse(t *testing.T) (*File, hcl.Diagnostics) {
 	return Parse(src)
 }
 
-func (e edge) run(t *testing.T) {
+func (e parseCase) run(t *testing.T) {
 	file, diags := e.parse(t)
 	for _, want := range e.warnings {
 		if !slices.ContainsFunc(diags, func(d *hcl.Diagnostic) bool {
@@ -71,7 +71,7 @@ func (e edge) run(t *testing.T) {
 		return
 	}
 	if diags.HasErrors() {
-		t.Fatal(Text(diags))
+		t.Fatal(DiagnosticsText(diags))
 	}
 	if e.at == "" {
 		return
@@ -80,7 +80,7 @@ func (e edge) run(t *testing.T) {
 	if err := Encode(&b, file.Job); err != nil {
 		t.Fatal(err)
 	}
-	got := lookUp(t, b.Bytes(), e.at)
+	got := jsonValueAt(t, b.Bytes(), e.at)
 	var want any
 	if err := json.Unmarshal([]byte(e.want), &want); err != nil {
 		t.Fatalf("want %s: %v", e.want, err)
@@ -95,9 +95,9 @@ func (e edge) run(t *testing.T) {
 }
 
 // checkErrors compares the lines of Nomad's text with the expected lines, in any order.
-func (e edge) checkErrors(t *testing.T, diags hcl.Diagnostics) {
+func (e parseCase) checkErrors(t *testing.T, diags hcl.Diagnostics) {
 	t.Helper()
-	text := Text(diags)
+	text := DiagnosticsText(diags)
 	for _, want := range e.errors {
 		if !strings.Contains(text, want) {
 			t.Errorf("got %s\nwant %s", text, want)
@@ -108,35 +108,35 @@ func (e edge) checkErrors(t *testing.T, diags hcl.Diagnostics) {
 	}
 }
 
-func lookUp(t *testing.T, text []byte, at string) any {
+func jsonValueAt(t *testing.T, text []byte, at string) any {
 	t.Helper()
 	var v struct{ Job any }
 	if err := json.Unmarshal(text, &v); err != nil {
 		t.Fatal(err)
 	}
-	found := v.Job
+	collected := v.Job
 	for step := range strings.SplitSeq(at, ".") {
-		switch in := found.(type) {
+		switch in := collected.(type) {
 		case map[string]any:
 			next, ok := in[step]
 			if !ok {
 				return "absent"
 			}
-			found = next
+			collected = next
 		case []any:
 			i := int(step[0] - '0')
 			if i >= len(in) {
 				return "absent"
 			}
-			found = in[i]
+			collected = in[i]
 		default:
 			return "absent"
 		}
 	}
-	return found
+	return collected
 }
 
-func runEdges(t *testing.T, edges []edge) {
+func runParseCases(t *testing.T, edges []parseCase) {
 	t.Helper()
 	for _, e := range edges {
 		t.Run(e.name, func(t *testing.T) { t.Parallel(); e.run(t) })
@@ -145,25 +145,25 @@ func runEdges(t *testing.T, edges []edge) {
 
 // TestParsingEdgeCases has parsing alone: package model tests validation.
 func TestParsingEdgeCases(t *testing.T) {
-	runEdges(t, []edge{
+	runParseCases(t, []parseCase{
 		{name: "HCL JSON that begins with a line end is native", text: "\n{\"job\":{\"j\":{}}}",
 			errors: []string{"in.hcl:2,1-2: Argument or block definition required; An argument or block definition is required here."}},
 		{name: "references survive in HCL JSON", text: `{"job":{"j":{"group":{"g":{"task":{"t":{"driver":"d","config":{"args":["-c","${attr.kernel.name}"]}}}}}}}}`,
-			at: config + ".args", want: `["-c","${attr.kernel.name}"]`},
+			at: configPath + ".args", want: `["-c","${attr.kernel.name}"]`},
 		{name: "an object in HCL JSON stays an object", text: `{"job":{"j":{"group":{"g":{"task":{"t":{"config":{"m":{"a":1}}}}}}}}}`,
-			at: config, want: `{"m":{"a":1}}`},
-		{name: "an object literal in native syntax is a list", text: configOf("m = { a = 1 }"), at: config, want: `{"m":[{"a":1}]}`},
-		{name: "labels in config nest", text: configOf("lab \"two\" \"three\" { a = 2 }"), at: config, want: `{"lab":[{"two":[{"three":[{"a":2}]}]}]}`},
-		{name: "a null in config is dropped at the top", text: configOf("a = null\nb = [null]"), at: config, want: `{"b":[null]}`},
-		{name: "a block in config wins over an attribute", text: configOf("a = 1\na { b = 1 }"), at: config, want: `{"a":[{"b":1}]}`},
-		{name: "a dynamic block in config is data", text: configOf("dynamic \"port\" {\nfor_each = [1,2]\ncontent { x = port.value }\n}"),
-			at: config, want: `{"dynamic":[{"port":[{"content":[{"x":"${port.value}"}],"for_each":[1,2]}]}]}`},
-		{name: "functions act on the text of a reference", text: configOf(`a = "${upper(attr.kernel.name)}"`), at: config, want: `{"a":"${ATTR.KERNEL.NAME}"}`},
-		{name: "an escaped reference looks like a surviving one", text: configOf("a = \"$${attr.foo}\"\nb = \"${attr.foo}\""), at: config, want: `{"a":"${attr.foo}","b":"${attr.foo}"}`},
-		{name: "arithmetic on a reference", text: configOf(`a = "${NOMAD_PORT_http + 1}"`),
+			at: configPath, want: `{"m":{"a":1}}`},
+		{name: "an object literal in native syntax is a list", text: jobWithConfig("m = { a = 1 }"), at: configPath, want: `{"m":[{"a":1}]}`},
+		{name: "labels in config nest", text: jobWithConfig("lab \"two\" \"three\" { a = 2 }"), at: configPath, want: `{"lab":[{"two":[{"three":[{"a":2}]}]}]}`},
+		{name: "a null in config is dropped at the top", text: jobWithConfig("a = null\nb = [null]"), at: configPath, want: `{"b":[null]}`},
+		{name: "a block in config wins over an attribute", text: jobWithConfig("a = 1\na { b = 1 }"), at: configPath, want: `{"a":[{"b":1}]}`},
+		{name: "a dynamic block in config is data", text: jobWithConfig("dynamic \"port\" {\nfor_each = [1,2]\ncontent { x = port.value }\n}"),
+			at: configPath, want: `{"dynamic":[{"port":[{"content":[{"x":"${port.value}"}],"for_each":[1,2]}]}]}`},
+		{name: "functions act on the text of a reference", text: jobWithConfig(`a = "${upper(attr.kernel.name)}"`), at: configPath, want: `{"a":"${ATTR.KERNEL.NAME}"}`},
+		{name: "an escaped reference looks like a surviving one", text: jobWithConfig("a = \"$${attr.foo}\"\nb = \"${attr.foo}\""), at: configPath, want: `{"a":"${attr.foo}","b":"${attr.foo}"}`},
+		{name: "arithmetic on a reference", text: jobWithConfig(`a = "${NOMAD_PORT_http + 1}"`),
 			errors: []string{"Invalid operand; Unsuitable value for left operand: a number is required., and 1 other diagnostic(s)"}},
-		{name: "a bare number is nanoseconds", text: jobWith("kill_timeout = 10"), at: task + ".KillTimeout", want: `10`},
-		{name: "days are no duration", text: jobWith(`kill_timeout = "1d"`),
+		{name: "a bare number is nanoseconds", text: jobWithTaskBody("kill_timeout = 10"), at: taskPath + ".KillTimeout", want: `10`},
+		{name: "days are no duration", text: jobWithTaskBody(`kill_timeout = "1d"`),
 			errors: []string{`Unsuitable value type; Unsuitable duration value: time: unknown unit "d" in duration "1d"`}},
 		{name: "any is no type", text: "variable \"x\" {\n type = any\n}\njob \"j\" {}\n",
 			errors: []string{`Invalid type specification; The keyword "any" cannot be used in this type specification: an exact type is required.`}},
@@ -187,32 +187,32 @@ func TestParsingEdgeCases(t *testing.T) {
 			at: "TaskGroups.0.Networks.0.DynamicPorts.0.Label", want: `"a"`},
 		{name: "a task in the job comes before the groups", text: "job \"j\" {\ngroup \"g\" {}\ntask \"solo\" {}\n}\n", at: "TaskGroups.0.Name", want: `"solo"`},
 		{name: "and its group holds it", text: "job \"j\" {\ngroup \"g\" {}\ntask \"solo\" {}\n}\n", at: "TaskGroups.0.Tasks.0.Name", want: `"solo"`},
-		{name: "a file is looked up in the working directory", text: configOf(`a = file("only-in-sub.txt")`), errors: []string{"no file exists at only-in-sub.txt"}},
+		{name: "a file is looked up in the working directory", text: jobWithConfig(`a = file("only-in-sub.txt")`), errors: []string{"no file exists at only-in-sub.txt"}},
 		{name: "without strictness an undeclared variable is skipped", text: "job \"j\" {}\n", files: []string{"zz = 1"}, lax: true, at: "ID", want: `"j"`},
-		{name: "two arguments in one line", text: jobWith(`env { A = "x" B = "y" }`),
+		{name: "two arguments in one line", text: jobWithTaskBody(`env { A = "x" B = "y" }`),
 			errors: []string{"Invalid single-argument block definition; A single-line block definition must end with a closing brace immediately after its single argument definition."}},
 	})
 }
 
-// TestForms has the forms of a job file: one job, in native syntax or JSON.
-func TestForms(t *testing.T) {
-	runEdges(t, []edge{
+// TestExpressionForms has the forms of a job file: one job, in native syntax or JSON.
+func TestExpressionForms(t *testing.T) {
+	runParseCases(t, []parseCase{
 		{name: "1.1 spaces before the brace are skipped", text: `   {"job":{"j":{}}}`, at: "ID", want: `"j"`},
 		{name: "1.1 a tab is not", text: "\t{\"job\":{\"j\":{}}}", errors: []string{"Argument or block definition required"}},
 		{name: "1.1 API JSON is not HCL JSON", text: `{"Job":{"ID":"j"}}`, errors: []string{`Extraneous JSON object property; No argument or block type is named "Job". Did you mean "job"?`}},
 		{name: "1.2 comments", text: "# a\n// b\n/* c */\njob \"j\" {}\n", at: "ID", want: `"j"`},
 		{name: "1.2 bare labels", text: "job j {\n group g {}\n}\n", at: "TaskGroups.0.Name", want: `"g"`},
 		{name: "1.2 no template in a label", text: "job \"${x}\" {}\n", errors: []string{`Invalid string literal; Template sequences are not allowed in this string. To include a literal "$", double it (as "$$") to escape it.`}},
-		{name: "1.2 one attribute in one line", text: jobWith(`env { A = "x" }`), at: env, want: `{"A":"x"}`},
+		{name: "1.2 one attribute in one line", text: jobWithTaskBody(`env { A = "x" }`), at: envPath, want: `{"A":"x"}`},
 		{name: "1.2 no block in one line", text: "job \"j\" { group \"g\" { } }\n", errors: []string{"Argument definition required"}},
-		{name: "1.2 no quoted argument name", text: jobWith("env {\n \"a.b\" = 1\n}"), errors: []string{"Invalid argument name; Argument names must not be quoted."}},
+		{name: "1.2 no quoted argument name", text: jobWithTaskBody("env {\n \"a.b\" = 1\n}"), errors: []string{"Invalid argument name; Argument names must not be quoted."}},
 		{name: "1.2 an attribute twice", text: "job \"j\" {\n type = \"a\"\n type = \"b\"\n}\n", errors: []string{`in.hcl:3,2-6: Attribute redefined; The argument "type" was already set at in.hcl:2,2-6. Each argument may be set only once.`}},
 		{name: "1.2 byte order mark and CRLF", text: "\xef\xbb\xbfjob \"j\" {\r\n\ttype = \"batch\"\r\n}\r\n", at: "Type", want: `"batch"`},
-		{name: "1.2 escapes", text: configOf(`a = "\n\r\t\"\\\u00e9\U0001F600$${x}%%{y}"`), at: config + ".a", want: `"\n\r\t\"\\é😀${x}%{y}"`},
-		{name: "1.2 heredoc", text: configOf("a = <<EOF\n  x\\n ${attr.y} $${z}\nEOF"), at: config + ".a", want: `"  x\\n ${attr.y} ${z}\n"`},
-		{name: "1.2 flush heredoc", text: configOf("a = <<-EOF\n    x\n      y\n    EOF"), at: config + ".a", want: `"x\n  y\n"`},
-		{name: "1.2 a percent brace that is no directive", text: configOf("a = <<EOF\n%{http_code}\nEOF"), errors: []string{"Invalid template control keyword"}},
-		{name: "1.2 consul-template is text", text: configOf(`a = "{{ env \"X\" }}"`), at: config + ".a", want: `"{{ env \"X\" }}"`},
+		{name: "1.2 escapes", text: jobWithConfig(`a = "\n\r\t\"\\\u00e9\U0001F600$${x}%%{y}"`), at: configPath + ".a", want: `"\n\r\t\"\\é😀${x}%{y}"`},
+		{name: "1.2 heredoc", text: jobWithConfig("a = <<EOF\n  x\\n ${attr.y} $${z}\nEOF"), at: configPath + ".a", want: `"  x\\n ${attr.y} ${z}\n"`},
+		{name: "1.2 flush heredoc", text: jobWithConfig("a = <<-EOF\n    x\n      y\n    EOF"), at: configPath + ".a", want: `"x\n  y\n"`},
+		{name: "1.2 a percent brace that is no directive", text: jobWithConfig("a = <<EOF\n%{http_code}\nEOF"), errors: []string{"Invalid template control keyword"}},
+		{name: "1.2 consul-template is text", text: jobWithConfig(`a = "{{ env \"X\" }}"`), at: configPath + ".a", want: `"{{ env \"X\" }}"`},
 		{name: "1.3 no job", text: "variable \"x\" {\n default = 1\n}\n", errors: []string{"Missing job block; A job block is required"}},
 		{name: "1.3 two jobs", text: "job \"a\" {}\njob \"b\" {}\n", errors: []string{`in.hcl:2,1-8: Duplicate job block; Only one block of type "job" is allowed. Previous definition was at in.hcl:1,1-8`}},
 		{name: "1.3 an unknown block", text: "jib \"a\" {}\n", errors: []string{`Unsupported block type; Blocks of type "jib" are not expected here. Did you mean "job"?`}},
@@ -230,7 +230,7 @@ func TestVariables(t *testing.T) {
 		return "variable \"x\" {\n" + decl + "\n}\njob \"j\" {\n meta {\n a = jsonencode(var.x)\n}\n}\n"
 	}
 	const a = "Meta.a"
-	runEdges(t, []edge{
+	runParseCases(t, []parseCase{
 		{name: "an unknown attribute of a declaration", text: with("sensitive = true"), errors: []string{`An argument named "sensitive" is not expected here.`}},
 		{name: "a name that is no identifier", text: "variable \"a b\" {\n default = 1\n}\njob \"j\" {}\n", errors: []string{"Invalid variable name; A name must start with a letter or underscore and may contain only letters, digits, underscores, and dashes."}},
 		{name: "optional is no type", text: with("type = object({a = optional(string)})"), errors: []string{"Optional attribute modifier is only for type constraints, not for exact types."}},
@@ -277,7 +277,7 @@ func TestVariables(t *testing.T) {
 		{name: "a rule may not read files", text: with("default = \"x\"\nvalidation {\n condition = fileexists(var.x)\n error_message = \"no\"\n}"), errors: []string{`Call to function "fileexists" failed: filesystem function disabled.`}},
 	})
 	_, diags := Parse(Source{Name: "in.hcl", Text: []byte("job \"j\" {}\n"), VarFiles: []string{"nope.hcl"}})
-	if got, want := Text(diags), `unable to parse var file: <nil>: Failed to read file; failed to read "nope.hcl": open nope.hcl: no such file or directory`; got != want {
+	if got, want := DiagnosticsText(diags), `unable to parse var file: <nil>: Failed to read file; failed to read "nope.hcl": open nope.hcl: no such file or directory`; got != want {
 		t.Errorf("missing variable file: got %s, want %s", got, want)
 	}
 }
@@ -285,24 +285,24 @@ func TestVariables(t *testing.T) {
 // TestLocalsAndDynamic is sections 1.5 to 1.7.
 func TestLocalsAndDynamic(t *testing.T) {
 	meta := func(head, a string) string { return head + "job \"j\" {\n meta {\n a = " + a + "\n}\n}\n" }
-	runEdges(t, []edge{
+	runParseCases(t, []parseCase{
 		{name: "1.5 locals in any order", text: meta("locals {\n a = local.b\n b = \"${local.c}!\"\n}\nlocals {\n c = upper(\"x\")\n}\n", "local.a"), at: "Meta.a", want: `"X!"`},
 		{name: "1.5 a circle of locals", text: meta("locals {\n a = local.b\n b = local.a\n}\n", "1"), errors: []string{`Unsupported attribute; This object does not have an attribute named "`}},
 		{name: "1.5 an undefined local", text: meta("locals {\n a = local.b\n}\n", "1"), errors: []string{`Unsupported attribute; This object does not have an attribute named "b".`}},
 		{name: "1.5 references survive in locals", text: meta("locals {\n a = attr.x\n}\n", `"<${local.a}>"`), at: "Meta.a", want: `"<${attr.x}>"`},
 		{name: "1.5 local as a whole", text: meta("locals {\n a = 1\n b = length(keys(local))\n}\n", "local.b"), at: "Meta.a", want: `"1"`},
 		{name: "1.5 a local by index", text: meta("locals {\n a = local[\"b\"]\n b = 2\n}\n", "local.a"), at: "Meta.a", want: `"2"`},
-		{name: "1.6 a list", text: "job \"j\" {\n dynamic \"group\" {\n for_each = [\"x\", \"y\"]\n labels = [\"g${group.key}\"]\n content {\n meta {\n v = group.value\n}\n}\n}\n}\n", at: "TaskGroups.1", want: dynamicGroup(`"g1"`, `{"v":"y"}`)},
-		{name: "1.6 a map comes sorted, the iterator renamed", text: "job \"j\" {\n dynamic \"group\" {\n for_each = {b = 1, a = 2}\n iterator = it\n labels = [it.key]\n content {\n meta = { v = it.value }\n}\n}\n}\n", at: "TaskGroups.0", want: dynamicGroup(`"a"`, `{"v":"2"}`)},
+		{name: "1.6 a list", text: "job \"j\" {\n dynamic \"group\" {\n for_each = [\"x\", \"y\"]\n labels = [\"g${group.key}\"]\n content {\n meta {\n v = group.value\n}\n}\n}\n}\n", at: "TaskGroups.1", want: jobWithDynamicGroup(`"g1"`, `{"v":"y"}`)},
+		{name: "1.6 a map comes sorted, the iterator renamed", text: "job \"j\" {\n dynamic \"group\" {\n for_each = {b = 1, a = 2}\n iterator = it\n labels = [it.key]\n content {\n meta = { v = it.value }\n}\n}\n}\n", at: "TaskGroups.0", want: jobWithDynamicGroup(`"a"`, `{"v":"2"}`)},
 		{name: "1.6 nested, with config and env", text: "job \"j\" {\n dynamic \"group\" {\n for_each = [1]\n labels = [\"g\"]\n content {\n dynamic \"task\" {\n for_each = [2, 3]\n labels = [\"t${task.value}\"]\n content {\n config {\n a = [group.value, task.value]\n b { c = task.key }\n}\n env {\n E = \"${group.value}-${task.value}\"\n}\n}\n}\n}\n}\n}\n",
 			at: "TaskGroups.0.Tasks.1.Config", want: `{"a":[1,3],"b":[{"c":1}]}`},
-		{name: "1.6 nested env", text: "job \"j\" {\n dynamic \"group\" {\n for_each = [1]\n labels = [\"g\"]\n content {\n dynamic \"task\" {\n for_each = [2]\n labels = [\"t\"]\n content {\n env {\n E = \"${group.value}-${task.value}\"\n}\n}\n}\n}\n}\n}\n", at: env, want: `{"E":"1-2"}`},
-		{name: "1.6 config as a whole", text: jobWith("dynamic \"config\" {\n for_each = [7]\n content {\n a = config.value\n b { c = config.value }\n}\n}"), at: config, want: `{"a":7,"b":[{"c":7}]}`},
-		{name: "1.6 env as a whole", text: jobWith("dynamic \"env\" {\n for_each = [7]\n content {\n A = env.value\n}\n}"), at: env, want: `{"A":"7"}`},
+		{name: "1.6 nested env", text: "job \"j\" {\n dynamic \"group\" {\n for_each = [1]\n labels = [\"g\"]\n content {\n dynamic \"task\" {\n for_each = [2]\n labels = [\"t\"]\n content {\n env {\n E = \"${group.value}-${task.value}\"\n}\n}\n}\n}\n}\n}\n", at: envPath, want: `{"E":"1-2"}`},
+		{name: "1.6 config as a whole", text: jobWithTaskBody("dynamic \"config\" {\n for_each = [7]\n content {\n a = config.value\n b { c = config.value }\n}\n}"), at: configPath, want: `{"a":7,"b":[{"c":7}]}`},
+		{name: "1.6 env as a whole", text: jobWithTaskBody("dynamic \"env\" {\n for_each = [7]\n content {\n A = env.value\n}\n}"), at: envPath, want: `{"A":"7"}`},
 		{name: "1.6 ports", text: "job \"j\" {\n group \"g\" {\n network {\n dynamic \"port\" {\n for_each = [80, 0]\n labels = [\"p${port.key}\"]\n content {\n static = port.value\n}\n}\n}\n}\n}\n", at: "TaskGroups.0.Networks.0.ReservedPorts.0.Label", want: `"p0"`},
-		{name: "1.6 for_each of a reference", text: jobWith("dynamic \"template\" {\n for_each = attr.x\n content {}\n}"), errors: []string{"Invalid dynamic for_each value; Cannot use a string value in for_each. An iterable collection is required."}},
-		{name: "1.6 a block that is not known", text: jobWith("dynamic \"nope\" {\n for_each = []\n content {}\n}"), errors: []string{`Blocks of type "nope" are not expected here.`}},
-		{name: "1.6 dynamic in HCL JSON", text: `{"job":{"j":{"dynamic":{"group":{"for_each":["x"],"labels":["${group.value}"],"content":{"meta":{"v":"${group.value}!"}}}}}}}`, at: "TaskGroups.0", want: dynamicGroup(`"x"`, `{"v":"x!"}`)},
+		{name: "1.6 for_each of a reference", text: jobWithTaskBody("dynamic \"template\" {\n for_each = attr.x\n content {}\n}"), errors: []string{"Invalid dynamic for_each value; Cannot use a string value in for_each. An iterable collection is required."}},
+		{name: "1.6 a block that is not known", text: jobWithTaskBody("dynamic \"nope\" {\n for_each = []\n content {}\n}"), errors: []string{`Blocks of type "nope" are not expected here.`}},
+		{name: "1.6 dynamic in HCL JSON", text: `{"job":{"j":{"dynamic":{"group":{"for_each":["x"],"labels":["${group.value}"],"content":{"meta":{"v":"${group.value}!"}}}}}}}`, at: "TaskGroups.0", want: jobWithDynamicGroup(`"x"`, `{"v":"x!"}`)},
 		{name: "1.7 length refuses text", text: meta("", `length("abc")`), errors: []string{`Call to function "length" failed: collection must be a list, a map or a tuple.`}},
 		{name: "1.7 strrev", text: meta("", `"${strrev("abc")}${reverse("abc")}${strlen("abc")}"`), at: "Meta.a", want: `"cbacba3"`},
 		{name: "1.7 an unknown function", text: meta("", "nope(1)"), errors: []string{`Call to unknown function; There is no function named "nope".`}},
@@ -310,20 +310,20 @@ func TestLocalsAndDynamic(t *testing.T) {
 	})
 }
 
-func dynamicGroup(name, meta string) string {
+func jobWithDynamicGroup(name, meta string) string {
 	return `{"Name":` + name + `,"Count":null,"Constraints":null,"Affinities":null,"Tasks":null,"Spreads":null,"Volumes":null,"RestartPolicy":null,"Disconnect":null,"ReschedulePolicy":null,"EphemeralDisk":null,"Update":null,"Migrate":null,"Networks":null,"Meta":` + meta +
 		`,"Services":null,"ShutdownDelay":null,"MaxRunDuration":null,"StopAfterClientDisconnect":null,"MaxClientDisconnect":null,"Scaling":null,"Consul":null,"PreventRescheduleOnLost":null}`
 }
 
 // TestReferencesSurvive has the references that the agent resolves and the parser keeps.
 func TestReferencesSurvive(t *testing.T) {
-	value := func(name, written, want string) edge {
-		return edge{name: "1.9 " + name, text: configOf("v = " + written), at: config + ".v", want: want}
+	value := func(name, written, want string) parseCase {
+		return parseCase{name: "1.9 " + name, text: jobWithConfig("v = " + written), at: configPath + ".v", want: want}
 	}
-	fails := func(name, written, want string) edge {
-		return edge{name: "1.9 " + name, text: configOf("v = " + written), errors: []string{want}}
+	fails := func(name, written, want string) parseCase {
+		return parseCase{name: "1.9 " + name, text: jobWithConfig("v = " + written), errors: []string{want}}
 	}
-	runEdges(t, []edge{
+	runParseCases(t, []parseCase{
 		value("quoted", `"${attr.kernel.name}"`, `"${attr.kernel.name}"`),
 		value("bare", `attr.kernel.name`, `"${attr.kernel.name}"`),
 		value("spaces are kept", `"${ attr.kernel.name }"`, `"${ attr.kernel.name }"`),
@@ -341,7 +341,7 @@ func TestReferencesSurvive(t *testing.T) {
 		value("var alone", `[var]`, `[{}]`),
 		value("a brace after it (Nomad doubles it)", `"${attr.foo}}"`, `"${attr.foo}}"`),
 		value("braces and blanks after it", `"x ${attr.foo} } y"`, `"x ${attr.foo} } y"`),
-		{name: "1.9 in env", text: jobWith("env {\n A = attr.x\n B = \"<${meta.y}>\"\n}"), at: env, want: `{"A":"${attr.x}","B":"<${meta.y}>"}`},
+		{name: "1.9 in env", text: jobWithTaskBody("env {\n A = attr.x\n B = \"<${meta.y}>\"\n}"), at: envPath, want: `{"A":"${attr.x}","B":"<${meta.y}>"}`},
 		{name: "1.9 in HCL JSON", text: `{"job":{"j":{"meta":{"a":"${ attr.x } $${y} ${upper(meta.z)}"}}}}`, at: "Meta.a", want: `"${ attr.x } ${y} ${META.Z}"`},
 		value("a name that a loop binds", `[for x in [1] : "${x}${y}"]`, `["1${y}"]`),
 		value("a name after the loop", `["${[for x in [1] : x][0]}", x.y]`, `[1,"${x.y}"]`),
@@ -349,17 +349,17 @@ func TestReferencesSurvive(t *testing.T) {
 	})
 }
 
-// TestMorePointsOfTheDialect has deviations of the dialect from HCL.
-func TestMorePointsOfTheDialect(t *testing.T) {
-	value := func(name, written, want string) edge {
-		return edge{name: "1.9.1 " + name, text: "variable \"m\" {\n type = map(map(string))\n default = {\n b = {\n k = \"2\"\n}\n a = {\n k = \"1\"\n}\n}\n}\nlocals {\n o = {\n a = 1\n}\n k = \"x\"\n}\n" + configOf("v = "+written), at: config + ".v", want: want}
+// TestDialectDetails has deviations of the dialect from HCL.
+func TestDialectDetails(t *testing.T) {
+	value := func(name, written, want string) parseCase {
+		return parseCase{name: "1.9.1 " + name, text: "variable \"m\" {\n type = map(map(string))\n default = {\n b = {\n k = \"2\"\n}\n a = {\n k = \"1\"\n}\n}\n}\nlocals {\n o = {\n a = 1\n}\n k = \"x\"\n}\n" + jobWithConfig("v = "+written), at: configPath + ".v", want: want}
 	}
-	fails := func(name, written, want string) edge {
+	fails := func(name, written, want string) parseCase {
 		e := value(name, written, "")
 		e.at, e.errors = "", []string{want}
 		return e
 	}
-	runEdges(t, []edge{
+	runParseCases(t, []parseCase{
 		value("an object literal", `{ a = 1 }`, `[{"a":1}]`),
 		value("in parentheses", `({ a = 1 })`, `{"a":1}`),
 		value("in a conditional", `true ? { a = 1 } : { a = 2 }`, `{"a":1}`),
@@ -375,21 +375,21 @@ func TestMorePointsOfTheDialect(t *testing.T) {
 		fails("an index that is computed", `env[local.k]`, "Invalid index"),
 		fails("a path after parentheses", `(attr).x`, "Unsupported attribute"),
 		fails("length of an object literal", `length({ a = 1 })`, `Call to function "length" failed: collection must be a list, a map or a tuple.`),
-		{name: "1.9.1 a division by zero in env", text: jobWith("env {\n A = 1/0\n}"), at: env, want: `{"A":"+Inf"}`},
-		{name: "1.9.1 a division by zero in meta", text: jobWith("meta = {\n A = 1/0\n}"), at: task + ".Meta", want: `{"A":"+Inf"}`},
-		{name: "1.9.1 extra claims are a list", text: jobWith("identity {\n name = \"a\"\n extra_claims = [\"x\"]\n}"), at: task + ".Identities.0.ExtraClaims", want: `["x"]`},
-		{name: "1.9.1 a change script without a command", text: jobWith("template {\n change_script {}\n}"), at: task + ".Templates.0.ChangeScript.Args", want: `[]`},
-		{name: "1.9.1 the keys of a JSON config are no templates", text: `{"job":{"j":{"task":{"t":{"config":{"${attr.x}":"${attr.y}"}}}}}}`, at: config, want: `{"${attr.x}":"${attr.y}"}`},
-		{name: "1.9.1 a comment in JSON", text: `{"job":{"j":{"//":"c","task":{"t":{"//":"c","config":{"//":"c","a":1}}}}}}`, at: config, want: `{"a":1}`},
+		{name: "1.9.1 a division by zero in env", text: jobWithTaskBody("env {\n A = 1/0\n}"), at: envPath, want: `{"A":"+Inf"}`},
+		{name: "1.9.1 a division by zero in meta", text: jobWithTaskBody("meta = {\n A = 1/0\n}"), at: taskPath + ".Meta", want: `{"A":"+Inf"}`},
+		{name: "1.9.1 extra claims are a list", text: jobWithTaskBody("identity {\n name = \"a\"\n extra_claims = [\"x\"]\n}"), at: taskPath + ".Identities.0.ExtraClaims", want: `["x"]`},
+		{name: "1.9.1 a change script without a command", text: jobWithTaskBody("template {\n change_script {}\n}"), at: taskPath + ".Templates.0.ChangeScript.Args", want: `[]`},
+		{name: "1.9.1 the keys of a JSON config are no templates", text: `{"job":{"j":{"task":{"t":{"config":{"${attr.x}":"${attr.y}"}}}}}}`, at: configPath, want: `{"${attr.x}":"${attr.y}"}`},
+		{name: "1.9.1 a comment in JSON", text: `{"job":{"j":{"//":"c","task":{"t":{"//":"c","config":{"//":"c","a":1}}}}}}`, at: configPath, want: `{"a":1}`},
 		{name: "1.9.1 a comment in JSON where a label is expected", text: `{"job":{"//":{}}}`, at: "ID", want: `"//"`},
-		{name: "1.9.1 a follow-up diagnostic", text: configOf("a = local.nope"), errors: []string{", and 1 other diagnostic(s)"}},
-		{name: "1.9.1 a flush heredoc with directives that are indented", text: configOf("a = <<-EOF\n    %{ if true }\n    x\n    %{ endif }\n    EOF"), at: config + ".a", want: `"\nx\n\n"`},
-		{name: "1.9.1 a flush heredoc with directives at the margin", text: configOf("a = <<-EOF\n%{ if true }\n    x\n%{ endif }\n    EOF"), at: config + ".a", want: `"\n    x\n\n"`},
+		{name: "1.9.1 a follow-up diagnostic", text: jobWithConfig("a = local.nope"), errors: []string{", and 1 other diagnostic(s)"}},
+		{name: "1.9.1 a flush heredoc with directives that are indented", text: jobWithConfig("a = <<-EOF\n    %{ if true }\n    x\n    %{ endif }\n    EOF"), at: configPath + ".a", want: `"\nx\n\n"`},
+		{name: "1.9.1 a flush heredoc with directives at the margin", text: jobWithConfig("a = <<-EOF\n%{ if true }\n    x\n%{ endif }\n    EOF"), at: configPath + ".a", want: `"\n    x\n\n"`},
 	})
 
-	file, diags := Parse(Source{Name: "in.hcl", Text: []byte(configOf("a = 1/0"))})
+	file, diags := Parse(Source{Name: "in.hcl", Text: []byte(jobWithConfig("a = 1/0"))})
 	if diags.HasErrors() {
-		t.Fatal(Text(diags))
+		t.Fatal(DiagnosticsText(diags))
 	}
 	if err := Encode(&bytes.Buffer{}, file.Job); err == nil || !strings.Contains(err.Error(), "+Inf") {
 		t.Errorf("an infinite number in config: got %v, want an error of the output", err)
@@ -398,39 +398,39 @@ func TestMorePointsOfTheDialect(t *testing.T) {
 
 // TestBlockForms has blocks and attributes that have more than one form.
 func TestBlockForms(t *testing.T) {
-	runEdges(t, []edge{
-		{name: "1.10 attribute form", text: jobWith(`env = { "a.b" = 1, c = true, d = 1.50, e = 1e3 }`), at: env, want: `{"a.b":"1","c":"true","d":"1.5","e":"1000"}`},
-		{name: "1.10 block form", text: jobWith("env {\n a = 1\n c = true\n d = 1.50\n e = 1e3\n}"), at: env, want: `{"a":"1","c":"true","d":"1.5","e":"1000"}`},
+	runParseCases(t, []parseCase{
+		{name: "1.10 attribute form", text: jobWithTaskBody(`env = { "a.b" = 1, c = true, d = 1.50, e = 1e3 }`), at: envPath, want: `{"a.b":"1","c":"true","d":"1.5","e":"1000"}`},
+		{name: "1.10 block form", text: jobWithTaskBody("env {\n a = 1\n c = true\n d = 1.50\n e = 1e3\n}"), at: envPath, want: `{"a":"1","c":"true","d":"1.5","e":"1000"}`},
 		{name: "1.10 meta of a job and a group", text: "job \"j\" {\n meta = { \"a.b\" = 1 }\n group \"g\" {\n meta = { \"c.d\" = 2 }\n}\n}\n", at: "TaskGroups.0.Meta", want: `{"c.d":"2"}`},
-		{name: "1.10 both forms", text: jobWith("env = { A = 1 }\nenv {\n B = 1\n}"), errors: []string{"Duplicate env block; env may not be defined more than once. Another definition is defined at in.hcl:5,1-16"}},
-		{name: "1.10 two blocks", text: jobWith("env {\n A = 1\n}\nenv {\n B = 1\n}"), errors: []string{"Duplicate env block; Only one env block is allowed. Another was defined at in.hcl:5,1-4."}},
-		{name: "1.10 null in a block", text: jobWith("env {\n A = null\n}"), errors: []string{"Unsuitable value type; Unsuitable value: null value is not allowed"}},
-		{name: "1.10 null in an attribute", text: jobWith("env = { A = null }"), errors: []string{"Unsuitable value type; Unsuitable value: null value is not allowed"}},
-		{name: "1.10 a list in a block", text: jobWith("env {\n A = [1]\n}"), errors: []string{"Unsuitable value type; Unsuitable value: string required, but have tuple"}},
-		{name: "1.10 a list in an attribute", text: jobWith("env = { A = [1] }"), errors: []string{"Unsuitable value type; Unsuitable value: string required, but have tuple"}},
-		{name: "1.10 an attribute that is a list", text: jobWith("env = [1]"), errors: []string{"Unsuitable value type; Unsuitable value: map of string required"}},
-		{name: "1.10 an attribute that is null", text: jobWith("env = null"), at: env, want: `null`},
-		{name: "1.10 an empty block", text: jobWith("env {}"), at: env, want: `{}`},
-		{name: "1.10 config has no attribute form", text: jobWith("config = {}"), errors: []string{`Unsupported argument; An argument named "config" is not expected here. Did you mean to define a block of type "config"?`}},
+		{name: "1.10 both forms", text: jobWithTaskBody("env = { A = 1 }\nenv {\n B = 1\n}"), errors: []string{"Duplicate env block; env may not be defined more than once. Another definition is defined at in.hcl:5,1-16"}},
+		{name: "1.10 two blocks", text: jobWithTaskBody("env {\n A = 1\n}\nenv {\n B = 1\n}"), errors: []string{"Duplicate env block; Only one env block is allowed. Another was defined at in.hcl:5,1-4."}},
+		{name: "1.10 null in a block", text: jobWithTaskBody("env {\n A = null\n}"), errors: []string{"Unsuitable value type; Unsuitable value: null value is not allowed"}},
+		{name: "1.10 null in an attribute", text: jobWithTaskBody("env = { A = null }"), errors: []string{"Unsuitable value type; Unsuitable value: null value is not allowed"}},
+		{name: "1.10 a list in a block", text: jobWithTaskBody("env {\n A = [1]\n}"), errors: []string{"Unsuitable value type; Unsuitable value: string required, but have tuple"}},
+		{name: "1.10 a list in an attribute", text: jobWithTaskBody("env = { A = [1] }"), errors: []string{"Unsuitable value type; Unsuitable value: string required, but have tuple"}},
+		{name: "1.10 an attribute that is a list", text: jobWithTaskBody("env = [1]"), errors: []string{"Unsuitable value type; Unsuitable value: map of string required"}},
+		{name: "1.10 an attribute that is null", text: jobWithTaskBody("env = null"), at: envPath, want: `null`},
+		{name: "1.10 an empty block", text: jobWithTaskBody("env {}"), at: envPath, want: `{}`},
+		{name: "1.10 config has no attribute form", text: jobWithTaskBody("config = {}"), errors: []string{`Unsupported argument; An argument named "config" is not expected here. Did you mean to define a block of type "config"?`}},
 		{name: "1.10 no env in a group", text: "job \"j\" {\n group \"g\" {\n env {}\n}\n}\n", errors: []string{`Blocks of type "env" are not expected here.`}},
-		{name: "1.10 meta of a service has no attribute form", text: jobWith("service {\n meta = {}\n}"), errors: []string{"Did you mean to define a block of type \"meta\"?"}},
+		{name: "1.10 meta of a service has no attribute form", text: jobWithTaskBody("service {\n meta = {}\n}"), errors: []string{"Did you mean to define a block of type \"meta\"?"}},
 		{name: "2 no restart in a job", text: "job \"j\" {\n restart {}\n}\n", errors: []string{`Blocks of type "restart" are not expected here.`}},
 		{name: "2 null for a pointer is absent", text: "job \"j\" {\n type = null\n datacenters = null\n namespace = null\n group \"g\" {\n count = null\n}\n}\n", at: "Type", want: `null`},
-		{name: "2 null for a string", text: jobWith("user = null"), errors: []string{"Unsuitable value type; Unsuitable value: null value is not allowed"}},
-		{name: "2 null for a bool", text: jobWith("leader = null"), errors: []string{"Unsuitable value type; Unsuitable value: null value is not allowed"}},
-		{name: "2 null for a duration", text: jobWith("kill_timeout = null"), errors: []string{"Unsuitable value; Unsuitable duration value: nil"}},
-		{name: "2 a block twice", text: jobWith("lifecycle {\n hook = \"a\"\n}\nlifecycle {\n hook = \"b\"\n}"), errors: []string{"in.hcl:8,1-10: Duplicate lifecycle block; Only one lifecycle block is allowed. Another was defined at in.hcl:5,1-10."}},
+		{name: "2 null for a string", text: jobWithTaskBody("user = null"), errors: []string{"Unsuitable value type; Unsuitable value: null value is not allowed"}},
+		{name: "2 null for a bool", text: jobWithTaskBody("leader = null"), errors: []string{"Unsuitable value type; Unsuitable value: null value is not allowed"}},
+		{name: "2 null for a duration", text: jobWithTaskBody("kill_timeout = null"), errors: []string{"Unsuitable value; Unsuitable duration value: nil"}},
+		{name: "2 a block twice", text: jobWithTaskBody("lifecycle {\n hook = \"a\"\n}\nlifecycle {\n hook = \"b\"\n}"), errors: []string{"in.hcl:8,1-10: Duplicate lifecycle block; Only one lifecycle block is allowed. Another was defined at in.hcl:5,1-10."}},
 		{name: "2.2 a volume twice: the last wins", text: "job \"j\" {\n group \"g\" {\n volume \"v\" {\n source = \"a\"\n}\n volume \"v\" {\n source = \"b\"\n}\n}\n}\n", at: "TaskGroups.0.Volumes.v.Source", want: `"b"`},
-		{name: "2.3 an action without a command", text: jobWith("action \"a\" {}"), errors: []string{`Missing required argument; The argument "command" is required, but no definition was found.`}},
-		{name: "2.17 header values are lists", text: jobWith("service {\n check {\n header {\n A = \"x\"\n}\n}\n}"), errors: []string{"list of string required, but have string"}},
-		{name: "2.17 headers", text: jobWith("service {\n check {\n header {\n A = [\"x\", 1]\n}\n}\n}"), at: task + ".Services.0.Checks.0.Header", want: `{"A":["x","1"]}`},
+		{name: "2.3 an action without a command", text: jobWithTaskBody("action \"a\" {}"), errors: []string{`Missing required argument; The argument "command" is required, but no definition was found.`}},
+		{name: "2.17 header values are lists", text: jobWithTaskBody("service {\n check {\n header {\n A = \"x\"\n}\n}\n}"), errors: []string{"list of string required, but have string"}},
+		{name: "2.17 headers", text: jobWithTaskBody("service {\n check {\n header {\n A = [\"x\", 1]\n}\n}\n}"), at: taskPath + ".Services.0.Checks.0.Header", want: `{"A":["x","1"]}`},
 		{name: "2.23 scaling without max", text: "job \"j\" {\n group \"g\" {\n scaling {}\n}\n}\n", errors: []string{`Missing required argument; The argument "max" is required, but no definition was found.`}},
 		{name: "2.23 scaling of a wrong type", text: "job \"j\" {\n group \"g\" {\n scaling {\n max = 1\n type = \"x\"\n}\n}\n}\n", errors: []string{`Invalid group scaling type; task group scaling policy had invalid type: "x"`}},
-		{name: "2.23 scaling of a task", text: jobWith("scaling \"CPU\" {\n max = 1\n policy {\n a = 1\n}\n}"), at: task + ".ScalingPolicies.0.Type", want: `"vertical_cpu"`},
-		{name: "2.23 scaling of a task by another name", text: jobWith("scaling \"disk\" {\n max = 1\n}"), errors: []string{`Invalid scaling policy name; scaling policy name must be "cpu" or "mem"`}},
-		{name: "2.23 scaling of a task twice", text: jobWith("scaling \"mem\" {\n max = 1\n}\nscaling \"mem\" {\n max = 1\n}"), errors: []string{`Duplicate scaling "mem" block; `}},
-		{name: "2.23 scaling of a task with another type", text: jobWith("scaling \"mem\" {\n max = 1\n type = \"foo\"\n}"), errors: []string{`Invalid scaling policy type; Invalid policy type, expected "foo" but found "vertical_mem"`}},
-		{name: "5 a lifecycle without a hook", text: jobWith("lifecycle {}"), errors: []string{`Missing required argument; The argument "hook" is required, but no definition was found.`}},
+		{name: "2.23 scaling of a task", text: jobWithTaskBody("scaling \"CPU\" {\n max = 1\n policy {\n a = 1\n}\n}"), at: taskPath + ".ScalingPolicies.0.Type", want: `"vertical_cpu"`},
+		{name: "2.23 scaling of a task by another name", text: jobWithTaskBody("scaling \"disk\" {\n max = 1\n}"), errors: []string{`Invalid scaling policy name; scaling policy name must be "cpu" or "mem"`}},
+		{name: "2.23 scaling of a task twice", text: jobWithTaskBody("scaling \"mem\" {\n max = 1\n}\nscaling \"mem\" {\n max = 1\n}"), errors: []string{`Duplicate scaling "mem" block; `}},
+		{name: "2.23 scaling of a task with another type", text: jobWithTaskBody("scaling \"mem\" {\n max = 1\n type = \"foo\"\n}"), errors: []string{`Invalid scaling policy type; Invalid policy type, expected "foo" but found "vertical_mem"`}},
+		{name: "5 a lifecycle without a hook", text: jobWithTaskBody("lifecycle {}"), errors: []string{`Missing required argument; The argument "hook" is required, but no definition was found.`}},
 	})
 }
 
@@ -438,27 +438,27 @@ func TestBlockForms(t *testing.T) {
 func TestNormalisation(t *testing.T) {
 	network := func(ports string) string { return "job \"j\" {\n group \"g\" {\n network {\n" + ports + "\n}\n}\n}\n" }
 	const net = "TaskGroups.0.Networks.0"
-	runEdges(t, []edge{
+	runParseCases(t, []parseCase{
 		{name: "the id of a job", text: "job \"l\" {\n id = \"i\"\n}\n", at: "ID", want: `"i"`},
 		{name: "the name of a job", text: "job \"l\" {\n id = \"i\"\n}\n", at: "Name", want: `"l"`},
 		{name: "cron", text: "job \"j\" {\n periodic {\n cron = \"x\"\n}\n}\n", at: "Periodic.SpecType", want: `"cron"`},
 		{name: "crons", text: "job \"j\" {\n periodic {\n crons = [\"x\"]\n}\n}\n", at: "Periodic.SpecType", want: `"cron"`},
 		{name: "no cron", text: "job \"j\" {\n periodic {}\n}\n", at: "Periodic.SpecType", want: `null`},
-		{name: "vault of the job", text: "job \"j\" {\n vault {\n role = \"r\"\n}\n task \"t\" {}\n}\n", at: task + ".Vault.Role", want: `"r"`},
-		{name: "vault of the group", text: "job \"j\" {\n vault {\n role = \"r\"\n}\n group \"g\" {\n vault {\n role = \"s\"\n}\n task \"t\" {}\n}\n}\n", at: task + ".Vault.Role", want: `"s"`},
-		{name: "vault of the task", text: "job \"j\" {\n group \"g\" {\n vault {\n role = \"s\"\n}\n task \"t\" {\n vault {}\n}\n}\n}\n", at: task + ".Vault", want: `{"Policies":null,"Role":"","Namespace":null,"Cluster":"","Env":true,"DisableFile":false,"ChangeMode":"restart","ChangeSignal":null,"AllowTokenExpiration":null}`},
-		{name: "secrets of the job come after the task's", text: "job \"j\" {\n secret \"a\" {\n config {\n x = 1\n}\n}\n group \"g\" {\n task \"t\" {\n secret \"b\" {}\n}\n}\n}\n", at: task + ".Secrets.1", want: `{"Name":"a","Provider":"","Path":"","Config":{"x":1},"Env":null}`},
-		{name: "secrets of the group (Nomad doubles the task's)", text: "job \"j\" {\n group \"g\" {\n secret \"a\" {}\n task \"t\" {\n secret \"b\" {}\n}\n}\n}\n", at: task + ".Secrets.1.Name", want: `"a"`},
+		{name: "vault of the job", text: "job \"j\" {\n vault {\n role = \"r\"\n}\n task \"t\" {}\n}\n", at: taskPath + ".Vault.Role", want: `"r"`},
+		{name: "vault of the group", text: "job \"j\" {\n vault {\n role = \"r\"\n}\n group \"g\" {\n vault {\n role = \"s\"\n}\n task \"t\" {}\n}\n}\n", at: taskPath + ".Vault.Role", want: `"s"`},
+		{name: "vault of the task", text: "job \"j\" {\n group \"g\" {\n vault {\n role = \"s\"\n}\n task \"t\" {\n vault {}\n}\n}\n}\n", at: taskPath + ".Vault", want: `{"Policies":null,"Role":"","Namespace":null,"Cluster":"","Env":true,"DisableFile":false,"ChangeMode":"restart","ChangeSignal":null,"AllowTokenExpiration":null}`},
+		{name: "secrets of the job come after the task's", text: "job \"j\" {\n secret \"a\" {\n config {\n x = 1\n}\n}\n group \"g\" {\n task \"t\" {\n secret \"b\" {}\n}\n}\n}\n", at: taskPath + ".Secrets.1", want: `{"Name":"a","Provider":"","Path":"","Config":{"x":1},"Env":null}`},
+		{name: "secrets of the group (Nomad doubles the task's)", text: "job \"j\" {\n group \"g\" {\n secret \"a\" {}\n task \"t\" {\n secret \"b\" {}\n}\n}\n}\n", at: taskPath + ".Secrets.1.Name", want: `"a"`},
 		{name: "a static port is reserved", text: network("port \"a\" {\n static = 80\n}"), at: net + ".ReservedPorts.0.Value", want: `80`},
 		{name: "a port that is static and not", text: network("port \"a\" {\n static = 0\n}\nport \"b\" {\n static = -1\n}"), at: net + ".DynamicPorts.1.Label", want: `"b"`},
 		{name: "reserved_ports alone", text: network("reserved_ports \"a\" {\n static = 80\n}"), at: net + ".ReservedPorts.0.Value", want: `80`},
-		{name: "ports of resources", text: jobWith("resources {\n network {\n port \"a\" {\n static = 80\n}\n}\n}"), at: task + ".Resources.Networks.0.ReservedPorts.0.Value", want: `80`},
-		{name: "a template", text: jobWith("template {}"), at: task + ".Templates.0", want: `{"SourcePath":null,"DestPath":null,"EmbeddedTmpl":null,"ChangeMode":"restart","ChangeScript":null,"ChangeSignal":null,"Once":null,"Splay":5000000000,"Perms":"0644","Uid":null,"Gid":null,"LeftDelim":null,"RightDelim":null,"Envvars":null,"VaultGrace":null,"Wait":null,"ErrMissingKey":false}`},
-		{name: "a change script", text: jobWith("template {\n change_script {\n command = \"c\"\n}\n}"), at: task + ".Templates.0.ChangeScript", want: `{"Command":"c","Args":[],"Timeout":5000000000,"FailOnError":false,"RunOnFirstRender":false}`},
-		{name: "the perms of a template may be a number", text: jobWith("template {\n perms = 755\n}"), at: task + ".Templates.0.Perms", want: `"755"`},
-		{name: "one bound of a wait", text: jobWith("template {\n wait {\n min = \"1s\"\n}\n}"), at: task + ".Templates.0.Wait", want: `{"Min":1000000000,"Max":null}`},
-		{name: "an identity without a name", text: jobWith("identity {\n env = true\n}"), at: task + ".Identity.Env", want: `true`},
-		{name: "the first default identity moves, the rest stay", text: jobWith("identity {\n name = \"a\"\n}\nidentity {\n name = \"default\"\n file = true\n}\nidentity {}"), at: task + ".Identities.1.Name", want: `""`},
+		{name: "ports of resources", text: jobWithTaskBody("resources {\n network {\n port \"a\" {\n static = 80\n}\n}\n}"), at: taskPath + ".Resources.Networks.0.ReservedPorts.0.Value", want: `80`},
+		{name: "a template", text: jobWithTaskBody("template {}"), at: taskPath + ".Templates.0", want: `{"SourcePath":null,"DestPath":null,"EmbeddedTmpl":null,"ChangeMode":"restart","ChangeScript":null,"ChangeSignal":null,"Once":null,"Splay":5000000000,"Perms":"0644","Uid":null,"Gid":null,"LeftDelim":null,"RightDelim":null,"Envvars":null,"VaultGrace":null,"Wait":null,"ErrMissingKey":false}`},
+		{name: "a change script", text: jobWithTaskBody("template {\n change_script {\n command = \"c\"\n}\n}"), at: taskPath + ".Templates.0.ChangeScript", want: `{"Command":"c","Args":[],"Timeout":5000000000,"FailOnError":false,"RunOnFirstRender":false}`},
+		{name: "the perms of a template may be a number", text: jobWithTaskBody("template {\n perms = 755\n}"), at: taskPath + ".Templates.0.Perms", want: `"755"`},
+		{name: "one bound of a wait", text: jobWithTaskBody("template {\n wait {\n min = \"1s\"\n}\n}"), at: taskPath + ".Templates.0.Wait", want: `{"Min":1000000000,"Max":null}`},
+		{name: "an identity without a name", text: jobWithTaskBody("identity {\n env = true\n}"), at: taskPath + ".Identity.Env", want: `true`},
+		{name: "the first default identity moves, the rest stay", text: jobWithTaskBody("identity {\n name = \"a\"\n}\nidentity {\n name = \"default\"\n file = true\n}\nidentity {}"), at: taskPath + ".Identities.1.Name", want: `""`},
 		{name: "shorthands of a constraint", text: "job \"j\" {\n constraint {\n attribute = \"a\"\n version = \">= 1\"\n}\n}\n", at: "Constraints.0", want: `{"LTarget":"a","RTarget":">= 1","Operand":"version"}`},
 		{name: "distinct_hosts", text: "job \"j\" {\n constraint {\n distinct_hosts = false\n}\n}\n", at: "Constraints.0", want: `{"LTarget":"","RTarget":"false","Operand":"distinct_hosts"}`},
 		{name: "distinct_property", text: "job \"j\" {\n constraint {\n distinct_property = \"${meta.rack}\"\n value = 2\n}\n}\n", at: "Constraints.0", want: `{"LTarget":"${meta.rack}","RTarget":"2","Operand":"distinct_property"}`},
@@ -469,27 +469,27 @@ func TestNormalisation(t *testing.T) {
 		{name: "a value of null in a constraint is none", text: "job \"j\" {\n constraint {\n attribute = \"${attr.x}\"\n operator = \"is_set\"\n value = null\n}\n}\n", at: "Constraints.0", want: `{"LTarget":"${attr.x}","RTarget":"","Operand":"is_set"}`},
 		{name: "an operator of null in an affinity is the default", text: "job \"j\" {\n affinity {\n attribute = \"a\"\n operator = null\n value = null\n}\n}\n", at: "Affinities.0", want: `{"LTarget":"a","RTarget":"","Operand":"=","Weight":null}`},
 		{name: "scaling of a group without enabled leaves it open", text: "job \"j\" {\n group \"g\" {\n scaling {\n max = 3\n}\n}\n}\n", at: "TaskGroups.0.Scaling.Enabled", want: `null`},
-		{name: "scaling of a task without enabled leaves it open", text: jobWith("scaling \"cpu\" {\n max = 3\n}"), at: task + ".ScalingPolicies.0.Enabled", want: `null`},
+		{name: "scaling of a task without enabled leaves it open", text: jobWithTaskBody("scaling \"cpu\" {\n max = 3\n}"), at: taskPath + ".ScalingPolicies.0.Enabled", want: `null`},
 		{name: "a shorthand of an affinity", text: "job \"j\" {\n affinity {\n attribute = \"a\"\n set_contains_any = \"x\"\n weight = -50\n}\n}\n", at: "Affinities.0", want: `{"LTarget":"a","RTarget":"x","Operand":"set_contains_any","Weight":-50}`},
 	})
 }
 
 // TestScalars has the conversions of scalar values.
 func TestScalars(t *testing.T) {
-	runEdges(t, []edge{
-		{name: "a duration of parts", text: jobWith(`kill_timeout = "1h2m3.5s"`), at: task + ".KillTimeout", want: `3723500000000`},
-		{name: "a negative duration", text: jobWith(`kill_timeout = "-5us"`), at: task + ".KillTimeout", want: `-5000`},
-		{name: "a duration without a unit", text: jobWith(`kill_timeout = "10"`), errors: []string{`time: missing unit in duration "10"`}},
-		{name: "a duration that is not whole", text: jobWith("kill_timeout = 1.5"), errors: []string{"value must be a whole number, "}},
-		{name: "a duration beyond all", text: jobWith("kill_timeout = 1e300"), errors: []string{"value must be a whole number, "}},
-		{name: "a duration that is a bool", text: jobWith("kill_timeout = true"), errors: []string{"Unsuitable value: expected a string but found bool"}},
+	runParseCases(t, []parseCase{
+		{name: "a duration of parts", text: jobWithTaskBody(`kill_timeout = "1h2m3.5s"`), at: taskPath + ".KillTimeout", want: `3723500000000`},
+		{name: "a negative duration", text: jobWithTaskBody(`kill_timeout = "-5us"`), at: taskPath + ".KillTimeout", want: `-5000`},
+		{name: "a duration without a unit", text: jobWithTaskBody(`kill_timeout = "10"`), errors: []string{`time: missing unit in duration "10"`}},
+		{name: "a duration that is not whole", text: jobWithTaskBody("kill_timeout = 1.5"), errors: []string{"value must be a whole number, "}},
+		{name: "a duration beyond all", text: jobWithTaskBody("kill_timeout = 1e300"), errors: []string{"value must be a whole number, "}},
+		{name: "a duration that is a bool", text: jobWithTaskBody("kill_timeout = true"), errors: []string{"Unsuitable value: expected a string but found bool"}},
 		{name: "a pointer to a duration", text: "job \"j\" {\n group \"g\" {\n shutdown_delay = \"1s\"\n}\n}\n", at: "TaskGroups.0.ShutdownDelay", want: `1000000000`},
 		{name: "an int from text", text: "job \"j\" {\n group \"g\" {\n count = \"3\"\n}\n}\n", at: "TaskGroups.0.Count", want: `3`},
 		{name: "an int that is not whole", text: "job \"j\" {\n group \"g\" {\n count = 1.5\n}\n}\n", errors: []string{"Unsuitable value type; Unsuitable value: value must be a whole number, between -9223372036854775808 and 9223372036854775807"}},
 		{name: "eight bits", text: "job \"j\" {\n spread {\n target \"x\" {\n percent = 256\n}\n}\n}\n", errors: []string{"between 0 and 255 inclusive"}},
 		{name: "eight bits with a sign", text: "job \"j\" {\n spread {\n weight = 128\n}\n}\n", errors: []string{"between -128 and 127"}},
-		{name: "a bool from text", text: jobWith(`leader = "1"`), at: task + ".Leader", want: `true`},
-		{name: "a string from a bool", text: jobWith("user = true"), at: task + ".User", want: `"true"`},
+		{name: "a bool from text", text: jobWithTaskBody(`leader = "1"`), at: taskPath + ".Leader", want: `true`},
+		{name: "a string from a bool", text: jobWithTaskBody("user = true"), at: taskPath + ".User", want: `"true"`},
 		{name: "a list from a string", text: "job \"j\" {\n datacenters = \"dc1\"\n}\n", errors: []string{"list of string required, but have string"}},
 		{name: "a list of numbers", text: "job \"j\" {\n datacenters = [1, \"b\"]\n}\n", at: "Datacenters", want: `["1","b"]`},
 	})
@@ -497,10 +497,10 @@ func TestScalars(t *testing.T) {
 
 // TestSchemaless has bodies without a schema, such as config.
 func TestSchemaless(t *testing.T) {
-	value := func(written, want string) edge {
-		return edge{name: "8.1 " + strings.ReplaceAll(written, "\n", " "), text: configOf(written), at: config, want: want}
+	value := func(written, want string) parseCase {
+		return parseCase{name: "8.1 " + strings.ReplaceAll(written, "\n", " "), text: jobWithConfig(written), at: configPath, want: want}
 	}
-	runEdges(t, []edge{
+	runParseCases(t, []parseCase{
 		value("", `{}`),
 		value("a = 1\nb = 1.0\nc = 1e3", `{"a":1,"b":1,"c":1000}`),
 		value("a = 9223372036854775807", `{"a":9223372036854775807}`),
@@ -517,8 +517,8 @@ func TestSchemaless(t *testing.T) {
 		value("blk {\n x = 1\n}\nblk {\n x = 2\n}", `{"blk":[{"x":1},{"x":2}]}`),
 		value("blk \"a\" {\n x = 1\n}\nblk \"b\" {\n x = 2\n}", `{"blk":[{"a":[{"x":1}]},{"b":[{"x":2}]}]}`),
 		value("blk {\n m = { a = 1 }\n in {\n y = 2\n}\n}", `{"blk":[{"m":[{"a":1}],"in":[{"y":2}]}]}`),
-		{name: "8.1 two blocks", text: jobWith("config {}\nconfig {}"), errors: []string{"Duplicate config block; Only one config block is allowed. Another was defined at in.hcl:5,1-7."}},
-		{name: "8.1 null in JSON", text: `{"job":{"j":{"task":{"t":{"config":{"a":null,"b":[null],"c":{"d":null}}}}}}}`, at: config, want: `{"b":[null],"c":{"d":null}}`},
+		{name: "8.1 two blocks", text: jobWithTaskBody("config {}\nconfig {}"), errors: []string{"Duplicate config block; Only one config block is allowed. Another was defined at in.hcl:5,1-7."}},
+		{name: "8.1 null in JSON", text: `{"job":{"j":{"task":{"t":{"config":{"a":null,"b":[null],"c":{"d":null}}}}}}}`, at: configPath, want: `{"b":[null],"c":{"d":null}}`},
 	})
 }
 
@@ -526,7 +526,7 @@ func TestSchemaless(t *testing.T) {
 // error is not reported.
 func TestConsequentErrorsAreOmitted(t *testing.T) {
 	declared := "variable \"x\" {\n type = list(string)\n}\njob \"j\" {}\n"
-	for _, e := range []edge{
+	for _, e := range []parseCase{
 		{name: "a value of -var that is no expression", text: declared, vars: []string{"x=["},
 			want: "<value for var.x from arguments>:1,2-2: Missing expression; Expected the start of an expression, but found the end of the file."},
 		{name: "a value of -var of another type", text: declared, vars: []string{"x=1"},
@@ -548,7 +548,7 @@ in.hcl:1,1-1: Missing job block; A job block is required`},
 	} {
 		t.Run(e.name, func(t *testing.T) {
 			_, diags := e.parse(t)
-			if got := Text(diags); got != e.want {
+			if got := DiagnosticsText(diags); got != e.want {
 				t.Errorf("got\n%s\nwant\n%s", got, e.want)
 			}
 		})
@@ -560,11 +560,11 @@ func TestDiagnosticText(t *testing.T) {
 	tests := []struct{ name, text, want string }{
 		{"errors of a body are lines", "job \"j\" {\n aaaa = 1\n bbbb = 2\n}\n", "in.hcl:2,2-6: Unsupported argument; An argument named \"aaaa\" is not expected here.\nin.hcl:3,2-6: Unsupported argument; An argument named \"bbbb\" is not expected here."},
 		{"of syntax errors the first is printed", "job \"j\" {\n a = 1\n a = 2\n a = 3\n}\n", "in.hcl:3,2-3: Attribute redefined; The argument \"a\" was already set at in.hcl:2,2-3. Each argument may be set only once., and 1 other diagnostic(s)"},
-		{"of errors in config too", configOf("a = local.x\nb = local.y"), `in.hcl:6,10-12: Unsupported attribute; This object does not have an attribute named "x"., and 3 other diagnostic(s)`},
+		{"of errors in config too", jobWithConfig("a = local.x\nb = local.y"), `in.hcl:6,10-12: Unsupported attribute; This object does not have an attribute named "x"., and 3 other diagnostic(s)`},
 	}
 	for _, test := range tests {
 		_, diags := Parse(Source{Name: "in.hcl", Text: []byte(test.text)})
-		if got := Text(diags); got != test.want {
+		if got := DiagnosticsText(diags); got != test.want {
 			t.Errorf("%s:\ngot  %s\nwant %s", test.name, got, test.want)
 		}
 	}

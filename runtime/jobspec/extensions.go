@@ -14,53 +14,53 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// hasMapAttributes are the types whose meta and env may be attributes.
-var hasMapAttributes = map[reflect.Type]bool{
+// acceptsMapAttributes are the types whose meta and env may be attributes.
+var acceptsMapAttributes = map[reflect.Type]bool{
 	reflect.TypeFor[api.Job]():       true,
 	reflect.TypeFor[api.TaskGroup](): true,
 	reflect.TypeFor[api.Task]():      true,
 }
 
-// extensions has the extension of each type that needs one.
-var extensions map[reflect.Type]extension
+// typeExtensions has the extension of each type that needs one.
+var typeExtensions map[reflect.Type]typeExtension
 
 func init() { // avoids an initialization cycle with the decoder
 	vault, secret := hcl.BlockHeaderSchema{Type: "vault"}, hcl.BlockHeaderSchema{Type: "secret", LabelNames: []string{"name"}}
-	extensions = map[reflect.Type]extension{
+	typeExtensions = map[reflect.Type]typeExtension{
 		reflect.TypeFor[api.Job](): {
-			blocks: []hcl.BlockHeaderSchema{{Type: "task", LabelNames: []string{"name"}}, vault, secret},
-			after:  jobShorthands,
+			blocks:      []hcl.BlockHeaderSchema{{Type: "task", LabelNames: []string{"name"}}, vault, secret},
+			afterFields: expandJobShorthands,
 		},
 		reflect.TypeFor[api.TaskGroup](): {
-			blocks: []hcl.BlockHeaderSchema{vault, secret},
-			after:  groupShorthands,
+			blocks:      []hcl.BlockHeaderSchema{vault, secret},
+			afterFields: expandGroupShorthands,
 		},
 		reflect.TypeFor[api.Task](): {
-			blocks: []hcl.BlockHeaderSchema{{Type: "scaling", LabelNames: []string{"name"}}},
-			after:  finishTask,
+			blocks:      []hcl.BlockHeaderSchema{{Type: "scaling", LabelNames: []string{"name"}}},
+			afterFields: finishTask,
 		},
 		reflect.TypeFor[api.Constraint](): {
-			attrs:  optional(constraintShorthands),
-			own:    []string{"attribute", "operator", "value"},
-			before: func(target any) { target.(*api.Constraint).Operand = "=" },
-			after:  finishConstraint,
+			attrs:        optionalAttributes(constraintShorthands),
+			own:          []string{"attribute", "operator", "value"},
+			beforeFields: func(target any) { target.(*api.Constraint).Operand = "=" },
+			afterFields:  finishConstraint,
 		},
 		reflect.TypeFor[api.Affinity](): {
-			attrs:  optional(affinityShorthands),
-			own:    []string{"attribute", "operator", "value", "weight"},
-			before: func(target any) { target.(*api.Affinity).Operand = "=" },
-			after:  finishAffinity,
+			attrs:        optionalAttributes(affinityShorthands),
+			own:          []string{"attribute", "operator", "value", "weight"},
+			beforeFields: func(target any) { target.(*api.Affinity).Operand = "=" },
+			afterFields:  finishAffinity,
 		},
-		reflect.TypeFor[api.NetworkResource](): {after: finishNetwork},
-		reflect.TypeFor[api.PeriodicConfig]():  {after: finishPeriodic},
-		reflect.TypeFor[api.Template]():        {after: finishTemplate},
-		reflect.TypeFor[api.ChangeScript]():    {after: finishChangeScript},
-		reflect.TypeFor[api.Vault]():           {after: finishVault},
-		reflect.TypeFor[api.ScalingPolicy]():   {after: finishScaling},
+		reflect.TypeFor[api.NetworkResource](): {afterFields: finishNetwork},
+		reflect.TypeFor[api.PeriodicConfig]():  {afterFields: finishPeriodic},
+		reflect.TypeFor[api.Template]():        {afterFields: finishTemplate},
+		reflect.TypeFor[api.ChangeScript]():    {afterFields: finishChangeScript},
+		reflect.TypeFor[api.Vault]():           {afterFields: finishVault},
+		reflect.TypeFor[api.ScalingPolicy]():   {afterFields: finishScaling},
 	}
 }
 
-func optional(names []string) []hcl.AttributeSchema {
+func optionalAttributes(names []string) []hcl.AttributeSchema {
 	out := make([]hcl.AttributeSchema, len(names))
 	for i, name := range names {
 		out[i].Name = name
@@ -84,7 +84,7 @@ var (
 
 func finishConstraint(d *decoder, content *hcl.BodyContent, target any, _ []string) hcl.Diagnostics {
 	c := target.(*api.Constraint)
-	diags := d.targets(content, map[string]*string{"attribute": &c.LTarget, "operator": &c.Operand, "value": &c.RTarget})
+	diags := d.decodeStrings(content, map[string]*string{"attribute": &c.LTarget, "operator": &c.Operand, "value": &c.RTarget})
 	for _, name := range constraintShorthands {
 		attr := content.Attributes[name]
 		if attr == nil {
@@ -96,13 +96,13 @@ func finishConstraint(d *decoder, content *hcl.BodyContent, target any, _ []stri
 			diags = append(diags, gohcl.DecodeExpression(attr.Expr, d.ctx, &on)...)
 			c.Operand, c.RTarget = name, strconv.FormatBool(on)
 		case "distinct_property":
-			text, moreDiags := d.text(attr.Expr)
+			text, moreDiags := d.decodeString(attr.Expr)
 			diags = append(diags, moreDiags...)
 			c.Operand, c.LTarget = name, text
 		case api.ConstraintAttributeIsSet, api.ConstraintAttributeIsNotSet:
-			diags = append(diags, d.presence(name, attr, c)...)
+			diags = append(diags, d.decodeIsSet(name, attr, c)...)
 		default:
-			text, moreDiags := d.text(attr.Expr)
+			text, moreDiags := d.decodeString(attr.Expr)
 			diags = append(diags, moreDiags...)
 			c.Operand, c.RTarget = name, text
 		}
@@ -110,10 +110,10 @@ func finishConstraint(d *decoder, content *hcl.BodyContent, target any, _ []stri
 	return diags
 }
 
-// presence decodes is_set and is_not_set. Their value is true, or false for the opposite, or the
+// decodeIsSet decodes is_set and is_not_set. Their value is true, or false for the opposite, or the
 // attribute itself.
-func (d *decoder) presence(name string, attr *hcl.Attribute, c *api.Constraint) hcl.Diagnostics {
-	text, diags := d.text(attr.Expr)
+func (d *decoder) decodeIsSet(name string, attr *hcl.Attribute, c *api.Constraint) hcl.Diagnostics {
+	text, diags := d.decodeString(attr.Expr)
 	on, err := strconv.ParseBool(text)
 	if err != nil {
 		c.LTarget, on = text, true
@@ -125,8 +125,8 @@ func (d *decoder) presence(name string, attr *hcl.Attribute, c *api.Constraint) 
 	return diags
 }
 
-// targets decodes the texts of a constraint or affinity. A null text is not set.
-func (d *decoder) targets(content *hcl.BodyContent, fields map[string]*string) hcl.Diagnostics {
+// decodeStrings decodes the texts of a constraint or affinity. A null text is not set.
+func (d *decoder) decodeStrings(content *hcl.BodyContent, fields map[string]*string) hcl.Diagnostics {
 	var diags hcl.Diagnostics
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		attr := content.Attributes[name]
@@ -144,32 +144,32 @@ func (d *decoder) targets(content *hcl.BodyContent, fields map[string]*string) h
 
 func finishAffinity(d *decoder, content *hcl.BodyContent, target any, _ []string) hcl.Diagnostics {
 	a := target.(*api.Affinity)
-	diags := d.targets(content, map[string]*string{"attribute": &a.LTarget, "operator": &a.Operand, "value": &a.RTarget})
+	diags := d.decodeStrings(content, map[string]*string{"attribute": &a.LTarget, "operator": &a.Operand, "value": &a.RTarget})
 	for _, name := range affinityShorthands {
 		if attr := content.Attributes[name]; attr != nil {
-			text, moreDiags := d.text(attr.Expr)
+			text, moreDiags := d.decodeString(attr.Expr)
 			diags = append(diags, moreDiags...)
 			a.Operand, a.RTarget = name, text
 		}
 	}
 	if attr := content.Attributes["weight"]; attr != nil {
-		diags = append(diags, d.affinityWeight(attr, a)...)
+		diags = append(diags, d.decodeAffinityWeight(attr, a)...)
 	}
 	return diags
 }
 
-// affinityWeight rejects a weight that Nomad would truncate to eight bits.
-func (d *decoder) affinityWeight(attr *hcl.Attribute, a *api.Affinity) hcl.Diagnostics {
-	var wide *int64
-	diags := gohcl.DecodeExpression(attr.Expr, d.ctx, &wide)
-	if diags.HasErrors() || wide == nil {
+// decodeAffinityWeight rejects a weight that Nomad would truncate to eight bits.
+func (d *decoder) decodeAffinityWeight(attr *hcl.Attribute, a *api.Affinity) hcl.Diagnostics {
+	var weight64 *int64
+	diags := gohcl.DecodeExpression(attr.Expr, d.ctx, &weight64)
+	if diags.HasErrors() || weight64 == nil {
 		return diags
 	}
-	if *wide < -100 || *wide > 100 {
+	if *weight64 < -100 || *weight64 > 100 {
 		return append(diags, errorAt("Weight out of range",
-			fmt.Sprintf("The weight of an affinity must be between -100 and 100, not %d.", *wide), attr.Expr.Range()))
+			fmt.Sprintf("The weight of an affinity must be between -100 and 100, not %d.", *weight64), attr.Expr.Range()))
 	}
-	weight := int8(*wide)
+	weight := int8(*weight64)
 	a.Weight = &weight
 	return diags
 }
@@ -240,7 +240,7 @@ func finishVault(_ *decoder, _ *hcl.BodyContent, target any, _ []string) hcl.Dia
 
 const horizontalPolicy = "horizontal"
 
-// finishScaling completes the policy of a group. taskScaling completes the policy of a task,
+// finishScaling completes the policy of a group. decodeTaskScaling completes the policy of a task,
 // because it has the label.
 func finishScaling(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics {
 	s := target.(*api.ScalingPolicy)
@@ -262,8 +262,8 @@ func finishScaling(d *decoder, content *hcl.BodyContent, target any, path []stri
 	return diags
 }
 
-// taskScaling decodes scaling "cpu" { } and scaling "mem" { } of a task.
-func (d *decoder) taskScaling(blocks hcl.Blocks, path []string) ([]*api.ScalingPolicy, hcl.Diagnostics) {
+// decodeTaskScaling decodes scaling "cpu" { } and scaling "mem" { } of a task.
+func (d *decoder) decodeTaskScaling(blocks hcl.Blocks, path []string) ([]*api.ScalingPolicy, hcl.Diagnostics) {
 	var policies []*api.ScalingPolicy
 	var diags hcl.Diagnostics
 	seen := map[string]*hcl.Block{}
@@ -282,7 +282,7 @@ func (d *decoder) taskScaling(blocks hcl.Blocks, path []string) ([]*api.ScalingP
 		policy := &api.ScalingPolicy{}
 		at := joinPath(path, "scaling", block.Labels[0])
 		d.ranges.add(at, block.DefRange)
-		diags = append(diags, d.fill(block.Body, reflect.ValueOf(policy).Elem(), at)...)
+		diags = append(diags, d.decodeStruct(block.Body, reflect.ValueOf(policy).Elem(), at)...)
 		kind := "vertical_" + name
 		if policy.Type != "" && policy.Type != kind {
 			diags = append(diags, errorAt("Invalid scaling policy type",

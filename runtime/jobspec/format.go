@@ -11,8 +11,8 @@ import (
 // Format formats a native HCL text in the canonical style. It does not change a text with syntax
 // errors.
 func Format(text []byte, name string) ([]byte, hcl.Diagnostics) {
-	if len(text) > MaxText {
-		return nil, tooLarge(len(text), name)
+	if len(text) > MaxTextSize {
+		return nil, tooLargeDiagnostic(len(text), name)
 	}
 	if diags := nesting.Config(text, name); diags.HasErrors() {
 		return nil, diags

@@ -98,9 +98,9 @@ var pureFunctions = map[string]function.Function{
 	"zipmap":          stdlib.ZipmapFunc,
 }
 
-// files are the functions that read the file system. Paths are relative to the working directory,
+// fileFunctions are the functions that read the file system. Paths are relative to the working directory,
 // as in Nomad.
-var files = map[string]function.Function{
+var fileFunctions = map[string]function.Function{
 	"abspath":    filesystem.AbsPathFunc,
 	"basename":   filesystem.BasenameFunc,
 	"dirname":    filesystem.DirnameFunc,
@@ -112,15 +112,15 @@ var files = map[string]function.Function{
 }
 
 //lint:ignore ST1005 Nomad's text
-var errNoFiles = errors.New("filesystem function disabled.")
+var errFileFunctionDisabled = errors.New("filesystem function disabled.")
 
 // functionTable returns the functions for one evaluation.
 func functionTable(m *evaluationBudget, withFiles bool) map[string]function.Function {
-	table := make(map[string]function.Function, len(pureFunctions)+len(files))
+	table := make(map[string]function.Function, len(pureFunctions)+len(fileFunctions))
 	for name, f := range pureFunctions {
 		table[name] = withGuard(name, f, m)
 	}
-	for name, f := range files {
+	for name, f := range fileFunctions {
 		if withFiles {
 			table[name] = withGuard(name, f, m)
 		} else {
@@ -133,14 +133,14 @@ func functionTable(m *evaluationBudget, withFiles bool) map[string]function.Func
 // withGuard returns a function that checks and charges its arguments before it runs, and that
 // returns panics as errors without a stack.
 func withGuard(name string, f function.Function, m *evaluationBudget) function.Function {
-	check := guards[name]
+	check := argumentGuards[name]
 	return function.New(&function.Spec{
 		Description: f.Description(),
 		Params:      f.Params(),
 		VarParam:    f.VarParam(),
 		Type: func(args []cty.Value) (cty.Type, error) {
 			for _, arg := range args {
-				if reason := m.measure(arg, 0); reason != "" {
+				if reason := m.measureValue(arg, 0); reason != "" {
 					return cty.NilType, errors.New(reason)
 				}
 			}
@@ -150,16 +150,16 @@ func withGuard(name string, f function.Function, m *evaluationBudget) function.F
 				}
 			}
 			ty, err := f.ReturnTypeForValues(args)
-			return ty, withoutStack(err)
+			return ty, withoutStackTrace(err)
 		},
 		Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
 			val, err := f.Call(args)
-			return val, withoutStack(err)
+			return val, withoutStackTrace(err)
 		},
 	})
 }
 
-func withoutStack(err error) error {
+func withoutStackTrace(err error) error {
 	var panicked function.PanicError
 	if errors.As(err, &panicked) {
 		return fmt.Errorf("cannot be computed for these arguments: %v", panicked.Value)
@@ -171,13 +171,13 @@ func disabledFunction(f function.Function) function.Function {
 	return function.New(&function.Spec{
 		Params:   f.Params(),
 		VarParam: f.VarParam(),
-		Type:     func([]cty.Value) (cty.Type, error) { return cty.NilType, errNoFiles },
-		Impl:     func([]cty.Value, cty.Type) (cty.Value, error) { return cty.NilVal, errNoFiles },
+		Type:     func([]cty.Value) (cty.Type, error) { return cty.NilType, errFileFunctionDisabled },
+		Impl:     func([]cty.Value, cty.Type) (cty.Value, error) { return cty.NilVal, errFileFunctionDisabled },
 	})
 }
 
-// regularFile rejects a file that may have no end.
-func regularFile(args []cty.Value) error {
+// checkRegularFile rejects a file that may have no end.
+func checkRegularFile(args []cty.Value) error {
 	if !allKnown(args...) {
 		return nil
 	}
@@ -191,8 +191,8 @@ func regularFile(args []cty.Value) error {
 		return nil
 	case !info.Mode().IsRegular():
 		return fmt.Errorf("%s is not a regular file", path)
-	case info.Size() > MaxText:
-		return fmt.Errorf("%s has %d bytes, and the limit is %d", path, info.Size(), MaxText)
+	case info.Size() > MaxTextSize:
+		return fmt.Errorf("%s has %d bytes, and the limit is %d", path, info.Size(), MaxTextSize)
 	}
 	return nil
 }

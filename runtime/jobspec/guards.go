@@ -14,16 +14,16 @@ import (
 const (
 	// maxBcryptCost is the highest cost of bcrypt: each step doubles the time, and 31 takes days.
 	maxBcryptCost = 16
-	// maxDistinct bounds the list of a function whose time grows with the
+	// maxDistinctElements bounds the list of a function whose time grows with the
 	// square of its length.
-	maxDistinct = 10_000
+	maxDistinctElements = 10_000
 )
 
 var errTooLarge = errors.New("the result would be too large")
 
-// guards reject arguments with which a function would use too much time or memory before its
+// argumentGuards reject arguments with which a function would use too much time or memory before its
 // result could be measured.
-var guards = map[string]func(args []cty.Value) error{
+var argumentGuards = map[string]func(args []cty.Value) error{
 	"bcrypt": func(args []cty.Value) error {
 		if len(args) > 1 && allKnown(args[1]) && args[1].GreaterThan(cty.NumberIntVal(maxBcryptCost)).True() {
 			return fmt.Errorf("the cost may be %d at most", maxBcryptCost)
@@ -31,13 +31,13 @@ var guards = map[string]func(args []cty.Value) error{
 		return nil
 	},
 	"distinct": func(args []cty.Value) error {
-		if allKnown(args[0]) && args[0].CanIterateElements() && args[0].LengthInt() > maxDistinct {
-			return fmt.Errorf("the list may have %d elements at most", maxDistinct)
+		if allKnown(args[0]) && args[0].CanIterateElements() && args[0].LengthInt() > maxDistinctElements {
+			return fmt.Errorf("the list may have %d elements at most", maxDistinctElements)
 		}
 		return nil
 	},
-	"file":       regularFile,
-	"filebase64": regularFile,
+	"file":       checkRegularFile,
+	"filebase64": checkRegularFile,
 	"format":     checkFormat,
 	"formatlist": checkFormat,
 	"indent": func(args []cty.Value) error {
@@ -82,7 +82,7 @@ var guards = map[string]func(args []cty.Value) error{
 			if !allKnown(set) || !set.CanIterateElements() {
 				return nil
 			}
-			if product *= int64(1 + set.LengthInt()); product > maxCost/blockCost {
+			if product *= int64(1 + set.LengthInt()); product > maxEvaluationCost/blockCost {
 				return errTooLarge
 			}
 		}
@@ -107,15 +107,15 @@ func allKnown(args ...cty.Value) bool {
 
 // checkProduct rejects a product that is larger than the maximum value size.
 func checkProduct(a, b int64) error {
-	if a > 0 && b > 0 && a > maxCost/b {
+	if a > 0 && b > 0 && a > maxEvaluationCost/b {
 		return errTooLarge
 	}
 	return nil
 }
 
 var (
-	wideVerb  = regexp.MustCompile(`%[^%a-zA-Z]*[0-9]{6}`)
-	hugePower = regexp.MustCompile(`[eE][+-]?0*[1-9][0-9]{4}`)
+	wideFormatVerb = regexp.MustCompile(`%[^%a-zA-Z]*[0-9]{6}`)
+	hugeExponent   = regexp.MustCompile(`[eE][+-]?0*[1-9][0-9]{4}`)
 )
 
 // checkFormat rejects a width of millions, and a text that becomes a number with as many digits.
@@ -125,10 +125,10 @@ func checkFormat(args []cty.Value) error {
 			continue
 		}
 		text := arg.AsString()
-		if i == 0 && wideVerb.MatchString(text) {
+		if i == 0 && wideFormatVerb.MatchString(text) {
 			return errors.New("a width or precision may have 5 digits at most")
 		}
-		if i > 0 && len(text) > 0 && strings.IndexByte("+-.0123456789", text[0]) >= 0 && hugePower.MatchString(text) {
+		if i > 0 && len(text) > 0 && strings.IndexByte("+-.0123456789", text[0]) >= 0 && hugeExponent.MatchString(text) {
 			return errors.New("a number is too large or too small to be written out")
 		}
 	}

@@ -20,14 +20,14 @@ func (b *jsonBody) Content(schema *hcl.BodySchema) (*hcl.BodyContent, hcl.Diagno
 	if hasBodyAttribute(schema) {
 		return bodyContent(b), nil
 	}
-	content, diags := b.Body.Content(blocksFirst(schema))
-	b.wrap(content)
+	content, diags := b.Body.Content(orderBlocksFirst(schema))
+	b.wrapContent(content)
 	return content, diags
 }
 
 func (b *jsonBody) PartialContent(schema *hcl.BodySchema) (*hcl.BodyContent, hcl.Body, hcl.Diagnostics) {
-	content, rest, diags := b.Body.PartialContent(blocksFirst(schema))
-	b.wrap(content)
+	content, rest, diags := b.Body.PartialContent(orderBlocksFirst(schema))
+	b.wrapContent(content)
 	return content, &jsonBody{Body: rest, budget: b.budget}, diags
 }
 
@@ -39,7 +39,7 @@ func (b *jsonBody) JustAttributes() (hcl.Attributes, hcl.Diagnostics) {
 	return attrs, diags
 }
 
-func (b *jsonBody) wrap(content *hcl.BodyContent) {
+func (b *jsonBody) wrapContent(content *hcl.BodyContent) {
 	for _, attr := range content.Attributes {
 		attr.Expr = &jsonExpr{Expression: attr.Expr, budget: b.budget}
 	}
@@ -48,9 +48,9 @@ func (b *jsonBody) wrap(content *hcl.BodyContent) {
 	}
 }
 
-// blocksFirst removes the attribute form of names that may also be a block (env, meta): JSON has
+// orderBlocksFirst removes the attribute form of names that may also be a block (env, meta): JSON has
 // the same syntax for both.
-func blocksFirst(schema *hcl.BodySchema) *hcl.BodySchema {
+func orderBlocksFirst(schema *hcl.BodySchema) *hcl.BodySchema {
 	blocks := make(map[string]bool, len(schema.Blocks))
 	for _, block := range schema.Blocks {
 		blocks[block.Type] = true
@@ -77,19 +77,19 @@ func (e *jsonExpr) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 	if e.budget.exceeded != nil {
 		return cty.DynamicVal, nil
 	}
-	val, diags := e.value(ctx)
-	if diag := e.budget.charge(val, e.Range()); diag != nil {
+	val, diags := e.evaluate(ctx)
+	if diag := e.budget.chargeValue(val, e.Range()); diag != nil {
 		return cty.DynamicVal, append(diags, diag)
 	}
 	return val, diags
 }
 
-func (e *jsonExpr) child(expr hcl.Expression) *jsonExpr {
+func (e *jsonExpr) wrapChild(expr hcl.Expression) *jsonExpr {
 	return &jsonExpr{Expression: expr, budget: e.budget}
 }
 
-// children returns the elements of a JSON array, or the members of an object.
-func (e *jsonExpr) children() (list []hcl.Expression, isList bool, members []hcl.KeyValuePair, isObject bool) {
+// splitChildren returns the elements of a JSON array, or the members of an object.
+func (e *jsonExpr) splitChildren() (list []hcl.Expression, isList bool, members []hcl.KeyValuePair, isObject bool) {
 	if lister, ok := e.Expression.(interface{ ExprList() []hcl.Expression }); ok {
 		if list = lister.ExprList(); list != nil {
 			return list, true, nil, false
@@ -103,20 +103,20 @@ func (e *jsonExpr) children() (list []hcl.Expression, isList bool, members []hcl
 	return nil, false, nil, false
 }
 
-func (e *jsonExpr) value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
-	list, isList, members, isObject := e.children()
+func (e *jsonExpr) evaluate(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
+	list, isList, members, isObject := e.splitChildren()
 	switch {
 	case isList:
-		return e.list(list, ctx)
+		return e.evaluateList(list, ctx)
 	case isObject:
-		return e.object(members, ctx)
+		return e.evaluateObject(members, ctx)
 	}
 	// Without a context, the library returns the string literally.
 	val, diags := e.Expression.Value(nil)
 	if ctx == nil || diags.HasErrors() || val.Type() != cty.String || !isTemplate(val) {
 		return val, diags
 	}
-	expr, diags := e.template(val)
+	expr, diags := e.parseTemplate(val)
 	if diags.HasErrors() {
 		return cty.DynamicVal, diags
 	}
@@ -131,32 +131,32 @@ func isTemplate(val cty.Value) bool {
 	return strings.Contains(text, "${") || strings.Contains(text, "%{")
 }
 
-func (e *jsonExpr) template(val cty.Value) (hcl.Expression, hcl.Diagnostics) {
+func (e *jsonExpr) parseTemplate(val cty.Value) (hcl.Expression, hcl.Diagnostics) {
 	rng := e.StartRange()
 	start := rng.Start
-	start.Byte++ // skips the quote
+	start.Byte++ // the opening quote
 	start.Column++
 	return parseTemplate([]byte(val.AsString()), e.budget, rng.Filename, start)
 }
 
-func (e *jsonExpr) list(list []hcl.Expression, ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
+func (e *jsonExpr) evaluateList(list []hcl.Expression, ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 	var diags hcl.Diagnostics
 	vals := make([]cty.Value, 0, len(list))
 	for _, element := range list {
-		val, moreDiags := e.child(element).value(ctx)
+		val, moreDiags := e.wrapChild(element).evaluate(ctx)
 		vals = append(vals, val)
 		diags = append(diags, moreDiags...)
 	}
 	return cty.TupleVal(vals), diags
 }
 
-func (e *jsonExpr) object(members []hcl.KeyValuePair, ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
+func (e *jsonExpr) evaluateObject(members []hcl.KeyValuePair, ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 	var diags hcl.Diagnostics
 	vals := make(map[string]cty.Value, len(members))
 	for _, member := range members {
-		name, moreDiags := e.memberName(member.Key, ctx)
+		name, moreDiags := e.evaluateMemberName(member.Key, ctx)
 		diags = append(diags, moreDiags...)
-		val, moreDiags := e.child(member.Value).value(ctx)
+		val, moreDiags := e.wrapChild(member.Value).evaluate(ctx)
 		diags = append(diags, moreDiags...)
 		if name == nil {
 			continue
@@ -170,10 +170,10 @@ func (e *jsonExpr) object(members []hcl.KeyValuePair, ctx *hcl.EvalContext) (cty
 	return cty.ObjectVal(vals), diags
 }
 
-// memberName returns the name of a member, which may be a template. It is nil if the name has no
+// evaluateMemberName returns the name of a member, which may be a template. It is nil if the name has no
 // value; diags has the reason.
-func (e *jsonExpr) memberName(key hcl.Expression, ctx *hcl.EvalContext) (*string, hcl.Diagnostics) {
-	val, diags := e.child(key).value(ctx)
+func (e *jsonExpr) evaluateMemberName(key hcl.Expression, ctx *hcl.EvalContext) (*string, hcl.Diagnostics) {
+	val, diags := e.wrapChild(key).evaluate(ctx)
 	if diags.HasErrors() {
 		return nil, diags
 	}
@@ -190,23 +190,23 @@ func (e *jsonExpr) memberName(key hcl.Expression, ctx *hcl.EvalContext) (*string
 
 // references lists the traversals in the templates of the value.
 func (e *jsonExpr) references() []hcl.Traversal {
-	var found []hcl.Traversal
-	list, _, members, _ := e.children()
+	var collected []hcl.Traversal
+	list, _, members, _ := e.splitChildren()
 	for _, element := range list {
-		found = append(found, e.child(element).references()...)
+		collected = append(collected, e.wrapChild(element).references()...)
 	}
 	for _, member := range members {
-		found = append(found, e.child(member.Key).references()...)
-		found = append(found, e.child(member.Value).references()...)
+		collected = append(collected, e.wrapChild(member.Key).references()...)
+		collected = append(collected, e.wrapChild(member.Value).references()...)
 	}
 	if list != nil || members != nil {
-		return found
+		return collected
 	}
 	val, diags := e.Expression.Value(nil)
 	if diags.HasErrors() || val.Type() != cty.String || !isTemplate(val) {
 		return nil
 	}
-	expr, diags := e.template(val)
+	expr, diags := e.parseTemplate(val)
 	if diags.HasErrors() {
 		return nil
 	}

@@ -30,9 +30,9 @@ type Source struct {
 	// Environ is searched for NOMAD_VAR_<name>, in the format of os.Environ. It may be nil.
 	Environ []string
 
-	// Files enables the functions that read the file system. Their paths are relative to the
+	// FileFunctions enables the functions that read the file system. Their paths are relative to the
 	// working directory of the process, as in Nomad.
-	Files bool
+	FileFunctions bool
 	// Strict rejects values for variables that the job does not declare.
 	Strict bool
 }
@@ -44,24 +44,24 @@ type File struct {
 	// Texts has every text to which a diagnostic may refer, by file name.
 	Texts map[string][]byte
 
-	ranges ranges
+	ranges sourceRanges
 }
 
 // Parse parses a job file. It always returns a File, so that its Texts can show the positions of
 // the diagnostics; File.Job is set if the diagnostics have no error. A valid job may have
 // warnings.
 //
-// Parse reads the variable files named in src and, with src.Files, the files that functions of the
+// Parse reads the variable files named in src and, with src.FileFunctions, the files that functions of the
 // job name. It keeps no state and may be called concurrently.
 func Parse(src Source) (*File, hcl.Diagnostics) {
-	return parseWithin(maxCost, src)
+	return parseWithBudget(maxEvaluationCost, src)
 }
 
-// parseWithin is Parse with a given budget.
-func parseWithin(limit int, src Source) (*File, hcl.Diagnostics) {
+// parseWithBudget is Parse with a given budget.
+func parseWithBudget(limit int, src Source) (*File, hcl.Diagnostics) {
 	p := &parser{
 		src:    src,
-		file:   &File{Texts: map[string][]byte{src.Name: src.Text}, ranges: ranges{}},
+		file:   &File{Texts: map[string][]byte{src.Name: src.Text}, ranges: sourceRanges{}},
 		budget: &evaluationBudget{limit: limit},
 	}
 	job, diags := p.parse()
@@ -94,8 +94,8 @@ var fileSchema = &hcl.BodySchema{
 // parse runs all steps. A step runs only if the previous steps found no errors; all errors of a
 // step are collected.
 func (p *parser) parse() (*api.Job, hcl.Diagnostics) {
-	body, diags := p.syntax(p.src.Text, p.src.Name)
-	given, moreDiags := p.varFiles()
+	body, diags := p.parseBody(p.src.Text, p.src.Name)
+	given, moreDiags := p.parseVarFiles()
 	diags = append(diags, moreDiags...)
 	if diags.HasErrors() {
 		return nil, diags
@@ -103,7 +103,7 @@ func (p *parser) parse() (*api.Job, hcl.Diagnostics) {
 
 	content, moreDiags := body.Content(fileSchema)
 	diags = append(diags, moreDiags...)
-	vars, moreDiags := p.variables(content.Blocks, given)
+	vars, moreDiags := p.evaluateVariables(content.Blocks, given)
 	diags = append(diags, moreDiags...)
 	job, moreDiags := jobBlock(content)
 	if job == nil && diags.HasErrors() && hasBlock(body, "job") {
@@ -115,10 +115,10 @@ func (p *parser) parse() (*api.Job, hcl.Diagnostics) {
 	}
 
 	ctx := &hcl.EvalContext{
-		Functions: p.functions(p.src.Files),
+		Functions: p.functionTable(p.src.FileFunctions),
 		Variables: map[string]cty.Value{"var": vars, "local": cty.EmptyObjectVal},
 	}
-	locals, moreDiags := p.locals(content.Blocks, ctx)
+	locals, moreDiags := p.evaluateLocals(content.Blocks, ctx)
 	diags = append(diags, moreDiags...)
 	if diags.HasErrors() {
 		return nil, diags
@@ -126,7 +126,7 @@ func (p *parser) parse() (*api.Job, hcl.Diagnostics) {
 	ctx.Variables["local"] = locals
 
 	d := &decoder{ctx: ctx, budget: p.budget, ranges: p.file.ranges}
-	decoded, moreDiags := d.job(job, dynblock.Expand(job.Body, ctx, dynblock.OptCheckForEach(p.budget.forEach)))
+	decoded, moreDiags := d.decodeJob(job, dynblock.Expand(job.Body, ctx, dynblock.OptCheckForEach(p.budget.checkForEach)))
 	return decoded, append(diags, moreDiags...)
 }
 
@@ -169,7 +169,7 @@ func jobBlock(content *hcl.BodyContent) (*hcl.Block, hcl.Diagnostics) {
 	return job, diags
 }
 
-// functions returns the functions of an evaluation.
-func (p *parser) functions(files bool) map[string]function.Function {
+// functionTable returns the functions of an evaluation.
+func (p *parser) functionTable(files bool) map[string]function.Function {
 	return functionTable(p.budget, files)
 }

@@ -47,7 +47,7 @@ const rangesJob = `job "j" {
 func TestRange(t *testing.T) {
 	file, diags := Parse(Source{Name: "in.hcl", Text: []byte(rangesJob)})
 	if diags.HasErrors() {
-		t.Fatal(Text(diags))
+		t.Fatal(DiagnosticsText(diags))
 	}
 	tests := []struct {
 		path string
@@ -191,11 +191,11 @@ func TestFormat(t *testing.T) {
 func TestDisabledFileFunctions(t *testing.T) {
 	for _, call := range []string{`file("x")`, `basename("a/b")`, `dirname("a/b")`, `abspath("x")`, `filebase64("x")`, `fileexists("x")`, `length(fileset(".", "*"))`, `pathexpand("~")`} {
 		text := []byte("job \"j\" {\n  meta {\n    a = " + call + "\n  }\n}\n")
-		if _, diags := Parse(Source{Name: "input.hcl", Text: text}); !strings.Contains(Text(diags), "failed: filesystem function disabled.") {
-			t.Errorf("%s: got %s", call, Text(diags))
+		if _, diags := Parse(Source{Name: "input.hcl", Text: text}); !strings.Contains(DiagnosticsText(diags), "failed: filesystem function disabled.") {
+			t.Errorf("%s: got %s", call, DiagnosticsText(diags))
 		}
-		if _, diags := Parse(Source{Name: "input.hcl", Text: text, Files: true}); strings.Contains(Text(diags), "disabled") {
-			t.Errorf("%s: got %s", call, Text(diags))
+		if _, diags := Parse(Source{Name: "input.hcl", Text: text, FileFunctions: true}); strings.Contains(DiagnosticsText(diags), "disabled") {
+			t.Errorf("%s: got %s", call, DiagnosticsText(diags))
 		}
 	}
 }
@@ -204,7 +204,7 @@ func TestDisabledFileFunctions(t *testing.T) {
 func TestFunctionNames(t *testing.T) {
 	want := strings.Fields(`abs base64decode base64encode bcrypt can ceil chomp chunklist cidrhost cidrnetmask cidrsubnet cidrsubnets coalesce coalescelist compact concat contains convert csvdecode distinct element flatten floor format formatdate formatlist indent index join jsondecode jsonencode keys length log lookup lower max md5 merge min parseint pow range regex_replace replace reverse rsadecrypt setintersection setproduct setunion sha1 sha256 sha512 signum slice sort split strlen strrev substr timeadd title trim trimprefix trimspace trimsuffix try upper urlencode uuidv4 uuidv5 values yamldecode yamlencode zipmap
 		abspath basename dirname file filebase64 fileexists fileset pathexpand`)
-	table := functionTable(&evaluationBudget{limit: maxCost}, true)
+	table := functionTable(&evaluationBudget{limit: maxEvaluationCost}, true)
 	for _, name := range want {
 		if _, ok := table[name]; !ok {
 			t.Errorf("no function %s", name)

@@ -12,27 +12,27 @@ import (
 // localValue is one entry of the locals blocks.
 type localValue struct {
 	attr *hcl.Attribute
-	// needs are the names of the locals in the expression; all is set if the expression uses the
+	// dependencies are the names of the locals in the expression; all is set if the expression uses the
 	// object local itself.
-	needs []string
-	all   bool
-	state localState
-	val   cty.Value
+	dependencies []string
+	all          bool
+	state        localState
+	val          cty.Value
 }
 
 type localState int
 
 const (
-	pending localState = iota
-	evaluating
-	evaluated
-	failed
+	localPending localState = iota
+	localEvaluating
+	localEvaluated
+	localFailed
 )
 
-// locals evaluates the locals blocks. They may refer to each other in any order; each is evaluated
+// evaluateLocals evaluates the locals blocks. They may refer to each other in any order; each is evaluated
 // after the locals that it needs. As in Nomad, the same name in two blocks is no error: the later
 // one counts.
-func (p *parser) locals(blocks hcl.Blocks, ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
+func (p *parser) evaluateLocals(blocks hcl.Blocks, ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 	declared, order, diags := declareLocals(blocks)
 	e := &localEvaluation{declared: declared, ctx: ctx, budget: p.budget}
 	for _, name := range order {
@@ -51,7 +51,7 @@ func declareLocals(blocks hcl.Blocks) (declared map[string]*localValue, order []
 	for _, block := range blocks.OfType("locals") {
 		attrs, moreDiags := block.Body.JustAttributes()
 		diags = append(diags, moreDiags...)
-		for _, attr := range attributesInOrder(attrs) {
+		for _, attr := range sortedAttributes(attrs) {
 			if first := declared[attr.Name]; first != nil {
 				diags = append(diags, &hcl.Diagnostic{
 					Severity: hcl.DiagWarning,
@@ -82,7 +82,7 @@ func newLocal(attr *hcl.Attribute) *localValue {
 		name := attributeName(traversal[1])
 		if !seen[name] {
 			seen[name] = true
-			l.needs = append(l.needs, name)
+			l.dependencies = append(l.dependencies, name)
 		}
 	}
 	return l
@@ -112,42 +112,42 @@ type localEvaluation struct {
 // no value when the expression is evaluated.
 func (e *localEvaluation) evaluate(name string) hcl.Diagnostics {
 	l := e.declared[name]
-	if l == nil || l.state != pending {
+	if l == nil || l.state != localPending {
 		return nil
 	}
 	if e.depth++; e.depth > nesting.MaxOperators {
 		e.depth--
-		l.state = failed
+		l.state = localFailed
 		return hcl.Diagnostics{errorAt("Locals too deep", fmt.Sprintf("Locals may build on each other %d times at most.", nesting.MaxOperators), l.attr.Range)}
 	}
-	l.state = evaluating
+	l.state = localEvaluating
 	var diags hcl.Diagnostics
-	for _, need := range l.needs {
+	for _, need := range l.dependencies {
 		diags = append(diags, e.evaluate(need)...)
 	}
 	e.depth--
-	for _, need := range l.needs {
-		if other := e.declared[need]; other != nil && other.state == failed {
-			l.state = failed
+	for _, need := range l.dependencies {
+		if other := e.declared[need]; other != nil && other.state == localFailed {
+			l.state = localFailed
 			return diags
 		}
 	}
-	names := l.needs
+	names := l.dependencies
 	if l.all {
 		names = nil
 		for other := range e.declared {
 			names = append(names, other)
 		}
-		if diag := e.budget.spend(len(names)*blockCost, l.attr.Range); diag != nil {
+		if diag := e.budget.chargeCost(len(names)*blockCost, l.attr.Range); diag != nil {
 			return append(diags, diag)
 		}
 	}
 	ctx := e.ctx.NewChild()
 	ctx.Variables = map[string]cty.Value{"local": e.object(names)}
 	val, moreDiags := l.attr.Expr.Value(ctx)
-	l.val, l.state = val, evaluated
+	l.val, l.state = val, localEvaluated
 	if moreDiags.HasErrors() {
-		l.state = failed
+		l.state = localFailed
 	}
 	return append(diags, moreDiags...)
 }
@@ -156,7 +156,7 @@ func (e *localEvaluation) evaluate(name string) hcl.Diagnostics {
 func (e *localEvaluation) object(names []string) cty.Value {
 	vals := make(map[string]cty.Value, len(names))
 	for _, name := range names {
-		if l := e.declared[name]; l != nil && l.state == evaluated {
+		if l := e.declared[name]; l != nil && l.state == localEvaluated {
 			vals[name] = l.val
 		}
 	}

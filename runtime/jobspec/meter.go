@@ -9,9 +9,9 @@ import (
 )
 
 const (
-	// maxCost is how much one parse may evaluate, counted in bytes of all values that it creates.
+	// maxEvaluationCost is how much one parse may evaluate, counted in bytes of all values that it creates.
 	// An ordinary job needs some ten thousand.
-	maxCost = 64 << 20
+	maxEvaluationCost = 64 << 20
 	// valueCost is counted for a value in addition to its text, numberCost for a number, whose
 	// decimal text is slow to create, and blockCost for a decoded block. They are proportional to
 	// the time.
@@ -36,19 +36,19 @@ type evaluationBudget struct {
 	exceeded *hcl.Diagnostic
 }
 
-// charge counts the size of a value and returns a diagnostic for the first excess.
-func (m *evaluationBudget) charge(val cty.Value, rng hcl.Range) *hcl.Diagnostic {
+// chargeValue counts the size of a value and returns a diagnostic for the first excess.
+func (m *evaluationBudget) chargeValue(val cty.Value, rng hcl.Range) *hcl.Diagnostic {
 	if m.exceeded != nil {
 		return nil
 	}
-	if reason := m.measure(val, 0); reason != "" {
+	if reason := m.measureValue(val, 0); reason != "" {
 		m.exceeded = errorAt("Evaluation too large", reason, rng)
 	}
 	return m.exceeded
 }
 
-// spend counts work that creates no value.
-func (m *evaluationBudget) spend(n int, rng hcl.Range) *hcl.Diagnostic {
+// chargeCost counts work that creates no value.
+func (m *evaluationBudget) chargeCost(n int, rng hcl.Range) *hcl.Diagnostic {
 	if m.exceeded != nil {
 		return nil
 	}
@@ -60,8 +60,8 @@ func (m *evaluationBudget) spend(n int, rng hcl.Range) *hcl.Diagnostic {
 
 const overBudgetReason = "The expressions of this file make values that are too large. Are locals, for expressions or dynamic blocks multiplying each other?"
 
-// measure counts the size of a value. It returns the reason if the value is rejected, or "".
-func (m *evaluationBudget) measure(val cty.Value, depth int) string {
+// measureValue counts the size of a value. It returns the reason if the value is rejected, or "".
+func (m *evaluationBudget) measureValue(val cty.Value, depth int) string {
 	m.used += valueCost
 	switch {
 	case m.used > m.limit:
@@ -76,14 +76,14 @@ func (m *evaluationBudget) measure(val cty.Value, depth int) string {
 	case ty == cty.String:
 		m.used += len(val.AsString())
 	case ty == cty.Number:
-		return m.number(val)
+		return m.measureNumber(val)
 	case ty.IsCollectionType() || ty.IsTupleType() || ty.IsObjectType():
 		for it := val.ElementIterator(); it.Next(); {
 			key, element := it.Element()
 			if key.Type() == cty.String && key.IsKnown() {
 				m.used += len(key.AsString())
 			}
-			if reason := m.measure(element, depth+1); reason != "" {
+			if reason := m.measureValue(element, depth+1); reason != "" {
 				return reason
 			}
 		}
@@ -91,9 +91,9 @@ func (m *evaluationBudget) measure(val cty.Value, depth int) string {
 	return ""
 }
 
-// number rejects a number whose decimal text would be too long, and counts the length of the text
+// measureNumber rejects a number whose decimal text would be too long, and counts the length of the text
 // otherwise.
-func (m *evaluationBudget) number(val cty.Value) string {
+func (m *evaluationBudget) measureNumber(val cty.Value) string {
 	f := val.AsBigFloat()
 	if f.IsInf() {
 		return ""
@@ -109,8 +109,8 @@ func (m *evaluationBudget) number(val cty.Value) string {
 	return ""
 }
 
-// forEach limits the blocks of a dynamic block before it is expanded.
-func (m *evaluationBudget) forEach(val cty.Value, expr hcl.Expression, _ *hcl.EvalContext) hcl.Diagnostics {
+// checkForEach limits the blocks of a dynamic block before it is expanded.
+func (m *evaluationBudget) checkForEach(val cty.Value, expr hcl.Expression, _ *hcl.EvalContext) hcl.Diagnostics {
 	val, _ = val.Unmark()
 	if !val.IsKnown() || val.IsNull() || !val.CanIterateElements() || val.LengthInt() <= maxForEach {
 		return nil
@@ -130,7 +130,7 @@ func (e *budgetedExpression) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnos
 		return cty.DynamicVal, nil
 	}
 	val, diags := e.Expression.Value(ctx)
-	if diag := e.budget.charge(val, e.Range()); diag != nil {
+	if diag := e.budget.chargeValue(val, e.Range()); diag != nil {
 		return cty.DynamicVal, append(diags, diag)
 	}
 	return val, diags

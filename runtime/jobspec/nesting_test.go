@@ -9,8 +9,8 @@ import (
 
 const mebibyte = 1 << 20
 
-// repeat returns about a mebibyte of one piece of text.
-func repeat(piece string) string { return strings.Repeat(piece, mebibyte/len(piece)) }
+// repeatToMaxText repeats a piece of text up to about a mebibyte.
+func repeatToMaxText(piece string) string { return strings.Repeat(piece, mebibyte/len(piece)) }
 
 // TestDeepTextIsRefused parses texts that would overflow the stack of the parser. The target is a
 // second; the test only checks that the error has a position, and that memory stays within a
@@ -22,39 +22,39 @@ func TestDeepTextIsRefused(t *testing.T) {
 		vars       []string
 		file       string // the file in the diagnostic
 	}{
-		{"brackets", job(repeat("[")), nil, "in.hcl"},
-		{"parentheses", job(repeat("(")), nil, "in.hcl"},
-		{"braces", job(repeat("{a=")), nil, "in.hcl"},
-		{"function calls", job(repeat("upper(")), nil, "in.hcl"},
-		{"indexes", job("a" + repeat("[a")), nil, "in.hcl"},
-		{"negations", job(repeat("!")), nil, "in.hcl"},
-		{"negations over lines", job("(" + repeat("!\n")), nil, "in.hcl"},
-		{"minus signs", job(repeat("-")), nil, "in.hcl"},
-		{"minus signs between parentheses", job(repeat("-(")), nil, "in.hcl"},
-		{"templates", job(repeat(`"${`)), nil, "in.hcl"},
-		{"nested for expressions", job(repeat("[for a in ")), nil, "in.hcl"},
-		{"conditionals", job(repeat("a ? a : ")), nil, "in.hcl"},
-		{"conditionals in the middle", job(repeat("a ? ")), nil, "in.hcl"},
-		{"conditionals over the lines of a for", job("{for k, v in a : k => " + repeat("a ? a :\n")), nil, "in.hcl"},
-		{"splats", job("a" + repeat("[*]")), nil, "in.hcl"},
-		{"additions", job(repeat("1+") + "1"), nil, "in.hcl"},
-		{"indexes in a row", job("a" + repeat("[b]")), nil, "in.hcl"},
-		{"scopes of a function", job(repeat("a::")), nil, "in.hcl"},
-		{"template directives", job(`"` + repeat("%{if a}")), nil, "in.hcl"},
-		{"template loops", job(`"` + repeat("%{for a in b}")), nil, "in.hcl"},
-		{"heredocs", job(repeat("<<A\n${")), nil, "in.hcl"},
-		{"blocks", repeat("a {\n"), nil, "in.hcl"},
+		{"brackets", job(repeatToMaxText("[")), nil, "in.hcl"},
+		{"parentheses", job(repeatToMaxText("(")), nil, "in.hcl"},
+		{"braces", job(repeatToMaxText("{a=")), nil, "in.hcl"},
+		{"function calls", job(repeatToMaxText("upper(")), nil, "in.hcl"},
+		{"indexes", job("a" + repeatToMaxText("[a")), nil, "in.hcl"},
+		{"negations", job(repeatToMaxText("!")), nil, "in.hcl"},
+		{"negations over lines", job("(" + repeatToMaxText("!\n")), nil, "in.hcl"},
+		{"minus signs", job(repeatToMaxText("-")), nil, "in.hcl"},
+		{"minus signs between parentheses", job(repeatToMaxText("-(")), nil, "in.hcl"},
+		{"templates", job(repeatToMaxText(`"${`)), nil, "in.hcl"},
+		{"nested for expressions", job(repeatToMaxText("[for a in ")), nil, "in.hcl"},
+		{"conditionals", job(repeatToMaxText("a ? a : ")), nil, "in.hcl"},
+		{"conditionals in the middle", job(repeatToMaxText("a ? ")), nil, "in.hcl"},
+		{"conditionals over the lines of a for", job("{for k, v in a : k => " + repeatToMaxText("a ? a :\n")), nil, "in.hcl"},
+		{"splats", job("a" + repeatToMaxText("[*]")), nil, "in.hcl"},
+		{"additions", job(repeatToMaxText("1+") + "1"), nil, "in.hcl"},
+		{"indexes in a row", job("a" + repeatToMaxText("[b]")), nil, "in.hcl"},
+		{"scopes of a function", job(repeatToMaxText("a::")), nil, "in.hcl"},
+		{"template directives", job(`"` + repeatToMaxText("%{if a}")), nil, "in.hcl"},
+		{"template loops", job(`"` + repeatToMaxText("%{for a in b}")), nil, "in.hcl"},
+		{"heredocs", job(repeatToMaxText("<<A\n${")), nil, "in.hcl"},
+		{"blocks", repeatToMaxText("a {\n"), nil, "in.hcl"},
 		{"late brackets", job(`"` + strings.Repeat("x", 128<<10) + `"` + "\nb = " + strings.Repeat("[", 128<<10)), nil, "in.hcl"},
-		{"mismatched brackets", job(repeat("[}")), nil, "in.hcl"},
-		{"JSON arrays", `{"job":` + repeat("["), nil, "in.hcl"},
-		{"JSON objects", `{"job":` + repeat(`{"a":`), nil, "in.hcl"},
-		{"a template in JSON", `{"job":{"j":{"meta":{"a":"` + repeat("${(") + `"}}}}`, nil, "in.hcl"},
-		{"negations in a template in JSON", `{"job":{"j":{"meta":{"a":"${` + repeat("!") + `}"}}}}`, nil, "in.hcl"},
-		{"a variable of the command line", "variable \"x\" {\n  type = list(string)\n}\njob \"j\" {}\n", []string{"x=" + repeat("[")}, "<value for var.x from arguments>"},
-		{"additions on the command line", "variable \"x\" {\n  type = list(string)\n}\njob \"j\" {}\n", []string{"x=" + repeat("1+") + "1"}, "<value for var.x from arguments>"},
-		{"a type", "variable \"x\" {\n  type = " + repeat("list("), nil, "in.hcl"},
+		{"mismatched brackets", job(repeatToMaxText("[}")), nil, "in.hcl"},
+		{"JSON arrays", `{"job":` + repeatToMaxText("["), nil, "in.hcl"},
+		{"JSON objects", `{"job":` + repeatToMaxText(`{"a":`), nil, "in.hcl"},
+		{"a template in JSON", `{"job":{"j":{"meta":{"a":"` + repeatToMaxText("${(") + `"}}}}`, nil, "in.hcl"},
+		{"negations in a template in JSON", `{"job":{"j":{"meta":{"a":"${` + repeatToMaxText("!") + `}"}}}}`, nil, "in.hcl"},
+		{"a variable of the command line", "variable \"x\" {\n  type = list(string)\n}\njob \"j\" {}\n", []string{"x=" + repeatToMaxText("[")}, "<value for var.x from arguments>"},
+		{"additions on the command line", "variable \"x\" {\n  type = list(string)\n}\njob \"j\" {}\n", []string{"x=" + repeatToMaxText("1+") + "1"}, "<value for var.x from arguments>"},
+		{"a type", "variable \"x\" {\n  type = " + repeatToMaxText("list("), nil, "in.hcl"},
 		{"a number", job("1e" + strings.Repeat("9", 9)), nil, "in.hcl"},
-		{"digits", job(repeat("9")), nil, "in.hcl"},
+		{"digits", job(repeatToMaxText("9")), nil, "in.hcl"},
 		{"a number in JSON", `{"job":{"j":{"meta":{"a":1e999999999}}}}`, nil, "in.hcl"},
 	}
 	for _, test := range tests {
@@ -79,19 +79,19 @@ func TestDeepTextIsRefused(t *testing.T) {
 // TestVariableFileIsScanned: the scan precedes the parse of every text.
 func TestVariableFileIsScanned(t *testing.T) {
 	for name, text := range map[string]string{
-		"HCL":       "x = " + repeat("["),
-		"HCL JSON":  `{"x":` + repeat("["),
-		"additions": "x = " + repeat("1+") + "1",
+		"HCL":       "x = " + repeatToMaxText("["),
+		"HCL JSON":  `{"x":` + repeatToMaxText("["),
+		"additions": "x = " + repeatToMaxText("1+") + "1",
 	} {
 		_, diags := Parse(Source{Name: "in.hcl", Text: []byte("variable \"x\" {}\njob \"j\" {}\n"), VarText: text})
 		if !diags.HasErrors() || diags[0].Subject == nil || diags[0].Subject.Filename != varTextName {
 			t.Errorf("%s: got %v", name, diags)
 		}
 	}
-	if _, err := ParseJSON([]byte(`{"Job":` + repeat("["))); err == nil || !strings.Contains(err.Error(), "Nesting too deep") {
+	if _, err := ParseJSON([]byte(`{"Job":` + repeatToMaxText("["))); err == nil || !strings.Contains(err.Error(), "Nesting too deep") {
 		t.Errorf("API JSON: got %v", err)
 	}
-	if _, diags := Format([]byte(repeat("a {\n")), "in.hcl"); !diags.HasErrors() || diags[0].Summary != "Nesting too deep" {
+	if _, diags := Format([]byte(repeatToMaxText("a {\n")), "in.hcl"); !diags.HasErrors() || diags[0].Summary != "Nesting too deep" {
 		t.Errorf("Format: got %v", diags)
 	}
 }
@@ -125,7 +125,7 @@ func TestOrdinaryDepthIsAccepted(t *testing.T) {
 	for name, text := range tests {
 		_, diags := Parse(Source{Name: "in.hcl", Text: []byte(text + "job \"j\" {}\n")})
 		if diags.HasErrors() {
-			t.Errorf("%s: %s", name, Text(diags))
+			t.Errorf("%s: %s", name, DiagnosticsText(diags))
 		}
 	}
 }
@@ -191,8 +191,8 @@ func TestEvaluationIsBounded(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			// A sixteenth of the budget suffices to reach its end.
-			_, diags := parseWithin(maxCost/16, Source{Name: "in.hcl", Text: []byte(test.text), Files: true})
-			text := Text(diags)
+			_, diags := parseWithBudget(maxEvaluationCost/16, Source{Name: "in.hcl", Text: []byte(test.text), FileFunctions: true})
+			text := DiagnosticsText(diags)
 			if !strings.Contains(text, test.want) {
 				t.Errorf("got %.300s\nwant %s", text, test.want)
 			}

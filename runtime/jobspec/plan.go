@@ -8,39 +8,39 @@ import (
 	"github.com/hashicorp/hcl/v2"
 )
 
-// plan is the decoding of a struct type, according to its hcl tags.
-type plan struct {
-	schema *hcl.BodySchema
-	attrs  []plannedField
-	blocks []plannedField
-	label  int // index of the field for the label, or -1
+// decodePlan describes how a struct type is decoded, according to its hcl tags.
+type decodePlan struct {
+	schema     *hcl.BodySchema
+	attrs      []plannedField
+	blocks     []plannedField
+	labelField int // index of the field for the label, or -1
 }
 
 // plannedField is one field of a plan: its index, and its name in the file.
 type plannedField struct {
 	name  string
-	field int
+	index int
 }
 
-var plans sync.Map // reflect.Type → *plan
+var decodePlans sync.Map // reflect.Type → *plan
 
-// planOf returns the cached plan of a struct type.
-func planOf(t reflect.Type) *plan {
-	if p, ok := plans.Load(t); ok {
-		return p.(*plan)
+// decodePlanOf returns the cached plan of a struct type.
+func decodePlanOf(t reflect.Type) *decodePlan {
+	if p, ok := decodePlans.Load(t); ok {
+		return p.(*decodePlan)
 	}
-	p, _ := plans.LoadOrStore(t, newPlan(t))
-	return p.(*plan)
+	p, _ := decodePlans.LoadOrStore(t, newDecodePlan(t))
+	return p.(*decodePlan)
 }
 
-func newPlan(t reflect.Type) *plan {
-	p := &plan{schema: &hcl.BodySchema{}, label: -1}
+func newDecodePlan(t reflect.Type) *decodePlan {
+	p := &decodePlan{schema: &hcl.BodySchema{}, labelField: -1}
 	for i := range t.NumField() {
 		field := t.Field(i)
 		name, kind, _ := strings.Cut(field.Tag.Get("hcl"), ",")
 		switch {
 		case kind == "label":
-			p.label = i
+			p.labelField = i
 		case name == "" || name == "-":
 			// The server sets the field, or an extension decodes it.
 		case kind == "block":
@@ -55,11 +55,11 @@ func newPlan(t reflect.Type) *plan {
 	return p
 }
 
-func (p *plan) addBlock(name string, field int, t reflect.Type) {
+func (p *decodePlan) addBlock(name string, field int, t reflect.Type) {
 	p.blocks = append(p.blocks, plannedField{name, field})
 	header := hcl.BlockHeaderSchema{Type: name}
 	if element := elementStruct(t); element != nil {
-		if label := planOf(element).label; label >= 0 {
+		if label := decodePlanOf(element).labelField; label >= 0 {
 			header.LabelNames = []string{labelName(element.Field(label))}
 		}
 	}
@@ -85,8 +85,8 @@ func labelName(field reflect.StructField) string {
 	return strings.ToLower(field.Name)
 }
 
-// with returns the schema of the plan with more attributes and blocks.
-func (p *plan) with(attrs []hcl.AttributeSchema, blocks []hcl.BlockHeaderSchema) *hcl.BodySchema {
+// schemaWith returns the schema of the plan with more attributes and blocks.
+func (p *decodePlan) schemaWith(attrs []hcl.AttributeSchema, blocks []hcl.BlockHeaderSchema) *hcl.BodySchema {
 	if len(attrs)+len(blocks) == 0 {
 		return p.schema
 	}

@@ -6,20 +6,20 @@ import (
 	"github.com/hashicorp/hcl/v2"
 )
 
-// ranges has the source range of each block and attribute of the job.
-type ranges map[string]hcl.Range
+// sourceRanges has the source range of each block and attribute of the job.
+type sourceRanges map[string]hcl.Range
 
 func rangeKey(path []string) string { return strings.Join(path, "\x00") }
 
-func (r ranges) add(path []string, rng hcl.Range) {
+func (r sourceRanges) add(path []string, rng hcl.Range) {
 	key := rangeKey(path)
 	if _, taken := r[key]; !taken {
 		r[key] = rng
 	}
 }
 
-// alias records that a part of the job was written at another path.
-func (r ranges) alias(path, written []string) {
+// addAlias records that a part of the job was written at another path.
+func (r sourceRanges) addAlias(path, written []string) {
 	if rng, ok := r[rangeKey(written)]; ok {
 		r.add(path, rng)
 	}

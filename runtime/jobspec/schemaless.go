@@ -12,20 +12,20 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-// data reads a native body without a schema, such as config { }. A block is a list of maps, and so is an object written directly as
+// decodeSchemaless reads a native body without a schema, such as config { }. A block is a list of maps, and so is an object written directly as
 // the value of an attribute. If an attribute and a block have the same name, the block wins.
-func (b *nativeBody) data(ctx *hcl.EvalContext) (map[string]any, hcl.Diagnostics) {
-	return nativeData(b.syntax, ctx, true)
+func (b *nativeBody) decodeSchemaless(ctx *hcl.EvalContext) (map[string]any, hcl.Diagnostics) {
+	return decodeNativeSchemaless(b.syntax, ctx, true)
 }
 
-// nativeData is data for a body at any depth. A null is dropped at the top level, and kept in
+// decodeNativeSchemaless decodes a body at any depth. A null is dropped at the top level, and kept in
 // nested bodies.
-func nativeData(body *hclsyntax.Body, ctx *hcl.EvalContext, top bool) (map[string]any, hcl.Diagnostics) {
+func decodeNativeSchemaless(body *hclsyntax.Body, ctx *hcl.EvalContext, top bool) (map[string]any, hcl.Diagnostics) {
 	out := make(map[string]any, len(body.Attributes)+len(body.Blocks))
 	var diags hcl.Diagnostics
-	for _, name := range inOrder(body.Attributes) {
+	for _, name := range sortedNames(body.Attributes) {
 		attr := body.Attributes[name]
-		val, moreDiags := plainValue(attr.Expr, ctx)
+		val, moreDiags := evaluatePlain(attr.Expr, ctx)
 		diags = append(diags, moreDiags...)
 		if top && val == nil {
 			continue
@@ -37,7 +37,7 @@ func nativeData(body *hclsyntax.Body, ctx *hcl.EvalContext, top bool) (map[strin
 	}
 	blocks := map[string][]any{}
 	for _, block := range body.Blocks {
-		content, moreDiags := nativeData(block.Body, ctx, false)
+		content, moreDiags := decodeNativeSchemaless(block.Body, ctx, false)
 		diags = append(diags, moreDiags...)
 		for _, label := range slices.Backward(block.Labels) {
 			content = map[string]any{label: []any{content}}
@@ -50,12 +50,12 @@ func nativeData(body *hclsyntax.Body, ctx *hcl.EvalContext, top bool) (map[strin
 	return out, diags
 }
 
-// data reads a JSON body without a schema. Objects are not converted to lists.
-func (b *jsonBody) data(ctx *hcl.EvalContext) (map[string]any, hcl.Diagnostics) {
+// decodeSchemaless reads a JSON body without a schema. Objects are not converted to lists.
+func (b *jsonBody) decodeSchemaless(ctx *hcl.EvalContext) (map[string]any, hcl.Diagnostics) {
 	attrs, diags := b.JustAttributes()
 	out := make(map[string]any, len(attrs))
-	for _, attr := range attributesInOrder(attrs) {
-		val, moreDiags := plainValue(attr.Expr, ctx)
+	for _, attr := range sortedAttributes(attrs) {
+		val, moreDiags := evaluatePlain(attr.Expr, ctx)
 		diags = append(diags, moreDiags...)
 		if val != nil {
 			out[attr.Name] = val
@@ -64,8 +64,8 @@ func (b *jsonBody) data(ctx *hcl.EvalContext) (map[string]any, hcl.Diagnostics) 
 	return out, diags
 }
 
-// inOrder lists attributes in the order of the file, so that diagnostics have a fixed order.
-func inOrder(attrs hclsyntax.Attributes) []string {
+// sortedNames lists attributes in the order of the file, so that diagnostics have a fixed order.
+func sortedNames(attrs hclsyntax.Attributes) []string {
 	names := slices.Collect(maps.Keys(attrs))
 	slices.SortFunc(names, func(a, b string) int {
 		return cmp.Compare(attrs[a].SrcRange.Start.Byte, attrs[b].SrcRange.Start.Byte)
@@ -73,7 +73,7 @@ func inOrder(attrs hclsyntax.Attributes) []string {
 	return names
 }
 
-func attributesInOrder(attrs hcl.Attributes) []*hcl.Attribute {
+func sortedAttributes(attrs hcl.Attributes) []*hcl.Attribute {
 	return slices.SortedFunc(maps.Values(attrs), func(a, b *hcl.Attribute) int {
 		return cmp.Or(cmp.Compare(a.Range.Start.Byte, b.Range.Start.Byte), cmp.Compare(a.Name, b.Name))
 	})
@@ -87,18 +87,18 @@ func isObjectLiteral(expr hcl.Expression) bool {
 	return ok
 }
 
-// plainValue evaluates an expression into the types of encoding/json: nil, bool, int, float64,
+// evaluatePlain evaluates an expression into the types of encoding/json: nil, bool, int, float64,
 // string, []any and map[string]any.
-func plainValue(expr hcl.Expression, ctx *hcl.EvalContext) (any, hcl.Diagnostics) {
+func evaluatePlain(expr hcl.Expression, ctx *hcl.EvalContext) (any, hcl.Diagnostics) {
 	val, diags := expr.Value(ctx)
-	plain, err := plain(val)
+	plain, err := toPlainValue(val)
 	if err != nil {
-		diags = append(diags, unsuitableValue(err.Error(), expr))
+		diags = append(diags, unsuitableValueDiagnostic(err.Error(), expr))
 	}
 	return plain, diags
 }
 
-func plain(val cty.Value) (any, error) {
+func toPlainValue(val cty.Value) (any, error) {
 	if !val.IsKnown() {
 		return nil, fmt.Errorf("value must be known")
 	}
@@ -109,21 +109,21 @@ func plain(val cty.Value) (any, error) {
 	case ty == cty.Bool:
 		return val.True(), nil
 	case ty == cty.Number:
-		return plainNumber(val.AsBigFloat()), nil
+		return toPlainNumber(val.AsBigFloat()), nil
 	case ty == cty.String:
 		return val.AsString(), nil
 	case ty.IsMapType() && ty.ElementType().IsMapType(), ty.IsListType(), ty.IsSetType(), ty.IsTupleType():
 		// A map of maps loses its keys, as it does in Nomad.
-		return plainList(val)
+		return toPlainList(val)
 	case ty.IsMapType(), ty.IsObjectType():
-		return plainMap(val)
+		return toPlainMap(val)
 	default:
 		return nil, fmt.Errorf("a %s cannot be used here", ty.FriendlyName())
 	}
 }
 
-// plainNumber returns an int if the number is whole and fits into an int.
-func plainNumber(n *big.Float) any {
+// toPlainNumber returns an int if the number is whole and fits into an int.
+func toPlainNumber(n *big.Float) any {
 	if i, accuracy := n.Int64(); accuracy == big.Exact {
 		return int(i)
 	}
@@ -131,11 +131,11 @@ func plainNumber(n *big.Float) any {
 	return f
 }
 
-func plainList(val cty.Value) (any, error) {
+func toPlainList(val cty.Value) (any, error) {
 	list := make([]any, 0, val.LengthInt())
 	for it := val.ElementIterator(); it.Next(); {
 		_, element := it.Element()
-		p, err := plain(element)
+		p, err := toPlainValue(element)
 		if err != nil {
 			return nil, err
 		}
@@ -144,11 +144,11 @@ func plainList(val cty.Value) (any, error) {
 	return list, nil
 }
 
-func plainMap(val cty.Value) (any, error) {
+func toPlainMap(val cty.Value) (any, error) {
 	out := make(map[string]any, val.LengthInt())
 	for it := val.ElementIterator(); it.Next(); {
 		key, element := it.Element()
-		p, err := plain(element)
+		p, err := toPlainValue(element)
 		if err != nil {
 			return nil, err
 		}

@@ -13,20 +13,20 @@ func finishJob(job *api.Job, label string) {
 	setDefault(&job.Name, label)
 }
 
-// jobShorthands copies the blocks of a job that apply to its tasks to the tasks.
-func jobShorthands(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics {
+// expandJobShorthands copies the blocks of a job that apply to its tasks to the tasks.
+func expandJobShorthands(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics {
 	job := target.(*api.Job)
-	alone, diags := d.taskShorthand(content.Blocks.OfType("task"))
+	alone, diags := d.decodeJobTasks(content.Blocks.OfType("task"))
 	job.TaskGroups = append(alone, job.TaskGroups...)
-	vault, secrets, moreDiags := d.shared(content, path)
+	vault, secrets, moreDiags := d.decodeInherited(content, path)
 	for _, group := range job.TaskGroups {
-		d.share(group, vault, secrets, path)
+		d.inheritInto(group, vault, secrets, path)
 	}
 	return append(diags, moreDiags...)
 }
 
-// taskShorthand makes a group for each task block directly in the job.
-func (d *decoder) taskShorthand(blocks hcl.Blocks) ([]*api.TaskGroup, hcl.Diagnostics) {
+// decodeJobTasks makes a group for each task block directly in the job.
+func (d *decoder) decodeJobTasks(blocks hcl.Blocks) ([]*api.TaskGroup, hcl.Diagnostics) {
 	var groups []*api.TaskGroup
 	var diags hcl.Diagnostics
 	for _, block := range blocks {
@@ -34,43 +34,43 @@ func (d *decoder) taskShorthand(blocks hcl.Blocks) ([]*api.TaskGroup, hcl.Diagno
 		task := &api.Task{Name: name}
 		d.ranges.add([]string{"group", name}, block.DefRange)
 		d.ranges.add([]string{"group", name, "task", name}, block.DefRange)
-		diags = append(diags, d.fill(block.Body, reflect.ValueOf(task).Elem(), []string{"group", name, "task", name})...)
+		diags = append(diags, d.decodeStruct(block.Body, reflect.ValueOf(task).Elem(), []string{"group", name, "task", name})...)
 		groups = append(groups, &api.TaskGroup{Name: &name, Tasks: []*api.Task{task}})
 	}
 	return groups, diags
 }
 
-// groupShorthands copies the vault and secret blocks of a group to its tasks.
-func groupShorthands(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics {
+// expandGroupShorthands copies the vault and secret blocks of a group to its tasks.
+func expandGroupShorthands(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics {
 	group := target.(*api.TaskGroup)
-	vault, secrets, diags := d.shared(content, path)
-	d.share(group, vault, secrets, path)
+	vault, secrets, diags := d.decodeInherited(content, path)
+	d.inheritInto(group, vault, secrets, path)
 	return diags
 }
 
-// shared decodes the vault and secret blocks of a job or a group.
-func (d *decoder) shared(content *hcl.BodyContent, path []string) (*api.Vault, []*api.Secret, hcl.Diagnostics) {
+// decodeInherited decodes the vault and secret blocks of a job or a group.
+func (d *decoder) decodeInherited(content *hcl.BodyContent, path []string) (*api.Vault, []*api.Secret, hcl.Diagnostics) {
 	var vault *api.Vault
 	var secrets []*api.Secret
-	diags := d.blocks(content.Blocks.OfType("vault"), reflect.ValueOf(&vault).Elem(), joinPath(path, "vault"))
-	diags = append(diags, d.blocks(content.Blocks.OfType("secret"), reflect.ValueOf(&secrets).Elem(), joinPath(path, "secret"))...)
+	diags := d.decodeBlocks(content.Blocks.OfType("vault"), reflect.ValueOf(&vault).Elem(), joinPath(path, "vault"))
+	diags = append(diags, d.decodeBlocks(content.Blocks.OfType("secret"), reflect.ValueOf(&secrets).Elem(), joinPath(path, "secret"))...)
 	return vault, secrets, diags
 }
 
-// share copies the vault and the secrets that were written at path to the tasks of a group.
+// inheritInto copies the vault and the secrets that were written at path to the tasks of a group.
 // Secrets follow the task's own. (If both a group and its task have secrets, Nomad duplicates the
 // task's secrets, and then rejects the job for it.)
-func (d *decoder) share(group *api.TaskGroup, vault *api.Vault, secrets []*api.Secret, path []string) {
+func (d *decoder) inheritInto(group *api.TaskGroup, vault *api.Vault, secrets []*api.Secret, path []string) {
 	for _, task := range group.Tasks {
 		at := []string{"group", *group.Name, "task", task.Name}
 		if task.Vault == nil && vault != nil {
 			shared := *vault
 			task.Vault = &shared
-			d.ranges.alias(joinPath(at, "vault"), joinPath(path, "vault"))
+			d.ranges.addAlias(joinPath(at, "vault"), joinPath(path, "vault"))
 		}
 		for _, secret := range secrets {
 			task.Secrets = append(task.Secrets, secret)
-			d.ranges.alias(joinPath(at, "secret", secret.Name), joinPath(path, "secret", secret.Name))
+			d.ranges.addAlias(joinPath(at, "secret", secret.Name), joinPath(path, "secret", secret.Name))
 		}
 	}
 }
@@ -82,7 +82,7 @@ const defaultIdentity = "default"
 func finishTask(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics {
 	task := target.(*api.Task)
 	var diags hcl.Diagnostics
-	task.ScalingPolicies, diags = d.taskScaling(content.Blocks.OfType("scaling"), path)
+	task.ScalingPolicies, diags = d.decodeTaskScaling(content.Blocks.OfType("scaling"), path)
 	for i, identity := range task.Identities {
 		if identity.Name == "" || identity.Name == defaultIdentity {
 			task.Identity = identity

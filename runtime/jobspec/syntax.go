@@ -11,13 +11,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec/nesting"
 )
 
-// MaxText is the maximum length of a source text in bytes: the lexer needs about a hundred bytes
+// MaxTextSize is the maximum length of a source text in bytes: the lexer needs about a hundred bytes
 // for each token.
-const MaxText = 2 << 20
+const MaxTextSize = 2 << 20
 
-func tooLarge(size int, name string) hcl.Diagnostics {
+func tooLargeDiagnostic(size int, name string) hcl.Diagnostics {
 	start := hcl.Range{Filename: name, Start: hcl.InitialPos, End: hcl.InitialPos}
-	return hcl.Diagnostics{errorAt("Text too large", fmt.Sprintf("This text has %d bytes. The limit is %d.", size, MaxText), start)}
+	return hcl.Diagnostics{errorAt("Text too large", fmt.Sprintf("This text has %d bytes. The limit is %d.", size, MaxTextSize), start)}
 }
 
 // isJSON reports whether a text is JSON. As in Nomad, the first byte that is not a space decides;
@@ -26,20 +26,20 @@ func isJSON(text []byte) bool {
 	return bytes.HasPrefix(bytes.TrimLeft(text, " "), []byte("{"))
 }
 
-// syntax parses a text in either form. Nomad prints only its first error.
-func (p *parser) syntax(text []byte, name string) (hcl.Body, hcl.Diagnostics) {
-	if len(text) > MaxText {
-		return nil, markFollowing(tooLarge(len(text), name), "")
+// parseBody parses a text in either form. Nomad prints only its first error.
+func (p *parser) parseBody(text []byte, name string) (hcl.Body, hcl.Diagnostics) {
+	if len(text) > MaxTextSize {
+		return nil, groupDiagnostics(tooLargeDiagnostic(len(text), name), "")
 	}
-	parse := p.native
+	parse := p.parseNative
 	if isJSON(text) {
-		parse = p.json
+		parse = p.parseJSON
 	}
 	body, diags := parse(text, name)
-	return body, markFollowing(diags, "")
+	return body, groupDiagnostics(diags, "")
 }
 
-func (p *parser) native(text []byte, name string) (hcl.Body, hcl.Diagnostics) {
+func (p *parser) parseNative(text []byte, name string) (hcl.Body, hcl.Diagnostics) {
 	if diags := nesting.Config(text, name); diags.HasErrors() {
 		return nil, diags
 	}
@@ -48,12 +48,12 @@ func (p *parser) native(text []byte, name string) (hcl.Body, hcl.Diagnostics) {
 		return nil, diags
 	}
 	body := file.Body.(*hclsyntax.Body)
-	r := &rewriter{text: text, budget: p.budget}
-	r.body(body)
+	r := &expressionRewriter{text: text, budget: p.budget}
+	r.rewriteBody(body)
 	return &nativeBody{syntax: body, Body: body}, append(diags, r.diags...)
 }
 
-func (p *parser) json(text []byte, name string) (hcl.Body, hcl.Diagnostics) {
+func (p *parser) parseJSON(text []byte, name string) (hcl.Body, hcl.Diagnostics) {
 	if diags := nesting.JSON(text, name); diags.HasErrors() {
 		return nil, diags
 	}
@@ -64,10 +64,10 @@ func (p *parser) json(text []byte, name string) (hcl.Body, hcl.Diagnostics) {
 	return &jsonBody{Body: file.Body, budget: p.budget}, diags
 }
 
-// expression parses one native expression, such as the text of -var.
-func (p *parser) expression(text []byte, name string) (hcl.Expression, hcl.Diagnostics) {
-	if len(text) > MaxText {
-		return nil, tooLarge(len(text), name)
+// parseExpression parses one native expression, such as the text of -var.
+func (p *parser) parseExpression(text []byte, name string) (hcl.Expression, hcl.Diagnostics) {
+	if len(text) > MaxTextSize {
+		return nil, tooLargeDiagnostic(len(text), name)
 	}
 	if diags := nesting.Expression(text, name); diags.HasErrors() {
 		return nil, diags
@@ -76,8 +76,8 @@ func (p *parser) expression(text []byte, name string) (hcl.Expression, hcl.Diagn
 	if diags.HasErrors() {
 		return nil, diags
 	}
-	r := &rewriter{text: text, budget: p.budget}
-	return r.attribute(expr), append(diags, r.diags...)
+	r := &expressionRewriter{text: text, budget: p.budget}
+	return r.rewriteAttribute(expr), append(diags, r.diags...)
 }
 
 // parseTemplate parses the content of a JSON string as a template.
@@ -89,6 +89,6 @@ func parseTemplate(text []byte, m *evaluationBudget, name string, start hcl.Pos)
 	if diags.HasErrors() {
 		return nil, diags
 	}
-	r := &rewriter{text: text, base: start.Byte, budget: m}
-	return r.attribute(expr), append(diags, r.diags...)
+	r := &expressionRewriter{text: text, textOffset: start.Byte, budget: m}
+	return r.rewriteAttribute(expr), append(diags, r.diags...)
 }

@@ -18,79 +18,79 @@ import (
 // environmentPrefix is the prefix of variable names in the environment.
 const environmentPrefix = "NOMAD_VAR_"
 
-// assignment is one line of a variable file.
-type assignment struct {
+// variableAssignment is one line of a variable file.
+type variableAssignment struct {
 	name string
 	val  cty.Value
 	rng  hcl.Range
 }
 
-// varFileError is Nomad's prefix of an error in a variable file.
-const varFileError = "unable to parse var file: "
+// varFileErrorPrefix is Nomad's prefix of an error in a variable file.
+const varFileErrorPrefix = "unable to parse var file: "
 
 // varTextName is the file name of Source.VarText in diagnostics.
 const varTextName = "input.hcl.variables"
 
-// varFiles reads the variable files, lowest precedence first.
-func (p *parser) varFiles() ([]assignment, hcl.Diagnostics) {
-	var all []assignment
+// parseVarFiles reads the variable files, lowest precedence first.
+func (p *parser) parseVarFiles() ([]variableAssignment, hcl.Diagnostics) {
+	var all []variableAssignment
 	var diags hcl.Diagnostics
 	for _, path := range p.src.VarFiles {
 		text, err := readText(path)
 		if err != nil {
-			diags = append(diags, markFollowing(hcl.Diagnostics{{
+			diags = append(diags, groupDiagnostics(hcl.Diagnostics{{
 				Severity: hcl.DiagError,
 				Summary:  "Failed to read file",
 				Detail:   fmt.Sprintf("failed to read %q: %s", path, err),
-			}}, varFileError)...)
+			}}, varFileErrorPrefix)...)
 			continue
 		}
-		found, moreDiags := p.varFile(text, path)
-		all = append(all, found...)
+		collected, moreDiags := p.parseVarFile(text, path)
+		all = append(all, collected...)
 		diags = append(diags, moreDiags...)
 	}
 	if p.src.VarText != "" {
-		found, moreDiags := p.varFile([]byte(p.src.VarText), varTextName)
-		all = append(all, found...)
+		collected, moreDiags := p.parseVarFile([]byte(p.src.VarText), varTextName)
+		all = append(all, collected...)
 		diags = append(diags, moreDiags...)
 	}
 	return all, diags
 }
 
-// readText reads a file of at most MaxText bytes.
+// readText reads a file of at most MaxTextSize bytes.
 func readText(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	text, err := io.ReadAll(io.LimitReader(f, MaxText+1))
+	text, err := io.ReadAll(io.LimitReader(f, MaxTextSize+1))
 	return text, errors.Join(err, f.Close())
 }
 
-func (p *parser) varFile(text []byte, name string) ([]assignment, hcl.Diagnostics) {
+func (p *parser) parseVarFile(text []byte, name string) ([]variableAssignment, hcl.Diagnostics) {
 	p.file.Texts[name] = text
-	body, diags := p.syntax(text, name)
+	body, diags := p.parseBody(text, name)
 	if diags.HasErrors() {
-		return nil, markFollowing(diags, varFileError)
+		return nil, groupDiagnostics(diags, varFileErrorPrefix)
 	}
-	if moreDiags := noDeclarations(body); moreDiags.HasErrors() {
+	if moreDiags := rejectDeclarations(body); moreDiags.HasErrors() {
 		return nil, append(diags, moreDiags...)
 	}
 	attrs, moreDiags := body.JustAttributes()
 	diags = append(diags, moreDiags...)
-	var out []assignment
-	for _, attr := range attributesInOrder(attrs) {
+	var out []variableAssignment
+	for _, attr := range sortedAttributes(attrs) {
 		val, moreDiags := attr.Expr.Value(nil)
 		diags = append(diags, moreDiags...)
 		if !moreDiags.HasErrors() {
-			out = append(out, assignment{attr.Name, val, attr.Expr.Range()})
+			out = append(out, variableAssignment{attr.Name, val, attr.Expr.Range()})
 		}
 	}
 	return out, diags
 }
 
-// noDeclarations rejects a variable block in a variable file, which is a common mistake.
-func noDeclarations(body hcl.Body) hcl.Diagnostics {
+// rejectDeclarations rejects a variable block in a variable file, which is a common mistake.
+func rejectDeclarations(body hcl.Body) hcl.Diagnostics {
 	native, ok := body.(*nativeBody)
 	if !ok {
 		return nil
@@ -114,19 +114,19 @@ func (v *variable) assign(val cty.Value, from string, rng hcl.Range, summary, de
 		v.invalid = true
 		return hcl.Diagnostics{errorAt(summary, fmt.Sprintf(detail, v.name, err), rng)}
 	}
-	v.value, v.invalid = &value{val, from, rng}, false
+	v.value, v.invalid = &variableValue{val, from, rng}, false
 	return nil
 }
 
 const (
-	badValue          = "Invalid value for variable"
-	badValueDetail    = "The value for %s is not compatible with the variable's type constraint: %s."
-	badArgument       = "Invalid argument value for -var variable"
-	badArgumentDetail = "The received arg value for %s is not compatible with the variable's type constraint: %s."
+	invalidValueSummary    = "Invalid value for variable"
+	invalidValueDetail     = "The value for %s is not compatible with the variable's type constraint: %s."
+	invalidArgumentSummary = "Invalid argument value for -var variable"
+	invalidArgumentDetail  = "The received arg value for %s is not compatible with the variable's type constraint: %s."
 )
 
-// fromEnvironment sets the declared variables from the environment.
-func (p *parser) fromEnvironment(declared map[string]*variable) hcl.Diagnostics {
+// assignFromEnvironment sets the declared variables from the environment.
+func (p *parser) assignFromEnvironment(declared map[string]*variable) hcl.Diagnostics {
 	given := map[string]string{}
 	for _, entry := range p.src.Environ {
 		if name, text, ok := strings.Cut(entry, "="); ok && strings.HasPrefix(name, environmentPrefix) {
@@ -136,28 +136,28 @@ func (p *parser) fromEnvironment(declared map[string]*variable) hcl.Diagnostics 
 	var diags hcl.Diagnostics
 	for _, name := range slices.Sorted(maps.Keys(given)) {
 		if v := declared[name]; v != nil {
-			diags = append(diags, p.fromText(v, given[name], "env", "env", badValue, badValueDetail)...)
+			diags = append(diags, p.assignFromText(v, given[name], "env", "env", invalidValueSummary, invalidValueDetail)...)
 		}
 	}
 	return diags
 }
 
-func (p *parser) fromFiles(declared map[string]*variable, files []assignment) hcl.Diagnostics {
+func (p *parser) assignFromFiles(declared map[string]*variable, files []variableAssignment) hcl.Diagnostics {
 	var diags hcl.Diagnostics
 	for _, a := range files {
 		v := declared[a.name]
 		if v == nil {
-			diags = append(diags, p.undeclared("Undefined variable",
+			diags = append(diags, p.undeclaredDiagnostic("Undefined variable",
 				fmt.Sprintf("A %q variable was set but was not found in known variables. To declare variable %q, place this block in your job files", a.name, a.name)))
 			continue
 		}
-		diags = append(diags, v.assign(a.val, "varfile", a.rng, badValue, badValueDetail)...)
+		diags = append(diags, v.assign(a.val, "varfile", a.rng, invalidValueSummary, invalidValueDetail)...)
 	}
 	return diags
 }
 
-// fromArguments sets variables from -var. As in Nomad, it skips arguments without "=".
-func (p *parser) fromArguments(declared map[string]*variable) hcl.Diagnostics {
+// assignFromArguments sets variables from -var. As in Nomad, it skips arguments without "=".
+func (p *parser) assignFromArguments(declared map[string]*variable) hcl.Diagnostics {
 	given := map[string]string{}
 	for _, argument := range p.src.Vars {
 		if name, text, ok := strings.Cut(argument, "="); ok {
@@ -168,16 +168,16 @@ func (p *parser) fromArguments(declared map[string]*variable) hcl.Diagnostics {
 	for _, name := range slices.Sorted(maps.Keys(given)) {
 		v := declared[name]
 		if v == nil {
-			diags = append(diags, p.undeclared("Undefined -var variable",
+			diags = append(diags, p.undeclaredDiagnostic("Undefined -var variable",
 				fmt.Sprintf("A %q variable was passed in the command line but was not found in known variables. To declare variable %q, place this block in your job file", name, name)))
 			continue
 		}
-		diags = append(diags, p.fromText(v, given[name], "cmd", "arguments", badArgument, badArgumentDetail)...)
+		diags = append(diags, p.assignFromText(v, given[name], "cmd", "arguments", invalidArgumentSummary, invalidArgumentDetail)...)
 	}
 	return diags
 }
 
-func (p *parser) undeclared(summary, detail string) *hcl.Diagnostic {
+func (p *parser) undeclaredDiagnostic(summary, detail string) *hcl.Diagnostic {
 	diag := &hcl.Diagnostic{Severity: hcl.DiagWarning, Summary: summary, Detail: detail}
 	if p.src.Strict {
 		diag.Severity = hcl.DiagError
@@ -185,15 +185,15 @@ func (p *parser) undeclared(summary, detail string) *hcl.Diagnostic {
 	return diag
 }
 
-// fromText decodes the text of -var or of the environment: a literal text for a string or a
+// assignFromText decodes the text of -var or of the environment: a literal text for a string or a
 // number, otherwise an expression without names.
-func (p *parser) fromText(v *variable, text, from, where, summary, detail string) hcl.Diagnostics {
-	if v.literal() {
+func (p *parser) assignFromText(v *variable, text, from, where, summary, detail string) hcl.Diagnostics {
+	if v.acceptsLiteralText() {
 		return v.assign(cty.StringVal(text), from, hcl.Range{}, summary, detail)
 	}
 	name := fmt.Sprintf("<value for var.%s from %s>", v.name, where)
 	p.file.Texts[name] = []byte(text)
-	expr, diags := p.expression([]byte(text), name)
+	expr, diags := p.parseExpression([]byte(text), name)
 	if diags.HasErrors() {
 		v.invalid = true
 		return diags

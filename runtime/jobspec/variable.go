@@ -19,18 +19,18 @@ type variable struct {
 	// ty is the declared type, or the type of the default, or DynamicPseudoType for any type.
 	ty          cty.Type
 	validations []validation
-	value       *value
+	value       *variableValue
 	// invalid is set if a given value cannot be used.
 	invalid bool
 	rng     hcl.Range // of the declaration
 }
 
-// value is a value for a variable and its source.
-type value struct {
+// variableValue is a value for a variable and its source.
+type variableValue struct {
 	val cty.Value
-	// from is Nomad's name of the source: default, env, varfile or cmd.
-	from string
-	rng  hcl.Range
+	// source is Nomad's name of the source: default, env, varfile or cmd.
+	source string
+	rng    hcl.Range
 }
 
 // validation is a rule that a value must satisfy.
@@ -40,15 +40,15 @@ type validation struct {
 	rng       hcl.Range
 }
 
-// literal reports whether text from -var or the environment is the value itself instead of an
+// acceptsLiteralText reports whether text from -var or the environment is the value itself instead of an
 // expression.
-func (v *variable) literal() bool {
+func (v *variable) acceptsLiteralText() bool {
 	return v.ty == cty.String || v.ty == cty.Number || v.ty == cty.DynamicPseudoType
 }
 
-// variables returns the object var of the job file.
-func (p *parser) variables(blocks hcl.Blocks, files []assignment) (cty.Value, hcl.Diagnostics) {
-	declared, diags := p.declarations(blocks)
+// evaluateVariables returns the object var of the job file.
+func (p *parser) evaluateVariables(blocks hcl.Blocks, files []variableAssignment) (cty.Value, hcl.Diagnostics) {
+	declared, diags := p.parseDeclarations(blocks)
 	if diags.HasErrors() {
 		return cty.EmptyObjectVal, diags
 	}
@@ -56,9 +56,9 @@ func (p *parser) variables(blocks hcl.Blocks, files []assignment) (cty.Value, hc
 	for _, v := range declared {
 		byName[v.name] = v
 	}
-	diags = append(diags, p.fromEnvironment(byName)...)
-	diags = append(diags, p.fromFiles(byName, files)...)
-	diags = append(diags, p.fromArguments(byName)...)
+	diags = append(diags, p.assignFromEnvironment(byName)...)
+	diags = append(diags, p.assignFromFiles(byName, files)...)
+	diags = append(diags, p.assignFromArguments(byName)...)
 
 	vals := make(map[string]cty.Value, len(declared))
 	for _, v := range declared {
@@ -68,26 +68,26 @@ func (p *parser) variables(blocks hcl.Blocks, files []assignment) (cty.Value, hc
 		if v.value == nil {
 			diags = append(diags, &hcl.Diagnostic{
 				Severity: hcl.DiagError,
-				Extra:    unsetMark(v.name),
+				Extra:    unsetVariable(v.name),
 				Subject:  v.rng.Ptr(),
 				Summary:  fmt.Sprintf("Unset variable %q", v.name),
 				Detail:   "A used variable must be set or have a default value; see https://developer.hashicorp.com/nomad/docs/reference/hcl2/variables  for details.",
 			})
 			continue
 		}
-		diags = append(diags, p.validate(v)...)
+		diags = append(diags, p.validateVariable(v)...)
 		vals[v.name] = v.value.val
 	}
 	return cty.ObjectVal(vals), diags
 }
 
-// unsetMark marks the diagnostic of a variable of this name that has no value.
-type unsetMark string
+// unsetVariable marks the diagnostic of a variable of this name that has no value.
+type unsetVariable string
 
 // UnsetVariable returns the name of the variable if a diagnostic reports that a variable has no
 // value.
 func UnsetVariable(diag *hcl.Diagnostic) (name string, ok bool) {
-	variable, ok := diag.Extra.(unsetMark)
+	variable, ok := diag.Extra.(unsetVariable)
 	return string(variable), ok
 }
 
@@ -101,8 +101,8 @@ var (
 	}
 )
 
-// declarations reads the variable and variables blocks, which share one name space.
-func (p *parser) declarations(blocks hcl.Blocks) ([]*variable, hcl.Diagnostics) {
+// parseDeclarations reads the variable and variables blocks, which share one name space.
+func (p *parser) parseDeclarations(blocks hcl.Blocks) ([]*variable, hcl.Diagnostics) {
 	var declared []*variable
 	var diags hcl.Diagnostics
 	taken := map[string]bool{}
@@ -120,23 +120,23 @@ func (p *parser) declarations(blocks hcl.Blocks) ([]*variable, hcl.Diagnostics) 
 	for _, block := range blocks {
 		switch block.Type {
 		case "variable":
-			v, moreDiags := p.declaration(block)
+			v, moreDiags := p.parseDeclaration(block)
 			diags = append(diags, moreDiags...)
 			add(v, block.DefRange)
 		case "variables":
 			attrs, moreDiags := block.Body.JustAttributes()
 			diags = append(diags, moreDiags...)
-			for _, attr := range attributesInOrder(attrs) {
+			for _, attr := range sortedAttributes(attrs) {
 				val, moreDiags := attr.Expr.Value(nil)
 				diags = append(diags, moreDiags...)
-				add(&variable{name: attr.Name, ty: val.Type(), value: &value{val, "default", attr.Expr.Range()}}, attr.NameRange)
+				add(&variable{name: attr.Name, ty: val.Type(), value: &variableValue{val, "default", attr.Expr.Range()}}, attr.NameRange)
 			}
 		}
 	}
 	return declared, diags
 }
 
-func (p *parser) declaration(block *hcl.Block) (*variable, hcl.Diagnostics) {
+func (p *parser) parseDeclaration(block *hcl.Block) (*variable, hcl.Diagnostics) {
 	v := &variable{name: block.Labels[0], ty: cty.DynamicPseudoType, rng: block.DefRange}
 	content, diags := block.Body.Content(variableSchema)
 	if !hclsyntax.ValidIdentifier(v.name) {
@@ -158,7 +158,7 @@ func (p *parser) declaration(block *hcl.Block) (*variable, hcl.Diagnostics) {
 		diags = append(diags, v.setDefault(attr.Expr)...)
 	}
 	for _, rule := range content.Blocks {
-		parsed, moreDiags := v.rule(rule)
+		parsed, moreDiags := v.parseValidation(rule)
 		diags = append(diags, moreDiags...)
 		if parsed != nil {
 			v.validations = append(v.validations, *parsed)
@@ -177,15 +177,15 @@ func (v *variable) setDefault(expr hcl.Expression) hcl.Diagnostics {
 		return append(diags, errorAt("Invalid default value for variable",
 			fmt.Sprintf("This default value is not compatible with the variable's type constraint: %s.", err), expr.Range()))
 	}
-	v.value = &value{val, "default", expr.Range()}
+	v.value = &variableValue{val, "default", expr.Range()}
 	if v.ty == cty.DynamicPseudoType && !val.IsNull() {
 		v.ty = val.Type()
 	}
 	return diags
 }
 
-// rule decodes a validation block.
-func (v *variable) rule(block *hcl.Block) (*validation, hcl.Diagnostics) {
+// parseValidation decodes a validation block.
+func (v *variable) parseValidation(block *hcl.Block) (*validation, hcl.Diagnostics) {
 	content, diags := block.Body.Content(validationSchema)
 	if diags.HasErrors() {
 		return nil, diags
@@ -203,7 +203,7 @@ func (v *variable) rule(block *hcl.Block) (*validation, hcl.Diagnostics) {
 
 // checkReferences checks that a condition refers to its own variable, and to nothing else.
 func (v *variable) checkReferences(condition hcl.Expression) hcl.Diagnostics {
-	found := false
+	collected := false
 	for _, traversal := range references(condition) {
 		var name string
 		if len(traversal) > 1 && traversal.RootName() == "var" {
@@ -215,22 +215,22 @@ func (v *variable) checkReferences(condition hcl.Expression) hcl.Diagnostics {
 			return hcl.Diagnostics{errorAt("Invalid reference in variable validation",
 				fmt.Sprintf("The condition for variable %q can only refer to the variable itself, using var.%s.", v.name, v.name), traversal.SourceRange())}
 		}
-		found = true
+		collected = true
 	}
-	if found {
+	if collected {
 		return nil
 	}
 	return hcl.Diagnostics{errorAt("Invalid variable validation condition",
 		fmt.Sprintf("The condition for variable %q must refer to var.%s in order to test incoming values.", v.name, v.name), condition.Range())}
 }
 
-// validate checks the final value against the rules.
-func (p *parser) validate(v *variable) hcl.Diagnostics {
+// validateVariable checks the final value against the rules.
+func (p *parser) validateVariable(v *variable) hcl.Diagnostics {
 	if len(v.validations) == 0 {
 		return nil
 	}
 	ctx := &hcl.EvalContext{
-		Functions: p.functions(false),
+		Functions: p.functionTable(false),
 		Variables: map[string]cty.Value{"var": cty.ObjectVal(map[string]cty.Value{v.name: v.value.val})},
 	}
 	var diags hcl.Diagnostics
@@ -246,7 +246,7 @@ func (p *parser) validate(v *variable) hcl.Diagnostics {
 			continue
 		}
 		if result.False() {
-			diags = append(diags, errorAt(fmt.Sprintf("Invalid value for %s variable", v.value.from),
+			diags = append(diags, errorAt(fmt.Sprintf("Invalid value for %s variable", v.value.source),
 				fmt.Sprintf("%s\n\nThis was checked by the validation rule at %s.", rule.message, rule.rng), v.value.rng))
 		}
 	}

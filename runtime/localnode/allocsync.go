@@ -31,11 +31,11 @@ type AllocSync struct {
 
 	mu        sync.Mutex
 	changed   chan struct{} // closed and replaced when the desired allocations change
-	reports   map[string]scheduler.Report
-	writing   map[string]scheduler.Report // reports of the current write
-	order     []string                    // keys of reports, oldest first
-	urgent    map[string]bool             // reports that must be written at once
-	idle      *time.Timer                 // calls flush; nil if it is not set
+	reports   map[string]scheduler.AllocReport
+	writing   map[string]scheduler.AllocReport // reports of the current write
+	order     []string                         // keys of reports, oldest first
+	urgent    map[string]bool                  // reports that must be written at once
+	idle      *time.Timer                      // calls flush; nil if it is not set
 	removed   []string
 	collected map[string]string // reasons by allocation; see Collected
 	assigned  bool              // the deleted allocations (see store.Reader.PendingRemovals) were assigned
@@ -45,7 +45,7 @@ var _ noderunner.Source = (*AllocSync)(nil)
 
 // reporter is the part of the scheduler that an AllocSync needs.
 type reporter interface {
-	Report(context.Context, ...scheduler.Report) (index uint64, err error)
+	Report(context.Context, ...scheduler.AllocReport) (index uint64, err error)
 }
 
 // NewAllocSync returns an AllocSync. The tasks of the allocations that s has records
@@ -61,7 +61,7 @@ func NewAllocSync(s *store.Store, logger hclog.Logger) *AllocSync {
 		logger:  logger.Named("allocsync"),
 		wake:    make(chan struct{}, 1),
 		changed: make(chan struct{}),
-		reports: make(map[string]scheduler.Report),
+		reports: make(map[string]scheduler.AllocReport),
 		urgent:  make(map[string]bool),
 	}
 }
@@ -80,7 +80,7 @@ func (r *AllocSync) Allocs() ([]noderunner.Assignment, <-chan struct{}) {
 		gone = s.PendingRemovals()
 	}
 	var assignments []noderunner.Assignment
-	for _, a := range scheduler.Desired(s.Reader) {
+	for _, a := range scheduler.DesiredAllocs(s.Reader) {
 		assignments = append(assignments, noderunner.Assignment{
 			Alloc: a, Ended: s.AllocationEnded(a.ID), Started: r.started[a.ID],
 			Purged:  a.ServerTerminalStatus() && s.Job(nil, a.Namespace, a.JobID) == nil,
@@ -107,7 +107,7 @@ func (r *AllocSync) AllocsChanged() {
 
 // Report implements noderunner.Source.
 func (r *AllocSync) Report(u allocrunner.Update) {
-	r.add(u.AllocID, func() bool { return r.isUrgentLocked(u) }, func(report *scheduler.Report) {
+	r.add(u.AllocID, func() bool { return r.isUrgentLocked(u) }, func(report *scheduler.AllocReport) {
 		report.ClientStatus, report.ClientDescription = u.ClientStatus, u.ClientDescription
 		report.TaskStates, report.NetworkStatus = u.TaskStates, u.NetworkStatus
 		if h := u.Health; h != nil {
@@ -118,7 +118,7 @@ func (r *AllocSync) Report(u allocrunner.Update) {
 
 // Ended implements noderunner.Source.
 func (r *AllocSync) Ended(allocID string, err error) {
-	r.add(allocID, func() bool { return true }, func(report *scheduler.Report) {
+	r.add(allocID, func() bool { return true }, func(report *scheduler.AllocReport) {
 		report.Ended = true
 		if err != nil {
 			report.ClientStatus = api.AllocClientStatusFailed
@@ -184,7 +184,7 @@ func (r *AllocSync) isUrgentLocked(u allocrunner.Update) bool {
 	return false
 }
 
-func (r *AllocSync) add(allocID string, urgent func() bool, edit func(*scheduler.Report)) {
+func (r *AllocSync) add(allocID string, urgent func() bool, edit func(*scheduler.AllocReport)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	report, waits := r.reports[allocID]
@@ -256,11 +256,11 @@ func (r *AllocSync) Run(ctx context.Context, to reporter) {
 
 // take returns the urgent reports and the removed allocations. Reports that are not
 // urgent stay queued, so that they do not delay the urgent ones.
-func (r *AllocSync) take() (reports []scheduler.Report, removed []string) {
+func (r *AllocSync) take() (reports []scheduler.AllocReport, removed []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var rest []string
-	r.writing = make(map[string]scheduler.Report)
+	r.writing = make(map[string]scheduler.AllocReport)
 	for _, id := range r.order {
 		if r.urgent[id] {
 			reports = append(reports, r.reports[id])
@@ -342,13 +342,13 @@ func withCollectedEvent(old *api.Allocation, reason string, now time.Time) *api.
 	alloc.TaskStates = make(map[string]*api.TaskState, len(old.TaskStates))
 	for name, state := range old.TaskStates {
 		state = model.CopyTaskState(state)
-		model.AppendTaskEvent(state, model.EventDirCollected(reason), now)
+		model.AppendTaskEvent(state, model.EventAllocDirRemoved(reason), now)
 		alloc.TaskStates[name] = state
 	}
 	return &alloc
 }
 
-func (r *AllocSync) putBack(reports []scheduler.Report, removed []string) {
+func (r *AllocSync) putBack(reports []scheduler.AllocReport, removed []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.removed = append(removed, r.removed...)

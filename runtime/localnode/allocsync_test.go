@@ -64,7 +64,7 @@ func openSync(t testing.TB, path, nodeID string) (*testSync, *flakyStore) {
 	f := &flakyStore{Store: s, path: path}
 	r.scheduler = scheduler.New(scheduler.Config{
 		Store:     f,
-		Host:      scheduler.Env{NewID: uuid.NewString, PortFree: func(int) bool { return true }, Pick: func(int) int { return 0 }, Now: time.Now},
+		Env:       scheduler.Env{NewID: uuid.NewString, PortFree: func(int) bool { return true }, Pick: func(int) int { return 0 }, Now: time.Now},
 		NodeID:    nodeID,
 		Logger:    hclog.NewNullLogger(),
 		OnDesired: r.AllocsChanged,
@@ -432,7 +432,7 @@ func TestCollectedDirectoryIsAnEvent(t *testing.T) {
 	got := s.Snapshot().Allocation(nil, "a")
 	for task, n := range map[string]int{"one": 2, "two": 1} {
 		events := got.TaskStates[task].Events
-		if len(events) != n || events[n-1].Type != model.TaskDirCollected || events[n-1].DisplayMessage != "the directory of the allocation and its logs were removed: the disk is full" {
+		if len(events) != n || events[n-1].Type != model.TaskAllocDirRemoved || events[n-1].DisplayMessage != "the directory of the allocation and its logs were removed: the disk is full" {
 			t.Errorf("%s: %+v", task, events)
 		}
 	}

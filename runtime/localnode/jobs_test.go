@@ -20,7 +20,7 @@ func TestEventsOfAJob(t *testing.T) {
 	job := func() *api.Job { return r.store.Snapshot().Job(nil, "default", "job") }
 	report := func(status string) {
 		t.Helper()
-		if _, err := r.scheduler.Report(t.Context(), scheduler.Report{AllocID: alloc, ClientStatus: status, Ended: status == api.AllocClientStatusComplete}); err != nil {
+		if _, err := r.scheduler.Report(t.Context(), scheduler.AllocReport{AllocID: alloc, ClientStatus: status, Ended: status == api.AllocClientStatusComplete}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -13,23 +13,23 @@ const maxCount = 50000
 
 // checkUnavailable reports errors that a server without Vault, Consul and a licence returns before
 // it validates the job.
-func checkUnavailable(r *report, job *api.Job, namespaces []string) {
+func checkUnavailable(r *faultReport, job *api.Job, namespaces []string) {
 	for _, g := range job.TaskGroups {
-		checkSidecarNetwork(r.at("group", val(g.Name)), g)
+		checkSidecarNetwork(r.atPath("group", val(g.Name)), g)
 	}
 	checkVaultAvailable(r, job)
 	for _, g := range job.TaskGroups {
-		at := r.at("group", val(g.Name))
+		at := r.atPath("group", val(g.Name))
 		checkConsulCluster(at, g.Consul, g.Services)
 		for _, t := range g.Tasks {
-			checkConsulCluster(at.at("task", t.Name), t.Consul, t.Services)
+			checkConsulCluster(at.atPath("task", t.Name), t.Consul, t.Services)
 		}
 	}
 	if ns := val(job.Namespace); ns != api.DefaultNamespace && !slices.Contains(namespaces, ns) {
-		r.at("namespace").add("job %q is in nonexistent namespace %q", val(job.ID), ns)
+		r.atPath("namespace").add("job %q is in nonexistent namespace %q", val(job.ID), ns)
 	}
 	if pool := val(job.NodePool); pool != api.NodePoolDefault && pool != api.NodePoolAll {
-		r.at("node_pool").add("job %q is in nonexistent node pool %q", val(job.ID), pool)
+		r.atPath("node_pool").add("job %q is in nonexistent node pool %q", val(job.ID), pool)
 	}
 	if total := totalCount(job); total > maxCount {
 		r.add("total count was greater than configured job_max_count: %d > %d", total, maxCount)
@@ -37,22 +37,22 @@ func checkUnavailable(r *report, job *api.Job, namespaces []string) {
 }
 
 // checkUnavailableLast reports errors that the server returns after it has validated the job.
-func checkUnavailableLast(r *report, job *api.Job) {
+func checkUnavailableLast(r *faultReport, job *api.Job) {
 	for _, g := range job.TaskGroups {
 		for _, t := range g.Tasks {
-			at := r.at("group", val(g.Name), "task", t.Name)
+			at := r.atPath("group", val(g.Name), "task", t.Name)
 			if t.Resources != nil && t.Resources.NUMA != nil && t.Resources.NUMA.Affinity != "none" {
-				at.at("resources", "numa").add("numa scheduling requires Nomad Enterprise")
+				at.atPath("resources", "numa").add("numa scheduling requires Nomad Enterprise")
 			}
 			if t.Schedule != nil {
-				at.at("schedule").add("task schedules requires Nomad Enterprise")
+				at.atPath("schedule").add("task schedules requires Nomad Enterprise")
 			}
 		}
 	}
 }
 
 // checkSidecarNetwork rejects sidecars in groups whose network they cannot join.
-func checkSidecarNetwork(r *report, g *api.TaskGroup) {
+func checkSidecarNetwork(r *faultReport, g *api.TaskGroup) {
 	mode := ""
 	if len(g.Networks) > 0 {
 		mode = g.Networks[0].Mode
@@ -62,41 +62,41 @@ func checkSidecarNetwork(r *report, g *api.TaskGroup) {
 	}
 	for i, s := range g.Services {
 		if s.Connect != nil && s.Connect.SidecarService != nil {
-			r.at("service", index(i), "connect").add(
+			r.atPath("service", indexText(i), "connect").add(
 				`connect sidecar: invalid network mode for Consul Connect: group %q uses network mode %q; must be "bridge" or "cni/*"`,
 				val(g.Name), mode)
 		}
 	}
 }
 
-func checkVaultAvailable(r *report, job *api.Job) {
+func checkVaultAvailable(r *faultReport, job *api.Job) {
 	missing := false
 	for _, g := range job.TaskGroups {
 		for _, t := range g.Tasks {
 			if t.Vault == nil {
 				continue
 			}
-			at := r.at("group", val(g.Name), "task", t.Name, "vault")
-			if t.Vault.Cluster != defaultCluster {
+			at := r.atPath("group", val(g.Name), "task", t.Name, "vault")
+			if t.Vault.Cluster != defaultClusterName {
 				at.add("non-default Vault cluster requires Nomad Enterprise")
 			} else if !missing {
 				missing = true
-				at.add("Vault %q not enabled but used in the job", defaultCluster)
+				at.add("Vault %q not enabled but used in the job", defaultClusterName)
 			}
 		}
 	}
 }
 
-// defaultCluster is the only cluster of Consul and of Vault without a licence.
-const defaultCluster = "default"
+// defaultClusterName is the only cluster of Consul and of Vault without a licence.
+const defaultClusterName = "default"
 
-func checkConsulCluster(r *report, block *api.Consul, services []*api.Service) {
-	if block != nil && block.Cluster != defaultCluster {
-		r.at("consul").add("non-default Consul cluster requires Nomad Enterprise")
+func checkConsulCluster(r *faultReport, block *api.Consul, services []*api.Service) {
+	if block != nil && block.Cluster != defaultClusterName {
+		r.atPath("consul").add("non-default Consul cluster requires Nomad Enterprise")
 	}
 	for i, s := range services {
-		if s.Provider == api.ServiceProviderConsul && s.Cluster != defaultCluster {
-			r.at("service", index(i)).add("non-default Consul cluster requires Nomad Enterprise")
+		if s.Provider == api.ServiceProviderConsul && s.Cluster != defaultClusterName {
+			r.atPath("service", indexText(i)).add("non-default Consul cluster requires Nomad Enterprise")
 		}
 	}
 }

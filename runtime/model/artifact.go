@@ -14,26 +14,26 @@ import (
 
 var artifactModes = []string{"any", "file", "dir"}
 
-func checkArtifacts(r *report, artifacts []*api.TaskArtifact) {
+func checkArtifacts(r *faultReport, artifacts []*api.TaskArtifact) {
 	for i, a := range artifacts {
-		at := r.in("artifact", index(i))
+		at := r.nestedReport("artifact", indexText(i))
 		checkArtifact(at, a)
-		r.nest(at, "Artifact %d validation failed:", i+1)
+		r.addNested(at, "Artifact %d validation failed:", i+1)
 	}
 }
 
-func checkArtifact(r *report, a *api.TaskArtifact) {
+func checkArtifact(r *faultReport, a *api.TaskArtifact) {
 	if val(a.GetterSource) == "" {
 		r.add("source must be specified")
 	}
 	if mode := val(a.GetterMode); !slices.Contains(artifactModes, mode) {
 		r.add("invalid artifact mode %q; must be one of: any, file, dir", mode)
 	}
-	if escapesAllocDir("task", val(a.RelativeDest)) {
+	if isOutsideAllocDir("task", val(a.RelativeDest)) {
 		r.add("destination escapes allocation directory")
 	}
 	if sum, ok := a.GetterOptions["checksum"]; ok {
-		checkChecksum(r.at("options"), sum)
+		checkChecksum(r.atPath("options"), sum)
 	}
 }
 
@@ -46,7 +46,7 @@ var checksumSizes = map[string]int{
 }
 
 // checkChecksum does not check a text with references, which are resolved at run time.
-func checkChecksum(r *report, text string) {
+func checkChecksum(r *faultReport, text string) {
 	if strings.Contains(text, "${") {
 		return
 	}

@@ -123,16 +123,16 @@ func canonicalizeTask(job *api.Job, g *api.TaskGroup, t *api.Task) {
 // canonicalizeIdentities gives the task its default identity, and moves a default identity
 // out of the list of the others.
 func canonicalizeIdentities(t *api.Task) {
-	var others []*api.WorkloadIdentity
+	var otherIdentities []*api.WorkloadIdentity
 	for _, id := range t.Identities {
 		id.ChangeSignal = strings.ToUpper(id.ChangeSignal)
 		if id.Name == "" || id.Name == defaultIdentity {
 			t.Identity = id
 		} else {
-			others = append(others, id)
+			otherIdentities = append(otherIdentities, id)
 		}
 	}
-	t.Identities = others
+	t.Identities = otherIdentities
 	if t.Identity == nil {
 		t.Identity = &api.WorkloadIdentity{}
 	}

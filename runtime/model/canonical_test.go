@@ -26,20 +26,20 @@ func sameJSON(t *testing.T, what string, got, want any) {
 	}
 }
 
-func duration(d time.Duration) *time.Duration { return &d }
+func durationPointer(d time.Duration) *time.Duration { return &d }
 
 // The table of defaults by job type.
 func TestDefaultsByType(t *testing.T) {
-	serviceRestart := &api.RestartPolicy{Attempts: new(2), Interval: duration(30 * time.Minute), Delay: duration(15 * time.Second), Mode: new("fail"), RenderTemplates: new(false)}
-	batchRestart := &api.RestartPolicy{Attempts: new(3), Interval: duration(24 * time.Hour), Delay: duration(15 * time.Second), Mode: new("fail"), RenderTemplates: new(false)}
+	serviceRestart := &api.RestartPolicy{Attempts: new(2), Interval: durationPointer(30 * time.Minute), Delay: durationPointer(15 * time.Second), Mode: new("fail"), RenderTemplates: new(false)}
+	batchRestart := &api.RestartPolicy{Attempts: new(3), Interval: durationPointer(24 * time.Hour), Delay: durationPointer(15 * time.Second), Mode: new("fail"), RenderTemplates: new(false)}
 	update := &api.UpdateStrategy{
-		Stagger: duration(30 * time.Second), MaxParallel: new(1), HealthCheck: new("checks"), MinHealthyTime: duration(10 * time.Second),
-		HealthyDeadline: duration(5 * time.Minute), ProgressDeadline: duration(10 * time.Minute), Canary: new(0), AutoRevert: new(false), AutoPromote: new(false),
+		Stagger: durationPointer(30 * time.Second), MaxParallel: new(1), HealthCheck: new("checks"), MinHealthyTime: durationPointer(10 * time.Second),
+		HealthyDeadline: durationPointer(5 * time.Minute), ProgressDeadline: durationPointer(10 * time.Minute), Canary: new(0), AutoRevert: new(false), AutoPromote: new(false),
 	}
 	zero := func(stagger time.Duration, parallel int) *api.UpdateStrategy {
 		return &api.UpdateStrategy{
-			Stagger: &stagger, MaxParallel: &parallel, HealthCheck: new(""), MinHealthyTime: duration(0),
-			HealthyDeadline: duration(0), ProgressDeadline: duration(0), Canary: new(0), AutoRevert: new(false), AutoPromote: new(false),
+			Stagger: &stagger, MaxParallel: &parallel, HealthCheck: new(""), MinHealthyTime: durationPointer(0),
+			HealthyDeadline: durationPointer(0), ProgressDeadline: durationPointer(0), Canary: new(0), AutoRevert: new(false), AutoPromote: new(false),
 		}
 	}
 	for _, c := range []struct {
@@ -51,20 +51,20 @@ func TestDefaultsByType(t *testing.T) {
 	}{
 		{
 			"service", serviceRestart,
-			&api.ReschedulePolicy{Attempts: new(0), Interval: duration(0), Delay: duration(30 * time.Second), DelayFunction: new("exponential"), MaxDelay: duration(time.Hour), Unlimited: new(true)},
+			&api.ReschedulePolicy{Attempts: new(0), Interval: durationPointer(0), Delay: durationPointer(30 * time.Second), DelayFunction: new("exponential"), MaxDelay: durationPointer(time.Hour), Unlimited: new(true)},
 			update, zero(30*time.Second, 1),
-			&api.MigrateStrategy{MaxParallel: new(1), HealthCheck: new("checks"), MinHealthyTime: duration(10 * time.Second), HealthyDeadline: duration(5 * time.Minute)},
+			&api.MigrateStrategy{MaxParallel: new(1), HealthCheck: new("checks"), MinHealthyTime: durationPointer(10 * time.Second), HealthyDeadline: durationPointer(5 * time.Minute)},
 		},
 		{
 			"batch", batchRestart,
-			&api.ReschedulePolicy{Attempts: new(1), Interval: duration(24 * time.Hour), Delay: duration(5 * time.Second), DelayFunction: new("constant"), MaxDelay: duration(0), Unlimited: new(false)},
+			&api.ReschedulePolicy{Attempts: new(1), Interval: durationPointer(24 * time.Hour), Delay: durationPointer(5 * time.Second), DelayFunction: new("constant"), MaxDelay: durationPointer(0), Unlimited: new(false)},
 			nil, zero(0, 0), nil,
 		},
 		{"system", serviceRestart, nil, update, zero(30*time.Second, 1), nil},
 		{"sysbatch", batchRestart, nil, nil, zero(0, 0), nil},
 	} {
 		t.Run(c.jobType, func(t *testing.T) {
-			f := newFixture(func(f *fixture) { f.jobType(c.jobType) })
+			f := newJobFixture(func(f *jobFixture) { f.setJobType(c.jobType) })
 			sameJSON(t, "restart", f.group.RestartPolicy, c.restart)
 			sameJSON(t, "restart of the task", f.task.RestartPolicy, c.restart)
 			sameJSON(t, "reschedule", f.group.ReschedulePolicy, c.reschedule)
@@ -76,7 +76,7 @@ func TestDefaultsByType(t *testing.T) {
 }
 
 func TestDefaults(t *testing.T) {
-	f := newFixture(func(f *fixture) {
+	f := newJobFixture(func(f *jobFixture) {
 		f.job.Periodic = &api.PeriodicConfig{}
 		f.job.Affinities = []*api.Affinity{{}}
 		f.job.Spreads = []*api.Spread{{}}
@@ -130,7 +130,7 @@ func TestDefaults(t *testing.T) {
 		{"template splay", task.Templates[0].Splay, 5 * time.Second},
 		{"template perms", task.Templates[0].Perms, "0644"},
 		{"template delimiters", []*string{task.Templates[0].LeftDelim, task.Templates[0].RightDelim}, []string{"{{", "}}"}},
-		{"template change_script", task.Templates[0].ChangeScript, api.ChangeScript{Command: new(""), Args: []string{}, Timeout: duration(5 * time.Second), FailOnError: new(false), RunOnFirstRender: new(false)}},
+		{"template change_script", task.Templates[0].ChangeScript, api.ChangeScript{Command: new(""), Args: []string{}, Timeout: durationPointer(5 * time.Second), FailOnError: new(false), RunOnFirstRender: new(false)}},
 		{"template change_signal by default", task.Templates[1].ChangeSignal, "SIGHUP"},
 		{"template change_signal", task.Templates[2].ChangeSignal, "SIGINT"},
 		{"artifact mode", task.Artifacts[0].GetterMode, "any"},
@@ -146,9 +146,9 @@ func TestDefaults(t *testing.T) {
 }
 
 func TestInheritance(t *testing.T) {
-	f := newFixture(func(f *fixture) {
+	f := newJobFixture(func(f *jobFixture) {
 		f.job.Update = &api.UpdateStrategy{MaxParallel: new(3), Canary: new(1)}
-		f.job.Reschedule = &api.ReschedulePolicy{Attempts: new(4), Delay: duration(time.Minute)}
+		f.job.Reschedule = &api.ReschedulePolicy{Attempts: new(4), Delay: durationPointer(time.Minute)}
 		f.job.Migrate = &api.MigrateStrategy{MaxParallel: new(5)}
 		f.group.Update = &api.UpdateStrategy{Canary: new(2)}
 		f.group.ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(6)}
@@ -172,13 +172,13 @@ func TestInheritance(t *testing.T) {
 }
 
 func TestCanonicalService(t *testing.T) {
-	f := newFixture(func(f *fixture) {
+	f := newJobFixture(func(f *jobFixture) {
 		f.job.Name = new("job")
 		f.group.Services = []*api.Service{
 			{},
 			{
 				Name: "${JOB}-${TASKGROUP}-${TASK}-${NOMAD_ALLOC_ID}", Provider: "nomad", OnUpdate: "ignore",
-				CheckRestart: &api.CheckRestart{Limit: 3, Grace: duration(time.Minute)},
+				CheckRestart: &api.CheckRestart{Limit: 3, Grace: durationPointer(time.Minute)},
 				Checks:       []api.ServiceCheck{{}, {Name: "c", CheckRestart: &api.CheckRestart{Limit: 5}, SuccessBeforePassing: -1}},
 			},
 		}
@@ -199,8 +199,8 @@ func TestCanonicalService(t *testing.T) {
 		{"placeholders of a group", second.Name, "job-g-group-${NOMAD_ALLOC_ID}"},
 		{"placeholders of a task", f.task.Services[1].Name, "job-g-t"},
 		{"check_restart of the service", second.CheckRestart, nil},
-		{"check_restart of a check without", second.Checks[0].CheckRestart, api.CheckRestart{Limit: 3, Grace: duration(time.Minute)}},
-		{"check_restart of a check with", second.Checks[1].CheckRestart, api.CheckRestart{Limit: 5, Grace: duration(time.Minute)}},
+		{"check_restart of a check without", second.Checks[0].CheckRestart, api.CheckRestart{Limit: 3, Grace: durationPointer(time.Minute)}},
+		{"check_restart of a check with", second.Checks[1].CheckRestart, api.CheckRestart{Limit: 5, Grace: durationPointer(time.Minute)}},
 		{"name of a check", second.Checks[0].Name, `service: "job-g-group-${NOMAD_ALLOC_ID}" check`},
 		{"on_update of a check", second.Checks[0].OnUpdate, "ignore"},
 		{"a negative threshold", second.Checks[1].SuccessBeforePassing, 0},
@@ -209,7 +209,7 @@ func TestCanonicalService(t *testing.T) {
 	}
 }
 
-func TestCanonicalIsTidy(t *testing.T) {
+func TestCanonicalJobHasNoEmptyValues(t *testing.T) {
 	var job api.Job
 	text := `{"ID": "j", "Meta": {}, "Datacenters": [], "Constraints": [null], "TaskGroups": [null, {
 		"Name": "g", "Volumes": {"a": null, "v": {"Type": "host", "Source": "s"}}, "Services": [null, {"Checks": []}], "Networks": [],
@@ -252,43 +252,43 @@ func TestImpliedConstraints(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name        string
-		edit        func(*fixture)
+		edit        func(*jobFixture)
 		group, task []*api.Constraint
 	}{
-		{"nothing", func(*fixture) {}, nil, nil},
-		{"signals", func(f *fixture) {
+		{"nothing", func(*jobFixture) {}, nil, nil},
+		{"signals", func(f *jobFixture) {
 			f.task.KillSignal = "SIGINT"
 			f.task.Templates = []*api.Template{{ChangeMode: new("signal")}, {ChangeSignal: new("SIGUSR1")}}
 		}, []*api.Constraint{api.NewConstraint("${attr.os.signals}", "set_contains", "SIGHUP,SIGINT")}, nil},
-		{"services of nomad", func(f *fixture) {
+		{"services of nomad", func(f *jobFixture) {
 			f.group.Services = []*api.Service{{Provider: "nomad"}}
 		}, []*api.Constraint{discovery}, nil},
-		{"checks of nomad, in a task", func(f *fixture) {
+		{"checks of nomad, in a task", func(f *jobFixture) {
 			f.task.Services = []*api.Service{{Provider: "nomad", Checks: []api.ServiceCheck{{}}}}
 		}, []*api.Constraint{discovery, version}, nil},
-		{"services that the user has thought of", func(f *fixture) {
+		{"services that the user has thought of", func(f *jobFixture) {
 			f.group.Constraints = []*api.Constraint{new(*discovery)}
 			f.group.Services = []*api.Service{{Provider: "nomad"}}
 		}, []*api.Constraint{discovery}, nil},
-		{"services of consul", func(f *fixture) {
+		{"services of consul", func(f *jobFixture) {
 			f.group.Services = []*api.Service{{}}
 			f.task.Services = []*api.Service{{}}
 		}, []*api.Constraint{consul}, []*api.Constraint{consul}},
-		{"services of consul, with another version", func(f *fixture) {
+		{"services of consul, with another version", func(f *jobFixture) {
 			f.group.Constraints = []*api.Constraint{api.NewConstraint("${attr.consul.version}", "semver", ">= 2.0.0")}
 			f.group.Services = []*api.Service{{}}
 		}, []*api.Constraint{api.NewConstraint("${attr.consul.version}", "semver", ">= 2.0.0")}, nil},
-		{"bridge", func(f *fixture) { f.group.Networks = []*api.NetworkResource{{Mode: "bridge"}} }, cni, nil},
-		{"secrets", func(f *fixture) {
+		{"bridge", func(f *jobFixture) { f.group.Networks = []*api.NetworkResource{{Mode: "bridge"}} }, cni, nil},
+		{"secrets", func(f *jobFixture) {
 			f.task.Secrets = []*api.Secret{{Name: "a", Provider: "nomad"}, {Name: "b", Provider: "nomad"}}
 		}, []*api.Constraint{api.NewConstraint("${attr.plugins.secrets.nomad.version}", "is_set", "")}, nil},
-		{"an identity", func(f *fixture) {
+		{"an identity", func(f *jobFixture) {
 			f.task.Identities = []*api.WorkloadIdentity{{Name: "x"}}
 		}, []*api.Constraint{api.NewConstraint("${attr.nomad.version}", "semver", ">= 1.7.0-a")}, nil},
-		{"vault", func(f *fixture) { f.task.Vault = &api.Vault{} }, []*api.Constraint{api.NewConstraint("${attr.vault.version}", "semver", ">= 0.6.1")}, nil},
+		{"vault", func(f *jobFixture) { f.task.Vault = &api.Vault{} }, []*api.Constraint{api.NewConstraint("${attr.vault.version}", "semver", ">= 0.6.1")}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := newFixture(c.edit)
+			f := newJobFixture(c.edit)
 			sameJSON(t, "constraints of the group", f.group.Constraints, c.group)
 			sameJSON(t, "constraints of the task", f.task.Constraints, c.task)
 		})
@@ -298,7 +298,7 @@ func TestImpliedConstraints(t *testing.T) {
 // FuzzJob checks that no rule panics for any job from JSON, and that the canonical form of a
 // canonical job is unchanged.
 func FuzzJob(f *testing.F) {
-	full := newFixture(func(f *fixture) {
+	full := newJobFixture(func(f *jobFixture) {
 		f.job.Multiregion = &api.Multiregion{Regions: []*api.MultiregionRegion{{}}}
 		f.job.UI = &api.JobUIConfig{}
 		f.job.ParameterizedJob = &api.ParameterizedJobConfig{MetaRequired: []string{"a"}}
@@ -340,19 +340,19 @@ func FuzzCron(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		err := checkCron(text)
-		if again := checkCron(text); !reflect.DeepEqual(err, again) {
-			t.Errorf("%q: %v, then %v", text, err, again)
+		if decoded := checkCron(text); !reflect.DeepEqual(err, decoded) {
+			t.Errorf("%q: %v, then %v", text, err, decoded)
 		}
 	})
 }
 
-func FuzzHolds(f *testing.F) {
+func FuzzConstraintHolds(f *testing.F) {
 	for operand := range operators {
 		f.Add("1.5.0", operand, ">= 1.0")
 	}
 	f.Fuzz(func(t *testing.T, left, operand, right string) {
 		c := api.NewConstraint(left, operand, right)
-		Holds(c, func(target string) (string, bool) { return target, true })
-		checkConstraint(newReport(), c)
+		ConstraintHolds(c, func(target string) (string, bool) { return target, true })
+		checkConstraint(newFaultReport(), c)
 	})
 }

@@ -21,7 +21,7 @@ var (
 	nomadCheckTypes  = []string{"tcp", "http"}
 	consulCheckTypes = []string{"grpc", "tcp", "http", "script"}
 	initialStatuses  = []string{"", "passing", "warning", "critical"}
-	checkMethods     = []string{
+	httpCheckMethods = []string{
 		"", http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch,
 		http.MethodDelete, http.MethodConnect, http.MethodOptions, http.MethodTrace,
 	}
@@ -35,8 +35,8 @@ func (l *faultList) add(format string, args ...any) { *l = append(*l, fmt.Sprint
 // nomadCheckFaults returns the errors of a check of a service with provider nomad.
 func nomadCheckFaults(c api.ServiceCheck) []string {
 	var l faultList
-	l.common(c, nomadCheckTypes)
-	if !slices.Contains(checkMethods, strings.ToUpper(c.Method)) {
+	l.checkCommonFields(c, nomadCheckTypes)
+	if !slices.Contains(httpCheckMethods, strings.ToUpper(c.Method)) {
 		l.add("method type %q not supported in Nomad http check", c.Method)
 	}
 	if c.AddressMode == "driver" {
@@ -67,14 +67,14 @@ func nomadCheckFaults(c api.ServiceCheck) []string {
 
 func consulCheckFaults(c api.ServiceCheck) []string {
 	var l faultList
-	l.common(c, consulCheckTypes)
+	l.checkCommonFields(c, consulCheckTypes)
 	if len(c.Notes) > maxCheckNotes {
 		l.add("notes must not be longer than %d characters", maxCheckNotes)
 	}
 	return l
 }
 
-func (l *faultList) common(c api.ServiceCheck, types []string) {
+func (l *faultList) checkCommonFields(c api.ServiceCheck, types []string) {
 	kind := strings.ToLower(c.Type)
 	if !slices.Contains(types, kind) {
 		l.add("invalid check type (%q), must be one of %s", c.Type, strings.Join(types, ", "))
@@ -92,7 +92,7 @@ func (l *faultList) common(c api.ServiceCheck, types []string) {
 		l.add("timeout (%v) is lower than required minimum timeout %v", c.Timeout, minCheckTimeout)
 	}
 	if kind == "http" {
-		l.path(c.Path)
+		l.checkHTTPPath(c.Path)
 	}
 	if c.AddressMode == "auto" {
 		l.add("invalid address_mode %q - auto only valid for services", c.AddressMode)
@@ -100,15 +100,15 @@ func (l *faultList) common(c api.ServiceCheck, types []string) {
 	if !slices.Contains(initialStatuses, c.InitialStatus) {
 		l.add(`invalid initial check state (%s), must be one of "passing", "warning", "critical" or empty`, c.InitialStatus)
 	}
-	if !slices.Contains(onUpdates, c.OnUpdate) {
+	if !slices.Contains(onUpdateValues, c.OnUpdate) {
 		l.add(`on_update must be "require_healthy", "ignore_warnings", or "ignore"; got %q`, c.OnUpdate)
 	}
 	if c.CheckRestart != nil {
-		l.restart(c)
+		l.checkRestartBlock(c)
 	}
 }
 
-func (l *faultList) path(path string) {
+func (l *faultList) checkHTTPPath(path string) {
 	if path == "" {
 		l.add("http type must have http path")
 		return
@@ -118,7 +118,7 @@ func (l *faultList) path(path string) {
 	}
 }
 
-func (l *faultList) restart(c api.ServiceCheck) {
+func (l *faultList) checkRestartBlock(c api.ServiceCheck) {
 	if c.OnUpdate == api.OnUpdateIgnore {
 		l.add("on_update value %q is not compatible with check_restart", c.OnUpdate)
 	}
@@ -130,7 +130,7 @@ func (l *faultList) restart(c api.ServiceCheck) {
 	}
 }
 
-func checkHasPort(r *report, s *api.Service, c api.ServiceCheck) {
+func checkHasPort(r *faultReport, s *api.Service, c api.ServiceCheck) {
 	if strings.ToLower(c.Type) != "script" && c.Type != "" && c.PortLabel == "" && s.PortLabel == "" {
 		r.add("Check %s invalid: check requires a port but neither check nor service %q have a port", c.Name, s.Name)
 	}

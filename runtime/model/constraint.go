@@ -12,24 +12,24 @@ import (
 
 // An operator validates the value of a constraint or an affinity, and compares the two
 // sides.
-type operator struct {
-	// check reports an invalid value.
-	check func(r *report, operand, value string)
-	// holds compares the resolved sides; it is only set for operators that need both.
-	holds func(left, right string) bool
+type constraintOperator struct {
+	// checkOperands reports an invalid value.
+	checkOperands func(r *faultReport, operand, value string)
+	// evaluate compares the resolved sides; it is only set for operators that need both.
+	evaluate func(left, right string) bool
 }
 
 // operators are the operators of both constraints and affinities.
-var operators = map[string]operator{
-	"=":                          {checkPresent, equal},
-	"==":                         {checkPresent, equal},
-	"is":                         {checkPresent, equal},
+var operators = map[string]constraintOperator{
+	"=":                          {checkPresent, equalStrings},
+	"==":                         {checkPresent, equalStrings},
+	"is":                         {checkPresent, equalStrings},
 	"!=":                         {checkPresent, nil},
 	"not":                        {checkPresent, nil},
-	"<":                          {checkPresent, func(l, r string) bool { return compare(l, r) < 0 }},
-	"<=":                         {checkPresent, func(l, r string) bool { return compare(l, r) <= 0 }},
-	">":                          {checkPresent, func(l, r string) bool { return compare(l, r) > 0 }},
-	">=":                         {checkPresent, func(l, r string) bool { return compare(l, r) >= 0 }},
+	"<":                          {checkPresent, func(l, r string) bool { return compareValues(l, r) < 0 }},
+	"<=":                         {checkPresent, func(l, r string) bool { return compareValues(l, r) <= 0 }},
+	">":                          {checkPresent, func(l, r string) bool { return compareValues(l, r) > 0 }},
+	">=":                         {checkPresent, func(l, r string) bool { return compareValues(l, r) >= 0 }},
 	api.ConstraintVersion:        {checkVersion, matchesVersion},
 	api.ConstraintSemver:         {checkSemver, matchesSemver},
 	api.ConstraintRegex:          {checkRegexp, matchesRegexp},
@@ -39,50 +39,50 @@ var operators = map[string]operator{
 }
 
 // constraintOperators are the operators of constraints only.
-var constraintOperators = map[string]operator{
+var constraintOperators = map[string]constraintOperator{
 	api.ConstraintAttributeIsSet:    {checkAbsent, nil},
 	api.ConstraintAttributeIsNotSet: {checkAbsent, nil},
-	api.ConstraintDistinctHosts:     {func(*report, string, string) {}, nil},
+	api.ConstraintDistinctHosts:     {func(*faultReport, string, string) {}, nil},
 	api.ConstraintDistinctProperty:  {checkDistinctProperty, nil},
 }
 
-func checkPresent(r *report, operand, value string) {
+func checkPresent(r *faultReport, operand, value string) {
 	if value == "" {
 		r.add("Operator %q requires an RTarget", operand)
 	}
 }
 
-func checkAbsent(r *report, operand, value string) {
+func checkAbsent(r *faultReport, operand, value string) {
 	if value != "" {
 		r.add("Operator %q does not support an RTarget", operand)
 	}
 }
 
-func checkVersion(r *report, _, value string) {
+func checkVersion(r *faultReport, _, value string) {
 	if _, err := version.NewConstraint(value); err != nil {
 		r.add("Version constraint is invalid: %v", err)
 	}
 }
 
-func checkSemver(r *report, _, value string) {
+func checkSemver(r *faultReport, _, value string) {
 	if _, err := parseSemverConstraint(value); err != nil {
 		r.add("Semver constraint is invalid: %v", err)
 	}
 }
 
-func checkRegexp(r *report, _, value string) {
+func checkRegexp(r *faultReport, _, value string) {
 	if _, err := regexp.Compile(value); err != nil {
 		r.add("Regular expression failed to compile: %v", err)
 	}
 }
 
-func checkSet(r *report, _, value string) {
+func checkSet(r *faultReport, _, value string) {
 	if value == "" {
 		r.add("Set contains constraint requires an RTarget")
 	}
 }
 
-func checkDistinctProperty(r *report, _, value string) {
+func checkDistinctProperty(r *faultReport, _, value string) {
 	if value == "" {
 		return
 	}
@@ -94,11 +94,11 @@ func checkDistinctProperty(r *report, _, value string) {
 	}
 }
 
-// Holds reports whether a canonical constraint holds on a node. resolve returns the value
+// ConstraintHolds reports whether a canonical constraint holds on a node. resolve returns the value
 // of a target such as "${attr.kernel.name}", and whether it exists. Holds returns false for
 // an unknown operator, and for distinct_hosts and distinct_property, which compare several
 // allocations.
-func Holds(c *api.Constraint, resolve func(target string) (string, bool)) bool {
+func ConstraintHolds(c *api.Constraint, resolve func(target string) (string, bool)) bool {
 	left, hasLeft := resolve(c.LTarget)
 	right, hasRight := resolve(c.RTarget)
 	switch c.Operand {
@@ -110,30 +110,30 @@ func Holds(c *api.Constraint, resolve func(target string) (string, bool)) bool {
 		return !hasLeft
 	}
 	op := operators[c.Operand]
-	return op.holds != nil && hasLeft && hasRight && op.holds(left, right)
+	return op.evaluate != nil && hasLeft && hasRight && op.evaluate(left, right)
 }
 
-func equal(left, right string) bool { return left == right }
+func equalStrings(left, right string) bool { return left == right }
 
-// compare compares two texts as integers if both are integers, else as floating point
-// numbers if both are numbers, else byte by byte.
-func compare(left, right string) int {
-	if l, r, ok := parseBoth(left, right, func(s string) (int64, error) { return strconv.ParseInt(s, 10, 64) }); ok {
-		return order(l, r)
+// compareValues compares two texts as integers if both are integers, as floating point
+// numbers if both are numbers, and byte by byte otherwise.
+func compareValues(left, right string) int {
+	if l, r, ok := compareParsed(left, right, func(s string) (int64, error) { return strconv.ParseInt(s, 10, 64) }); ok {
+		return compareNumbers(l, r)
 	}
-	if l, r, ok := parseBoth(left, right, func(s string) (float64, error) { return strconv.ParseFloat(s, 64) }); ok {
-		return order(l, r)
+	if l, r, ok := compareParsed(left, right, func(s string) (float64, error) { return strconv.ParseFloat(s, 64) }); ok {
+		return compareNumbers(l, r)
 	}
 	return strings.Compare(left, right)
 }
 
-func parseBoth[T any](left, right string, parse func(string) (T, error)) (l, r T, ok bool) {
+func compareParsed[T any](left, right string, parse func(string) (T, error)) (l, r T, ok bool) {
 	l, errLeft := parse(left)
 	r, errRight := parse(right)
 	return l, r, errLeft == nil && errRight == nil
 }
 
-func order[T int64 | float64](l, r T) int {
+func compareNumbers[T int64 | float64](l, r T) int {
 	switch {
 	case l < r:
 		return -1
@@ -158,8 +158,8 @@ func matchesRegexp(left, right string) bool {
 }
 
 func containsAll(left, right string) bool {
-	have := members(left)
-	for _, want := range members(right) {
+	have := splitSet(left)
+	for _, want := range splitSet(right) {
 		if !slices.Contains(have, want) {
 			return false
 		}
@@ -168,11 +168,11 @@ func containsAll(left, right string) bool {
 }
 
 func containsAny(left, right string) bool {
-	have := members(left)
-	return slices.ContainsFunc(members(right), func(want string) bool { return slices.Contains(have, want) })
+	have := splitSet(left)
+	return slices.ContainsFunc(splitSet(right), func(want string) bool { return slices.Contains(have, want) })
 }
 
-func members(list string) []string {
+func splitSet(list string) []string {
 	parts := strings.Split(list, ",")
 	for i := range parts {
 		parts[i] = strings.TrimSpace(parts[i])
@@ -180,20 +180,20 @@ func members(list string) []string {
 	return parts
 }
 
-func checkConstraints(r *report, constraints []*api.Constraint) {
+func checkConstraints(r *faultReport, constraints []*api.Constraint) {
 	for i, c := range constraints {
-		at := r.in("constraint", strconv.Itoa(i))
+		at := r.nestedReport("constraint", strconv.Itoa(i))
 		checkConstraint(at, c)
-		r.nest(at, "Constraint %d validation failed:", i+1)
+		r.addNested(at, "Constraint %d validation failed:", i+1)
 	}
 }
 
 // checkTaskConstraints also rejects the operators that compare several allocations.
-func checkTaskConstraints(r *report, constraints []*api.Constraint) {
+func checkTaskConstraints(r *faultReport, constraints []*api.Constraint) {
 	checkConstraints(r, constraints)
 	for i, c := range constraints {
 		if isDistinct(c) {
-			r.at("constraint", strconv.Itoa(i)).add("Constraint %d has disallowed Operand at task level: %s", i+1, c.Operand)
+			r.atPath("constraint", strconv.Itoa(i)).add("Constraint %d has disallowed Operand at task level: %s", i+1, c.Operand)
 		}
 	}
 }
@@ -202,7 +202,7 @@ func isDistinct(c *api.Constraint) bool {
 	return c.Operand == api.ConstraintDistinctHosts || c.Operand == api.ConstraintDistinctProperty
 }
 
-func checkConstraint(r *report, c *api.Constraint) {
+func checkConstraint(r *faultReport, c *api.Constraint) {
 	op, ok := operators[c.Operand]
 	if !ok {
 		op, ok = constraintOperators[c.Operand]
@@ -211,7 +211,7 @@ func checkConstraint(r *report, c *api.Constraint) {
 		r.add("Unknown constraint type %q", c.Operand)
 		return
 	}
-	op.check(r, c.Operand, c.RTarget)
+	op.checkOperands(r, c.Operand, c.RTarget)
 	if c.Operand != api.ConstraintDistinctHosts {
 		checkTarget(r, c.LTarget)
 	}
@@ -224,7 +224,7 @@ var (
 	targetPrefixes = []string{"${attr.", "${meta.", "${device."}
 )
 
-func checkTarget(r *report, target string) {
+func checkTarget(r *faultReport, target string) {
 	switch {
 	case target == "":
 		r.add("no attribute provided but is required by operator")
@@ -238,21 +238,21 @@ func checkTarget(r *report, target string) {
 	}
 }
 
-func checkAffinities(r *report, jobType string, affinities []*api.Affinity) {
+func checkAffinities(r *faultReport, jobType string, affinities []*api.Affinity) {
 	if jobType == api.JobTypeSystem && len(affinities) > 0 {
-		r.at("affinity", "0").add("System jobs may not have an affinity block")
+		r.atPath("affinity", "0").add("System jobs may not have an affinity block")
 		return
 	}
 	for i, a := range affinities {
-		at := r.in("affinity", strconv.Itoa(i))
+		at := r.nestedReport("affinity", strconv.Itoa(i))
 		checkAffinity(at, a)
-		r.nest(at, "Affinity %d validation failed:", i+1)
+		r.addNested(at, "Affinity %d validation failed:", i+1)
 	}
 }
 
-func checkAffinity(r *report, a *api.Affinity) {
+func checkAffinity(r *faultReport, a *api.Affinity) {
 	if op, ok := operators[a.Operand]; ok {
-		op.check(r, a.Operand, a.RTarget)
+		op.checkOperands(r, a.Operand, a.RTarget)
 	} else {
 		r.add("Unknown affinity operator %q", a.Operand)
 	}
@@ -267,19 +267,19 @@ func checkAffinity(r *report, a *api.Affinity) {
 	}
 }
 
-func checkSpreads(r *report, jobType string, spreads []*api.Spread) {
+func checkSpreads(r *faultReport, jobType string, spreads []*api.Spread) {
 	if jobType == api.JobTypeSystem && len(spreads) > 0 {
-		r.at("spread", "0").add("System jobs may not have a spread block")
+		r.atPath("spread", "0").add("System jobs may not have a spread block")
 		return
 	}
 	for i, s := range spreads {
-		at := r.in("spread", strconv.Itoa(i))
+		at := r.nestedReport("spread", strconv.Itoa(i))
 		checkSpread(at, s)
-		r.nest(at, "Spread %d validation failed:", i+1)
+		r.addNested(at, "Spread %d validation failed:", i+1)
 	}
 }
 
-func checkSpread(r *report, s *api.Spread) {
+func checkSpread(r *faultReport, s *api.Spread) {
 	if s.Attribute == "" {
 		r.add("Missing spread attribute")
 	}

@@ -7,76 +7,78 @@ import (
 )
 
 func TestValidateConstraint(t *testing.T) {
-	constraint := func(left, operand, right string) func(*fixture) {
-		return func(f *fixture) { f.group.Constraints = []*api.Constraint{api.NewConstraint(left, operand, right)} }
+	constraint := func(left, operand, right string) func(*jobFixture) {
+		return func(f *jobFixture) { f.group.Constraints = []*api.Constraint{api.NewConstraint(left, operand, right)} }
 	}
 	cases := []faultCase{
 		{"the default operator", constraint("${attr.x}", "", "y"), nil},
-		{"= without value", constraint("${attr.x}", "=", ""), one(`Operator "=" requires an RTarget`)},
-		{"< without value", constraint("${attr.x}", "<", ""), one(`Operator "<" requires an RTarget`)},
-		{"a malformed version", constraint("${attr.x}", "version", "abc"), one("Version constraint is invalid: malformed constraint: abc")},
+		{"= without value", constraint("${attr.x}", "=", ""), singleFault(`Operator "=" requires an RTarget`)},
+		{"< without value", constraint("${attr.x}", "<", ""), singleFault(`Operator "<" requires an RTarget`)},
+		{"a malformed version", constraint("${attr.x}", "version", "abc"), singleFault("Version constraint is invalid: malformed constraint: abc")},
 		{"a version", constraint("${attr.x}", "version", "~> 1.2, < 2"), nil},
-		{"a semver with the operator of version", constraint("${attr.x}", "semver", "~> 1.0"), one("Semver constraint is invalid: Malformed constraint: ~> 1.0")},
+		{"a semver with the operator of version", constraint("${attr.x}", "semver", "~> 1.0"), singleFault("Semver constraint is invalid: Malformed constraint: ~> 1.0")},
 		{"a semver", constraint("${attr.x}", "semver", ">= 1.0.0, < 2.0.0-beta1"), nil},
-		{"a regexp that does not compile", constraint("${attr.x}", "regexp", "("), one("Regular expression failed to compile: error parsing regexp: missing closing ): `(`")},
-		{"a set without value", constraint("${attr.x}", "set_contains", ""), one("Set contains constraint requires an RTarget")},
-		{"any of a set without value", constraint("${attr.x}", "set_contains_any", ""), one("Set contains constraint requires an RTarget")},
-		{"is_set with value", constraint("${attr.x}", "is_set", "y"), one(`Operator "is_set" does not support an RTarget`)},
+		{"a regexp that does not compile", constraint("${attr.x}", "regexp", "("), singleFault("Regular expression failed to compile: error parsing regexp: missing closing ): `(`")},
+		{"a set without value", constraint("${attr.x}", "set_contains", ""), singleFault("Set contains constraint requires an RTarget")},
+		{"any of a set without value", constraint("${attr.x}", "set_contains_any", ""), singleFault("Set contains constraint requires an RTarget")},
+		{"is_set with value", constraint("${attr.x}", "is_set", "y"), singleFault(`Operator "is_set" does not support an RTarget`)},
 		{"distinct_hosts without attribute", constraint("", "distinct_hosts", "true"), nil},
-		{"distinct_property of nothing", constraint("${attr.x}", "distinct_property", "0"), one("Distinct Property must have an allowed count of 1 or greater: 0 < 1")},
-		{"distinct_property of text", constraint("${attr.x}", "distinct_property", "x"), one(`Failed to convert RTarget "x" to uint64: strconv.ParseUint: parsing "x": invalid syntax`)},
+		{"distinct_property of nothing", constraint("${attr.x}", "distinct_property", "0"), singleFault("Distinct Property must have an allowed count of 1 or greater: 0 < 1")},
+		{"distinct_property of text", constraint("${attr.x}", "distinct_property", "x"), singleFault(`Failed to convert RTarget "x" to uint64: strconv.ParseUint: parsing "x": invalid syntax`)},
 		{"distinct_property by default", constraint("${meta.rack}", "distinct_property", ""), nil},
-		{"an unknown operator", constraint("${attr.x}", "~", "y"), one(`Unknown constraint type "~"`)},
-		{"an operator that is left out", constraint("${attr.x}", "=", ""), one(`Operator "=" requires an RTarget`)},
+		{"an unknown operator", constraint("${attr.x}", "~", "y"), singleFault(`Unknown constraint type "~"`)},
+		{"an operator that is left out", constraint("${attr.x}", "=", ""), singleFault(`Operator "=" requires an RTarget`)},
 
 		{"a literal", constraint("x", "=", "y"), nil},
-		{"no attribute", constraint("", "=", "y"), one("no attribute provided but is required by operator")},
-		{"an attribute without an opening brace", constraint("$attr.x", "=", "y"), one(`attribute "$attr.x" is missing an opening brace`)},
-		{"an attribute without a closing brace", constraint("${attr.x", "=", "y"), one(`attribute "${attr.x" is missing a closing brace`)},
-		{"an attribute of nobody", constraint("${foo.x}", "=", "y"), one(`unsupported attribute "${foo.x}"`)},
-		{"the region, which is only known at run time", constraint("${node.region}", "=", "y"), one(`unsupported attribute "${node.region}"`)},
-		{"distinct_hosts of a task", func(f *fixture) {
+		{"no attribute", constraint("", "=", "y"), singleFault("no attribute provided but is required by operator")},
+		{"an attribute without an opening brace", constraint("$attr.x", "=", "y"), singleFault(`attribute "$attr.x" is missing an opening brace`)},
+		{"an attribute without a closing brace", constraint("${attr.x", "=", "y"), singleFault(`attribute "${attr.x" is missing a closing brace`)},
+		{"an attribute of nobody", constraint("${foo.x}", "=", "y"), singleFault(`unsupported attribute "${foo.x}"`)},
+		{"the region, which is only known at run time", constraint("${node.region}", "=", "y"), singleFault(`unsupported attribute "${node.region}"`)},
+		{"distinct_hosts of a task", func(f *jobFixture) {
 			f.task.Constraints = []*api.Constraint{{Operand: "distinct_hosts"}}
-		}, one("Constraint 1 has disallowed Operand at task level: distinct_hosts")},
-		{"a constraint on the job", func(f *fixture) {
+		}, singleFault("Constraint 1 has disallowed Operand at task level: distinct_hosts")},
+		{"a constraint on the job", func(f *jobFixture) {
 			f.job.Constraints = []*api.Constraint{{LTarget: "${attr.x}", RTarget: "y", Operand: "~"}}
-		}, one(`Unknown constraint type "~"`)},
+		}, singleFault(`Unknown constraint type "~"`)},
 	}
 	for _, target := range nodeTargets {
 		cases = append(cases, faultCase{"the attribute " + target, constraint(target, "=", "y"), nil})
 	}
-	runFaults(t, cases)
+	runFaultCases(t, cases)
 }
 
 func TestValidateAffinity(t *testing.T) {
-	affinity := func(a api.Affinity) func(*fixture) {
-		return func(f *fixture) { f.group.Affinities = []*api.Affinity{&a} }
+	affinity := func(a api.Affinity) func(*jobFixture) {
+		return func(f *jobFixture) { f.group.Affinities = []*api.Affinity{&a} }
 	}
-	runFaults(t, []faultCase{
+	runFaultCases(t, []faultCase{
 		{"by default", affinity(api.Affinity{LTarget: "${attr.x}", RTarget: "y"}), nil},
 		{"what Nomad makes of the weight 300", affinity(api.Affinity{LTarget: "x", RTarget: "y", Weight: new(int8(44))}), nil},
-		{"no weight", affinity(api.Affinity{LTarget: "x", RTarget: "y", Weight: new(int8(0))}), one("Affinity weight cannot be zero")},
-		{"too much weight", affinity(api.Affinity{LTarget: "x", RTarget: "y", Weight: new(int8(101))}), one("Affinity weight must be within the range [-100,100]")},
-		{"no attribute", affinity(api.Affinity{RTarget: "y"}), one("No LTarget provided but is required")},
-		{"distinct_hosts", affinity(api.Affinity{LTarget: "x", Operand: "distinct_hosts"}), one(`Unknown affinity operator "distinct_hosts"`)},
+		{"no weight", affinity(api.Affinity{LTarget: "x", RTarget: "y", Weight: new(int8(0))}), singleFault("Affinity weight cannot be zero")},
+		{"too much weight", affinity(api.Affinity{LTarget: "x", RTarget: "y", Weight: new(int8(101))}), singleFault("Affinity weight must be within the range [-100,100]")},
+		{"no attribute", affinity(api.Affinity{RTarget: "y"}), singleFault("No LTarget provided but is required")},
+		{"distinct_hosts", affinity(api.Affinity{LTarget: "x", Operand: "distinct_hosts"}), singleFault(`Unknown affinity operator "distinct_hosts"`)},
 	})
 }
 
 func TestValidateSpread(t *testing.T) {
-	spread := func(s api.Spread) func(*fixture) { return func(f *fixture) { f.group.Spreads = []*api.Spread{&s} } }
+	spread := func(s api.Spread) func(*jobFixture) {
+		return func(f *jobFixture) { f.group.Spreads = []*api.Spread{&s} }
+	}
 	target := func(value string, percent uint8) *api.SpreadTarget { return api.NewSpreadTarget(value, percent) }
-	runFaults(t, []faultCase{
-		{"no attribute", spread(api.Spread{}), one("Missing spread attribute")},
-		{"no weight", spread(api.Spread{Attribute: "x", Weight: new(int8(0))}), one("Spread block must have a positive weight from 0 to 100")},
-		{"too much weight", spread(api.Spread{Attribute: "x", Weight: new(int8(101))}), one("Spread block must have a positive weight from 0 to 100")},
-		{"one target twice", spread(api.Spread{Attribute: "x", SpreadTarget: []*api.SpreadTarget{target("a", 1), target("a", 1)}}), one(`Spread target value "a" already defined`)},
+	runFaultCases(t, []faultCase{
+		{"no attribute", spread(api.Spread{}), singleFault("Missing spread attribute")},
+		{"no weight", spread(api.Spread{Attribute: "x", Weight: new(int8(0))}), singleFault("Spread block must have a positive weight from 0 to 100")},
+		{"too much weight", spread(api.Spread{Attribute: "x", Weight: new(int8(101))}), singleFault("Spread block must have a positive weight from 0 to 100")},
+		{"one target twice", spread(api.Spread{Attribute: "x", SpreadTarget: []*api.SpreadTarget{target("a", 1), target("a", 1)}}), singleFault(`Spread target value "a" already defined`)},
 		{"a share above everything", spread(api.Spread{Attribute: "x", SpreadTarget: []*api.SpreadTarget{target("a", 101)}}),
 			[]string{`Spread target percentage for value "a" must be between 0 and 100`, "Sum of spread target percentages must not be greater than 100%; got 101%"}},
-		{"shares above everything", spread(api.Spread{Attribute: "x", SpreadTarget: []*api.SpreadTarget{target("a", 60), target("b", 60)}}), one("Sum of spread target percentages must not be greater than 100%; got 120%")},
+		{"shares above everything", spread(api.Spread{Attribute: "x", SpreadTarget: []*api.SpreadTarget{target("a", 60), target("b", 60)}}), singleFault("Sum of spread target percentages must not be greater than 100%; got 120%")},
 	})
 }
 
-func TestHolds(t *testing.T) {
+func TestConstraintHolds(t *testing.T) {
 	node := map[string]string{"set": "a, b,c", "v": "1.5.0", "beta": "2.0.0-beta1", "n": "10", "f": "1.5", "name": "linux"}
 	resolve := func(target string) (string, bool) {
 		if len(target) > 0 && target[0] == '$' {
@@ -130,7 +132,7 @@ func TestHolds(t *testing.T) {
 		{"$name", "~", "linux", false},
 		{"$name", "distinct_hosts", "", false},
 	} {
-		if got := Holds(api.NewConstraint(c.left, c.operand, c.right), resolve); got != c.want {
+		if got := ConstraintHolds(api.NewConstraint(c.left, c.operand, c.right), resolve); got != c.want {
 			t.Errorf("%s %s %s: %v, want %v", c.left, c.operand, c.right, got, c.want)
 		}
 	}

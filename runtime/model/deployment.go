@@ -5,19 +5,19 @@ import "github.com/hashicorp/nomad/api"
 // The descriptions of a deployment's status. Clients of Nomad show them, and some match
 // their text.
 const (
-	DeploymentRunning         = "Deployment is running"
-	DeploymentNeedsPromotion  = "Deployment is running but requires manual promotion"
-	DeploymentAutoPromotes    = "Deployment is running pending automatic promotion"
-	DeploymentPaused          = "Deployment is paused"
-	DeploymentSuccessful      = "Deployment completed successfully"
-	DeploymentStopped         = "Cancelled because job is stopped"
-	DeploymentNewer           = "Cancelled due to newer version of job"
-	DeploymentUnhealthy       = "Failed due to unhealthy allocations"
-	DeploymentDeadline        = "Failed due to progress deadline"
-	DeploymentMarkedAsFailed  = "Deployment marked as failed"
-	DeploymentRollsBack       = "%s - rolling back to job version %d"
-	DeploymentSameSpec        = "%s - not rolling back to stable job version %d as current job has same specification"
-	DeploymentNothingToRevert = "%s - no stable job version to auto revert to"
+	DeploymentRunning                = "Deployment is running"
+	DeploymentNeedsPromotion         = "Deployment is running but requires manual promotion"
+	DeploymentAwaitsAutoPromotion    = "Deployment is running pending automatic promotion"
+	DeploymentPaused                 = "Deployment is paused"
+	DeploymentSuccessful             = "Deployment completed successfully"
+	DeploymentCancelledJobStopped    = "Cancelled because job is stopped"
+	DeploymentCancelledNewerJob      = "Cancelled due to newer version of job"
+	DeploymentFailedAllocations      = "Failed due to unhealthy allocations"
+	DeploymentFailedProgressDeadline = "Failed due to progress deadline"
+	DeploymentMarkedAsFailed         = "Deployment marked as failed"
+	DeploymentRollback               = "%s - rolling back to job version %d"
+	DeploymentRollbackSameSpec       = "%s - not rolling back to stable job version %d as current job has same specification"
+	DeploymentNoStableVersion        = "%s - no stable job version to auto revert to"
 )
 
 // The descriptions of an allocation's desired status.

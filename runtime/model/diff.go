@@ -21,9 +21,9 @@ const (
 // listed, changed or not; a changed block also lists its unchanged attributes. Fields that
 // the agent sets are left out.
 func Diff(old, new *api.Job) *api.JobDiff {
-	from, to := partOf(old), partOf(new)
+	from, to := newDiffPart(old), newDiffPart(new)
 	diff := &api.JobDiff{
-		Type: typeOf(from, to), Fields: changedOnly(fields(from, to)), Objects: objects(from, to),
+		Type: diffType(from, to), Fields: withoutUnchanged(diffFields(from, to)), Objects: diffObjects(from, to),
 		TaskGroups: pairByName(groupsOf(old), groupsOf(new), func(g *api.TaskGroup) string { return val(g.Name) }, diffGroup),
 	}
 	for _, job := range []*api.Job{old, new} {
@@ -45,9 +45,9 @@ func groupsOf(job *api.Job) []*api.TaskGroup {
 }
 
 func diffGroup(name string, old, new *api.TaskGroup) *api.TaskGroupDiff {
-	from, to := partOf(old), partOf(new)
+	from, to := newDiffPart(old), newDiffPart(new)
 	diff := &api.TaskGroupDiff{
-		Type: typeOf(from, to), Name: name, Fields: changedOnly(fields(from, to)), Objects: objects(from, to),
+		Type: diffType(from, to), Name: name, Fields: withoutUnchanged(diffFields(from, to)), Objects: diffObjects(from, to),
 		Tasks: pairByName(tasksOf(old), tasksOf(new), func(t *api.Task) string { return t.Name }, diffTask),
 	}
 	if diff.Type == DiffNone && slices.ContainsFunc(diff.Tasks, func(t *api.TaskDiff) bool { return t.Type != DiffNone }) {
@@ -64,8 +64,8 @@ func tasksOf(g *api.TaskGroup) []*api.Task {
 }
 
 func diffTask(name string, old, new *api.Task) *api.TaskDiff {
-	from, to := partOf(old), partOf(new)
-	return &api.TaskDiff{Type: typeOf(from, to), Name: name, Fields: changedOnly(fields(from, to)), Objects: objects(from, to)}
+	from, to := newDiffPart(old), newDiffPart(new)
+	return &api.TaskDiff{Type: diffType(from, to), Name: name, Fields: withoutUnchanged(diffFields(from, to)), Objects: diffObjects(from, to)}
 }
 
 // pairByName compares the elements with equal names, sorted by name.
@@ -86,9 +86,9 @@ func pairByName[T, D any](old, new []*T, name func(*T) string, diff func(name st
 	return diffs
 }
 
-func typeOf(old, new *part) string {
+func diffType(old, new *diffPart) string {
 	switch {
-	case old == nil && new == nil, old != nil && new != nil && old.text == new.text:
+	case old == nil && new == nil, old != nil && new != nil && old.fingerprint == new.fingerprint:
 		return DiffNone
 	case old == nil:
 		return DiffAdded
@@ -98,10 +98,10 @@ func typeOf(old, new *part) string {
 	return DiffEdited
 }
 
-// fields compares the attributes of two parts, of which one may be nil.
-func fields(old, new *part) []*api.FieldDiff {
-	before, after := old.attributes(), new.attributes()
-	keys := make(map[string]attribute)
+// diffFields compares the attributes of two parts, of which one may be nil.
+func diffFields(old, new *diffPart) []*api.FieldDiff {
+	before, after := old.attributesOrNil(), new.attributesOrNil()
+	keys := make(map[string]diffAttribute)
 	maps.Copy(keys, before)
 	maps.Copy(keys, after)
 	var diffs []*api.FieldDiff
@@ -127,25 +127,25 @@ func fields(old, new *part) []*api.FieldDiff {
 	return diffs
 }
 
-func changedOnly(diffs []*api.FieldDiff) []*api.FieldDiff {
+func withoutUnchanged(diffs []*api.FieldDiff) []*api.FieldDiff {
 	return slices.DeleteFunc(diffs, func(f *api.FieldDiff) bool { return f.Type == DiffNone })
 }
 
-// objects compares the blocks of two parts, of which one may be nil. Equal blocks are not
+// diffObjects compares the blocks of two parts, of which one may be nil. Equal blocks are not
 // listed.
-func objects(old, new *part) []*api.ObjectDiff {
-	deleted, added := unmatchedParts(old.blocks(), new.blocks()), unmatchedParts(new.blocks(), old.blocks())
+func diffObjects(old, new *diffPart) []*api.ObjectDiff {
+	deleted, added := unmatchedParts(old.partsOrNil(), new.partsOrNil()), unmatchedParts(new.partsOrNil(), old.partsOrNil())
 	type id struct{ name, key string }
-	byID := make(map[id][]*part)
+	byID := make(map[id][]*diffPart)
 	for _, p := range deleted {
 		if p.key != "" {
 			byID[id{p.name, p.key}] = append(byID[id{p.name, p.key}], p)
 		}
 	}
-	paired := make(map[*part]bool)
+	paired := make(map[*diffPart]bool)
 	var diffs []*api.ObjectDiff
 	for _, to := range added {
-		var from *part
+		var from *diffPart
 		if same := byID[id{to.name, to.key}]; len(same) > 0 {
 			from, byID[id{to.name, to.key}] = same[0], same[1:]
 			paired[from] = true
@@ -161,20 +161,20 @@ func objects(old, new *part) []*api.ObjectDiff {
 	return diffs
 }
 
-func diffObject(old, new *part) *api.ObjectDiff {
-	return &api.ObjectDiff{Type: typeOf(old, new), Name: cmp.Or(old, new).name, Fields: fields(old, new), Objects: objects(old, new)}
+func diffObject(old, new *diffPart) *api.ObjectDiff {
+	return &api.ObjectDiff{Type: diffType(old, new), Name: cmp.Or(old, new).name, Fields: diffFields(old, new), Objects: diffObjects(old, new)}
 }
 
 // unmatchedParts returns the parts that have no equal part among the others. Each of the others
 // matches one part only.
-func unmatchedParts(parts, others []*part) []*part {
+func unmatchedParts(parts, otherIdentities []*diffPart) []*diffPart {
 	left := make(map[string]int)
-	for _, p := range others {
-		left[p.name+p.text]++
+	for _, p := range otherIdentities {
+		left[p.name+p.fingerprint]++
 	}
-	var out []*part
+	var out []*diffPart
 	for _, p := range parts {
-		if left[p.name+p.text]--; left[p.name+p.text] < 0 {
+		if left[p.name+p.fingerprint]--; left[p.name+p.fingerprint] < 0 {
 			out = append(out, p)
 		}
 	}
@@ -234,7 +234,7 @@ func taskAnnotation(g *api.TaskGroupDiff, t *api.TaskDiff, before, after taskIde
 		return "forces create"
 	case g.Type == DiffDeleted:
 		return "forces destroy"
-	case t.Type == DiffEdited && sameText(before.of(g.Name, t.Name), after.of(g.Name, t.Name)):
+	case t.Type == DiffEdited && sameJSONForm(before.of(g.Name, t.Name), after.of(g.Name, t.Name)):
 		return "forces in-place update"
 	}
 	return "forces create/destroy update"

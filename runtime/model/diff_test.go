@@ -38,11 +38,11 @@ func diffJob(edit func(*api.Job)) *api.Job {
 	return job
 }
 
-func group0(j *api.Job) *api.TaskGroup { return j.TaskGroups[0] }
-func task0(j *api.Job) *api.Task       { return j.TaskGroups[0].Tasks[0] }
+func firstGroup(j *api.Job) *api.TaskGroup { return j.TaskGroups[0] }
+func firstTask(j *api.Job) *api.Task       { return j.TaskGroups[0].Tasks[0] }
 
-// render formats a diff as one line per entry, without the context of a change.
-func render(d *api.JobDiff) string {
+// formatDiff formats a diff as one line per entry, without the context of a change.
+func formatDiff(d *api.JobDiff) string {
 	var b strings.Builder
 	line := func(depth int, kind, text string, notes ...string) {
 		fmt.Fprintf(&b, "%s%s %s", strings.Repeat("  ", depth), kind, text)
@@ -58,25 +58,25 @@ func render(d *api.JobDiff) string {
 			}
 		}
 	}
-	var objects func(depth int, all []*api.ObjectDiff)
-	objects = func(depth int, all []*api.ObjectDiff) {
+	var writeObjects func(depth int, all []*api.ObjectDiff)
+	writeObjects = func(depth int, all []*api.ObjectDiff) {
 		for _, o := range all {
 			line(depth, o.Type, "{"+o.Name+"}")
 			fields(depth+1, o.Fields)
-			objects(depth+1, o.Objects)
+			writeObjects(depth+1, o.Objects)
 		}
 	}
 	line(0, d.Type, "job "+d.ID)
 	fields(1, d.Fields)
-	objects(1, d.Objects)
+	writeObjects(1, d.Objects)
 	for _, g := range d.TaskGroups {
 		line(1, g.Type, "group "+g.Name)
 		fields(2, g.Fields)
-		objects(2, g.Objects)
+		writeObjects(2, g.Objects)
 		for _, t := range g.Tasks {
 			line(2, t.Type, "task "+t.Name, t.Annotations...)
 			fields(3, t.Fields)
-			objects(3, t.Objects)
+			writeObjects(3, t.Objects)
 		}
 	}
 	return b.String()
@@ -111,23 +111,23 @@ Edited job web
     Added Datacenters "" "dc2"
   None group app
     None task main`},
-		{"the count grows", func(j *api.Job) { group0(j).Count = new(10) }, `
+		{"the count grows", func(j *api.Job) { firstGroup(j).Count = new(10) }, `
 Edited job web
   Edited group app
     Edited Count "2" "10" (forces create)
     None task main`},
-		{"the count shrinks", func(j *api.Job) { group0(j).Count = new(1) }, `
+		{"the count shrinks", func(j *api.Job) { firstGroup(j).Count = new(1) }, `
 Edited job web
   Edited group app
     Edited Count "2" "1" (forces destroy)
     None task main`},
-		{"a task can take the change", func(j *api.Job) { task0(j).KillTimeout = new(7 * time.Second); task0(j).Leader = true }, `
+		{"a task can take the change", func(j *api.Job) { firstTask(j).KillTimeout = new(7 * time.Second); firstTask(j).Leader = true }, `
 Edited job web
   Edited group app
     Edited task main (forces in-place update)
       Edited KillTimeout "5000000000" "7000000000"
       Edited Leader "false" "true"`},
-		{"environment, with and without text", func(j *api.Job) { task0(j).Env = map[string]string{"B": "", "A": "2"} }, `
+		{"environment, with and without text", func(j *api.Job) { firstTask(j).Env = map[string]string{"B": "", "A": "2"} }, `
 Edited job web
   Edited group app
     Edited task main (forces create/destroy update)
@@ -135,7 +135,7 @@ Edited job web
       Added Env[B] "" ""
       Deleted Env[EMPTY] "" ""`},
 		{"the configuration of the driver", func(j *api.Job) {
-			task0(j).Config = map[string]any{"command": "/bin/sleep", "args": []any{"10"}, "labels": []any{map[string]any{"a": 2}}}
+			firstTask(j).Config = map[string]any{"command": "/bin/sleep", "args": []any{"10"}, "labels": []any{map[string]any{"a": 2}}}
 		}, `
 Edited job web
   Edited group app
@@ -143,7 +143,7 @@ Edited job web
       Edited {Config}
         Deleted args[1] "x" ""
         Edited labels[0][a] "1" "2"`},
-		{"one of a set is another one", func(j *api.Job) { task0(j).Constraints[0].RTarget = "darwin" }, `
+		{"one of a set is another one", func(j *api.Job) { firstTask(j).Constraints[0].RTarget = "darwin" }, `
 Edited job web
   Edited group app
     Edited task main (forces in-place update)
@@ -156,7 +156,7 @@ Edited job web
         Deleted Operand "=" ""
         Deleted RTarget "linux" ""`},
 		{"a service is found again by its name", func(j *api.Job) {
-			s := group0(j).Services[0]
+			s := firstGroup(j).Services[0]
 			s.Tags, s.Checks[0].Path = []string{"b"}, "/health"
 		}, `
 Edited job web
@@ -168,7 +168,7 @@ Edited job web
         Added Tags "" "b"
         Deleted Tags "a" ""
     None task main`},
-		{"ports", func(j *api.Job) { group0(j).Networks[0].ReservedPorts = []api.Port{{Label: "x", Value: 80}} }, `
+		{"ports", func(j *api.Job) { firstGroup(j).Networks[0].ReservedPorts = []api.Port{{Label: "x", Value: 80}} }, `
 Edited job web
   Edited group app
     Added {Network}
@@ -194,21 +194,21 @@ Edited job web
         Deleted To "0" ""
         Deleted Value "0" ""
     None task main`},
-		{"a template", func(j *api.Job) { task0(j).Templates[0].EmbeddedTmpl = new("two") }, `
+		{"a template", func(j *api.Job) { firstTask(j).Templates[0].EmbeddedTmpl = new("two") }, `
 Edited job web
   Edited group app
     Edited task main (forces create/destroy update)
       Edited {Template}
         Edited EmbeddedTmpl "one" "two"`},
-		{"a duration that was not set", func(j *api.Job) { group0(j).ShutdownDelay = new(2 * time.Second) }, `
+		{"a duration that was not set", func(j *api.Job) { firstGroup(j).ShutdownDelay = new(2 * time.Second) }, `
 Edited job web
   Edited group app
     Added ShutdownDelay "" "2000000000"
     None task main`},
 		{"a block that Nomad does not show", func(j *api.Job) {
-			task0(j).Lifecycle = &api.TaskLifecycle{Hook: "prestart"}
+			firstTask(j).Lifecycle = &api.TaskLifecycle{Hook: "prestart"}
 			j.Spreads = []*api.Spread{{Attribute: "${node.datacenter}", Weight: new(int8(50))}}
-			group0(j).MaxRunDuration = new(time.Minute)
+			firstGroup(j).MaxRunDuration = new(time.Minute)
 		}, `
 Edited job web
   Added {Spread}
@@ -225,20 +225,20 @@ Edited job web
 			old, new := diffJob(nil), diffJob(c.edit)
 			diff := Diff(old, new)
 			Annotate(diff, old, new, nil)
-			if got := render(diff); got != c.want[1:]+"\n" {
+			if got := formatDiff(diff); got != c.want[1:]+"\n" {
 				t.Errorf("got\n%s\nwant%s", got, c.want)
 			}
 			// In the reverse diff, added entries are deleted.
-			back := render(Diff(new, old))
-			if added, deleted := strings.Count(render(diff), "Added "), strings.Count(back, "Deleted "); added != deleted {
+			back := formatDiff(Diff(new, old))
+			if added, deleted := strings.Count(formatDiff(diff), "Added "), strings.Count(back, "Deleted "); added != deleted {
 				t.Errorf("%d added, the other way %d deleted\n%s", added, deleted, back)
 			}
 		})
 	}
 }
 
-func TestDiffShowsWhatStandsBesideAChange(t *testing.T) {
-	diff := Diff(diffJob(nil), diffJob(func(j *api.Job) { task0(j).LogConfig.MaxFiles = new(4) }))
+func TestDiffShowsUnchangedFieldsOfAChangedBlock(t *testing.T) {
+	diff := Diff(diffJob(nil), diffJob(func(j *api.Job) { firstTask(j).LogConfig.MaxFiles = new(4) }))
 	log := diff.TaskGroups[0].Tasks[0].Objects[0]
 	if log.Name != "LogConfig" {
 		t.Fatalf("object %q", log.Name)
@@ -256,13 +256,13 @@ func TestDiffOfAWholeJob(t *testing.T) {
 	Annotate(diff, nil, job, updates)
 	if g := diff.TaskGroups[0]; diff.Type != DiffAdded || diff.ID != "web" || g.Type != DiffAdded || len(g.Updates) != 1 || g.Updates["create"] != 2 ||
 		fmt.Sprint(g.Tasks[0].Annotations) != "[forces create]" {
-		t.Errorf("%s %v", render(diff), g.Updates)
+		t.Errorf("%s %v", formatDiff(diff), g.Updates)
 	}
 	if diff := Diff(job, nil); diff.Type != DiffDeleted || diff.TaskGroups[0].Tasks[0].Type != DiffDeleted {
-		t.Error(render(diff))
+		t.Error(formatDiff(diff))
 	}
 	// A removed group includes its tasks.
-	other := diffJob(func(j *api.Job) { group0(j).Name = new("new") })
+	other := diffJob(func(j *api.Job) { firstGroup(j).Name = new("new") })
 	diff = Diff(job, other)
 	Annotate(diff, job, other, nil)
 	for i, want := range []string{"[forces destroy]", "[forces create]"} {
@@ -275,11 +275,11 @@ func TestDiffOfAWholeJob(t *testing.T) {
 // A change of any field of the client's types is shown.
 func TestDiffSeesEachAttribute(t *testing.T) {
 	seen := make(map[reflect.Type]bool)
-	var look func(reflect.Type)
-	look = func(in reflect.Type) {
+	var visitType func(reflect.Type)
+	visitType = func(in reflect.Type) {
 		switch in.Kind() {
 		case reflect.Pointer, reflect.Slice, reflect.Map:
-			look(in.Elem())
+			visitType(in.Elem())
 			return
 		case reflect.Struct:
 		default:
@@ -289,21 +289,21 @@ func TestDiffSeesEachAttribute(t *testing.T) {
 			return
 		}
 		seen[in] = true
-		plain := structPart("", "", reflect.New(in).Elem())
+		plain := newStructPart("", "", reflect.New(in).Elem())
 		for i := range in.NumField() {
 			f := in.Field(i)
-			look(f.Type)
+			visitType(f.Type)
 			if f.Tag.Get("json") == "-" || slices.Contains(diffHidden[in], f.Name) {
 				continue
 			}
 			changed := reflect.New(in).Elem()
 			set(changed.Field(i))
-			if structPart("", "", changed).text == plain.text {
+			if newStructPart("", "", changed).fingerprint == plain.fingerprint {
 				t.Errorf("%s.%s is not seen", in, f.Name)
 			}
 		}
 	}
-	look(reflect.TypeFor[api.Job]())
+	visitType(reflect.TypeFor[api.Job]())
 	if len(seen) < 40 {
 		t.Errorf("only %d types", len(seen))
 	}

@@ -11,29 +11,29 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// part is a block of a job in the form in which a diff shows it: attributes as text, and
+// diffPart is a block of a job in the form in which a diff shows it: attributes as text, and
 // inner blocks.
-type part struct {
+type diffPart struct {
 	name string
 	// key identifies the part among parts of the same name. Parts without a key form a
 	// set: they are added or deleted, but never edited.
 	key   string
-	attrs map[string]attribute
-	parts []*part
-	// text is equal for equal parts.
-	text string
+	attrs map[string]diffAttribute
+	parts []*diffPart
+	// fingerprint is the same text for equal parts.
+	fingerprint string
 }
 
-type attribute struct{ name, text string }
+type diffAttribute struct{ name, text string }
 
-func (p *part) attributes() map[string]attribute {
+func (p *diffPart) attributesOrNil() map[string]diffAttribute {
 	if p == nil {
 		return nil
 	}
 	return p.attrs
 }
 
-func (p *part) blocks() []*part {
+func (p *diffPart) partsOrNil() []*diffPart {
 	if p == nil {
 		return nil
 	}
@@ -78,28 +78,28 @@ var diffKeys = map[reflect.Type]string{
 // singletonKey is the key of a block that exists at most once.
 const singletonKey = "the only"
 
-// partOf returns the part of a job, a group or a task; nil for nil.
-func partOf[T any](v *T) *part {
+// newDiffPart returns the part of a job, a group or a task; nil for nil.
+func newDiffPart[T any](v *T) *diffPart {
 	if v == nil {
 		return nil
 	}
-	return structPart("", singletonKey, reflect.ValueOf(v).Elem())
+	return newStructPart("", singletonKey, reflect.ValueOf(v).Elem())
 }
 
-func structPart(name, key string, v reflect.Value) *part {
-	p := &part{name: name, key: key, attrs: make(map[string]attribute)}
+func newStructPart(name, key string, v reflect.Value) *diffPart {
+	p := &diffPart{name: name, key: key, attrs: make(map[string]diffAttribute)}
 	hidden := diffHidden[v.Type()]
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
 		if f.IsExported() && f.Tag.Get("json") != "-" && !slices.Contains(hidden, f.Name) {
-			p.add(f.Name, v.Field(i))
+			p.addField(f.Name, v.Field(i))
 		}
 	}
-	return p.finish()
+	return p.sortAndFingerprint()
 }
 
-// add adds one field of a struct.
-func (p *part) add(name string, v reflect.Value) {
+// addField adds one field of a struct.
+func (p *diffPart) addField(name string, v reflect.Value) {
 	kind := v.Kind()
 	if kind == reflect.Pointer {
 		kind = v.Type().Elem().Kind()
@@ -107,18 +107,18 @@ func (p *part) add(name string, v reflect.Value) {
 	switch kind {
 	case reflect.Struct:
 		if v = reflect.Indirect(v); v.IsValid() {
-			p.parts = append(p.parts, structPart(diffName(name), singletonKey, v))
+			p.parts = append(p.parts, newStructPart(diffName(name), singletonKey, v))
 		}
 	case reflect.Slice:
 		p.addList(name, v)
 	case reflect.Map:
 		p.addMap(name, v)
 	default:
-		p.set(name, scalarText(v))
+		p.setAttribute(name, formatScalar(v))
 	}
 }
 
-func (p *part) set(name, text string) { p.attrs[name] = attribute{name, text} }
+func (p *diffPart) setAttribute(name, text string) { p.attrs[name] = diffAttribute{name, text} }
 
 func diffName(field string) string {
 	if name, ok := diffNames[field]; ok {
@@ -129,68 +129,68 @@ func diffName(field string) string {
 
 // addList adds a list of blocks, or a list of texts as one block in which each attribute
 // has the name of the list.
-func (p *part) addList(name string, v reflect.Value) {
+func (p *diffPart) addList(name string, v reflect.Value) {
 	if v.Len() == 0 {
 		return
 	}
-	set := &part{name: name, key: singletonKey, attrs: make(map[string]attribute)}
+	set := &diffPart{name: name, key: singletonKey, attrs: make(map[string]diffAttribute)}
 	for i := range v.Len() {
 		e := v.Index(i)
 		for e.Kind() == reflect.Pointer {
 			e = e.Elem()
 		}
 		if e.Kind() == reflect.Struct {
-			p.parts = append(p.parts, structPart(diffName(name), keyOf(e), e))
+			p.parts = append(p.parts, newStructPart(diffName(name), diffKeyOf(e), e))
 			continue
 		}
-		text := scalarText(e)
-		set.attrs[text] = attribute{name, text}
+		text := formatScalar(e)
+		set.attrs[text] = diffAttribute{name, text}
 	}
 	if len(set.attrs) > 0 {
-		p.parts = append(p.parts, set.finish())
+		p.parts = append(p.parts, set.sortAndFingerprint())
 	}
 }
 
-func keyOf(v reflect.Value) string {
+func diffKeyOf(v reflect.Value) string {
 	field, ok := diffKeys[v.Type()]
 	if !ok {
 		return ""
 	}
-	return "of " + scalarText(v.FieldByName(field))
+	return "of " + formatScalar(v.FieldByName(field))
 }
 
 // addMap adds a map of texts as attributes with an index, a map of blocks as blocks, and
 // any other map as one block.
-func (p *part) addMap(name string, v reflect.Value) {
+func (p *diffPart) addMap(name string, v reflect.Value) {
 	switch elem := v.Type().Elem(); elem.Kind() {
 	case reflect.String:
 		for key, value := range v.Seq2() {
-			p.set(name+"["+key.String()+"]", value.String())
+			p.setAttribute(name+"["+key.String()+"]", value.String())
 		}
 	case reflect.Pointer:
 		for _, value := range v.Seq2() {
-			p.parts = append(p.parts, structPart(diffName(name), keyOf(value.Elem()), value.Elem()))
+			p.parts = append(p.parts, newStructPart(diffName(name), diffKeyOf(value.Elem()), value.Elem()))
 		}
 	default:
 		if v.Len() == 0 {
 			return
 		}
-		free := &part{name: name, key: singletonKey, attrs: make(map[string]attribute)}
+		free := &diffPart{name: name, key: singletonKey, attrs: make(map[string]diffAttribute)}
 		for key, value := range v.Seq2() {
 			free.flatten(key.String(), value)
 		}
-		p.parts = append(p.parts, free.finish())
+		p.parts = append(p.parts, free.sortAndFingerprint())
 	}
 }
 
 // flatten adds a value of a configuration without a schema.
-func (p *part) flatten(path string, v reflect.Value) {
+func (p *diffPart) flatten(path string, v reflect.Value) {
 	for v.Kind() == reflect.Interface || v.Kind() == reflect.Pointer {
 		v = v.Elem()
 	}
 	switch {
 	case !v.IsValid():
-		p.set(path, "")
+		p.setAttribute(path, "")
 	case v.Kind() == reflect.Map:
 		for key, value := range v.Seq2() {
 			p.flatten(fmt.Sprintf("%s[%v]", path, key), value)
@@ -200,19 +200,19 @@ func (p *part) flatten(path string, v reflect.Value) {
 			p.flatten(fmt.Sprintf("%s[%d]", path, i), v.Index(i))
 		}
 	default:
-		p.set(path, scalarText(v))
+		p.setAttribute(path, formatScalar(v))
 	}
 }
 
-// scalarText formats a value for diffs. An unset number is zero, as in Nomad's own form of
+// formatScalar formats a value for diffs. An unset number is zero, as in Nomad's own form of
 // a job; an unset duration is empty.
-func scalarText(v reflect.Value) string {
+func formatScalar(v reflect.Value) string {
 	if v.Kind() == reflect.Pointer {
 		if v.IsNil() {
 			if v.Type().Elem() == reflect.TypeFor[time.Duration]() {
 				return ""
 			}
-			return scalarText(reflect.Zero(v.Type().Elem()))
+			return formatScalar(reflect.Zero(v.Type().Elem()))
 		}
 		v = v.Elem()
 	}
@@ -228,9 +228,11 @@ func scalarText(v reflect.Value) string {
 	return fmt.Sprint(v.Interface())
 }
 
-// finish sorts the inner parts and computes the text of the part.
-func (p *part) finish() *part {
-	slices.SortStableFunc(p.parts, func(a, b *part) int { return strings.Compare(a.name+"\x00"+a.text, b.name+"\x00"+b.text) })
+// sortAndFingerprint sorts the inner parts and sets the fingerprint of the part.
+func (p *diffPart) sortAndFingerprint() *diffPart {
+	slices.SortStableFunc(p.parts, func(a, b *diffPart) int {
+		return strings.Compare(a.name+"\x00"+a.fingerprint, b.name+"\x00"+b.fingerprint)
+	})
 	lines := make([]string, 0, len(p.attrs))
 	for key, a := range p.attrs {
 		lines = append(lines, strconv.Quote(key)+"="+strconv.Quote(a.text))
@@ -239,9 +241,9 @@ func (p *part) finish() *part {
 	var b strings.Builder
 	b.WriteString("{" + strings.Join(lines, ","))
 	for _, child := range p.parts {
-		b.WriteString(";" + child.name + child.text)
+		b.WriteString(";" + child.name + child.fingerprint)
 	}
 	b.WriteString("}")
-	p.text = b.String()
+	p.fingerprint = b.String()
 	return p
 }

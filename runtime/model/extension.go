@@ -39,57 +39,57 @@ func admittedUsers(meta map[string]string) (users []string) {
 }
 
 // checkExtensions checks the meta keys that start with lite_.
-func checkExtensions(r *report, job *api.Job) {
+func checkExtensions(r *faultReport, job *api.Job) {
 	where := fmt.Sprintf("job %q", val(job.ID))
 	checkMetaKeys(r, "job", where, job.Meta)
 	for _, g := range job.TaskGroups {
-		at, inGroup := r.at("group", val(g.Name)), fmt.Sprintf("group %q of %s", val(g.Name), where)
+		at, inGroup := r.atPath("group", val(g.Name)), fmt.Sprintf("group %q of %s", val(g.Name), where)
 		checkMetaKeys(at, "group", inGroup, g.Meta)
 		for _, t := range g.Tasks {
-			checkMetaKeys(at.at("task", t.Name), "task", fmt.Sprintf("task %q in %s", t.Name, inGroup), t.Meta)
+			checkMetaKeys(at.atPath("task", t.Name), "task", fmt.Sprintf("task %q in %s", t.Name, inGroup), t.Meta)
 		}
 		e := readExtensions(job, g)
 		for _, f := range e.faults {
 			if f.task == "" {
-				at.at("meta", f.key).add("%s of %s: %s", f.key, inGroup, f.text)
+				at.atPath("meta", f.key).add("%s of %s: %s", f.key, inGroup, f.text)
 			} else {
-				at.at("task", f.task, "meta", f.key).add("%s of task %q in %s: %s", f.key, f.task, inGroup, f.text)
+				at.atPath("task", f.task, "meta", f.key).add("%s of task %q in %s: %s", f.key, f.task, inGroup, f.text)
 			}
 		}
 	}
 }
 
-func checkMetaKeys(r *report, block, where string, meta map[string]string) {
+func checkMetaKeys(r *faultReport, block, where string, meta map[string]string) {
 	for _, key := range slices.Sorted(maps.Keys(meta)) {
 		home, known := metaKeys[key]
 		switch {
 		case key == metaUsers && block == home && len(admittedUsers(meta)) == 0:
-			r.at("meta", key).add("%s of %s: it names no user: write names or uids, like \"www-data, postgres\"", key, where)
+			r.atPath("meta", key).add("%s of %s: it names no user: write names or uids, like \"www-data, postgres\"", key, where)
 		case !strings.HasPrefix(key, metaPrefix), strings.HasPrefix(key, HookPrefix), home == block:
 		case known:
-			r.at("meta", key).add("%s of %s: it belongs into the meta block of a %s", key, where, home)
+			r.atPath("meta", key).add("%s of %s: it belongs into the meta block of a %s", key, where, home)
 		default:
-			r.at("meta", key).add("%s of %s: keys that begin with %s switch on extensions, and there are only %s, %s, %s, %s and %sNAME",
+			r.atPath("meta", key).add("%s of %s: keys that begin with %s switch on extensions, and there are only %s, %s, %s, %s and %sNAME",
 				key, where, metaPrefix, metaAfter, metaRerun, metaRestartGroup, metaUsers, HookPrefix)
 		}
 	}
 }
 
-// extensions are the lifecycle extensions in the meta of a group and its tasks.
-type extensions struct {
-	used   bool
-	tasks  []lifecycle.Node
-	group  lifecycle.RestartGroup
-	faults []metaFault
+// groupExtensions are the lifecycle extensions in the meta of a group and its tasks.
+type groupExtensions struct {
+	anyUsed bool
+	tasks   []lifecycle.Node
+	group   lifecycle.RestartGroup
+	faults  []metaFault
 }
 
 type metaFault struct{ task, key, text string }
 
-func readExtensions(job *api.Job, g *api.TaskGroup) (e extensions) {
+func readExtensions(job *api.Job, g *api.TaskGroup) (e groupExtensions) {
 	if !usesExtensions(g) {
 		return e
 	}
-	e.used = true
+	e.anyUsed = true
 	fail := func(task, key string, err error) {
 		e.faults = append(e.faults, metaFault{task, key, err.Error()})
 	}
@@ -100,7 +100,7 @@ func readExtensions(job *api.Job, g *api.TaskGroup) (e extensions) {
 		}
 	}
 	for _, t := range g.Tasks {
-		n := nodeOf(job, g, t)
+		n := lifecycleNodeOf(job, g, t)
 		if text, ok := t.Meta[metaAfter]; ok {
 			var err error
 			if n.After, err = lifecycle.ParseAfter(text); err != nil {
@@ -132,8 +132,8 @@ func usesExtensions(g *api.TaskGroup) bool {
 	})
 }
 
-func nodeOf(job *api.Job, g *api.TaskGroup, t *api.Task) lifecycle.Node {
-	n := lifecycle.Node{Task: lifecycle.Task{Name: t.Name, Stage: lifecycle.MainTask}, Leader: t.Leader, HasCheck: isChecked(g, t)}
+func lifecycleNodeOf(job *api.Job, g *api.TaskGroup, t *api.Task) lifecycle.Node {
+	n := lifecycle.Node{Task: lifecycle.Task{Name: t.Name, Stage: lifecycle.MainTask}, Leader: t.Leader, HasCheck: isHealthChecked(g, t)}
 	if t.Lifecycle != nil {
 		n.Stage = lifecycle.StageOf(t.Lifecycle.Hook, t.Lifecycle.Sidecar)
 	}
@@ -141,10 +141,10 @@ func nodeOf(job *api.Job, g *api.TaskGroup, t *api.Task) lifecycle.Node {
 	return n
 }
 
-// isChecked reports whether checks determine the health of the task: checks of its own
+// isHealthChecked reports whether checks determine the health of the task: checks of its own
 // services, or checks of the group's services that name it. Checks that deployments ignore
 // do not count.
-func isChecked(g *api.TaskGroup, t *api.Task) bool {
+func isHealthChecked(g *api.TaskGroup, t *api.Task) bool {
 	determinesHealth := func(s *api.Service, task string) bool {
 		return s.Provider == providerNomad && slices.ContainsFunc(s.Checks, func(c api.ServiceCheck) bool {
 			onUpdate := c.OnUpdate
@@ -175,7 +175,7 @@ func Extensions(job *api.Job, g *api.TaskGroup) (*lifecycle.Group, error) {
 		f := e.faults[0]
 		return nil, fmt.Errorf("%s of task %q: %s", f.key, f.task, f.text)
 	}
-	if !e.used {
+	if !e.anyUsed {
 		return nil, nil
 	}
 	tasks := make([]lifecycle.Task, len(e.tasks))
@@ -192,7 +192,7 @@ func GateGraph(job *api.Job) string {
 	var b strings.Builder
 	for _, g := range job.TaskGroups {
 		e := readExtensions(job, g)
-		if !e.used || len(e.faults) > 0 {
+		if !e.anyUsed || len(e.faults) > 0 {
 			continue
 		}
 		if b.Len() > 0 {

@@ -8,16 +8,16 @@ import (
 )
 
 // A fixture is a valid job with one group and one task, which a test case makes invalid.
-type fixture struct {
+type jobFixture struct {
 	job   *api.Job
 	group *api.TaskGroup
 	task  *api.Task
 }
 
-func newFixture(edits ...func(*fixture)) *fixture {
+func newJobFixture(edits ...func(*jobFixture)) *jobFixture {
 	task := &api.Task{Name: "t", Driver: "d"}
 	group := &api.TaskGroup{Name: new("g"), Tasks: []*api.Task{task}}
-	f := &fixture{&api.Job{ID: new("j"), TaskGroups: []*api.TaskGroup{group}}, group, task}
+	f := &jobFixture{&api.Job{ID: new("j"), TaskGroups: []*api.TaskGroup{group}}, group, task}
 	for _, edit := range edits {
 		edit(f)
 	}
@@ -25,10 +25,10 @@ func newFixture(edits ...func(*fixture)) *fixture {
 	return f
 }
 
-func (f *fixture) jobType(name string) { f.job.Type = &name }
+func (f *jobFixture) setJobType(name string) { f.job.Type = &name }
 
-// second adds a group like the first.
-func (f *fixture) second(name string) *api.TaskGroup {
+// addGroup adds a group with one task, like the first group.
+func (f *jobFixture) addGroup(name string) *api.TaskGroup {
 	g := &api.TaskGroup{Name: &name, Tasks: []*api.Task{{Name: "t", Driver: "d"}}}
 	f.job.TaskGroups = append(f.job.TaskGroups, g)
 	return g
@@ -37,16 +37,16 @@ func (f *fixture) second(name string) *api.TaskGroup {
 // A faultCase is a job and all errors that Validate returns for it.
 type faultCase struct {
 	name string
-	edit func(*fixture)
+	edit func(*jobFixture)
 	want []string
 }
 
-func runFaults(t *testing.T, cases []faultCase) {
+func runFaultCases(t *testing.T, cases []faultCase) {
 	t.Helper()
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			var got []string
-			for _, fault := range Faults(Validate(newFixture(c.edit).job)) {
+			for _, fault := range Faults(Validate(newJobFixture(c.edit).job)) {
 				got = append(got, fault.Text)
 			}
 			if !slices.Equal(got, c.want) {
@@ -56,4 +56,4 @@ func runFaults(t *testing.T, cases []faultCase) {
 	}
 }
 
-func one(text string) []string { return []string{text} }
+func singleFault(text string) []string { return []string{text} }

@@ -10,11 +10,11 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-const minDiskMB = 10
+const minEphemeralDiskMB = 10
 
-func index(i int) string { return strconv.Itoa(i) }
+func indexText(i int) string { return strconv.Itoa(i) }
 
-func checkGroup(r *report, job *api.Job, g *api.TaskGroup) {
+func checkGroup(r *faultReport, job *api.Job, g *api.TaskGroup) {
 	jobType := val(job.Type)
 	switch name := val(g.Name); {
 	case name == "":
@@ -23,32 +23,32 @@ func checkGroup(r *report, job *api.Job, g *api.TaskGroup) {
 		r.add("Task group name contains null character")
 	}
 	if val(g.Count) < 0 {
-		r.at("count").add("Task group count can't be negative")
+		r.atPath("count").add("Task group count can't be negative")
 	}
 	if len(g.Tasks) == 0 && !hasGateway(g) {
 		r.add("Missing tasks for task group")
 	}
-	checkMaxRunDuration(r.at("max_run_duration"), jobType, g.MaxRunDuration)
+	checkMaxRunDuration(r.atPath("max_run_duration"), jobType, g.MaxRunDuration)
 	checkConstraints(r, g.Constraints)
 	checkAffinities(r, jobType, g.Affinities)
 	checkSpreads(r, jobType, g.Spreads)
-	checkRestart(r.at("restart"), g.RestartPolicy)
-	checkReschedule(r.at("reschedule"), jobType, g.ReschedulePolicy)
-	if d := g.EphemeralDisk; d != nil && val(d.SizeMB) < minDiskMB {
-		r.at("ephemeral_disk").add("minimum DiskMB value is %d; got %d", minDiskMB, val(d.SizeMB))
+	checkRestart(r.atPath("restart"), g.RestartPolicy)
+	checkReschedule(r.atPath("reschedule"), jobType, g.ReschedulePolicy)
+	if d := g.EphemeralDisk; d != nil && val(d.SizeMB) < minEphemeralDiskMB {
+		r.atPath("ephemeral_disk").add("minimum DiskMB value is %d; got %d", minEphemeralDiskMB, val(d.SizeMB))
 	}
-	checkUpdate(r.at("update"), jobType, g.Update)
-	checkMigrate(r.at("migrate"), jobType, g.Migrate)
-	checkDisconnect(r.at("disconnect"), jobType, g.Disconnect)
+	checkUpdate(r.atPath("update"), jobType, g.Update)
+	checkMigrate(r.atPath("migrate"), jobType, g.Migrate)
+	checkDisconnect(r.atPath("disconnect"), jobType, g.Disconnect)
 	checkTaskSet(r, g)
 	checkNetworks(r, g.Networks)
 	checkGroupServices(r, g)
 	checkVolumes(r, jobType, g)
 	checkScaling(r, g)
 	for _, t := range g.Tasks {
-		at := r.in("task", t.Name)
+		at := r.nestedReport("task", t.Name)
 		checkTask(at, jobType, g, t)
-		r.nest(at, "Task %s validation failed:", t.Name)
+		r.addNested(at, "Task %s validation failed:", t.Name)
 	}
 }
 
@@ -58,7 +58,7 @@ func hasGateway(g *api.TaskGroup) bool {
 	return slices.ContainsFunc(g.Services, func(s *api.Service) bool { return s.Connect != nil && s.Connect.Gateway != nil })
 }
 
-func checkMaxRunDuration(r *report, jobType string, limit *time.Duration) {
+func checkMaxRunDuration(r *faultReport, jobType string, limit *time.Duration) {
 	if limit == nil {
 		return
 	}
@@ -71,14 +71,14 @@ func checkMaxRunDuration(r *report, jobType string, limit *time.Duration) {
 }
 
 // checkTaskSet checks rules across the tasks of a group.
-func checkTaskSet(r *report, g *api.TaskGroup) {
+func checkTaskSet(r *faultReport, g *api.TaskGroup) {
 	first := map[string]int{}
 	leaders, mains := 0, 0
 	for i, t := range g.Tasks {
-		at := r.at("task", t.Name)
-		if before, again := first[t.Name]; t.Name == "" {
+		at := r.atPath("task", t.Name)
+		if before, decoded := first[t.Name]; t.Name == "" {
 			at.add("Task %d missing name", i+1)
-		} else if again {
+		} else if decoded {
 			at.add("Task %d redefines '%s' from task %d", i+1, t.Name, before)
 		} else {
 			first[t.Name] = i + 1
@@ -98,7 +98,7 @@ func checkTaskSet(r *report, g *api.TaskGroup) {
 	}
 }
 
-func checkDisconnect(r *report, jobType string, d *api.DisconnectStrategy) {
+func checkDisconnect(r *faultReport, jobType string, d *api.DisconnectStrategy) {
 	if d == nil {
 		return
 	}
@@ -124,12 +124,12 @@ func checkDisconnect(r *report, jobType string, d *api.DisconnectStrategy) {
 	}
 }
 
-func checkScaling(r *report, g *api.TaskGroup) {
+func checkScaling(r *faultReport, g *api.TaskGroup) {
 	s := g.Scaling
 	if s == nil {
 		return
 	}
-	policy := r.in("scaling")
+	policy := r.nestedReport("scaling")
 	if s.Max == nil || *s.Max < 0 {
 		policy.add("maximum count must be specified and non-negative")
 	} else if *s.Max < val(s.Min) {
@@ -138,8 +138,8 @@ func checkScaling(r *report, g *api.TaskGroup) {
 	if s.Min == nil || *s.Min < 0 {
 		policy.add("minimum count must be specified and non-negative")
 	}
-	at := r.in("scaling")
-	at.nest(policy, "Scaling policy invalid:")
+	at := r.nestedReport("scaling")
+	at.addNested(policy, "Scaling policy invalid:")
 	count := int64(val(g.Count))
 	if s.Max != nil && *s.Max < count {
 		at.add("task group count must not be greater than maximum count in scaling policy")
@@ -147,25 +147,25 @@ func checkScaling(r *report, g *api.TaskGroup) {
 	if val(s.Min) > count {
 		at.add("task group count must not be less than minimum count in scaling policy")
 	}
-	r.nest(at, "Task group scaling policy validation failed:")
+	r.addNested(at, "Task group scaling policy validation failed:")
 }
 
 // Volume types.
 const (
-	volumeHost = "host"
-	volumeCSI  = "csi"
+	volumeTypeHost = "host"
+	volumeTypeCSI  = "csi"
 )
 
-func checkVolumes(r *report, jobType string, g *api.TaskGroup) {
+func checkVolumes(r *faultReport, jobType string, g *api.TaskGroup) {
 	for _, label := range slices.Sorted(maps.Keys(g.Volumes)) {
-		at := r.in("volume", label)
+		at := r.nestedReport("volume", label)
 		checkVolume(at, jobType, val(g.Update), g.Volumes[label])
-		r.nest(at, "Task group volume validation for %s failed:", label)
+		r.addNested(at, "Task group volume validation for %s failed:", label)
 	}
 }
 
-func checkVolume(r *report, jobType string, update api.UpdateStrategy, v *api.VolumeRequest) {
-	if v.Type != volumeHost && v.Type != volumeCSI {
+func checkVolume(r *faultReport, jobType string, update api.UpdateStrategy, v *api.VolumeRequest) {
+	if v.Type != volumeTypeHost && v.Type != volumeTypeCSI {
 		r.add("volume has unrecognized type %s", v.Type)
 	}
 	if v.Source == "" {
@@ -183,9 +183,9 @@ func checkVolume(r *report, jobType string, update api.UpdateStrategy, v *api.Vo
 		}
 	}
 	switch v.Type {
-	case volumeHost:
+	case volumeTypeHost:
 		checkHostVolume(r, v)
-	case volumeCSI:
+	case volumeTypeCSI:
 		if v.AttachmentMode == "" {
 			r.add("CSI volumes must have an attachment mode")
 		}
@@ -197,7 +197,7 @@ func checkVolume(r *report, jobType string, update api.UpdateStrategy, v *api.Vo
 
 var hostAccessModes = []string{"", "single-node-reader-only", "single-node-writer", "single-node-single-writer", "single-node-multi-writer"}
 
-func checkHostVolume(r *report, v *api.VolumeRequest) {
+func checkHostVolume(r *faultReport, v *api.VolumeRequest) {
 	if v.MountOptions != nil {
 		r.add("host volumes cannot have mount options")
 	}

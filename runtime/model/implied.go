@@ -81,13 +81,13 @@ func signalsOf(g *api.TaskGroup) []string {
 	return slices.Compact(signals)
 }
 
-type serviceUse struct {
+type serviceUsage struct {
 	nomad, nomadChecks, consulGroup bool
 	consulTasks                     []*api.Task
 }
 
-func servicesOf(g *api.TaskGroup) serviceUse {
-	var use serviceUse
+func servicesOf(g *api.TaskGroup) serviceUsage {
+	var use serviceUsage
 	note := func(services []*api.Service) (consul bool) {
 		for _, s := range services {
 			switch s.Provider {

@@ -23,21 +23,21 @@ func Validate(job *api.Job, namespaces ...string) error {
 	if job == nil {
 		return &Fault{Text: "Job must be specified"}
 	}
-	r := newReport()
+	r := newFaultReport()
 	checkUnavailable(r, job, namespaces)
 	checkJob(r, job)
 	checkUnavailableLast(r, job)
-	return r.err()
+	return r.errOrNil()
 }
 
-func checkJob(r *report, job *api.Job) {
+func checkJob(r *faultReport, job *api.Job) {
 	checkJobNames(r, job)
-	checkJobType(r.at("type"), val(job.Type))
+	checkJobType(r.atPath("type"), val(job.Type))
 	if p := val(job.Priority); p < 1 || p > maxPriority {
-		r.at("priority").add("job priority must be between [1, %d]", maxPriority)
+		r.atPath("priority").add("job priority must be between [1, %d]", maxPriority)
 	}
 	if slices.Contains(job.Datacenters, "") {
-		r.at("datacenters").add("Job datacenter must be non-empty string")
+		r.atPath("datacenters").add("Job datacenter must be non-empty string")
 	}
 	if len(job.Payload) > 0 && !job.Dispatched {
 		r.add("job can't be submitted with a payload, only dispatched")
@@ -47,17 +47,17 @@ func checkJob(r *report, job *api.Job) {
 	checkSpreads(r, val(job.Type), job.Spreads)
 	checkGroups(r, job)
 	checkExtensions(r, job)
-	checkPeriodic(r.at("periodic"), job)
-	checkParameterized(r.at("parameterized"), job)
+	checkPeriodic(r.atPath("periodic"), job)
+	checkParameterized(r.atPath("parameterized"), job)
 	if job.Multiregion != nil {
-		r.at("multiregion").add("Multiregion jobs are unlicensed.")
+		r.atPath("multiregion").add("Multiregion jobs are unlicensed.")
 	}
 	if ui := job.UI; ui != nil && len(ui.Description) > maxUIDescription {
-		r.at("ui").add("UI description must be under %d characters, currently %d", maxUIDescription, len(ui.Description))
+		r.atPath("ui").add("UI description must be under %d characters, currently %d", maxUIDescription, len(ui.Description))
 	}
 }
 
-func checkJobNames(r *report, job *api.Job) {
+func checkJobNames(r *faultReport, job *api.Job) {
 	switch id := val(job.ID); {
 	case id == "":
 		r.add("Missing job ID")
@@ -74,7 +74,7 @@ func checkJobNames(r *report, job *api.Job) {
 	}
 }
 
-func checkJobType(r *report, jobType string) {
+func checkJobType(r *faultReport, jobType string) {
 	switch {
 	case jobType == "":
 		r.add("Missing job type")
@@ -87,32 +87,32 @@ func checkJobType(r *report, jobType string) {
 
 // checkGroups checks the rules for groups that Nomad reports at the level of the job, and
 // then each group.
-func checkGroups(r *report, job *api.Job) {
+func checkGroups(r *faultReport, job *api.Job) {
 	if len(job.TaskGroups) == 0 {
 		r.add("Missing job task groups")
 	}
 	first := map[string]int{}
 	for i, g := range job.TaskGroups {
 		name := val(g.Name)
-		at := r.at("group", name)
-		if before, again := first[name]; name == "" {
+		at := r.atPath("group", name)
+		if before, decoded := first[name]; name == "" {
 			at.add("Job task group %d missing name", i+1)
-		} else if again {
+		} else if decoded {
 			at.add("Job task group %d redefines '%s' from group %d", i+1, name, before)
 		} else {
 			first[name] = i + 1
 		}
 		if val(g.ShutdownDelay) < 0 {
-			at.at("shutdown_delay").add("ShutdownDelay must be a positive value")
+			at.atPath("shutdown_delay").add("ShutdownDelay must be a positive value")
 		}
 		if count := val(g.Count); val(job.Type) == api.JobTypeSystem && count > 1 {
-			at.at("count").add("Job task group %s has count %d. Count cannot exceed 1 with system scheduler", name, count)
+			at.atPath("count").add("Job task group %s has count %d. Count cannot exceed 1 with system scheduler", name, count)
 		}
 	}
 	for _, g := range job.TaskGroups {
-		at := r.in("group", val(g.Name))
+		at := r.nestedReport("group", val(g.Name))
 		checkGroup(at, job, g)
-		r.nest(at, "Task group %s validation failed:", val(g.Name))
+		r.addNested(at, "Task group %s validation failed:", val(g.Name))
 	}
 }
 

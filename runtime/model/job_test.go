@@ -9,71 +9,71 @@ import (
 )
 
 func TestValidateJob(t *testing.T) {
-	runFaults(t, []faultCase{
-		{"a plain job is valid", func(*fixture) {}, nil},
-		{"an empty label leaves neither ID nor name", func(f *fixture) { f.job.ID = new("") }, []string{"Missing job ID", "Missing job name"}},
-		{"no ID at all", func(f *fixture) { f.job.ID = nil }, []string{"Missing job ID", "Missing job name"}},
-		{"an ID with a space", func(f *fixture) { f.job.ID = new("a b") }, one("Job ID contains a space")},
-		{"an ID with a tab and a slash is fine", func(f *fixture) { f.job.ID = new("a\tb/c") }, nil},
-		{"an ID with NUL", func(f *fixture) { f.job.ID, f.job.Name = new("a\x00"), new("a") }, one("Job ID contains a null character")},
-		{"a name with NUL", func(f *fixture) { f.job.Name = new("a\x00") }, one("Job Name contains a null character")},
-		{"a name with blanks is fine", func(f *fixture) { f.job.Name = new("a b") }, nil},
-		{"an unknown namespace", func(f *fixture) { f.job.Namespace = new("nope") }, one(`job "j" is in nonexistent namespace "nope"`)},
-		{"an unknown node pool", func(f *fixture) { f.job.NodePool = new("nope") }, one(`job "j" is in nonexistent node pool "nope"`)},
-		{"the node pool all", func(f *fixture) { f.job.NodePool = new("all") }, nil},
-		{"no type", func(f *fixture) { f.jobType("") }, one("Missing job type")},
-		{"an unknown type", func(f *fixture) { f.jobType("foo") }, one(`Invalid job type: "foo"`)},
-		{"the internal type", func(f *fixture) { f.jobType("_core") }, one("job type cannot be core")},
-		{"priority above the limit", func(f *fixture) { f.job.Priority = new(101) }, one("job priority must be between [1, 100]")},
-		{"priority below the limit", func(f *fixture) { f.job.Priority = new(-1) }, one("job priority must be between [1, 100]")},
-		{"priority 0 means the default", func(f *fixture) { f.job.Priority = new(0) }, nil},
-		{"an empty datacenter", func(f *fixture) { f.job.Datacenters = []string{""} }, one("Job datacenter must be non-empty string")},
-		{"no datacenters mean all", func(f *fixture) { f.job.Datacenters = []string{} }, nil},
-		{"a payload in a registration", func(f *fixture) { f.job.Payload = []byte("x") }, one("job can't be submitted with a payload, only dispatched")},
-		{"multiregion", func(f *fixture) { f.job.Multiregion = &api.Multiregion{} }, one("Multiregion jobs are unlicensed.")},
-		{"a UI description of 1000 bytes", func(f *fixture) { f.job.UI = &api.JobUIConfig{Description: strings.Repeat("x", 1000)} }, nil},
-		{"a UI description of 1001 bytes", func(f *fixture) { f.job.UI = &api.JobUIConfig{Description: strings.Repeat("x", 1001)} }, one("UI description must be under 1000 characters, currently 1001")},
-		{"no groups", func(f *fixture) { f.job.TaskGroups = nil }, one("Missing job task groups")},
-		{"a null group is no group", func(f *fixture) { f.job.TaskGroups = []*api.TaskGroup{nil} }, one("Missing job task groups")},
-		{"a group without name", func(f *fixture) { f.group.Name = nil }, []string{"Job task group 1 missing name", "Missing task group name"}},
-		{"two groups of one name", func(f *fixture) { f.second("g") }, one("Job task group 2 redefines 'g' from group 1")},
-		{"a negative shutdown_delay of a group", func(f *fixture) { f.group.ShutdownDelay = new(-time.Second) }, one("ShutdownDelay must be a positive value")},
-		{"two instances in a system job", func(f *fixture) { f.jobType("system"); f.group.Count = new(2) }, one("Job task group g has count 2. Count cannot exceed 1 with system scheduler")},
-		{"two instances in a sysbatch job", func(f *fixture) { f.jobType("sysbatch"); f.group.Count = new(2) }, nil},
-		{"more instances than a server allows", func(f *fixture) { f.group.Count = new(50000); f.second("h") }, one("total count was greater than configured job_max_count: 50001 > 50000")},
-		{"counts that overflow", func(f *fixture) { f.group.Count = new(1<<63 - 1); f.second("h").Count = new(1<<63 - 1) }, one("total count was greater than configured job_max_count: 9223372036854775807 > 50000")},
-		{"affinity in a system job", func(f *fixture) {
-			f.jobType("system")
+	runFaultCases(t, []faultCase{
+		{"a plain job is valid", func(*jobFixture) {}, nil},
+		{"an empty label leaves neither ID nor name", func(f *jobFixture) { f.job.ID = new("") }, []string{"Missing job ID", "Missing job name"}},
+		{"no ID at all", func(f *jobFixture) { f.job.ID = nil }, []string{"Missing job ID", "Missing job name"}},
+		{"an ID with a space", func(f *jobFixture) { f.job.ID = new("a b") }, singleFault("Job ID contains a space")},
+		{"an ID with a tab and a slash is fine", func(f *jobFixture) { f.job.ID = new("a\tb/c") }, nil},
+		{"an ID with NUL", func(f *jobFixture) { f.job.ID, f.job.Name = new("a\x00"), new("a") }, singleFault("Job ID contains a null character")},
+		{"a name with NUL", func(f *jobFixture) { f.job.Name = new("a\x00") }, singleFault("Job Name contains a null character")},
+		{"a name with blanks is fine", func(f *jobFixture) { f.job.Name = new("a b") }, nil},
+		{"an unknown namespace", func(f *jobFixture) { f.job.Namespace = new("nope") }, singleFault(`job "j" is in nonexistent namespace "nope"`)},
+		{"an unknown node pool", func(f *jobFixture) { f.job.NodePool = new("nope") }, singleFault(`job "j" is in nonexistent node pool "nope"`)},
+		{"the node pool all", func(f *jobFixture) { f.job.NodePool = new("all") }, nil},
+		{"no type", func(f *jobFixture) { f.setJobType("") }, singleFault("Missing job type")},
+		{"an unknown type", func(f *jobFixture) { f.setJobType("foo") }, singleFault(`Invalid job type: "foo"`)},
+		{"the internal type", func(f *jobFixture) { f.setJobType("_core") }, singleFault("job type cannot be core")},
+		{"priority above the limit", func(f *jobFixture) { f.job.Priority = new(101) }, singleFault("job priority must be between [1, 100]")},
+		{"priority below the limit", func(f *jobFixture) { f.job.Priority = new(-1) }, singleFault("job priority must be between [1, 100]")},
+		{"priority 0 means the default", func(f *jobFixture) { f.job.Priority = new(0) }, nil},
+		{"an empty datacenter", func(f *jobFixture) { f.job.Datacenters = []string{""} }, singleFault("Job datacenter must be non-empty string")},
+		{"no datacenters mean all", func(f *jobFixture) { f.job.Datacenters = []string{} }, nil},
+		{"a payload in a registration", func(f *jobFixture) { f.job.Payload = []byte("x") }, singleFault("job can't be submitted with a payload, only dispatched")},
+		{"multiregion", func(f *jobFixture) { f.job.Multiregion = &api.Multiregion{} }, singleFault("Multiregion jobs are unlicensed.")},
+		{"a UI description of 1000 bytes", func(f *jobFixture) { f.job.UI = &api.JobUIConfig{Description: strings.Repeat("x", 1000)} }, nil},
+		{"a UI description of 1001 bytes", func(f *jobFixture) { f.job.UI = &api.JobUIConfig{Description: strings.Repeat("x", 1001)} }, singleFault("UI description must be under 1000 characters, currently 1001")},
+		{"no groups", func(f *jobFixture) { f.job.TaskGroups = nil }, singleFault("Missing job task groups")},
+		{"a null group is no group", func(f *jobFixture) { f.job.TaskGroups = []*api.TaskGroup{nil} }, singleFault("Missing job task groups")},
+		{"a group without name", func(f *jobFixture) { f.group.Name = nil }, []string{"Job task group 1 missing name", "Missing task group name"}},
+		{"two groups of one name", func(f *jobFixture) { f.addGroup("g") }, singleFault("Job task group 2 redefines 'g' from group 1")},
+		{"a negative shutdown_delay of a group", func(f *jobFixture) { f.group.ShutdownDelay = new(-time.Second) }, singleFault("ShutdownDelay must be a positive value")},
+		{"two instances in a system job", func(f *jobFixture) { f.setJobType("system"); f.group.Count = new(2) }, singleFault("Job task group g has count 2. Count cannot exceed 1 with system scheduler")},
+		{"two instances in a sysbatch job", func(f *jobFixture) { f.setJobType("sysbatch"); f.group.Count = new(2) }, nil},
+		{"more instances than a server allows", func(f *jobFixture) { f.group.Count = new(50000); f.addGroup("h") }, singleFault("total count was greater than configured job_max_count: 50001 > 50000")},
+		{"counts that overflow", func(f *jobFixture) { f.group.Count = new(1<<63 - 1); f.addGroup("h").Count = new(1<<63 - 1) }, singleFault("total count was greater than configured job_max_count: 9223372036854775807 > 50000")},
+		{"affinity in a system job", func(f *jobFixture) {
+			f.setJobType("system")
 			f.job.Affinities = []*api.Affinity{{LTarget: "x", RTarget: "y"}}
-		}, one("System jobs may not have an affinity block")},
-		{"affinity in a sysbatch job", func(f *fixture) {
-			f.jobType("sysbatch")
+		}, singleFault("System jobs may not have an affinity block")},
+		{"affinity in a sysbatch job", func(f *jobFixture) {
+			f.setJobType("sysbatch")
 			f.job.Affinities = []*api.Affinity{{LTarget: "x", RTarget: "y"}}
 		}, nil},
-		{"spread in a system job", func(f *fixture) { f.jobType("system"); f.job.Spreads = []*api.Spread{{Attribute: "x"}} }, one("System jobs may not have a spread block")},
-		{"spread in a sysbatch job", func(f *fixture) { f.jobType("sysbatch"); f.job.Spreads = []*api.Spread{{Attribute: "x"}} }, nil},
-		{"affinity of a task in a system job", func(f *fixture) {
-			f.jobType("system")
+		{"spread in a system job", func(f *jobFixture) { f.setJobType("system"); f.job.Spreads = []*api.Spread{{Attribute: "x"}} }, singleFault("System jobs may not have a spread block")},
+		{"spread in a sysbatch job", func(f *jobFixture) { f.setJobType("sysbatch"); f.job.Spreads = []*api.Spread{{Attribute: "x"}} }, nil},
+		{"affinity of a task in a system job", func(f *jobFixture) {
+			f.setJobType("system")
 			f.task.Affinities = []*api.Affinity{{LTarget: "x", RTarget: "y"}}
-		}, one("System jobs may not have an affinity block")},
+		}, singleFault("System jobs may not have an affinity block")},
 	})
 }
 
 func TestValidatePeriodic(t *testing.T) {
-	periodic := func(edit func(*api.PeriodicConfig)) func(*fixture) {
-		return func(f *fixture) {
-			f.jobType("batch")
+	periodic := func(edit func(*api.PeriodicConfig)) func(*jobFixture) {
+		return func(f *jobFixture) {
+			f.setJobType("batch")
 			f.job.Periodic = &api.PeriodicConfig{Specs: []string{"0 0 * * *"}}
 			edit(f.job.Periodic)
 		}
 	}
 	cases := []faultCase{
-		{"on a service job", func(f *fixture) { f.job.Periodic = &api.PeriodicConfig{Specs: []string{"@daily"}} }, one(`Periodic can only be used with "batch" or "sysbatch" scheduler`)},
-		{"disabled on a service job", func(f *fixture) { f.job.Periodic = &api.PeriodicConfig{Enabled: new(false)} }, nil},
-		{"without spec", periodic(func(p *api.PeriodicConfig) { p.Specs = nil }), one("Must specify a spec")},
-		{"with cron and crons", periodic(func(p *api.PeriodicConfig) { p.Spec = new("@daily") }), one("Only cron or crons may be used")},
-		{"with an unknown time zone", periodic(func(p *api.PeriodicConfig) { p.TimeZone = new("X/Y") }), one(`Invalid time zone "X/Y": unknown time zone X/Y`)},
-		{"with a deprecated cron", periodic(func(p *api.PeriodicConfig) { p.Specs, p.Spec = nil, new("foo") }), one(`Invalid cron spec "foo": missing field(s)`)},
+		{"on a service job", func(f *jobFixture) { f.job.Periodic = &api.PeriodicConfig{Specs: []string{"@daily"}} }, singleFault(`Periodic can only be used with "batch" or "sysbatch" scheduler`)},
+		{"disabled on a service job", func(f *jobFixture) { f.job.Periodic = &api.PeriodicConfig{Enabled: new(false)} }, nil},
+		{"without spec", periodic(func(p *api.PeriodicConfig) { p.Specs = nil }), singleFault("Must specify a spec")},
+		{"with cron and crons", periodic(func(p *api.PeriodicConfig) { p.Spec = new("@daily") }), singleFault("Only cron or crons may be used")},
+		{"with an unknown time zone", periodic(func(p *api.PeriodicConfig) { p.TimeZone = new("X/Y") }), singleFault(`Invalid time zone "X/Y": unknown time zone X/Y`)},
+		{"with a deprecated cron", periodic(func(p *api.PeriodicConfig) { p.Specs, p.Spec = nil, new("foo") }), singleFault(`Invalid cron spec "foo": missing field(s)`)},
 	}
 	for _, good := range []string{
 		"* * * * *", "*/5 * * * * 2030", "30 0 12 * * * 2030", "@yearly", "@annually", "@monthly", "@weekly", "@daily", "@hourly",
@@ -83,25 +83,25 @@ func TestValidatePeriodic(t *testing.T) {
 	}
 	for _, bad := range []string{"@every 5m", "@midnight", "@reboot", "foo", ""} {
 		cases = append(cases, faultCase{"cron " + bad, periodic(func(p *api.PeriodicConfig) { p.Specs = []string{bad} }),
-			one(`Invalid cron spec "` + bad + `": missing field(s)`)})
+			singleFault(`Invalid cron spec "` + bad + `": missing field(s)`)})
 	}
-	runFaults(t, cases)
+	runFaultCases(t, cases)
 }
 
 func TestValidateParameterized(t *testing.T) {
-	runFaults(t, []faultCase{
-		{"on a batch job", func(f *fixture) { f.jobType("batch"); f.job.ParameterizedJob = &api.ParameterizedJobConfig{} }, nil},
-		{"on a service job", func(f *fixture) { f.job.ParameterizedJob = &api.ParameterizedJobConfig{} }, one(`Parameterized job can only be used with "batch" or "sysbatch" scheduler`)},
-		{"with an unknown payload rule", func(f *fixture) {
-			f.jobType("batch")
+	runFaultCases(t, []faultCase{
+		{"on a batch job", func(f *jobFixture) { f.setJobType("batch"); f.job.ParameterizedJob = &api.ParameterizedJobConfig{} }, nil},
+		{"on a service job", func(f *jobFixture) { f.job.ParameterizedJob = &api.ParameterizedJobConfig{} }, singleFault(`Parameterized job can only be used with "batch" or "sysbatch" scheduler`)},
+		{"with an unknown payload rule", func(f *jobFixture) {
+			f.setJobType("batch")
 			f.job.ParameterizedJob = &api.ParameterizedJobConfig{Payload: "x"}
-		}, one(`Unknown payload requirement: "x"`)},
-		{"with a key both required and optional", func(f *fixture) {
-			f.jobType("sysbatch")
+		}, singleFault(`Unknown payload requirement: "x"`)},
+		{"with a key both required and optional", func(f *jobFixture) {
+			f.setJobType("sysbatch")
 			f.job.ParameterizedJob = &api.ParameterizedJobConfig{MetaRequired: []string{"a", "b"}, MetaOptional: []string{"a"}}
-		}, one("Required and optional meta keys should be disjoint. Following keys exist in both: [a]")},
-		{"together with periodic", func(f *fixture) {
-			f.jobType("batch")
+		}, singleFault("Required and optional meta keys should be disjoint. Following keys exist in both: [a]")},
+		{"together with periodic", func(f *jobFixture) {
+			f.setJobType("batch")
 			f.job.ParameterizedJob = &api.ParameterizedJobConfig{}
 			f.job.Periodic = &api.PeriodicConfig{Specs: []string{"@daily"}}
 		}, nil},
@@ -112,11 +112,11 @@ func TestValidateParameterized(t *testing.T) {
 func TestErrorText(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		edit func(*fixture)
+		edit func(*jobFixture)
 		want string
 	}{
-		{"one fault of the job", func(f *fixture) { f.job.TaskGroups = nil }, "1 error occurred:\n\t* Missing job task groups\n\n"},
-		{"faults of several levels", func(f *fixture) {
+		{"one fault of the job", func(f *jobFixture) { f.job.TaskGroups = nil }, "1 error occurred:\n\t* Missing job task groups\n\n"},
+		{"faults of several levels", func(f *jobFixture) {
 			f.job.Priority = new(500)
 			f.group.Count = new(-1)
 			f.task.Driver = ""
@@ -135,7 +135,7 @@ func TestErrorText(t *testing.T) {
 			"\t* Must specify a destination for the template\n\n\n\n\n\n\n\n"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := Validate(newFixture(c.edit).job).Error(); got != c.want {
+			if got := Validate(newJobFixture(c.edit).job).Error(); got != c.want {
 				t.Errorf("error\n got %q\nwant %q", got, c.want)
 			}
 		})
@@ -143,7 +143,7 @@ func TestErrorText(t *testing.T) {
 }
 
 func TestFaultPaths(t *testing.T) {
-	f := newFixture(func(f *fixture) {
+	f := newJobFixture(func(f *jobFixture) {
 		f.job.Priority = new(500)
 		f.task.Templates = []*api.Template{{EmbeddedTmpl: new("x"), DestPath: new("local/a")}, {EmbeddedTmpl: new("x")}}
 	})

@@ -7,18 +7,18 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-const maxNamespaceText = 256
+const maxNamespaceDescription = 256
 
-var namespaceName = lazyRegexp(`^[a-zA-Z0-9-]{1,128}$`)
+var namespaceNamePattern = lazyRegexp(`^[a-zA-Z0-9-]{1,128}$`)
 
-// NamespaceFault returns an error if a namespace is invalid.
-func NamespaceFault(n *api.Namespace) error {
+// ValidateNamespace returns an error if a namespace is invalid.
+func ValidateNamespace(n *api.Namespace) error {
 	caps := n.Capabilities
 	switch {
-	case !namespaceName().MatchString(n.Name):
-		return fmt.Errorf("invalid name %q. Must match regex %s", n.Name, namespaceName())
-	case len(n.Description) > maxNamespaceText:
-		return fmt.Errorf("description longer than %d", maxNamespaceText)
+	case !namespaceNamePattern().MatchString(n.Name):
+		return fmt.Errorf("invalid name %q. Must match regex %s", n.Name, namespaceNamePattern())
+	case len(n.Description) > maxNamespaceDescription:
+		return fmt.Errorf("description longer than %d", maxNamespaceDescription)
 	case n.Quota != "":
 		return fmt.Errorf("quota %q: quotas are a feature of Nomad Enterprise", n.Quota)
 	case caps != nil && len(caps.EnabledTaskDrivers)+len(caps.DisabledTaskDrivers)+len(caps.EnabledNetworkModes)+len(caps.DisabledNetworkModes) > 0:
@@ -27,10 +27,10 @@ func NamespaceFault(n *api.Namespace) error {
 	if c := n.NodePoolConfiguration; c != nil && differsFromDefault(c.Default, api.NodePoolDefault, c.Allowed, c.Denied) {
 		return errors.New("node_pool_config: it is a feature of Nomad Enterprise")
 	}
-	if c := n.VaultConfiguration; c != nil && differsFromDefault(c.Default, defaultCluster, c.Allowed, c.Denied) {
+	if c := n.VaultConfiguration; c != nil && differsFromDefault(c.Default, defaultClusterName, c.Allowed, c.Denied) {
 		return errors.New("vault: it is a feature of Nomad Enterprise")
 	}
-	if c := n.ConsulConfiguration; c != nil && differsFromDefault(c.Default, defaultCluster, c.Allowed, c.Denied) {
+	if c := n.ConsulConfiguration; c != nil && differsFromDefault(c.Default, defaultClusterName, c.Allowed, c.Denied) {
 		return errors.New("consul: it is a feature of Nomad Enterprise")
 	}
 	return nil
@@ -41,5 +41,5 @@ func differsFromDefault(chosen, usual string, allowed, denied []string) bool {
 	return chosen != "" && chosen != usual || len(allowed)+len(denied) > 0
 }
 
-// NamespaceNameFault returns an error if the name of a namespace is invalid.
-func NamespaceNameFault(name string) error { return NamespaceFault(&api.Namespace{Name: name}) }
+// ValidateNamespaceName returns an error if the name of a namespace is invalid.
+func ValidateNamespaceName(name string) error { return ValidateNamespace(&api.Namespace{Name: name}) }

@@ -23,26 +23,26 @@ type hostPort struct {
 	number  int
 }
 
-func checkNetworks(r *report, networks []*api.NetworkResource) {
-	all := r.in()
+func checkNetworks(r *faultReport, networks []*api.NetworkResource) {
+	all := r.nestedReport()
 	labels, static, args := map[string]bool{}, map[hostPort]string{}, map[string]bool{}
 	for i, n := range networks {
-		at := all.at("network", index(i))
-		checkHostname(at.at("hostname"), n.Hostname)
+		at := all.atPath("network", indexText(i))
+		checkHostname(at.atPath("hostname"), n.Hostname)
 		for _, p := range n.ReservedPorts {
-			at := at.at("port", p.Label)
+			at := at.atPath("port", p.Label)
 			checkPort(at, labels, n.Mode, p)
 			checkStaticPort(at, static, p)
 		}
 		for _, p := range n.DynamicPorts {
-			checkPort(at.at("port", p.Label), labels, n.Mode, p)
+			checkPort(at.atPath("port", p.Label), labels, n.Mode, p)
 		}
-		checkCNI(at.at("cni"), args, n.CNI)
+		checkCNI(at.atPath("cni"), args, n.CNI)
 	}
-	r.nest(all, "Task group network validation failed:")
+	r.addNested(all, "Task group network validation failed:")
 }
 
-func checkHostname(r *report, name string) {
+func checkHostname(r *faultReport, name string) {
 	if name == "" || strings.Contains(name, "${") {
 		return
 	}
@@ -51,7 +51,7 @@ func checkHostname(r *report, name string) {
 	}
 }
 
-func checkPort(r *report, labels map[string]bool, mode string, p api.Port) {
+func checkPort(r *faultReport, labels map[string]bool, mode string, p api.Port) {
 	if labels[p.Label] {
 		r.add("Port label %s already in use by taskgroup network", p.Label)
 	}
@@ -67,7 +67,7 @@ func checkPort(r *report, labels map[string]bool, mode string, p api.Port) {
 	}
 }
 
-func checkStaticPort(r *report, static map[hostPort]string, p api.Port) {
+func checkStaticPort(r *faultReport, static map[hostPort]string, p api.Port) {
 	key := hostPort{p.HostNetwork, p.Value}
 	if other, taken := static[key]; taken && !p.IgnoreCollision {
 		r.add("Static port %d already reserved by taskgroup network:%s", p.Value, other)
@@ -81,7 +81,7 @@ func checkStaticPort(r *report, static map[hostPort]string, p api.Port) {
 
 func hostNetworking(mode string) bool { return mode == "" || mode == "host" }
 
-func checkCNI(r *report, args map[string]bool, cni *api.CNIConfig) {
+func checkCNI(r *faultReport, args map[string]bool, cni *api.CNIConfig) {
 	if cni == nil {
 		return
 	}

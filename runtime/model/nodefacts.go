@@ -9,8 +9,8 @@ type NodeFacts struct {
 	Attributes, Meta                          map[string]string
 }
 
-// NodeNames are the names of the facts that every node has.
-var NodeNames = []string{"node.unique.id", "node.unique.name", "node.datacenter", "node.region", "node.class", "node.pool"}
+// NodePropertyNames are the names of the properties that every node has.
+var NodePropertyNames = []string{"node.unique.id", "node.unique.name", "node.datacenter", "node.region", "node.class", "node.pool"}
 
 // Lookup returns the fact with a name as in job files, without the braces.
 func (n *NodeFacts) Lookup(name string) (value string, ok bool) {

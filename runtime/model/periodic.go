@@ -10,7 +10,7 @@ import (
 )
 
 // checkPeriodic checks a periodic block, unless it is disabled.
-func checkPeriodic(r *report, job *api.Job) {
+func checkPeriodic(r *faultReport, job *api.Job) {
 	p := job.Periodic
 	if p == nil || !val(p.Enabled) {
 		return
@@ -33,7 +33,7 @@ func checkPeriodic(r *report, job *api.Job) {
 		}
 	}
 	if _, err := time.LoadLocation(val(p.TimeZone)); err != nil {
-		r.at("time_zone").add("Invalid time zone %q: %v", val(p.TimeZone), err)
+		r.atPath("time_zone").add("Invalid time zone %q: %v", val(p.TimeZone), err)
 	}
 }
 
@@ -65,15 +65,15 @@ func NextLaunch(job *api.Job, after time.Time) time.Time {
 	}
 	var first time.Time
 	for _, text := range specs {
-		if at := nextTime(text, after.In(zone)); !at.IsZero() && (first.IsZero() || at.Before(first)) {
+		if at := nextCronTime(text, after.In(zone)); !at.IsZero() && (first.IsZero() || at.Before(first)) {
 			first = at
 		}
 	}
 	return first
 }
 
-// nextTime returns zero if the line has no later time or is invalid.
-func nextTime(text string, after time.Time) (at time.Time) {
+// nextCronTime returns zero if the line has no later time or is invalid.
+func nextCronTime(text string, after time.Time) (at time.Time) {
 	defer func() {
 		if recover() != nil {
 			at = time.Time{}
@@ -86,29 +86,29 @@ func nextTime(text string, after time.Time) (at time.Time) {
 	return line.Next(after)
 }
 
-var payloads = []string{"", "optional", "required", "forbidden"}
+var payloadModes = []string{"", "optional", "required", "forbidden"}
 
-func checkParameterized(r *report, job *api.Job) {
+func checkParameterized(r *faultReport, job *api.Job) {
 	p := job.ParameterizedJob
 	if p == nil {
 		return
 	}
 	checkBatchOnly(r, job, "Parameterized job")
-	if !slices.Contains(payloads, p.Payload) {
+	if !slices.Contains(payloadModes, p.Payload) {
 		r.add("Unknown payload requirement: %q", p.Payload)
 	}
-	var both []string
+	var inBothLists []string
 	for _, key := range p.MetaRequired {
 		if slices.Contains(p.MetaOptional, key) {
-			both = append(both, key)
+			inBothLists = append(inBothLists, key)
 		}
 	}
-	if len(both) > 0 {
-		r.add("Required and optional meta keys should be disjoint. Following keys exist in both: %v", both)
+	if len(inBothLists) > 0 {
+		r.add("Required and optional meta keys should be disjoint. Following keys exist in both: %v", inBothLists)
 	}
 }
 
-func checkBatchOnly(r *report, job *api.Job, subject string) {
+func checkBatchOnly(r *faultReport, job *api.Job, subject string) {
 	if t := val(job.Type); t != api.JobTypeBatch && t != api.JobTypeSysbatch {
 		r.add("%s can only be used with %q or %q scheduler", subject, api.JobTypeBatch, api.JobTypeSysbatch)
 	}

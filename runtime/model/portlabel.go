@@ -26,7 +26,7 @@ func UnknownPorts(job *api.Job) []Unsupported {
 			if s == nil {
 				continue
 			}
-			path := []string{"group", val(g.Name), "service", index(i)}
+			path := []string{"group", val(g.Name), "service", indexText(i)}
 			if reason := unknownPort(fmt.Sprintf("service %q", s.Name), s.PortLabel, known); reason != "" {
 				all = append(all, Unsupported{Path: append(slices.Clip(path), "port"), Reason: reason})
 			}
@@ -35,7 +35,7 @@ func UnknownPorts(job *api.Job) []Unsupported {
 					continue
 				}
 				if reason := unknownPort(fmt.Sprintf("check %q of service %q", c.Name, s.Name), c.PortLabel, known); reason != "" {
-					all = append(all, Unsupported{Path: append(slices.Clip(path), "check", index(k), "port"), Reason: reason})
+					all = append(all, Unsupported{Path: append(slices.Clip(path), "check", indexText(k), "port"), Reason: reason})
 				}
 			}
 		}
@@ -45,22 +45,22 @@ func UnknownPorts(job *api.Job) []Unsupported {
 
 // unknownPort returns the reason why the label is unknown, or "".
 func unknownPort(what, label string, known map[string]bool) string {
-	if label == "" || numeric(label) || strings.Contains(label, "${") || known[label] {
+	if label == "" || isNumeric(label) || strings.Contains(label, "${") || known[label] {
 		return ""
 	}
 	return fmt.Sprintf("%s: port label %q does not exist%s", what, label, portHint(label, known))
 }
 
-// maxHints and maxHintLength limit the labels that are compared with an unknown label.
+// maxPortHints and maxHintedLabel limit the labels that are compared with an unknown label.
 const (
-	maxHints      = 100
-	maxHintLength = 100
+	maxPortHints   = 100
+	maxHintedLabel = 100
 )
 
 // portHint suggests a label, or lists the known ones.
 func portHint(label string, known map[string]bool) string {
 	labels := slices.Sorted(maps.Keys(known))
-	labels = labels[:min(len(labels), maxHints)]
+	labels = labels[:min(len(labels), maxPortHints)]
 	if len(labels) == 0 {
 		return fmt.Sprintf(": the group has no ports, write port %q {} in its network block", label)
 	}
@@ -76,12 +76,12 @@ func portHint(label string, known map[string]bool) string {
 // closestName returns the name with the smallest edit distance, or "" if every distance is
 // greater than two and greater than a third of the length of name.
 func closestName(name string, names []string) string {
-	if len(name) > maxHintLength {
+	if len(name) > maxHintedLabel {
 		return ""
 	}
 	best, least := "", max(len(name)/3, 2)+1
 	for _, n := range names {
-		if len(n) > maxHintLength {
+		if len(n) > maxHintedLabel {
 			continue
 		}
 		if d := editDistance(name, n); d < least && d < len(n) {

@@ -27,7 +27,7 @@ func (f *Fault) Error() string {
 	if len(f.causes) == 0 {
 		return f.Text
 	}
-	list := listText(f.causes)
+	list := faultListText(f.causes)
 	if f.Text == "" {
 		return list
 	}
@@ -42,7 +42,7 @@ func (f *Fault) Hint() string {
 	return f.hint()
 }
 
-// Unwrap returns the faults one level below.
+// Unwrap returns the faults that this fault contains.
 func (f *Fault) Unwrap() []error {
 	errs := make([]error, len(f.causes))
 	for i, cause := range f.causes {
@@ -58,31 +58,31 @@ func Faults(err error) []*Fault {
 	if !errors.As(err, &f) {
 		return nil
 	}
-	return f.leaves()
+	return f.leafFaults()
 }
 
-func (f *Fault) leaves() []*Fault {
+func (f *Fault) leafFaults() []*Fault {
 	if len(f.causes) == 0 {
 		return []*Fault{f}
 	}
 	var leaves []*Fault
 	for _, cause := range f.causes {
-		leaves = append(leaves, cause.leaves()...)
+		leaves = append(leaves, cause.leafFaults()...)
 	}
 	return leaves
 }
 
-func listText(faults []*Fault) string {
+func faultListText(faults []*Fault) string {
 	lines := make([]string, len(faults))
 	for i, f := range faults {
 		lines[i] = f.Error()
 	}
-	return ListText(lines)
+	return FormatErrorList(lines)
 }
 
-// ListText formats a list of errors as in the responses of Nomad's API. Tools match this
+// FormatErrorList formats a list of errors as in the responses of Nomad's API. Tools match this
 // text.
-func ListText(lines []string) string {
+func FormatErrorList(lines []string) string {
 	head := "1 error occurred:"
 	if len(lines) != 1 {
 		head = fmt.Sprintf("%d errors occurred:", len(lines))
@@ -98,40 +98,40 @@ func ListText(lines []string) string {
 }
 
 // A report collects the faults of one block.
-type report struct {
+type faultReport struct {
 	path   []string
 	faults *[]*Fault
 }
 
-func newReport() *report { return &report{faults: new([]*Fault)} }
+func newFaultReport() *faultReport { return &faultReport{faults: new([]*Fault)} }
 
-// at returns the same report for a path inside the block.
-func (r *report) at(path ...string) *report {
-	return &report{slices.Concat(r.path, path), r.faults}
+// atPath returns the same report for a path inside the block.
+func (r *faultReport) atPath(path ...string) *faultReport {
+	return &faultReport{slices.Concat(r.path, path), r.faults}
 }
 
-// in starts the report of an inner block. nest adds its faults to the outer report.
-func (r *report) in(path ...string) *report {
-	return &report{slices.Concat(r.path, path), new([]*Fault)}
+// nestedReport starts the report of an inner block. addNested adds its faults to the outer report.
+func (r *faultReport) nestedReport(path ...string) *faultReport {
+	return &faultReport{slices.Concat(r.path, path), new([]*Fault)}
 }
 
 // add adds a fault to the block.
-func (r *report) add(format string, args ...any) *Fault {
+func (r *faultReport) add(format string, args ...any) *Fault {
 	f := &Fault{Path: r.path, Text: fmt.Sprintf(format, args...)}
 	*r.faults = append(*r.faults, f)
 	return f
 }
 
-// nest adds the faults of an inner block as a list with a prefix. An empty prefix makes a
+// addNested adds the faults of an inner block as a list with a prefix. An empty prefix makes a
 // bare list.
-func (r *report) nest(inner *report, format string, args ...any) {
+func (r *faultReport) addNested(inner *faultReport, format string, args ...any) {
 	if len(*inner.faults) > 0 {
 		*r.faults = append(*r.faults, &Fault{Path: inner.path, Text: fmt.Sprintf(format, args...), causes: *inner.faults})
 	}
 }
 
-// err returns the whole report as an error, or nil.
-func (r *report) err() error {
+// errOrNil returns the whole report as an error, or nil.
+func (r *faultReport) errOrNil() error {
 	if len(*r.faults) == 0 {
 		return nil
 	}

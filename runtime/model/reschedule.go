@@ -21,7 +21,7 @@ const (
 
 var delayFunctions = []string{delayConstant, delayExponential, delayFibonacci}
 
-func checkReschedule(r *report, jobType string, p *api.ReschedulePolicy) {
+func checkReschedule(r *faultReport, jobType string, p *api.ReschedulePolicy) {
 	if p == nil {
 		return
 	}
@@ -53,7 +53,7 @@ func checkReschedule(r *report, jobType string, p *api.ReschedulePolicy) {
 	}
 }
 
-func checkRescheduleDelay(r *report, p *api.ReschedulePolicy) {
+func checkRescheduleDelay(r *faultReport, p *api.ReschedulePolicy) {
 	function, delay, ceiling := val(p.DelayFunction), val(p.Delay), val(p.MaxDelay)
 	if !slices.Contains(delayFunctions, function) {
 		r.add("Invalid delay function %q, must be one of %q", function, delayFunctions)
@@ -75,12 +75,12 @@ func checkRescheduleDelay(r *report, p *api.ReschedulePolicy) {
 
 // checkRescheduleWindow checks that all attempts of an otherwise valid limited policy fit
 // into its interval.
-func checkRescheduleWindow(r *report, p *api.ReschedulePolicy) {
+func checkRescheduleWindow(r *faultReport, p *api.ReschedulePolicy) {
 	attempts, interval, delay := val(p.Attempts), val(p.Interval), val(p.Delay)
 	if attempts < 0 {
 		return
 	}
-	slots := delaySeriesOf(val(p.DelayFunction), delay, val(p.MaxDelay))
+	slots := newAttemptTimes(val(p.DelayFunction), delay, val(p.MaxDelay))
 	limit := interval
 	if val(p.DelayFunction) == delayExponential {
 		limit-- // an attempt at the very end of the interval does not count
@@ -99,14 +99,14 @@ func checkRescheduleWindow(r *report, p *api.ReschedulePolicy) {
 	r.add("Set the interval to at least %v to accommodate %d attempts", slots.at(attempts-1), attempts)
 }
 
-// delaySeries are the times of the attempts of a policy, as its check computes them: first the
+// attemptTimes are the times of the attempts of a policy, as its check computes them: first the
 // listed times, then one per step.
-type delaySeries struct {
-	listed []time.Duration
-	step   time.Duration
+type attemptTimes struct {
+	firstTimes []time.Duration
+	interval   time.Duration
 }
 
-func delaySeriesOf(function string, delay, ceiling time.Duration) delaySeries {
+func newAttemptTimes(function string, delay, ceiling time.Duration) attemptTimes {
 	switch function {
 	case delayExponential:
 		listed := []time.Duration{delay}
@@ -114,26 +114,26 @@ func delaySeriesOf(function string, delay, ceiling time.Duration) delaySeries {
 			last *= 2
 			listed = append(listed, last)
 		}
-		return delaySeries{listed, ceiling}
+		return attemptTimes{listed, ceiling}
 	case delayFibonacci:
 		listed := []time.Duration{delay, delay}
 		for a, b := delay, delay; a <= ceiling-b; {
 			a, b = b, a+b
 			listed = append(listed, b)
 		}
-		return delaySeries{append(listed, ceiling), ceiling}
+		return attemptTimes{append(listed, ceiling), ceiling}
 	default:
-		return delaySeries{[]time.Duration{delay}, delay}
+		return attemptTimes{[]time.Duration{delay}, delay}
 	}
 }
 
 // at returns the slot of attempt i, counted from 0.
-func (s delaySeries) at(i int) time.Duration {
-	if i < len(s.listed) {
-		return s.listed[i]
+func (s attemptTimes) at(i int) time.Duration {
+	if i < len(s.firstTimes) {
+		return s.firstTimes[i]
 	}
-	last := s.listed[len(s.listed)-1]
-	rest := saturatingMulDuration(i-len(s.listed)+1, s.step)
+	last := s.firstTimes[len(s.firstTimes)-1]
+	rest := saturatingMulDuration(i-len(s.firstTimes)+1, s.interval)
 	if rest > 1<<63-1-last {
 		return 1<<63 - 1
 	}
@@ -141,12 +141,12 @@ func (s delaySeries) at(i int) time.Duration {
 }
 
 // countUntil returns how many slots are not later than limit.
-func (s delaySeries) countUntil(limit time.Duration) int {
-	for i, slot := range s.listed {
+func (s attemptTimes) countUntil(limit time.Duration) int {
+	for i, slot := range s.firstTimes {
 		if slot > limit {
 			return i
 		}
 	}
-	last := s.listed[len(s.listed)-1]
-	return len(s.listed) + int((limit-last)/s.step)
+	last := s.firstTimes[len(s.firstTimes)-1]
+	return len(s.firstTimes) + int((limit-last)/s.interval)
 }

@@ -20,8 +20,8 @@ func NextReschedule(p *api.ReschedulePolicy, tracker *api.RescheduleTracker, fai
 		return time.Time{}, false
 	}
 	steps := 0
-	if n := len(events); n > 0 && !delayReset(p, failed.Sub(time.Unix(0, events[n-1].RescheduleTime))) {
-		steps = stepsAfter(p, events)
+	if n := len(events); n > 0 && !resetsDelay(p, failed.Sub(time.Unix(0, events[n-1].RescheduleTime))) {
+		steps = delaySteps(p, events)
 	}
 	return failed.Add(rescheduleDelay(p, steps)), true
 }
@@ -35,7 +35,7 @@ func ExtendTracker(p *api.ReschedulePolicy, tracker *api.RescheduleTracker, even
 	}
 	keep := 1
 	if p != nil {
-		keep = max(len(delaySeriesOf(val(p.DelayFunction), val(p.Delay), val(p.MaxDelay)).listed)+1, val(p.Attempts))
+		keep = max(len(newAttemptTimes(val(p.DelayFunction), val(p.Delay), val(p.MaxDelay)).firstTimes)+1, val(p.Attempts))
 	}
 	if n := len(events) + 1 - keep; n > 0 {
 		events = events[n:]
@@ -56,21 +56,21 @@ func attemptsSince(events []*api.RescheduleEvent, start time.Time) int {
 	return n
 }
 
-// delayReset reports whether an allocation lived long enough to reset the delay to its
+// resetsDelay reports whether an allocation lived long enough to reset the delay to its
 // base.
-func delayReset(p *api.ReschedulePolicy, lifetime time.Duration) bool {
+func resetsDelay(p *api.ReschedulePolicy, lifetime time.Duration) bool {
 	return val(p.DelayFunction) != delayConstant && lifetime > val(p.MaxDelay)
 }
 
-// stepsAfter returns how many delays of a series have passed with these events. The time
+// delaySteps returns how many delays of a series have passed with these events. The time
 // between two events is the lifetime of an allocation plus a delay, so lifetimes are
 // computed from the times of the events.
-func stepsAfter(p *api.ReschedulePolicy, events []*api.RescheduleEvent) int {
+func delaySteps(p *api.ReschedulePolicy, events []*api.RescheduleEvent) int {
 	steps := 0
 	for i := range events {
 		if i > 0 {
 			gap := time.Duration(events[i].RescheduleTime - events[i-1].RescheduleTime)
-			if delayReset(p, gap-rescheduleDelay(p, steps)) {
+			if resetsDelay(p, gap-rescheduleDelay(p, steps)) {
 				steps = 0
 			}
 		}
@@ -88,8 +88,8 @@ func RescheduleDelays(p *api.ReschedulePolicy, tracker *api.RescheduleTracker) m
 	}
 	delays := make(map[*api.RescheduleEvent]time.Duration, len(tracker.Events))
 	for i, event := range tracker.Events {
-		// stepsAfter includes the step after this event, so one step is subtracted.
-		delays[event] = rescheduleDelay(p, max(stepsAfter(p, tracker.Events[:i+1])-1, 0))
+		// delaySteps includes the step after this event, so one step is subtracted.
+		delays[event] = rescheduleDelay(p, max(delaySteps(p, tracker.Events[:i+1])-1, 0))
 	}
 	return delays
 }

@@ -14,7 +14,7 @@ const (
 	minMemoryMB = 10
 )
 
-func checkResources(r *report, res *api.Resources) {
+func checkResources(r *faultReport, res *api.Resources) {
 	if res == nil {
 		r.add("Missing task resources")
 		return
@@ -42,36 +42,36 @@ func checkResources(r *report, res *api.Resources) {
 		r.add("SecretsMB value (%d) cannot be larger than MemoryMB value (%d)", secrets, memory)
 	}
 	for i, d := range res.Devices {
-		at := r.in("device", d.Name)
+		at := r.nestedReport("device", d.Name)
 		checkDevice(at, d)
-		r.nest(at, "device %d failed validation:", i+1)
+		r.addNested(at, "device %d failed validation:", i+1)
 	}
-	checkNUMA(r.at("numa"), res)
+	checkNUMA(r.atPath("numa"), res)
 }
 
-func checkDevice(r *report, d *api.RequestedDevice) {
+func checkDevice(r *faultReport, d *api.RequestedDevice) {
 	if parts := strings.Split(d.Name, "/"); len(parts) > 3 || slices.Contains(parts, "") {
 		r.add("device name must be given as one of the following: type, vendor/type, or vendor/type/name")
 	}
 	for i, c := range d.Constraints {
-		at := r.in("constraint", index(i))
+		at := r.nestedReport("constraint", indexText(i))
 		if isDistinct(c) {
 			at.add("using unsupported operand %q", c.Operand)
 		} else {
 			checkConstraint(at, c)
 		}
-		r.nest(at, "Constraint %d validation failed:", i+1)
+		r.addNested(at, "Constraint %d validation failed:", i+1)
 	}
 	for i, a := range d.Affinities {
-		at := r.in("affinity", index(i))
+		at := r.nestedReport("affinity", indexText(i))
 		checkAffinity(at, a)
-		r.nest(at, "Affinity %d validation failed:", i+1)
+		r.addNested(at, "Affinity %d validation failed:", i+1)
 	}
 }
 
 var numaAffinities = []string{"none", "prefer", "require"}
 
-func checkNUMA(r *report, res *api.Resources) {
+func checkNUMA(r *faultReport, res *api.Resources) {
 	if res.NUMA == nil {
 		return
 	}
@@ -85,24 +85,24 @@ func checkNUMA(r *report, res *api.Resources) {
 	}
 }
 
-func checkLogs(r *report, g *api.TaskGroup, t *api.Task) {
+func checkLogs(r *faultReport, g *api.TaskGroup, t *api.Task) {
 	if t.LogConfig == nil {
 		return
 	}
 	files, size := val(t.LogConfig.MaxFiles), val(t.LogConfig.MaxFileSizeMB)
-	logs := r.in("logs")
+	logs := r.nestedReport("logs")
 	if files < 1 {
 		logs.add("minimum number of files is 1; got %d", files)
 	}
 	if size < 1 {
 		logs.add("minimum file size is 1MB; got %d", size)
 	}
-	r.nest(logs, "")
+	r.addNested(logs, "")
 	if g.EphemeralDisk == nil || files < 1 || size < 1 {
 		return
 	}
 	if disk := val(g.EphemeralDisk.SizeMB); saturatingMul(files, size) >= disk {
-		r.at("logs").add("log storage (%d MB) must be less than requested disk capacity (%d MB)", saturatingMul(files, size), disk)
+		r.atPath("logs").add("log storage (%d MB) must be less than requested disk capacity (%d MB)", saturatingMul(files, size), disk)
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 
 const minRestartInterval = 5 * time.Second
 
-func checkRestart(r *report, p *api.RestartPolicy) {
+func checkRestart(r *faultReport, p *api.RestartPolicy) {
 	if p == nil {
 		r.add("Task Group should have a restart policy")
 		return

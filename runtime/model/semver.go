@@ -44,14 +44,14 @@ func matchesSemver(left, right string) bool {
 		return false
 	}
 	for _, c := range all {
-		if !c.holds(v) {
+		if !c.isSatisfiedBy(v) {
 			return false
 		}
 	}
 	return true
 }
 
-func (c semverConstraint) holds(v *version.Version) bool {
+func (c semverConstraint) isSatisfiedBy(v *version.Version) bool {
 	switch order := v.Compare(c.version); c.operator {
 	case "", "=":
 		return order == 0

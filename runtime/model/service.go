@@ -14,36 +14,36 @@ import (
 const providerNomad = "nomad"
 
 var (
-	serviceName  = lazyRegexp(`^(?i:[a-z0-9]|[a-z0-9][a-z0-9\-]{0,61}[a-z0-9])$`)
-	reference    = regexp.MustCompile(`\$\{[^}]*\}`)
-	addressModes = []string{"", "auto", "host", "driver", "alloc", "alloc_ipv6"}
-	onUpdates    = []string{"", api.OnUpdateRequireHealthy, api.OnUpdateIgnoreWarn, api.OnUpdateIgnore}
+	serviceNamePattern   = lazyRegexp(`^(?i:[a-z0-9]|[a-z0-9][a-z0-9\-]{0,61}[a-z0-9])$`)
+	interpolationPattern = regexp.MustCompile(`\$\{[^}]*\}`)
+	addressModes         = []string{"", "auto", "host", "driver", "alloc", "alloc_ipv6"}
+	onUpdateValues       = []string{"", api.OnUpdateRequireHealthy, api.OnUpdateIgnoreWarn, api.OnUpdateIgnore}
 )
 
 // ValidServiceName reports whether a name without references is a valid service name.
-func ValidServiceName(name string) bool { return serviceName().MatchString(name) }
+func ValidServiceName(name string) bool { return serviceNamePattern().MatchString(name) }
 
 // checkGroupServices checks the services of the group, the rules across these and the
 // services of tasks, and the checks that need a task.
-func checkGroupServices(r *report, g *api.TaskGroup) {
-	all := r.in()
+func checkGroupServices(r *faultReport, g *api.TaskGroup) {
+	all := r.nestedReport()
 	unique, providers := map[string]bool{}, map[string]bool{}
-	var repeated []string
+	var duplicateServices []string
 	note := func(owner string, s *api.Service) {
 		providers[s.Provider] = true
 		key := owner + "->" + s.Name + ":" + s.PortLabel
 		if unique[key] {
-			repeated = append(repeated, key)
+			duplicateServices = append(duplicateServices, key)
 		}
 		unique[key] = true
 	}
 	tasks := taskNames(g)
 	for i, s := range g.Services {
 		note("group", s)
-		at := all.in("service", index(i))
+		at := all.nestedReport("service", indexText(i))
 		checkService(at, s)
-		all.nest(at, "Service[%d] %s validation failed:", i, s.Name)
-		checkGroupService(all.at("service", index(i)), tasks, s)
+		all.addNested(at, "Service[%d] %s validation failed:", i, s.Name)
+		checkGroupService(all.atPath("service", indexText(i)), tasks, s)
 	}
 	for _, t := range g.Tasks {
 		for _, s := range t.Services {
@@ -53,17 +53,17 @@ func checkGroupServices(r *report, g *api.TaskGroup) {
 	if len(providers) > 1 {
 		all.add("Multiple service providers used: task group services must use the same provider")
 	}
-	if len(repeated) > 0 {
-		slices.Sort(repeated)
-		all.add("Services are not unique: %v", slices.Compact(repeated))
+	if len(duplicateServices) > 0 {
+		slices.Sort(duplicateServices)
+		all.add("Services are not unique: %v", slices.Compact(duplicateServices))
 	}
-	r.nest(all, "Task group service validation failed:")
+	r.addNested(all, "Task group service validation failed:")
 
-	scripts := r.in()
+	scripts := r.nestedReport()
 	for i, s := range g.Services {
-		checkScripts(scripts.at("service", index(i)), val(g.Name), s)
+		checkScripts(scripts.atPath("service", indexText(i)), val(g.Name), s)
 	}
-	r.nest(scripts, "Task group service check validation failed:")
+	r.addNested(scripts, "Task group service check validation failed:")
 }
 
 func taskNames(g *api.TaskGroup) map[string]bool {
@@ -75,12 +75,12 @@ func taskNames(g *api.TaskGroup) map[string]bool {
 }
 
 // checkGroupService checks the rules for services of groups only.
-func checkGroupService(r *report, tasks map[string]bool, s *api.Service) {
+func checkGroupService(r *faultReport, tasks map[string]bool, s *api.Service) {
 	if s.AddressMode == "driver" {
 		r.add(`service %q cannot use address_mode="driver", only services defined in a "task" block can use this mode`, s.Name)
 	}
 	for i, c := range s.Checks {
-		at := r.at("check", index(i))
+		at := r.atPath("check", indexText(i))
 		checkHasPort(at, s, c)
 		if c.TaskName != "" && !tasks[c.TaskName] {
 			at.add("Check %s invalid: refers to non-existent task %s", c.Name, c.TaskName)
@@ -88,36 +88,36 @@ func checkGroupService(r *report, tasks map[string]bool, s *api.Service) {
 	}
 }
 
-func checkScripts(r *report, group string, s *api.Service) {
+func checkScripts(r *faultReport, group string, s *api.Service) {
 	for i, c := range s.Checks {
 		if c.Type == "script" && s.TaskName == "" && c.TaskName == "" {
-			r.at("check", index(i)).add("Service [%s]->%s or Check %s must specify task parameter", group, s.Name, c.Name)
+			r.atPath("check", indexText(i)).add("Service [%s]->%s or Check %s must specify task parameter", group, s.Name, c.Name)
 		}
 	}
 }
 
 // checkTaskServices checks the services of a task against each other and against the ports
 // that the task may use.
-func checkTaskServices(r *report, g *api.TaskGroup, t *api.Task) {
+func checkTaskServices(r *faultReport, g *api.TaskGroup, t *api.Task) {
 	names := map[string]bool{}
 	usedBy := map[string][]string{} // usedBy maps port labels to service names
 	place := map[string][]string{}  // place maps a port label to the path of its first use
 	type use struct{ label, service string }
 	seen := map[use]bool{}
 	for i, s := range t.Services {
-		at := r.in("service", index(i))
+		at := r.nestedReport("service", indexText(i))
 		checkService(at, s)
-		r.nest(at, "service[%d] %q validation failed:", i, s.Name)
+		r.addNested(at, "service[%d] %q validation failed:", i, s.Name)
 
-		at = r.at("service", index(i))
+		at = r.atPath("service", indexText(i))
 		if names[s.Name] {
 			at.add("service %q is duplicate", s.Name)
 		}
 		names[s.Name] = true
 		checkTaskService(at, t, s)
-		for label, path := range portsOf(s) {
+		for label, path := range labelledServices(s) {
 			if place[label] == nil {
-				place[label] = append([]string{"service", index(i)}, path...)
+				place[label] = append([]string{"service", indexText(i)}, path...)
 			}
 			if u := (use{label, s.Name}); !seen[u] {
 				seen[u] = true
@@ -128,35 +128,35 @@ func checkTaskServices(r *report, g *api.TaskGroup, t *api.Task) {
 	known := portLabels(g, t)
 	for _, label := range slices.Sorted(maps.Keys(usedBy)) {
 		if !known[label] {
-			at := r.at(place[label]...)
+			at := r.atPath(place[label]...)
 			at.add("port label %q referenced by services %s does not exist", label, strings.Join(usedBy[label], ", ")).hint = func() string { return portHint(label, known) }
 		}
 	}
 }
 
-// portsOf returns the port labels of a service and its checks, each with the path of the
+// labelledServices returns the port labels of a service and its checks, each with the path of the
 // attribute. It includes a numeric port of the service, unless its address mode is driver,
 // and no numeric ports of checks, which have their own rule.
-func portsOf(s *api.Service) iter.Seq2[string, []string] {
+func labelledServices(s *api.Service) iter.Seq2[string, []string] {
 	return func(yield func(string, []string) bool) {
-		if s.PortLabel != "" && !(numeric(s.PortLabel) && s.AddressMode == "driver") && !yield(s.PortLabel, []string{"port"}) {
+		if s.PortLabel != "" && !(isNumeric(s.PortLabel) && s.AddressMode == "driver") && !yield(s.PortLabel, []string{"port"}) {
 			return
 		}
 		for i, c := range s.Checks {
-			if c.PortLabel != "" && !numeric(c.PortLabel) && !yield(c.PortLabel, []string{"check", index(i), "port"}) {
+			if c.PortLabel != "" && !isNumeric(c.PortLabel) && !yield(c.PortLabel, []string{"check", indexText(i), "port"}) {
 				return
 			}
 		}
 	}
 }
 
-func numeric(label string) bool {
+func isNumeric(label string) bool {
 	_, err := strconv.Atoi(label)
 	return err == nil
 }
 
-// checkMode returns the address mode of a check.
-func checkMode(s *api.Service, c api.ServiceCheck) string {
+// checkAddressMode returns the address mode of a check.
+func checkAddressMode(s *api.Service, c api.ServiceCheck) string {
 	if c.AddressMode != "" {
 		return c.AddressMode
 	}
@@ -184,32 +184,32 @@ func portLabels(g *api.TaskGroup, t *api.Task) map[string]bool {
 }
 
 // checkTaskService checks the rules for services of tasks only.
-func checkTaskService(r *report, t *api.Task, s *api.Service) {
+func checkTaskService(r *faultReport, t *api.Task, s *api.Service) {
 	if s.AddressMode == "alloc" || s.AddressMode == "alloc_ipv6" {
 		r.add(`service %q cannot use address_mode=%q, only services defined in a "group" block can use this mode`, s.Name, s.AddressMode)
 	}
 	if s.Connect != nil {
-		r.at("connect").add(`service %q cannot have "connect" block, only services defined in a "group" block can`, s.Name)
+		r.atPath("connect").add(`service %q cannot have "connect" block, only services defined in a "group" block can`, s.Name)
 	}
 	if s.TaskName != "" && s.TaskName != t.Name {
 		r.add("Service %s is invalid: may only specify task the service belongs to, got %q", s.Name, s.TaskName)
 	}
 	names := map[string]bool{}
 	for i, c := range s.Checks {
-		at := r.at("check", index(i))
+		at := r.atPath("check", indexText(i))
 		if names[c.Name] {
 			at.add("check %q is duplicate", c.Name)
 		}
 		names[c.Name] = true
 		checkHasPort(at, s, c)
-		if numeric(c.PortLabel) && checkMode(s, c) != "driver" {
+		if isNumeric(c.PortLabel) && checkAddressMode(s, c) != "driver" {
 			at.add(`check %q cannot use a numeric port %s without setting address_mode="driver"`, c.Name, c.PortLabel)
 		}
 	}
 }
 
-func checkService(r *report, s *api.Service) {
-	if name := reference.ReplaceAllString(s.Name, "x"); !ValidServiceName(name) {
+func checkService(r *faultReport, s *api.Service) {
+	if name := interpolationPattern.ReplaceAllString(s.Name, "x"); !ValidServiceName(name) {
 		r.add("Service name must be valid per RFC 1123 and can contain only alphanumeric characters or dashes and must be no longer than 63 characters: %q", s.Name)
 	}
 	if !slices.Contains(addressModes, s.AddressMode) {
@@ -218,26 +218,26 @@ func checkService(r *report, s *api.Service) {
 	if s.Address != "" && s.AddressMode != "" && s.AddressMode != "auto" {
 		r.add(`Service address_mode must be "auto" if address is set`)
 	}
-	if !slices.Contains(onUpdates, s.OnUpdate) {
+	if !slices.Contains(onUpdateValues, s.OnUpdate) {
 		r.add(`Service on_update must be "require_healthy", "ignore_warnings", or "ignore"; not %q`, s.OnUpdate)
 	}
 	if s.Identity != nil && len(s.Identity.Audience) == 0 {
-		r.at("identity").add("Service identity must provide at least one target aud value")
+		r.atPath("identity").add("Service identity must provide at least one target aud value")
 	}
 	switch s.Provider {
 	case providerNomad:
 		if s.Connect != nil {
-			r.at("connect").add("Service with provider nomad cannot include Connect blocks")
+			r.atPath("connect").add("Service with provider nomad cannot include Connect blocks")
 		}
 		for i, c := range s.Checks {
 			for _, fault := range nomadCheckFaults(c) {
-				r.at("check", index(i)).add("%s", fault)
+				r.atPath("check", indexText(i)).add("%s", fault)
 			}
 		}
 	case api.ServiceProviderConsul:
 		for i, c := range s.Checks {
 			for _, fault := range consulCheckFaults(c) {
-				r.at("check", index(i)).add("Check %s invalid: %s", c.Name, fault)
+				r.atPath("check", indexText(i)).add("Check %s invalid: %s", c.Name, fault)
 			}
 		}
 	default:

@@ -12,9 +12,9 @@ import (
 
 // SameSpec reports whether two canonical jobs are equal except for the fields that the agent
 // sets: status, version, stability, indexes, times, tag. Stop is compared.
-func SameSpec(a, b *api.Job) bool { return sameText(specOf(a), specOf(b)) }
+func SameSpec(a, b *api.Job) bool { return sameJSONForm(submittedSpecOf(a), submittedSpecOf(b)) }
 
-func specOf(job *api.Job) *api.Job {
+func submittedSpecOf(job *api.Job) *api.Job {
 	c := *job
 	c.Status, c.StatusDescription = nil, nil
 	c.Stable, c.Version, c.VersionTag = nil, nil, nil
@@ -25,13 +25,13 @@ func specOf(job *api.Job) *api.Job {
 	c.TaskGroups = slices.Clone(job.TaskGroups)
 	for i, g := range c.TaskGroups {
 		group := *g
-		group.Scaling = scalingOf(g.Scaling)
+		group.Scaling = submittedPolicyOf(g.Scaling)
 		group.Tasks = slices.Clone(g.Tasks)
 		for k, t := range group.Tasks {
 			task := *t
 			task.ScalingPolicies = slices.Clone(t.ScalingPolicies)
 			for n, p := range task.ScalingPolicies {
-				task.ScalingPolicies[n] = scalingOf(p)
+				task.ScalingPolicies[n] = submittedPolicyOf(p)
 			}
 			group.Tasks[k] = &task
 		}
@@ -40,7 +40,7 @@ func specOf(job *api.Job) *api.Job {
 	return &c
 }
 
-func scalingOf(p *api.ScalingPolicy) *api.ScalingPolicy {
+func submittedPolicyOf(p *api.ScalingPolicy) *api.ScalingPolicy {
 	if p == nil {
 		return nil
 	}
@@ -50,19 +50,21 @@ func scalingOf(p *api.ScalingPolicy) *api.ScalingPolicy {
 }
 
 // SamePolicy reports whether two scaling policies have the same content.
-func SamePolicy(a, b *api.ScalingPolicy) bool { return sameText(scalingOf(a), scalingOf(b)) }
+func SamePolicy(a, b *api.ScalingPolicy) bool {
+	return sameJSONForm(submittedPolicyOf(a), submittedPolicyOf(b))
+}
 
-// sameText compares two values by their JSON form, in which a number from HCL equals the
+// sameJSONForm compares two values by their JSON form, in which a number from HCL equals the
 // same number from the state file.
-func sameText(a, b any) bool {
+func sameJSONForm(a, b any) bool {
 	x, errX := json.Marshal(a)
 	y, errY := json.Marshal(b)
 	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 
-// TransitionFault returns an error if a job cannot be updated to the other, canonical one.
+// ValidateTransition returns an error if the canonical job from cannot be updated to the canonical job to.
 // The texts are Nomad's.
-func TransitionFault(from, to *api.Job) error {
+func ValidateTransition(from, to *api.Job) error {
 	periodic := func(j *api.Job) bool { return j.Periodic != nil }
 	parameterized := func(j *api.Job) bool { return j.ParameterizedJob != nil }
 	switch {
@@ -80,15 +82,15 @@ func TransitionFault(from, to *api.Job) error {
 	return nil
 }
 
-// Destructive reports whether allocations of the named group must be replaced when one
+// UpdateIsDestructive reports whether allocations of the named group must be replaced when one
 // canonical job is updated to the other. If not, they can be updated in place, unless the
 // node does not satisfy the other job.
-func Destructive(from, to *api.Job, group string) bool {
+func UpdateIsDestructive(from, to *api.Job, group string) bool {
 	a, b := Group(from, group), Group(to, group)
 	if a == nil || b == nil {
 		return true
 	}
-	return a != b && !sameText(identityOf(from, a), identityOf(to, b))
+	return a != b && !sameJSONForm(identityOf(from, a), identityOf(to, b))
 }
 
 // Group returns a group of the job by its name, nil if there is none.

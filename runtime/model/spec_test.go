@@ -47,17 +47,17 @@ func TestSameSpec(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var again api.Job
-	if err := json.Unmarshal(text, &again); err != nil {
+	var decoded api.Job
+	if err := json.Unmarshal(text, &decoded); err != nil {
 		t.Fatal(err)
 	}
-	if !SameSpec(job, &again) || Destructive(job, &again, "g") {
+	if !SameSpec(job, &decoded) || UpdateIsDestructive(job, &decoded, "g") {
 		t.Error("a job that was stored and read is another one")
 	}
 }
 
 // Destructive is true only for changes that need a new allocation.
-func TestDestructive(t *testing.T) {
+func TestUpdateIsDestructive(t *testing.T) {
 	type edit = func(*api.Job, *api.TaskGroup, *api.Task)
 	for name, f := range map[string]edit{
 		"number of tasks": func(_ *api.Job, g *api.TaskGroup, _ *api.Task) {
@@ -97,7 +97,7 @@ func TestDestructive(t *testing.T) {
 		}, // RS-026
 		"name of the group": func(_ *api.Job, g *api.TaskGroup, _ *api.Task) { g.Name = new("h") },
 	} {
-		if !Destructive(specJob(nil), specJob(f), "g") {
+		if !UpdateIsDestructive(specJob(nil), specJob(f), "g") {
 			t.Errorf("%s is updated in place", name)
 		}
 	}
@@ -127,13 +127,13 @@ func TestDestructive(t *testing.T) {
 		"value of a dynamic port": func(_ *api.Job, g *api.TaskGroup, _ *api.Task) { g.Networks[0].DynamicPorts[0].Value = 5 },
 		"the same meta elsewhere": func(j *api.Job, _ *api.TaskGroup, t *api.Task) { j.Meta, t.Meta = t.Meta, nil },
 	} {
-		if Destructive(specJob(nil), specJob(f), "g") {
+		if UpdateIsDestructive(specJob(nil), specJob(f), "g") {
 			t.Errorf("%s is destructive", name)
 		}
 	}
 }
 
-func TestTransitionFault(t *testing.T) {
+func TestValidateTransition(t *testing.T) {
 	plain := func(*api.Job, *api.TaskGroup, *api.Task) {}
 	periodic := func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.Periodic = &api.PeriodicConfig{} }
 	parameterized := func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.ParameterizedJob = &api.ParameterizedJobConfig{} }
@@ -150,7 +150,7 @@ func TestTransitionFault(t *testing.T) {
 		{plain, parameterized, "cannot update non-parameterized job to being parameterized"},
 	} {
 		got := ""
-		if err := TransitionFault(specJob(c.from), specJob(c.to)); err != nil {
+		if err := ValidateTransition(specJob(c.from), specJob(c.to)); err != nil {
 			got = err.Error()
 		}
 		if got != c.want {

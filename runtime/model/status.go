@@ -42,8 +42,8 @@ func ClientStatus(tasks map[string]*api.TaskState) (status, description string) 
 	return "", ""
 }
 
-// EvalActive reports whether an evaluation has not ended.
-func EvalActive(e *api.Evaluation) bool {
+// EvalPending reports whether an evaluation is pending or blocked.
+func EvalPending(e *api.Evaluation) bool {
 	return e.Status == api.EvalStatusPending || e.Status == api.EvalStatusBlocked
 }
 
@@ -57,8 +57,8 @@ func ClientTerminal(a *api.Allocation) bool {
 	return false
 }
 
-// Terminal reports whether an allocation has ended or is to be stopped.
-func Terminal(a *api.Allocation) bool { return a.ServerTerminalStatus() || ClientTerminal(a) }
+// AllocTerminal reports whether an allocation has ended or is to be stopped.
+func AllocTerminal(a *api.Allocation) bool { return a.ServerTerminalStatus() || ClientTerminal(a) }
 
 // The states of a job.
 const (
@@ -79,9 +79,9 @@ func JobStatus(job *api.Job, allocs []*api.Allocation, evals []*api.Evaluation, 
 			return JobDead
 		}
 		return JobRunning
-	case slices.ContainsFunc(deployments, DeploymentActive) || slices.ContainsFunc(allocs, func(a *api.Allocation) bool { return !Terminal(a) }):
+	case slices.ContainsFunc(deployments, DeploymentActive) || slices.ContainsFunc(allocs, func(a *api.Allocation) bool { return !AllocTerminal(a) }):
 		return JobRunning
-	case slices.ContainsFunc(evals, EvalActive):
+	case slices.ContainsFunc(evals, EvalPending):
 		return JobPending
 	case len(evals) > 0 || val(job.Stop):
 		return JobDead

@@ -10,50 +10,50 @@ import (
 )
 
 var (
-	actionName   = lazyRegexp(`^[^\x00\s]{1,128}$`)
-	identityName = lazyRegexp(`^[a-zA-Z0-9-_]{1,128}$`)
-	secretName   = lazyRegexp(`^[a-zA-Z0-9_]{1,128}$`)
+	actionNamePattern   = lazyRegexp(`^[^\x00\s]{1,128}$`)
+	identityNamePattern = lazyRegexp(`^[a-zA-Z0-9-_]{1,128}$`)
+	secretNamePattern   = lazyRegexp(`^[a-zA-Z0-9_]{1,128}$`)
 )
 
-func checkTask(r *report, jobType string, g *api.TaskGroup, t *api.Task) {
+func checkTask(r *faultReport, jobType string, g *api.TaskGroup, t *api.Task) {
 	checkTaskName(r, t.Name)
 	if t.Driver == "" {
 		r.add("Missing task driver")
 	}
 	checkTaskTimes(r, jobType, g, t)
-	resources := r.in("resources")
+	resources := r.nestedReport("resources")
 	checkResources(resources, t.Resources)
-	r.nest(resources, "")
+	r.addNested(resources, "")
 	checkLogs(r, g, t)
 	checkTaskConstraints(r, t.Constraints)
 	checkAffinities(r, jobType, t.Affinities)
-	services := r.in()
+	services := r.nestedReport()
 	checkTaskServices(services, g, t)
-	r.nest(services, "")
+	r.addNested(services, "")
 	checkArtifacts(r, t.Artifacts)
 	checkTemplates(r, t.Templates)
 	if t.Vault != nil {
-		at := r.in("vault")
+		at := r.nestedReport("vault")
 		checkVault(at, t.Vault)
-		r.nest(at, "Vault validation failed:")
+		r.addNested(at, "Vault validation failed:")
 	}
-	if d := t.DispatchPayload; d != nil && escapesAllocDir("task/local", d.File) {
-		r.at("dispatch_payload").add("Dispatch Payload validation failed: destination escapes allocation directory")
+	if d := t.DispatchPayload; d != nil && isOutsideAllocDir("task/local", d.File) {
+		r.atPath("dispatch_payload").add("Dispatch Payload validation failed: destination escapes allocation directory")
 	}
 	if t.Lifecycle != nil {
-		checkLifecycle(r.at("lifecycle"), t.Lifecycle)
+		checkLifecycle(r.atPath("lifecycle"), t.Lifecycle)
 	}
 	checkVolumeMounts(r, g, t.VolumeMounts)
 	if t.CSIPluginConfig != nil {
-		checkCSIPlugin(r.at("csi_plugin"), t.CSIPluginConfig)
+		checkCSIPlugin(r.atPath("csi_plugin"), t.CSIPluginConfig)
 	}
-	checkKind(r.at("kind"), g, t)
+	checkKind(r.atPath("kind"), g, t)
 	checkIdentities(r, t)
 	checkActions(r, t.Actions)
 	checkSecrets(r, t)
 }
 
-func checkTaskName(r *report, name string) {
+func checkTaskName(r *faultReport, name string) {
 	if name == "" {
 		r.add("Missing task name")
 	}
@@ -80,27 +80,27 @@ func checkTaskName(r *report, name string) {
 // allows 255 bytes.
 const maxTaskName = 255 - 36 - len(".") - len(".scope")
 
-func checkTaskTimes(r *report, jobType string, g *api.TaskGroup, t *api.Task) {
+func checkTaskTimes(r *faultReport, jobType string, g *api.TaskGroup, t *api.Task) {
 	timeout := val(t.KillTimeout)
 	if timeout < 0 {
-		r.at("kill_timeout").add("KillTimeout must be a positive value")
+		r.atPath("kill_timeout").add("KillTimeout must be a positive value")
 	} else if g.Update != nil && jobType == api.JobTypeService {
 		if deadline := val(g.Update.ProgressDeadline); deadline > 0 && timeout > deadline {
-			r.at("kill_timeout").add("KillTimout (%v) longer than the group's ProgressDeadline (%v)", timeout, deadline)
+			r.atPath("kill_timeout").add("KillTimout (%v) longer than the group's ProgressDeadline (%v)", timeout, deadline)
 		}
 	}
 	if t.ShutdownDelay < 0 {
-		r.at("shutdown_delay").add("ShutdownDelay must be a positive value")
+		r.atPath("shutdown_delay").add("ShutdownDelay must be a positive value")
 	}
 }
 
-// escapesAllocDir reports whether a path below dir, itself a path below the allocation directory,
+// isOutsideAllocDir reports whether a path below dir, itself a path below the allocation directory,
 // leaves the allocation directory. It checks only the text of the path.
-func escapesAllocDir(dir, name string) bool {
+func isOutsideAllocDir(dir, name string) bool {
 	return !filepath.IsLocal(path.Join(dir, name))
 }
 
-func checkLifecycle(r *report, l *api.TaskLifecycle) {
+func checkLifecycle(r *faultReport, l *api.TaskLifecycle) {
 	switch l.Hook {
 	case api.TaskLifecycleHookPrestart, api.TaskLifecycleHookPoststart, api.TaskLifecycleHookPoststop:
 	case "":
@@ -110,7 +110,7 @@ func checkLifecycle(r *report, l *api.TaskLifecycle) {
 	}
 }
 
-func checkVault(r *report, v *api.Vault) {
+func checkVault(r *faultReport, v *api.Vault) {
 	switch mode := val(v.ChangeMode); mode {
 	case "restart", "noop":
 	case "signal":
@@ -127,19 +127,19 @@ var (
 	selinuxLabels    = []string{"", "z", "Z"}
 )
 
-// emptyMount reports whether a volume_mount block is empty. Such a block has no effect and
+// isEmptyMount reports whether a volume_mount block is empty. Such a block has no effect and
 // is not an error.
-func emptyMount(m *api.VolumeMount) bool {
+func isEmptyMount(m *api.VolumeMount) bool {
 	return val(m.Volume) == "" && val(m.Destination) == "" && !val(m.ReadOnly) && val(m.SELinuxLabel) == "" &&
 		(m.PropagationMode == nil || *m.PropagationMode == api.VolumeMountPropagationPrivate)
 }
 
-func checkVolumeMounts(r *report, g *api.TaskGroup, mounts []*api.VolumeMount) {
+func checkVolumeMounts(r *faultReport, g *api.TaskGroup, mounts []*api.VolumeMount) {
 	for i, m := range mounts {
-		if emptyMount(m) {
+		if isEmptyMount(m) {
 			continue
 		}
-		at := r.at("volume_mount", index(i))
+		at := r.atPath("volume_mount", indexText(i))
 		if g.Volumes[val(m.Volume)] == nil {
 			at.add("Volume Mount (%d) references undefined volume %s", i, val(m.Volume))
 		}
@@ -152,7 +152,7 @@ func checkVolumeMounts(r *report, g *api.TaskGroup, mounts []*api.VolumeMount) {
 	}
 }
 
-func checkCSIPlugin(r *report, p *api.TaskCSIPluginConfig) {
+func checkCSIPlugin(r *faultReport, p *api.TaskCSIPluginConfig) {
 	if p.ID == "" {
 		r.add("CSIPluginConfig must have a non-empty PluginID")
 	}
@@ -166,7 +166,7 @@ func checkCSIPlugin(r *report, p *api.TaskCSIPluginConfig) {
 const connectProxyPrefix = "connect-proxy:"
 
 // checkKind checks the kind of a Connect proxy. Other kinds have no meaning.
-func checkKind(r *report, g *api.TaskGroup, t *api.Task) {
+func checkKind(r *faultReport, g *api.TaskGroup, t *api.Task) {
 	proxied, ok := strings.CutPrefix(t.Kind, connectProxyPrefix)
 	if !ok {
 		return
@@ -179,7 +179,7 @@ func checkKind(r *report, g *api.TaskGroup, t *api.Task) {
 	}
 }
 
-func checkIdentities(r *report, t *api.Task) {
+func checkIdentities(r *faultReport, t *api.Task) {
 	// The default identity was removed from the list, so the index of the others in the
 	// file is not known here.
 	all := t.Identities
@@ -187,15 +187,15 @@ func checkIdentities(r *report, t *api.Task) {
 		all = append([]*api.WorkloadIdentity{t.Identity}, all...)
 	}
 	for _, id := range all {
-		at := r.in("identity")
+		at := r.nestedReport("identity")
 		checkIdentity(at, id)
-		r.nest(at, "Identity %q is invalid:", id.Name)
+		r.addNested(at, "Identity %q is invalid:", id.Name)
 	}
 }
 
-func checkIdentity(r *report, id *api.WorkloadIdentity) {
-	if !identityName().MatchString(id.Name) {
-		r.add("invalid name %q. Must match regex %s", id.Name, identityName())
+func checkIdentity(r *faultReport, id *api.WorkloadIdentity) {
+	if !identityNamePattern().MatchString(id.Name) {
+		r.add("invalid name %q. Must match regex %s", id.Name, identityNamePattern())
 	}
 	for i, audience := range id.Audience {
 		if audience == "" {
@@ -225,10 +225,10 @@ func checkIdentity(r *report, id *api.WorkloadIdentity) {
 	}
 }
 
-func checkActions(r *report, actions []*api.Action) {
+func checkActions(r *faultReport, actions []*api.Action) {
 	count := map[string]int{}
 	for _, a := range actions {
-		at := r.at("action", a.Name)
+		at := r.atPath("action", a.Name)
 		count[a.Name]++
 		if count[a.Name] == 2 {
 			at.add("Action %s defined multiple times", a.Name)
@@ -236,31 +236,31 @@ func checkActions(r *report, actions []*api.Action) {
 		if a.Command == "" {
 			at.add("command cannot be empty")
 		}
-		if !actionName().MatchString(a.Name) {
+		if !actionNamePattern().MatchString(a.Name) {
 			at.add("invalid name '%s'", a.Name)
 		}
 	}
 }
 
-func checkSecrets(r *report, t *api.Task) {
+func checkSecrets(r *faultReport, t *api.Task) {
 	seen := map[string]bool{}
 	for _, s := range t.Secrets {
-		at := r.in("secret", s.Name)
+		at := r.nestedReport("secret", s.Name)
 		checkSecret(at, s)
-		r.nest(at, "Secret %q is invalid:", s.Name)
+		r.addNested(at, "Secret %q is invalid:", s.Name)
 		if seen[s.Name] {
-			r.at("secret", s.Name).add("Duplicate secret %q found", s.Name)
+			r.atPath("secret", s.Name).add("Duplicate secret %q found", s.Name)
 		}
 		seen[s.Name] = true
 		if s.Provider == "vault" && t.Vault == nil {
-			r.at("secret", s.Name).add("Secret %q has provider \"vault\" but no vault block", s.Name)
+			r.atPath("secret", s.Name).add("Secret %q has provider \"vault\" but no vault block", s.Name)
 		}
 	}
 }
 
-func checkSecret(r *report, s *api.Secret) {
-	if !secretName().MatchString(s.Name) {
-		r.add("secret name must match regex %s", secretName())
+func checkSecret(r *faultReport, s *api.Secret) {
+	if !secretNamePattern().MatchString(s.Name) {
+		r.add("secret name must match regex %s", secretNamePattern())
 	}
 	if s.Provider == "" {
 		r.add("secret provider cannot be empty")

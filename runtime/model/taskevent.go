@@ -19,7 +19,7 @@ const (
 	TaskWaitingShutdownDelay  = "Waiting for shutdown delay"
 	TaskSkippingShutdownDelay = "Skipping shutdown delay"
 	TaskRestoreFailed         = "Failed Restoring Task"
-	TaskDirCollected          = "Directory Removed"
+	TaskAllocDirRemoved       = "Directory Removed"
 )
 
 // The reasons in the events of the API's restart calls.
@@ -34,9 +34,9 @@ const (
 
 // The details that most tasks have in common are shared.
 var (
-	noDetails      = map[string]string{}
-	setupDetails   = map[string]string{"message": buildingTaskDir}
-	successDetails = map[string]string{"exit_code": "0", "signal": "0", "oom_killed": "false"}
+	noDetails        = map[string]string{}
+	taskSetupDetails = map[string]string{"message": buildingTaskDirMessage}
+	exitCode0Details = map[string]string{"exit_code": "0", "signal": "0", "oom_killed": "false"}
 )
 
 // EventReceived reports that the node has received the task.
@@ -44,11 +44,11 @@ func EventReceived() *api.TaskEvent {
 	return &api.TaskEvent{Type: api.TaskReceived, Details: noDetails}
 }
 
-const buildingTaskDir = "Building Task Directory"
+const buildingTaskDirMessage = "Building Task Directory"
 
-// EventSetup reports the setup before the first start.
-func EventSetup() *api.TaskEvent {
-	return &api.TaskEvent{Type: api.TaskSetup, Message: buildingTaskDir, Details: setupDetails}
+// EventTaskSetup reports the setup before the first start.
+func EventTaskSetup() *api.TaskEvent {
+	return &api.TaskEvent{Type: api.TaskSetup, Message: buildingTaskDirMessage, Details: taskSetupDetails}
 }
 
 // EventSetupFailure fails a task whose allocation could not be set up.
@@ -69,15 +69,15 @@ func EventRestoreFailed(cause string) *api.TaskEvent {
 	return &api.TaskEvent{Type: TaskRestoreFailed, Message: "failed to restore task: " + cause, Details: map[string]string{}}
 }
 
-// EventDirCollected reports why the directory of an ended allocation was removed before the
+// EventAllocDirRemoved reports why the directory of an ended allocation was removed before the
 // allocation.
-func EventDirCollected(reason string) *api.TaskEvent {
+func EventAllocDirRemoved(reason string) *api.TaskEvent {
 	message := "the directory of the allocation and its logs were removed: " + reason
-	return &api.TaskEvent{Type: TaskDirCollected, Message: message, Details: map[string]string{"message": message, "reason": reason}}
+	return &api.TaskEvent{Type: TaskAllocDirRemoved, Message: message, Details: map[string]string{"message": message, "reason": reason}}
 }
 
-// EventDriver carries a message of the driver about the task.
-func EventDriver(message string, annotations map[string]string, at time.Time) *api.TaskEvent {
+// EventDriverMessage carries a message of the driver about the task.
+func EventDriverMessage(message string, annotations map[string]string, at time.Time) *api.TaskEvent {
 	details := maps.Clone(annotations)
 	if details == nil {
 		details = map[string]string{}
@@ -94,7 +94,7 @@ func EventDriver(message string, annotations map[string]string, at time.Time) *a
 // EventDriverUnavailable reports that no plugin process serves the driver of a started
 // task.
 func EventDriverUnavailable(cause string) *api.TaskEvent {
-	return EventDriver("driver unavailable, the task may still run: "+cause, nil, time.Time{})
+	return EventDriverMessage("driver unavailable, the task may still run: "+cause, nil, time.Time{})
 }
 
 // EventDriverFailure reports why the driver could not start the task.
@@ -116,25 +116,25 @@ func EventHookFailed(hook, cause string) *api.TaskEvent {
 	return &api.TaskEvent{Type: TaskHookFailed, Message: message, Details: map[string]string{"message": message}}
 }
 
-// EventPluginAwaited reports which plugin the task waits for before it can start.
-func EventPluginAwaited(plugin string) *api.TaskEvent {
+// EventWaitingForPlugin reports which plugin the task waits for before it can start.
+func EventWaitingForPlugin(plugin string) *api.TaskEvent {
 	return EventHookMessage("", "waiting for "+plugin+" to start", nil)
 }
 
-// EventDescriptorsAwaited reports that the task starts only when other tasks have ended.
-func EventDescriptorsAwaited(cause string) *api.TaskEvent {
+// EventWaitingForDescriptors reports that the task starts only when other tasks have ended.
+func EventWaitingForDescriptors(cause string) *api.TaskEvent {
 	return EventHookMessage("", "waiting for file descriptors: "+cause, nil)
 }
 
-// EventDirUnchecked reports that the agent could not open the allocation directory when it
+// EventAllocDirCheckFailed reports that the agent could not open the allocation directory when it
 // restored the task, for a reason that is unrelated to the directory.
-func EventDirUnchecked(cause string) *api.TaskEvent {
+func EventAllocDirCheckFailed(cause string) *api.TaskEvent {
 	return EventHookMessage("", "the agent could not check the allocation directory, the task stays as it is: "+cause, nil)
 }
 
 // EventTerminated reports the end of the task's process.
 func EventTerminated(exitCode, signal int, oomKilled bool, message string) *api.TaskEvent {
-	details := successDetails
+	details := exitCode0Details
 	if exitCode != 0 || signal != 0 || oomKilled || message != "" {
 		details = map[string]string{
 			"exit_code":  strconv.Itoa(exitCode),

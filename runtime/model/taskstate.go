@@ -52,9 +52,9 @@ func AppendTaskEvent(t *api.TaskState, event *api.TaskEvent, now time.Time) {
 	t.Events = append(t.Events, event)
 }
 
-// EventSinceStart returns the last event of a type since the last start, nil if there is
+// FindEventSinceStart returns the last event of a type since the last start, nil if there is
 // none.
-func EventSinceStart(t *api.TaskState, event string) *api.TaskEvent {
+func FindEventSinceStart(t *api.TaskState, event string) *api.TaskEvent {
 	for i := len(t.Events) - 1; i >= 0 && t.Events[i].Type != api.TaskStarted; i-- {
 		if t.Events[i].Type == event {
 			return t.Events[i]

@@ -45,11 +45,11 @@ func TestTaskEvents(t *testing.T) {
 		details string
 	}{
 		{EventReceived(), "Task received by client", ""},
-		{EventSetup(), "Building Task Directory", "message=Building Task Directory"},
+		{EventTaskSetup(), "Building Task Directory", "message=Building Task Directory"},
 		{EventSetupFailure("no net"), "no net", "fails_task=true setup_error=no net"},
 		{EventSetupFailure(""), "Task setup failed", "fails_task=true setup_error="},
 		{EventStarted(), "Task started by client", ""},
-		{EventDriver("pulling", map[string]string{"image": "x"}, time.Time{}), "pulling", "image=x"},
+		{EventDriverMessage("pulling", map[string]string{"image": "x"}, time.Time{}), "pulling", "image=x"},
 		{EventDriverFailure("no image"), "no image", "driver_error=no image"},
 		{EventDriverFailure(""), "Failed to start task", "driver_error="},
 		{EventFailedValidation("bad key"), "bad key", "validation_error=bad key"},
@@ -131,7 +131,7 @@ func TestTaskStateRules(t *testing.T) {
 func TestNewestEventsAreKept(t *testing.T) {
 	s := &api.TaskState{}
 	for i := range 25 {
-		AppendTaskEvent(s, EventDriver(fmt.Sprint(i), nil, time.Time{}), time.Now())
+		AppendTaskEvent(s, EventDriverMessage(fmt.Sprint(i), nil, time.Time{}), time.Now())
 	}
 	var got []string
 	for _, e := range s.Events {

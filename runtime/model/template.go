@@ -6,31 +6,31 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// permBits is the width of a file mode with its setuid, setgid and sticky bits.
-const permBits = 12
+// maxPermBits is the width of a file mode with its setuid, setgid and sticky bits.
+const maxPermBits = 12
 
-func checkTemplates(r *report, templates []*api.Template) {
+func checkTemplates(r *faultReport, templates []*api.Template) {
 	destinations := map[string]int{}
 	for i, t := range templates {
-		at := r.in("template", index(i))
+		at := r.nestedReport("template", indexText(i))
 		checkTemplate(at, t)
-		r.nest(at, "Template %d validation failed:", i+1)
+		r.addNested(at, "Template %d validation failed:", i+1)
 		dest := val(t.DestPath)
 		if other, taken := destinations[dest]; taken {
-			r.at("template", index(i)).add("Template %d has same destination as %d", i+1, other)
+			r.atPath("template", indexText(i)).add("Template %d has same destination as %d", i+1, other)
 		} else {
 			destinations[dest] = i + 1
 		}
 	}
 }
 
-func checkTemplate(r *report, t *api.Template) {
+func checkTemplate(r *faultReport, t *api.Template) {
 	if val(t.SourcePath) == "" && val(t.EmbeddedTmpl) == "" {
 		r.add("Must specify a source path or have an embedded template")
 	}
 	if dest := val(t.DestPath); dest == "" {
 		r.add("Must specify a destination for the template")
-	} else if escapesAllocDir("task", dest) {
+	} else if isOutsideAllocDir("task", dest) {
 		r.add("destination escapes allocation directory")
 	}
 	switch val(t.ChangeMode) {
@@ -40,7 +40,7 @@ func checkTemplate(r *report, t *api.Template) {
 			r.add("cannot use signals with env var templates")
 		}
 	case "script":
-		checkChangeScript(r.at("change_script"), t.ChangeScript)
+		checkChangeScript(r.atPath("change_script"), t.ChangeScript)
 	default:
 		r.add("Invalid change mode. Must be one of the following: noop, signal, script, restart")
 	}
@@ -48,16 +48,16 @@ func checkTemplate(r *report, t *api.Template) {
 		r.add("Must specify positive splay value")
 	}
 	if perms := val(t.Perms); perms != "" {
-		if _, err := strconv.ParseUint(perms, 8, permBits); err != nil {
+		if _, err := strconv.ParseUint(perms, 8, maxPermBits); err != nil {
 			r.add("Failed to parse %q as octal: %v", perms, err)
 		}
 	}
 	if w := t.Wait; w != nil && w.Min != nil && w.Max != nil && *w.Min > *w.Max {
-		r.at("wait").add("wait min %v is greater than max %v", *w.Min, *w.Max)
+		r.atPath("wait").add("wait min %v is greater than max %v", *w.Min, *w.Max)
 	}
 }
 
-func checkChangeScript(r *report, s *api.ChangeScript) {
+func checkChangeScript(r *faultReport, s *api.ChangeScript) {
 	switch {
 	case s == nil:
 		r.add("must specify change script configuration value when change mode is script")

@@ -34,8 +34,8 @@ func UnsupportedParts(job *api.Job, hasDriver func(name string) bool, drivers ..
 	if job == nil {
 		return nil
 	}
-	r := &unsupportedParts{report: newReport(), hasDriver: hasDriver, drivers: drivers}
-	r.job(job)
+	r := &unsupportedChecker{faultReport: newFaultReport(), hasDriver: hasDriver, drivers: drivers}
+	r.checkJob(job)
 	all := make([]Unsupported, 0, len(*r.faults))
 	for _, f := range *r.faults {
 		all = append(all, Unsupported{Path: f.Path, Reason: f.Text, Foreground: f.foreground, Blocked: f.blocked})
@@ -43,71 +43,71 @@ func UnsupportedParts(job *api.Job, hasDriver func(name string) bool, drivers ..
 	return all
 }
 
-type unsupportedParts struct {
-	*report
+type unsupportedChecker struct {
+	*faultReport
 	hasDriver func(string) bool
 	drivers   []string
 }
 
-// unsupported adds the reason why a block of the job is refused.
-func unsupported(r *report, what, instead string) {
+// addUnsupported adds the reason why a block of the job is refused.
+func addUnsupported(r *faultReport, what, instead string) {
 	r.add("%s is not supported by this build of nomad-lite: %s", what, instead)
 }
 
-func (r *unsupportedParts) job(job *api.Job) {
+func (r *unsupportedChecker) checkJob(job *api.Job) {
 	if region := val(job.Region); region != api.GlobalRegion {
-		r.at("region").add("No path to region %q: there is only the region %q here, remove the attribute", region, api.GlobalRegion).foreground = true
+		r.atPath("region").add("No path to region %q: there is only the region %q here, remove the attribute", region, api.GlobalRegion).foreground = true
 	}
 	if val(job.Stop) {
 		r.add("the job is marked as stopped: remove Stop from it").foreground = true
 	}
 	if job.Periodic != nil {
-		r.at("periodic").add("a periodic job cannot be run: there is no agent that would start it at its times. Remove the periodic block to run the job once, now, or give it to an agent: nomad-lite agent, nomad-lite job run").foreground = true
+		r.atPath("periodic").add("a periodic job cannot be run: there is no agent that would start it at its times. Remove the periodic block to run the job once, now, or give it to an agent: nomad-lite agent, nomad-lite job run").foreground = true
 	}
 	if job.IsParameterized() {
-		r.at("parameterized").add("a parameterized job cannot be run: it only starts when it is dispatched. Remove the parameterized block, and write what would be dispatched into meta, or give it to an agent: nomad-lite agent, nomad-lite job run, nomad-lite job dispatch").foreground = true
+		r.atPath("parameterized").add("a parameterized job cannot be run: it only starts when it is dispatched. Remove the parameterized block, and write what would be dispatched into meta, or give it to an agent: nomad-lite agent, nomad-lite job run, nomad-lite job dispatch").foreground = true
 	}
 	for _, g := range job.TaskGroups {
-		r.group(g)
+		r.checkGroup(g)
 	}
 }
 
-func (r *unsupportedParts) group(g *api.TaskGroup) {
-	at := r.at("group", val(g.Name))
-	refuseNetworks(at, g.Networks)
-	refuseServices(at, g.Services)
+func (r *unsupportedChecker) checkGroup(g *api.TaskGroup) {
+	at := r.atPath("group", val(g.Name))
+	rejectNetworks(at, g.Networks)
+	rejectServices(at, g.Services)
 	for _, label := range slices.Sorted(maps.Keys(g.Volumes)) {
 		what := "a volume"
-		if g.Volumes[label].Type == volumeCSI {
+		if g.Volumes[label].Type == volumeTypeCSI {
 			what = "a CSI volume"
 		}
-		unsupported(at.at("volume", label), what, "use a path on this machine in the configuration of the task")
+		addUnsupported(at.atPath("volume", label), what, "use a path on this machine in the configuration of the task")
 	}
 	for _, t := range g.Tasks {
-		r.task(at.at("task", t.Name), t)
+		r.checkTask(at.atPath("task", t.Name), t)
 	}
 }
 
-func refuseNetworks(r *report, networks []*api.NetworkResource) {
+func rejectNetworks(r *faultReport, networks []*api.NetworkResource) {
 	for i, n := range networks {
-		at := r.at("network", index(i))
+		at := r.atPath("network", indexText(i))
 		if !hostNetworking(n.Mode) {
-			unsupported(at.at("mode"), fmt.Sprintf("network mode %q", n.Mode), `remove the mode, or write mode = "host": the tasks then use the network of this machine`)
+			addUnsupported(at.atPath("mode"), fmt.Sprintf("network mode %q", n.Mode), `remove the mode, or write mode = "host": the tasks then use the network of this machine`)
 		} else if n.Hostname != "" {
-			at.at("hostname").add(`hostname cannot be set on task group using "host" networking mode: remove it`)
+			at.atPath("hostname").add(`hostname cannot be set on task group using "host" networking mode: remove it`)
 		}
 	}
 }
 
-// refuseServices rejects services that would not be registered: a client that waits for one
-// would wait forever. A service is never registered with another provider than the job
+// rejectServices rejects services that would not be registered: a client that waits for such a
+// service would wait forever. A service is never registered with another provider than the job
 // names.
-func refuseServices(r *report, services []*api.Service) {
+func rejectServices(r *faultReport, services []*api.Service) {
 	for i, s := range services {
-		at := r.at("service", index(i))
+		at := r.atPath("service", indexText(i))
 		switch {
 		case s.Connect != nil:
-			unsupported(at.at("connect"), "Consul Connect", "there is no Consul here, remove the connect block")
+			addUnsupported(at.atPath("connect"), "Consul Connect", "there is no Consul here, remove the connect block")
 		case s.Provider == api.ServiceProviderConsul:
 			fault := at.add("service %q would be registered with Consul, the provider when none is named, and there is no Consul here: write provider = \"nomad\" to have it registered here, or remove the service block", s.Name)
 			fault.foreground, fault.blocked = true, true
@@ -115,34 +115,34 @@ func refuseServices(r *report, services []*api.Service) {
 	}
 }
 
-func (r *unsupportedParts) task(at *report, t *api.Task) {
+func (r *unsupportedChecker) checkTask(at *faultReport, t *api.Task) {
 	if t.Driver != "" && !r.hasDriver(t.Driver) {
-		at.at("driver").add("%s", r.missingDriver(t.Driver))
+		at.atPath("driver").add("%s", r.missingDriverText(t.Driver))
 	}
 	if n := hclspec.CountValues(t.Config); n > hclspec.MaxValues {
-		at.at("config").add("the config block holds %d values, and %d are allowed: put long lists into a file that the task reads", n, hclspec.MaxValues)
+		at.atPath("config").add("the config block holds %d values, and %d are allowed: put long lists into a file that the task reads", n, hclspec.MaxValues)
 	}
-	refuseServices(at, t.Services)
+	rejectServices(at, t.Services)
 	for i, m := range t.VolumeMounts {
-		if !emptyMount(m) {
-			unsupported(at.at("volume_mount", index(i)), "a volume_mount", "use a path on this machine in the configuration of the task")
+		if !isEmptyMount(m) {
+			addUnsupported(at.atPath("volume_mount", indexText(i)), "a volume_mount", "use a path on this machine in the configuration of the task")
 		}
 	}
 	for _, s := range t.Secrets {
-		unsupported(at.at("secret", s.Name), "a secret", "hand the value over as a variable of the job file (NOMAD_VAR_<name> in the environment)")
+		addUnsupported(at.atPath("secret", s.Name), "a secret", "hand the value over as a variable of the job file (NOMAD_VAR_<name> in the environment)")
 	}
 	if t.CSIPluginConfig != nil {
-		unsupported(at.at("csi_plugin"), "a CSI plugin", "storage plugins need a cluster, remove the block to run the task as such")
+		addUnsupported(at.atPath("csi_plugin"), "a CSI plugin", "storage plugins need a cluster, remove the block to run the task as such")
 	}
-	r.identities(at, t)
+	r.checkIdentities(at, t)
 	if t.Resources != nil {
-		refuseResources(at.at("resources"), t.Resources)
+		rejectResources(at.atPath("resources"), t.Resources)
 	}
 }
 
-func (r *unsupportedParts) missingDriver(name string) string {
+func (r *unsupportedChecker) missingDriverText(name string) string {
 	instead := ""
-	if advice, ok := alternatives[name]; ok {
+	if advice, ok := driverAlternatives[name]; ok {
 		instead = ". " + advice
 	}
 	if len(r.drivers) == 0 {
@@ -154,34 +154,34 @@ func (r *unsupportedParts) missingDriver(name string) string {
 		name, strings.Join(slices.Compact(known), ", "), instead)
 }
 
-// alternatives are suggestions for drivers that are builtin in Nomad or in common use, but
+// driverAlternatives are suggestions for drivers that are builtin in Nomad or in common use, but
 // not available here.
-var alternatives = map[string]string{
+var driverAlternatives = map[string]string{
 	"docker": "The plugin nomad-driver-podman runs the same images, or raw_exec runs docker's own command",
 	"exec":   "raw_exec takes command and args, too, and does not isolate the task",
 	"java":   "raw_exec runs the command java",
 	"podman": "Its plugin is the program nomad-driver-podman",
 }
 
-// identities rejects identities whose token the task would expect in its environment or in a
+// checkIdentities rejects identities whose token the task would expect in its environment or in a
 // file.
-func (r *unsupportedParts) identities(at *report, t *api.Task) {
+func (r *unsupportedChecker) checkIdentities(at *faultReport, t *api.Task) {
 	all := t.Identities
 	if t.Identity != nil {
 		all = append([]*api.WorkloadIdentity{t.Identity}, all...)
 	}
 	for _, id := range all {
 		if id.Env || id.File {
-			unsupported(at.at("identity"), fmt.Sprintf("identity %q with env or file", id.Name), "no token would be issued. Remove the identity block")
+			addUnsupported(at.atPath("identity"), fmt.Sprintf("identity %q with env or file", id.Name), "no token would be issued. Remove the identity block")
 		}
 	}
 }
 
-func refuseResources(r *report, res *api.Resources) {
+func rejectResources(r *faultReport, res *api.Resources) {
 	if val(res.Cores) > 0 {
-		unsupported(r.at("cores"), "cores", "no core would be reserved. Ask for cpu instead")
+		addUnsupported(r.atPath("cores"), "cores", "no core would be reserved. Ask for cpu instead")
 	}
 	for _, d := range res.Devices {
-		unsupported(r.at("device", d.Name), "a device", "remove the block; a driver that runs on this machine sees its devices anyway")
+		addUnsupported(r.atPath("device", d.Name), "a device", "remove the block; a driver that runs on this machine sees its devices anyway")
 	}
 }

@@ -11,7 +11,7 @@ var (
 	migrateHealthChecks = []string{"checks", "task_states"}
 )
 
-func checkUpdate(r *report, jobType string, u *api.UpdateStrategy) {
+func checkUpdate(r *faultReport, jobType string, u *api.UpdateStrategy) {
 	if u == nil {
 		return
 	}
@@ -51,7 +51,7 @@ func checkUpdate(r *report, jobType string, u *api.UpdateStrategy) {
 	}
 }
 
-func checkMigrate(r *report, jobType string, m *api.MigrateStrategy) {
+func checkMigrate(r *faultReport, jobType string, m *api.MigrateStrategy) {
 	if m == nil {
 		return
 	}

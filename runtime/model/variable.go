@@ -8,17 +8,17 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// MaxVariable is the maximum total length of the keys and values of a variable, in bytes.
-const MaxVariable = 64 << 10
+// MaxVariableSize is the maximum total length of the keys and values of a variable, in bytes.
+const MaxVariableSize = 64 << 10
 
-var variablePath = lazyRegexp(`^[a-zA-Z0-9-_~/]{1,128}$`)
+var variablePathPattern = lazyRegexp(`^[a-zA-Z0-9-_~/]{1,128}$`)
 
-// VariablePathFault returns an error if the path of a variable is invalid.
-func VariablePathFault(path string) error {
+// ValidateVariablePath returns an error if the path of a variable is invalid.
+func ValidateVariablePath(path string) error {
 	first, rest, _ := strings.Cut(path, "/")
 	second, _, _ := strings.Cut(rest, "/")
 	switch {
-	case !variablePath().MatchString(path):
+	case !variablePathPattern().MatchString(path):
 		return fmt.Errorf("invalid path %q", path)
 	case first == "nomad" && second != "jobs" && second != "job-templates":
 		return errors.New(`only paths at "nomad/jobs" or "nomad/job-templates" and below are valid paths under the top-level "nomad" directory`)
@@ -26,15 +26,15 @@ func VariablePathFault(path string) error {
 	return nil
 }
 
-// VariableItemsFault returns an error if items are too large. The error does not contain
+// ValidateVariableItems returns an error if items are too large. The error does not contain
 // their content.
-func VariableItemsFault(items api.VariableItems) error {
+func ValidateVariableItems(items api.VariableItems) error {
 	size := 0
 	for key, value := range items {
 		size += len(key) + len(value)
 	}
-	if size > MaxVariable {
-		return fmt.Errorf("the keys and values of a variable must not be longer than %d bytes in all, these have %d", MaxVariable, size)
+	if size > MaxVariableSize {
+		return fmt.Errorf("the keys and values of a variable must not be longer than %d bytes in all, these have %d", MaxVariableSize, size)
 	}
 	return nil
 }
@@ -43,18 +43,18 @@ func VariableItemsFault(items api.VariableItems) error {
 // the ID of its lock, which proves that a client holds the lock.
 func VariableMetadata(v *api.Variable) *api.VariableMetadata {
 	m := v.Metadata()
-	m.Lock = withoutID(v.Lock)
+	m.Lock = withoutLockID(v.Lock)
 	return m
 }
 
-// VariableForOthers returns a variable for clients that do not hold its lock.
-func VariableForOthers(v *api.Variable) *api.Variable {
+// VariableWithoutLockID returns a variable for clients that do not hold its lock.
+func VariableWithoutLockID(v *api.Variable) *api.Variable {
 	c := *v
-	c.Lock = withoutID(v.Lock)
+	c.Lock = withoutLockID(v.Lock)
 	return &c
 }
 
-func withoutID(lock *api.VariableLock) *api.VariableLock {
+func withoutLockID(lock *api.VariableLock) *api.VariableLock {
 	if lock == nil {
 		return nil
 	}

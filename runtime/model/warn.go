@@ -19,21 +19,21 @@ func Warnings(job *api.Job) []string {
 	if job == nil {
 		return nil
 	}
-	r := newReport()
+	r := newFaultReport()
 	warnJob(r, job)
 	for _, g := range job.TaskGroups {
 		warnServices(r, g)
-		at := r.in("group", val(g.Name))
+		at := r.nestedReport("group", val(g.Name))
 		warnGroup(at, g)
 		for _, t := range g.Tasks {
-			task := at.in("task", t.Name)
+			task := at.nestedReport("task", t.Name)
 			warnTask(task, g, t)
-			at.nest(task, "Task %q has warnings:", t.Name)
+			at.addNested(task, "Task %q has warnings:", t.Name)
 			if t.Resources != nil && val(t.Resources.MemoryMaxMB) != 0 {
 				r.add("Memory oversubscription is not enabled; Task \"%s.%s\" memory_max value will be ignored. Update the Scheduler Configuration to allow oversubscription.", val(g.Name), t.Name)
 			}
 		}
-		r.nest(at, "Group %q has warnings:", val(g.Name))
+		r.addNested(at, "Group %q has warnings:", val(g.Name))
 	}
 	warnings := make([]string, 0, len(*r.faults))
 	for _, f := range *r.faults {
@@ -56,7 +56,7 @@ func FormatWarnings(warnings []string) string {
 }
 
 // warnIgnored warns of blocks and attributes that are set but have no effect.
-func warnIgnored(r *report, why string, set []ignoredField) {
+func warnIgnored(r *faultReport, why string, set []ignoredField) {
 	for _, i := range set {
 		if i.set {
 			r.add("%s %s", i.name, why)
@@ -69,9 +69,9 @@ type ignoredField struct {
 	set  bool
 }
 
-const onOneNode = "has no effect on a single node"
+const noEffectOnSingleNode = "has no effect on a single node"
 
-func warnJob(r *report, job *api.Job) {
+func warnJob(r *faultReport, job *api.Job) {
 	if job.Periodic != nil && val(job.Periodic.Spec) != "" {
 		r.add("cron is deprecated and may be removed in a future release. Use crons instead")
 	}
@@ -87,7 +87,7 @@ func warnJob(r *report, job *api.Job) {
 	if promoting > 0 && promoting < updating {
 		r.add("auto_promote must be true for all groups to enable automatic promotion")
 	}
-	warnIgnored(r, onOneNode, []ignoredField{
+	warnIgnored(r, noEffectOnSingleNode, []ignoredField{
 		{"all_at_once", val(job.AllAtOnce)},
 		{"affinity", len(job.Affinities) > 0},
 		{"spread", len(job.Spreads) > 0},
@@ -95,7 +95,7 @@ func warnJob(r *report, job *api.Job) {
 }
 
 // warnServices warns of services that stay registered while their tasks end.
-func warnServices(r *report, g *api.TaskGroup) {
+func warnServices(r *faultReport, g *api.TaskGroup) {
 	name := val(g.Name)
 	delayed := func(t *api.Task) bool { return t.ShutdownDelay > 0 }
 	if len(g.Services) > 0 && val(g.ShutdownDelay) == 0 {
@@ -119,7 +119,7 @@ func warnServices(r *report, g *api.TaskGroup) {
 	}
 }
 
-func warnGroup(r *report, g *api.TaskGroup) {
+func warnGroup(r *faultReport, g *api.TaskGroup) {
 	if g.Update != nil {
 		if parallel, count := val(g.Update.MaxParallel), val(g.Count); count > 1 && parallel > count {
 			r.add("Update max parallel count is greater than task group count (%d > %d). A destructive change would result in the simultaneous replacement of all allocations.", parallel, count)
@@ -128,7 +128,7 @@ func warnGroup(r *report, g *api.TaskGroup) {
 	if len(g.Networks) > 0 {
 		warnNetworks(r, g.Networks)
 	}
-	warnIgnored(r, onOneNode, []ignoredField{
+	warnIgnored(r, noEffectOnSingleNode, []ignoredField{
 		{"affinity", len(g.Affinities) > 0},
 		{"spread", len(g.Spreads) > 0},
 		{"migrate", g.Migrate != nil && !reflect.DeepEqual(g.Migrate, api.DefaultMigrateStrategy())},
@@ -142,7 +142,7 @@ func warnGroup(r *report, g *api.TaskGroup) {
 	})
 }
 
-func warnNetworks(r *report, networks []*api.NetworkResource) {
+func warnNetworks(r *faultReport, networks []*api.NetworkResource) {
 	first := networks[0]
 	if first.MBits != nil {
 		r.add("mbits has been deprecated as of Nomad 0.12.0. Please remove mbits from the network block")
@@ -159,7 +159,7 @@ func warnNetworks(r *report, networks []*api.NetworkResource) {
 	})
 }
 
-func warnTask(r *report, g *api.TaskGroup, t *api.Task) {
+func warnTask(r *faultReport, g *api.TaskGroup, t *api.Task) {
 	if t.Resources != nil {
 		warnResources(r, t.Resources)
 	}
@@ -177,17 +177,17 @@ func warnTask(r *report, g *api.TaskGroup, t *api.Task) {
 	warnLifecycle(r, t)
 	if p := t.RestartPolicy; p != nil && g.RestartPolicy != nil && !reflect.DeepEqual(p, g.RestartPolicy) {
 		// Nomad accepts any policy here, so it cannot be an error.
-		policy := r.in("restart")
+		policy := r.nestedReport("restart")
 		checkRestart(policy, p)
-		r.nest(policy, "the restart policy of the task is not sound:")
+		r.addNested(policy, "the restart policy of the task is not sound:")
 	}
 	if t.LogConfig != nil && t.LogConfig.Enabled != nil {
 		r.add("enabled has no effect in a logs block. Use disabled instead")
 	}
-	if slices.ContainsFunc(t.VolumeMounts, emptyMount) {
+	if slices.ContainsFunc(t.VolumeMounts, isEmptyMount) {
 		r.add("an empty volume_mount has no effect")
 	}
-	warnIgnored(r, onOneNode, []ignoredField{
+	warnIgnored(r, noEffectOnSingleNode, []ignoredField{
 		{"affinity", len(t.Affinities) > 0},
 		{"consul", t.Consul != nil},
 		{"scaling", len(t.ScalingPolicies) > 0},
@@ -195,7 +195,7 @@ func warnTask(r *report, g *api.TaskGroup, t *api.Task) {
 	})
 }
 
-func warnResources(r *report, res *api.Resources) {
+func warnResources(r *faultReport, res *api.Resources) {
 	if val(res.IOPS) != 0 {
 		r.add("IOPS has been deprecated as of Nomad 0.9.0. Please remove IOPS from resource block.")
 	}
@@ -207,7 +207,7 @@ func warnResources(r *report, res *api.Resources) {
 	}
 }
 
-func warnIdentity(r *report, id *api.WorkloadIdentity) {
+func warnIdentity(r *faultReport, id *api.WorkloadIdentity) {
 	if len(id.Audience) == 0 {
 		r.add("Identity[%s] identities without an audience are insecure", id.Name)
 	}
@@ -223,7 +223,7 @@ func warnIdentity(r *report, id *api.WorkloadIdentity) {
 }
 
 // warnLifecycle warns of combinations that Nomad accepts and that are probably mistakes.
-func warnLifecycle(r *report, t *api.Task) {
+func warnLifecycle(r *faultReport, t *api.Task) {
 	if t.Lifecycle == nil {
 		return
 	}
@@ -238,12 +238,12 @@ func warnLifecycle(r *report, t *api.Task) {
 	}
 }
 
-// waitsForVariable reports whether a template is rendered only once a variable exists.
-func waitsForVariable(t *api.Template) bool {
-	return t != nil && nomadVar.MatchString(val(t.EmbeddedTmpl))
+// readsNomadVariable reports whether a template is rendered only once a variable exists.
+func readsNomadVariable(t *api.Template) bool {
+	return t != nil && nomadVarPattern.MatchString(val(t.EmbeddedTmpl))
 }
 
-var nomadVar = regexp.MustCompile(`\{\{[^}]*\bnomadVar\b`)
+var nomadVarPattern = regexp.MustCompile(`\{\{[^}]*\bnomadVar\b`)
 
 // ForegroundWarnings returns the features of a canonical job that only an agent provides,
 // and that a run in the foreground ignores, such as updates and scaling.
@@ -266,7 +266,7 @@ func ForegroundWarnings(job *api.Job) []string {
 			}
 		}
 		for _, t := range g.Tasks {
-			if slices.ContainsFunc(t.Templates, waitsForVariable) {
+			if slices.ContainsFunc(t.Templates, readsNomadVariable) {
 				warnings = append(warnings, fmt.Sprintf("task %q of group %q: a template waits for a variable (nomadVar), and nobody can write one for a job that runs in the foreground: give the job to an agent, nomad-lite agent -dev, or use the variables of the job file", t.Name, val(g.Name)))
 			}
 		}

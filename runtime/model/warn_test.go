@@ -10,7 +10,9 @@ import (
 )
 
 func TestWarnings(t *testing.T) {
-	group := func(text string) []string { return one("Group \"g\" has warnings: 1 error occurred:\n\t* " + text) }
+	group := func(text string) []string {
+		return singleFault("Group \"g\" has warnings: 1 error occurred:\n\t* " + text)
+	}
 	task := func(texts ...string) []string {
 		head := "1 error"
 		if len(texts) > 1 {
@@ -18,45 +20,45 @@ func TestWarnings(t *testing.T) {
 		}
 		return group("Task \"t\" has warnings: " + head + " occurred:\n\t* " + strings.Join(texts, "\n\t* "))
 	}
-	sound := func(name string, edit func(*api.WorkloadIdentity)) func(*fixture) {
+	sound := func(name string, edit func(*api.WorkloadIdentity)) func(*jobFixture) {
 		id := api.WorkloadIdentity{Name: name, Audience: []string{"a"}, TTL: time.Hour}
 		edit(&id)
-		return func(f *fixture) { f.task.Identities = []*api.WorkloadIdentity{&id} }
+		return func(f *jobFixture) { f.task.Identities = []*api.WorkloadIdentity{&id} }
 	}
 	for _, c := range []struct {
 		name string
-		edit func(*fixture)
+		edit func(*jobFixture)
 		want []string
 	}{
-		{"a plain job", func(*fixture) {}, nil},
-		{"more at once than there are", func(f *fixture) { f.group.Count = new(2); f.group.Update = &api.UpdateStrategy{MaxParallel: new(5)} },
+		{"a plain job", func(*jobFixture) {}, nil},
+		{"more at once than there are", func(f *jobFixture) { f.group.Count = new(2); f.group.Update = &api.UpdateStrategy{MaxParallel: new(5)} },
 			group("Update max parallel count is greater than task group count (5 > 2). A destructive change would result in the simultaneous replacement of all allocations.")},
-		{"more at once than the only one", func(f *fixture) { f.group.Update = &api.UpdateStrategy{MaxParallel: new(5)} }, nil},
-		{"a service without delay", func(f *fixture) { f.group.Services = []*api.Service{{}} },
-			one(`group "g" defines services, but neither the group nor any of its tasks have shutdown_delay set`)},
-		{"a service with delay", func(f *fixture) {
+		{"more at once than the only one", func(f *jobFixture) { f.group.Update = &api.UpdateStrategy{MaxParallel: new(5)} }, nil},
+		{"a service without delay", func(f *jobFixture) { f.group.Services = []*api.Service{{}} },
+			singleFault(`group "g" defines services, but neither the group nor any of its tasks have shutdown_delay set`)},
+		{"a service with delay", func(f *jobFixture) {
 			f.group.Services = []*api.Service{{TaskName: "t"}}
 			f.group.ShutdownDelay = new(time.Second)
 		}, nil},
-		{"a service of another task than the one with delay", func(f *fixture) {
+		{"a service of another task than the one with delay", func(f *jobFixture) {
 			f.group.Services = []*api.Service{{TaskName: "t"}}
 			f.group.Tasks = append(f.group.Tasks, &api.Task{Name: "u", Driver: "d", ShutdownDelay: time.Second})
-		}, one(`group "g" references task "t" in a service definition, but the task has no shutdown_delay set`)},
-		{"a service of a task without delay", func(f *fixture) { f.task.Services = []*api.Service{{}} }, one(`task "t" in group "g" defines services, but has no shutdown_delay set`)},
-		{"auto_promote in one of two groups", func(f *fixture) {
+		}, singleFault(`group "g" references task "t" in a service definition, but the task has no shutdown_delay set`)},
+		{"a service of a task without delay", func(f *jobFixture) { f.task.Services = []*api.Service{{}} }, singleFault(`task "t" in group "g" defines services, but has no shutdown_delay set`)},
+		{"auto_promote in one of two groups", func(f *jobFixture) {
 			f.group.Update = &api.UpdateStrategy{Canary: new(1), AutoPromote: new(true)}
-			f.second("h")
-		}, one("auto_promote must be true for all groups to enable automatic promotion")},
-		{"cron", func(f *fixture) { f.jobType("batch"); f.job.Periodic = &api.PeriodicConfig{Spec: new("@daily")} },
-			one("cron is deprecated and may be removed in a future release. Use crons instead")},
-		{"memory_max", func(f *fixture) { f.task.Resources = &api.Resources{MemoryMaxMB: new(500)} },
-			one(`Memory oversubscription is not enabled; Task "g.t" memory_max value will be ignored. Update the Scheduler Configuration to allow oversubscription.`)},
-		{"iops", func(f *fixture) { f.task.Resources = &api.Resources{IOPS: new(1)} }, task("IOPS has been deprecated as of Nomad 0.9.0. Please remove IOPS from resource block.")},
-		{"network of a task", func(f *fixture) { f.task.Resources = &api.Resources{Networks: []*api.NetworkResource{{}}} },
+			f.addGroup("h")
+		}, singleFault("auto_promote must be true for all groups to enable automatic promotion")},
+		{"cron", func(f *jobFixture) { f.setJobType("batch"); f.job.Periodic = &api.PeriodicConfig{Spec: new("@daily")} },
+			singleFault("cron is deprecated and may be removed in a future release. Use crons instead")},
+		{"memory_max", func(f *jobFixture) { f.task.Resources = &api.Resources{MemoryMaxMB: new(500)} },
+			singleFault(`Memory oversubscription is not enabled; Task "g.t" memory_max value will be ignored. Update the Scheduler Configuration to allow oversubscription.`)},
+		{"iops", func(f *jobFixture) { f.task.Resources = &api.Resources{IOPS: new(1)} }, task("IOPS has been deprecated as of Nomad 0.9.0. Please remove IOPS from resource block.")},
+		{"network of a task", func(f *jobFixture) { f.task.Resources = &api.Resources{Networks: []*api.NetworkResource{{}}} },
 			task("task network resources have been deprecated as of Nomad 0.12.0. Please configure networking via group network block.")},
-		{"mbits", func(f *fixture) { f.group.Networks = []*api.NetworkResource{{MBits: new(1)}} },
+		{"mbits", func(f *jobFixture) { f.group.Networks = []*api.NetworkResource{{MBits: new(1)}} },
 			group("mbits has been deprecated as of Nomad 0.12.0. Please remove mbits from the network block")},
-		{"vault_grace", func(f *fixture) { f.task.Templates = []*api.Template{{VaultGrace: new(time.Second)}} },
+		{"vault_grace", func(f *jobFixture) { f.task.Templates = []*api.Template{{VaultGrace: new(time.Second)}} },
 			task("Template[0] VaultGrace has been deprecated as of Nomad 0.11 and ignored since Vault 0.5. Please remove VaultGrace / vault_grace from template block.")},
 		{"a sound identity", sound("x", func(*api.WorkloadIdentity) {}), nil},
 		{"an identity for everybody and forever", sound("x", func(id *api.WorkloadIdentity) { id.Audience, id.TTL = nil, 0 }),
@@ -67,38 +69,38 @@ func TestWarnings(t *testing.T) {
 			task(`Identity[x] using env=true without change_mode="restart" may result in task not getting updated identity`)},
 		{"an identity for vault", sound("vault_default", func(*api.WorkloadIdentity) {}), task("Task t has an identity called vault_default but no vault block")},
 
-		{"affinity and spread of the job", func(f *fixture) {
+		{"affinity and spread of the job", func(f *jobFixture) {
 			f.job.Affinities = []*api.Affinity{{LTarget: "x"}}
 			f.job.Spreads = []*api.Spread{{Attribute: "x"}}
 		}, []string{"affinity has no effect on a single node", "spread has no effect on a single node"}},
-		{"all_at_once", func(f *fixture) { f.job.AllAtOnce = new(true) }, one("all_at_once has no effect on a single node")},
-		{"migrate by default", func(f *fixture) { f.group.Migrate = &api.MigrateStrategy{} }, nil},
-		{"migrate", func(f *fixture) { f.group.Migrate = &api.MigrateStrategy{MaxParallel: new(2)} }, group("migrate has no effect on a single node")},
-		{"disconnect", func(f *fixture) { f.group.Disconnect = &api.DisconnectStrategy{} }, group("disconnect has no effect on a single node")},
-		{"consul", func(f *fixture) { f.group.Consul = &api.Consul{} }, group("consul has no effect on a single node")},
-		{"an attribute from before disconnect", func(f *fixture) {
+		{"all_at_once", func(f *jobFixture) { f.job.AllAtOnce = new(true) }, singleFault("all_at_once has no effect on a single node")},
+		{"migrate by default", func(f *jobFixture) { f.group.Migrate = &api.MigrateStrategy{} }, nil},
+		{"migrate", func(f *jobFixture) { f.group.Migrate = &api.MigrateStrategy{MaxParallel: new(2)} }, group("migrate has no effect on a single node")},
+		{"disconnect", func(f *jobFixture) { f.group.Disconnect = &api.DisconnectStrategy{} }, group("disconnect has no effect on a single node")},
+		{"consul", func(f *jobFixture) { f.group.Consul = &api.Consul{} }, group("consul has no effect on a single node")},
+		{"an attribute from before disconnect", func(f *jobFixture) {
 			//lint:ignore SA1019 what Nomad has deprecated is what is warned of
 			f.group.MaxClientDisconnect = new(time.Hour)
 		}, group("max_client_disconnect is deprecated and ignored. Use the disconnect block instead")},
-		{"two networks", func(f *fixture) { f.group.Networks = []*api.NetworkResource{{}, {}} }, group("only the first of 2 network blocks is used")},
-		{"dns with the network of the host", func(f *fixture) { f.group.Networks = []*api.NetworkResource{{DNS: &api.DNSConfig{}}} }, group("dns of a network has no effect")},
-		{"dns with a network of its own", func(f *fixture) {
+		{"two networks", func(f *jobFixture) { f.group.Networks = []*api.NetworkResource{{}, {}} }, group("only the first of 2 network blocks is used")},
+		{"dns with the network of the host", func(f *jobFixture) { f.group.Networks = []*api.NetworkResource{{DNS: &api.DNSConfig{}}} }, group("dns of a network has no effect")},
+		{"dns with a network of its own", func(f *jobFixture) {
 			f.group.Networks = []*api.NetworkResource{{Mode: "bridge", DNS: &api.DNSConfig{}}}
 		}, nil},
-		{"scaling of a task", func(f *fixture) { f.task.ScalingPolicies = []*api.ScalingPolicy{{}} }, task("scaling has no effect on a single node")},
-		{"disk of a task", func(f *fixture) { f.task.Resources = &api.Resources{DiskMB: new(1)} }, task("disk of a task has no effect. Use the ephemeral_disk block of the group instead")},
-		{"an empty mount", func(f *fixture) { f.task.VolumeMounts = []*api.VolumeMount{{}} }, task("an empty volume_mount has no effect")},
-		{"enabled of logs", func(f *fixture) { f.task.LogConfig = &api.LogConfig{Enabled: new(false)} }, task("enabled has no effect in a logs block. Use disabled instead")},
-		{"an unsound restart policy of a task", func(f *fixture) { f.task.RestartPolicy = &api.RestartPolicy{Mode: new("x")} },
+		{"scaling of a task", func(f *jobFixture) { f.task.ScalingPolicies = []*api.ScalingPolicy{{}} }, task("scaling has no effect on a single node")},
+		{"disk of a task", func(f *jobFixture) { f.task.Resources = &api.Resources{DiskMB: new(1)} }, task("disk of a task has no effect. Use the ephemeral_disk block of the group instead")},
+		{"an empty mount", func(f *jobFixture) { f.task.VolumeMounts = []*api.VolumeMount{{}} }, task("an empty volume_mount has no effect")},
+		{"enabled of logs", func(f *jobFixture) { f.task.LogConfig = &api.LogConfig{Enabled: new(false)} }, task("enabled has no effect in a logs block. Use disabled instead")},
+		{"an unsound restart policy of a task", func(f *jobFixture) { f.task.RestartPolicy = &api.RestartPolicy{Mode: new("x")} },
 			task("the restart policy of the task is not sound: 1 error occurred:\n\t* Unsupported restart mode: \"x\"")},
-		{"a prestart task that leads", func(f *fixture) { f.task.Leader, f.task.Lifecycle = true, &api.TaskLifecycle{Hook: "prestart"} },
+		{"a prestart task that leads", func(f *jobFixture) { f.task.Leader, f.task.Lifecycle = true, &api.TaskLifecycle{Hook: "prestart"} },
 			task("a prestart task is the leader: when it has ended, the other tasks of the group are stopped, even before the main tasks have started")},
-		{"a poststop task that leads, and a sidecar", func(f *fixture) {
+		{"a poststop task that leads, and a sidecar", func(f *jobFixture) {
 			f.task.Leader, f.task.Lifecycle = true, &api.TaskLifecycle{Hook: "poststop", Sidecar: true}
 		}, task("sidecar has no meaning for a poststop task", "a poststop task cannot lead: it runs when the other tasks have ended")},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := Warnings(newFixture(c.edit).job); !slices.Equal(got, c.want) {
+			if got := Warnings(newJobFixture(c.edit).job); !slices.Equal(got, c.want) {
 				t.Errorf("warnings\n got %q\nwant %q", got, c.want)
 			}
 		})
@@ -123,23 +125,23 @@ func TestFormatWarnings(t *testing.T) {
 func TestForegroundWarnings(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		edit func(*fixture)
+		edit func(*jobFixture)
 		want string
 	}{
-		{"a plain job", func(*fixture) {}, ""},
-		{"a plain system job", func(f *fixture) { f.jobType("system") }, ""},
-		{"a plain batch job", func(f *fixture) { f.jobType("batch") }, ""},
-		{"update", func(f *fixture) { f.job.Update = &api.UpdateStrategy{MaxParallel: new(2)} }, "update"},
-		{"scaling", func(f *fixture) { f.group.Scaling = &api.ScalingPolicy{} }, "scaling"},
-		{"a sticky disk", func(f *fixture) { f.group.EphemeralDisk = &api.EphemeralDisk{Sticky: new(true)} }, "ephemeral_disk sticky"},
-		{"an action", func(f *fixture) { f.task.Actions = []*api.Action{{}} }, "action"},
+		{"a plain job", func(*jobFixture) {}, ""},
+		{"a plain system job", func(f *jobFixture) { f.setJobType("system") }, ""},
+		{"a plain batch job", func(f *jobFixture) { f.setJobType("batch") }, ""},
+		{"update", func(f *jobFixture) { f.job.Update = &api.UpdateStrategy{MaxParallel: new(2)} }, "update"},
+		{"scaling", func(f *jobFixture) { f.group.Scaling = &api.ScalingPolicy{} }, "scaling"},
+		{"a sticky disk", func(f *jobFixture) { f.group.EphemeralDisk = &api.EphemeralDisk{Sticky: new(true)} }, "ephemeral_disk sticky"},
+		{"an action", func(f *jobFixture) { f.task.Actions = []*api.Action{{}} }, "action"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var want []string
 			if c.want != "" {
-				want = one(`group "g": ` + c.want + " has no effect for a job that runs in the foreground")
+				want = singleFault(`group "g": ` + c.want + " has no effect for a job that runs in the foreground")
 			}
-			if got := ForegroundWarnings(newFixture(c.edit).job); !slices.Equal(got, want) {
+			if got := ForegroundWarnings(newJobFixture(c.edit).job); !slices.Equal(got, want) {
 				t.Errorf("warnings %q, want %q", got, want)
 			}
 		})
@@ -153,22 +155,22 @@ func TestForegroundVariables(t *testing.T) {
 		`{{ if nomadVarExists "a" }}{{ end }}`:     0,
 		`nomadVar "a"`:                             0,
 	} {
-		job := newFixture(func(f *fixture) { f.task.Templates = []*api.Template{{EmbeddedTmpl: &text}, {}} }).job
+		job := newJobFixture(func(f *jobFixture) { f.task.Templates = []*api.Template{{EmbeddedTmpl: &text}, {}} }).job
 		if got := ForegroundWarnings(job); len(got) != want {
 			t.Errorf("%s: warnings %q, want %d", text, got, want)
 		}
 	}
 }
 
-func TestRefusals(t *testing.T) {
+func TestUnsupportedParts(t *testing.T) {
 	hasDriver := func(name string) bool { return name == "d" || name == "e" }
 	for _, c := range []struct {
 		name       string
-		edit       func(*fixture)
+		edit       func(*jobFixture)
 		path, text string // path and text belong to the only unsupported part; text is a part of the reason
 	}{
-		{"a plain job", func(*fixture) {}, "", ""},
-		{"what this build can run", func(f *fixture) {
+		{"a plain job", func(*jobFixture) {}, "", ""},
+		{"what this build can run", func(f *jobFixture) {
 			f.job.Meta = map[string]string{"litter": "x"}
 			f.group.Networks = []*api.NetworkResource{{Mode: "host", DynamicPorts: []api.Port{{Label: "a"}}, ReservedPorts: []api.Port{{Label: "b", Value: 80}}}}
 			f.group.ShutdownDelay = new(time.Second)
@@ -185,33 +187,33 @@ func TestRefusals(t *testing.T) {
 			f.task.Actions = []*api.Action{{}}
 			f.group.Tasks = append(f.group.Tasks, &api.Task{Name: "u", Driver: "e", Lifecycle: &api.TaskLifecycle{Hook: "prestart", Sidecar: true}})
 		}, "", ""},
-		{"another region", func(f *fixture) { f.job.Region = new("mars") }, "region", `No path to region "mars"`},
-		{"a stopped job", func(f *fixture) { f.job.Stop = new(true) }, "", "marked as stopped"},
-		{"a periodic job", func(f *fixture) { f.job.Periodic = &api.PeriodicConfig{} }, "periodic", "Remove the periodic block to run the job once, now"},
-		{"a parameterized job", func(f *fixture) { f.job.ParameterizedJob = &api.ParameterizedJobConfig{} }, "parameterized", "only starts when it is dispatched"},
-		{"bridge", func(f *fixture) { f.group.Networks = []*api.NetworkResource{{Mode: "bridge"}} }, "group g network 0 mode", `network mode "bridge"`},
-		{"the second network", func(f *fixture) { f.group.Networks = []*api.NetworkResource{{}, {Mode: "cni/x"}} }, "group g network 1 mode", `network mode "cni/x"`},
-		{"a hostname", func(f *fixture) { f.group.Networks = []*api.NetworkResource{{Hostname: "x"}} }, "group g network 0 hostname", `hostname cannot be set on task group using "host" networking mode`},
-		{"a service of consul", func(f *fixture) { f.group.Services = []*api.Service{{Name: "a"}} }, "group g service 0", `service "a" would be registered with Consul`},
-		{"services of nomad are run", func(f *fixture) {
+		{"another region", func(f *jobFixture) { f.job.Region = new("mars") }, "region", `No path to region "mars"`},
+		{"a stopped job", func(f *jobFixture) { f.job.Stop = new(true) }, "", "marked as stopped"},
+		{"a periodic job", func(f *jobFixture) { f.job.Periodic = &api.PeriodicConfig{} }, "periodic", "Remove the periodic block to run the job once, now"},
+		{"a parameterized job", func(f *jobFixture) { f.job.ParameterizedJob = &api.ParameterizedJobConfig{} }, "parameterized", "only starts when it is dispatched"},
+		{"bridge", func(f *jobFixture) { f.group.Networks = []*api.NetworkResource{{Mode: "bridge"}} }, "group g network 0 mode", `network mode "bridge"`},
+		{"the second network", func(f *jobFixture) { f.group.Networks = []*api.NetworkResource{{}, {Mode: "cni/x"}} }, "group g network 1 mode", `network mode "cni/x"`},
+		{"a hostname", func(f *jobFixture) { f.group.Networks = []*api.NetworkResource{{Hostname: "x"}} }, "group g network 0 hostname", `hostname cannot be set on task group using "host" networking mode`},
+		{"a service of consul", func(f *jobFixture) { f.group.Services = []*api.Service{{Name: "a"}} }, "group g service 0", `service "a" would be registered with Consul`},
+		{"services of nomad are run", func(f *jobFixture) {
 			f.group.Services = []*api.Service{{Name: "a", Provider: "nomad"}}
 			f.task.Services = []*api.Service{{Name: "b", Provider: "nomad", Checks: []api.ServiceCheck{{Type: "tcp"}}}}
 		}, "", ""},
-		{"a service of a task", func(f *fixture) { f.task.Services = []*api.Service{{Name: "a"}} }, "group g task t service 0", `service "a" would be`},
-		{"connect", func(f *fixture) { f.group.Services = []*api.Service{{Connect: &api.ConsulConnect{}}} }, "group g service 0 connect", "Consul Connect"},
-		{"a volume", func(f *fixture) { f.group.Volumes = map[string]*api.VolumeRequest{"v": {Type: "host"}} }, "group g volume v", "a volume"},
-		{"a CSI volume", func(f *fixture) { f.group.Volumes = map[string]*api.VolumeRequest{"v": {Type: "csi"}} }, "group g volume v", "a CSI volume"},
-		{"a driver that is not there", func(f *fixture) { f.task.Driver = "docker" }, "group g task t driver", `there is no task driver "docker", only d, e: use one of these, or give the directory of its plugin with -plugin-dir. The plugin nomad-driver-podman runs the same images, or raw_exec runs docker's own command`},
-		{"a mount", func(f *fixture) { f.task.VolumeMounts = []*api.VolumeMount{{}, {Volume: new("v")}} }, "group g task t volume_mount 1", "a volume_mount"},
-		{"a secret", func(f *fixture) { f.task.Secrets = []*api.Secret{{Name: "s"}} }, "group g task t secret s", "a secret"},
-		{"a CSI plugin", func(f *fixture) { f.task.CSIPluginConfig = &api.TaskCSIPluginConfig{} }, "group g task t csi_plugin", "a CSI plugin"},
-		{"the default identity in a file", func(f *fixture) { f.task.Identities = []*api.WorkloadIdentity{{File: true}} }, "group g task t identity", `identity "default" with env or file`},
-		{"an identity in the environment", func(f *fixture) { f.task.Identities = []*api.WorkloadIdentity{{Name: "x", Env: true}} }, "group g task t identity", `identity "x" with env or file`},
-		{"cores", func(f *fixture) { f.task.Resources = &api.Resources{Cores: new(1)} }, "group g task t resources cores", "Ask for cpu instead"},
-		{"a device", func(f *fixture) { f.task.Resources = &api.Resources{Devices: []*api.RequestedDevice{{Name: "gpu"}}} }, "group g task t resources device gpu", "a device"},
+		{"a service of a task", func(f *jobFixture) { f.task.Services = []*api.Service{{Name: "a"}} }, "group g task t service 0", `service "a" would be`},
+		{"connect", func(f *jobFixture) { f.group.Services = []*api.Service{{Connect: &api.ConsulConnect{}}} }, "group g service 0 connect", "Consul Connect"},
+		{"a volume", func(f *jobFixture) { f.group.Volumes = map[string]*api.VolumeRequest{"v": {Type: "host"}} }, "group g volume v", "a volume"},
+		{"a CSI volume", func(f *jobFixture) { f.group.Volumes = map[string]*api.VolumeRequest{"v": {Type: "csi"}} }, "group g volume v", "a CSI volume"},
+		{"a driver that is not there", func(f *jobFixture) { f.task.Driver = "docker" }, "group g task t driver", `there is no task driver "docker", only d, e: use one of these, or give the directory of its plugin with -plugin-dir. The plugin nomad-driver-podman runs the same images, or raw_exec runs docker's own command`},
+		{"a mount", func(f *jobFixture) { f.task.VolumeMounts = []*api.VolumeMount{{}, {Volume: new("v")}} }, "group g task t volume_mount 1", "a volume_mount"},
+		{"a secret", func(f *jobFixture) { f.task.Secrets = []*api.Secret{{Name: "s"}} }, "group g task t secret s", "a secret"},
+		{"a CSI plugin", func(f *jobFixture) { f.task.CSIPluginConfig = &api.TaskCSIPluginConfig{} }, "group g task t csi_plugin", "a CSI plugin"},
+		{"the default identity in a file", func(f *jobFixture) { f.task.Identities = []*api.WorkloadIdentity{{File: true}} }, "group g task t identity", `identity "default" with env or file`},
+		{"an identity in the environment", func(f *jobFixture) { f.task.Identities = []*api.WorkloadIdentity{{Name: "x", Env: true}} }, "group g task t identity", `identity "x" with env or file`},
+		{"cores", func(f *jobFixture) { f.task.Resources = &api.Resources{Cores: new(1)} }, "group g task t resources cores", "Ask for cpu instead"},
+		{"a device", func(f *jobFixture) { f.task.Resources = &api.Resources{Devices: []*api.RequestedDevice{{Name: "gpu"}}} }, "group g task t resources device gpu", "a device"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := UnsupportedParts(newFixture(c.edit).job, hasDriver, "e", "d")
+			got := UnsupportedParts(newJobFixture(c.edit).job, hasDriver, "e", "d")
 			if c.text == "" {
 				if len(got) > 0 {
 					t.Errorf("refused: %+v", got)
@@ -223,7 +225,7 @@ func TestRefusals(t *testing.T) {
 			}
 		})
 	}
-	if got := UnsupportedParts(newFixture().job, func(string) bool { return false }); len(got) != 1 || strings.Contains(got[0].Reason, "only") {
+	if got := UnsupportedParts(newJobFixture().job, func(string) bool { return false }); len(got) != 1 || strings.Contains(got[0].Reason, "only") {
 		t.Errorf("without names to offer: %+v", got)
 	}
 }

@@ -50,8 +50,8 @@ func (g GC) orDefault() GC {
 //lint:ignore ST1005 the text is Nomad's
 var ErrNotCollectable = errors.New("No such allocation on client, or allocation not eligible for GC")
 
-// usage is the usage of the file system in percent.
-type usage struct{ disk, inodes float64 }
+// diskUsage is the usage of the file system in percent.
+type diskUsage struct{ usedBlocks, usedInodes float64 }
 
 // candidate is an ended allocation whose directory is on the disk.
 type candidate struct {
@@ -59,26 +59,26 @@ type candidate struct {
 	failed bool
 }
 
-// choose returns the ended allocations whose directories are removed next, and the
+// chooseCandidates returns the ended allocations whose directories are removed next, and the
 // reason. Above MaxAllocs it returns the oldest, as Nomad does. Above a usage
 // threshold it returns one allocation, because other programs may have filled the
 // disk: an allocation that ended less than DiskUsageMinAge ago is never chosen, and
 // a failed one only when no other is left.
-func (g GC) choose(ended []candidate, onDisk int, u usage, now time.Time) (chosen []candidate, reason string) {
+func (g GC) chooseCandidates(ended []candidate, onDisk int, u diskUsage, now time.Time) (chosen []candidate, reason string) {
 	if surplus := onDisk - g.MaxAllocs; surplus > 0 {
 		slices.SortFunc(ended, compareEndTimes)
 		n := min(surplus, g.Parallelism, len(ended))
 		return ended[:n], fmt.Sprintf("%d allocations are on the disk, which is more than gc_max_allocs = %d", onDisk, g.MaxAllocs)
 	}
 	switch {
-	case u.disk > g.DiskUsage:
-		reason = fmt.Sprintf("disk usage of %.0f %% is above gc_disk_usage_threshold = %g", u.disk, g.DiskUsage)
-	case u.inodes > g.InodeUsage:
-		reason = fmt.Sprintf("inode usage of %.0f %% is above gc_inode_usage_threshold = %g", u.inodes, g.InodeUsage)
+	case u.usedBlocks > g.DiskUsage:
+		reason = fmt.Sprintf("disk usage of %.0f %% is above gc_disk_usage_threshold = %g", u.usedBlocks, g.DiskUsage)
+	case u.usedInodes > g.InodeUsage:
+		reason = fmt.Sprintf("inode usage of %.0f %% is above gc_inode_usage_threshold = %g", u.usedInodes, g.InodeUsage)
 	default:
 		return nil, ""
 	}
-	ended = slices.DeleteFunc(ended, func(e candidate) bool { return now.Sub(e.ended) < g.DiskUsageMinAge })
+	ended = slices.DeleteFunc(ended, func(e candidate) bool { return now.Sub(e.endTime) < g.DiskUsageMinAge })
 	if len(ended) == 0 {
 		return nil, ""
 	}
@@ -94,7 +94,7 @@ func (g GC) choose(ended []candidate, onDisk int, u usage, now time.Time) (chose
 }
 
 func compareEndTimes(a, b candidate) int {
-	return cmp.Or(a.ended.Compare(b.ended), strings.Compare(a.id, b.id))
+	return cmp.Or(a.endTime.Compare(b.endTime), strings.Compare(a.id, b.id))
 }
 
 // SetGC replaces the limits.
@@ -102,7 +102,7 @@ func (r *Runner) SetGC(g GC) {
 	r.mu.Lock()
 	r.config.GC = g
 	r.mu.Unlock()
-	tick(r.collect)
+	notify(r.checkLimits)
 }
 
 // runCollection removes directories of ended allocations above the limits, until
@@ -116,7 +116,7 @@ func (r *Runner) runCollection(ctx context.Context) {
 		timer := time.NewTimer(gc.Interval)
 		select {
 		case <-timer.C:
-		case <-r.collect:
+		case <-r.checkLimits:
 		case <-ctx.Done():
 		}
 		timer.Stop()
@@ -130,10 +130,10 @@ func (r *Runner) runCollection(ctx context.Context) {
 // removed.
 func (r *Runner) collectExcess(ctx context.Context, gc GC) {
 	for ctx.Err() == nil {
-		ended, onDisk := r.collectable()
-		chosen, reason := gc.choose(ended, onDisk, r.diskUsage(), time.Now())
+		ended, onDisk := r.collectableEntries()
+		chosen, reason := gc.chooseCandidates(ended, onDisk, r.diskUsage(), time.Now())
 		if len(chosen) == 0 {
-			return // the usual case
+			return
 		}
 		r.gcBatch(chosen, reason)
 	}
@@ -162,26 +162,26 @@ func (r *Runner) gcBatch(list []candidate, reason string) {
 // repeated before the next agent, because it would be repeated forever.
 func (r *Runner) collectOne(e *entry) error {
 	r.mu.Lock()
-	done := e.removed
-	e.removed = true
+	done := e.dirRemoved
+	e.dirRemoved = true
 	r.mu.Unlock()
 	if done {
 		return nil
 	}
-	return r.destroy(e)
+	return r.destroyEntry(e)
 }
 
-// collectable returns the ended allocations that are on the disk, and the number of
+// collectableEntries returns the ended allocations that are on the disk, and the number of
 // all allocations on the disk.
-func (r *Runner) collectable() (ended []candidate, onDisk int) {
+func (r *Runner) collectableEntries() (ended []candidate, onDisk int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, e := range r.entries {
-		if e.removed || e.removing {
+		if e.dirRemoved || e.removing {
 			continue
 		}
 		onDisk++
-		if !e.ended.IsZero() {
+		if !e.endTime.IsZero() {
 			ended = append(ended, candidate{e, e.alloc.ClientStatus == api.AllocClientStatusFailed})
 		}
 	}
@@ -191,17 +191,17 @@ func (r *Runner) collectable() (ended []candidate, onDisk int) {
 // diskUsage returns the usage of the allocations' file system as df shows it:
 // blocks that are reserved for root count neither as used nor as available. An
 // unknown value is 0.
-func (r *Runner) diskUsage() usage {
+func (r *Runner) diskUsage() diskUsage {
 	var st unix.Statfs_t
 	if err := unix.Statfs(r.config.Alloc.AllocDirRoot, &st); err != nil {
-		return usage{}
+		return diskUsage{}
 	}
-	var u usage
+	var u diskUsage
 	if used := st.Blocks - st.Bfree; used+st.Bavail > 0 {
-		u.disk = 100 * float64(used) / float64(used+st.Bavail)
+		u.usedBlocks = 100 * float64(used) / float64(used+st.Bavail)
 	}
 	if st.Files > 0 {
-		u.inodes = 100 * float64(st.Files-st.Ffree) / float64(st.Files)
+		u.usedInodes = 100 * float64(st.Files-st.Ffree) / float64(st.Files)
 	}
 	return u
 }
@@ -218,7 +218,7 @@ func (r *Runner) Collect(ctx context.Context, id string) error {
 		r.mu.Unlock()
 		return ErrNotCollectable
 	}
-	over, runner := e.done, e.runner
+	over, runner := e.ended, e.runner
 	r.mu.Unlock()
 	if over != nil {
 		if !hooksRunning(runner) {
@@ -229,7 +229,7 @@ func (r *Runner) Collect(ctx context.Context, id string) error {
 			return err
 		}
 		if destroying {
-			return r.collectAtEnd(ctx, e)
+			return r.requestCollectAtEnd(ctx, e)
 		}
 		select {
 		case <-over:
@@ -240,14 +240,14 @@ func (r *Runner) Collect(ctx context.Context, id string) error {
 	return r.collectOne(e)
 }
 
-// collectAtEnd stores the request to remove an allocation when it has ended.
-func (r *Runner) collectAtEnd(ctx context.Context, e *entry) error {
+// requestCollectAtEnd stores the request to remove an allocation when it has ended.
+func (r *Runner) requestCollectAtEnd(ctx context.Context, e *entry) error {
 	if err := r.config.Source.CollectAtEnd(ctx, e.id); err != nil {
 		return err
 	}
 	r.mu.Lock()
-	e.collect = true
-	ended := !e.ended.IsZero()
+	e.collectWhenEnded = true
+	ended := !e.endTime.IsZero()
 	r.mu.Unlock()
 	if ended {
 		return r.collectOne(e)
@@ -274,6 +274,6 @@ func hooksRunning(runner *allocrunner.Runner) bool {
 // CollectAll removes all ended allocations from the disk. It blocks until they are
 // removed.
 func (r *Runner) CollectAll() {
-	ended, _ := r.collectable()
+	ended, _ := r.collectableEntries()
 	r.gcBatch(ended, "")
 }

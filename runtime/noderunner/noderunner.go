@@ -28,12 +28,13 @@ type Source interface {
 	Allocs() ([]Assignment, <-chan struct{})
 
 	// Report is called for each change of an allocation; the calls for one
-	// allocation do not overlap. It must return soon.
+	// allocation do not overlap. Report must return soon.
 	Report(allocrunner.Update)
 
-	// Ended is called once for an allocation, after its last Report, when all of it
-	// has ended. err is the reason why the allocation could not be run at all, else
-	// nil. Ended is not called when the agent leaves the tasks running.
+	// Ended is called once for an allocation, after its last Report, when its tasks
+	// and hooks have ended. err is the reason why the allocation could not be run at
+	// all; it is nil for an allocation that was run. Ended is not called when the
+	// agent leaves the tasks running.
 	Ended(allocID string, err error)
 
 	// CollectAtEnd stores that the directory of an allocation must be removed when
@@ -86,10 +87,10 @@ type Config struct {
 
 // Runner runs the allocations of this node.
 type Runner struct {
-	config  Config
-	logger  hclog.Logger
-	begun   chan struct{} // closed when the entries of an earlier agent's allocations exist
-	collect chan struct{} // holds a tick when the limits of GC must be checked
+	config            Config
+	logger            hclog.Logger
+	previouslyStarted chan struct{} // closed when the entries of an earlier agent's allocations exist
+	checkLimits       chan struct{} // holds a tick when the limits of GC must be checked
 
 	mu      sync.Mutex
 	entries map[string]*entry
@@ -99,18 +100,18 @@ type Runner struct {
 // entry is one allocation of the Runner. To save memory, an ended entry has no
 // runner, and its alloc is shared with the source; destroy builds a new runner.
 type entry struct {
-	id       string
-	alloc    *api.Allocation     // the newest version that the runner has; without a runner, the source's version
-	runner   *allocrunner.Runner // nil while it is being built, if building it failed, and after the end
-	ended    time.Time           // zero until the allocation has ended
-	done     chan struct{}       // closed by Runner.ended; nil after the end
-	exited   chan struct{}       // closed when Run of the runner has returned; nil after the end
-	removing bool                // its removal has started
-	removed  bool                // its directory was removed, or the removal was tried
-	collect  bool                // its directory must be removed when it has ended
+	id               string
+	alloc            *api.Allocation     // the newest version that the runner has; without a runner, the source's version
+	runner           *allocrunner.Runner // nil while it is being built, if building it failed, and after the end
+	endTime          time.Time           // zero until the allocation has ended
+	ended            chan struct{}       // closed by Runner.handleEnd; nil after the end
+	runReturned      chan struct{}       // closed when Run of the runner has returned; nil after the end
+	removing         bool                // the removal of the entry has started
+	dirRemoved       bool                // the directory was removed, or the removal was tried
+	collectWhenEnded bool                // the directory must be removed when the allocation has ended
 
-	destroying sync.Mutex // held during destroy; taken before Runner.mu
-	destroyed  bool       // guarded by destroying
+	destroyMu sync.Mutex // held during destroyEntry; taken before Runner.mu
+	destroyed bool       // guarded by destroyMu
 }
 
 // New returns a Runner without allocations.
@@ -125,17 +126,17 @@ func New(c Config) *Runner {
 		c.Alloc.Recovery = taskrunner.NewRecoveries()
 	}
 	return &Runner{
-		config:  c,
-		logger:  c.Logger.Named("noderunner"),
-		begun:   make(chan struct{}),
-		collect: make(chan struct{}, 1),
-		entries: make(map[string]*entry),
+		config:            c,
+		logger:            c.Logger.Named("noderunner"),
+		previouslyStarted: make(chan struct{}),
+		checkLimits:       make(chan struct{}, 1),
+		entries:           make(map[string]*entry),
 	}
 }
 
 // PreviouslyStarted returns a channel that is closed when Alloc finds the
 // allocations of an earlier agent.
-func (r *Runner) PreviouslyStarted() <-chan struct{} { return r.begun }
+func (r *Runner) PreviouslyStarted() <-chan struct{} { return r.previouslyStarted }
 
 // Run runs the allocations that the source assigns until ctx ends. If the cause is
 // allocrunner.ErrShutdown, tasks are left running; otherwise they are stopped. Run
@@ -144,13 +145,13 @@ func (r *Runner) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	running.Go(func() { r.runCollection(ctx) })
-	begin := sync.OnceFunc(func() { close(r.begun) })
+	closePreviouslyStarted := sync.OnceFunc(func() { close(r.previouslyStarted) })
 	for !errors.Is(context.Cause(ctx), allocrunner.ErrShutdown) { // a shutdown would interrupt the restore
 		wanted, changed := r.config.Source.Allocs()
 		if r.reconcile(ctx, wanted, &running) {
 			r.config.OnStop()
 		}
-		begin()
+		closePreviouslyStarted()
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -171,24 +172,24 @@ func (r *Runner) reconcile(ctx context.Context, wanted []Assignment, running *sy
 	for i, a := range change.start {
 		added[i] = r.newEntry(a)
 	}
-	r.apply(change, added, running)
+	r.applyDifference(change, added, running)
 	for i, e := range added {
 		switch {
 		case !change.start[i].Ended:
-			r.start(ctx, e, change.start[i], running)
-		case e.collect:
+			r.startEntry(ctx, e, change.start[i], running)
+		case e.collectWhenEnded:
 			running.Go(func() { r.gcBatch([]candidate{{entry: e}}, "") })
 		}
 	}
-	r.purge(wanted)
+	r.forwardPurges(wanted)
 	if len(added) > 0 {
-		tick(r.collect)
+		notify(r.checkLimits)
 	}
-	return change.ending
+	return change.stopsRunning
 }
 
-// purge forwards to the runners that their jobs were purged.
-func (r *Runner) purge(wanted []Assignment) {
+// forwardPurges forwards to the runners that their jobs were purged.
+func (r *Runner) forwardPurges(wanted []Assignment) {
 	for _, a := range wanted {
 		if !a.Purged {
 			continue
@@ -200,22 +201,22 @@ func (r *Runner) purge(wanted []Assignment) {
 }
 
 func (r *Runner) newEntry(a Assignment) *entry {
-	e := &entry{id: a.Alloc.ID, alloc: a.Alloc, collect: a.Collect}
+	e := &entry{id: a.Alloc.ID, alloc: a.Alloc, collectWhenEnded: a.Collect}
 	if a.Ended {
 		// If the clock was ahead, the entry would otherwise be the last one to be
 		// collected.
-		if e.ended = time.Unix(0, a.Alloc.ModifyTime); e.ended.After(time.Now()) {
-			e.ended = time.Now()
+		if e.endTime = time.Unix(0, a.Alloc.ModifyTime); e.endTime.After(time.Now()) {
+			e.endTime = time.Now()
 		}
-		e.removed = !r.onDisk(e.id)
+		e.dirRemoved = !r.hasAllocDir(e.id)
 		return e
 	}
-	e.done, e.exited = make(chan struct{}), make(chan struct{})
+	e.ended, e.runReturned = make(chan struct{}), make(chan struct{})
 	return e
 }
 
-// apply changes the entries and updates their runners.
-func (r *Runner) apply(change difference, added []*entry, running *sync.WaitGroup) {
+// applyDifference changes the entries and updates their runners.
+func (r *Runner) applyDifference(change assignmentChanges, added []*entry, running *sync.WaitGroup) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, e := range added {
@@ -231,12 +232,12 @@ func (r *Runner) apply(change difference, added []*entry, running *sync.WaitGrou
 	for _, id := range change.remove {
 		e := r.entries[id]
 		e.removing = true
-		running.Go(func() { r.remove(e) })
+		running.Go(func() { r.removeEntry(e) })
 	}
 }
 
-// start builds the runner of an entry and runs it.
-func (r *Runner) start(ctx context.Context, e *entry, a Assignment, running *sync.WaitGroup) {
+// startEntry builds the runner of an entry and runs it.
+func (r *Runner) startEntry(ctx context.Context, e *entry, a Assignment, running *sync.WaitGroup) {
 	config := r.config.Alloc
 	config.Alloc = a.Alloc
 	if r.config.Node != nil {
@@ -245,7 +246,7 @@ func (r *Runner) start(ctx context.Context, e *entry, a Assignment, running *syn
 	// If the records of a started allocation are lost, Started is false, and the
 	// client status shows that the allocation was started.
 	config.Restored = a.Started || a.Alloc.ClientStatus != api.AllocClientStatusPending
-	config.Previous = r.over
+	config.Previous = r.tasksEnded
 	config.Report = func(u allocrunner.Update) {
 		r.config.OnReport(u)
 		r.config.Source.Report(u)
@@ -253,8 +254,8 @@ func (r *Runner) start(ctx context.Context, e *entry, a Assignment, running *syn
 	runner, err := allocrunner.New(config)
 	if err != nil {
 		r.logger.Error("alloc cannot be run", "alloc_id", e.id, "error", err)
-		close(e.exited)
-		running.Go(func() { r.ended(e, err) })
+		close(e.runReturned)
+		running.Go(func() { r.handleEnd(e, err) })
 		return
 	}
 	r.mu.Lock()
@@ -265,28 +266,28 @@ func (r *Runner) start(ctx context.Context, e *entry, a Assignment, running *syn
 	r.mu.Unlock()
 	running.Go(func() {
 		runner.Run(ctx)
-		close(e.exited)
+		close(e.runReturned)
 		if runner.Finished() {
-			r.ended(e, nil)
+			r.handleEnd(e, nil)
 		}
 	})
 }
 
-// over returns a channel that is closed when all tasks of an allocation on this
+// tasksEnded returns a channel that is closed when all tasks of an allocation on this
 // node have ended.
-func (r *Runner) over(id string) <-chan struct{} {
+func (r *Runner) tasksEnded(id string) <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if e := r.entries[id]; e != nil && e.exited != nil {
-		return e.exited
+	if e := r.entries[id]; e != nil && e.runReturned != nil {
+		return e.runReturned
 	}
 	none := make(chan struct{})
 	close(none)
 	return none
 }
 
-// LeftRunning returns the drivers and hooks of the tasks that continue after Run.
-func (r *Runner) LeftRunning() map[supervisor.PluginKey]bool {
+// PluginsLeftRunning returns the drivers and hooks of the tasks that continue after Run.
+func (r *Runner) PluginsLeftRunning() map[supervisor.PluginKey]bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	needed := make(map[supervisor.PluginKey]bool)
@@ -300,45 +301,46 @@ func (r *Runner) LeftRunning() map[supervisor.PluginKey]bool {
 	return needed
 }
 
-// Uses reports whether an allocation that has not ended uses a driver or a hook.
-func (r *Runner) Uses(what supervisor.PluginKey) bool { return len(r.Users(what)) > 0 }
+// UsesPlugin reports whether an allocation that has not ended uses a driver or a hook.
+func (r *Runner) UsesPlugin(what supervisor.PluginKey) bool { return len(r.PluginUsers(what)) > 0 }
 
-// Users returns the ids of the allocations for which Uses is true.
-func (r *Runner) Users(what supervisor.PluginKey) (ids []string) {
+// PluginUsers returns the ids of the allocations that have not ended and use a
+// driver or a hook.
+func (r *Runner) PluginUsers(what supervisor.PluginKey) (ids []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for id, e := range r.entries {
-		if e.runner != nil && e.ended.IsZero() && e.runner.Needs(what) {
+		if e.runner != nil && e.endTime.IsZero() && e.runner.Needs(what) {
 			ids = append(ids, id)
 		}
 	}
 	return ids
 }
 
-// ended records that an allocation has ended, and drops its runner.
-func (r *Runner) ended(e *entry, err error) {
+// handleEnd records that an allocation has ended, and drops its runner.
+func (r *Runner) handleEnd(e *entry, err error) {
 	r.mu.Lock()
-	e.ended, e.runner = time.Now(), nil
-	close(e.done)
-	e.done, e.exited = nil, nil
-	collect := e.collect
+	e.endTime, e.runner = time.Now(), nil
+	close(e.ended)
+	e.ended, e.runReturned = nil, nil
+	collect := e.collectWhenEnded
 	r.mu.Unlock()
 	r.config.Source.Ended(e.id, err)
 	if collect {
 		r.gcBatch([]candidate{{entry: e}}, "")
 	}
-	tick(r.collect)
+	notify(r.checkLimits)
 }
 
-// remove stops an allocation and removes it from the disk. It takes no context,
+// removeEntry stops an allocation and removes it from the disk. It takes no context,
 // because files that it leaves behind would stay forever.
-func (r *Runner) remove(e *entry) {
+func (r *Runner) removeEntry(e *entry) {
 	if runner := r.Alloc(e.id); runner != nil {
 		runner.Purge()
 		runner.Stop()
 		<-runner.Done()
 	}
-	if err := r.destroy(e); err != nil {
+	if err := r.destroyEntry(e); err != nil {
 		r.logger.Error("alloc left something behind", "alloc_id", e.id, "error", err)
 	}
 	r.mu.Lock()
@@ -347,11 +349,11 @@ func (r *Runner) remove(e *entry) {
 	r.config.Source.Removed(e.id)
 }
 
-// destroy removes an ended allocation from the disk, unless that was done before:
+// destroyEntry removes an ended allocation from the disk, unless that was done before:
 // an allocation may first be collected and later be removed.
-func (r *Runner) destroy(e *entry) error {
-	e.destroying.Lock()
-	defer e.destroying.Unlock()
+func (r *Runner) destroyEntry(e *entry) error {
+	e.destroyMu.Lock()
+	defer e.destroyMu.Unlock()
 	if e.destroyed {
 		return nil
 	}
@@ -397,7 +399,7 @@ func (r *Runner) destroyOnce(runner *allocrunner.Runner, alloc *api.Allocation) 
 	return runner.Destroy(context.Background())
 }
 
-func (r *Runner) onDisk(allocID string) bool {
+func (r *Runner) hasAllocDir(allocID string) bool {
 	dir, err := allocdir.New(r.config.Alloc.AllocDirRoot, allocID)
 	if err != nil {
 		return false
@@ -442,20 +444,20 @@ func (r *Runner) TaskEvent(driverName string, event driver.TaskEvent) {
 	}
 }
 
-// difference is the change from the current to the wanted allocations.
-type difference struct {
-	start  []Assignment
-	update []*api.Allocation
-	remove []string
-	ending bool // an allocation that may run must end
+// assignmentChanges is the change from the current to the wanted allocations.
+type assignmentChanges struct {
+	start        []Assignment
+	update       []*api.Allocation
+	remove       []string
+	stopsRunning bool // an allocation that may run must end
 }
 
 // compareAssignments returns the difference between wanted and have. It has no side effects. A
 // runner never gets an older version, and an allocation that is being removed
 // starts again only after its removal. Reports do not increase AllocModifyIndex,
 // but an entry without a runner takes any other version, which has the last report.
-func compareAssignments(wanted []Assignment, have map[string]*entry) difference {
-	var d difference
+func compareAssignments(wanted []Assignment, have map[string]*entry) assignmentChanges {
+	var d assignmentChanges
 	keep := make(map[string]bool, len(wanted))
 	for _, a := range wanted {
 		id := a.Alloc.ID
@@ -467,19 +469,19 @@ func compareAssignments(wanted []Assignment, have map[string]*entry) difference 
 		case e.removing, a.Alloc == e.alloc:
 		case e.runner == nil, a.Alloc.AllocModifyIndex > e.alloc.AllocModifyIndex:
 			d.update = append(d.update, a.Alloc)
-			d.ending = d.ending || e.runner != nil && a.Alloc.ServerTerminalStatus()
+			d.stopsRunning = d.stopsRunning || e.runner != nil && a.Alloc.ServerTerminalStatus()
 		}
 	}
 	for id, e := range have {
 		if !keep[id] && !e.removing {
 			d.remove = append(d.remove, id)
-			d.ending = d.ending || e.runner != nil
+			d.stopsRunning = d.stopsRunning || e.runner != nil
 		}
 	}
 	return d
 }
 
-func tick(c chan struct{}) {
+func notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:

@@ -76,18 +76,18 @@ func TestCompare(t *testing.T) {
 			for _, a := range d.update {
 				update = append(update, a.ID)
 			}
-			if !slices.Equal(start, c.start) || !slices.Equal(update, c.update) || !slices.Equal(d.remove, c.remove) || d.ending != c.ending {
-				t.Errorf("start %q update %q remove %q, ending: %t", start, update, d.remove, d.ending)
+			if !slices.Equal(start, c.start) || !slices.Equal(update, c.update) || !slices.Equal(d.remove, c.remove) || d.stopsRunning != c.ending {
+				t.Errorf("start %q update %q remove %q, ending: %t", start, update, d.remove, d.stopsRunning)
 			}
 		})
 	}
 }
 
-func TestChooseWhatIsCollected(t *testing.T) {
+func TestChooseCandidates(t *testing.T) {
 	now := time.Now()
 	const complete, failed = false, true
 	ended := func(id string, age time.Duration, failed bool) candidate {
-		return candidate{&entry{id: id, ended: now.Add(-age)}, failed}
+		return candidate{&entry{id: id, endTime: now.Add(-age)}, failed}
 	}
 	list := []candidate{
 		ended("young", time.Second, complete), ended("failed", 3*time.Hour, failed),
@@ -98,21 +98,21 @@ func TestChooseWhatIsCollected(t *testing.T) {
 		name   string
 		ended  []candidate
 		onDisk int
-		usage  usage
+		usage  diskUsage
 		want   string
 		reason string
 	}{
-		{"nothing within the limits", list, 50, usage{80, 70}, "[]", ""},
-		{"the oldest of too many, failed or not", list, 53, usage{}, "[failed older]", "53 allocations are on the disk, which is more than gc_max_allocs = 50"},
-		{"no more than there are too many", list, 51, usage{99, 99}, "[failed]", "more than gc_max_allocs"},
-		{"the oldest that has not failed for a full disk", list, 5, usage{disk: 81}, "[older]", "disk usage of 81 % is above gc_disk_usage_threshold = 80"},
-		{"the same for a lack of inodes", list, 5, usage{inodes: 71}, "[older]", "inode usage of 71 % is above gc_inode_usage_threshold = 70"},
-		{"one that has ended just now stays", list[:1], 1, usage{99, 99}, "[]", ""},
-		{"until it has its age", []candidate{ended("a", g.DiskUsageMinAge, complete)}, 1, usage{99, 99}, "[a]", "disk usage"},
-		{"failed ones last, the oldest first", []candidate{list[4], list[1], list[0]}, 3, usage{99, 0}, "[failed]", "disk usage"},
+		{"nothing within the limits", list, 50, diskUsage{80, 70}, "[]", ""},
+		{"the oldest of too many, failed or not", list, 53, diskUsage{}, "[failed older]", "53 allocations are on the disk, which is more than gc_max_allocs = 50"},
+		{"no more than there are too many", list, 51, diskUsage{99, 99}, "[failed]", "more than gc_max_allocs"},
+		{"the oldest that has not failed for a full disk", list, 5, diskUsage{usedBlocks: 81}, "[older]", "disk usage of 81 % is above gc_disk_usage_threshold = 80"},
+		{"the same for a lack of inodes", list, 5, diskUsage{usedInodes: 71}, "[older]", "inode usage of 71 % is above gc_inode_usage_threshold = 70"},
+		{"one that has ended just now stays", list[:1], 1, diskUsage{99, 99}, "[]", ""},
+		{"until it has its age", []candidate{ended("a", g.DiskUsageMinAge, complete)}, 1, diskUsage{99, 99}, "[a]", "disk usage"},
+		{"failed ones last, the oldest first", []candidate{list[4], list[1], list[0]}, 3, diskUsage{99, 0}, "[failed]", "disk usage"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			chosen, reason := g.choose(slices.Clone(c.ended), c.onDisk, c.usage, now)
+			chosen, reason := g.chooseCandidates(slices.Clone(c.ended), c.onDisk, c.usage, now)
 			var ids []string
 			for _, e := range chosen {
 				ids = append(ids, e.id)
@@ -124,74 +124,74 @@ func TestChooseWhatIsCollected(t *testing.T) {
 	}
 }
 
-// list is a Source with a fixed list of allocations that records calls.
-type list struct {
-	mu      sync.Mutex
-	wanted  []Assignment
-	changed chan struct{}
-	ended   map[string]error
-	removed []string
+// fakeSource is a Source with a fixed list of allocations that records calls.
+type fakeSource struct {
+	mu          sync.Mutex
+	assignments []Assignment
+	changed     chan struct{}
+	endErrors   map[string]error
+	removedIDs  []string
 
-	collectAtEnd []string          // ids for which CollectAtEnd was called
-	reasons      map[string]string // by id of collected allocations
+	collectAtEndIDs []string          // ids for which CollectAtEnd was called
+	collectReasons  map[string]string // by id of collected allocations
 }
 
-func (l *list) Allocs() ([]Assignment, <-chan struct{}) {
+func (l *fakeSource) Allocs() ([]Assignment, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.wanted, l.changed
+	return l.assignments, l.changed
 }
 
-func (l *list) Report(allocrunner.Update) {}
+func (l *fakeSource) Report(allocrunner.Update) {}
 
-func (l *list) Ended(id string, err error) {
+func (l *fakeSource) Ended(id string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if _, twice := l.ended[id]; twice {
+	if _, twice := l.endErrors[id]; twice {
 		err = errors.New("told twice")
 	}
-	l.ended[id] = err
+	l.endErrors[id] = err
 }
 
-func (l *list) CollectAtEnd(_ context.Context, id string) error {
+func (l *fakeSource) CollectAtEnd(_ context.Context, id string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.collectAtEnd = append(l.collectAtEnd, id)
+	l.collectAtEndIDs = append(l.collectAtEndIDs, id)
 	return nil
 }
 
-func (l *list) collectRequests() []string {
+func (l *fakeSource) collectAtEndRequests() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.Clone(l.collectAtEnd)
+	return slices.Clone(l.collectAtEndIDs)
 }
 
-func (l *list) Collected(id, reason string) {
+func (l *fakeSource) Collected(id, reason string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.reasons == nil {
-		l.reasons = make(map[string]string)
+	if l.collectReasons == nil {
+		l.collectReasons = make(map[string]string)
 	}
-	l.reasons[id] = reason
+	l.collectReasons[id] = reason
 }
 
-func (l *list) collected(id string) string {
+func (l *fakeSource) collectReason(id string) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.reasons[id]
+	return l.collectReasons[id]
 }
 
-func (l *list) Removed(id string) {
+func (l *fakeSource) Removed(id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.removed = append(l.removed, id)
+	l.removedIDs = append(l.removedIDs, id)
 }
 
-// want replaces the list of allocations.
-func (l *list) want(wanted ...Assignment) {
+// setAssignments replaces the list of allocations.
+func (l *fakeSource) setAssignments(wanted ...Assignment) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.wanted = wanted
+	l.assignments = wanted
 	close(l.changed)
 	l.changed = make(chan struct{})
 }
@@ -219,16 +219,16 @@ func (nullLogs) Start(context.Context, logs.Task) (string, string, error) {
 	return os.DevNull, os.DevNull, nil
 }
 
-// start runs a Runner with a Source until the test ends.
-func start(t *testing.T, gc GC, wanted ...Assignment) (*Runner, *list, string) {
+// startRunner runs a Runner with a Source until the test ends.
+func startRunner(t *testing.T, gc GC, wanted ...Assignment) (*Runner, *fakeSource, string) {
 	t.Helper()
-	return startWith(t, allocrunner.Config{Drivers: noDrivers{}}, gc, wanted...)
+	return startRunnerWith(t, allocrunner.Config{Drivers: noDrivers{}}, gc, wanted...)
 }
 
-func startWith(t *testing.T, c allocrunner.Config, gc GC, wanted ...Assignment) (*Runner, *list, string) {
+func startRunnerWith(t *testing.T, c allocrunner.Config, gc GC, wanted ...Assignment) (*Runner, *fakeSource, string) {
 	t.Helper()
 	root := t.TempDir()
-	source := &list{wanted: wanted, changed: make(chan struct{}), ended: make(map[string]error)}
+	source := &fakeSource{assignments: wanted, changed: make(chan struct{}), endErrors: make(map[string]error)}
 	for _, a := range wanted {
 		if a.Ended {
 			if err := os.Mkdir(filepath.Join(root, a.Alloc.ID), 0o755); err != nil {
@@ -269,7 +269,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-func onDisk(t *testing.T, root string) []string {
+func allocDirNames(t *testing.T, root string) []string {
 	entries, err := os.ReadDir(root)
 	if err != nil {
 		t.Fatal(err)
@@ -281,14 +281,14 @@ func onDisk(t *testing.T, root string) []string {
 	return names
 }
 
-func (l *list) hasEnded(id string) (err error, yes bool) {
+func (l *fakeSource) endError(id string) (err error, yes bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	err, yes = l.ended[id]
+	err, yes = l.endErrors[id]
 	return err, yes
 }
 
-func ended(id string, age time.Duration) Assignment {
+func endedAssignment(id string, age time.Duration) Assignment {
 	a := assignment(id, 1)
 	a.Ended = true
 	a.Alloc.ClientStatus = api.AllocClientStatusComplete
@@ -296,45 +296,45 @@ func ended(id string, age time.Duration) Assignment {
 	return a
 }
 
-func TestOldestGoFirst(t *testing.T) {
+func TestOldestAllocationsAreCollectedFirst(t *testing.T) {
 	var wanted []Assignment
 	for i := range 6 {
-		wanted = append(wanted, ended(fmt.Sprint("a", i), time.Duration(i)*time.Minute))
+		wanted = append(wanted, endedAssignment(fmt.Sprint("a", i), time.Duration(i)*time.Minute))
 	}
-	_, _, root := start(t, GC{MaxAllocs: 3, DiskUsage: 101, InodeUsage: 101}, wanted...)
-	eventually(t, "three are left", func() bool { return slices.Equal(onDisk(t, root), []string{"a0", "a1", "a2"}) })
+	_, _, root := startRunner(t, GC{MaxAllocs: 3, DiskUsage: 101, InodeUsage: 101}, wanted...)
+	eventually(t, "three are left", func() bool { return slices.Equal(allocDirNames(t, root), []string{"a0", "a1", "a2"}) })
 }
 
 // On a disk that other programs have filled, the directory of an allocation stays
 // for DiskUsageMinAge after its end. The Source then gets the reason of the
 // removal.
-func TestDiskUsageSparesWhatHasJustEnded(t *testing.T) {
+func TestDiskUsageSparesRecentlyEndedAllocations(t *testing.T) {
 	full := GC{DiskUsage: 1e-9, InodeUsage: 101}
-	r, source, root := start(t, full, ended("old", time.Hour), ended("young", time.Second))
-	eventually(t, "the old one is collected", func() bool { return source.collected("old") != "" })
-	if reason := source.collected("old"); !strings.Contains(reason, "gc_disk_usage_threshold") {
+	r, source, root := startRunner(t, full, endedAssignment("old", time.Hour), endedAssignment("young", time.Second))
+	eventually(t, "the old one is collected", func() bool { return source.collectReason("old") != "" })
+	if reason := source.collectReason("old"); !strings.Contains(reason, "gc_disk_usage_threshold") {
 		t.Errorf("reason %q", reason)
 	}
 	// Another check of the disk removes nothing.
 	r.collectExcess(t.Context(), full.orDefault())
-	if got := onDisk(t, root); !slices.Equal(got, []string{"young"}) {
+	if got := allocDirNames(t, root); !slices.Equal(got, []string{"young"}) {
 		t.Errorf("on disk: %q", got)
 	}
-	if err := r.Collect(t.Context(), "young"); err != nil || source.collected("young") != "" {
-		t.Errorf("collected on request: %v, reason %q", err, source.collected("young"))
+	if err := r.Collect(t.Context(), "young"); err != nil || source.collectReason("young") != "" {
+		t.Errorf("collected on request: %v, reason %q", err, source.collectReason("young"))
 	}
 }
 
 // RS-097: without need, no directory is removed.
-func TestNothingGoesWithoutNeed(t *testing.T) {
-	r, _, root := start(t, GC{DiskUsage: 101, InodeUsage: 101}, ended("a", time.Hour))
-	eventually(t, "it is known", func() bool { return r.Collect(t.Context(), "b") != nil && len(r.snapshot()) == 1 })
+func TestNoCollectionBelowLimits(t *testing.T) {
+	r, _, root := startRunner(t, GC{DiskUsage: 101, InodeUsage: 101}, endedAssignment("a", time.Hour))
+	eventually(t, "it is known", func() bool { return r.Collect(t.Context(), "b") != nil && len(r.allocIDs()) == 1 })
 	time.Sleep(20 * time.Millisecond)
-	if got := onDisk(t, root); len(got) != 1 {
+	if got := allocDirNames(t, root); len(got) != 1 {
 		t.Errorf("on disk: %q", got)
 	}
 	// A request removes the directory.
-	if err := r.Collect(t.Context(), "a"); err != nil || len(onDisk(t, root)) != 0 {
+	if err := r.Collect(t.Context(), "a"); err != nil || len(allocDirNames(t, root)) != 0 {
 		t.Errorf("collect: %v", err)
 	}
 	if err := r.Collect(t.Context(), "a"); err != nil {
@@ -343,38 +343,40 @@ func TestNothingGoesWithoutNeed(t *testing.T) {
 	if err := r.Collect(t.Context(), "nope"); !errors.Is(err, ErrNotCollectable) {
 		t.Errorf("collect what is not here: %v", err)
 	}
-	if len(r.snapshot()) != 1 {
+	if len(r.allocIDs()) != 1 {
 		t.Error("what was collected is not known any more")
 	}
 }
 
-// slow has a driver lookup and a hook that block until their channels are closed.
-type slow struct {
+// blockingPlugins has a driver lookup and a hook that block until their channels are closed.
+type blockingPlugins struct {
 	hooks.Builtin
-	driver, hook chan struct{}
+	releaseDriver, releaseHook chan struct{}
 }
 
-func (s slow) Driver(context.Context, string) (driver.Driver, error) {
-	<-s.driver
+func (s blockingPlugins) Driver(context.Context, string) (driver.Driver, error) {
+	<-s.releaseDriver
 	return nil, errors.New("there is no driver")
 }
-func (slow) Name() string { return "slow" }
-func (s slow) Postrun(context.Context, hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
-	<-s.hook
+func (blockingPlugins) Name() string { return "slow" }
+func (s blockingPlugins) Postrun(context.Context, hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
+	<-s.releaseHook
 	return hook.AllocPostrunResponse{}, nil
 }
-func (s slow) AllocHooks(*api.Allocation, hookplugin.Target) []hooks.Entry {
+func (s blockingPlugins) AllocHooks(*api.Allocation, hookplugin.Target) []hooks.Entry {
 	return []hooks.Entry{{Order: hooks.OrderPlugin, Hook: s}}
 }
-func (slow) TaskHooks(*api.Allocation, *api.Task, hookplugin.Target) []hooks.Entry {
+func (blockingPlugins) TaskHooks(*api.Allocation, *api.Task, hookplugin.Target) []hooks.Entry {
 	return nil
 }
-func (slow) Pending(*api.Allocation) func(context.Context, func(*api.TaskEvent)) { return nil }
+func (blockingPlugins) Pending(*api.Allocation) func(context.Context, func(*api.TaskEvent)) {
+	return nil
+}
 
 func TestCollectWaitsForHooksOnly(t *testing.T) {
-	s := slow{driver: make(chan struct{}), hook: make(chan struct{})}
-	findDriver, endHook := sync.OnceFunc(func() { close(s.driver) }), sync.OnceFunc(func() { close(s.hook) })
-	r, _, root := startWith(t, allocrunner.Config{Drivers: s, Hooks: s}, GC{DiskUsage: 101, InodeUsage: 101}, assignment("a", 1))
+	s := blockingPlugins{releaseDriver: make(chan struct{}), releaseHook: make(chan struct{})}
+	findDriver, endHook := sync.OnceFunc(func() { close(s.releaseDriver) }), sync.OnceFunc(func() { close(s.releaseHook) })
+	r, _, root := startRunnerWith(t, allocrunner.Config{Drivers: s, Hooks: s}, GC{DiskUsage: 101, InodeUsage: 101}, assignment("a", 1))
 	t.Cleanup(findDriver)
 	t.Cleanup(endHook)
 	eventually(t, "it is there", func() bool { return r.Alloc("a") != nil })
@@ -393,44 +395,44 @@ func TestCollectWaitsForHooksOnly(t *testing.T) {
 	collected := make(chan error)
 	go func() { collected <- r.Collect(t.Context(), "a") }()
 	endHook()
-	if err := <-collected; err != nil || len(onDisk(t, root)) != 0 {
-		t.Errorf("collect what has ended: %v; on disk: %q", err, onDisk(t, root))
+	if err := <-collected; err != nil || len(allocDirNames(t, root)) != 0 {
+		t.Errorf("collect what has ended: %v; on disk: %q", err, allocDirNames(t, root))
 	}
 }
 
-// lostAtEnd is a driver whose tasks complete at once. It is unavailable from then
+// vanishingDriver is a driver whose tasks complete at once. It is unavailable from then
 // on until back is closed.
-type lostAtEnd struct {
+type vanishingDriver struct {
 	driver.Driver // nil: the other methods are not called
-	ended         atomic.Bool
-	back          chan struct{}
+	taskEnded     atomic.Bool
+	available     chan struct{}
 }
 
-func (d *lostAtEnd) find(context.Context, string) (driver.Driver, error) {
-	if d.ended.Load() && !isClosed(d.back) {
-		return nil, &driver.UnavailableError{Plugin: "lost", Err: errors.New("its plugin does not start"), Changed: d.back}
+func (d *vanishingDriver) lookUp(context.Context, string) (driver.Driver, error) {
+	if d.taskEnded.Load() && !isClosed(d.available) {
+		return nil, &driver.UnavailableError{Plugin: "lost", Err: errors.New("its plugin does not start"), Changed: d.available}
 	}
 	return d, nil
 }
 
-func (d *lostAtEnd) TaskConfigSchema(context.Context) (*hclspec.Spec, error) {
+func (d *vanishingDriver) TaskConfigSchema(context.Context) (*hclspec.Spec, error) {
 	return hclspec.Object(nil), nil
 }
 
-func (d *lostAtEnd) Capabilities(context.Context) (*driver.Capabilities, error) {
+func (d *vanishingDriver) Capabilities(context.Context) (*driver.Capabilities, error) {
 	return &driver.Capabilities{}, nil
 }
 
-func (d *lostAtEnd) StartTask(_ context.Context, c *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
+func (d *vanishingDriver) StartTask(_ context.Context, c *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
 	return &driver.Handle{Version: 1, Config: c, State: driver.TaskRunning}, nil, nil
 }
 
-func (d *lostAtEnd) WaitTask(context.Context, string) (*driver.ExitResult, error) {
-	d.ended.Store(true)
+func (d *vanishingDriver) WaitTask(context.Context, string) (*driver.ExitResult, error) {
+	d.taskEnded.Store(true)
 	return &driver.ExitResult{}, nil
 }
 
-func (d *lostAtEnd) DestroyTask(context.Context, string, bool) error { return nil }
+func (d *vanishingDriver) DestroyTask(context.Context, string, bool) error { return nil }
 
 // driversFunc implements driver lookups.
 type driversFunc func(context.Context, string) (driver.Driver, error)
@@ -442,11 +444,11 @@ func (f driversFunc) Driver(ctx context.Context, name string) (driver.Driver, er
 // A request to collect returns while the driver is unavailable. The directory is
 // removed when the driver has destroyed the task, and not earlier.
 func TestCollectDoesNotWaitForAPendingDestroy(t *testing.T) {
-	d := &lostAtEnd{back: make(chan struct{})}
+	d := &vanishingDriver{available: make(chan struct{})}
 	a := assignment("a", 1)
 	model.Canonicalize(a.Alloc.Job)
-	r, source, root := startWith(t, allocrunner.Config{Drivers: driversFunc(d.find), Logs: nullLogs{}}, GC{DiskUsage: 101, InodeUsage: 101}, a)
-	back := sync.OnceFunc(func() { close(d.back) })
+	r, source, root := startRunnerWith(t, allocrunner.Config{Drivers: driversFunc(d.lookUp), Logs: nullLogs{}}, GC{DiskUsage: 101, InodeUsage: 101}, a)
+	back := sync.OnceFunc(func() { close(d.available) })
 	t.Cleanup(back)
 	eventually(t, "its task is dead", func() bool { runner := r.Alloc("a"); return runner != nil && hooksRunning(runner) })
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -456,15 +458,15 @@ func TestCollectDoesNotWaitForAPendingDestroy(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, yes := source.hasEnded("a"); yes || len(onDisk(t, root)) != 1 {
-		t.Errorf("before the task is destroyed: has ended %t, on disk %q", yes, onDisk(t, root))
+	if _, yes := source.endError("a"); yes || len(allocDirNames(t, root)) != 1 {
+		t.Errorf("before the task is destroyed: has ended %t, on disk %q", yes, allocDirNames(t, root))
 	}
-	if got := source.collectRequests(); len(got) == 0 || got[0] != "a" {
+	if got := source.collectAtEndRequests(); len(got) == 0 || got[0] != "a" {
 		t.Errorf("stored requests: %q", got)
 	}
 	back()
-	eventually(t, "its directory is removed", func() bool { return len(onDisk(t, root)) == 0 })
-	if err, yes := source.hasEnded("a"); !yes || err != nil {
+	eventually(t, "its directory is removed", func() bool { return len(allocDirNames(t, root)) == 0 })
+	if err, yes := source.endError("a"); !yes || err != nil {
 		t.Errorf("has ended: %t, %v", yes, err)
 	}
 }
@@ -472,12 +474,12 @@ func TestCollectDoesNotWaitForAPendingDestroy(t *testing.T) {
 // A request that an earlier agent has stored takes effect as soon as the allocation
 // has ended.
 func TestStoredCollectRequest(t *testing.T) {
-	over, running, kept := ended("over", time.Hour), assignment("running", 1), ended("kept", time.Hour)
+	over, running, kept := endedAssignment("over", time.Hour), assignment("running", 1), endedAssignment("kept", time.Hour)
 	over.Collect, running.Collect = true, true
-	r, source, root := start(t, GC{DiskUsage: 101, InodeUsage: 101}, over, running, kept)
+	r, source, root := startRunner(t, GC{DiskUsage: 101, InodeUsage: 101}, over, running, kept)
 	eventually(t, "the directories are removed", func() bool {
-		_, yes := source.hasEnded("running")
-		return yes && fmt.Sprint(onDisk(t, root)) == "[kept]"
+		_, yes := source.endError("running")
+		return yes && fmt.Sprint(allocDirNames(t, root)) == "[kept]"
 	})
 	for _, id := range []string{"over", "running"} {
 		if err := r.Collect(t.Context(), id); err != nil {
@@ -487,17 +489,17 @@ func TestStoredCollectRequest(t *testing.T) {
 }
 
 func TestEndedLeavesNoRunner(t *testing.T) {
-	s := slow{driver: make(chan struct{}), hook: make(chan struct{})}
-	findDriver, endHook := sync.OnceFunc(func() { close(s.driver) }), sync.OnceFunc(func() { close(s.hook) })
+	s := blockingPlugins{releaseDriver: make(chan struct{}), releaseHook: make(chan struct{})}
+	findDriver, endHook := sync.OnceFunc(func() { close(s.releaseDriver) }), sync.OnceFunc(func() { close(s.releaseHook) })
 	destroyed := make(chan string, 1)
-	r, source, root := startWith(t, allocrunner.Config{Drivers: s, Hooks: destroyer{s, destroyed}}, GC{DiskUsage: 101, InodeUsage: 101}, assignment("a", 1))
+	r, source, root := startRunnerWith(t, allocrunner.Config{Drivers: s, Hooks: destroyRecorder{s, destroyed}}, GC{DiskUsage: 101, InodeUsage: 101}, assignment("a", 1))
 	t.Cleanup(findDriver)
 	t.Cleanup(endHook)
 	var runner weak.Pointer[allocrunner.Runner]
 	eventually(t, "it is there", func() bool { runner = weak.Make(r.Alloc("a")); return runner.Value() != nil })
 	findDriver()
 	endHook()
-	eventually(t, "it has ended", func() bool { _, yes := source.hasEnded("a"); return yes })
+	eventually(t, "it has ended", func() bool { _, yes := source.endError("a"); return yes })
 	eventually(t, "its runner is forgotten", func() bool {
 		runtime.GC()
 		return runner.Value() == nil
@@ -506,36 +508,36 @@ func TestEndedLeavesNoRunner(t *testing.T) {
 	// Without a runner, the version of the Source is sufficient for the removal.
 	last := assignment("a", 1)
 	last.Ended, last.Alloc.Name = true, "as reported last"
-	source.want(last)
+	source.setAssignments(last)
 	eventually(t, "it is the one to have", func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		return r.entries["a"].alloc == last.Alloc
 	})
-	if err := r.Collect(t.Context(), "a"); err != nil || len(onDisk(t, root)) != 0 {
-		t.Errorf("collect: %v; on disk: %q", err, onDisk(t, root))
+	if err := r.Collect(t.Context(), "a"); err != nil || len(allocDirNames(t, root)) != 0 {
+		t.Errorf("collect: %v; on disk: %q", err, allocDirNames(t, root))
 	}
 	if got := <-destroyed; got != last.Alloc.Name {
 		t.Errorf("a hook was told to destroy %q", got)
 	}
 }
 
-// destroyer is slow and records the allocations that it destroys.
-type destroyer struct {
-	slow
-	destroyed chan<- string
+// destroyRecorder is a blockingPlugins that records the allocations that it destroys.
+type destroyRecorder struct {
+	blockingPlugins
+	destroyedAllocs chan<- string
 }
 
-func (d destroyer) Destroy(_ context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
-	d.destroyed <- req.Alloc.Name
+func (d destroyRecorder) Destroy(_ context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
+	d.destroyedAllocs <- req.Alloc.Name
 	return hook.AllocDestroyResponse{}, nil
 }
-func (d destroyer) AllocHooks(*api.Allocation, hookplugin.Target) []hooks.Entry {
+func (d destroyRecorder) AllocHooks(*api.Allocation, hookplugin.Target) []hooks.Entry {
 	return []hooks.Entry{{Order: hooks.OrderPlugin, Hook: d}}
 }
 
-// snapshot returns the ids of the allocations.
-func (r *Runner) snapshot() []string {
+// allocIDs returns the ids of the allocations.
+func (r *Runner) allocIDs() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var ids []string
@@ -545,54 +547,54 @@ func (r *Runner) snapshot() []string {
 	return ids
 }
 
-func TestEndedIsToldOnceAndRemovedAtLast(t *testing.T) {
-	r, source, root := start(t, GC{DiskUsage: 101, InodeUsage: 101}, assignment("a", 1))
-	eventually(t, "it has failed", func() bool { _, yes := source.hasEnded("a"); return yes })
-	if err, _ := source.hasEnded("a"); err != nil {
+func TestEndIsReportedOnceBeforeRemoval(t *testing.T) {
+	r, source, root := startRunner(t, GC{DiskUsage: 101, InodeUsage: 101}, assignment("a", 1))
+	eventually(t, "it has failed", func() bool { _, yes := source.endError("a"); return yes })
+	if err, _ := source.endError("a"); err != nil {
 		t.Errorf("it was run, and ended with %v", err)
 	}
 	if r.Alloc("a") != nil || r.Alloc("b") != nil {
 		t.Error("it has a runner, though nothing runs")
 	}
-	source.want()
+	source.setAssignments()
 	eventually(t, "it is removed", func() bool {
 		source.mu.Lock()
 		defer source.mu.Unlock()
-		return slices.Equal(source.removed, []string{"a"})
+		return slices.Equal(source.removedIDs, []string{"a"})
 	})
-	if got := onDisk(t, root); len(got) != 0 {
+	if got := allocDirNames(t, root); len(got) != 0 {
 		t.Errorf("on disk: %q", got)
 	}
 }
 
 // RS-071: a started allocation without records is restored, not started again.
-func TestStartedWithoutRecordsIsNotNew(t *testing.T) {
+func TestStartedAllocationWithoutRecordsIsRestored(t *testing.T) {
 	lost := assignment("a", 1)
 	lost.Alloc.ClientStatus = api.AllocClientStatusRunning
-	_, source, _ := start(t, GC{DiskUsage: 101, InodeUsage: 101}, lost)
-	eventually(t, "it has ended", func() bool { _, yes := source.hasEnded("a"); return yes })
-	if err, _ := source.hasEnded("a"); err == nil || !strings.Contains(err.Error(), "no records to restore it from") {
+	_, source, _ := startRunner(t, GC{DiskUsage: 101, InodeUsage: 101}, lost)
+	eventually(t, "it has ended", func() bool { _, yes := source.endError("a"); return yes })
+	if err, _ := source.endError("a"); err == nil || !strings.Contains(err.Error(), "no records to restore it from") {
 		t.Errorf("it ended with %v, want it to be restored", err)
 	}
 }
 
-func TestOneThatCannotBeMade(t *testing.T) {
+func TestRunnerThatCannotBeBuilt(t *testing.T) {
 	bad := assignment("a", 1)
 	bad.Alloc.TaskGroup = "nope"
-	_, source, _ := start(t, GC{DiskUsage: 101, InodeUsage: 101}, bad)
-	eventually(t, "it is told", func() bool { err, _ := source.hasEnded("a"); return err != nil })
-	source.want()
+	_, source, _ := startRunner(t, GC{DiskUsage: 101, InodeUsage: 101}, bad)
+	eventually(t, "it is told", func() bool { err, _ := source.endError("a"); return err != nil })
+	source.setAssignments()
 	eventually(t, "it is removed", func() bool {
 		source.mu.Lock()
 		defer source.mu.Unlock()
-		return len(source.removed) == 1
+		return len(source.removedIDs) == 1
 	})
 }
 
-// awaitedDrivers blocks lookups until ctx ends.
-type awaitedDrivers struct{}
+// blockingDrivers blocks lookups until ctx ends.
+type blockingDrivers struct{}
 
-func (awaitedDrivers) Driver(ctx context.Context, _ string) (driver.Driver, error) {
+func (blockingDrivers) Driver(ctx context.Context, _ string) (driver.Driver, error) {
 	<-ctx.Done()
 	return nil, ctx.Err()
 }
@@ -602,13 +604,13 @@ func (awaitedDrivers) Driver(ctx context.Context, _ string) (driver.Driver, erro
 func TestRunnersAreBuiltWithoutTheLock(t *testing.T) {
 	first, second := assignment("a", 1), assignment("b", 1)
 	second.Alloc.PreviousAllocation = "a"
-	source := &list{wanted: []Assignment{first, second}, changed: make(chan struct{}), ended: make(map[string]error)}
+	source := &fakeSource{assignments: []Assignment{first, second}, changed: make(chan struct{}), endErrors: make(map[string]error)}
 	var r *Runner
 	built := 0
 	r = New(Config{
 		Source: source,
 		Alloc: allocrunner.Config{
-			Drivers: awaitedDrivers{}, AllocDirRoot: t.TempDir(), Logs: noLogs{},
+			Drivers: blockingDrivers{}, AllocDirRoot: t.TempDir(), Logs: noLogs{},
 			Services: new(servicestest.Registry), Logger: hclog.NewNullLogger(),
 		},
 		Node: func() taskenv.Node {
@@ -618,7 +620,7 @@ func TestRunnersAreBuiltWithoutTheLock(t *testing.T) {
 				return taskenv.Node{}
 			}
 			r.mu.Unlock()
-			if isClosed(r.over("a")) || isClosed(r.over("b")) {
+			if isClosed(r.tasksEnded("a")) || isClosed(r.tasksEnded("b")) {
 				t.Error("an allocation that is being built counts as ended")
 			}
 			if built == 2 {
@@ -635,7 +637,7 @@ func TestRunnersAreBuiltWithoutTheLock(t *testing.T) {
 	defer running.Wait()
 	defer cancel()
 	for _, id := range []string{"a", "b"} {
-		eventually(t, id+" is killed", func() bool { _, yes := source.hasEnded(id); return yes })
+		eventually(t, id+" is killed", func() bool { _, yes := source.endError(id); return yes })
 	}
 	if built != 2 {
 		t.Errorf("%d runners built", built)

@@ -54,11 +54,11 @@ func (c *Cleaner) find() (orphans []orphan) {
 	for _, id := range state.LocalAllocations() {
 		known[id] = true
 	}
-	for _, fact := range state.MetaKeys(store.PendingRemovalKey) {
-		known[strings.TrimPrefix(fact, store.PendingRemovalKey)] = true
+	for _, fact := range state.MetaKeys(store.PendingRemovalPrefix) {
+		known[strings.TrimPrefix(fact, store.PendingRemovalPrefix)] = true
 	}
 	for _, d := range c.Store.Damage() {
-		if id, ok := strings.CutPrefix(d.Key, store.PendingRemovalKey); ok {
+		if id, ok := strings.CutPrefix(d.Key, store.PendingRemovalPrefix); ok {
 			known[id] = true // its record was quarantined
 		}
 	}

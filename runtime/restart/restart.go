@@ -11,10 +11,10 @@ import (
 // Mode selects the behaviour when the attempts of an interval are used up.
 type Mode string
 
-// The modes. Any other value counts as Fail.
+// The modes. Any other value counts as ModeFail.
 const (
-	Fail  Mode = "fail"
-	Delay Mode = "delay"
+	ModeFail  Mode = "fail"
+	ModeDelay Mode = "delay"
 )
 
 // Policy is the restart block of a task.
@@ -52,10 +52,10 @@ type Action uint8
 
 // The actions.
 const (
-	Finish  Action = iota // the task is complete; no event
-	Kill                  // the task was killed: event Killed
-	GiveUp                // the task fails: event Not Restarting
-	Restart               // the task starts again after the delay: event Restarting
+	ActionFinish  Action = iota // the task is complete; no event
+	ActionKill                  // the task was killed: event Killed
+	ActionGiveUp                // the task fails: event Not Restarting
+	ActionRestart               // the task starts again after the delay: event Restarting
 )
 
 func (a Action) String() string {
@@ -66,7 +66,7 @@ func (a Action) String() string {
 type Decision struct {
 	Action Action
 	Reason string        // text for the event; empty for a requested restart
-	Delay  time.Duration // delay before the start, for Restart
+	Delay  time.Duration // delay before the start, for ActionRestart
 }
 
 // The reasons. Users and clients match on these texts.
@@ -80,7 +80,7 @@ const (
 // State is the stored state of a Tracker.
 type State struct {
 	Count       int       // ends that counted in the current window
-	WindowStart time.Time // start of the window
+	WindowStart time.Time // start of the current window
 	NextStart   time.Time // end of the last delay; zero if there was none
 	// Delay is the last delay. It is zero in a record of an earlier version.
 	Delay time.Duration `json:",omitempty"`
@@ -110,8 +110,8 @@ func (t *Tracker) Resume(s State) { t.state = s }
 // SetPolicy replaces the policy from the next decision on. It does not reset the count.
 func (t *Tracker) SetPolicy(p Policy) { t.policy = p }
 
-// Started records that the task has started again, which clears its delay.
-func (t *Tracker) Started() { t.state.NextStart, t.state.Delay = time.Time{}, 0 }
+// ClearDelay records that the task has started again, which clears its delay.
+func (t *Tracker) ClearDelay() { t.state.NextStart, t.state.Delay = time.Time{}, 0 }
 
 // RemainingDelay returns the time until the next start of the task: the rest of the last
 // delay. It never exceeds that delay, even if the clock was set back.
@@ -126,12 +126,12 @@ func (t *Tracker) RemainingDelay(now time.Time) time.Duration {
 	return min(max(t.state.NextStart.Sub(now), 0), longest)
 }
 
-// Next decides about a task that has just ended. For Restart it also records the end of
+// Next decides about a task that has just ended. For ActionRestart it also records the end of
 // the delay in the state.
 func (t *Tracker) Next(now time.Time, o Outcome) Decision {
 	t.state.NextStart, t.state.Delay = time.Time{}, 0
 	d := t.decide(now, o)
-	if d.Action == Restart {
+	if d.Action == ActionRestart {
 		t.state.NextStart, t.state.Delay = now.Add(d.Delay), d.Delay
 	}
 	return d
@@ -139,37 +139,37 @@ func (t *Tracker) Next(now time.Time, o Outcome) Decision {
 
 func (t *Tracker) decide(now time.Time, o Outcome) Decision {
 	if o.Killed {
-		return Decision{Action: Kill}
+		return Decision{Action: ActionKill}
 	}
 	if o.Requested {
-		return Decision{Action: Restart}
+		return Decision{Action: ActionRestart}
 	}
 
 	finished := o.Success && !o.Unhealthy && !t.policy.OnSuccess
 	if t.policy.Attempts <= 0 {
 		if finished {
-			return Decision{Action: Finish}
+			return Decision{Action: ActionFinish}
 		}
-		return Decision{Action: GiveUp, Reason: ReasonNoRestarts}
+		return Decision{Action: ActionGiveUp, Reason: ReasonNoRestarts}
 	}
 
-	t.count(now)
+	t.countAttempt(now)
 	switch {
 	case o.Unrecoverable:
-		return Decision{Action: GiveUp, Reason: ReasonUnrecoverable}
+		return Decision{Action: ActionGiveUp, Reason: ReasonUnrecoverable}
 	case finished:
-		return Decision{Action: Finish}
+		return Decision{Action: ActionFinish}
 	case t.state.Count <= t.policy.Attempts:
-		return Decision{Action: Restart, Reason: ReasonWithinPolicy, Delay: t.delay()}
-	case t.policy.Mode == Delay:
-		return Decision{Action: Restart, Reason: ReasonDelay, Delay: t.restOfWindow(now)}
+		return Decision{Action: ActionRestart, Reason: ReasonWithinPolicy, Delay: t.nextDelay()}
+	case t.policy.Mode == ModeDelay:
+		return Decision{Action: ActionRestart, Reason: ReasonDelay, Delay: t.remainingWindow(now)}
 	}
-	return Decision{Action: GiveUp, Reason: fmt.Sprintf(
-		"Exceeded allowed attempts %d in interval %v and mode is %q", t.policy.Attempts, t.policy.Interval, Fail)}
+	return Decision{Action: ActionGiveUp, Reason: fmt.Sprintf(
+		"Exceeded allowed attempts %d in interval %v and mode is %q", t.policy.Attempts, t.policy.Interval, ModeFail)}
 }
 
-// count counts one end. It starts a new window if the old one has passed.
-func (t *Tracker) count(now time.Time) {
+// countAttempt counts one end. It starts a new window if the old one has passed.
+func (t *Tracker) countAttempt(now time.Time) {
 	switch age := now.Sub(t.state.WindowStart); {
 	case age > t.policy.Interval:
 		t.state.Count = 0
@@ -180,9 +180,9 @@ func (t *Tracker) count(now time.Time) {
 	t.state.Count++
 }
 
-// delay returns the policy's delay plus up to a quarter, so that tasks that failed
+// nextDelay returns the policy's delay plus up to a quarter, so that tasks that failed
 // together do not restart together.
-func (t *Tracker) delay() time.Duration {
+func (t *Tracker) nextDelay() time.Duration {
 	d := t.policy.Delay
 	if d <= 0 {
 		return 0
@@ -190,9 +190,9 @@ func (t *Tracker) delay() time.Duration {
 	return addSaturating(d, time.Duration(t.jitter(int64(d))/4))
 }
 
-// restOfWindow returns the rest of the window, at least 1 ns: a task that ends at the
+// remainingWindow returns the rest of the window, at least 1 ns: a task that ends at the
 // very end of a window starts again in the next window.
-func (t *Tracker) restOfWindow(now time.Time) time.Duration {
+func (t *Tracker) remainingWindow(now time.Time) time.Duration {
 	return max(t.policy.Interval-now.Sub(t.state.WindowStart), 1)
 }
 

@@ -9,26 +9,26 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
 )
 
-// start is the time at which the trackers of this file are created.
-var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+// startTime is the time at which the trackers of this file are created.
+var startTime = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 // noJitter makes each delay equal to the policy's delay.
 func noJitter(int64) int64 { return 0 }
 
-func policy(change func(*Policy)) Policy {
-	p := Policy{Attempts: 2, Interval: 20 * time.Second, Delay: time.Second, Mode: Fail, OnSuccess: true}
+func testPolicy(change func(*Policy)) Policy {
+	p := Policy{Attempts: 2, Interval: 20 * time.Second, Delay: time.Second, Mode: ModeFail, OnSuccess: true}
 	if change != nil {
 		change(&p)
 	}
 	return p
 }
 
-func TestNext(t *testing.T) {
+func TestNextDecision(t *testing.T) {
 	const exceeded = `Exceeded allowed attempts 1 in interval 20s and mode is "fail"`
 	var (
-		failure = Outcome{}
-		success = Outcome{Success: true}
-		within  = Decision{Restart, ReasonWithinPolicy, time.Second}
+		failure      = Outcome{}
+		success      = Outcome{Success: true}
+		withinPolicy = Decision{ActionRestart, ReasonWithinPolicy, time.Second}
 	)
 	type step struct {
 		at      time.Duration // time since start
@@ -42,134 +42,134 @@ func TestNext(t *testing.T) {
 	}{
 		{
 			"RS-001 one attempt: the second failure is the last",
-			policy(func(p *Policy) { p.Attempts = 1 }),
-			[]step{{0, failure, within}, {2 * time.Second, failure, Decision{GiveUp, exceeded, 0}}},
+			testPolicy(func(p *Policy) { p.Attempts = 1 }),
+			[]step{{0, failure, withinPolicy}, {2 * time.Second, failure, Decision{ActionGiveUp, exceeded, 0}}},
 		},
 		{
 			"RS-002 a clean exit of a task that may finish ends it quietly",
-			policy(func(p *Policy) { p.OnSuccess = false }),
-			[]step{{0, success, Decision{Finish, "", 0}}},
+			testPolicy(func(p *Policy) { p.OnSuccess = false }),
+			[]step{{0, success, Decision{ActionFinish, "", 0}}},
 		},
 		{
 			"RS-003 without attempts the first failure is the last",
-			policy(func(p *Policy) { p.Attempts = 0 }),
-			[]step{{0, failure, Decision{GiveUp, ReasonNoRestarts, 0}}},
+			testPolicy(func(p *Policy) { p.Attempts = 0 }),
+			[]step{{0, failure, Decision{ActionGiveUp, ReasonNoRestarts, 0}}},
 		},
 		{
 			"without attempts a clean exit ends a task that may finish quietly",
-			policy(func(p *Policy) { p.Attempts, p.OnSuccess = 0, false }),
-			[]step{{0, success, Decision{Finish, "", 0}}},
+			testPolicy(func(p *Policy) { p.Attempts, p.OnSuccess = 0, false }),
+			[]step{{0, success, Decision{ActionFinish, "", 0}}},
 		},
 		{
 			"without attempts a clean exit fails a task that may not finish",
-			policy(func(p *Policy) { p.Attempts = 0 }),
-			[]step{{0, success, Decision{GiveUp, ReasonNoRestarts, 0}}},
+			testPolicy(func(p *Policy) { p.Attempts = 0 }),
+			[]step{{0, success, Decision{ActionGiveUp, ReasonNoRestarts, 0}}},
 		},
 		{
 			"without attempts even an unrecoverable error gives the policy as the reason",
-			policy(func(p *Policy) { p.Attempts = 0 }),
-			[]step{{0, Outcome{Unrecoverable: true}, Decision{GiveUp, ReasonNoRestarts, 0}}},
+			testPolicy(func(p *Policy) { p.Attempts = 0 }),
+			[]step{{0, Outcome{Unrecoverable: true}, Decision{ActionGiveUp, ReasonNoRestarts, 0}}},
 		},
 		{
 			"RS-004 mode delay: clean exits over the attempts wait for the rest of the window",
-			policy(func(p *Policy) { p.Mode = Delay }),
+			testPolicy(func(p *Policy) { p.Mode = ModeDelay }),
 			[]step{
-				{1 * time.Second, success, within},
-				{3 * time.Second, success, within},
-				{5 * time.Second, success, Decision{Restart, ReasonDelay, 15 * time.Second}},
-				{21 * time.Second, success, within},
+				{1 * time.Second, success, withinPolicy},
+				{3 * time.Second, success, withinPolicy},
+				{5 * time.Second, success, Decision{ActionRestart, ReasonDelay, 15 * time.Second}},
+				{21 * time.Second, success, withinPolicy},
 			},
 		},
 		{
 			"RS-004 mode fail: a second clean exit over one attempt fails",
-			policy(func(p *Policy) { p.Attempts = 1 }),
-			[]step{{0, success, within}, {time.Second, success, Decision{GiveUp, exceeded, 0}}},
+			testPolicy(func(p *Policy) { p.Attempts = 1 }),
+			[]step{{0, success, withinPolicy}, {time.Second, success, Decision{ActionGiveUp, exceeded, 0}}},
 		},
 		{
 			"an unknown mode is fail",
-			policy(func(p *Policy) { p.Attempts, p.Mode = 1, "x" }),
-			[]step{{0, failure, within}, {time.Second, failure, Decision{GiveUp, exceeded, 0}}},
+			testPolicy(func(p *Policy) { p.Attempts, p.Mode = 1, "x" }),
+			[]step{{0, failure, withinPolicy}, {time.Second, failure, Decision{ActionGiveUp, exceeded, 0}}},
 		},
 		{
 			"RS-010 after the window it counts from one",
-			policy(func(p *Policy) { p.Attempts = 1 }),
+			testPolicy(func(p *Policy) { p.Attempts = 1 }),
 			[]step{
-				{0, failure, within},
-				{20*time.Second + 1, failure, within},
-				{20*time.Second + 2, failure, Decision{GiveUp, exceeded, 0}},
+				{0, failure, withinPolicy},
+				{20*time.Second + 1, failure, withinPolicy},
+				{20*time.Second + 2, failure, Decision{ActionGiveUp, exceeded, 0}},
 			},
 		},
 		{
 			"the last moment of the window belongs to it",
-			policy(func(p *Policy) { p.Attempts = 1 }),
-			[]step{{0, failure, within}, {20 * time.Second, failure, Decision{GiveUp, exceeded, 0}}},
+			testPolicy(func(p *Policy) { p.Attempts = 1 }),
+			[]step{{0, failure, withinPolicy}, {20 * time.Second, failure, Decision{ActionGiveUp, exceeded, 0}}},
 		},
 		{
 			"the first window begins with the tracker, not with the first failure",
-			policy(func(p *Policy) { p.Attempts = 1 }),
-			[]step{{15 * time.Second, failure, within}, {21 * time.Second, failure, within}},
+			testPolicy(func(p *Policy) { p.Attempts = 1 }),
+			[]step{{15 * time.Second, failure, withinPolicy}, {21 * time.Second, failure, withinPolicy}},
 		},
 		{
 			"RS-046 a recoverable start error counts like a failure",
-			policy(func(p *Policy) { p.Attempts = 1 }),
-			[]step{{0, failure, within}, {time.Second, failure, Decision{GiveUp, exceeded, 0}}},
+			testPolicy(func(p *Policy) { p.Attempts = 1 }),
+			[]step{{0, failure, withinPolicy}, {time.Second, failure, Decision{ActionGiveUp, exceeded, 0}}},
 		},
 		{
 			"RS-047 an unrecoverable start error is the last",
-			policy(nil),
-			[]step{{0, Outcome{Unrecoverable: true}, Decision{GiveUp, ReasonUnrecoverable, 0}}},
+			testPolicy(nil),
+			[]step{{0, Outcome{Unrecoverable: true}, Decision{ActionGiveUp, ReasonUnrecoverable, 0}}},
 		},
 		{
 			"a killed task stays down, whatever else is true",
-			policy(nil),
-			[]step{{0, Outcome{Killed: true, Requested: true, Success: true, Unrecoverable: true}, Decision{Kill, "", 0}}},
+			testPolicy(nil),
+			[]step{{0, Outcome{Killed: true, Requested: true, Success: true, Unrecoverable: true}, Decision{ActionKill, "", 0}}},
 		},
 		{
 			"RS-037 a requested restart costs no attempt",
-			policy(func(p *Policy) { p.Attempts = 1 }),
+			testPolicy(func(p *Policy) { p.Attempts = 1 }),
 			[]step{
-				{0, Outcome{Requested: true}, Decision{Restart, "", 0}},
-				{0, Outcome{Requested: true, Success: true}, Decision{Restart, "", 0}},
-				{0, failure, within},
+				{0, Outcome{Requested: true}, Decision{ActionRestart, "", 0}},
+				{0, Outcome{Requested: true, Success: true}, Decision{ActionRestart, "", 0}},
+				{0, failure, withinPolicy},
 			},
 		},
 		{
 			"a requested restart needs no attempts",
-			policy(func(p *Policy) { p.Attempts = 0 }),
-			[]step{{0, Outcome{Requested: true}, Decision{Restart, "", 0}}},
+			testPolicy(func(p *Policy) { p.Attempts = 0 }),
+			[]step{{0, Outcome{Requested: true}, Decision{ActionRestart, "", 0}}},
 		},
 		{
 			"an unhealthy task follows the policy, also if it then exits cleanly and may finish",
-			policy(func(p *Policy) { p.Attempts, p.OnSuccess = 1, false }),
+			testPolicy(func(p *Policy) { p.Attempts, p.OnSuccess = 1, false }),
 			[]step{
-				{0, Outcome{Unhealthy: true, Success: true}, within},
-				{0, Outcome{Unhealthy: true, Success: true}, Decision{GiveUp, exceeded, 0}},
+				{0, Outcome{Unhealthy: true, Success: true}, withinPolicy},
+				{0, Outcome{Unhealthy: true, Success: true}, Decision{ActionGiveUp, exceeded, 0}},
 			},
 		},
 		{
 			"an unhealthy task without attempts fails",
-			policy(func(p *Policy) { p.Attempts, p.OnSuccess = 0, false }),
-			[]step{{0, Outcome{Unhealthy: true, Success: true}, Decision{GiveUp, ReasonNoRestarts, 0}}},
+			testPolicy(func(p *Policy) { p.Attempts, p.OnSuccess = 0, false }),
+			[]step{{0, Outcome{Unhealthy: true, Success: true}, Decision{ActionGiveUp, ReasonNoRestarts, 0}}},
 		},
 		{
 			"no delay is none",
-			policy(func(p *Policy) { p.Delay = 0 }),
-			[]step{{0, failure, Decision{Restart, ReasonWithinPolicy, 0}}},
+			testPolicy(func(p *Policy) { p.Delay = 0 }),
+			[]step{{0, failure, Decision{ActionRestart, ReasonWithinPolicy, 0}}},
 		},
 		{
 			"a clock that was set back does not make the window longer",
-			policy(func(p *Policy) { p.Attempts, p.Mode = 1, Delay }),
+			testPolicy(func(p *Policy) { p.Attempts, p.Mode = 1, ModeDelay }),
 			[]step{
-				{0, failure, within},
-				{-time.Hour, failure, Decision{Restart, ReasonDelay, 20 * time.Second}},
-				{-time.Hour + 20*time.Second + 1, failure, within},
+				{0, failure, withinPolicy},
+				{-time.Hour, failure, Decision{ActionRestart, ReasonDelay, 20 * time.Second}},
+				{-time.Hour + 20*time.Second + 1, failure, withinPolicy},
 			},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			tracker := New(c.policy, start, noJitter)
+			tracker := New(c.policy, startTime, noJitter)
 			for i, s := range c.steps {
-				if got := tracker.Next(start.Add(s.at), s.outcome); got != s.want {
+				if got := tracker.Next(startTime.Add(s.at), s.outcome); got != s.want {
 					t.Errorf("decision %d = %+v, want %+v", i+1, got, s.want)
 				}
 			}
@@ -179,88 +179,88 @@ func TestNext(t *testing.T) {
 
 func TestDelayHasUpToAQuarterOfJitter(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
-	for range 2000 { // RS-005
+	for range 2000 {
 		delay := time.Duration(1 + rng.Int64N(int64(10*time.Second)))
-		tracker := New(policy(func(p *Policy) { p.Delay = delay }), start, rng.Int64N)
-		got := tracker.Next(start, Outcome{}).Delay
+		tracker := New(testPolicy(func(p *Policy) { p.Delay = delay }), startTime, rng.Int64N)
+		got := tracker.Next(startTime, Outcome{}).Delay
 		if got < delay || got >= delay+delay/4+1 {
 			t.Fatalf("delay %v for a policy of %v", got, delay)
 		}
 	}
 	full := func(n int64) int64 { return n - 1 }
-	tracker := New(policy(nil), start, full)
-	if got, want := tracker.Next(start, Outcome{}).Delay, 1250*time.Millisecond-1; got != want {
+	tracker := New(testPolicy(nil), startTime, full)
+	if got, want := tracker.Next(startTime, Outcome{}).Delay, 1250*time.Millisecond-1; got != want {
 		t.Errorf("longest delay %v, want %v", got, want)
 	}
 }
 
 // RS-005: two tasks that are created at the same time do not restart together.
 func TestJitterIsIndependent(t *testing.T) {
-	p := policy(func(p *Policy) { p.Delay = time.Hour })
-	a, b := New(p, start, rand.Int64N), New(p, start, rand.Int64N)
-	if a.Next(start, Outcome{}) == b.Next(start, Outcome{}) {
+	p := testPolicy(func(p *Policy) { p.Delay = time.Hour })
+	a, b := New(p, startTime, rand.Int64N), New(p, startTime, rand.Int64N)
+	if a.Next(startTime, Outcome{}) == b.Next(startTime, Outcome{}) {
 		t.Error("both drew the same delay")
 	}
 }
 
 func TestHugeDelaysDoNotOverflow(t *testing.T) {
 	full := func(n int64) int64 { return n - 1 }
-	tracker := New(policy(func(p *Policy) { p.Delay = math.MaxInt64 }), start, full)
-	if got := tracker.Next(start, Outcome{}).Delay; got != math.MaxInt64 {
+	tracker := New(testPolicy(func(p *Policy) { p.Delay = math.MaxInt64 }), startTime, full)
+	if got := tracker.Next(startTime, Outcome{}).Delay; got != math.MaxInt64 {
 		t.Errorf("delay %v", got)
 	}
 }
 
 // RS-069: count, window and pending delay outlive the agent.
 func TestResume(t *testing.T) {
-	p := policy(func(p *Policy) { p.Attempts, p.Interval, p.Delay = 2, 5*time.Minute, 58*time.Second })
-	before := New(p, start, noJitter)
-	before.Next(start.Add(time.Second), Outcome{})
+	p := testPolicy(func(p *Policy) { p.Attempts, p.Interval, p.Delay = 2, 5*time.Minute, 58*time.Second })
+	before := New(p, startTime, noJitter)
+	before.Next(startTime.Add(time.Second), Outcome{})
 
-	after := New(p, start.Add(20*time.Second), noJitter)
+	after := New(p, startTime.Add(20*time.Second), noJitter)
 	after.Resume(before.State())
-	if got, want := after.RemainingDelay(start.Add(21*time.Second)), 38*time.Second; got != want {
+	if got, want := after.RemainingDelay(startTime.Add(21*time.Second)), 38*time.Second; got != want {
 		t.Errorf("remaining delay %v, want %v", got, want)
 	}
-	if got := after.RemainingDelay(start.Add(time.Hour)); got != 0 {
+	if got := after.RemainingDelay(startTime.Add(time.Hour)); got != 0 {
 		t.Errorf("remaining delay after its end %v, want none", got)
 	}
-	if got := after.Next(start.Add(time.Minute), Outcome{}); got.Action != Restart {
+	if got := after.Next(startTime.Add(time.Minute), Outcome{}); got.Action != ActionRestart {
 		t.Errorf("second failure: %+v", got)
 	}
-	if got := after.Next(start.Add(2*time.Minute), Outcome{}); got.Action != GiveUp {
+	if got := after.Next(startTime.Add(2*time.Minute), Outcome{}); got.Action != ActionGiveUp {
 		t.Errorf("third failure, one of them before the agent's restart: %+v", got)
 	}
-	if got := after.RemainingDelay(start.Add(2 * time.Minute)); got != 0 {
+	if got := after.RemainingDelay(startTime.Add(2 * time.Minute)); got != 0 {
 		t.Errorf("remaining delay of a task that has ended: %v", got)
 	}
 }
 
 func TestRemainingIsBoundedWhenTheClockIsSetBack(t *testing.T) {
-	tracker := New(policy(nil), start, noJitter)
-	tracker.Next(start, Outcome{})
-	if got, want := tracker.RemainingDelay(start.Add(-time.Hour)), time.Second; got != want {
+	tracker := New(testPolicy(nil), startTime, noJitter)
+	tracker.Next(startTime, Outcome{})
+	if got, want := tracker.RemainingDelay(startTime.Add(-time.Hour)), time.Second; got != want {
 		t.Errorf("remaining %v, want the delay, %v", got, want)
 	}
 
 	old := tracker.State()
 	old.Delay = 0 // as stored by an earlier version
 	tracker.Resume(old)
-	if got, want := tracker.RemainingDelay(start.Add(-time.Hour)), 20*time.Second; got != want {
+	if got, want := tracker.RemainingDelay(startTime.Add(-time.Hour)), 20*time.Second; got != want {
 		t.Errorf("remaining %v of an old record, want at most the interval, %v", got, want)
 	}
 }
 
 // An updated policy applies from the next decision on.
 func TestSetPolicy(t *testing.T) {
-	tracker := New(policy(func(p *Policy) { p.Attempts = 1 }), start, noJitter)
-	tracker.Next(start, Outcome{})
-	tracker.SetPolicy(policy(func(p *Policy) { p.Attempts = 2 }))
-	if got := tracker.Next(start, Outcome{}); got.Action != Restart {
+	tracker := New(testPolicy(func(p *Policy) { p.Attempts = 1 }), startTime, noJitter)
+	tracker.Next(startTime, Outcome{})
+	tracker.SetPolicy(testPolicy(func(p *Policy) { p.Attempts = 2 }))
+	if got := tracker.Next(startTime, Outcome{}); got.Action != ActionRestart {
 		t.Errorf("second failure under a policy of two attempts: %+v", got)
 	}
 	want := `Exceeded allowed attempts 2 in interval 20s and mode is "fail"`
-	if got := tracker.Next(start, Outcome{}); got != (Decision{GiveUp, want, 0}) {
+	if got := tracker.Next(startTime, Outcome{}); got != (Decision{ActionGiveUp, want, 0}) {
 		t.Errorf("third failure: %+v, want what was counted to stay counted", got)
 	}
 }
@@ -291,13 +291,13 @@ func TestRandomSequences(t *testing.T) {
 	for range 500 {
 		p := Policy{
 			Attempts: 1 + rng.IntN(4), Interval: time.Duration(1+rng.IntN(60)) * time.Second,
-			Delay: time.Duration(rng.IntN(5)) * time.Second, Mode: Fail,
+			Delay: time.Duration(rng.IntN(5)) * time.Second, Mode: ModeFail,
 		}
 		if rng.IntN(2) == 0 {
-			p.Mode = Delay
+			p.Mode = ModeDelay
 		}
-		tracker := New(p, start, rng.Int64N)
-		now := start
+		tracker := New(p, startTime, rng.Int64N)
+		now := startTime
 		restarts := 0
 		window := tracker.State().WindowStart
 		for range 50 {
@@ -306,14 +306,14 @@ func TestRandomSequences(t *testing.T) {
 			if s := tracker.State(); !s.WindowStart.Equal(window) {
 				window, restarts = s.WindowStart, 0
 			}
-			if d.Action == GiveUp {
-				if p.Mode == Delay {
+			if d.Action == ActionGiveUp {
+				if p.Mode == ModeDelay {
 					t.Fatalf("%+v gave up: %+v", p, d)
 				}
 				break
 			}
 			restarts++
-			if p.Mode == Fail && restarts > p.Attempts {
+			if p.Mode == ModeFail && restarts > p.Attempts {
 				t.Fatalf("%+v: %d restarts in one window", p, restarts)
 			}
 			if d.Delay < 0 || d.Reason == ReasonDelay && d.Delay > p.Interval {
@@ -329,9 +329,9 @@ func TestRandomSequences(t *testing.T) {
 
 // Without the nanosecond, the next end at the same time would still be in the window,
 // and the task would restart repeatedly without delay.
-func TestDelayLeavesTheWindow(t *testing.T) {
+func TestDelayMayExceedTheWindow(t *testing.T) {
 	now := time.Unix(0, 0)
-	tracker := New(Policy{Attempts: 1, Interval: 10 * time.Second, Mode: Delay}, now, func(int64) int64 { return 0 })
+	tracker := New(Policy{Attempts: 1, Interval: 10 * time.Second, Mode: ModeDelay}, now, func(int64) int64 { return 0 })
 	tracker.Next(now, Outcome{})
 	now = now.Add(10 * time.Second) // the end of the window
 	d := tracker.Next(now, Outcome{})

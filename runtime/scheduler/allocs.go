@@ -13,8 +13,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// Report is the node's report about an allocation.
-type Report struct {
+// AllocReport is the node's report about an allocation.
+type AllocReport struct {
 	AllocID           string
 	ClientStatus      string
 	ClientDescription string
@@ -32,14 +32,14 @@ type Report struct {
 
 // Report stores reports about allocations and the changes that follow from them. It
 // ignores allocations that no longer exist.
-func (s *Scheduler) Report(ctx context.Context, reports ...Report) (index uint64, err error) {
-	supply := s.newSupply()
-	supply.expectReports(reports)
-	return s.updateWith(ctx, supply, func(c *change) error {
-		c.operation(opAllocReport)
+func (s *Scheduler) Report(ctx context.Context, reports ...AllocReport) (index uint64, err error) {
+	env := s.newPreparedEnv()
+	env.expectReports(reports)
+	return s.updateWith(ctx, env, func(c *txn) error {
+		c.setOperation(opAllocReport)
 		changed := false
 		for _, r := range reports {
-			changed = c.report(r) || changed
+			changed = c.applyReport(r) || changed
 		}
 		if changed {
 			c.tx.AnnounceNode(c.s.nodeID) // for followers of events, the node's allocations have changed
@@ -48,8 +48,8 @@ func (s *Scheduler) Report(ctx context.Context, reports ...Report) (index uint64
 	})
 }
 
-// report stores a report. It returns whether the allocation has changed.
-func (c *change) report(r Report) bool {
+// applyReport stores a report. It returns whether the allocation has changed.
+func (c *txn) applyReport(r AllocReport) bool {
 	old := c.tx.Allocation(nil, r.AllocID)
 	if old == nil {
 		return false
@@ -65,7 +65,7 @@ func (c *change) report(r Report) bool {
 	if r.NetworkStatus != nil {
 		a.NetworkStatus = r.NetworkStatus
 	}
-	c.reportHealth(&a, r)
+	c.applyHealth(&a, r)
 	if !r.Ended && reflect.DeepEqual(&a, old) {
 		return false // a new agent repeats the last report of the earlier one
 	}
@@ -75,19 +75,19 @@ func (c *change) report(r Report) bool {
 	switch {
 	case r.Ended:
 		c.tx.EndAllocation(a.ID)
-		c.nodeActs = true // another allocation may have waited for the end
-		c.room.Remove(&a)
-		c.freed = true
+		c.desiredChanged = true // another allocation may have waited for the end of this allocation
+		c.nodeUsage.Remove(&a)
+		c.resourcesFreed = true
 	case !c.tx.AllocationEnded(a.ID):
-		c.room.Put(&a)
+		c.nodeUsage.Put(&a)
 	}
 	c.markDirty(JobKey{a.Namespace, a.JobID})
 	return true
 }
 
-// reportHealth sets the health of an allocation in its deployment. An allocation
+// applyHealth sets the health of an allocation in its deployment. An allocation
 // that failed before its health was known is unhealthy.
-func (c *change) reportHealth(a *api.Allocation, r Report) {
+func (c *txn) applyHealth(a *api.Allocation, r AllocReport) {
 	healthy, at := r.Healthy, r.HealthyTime
 	if r.DeploymentID != a.DeploymentID {
 		healthy = nil
@@ -121,23 +121,23 @@ type StopOptions struct {
 // StopAlloc stops an allocation and replaces it. An allocation of a batch or
 // sysbatch job is replaced only with Reschedule.
 func (s *Scheduler) StopAlloc(ctx context.Context, id string, o StopOptions) (out Outcome, err error) {
-	supply := s.newSupply()
+	env := s.newPreparedEnv()
 	if a := s.store.Snapshot().Allocation(nil, id); a != nil {
-		supply.expectReplacement(a)
+		env.expectReplacement(a)
 	}
-	out.Index, err = s.updateWith(ctx, supply, func(c *change) error {
+	out.Index, err = s.updateWith(ctx, env, func(c *txn) error {
 		out = Outcome{}
 		old := c.tx.Allocation(nil, id)
 		if old == nil {
 			return requestErrorf(NotFound, "allocation not found")
 		}
-		c.operation(opAllocStop)
+		c.setOperation(opAllocStop)
 		a := *old
 		if o.Reschedule {
 			a.DesiredTransition.Reschedule = new(true)
 		} else {
 			a.DesiredTransition.Migrate = new(true)
-			a.DesiredTransition.MigrateDisablePlacement = new(batchLike(a.Job))
+			a.DesiredTransition.MigrateDisablePlacement = new(isBatchLike(a.Job))
 		}
 		if o.NoShutdownDelay {
 			a.DesiredTransition.NoShutdownDelay = new(true)
@@ -148,35 +148,35 @@ func (s *Scheduler) StopAlloc(ctx context.Context, id string, o StopOptions) (ou
 			job = a.Job // the job was purged, and the allocation is stopping
 		}
 		eval := c.newEval(job, triggerAllocStop)
-		c.evaluate(eval)
+		c.processEval(eval)
 		out.EvalID, out.EvalCreateIndex = eval.ID, c.tx.Index()
 		return nil
 	})
 	return out, err
 }
 
-// Desired returns the allocations that the node must run or keep, oldest first. An
+// DesiredAllocs returns the allocations that the node must run or keep, oldest first. An
 // allocation that has not started is left out while an allocation of the same name
 // that was created no later is terminal and has not ended. Other allocations are
 // included as long as their records are kept.
-func Desired(state store.Reader) []*api.Allocation {
+func DesiredAllocs(state store.Reader) []*api.Allocation {
 	all := state.Allocations(nil, "")
 	// The lowest CreateIndex, by name, of terminal allocations that have not ended.
 	leaving := make(map[slotKey]uint64)
 	for _, a := range all {
-		if !model.Terminal(a) || state.AllocationEnded(a.ID) {
+		if !model.AllocTerminal(a) || state.AllocationEnded(a.ID) {
 			continue
 		}
-		if first, some := leaving[slotOf(a)]; !some || a.CreateIndex < first {
-			leaving[slotOf(a)] = a.CreateIndex
+		if first, some := leaving[slotKeyOf(a)]; !some || a.CreateIndex < first {
+			leaving[slotKeyOf(a)] = a.CreateIndex
 		}
 	}
 	desired := slices.DeleteFunc(all, func(a *api.Allocation) bool {
-		first, some := leaving[slotOf(a)]
-		return some && first <= a.CreateIndex && !model.Terminal(a) && !started(a)
+		first, some := leaving[slotKeyOf(a)]
+		return some && first <= a.CreateIndex && !model.AllocTerminal(a) && !hasStarted(a)
 	})
 	slices.SortStableFunc(desired, func(a, b *api.Allocation) int {
-		return cmp.Or(cmp.Compare(a.CreateIndex, b.CreateIndex), cmp.Compare(indexOf(a), indexOf(b)))
+		return cmp.Or(cmp.Compare(a.CreateIndex, b.CreateIndex), cmp.Compare(allocIndex(a), allocIndex(b)))
 	})
 	return desired
 }

@@ -7,13 +7,13 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// A capacity is an amount of each shared resource: free on the node, or needed by a
+// resourceAmounts is an amount of each shared resource: free on the node, or needed by a
 // group.
-type capacity [len(dimensions)]float64
+type resourceAmounts [len(resourceDimensions)]float64
 
-// dimensions are the resources of a capacity, each with the node attribute that has
+// resourceDimensions are the shared resources, each with the node attribute that has
 // the total, and the number of attribute units in one unit of the job file.
-var dimensions = [...]struct {
+var resourceDimensions = [...]struct {
 	name, unit, attribute string
 	scale                 float64
 }{
@@ -22,10 +22,10 @@ var dimensions = [...]struct {
 	{"disk", "MB", "unique.storage.bytestotal", 1 << 20},
 }
 
-// capacityOf returns the capacity of a node. A missing attribute means no limit.
-func capacityOf(node Node) capacity {
-	var c capacity
-	for i, d := range dimensions {
+// nodeCapacity returns the capacity of a node. A missing attribute means no limit.
+func nodeCapacity(node Node) resourceAmounts {
+	var c resourceAmounts
+	for i, d := range resourceDimensions {
 		c[i] = math.Inf(1)
 		if n, err := strconv.ParseFloat(node.Attributes[d.attribute], 64); err == nil && n > 0 {
 			c[i] = n/d.scale - node.Reserved[i]
@@ -34,17 +34,17 @@ func capacityOf(node Node) capacity {
 	return c
 }
 
-// add adds times the amount.
-func (c *capacity) add(amount capacity, times float64) {
+// add adds the amount, multiplied by times.
+func (c *resourceAmounts) add(amount resourceAmounts, times float64) {
 	for i := range c {
 		c[i] += times * amount[i]
 	}
 }
 
-// needOf returns the largest amount that the tasks of a group use at one time: the
+// groupDemand returns the largest amount that the tasks of a group use at one time: the
 // maximum over the stages, which run one after the other, plus the sidecars.
-func needOf(g *api.TaskGroup) capacity {
-	var before, during, after, beside capacity
+func groupDemand(g *api.TaskGroup) resourceAmounts {
+	var before, during, after, beside resourceAmounts
 	for _, t := range g.Tasks {
 		stage := &during
 		switch l := t.Lifecycle; {
@@ -59,7 +59,7 @@ func needOf(g *api.TaskGroup) capacity {
 		stage[0] += float64(*t.Resources.CPU)
 		stage[1] += float64(*t.Resources.MemoryMB)
 	}
-	var need capacity
+	var need resourceAmounts
 	for i := range need {
 		need[i] = max(before[i], during[i], after[i]) + beside[i]
 	}

@@ -25,142 +25,142 @@ const (
 	triggerDrain       = "node-drain"
 )
 
-// change is a store transaction in progress, with the changes that follow from the
+// txn is a store transaction in progress, with the changes that follow from the
 // request. It plans and stores evaluations, and reconciles the jobs that the transaction
 // has changed. The other parts of a change are types that embed it: jobVersions,
 // childJobs, rollout, nodeDrain, clockAdjustment, collection.
-type change struct {
-	tx     *store.Txn
-	s      *Scheduler
-	supply *supply
-	now    time.Time
-	node   Node
-	room   *NodeUsage
-	op     string // the current operation
+type txn struct {
+	tx            *store.Txn
+	s             *Scheduler
+	env           *preparedEnv
+	now           time.Time
+	node          Node
+	nodeUsage     *NodeUsage
+	operationName string // the current operation
 
-	wroteAllocs bool
-	nodeActs    bool     // the node must act: see Config.OnDesired
-	freed       bool     // room may have become free for blocked evaluations
-	touched     []JobKey // jobs to reconcile at the end of the change
-	after       []func() // functions to call when the change is durable
+	wroteAllocs    bool
+	desiredChanged bool     // the node must act: see Config.OnDesired
+	resourcesFreed bool     // resources may have become free for blocked evaluations
+	dirtyJobs      []JobKey // jobs to reconcile at the end of the change
+	afterCommit    []func() // functions to call when the change is durable
 }
 
 // update makes a change. An error of edit is returned unchanged, and nothing is
 // written. edit may be called several times; only its last call has effect.
-func (s *Scheduler) update(ctx context.Context, edit func(*change) error) (uint64, error) {
-	return s.updateWith(ctx, s.newSupply(), edit)
+func (s *Scheduler) update(ctx context.Context, edit func(*txn) error) (uint64, error) {
+	return s.updateWith(ctx, s.newPreparedEnv(), edit)
 }
 
-// updateWith is update with a supply to which placements were announced.
-func (s *Scheduler) updateWith(ctx context.Context, supply *supply, edit func(*change) error) (uint64, error) {
+// updateWith is update with an env to which placements were announced.
+func (s *Scheduler) updateWith(ctx context.Context, env *preparedEnv, edit func(*txn) error) (uint64, error) {
 	for {
-		supply.prepare()
-		index, err := s.tryUpdate(ctx, supply, edit)
-		if !errors.Is(err, errShort) {
+		env.prepare()
+		index, err := s.tryUpdate(ctx, env, edit)
+		if !errors.Is(err, errEnvIncomplete) {
 			return index, err
 		}
 	}
 }
 
-// tryUpdate makes one attempt of a change. It returns errShort if the supply was too
-// small.
-func (s *Scheduler) tryUpdate(ctx context.Context, supply *supply, edit func(*change) error) (uint64, error) {
-	var c *change
+// tryUpdate makes one attempt of a change. It returns errEnvIncomplete if env had
+// too few ids or ports.
+func (s *Scheduler) tryUpdate(ctx context.Context, env *preparedEnv, edit func(*txn) error) (uint64, error) {
+	var c *txn
 	index, err := s.store.Update(ctx, func(tx *store.Txn) error {
-		clock := s.clock.read(s.host)
-		c = &change{tx: tx, s: s, supply: supply, now: clock.now}
-		c.operation(opEvaluation)
-		c.takeRoom()
-		if clock.adjust {
-			clockAdjustment{c}.apply(clock)
-			c.operation(opEvaluation)
+		clock := s.wallClock.read(s.env)
+		c = &txn{tx: tx, s: s, env: env, now: clock.now}
+		c.setOperation(opEvaluation)
+		c.loadNodeUsage()
+		if clock.needsAdjustment {
+			clockAdjustment{c}.adjustState(clock)
+			c.setOperation(opEvaluation)
 		}
 		if err := edit(c); err != nil {
 			return err
 		}
-		nodeDrain{c}.proceed()
-		c.settleAll()
-		if supply.short() {
-			return errShort
+		nodeDrain{c}.continueDrain()
+		c.reconcileDirtyJobs()
+		if env.isIncomplete() {
+			return errEnvIncomplete
 		}
-		c.giveRoom()
+		c.saveNodeUsage()
 		return nil
 	})
 	if err != nil {
 		s.mu.Lock()
-		s.room = nil // the cached room may include the change that was not stored
+		s.nodeUsage = nil // the cached usage may include the change that was not stored
 		s.mu.Unlock()
 		return 0, err
 	}
-	if c.nodeActs && s.onDesired != nil {
+	if c.desiredChanged && s.onDesired != nil {
 		s.onDesired()
 	}
-	for _, f := range c.after {
+	for _, f := range c.afterCommit {
 		f()
 	}
-	if c.freed {
-		tick(s.retry)
+	if c.resourcesFreed {
+		notify(s.retryBlocked)
 	}
 	return index, nil
 }
 
-// operation sets the operation of the following writes, for followers of events.
-func (c *change) operation(name string) {
-	c.op = name
+// setOperation sets the operation of the following writes, for followers of events.
+func (c *txn) setOperation(name string) {
+	c.operationName = name
 	c.tx.Operation(name)
 }
 
-// takeRoom takes the cached room, or builds it from the state.
-func (c *change) takeRoom() {
+// loadNodeUsage takes the cached usage of the node, or builds it from the state.
+func (c *txn) loadNodeUsage() {
 	s := c.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	node := c.tx.Node(nil, c.s.nodeID)
-	if s.node != node || s.node == nil {
-		s.node, s.facts, s.room = node, NodeOf(node), nil
+	if s.usageNode != node || s.usageNode == nil {
+		s.usageNode, s.usageNodeFacts, s.nodeUsage = node, NodeOf(node), nil
 	}
-	c.node = s.facts
-	if s.room == nil || s.roomIndex != c.tx.TableIndex(nil, store.Allocations) {
-		s.room = NodeUsageOf(c.tx.Reader, c.node)
-		s.roomIndex = c.tx.TableIndex(nil, store.Allocations)
+	c.node = s.usageNodeFacts
+	if s.nodeUsage == nil || s.nodeUsageIndex != c.tx.TableIndex(nil, store.Allocations) {
+		s.nodeUsage = NodeUsageOf(c.tx.Reader, c.node)
+		s.nodeUsageIndex = c.tx.TableIndex(nil, store.Allocations)
 	}
-	c.room, s.room = s.room, nil
+	c.nodeUsage, s.nodeUsage = s.nodeUsage, nil
 }
 
-func (c *change) giveRoom() {
+func (c *txn) saveNodeUsage() {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
-	c.s.room = c.room
+	c.s.nodeUsage = c.nodeUsage
 	if c.wroteAllocs {
-		c.s.roomIndex = c.tx.Index()
+		c.s.nodeUsageIndex = c.tx.Index()
 	}
 }
 
-// later adds a function that is called when the change is durable.
-func (c *change) later(f func()) { c.after = append(c.after, f) }
+// onCommit adds a function that is called when the change is durable.
+func (c *txn) onCommit(f func()) { c.afterCommit = append(c.afterCommit, f) }
 
 // markDirty adds a job to the jobs that are reconciled at the end of the change.
-func (c *change) markDirty(key JobKey) {
-	if !slices.Contains(c.touched, key) {
-		c.touched = append(c.touched, key)
+func (c *txn) markDirty(key JobKey) {
+	if !slices.Contains(c.dirtyJobs, key) {
+		c.dirtyJobs = append(c.dirtyJobs, key)
 	}
 }
 
-func (c *change) putAlloc(a *api.Allocation) {
-	c.wroteAllocs, c.nodeActs = true, true
+func (c *txn) putAlloc(a *api.Allocation) {
+	c.wroteAllocs, c.desiredChanged = true, true
 	c.tx.PutAllocation(a)
 	if !c.tx.AllocationEnded(a.ID) {
-		c.room.Put(a)
+		c.nodeUsage.Put(a)
 	}
 }
 
-func (c *change) putEval(e *api.Evaluation) {
+func (c *txn) putEval(e *api.Evaluation) {
 	c.tx.PutEvaluation(e)
-	c.note(e)
+	c.trackEval(e)
 }
 
-// note updates the timers and the blocked set for an evaluation.
-func (c *change) note(e *api.Evaluation) {
+// trackEval updates the timers and the blocked evaluations for a stored evaluation.
+func (c *txn) trackEval(e *api.Evaluation) {
 	id, at := e.ID, time.Time{}
 	if e.Status == api.EvalStatusPending {
 		at = e.WaitUntil
@@ -169,24 +169,24 @@ func (c *change) note(e *api.Evaluation) {
 		}
 	}
 	blocked := e.Status == api.EvalStatusBlocked
-	c.later(func() {
-		c.s.delayed.set(id, at)
+	c.onCommit(func() {
+		c.s.evalTimers.set(id, at)
 		c.s.mu.Lock()
 		defer c.s.mu.Unlock()
 		if blocked {
-			c.s.blocked[id] = true
+			c.s.blockedEvals[id] = true
 		} else {
-			delete(c.s.blocked, id)
+			delete(c.s.blockedEvals, id)
 		}
 	})
 }
 
 // newEval returns a new evaluation of a job. It is stored when it has been
 // processed.
-func (c *change) newEval(job *api.Job, trigger string) *api.Evaluation {
+func (c *txn) newEval(job *api.Job, trigger string) *api.Evaluation {
 	now := c.now.UnixNano()
 	return &api.Evaluation{
-		ID:             c.supply.newID(),
+		ID:             c.env.newID(),
 		Namespace:      *job.Namespace,
 		Priority:       *job.Priority,
 		Type:           *job.Type,
@@ -200,25 +200,25 @@ func (c *change) newEval(job *api.Job, trigger string) *api.Evaluation {
 	}
 }
 
-// evaluate plans for the job of an evaluation and stores the result.
-func (c *change) evaluate(eval *api.Evaluation) {
-	c.apply(eval, c.plan(eval))
+// processEval plans for the job of an evaluation and stores the result.
+func (c *txn) processEval(eval *api.Evaluation) {
+	c.applyPlan(eval, c.planEval(eval))
 }
 
-// evaluateQuietly is evaluate, but stores nothing if the plan changes nothing.
-func (c *change) evaluateQuietly(eval *api.Evaluation) {
-	out := c.plan(eval)
+// processEvalIfChanged is processEval, but stores nothing if the plan changes nothing.
+func (c *txn) processEvalIfChanged(eval *api.Evaluation) {
+	out := c.planEval(eval)
 	if len(out.Place)+len(out.Update)+len(out.Deployments) > 0 ||
-		len(out.Eval.FailedTGAllocs) > 0 && !c.isBlocked(JobKey{eval.Namespace, eval.JobID}) {
-		c.apply(eval, out)
+		len(out.Eval.FailedTGAllocs) > 0 && !c.hasBlockedEval(JobKey{eval.Namespace, eval.JobID}) {
+		c.applyPlan(eval, out)
 	}
 }
 
-func (c *change) isBlocked(key JobKey) bool {
+func (c *txn) hasBlockedEval(key JobKey) bool {
 	return slices.ContainsFunc(c.tx.EvaluationsByJob(nil, key.Namespace, key.ID), func(e *api.Evaluation) bool { return e.Status == api.EvalStatusBlocked })
 }
 
-func (c *change) plan(eval *api.Evaluation) Changes {
+func (c *txn) planEval(eval *api.Evaluation) Changes {
 	key := JobKey{eval.Namespace, eval.JobID}
 	return Plan(Input{
 		Eval:       eval,
@@ -227,8 +227,8 @@ func (c *change) plan(eval *api.Evaluation) Changes {
 		Evals:      c.tx.EvaluationsByJob(nil, key.Namespace, key.ID),
 		Deployment: c.tx.LatestDeployment(nil, key.Namespace, key.ID),
 		Node:       c.node,
-		Room:       c.room,
-		Host:       c.supply.planEnv(),
+		NodeUsage:  c.nodeUsage,
+		Env:        c.env.planEnv(),
 		Now:        c.now,
 	})
 }
@@ -237,21 +237,21 @@ func (c *change) plan(eval *api.Evaluation) Changes {
 // Other operations need a separate operation for it.
 var evalOperations = map[string]bool{opJobRegistered: true, opJobDeregistered: true, opAllocStop: true}
 
-// apply stores the plan of an evaluation in one change. Nomad needs three changes:
+// applyPlan stores the plan of an evaluation in one change. Nomad needs three changes:
 // the evaluation is created, the plan is applied, the evaluation is completed. The
 // events are the same as Nomad's.
-func (c *change) apply(eval *api.Evaluation, out Changes) {
+func (c *txn) applyPlan(eval *api.Evaluation, out Changes) {
 	pending := *eval
 	pending.ModifyIndex = c.tx.Index()
 	if c.tx.Evaluation(nil, eval.ID) == nil {
-		if !evalOperations[c.op] {
-			c.operation(opEvaluation)
+		if !evalOperations[c.operationName] {
+			c.setOperation(opEvaluation)
 		}
 		c.tx.AnnounceEvaluation(&pending)
 	}
 	planned := len(out.Deployments)+len(out.Update)+len(out.Place) > 0
 	if planned {
-		c.operation(opPlan)
+		c.setOperation(opPlan)
 	}
 	for _, d := range out.Deployments {
 		c.tx.PutDeployment(d)
@@ -266,7 +266,7 @@ func (c *change) apply(eval *api.Evaluation, out Changes) {
 	if planned {
 		c.tx.AnnounceEvaluation(&pending)
 	}
-	c.operation(opEvaluation)
+	c.setOperation(opEvaluation)
 	for _, e := range out.Evals {
 		c.putEval(e)
 	}
@@ -275,7 +275,7 @@ func (c *change) apply(eval *api.Evaluation, out Changes) {
 		c.putEval(out.Eval)
 	}
 	if planned {
-		c.operation(opPlan) // the status of the job follows from the allocations
+		c.setOperation(opPlan) // the status of the job follows from the allocations
 	}
 	c.markDirty(JobKey{out.Eval.Namespace, out.Eval.JobID})
 }
@@ -286,24 +286,24 @@ func sameEval(a, b *api.Evaluation) bool {
 	return a.Status == b.Status && reflect.DeepEqual(a.QueuedAllocations, b.QueuedAllocations) && reflect.DeepEqual(a.FailedTGAllocs, b.FailedTGAllocs)
 }
 
-// evaluateDue processes a pending evaluation that is due.
-func (c *change) evaluateDue(id string) {
+// processDueEval processes a pending evaluation that is due.
+func (c *txn) processDueEval(id string) {
 	if e := c.tx.Evaluation(nil, id); e != nil && e.Status == api.EvalStatusPending && !e.WaitUntil.After(c.now) {
-		c.resume(e)
+		c.processStoredEval(e)
 	} else {
-		c.later(func() { c.s.delayed.set(id, time.Time{}) })
+		c.onCommit(func() { c.s.evalTimers.set(id, time.Time{}) })
 	}
 }
 
-// retryBlocked retries all blocked evaluations, by priority and then by age.
-func (c *change) retryBlocked() {
+// retryBlockedEvals retries all blocked evaluations, by priority and then by age.
+func (c *txn) retryBlockedEvals() {
 	c.s.mu.Lock()
 	var evals []*api.Evaluation
-	for id := range c.s.blocked {
+	for id := range c.s.blockedEvals {
 		if e := c.tx.Evaluation(nil, id); e != nil && e.Status == api.EvalStatusBlocked {
 			evals = append(evals, e)
 		} else {
-			delete(c.s.blocked, id)
+			delete(c.s.blockedEvals, id)
 		}
 	}
 	c.s.mu.Unlock()
@@ -312,17 +312,17 @@ func (c *change) retryBlocked() {
 	})
 	for _, e := range evals {
 		if e = c.tx.Evaluation(nil, e.ID); e.Status == api.EvalStatusBlocked {
-			c.resume(e)
+			c.processStoredEval(e)
 		}
 	}
 }
 
-// resume processes an evaluation that was delayed or blocked. If its job is
+// processStoredEval processes an evaluation that was delayed or blocked. If its job is
 // missing, for another reason than a purge, which ends its evaluations, the
 // evaluation is cancelled.
-func (c *change) resume(e *api.Evaluation) {
+func (c *txn) processStoredEval(e *api.Evaluation) {
 	if c.tx.Job(nil, e.Namespace, e.JobID) != nil {
-		c.evaluate(e)
+		c.processEval(e)
 		return
 	}
 	ended := *e

@@ -20,17 +20,17 @@ const stepTolerance = time.Second
 // wallClock detects steps of the wall clock. A suspend of the machine is a step
 // too, because the monotonic clock stands still during it.
 type wallClock struct {
-	mu       sync.Mutex
-	offset   time.Duration // wall clock minus monotonic clock at the last adjustment of the state
-	adjusted bool          // the state was adjusted since this scheduler was created
+	mu            sync.Mutex
+	offset        time.Duration // wall clock minus monotonic clock at the last adjustment of the state
+	stateAdjusted bool          // the state was adjusted since this scheduler was created
 }
 
 // clockReading is the result of wallClock.read.
 type clockReading struct {
-	now    time.Time
-	offset time.Duration
-	step   time.Duration // step since the last adjustment of the state, or zero
-	adjust bool          // the state must be adjusted
+	now             time.Time
+	offset          time.Duration
+	step            time.Duration // step since the last adjustment of the state, or zero
+	needsAdjustment bool          // stored times must be adjusted to the clock
 }
 
 func newWallClock(h Env) *wallClock {
@@ -57,22 +57,22 @@ func (w *wallClock) read(h Env) clockReading {
 	if step := r.offset - w.offset; step.Abs() >= stepTolerance {
 		r.step = step
 	}
-	r.adjust = !w.adjusted || r.step != 0
+	r.needsAdjustment = !w.stateAdjusted || r.step != 0
 	return r
 }
 
-// adjustedTo records that the state was adjusted to a reading.
-func (w *wallClock) adjustedTo(r clockReading) {
+// recordAdjustment records that the state was adjusted to a reading.
+func (w *wallClock) recordAdjustment(r clockReading) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.adjusted = true
+	w.stateAdjusted = true
 	if r.step != 0 {
 		w.offset = r.offset
 	}
 }
 
 // ClockStepped makes Run check the clock. It does not block.
-func (s *Scheduler) ClockStepped() { tick(s.clockTick) }
+func (s *Scheduler) ClockStepped() { notify(s.clockTick) }
 
 // runClock adjusts the state after steps of the clock, until ctx ends. Any other
 // change of the state makes the same adjustment first.
@@ -84,34 +84,34 @@ func (s *Scheduler) runClock(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		if s.clock.read(s.host).adjust {
-			s.updateWithRetry(ctx, "clock step", nil, func(*change) {})
+		if s.wallClock.read(s.env).needsAdjustment {
+			s.updateWithRetry(ctx, "clock step", nil, func(*txn) {})
 		}
 	}
 }
 
 // clockAdjustment adjusts stored times to the clock.
-type clockAdjustment struct{ *change }
+type clockAdjustment struct{ *txn }
 
-// apply adjusts stored times to the clock: the times of an earlier scheduler, and
+// adjustState adjusts stored times to the clock: the times of an earlier scheduler, and
 // all times after a step of the clock.
-func (c clockAdjustment) apply(r clockReading) {
+func (c clockAdjustment) adjustState(r clockReading) {
 	if r.step != 0 {
 		c.s.logger.Info("clock stepped", "step", r.step)
 		c.moveDeadlines(r.step)
 	}
-	c.forgetFuture()
+	c.clearFutureTimes()
 	if r.step != 0 {
-		c.restore()
+		c.restoreTimers()
 	}
-	c.later(func() {
-		c.s.clock.adjustedTo(r)
+	c.onCommit(func() {
+		c.s.wallClock.recordAdjustment(r)
 		// The timers must be recomputed: their times may be the same, but the
 		// durations are not.
-		tick(c.s.delayed.changed)
-		tick(c.s.deadlines.changed)
-		tick(c.s.launches.changed)
-		tick(c.s.drains.changed)
+		notify(c.s.evalTimers.changed)
+		notify(c.s.deploymentTimers.changed)
+		notify(c.s.launchTimers.changed)
+		notify(c.s.drainTimer.changed)
 	})
 }
 
@@ -139,34 +139,34 @@ func (c clockAdjustment) moveDeadlines(step time.Duration) {
 	}
 }
 
-// future reports whether a stored time comes from a clock that was ahead.
-func (c clockAdjustment) future(at time.Time) bool { return at.Sub(c.now) > stepTolerance }
+// isFutureTime reports whether a stored time comes from a clock that was ahead.
+func (c clockAdjustment) isFutureTime(at time.Time) bool { return at.Sub(c.now) > stepTolerance }
 
-// forgetFuture replaces each stored event time in the future by the current time,
+// clearFutureTimes replaces each stored event time in the future by the current time,
 // and each such deadline by the current time plus its duration. Otherwise a clock
 // that was ahead would block all actions that depend on these times until the clock
 // reaches them again.
-func (c clockAdjustment) forgetFuture() {
+func (c clockAdjustment) clearFutureTimes() {
 	for _, job := range c.tx.Jobs(nil, store.AnyNamespace, "") {
-		if key := KeyOf(job); c.future(lastLaunch(c.tx.Reader, key)) {
-			childJobs(c).put(key)
+		if key := KeyOf(job); c.isFutureTime(lastLaunch(c.tx.Reader, key)) {
+			childJobs(c).putLaunch(key)
 		}
 	}
 	for _, job := range c.tx.Jobs(nil, store.AnyNamespace, "") {
-		if c.future(time.Unix(0, deref(job.SubmitTime))) {
+		if c.isFutureTime(time.Unix(0, deref(job.SubmitTime))) {
 			copied := *job
 			copied.SubmitTime = new(c.now.UnixNano())
 			c.tx.PutJob(&copied)
 		}
 	}
 	for _, e := range c.tx.Evaluations(nil, "") {
-		c.forgetFutureOfEval(e)
+		c.clearFutureTimesOfEval(e)
 	}
 	for _, a := range c.tx.Allocations(nil, "") {
-		c.forgetFutureOfAlloc(a)
+		c.clearFutureTimesOfAlloc(a)
 	}
 	for _, d := range c.tx.Deployments(nil, "") {
-		if c.future(time.Unix(0, d.ModifyTime)) {
+		if c.isFutureTime(time.Unix(0, d.ModifyTime)) {
 			copied := *d
 			copied.ModifyTime = c.now.UnixNano()
 			c.tx.PutDeployment(&copied)
@@ -181,16 +181,16 @@ func (c clockAdjustment) forgetFuture() {
 			})
 		}
 	}
-	c.forgetFutureOfDrain()
+	c.clearFutureTimesOfDrain()
 }
 
-func (c clockAdjustment) forgetFutureOfEval(e *api.Evaluation) {
+func (c clockAdjustment) clearFutureTimesOfEval(e *api.Evaluation) {
 	created, modified := time.Unix(0, e.CreateTime), time.Unix(0, e.ModifyTime)
-	if !c.future(created) && !c.future(modified) {
+	if !c.isFutureTime(created) && !c.isFutureTime(modified) {
 		return
 	}
 	copied := *e
-	if c.future(created) {
+	if c.isFutureTime(created) {
 		if !e.WaitUntil.IsZero() {
 			copied.WaitUntil = e.WaitUntil.Add(c.now.Sub(created))
 		}
@@ -200,24 +200,24 @@ func (c clockAdjustment) forgetFutureOfEval(e *api.Evaluation) {
 	c.tx.PutEvaluation(&copied)
 }
 
-func (c clockAdjustment) forgetFutureOfAlloc(a *api.Allocation) {
+func (c clockAdjustment) clearFutureTimesOfAlloc(a *api.Allocation) {
 	now := c.now.UnixNano()
 	copied, changed := *a, false
 	for _, at := range []*int64{&copied.CreateTime, &copied.ModifyTime} {
-		if c.future(time.Unix(0, *at)) {
+		if c.isFutureTime(time.Unix(0, *at)) {
 			*at, changed = now, true
 		}
 	}
-	if s := a.DeploymentStatus; s != nil && c.future(s.Timestamp) {
+	if s := a.DeploymentStatus; s != nil && c.isFutureTime(s.Timestamp) {
 		status := *s
 		status.Timestamp = c.now
 		copied.DeploymentStatus, changed = &status, true
 	}
-	if t := a.RescheduleTracker; t != nil && slices.ContainsFunc(t.Events, c.isFuture) {
+	if t := a.RescheduleTracker; t != nil && slices.ContainsFunc(t.Events, c.isFutureEvent) {
 		tracker := *t
 		tracker.Events = slices.Clone(t.Events)
 		for i, event := range tracker.Events {
-			if c.isFuture(event) {
+			if c.isFutureEvent(event) {
 				moved := *event
 				moved.RescheduleTime = now
 				tracker.Events[i] = &moved
@@ -231,21 +231,21 @@ func (c clockAdjustment) forgetFutureOfAlloc(a *api.Allocation) {
 	c.wroteAllocs = true
 	c.tx.ReportAllocation(&copied)
 	if !c.tx.AllocationEnded(a.ID) {
-		c.room.Put(&copied)
+		c.nodeUsage.Put(&copied)
 	}
 }
 
-func (c clockAdjustment) isFuture(e *api.RescheduleEvent) bool {
-	return c.future(time.Unix(0, e.RescheduleTime))
+func (c clockAdjustment) isFutureEvent(e *api.RescheduleEvent) bool {
+	return c.isFutureTime(time.Unix(0, e.RescheduleTime))
 }
 
-func (c clockAdjustment) forgetFutureOfDrain() {
+func (c clockAdjustment) clearFutureTimesOfDrain() {
 	n := c.tx.Node(nil, c.s.nodeID)
 	if n == nil || n.DrainStrategy == nil {
 		return
 	}
 	moved, strategy := *n, *n.DrainStrategy
-	if c.future(strategy.StartedAt) {
+	if c.isFutureTime(strategy.StartedAt) {
 		strategy.StartedAt = c.now
 	}
 	if latest := c.now.Add(strategy.Deadline); strategy.Deadline > 0 && strategy.ForceDeadline.After(latest) {

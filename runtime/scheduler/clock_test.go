@@ -35,21 +35,21 @@ func (w *wallClock) Uptime() time.Duration { return time.Since(w.start) }
 // the monotonic clock stands still.
 func (w *wallClock) Step(by time.Duration) { w.offset.Add(int64(by)) }
 
-// clockBench is a bench with a clock that can be set.
-type clockBench struct {
-	*bench
-	clock *wallClock
-	host  scheduler.Env
-	stop  func()
+// clockHarness is a harness with a clock that can be set.
+type clockHarness struct {
+	*harness
+	clock         *wallClock
+	env           scheduler.Env
+	stopScheduler func()
 }
 
-// newClockBench returns a bench that runs until the test ends.
-func newClockBench(t *testing.T, life func(*api.Allocation) schedtest.AllocTimes) *clockBench {
-	b := &clockBench{bench: &bench{t: t, store: schedtest.NewStore(t, schedtest.NewNode(1000))}, clock: newWallClock(), host: newHost()}
-	b.host.Now, b.host.Uptime = b.clock.Now, b.clock.Uptime
+// newClockHarness returns a harness that runs until the test ends.
+func newClockHarness(t *testing.T, life func(*api.Allocation) schedtest.AllocTimes) *clockHarness {
+	b := &clockHarness{harness: &harness{t: t, store: schedtest.NewStore(t, schedtest.NewNode(1000))}, clock: newWallClock(), env: newTestEnv()}
+	b.env.Now, b.env.Uptime = b.clock.Now, b.clock.Uptime
 	b.node = &schedtest.Node{Store: b.store, AllocTimes: life, Now: b.clock.Now}
-	b.log = schedtest.NewTranscript(b.store)
-	b.agent()
+	b.transcript = schedtest.NewTranscript(b.store)
+	b.startScheduler()
 	b.node.Scheduler = b.Scheduler
 	nodeCtx, endNode := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -58,19 +58,19 @@ func newClockBench(t *testing.T, life func(*api.Allocation) schedtest.AllocTimes
 		b.node.Run(nodeCtx)
 	}()
 	t.Cleanup(func() {
-		b.stop()
+		b.stopScheduler()
 		endNode()
 		<-ended
 	})
 	return b
 }
 
-// agent replaces the running scheduler by a new one.
-func (b *clockBench) agent() {
-	if b.stop != nil {
-		b.stop()
+// startScheduler replaces the running scheduler by a new one.
+func (b *clockHarness) startScheduler() {
+	if b.stopScheduler != nil {
+		b.stopScheduler()
 	}
-	s := scheduler.New(scheduler.Config{NodeID: "node", Store: b.store, Host: b.host, Logger: hclog.NewNullLogger()})
+	s := scheduler.New(scheduler.Config{NodeID: "node", Store: b.store, Env: b.env, Logger: hclog.NewNullLogger()})
 	b.Scheduler = s
 	b.node.Use(s)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -79,7 +79,7 @@ func (b *clockBench) agent() {
 		defer close(ended)
 		s.Run(ctx)
 	}()
-	b.stop = func() {
+	b.stopScheduler = func() {
 		cancel()
 		<-ended
 	}
@@ -88,26 +88,26 @@ func (b *clockBench) agent() {
 
 // stepping has the situations in which the clock is set: while a scheduler runs,
 // with and without a report, and between two schedulers.
-var stepping = map[string]func(*clockBench, time.Duration){
-	"while the agent runs": func(b *clockBench, by time.Duration) {
+var clockStepCases = map[string]func(*clockHarness, time.Duration){
+	"while the agent runs": func(b *clockHarness, by time.Duration) {
 		b.clock.Step(by)
 		b.ClockStepped()
-		b.after(0)
+		b.advance(0)
 	},
-	"while the agent runs, and nothing reports the step": func(b *clockBench, by time.Duration) {
+	"while the agent runs, and nothing reports the step": func(b *clockHarness, by time.Duration) {
 		b.clock.Step(by)
-		b.after(0)
+		b.advance(0)
 	},
-	"between two agents": func(b *clockBench, by time.Duration) {
-		b.stop()
-		b.stop = nil
+	"between two agents": func(b *clockHarness, by time.Duration) {
+		b.stopScheduler()
+		b.stopScheduler = nil
 		b.clock.Step(by)
-		b.agent()
+		b.startScheduler()
 	},
 }
 
-// launches returns the number of children of a periodic job.
-func (b *clockBench) launches(key scheduler.JobKey) int {
+// launchCount returns the number of children of a periodic job.
+func (b *clockHarness) launchCount(key scheduler.JobKey) int {
 	return len(b.store.Snapshot().JobChildren(nil, key.Namespace, key.ID))
 }
 
@@ -120,18 +120,18 @@ func periodicJob(spec string) *api.Job {
 }
 
 func TestPeriodicJobContinuesAfterClockIsSetBack(t *testing.T) {
-	for name, step := range stepping {
+	for name, step := range clockStepCases {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := newClockBench(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{Run: time.Second} })
+				b := newClockHarness(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{Run: time.Second} })
 				b.clock.Step(365 * 24 * time.Hour)
-				b.agent()
+				b.startScheduler()
 				b.register(periodicJob("*/10 * * * *"))
-				b.after(35 * time.Minute)
+				b.advance(35 * time.Minute)
 				step(b, -365*24*time.Hour)
-				before := b.launches(web)
-				b.after(time.Hour)
-				if got := b.launches(web) - before; got != 6 {
+				before := b.launchCount(webJob)
+				b.advance(time.Hour)
+				if got := b.launchCount(webJob) - before; got != 6 {
 					t.Errorf("%d launches in the hour after the clock was corrected, want 6", got)
 				}
 			})
@@ -141,13 +141,13 @@ func TestPeriodicJobContinuesAfterClockIsSetBack(t *testing.T) {
 
 func TestPeriodicJobIsLaunchedOnceAfterClockIsSetForward(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newClockBench(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{Run: time.Second} })
+		b := newClockHarness(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{Run: time.Second} })
 		b.register(periodicJob("0 * * * *"))
-		b.after(5 * time.Minute)
+		b.advance(5 * time.Minute)
 		b.clock.Step(5 * time.Hour)
 		b.ClockStepped()
-		b.after(time.Second)
-		if got := b.launches(web); got != 1 {
+		b.advance(time.Second)
+		if got := b.launchCount(webJob); got != 1 {
 			t.Errorf("%d launches for five hours that the machine was suspended, want 1", got)
 		}
 	})
@@ -156,15 +156,15 @@ func TestPeriodicJobIsLaunchedOnceAfterClockIsSetForward(t *testing.T) {
 // A correction of less than a second, as by a time daemon, repeats no launch.
 func TestSmallCorrectionRepeatsNoLaunch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newClockBench(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{Run: time.Second} })
+		b := newClockHarness(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{Run: time.Second} })
 		b.register(periodicJob("*/10 * * * *"))
-		b.after(10*time.Minute + 100*time.Millisecond)
+		b.advance(10*time.Minute + 100*time.Millisecond)
 		b.clock.Step(-500 * time.Millisecond)
 		b.ClockStepped()
-		b.after(5 * time.Minute)
-		b.agent()
-		b.after(time.Minute)
-		if got := b.launches(web); got != 1 {
+		b.advance(5 * time.Minute)
+		b.startScheduler()
+		b.advance(time.Minute)
+		if got := b.launchCount(webJob); got != 1 {
 			t.Errorf("%d launches, want 1", got)
 		}
 	})
@@ -180,28 +180,28 @@ func failingJob(attempts int) *api.Job {
 
 // A reschedule delay keeps its length when the clock is set during the delay.
 func TestRescheduleDelayIgnoresClockSteps(t *testing.T) {
-	for name, step := range stepping {
+	for name, step := range clockStepCases {
 		for _, by := range []time.Duration{-365 * 24 * time.Hour, -10 * time.Minute, 10 * time.Minute} {
 			if by > 0 && name == "between two agents" {
 				continue // the delay may have passed while no agent ran
 			}
 			t.Run(name+" by "+by.String(), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					b := newClockBench(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{Run: time.Second, Fail: true} })
+					b := newClockHarness(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{Run: time.Second, Fail: true} })
 					b.clock.Step(365 * 24 * time.Hour)
-					b.agent()
+					b.startScheduler()
 					b.register(failingJob(0))
-					b.after(11 * time.Second) // 10 s of the delay have passed
+					b.advance(11 * time.Second) // 10 s of the delay have passed
 					step(b, by)
 					if name == "between two agents" {
-						b.after(10 * time.Second) // the new scheduler cannot know that they have passed
+						b.advance(10 * time.Second) // the new scheduler cannot know that they have passed
 					}
-					b.after(19 * time.Second)
-					if got := len(b.store.Snapshot().AllocationsByJob(nil, web.Namespace, web.ID)); got != 1 {
+					b.advance(19 * time.Second)
+					if got := len(b.store.Snapshot().AllocationsByJob(nil, webJob.Namespace, webJob.ID)); got != 1 {
 						t.Errorf("replaced before the delay: %d allocations", got)
 					}
-					b.after(61 * time.Second) // includes the minute after which an unreported step is noticed
-					if got := len(b.store.Snapshot().AllocationsByJob(nil, web.Namespace, web.ID)); got < 2 {
+					b.advance(61 * time.Second) // includes the minute after which an unreported step is noticed
+					if got := len(b.store.Snapshot().AllocationsByJob(nil, webJob.Namespace, webJob.ID)); got < 2 {
 						t.Errorf("not replaced after the delay: %d allocations", got)
 					}
 				})
@@ -213,22 +213,22 @@ func TestRescheduleDelayIgnoresClockSteps(t *testing.T) {
 // Attempts that were made while the clock was ahead count for the interval of the
 // policy, and no longer.
 func TestRescheduleAttemptsExpireAfterClockIsSetBack(t *testing.T) {
-	for name, step := range stepping {
+	for name, step := range clockStepCases {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := newClockBench(t, func(a *api.Allocation) schedtest.AllocTimes {
+				b := newClockHarness(t, func(a *api.Allocation) schedtest.AllocTimes {
 					if a.RescheduleTracker != nil && len(a.RescheduleTracker.Events) == 1 {
 						return schedtest.AllocTimes{Run: 90 * time.Minute, Fail: true}
 					}
 					return schedtest.AllocTimes{Run: time.Second, Fail: true}
 				})
 				b.clock.Step(365 * 24 * time.Hour)
-				b.agent()
+				b.startScheduler()
 				b.register(failingJob(1))
-				b.after(2 * time.Minute) // the first allocation has failed, the second runs
+				b.advance(2 * time.Minute) // the first allocation has failed, the second runs
 				step(b, -365*24*time.Hour)
-				b.after(89*time.Minute + 30*time.Second) // not longer, because records of a dead job are collected
-				if got := len(b.store.Snapshot().AllocationsByJob(nil, web.Namespace, web.ID)); got != 3 {
+				b.advance(89*time.Minute + 30*time.Second) // no longer wait, because records of a dead job are collected
+				if got := len(b.store.Snapshot().AllocationsByJob(nil, webJob.Namespace, webJob.ID)); got != 3 {
 					t.Errorf("%d allocations, want 3: the attempt of before is out of the interval", got)
 				}
 			})
@@ -239,26 +239,26 @@ func TestRescheduleAttemptsExpireAfterClockIsSetBack(t *testing.T) {
 // The progress deadline of a deployment is a duration of the monotonic clock.
 func TestProgressDeadlineIgnoresClockSteps(t *testing.T) {
 	for _, by := range []time.Duration{-365 * 24 * time.Hour, 365 * 24 * time.Hour, 5 * time.Hour} {
-		for name, step := range stepping {
+		for name, step := range clockStepCases {
 			if by > 0 && name == "between two agents" {
 				continue // the deadline may have passed while no agent ran
 			}
 			t.Run(name+" by "+by.String(), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					b := newClockBench(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{Healthy: time.Hour} })
+					b := newClockHarness(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{Healthy: time.Hour} })
 					b.clock.Step(365 * 24 * time.Hour)
-					b.agent()
-					b.register(serviceJob(rolling(func(u *api.UpdateStrategy) {
+					b.startScheduler()
+					b.register(serviceJob(withRollingUpdate(func(u *api.UpdateStrategy) {
 						u.HealthyDeadline, u.ProgressDeadline = new(5*time.Minute), new(10*time.Minute)
 					})))
-					b.after(5 * time.Minute)
+					b.advance(5 * time.Minute)
 					step(b, by)
-					b.after(4 * time.Minute)
-					if d := b.store.Snapshot().LatestDeployment(nil, web.Namespace, web.ID); d.Status != api.DeploymentStatusRunning {
+					b.advance(4 * time.Minute)
+					if d := b.store.Snapshot().LatestDeployment(nil, webJob.Namespace, webJob.ID); d.Status != api.DeploymentStatusRunning {
 						t.Errorf("the deployment is %s (%s) before its progress deadline", d.Status, d.StatusDescription)
 					}
-					b.after(7 * time.Minute)
-					if d := b.store.Snapshot().LatestDeployment(nil, web.Namespace, web.ID); d.StatusDescription != model.DeploymentDeadline {
+					b.advance(7 * time.Minute)
+					if d := b.store.Snapshot().LatestDeployment(nil, webJob.Namespace, webJob.ID); d.StatusDescription != model.DeploymentFailedProgressDeadline {
 						t.Errorf("the deployment is %s (%s) after its progress deadline", d.Status, d.StatusDescription)
 					}
 				})
@@ -270,26 +270,26 @@ func TestProgressDeadlineIgnoresClockSteps(t *testing.T) {
 // The deadline of a drain is a duration of the monotonic clock.
 func TestDrainDeadlineIgnoresClockSteps(t *testing.T) {
 	for _, by := range []time.Duration{-365 * 24 * time.Hour, 5 * time.Hour} {
-		for name, step := range stepping {
+		for name, step := range clockStepCases {
 			if by > 0 && name == "between two agents" {
 				continue // the deadline may have passed while no agent ran
 			}
 			t.Run(name+" by "+by.String(), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					b := newClockBench(t, nil)
+					b := newClockHarness(t, nil)
 					b.clock.Step(365 * 24 * time.Hour)
-					b.agent()
+					b.startScheduler()
 					b.register(failingJob(1)) // a batch job, which may run until the deadline
 					if _, err := b.Drain(t.Context(), scheduler.DrainRequest{Spec: &api.DrainSpec{Deadline: time.Hour}}); err != nil {
 						t.Fatal(err)
 					}
-					b.after(30 * time.Minute)
+					b.advance(30 * time.Minute)
 					step(b, by)
-					b.after(29 * time.Minute)
+					b.advance(29 * time.Minute)
 					if n := b.store.Snapshot().Node(nil, "node"); n.DrainStrategy == nil {
 						t.Error("the drain is over before its deadline")
 					}
-					b.after(32 * time.Minute)
+					b.advance(32 * time.Minute)
 					if n := b.store.Snapshot().Node(nil, "node"); n.DrainStrategy != nil {
 						t.Errorf("the drain goes on after its deadline, until %s", n.DrainStrategy.ForceDeadline)
 					}
@@ -302,30 +302,30 @@ func TestDrainDeadlineIgnoresClockSteps(t *testing.T) {
 // Records with a time in the future are kept for their age after the correction,
 // and no longer.
 func TestRecordsAreCollectedAfterClockIsSetBack(t *testing.T) {
-	for name, step := range stepping {
+	for name, step := range clockStepCases {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := newClockBench(t, nil)
+				b := newClockHarness(t, nil)
 				b.clock.Step(365 * 24 * time.Hour)
-				b.agent()
+				b.startScheduler()
 				b.register(serviceJob(nil))
-				b.after(time.Minute)
-				if _, err := b.Deregister(t.Context(), web, scheduler.DeregisterOptions{}); err != nil {
+				b.advance(time.Minute)
+				if _, err := b.Deregister(t.Context(), webJob, scheduler.DeregisterOptions{}); err != nil {
 					t.Fatal(err)
 				}
-				b.after(time.Minute)
+				b.advance(time.Minute)
 				step(b, -365*24*time.Hour)
-				b.after(50 * time.Minute)
-				if len(b.store.Snapshot().AllocationsByJob(nil, web.Namespace, web.ID)) == 0 {
+				b.advance(50 * time.Minute)
+				if len(b.store.Snapshot().AllocationsByJob(nil, webJob.Namespace, webJob.ID)) == 0 {
 					t.Error("collected before their time")
 				}
-				b.after(4 * time.Hour)
-				if b.store.Snapshot().Job(nil, web.Namespace, web.ID) != nil {
+				b.advance(4 * time.Hour)
+				if b.store.Snapshot().Job(nil, webJob.Namespace, webJob.ID) != nil {
 					var left strings.Builder
-					for _, e := range b.store.Snapshot().EvaluationsByJob(nil, web.Namespace, web.ID) {
+					for _, e := range b.store.Snapshot().EvaluationsByJob(nil, webJob.Namespace, webJob.ID) {
 						left.WriteString(e.TriggeredBy + " " + time.Unix(0, e.ModifyTime).String() + "; ")
 					}
-					t.Errorf("the job is still there, with %d allocations; %s", len(b.store.Snapshot().AllocationsByJob(nil, web.Namespace, web.ID)), left.String())
+					t.Errorf("the job is still there, with %d allocations; %s", len(b.store.Snapshot().AllocationsByJob(nil, webJob.Namespace, webJob.ID)), left.String())
 				}
 			})
 		})

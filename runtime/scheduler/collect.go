@@ -50,7 +50,7 @@ func (s *Scheduler) runCollection(ctx context.Context) {
 	for {
 		select {
 		case <-ticker.C:
-			s.updateWithRetry(ctx, "collection of records", nil, func(c *change) { collection{c, s.gc}.run() })
+			s.updateWithRetry(ctx, "collection of records", nil, func(c *txn) { garbageCollection{c, s.gc}.collectAll() })
 		case <-ctx.Done():
 			return
 		}
@@ -59,61 +59,61 @@ func (s *Scheduler) runCollection(ctx context.Context) {
 
 // CollectGarbage deletes all unneeded records at once, whatever their age.
 func (s *Scheduler) CollectGarbage(ctx context.Context) (index uint64, err error) {
-	return s.update(ctx, func(c *change) error {
-		collection{c, GCConfig{}}.run()
+	return s.update(ctx, func(c *txn) error {
+		garbageCollection{c, GCConfig{}}.collectAll()
 		return nil
 	})
 }
 
-// collection deletes unneeded records.
-type collection struct {
-	*change
+// garbageCollection deletes unneeded records.
+type garbageCollection struct {
+	*txn
 	GCConfig
 }
 
-// run deletes records that are older than the configuration allows. It never deletes an
+// collectAll deletes records that are older than the configuration allows. It never deletes an
 // allocation that has not ended.
-func (c collection) run() {
-	c.operation(opJobsCollected)
+func (c garbageCollection) collectAll() {
+	c.setOperation(opJobsCollected)
 	var done []*api.Job
 	for _, job := range c.tx.Jobs(nil, store.AnyNamespace, "") {
-		if c.jobDone(job, c.Jobs) {
+		if c.isJobDead(job, c.Jobs) {
 			done = append(done, job)
 		}
 	}
 	for _, job := range done {
 		c.removeJob(job)
 	}
-	c.allocs()
-	c.evals()
-	c.deployments()
+	c.collectAllocs()
+	c.collectEvals()
+	c.collectDeployments()
 }
 
-func (c collection) old(nanoseconds int64, age time.Duration) bool {
+func (c garbageCollection) isOlderThan(nanoseconds int64, age time.Duration) bool {
 	return c.now.Sub(time.Unix(0, nanoseconds)) >= age
 }
 
-// jobDone reports whether a job and all its records have been dead for at least
+// isJobDead reports whether a job and all its records have been dead for at least
 // age.
-func (c collection) jobDone(job *api.Job, age time.Duration) bool {
-	if deref(job.Status) != model.JobDead || !deref(job.Stop) && (model.HasChildren(job) || !batchLike(job)) || !c.old(deref(job.SubmitTime), age) {
+func (c garbageCollection) isJobDead(job *api.Job, age time.Duration) bool {
+	if deref(job.Status) != model.JobDead || !deref(job.Stop) && (model.HasChildren(job) || !isBatchLike(job)) || !c.isOlderThan(deref(job.SubmitTime), age) {
 		return false
 	}
 	key := KeyOf(job)
 	for _, a := range c.tx.AllocationsByJob(nil, key.Namespace, key.ID) {
-		if !model.Terminal(a) || !c.tx.AllocationEnded(a.ID) || !c.old(a.ModifyTime, age) {
+		if !model.AllocTerminal(a) || !c.tx.AllocationEnded(a.ID) || !c.isOlderThan(a.ModifyTime, age) {
 			return false
 		}
 	}
 	for _, e := range c.tx.EvaluationsByJob(nil, key.Namespace, key.ID) {
-		if model.EvalActive(e) || !c.old(e.ModifyTime, age) {
+		if model.EvalPending(e) || !c.isOlderThan(e.ModifyTime, age) {
 			return false
 		}
 	}
 	return true
 }
 
-func (c collection) removeJob(job *api.Job) {
+func (c garbageCollection) removeJob(job *api.Job) {
 	key := KeyOf(job)
 	for _, a := range c.tx.AllocationsByJob(nil, key.Namespace, key.ID) {
 		c.deleteAlloc(a)
@@ -124,12 +124,12 @@ func (c collection) removeJob(job *api.Job) {
 	for _, d := range c.tx.DeploymentsByJob(nil, key.Namespace, key.ID) {
 		c.tx.DeleteDeployment(d.ID)
 	}
-	jobVersions{c.change}.deleteAll(key)
+	jobVersions{c.txn}.deleteJob(key)
 }
 
 // isSurplus reports whether no plan can need an allocation any longer.
-func (c collection) isSurplus(a *api.Allocation) bool {
-	if !model.Terminal(a) || !c.tx.AllocationEnded(a.ID) {
+func (c garbageCollection) isSurplus(a *api.Allocation) bool {
+	if !model.AllocTerminal(a) || !c.tx.AllocationEnded(a.ID) {
 		return false
 	}
 	job := c.tx.Job(nil, a.Namespace, a.JobID)
@@ -142,7 +142,7 @@ func (c collection) isSurplus(a *api.Allocation) bool {
 	if d := c.tx.Deployment(nil, a.DeploymentID); a.DeploymentID != "" && d != nil && model.DeploymentActive(d) {
 		return false
 	}
-	if batchLike(job) && *a.Job.Version != *job.Version {
+	if isBatchLike(job) && *a.Job.Version != *job.Version {
 		return true
 	}
 	if a.NextAllocation != "" || a.DesiredStatus != api.AllocDesiredStatusRun && !stoppedForGood(a) {
@@ -150,65 +150,65 @@ func (c collection) isSurplus(a *api.Allocation) bool {
 	}
 	// A completed or finally failed allocation of the current version counts in
 	// plans.
-	return terminalActions[*job.Type][a.ClientStatus] == refill
+	return terminalAllocActions[*job.Type][a.ClientStatus] == replaceAlloc
 }
 
-func (c collection) allocs() {
-	var kept []*api.Allocation
+func (c garbageCollection) collectAllocs() {
+	var candidates []*api.Allocation
 	for _, a := range c.tx.Allocations(nil, "") {
 		if c.isSurplus(a) {
-			kept = append(kept, a)
+			candidates = append(candidates, a)
 		}
 	}
-	slices.SortFunc(kept, func(a, b *api.Allocation) int { return cmp.Compare(a.ModifyTime, b.ModifyTime) })
-	for i, a := range kept {
-		if c.old(a.ModifyTime, c.ageOf(a.Namespace, a.JobID)) || c.MaxAllocs > 0 && len(kept)-i > c.MaxAllocs {
+	slices.SortFunc(candidates, func(a, b *api.Allocation) int { return cmp.Compare(a.ModifyTime, b.ModifyTime) })
+	for i, a := range candidates {
+		if c.isOlderThan(a.ModifyTime, c.minAge(a.Namespace, a.JobID)) || c.MaxAllocs > 0 && len(candidates)-i > c.MaxAllocs {
 			c.deleteAlloc(a)
 		}
 	}
 }
 
-// ageOf returns the minimum age for deleting evaluations and allocations of a job.
-func (c collection) ageOf(namespace, id string) time.Duration {
-	if job := c.tx.Job(nil, namespace, id); job != nil && batchLike(job) && deref(job.Status) != model.JobDead {
+// minAge returns the minimum age for deleting evaluations and allocations of a job.
+func (c garbageCollection) minAge(namespace, id string) time.Duration {
+	if job := c.tx.Job(nil, namespace, id); job != nil && isBatchLike(job) && deref(job.Status) != model.JobDead {
 		return c.BatchEvals
 	}
 	return c.Evals
 }
 
-// evals deletes evaluations whose allocations are deleted.
-func (c collection) evals() {
+// collectEvals deletes evaluations whose allocations are deleted.
+func (c garbageCollection) collectEvals() {
 	placed := make(map[string]bool)
 	for _, a := range c.tx.Allocations(nil, "") {
 		placed[a.EvalID] = true
 		placed[a.FollowupEvalID] = true
 	}
-	var kept []*api.Evaluation
+	var candidates []*api.Evaluation
 	for _, e := range c.tx.Evaluations(nil, "") {
-		if !model.EvalActive(e) && !placed[e.ID] {
-			kept = append(kept, e)
+		if !model.EvalPending(e) && !placed[e.ID] {
+			candidates = append(candidates, e)
 		}
 	}
-	slices.SortFunc(kept, func(a, b *api.Evaluation) int { return cmp.Compare(a.ModifyTime, b.ModifyTime) })
-	for i, e := range kept {
-		if c.old(e.ModifyTime, c.ageOf(e.Namespace, e.JobID)) || c.MaxEvals > 0 && len(kept)-i > c.MaxEvals {
+	slices.SortFunc(candidates, func(a, b *api.Evaluation) int { return cmp.Compare(a.ModifyTime, b.ModifyTime) })
+	for i, e := range candidates {
+		if c.isOlderThan(e.ModifyTime, c.minAge(e.Namespace, e.JobID)) || c.MaxEvals > 0 && len(candidates)-i > c.MaxEvals {
 			c.tx.DeleteEvaluation(e.ID)
 		}
 	}
 }
 
-// deployments deletes deployments that are neither active nor the newest of
+// collectDeployments deletes deployments that are neither active nor the newest of
 // their job.
-func (c collection) deployments() {
-	var useless []*api.Deployment
+func (c garbageCollection) collectDeployments() {
+	var unneeded []*api.Deployment
 	for _, d := range c.tx.Deployments(nil, "") {
 		key := JobKey{d.Namespace, d.JobID}
 		newest := c.tx.Job(nil, key.Namespace, key.ID) != nil && c.tx.LatestDeployment(nil, key.Namespace, key.ID).ID == d.ID
-		if !model.DeploymentActive(d) && !newest && c.old(d.ModifyTime, c.Deployments) {
-			useless = append(useless, d)
+		if !model.DeploymentActive(d) && !newest && c.isOlderThan(d.ModifyTime, c.Deployments) {
+			unneeded = append(unneeded, d)
 		}
 	}
-	for _, d := range useless {
+	for _, d := range unneeded {
 		c.tx.DeleteDeployment(d.ID)
 	}
 }

@@ -21,9 +21,9 @@ func (p *planner) findDeployment() {
 	end := ""
 	switch {
 	case p.Job == nil || *p.Job.Stop:
-		end = model.DeploymentStopped
+		end = model.DeploymentCancelledJobStopped
 	case d.JobVersion != *p.Job.Version || d.JobCreateIndex != *p.Job.CreateIndex:
-		end = model.DeploymentNewer
+		end = model.DeploymentCancelledNewerJob
 	default:
 		p.deployment = d
 		return
@@ -46,34 +46,34 @@ func copyDeployment(d *api.Deployment) *api.Deployment {
 	return &c
 }
 
-// deploy adds the group to a deployment if the plan rolls out a new version. Plain
+// createDeployment adds the group to a deployment if the plan rolls out a new version. Plain
 // replacements need no deployment.
-func (g *group) deploy(changing, destructive bool) {
-	if g.rolling == nil || *g.spec.Count == 0 || g.deployment != nil && !g.isNew || g.hadVersion && !changing {
+func (g *groupPlan) createDeployment(changing, destructive bool) {
+	if g.rollingUpdate == nil || *g.spec.Count == 0 || g.deployment != nil && !g.deploymentIsNew || g.hadCurrentVersion && !changing {
 		return
 	}
 	d := g.deployment
 	if d == nil {
 		d = g.newDeployment()
-		g.deployment, g.isNew = d, true
+		g.deployment, g.deploymentIsNew = d, true
 	}
 	state := &api.DeploymentState{
 		DesiredTotal:     *g.spec.Count,
-		ProgressDeadline: deref(g.rolling.ProgressDeadline),
-		AutoRevert:       deref(g.rolling.AutoRevert),
+		ProgressDeadline: deref(g.rollingUpdate.ProgressDeadline),
+		AutoRevert:       deref(g.rollingUpdate.AutoRevert),
 	}
 	// A system job has one allocation here, and a canary would be a second one.
 	if destructive && *g.Job.Type == api.JobTypeService {
-		state.DesiredCanaries = deref(g.rolling.Canary)
+		state.DesiredCanaries = deref(g.rollingUpdate.Canary)
 	}
 	d.TaskGroups[g.name] = state
-	d.StatusDescription = runningText(d, g.Job)
+	d.StatusDescription = runningDescription(d, g.Job)
 }
 
 func (p *planner) newDeployment() *api.Deployment {
 	now := p.Now.UnixNano()
 	return &api.Deployment{
-		ID:                 p.Host.NewID(),
+		ID:                 p.Env.NewID(),
 		Namespace:          *p.Job.Namespace,
 		JobID:              *p.Job.ID,
 		JobVersion:         *p.Job.Version,
@@ -87,9 +87,9 @@ func (p *planner) newDeployment() *api.Deployment {
 	}
 }
 
-// runningText returns the description of a running deployment of a version of a
+// runningDescription returns the description of a running deployment of a version of a
 // job.
-func runningText(d *api.Deployment, job *api.Job) string {
+func runningDescription(d *api.Deployment, job *api.Job) string {
 	text := model.DeploymentRunning
 	for name, state := range d.TaskGroups {
 		switch {
@@ -97,7 +97,7 @@ func runningText(d *api.Deployment, job *api.Job) string {
 		case !model.AutoPromotes(job, name):
 			return model.DeploymentNeedsPromotion
 		default:
-			text = model.DeploymentAutoPromotes
+			text = model.DeploymentAwaitsAutoPromotion
 		}
 	}
 	return text
@@ -110,38 +110,40 @@ func deref[T any](p *T) T {
 	return *p
 }
 
-func (p *planner) stateOf(group string) *api.DeploymentState { return p.deployment.TaskGroups[group] }
+func (p *planner) groupState(group string) *api.DeploymentState {
+	return p.deployment.TaskGroups[group]
+}
 
 // activeState returns the group's part of an active deployment, or nil.
-func (g *group) activeState() *api.DeploymentState {
+func (g *groupPlan) activeState() *api.DeploymentState {
 	if g.deployment == nil || !model.DeploymentActive(g.deployment) {
 		return nil
 	}
-	return g.stateOf(g.name)
+	return g.groupState(g.name)
 }
 
-// canarying reports whether the group waits for the promotion of its canaries.
-func (g *group) canarying() bool {
+// hasUnpromotedCanaries reports whether the group waits for the promotion of its canaries.
+func (g *groupPlan) hasUnpromotedCanaries() bool {
 	state := g.activeState()
 	return state != nil && state.DesiredCanaries > 0 && !state.Promoted
 }
 
-// frozen reports whether the deployment prevents new placements.
-func (g *group) frozen() bool {
+// isPausedOrFailed reports whether the deployment prevents new placements.
+func (g *groupPlan) isPausedOrFailed() bool {
 	d := g.deployment
 	return d != nil && (d.Status == api.DeploymentStatusPaused || d.Status == api.DeploymentStatusFailed)
 }
 
-// armDeadline sets the first progress deadline.
-func (p *planner) armDeadline(state *api.DeploymentState) {
+// setProgressDeadline sets the first progress deadline.
+func (p *planner) setProgressDeadline(state *api.DeploymentState) {
 	if state.ProgressDeadline > 0 && state.RequireProgressBy.IsZero() {
 		state.RequireProgressBy = p.Now.Add(state.ProgressDeadline)
 	}
 }
 
-// touched reports whether the plan has changed the deployment, and sets its
+// modifiesDeployment reports whether the plan has changed the deployment, and sets its
 // modification time.
-func (p *planner) touched(d *api.Deployment) bool {
+func (p *planner) modifiesDeployment(d *api.Deployment) bool {
 	if maps.EqualFunc(d.TaskGroups, p.Deployment.TaskGroups, func(a, b *api.DeploymentState) bool { return reflect.DeepEqual(a, b) }) {
 		return false
 	}

@@ -11,15 +11,15 @@ import (
 )
 
 // rollout changes deployments.
-type rollout struct{ *change }
+type rollout struct{ *txn }
 
-// deadlineDue judges a deployment whose deadline has passed.
-func (c rollout) deadlineDue(id string) {
-	c.operation(opDeployment)
+// handleDeadline checks a deployment whose deadline has passed.
+func (c rollout) handleDeadline(id string) {
+	c.setOperation(opDeployment)
 	if d := c.tx.Deployment(nil, id); d != nil {
 		c.markDirty(JobKey{d.Namespace, d.JobID})
 	}
-	c.later(func() { c.s.deadlines.set(id, noTime) })
+	c.onCommit(func() { c.s.deploymentTimers.set(id, noTime) })
 }
 
 // setTimer sets the timer for the first progress deadline of a deployment.
@@ -32,24 +32,25 @@ func (c rollout) setTimer(d *api.Deployment) {
 			}
 		}
 	}
-	c.later(func() { c.s.deadlines.set(id, first) })
+	c.onCommit(func() { c.s.deploymentTimers.set(id, first) })
 }
 
-// judge applies the Verdict about the deployment of a job.
-func (c rollout) judge(job *api.Job) {
+// checkDeployment makes the changes that the deployment of a job needs.
+func (c rollout) checkDeployment(job *api.Job) {
 	key := KeyOf(job)
 	d := c.tx.LatestDeployment(nil, key.Namespace, key.ID)
 	if d == nil || !model.DeploymentActive(d) || d.JobCreateIndex != *job.CreateIndex || d.JobVersion != *job.Version {
 		return
 	}
-	v := Judge(d, job, c.tx.AllocationsByJob(nil, key.Namespace, key.ID), c.now)
-	c.applyVerdict(job, d, v, v.Deployment != nil && v.Deployment.Status != d.Status)
+	v := CheckDeployment(d, job, c.tx.AllocationsByJob(nil, key.Namespace, key.ID), c.now)
+	c.applyChanges(job, d, v, v.Deployment != nil && v.Deployment.Status != d.Status)
 }
 
-// applyVerdict stores a Verdict about a deployment and evaluates the job. With loud
-// it always creates and stores an evaluation and returns its id; otherwise it
-// evaluates quietly, and only if the Verdict requires it.
-func (c rollout) applyVerdict(job *api.Job, d *api.Deployment, v Verdict, loud bool) (evalID string) {
+// applyChanges stores the changes of a deployment and evaluates the job. With
+// alwaysEvaluate it creates and stores an evaluation in any case and returns its
+// id; otherwise it evaluates only if the changes require it, and stores nothing if
+// the plan changes nothing.
+func (c rollout) applyChanges(job *api.Job, d *api.Deployment, v DeploymentChanges, alwaysEvaluate bool) (evalID string) {
 	for _, a := range v.Allocs {
 		c.putAlloc(a)
 	}
@@ -65,24 +66,24 @@ func (c rollout) applyVerdict(job *api.Job, d *api.Deployment, v Verdict, loud b
 		}
 	}
 	id := d.ID
-	c.later(func() { c.s.deadlines.set(id, v.Deadline) })
-	if !loud && !v.Evaluate {
+	c.onCommit(func() { c.s.deploymentTimers.set(id, v.Deadline) })
+	if !alwaysEvaluate && !v.Evaluate {
 		return ""
 	}
 	eval := c.newEval(job, triggerDeployment)
 	eval.Priority = model.DeploymentPriority(d, job, c.tx.EvaluationsByJob(nil, *job.Namespace, *job.ID))
-	if !loud {
-		c.evaluateQuietly(eval)
+	if !alwaysEvaluate {
+		c.processEvalIfChanged(eval)
 		return ""
 	}
 	eval.DeploymentID = d.ID
-	c.evaluate(eval)
+	c.processEval(eval)
 	return eval.ID
 }
 
 // rollBack completes the description of a failed deployment. If a group has
 // auto_revert, it stores the latest stable version as a new version and returns
-// that.
+// the new version.
 func (c rollout) rollBack(job *api.Job, d *api.Deployment) *api.Job {
 	revert := false
 	for _, state := range d.TaskGroups {
@@ -91,28 +92,28 @@ func (c rollout) rollBack(job *api.Job, d *api.Deployment) *api.Job {
 	if !revert {
 		return nil
 	}
-	stable := jobVersions(c).stableBefore(job)
+	stable := jobVersions(c).previousStableVersion(job)
 	switch {
 	case stable == nil:
-		d.StatusDescription = fmt.Sprintf(model.DeploymentNothingToRevert, d.StatusDescription)
+		d.StatusDescription = fmt.Sprintf(model.DeploymentNoStableVersion, d.StatusDescription)
 		return nil
-	case sameButStop(stable, job):
-		d.StatusDescription = fmt.Sprintf(model.DeploymentSameSpec, d.StatusDescription, *stable.Version)
+	case sameExceptStop(stable, job):
+		d.StatusDescription = fmt.Sprintf(model.DeploymentRollbackSameSpec, d.StatusDescription, *stable.Version)
 		return nil
 	}
-	d.StatusDescription = fmt.Sprintf(model.DeploymentRollsBack, d.StatusDescription, *stable.Version)
-	return jobVersions(c).putAgain(stable, job)
+	d.StatusDescription = fmt.Sprintf(model.DeploymentRollback, d.StatusDescription, *stable.Version)
+	return jobVersions(c).putOldVersion(stable, job)
 }
 
-func sameButStop(a, b *api.Job) bool {
+func sameExceptStop(a, b *api.Job) bool {
 	c := *a
 	c.Stop = b.Stop
 	return model.SameSpec(&c, b)
 }
 
-// verb applies a user's edit to an active deployment.
-func (s *Scheduler) verb(ctx context.Context, id, name string, edit func(c *change, d *api.Deployment, job *api.Job) (Verdict, error)) (out Outcome, err error) {
-	out.Index, err = s.update(ctx, func(c *change) error {
+// updateDeployment applies a user's edit to an active deployment.
+func (s *Scheduler) updateDeployment(ctx context.Context, id, name string, edit func(c *txn, d *api.Deployment, job *api.Job) (DeploymentChanges, error)) (out Outcome, err error) {
+	out.Index, err = s.update(ctx, func(c *txn) error {
 		out = Outcome{}
 		d := c.tx.Deployment(nil, id)
 		if d == nil {
@@ -126,13 +127,13 @@ func (s *Scheduler) verb(ctx context.Context, id, name string, edit func(c *chan
 		if job == nil {
 			return requestErrorf(NotFound, "job not found")
 		}
-		c.operation(opDeployment)
+		c.setOperation(opDeployment)
 		v, err := edit(c, d, job)
 		if err != nil {
 			return err
 		}
 		before := *job.Version
-		if evalID := (rollout{c}).applyVerdict(job, d, v, v.Evaluate); evalID != "" {
+		if evalID := (rollout{c}).applyChanges(job, d, v, v.Evaluate); evalID != "" {
 			out.EvalID, out.EvalCreateIndex = evalID, c.tx.Index()
 		}
 		if after := c.tx.Job(nil, key.Namespace, key.ID); *after.Version != before {
@@ -149,7 +150,7 @@ func (s *Scheduler) verb(ctx context.Context, id, name string, edit func(c *chan
 // given version, or nil.
 func (c rollout) revertedFrom(key JobKey, version uint64) *uint64 {
 	if bad := c.tx.JobVersion(nil, key.Namespace, key.ID, version); bad != nil {
-		if stable := jobVersions(c).stableBefore(bad); stable != nil {
+		if stable := jobVersions(c).previousStableVersion(bad); stable != nil {
 			return stable.Version
 		}
 	}
@@ -159,11 +160,11 @@ func (c rollout) revertedFrom(key JobKey, version uint64) *uint64 {
 // PromoteDeployment promotes the canaries of the given groups of a deployment; nil
 // means all groups.
 func (s *Scheduler) PromoteDeployment(ctx context.Context, id string, groups []string) (Outcome, error) {
-	return s.verb(ctx, id, "promote", func(c *change, d *api.Deployment, job *api.Job) (Verdict, error) {
-		c.operation(opPromotion)
+	return s.updateDeployment(ctx, id, "promote", func(c *txn, d *api.Deployment, job *api.Job) (DeploymentChanges, error) {
+		c.setOperation(opPromotion)
 		v, err := Promote(d, job, c.tx.AllocationsByJob(nil, *job.Namespace, *job.ID), groups, c.now)
 		if err != nil {
-			return Verdict{}, requestErrorf(Refused, "%v", err)
+			return DeploymentChanges{}, requestErrorf(Refused, "%v", err)
 		}
 		return v, nil
 	})
@@ -171,11 +172,11 @@ func (s *Scheduler) PromoteDeployment(ctx context.Context, id string, groups []s
 
 // FailDeployment ends a deployment as failed, which may revert the job.
 func (s *Scheduler) FailDeployment(ctx context.Context, id string) (Outcome, error) {
-	return s.verb(ctx, id, "fail", func(c *change, d *api.Deployment, _ *api.Job) (Verdict, error) {
+	return s.updateDeployment(ctx, id, "fail", func(c *txn, d *api.Deployment, _ *api.Job) (DeploymentChanges, error) {
 		failed := copyDeployment(d)
 		failed.Status, failed.StatusDescription = api.DeploymentStatusFailed, model.DeploymentMarkedAsFailed
 		failed.ModifyTime = c.now.UnixNano()
-		return Verdict{Deployment: failed, Evaluate: true}, nil
+		return DeploymentChanges{Deployment: failed, Evaluate: true}, nil
 	})
 }
 
@@ -185,12 +186,12 @@ func (s *Scheduler) PauseDeployment(ctx context.Context, id string, pause bool) 
 	if pause {
 		name = "pause"
 	}
-	return s.verb(ctx, id, name, func(c *change, d *api.Deployment, _ *api.Job) (Verdict, error) {
+	return s.updateDeployment(ctx, id, name, func(c *txn, d *api.Deployment, _ *api.Job) (DeploymentChanges, error) {
 		next := copyDeployment(d)
 		next.ModifyTime = c.now.UnixNano()
 		if pause {
 			next.Status, next.StatusDescription = api.DeploymentStatusPaused, model.DeploymentPaused
-			return Verdict{Deployment: next}, nil
+			return DeploymentChanges{Deployment: next}, nil
 		}
 		next.Status, next.StatusDescription = api.DeploymentStatusRunning, model.DeploymentRunning
 		for _, state := range next.TaskGroups {
@@ -198,20 +199,20 @@ func (s *Scheduler) PauseDeployment(ctx context.Context, id string, pause bool) 
 				state.RequireProgressBy = c.now.Add(state.ProgressDeadline)
 			}
 		}
-		return Verdict{Deployment: next, Evaluate: true}, nil
+		return DeploymentChanges{Deployment: next, Evaluate: true}, nil
 	})
 }
 
 // UnblockDeployment has no effect: only multi-region deployments block.
 func (s *Scheduler) UnblockDeployment(ctx context.Context, id string) (Outcome, error) {
-	return s.verb(ctx, id, "unblock", func(*change, *api.Deployment, *api.Job) (Verdict, error) { return Verdict{}, nil })
+	return s.updateDeployment(ctx, id, "unblock", func(*txn, *api.Deployment, *api.Job) (DeploymentChanges, error) { return DeploymentChanges{}, nil })
 }
 
 // SetAllocHealth sets the health of allocations of a deployment, whatever its
 // health_check is.
 func (s *Scheduler) SetAllocHealth(ctx context.Context, id string, healthy, unhealthy []string) (Outcome, error) {
-	return s.verb(ctx, id, "set health of allocations for a", func(c *change, d *api.Deployment, job *api.Job) (Verdict, error) {
-		c.operation(opAllocHealth)
+	return s.updateDeployment(ctx, id, "set health of allocations for a", func(c *txn, d *api.Deployment, job *api.Job) (DeploymentChanges, error) {
+		c.setOperation(opAllocHealth)
 		for _, set := range []struct {
 			ids     []string
 			healthy bool
@@ -219,7 +220,7 @@ func (s *Scheduler) SetAllocHealth(ctx context.Context, id string, healthy, unhe
 			for _, allocID := range set.ids {
 				old := c.tx.Allocation(nil, allocID)
 				if old == nil || old.DeploymentID != d.ID {
-					return Verdict{}, requestErrorf(Refused, "allocation %q is not part of deployment %q", allocID, d.ID)
+					return DeploymentChanges{}, requestErrorf(Refused, "allocation %q is not part of deployment %q", allocID, d.ID)
 				}
 				a := *old
 				status := api.AllocDeploymentStatus{}
@@ -232,8 +233,8 @@ func (s *Scheduler) SetAllocHealth(ctx context.Context, id string, healthy, unhe
 			}
 		}
 		if len(healthy)+len(unhealthy) == 0 {
-			return Verdict{}, requestErrorf(Invalid, "must specify at least one healthy/unhealthy allocation ID")
+			return DeploymentChanges{}, requestErrorf(Invalid, "must specify at least one healthy/unhealthy allocation ID")
 		}
-		return Verdict{}, nil
+		return DeploymentChanges{}, nil
 	})
 }

@@ -31,7 +31,7 @@ const drainKey = "drain"
 // SetEligibility sets whether new allocations can be placed on the node: "eligible"
 // or "ineligible".
 func (s *Scheduler) SetEligibility(ctx context.Context, eligibility string) (NodeOutcome, error) {
-	return s.updateNode(ctx, opNodeEligibility, func(c *change, n *api.Node) error {
+	return s.updateNode(ctx, opNodeEligibility, func(c *txn, n *api.Node) error {
 		message := "Node marked as eligible for scheduling"
 		switch eligibility {
 		case api.NodeSchedulingEligible:
@@ -56,7 +56,7 @@ func (s *Scheduler) SetEligibility(ctx context.Context, eligibility string) (Nod
 // deadline, and those of system jobs stop last. The jobs are blocked until the node
 // is eligible again, which it does not become by itself.
 func (s *Scheduler) Drain(ctx context.Context, r DrainRequest) (NodeOutcome, error) {
-	return s.updateNode(ctx, opNodeDrain, func(c *change, n *api.Node) error {
+	return s.updateNode(ctx, opNodeDrain, func(c *txn, n *api.Node) error {
 		before := n.DrainStrategy
 		switch {
 		case r.Spec != nil:
@@ -72,7 +72,7 @@ func (s *Scheduler) Drain(ctx context.Context, r DrainRequest) (NodeOutcome, err
 			n.LastDrain = &api.DrainMetadata{StartedAt: started, Status: api.DrainStatusDraining, Meta: r.Meta}
 			model.AppendNodeEvent(n, "Drain", "Node drain strategy set", nil, c.now)
 		case before != nil:
-			nodeDrain{c}.end(n, api.DrainStatusCanceled, "Node drain disabled")
+			nodeDrain{c}.endDrain(n, api.DrainStatusCanceled, "Node drain disabled")
 			if r.Meta != nil {
 				n.LastDrain.Meta = r.Meta
 			}
@@ -88,10 +88,10 @@ func (s *Scheduler) Drain(ctx context.Context, r DrainRequest) (NodeOutcome, err
 }
 
 // nodeDrain changes the drain of the node.
-type nodeDrain struct{ *change }
+type nodeDrain struct{ *txn }
 
-// end edits a node whose drain has ended.
-func (c nodeDrain) end(n *api.Node, status api.DrainStatus, message string) {
+// endDrain edits a node whose drain has ended.
+func (c nodeDrain) endDrain(n *api.Node, status api.DrainStatus, message string) {
 	last := api.DrainMetadata{StartedAt: n.DrainStrategy.StartedAt}
 	if n.LastDrain != nil {
 		last = *n.LastDrain
@@ -102,8 +102,8 @@ func (c nodeDrain) end(n *api.Node, status api.DrainStatus, message string) {
 }
 
 // updateNode edits a copy of the node, stores it and continues the drain.
-func (s *Scheduler) updateNode(ctx context.Context, operation string, edit func(*change, *api.Node) error) (out NodeOutcome, err error) {
-	out.Index, err = s.update(ctx, func(c *change) error {
+func (s *Scheduler) updateNode(ctx context.Context, operation string, edit func(*txn, *api.Node) error) (out NodeOutcome, err error) {
+	out.Index, err = s.update(ctx, func(c *txn) error {
 		out = NodeOutcome{}
 		old := c.tx.Node(nil, c.s.nodeID)
 		if old == nil {
@@ -113,10 +113,10 @@ func (s *Scheduler) updateNode(ctx context.Context, operation string, edit func(
 		if err := edit(c, &n); err != nil {
 			return err
 		}
-		c.operation(operation)
+		c.setOperation(operation)
 		nodeDrain{c}.putNode(&n)
-		c.freed = true
-		out.EvalIDs = nodeDrain{c}.proceed()
+		c.resourcesFreed = true
+		out.EvalIDs = nodeDrain{c}.continueDrain()
 		out.NodeModifyIndex = c.tx.Index()
 		if len(out.EvalIDs) > 0 {
 			out.EvalCreateIndex = c.tx.Index()
@@ -132,43 +132,43 @@ func (c nodeDrain) putNode(n *api.Node) {
 	c.setTimer(n)
 }
 
-// drainNotice is the delay between a drain request and the first stop. A client
+// drainStartDelay is the delay between a drain request and the first stop. A client
 // that watches the drain lists the allocations after the response to its request
 // and reports only later changes: without the delay it would not report allocations
 // that stop quickly. Nomad batches the changes of a drain for a second.
-const drainNotice = 200 * time.Millisecond
+const drainStartDelay = 200 * time.Millisecond
 
 // setTimer sets the timer for the first stops of a drain, and then for its
 // deadline.
 func (c nodeDrain) setTimer(n *api.Node) {
 	var at time.Time
 	if n != nil && n.DrainStrategy != nil {
-		for _, next := range []time.Time{n.DrainStrategy.StartedAt.Add(drainNotice), n.DrainStrategy.ForceDeadline} {
+		for _, next := range []time.Time{n.DrainStrategy.StartedAt.Add(drainStartDelay), n.DrainStrategy.ForceDeadline} {
 			if next.After(c.now) {
 				at = next
 				break
 			}
 		}
 	}
-	c.later(func() { c.s.drains.set(drainKey, at) })
+	c.onCommit(func() { c.s.drainTimer.set(drainKey, at) })
 }
 
-// proceed continues the drain of the node, if there is one, and returns the new
+// continueDrain continues the drain of the node, if there is one, and returns the new
 // evaluations.
-func (c nodeDrain) proceed() (evalIDs []string) {
+func (c nodeDrain) continueDrain() (evalIDs []string) {
 	if !c.node.Draining {
 		return nil
 	}
 	n := c.tx.Node(nil, c.s.nodeID)
-	if c.now.Before(n.DrainStrategy.StartedAt.Add(drainNotice)) {
+	if c.now.Before(n.DrainStrategy.StartedAt.Add(drainStartDelay)) {
 		c.setTimer(n)
 		return nil
 	}
-	next, done := nextToMove(n.DrainStrategy, c.tx.Allocations(nil, ""), c.tx.AllocationEnded, c.now)
+	next, done := nextToDrain(n.DrainStrategy, c.tx.Allocations(nil, ""), c.tx.AllocationEnded, c.now)
 	if done {
 		ended := *n
-		c.end(&ended, api.DrainStatusComplete, "Node drain complete")
-		c.operation(opNodeDrain)
+		c.endDrain(&ended, api.DrainStatusComplete, "Node drain complete")
+		c.setOperation(opNodeDrain)
 		c.putNode(&ended)
 		return nil
 	}
@@ -177,7 +177,7 @@ func (c nodeDrain) proceed() (evalIDs []string) {
 		moved := *a
 		moved.DesiredTransition.Migrate = new(true)
 		moved.ModifyTime = c.now.UnixNano()
-		c.operation(opAllocStop)
+		c.setOperation(opAllocStop)
 		c.putAlloc(&moved)
 		job := c.tx.Job(nil, a.Namespace, a.JobID)
 		if job != nil && !slices.Contains(jobs, job) {
@@ -187,15 +187,15 @@ func (c nodeDrain) proceed() (evalIDs []string) {
 	for _, job := range jobs {
 		eval := c.newEval(job, triggerDrain)
 		eval.NodeID, eval.NodeModifyIndex = n.ID, n.ModifyIndex
-		c.evaluate(eval)
+		c.processEval(eval)
 		evalIDs = append(evalIDs, eval.ID)
 	}
 	return evalIDs
 }
 
-// nextToMove returns the allocations that the drain stops next, sorted by name, and
+// nextToDrain returns the allocations that the drain stops next, sorted by name, and
 // whether the drain is complete.
-func nextToMove(d *api.DrainStrategy, allocs []*api.Allocation, ended func(id string) bool, now time.Time) (next []*api.Allocation, done bool) {
+func nextToDrain(d *api.DrainStrategy, allocs []*api.Allocation, ended func(id string) bool, now time.Time) (next []*api.Allocation, done bool) {
 	due := d.Deadline < 0 || !d.ForceDeadline.IsZero() && !now.Before(d.ForceDeadline)
 	type group struct {
 		job  JobKey
@@ -215,7 +215,7 @@ func nextToMove(d *api.DrainStrategy, allocs []*api.Allocation, ended func(id st
 			others++
 		}
 		g := group{JobKey{a.Namespace, a.JobID}, a.TaskGroup}
-		if model.Terminal(a) || a.DesiredTransition.ShouldMigrate() {
+		if model.AllocTerminal(a) || a.DesiredTransition.ShouldMigrate() {
 			leaving[g]++
 			continue
 		}
@@ -229,7 +229,7 @@ func nextToMove(d *api.DrainStrategy, allocs []*api.Allocation, ended func(id st
 		n := len(members)
 		switch *members[0].Job.Type {
 		case api.JobTypeService:
-			n = inParallel(members[0]) - leaving[g]
+			n = maxParallelStops(members[0]) - leaving[g]
 		case api.JobTypeSystem:
 			if others > 0 {
 				n = 0
@@ -240,19 +240,19 @@ func nextToMove(d *api.DrainStrategy, allocs []*api.Allocation, ended func(id st
 		if due {
 			n = len(members)
 		}
-		byName(members)
+		sortByIndex(members)
 		next = append(next, members[:min(max(n, 0), len(members))]...)
 	}
 	return next, left == 0
 }
 
-// inParallel returns how many allocations of a group may be stopping at once.
-func inParallel(a *api.Allocation) int {
+// maxParallelStops returns how many allocations of a group may be stopping at once.
+func maxParallelStops(a *api.Allocation) int {
 	if g := model.Group(a.Job, a.TaskGroup); g != nil && g.Migrate != nil && g.Migrate.MaxParallel != nil {
 		return max(*g.Migrate.MaxParallel, 1)
 	}
 	return 1
 }
 
-// due sets the next timer; every change calls proceed.
-func (c nodeDrain) due() { c.setTimer(c.tx.Node(nil, c.s.nodeID)) }
+// handleDeadline sets the next timer; every change calls continueDrain.
+func (c nodeDrain) handleDeadline() { c.setTimer(c.tx.Node(nil, c.s.nodeID)) }

@@ -13,9 +13,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler/schedtest"
 )
 
-// slowStopTimes returns the durations of an allocation that takes a second to stop. Batch jobs complete after a
+// slowStopAllocTimes returns the durations of an allocation that takes a second to stop. Batch jobs complete after a
 // minute.
-func slowStopTimes(a *api.Allocation) schedtest.AllocTimes {
+func slowStopAllocTimes(a *api.Allocation) schedtest.AllocTimes {
 	l := schedtest.AllocTimes{Stop: time.Second}
 	if *a.Job.Type == api.JobTypeBatch {
 		l.Run = time.Minute
@@ -23,9 +23,9 @@ func slowStopTimes(a *api.Allocation) schedtest.AllocTimes {
 	return l
 }
 
-// work registers a service with count 3 and max_parallel 2, a batch job that takes
+// registerMixedJobs registers a service with count 3 and max_parallel 2, a batch job that takes
 // a minute, and a system job.
-func (b *bench) work() {
+func (b *harness) registerMixedJobs() {
 	b.register(serviceJob(func(_ *api.Job, g *api.TaskGroup, _ *api.Task) {
 		g.Migrate = &api.MigrateStrategy{MaxParallel: new(2)}
 	}))
@@ -33,11 +33,11 @@ func (b *bench) work() {
 	b.register(serviceJob(func(j *api.Job, g *api.TaskGroup, _ *api.Task) {
 		j.ID, j.Type, g.Count = new("system"), new(api.JobTypeSystem), nil
 	}))
-	b.after(2 * time.Second)
+	b.advance(2 * time.Second)
 }
 
-// runs returns the numbers of pending and running allocations by job.
-func (b *bench) runs() string {
+// runningCounts returns the numbers of pending and running allocations by job.
+func (b *harness) runningCounts() string {
 	var all []string
 	for _, id := range []string{"web", "batch", "system"} {
 		n := 0
@@ -51,14 +51,14 @@ func (b *bench) runs() string {
 	return strings.Join(all, ", ")
 }
 
-func (b *bench) expectRuns(when, want string) {
+func (b *harness) expectRunning(when, want string) {
 	b.t.Helper()
-	if got := b.runs(); got != want {
+	if got := b.runningCounts(); got != want {
 		b.t.Errorf("%s: %s, want %s", when, got, want)
 	}
 }
 
-func (b *bench) drain(r scheduler.DrainRequest) scheduler.NodeOutcome {
+func (b *harness) drainNode(r scheduler.DrainRequest) scheduler.NodeOutcome {
 	b.t.Helper()
 	out, err := b.Drain(b.t.Context(), r)
 	if err != nil {
@@ -67,7 +67,7 @@ func (b *bench) drain(r scheduler.DrainRequest) scheduler.NodeOutcome {
 	return out
 }
 
-func spec(deadline time.Duration, ignoreSystem bool) scheduler.DrainRequest {
+func drainRequest(deadline time.Duration, ignoreSystem bool) scheduler.DrainRequest {
 	return scheduler.DrainRequest{Spec: &api.DrainSpec{Deadline: deadline, IgnoreSystemJobs: ignoreSystem}, Meta: map[string]string{"why": "test"}}
 }
 
@@ -85,30 +85,30 @@ func TestDrain(t *testing.T) {
 		steps   []step
 		back    string // allocations that run when the node is eligible again
 	}{
-		{"with a deadline", spec(10*time.Second, false), []step{
+		{"with a deadline", drainRequest(10*time.Second, false), []step{
 			{500 * time.Millisecond, "web 3, batch 1, system 1"},
 			{time.Second, "web 1, batch 1, system 1"},
 			{time.Second, "web 0, batch 1, system 1"},
 			{6 * time.Second, "web 0, batch 1, system 1"},
 			{3 * time.Second, "web 0, batch 0, system 0"},
 		}, "web 3, batch 1, system 1"},
-		{"without a deadline", spec(0, false), []step{
+		{"without a deadline", drainRequest(0, false), []step{
 			{10 * time.Second, "web 0, batch 1, system 1"},
 			{55 * time.Second, "web 0, batch 0, system 0"},
 		}, "web 3, batch 0, system 1"},
-		{"at once", spec(-1, false), []step{
+		{"at once", drainRequest(-1, false), []step{
 			{500 * time.Millisecond, "web 3, batch 1, system 1"},
 			{time.Second, "web 0, batch 0, system 0"},
 		}, "web 3, batch 1, system 1"},
-		{"without system jobs", spec(-1, true), []step{
+		{"without system jobs", drainRequest(-1, true), []step{
 			{2 * time.Second, "web 0, batch 0, system 1"},
 		}, "web 3, batch 1, system 1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := newBench(t, slowStopTimes)
-				b.work()
-				out := b.drain(c.request)
+				b := newHarness(t, slowStopAllocTimes)
+				b.registerMixedJobs()
+				out := b.drainNode(c.request)
 				n := b.store.Snapshot().Node(nil, "node")
 				if n.DrainStrategy == nil || !n.Drain || n.SchedulingEligibility != api.NodeSchedulingIneligible || n.LastDrain.Status != api.DrainStatusDraining ||
 					n.LastDrain.Meta["why"] != "test" || out.NodeModifyIndex != out.Index {
@@ -120,8 +120,8 @@ func TestDrain(t *testing.T) {
 					}
 				}
 				for _, step := range c.steps {
-					b.after(step.after)
-					b.expectRuns(step.after.String()+" later", step.want)
+					b.advance(step.after)
+					b.expectRunning(step.after.String()+" later", step.want)
 				}
 				n = b.store.Snapshot().Node(nil, "node")
 				if n.DrainStrategy != nil || n.Drain || n.SchedulingEligibility != api.NodeSchedulingIneligible || n.LastDrain.Status != api.DrainStatusComplete ||
@@ -139,8 +139,8 @@ func TestDrain(t *testing.T) {
 				if got, err := b.SetEligibility(t.Context(), "eligible"); err != nil || got.Index == 0 {
 					t.Fatal(err)
 				}
-				b.after(time.Second)
-				b.expectRuns("eligible again", c.back)
+				b.advance(time.Second)
+				b.expectRunning("eligible again", c.back)
 			})
 		})
 	}
@@ -148,45 +148,45 @@ func TestDrain(t *testing.T) {
 
 // A cancelled drain leaves running allocations alone. A drain that an earlier agent
 // started continues.
-func TestDrainCancelledAndTakenUp(t *testing.T) {
+func TestDrainCancelledAndRestarted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, slowStopTimes)
-		b.work()
-		b.drain(spec(time.Hour, false))
+		b := newHarness(t, slowStopAllocTimes)
+		b.registerMixedJobs()
+		b.drainNode(drainRequest(time.Hour, false))
 		_, err := b.SetEligibility(t.Context(), "eligible")
-		b.refused(err, "can not set node's scheduling eligibility to eligible while it is draining")
+		b.expectRejection(err, "can not set node's scheduling eligibility to eligible while it is draining")
 		_, err = b.SetEligibility(t.Context(), "maybe")
-		b.refused(err, `invalid scheduling eligibility "maybe"`)
-		b.drain(scheduler.DrainRequest{MarkEligible: true})
+		b.expectRejection(err, `invalid scheduling eligibility "maybe"`)
+		b.drainNode(scheduler.DrainRequest{MarkEligible: true})
 		n := b.store.Snapshot().Node(nil, "node")
 		if n.DrainStrategy != nil || n.SchedulingEligibility != api.NodeSchedulingEligible || n.LastDrain.Status != api.DrainStatusCanceled {
 			t.Errorf("cancelled: %+v", n)
 		}
-		b.after(5 * time.Second)
-		b.expectRuns("cancelled", "web 3, batch 1, system 1")
+		b.advance(5 * time.Second)
+		b.expectRunning("cancelled", "web 3, batch 1, system 1")
 
-		b.drain(spec(3*time.Second, false))
+		b.drainNode(drainRequest(3*time.Second, false))
 		started := b.store.Snapshot().Node(nil, "node").DrainStrategy.StartedAt
-		b.after(time.Second)
-		b.drain(spec(4*time.Second, false))
+		b.advance(time.Second)
+		b.drainNode(drainRequest(4*time.Second, false))
 		if again := b.store.Snapshot().Node(nil, "node").DrainStrategy; !again.StartedAt.Equal(started) || !again.ForceDeadline.Equal(started.Add(4*time.Second)) {
 			t.Errorf("changed on the way: %+v", again)
 		}
-		b.after(2 * time.Second)
-		b.drain(scheduler.DrainRequest{})
+		b.advance(2 * time.Second)
+		b.drainNode(scheduler.DrainRequest{})
 		if n := b.store.Snapshot().Node(nil, "node"); n.SchedulingEligibility != api.NodeSchedulingIneligible {
 			t.Errorf("eligible, though nobody has said so")
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, slowStopTimes)
-		b.work()
+		b := newHarness(t, slowStopAllocTimes)
+		b.registerMixedJobs()
 		taken := *b.store.Snapshot().Node(nil, "node")
 		taken.DrainStrategy = &api.DrainStrategy{StartedAt: time.Now()}
 		taken.SchedulingEligibility = api.NodeSchedulingIneligible
 		b.store.SetNode(t, &taken)
 		b.NodeChanged()
-		b.after(5 * time.Second)
-		b.expectRuns("taken up", "web 0, batch 1, system 1")
+		b.advance(5 * time.Second)
+		b.expectRunning("taken up", "web 0, batch 1, system 1")
 	})
 }

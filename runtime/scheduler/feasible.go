@@ -12,19 +12,19 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// eligible returns an error if the job's node pool or datacenters exclude the node.
-func eligible(job *api.Job, node Node) error {
+// checkEligible returns an error if the job's node pool or datacenters exclude the node.
+func checkEligible(job *api.Job, node Node) error {
 	if pool := *job.NodePool; pool != api.NodePoolAll && pool != node.Pool {
 		return fmt.Errorf("job %q: node_pool %q: this node is in pool %q", *job.ID, pool, node.Pool)
 	}
-	if !slices.ContainsFunc(job.Datacenters, func(pattern string) bool { return glob(pattern, node.Datacenter) }) {
+	if !slices.ContainsFunc(job.Datacenters, func(pattern string) bool { return matchGlob(pattern, node.Datacenter) }) {
 		return fmt.Errorf("job %q: datacenters %q: this node is in datacenter %q", *job.ID, job.Datacenters, node.Datacenter)
 	}
 	return nil
 }
 
-// glob matches a pattern in which * stands for any text, including none.
-func glob(pattern, name string) bool {
+// matchGlob matches a pattern in which * stands for any text, including none.
+func matchGlob(pattern, name string) bool {
 	parts := strings.Split(pattern, "*")
 	last := len(parts) - 1
 	if last == 0 {
@@ -44,10 +44,10 @@ func glob(pattern, name string) bool {
 	return strings.HasSuffix(name, parts[last])
 }
 
-// feasible checks the constraints of the job, the group and its tasks against the
+// checkFeasible checks the constraints of the job, the group and its tasks against the
 // node, and returns all violations. jobCount and groupCount are the numbers of
 // allocations of the job and of the group on the node after the placement.
-func feasible(job *api.Job, g *api.TaskGroup, node Node, jobCount, groupCount int) error {
+func checkFeasible(job *api.Job, g *api.TaskGroup, node Node, jobCount, groupCount int) error {
 	var errs []error
 	for _, t := range g.Tasks {
 		if node.Drivers != nil && !node.Drivers[t.Driver] {
@@ -74,7 +74,7 @@ type UnmetConstraint struct {
 	// Err describes the difference and the remedy.
 	Err error
 
-	text string // the constraint as metrics name it
+	text string // name of the constraint in the placement metrics
 }
 
 // UnmetConstraints returns the constraints of a valid canonical job that the node
@@ -82,7 +82,7 @@ type UnmetConstraint struct {
 // pool count as constraints.
 func UnmetConstraints(job *api.Job, node Node) []UnmetConstraint {
 	var all []UnmetConstraint
-	if err := eligible(job, node); err != nil {
+	if err := checkEligible(job, node); err != nil {
 		all = append(all, UnmetConstraint{Path: []string{"datacenters"}, Err: err})
 	}
 	total := 0
@@ -105,15 +105,15 @@ func UnmetConstraints(job *api.Job, node Node) []UnmetConstraint {
 func unmetConstraints(path []string, constraints []*api.Constraint, node Node, count int) []UnmetConstraint {
 	var all []UnmetConstraint
 	for i, c := range constraints {
-		if err := satisfied(c, node, count); err != nil {
+		if err := checkConstraint(c, node, count); err != nil {
 			all = append(all, UnmetConstraint{append(slices.Clip(path), "constraint", strconv.Itoa(i)), err, constraintText(c)})
 		}
 	}
 	return all
 }
 
-// satisfied checks a constraint for count allocations on this node.
-func satisfied(c *api.Constraint, node Node, count int) error {
+// checkConstraint checks a constraint for count allocations on this node.
+func checkConstraint(c *api.Constraint, node Node, count int) error {
 	allowed := count
 	switch c.Operand {
 	case api.ConstraintDistinctHosts:
@@ -122,15 +122,15 @@ func satisfied(c *api.Constraint, node Node, count int) error {
 		}
 	case api.ConstraintDistinctProperty:
 		if _, ok := node.Resolve(c.LTarget); !ok {
-			return unsatisfied(c, node)
+			return explainUnsatisfied(c, node)
 		}
 		allowed = 1
 		if n, err := strconv.ParseUint(c.RTarget, 10, 31); err == nil {
 			allowed = int(n)
 		}
 	default:
-		if !model.Holds(c, node.Resolve) {
-			return unsatisfied(c, node)
+		if !model.ConstraintHolds(c, node.Resolve) {
+			return explainUnsatisfied(c, node)
 		}
 	}
 	if count > allowed {
@@ -139,18 +139,18 @@ func satisfied(c *api.Constraint, node Node, count int) error {
 	return nil
 }
 
-// origins explains the implicit constraints, by target.
-var origins = map[string]string{
+// attributeOrigins explains the implicit constraints, by target.
+var attributeOrigins = map[string]string{
 	"${attr.consul.version}": `; a service is registered with Consul unless it says provider = "nomad"`,
 	"${attr.os.signals}":     "; it follows from the kill_signal or change_signal of a task",
 }
 
-func unsatisfied(c *api.Constraint, node Node) error {
+func explainUnsatisfied(c *api.Constraint, node Node) error {
 	here := "is not set here"
 	if value, ok := node.Resolve(c.LTarget); ok {
 		here = fmt.Sprintf("is %q here", value)
 	}
-	return fmt.Errorf("constraint %q does not hold: %s %s%s", constraintText(c), c.LTarget, here, origins[c.LTarget])
+	return fmt.Errorf("constraint %q does not hold: %s %s%s", constraintText(c), c.LTarget, here, attributeOrigins[c.LTarget])
 }
 
 // constraintText returns a constraint in Nomad's form.

@@ -12,97 +12,97 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// terminalAction is how a plan treats a terminal allocation whose desired status is
+// terminalAllocAction is how a plan treats a terminal allocation whose desired status is
 // run.
-type terminalAction uint8
+type terminalAllocAction uint8
 
 const (
-	refill terminalAction = iota // the plan places a new allocation
-	counts                       // the allocation counts as completed work
-	retry                        // the reschedule policy decides
+	replaceAlloc terminalAllocAction = iota // the plan places a new allocation
+	countAsDone                             // the allocation counts as completed work
+	followPolicy                            // the reschedule policy decides
 )
 
-// terminalActions has the rules for ended allocations by job type and client
+// terminalAllocActions has the rules for ended allocations by job type and client
 // status. A batch or sysbatch allocation of an older version is ignored.
-var terminalActions = map[string]map[string]terminalAction{
-	api.JobTypeService:  {api.AllocClientStatusComplete: refill, api.AllocClientStatusFailed: retry, api.AllocClientStatusLost: refill},
-	api.JobTypeBatch:    {api.AllocClientStatusComplete: counts, api.AllocClientStatusFailed: retry, api.AllocClientStatusLost: refill},
-	api.JobTypeSystem:   {api.AllocClientStatusComplete: refill, api.AllocClientStatusFailed: refill, api.AllocClientStatusLost: refill},
-	api.JobTypeSysbatch: {api.AllocClientStatusComplete: counts, api.AllocClientStatusFailed: counts, api.AllocClientStatusLost: refill},
+var terminalAllocActions = map[string]map[string]terminalAllocAction{
+	api.JobTypeService:  {api.AllocClientStatusComplete: replaceAlloc, api.AllocClientStatusFailed: followPolicy, api.AllocClientStatusLost: replaceAlloc},
+	api.JobTypeBatch:    {api.AllocClientStatusComplete: countAsDone, api.AllocClientStatusFailed: followPolicy, api.AllocClientStatusLost: replaceAlloc},
+	api.JobTypeSystem:   {api.AllocClientStatusComplete: replaceAlloc, api.AllocClientStatusFailed: replaceAlloc, api.AllocClientStatusLost: replaceAlloc},
+	api.JobTypeSysbatch: {api.AllocClientStatusComplete: countAsDone, api.AllocClientStatusFailed: countAsDone, api.AllocClientStatusLost: replaceAlloc},
 }
 
-// group is the plan for a group of the job. Each allocation that counts for the
+// groupPlan is the plan for a group of the job. Each allocation that counts for the
 // group is in one of its lists.
-type group struct {
+type groupPlan struct {
 	*planner
-	spec    *api.TaskGroup
-	name    string
-	rolling *api.UpdateStrategy // nil if all allocations may change at once
-	updates *api.DesiredUpdates
+	spec          *api.TaskGroup
+	name          string
+	rollingUpdate *api.UpdateStrategy // nil if all allocations may change at once
+	updates       *api.DesiredUpdates
 
-	live     []*api.Allocation // running, or failed and not replaced
-	later    []*delayedAlloc   // failed, with a later replacement; also in live or canaries
-	canaries []*api.Allocation // canaries of the deployment that are not promoted
-	migrate  []*api.Allocation // a user or a drain has requested a replacement
-	now      []*api.Allocation // failed, replaced in this plan
-	done     []*api.Allocation // completed work
+	live            []*api.Allocation // running, or failed and not replaced
+	rescheduleLater []*delayedAlloc   // failed, with a later replacement; also in live or canaries
+	canaries        []*api.Allocation // canaries of the deployment that are not promoted
+	migrating       []*api.Allocation // a user or a drain has requested a replacement
+	rescheduleNow   []*api.Allocation // failed, replaced in this plan
+	completed       []*api.Allocation // completed work
 
-	hadVersion bool // an allocation of the current version existed before this plan
-	placed     int
+	hadCurrentVersion bool // an allocation of the current version existed before this plan
+	placedCount       int
 }
 
-func (p *planner) group(spec *api.TaskGroup, allocs []*api.Allocation) {
-	g := &group{planner: p, spec: spec, name: *spec.Name, updates: p.updatesOf(*spec.Name)}
-	if u := spec.Update; !batchLike(p.Job) && u != nil && u.MaxParallel != nil && *u.MaxParallel > 0 {
-		g.rolling = u
+func (p *planner) planGroup(spec *api.TaskGroup, allocs []*api.Allocation) {
+	g := &groupPlan{planner: p, spec: spec, name: *spec.Name, updates: p.desiredUpdatesOf(*spec.Name)}
+	if u := spec.Update; !isBatchLike(p.Job) && u != nil && u.MaxParallel != nil && *u.MaxParallel > 0 {
+		g.rollingUpdate = u
 	}
 	for _, a := range allocs {
-		g.sort(a)
+		g.classify(a)
 	}
-	g.dedupe()
+	g.stopDuplicates()
 	g.scaleDown()
-	inPlace, destroy := g.split()
-	g.deploy(len(inPlace)+len(destroy) > 0, len(destroy) > 0)
+	inPlace, destroy := g.splitOutdated()
+	g.createDeployment(len(inPlace)+len(destroy) > 0, len(destroy) > 0)
 
 	for _, a := range inPlace {
 		g.updateInPlace(a)
 	}
 	g.placeCanaries(destroy)
-	g.replaceMoved()
+	g.replaceMigrating()
 	g.replaceFailed()
-	g.fill()
-	destroyed := g.destroy(destroy)
-	g.delay()
-	g.updates.Ignore = uint64(len(g.live) + len(g.canaries) + len(g.done) - len(inPlace) - destroyed)
+	g.placeMissing()
+	destroyed := g.replaceOutdated(destroy)
+	g.requestFollowUps()
+	g.updates.Ignore = uint64(len(g.live) + len(g.canaries) + len(g.completed) - len(inPlace) - destroyed)
 }
 
-func batchLike(job *api.Job) bool {
+func isBatchLike(job *api.Job) bool {
 	return *job.Type == api.JobTypeBatch || *job.Type == api.JobTypeSysbatch
 }
 
-// sort adds an allocation to the list to which it belongs.
-func (g *group) sort(a *api.Allocation) {
-	g.hadVersion = g.hadVersion || g.current(a)
+// classify adds an allocation to the list to which it belongs.
+func (g *groupPlan) classify(a *api.Allocation) {
+	g.hadCurrentVersion = g.hadCurrentVersion || g.hasCurrentVersion(a)
 	switch terminal := model.ClientTerminal(a); {
 	case stoppedForGood(a):
 		if !terminal && a.DesiredStatus == api.AllocDesiredStatusRun {
-			g.stop(a, model.AllocMigrating)
+			g.stopAlloc(a, model.AllocMigrating)
 			g.updates.Stop++
 		}
-		if g.current(a) {
-			g.done = append(g.done, a)
+		if g.hasCurrentVersion(a) {
+			g.completed = append(g.completed, a)
 		}
-	case !hasPlace(a):
+	case !isUnreplaced(a):
 		// The allocation is stopping or has been replaced.
 	case isCanary(a) && !g.isNeededCanary(a):
 		if !terminal {
 			g.stopUnneeded(a)
 		}
-	case terminal && batchLike(g.Job) && !g.current(a):
+	case terminal && isBatchLike(g.Job) && !g.hasCurrentVersion(a):
 	case terminal:
-		g.sortTerminal(a)
+		g.classifyTerminal(a)
 	case shouldMigrate(a):
-		g.migrate = append(g.migrate, a)
+		g.migrating = append(g.migrating, a)
 	case isCanary(a):
 		g.canaries = append(g.canaries, a)
 	default:
@@ -110,23 +110,23 @@ func (g *group) sort(a *api.Allocation) {
 	}
 }
 
-func (g *group) sortTerminal(a *api.Allocation) {
-	switch terminalActions[*g.Job.Type][a.ClientStatus] {
-	case refill:
-	case counts:
-		g.done = append(g.done, a)
-	case retry:
+func (g *groupPlan) classifyTerminal(a *api.Allocation) {
+	switch terminalAllocActions[*g.Job.Type][a.ClientStatus] {
+	case replaceAlloc:
+	case countAsDone:
+		g.completed = append(g.completed, a)
+	case followPolicy:
 		if a.DesiredTransition.ShouldMigrate() {
-			g.migrate = append(g.migrate, a)
+			g.migrating = append(g.migrating, a)
 			return
 		}
 		at, ok := g.rescheduleTime(a)
 		switch {
 		case ok && at.Sub(g.Now) <= rescheduleWindow:
-			g.now = append(g.now, a)
+			g.rescheduleNow = append(g.rescheduleNow, a)
 			return
 		case ok:
-			g.later = append(g.later, &delayedAlloc{a, at})
+			g.rescheduleLater = append(g.rescheduleLater, &delayedAlloc{a, at})
 		}
 		if isCanary(a) {
 			g.canaries = append(g.canaries, a)
@@ -136,8 +136,8 @@ func (g *group) sortTerminal(a *api.Allocation) {
 	}
 }
 
-// hasPlace reports whether an allocation is desired to run and has no replacement.
-func hasPlace(a *api.Allocation) bool {
+// isUnreplaced reports whether an allocation is desired to run and has no replacement.
+func isUnreplaced(a *api.Allocation) bool {
 	return a.DesiredStatus == api.AllocDesiredStatusRun && a.NextAllocation == ""
 }
 
@@ -147,7 +147,7 @@ func isCanary(a *api.Allocation) bool {
 
 // isNeededCanary reports whether a canary belongs to the current deployment and is still
 // needed.
-func (g *group) isNeededCanary(a *api.Allocation) bool {
+func (g *groupPlan) isNeededCanary(a *api.Allocation) bool {
 	d := g.deployment
 	if d == nil || a.DeploymentID != d.ID || !model.DeploymentActive(d) {
 		return false
@@ -170,7 +170,7 @@ func shouldMigrate(a *api.Allocation) bool {
 
 // rescheduleTime returns when a failed allocation must be replaced, or false if it
 // is not replaced.
-func (g *group) rescheduleTime(a *api.Allocation) (time.Time, bool) {
+func (g *groupPlan) rescheduleTime(a *api.Allocation) (time.Time, bool) {
 	t := a.DesiredTransition
 	if t.ForceReschedule != nil && *t.ForceReschedule || a.FollowupEvalID != "" && a.FollowupEvalID == g.Eval.ID {
 		return g.Now, true
@@ -181,25 +181,25 @@ func (g *group) rescheduleTime(a *api.Allocation) (time.Time, bool) {
 			return time.Time{}, false
 		}
 	}
-	at, ok := model.NextReschedule(policyOf(a), a.RescheduleTracker, failedAt(a))
-	if i := slices.IndexFunc(g.Evals, func(e *api.Evaluation) bool { return e.ID == a.FollowupEvalID && model.EvalActive(e) }); ok && i >= 0 {
+	at, ok := model.NextReschedule(reschedulePolicyOf(a), a.RescheduleTracker, failureTime(a))
+	if i := slices.IndexFunc(g.Evals, func(e *api.Evaluation) bool { return e.ID == a.FollowupEvalID && model.EvalPending(e) }); ok && i >= 0 {
 		at = g.Evals[i].WaitUntil // not recomputed: the clock may have been stepped since the failure
 	}
 	return at, ok
 }
 
-// policyOf returns the reschedule policy of the version with which an allocation
+// reschedulePolicyOf returns the reschedule policy of the version with which an allocation
 // was placed.
-func policyOf(a *api.Allocation) *api.ReschedulePolicy {
+func reschedulePolicyOf(a *api.Allocation) *api.ReschedulePolicy {
 	if g := model.Group(a.Job, a.TaskGroup); g != nil {
 		return g.ReschedulePolicy
 	}
 	return nil
 }
 
-// failedAt returns when the last task of an allocation ended. It is no later than
-// the last change of the allocation, which forgetFuture keeps out of the future.
-func failedAt(a *api.Allocation) time.Time {
+// failureTime returns when the last task of an allocation ended. It is no later than
+// the last change of the allocation, which clearFutureTimes keeps out of the future.
+func failureTime(a *api.Allocation) time.Time {
 	var last time.Time
 	for _, t := range a.TaskStates {
 		if t.FinishedAt.After(last) {
@@ -213,35 +213,35 @@ func failedAt(a *api.Allocation) time.Time {
 }
 
 // stopUnneeded stops an allocation that is no longer needed.
-func (g *group) stopUnneeded(a *api.Allocation) {
-	g.stop(a, model.AllocNotNeeded)
+func (g *groupPlan) stopUnneeded(a *api.Allocation) {
+	g.stopAlloc(a, model.AllocNotNeeded)
 	g.updates.Stop++
 }
 
-// dedupe keeps one allocation of each name. Two exist when a canary was promoted.
-func (g *group) dedupe() {
+// stopDuplicates keeps one allocation of each name. Two exist when a canary was promoted.
+func (g *groupPlan) stopDuplicates() {
 	best := make(map[string]*api.Allocation, len(g.live))
 	n := 0
-	for _, list := range [][]*api.Allocation{g.live, g.migrate, g.now} {
+	for _, list := range [][]*api.Allocation{g.live, g.migrating, g.rescheduleNow} {
 		for _, a := range list {
 			if isCanary(a) {
 				continue
 			}
 			n++
-			if b := best[a.Name]; b == nil || g.isBetter(a, b) {
+			if b := best[a.Name]; b == nil || g.isPreferred(a, b) {
 				best[a.Name] = a
 			}
 		}
 	}
 	if len(best) < n {
-		g.remove(func(a *api.Allocation) bool { return !isCanary(a) && best[a.Name] != a })
+		g.stopSelected(func(a *api.Allocation) bool { return !isCanary(a) && best[a.Name] != a })
 	}
 }
 
-// remove stops the allocations that lost selects, also failed ones, so that no
-// later plan replaces them.
-func (g *group) remove(lost func(*api.Allocation) bool) {
-	for _, list := range []*[]*api.Allocation{&g.live, &g.migrate, &g.now} {
+// stopSelected stops the allocations for which lost returns true, also failed
+// ones, so that no later plan replaces them.
+func (g *groupPlan) stopSelected(lost func(*api.Allocation) bool) {
+	for _, list := range []*[]*api.Allocation{&g.live, &g.migrating, &g.rescheduleNow} {
 		*list = slices.DeleteFunc(*list, func(a *api.Allocation) bool {
 			if lost(a) {
 				g.stopUnneeded(a)
@@ -250,23 +250,23 @@ func (g *group) remove(lost func(*api.Allocation) bool) {
 			return false
 		})
 	}
-	g.later = slices.DeleteFunc(g.later, func(l *delayedAlloc) bool { return !isCanary(l.alloc) && lost(l.alloc) })
+	g.rescheduleLater = slices.DeleteFunc(g.rescheduleLater, func(l *delayedAlloc) bool { return !isCanary(l.alloc) && lost(l.alloc) })
 }
 
-func (g *group) isBetter(a, b *api.Allocation) bool {
-	if x, y := model.Terminal(a), model.Terminal(b); x != y {
+func (g *groupPlan) isPreferred(a, b *api.Allocation) bool {
+	if x, y := model.AllocTerminal(a), model.AllocTerminal(b); x != y {
 		return y
 	}
-	if x, y := g.current(a), g.current(b); x != y {
+	if x, y := g.hasCurrentVersion(a), g.hasCurrentVersion(b); x != y {
 		return x
 	}
 	return cmp.Or(cmp.Compare(a.CreateIndex, b.CreateIndex), cmp.Compare(a.CreateTime, b.CreateTime), strings.Compare(a.ID, b.ID)) > 0
 }
 
 // scaleDown stops the allocations above the group's count, the highest index first.
-func (g *group) scaleDown() {
+func (g *groupPlan) scaleDown() {
 	var all []*api.Allocation
-	for _, list := range [][]*api.Allocation{g.live, g.migrate, g.now, g.done} {
+	for _, list := range [][]*api.Allocation{g.live, g.migrating, g.rescheduleNow, g.completed} {
 		for _, a := range list {
 			if !isCanary(a) {
 				all = append(all, a)
@@ -277,17 +277,17 @@ func (g *group) scaleDown() {
 	if excess <= 0 {
 		return
 	}
-	slices.SortStableFunc(all, func(a, b *api.Allocation) int { return cmp.Compare(indexOf(b), indexOf(a)) })
+	slices.SortStableFunc(all, func(a, b *api.Allocation) int { return cmp.Compare(allocIndex(b), allocIndex(a)) })
 	cut := make(map[*api.Allocation]bool, excess)
 	for _, a := range all[:excess] {
 		cut[a] = true
 	}
-	g.remove(func(a *api.Allocation) bool { return cut[a] })
-	g.done = slices.DeleteFunc(g.done, func(a *api.Allocation) bool { return cut[a] })
+	g.stopSelected(func(a *api.Allocation) bool { return cut[a] })
+	g.completed = slices.DeleteFunc(g.completed, func(a *api.Allocation) bool { return cut[a] })
 }
 
-// indexOf returns the index at the end of an allocation's name.
-func indexOf(a *api.Allocation) int {
+// allocIndex returns the index at the end of an allocation's name.
+func allocIndex(a *api.Allocation) int {
 	open := strings.LastIndexByte(a.Name, '[')
 	if n, err := strconv.Atoi(strings.TrimSuffix(a.Name[open+1:], "]")); err == nil {
 		return n
@@ -295,60 +295,60 @@ func indexOf(a *api.Allocation) int {
 	return 0
 }
 
-// split returns the allocations of older versions, sorted by name: those that can
+// splitOutdated returns the allocations of older versions, sorted by name: those that can
 // be updated in place, and those that must be replaced.
-func (g *group) split() (inPlace, destroy []*api.Allocation) {
+func (g *groupPlan) splitOutdated() (inPlace, destroy []*api.Allocation) {
 	for _, a := range g.live {
 		switch {
-		case g.current(a):
-		case model.Terminal(a) || g.destructive(a):
+		case g.hasCurrentVersion(a):
+		case model.AllocTerminal(a) || g.needsDestructiveUpdate(a):
 			destroy = append(destroy, a)
 		default:
 			inPlace = append(inPlace, a)
 		}
 	}
-	byName(inPlace)
-	byName(destroy)
+	sortByIndex(inPlace)
+	sortByIndex(destroy)
 	return inPlace, destroy
 }
 
-func byName(allocs []*api.Allocation) {
-	slices.SortStableFunc(allocs, func(a, b *api.Allocation) int { return cmp.Compare(indexOf(a), indexOf(b)) })
+func sortByIndex(allocs []*api.Allocation) {
+	slices.SortStableFunc(allocs, func(a, b *api.Allocation) int { return cmp.Compare(allocIndex(a), allocIndex(b)) })
 }
 
-func (g *group) updateInPlace(a *api.Allocation) {
-	c := g.change(a)
+func (g *groupPlan) updateInPlace(a *api.Allocation) {
+	c := g.editableCopy(a)
 	c.Job = g.Job
 	c.EvalID = g.Eval.ID
 	c.DeploymentID, c.DeploymentStatus = "", nil
 	if state := g.activeState(); state != nil {
 		c.DeploymentID = g.deployment.ID
 		state.PlacedAllocs++
-		g.armDeadline(state)
+		g.setProgressDeadline(state)
 	}
 	g.updates.InPlaceUpdate++
 }
 
 // placeCanaries places canaries of the new version beside the allocations that they
 // will replace.
-func (g *group) placeCanaries(destroy []*api.Allocation) {
-	if !g.canarying() || g.frozen() {
+func (g *groupPlan) placeCanaries(destroy []*api.Allocation) {
+	if !g.hasUnpromotedCanaries() || g.isPausedOrFailed() {
 		return
 	}
 	taken := make(map[int]bool)
-	for _, a := range slices.Concat(g.canaries, g.canariesOf(g.migrate), g.canariesOf(g.now)) {
-		taken[indexOf(a)] = true
+	for _, a := range slices.Concat(g.canaries, g.canariesOf(g.migrating), g.canariesOf(g.rescheduleNow)) {
+		taken[allocIndex(a)] = true
 	}
 	missing := g.activeState().DesiredCanaries - len(taken)
 	var indexes []int
 	for _, a := range destroy {
-		if i := indexOf(a); !taken[i] {
+		if i := allocIndex(a); !taken[i] {
 			taken[i] = true
 			indexes = append(indexes, i)
 		}
 	}
 	for _, a := range g.live {
-		taken[indexOf(a)] = true
+		taken[allocIndex(a)] = true
 	}
 	for i := 0; len(indexes) < missing; i++ {
 		if !taken[i] {
@@ -357,47 +357,47 @@ func (g *group) placeCanaries(destroy []*api.Allocation) {
 	}
 	for _, i := range indexes[:max(missing, 0)] {
 		g.updates.Canary++
-		if a := g.place(g.Job, allocName(g.Job, g.spec, i), nil, g.name); a != nil {
+		if a := g.placeAlloc(g.Job, allocName(g.Job, g.spec, i), nil, g.name); a != nil {
 			g.markCanary(a)
 		}
 	}
 }
 
-func (g *group) canariesOf(allocs []*api.Allocation) []*api.Allocation {
+func (g *groupPlan) canariesOf(allocs []*api.Allocation) []*api.Allocation {
 	return slices.DeleteFunc(slices.Clone(allocs), func(a *api.Allocation) bool { return !isCanary(a) })
 }
 
-func (g *group) markCanary(a *api.Allocation) {
+func (g *groupPlan) markCanary(a *api.Allocation) {
 	a.DeploymentStatus = &api.AllocDeploymentStatus{Canary: true}
-	state := g.stateOf(g.name)
+	state := g.groupState(g.name)
 	state.PlacedCanaries = append(state.PlacedCanaries, a.ID)
 }
 
 // versionFor returns the job version for the replacement of an allocation. While
 // the current version is unproven, an allocation of an older version is replaced by
 // the same version.
-func (g *group) versionFor(a *api.Allocation) *api.Job {
+func (g *groupPlan) versionFor(a *api.Allocation) *api.Job {
 	d := g.deployment
-	unproven := g.canarying() || d != nil && d.Status == api.DeploymentStatusFailed
-	if unproven && !g.current(a) && model.Group(a.Job, g.name) != nil {
+	unproven := g.hasUnpromotedCanaries() || d != nil && d.Status == api.DeploymentStatusFailed
+	if unproven && !g.hasCurrentVersion(a) && model.Group(a.Job, g.name) != nil {
 		return a.Job
 	}
 	return g.Job
 }
 
-// replaceMoved replaces the allocations in g.migrate.
-func (g *group) replaceMoved() {
-	byName(g.migrate)
-	for _, a := range g.migrate {
+// replaceMigrating replaces the allocations in g.migrate.
+func (g *groupPlan) replaceMigrating() {
+	sortByIndex(g.migrating)
+	for _, a := range g.migrating {
 		description := model.AllocMigrating
 		if !a.DesiredTransition.ShouldMigrate() {
 			description = ""
 		}
 		g.updates.Migrate++
-		g.stop(a, description)
-		if b := g.place(g.versionFor(a), a.Name, a, g.name); b != nil {
+		g.stopAlloc(a, description)
+		if b := g.placeAlloc(g.versionFor(a), a.Name, a, g.name); b != nil {
 			b.RescheduleTracker = a.RescheduleTracker
-			g.placed++
+			g.placedCount++
 			if isCanary(a) {
 				g.markCanary(b)
 			}
@@ -405,61 +405,61 @@ func (g *group) replaceMoved() {
 	}
 }
 
-func (g *group) replaceFailed() {
-	byName(g.now)
-	for _, a := range g.now {
+func (g *groupPlan) replaceFailed() {
+	sortByIndex(g.rescheduleNow)
+	for _, a := range g.rescheduleNow {
 		g.updates.RescheduleNow++
-		b := g.place(g.versionFor(a), a.Name, a, g.name)
+		b := g.placeAlloc(g.versionFor(a), a.Name, a, g.name)
 		if b == nil {
 			continue
 		}
-		b.RescheduleTracker = model.ExtendTracker(policyOf(a), a.RescheduleTracker, api.RescheduleEvent{
+		b.RescheduleTracker = model.ExtendTracker(reschedulePolicyOf(a), a.RescheduleTracker, api.RescheduleEvent{
 			RescheduleTime: g.Now.UnixNano(),
 			PrevAllocID:    a.ID,
 			PrevNodeID:     a.NodeID,
 		})
-		g.stop(a, model.AllocRescheduled)
-		g.placed++
+		g.stopAlloc(a, model.AllocRescheduled)
+		g.placedCount++
 		if isCanary(a) {
 			g.markCanary(b)
 		}
 	}
 }
 
-// delay requests an evaluation at the time of each later replacement.
-func (g *group) delay() {
-	for _, l := range g.later {
-		if g.replacedHere(l.alloc) {
+// requestFollowUps requests an evaluation at the time of each later replacement.
+func (g *groupPlan) requestFollowUps() {
+	for _, l := range g.rescheduleLater {
+		if g.isReplacedByPlan(l.alloc) {
 			continue
 		}
 		g.updates.RescheduleLater++
 		if !slices.ContainsFunc(g.Evals, func(e *api.Evaluation) bool {
-			return e.ID == l.alloc.FollowupEvalID && model.EvalActive(e)
+			return e.ID == l.alloc.FollowupEvalID && model.EvalPending(e)
 		}) {
-			g.planner.later = append(g.planner.later, l)
+			g.planner.delayedAllocs = append(g.planner.delayedAllocs, l)
 		}
 	}
 }
 
-// replacedHere reports whether this plan has replaced the allocation.
-func (g *group) replacedHere(a *api.Allocation) bool {
+// isReplacedByPlan reports whether this plan has replaced the allocation.
+func (g *groupPlan) isReplacedByPlan(a *api.Allocation) bool {
 	c := g.planner.updates[a.ID]
 	return c != nil && c.NextAllocation != ""
 }
 
-// fill places the missing allocations at the lowest free indexes.
-func (g *group) fill() {
-	missing := *g.spec.Count - len(g.live) - len(g.now) - len(g.migrate) - len(g.done)
-	missing += len(g.canariesOf(g.now)) + len(g.canariesOf(g.migrate))
+// placeMissing places the missing allocations at the lowest free indexes.
+func (g *groupPlan) placeMissing() {
+	missing := *g.spec.Count - len(g.live) - len(g.rescheduleNow) - len(g.migrating) - len(g.completed)
+	missing += len(g.canariesOf(g.rescheduleNow)) + len(g.canariesOf(g.migrating))
 	// System jobs are not held back: each evaluation replaces failed allocations.
-	held := g.rolling != nil && *g.Job.Type != api.JobTypeSystem && (g.frozen() || g.canarying())
+	held := g.rollingUpdate != nil && *g.Job.Type != api.JobTypeSystem && (g.isPausedOrFailed() || g.hasUnpromotedCanaries())
 	if missing <= 0 || held {
 		return
 	}
 	taken := make(map[int]bool, *g.spec.Count)
-	for _, list := range [][]*api.Allocation{g.live, g.now, g.migrate, g.done} {
+	for _, list := range [][]*api.Allocation{g.live, g.rescheduleNow, g.migrating, g.completed} {
 		for _, a := range list {
-			taken[indexOf(a)] = true
+			taken[allocIndex(a)] = true
 		}
 	}
 	for i := 0; missing > 0; i++ {
@@ -468,34 +468,34 @@ func (g *group) fill() {
 		}
 		missing--
 		g.updates.Place++
-		if g.place(g.Job, allocName(g.Job, g.spec, i), nil, g.name) != nil {
-			g.placed++
+		if g.placeAlloc(g.Job, allocName(g.Job, g.spec, i), nil, g.name) != nil {
+			g.placedCount++
 		}
 	}
 }
 
-// destroy replaces as many allocations of older versions as the budget allows, and
+// replaceOutdated replaces as many allocations of older versions as the budget allows, and
 // returns their number.
-func (g *group) destroy(old []*api.Allocation) int {
-	n := min(g.budget(len(old)), len(old))
+func (g *groupPlan) replaceOutdated(old []*api.Allocation) int {
+	n := min(g.replacementLimit(len(old)), len(old))
 	for _, a := range old[:n] {
 		g.updates.DestructiveUpdate++
-		if g.place(g.Job, a.Name, a, g.name) != nil {
-			g.stop(a, model.AllocUpdating)
+		if g.placeAlloc(g.Job, a.Name, a, g.name) != nil {
+			g.stopAlloc(a, model.AllocUpdating)
 		}
 	}
 	return n
 }
 
-// budget returns how many allocations may be replaced now.
-func (g *group) budget(all int) int {
-	if g.rolling == nil {
+// replacementLimit returns how many allocations may be replaced now.
+func (g *groupPlan) replacementLimit(all int) int {
+	if g.rollingUpdate == nil {
 		return all
 	}
-	if g.frozen() || g.canarying() {
+	if g.isPausedOrFailed() || g.hasUnpromotedCanaries() {
 		return 0
 	}
-	n := *g.rolling.MaxParallel - g.placed
+	n := *g.rollingUpdate.MaxParallel - g.placedCount
 	for _, a := range g.live {
 		if g.deployment == nil || a.DeploymentID != g.deployment.ID {
 			continue

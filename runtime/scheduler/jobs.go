@@ -13,24 +13,24 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// Kind is the kind of a RequestError.
-type Kind uint8
+// RequestErrorKind is the kind of a RequestError.
+type RequestErrorKind uint8
 
 const (
-	Refused  Kind = iota // the state does not allow the request
-	Invalid              // the request itself is invalid
-	NotFound             // a named object does not exist
+	Refused  RequestErrorKind = iota // the state does not allow the request
+	Invalid                          // the request itself is invalid
+	NotFound                         // a named object does not exist
 )
 
 // RequestError is the error of a rejected request. Its text is the same as Nomad's.
 type RequestError struct {
-	Kind Kind
+	Kind RequestErrorKind
 	Text string
 }
 
 func (e *RequestError) Error() string { return e.Text }
 
-func requestErrorf(kind Kind, format string, args ...any) error {
+func requestErrorf(kind RequestErrorKind, format string, args ...any) error {
 	return &RequestError{kind, fmt.Sprintf(format, args...)}
 }
 
@@ -70,18 +70,18 @@ type Outcome struct {
 // job need not be canonical. It belongs to the scheduler after the call. The error
 // is from model.Validate, or a RequestError.
 func (s *Scheduler) Register(ctx context.Context, job *api.Job, o RegisterOptions) (Outcome, error) {
-	if err := prepare(job, s.store.Snapshot().Reader); err != nil {
+	if err := prepareJob(job, s.store.Snapshot().Reader); err != nil {
 		return Outcome{}, err
 	}
 	if err := checkPriority(o.EvalPriority); err != nil {
 		return Outcome{}, err
 	}
 	out := Outcome{Warnings: model.Warnings(job)}
-	supply := s.newSupply()
-	supply.expectJob(job, s.store.Snapshot().Job(nil, *job.Namespace, *job.ID))
+	env := s.newPreparedEnv()
+	env.expectJob(job, s.store.Snapshot().Job(nil, *job.Namespace, *job.ID))
 	failpoint.Hit(failpoint.JobAccepted, failpoint.Before)
 	var err error
-	out.Index, err = s.updateWith(ctx, supply, func(c *change) error {
+	out.Index, err = s.updateWith(ctx, env, func(c *txn) error {
 		out = Outcome{Warnings: out.Warnings}
 		old := c.tx.Job(nil, *job.Namespace, *job.ID)
 		if err := enforceModifyIndex(old, o); err != nil {
@@ -89,17 +89,17 @@ func (s *Scheduler) Register(ctx context.Context, job *api.Job, o RegisterOption
 		}
 		next := preserveGroups(job, old, o)
 		if next != job || *job.Namespace != api.DefaultNamespace { // the namespace may have been deleted since the first check
-			if err := prepare(next, c.tx.Reader); err != nil {
+			if err := prepareJob(next, c.tx.Reader); err != nil {
 				return err
 			}
 		}
 		if old != nil {
-			if err := model.TransitionFault(old, next); err != nil {
+			if err := model.ValidateTransition(old, next); err != nil {
 				return requestErrorf(Refused, "%v", err)
 			}
 		}
-		stored := jobVersions{c}.register(next, old, o.Submission)
-		c.outcome(&out, stored, triggerRegister, o.EvalPriority)
+		stored := jobVersions{c}.registerJob(next, old, o.Submission)
+		c.evaluateJob(&out, stored, triggerRegister, o.EvalPriority)
 		failpoint.Hit(failpoint.JobAccepted, failpoint.During)
 		return nil
 	})
@@ -115,9 +115,9 @@ func checkPriority(p int) error {
 	return nil
 }
 
-func prepare(job *api.Job, state store.Reader) error {
+func prepareJob(job *api.Job, state store.Reader) error {
 	model.Canonicalize(job)
-	return model.Validate(job, namespaces(state)...)
+	return model.Validate(job, namespaceNames(state)...)
 }
 
 func enforceModifyIndex(old *api.Job, o RegisterOptions) error {
@@ -165,8 +165,8 @@ func preserveGroups(job, old *api.Job, o RegisterOptions) *api.Job {
 	return &c
 }
 
-// outcome evaluates a changed job if it can have allocations.
-func (c *change) outcome(out *Outcome, job *api.Job, trigger string, priority int) {
+// evaluateJob evaluates a changed job if it can have allocations.
+func (c *txn) evaluateJob(out *Outcome, job *api.Job, trigger string, priority int) {
 	out.JobModifyIndex = *job.ModifyIndex
 	c.markDirty(KeyOf(job))
 	if model.HasChildren(job) {
@@ -174,12 +174,12 @@ func (c *change) outcome(out *Outcome, job *api.Job, trigger string, priority in
 	}
 	eval := c.newEval(job, trigger)
 	if trigger == triggerDeregister {
-		eval.Type = api.JobTypeService // for jobs of every type, as in Nomad
+		eval.Type = api.JobTypeService // Nomad sets this type for jobs of every type
 	}
 	if priority != 0 {
 		eval.Priority = priority
 	}
-	c.evaluate(eval)
+	c.processEval(eval)
 	out.EvalID, out.EvalCreateIndex = eval.ID, c.tx.Index()
 }
 
@@ -198,7 +198,7 @@ func (s *Scheduler) Deregister(ctx context.Context, key JobKey, o DeregisterOpti
 	if err := checkPriority(o.EvalPriority); err != nil {
 		return Outcome{}, err
 	}
-	index, err := s.update(ctx, func(c *change) error {
+	index, err := s.update(ctx, func(c *txn) error {
 		out = Outcome{}
 		old := c.tx.Job(nil, key.Namespace, key.ID)
 		if old == nil {
@@ -210,14 +210,14 @@ func (s *Scheduler) Deregister(ctx context.Context, key JobKey, o DeregisterOpti
 		job := old
 		switch {
 		case o.Purge:
-			c.operation(opJobDeregistered)
-			jobVersions{c}.deleteAll(key)
+			c.setOperation(opJobDeregistered)
+			jobVersions{c}.deleteJob(key)
 		case !deref(old.Stop):
 			stopped := *old
 			stopped.Stop = new(true)
-			job = jobVersions{c}.put(&stopped, old, c.tx.JobSubmission(nil, key.Namespace, key.ID, *old.Version))
+			job = jobVersions{c}.putNewVersion(&stopped, old, c.tx.JobSubmission(nil, key.Namespace, key.ID, *old.Version))
 		}
-		c.outcome(&out, job, triggerDeregister, o.EvalPriority)
+		c.evaluateJob(&out, job, triggerDeregister, o.EvalPriority)
 		return nil
 	})
 	if err == nil && out.JobModifyIndex != 0 {
@@ -226,9 +226,9 @@ func (s *Scheduler) Deregister(ctx context.Context, key JobKey, o DeregisterOpti
 	return out, err
 }
 
-func (c *change) skipShutdownDelays(key JobKey) {
+func (c *txn) skipShutdownDelays(key JobKey) {
 	for _, a := range c.tx.AllocationsByJob(nil, key.Namespace, key.ID) {
-		if !model.Terminal(a) {
+		if !model.AllocTerminal(a) {
 			copied := *a
 			copied.DesiredTransition.NoShutdownDelay = new(true)
 			c.putAlloc(&copied)
@@ -239,7 +239,7 @@ func (c *change) skipShutdownDelays(key JobKey) {
 // Evaluate creates an evaluation of a job. With force, failed allocations are
 // replaced whatever their reschedule policy says.
 func (s *Scheduler) Evaluate(ctx context.Context, key JobKey, force bool) (out Outcome, err error) {
-	out.Index, err = s.update(ctx, func(c *change) error {
+	out.Index, err = s.update(ctx, func(c *txn) error {
 		out = Outcome{}
 		job := c.tx.Job(nil, key.Namespace, key.ID)
 		switch {
@@ -253,15 +253,15 @@ func (s *Scheduler) Evaluate(ctx context.Context, key JobKey, force bool) (out O
 		if force {
 			c.forceReschedule(key)
 		}
-		c.outcome(&out, job, triggerRegister, 0)
+		c.evaluateJob(&out, job, triggerRegister, 0)
 		return nil
 	})
 	return out, err
 }
 
-func (c *change) forceReschedule(key JobKey) {
+func (c *txn) forceReschedule(key JobKey) {
 	for _, a := range c.tx.AllocationsByJob(nil, key.Namespace, key.ID) {
-		if a.ClientStatus == api.AllocClientStatusFailed && hasPlace(a) {
+		if a.ClientStatus == api.AllocClientStatusFailed && isUnreplaced(a) {
 			copied := *a
 			copied.DesiredTransition.ForceReschedule = new(true)
 			c.putAlloc(&copied)
@@ -273,7 +273,7 @@ func (c *change) forceReschedule(key JobKey) {
 // It changes nothing.
 func (s *Scheduler) DryRun(job *api.Job) (changes Changes, stored *api.Job, err error) {
 	state := s.store.Snapshot()
-	if err := prepare(job, state.Reader); err != nil {
+	if err := prepareJob(job, state.Reader); err != nil {
 		return Changes{}, nil, err
 	}
 	key := KeyOf(job)
@@ -290,7 +290,7 @@ func (s *Scheduler) DryRun(job *api.Job) (changes Changes, stored *api.Job, err 
 	next.Version, next.CreateIndex, next.ModifyIndex, next.JobModifyIndex = &version, &created, &index, &index
 	return Plan(Input{
 		Eval: &api.Evaluation{
-			ID: s.host.NewID(), Namespace: key.Namespace, JobID: key.ID, Type: *job.Type, Priority: *job.Priority,
+			ID: s.env.NewID(), Namespace: key.Namespace, JobID: key.ID, Type: *job.Type, Priority: *job.Priority,
 			TriggeredBy: triggerRegister, Status: api.EvalStatusPending,
 		},
 		Job:        &next,
@@ -298,15 +298,15 @@ func (s *Scheduler) DryRun(job *api.Job) (changes Changes, stored *api.Job, err 
 		Evals:      state.EvaluationsByJob(nil, key.Namespace, key.ID),
 		Deployment: state.LatestDeployment(nil, key.Namespace, key.ID),
 		Node:       node,
-		Room:       NodeUsageOf(state.Reader, node),
-		Host:       s.host,
-		Now:        s.host.Now(),
+		NodeUsage:  NodeUsageOf(state.Reader, node),
+		Env:        s.env,
+		Now:        s.env.Now(),
 	}), old, nil
 }
 
-// child returns a new job derived from a parent. No other code has a reference to
-// it.
-func child(parent *api.Job, id string) *api.Job {
+// newChildJob returns a new job derived from a parent. No other code has a reference to
+// the new job.
+func newChildJob(parent *api.Job, id string) *api.Job {
 	c := *parent
 	c.ID, c.Name, c.ParentID = &id, &id, parent.ID
 	c.Meta = maps.Clone(parent.Meta)

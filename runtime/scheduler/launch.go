@@ -15,57 +15,57 @@ import (
 
 var noTime time.Time
 
-// periodic reports whether a job has periodic launches.
-func periodic(job *api.Job) bool {
+// isActivePeriodic reports whether a job has periodic launches.
+func isActivePeriodic(job *api.Job) bool {
 	p := job.Periodic
 	return p != nil && deref(p.Enabled) && !deref(job.Stop) && !job.IsParameterized()
 }
 
 // childJobs launches and dispatches jobs.
-type childJobs struct{ *change }
+type childJobs struct{ *txn }
 
 // setTimer sets the timer for the next launch of a job. Launches that were missed
 // while no scheduler ran are made up for by one launch now.
 func (c childJobs) setTimer(job *api.Job) {
 	key, at := KeyOf(job), noTime
-	if periodic(job) {
+	if isActivePeriodic(job) {
 		last := lastLaunch(c.tx.Reader, key)
 		if last.IsZero() {
 			last = c.now
 		}
 		at = model.NextLaunch(job, last)
 	}
-	c.later(func() { c.s.launches.set(key, at) })
+	c.onCommit(func() { c.s.launchTimers.set(key, at) })
 }
 
-// due launches a periodic job and sets the timer for the next launch.
-func (c childJobs) due(key JobKey) {
+// launchDue launches a periodic job and sets the timer for the next launch.
+func (c childJobs) launchDue(key JobKey) {
 	job := c.tx.Job(nil, key.Namespace, key.ID)
-	if job == nil || !periodic(job) {
-		c.later(func() { c.s.launches.set(key, noTime) })
+	if job == nil || !isActivePeriodic(job) {
+		c.onCommit(func() { c.s.launchTimers.set(key, noTime) })
 		return
 	}
-	if !deref(job.Periodic.ProhibitOverlap) || !c.childrenActive(key) {
+	if !deref(job.Periodic.ProhibitOverlap) || !c.hasActiveChildren(key) {
 		c.launch(job)
 	} else {
 		c.s.logger.Info("periodic launch skipped: the one before is still at work", "job_id", key.ID)
 	}
-	c.put(key)
+	c.putLaunch(key)
 	next := model.NextLaunch(job, c.now)
-	c.later(func() { c.s.launches.set(key, next) })
+	c.onCommit(func() { c.s.launchTimers.set(key, next) })
 }
 
-// put stores that a periodic job is launched now.
-func (c childJobs) put(key JobKey) {
+// putLaunch stores that a periodic job is launched now.
+func (c childJobs) putLaunch(key JobKey) {
 	c.tx.PutPeriodicLaunch(&store.PeriodicLaunch{Namespace: key.Namespace, JobID: key.ID, Launch: c.now})
 }
 
-// childrenActive reports whether a child is pending or running.
-func (c childJobs) childrenActive(key JobKey) bool {
+// hasActiveChildren reports whether a child is pending or running.
+func (c childJobs) hasActiveChildren(key JobKey) bool {
 	return slices.ContainsFunc(c.tx.JobChildren(nil, key.Namespace, key.ID), func(child *api.Job) bool {
 		key := KeyOf(child)
-		return slices.ContainsFunc(c.tx.EvaluationsByJob(nil, key.Namespace, key.ID), model.EvalActive) ||
-			slices.ContainsFunc(c.tx.AllocationsByJob(nil, key.Namespace, key.ID), func(a *api.Allocation) bool { return !model.Terminal(a) })
+		return slices.ContainsFunc(c.tx.EvaluationsByJob(nil, key.Namespace, key.ID), model.EvalPending) ||
+			slices.ContainsFunc(c.tx.AllocationsByJob(nil, key.Namespace, key.ID), func(a *api.Allocation) bool { return !model.AllocTerminal(a) })
 	})
 }
 
@@ -77,17 +77,17 @@ func (c childJobs) launch(job *api.Job) (evalID string) {
 	for c.tx.Job(nil, *job.Namespace, id()) != nil {
 		at++
 	}
-	next := child(job, id())
+	next := newChildJob(job, id())
 	next.Periodic = nil
 	var out Outcome
-	c.outcome(&out, jobVersions(c).put(next, nil, nil), triggerPeriodic, 0)
+	c.evaluateJob(&out, jobVersions(c).putNewVersion(next, nil, nil), triggerPeriodic, 0)
 	return out.EvalID
 }
 
 // ForceLaunch launches a periodic job now, regardless of its schedule and of
 // running children.
 func (s *Scheduler) ForceLaunch(ctx context.Context, key JobKey) (out Outcome, err error) {
-	out.Index, err = s.update(ctx, func(c *change) error {
+	out.Index, err = s.update(ctx, func(c *txn) error {
 		out = Outcome{}
 		job := c.tx.Job(nil, key.Namespace, key.ID)
 		switch {
@@ -116,22 +116,22 @@ type DispatchRequest struct {
 
 // Dispatch creates a child of a parameterized job.
 func (s *Scheduler) Dispatch(ctx context.Context, key JobKey, r DispatchRequest) (out Outcome, err error) {
-	supply := s.newSupply()
+	env := s.newPreparedEnv()
 	if parent := s.store.Snapshot().Job(nil, key.Namespace, key.ID); parent != nil {
-		supply.expectChild(parent)
+		env.expectChild(parent)
 	}
-	index, err := s.updateWith(ctx, supply, func(c *change) error {
+	index, err := s.updateWith(ctx, env, func(c *txn) error {
 		out = Outcome{}
 		parent := c.tx.Job(nil, key.Namespace, key.ID)
 		if err := checkDispatch(parent, key, r); err != nil {
 			return err
 		}
-		if known := (childJobs{c}).dispatched(key, r.IdempotencyToken); known != nil {
+		if known := (childJobs{c}).findDispatched(key, r.IdempotencyToken); known != nil {
 			out.JobID, out.JobCreateIndex = *known.ID, *known.CreateIndex
 			return nil
 		}
-		job := jobVersions{c}.put(childJobs{c}.newChild(parent, r), nil, nil)
-		c.outcome(&out, job, triggerRegister, 0)
+		job := jobVersions{c}.putNewVersion(childJobs{c}.newChild(parent, r), nil, nil)
+		c.evaluateJob(&out, job, triggerRegister, 0)
 		out.JobID, out.JobCreateIndex = *job.ID, c.tx.Index()
 		return nil
 	})
@@ -180,9 +180,9 @@ func checkDispatch(job *api.Job, key JobKey, r DispatchRequest) error {
 	return nil
 }
 
-// dispatched returns the active child that was created for the same idempotency
+// findDispatched returns the active child that was created for the same idempotency
 // token, or nil.
-func (c childJobs) dispatched(parent JobKey, token string) *api.Job {
+func (c childJobs) findDispatched(parent JobKey, token string) *api.Job {
 	if token == "" {
 		return nil
 	}
@@ -201,8 +201,8 @@ func (c childJobs) newChild(parent *api.Job, r DispatchRequest) *api.Job {
 		if r.IDPrefix != "" {
 			parts = append(parts, r.IDPrefix)
 		}
-		parts = append(parts, fmt.Sprint(c.now.Unix()), c.supply.newID()[:8])
-		job = child(parent, *parent.ID+"/"+strings.Join(parts, "-"))
+		parts = append(parts, fmt.Sprint(c.now.Unix()), c.env.newID()[:8])
+		job = newChildJob(parent, *parent.ID+"/"+strings.Join(parts, "-"))
 		if c.tx.Job(nil, *job.Namespace, *job.ID) == nil {
 			break
 		}

@@ -19,7 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-func forever(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{} }
+func endlessAllocTimes(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{} }
 
 func batchJob(edit func(*api.Job, *api.TaskGroup, *api.Task)) *api.Job {
 	return serviceJob(func(j *api.Job, g *api.TaskGroup, t *api.Task) {
@@ -30,16 +30,16 @@ func batchJob(edit func(*api.Job, *api.TaskGroup, *api.Task)) *api.Job {
 	})
 }
 
-func (b *bench) job(id string) *api.Job {
+func (b *harness) job(id string) *api.Job {
 	return b.store.Snapshot().Job(nil, "default", id)
 }
 
 // allocs returns the allocations of a job in the order of their placement.
-func (b *bench) allocs(id string) []*api.Allocation {
+func (b *harness) allocs(id string) []*api.Allocation {
 	return b.store.Snapshot().AllocationsByJob(nil, "default", id)
 }
 
-func (b *bench) refused(err error, want string) {
+func (b *harness) expectRejection(err error, want string) {
 	b.t.Helper()
 	var refused *scheduler.RequestError
 	if !errors.As(err, &refused) || err.Error() != want {
@@ -51,13 +51,13 @@ func (b *bench) refused(err error, want string) {
 // version (9.3).
 func TestRegister(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, forever)
+		b := newHarness(t, endlessAllocTimes)
 		first := b.register(serviceJob(nil))
 		again := b.register(serviceJob(nil))
 		if again.EvalID == "" || again.EvalID == first.EvalID || *b.job("web").Version != 0 || *b.job("web").JobModifyIndex != first.JobModifyIndex {
 			t.Errorf("unchanged job: %+v, version %d", again, *b.job("web").Version)
 		}
-		changed := b.register(serviceJob(env("1")))
+		changed := b.register(serviceJob(withEnv("1")))
 		if *b.job("web").Version != 1 || *b.job("web").JobModifyIndex != changed.Index {
 			t.Errorf("changed job: version %d, %+v", *b.job("web").Version, changed)
 		}
@@ -66,9 +66,9 @@ func TestRegister(t *testing.T) {
 			t.Errorf("evaluation %+v", eval)
 		}
 		for i := range 10 {
-			b.register(serviceJob(env(fmt.Sprint(i + 2))))
+			b.register(serviceJob(withEnv(fmt.Sprint(i + 2))))
 		}
-		if got := len(b.store.Snapshot().JobVersions(nil, web.Namespace, web.ID)); got != 6 {
+		if got := len(b.store.Snapshot().JobVersions(nil, webJob.Namespace, webJob.ID)); got != 6 {
 			t.Errorf("%d versions are kept", got)
 		}
 
@@ -78,11 +78,11 @@ func TestRegister(t *testing.T) {
 		}
 		index := *b.job("web").JobModifyIndex
 		other := func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.ID = new("other") }
-		b.refused(try(scheduler.RegisterOptions{EnforceIndex: true}, nil), "Enforcing job modify index 0: job already exists")
-		b.refused(try(scheduler.RegisterOptions{EnforceIndex: true, JobModifyIndex: 1}, nil), fmt.Sprintf("Enforcing job modify index 1: job exists with conflicting job modify index: %d", index))
-		b.refused(try(scheduler.RegisterOptions{EnforceIndex: true, JobModifyIndex: 5}, other), "Enforcing job modify index 5: job does not exist")
-		b.refused(try(scheduler.RegisterOptions{}, func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.Type = new("batch") }), `cannot update job from type "service" to "batch"`)
-		b.refused(try(scheduler.RegisterOptions{EvalPriority: 101}, nil), "eval priority must be between 1 and 100 inclusively")
+		b.expectRejection(try(scheduler.RegisterOptions{EnforceIndex: true}, nil), "Enforcing job modify index 0: job already exists")
+		b.expectRejection(try(scheduler.RegisterOptions{EnforceIndex: true, JobModifyIndex: 1}, nil), fmt.Sprintf("Enforcing job modify index 1: job exists with conflicting job modify index: %d", index))
+		b.expectRejection(try(scheduler.RegisterOptions{EnforceIndex: true, JobModifyIndex: 5}, other), "Enforcing job modify index 5: job does not exist")
+		b.expectRejection(try(scheduler.RegisterOptions{}, func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.Type = new("batch") }), `cannot update job from type "service" to "batch"`)
+		b.expectRejection(try(scheduler.RegisterOptions{EvalPriority: 101}, nil), "eval priority must be between 1 and 100 inclusively")
 		if err := try(scheduler.RegisterOptions{PreserveCounts: true}, func(_ *api.Job, g *api.TaskGroup, _ *api.Task) { g.Count = new(9) }); err != nil || *b.job("web").TaskGroups[0].Count != 3 {
 			t.Errorf("counts preserved: %v, count %d", err, *b.job("web").TaskGroups[0].Count)
 		}
@@ -95,16 +95,16 @@ func TestRegister(t *testing.T) {
 // Evaluations of a deployment have the priority of the evaluation that created it.
 func TestPriorityOfADeployment(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, healthyAfter(5*time.Second))
-		b.register(serviceJob(rolling(nil)))
-		b.after(time.Minute)
-		if _, err := b.Register(t.Context(), serviceJob(edits(rolling(nil), env("1"))), scheduler.RegisterOptions{EvalPriority: 77}); err != nil {
+		b := newHarness(t, healthyAfterTimes(5*time.Second))
+		b.register(serviceJob(withRollingUpdate(nil)))
+		b.advance(time.Minute)
+		if _, err := b.Register(t.Context(), serviceJob(combineEdits(withRollingUpdate(nil), withEnv("1"))), scheduler.RegisterOptions{EvalPriority: 77}); err != nil {
 			t.Fatal(err)
 		}
-		b.after(time.Minute)
+		b.advance(time.Minute)
 		var follow int
-		d := b.store.Snapshot().LatestDeployment(nil, web.Namespace, web.ID)
-		for _, e := range b.store.Snapshot().EvaluationsByJob(nil, web.Namespace, web.ID) {
+		d := b.store.Snapshot().LatestDeployment(nil, webJob.Namespace, webJob.ID)
+		for _, e := range b.store.Snapshot().EvaluationsByJob(nil, webJob.Namespace, webJob.ID) {
 			if e.DeploymentID != d.ID {
 				continue
 			}
@@ -125,26 +125,26 @@ func TestPriorityOfADeployment(t *testing.T) {
 // records are deleted when they have ended.
 func TestPurge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, func(*api.Allocation) schedtest.AllocTimes {
+		b := newHarness(t, func(*api.Allocation) schedtest.AllocTimes {
 			return schedtest.AllocTimes{Stop: 5 * time.Second, Linger: 5 * time.Second}
 		})
 		b.register(serviceJob(nil))
-		b.after(time.Minute)
-		if _, err := b.Deregister(t.Context(), web, scheduler.DeregisterOptions{Purge: true, NoShutdownDelay: true}); err != nil {
+		b.advance(time.Minute)
+		if _, err := b.Deregister(t.Context(), webJob, scheduler.DeregisterOptions{Purge: true, NoShutdownDelay: true}); err != nil {
 			t.Fatal(err)
 		}
-		b.after(time.Second)
-		if b.job("web") != nil || len(b.store.Snapshot().JobVersions(nil, web.Namespace, web.ID)) != 0 {
+		b.advance(time.Second)
+		if b.job("web") != nil || len(b.store.Snapshot().JobVersions(nil, webJob.Namespace, webJob.ID)) != 0 {
 			t.Error("the job is still there")
 		}
 		if got := b.allocs("web"); len(got) != 3 || got[0].DesiredStatus != "stop" || got[0].ClientStatus != "running" || !got[0].DesiredTransition.ShouldIgnoreShutdownDelay() {
 			t.Errorf("allocations %+v", got)
 		}
-		b.after(20 * time.Second)
+		b.advance(20 * time.Second)
 		if got := b.allocs("web"); len(got) != 0 {
 			t.Errorf("%d allocations have ended and are still there", len(got))
 		}
-		out, err := b.Deregister(t.Context(), web, scheduler.DeregisterOptions{})
+		out, err := b.Deregister(t.Context(), webJob, scheduler.DeregisterOptions{})
 		if err != nil || out.EvalID != "" || out.Index != 0 {
 			t.Errorf("stop of a job that is not there: %+v, %v", out, err)
 		}
@@ -155,13 +155,13 @@ func TestPurge(t *testing.T) {
 // complete and is not replaced.
 func TestMaxRunDuration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, forever)
+		b := newHarness(t, endlessAllocTimes)
 		b.register(batchJob(func(_ *api.Job, g *api.TaskGroup, _ *api.Task) { g.MaxRunDuration = new(4 * time.Second) }))
-		_, err := b.Report(t.Context(), scheduler.Report{AllocID: b.allocs("web")[0].ID, ClientStatus: "complete", ClientDescription: "allocation exceeded max_run_duration"})
+		_, err := b.Report(t.Context(), scheduler.AllocReport{AllocID: b.allocs("web")[0].ID, ClientStatus: "complete", ClientDescription: "allocation exceeded max_run_duration"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.after(time.Hour)
+		b.advance(time.Hour)
 		if got := b.allocs("web"); len(got) != 1 || got[0].ClientDescription != "allocation exceeded max_run_duration" || *b.job("web").Status != "dead" {
 			t.Errorf("%d allocations, %q, job %s", len(got), got[0].ClientDescription, *b.job("web").Status)
 		}
@@ -172,7 +172,7 @@ func TestMaxRunDuration(t *testing.T) {
 // healthy.
 func TestMissingDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, forever)
+		b := newHarness(t, endlessAllocTimes)
 		out := b.register(batchJob(func(_ *api.Job, _ *api.TaskGroup, task *api.Task) { task.Driver = "nope" }))
 		eval := b.store.Snapshot().Evaluation(nil, out.EvalID)
 		if eval.FailedTGAllocs["g"].ConstraintFiltered["missing drivers"] != 1 || len(b.allocs("web")) != 0 || *b.job("web").Status != "pending" {
@@ -182,14 +182,14 @@ func TestMissingDriver(t *testing.T) {
 		node.Drivers["nope"] = &api.DriverInfo{Detected: true, Healthy: true}
 		b.store.SetNode(t, node)
 		b.NodeChanged()
-		b.after(0)
+		b.advance(0)
 		if blocked := b.store.Snapshot().Evaluation(nil, eval.BlockedEval); len(b.allocs("web")) != 1 || blocked.Status != "complete" {
 			t.Errorf("%d allocations, evaluation %s", len(b.allocs("web")), blocked.Status)
 		}
 	})
 }
 
-func every(line string, edit func(*api.PeriodicConfig)) func(*api.Job, *api.TaskGroup, *api.Task) {
+func withCron(line string, edit func(*api.PeriodicConfig)) func(*api.Job, *api.TaskGroup, *api.Task) {
 	return func(j *api.Job, _ *api.TaskGroup, _ *api.Task) {
 		j.Periodic = &api.PeriodicConfig{Enabled: new(true), Spec: &line, SpecType: new("cron")}
 		if edit != nil {
@@ -198,7 +198,7 @@ func every(line string, edit func(*api.PeriodicConfig)) func(*api.Job, *api.Task
 	}
 }
 
-func (b *bench) children(id string) []string {
+func (b *harness) childIDs(id string) []string {
 	var ids []string
 	for _, j := range b.store.Snapshot().JobChildren(nil, "default", id) {
 		ids = append(ids, *j.ID)
@@ -210,15 +210,15 @@ func (b *bench) children(id string) []string {
 // RS-095: launches by schedule and by force; the parent stays running.
 func TestPeriodic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{Run: 150 * time.Second} })
-		out := b.register(batchJob(every("* * * * *", func(p *api.PeriodicConfig) { p.ProhibitOverlap = new(true) })))
+		b := newHarness(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{Run: 150 * time.Second} })
+		out := b.register(batchJob(withCron("* * * * *", func(p *api.PeriodicConfig) { p.ProhibitOverlap = new(true) })))
 		if out.EvalID != "" || *b.job("web").Status != "running" {
 			t.Errorf("registration %+v, job %s", out, *b.job("web").Status)
 		}
 		start := time.Now().Unix()
-		b.after(60*time.Second + time.Millisecond)
+		b.advance(60*time.Second + time.Millisecond)
 		want := []string{fmt.Sprintf("web/periodic-%d", start+60)}
-		if got := b.children("web"); !slices.Equal(got, want) {
+		if got := b.childIDs("web"); !slices.Equal(got, want) {
 			t.Errorf("after a minute %v, want %v", got, want)
 		}
 		child := b.job(want[0])
@@ -226,29 +226,29 @@ func TestPeriodic(t *testing.T) {
 			t.Errorf("child %+v", child)
 		}
 		// The child runs for two minutes and a half: two launches are skipped.
-		b.after(180 * time.Second)
-		if got := b.children("web"); len(got) != 2 {
+		b.advance(180 * time.Second)
+		if got := b.childIDs("web"); len(got) != 2 {
 			t.Errorf("after four minutes %v", got)
 		}
-		forced, err := b.ForceLaunch(t.Context(), web)
-		if err != nil || b.store.Snapshot().Evaluation(nil, forced.EvalID).TriggeredBy != "periodic-job" || len(b.children("web")) != 3 {
-			t.Errorf("forced: %+v, %v, children %v", forced, err, b.children("web"))
+		forced, err := b.ForceLaunch(t.Context(), webJob)
+		if err != nil || b.store.Snapshot().Evaluation(nil, forced.EvalID).TriggeredBy != "periodic-job" || len(b.childIDs("web")) != 3 {
+			t.Errorf("forced: %+v, %v, children %v", forced, err, b.childIDs("web"))
 		}
-		if _, err := b.ForceLaunch(t.Context(), web); err != nil || len(b.children("web")) != 4 {
-			t.Errorf("forced twice in a second: %v, children %v", err, b.children("web"))
+		if _, err := b.ForceLaunch(t.Context(), webJob); err != nil || len(b.childIDs("web")) != 4 {
+			t.Errorf("forced twice in a second: %v, children %v", err, b.childIDs("web"))
 		}
-		b.log.Say("stop")
-		if out, err := b.Deregister(t.Context(), web, scheduler.DeregisterOptions{}); err != nil || out.EvalID != "" {
+		b.transcript.Say("stop")
+		if out, err := b.Deregister(t.Context(), webJob, scheduler.DeregisterOptions{}); err != nil || out.EvalID != "" {
 			t.Errorf("stop of the parent: %+v, %v", out, err)
 		}
-		b.after(time.Hour)
-		if got := b.children("web"); len(got) != 4 || *b.job("web").Status != "dead" || *b.job(got[3]).Status != "dead" || b.allocs(got[3])[0].DesiredStatus != "run" {
+		b.advance(time.Hour)
+		if got := b.childIDs("web"); len(got) != 4 || *b.job("web").Status != "dead" || *b.job(got[3]).Status != "dead" || b.allocs(got[3])[0].DesiredStatus != "run" {
 			t.Errorf("an hour after the stop: %v, parent %s", got, *b.job("web").Status)
 		}
-		_, err = b.Evaluate(t.Context(), web, false)
-		b.refused(err, "can't evaluate periodic job")
-		_, err = b.ForceLaunch(t.Context(), scheduler.JobKey{Namespace: "default", ID: b.children("web")[0]})
-		b.refused(err, "can't force launch non-periodic job")
+		_, err = b.Evaluate(t.Context(), webJob, false)
+		b.expectRejection(err, "can't evaluate periodic job")
+		_, err = b.ForceLaunch(t.Context(), scheduler.JobKey{Namespace: "default", ID: b.childIDs("web")[0]})
+		b.expectRejection(err, "can't force launch non-periodic job")
 	})
 }
 
@@ -256,20 +256,20 @@ func TestPeriodic(t *testing.T) {
 func TestMissedLaunch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := schedtest.NewStore(t, schedtest.NewNode(1000))
-		config := scheduler.Config{NodeID: "node", Store: memory, Host: newHost(), Logger: hclog.NewNullLogger()}
-		if _, err := scheduler.New(config).Register(t.Context(), batchJob(every("*/10 * * * *", nil)), scheduler.RegisterOptions{}); err != nil {
+		config := scheduler.Config{NodeID: "node", Store: memory, Env: newTestEnv(), Logger: hclog.NewNullLogger()}
+		if _, err := scheduler.New(config).Register(t.Context(), batchJob(withCron("*/10 * * * *", nil)), scheduler.RegisterOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(65 * time.Minute)
-		b := &bench{t: t, store: memory, Scheduler: scheduler.New(config)}
+		b := &harness{t: t, store: memory, Scheduler: scheduler.New(config)}
 		b.node = &schedtest.Node{Store: memory, Scheduler: b.Scheduler}
-		b.start()
-		b.after(time.Second)
-		if got := b.children("web"); len(got) != 1 {
+		b.startLoops()
+		b.advance(time.Second)
+		if got := b.childIDs("web"); len(got) != 1 {
 			t.Errorf("six launches were missed, %v were made good", got)
 		}
-		b.after(6 * time.Minute)
-		if got := b.children("web"); len(got) != 2 {
+		b.advance(6 * time.Minute)
+		if got := b.childIDs("web"); len(got) != 2 {
 			t.Errorf("the next one is launched in time: %v", got)
 		}
 	})
@@ -278,7 +278,7 @@ func TestMissedLaunch(t *testing.T) {
 // RS-096: dispatch of a parameterized job.
 func TestDispatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, forever)
+		b := newHarness(t, endlessAllocTimes)
 		b.register(batchJob(func(j *api.Job, _ *api.TaskGroup, _ *api.Task) {
 			j.Meta = map[string]string{"a": "parent", "opt": "parent"}
 			j.ParameterizedJob = &api.ParameterizedJobConfig{Payload: "required", MetaRequired: []string{"req"}, MetaOptional: []string{"opt"}}
@@ -288,7 +288,7 @@ func TestDispatch(t *testing.T) {
 			if edit != nil {
 				edit(&r)
 			}
-			return b.Dispatch(t.Context(), web, r)
+			return b.Dispatch(t.Context(), webJob, r)
 		}
 		meta := map[string]string{"req": "1", "opt": "2"}
 		for _, c := range []struct {
@@ -304,7 +304,7 @@ func TestDispatch(t *testing.T) {
 			{"x", meta, func(r *scheduler.DispatchRequest) { r.Priority = 101 }, "dispatch job priority must be between [1, 100]"},
 		} {
 			_, err := dispatch(c.payload, c.meta, c.edit)
-			b.refused(err, c.want)
+			b.expectRejection(err, c.want)
 		}
 		prefixed := func(r *scheduler.DispatchRequest) { r.IDPrefix, r.IdempotencyToken, r.Priority = "p", "token", 7 }
 		out, err := dispatch("content", meta, prefixed)
@@ -327,99 +327,99 @@ func TestDispatch(t *testing.T) {
 			t.Errorf("the same token: %+v, %v", again, err)
 		}
 		_, err = b.Dispatch(t.Context(), scheduler.JobKey{Namespace: "default", ID: "nope"}, scheduler.DispatchRequest{})
-		b.refused(err, "parameterized job not found")
+		b.expectRejection(err, "parameterized job not found")
 		_, err = b.Dispatch(t.Context(), scheduler.JobKey{Namespace: "default", ID: out.JobID}, scheduler.DispatchRequest{})
-		b.refused(err, fmt.Sprintf("Specified job %q is not a parameterized job", out.JobID))
-		if _, err := b.Deregister(t.Context(), web, scheduler.DeregisterOptions{}); err != nil {
+		b.expectRejection(err, fmt.Sprintf("Specified job %q is not a parameterized job", out.JobID))
+		if _, err := b.Deregister(t.Context(), webJob, scheduler.DeregisterOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		_, err = dispatch("x", meta, nil)
-		b.refused(err, `Specified job "web" is stopped`)
+		b.expectRejection(err, `Specified job "web" is stopped`)
 	})
 }
 
 func TestRevertScaleAndStable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, forever)
+		b := newHarness(t, endlessAllocTimes)
 		revert := func(id string, version uint64, prior *uint64) error {
 			_, err := b.Revert(t.Context(), scheduler.JobKey{Namespace: "default", ID: id}, version, prior)
 			return err
 		}
 		b.register(serviceJob(nil))
-		b.refused(func() error {
-			_, err := b.Scale(t.Context(), web, scheduler.ScaleRequest{Group: "g", Count: new(int64(1))})
+		b.expectRejection(func() error {
+			_, err := b.Scale(t.Context(), webJob, scheduler.ScaleRequest{Group: "g", Count: new(int64(1))})
 			return err
 		}(), "job scaling blocked due to active deployment")
-		b.after(time.Minute)
-		b.register(serviceJob(env("1")))
-		b.after(time.Minute)
-		b.refused(revert("nope", 0, nil), `job "nope" not found`)
-		b.refused(revert("web", 1, nil), "can't revert to current version")
-		b.refused(revert("web", 9, nil), `job "web" in namespace "default" at version 9 not found`)
-		b.refused(revert("web", 0, new(uint64(4))), "Current job has version 1; enforcing version 4")
+		b.advance(time.Minute)
+		b.register(serviceJob(withEnv("1")))
+		b.advance(time.Minute)
+		b.expectRejection(revert("nope", 0, nil), `job "nope" not found`)
+		b.expectRejection(revert("web", 1, nil), "can't revert to current version")
+		b.expectRejection(revert("web", 9, nil), `job "web" in namespace "default" at version 9 not found`)
+		b.expectRejection(revert("web", 0, new(uint64(4))), "Current job has version 1; enforcing version 4")
 		if err := revert("web", 0, new(uint64(1))); err != nil || *b.job("web").Version != 2 || b.job("web").TaskGroups[0].Tasks[0].Env["V"] != "0" || *b.job("web").Stable {
 			t.Errorf("reverted: %v, %+v", err, b.job("web"))
 		}
-		b.after(time.Minute)
+		b.advance(time.Minute)
 
 		scale := func(r scheduler.ScaleRequest) error {
-			_, err := b.Scale(t.Context(), web, r)
+			_, err := b.Scale(t.Context(), webJob, r)
 			return err
 		}
-		b.refused(scale(scheduler.ScaleRequest{Group: "nope", Count: new(int64(1))}), `task group "nope" specified for scaling does not exist in job`)
+		b.expectRejection(scale(scheduler.ScaleRequest{Group: "nope", Count: new(int64(1))}), `task group "nope" specified for scaling does not exist in job`)
 		if err := scale(scheduler.ScaleRequest{Group: "g", Message: "only said"}); err != nil || *b.job("web").Version != 2 {
 			t.Errorf("an event without a count: %v, version %d", err, *b.job("web").Version)
 		}
 		if err := scale(scheduler.ScaleRequest{Group: "g", Count: new(int64(1))}); err != nil || *b.job("web").TaskGroups[0].Count != 1 {
 			t.Errorf("scaled: %v", err)
 		}
-		b.after(time.Minute)
+		b.advance(time.Minute)
 		live := 0
 		for _, a := range b.allocs("web") {
 			if a.DesiredStatus == "run" {
 				live++
 			}
 		}
-		if events := b.store.Snapshot().ScalingEvents(nil, web.Namespace, web.ID)["g"]; live != 1 || len(events) != 2 || events[0].PreviousCount != 3 || events[0].EvalID == nil {
+		if events := b.store.Snapshot().ScalingEvents(nil, webJob.Namespace, webJob.ID)["g"]; live != 1 || len(events) != 2 || events[0].PreviousCount != 3 || events[0].EvalID == nil {
 			t.Errorf("%d are wanted, events %+v", live, events)
 		}
-		if _, err := b.SetStable(t.Context(), web, 3, false); err != nil || *b.job("web").Stable {
+		if _, err := b.SetStable(t.Context(), webJob, 3, false); err != nil || *b.job("web").Stable {
 			t.Errorf("marked as not stable: %v", err)
 		}
-		_, err := b.SetStable(t.Context(), web, 30, true)
-		b.refused(err, `job "web" in namespace "default" at version 30 not found`)
+		_, err := b.SetStable(t.Context(), webJob, 30, true)
+		b.expectRejection(err, `job "web" in namespace "default" at version 30 not found`)
 	})
 }
 
 func TestDeploymentVerbs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, healthyAfter(time.Hour)) // no allocation becomes healthy unless the test sets its health
-		slow := rolling(func(u *api.UpdateStrategy) { u.ProgressDeadline, u.HealthyDeadline = new(2*time.Hour), new(time.Hour) })
+		b := newHarness(t, healthyAfterTimes(time.Hour)) // no allocation becomes healthy unless the test sets its health
+		slow := withRollingUpdate(func(u *api.UpdateStrategy) { u.ProgressDeadline, u.HealthyDeadline = new(2*time.Hour), new(time.Hour) })
 		b.register(serviceJob(slow))
-		b.after(time.Second)
-		latest := func() *api.Deployment { return b.store.Snapshot().LatestDeployment(nil, web.Namespace, web.ID) }
+		b.advance(time.Second)
+		latest := func() *api.Deployment { return b.store.Snapshot().LatestDeployment(nil, webJob.Namespace, webJob.ID) }
 		ids := []string{b.allocs("web")[0].ID, b.allocs("web")[1].ID, b.allocs("web")[2].ID}
 		if _, err := b.SetAllocHealth(t.Context(), latest().ID, ids, nil); err != nil || latest().Status != "successful" {
 			t.Errorf("health set: %v, %s", err, latest().Status)
 		}
 		_, err := b.FailDeployment(t.Context(), latest().ID)
-		b.refused(err, "can't fail terminal deployment")
+		b.expectRejection(err, "can't fail terminal deployment")
 		_, err = b.PauseDeployment(t.Context(), "nope", true)
-		b.refused(err, "deployment not found")
+		b.expectRejection(err, "deployment not found")
 		_, err = b.PromoteDeployment(t.Context(), latest().ID, nil)
-		b.refused(err, "can't promote terminal deployment")
+		b.expectRejection(err, "can't promote terminal deployment")
 
-		b.register(serviceJob(edits(slow, env("1"))))
-		b.after(time.Second)
+		b.register(serviceJob(combineEdits(slow, withEnv("1"))))
+		b.advance(time.Second)
 		_, err = b.PromoteDeployment(t.Context(), latest().ID, nil)
-		b.refused(err, "no canaries to promote")
+		b.expectRejection(err, "no canaries to promote")
 		if _, err := b.PauseDeployment(t.Context(), latest().ID, true); err != nil || latest().StatusDescription != "Deployment is paused" {
 			t.Errorf("paused: %v, %s", err, latest().StatusDescription)
 		}
 		if _, err := b.SetAllocHealth(t.Context(), latest().ID, []string{b.allocs("web")[3].ID}, nil); err != nil {
 			t.Fatal(err)
 		}
-		b.after(time.Minute)
+		b.advance(time.Minute)
 		if n := len(b.allocs("web")); n != 4 {
 			t.Errorf("%d allocations while the deployment is paused", n)
 		}
@@ -436,11 +436,11 @@ func TestDeploymentVerbs(t *testing.T) {
 // A deployment without progress fails at its deadline; each newly healthy
 // allocation extends the deadline.
 func TestProgressDeadline(t *testing.T) {
-	deadline := rolling(func(u *api.UpdateStrategy) {
+	deadline := withRollingUpdate(func(u *api.UpdateStrategy) {
 		u.ProgressDeadline, u.HealthyDeadline = new(2*time.Minute), new(time.Minute)
 	})
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, func(a *api.Allocation) schedtest.AllocTimes {
+		b := newHarness(t, func(a *api.Allocation) schedtest.AllocTimes {
 			switch a.Name {
 			case "web.g[0]":
 				return schedtest.AllocTimes{Healthy: 110 * time.Second}
@@ -449,13 +449,13 @@ func TestProgressDeadline(t *testing.T) {
 			}
 		})
 		b.register(serviceJob(deadline))
-		b.after(200 * time.Second)
-		d := b.store.Snapshot().LatestDeployment(nil, web.Namespace, web.ID)
+		b.advance(200 * time.Second)
+		d := b.store.Snapshot().LatestDeployment(nil, webJob.Namespace, webJob.ID)
 		if d.Status != "running" {
 			t.Errorf("deployment %s after 200 s", d.Status)
 		}
-		b.after(31 * time.Second)
-		d = b.store.Snapshot().LatestDeployment(nil, web.Namespace, web.ID)
+		b.advance(31 * time.Second)
+		d = b.store.Snapshot().LatestDeployment(nil, webJob.Namespace, webJob.ID)
 		if d.Status != "failed" || d.StatusDescription != "Failed due to progress deadline" {
 			t.Errorf("deployment %s: %s", d.Status, d.StatusDescription)
 		}
@@ -464,41 +464,41 @@ func TestProgressDeadline(t *testing.T) {
 
 // RS-097 and 15.2: records of running allocations and needed records are kept;
 // other records are deleted by age, or at once on request.
-func TestCollection(t *testing.T) {
+func TestGarbageCollection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, func(a *api.Allocation) schedtest.AllocTimes {
+		b := newHarness(t, func(a *api.Allocation) schedtest.AllocTimes {
 			if a.JobID == "work" {
 				return schedtest.AllocTimes{Run: time.Second, Linger: 10 * time.Hour}
 			}
 			return schedtest.AllocTimes{}
 		})
 		b.register(serviceJob(nil))
-		b.after(time.Minute)
-		b.register(serviceJob(env("1")))
+		b.advance(time.Minute)
+		b.register(serviceJob(withEnv("1")))
 		b.register(batchJob(func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.ID = new("work") }))
-		b.after(time.Minute)
+		b.advance(time.Minute)
 		if got := len(b.allocs("web")); got != 6 {
 			t.Fatalf("%d allocations of web", got)
 		}
-		b.after(50 * time.Minute)
+		b.advance(50 * time.Minute)
 		if got := len(b.allocs("web")); got != 6 {
 			t.Errorf("%d allocations of web before an hour has passed", got)
 		}
-		b.after(20 * time.Minute)
+		b.advance(20 * time.Minute)
 		if got := b.allocs("web"); len(got) != 3 || got[0].DesiredStatus != "run" {
 			t.Errorf("%d allocations of web after an hour", len(got))
 		}
-		b.after(8 * time.Hour)
+		b.advance(8 * time.Hour)
 		if _, err := b.CollectGarbage(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if b.job("work") == nil || len(b.allocs("work")) != 1 {
 			t.Error("a job was removed though its runner is at work")
 		}
-		if d := b.store.Snapshot().DeploymentsByJob(nil, web.Namespace, web.ID); len(d) != 1 {
+		if d := b.store.Snapshot().DeploymentsByJob(nil, webJob.Namespace, webJob.ID); len(d) != 1 {
 			t.Errorf("%d deployments are kept", len(d))
 		}
-		b.after(3 * time.Hour) // ended less than four hours ago
+		b.advance(3 * time.Hour) // ended less than four hours ago
 		if b.job("work") == nil {
 			t.Error("a job was removed before its time")
 		}
@@ -513,9 +513,9 @@ func TestCollection(t *testing.T) {
 
 // A change that the store refuses has no effect. The scheduler retries its own
 // changes until the store accepts them.
-func TestStoreFaults(t *testing.T) {
+func TestRetryAfterStoreErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{Run: time.Second, Fail: true} })
+		b := newHarness(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{Run: time.Second, Fail: true} })
 		var full atomic.Bool
 		synctest.Wait()
 		b.store.Fault = func() error {
@@ -527,18 +527,18 @@ func TestStoreFaults(t *testing.T) {
 		b.register(batchJob(func(_ *api.Job, g *api.TaskGroup, _ *api.Task) {
 			g.ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(1), Interval: new(time.Hour), Delay: new(10 * time.Second), DelayFunction: new("constant"), Unlimited: new(false)}
 		}))
-		b.after(5 * time.Second)
+		b.advance(5 * time.Second)
 		full.Store(true)
-		before := b.log.String()
+		before := b.transcript.String()
 		if _, err := b.Register(t.Context(), serviceJob(func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.ID = new("other") }), scheduler.RegisterOptions{}); !errors.Is(err, schedtest.ErrFault) {
 			t.Errorf("error %v", err)
 		}
-		b.after(time.Minute)
-		if after := b.log.String(); after != before {
+		b.advance(time.Minute)
+		if after := b.transcript.String(); after != before {
 			t.Errorf("something has changed:\n%s", strings.TrimPrefix(after, before))
 		}
 		full.Store(false)
-		b.after(5 * time.Second)
+		b.advance(5 * time.Second)
 		if got := b.allocs("web"); len(got) != 2 || got[0].NextAllocation != got[1].ID {
 			t.Errorf("%d allocations when there is room on the disk again", len(got))
 		}
@@ -550,23 +550,23 @@ func TestStoreFaults(t *testing.T) {
 func TestRecoverJob(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := schedtest.NewStore(t, schedtest.NewNode(1000))
-		config := scheduler.Config{NodeID: "node", Store: memory, Host: newHost(), Logger: hclog.NewNullLogger()}
+		config := scheduler.Config{NodeID: "node", Store: memory, Env: newTestEnv(), Logger: hclog.NewNullLogger()}
 		if _, err := scheduler.New(config).Register(t.Context(), serviceJob(nil), scheduler.RegisterOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		_, err := memory.Update(t.Context(), func(tx *store.Txn) error {
-			version := *tx.Job(nil, web.Namespace, web.ID)
-			tx.DeleteJob(web.Namespace, web.ID)
+			version := *tx.Job(nil, webJob.Namespace, webJob.ID)
+			tx.DeleteJob(webJob.Namespace, webJob.ID)
 			tx.PutJobVersion(&version)
 			return nil
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		b := &bench{t: t, store: memory, Scheduler: scheduler.New(config)}
+		b := &harness{t: t, store: memory, Scheduler: scheduler.New(config)}
 		b.node = &schedtest.Node{Store: memory, Scheduler: b.Scheduler}
-		b.start()
-		b.after(time.Minute)
+		b.startLoops()
+		b.advance(time.Minute)
 		if job := b.job("web"); job == nil || *job.Version != 0 || *job.Status != "running" {
 			t.Errorf("job %+v", job)
 		}
@@ -581,15 +581,15 @@ func TestRecoverJob(t *testing.T) {
 // A dry run returns the changes and makes none.
 func TestDryRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, forever)
+		b := newHarness(t, endlessAllocTimes)
 		b.register(serviceJob(nil))
-		b.after(time.Minute)
-		before := b.log.String()
-		out, _, err := b.DryRun(serviceJob(env("1")))
+		b.advance(time.Minute)
+		before := b.transcript.String()
+		out, _, err := b.DryRun(serviceJob(withEnv("1")))
 		if err != nil || out.Eval.PlanAnnotations.DesiredTGUpdates["g"].DestructiveUpdate != 1 {
 			t.Errorf("dry run %+v, %v", out.Eval, err)
 		}
-		if b.log.String() != before {
+		if b.transcript.String() != before {
 			t.Error("a dry run has changed something")
 		}
 	})
@@ -609,7 +609,7 @@ func TestStopOfABatchAllocation(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				b := newBench(t, forever)
+				b := newHarness(t, endlessAllocTimes)
 				b.register(batchJob(nil))
 				synctest.Wait()
 				stopped := b.allocs("web")[0]

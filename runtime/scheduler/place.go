@@ -65,13 +65,13 @@ func (e *GroupError) Unwrap() error { return e.Err }
 
 // filteredError means that the node cannot run a group even when it is empty.
 type filteredError struct {
-	constraint string // the constraint as metrics name it
+	constraint string // name of the constraint in the placement metrics
 	error
 }
 
 // exhaustedError means that the node has too few free resources.
 type exhaustedError struct {
-	dimension string // the dimension as metrics name it
+	dimension string // name of the resource in the placement metrics
 	error
 }
 
@@ -82,7 +82,7 @@ type exhaustedError struct {
 //
 // No two allocations of the job have the same port.
 func Place(job *api.Job, node Node, host Env) ([]*api.Allocation, error) {
-	if err := eligible(job, node); err != nil {
+	if err := checkEligible(job, node); err != nil {
 		return nil, err
 	}
 	p := newPlacement(job, node, host, NewNodeUsage(node))
@@ -95,7 +95,7 @@ func Place(job *api.Job, node Node, host Env) ([]*api.Allocation, error) {
 	var allocs []*api.Allocation
 	var errs []error
 	for _, g := range job.TaskGroups {
-		placed, err := p.group(g, total)
+		placed, err := p.placeGroup(g, total)
 		if err != nil {
 			errs = append(errs, &GroupError{*g.Name, err})
 		}
@@ -109,30 +109,30 @@ func Place(job *api.Job, node Node, host Env) ([]*api.Allocation, error) {
 
 // placement places allocations of one job version.
 type placement struct {
-	job    *api.Job
-	node   Node
-	host   Env
-	now    time.Time
-	evalID string
-	room   *NodeUsage
-	static map[int]bool
+	job         *api.Job
+	node        Node
+	env         Env
+	now         time.Time
+	evalID      string
+	nodeUsage   *NodeUsage
+	staticPorts map[int]bool
 
 	// The next fields belong to the allocation that is being placed.
-	seat   slotKey
-	chosen map[int]bool
+	slot        slotKey
+	chosenPorts map[int]bool
 }
 
 func newPlacement(job *api.Job, node Node, host Env, room *NodeUsage) *placement {
-	return &placement{job: job, node: node, host: host, room: room, static: staticPorts(job)}
+	return &placement{job: job, node: node, env: host, nodeUsage: room, staticPorts: staticPorts(job)}
 }
 
-func (p *placement) group(g *api.TaskGroup, total int) ([]*api.Allocation, error) {
-	if err := feasible(p.job, g, p.node, total, *g.Count); err != nil {
+func (p *placement) placeGroup(g *api.TaskGroup, total int) ([]*api.Allocation, error) {
+	if err := checkFeasible(p.job, g, p.node, total, *g.Count); err != nil {
 		return nil, err
 	}
 	var allocs []*api.Allocation
 	for i := range *g.Count {
-		alloc, err := p.instance(g, allocName(p.job, g, i))
+		alloc, err := p.placeAlloc(g, allocName(p.job, g, i))
 		if err != nil {
 			return nil, err
 		}
@@ -145,19 +145,19 @@ func allocName(job *api.Job, g *api.TaskGroup, i int) string {
 	return *job.ID + "." + *g.Name + "[" + strconv.Itoa(i) + "]"
 }
 
-// instance creates an allocation and reserves its resources.
-func (p *placement) instance(g *api.TaskGroup, name string) (*api.Allocation, error) {
-	p.seat = slotKey{*p.job.Namespace, *p.job.ID, name}
-	if err := p.room.take(p.seat, needOf(g)); err != nil {
+// placeAlloc creates an allocation and reserves its resources.
+func (p *placement) placeAlloc(g *api.TaskGroup, name string) (*api.Allocation, error) {
+	p.slot = slotKey{*p.job.Namespace, *p.job.ID, name}
+	if err := p.nodeUsage.checkFits(p.slot, groupDemand(g)); err != nil {
 		return nil, err
 	}
-	resources, err := p.resources(g)
+	resources, err := p.assignResources(g)
 	if err != nil {
 		return nil, err
 	}
 	now := p.now.UnixNano()
 	alloc := &api.Allocation{
-		ID:                 p.host.NewID(),
+		ID:                 p.env.NewID(),
 		EvalID:             p.evalID,
 		Name:               name,
 		Namespace:          *p.job.Namespace,
@@ -179,6 +179,6 @@ func (p *placement) instance(g *api.TaskGroup, name string) (*api.Allocation, er
 		ModifyTime: now,
 	}
 	alloc.Resources, alloc.TaskResources = legacyResources(resources)
-	p.room.Put(alloc)
+	p.nodeUsage.Put(alloc)
 	return alloc, nil
 }

@@ -16,16 +16,16 @@ import (
 )
 
 // A fixture is a job with one group of one task.
-type fixture struct {
+type jobFixture struct {
 	job   *api.Job
 	group *api.TaskGroup
 	task  *api.Task
 }
 
-func newFixture(edit func(*fixture)) *fixture {
+func newJobFixture(edit func(*jobFixture)) *jobFixture {
 	task := &api.Task{Name: "t", Driver: "d"}
 	group := &api.TaskGroup{Name: new("g"), Tasks: []*api.Task{task}}
-	f := &fixture{&api.Job{ID: new("j"), TaskGroups: []*api.TaskGroup{group}}, group, task}
+	f := &jobFixture{&api.Job{ID: new("j"), TaskGroups: []*api.TaskGroup{group}}, group, task}
 	edit(f)
 	model.Canonicalize(f.job)
 	return f
@@ -42,8 +42,8 @@ func testNode() Node {
 	}
 }
 
-// testHost counts ids, and starts every search for a port at the first one.
-func testHost(inUse ...int) Env {
+// testEnv counts ids, and starts every search for a port at the first one.
+func testEnv(inUse ...int) Env {
 	ids := 0
 	return Env{
 		NewID:    func() string { ids++; return fmt.Sprintf("id-%d", ids) },
@@ -54,7 +54,7 @@ func testHost(inUse ...int) Env {
 }
 
 func TestPlace(t *testing.T) {
-	f := newFixture(func(f *fixture) {
+	f := newJobFixture(func(f *jobFixture) {
 		f.group.Count = new(2)
 		f.group.Networks = []*api.NetworkResource{{
 			DynamicPorts:  []api.Port{{Label: "http", To: -1}, {Label: "rpc", To: 80}},
@@ -64,7 +64,7 @@ func TestPlace(t *testing.T) {
 		f.group.Tasks = append(f.group.Tasks, &api.Task{Name: "u", Driver: "d"})
 		f.job.TaskGroups = append(f.job.TaskGroups, &api.TaskGroup{Name: new("h"), Tasks: []*api.Task{{Name: "t", Driver: "d"}}})
 	})
-	allocs, err := Place(f.job, testNode(), testHost(20000))
+	allocs, err := Place(f.job, testNode(), testEnv(20000))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,86 +109,86 @@ func TestPlace(t *testing.T) {
 }
 
 func TestPlaceRefuses(t *testing.T) {
-	constraint := func(left, operand, right string) func(*fixture) {
-		return func(f *fixture) { f.group.Constraints = []*api.Constraint{api.NewConstraint(left, operand, right)} }
+	constraint := func(left, operand, right string) func(*jobFixture) {
+		return func(f *jobFixture) { f.group.Constraints = []*api.Constraint{api.NewConstraint(left, operand, right)} }
 	}
 	static := func(port int) *api.NetworkResource {
 		return &api.NetworkResource{ReservedPorts: []api.Port{{Label: "web", Value: port}}}
 	}
 	for _, c := range []struct {
 		name string
-		edit func(*fixture)
+		edit func(*jobFixture)
 		want string // empty if the job can be placed
 	}{
-		{"a datacenter by pattern", func(f *fixture) { f.job.Datacenters = []string{"x", "d*1"} }, ""},
-		{"another datacenter", func(f *fixture) { f.job.Datacenters = []string{"dc2"} }, `job "j": datacenters ["dc2"]: this node is in datacenter "dc1"`},
-		{"the pool of all", func(f *fixture) { f.job.NodePool = new("all") }, ""},
-		{"another pool", func(f *fixture) { f.job.NodePool = new("gpu") }, `job "j": node_pool "gpu": this node is in pool "default"`},
+		{"a datacenter by pattern", func(f *jobFixture) { f.job.Datacenters = []string{"x", "d*1"} }, ""},
+		{"another datacenter", func(f *jobFixture) { f.job.Datacenters = []string{"dc2"} }, `job "j": datacenters ["dc2"]: this node is in datacenter "dc1"`},
+		{"the pool of all", func(f *jobFixture) { f.job.NodePool = new("all") }, ""},
+		{"another pool", func(f *jobFixture) { f.job.NodePool = new("gpu") }, `job "j": node_pool "gpu": this node is in pool "default"`},
 		{"a constraint that holds", constraint("${attr.kernel.name}", "=", "linux"), ""},
 		{"a constraint that does not hold", constraint("${attr.kernel.name}", "=", "windows"), `group "g": constraint "${attr.kernel.name} = windows" does not hold: ${attr.kernel.name} is "linux" here`},
 		{"a constraint on nothing", constraint("${attr.nope}", "is_set", ""), `group "g": constraint "${attr.nope} is_set" does not hold: ${attr.nope} is not set here`},
 		{"a constraint on meta", constraint("${meta.rack}", "regexp", "^r"), ""},
 		{"a constraint against a reference", constraint("${node.unique.name}", "!=", "${node.unique.id}"), ""},
 		{"a constraint on an empty class", constraint("${node.class}", "is_set", ""), ""},
-		{"a constraint on the pool and the datacenter", func(f *fixture) {
+		{"a constraint on the pool and the datacenter", func(f *jobFixture) {
 			f.job.Constraints = []*api.Constraint{api.NewConstraint("${node.pool}", "=", "default"), api.NewConstraint("${node.datacenter}", "=", "dc1")}
 		}, ""},
 		{"a constraint on a device", constraint("${device.model}", "is_set", ""), `group "g": constraint "${device.model} is_set" does not hold: ${device.model} is not set here`},
-		{"constraints on the job and on a task", func(f *fixture) {
+		{"constraints on the job and on a task", func(f *jobFixture) {
 			f.job.Constraints = []*api.Constraint{api.NewConstraint("${meta.a}", "is_set", "")}
 			f.task.Constraints = []*api.Constraint{api.NewConstraint("${meta.b}", "is_set", "")}
 		}, "group \"g\": constraint \"${meta.a} is_set\" does not hold: ${meta.a} is not set here\nconstraint \"${meta.b} is_set\" does not hold: ${meta.b} is not set here"},
-		{"a service of consul", func(f *fixture) { f.group.Services = []*api.Service{{}} },
+		{"a service of consul", func(f *jobFixture) { f.group.Services = []*api.Service{{}} },
 			`group "g": constraint "${attr.consul.version} semver >= 1.8.0" does not hold: ${attr.consul.version} is not set here; a service is registered with Consul unless it says provider = "nomad"`},
 
-		{"a signal that there is not", func(f *fixture) { f.task.KillSignal = "SIGFOO" },
+		{"a signal that there is not", func(f *jobFixture) { f.task.KillSignal = "SIGFOO" },
 			`group "g": constraint "${attr.os.signals} set_contains SIGFOO" does not hold: ${attr.os.signals} is not set here; it follows from the kill_signal or change_signal of a task`},
 
 		{"distinct_hosts, once", constraint("", "distinct_hosts", ""), ""},
-		{"distinct_hosts, twice", func(f *fixture) { f.group.Count = new(2); constraint("", "distinct_hosts", "yes")(f) },
+		{"distinct_hosts, twice", func(f *jobFixture) { f.group.Count = new(2); constraint("", "distinct_hosts", "yes")(f) },
 			`group "g": constraint "distinct_hosts yes" allows 1 on one node, not 2`},
-		{"distinct_hosts, switched off", func(f *fixture) { f.group.Count = new(2); constraint("", "distinct_hosts", "false")(f) }, ""},
-		{"distinct_hosts of the job", func(f *fixture) {
+		{"distinct_hosts, switched off", func(f *jobFixture) { f.group.Count = new(2); constraint("", "distinct_hosts", "false")(f) }, ""},
+		{"distinct_hosts of the job", func(f *jobFixture) {
 			f.job.Constraints = []*api.Constraint{{Operand: "distinct_hosts"}}
 			f.group.Count = new(2)
 		}, `group "g": constraint "distinct_hosts" allows 1 on one node, not 2`},
-		{"distinct_property, as often as allowed", func(f *fixture) {
+		{"distinct_property, as often as allowed", func(f *jobFixture) {
 			f.group.Count = new(2)
 			constraint("${meta.rack}", "distinct_property", "2")(f)
 		}, ""},
-		{"distinct_property, too often", func(f *fixture) {
+		{"distinct_property, too often", func(f *jobFixture) {
 			f.group.Count = new(2)
 			constraint("${meta.rack}", "distinct_property", "")(f)
 		}, `group "g": constraint "${meta.rack} distinct_property" allows 1 on one node, not 2`},
 		{"distinct_property of nothing", constraint("${meta.nope}", "distinct_property", ""), `group "g": constraint "${meta.nope} distinct_property" does not hold: ${meta.nope} is not set here`},
 
-		{"a static port", func(f *fixture) { f.group.Networks = []*api.NetworkResource{static(8080)} }, ""},
-		{"a static port in use", func(f *fixture) { f.group.Networks = []*api.NetworkResource{static(80)} },
+		{"a static port", func(f *jobFixture) { f.group.Networks = []*api.NetworkResource{static(8080)} }, ""},
+		{"a static port in use", func(f *jobFixture) { f.group.Networks = []*api.NetworkResource{static(80)} },
 			`group "g": port "web": reserved port collision web=80: something listens there. Stop it, or leave out static`},
-		{"a static port, twice", func(f *fixture) { f.group.Count, f.group.Networks = new(2), []*api.NetworkResource{static(8080)} },
+		{"a static port, twice", func(f *jobFixture) { f.group.Count, f.group.Networks = new(2), []*api.NetworkResource{static(8080)} },
 			`group "g": port "web": another allocation of this job has the static port 8080 on this node: leave out static, or lower the count`},
-		{"a port that is none", func(f *fixture) { f.group.Networks = []*api.NetworkResource{static(-1)} }, `group "g": port "web": -1 is not between 1 and 65535`},
-		{"a static port of a task", func(f *fixture) { f.task.Resources = &api.Resources{Networks: []*api.NetworkResource{static(80)}} },
+		{"a port that is none", func(f *jobFixture) { f.group.Networks = []*api.NetworkResource{static(-1)} }, `group "g": port "web": -1 is not between 1 and 65535`},
+		{"a static port of a task", func(f *jobFixture) { f.task.Resources = &api.Resources{Networks: []*api.NetworkResource{static(80)}} },
 			`group "g": task "t": port "web": reserved port collision web=80: something listens there. Stop it, or leave out static`},
-		{"a network of the host that is not there", func(f *fixture) {
+		{"a network of the host that is not there", func(f *jobFixture) {
 			f.group.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "a", HostNetwork: "zz"}}}}
 		}, `group "g": port "a": missing host network "zz": there is only the network "default"`},
-		{"ports of the second network", func(f *fixture) { f.group.Networks = []*api.NetworkResource{{}, static(80)} }, ""},
+		{"ports of the second network", func(f *jobFixture) { f.group.Networks = []*api.NetworkResource{{}, static(80)} }, ""},
 
-		{"all the memory", func(f *fixture) { f.task.Resources = &api.Resources{MemoryMB: new(1000)} }, ""},
-		{"more than the memory", func(f *fixture) { f.task.Resources = &api.Resources{MemoryMB: new(600)}; f.group.Count = new(2) },
+		{"all the memory", func(f *jobFixture) { f.task.Resources = &api.Resources{MemoryMB: new(1000)} }, ""},
+		{"more than the memory", func(f *jobFixture) { f.task.Resources = &api.Resources{MemoryMB: new(600)}; f.group.Count = new(2) },
 			`group "g": memory exhausted: an allocation needs 600 MB and 400 MB are left on this node: ask for less in the resources of its tasks, or lower the count`},
-		{"tasks that run one after the other", func(f *fixture) {
+		{"tasks that run one after the other", func(f *jobFixture) {
 			f.task.Resources = &api.Resources{MemoryMB: new(600)}
 			for _, hook := range []string{"prestart", "poststop"} {
 				f.group.Tasks = append(f.group.Tasks, &api.Task{Name: hook, Driver: "d", Lifecycle: &api.TaskLifecycle{Hook: hook}, Resources: &api.Resources{MemoryMB: new(600)}})
 			}
 		}, ""},
-		{"a sidecar that runs beside them", func(f *fixture) {
+		{"a sidecar that runs beside them", func(f *jobFixture) {
 			f.task.Resources = &api.Resources{MemoryMB: new(600)}
 			f.group.Tasks = append(f.group.Tasks, &api.Task{Name: "s", Driver: "d", Lifecycle: &api.TaskLifecycle{Hook: "prestart", Sidecar: true}, Resources: &api.Resources{MemoryMB: new(600)}})
 		}, `group "g": memory exhausted: an allocation needs 1200 MB and 1000 MB are left on this node: ask for less in the resources of its tasks, or lower the count`},
-		{"every group that does not fit is named", func(f *fixture) {
+		{"every group that does not fit is named", func(f *jobFixture) {
 			constraint("${meta.a}", "is_set", "")(f)
 			f.job.TaskGroups = append(f.job.TaskGroups, &api.TaskGroup{Name: new("h"), Networks: []*api.NetworkResource{static(80)}, Tasks: []*api.Task{{Name: "t", Driver: "d"}}})
 		}, "group \"g\": constraint \"${meta.a} is_set\" does not hold: ${meta.a} is not set here\ngroup \"h\": port \"web\": reserved port collision web=80: something listens there. Stop it, or leave out static"},
@@ -196,7 +196,7 @@ func TestPlaceRefuses(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			node := testNode()
 			node.Attributes["memory.totalbytes"] = "1048576000"
-			allocs, err := Place(newFixture(c.edit).job, node, testHost(80))
+			allocs, err := Place(newJobFixture(c.edit).job, node, testEnv(80))
 			got := ""
 			if err != nil {
 				got = err.Error()
@@ -212,8 +212,8 @@ func TestPlaceRefuses(t *testing.T) {
 }
 
 func TestPlaceNamesTheGroup(t *testing.T) {
-	f := newFixture(func(f *fixture) { f.group.Constraints = []*api.Constraint{api.NewConstraint("a", "=", "b")} })
-	_, err := Place(f.job, testNode(), testHost())
+	f := newJobFixture(func(f *jobFixture) { f.group.Constraints = []*api.Constraint{api.NewConstraint("a", "=", "b")} })
+	_, err := Place(f.job, testNode(), testEnv())
 	var group *GroupError
 	if !errors.As(err, &group) || group.Group != "g" {
 		t.Errorf("error %v does not lead to the group", err)
@@ -222,10 +222,12 @@ func TestPlaceNamesTheGroup(t *testing.T) {
 
 // The search for a dynamic port can start anywhere and checks every port once.
 func TestDynamicPortSearch(t *testing.T) {
-	port := func(f *fixture) { f.group.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "a"}}}} }
-	host := testHost(MaxDynamicPort)
+	port := func(f *jobFixture) {
+		f.group.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "a"}}}}
+	}
+	host := testEnv(MaxDynamicPort)
 	host.Pick = func(n int) int { return n - 1 }
-	allocs, err := Place(newFixture(port).job, testNode(), host)
+	allocs, err := Place(newJobFixture(port).job, testNode(), host)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +237,7 @@ func TestDynamicPortSearch(t *testing.T) {
 
 	asked := 0
 	host.PortFree = func(int) bool { asked++; return false }
-	_, err = Place(newFixture(port).job, testNode(), host)
+	_, err = Place(newJobFixture(port).job, testNode(), host)
 	if err == nil || !strings.Contains(err.Error(), "no port between 20000 and 32000 is free") {
 		t.Errorf("error %v", err)
 	}
@@ -244,12 +246,12 @@ func TestDynamicPortSearch(t *testing.T) {
 	}
 
 	node := NodeOf(&api.Node{NodeResources: &api.NodeResources{MinDynamicPort: 30000, MaxDynamicPort: 30001}})
-	p := newPlacement(newFixture(port).job, node, testHost(30000), NewNodeUsage(node))
-	p.chosen = make(map[int]bool)
-	if got, err := p.takeDynamic(api.Port{HostNetwork: "default"}); err != nil || got != 30001 {
+	p := newPlacement(newJobFixture(port).job, node, testEnv(30000), NewNodeUsage(node))
+	p.chosenPorts = make(map[int]bool)
+	if got, err := p.takeDynamicPort(api.Port{HostNetwork: "default"}); err != nil || got != 30001 {
 		t.Errorf("port %d, %v in the range of the node, want 30001", got, err)
 	}
-	if got, err := p.takeDynamic(api.Port{HostNetwork: "default"}); err == nil {
+	if got, err := p.takeDynamicPort(api.Port{HostNetwork: "default"}); err == nil {
 		t.Errorf("port %d outside of the range of the node", got)
 	}
 }
@@ -281,7 +283,7 @@ func TestGlob(t *testing.T) {
 		{"a*a", "a", false},
 		{"a**b", "ab", true},
 	} {
-		if got := glob(c.pattern, c.name); got != c.want {
+		if got := matchGlob(c.pattern, c.name); got != c.want {
 			t.Errorf("glob %q on %q: %v, want %v", c.pattern, c.name, got, c.want)
 		}
 	}
@@ -313,7 +315,7 @@ func TestPortFree(t *testing.T) {
 // FuzzPlace checks that a valid job is placed or rejected, and that no port is
 // assigned twice.
 func FuzzPlace(f *testing.F) {
-	full := newFixture(func(f *fixture) {
+	full := newJobFixture(func(f *jobFixture) {
 		f.group.Count = new(3)
 		f.group.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "a"}}, ReservedPorts: []api.Port{{Label: "b", Value: 20000, IgnoreCollision: true}}}}
 		f.group.Constraints = []*api.Constraint{api.NewConstraint("${attr.nomad.version}", "semver", ">= 1.4.0")}
@@ -338,7 +340,7 @@ func FuzzPlace(f *testing.F) {
 		if model.Validate(&job) != nil || total > 100 {
 			return
 		}
-		allocs, err := Place(&job, testNode(), testHost())
+		allocs, err := Place(&job, testNode(), testEnv())
 		if err != nil {
 			return
 		}

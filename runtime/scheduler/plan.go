@@ -30,10 +30,10 @@ type Input struct {
 	Deployment *api.Deployment
 
 	Node Node
-	// Room is the usage of the node by all jobs. Plan adds its placements.
-	Room *NodeUsage
-	Host Env
-	Now  time.Time
+	// NodeUsage is the usage of the node by all jobs. Plan adds its placements.
+	NodeUsage *NodeUsage
+	Env       Env
+	Now       time.Time
 }
 
 // Changes are the result of Plan, to be written in one transaction. They share
@@ -52,37 +52,37 @@ type Changes struct {
 // Plan returns the changes that bring the job to its desired state.
 func Plan(in Input) Changes {
 	p := &planner{
-		Input:    in,
-		updates:  make(map[string]*api.Allocation),
-		failed:   make(map[string]*api.AllocationMetric),
-		queued:   make(map[string]int),
-		desired:  make(map[string]*api.DesiredUpdates),
-		places:   make(map[*api.Job]*placement),
-		destroys: make(map[destroyKey]bool),
+		Input:            in,
+		updates:          make(map[string]*api.Allocation),
+		failedPlacements: make(map[string]*api.AllocationMetric),
+		queuedAllocs:     make(map[string]int),
+		desiredUpdates:   make(map[string]*api.DesiredUpdates),
+		placements:       make(map[*api.Job]*placement),
+		destructiveCache: make(map[destructiveKey]bool),
 	}
 	p.run()
-	return p.changes()
+	return p.collectChanges()
 }
 
 // planner is the state of one call of Plan.
 type planner struct {
 	Input
-	deployment *api.Deployment // a copy of the deployment of the current version, or nil
-	cancelled  *api.Deployment // a copy of the deployment that this plan cancels, or nil
-	isNew      bool            // this plan has created the deployment
+	deployment      *api.Deployment // a copy of the deployment of the current version, or nil
+	cancelled       *api.Deployment // a copy of the deployment that this plan cancels, or nil
+	deploymentIsNew bool            // this plan has created the deployment
 
-	placed  []*api.Allocation
-	updates map[string]*api.Allocation // modified copies by id
-	order   []string                   // keys of updates, in order of creation
-	failed  map[string]*api.AllocationMetric
-	reasons []error
-	queued  map[string]int
-	desired map[string]*api.DesiredUpdates
-	later   []*delayedAlloc
+	placed           []*api.Allocation
+	updates          map[string]*api.Allocation // modified copies by id
+	updateOrder      []string                   // keys of updates, in order of creation
+	failedPlacements map[string]*api.AllocationMetric
+	failureReasons   []error
+	queuedAllocs     map[string]int
+	desiredUpdates   map[string]*api.DesiredUpdates
+	delayedAllocs    []*delayedAlloc
 
-	places   map[*api.Job]*placement
-	destroys map[destroyKey]bool
-	perGroup map[string]int // number of allocations by group that stay or are placed
+	placements       map[*api.Job]*placement
+	destructiveCache map[destructiveKey]bool
+	allocsPerGroup   map[string]int // number of allocations by group that stay or are placed
 }
 
 // delayedAlloc is an allocation with the time of its replacement.
@@ -93,133 +93,133 @@ type delayedAlloc struct {
 
 func (p *planner) run() {
 	p.findDeployment()
-	p.perGroup = make(map[string]int)
+	p.allocsPerGroup = make(map[string]int)
 	groups := make(map[string][]*api.Allocation)
 	for _, a := range p.Allocs {
 		groups[a.TaskGroup] = append(groups[a.TaskGroup], a)
-		if !model.Terminal(a) {
-			p.perGroup[a.TaskGroup]++
+		if !model.AllocTerminal(a) {
+			p.allocsPerGroup[a.TaskGroup]++
 		}
 	}
-	if p.wanted() {
+	if p.jobWantsAllocs() {
 		for _, g := range p.Job.TaskGroups {
-			p.group(g, groups[*g.Name])
+			p.planGroup(g, groups[*g.Name])
 			delete(groups, *g.Name)
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
-		p.stopAll(name, groups[name])
+		p.stopAllocs(name, groups[name])
 	}
 }
 
-// wanted reports whether the job must have allocations of its own.
-func (p *planner) wanted() bool {
+// jobWantsAllocs reports whether the job must have allocations of its own.
+func (p *planner) jobWantsAllocs() bool {
 	return p.Job != nil && !*p.Job.Stop && !model.HasChildren(p.Job)
 }
 
-func (p *planner) stopAll(group string, allocs []*api.Allocation) {
+func (p *planner) stopAllocs(group string, allocs []*api.Allocation) {
 	for _, a := range allocs {
-		if !model.Terminal(a) {
-			p.stop(a, model.AllocNotNeeded)
-			p.updatesOf(group).Stop++
+		if !model.AllocTerminal(a) {
+			p.stopAlloc(a, model.AllocNotNeeded)
+			p.desiredUpdatesOf(group).Stop++
 		}
 	}
 }
 
-// current reports whether an allocation has the current version of the job.
-func (p *planner) current(a *api.Allocation) bool {
+// hasCurrentVersion reports whether an allocation has the current version of the job.
+func (p *planner) hasCurrentVersion(a *api.Allocation) bool {
 	return a.Job == p.Job || *a.Job.Version == *p.Job.Version && *a.Job.CreateIndex == *p.Job.CreateIndex
 }
 
-type destroyKey struct {
+type destructiveKey struct {
 	version, createIndex uint64
 	group                string
 }
 
-// destructive reports whether an allocation must be replaced to get the current
+// needsDestructiveUpdate reports whether an allocation must be replaced to get the current
 // version. The result is cached by version and group.
-func (p *planner) destructive(a *api.Allocation) bool {
-	key := destroyKey{*a.Job.Version, *a.Job.CreateIndex, a.TaskGroup}
-	answer, known := p.destroys[key]
+func (p *planner) needsDestructiveUpdate(a *api.Allocation) bool {
+	key := destructiveKey{*a.Job.Version, *a.Job.CreateIndex, a.TaskGroup}
+	answer, known := p.destructiveCache[key]
 	if !known {
-		answer = model.Destructive(a.Job, p.Job, a.TaskGroup) ||
-			eligible(p.Job, p.Node) != nil ||
-			feasible(p.Job, model.Group(p.Job, a.TaskGroup), p.Node, 1, 1) != nil
-		p.destroys[key] = answer
+		answer = model.UpdateIsDestructive(a.Job, p.Job, a.TaskGroup) ||
+			checkEligible(p.Job, p.Node) != nil ||
+			checkFeasible(p.Job, model.Group(p.Job, a.TaskGroup), p.Node, 1, 1) != nil
+		p.destructiveCache[key] = answer
 	}
 	return answer
 }
 
-func (p *planner) updatesOf(group string) *api.DesiredUpdates {
-	u := p.desired[group]
+func (p *planner) desiredUpdatesOf(group string) *api.DesiredUpdates {
+	u := p.desiredUpdates[group]
 	if u == nil {
 		u = &api.DesiredUpdates{}
-		p.desired[group] = u
+		p.desiredUpdates[group] = u
 	}
 	return u
 }
 
-// change returns the copy of an allocation that the plan may modify.
-func (p *planner) change(a *api.Allocation) *api.Allocation {
+// editableCopy returns the copy of an allocation that the plan may modify.
+func (p *planner) editableCopy(a *api.Allocation) *api.Allocation {
 	c := p.updates[a.ID]
 	if c == nil {
 		copied := *a
 		c = &copied
 		c.ModifyTime = p.Now.UnixNano()
 		p.updates[a.ID] = c
-		p.order = append(p.order, a.ID)
+		p.updateOrder = append(p.updateOrder, a.ID)
 	}
 	return c
 }
 
-func (p *planner) stop(a *api.Allocation, description string) {
-	c := p.change(a)
+func (p *planner) stopAlloc(a *api.Allocation, description string) {
+	c := p.editableCopy(a)
 	c.DesiredStatus = api.AllocDesiredStatusStop
 	c.DesiredDescription = description
-	if !model.Terminal(a) {
-		p.perGroup[a.TaskGroup]--
+	if !model.AllocTerminal(a) {
+		p.allocsPerGroup[a.TaskGroup]--
 	}
 	// A stopped allocation holds its resources until its runner has ended.
-	if p.Room.has(a) {
-		p.Room.Leave(c)
+	if p.NodeUsage.hasReservation(a) {
+		p.NodeUsage.PutStopping(c)
 	}
 }
 
-// place creates an allocation of a job version, and returns nil if it does not fit.
+// placeAlloc creates an allocation of a job version, and returns nil if it does not fit.
 // A replacement can reuse the resources of the previous allocation, which the
 // caller must stop.
-func (p *planner) place(job *api.Job, name string, previous *api.Allocation, group string) *api.Allocation {
+func (p *planner) placeAlloc(job *api.Job, name string, previous *api.Allocation, group string) *api.Allocation {
 	g := model.Group(job, group)
-	alloc, err := p.tryPlace(job, g, name, previous)
+	alloc, err := p.tryPlaceAlloc(job, g, name, previous)
 	if err != nil {
-		p.reject(group, job, err)
+		p.recordFailure(group, job, err)
 		return nil
 	}
 	alloc.EvalID = p.Eval.ID
 	if previous != nil {
 		alloc.PreviousAllocation = previous.ID
-		p.change(previous).NextAllocation = alloc.ID
+		p.editableCopy(previous).NextAllocation = alloc.ID
 	}
-	if d := p.deployment; d != nil && model.DeploymentActive(d) && d.TaskGroups[group] != nil && p.current(alloc) {
+	if d := p.deployment; d != nil && model.DeploymentActive(d) && d.TaskGroups[group] != nil && p.hasCurrentVersion(alloc) {
 		alloc.DeploymentID = d.ID
-		state := p.stateOf(group)
+		state := p.groupState(group)
 		state.PlacedAllocs++
-		p.armDeadline(state)
+		p.setProgressDeadline(state)
 	}
-	p.perGroup[group]++
+	p.allocsPerGroup[group]++
 	p.placed = append(p.placed, alloc)
 	return alloc
 }
 
-func (p *planner) tryPlace(job *api.Job, g *api.TaskGroup, name string, previous *api.Allocation) (*api.Allocation, error) {
+func (p *planner) tryPlaceAlloc(job *api.Job, g *api.TaskGroup, name string, previous *api.Allocation) (*api.Allocation, error) {
 	if p.Node.Ineligible {
 		return nil, &filteredError{"node ineligible", errors.New("this node is not eligible for new allocations")}
 	}
-	if err := eligible(job, p.Node); err != nil {
+	if err := checkEligible(job, p.Node); err != nil {
 		return nil, err
 	}
-	inGroup, inJob := p.perGroup[*g.Name]+1, 1
-	for _, n := range p.perGroup {
+	inGroup, inJob := p.allocsPerGroup[*g.Name]+1, 1
+	for _, n := range p.allocsPerGroup {
 		inJob += n
 	}
 	stays := previous != nil && p.keepsAlloc(previous)
@@ -227,24 +227,24 @@ func (p *planner) tryPlace(job *api.Job, g *api.TaskGroup, name string, previous
 		// The previous allocation will not run beside the new one.
 		inGroup, inJob = inGroup-1, inJob-1
 	}
-	if err := feasible(job, g, p.Node, inJob, inGroup); err != nil {
+	if err := checkFeasible(job, g, p.Node, inJob, inGroup); err != nil {
 		return nil, err
 	}
-	at := p.places[job]
+	at := p.placements[job]
 	if at == nil {
-		at = newPlacement(job, p.Node, p.Host, p.Room)
+		at = newPlacement(job, p.Node, p.Env, p.NodeUsage)
 		at.evalID, at.now = p.Eval.ID, p.Now
-		p.places[job] = at
+		p.placements[job] = at
 	}
-	if previous == nil || !p.Room.has(previous) {
-		return at.instance(g, name)
+	if previous == nil || !p.NodeUsage.hasReservation(previous) {
+		return at.placeAlloc(g, name)
 	}
 	// The new allocation may reuse the resources of the previous one, which is
 	// stopped only if the new one fits.
-	p.Room.Leave(previous)
-	alloc, err := at.instance(g, name)
+	p.NodeUsage.PutStopping(previous)
+	alloc, err := at.placeAlloc(g, name)
 	if err != nil {
-		p.Room.Put(cmp.Or(p.updates[previous.ID], previous))
+		p.NodeUsage.Put(cmp.Or(p.updates[previous.ID], previous))
 	}
 	return alloc, err
 }
@@ -255,22 +255,22 @@ func (p *planner) keepsAlloc(a *api.Allocation) bool {
 	if c := p.updates[a.ID]; c != nil {
 		a = c
 	}
-	return !model.Terminal(a)
+	return !model.AllocTerminal(a)
 }
 
-// reject records why an allocation could not be placed.
-func (p *planner) reject(group string, job *api.Job, err error) {
-	p.queued[group]++
-	if m := p.failed[group]; m != nil {
+// recordFailure records why an allocation could not be placed.
+func (p *planner) recordFailure(group string, job *api.Job, err error) {
+	p.queuedAllocs[group]++
+	if m := p.failedPlacements[group]; m != nil {
 		m.CoalescedFailures++
 		return
 	}
-	p.failed[group] = metricOf(err, job, p.Node)
-	p.reasons = append(p.reasons, &GroupError{group, err})
+	p.failedPlacements[group] = placementMetric(err, job, p.Node)
+	p.failureReasons = append(p.failureReasons, &GroupError{group, err})
 }
 
-// metricOf converts the error of a placement into the form that clients read.
-func metricOf(err error, job *api.Job, node Node) *api.AllocationMetric {
+// placementMetric converts the error of a placement into the form that clients read.
+func placementMetric(err error, job *api.Job, node Node) *api.AllocationMetric {
 	m := &api.AllocationMetric{
 		NodesEvaluated: 1,
 		NodesInPool:    1,
@@ -286,7 +286,7 @@ func metricOf(err error, job *api.Job, node Node) *api.AllocationMetric {
 	case errors.As(err, &exhausted):
 		m.NodesExhausted = 1
 		m.DimensionExhausted = map[string]int{exhausted.dimension: 1}
-	case eligible(job, node) != nil:
+	case checkEligible(job, node) != nil:
 		m.NodesEvaluated, m.NodesInPool = 0, 0
 		if *job.NodePool == api.NodePoolAll || *job.NodePool == node.Pool {
 			m.NodesInPool = 1
@@ -302,14 +302,14 @@ func metricOf(err error, job *api.Job, node Node) *api.AllocationMetric {
 	return m
 }
 
-// changes collects the changes that the plan makes: allocations, evaluations and deployments.
-func (p *planner) changes() Changes {
+// collectChanges collects the changes that the plan makes: allocations, evaluations and deployments.
+func (p *planner) collectChanges() Changes {
 	c := Changes{Place: p.placed}
 	eval := *p.Eval
 	c.Eval = &eval
-	c.Evals = p.followUps()
-	c.Evals = append(c.Evals, p.block(&eval)...)
-	for _, id := range p.order {
+	c.Evals = p.newFollowUpEvals()
+	c.Evals = append(c.Evals, p.completeEval(&eval)...)
+	for _, id := range p.updateOrder {
 		c.Update = append(c.Update, p.updates[id])
 	}
 	c.Evals = append(c.Evals, p.cancelSurplusEvals()...)
@@ -318,7 +318,7 @@ func (p *planner) changes() Changes {
 	}
 	if d := p.deployment; d != nil {
 		eval.DeploymentID = d.ID
-		if p.isNew || p.touched(d) {
+		if p.deploymentIsNew || p.modifiesDeployment(d) {
 			c.Deployments = append(c.Deployments, d)
 		}
 	} else if p.Deployment != nil && p.Job != nil {
@@ -327,31 +327,31 @@ func (p *planner) changes() Changes {
 	return c
 }
 
-// block completes the evaluation. If some allocations could not be placed, it
+// completeEval completes the evaluation. If some allocations could not be placed, it
 // creates a blocked evaluation, or leaves this one blocked if it was blocked before.
-func (p *planner) block(eval *api.Evaluation) []*api.Evaluation {
+func (p *planner) completeEval(eval *api.Evaluation) []*api.Evaluation {
 	eval.QueuedAllocations = make(map[string]int)
-	if p.wanted() {
+	if p.jobWantsAllocs() {
 		for _, g := range p.Job.TaskGroups {
-			eval.QueuedAllocations[*g.Name] = p.queued[*g.Name]
+			eval.QueuedAllocations[*g.Name] = p.queuedAllocs[*g.Name]
 		}
 	}
 	eval.FailedTGAllocs = nil
-	if eval.Status == api.EvalStatusBlocked && len(p.failed) > 0 {
-		eval.FailedTGAllocs = p.failed
+	if eval.Status == api.EvalStatusBlocked && len(p.failedPlacements) > 0 {
+		eval.FailedTGAllocs = p.failedPlacements
 		return nil
 	}
 	eval.Status = api.EvalStatusComplete
 	eval.StatusDescription = ""
 	eval.ModifyTime = p.Now.UnixNano()
-	eval.PlanAnnotations = &api.PlanAnnotations{DesiredTGUpdates: p.desired}
-	if len(p.failed) == 0 {
+	eval.PlanAnnotations = &api.PlanAnnotations{DesiredTGUpdates: p.desiredUpdates}
+	if len(p.failedPlacements) == 0 {
 		return nil
 	}
-	eval.FailedTGAllocs = p.failed
-	eval.StatusDescription = strings.ReplaceAll(errors.Join(p.reasons...).Error(), "\n", "; ")
+	eval.FailedTGAllocs = p.failedPlacements
+	eval.StatusDescription = strings.ReplaceAll(errors.Join(p.failureReasons...).Error(), "\n", "; ")
 	blocked := p.newEval(api.EvalStatusBlocked, "queued-allocs", "created to place remaining allocations")
-	blocked.FailedTGAllocs = p.failed
+	blocked.FailedTGAllocs = p.failedPlacements
 	blocked.QueuedAllocations = eval.QueuedAllocations
 	eval.BlockedEval = blocked.ID
 	return []*api.Evaluation{blocked}
@@ -361,7 +361,7 @@ func (p *planner) block(eval *api.Evaluation) []*api.Evaluation {
 func (p *planner) newEval(status, trigger, description string) *api.Evaluation {
 	now := p.Now.UnixNano()
 	return &api.Evaluation{
-		ID:                p.Host.NewID(),
+		ID:                p.Env.NewID(),
 		Namespace:         p.Eval.Namespace,
 		Priority:          p.Eval.Priority,
 		Type:              p.Eval.Type,
@@ -376,18 +376,18 @@ func (p *planner) newEval(status, trigger, description string) *api.Evaluation {
 	}
 }
 
-// followUps returns an evaluation for each group of replacements at about the same
+// newFollowUpEvals returns an evaluation for each group of replacements at about the same
 // time.
-func (p *planner) followUps() []*api.Evaluation {
-	slices.SortStableFunc(p.later, func(a, b *delayedAlloc) int { return a.at.Compare(b.at) })
+func (p *planner) newFollowUpEvals() []*api.Evaluation {
+	slices.SortStableFunc(p.delayedAllocs, func(a, b *delayedAlloc) int { return a.at.Compare(b.at) })
 	var evals []*api.Evaluation
-	for _, l := range p.later {
+	for _, l := range p.delayedAllocs {
 		if n := len(evals); n == 0 || l.at.Sub(evals[n-1].WaitUntil) > rescheduleWindow {
 			e := p.newEval(api.EvalStatusPending, "alloc-reschedule", "created for delayed rescheduling")
 			e.WaitUntil = l.at
 			evals = append(evals, e)
 		}
-		p.change(l.alloc).FollowupEvalID = evals[len(evals)-1].ID
+		p.editableCopy(l.alloc).FollowupEvalID = evals[len(evals)-1].ID
 	}
 	return evals
 }
@@ -401,14 +401,14 @@ func (p *planner) cancelSurplusEvals() []*api.Evaluation {
 		if c := p.updates[a.ID]; c != nil {
 			a = c
 		}
-		if p.wanted() && hasPlace(a) {
+		if p.jobWantsAllocs() && isUnreplaced(a) {
 			waiting[a.FollowupEvalID] = true
 		}
 	}
 	var evals []*api.Evaluation
 	for _, e := range p.Evals {
-		useless := e.Status == api.EvalStatusBlocked || e.TriggeredBy == "alloc-reschedule" && !waiting[e.ID]
-		if e.ID == p.Eval.ID || !model.EvalActive(e) || !useless {
+		unneeded := e.Status == api.EvalStatusBlocked || e.TriggeredBy == "alloc-reschedule" && !waiting[e.ID]
+		if e.ID == p.Eval.ID || !model.EvalPending(e) || !unneeded {
 			continue
 		}
 		c := *e

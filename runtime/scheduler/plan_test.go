@@ -14,46 +14,46 @@ import (
 
 // planCase is the input of one plan.
 type planCase struct {
-	in     Input
-	serial int
+	input     Input
+	lastAlloc int
 }
 
 var planTime = time.Unix(1000, 0)
 
-// newCase returns a case with version 0 of a job with one group of two.
-func newCase(jobType string, edit func(*fixture)) *planCase {
-	f := newFixture(func(f *fixture) {
+// newPlanCase returns a case with version 0 of a job with one group of two.
+func newPlanCase(jobType string, edit func(*jobFixture)) *planCase {
+	f := newJobFixture(func(f *jobFixture) {
 		f.job.Type = &jobType
 		f.group.Count = new(2)
 		if edit != nil {
 			edit(f)
 		}
 	})
-	p := &planCase{in: Input{Job: f.job, Node: testNode(), Host: testHost(), Now: planTime}}
-	p.in.Eval = &api.Evaluation{ID: "eval", JobID: "j", Namespace: "default", Type: jobType, Status: api.EvalStatusPending, Priority: 50}
+	p := &planCase{input: Input{Job: f.job, Node: testNode(), Env: testEnv(), Now: planTime}}
+	p.input.Eval = &api.Evaluation{ID: "eval", JobID: "j", Namespace: "default", Type: jobType, Status: api.EvalStatusPending, Priority: 50}
 	return p
 }
 
-// next replaces the job by a new version.
-func (p *planCase) next(edit func(*fixture)) *planCase {
-	jobType := *p.in.Job.Type
-	version := *p.in.Job.Version + 1
-	f := newFixture(func(f *fixture) {
+// setNextVersion replaces the job by a new version.
+func (p *planCase) setNextVersion(edit func(*jobFixture)) *planCase {
+	jobType := *p.input.Job.Type
+	version := *p.input.Job.Version + 1
+	f := newJobFixture(func(f *jobFixture) {
 		f.job.Type = &jobType
 		f.group.Count = new(2)
 		edit(f)
 	})
 	f.job.Version = &version
-	p.in.Job = f.job
+	p.input.Job = f.job
 	return p
 }
 
-// alloc adds an allocation of the current version.
-func (p *planCase) alloc(index int, status string, edits ...func(*api.Allocation)) *planCase {
-	p.serial++
+// addAlloc adds an allocation of the current version.
+func (p *planCase) addAlloc(index int, status string, edits ...func(*api.Allocation)) *planCase {
+	p.lastAlloc++
 	a := &api.Allocation{
-		ID: fmt.Sprintf("a%d", p.serial), Namespace: "default", JobID: "j", Job: p.in.Job, TaskGroup: "g", NodeID: "node",
-		Name: fmt.Sprintf("j.g[%d]", index), DesiredStatus: "run", ClientStatus: status, CreateIndex: uint64(p.serial), AllocModifyIndex: uint64(p.serial),
+		ID: fmt.Sprintf("a%d", p.lastAlloc), Namespace: "default", JobID: "j", Job: p.input.Job, TaskGroup: "g", NodeID: "node",
+		Name: fmt.Sprintf("j.g[%d]", index), DesiredStatus: "run", ClientStatus: status, CreateIndex: uint64(p.lastAlloc), AllocModifyIndex: uint64(p.lastAlloc),
 	}
 	if model.ClientTerminal(a) {
 		a.TaskStates = map[string]*api.TaskState{"t": {State: "dead", FinishedAt: planTime.Add(-3 * time.Second)}}
@@ -61,20 +61,20 @@ func (p *planCase) alloc(index int, status string, edits ...func(*api.Allocation
 	for _, edit := range edits {
 		edit(a)
 	}
-	p.in.Allocs = append(p.in.Allocs, a)
+	p.input.Allocs = append(p.input.Allocs, a)
 	return p
 }
 
 func (p *planCase) plan() Changes {
-	p.in.Room = NewNodeUsage(p.in.Node)
-	for _, a := range p.in.Allocs {
-		p.in.Room.Put(a)
+	p.input.NodeUsage = NewNodeUsage(p.input.Node)
+	for _, a := range p.input.Allocs {
+		p.input.NodeUsage.Put(a)
 	}
-	return Plan(p.in)
+	return Plan(p.input)
 }
 
-// summary describes the changes of a plan in one line.
-func summary(c Changes) string {
+// changesText describes the changes of a plan in one line.
+func changesText(c Changes) string {
 	var parts []string
 	for _, a := range c.Update {
 		switch {
@@ -105,24 +105,24 @@ func summary(c Changes) string {
 	return strings.Join(parts, "; ")
 }
 
-func healthy(yes bool, deployment string) func(*api.Allocation) {
+func withHealth(yes bool, deployment string) func(*api.Allocation) {
 	return func(a *api.Allocation) {
 		a.DeploymentID = deployment
 		a.DeploymentStatus = &api.AllocDeploymentStatus{Healthy: &yes}
 	}
 }
 
-func policy(attempts int, delay time.Duration) func(*fixture) {
-	return func(f *fixture) {
+func withReschedulePolicy(attempts int, delay time.Duration) func(*jobFixture) {
+	return func(f *jobFixture) {
 		f.group.ReschedulePolicy = &api.ReschedulePolicy{Attempts: &attempts, Interval: new(time.Hour), Delay: &delay, DelayFunction: new("constant"), Unlimited: new(false)}
 	}
 }
 
-func changedEnv(f *fixture) { f.task.Env = map[string]string{"A": "new"} }
+func withChangedEnv(f *jobFixture) { f.task.Env = map[string]string{"A": "new"} }
 
-func withUpdate(edit func(*api.UpdateStrategy)) func(*fixture) {
-	return func(f *fixture) {
-		changedEnv(f)
+func withUpdate(edit func(*api.UpdateStrategy)) func(*jobFixture) {
+	return func(f *jobFixture) {
+		withChangedEnv(f)
 		f.group.Update = &api.UpdateStrategy{}
 		edit(f.group.Update)
 	}
@@ -140,189 +140,193 @@ func TestPlan(t *testing.T) {
 		make func() *planCase
 		want string
 	}{
-		{"a new service is placed with a deployment", func() *planCase { return newCase("service", nil) },
+		{"a new service is placed with a deployment", func() *planCase { return newPlanCase("service", nil) },
 			"place g[0] v0; place g[1] v0; deployment v0 running"},
-		{"a new batch job has no deployment", func() *planCase { return newCase("batch", nil) },
+		{"a new batch job has no deployment", func() *planCase { return newPlanCase("batch", nil) },
 			"place g[0] v0; place g[1] v0"},
-		{"nothing to do", func() *planCase { return newCase("service", nil).alloc(0, running).alloc(1, running) }, ""},
-		{"the lowest free name is taken, without a deployment for a plain replacement", func() *planCase { return newCase("service", nil).alloc(1, running) },
+		{"nothing to do", func() *planCase { return newPlanCase("service", nil).addAlloc(0, running).addAlloc(1, running) }, ""},
+		{"the lowest free name is taken, without a deployment for a plain replacement", func() *planCase { return newPlanCase("service", nil).addAlloc(1, running) },
 			"place g[0] v0"},
 
 		// RS-092
 		{"count down stops the highest indexes", func() *planCase {
-			p := newCase("service", func(f *fixture) { f.group.Count = new(3) }).alloc(0, running).alloc(1, running).alloc(2, running)
-			return p.next(func(f *fixture) { f.group.Count = new(1) })
+			p := newPlanCase("service", func(f *jobFixture) { f.group.Count = new(3) }).addAlloc(0, running).addAlloc(1, running).addAlloc(2, running)
+			return p.setNextVersion(func(f *jobFixture) { f.group.Count = new(1) })
 		}, "stop a2 (alloc not needed due to job update); stop a3 (alloc not needed due to job update); update a1 to v1; deployment v1 running"},
 		{"count up places what is missing and updates the rest", func() *planCase {
-			return newCase("service", nil).alloc(0, running).alloc(1, running).next(func(f *fixture) { f.group.Count = new(3) })
+			return newPlanCase("service", nil).addAlloc(0, running).addAlloc(1, running).setNextVersion(func(f *jobFixture) { f.group.Count = new(3) })
 		}, "update a1 to v1; update a2 to v1; place g[2] v1; deployment v1 running"},
 		{"a group that is gone", func() *planCase {
-			return newCase("batch", nil).alloc(0, running).next(func(f *fixture) { f.group.Name = new("h"); f.group.Count = new(1) })
+			return newPlanCase("batch", nil).addAlloc(0, running).setNextVersion(func(f *jobFixture) { f.group.Name = new("h"); f.group.Count = new(1) })
 		}, "stop a1 (alloc not needed due to job update); place h[0] v1"},
 		{"a stopped job", func() *planCase {
-			p := newCase("service", nil).alloc(0, running).alloc(1, failed)
-			p.in.Deployment = deployed(0, "running", api.DeploymentState{})
-			return p.next(func(f *fixture) { f.job.Stop = new(true) })
+			p := newPlanCase("service", nil).addAlloc(0, running).addAlloc(1, failed)
+			p.input.Deployment = deployed(0, "running", api.DeploymentState{})
+			return p.setNextVersion(func(f *jobFixture) { f.job.Stop = new(true) })
 		}, "stop a1 (alloc not needed due to job update); deployment v0 cancelled"},
 		{"a purged job", func() *planCase {
-			p := newCase("system", nil).alloc(0, running)
-			p.in.Job = nil
+			p := newPlanCase("system", nil).addAlloc(0, running)
+			p.input.Job = nil
 			return p
 		}, "stop a1 (alloc not needed due to job update)"},
 		{"a periodic job has no allocations", func() *planCase {
-			return newCase("batch", func(f *fixture) { f.job.Periodic = &api.PeriodicConfig{Enabled: new(true)} })
+			return newPlanCase("batch", func(f *jobFixture) { f.job.Periodic = &api.PeriodicConfig{Enabled: new(true)} })
 		}, ""},
 
 		// RS-094
 		{"a sysbatch job that is done is not run again", func() *planCase {
-			return newCase("sysbatch", nil).alloc(0, complete).alloc(1, failed)
+			return newPlanCase("sysbatch", nil).addAlloc(0, complete).addAlloc(1, failed)
 		}, ""},
 		{"a new version of a sysbatch job is run", func() *planCase {
-			return newCase("sysbatch", nil).alloc(0, complete).alloc(1, failed).next(changedEnv)
+			return newPlanCase("sysbatch", nil).addAlloc(0, complete).addAlloc(1, failed).setNextVersion(withChangedEnv)
 		}, "place g[0] v1; place g[1] v1"},
 		{"a failed system allocation is replaced by each evaluation", func() *planCase {
-			return newCase("system", func(f *fixture) { f.group.Count = new(1) }).alloc(0, failed)
+			return newPlanCase("system", func(f *jobFixture) { f.group.Count = new(1) }).addAlloc(0, failed)
 		}, "place g[0] v0"},
 		{"a failed deployment does not hold back a system job", func() *planCase {
-			p := newCase("system", func(f *fixture) { f.group.Count = new(1) }).alloc(0, failed, healthy(false, "d"))
-			p.in.Deployment = deployed(0, "failed", api.DeploymentState{})
+			p := newPlanCase("system", func(f *jobFixture) { f.group.Count = new(1) }).addAlloc(0, failed, withHealth(false, "d"))
+			p.input.Deployment = deployed(0, "failed", api.DeploymentState{})
 			return p
 		}, "place g[0] v0"},
-		{"finished batch allocations count", func() *planCase { return newCase("batch", nil).alloc(0, complete).alloc(1, running) }, ""},
+		{"finished batch allocations count", func() *planCase { return newPlanCase("batch", nil).addAlloc(0, complete).addAlloc(1, running) }, ""},
 		{"any change runs a batch job again", func() *planCase {
-			return newCase("batch", nil).alloc(0, complete).alloc(1, complete).next(func(f *fixture) { f.task.KillTimeout = new(time.Second) })
+			return newPlanCase("batch", nil).addAlloc(0, complete).addAlloc(1, complete).setNextVersion(func(f *jobFixture) { f.task.KillTimeout = new(time.Second) })
 		}, "place g[0] v1; place g[1] v1"},
 		{"a service that ended well is replaced by the next evaluation", func() *planCase {
-			return newCase("service", nil).alloc(0, complete).alloc(1, running)
+			return newPlanCase("service", nil).addAlloc(0, complete).addAlloc(1, running)
 		}, "place g[0] v0"},
 
 		// RS-088, RS-089
 		{"one at a time is replaced", func() *planCase {
-			return newCase("service", nil).alloc(1, running).alloc(0, running).next(changedEnv)
+			return newPlanCase("service", nil).addAlloc(1, running).addAlloc(0, running).setNextVersion(withChangedEnv)
 		}, "stop a2 (alloc is being updated due to job update); place g[0] v1 for a2; deployment v1 running"},
 		{"max_parallel 0 replaces all, without a deployment", func() *planCase {
-			return newCase("service", nil).alloc(0, running).alloc(1, running).next(withUpdate(func(u *api.UpdateStrategy) { u.MaxParallel = new(0) }))
+			return newPlanCase("service", nil).addAlloc(0, running).addAlloc(1, running).setNextVersion(withUpdate(func(u *api.UpdateStrategy) { u.MaxParallel = new(0) }))
 		}, "stop a1 (alloc is being updated due to job update); stop a2 (alloc is being updated due to job update); place g[0] v1 for a1; place g[1] v1 for a2"},
 		{"batch allocations are replaced at once", func() *planCase {
-			return newCase("batch", nil).alloc(0, running).alloc(1, running).next(changedEnv)
+			return newPlanCase("batch", nil).addAlloc(0, running).addAlloc(1, running).setNextVersion(withChangedEnv)
 		}, "stop a1 (alloc is being updated due to job update); stop a2 (alloc is being updated due to job update); place g[0] v1 for a1; place g[1] v1 for a2"},
 		{"the next one waits for the health of the first", func() *planCase {
-			p := newCase("service", nil).alloc(1, running).next(changedEnv).alloc(0, running, func(a *api.Allocation) { a.DeploymentID = "d" })
-			p.in.Deployment = deployed(1, "running", api.DeploymentState{})
+			p := newPlanCase("service", nil).addAlloc(1, running).setNextVersion(withChangedEnv).addAlloc(0, running, func(a *api.Allocation) { a.DeploymentID = "d" })
+			p.input.Deployment = deployed(1, "running", api.DeploymentState{})
 			return p
 		}, ""},
 		{"the next one goes when the first is healthy", func() *planCase {
-			p := newCase("service", nil).alloc(1, running).next(changedEnv).alloc(0, running, healthy(true, "d"))
-			p.in.Deployment = deployed(1, "running", api.DeploymentState{})
+			p := newPlanCase("service", nil).addAlloc(1, running).setNextVersion(withChangedEnv).addAlloc(0, running, withHealth(true, "d"))
+			p.input.Deployment = deployed(1, "running", api.DeploymentState{})
 			return p
 		}, "stop a1 (alloc is being updated due to job update); place g[1] v1 for a1; deployment v1 running"},
 		{"nothing goes on beside an unhealthy one", func() *planCase {
-			p := newCase("service", nil).alloc(1, running).next(withUpdate(func(u *api.UpdateStrategy) { u.MaxParallel = new(5) })).alloc(0, running, healthy(false, "d"))
-			p.in.Deployment = deployed(1, "running", api.DeploymentState{})
+			p := newPlanCase("service", nil).addAlloc(1, running).setNextVersion(withUpdate(func(u *api.UpdateStrategy) { u.MaxParallel = new(5) })).addAlloc(0, running, withHealth(false, "d"))
+			p.input.Deployment = deployed(1, "running", api.DeploymentState{})
 			return p
 		}, ""},
 		{"a paused deployment places nothing", func() *planCase {
-			p := newCase("service", nil).alloc(1, running).next(changedEnv).alloc(0, running, healthy(true, "d"))
-			p.in.Deployment = deployed(1, "paused", api.DeploymentState{})
+			p := newPlanCase("service", nil).addAlloc(1, running).setNextVersion(withChangedEnv).addAlloc(0, running, withHealth(true, "d"))
+			p.input.Deployment = deployed(1, "paused", api.DeploymentState{})
 			return p
 		}, ""},
 		{"a failed deployment places nothing", func() *planCase {
-			p := newCase("service", nil).next(changedEnv).alloc(0, running, healthy(true, "d"))
-			p.in.Deployment = deployed(1, "failed", api.DeploymentState{})
+			p := newPlanCase("service", nil).setNextVersion(withChangedEnv).addAlloc(0, running, withHealth(true, "d"))
+			p.input.Deployment = deployed(1, "failed", api.DeploymentState{})
 			return p
 		}, ""},
 		{"a node that does not satisfy the new constraints keeps the old ones, and says so", func() *planCase {
-			return newCase("service", nil).alloc(0, running).alloc(1, running).next(func(f *fixture) {
+			return newPlanCase("service", nil).addAlloc(0, running).addAlloc(1, running).setNextVersion(func(f *jobFixture) {
 				f.group.Constraints = []*api.Constraint{api.NewConstraint("${meta.rack}", "=", "r9")}
 			})
 		}, "deployment v1 running; eval queued-allocs blocked"},
 
 		// RS-091
 		{"canaries are placed beside what runs", func() *planCase {
-			return newCase("service", nil).alloc(0, running).alloc(1, running).next(withUpdate(func(u *api.UpdateStrategy) { u.Canary = new(1) }))
+			return newPlanCase("service", nil).addAlloc(0, running).addAlloc(1, running).setNextVersion(withUpdate(func(u *api.UpdateStrategy) { u.Canary = new(1) }))
 		}, "place g[0] v1 canary; deployment v1 running"},
 		{"a first version has no canaries", func() *planCase {
-			return newCase("service", withUpdate(func(u *api.UpdateStrategy) { u.Canary = new(1) }))
+			return newPlanCase("service", withUpdate(func(u *api.UpdateStrategy) { u.Canary = new(1) }))
 		}, "place g[0] v0; place g[1] v0; deployment v0 running"},
 		{"an update in place needs no canaries", func() *planCase {
-			return newCase("service", nil).alloc(0, running).alloc(1, running).next(func(f *fixture) { f.group.Update = &api.UpdateStrategy{Canary: new(1)} })
+			return newPlanCase("service", nil).addAlloc(0, running).addAlloc(1, running).setNextVersion(func(f *jobFixture) { f.group.Update = &api.UpdateStrategy{Canary: new(1)} })
 		}, "update a1 to v1; update a2 to v1; deployment v1 running"},
 		{"canaries of a failed deployment go", func() *planCase {
-			p := newCase("service", nil).alloc(0, running).alloc(1, running).next(withUpdate(func(u *api.UpdateStrategy) { u.Canary = new(1) })).
-				alloc(0, running, healthy(true, "d"), func(a *api.Allocation) { a.DeploymentStatus.Canary = true })
-			p.in.Deployment = deployed(1, "failed", api.DeploymentState{DesiredCanaries: 1, PlacedCanaries: []string{"a3"}})
+			p := newPlanCase("service", nil).addAlloc(0, running).addAlloc(1, running).setNextVersion(withUpdate(func(u *api.UpdateStrategy) { u.Canary = new(1) })).
+				addAlloc(0, running, withHealth(true, "d"), func(a *api.Allocation) { a.DeploymentStatus.Canary = true })
+			p.input.Deployment = deployed(1, "failed", api.DeploymentState{DesiredCanaries: 1, PlacedCanaries: []string{"a3"}})
 			return p
 		}, "stop a3 (alloc not needed due to job update)"},
 		{"while canaries run, the old version is replaced by its like", func() *planCase {
-			p := newCase("service", policy(3, 5*time.Second)).alloc(0, running).
-				alloc(1, failed, func(a *api.Allocation) { a.TaskStates["t"].FinishedAt = planTime.Add(-time.Hour) }).
-				next(withUpdate(func(u *api.UpdateStrategy) { u.Canary = new(1) })).
-				alloc(0, running, func(a *api.Allocation) {
+			p := newPlanCase("service", withReschedulePolicy(3, 5*time.Second)).addAlloc(0, running).
+				addAlloc(1, failed, func(a *api.Allocation) { a.TaskStates["t"].FinishedAt = planTime.Add(-time.Hour) }).
+				setNextVersion(withUpdate(func(u *api.UpdateStrategy) { u.Canary = new(1) })).
+				addAlloc(0, running, func(a *api.Allocation) {
 					a.DeploymentID, a.DeploymentStatus = "d", &api.AllocDeploymentStatus{Canary: true}
 				})
-			p.in.Deployment = deployed(1, "running", api.DeploymentState{DesiredCanaries: 1, PlacedCanaries: []string{"a3"}})
+			p.input.Deployment = deployed(1, "running", api.DeploymentState{DesiredCanaries: 1, PlacedCanaries: []string{"a3"}})
 			return p
 		}, "stop a2 (alloc was rescheduled because it failed); place g[1] v0 for a2"},
 		{"promoted canaries take the place of those of the same name", func() *planCase {
-			p := newCase("service", nil).alloc(0, running).alloc(1, running).next(withUpdate(func(u *api.UpdateStrategy) { u.Canary = new(1) })).
-				alloc(0, running, healthy(true, "d"))
-			p.in.Deployment = deployed(1, "running", api.DeploymentState{DesiredCanaries: 1, PlacedCanaries: []string{"a3"}, Promoted: true})
+			p := newPlanCase("service", nil).addAlloc(0, running).addAlloc(1, running).setNextVersion(withUpdate(func(u *api.UpdateStrategy) { u.Canary = new(1) })).
+				addAlloc(0, running, withHealth(true, "d"))
+			p.input.Deployment = deployed(1, "running", api.DeploymentState{DesiredCanaries: 1, PlacedCanaries: []string{"a3"}, Promoted: true})
 			return p
 		}, "stop a1 (alloc not needed due to job update); stop a2 (alloc is being updated due to job update); place g[1] v1 for a2; deployment v1 running"},
 
-		{"a failed allocation is replaced later", func() *planCase { return newCase("batch", policy(1, 5*time.Second)).alloc(0, failed).alloc(1, running) },
+		{"a failed allocation is replaced later", func() *planCase {
+			return newPlanCase("batch", withReschedulePolicy(1, 5*time.Second)).addAlloc(0, failed).addAlloc(1, running)
+		},
 			"later a1; eval alloc-reschedule pending"},
 		{"one that is due within a second is replaced now", func() *planCase {
-			return newCase("batch", policy(1, 5*time.Second)).alloc(1, running).alloc(0, failed, func(a *api.Allocation) { a.TaskStates["t"].FinishedAt = planTime.Add(-4 * time.Second) })
+			return newPlanCase("batch", withReschedulePolicy(1, 5*time.Second)).addAlloc(1, running).addAlloc(0, failed, func(a *api.Allocation) { a.TaskStates["t"].FinishedAt = planTime.Add(-4 * time.Second) })
 		}, "stop a2 (alloc was rescheduled because it failed); place g[0] v0 for a2"},
-		{"one out of attempts stays", func() *planCase { return newCase("batch", policy(0, 5*time.Second)).alloc(0, failed).alloc(1, running) }, ""},
+		{"one out of attempts stays", func() *planCase {
+			return newPlanCase("batch", withReschedulePolicy(0, 5*time.Second)).addAlloc(0, failed).addAlloc(1, running)
+		}, ""},
 		{"force replaces it all the same", func() *planCase {
-			return newCase("batch", policy(0, 5*time.Second)).alloc(1, running).alloc(0, failed, func(a *api.Allocation) { a.DesiredTransition.ForceReschedule = new(true) })
+			return newPlanCase("batch", withReschedulePolicy(0, 5*time.Second)).addAlloc(1, running).addAlloc(0, failed, func(a *api.Allocation) { a.DesiredTransition.ForceReschedule = new(true) })
 		}, "stop a2 (alloc was rescheduled because it failed); place g[0] v0 for a2"},
 		{"in a deployment only what it has released is replaced", func() *planCase {
-			p := newCase("service", policy(3, 5*time.Second)).alloc(1, running, healthy(true, "d")).alloc(0, failed, healthy(false, "d"))
-			p.in.Deployment = deployed(0, "running", api.DeploymentState{})
+			p := newPlanCase("service", withReschedulePolicy(3, 5*time.Second)).addAlloc(1, running, withHealth(true, "d")).addAlloc(0, failed, withHealth(false, "d"))
+			p.input.Deployment = deployed(0, "running", api.DeploymentState{})
 			return p
 		}, ""},
 
 		// RS-032
 		{"somebody stops an allocation", func() *planCase {
-			return newCase("batch", nil).alloc(1, running).alloc(0, running, func(a *api.Allocation) { a.DesiredTransition.Migrate = new(true) })
+			return newPlanCase("batch", nil).addAlloc(1, running).addAlloc(0, running, func(a *api.Allocation) { a.DesiredTransition.Migrate = new(true) })
 		}, "stop a2 (alloc is being migrated); place g[0] v0 for a2"},
 		{"somebody reschedules an allocation", func() *planCase {
-			return newCase("batch", nil).alloc(1, running).alloc(0, running, func(a *api.Allocation) { a.DesiredTransition.Reschedule = new(true) })
+			return newPlanCase("batch", nil).addAlloc(1, running).addAlloc(0, running, func(a *api.Allocation) { a.DesiredTransition.Reschedule = new(true) })
 		}, "stop a2 (); place g[0] v0 for a2"},
 		{"an allocation that failed for good can be started again", func() *planCase {
-			return newCase("batch", policy(0, 5*time.Second)).alloc(1, running).alloc(0, failed, func(a *api.Allocation) { a.DesiredTransition.Migrate = new(true) })
+			return newPlanCase("batch", withReschedulePolicy(0, 5*time.Second)).addAlloc(1, running).addAlloc(0, failed, func(a *api.Allocation) { a.DesiredTransition.Migrate = new(true) })
 		}, "stop a2 (alloc is being migrated); place g[0] v0 for a2"},
 
 		// RS-049
 		{"a driver that is not there", func() *planCase {
-			p := newCase("batch", nil)
-			p.in.Node.Drivers = map[string]bool{"x": true, "d": false}
+			p := newPlanCase("batch", nil)
+			p.input.Node.Drivers = map[string]bool{"x": true, "d": false}
 			return p
 		}, "eval queued-allocs blocked"},
 		{"a static port beside itself", func() *planCase {
-			return newCase("batch", func(f *fixture) {
+			return newPlanCase("batch", func(f *jobFixture) {
 				f.group.Networks = []*api.NetworkResource{{ReservedPorts: []api.Port{{Label: "http", Value: 80}}}}
 			})
 		}, "place g[0] v0; eval queued-allocs blocked"},
 		{"distinct_hosts leaves the rest", func() *planCase {
-			return newCase("batch", func(f *fixture) { f.group.Constraints = []*api.Constraint{{Operand: "distinct_hosts"}} })
+			return newPlanCase("batch", func(f *jobFixture) { f.group.Constraints = []*api.Constraint{{Operand: "distinct_hosts"}} })
 		}, "place g[0] v0; eval queued-allocs blocked"},
 		{"a node that takes nothing", func() *planCase {
-			p := newCase("batch", nil)
-			p.in.Node.Ineligible = true
+			p := newPlanCase("batch", nil)
+			p.input.Node.Ineligible = true
 			return p
 		}, "eval queued-allocs blocked"},
 		{"an update in place on a node that takes nothing new", func() *planCase {
-			p := newCase("service", nil).alloc(0, running).alloc(1, running).next(func(f *fixture) { f.task.KillTimeout = new(time.Second) })
-			p.in.Node.Ineligible = true
+			p := newPlanCase("service", nil).addAlloc(0, running).addAlloc(1, running).setNextVersion(func(f *jobFixture) { f.task.KillTimeout = new(time.Second) })
+			p.input.Node.Ineligible = true
 			return p
 		}, "update a1 to v1; update a2 to v1; deployment v1 running"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if got := summary(c.make().plan()); got != c.want {
+			if got := changesText(c.make().plan()); got != c.want {
 				t.Errorf("plan\n got %s\nwant %s", got, c.want)
 			}
 		})
@@ -336,20 +340,20 @@ func TestPlanMetrics(t *testing.T) {
 		edit func(*planCase)
 		want string
 	}{
-		{"a missing driver", func(p *planCase) { p.in.Node.Drivers = map[string]bool{} }, `map[missing drivers:1] map[] 1 evaluated 1 filtered 0 exhausted`},
+		{"a missing driver", func(p *planCase) { p.input.Node.Drivers = map[string]bool{} }, `map[missing drivers:1] map[] 1 evaluated 1 filtered 0 exhausted`},
 		{"a constraint", func(p *planCase) {
-			p.in.Job.TaskGroups[0].Constraints = []*api.Constraint{api.NewConstraint("${meta.a}", "=", "b")}
+			p.input.Job.TaskGroups[0].Constraints = []*api.Constraint{api.NewConstraint("${meta.a}", "=", "b")}
 		}, `map[${meta.a} = b:1] map[] 1 evaluated 1 filtered 0 exhausted`},
-		{"memory", func(p *planCase) { p.in.Node.Attributes["memory.totalbytes"] = "1048576" }, `map[] map[memory:1] 1 evaluated 0 filtered 1 exhausted`},
+		{"memory", func(p *planCase) { p.input.Node.Attributes["memory.totalbytes"] = "1048576" }, `map[] map[memory:1] 1 evaluated 0 filtered 1 exhausted`},
 		{"a port", func(p *planCase) {
-			p.in.Job.TaskGroups[0].Networks = []*api.NetworkResource{{ReservedPorts: []api.Port{{Label: "http", Value: 80, HostNetwork: "default"}}}}
-			p.in.Node.ReservedPorts = []int{80}
+			p.input.Job.TaskGroups[0].Networks = []*api.NetworkResource{{ReservedPorts: []api.Port{{Label: "http", Value: 80, HostNetwork: "default"}}}}
+			p.input.Node.ReservedPorts = []int{80}
 		}, `map[] map[network: reserved port collision http=80:1] 1 evaluated 0 filtered 1 exhausted`},
-		{"a datacenter", func(p *planCase) { p.in.Job.Datacenters = []string{"dc2"} }, `map[] map[] 0 evaluated 0 filtered 0 exhausted`},
+		{"a datacenter", func(p *planCase) { p.input.Job.Datacenters = []string{"dc2"} }, `map[] map[] 0 evaluated 0 filtered 0 exhausted`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			p := newCase("batch", nil)
-			p.in.Node.Attributes = map[string]string{}
+			p := newPlanCase("batch", nil)
+			p.input.Node.Attributes = map[string]string{}
 			c.edit(p)
 			out := p.plan()
 			m := out.Eval.FailedTGAllocs["g"]
@@ -372,20 +376,20 @@ func TestPlanMetrics(t *testing.T) {
 
 // The annotations have the numbers that `job plan` shows.
 func TestPlanAnnotations(t *testing.T) {
-	three := func(f *fixture) { f.group.Count = new(3); changedEnv(f) }
+	three := func(f *jobFixture) { f.group.Count = new(3); withChangedEnv(f) }
 	old := func() *planCase {
-		return newCase("service", func(f *fixture) { f.group.Count = new(3) }).alloc(0, "running").alloc(1, "running").alloc(2, "running")
+		return newPlanCase("service", func(f *jobFixture) { f.group.Count = new(3) }).addAlloc(0, "running").addAlloc(1, "running").addAlloc(2, "running")
 	}
 	for _, c := range []struct {
 		name string
 		p    *planCase
 		want api.DesiredUpdates
 	}{
-		{"max_parallel 1", old().next(three), api.DesiredUpdates{DestructiveUpdate: 1, Ignore: 2}},
-		{"max_parallel 0", old().next(func(f *fixture) { three(f); f.group.Update = &api.UpdateStrategy{MaxParallel: new(0)} }), api.DesiredUpdates{DestructiveUpdate: 3}},
-		{"canary", old().next(func(f *fixture) { three(f); f.group.Update = &api.UpdateStrategy{Canary: new(1)} }), api.DesiredUpdates{Canary: 1, Ignore: 3}},
-		{"count down", old().next(func(f *fixture) { f.group.Count = new(1) }), api.DesiredUpdates{Stop: 2, InPlaceUpdate: 1}},
-		{"new", newCase("batch", nil), api.DesiredUpdates{Place: 2}},
+		{"max_parallel 1", old().setNextVersion(three), api.DesiredUpdates{DestructiveUpdate: 1, Ignore: 2}},
+		{"max_parallel 0", old().setNextVersion(func(f *jobFixture) { three(f); f.group.Update = &api.UpdateStrategy{MaxParallel: new(0)} }), api.DesiredUpdates{DestructiveUpdate: 3}},
+		{"canary", old().setNextVersion(func(f *jobFixture) { three(f); f.group.Update = &api.UpdateStrategy{Canary: new(1)} }), api.DesiredUpdates{Canary: 1, Ignore: 3}},
+		{"count down", old().setNextVersion(func(f *jobFixture) { f.group.Count = new(1) }), api.DesiredUpdates{Stop: 2, InPlaceUpdate: 1}},
+		{"new", newPlanCase("batch", nil), api.DesiredUpdates{Place: 2}},
 	} {
 		if got := *c.p.plan().Eval.PlanAnnotations.DesiredTGUpdates["g"]; got != c.want {
 			t.Errorf("%s: %+v, want %+v", c.name, got, c.want)
@@ -395,42 +399,42 @@ func TestPlanAnnotations(t *testing.T) {
 
 // A replacement reuses the static port and the resources of its predecessor; other
 // allocations cannot.
-func TestRoomIsHandedOver(t *testing.T) {
-	p := newCase("batch", func(f *fixture) {
+func TestResourcesAreHandedOver(t *testing.T) {
+	p := newPlanCase("batch", func(f *jobFixture) {
 		f.group.Count = new(1)
 		f.task.Resources = &api.Resources{MemoryMB: new(600)}
 		f.group.Networks = []*api.NetworkResource{{ReservedPorts: []api.Port{{Label: "http", Value: 80}}}}
 	})
-	p.in.Node.Attributes["memory.totalbytes"] = "1048576000"
-	p.in.Room = NewNodeUsage(p.in.Node)
-	first := Plan(p.in).Place[0]
+	p.input.Node.Attributes["memory.totalbytes"] = "1048576000"
+	p.input.NodeUsage = NewNodeUsage(p.input.Node)
+	first := Plan(p.input).Place[0]
 	first.CreateIndex, first.AllocModifyIndex, first.ClientStatus = 1, 1, "running"
-	p.in.Room.Put(first)
+	p.input.NodeUsage.Put(first)
 
-	p.in.Host.PortFree = func(int) bool { return false } // the predecessor listens on the port
-	p.in.Allocs = []*api.Allocation{first}
-	p.next(func(f *fixture) {
+	p.input.Env.PortFree = func(int) bool { return false } // the predecessor listens on the port
+	p.input.Allocs = []*api.Allocation{first}
+	p.setNextVersion(func(f *jobFixture) {
 		f.group.Count = new(1)
 		f.task.Resources = &api.Resources{MemoryMB: new(900)}
 		f.group.Networks = []*api.NetworkResource{{ReservedPorts: []api.Port{{Label: "http", Value: 80}}}}
 	})
-	out := Plan(p.in)
-	if got, want := summary(out), "stop "+first.ID+" (alloc is being updated due to job update); place g[0] v1 for "+first.ID; got != want {
+	out := Plan(p.input)
+	if got, want := changesText(out), "stop "+first.ID+" (alloc is being updated due to job update); place g[0] v1 for "+first.ID; got != want {
 		t.Fatalf("plan %s, want %s", got, want)
 	}
 
-	other := newCase("batch", func(f *fixture) { f.group.Count = new(1); f.task.Resources = &api.Resources{MemoryMB: new(200)} })
-	other.in.Job.ID, other.in.Room, other.in.Node = new("other"), p.in.Room, p.in.Node
-	if got := summary(Plan(other.in)); got != "eval queued-allocs blocked" {
+	other := newPlanCase("batch", func(f *jobFixture) { f.group.Count = new(1); f.task.Resources = &api.Resources{MemoryMB: new(200)} })
+	other.input.Job.ID, other.input.NodeUsage, other.input.Node = new("other"), p.input.NodeUsage, p.input.Node
+	if got := changesText(Plan(other.input)); got != "eval queued-allocs blocked" {
 		t.Errorf("another job beside both: %s", got)
 	}
-	p.in.Room.Remove(first)
-	p.in.Room.Remove(out.Place[0])
-	if got := summary(Plan(other.in)); got != "place other.g[0] v0" {
+	p.input.NodeUsage.Remove(first)
+	p.input.NodeUsage.Remove(out.Place[0])
+	if got := changesText(Plan(other.input)); got != "place other.g[0] v0" {
 		t.Errorf("another job when both have ended: %s", got)
 	}
-	if !slices.Equal(p.in.Room.used[:], []float64{100, 200, 300}) || len(p.in.Room.ports) != 0 {
-		t.Errorf("left in the room: %v, ports %v", p.in.Room.used, p.in.Room.ports)
+	if !slices.Equal(p.input.NodeUsage.used[:], []float64{100, 200, 300}) || len(p.input.NodeUsage.ports) != 0 {
+		t.Errorf("left in the room: %v, ports %v", p.input.NodeUsage.used, p.input.NodeUsage.ports)
 	}
 }
 
@@ -438,43 +442,43 @@ func BenchmarkPlan(b *testing.B) {
 	for _, count := range []int{1, 100, 500} {
 		b.Run(fmt.Sprintf("place-%d", count), func(b *testing.B) {
 			for b.Loop() {
-				p := newCase("service", func(f *fixture) {
+				p := newPlanCase("service", func(f *jobFixture) {
 					f.group.Count = &count
 					f.task.Resources = &api.Resources{CPU: new(1), MemoryMB: new(10)}
 					f.group.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "a"}}}}
 				})
-				p.in.Host.Pick = func(n int) int { p.serial++; return p.serial % n }
+				p.input.Env.Pick = func(n int) int { p.lastAlloc++; return p.lastAlloc % n }
 				if out := p.plan(); len(out.Place) != count {
-					b.Fatal(summary(out))
+					b.Fatal(changesText(out))
 				}
 			}
 		})
 		b.Run(fmt.Sprintf("unchanged-%d", count), func(b *testing.B) {
-			p := newCase("service", func(f *fixture) { f.group.Count = &count })
+			p := newPlanCase("service", func(f *jobFixture) { f.group.Count = &count })
 			for i := range count {
-				p.alloc(i, "running")
+				p.addAlloc(i, "running")
 			}
-			p.in.Room = NewNodeUsage(p.in.Node)
+			p.input.NodeUsage = NewNodeUsage(p.input.Node)
 			for b.Loop() {
-				Plan(p.in)
+				Plan(p.input)
 			}
 		})
 	}
 	b.Run("jobs-1000", func(b *testing.B) {
 		var cases []*planCase
 		for i := range 1000 {
-			p := newCase("service", func(f *fixture) {
+			p := newPlanCase("service", func(f *jobFixture) {
 				f.group.Count = new(1)
 				f.task.Resources = &api.Resources{CPU: new(1), MemoryMB: new(10)}
 			})
-			p.in.Job.ID = new(fmt.Sprint("job", i))
+			p.input.Job.ID = new(fmt.Sprint("job", i))
 			cases = append(cases, p)
 		}
 		for b.Loop() {
-			room := NewNodeUsage(cases[0].in.Node)
+			room := NewNodeUsage(cases[0].input.Node)
 			for _, p := range cases {
-				p.in.Room = room
-				Plan(p.in)
+				p.input.NodeUsage = room
+				Plan(p.input)
 			}
 		}
 	})

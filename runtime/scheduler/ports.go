@@ -45,20 +45,20 @@ func dynamicPorts(node Node) (first, n int) {
 	return first, cmp.Or(node.MaxDynamicPort, MaxDynamicPort) - first + 1
 }
 
-// network returns a copy of the network with its ports assigned.
-func (p *placement) network(n *api.NetworkResource) (*api.NetworkResource, error) {
+// assignNetwork returns a copy of the network with its ports assigned.
+func (p *placement) assignNetwork(n *api.NetworkResource) (*api.NetworkResource, error) {
 	out := *n
 	out.IP = p.node.IP
 	out.ReservedPorts = slices.Clone(n.ReservedPorts)
 	out.DynamicPorts = slices.Clone(n.DynamicPorts)
 	for _, port := range out.ReservedPorts {
-		if err := p.takeStatic(port); err != nil {
+		if err := p.takeStaticPort(port); err != nil {
 			return nil, fmt.Errorf("port %q: %w", port.Label, err)
 		}
 	}
 	for i := range out.DynamicPorts {
 		port := &out.DynamicPorts[i]
-		value, err := p.takeDynamic(*port)
+		value, err := p.takeDynamicPort(*port)
 		if err != nil {
 			return nil, fmt.Errorf("port %q: %w", port.Label, err)
 		}
@@ -70,7 +70,7 @@ func (p *placement) network(n *api.NetworkResource) (*api.NetworkResource, error
 	return &out, nil
 }
 
-func (p *placement) takeStatic(port api.Port) error {
+func (p *placement) takeStaticPort(port api.Port) error {
 	if err := hostNetwork(port); err != nil {
 		return err
 	}
@@ -84,33 +84,33 @@ func (p *placement) takeStatic(port api.Port) error {
 		dimension := fmt.Sprintf("network: reserved port collision %s=%d", port.Label, port.Value)
 		return &exhaustedError{dimension, fmt.Errorf(format, args...)}
 	}
-	by, own := p.room.holder(p.seat, port.Value)
+	by, own := p.nodeUsage.portHolder(p.slot, port.Value)
 	switch {
-	case by != nil && by.key.job == p.seat.job && by.key.namespace == p.seat.namespace, p.chosen[port.Value]:
+	case by != nil && by.key.job == p.slot.job && by.key.namespace == p.slot.namespace, p.chosenPorts[port.Value]:
 		return collision("another allocation of this job has the static port %d on this node: leave out static, or lower the count", port.Value)
 	case by != nil:
 		return collision("reserved port collision %s=%d: allocation %q of job %q has it. Stop it, or leave out static", port.Label, port.Value, by.key.name, by.key.job)
-	case p.room.reserved[port.Value]:
+	case p.nodeUsage.reserved[port.Value]:
 		return collision("reserved port collision %s=%d: the configuration of the agent reserves it", port.Label, port.Value)
-	case !own && !p.host.PortFree(port.Value):
+	case !own && !p.env.PortFree(port.Value):
 		return collision("reserved port collision %s=%d: something listens there. Stop it, or leave out static", port.Label, port.Value)
 	}
-	p.chosen[port.Value] = true
+	p.chosenPorts[port.Value] = true
 	return nil
 }
 
-func (p *placement) takeDynamic(port api.Port) (int, error) {
+func (p *placement) takeDynamicPort(port api.Port) (int, error) {
 	if err := hostNetwork(port); err != nil {
 		return 0, err
 	}
 	first, n := dynamicPorts(p.node)
-	start := p.host.Pick(n)
+	start := p.env.Pick(n)
 	for i := range n {
 		number := first + (start+i)%n
-		if p.chosen[number] || p.static[number] || p.room.taken(number) || !p.host.PortFree(number) {
+		if p.chosenPorts[number] || p.staticPorts[number] || p.nodeUsage.isPortTaken(number) || !p.env.PortFree(number) {
 			continue
 		}
-		p.chosen[number] = true
+		p.chosenPorts[number] = true
 		return number, nil
 	}
 	return 0, &exhaustedError{"network: dynamic port selection failed", fmt.Errorf("no port between %d and %d is free", first, first+n-1)}

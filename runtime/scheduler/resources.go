@@ -6,15 +6,15 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// resources returns the resources that the group asks for.
-func (p *placement) resources(g *api.TaskGroup) (*api.AllocatedResources, error) {
-	p.chosen = map[int]bool{}
+// assignResources returns the resources that the group asks for.
+func (p *placement) assignResources(g *api.TaskGroup) (*api.AllocatedResources, error) {
+	p.chosenPorts = map[int]bool{}
 	granted := &api.AllocatedResources{
 		Tasks:  make(map[string]*api.AllocatedTaskResources, len(g.Tasks)),
 		Shared: api.AllocatedSharedResources{DiskMB: int64(*g.EphemeralDisk.SizeMB)},
 	}
 	if len(g.Networks) > 0 {
-		n, err := p.network(g.Networks[0])
+		n, err := p.assignNetwork(g.Networks[0])
 		if err != nil {
 			return nil, err
 		}
@@ -28,7 +28,7 @@ func (p *placement) resources(g *api.TaskGroup) (*api.AllocatedResources, error)
 			Memory: api.AllocatedMemoryResources{MemoryMB: int64(*t.Resources.MemoryMB)},
 		}
 		for _, n := range t.Resources.Networks {
-			n, err := p.network(n)
+			n, err := p.assignNetwork(n)
 			if err != nil {
 				return nil, fmt.Errorf("task %q: %w", t.Name, err)
 			}

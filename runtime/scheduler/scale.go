@@ -12,7 +12,7 @@ import (
 // ScaleRequest requests a new count of a group, or only adds a scaling event.
 type ScaleRequest struct {
 	Group   string
-	Count   *int64 // nil: only add the event
+	Count   *int64 // nil: Scale only adds the event
 	Message string
 	Error   bool
 	Meta    map[string]any
@@ -22,11 +22,11 @@ type ScaleRequest struct {
 
 // Scale changes the count of a group and adds a scaling event.
 func (s *Scheduler) Scale(ctx context.Context, key JobKey, r ScaleRequest) (out Outcome, err error) {
-	supply := s.newSupply()
+	env := s.newPreparedEnv()
 	if g := groupOf(s.store.Snapshot().Job(nil, key.Namespace, key.ID), r.Group); g != nil && r.Count != nil && *r.Count > int64(*g.Count) {
-		supply.expect(g, int(*r.Count)-*g.Count)
+		env.expectPlacements(g, int(*r.Count)-*g.Count)
 	}
-	out.Index, err = s.updateWith(ctx, supply, func(c *change) error {
+	out.Index, err = s.updateWith(ctx, env, func(c *txn) error {
 		out = Outcome{}
 		job := c.tx.Job(nil, key.Namespace, key.ID)
 		if job == nil {
@@ -43,10 +43,10 @@ func (s *Scheduler) Scale(ctx context.Context, key JobKey, r ScaleRequest) (out 
 		out.JobModifyIndex = *job.ModifyIndex
 		if r.Count != nil {
 			scaled := withCount(job, r.Group, int(*r.Count))
-			if err := prepare(scaled, c.tx.Reader); err != nil {
+			if err := prepareJob(scaled, c.tx.Reader); err != nil {
 				return err
 			}
-			c.outcome(&out, jobVersions{c}.put(scaled, job, c.tx.JobSubmission(nil, key.Namespace, key.ID, *job.Version)), triggerScaling, 0)
+			c.evaluateJob(&out, jobVersions{c}.putNewVersion(scaled, job, c.tx.JobSubmission(nil, key.Namespace, key.ID, *job.Version)), triggerScaling, 0)
 			if out.EvalID != "" {
 				event.EvalID = &out.EvalID
 			}
@@ -57,7 +57,7 @@ func (s *Scheduler) Scale(ctx context.Context, key JobKey, r ScaleRequest) (out 
 	return out, err
 }
 
-func (c *change) checkScale(job *api.Job, g *api.TaskGroup, r ScaleRequest) error {
+func (c *txn) checkScale(job *api.Job, g *api.TaskGroup, r ScaleRequest) error {
 	switch {
 	case g == nil:
 		return requestErrorf(Invalid, "task group %q specified for scaling does not exist in job", r.Group)

@@ -21,16 +21,16 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// bench is a scheduler with a store and a simulated node in a synctest bubble.
-type bench struct {
+// harness is a scheduler with a store and a simulated node in a synctest bubble.
+type harness struct {
 	*scheduler.Scheduler
-	t     *testing.T
-	store *schedtest.Store
-	node  *schedtest.Node
-	log   *schedtest.Transcript
+	t          *testing.T
+	store      *schedtest.Store
+	node       *schedtest.Node
+	transcript *schedtest.Transcript
 }
 
-func newHost() scheduler.Env {
+func newTestEnv() scheduler.Env {
 	var ids atomic.Uint32
 	return scheduler.Env{
 		NewID:    func() string { return fmt.Sprintf("%08x-0000-4000-8000-000000000000", ids.Add(1)) },
@@ -40,10 +40,10 @@ func newHost() scheduler.Env {
 	}
 }
 
-// newBench returns a bench that runs until the test ends.
-func newBench(t *testing.T, life func(*api.Allocation) schedtest.AllocTimes) *bench {
-	b := &bench{t: t, store: schedtest.NewStore(t, schedtest.NewNode(1000))}
-	b.Scheduler = scheduler.New(scheduler.Config{NodeID: "node", Store: b.store, Host: newHost(), Logger: hclog.NewNullLogger()})
+// newHarness returns a harness that runs until the test ends.
+func newHarness(t *testing.T, life func(*api.Allocation) schedtest.AllocTimes) *harness {
+	b := &harness{t: t, store: schedtest.NewStore(t, schedtest.NewNode(1000))}
+	b.Scheduler = scheduler.New(scheduler.Config{NodeID: "node", Store: b.store, Env: newTestEnv(), Logger: hclog.NewNullLogger()})
 	b.node = &schedtest.Node{Store: b.store, Scheduler: b.Scheduler, AllocTimes: func(a *api.Allocation) schedtest.AllocTimes {
 		// Allocations of a group act at different times, so that the order of
 		// events is deterministic.
@@ -51,12 +51,12 @@ func newBench(t *testing.T, life func(*api.Allocation) schedtest.AllocTimes) *be
 		l.Start, l.Healthy, l.Stop = l.Start+index, l.Healthy+index, l.Stop+index
 		return l
 	}}
-	b.log = schedtest.NewTranscript(b.store)
-	b.start()
+	b.transcript = schedtest.NewTranscript(b.store)
+	b.startLoops()
 	return b
 }
 
-func (b *bench) start() {
+func (b *harness) startLoops() {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
@@ -75,14 +75,14 @@ func (b *bench) start() {
 	})
 }
 
-// after waits for d, and then until all goroutines are idle.
-func (b *bench) after(d time.Duration) {
+// advance waits for d, and then until all goroutines are idle.
+func (b *harness) advance(d time.Duration) {
 	synctest.Wait()
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-var web = scheduler.JobKey{Namespace: "default", ID: "web"}
+var webJob = scheduler.JobKey{Namespace: "default", ID: "web"}
 
 // serviceJob returns a service with one group of three, whose health is known after
 // a second.
@@ -96,9 +96,9 @@ func serviceJob(edit func(*api.Job, *api.TaskGroup, *api.Task)) *api.Job {
 	return job
 }
 
-func (b *bench) register(job *api.Job) scheduler.Outcome {
+func (b *harness) register(job *api.Job) scheduler.Outcome {
 	b.t.Helper()
-	b.log.Say("register")
+	b.transcript.Say("register")
 	out, err := b.Register(b.t.Context(), job, scheduler.RegisterOptions{})
 	if err != nil {
 		b.t.Fatal(err)
@@ -107,11 +107,11 @@ func (b *bench) register(job *api.Job) scheduler.Outcome {
 	return out
 }
 
-// compare compares the transcript with the golden file of the test.
-func (b *bench) compare() {
+// compareGolden compares the transcript with the golden file of the test.
+func (b *harness) compareGolden() {
 	b.t.Helper()
 	file := filepath.Join("testdata", strings.ToLower(strings.TrimPrefix(b.t.Name(), "Test"))+".golden")
-	got := b.log.String()
+	got := b.transcript.String()
 	if *update {
 		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 			b.t.Fatal(err)
@@ -127,11 +127,11 @@ func (b *bench) compare() {
 	}
 }
 
-func env(value string) func(*api.Job, *api.TaskGroup, *api.Task) {
+func withEnv(value string) func(*api.Job, *api.TaskGroup, *api.Task) {
 	return func(_ *api.Job, _ *api.TaskGroup, t *api.Task) { t.Env["V"] = value }
 }
 
-func edits(all ...func(*api.Job, *api.TaskGroup, *api.Task)) func(*api.Job, *api.TaskGroup, *api.Task) {
+func combineEdits(all ...func(*api.Job, *api.TaskGroup, *api.Task)) func(*api.Job, *api.TaskGroup, *api.Task) {
 	return func(j *api.Job, g *api.TaskGroup, t *api.Task) {
 		for _, f := range all {
 			f(j, g, t)
@@ -139,7 +139,7 @@ func edits(all ...func(*api.Job, *api.TaskGroup, *api.Task)) func(*api.Job, *api
 	}
 }
 
-func rolling(edit func(*api.UpdateStrategy)) func(*api.Job, *api.TaskGroup, *api.Task) {
+func withRollingUpdate(edit func(*api.UpdateStrategy)) func(*api.Job, *api.TaskGroup, *api.Task) {
 	return func(_ *api.Job, g *api.TaskGroup, _ *api.Task) {
 		g.Update = &api.UpdateStrategy{MinHealthyTime: new(time.Second)}
 		if edit != nil {
@@ -148,7 +148,7 @@ func rolling(edit func(*api.UpdateStrategy)) func(*api.Job, *api.TaskGroup, *api
 	}
 }
 
-func healthyAfter(d time.Duration) func(*api.Allocation) schedtest.AllocTimes {
+func healthyAfterTimes(d time.Duration) func(*api.Allocation) schedtest.AllocTimes {
 	return func(*api.Allocation) schedtest.AllocTimes {
 		return schedtest.AllocTimes{Healthy: d, Stop: time.Second, Linger: time.Second}
 	}
@@ -160,84 +160,84 @@ func healthyAfter(d time.Duration) func(*api.Allocation) schedtest.AllocTimes {
 // terminal.
 func TestRollingUpdate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, healthyAfter(5*time.Second))
+		b := newHarness(t, healthyAfterTimes(5*time.Second))
 		b.register(serviceJob(nil))
-		b.after(10 * time.Second)
-		b.register(serviceJob(env("1")))
-		b.after(time.Minute)
-		b.compare()
+		b.advance(10 * time.Second)
+		b.register(serviceJob(withEnv("1")))
+		b.advance(time.Minute)
+		b.compareGolden()
 	})
 }
 
 // RS-088: a change of kill_timeout keeps the allocations, and the deployment of the
 // new version succeeds.
-func TestInPlace(t *testing.T) {
+func TestInPlaceUpdate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, healthyAfter(5*time.Second))
+		b := newHarness(t, healthyAfterTimes(5*time.Second))
 		b.register(serviceJob(nil))
-		b.after(10 * time.Second)
+		b.advance(10 * time.Second)
 		b.register(serviceJob(func(_ *api.Job, _ *api.TaskGroup, t *api.Task) { t.KillTimeout = new(9 * time.Second) }))
-		b.after(time.Minute)
-		b.compare()
+		b.advance(time.Minute)
+		b.compareGolden()
 	})
 }
 
 // RS-091: with canary 1 and count 2 there are three allocations until the
 // promotion.
 func TestCanary(t *testing.T) {
-	canary := rolling(func(u *api.UpdateStrategy) { u.Canary = new(1) })
+	canary := withRollingUpdate(func(u *api.UpdateStrategy) { u.Canary = new(1) })
 	two := func(_ *api.Job, g *api.TaskGroup, _ *api.Task) { g.Count = new(2) }
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, healthyAfter(5*time.Second))
-		b.register(serviceJob(edits(two, canary)))
-		b.after(10 * time.Second)
-		b.register(serviceJob(edits(two, canary, env("1"))))
-		d := b.store.Snapshot().LatestDeployment(nil, web.Namespace, web.ID)
+		b := newHarness(t, healthyAfterTimes(5*time.Second))
+		b.register(serviceJob(combineEdits(two, canary)))
+		b.advance(10 * time.Second)
+		b.register(serviceJob(combineEdits(two, canary, withEnv("1"))))
+		d := b.store.Snapshot().LatestDeployment(nil, webJob.Namespace, webJob.ID)
 		_, err := b.PromoteDeployment(t.Context(), d.ID, nil)
 		if want := "1 error occurred:\n\t* Task group \"g\" has 0/1 healthy allocations\n\n"; err == nil || err.Error() != want {
 			t.Errorf("promotion of a canary that is not healthy: %v, want %s", err, want)
 		}
-		b.after(time.Hour) // waiting for a manual promotion does not fail the deployment
-		b.log.Say("promote")
+		b.advance(time.Hour) // waiting for a manual promotion does not fail the deployment
+		b.transcript.Say("promote")
 		if _, err := b.PromoteDeployment(t.Context(), d.ID, nil); err != nil {
 			t.Fatal(err)
 		}
-		b.after(time.Minute)
-		b.compare()
+		b.advance(time.Minute)
+		b.compareGolden()
 	})
 }
 
 // auto_promote promotes the canaries without a request.
 func TestAutoPromote(t *testing.T) {
-	canary := rolling(func(u *api.UpdateStrategy) { u.Canary, u.AutoPromote, u.MaxParallel = new(2), new(true), new(2) })
+	canary := withRollingUpdate(func(u *api.UpdateStrategy) { u.Canary, u.AutoPromote, u.MaxParallel = new(2), new(true), new(2) })
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, healthyAfter(5*time.Second))
+		b := newHarness(t, healthyAfterTimes(5*time.Second))
 		b.register(serviceJob(canary))
-		b.after(10 * time.Second)
-		b.register(serviceJob(edits(canary, env("1"))))
-		b.after(time.Minute)
-		b.compare()
+		b.advance(10 * time.Second)
+		b.register(serviceJob(combineEdits(canary, withEnv("1"))))
+		b.advance(time.Minute)
+		b.compareGolden()
 	})
 }
 
 // RS-090: a bad version is rolled back, as a new version that becomes stable.
 func TestAutoRevert(t *testing.T) {
-	revert := rolling(func(u *api.UpdateStrategy) { u.AutoRevert = new(true) })
+	revert := withRollingUpdate(func(u *api.UpdateStrategy) { u.AutoRevert = new(true) })
 	once := func(_ *api.Job, g *api.TaskGroup, _ *api.Task) {
 		g.ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(0), Unlimited: new(false)}
 	}
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, func(a *api.Allocation) schedtest.AllocTimes {
+		b := newHarness(t, func(a *api.Allocation) schedtest.AllocTimes {
 			if a.Job.TaskGroups[0].Tasks[0].Env["V"] == "bad" {
 				return schedtest.AllocTimes{Healthy: 5 * time.Second, Run: 2 * time.Second, Fail: true}
 			}
 			return schedtest.AllocTimes{Healthy: 5 * time.Second}
 		})
-		b.register(serviceJob(edits(revert, once)))
-		b.after(10 * time.Second)
-		b.register(serviceJob(edits(revert, once, env("bad"))))
-		b.after(time.Minute)
-		b.compare()
+		b.register(serviceJob(combineEdits(revert, once)))
+		b.advance(10 * time.Second)
+		b.register(serviceJob(combineEdits(revert, once, withEnv("bad"))))
+		b.advance(time.Minute)
+		b.compareGolden()
 	})
 }
 
@@ -245,7 +245,7 @@ func TestAutoRevert(t *testing.T) {
 // replacements, then the job is dead.
 func TestRescheduleUntilExhausted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, func(*api.Allocation) schedtest.AllocTimes {
+		b := newHarness(t, func(*api.Allocation) schedtest.AllocTimes {
 			return schedtest.AllocTimes{Run: time.Second, Fail: true, Linger: 7 * time.Second}
 		})
 		b.register(serviceJob(func(j *api.Job, g *api.TaskGroup, _ *api.Task) {
@@ -253,8 +253,8 @@ func TestRescheduleUntilExhausted(t *testing.T) {
 			g.Count = new(1)
 			g.ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(2), Interval: new(time.Hour), Delay: new(5 * time.Second), DelayFunction: new("constant"), Unlimited: new(false)}
 		}))
-		b.after(time.Hour)
-		b.compare()
+		b.advance(time.Hour)
+		b.compareGolden()
 	})
 }
 
@@ -262,18 +262,18 @@ func TestRescheduleUntilExhausted(t *testing.T) {
 // has ended, not when that job is requested to stop.
 func TestBlockedThenUnblocked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBench(t, func(*api.Allocation) schedtest.AllocTimes {
+		b := newHarness(t, func(*api.Allocation) schedtest.AllocTimes {
 			return schedtest.AllocTimes{Stop: 3 * time.Second, Linger: 2 * time.Second}
 		})
 		big := func(j *api.Job, g *api.TaskGroup, t *api.Task) { t.Resources.MemoryMB = new(400); g.Count = new(2) }
 		b.register(serviceJob(big))
-		b.register(serviceJob(edits(big, func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.ID = new("second") })))
-		b.after(time.Minute)
-		b.log.Say("stop web")
-		if _, err := b.Deregister(t.Context(), web, scheduler.DeregisterOptions{}); err != nil {
+		b.register(serviceJob(combineEdits(big, func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.ID = new("second") })))
+		b.advance(time.Minute)
+		b.transcript.Say("stop web")
+		if _, err := b.Deregister(t.Context(), webJob, scheduler.DeregisterOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		b.after(time.Minute)
-		b.compare()
+		b.advance(time.Minute)
+		b.compareGolden()
 	})
 }

@@ -15,7 +15,7 @@ import (
 type Config struct {
 	Store  Store
 	NodeID string // id of the stored node that runs the allocations
-	Host   Env
+	Env    Env
 	GC     GCConfig
 	Logger hclog.Logger
 	// OnDesired is called after each change of the allocations that the node must
@@ -33,84 +33,86 @@ type Config struct {
 type Scheduler struct {
 	store     Store
 	nodeID    string
-	host      Env
+	env       Env
 	gc        GCConfig
 	logger    hclog.Logger
 	onDesired func()
 
-	delayed   *timerQueue[string] // pending evaluations
-	deadlines *timerQueue[string] // deadlines of deployments
-	launches  *timerQueue[JobKey] // launches of periodic jobs
-	drains    *timerQueue[string] // the drain of the node
-	retry     chan struct{}       // holds a tick when blocked evaluations must be retried
-	clock     *wallClock
-	clockTick chan struct{} // holds a tick when the clock may have been stepped
-	ids       idPool        // ids for changes
+	evalTimers       *timerQueue[string] // pending evaluations
+	deploymentTimers *timerQueue[string] // deadlines of deployments
+	launchTimers     *timerQueue[JobKey] // launches of periodic jobs
+	drainTimer       *timerQueue[string] // the drain of the node
+	retryBlocked     chan struct{}       // holds a tick when blocked evaluations must be retried
+	wallClock        *wallClock
+	clockTick        chan struct{} // holds a tick when the clock may have been stepped
+	ids              idPool        // ids that are prepared for changes
 
 	mu sync.Mutex
-	// room is the usage of the state with roomIndex and node; nil while a change
+	// nodeUsage is the usage of usageNode in the state with nodeUsageIndex; nil while a change
 	// uses it.
-	room      *NodeUsage
-	roomIndex uint64
-	node      *api.Node
-	facts     Node
-	blocked   map[string]bool // ids of blocked evaluations
+	nodeUsage      *NodeUsage
+	nodeUsageIndex uint64
+	usageNode      *api.Node
+	usageNodeFacts Node
+	blockedEvals   map[string]bool // ids of blocked evaluations
 }
 
 // New returns a scheduler. It does not read the store.
 func New(c Config) *Scheduler {
 	return &Scheduler{
-		store:     c.Store,
-		nodeID:    c.NodeID,
-		host:      c.Host,
-		gc:        c.GC.orDefault(),
-		logger:    c.Logger.Named("scheduler"),
-		onDesired: c.OnDesired,
-		delayed:   newTimerQueue[string](),
-		deadlines: newTimerQueue[string](),
-		launches:  newTimerQueue[JobKey](),
-		drains:    newTimerQueue[string](),
-		retry:     make(chan struct{}, 1),
-		clock:     newWallClock(c.Host),
-		clockTick: make(chan struct{}, 1),
-		blocked:   make(map[string]bool),
+		store:            c.Store,
+		nodeID:           c.NodeID,
+		env:              c.Env,
+		gc:               c.GC.orDefault(),
+		logger:           c.Logger.Named("scheduler"),
+		onDesired:        c.OnDesired,
+		evalTimers:       newTimerQueue[string](),
+		deploymentTimers: newTimerQueue[string](),
+		launchTimers:     newTimerQueue[JobKey](),
+		drainTimer:       newTimerQueue[string](),
+		retryBlocked:     make(chan struct{}, 1),
+		wallClock:        newWallClock(c.Env),
+		clockTick:        make(chan struct{}, 1),
+		blockedEvals:     make(map[string]bool),
 	}
 }
 
 // NodeChanged must be called when the stored node has changed. It does not block.
-func (s *Scheduler) NodeChanged() { tick(s.retry) }
+func (s *Scheduler) NodeChanged() { notify(s.retryBlocked) }
 
 // Run restores the timers from the store and then makes the changes that are due,
 // until ctx ends. It must be called once.
 func (s *Scheduler) Run(ctx context.Context) {
-	s.updateWithRetry(ctx, "catch up", nil, (*change).restore)
+	s.updateWithRetry(ctx, "catch up", nil, (*txn).restoreTimers)
 	var loops sync.WaitGroup
 	loops.Go(func() { s.runEvaluations(ctx) })
 	loops.Go(func() {
-		follow(ctx, s, s.deadlines, "deployment", func(c *change, id string) { rollout{c}.deadlineDue(id) })
+		runTimers(ctx, s, s.deploymentTimers, "deployment", func(c *txn, id string) { rollout{c}.handleDeadline(id) })
 	})
 	loops.Go(func() {
-		follow(ctx, s, s.launches, "periodic launch", func(c *change, key JobKey) { childJobs{c}.due(key) })
+		runTimers(ctx, s, s.launchTimers, "periodic launch", func(c *txn, key JobKey) { childJobs{c}.launchDue(key) })
 	})
-	loops.Go(func() { follow(ctx, s, s.drains, "drain", func(c *change, _ string) { nodeDrain{c}.due() }) })
+	loops.Go(func() {
+		runTimers(ctx, s, s.drainTimer, "drain", func(c *txn, _ string) { nodeDrain{c}.handleDeadline() })
+	})
 	loops.Go(func() { s.runCollection(ctx) })
 	loops.Go(func() { s.runClock(ctx) })
 	loops.Wait()
 }
 
-// pause is the time between two attempts of a change that the store refused.
-const pause = time.Second
+// storeRetryDelay is the time between two attempts of a change that the store refused.
+const storeRetryDelay = time.Second
 
 // updateWithRetry makes a change of the scheduler itself. It retries until the
 // store accepts the change or ctx ends. announce announces the placements of the
-// change to its supply; nil means that none are expected.
-func (s *Scheduler) updateWithRetry(ctx context.Context, what string, announce func(*supply), edit func(*change)) {
+// change to its env; nil means that none are expected.
+func (s *Scheduler) updateWithRetry(ctx context.Context, what string, announce func(*preparedEnv), edit func(*txn)) {
 	for ctx.Err() == nil {
-		supply := s.newSupply()
+		env := s.newPreparedEnv()
 		if announce != nil {
-			announce(supply)
+			announce(env)
 		}
-		_, err := s.updateWith(ctx, supply, func(c *change) error {
+		_, err := s.updateWith(ctx, env, func(c *txn) error {
 			edit(c)
 			return nil
 		})
@@ -119,16 +121,16 @@ func (s *Scheduler) updateWithRetry(ctx context.Context, what string, announce f
 		}
 		s.logger.Error("change not stored", "change", what, "error", err)
 		select {
-		case <-time.After(pause):
+		case <-time.After(storeRetryDelay):
 		case <-ctx.Done():
 		}
 	}
 }
 
-// restore sets all timers and reconciles all jobs, after a start or a clock step.
-func (c *change) restore() {
+// restoreTimers sets all timers and reconciles all jobs, after a start or a clock step.
+func (c *txn) restoreTimers() {
 	for _, e := range c.tx.Evaluations(nil, "") {
-		c.note(e)
+		c.trackEval(e)
 	}
 	for _, job := range c.tx.Jobs(nil, store.AnyNamespace, "") {
 		c.markDirty(KeyOf(job))
@@ -136,31 +138,31 @@ func (c *change) restore() {
 	}
 	for _, a := range c.tx.Allocations(nil, "") {
 		if key := (JobKey{a.Namespace, a.JobID}); c.tx.Job(nil, key.Namespace, key.ID) == nil {
-			jobVersions{c}.recover(key)
+			jobVersions{c}.recoverJob(key)
 			c.markDirty(key)
 		}
 	}
 	nodeDrain{c}.setTimer(c.tx.Node(nil, c.s.nodeID))
-	c.freed = true
+	c.resourcesFreed = true
 }
 
 // runEvaluations processes pending evaluations that are due, and retries blocked
 // ones when they may fit.
 func (s *Scheduler) runEvaluations(ctx context.Context) {
-	for s.delayed.wait(ctx, s.host.Now, s.retry) {
-		s.updateWithRetry(ctx, "evaluations", (*supply).expectDue, func(c *change) {
-			for _, id := range s.delayed.due(c.now) {
-				c.evaluateDue(id)
+	for s.evalTimers.wait(ctx, s.env.Now, s.retryBlocked) {
+		s.updateWithRetry(ctx, "evaluations", (*preparedEnv).expectDue, func(c *txn) {
+			for _, id := range s.evalTimers.due(c.now) {
+				c.processDueEval(id)
 			}
-			c.retryBlocked()
+			c.retryBlockedEvals()
 		})
 	}
 }
 
-// follow calls do for the keys of a timer queue that are due, until ctx ends.
-func follow[K comparable](ctx context.Context, s *Scheduler, a *timerQueue[K], what string, do func(*change, K)) {
-	for a.wait(ctx, s.host.Now, nil) {
-		s.updateWithRetry(ctx, what, nil, func(c *change) {
+// runTimers calls do for the keys of a timer queue that are due, until ctx ends.
+func runTimers[K comparable](ctx context.Context, s *Scheduler, a *timerQueue[K], what string, do func(*txn, K)) {
+	for a.wait(ctx, s.env.Now, nil) {
+		s.updateWithRetry(ctx, what, nil, func(c *txn) {
 			for _, key := range a.due(c.now) {
 				do(c, key)
 			}

@@ -6,17 +6,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// maxRounds limits how often a change reconciles a job. Each round leaves less to
+// maxReconciliations limits how often a change reconciles a job. Each round leaves less to
 // do; simulations need at most three. The limit keeps a plan that never settles
 // from blocking all other changes.
-const maxRounds = 20
+const maxReconciliations = 20
 
-func (c *change) settleAll() {
+func (c *txn) reconcileDirtyJobs() {
 	rounds := make(map[JobKey]int)
-	for len(c.touched) > 0 {
-		key := c.touched[0]
-		c.touched = c.touched[1:]
-		if rounds[key]++; rounds[key] > maxRounds {
+	for len(c.dirtyJobs) > 0 {
+		key := c.dirtyJobs[0]
+		c.dirtyJobs = c.dirtyJobs[1:]
+		if rounds[key]++; rounds[key] > maxReconciliations {
 			c.s.logger.Error("job does not settle", "job_id", key.ID)
 			continue
 		}
@@ -26,21 +26,21 @@ func (c *change) settleAll() {
 
 // reconcileJob updates the deployment of a job, replaces failed allocations, and
 // sets the status of the job.
-func (c *change) reconcileJob(key JobKey) {
+func (c *txn) reconcileJob(key JobKey) {
 	job := c.tx.Job(nil, key.Namespace, key.ID)
 	if job == nil {
-		c.settlePurged(key)
+		c.deletePurgedAllocs(key)
 		return
 	}
-	rollout{c}.judge(job)
-	if job = c.tx.Job(nil, key.Namespace, key.ID); c.failureOpen(job) {
-		c.evaluateQuietly(c.newEval(job, triggerAllocFailed))
+	rollout{c}.checkDeployment(job)
+	if job = c.tx.Job(nil, key.Namespace, key.ID); c.hasUnhandledFailure(job) {
+		c.processEvalIfChanged(c.newEval(job, triggerAllocFailed))
 	}
-	c.setStatus(key)
+	c.updateJobStatus(key)
 }
 
-// settlePurged deletes the ended allocations of a purged job.
-func (c *change) settlePurged(key JobKey) {
+// deletePurgedAllocs deletes the ended allocations of a purged job.
+func (c *txn) deletePurgedAllocs(key JobKey) {
 	for _, a := range c.tx.AllocationsByJob(nil, key.Namespace, key.ID) {
 		if c.tx.AllocationEnded(a.ID) {
 			c.deleteAlloc(a)
@@ -48,31 +48,31 @@ func (c *change) settlePurged(key JobKey) {
 	}
 }
 
-func (c *change) deleteAlloc(a *api.Allocation) {
-	c.wroteAllocs, c.nodeActs = true, true
-	c.room.Remove(a)
+func (c *txn) deleteAlloc(a *api.Allocation) {
+	c.wroteAllocs, c.desiredChanged = true, true
+	c.nodeUsage.Remove(a)
 	c.tx.DeleteAllocation(a.ID)
 }
 
-// failureOpen reports whether the job has a failed allocation without a replacement
+// hasUnhandledFailure reports whether the job has a failed allocation without a replacement
 // and without an active follow-up evaluation.
-func (c *change) failureOpen(job *api.Job) bool {
-	if terminalActions[*job.Type][api.AllocClientStatusFailed] != retry || *job.Stop {
+func (c *txn) hasUnhandledFailure(job *api.Job) bool {
+	if terminalAllocActions[*job.Type][api.AllocClientStatusFailed] != followPolicy || *job.Stop {
 		return false
 	}
 	for _, a := range c.tx.AllocationsByJob(nil, *job.Namespace, *job.ID) {
-		if a.ClientStatus != api.AllocClientStatusFailed || !hasPlace(a) {
+		if a.ClientStatus != api.AllocClientStatusFailed || !isUnreplaced(a) {
 			continue
 		}
-		if e := c.tx.Evaluation(nil, a.FollowupEvalID); a.FollowupEvalID == "" || e == nil || !model.EvalActive(e) {
+		if e := c.tx.Evaluation(nil, a.FollowupEvalID); a.FollowupEvalID == "" || e == nil || !model.EvalPending(e) {
 			return true
 		}
 	}
 	return false
 }
 
-// setStatus updates the status of a job.
-func (c *change) setStatus(key JobKey) {
+// updateJobStatus updates the status of a job.
+func (c *txn) updateJobStatus(key JobKey) {
 	job := c.tx.Job(nil, key.Namespace, key.ID)
 	evals := c.tx.EvaluationsByJob(nil, key.Namespace, key.ID)
 	status := model.JobStatus(job, c.tx.AllocationsByJob(nil, key.Namespace, key.ID), evals, c.tx.DeploymentsByJob(nil, key.Namespace, key.ID))

@@ -41,49 +41,49 @@ func TestSimulation(t *testing.T) {
 		simulate(t, *seed, os.Stderr)
 		return
 	}
-	schedtest.Seeds(t, *seeds, func(seed uint64) { simulate(t, seed, nil) })
+	schedtest.RunSeeds(t, *seeds, func(seed uint64) { simulate(t, seed, nil) })
 }
 
-// simulation is one run.
+// simulation is a run of random requests against a scheduler and a simulated node.
 type simulation struct {
-	rand  *rand.Rand // chooses the actions
-	luck  *rand.Rand // chooses the changes that fail
-	store *schedtest.Store
-	sched *scheduler.Scheduler
-	node  *schedtest.Node
+	rand      *rand.Rand // chooses the actions
+	faultRand *rand.Rand // chooses the changes that fail
+	store     *schedtest.Store
+	sched     *scheduler.Scheduler
+	node      *schedtest.Node
 
-	mu      sync.Mutex
-	faults  bool
-	running map[string]*api.Allocation // started and not ended
-	clock   *wallClock
-	host    scheduler.Env
-	begun   map[string]time.Time // start of deployments by the monotonic clock
-	cron    []time.Time          // launches of the periodic job by the monotonic clock
-	crons   map[uint64]bool      // children of the periodic job by CreateIndex
-	late    map[string]bool      // deployments that may have exceeded their deadline
-	seen    map[string]string    // terminal client status by allocation
-	canary  map[string]bool      // allocations that were placed as canaries
-	errs    []error
+	mu               sync.Mutex
+	faultsEnabled    bool
+	running          map[string]*api.Allocation // started and not ended
+	clock            *wallClock
+	env              scheduler.Env
+	deploymentStarts map[string]time.Time // start of deployments by the monotonic clock
+	cronLaunches     []time.Time          // launches of the periodic job by the monotonic clock
+	cronChildren     map[uint64]bool      // children of the periodic job by CreateIndex
+	pastDeadline     map[string]bool      // deployments that may have exceeded their deadline
+	terminalStatuses map[string]string    // terminal client status by allocation
+	canaries         map[string]bool      // allocations that were placed as canaries
+	errs             []error
 }
 
 func simulate(t *testing.T, seed uint64, out *os.File) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &simulation{
-			rand:    rand.New(rand.NewPCG(seed, 0)),
-			luck:    rand.New(rand.NewPCG(seed, 1)),
-			store:   schedtest.NewStore(t, schedtest.NewNode(1000)),
-			running: make(map[string]*api.Allocation),
-			seen:    make(map[string]string),
-			canary:  make(map[string]bool),
-			clock:   newWallClock(),
-			host:    newHost(),
-			begun:   make(map[string]time.Time),
-			crons:   make(map[uint64]bool),
-			late:    make(map[string]bool),
+			rand:             rand.New(rand.NewPCG(seed, 0)),
+			faultRand:        rand.New(rand.NewPCG(seed, 1)),
+			store:            schedtest.NewStore(t, schedtest.NewNode(1000)),
+			running:          make(map[string]*api.Allocation),
+			terminalStatuses: make(map[string]string),
+			canaries:         make(map[string]bool),
+			clock:            newWallClock(),
+			env:              newTestEnv(),
+			deploymentStarts: make(map[string]time.Time),
+			cronChildren:     make(map[uint64]bool),
+			pastDeadline:     make(map[string]bool),
 		}
-		s.host.Now, s.host.Uptime = s.clock.Now, s.clock.Uptime
-		s.sched = scheduler.New(scheduler.Config{NodeID: "node", Store: s.store, Host: s.host, Logger: hclog.NewNullLogger()})
-		s.node = &schedtest.Node{Store: s.store, Scheduler: s.sched, AllocTimes: envAllocTimes, Now: s.clock.Now, Started: s.started, Ended: s.ended}
+		s.env.Now, s.env.Uptime = s.clock.Now, s.clock.Uptime
+		s.sched = scheduler.New(scheduler.Config{NodeID: "node", Store: s.store, Env: s.env, Logger: hclog.NewNullLogger()})
+		s.node = &schedtest.Node{Store: s.store, Scheduler: s.sched, AllocTimes: envAllocTimes, Now: s.clock.Now, Started: s.checkStart, Ended: s.recordEnd}
 		var transcript *schedtest.Transcript
 		if out != nil {
 			transcript = schedtest.NewTranscript(s.store)
@@ -93,9 +93,9 @@ func simulate(t *testing.T, seed uint64, out *os.File) {
 			if note != nil {
 				note(state)
 			}
-			s.check(state)
+			s.checkInvariants(state)
 		}
-		s.store.Fault = s.fault
+		s.store.Fault = s.randomFault
 
 		ctx, cancel := context.WithCancel(t.Context())
 		var loops sync.WaitGroup
@@ -107,10 +107,10 @@ func simulate(t *testing.T, seed uint64, out *os.File) {
 			t.Error(err)
 		}
 		s.mu.Lock()
-		s.faults = true
+		s.faultsEnabled = true
 		s.mu.Unlock()
 		for range 20 + s.rand.IntN(20) {
-			s.step(ctx, transcript)
+			s.requestAtRandom(ctx, transcript)
 			time.Sleep(time.Duration(s.rand.IntN(40)) * time.Second)
 			if s.rand.IntN(20) == 0 {
 				// A new scheduler takes over, without any state in memory.
@@ -120,29 +120,29 @@ func simulate(t *testing.T, seed uint64, out *os.File) {
 					s.stepClock(transcript)
 				}
 				s.mu.Lock()
-				for id := range s.begun {
-					s.late[id] = true // its deadline may pass in a clock step between the two schedulers
+				for id := range s.deploymentStarts {
+					s.pastDeadline[id] = true // its deadline may pass in a clock step between the two schedulers
 				}
 				s.mu.Unlock()
-				s.sched = scheduler.New(scheduler.Config{NodeID: "node", Store: s.store, Host: s.host, Logger: hclog.NewNullLogger()})
+				s.sched = scheduler.New(scheduler.Config{NodeID: "node", Store: s.store, Env: s.env, Logger: hclog.NewNullLogger()})
 				s.node.Use(s.sched)
 				generation, end = context.WithCancel(ctx)
 				scheduling.Go(func() { s.sched.Run(generation) })
 			}
 		}
 		s.mu.Lock()
-		s.faults = false
+		s.faultsEnabled = false
 		s.mu.Unlock()
 		rest := time.Now()
 		time.Sleep(3 * time.Hour)
-		s.launchedSince(rest)
+		s.checkLaunchesSince(rest)
 		if _, err := s.sched.Deregister(ctx, scheduler.JobKey{Namespace: "default", ID: "cron"}, scheduler.DeregisterOptions{}); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		s.quiet()
-		s.fixed(ctx)
+		s.checkQuiescentState()
+		s.checkEvaluationPlacesNothing(ctx)
 		end()
 		cancel()
 		scheduling.Wait()
@@ -168,21 +168,21 @@ func envAllocTimes(a *api.Allocation) schedtest.AllocTimes {
 	h.Write([]byte(a.ID))
 	jitter := time.Duration(h.Sum32()%1e6) * time.Microsecond
 	return schedtest.AllocTimes{
-		Start: seconds("start") + jitter, Healthy: seconds("healthy") + jitter/3, Sick: env["sick"] == "1",
+		Start: seconds("start") + jitter, Healthy: seconds("healthy") + jitter/3, Unhealthy: env["sick"] == "1",
 		Run: seconds("run"), Fail: env["fail"] == "1", Stop: seconds("stop") + jitter, Linger: seconds("linger") + jitter/7,
 	}
 }
 
-func (s *simulation) fault() error {
+func (s *simulation) randomFault() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.faults && s.luck.IntN(30) == 0 {
+	if s.faultsEnabled && s.faultRand.IntN(30) == 0 {
 		return schedtest.ErrFault
 	}
 	return nil
 }
 
-func (s *simulation) fail(format string, args ...any) {
+func (s *simulation) addError(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.errs) < 5 {
@@ -190,9 +190,9 @@ func (s *simulation) fail(format string, args ...any) {
 	}
 }
 
-// started checks that no other allocation of the name runs, except a canary beside
+// checkStart checks that no other allocation of the name runs, except a canary beside
 // an ordinary one, and that the node has enough resources.
-func (s *simulation) started(a *api.Allocation) {
+func (s *simulation) checkStart(a *api.Allocation) {
 	s.mu.Lock()
 	s.running[a.ID] = a
 	memory, beside, ports := 0, 0, make(map[int]string)
@@ -207,22 +207,22 @@ func (s *simulation) started(a *api.Allocation) {
 			ports[port.Value] = b.Name
 		}
 		if b.ID != a.ID && b.Name == a.Name && b.JobID == a.JobID {
-			if beside++; beside > 1 || !s.canary[b.ID] && !s.canary[a.ID] {
+			if beside++; beside > 1 || !s.canaries[b.ID] && !s.canaries[a.ID] {
 				problems = append(problems, fmt.Sprintf("%s is started while %s is at work", a.Name, b.ID))
 			}
 		}
 	}
 	s.mu.Unlock()
 	if memory > 1000 {
-		problems = append(problems, fmt.Sprintf("%d MB are used when %s %s starts: %v", memory, a.Name, a.ID, s.workers()))
+		problems = append(problems, fmt.Sprintf("%d MB are used when %s %s starts: %v", memory, a.Name, a.ID, s.runningAllocs()))
 	}
 	for _, p := range problems {
-		s.fail("%s", p)
+		s.addError("%s", p)
 	}
 }
 
-// workers describes the running allocations.
-func (s *simulation) workers() []string {
+// runningAllocs describes the running allocations.
+func (s *simulation) runningAllocs() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var list []string
@@ -233,14 +233,14 @@ func (s *simulation) workers() []string {
 	return list
 }
 
-func (s *simulation) ended(a *api.Allocation) {
+func (s *simulation) recordEnd(a *api.Allocation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.running, a.ID)
 }
 
-// step makes one random request or clock step.
-func (s *simulation) step(ctx context.Context, transcript *schedtest.Transcript) {
+// requestAtRandom makes one random request or clock step.
+func (s *simulation) requestAtRandom(ctx context.Context, transcript *schedtest.Transcript) {
 	if s.rand.IntN(8) == 0 {
 		s.stepClock(transcript)
 		if s.rand.IntN(3) > 0 {
@@ -272,16 +272,16 @@ func (s *simulation) step(ctx context.Context, transcript *schedtest.Transcript)
 		what = "collect"
 		_, err = s.sched.CollectGarbage(ctx)
 	case n < 17:
-		what, err = s.stopSomething(ctx)
+		what, err = s.stopRandomAlloc(ctx)
 	default:
-		what, err = s.deploymentVerb(ctx, key)
+		what, err = s.changeDeploymentAtRandom(ctx, key)
 	}
 	if transcript != nil {
 		transcript.Say("%s %s: %v", what, id, err)
 	}
 	var refused *scheduler.RequestError
 	if err != nil && !errors.As(err, &refused) && !errors.Is(err, schedtest.ErrFault) {
-		s.fail("%s %s: %v", what, id, err)
+		s.addError("%s %s: %v", what, id, err)
 	}
 }
 
@@ -309,12 +309,12 @@ func cronJob() *api.Job {
 	}
 }
 
-// launchedSince checks that the periodic job was launched in each period.
-func (s *simulation) launchedSince(start time.Time) {
+// checkLaunchesSince checks that the periodic job was launched in each period.
+func (s *simulation) checkLaunchesSince(start time.Time) {
 	s.mu.Lock()
 	last, n := start, 0
 	longest := time.Duration(0)
-	for _, at := range append(slices.Clone(s.cron), time.Now()) {
+	for _, at := range append(slices.Clone(s.cronLaunches), time.Now()) {
 		if at.After(start) {
 			longest = max(longest, at.Sub(last))
 			last = at
@@ -324,11 +324,11 @@ func (s *simulation) launchedSince(start time.Time) {
 	s.mu.Unlock()
 	// An unreported step is noticed within a minute.
 	if longest > cronPeriod+time.Minute {
-		s.fail("%s without a launch of the periodic job, of %d launches", longest, n-1)
+		s.addError("%s without a launch of the periodic job, of %d launches", longest, n-1)
 	}
 }
 
-func (s *simulation) stopSomething(ctx context.Context) (string, error) {
+func (s *simulation) stopRandomAlloc(ctx context.Context) (string, error) {
 	allocs := s.store.Snapshot().Allocations(nil, "")
 	if len(allocs) == 0 {
 		return "stop nothing", nil
@@ -337,7 +337,7 @@ func (s *simulation) stopSomething(ctx context.Context) (string, error) {
 	return "stop alloc", err
 }
 
-func (s *simulation) deploymentVerb(ctx context.Context, key scheduler.JobKey) (string, error) {
+func (s *simulation) changeDeploymentAtRandom(ctx context.Context, key scheduler.JobKey) (string, error) {
 	d := s.store.Snapshot().LatestDeployment(nil, key.Namespace, key.ID)
 	if d == nil {
 		return "no deployment", nil
@@ -414,14 +414,14 @@ func (s *simulation) job(id string) *api.Job {
 	return job
 }
 
-// check checks invariants after each change of the store.
-func (s *simulation) check(state *store.Snapshot) {
+// checkInvariants checks invariants after each change of the store.
+func (s *simulation) checkInvariants(state *store.Snapshot) {
 	wanted := make(map[string]int)
 	canaries := make(map[string]int)
 	names := make(map[string]int)
 	for _, a := range state.Allocations(nil, "") {
 		s.checkStatus(a)
-		if model.Terminal(a) {
+		if model.AllocTerminal(a) {
 			continue
 		}
 		if a.DeploymentStatus != nil && a.DeploymentStatus.Canary {
@@ -430,7 +430,7 @@ func (s *simulation) check(state *store.Snapshot) {
 		}
 		wanted[a.JobID]++
 		if names[a.JobID+a.Name]++; names[a.JobID+a.Name] > 1 {
-			s.fail("two of %s are wanted", a.Name)
+			s.addError("two of %s are wanted", a.Name)
 		}
 	}
 	s.checkTimes(state)
@@ -443,10 +443,10 @@ func (s *simulation) check(state *store.Snapshot) {
 			limit = 0
 		}
 		if n := wanted[*job.ID]; n > limit {
-			s.fail("%d of job %s are wanted, more than %d", n, *job.ID, limit)
+			s.addError("%d of job %s are wanted, more than %d", n, *job.ID, limit)
 		}
 		if u := job.TaskGroups[0].Update; canaries[*job.ID] > 0 && (u == nil || canaries[*job.ID] > *u.Canary) {
-			s.fail("%d canaries of job %s", canaries[*job.ID], *job.ID)
+			s.addError("%d canaries of job %s", canaries[*job.ID], *job.ID)
 		}
 	}
 }
@@ -459,18 +459,18 @@ func (s *simulation) checkTimes(state *store.Snapshot) {
 	now := time.Now()
 	for _, job := range state.Jobs(nil, store.AnyNamespace, "") {
 		// After a step back, a child can have the name of an earlier child.
-		if job.ParentID != nil && *job.ParentID == "cron" && !s.crons[*job.CreateIndex] {
-			s.crons[*job.CreateIndex] = true
-			s.cron = append(s.cron, now)
+		if job.ParentID != nil && *job.ParentID == "cron" && !s.cronChildren[*job.CreateIndex] {
+			s.cronChildren[*job.CreateIndex] = true
+			s.cronLaunches = append(s.cronLaunches, now)
 		}
 	}
 	for _, d := range state.Deployments(nil, "") {
-		if _, known := s.begun[d.ID]; !known {
-			s.begun[d.ID] = now
+		if _, known := s.deploymentStarts[d.ID]; !known {
+			s.deploymentStarts[d.ID] = now
 		}
-		if d.StatusDescription == model.DeploymentDeadline && !s.late[d.ID] {
-			s.late[d.ID] = true
-			if took := now.Sub(s.begun[d.ID]); took < 2*time.Minute-time.Second {
+		if d.StatusDescription == model.DeploymentFailedProgressDeadline && !s.pastDeadline[d.ID] {
+			s.pastDeadline[d.ID] = true
+			if took := now.Sub(s.deploymentStarts[d.ID]); took < 2*time.Minute-time.Second {
 				s.errs = append(s.errs, fmt.Errorf("deployment %s ran out of time after %s", d.ID, took))
 			}
 		}
@@ -480,39 +480,39 @@ func (s *simulation) checkTimes(state *store.Snapshot) {
 // checkStatus checks that terminal states do not change.
 func (s *simulation) checkStatus(a *api.Allocation) {
 	s.mu.Lock()
-	before := s.seen[a.ID]
-	s.canary[a.ID] = s.canary[a.ID] || a.DeploymentStatus != nil && a.DeploymentStatus.Canary
+	before := s.terminalStatuses[a.ID]
+	s.canaries[a.ID] = s.canaries[a.ID] || a.DeploymentStatus != nil && a.DeploymentStatus.Canary
 	if model.ClientTerminal(a) {
-		s.seen[a.ID] = a.ClientStatus
+		s.terminalStatuses[a.ID] = a.ClientStatus
 	}
 	if a.ServerTerminalStatus() {
-		s.seen["stop "+a.ID] = "stop"
+		s.terminalStatuses["stop "+a.ID] = "stop"
 	}
-	stopped := s.seen["stop "+a.ID]
+	stopped := s.terminalStatuses["stop "+a.ID]
 	s.mu.Unlock()
 	if before != "" && before != a.ClientStatus {
-		s.fail("%s went from %s to %s", a.Name, before, a.ClientStatus)
+		s.addError("%s went from %s to %s", a.Name, before, a.ClientStatus)
 	}
 	if stopped != "" && !a.ServerTerminalStatus() {
-		s.fail("%s is wanted again after it was stopped", a.Name)
+		s.addError("%s is wanted again after it was stopped", a.Name)
 	}
 }
 
-// quiet checks the state after a long time without requests.
-func (s *simulation) quiet() {
+// checkQuiescentState checks the state after a long time without requests.
+func (s *simulation) checkQuiescentState() {
 	state := s.store.Snapshot()
 	for _, job := range state.Jobs(nil, store.AnyNamespace, "") {
 		key := scheduler.KeyOf(job)
 		var live, failed, done int
 		for _, a := range state.AllocationsByJob(nil, key.Namespace, key.ID) {
 			switch {
-			case !model.Terminal(a):
+			case !model.AllocTerminal(a):
 				live++
 				if a.ClientStatus == api.AllocClientStatusPending {
-					s.fail("%s never started", a.Name)
+					s.addError("%s never started", a.Name)
 				}
 			case !state.AllocationEnded(a.ID):
-				s.fail("%s never ended", a.Name)
+				s.addError("%s never ended", a.Name)
 			case a.DesiredTransition.ShouldDisableMigrationPlacement() && a.NextAllocation == "":
 				done++ // stopped for good by a request
 			case a.DesiredStatus == api.AllocDesiredStatusRun && a.ClientStatus == api.AllocClientStatusFailed && a.NextAllocation == "":
@@ -525,30 +525,30 @@ func (s *simulation) quiet() {
 		for _, e := range state.EvaluationsByJob(nil, key.Namespace, key.ID) {
 			blocked = blocked || e.Status == api.EvalStatusBlocked
 			if e.Status == api.EvalStatusPending {
-				s.fail("evaluation %s (%s) of job %s was never processed", e.ID, e.TriggeredBy, key.ID)
+				s.addError("evaluation %s (%s) of job %s was never processed", e.ID, e.TriggeredBy, key.ID)
 			}
 		}
 		held := false
 		if d := state.LatestDeployment(nil, key.Namespace, key.ID); d != nil {
 			held = model.DeploymentActive(d) || d.Status == api.DeploymentStatusFailed
-			if s.stuck(d, state) {
-				s.fail("deployment of job %s is still running: %s", key.ID, d.StatusDescription)
+			if s.isStuck(d, state) {
+				s.addError("deployment of job %s is still running: %s", key.ID, d.StatusDescription)
 			}
 		}
 		// A completed system allocation is replaced only by the next evaluation.
 		ends := *job.Type == api.JobTypeSystem && job.TaskGroups[0].Tasks[0].Env["run"] != ""
 		if count := *job.TaskGroups[0].Count; job.Periodic == nil && !ends && !*job.Stop && !blocked && !held && live+failed+done < count {
-			s.fail("job %s has %d of %d, %d failed, %d done", key.ID, live, count, failed, done)
+			s.addError("job %s has %d of %d, %d failed, %d done", key.ID, live, count, failed, done)
 		}
 		if want := model.JobStatus(job, state.AllocationsByJob(nil, key.Namespace, key.ID), state.EvaluationsByJob(nil, key.Namespace, key.ID), state.DeploymentsByJob(nil, key.Namespace, key.ID)); *job.Status != want && len(state.EvaluationsByJob(nil, key.Namespace, key.ID)) > 0 {
-			s.fail("job %s is %s, should be %s", key.ID, *job.Status, want)
+			s.addError("job %s is %s, should be %s", key.ID, *job.Status, want)
 		}
 	}
 }
 
-// fixed checks that another evaluation of each job places nothing: blocked
+// checkEvaluationPlacesNothing checks that another evaluation of each job places nothing: blocked
 // evaluations really do not fit.
-func (s *simulation) fixed(ctx context.Context) {
+func (s *simulation) checkEvaluationPlacesNothing(ctx context.Context) {
 	state := s.store.Snapshot()
 	for _, job := range state.Jobs(nil, store.AnyNamespace, "") {
 		if *job.Type == api.JobTypeSystem || job.Periodic != nil {
@@ -556,22 +556,22 @@ func (s *simulation) fixed(ctx context.Context) {
 		}
 		key := scheduler.KeyOf(job)
 		if _, err := s.sched.Evaluate(ctx, key, false); err != nil {
-			s.fail("evaluate %s: %v", key.ID, err)
+			s.addError("evaluate %s: %v", key.ID, err)
 		}
 		for _, e := range s.store.Snapshot().EvaluationsByJob(nil, key.Namespace, key.ID) {
 			if e.Status == api.EvalStatusPending {
-				s.fail("another look at job %s waits until %s", key.ID, e.WaitUntil)
+				s.addError("another look at job %s waits until %s", key.ID, e.WaitUntil)
 			}
 		}
 		if before, after := len(state.AllocationsByJob(nil, key.Namespace, key.ID)), len(s.store.Snapshot().AllocationsByJob(nil, key.Namespace, key.ID)); before != after {
-			s.fail("another look at job %s places %d", key.ID, after-before)
+			s.addError("another look at job %s places %d", key.ID, after-before)
 		}
 	}
 }
 
-// stuck reports whether a deployment runs although it waits for no request,
+// isStuck reports whether a deployment runs although it waits for no request,
 // promotion or resources.
-func (s *simulation) stuck(d *api.Deployment, state *store.Snapshot) bool {
+func (s *simulation) isStuck(d *api.Deployment, state *store.Snapshot) bool {
 	if d.Status != api.DeploymentStatusRunning {
 		return false
 	}

@@ -21,9 +21,9 @@ type Store interface {
 	Update(ctx context.Context, fn func(*store.Txn) error) (uint64, error)
 }
 
-// namespaces returns the names of the stored namespaces. The default namespace may be
+// namespaceNames returns the names of the stored namespaces. The default namespace may be
 // missing.
-func namespaces(state store.Reader) (names []string) {
+func namespaceNames(state store.Reader) (names []string) {
 	for _, n := range state.Namespaces(nil, "") {
 		names = append(names, n.Name)
 	}

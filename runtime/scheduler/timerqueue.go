@@ -31,7 +31,7 @@ func (a *timerQueue[K]) set(key K, at time.Time) {
 	}
 	if !a.at[key].Equal(at) {
 		a.at[key] = at
-		tick(a.changed)
+		notify(a.changed)
 	}
 }
 
@@ -84,8 +84,8 @@ func (a *timerQueue[K]) wait(ctx context.Context, now func() time.Time, also <-c
 	return false
 }
 
-// tick sends without blocking on a channel with a buffer of one.
-func tick(c chan struct{}) {
+// notify sends without blocking on a channel with a buffer of one.
+func notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:

@@ -10,16 +10,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// keptVersions is the number of versions of a job that are kept, in addition to
+// maxJobVersions is the number of versions of a job that are kept, in addition to
 // tagged versions and the newest stable one.
-const keptVersions = 6
+const maxJobVersions = 6
 
 // jobVersions stores, marks and deletes jobs and their versions.
-type jobVersions struct{ *change }
+type jobVersions struct{ *txn }
 
-// register stores the job as a new version, unless it has not changed, and returns
+// registerJob stores the job as a new version, unless it has not changed, and returns
 // the stored job.
-func (c jobVersions) register(job, old *api.Job, submission *api.JobSubmission) *api.Job {
+func (c jobVersions) registerJob(job, old *api.Job, submission *api.JobSubmission) *api.Job {
 	if old != nil && model.SameSpec(old, job) {
 		// The source text can differ although the job is the same.
 		if key := KeyOf(old); submission != nil && !reflect.DeepEqual(submission, c.tx.JobSubmission(nil, key.Namespace, key.ID, *old.Version)) {
@@ -27,11 +27,11 @@ func (c jobVersions) register(job, old *api.Job, submission *api.JobSubmission) 
 		}
 		return old
 	}
-	return c.put(job, old, submission)
+	return c.putNewVersion(job, old, submission)
 }
 
-// put stores a copy of the job as the version after old.
-func (c jobVersions) put(job, old *api.Job, submission *api.JobSubmission) *api.Job {
+// putNewVersion stores a copy of the job as the version after old.
+func (c jobVersions) putNewVersion(job, old *api.Job, submission *api.JobSubmission) *api.Job {
 	next := *job
 	version, created := uint64(0), c.tx.Index()
 	status := model.JobPending
@@ -43,37 +43,37 @@ func (c jobVersions) put(job, old *api.Job, submission *api.JobSubmission) *api.
 	next.ModifyIndex, next.JobModifyIndex = new(c.tx.Index()), new(c.tx.Index())
 	next.SubmitTime = new(c.now.UnixNano())
 	next.Stable, next.Status, next.VersionTag = new(false), &status, nil
-	c.indexPolicies(&next, old)
+	c.setPolicyIndexes(&next, old)
 	if deref(next.Stop) {
-		c.operation(opJobDeregistered)
+		c.setOperation(opJobDeregistered)
 	} else {
-		c.operation(opJobRegistered)
+		c.setOperation(opJobRegistered)
 	}
 	c.tx.PutJob(&next)
 	key := KeyOf(&next)
 	if submission != nil {
 		c.tx.PutJobSubmission(key.Namespace, key.ID, version, submission)
 	}
-	if periodic(&next) {
-		childJobs(c).put(key)
+	if isActivePeriodic(&next) {
+		childJobs(c).putLaunch(key)
 	}
 	childJobs(c).setTimer(&next)
-	c.trim(key)
+	c.trimVersions(key)
 	c.markDirty(key)
 	return &next
 }
 
-// putAgain stores an older version as the newest version.
-func (c jobVersions) putAgain(version, current *api.Job) *api.Job {
+// putOldVersion stores an older version as the newest version.
+func (c jobVersions) putOldVersion(version, current *api.Job) *api.Job {
 	again := *version
 	again.Stop = new(false)
-	return c.put(&again, current, c.tx.JobSubmission(nil, *version.Namespace, *version.ID, *version.Version))
+	return c.putNewVersion(&again, current, c.tx.JobSubmission(nil, *version.Namespace, *version.ID, *version.Version))
 }
 
-// recover restores a job with an unreadable record from its newest version. A
+// recoverJob restores a job with an unreadable record from its newest version. A
 // job without versions is not restored, because it may have been purged; its
 // allocations then stay as they are until a user changes the job.
-func (c jobVersions) recover(key JobKey) {
+func (c jobVersions) recoverJob(key JobKey) {
 	if versions := c.tx.JobVersions(nil, key.Namespace, key.ID); len(versions) > 0 {
 		c.s.logger.Warn("job recovered from its versions", "job_id", key.ID, "version", *versions[0].Version)
 		copied := *versions[0]
@@ -82,21 +82,21 @@ func (c jobVersions) recover(key JobKey) {
 	}
 }
 
-// deleteAll deletes a job with its versions. It wakes the node: a stop that waits for an
+// deleteJob deletes a job with its versions. It wakes the node: a stop that waits for an
 // unavailable driver ends with the purge of its job.
-func (c jobVersions) deleteAll(key JobKey) {
+func (c jobVersions) deleteJob(key JobKey) {
 	c.tx.DeleteJob(key.Namespace, key.ID)
-	c.nodeActs = true
-	c.later(func() { c.s.launches.set(key, noTime) })
+	c.desiredChanged = true
+	c.onCommit(func() { c.s.launchTimers.set(key, noTime) })
 }
 
-// trim deletes the oldest versions.
-func (c jobVersions) trim(key JobKey) {
+// trimVersions deletes the oldest versions.
+func (c jobVersions) trimVersions(key JobKey) {
 	stable := false
 	for i, v := range c.tx.JobVersions(nil, key.Namespace, key.ID) {
 		newest := deref(v.Stable) && !stable
 		stable = stable || newest
-		if i >= keptVersions && !newest && v.VersionTag == nil {
+		if i >= maxJobVersions && !newest && v.VersionTag == nil {
 			c.tx.DeleteJobVersion(key.Namespace, key.ID, *v.Version)
 		}
 	}
@@ -105,7 +105,7 @@ func (c jobVersions) trim(key JobKey) {
 // Revert stores an older version of a job as the newest one. If prior is set, it
 // must be the number of the current version.
 func (s *Scheduler) Revert(ctx context.Context, key JobKey, version uint64, prior *uint64) (out Outcome, err error) {
-	out.Index, err = s.update(ctx, func(c *change) error {
+	out.Index, err = s.update(ctx, func(c *txn) error {
 		out = Outcome{}
 		current := c.tx.Job(nil, key.Namespace, key.ID)
 		switch {
@@ -123,9 +123,9 @@ func (s *Scheduler) Revert(ctx context.Context, key JobKey, version uint64, prio
 		job, again := current, *old
 		again.Stop = new(false)
 		if !model.SameSpec(&again, current) {
-			job = jobVersions{c}.putAgain(old, current)
+			job = jobVersions{c}.putOldVersion(old, current)
 		}
-		c.outcome(&out, job, triggerRegister, 0)
+		c.evaluateJob(&out, job, triggerRegister, 0)
 		return nil
 	})
 	return out, err
@@ -133,7 +133,7 @@ func (s *Scheduler) Revert(ctx context.Context, key JobKey, version uint64, prio
 
 // SetStable marks a version of a job as stable or not.
 func (s *Scheduler) SetStable(ctx context.Context, key JobKey, version uint64, stable bool) (index uint64, err error) {
-	return s.update(ctx, func(c *change) error {
+	return s.update(ctx, func(c *txn) error {
 		if !(jobVersions{c}).markStable(key, version, stable) {
 			return requestErrorf(NotFound, "job %q in namespace %q at version %d not found", key.ID, key.Namespace, version)
 		}
@@ -153,8 +153,8 @@ func (c jobVersions) markStable(key JobKey, version uint64, stable bool) bool {
 	return job != nil
 }
 
-// stableBefore returns the latest stable version before the given one, or nil.
-func (c jobVersions) stableBefore(job *api.Job) *api.Job {
+// previousStableVersion returns the latest stable version before the given one, or nil.
+func (c jobVersions) previousStableVersion(job *api.Job) *api.Job {
 	for _, v := range c.tx.JobVersions(nil, *job.Namespace, *job.ID) {
 		if deref(v.Stable) && *v.Version < *job.Version {
 			return v
@@ -169,7 +169,7 @@ func (s *Scheduler) TagVersion(ctx context.Context, key JobKey, version *uint64,
 	if len(tag.Description) > maxTagDescription {
 		return tag, 0, requestErrorf(Invalid, "version tag description must be under %d characters, currently %d", maxTagDescription, len(tag.Description))
 	}
-	index, err := s.update(ctx, func(c *change) error {
+	index, err := s.update(ctx, func(c *txn) error {
 		job := c.tx.Job(nil, key.Namespace, key.ID)
 		if job == nil {
 			return requestErrorf(NotFound, "job %q not found", key.ID)
@@ -179,7 +179,7 @@ func (s *Scheduler) TagVersion(ctx context.Context, key JobKey, version *uint64,
 				return requestErrorf(NotFound, "job %q version %d not found", key.ID, *version)
 			}
 		}
-		if other := (jobVersions{c}).tagged(key, tag.Name); other != nil && *other.Version != *job.Version {
+		if other := (jobVersions{c}).versionByTag(key, tag.Name); other != nil && *other.Version != *job.Version {
 			return requestErrorf(Refused, "tag %q already exists on a different version of job %q", tag.Name, key.ID)
 		}
 		tag.TaggedTime = c.now.UnixNano()
@@ -194,19 +194,19 @@ const maxTagDescription = 1000
 
 // UntagVersion removes a tag from a version of a job.
 func (s *Scheduler) UntagVersion(ctx context.Context, key JobKey, name string) (uint64, error) {
-	return s.update(ctx, func(c *change) error {
-		job := jobVersions{c}.tagged(key, name)
+	return s.update(ctx, func(c *txn) error {
+		job := jobVersions{c}.versionByTag(key, name)
 		if job == nil {
 			return requestErrorf(NotFound, "tag %q not found on job %q", name, key.ID)
 		}
 		jobVersions{c}.putTag(job, nil)
-		jobVersions{c}.trim(key)
+		jobVersions{c}.trimVersions(key)
 		return nil
 	})
 }
 
-// tagged returns the version of a job that has the tag, or nil.
-func (c jobVersions) tagged(key JobKey, name string) *api.Job {
+// versionByTag returns the version of a job that has the tag, or nil.
+func (c jobVersions) versionByTag(key JobKey, name string) *api.Job {
 	for _, v := range c.tx.JobVersions(nil, key.Namespace, key.ID) {
 		if v.VersionTag != nil && v.VersionTag.Name == name {
 			return v
@@ -221,9 +221,9 @@ func (c jobVersions) putTag(version *api.Job, tag *api.JobVersionTag) {
 	c.tx.PutJobVersion(&copied)
 }
 
-// indexPolicies sets the indexes of the scaling policies of a new version. An
+// setPolicyIndexes sets the indexes of the scaling policies of a new version. An
 // unchanged policy keeps its index.
-func (c jobVersions) indexPolicies(job, old *api.Job) {
+func (c jobVersions) setPolicyIndexes(job, old *api.Job) {
 	job.TaskGroups = slices.Clone(job.TaskGroups)
 	for i, g := range job.TaskGroups {
 		if g.Scaling == nil {

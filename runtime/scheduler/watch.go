@@ -12,8 +12,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// Verdict is the result of Judge: the changes that a deployment needs.
-type Verdict struct {
+// DeploymentChanges is the result of CheckDeployment: the changes that a
+// deployment needs.
+type DeploymentChanges struct {
 	// Deployment is the new version of the deployment, or nil if it has not
 	// changed.
 	Deployment *api.Deployment
@@ -21,49 +22,50 @@ type Verdict struct {
 	Allocs []*api.Allocation
 	// Evaluate means that the job must be evaluated.
 	Evaluate bool
-	// Deadline is when the deployment must be judged again, or zero if only a
+	// Deadline is when the deployment must be checked again, or zero if only a
 	// change can matter.
 	Deadline time.Time
 }
 
-// deploymentState is a deployment with its allocations.
-type deploymentState struct {
+// watchedDeployment is a deployment with its allocations.
+type watchedDeployment struct {
 	d      *api.Deployment // a copy
 	job    *api.Job        // the deployed version
 	now    time.Time
 	allocs map[string][]*api.Allocation // allocations of the deployment by group
 }
 
-// outcomes are the ways in which a running deployment ends. The first that holds
+// deploymentEndings are the ways in which a running deployment ends. The first that holds
 // applies.
-var outcomes = [...]struct {
-	holds        func(*deploymentState) bool
+var deploymentEndings = [...]struct {
+	holds        func(*watchedDeployment) bool
 	status, text string
 }{
-	{(*deploymentState).failed, api.DeploymentStatusFailed, model.DeploymentUnhealthy},
-	{(*deploymentState).complete, api.DeploymentStatusSuccessful, model.DeploymentSuccessful},
-	{(*deploymentState).deadlineExceeded, api.DeploymentStatusFailed, model.DeploymentDeadline},
+	{(*watchedDeployment).hasFailed, api.DeploymentStatusFailed, model.DeploymentFailedAllocations},
+	{(*watchedDeployment).isComplete, api.DeploymentStatusSuccessful, model.DeploymentSuccessful},
+	{(*watchedDeployment).deadlineExceeded, api.DeploymentStatusFailed, model.DeploymentFailedProgressDeadline},
 }
 
-// Judge returns the Verdict about an active deployment of a version of a job.
+// CheckDeployment returns the changes that an active deployment of a version of a
+// job needs.
 // allocs are all allocations of the job.
-func Judge(d *api.Deployment, job *api.Job, allocs []*api.Allocation, now time.Time) Verdict {
-	w := newWatch(d, job, allocs, now)
-	var v Verdict
-	progress := w.count()
+func CheckDeployment(d *api.Deployment, job *api.Job, allocs []*api.Allocation, now time.Time) DeploymentChanges {
+	w := newWatchedDeployment(d, job, allocs, now)
+	var v DeploymentChanges
+	progress := w.countHealth()
 	v.Evaluate = progress
 	if w.d.Status == api.DeploymentStatusRunning {
-		w.conclude(&v)
+		w.endOrContinue(&v)
 	}
-	if w.d.Status != d.Status || w.d.StatusDescription != d.StatusDescription || progress || !sameStates(d, w.d) {
+	if w.d.Status != d.Status || w.d.StatusDescription != d.StatusDescription || progress || !equalGroupStates(d, w.d) {
 		w.d.ModifyTime = now.UnixNano()
 		v.Deployment = w.d
 	}
 	return v
 }
 
-func newWatch(d *api.Deployment, job *api.Job, allocs []*api.Allocation, now time.Time) *deploymentState {
-	w := &deploymentState{d: copyDeployment(d), job: job, now: now, allocs: make(map[string][]*api.Allocation)}
+func newWatchedDeployment(d *api.Deployment, job *api.Job, allocs []*api.Allocation, now time.Time) *watchedDeployment {
+	w := &watchedDeployment{d: copyDeployment(d), job: job, now: now, allocs: make(map[string][]*api.Allocation)}
 	for _, a := range allocs {
 		if a.DeploymentID == d.ID {
 			w.allocs[a.TaskGroup] = append(w.allocs[a.TaskGroup], a)
@@ -72,20 +74,20 @@ func newWatch(d *api.Deployment, job *api.Job, allocs []*api.Allocation, now tim
 	return w
 }
 
-// conclude ends the deployment, or sets what it needs to continue.
-func (w *deploymentState) conclude(v *Verdict) {
-	for _, e := range outcomes {
+// endOrContinue ends the deployment, or sets what it needs to continue.
+func (w *watchedDeployment) endOrContinue(v *DeploymentChanges) {
+	for _, e := range deploymentEndings {
 		if e.holds(w) {
 			w.d.Status, w.d.StatusDescription = e.status, e.text
 			v.Evaluate = true
 			return
 		}
 	}
-	if w.canPromoteItself() {
+	if w.canAutoPromote() {
 		v.Allocs = w.promote(nil)
 		v.Evaluate = true
 	}
-	for _, a := range w.failing() {
+	for _, a := range w.failingAllocs() {
 		if released := a.DesiredTransition.Reschedule; a.ClientStatus == api.AllocClientStatusFailed && (released == nil || !*released) {
 			c := *a
 			c.DesiredTransition.Reschedule = new(true)
@@ -100,7 +102,7 @@ func (w *deploymentState) conclude(v *Verdict) {
 	}
 }
 
-func sameStates(a, b *api.Deployment) bool {
+func equalGroupStates(a, b *api.Deployment) bool {
 	for name, x := range a.TaskGroups {
 		y := b.TaskGroups[name]
 		if x.HealthyAllocs != y.HealthyAllocs || x.UnhealthyAllocs != y.UnhealthyAllocs || x.Promoted != y.Promoted || !x.RequireProgressBy.Equal(y.RequireProgressBy) {
@@ -110,9 +112,9 @@ func sameStates(a, b *api.Deployment) bool {
 	return true
 }
 
-// count updates the counters of the deployment from the health of the allocations.
+// countHealth updates the counters of the deployment from the health of the allocations.
 // It reports whether the number of healthy allocations has grown.
-func (w *deploymentState) count() (progress bool) {
+func (w *watchedDeployment) countHealth() (progress bool) {
 	for name, state := range w.d.TaskGroups {
 		healthy, unhealthy := 0, 0
 		for _, a := range w.allocs[name] {
@@ -133,13 +135,13 @@ func (w *deploymentState) count() (progress bool) {
 	return progress
 }
 
-// failing returns the allocations that will not become healthy and have no
+// failingAllocs returns the allocations that will not become healthy and have no
 // replacement.
-func (w *deploymentState) failing() []*api.Allocation {
+func (w *watchedDeployment) failingAllocs() []*api.Allocation {
 	var failing []*api.Allocation
 	for _, allocs := range w.allocs {
 		for _, a := range allocs {
-			if hasPlace(a) && (a.ClientStatus == api.AllocClientStatusFailed || isUnhealthy(a)) {
+			if isUnreplaced(a) && (a.ClientStatus == api.AllocClientStatusFailed || isUnhealthy(a)) {
 				failing = append(failing, a)
 			}
 		}
@@ -156,38 +158,38 @@ func isUnhealthy(a *api.Allocation) bool {
 	return a.DeploymentStatus != nil && a.DeploymentStatus.Healthy != nil && !*a.DeploymentStatus.Healthy
 }
 
-// failed reports whether an allocation failed that will not be rescheduled.
-func (w *deploymentState) failed() bool {
-	return slices.ContainsFunc(w.failing(), func(a *api.Allocation) bool {
+// hasFailed reports whether an allocation failed that will not be rescheduled.
+func (w *watchedDeployment) hasFailed() bool {
+	return slices.ContainsFunc(w.failingAllocs(), func(a *api.Allocation) bool {
 		if w.d.TaskGroups[a.TaskGroup] == nil || w.d.TaskGroups[a.TaskGroup].ProgressDeadline == 0 {
 			return true
 		}
-		_, again := model.NextReschedule(policyOf(a), a.RescheduleTracker, failedAt(a))
+		_, again := model.NextReschedule(reschedulePolicyOf(a), a.RescheduleTracker, failureTime(a))
 		return !again
 	})
 }
 
-func (w *deploymentState) complete() bool {
+func (w *watchedDeployment) isComplete() bool {
 	for name := range w.d.TaskGroups {
-		if !w.groupComplete(name) {
+		if !w.isGroupComplete(name) {
 			return false
 		}
 	}
 	return true
 }
 
-func (w *deploymentState) groupComplete(name string) bool {
+func (w *watchedDeployment) isGroupComplete(name string) bool {
 	state := w.d.TaskGroups[name]
-	return w.healthy(name, func(*api.Allocation) bool { return true }) >= state.DesiredTotal &&
+	return w.countHealthy(name, func(*api.Allocation) bool { return true }) >= state.DesiredTotal &&
 		(state.DesiredCanaries == 0 || state.Promoted)
 }
 
-// healthy returns the number of healthy allocations of the group that are desired
-// to run and that which selects.
-func (w *deploymentState) healthy(group string, which func(*api.Allocation) bool) int {
+// countHealthy returns the number of healthy allocations of the group that are desired
+// to run and for which the function which returns true.
+func (w *watchedDeployment) countHealthy(group string, which func(*api.Allocation) bool) int {
 	n := 0
 	for _, a := range w.allocs[group] {
-		if !model.Terminal(a) && isHealthy(a) && which(a) {
+		if !model.AllocTerminal(a) && isHealthy(a) && which(a) {
 			n++
 		}
 	}
@@ -196,13 +198,13 @@ func (w *deploymentState) healthy(group string, which func(*api.Allocation) bool
 
 // mustProgress reports whether the progress deadline of a group counts. It does not
 // count while all allocations wait for a manual promotion of the canaries.
-func (w *deploymentState) mustProgress(name string) bool {
+func (w *watchedDeployment) mustProgress(name string) bool {
 	state := w.d.TaskGroups[name]
-	waits := state.DesiredCanaries > 0 && !state.Promoted && w.healthy(name, isCanary) >= state.DesiredCanaries
-	return !state.RequireProgressBy.IsZero() && !waits && !w.groupComplete(name)
+	waits := state.DesiredCanaries > 0 && !state.Promoted && w.countHealthy(name, isCanary) >= state.DesiredCanaries
+	return !state.RequireProgressBy.IsZero() && !waits && !w.isGroupComplete(name)
 }
 
-func (w *deploymentState) deadlineExceeded() bool {
+func (w *watchedDeployment) deadlineExceeded() bool {
 	for name, state := range w.d.TaskGroups {
 		if w.mustProgress(name) && !w.now.Before(state.RequireProgressBy) {
 			return true
@@ -211,15 +213,15 @@ func (w *deploymentState) deadlineExceeded() bool {
 	return false
 }
 
-// canPromoteItself reports whether all canaries are healthy and no group with
+// canAutoPromote reports whether all canaries are healthy and no group with
 // canaries needs a manual promotion.
-func (w *deploymentState) canPromoteItself() bool {
+func (w *watchedDeployment) canAutoPromote() bool {
 	some := false
 	for name, state := range w.d.TaskGroups {
 		if state.DesiredCanaries == 0 || state.Promoted {
 			continue
 		}
-		if !model.AutoPromotes(w.job, name) || w.healthy(name, isCanary) < state.DesiredCanaries {
+		if !model.AutoPromotes(w.job, name) || w.countHealthy(name, isCanary) < state.DesiredCanaries {
 			return false
 		}
 		some = true
@@ -228,7 +230,7 @@ func (w *deploymentState) canPromoteItself() bool {
 }
 
 // promote makes the canaries of the groups (nil means all) ordinary allocations.
-func (w *deploymentState) promote(groups []string) []*api.Allocation {
+func (w *watchedDeployment) promote(groups []string) []*api.Allocation {
 	var promoted []*api.Allocation
 	for name, state := range w.d.TaskGroups {
 		if state.DesiredCanaries == 0 || state.Promoted || groups != nil && !slices.Contains(groups, name) {
@@ -248,7 +250,7 @@ func (w *deploymentState) promote(groups []string) []*api.Allocation {
 		}
 	}
 	slices.SortFunc(promoted, func(a, b *api.Allocation) int { return strings.Compare(a.ID, b.ID) })
-	w.d.StatusDescription = runningText(w.d, w.job)
+	w.d.StatusDescription = runningDescription(w.d, w.job)
 	if w.d.Status == api.DeploymentStatusPaused {
 		w.d.StatusDescription = model.DeploymentPaused
 	}
@@ -257,9 +259,9 @@ func (w *deploymentState) promote(groups []string) []*api.Allocation {
 
 // Promote promotes the canaries of the groups of a deployment (nil means all
 // groups). It returns an error that names the unhealthy canaries.
-func Promote(d *api.Deployment, job *api.Job, allocs []*api.Allocation, groups []string, now time.Time) (Verdict, error) {
-	w := newWatch(d, job, allocs, now)
-	w.count()
+func Promote(d *api.Deployment, job *api.Job, allocs []*api.Allocation, groups []string, now time.Time) (DeploymentChanges, error) {
+	w := newWatchedDeployment(d, job, allocs, now)
+	w.countHealth()
 	var lines []string
 	canaries := 0
 	for name, state := range w.d.TaskGroups {
@@ -267,18 +269,18 @@ func Promote(d *api.Deployment, job *api.Job, allocs []*api.Allocation, groups [
 			continue
 		}
 		canaries++
-		if n := w.healthy(name, isCanary); !state.Promoted && n < state.DesiredCanaries {
+		if n := w.countHealthy(name, isCanary); !state.Promoted && n < state.DesiredCanaries {
 			lines = append(lines, fmt.Sprintf("Task group %q has %d/%d healthy allocations", name, n, state.DesiredCanaries))
 		}
 	}
 	if canaries == 0 {
-		return Verdict{}, errors.New("no canaries to promote")
+		return DeploymentChanges{}, errors.New("no canaries to promote")
 	}
 	if len(lines) > 0 {
 		slices.Sort(lines)
-		return Verdict{}, errors.New(model.ListText(lines))
+		return DeploymentChanges{}, errors.New(model.FormatErrorList(lines))
 	}
-	v := Verdict{Allocs: w.promote(groups), Deployment: w.d, Evaluate: true}
+	v := DeploymentChanges{Allocs: w.promote(groups), Deployment: w.d, Evaluate: true}
 	w.d.ModifyTime = now.UnixNano()
 	return v, nil
 }

@@ -20,43 +20,43 @@ const (
 	modeAllocIPv6 = "alloc_ipv6"
 )
 
-// addressSource has the data from which the address of a service or a check is resolved.
-type addressSource struct {
-	spec    *Spec
-	task    string                  // empty for the group
-	network *driver.NetworkOverride // network of the task, if its driver made one
-	custom  string                  // address of the service block
+// addressResolver has the data from which the address of a service or a check is resolved.
+type addressResolver struct {
+	spec           *Spec
+	task           string                  // empty for the group
+	network        *driver.NetworkOverride // network of the task, if its driver made one
+	serviceAddress string                  // address of the service block
 }
 
-// address resolves an address mode and a port label. Port zero means no port.
-func (p addressSource) address(mode, label string) (ip string, port int, err error) {
+// resolve resolves an address mode and a port label. Port zero means no port.
+func (p addressResolver) resolve(mode, label string) (ip string, port int, err error) {
 	switch mode {
 	case "", modeAuto:
 		switch {
-		case p.custom != "":
-			_, port, err := p.host(label)
-			return p.custom, port, err
+		case p.serviceAddress != "":
+			_, port, err := p.resolveHost(label)
+			return p.serviceAddress, port, err
 		case p.network != nil && p.network.AutoAdvertise:
-			return p.driver(label)
+			return p.resolveDriver(label)
 		}
-		return p.host(label)
+		return p.resolveHost(label)
 	case modeHost:
-		return p.host(label)
+		return p.resolveHost(label)
 	case modeDriver:
 		if p.network == nil {
 			return "", 0, errors.New(`cannot use address_mode="driver": no driver network exists`)
 		}
-		return p.driver(label)
+		return p.resolveDriver(label)
 	case modeAlloc:
-		return p.alloc(mode, p.spec.Address, label)
+		return p.resolveAlloc(mode, p.spec.Address, label)
 	case modeAllocIPv6:
-		return p.alloc(mode, p.spec.AddressIPv6, label)
+		return p.resolveAlloc(mode, p.spec.AddressIPv6, label)
 	}
 	return "", 0, fmt.Errorf("invalid address mode %q", mode)
 }
 
-func (p addressSource) host(label string) (string, int, error) {
-	if m, ok := p.mapping(label); ok {
+func (p addressResolver) resolveHost(label string) (string, int, error) {
+	if m, ok := p.portByLabel(label); ok {
 		return m.HostIP, m.Value, nil
 	}
 	ip := p.spec.HostIP
@@ -67,25 +67,25 @@ func (p addressSource) host(label string) (string, int, error) {
 	return ip, port, err
 }
 
-func (p addressSource) driver(label string) (string, int, error) {
-	if m, ok := p.mapping(label); ok && m.To > 0 {
+func (p addressResolver) resolveDriver(label string) (string, int, error) {
+	if m, ok := p.portByLabel(label); ok && m.To > 0 {
 		return p.network.Addr, m.To, nil
 	}
 	if port, ok := p.network.PortMap[label]; ok {
 		return p.network.Addr, port, nil
 	}
-	if m, ok := p.mapping(label); ok {
+	if m, ok := p.portByLabel(label); ok {
 		return p.network.Addr, m.Value, nil
 	}
 	port, err := literalPort(label)
 	return p.network.Addr, port, err
 }
 
-func (p addressSource) alloc(mode, ip, label string) (string, int, error) {
+func (p addressResolver) resolveAlloc(mode, ip, label string) (string, int, error) {
 	if ip == "" {
 		return "", 0, fmt.Errorf("cannot use address_mode=%q: no allocation network status reported", mode)
 	}
-	if m, ok := p.mapping(label); ok {
+	if m, ok := p.portByLabel(label); ok {
 		if m.To > 0 {
 			return ip, m.To, nil
 		}
@@ -95,8 +95,8 @@ func (p addressSource) alloc(mode, ip, label string) (string, int, error) {
 	return ip, port, err
 }
 
-// mapping returns the port with a label from the ports of the group and of the task.
-func (p addressSource) mapping(label string) (taskenv.Port, bool) {
+// portByLabel returns the port with a label from the ports of the group and of the task.
+func (p addressResolver) portByLabel(label string) (taskenv.Port, bool) {
 	if label == "" {
 		return taskenv.Port{}, false
 	}
@@ -120,19 +120,19 @@ func literalPort(label string) (int, error) {
 	return int(port), nil
 }
 
-// checkAddress returns the address that a check of a service connects to.
-func (p addressSource) checkAddress(s *Service, c *Check) (string, error) {
+// resolveCheck returns the address that a check of a service connects to.
+func (p addressResolver) resolveCheck(s *Service, c *Check) (string, error) {
 	label, mode := c.Port, c.AddressMode
 	if label == "" {
 		label = s.Port
 	}
 	if mode == "" {
 		mode = modeHost
-		if p.custom != "" {
+		if p.serviceAddress != "" {
 			mode = modeAuto
 		}
 	}
-	ip, port, err := p.address(mode, label)
+	ip, port, err := p.resolve(mode, label)
 	if err != nil {
 		return "", err
 	}

@@ -14,33 +14,33 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
-// BenchmarkRun measures one run of one check over the loopback, including the handling of its
+// BenchmarkCheckRun measures one run of one check over the loopback, including the handling of its
 // result. The server is in the same process and is included.
-func BenchmarkRun(b *testing.B) {
-	server := httptest.NewServer(status(200, ""))
+func BenchmarkCheckRun(b *testing.B) {
+	server := httptest.NewServer(statusHandler(200, ""))
 	defer server.Close()
 	for _, kind := range []string{"tcp", "http"} {
 		b.Run(kind, func(b *testing.B) {
 			c := &checker{allocID: testAllocID, logger: hclog.NewNullLogger(), dial: new(net.Dialer).DialContext, changed: make(chan struct{})}
 			check := Check{Name: "c", Type: kind, Path: "/", Interval: time.Hour, Timeout: time.Second}
-			c.set([]target{{id: "x", check: check, address: server.Listener.Addr().String()}}, func(string) bool { return true })
+			c.setTargets([]checkTarget{{id: "x", check: check, address: server.Listener.Addr().String()}}, func(string) bool { return true })
 			defer c.stop(true)
 			o := c.observers["x"]
-			run := o.target.probe(c.dial)
-			before := cpuTime()
+			run := o.target.newProbe(c.dial)
+			before := processCPUTime()
 			for b.Loop() {
 				began := time.Now()
-				if found := run(b.Context()); found.status != StatusSuccess || !c.report(o, began, found) {
+				if found := run(b.Context()); found.status != StatusSuccess || !c.recordOutcome(o, began, found) {
 					b.Fatal(found)
 				}
 			}
 			// Share of one processor at 100 runs per second.
-			b.ReportMetric(float64(cpuTime()-before)/float64(b.N)*100/float64(time.Second)*100, "%cpu@100/s")
+			b.ReportMetric(float64(processCPUTime()-before)/float64(b.N)*100/float64(time.Second)*100, "%cpu@100/s")
 		})
 	}
 }
 
-func cpuTime() time.Duration {
+func processCPUTime() time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
 		panic(err)
@@ -48,17 +48,17 @@ func cpuTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkIdle measures the memory of a check between two runs.
-func BenchmarkIdle(b *testing.B) {
+// BenchmarkIdleChecks measures the memory of a check between two runs.
+func BenchmarkIdleChecks(b *testing.B) {
 	const n = 1000
 	spec := testSpec()
 	for range n {
-		s := testService(Group, httpCheck("c", "/", time.Hour))
+		s := testService(GroupWorkload, httpCheck("c", "/", time.Hour))
 		s.Name += string(rune('a'+len(spec.Services)/26%26)) + string(rune('a'+len(spec.Services)%26)) + string(rune('a'+len(spec.Services)/676))
 		spec.Services = append(spec.Services, s)
 	}
 	var sets []*Set
-	before := memory()
+	before := heapBytes()
 	for b.Loop() {
 		s := New(Config{
 			AllocID: testAllocID,
@@ -75,14 +75,14 @@ func BenchmarkIdle(b *testing.B) {
 	if list, _, _ := sets[0].Checks(); len(list) != n {
 		b.Fatalf("%d checks", len(list))
 	}
-	time.Sleep(100 * time.Millisecond) // until all observers wait
-	b.ReportMetric(float64(memory()-before)/float64(len(sets)*n), "B/check")
+	time.Sleep(100 * time.Millisecond) // waits until all observers block
+	b.ReportMetric(float64(heapBytes()-before)/float64(len(sets)*n), "B/check")
 	for _, s := range sets {
 		s.StopChecks(true)
 	}
 }
 
-func memory() uint64 {
+func heapBytes() uint64 {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)

@@ -26,29 +26,29 @@ const (
 	onUpdateIgnore = "ignore"
 )
 
-// target is a check that is ready to run. Equal targets share one observer.
-type target struct {
-	id      string
-	task    string // the workload; empty for the group
-	service string
-	check   Check
-	address string
-	fault   string // error that prevents a run
+// checkTarget is a check that is ready to run. Equal targets share one observer.
+type checkTarget struct {
+	id          string
+	task        string // the workload; empty for the group
+	service     string
+	check       Check
+	address     string
+	configError string // error that prevents a run
 }
 
-func newTarget(p addressSource, s *Service, c Check) target {
-	t := target{id: checkID(p.spec, s, &c), task: s.Task, service: s.Name, check: c}
-	address, err := p.checkAddress(s, &c)
+func newCheckTarget(p addressResolver, s *Service, c Check) checkTarget {
+	t := checkTarget{id: checkID(p.spec, s, &c), task: s.Task, service: s.Name, check: c}
+	address, err := p.resolveCheck(s, &c)
 	if err != nil {
-		t.fault = err.Error()
+		t.configError = err.Error()
 	}
 	t.address = address
 	return t
 }
 
-func (t *target) probe(dial Dial) probe {
-	if t.fault != "" {
-		return alwaysFails(fmt.Errorf("%s", t.fault))
+func (t *checkTarget) newProbe(dial DialFunc) probe {
+	if t.configError != "" {
+		return failingProbe(fmt.Errorf("%s", t.configError))
 	}
 	return newProbe(&t.check, t.address, dial)
 }
@@ -74,64 +74,64 @@ func checkID(spec *Spec, s *Service, c *Check) string {
 // Result is the latest result of one check.
 type Result struct {
 	api.AllocCheckStatus
-	// Began is the start of the last run, zero before the first run. The result is not older.
-	Began time.Time
-	// Since is the time of the last change of the status.
-	Since time.Time
+	// RunStarted is the start of the last run, zero before the first run. The result is not older.
+	RunStarted time.Time
+	// StatusSince is the time of the last change of the status.
+	StatusSince time.Time
 	// For is the task to whose health the check contributes; it may be empty.
 	For string
 }
 
-// Readiness reports whether the result has no effect on the health of a deployment.
-func (r Result) Readiness() bool { return r.Mode == modeReadiness }
+// IsReadiness reports whether the result has no effect on the health of a deployment.
+func (r Result) IsReadiness() bool { return r.Mode == modeReadiness }
 
 // checker runs the checks of one allocation.
 type checker struct {
 	allocID   string
 	allocName string
-	dial      Dial
-	results   Results                                        // nil stores nothing
+	dial      DialFunc
+	results   Results                                        // where results are stored; nil if they are not stored
 	restart   func(ctx context.Context, task, reason string) // may block
 	logger    hclog.Logger
 
 	wg sync.WaitGroup // counts the observers and the calls of restart
 
-	// writing keeps the order of writes. Unlike mu it is held across a write.
-	writing sync.Mutex // locked before mu
+	// writeMu keeps the order of writes. Unlike mu it is held across a write.
+	writeMu sync.Mutex // locked before mu
 
-	mu        sync.Mutex
-	observers map[string]*observer       // by check id; nil unless started
-	changed   chan struct{}              // closed and replaced by each change of a result
-	restarts  map[int]context.CancelFunc // active calls of restart, by number
-	restarted int                        // number of the latest call of restart
+	mu             sync.Mutex
+	observers      map[string]*checkObserver  // by check id; nil unless started
+	changed        chan struct{}              // closed and replaced by each change of a result
+	activeRestarts map[int]context.CancelFunc // active calls of restart, by number
+	lastRestart    int                        // number of the latest call of restart
 }
 
-// observer runs one check.
-type observer struct {
-	target target
+// checkObserver is the state of one running check.
+type checkObserver struct {
+	target checkTarget
 	cancel context.CancelFunc
 
 	// Guarded by checker.mu.
-	result  Result
-	stored  api.AllocCheckStatus // the last stored result without its timestamp
-	watch   restartWatch
-	timer   *time.Timer // calls lookAgain when a restart can become due; nil if no restart is pending
-	attempt int         // identifies the current timer; an older timer has no effect
+	result       Result
+	stored       api.AllocCheckStatus // the stored form of result, without its timestamp
+	restartWatch restartWatch
+	timer        *time.Timer // calls onRestartTimer when a restart can become due; nil if no restart is pending
+	timerNumber  int         // identifies the current timer; an older timer has no effect
 }
 
-// set replaces the checks. A running check that has not changed continues; a changed check keeps
+// setTargets replaces the checks. A running check that has not changed continues; a changed check keeps
 // only its id. armed reports whether a workload is registered.
-func (c *checker) set(targets []target, armed func(task string) bool) {
-	stored := c.stored()
-	c.writing.Lock()
-	defer c.writing.Unlock()
+func (c *checker) setTargets(targets []checkTarget, armed func(task string) bool) {
+	stored := c.storedResults()
+	c.writeMu.Lock()
+	defer c.writeMu.Unlock()
 
 	c.mu.Lock()
 	if c.observers == nil {
-		c.observers = make(map[string]*observer)
+		c.observers = make(map[string]*checkObserver)
 	}
 	wanted := make(map[string]bool, len(targets))
-	var fresh []*observer
+	var fresh []*checkObserver
 	for _, t := range targets {
 		if wanted[t.id] {
 			continue // equal checks share one observer
@@ -143,7 +143,7 @@ func (c *checker) set(targets []target, armed func(task string) bool) {
 		}
 		o := c.newObserverLocked(t, old, stored[t.id])
 		if armed(t.task) {
-			o.watch.arm(time.Now(), t.check.Restart)
+			o.restartWatch.arm(time.Now(), t.check.Restart)
 		}
 		fresh = append(fresh, o)
 	}
@@ -161,21 +161,21 @@ func (c *checker) set(targets []target, armed func(task string) bool) {
 		}
 	}
 	for _, o := range fresh {
-		c.lookLocked(o)
+		c.evaluateRestartLocked(o)
 	}
 	if len(fresh) > 0 || len(gone) > 0 {
-		c.announceLocked()
+		c.notifyChangedLocked()
 	}
 	c.mu.Unlock()
 
 	for _, o := range fresh {
-		c.store(o)
+		c.storeResult(o)
 	}
-	c.forget(gone)
+	c.deleteResults(gone)
 }
 
-// stored returns the results of an earlier agent if no check has started.
-func (c *checker) stored() map[string]*api.AllocCheckStatus {
+// storedResults returns the results of an earlier agent if no check has started.
+func (c *checker) storedResults() map[string]*api.AllocCheckStatus {
 	c.mu.Lock()
 	started := c.observers != nil
 	c.mu.Unlock()
@@ -191,14 +191,14 @@ func (c *checker) stored() map[string]*api.AllocCheckStatus {
 
 // newObserverLocked starts an observer that replaces old, which may be nil. It starts with the
 // result of an earlier agent, if there is one.
-func (c *checker) newObserverLocked(t target, old *observer, stored *api.AllocCheckStatus) *observer {
+func (c *checker) newObserverLocked(t checkTarget, old *checkObserver, stored *api.AllocCheckStatus) *checkObserver {
 	if old != nil {
 		old.stopLocked()
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	now := time.Now()
-	o := &observer{target: t, cancel: cancel}
-	o.result = Result{Since: now, For: cmp.Or(t.task, t.check.For), AllocCheckStatus: api.AllocCheckStatus{
+	o := &checkObserver{target: t, cancel: cancel}
+	o.result = Result{StatusSince: now, For: cmp.Or(t.task, t.check.For), AllocCheckStatus: api.AllocCheckStatus{
 		ID:        t.id,
 		Check:     t.check.Name,
 		Group:     c.allocName,
@@ -216,14 +216,14 @@ func (c *checker) newObserverLocked(t target, old *observer, stored *api.AllocCh
 		o.result.AllocCheckStatus, o.stored = *stored, withoutTimestamp(*stored)
 	}
 	c.observers[t.id] = o
-	c.wg.Go(func() { c.observe(ctx, o) })
+	c.wg.Go(func() { c.runObserver(ctx, o) })
 	return o
 }
 
-// observe runs the check after half an interval, and then an interval after the end of each run,
+// runObserver runs the check after half an interval, and then an interval after the end of each run,
 // until ctx ends.
-func (c *checker) observe(ctx context.Context, o *observer) {
-	run := o.target.probe(c.dial)
+func (c *checker) runObserver(ctx context.Context, o *checkObserver) {
+	run := o.target.newProbe(c.dial)
 	timer := time.NewTimer(o.target.check.Interval / 2)
 	defer timer.Stop()
 	for {
@@ -234,17 +234,17 @@ func (c *checker) observe(ctx context.Context, o *observer) {
 		}
 		began := time.Now()
 		found := run(ctx)
-		if !c.report(o, began, found) {
+		if !c.recordOutcome(o, began, found) {
 			return
 		}
 		timer.Reset(o.target.check.Interval)
 	}
 }
 
-// report records the result of a run. It returns false when the observer was replaced or stopped.
-func (c *checker) report(o *observer, began time.Time, found outcome) bool {
-	c.writing.Lock()
-	defer c.writing.Unlock()
+// recordOutcome records the result of a run. It returns false when the observer was replaced or stopped.
+func (c *checker) recordOutcome(o *checkObserver, began time.Time, found probeResult) bool {
+	c.writeMu.Lock()
+	defer c.writeMu.Unlock()
 
 	c.mu.Lock()
 	if c.observers[o.target.id] != o {
@@ -253,27 +253,27 @@ func (c *checker) report(o *observer, began time.Time, found outcome) bool {
 	}
 	now := time.Now()
 	r := &o.result
-	if r.Status != found.status || r.Began.IsZero() {
-		r.Since = now
+	if r.Status != found.status || r.RunStarted.IsZero() {
+		r.StatusSince = now
 	}
 	r.Status, r.StatusCode, r.Output = found.status, found.code, found.output
-	r.Began, r.Timestamp = began, now.Unix()
-	c.lookLocked(o)
-	c.announceLocked()
+	r.RunStarted, r.Timestamp = began, now.Unix()
+	c.evaluateRestartLocked(o)
+	c.notifyChangedLocked()
 	c.mu.Unlock()
 
-	c.store(o)
+	c.storeResult(o)
 	return true
 }
 
-func (c *checker) announceLocked() {
+func (c *checker) notifyChangedLocked() {
 	close(c.changed)
 	c.changed = make(chan struct{})
 }
 
-// store stores the result of an observer if it has changed, apart from its timestamp. The caller
-// must hold writing.
-func (c *checker) store(o *observer) {
+// storeResult stores the result of an observer if it has changed, apart from its timestamp. The caller
+// must hold writeMu.
+func (c *checker) storeResult(o *checkObserver) {
 	if c.results == nil {
 		return
 	}
@@ -295,7 +295,7 @@ func withoutTimestamp(s api.AllocCheckStatus) api.AllocCheckStatus {
 	return s
 }
 
-func (c *checker) forget(ids []string) {
+func (c *checker) deleteResults(ids []string) {
 	if c.results == nil || len(ids) == 0 {
 		return
 	}
@@ -313,54 +313,54 @@ func (c *checker) stop(purge bool) {
 		o.stopLocked()
 		ids = append(ids, id)
 	}
-	for _, cancel := range c.restarts {
+	for _, cancel := range c.activeRestarts {
 		cancel()
 	}
 	c.observers = nil
-	c.announceLocked()
+	c.notifyChangedLocked()
 	c.mu.Unlock()
 	c.wg.Wait()
 	if purge {
-		c.forget(ids)
+		c.deleteResults(ids)
 	}
 }
 
-func (o *observer) stopLocked() {
+func (o *checkObserver) stopLocked() {
 	o.cancel()
-	o.watch.disarm()
+	o.restartWatch.disarm()
 	o.setTimerLocked(time.Time{}, nil)
 }
 
 // setTimerLocked replaces the timer; a zero time removes it.
-func (o *observer) setTimerLocked(at time.Time, look func(attempt int)) {
-	o.attempt++
+func (o *checkObserver) setTimerLocked(at time.Time, look func(attempt int)) {
+	o.timerNumber++
 	if o.timer != nil {
 		o.timer.Stop()
 		o.timer = nil
 	}
 	if !at.IsZero() {
-		attempt := o.attempt
+		attempt := o.timerNumber
 		o.timer = time.AfterFunc(time.Until(at), func() { look(attempt) })
 	}
 }
 
-// arm enables check_restart for the checks of a workload.
-func (c *checker) arm(task string) {
-	c.eachOf(task, func(o *observer) {
-		o.watch.arm(time.Now(), o.target.check.Restart)
-		c.lookLocked(o)
+// armRestarts enables check_restart for the checks of a workload.
+func (c *checker) armRestarts(task string) {
+	c.forEachOfTask(task, func(o *checkObserver) {
+		o.restartWatch.arm(time.Now(), o.target.check.Restart)
+		c.evaluateRestartLocked(o)
 	})
 }
 
-// disarm disables check_restart for the checks of a workload.
-func (c *checker) disarm(task string) {
-	c.eachOf(task, func(o *observer) {
-		o.watch.disarm()
-		c.lookLocked(o)
+// disarmRestarts disables check_restart for the checks of a workload.
+func (c *checker) disarmRestarts(task string) {
+	c.forEachOfTask(task, func(o *checkObserver) {
+		o.restartWatch.disarm()
+		c.evaluateRestartLocked(o)
 	})
 }
 
-func (c *checker) eachOf(task string, f func(*observer)) {
+func (c *checker) forEachOfTask(task string, f func(*checkObserver)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, o := range c.observers {
@@ -370,43 +370,43 @@ func (c *checker) eachOf(task string, f func(*observer)) {
 	}
 }
 
-// lookLocked updates the watch of a check, and restarts the workload if a restart is due. It
+// evaluateRestartLocked updates the watch of a check, and restarts the workload if a restart is due. It
 // disarms the other checks of the workload until the workload is registered again, so that it is
 // restarted only once.
-func (c *checker) lookLocked(o *observer) {
+func (c *checker) evaluateRestartLocked(o *checkObserver) {
 	r := o.target.check.Restart
-	unhealthy := o.result.Status == StatusFailure && !o.result.Began.IsZero() && !o.result.Began.Before(o.watch.since)
-	due, next := o.watch.look(time.Now(), unhealthy, o.target.check.Interval, r.Limit)
-	o.setTimerLocked(next, func(attempt int) { c.lookAgain(o, attempt) })
+	unhealthy := o.result.Status == StatusFailure && !o.result.RunStarted.IsZero() && !o.result.RunStarted.Before(o.restartWatch.armedAt)
+	due, next := o.restartWatch.evaluate(time.Now(), unhealthy, o.target.check.Interval, r.Limit)
+	o.setTimerLocked(next, func(attempt int) { c.onRestartTimer(o, attempt) })
 	if !due {
 		return
 	}
 	for _, other := range c.observers {
 		if other.target.task == o.target.task {
-			other.watch.disarm()
+			other.restartWatch.disarm()
 			other.setTimerLocked(time.Time{}, nil)
 		}
 	}
 	task, reason := o.target.task, fmt.Sprintf("healthcheck: check %q unhealthy", o.target.check.Name)
 	c.logger.Info("restarting for a check", "task", task, "check", o.target.check.Name, "output", firstLine(o.result.Output))
 	ctx, cancel := context.WithCancel(context.Background())
-	c.restarted++
-	number := c.restarted
-	c.restarts[number] = cancel
+	c.lastRestart++
+	number := c.lastRestart
+	c.activeRestarts[number] = cancel
 	c.wg.Go(func() {
 		defer cancel()
 		c.restart(ctx, task, reason)
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		delete(c.restarts, number)
+		delete(c.activeRestarts, number)
 	})
 }
 
-func (c *checker) lookAgain(o *observer, attempt int) {
+func (c *checker) onRestartTimer(o *checkObserver, attempt int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if o.attempt == attempt && c.observers[o.target.id] == o {
-		c.lookLocked(o)
+	if o.timerNumber == attempt && c.observers[o.target.id] == o {
+		c.evaluateRestartLocked(o)
 	}
 }
 
@@ -420,7 +420,7 @@ func firstLine(s string) string {
 func (c *checker) snapshot() (results []Result, started bool, changed <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	inOrder := func(x, y *observer) int {
+	inOrder := func(x, y *checkObserver) int {
 		a, b := x.result, y.result
 		return slices.Compare([]string{a.Task, a.Service, a.Check, a.ID}, []string{b.Task, b.Service, b.Check, b.ID})
 	}

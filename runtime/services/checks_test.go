@@ -29,8 +29,8 @@ func wantList[T comparable](t *testing.T, what string, got []T, want ...T) {
 
 func TestCheckTiming(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, testService(Group, tcpCheck("alive", 10*time.Second)))
-		w.net.serve(webAddress, status(200, ""))
+		w := newTestSet(t, testService(GroupWorkload, tcpCheck("alive", 10*time.Second)))
+		w.net.serve(webAddress, statusHandler(200, ""))
 		w.StartChecks()
 		wantList(t, "at first", w.statuses(), "alive pending 0 nomad: waiting to run")
 		advanceTime(4999 * time.Millisecond)
@@ -40,10 +40,10 @@ func TestCheckTiming(t *testing.T) {
 
 		// An interval starts at the end of a run.
 		w.net.mu.Lock()
-		w.net.slow = 900 * time.Millisecond
+		w.net.dialDelay = 900 * time.Millisecond
 		w.net.mu.Unlock()
 		advanceTime(25 * time.Second)
-		wantList(t, "runs", w.net.dialed(webAddress), 5*time.Second, 15*time.Second, 25900*time.Millisecond)
+		wantList(t, "runs", w.net.dialTimes(webAddress), 5*time.Second, 15*time.Second, 25900*time.Millisecond)
 	})
 }
 
@@ -51,7 +51,7 @@ func TestCheckResult(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ready := httpCheck("ready", "/ready", 4*time.Second)
 		ready.OnUpdate = "ignore"
-		w := newWorld(t, testService(Group, httpCheck("alive", "/", 4*time.Second)), testService("t", ready))
+		w := newTestSet(t, testService(GroupWorkload, httpCheck("alive", "/", 4*time.Second)), testService("t", ready))
 		w.net.serve(webAddress, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 			if r.URL.Path != "/" {
 				http.Error(rw, "not yet", http.StatusNotFound)
@@ -73,7 +73,7 @@ func TestCheckResult(t *testing.T) {
 			if got != want {
 				t.Errorf("result %d: %q, want %q", i, got, want)
 			}
-			if !id.MatchString(r.ID) || r.Timestamp != time.Now().Unix() || !r.Began.Equal(time.Now()) || r.Readiness() != (i == 1) {
+			if !id.MatchString(r.ID) || r.Timestamp != time.Now().Unix() || !r.RunStarted.Equal(time.Now()) || r.IsReadiness() != (i == 1) {
 				t.Errorf("result %d: %+v", i, r)
 			}
 		}
@@ -131,22 +131,22 @@ func TestCheckID(t *testing.T) {
 // RS-087: however often the job is updated, a check runs once per interval.
 func TestUpdatesDoNotMultiplyRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, testService(Group, tcpCheck("alive", 2*time.Second)))
-		w.net.serve(webAddress, status(200, ""))
-		if err := w.Register(Group, nil); err != nil {
+		w := newTestSet(t, testService(GroupWorkload, tcpCheck("alive", 2*time.Second)))
+		w.net.serve(webAddress, statusHandler(200, ""))
+		if err := w.Register(GroupWorkload, nil); err != nil {
 			t.Fatal(err)
 		}
 		w.StartChecks()
 		for range 5 {
 			advanceTime(700 * time.Millisecond)
-			w.setServices(testService(Group, tcpCheck("alive", 2*time.Second)))
+			w.setServices(testService(GroupWorkload, tcpCheck("alive", 2*time.Second)))
 			w.UpdateChecks()
-			if err := errors.Join(w.Update(Group), w.Register(Group, nil)); err != nil {
+			if err := errors.Join(w.Update(GroupWorkload), w.Register(GroupWorkload, nil)); err != nil {
 				t.Fatal(err)
 			}
 		}
 		advanceTime(10*time.Second - 3500*time.Millisecond)
-		wantList(t, "runs in 10 s", w.net.dialed(webAddress), time.Second, 3*time.Second, 5*time.Second, 7*time.Second, 9*time.Second)
+		wantList(t, "runs in 10 s", w.net.dialTimes(webAddress), time.Second, 3*time.Second, 5*time.Second, 7*time.Second, 9*time.Second)
 	})
 }
 
@@ -166,11 +166,11 @@ func TestChangedCheckIsReplaced(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, testService(Group, base))
-				w.net.serve(webAddress, status(200, ""))
+				w := newTestSet(t, testService(GroupWorkload, base))
+				w.net.serve(webAddress, statusHandler(200, ""))
 				w.StartChecks()
 				advanceTime(3 * time.Second)
-				next := testService(Group, base)
+				next := testService(GroupWorkload, base)
 				next.Checks = slices.Clone(next.Checks)
 				c.edit(&next)
 				w.setServices(next)
@@ -182,21 +182,21 @@ func TestChangedCheckIsReplaced(t *testing.T) {
 				}
 				advanceTime(7 * time.Second)
 				if replaced {
-					wantList(t, "runs", w.net.dialed(webAddress), 2*time.Second, 5*time.Second, 9*time.Second)
+					wantList(t, "runs", w.net.dialTimes(webAddress), 2*time.Second, 5*time.Second, 9*time.Second)
 				} else { // the same address as before
-					wantList(t, "runs", w.net.dialed(webAddress), 2*time.Second, 6*time.Second, 10*time.Second)
+					wantList(t, "runs", w.net.dialTimes(webAddress), 2*time.Second, 6*time.Second, 10*time.Second)
 				}
-				if len(w.results.by) != 1 {
-					t.Errorf("%d results are kept", len(w.results.by))
+				if len(w.results.byID) != 1 {
+					t.Errorf("%d results are kept", len(w.results.byID))
 				}
 			})
 		})
 	}
 }
 
-func TestChecksComeAndGo(t *testing.T) {
+func TestChecksAreAddedAndRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, testService(Group, tcpCheck("a", 2*time.Second)))
+		w := newTestSet(t, testService(GroupWorkload, tcpCheck("a", 2*time.Second)))
 		if _, ready, _ := w.Checks(); ready {
 			t.Error("ready before the start")
 		}
@@ -206,7 +206,7 @@ func TestChecksComeAndGo(t *testing.T) {
 		}
 		w.StartChecks()
 		advanceTime(time.Second)
-		w.setServices(testService(Group, tcpCheck("b", 2*time.Second)))
+		w.setServices(testService(GroupWorkload, tcpCheck("b", 2*time.Second)))
 		_, _, changed := w.Checks()
 		w.UpdateChecks()
 		select {
@@ -225,12 +225,12 @@ func TestChecksComeAndGo(t *testing.T) {
 		w.StopChecks(true)
 		w.StopChecks(true)
 		w.UpdateChecks()
-		if list, ready, _ := w.Checks(); ready || len(list) > 0 || len(w.results.by) > 0 {
-			t.Errorf("after the end: %v %v, kept %v", list, ready, w.results.by)
+		if list, ready, _ := w.Checks(); ready || len(list) > 0 || len(w.results.byID) > 0 {
+			t.Errorf("after the end: %v %v, kept %v", list, ready, w.results.byID)
 		}
-		runs := len(w.net.dialed(webAddress))
+		runs := len(w.net.dialTimes(webAddress))
 		advanceTime(time.Minute)
-		if got := len(w.net.dialed(webAddress)); got != runs {
+		if got := len(w.net.dialTimes(webAddress)); got != runs {
 			t.Errorf("%d more runs after the end", got-runs)
 		}
 	})
@@ -239,12 +239,12 @@ func TestChecksComeAndGo(t *testing.T) {
 // A result is written when it has changed, and not at each run.
 func TestResultsAreKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, testService(Group, tcpCheck("alive", 2*time.Second)))
-		stop := w.net.serve(webAddress, status(200, ""))
+		w := newTestSet(t, testService(GroupWorkload, tcpCheck("alive", 2*time.Second)))
+		stop := w.net.serve(webAddress, statusHandler(200, ""))
 		w.StartChecks()
 		advanceTime(100 * time.Second)
-		if runs := len(w.net.dialed(webAddress)); runs != 50 || w.results.puts != 2 {
-			t.Errorf("%d runs, %d writes; want 50 and 2", runs, w.results.puts)
+		if runs := len(w.net.dialTimes(webAddress)); runs != 50 || w.results.putCount != 2 {
+			t.Errorf("%d runs, %d writes; want 50 and 2", runs, w.results.putCount)
 		}
 		w.StopChecks(false)
 
@@ -253,17 +253,17 @@ func TestResultsAreKept(t *testing.T) {
 		next.StartChecks()
 		defer next.StopChecks(true)
 		got, _, _ := next.Checks()
-		if len(got) != 1 || got[0].Status != StatusSuccess || !got[0].Began.IsZero() {
+		if len(got) != 1 || got[0].Status != StatusSuccess || !got[0].RunStarted.IsZero() {
 			t.Errorf("after a restart: %+v", got)
 		}
 		advanceTime(time.Second)
-		if got, _, _ := next.Checks(); !got[0].Since.Equal(time.Now()) {
-			t.Errorf("passes since %v, want %v: nobody knows what was before", got[0].Since, time.Now())
+		if got, _, _ := next.Checks(); !got[0].StatusSince.Equal(time.Now()) {
+			t.Errorf("passes since %v, want %v: nobody knows what was before", got[0].StatusSince, time.Now())
 		}
 		stop()
 		advanceTime(2 * time.Second)
-		if w.results.puts != 3 || w.results.by[got[0].ID].Status != StatusFailure {
-			t.Errorf("%d writes, kept %+v", w.results.puts, w.results.by[got[0].ID])
+		if w.results.putCount != 3 || w.results.byID[got[0].ID].Status != StatusFailure {
+			t.Errorf("%d writes, kept %+v", w.results.putCount, w.results.byID[got[0].ID])
 		}
 	})
 }
@@ -275,12 +275,12 @@ func TestChecksAreInterpolated(t *testing.T) {
 		c := httpCheck("${NAME}", "/${NAME}", 2*time.Second)
 		c.Header = map[string][]string{"X-${NAME}": {"${attr.kernel.name}"}}
 		c.Body = "${NAME}"
-		w := newWorld(t, Service{Task: "t", Name: "svc-${NAME}", Port: "http", Checks: []Check{c}})
-		var asked []string
+		w := newTestSet(t, Service{Task: "t", Name: "svc-${NAME}", Port: "http", Checks: []Check{c}})
+		var interpolatedTasks []string
 		w.net.serve(webAddress, http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 			body := make([]byte, 20)
 			n, _ := r.Body.Read(body)
-			asked = append(asked, fmt.Sprintf("%s %s%s%s %s", r.URL.Path, r.Header.Get("X-one"), r.Header.Get("X-two"), r.Header.Get("X-three"), body[:n]))
+			interpolatedTasks = append(interpolatedTasks, fmt.Sprintf("%s %s%s%s %s", r.URL.Path, r.Header.Get("X-one"), r.Header.Get("X-two"), r.Header.Get("X-three"), body[:n]))
 		}))
 		w.setVar("t", "NAME", "one")
 		w.StartChecks()
@@ -293,7 +293,7 @@ func TestChecksAreInterpolated(t *testing.T) {
 		w.setVar("t", "NAME", "three")
 		w.UpdateChecks()
 		advanceTime(time.Second)
-		wantList(t, "requests", asked, "/one linux ${NAME}", "/two linux ${NAME}", "/three linux ${NAME}")
+		wantList(t, "requests", interpolatedTasks, "/one linux ${NAME}", "/two linux ${NAME}", "/three linux ${NAME}")
 		wantList(t, "results", w.statuses(), "three success 200 nomad: http ok")
 	})
 }
@@ -302,7 +302,7 @@ func TestCheckWithoutAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := tcpCheck("alive", 2*time.Second)
 		c.Port = "nope"
-		w := newWorld(t, testService(Group, c))
+		w := newTestSet(t, testService(GroupWorkload, c))
 		w.StartChecks()
 		advanceTime(time.Second)
 		wantList(t, "result", w.statuses(), `alive failure 0 nomad: invalid port "nope": port label not found`)

@@ -48,7 +48,7 @@ func TestEndToEnd(t *testing.T) {
 			http.Error(w, "broken "+r.Host, http.StatusInternalServerError)
 		}
 	}))
-	spec := specOf(t, server.Listener.Addr())
+	spec := localSpec(t, server.Listener.Addr())
 	newSet := func() *services.Set {
 		return services.New(services.Config{
 			AllocID: allocID, AllocName: "j.g[0]",
@@ -64,14 +64,14 @@ func TestEndToEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	set.StartChecks()
-	await(t, set, "http success 200 nomad: http ok", "tcp success 0 nomad: tcp ok")
+	awaitResults(t, set, "http success 200 nomad: http ok", "tcp success 0 nomad: tcp ok")
 
 	registered := db.ServicesByAllocation(allocID)
 	if len(registered) != 1 || registered[0].Port != spec.Ports[0].Value || registered[0].CreateIndex == 0 {
 		t.Fatalf("registered: %+v", registered)
 	}
 	broken.Store(true)
-	await(t, set, "http failure 500 broken web.example\n", "tcp success 0 nomad: tcp ok")
+	awaitResults(t, set, "http failure 500 broken web.example\n", "tcp success 0 nomad: tcp ok")
 	index := db.Snapshot().Index()
 
 	// The next agent uses the same store.
@@ -81,14 +81,14 @@ func TestEndToEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	set.StartChecks()
-	if got := texts(set); len(got) != 2 || !strings.HasPrefix(got[0], "http failure 500") {
+	if got := resultTexts(set); len(got) != 2 || !strings.HasPrefix(got[0], "http failure 500") {
 		t.Errorf("after a restart: %q", got)
 	}
 	if got := db.Snapshot().Index(); got != index {
 		t.Errorf("a restart changed the index from %d to %d", index, got)
 	}
 	server.Close()
-	await(t, set, "http failure 0", "tcp failure 0")
+	awaitResults(t, set, "http failure 0", "tcp failure 0")
 
 	set.StopChecks(true)
 	if err := set.Deregister(context.Background(), "t"); err != nil {
@@ -118,7 +118,7 @@ func TestEndToEnd(t *testing.T) {
 	awaitGoroutines(t, before)
 }
 
-func specOf(t *testing.T, addr net.Addr) *services.Spec {
+func localSpec(t *testing.T, addr net.Addr) *services.Spec {
 	host, port, err := net.SplitHostPort(addr.String())
 	number, err2 := strconv.Atoi(port)
 	if err := errors.Join(err, err2); err != nil {
@@ -137,7 +137,7 @@ func specOf(t *testing.T, addr net.Addr) *services.Spec {
 	}
 }
 
-func texts(set *services.Set) []string {
+func resultTexts(set *services.Set) []string {
 	results, _, _ := set.Checks()
 	var list []string
 	for _, r := range results {
@@ -146,13 +146,13 @@ func texts(set *services.Set) []string {
 	return list
 }
 
-// await waits until the results start with these words.
-func await(t *testing.T, set *services.Set, want ...string) {
+// awaitResults waits until the results start with these words.
+func awaitResults(t *testing.T, set *services.Set, want ...string) {
 	t.Helper()
 	late := time.After(time.Minute)
 	for {
 		_, _, changed := set.Checks()
-		got := texts(set)
+		got := resultTexts(set)
 		match := len(got) == len(want)
 		for i := range got {
 			match = match && strings.HasPrefix(got[i], want[i])

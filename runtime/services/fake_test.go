@@ -54,25 +54,25 @@ func httpCheck(name, path string, interval time.Duration) Check {
 	return c
 }
 
-// fakeNet is a network in memory. Its servers run in the bubble of the test.
-type fakeNet struct {
-	t     *testing.T
-	slow  time.Duration // delay of each connection
-	begin time.Time
+// fakeNetwork is a network in memory. Its servers run in the bubble of the test.
+type fakeNetwork struct {
+	t         *testing.T
+	dialDelay time.Duration // delay of each connection
+	startTime time.Time
 
 	mu        sync.Mutex
-	listeners map[string]*listener
+	listeners map[string]*fakeListener
 	dials     map[string][]time.Duration // times by address
 }
 
-func newFakeNet(t *testing.T) *fakeNet {
-	return &fakeNet{t: t, begin: time.Now(), listeners: make(map[string]*listener), dials: make(map[string][]time.Duration)}
+func newFakeNetwork(t *testing.T) *fakeNetwork {
+	return &fakeNetwork{t: t, startTime: time.Now(), listeners: make(map[string]*fakeListener), dials: make(map[string][]time.Duration)}
 }
 
-func (n *fakeNet) dial(ctx context.Context, _, address string) (net.Conn, error) {
+func (n *fakeNetwork) dial(ctx context.Context, _, address string) (net.Conn, error) {
 	n.mu.Lock()
-	n.dials[address] = append(n.dials[address], time.Since(n.begin))
-	l, slow := n.listeners[address], n.slow
+	n.dials[address] = append(n.dials[address], time.Since(n.startTime))
+	l, slow := n.listeners[address], n.dialDelay
 	n.mu.Unlock()
 	if slow > 0 {
 		select {
@@ -96,8 +96,8 @@ func (n *fakeNet) dial(ctx context.Context, _, address string) (net.Conn, error)
 }
 
 // serve starts a server at an address until close, or until the end of the test.
-func (n *fakeNet) serve(address string, h http.Handler) (close func()) {
-	l := &listener{address: address, conns: make(chan net.Conn), closed: make(chan struct{})}
+func (n *fakeNetwork) serve(address string, h http.Handler) (close func()) {
+	l := &fakeListener{address: address, conns: make(chan net.Conn), closed: make(chan struct{})}
 	n.mu.Lock()
 	n.listeners[address] = l
 	n.mu.Unlock()
@@ -117,20 +117,20 @@ func (n *fakeNet) serve(address string, h http.Handler) (close func()) {
 	return close
 }
 
-func (n *fakeNet) dialed(address string) []time.Duration {
+func (n *fakeNetwork) dialTimes(address string) []time.Duration {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return append([]time.Duration(nil), n.dials[address]...)
 }
 
-type listener struct {
+type fakeListener struct {
 	address string
 	conns   chan net.Conn
 	once    sync.Once
 	closed  chan struct{}
 }
 
-func (l *listener) Accept() (net.Conn, error) {
+func (l *fakeListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.conns:
 		return c, nil
@@ -139,34 +139,34 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-func (l *listener) Close() error {
+func (l *fakeListener) Close() error {
 	l.once.Do(func() { close(l.closed) })
 	return nil
 }
 
-func (l *listener) Addr() net.Addr { return &net.TCPAddr{} }
+func (l *fakeListener) Addr() net.Addr { return &net.TCPAddr{} }
 
-// status replies to every request with a code and a body.
-func status(code int, body string) http.Handler {
+// statusHandler replies to every request with a code and a body.
+func statusHandler(code int, body string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(code)
 		_, _ = w.Write([]byte(body))
 	})
 }
 
-// recorder is a Registry that records each change, and fails a given number of times.
-type recorder struct {
+// recordingRegistry is a Registry that records each change, and fails a given number of times.
+type recordingRegistry struct {
 	servicestest.Registry
-	mu    sync.Mutex
-	fails int
-	calls []string
+	mu                sync.Mutex
+	remainingFailures int
+	calls             []string
 }
 
-func (r *recorder) ChangeServices(put, remove []*api.ServiceRegistration) error {
+func (r *recordingRegistry) ChangeServices(put, remove []*api.ServiceRegistration) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.fails > 0 {
-		r.fails--
+	if r.remainingFailures > 0 {
+		r.remainingFailures--
 		r.calls = append(r.calls, "fail")
 		return errors.New("disk full")
 	}
@@ -181,8 +181,8 @@ func (r *recorder) ChangeServices(put, remove []*api.ServiceRegistration) error 
 	return r.Registry.ChangeServices(put, remove)
 }
 
-// taken returns the changes since the last call.
-func (r *recorder) taken() []string {
+// takeCalls returns the changes since the last call.
+func (r *recordingRegistry) takeCalls() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	calls := r.calls
@@ -192,16 +192,16 @@ func (r *recorder) taken() []string {
 
 // memoryResults is a Results in memory.
 type memoryResults struct {
-	mu   sync.Mutex
-	puts int
-	by   map[string]*api.AllocCheckStatus
+	mu       sync.Mutex
+	putCount int
+	byID     map[string]*api.AllocCheckStatus
 }
 
 func (k *memoryResults) CheckResults(string) (map[string]*api.AllocCheckStatus, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	found := make(map[string]*api.AllocCheckStatus, len(k.by))
-	for id, r := range k.by {
+	found := make(map[string]*api.AllocCheckStatus, len(k.byID))
+	for id, r := range k.byID {
 		found[id] = r
 	}
 	return found, nil
@@ -210,11 +210,11 @@ func (k *memoryResults) CheckResults(string) (map[string]*api.AllocCheckStatus, 
 func (k *memoryResults) PutCheckResult(_ string, r *api.AllocCheckStatus) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.by == nil {
-		k.by = make(map[string]*api.AllocCheckStatus)
+	if k.byID == nil {
+		k.byID = make(map[string]*api.AllocCheckStatus)
 	}
-	k.by[r.ID] = r
-	k.puts++
+	k.byID[r.ID] = r
+	k.putCount++
 	return nil
 }
 
@@ -222,37 +222,37 @@ func (k *memoryResults) DeleteCheckResults(_ string, ids []string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, id := range ids {
-		delete(k.by, id)
+		delete(k.byID, id)
 	}
 	return nil
 }
 
 // restartRecorder records the restarts that a set requests.
 type restartRecorder struct {
-	begin time.Time
-	mu    sync.Mutex
-	asked []string
+	startTime time.Time
+	mu        sync.Mutex
+	requests  []string
 }
 
 func (r *restartRecorder) restart(_ context.Context, task, reason string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.asked = append(r.asked, fmt.Sprintf("+%v %s: %s", time.Since(r.begin), task, reason))
+	r.requests = append(r.requests, fmt.Sprintf("+%v %s: %s", time.Since(r.startTime), task, reason))
 	return nil
 }
 
-func (r *restartRecorder) all() []string {
+func (r *restartRecorder) allRequests() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return append([]string(nil), r.asked...)
+	return append([]string(nil), r.requests...)
 }
 
-// world is a set with its fake environment. Spec and vars may be changed between two calls of the
+// testSet is a set with its fake environment. Spec and vars may be changed between two calls of the
 // set.
-type world struct {
+type testSet struct {
 	*Set
-	net      *fakeNet
-	registry *recorder
+	net      *fakeNetwork
+	registry *recordingRegistry
 	results  *memoryResults
 	restarts *restartRecorder
 
@@ -261,12 +261,12 @@ type world struct {
 	vars map[string]map[string]string // env of each task
 }
 
-func newWorld(t *testing.T, services ...Service) *world {
-	w := &world{
-		net:      newFakeNet(t),
-		registry: new(recorder),
+func newTestSet(t *testing.T, services ...Service) *testSet {
+	w := &testSet{
+		net:      newFakeNetwork(t),
+		registry: new(recordingRegistry),
 		results:  new(memoryResults),
-		restarts: &restartRecorder{begin: time.Now()},
+		restarts: &restartRecorder{startTime: time.Now()},
 		spec:     testSpec(services...),
 		vars:     make(map[string]map[string]string),
 	}
@@ -276,7 +276,7 @@ func newWorld(t *testing.T, services ...Service) *world {
 }
 
 // newSet returns a set like that of the next agent.
-func (w *world) newSet() *Set {
+func (w *testSet) newSet() *Set {
 	return New(Config{
 		AllocID: testAllocID, AllocName: "j.g[0]",
 		Spec: func() *Spec {
@@ -293,7 +293,7 @@ func (w *world) newSet() *Set {
 	})
 }
 
-func (w *world) env(task string) *taskenv.Env {
+func (w *testSet) env(task string) *taskenv.Env {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	node := taskenv.Node{NodeFacts: model.NodeFacts{Attributes: map[string]string{"kernel.name": "linux"}, Datacenter: "dc1"}}
@@ -302,7 +302,7 @@ func (w *world) env(task string) *taskenv.Env {
 }
 
 // setServices replaces the services by a new version of the job.
-func (w *world) setServices(services ...Service) {
+func (w *testSet) setServices(services ...Service) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	next := *w.spec
@@ -310,14 +310,14 @@ func (w *world) setServices(services ...Service) {
 	w.spec = &next
 }
 
-func (w *world) setVar(task, key, value string) {
+func (w *testSet) setVar(task, key, value string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.vars[task] = map[string]string{key: value}
 }
 
 // statuses returns the results of the checks, as "name status code output".
-func (w *world) statuses() []string {
+func (w *testSet) statuses() []string {
 	results, _, _ := w.Checks()
 	var list []string
 	for _, r := range results {

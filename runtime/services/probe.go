@@ -25,32 +25,32 @@ const (
 	outputHTTP    = "nomad: http ok"
 )
 
-// maxBody is how many bytes of a response body are kept as the output of a check.
-const maxBody = 3 << 10
+// maxOutputSize is how many bytes of a response body are kept as the output of a check.
+const maxOutputSize = 3 << 10
 
 // userAgent is the User-Agent header of HTTP checks.
 const userAgent = "nomad-lite"
 
-// Dial opens a connection; net.Dialer.DialContext implements it.
-type Dial func(ctx context.Context, network, address string) (net.Conn, error)
+// DialFunc opens a connection; net.Dialer.DialContext implements it.
+type DialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
-// outcome is the result of one run of a check.
-type outcome struct {
+// probeResult is the result of one run of a check.
+type probeResult struct {
 	status string
 	code   int
 	output string
 }
 
-func failureOutcome(err error) outcome {
-	return outcome{status: StatusFailure, output: "nomad: " + printable(err.Error())}
+func failureResult(err error) probeResult {
+	return probeResult{status: StatusFailure, output: "nomad: " + printableText(err.Error())}
 }
 
 // probe runs a check once, for no longer than its timeout.
-type probe func(context.Context) outcome
+type probe func(context.Context) probeResult
 
 // newProbe returns the probe of a resolved check. Its transport and settings are not shared with
 // other checks.
-func newProbe(c *Check, address string, dial Dial) probe {
+func newProbe(c *Check, address string, dial DialFunc) probe {
 	var run probe
 	switch strings.ToLower(c.Type) {
 	case "tcp":
@@ -58,47 +58,47 @@ func newProbe(c *Check, address string, dial Dial) probe {
 	case "http":
 		run = probeHTTP(c, address, dial)
 	default:
-		return alwaysFails(fmt.Errorf("invalid check type (%q), must be one of tcp, http", c.Type))
+		return failingProbe(fmt.Errorf("invalid check type (%q), must be one of tcp, http", c.Type))
 	}
-	return func(ctx context.Context) outcome {
-		ctx, cancel := context.WithTimeoutCause(ctx, c.Timeout, timedOut(c.Timeout))
+	return func(ctx context.Context) probeResult {
+		ctx, cancel := context.WithTimeoutCause(ctx, c.Timeout, timeoutError(c.Timeout))
 		defer cancel()
 		return run(ctx)
 	}
 }
 
-// timedOut is the error of a check that exceeded its timeout.
-type timedOut time.Duration
+// timeoutError is the error of a check that exceeded its timeout.
+type timeoutError time.Duration
 
-func (t timedOut) Error() string { return fmt.Sprintf("no answer within %v", time.Duration(t)) }
+func (t timeoutError) Error() string { return fmt.Sprintf("no answer within %v", time.Duration(t)) }
 
-// timeoutCause returns the timedOut error of ctx if the timeout has passed, and err otherwise.
+// timeoutCause returns the timeoutError of ctx if the timeout has passed, and err otherwise.
 func timeoutCause(ctx context.Context, err error) error {
-	if late, ok := context.Cause(ctx).(timedOut); ok {
+	if late, ok := context.Cause(ctx).(timeoutError); ok {
 		return late
 	}
 	return err
 }
 
-func alwaysFails(err error) probe {
-	return func(context.Context) outcome { return failureOutcome(err) }
+func failingProbe(err error) probe {
+	return func(context.Context) probeResult { return failureResult(err) }
 }
 
-func probeTCP(address string, dial Dial) probe {
-	return func(ctx context.Context) outcome {
+func probeTCP(address string, dial DialFunc) probe {
+	return func(ctx context.Context) probeResult {
 		conn, err := dial(ctx, "tcp", address)
 		if err != nil {
-			return failureOutcome(timeoutCause(ctx, err))
+			return failureResult(timeoutCause(ctx, err))
 		}
 		_ = conn.Close() // the connection itself is the result
-		return outcome{status: StatusSuccess, output: outputTCP}
+		return probeResult{status: StatusSuccess, output: outputTCP}
 	}
 }
 
-func probeHTTP(c *Check, address string, dial Dial) probe {
+func probeHTTP(c *Check, address string, dial DialFunc) probe {
 	target, err := checkURL(c.Protocol, address, c.Path)
 	if err != nil {
-		return alwaysFails(err)
+		return failingProbe(err)
 	}
 	method := strings.ToUpper(c.Method)
 	if method == "" {
@@ -109,23 +109,23 @@ func probeHTTP(c *Check, address string, dial Dial) probe {
 		DisableKeepAlives: true, // each run tests whether the service accepts connections
 		TLSClientConfig:   &tls.Config{InsecureSkipVerify: c.TLSSkipVerify},
 	}}
-	return func(ctx context.Context) outcome {
+	return func(ctx context.Context) probeResult {
 		req, err := http.NewRequestWithContext(ctx, method, target.String(), strings.NewReader(c.Body))
 		if err != nil {
-			return failureOutcome(err)
+			return failureResult(err)
 		}
-		setHeader(req, c.Header)
+		addHeaders(req, c.Header)
 		resp, err := client.Do(req)
 		if err != nil {
-			return failureOutcome(timeoutCause(ctx, err))
+			return failureResult(timeoutCause(ctx, err))
 		}
 		defer resp.Body.Close()
 		if resp.StatusCode == http.StatusOK {
-			return outcome{StatusSuccess, resp.StatusCode, outputHTTP}
+			return probeResult{StatusSuccess, resp.StatusCode, outputHTTP}
 		}
 		// An incomplete body says more about the failure than the error of the read.
-		body, _ := io.ReadAll(io.LimitReader(resp.Body, maxBody))
-		result := outcome{StatusSuccess, resp.StatusCode, printable(string(body))}
+		body, _ := io.ReadAll(io.LimitReader(resp.Body, maxOutputSize))
+		result := probeResult{StatusSuccess, resp.StatusCode, printableText(string(body))}
 		if resp.StatusCode >= http.StatusBadRequest {
 			result.status = StatusFailure
 		}
@@ -133,7 +133,7 @@ func probeHTTP(c *Check, address string, dial Dial) probe {
 	}
 }
 
-func setHeader(req *http.Request, header map[string][]string) {
+func addHeaders(req *http.Request, header map[string][]string) {
 	for _, name := range slices.Sorted(maps.Keys(header)) {
 		for _, value := range header[name] {
 			req.Header.Add(name, value)
@@ -174,7 +174,7 @@ func checkURL(protocol, address, path string) (*url.URL, error) {
 	return u, nil
 }
 
-// printable makes valid text of a response body.
-func printable(s string) string {
+// printableText makes valid text of a response body.
+func printableText(s string) string {
 	return strings.ToValidUTF8(s, "\uFFFD")
 }

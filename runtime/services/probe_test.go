@@ -33,36 +33,36 @@ func TestProbeHTTP(t *testing.T) {
 		}
 		fmt.Fprint(w, "arrived")
 	})
-	long := strings.Repeat("x", maxBody-1) + "ü" + strings.Repeat("y", maxBody)
+	long := strings.Repeat("x", maxOutputSize-1) + "ü" + strings.Repeat("y", maxOutputSize)
 	const head = "/ host=10.0.0.1:20000 agent=nomad-lite x=[] body=\"\""
 	for _, c := range []struct {
 		name    string
 		handler http.Handler
 		check   Check
-		want    outcome
+		want    probeResult
 	}{
-		{"200 is success, without the body", status(200, "fine"), Check{Path: "/"}, outcome{StatusSuccess, 200, "nomad: http ok"}},
-		{"another code below 400 is success, with the body", status(204, ""), Check{Path: "/"}, outcome{StatusSuccess, 204, ""}},
-		{"a redirect without a target", status(304, ""), Check{Path: "/"}, outcome{StatusSuccess, 304, ""}},
-		{"404 is failure, with the body", status(404, "no such page"), Check{Path: "/"}, outcome{StatusFailure, 404, "no such page"}},
-		{"500", status(500, "broken"), Check{Path: "/"}, outcome{StatusFailure, 500, "broken"}},
-		{"the body is cut", status(503, long), Check{Path: "/"}, outcome{StatusFailure, 503, strings.Repeat("x", maxBody-1) + "\uFFFD"}},
-		{"redirects are followed", moved, Check{Path: "/old"}, outcome{StatusSuccess, 200, "nomad: http ok"}},
-		{"GET by default", echo, Check{Path: "/"}, outcome{StatusSuccess, 202, "GET " + head}},
-		{"another method, in any case", echo, Check{Path: "/", Method: "post", Body: "ping"}, outcome{StatusSuccess, 202, `POST / host=10.0.0.1:20000 agent=nomad-lite x=[] body="ping"`}},
-		{"headers", echo, Check{Path: "/a?b=c", Header: map[string][]string{"x-test": {"1", "2"}}}, outcome{StatusSuccess, 202, `GET /a?b=c host=10.0.0.1:20000 agent=nomad-lite x=["1" "2"] body=""`}},
-		{"host and user agent", echo, Check{Path: "/", Header: map[string][]string{"host": {"example.com"}, "user-agent": {"me"}}}, outcome{StatusSuccess, 202, `GET / host=example.com agent=me x=[] body=""`}},
-		{"a path without a slash", echo, Check{Path: "up"}, outcome{StatusSuccess, 202, `GET /up host=10.0.0.1:20000 agent=nomad-lite x=[] body=""`}},
-		{"a path that looks like a host", echo, Check{Path: "//evil.com/x"}, outcome{StatusSuccess, 202, `GET //evil.com/x host=10.0.0.1:20000 agent=nomad-lite x=[] body=""`}},
-		{"an escaped path", echo, Check{Path: "/a%2Fb"}, outcome{StatusSuccess, 202, `GET /a%2Fb host=10.0.0.1:20000 agent=nomad-lite x=[] body=""`}},
-		{"nobody listens", nil, Check{Path: "/"}, outcome{StatusFailure, 0, `nomad: Get "http://10.0.0.1:20000/": dial tcp 10.0.0.1:20000: connect: connection refused`}},
-		{"a wrong escape", nil, Check{Path: "/%zz"}, outcome{StatusFailure, 0, `nomad: invalid path: invalid URL escape "%zz"`}},
-		{"a wrong protocol", nil, Check{Path: "/", Protocol: "ftp"}, outcome{StatusFailure, 0, `nomad: invalid protocol "ftp": must be http or https`}},
-		{"a wrong header", echo, Check{Path: "/", Header: map[string][]string{"a": {"b\r\nc"}}}, outcome{StatusFailure, 0, `nomad: Get "http://10.0.0.1:20000/": net/http: invalid header field value for "A"`}},
+		{"200 is success, without the body", statusHandler(200, "fine"), Check{Path: "/"}, probeResult{StatusSuccess, 200, "nomad: http ok"}},
+		{"another code below 400 is success, with the body", statusHandler(204, ""), Check{Path: "/"}, probeResult{StatusSuccess, 204, ""}},
+		{"a redirect without a target", statusHandler(304, ""), Check{Path: "/"}, probeResult{StatusSuccess, 304, ""}},
+		{"404 is failure, with the body", statusHandler(404, "no such page"), Check{Path: "/"}, probeResult{StatusFailure, 404, "no such page"}},
+		{"500", statusHandler(500, "broken"), Check{Path: "/"}, probeResult{StatusFailure, 500, "broken"}},
+		{"the body is cut", statusHandler(503, long), Check{Path: "/"}, probeResult{StatusFailure, 503, strings.Repeat("x", maxOutputSize-1) + "\uFFFD"}},
+		{"redirects are followed", moved, Check{Path: "/old"}, probeResult{StatusSuccess, 200, "nomad: http ok"}},
+		{"GET by default", echo, Check{Path: "/"}, probeResult{StatusSuccess, 202, "GET " + head}},
+		{"another method, in any case", echo, Check{Path: "/", Method: "post", Body: "ping"}, probeResult{StatusSuccess, 202, `POST / host=10.0.0.1:20000 agent=nomad-lite x=[] body="ping"`}},
+		{"headers", echo, Check{Path: "/a?b=c", Header: map[string][]string{"x-test": {"1", "2"}}}, probeResult{StatusSuccess, 202, `GET /a?b=c host=10.0.0.1:20000 agent=nomad-lite x=["1" "2"] body=""`}},
+		{"host and user agent", echo, Check{Path: "/", Header: map[string][]string{"host": {"example.com"}, "user-agent": {"me"}}}, probeResult{StatusSuccess, 202, `GET / host=example.com agent=me x=[] body=""`}},
+		{"a path without a slash", echo, Check{Path: "up"}, probeResult{StatusSuccess, 202, `GET /up host=10.0.0.1:20000 agent=nomad-lite x=[] body=""`}},
+		{"a path that looks like a host", echo, Check{Path: "//evil.com/x"}, probeResult{StatusSuccess, 202, `GET //evil.com/x host=10.0.0.1:20000 agent=nomad-lite x=[] body=""`}},
+		{"an escaped path", echo, Check{Path: "/a%2Fb"}, probeResult{StatusSuccess, 202, `GET /a%2Fb host=10.0.0.1:20000 agent=nomad-lite x=[] body=""`}},
+		{"nobody listens", nil, Check{Path: "/"}, probeResult{StatusFailure, 0, `nomad: Get "http://10.0.0.1:20000/": dial tcp 10.0.0.1:20000: connect: connection refused`}},
+		{"a wrong escape", nil, Check{Path: "/%zz"}, probeResult{StatusFailure, 0, `nomad: invalid path: invalid URL escape "%zz"`}},
+		{"a wrong protocol", nil, Check{Path: "/", Protocol: "ftp"}, probeResult{StatusFailure, 0, `nomad: invalid protocol "ftp": must be http or https`}},
+		{"a wrong header", echo, Check{Path: "/", Header: map[string][]string{"a": {"b\r\nc"}}}, probeResult{StatusFailure, 0, `nomad: Get "http://10.0.0.1:20000/": net/http: invalid header field value for "A"`}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				n := newFakeNet(t)
+				n := newFakeNetwork(t)
 				if c.handler != nil {
 					n.serve(address, c.handler)
 				}
@@ -77,23 +77,23 @@ func TestProbeHTTP(t *testing.T) {
 
 func TestProbeTCP(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newFakeNet(t)
+		n := newFakeNetwork(t)
 		check := Check{Type: "tcp", Timeout: 2 * time.Second}
 		run := newProbe(&check, "10.0.0.1:1", n.dial)
-		if got, want := run(t.Context()), (outcome{StatusFailure, 0, "nomad: dial tcp 10.0.0.1:1: connect: connection refused"}); got != want {
+		if got, want := run(t.Context()), (probeResult{StatusFailure, 0, "nomad: dial tcp 10.0.0.1:1: connect: connection refused"}); got != want {
 			t.Errorf("without a listener: %v, want %v", got, want)
 		}
-		n.serve("10.0.0.1:1", status(200, ""))
-		if got, want := run(t.Context()), (outcome{StatusSuccess, 0, "nomad: tcp ok"}); got != want {
+		n.serve("10.0.0.1:1", statusHandler(200, ""))
+		if got, want := run(t.Context()), (probeResult{StatusSuccess, 0, "nomad: tcp ok"}); got != want {
 			t.Errorf("with a listener: %v, want %v", got, want)
 		}
-		n.slow = time.Minute
+		n.dialDelay = time.Minute
 		begin := time.Now()
-		if got, want := run(t.Context()), (outcome{StatusFailure, 0, "nomad: no answer within 2s"}); got != want || time.Since(begin) != 2*time.Second {
+		if got, want := run(t.Context()), (probeResult{StatusFailure, 0, "nomad: no answer within 2s"}); got != want || time.Since(begin) != 2*time.Second {
 			t.Errorf("slow: %v after %v, want %v", got, time.Since(begin), want)
 		}
 		check.Type = "script"
-		if got, want := newProbe(&check, "", n.dial)(t.Context()), (outcome{StatusFailure, 0, `nomad: invalid check type ("script"), must be one of tcp, http`}); got != want {
+		if got, want := newProbe(&check, "", n.dial)(t.Context()), (probeResult{StatusFailure, 0, `nomad: invalid check type ("script"), must be one of tcp, http`}); got != want {
 			t.Errorf("script: %v, want %v", got, want)
 		}
 	})
@@ -102,14 +102,14 @@ func TestProbeTCP(t *testing.T) {
 // Each run tests whether the service accepts connections, and no connection stays open.
 func TestProbeHTTPConnectsAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newFakeNet(t)
-		n.serve("a:1", status(200, ""))
+		n := newFakeNetwork(t)
+		n.serve("a:1", statusHandler(200, ""))
 		check := Check{Type: "http", Path: "/", Timeout: time.Second}
 		run := newProbe(&check, "a:1", n.dial)
 		for range 3 {
 			run(t.Context())
 		}
-		if got := len(n.dialed("a:1")); got != 3 {
+		if got := len(n.dialTimes("a:1")); got != 3 {
 			t.Errorf("%d connections for 3 runs", got)
 		}
 	})
@@ -117,12 +117,12 @@ func TestProbeHTTPConnectsAnew(t *testing.T) {
 
 func TestProbeHTTPTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newFakeNet(t)
+		n := newFakeNetwork(t)
 		n.serve("a:1", http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
 		check := Check{Type: "http", Path: "/", Timeout: 3 * time.Second}
 		begin := time.Now()
 		got := newProbe(&check, "a:1", n.dial)(t.Context())
-		if want := (outcome{StatusFailure, 0, "nomad: no answer within 3s"}); got != want || time.Since(begin) != 3*time.Second {
+		if want := (probeResult{StatusFailure, 0, "nomad: no answer within 3s"}); got != want || time.Since(begin) != 3*time.Second {
 			t.Errorf("%v after %v, want %v", got, time.Since(begin), want)
 		}
 	})
@@ -130,12 +130,12 @@ func TestProbeHTTPTimeout(t *testing.T) {
 
 // tls_skip_verify applies to one check only: the other checks still verify the certificate.
 func TestTLSIsNotShared(t *testing.T) {
-	server := httptest.NewUnstartedServer(status(200, ""))
+	server := httptest.NewUnstartedServer(statusHandler(200, ""))
 	server.Config.ErrorLog = nullLog
 	server.StartTLS()
 	defer server.Close()
 	address := server.Listener.Addr().String()
-	check := func(skip bool) outcome {
+	check := func(skip bool) probeResult {
 		c := Check{Type: "http", Protocol: "https", Path: "/", Timeout: 5 * time.Second, TLSSkipVerify: skip}
 		return newProbe(&c, address, new(net.Dialer).DialContext)(context.Background())
 	}
@@ -184,7 +184,7 @@ func FuzzProbeHTTP(f *testing.F) {
 				t.Errorf("path %q connects to %q", path, to)
 			}
 			ours, theirs := net.Pipe()
-			go answerRequest(theirs)
+			go serveOneResponse(theirs)
 			return ours, nil
 		}
 		got := newProbe(&check, address, dial)(context.Background())
@@ -194,8 +194,8 @@ func FuzzProbeHTTP(f *testing.F) {
 	})
 }
 
-// answerRequest writes a fixed reply to the first request.
-func answerRequest(conn net.Conn) {
+// serveOneResponse writes a fixed reply to the first request.
+func serveOneResponse(conn net.Conn) {
 	defer conn.Close()
 	buf := make([]byte, 64<<10)
 	if _, err := conn.Read(buf); err == nil {

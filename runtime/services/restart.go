@@ -3,32 +3,32 @@ package services
 import "time"
 
 // restartWatch decides when a check has been unhealthy for too long. It is a value without clock
-// or timer: its owner calls look at the returned time and after each result.
+// or timer: its owner calls evaluate at the returned time and after each result.
 //
 // The owner arms it when the workload of the check is registered. Results before the end of the
 // grace period are ignored. The first unhealthy result sets a deadline; if the check is still
 // unhealthy at the deadline, a restart is due, and the watch is disarmed.
 type restartWatch struct {
 	armed    bool
-	since    time.Time // results of runs before this time are about an earlier process
-	grace    time.Time // results before this time are ignored
+	armedAt  time.Time // results of runs before this time are about an earlier process
+	graceEnd time.Time // results before this time are ignored
 	deadline time.Time // zero unless the check is unhealthy
 }
 
 func (w *restartWatch) arm(now time.Time, r Restart) {
-	*w = restartWatch{armed: r.Limit > 0, since: now, grace: now.Add(r.Grace)}
+	*w = restartWatch{armed: r.Limit > 0, armedAt: now, graceEnd: now.Add(r.Grace)}
 }
 
 func (w *restartWatch) disarm() { *w = restartWatch{} }
 
-// look records the present state of the check. It reports whether the restart is due, and
-// otherwise when to call look again; zero means after the next result.
-func (w *restartWatch) look(now time.Time, unhealthy bool, interval time.Duration, limit int) (due bool, next time.Time) {
+// evaluate records the present state of the check. It reports whether the restart is due, and
+// otherwise when to call evaluate again; zero means after the next result.
+func (w *restartWatch) evaluate(now time.Time, unhealthy bool, interval time.Duration, limit int) (due bool, next time.Time) {
 	switch {
 	case !w.armed:
 		return false, time.Time{}
-	case now.Before(w.grace):
-		return false, w.grace
+	case now.Before(w.graceEnd):
+		return false, w.graceEnd
 	case !unhealthy:
 		w.deadline = time.Time{}
 		return false, time.Time{}

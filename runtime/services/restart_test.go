@@ -32,7 +32,7 @@ func TestRestartWatch(t *testing.T) {
 		var w restartWatch
 		w.arm(begin, c.restart)
 		for _, l := range c.looks {
-			due, next := w.look(begin.Add(time.Duration(l.at)*time.Second), l.unhealthy, time.Duration(c.interval)*time.Second, c.restart.Limit)
+			due, next := w.evaluate(begin.Add(time.Duration(l.at)*time.Second), l.unhealthy, time.Duration(c.interval)*time.Second, c.restart.Limit)
 			got := "-"
 			switch {
 			case due:
@@ -47,7 +47,7 @@ func TestRestartWatch(t *testing.T) {
 	}
 }
 
-func restarting(c Check, limit int, grace time.Duration) Check {
+func withRestart(c Check, limit int, grace time.Duration) Check {
 	c.Restart = Restart{Limit: limit, Grace: grace}
 	return c
 }
@@ -56,30 +56,30 @@ func restarting(c Check, limit int, grace time.Duration) Check {
 // registered again.
 func TestCheckRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, testService("t", restarting(tcpCheck("alive", time.Second), 2, 2*time.Second)))
+		w := newTestSet(t, testService("t", withRestart(tcpCheck("alive", time.Second), 2, 2*time.Second)))
 		w.StartChecks()
 		advanceTime(time.Minute)
-		wantList(t, "before the task is registered", w.restarts.all())
+		wantList(t, "before the task is registered", w.restarts.allRequests())
 
-		w.restarts.begin = time.Now()
+		w.restarts.startTime = time.Now()
 		if err := w.Register("t", nil); err != nil {
 			t.Fatal(err)
 		}
 		advanceTime(10 * time.Second)
 		const first = `+3s t: healthcheck: check "alive" unhealthy`
-		wantList(t, "once", w.restarts.all(), first)
+		wantList(t, "once", w.restarts.allRequests(), first)
 		if err := errors.Join(w.Deregister(t.Context(), "t"), w.Register("t", nil)); err != nil {
 			t.Fatal(err)
 		}
 		advanceTime(10 * time.Second)
 		const second = `+13s t: healthcheck: check "alive" unhealthy`
-		wantList(t, "again when it is back", w.restarts.all(), first, second)
+		wantList(t, "again when it is back", w.restarts.allRequests(), first, second)
 
 		// A healthy task is not restarted, and neither is a deregistered task.
 		if err := w.Register("t", nil); err != nil {
 			t.Fatal(err)
 		}
-		w.net.serve(webAddress, status(200, ""))
+		w.net.serve(webAddress, statusHandler(200, ""))
 		advanceTime(10 * time.Second)
 		if err := w.Register("t", nil); err != nil {
 			t.Fatal(err)
@@ -89,33 +89,33 @@ func TestCheckRestart(t *testing.T) {
 			t.Fatal(err)
 		}
 		advanceTime(time.Minute)
-		wantList(t, "in the end", w.restarts.all(), first, second)
+		wantList(t, "in the end", w.restarts.allRequests(), first, second)
 	})
 }
 
 // Several failing checks of a task request one restart; checks of other tasks continue.
 func TestOneRestartPerRound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fast := restarting(tcpCheck("fast", 2*time.Second), 1, 3*time.Second)
-		slow := restarting(tcpCheck("slow", 4*time.Second), 2, 3*time.Second)
-		w := newWorld(t, testService("t", fast, slow), testService("u", slow), testService(Group, restarting(tcpCheck("g", 6*time.Second), 3, time.Second)))
+		fast := withRestart(tcpCheck("fast", 2*time.Second), 1, 3*time.Second)
+		slow := withRestart(tcpCheck("slow", 4*time.Second), 2, 3*time.Second)
+		w := newTestSet(t, testService("t", fast, slow), testService("u", slow), testService(GroupWorkload, withRestart(tcpCheck("g", 6*time.Second), 3, time.Second)))
 		w.StartChecks()
-		for _, task := range []string{Group, "t", "u"} {
+		for _, task := range []string{GroupWorkload, "t", "u"} {
 			if err := w.Register(task, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
 		advanceTime(14 * time.Second)
-		wantList(t, "restarts", w.restarts.all(), `+3s t: healthcheck: check "fast" unhealthy`, `+7s u: healthcheck: check "slow" unhealthy`)
+		wantList(t, "restarts", w.restarts.allRequests(), `+3s t: healthcheck: check "fast" unhealthy`, `+7s u: healthcheck: check "slow" unhealthy`)
 		advanceTime(2 * time.Second) // the group's first result is at 3 s
-		wantList(t, "restarts", w.restarts.all()[2:], `+15s : healthcheck: check "g" unhealthy`)
+		wantList(t, "restarts", w.restarts.allRequests()[2:], `+15s : healthcheck: check "g" unhealthy`)
 
 		// The registration of a task gives the group a new grace period.
 		if err := w.Register("t", nil); err != nil {
 			t.Fatal(err)
 		}
 		advanceTime(17500 * time.Millisecond)
-		all := w.restarts.all()
+		all := w.restarts.allRequests()
 		wantList(t, "a new round", all[3:], `+19s t: healthcheck: check "fast" unhealthy`, `+33s : healthcheck: check "g" unhealthy`)
 	})
 }
@@ -124,24 +124,24 @@ func TestOneRestartPerRound(t *testing.T) {
 // restart each task before its first run, and again for a result from before the restart.
 func TestPendingIsNotUnhealthy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, testService("t", restarting(tcpCheck("alive", 10*time.Second), 1, time.Second)))
-		stop := w.net.serve(webAddress, status(200, ""))
+		w := newTestSet(t, testService("t", withRestart(tcpCheck("alive", 10*time.Second), 1, time.Second)))
+		stop := w.net.serve(webAddress, statusHandler(200, ""))
 		w.StartChecks()
 		if err := w.Register("t", nil); err != nil {
 			t.Fatal(err)
 		}
 		advanceTime(time.Minute)
-		wantList(t, "restarts", w.restarts.all())
+		wantList(t, "restarts", w.restarts.allRequests())
 
 		stop()
 		advanceTime(10 * time.Second)
-		wantList(t, "restarts", w.restarts.all(), `+1m5s t: healthcheck: check "alive" unhealthy`)
-		w.net.serve(webAddress, status(200, ""))
+		wantList(t, "restarts", w.restarts.allRequests(), `+1m5s t: healthcheck: check "alive" unhealthy`)
+		w.net.serve(webAddress, statusHandler(200, ""))
 		if err := w.Register("t", nil); err != nil {
 			t.Fatal(err)
 		}
 		advanceTime(time.Minute)
-		if got := w.restarts.all(); len(got) != 1 {
+		if got := w.restarts.allRequests(); len(got) != 1 {
 			t.Errorf("restarted for an old result: %v", got)
 		}
 	})
@@ -151,12 +151,12 @@ func TestPendingIsNotUnhealthy(t *testing.T) {
 // and does not delay StopChecks.
 func TestStopEndsRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, testService("t", restarting(tcpCheck("alive", time.Second), 1, 0)))
-		var causes []time.Duration
+		w := newTestSet(t, testService("t", withRestart(tcpCheck("alive", time.Second), 1, 0)))
+		var restartTimes []time.Duration
 		w.Set.config.Restart = func(ctx context.Context, _, _ string) error {
 			begin := time.Now()
 			<-ctx.Done()
-			causes = append(causes, time.Since(begin))
+			restartTimes = append(restartTimes, time.Since(begin))
 			return ctx.Err()
 		}
 		w.StartChecks()
@@ -164,12 +164,12 @@ func TestStopEndsRestart(t *testing.T) {
 			t.Fatal(err)
 		}
 		advanceTime(100 * time.Second)
-		wantList(t, "given up", causes)
+		wantList(t, "given up", restartTimes)
 		begin := time.Now()
 		w.StopChecks(true)
 		if took := time.Since(begin); took != 0 {
 			t.Errorf("the stop took %v", took)
 		}
-		wantList(t, "cut short", causes, 99500*time.Millisecond)
+		wantList(t, "cut short", restartTimes, 99500*time.Millisecond)
 	})
 }

@@ -19,13 +19,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
-// Group is the workload name of the group; every other name is a task.
-const Group = ""
+// GroupWorkload is the workload name of the group; every other name is a task.
+const GroupWorkload = ""
 
 // Pauses between attempts to remove a registration. Each pause is longer than the previous one.
 const (
-	minRemovePause = 100 * time.Millisecond
-	maxRemovePause = time.Second
+	minRemoveDelay = 100 * time.Millisecond
+	maxRemoveDelay = time.Second
 )
 
 // Config configures a Set. Spec, Env, Registry and Logger are required.
@@ -43,8 +43,8 @@ type Config struct {
 	Restart func(ctx context.Context, task, reason string) error
 
 	Registry Registry
-	Results  Results // nil keeps the results in memory
-	Dial     Dial    // nil uses the real network
+	Results  Results  // nil keeps the results in memory
+	Dial     DialFunc // nil uses the real network
 	Logger   hclog.Logger
 }
 
@@ -56,17 +56,17 @@ type Set struct {
 	checker  *checker
 	logger   hclog.Logger
 
-	// writing keeps the order of registration changes. Unlike mu it is held across a change.
-	writing    sync.Mutex                                     // locked before mu
-	registered map[string]map[string]*api.ServiceRegistration // by workload and id; guarded by writing
+	// writeMu keeps the order of registration changes. Unlike mu it is held across a change.
+	writeMu    sync.Mutex                                     // locked before mu
+	registered map[string]map[string]*api.ServiceRegistration // by workload and id; guarded by writeMu
 
-	// refreshing prevents that an older version of the checks replaces a newer version. It is held
+	// refreshMu prevents an older version of the checks from replacing a newer version. It is held
 	// across a change of results.
-	refreshing sync.Mutex // locked before mu
-	checking   bool       // true from StartChecks to StopChecks; guarded by refreshing
+	refreshMu     sync.Mutex // locked before mu
+	checksStarted bool       // true from StartChecks to StopChecks; guarded by refreshMu
 
-	mu sync.Mutex
-	up map[string]*workload // by name
+	mu                  sync.Mutex
+	registeredWorkloads map[string]*workload // by name
 }
 
 // workload is a registered task, or the registered group.
@@ -80,26 +80,26 @@ func New(c Config) *Set {
 		c.Dial = new(net.Dialer).DialContext
 	}
 	s := &Set{
-		config:     c,
-		registry:   c.Registry,
-		logger:     c.Logger.Named("services"),
-		registered: make(map[string]map[string]*api.ServiceRegistration),
-		up:         make(map[string]*workload),
+		config:              c,
+		registry:            c.Registry,
+		logger:              c.Logger.Named("services"),
+		registered:          make(map[string]map[string]*api.ServiceRegistration),
+		registeredWorkloads: make(map[string]*workload),
 	}
 	s.checker = &checker{
-		allocID:   c.AllocID,
-		allocName: c.AllocName,
-		dial:      c.Dial,
-		results:   c.Results,
-		restart:   s.restart,
-		logger:    s.logger,
-		changed:   make(chan struct{}),
-		restarts:  make(map[int]context.CancelFunc),
+		allocID:        c.AllocID,
+		allocName:      c.AllocName,
+		dial:           c.Dial,
+		results:        c.Results,
+		restart:        s.requestRestart,
+		logger:         s.logger,
+		changed:        make(chan struct{}),
+		activeRestarts: make(map[int]context.CancelFunc),
 	}
 	return s
 }
 
-func (s *Set) restart(ctx context.Context, task, reason string) {
+func (s *Set) requestRestart(ctx context.Context, task, reason string) {
 	if s.config.Restart == nil {
 		return
 	}
@@ -114,7 +114,7 @@ func (s *Set) Validate(task string) error {
 	var errs []error
 	for _, service := range s.config.Spec().Services {
 		if service.Task == task {
-			errs = append(errs, checkName(service.Interpolate(env).Name))
+			errs = append(errs, validateName(service.Interpolate(env).Name))
 		}
 	}
 	return errors.Join(errs...)
@@ -124,14 +124,14 @@ func (s *Set) Validate(task string) error {
 // has made for a task, and arms its check_restart. On an error no new service is registered.
 func (s *Set) Register(task string, network *driver.NetworkOverride) error {
 	s.mu.Lock()
-	s.up[task] = &workload{network}
+	s.registeredWorkloads[task] = &workload{network}
 	s.mu.Unlock()
-	err := s.sync(task)
+	err := s.syncRegistrations(task)
 	// The environment and the network of a task are complete only at this point.
 	s.UpdateChecks()
-	s.checker.arm(task)
-	if task != Group && s.isUp(Group) {
-		s.checker.arm(Group) // the group was restarted, at least in part
+	s.checker.armRestarts(task)
+	if task != GroupWorkload && s.isRegistered(GroupWorkload) {
+		s.checker.armRestarts(GroupWorkload) // at least one task of the group was restarted
 	}
 	return err
 }
@@ -139,7 +139,7 @@ func (s *Set) Register(task string, network *driver.NetworkOverride) error {
 // Update applies a new version of the allocation or of the environment to a workload, if it is
 // registered: it registers new services before it removes old services.
 func (s *Set) Update(task string) error {
-	return s.sync(task)
+	return s.syncRegistrations(task)
 }
 
 // Deregister removes the registrations of a workload, including registrations of an earlier agent.
@@ -147,20 +147,20 @@ func (s *Set) Update(task string) error {
 // Register.
 func (s *Set) Deregister(ctx context.Context, task string) error {
 	s.mu.Lock()
-	delete(s.up, task)
+	delete(s.registeredWorkloads, task)
 	s.mu.Unlock()
-	s.checker.disarm(task)
-	return s.retry(ctx, func() error { return s.sync(task) })
+	s.checker.disarmRestarts(task)
+	return s.retryRemoval(ctx, func() error { return s.syncRegistrations(task) })
 }
 
 // Clear removes all registrations of the allocation, including those of earlier agents.
 func (s *Set) Clear(ctx context.Context) error {
 	s.mu.Lock()
-	clear(s.up)
+	clear(s.registeredWorkloads)
 	s.mu.Unlock()
-	return s.retry(ctx, func() error {
-		s.writing.Lock()
-		defer s.writing.Unlock()
+	return s.retryRemoval(ctx, func() error {
+		s.writeMu.Lock()
+		defer s.writeMu.Unlock()
 		left := s.registry.ServicesByAllocation(s.config.AllocID)
 		if len(left) == 0 {
 			return nil
@@ -173,8 +173,8 @@ func (s *Set) Clear(ctx context.Context) error {
 	})
 }
 
-func (s *Set) retry(ctx context.Context, f func() error) error {
-	for pause := minRemovePause; ; pause = min(2*pause, maxRemovePause) {
+func (s *Set) retryRemoval(ctx context.Context, f func() error) error {
+	for pause := minRemoveDelay; ; pause = min(2*pause, maxRemoveDelay) {
 		err := f()
 		if err == nil {
 			return nil
@@ -187,27 +187,27 @@ func (s *Set) retry(ctx context.Context, f func() error) error {
 	}
 }
 
-func (s *Set) isUp(task string) bool { return s.workload(task) != nil }
+func (s *Set) isRegistered(task string) bool { return s.registeredWorkload(task) != nil }
 
-func (s *Set) workload(task string) *workload {
+func (s *Set) registeredWorkload(task string) *workload {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.up[task]
+	return s.registeredWorkloads[task]
 }
 
-// sync makes the registrations of a workload match its services.
-func (s *Set) sync(task string) error {
-	s.writing.Lock()
-	defer s.writing.Unlock()
+// syncRegistrations makes the registrations of a workload match its services.
+func (s *Set) syncRegistrations(task string) error {
+	s.writeMu.Lock()
+	defer s.writeMu.Unlock()
 	spec := s.config.Spec()
 	var wanted []*api.ServiceRegistration
-	if w := s.workload(task); w != nil {
+	if w := s.registeredWorkload(task); w != nil {
 		var err error
-		if wanted, err = s.build(spec, task, w.network); err != nil {
+		if wanted, err = s.buildRegistrations(spec, task, w.network); err != nil {
 			return fmt.Errorf("register services: %w", err)
 		}
 	}
-	have := s.have(spec, task)
+	have := s.currentRegistrations(spec, task)
 	ids := make(map[string]*api.ServiceRegistration, len(wanted))
 	var put, remove []*api.ServiceRegistration
 	for _, r := range wanted {
@@ -235,15 +235,15 @@ func (s *Set) sync(task string) error {
 	return nil
 }
 
-// have returns the registrations of a workload. Its first call reads the registry, where an
+// currentRegistrations returns the registrations of a workload. Its first call reads the registry, where an
 // earlier agent may have left registrations.
-func (s *Set) have(spec *Spec, task string) map[string]*api.ServiceRegistration {
+func (s *Set) currentRegistrations(spec *Spec, task string) map[string]*api.ServiceRegistration {
 	if have, ok := s.registered[task]; ok {
 		return have
 	}
 	have := make(map[string]*api.ServiceRegistration)
 	for _, r := range s.registry.ServicesByAllocation(spec.AllocID) {
-		if ownerOf(spec, r.ID) == task {
+		if workloadOf(spec, r.ID) == task {
 			have[r.ID] = r
 		}
 	}
@@ -251,8 +251,8 @@ func (s *Set) have(spec *Spec, task string) map[string]*api.ServiceRegistration 
 	return have
 }
 
-// build returns the registrations of a workload.
-func (s *Set) build(spec *Spec, task string, network *driver.NetworkOverride) ([]*api.ServiceRegistration, error) {
+// buildRegistrations returns the registrations of a workload.
+func (s *Set) buildRegistrations(spec *Spec, task string, network *driver.NetworkOverride) ([]*api.ServiceRegistration, error) {
 	env := s.config.Env(task)
 	var list []*api.ServiceRegistration
 	var errs []error
@@ -260,7 +260,7 @@ func (s *Set) build(spec *Spec, task string, network *driver.NetworkOverride) ([
 		if raw.Task != task {
 			continue
 		}
-		r, err := register(spec, raw.Interpolate(env), network)
+		r, err := newRegistration(spec, raw.Interpolate(env), network)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("service %q: %w", raw.Name, err))
 			continue
@@ -270,12 +270,12 @@ func (s *Set) build(spec *Spec, task string, network *driver.NetworkOverride) ([
 	return list, errors.Join(errs...)
 }
 
-func register(spec *Spec, service Service, network *driver.NetworkOverride) (*api.ServiceRegistration, error) {
-	if err := checkName(service.Name); err != nil {
+func newRegistration(spec *Spec, service Service, network *driver.NetworkOverride) (*api.ServiceRegistration, error) {
+	if err := validateName(service.Name); err != nil {
 		return nil, err
 	}
-	where := addressSource{spec: spec, task: service.Task, network: network, custom: service.Address}
-	ip, port, err := where.address(service.AddressMode, service.Port)
+	where := addressResolver{spec: spec, task: service.Task, network: network, serviceAddress: service.Address}
+	ip, port, err := where.resolve(service.AddressMode, service.Port)
 	if err != nil {
 		return nil, err
 	}
@@ -300,16 +300,16 @@ func register(spec *Spec, service Service, network *driver.NetworkOverride) (*ap
 // registrationPrefix is the prefix of the ids of all registrations of a workload.
 func registrationPrefix(spec *Spec, task string) string {
 	owner := task
-	if task == Group {
+	if task == GroupWorkload {
 		owner = "group-" + spec.Group
 	}
 	return "_nomad-task-" + spec.AllocID + "-" + owner + "-"
 }
 
-// ownerOf returns the workload of a registration, which is the workload with the longest matching
+// workloadOf returns the workload of a registration, which is the workload with the longest matching
 // prefix; Group if no workload matches.
-func ownerOf(spec *Spec, id string) string {
-	owner, length := Group, 0
+func workloadOf(spec *Spec, id string) string {
+	owner, length := GroupWorkload, 0
 	for _, service := range spec.Services {
 		prefix := registrationPrefix(spec, service.Task)
 		if strings.HasPrefix(id, prefix) && len(prefix) > length {
@@ -330,36 +330,36 @@ func sameRegistration(a, b *api.ServiceRegistration) bool {
 // StartChecks starts the checks of all services. The results of an earlier agent are valid until
 // the first new results.
 func (s *Set) StartChecks() {
-	s.refreshing.Lock()
-	defer s.refreshing.Unlock()
-	s.checking = true
-	s.refreshLocked()
+	s.refreshMu.Lock()
+	defer s.refreshMu.Unlock()
+	s.checksStarted = true
+	s.refreshChecksLocked()
 }
 
 // UpdateChecks applies a new version of the allocation. A check that has not changed continues
 // undisturbed.
 func (s *Set) UpdateChecks() {
-	s.refreshing.Lock()
-	defer s.refreshing.Unlock()
-	s.refreshLocked()
+	s.refreshMu.Lock()
+	defer s.refreshMu.Unlock()
+	s.refreshChecksLocked()
 }
 
 // StopChecks stops all checks and blocks until their goroutines have returned. purge also deletes
 // their results. It may be called again.
 func (s *Set) StopChecks(purge bool) {
-	s.refreshing.Lock()
-	defer s.refreshing.Unlock()
-	s.checking = false
+	s.refreshMu.Lock()
+	defer s.refreshMu.Unlock()
+	s.checksStarted = false
 	s.checker.stop(purge)
 }
 
-// refreshLocked replaces the checks by the checks of the current version.
-func (s *Set) refreshLocked() {
-	if !s.checking {
+// refreshChecksLocked replaces the checks by the checks of the current version.
+func (s *Set) refreshChecksLocked() {
+	if !s.checksStarted {
 		return
 	}
 	spec := s.config.Spec()
-	var targets []target
+	var targets []checkTarget
 	envs := make(map[string]*taskenv.Env)
 	for _, raw := range spec.Services {
 		if len(raw.Checks) == 0 {
@@ -371,15 +371,15 @@ func (s *Set) refreshLocked() {
 			envs[raw.Task] = env
 		}
 		service := raw.Interpolate(env)
-		where := addressSource{spec: spec, task: service.Task, custom: service.Address}
-		if w := s.workload(service.Task); w != nil {
+		where := addressResolver{spec: spec, task: service.Task, serviceAddress: service.Address}
+		if w := s.registeredWorkload(service.Task); w != nil {
 			where.network = w.network
 		}
 		for _, check := range service.Checks {
-			targets = append(targets, newTarget(where, &service, check))
+			targets = append(targets, newCheckTarget(where, &service, check))
 		}
 	}
-	s.checker.set(targets, s.isUp)
+	s.checker.setTargets(targets, s.isRegistered)
 }
 
 // Checks returns the results of all checks, in a fixed order, and a channel that closes when a

@@ -12,9 +12,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-func wantCalls(t *testing.T, r *recorder, when string, want ...string) {
+func wantCalls(t *testing.T, r *recordingRegistry, when string, want ...string) {
 	t.Helper()
-	if got := r.taken(); !slices.Equal(got, want) {
+	if got := r.takeCalls(); !slices.Equal(got, want) {
 		t.Errorf("%s: %q, want %q", when, got, want)
 	}
 }
@@ -22,10 +22,10 @@ func wantCalls(t *testing.T, r *recorder, when string, want ...string) {
 func TestRegistration(t *testing.T) {
 	group := Service{Name: "${NOMAD_JOB_NAME}-api", Port: "http", Tags: []string{"${attr.kernel.name}", "b"}}
 	task := Service{Task: "t", Name: "db", Port: "5432", AddressMode: "driver", Tags: []string{"${COLOUR}"}, CanaryTags: []string{"canary-${COLOUR}"}}
-	w := newWorld(t, group, task)
+	w := newTestSet(t, group, task)
 	w.setVar("t", "COLOUR", "red")
 
-	if err := w.Register(Group, nil); err != nil {
+	if err := w.Register(GroupWorkload, nil); err != nil {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "the group", "+group-g-j-api-http")
@@ -52,7 +52,7 @@ func TestRegistration(t *testing.T) {
 func TestCanaryTags(t *testing.T) {
 	tagged := Service{Task: "t", Name: "db", Port: "http", Tags: []string{"a"}, CanaryTags: []string{"c"}}
 	untagged := Service{Task: "t", Name: "web", Port: "http", Tags: []string{"a"}}
-	w := newWorld(t, tagged, untagged)
+	w := newTestSet(t, tagged, untagged)
 	w.spec.Canary = true
 	tags := func() string {
 		var all []string
@@ -84,37 +84,37 @@ func TestCanaryTags(t *testing.T) {
 // New services are registered before old services are removed, and unchanged services are not
 // written.
 func TestUpdateOfRegistrations(t *testing.T) {
-	w := newWorld(t, Service{Name: "a", Port: "http"}, Service{Name: "b", Port: "http"})
-	if err := w.Update(Group); err != nil {
+	w := newTestSet(t, Service{Name: "a", Port: "http"}, Service{Name: "b", Port: "http"})
+	if err := w.Update(GroupWorkload); err != nil {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "before it is up")
-	if err := w.Register(Group, nil); err != nil {
+	if err := w.Register(GroupWorkload, nil); err != nil {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "start", "+group-g-a-http +group-g-b-http")
-	if err := w.Update(Group); err != nil {
+	if err := w.Update(GroupWorkload); err != nil {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "nothing new")
 
 	w.setServices(Service{Name: "b", Port: "http", Tags: []string{"new"}}, Service{Name: "c", Port: "http"})
-	if err := w.Update(Group); err != nil {
+	if err := w.Update(GroupWorkload); err != nil {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "a new version", "+group-g-b-http +group-g-c-http -group-g-a-http")
 
 	w.setServices(Service{Name: "b", Port: "nope"})
-	if err := w.Update(Group); err == nil || err.Error() != `register services: service "b": invalid port "nope": port label not found` {
+	if err := w.Update(GroupWorkload); err == nil || err.Error() != `register services: service "b": invalid port "nope": port label not found` {
 		t.Errorf("a wrong port: %v", err)
 	}
 	wantCalls(t, w.registry, "a wrong version changes nothing")
 
-	if err := w.Deregister(t.Context(), Group); err != nil {
+	if err := w.Deregister(t.Context(), GroupWorkload); err != nil {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "end", "-group-g-b-http -group-g-c-http")
-	if err := errors.Join(w.Deregister(t.Context(), Group), w.Update(Group), w.Clear(t.Context())); err != nil {
+	if err := errors.Join(w.Deregister(t.Context(), GroupWorkload), w.Update(GroupWorkload), w.Clear(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "after the end")
@@ -122,8 +122,8 @@ func TestUpdateOfRegistrations(t *testing.T) {
 
 // RS-043: before a task is restarted its services are removed, and they are registered again with
 // the new process.
-func TestCycleOfTask(t *testing.T) {
-	w := newWorld(t, testService("t"), testService("u"))
+func TestTaskRestartReregisters(t *testing.T) {
+	w := newTestSet(t, testService("t"), testService("u"))
 	for range 2 {
 		if err := w.Register("t", nil); err != nil {
 			t.Fatal(err)
@@ -138,43 +138,43 @@ func TestCycleOfTask(t *testing.T) {
 
 func TestRegistrationErrors(t *testing.T) {
 	bad := Service{Task: "t", Name: "svc-${BAD}", Port: "http"}
-	w := newWorld(t, bad, Service{Name: "a", Port: "http", AddressMode: "alloc"})
+	w := newTestSet(t, bad, Service{Name: "a", Port: "http", AddressMode: "alloc"})
 	w.setVar("t", "BAD", "a_b")
 	const name = `service name must be valid per RFC 1123 and can contain only alphanumeric characters or dashes and must be no longer than 63 characters: "svc-a_b"`
 	if err := w.Validate("t"); err == nil || err.Error() != name {
 		t.Errorf("validate: %v", err)
 	}
-	if err := w.Validate(Group); err != nil {
+	if err := w.Validate(GroupWorkload); err != nil {
 		t.Errorf("validate group: %v", err)
 	}
 	if err := w.Register("t", nil); err == nil || err.Error() != `register services: service "svc-${BAD}": `+name {
 		t.Errorf("register: %v", err)
 	}
-	if err := w.Register(Group, nil); err == nil || err.Error() != `register services: service "a": cannot use address_mode="alloc": no allocation network status reported` {
+	if err := w.Register(GroupWorkload, nil); err == nil || err.Error() != `register services: service "a": cannot use address_mode="alloc": no allocation network status reported` {
 		t.Errorf("register group: %v", err)
 	}
-	w.registry.fails = 1
+	w.registry.remainingFailures = 1
 	w.setServices(Service{Name: "a", Port: "http"})
-	if err := w.Register(Group, nil); err == nil || err.Error() != "register services: disk full" {
+	if err := w.Register(GroupWorkload, nil); err == nil || err.Error() != "register services: disk full" {
 		t.Errorf("register with a full disk: %v", err)
 	}
 	wantCalls(t, w.registry, "errors", "fail")
 	// A failed registration succeeds with the next update.
-	if err := w.Update(Group); err != nil {
+	if err := w.Update(GroupWorkload); err != nil {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "update", "+group-g-a-http")
 }
 
-func TestRemovalIsRepeated(t *testing.T) {
+func TestRemovalIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, testService(Group))
-		if err := w.Register(Group, nil); err != nil {
+		w := newTestSet(t, testService(GroupWorkload))
+		if err := w.Register(GroupWorkload, nil); err != nil {
 			t.Fatal(err)
 		}
-		w.registry.fails = 6
+		w.registry.remainingFailures = 6
 		begin := time.Now()
-		if err := w.Deregister(t.Context(), Group); err != nil {
+		if err := w.Deregister(t.Context(), GroupWorkload); err != nil {
 			t.Fatal(err)
 		}
 		// 100 ms, 200, 400, 800, 1 s, 1 s
@@ -183,14 +183,14 @@ func TestRemovalIsRepeated(t *testing.T) {
 		}
 
 		// Deregister makes at least one attempt, whatever the context; the next call tries again.
-		if err := w.Register(Group, nil); err != nil {
+		if err := w.Register(GroupWorkload, nil); err != nil {
 			t.Fatal(err)
 		}
-		w.registry.taken()
+		w.registry.takeCalls()
 		over, cancel := context.WithCancel(t.Context())
 		cancel()
-		w.registry.fails = 1
-		if err := w.Deregister(over, Group); err == nil || err.Error() != "deregister services: disk full" {
+		w.registry.remainingFailures = 1
+		if err := w.Deregister(over, GroupWorkload); err == nil || err.Error() != "deregister services: disk full" {
 			t.Errorf("deregister: %v", err)
 		}
 		wantCalls(t, w.registry, "one attempt", "fail")
@@ -203,23 +203,23 @@ func TestRemovalIsRepeated(t *testing.T) {
 
 // Registrations of an earlier agent are kept, or removed.
 func TestRegistrationsOfAnEarlierAgent(t *testing.T) {
-	w := newWorld(t, testService(Group), testService("t"), Service{Task: "gone", Name: "x", Port: "http"})
-	for _, task := range []string{Group, "t", "gone"} {
+	w := newTestSet(t, testService(GroupWorkload), testService("t"), Service{Task: "gone", Name: "x", Port: "http"})
+	for _, task := range []string{GroupWorkload, "t", "gone"} {
 		if err := w.Register(task, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	w.registry.taken()
+	w.registry.takeCalls()
 
 	next := w.newSet()
-	if err := errors.Join(next.Register(Group, nil), next.Register("t", nil)); err != nil {
+	if err := errors.Join(next.Register(GroupWorkload, nil), next.Register("t", nil)); err != nil {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "nothing has changed")
 
 	w.setServices(Service{Name: "new", Port: "http"}, testService("t"))
 	next = w.newSet()
-	if err := next.Register(Group, nil); err != nil {
+	if err := next.Register(GroupWorkload, nil); err != nil {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "another version", "+group-g-new-http -gone-x-http -group-g-web-http")
@@ -230,15 +230,15 @@ func TestRegistrationsOfAnEarlierAgent(t *testing.T) {
 }
 
 // A prefix may match two workloads; the longer one counts.
-func TestOwner(t *testing.T) {
+func TestWorkloadOfRegistration(t *testing.T) {
 	spec := testSpec(Service{Task: "a", Name: "x"}, Service{Task: "a-b", Name: "x"}, Service{Name: "y"})
 	for id, want := range map[string]string{
 		"a-x-http":       "a",
 		"a-b-x-http":     "a-b",
-		"group-g-y-http": Group,
-		"z-x-http":       Group,
+		"group-g-y-http": GroupWorkload,
+		"z-x-http":       GroupWorkload,
 	} {
-		if got := ownerOf(spec, "_nomad-task-"+testAllocID+"-"+id); got != want {
+		if got := workloadOf(spec, "_nomad-task-"+testAllocID+"-"+id); got != want {
 			t.Errorf("%s belongs to %q, want %q", id, got, want)
 		}
 	}

@@ -81,8 +81,8 @@ func (s Service) Interpolate(env *taskenv.Env) Service {
 	s.Name = env.Replace(s.Name)
 	s.Port = env.Replace(s.Port)
 	s.Address = env.Replace(s.Address)
-	s.Tags = replaceAll(env, s.Tags)
-	s.CanaryTags = replaceAll(env, s.CanaryTags)
+	s.Tags = interpolateAll(env, s.Tags)
+	s.CanaryTags = interpolateAll(env, s.CanaryTags)
 	s.Checks = slices.Clone(s.Checks)
 	for i := range s.Checks {
 		s.Checks[i] = s.Checks[i].interpolate(env)
@@ -98,14 +98,14 @@ func (c Check) interpolate(env *taskenv.Env) Check {
 		header := make(map[string][]string, len(c.Header))
 		for _, key := range slices.Sorted(maps.Keys(c.Header)) {
 			name := env.Replace(key)
-			header[name] = append(header[name], replaceAll(env, c.Header[key])...)
+			header[name] = append(header[name], interpolateAll(env, c.Header[key])...)
 		}
 		c.Header = header
 	}
 	return c
 }
 
-func replaceAll(env *taskenv.Env, list []string) []string {
+func interpolateAll(env *taskenv.Env, list []string) []string {
 	if list == nil {
 		return nil
 	}
@@ -116,8 +116,8 @@ func replaceAll(env *taskenv.Env, list []string) []string {
 	return out
 }
 
-// checkName rejects a name that is invalid after interpolation.
-func checkName(name string) error {
+// validateName rejects a name that is invalid after interpolation.
+func validateName(name string) error {
 	if model.ValidServiceName(name) {
 		return nil
 	}

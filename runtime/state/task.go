@@ -40,7 +40,7 @@ type LocalState struct {
 // RestartRequest is a restart that a caller requested. It belongs to one process or to
 // one finished run, so that it cannot restart a later one.
 type RestartRequest struct {
-	Failure bool   // the restart counts as a failure for the restart policy
+	Failure bool   // the restart counts as a failed attempt of the restart policy
 	Reason  string // reason of the restart, for the log
 }
 

@@ -15,8 +15,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
-// report adds the median and the 99th percentile of latencies to a benchmark.
-func report(b *testing.B, took []time.Duration) {
+// reportLatencies adds the median and the 99th percentile of latencies to a benchmark.
+func reportLatencies(b *testing.B, took []time.Duration) {
 	slices.Sort(took)
 	b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
 	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
@@ -32,14 +32,14 @@ func benchState(n int) *api.TaskState {
 }
 
 // The lower bound: the disk's time for the same bytes, without a store.
-func BenchmarkFloor(b *testing.B) {
+func BenchmarkSyncWrite(b *testing.B) {
 	payload, err := encode(benchState(1))
 	if err != nil {
 		b.Fatal(err)
 	}
 	for _, syncs := range []int{1, 2} { // a commit of bbolt has two syncs
 		b.Run(fmt.Sprintf("fdatasync=%d", syncs), func(b *testing.B) {
-			f, err := os.Create(temp(b))
+			f, err := os.Create(tempStatePath(b))
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -64,7 +64,7 @@ func BenchmarkFloor(b *testing.B) {
 				}
 				took = append(took, time.Since(start))
 			}
-			report(b, took)
+			reportLatencies(b, took)
 		})
 	}
 }
@@ -72,8 +72,8 @@ func BenchmarkFloor(b *testing.B) {
 func BenchmarkPutTaskState(b *testing.B) {
 	for _, writers := range []int{1, 10, 100} {
 		b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {
-			s := open(b, temp(b))
-			update(b, s, func(tx *Txn) {
+			s := openStore(b, tempStatePath(b))
+			mustUpdate(b, s, func(tx *Txn) {
 				for w := range writers {
 					tx.PutAllocation(&api.Allocation{ID: fmt.Sprint(w)})
 				}
@@ -96,7 +96,7 @@ func BenchmarkPutTaskState(b *testing.B) {
 			wg.Wait()
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "writes/s")
 			b.ReportMetric(float64(s.Commits()-commits)/b.Elapsed().Seconds(), "commits/s")
-			report(b, slices.Concat(took...))
+			reportLatencies(b, slices.Concat(took...))
 		})
 	}
 }
@@ -104,7 +104,7 @@ func BenchmarkPutTaskState(b *testing.B) {
 // fillStore stores n running allocations of one job, with the records of their runners.
 func fillStore(b *testing.B, s *Store, n int) {
 	job := testJob("web", 0)
-	update(b, s, func(tx *Txn) {
+	mustUpdate(b, s, func(tx *Txn) {
 		tx.PutJob(job)
 		for i := range n {
 			id := fmt.Sprintf("%08x-0000-0000-0000-000000000000", i)
@@ -124,7 +124,7 @@ func fillStore(b *testing.B, s *Store, n int) {
 
 func BenchmarkOpen(b *testing.B) {
 	const n = 1000
-	s := open(b, temp(b))
+	s := openStore(b, tempStatePath(b))
 	fillStore(b, s, n)
 	if err := s.Close(); err != nil {
 		b.Fatal(err)
@@ -138,7 +138,7 @@ func BenchmarkOpen(b *testing.B) {
 		runtime.ReadMemStats(m)
 	}
 	live(&before)
-	opened := open(b, path)
+	opened := openStore(b, path)
 	live(&after)
 	if err := opened.Close(); err != nil {
 		b.Fatal(err)
@@ -148,7 +148,7 @@ func BenchmarkOpen(b *testing.B) {
 		b.Fatal(err)
 	}
 	for b.Loop() {
-		if err := open(b, path).Close(); err != nil {
+		if err := openStore(b, path).Close(); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -160,7 +160,7 @@ func BenchmarkOpen(b *testing.B) {
 // The cost of the writer besides waiting for the disk.
 func BenchmarkEncode(b *testing.B) {
 	alloc := &api.Allocation{ID: "a", Namespace: "default", TaskStates: map[string]*api.TaskState{"web": benchState(1)}}
-	for name, v := range map[string]any{"job": testJob("web", 0), "allocation": allocRow{Alloc: alloc}, "task state": benchState(1)} {
+	for name, v := range map[string]any{"job": testJob("web", 0), "allocation": allocationRecord{Alloc: alloc}, "task state": benchState(1)} {
 		payload, err := encode(v)
 		if err != nil {
 			b.Fatal(err)

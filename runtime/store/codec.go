@@ -30,22 +30,22 @@ var msgpack = func() *codec.MsgpackHandle {
 	return h
 }()
 
-// encoder is a codec.Encoder with a reusable buffer: most of the memory that a new encoder
+// pooledEncoder is a codec.Encoder with a reusable buffer: most of the memory that a new encoder
 // allocates for a record is a growing buffer.
-type encoder struct {
+type pooledEncoder struct {
 	codec  *codec.Encoder
 	buffer []byte
 }
 
 var encoders = sync.Pool{New: func() any {
-	e := &encoder{buffer: make([]byte, 0, 4<<10)}
+	e := &pooledEncoder{buffer: make([]byte, 0, 4<<10)}
 	e.codec = codec.NewEncoderBytes(&e.buffer, msgpack)
 	return e
 }}
 
 // encode returns bytes without spare capacity, because many of them are kept.
 func encode(v any) ([]byte, error) {
-	e := encoders.Get().(*encoder)
+	e := encoders.Get().(*pooledEncoder)
 	e.codec.ResetBytes(&e.buffer)
 	if err := e.codec.Encode(v); err != nil {
 		return nil, err // e is not reused: its state is undefined after an error
@@ -72,7 +72,7 @@ func decode(payload []byte, v any) error {
 // restoreInts converts int64 in values of type any back to int: job files and JSON
 // decode to int and float64, msgpack decodes to int64.
 func restoreInts(v reflect.Value) {
-	if !holdsAny(v.Type()) {
+	if !containsAny(v.Type()) {
 		return
 	}
 	switch v.Kind() {
@@ -106,20 +106,20 @@ func restoreInts(v reflect.Value) {
 	}
 }
 
-// anyTypes caches the results of holdsAny.
+// anyTypes caches the results of containsAny.
 var anyTypes sync.Map
 
-// holdsAny reports whether a value of the type can contain a value of type any.
-func holdsAny(t reflect.Type) bool {
+// containsAny reports whether a value of the type can contain a value of type any.
+func containsAny(t reflect.Type) bool {
 	if known, ok := anyTypes.Load(t); ok {
 		return known.(bool)
 	}
-	result := findAny(t, make(map[reflect.Type]bool))
+	result := searchAny(t, make(map[reflect.Type]bool))
 	anyTypes.Store(t, result)
 	return result
 }
 
-func findAny(t reflect.Type, seen map[reflect.Type]bool) bool {
+func searchAny(t reflect.Type, seen map[reflect.Type]bool) bool {
 	if seen[t] {
 		return false
 	}
@@ -128,10 +128,10 @@ func findAny(t reflect.Type, seen map[reflect.Type]bool) bool {
 	case reflect.Interface:
 		return true
 	case reflect.Pointer, reflect.Slice, reflect.Map:
-		return findAny(t.Elem(), seen)
+		return searchAny(t.Elem(), seen)
 	case reflect.Struct:
 		for i := range t.NumField() {
-			if f := t.Field(i); f.IsExported() && findAny(f.Type, seen) {
+			if f := t.Field(i); f.IsExported() && searchAny(f.Type, seen) {
 				return true
 			}
 		}
@@ -172,17 +172,17 @@ const (
 	headerSize    = 1 + 4 + 8
 )
 
-// record is the value of a key in the file.
-type record struct {
+// fileRecord is the decoded form of a value in the file.
+type fileRecord struct {
 	schema  byte
 	index   uint64
 	payload []byte
 }
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+var crc32cTable = crc32.MakeTable(crc32.Castagnoli)
 
-func sum(bucket, key string, schema byte, index, payload []byte) uint32 {
-	h := crc32.New(castagnoli)
+func recordChecksum(bucket, key string, schema byte, index, payload []byte) uint32 {
+	h := crc32.New(crc32cTable)
 	h.Write([]byte(bucket))
 	h.Write([]byte{0})
 	h.Write([]byte(key))
@@ -197,23 +197,23 @@ func encodeRecord(bucket, key string, index uint64, payload []byte) []byte {
 	b := make([]byte, headerSize, headerSize+len(payload))
 	b[0] = schemaVersion
 	binary.BigEndian.PutUint64(b[5:], index)
-	binary.BigEndian.PutUint32(b[1:], sum(bucket, key, b[0], b[5:], payload))
+	binary.BigEndian.PutUint32(b[1:], recordChecksum(bucket, key, b[0], b[5:], payload))
 	return append(b, payload...)
 }
 
 var (
-	errShort    = errors.New("record is too short")
-	errChecksum = errors.New("checksum does not match")
+	errRecordTooShort = errors.New("record is too short")
+	errChecksum       = errors.New("checksum does not match")
 )
 
 // decodeRecord parses a record and verifies its checksum. The payload aliases b.
-func decodeRecord(bucket, key string, b []byte) (record, error) {
+func decodeRecord(bucket, key string, b []byte) (fileRecord, error) {
 	if len(b) < headerSize {
-		return record{}, errShort
+		return fileRecord{}, errRecordTooShort
 	}
-	r := record{schema: b[0], index: binary.BigEndian.Uint64(b[5:]), payload: b[headerSize:]}
-	if sum(bucket, key, r.schema, b[5:headerSize], r.payload) != binary.BigEndian.Uint32(b[1:]) {
-		return record{}, errChecksum
+	r := fileRecord{schema: b[0], index: binary.BigEndian.Uint64(b[5:]), payload: b[headerSize:]}
+	if recordChecksum(bucket, key, r.schema, b[5:headerSize], r.payload) != binary.BigEndian.Uint32(b[1:]) {
+		return fileRecord{}, errChecksum
 	}
 	if r.schema != schemaVersion {
 		return r, &SchemaError{Have: r.schema}

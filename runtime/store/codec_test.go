@@ -14,24 +14,24 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
-// stored has one value of each type that is encoded.
-var stored = []any{
+// storedTypes has one value of each type that is encoded.
+var storedTypes = []any{
 	api.Job{}, api.Evaluation{}, api.Allocation{}, api.Deployment{}, api.Node{}, api.ServiceRegistration{},
-	api.Variable{}, api.Namespace{}, api.TaskState{}, submission{}, scaling{}, PeriodicLaunch{},
-	allocRow{}, allocState{}, indexes{}, quarantined{}, taskLocal{},
+	api.Variable{}, api.Namespace{}, api.TaskState{}, jobSubmissionRow{}, scalingEventsRow{}, PeriodicLaunch{},
+	allocationRecord{}, allocLocalRecord{}, tableIndexRecord{}, quarantinedRecord{}, taskLocalRecord{},
 }
 
-// filler makes values: at depth 0 every pointer, list and map is nil, at 1 all are set but
+// randomFiller makes values: at depth 0 every pointer, list and map is nil, at 1 all are set but
 // have zero or empty content, above that they have content.
-type filler struct {
+type randomFiller struct {
 	*rand.Rand
-	choices []int
+	depthChoices []int
 }
 
-func (f filler) choice() int { return f.choices[f.IntN(len(f.choices))] }
+func (f randomFiller) randomChoice() int { return f.depthChoices[f.IntN(len(f.depthChoices))] }
 
-func (f filler) fill(v reflect.Value, depth int) {
-	choice := f.choice()
+func (f randomFiller) fillValue(v reflect.Value, depth int) {
+	choice := f.randomChoice()
 	if depth > 12 {
 		choice = 0
 	}
@@ -64,26 +64,26 @@ func (f filler) fill(v reflect.Value, depth int) {
 	case reflect.Pointer:
 		if choice > 0 {
 			v.Set(reflect.New(v.Type().Elem()))
-			f.fill(v.Elem(), depth+1)
+			f.fillValue(v.Elem(), depth+1)
 		}
 	case reflect.Slice:
 		if choice > 0 {
 			v.Set(reflect.MakeSlice(v.Type(), choice-1, choice-1))
 			for i := range v.Len() {
-				f.fill(v.Index(i), depth+1)
+				f.fillValue(v.Index(i), depth+1)
 			}
 		}
 	case reflect.Array:
 		for i := range v.Len() {
-			f.fill(v.Index(i), depth+1)
+			f.fillValue(v.Index(i), depth+1)
 		}
 	case reflect.Map:
 		if choice > 0 {
 			v.Set(reflect.MakeMap(v.Type()))
 			for range choice - 1 {
 				key, element := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
-				f.fill(key, depth+1)
-				f.fill(element, depth+1)
+				f.fillValue(key, depth+1)
+				f.fillValue(element, depth+1)
 				v.SetMapIndex(key, element)
 			}
 		}
@@ -95,7 +95,7 @@ func (f filler) fill(v reflect.Value, depth int) {
 	case reflect.Struct:
 		for i := range v.NumField() {
 			if v.Type().Field(i).IsExported() {
-				f.fill(v.Field(i), depth+1)
+				f.fillValue(v.Field(i), depth+1)
 			}
 		}
 	default:
@@ -103,16 +103,16 @@ func (f filler) fill(v reflect.Value, depth int) {
 	}
 }
 
-func TestEveryNounComesBackExactly(t *testing.T) {
-	for _, zero := range stored {
+func TestEncodeDecodeRoundTrip(t *testing.T) {
+	for _, zero := range storedTypes {
 		typ := reflect.TypeOf(zero)
 		t.Run(typ.String(), func(t *testing.T) {
 			t.Parallel()
 			for seed, choices := range [][]int{{0}, {1}, {2}, {3}, {0, 2}, {0, 1, 2}, {0, 1, 2, 3}, {0, 0, 1, 2, 3}} {
-				f := filler{rand.New(rand.NewPCG(uint64(seed), 1)), choices}
+				f := randomFiller{rand.New(rand.NewPCG(uint64(seed), 1)), choices}
 				want := reflect.New(typ)
-				f.fill(want.Elem(), 0)
-				if l, ok := want.Interface().(*taskLocal); ok {
+				f.fillValue(want.Elem(), 0)
+				if l, ok := want.Interface().(*taskLocalRecord); ok {
 					l.LocalState.Hooks = nil
 				}
 				payload, err := encode(want.Interface())
@@ -136,9 +136,9 @@ func TestEveryNounComesBackExactly(t *testing.T) {
 }
 
 func TestNoStoredTypeIsReadWrong(t *testing.T) {
-	for _, zero := range stored {
-		if _, ok := zero.(taskLocal); ok {
-			continue // the map of structs in its LocalState is always nil: taskLocal.Hooks replaces it
+	for _, zero := range storedTypes {
+		if _, ok := zero.(taskLocalRecord); ok {
+			continue // the map of structs in its LocalState is always nil: taskLocalRecord.Hooks replaces it
 		}
 		if hasStructMap(reflect.TypeOf(zero), make(map[reflect.Type]bool)) {
 			t.Errorf("%T has a map of structs", zero)
@@ -149,12 +149,12 @@ func TestNoStoredTypeIsReadWrong(t *testing.T) {
 func TestTaskLocalLosesNothing(t *testing.T) {
 	for seed, choices := range [][]int{{0}, {1}, {2}, {3}, {0, 1, 2, 3}} {
 		var want state.LocalState
-		filler{rand.New(rand.NewPCG(uint64(seed), 1)), choices}.fill(reflect.ValueOf(&want).Elem(), 0)
+		randomFiller{rand.New(rand.NewPCG(uint64(seed), 1)), choices}.fillValue(reflect.ValueOf(&want).Elem(), 0)
 		payload, err := encode(newTaskLocal(want))
 		if err != nil {
 			t.Fatal(err)
 		}
-		var l taskLocal
+		var l taskLocalRecord
 		if err := decode(payload, &l); err != nil {
 			t.Fatal(err)
 		}
@@ -195,31 +195,31 @@ func difference(path string, got, want reflect.Value) string {
 	return fmt.Sprintf("%s: got %#v, want %#v", path, got, want)
 }
 
-// newer is a type of a later release, older the same type of this release.
-type newer struct {
+// newerRecord is a type of a later release, olderRecord the same type of this release.
+type newerRecord struct {
 	ID    string
 	Added map[string]any
 	Count int64
 }
 
-type older struct {
+type olderRecord struct {
 	Count int64
 	ID    string
 	Gone  string
 }
 
-func TestTypesMayGrow(t *testing.T) {
-	payload, err := encode(newer{"a", map[string]any{"x": []any{1, map[string]any{"y": 2.5}}}, 7})
+func TestDecodeIgnoresUnknownFields(t *testing.T) {
+	payload, err := encode(newerRecord{"a", map[string]any{"x": []any{1, map[string]any{"y": 2.5}}}, 7})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got older
-	if err := decode(payload, &got); err != nil || got != (older{Count: 7, ID: "a"}) {
+	var got olderRecord
+	if err := decode(payload, &got); err != nil || got != (olderRecord{Count: 7, ID: "a"}) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 }
 
-func TestRecordKnowsItsPlace(t *testing.T) {
+func TestRecordChecksumCoversTableAndKey(t *testing.T) {
 	good := encodeRecord("jobs", "default\x00a", 7, []byte("payload"))
 	if r, err := decodeRecord("jobs", "default\x00a", good); err != nil || r.index != 7 || string(r.payload) != "payload" {
 		t.Fatalf("got %+v, %v", r, err)
@@ -245,9 +245,9 @@ func TestRecordKnowsItsPlace(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	for i, zero := range stored {
+	for i, zero := range storedTypes {
 		v := reflect.New(reflect.TypeOf(zero))
-		filler{rand.New(rand.NewPCG(1, 1)), []int{0, 2}}.fill(v.Elem(), 6)
+		randomFiller{rand.New(rand.NewPCG(1, 1)), []int{0, 2}}.fillValue(v.Elem(), 6)
 		payload, err := encode(v.Interface())
 		if err != nil {
 			f.Fatal(err)
@@ -258,7 +258,7 @@ func FuzzDecode(f *testing.F) {
 	f.Add(uint8(0), []byte{0xdf, 0xff, 0xff, 0xff, 0xff})
 	f.Add(uint8(0), []byte{0xdd, 0xff, 0xff, 0xff, 0xff})
 	f.Fuzz(func(t *testing.T, which uint8, payload []byte) {
-		typ := reflect.TypeOf(stored[int(which)%len(stored)])
+		typ := reflect.TypeOf(storedTypes[int(which)%len(storedTypes)])
 		v := reflect.New(typ)
 		if decode(payload, v.Interface()) != nil {
 			return
@@ -274,7 +274,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-func FuzzUnseal(f *testing.F) {
+func FuzzDecodeRecord(f *testing.F) {
 	f.Add(encodeRecord("jobs", "a", 1, []byte("x")))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {

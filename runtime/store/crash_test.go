@@ -15,8 +15,8 @@ import (
 
 var testContext = context.Background()
 
-// child starts the test binary again in a role.
-func child(t *testing.T, role, path string) *exec.Cmd {
+// childCommand starts the test binary again in a role.
+func childCommand(t *testing.T, role, path string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), roleEnv+"="+role, pathEnv+"="+path, "GORACE=atexit_sleep_ms=0")
@@ -26,18 +26,18 @@ func child(t *testing.T, role, path string) *exec.Cmd {
 
 func TestKilledWriterLosesNothing(t *testing.T) {
 	t.Parallel()
-	path := temp(t)
+	path := tempStatePath(t)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
-	told := make(map[int]int)
+	confirmedWrites := make(map[int]int)
 	var index uint64
 	rounds := 12
 	if testing.Short() {
 		rounds = 4
 	}
 	for range rounds {
-		cmd := child(t, "write", path)
+		cmd := childCommand(t, "write", path)
 		out, err := cmd.StdoutPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -54,7 +54,7 @@ func TestKilledWriterLosesNothing(t *testing.T) {
 			if _, err := fmt.Sscan(lines.Text(), &w, &n, &i); err != nil {
 				t.Errorf("the writer says %q", lines.Text())
 			}
-			told[w], index = max(told[w], n), max(index, i)
+			confirmedWrites[w], index = max(confirmedWrites[w], n), max(index, i)
 			if first {
 				first = false
 				kill.Reset(time.Duration(random.IntN(50_000)) * time.Microsecond)
@@ -65,18 +65,18 @@ func TestKilledWriterLosesNothing(t *testing.T) {
 		if text := cmd.Stderr.(*bytes.Buffer).String(); text != "" {
 			t.Fatalf("the writer says: %s", text)
 		}
-		check(t, path, told, index)
+		checkWrittenRecords(t, path, confirmedWrites, index)
 	}
 	if index < uint64(rounds) {
 		t.Errorf("only %d changes in all", index)
 	}
 }
 
-// check verifies the state after a writer process was killed. Each writer may have at most
+// checkWrittenRecords verifies the state after a writer process was killed. Each writer may have at most
 // one change in it that it did not report.
-func check(t *testing.T, path string, told map[int]int, index uint64) {
+func checkWrittenRecords(t *testing.T, path string, confirmedWrites map[int]int, index uint64) {
 	t.Helper()
-	s := open(t, path)
+	s := openStore(t, path)
 	defer s.Close()
 	if d := s.Damage(); len(d) > 0 {
 		t.Fatalf("damage: %v", d)
@@ -85,13 +85,13 @@ func check(t *testing.T, path string, told map[int]int, index uint64) {
 		t.Errorf("index %d, but %d was told", s.Index(), index)
 	}
 	snap := s.Snapshot()
-	for w := range writers {
+	for w := range writerCount {
 		name := strconv.Itoa(w)
 		a, b := snap.Variable(nil, "default", name+"/a"), snap.Variable(nil, "default", name+"/b")
 		alloc := snap.Allocation(nil, "alloc-"+name)
 		if a == nil || b == nil {
-			if told[w] > 0 || a != nil || b != nil || alloc != nil {
-				t.Errorf("writer %d: change %d was told, but half of it is there: %v %v %v", w, told[w], a, b, alloc)
+			if confirmedWrites[w] > 0 || a != nil || b != nil || alloc != nil {
+				t.Errorf("writer %d: change %d was told, but half of it is there: %v %v %v", w, confirmedWrites[w], a, b, alloc)
 			}
 			continue
 		}
@@ -99,10 +99,10 @@ func check(t *testing.T, path string, told map[int]int, index uint64) {
 		if err != nil || b.Items["n"] != a.Items["n"] || a.ModifyIndex != b.ModifyIndex {
 			t.Errorf("writer %d: half a change: %v and %v", w, a, b)
 		}
-		if n < told[w] || n > told[w]+1 {
-			t.Errorf("writer %d: state of change %d, but %d was told", w, n, told[w])
+		if n < confirmedWrites[w] || n > confirmedWrites[w]+1 {
+			t.Errorf("writer %d: state of change %d, but %d was told", w, n, confirmedWrites[w])
 		}
-		told[w] = n // the next process continues from change n
+		confirmedWrites[w] = n // the next process continues from change n
 		if (alloc != nil) != (n%2 == 1) {
 			t.Errorf("writer %d: half of change %d: alloc %v", w, n, alloc)
 		}

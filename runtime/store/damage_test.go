@@ -23,13 +23,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
-// sample makes a state file with a record of every kind, and returns its bytes and its
+// sampleFile makes a state file with a record of every kind, and returns its bytes and its
 // content.
-func sample(t testing.TB) ([]byte, map[recordKey]any) {
+func sampleFile(t testing.TB) ([]byte, map[recordKey]any) {
 	t.Helper()
-	s := open(t, temp(t))
+	s := openStore(t, tempStatePath(t))
 	for i := range 6 {
-		update(t, s, func(tx *Txn) {
+		mustUpdate(t, s, func(tx *Txn) {
 			job := testJob(fmt.Sprintf("job-%d", i), 0)
 			tx.PutJob(job)
 			tx.PutJobSubmission("default", *job.ID, 0, &api.JobSubmission{Source: strings.Repeat("# text\n", 1000), Format: "hcl2"})
@@ -45,9 +45,9 @@ func sample(t testing.TB) ([]byte, map[recordKey]any) {
 		})
 	}
 	for i := range 3 { // deleted records leave free pages
-		update(t, s, func(tx *Txn) { tx.DeleteEvaluation(fmt.Sprintf("eval-%d", i)) })
+		mustUpdate(t, s, func(tx *Txn) { tx.DeleteEvaluation(fmt.Sprintf("eval-%d", i)) })
 	}
-	have := content(s)
+	have := storeContent(s)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -58,8 +58,8 @@ func sample(t testing.TB) ([]byte, map[recordKey]any) {
 	return text, have
 }
 
-// content is the whole content of a store.
-func content(s *Store) map[recordKey]any {
+// storeContent is the whole content of a store.
+func storeContent(s *Store) map[recordKey]any {
 	all := make(map[recordKey]any)
 	txn := s.mem.Txn(false)
 	for _, k := range tableDefs {
@@ -74,11 +74,11 @@ func content(s *Store) map[recordKey]any {
 	return all
 }
 
-// survives opens a damaged file, and checks that it has no record that was not stored,
+// openDamaged opens a damaged file, and checks that it has no record that was not stored,
 // that missing records are reported, and that the store works.
-func survives(t *testing.T, name string, text []byte, want map[recordKey]any) (missing int) {
+func openDamaged(t *testing.T, name string, text []byte, want map[recordKey]any) (missing int) {
 	t.Helper()
-	dir, err := os.MkdirTemp("/dev/shm", "store-test-") // in memory: the test writes many files and does not test the disk
+	dir, err := os.MkdirTemp("/dev/shm", "store-test-") // a tmpfs is faster: the test writes many files and does not test the disk
 	if err != nil {
 		dir = t.TempDir()
 	} else {
@@ -92,9 +92,9 @@ func survives(t *testing.T, name string, text []byte, want map[recordKey]any) (m
 	if err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
-	have := content(s)
+	have := storeContent(s)
 	if strings.Contains(fmt.Sprint(s.Damage()), "one of the two heads") {
-		want = have // the state before the last change, with a report
+		want = have // Open has read the older of the two meta pages: the last change is lost, and reported
 	}
 	for key, obj := range have {
 		if !reflect.DeepEqual(obj, want[key]) {
@@ -106,7 +106,7 @@ func survives(t *testing.T, name string, text []byte, want map[recordKey]any) (m
 		t.Errorf("%s: %d records are missing, and nobody says so", name, missing)
 	}
 	before := s.Index()
-	index := update(t, s, func(tx *Txn) { tx.PutNamespace(&api.Namespace{Name: "after"}) })
+	index := mustUpdate(t, s, func(tx *Txn) { tx.PutNamespace(&api.Namespace{Name: "after"}) })
 	if index != before+1 {
 		t.Errorf("%s: index %d after %d", name, index, before)
 	}
@@ -121,7 +121,7 @@ func survives(t *testing.T, name string, text []byte, want map[recordKey]any) (m
 	if d := again.Damage(); len(d) > 0 {
 		t.Errorf("%s: damage is still there at the second time: %v", name, d)
 	}
-	if got := len(content(again)); got != len(have)+1 {
+	if got := len(storeContent(again)); got != len(have)+1 {
 		t.Errorf("%s: %d records at the second time, want %d", name, got, len(have)+1)
 	}
 	return missing
@@ -129,19 +129,19 @@ func survives(t *testing.T, name string, text []byte, want map[recordKey]any) (m
 
 func TestTruncatedFile(t *testing.T) {
 	t.Parallel()
-	text, want := sample(t)
+	text, want := sampleFile(t)
 	if len(text) < 20*pageSize {
 		t.Fatalf("the sample has only %d bytes", len(text))
 	}
 	for cut := 0; cut < len(text); cut += pageSize {
-		survives(t, fmt.Sprintf("cut to %d of %d", cut, len(text)), text[:cut], want)
+		openDamaged(t, fmt.Sprintf("cut to %d of %d", cut, len(text)), text[:cut], want)
 	}
-	survives(t, "cut within a page", text[:5*pageSize+17], want)
+	openDamaged(t, "cut within a page", text[:5*pageSize+17], want)
 }
 
 func TestFlippedBits(t *testing.T) {
 	t.Parallel()
-	text, want := sample(t)
+	text, want := sampleFile(t)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
@@ -161,7 +161,7 @@ func TestFlippedBits(t *testing.T) {
 			bad[bit/8] ^= 1 << (bit % 8)
 			bits = append(bits, bit)
 		}
-		lost += survives(t, fmt.Sprintf("seed %d, bits %v", seed, bits), bad, want)
+		lost += openDamaged(t, fmt.Sprintf("seed %d, bits %v", seed, bits), bad, want)
 	}
 	if lost == 0 {
 		t.Error("nothing was lost at all, so nothing was tested")
@@ -172,7 +172,7 @@ func TestFlippedBits(t *testing.T) {
 // its page if that is inline.
 func eachTable(t *testing.T, text []byte, f func(name string, at, page int)) {
 	t.Helper()
-	h, err := readHead(bytes.NewReader(text))
+	h, err := readMetaPage(bytes.NewReader(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -190,15 +190,15 @@ func eachTable(t *testing.T, text []byte, f func(name string, at, page int)) {
 }
 
 // The name of a table and the count of its records have no checksum.
-func TestDamagedListOfTables(t *testing.T) {
+func TestDamagedTableList(t *testing.T) {
 	t.Parallel()
-	text, want := sample(t)
+	text, want := sampleFile(t)
 	small := 0
 	eachTable(t, text, func(name string, at, page int) {
 		for i := range name {
 			bad := bytes.Clone(text)
 			bad[at+i] ^= 1 << (i % 8)
-			if missing := survives(t, fmt.Sprintf("letter %d of %s", i, name), bad, want); missing > 0 {
+			if missing := openDamaged(t, fmt.Sprintf("letter %d of %s", i, name), bad, want); missing > 0 {
 				t.Errorf("letter %d of %s: %d records are missing", i, name, missing)
 			}
 		}
@@ -206,7 +206,7 @@ func TestDamagedListOfTables(t *testing.T) {
 			small++
 			bad := bytes.Clone(text)
 			bad[page+10] = 0
-			survives(t, "no records in "+name, bad, want)
+			openDamaged(t, "no records in "+name, bad, want)
 		}
 	})
 	if small == 0 {
@@ -214,7 +214,7 @@ func TestDamagedListOfTables(t *testing.T) {
 	}
 }
 
-func TestNonsense(t *testing.T) {
+func TestFilesThatAreNoDatabase(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string][]byte{
 		"zero length": {},
@@ -222,24 +222,24 @@ func TestNonsense(t *testing.T) {
 		"zeros":       make([]byte, 10*pageSize),
 		"ones":        bytes.Repeat([]byte{0xff}, 10*pageSize),
 	} {
-		survives(t, name, text, nil)
+		openDamaged(t, name, text, nil)
 	}
 }
 
 // A damaged file is kept for inspection, and its index is not used again.
 func TestDamagedFileIsKept(t *testing.T) {
 	t.Parallel()
-	path := temp(t)
-	s := open(t, path)
-	update(t, s, func(tx *Txn) { tx.PutNamespace(&api.Namespace{Name: "a"}) })
+	path := tempStatePath(t)
+	s := openStore(t, path)
+	mustUpdate(t, s, func(tx *Txn) { tx.PutNamespace(&api.Namespace{Name: "a"}) })
 	for range 5 {
 		s.Close()
 		if err := os.Truncate(path, 0); err != nil {
 			t.Fatal(err)
 		}
 		before := s.Index()
-		s = open(t, path)
-		if s.Index() <= before || s.Index() < lostIndex {
+		s = openStore(t, path)
+		if s.Index() <= before || s.Index() < lostIndexGap {
 			t.Errorf("index %d after %d", s.Index(), before)
 		}
 		d := s.Damage()
@@ -249,19 +249,19 @@ func TestDamagedFileIsKept(t *testing.T) {
 		if _, err := os.Stat(d[0].Kept); err != nil {
 			t.Error(err)
 		}
-		update(t, s, func(tx *Txn) { tx.PutNode(&api.Node{ID: "n"}) })
+		mustUpdate(t, s, func(tx *Txn) { tx.PutNode(&api.Node{ID: "n"}) })
 		events := s.Snapshot().Node(nil, "n").Events
 		if len(events) != 1 || events[0].Subsystem != "Storage" || !strings.Contains(events[0].Message, "neither of its two heads is valid") {
 			t.Errorf("events %v", events)
 		}
 	}
-	if kept, _ := filepath.Glob(path + ".damaged-*"); len(kept) != 3 {
-		t.Errorf("kept %v, want the last three", kept)
+	if maxDamagedFiles, _ := filepath.Glob(path + ".damaged-*"); len(maxDamagedFiles) != 3 {
+		t.Errorf("kept %v, want the last three", maxDamagedFiles)
 	}
 }
 
-// edit changes one record of a state file with bbolt.
-func edit(t *testing.T, path, bucket, key string, f func([]byte) []byte) {
+// editRecord changes one record of a state file with bbolt.
+func editRecord(t *testing.T, path, bucket, key string, f func([]byte) []byte) {
 	t.Helper()
 	db, err := bolt.Open(path, 0o600, &bolt.Options{NoFreelistSync: true})
 	if err != nil {
@@ -284,11 +284,11 @@ func edit(t *testing.T, path, bucket, key string, f func([]byte) []byte) {
 	}
 }
 
-// otherSchema gives a record another schema version, with a valid checksum.
-func otherSchema(bucket, key string, version byte) func([]byte) []byte {
+// withSchemaVersion gives a record another schema version, with a valid checksum.
+func withSchemaVersion(bucket, key string, version byte) func([]byte) []byte {
 	return func(b []byte) []byte {
 		b[0] = version
-		binary.BigEndian.PutUint32(b[1:], sum(bucket, key, version, b[5:headerSize], b[headerSize:]))
+		binary.BigEndian.PutUint32(b[1:], recordChecksum(bucket, key, version, b[5:headerSize], b[headerSize:]))
 		return b
 	}
 }
@@ -300,8 +300,8 @@ func TestBadRecordGoesToQuarantine(t *testing.T) {
 		edit  func([]byte) []byte
 		cause string
 	}{
-		"next schema version":     {otherSchema("evaluations", eval, schemaVersion+1), "record has schema version 2, this build reads 1"},
-		"previous schema version": {otherSchema("evaluations", eval, schemaVersion-1), "record has schema version 0, this build reads 1"},
+		"next schema version":     {withSchemaVersion("evaluations", eval, schemaVersion+1), "record has schema version 2, this build reads 1"},
+		"previous schema version": {withSchemaVersion("evaluations", eval, schemaVersion-1), "record has schema version 0, this build reads 1"},
 		"flipped bit":             {func(b []byte) []byte { b[len(b)-1] ^= 4; return b }, "checksum does not match"},
 		"too short":               {func(b []byte) []byte { return b[:5] }, "record is too short"},
 		"other content": {func([]byte) []byte {
@@ -311,20 +311,20 @@ func TestBadRecordGoesToQuarantine(t *testing.T) {
 		"content of another": {func([]byte) []byte {
 			payload, _ := encode(&api.Evaluation{ID: "other"})
 			return encodeRecord("evaluations", eval, 1, payload)
-		}, errOtherKey.Error()},
+		}, errWrongKey.Error()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := open(t, temp(t))
-			update(t, s, func(tx *Txn) {
+			s := openStore(t, tempStatePath(t))
+			mustUpdate(t, s, func(tx *Txn) {
 				for i := range 3 {
 					tx.PutEvaluation(&api.Evaluation{ID: fmt.Sprintf("eval-%d", i)})
 				}
 			})
 			s.Close()
 			path, bad := s.file.path, []byte(nil)
-			edit(t, path, "evaluations", eval, func(b []byte) []byte { bad = tc.edit(b); return bad })
-			s = open(t, path)
+			editRecord(t, path, "evaluations", eval, func(b []byte) []byte { bad = tc.edit(b); return bad })
+			s = openStore(t, path)
 			d := s.Damage()
 			if len(d) != 1 || d[0].Table != Evaluations || d[0].Key != eval || !strings.Contains(d[0].Cause, tc.cause) || d[0].Kept != "quarantine" {
 				t.Fatalf("damage %+v, want %q", d, tc.cause)
@@ -333,7 +333,7 @@ func TestBadRecordGoesToQuarantine(t *testing.T) {
 			if snap.Evaluation(nil, eval) != nil || len(snap.Evaluations(nil, "")) != 2 {
 				t.Error("not exactly the bad one is gone")
 			}
-			s = reopen(t, s)
+			s = reopenStore(t, s)
 			if d := s.Damage(); len(d) > 0 {
 				t.Errorf("damage at the second time: %v", d)
 			}
@@ -348,8 +348,8 @@ func TestBadRecordGoesToQuarantine(t *testing.T) {
 			if len(contents.Quarantine) != 1 || !bytes.Equal(contents.Quarantine[0].Value, bad) || !strings.Contains(contents.Quarantine[0].Cause, tc.cause) {
 				t.Errorf("quarantine %+v", contents.Quarantine)
 			}
-			if kept, _ := filepath.Glob(path + ".*"); len(kept) != 0 {
-				t.Errorf("files %v beside a file whose structure was good", kept)
+			if maxDamagedFiles, _ := filepath.Glob(path + ".*"); len(maxDamagedFiles) != 0 {
+				t.Errorf("files %v beside a file whose structure was good", maxDamagedFiles)
 			}
 		})
 	}
@@ -358,9 +358,9 @@ func TestBadRecordGoesToQuarantine(t *testing.T) {
 // The job record that many allocations share has a second copy in the list of versions.
 func TestSharedJobDoesNotRead(t *testing.T) {
 	t.Parallel()
-	s := open(t, temp(t))
+	s := openStore(t, tempStatePath(t))
 	job := testJob("a", 3)
-	update(t, s, func(tx *Txn) {
+	mustUpdate(t, s, func(tx *Txn) {
 		tx.PutJob(job)
 		for i := range 3 {
 			tx.PutAllocation(&api.Allocation{ID: fmt.Sprintf("alloc-%d", i), Namespace: "default", JobID: "a", Job: job})
@@ -371,9 +371,9 @@ func TestSharedJobDoesNotRead(t *testing.T) {
 	path := s.file.path
 	for _, id := range []string{"alloc-0", "purged"} {
 		hash := s.jobs.byJob[s.Snapshot().Allocation(nil, id).Job]
-		edit(t, path, jobBucket, hash, func(b []byte) []byte { b[20] ^= 1; return b })
+		editRecord(t, path, jobBucket, hash, func(b []byte) []byte { b[20] ^= 1; return b })
 	}
-	s = open(t, path)
+	s = openStore(t, path)
 	if a := s.Snapshot().Allocation(nil, "purged"); a != nil {
 		t.Errorf("an allocation has the job %v from nowhere", a.Job)
 	}
@@ -383,7 +383,7 @@ func TestSharedJobDoesNotRead(t *testing.T) {
 				t.Errorf("alloc %d: %+v", i, a)
 			}
 		}
-		s = reopen(t, s)
+		s = reopenStore(t, s)
 	}
 	if d := s.Damage(); len(d) > 0 {
 		t.Errorf("damage at the second time: %v", d)
@@ -392,18 +392,18 @@ func TestSharedJobDoesNotRead(t *testing.T) {
 
 func TestLostIndexNeverGoesBack(t *testing.T) {
 	t.Parallel()
-	s := open(t, temp(t))
+	s := openStore(t, tempStatePath(t))
 	for range 3 {
-		update(t, s, func(tx *Txn) { tx.PutNamespace(&api.Namespace{Name: "a"}) })
+		mustUpdate(t, s, func(tx *Txn) { tx.PutNamespace(&api.Namespace{Name: "a"}) })
 	}
 	s.Close()
-	edit(t, s.file.path, metaBucket, indexKey, func(b []byte) []byte { b[20] ^= 1; return b })
-	s = open(t, s.file.path)
-	if s.Index() < lostIndex || s.Snapshot().TableIndex(nil, Jobs) != s.Index() {
+	editRecord(t, s.file.path, metaBucket, indexKey, func(b []byte) []byte { b[20] ^= 1; return b })
+	s = openStore(t, s.file.path)
+	if s.Index() < lostIndexGap || s.Snapshot().TableIndex(nil, Jobs) != s.Index() {
 		t.Errorf("index %d, of jobs %d", s.Index(), s.Snapshot().TableIndex(nil, Jobs))
 	}
 	was := s.Index()
-	s = reopen(t, s)
+	s = reopenStore(t, s)
 	if s.Index() != was || len(s.Damage()) > 0 {
 		t.Errorf("index %d after %d, damage %v", s.Index(), was, s.Damage())
 	}
@@ -411,11 +411,11 @@ func TestLostIndexNeverGoesBack(t *testing.T) {
 
 func TestUnknownTableIsKept(t *testing.T) {
 	t.Parallel()
-	s := open(t, temp(t))
-	update(t, s, func(tx *Txn) { tx.PutNamespace(&api.Namespace{Name: "a"}) })
+	s := openStore(t, tempStatePath(t))
+	mustUpdate(t, s, func(tx *Txn) { tx.PutNamespace(&api.Namespace{Name: "a"}) })
 	s.Close()
 	path := s.file.path
-	value := otherSchema("of a newer build", "k", schemaVersion+1)(encodeRecord("of a newer build", "k", 1, []byte("v")))
+	value := withSchemaVersion("of a newer build", "k", schemaVersion+1)(encodeRecord("of a newer build", "k", 1, []byte("v")))
 	db, err := bolt.Open(path, 0o600, &bolt.Options{NoFreelistSync: true})
 	if err != nil {
 		t.Fatal(err)
@@ -430,21 +430,21 @@ func TestUnknownTableIsKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	db.Close()
-	edit(t, path, "namespaces", "a", func(b []byte) []byte { b[20] ^= 1; return b }) // the damage makes Open rebuild the file
-	s = open(t, path)
+	editRecord(t, path, "namespaces", "a", func(b []byte) []byte { b[20] ^= 1; return b }) // the damage makes Open rebuild the file
+	s = openStore(t, path)
 	if d := s.Damage(); len(d) != 1 {
 		t.Errorf("damage %v", d)
 	}
-	s = reopen(t, s)
-	if len(s.foreign) != 1 || !bytes.Equal(s.foreign[0].value, value) || len(s.Damage()) > 0 {
-		t.Errorf("have %v, damage %v", s.foreign, s.Damage())
+	s = reopenStore(t, s)
+	if len(s.unknownRecords) != 1 || !bytes.Equal(s.unknownRecords[0].value, value) || len(s.Damage()) > 0 {
+		t.Errorf("have %v, damage %v", s.unknownRecords, s.Damage())
 	}
 }
 
 func TestFileInUse(t *testing.T) {
 	t.Parallel()
-	path := temp(t)
-	cmd := child(t, "hold", path)
+	path := tempStatePath(t)
+	cmd := childCommand(t, "hold", path)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -474,23 +474,23 @@ func TestFileInUse(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	open(t, path)
+	openStore(t, path)
 }
 
 func TestFileDeletedWhileOpen(t *testing.T) {
 	t.Parallel()
-	s := open(t, temp(t))
+	s := openStore(t, tempStatePath(t))
 	path := s.file.path
-	update(t, s, func(tx *Txn) { tx.PutJob(testJob("a", 0)) })
+	mustUpdate(t, s, func(tx *Txn) { tx.PutJob(testJob("a", 0)) })
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	update(t, s, func(tx *Txn) { tx.PutJob(testJob("b", 0)) })
-	update(t, s, func(tx *Txn) { tx.PutJob(testJob("c", 0)) })
+	mustUpdate(t, s, func(tx *Txn) { tx.PutJob(testJob("b", 0)) })
+	mustUpdate(t, s, func(tx *Txn) { tx.PutJob(testJob("c", 0)) })
 	if _, err := Open(Config{Path: path, Logger: hclog.NewNullLogger()}); !errors.As(err, new(*LockedError)) {
 		t.Errorf("the new file is not locked: %v", err)
 	}
-	s = reopen(t, s)
+	s = reopenStore(t, s)
 	if got := len(s.Snapshot().Jobs(nil, "default", "")); got != 3 || len(s.Damage()) > 0 {
 		t.Errorf("%d jobs, want 3; damage %v", got, s.Damage())
 	}
@@ -498,9 +498,9 @@ func TestFileDeletedWhileOpen(t *testing.T) {
 
 func TestFileReplacedWhileOpen(t *testing.T) {
 	t.Parallel()
-	s := open(t, temp(t))
+	s := openStore(t, tempStatePath(t))
 	path := s.file.path
-	update(t, s, func(tx *Txn) { tx.PutJob(testJob("a", 0)) })
+	mustUpdate(t, s, func(tx *Txn) { tx.PutJob(testJob("a", 0)) })
 	if err := os.WriteFile(path+".other", []byte("somebody else's"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -525,23 +525,23 @@ func TestFileReplacedWhileOpen(t *testing.T) {
 
 func TestUnfinishedFilesAreRemoved(t *testing.T) {
 	t.Parallel()
-	s := open(t, temp(t))
-	update(t, s, func(tx *Txn) { tx.PutNamespace(&api.Namespace{Name: "a"}) })
+	s := openStore(t, tempStatePath(t))
+	mustUpdate(t, s, func(tx *Txn) { tx.PutNamespace(&api.Namespace{Name: "a"}) })
 	s.Close()
 	path := s.file.path
 	// A crash between the two names of a new file, and one in the middle of writing it.
 	if err := errors.Join(os.Link(path, path+tempInfix+"1"), os.WriteFile(path+tempInfix+"2", nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	s = open(t, path)
+	s = openStore(t, path)
 	if left, _ := filepath.Glob(path + ".*"); len(left) > 0 || s.Snapshot().Namespace(nil, "a") == nil {
 		t.Errorf("left %v; namespaces %v", left, s.Snapshot().Namespaces(nil, ""))
 	}
 }
 
-func TestTwoMakeTheFileAtOnce(t *testing.T) {
+func TestConcurrentCreation(t *testing.T) {
 	t.Parallel()
-	path := temp(t)
+	path := tempStatePath(t)
 	var wg sync.WaitGroup
 	var made, locked atomic.Int64
 	for range 8 {
@@ -581,8 +581,8 @@ func TestNotAFile(t *testing.T) {
 	}
 }
 
-// small mounts a tmpfs of a few pages.
-func small(t *testing.T, size string) string {
+// mountSmallTmpfs mounts a tmpfs of a few pages.
+func mountSmallTmpfs(t *testing.T, size string) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("mounting a tmpfs needs root")
@@ -600,8 +600,8 @@ func small(t *testing.T, size string) string {
 }
 
 func TestDiskFull(t *testing.T) {
-	dir := small(t, "512k")
-	s := open(t, filepath.Join(dir, "state.db"))
+	dir := mountSmallTmpfs(t, "512k")
+	s := openStore(t, filepath.Join(dir, "state.db"))
 	put := func(i int) error {
 		_, err := s.Update(t.Context(), func(tx *Txn) error {
 			for _, half := range []string{"a", "b"} {
@@ -637,11 +637,11 @@ func TestDiskFull(t *testing.T) {
 	}
 	check := func(n int) {
 		t.Helper()
-		if got := len(content(s)); got != 2*n || len(s.Damage()) > 0 {
+		if got := len(storeContent(s)); got != 2*n || len(s.Damage()) > 0 {
 			t.Errorf("%d records, want %d; damage %v", got, 2*n, s.Damage())
 		}
 	}
-	s = reopen(t, s) // Open succeeds on the full disk
+	s = reopenStore(t, s) // Open succeeds on the full disk
 	check(full)
 	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT, "size=4m"); err != nil {
 		t.Fatal(err)
@@ -649,26 +649,26 @@ func TestDiskFull(t *testing.T) {
 	if err := put(full); err != nil {
 		t.Errorf("there is room again, but: %v", err)
 	}
-	s = reopen(t, s)
+	s = reopenStore(t, s)
 	check(full + 1)
 	s.Close()
 }
 
 // On a full disk a damaged file is read, and rebuilt when there is space.
 func TestDamageOnAFullDisk(t *testing.T) {
-	text, want := sample(t)
-	dir := small(t, "4m")
+	text, want := sampleFile(t)
+	dir := mountSmallTmpfs(t, "4m")
 	path := filepath.Join(dir, "state.db")
 	if err := os.WriteFile(path, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	edit(t, path, "evaluations", "*", func(b []byte) []byte { b[7] ^= 1; return b })
+	editRecord(t, path, "evaluations", "*", func(b []byte) []byte { b[7] ^= 1; return b })
 	filler := filepath.Join(dir, "filler")
 	if err := os.WriteFile(filler, make([]byte, 8<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
 		t.Fatal(err)
 	}
-	s := open(t, path)
-	have := len(content(s))
+	s := openStore(t, path)
+	have := len(storeContent(s))
 	if have != len(want)-1 || len(s.Damage()) != 1 {
 		t.Errorf("%d of %d records, damage %v", have, len(want), s.Damage())
 	}
@@ -682,17 +682,17 @@ func TestDamageOnAFullDisk(t *testing.T) {
 	if _, err := s.Update(t.Context(), put); err != nil {
 		t.Errorf("there is room, but: %v", err)
 	}
-	s = reopen(t, s)
-	if got := len(content(s)); got != have+1 || len(s.Damage()) > 0 {
+	s = reopenStore(t, s)
+	if got := len(storeContent(s)); got != have+1 || len(s.Damage()) > 0 {
 		t.Errorf("%d records, want %d; damage %v", got, have+1, s.Damage())
 	}
 	s.Close()
 }
 
 func TestReadOnlyDisk(t *testing.T) {
-	dir := small(t, "4m")
-	s := open(t, filepath.Join(dir, "state.db"))
-	update(t, s, func(tx *Txn) { tx.PutNamespace(&api.Namespace{Name: "a"}) })
+	dir := mountSmallTmpfs(t, "4m")
+	s := openStore(t, filepath.Join(dir, "state.db"))
+	mustUpdate(t, s, func(tx *Txn) { tx.PutNamespace(&api.Namespace{Name: "a"}) })
 	s.Close()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
 		t.Fatal(err)
@@ -706,13 +706,13 @@ func TestReadOnlyDisk(t *testing.T) {
 	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT, ""); err != nil {
 		t.Fatal(err)
 	}
-	s = open(t, s.file.path)
-	update(t, s, func(tx *Txn) { tx.DeleteNamespace("a") })
+	s = openStore(t, s.file.path)
+	mustUpdate(t, s, func(tx *Txn) { tx.DeleteNamespace("a") })
 	s.Close()
 }
 
 // After a panic of bbolt, the file is rebuilt from memory.
-func TestGivenUpFileIsWrittenAnew(t *testing.T) {
+func TestAbandonedFileIsRebuilt(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(f *os.File, size int64) error{
 		"nonsense over the pages": func(f *os.File, size int64) error {
@@ -723,8 +723,8 @@ func TestGivenUpFileIsWrittenAnew(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := open(t, temp(t))
-			update(t, s, func(tx *Txn) { tx.PutJob(testJob("a", 0)) })
+			s := openStore(t, tempStatePath(t))
+			mustUpdate(t, s, func(tx *Txn) { tx.PutJob(testJob("a", 0)) })
 			f, err := os.OpenFile(s.file.path, os.O_WRONLY, 0)
 			if err != nil {
 				t.Fatal(err)
@@ -740,8 +740,8 @@ func TestGivenUpFileIsWrittenAnew(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), s.file.path) {
 				t.Fatalf("error %v", err)
 			}
-			update(t, s, func(tx *Txn) { tx.PutJob(testJob("c", 0)) })
-			s = reopen(t, s)
+			mustUpdate(t, s, func(tx *Txn) { tx.PutJob(testJob("c", 0)) })
+			s = reopenStore(t, s)
 			jobs := s.Snapshot().Jobs(nil, "default", "")
 			if len(jobs) != 2 || *jobs[0].ID != "a" || *jobs[1].ID != "c" || len(s.Damage()) > 0 {
 				t.Errorf("jobs %v, damage %v", jobs, s.Damage())
@@ -752,9 +752,9 @@ func TestGivenUpFileIsWrittenAnew(t *testing.T) {
 
 // No content of a file makes the scan panic, or read without end.
 func FuzzScan(f *testing.F) {
-	s := open(f, temp(f))
+	s := openStore(f, tempStatePath(f))
 	for i := range 30 {
-		update(f, s, func(tx *Txn) {
+		mustUpdate(f, s, func(tx *Txn) {
 			tx.PutJobSubmission("default", fmt.Sprint(i), 0, &api.JobSubmission{Source: strings.Repeat("x", 300*i)})
 		})
 	}
@@ -777,7 +777,7 @@ func FuzzScan(f *testing.F) {
 			binary.LittleEndian.PutUint64(m[56:], checksum.Sum64())
 		}
 		visited := 0
-		faults := scan(bytes.NewReader(bad), int64(len(bad)), func(string, []byte, []byte) { visited++ })
+		faults := scanPages(bytes.NewReader(bad), int64(len(bad)), func(string, []byte, []byte) { visited++ })
 		if visited > len(bad)/elementHeader {
 			t.Errorf("%d records in %d bytes", visited, len(bad))
 		}
@@ -826,16 +826,16 @@ func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
 		{taskStates, alloc + "\x00web", func(r Reader) (bool, error) { s, err := r.TaskState(alloc, "web"); return s != nil, err }, false},
 		{allocLocals, alloc, func(r Reader) (bool, error) { c, err := r.CheckResults(alloc); return c != nil, err }, false},
 		{agentMeta, "hook_debt/x", func(r Reader) (bool, error) { return r.Meta("hook_debt/x", new(api.Job)) }, false},
-		{agentMeta, "plugin/x", func(r Reader) (bool, error) { return r.Meta("plugin/x", new(checkedFact)) }, true},
+		{agentMeta, "plugin/x", func(r Reader) (bool, error) { return r.Meta("plugin/x", new(checkedMeta)) }, true},
 	} {
-		t.Run(string(tc.table)+" "+readable(tc.key), func(t *testing.T) {
+		t.Run(string(tc.table)+" "+readableKey(tc.key), func(t *testing.T) {
 			t.Parallel()
-			s := open(t, temp(t))
+			s := openStore(t, tempStatePath(t))
 			content := any("a string")
 			if tc.complete {
 				content = map[string]string{"Other": "x"}
 			}
-			update(t, s, func(tx *Txn) {
+			mustUpdate(t, s, func(tx *Txn) {
 				tx.PutNode(&api.Node{ID: "node"})
 				tx.PutMeta("sound", "x")
 				payload, err := encode(content)
@@ -844,7 +844,7 @@ func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
 				}
 				tx.putRecord(tc.table, tc.key, payload, nil)
 			})
-			s = reopen(t, s)
+			s = reopenStore(t, s)
 			if d := s.Damage(); len(d) > 0 {
 				t.Fatalf("damage before it is read: %v", d)
 			}
@@ -853,25 +853,25 @@ func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
 					t.Fatalf("read %t, %v", ok, err)
 				}
 			}
-			update(t, s, func(tx *Txn) { // this update runs after the updates that the reads have enqueued
+			mustUpdate(t, s, func(tx *Txn) { // this update runs after the updates that the reads have enqueued
 				if ok, err := tc.read(tx.Reader); ok || err != nil {
 					t.Errorf("read %t, %v after the quarantine", ok, err)
 				}
 			})
 			d := s.Damage()
-			if len(d) != 1 || d[0].Table != tc.table || d[0].Key != readable(tc.key) || d[0].Kept != "quarantine" {
+			if len(d) != 1 || d[0].Table != tc.table || d[0].Key != readableKey(tc.key) || d[0].Kept != "quarantine" {
 				t.Errorf("damage %+v", d)
 			}
 			events := s.Snapshot().Node(nil, "node").Events
-			if len(events) != 1 || !strings.Contains(events[0].Message, d[0].What()) {
+			if len(events) != 1 || !strings.Contains(events[0].Message, d[0].RecordName()) {
 				t.Errorf("events of the node: %+v", events)
 			}
-			s = reopen(t, s)
+			s = reopenStore(t, s)
 			if d := s.Damage(); len(d) > 0 {
 				t.Errorf("damage at the second open: %v", d)
 			}
-			var sound string
-			if ok, err := s.Snapshot().Meta("sound", &sound); !ok || err != nil {
+			var soundKey string
+			if ok, err := s.Snapshot().Meta("sound", &soundKey); !ok || err != nil {
 				t.Errorf("another record: %t, %v", ok, err)
 			}
 			s.Close()
@@ -891,9 +891,9 @@ func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
 	}
 }
 
-type checkedFact struct{ Name string }
+type checkedMeta struct{ Name string }
 
-func (f checkedFact) CheckRecord() error {
+func (f checkedMeta) CheckRecord() error {
 	if f.Name == "" {
 		return errors.New("no name")
 	}
@@ -903,16 +903,16 @@ func (f checkedFact) CheckRecord() error {
 // A record that is written again before it is quarantined stays.
 func TestRewrittenRecordIsNotQuarantined(t *testing.T) {
 	t.Parallel()
-	s := open(t, temp(t))
-	update(t, s, func(tx *Txn) { tx.PutMeta("x", "a string") })
-	update(t, s, func(tx *Txn) {
-		if _, err := tx.Meta("x", new(checkedFact)); err == nil {
+	s := openStore(t, tempStatePath(t))
+	mustUpdate(t, s, func(tx *Txn) { tx.PutMeta("x", "a string") })
+	mustUpdate(t, s, func(tx *Txn) {
+		if _, err := tx.Meta("x", new(checkedMeta)); err == nil {
 			t.Error("it reads")
 		}
-		tx.PutMeta("x", checkedFact{"new"})
+		tx.PutMeta("x", checkedMeta{"new"})
 	})
-	update(t, s, func(tx *Txn) {
-		var f checkedFact
+	mustUpdate(t, s, func(tx *Txn) {
+		var f checkedMeta
 		if ok, err := tx.Meta("x", &f); !ok || err != nil || f.Name != "new" {
 			t.Errorf("%v, %t, %v", f, ok, err)
 		}

@@ -24,21 +24,21 @@ type Event struct {
 // them.
 var ErrLagged = errors.New("subscriber has missed events")
 
-// feed holds the events of the latest changes, one slice per change.
-type feed struct {
-	mu      sync.Mutex
-	size    int
-	changes [][]Event
-	events  int           // events is the number of events in changes
-	dropped uint64        // dropped is the number of changes that were removed from the buffer
-	added   chan struct{} // grown is closed by add
+// eventFeed holds the events of the latest changes, one slice per change.
+type eventFeed struct {
+	mu             sync.Mutex
+	maxChanges     int
+	changes        [][]Event
+	eventCount     int           // number of events in changes
+	droppedChanges uint64        // number of changes that were removed from the buffer
+	added          chan struct{} // closed and replaced by add
 }
 
-func newFeed(size int) *feed {
-	return &feed{size: size, added: make(chan struct{})}
+func newEventFeed(size int) *eventFeed {
+	return &eventFeed{maxChanges: size, added: make(chan struct{})}
 }
 
-func (f *feed) add(changes [][]Event) {
+func (f *eventFeed) add(changes [][]Event) {
 	if len(changes) == 0 {
 		return
 	}
@@ -46,13 +46,13 @@ func (f *feed) add(changes [][]Event) {
 	defer f.mu.Unlock()
 	f.changes = append(f.changes, changes...)
 	for _, events := range changes {
-		f.events += len(events)
+		f.eventCount += len(events)
 	}
-	for f.tooMany() {
-		f.events -= len(f.changes[0])
+	for f.isOverLimit() {
+		f.eventCount -= len(f.changes[0])
 		f.changes[0] = nil // release the events: the array is still in use
 		f.changes = f.changes[1:]
-		f.dropped++
+		f.droppedChanges++
 	}
 	close(f.added)
 	f.added = make(chan struct{})
@@ -62,15 +62,15 @@ func (f *feed) add(changes [][]Event) {
 // reference to a version of an object.
 const maxEvents = 1 << 11
 
-// tooMany reports whether the oldest change must be dropped.
-func (f *feed) tooMany() bool {
-	return len(f.changes) > f.size || f.events > maxEvents && len(f.changes) > 1
+// isOverLimit reports whether the oldest change must be dropped.
+func (f *eventFeed) isOverLimit() bool {
+	return len(f.changes) > f.maxChanges || f.eventCount > maxEvents && len(f.changes) > 1
 }
 
 // Subscription is one reader of the feed. It need not be closed.
 type Subscription struct {
-	feed *feed
-	next uint64 // number of the next change, counted from the first of this process
+	feed       *eventFeed
+	nextChange uint64 // number of the next change, counted from the first of this process
 }
 
 // Subscribe returns a reader of the events, which starts at the oldest kept change whose
@@ -79,14 +79,14 @@ func (s *Store) Subscribe(from uint64) *Subscription {
 	f := s.feed
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	next := f.dropped
+	next := f.droppedChanges
 	for _, events := range f.changes {
 		if events[0].Index >= from {
 			break
 		}
 		next++
 	}
-	return &Subscription{feed: f, next: next}
+	return &Subscription{feed: f, nextChange: next}
 }
 
 // Next blocks until there is a next change, and returns its events, at least one, which
@@ -95,14 +95,14 @@ func (s *Store) Subscribe(from uint64) *Subscription {
 func (s *Subscription) Next(ctx context.Context) ([]Event, error) {
 	for {
 		s.feed.mu.Lock()
-		if s.next < s.feed.dropped {
-			s.next = s.feed.dropped
+		if s.nextChange < s.feed.droppedChanges {
+			s.nextChange = s.feed.droppedChanges
 			s.feed.mu.Unlock()
 			return nil, ErrLagged
 		}
-		if i := s.next - s.feed.dropped; i < uint64(len(s.feed.changes)) {
+		if i := s.nextChange - s.feed.droppedChanges; i < uint64(len(s.feed.changes)) {
 			events := s.feed.changes[i]
-			s.next++
+			s.nextChange++
 			s.feed.mu.Unlock()
 			return events, nil
 		}

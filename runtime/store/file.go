@@ -35,18 +35,18 @@ func (e *LockedError) Error() string {
 // process had it open.
 var errReplaced = errors.New("the file was replaced by another one while it was in use")
 
-// op is one write. A nil value deletes.
-type op struct {
+// writeOp is one write. A nil value deletes.
+type writeOp struct {
 	bucket, key string
 	value       []byte
 }
 
-// file is the state file. Only the writer uses it.
-type file struct {
-	path   string
-	db     *bolt.DB // db is nil if the file must be rebuilt
-	handle *os.File // handle is the open file of db, and holds the lock
-	used   int64    // used is a lower bound of the bytes that db has mapped into memory
+// stateFile is the state file. Only the writer uses it.
+type stateFile struct {
+	path        string
+	db          *bolt.DB // db is nil if the file must be rebuilt
+	handle      *os.File // handle is the open file of db, and holds the lock
+	mappedBytes int64    // lower bound of the bytes that db has mapped into memory
 }
 
 // openLocked opens a regular file and takes its lock, exclusively for writing.
@@ -108,8 +108,8 @@ func lockOwner(info fs.FileInfo) int {
 	return 0
 }
 
-// use opens a database on a locked file without faults, for writing.
-func (f *file) use(handle *os.File) (err error) {
+// openDatabase opens a database on a locked file without faults, for writing.
+func (f *stateFile) openDatabase(handle *os.File) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if p := recover(); p != nil {
@@ -127,52 +127,52 @@ func (f *file) use(handle *os.File) (err error) {
 	if err != nil {
 		return err
 	}
-	f.db, f.handle, f.used = db, handle, 0
+	f.db, f.handle, f.mappedBytes = db, handle, 0
 	return nil
 }
 
 // releasePages removes the mapped pages of the file from the memory of this process. The
 // kernel maps them again on access.
-func (f *file) releasePages() {
-	if f.db == nil || f.used == 0 {
+func (f *stateFile) releasePages() {
+	if f.db == nil || f.mappedBytes == 0 {
 		return
 	}
 	// An error is harmless.
-	_, _, _ = unix.Syscall(unix.SYS_MADVISE, f.db.Info().Data, uintptr(f.used), unix.MADV_DONTNEED)
+	_, _, _ = unix.Syscall(unix.SYS_MADVISE, f.db.Info().Data, uintptr(f.mappedBytes), unix.MADV_DONTNEED)
 }
 
-// write makes the changes durable. all yields every record of the state with these
+// writeOps makes the changes durable. all yields every record of the state with these
 // changes: if the file can no longer be written, a new file is made of them. After an
 // error nothing has changed.
-func (f *file) write(ops []op, all func(yield func(op) bool)) error {
+func (f *stateFile) writeOps(ops []writeOp, all func(yield func(writeOp) bool)) error {
 	if err := f.writeOnce(ops, all); err != nil {
 		return fmt.Errorf("write state file %s: %w", f.path, err)
 	}
 	return nil
 }
 
-func (f *file) writeOnce(ops []op, all func(yield func(op) bool)) error {
-	there, err := f.inPlace()
+func (f *stateFile) writeOnce(ops []writeOp, all func(yield func(writeOp) bool)) error {
+	atPath, err := f.isAtPath()
 	if err != nil {
 		return err
 	}
-	if f.db == nil || !there {
+	if f.db == nil || !atPath {
 		return f.rebuild(all)
 	}
-	if err := f.apply(ops); err != nil {
+	if err := f.applyOps(ops); err != nil {
 		return err
 	}
-	if there, err = f.inPlace(); err != nil {
+	if atPath, err = f.isAtPath(); err != nil {
 		return err
 	}
-	if !there {
+	if !atPath {
 		return f.rebuild(all) // the old file is gone, with the changes
 	}
 	return nil
 }
 
-// inPlace reports whether the path still refers to the open file.
-func (f *file) inPlace() (bool, error) {
+// isAtPath reports whether the path still refers to the open file.
+func (f *stateFile) isAtPath() (bool, error) {
 	info, err := os.Lstat(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -193,9 +193,9 @@ func (f *file) inPlace() (bool, error) {
 	return true, nil
 }
 
-// apply writes one transaction. After an error that leaves the content of the file
+// applyOps writes one transaction. After an error that leaves the content of the file
 // uncertain, it sets db to nil, so that the next write rebuilds the file.
-func (f *file) apply(ops []op) (err error) {
+func (f *stateFile) applyOps(ops []writeOp) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // an I/O error on a mapped page becomes an error too
 	defer func() {
 		if p := recover(); p != nil {
@@ -208,17 +208,17 @@ func (f *file) apply(ops []op) (err error) {
 		return err
 	}
 	id := uint64(tx.ID())
-	f.used = tx.Size() // pages that the transaction adds are mapped later
+	f.mappedBytes = tx.Size() // pages that the transaction adds are mapped later
 	for _, o := range ops {
-		if err := put(tx, o); err != nil {
+		if err := putOp(tx, o); err != nil {
 			return errors.Join(err, tx.Rollback())
 		}
 	}
 	if err := tx.Commit(); err != nil {
-		f.used = 0 // the file may no longer be mapped
+		f.mappedBytes = 0 // the file may no longer be mapped
 		// If the head of the failed transaction was written, the next transaction would be
 		// based on it.
-		if h, headErr := readHead(f.handle); headErr != nil || h.txid >= id {
+		if h, headErr := readMetaPage(f.handle); headErr != nil || h.txid >= id {
 			f.db = nil
 		}
 		return err
@@ -226,7 +226,7 @@ func (f *file) apply(ops []op) (err error) {
 	return nil
 }
 
-func put(tx *bolt.Tx, o op) error {
+func putOp(tx *bolt.Tx, o writeOp) error {
 	b, err := tx.CreateBucketIfNotExists([]byte(o.bucket))
 	if err != nil {
 		return fmt.Errorf("table %s: %w", o.bucket, err)
@@ -235,7 +235,7 @@ func put(tx *bolt.Tx, o op) error {
 		return b.Delete([]byte(o.key))
 	}
 	if err := b.Put([]byte(o.key), o.value); err != nil {
-		return fmt.Errorf("%s %q: %w", o.bucket, readable(o.key), err)
+		return fmt.Errorf("%s %q: %w", o.bucket, readableKey(o.key), err)
 	}
 	return nil
 }
@@ -244,7 +244,7 @@ func put(tx *bolt.Tx, o op) error {
 const tempInfix = ".new-"
 
 // removeUnfinished removes temporary files that a crash has left. The file must be locked.
-func (f *file) removeUnfinished() error {
+func (f *stateFile) removeUnfinished() error {
 	names, err := filepath.Glob(escapeGlob(f.path) + tempInfix + "*")
 	for _, name := range names {
 		err = errors.Join(err, os.Remove(name))
@@ -254,13 +254,13 @@ func (f *file) removeUnfinished() error {
 
 // rebuild writes all records into a new file and replaces the old file with it. The old
 // file is unchanged until then.
-func (f *file) rebuild(all func(yield func(op) bool)) (err error) {
+func (f *stateFile) rebuild(all func(yield func(writeOp) bool)) (err error) {
 	handle, err := os.CreateTemp(filepath.Dir(f.path), filepath.Base(f.path)+tempInfix+"*")
 	if err != nil {
 		return err
 	}
 	temporary := handle.Name()
-	rebuilt := &file{path: f.path}
+	rebuilt := &stateFile{path: f.path}
 	defer func() {
 		if err != nil {
 			os.Remove(temporary)
@@ -269,17 +269,17 @@ func (f *file) rebuild(all func(yield func(op) bool)) (err error) {
 			}
 		}
 	}()
-	if err := rebuilt.use(handle); err != nil {
+	if err := rebuilt.openDatabase(handle); err != nil {
 		return err
 	}
-	if err := rebuilt.fill(all); err != nil {
+	if err := rebuilt.writeAll(all); err != nil {
 		return err
 	}
 	if err := f.replace(temporary); err != nil {
 		return err
 	}
 	old, oldHandle := f.db, f.handle
-	f.db, f.handle, f.used = rebuilt.db, handle, 0
+	f.db, f.handle, f.mappedBytes = rebuilt.db, handle, 0
 	if old != nil {
 		old.Close() // the new file has all records
 	} else if oldHandle != nil {
@@ -295,12 +295,12 @@ func (f *file) rebuild(all func(yield func(op) bool)) (err error) {
 
 // replace renames the new file to the path. It fails if the path refers to a file that f
 // does not have open.
-func (f *file) replace(temporary string) error {
-	there, err := f.inPlace()
+func (f *stateFile) replace(temporary string) error {
+	atPath, err := f.isAtPath()
 	if err != nil {
 		return err
 	}
-	if there && f.handle != nil {
+	if atPath && f.handle != nil {
 		err = os.Rename(temporary, f.path)
 	} else if err = os.Link(temporary, f.path); err == nil {
 		err = os.Remove(temporary)
@@ -316,29 +316,29 @@ func syncDir(name string) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// fill writes all records, in transactions of about four megabytes.
-func (f *file) fill(all func(yield func(op) bool)) error {
+// writeAll writes all records, in transactions of about four megabytes.
+func (f *stateFile) writeAll(all func(yield func(writeOp) bool)) error {
 	const enough = 4 << 20
-	var ops []op
+	var ops []writeOp
 	var err error
 	size := 0
 	for o := range all {
 		ops = append(ops, o)
 		if size += len(o.value); size >= enough {
-			if err = f.apply(ops); err != nil {
+			if err = f.applyOps(ops); err != nil {
 				return err
 			}
 			ops, size = ops[:0], 0
 		}
 	}
-	return f.apply(ops)
+	return f.applyOps(ops)
 }
 
 // keepDamaged links a damaged file to a second name, for inspection after the first name
 // refers to a new file. The last three are kept.
 func keepDamaged(path string, now time.Time) (string, error) {
 	const kept = 3
-	name := path + ".damaged-" + now.UTC().Format(keptFormat)
+	name := path + ".damaged-" + now.UTC().Format(damagedTimeFormat)
 	if err := os.Link(path, name); err != nil {
 		return "", err
 	}
@@ -351,8 +351,8 @@ func keepDamaged(path string, now time.Time) (string, error) {
 	return name, nil
 }
 
-// keptFormat is the format of the time in the name of a kept file.
-const keptFormat = "20060102T150405.000"
+// damagedTimeFormat is the format of the time in the name of a kept file.
+const damagedTimeFormat = "20060102T150405.000"
 
 // damagedFiles returns the files that keepDamaged has linked, oldest first.
 func damagedFiles(path string) []string {
@@ -367,7 +367,7 @@ func escapeGlob(s string) string {
 	return strings.NewReplacer(`*`, `\*`, `?`, `\?`, `[`, `\[`, `\`, `\\`).Replace(s)
 }
 
-func (f *file) close() error {
+func (f *stateFile) close() error {
 	if f.db != nil {
 		return f.db.Close()
 	}
@@ -378,10 +378,10 @@ func (f *file) close() error {
 }
 
 // scanFile calls visit for every readable record of a locked file, and returns the faults.
-func scanFile(f *os.File, visit func(bucket string, key, value []byte)) ([]fault, error) {
+func scanFile(f *os.File, visit func(bucket string, key, value []byte)) ([]fileFault, error) {
 	size, err := f.Seek(0, io.SeekEnd)
 	if err != nil {
 		return nil, fmt.Errorf("read state file: %w", err)
 	}
-	return scan(f, size, visit), nil
+	return scanPages(f, size, visit), nil
 }

@@ -26,15 +26,15 @@ type Contents struct {
 	Damage     []Damage // Damage is the damage that Open would report
 }
 
-// Record is one readable record.
+// Record is a record of the state file that could be decoded.
 type Record struct {
 	Table Table
 	Key   string // Key has its parts separated by slashes
-	Index uint64 // Index is the index of the writing change, or the last index before it if it takes none
+	Index uint64 // Index is the index of the writing change, or the last index before it for a change without an index
 	Bytes int    // Bytes is the size in the file, without the job of an allocation
 
-	object any
-	sealed bool // sealed is set if a part of the record is left out
+	object   any
+	isSealed bool // a part of the record is encrypted and therefore left out
 }
 
 // Quarantined is a record that could not be read.
@@ -66,11 +66,11 @@ func Inspect(path string) (*Contents, error) {
 		c.Size = info.Size()
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.quarantine)) {
-		c.Quarantine = append(c.Quarantine, s.sealer.inspect(name, s.quarantine[name]))
+		c.Quarantine = append(c.Quarantine, s.sealer.inspectQuarantined(name, s.quarantine[name]))
 	}
 	txn := s.mem.Txn(false)
 	_, err = scanFile(handle, func(bucket string, k, value []byte) {
-		home, r, err := locate(bucket, string(k), value)
+		home, r, err := tableOfRecord(bucket, string(k), value)
 		kind := tableDefOf[Table(home)]
 		if kind == nil || err != nil {
 			return
@@ -79,10 +79,10 @@ func Inspect(path string) (*Contents, error) {
 		if err != nil || object == nil {
 			return
 		}
-		box, _, err := unwrap(r.payload)
+		box, _, err := decodeEnvelope(r.payload)
 		c.Records = append(c.Records, &Record{
-			Table: kind.table, Key: readable(string(k)), Index: r.index, Bytes: len(value), object: object,
-			sealed: err == nil && box != nil && !isPlain(box),
+			Table: kind.table, Key: readableKey(string(k)), Index: r.index, Bytes: len(value), object: object,
+			isSealed: err == nil && box != nil && !isPlain(box),
 		})
 	})
 	slices.SortStableFunc(c.Records, func(a, b *Record) int {
@@ -91,11 +91,11 @@ func Inspect(path string) (*Contents, error) {
 	return c, err
 }
 
-// inspect returns the readable fields of a record of the quarantine.
-func (s *sealer) inspect(name string, sealed []byte) Quarantined {
+// inspectQuarantined returns the readable fields of a record of the quarantine.
+func (s *sealer) inspectQuarantined(name string, sealed []byte) Quarantined {
 	table, key, _ := strings.Cut(name, "\x00")
-	q := Quarantined{Table: Table(table), Key: readable(key)}
-	var stored quarantined
+	q := Quarantined{Table: Table(table), Key: readableKey(key)}
+	var stored quarantinedRecord
 	r, err := decodeRecord(quarantineBucket, name, sealed)
 	if err == nil {
 		stored, err = s.openQuarantined(name, r.payload)
@@ -122,24 +122,24 @@ func (r *Record) Redacted() (any, error) {
 		var v any
 		switch r.Table {
 		case taskLocals:
-			v = new(taskLocal)
+			v = new(taskLocalRecord)
 		case taskStates:
 			v = new(api.TaskState)
 		case allocLocals:
-			v = new(allocState)
+			v = new(allocLocalRecord)
 		default:
 			v = new(any)
 		}
 		if err := decode(o.payload, v); err != nil {
 			return nil, fmt.Errorf("read %s %q: %w", r.Table, r.Key, err)
 		}
-		if l, ok := v.(*taskLocal); ok {
+		if l, ok := v.(*taskLocalRecord); ok {
 			v = l.state()
 		}
 		object = v
 	}
-	plain := redact(reflect.ValueOf(object))
-	if !r.sealed {
+	plain := redactValue(reflect.ValueOf(object))
+	if !r.isSealed {
 		return plain, nil
 	}
 	fields, _ := plain.(map[string]any)
@@ -168,8 +168,8 @@ var secretName = regexp.MustCompile(`(?i)passw|secret|token|credential|private_?
 
 func isSecret(name string) bool { return secretFields[name] || secretName.MatchString(name) }
 
-// redact returns v as a value of encoding/json, and nil if it is empty.
-func redact(v reflect.Value) any {
+// redactValue returns v as a value of encoding/json, and nil if it is empty.
+func redactValue(v reflect.Value) any {
 	if t, ok := timeOf(v); ok {
 		if t.IsZero() {
 			return nil
@@ -183,7 +183,7 @@ func redact(v reflect.Value) any {
 		if v.IsNil() {
 			return nil
 		}
-		return redact(v.Elem())
+		return redactValue(v.Elem())
 	case reflect.Struct:
 		fields := make(map[string]any)
 		for i := range v.NumField() {
@@ -191,24 +191,24 @@ func redact(v reflect.Value) any {
 				add(fields, f.Name, v.Field(i))
 			}
 		}
-		return orNil(fields, len(fields))
+		return nilIfEmpty(fields, len(fields))
 	case reflect.Map:
 		fields := make(map[string]any)
 		for _, key := range v.MapKeys() {
 			add(fields, fmt.Sprint(key.Interface()), v.MapIndex(key))
 		}
-		return orNil(fields, len(fields))
+		return nilIfEmpty(fields, len(fields))
 	case reflect.Slice:
 		if v.Type().Elem().Kind() == reflect.Uint8 {
-			return orNil(fmt.Sprintf("%d bytes", v.Len()), v.Len())
+			return nilIfEmpty(fmt.Sprintf("%d bytes", v.Len()), v.Len())
 		}
 		elements := make([]any, 0, v.Len())
 		for i := range v.Len() {
-			elements = append(elements, redact(v.Index(i)))
+			elements = append(elements, redactValue(v.Index(i)))
 		}
-		return orNil(elements, len(elements))
+		return nilIfEmpty(elements, len(elements))
 	case reflect.String:
-		return orNil(v.String(), v.Len())
+		return nilIfEmpty(v.String(), v.Len())
 	}
 	if v.IsZero() {
 		return nil
@@ -224,7 +224,7 @@ func timeOf(v reflect.Value) (time.Time, bool) {
 	return t, ok
 }
 
-func orNil(v any, n int) any {
+func nilIfEmpty(v any, n int) any {
 	if n == 0 {
 		return nil
 	}
@@ -234,20 +234,20 @@ func orNil(v any, n int) any {
 // add puts a value into fields, unless it is empty. In a secret map only the values are
 // hidden, not the keys.
 func add(fields map[string]any, name string, v reflect.Value) {
-	plain := redact(v)
+	plain := redactValue(v)
 	if plain == nil {
 		return
 	}
 	if isSecret(name) {
-		plain = hide(plain)
+		plain = hideStrings(plain)
 	}
 	fields[name] = plain
 }
 
-func hide(plain any) any {
+func hideStrings(plain any) any {
 	if m, ok := plain.(map[string]any); ok {
 		for key, value := range m {
-			m[key] = hide(value)
+			m[key] = hideStrings(value)
 		}
 		return m
 	}

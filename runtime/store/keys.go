@@ -13,14 +13,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/keyring"
 )
 
-// KeysError means that variables cannot be written because there is no key to seal them
+// KeyFileError means that variables cannot be written because there is no key to seal them
 // with.
-type KeysError struct {
+type KeyFileError struct {
 	File  string
 	Cause error
 }
 
-func (e *KeysError) Error() string {
+func (e *KeyFileError) Error() string {
 	if errors.Is(e.Cause, fs.ErrNotExist) {
 		return fmt.Sprintf("variables are refused: the state is sealed, and its key file %s is missing: restore the file from a backup and restart the agent, or give up what is sealed and make a new key with 'nomad-lite operator root keyring rotate'", e.File)
 	}
@@ -28,12 +28,12 @@ func (e *KeysError) Error() string {
 }
 
 // Unwrap returns the cause.
-func (e *KeysError) Unwrap() error { return e.Cause }
+func (e *KeyFileError) Unwrap() error { return e.Cause }
 
 // loadKeys reads the key file, if there is one.
 func (s *sealer) loadKeys() {
 	switch {
-	case s.temporary:
+	case s.temporaryKeys:
 		s.ring.Store(keyring.New())
 	case s.keyFile != "":
 		ring, opened, err := keyring.Load(s.keyFile)
@@ -41,42 +41,42 @@ func (s *sealer) loadKeys() {
 			s.logger.Warn("others could read the key file, its mode is 0600 now: if somebody may have read it, run 'nomad-lite operator root keyring rotate -full'", "path", s.keyFile)
 		}
 		if err != nil {
-			s.setKeysErr(&KeysError{s.keyFile, err})
+			s.setKeyFileErr(&KeyFileError{s.keyFile, err})
 			return
 		}
 		s.ring.Store(ring)
 	}
 }
 
-// makeKeys makes the key file of a state without sealed records. The file must be on disk
+// createKeys makes the key file of a state without sealed records. The file must be on disk
 // before the first record is sealed.
-func (s *sealer) makeKeys() {
-	if err := s.keysError(); err == nil || !errors.Is(err, fs.ErrNotExist) || len(s.failed) > 0 {
+func (s *sealer) createKeys() {
+	if err := s.keyFileError(); err == nil || !errors.Is(err, fs.ErrNotExist) || len(s.sealedErrors) > 0 {
 		return
 	}
 	ring := keyring.New()
 	if err := ring.Save(s.keyFile); err != nil {
-		s.setKeysErr(&KeysError{s.keyFile, err})
+		s.setKeyFileErr(&KeyFileError{s.keyFile, err})
 		return
 	}
-	s.setKeysErr(nil)
+	s.setKeyFileErr(nil)
 	s.ring.Store(ring)
 }
 
-// maxSealedErrors limits how many records that cannot be opened are logged.
-const maxSealedErrors = 20
+// maxLoggedSealedErrors limits how many records that cannot be opened are logged.
+const maxLoggedSealedErrors = 20
 
-// reportSealed logs records that cannot be opened, and adds an event to the node.
-func (s *Store) reportSealed() {
-	failed, first := s.sealer.failed, error(nil)
+// logSealedErrors logs records that cannot be opened, and adds an event to the node.
+func (s *Store) logSealedErrors() {
+	failed, first := s.sealer.sealedErrors, error(nil)
 	if len(failed) > 0 {
 		first = failed[0]
 	}
-	if err := s.KeysErr(); err != nil {
+	if err := s.KeyFileErr(); err != nil {
 		first = err
 		s.logger.Error(err.Error())
 	}
-	for _, err := range failed[:min(len(failed), maxSealedErrors)] {
+	for _, err := range failed[:min(len(failed), maxLoggedSealedErrors)] {
 		s.logger.Error("record cannot be opened", "error", err)
 	}
 	if first != nil {
@@ -87,10 +87,10 @@ func (s *Store) reportSealed() {
 	}
 }
 
-// sealPlain rebuilds the state file if it has unencrypted secrets. Changing the records in
+// encryptPlainRecords rebuilds the state file if it has unencrypted secrets. Changing the records in
 // place would leave the old pages in the file for some time.
-func (s *Store) sealPlain() {
-	if !s.sealer.plain || s.sealer.ring.Load() == nil {
+func (s *Store) encryptPlainRecords() {
+	if !s.sealer.hasPlainSecrets || s.sealer.ring.Load() == nil {
 		return
 	}
 	if err := s.file.rebuild(s.allRecords(s.mem.Txn(false))); err != nil {
@@ -103,38 +103,38 @@ func (s *Store) sealPlain() {
 
 // warnPlainCopies logs the files that were set aside before the state was sealed.
 func (s *Store) warnPlainCopies() {
-	if kept := damagedFiles(s.file.path); s.sealer.plain && s.sealer.ring.Load() != nil && len(kept) > 0 {
-		s.logger.Warn("damaged state files that were kept can hold secrets that are not encrypted: remove them when they are no longer needed", "files", kept)
+	if maxDamagedFiles := damagedFiles(s.file.path); s.sealer.hasPlainSecrets && s.sealer.ring.Load() != nil && len(maxDamagedFiles) > 0 {
+		s.logger.Warn("damaged state files that were kept can hold secrets that are not encrypted: remove them when they are no longer needed", "files", maxDamagedFiles)
 	}
 }
 
-// KeysErr returns a [KeysError] if variables cannot be written, or nil.
-func (s *Store) KeysErr() error { return s.sealer.keysError() }
+// KeyFileErr returns a [KeyFileError] if variables cannot be written, or nil.
+func (s *Store) KeyFileErr() error { return s.sealer.keyFileError() }
 
-func (s *sealer) keysError() error {
+func (s *sealer) keyFileError() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.keysErr
+	return s.keyFileErr
 }
 
-func (s *sealer) setKeysErr(err error) {
+func (s *sealer) setKeyFileErr(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.keysErr = err
+	s.keyFileErr = err
 }
 
-// ErrNoKeys means that the store was opened without keys.
-var ErrNoKeys = errors.New("this state has no key file")
+// ErrNoKeyFile means that the store was opened without keys.
+var ErrNoKeyFile = errors.New("this state has no key file")
 
 // Keys returns the metadata of the keys, oldest first, without the secrets.
 func (s *Store) Keys() ([]*api.RootKeyMeta, error) {
-	if err := s.KeysErr(); err != nil {
+	if err := s.KeyFileErr(); err != nil {
 		return nil, err
 	}
 	if ring := s.sealer.ring.Load(); ring != nil {
 		return ring.Keys(), nil
 	}
-	return nil, ErrNoKeys
+	return nil, ErrNoKeyFile
 }
 
 // RotateKeys makes a new active key. If full, records that are already sealed are sealed
@@ -144,13 +144,13 @@ func (s *Store) RotateKeys(ctx context.Context, full bool) (*api.RootKeyMeta, er
 	var made *api.RootKeyMeta
 	err := s.runExclusive(ctx, func() error {
 		ring := s.sealer.ring.Load()
-		lost := s.KeysErr()
+		lost := s.KeyFileErr()
 		switch {
 		case lost == nil && ring == nil:
-			return ErrNoKeys
+			return ErrNoKeyFile
 		case lost != nil:
 			// An unreadable file is kept, because it may still be repaired.
-			if err := os.Rename(s.sealer.keyFile, s.sealer.keyFile+".unreadable-"+time.Now().UTC().Format(keptFormat)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if err := os.Rename(s.sealer.keyFile, s.sealer.keyFile+".unreadable-"+time.Now().UTC().Format(damagedTimeFormat)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return fmt.Errorf("keep the key file of before: %w", err)
 			}
 			ring = new(keyring.Ring)
@@ -159,7 +159,7 @@ func (s *Store) RotateKeys(ctx context.Context, full bool) (*api.RootKeyMeta, er
 		if err := s.sealer.saveKeys(ring); err != nil {
 			return err
 		}
-		s.sealer.setKeysErr(nil)
+		s.sealer.setKeyFileErr(nil)
 		made = ring.Active()
 		if !full && lost == nil {
 			return nil
@@ -177,19 +177,19 @@ func (s *Store) RotateKeys(ctx context.Context, full bool) (*api.RootKeyMeta, er
 // are lost.
 func (s *Store) RemoveKey(ctx context.Context, id string, force bool) error {
 	return s.runExclusive(ctx, func() error {
-		if err := s.KeysErr(); err != nil {
+		if err := s.KeyFileErr(); err != nil {
 			return err
 		}
 		ring := s.sealer.ring.Load()
 		if ring == nil {
-			return ErrNoKeys
+			return ErrNoKeyFile
 		}
 		remaining, err := ring.Without(id)
 		if err != nil {
 			return fmt.Errorf("remove key %s: %w", id, err)
 		}
 		if !force {
-			uses, err := s.keyUses(id)
+			uses, err := s.countKeyUses(id)
 			if err != nil {
 				return err
 			}
@@ -221,15 +221,15 @@ func (s *sealer) saveKeys(ring *keyring.Ring) error {
 	return nil
 }
 
-// keyUses counts the records that are sealed with a key.
-func (s *Store) keyUses(id string) (int, error) {
+// countKeyUses counts the records that are sealed with a key.
+func (s *Store) countKeyUses(id string) (int, error) {
 	if s.file.handle == nil {
 		return 0, errors.New("the state file is not open")
 	}
 	n := 0
 	faults, err := scanFile(s.file.handle, func(bucket string, key, value []byte) {
-		if _, r, err := locate(bucket, string(key), value); err == nil {
-			if box, _, err := unwrap(r.payload); err == nil && keyring.KeyID(box) == id {
+		if _, r, err := tableOfRecord(bucket, string(key), value); err == nil {
+			if box, _, err := decodeEnvelope(r.payload); err == nil && keyring.KeyID(box) == id {
 				n++
 			}
 		}
@@ -245,7 +245,7 @@ func (s *Store) runExclusive(ctx context.Context, f func() error) error {
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	r, err := s.queue.push(&request{exclusive: f, deadline: time.Now()})
+	r, err := s.queue.push(&updateRequest{exclusiveFn: f, deadline: time.Now()})
 	if err != nil {
 		return err
 	}

@@ -16,16 +16,16 @@ import (
 )
 
 const (
-	// allTables is the row of tableIndexes for the whole state.
-	allTables Table = "everything"
+	// allTablesRow is the row of tableIndexes for the whole state.
+	allTablesRow Table = "everything"
 
 	metaBucket       = "meta"
 	indexKey         = "index"
 	quarantineBucket = "quarantine"
 
-	// lostIndex is the minimum by which the index jumps when its record is lost: clients
+	// lostIndexGap is the minimum by which the index jumps when its record is lost: clients
 	// that have seen a higher index would wait forever.
-	lostIndex = 1 << 20
+	lostIndexGap = 1 << 20
 )
 
 // Damage is a part of the state that could not be read.
@@ -39,13 +39,13 @@ type Damage struct {
 
 func (d Damage) String() string {
 	if d.Kept != "" {
-		return d.What() + "; kept in " + d.Kept
+		return d.RecordName() + "; kept in " + d.Kept
 	}
-	return d.What()
+	return d.RecordName()
 }
 
-// What returns which part could not be read, and why.
-func (d Damage) What() string {
+// RecordName returns which part could not be read, and why.
+func (d Damage) RecordName() string {
 	what := "state file"
 	if d.Table != "" {
 		what = string(d.Table)
@@ -69,15 +69,15 @@ func (d Damage) nodeEvent() *api.NodeEvent {
 // since then. All reports are logged.
 const maxNodeEvents = 8
 
-// quarantined is the record of an unreadable record.
-type quarantined struct {
+// quarantinedRecord is the stored form of a record that could not be read.
+type quarantinedRecord struct {
 	Cause string
 	Time  time.Time
 	Value []byte
 }
 
-// indexes is the record that holds all indexes.
-type indexes struct {
+// tableIndexRecord is the record that holds all indexes.
+type tableIndexRecord struct {
 	Index  uint64
 	Tables map[string]uint64
 }
@@ -100,7 +100,7 @@ func Open(c Config) (*Store, error) {
 	for _, d := range s.damage {
 		s.logger.Error("state could not be read", "table", d.Table, "key", d.Key, "error", d.Cause, "kept", d.Kept)
 	}
-	s.reportSealed()
+	s.logSealedErrors()
 	for _, d := range s.damage[:min(len(s.damage), maxNodeEvents)] {
 		s.nodeEvents = append(s.nodeEvents, d.nodeEvent())
 	}
@@ -128,15 +128,15 @@ func newStore(c Config) (*Store, error) {
 	s := &Store{
 		logger:     c.Logger.Named("store"),
 		sealer:     newSealer(c),
-		feed:       newFeed(cmp.Or(c.Events, 100)),
+		feed:       newEventFeed(cmp.Or(c.Events, 100)),
 		done:       make(chan struct{}),
 		queue:      requestQueue{wake: make(chan struct{}, 1)},
-		file:       &file{path: c.Path},
+		file:       &stateFile{path: c.Path},
 		jobs:       newJobTable(),
 		quarantine: make(map[string][]byte),
 	}
 	var err error
-	if s.mem, err = memdb.NewMemDB(schema()); err != nil {
+	if s.mem, err = memdb.NewMemDB(memdbSchema()); err != nil {
 		return nil, fmt.Errorf("open state store: %w", err)
 	}
 	return s, nil
@@ -149,9 +149,9 @@ func (s *Store) open() error {
 	handle, err := openLocked(s.file.path, true)
 	if errors.Is(err, fs.ErrNotExist) {
 		s.sealer.loadKeys()
-		s.sealer.makeKeys()
+		s.sealer.createKeys()
 		if err := s.file.rebuild(s.allRecords(s.mem.Txn(false))); err != nil {
-			if _, there := os.Lstat(s.file.path); there == nil {
+			if _, atPath := os.Lstat(s.file.path); atPath == nil {
 				return errCreatedConcurrently
 			}
 			return fmt.Errorf("make state file %s: %w", s.file.path, err)
@@ -171,24 +171,24 @@ func (s *Store) open() error {
 		handle.Close()
 		return err
 	}
-	s.sealer.makeKeys()
+	s.sealer.createKeys()
 	if len(s.damage) == 0 {
-		err := s.file.use(handle)
+		err := s.file.openDatabase(handle)
 		if err == nil {
-			s.sealPlain()
+			s.encryptPlainRecords()
 			return nil
 		}
-		faults = append(faults, fault{cause: err.Error()})
+		faults = append(faults, fileFault{cause: err.Error()})
 		s.addDamage(Damage{Cause: err.Error()})
 	}
-	s.repair(faults)
+	s.rebuildDamaged(faults)
 	s.warnPlainCopies()
 	return nil
 }
 
-// repair writes a new file with all readable records. If that fails, each update retries
-// it.
-func (s *Store) repair(faults []fault) {
+// rebuildDamaged writes a new file with all readable records. If the write fails,
+// each update writes the file again.
+func (s *Store) rebuildDamaged(faults []fileFault) {
 	if len(faults) > 0 { // without faults, the quarantine has every unreadable record
 		name, err := keepDamaged(s.file.path, time.Now())
 		if err != nil {
@@ -205,75 +205,75 @@ func (s *Store) repair(faults []fault) {
 
 func (s *Store) addDamage(d Damage) {
 	d.Time = time.Now()
-	d.Key = readable(d.Key)
+	d.Key = readableKey(d.Key)
 	s.damage = append(s.damage, d)
 }
 
 // loader reads the records of the file into memory.
 type loader struct {
-	store   *Store
-	mem     *memdb.Txn
-	jobs    map[string]*api.Job
-	rows    map[string]row // rows are the allocations, which are loaded after all other tables
-	indexes *indexes
-	renamed map[string]bool // renamed are the unknown table names in the file that were reported
-	highest uint64          // highest is the highest index in any record
+	store         *Store
+	mem           *memdb.Txn
+	jobs          map[string]*api.Job
+	allocations   map[string]loadedAllocation // allocations are loaded after all other tables
+	storedIndexes *tableIndexRecord
+	reportedNames map[string]bool // unknown table names in the file that were reported
+	highestIndex  uint64          // the highest index in any record
 }
 
-type row struct {
-	allocRow
-	sealed []byte
+type loadedAllocation struct {
+	allocationRecord
+	fileValue []byte
 }
 
 // load reads the file into memory.
-func (s *Store) load(handle *os.File) ([]fault, error) {
+func (s *Store) load(handle *os.File) ([]fileFault, error) {
 	l := &loader{
-		store:   s,
-		mem:     s.mem.Txn(true),
-		jobs:    make(map[string]*api.Job),
-		rows:    make(map[string]row),
-		renamed: make(map[string]bool),
+		store:         s,
+		mem:           s.mem.Txn(true),
+		jobs:          make(map[string]*api.Job),
+		allocations:   make(map[string]loadedAllocation),
+		reportedNames: make(map[string]bool),
 	}
-	faults, err := scanFile(handle, l.record)
+	faults, err := scanFile(handle, l.loadRecord)
 	if err != nil {
 		return nil, err
 	}
 	for _, f := range faults {
 		s.addDamage(Damage{Table: Table(f.bucket), Cause: f.String()})
 	}
-	l.allocations()
+	l.loadAllocations()
 	l.setIndexes(len(faults) == 0)
 	l.mem.Commit()
 	return faults, nil
 }
 
-// record loads one record of the file.
-func (l *loader) record(bucket string, k, value []byte) {
+// loadRecord loads one record of the file.
+func (l *loader) loadRecord(bucket string, k, value []byte) {
 	key := string(k)
-	home, r, err := locate(bucket, key, value)
-	if home != bucket && !l.renamed[bucket] {
-		l.renamed[bucket] = true
+	home, r, err := tableOfRecord(bucket, key, value)
+	if home != bucket && !l.reportedNames[bucket] {
+		l.reportedNames[bucket] = true
 		l.store.addDamage(Damage{Table: Table(home), Cause: fmt.Sprintf("the file calls it %q", bucket)})
 	}
 	bucket = home
 	if !slices.Contains(buckets, bucket) && isIntact(err) {
-		l.store.foreign = append(l.store.foreign, op{bucket, key, slices.Clone(value)})
+		l.store.unknownRecords = append(l.store.unknownRecords, writeOp{bucket, key, slices.Clone(value)})
 		return
 	}
 	if err == nil {
-		err = l.load(bucket, key, tableDefOf[Table(bucket)], r, value)
+		err = l.loadIntact(bucket, key, tableDefOf[Table(bucket)], r, value)
 	}
 	if err != nil {
-		l.quarantine(bucket, key, value, err)
+		l.quarantineRecord(bucket, key, value, err)
 		return
 	}
-	l.highest = max(l.highest, r.index)
+	l.highestIndex = max(l.highestIndex, r.index)
 }
 
-// locate returns the table of a record. A table name has no checksum, but the checksums of
+// tableOfRecord returns the table of a record. A table name has no checksum, but the checksums of
 // its records include the name: a record in an unknown table may belong to a table whose
 // name is damaged.
-func locate(bucket, key string, value []byte) (home string, r record, err error) {
+func tableOfRecord(bucket, key string, value []byte) (home string, r fileRecord, err error) {
 	r, err = decodeRecord(bucket, key, value)
 	if isIntact(err) || slices.Contains(buckets, bucket) {
 		return bucket, r, err
@@ -293,28 +293,28 @@ func isIntact(err error) bool {
 	return err == nil || errors.As(err, &other)
 }
 
-// load loads a record with a valid checksum.
-func (l *loader) load(bucket, key string, k *tableDef, r record, value []byte) error {
+// loadIntact loads a record with a valid checksum.
+func (l *loader) loadIntact(bucket, key string, k *tableDef, r fileRecord, value []byte) error {
 	switch {
 	case bucket == metaBucket:
 		if key != indexKey {
 			return fmt.Errorf("unknown key")
 		}
-		x := new(indexes)
+		x := new(tableIndexRecord)
 		if err := decode(r.payload, x); err != nil {
 			return err
 		}
-		l.indexes = x
+		l.storedIndexes = x
 		return nil
 	case bucket == quarantineBucket:
-		box, _, err := unwrap(r.payload)
+		box, _, err := decodeEnvelope(r.payload)
 		if err != nil {
 			return err
 		}
 		if box == nil || isPlain(box) {
-			l.store.sealer.plain = true
+			l.store.sealer.hasPlainSecrets = true
 		} else if _, err := l.store.sealer.openBox(bucket, key, box); err != nil {
-			l.store.sealer.lock(fmt.Sprintf("quarantined record %q", readable(key)), box, err)
+			l.store.sealer.lockBox(fmt.Sprintf("quarantined record %q", readableKey(key)), box, err)
 		}
 		l.store.quarantine[key] = slices.Clone(value)
 		return nil
@@ -326,17 +326,17 @@ func (l *loader) load(bucket, key string, k *tableDef, r record, value []byte) e
 		l.jobs[key] = job
 		return nil
 	case k.table == Allocations:
-		var a allocRow
+		var a allocationRecord
 		if err := decode(r.payload, &a); err != nil {
 			return err
 		}
 		if a.Alloc == nil || a.Alloc.ID != key {
-			return errOtherKey
+			return errWrongKey
 		}
-		l.rows[key] = row{a, value}
+		l.allocations[key] = loadedAllocation{a, value}
 		return nil
 	}
-	box, open, err := unwrap(r.payload)
+	box, open, err := decodeEnvelope(r.payload)
 	if err != nil {
 		return err
 	}
@@ -345,7 +345,7 @@ func (l *loader) load(bucket, key string, k *tableDef, r record, value []byte) e
 		return err
 	}
 	if k.key(obj) != key {
-		return errOtherKey
+		return errWrongKey
 	}
 	if err := l.openSecrets(k.table, key, obj, box); err != nil {
 		return err
@@ -358,13 +358,13 @@ func (l *loader) load(bucket, key string, k *tableDef, r record, value []byte) e
 func (l *loader) openSecrets(t Table, key string, obj any, box []byte) error {
 	s := l.store.sealer
 	var secret []byte
-	var locked *lockedBox
+	var locked *lockedSecret
 	if box != nil {
 		var err error
 		if secret, err = s.openBox(string(t), key, box); err != nil {
-			locked = s.lock(fmt.Sprintf("%s %q", recordName(t), readable(key)), box, err)
+			locked = s.lockBox(fmt.Sprintf("%s %q", recordName(t), readableKey(key)), box, err)
 		}
-		s.plain = s.plain || isPlain(box)
+		s.hasPlainSecrets = s.hasPlainSecrets || isPlain(box)
 	}
 	switch o := obj.(type) {
 	case *api.Variable:
@@ -378,56 +378,56 @@ func (l *loader) openSecrets(t Table, key string, obj any, box []byte) error {
 			}
 			o.Items = items
 		case len(o.Items) > 0:
-			s.plain = true
+			s.hasPlainSecrets = true
 		}
 	case *localRecord:
 		o.secret, o.locked = secret, locked
 		if box == nil && s.splitRecord(t, o) {
-			s.plain = true
+			s.hasPlainSecrets = true
 		}
 	default:
 		if box != nil {
-			return errEnvelope
+			return errEnvelopeLength
 		}
 	}
 	return nil
 }
 
-var errOtherKey = errors.New("it is the record of another key")
+var errWrongKey = errors.New("it is the record of another key")
 
-// quarantine moves an unreadable record into the quarantine bucket.
-func (l *loader) quarantine(bucket, key string, value []byte, cause error) {
+// quarantineRecord moves an unreadable record into the quarantine bucket.
+func (l *loader) quarantineRecord(bucket, key string, value []byte, cause error) {
 	d := Damage{Table: Table(bucket), Key: key, Cause: cause.Error()}
 	if bucket != quarantineBucket && bucket != metaBucket {
 		name := bucket + "\x00" + key
-		if payload, err := l.store.sealer.quarantinePayload(name, quarantined{Cause: d.Cause, Time: time.Now(), Value: slices.Clone(value)}); err == nil {
-			l.store.quarantine[name] = encodeRecord(quarantineBucket, name, l.highest, payload)
+		if payload, err := l.store.sealer.encodeQuarantineRecord(name, quarantinedRecord{Cause: d.Cause, Time: time.Now(), Value: slices.Clone(value)}); err == nil {
+			l.store.quarantine[name] = encodeRecord(quarantineBucket, name, l.highestIndex, payload)
 			d.Kept = "quarantine"
 		}
 	}
 	l.store.addDamage(d)
 }
 
-// allocations loads the allocations with their jobs, and deduplicates equal values.
-func (l *loader) allocations() {
-	loaded := Reader{begin: func() *memdb.Txn { return l.mem }}
+// loadAllocations loads the allocations with their jobs, and deduplicates equal values.
+func (l *loader) loadAllocations() {
+	loaded := Reader{beginRead: func() *memdb.Txn { return l.mem }}
 	dedup := interner{strings: make(map[string]string)}
 	known := l.store.jobs
-	for _, id := range slices.Sorted(maps.Keys(l.rows)) {
-		r := l.rows[id]
+	for _, id := range slices.Sorted(maps.Keys(l.allocations)) {
+		r := l.allocations[id]
 		a := r.Alloc
 		if r.Spec != "" {
 			a.Job = l.jobs[r.Spec]
 			if a.Job == nil {
 				v := loaded.JobVersion(nil, a.Namespace, a.JobID, r.JobVersion)
-				if v == nil || num(v.CreateIndex) != r.JobCreateIndex {
-					l.quarantine(string(Allocations), id, r.sealed, errors.New("its job does not read"))
+				if v == nil || uint64OrZero(v.CreateIndex) != r.JobCreateIndex {
+					l.quarantineRecord(string(Allocations), id, r.fileValue, errors.New("its job does not read"))
 					continue
 				}
 				l.store.addDamage(Damage{Table: Allocations, Key: id, Cause: fmt.Sprintf("the job that it runs does not read; version %d from the list of versions takes its place", r.JobVersion)})
 				hash, _, err := encodeJob(v)
 				if err != nil {
-					l.quarantine(string(Allocations), id, r.sealed, err)
+					l.quarantineRecord(string(Allocations), id, r.fileValue, err)
 					continue
 				}
 				a.Job, r.Spec = v, hash
@@ -436,24 +436,24 @@ func (l *loader) allocations() {
 				known.byHash[r.Spec] = &jobEntry{job: a.Job}
 				known.byJob[a.Job] = r.Spec
 			}
-			known.byHash[r.Spec].share(a)
+			known.byHash[r.Spec].shareValues(a)
 			known.byHash[r.Spec].refs++
 		}
 		if !a.ClientTerminalStatus() {
-			takeTaskStates(a, loaded)
+			addTaskStates(a, loaded)
 		}
-		dedup.share(a)
+		dedup.internAllocation(a)
 		if err := l.mem.Insert(string(Allocations), a); err != nil {
-			l.quarantine(string(Allocations), id, r.sealed, err)
+			l.quarantineRecord(string(Allocations), id, r.fileValue, err)
 		}
 	}
 }
 
-// takeTaskStates replaces the task states of an allocation by the states in the records
+// addTaskStates replaces the task states of an allocation by the states in the records
 // of its tasks, which the agent restores. If the disk is full, the record of a task may
 // be older than the state in the record of its allocation.
-func takeTaskStates(a *api.Allocation, from Reader) {
-	for _, r := range list[localRecord](from, nil, taskStates, "id_prefix", a.ID+"\x00") {
+func addTaskStates(a *api.Allocation, from Reader) {
+	for _, r := range listRows[localRecord](from, nil, taskStates, "id_prefix", a.ID+"\x00") {
 		state := new(api.TaskState)
 		if decode(r.payload, state) != nil {
 			continue // the reader of the record reports the error
@@ -468,19 +468,19 @@ func takeTaskStates(a *api.Allocation, from Reader) {
 
 // setIndexes continues with the stored indexes, or with higher ones if the stored indexes
 // are not reliable.
-func (l *loader) setIndexes(sound bool) {
+func (l *loader) setIndexes(soundKey bool) {
 	s := l.store
 	tables := make(map[Table]uint64)
-	if sound && l.indexes != nil && l.indexes.Index >= l.highest {
-		s.index = l.indexes.Index
-		for name, index := range l.indexes.Tables {
+	if soundKey && l.storedIndexes != nil && l.storedIndexes.Index >= l.highestIndex {
+		s.index = l.storedIndexes.Index
+		for name, index := range l.storedIndexes.Tables {
 			tables[Table(name)] = index
 		}
-	} else if !sound || l.highest > 0 || len(s.damage) > 0 {
+	} else if !soundKey || l.highestIndex > 0 || len(s.damage) > 0 {
 		// No agent makes a million changes per second for fifty years.
-		s.index = max(l.highest+lostIndex, uint64(time.Now().UnixMicro()))
+		s.index = max(l.highestIndex+lostIndexGap, uint64(time.Now().UnixMicro()))
 		for _, k := range tableDefs {
-			if k.visible {
+			if k.hasIndex {
 				tables[k.table] = s.index
 			}
 		}
@@ -488,7 +488,7 @@ func (l *loader) setIndexes(sound bool) {
 			s.addDamage(Damage{Table: metaBucket, Key: indexKey, Cause: fmt.Sprintf("the record of the index is missing; it goes on at %d", s.index)})
 		}
 	}
-	tables[allTables] = s.index
+	tables[allTablesRow] = s.index
 	for table, index := range tables {
 		if err := l.mem.Insert(tableIndexes, &indexRow{table, index}); err != nil {
 			s.addDamage(Damage{Table: metaBucket, Cause: err.Error()})
@@ -497,10 +497,10 @@ func (l *loader) setIndexes(sound bool) {
 }
 
 // indexRecord returns the write of the record of all indexes in mem.
-func indexRecord(mem *memdb.Txn) (op, error) {
-	x := indexes{Tables: make(map[string]uint64)}
-	for _, row := range list[indexRow](Reader{begin: func() *memdb.Txn { return mem }}, nil, tableIndexes, "id_prefix", "") {
-		if row.table == allTables {
+func indexRecord(mem *memdb.Txn) (writeOp, error) {
+	x := tableIndexRecord{Tables: make(map[string]uint64)}
+	for _, row := range listRows[indexRow](Reader{beginRead: func() *memdb.Txn { return mem }}, nil, tableIndexes, "id_prefix", "") {
+		if row.table == allTablesRow {
 			x.Index = row.index
 		} else {
 			x.Tables[string(row.table)] = row.index
@@ -508,7 +508,7 @@ func indexRecord(mem *memdb.Txn) (op, error) {
 	}
 	payload, err := encode(x)
 	if err != nil {
-		return op{}, fmt.Errorf("encode indexes: %w", err)
+		return writeOp{}, fmt.Errorf("encode indexes: %w", err)
 	}
-	return op{metaBucket, indexKey, encodeRecord(metaBucket, indexKey, x.Index, payload)}, nil
+	return writeOp{metaBucket, indexKey, encodeRecord(metaBucket, indexKey, x.Index, payload)}, nil
 }

@@ -14,23 +14,23 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
-// ErrForgotten means that a runner writes to an allocation whose records were removed.
-var ErrForgotten = errors.New("allocation has been forgotten")
+// ErrAllocationForgotten means that a runner writes to an allocation whose records were removed.
+var ErrAllocationForgotten = errors.New("allocation has been forgotten")
 
-// allocState is the local record of an allocation, besides its tasks.
-type allocState struct {
+// allocLocalRecord is the local record of an allocation, besides its tasks.
+type allocLocalRecord struct {
 	Checks map[string]*api.AllocCheckStatus
 }
 
-// taskLocal is the stored form of a state.LocalState. go-msgpack mixes up the values
+// taskLocalRecord is the stored form of a state.LocalState. go-msgpack mixes up the values
 // of a map of structs when it decodes, so Hooks holds pointers.
-type taskLocal struct {
+type taskLocalRecord struct {
 	state.LocalState
 	Hooks map[string]*state.HookState // Hooks replaces LocalState.Hooks
 }
 
-func newTaskLocal(local state.LocalState) taskLocal {
-	l := taskLocal{LocalState: local}
+func newTaskLocal(local state.LocalState) taskLocalRecord {
+	l := taskLocalRecord{LocalState: local}
 	if local.Hooks != nil {
 		l.Hooks = make(map[string]*state.HookState, len(local.Hooks))
 	}
@@ -40,7 +40,7 @@ func newTaskLocal(local state.LocalState) taskLocal {
 	return l
 }
 
-func (l taskLocal) state() state.LocalState {
+func (l taskLocalRecord) state() state.LocalState {
 	local := l.LocalState
 	if l.Hooks != nil {
 		local.Hooks = make(map[string]state.HookState, len(l.Hooks))
@@ -63,23 +63,23 @@ var groupDelay = [...]time.Duration{
 // PutTaskState stores the state of a task with its events. An unchanged state is not
 // written again.
 func (s *Store) PutTaskState(allocID, task string, status *api.TaskState, durability state.Durability) state.WaitFunc {
-	return s.putLocals(allocID, task, durability, taskRecord{taskStates, newTaskState(status)})
+	return s.putLocals(allocID, task, durability, localWrite{taskStates, newTaskState(status)})
 }
 
 // PutTask stores the local state of a task, which the next agent needs to restore it, and
 // its task state in one commit: after a crash either both are stored or neither. Unchanged
 // records are not written again.
 func (s *Store) PutTask(allocID, task string, local state.LocalState, status *api.TaskState, durability state.Durability) state.WaitFunc {
-	return s.putLocals(allocID, task, durability, taskRecord{taskLocals, local}, taskRecord{taskStates, newTaskState(status)})
+	return s.putLocals(allocID, task, durability, localWrite{taskLocals, local}, localWrite{taskStates, newTaskState(status)})
 }
 
-// taskRecord is one of the records of a task.
-type taskRecord struct {
+// localWrite is one of the records of a task.
+type localWrite struct {
 	table Table
 	value any
 }
 
-func (s *Store) putLocals(allocID, task string, durability state.Durability, records ...taskRecord) state.WaitFunc {
+func (s *Store) putLocals(allocID, task string, durability state.Durability, records ...localWrite) state.WaitFunc {
 	key := allocID + "\x00" + task
 	failed := func(err error) state.WaitFunc { return func() error { return err } }
 	encoded := make([]localRecord, len(records))
@@ -92,7 +92,7 @@ func (s *Store) putLocals(allocID, task string, durability state.Durability, rec
 			e.payload, err = encode(r.value)
 		}
 		if err != nil {
-			return failed(fmt.Errorf("store %s %q: %w", r.table, readable(key), err))
+			return failed(fmt.Errorf("store %s %q: %w", r.table, readableKey(key), err))
 		}
 	}
 	r, err := s.enqueue(func(tx *Txn) error {
@@ -112,7 +112,7 @@ func (s *Store) putLocals(allocID, task string, durability state.Durability, rec
 
 // PutCheckResult stores the last result of a check. It takes no index.
 func (tx *Txn) PutCheckResult(allocID string, c *api.AllocCheckStatus) {
-	tx.changeAllocState(allocID, func(s *allocState) {
+	tx.changeAllocState(allocID, func(s *allocLocalRecord) {
 		if s.Checks == nil {
 			s.Checks = make(map[string]*api.AllocCheckStatus)
 		}
@@ -120,24 +120,24 @@ func (tx *Txn) PutCheckResult(allocID string, c *api.AllocCheckStatus) {
 	})
 }
 
-func (tx *Txn) changeAllocState(allocID string, f func(*allocState)) {
+func (tx *Txn) changeAllocState(allocID string, f func(*allocLocalRecord)) {
 	state, err := tx.allocState(allocID)
 	if err != nil {
-		tx.fail(err)
+		tx.setError(err)
 		return
 	}
 	f(&state)
 	payload, err := encode(state)
 	if err != nil {
-		tx.fail(fmt.Errorf("store %s %q: %w", allocLocals, allocID, err))
+		tx.setError(fmt.Errorf("store %s %q: %w", allocLocals, allocID, err))
 		return
 	}
 	tx.putLocal(allocLocals, allocID, allocID, payload, nil)
 }
 
 func (tx *Txn) putLocal(t Table, allocID, key string, payload, secret []byte) {
-	if tx.Allocation(nil, allocID) == nil && !tx.hasLocal(allocID) {
-		tx.fail(fmt.Errorf("store %s %q: %w", t, readable(key), ErrForgotten))
+	if tx.Allocation(nil, allocID) == nil && !tx.hasLocalRecords(allocID) {
+		tx.setError(fmt.Errorf("store %s %q: %w", t, readableKey(key), ErrAllocationForgotten))
 		return
 	}
 	tx.putRecord(t, key, payload, secret)
@@ -147,7 +147,7 @@ func (tx *Txn) putLocal(t Table, allocID, key string, payload, secret []byte) {
 // new secret part.
 func (tx *Txn) putRecord(t Table, key string, payload, secret []byte) {
 	record := &localRecord{key: key, payload: payload, secret: secret}
-	if old := first[localRecord](tx.Reader, nil, t, key); old != nil {
+	if old := firstRow[localRecord](tx.Reader, nil, t, key); old != nil {
 		if secret == nil {
 			record.locked = old.locked
 		}
@@ -166,32 +166,32 @@ func (tx *Txn) ForgetAllocation(allocID string) {
 		tx.DeleteService(s.Namespace, s.ID)
 	}
 	for _, t := range []Table{taskLocals, taskStates} {
-		for _, r := range list[localRecord](tx.Reader, nil, t, "id_prefix", allocID+"\x00") {
+		for _, r := range listRows[localRecord](tx.Reader, nil, t, "id_prefix", allocID+"\x00") {
 			tx.delete(t, r.key)
 		}
 	}
 	tx.delete(allocLocals, allocID)
 }
 
-func (r Reader) hasLocal(allocID string) bool {
-	return first[localRecord](r, nil, allocLocals, allocID) != nil ||
-		len(list[localRecord](r, nil, taskLocals, "id_prefix", allocID+"\x00")) > 0 ||
-		len(list[localRecord](r, nil, taskStates, "id_prefix", allocID+"\x00")) > 0
+func (r Reader) hasLocalRecords(allocID string) bool {
+	return firstRow[localRecord](r, nil, allocLocals, allocID) != nil ||
+		len(listRows[localRecord](r, nil, taskLocals, "id_prefix", allocID+"\x00")) > 0 ||
+		len(listRows[localRecord](r, nil, taskStates, "id_prefix", allocID+"\x00")) > 0
 }
 
 // TaskLocal returns the local state that PutTask has stored, and false if there is none.
 func (r Reader) TaskLocal(allocID, task string) (state.LocalState, bool, error) {
-	var l taskLocal
+	var l taskLocalRecord
 	var secrets taskSecrets
-	ok, err := r.local(taskLocals, allocID+"\x00"+task, &l, &secrets)
-	l.join(secrets)
+	ok, err := r.readLocal(taskLocals, allocID+"\x00"+task, &l, &secrets)
+	l.joinSecrets(secrets)
 	return l.state(), ok, err
 }
 
 // TaskState returns the state that PutTaskState has stored, nil if there is none.
 func (r Reader) TaskState(allocID, task string) (*api.TaskState, error) {
 	state := new(api.TaskState)
-	if ok, err := r.local(taskStates, allocID+"\x00"+task, state, nil); !ok {
+	if ok, err := r.readLocal(taskStates, allocID+"\x00"+task, state, nil); !ok {
 		return nil, err
 	}
 	return state, nil
@@ -203,9 +203,9 @@ func (r Reader) CheckResults(allocID string) (map[string]*api.AllocCheckStatus, 
 	return s.Checks, err
 }
 
-func (r Reader) allocState(allocID string) (allocState, error) {
-	var s allocState
-	_, err := r.local(allocLocals, allocID, &s, nil)
+func (r Reader) allocState(allocID string) (allocLocalRecord, error) {
+	var s allocLocalRecord
+	_, err := r.readLocal(allocLocals, allocID, &s, nil)
 	return s, err
 }
 
@@ -214,7 +214,7 @@ func (r Reader) allocState(allocID string) (allocState, error) {
 func (r Reader) LocalAllocations() []string {
 	var ids []string
 	for _, t := range []Table{taskLocals, taskStates, allocLocals} {
-		for _, record := range list[localRecord](r, nil, t, "id_prefix", "") {
+		for _, record := range listRows[localRecord](r, nil, t, "id_prefix", "") {
 			id, _, _ := strings.Cut(record.key, "\x00")
 			ids = append(ids, id)
 		}
@@ -227,7 +227,7 @@ func (r Reader) LocalAllocations() []string {
 func (r Reader) LocalTasks(allocID string) []string {
 	var names []string
 	for _, t := range []Table{taskLocals, taskStates} {
-		for _, record := range list[localRecord](r, nil, t, "id_prefix", allocID+"\x00") {
+		for _, record := range listRows[localRecord](r, nil, t, "id_prefix", allocID+"\x00") {
 			_, name, _ := strings.Cut(record.key, "\x00")
 			names = append(names, name)
 		}
@@ -242,12 +242,12 @@ func (r Reader) LocalTasks(allocID string) []string {
 // takes no index.
 func (tx *Txn) PutMeta(name string, value any) {
 	if hasStructMap(reflect.TypeOf(value), make(map[reflect.Type]bool)) {
-		tx.fail(fmt.Errorf("store fact %q: %T has a map of structs; use pointers", name, value))
+		tx.setError(fmt.Errorf("store fact %q: %T has a map of structs; use pointers", name, value))
 		return
 	}
 	payload, err := encode(value)
 	if err != nil {
-		tx.fail(fmt.Errorf("store fact %q: %w", name, err))
+		tx.setError(fmt.Errorf("store fact %q: %w", name, err))
 		return
 	}
 	if tx.store.sealer.isSecretMeta(name) {
@@ -257,7 +257,7 @@ func (tx *Txn) PutMeta(name string, value any) {
 	tx.putRecord(agentMeta, name, payload, nil)
 }
 
-// DeleteMeta removes a fact, if there is one.
+// DeleteMeta removes the metadata of a name, if there is any.
 func (tx *Txn) DeleteMeta(name string) { tx.delete(agentMeta, name) }
 
 // Meta reads a fact into value, a pointer to a zero value. It returns false if there is
@@ -265,34 +265,34 @@ func (tx *Txn) DeleteMeta(name string) { tx.delete(agentMeta, name) }
 // counts as unreadable. The error for a secret fact that cannot be opened is a
 // [SealedError]; the fact is kept.
 func (r Reader) Meta(name string, value any) (bool, error) {
-	record := first[localRecord](r, nil, agentMeta, name)
+	record := firstRow[localRecord](r, nil, agentMeta, name)
 	switch {
 	case record != nil && record.locked != nil:
 		return false, record.locked.err
 	case record != nil && record.secret != nil:
-		return r.local(agentMeta, name, nil, value)
+		return r.readLocal(agentMeta, name, nil, value)
 	}
-	return r.local(agentMeta, name, value, nil)
+	return r.readLocal(agentMeta, name, value, nil)
 }
 
 // HasMeta reports whether there is a record of that name, readable or not.
 func (r Reader) HasMeta(name string) bool {
-	return first[localRecord](r, nil, agentMeta, name) != nil
+	return firstRow[localRecord](r, nil, agentMeta, name) != nil
 }
 
 // MetaKeys returns the names of the facts with the prefix.
 func (r Reader) MetaKeys(prefix string) []string {
 	var names []string
-	for _, record := range list[localRecord](r, nil, agentMeta, "id_prefix", prefix) {
+	for _, record := range listRows[localRecord](r, nil, agentMeta, "id_prefix", prefix) {
 		names = append(names, record.key)
 	}
 	return names
 }
 
-// local decodes the open part and the secret part of a record into the values that are
+// readLocal decodes the open part and the secret part of a record into the values that are
 // not nil.
-func (r Reader) local(t Table, key string, open, secret any) (bool, error) {
-	record := first[localRecord](r, nil, t, key)
+func (r Reader) readLocal(t Table, key string, open, secret any) (bool, error) {
+	record := firstRow[localRecord](r, nil, t, key)
 	if record == nil {
 		return false, nil
 	}
@@ -304,15 +304,15 @@ func (r Reader) local(t Table, key string, open, secret any) (bool, error) {
 		err = decodeLocal(record.secret, secret)
 	}
 	if err != nil {
-		r.unreadable(t, record, err)
-		return false, fmt.Errorf("read %s %q: %w", t, readable(key), err)
+		r.quarantine(t, record, err)
+		return false, fmt.Errorf("read %s %q: %w", t, readableKey(key), err)
 	}
 	return true, nil
 }
 
 func decodeLocal(b []byte, v any) error {
 	err := decode(b, v)
-	if c, ok := v.(checker); ok && err == nil {
+	if c, ok := v.(recordChecker); ok && err == nil {
 		err = c.CheckRecord()
 	}
 	return err

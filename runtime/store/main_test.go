@@ -23,16 +23,16 @@ func TestMain(m *testing.M) {
 	case "":
 		os.Exit(m.Run())
 	case "write":
-		write(os.Getenv(pathEnv))
+		writeUntilKilled(os.Getenv(pathEnv))
 	case "hold":
-		hold(os.Getenv(pathEnv))
+		holdStore(os.Getenv(pathEnv))
 	case "rotate":
-		rotate(os.Getenv(pathEnv))
+		rotateUntilKilled(os.Getenv(pathEnv))
 	}
 }
 
-// hold opens the file, prints a line and blocks until the test closes its stdin.
-func hold(path string) {
+// holdStore opens the file, prints a line and blocks until the test closes its stdin.
+func holdStore(path string) {
 	if _, err := Open(Config{Path: path, Logger: hclog.NewNullLogger()}); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -41,13 +41,13 @@ func hold(path string) {
 	os.Stdin.Read(make([]byte, 1)) // blocks until the test ends
 }
 
-// writers is how many goroutines of the killed process write concurrently.
-const writers = 8
+// writerCount is how many goroutines of the killed process write concurrently.
+const writerCount = 8
 
-// write changes the state as fast as it can, and prints each completed change. Change n of
+// writeUntilKilled changes the state as fast as it can, and prints each completed change. Change n of
 // writer w sets the variables w/a and w/b to n, and adds an allocation, or removes the
 // allocation of change n-1.
-func write(path string) {
+func writeUntilKilled(path string) {
 	s, err := Open(Config{Path: path, Logger: hclog.NewNullLogger()})
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -58,7 +58,7 @@ func write(path string) {
 		os.Exit(1)
 	}
 	var wg sync.WaitGroup
-	for w := range writers {
+	for w := range writerCount {
 		wg.Go(func() {
 			name := strconv.Itoa(w)
 			n := 1

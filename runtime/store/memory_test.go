@@ -27,7 +27,7 @@ func TestStoreInMemory(t *testing.T) {
 		ws := NewWatchSet()
 		s.Snapshot().Job(ws, "default", "web")
 		job := testJob("web", 0)
-		index := update(t, s, func(tx *Txn) {
+		index := mustUpdate(t, s, func(tx *Txn) {
 			tx.PutJob(job)
 			tx.PutAllocation(&api.Allocation{ID: "a", Namespace: "default", JobID: "web", Job: job})
 			tx.PutVariable(&api.Variable{Namespace: "default", Path: "v", Items: api.VariableItems{"k": "secret"}})
@@ -65,7 +65,7 @@ func TestStoreInMemory(t *testing.T) {
 		if err != nil || len(events) != 3 {
 			t.Errorf("events %+v, %v", events, err)
 		}
-		if _, err := s.RotateKeys(t.Context(), true); !errors.Is(err, ErrNoKeys) {
+		if _, err := s.RotateKeys(t.Context(), true); !errors.Is(err, ErrNoKeyFile) {
 			t.Errorf("rotation of keys: %v", err)
 		}
 		if err := s.WriteErr(); err != nil {
@@ -91,12 +91,12 @@ func TestUnreadableRecordInMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	update(t, s, func(tx *Txn) { tx.PutMeta("fact", "text") })
+	mustUpdate(t, s, func(tx *Txn) { tx.PutMeta("fact", "text") })
 	number := 0
 	if _, err := s.Snapshot().Meta("fact", &number); err == nil {
 		t.Fatal("a text was read as a number")
 	}
-	update(t, s, func(*Txn) {}) // runs after the removal
+	mustUpdate(t, s, func(*Txn) {}) // the update runs after the removal
 	if d := s.Damage(); len(d) != 1 || d[0].Key != "fact" || d[0].Kept != "" || s.Snapshot().HasMeta("fact") {
 		t.Errorf("damage %+v", d)
 	}
@@ -105,9 +105,9 @@ func TestUnreadableRecordInMemory(t *testing.T) {
 // TestEndAndRemovalOfAnAllocation checks the records between the end of an allocation and
 // its removal from the disk.
 func TestEndAndRemovalOfAnAllocation(t *testing.T) {
-	s := open(t, temp(t))
+	s := openStore(t, tempStatePath(t))
 	hooks := map[string]string{"hook": "config"}
-	update(t, s, func(tx *Txn) {
+	mustUpdate(t, s, func(tx *Txn) {
 		tx.PutAllocation(&api.Allocation{ID: "a", Job: testJob("web", 0), TaskStates: map[string]*api.TaskState{"t": {}}})
 	})
 	if err := s.PutTask("a", "t", state.LocalState{AllocHooks: hooks}, &api.TaskState{}, state.Sync)(); err != nil {
@@ -121,19 +121,19 @@ func TestEndAndRemovalOfAnAllocation(t *testing.T) {
 		}
 	}
 	check("running", false, false, false, true)
-	update(t, s, func(tx *Txn) { tx.CollectAtEnd("a"); tx.EndAllocation("a") })
+	mustUpdate(t, s, func(tx *Txn) { tx.CollectAtEnd("a"); tx.EndAllocation("a") })
 	check("ended", true, true, false, true)
 	if ids := s.Snapshot().LocalAllocations(); len(ids) > 0 {
 		t.Errorf("records of the runner are left: %v", ids)
 	}
-	update(t, s, func(tx *Txn) { tx.DeleteAllocation("a") })
+	mustUpdate(t, s, func(tx *Txn) { tx.DeleteAllocation("a") })
 	check("deleted", false, false, true, true)
 	if p := s.Snapshot().PendingRemovals()[0]; p.ID != "a" || p.TaskStates != nil {
 		t.Errorf("pending removal %+v", p)
 	}
-	update(t, s, func(tx *Txn) { tx.CollectAtEnd("a"); tx.EndAllocation("a") })
+	mustUpdate(t, s, func(tx *Txn) { tx.CollectAtEnd("a"); tx.EndAllocation("a") })
 	check("ended after it was deleted", false, false, true, true)
-	update(t, s, func(tx *Txn) { tx.FinishRemoval("a") })
+	mustUpdate(t, s, func(tx *Txn) { tx.FinishRemoval("a") })
 	check("removed", false, false, false, false)
 	if facts := s.Snapshot().MetaKeys(""); len(facts) > 0 {
 		t.Errorf("facts are left: %v", facts)

@@ -27,18 +27,18 @@ const (
 	metaMagic   = 0xED0CDAED
 	metaVersion = 2
 
-	noFreelist = 1<<64 - 1
-	maxDepth   = 32
+	noFreelist   = 1<<64 - 1
+	maxTreeDepth = 32
 )
 
-// fault is a part of the file that cannot be read.
-type fault struct {
+// fileFault is a part of the file that cannot be read.
+type fileFault struct {
 	bucket string // bucket is empty for the list of buckets itself
 	page   uint64
 	cause  string
 }
 
-func (f fault) String() string {
+func (f fileFault) String() string {
 	where := "the list of tables"
 	if f.bucket != "" {
 		where = f.bucket
@@ -46,20 +46,20 @@ func (f fault) String() string {
 	return fmt.Sprintf("page %d (%s): %s", f.page, where, f.cause)
 }
 
-// head is the content of the newest valid meta page.
-type head struct {
-	root     uint64
-	freelist uint64
-	pages    uint64 // pages is the number of the first unused page
-	txid     uint64
-	alone    bool // alone means that the other meta page is invalid, so a newer one may have been lost
+// metaPageContent is the content of the newest valid meta page.
+type metaPageContent struct {
+	root         uint64
+	freelist     uint64
+	pageCount    uint64 // number of the first unused page
+	txid         uint64
+	otherInvalid bool // the other meta page is invalid, so a newer transaction may have been lost
 }
 
-var errNoHead = errors.New("neither of its two heads is valid")
+var errNoMetaPage = errors.New("neither of its two heads is valid")
 
-// readHead returns the newest valid meta page.
-func readHead(f io.ReaderAt) (head, error) {
-	var best head
+// readMetaPage returns the newest valid meta page.
+func readMetaPage(f io.ReaderAt) (metaPageContent, error) {
+	var newest metaPageContent
 	valid := 0
 	buf := make([]byte, pageHeader+metaSize)
 	for id := range int64(2) {
@@ -74,118 +74,118 @@ func readHead(f io.ReaderAt) (head, error) {
 			continue
 		}
 		valid++
-		if txid := le.Uint64(m[48:]); valid == 1 || txid > best.txid {
-			best = head{root: le.Uint64(m[16:]), freelist: le.Uint64(m[32:]), pages: le.Uint64(m[40:]), txid: txid}
+		if txid := le.Uint64(m[48:]); valid == 1 || txid > newest.txid {
+			newest = metaPageContent{root: le.Uint64(m[16:]), freelist: le.Uint64(m[32:]), pageCount: le.Uint64(m[40:]), txid: txid}
 		}
 	}
 	if valid == 0 {
-		return head{}, errNoHead
+		return metaPageContent{}, errNoMetaPage
 	}
-	best.alone = valid == 1
-	return best, nil
+	newest.otherInvalid = valid == 1
+	return newest, nil
 }
 
-// scanner walks all pages in use.
-type scanner struct {
-	f      io.ReaderAt
-	pages  uint64 // pages is the number of pages in the file
-	seen   map[uint64]bool
-	faults []fault
-	visit  func(bucket string, key, value []byte)
+// pageScanner walks all pages in use.
+type pageScanner struct {
+	f         io.ReaderAt
+	pageCount uint64 // number of pages in the file
+	visited   map[uint64]bool
+	faults    []fileFault
+	visit     func(bucket string, key, value []byte)
 }
 
-// scan calls visit for every reachable record. If it returns no fault, bbolt can open the
+// scanPages calls visit for every reachable record. If it returns no fault, bbolt can open the
 // file safely. The slices alias pages and must not be changed.
-func scan(f io.ReaderAt, size int64, visit func(bucket string, key, value []byte)) []fault {
-	h, err := readHead(f)
+func scanPages(f io.ReaderAt, size int64, visit func(bucket string, key, value []byte)) []fileFault {
+	h, err := readMetaPage(f)
 	if err != nil {
-		return []fault{{cause: err.Error()}}
+		return []fileFault{{cause: err.Error()}}
 	}
-	s := &scanner{f: f, pages: uint64(size) / pageSize, seen: map[uint64]bool{0: true, 1: true}, visit: visit}
-	if h.alone {
-		s.faults = append(s.faults, fault{page: (h.txid + 1) % 2, cause: "one of the two heads is not valid, the last change may be lost"})
+	s := &pageScanner{f: f, pageCount: uint64(size) / pageSize, visited: map[uint64]bool{0: true, 1: true}, visit: visit}
+	if h.otherInvalid {
+		s.faults = append(s.faults, fileFault{page: (h.txid + 1) % 2, cause: "one of the two heads is not valid, the last change may be lost"})
 	}
 	if h.freelist != noFreelist {
-		s.faults = append(s.faults, fault{page: h.freelist, cause: "a list of free pages, which no build of this program stores"})
+		s.faults = append(s.faults, fileFault{page: h.freelist, cause: "a list of free pages, which no build of this program stores"})
 	}
-	if h.pages > s.pages {
-		s.faults = append(s.faults, fault{page: s.pages, cause: fmt.Sprintf("the file ends here, %d pages are missing", h.pages-s.pages)})
+	if h.pageCount > s.pageCount {
+		s.faults = append(s.faults, fileFault{page: s.pageCount, cause: fmt.Sprintf("the file ends here, %d pages are missing", h.pageCount-s.pageCount)})
 	}
-	s.pages = min(s.pages, h.pages)
-	s.walk("", h.root, 0, nil, nil)
+	s.pageCount = min(s.pageCount, h.pageCount)
+	s.walkPages("", h.root, 0, nil, nil)
 	return s.faults
 }
 
-func (s *scanner) fault(bucket string, page uint64, format string, args ...any) {
-	s.faults = append(s.faults, fault{bucket, page, fmt.Sprintf(format, args...)})
+func (s *pageScanner) addFault(bucket string, page uint64, format string, args ...any) {
+	s.faults = append(s.faults, fileFault{bucket, page, fmt.Sprintf(format, args...)})
 }
 
-// walk visits the records below a page. Their keys must be at least low and less than
+// walkPages visits the records below a page. Their keys must be at least low and less than
 // high; nil means no limit.
-func (s *scanner) walk(bucket string, id uint64, depth int, low, high []byte) {
-	page, err := s.read(id)
+func (s *pageScanner) walkPages(bucket string, id uint64, depth int, low, high []byte) {
+	page, err := s.readPage(id)
 	if err != nil {
-		s.fault(bucket, id, "%v", err)
+		s.addFault(bucket, id, "%v", err)
 		return
 	}
-	if depth > maxDepth {
-		s.fault(bucket, id, "too deep")
+	if depth > maxTreeDepth {
+		s.addFault(bucket, id, "too deep")
 		return
 	}
 	le := binary.LittleEndian
 	count := int(le.Uint16(page[10:]))
 	if le.Uint16(page[8:]) == leafPage {
-		s.leaf(bucket, id, page, low, high)
+		s.scanLeaf(bucket, id, page, low, high)
 		return
 	}
 	if count == 0 || pageHeader+count*elementHeader > len(page) {
-		s.fault(bucket, id, "branch with %d elements", count)
+		s.addFault(bucket, id, "branch with %d elements", count)
 		return
 	}
-	if !complete(page, 0, count) {
-		s.fault(bucket, id, "it has other elements than the %d that it names", count)
+	if !hasAllElements(page, 0, count) {
+		s.addFault(bucket, id, "it has other elements than the %d that it names", count)
 	}
 	keys := make([][]byte, count)
 	for i := range count {
 		at := pageHeader + i*elementHeader
-		keys[i] = span(page, at, le.Uint32(page[at:]), le.Uint32(page[at+4:]))
+		keys[i] = pageSlice(page, at, le.Uint32(page[at:]), le.Uint32(page[at+4:]))
 	}
 	for i := range count {
 		next := high
 		if i+1 < count {
 			next = keys[i+1]
 		}
-		if !inOrder(low, keys[i], next) {
-			s.fault(bucket, id, "element %d is out of order", i)
+		if !isInKeyRange(low, keys[i], next) {
+			s.addFault(bucket, id, "element %d is out of order", i)
 			continue
 		}
-		s.walk(bucket, le.Uint64(page[pageHeader+i*elementHeader+8:]), depth+1, keys[i], next)
+		s.walkPages(bucket, le.Uint64(page[pageHeader+i*elementHeader+8:]), depth+1, keys[i], next)
 		low = keys[i]
 	}
 }
 
-// leaf visits the records of one leaf page.
-func (s *scanner) leaf(bucket string, id uint64, page []byte, low, high []byte) {
+// scanLeaf visits the records of one leaf page.
+func (s *pageScanner) scanLeaf(bucket string, id uint64, page []byte, low, high []byte) {
 	le := binary.LittleEndian
 	count := int(le.Uint16(page[10:]))
 	if pageHeader+count*elementHeader > len(page) {
-		s.fault(bucket, id, "leaf with %d elements", count)
+		s.addFault(bucket, id, "leaf with %d elements", count)
 		return
 	}
-	if count == 0 && len(page) > pageHeader || count > 0 && !complete(page, 4, count) {
-		s.fault(bucket, id, "it has other elements than the %d that it names", count)
+	if count == 0 && len(page) > pageHeader || count > 0 && !hasAllElements(page, 4, count) {
+		s.addFault(bucket, id, "it has other elements than the %d that it names", count)
 	}
 	for i := range count {
 		at := pageHeader + i*elementHeader
 		flags, pos, keySize, valueSize := le.Uint32(page[at:]), le.Uint32(page[at+4:]), le.Uint32(page[at+8:]), le.Uint32(page[at+12:])
-		key := span(page, at, pos, keySize)
-		value := span(page, at+int(keySize), pos, valueSize)
+		key := pageSlice(page, at, pos, keySize)
+		value := pageSlice(page, at+int(keySize), pos, valueSize)
 		if key == nil || value == nil && valueSize > 0 {
-			s.fault(bucket, id, "element %d reaches out of the page", i)
+			s.addFault(bucket, id, "element %d reaches out of the page", i)
 			continue
 		}
-		if !inOrder(low, key, high) || i > 0 && bytes.Equal(low, key) {
-			s.fault(bucket, id, "element %d is out of order", i)
+		if !isInKeyRange(low, key, high) || i > 0 && bytes.Equal(low, key) {
+			s.addFault(bucket, id, "element %d is out of order", i)
 			// The record is still visited: its checksum covers its key and its table.
 		} else {
 			low = key
@@ -193,42 +193,42 @@ func (s *scanner) leaf(bucket string, id uint64, page []byte, low, high []byte) 
 		isBucket := flags == bucketElement
 		switch {
 		case flags != 0 && !isBucket, isBucket != (bucket == ""):
-			s.fault(bucket, id, "element %d has flags %#x", i, flags)
+			s.addFault(bucket, id, "element %d has flags %#x", i, flags)
 		case isBucket:
-			s.bucket(string(key), id, value)
+			s.scanBucket(string(key), id, value)
 		default:
 			s.visit(bucket, key, value)
 		}
 	}
 }
 
-// bucket visits the records of one table.
-func (s *scanner) bucket(name string, id uint64, value []byte) {
+// scanBucket visits the records of one table.
+func (s *pageScanner) scanBucket(name string, id uint64, value []byte) {
 	if name == "" || len(value) < bucketHeader {
-		s.fault(name, id, "table without a name or a root")
+		s.addFault(name, id, "table without a name or a root")
 		return
 	}
 	if root := binary.LittleEndian.Uint64(value); root != 0 {
-		s.walk(name, root, 0, nil, nil)
+		s.walkPages(name, root, 0, nil, nil)
 		return
 	}
 	page := value[bucketHeader:] // a small table is stored inline, after the bucket header
 	if len(page) < pageHeader || binary.LittleEndian.Uint16(page[8:]) != leafPage {
-		s.fault(name, id, "small table is not a leaf")
+		s.addFault(name, id, "small table is not a leaf")
 		return
 	}
-	s.leaf(name, id, page, nil, nil)
+	s.scanLeaf(name, id, page, nil, nil)
 }
 
-// read returns a page with its overflow pages.
-func (s *scanner) read(id uint64) ([]byte, error) {
-	if id >= s.pages {
+// readPage returns a page with its overflow pages.
+func (s *pageScanner) readPage(id uint64) ([]byte, error) {
+	if id >= s.pageCount {
 		return nil, errors.New("not in the file")
 	}
-	if s.seen[id] {
+	if s.visited[id] {
 		return nil, errors.New("used twice")
 	}
-	s.seen[id] = true
+	s.visited[id] = true
 	page := make([]byte, pageSize)
 	if _, err := s.f.ReadAt(page, int64(id)*pageSize); err != nil {
 		return nil, err
@@ -244,14 +244,14 @@ func (s *scanner) read(id uint64) ([]byte, error) {
 	if overflow == 0 {
 		return page, nil
 	}
-	if overflow >= s.pages-id {
+	if overflow >= s.pageCount-id {
 		return nil, fmt.Errorf("%d pages that follow are not in the file", overflow)
 	}
 	for i := id + 1; i <= id+overflow; i++ {
-		if s.seen[i] {
+		if s.visited[i] {
 			return nil, fmt.Errorf("page %d is used twice", i)
 		}
-		s.seen[i] = true
+		s.visited[i] = true
 	}
 	whole := make([]byte, (overflow+1)*pageSize)
 	copy(whole, page)
@@ -261,15 +261,15 @@ func (s *scanner) read(id uint64) ([]byte, error) {
 	return whole, nil
 }
 
-// complete reports whether the first key of a page directly follows the elements that the
+// hasAllElements reports whether the first key of a page directly follows the elements that the
 // page counts: otherwise the count is too small, and records would be lost without an
 // error. at is the offset of the key position in an element.
-func complete(page []byte, at, count int) bool {
+func hasAllElements(page []byte, at, count int) bool {
 	return binary.LittleEndian.Uint32(page[pageHeader+at:]) == uint32(count*elementHeader)
 }
 
-// span returns a part of a page, or nil if it exceeds the page.
-func span(page []byte, at int, pos, size uint32) []byte {
+// pageSlice returns a part of a page, or nil if it exceeds the page.
+func pageSlice(page []byte, at int, pos, size uint32) []byte {
 	from := uint64(at) + uint64(pos)
 	to := from + uint64(size)
 	if from > uint64(len(page)) || to > uint64(len(page)) {
@@ -278,6 +278,6 @@ func span(page []byte, at int, pos, size uint32) []byte {
 	return page[from:to]
 }
 
-func inOrder(low, key, high []byte) bool {
+func isInKeyRange(low, key, high []byte) bool {
 	return len(key) > 0 && (low == nil || bytes.Compare(low, key) <= 0) && (high == nil || bytes.Compare(key, high) < 0)
 }

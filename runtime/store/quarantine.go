@@ -7,13 +7,13 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// checker can be implemented by the value of a local record. CheckRecord returns an error
+// recordChecker can be implemented by the value of a local record. CheckRecord returns an error
 // if the decoded record lacks data that its reader needs, for example because another
 // build has written it.
-type checker interface{ CheckRecord() error }
+type recordChecker interface{ CheckRecord() error }
 
 // unreadableRecord is a local record that a transaction moves into the quarantine. Records of
-// the public tables are decoded at Open; see [loader.quarantine].
+// the public tables are decoded at Open; see [loader.quarantineRecord].
 type unreadableRecord struct {
 	damage Damage
 	record *localRecord
@@ -21,16 +21,16 @@ type unreadableRecord struct {
 }
 
 // op returns the write that adds the record to the quarantine.
-func (u unreadableRecord) op(s *Store, index uint64) (op, error) {
+func (u unreadableRecord) op(s *Store, index uint64) (writeOp, error) {
 	table, key := string(u.damage.Table), u.record.key
 	name := table + "\x00" + key
-	payload, err := s.sealer.quarantinePayload(name, quarantined{
-		Cause: u.damage.Cause, Time: u.damage.Time, Value: encodeRecord(table, key, index, s.sealer.localPayload(u.damage.Table, u.record)),
+	payload, err := s.sealer.encodeQuarantineRecord(name, quarantinedRecord{
+		Cause: u.damage.Cause, Time: u.damage.Time, Value: encodeRecord(table, key, index, s.sealer.encodeLocalRecord(u.damage.Table, u.record)),
 	})
 	if err != nil {
-		return op{}, fmt.Errorf("encode quarantine record of %s %q: %w", table, readable(key), err)
+		return writeOp{}, fmt.Errorf("encode quarantine record of %s %q: %w", table, readableKey(key), err)
 	}
-	return op{quarantineBucket, name, encodeRecord(quarantineBucket, name, index, payload)}, nil
+	return writeOp{quarantineBucket, name, encodeRecord(quarantineBucket, name, index, payload)}, nil
 }
 
 // quarantineRecord enqueues an update that moves a record into the quarantine and reports
@@ -38,7 +38,7 @@ func (u unreadableRecord) op(s *Store, index uint64) (op, error) {
 // part of a transaction. If the store is closed, the next agent finds the record again.
 func (s *Store) quarantineRecord(t Table, record *localRecord, cause error) {
 	_, _ = s.enqueue(func(tx *Txn) error {
-		if first[localRecord](tx.Reader, nil, t, record.key) == record {
+		if firstRow[localRecord](tx.Reader, nil, t, record.key) == record {
 			tx.quarantine(t, record, cause)
 		}
 		return nil
@@ -49,7 +49,7 @@ func (s *Store) quarantineRecord(t Table, record *localRecord, cause error) {
 func (tx *Txn) quarantine(t Table, record *localRecord, cause error) {
 	u := unreadableRecord{
 		damage: Damage{
-			Table: t, Key: readable(record.key), Cause: cause.Error(), Kept: "quarantine", Time: time.Now(),
+			Table: t, Key: readableKey(record.key), Cause: cause.Error(), Kept: "quarantine", Time: time.Now(),
 		},
 		record: record,
 	}
@@ -66,8 +66,8 @@ func (tx *Txn) quarantine(t Table, record *localRecord, cause error) {
 	}
 }
 
-// report logs and records the records that a batch has moved into the quarantine.
-func (s *Store) report(list []unreadableRecord) {
+// reportUnreadable logs and records the records that a batch has moved into the quarantine.
+func (s *Store) reportUnreadable(list []unreadableRecord) {
 	for _, u := range list {
 		s.logger.Error("state could not be read", "table", u.damage.Table, "key", u.damage.Key, "error", u.damage.Cause, "kept", u.damage.Kept)
 		if len(s.nodeEvents) <= 2*maxNodeEvents {

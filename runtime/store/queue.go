@@ -7,16 +7,16 @@ import (
 	"time"
 )
 
-// request is one call of Update.
-type request struct {
-	fn        func(*Txn) error
-	exclusive func() error // alone replaces fn: the writer calls it after the transaction
-	deadline  time.Time    // by is the deadline of the request; an earlier transaction may include it
-	state     atomic.Int32
-	index     uint64
-	err       error
-	panicked  any
-	done      chan struct{} // done is closed by the writer
+// updateRequest is one call of Update.
+type updateRequest struct {
+	fn          func(*Txn) error
+	exclusiveFn func() error // replaces fn: the writer calls it after the transaction
+	deadline    time.Time    // the request must be written by then; an earlier transaction may include it
+	state       atomic.Int32
+	index       uint64
+	err         error
+	panicked    any
+	done        chan struct{} // done is closed by the writer
 }
 
 // The states of a request.
@@ -34,15 +34,15 @@ type requestQueue struct {
 	wake chan struct{} // holds a tick when the fields below have changed; the writer receives it
 
 	mu       sync.Mutex
-	requests []*request
-	closing  bool
+	requests []*updateRequest
+	closed   bool
 }
 
 // push adds a request after all others. After close it returns ErrClosed.
-func (q *requestQueue) push(r *request) (*request, error) {
+func (q *requestQueue) push(r *updateRequest) (*updateRequest, error) {
 	r.done = make(chan struct{})
 	q.mu.Lock()
-	if q.closing {
+	if q.closed {
 		q.mu.Unlock()
 		return nil, ErrClosed
 	}
@@ -55,8 +55,8 @@ func (q *requestQueue) push(r *request) (*request, error) {
 // close rejects further requests, and reports false if the queue is closed already.
 func (q *requestQueue) close() bool {
 	q.mu.Lock()
-	was := q.closing
-	q.closing = true
+	was := q.closed
+	q.closed = true
 	q.mu.Unlock()
 	q.wakeWriter()
 	return !was
@@ -69,13 +69,13 @@ func (q *requestQueue) wakeWriter() {
 	}
 }
 
-// take returns the requests to be written now. If no request is due, it returns none, and
+// takeDue returns the requests to be written now. If no request is due, it returns none, and
 // delay is the time until the first one is due.
-func (q *requestQueue) take() (requests []*request, delay time.Duration, closed bool) {
+func (q *requestQueue) takeDue() (requests []*updateRequest, delay time.Duration, closed bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.requests) > 0 && !q.closing {
-		first := slices.MinFunc(q.requests, func(a, b *request) int { return a.deadline.Compare(b.deadline) })
+	if len(q.requests) > 0 && !q.closed {
+		first := slices.MinFunc(q.requests, func(a, b *updateRequest) int { return a.deadline.Compare(b.deadline) })
 		if delay = time.Until(first.deadline); delay > 0 {
 			return nil, delay, false
 		}
@@ -85,5 +85,5 @@ func (q *requestQueue) take() (requests []*request, delay time.Duration, closed 
 	if q.requests = q.requests[n:]; len(q.requests) == 0 {
 		q.requests = nil
 	}
-	return requests, 0, q.closing
+	return requests, 0, q.closed
 }

@@ -28,9 +28,9 @@ const AnyNamespace = "*"
 //
 // It is large because each table has its own typed methods for reading, one for each index.
 type Reader struct {
-	begin           func() *memdb.Txn
-	unreadable      func(Table, *localRecord, error) // unreadable moves a record into the quarantine; it does not block
-	lockedVariables map[*api.Variable]*lockedBox
+	beginRead       func() *memdb.Txn
+	quarantine      func(Table, *localRecord, error) // unreadable moves a record into the quarantine; it does not block
+	lockedVariables map[*api.Variable]*lockedSecret
 }
 
 // Snapshot is an immutable state at one index. Its methods may be called concurrently.
@@ -45,11 +45,11 @@ func (s *Snapshot) Index() uint64 { return s.index }
 // Snapshot returns the current state.
 func (s *Store) Snapshot() *Snapshot {
 	db := s.mem.Snapshot()
-	r := Reader{begin: func() *memdb.Txn { return db.Txn(false) }, unreadable: s.quarantineRecord, lockedVariables: s.sealer.lockedVariables}
-	return &Snapshot{Reader: r, index: r.TableIndex(nil, allTables)}
+	r := Reader{beginRead: func() *memdb.Txn { return db.Txn(false) }, quarantine: s.quarantineRecord, lockedVariables: s.sealer.lockedVariables}
+	return &Snapshot{Reader: r, index: r.TableIndex(nil, allTablesRow)}
 }
 
-func first[T any](r Reader, ws WatchSet, t Table, key string) *T {
+func firstRow[T any](r Reader, ws WatchSet, t Table, key string) *T {
 	found, _ := r.first(ws, t, key).(*T)
 	return found
 }
@@ -58,7 +58,7 @@ func (r Reader) first(ws WatchSet, t Table, key string) any {
 	if key == "" {
 		return nil
 	}
-	watch, obj, err := r.begin().FirstWatch(string(t), "id", key)
+	watch, obj, err := r.beginRead().FirstWatch(string(t), "id", key)
 	if err != nil {
 		panic(fmt.Sprintf("store: read %s: %v", t, err)) // a bug: the schema and this file disagree
 	}
@@ -66,7 +66,7 @@ func (r Reader) first(ws WatchSet, t Table, key string) any {
 	return obj
 }
 
-func list[T any](r Reader, ws WatchSet, t Table, index, arg string) []*T {
+func listRows[T any](r Reader, ws WatchSet, t Table, index, arg string) []*T {
 	var found []*T
 	it := r.list(ws, t, index, arg)
 	for obj := it.Next(); obj != nil; obj = it.Next() {
@@ -76,7 +76,7 @@ func list[T any](r Reader, ws WatchSet, t Table, index, arg string) []*T {
 }
 
 func (r Reader) list(ws WatchSet, t Table, index, arg string) memdb.ResultIterator {
-	it, err := r.begin().Get(string(t), index, arg)
+	it, err := r.beginRead().Get(string(t), index, arg)
 	if err != nil {
 		panic(fmt.Sprintf("store: list %s by %s: %v", t, index, err))
 	}
@@ -84,18 +84,18 @@ func (r Reader) list(ws WatchSet, t Table, index, arg string) memdb.ResultIterat
 	return it
 }
 
-// inNamespace returns the objects of a namespace whose name has the prefix.
-func inNamespace[T any](r Reader, ws WatchSet, t Table, namespace, prefix string, name func(*T) string) []*T {
+// listInNamespace returns the objects of a namespace whose name has the prefix.
+func listInNamespace[T any](r Reader, ws WatchSet, t Table, namespace, prefix string, name func(*T) string) []*T {
 	if namespace != AnyNamespace {
-		return list[T](r, ws, t, "id_prefix", namespace+"\x00"+prefix)
+		return listRows[T](r, ws, t, "id_prefix", namespace+"\x00"+prefix)
 	}
-	found := list[T](r, ws, t, "id_prefix", "")
+	found := listRows[T](r, ws, t, "id_prefix", "")
 	return slices.DeleteFunc(found, func(o *T) bool { return !strings.HasPrefix(name(o), prefix) })
 }
 
-// byID returns the objects whose id has the prefix.
-func byID[T any](r Reader, ws WatchSet, t Table, prefix string) []*T {
-	return list[T](r, ws, t, "id_prefix", uuidPrefix(prefix))
+// listByIDPrefix returns the objects whose id has the prefix.
+func listByIDPrefix[T any](r Reader, ws WatchSet, t Table, prefix string) []*T {
+	return listRows[T](r, ws, t, "id_prefix", uuidPrefix(prefix))
 }
 
 // uuidPrefix normalizes the hyphens of a prefix of a UUID.
@@ -115,7 +115,7 @@ func uuidPrefix(s string) string {
 func (r Reader) TableIndex(ws WatchSet, tables ...Table) uint64 {
 	var last uint64
 	for _, t := range tables {
-		if row := first[indexRow](r, ws, tableIndexes, string(t)); row != nil {
+		if row := firstRow[indexRow](r, ws, tableIndexes, string(t)); row != nil {
 			last = max(last, row.index)
 		}
 	}
@@ -124,35 +124,35 @@ func (r Reader) TableIndex(ws WatchSet, tables ...Table) uint64 {
 
 // Job returns the latest version of a job.
 func (r Reader) Job(ws WatchSet, namespace, id string) *api.Job {
-	return first[api.Job](r, ws, Jobs, scopedKey(namespace, id))
+	return firstRow[api.Job](r, ws, Jobs, scopedKey(namespace, id))
 }
 
 // Jobs returns the jobs of a namespace, or of [AnyNamespace], whose id has the
 // prefix.
 func (r Reader) Jobs(ws WatchSet, namespace, prefix string) []*api.Job {
-	return inNamespace(r, ws, Jobs, namespace, prefix, func(j *api.Job) string { return str(j.ID) })
+	return listInNamespace(r, ws, Jobs, namespace, prefix, func(j *api.Job) string { return stringOrEmpty(j.ID) })
 }
 
 // JobChildren returns the jobs that a periodic or parameterized job has created.
 func (r Reader) JobChildren(ws WatchSet, namespace, parentID string) []*api.Job {
-	return list[api.Job](r, ws, Jobs, "parent", scopedKey(namespace, parentID))
+	return listRows[api.Job](r, ws, Jobs, "parent", scopedKey(namespace, parentID))
 }
 
 // JobVersion returns one version of a job, the latest included.
 func (r Reader) JobVersion(ws WatchSet, namespace, id string, version uint64) *api.Job {
-	return first[api.Job](r, ws, JobVersions, versionKey(namespace, id, version))
+	return firstRow[api.Job](r, ws, JobVersions, versionKey(namespace, id, version))
 }
 
 // JobVersions returns all kept versions of a job, newest first.
 func (r Reader) JobVersions(ws WatchSet, namespace, id string) []*api.Job {
-	versions := list[api.Job](r, ws, JobVersions, "id_prefix", scopedKey(namespace, id)+"\x00")
+	versions := listRows[api.Job](r, ws, JobVersions, "id_prefix", scopedKey(namespace, id)+"\x00")
 	slices.Reverse(versions)
 	return versions
 }
 
 // JobSubmission returns the source of one version of a job.
 func (r Reader) JobSubmission(ws WatchSet, namespace, id string, version uint64) *api.JobSubmission {
-	if s := first[submission](r, ws, JobSubmissions, versionKey(namespace, id, version)); s != nil {
+	if s := firstRow[jobSubmissionRow](r, ws, JobSubmissions, versionKey(namespace, id, version)); s != nil {
 		return s.Submission
 	}
 	return nil
@@ -160,41 +160,41 @@ func (r Reader) JobSubmission(ws WatchSet, namespace, id string, version uint64)
 
 // Evaluation returns an evaluation.
 func (r Reader) Evaluation(ws WatchSet, id string) *api.Evaluation {
-	return first[api.Evaluation](r, ws, Evaluations, id)
+	return firstRow[api.Evaluation](r, ws, Evaluations, id)
 }
 
 // Evaluations returns the evaluations whose id has the prefix.
 func (r Reader) Evaluations(ws WatchSet, prefix string) []*api.Evaluation {
-	return byID[api.Evaluation](r, ws, Evaluations, prefix)
+	return listByIDPrefix[api.Evaluation](r, ws, Evaluations, prefix)
 }
 
 // EvaluationsByJob returns the evaluations of a job, oldest first.
 func (r Reader) EvaluationsByJob(ws WatchSet, namespace, jobID string) []*api.Evaluation {
-	found := list[api.Evaluation](r, ws, Evaluations, "job", scopedKey(namespace, jobID))
+	found := listRows[api.Evaluation](r, ws, Evaluations, "job", scopedKey(namespace, jobID))
 	slices.SortStableFunc(found, func(a, b *api.Evaluation) int { return cmp.Compare(a.CreateIndex, b.CreateIndex) })
 	return found
 }
 
 // Allocation returns an allocation, with the job version that it runs.
 func (r Reader) Allocation(ws WatchSet, id string) *api.Allocation {
-	return first[api.Allocation](r, ws, Allocations, id)
+	return firstRow[api.Allocation](r, ws, Allocations, id)
 }
 
 // Allocations returns the allocations whose id has the prefix.
 func (r Reader) Allocations(ws WatchSet, prefix string) []*api.Allocation {
-	return byID[api.Allocation](r, ws, Allocations, prefix)
+	return listByIDPrefix[api.Allocation](r, ws, Allocations, prefix)
 }
 
 // AllocationsByJob returns the allocations of all versions of a job, oldest first.
 func (r Reader) AllocationsByJob(ws WatchSet, namespace, jobID string) []*api.Allocation {
-	found := list[api.Allocation](r, ws, Allocations, "job", scopedKey(namespace, jobID))
+	found := listRows[api.Allocation](r, ws, Allocations, "job", scopedKey(namespace, jobID))
 	slices.SortStableFunc(found, func(a, b *api.Allocation) int { return cmp.Compare(a.CreateIndex, b.CreateIndex) })
 	return found
 }
 
 // AllocationsByNamespace returns the allocations of a namespace.
 func (r Reader) AllocationsByNamespace(ws WatchSet, namespace string) []*api.Allocation {
-	return list[api.Allocation](r, ws, Allocations, "job_prefix", namespace+"\x00")
+	return listRows[api.Allocation](r, ws, Allocations, "job_prefix", namespace+"\x00")
 }
 
 // AllocationsByEvaluation returns the allocations that an evaluation has placed.
@@ -219,17 +219,17 @@ func (r Reader) allocationsWhere(ws WatchSet, is func(*api.Allocation) bool) []*
 
 // Deployment returns a deployment.
 func (r Reader) Deployment(ws WatchSet, id string) *api.Deployment {
-	return first[api.Deployment](r, ws, Deployments, id)
+	return firstRow[api.Deployment](r, ws, Deployments, id)
 }
 
 // Deployments returns the deployments whose id has the prefix.
 func (r Reader) Deployments(ws WatchSet, prefix string) []*api.Deployment {
-	return byID[api.Deployment](r, ws, Deployments, prefix)
+	return listByIDPrefix[api.Deployment](r, ws, Deployments, prefix)
 }
 
 // DeploymentsByJob returns the deployments of a job, oldest first.
 func (r Reader) DeploymentsByJob(ws WatchSet, namespace, jobID string) []*api.Deployment {
-	found := list[api.Deployment](r, ws, Deployments, "job", scopedKey(namespace, jobID))
+	found := listRows[api.Deployment](r, ws, Deployments, "job", scopedKey(namespace, jobID))
 	slices.SortStableFunc(found, func(a, b *api.Deployment) int { return cmp.Compare(a.CreateIndex, b.CreateIndex) })
 	return found
 }
@@ -247,63 +247,63 @@ func (r Reader) LatestDeployment(ws WatchSet, namespace, jobID string) *api.Depl
 
 // Node returns a node.
 func (r Reader) Node(ws WatchSet, id string) *api.Node {
-	return first[api.Node](r, ws, Nodes, id)
+	return firstRow[api.Node](r, ws, Nodes, id)
 }
 
 // Nodes returns the nodes whose id has the prefix.
 func (r Reader) Nodes(ws WatchSet, prefix string) []*api.Node {
-	return byID[api.Node](r, ws, Nodes, prefix)
+	return listByIDPrefix[api.Node](r, ws, Nodes, prefix)
 }
 
 // Service returns one registration of a service.
 func (r Reader) Service(ws WatchSet, namespace, id string) *api.ServiceRegistration {
-	return first[api.ServiceRegistration](r, ws, Services, scopedKey(namespace, id))
+	return firstRow[api.ServiceRegistration](r, ws, Services, scopedKey(namespace, id))
 }
 
 // Services returns the registrations in a namespace, or in [AnyNamespace].
 func (r Reader) Services(ws WatchSet, namespace string) []*api.ServiceRegistration {
-	return inNamespace(r, ws, Services, namespace, "", func(*api.ServiceRegistration) string { return "" })
+	return listInNamespace(r, ws, Services, namespace, "", func(*api.ServiceRegistration) string { return "" })
 }
 
 // ServicesByName returns the registrations of one service.
 func (r Reader) ServicesByName(ws WatchSet, namespace, name string) []*api.ServiceRegistration {
-	return list[api.ServiceRegistration](r, ws, Services, "name", scopedKey(namespace, name))
+	return listRows[api.ServiceRegistration](r, ws, Services, "name", scopedKey(namespace, name))
 }
 
 // ServicesByJob returns the registrations that belong to a job.
 func (r Reader) ServicesByJob(ws WatchSet, namespace, jobID string) []*api.ServiceRegistration {
-	return list[api.ServiceRegistration](r, ws, Services, "job", scopedKey(namespace, jobID))
+	return listRows[api.ServiceRegistration](r, ws, Services, "job", scopedKey(namespace, jobID))
 }
 
 // ServicesByAllocation returns the registrations that belong to an allocation.
 func (r Reader) ServicesByAllocation(ws WatchSet, allocID string) []*api.ServiceRegistration {
-	return list[api.ServiceRegistration](r, ws, Services, "alloc", allocID)
+	return listRows[api.ServiceRegistration](r, ws, Services, "alloc", allocID)
 }
 
 // Variable returns a variable with its items.
 func (r Reader) Variable(ws WatchSet, namespace, path string) *api.Variable {
-	return first[api.Variable](r, ws, Variables, scopedKey(namespace, path))
+	return firstRow[api.Variable](r, ws, Variables, scopedKey(namespace, path))
 }
 
 // Variables returns the variables of a namespace, or of [AnyNamespace], whose
 // path has the prefix.
 func (r Reader) Variables(ws WatchSet, namespace, prefix string) []*api.Variable {
-	return inNamespace(r, ws, Variables, namespace, prefix, func(v *api.Variable) string { return v.Path })
+	return listInNamespace(r, ws, Variables, namespace, prefix, func(v *api.Variable) string { return v.Path })
 }
 
 // Namespace returns a namespace.
 func (r Reader) Namespace(ws WatchSet, name string) *api.Namespace {
-	return first[api.Namespace](r, ws, Namespaces, name)
+	return firstRow[api.Namespace](r, ws, Namespaces, name)
 }
 
 // Namespaces returns the namespaces whose name has the prefix.
 func (r Reader) Namespaces(ws WatchSet, prefix string) []*api.Namespace {
-	return list[api.Namespace](r, ws, Namespaces, "id_prefix", prefix)
+	return listRows[api.Namespace](r, ws, Namespaces, "id_prefix", prefix)
 }
 
 // ScalingEvents returns the scaling events of a job by group, newest first.
 func (r Reader) ScalingEvents(ws WatchSet, namespace, jobID string) map[string][]api.ScalingEvent {
-	if s := first[scaling](r, ws, ScalingEvents, scopedKey(namespace, jobID)); s != nil {
+	if s := firstRow[scalingEventsRow](r, ws, ScalingEvents, scopedKey(namespace, jobID)); s != nil {
 		return s.Groups
 	}
 	return nil
@@ -311,5 +311,5 @@ func (r Reader) ScalingEvents(ws WatchSet, namespace, jobID string) map[string][
 
 // PeriodicLaunch returns the last launch of a periodic job.
 func (r Reader) PeriodicLaunch(ws WatchSet, namespace, jobID string) *PeriodicLaunch {
-	return first[PeriodicLaunch](r, ws, PeriodicLaunches, scopedKey(namespace, jobID))
+	return firstRow[PeriodicLaunch](r, ws, PeriodicLaunches, scopedKey(namespace, jobID))
 }

@@ -11,13 +11,13 @@ import (
 // The prefixes of the facts about the end of an allocation. The id of the allocation
 // follows.
 const (
-	endedKey         = "ended/"    // the allocation has ended
-	collectKey       = "collect/"  // its directory must be removed when it has ended
-	attachedHooksKey = "attached/" // the hooks of an ended allocation, which are called when it is removed from the disk
+	endedPrefix         = "ended/"    // the allocation has ended
+	collectPrefix       = "collect/"  // its directory must be removed when it has ended
+	attachedHooksPrefix = "attached/" // the hooks of an ended allocation, which are called when it is removed from the disk
 
-	// PendingRemovalKey is for an allocation that is deleted and still on the disk. The
+	// PendingRemovalPrefix is for an allocation that is deleted and still on the disk. The
 	// fact holds the allocation, for the calls of its hooks.
-	PendingRemovalKey = "remains/"
+	PendingRemovalPrefix = "remains/"
 )
 
 // EndAllocation records that the runner of an allocation has finished for good: no task
@@ -26,21 +26,21 @@ func (tx *Txn) EndAllocation(id string) {
 	if tx.Allocation(nil, id) == nil {
 		return // the allocation was deleted
 	}
-	tx.PutMeta(endedKey+id, true)
+	tx.PutMeta(endedPrefix+id, true)
 	if hooks := tx.AttachedHooks(id); len(hooks) > 0 {
-		tx.PutMeta(attachedHooksKey+id, hooks)
+		tx.PutMeta(attachedHooksPrefix+id, hooks)
 	}
 	tx.ForgetAllocation(id)
 }
 
 // AllocationEnded reports whether [Txn.EndAllocation] was called. A terminal allocation
 // may not have ended yet.
-func (r Reader) AllocationEnded(id string) bool { return r.HasMeta(endedKey + id) }
+func (r Reader) AllocationEnded(id string) bool { return r.HasMeta(endedPrefix + id) }
 
 // AttachedHooks returns the hooks that an allocation has had, with their configurations.
 // Until the allocation has ended, they are in the records of its tasks.
 func (r Reader) AttachedHooks(id string) (all map[string]string) {
-	if known, err := r.Meta(attachedHooksKey+id, &all); err == nil && known {
+	if known, err := r.Meta(attachedHooksPrefix+id, &all); err == nil && known {
 		return all
 	}
 	all = make(map[string]string)
@@ -56,12 +56,12 @@ func (r Reader) AttachedHooks(id string) (all map[string]string) {
 // allocation has ended.
 func (tx *Txn) CollectAtEnd(id string) {
 	if tx.Allocation(nil, id) != nil {
-		tx.PutMeta(collectKey+id, true)
+		tx.PutMeta(collectPrefix+id, true)
 	}
 }
 
 // CollectedAtEnd reports whether [Txn.CollectAtEnd] was called.
-func (r Reader) CollectedAtEnd(id string) bool { return r.HasMeta(collectKey + id) }
+func (r Reader) CollectedAtEnd(id string) bool { return r.HasMeta(collectPrefix + id) }
 
 // DeleteAllocation deletes an allocation, if there is one, and records that it must be
 // removed from the disk. The records of its runner stay until [Txn.ForgetAllocation].
@@ -69,17 +69,17 @@ func (tx *Txn) DeleteAllocation(id string) {
 	if a := tx.Allocation(nil, id); a != nil {
 		rest := *a
 		rest.TaskStates, rest.Metrics = nil, nil
-		tx.PutMeta(PendingRemovalKey+id, &rest)
+		tx.PutMeta(PendingRemovalPrefix+id, &rest)
 	}
 	tx.delete(Allocations, id)
-	tx.DeleteMeta(endedKey + id)
-	tx.DeleteMeta(collectKey + id)
+	tx.DeleteMeta(endedPrefix + id)
+	tx.DeleteMeta(collectPrefix + id)
 }
 
 // PendingRemovals returns the allocations that are deleted and still on the disk. An
 // unreadable record is left out and moved into the quarantine.
 func (r Reader) PendingRemovals() (allocs []*api.Allocation) {
-	for _, fact := range r.MetaKeys(PendingRemovalKey) {
+	for _, fact := range r.MetaKeys(PendingRemovalPrefix) {
 		var pending state.PendingRemoval
 		if known, err := r.Meta(fact, &pending); err == nil && known {
 			allocs = append(allocs, (*api.Allocation)(&pending))
@@ -92,6 +92,6 @@ func (r Reader) PendingRemovals() (allocs []*api.Allocation) {
 // from the disk.
 func (tx *Txn) FinishRemoval(id string) {
 	tx.ForgetAllocation(id)
-	tx.DeleteMeta(PendingRemovalKey + id)
-	tx.DeleteMeta(attachedHooksKey + id)
+	tx.DeleteMeta(PendingRemovalPrefix + id)
+	tx.DeleteMeta(attachedHooksPrefix + id)
 }

@@ -26,33 +26,33 @@ import (
 // not encrypted, because a store without keys has written it.
 const envelopeMark = 0xc1
 
-// plainBox is the prefix of a box that is not encrypted.
-var plainBox = make([]byte, 16)
+// plainBoxPrefix is the prefix of a box that is not encrypted.
+var plainBoxPrefix = make([]byte, 16)
 
-var errEnvelope = errors.New("the length of its sealed part is wrong")
+var errEnvelopeLength = errors.New("the length of its sealed part is wrong")
 
-func envelope(box, open []byte) []byte {
+func encodeEnvelope(box, open []byte) []byte {
 	b := make([]byte, 0, 1+binary.MaxVarintLen64+len(box)+len(open))
 	b = binary.AppendUvarint(append(b, envelopeMark), uint64(len(box)))
 	return append(append(b, box...), open...)
 }
 
-// unwrap returns the parts of a payload, which alias it. The box is nil for a payload that
+// decodeEnvelope returns the parts of a payload, which alias it. The box is nil for a payload that
 // is not an envelope.
-func unwrap(payload []byte) (box, open []byte, err error) {
+func decodeEnvelope(payload []byte) (box, open []byte, err error) {
 	if len(payload) == 0 || payload[0] != envelopeMark {
 		return nil, payload, nil
 	}
 	n, width := binary.Uvarint(payload[1:])
-	if width <= 0 || n < uint64(len(plainBox)) || n > uint64(len(payload)-1-width) {
-		return nil, nil, errEnvelope
+	if width <= 0 || n < uint64(len(plainBoxPrefix)) || n > uint64(len(payload)-1-width) {
+		return nil, nil, errEnvelopeLength
 	}
 	rest := payload[1+width:]
 	return rest[:n:n], rest[n:], nil
 }
 
 // isPlain reports whether a box is not encrypted.
-func isPlain(box []byte) bool { return bytes.HasPrefix(box, plainBox) }
+func isPlain(box []byte) bool { return bytes.HasPrefix(box, plainBoxPrefix) }
 
 // recordName returns the name of a record of a table for messages.
 func recordName(t Table) string {
@@ -65,58 +65,58 @@ func recordName(t Table) string {
 	return string(t) + " record"
 }
 
-// tableOfRow returns the place that the box of a record is bound to.
-func tableOfRow(bucket, key string) string { return bucket + "\x00" + key }
+// sealContext returns the place that the box of a record is bound to.
+func sealContext(bucket, key string) string { return bucket + "\x00" + key }
 
 // sealer seals the secret parts of records with the keys of a key file, and opens them. Open uses
-// it, and then the writer; keysError may be called concurrently.
+// it, and then the writer; keyFileError may be called concurrently.
 type sealer struct {
-	logger     hclog.Logger
-	keyFile    string   // empty without a key file
-	temporary  bool     // the keys are lost with the store
-	secretMeta []string // name prefixes of the metadata that is sealed
+	logger        hclog.Logger
+	keyFile       string   // empty without a key file
+	temporaryKeys bool     // the keys are lost with the store
+	secretMeta    []string // name prefixes of the metadata that is sealed
 
 	ring atomic.Pointer[keyring.Ring] // nil without keys; only the writer replaces it
 
 	// These are not changed after Open.
-	lockedVariables map[*api.Variable]*lockedBox // variables whose items cannot be opened
-	failed          []error                      // errors of records that cannot be opened
-	plain           bool                         // the file has secrets that are not encrypted
+	lockedVariables map[*api.Variable]*lockedSecret // variables whose items cannot be opened
+	sealedErrors    []error                         // errors of records that cannot be opened
+	hasPlainSecrets bool                            // the file has secrets that are not encrypted
 
-	mu      sync.Mutex
-	keysErr error // result of [Store.KeysErr]
+	mu         sync.Mutex
+	keyFileErr error // result of [Store.KeyFileErr]
 }
 
 func newSealer(c Config) *sealer {
 	return &sealer{
-		logger: c.Logger.Named("store"), keyFile: c.KeyFile, temporary: c.TemporaryKeys, secretMeta: c.SecretMeta,
-		lockedVariables: make(map[*api.Variable]*lockedBox),
+		logger: c.Logger.Named("store"), keyFile: c.KeyFile, temporaryKeys: c.TemporaryKeys, secretMeta: c.SecretMeta,
+		lockedVariables: make(map[*api.Variable]*lockedSecret),
 	}
 }
 
-// wrap returns the payload of a record with a secret part, or the open part if secret is
+// sealPayload returns the payload of a record with a secret part, or the open part if secret is
 // empty.
-func (s *sealer) wrap(bucket, key string, secret, open []byte) []byte {
+func (s *sealer) sealPayload(bucket, key string, secret, open []byte) []byte {
 	if len(secret) == 0 {
 		return open
 	}
 	ring := s.ring.Load()
 	if ring == nil {
-		return envelope(append(bytes.Clone(plainBox), secret...), open)
+		return encodeEnvelope(append(bytes.Clone(plainBoxPrefix), secret...), open)
 	}
-	return envelope(ring.Seal(secret, tableOfRow(bucket, key)), open)
+	return encodeEnvelope(ring.Seal(secret, sealContext(bucket, key)), open)
 }
 
 // openBox returns a copy of the secret part of a box.
 func (s *sealer) openBox(bucket, key string, box []byte) ([]byte, error) {
-	if secret, ok := bytes.CutPrefix(box, plainBox); ok {
+	if secret, ok := bytes.CutPrefix(box, plainBoxPrefix); ok {
 		return bytes.Clone(secret), nil
 	}
 	ring := s.ring.Load()
 	if ring == nil {
 		return nil, &keyring.MissingKeyError{KeyID: keyring.KeyID(box)}
 	}
-	return ring.Open(box, tableOfRow(bucket, key))
+	return ring.Open(box, sealContext(bucket, key))
 }
 
 // encodeVariable returns the open and the secret part of a variable.
@@ -130,7 +130,7 @@ func encodeVariable(v *api.Variable) (open, secret []byte, err error) {
 	return open, secret, err
 }
 
-// taskSecrets are the parts of a taskLocal that can hold the items of variables: the
+// taskSecrets are the parts of a taskLocalRecord that can hold the items of variables: the
 // results of hooks, and the environment of the task.
 type taskSecrets struct {
 	Hooks   map[string]*hookSecrets `json:",omitempty"`
@@ -145,16 +145,16 @@ type handleSecrets struct {
 	DriverState []byte // DriverState is set only if it holds the environment, see sealsState
 }
 
-// envName is a variable in the environment of every task.
-const envName = "NOMAD_ALLOC_ID"
+// allocIDVariable is a variable in the environment of every task.
+const allocIDVariable = "NOMAD_ALLOC_ID"
 
 // sealsState reports whether the state of a driver holds the environment of its task, as
 // with many third-party Nomad drivers. Without the key such a task cannot be recovered,
 // so the state of other drivers is not sealed.
-func sealsState(state []byte) bool { return bytes.Contains(state, []byte(envName)) }
+func sealsState(state []byte) bool { return bytes.Contains(state, []byte(allocIDVariable)) }
 
-// split removes the secrets from a taskLocal that newTaskLocal has made, and returns them.
-func (l *taskLocal) split() taskSecrets {
+// splitSecrets removes the secrets from a taskLocalRecord that newTaskLocal has made, and returns them.
+func (l *taskLocalRecord) splitSecrets() taskSecrets {
 	var s taskSecrets
 	for name, hook := range l.Hooks {
 		if hook == nil || hook.Data == nil && hook.Env == nil {
@@ -166,18 +166,18 @@ func (l *taskLocal) split() taskSecrets {
 		s.Hooks[name] = &hookSecrets{hook.Data, hook.Env}
 		hook.Data, hook.Env = nil, nil
 	}
-	l.Handle, s.Handle = splitHandle(l.Handle)
+	l.Handle, s.Handle = splitHandleSecrets(l.Handle)
 	if l.Destroy != nil {
 		pending := *l.Destroy
-		pending.Handle, s.Destroy = splitHandle(pending.Handle)
+		pending.Handle, s.Destroy = splitHandleSecrets(pending.Handle)
 		l.Destroy = &pending
 	}
 	return s
 }
 
-// splitHandle returns the handle without its secrets. It does not change h, which the
+// splitHandleSecrets returns the handle without its secrets. It does not change h, which the
 // runner still uses.
-func splitHandle(h *driver.Handle) (*driver.Handle, *handleSecrets) {
+func splitHandleSecrets(h *driver.Handle) (*driver.Handle, *handleSecrets) {
 	if h == nil {
 		return nil, nil
 	}
@@ -197,20 +197,20 @@ func splitHandle(h *driver.Handle) (*driver.Handle, *handleSecrets) {
 	return &open, &s
 }
 
-// join is the reverse of split.
-func (l *taskLocal) join(s taskSecrets) {
+// joinSecrets is the reverse of splitSecrets.
+func (l *taskLocalRecord) joinSecrets(s taskSecrets) {
 	for name, secret := range s.Hooks {
 		if hook := l.Hooks[name]; hook != nil && secret != nil {
 			hook.Data, hook.Env = secret.Data, secret.Env
 		}
 	}
-	joinHandle(l.Handle, s.Handle)
+	joinHandleSecrets(l.Handle, s.Handle)
 	if l.Destroy != nil {
-		joinHandle(l.Destroy.Handle, s.Destroy)
+		joinHandleSecrets(l.Destroy.Handle, s.Destroy)
 	}
 }
 
-func joinHandle(h *driver.Handle, s *handleSecrets) {
+func joinHandleSecrets(h *driver.Handle, s *handleSecrets) {
 	if h == nil || s == nil {
 		return
 	}
@@ -225,7 +225,7 @@ func joinHandle(h *driver.Handle, s *handleSecrets) {
 // encodeTaskLocal returns the open and the secret part of the record of a task.
 func encodeTaskLocal(state state.LocalState) (open, secret []byte, err error) {
 	l := newTaskLocal(state)
-	secrets := l.split()
+	secrets := l.splitSecrets()
 	if open, err = encode(l); err != nil {
 		return nil, nil, err
 	}
@@ -240,7 +240,7 @@ func encodeTaskLocal(state state.LocalState) (open, secret []byte, err error) {
 func (s *sealer) splitRecord(t Table, r *localRecord) bool {
 	switch {
 	case t == taskLocals:
-		var l taskLocal
+		var l taskLocalRecord
 		if err := decode(r.payload, &l); err != nil {
 			return false // the reader of the record quarantines it
 		}
@@ -285,17 +285,17 @@ func (e *SealedError) Error() string {
 // Unwrap returns the cause.
 func (e *SealedError) Unwrap() error { return e.Cause }
 
-// lockedBox is a box that could not be opened when the store was opened. It is written back
+// lockedSecret is a box that could not be opened when the store was opened. It is written back
 // unchanged.
-type lockedBox struct {
+type lockedSecret struct {
 	box []byte
 	err error
 }
 
-func (s *sealer) lock(what string, box []byte, cause error) *lockedBox {
+func (s *sealer) lockBox(what string, box []byte, cause error) *lockedSecret {
 	err := &SealedError{What: what, KeyID: keyring.KeyID(box), File: s.keyFile, Cause: cause}
-	s.failed = append(s.failed, err)
-	return &lockedBox{bytes.Clone(box), err}
+	s.sealedErrors = append(s.sealedErrors, err)
+	return &lockedSecret{bytes.Clone(box), err}
 }
 
 // VariableErr returns a [SealedError] if the items of a variable cannot be opened, or nil.
@@ -306,30 +306,30 @@ func (r Reader) VariableErr(v *api.Variable) error {
 	return nil
 }
 
-// variablePayload returns the payload of the record of a variable.
-func (s *sealer) variablePayload(key string, v *api.Variable) ([]byte, error) {
+// encodeVariableRecord returns the payload of the record of a variable.
+func (s *sealer) encodeVariableRecord(key string, v *api.Variable) ([]byte, error) {
 	open, secret, err := encodeVariable(v)
 	if err != nil {
 		return nil, err
 	}
 	if c := s.lockedVariables[v]; c != nil {
-		return envelope(c.box, open), nil
+		return encodeEnvelope(c.box, open), nil
 	}
-	return s.wrap(string(Variables), key, secret, open), nil
+	return s.sealPayload(string(Variables), key, secret, open), nil
 }
 
-// localPayload returns the payload of a local record.
-func (s *sealer) localPayload(t Table, r *localRecord) []byte {
+// encodeLocalRecord returns the payload of a local record.
+func (s *sealer) encodeLocalRecord(t Table, r *localRecord) []byte {
 	if r.locked != nil {
-		return envelope(r.locked.box, r.payload)
+		return encodeEnvelope(r.locked.box, r.payload)
 	}
-	return s.wrap(string(t), r.key, r.secret, r.payload)
+	return s.sealPayload(string(t), r.key, r.secret, r.payload)
 }
 
 // openQuarantined decodes a record of the quarantine. Without its key, q has no value, and
 // the error is a MissingKeyError.
-func (s *sealer) openQuarantined(name string, payload []byte) (q quarantined, err error) {
-	box, open, err := unwrap(payload)
+func (s *sealer) openQuarantined(name string, payload []byte) (q quarantinedRecord, err error) {
+	box, open, err := decodeEnvelope(payload)
 	if err == nil {
 		err = decode(open, &q)
 	}
@@ -339,13 +339,13 @@ func (s *sealer) openQuarantined(name string, payload []byte) (q quarantined, er
 	return q, err
 }
 
-// quarantinePayload returns the payload of a record of the quarantine. The value is sealed:
+// encodeQuarantineRecord returns the payload of a record of the quarantine. The value is sealed:
 // it can be the record of a variable that a build without keys has written.
-func (s *sealer) quarantinePayload(name string, q quarantined) ([]byte, error) {
+func (s *sealer) encodeQuarantineRecord(name string, q quarantinedRecord) ([]byte, error) {
 	value := q.Value
 	q.Value = nil
 	open, err := encode(q)
-	return s.wrap(quarantineBucket, name, value, open), err
+	return s.sealPayload(quarantineBucket, name, value, open), err
 }
 
 // sealQuarantine seals a record of the quarantine with the active key. A record that cannot
@@ -359,7 +359,7 @@ func (s *sealer) sealQuarantine(name string, value []byte) []byte {
 	if err != nil {
 		return value
 	}
-	payload, err := s.quarantinePayload(name, q)
+	payload, err := s.encodeQuarantineRecord(name, q)
 	if err != nil {
 		return value
 	}

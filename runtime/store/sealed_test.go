@@ -42,17 +42,17 @@ func openKeyed(t *testing.T, dir string) *Store {
 	return s
 }
 
-// planted is a part of each secret of these tests.
-const planted = "hunter2"
+// plantedSecret is a part of each secret of these tests.
+const plantedSecret = "hunter2"
 
 // secretTask is a state with a value in each field that can hold a secret.
 func secretTask() state.LocalState {
 	handle := func() *driver.Handle {
 		return &driver.Handle{
 			Version: 1,
-			Config:  &driver.TaskConfig{ID: "x/web/1", Name: "web", Env: map[string]string{"NOMAD_ALLOC_ID": "x", "TOKEN": planted + "-env"}},
+			Config:  &driver.TaskConfig{ID: "x/web/1", Name: "web", Env: map[string]string{"NOMAD_ALLOC_ID": "x", "TOKEN": plantedSecret + "-env"}},
 			// Many drivers for Nomad keep the configuration of the task in their state.
-			DriverState: []byte("NOMAD_ALLOC_ID=x TOKEN=" + planted + "-state"),
+			DriverState: []byte("NOMAD_ALLOC_ID=x TOKEN=" + plantedSecret + "-state"),
 		}
 	}
 	return state.LocalState{
@@ -60,8 +60,8 @@ func secretTask() state.LocalState {
 		Handle:  handle(),
 		Destroy: &state.PendingDestroy{ID: "x/web/0", Handle: handle()},
 		Hooks: map[string]state.HookState{
-			"template": {Done: true, Env: map[string]string{"TOKEN": planted + "-template"}},
-			"vault":    {Data: map[string]string{"lease": planted + "-lease"}},
+			"template": {Done: true, Env: map[string]string{"TOKEN": plantedSecret + "-template"}},
+			"vault":    {Data: map[string]string{"lease": plantedSecret + "-lease"}},
 			"plain":    {Done: true},
 		},
 	}
@@ -69,11 +69,11 @@ func secretTask() state.LocalState {
 
 func putSecrets(t *testing.T, s *Store) {
 	t.Helper()
-	update(t, s, func(tx *Txn) {
+	mustUpdate(t, s, func(tx *Txn) {
 		tx.PutAllocation(&api.Allocation{ID: "x", Namespace: "default", JobID: "web"})
-		tx.PutVariable(&api.Variable{Namespace: "default", Path: "a", Items: api.VariableItems{"p": planted + "-a"}})
-		tx.PutVariable(&api.Variable{Namespace: "default", Path: "b", Items: api.VariableItems{"p": planted + "-b"}})
-		tx.PutMeta("secret/one", planted+"-fact")
+		tx.PutVariable(&api.Variable{Namespace: "default", Path: "a", Items: api.VariableItems{"p": plantedSecret + "-a"}})
+		tx.PutVariable(&api.Variable{Namespace: "default", Path: "b", Items: api.VariableItems{"p": plantedSecret + "-b"}})
+		tx.PutMeta("secret/one", plantedSecret+"-fact")
 		tx.PutMeta("open", "fact")
 		tx.PutTaskLocal("x", "web", secretTask())
 	})
@@ -85,20 +85,20 @@ func checkSecrets(t *testing.T, s *Store) {
 	snap := s.Snapshot()
 	for _, path := range []string{"a", "b"} {
 		v := snap.Variable(nil, "default", path)
-		if v == nil || v.Items["p"] != planted+"-"+path || snap.VariableErr(v) != nil {
+		if v == nil || v.Items["p"] != plantedSecret+"-"+path || snap.VariableErr(v) != nil {
 			t.Errorf("variable %s: %v, %v", path, v, snap.VariableErr(v))
 		}
 	}
 	if local, ok, err := snap.TaskLocal("x", "web"); !ok || err != nil || !reflect.DeepEqual(local, secretTask()) {
 		t.Errorf("task: %+v, %t, %v", local, ok, err)
 	}
-	for name, want := range map[string]string{"secret/one": planted + "-fact", "open": "fact"} {
+	for name, want := range map[string]string{"secret/one": plantedSecret + "-fact", "open": "fact"} {
 		got := ""
 		if ok, err := snap.Meta(name, &got); !ok || err != nil || got != want {
 			t.Errorf("fact %s: %q, %t, %v", name, got, ok, err)
 		}
 	}
-	if err := s.KeysErr(); err != nil {
+	if err := s.KeyFileErr(); err != nil {
 		t.Error(err)
 	}
 	if d := s.Damage(); len(d) > 0 {
@@ -106,8 +106,8 @@ func checkSecrets(t *testing.T, s *Store) {
 	}
 }
 
-// findPlanted returns the files below a directory that contain a secret.
-func findPlanted(t *testing.T, dir string) (found []string) {
+// filesWithSecret returns the files below a directory that contain a secret.
+func filesWithSecret(t *testing.T, dir string) (found []string) {
 	t.Helper()
 	files := 0
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
@@ -116,7 +116,7 @@ func findPlanted(t *testing.T, dir string) (found []string) {
 		}
 		files++
 		text, err := os.ReadFile(path)
-		if bytes.Contains(text, []byte(planted)) {
+		if bytes.Contains(text, []byte(plantedSecret)) {
 			found = append(found, path)
 		}
 		return err
@@ -135,7 +135,7 @@ func TestStateFileHoldsNoSecrets(t *testing.T) {
 	}
 	putTask(t, s)
 	checkSecrets(t, s)
-	if found := findPlanted(t, dir); len(found) > 0 {
+	if found := filesWithSecret(t, dir); len(found) > 0 {
 		t.Errorf("secrets in %v", found)
 	}
 	if err := s.Close(); err != nil {
@@ -160,7 +160,7 @@ func putTask(t *testing.T, s *Store) {
 }
 
 // putRaw changes the records of a closed state file.
-func putRaw(t *testing.T, dir string, ops ...op) {
+func putRaw(t *testing.T, dir string, ops ...writeOp) {
 	t.Helper()
 	db, err := bolt.Open(filepath.Join(dir, FileName), 0o600, &bolt.Options{NoFreelistSync: true})
 	if err != nil {
@@ -169,7 +169,7 @@ func putRaw(t *testing.T, dir string, ops ...op) {
 	defer db.Close()
 	err = db.Update(func(tx *bolt.Tx) error {
 		for _, o := range ops {
-			if err := put(tx, o); err != nil {
+			if err := putOp(tx, o); err != nil {
 				return err
 			}
 		}
@@ -200,8 +200,8 @@ func getRaw(t *testing.T, dir, bucket, key string) []byte {
 	return payload
 }
 
-// plainState makes the state file of a build that did not seal anything.
-func plainState(t *testing.T, dir string) {
+// writePlainState makes the state file of a build that did not seal anything.
+func writePlainState(t *testing.T, dir string) {
 	t.Helper()
 	s, err := Open(Config{Path: filepath.Join(dir, FileName), Logger: hclog.NewNullLogger()})
 	if err != nil {
@@ -209,25 +209,25 @@ func plainState(t *testing.T, dir string) {
 	}
 	putSecrets(t, s)
 	snap := s.Snapshot()
-	var ops []op
+	var ops []writeOp
 	add := func(bucket, key string, v any) {
 		payload, err := encode(v)
 		if err != nil {
 			t.Fatal(err)
 		}
-		ops = append(ops, op{bucket, key, encodeRecord(bucket, key, 1, payload)})
+		ops = append(ops, writeOp{bucket, key, encodeRecord(bucket, key, 1, payload)})
 	}
 	for _, v := range snap.Variables(nil, "default", "") {
 		add(string(Variables), scopedKey(v.Namespace, v.Path), v)
 	}
 	add(string(taskLocals), "x\x00web", newTaskLocal(secretTask()))
-	add(string(agentMeta), "secret/one", planted+"-fact")
-	add(quarantineBucket, "task_local\x00y\x00web", quarantined{Cause: "damaged", Time: time.Unix(1, 0).UTC(), Value: []byte(planted)})
+	add(string(agentMeta), "secret/one", plantedSecret+"-fact")
+	add(quarantineBucket, "task_local\x00y\x00web", quarantinedRecord{Cause: "damaged", Time: time.Unix(1, 0).UTC(), Value: []byte(plantedSecret)})
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
 	putRaw(t, dir, ops...)
-	if len(findPlanted(t, dir)) == 0 {
+	if len(filesWithSecret(t, dir)) == 0 {
 		t.Fatal("the state file holds no secrets")
 	}
 }
@@ -235,36 +235,36 @@ func plainState(t *testing.T, dir string) {
 func TestPlainStateIsSealedAtTheFirstStart(t *testing.T) {
 	for name, before := range map[string]func(t *testing.T, dir string){
 		"no key file":  func(*testing.T, string) {},
-		"killed after": func(t *testing.T, dir string) { must(t, keyring.New().Save(filepath.Join(dir, "keyring.json"))) },
+		"killed after": func(t *testing.T, dir string) { mustSucceed(t, keyring.New().Save(filepath.Join(dir, "keyring.json"))) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			plainState(t, dir)
+			writePlainState(t, dir)
 			before(t, dir)
 			s := openKeyed(t, dir)
 			checkSecrets(t, s)
-			if found := findPlanted(t, dir); len(found) > 0 {
+			if found := filesWithSecret(t, dir); len(found) > 0 {
 				t.Errorf("secrets in %v while the store is open", found)
 			}
-			must(t, s.Close())
+			mustSucceed(t, s.Close())
 			s = openKeyed(t, dir)
 			checkSecrets(t, s)
-			q, err := s.sealer.openQuarantined("task_local\x00y\x00web", mustUnseal(t, quarantineBucket, "task_local\x00y\x00web", s.quarantine["task_local\x00y\x00web"]))
-			if err != nil || string(q.Value) != planted || q.Cause != "damaged" {
+			q, err := s.sealer.openQuarantined("task_local\x00y\x00web", mustDecodeRecord(t, quarantineBucket, "task_local\x00y\x00web", s.quarantine["task_local\x00y\x00web"]))
+			if err != nil || string(q.Value) != plantedSecret || q.Cause != "damaged" {
 				t.Errorf("quarantine: %+v, %v", q, err)
 			}
 		})
 	}
 }
 
-func mustUnseal(t *testing.T, bucket, key string, value []byte) []byte {
+func mustDecodeRecord(t *testing.T, bucket, key string, value []byte) []byte {
 	t.Helper()
 	r, err := decodeRecord(bucket, key, value)
-	must(t, err)
+	mustSucceed(t, err)
 	return r.payload
 }
 
-func must(t *testing.T, err error) {
+func mustSucceed(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
@@ -279,12 +279,12 @@ func TestQuarantinedRecordsAreSealed(t *testing.T) {
 	if _, err := s.Snapshot().Meta("secret/one", &wrong); err == nil {
 		t.Fatal("a text was read as a map")
 	}
-	update(t, s, func(tx *Txn) { tx.PutMeta("open", "later") }) // runs after the request to quarantine
+	mustUpdate(t, s, func(tx *Txn) { tx.PutMeta("open", "later") }) // the update runs after the request to quarantine
 	if d := s.Damage(); len(d) != 1 || d[0].Key != "secret/one" {
 		t.Fatalf("damage: %v", d)
 	}
-	must(t, s.Close())
-	if found := findPlanted(t, dir); len(found) > 0 {
+	mustSucceed(t, s.Close())
+	if found := filesWithSecret(t, dir); len(found) > 0 {
 		t.Errorf("secrets in %v", found)
 	}
 }
@@ -293,15 +293,15 @@ func TestSealedItemsCannotBeSwapped(t *testing.T) {
 	dir := t.TempDir()
 	s := openKeyed(t, dir)
 	putSecrets(t, s)
-	must(t, s.Close())
+	mustSucceed(t, s.Close())
 	a, b := scopedKey("default", "a"), scopedKey("default", "b")
-	boxA, openA, err := unwrap(getRaw(t, dir, string(Variables), a))
-	must(t, err)
-	boxB, openB, err := unwrap(getRaw(t, dir, string(Variables), b))
-	must(t, err)
+	boxA, openA, err := decodeEnvelope(getRaw(t, dir, string(Variables), a))
+	mustSucceed(t, err)
+	boxB, openB, err := decodeEnvelope(getRaw(t, dir, string(Variables), b))
+	mustSucceed(t, err)
 	putRaw(t, dir,
-		op{string(Variables), a, encodeRecord(string(Variables), a, 1, envelope(boxB, openA))},
-		op{string(Variables), b, encodeRecord(string(Variables), b, 1, envelope(boxA, openB))})
+		writeOp{string(Variables), a, encodeRecord(string(Variables), a, 1, encodeEnvelope(boxB, openA))},
+		writeOp{string(Variables), b, encodeRecord(string(Variables), b, 1, encodeEnvelope(boxA, openB))})
 	s = openKeyed(t, dir)
 	snap := s.Snapshot()
 	for _, path := range []string{"a", "b"} {
@@ -311,7 +311,7 @@ func TestSealedItemsCannotBeSwapped(t *testing.T) {
 		}
 	}
 	// A new value makes the variable readable again.
-	update(t, s, func(tx *Txn) {
+	mustUpdate(t, s, func(tx *Txn) {
 		tx.PutVariable(&api.Variable{Namespace: "default", Path: "a", Items: api.VariableItems{"p": "new"}})
 	})
 	snap = s.Snapshot()
@@ -320,7 +320,7 @@ func TestSealedItemsCannotBeSwapped(t *testing.T) {
 	}
 }
 
-func TestWithoutTheKeyFile(t *testing.T) {
+func TestMissingKeyFile(t *testing.T) {
 	for name, lose := range map[string]func(path string) error{
 		"missing": os.Remove,
 		"damaged": func(path string) error { return os.WriteFile(path, []byte("{"), 0o600) },
@@ -330,15 +330,15 @@ func TestWithoutTheKeyFile(t *testing.T) {
 			keyFile := filepath.Join(dir, "keyring.json")
 			s := openKeyed(t, dir)
 			putSecrets(t, s)
-			must(t, s.Close())
+			mustSucceed(t, s.Close())
 			keys, err := os.ReadFile(keyFile)
-			must(t, err)
-			must(t, lose(keyFile))
+			mustSucceed(t, err)
+			mustSucceed(t, lose(keyFile))
 
 			for range 2 { // sealed records survive more than one agent without the key
 				s = openKeyed(t, dir)
 				snap := s.Snapshot()
-				if err := s.KeysErr(); err == nil || !strings.Contains(err.Error(), keyFile) || !strings.Contains(err.Error(), "root keyring rotate") {
+				if err := s.KeyFileErr(); err == nil || !strings.Contains(err.Error(), keyFile) || !strings.Contains(err.Error(), "root keyring rotate") {
 					t.Errorf("KeysErr: %v, want place and remedy", err)
 				}
 				if _, err := s.Keys(); err == nil {
@@ -354,7 +354,7 @@ func TestWithoutTheKeyFile(t *testing.T) {
 					"delete":      func(tx *Txn) { tx.DeleteVariable("default", "a") },
 					"delete none": func(tx *Txn) { tx.DeleteVariable("default", "c") },
 				} {
-					var fault *KeysError
+					var fault *KeyFileError
 					if _, err := s.Update(testContext, func(tx *Txn) error { change(tx); return nil }); !errors.As(err, &fault) {
 						t.Errorf("%s: %v", what, err)
 					}
@@ -368,7 +368,7 @@ func TestWithoutTheKeyFile(t *testing.T) {
 				if _, err := snap.Meta("secret/one", &text); err == nil {
 					t.Errorf("fact: %q", text)
 				}
-				update(t, s, func(tx *Txn) {
+				mustUpdate(t, s, func(tx *Txn) {
 					local.RunComplete = true
 					tx.PutTaskLocal("x", "web", local)
 					tx.PutNode(&api.Node{ID: "n"})
@@ -379,12 +379,12 @@ func TestWithoutTheKeyFile(t *testing.T) {
 				if d := s.Damage(); len(d) > 0 {
 					t.Errorf("damage: %v", d)
 				}
-				update(t, s, func(tx *Txn) { local.RunComplete = false; tx.PutTaskLocal("x", "web", local) })
-				must(t, s.runExclusive(testContext, func() error { return s.file.rebuild(s.allRecords(s.mem.Txn(false))) }))
-				must(t, s.Close())
+				mustUpdate(t, s, func(tx *Txn) { local.RunComplete = false; tx.PutTaskLocal("x", "web", local) })
+				mustSucceed(t, s.runExclusive(testContext, func() error { return s.file.rebuild(s.allRecords(s.mem.Txn(false))) }))
+				mustSucceed(t, s.Close())
 			}
 
-			must(t, os.WriteFile(keyFile, keys, 0o600))
+			mustSucceed(t, os.WriteFile(keyFile, keys, 0o600))
 			checkSecrets(t, openKeyed(t, dir))
 		})
 	}
@@ -395,19 +395,19 @@ func TestRotationMakesANewKeyWhenTheOldIsLost(t *testing.T) {
 	keyFile := filepath.Join(dir, "keyring.json")
 	s := openKeyed(t, dir)
 	putSecrets(t, s)
-	must(t, s.Close())
-	must(t, os.WriteFile(keyFile, []byte("{"), 0o600))
+	mustSucceed(t, s.Close())
+	mustSucceed(t, os.WriteFile(keyFile, []byte("{"), 0o600))
 	s = openKeyed(t, dir)
 	// A record is written without a key, and sealed as soon as there is a key.
-	update(t, s, func(tx *Txn) { tx.PutMeta("secret/two", planted) })
+	mustUpdate(t, s, func(tx *Txn) { tx.PutMeta("secret/two", plantedSecret) })
 	if _, err := s.RotateKeys(testContext, false); err != nil {
 		t.Fatal(err)
 	}
-	if found := findPlanted(t, dir); len(found) > 0 {
+	if found := filesWithSecret(t, dir); len(found) > 0 {
 		t.Errorf("secrets in %v", found)
 	}
-	if kept, _ := filepath.Glob(keyFile + ".unreadable-*"); len(kept) != 1 {
-		t.Errorf("files of before: %v", kept)
+	if maxDamagedFiles, _ := filepath.Glob(keyFile + ".unreadable-*"); len(maxDamagedFiles) != 1 {
+		t.Errorf("files of before: %v", maxDamagedFiles)
 	}
 	// A record that cannot be opened is kept, and can be replaced by items only.
 	_, err := s.Update(testContext, func(tx *Txn) error {
@@ -418,14 +418,14 @@ func TestRotationMakesANewKeyWhenTheOldIsLost(t *testing.T) {
 	if !errors.As(err, &sealed) {
 		t.Errorf("a variable without items in the place of a sealed one: %v", err)
 	}
-	update(t, s, func(tx *Txn) {
+	mustUpdate(t, s, func(tx *Txn) {
 		tx.PutVariable(&api.Variable{Namespace: "default", Path: "a", Items: api.VariableItems{"p": "new"}})
 	})
-	must(t, s.Close())
+	mustSucceed(t, s.Close())
 	s = openKeyed(t, dir)
 	snap := s.Snapshot()
-	if a := snap.Variable(nil, "default", "a"); a.Items["p"] != "new" || s.KeysErr() != nil {
-		t.Errorf("variable: %v, %v", a, s.KeysErr())
+	if a := snap.Variable(nil, "default", "a"); a.Items["p"] != "new" || s.KeyFileErr() != nil {
+		t.Errorf("variable: %v, %v", a, s.KeyFileErr())
 	}
 	if b := snap.Variable(nil, "default", "b"); snap.VariableErr(b) == nil {
 		t.Errorf("variable: %v", b)
@@ -437,19 +437,19 @@ func TestRotation(t *testing.T) {
 	s := openKeyed(t, dir)
 	putSecrets(t, s)
 	first, err := s.Keys()
-	must(t, err)
+	mustSucceed(t, err)
 	second, err := s.RotateKeys(testContext, false)
-	must(t, err)
+	mustSucceed(t, err)
 	if keys, err := s.Keys(); err != nil || len(keys) != 2 || keys[0].State != api.RootKeyStateInactive || keys[1].KeyID != second.KeyID {
 		t.Errorf("keys %v, %v", keys, err)
 	}
-	update(t, s, func(tx *Txn) {
-		tx.PutVariable(&api.Variable{Namespace: "default", Path: "c", Items: api.VariableItems{"p": planted + "-c"}})
+	mustUpdate(t, s, func(tx *Txn) {
+		tx.PutVariable(&api.Variable{Namespace: "default", Path: "c", Items: api.VariableItems{"p": plantedSecret + "-c"}})
 	})
-	must(t, s.Close())
+	mustSucceed(t, s.Close())
 	key := func(path string) string {
-		box, _, err := unwrap(getRaw(t, dir, string(Variables), scopedKey("default", path)))
-		must(t, err)
+		box, _, err := decodeEnvelope(getRaw(t, dir, string(Variables), scopedKey("default", path)))
+		mustSucceed(t, err)
 		return keyring.KeyID(box)
 	}
 	if key("a") != first[0].KeyID || key("c") != second.KeyID {
@@ -465,10 +465,10 @@ func TestRotation(t *testing.T) {
 		t.Errorf("remove the active key: %v", err)
 	}
 	third, err := s.RotateKeys(testContext, true)
-	must(t, err)
-	must(t, s.RemoveKey(testContext, first[0].KeyID, false))
-	must(t, s.RemoveKey(testContext, second.KeyID, false))
-	must(t, s.Close())
+	mustSucceed(t, err)
+	mustSucceed(t, s.RemoveKey(testContext, first[0].KeyID, false))
+	mustSucceed(t, s.RemoveKey(testContext, second.KeyID, false))
+	mustSucceed(t, s.Close())
 	for _, path := range []string{"a", "b", "c"} {
 		if key(path) != third.KeyID {
 			t.Errorf("variable %s is sealed with %s, want %s", path, key(path), third.KeyID)
@@ -478,9 +478,9 @@ func TestRotation(t *testing.T) {
 	checkSecrets(t, s)
 	// Records that are sealed with the removed key are sealed with the active key before.
 	_, err = s.RotateKeys(testContext, false)
-	must(t, err)
-	must(t, s.RemoveKey(testContext, third.KeyID, true))
-	must(t, s.Close())
+	mustSucceed(t, err)
+	mustSucceed(t, s.RemoveKey(testContext, third.KeyID, true))
+	mustSucceed(t, s.Close())
 	checkSecrets(t, openKeyed(t, dir))
 }
 
@@ -489,11 +489,11 @@ func TestTemporaryKeys(t *testing.T) {
 	c := keyedConfig(dir)
 	c.KeyFile, c.TemporaryKeys = "", true
 	s, err := Open(c)
-	must(t, err)
+	mustSucceed(t, err)
 	defer s.Close()
 	putSecrets(t, s)
 	checkSecrets(t, s)
-	if found := findPlanted(t, dir); len(found) > 0 {
+	if found := filesWithSecret(t, dir); len(found) > 0 {
 		t.Errorf("secrets in %v", found)
 	}
 	if _, err := s.RotateKeys(testContext, true); err != nil {
@@ -505,12 +505,12 @@ func TestTemporaryKeys(t *testing.T) {
 	}
 }
 
-// rotate prints a line, waits for a line, and then changes a variable and rotates keys as
+// rotateUntilKilled prints a line, waits for a line, and then changes a variable and rotates keys as
 // fast as it can.
-func rotate(dir string) {
+func rotateUntilKilled(dir string) {
 	s, err := Open(keyedConfig(dir))
-	if err != nil || s.KeysErr() != nil || len(s.Damage()) > 0 {
-		fmt.Fprintln(os.Stderr, err, s.KeysErr(), s.Damage())
+	if err != nil || s.KeyFileErr() != nil || len(s.Damage()) > 0 {
+		fmt.Fprintln(os.Stderr, err, s.KeyFileErr(), s.Damage())
 		os.Exit(1)
 	}
 	n := 0
@@ -542,36 +542,36 @@ func TestKilledRotationLosesNothing(t *testing.T) {
 	dir := t.TempDir()
 	s := openKeyed(t, dir)
 	putSecrets(t, s)
-	must(t, s.Close())
+	mustSucceed(t, s.Close())
 	watch, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
-	must(t, err)
+	mustSucceed(t, err)
 	events := os.NewFile(uintptr(watch), "inotify")
 	defer events.Close()
 	_, err = unix.InotifyAddWatch(watch, dir, unix.IN_CREATE|unix.IN_MODIFY|unix.IN_CLOSE_WRITE|unix.IN_MOVED_TO|unix.IN_DELETE)
-	must(t, err)
-	told, buffer := 0, make([]byte, 64<<10)
-	for round := range 3 * len(rotationSteps) {
-		step := rotationSteps[round%len(rotationSteps)]
-		cmd := child(t, "rotate", dir)
+	mustSucceed(t, err)
+	confirmedWrites, buffer := 0, make([]byte, 64<<10)
+	for round := range 3 * len(keyRotationSteps) {
+		step := keyRotationSteps[round%len(keyRotationSteps)]
+		cmd := childCommand(t, "rotate", dir)
 		in, err := cmd.StdinPipe()
-		must(t, err)
+		mustSucceed(t, err)
 		out, err := cmd.StdoutPipe()
-		must(t, err)
-		must(t, cmd.Start())
+		mustSucceed(t, err)
+		mustSucceed(t, cmd.Start())
 		lines := bufio.NewScanner(out)
 		if !lines.Scan() {
 			cmd.Wait()
 			t.Fatalf("%v: the process says %s", step, cmd.Stderr)
 		}
-		must(t, events.SetReadDeadline(time.Now().Add(time.Millisecond)))
+		mustSucceed(t, events.SetReadDeadline(time.Now().Add(time.Millisecond)))
 		for {
 			if _, err := events.Read(buffer); err != nil {
 				break // the earlier events do not count
 			}
 		}
-		must(t, events.SetReadDeadline(time.Now().Add(time.Minute)))
+		mustSucceed(t, events.SetReadDeadline(time.Now().Add(time.Minute)))
 		fmt.Fprintln(in)
-		for left := 1 + round/len(rotationSteps); left > 0; {
+		for left := 1 + round/len(keyRotationSteps); left > 0; {
 			n, err := events.Read(buffer)
 			if err != nil {
 				t.Fatalf("%v: %v, %s", step, err, cmd.Stderr)
@@ -589,7 +589,7 @@ func TestKilledRotationLosesNothing(t *testing.T) {
 		for more := true; more; more = lines.Scan() {
 			n := 0
 			fmt.Sscan(lines.Text(), &n)
-			told = max(told, n)
+			confirmedWrites = max(confirmedWrites, n)
 		}
 		cmd.Wait()
 		if text := cmd.Stderr.(*bytes.Buffer).String(); text != "" {
@@ -601,16 +601,16 @@ func TestKilledRotationLosesNothing(t *testing.T) {
 		if v := s.Snapshot().Variable(nil, "default", "n"); v != nil {
 			fmt.Sscan(v.Items["n"], &n)
 		}
-		if n < told || n > told+1 {
-			t.Errorf("%v: the variable is of change %d, but %d was told", step, n, told)
+		if n < confirmedWrites || n > confirmedWrites+1 {
+			t.Errorf("%v: the variable is of change %d, but %d was told", step, n, confirmedWrites)
 		}
-		told = n
-		must(t, s.Close())
+		confirmedWrites = n
+		mustSucceed(t, s.Close())
 	}
 }
 
-// rotationSteps are the changes of the directory during a full rotation, in order.
-var rotationSteps = []struct {
+// keyRotationSteps are the changes of the directory during a full rotation, in order.
+var keyRotationSteps = []struct {
 	change uint32
 	name   string
 }{
@@ -628,29 +628,29 @@ func TestRotationThatCannotBeWrittenChangesNothing(t *testing.T) {
 	s := openKeyed(t, dir)
 	putSecrets(t, s)
 	keys, err := s.Keys()
-	must(t, err)
+	mustSucceed(t, err)
 	keyFile := filepath.Join(dir, "keyring.json")
-	must(t, os.Rename(keyFile, keyFile+".kept"))
-	must(t, os.MkdirAll(filepath.Join(keyFile, "in the way"), 0o700))
+	mustSucceed(t, os.Rename(keyFile, keyFile+".kept"))
+	mustSucceed(t, os.MkdirAll(filepath.Join(keyFile, "in the way"), 0o700))
 	if _, err := s.RotateKeys(context.Background(), true); err == nil {
 		t.Error("no error")
 	}
 	if now, err := s.Keys(); err != nil || !reflect.DeepEqual(now, keys) {
 		t.Errorf("keys %v, %v", now, err)
 	}
-	must(t, os.RemoveAll(keyFile))
-	must(t, os.Rename(keyFile+".kept", keyFile))
-	must(t, s.Close())
+	mustSucceed(t, os.RemoveAll(keyFile))
+	mustSucceed(t, os.Rename(keyFile+".kept", keyFile))
+	mustSucceed(t, s.Close())
 	checkSecrets(t, openKeyed(t, dir))
 }
 
 func FuzzUnwrap(f *testing.F) {
-	f.Add(envelope(make([]byte, 40), []byte("open")))
+	f.Add(encodeEnvelope(make([]byte, 40), []byte("open")))
 	f.Add([]byte{envelopeMark, 0xff})
 	f.Fuzz(func(t *testing.T, payload []byte) {
-		box, open, err := unwrap(payload)
+		box, open, err := decodeEnvelope(payload)
 		if err == nil && box != nil {
-			if b, o, err := unwrap(envelope(box, open)); err != nil || !bytes.Equal(b, box) || !bytes.Equal(o, open) {
+			if b, o, err := decodeEnvelope(encodeEnvelope(box, open)); err != nil || !bytes.Equal(b, box) || !bytes.Equal(o, open) {
 				t.Errorf("%x %x %v", b, o, err)
 			}
 		}

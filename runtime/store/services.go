@@ -61,7 +61,7 @@ func (s *Store) DeleteCheckResults(allocID string, ids []string) error {
 func (tx *Txn) DeleteCheckResults(allocID string, ids []string) {
 	have, err := tx.CheckResults(allocID)
 	if err != nil {
-		tx.fail(err)
+		tx.setError(err)
 		return
 	}
 	some := false
@@ -72,7 +72,7 @@ func (tx *Txn) DeleteCheckResults(allocID string, ids []string) {
 	if !some {
 		return
 	}
-	tx.changeAllocState(allocID, func(s *allocState) {
+	tx.changeAllocState(allocID, func(s *allocLocalRecord) {
 		for _, id := range ids {
 			delete(s.Checks, id)
 		}

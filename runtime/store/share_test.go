@@ -9,8 +9,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// finished returns an allocation with a typical ended task.
-func finished(id string, job *api.Job, cpu int64) *api.Allocation {
+// finishedAlloc returns an allocation with a typical ended task.
+func finishedAlloc(id string, job *api.Job, cpu int64) *api.Allocation {
 	end := &api.TaskEvent{Type: api.TaskTerminated, DisplayMessage: "Exit Code: 0", Details: map[string]string{"exit_code": "0"}}
 	return &api.Allocation{
 		ID: id, Namespace: "default", JobID: *job.ID, Job: job, TaskGroup: "g", ClientStatus: "complete",
@@ -24,10 +24,10 @@ func finished(id string, job *api.Job, cpu int64) *api.Allocation {
 
 func TestAllocationsShare(t *testing.T) {
 	t.Parallel()
-	s := open(t, temp(t))
+	s := openStore(t, tempStatePath(t))
 	for i, cpu := range []int64{1, 1, 2, 2} {
-		update(t, s, func(tx *Txn) {
-			tx.PutAllocation(finished(fmt.Sprint("a", i), &api.Job{ID: new("j"), Version: new(uint64)}, cpu))
+		mustUpdate(t, s, func(tx *Txn) {
+			tx.PutAllocation(finishedAlloc(fmt.Sprint("a", i), &api.Job{ID: new("j"), Version: new(uint64)}, cpu))
 		})
 	}
 	check := func(when string) {
@@ -51,7 +51,7 @@ func TestAllocationsShare(t *testing.T) {
 		}
 	}
 	check("as put")
-	s = reopen(t, s)
+	s = reopenStore(t, s)
 	check("as read")
 	of := func(id string) *api.TaskEvent { return s.Snapshot().Allocation(nil, id).TaskStates["t"].Events[0] }
 	of("a0").Details["note"] = "x"
@@ -62,10 +62,10 @@ func TestAllocationsShare(t *testing.T) {
 
 func TestLargeChangesLeaveTheFeed(t *testing.T) {
 	t.Parallel()
-	s := open(t, temp(t))
+	s := openStore(t, tempStatePath(t))
 	late := s.Subscribe(0)
 	for range 4 {
-		update(t, s, func(tx *Txn) {
+		mustUpdate(t, s, func(tx *Txn) {
 			for i := range maxEvents/2 - 1 {
 				setVariable(tx, fmt.Sprint("v", i), i)
 			}
@@ -78,7 +78,7 @@ func TestLargeChangesLeaveTheFeed(t *testing.T) {
 	if e, err := late.Next(t.Context()); err != nil || e[0].Index != s.Index()-1 {
 		t.Errorf("the oldest event that is kept: %v, %v", e, err)
 	}
-	update(t, s, func(tx *Txn) {
+	mustUpdate(t, s, func(tx *Txn) {
 		for i := range 2 * maxEvents {
 			setVariable(tx, fmt.Sprint("v", i), i)
 		}
@@ -88,28 +88,28 @@ func TestLargeChangesLeaveTheFeed(t *testing.T) {
 	}
 }
 
-func TestWritesAfterARest(t *testing.T) {
+func TestWritesAfterIdle(t *testing.T) {
 	t.Parallel()
-	s := open(t, temp(t))
-	update(t, s, func(tx *Txn) {
+	s := openStore(t, tempStatePath(t))
+	mustUpdate(t, s, func(tx *Txn) {
 		for i := range 2000 {
 			setVariable(tx, fmt.Sprint("v", i), i)
 		}
 	})
 	time.Sleep(idleDelay + 200*time.Millisecond) // the writer releases the pages of the file
-	update(t, s, func(tx *Txn) { tx.DeleteVariable("default", "v7") })
+	mustUpdate(t, s, func(tx *Txn) { tx.DeleteVariable("default", "v7") })
 	// The rebuilt file is smaller than the known size of the former file.
 	if err := os.Remove(s.file.path); err != nil {
 		t.Fatal(err)
 	}
-	update(t, s, func(tx *Txn) {
+	mustUpdate(t, s, func(tx *Txn) {
 		for i := range 1990 {
 			tx.DeleteVariable("default", fmt.Sprint("v", i))
 		}
 	})
 	time.Sleep(idleDelay + 200*time.Millisecond)
-	update(t, s, func(tx *Txn) { setVariable(tx, "last", 1) })
-	if n := len(reopen(t, s).Snapshot().Variables(nil, "default", "")); n != 11 {
+	mustUpdate(t, s, func(tx *Txn) { setVariable(tx, "last", 1) })
+	if n := len(reopenStore(t, s).Snapshot().Variables(nil, "default", "")); n != 11 {
 		t.Errorf("%d variables, want 11", n)
 	}
 }

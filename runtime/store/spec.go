@@ -23,7 +23,7 @@ type jobTable struct {
 type jobEntry struct {
 	job    *api.Job
 	refs   int                      // refs is the number of allocations of the job
-	shared map[string]*sharedValues // common is keyed by group
+	shared map[string]*sharedValues // keyed by group
 }
 
 // sharedValues are values that allocations of a group usually have in common, except with ports.
@@ -34,9 +34,9 @@ type sharedValues struct {
 	metrics   *api.AllocationMetric
 }
 
-// share makes a new allocation, which no reader has, use the job, and the equal values of
+// shareValues makes a new allocation, which no reader has, use the job, and the equal values of
 // the last allocation of its group.
-func (s *jobEntry) share(a *api.Allocation) {
+func (s *jobEntry) shareValues(a *api.Allocation) {
 	a.Job = s.job
 	c := s.shared[a.TaskGroup]
 	if c == nil {
@@ -46,13 +46,13 @@ func (s *jobEntry) share(a *api.Allocation) {
 		c = new(sharedValues)
 		s.shared[a.TaskGroup] = c
 	}
-	intern(&a.AllocatedResources, &c.granted)
-	intern(&a.Resources, &c.resources)
-	intern(&a.TaskResources, &c.tasks)
-	intern(&a.Metrics, &c.metrics)
+	shareIfEqual(&a.AllocatedResources, &c.granted)
+	shareIfEqual(&a.Resources, &c.resources)
+	shareIfEqual(&a.TaskResources, &c.tasks)
+	shareIfEqual(&a.Metrics, &c.metrics)
 }
 
-func intern[T any](mine, last *T) {
+func shareIfEqual[T any](mine, last *T) {
 	if reflect.DeepEqual(*mine, *last) {
 		*mine = *last
 	} else {
@@ -67,33 +67,33 @@ func newJobTable() *jobTable {
 // interner deduplicates equal strings and details in the allocations that are loaded from
 // a file. Its strings stay in memory as long as their records.
 type interner struct {
-	strings map[string]string
-	details []map[string]string // details are details of events; most events have one of a few
+	strings      map[string]string
+	eventDetails []map[string]string // distinct details of events; most events share a few
 }
 
-// maxDetails limits the number of distinct details.
-const maxDetails = 32
+// maxInternedDetails limits the number of distinct details.
+const maxInternedDetails = 32
 
-// share deduplicates the values of an allocation, which no reader may have yet.
-func (k *interner) share(a *api.Allocation) {
+// internAllocation deduplicates the values of an allocation, which no reader may have yet.
+func (k *interner) internAllocation(a *api.Allocation) {
 	for _, s := range []*string{
 		&a.Namespace, &a.EvalID, &a.NodeID, &a.NodeName, &a.JobID, &a.TaskGroup, &a.DesiredStatus, &a.DesiredDescription,
 		&a.ClientStatus, &a.ClientDescription, &a.DeploymentID,
 	} {
-		k.shareString(s)
+		k.internString(s)
 	}
 	for _, task := range a.TaskStates {
-		k.shareString(&task.State)
+		k.internString(&task.State)
 		for _, e := range task.Events {
-			k.shareString(&e.Type)
-			k.shareString(&e.DisplayMessage)
-			k.shareString(&e.Message)
-			k.shareDetails(&e.Details)
+			k.internString(&e.Type)
+			k.internString(&e.DisplayMessage)
+			k.internString(&e.Message)
+			k.internDetails(&e.Details)
 		}
 	}
 }
 
-func (k *interner) shareString(s *string) {
+func (k *interner) internString(s *string) {
 	if known, ok := k.strings[*s]; ok {
 		*s = known
 	} else {
@@ -101,23 +101,23 @@ func (k *interner) shareString(s *string) {
 	}
 }
 
-func (k *interner) shareDetails(mine *map[string]string) {
+func (k *interner) internDetails(mine *map[string]string) {
 	if *mine == nil {
 		return
 	}
-	for _, known := range k.details {
+	for _, known := range k.eventDetails {
 		if maps.Equal(known, *mine) {
 			*mine = known
 			return
 		}
 	}
-	if len(k.details) < maxDetails {
-		k.details = append(k.details, *mine)
+	if len(k.eventDetails) < maxInternedDetails {
+		k.eventDetails = append(k.eventDetails, *mine)
 	}
 }
 
-// allocRow is the stored form of an allocation.
-type allocRow struct {
+// allocationRecord is the stored form of an allocation.
+type allocationRecord struct {
 	Alloc *api.Allocation // Alloc has no job
 	Spec  string          // Spec is the hash of the job, empty if there is none
 
@@ -126,57 +126,57 @@ type allocRow struct {
 	JobCreateIndex uint64
 }
 
-// jobBatch collects the changes of a batch to the jobTable. They take effect in done.
+// jobBatch collects the changes of a batch to the jobTable. They take effect in apply.
 type jobBatch struct {
-	table  *jobTable
-	hashes map[*api.Job]string // hashes has the jobs that byJob does not have
-	added  map[string]*jobEntry
-	bytes  map[string][]byte
-	delta  map[string]int
+	table        *jobTable
+	hashes       map[*api.Job]string // hashes of the jobs that byJob does not have
+	addedEntries map[string]*jobEntry
+	encodedJobs  map[string][]byte
+	refDeltas    map[string]int
 }
 
-func (s *jobTable) begin() *jobBatch {
+func (s *jobTable) newBatch() *jobBatch {
 	return &jobBatch{
-		table:  s,
-		hashes: make(map[*api.Job]string),
-		added:  make(map[string]*jobEntry),
-		bytes:  make(map[string][]byte),
-		delta:  make(map[string]int),
+		table:        s,
+		hashes:       make(map[*api.Job]string),
+		addedEntries: make(map[string]*jobEntry),
+		encodedJobs:  make(map[string][]byte),
+		refDeltas:    make(map[string]int),
 	}
 }
 
-// payload encodes an allocation, and makes it share its job with others.
-func (b *jobBatch) payload(a *api.Allocation) ([]byte, error) {
+// encodeAndShare encodes an allocation, and makes it share its job with others.
+func (b *jobBatch) encodeAndShare(a *api.Allocation) ([]byte, error) {
 	if a.Job == nil {
 		return encodeAllocation(a, "")
 	}
-	hash, err := b.hash(a.Job)
+	hash, err := b.hashOf(a.Job)
 	if err != nil {
 		return nil, err
 	}
 	known := b.table.byHash[hash]
 	if known == nil {
-		known = b.added[hash]
+		known = b.addedEntries[hash]
 	}
 	if known == nil {
 		known = &jobEntry{job: a.Job}
-		b.added[hash] = known
+		b.addedEntries[hash] = known
 	}
-	known.share(a)
+	known.shareValues(a)
 	return encodeAllocation(a, hash)
 }
 
 func encodeAllocation(a *api.Allocation, hash string) ([]byte, error) {
 	bare := *a
 	bare.Job = nil
-	row := allocRow{Alloc: &bare, Spec: hash}
+	row := allocationRecord{Alloc: &bare, Spec: hash}
 	if a.Job != nil {
-		row.JobVersion, row.JobCreateIndex = num(a.Job.Version), num(a.Job.CreateIndex)
+		row.JobVersion, row.JobCreateIndex = uint64OrZero(a.Job.Version), uint64OrZero(a.Job.CreateIndex)
 	}
 	return encode(row)
 }
 
-func (b *jobBatch) hash(job *api.Job) (string, error) {
+func (b *jobBatch) hashOf(job *api.Job) (string, error) {
 	if hash, ok := b.table.byJob[job]; ok {
 		return hash, nil
 	}
@@ -187,20 +187,20 @@ func (b *jobBatch) hash(job *api.Job) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	b.hashes[job], b.bytes[hash] = hash, payload
+	b.hashes[job], b.encodedJobs[hash] = hash, payload
 	return hash, nil
 }
 
 func encodeJob(job *api.Job) (hash string, payload []byte, err error) {
 	if payload, err = encode(job); err != nil {
-		return "", nil, fmt.Errorf("encode job %q: %w", str(job.ID), err)
+		return "", nil, fmt.Errorf("encode job %q: %w", stringOrEmpty(job.ID), err)
 	}
 	digest := sha256.Sum256(payload)
 	return hex.EncodeToString(digest[:16]), payload, nil
 }
 
-// count records an allocation that is added (+1) or removed (-1).
-func (b *jobBatch) count(a *api.Allocation, n int) {
+// addRefs records an allocation that is added (+1) or removed (-1).
+func (b *jobBatch) addRefs(a *api.Allocation, n int) {
 	if a.Job == nil {
 		return
 	}
@@ -208,30 +208,30 @@ func (b *jobBatch) count(a *api.Allocation, n int) {
 	if !ok {
 		hash = b.hashes[a.Job]
 	}
-	b.delta[hash] += n
+	b.refDeltas[hash] += n
 }
 
 // ops returns the writes of added jobs and the deletions of unused ones.
-func (b *jobBatch) ops(index uint64) []op {
-	var ops []op
-	for hash, delta := range b.delta {
+func (b *jobBatch) ops(index uint64) []writeOp {
+	var ops []writeOp
+	for hash, delta := range b.refDeltas {
 		known := b.table.byHash[hash]
 		switch {
 		case known == nil && delta > 0:
-			ops = append(ops, op{jobBucket, hash, encodeRecord(jobBucket, hash, index, b.bytes[hash])})
+			ops = append(ops, writeOp{jobBucket, hash, encodeRecord(jobBucket, hash, index, b.encodedJobs[hash])})
 		case known != nil && known.refs+delta == 0:
-			ops = append(ops, op{jobBucket, hash, nil})
+			ops = append(ops, writeOp{jobBucket, hash, nil})
 		}
 	}
 	return ops
 }
 
-// done applies the changes to the jobTable.
-func (b *jobBatch) done() {
-	for hash, delta := range b.delta {
+// apply applies the changes to the jobTable.
+func (b *jobBatch) apply() {
+	for hash, delta := range b.refDeltas {
 		known := b.table.byHash[hash]
 		if known == nil {
-			if known = b.added[hash]; known == nil || delta == 0 {
+			if known = b.addedEntries[hash]; known == nil || delta == 0 {
 				continue
 			}
 			b.table.byHash[hash] = known

@@ -44,7 +44,7 @@ type Config struct {
 // file. Its methods may be called concurrently.
 type Store struct {
 	logger hclog.Logger
-	feed   *feed
+	feed   *eventFeed
 	mem    *memdb.MemDB  // mem is the visible state, which is on disk
 	done   chan struct{} // done is closed when the writer has returned
 
@@ -58,12 +58,12 @@ type Store struct {
 	damage []Damage
 
 	// Only the writer uses these.
-	file       *file // file is nil for a store in memory
-	jobs       *jobTable
-	index      uint64
-	quarantine map[string][]byte // quarantine has the records of the quarantine as stored in the file
-	foreign    []op              // foreign are the records of tables that this build does not define
-	nodeEvents []*api.NodeEvent  // nodeEvents are added by [Txn.PutNode]
+	file           *stateFile // file is nil for a store in memory
+	jobs           *jobTable
+	index          uint64
+	quarantine     map[string][]byte // quarantine has the records of the quarantine as stored in the file
+	unknownRecords []writeOp         // records of tables that this build does not define
+	nodeEvents     []*api.NodeEvent  // nodeEvents are added by [Txn.PutNode]
 }
 
 // Index returns the index of the last visible change.
@@ -73,7 +73,7 @@ func (s *Store) Index() uint64 { return s.Snapshot().Index() }
 func (s *Store) Wait(ctx context.Context, min uint64) error {
 	for {
 		ws := NewWatchSet()
-		if s.Snapshot().TableIndex(ws, allTables) >= min {
+		if s.Snapshot().TableIndex(ws, allTablesRow) >= min {
 			return nil
 		}
 		if err := ws.WatchCtx(ctx); err != nil {
@@ -134,8 +134,8 @@ func (s *Store) Update(ctx context.Context, fn func(*Txn) error) (uint64, error)
 
 // enqueue makes the writer run fn, after all earlier requests, after the delay or when
 // another request is due.
-func (s *Store) enqueue(fn func(*Txn) error, delay time.Duration) (*request, error) {
-	return s.queue.push(&request{fn: fn, deadline: time.Now().Add(delay)})
+func (s *Store) enqueue(fn func(*Txn) error, delay time.Duration) (*updateRequest, error) {
+	return s.queue.push(&updateRequest{fn: fn, deadline: time.Now().Add(delay)})
 }
 
 // Close waits for pending updates, and closes the file.
@@ -154,7 +154,7 @@ func (s *Store) Close() error {
 func (s *Store) run() {
 	defer close(s.done)
 	for {
-		requests, delay, closed := s.queue.take()
+		requests, delay, closed := s.queue.takeDue()
 		switch {
 		case len(requests) > 0:
 			s.commit(requests)
@@ -190,26 +190,26 @@ func (s *Store) waitIdle() {
 
 // commit runs the requests, writes their changes in one transaction, publishes them to
 // readers, and completes the requests.
-func (s *Store) commit(requests []*request) {
+func (s *Store) commit(requests []*updateRequest) {
 	b := s.newBatch()
-	var exclusive []*request
+	var exclusive []*updateRequest
 	for _, r := range requests {
 		switch {
 		case !r.state.CompareAndSwap(requestQueued, requestTaken):
-		case r.exclusive != nil:
+		case r.exclusiveFn != nil:
 			exclusive = append(exclusive, r)
 		default:
 			b.run(r)
 		}
 	}
-	err := b.write()
+	err := b.writeToFile()
 	switch {
 	case err != nil:
 		b.mem.Abort() // without Abort, the next batch would block forever
 		s.writeErr.Store(&err)
 	default:
 		b.publish()
-		if len(b.merged) > 0 {
+		if len(b.mergedChanges) > 0 {
 			s.writeErr.Store(nil)
 		}
 	}
@@ -220,20 +220,20 @@ func (s *Store) commit(requests []*request) {
 		close(r.done)
 	}
 	for _, r := range exclusive {
-		r.err = r.exclusive()
+		r.err = r.exclusiveFn()
 		close(r.done)
 	}
 }
 
 // batch is the content of one transaction in the file.
 type batch struct {
-	store    *Store
-	mem      *memdb.Txn
-	index    uint64
-	requests []*request
-	merged   map[recordKey]*change // net is the combined change of each record
-	jobs     *jobBatch
-	events   [][]Event
+	store         *Store
+	mem           *memdb.Txn
+	index         uint64
+	requests      []*updateRequest
+	mergedChanges map[recordKey]*recordChange // the combined change of each record
+	jobs          *jobBatch
+	events        [][]Event
 
 	quarantined []unreadableRecord
 }
@@ -245,49 +245,49 @@ type recordKey struct {
 
 func (s *Store) newBatch() *batch {
 	return &batch{
-		store:  s,
-		mem:    s.mem.Txn(true),
-		index:  s.index,
-		merged: make(map[recordKey]*change),
-		jobs:   s.jobs.begin(),
+		store:         s,
+		mem:           s.mem.Txn(true),
+		index:         s.index,
+		mergedChanges: make(map[recordKey]*recordChange),
+		jobs:          s.jobs.newBatch(),
 	}
 }
 
 // run runs one request. After an error its changes are undone.
-func (b *batch) run(r *request) {
+func (b *batch) run(r *updateRequest) {
 	b.requests = append(b.requests, r)
 	tx := &Txn{
-		Reader:     Reader{begin: func() *memdb.Txn { return b.mem }, unreadable: b.store.quarantineRecord, lockedVariables: b.store.sealer.lockedVariables},
-		store:      b.store,
-		mem:        b.mem,
-		index:      b.index + 1,
-		tables:     make(map[Table]bool),
-		nodeEvents: b.store.nodeEvents,
+		Reader:        Reader{beginRead: func() *memdb.Txn { return b.mem }, quarantine: b.store.quarantineRecord, lockedVariables: b.store.sealer.lockedVariables},
+		store:         b.store,
+		mem:           b.mem,
+		index:         b.index + 1,
+		changedTables: make(map[Table]bool),
+		nodeEvents:    b.store.nodeEvents,
 	}
-	r.panicked = tx.call(r.fn)
+	r.panicked = tx.callUpdateFunc(r.fn)
 	var payloads [][]byte
 	if tx.err == nil && r.panicked == nil {
-		tx.finish()
-		payloads = b.encode(tx)
+		tx.setTableIndexes()
+		payloads = b.encodeChanges(tx)
 	}
 	if tx.err != nil || r.panicked != nil {
 		r.err = tx.err
-		if err := tx.undo(); err != nil {
+		if err := tx.undoChanges(); err != nil {
 			r.err = errors.Join(r.err, err)
 		}
 		return
 	}
-	if tx.visible {
+	if tx.changesVisibleTable {
 		b.index = tx.index
 	}
 	r.index = b.index
 	for i, c := range tx.changes {
 		c.payload = payloads[i]
-		key := recordKey{c.kind.table, c.key}
-		if net := b.merged[key]; net != nil {
+		key := recordKey{c.tableDef.table, c.key}
+		if net := b.mergedChanges[key]; net != nil {
 			net.after, net.payload = c.after, c.payload
 		} else {
-			b.merged[key] = &c
+			b.mergedChanges[key] = &c
 		}
 	}
 	b.quarantined = append(b.quarantined, tx.quarantined...)
@@ -296,8 +296,8 @@ func (b *batch) run(r *request) {
 	}
 }
 
-// call calls fn, and returns the value of a panic, for the caller of Update.
-func (tx *Txn) call(fn func(*Txn) error) (panicked any) {
+// callUpdateFunc calls fn, and returns the value of a panic, for the caller of Update.
+func (tx *Txn) callUpdateFunc(fn func(*Txn) error) (panicked any) {
 	defer func() {
 		if p := recover(); p != nil {
 			panicked = fmt.Sprintf("%v\n\n%s", p, debug.Stack())
@@ -309,33 +309,33 @@ func (tx *Txn) call(fn func(*Txn) error) (panicked any) {
 	return nil
 }
 
-// write makes the batch durable. After an error the caller aborts the batch.
-func (b *batch) write() error {
-	if len(b.merged) == 0 {
+// writeToFile makes the batch durable. After an error the caller aborts the batch.
+func (b *batch) writeToFile() error {
+	if len(b.mergedChanges) == 0 {
 		return nil
 	}
 	if b.index != b.store.index {
-		if err := b.mem.Insert(tableIndexes, &indexRow{allTables, b.index}); err != nil {
+		if err := b.mem.Insert(tableIndexes, &indexRow{allTablesRow, b.index}); err != nil {
 			return err
 		}
 	}
 	if b.store.file == nil {
 		return nil
 	}
-	ops := make([]op, 0, len(b.merged)+2)
-	for key, c := range b.merged {
+	ops := make([]writeOp, 0, len(b.mergedChanges)+2)
+	for key, c := range b.mergedChanges {
 		if c.before == nil && c.after == nil {
 			continue
 		}
-		o := op{bucket: string(key.table), key: key.key}
+		o := writeOp{bucket: string(key.table), key: key.key}
 		if c.after != nil {
 			o.value = encodeRecord(o.bucket, o.key, b.index, c.payload)
 		}
 		if a, ok := c.after.(*api.Allocation); ok {
-			b.jobs.count(a, +1)
+			b.jobs.addRefs(a, +1)
 		}
 		if a, ok := c.before.(*api.Allocation); ok {
-			b.jobs.count(a, -1)
+			b.jobs.addRefs(a, -1)
 		}
 		ops = append(ops, o)
 	}
@@ -355,12 +355,12 @@ func (b *batch) write() error {
 		}
 		ops = append(ops, o)
 	}
-	return b.store.file.write(ops, b.store.allRecords(b.mem))
+	return b.store.file.writeOps(ops, b.store.allRecords(b.mem))
 }
 
-// encode returns the payloads of all objects that a request has put. They are nil for a
+// encodeChanges returns the payloads of all objects that a request has put. They are nil for a
 // store in memory.
-func (b *batch) encode(tx *Txn) [][]byte {
+func (b *batch) encodeChanges(tx *Txn) [][]byte {
 	payloads := make([][]byte, len(tx.changes))
 	if b.store.file == nil {
 		return payloads
@@ -370,24 +370,24 @@ func (b *batch) encode(tx *Txn) [][]byte {
 		switch obj := c.after.(type) {
 		case nil:
 		case *api.Allocation:
-			payloads[i], err = b.jobs.payload(obj)
+			payloads[i], err = b.jobs.encodeAndShare(obj)
 		case *localRecord:
-			payloads[i] = b.store.sealer.localPayload(c.kind.table, obj)
+			payloads[i] = b.store.sealer.encodeLocalRecord(c.tableDef.table, obj)
 		case *api.Variable:
-			payloads[i], err = b.store.sealer.variablePayload(c.key, obj)
+			payloads[i], err = b.store.sealer.encodeVariableRecord(c.key, obj)
 		default:
 			payloads[i], err = encode(obj)
 		}
 		if err != nil {
-			tx.fail(fmt.Errorf("encode %s %q: %w", c.kind.table, readable(c.key), err))
+			tx.setError(fmt.Errorf("encode %s %q: %w", c.tableDef.table, readableKey(c.key), err))
 		}
 	}
 	return payloads
 }
 
 // allRecords yields every record of the state in mem, for a new file.
-func (s *Store) allRecords(mem *memdb.Txn) func(yield func(op) bool) {
-	return func(yield func(op) bool) {
+func (s *Store) allRecords(mem *memdb.Txn) func(yield func(writeOp) bool) {
+	return func(yield func(writeOp) bool) {
 		o, err := indexRecord(mem)
 		if err != nil {
 			s.logger.Error("record cannot be written anew", "error", err)
@@ -395,16 +395,16 @@ func (s *Store) allRecords(mem *memdb.Txn) func(yield func(op) bool) {
 			return
 		}
 		for key, value := range s.quarantine {
-			if !yield(op{quarantineBucket, key, s.sealer.sealQuarantine(key, value)}) {
+			if !yield(writeOp{quarantineBucket, key, s.sealer.sealQuarantine(key, value)}) {
 				return
 			}
 		}
-		for _, o := range s.foreign {
+		for _, o := range s.unknownRecords {
 			if !yield(o) {
 				return
 			}
 		}
-		hashes := newJobTable().begin()
+		hashes := newJobTable().newBatch()
 		for _, k := range tableDefs {
 			it, err := mem.Get(string(k.table), "id_prefix", "")
 			if err != nil {
@@ -423,18 +423,18 @@ func (s *Store) allRecords(mem *memdb.Txn) func(yield func(op) bool) {
 
 // recordsOf returns the stored records of an object, with the job of an allocation if it is
 // the first allocation of that job.
-func (s *Store) recordsOf(k *tableDef, obj any, hashes *jobBatch) []op {
-	var ops []op
+func (s *Store) recordsOf(k *tableDef, obj any, hashes *jobBatch) []writeOp {
+	var ops []writeOp
 	var payload []byte
 	var err error
 	switch o := obj.(type) {
 	case *api.Allocation:
 		var hash string
 		if o.Job != nil {
-			if hash, err = hashes.hash(o.Job); err == nil {
-				if spec := hashes.bytes[hash]; spec != nil {
-					ops = append(ops, op{jobBucket, hash, encodeRecord(jobBucket, hash, s.index, spec)})
-					hashes.bytes[hash] = nil
+			if hash, err = hashes.hashOf(o.Job); err == nil {
+				if spec := hashes.encodedJobs[hash]; spec != nil {
+					ops = append(ops, writeOp{jobBucket, hash, encodeRecord(jobBucket, hash, s.index, spec)})
+					hashes.encodedJobs[hash] = nil
 				}
 			}
 		}
@@ -442,31 +442,31 @@ func (s *Store) recordsOf(k *tableDef, obj any, hashes *jobBatch) []op {
 			payload, err = encodeAllocation(o, hash)
 		}
 	case *localRecord:
-		payload = s.sealer.localPayload(k.table, o)
+		payload = s.sealer.encodeLocalRecord(k.table, o)
 	case *api.Variable:
-		payload, err = s.sealer.variablePayload(k.key(o), o)
+		payload, err = s.sealer.encodeVariableRecord(k.key(o), o)
 	default:
 		payload, err = encode(obj)
 	}
 	key := k.key(obj)
 	if err != nil { // unexpected: the object was encoded or decoded before
-		s.logger.Error("record cannot be written anew", "table", k.table, "key", readable(key), "error", err)
+		s.logger.Error("record cannot be written anew", "table", k.table, "key", readableKey(key), "error", err)
 		return nil
 	}
-	return append(ops, op{string(k.table), key, encodeRecord(string(k.table), key, s.index, payload)})
+	return append(ops, writeOp{string(k.table), key, encodeRecord(string(k.table), key, s.index, payload)})
 }
 
 // publish makes the batch visible to readers.
 func (b *batch) publish() {
 	s := b.store
-	if len(b.merged) == 0 {
+	if len(b.mergedChanges) == 0 {
 		b.mem.Abort()
 		return
 	}
 	s.commits.Add(1)
 	s.index = b.index
-	b.jobs.done()
+	b.jobs.apply()
 	b.mem.Commit()
-	s.report(b.quarantined)
+	s.reportUnreadable(b.quarantined)
 	s.feed.add(b.events)
 }

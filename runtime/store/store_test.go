@@ -24,7 +24,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
-func open(t testing.TB, path string) *Store {
+func openStore(t testing.TB, path string) *Store {
 	t.Helper()
 	s, err := Open(Config{Path: path, Logger: hclog.NewNullLogger()})
 	if err != nil {
@@ -34,18 +34,18 @@ func open(t testing.TB, path string) *Store {
 	return s
 }
 
-func reopen(t testing.TB, s *Store) *Store {
+func reopenStore(t testing.TB, s *Store) *Store {
 	t.Helper()
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	return open(t, s.file.path)
+	return openStore(t, s.file.path)
 }
 
-func temp(t testing.TB) string { return filepath.Join(t.TempDir(), "state.db") }
+func tempStatePath(t testing.TB) string { return filepath.Join(t.TempDir(), "state.db") }
 
-// update makes a change that must succeed.
-func update(t testing.TB, s *Store, fn func(*Txn)) uint64 {
+// mustUpdate makes a change that must succeed.
+func mustUpdate(t testing.TB, s *Store, fn func(*Txn)) uint64 {
 	t.Helper()
 	index, err := s.Update(t.Context(), func(tx *Txn) error { fn(tx); return nil })
 	if err != nil {
@@ -65,24 +65,24 @@ func testJob(id string, version uint64) *api.Job {
 	}
 }
 
-func TestChangeIsStampedAndStays(t *testing.T) {
+func TestChangeSetsIndexesAndPersists(t *testing.T) {
 	t.Parallel()
-	s := open(t, temp(t))
+	s := openStore(t, tempStatePath(t))
 	job := testJob("a", 0)
-	first := update(t, s, func(tx *Txn) {
+	first := mustUpdate(t, s, func(tx *Txn) {
 		tx.PutJob(job)
 		tx.PutEvaluation(&api.Evaluation{ID: "e", JobID: "a", Namespace: "default"})
 		if tx.Job(nil, "default", "a") != job || tx.Index() != 1 {
 			t.Errorf("the change does not see itself: %v at %d", tx.Job(nil, "default", "a"), tx.Index())
 		}
 	})
-	second := update(t, s, func(tx *Txn) {
+	second := mustUpdate(t, s, func(tx *Txn) {
 		newer := *tx.Job(nil, "default", "a")
 		newer.Version = new(uint64(1))
 		tx.PutJob(&newer)
 		tx.PutAllocation(&api.Allocation{ID: "x", Namespace: "default", JobID: "a", Job: &newer})
 	})
-	third := update(t, s, func(tx *Txn) {
+	third := mustUpdate(t, s, func(tx *Txn) {
 		alloc := *tx.Allocation(nil, "x")
 		alloc.ClientStatus = "running"
 		tx.ReportAllocation(&alloc)
@@ -113,18 +113,18 @@ func TestChangeIsStampedAndStays(t *testing.T) {
 		if got := snap.TableIndex(nil, Jobs, Evaluations, Nodes); got != 2 || snap.Index() != 3 {
 			t.Errorf("index of several tables %d, of all %d", got, snap.Index())
 		}
-		s = reopen(t, s)
+		s = reopenStore(t, s)
 	}
 }
 
-func TestFailedChangeLeavesNothing(t *testing.T) {
+func TestFailedChangeIsUndone(t *testing.T) {
 	t.Parallel()
-	s := open(t, temp(t))
-	update(t, s, func(tx *Txn) {
+	s := openStore(t, tempStatePath(t))
+	mustUpdate(t, s, func(tx *Txn) {
 		tx.PutJob(testJob("a", 0))
 		tx.PutEvaluation(&api.Evaluation{ID: "old"})
 	})
-	before, commits := content(s), s.Commits()
+	before, commits := storeContent(s), s.Commits()
 	refused := errors.New("refused")
 	_, err := s.Update(t.Context(), func(tx *Txn) error {
 		tx.PutJob(testJob("b", 0))
@@ -137,18 +137,18 @@ func TestFailedChangeLeavesNothing(t *testing.T) {
 	if err != refused {
 		t.Errorf("error %v", err)
 	}
-	if got := content(s); !reflect.DeepEqual(got, before) || s.Index() != 1 || s.Commits() != commits {
+	if got := storeContent(s); !reflect.DeepEqual(got, before) || s.Index() != 1 || s.Commits() != commits {
 		t.Errorf("at index %d: %v", s.Index(), got)
 	}
-	if got := update(t, s, func(tx *Txn) { tx.DeleteEvaluation("old") }); got != 2 {
+	if got := mustUpdate(t, s, func(tx *Txn) { tx.DeleteEvaluation("old") }); got != 2 {
 		t.Errorf("next index %d", got)
 	}
 }
 
-func TestFaultsOfTheCaller(t *testing.T) {
+func TestInvalidUpdates(t *testing.T) {
 	t.Parallel()
-	s := open(t, temp(t))
-	update(t, s, func(tx *Txn) { tx.PutEvaluation(&api.Evaluation{ID: "e"}) })
+	s := openStore(t, tempStatePath(t))
+	mustUpdate(t, s, func(tx *Txn) { tx.PutEvaluation(&api.Evaluation{ID: "e"}) })
 	for want, fn := range map[string]func(*Txn){
 		`put evaluations: object without a key`: func(tx *Txn) { tx.PutEvaluation(&api.Evaluation{}) },
 		`put job a: it has no version`:          func(tx *Txn) { tx.PutJob(&api.Job{ID: new("a")}) },
@@ -177,9 +177,9 @@ func TestFaultsOfTheCaller(t *testing.T) {
 	}
 }
 
-func TestPanicIsTheCallersOwn(t *testing.T) {
+func TestPanicReachesTheCaller(t *testing.T) {
 	t.Parallel()
-	s := open(t, temp(t))
+	s := openStore(t, tempStatePath(t))
 	func() {
 		defer func() {
 			if p := recover(); p == nil || !strings.Contains(fmt.Sprint(p), "a bug") || !strings.Contains(fmt.Sprint(p), "store_test.go") {
@@ -191,14 +191,14 @@ func TestPanicIsTheCallersOwn(t *testing.T) {
 			panic("a bug")
 		})
 	}()
-	if got := update(t, s, func(tx *Txn) { tx.PutNamespace(&api.Namespace{Name: "b"}) }); got != 1 || len(s.Snapshot().Namespaces(nil, "")) != 1 {
+	if got := mustUpdate(t, s, func(tx *Txn) { tx.PutNamespace(&api.Namespace{Name: "b"}) }); got != 1 || len(s.Snapshot().Namespaces(nil, "")) != 1 {
 		t.Errorf("index %d, namespaces %v", got, s.Snapshot().Namespaces(nil, ""))
 	}
 }
 
-// stall blocks the writer in the middle of an update until the returned function is
+// stallWriter blocks the writer in the middle of an update until the returned function is
 // called.
-func stall(t *testing.T, s *Store) (resume func()) {
+func stallWriter(t *testing.T, s *Store) (resume func()) {
 	started, end := make(chan struct{}), make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -225,9 +225,9 @@ func waitQueued(s *Store, n int) {
 
 func TestConcurrentUpdatesShareACommit(t *testing.T) {
 	t.Parallel()
-	s := open(t, temp(t))
+	s := openStore(t, tempStatePath(t))
 	const n = 500
-	resume := stall(t, s)
+	resume := stallWriter(t, s)
 	var wg sync.WaitGroup
 	indexes := make([]uint64, n)
 	var failed atomic.Int64
@@ -261,7 +261,7 @@ func TestConcurrentUpdatesShareACommit(t *testing.T) {
 			t.Fatalf("indexes %v", indexes)
 		}
 	}
-	s = reopen(t, s)
+	s = reopenStore(t, s)
 	for _, e := range s.Snapshot().Evaluations(nil, "") {
 		if !slices.Contains(indexes, e.CreateIndex) {
 			t.Errorf("evaluation %s has the index %d", e.ID, e.CreateIndex)
@@ -275,8 +275,8 @@ func TestConcurrentUpdatesShareACommit(t *testing.T) {
 // A change is visible only when it is on disk.
 func TestChangeIsSeenWhenItIsDurable(t *testing.T) {
 	t.Parallel()
-	s := open(t, temp(t))
-	resume := stall(t, s)
+	s := openStore(t, tempStatePath(t))
+	resume := stallWriter(t, s)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -298,8 +298,8 @@ func TestChangeIsSeenWhenItIsDurable(t *testing.T) {
 
 func TestUpdateIsWithdrawnInTheQueue(t *testing.T) {
 	t.Parallel()
-	s := open(t, temp(t))
-	resume := stall(t, s)
+	s := openStore(t, tempStatePath(t))
+	resume := stallWriter(t, s)
 	reason := errors.New("enough")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	errs := make(chan error)
@@ -320,8 +320,8 @@ func TestUpdateIsWithdrawnInTheQueue(t *testing.T) {
 
 func TestClosedStore(t *testing.T) {
 	t.Parallel()
-	s := open(t, temp(t))
-	resume := stall(t, s)
+	s := openStore(t, tempStatePath(t))
+	resume := stallWriter(t, s)
 	errs := make(chan error)
 	go func() {
 		_, err := s.Update(t.Context(), func(tx *Txn) error { tx.PutNamespace(&api.Namespace{Name: "a"}); return nil })
@@ -347,7 +347,7 @@ func TestClosedStore(t *testing.T) {
 
 func TestAllocationsShareTheirJob(t *testing.T) {
 	t.Parallel()
-	s := open(t, temp(t))
+	s := openStore(t, tempStatePath(t))
 	count := func() int {
 		s.Close()
 		contents, err := Inspect(s.file.path)
@@ -367,13 +367,13 @@ func TestAllocationsShareTheirJob(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		s = open(t, s.file.path)
+		s = openStore(t, s.file.path)
 		return n
 	}
 	alloc := func(i int, job *api.Job) *api.Allocation {
 		return &api.Allocation{ID: fmt.Sprintf("alloc-%d", i), Namespace: "default", JobID: "a", Job: job}
 	}
-	update(t, s, func(tx *Txn) {
+	mustUpdate(t, s, func(tx *Txn) {
 		for i := range 10 {
 			tx.PutAllocation(alloc(i, testJob("a", 0))) // an equal job in another object
 		}
@@ -389,7 +389,7 @@ func TestAllocationsShareTheirJob(t *testing.T) {
 	if job := snap.Allocation(nil, "alloc-0").Job; job != snap.Allocation(nil, "alloc-9").Job || !reflect.DeepEqual(job, testJob("a", 0)) {
 		t.Error("ten objects for one job, or another job, after a restart")
 	}
-	update(t, s, func(tx *Txn) {
+	mustUpdate(t, s, func(tx *Txn) {
 		for i := range 5 {
 			tx.PutAllocation(alloc(i, testJob("a", 1)))
 		}
@@ -399,12 +399,12 @@ func TestAllocationsShareTheirJob(t *testing.T) {
 	if got := count(); got != 2 {
 		t.Errorf("%d jobs in the file, want 2", got)
 	}
-	update(t, s, func(tx *Txn) {
+	mustUpdate(t, s, func(tx *Txn) {
 		for i := range 5 {
 			tx.PutAllocation(alloc(i, nil))
 		}
 	})
-	update(t, s, func(tx *Txn) {
+	mustUpdate(t, s, func(tx *Txn) {
 		for i := range 9 {
 			tx.DeleteAllocation(fmt.Sprintf("alloc-%d", i))
 		}
@@ -412,25 +412,25 @@ func TestAllocationsShareTheirJob(t *testing.T) {
 	if got := count(); got != 1 || s.Snapshot().Allocation(nil, "alloc-9").Job == nil {
 		t.Errorf("%d jobs in the file, want 1", got)
 	}
-	update(t, s, func(tx *Txn) { tx.DeleteAllocation("alloc-9") })
+	mustUpdate(t, s, func(tx *Txn) { tx.DeleteAllocation("alloc-9") })
 	if got := count(); got != 0 || len(s.jobs.byHash) != 0 || len(s.jobs.byJob) != 0 {
 		t.Errorf("%d jobs in the file, want none; in memory %v", got, s.jobs)
 	}
 }
 
-func TestRunnersRecords(t *testing.T) {
+func TestLocalRecords(t *testing.T) {
 	t.Parallel()
-	s := open(t, temp(t))
+	s := openStore(t, tempStatePath(t))
 	local := state.LocalState{
 		StartID: "x/web/1", Handle: &driver.Handle{Version: 1, DriverState: []byte{1, 2}, Config: &driver.TaskConfig{ID: "x/web/1"}},
 		Hooks:      map[string]state.HookState{"a": {Attachment: "{}", Done: true, Env: map[string]string{"A": "1"}}, "b": {Data: map[string]string{"k": "v"}}},
 		AllocHooks: map[string]string{"c": `{"d": 1}`},
 	}
 	status := &api.TaskState{State: "running", Events: []*api.TaskEvent{{Type: "Started", Time: 5}}}
-	if err := s.PutTask("x", "web", local, status, state.Sync)(); !errors.Is(err, ErrForgotten) {
+	if err := s.PutTask("x", "web", local, status, state.Sync)(); !errors.Is(err, ErrAllocationForgotten) {
 		t.Errorf("record of an allocation that is not there: %v", err)
 	}
-	update(t, s, func(tx *Txn) {
+	mustUpdate(t, s, func(tx *Txn) {
 		tx.PutAllocation(&api.Allocation{ID: "x"})
 		tx.PutTaskLocal("x", "web", state.LocalState{StartID: "x/web/1"}) // this write shares the commit
 	})
@@ -443,7 +443,7 @@ func TestRunnersRecords(t *testing.T) {
 	if n := s.Commits() - commits; n != 1 {
 		t.Errorf("%d commits, want 1: the same is not written again", n)
 	}
-	update(t, s, func(tx *Txn) {
+	mustUpdate(t, s, func(tx *Txn) {
 		tx.PutCheckResult("x", &api.AllocCheckStatus{ID: "c", Status: "success"})
 		tx.PutMeta("boot", "id")
 		tx.PutMeta("plugin/raw_exec", map[string]*driver.Handle{"a": {Version: 7}})
@@ -472,10 +472,10 @@ func TestRunnersRecords(t *testing.T) {
 		if got := snap.MetaKeys("plugin/"); !slices.Equal(got, []string{"plugin/raw_exec"}) {
 			t.Errorf("facts %v", got)
 		}
-		s = reopen(t, s)
+		s = reopenStore(t, s)
 	}
 	// A purged allocation may still run its last tasks.
-	update(t, s, func(tx *Txn) { tx.DeleteAllocation("x") })
+	mustUpdate(t, s, func(tx *Txn) { tx.DeleteAllocation("x") })
 	if err := s.PutTaskState("x", "web", &api.TaskState{State: "dead"}, state.Sync)(); err != nil {
 		t.Error(err)
 	}
@@ -485,8 +485,8 @@ func TestRunnersRecords(t *testing.T) {
 	if got := s.Snapshot().LocalTasks("x"); !slices.Equal(got, []string{"web"}) {
 		t.Errorf("tasks with records: %v", got)
 	}
-	update(t, s, func(tx *Txn) { tx.ForgetAllocation("x"); tx.DeleteMeta("boot") })
-	if err := s.PutTaskState("x", "web", status, state.Sync)(); !errors.Is(err, ErrForgotten) {
+	mustUpdate(t, s, func(tx *Txn) { tx.ForgetAllocation("x"); tx.DeleteMeta("boot") })
+	if err := s.PutTaskState("x", "web", status, state.Sync)(); !errors.Is(err, ErrAllocationForgotten) {
 		t.Errorf("a forgotten record came back: %v", err)
 	}
 	if got := s.Snapshot().LocalAllocations(); len(got) > 0 {
@@ -498,17 +498,17 @@ func TestRunnersRecords(t *testing.T) {
 // ended task in the state of its allocation.
 func TestTaskStatesOfAllocations(t *testing.T) {
 	t.Parallel()
-	s := open(t, temp(t))
+	s := openStore(t, tempStatePath(t))
 	stored := &api.TaskState{State: "pending", Events: []*api.TaskEvent{{Type: "Received", Time: 1}}}
 	shown := &api.TaskState{State: "running", Events: append(slices.Clone(stored.Events), &api.TaskEvent{Type: "Started", Time: 2})}
 	for _, status := range []string{"pending", "running", "complete"} {
-		update(t, s, func(tx *Txn) {
+		mustUpdate(t, s, func(tx *Txn) {
 			tx.PutAllocation(&api.Allocation{ID: status, Namespace: "default", JobID: "a", Job: testJob("a", 0)})
 		})
 		if err := s.PutTaskState(status, "web", stored, state.Sync)(); err != nil {
 			t.Fatal(err)
 		}
-		update(t, s, func(tx *Txn) {
+		mustUpdate(t, s, func(tx *Txn) {
 			a := *tx.Allocation(nil, status)
 			a.ClientStatus, a.TaskStates = status, map[string]*api.TaskState{"web": shown, "new": stored}
 			if status == "pending" {
@@ -517,7 +517,7 @@ func TestTaskStatesOfAllocations(t *testing.T) {
 			tx.ReportAllocation(&a)
 		})
 	}
-	s = reopen(t, s)
+	s = reopenStore(t, s)
 	for status, want := range map[string]map[string]*api.TaskState{
 		"pending":  {"web": stored},
 		"running":  {"web": stored, "new": stored},
@@ -533,8 +533,8 @@ func TestTaskStatesOfAllocations(t *testing.T) {
 // their order.
 func TestDurability(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := open(t, temp(t))
-		update(t, s, func(tx *Txn) { tx.PutAllocation(&api.Allocation{ID: "x"}) })
+		s := openStore(t, tempStatePath(t))
+		mustUpdate(t, s, func(tx *Txn) { tx.PutAllocation(&api.Allocation{ID: "x"}) })
 		begin, commits := time.Now(), s.Commits()
 		check := func(what string, more int64, at time.Duration, state string) {
 			t.Helper()
@@ -557,7 +557,7 @@ func TestDurability(t *testing.T) {
 		put("b", state.Async)
 		check("behind", 1, 0, "a")
 		put("c", state.Async)
-		update(t, s, func(tx *Txn) { tx.PutMeta("f", true) })
+		mustUpdate(t, s, func(tx *Txn) { tx.PutMeta("f", true) })
 		check("with another", 2, 0, "c")
 		put("d", state.Async)
 		time.Sleep(50 * time.Millisecond)
@@ -570,7 +570,7 @@ func TestDurability(t *testing.T) {
 		}
 		check("shared", 4, 51*time.Millisecond, "f")
 		put("g", state.Async)
-		s = reopen(t, s)
+		s = reopenStore(t, s)
 		commits = s.Commits()
 		check("the last one", 0, 51*time.Millisecond, "g")
 	})
@@ -578,9 +578,9 @@ func TestDurability(t *testing.T) {
 
 func TestListsAndPrefixes(t *testing.T) {
 	t.Parallel()
-	s := open(t, temp(t))
+	s := openStore(t, tempStatePath(t))
 	ids := []string{"0a000000-1111-2222-3333-444444444444", "0a0b0000-1111-2222-3333-444444444444", "ff000000-1111-2222-3333-444444444444"}
-	update(t, s, func(tx *Txn) {
+	mustUpdate(t, s, func(tx *Txn) {
 		for _, ns := range []string{"default", "default2", "other"} {
 			for _, id := range []string{"web", "web2", "db"} {
 				job := testJob(id, 0)
@@ -644,7 +644,7 @@ func TestListsAndPrefixes(t *testing.T) {
 	if d := snap.LatestDeployment(nil, "default", "web"); d == nil || snap.LatestDeployment(nil, "default", "db") != nil {
 		t.Errorf("latest deployment %v", d)
 	}
-	update(t, s, func(tx *Txn) { tx.DeleteJob("default", "web") })
+	mustUpdate(t, s, func(tx *Txn) { tx.DeleteJob("default", "web") })
 	snap = s.Snapshot()
 	if snap.Job(nil, "default", "web") != nil || len(snap.JobVersions(nil, "default", "web")) > 0 || snap.PeriodicLaunch(nil, "default", "web") != nil ||
 		snap.ScalingEvents(nil, "default", "web") != nil || len(snap.AllocationsByJob(nil, "default", "web")) != 3 || snap.Job(nil, "default", "web2") == nil {
@@ -654,7 +654,7 @@ func TestListsAndPrefixes(t *testing.T) {
 
 func TestStressUnderReaders(t *testing.T) {
 	t.Parallel()
-	s := open(t, temp(t))
+	s := openStore(t, tempStatePath(t))
 	ctx, cancel := context.WithCancel(t.Context())
 	var readers, updates sync.WaitGroup
 	for range 3 {
@@ -704,9 +704,9 @@ func TestStressUnderReaders(t *testing.T) {
 // An error between the requests of a batch and its file ends the transaction in
 // memory, so that the next update does not block on it.
 func TestFailedBatchEndsItsTransaction(t *testing.T) {
-	s := open(t, temp(t))
+	s := openStore(t, tempStatePath(t))
 	indexes := s.mem.DBSchema().Tables[tableIndexes]
-	resume := stall(t, s)
+	resume := stallWriter(t, s)
 	first := make(chan error, 1)
 	go func() {
 		_, err := s.Update(t.Context(), func(tx *Txn) error {
@@ -731,7 +731,7 @@ func TestFailedBatchEndsItsTransaction(t *testing.T) {
 	}
 	<-second
 	s.mem.DBSchema().Tables[tableIndexes] = indexes
-	update(t, s, func(tx *Txn) { tx.PutNamespace(&api.Namespace{Name: "b"}) })
+	mustUpdate(t, s, func(tx *Txn) { tx.PutNamespace(&api.Namespace{Name: "b"}) })
 	if snap := s.Snapshot(); snap.Namespace(nil, "a") != nil || snap.Namespace(nil, "b") == nil {
 		t.Error("not exactly the second change is there")
 	}
@@ -741,7 +741,7 @@ func TestFailedBatchEndsItsTransaction(t *testing.T) {
 func (tx *Txn) PutTaskLocal(allocID, task string, state state.LocalState) {
 	open, secret, err := encodeTaskLocal(state)
 	if err != nil {
-		tx.fail(err)
+		tx.setError(err)
 		return
 	}
 	tx.putLocal(taskLocals, allocID, allocID+"\x00"+task, open, secret)

@@ -53,63 +53,67 @@ type indexRow struct {
 
 // tableDef defines a table.
 type tableDef struct {
-	table   Table
-	visible bool // public tables have an index, stamps and watchers
-	key     func(any) string
-	indexes map[string]memdb.Indexer
-	stamp   func(obj, old any, index uint64) // stamp sets the indexes of obj; old is nil for a new object
-	decode  func(key string, payload []byte) (any, error)
-	event   func(any) Event // event is nil if changes of the table are no events
+	table      Table
+	hasIndex   bool // a visible table has an index, stamps and watchers
+	key        func(any) string
+	indexes    map[string]memdb.Indexer
+	setIndexes func(obj, old any, index uint64) // stamp sets the indexes of obj; old is nil for a new object
+	decode     func(key string, payload []byte) (any, error)
+	newEvent   func(any) Event // event is nil if changes of the table are no events
 }
 
 // tableDefs has all tables, in the order in which they are written to a new file.
 var tableDefs = []*tableDef{
-	define(Jobs, jobKey, fields[api.Job]{
-		"parent": func(j *api.Job) string { return optional(scopedKey(str(j.Namespace), str(j.ParentID)), j.ParentID) },
+	defineTable(Jobs, jobKey, indexFields[api.Job]{
+		"parent": func(j *api.Job) string {
+			return keyIfSet(scopedKey(stringOrEmpty(j.Namespace), stringOrEmpty(j.ParentID)), j.ParentID)
+		},
 	}, stampJob, func(j *api.Job) Event {
-		return Event{Topic: api.TopicJob, Type: "JobRegistered", Key: str(j.ID), Namespace: str(j.Namespace)}
+		return Event{Topic: api.TopicJob, Type: "JobRegistered", Key: stringOrEmpty(j.ID), Namespace: stringOrEmpty(j.Namespace)}
 	}),
-	define(JobVersions, func(j *api.Job) string { return versionKey(str(j.Namespace), str(j.ID), num(j.Version)) },
+	defineTable(JobVersions, func(j *api.Job) string {
+		return versionKey(stringOrEmpty(j.Namespace), stringOrEmpty(j.ID), uint64OrZero(j.Version))
+	},
 		nil, stampJob, nil),
-	define(JobSubmissions, func(s *submission) string { return versionKey(s.Namespace, s.JobID, s.Version) },
+	defineTable(JobSubmissions, func(s *jobSubmissionRow) string { return versionKey(s.Namespace, s.JobID, s.Version) },
 		nil, nil, nil),
-	define(Evaluations, func(e *api.Evaluation) string { return e.ID }, fields[api.Evaluation]{
+	defineTable(Evaluations, func(e *api.Evaluation) string { return e.ID }, indexFields[api.Evaluation]{
 		"job": func(e *api.Evaluation) string { return scopedKey(e.Namespace, e.JobID) },
-	}, stampWith(func(e *api.Evaluation) (_, _ *uint64) { return &e.CreateIndex, &e.ModifyIndex }), func(e *api.Evaluation) Event {
+	}, stampFunc(func(e *api.Evaluation) (_, _ *uint64) { return &e.CreateIndex, &e.ModifyIndex }), func(e *api.Evaluation) Event {
 		return Event{Topic: api.TopicEvaluation, Type: "EvaluationUpdated", Key: e.ID, Namespace: e.Namespace, FilterKeys: []string{e.JobID, e.DeploymentID}}
 	}),
-	allocations(),
-	define(Deployments, func(d *api.Deployment) string { return d.ID }, fields[api.Deployment]{
+	defineAllocations(),
+	defineTable(Deployments, func(d *api.Deployment) string { return d.ID }, indexFields[api.Deployment]{
 		"job": func(d *api.Deployment) string { return scopedKey(d.Namespace, d.JobID) },
-	}, stampWith(func(d *api.Deployment) (_, _ *uint64) { return &d.CreateIndex, &d.ModifyIndex }), func(d *api.Deployment) Event {
+	}, stampFunc(func(d *api.Deployment) (_, _ *uint64) { return &d.CreateIndex, &d.ModifyIndex }), func(d *api.Deployment) Event {
 		return Event{Topic: api.TopicDeployment, Type: "DeploymentStatusUpdate", Key: d.ID, Namespace: d.Namespace, FilterKeys: []string{d.JobID}}
 	}),
-	define(Nodes, func(n *api.Node) string { return n.ID }, nil,
-		stampWith(func(n *api.Node) (_, _ *uint64) { return &n.CreateIndex, &n.ModifyIndex }),
+	defineTable(Nodes, func(n *api.Node) string { return n.ID }, nil,
+		stampFunc(func(n *api.Node) (_, _ *uint64) { return &n.CreateIndex, &n.ModifyIndex }),
 		func(n *api.Node) Event {
 			return Event{Topic: api.TopicNode, Type: "NodeRegistration", Key: n.ID}
 		}),
-	define(Services, func(s *api.ServiceRegistration) string { return scopedKey(s.Namespace, s.ID) }, fields[api.ServiceRegistration]{
+	defineTable(Services, func(s *api.ServiceRegistration) string { return scopedKey(s.Namespace, s.ID) }, indexFields[api.ServiceRegistration]{
 		"name":  func(s *api.ServiceRegistration) string { return scopedKey(s.Namespace, s.ServiceName) },
 		"job":   func(s *api.ServiceRegistration) string { return scopedKey(s.Namespace, s.JobID) },
 		"alloc": func(s *api.ServiceRegistration) string { return s.AllocID },
-	}, stampWith(func(s *api.ServiceRegistration) (_, _ *uint64) { return &s.CreateIndex, &s.ModifyIndex }), func(s *api.ServiceRegistration) Event {
+	}, stampFunc(func(s *api.ServiceRegistration) (_, _ *uint64) { return &s.CreateIndex, &s.ModifyIndex }), func(s *api.ServiceRegistration) Event {
 		return Event{Topic: api.TopicService, Type: "ServiceRegistration", Key: s.ID, Namespace: s.Namespace, FilterKeys: []string{s.JobID, s.ServiceName}}
 	}),
-	define(Variables, func(v *api.Variable) string { return scopedKey(v.Namespace, v.Path) }, nil,
-		stampWith(func(v *api.Variable) (_, _ *uint64) { return &v.CreateIndex, &v.ModifyIndex }),
+	defineTable(Variables, func(v *api.Variable) string { return scopedKey(v.Namespace, v.Path) }, nil,
+		stampFunc(func(v *api.Variable) (_, _ *uint64) { return &v.CreateIndex, &v.ModifyIndex }),
 		func(v *api.Variable) Event {
 			return Event{Topic: "Variable", Type: "VariableUpdated", Key: v.Path, Namespace: v.Namespace}
 		}),
-	define(Namespaces, func(n *api.Namespace) string { return n.Name }, nil,
-		stampWith(func(n *api.Namespace) (_, _ *uint64) { return &n.CreateIndex, &n.ModifyIndex }), nil),
-	define(ScalingEvents, func(s *scaling) string { return scopedKey(s.Namespace, s.JobID) }, nil, nil, nil),
-	define(PeriodicLaunches, func(p *PeriodicLaunch) string { return scopedKey(p.Namespace, p.JobID) }, nil,
+	defineTable(Namespaces, func(n *api.Namespace) string { return n.Name }, nil,
+		stampFunc(func(n *api.Namespace) (_, _ *uint64) { return &n.CreateIndex, &n.ModifyIndex }), nil),
+	defineTable(ScalingEvents, func(s *scalingEventsRow) string { return scopedKey(s.Namespace, s.JobID) }, nil, nil, nil),
+	defineTable(PeriodicLaunches, func(p *PeriodicLaunch) string { return scopedKey(p.Namespace, p.JobID) }, nil,
 		func(p, _ *PeriodicLaunch, index uint64) { p.ModifyIndex = index }, nil),
-	local(taskLocals),
-	local(taskStates),
-	local(allocLocals),
-	local(agentMeta),
+	defineLocalTable(taskLocals),
+	defineLocalTable(taskStates),
+	defineLocalTable(allocLocals),
+	defineLocalTable(agentMeta),
 }
 
 // buckets has the names of all buckets in the file.
@@ -130,28 +134,28 @@ var tableDefOf = func() map[Table]*tableDef {
 	return m
 }()
 
-// fields are the additional indexes of a table. An object for which the function returns
+// indexFields are the additional indexes of a table. An object for which the function returns
 // "" is not in that index.
-type fields[T any] map[string]func(*T) string
+type indexFields[T any] map[string]func(*T) string
 
-// define returns the definition of a public table.
-func define[T any](table Table, key func(*T) string, indexes fields[T], stamp func(obj, old *T, index uint64), event func(*T) Event) *tableDef {
-	k := newTableDef(table, ofAny(key), func(_ string, payload []byte) (any, error) {
+// defineTable returns the definition of a public table.
+func defineTable[T any](table Table, key func(*T) string, indexes indexFields[T], stamp func(obj, old *T, index uint64), event func(*T) Event) *tableDef {
+	k := newTableDef(table, untypedFunc(key), func(_ string, payload []byte) (any, error) {
 		obj := new(T)
 		return obj, decode(payload, obj)
 	})
-	k.visible = true
+	k.hasIndex = true
 	for name, value := range indexes {
-		k.indexes[name] = indexer{value: ofAny(value)}
+		k.indexes[name] = stringIndexer{value: untypedFunc(value)}
 	}
 	if stamp != nil {
-		k.stamp = func(obj, old any, index uint64) {
+		k.setIndexes = func(obj, old any, index uint64) {
 			before, _ := old.(*T)
 			stamp(obj.(*T), before, index)
 		}
 	}
 	if event != nil {
-		k.event = func(o any) Event { return event(o.(*T)) }
+		k.newEvent = func(o any) Event { return event(o.(*T)) }
 	}
 	return k
 }
@@ -161,24 +165,24 @@ func newTableDef(table Table, key func(any) string, decode func(key string, payl
 	return &tableDef{
 		table:   table,
 		key:     key,
-		indexes: map[string]memdb.Indexer{"id": indexer{value: key, key: true}},
+		indexes: map[string]memdb.Indexer{"id": stringIndexer{value: key, required: true}},
 		decode:  decode,
 	}
 }
 
-func ofAny[T any](value func(*T) string) func(any) string {
+func untypedFunc[T any](value func(*T) string) func(any) string {
 	return func(o any) string { return value(o.(*T)) }
 }
 
-// allocations are stored without their job, because most allocations share it. Each index
+// defineAllocations defines the table of allocations, which are stored without their job, because most allocations share it. Each index
 // costs half a kilobyte per allocation, so lists that only users request have no index.
-func allocations() *tableDef {
-	k := define(Allocations, func(a *api.Allocation) string { return a.ID }, fields[api.Allocation]{
+func defineAllocations() *tableDef {
+	k := defineTable(Allocations, func(a *api.Allocation) string { return a.ID }, indexFields[api.Allocation]{
 		"job": func(a *api.Allocation) string { return scopedKey(a.Namespace, a.JobID) },
-	}, stampWith(func(a *api.Allocation) (_, _ *uint64) { return &a.CreateIndex, &a.ModifyIndex }), func(a *api.Allocation) Event {
+	}, stampFunc(func(a *api.Allocation) (_, _ *uint64) { return &a.CreateIndex, &a.ModifyIndex }), func(a *api.Allocation) Event {
 		return Event{Topic: api.TopicAllocation, Type: "AllocationUpdated", Key: a.ID, Namespace: a.Namespace, FilterKeys: []string{a.JobID, a.DeploymentID}}
 	})
-	k.decode = nil // the loader decodes allocations itself, see specs
+	k.decode = nil // the loader decodes allocations itself, with the jobs of jobTable
 	return k
 }
 
@@ -186,34 +190,34 @@ func allocations() *tableDef {
 type localRecord struct {
 	key     string
 	payload []byte
-	secret  []byte     // secret is sealed in the file; nil if there is none
-	locked  *lockedBox // closed is a sealed part that could not be opened
+	secret  []byte        // secret is sealed in the file; nil if there is none
+	locked  *lockedSecret // locked is a sealed part that could not be opened
 }
 
-func local(table Table) *tableDef {
+func defineLocalTable(table Table) *tableDef {
 	key := func(o any) string { return o.(*localRecord).key }
 	return newTableDef(table, key, func(key string, payload []byte) (any, error) {
 		return &localRecord{key: key, payload: bytes.Clone(payload)}, nil // the record outlives the page
 	})
 }
 
-// submission is a row of JobSubmissions.
-type submission struct {
+// jobSubmissionRow is a row of JobSubmissions.
+type jobSubmissionRow struct {
 	Namespace, JobID string
 	Version          uint64
 	Submission       *api.JobSubmission
 }
 
-// scaling is a row of ScalingEvents: the events of one job by group, newest first.
-type scaling struct {
+// scalingEventsRow is a row of ScalingEvents: the events of one job by group, newest first.
+type scalingEventsRow struct {
 	Namespace, JobID string
 	Groups           map[string][]api.ScalingEvent
 }
 
-func jobKey(j *api.Job) string { return scopedKey(str(j.Namespace), str(j.ID)) }
+func jobKey(j *api.Job) string { return scopedKey(stringOrEmpty(j.Namespace), stringOrEmpty(j.ID)) }
 
-// stampWith returns a stamp function for objects whose index fields are returned by fields.
-func stampWith[T any](fields func(*T) (create, modify *uint64)) func(obj, old *T, index uint64) {
+// stampFunc returns a stamp function for objects whose index fields are returned by fields.
+func stampFunc[T any](fields func(*T) (create, modify *uint64)) func(obj, old *T, index uint64) {
 	return func(obj, old *T, index uint64) {
 		create, modify := fields(obj)
 		*create, *modify = index, index
@@ -250,40 +254,40 @@ func versionKey(namespace, id string, version uint64) string {
 	return fmt.Sprintf("%s\x00%s\x00%016x", namespace, id, version)
 }
 
-// optional returns key, or "" if field is empty.
-func optional(key string, field *string) string {
-	if str(field) == "" {
+// keyIfSet returns key, or "" if field is empty.
+func keyIfSet(key string, field *string) string {
+	if stringOrEmpty(field) == "" {
 		return ""
 	}
 	return key
 }
 
-func str(p *string) string {
+func stringOrEmpty(p *string) string {
 	if p == nil {
 		return ""
 	}
 	return *p
 }
 
-func num(p *uint64) uint64 {
+func uint64OrZero(p *uint64) uint64 {
 	if p == nil {
 		return 0
 	}
 	return *p
 }
 
-// indexer is an index of go-memdb over a string of the object.
-type indexer struct {
-	value func(any) string
-	key   bool // key marks the unique index; an object without it is an error
+// stringIndexer is an index of go-memdb over a string of the object.
+type stringIndexer struct {
+	value    func(any) string
+	required bool // key marks the unique index; an object without it is an error
 }
 
 var errNoKey = errors.New("object without a key")
 
-func (x indexer) FromObject(o any) (bool, []byte, error) {
+func (x stringIndexer) FromObject(o any) (bool, []byte, error) {
 	v := x.value(o)
 	if v == "" {
-		if x.key {
+		if x.required {
 			return false, nil, errNoKey
 		}
 		return false, nil, nil
@@ -291,21 +295,21 @@ func (x indexer) FromObject(o any) (bool, []byte, error) {
 	return true, append([]byte(v), 0), nil
 }
 
-func (x indexer) FromArgs(args ...any) ([]byte, error) {
+func (x stringIndexer) FromArgs(args ...any) ([]byte, error) {
 	return append([]byte(args[0].(string)), 0), nil
 }
 
-func (x indexer) PrefixFromArgs(args ...any) ([]byte, error) {
+func (x stringIndexer) PrefixFromArgs(args ...any) ([]byte, error) {
 	return []byte(args[0].(string)), nil
 }
 
-func schema() *memdb.DBSchema {
+func memdbSchema() *memdb.DBSchema {
 	s := &memdb.DBSchema{Tables: map[string]*memdb.TableSchema{
 		tableIndexes: {
 			Name: tableIndexes,
 			Indexes: map[string]*memdb.IndexSchema{"id": {
 				Name: "id", Unique: true,
-				Indexer: indexer{value: func(o any) string { return string(o.(*indexRow).table) }, key: true},
+				Indexer: stringIndexer{value: func(o any) string { return string(o.(*indexRow).table) }, required: true},
 			}},
 		},
 	}}
@@ -319,5 +323,5 @@ func schema() *memdb.DBSchema {
 	return s
 }
 
-// readable returns a key for messages, with slashes as separators.
-func readable(key string) string { return strings.ReplaceAll(key, "\x00", "/") }
+// readableKey returns a key for messages, with slashes as separators.
+func readableKey(key string) string { return strings.ReplaceAll(key, "\x00", "/") }

@@ -6,23 +6,23 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// taskState is the stored form of an api.TaskState, and taskEvent of an api.TaskEvent:
+// taskStateRecord is the stored form of an api.TaskState, and taskEventRecord of an api.TaskEvent:
 // empty fields are omitted. Most fields of an event are deprecated and always empty, and
 // with all their names the events were the largest part of each write about a task. Both
 // types are decoded as the types of the API.
-type taskState struct {
+type taskStateRecord struct {
 	State       string
 	Failed      bool   `store:",omitempty"`
 	Restarts    uint64 `store:",omitempty"`
 	LastRestart time.Time
 	StartedAt   time.Time
 	FinishedAt  time.Time
-	Events      []*taskEvent
+	Events      []*taskEventRecord
 }
 
-// taskEvent has exactly the fields of api.TaskEvent, so that it can be converted. It is large because
+// taskEventRecord has exactly the fields of api.TaskEvent, so that it can be converted. It is large because
 // that type is.
-type taskEvent struct {
+type taskEventRecord struct {
 	Type             string
 	Time             int64
 	DisplayMessage   string            `store:",omitempty"`
@@ -50,19 +50,19 @@ type taskEvent struct {
 	GenericSource    string            `store:",omitempty"`
 }
 
-func newTaskState(s *api.TaskState) *taskState {
+func newTaskState(s *api.TaskState) *taskStateRecord {
 	if s == nil {
 		return nil
 	}
-	stored := &taskState{
+	stored := &taskStateRecord{
 		State: s.State, Failed: s.Failed, Restarts: s.Restarts,
 		LastRestart: s.LastRestart, StartedAt: s.StartedAt, FinishedAt: s.FinishedAt,
 	}
 	if s.Events != nil {
-		stored.Events = make([]*taskEvent, len(s.Events))
+		stored.Events = make([]*taskEventRecord, len(s.Events))
 	}
 	for i, e := range s.Events {
-		stored.Events[i] = (*taskEvent)(e)
+		stored.Events[i] = (*taskEventRecord)(e)
 	}
 	return stored
 }

@@ -9,24 +9,24 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// fill sets every field of a struct to a value that is not zero.
-func fill(v reflect.Value) {
+// fillNonZero sets every field of a struct to a value that is not zero.
+func fillNonZero(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
-		fill(v.Elem())
+		fillNonZero(v.Elem())
 	case reflect.Struct:
 		if v.Type() == reflect.TypeFor[time.Time]() {
 			v.Set(reflect.ValueOf(time.Unix(1700000000, 5).UTC()))
 			return
 		}
 		for i := range v.NumField() {
-			fill(v.Field(i))
+			fillNonZero(v.Field(i))
 		}
 	case reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), 2, 2))
 		for i := range 2 {
-			fill(v.Index(i))
+			fillNonZero(v.Index(i))
 		}
 	case reflect.Map:
 		v.Set(reflect.ValueOf(map[string]string{"k": "v"}))
@@ -43,7 +43,7 @@ func fill(v reflect.Value) {
 
 func TestTaskStateKeepsEachField(t *testing.T) {
 	full := new(api.TaskState)
-	fill(reflect.ValueOf(full).Elem())
+	fillNonZero(reflect.ValueOf(full).Elem())
 	for name, state := range map[string]*api.TaskState{"empty": {}, "without events": {State: "running", Events: []*api.TaskEvent{}}, "without details": {Events: []*api.TaskEvent{{Details: map[string]string{}}}}, "full": full} {
 		t.Run(name, func(t *testing.T) {
 			payload, err := encode(newTaskState(state))

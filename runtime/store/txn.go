@@ -11,8 +11,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// maxKey is the maximum length of a key: bbolt's limit, less its overhead.
-const maxKey = 32 << 10
+// maxKeySize is the maximum length of a key: bbolt's limit, less its overhead.
+const maxKeySize = 32 << 10
 
 // maxScalingEvents is how many events are kept for each group, as in Nomad.
 const maxScalingEvents = 20
@@ -28,26 +28,26 @@ const maxScalingEvents = 20
 // It is large because each table has its own typed methods for writing.
 type Txn struct {
 	Reader
-	store      *Store
-	mem        *memdb.Txn
-	nodeEvents []*api.NodeEvent
-	index      uint64
-	op         string
-	visible    bool // public is set if a visible table has changed
-	tables     map[Table]bool
-	changes    []change
-	events     []Event
-	err        error
+	store               *Store
+	mem                 *memdb.Txn
+	nodeEvents          []*api.NodeEvent
+	index               uint64
+	operation           string
+	changesVisibleTable bool // set if a visible table has changed
+	changedTables       map[Table]bool
+	changes             []recordChange
+	events              []Event
+	err                 error
 
 	quarantined []unreadableRecord
 }
 
-// change is one step of a Txn. before is nil for a new object, after for a deleted one.
-type change struct {
-	kind          *tableDef
+// recordChange is one step of a Txn. before is nil for a new object, after for a deleted one.
+type recordChange struct {
+	tableDef      *tableDef
 	key           string
 	before, after any
-	payload       []byte // payload is the encoded after
+	payload       []byte // the encoded value of after
 }
 
 // Index returns the index of the change, provided that it changes a visible table.
@@ -56,25 +56,25 @@ func (tx *Txn) Index() uint64 { return tx.index }
 // Operation sets the operation for the following changes: the type of their events
 // (JobRegistered, PlanResult, AllocationUpdated …). Without it each event has the default
 // type of its topic.
-func (tx *Txn) Operation(name string) { tx.op = name }
+func (tx *Txn) Operation(name string) { tx.operation = name }
 
 // AnnounceEvaluation adds an event of the current operation about an evaluation, without
 // storing the evaluation.
 func (tx *Txn) AnnounceEvaluation(e *api.Evaluation) {
-	tx.addEvent(change{kind: tableDefOf[Evaluations], after: e})
+	tx.addEvent(recordChange{tableDef: tableDefOf[Evaluations], after: e})
 }
 
 // AnnounceNode adds an event of the current operation about a node that has not changed.
 func (tx *Txn) AnnounceNode(id string) {
 	if n := tx.Node(nil, id); n != nil {
-		tx.addEvent(change{kind: tableDefOf[Nodes], after: n})
+		tx.addEvent(recordChange{tableDef: tableDefOf[Nodes], after: n})
 	}
 }
 
 // PutJob stores a job as the latest version, and under its Version in JobVersions.
 func (tx *Txn) PutJob(job *api.Job) {
 	if job.Version == nil {
-		tx.fail(fmt.Errorf("put job %s: it has no version", str(job.ID)))
+		tx.setError(fmt.Errorf("put job %s: it has no version", stringOrEmpty(job.ID)))
 		return
 	}
 	tx.put(tableDefOf[Jobs], job)
@@ -86,7 +86,7 @@ func (tx *Txn) PutJob(job *api.Job) {
 // PutJobVersion replaces one version of a job, for a stable mark or a tag. For the latest
 // version, it also replaces the job.
 func (tx *Txn) PutJobVersion(job *api.Job) {
-	if latest := tx.Job(nil, str(job.Namespace), str(job.ID)); latest != nil && num(latest.Version) == num(job.Version) {
+	if latest := tx.Job(nil, stringOrEmpty(job.Namespace), stringOrEmpty(job.ID)); latest != nil && uint64OrZero(latest.Version) == uint64OrZero(job.Version) {
 		tx.PutJob(job)
 		return
 	}
@@ -97,7 +97,7 @@ func (tx *Txn) PutJobVersion(job *api.Job) {
 // and its launch time. Evaluations, allocations and deployments stay.
 func (tx *Txn) DeleteJob(namespace, id string) {
 	for _, version := range tx.JobVersions(nil, namespace, id) {
-		tx.DeleteJobVersion(namespace, id, num(version.Version))
+		tx.DeleteJobVersion(namespace, id, uint64OrZero(version.Version))
 	}
 	tx.delete(ScalingEvents, scopedKey(namespace, id))
 	tx.delete(PeriodicLaunches, scopedKey(namespace, id))
@@ -112,7 +112,7 @@ func (tx *Txn) DeleteJobVersion(namespace, id string, version uint64) {
 
 // PutJobSubmission stores the source of one version of a job.
 func (tx *Txn) PutJobSubmission(namespace, id string, version uint64, s *api.JobSubmission) {
-	tx.put(tableDefOf[JobSubmissions], &submission{Namespace: namespace, JobID: id, Version: version, Submission: s})
+	tx.put(tableDefOf[JobSubmissions], &jobSubmissionRow{Namespace: namespace, JobID: id, Version: version, Submission: s})
 }
 
 // PutEvaluation stores an evaluation.
@@ -124,7 +124,7 @@ func (tx *Txn) DeleteEvaluation(id string) { tx.delete(Evaluations, id) }
 // PutAllocation stores an allocation for the scheduler: it also sets AllocModifyIndex,
 // from which the node sees that it must act.
 func (tx *Txn) PutAllocation(a *api.Allocation) {
-	if tx.owned(tableDefOf[Allocations], a) {
+	if tx.canModify(tableDefOf[Allocations], a) {
 		a.AllocModifyIndex = tx.index
 		tx.put(tableDefOf[Allocations], a)
 	}
@@ -143,16 +143,16 @@ func (tx *Txn) DeleteDeployment(id string) { tx.delete(Deployments, id) }
 // PutNode stores a node. It adds events about damage of the state, if the caller's events
 // lack them.
 func (tx *Txn) PutNode(n *api.Node) {
-	if !tx.owned(tableDefOf[Nodes], n) {
+	if !tx.canModify(tableDefOf[Nodes], n) {
 		return
 	}
 	for _, event := range tx.nodeEvents {
 		if !slices.ContainsFunc(n.Events, func(e *api.NodeEvent) bool {
 			return e.Message == event.Message && e.Timestamp.Equal(event.Timestamp)
 		}) {
-			told := *event
-			told.CreateIndex = tx.index
-			n.Events = append(n.Events[:len(n.Events):len(n.Events)], &told)
+			confirmedWrites := *event
+			confirmedWrites.CreateIndex = tx.index
+			n.Events = append(n.Events[:len(n.Events):len(n.Events)], &confirmedWrites)
 		}
 	}
 	tx.put(tableDefOf[Nodes], n)
@@ -164,25 +164,25 @@ func (tx *Txn) PutService(s *api.ServiceRegistration) { tx.put(tableDefOf[Servic
 // DeleteService removes the registration of a service, if there is one.
 func (tx *Txn) DeleteService(namespace, id string) { tx.delete(Services, scopedKey(namespace, id)) }
 
-// PutVariable stores a variable. It fails without a key ([KeysError]), and if the variable
+// PutVariable stores a variable. It fails without a key ([KeyFileError]), and if the variable
 // has no items but replaces items that cannot be opened ([SealedError]).
 func (tx *Txn) PutVariable(v *api.Variable) {
-	err := tx.store.KeysErr()
+	err := tx.store.KeyFileErr()
 	if err == nil && len(v.Items) == 0 {
 		err = tx.VariableErr(tx.Variable(nil, v.Namespace, v.Path))
 	}
 	if err != nil {
-		tx.fail(err)
+		tx.setError(err)
 		return
 	}
 	tx.put(tableDefOf[Variables], v)
 }
 
 // DeleteVariable removes a variable, if there is one. It fails without a key
-// ([KeysError]).
+// ([KeyFileError]).
 func (tx *Txn) DeleteVariable(namespace, path string) {
-	if err := tx.store.KeysErr(); err != nil {
-		tx.fail(err)
+	if err := tx.store.KeyFileErr(); err != nil {
+		tx.setError(err)
 		return
 	}
 	tx.delete(Variables, scopedKey(namespace, path))
@@ -198,7 +198,7 @@ func (tx *Txn) DeleteNamespace(name string) { tx.delete(Namespaces, name) }
 // each group are kept.
 func (tx *Txn) AddScalingEvent(namespace, jobID, group string, event api.ScalingEvent) {
 	event.CreateIndex = tx.index
-	row := &scaling{Namespace: namespace, JobID: jobID, Groups: make(map[string][]api.ScalingEvent)}
+	row := &scalingEventsRow{Namespace: namespace, JobID: jobID, Groups: make(map[string][]api.ScalingEvent)}
 	for name, events := range tx.ScalingEvents(nil, namespace, jobID) {
 		row.Groups[name] = events
 	}
@@ -217,8 +217,8 @@ type PeriodicLaunch struct {
 // PutPeriodicLaunch stores the last launch of a periodic job.
 func (tx *Txn) PutPeriodicLaunch(p *PeriodicLaunch) { tx.put(tableDefOf[PeriodicLaunches], p) }
 
-// fail records the first error.
-func (tx *Txn) fail(err error) {
+// setError records the first error.
+func (tx *Txn) setError(err error) {
 	if tx.err == nil {
 		tx.err = err
 	}
@@ -227,31 +227,31 @@ func (tx *Txn) fail(err error) {
 func (tx *Txn) get(k *tableDef, key string) any {
 	obj, err := tx.mem.First(string(k.table), "id", key)
 	if err != nil {
-		tx.fail(fmt.Errorf("read %s %q: %w", k.table, readable(key), err))
+		tx.setError(fmt.Errorf("read %s %q: %w", k.table, readableKey(key), err))
 	}
 	return obj
 }
 
-// owned reports whether the store may change an object that is put. It fails the update if
+// canModify reports whether the store may change an object that is put. It fails the update if
 // readers may already have the object.
-func (tx *Txn) owned(k *tableDef, obj any) bool {
+func (tx *Txn) canModify(k *tableDef, obj any) bool {
 	if tx.err != nil {
 		return false
 	}
 	key := k.key(obj)
-	if old := tx.get(k, key); old == obj && !slices.ContainsFunc(tx.changes, func(c change) bool { return c.after == obj }) {
-		tx.fail(fmt.Errorf("put %s %q: it was changed in place", k.table, readable(key)))
+	if old := tx.get(k, key); old == obj && !slices.ContainsFunc(tx.changes, func(c recordChange) bool { return c.after == obj }) {
+		tx.setError(fmt.Errorf("put %s %q: it was changed in place", k.table, readableKey(key)))
 	}
 	return tx.err == nil
 }
 
 // put stamps an object and stores it.
 func (tx *Txn) put(k *tableDef, obj any) {
-	if !tx.owned(k, obj) {
+	if !tx.canModify(k, obj) {
 		return
 	}
-	if k.stamp != nil {
-		k.stamp(obj, tx.get(k, k.key(obj)), tx.index)
+	if k.setIndexes != nil {
+		k.setIndexes(obj, tx.get(k, k.key(obj)), tx.index)
 	}
 	tx.insert(k, obj)
 }
@@ -263,18 +263,18 @@ func (tx *Txn) insert(k *tableDef, obj any) {
 	key := k.key(obj)
 	switch {
 	case key == "":
-		tx.fail(fmt.Errorf("put %s: %w", k.table, errNoKey))
+		tx.setError(fmt.Errorf("put %s: %w", k.table, errNoKey))
 		return
-	case len(key) > maxKey:
-		tx.fail(fmt.Errorf("put %s %.40q…: the key has %d bytes, at most %d are possible", k.table, key, len(key), maxKey))
+	case len(key) > maxKeySize:
+		tx.setError(fmt.Errorf("put %s %.40q…: the key has %d bytes, at most %d are possible", k.table, key, len(key), maxKeySize))
 		return
 	}
 	before := tx.get(k, key)
 	if err := tx.mem.Insert(string(k.table), obj); err != nil {
-		tx.fail(fmt.Errorf("put %s %q: %w", k.table, readable(key), err))
+		tx.setError(fmt.Errorf("put %s %q: %w", k.table, readableKey(key), err))
 		return
 	}
-	tx.changed(change{kind: k, key: key, before: before, after: obj})
+	tx.addChange(recordChange{tableDef: k, key: key, before: before, after: obj})
 }
 
 func (tx *Txn) delete(t Table, key string) {
@@ -287,23 +287,23 @@ func (tx *Txn) delete(t Table, key string) {
 		return
 	}
 	if err := tx.mem.Delete(string(t), before); err != nil {
-		tx.fail(fmt.Errorf("delete %s %q: %w", t, readable(key), err))
+		tx.setError(fmt.Errorf("delete %s %q: %w", t, readableKey(key), err))
 		return
 	}
-	tx.changed(change{kind: k, key: key, before: before})
+	tx.addChange(recordChange{tableDef: k, key: key, before: before})
 }
 
-func (tx *Txn) changed(c change) {
+func (tx *Txn) addChange(c recordChange) {
 	tx.changes = append(tx.changes, c)
-	if c.kind.visible {
-		tx.visible = true
-		tx.tables[c.kind.table] = true
+	if c.tableDef.hasIndex {
+		tx.changesVisibleTable = true
+		tx.changedTables[c.tableDef.table] = true
 	}
-	if c.kind.event != nil {
+	if c.tableDef.newEvent != nil {
 		tx.addEvent(c)
 	}
-	if c.kind.table == Jobs && !samePolicies(c.before, c.after) {
-		tx.tables[ScalingPolicies] = true
+	if c.tableDef.table == Jobs && !samePolicies(c.before, c.after) {
+		tx.changedTables[ScalingPolicies] = true
 	}
 }
 
@@ -315,7 +315,7 @@ func samePolicies(before, after any) bool {
 		if j, _ := job.(*api.Job); j != nil {
 			for _, g := range j.TaskGroups {
 				if g.Scaling != nil {
-					found[str(g.Name)] = g.Scaling
+					found[stringOrEmpty(g.Name)] = g.Scaling
 				}
 			}
 		}
@@ -324,28 +324,28 @@ func samePolicies(before, after any) bool {
 	return reflect.DeepEqual(policies(before), policies(after))
 }
 
-// deletionEvents are the event types of deleted objects. The deletion of other objects is not
+// deletionEventTypes are the event types of deleted objects. The deletion of other objects is not
 // an event.
-var deletionEvents = map[Table]string{
+var deletionEventTypes = map[Table]string{
 	Jobs:      "JobDeregistered",
 	Services:  "ServiceDeregistration",
 	Variables: "VariableUpdated",
 }
 
 // addEvent adds an event, and replaces an earlier one for the same object and operation.
-func (tx *Txn) addEvent(c change) {
+func (tx *Txn) addEvent(c recordChange) {
 	obj := c.after
 	if obj == nil {
 		obj = c.before
 	}
-	e := c.kind.event(obj)
+	e := c.tableDef.newEvent(obj)
 	e.Object, e.Index, e.Deleted = obj, tx.index, c.after == nil
 	if e.Deleted {
-		e.Type = deletionEvents[c.kind.table]
+		e.Type = deletionEventTypes[c.tableDef.table]
 	}
 	silent := e.Type == ""
-	if tx.op != "" {
-		e.Type = tx.op
+	if tx.operation != "" {
+		e.Type = tx.operation
 	}
 	tx.events = slices.DeleteFunc(tx.events, func(other Event) bool {
 		same := other.Topic == e.Topic && other.Key == e.Key && other.Namespace == e.Namespace
@@ -356,26 +356,26 @@ func (tx *Txn) addEvent(c change) {
 	}
 }
 
-// finish sets the indexes of the changed tables.
-func (tx *Txn) finish() {
-	if !tx.visible {
+// setTableIndexes sets the indexes of the changed tables.
+func (tx *Txn) setTableIndexes() {
+	if !tx.changesVisibleTable {
 		return
 	}
-	for table := range tx.tables {
+	for table := range tx.changedTables {
 		if err := tx.mem.Insert(tableIndexes, &indexRow{table, tx.index}); err != nil {
-			tx.fail(fmt.Errorf("set index of %s: %w", table, err))
+			tx.setError(fmt.Errorf("set index of %s: %w", table, err))
 		}
 	}
 }
 
-// undo reverts all changes.
-func (tx *Txn) undo() error {
+// undoChanges reverts all changes.
+func (tx *Txn) undoChanges() error {
 	var errs []error
 	for _, c := range slices.Backward(tx.changes) {
 		if c.before != nil {
-			errs = append(errs, tx.mem.Insert(string(c.kind.table), c.before))
+			errs = append(errs, tx.mem.Insert(string(c.tableDef.table), c.before))
 		} else {
-			errs = append(errs, tx.mem.Delete(string(c.kind.table), c.after))
+			errs = append(errs, tx.mem.Delete(string(c.tableDef.table), c.after))
 		}
 	}
 	return errors.Join(errs...)

@@ -16,9 +16,9 @@ func setVariable(tx *Txn, path string, n int) {
 	tx.PutVariable(&api.Variable{Namespace: "default", Path: path, Items: api.VariableItems{"n": strconv.Itoa(n)}})
 }
 
-// woken reports whether a watch set has fired. The change has already been made, so the
+// isWoken reports whether a watch set has fired. The change has already been made, so the
 // wait is long only if the test fails.
-func woken(ws WatchSet, want bool) bool {
+func isWoken(ws WatchSet, want bool) bool {
 	wait := 20 * time.Millisecond
 	if want {
 		wait = time.Minute
@@ -66,8 +66,8 @@ func TestWatch(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := open(t, temp(t))
-			update(t, s, func(tx *Txn) {
+			s := openStore(t, tempStatePath(t))
+			mustUpdate(t, s, func(tx *Txn) {
 				tx.PutAllocation(alloc(id, "web"))
 				tx.PutAllocation(alloc("0b", "db"))
 				tx.PutJob(testJob("web", 0))
@@ -79,7 +79,7 @@ func TestWatch(t *testing.T) {
 				watches[name] = NewWatchSet()
 				read(snap.Reader, watches[name])
 			}
-			update(t, s, tc.change)
+			mustUpdate(t, s, tc.change)
 			want := make(map[string]bool)
 			for _, name := range tc.woken {
 				want[name] = true
@@ -89,7 +89,7 @@ func TestWatch(t *testing.T) {
 				wg.Go(func() {
 					// The affected watch sets must fire, and few others: lists that are near in the
 					// tree may fire too.
-					if got := woken(ws, want[name]); got != want[name] && !(got && (name == "missing object" || name == "list of another" || name == "list of a job")) {
+					if got := isWoken(ws, want[name]); got != want[name] && !(got && (name == "missing object" || name == "list of another" || name == "list of a job")) {
 						t.Errorf("%s: woken %v, want %v", name, got, want[name])
 					}
 				})
@@ -102,11 +102,11 @@ func TestWatch(t *testing.T) {
 // Each waiter sees the last change, and each wake-up has a change.
 func TestNoWakeUpIsLostOrEmpty(t *testing.T) {
 	t.Parallel()
-	s := open(t, temp(t))
+	s := openStore(t, tempStatePath(t))
 	const last = 150
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	update(t, s, func(tx *Txn) { setVariable(tx, "a", 0) })
+	mustUpdate(t, s, func(tx *Txn) { setVariable(tx, "a", 0) })
 	var wg sync.WaitGroup
 	for range 20 {
 		wg.Go(func() {
@@ -138,14 +138,14 @@ func TestNoWakeUpIsLostOrEmpty(t *testing.T) {
 		})
 	}
 	for i := range last {
-		update(t, s, func(tx *Txn) { setVariable(tx, "a", i+1) })
+		mustUpdate(t, s, func(tx *Txn) { setVariable(tx, "a", i+1) })
 	}
 	wg.Wait()
 }
 
 func TestWaitForIndex(t *testing.T) {
 	t.Parallel()
-	s := open(t, temp(t))
+	s := openStore(t, tempStatePath(t))
 	var wg sync.WaitGroup
 	for want := range uint64(6) {
 		wg.Go(func() {
@@ -155,7 +155,7 @@ func TestWaitForIndex(t *testing.T) {
 		})
 	}
 	for i := range 5 {
-		update(t, s, func(tx *Txn) { setVariable(tx, "a", i) })
+		mustUpdate(t, s, func(tx *Txn) { setVariable(tx, "a", i) })
 	}
 	wg.Wait()
 	reason := errors.New("enough")
@@ -168,9 +168,9 @@ func TestWaitForIndex(t *testing.T) {
 
 func TestEvents(t *testing.T) {
 	t.Parallel()
-	s := open(t, temp(t))
+	s := openStore(t, tempStatePath(t))
 	live := s.Subscribe(0)
-	update(t, s, func(tx *Txn) {
+	mustUpdate(t, s, func(tx *Txn) {
 		tx.Operation("JobRegistered")
 		job := testJob("web", 0)
 		tx.PutJob(job)
@@ -183,15 +183,15 @@ func TestEvents(t *testing.T) {
 		running.Status = new("running")
 		tx.PutJob(&running)
 	})
-	update(t, s, func(tx *Txn) { tx.PutMeta("boot", "x") }) // a fact is no event
-	update(t, s, func(tx *Txn) {
+	mustUpdate(t, s, func(tx *Txn) { tx.PutMeta("boot", "x") }) // metadata causes no event
+	mustUpdate(t, s, func(tx *Txn) {
 		tx.PutAllocation(&api.Allocation{ID: "a", Namespace: "default", JobID: "web", DeploymentID: "d"})
 		tx.PutDeployment(&api.Deployment{ID: "d", Namespace: "default", JobID: "web"})
 		tx.PutNode(&api.Node{ID: "n"})
 		tx.PutService(&api.ServiceRegistration{ID: "s", Namespace: "default", JobID: "web", ServiceName: "http"})
 		setVariable(tx, "v", 1)
 	})
-	update(t, s, func(tx *Txn) {
+	mustUpdate(t, s, func(tx *Txn) {
 		tx.DeleteJob("default", "web")
 		tx.DeleteService("default", "s")
 		tx.DeleteVariable("default", "v")
@@ -241,10 +241,10 @@ func TestEvents(t *testing.T) {
 
 func TestSlowSubscriber(t *testing.T) {
 	t.Parallel()
-	s := open(t, temp(t))
+	s := openStore(t, tempStatePath(t))
 	slow := s.Subscribe(0)
 	for i := range 120 {
-		update(t, s, func(tx *Txn) { setVariable(tx, "v", i) })
+		mustUpdate(t, s, func(tx *Txn) { setVariable(tx, "v", i) })
 	}
 	if _, err := slow.Next(t.Context()); err != ErrLagged {
 		t.Errorf("error %v", err)

@@ -11,63 +11,63 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// dirs are the directories in the environment of a task.
-type dirs struct{ alloc, local, secrets string }
+// taskDirs are the directories in the environment of a task.
+type taskDirs struct{ alloc, local, secrets string }
 
-// dirs returns the directories as the task sees them.
-func (in *inputs) dirs() dirs {
+// visibleDirs returns the directories as the task sees them.
+func (in *envInputs) visibleDirs() taskDirs {
 	if in.dir.AllocDir == "" {
-		return dirs{} // no task, or no directories yet
+		return taskDirs{} // no task, or no directories yet
 	}
 	switch in.isolation {
 	case driver.FSIsolationChroot, driver.FSIsolationImage:
-		return dirs{alloc: "/alloc", local: "/local", secrets: "/secrets"}
+		return taskDirs{alloc: "/alloc", local: "/local", secrets: "/secrets"}
 	case driver.FSIsolationUnveil:
-		return dirs{alloc: in.dir.MountsAllocDir, local: in.dir.MountsTaskDir, secrets: in.dir.MountsSecretsDir}
+		return taskDirs{alloc: in.dir.MountsAllocDir, local: in.dir.MountsTaskDir, secrets: in.dir.MountsSecretsDir}
 	}
-	return dirs{alloc: in.dir.SharedAllocDir, local: in.dir.LocalDir, secrets: in.dir.SecretsDir}
+	return taskDirs{alloc: in.dir.SharedAllocDir, local: in.dir.LocalDir, secrets: in.dir.SecretsDir}
 }
 
-// build makes an environment, from the weakest layer to the strongest.
-func build(in *inputs) map[string]string {
-	v := &vars{env: make(map[string]string, 24+len(in.host)+len(in.task.Env)), node: &in.node, left: budget}
-	in.builtin(v, in.dirs())
+// buildEnv makes an environment, from the weakest layer to the strongest.
+func buildEnv(in *envInputs) map[string]string {
+	v := &layeredVars{env: make(map[string]string, 24+len(in.hostEnv)+len(in.task.Env)), node: &in.node, remainingBytes: maxInsertedBytes}
+	in.addBuiltinVars(v, in.visibleDirs())
 
 	meta := make(map[string]string)
-	for _, kv := range metaVars(in.meta(), func(key string) string { return expand(key, &v.left, v.lookup) }) {
+	for _, kv := range metaVars(in.mergedMeta(), func(key string) string { return expand(key, &v.remainingBytes, v.lookup) }) {
 		meta[kv.key] = kv.value
 	}
-	v.add(meta)
+	v.addLayer(meta)
 
-	if in.isolation != driver.FSIsolationImage && len(in.host) > 0 {
-		absent := make(map[string]string, len(in.host))
-		for key, value := range in.host {
+	if in.isolation != driver.FSIsolationImage && len(in.hostEnv) > 0 {
+		absent := make(map[string]string, len(in.hostEnv))
+		for key, value := range in.hostEnv {
 			if _, exists := v.env[cleanKey(key)]; !exists {
 				absent[key] = value
 			}
 		}
-		v.add(absent)
+		v.addLayer(absent)
 	}
-	v.add(in.task.Env)
-	for _, h := range in.hooks {
-		v.add(h.env)
+	v.addLayer(in.task.Env)
+	for _, h := range in.hookEnvs {
+		v.addLayer(h.env)
 	}
-	for key, value := range cleanKeys(in.template) {
+	for key, value := range cleanKeys(in.templateEnv) {
 		v.env[key] = value
 	}
 	return v.env
 }
 
-// builtin sets the variables that come from the job and the placement.
-func (in *inputs) builtin(v *vars, d dirs) {
+// addBuiltinVars sets the variables that come from the job and the placement.
+func (in *envInputs) addBuiltinVars(v *layeredVars, d taskDirs) {
 	some := func(key, value string) {
 		if value != "" {
-			v.set(key, value)
+			v.setVar(key, value)
 		}
 	}
 	number := func(key string, n int64) {
 		if n != 0 {
-			v.set(key, strconv.FormatInt(n, 10))
+			v.setVar(key, strconv.FormatInt(n, 10))
 		}
 	}
 
@@ -89,16 +89,16 @@ func (in *inputs) builtin(v *vars, d dirs) {
 	some("NOMAD_REGION", in.node.Region)
 	some("NOMAD_PARENT_CGROUP", in.node.ParentCgroup)
 
-	in.groupPorts(v)
-	in.taskPorts(v)
+	in.addGroupPorts(v)
+	in.addTaskPorts(v)
 
 	if t := &in.task; t.Name != "" {
-		v.set("NOMAD_TASK_NAME", t.Name)
+		v.setVar("NOMAD_TASK_NAME", t.Name)
 		number("NOMAD_CPU_LIMIT", t.CPU)
 		number("NOMAD_MEMORY_LIMIT", t.MemoryMB)
 		number("NOMAD_MEMORY_MAX_LIMIT", t.MemoryMaxMB)
-		// Nomad sets a blank, and scripts test for it.
-		v.set("NOMAD_CPU_CORES", cmp.Or(t.Cores, " "))
+		// Without reserved cores, Nomad sets one space, and scripts compare with it.
+		v.setVar("NOMAD_CPU_CORES", cmp.Or(t.Cores, " "))
 	}
 }
 
@@ -115,7 +115,7 @@ func allocIndex(name string) string {
 	return index
 }
 
-func (in *inputs) groupPorts(v *vars) {
+func (in *envInputs) addGroupPorts(v *layeredVars) {
 	for _, p := range in.alloc.Ports {
 		host := strconv.Itoa(p.Value)
 		inside := host
@@ -124,33 +124,33 @@ func (in *inputs) groupPorts(v *vars) {
 		}
 		addr := net.JoinHostPort(p.HostIP, host)
 
-		v.set("NOMAD_IP_"+p.Label, p.HostIP)
-		v.set("NOMAD_PORT_"+p.Label, inside)
-		v.set("NOMAD_ADDR_"+p.Label, addr)
-		v.set("NOMAD_HOST_PORT_"+p.Label, host)
-		v.setBoth("NOMAD_HOST_IP_"+p.Label, p.HostIP)
-		v.setBoth("NOMAD_HOST_ADDR_"+p.Label, addr)
-		v.setBoth("NOMAD_ALLOC_PORT_"+p.Label, inside)
+		v.setVar("NOMAD_IP_"+p.Label, p.HostIP)
+		v.setVar("NOMAD_PORT_"+p.Label, inside)
+		v.setVar("NOMAD_ADDR_"+p.Label, addr)
+		v.setVar("NOMAD_HOST_PORT_"+p.Label, host)
+		v.setBothSpellings("NOMAD_HOST_IP_"+p.Label, p.HostIP)
+		v.setBothSpellings("NOMAD_HOST_ADDR_"+p.Label, addr)
+		v.setBothSpellings("NOMAD_ALLOC_PORT_"+p.Label, inside)
 		if n := in.alloc.Network; n != nil {
-			v.setBoth("NOMAD_ALLOC_INTERFACE_"+p.Label, n.Interface)
-			v.setBoth("NOMAD_ALLOC_IP_"+p.Label, n.Address)
-			v.setBoth("NOMAD_ALLOC_ADDR_"+p.Label, net.JoinHostPort(n.Address, inside))
+			v.setBothSpellings("NOMAD_ALLOC_INTERFACE_"+p.Label, n.Interface)
+			v.setBothSpellings("NOMAD_ALLOC_IP_"+p.Label, n.Address)
+			v.setBothSpellings("NOMAD_ALLOC_ADDR_"+p.Label, net.JoinHostPort(n.Address, inside))
 		}
 	}
 }
 
-// taskPorts sets the ports of the deprecated networks of single tasks: the ports of this task, and
+// addTaskPorts sets the ports of the deprecated networks of single tasks: the ports of this task, and
 // under longer names the ports of other tasks.
-func (in *inputs) taskPorts(v *vars) {
+func (in *envInputs) addTaskPorts(v *layeredVars) {
 	for _, task := range slices.Sorted(maps.Keys(in.alloc.TaskPorts)) {
 		for _, p := range in.alloc.TaskPorts[task] {
 			host := strconv.Itoa(p.Value)
 			addr := net.JoinHostPort(p.HostIP, host)
 			if task != in.task.Name {
 				suffix := task + "_" + p.Label
-				v.set("NOMAD_IP_"+suffix, p.HostIP)
-				v.set("NOMAD_PORT_"+suffix, host)
-				v.set("NOMAD_ADDR_"+suffix, addr)
+				v.setVar("NOMAD_IP_"+suffix, p.HostIP)
+				v.setVar("NOMAD_PORT_"+suffix, host)
+				v.setVar("NOMAD_ADDR_"+suffix, addr)
 				continue
 			}
 			inside := host
@@ -161,23 +161,23 @@ func (in *inputs) taskPorts(v *vars) {
 			if strings.Contains(p.HostIP, ":") {
 				family = "NOMAD_IPv6_"
 			}
-			v.set("NOMAD_IP_"+p.Label, p.HostIP)
-			v.setBoth(family+p.Label, p.HostIP)
-			v.set("NOMAD_PORT_"+p.Label, inside)
-			v.set("NOMAD_HOST_PORT_"+p.Label, host)
-			v.set("NOMAD_ADDR_"+p.Label, addr)
+			v.setVar("NOMAD_IP_"+p.Label, p.HostIP)
+			v.setBothSpellings(family+p.Label, p.HostIP)
+			v.setVar("NOMAD_PORT_"+p.Label, inside)
+			v.setVar("NOMAD_HOST_PORT_"+p.Label, host)
+			v.setVar("NOMAD_ADDR_"+p.Label, addr)
 		}
 	}
 }
 
-// setBoth sets a variable whose name Nomad does not clean, under both spellings.
-func (v *vars) setBoth(key, value string) {
+// setBothSpellings sets a variable whose name Nomad does not clean, under both spellings.
+func (v *layeredVars) setBothSpellings(key, value string) {
 	v.env[key] = value
-	v.env[clean(key)] = value
+	v.env[cleanName(key)] = value
 }
 
-// meta merges the meta of job, group and task; the task has the highest precedence.
-func (in *inputs) meta() map[string]string {
+// mergedMeta merges the meta of job, group and task; the task has the highest precedence.
+func (in *envInputs) mergedMeta() map[string]string {
 	meta := make(map[string]string)
 	for _, key := range in.alloc.OptionalMeta {
 		meta[key] = ""

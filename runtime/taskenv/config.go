@@ -15,12 +15,12 @@ import (
 // If a name is both a value and the prefix of others, the tree wins. A name with an empty part
 // ("a..b"), or with more than 100 parts, is available only in env.
 func (e *Env) ConfigVars() map[string]cty.Value {
-	root := make(tree)
+	root := make(nameTree)
 	for key, value := range e.vars {
 		root.insert(key, value)
 	}
 	n := &e.in.node
-	for _, name := range model.NodeNames {
+	for _, name := range model.NodePropertyNames {
 		value, _ := n.Lookup(name)
 		root.insert(name, value)
 	}
@@ -35,30 +35,30 @@ func (e *Env) ConfigVars() map[string]cty.Value {
 
 	config := make(map[string]cty.Value, len(root)+1)
 	for name, node := range root {
-		config[name] = node.value()
+		config[name] = node.toCty()
 	}
 	env := make(map[string]cty.Value, len(e.vars))
 	for key, value := range e.vars {
 		env[key] = cty.StringVal(value)
 	}
-	config["env"] = mapValue(env)
+	config["env"] = ctyMapValue(env)
 	return config
 }
 
 // maxNameParts limits the depth of the trees, and with it the size of the stack.
 const maxNameParts = 100
 
-// tree is a level of names; a branch is a tree or a leaf.
-type tree map[string]*branch
+// nameTree is a level of names; a branch is a tree or a leaf.
+type nameTree map[string]*nameBranch
 
-type branch struct {
-	leaf string
-	tree tree // nil for a leaf
+type nameBranch struct {
+	leafValue string
+	children  nameTree // nil for a leaf
 }
 
 // insert adds one dotted name. It ignores a name with an empty part or with more than maxNameParts
 // parts.
-func (t tree) insert(name, value string) {
+func (t nameTree) insert(name, value string) {
 	if strings.Count(name, ".") >= maxNameParts || strings.Contains("."+name+".", "..") {
 		return
 	}
@@ -66,32 +66,32 @@ func (t tree) insert(name, value string) {
 		part, rest, more := strings.Cut(name, ".")
 		b := t[part]
 		if b == nil {
-			b = new(branch)
+			b = new(nameBranch)
 			t[part] = b
 		}
 		if !more {
-			b.leaf = value
+			b.leafValue = value
 			return
 		}
-		if b.tree == nil {
-			b.tree = make(tree)
+		if b.children == nil {
+			b.children = make(nameTree)
 		}
-		t, name = b.tree, rest
+		t, name = b.children, rest
 	}
 }
 
-func (b *branch) value() cty.Value {
-	if b.tree == nil {
-		return cty.StringVal(b.leaf)
+func (b *nameBranch) toCty() cty.Value {
+	if b.children == nil {
+		return cty.StringVal(b.leafValue)
 	}
-	object := make(map[string]cty.Value, len(b.tree))
-	for name, child := range b.tree {
-		object[name] = child.value()
+	object := make(map[string]cty.Value, len(b.children))
+	for name, child := range b.children {
+		object[name] = child.toCty()
 	}
 	return cty.ObjectVal(object)
 }
 
-func mapValue(m map[string]cty.Value) cty.Value {
+func ctyMapValue(m map[string]cty.Value) cty.Value {
 	if len(m) == 0 {
 		return cty.MapValEmpty(cty.String)
 	}

@@ -7,11 +7,11 @@ import (
 // Env is the environment of a task or of an allocation at one point in time. It never changes and
 // is safe for concurrent use.
 type Env struct {
-	in   *inputs
+	in   *envInputs
 	vars map[string]string
 }
 
-func newEnv(in *inputs) *Env { return &Env{in: in, vars: build(in)} }
+func newEnv(in *envInputs) *Env { return &Env{in: in, vars: buildEnv(in)} }
 
 // Vars returns all variables. The map belongs to e and must not be changed.
 func (e *Env) Vars() map[string]string { return e.vars }
@@ -30,6 +30,6 @@ func (e *Env) List() []string {
 // attr.*, meta.*), and keeps the rest of s. This is the text engine, for all fields but a task's
 // config (see [Env.ConfigVars]).
 func (e *Env) Replace(s string) string {
-	left := budget
-	return expand(s, &left, func(name string) (string, bool) { return lookup(e.vars, &e.in.node, name) })
+	remaining := maxInsertedBytes
+	return expand(s, &remaining, func(name string) (string, bool) { return lookupVar(e.vars, &e.in.node, name) })
 }

@@ -43,8 +43,8 @@ func testDir() hook.TaskDir {
 	}
 }
 
-// expect checks single variables; "-" means that the variable must be absent.
-func expect(t *testing.T, e *Env, want map[string]string) {
+// expectVars checks single variables; "-" means that the variable must be absent.
+func expectVars(t *testing.T, e *Env, want map[string]string) {
 	t.Helper()
 	got := e.Vars()
 	for _, key := range slices.Sorted(maps.Keys(want)) {
@@ -61,7 +61,7 @@ func expect(t *testing.T, e *Env, want map[string]string) {
 func TestBuiltinVariables(t *testing.T) {
 	b := NewBuilder(testNode(), testAlloc(), Task{Name: "app", CPU: 500, MemoryMB: 256})
 	b.SetDirs(testDir(), driver.FSIsolationNone)
-	expect(t, b.Build(), map[string]string{
+	expectVars(t, b.Build(), map[string]string{
 		"NOMAD_ALLOC_DIR": allocPath + "/alloc", "NOMAD_TASK_DIR": allocPath + "/app/local", "NOMAD_SECRETS_DIR": allocPath + "/app/secrets",
 		"NOMAD_ALLOC_ID": "5a1ad3b8-0c2c-7d5e-3f4d-8d4f2a1b9c0e", "NOMAD_SHORT_ALLOC_ID": "5a1ad3b8",
 		"NOMAD_ALLOC_NAME": "my[job].web[3]", "NOMAD_ALLOC_INDEX": "3",
@@ -74,7 +74,7 @@ func TestBuiltinVariables(t *testing.T) {
 	alloc := testAlloc()
 	alloc.ParentJobID = "parent"
 	b.SetAlloc(alloc, Task{Name: "app", Cores: "0-1,3", MemoryMaxMB: -1})
-	expect(t, b.Build(), map[string]string{
+	expectVars(t, b.Build(), map[string]string{
 		"NOMAD_CPU_LIMIT": "-", "NOMAD_MEMORY_LIMIT": "-", "NOMAD_MEMORY_MAX_LIMIT": "-1", "NOMAD_CPU_CORES": "0-1,3",
 		"NOMAD_JOB_PARENT_ID": "parent",
 	})
@@ -93,7 +93,7 @@ func TestAllocIndex(t *testing.T) {
 
 func TestDirsByIsolation(t *testing.T) {
 	b := NewBuilder(testNode(), testAlloc(), Task{Name: "app"})
-	expect(t, b.Build(), map[string]string{"NOMAD_ALLOC_DIR": "-", "NOMAD_TASK_DIR": "-", "NOMAD_SECRETS_DIR": "-"})
+	expectVars(t, b.Build(), map[string]string{"NOMAD_ALLOC_DIR": "-", "NOMAD_TASK_DIR": "-", "NOMAD_SECRETS_DIR": "-"})
 	inside := [3]string{"/alloc", "/local", "/secrets"}
 	for isolation, want := range map[driver.FSIsolation][3]string{
 		driver.FSIsolationNone:   {allocPath + "/alloc", allocPath + "/app/local", allocPath + "/app/secrets"},
@@ -102,7 +102,7 @@ func TestDirsByIsolation(t *testing.T) {
 		driver.FSIsolationUnveil: {"/m/alloc", "/m/local", "/m/secrets"},
 	} {
 		b.SetDirs(testDir(), isolation)
-		expect(t, b.Build(), map[string]string{"NOMAD_ALLOC_DIR": want[0], "NOMAD_TASK_DIR": want[1], "NOMAD_SECRETS_DIR": want[2]})
+		expectVars(t, b.Build(), map[string]string{"NOMAD_ALLOC_DIR": want[0], "NOMAD_TASK_DIR": want[1], "NOMAD_SECRETS_DIR": want[2]})
 	}
 }
 
@@ -117,11 +117,11 @@ func TestGroupPorts(t *testing.T) {
 		"RAW": "${NOMAD_ADDR_my-port} ${NOMAD_HOST_IP_my-port}", "CLEAN": "${NOMAD_ADDR_my_port} ${NOMAD_HOST_IP_my_port}",
 	}}
 	b := NewBuilder(testNode(), alloc, task)
-	expect(t, b.Build(), map[string]string{
+	expectVars(t, b.Build(), map[string]string{
 		"NOMAD_PORT_http": "8080", "NOMAD_ALLOC_PORT_http": "8080", "NOMAD_HOST_PORT_http": "20001",
 		"NOMAD_IP_http": "192.0.2.2", "NOMAD_HOST_IP_http": "192.0.2.2",
 		"NOMAD_ADDR_http": "192.0.2.2:20001", "NOMAD_HOST_ADDR_http": "192.0.2.2:20001",
-		// RS-075, and both spellings where Nomad has only the raw one.
+		// Addresses have both spellings of the label; Nomad has only the raw one (RS-075).
 		"NOMAD_PORT_my_port": "20002", "NOMAD_PORT_my-port": "-", "NOMAD_ADDR_my_port": "192.0.2.2:20002",
 		"NOMAD_HOST_IP_my-port": "192.0.2.2", "NOMAD_HOST_IP_my_port": "192.0.2.2",
 		"NOMAD_HOST_ADDR_my-port": "192.0.2.2:20002", "NOMAD_HOST_ADDR_my_port": "192.0.2.2:20002",
@@ -138,7 +138,7 @@ func TestGroupPorts(t *testing.T) {
 
 	alloc.Network = &NetworkStatus{Interface: "eth0", Address: "172.26.64.2"}
 	b.SetAlloc(alloc, task)
-	expect(t, b.Build(), map[string]string{
+	expectVars(t, b.Build(), map[string]string{
 		"NOMAD_ALLOC_INTERFACE_http": "eth0", "NOMAD_ALLOC_IP_http": "172.26.64.2", "NOMAD_ALLOC_ADDR_http": "172.26.64.2:8080",
 		"NOMAD_ALLOC_ADDR_my-port": "172.26.64.2:20002", "NOMAD_ALLOC_ADDR_my_port": "172.26.64.2:20002",
 	})
@@ -152,7 +152,7 @@ func TestTaskPorts(t *testing.T) {
 	}
 	b := NewBuilder(testNode(), alloc, Task{Name: "app"})
 	b.SetDriverPorts(map[string]int{"web": 80})
-	expect(t, b.Build(), map[string]string{
+	expectVars(t, b.Build(), map[string]string{
 		"NOMAD_IP_web": "192.0.2.2", "NOMAD_IPv4_web": "192.0.2.2", "NOMAD_IPv6_web": "-",
 		"NOMAD_PORT_web": "80", "NOMAD_HOST_PORT_web": "21000", "NOMAD_ADDR_web": "192.0.2.2:21000",
 		"NOMAD_IPv6_v6": "::1", "NOMAD_ADDR_v6": "[::1]:21001", "NOMAD_PORT_v6": "21001",
@@ -169,7 +169,7 @@ func TestMeta(t *testing.T) {
 	b := NewBuilder(testNode(), alloc, Task{Name: "app", Meta: map[string]string{
 		"level": "task", "host": "${node.unique.name}", "id": "${NOMAD_SHORT_ALLOC_ID}", "other": "<${NOMAD_META_host}>", "unknown": "${meta.x}",
 	}})
-	expect(t, b.Build(), map[string]string{
+	expectVars(t, b.Build(), map[string]string{
 		"NOMAD_META_level": "task", "NOMAD_META_LEVEL": "task", "NOMAD_META_j": "1", "NOMAD_META_g": "2",
 		"NOMAD_META_opt": "", "NOMAD_META_OPT": "", "NOMAD_META_given": "yes",
 		"NOMAD_META_my_key": "v", "NOMAD_META_MY_KEY": "v", "NOMAD_META_my-key": "-", // RS-075
@@ -184,7 +184,7 @@ func TestKeysThatBecomeTheSame(t *testing.T) {
 	alloc.JobMeta = map[string]string{"a-b": "dash", "a_b": "underscore", "a+b": "plus", "x+y": "1", "x-y": "2", "low": "l", "LOW": "u"}
 	task := Task{Name: "app", Env: map[string]string{"NOMAD_META_e-f": "dash", "NOMAD_META_e_f": "underscore", "PLAIN-KEY": "kept"}}
 	for range 20 {
-		expect(t, NewBuilder(testNode(), alloc, task).Build(), map[string]string{
+		expectVars(t, NewBuilder(testNode(), alloc, task).Build(), map[string]string{
 			"NOMAD_META_a_b": "underscore", "NOMAD_META_x_y": "2", "NOMAD_META_low": "l", "NOMAD_META_LOW": "u",
 			"NOMAD_META_e_f": "underscore", "PLAIN-KEY": "kept",
 		})
@@ -197,25 +197,25 @@ func TestPrecedence(t *testing.T) {
 	b.SetHostEnv(map[string]string{"NOMAD_TASK_NAME": "host", "X": "host", "NOMAD_META_a-b": "host"})
 	alloc := testAlloc()
 	alloc.JobMeta = map[string]string{"a-b": "meta"}
-	expect(t, b.Build(), map[string]string{"NOMAD_TASK_NAME": "app", "X": "host", "NOMAD_META_a_b": "host"})
+	expectVars(t, b.Build(), map[string]string{"NOMAD_TASK_NAME": "app", "X": "host", "NOMAD_META_a_b": "host"})
 	b.SetAlloc(alloc, Task{Name: "app"})
-	expect(t, b.Build(), map[string]string{"NOMAD_META_a_b": "meta"})
+	expectVars(t, b.Build(), map[string]string{"NOMAD_META_a_b": "meta"})
 
 	b.SetAlloc(alloc, Task{Name: "app", Env: map[string]string{"X": "task", "NOMAD_TASK_NAME": "override"}})
-	expect(t, b.Build(), map[string]string{"X": "task", "NOMAD_TASK_NAME": "override"})
+	expectVars(t, b.Build(), map[string]string{"X": "task", "NOMAD_TASK_NAME": "override"})
 
 	// RS-056
 	b.SetHookEnv("A", map[string]string{"X": "1", "Y": "1"})
-	expect(t, b.Build(), map[string]string{"X": "1"})
+	expectVars(t, b.Build(), map[string]string{"X": "1"})
 	b.SetHookEnv("B", map[string]string{"X": "2", "Z": "${Y}${node.datacenter}"})
-	expect(t, b.Build(), map[string]string{"X": "2", "Y": "1", "Z": "1dc1"})
+	expectVars(t, b.Build(), map[string]string{"X": "2", "Y": "1", "Z": "1dc1"})
 	b.SetHookEnv("A", map[string]string{"X": "3"})
-	expect(t, b.Build(), map[string]string{"X": "2", "Y": "-", "Z": "${Y}dc1"})
+	expectVars(t, b.Build(), map[string]string{"X": "2", "Y": "-", "Z": "${Y}dc1"})
 	b.SetHookEnv("B", nil)
-	expect(t, b.Build(), map[string]string{"X": "3", "Z": "-"})
+	expectVars(t, b.Build(), map[string]string{"X": "3", "Z": "-"})
 
 	b.SetTemplateEnv(map[string]string{"X": "${node.datacenter}", "NOMAD_META_a-b": "template"})
-	expect(t, b.Build(), map[string]string{"X": "${node.datacenter}", "NOMAD_META_a_b": "template"})
+	expectVars(t, b.Build(), map[string]string{"X": "${node.datacenter}", "NOMAD_META_a_b": "template"})
 }
 
 // RS-074
@@ -223,12 +223,12 @@ func TestHostEnv(t *testing.T) {
 	host := HostEnv([]string{"HOSTVAR=h", "AWS_SECRET_ACCESS_KEY=s", "EMPTY=", "EQ=a=b", "=odd", "noequals", "REF=${HOSTVAR}"}, nil, nil)
 	b := NewBuilder(testNode(), testAlloc(), Task{Name: "app", Env: map[string]string{"T": "<${HOSTVAR}>", "PATH": "/mine:${HOSTVAR}"}})
 	b.SetHostEnv(host)
-	expect(t, b.Build(), map[string]string{
+	expectVars(t, b.Build(), map[string]string{
 		"HOSTVAR": "h", "AWS_SECRET_ACCESS_KEY": "-", "EMPTY": "", "EQ": "a=b", "": "-", "noequals": "-",
 		"REF": "h", "T": "<h>", "PATH": "/mine:h",
 	})
 	b.SetDirs(testDir(), driver.FSIsolationImage)
-	expect(t, b.Build(), map[string]string{"HOSTVAR": "-", "T": "<${HOSTVAR}>"})
+	expectVars(t, b.Build(), map[string]string{"HOSTVAR": "-", "T": "<${HOSTVAR}>"})
 
 	environ := []string{"A=1", "B=2", "NOMAD_TOKEN=x"}
 	for _, tt := range []struct{ deny, allow, want []string }{
@@ -260,7 +260,7 @@ func TestReferences(t *testing.T) {
 		"A": "${NOMAD_ALLOC_ID}", "B": "${node.unique.name}", "C": "${attr.kernel.name}", "D": "${nope.nope}",
 		"E": "${meta.rack}${node.region}${node.pool}${node.unique.id}", "F": "[${node.class}]", "G": "${attr.driver.mock}",
 	}})
-	expect(t, b.Build(), map[string]string{
+	expectVars(t, b.Build(), map[string]string{
 		"A": "5a1ad3b8-0c2c-7d5e-3f4d-8d4f2a1b9c0e", "B": "box", "C": "linux", "D": "${nope.nope}",
 		"E": "r1globaldefaultnode-id", "F": "[]", "G": "1",
 	})
@@ -340,7 +340,7 @@ func TestEntriesThatReferToEachOther(t *testing.T) {
 			for range 10 { // map iteration is random
 				b := NewBuilder(testNode(), testAlloc(), Task{Name: "app", Env: c.env})
 				b.SetHostEnv(c.host)
-				expect(t, b.Build(), c.want)
+				expectVars(t, b.Build(), c.want)
 			}
 		})
 	}
@@ -358,7 +358,7 @@ func TestExpansionIsBounded(t *testing.T) {
 	for _, kv := range e.List() {
 		total += len(kv)
 	}
-	if total > 2*budget {
+	if total > 2*maxInsertedBytes {
 		t.Errorf("the environment has %d bytes", total)
 	}
 	if got := e.Vars()["V003"]; got != strings.Repeat("x", 8<<10) {
@@ -367,7 +367,7 @@ func TestExpansionIsBounded(t *testing.T) {
 
 	long := NewBuilder(testNode(), testAlloc(), Task{Name: "app", Env: map[string]string{"L": strings.Repeat("x", 1<<20)}}).Build()
 	text := strings.Repeat("${L}", 1000)
-	if got := len(long.Replace(text)); got > budget+len(text) {
+	if got := len(long.Replace(text)); got > maxInsertedBytes+len(text) {
 		t.Errorf("a text has become %d bytes long", got)
 	}
 
@@ -381,7 +381,7 @@ func TestExpansionIsBounded(t *testing.T) {
 	}
 }
 
-func TestEnvDoesNotChange(t *testing.T) {
+func TestEnvIsImmutable(t *testing.T) {
 	hookEnv := map[string]string{"H": "1"}
 	b := NewBuilder(testNode(), testAlloc(), Task{Name: "app"})
 	b.SetHookEnv("h", hookEnv)
@@ -389,7 +389,7 @@ func TestEnvDoesNotChange(t *testing.T) {
 	hookEnv["H"] = "2"
 	b.SetHookEnv("h", map[string]string{"H": "4"})
 	b.SetHookEnv("i", map[string]string{"I": "1"})
-	expect(t, e, map[string]string{"H": "1", "I": "-"})
+	expectVars(t, e, map[string]string{"H": "1", "I": "-"})
 	list := e.List()
 	if !slices.IsSorted(list) || len(list) != len(e.Vars()) || !slices.Contains(list, "H=1") {
 		t.Errorf("List = %q", list)
@@ -446,7 +446,7 @@ func TestConfigVars(t *testing.T) {
 }
 
 // The HCL engine with these variables.
-func TestConfigEngine(t *testing.T) {
+func TestConfigVarsInHCL(t *testing.T) {
 	alloc := testAlloc()
 	alloc.Ports = []Port{{Label: "http", Value: 20446, HostIP: "192.0.2.2"}, {Label: "my-port", Value: 20447, HostIP: "192.0.2.2"}}
 	b := NewBuilder(testNode(), alloc, Task{Name: "app", Env: map[string]string{"X": "x", "..bad": "dots", "F": "${UNKNOWN}"}})
@@ -518,7 +518,7 @@ func FuzzReplace(f *testing.F) {
 			t.Fatalf("two builds differ:\n%q\n%q", e.List(), again.List())
 		}
 		got := e.Replace(text)
-		if len(got) > budget+len(text) {
+		if len(got) > maxInsertedBytes+len(text) {
 			t.Fatalf("%d bytes became %d", len(text), len(got))
 		}
 		if !strings.Contains(got, "${") && e.Replace(got) != got {

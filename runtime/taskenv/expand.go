@@ -2,29 +2,29 @@ package taskenv
 
 import "strings"
 
-// budget limits how many bytes one build or replacement may insert. References that refer to each
+// maxInsertedBytes limits how many bytes one build or replacement may insert. References that refer to each
 // other can double the text at each step; a process cannot have an environment of this size.
-const budget = 8 << 20
+const maxInsertedBytes = 8 << 20
 
 // expand replaces each ${name} for which lookup returns a value, in one pass: it does not expand
 // the inserted text. Other text is unchanged, including references whose value is longer than
-// left. expand subtracts the inserted bytes from left.
-func expand(s string, left *int, lookup func(name string) (string, bool)) string {
+// remaining. expand subtracts the inserted bytes from remaining.
+func expand(s string, remaining *int, lookup func(name string) (string, bool)) string {
 	var out strings.Builder
 	done := 0 // s[:done] is in out
 	for i := 0; ; {
-		name, start, end := nextRef(s, i)
+		name, start, end := nextReference(s, i)
 		if end < 0 {
 			break
 		}
 		i = end
 		value, ok := lookup(name)
-		if !ok || len(value) > *left {
+		if !ok || len(value) > *remaining {
 			continue
 		}
-		*left -= len(value)
+		*remaining -= len(value)
 		if start == 0 && end == len(s) {
-			return value // shares the text instead of copying it
+			return value // the value itself, without a copy
 		}
 		out.WriteString(s[done:start])
 		out.WriteString(value)
@@ -37,8 +37,8 @@ func expand(s string, left *int, lookup func(name string) (string, bool)) string
 	return out.String()
 }
 
-// nextRef returns the first ${name} in s[from:]. end is negative if there is none.
-func nextRef(s string, from int) (name string, start, end int) {
+// nextReference returns the first ${name} in s[from:]. end is negative if there is none.
+func nextReference(s string, from int) (name string, start, end int) {
 	for {
 		i := strings.Index(s[from:], "${")
 		if i < 0 {
@@ -65,14 +65,14 @@ func isNameByte(c byte) bool {
 func cleanKey(key string) string {
 	for _, prefix := range []string{"NOMAD_ADDR_", "NOMAD_IP_", "NOMAD_PORT_", "NOMAD_HOST_PORT_", "NOMAD_META_"} {
 		if strings.HasPrefix(key, prefix) {
-			return clean(key)
+			return cleanName(key)
 		}
 	}
 	return key
 }
 
-// clean replaces each byte except letters, digits, dots and underscores by an underscore.
-func clean(key string) string {
+// cleanName replaces each byte except letters, digits, dots and underscores by an underscore.
+func cleanName(key string) string {
 	dirty := func(c byte) bool { return !isNameByte(c) || c == '-' }
 	for i := range len(key) {
 		if !dirty(key[i]) {

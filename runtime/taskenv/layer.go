@@ -5,20 +5,20 @@ import (
 	"slices"
 )
 
-// vars is an environment that is built layer by layer.
-type vars struct {
-	env  map[string]string
-	node *Node
-	left int // rest of the budget
+// layeredVars is an environment that is built layer by layer.
+type layeredVars struct {
+	env            map[string]string
+	node           *Node
+	remainingBytes int // bytes that references may still insert
 }
 
-// set sets one variable under its clean name.
-func (v *vars) set(key, value string) { v.env[cleanKey(key)] = value }
+// setVar sets one variable under its clean name.
+func (v *layeredVars) setVar(key, value string) { v.env[cleanKey(key)] = value }
 
 // lookup returns the value of a variable or of an attribute of the node.
-func (v *vars) lookup(name string) (string, bool) { return lookup(v.env, v.node, name) }
+func (v *layeredVars) lookup(name string) (string, bool) { return lookupVar(v.env, v.node, name) }
 
-func lookup(env map[string]string, node *Node, name string) (string, bool) {
+func lookupVar(env map[string]string, node *Node, name string) (string, bool) {
 	if value, ok := env[name]; ok {
 		return value, true
 	}
@@ -30,10 +30,10 @@ func lookup(env map[string]string, node *Node, name string) (string, bool) {
 	return node.Lookup(name)
 }
 
-// add adds a layer. Its values may refer to variables of earlier layers and to each other in any
+// addLayer adds a layer. Its values may refer to variables of earlier layers and to each other in any
 // order. A reference in a cycle has the value of the earlier layers: PATH = "/x:${PATH}" extends
 // the earlier PATH; without an earlier value, the reference is unchanged.
-func (v *vars) add(layer map[string]string) {
+func (v *layeredVars) addLayer(layer map[string]string) {
 	layer = cleanKeys(layer)
 	if !hasReference(layer) { // most layers have no references, above all the host's variables
 		maps.Copy(v.env, layer)
@@ -41,10 +41,10 @@ func (v *vars) add(layer map[string]string) {
 	}
 	circles := findCycles(layer)
 	resolved := make(map[string]string, len(layer))
-	for _, key := range circles.order {
-		resolved[key] = expand(layer[key], &v.left, func(name string) (string, bool) {
-			if target, ok := entry(layer, name); ok && circles.of[target] != circles.of[key] {
-				return resolved[target], true // already set, because order has target first
+	for _, key := range circles.resolveOrder {
+		resolved[key] = expand(layer[key], &v.remainingBytes, func(name string) (string, bool) {
+			if target, ok := referencedKey(layer, name); ok && circles.cycleOf[target] != circles.cycleOf[key] {
+				return resolved[target], true // the target is resolved already, because it precedes key in the order
 			}
 			return v.lookup(name)
 		})
@@ -55,15 +55,15 @@ func (v *vars) add(layer map[string]string) {
 // hasReference reports whether any value has a reference.
 func hasReference(layer map[string]string) bool {
 	for _, value := range layer {
-		if _, _, end := nextRef(value, 0); end >= 0 {
+		if _, _, end := nextReference(value, 0); end >= 0 {
 			return true
 		}
 	}
 	return false
 }
 
-// entry returns the key in layer that name refers to.
-func entry(layer map[string]string, name string) (string, bool) {
+// referencedKey returns the key in layer that name refers to.
+func referencedKey(layer map[string]string, name string) (string, bool) {
 	if _, ok := layer[name]; ok {
 		return name, true
 	}
@@ -72,8 +72,8 @@ func entry(layer map[string]string, name string) (string, bool) {
 	return clean, ok
 }
 
-// cleanKeys cleans all keys. If two keys become equal, the key that was clean before wins, else
-// the last in order. It does not change layer.
+// cleanKeys cleans all keys. If two keys become equal, a key that was clean before wins; if none was,
+// the last key in alphabetical order wins. It does not change layer.
 func cleanKeys(layer map[string]string) map[string]string {
 	var dirty []string
 	for key := range layer {
@@ -96,16 +96,16 @@ func cleanKeys(layer map[string]string) map[string]string {
 	return out
 }
 
-// cycles has the order and the cycles of the references in a layer.
-type cycles struct {
-	order []string       // each entry after the entries that it refers to, except in cycles
-	of    map[string]int // entries with the same number form a cycle
+// referenceCycles has the order and the cycles of the references in a layer.
+type referenceCycles struct {
+	resolveOrder []string       // each entry after the entries that it refers to, except in cycles
+	cycleOf      map[string]int // entries with the same number form a cycle
 }
 
 // findCycles is Tarjan's algorithm for strongly connected components. The result depends only on
 // the layer, not on the order of a map.
-func findCycles(layer map[string]string) cycles {
-	c := cycles{of: make(map[string]int, len(layer))}
+func findCycles(layer map[string]string) referenceCycles {
+	c := referenceCycles{cycleOf: make(map[string]int, len(layer))}
 	index := make(map[string]int, len(layer)) // order of the first visit, from 1
 	var stack []string
 
@@ -117,25 +117,25 @@ func findCycles(layer map[string]string) cycles {
 		bottom := len(stack) - 1
 
 		text := layer[key]
-		for name, _, end := nextRef(text, 0); end >= 0; name, _, end = nextRef(text, end) {
-			target, ok := entry(layer, name)
+		for name, _, end := nextReference(text, 0); end >= 0; name, _, end = nextReference(text, end) {
+			target, ok := referencedKey(layer, name)
 			if !ok {
 				continue
 			}
 			if index[target] == 0 {
 				low = min(low, visit(target))
-			} else if _, closed := c.of[target]; !closed {
+			} else if _, closed := c.cycleOf[target]; !closed {
 				low = min(low, index[target])
 			}
 		}
 
 		if low == index[key] { // key is the root of its component
 			for _, member := range stack[bottom:] {
-				c.of[member] = low
+				c.cycleOf[member] = low
 			}
 			members := slices.Clone(stack[bottom:])
 			slices.Sort(members)
-			c.order = append(c.order, members...)
+			c.resolveOrder = append(c.resolveOrder, members...)
 			stack = stack[:bottom]
 		}
 		return low

@@ -44,14 +44,14 @@ type Chunk struct {
 // watch left, and network file systems have none.
 const pollInterval = time.Second
 
-var buffers = sync.Pool{New: func() any { return new([64 << 10]byte) }}
+var readBuffers = sync.Pool{New: func() any { return new([64 << 10]byte) }}
 
 // Path returns the requested path of the file, relative to the directory of the allocation.
 func (f *File) Path() string { return f.path }
 
 // Follow passes the content of the file to emit, and then appended data. A truncated file is read
-// from its start again. Follow returns nil when the file is deleted, or with Once at its end; else
-// the error of emit or the cause of ctx.
+// from its start again. Follow returns nil when the file is deleted, or with Once at its end. Otherwise
+// it returns the error of emit or the cause of ctx.
 func (f *File) Follow(ctx context.Context, r FollowRequest, emit func(Chunk) error) error {
 	offset := max(r.Offset, 0)
 	if r.Origin == FromEnd {
@@ -88,13 +88,13 @@ func (f *File) Follow(ctx context.Context, r FollowRequest, emit func(Chunk) err
 		if st.Nlink == 0 {
 			return emit(Chunk{Event: EventDeleted, Offset: offset})
 		}
-		if err := wait(ctx, changed); err != nil {
+		if err := waitForChange(ctx, changed); err != nil {
 			return err
 		}
 	}
 }
 
-func wait(ctx context.Context, changed <-chan struct{}) error {
+func waitForChange(ctx context.Context, changed <-chan struct{}) error {
 	timer := time.NewTimer(pollInterval)
 	defer timer.Stop()
 	select {
@@ -117,8 +117,8 @@ func (f *File) size() (int64, error) {
 
 // read passes the content from offset on to emit, and returns the offset of its end.
 func (f *File) read(ctx context.Context, offset int64, emit func(Chunk) error) (int64, error) {
-	buf := buffers.Get().(*[64 << 10]byte)
-	defer buffers.Put(buf)
+	buf := readBuffers.Get().(*[64 << 10]byte)
+	defer readBuffers.Put(buf)
 	for ctx.Err() == nil {
 		n, err := f.ReadAt(buf[:], offset)
 		if n > 0 {

@@ -12,24 +12,24 @@ import (
 	"time"
 )
 
-// follower collects the chunks of a Follow.
-type follower struct {
+// testFollower collects the chunks of a Follow.
+type testFollower struct {
 	chunks chan Chunk
-	ended  chan error
+	result chan error
 	cancel context.CancelFunc
 }
 
-func follow(t testing.TB, d *Dir, path string, r FollowRequest) *follower {
+func startFollower(t testing.TB, d *Dir, path string, r FollowRequest) *testFollower {
 	t.Helper()
 	f, err := d.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	follower := &follower{make(chan Chunk, 100), make(chan error, 1), cancel}
+	follower := &testFollower{make(chan Chunk, 100), make(chan error, 1), cancel}
 	go func() {
 		defer f.Close()
-		follower.ended <- f.Follow(ctx, r, func(c Chunk) error {
+		follower.result <- f.Follow(ctx, r, func(c Chunk) error {
 			c.Data = append([]byte(nil), c.Data...)
 			select {
 			case follower.chunks <- c:
@@ -41,25 +41,25 @@ func follow(t testing.TB, d *Dir, path string, r FollowRequest) *follower {
 	return follower
 }
 
-func (f *follower) expect(t testing.TB, data, event string, offset int64) {
+func (f *testFollower) expectChunk(t testing.TB, data, event string, offset int64) {
 	t.Helper()
 	select {
 	case c := <-f.chunks:
 		if string(c.Data) != data || c.Event != event || c.Offset != offset {
 			t.Fatalf("%q %q up to %d, want %q %q up to %d", c.Data, c.Event, c.Offset, data, event, offset)
 		}
-	case err := <-f.ended:
+	case err := <-f.result:
 		t.Fatalf("ended with %v, want %q %q", err, data, event)
 	case <-time.After(time.Minute):
 		t.Fatalf("nothing comes, want %q %q", data, event)
 	}
 }
 
-func (f *follower) end(t testing.TB) error {
+func (f *testFollower) end(t testing.TB) error {
 	t.Helper()
 	f.cancel()
 	select {
-	case err := <-f.ended:
+	case err := <-f.result:
 		return err
 	case <-time.After(time.Minute):
 		t.Fatal("it goes on")
@@ -67,7 +67,7 @@ func (f *follower) end(t testing.TB) error {
 	}
 }
 
-func appendTo(t testing.TB, path, text string) {
+func appendToFile(t testing.TB, path, text string) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
@@ -80,34 +80,34 @@ func appendTo(t testing.TB, path, text string) {
 }
 
 func TestFollow(t *testing.T) {
-	d, base := newDir(t)
+	d, base := newAllocDir(t)
 	path := filepath.Join(base, "alloc/data/a")
-	f := follow(t, d, "alloc/data/a", FollowRequest{})
-	f.expect(t, "a", "", 1)
-	appendTo(t, path, "bcd")
-	f.expect(t, "bcd", "", 4)
+	f := startFollower(t, d, "alloc/data/a", FollowRequest{})
+	f.expectChunk(t, "a", "", 1)
+	appendToFile(t, path, "bcd")
+	f.expectChunk(t, "bcd", "", 4)
 
 	// A file that becomes shorter was truncated.
 	if err := os.WriteFile(path, []byte("x"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	f.expect(t, "", EventTruncated, 0)
-	f.expect(t, "x", "", 1)
+	f.expectChunk(t, "", EventTruncated, 0)
+	f.expectChunk(t, "x", "", 1)
 
 	// Data that was written before the file was deleted is still passed on.
-	appendTo(t, path, "y")
-	f.expect(t, "y", "", 2)
+	appendToFile(t, path, "y")
+	f.expectChunk(t, "y", "", 2)
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	f.expect(t, "", EventDeleted, 2)
+	f.expectChunk(t, "", EventDeleted, 2)
 	if err := f.end(t); err != nil {
 		t.Errorf("deleted: %v", err)
 	}
 }
 
 func TestFollowFrom(t *testing.T) {
-	d, base := newDir(t)
+	d, base := newAllocDir(t)
 	if err := os.WriteFile(filepath.Join(base, "alloc/data/a"), []byte("0123456789"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -124,8 +124,8 @@ func TestFollowFrom(t *testing.T) {
 		{"before the start", FollowRequest{Origin: FromEnd, Offset: 30, Once: true}, "0123456789"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := follow(t, d, "alloc/data/a", c.FollowRequest)
-			if err := <-f.ended; err != nil {
+			f := startFollower(t, d, "alloc/data/a", c.FollowRequest)
+			if err := <-f.result; err != nil {
 				t.Fatal(err)
 			}
 			close(f.chunks)
@@ -138,8 +138,8 @@ func TestFollowFrom(t *testing.T) {
 			}
 		})
 	}
-	f := follow(t, d, "alloc/data/a", FollowRequest{})
-	f.expect(t, "0123456789", "", 10)
+	f := startFollower(t, d, "alloc/data/a", FollowRequest{})
+	f.expectChunk(t, "0123456789", "", 10)
 	if err := f.end(t); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
@@ -156,13 +156,13 @@ func TestFollowFrom(t *testing.T) {
 
 // Many followers of many files share one inotify queue, and leak nothing.
 func TestManyFollowers(t *testing.T) {
-	d, base := newDir(t)
-	goroutines, open := runtime.NumGoroutine(), descriptors(t)
+	d, base := newAllocDir(t)
+	goroutines, open := runtime.NumGoroutine(), openDescriptors(t)
 	const count = 200
-	var followers []*follower
+	var followers []*testFollower
 	for i := range count {
 		path := []string{"alloc/data/a", "alloc/logs/b"}[i%2]
-		followers = append(followers, follow(t, d, path, FollowRequest{Origin: FromEnd}))
+		followers = append(followers, startFollower(t, d, path, FollowRequest{Origin: FromEnd}))
 	}
 	var seen sync.WaitGroup
 	for _, f := range followers {
@@ -177,8 +177,8 @@ func TestManyFollowers(t *testing.T) {
 	var writing sync.WaitGroup
 	writing.Go(func() {
 		for {
-			appendTo(t, filepath.Join(base, "alloc/data/a"), "end\n")
-			appendTo(t, filepath.Join(base, "alloc/logs/b"), "end\n")
+			appendToFile(t, filepath.Join(base, "alloc/data/a"), "end\n")
+			appendToFile(t, filepath.Join(base, "alloc/logs/b"), "end\n")
 			select {
 			case <-stop:
 				return
@@ -192,13 +192,13 @@ func TestManyFollowers(t *testing.T) {
 	for _, f := range followers {
 		_ = f.end(t)
 	}
-	for deadline := time.Now().Add(time.Minute); runtime.NumGoroutine() > goroutines || descriptors(t) > open; {
+	for deadline := time.Now().Add(time.Minute); runtime.NumGoroutine() > goroutines || openDescriptors(t) > open; {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d goroutines, %d before; %d descriptors, %d before", runtime.NumGoroutine(), goroutines, descriptors(t), open)
+			t.Fatalf("%d goroutines, %d before; %d descriptors, %d before", runtime.NumGoroutine(), goroutines, openDescriptors(t), open)
 		}
 		time.Sleep(time.Millisecond)
 	}
-	if d.files.watcher.inotify != nil || len(d.files.watcher.watched) > 0 {
+	if d.files.watcher.inotify != nil || len(d.files.watcher.watchedFiles) > 0 {
 		t.Error("somebody is still watched")
 	}
 }

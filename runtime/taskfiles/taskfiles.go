@@ -28,8 +28,8 @@ var ErrNotRegular = errors.New("is not a regular file")
 
 // ProtectedError means that only its task may read a file.
 type ProtectedError struct {
-	Kind string // secret or private
-	Path string // as requested
+	Kind string // "secret" or "private"
+	Path string // requested path
 }
 
 func (e *ProtectedError) Error() string {
@@ -83,8 +83,8 @@ type Info struct {
 // Name returns the last element of the path, with links resolved.
 func (i Info) Name() string { return i.name }
 
-// unknownContent is the content type of files that are not read.
-const unknownContent = "application/octet-stream"
+// unknownContentType is the content type of files that are not read.
+const unknownContentType = "application/octet-stream"
 
 // Stat describes the file or directory of a path.
 func (d *Dir) Stat(path string) (Info, error) {
@@ -97,10 +97,10 @@ func (d *Dir) Stat(path string) (Info, error) {
 	if err != nil {
 		return Info{}, d.errorf("stat", path, err)
 	}
-	i := Info{FileInfo: info, name: filepath.Base(d.path + "/" + strings.Join(p.names, "/")), ContentType: unknownContent}
-	if info.Mode().IsRegular() && p.protection() == "" {
+	i := Info{FileInfo: info, name: filepath.Base(d.path + "/" + strings.Join(p.names, "/")), ContentType: unknownContentType}
+	if info.Mode().IsRegular() && p.protectedKind() == "" {
 		// A file that cannot be read exists nevertheless.
-		if content, err := p.reopen(); err == nil {
+		if content, err := p.openForReading(); err == nil {
 			defer content.Close()
 			var head [512]byte
 			n, _ := io.ReadFull(content, head[:])
@@ -154,7 +154,7 @@ func (d *Dir) List(path string) ([]Info, error) {
 type File struct {
 	*os.File
 	files *Files
-	path  string // as requested, without a leading slash
+	path  string // requested path, without a leading slash
 }
 
 // Open opens a file for reading. It does not block, and rejects secrets and files that are not
@@ -169,7 +169,7 @@ func (d *Dir) Open(path string) (*File, error) {
 	if err := unix.Fstat(p.fd(), &st); err != nil {
 		return nil, d.errorf("stat", path, err)
 	}
-	kind := p.protection()
+	kind := p.protectedKind()
 	switch {
 	case st.Mode&unix.S_IFMT == unix.S_IFDIR:
 		return nil, fmt.Errorf("file %q %w", path, ErrDirectory)
@@ -178,7 +178,7 @@ func (d *Dir) Open(path string) (*File, error) {
 	case st.Mode&unix.S_IFMT != unix.S_IFREG:
 		return nil, fmt.Errorf("file %q %w", path, ErrNotRegular)
 	}
-	f, err := p.reopen()
+	f, err := p.openForReading()
 	if err != nil {
 		return nil, d.errorf("open", path, err)
 	}

@@ -19,20 +19,20 @@ const allocID = "11111111-2222-3333-4444-555555555555"
 
 // Contents that must never be returned.
 const (
-	outside = "outside of the allocation"
-	secret  = "secret of the task"
+	outsideText = "outside of the allocation"
+	secretText  = "secret of the task"
 )
 
-// newDir makes the directory of an allocation, with protected files around it and in it. It
+// newAllocDir makes the directory of an allocation, with protected files around it and in it. It
 // returns the handle and the path.
-func newDir(t testing.TB) (*Dir, string) {
+func newAllocDir(t testing.TB) (*Dir, string) {
 	t.Helper()
 	top := t.TempDir()
 	base := filepath.Join(top, "allocs", allocID)
 	for name, text := range map[string]string{
-		"passwd": outside, "allocs/other/passwd": outside, "allocs/" + allocID + "x/passwd": outside,
-		"allocs/" + allocID + "/web/secrets/token":   secret,
-		"allocs/" + allocID + "/web/private/token":   secret,
+		"passwd": outsideText, "allocs/other/passwd": outsideText, "allocs/" + allocID + "x/passwd": outsideText,
+		"allocs/" + allocID + "/web/secrets/token":   secretText,
+		"allocs/" + allocID + "/web/private/token":   secretText,
 		"allocs/" + allocID + "/web/local/page.html": "<html>",
 		"allocs/" + allocID + "/web/local/secrets/x": "no secret",
 		"allocs/" + allocID + "/alloc/data/a":        "a",
@@ -66,7 +66,7 @@ func newDir(t testing.TB) (*Dir, string) {
 
 // RS-079: secrets and files outside of the directory are not read.
 func TestOpen(t *testing.T) {
-	d, base := newDir(t)
+	d, base := newAllocDir(t)
 	if err := unix.Mkfifo(filepath.Join(base, "alloc/fifo"), 0o666); err != nil {
 		t.Fatal(err)
 	}
@@ -118,8 +118,8 @@ func TestOpen(t *testing.T) {
 		{"a name of 256 bytes", strings.Repeat("x", 256), "", "stat " + base + "/" + strings.Repeat("x", 256) + ": file name too long"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			before := descriptors(t)
-			got, err := read(d, c.path)
+			before := openDescriptors(t)
+			got, err := readFile(d, c.path)
 			if text := ""; err != nil {
 				text = err.Error()
 				if text != c.err {
@@ -128,14 +128,14 @@ func TestOpen(t *testing.T) {
 			} else if got != c.want || c.err != "" {
 				t.Errorf("%q, want %q %q", got, c.want, c.err)
 			}
-			if after := descriptors(t); after != before {
+			if after := openDescriptors(t); after != before {
 				t.Errorf("%d descriptors, %d before", after, before)
 			}
 		})
 	}
 }
 
-func read(d *Dir, path string) (string, error) {
+func readFile(d *Dir, path string) (string, error) {
 	f, err := d.Open(path)
 	if err != nil {
 		return "", err
@@ -145,7 +145,7 @@ func read(d *Dir, path string) (string, error) {
 	return string(text), err
 }
 
-func descriptors(t testing.TB) int {
+func openDescriptors(t testing.TB) int {
 	t.Helper()
 	all, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -155,7 +155,7 @@ func descriptors(t testing.TB) int {
 }
 
 func TestDeviceIsNotOpened(t *testing.T) {
-	d, base := newDir(t)
+	d, base := newAllocDir(t)
 	if err := unix.Mknod(filepath.Join(base, "alloc/zero"), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 5))); err != nil {
 		t.Skip("devices can be made by root only: ", err)
 	}
@@ -169,7 +169,7 @@ func TestDeviceIsNotOpened(t *testing.T) {
 
 // No file that a task can make blocks a caller, and no descriptor stays open.
 func TestSpecialFilesDoNotBlock(t *testing.T) {
-	d, base := newDir(t)
+	d, base := newAllocDir(t)
 	fifo, socket, device := filepath.Join(base, "alloc/fifo"), filepath.Join(base, "alloc/socket"), filepath.Join(base, "alloc/device")
 	if err := unix.Mkfifo(fifo, 0o666); err != nil {
 		t.Fatal(err)
@@ -183,7 +183,7 @@ func TestSpecialFilesDoNotBlock(t *testing.T) {
 	if err := unix.Mknod(device, unix.S_IFCHR|0o666, int(unix.Mkdev(1, 5))); err == nil { // root only
 		kinds = append(kinds, "alloc/device")
 	}
-	before := descriptors(t)
+	before := openDescriptors(t)
 	for _, path := range kinds {
 		done := make(chan struct{})
 		go func() {
@@ -205,14 +205,14 @@ func TestSpecialFilesDoNotBlock(t *testing.T) {
 			t.Fatalf("%s keeps a caller waiting", path)
 		}
 	}
-	if after := descriptors(t); after != before {
+	if after := openDescriptors(t); after != before {
 		t.Errorf("%d descriptors, %d before", after, before)
 	}
 }
 
 // A link that is swapped with a directory during a read never leads outside, at any point in time.
 func TestSwappedLink(t *testing.T) {
-	d, base := newDir(t)
+	d, base := newAllocDir(t)
 	dir, link := base+"/alloc/swap", base+"/alloc/swap.link"
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
@@ -238,7 +238,7 @@ func TestSwappedLink(t *testing.T) {
 	}()
 	mine, refused := 0, 0
 	for range 3000 {
-		switch text, err := read(d, "alloc/swap/passwd"); {
+		switch text, err := readFile(d, "alloc/swap/passwd"); {
 		case err == nil && text == "mine":
 			mine++
 		case errors.Is(err, ErrEscapes):
@@ -255,7 +255,7 @@ func TestSwappedLink(t *testing.T) {
 }
 
 func TestListAndStat(t *testing.T) {
-	d, base := newDir(t)
+	d, base := newAllocDir(t)
 	infos, err := d.List("/alloc")
 	if err != nil {
 		t.Fatal(err)
@@ -288,11 +288,11 @@ func TestListAndStat(t *testing.T) {
 		dir              bool
 		size             int64
 	}{
-		{"/", allocID, unknownContent, true, -1},
-		{"web/local", "local", unknownContent, true, -1},
+		{"/", allocID, unknownContentType, true, -1},
+		{"web/local", "local", unknownContentType, true, -1},
 		{"web/local/page.html", "page.html", "text/html; charset=utf-8", false, 6},
 		{"alloc/in/up", "b", "text/plain; charset=utf-8", false, 1},
-		{"web/secrets/token", "token", unknownContent, false, int64(len(secret))},
+		{"web/secrets/token", "token", unknownContentType, false, int64(len(secretText))},
 	} {
 		i, err := d.Stat(c.path)
 		if err != nil || i.Name() != c.name || i.ContentType != c.kind || i.IsDir() != c.dir || c.size >= 0 && i.Size() != c.size {
@@ -305,7 +305,7 @@ func TestListAndStat(t *testing.T) {
 }
 
 func TestOpenDirectory(t *testing.T) {
-	_, base := newDir(t)
+	_, base := newAllocDir(t)
 	for _, id := range []string{"..", ".", "a/b", "nope", ""} {
 		d, err := new(Files).Open(filepath.Dir(base), id)
 		if err == nil {
@@ -323,9 +323,9 @@ func FuzzPath(f *testing.F) {
 	} {
 		f.Add(seed)
 	}
-	d, _ := newDir(f)
+	d, _ := newAllocDir(f)
 	f.Fuzz(func(t *testing.T, path string) {
-		if text, err := read(d, path); err == nil && (text == outside || text == secret) {
+		if text, err := readFile(d, path); err == nil && (text == outsideText || text == secretText) {
 			t.Errorf("%q reads the %s", path, text)
 		}
 		if _, err := d.Stat(path); err != nil && err.Error() == "" {

@@ -45,7 +45,7 @@ func (d *Dir) walk(path string) (_ *walkPosition, err error) {
 			if len(p.fds) == 0 {
 				return nil, ErrEscapes
 			}
-			p.back()
+			p.leaveDir()
 			continue
 		}
 		fd, err := safepath.OpenAt(p.fd(), name, unix.O_PATH, 0)
@@ -75,7 +75,7 @@ func (d *Dir) walk(path string) (_ *walkPosition, err error) {
 				return nil, ErrEscapes
 			}
 			for len(p.fds) > 0 {
-				p.back()
+				p.leaveDir()
 			}
 			target = inside
 		}
@@ -99,7 +99,7 @@ func linkTarget(fd int) (target string, isLink bool, err error) {
 	return string(buf[:max(n, 0)]), true, err
 }
 
-func (p *walkPosition) back() {
+func (p *walkPosition) leaveDir() {
 	last := len(p.fds) - 1
 	unix.Close(p.fds[last])
 	p.fds, p.names = p.fds[:last], p.names[:last]
@@ -107,7 +107,7 @@ func (p *walkPosition) back() {
 
 func (p *walkPosition) close() {
 	for len(p.fds) > 0 {
-		p.back()
+		p.leaveDir()
 	}
 }
 
@@ -119,9 +119,9 @@ func (p *walkPosition) fd() int {
 	return p.fds[len(p.fds)-1]
 }
 
-// protection returns why the content of this place must not be read, or "". Below a task, Nomad's
+// protectedKind returns why the content of this place must not be read, or "". Below a task, Nomad's
 // names are matched without regard to case, as in Nomad.
-func (p *walkPosition) protection() string {
+func (p *walkPosition) protectedKind() string {
 	if len(p.names) < 2 {
 		return ""
 	}
@@ -134,8 +134,8 @@ func (p *walkPosition) protection() string {
 	return ""
 }
 
-// reopen opens the file of the current position for reading.
-func (p *walkPosition) reopen() (*os.File, error) {
+// openForReading opens the file of the current position for reading.
+func (p *walkPosition) openForReading() (*os.File, error) {
 	fd, err := unix.Open(safepath.ProcPath(p.fd()), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err

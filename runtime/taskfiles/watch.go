@@ -13,16 +13,16 @@ import (
 // watcher notifies followers of file changes. All followers share one inotify, since a user has
 // few; it exists while a file is followed.
 type watcher struct {
-	mu      sync.Mutex
-	inotify *inotify               // nil without followers
-	watched map[int32]*watchedFile // by inotify watch descriptor
+	mu           sync.Mutex
+	inotify      *inotifyQueue          // nil without followers
+	watchedFiles map[int32]*watchedFile // by inotify watch descriptor
 }
 
-// inotify is one inotify queue of the kernel.
-type inotify struct {
-	fd    int // not file.Fd(), which would make the reader block
-	file  *os.File
-	ended chan struct{} // closed by the reader
+// inotifyQueue is one inotify queue of the kernel.
+type inotifyQueue struct {
+	fd         int // not file.Fd(), which would make the reader block
+	file       *os.File
+	readerDone chan struct{} // closed by the reader
 }
 
 // watchedFile is one file with its number of followers.
@@ -31,28 +31,28 @@ type watchedFile struct {
 	changed   chan struct{} // closed and replaced at each change
 }
 
-// changes are the events that wake a follower. The number of links is one of the attributes, so a
+// watchMask are the events that wake a follower. The number of links is one of the attributes, so a
 // removal is an event even if a process has the file open.
-const changes = unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF
+const watchMask = unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF
 
 // watch starts to watch an open file. next returns a channel that is closed at the next change;
 // stop stops watching. An error means only that a limit of the kernel is reached.
 func (w *watcher) watch(f *os.File) (next func() <-chan struct{}, stop func(), err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if err := w.openLocked(); err != nil {
+	if err := w.openInotifyLocked(); err != nil {
 		return nil, nil, err
 	}
-	n, err := unix.InotifyAddWatch(w.inotify.fd, safepath.ProcPath(int(f.Fd())), changes)
+	n, err := unix.InotifyAddWatch(w.inotify.fd, safepath.ProcPath(int(f.Fd())), watchMask)
 	if err != nil {
 		w.closeIfIdleLocked()
 		return nil, nil, err
 	}
 	number := int32(n)
-	file := w.watched[number] // the kernel returns the same watch descriptor for the same file
+	file := w.watchedFiles[number] // the kernel returns the same watch descriptor for the same file
 	if file == nil {
 		file = &watchedFile{changed: make(chan struct{})}
-		w.watched[number] = file
+		w.watchedFiles[number] = file
 	}
 	file.followers++
 	next = func() <-chan struct{} {
@@ -60,10 +60,10 @@ func (w *watcher) watch(f *os.File) (next func() <-chan struct{}, stop func(), e
 		defer w.mu.Unlock()
 		return file.changed
 	}
-	return next, sync.OnceFunc(func() { w.forget(number, file) }), nil
+	return next, sync.OnceFunc(func() { w.unwatch(number, file) }), nil
 }
 
-func (w *watcher) openLocked() error {
+func (w *watcher) openInotifyLocked() error {
 	if w.inotify != nil {
 		return nil
 	}
@@ -71,8 +71,8 @@ func (w *watcher) openLocked() error {
 	if err != nil {
 		return err
 	}
-	w.inotify = &inotify{fd, os.NewFile(uintptr(fd), "inotify"), make(chan struct{})}
-	w.watched = make(map[int32]*watchedFile)
+	w.inotify = &inotifyQueue{fd, os.NewFile(uintptr(fd), "inotify"), make(chan struct{})}
+	w.watchedFiles = make(map[int32]*watchedFile)
 	go w.readEvents(w.inotify) // the last follower waits for it
 	return nil
 }
@@ -80,21 +80,21 @@ func (w *watcher) openLocked() error {
 // closeIfIdleLocked closes the inotify if no file is watched. It returns the channel that is
 // closed when the reader has returned, or nil if a file is watched.
 func (w *watcher) closeIfIdleLocked() <-chan struct{} {
-	if len(w.watched) > 0 {
+	if len(w.watchedFiles) > 0 {
 		return nil
 	}
 	last := w.inotify
 	last.file.Close()
 	w.inotify = nil
-	return last.ended
+	return last.readerDone
 }
 
-func (w *watcher) forget(number int32, file *watchedFile) {
+func (w *watcher) unwatch(number int32, file *watchedFile) {
 	w.mu.Lock()
 	var ended <-chan struct{}
 	if file.followers--; file.followers == 0 {
-		if w.watched[number] == file {
-			delete(w.watched, number)
+		if w.watchedFiles[number] == file {
+			delete(w.watchedFiles, number)
 		}
 		// The file may be deleted, and the watch with it.
 		_, _ = unix.InotifyRmWatch(w.inotify.fd, uint32(number))
@@ -107,8 +107,8 @@ func (w *watcher) forget(number int32, file *watchedFile) {
 }
 
 // readEvents wakes the followers until the inotify is closed.
-func (w *watcher) readEvents(queue *inotify) {
-	defer close(queue.ended)
+func (w *watcher) readEvents(queue *inotifyQueue) {
+	defer close(queue.readerDone)
 	buf := make([]byte, 4<<10)
 	for {
 		n, err := queue.file.Read(buf)
@@ -121,18 +121,18 @@ func (w *watcher) readEvents(queue *inotify) {
 			mask := binary.NativeEndian.Uint32(b[4:])
 			b = b[unix.SizeofInotifyEvent+binary.NativeEndian.Uint32(b[12:]):]
 			if mask&unix.IN_Q_OVERFLOW != 0 {
-				for _, file := range w.watched {
-					file.wake()
+				for _, file := range w.watchedFiles {
+					file.notifyFollowers()
 				}
-			} else if file := w.watched[number]; file != nil {
-				file.wake()
+			} else if file := w.watchedFiles[number]; file != nil {
+				file.notifyFollowers()
 			}
 		}
 		w.mu.Unlock()
 	}
 }
 
-func (f *watchedFile) wake() {
+func (f *watchedFile) notifyFollowers() {
 	close(f.changed)
 	f.changed = make(chan struct{})
 }

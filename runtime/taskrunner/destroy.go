@@ -120,7 +120,7 @@ func (d *destroyer) withoutDriver(ctx context.Context, start *state.PendingDestr
 func (d *destroyer) reportUncertain(why string) {
 	text := "an earlier start of the task may still run: " + why
 	d.logger.Error(text)
-	d.records.emit(model.EventDriver(text, nil, time.Time{}))
+	d.records.emit(model.EventDriverMessage(text, nil, time.Time{}))
 }
 
 // report emits the event for a pending destroy, once.
@@ -128,7 +128,7 @@ func (d *destroyer) report(start *state.PendingDestroy, err error) {
 	d.logger.Warn("destroying the task is pending", "task_id", start.ID, "error", err)
 	if !d.reported {
 		d.reported = true
-		d.records.emit(model.EventDriver(fmt.Sprintf("destroying the task is pending: %v", err), nil, time.Time{}))
+		d.records.emit(model.EventDriverMessage(fmt.Sprintf("destroying the task is pending: %v", err), nil, time.Time{}))
 	}
 }
 

@@ -50,7 +50,7 @@ func (k *killRequest) request(event *api.TaskEvent, force bool) {
 		first := !k.requested()
 		if first {
 			// An event that exists already is from an agent that died before the kill.
-			if event != nil && s.FinishedAt.IsZero() && model.EventSinceStart(s, event.Type) == nil {
+			if event != nil && s.FinishedAt.IsZero() && model.FindEventSinceStart(s, event.Type) == nil {
 				model.AppendTaskEvent(s, event, time.Now())
 			}
 			k.records.killed = k.records.killed || s.FinishedAt.IsZero()

@@ -53,7 +53,7 @@ func (r *processRunner) run(killCtx, forceKillCtx context.Context) (restart.Outc
 	defer stopWatch()
 	p.onAway = func(err error) { r.records.emit(model.EventDriverUnavailable(err.Error())) }
 	p.onBack = func() {
-		r.records.emit(model.EventDriver("driver available again, the task was recovered", nil, time.Time{}))
+		r.records.emit(model.EventDriverMessage("driver available again, the task was recovered", nil, time.Time{}))
 	}
 	watch.Go(func() { p.watch(watched) })
 
@@ -109,10 +109,10 @@ func (r *processRunner) ended(killCtx, forceKillCtx context.Context, p *process)
 		}
 		event := terminatedEvent(result.ExitResult)
 		if result.lost {
-			event = model.EventDriver(unknownText(result.Err), nil, time.Time{})
+			event = model.EventDriverMessage(unknownText(result.Err), nil, time.Time{})
 		}
 		// With the id in this record, a start that follows at once needs no write before it.
-		if next := r.restarts.predict(local.Exit.Outcome()); !result.lost && next.Action == restart.Restart && next.Delay == 0 {
+		if next := r.restarts.predict(local.Exit.Outcome()); !result.lost && next.Action == restart.ActionRestart && next.Delay == 0 {
 			local.NextStartID = r.ref.newStartID()
 		}
 		model.AppendTaskEvent(s, event, time.Now())

@@ -30,7 +30,7 @@ func (s *restarts) restore(stored restart.State) {
 
 // started records a start of the task; it is stored with the next record.
 func (s *restarts) started() {
-	s.tracker.Started()
+	s.tracker.ClearDelay()
 	s.records.local.Restart = s.tracker.State()
 }
 
@@ -45,7 +45,7 @@ func (s *restarts) predict(outcome restart.Outcome) restart.Decision {
 
 // willRestart predicts whether decide will start the task again.
 func (s *restarts) willRestart(outcome restart.Outcome) bool {
-	return s.predict(outcome).Action == restart.Restart
+	return s.predict(outcome).Action == restart.ActionRestart
 }
 
 // decide applies the restart policy and records its decision. If that record is lost,
@@ -57,20 +57,20 @@ func (s *restarts) decide(outcome restart.Outcome) restart.Decision {
 	local := &s.records.local
 	local.Restart = s.tracker.State()
 	next := local.NextStartID
-	if decision.Action != restart.Restart || decision.Delay > 0 || local.Destroy != nil {
+	if decision.Action != restart.ActionRestart || decision.Delay > 0 || local.Destroy != nil {
 		next = ""
 	}
 	local.StartID, local.NextStartID, local.Handle, local.Network, local.Exit = next, "", nil, nil, nil
 
 	switch decision.Action {
-	case restart.Finish:
+	case restart.ActionFinish:
 		s.records.transition(state.Async, model.TaskDead, nil)
-	case restart.Kill:
+	case restart.ActionKill:
 		s.records.transition(state.Async, model.TaskDead, s.kill.event())
-	case restart.GiveUp:
+	case restart.ActionGiveUp:
 		s.logger.Info("not restarting", "reason", decision.Reason)
 		s.records.transition(state.Async, model.TaskDead, model.EventNotRestarting(decision.Reason))
-	case restart.Restart:
+	case restart.ActionRestart:
 		s.logger.Info("restarting", "reason", decision.Reason, "delay", decision.Delay)
 		point := failpoint.Enter(failpoint.RestartDelay)
 		s.records.transition(state.Async, model.TaskPending, model.EventRestarting(decision.Reason, decision.Delay))
@@ -83,7 +83,7 @@ func (s *restarts) decide(outcome restart.Outcome) restart.Decision {
 func (s *restarts) revive() bool {
 	s.records.resetFinished()
 	defer s.records.clearRestartRequest()
-	return s.decide(restart.Outcome{Requested: true}).Action == restart.Restart
+	return s.decide(restart.Outcome{Requested: true}).Action == restart.ActionRestart
 }
 
 // dropUnusedID removes the stored id of a start that was not attempted, so that the next

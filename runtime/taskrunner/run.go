@@ -68,7 +68,7 @@ func (r *Runner) complete(ctx context.Context) {
 func (r *Runner) runLoop(killCtx, forceKillCtx context.Context) {
 	defer r.restarts.dropUnusedID()
 	next, ok := r.resume(forceKillCtx)
-	for ok && next.Action == restart.Restart {
+	for ok && next.Action == restart.ActionRestart {
 		// A recovered process runs already, whatever the gate.
 		if r.current.get() == nil {
 			started := false
@@ -108,5 +108,5 @@ func (r *Runner) resume(forceKillCtx context.Context) (restart.Decision, bool) {
 		}
 		return r.restarts.decide(exit.Outcome()), true
 	}
-	return restart.Decision{Action: restart.Restart, Delay: r.restarts.tracker.RemainingDelay(time.Now())}, true
+	return restart.Decision{Action: restart.ActionRestart, Delay: r.restarts.tracker.RemainingDelay(time.Now())}, true
 }

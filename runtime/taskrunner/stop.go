@@ -47,7 +47,7 @@ func (s *stopper) kill(ctx context.Context, p *process) {
 		if err != nil && ctx.Err() == nil {
 			s.logger.Error("task may have leaked", "task_id", p.id(), "error", err)
 			s.request.setLeak(err)
-			s.emit(model.EventDriver(fmt.Sprintf("failed to kill task. Resources may have been leaked: %v", err), nil, time.Time{}))
+			s.emit(model.EventDriverMessage(fmt.Sprintf("failed to kill task. Resources may have been leaked: %v", err), nil, time.Time{}))
 		}
 		select {
 		case <-p.exited:
@@ -157,7 +157,7 @@ func (s *stopper) awaitDriver(ctx context.Context, p *process, pending *pendingS
 	}
 	if !pending.reported {
 		pending.reported = true
-		s.emit(model.EventDriver(s.pendingText(cause), nil, time.Time{}))
+		s.emit(model.EventDriverMessage(s.pendingText(cause), nil, time.Time{}))
 	}
 	wait := pending.retry.most // upper bound for changes that Changed does not announce
 	if unavailable.Changed == nil {
@@ -216,7 +216,7 @@ func (s *stopper) endProcess(ctx context.Context, p *process, builtin bool) erro
 			text += ": it may still run"
 		}
 	}
-	s.emit(model.EventDriver(text, nil, time.Time{}))
+	s.emit(model.EventDriverMessage(text, nil, time.Time{}))
 	end := exit{lost: true, destroyed: builtin}
 	if result.Exit != nil {
 		end.ExitResult, end.lost = *result.Exit, false

@@ -10,23 +10,23 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// lease is the remaining time of a lock. At lost the holder loses the lock; from free on,
+// lockLease is the remaining time of a lock. At expires the holder loses the lock; from acquirable on,
 // after the delay, another client can acquire it.
-type lease struct {
-	id         string
-	lost, free time.Time
+type lockLease struct {
+	id                  string
+	expires, acquirable time.Time
 }
 
-func leaseOf(lock *api.VariableLock) lease {
+func newLease(lock *api.VariableLock) lockLease {
 	ttl, _ := time.ParseDuration(lock.TTL) // newLock has formatted both durations
 	delay, _ := time.ParseDuration(lock.LockDelay)
 	lost := time.Now().Add(ttl)
-	return lease{lock.ID, lost, lost.Add(delay)}
+	return lockLease{lock.ID, lost, lost.Add(delay)}
 }
 
-func (vs *Variables) lease(at key, lock *api.VariableLock) {
+func (vs *Variables) startLease(at variableKey, lock *api.VariableLock) {
 	vs.mu.Lock()
-	vs.leases[at] = leaseOf(lock)
+	vs.leases[at] = newLease(lock)
 	vs.mu.Unlock()
 	select {
 	case vs.wake <- struct{}{}:
@@ -34,15 +34,15 @@ func (vs *Variables) lease(at key, lock *api.VariableLock) {
 	}
 }
 
-// renew extends the lease of a lock, and reports whether it was still valid.
-func (vs *Variables) renew(at key, lock *api.VariableLock) bool {
+// renewLease extends the lease of a lock, and reports whether it was still valid.
+func (vs *Variables) renewLease(at variableKey, lock *api.VariableLock) bool {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	l, known := vs.leases[at]
-	if !known || l.id != lock.ID || !time.Now().Before(l.lost) {
+	if !known || l.id != lock.ID || !time.Now().Before(l.expires) {
 		return false
 	}
-	vs.leases[at] = leaseOf(lock)
+	vs.leases[at] = newLease(lock)
 	return true
 }
 
@@ -52,49 +52,49 @@ func (vs *Variables) Run(ctx context.Context) {
 	snapshot := vs.store.Snapshot()
 	for _, v := range snapshot.Variables(nil, store.AnyNamespace, "") {
 		if v.Lock != nil && snapshot.VariableErr(v) == nil { // a lock that cannot be read cannot be released either
-			vs.lease(keyOf(v), v.Lock)
+			vs.startLease(variableKeyOf(v), v.Lock)
 		}
 	}
 	for {
 		select {
 		case <-vs.wake:
-		case <-time.After(vs.untilFirst()):
-			vs.free(ctx)
+		case <-time.After(vs.untilNextRelease()):
+			vs.releaseExpired(ctx)
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// untilFirst returns the time until the first lock may be released, an hour at most.
-func (vs *Variables) untilFirst() time.Duration {
+// untilNextRelease returns the time until the first lock may be released, an hour at most.
+func (vs *Variables) untilNextRelease() time.Duration {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	first := time.Hour
 	for _, l := range vs.leases {
-		first = min(first, time.Until(l.free))
+		first = min(first, time.Until(l.acquirable))
 	}
 	return first
 }
 
-// free releases the locks whose lease and delay have passed.
-func (vs *Variables) free(ctx context.Context) {
+// releaseExpired releases the locks whose lease and delay have passed.
+func (vs *Variables) releaseExpired(ctx context.Context) {
 	vs.mu.Lock()
-	var due []key
+	var due []variableKey
 	for at, l := range vs.leases {
-		if !time.Now().Before(l.free) {
+		if !time.Now().Before(l.acquirable) {
 			due = append(due, at)
 		}
 	}
 	vs.mu.Unlock()
 	for _, at := range due {
-		vs.end(ctx, at)
+		vs.releaseLock(ctx, at)
 	}
 }
 
 var errNotLocked = errors.New("not locked any more")
 
-func (vs *Variables) end(ctx context.Context, at key) {
+func (vs *Variables) releaseLock(ctx context.Context, at variableKey) {
 	vs.mu.Lock()
 	l := vs.leases[at]
 	vs.mu.Unlock()
@@ -116,10 +116,10 @@ func (vs *Variables) end(ctx context.Context, at key) {
 		delete(vs.leases, at)
 	default:
 		vs.logger.Warn("lock not ended", "namespace", at.namespace, "path", at.path, "error", err)
-		l.free = time.Now().Add(pause)
+		l.acquirable = time.Now().Add(releaseRetryDelay)
 		vs.leases[at] = l
 	}
 }
 
-// pause is the time between two attempts to release a lock.
-const pause = time.Second
+// releaseRetryDelay is the time between two attempts to release a lock.
+const releaseRetryDelay = time.Second

@@ -15,30 +15,30 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// Invalid is an error of a request that is invalid whatever is stored.
-type Invalid string
+// InvalidError is an error of a request that is invalid whatever is stored.
+type InvalidError string
 
-func (e Invalid) Error() string { return string(e) }
+func (e InvalidError) Error() string { return string(e) }
 
-// Conflict means that a request conflicts with the stored variable.
-type Conflict struct {
+// ConflictError means that a request conflicts with the stored variable.
+type ConflictError struct {
 	Text string
 	// Current is the stored variable, or has only the name if there is none.
 	Current *api.Variable
 }
 
-func (e *Conflict) Error() string { return e.Text }
+func (e *ConflictError) Error() string { return e.Text }
 
 // The texts of conflicts are Nomad's.
 const (
-	textIndex    = "cas error: the index of the variable is another one"
-	textLocked   = "attempting to modify locked variable"
-	textUnlocked = "variable doesn't hold a lock"
+	indexConflictText    = "cas error: the index of the variable is another one"
+	lockedConflictText   = "attempting to modify locked variable"
+	unlockedConflictText = "variable doesn't hold a lock"
 )
 
-// Check is the ModifyIndex that a variable must have to be changed. 0 means that
+// ExpectedIndex is the ModifyIndex that a variable must have to be changed. 0 means that
 // it must not exist, nil that any index is accepted.
-type Check = *uint64
+type ExpectedIndex = *uint64
 
 // Variables changes the variables of a store. Its methods may be called concurrently.
 type Variables struct {
@@ -47,41 +47,41 @@ type Variables struct {
 	wake   chan struct{} // wake holds a tick when there is a new lease
 
 	mu     sync.Mutex
-	leases map[key]lease
+	leases map[variableKey]lockLease
 }
 
-type key struct{ namespace, path string }
+type variableKey struct{ namespace, path string }
 
-func keyOf(v *api.Variable) key { return key{v.Namespace, v.Path} }
+func variableKeyOf(v *api.Variable) variableKey { return variableKey{v.Namespace, v.Path} }
 
 // New returns the variables of a store. Locks expire only while Run runs.
 func New(s *store.Store, logger hclog.Logger) *Variables {
-	return &Variables{store: s, logger: logger.Named("variables"), wake: make(chan struct{}, 1), leases: make(map[key]lease)}
+	return &Variables{store: s, logger: logger.Named("variables"), wake: make(chan struct{}, 1), leases: make(map[variableKey]lockLease)}
 }
 
 // Put stores the items of a variable. If the variable is locked, v must have the lock's
 // ID, and the variable stays locked.
-func (vs *Variables) Put(ctx context.Context, v *api.Variable, check Check) (*api.Variable, error) {
+func (vs *Variables) Put(ctx context.Context, v *api.Variable, check ExpectedIndex) (*api.Variable, error) {
 	if len(v.Items) == 0 {
-		return nil, Invalid("variable missing required Items object")
+		return nil, InvalidError("variable missing required Items object")
 	}
-	return vs.change(ctx, v, check, func(old *api.Variable) (*api.Variable, error) {
+	return vs.changeVariable(ctx, v, check, func(old *api.Variable) (*api.Variable, error) {
 		if old.Lock != nil && old.LockID() != v.LockID() {
-			return nil, &Conflict{textLocked, old}
+			return nil, &ConflictError{lockedConflictText, old}
 		}
 		return &api.Variable{Items: v.Items, Lock: old.Lock}, nil
 	})
 }
 
 // Delete removes a variable. It is not an error if there is none.
-func (vs *Variables) Delete(ctx context.Context, namespace, path string, check Check) (index uint64, err error) {
+func (vs *Variables) Delete(ctx context.Context, namespace, path string, check ExpectedIndex) (index uint64, err error) {
 	return vs.store.Update(ctx, func(tx *store.Txn) error {
-		old, err := currentVariable(tx, key{namespace, path}, check)
+		old, err := currentVariable(tx, variableKey{namespace, path}, check)
 		switch {
 		case err != nil:
 			return err
 		case old.Lock != nil:
-			return &Conflict{textLocked, old}
+			return &ConflictError{lockedConflictText, old}
 		}
 		tx.DeleteVariable(namespace, path)
 		return nil
@@ -95,9 +95,9 @@ func (vs *Variables) Acquire(ctx context.Context, v *api.Variable) (*api.Variabl
 	if err != nil {
 		return nil, err
 	}
-	got, err := vs.change(ctx, v, nil, func(old *api.Variable) (*api.Variable, error) {
+	got, err := vs.changeVariable(ctx, v, nil, func(old *api.Variable) (*api.Variable, error) {
 		if old.Lock != nil {
-			return nil, &Conflict{textLocked, old}
+			return nil, &ConflictError{lockedConflictText, old}
 		}
 		next := &api.Variable{Items: v.Items, Lock: lock}
 		if next.Items == nil {
@@ -106,7 +106,7 @@ func (vs *Variables) Acquire(ctx context.Context, v *api.Variable) (*api.Variabl
 		return next, nil
 	})
 	if err == nil {
-		vs.lease(keyOf(got), lock)
+		vs.startLease(variableKeyOf(got), lock)
 	}
 	return got, err
 }
@@ -114,13 +114,13 @@ func (vs *Variables) Acquire(ctx context.Context, v *api.Variable) (*api.Variabl
 // Reset renews the lease of a lock. It stores nothing, and returns the variable without
 // items.
 func (vs *Variables) Reset(_ context.Context, v *api.Variable) (*api.Variable, error) {
-	at := keyOf(v)
+	at := variableKeyOf(v)
 	old := vs.store.Snapshot().Variable(nil, at.namespace, at.path)
 	if err := checkLockHeld(old, v); err != nil {
 		return nil, err
 	}
-	if !vs.renew(at, old.Lock) { // renew also works for a variable whose items cannot be opened
-		return nil, &Conflict{textUnlocked, old}
+	if !vs.renewLease(at, old.Lock) { // renew also works for a variable whose items cannot be opened
+		return nil, &ConflictError{unlockedConflictText, old}
 	}
 	c := *old
 	c.Items = nil
@@ -129,7 +129,7 @@ func (vs *Variables) Reset(_ context.Context, v *api.Variable) (*api.Variable, e
 
 // Release releases a lock.
 func (vs *Variables) Release(ctx context.Context, v *api.Variable) (*api.Variable, error) {
-	return vs.change(ctx, v, nil, func(old *api.Variable) (*api.Variable, error) {
+	return vs.changeVariable(ctx, v, nil, func(old *api.Variable) (*api.Variable, error) {
 		if err := checkLockHeld(old, v); err != nil {
 			return nil, err
 		}
@@ -140,22 +140,22 @@ func (vs *Variables) Release(ctx context.Context, v *api.Variable) (*api.Variabl
 func checkLockHeld(old, by *api.Variable) error {
 	switch {
 	case old == nil || old.Lock == nil:
-		return &Conflict{textUnlocked, old}
+		return &ConflictError{unlockedConflictText, old}
 	case old.LockID() != by.LockID():
-		return &Conflict{textLocked, old}
+		return &ConflictError{lockedConflictText, old}
 	}
 	return nil
 }
 
-// change stores the variable that edit returns, with its names and times filled in. The
+// changeVariable stores the variable that edit returns, with its names and times filled in. The
 // store sets the indexes.
-func (vs *Variables) change(ctx context.Context, v *api.Variable, check Check, edit func(old *api.Variable) (*api.Variable, error)) (*api.Variable, error) {
-	if err := errors.Join(model.VariablePathFault(v.Path), model.NamespaceNameFault(v.Namespace), model.VariableItemsFault(v.Items)); err != nil {
-		return nil, Invalid(err.Error())
+func (vs *Variables) changeVariable(ctx context.Context, v *api.Variable, check ExpectedIndex, edit func(old *api.Variable) (*api.Variable, error)) (*api.Variable, error) {
+	if err := errors.Join(model.ValidateVariablePath(v.Path), model.ValidateNamespaceName(v.Namespace), model.ValidateVariableItems(v.Items)); err != nil {
+		return nil, InvalidError(err.Error())
 	}
 	var next *api.Variable
 	_, err := vs.store.Update(ctx, func(tx *store.Txn) error {
-		old, err := currentVariable(tx, keyOf(v), check)
+		old, err := currentVariable(tx, variableKeyOf(v), check)
 		if err == nil {
 			next, err = edit(old)
 		}
@@ -178,13 +178,13 @@ func (vs *Variables) change(ctx context.Context, v *api.Variable, check Check, e
 }
 
 // currentVariable returns the stored variable, or a variable that has only the name.
-func currentVariable(tx *store.Txn, at key, check Check) (*api.Variable, error) {
+func currentVariable(tx *store.Txn, at variableKey, check ExpectedIndex) (*api.Variable, error) {
 	old := tx.Variable(nil, at.namespace, at.path)
 	if old == nil {
 		old = &api.Variable{Namespace: at.namespace, Path: at.path}
 	}
 	if check != nil && *check != old.ModifyIndex {
-		return nil, &Conflict{textIndex, old}
+		return nil, &ConflictError{indexConflictText, old}
 	}
 	return old, nil
 }
@@ -203,7 +203,7 @@ func newLock(want *api.VariableLock) (*api.VariableLock, error) {
 		return lock, nil
 	}
 	if want.ID != "" {
-		return nil, Invalid("variable already holds a lock")
+		return nil, InvalidError("variable already holds a lock")
 	}
 	for _, t := range []struct {
 		name, want string
@@ -219,9 +219,9 @@ func newLock(want *api.VariableLock) (*api.VariableLock, error) {
 		d, err := time.ParseDuration(t.want)
 		switch {
 		case err != nil:
-			return nil, Invalid(fmt.Sprintf("lock %s: %v", t.name, err))
+			return nil, InvalidError(fmt.Sprintf("lock %s: %v", t.name, err))
 		case d < t.min || d > maxTTL:
-			return nil, Invalid(fmt.Sprintf("lock %s %s: it must be between %s and %s", t.name, t.want, t.min, maxTTL))
+			return nil, InvalidError(fmt.Sprintf("lock %s %s: it must be between %s and %s", t.name, t.want, t.min, maxTTL))
 		}
 		*t.field = d.String()
 	}

@@ -80,7 +80,7 @@ func (f *formatter) run(args []string) error {
 }
 
 func (f *formatter) formatStdin() error {
-	text, err := io.ReadAll(io.LimitReader(f.In, jobspec.MaxText+1))
+	text, err := io.ReadAll(io.LimitReader(f.In, jobspec.MaxTextSize+1))
 	if err != nil {
 		return fmt.Errorf("read standard input: %w", err)
 	}

@@ -84,7 +84,7 @@ func (f *Flags) Read(s *cli.Streams, path string, code int) (*File, error) {
 		return &File{job, &jobspec.File{}, text}, nil
 	}
 	file, diags := jobspec.Parse(jobspec.Source{
-		Name: name, Text: text, Vars: f.Vars, VarFiles: f.VarFiles, Environ: os.Environ(), Files: true, Strict: f.Strict,
+		Name: name, Text: text, Vars: f.Vars, VarFiles: f.VarFiles, Environ: os.Environ(), FileFunctions: true, Strict: f.Strict,
 	})
 	if diags.HasErrors() {
 		fmt.Fprintf(s.Err, "Error getting job struct: Error parsing job file from %s:\n", path)
@@ -109,7 +109,7 @@ func (f *Flags) Read(s *cli.Streams, path string, code int) (*File, error) {
 // readSource returns the text of a job file and its name for diagnostics.
 func readSource(s *cli.Streams, path string) (text []byte, name string, err error) {
 	if path == "-" {
-		text, err = io.ReadAll(io.LimitReader(s.In, jobspec.MaxText+1))
+		text, err = io.ReadAll(io.LimitReader(s.In, jobspec.MaxTextSize+1))
 		return text, "stdin", err
 	}
 	if strings.Contains(path, "://") {
@@ -119,7 +119,7 @@ func readSource(s *cli.Streams, path string) (text []byte, name string, err erro
 	if err != nil {
 		return nil, "", errors.Unwrap(err)
 	}
-	text, err = io.ReadAll(io.LimitReader(f, jobspec.MaxText+1))
+	text, err = io.ReadAll(io.LimitReader(f, jobspec.MaxTextSize+1))
 	return text, filepath.Base(path), errors.Join(err, f.Close())
 }
 
@@ -132,7 +132,7 @@ func (j *File) CheckJob(s *cli.Streams) (bool, error) {
 		fmt.Fprintf(s.Err, "Job Warnings:\n%s\n", strings.TrimRight(model.FormatWarnings(warnings), "\n"))
 	}
 	var namespaces []string
-	if model.NamespaceNameFault(*j.Job.Namespace) == nil {
+	if model.ValidateNamespaceName(*j.Job.Namespace) == nil {
 		namespaces = append(namespaces, *j.Job.Namespace)
 	}
 	invalid := model.Validate(j.Job, namespaces...)

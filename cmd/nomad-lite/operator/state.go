@@ -92,7 +92,7 @@ func newStateVerifyCommand(s *cli.Streams) *cobra.Command {
 				fmt.Fprintf(s.Out, "in quarantine since %s: %s %q: %s\n", q.Time.UTC().Format(time.RFC3339), q.Table, q.Key, q.Cause)
 			}
 			for _, d := range contents.Damage {
-				fmt.Fprintln(s.Out, d.What())
+				fmt.Fprintln(s.Out, d.RecordName())
 			}
 			if n := len(contents.Damage); n > 0 {
 				return &cli.ExitError{Code: 1, Err: fmt.Errorf(
@@ -148,7 +148,7 @@ func printState(w io.Writer, c *store.Contents, asJSON bool) error {
 			out.Quarantine = append(out.Quarantine, quarantinedRecord{q.Table, q.Key, q.Cause, q.Time, len(q.Value)})
 		}
 		for _, d := range c.Damage {
-			out.Damage = append(out.Damage, d.What())
+			out.Damage = append(out.Damage, d.RecordName())
 		}
 		return printStateJSON(w, out)
 	}
@@ -170,7 +170,7 @@ func printState(w io.Writer, c *store.Contents, asJSON bool) error {
 	if len(c.Damage) > 0 {
 		fmt.Fprintln(w, "\nDamage")
 		for _, d := range c.Damage {
-			fmt.Fprintln(w, d.What())
+			fmt.Fprintln(w, d.RecordName())
 		}
 	}
 	return nil

@@ -28,10 +28,10 @@ var (
 )
 
 const (
-	atOnce     = 2
-	maxReply   = 64 << 20
-	maxStderr  = 4 << 10
-	killWithin = time.Second
+	maxParallelChildren = 2
+	maxReplySize        = 64 << 20
+	maxStderrSize       = 4 << 10
+	exitTimeout         = time.Second
 )
 
 // TextError is an error in the text of a job.
@@ -48,7 +48,7 @@ type Parser struct {
 // New returns a parser that starts this binary with the arguments, the program name first, as its
 // child processes. With these arguments the binary calls Serve.
 func New(args ...string) *Parser {
-	return &Parser{args: args, slots: make(chan struct{}, atOnce)}
+	return &Parser{args: args, slots: make(chan struct{}, maxParallelChildren)}
 }
 
 // request and reply are the messages between parent and child. The number types of a configuration
@@ -60,7 +60,7 @@ type reply struct {
 	Error string
 }
 
-func handle() *codec.MsgpackHandle {
+func msgpackHandle() *codec.MsgpackHandle {
 	h := &codec.MsgpackHandle{}
 	h.RawToString = true
 	h.MapType = reflect.TypeFor[map[string]any]()
@@ -77,31 +77,31 @@ func (p *Parser) Parse(ctx context.Context, text, variables string) (*api.Job, e
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, maxTime, errTooMuch)
+	ctx, cancel := context.WithTimeoutCause(ctx, maxTime, errLimitReached)
 	defer cancel()
 	var in bytes.Buffer
-	if err := codec.NewEncoder(&in, handle()).Encode(request{text, variables}); err != nil {
+	if err := codec.NewEncoder(&in, msgpackHandle()).Encode(request{text, variables}); err != nil {
 		return nil, fmt.Errorf("parse job: %w", err)
 	}
 	// A path could lead to a newer binary.
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")
 	cmd.Args = p.args
 	cmd.Env = []string{"GOTRACEBACK=none", "GOMAXPROCS=1"}
-	cmd.WaitDelay = killWithin
-	out, complaint := &limitedBuffer{maxBytes: maxReply}, &limitedBuffer{maxBytes: maxStderr}
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = &in, out, complaint
+	cmd.WaitDelay = exitTimeout
+	out, stderr := &limitedBuffer{maxBytes: maxReplySize}, &limitedBuffer{maxBytes: maxStderrSize}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = &in, out, stderr
 	err := cmd.Run()
-	var exit *exec.ExitError
+	var exitErr *exec.ExitError
 	switch {
-	case context.Cause(ctx) != nil && !errors.Is(context.Cause(ctx), errTooMuch):
+	case context.Cause(ctx) != nil && !errors.Is(context.Cause(ctx), errLimitReached):
 		return nil, context.Cause(ctx)
-	case context.Cause(ctx) != nil, errors.As(err, &exit) && exit.ExitCode() != exitBroken, out.cut:
-		return nil, errTooMuch
+	case context.Cause(ctx) != nil, errors.As(err, &exitErr) && exitErr.ExitCode() != exitCodeFailed, out.truncated:
+		return nil, errLimitReached
 	case err != nil:
-		return nil, fmt.Errorf("parse job: %w: %s", err, bytes.TrimSpace(complaint.text.Bytes()))
+		return nil, fmt.Errorf("parse job: %w: %s", err, bytes.TrimSpace(stderr.text.Bytes()))
 	}
 	var r reply
-	if err := codec.NewDecoder(&out.text, handle()).Decode(&r); err != nil {
+	if err := codec.NewDecoder(&out.text, msgpackHandle()).Decode(&r); err != nil {
 		return nil, fmt.Errorf("parse job: %w", err)
 	}
 	if r.Error != "" {
@@ -110,43 +110,43 @@ func (p *Parser) Parse(ctx context.Context, text, variables string) (*api.Job, e
 	return r.Job, nil
 }
 
-// errTooMuch is the error for a text whose child reached one of its limits.
-var errTooMuch = &TextError{fmt.Sprintf("it takes more than %d MiB of memory or %v to evaluate", maxMemory>>20, maxTime)}
+// errLimitReached is the error for a text whose child reached one of its limits.
+var errLimitReached = &TextError{fmt.Sprintf("it takes more than %d MiB of memory or %v to evaluate", maxMemory>>20, maxTime)}
 
 // limitedBuffer is a writer that keeps the first maxBytes bytes and drops the rest.
 type limitedBuffer struct {
-	text     bytes.Buffer
-	maxBytes int
-	cut      bool
+	text      bytes.Buffer
+	maxBytes  int
+	truncated bool
 }
 
 func (l *limitedBuffer) Write(b []byte) (int, error) {
 	n := min(len(b), l.maxBytes-l.text.Len())
 	l.text.Write(b[:n])
-	l.cut = l.cut || n < len(b)
+	l.truncated = l.truncated || n < len(b)
 	return len(b), nil
 }
 
-// exitBroken is the exit code of a child that fails for a reason other than an error in the text.
-const exitBroken = 3
+// exitCodeFailed is the exit code of a child that fails for a reason other than an error in the text.
+const exitCodeFailed = 3
 
 // Serve is the child: it reads one request, writes the reply and returns the exit code. It sets
 // limits for the whole process.
-func Serve(in io.Reader, out, complaint io.Writer) int {
-	err := confine()
+func Serve(in io.Reader, out, stderr io.Writer) int {
+	err := setLimits()
 	if err == nil {
 		err = serve(in, out)
 	}
 	if err != nil {
-		fmt.Fprintln(complaint, err)
-		return exitBroken
+		fmt.Fprintln(stderr, err)
+		return exitCodeFailed
 	}
 	return 0
 }
 
-// confine sets the limits of this process. The process also exits by itself, a little later than
-// the agent would kill it.
-func confine() error {
+// setLimits sets the limits of this process. The process also exits by itself, a second after the
+// agent would kill it.
+func setLimits() error {
 	if err := process.ResetOOMScore(os.Getpid()); err != nil {
 		return err
 	}
@@ -165,7 +165,7 @@ func confine() error {
 		}
 	}
 	debug.SetMemoryLimit(int64(maxMemory / 2))
-	time.AfterFunc(maxTime+killWithin, func() { os.Exit(1) })
+	time.AfterFunc(maxTime+exitTimeout, func() { os.Exit(1) })
 	return nil
 }
 
@@ -190,7 +190,7 @@ func serve(in io.Reader, out io.Writer) (err error) {
 		}
 	}()
 	var r request
-	if err := codec.NewDecoder(in, handle()).Decode(&r); err != nil {
+	if err := codec.NewDecoder(in, msgpackHandle()).Decode(&r); err != nil {
 		return fmt.Errorf("read the request: %w", err)
 	}
 	file, diags := jobspec.Parse(jobspec.Source{Name: "input.hcl", Text: []byte(r.Text), VarText: r.Variables})
@@ -198,5 +198,5 @@ func serve(in io.Reader, out io.Writer) (err error) {
 	if err := jobspec.Err(diags); err != nil {
 		answer.Error = err.Error()
 	}
-	return codec.NewEncoder(out, handle()).Encode(answer)
+	return codec.NewEncoder(out, msgpackHandle()).Encode(answer)
 }

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 		time.Sleep(time.Hour)
 	case "broken":
 		fmt.Fprintln(os.Stderr, "no good")
-		os.Exit(exitBroken)
+		os.Exit(exitCodeFailed)
 	default:
 		os.Exit(m.Run())
 	}
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	if os.Args[1] == "score" {
 		text, _ := os.ReadFile("/proc/self/oom_score_adj")
 		fmt.Fprintf(os.Stderr, "score %s", text)
-		os.Exit(exitBroken)
+		os.Exit(exitCodeFailed)
 	}
 	os.Exit(code)
 }
@@ -44,12 +44,12 @@ func TestMain(m *testing.M) {
 // The OOM killer kills the child before the agent.
 func TestChildIsNotProtected(t *testing.T) {
 	processtest.SetOOMScore(t, "-500")
-	if _, err := New(os.Args[0], "score").Parse(t.Context(), text, ""); err == nil || !strings.HasSuffix(err.Error(), "score 0") {
+	if _, err := New(os.Args[0], "score").Parse(t.Context(), jobText, ""); err == nil || !strings.HasSuffix(err.Error(), "score 0") {
 		t.Errorf("got %v, want the score 0", err)
 	}
 }
 
-const text = `
+const jobText = `
 variable "n" { default = 1 }
 job "web" {
   datacenters = []
@@ -71,11 +71,11 @@ job "web" {
 
 // The child returns the same result as a parse in this process.
 func TestParse(t *testing.T) {
-	file, diags := jobspec.Parse(jobspec.Source{Name: "input.hcl", Text: []byte(text), VarText: "n = 3\nother = 1"})
+	file, diags := jobspec.Parse(jobspec.Source{Name: "input.hcl", Text: []byte(jobText), VarText: "n = 3\nother = 1"})
 	if diags.HasErrors() {
 		t.Fatal(diags)
 	}
-	job, err := New(os.Args[0], "serve").Parse(t.Context(), text, "n = 3\nother = 1")
+	job, err := New(os.Args[0], "serve").Parse(t.Context(), jobText, "n = 3\nother = 1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,52 +86,52 @@ func TestParse(t *testing.T) {
 	}
 }
 
-func TestParseRefuses(t *testing.T) {
+func TestParseRejects(t *testing.T) {
 	large := `job "x" { meta { a = "` + strings.Repeat("x", 900<<10) + `" } }`
 	for _, c := range []struct{ name, child, text, want string }{
 		{"a fault", "serve", "bad", "input.hcl:1,1-4: Argument or block definition required; An argument or block definition is required here. To set an argument, use the equals sign \"=\" to introduce the argument value."},
 		{"a file of the host", "serve", `job "x" { name = file("/etc/passwd") }`, "filesystem function disabled"},
-		{"too much memory", "small", large, errTooMuch.Text},
+		{"too much memory", "small", large, errLimitReached.Text},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			job, err := New(os.Args[0], c.child).Parse(t.Context(), c.text, "")
-			var fault *TextError
-			if !errors.As(err, &fault) || !strings.Contains(fault.Text, c.want) {
+			var textErr *TextError
+			if !errors.As(err, &textErr) || !strings.Contains(textErr.Text, c.want) {
 				t.Errorf("%v, %v, want %q", job, err, c.want)
 			}
 		})
 	}
 }
 
-func TestChildBreaks(t *testing.T) {
-	_, err := New(os.Args[0], "broken").Parse(t.Context(), text, "")
-	var fault *TextError
-	if err == nil || errors.As(err, &fault) || !strings.Contains(err.Error(), "no good") {
+func TestFailedChildIsNoTextError(t *testing.T) {
+	_, err := New(os.Args[0], "broken").Parse(t.Context(), jobText, "")
+	var textErr *TextError
+	if err == nil || errors.As(err, &textErr) || !strings.Contains(err.Error(), "no good") {
 		t.Error(err)
 	}
 }
 
 // A child exits when its time is over, and when its caller's context ends.
-func TestChildIsEnded(t *testing.T) {
+func TestChildExitsOnTimeoutAndCancel(t *testing.T) {
 	p := New(os.Args[0], "slow")
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
-	for range atOnce + 1 {
+	for range maxParallelChildren + 1 {
 		go func() {
-			_, err := p.Parse(ctx, text, "")
+			_, err := p.Parse(ctx, jobText, "")
 			ended <- err
 		}()
 	}
 	time.AfterFunc(100*time.Millisecond, cancel)
-	for range atOnce + 1 {
+	for range maxParallelChildren + 1 {
 		if err := <-ended; !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
 	}
 	defer func(d time.Duration) { maxTime = d }(maxTime)
 	maxTime = 50 * time.Millisecond
-	var fault *TextError
-	if _, err := p.Parse(t.Context(), text, ""); !errors.As(err, &fault) {
+	var textErr *TextError
+	if _, err := p.Parse(t.Context(), jobText, ""); !errors.As(err, &textErr) {
 		t.Error(err)
 	}
 }
@@ -140,7 +140,7 @@ func TestChildIsEnded(t *testing.T) {
 func BenchmarkParse(b *testing.B) {
 	p := New(os.Args[0], "serve")
 	for b.Loop() {
-		if _, err := p.Parse(b.Context(), text, ""); err != nil {
+		if _, err := p.Parse(b.Context(), jobText, ""); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -18,8 +18,8 @@ type AllocTimes struct {
 	Start time.Duration
 	// Healthy is the time from then on until its health is known. With Sick the
 	// allocation is unhealthy.
-	Healthy time.Duration
-	Sick    bool
+	Healthy   time.Duration
+	Unhealthy bool
 	// Run is how long the allocation runs; zero means until it is stopped. With
 	// Fail it fails at the end.
 	Run  time.Duration
@@ -53,7 +53,7 @@ func NewNode(memoryMB int) *api.Node {
 		Attributes: map[string]string{
 			"kernel.name":               "linux",
 			"nomad.version":             "2.0.6-dev",
-			"memory.totalbytes":         bytesText(memoryMB),
+			"memory.totalbytes":         mebibytesText(memoryMB),
 			"unique.network.ip-address": "10.0.0.1",
 		},
 		Drivers:               map[string]*api.DriverInfo{"mock": {Detected: true, Healthy: true}},
@@ -82,36 +82,36 @@ func (n *Node) scheduler() *scheduler.Scheduler {
 	return n.Scheduler
 }
 
-// actor simulates an allocation.
-type actor struct {
+// simulatedAlloc simulates an allocation.
+type simulatedAlloc struct {
 	node *Node
 	id   string
 	wake chan struct{} // holds a tick when the allocation has changed
 
-	deployment string    // the deployment whose health is reported
-	since      time.Time // start of the health check for this deployment
+	deployment       string    // the deployment whose health is reported
+	healthCheckStart time.Time // start of the health check for this deployment
 }
 
 // Run runs the desired allocations until ctx ends.
 func (n *Node) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
-	actors := make(map[string]*actor)
+	actors := make(map[string]*simulatedAlloc)
 	for {
 		state, changed := n.Store.Snapshot(), store.NewWatchSet()
 		state.TableIndex(changed, store.Allocations)
-		for _, a := range scheduler.Desired(state.Reader) {
+		for _, a := range scheduler.DesiredAllocs(state.Reader) {
 			if act := actors[a.ID]; act != nil {
-				act.tick()
+				act.notify()
 			} else if !state.AllocationEnded(a.ID) {
-				act = &actor{node: n, id: a.ID, wake: make(chan struct{}, 1)}
+				act = &simulatedAlloc{node: n, id: a.ID, wake: make(chan struct{}, 1)}
 				actors[a.ID] = act
 				running.Go(func() { act.run(ctx, a) })
 			}
 		}
 		for id, act := range actors {
 			if state.Allocation(nil, id) == nil {
-				act.tick()
+				act.notify()
 			}
 		}
 		if changed.WatchCtx(ctx) != nil {
@@ -120,7 +120,7 @@ func (n *Node) Run(ctx context.Context) {
 	}
 }
 
-func (a *actor) tick() {
+func (a *simulatedAlloc) notify() {
 	select {
 	case a.wake <- struct{}{}:
 	default:
@@ -128,17 +128,17 @@ func (a *actor) tick() {
 }
 
 // run simulates an allocation from start to end.
-func (a *actor) run(ctx context.Context, alloc *api.Allocation) {
-	life := AllocTimes{}
+func (a *simulatedAlloc) run(ctx context.Context, alloc *api.Allocation) {
+	times := AllocTimes{}
 	if a.node.AllocTimes != nil {
-		life = a.node.AllocTimes(alloc)
+		times = a.node.AllocTimes(alloc)
 	}
 	status := api.AllocClientStatusComplete
 	if !alloc.ServerTerminalStatus() && alloc.ClientStatus == api.AllocClientStatusPending {
 		if a.node.Started != nil {
 			a.node.Started(alloc)
 		}
-		status = a.live(ctx, life)
+		status = a.simulateTasks(ctx, times)
 	}
 	if ctx.Err() != nil {
 		return
@@ -148,61 +148,61 @@ func (a *actor) run(ctx context.Context, alloc *api.Allocation) {
 	if status == api.AllocClientStatusFailed {
 		text = "Failed tasks"
 	}
-	a.report(ctx, scheduler.Report{ClientStatus: status, ClientDescription: text,
+	a.report(ctx, scheduler.AllocReport{ClientStatus: status, ClientDescription: text,
 		TaskStates: map[string]*api.TaskState{"t": {State: "dead", Failed: status == api.AllocClientStatusFailed, FinishedAt: now}}})
-	a.sleep(ctx, life.Linger)
+	a.sleep(ctx, times.Linger)
 	if a.node.Ended != nil && ctx.Err() == nil {
 		a.node.Ended(alloc)
 	}
-	a.report(ctx, scheduler.Report{Ended: true})
+	a.report(ctx, scheduler.AllocReport{Ended: true})
 }
 
-// live simulates the tasks and returns the final client status.
-func (a *actor) live(ctx context.Context, life AllocTimes) string {
-	if a.until(ctx, time.Now().Add(life.Start), nil) {
-		return a.stopped(ctx, life)
+// simulateTasks simulates the tasks and returns the final client status.
+func (a *simulatedAlloc) simulateTasks(ctx context.Context, times AllocTimes) string {
+	if a.waitUntil(ctx, time.Now().Add(times.Start), nil) {
+		return a.simulateStop(ctx, times)
 	}
 	start := time.Now()
-	a.report(ctx, scheduler.Report{ClientStatus: api.AllocClientStatusRunning, ClientDescription: "Tasks are running",
+	a.report(ctx, scheduler.AllocReport{ClientStatus: api.AllocClientStatusRunning, ClientDescription: "Tasks are running",
 		TaskStates: map[string]*api.TaskState{"t": {State: "running", StartedAt: a.node.now()}}})
 	end := time.Time{}
-	if life.Run > 0 {
-		end = start.Add(life.Run)
+	if times.Run > 0 {
+		end = start.Add(times.Run)
 	}
-	if a.until(ctx, end, func(alloc *api.Allocation) time.Duration { return a.health(ctx, alloc, life) }) {
-		return a.stopped(ctx, life)
+	if a.waitUntil(ctx, end, func(alloc *api.Allocation) time.Duration { return a.reportHealth(ctx, alloc, times) }) {
+		return a.simulateStop(ctx, times)
 	}
-	if life.Fail {
+	if times.Fail {
 		return api.AllocClientStatusFailed
 	}
 	return api.AllocClientStatusComplete
 }
 
-func (a *actor) stopped(ctx context.Context, life AllocTimes) string {
-	a.sleep(ctx, life.Stop)
+func (a *simulatedAlloc) simulateStop(ctx context.Context, times AllocTimes) string {
+	a.sleep(ctx, times.Stop)
 	return api.AllocClientStatusComplete
 }
 
-// health reports the health of the allocation in its deployment when it is due, and
+// reportHealth reports the health of the allocation in its deployment when it is due, and
 // returns the remaining time until then.
-func (a *actor) health(ctx context.Context, alloc *api.Allocation, life AllocTimes) time.Duration {
+func (a *simulatedAlloc) reportHealth(ctx context.Context, alloc *api.Allocation, times AllocTimes) time.Duration {
 	if alloc.DeploymentID == "" || alloc.DeploymentStatus != nil && alloc.DeploymentStatus.Healthy != nil {
 		return 0
 	}
 	if a.deployment != alloc.DeploymentID {
-		a.deployment, a.since = alloc.DeploymentID, time.Now()
+		a.deployment, a.healthCheckStart = alloc.DeploymentID, time.Now()
 	}
-	if left := life.Healthy - time.Since(a.since); left > 0 {
+	if left := times.Healthy - time.Since(a.healthCheckStart); left > 0 {
 		return left
 	}
-	healthy := !life.Sick
-	a.report(ctx, scheduler.Report{Healthy: &healthy, HealthyTime: a.node.now(), DeploymentID: alloc.DeploymentID})
+	healthy := !times.Unhealthy
+	a.report(ctx, scheduler.AllocReport{Healthy: &healthy, HealthyTime: a.node.now(), DeploymentID: alloc.DeploymentID})
 	return 0
 }
 
-// until waits until the end time, where zero means forever. It returns true early
+// waitUntil waits until the end time, where zero means forever. It returns true early
 // if the allocation must stop or ctx ends.
-func (a *actor) until(ctx context.Context, end time.Time, check func(*api.Allocation) time.Duration) (stop bool) {
+func (a *simulatedAlloc) waitUntil(ctx context.Context, end time.Time, check func(*api.Allocation) time.Duration) (stop bool) {
 	for ctx.Err() == nil {
 		alloc := a.node.Store.Snapshot().Allocation(nil, a.id)
 		if alloc == nil || alloc.ServerTerminalStatus() {
@@ -230,7 +230,7 @@ func (a *actor) until(ctx context.Context, end time.Time, check func(*api.Alloca
 	return true
 }
 
-func (a *actor) sleep(ctx context.Context, d time.Duration) {
+func (a *simulatedAlloc) sleep(ctx context.Context, d time.Duration) {
 	if d <= 0 {
 		return
 	}
@@ -241,7 +241,7 @@ func (a *actor) sleep(ctx context.Context, d time.Duration) {
 }
 
 // report sends a report to the scheduler and retries until it succeeds or ctx ends.
-func (a *actor) report(ctx context.Context, r scheduler.Report) {
+func (a *simulatedAlloc) report(ctx context.Context, r scheduler.AllocReport) {
 	r.AllocID = a.id
 	for ctx.Err() == nil {
 		if _, err := a.node.scheduler().Report(ctx, r); err == nil {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Seeds runs simulations with the seeds 1 to n on all processors, until one fails.
-func Seeds(t *testing.T, n int, simulate func(seed uint64)) {
+// RunSeeds runs simulations with the seeds 1 to n on all processors, until one fails.
+func RunSeeds(t *testing.T, n int, simulate func(seed uint64)) {
 	var last atomic.Uint64
 	var workers sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {

@@ -15,23 +15,23 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-func bytesText(megabytes int) string { return strconv.Itoa(megabytes << 20) }
+func mebibytesText(megabytes int) string { return strconv.Itoa(megabytes << 20) }
 
 // Transcript records changes, one line for each changed object, with the time since
 // its start. Ids are replaced by numbers in the order of their appearance.
 type Transcript struct {
 	start time.Time
 
-	mu     sync.Mutex // held while lines are written, because nodes report concurrently with the test
-	lines  strings.Builder
-	last   map[string]string
-	number map[string]int
+	mu        sync.Mutex // held while lines are written, because nodes report concurrently with the test
+	lines     strings.Builder
+	lastLines map[string]string
+	idNumbers map[string]int
 }
 
 // NewTranscript starts to record the changes of a store.
 func NewTranscript(s *Store) *Transcript {
-	t := &Transcript{start: time.Now(), last: make(map[string]string), number: make(map[string]int)}
-	s.Committed = t.note
+	t := &Transcript{start: time.Now(), lastLines: make(map[string]string), idNumbers: make(map[string]int)}
+	s.Committed = t.recordChanges
 	return t
 }
 
@@ -49,7 +49,7 @@ func (t *Transcript) Say(format string, args ...any) {
 	fmt.Fprintf(&t.lines, "-- "+format+"\n", args...)
 }
 
-func (t *Transcript) note(state *store.Snapshot) {
+func (t *Transcript) recordChanges(state *store.Snapshot) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, job := range oldestFirst(state.Jobs(nil, store.AnyNamespace, ""), func(j *api.Job) uint64 { return *j.CreateIndex }) {
@@ -60,16 +60,16 @@ func (t *Transcript) note(state *store.Snapshot) {
 		if *job.Stable {
 			stable = " stable"
 		}
-		t.line("job "+*job.ID, "v%d %s%s%s", *job.Version, *job.Status, stop, stable)
+		t.addLine("job "+*job.ID, "v%d %s%s%s", *job.Version, *job.Status, stop, stable)
 	}
 	for _, e := range oldestFirst(state.Evaluations(nil, ""), func(e *api.Evaluation) uint64 { return e.CreateIndex }) {
-		t.line("eval "+t.id(e.ID), "%s %s%s", e.TriggeredBy, e.Status, t.evalText(e))
+		t.addLine("eval "+t.idNumberText(e.ID), "%s %s%s", e.TriggeredBy, e.Status, t.evalText(e))
 	}
 	for _, d := range oldestFirst(state.Deployments(nil, ""), func(d *api.Deployment) uint64 { return d.CreateIndex }) {
-		t.line("deployment "+t.id(d.ID), "v%d %s: %s%s", d.JobVersion, d.Status, d.StatusDescription, groupsText(d))
+		t.addLine("deployment "+t.idNumberText(d.ID), "v%d %s: %s%s", d.JobVersion, d.Status, d.StatusDescription, deploymentGroupsText(d))
 	}
 	for _, a := range oldestFirst(state.Allocations(nil, ""), func(a *api.Allocation) uint64 { return a.CreateIndex }) {
-		t.line("alloc "+a.Name+" "+t.id(a.ID), "v%d %s %s%s", *a.Job.Version, a.DesiredStatus, a.ClientStatus, t.allocText(a, state.AllocationEnded(a.ID)))
+		t.addLine("alloc "+a.Name+" "+t.idNumberText(a.ID), "v%d %s %s%s", *a.Job.Version, a.DesiredStatus, a.ClientStatus, t.allocText(a, state.AllocationEnded(a.ID)))
 	}
 }
 
@@ -79,23 +79,23 @@ func oldestFirst[T any](objects []*T, created func(*T) uint64) []*T {
 	return objects
 }
 
-func (t *Transcript) id(id string) string {
+func (t *Transcript) idNumberText(id string) string {
 	if id == "" {
 		return "-"
 	}
-	if t.number[id] == 0 {
-		t.number[id] = len(t.number) + 1
+	if t.idNumbers[id] == 0 {
+		t.idNumbers[id] = len(t.idNumbers) + 1
 	}
-	return "#" + strconv.Itoa(t.number[id])
+	return "#" + strconv.Itoa(t.idNumbers[id])
 }
 
-// line adds a line if it differs from the last line about the subject.
-func (t *Transcript) line(subject, format string, args ...any) {
+// addLine adds a line if it differs from the last line about the subject.
+func (t *Transcript) addLine(subject, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
-	if t.last[subject] == text {
+	if t.lastLines[subject] == text {
 		return
 	}
-	t.last[subject] = text
+	t.lastLines[subject] = text
 	fmt.Fprintf(&t.lines, "%-7s %s: %s\n", "+"+strconv.FormatFloat(time.Since(t.start).Seconds(), 'f', -1, 64)+"s", subject, text)
 }
 
@@ -105,7 +105,7 @@ func (t *Transcript) evalText(e *api.Evaluation) string {
 		text += fmt.Sprintf(", at +%vs", e.WaitUntil.Sub(t.start).Seconds())
 	}
 	if e.BlockedEval != "" {
-		text += ", then " + t.id(e.BlockedEval)
+		text += ", then " + t.idNumberText(e.BlockedEval)
 	}
 	for _, group := range slices.Sorted(maps.Keys(e.FailedTGAllocs)) {
 		m := e.FailedTGAllocs[group]
@@ -114,7 +114,7 @@ func (t *Transcript) evalText(e *api.Evaluation) string {
 	return text
 }
 
-func groupsText(d *api.Deployment) string {
+func deploymentGroupsText(d *api.Deployment) string {
 	text := ""
 	for _, name := range slices.Sorted(maps.Keys(d.TaskGroups)) {
 		s := d.TaskGroups[name]
@@ -147,13 +147,13 @@ func (t *Transcript) allocText(a *api.Allocation, ended bool) string {
 		fmt.Fprintf(&text, " (%s)", a.DesiredDescription)
 	}
 	if a.PreviousAllocation != "" {
-		text.WriteString(" after " + t.id(a.PreviousAllocation))
+		text.WriteString(" after " + t.idNumberText(a.PreviousAllocation))
 	}
 	if a.NextAllocation != "" {
-		text.WriteString(" next " + t.id(a.NextAllocation))
+		text.WriteString(" next " + t.idNumberText(a.NextAllocation))
 	}
 	if a.FollowupEvalID != "" {
-		text.WriteString(" follow-up " + t.id(a.FollowupEvalID))
+		text.WriteString(" follow-up " + t.idNumberText(a.FollowupEvalID))
 	}
 	return text.String()
 }

@@ -11,8 +11,8 @@ import (
 
 // Registry is a services.Registry in memory. The zero value is empty.
 type Registry struct {
-	mu    sync.Mutex
-	known map[string]*api.ServiceRegistration // by namespace and id
+	mu            sync.Mutex
+	registrations map[string]*api.ServiceRegistration // by namespace and id
 }
 
 // ServicesByAllocation implements services.Registry.
@@ -20,8 +20,8 @@ func (m *Registry) ServicesByAllocation(allocID string) []*api.ServiceRegistrati
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var found []*api.ServiceRegistration
-	for _, key := range slices.Sorted(maps.Keys(m.known)) {
-		if s := m.known[key]; s.AllocID == allocID {
+	for _, key := range slices.Sorted(maps.Keys(m.registrations)) {
+		if s := m.registrations[key]; s.AllocID == allocID {
 			found = append(found, s)
 		}
 	}
@@ -32,15 +32,15 @@ func (m *Registry) ServicesByAllocation(allocID string) []*api.ServiceRegistrati
 func (m *Registry) ChangeServices(put, remove []*api.ServiceRegistration) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.known == nil {
-		m.known = make(map[string]*api.ServiceRegistration)
+	if m.registrations == nil {
+		m.registrations = make(map[string]*api.ServiceRegistration)
 	}
 	key := func(s *api.ServiceRegistration) string { return s.Namespace + "\x00" + s.ID }
 	for _, s := range put {
-		m.known[key(s)] = s
+		m.registrations[key(s)] = s
 	}
 	for _, s := range remove {
-		delete(m.known, key(s))
+		delete(m.registrations, key(s))
 	}
 	return nil
 }

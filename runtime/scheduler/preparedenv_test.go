@@ -23,18 +23,18 @@ import (
 // failed.
 type observedStore struct {
 	*schedtest.Store
-	open               atomic.Bool
-	attempts, repeated int
+	inTransaction            atomic.Bool
+	attempts, failedAttempts int
 }
 
 func (o *observedStore) Update(ctx context.Context, fn func(*store.Txn) error) (uint64, error) {
 	return o.Store.Update(ctx, func(tx *store.Txn) error {
-		o.open.Store(true)
-		defer o.open.Store(false)
+		o.inTransaction.Store(true)
+		defer o.inTransaction.Store(false)
 		o.attempts++
 		err := fn(tx)
 		if err != nil {
-			o.repeated++
+			o.failedAttempts++
 		}
 		return err
 	})
@@ -73,21 +73,21 @@ func TestPortsAreCheckedOutsideOfTransactions(t *testing.T) {
 		{"the first dynamic ports in use", dynamic, inRange(20000, 29999), []int{30000, 30001, 30002, 30003, 30004, 30005}, "", 10006, 1},
 		{"all dynamic ports in use", dynamic, inRange(20000, 32000), nil, "network: dynamic port selection failed", 12001, 1},
 		{"more ids than are prepared for a small change", many(60), none, nil, "", 0, 1},
-		{"more allocations than are announced", edits(many(1001), dynamic), none, sequence(20000, 2002), "", 2002, 2},
+		{"more allocations than are announced", combineEdits(many(1001), dynamic), none, consecutivePorts(20000, 2002), "", 2002, 2},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			memory := &observedStore{Store: schedtest.NewStore(t, schedtest.NewNode(20000))}
-			host := newHost()
+			host := newTestEnv()
 			outside := func(what string) {
-				if memory.open.Load() {
+				if memory.inTransaction.Load() {
 					t.Errorf("%s in a transaction", what)
 				}
 			}
 			newID, checks := host.NewID, 0
 			host.NewID = func() string { outside("an id is made"); return newID() }
 			host.PortFree = func(port int) bool { outside("a port is checked"); checks++; return !test.inUse(port) }
-			s := scheduler.New(scheduler.Config{NodeID: "node", Store: memory, Host: host, Logger: hclog.NewNullLogger()})
+			s := scheduler.New(scheduler.Config{NodeID: "node", Store: memory, Env: host, Logger: hclog.NewNullLogger()})
 			job := serviceJob(test.job)
 			job.TaskGroups[0].Tasks[0].Resources = &api.Resources{CPU: new(1), MemoryMB: new(10)}
 			out, err := s.Register(t.Context(), job, scheduler.RegisterOptions{})
@@ -95,7 +95,7 @@ func TestPortsAreCheckedOutsideOfTransactions(t *testing.T) {
 				t.Fatal(err)
 			}
 			var ports []int
-			allocs := memory.Snapshot().AllocationsByJob(nil, web.Namespace, web.ID)
+			allocs := memory.Snapshot().AllocationsByJob(nil, webJob.Namespace, webJob.ID)
 			for _, a := range allocs {
 				if strings.Contains(a.ID, "placeholder") {
 					t.Errorf("an allocation has the id %s", a.ID)
@@ -125,7 +125,7 @@ func TestPortsAreCheckedOutsideOfTransactions(t *testing.T) {
 	}
 }
 
-func sequence(first, n int) []int {
+func consecutivePorts(first, n int) []int {
 	all := make([]int, n)
 	for i := range all {
 		all[i] = first + i
@@ -141,38 +141,38 @@ func TestReplacementsWithPortsNeedOneTransaction(t *testing.T) {
 			g.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "a"}}}}
 		}
 		memory := &observedStore{Store: schedtest.NewStore(t, schedtest.NewNode(1000))}
-		s := scheduler.New(scheduler.Config{NodeID: "node", Store: memory, Host: newHost(), Logger: hclog.NewNullLogger()})
-		b := &bench{t: t, store: memory.Store, Scheduler: s, node: &schedtest.Node{Store: memory.Store, Scheduler: s}}
-		b.start()
+		s := scheduler.New(scheduler.Config{NodeID: "node", Store: memory, Env: newTestEnv(), Logger: hclog.NewNullLogger()})
+		b := &harness{t: t, store: memory.Store, Scheduler: s, node: &schedtest.Node{Store: memory.Store, Scheduler: s}}
+		b.startLoops()
 		request := func(what string, make func() error) {
 			t.Helper()
-			memory.attempts, memory.repeated = 0, 0
+			memory.attempts, memory.failedAttempts = 0, 0
 			if err := make(); err != nil {
 				t.Fatal(err)
 			}
-			b.after(time.Minute)
-			if memory.repeated > 0 {
-				t.Errorf("%s: %d of %d transactions were repeated", what, memory.repeated, memory.attempts)
+			b.advance(time.Minute)
+			if memory.failedAttempts > 0 {
+				t.Errorf("%s: %d of %d transactions were repeated", what, memory.failedAttempts, memory.attempts)
 			}
 		}
 		request("registration", func() error {
-			_, err := s.Register(t.Context(), serviceJob(edits(port, rolling(nil))), scheduler.RegisterOptions{})
+			_, err := s.Register(t.Context(), serviceJob(combineEdits(port, withRollingUpdate(nil))), scheduler.RegisterOptions{})
 			return err
 		})
 		request("rolling update", func() error {
-			_, err := s.Register(t.Context(), serviceJob(edits(port, rolling(nil), env("1"))), scheduler.RegisterOptions{})
+			_, err := s.Register(t.Context(), serviceJob(combineEdits(port, withRollingUpdate(nil), withEnv("1"))), scheduler.RegisterOptions{})
 			return err
 		})
 		request("stop", func() error {
-			_, err := s.StopAlloc(t.Context(), b.store.Snapshot().AllocationsByJob(nil, web.Namespace, web.ID)[5].ID, scheduler.StopOptions{})
+			_, err := s.StopAlloc(t.Context(), b.store.Snapshot().AllocationsByJob(nil, webJob.Namespace, webJob.ID)[5].ID, scheduler.StopOptions{})
 			return err
 		})
 		request("scaling", func() error {
-			_, err := s.Scale(t.Context(), web, scheduler.ScaleRequest{Group: "g", Count: new(int64(5))})
+			_, err := s.Scale(t.Context(), webJob, scheduler.ScaleRequest{Group: "g", Count: new(int64(5))})
 			return err
 		})
 		live := 0
-		for _, a := range b.store.Snapshot().AllocationsByJob(nil, web.Namespace, web.ID) {
+		for _, a := range b.store.Snapshot().AllocationsByJob(nil, webJob.Namespace, webJob.ID) {
 			if !a.ServerTerminalStatus() {
 				live++
 			}
@@ -186,8 +186,8 @@ func TestReplacementsWithPortsNeedOneTransaction(t *testing.T) {
 // TestARefusedChangeIsNotRepeated checks that an error ends a change at once.
 func TestARefusedChangeIsNotRepeated(t *testing.T) {
 	memory := &observedStore{Store: schedtest.NewStore(t, schedtest.NewNode(1000))}
-	s := scheduler.New(scheduler.Config{NodeID: "node", Store: memory, Host: newHost(), Logger: hclog.NewNullLogger()})
-	_, err := s.Evaluate(t.Context(), web, false)
+	s := scheduler.New(scheduler.Config{NodeID: "node", Store: memory, Env: newTestEnv(), Logger: hclog.NewNullLogger()})
+	_, err := s.Evaluate(t.Context(), webJob, false)
 	var refused *scheduler.RequestError
 	if !errors.As(err, &refused) || memory.attempts != 1 {
 		t.Errorf("%v after %d attempts", err, memory.attempts)

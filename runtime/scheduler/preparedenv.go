@@ -1,0 +1,287 @@
+package scheduler
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// preparedEnv provides the plans of a change with ids and with the answers whether ports are
+// free. It is filled before the transaction of the change: all other writers wait while
+// a transaction runs, and the check of a port opens sockets.
+//
+// Requests announce their placements by the expect methods, so that one attempt is
+// enough. A change that needs more than is prepared continues with placeholders, so that
+// preparedEnv records everything that is missing. The change is then discarded and made
+// again.
+type preparedEnv struct {
+	s *Scheduler
+
+	checkedPorts map[int]bool // results of Env.PortFree
+	foundPorts   map[int]bool // free ports that were found for different searches
+	searchStarts []int        // where the searches for dynamic ports start, in the order of the searches
+
+	missingIDs   int   // ids that the next attempt needs beyond minPreparedIDs
+	missingPorts []int // static ports that the next attempt needs
+
+	// The next fields belong to the current attempt.
+	portSearches   int   // searches for dynamic ports
+	usedIDs        int   // number of ids and placeholders that newID has returned in this attempt
+	placeholders   int   // number of placeholders that newID has returned in this attempt
+	uncheckedPorts []int // ports that portFree was called with while ports had no result for them
+}
+
+// errEnvIncomplete means that a change needed more ids or ports than were prepared.
+var errEnvIncomplete = errors.New("scheduler: the change needs more ids or ports than are prepared")
+
+// minPreparedIDs is the number of ids that are prepared for each change. A change of a few
+// allocations needs fewer.
+const minPreparedIDs = 32
+
+func (s *Scheduler) newPreparedEnv() *preparedEnv {
+	return &preparedEnv{s: s, checkedPorts: make(map[int]bool), foundPorts: make(map[int]bool)}
+}
+
+// expectJob announces a plan for a new job, or for a new version of the stored job old.
+func (s *preparedEnv) expectJob(job, old *api.Job) {
+	if model.HasChildren(job) {
+		return
+	}
+	for _, g := range job.TaskGroups {
+		n := *g.Count
+		if before := groupOf(old, *g.Name); before != nil && !deref(old.Stop) {
+			n = max(n-*before.Count, 0) + min(n, firstReplacements(g))
+		}
+		s.expectPlacements(g, n)
+	}
+}
+
+// expectChild announces a plan for a new job that is dispatched from parent.
+func (s *preparedEnv) expectChild(parent *api.Job) {
+	for _, g := range parent.TaskGroups {
+		s.expectPlacements(g, *g.Count)
+	}
+}
+
+// expectReplacement announces a plan that replaces an allocation. Static ports need no
+// check, because the allocation holds them.
+func (s *preparedEnv) expectReplacement(a *api.Allocation) {
+	if g := groupOf(a.Job, a.TaskGroup); g != nil {
+		s.expectDynamicPorts(g, 1)
+	}
+}
+
+// expectDue announces the replacements for which an evaluation is due.
+func (s *preparedEnv) expectDue() {
+	state := s.s.store.Snapshot()
+	for _, id := range s.s.evalTimers.due(s.s.env.Now()) {
+		e := state.Evaluation(nil, id)
+		if e == nil {
+			continue
+		}
+		for _, a := range state.AllocationsByJob(nil, e.Namespace, e.JobID) {
+			if a.FollowupEvalID == id && isUnreplaced(a) {
+				s.expectReplacement(a)
+			}
+		}
+	}
+}
+
+// expectReports announces the next step of each rolling update that reports of
+// healthy allocations continue.
+func (s *preparedEnv) expectReports(reports []AllocReport) {
+	state := s.s.store.Snapshot()
+	for _, r := range reports {
+		if !deref(r.Healthy) {
+			continue
+		}
+		a, d := state.Allocation(nil, r.AllocID), state.Deployment(nil, r.DeploymentID)
+		if a == nil || d == nil {
+			continue
+		}
+		if g := d.TaskGroups[a.TaskGroup]; g != nil && g.PlacedAllocs < g.DesiredTotal {
+			s.expectReplacement(a)
+		}
+	}
+}
+
+func groupOf(job *api.Job, name string) *api.TaskGroup {
+	if job == nil {
+		return nil
+	}
+	return model.Group(job, name)
+}
+
+// firstReplacements returns how many allocations of a group a plan for a new version
+// replaces or adds as canaries.
+func firstReplacements(g *api.TaskGroup) int {
+	if u := g.Update; u != nil && deref(u.MaxParallel) > 0 {
+		return max(*u.MaxParallel, deref(u.Canary))
+	}
+	return *g.Count
+}
+
+// maxExpectedAllocs limits the announced allocations of a group. A plan that places more of
+// them takes another attempt.
+const maxExpectedAllocs = 1000
+
+// expectPlacements announces n new allocations of a group.
+func (s *preparedEnv) expectPlacements(g *api.TaskGroup, n int) {
+	n = min(n, maxExpectedAllocs)
+	s.expectDynamicPorts(g, n)
+	if n == 0 {
+		return
+	}
+	for _, network := range networksOf(g) {
+		for _, port := range network.ReservedPorts {
+			if !port.IgnoreCollision {
+				s.missingPorts = append(s.missingPorts, port.Value)
+			}
+		}
+	}
+}
+
+func (s *preparedEnv) expectDynamicPorts(g *api.TaskGroup, n int) {
+	s.missingIDs += n
+	for _, network := range networksOf(g) {
+		s.portSearches += n * len(network.DynamicPorts)
+	}
+}
+
+// prepare obtains the ids and ports that were announced, or that the last attempt lacked.
+func (s *preparedEnv) prepare() {
+	env := s.s.env
+	s.s.ids.fill(minPreparedIDs+s.missingIDs+s.usedIDs, env.NewID)
+	for _, port := range s.missingPorts {
+		s.checkPort(port)
+	}
+	if s.portSearches+len(s.uncheckedPorts) > 0 {
+		s.prepareDynamicPorts()
+	}
+	s.missingIDs, s.missingPorts = 0, nil
+	s.portSearches, s.usedIDs, s.placeholders, s.uncheckedPorts = 0, 0, 0, nil
+}
+
+// prepareDynamicPorts finds a free port for each search, as long as there is one.
+func (s *preparedEnv) prepareDynamicPorts() {
+	first, n := dynamicPorts(NodeOf(s.s.store.Snapshot().Node(nil, s.s.nodeID)))
+	for found := true; found && len(s.searchStarts) < s.portSearches; {
+		start := s.s.env.Pick(n)
+		s.searchStarts = append(s.searchStarts, start)
+		found = s.findFreePort(first, n, start)
+	}
+	for _, port := range s.uncheckedPorts {
+		if s.checkPort(port) {
+			s.foundPorts[port] = true
+		} else if first <= port && port < first+n {
+			s.findFreePort(first, n, port-first)
+		}
+	}
+}
+
+// findFreePort checks the n dynamic ports from first on, beginning at the offset start, until
+// it has found a free one that no allocation holds and no other search has found.
+func (s *preparedEnv) findFreePort(first, n, start int) (found bool) {
+	for i := range n {
+		port := first + (start+i)%n
+		if !s.foundPorts[port] && !s.s.isPortHeld(port) && s.checkPort(port) {
+			s.foundPorts[port] = true
+			return true
+		}
+	}
+	return false
+}
+
+// checkPort calls Env.PortFree once for each port.
+func (s *preparedEnv) checkPort(port int) (free bool) {
+	free, known := s.checkedPorts[port]
+	if !known {
+		free = s.s.env.PortFree(port)
+		s.checkedPorts[port] = free
+	}
+	return free
+}
+
+// isPortHeld reports whether an allocation holds a port, as far as it is known outside of
+// transactions.
+func (s *Scheduler) isPortHeld(port int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.nodeUsage != nil && s.nodeUsage.isPortTaken(port)
+}
+
+// isIncomplete reports whether the current attempt lacked an id or a port.
+func (s *preparedEnv) isIncomplete() bool { return s.placeholders+len(s.uncheckedPorts) > 0 }
+
+// planEnv returns the Env for plans. Its functions do not block.
+func (s *preparedEnv) planEnv() Env {
+	env := s.s.env
+	env.NewID, env.Pick, env.PortFree = s.newID, s.pickStart, s.portFree
+	return env
+}
+
+// newID returns a prepared id, or a placeholder.
+func (s *preparedEnv) newID() string {
+	s.usedIDs++
+	if id, ok := s.s.ids.take(); ok {
+		return id
+	}
+	s.placeholders++
+	return fmt.Sprintf("%08x-placeholder", s.placeholders)
+}
+
+// pickStart returns the same start for the same search in each attempt.
+func (s *preparedEnv) pickStart(n int) int {
+	if s.portSearches == len(s.searchStarts) {
+		s.searchStarts = append(s.searchStarts, s.s.env.Pick(n))
+	}
+	s.portSearches++
+	return s.searchStarts[s.portSearches-1] % n
+}
+
+// portFree returns the prepared result of Env.PortFree, or true as a placeholder.
+func (s *preparedEnv) portFree(port int) bool {
+	free, known := s.checkedPorts[port]
+	if !known {
+		s.uncheckedPorts = append(s.uncheckedPorts, port)
+		return true
+	}
+	return free
+}
+
+// idPool holds prepared ids. Its methods may be called concurrently.
+type idPool struct {
+	mu  sync.Mutex
+	ids []string
+}
+
+// take removes an id; ok is false if there is none.
+func (p *idPool) take() (id string, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.ids) == 0 {
+		return "", false
+	}
+	id = p.ids[0]
+	p.ids = p.ids[1:]
+	return id, true
+}
+
+// fill adds ids until the pool has at least n. It calls next without holding mu, so that
+// take does not block.
+func (p *idPool) fill(n int, next func() string) {
+	p.mu.Lock()
+	missing := n - len(p.ids)
+	p.mu.Unlock()
+	var fresh []string
+	for range missing {
+		fresh = append(fresh, next())
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.ids = append(p.ids, fresh...)
+}
