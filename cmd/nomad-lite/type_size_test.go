@@ -20,21 +20,11 @@ const (
 // largeReason is the start of the sentence with which a doc comment justifies a larger type.
 const largeReason = "It is large because "
 
-// largeTypes are larger than the limits permit, and have no reason. The numbers are upper limits:
-// the types may become smaller, and then leave the table.
-var largeTypes = map[string]typeSize{
-	"runtime/agent.Agent": {methods: 52, fields: 30},
-}
-
 // typeSize counts the methods that are declared on a type, and the fields or methods in its
 // declaration. What an embedded type adds is not counted.
 type typeSize struct {
 	methods, fields int
 	justified       bool // the doc comment has a reason
-}
-
-func (s typeSize) isWithin(limit typeSize) bool {
-	return s.methods <= max(limit.methods, maxMethods) && s.fields <= max(limit.fields, maxFields)
 }
 
 func (s typeSize) String() string { return fmt.Sprintf("%d methods, %d fields", s.methods, s.fields) }
@@ -47,21 +37,9 @@ func TestTypeSizes(t *testing.T) {
 		t.Fatalf("only %d types were found", len(sizes))
 	}
 	for name, size := range sizes {
-		limit, known := largeTypes[name]
-		small := size.isWithin(typeSize{})
-		switch {
-		case known && (small || size.justified):
-			t.Errorf("%s has %v: remove it from largeTypes", name, size)
-		case known && !size.isWithin(limit):
-			t.Errorf("%s has %v, more than the %v in largeTypes", name, size, limit)
-		case !known && !small && !size.justified:
+		if !size.justified && (size.methods > maxMethods || size.fields > maxFields) {
 			t.Errorf("%s has %v: a type has at most %d methods and %d fields, unless its doc comment has a sentence that starts with %q",
 				name, size, maxMethods, maxFields, largeReason)
-		}
-	}
-	for name := range largeTypes {
-		if _, ok := sizes[name]; !ok {
-			t.Errorf("%s does not exist: remove it from largeTypes", name)
 		}
 	}
 }

@@ -5,17 +5,17 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
-	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/memtrim"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
@@ -23,7 +23,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/cgroup"
 	"github.com/nomad-lite/nomad-lite/runtime/clock"
 	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
-	"github.com/nomad-lite/nomad-lite/runtime/hookhost"
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
 	"github.com/nomad-lite/nomad-lite/runtime/localnode"
@@ -36,10 +35,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 	"github.com/nomad-lite/nomad-lite/runtime/taskfiles"
 )
-
-// argv0 is the name under which the process list shows the helper processes, which
-// run this executable.
-const argv0 = "nomad-lite"
 
 // Config configures an Agent.
 type Config struct {
@@ -81,38 +76,19 @@ type Config struct {
 // Agent is one running nomad-lite. Its methods may be called concurrently.
 type Agent struct {
 	logger    hclog.Logger
-	dataDir   string
-	temporary bool
-	forget    bool
-	lock      *os.File
-	sockets   *sockets // nil before startHelpers
-
-	store      *store.Store
-	scheduler  *scheduler.Scheduler
-	allocSync  *localnode.AllocSync
-	node       *localnode.Node
-	keeper     *keeper.Client
-	collector  *logs.Collector
-	supervisor *supervisor.Supervisor
-	hooks      *hookplugin.Set
-	hookHost   *hookhost.Host
-	known      chan struct{} // closed when the node has listed the allocations that an earlier agent started
-	nodeID     string
-	host       fingerprint.Host
-
-	endPlugins context.CancelFunc // stops the supervisor; nil before the supervisor runs
-	plugins    sync.WaitGroup     // waits for the supervisor
-
-	rulesChanged chan struct{} // holds a tick when the rules for hooks have changed
-	rebooted     bool          // the machine has rebooted: no process of an earlier agent is left
-
-	knownPlugins *knownPlugins
-	orphans      *orphans.Cleaner
-	remaining    atomic.Pointer[remainingProcesses] // set by Close
-
-	files  taskfiles.Files
-	usage  hoststats.Sampler
-	config Config
+	config    Config
+	directory *dataDirectory
+	host      fingerprint.Host
+	store     *store.Store // nil after Close
+	scheduler *scheduler.Scheduler
+	allocSync *localnode.AllocSync
+	node      *localnode.Node
+	orphans   *orphans.Cleaner
+	helpers   *helpers
+	retention *retention
+	plugins   *plugins
+	files     taskfiles.Files
+	usage     hoststats.Sampler
 
 	mu    sync.Mutex
 	nodes *noderunner.Runner // nil before Run
@@ -133,37 +109,26 @@ const (
 // starts the helper processes and the plugins. It does not wait for the plugins.
 // The caller calls Run at most once, and Close at the end.
 func Open(ctx context.Context, c Config) (*Agent, error) {
-	a := &Agent{
-		logger:       c.Logger,
-		dataDir:      c.DataDir,
-		temporary:    c.DataDir == "",
-		forget:       c.Forget || c.DataDir == "",
-		rulesChanged: make(chan struct{}, 1),
-		known:        make(chan struct{}),
-		config:       c,
-	}
-	if err := a.open(ctx, c); err != nil {
+	a := &Agent{logger: c.Logger, config: c}
+	if err := a.open(ctx); err != nil {
 		return nil, errors.Join(err, a.Close())
 	}
 	return a, nil
 }
 
-// AllocDirs returns the directory that contains the directories of the allocations.
-func (a *Agent) AllocDirs() string { return filepath.Join(a.dataDir, allocDir) }
-
 // DataDir returns the data directory, also of a temporary agent.
-func (a *Agent) DataDir() string { return a.dataDir }
+func (a *Agent) DataDir() string { return a.directory.path }
 
 // LogDir returns the directory that holds the output of an allocation's tasks,
 // for logs.FollowRequest.
 func (a *Agent) LogDir(allocID string) string {
-	return filepath.Join(a.AllocDirs(), allocID, "alloc", "logs")
+	return filepath.Join(a.directory.allocDirs(), allocID, "alloc", "logs")
 }
 
 // Files opens the directory of an allocation for reading the files of its tasks.
 // The error is fs.ErrNotExist if the directory does not exist or was removed.
 func (a *Agent) Files(allocID string) (*taskfiles.Dir, error) {
-	return a.files.Open(a.AllocDirs(), allocID)
+	return a.files.Open(a.directory.allocDirs(), allocID)
 }
 
 // Usage returns the current resource usage of the machine.
@@ -188,38 +153,55 @@ func (a *Agent) SetMeta(ctx context.Context, changes map[string]*string) error {
 }
 
 // Logs returns the client of the log collector.
-func (a *Agent) Logs() *logs.Collector { return a.collector }
+func (a *Agent) Logs() *logs.Collector { return a.helpers.collector }
 
 // Host returns the facts about the machine.
 func (a *Agent) Host() fingerprint.Host { return a.host }
 
 // Drivers returns the drivers that are up, by name.
-func (a *Agent) Drivers() map[string]supervisor.Info { return a.supervisor.Drivers() }
+func (a *Agent) Drivers() map[string]supervisor.Info { return a.plugins.supervisor.Drivers() }
 
 // TaskConfigSchema returns the schema of a driver's task config block. It waits for
 // a driver that is being started.
 func (a *Agent) TaskConfigSchema(ctx context.Context, name string) (*hclspec.Spec, error) {
-	d, err := a.supervisor.Driver(ctx, name)
-	if err != nil {
-		return nil, err
+	return a.plugins.taskConfigSchema(ctx, name)
+}
+
+// CheckHooks checks the operator's hook rules against the plugins and returns the
+// reasons why rules do not work. It waits for plugins that are being started.
+func (a *Agent) CheckHooks(ctx context.Context) (trouble []error) { return a.plugins.checkRules(ctx) }
+
+// CheckAttachments checks the hook attachments of a canonical job. The faults are
+// attachments of a hook that does not exist, that is never called there, or that
+// rejects the configuration. The errors in trouble are about hooks that were not
+// reachable. CheckAttachments waits for plugins that are being started.
+func (a *Agent) CheckAttachments(ctx context.Context, job *api.Job) (faults []model.Unsupported, trouble []error) {
+	return a.plugins.checkAttachments(ctx, job)
+}
+
+// HookUsers returns the sorted ids of the running allocations that use a hook.
+func (a *Agent) HookUsers(name string) []string {
+	nodes := a.running()
+	if nodes == nil {
+		return nil
 	}
-	return d.TaskConfigSchema(ctx)
+	return slices.Sorted(slices.Values(nodes.PluginUsers(supervisor.PluginKey{Type: base.TypeHook, Name: name})))
 }
 
 // Plugins returns the state of all plugins.
-func (a *Agent) Plugins() []supervisor.Plugin { return a.supervisor.Plugins() }
+func (a *Agent) Plugins() []supervisor.Plugin { return a.plugins.supervisor.Plugins() }
 
 // Changed returns a channel that is closed when the result of Drivers or Plugins
 // changes.
-func (a *Agent) Changed() <-chan struct{} { return a.supervisor.Changed() }
+func (a *Agent) Changed() <-chan struct{} { return a.plugins.supervisor.Changed() }
 
 // Ready waits until the drivers have reported their health, for two seconds at
 // most.
-func (a *Agent) Ready(ctx context.Context) error { return a.supervisor.Ready(ctx) }
+func (a *Agent) Ready(ctx context.Context) error { return a.plugins.supervisor.Ready(ctx) }
 
 // AllReady waits until plugins of every type have reported, without a time limit of
 // its own.
-func (a *Agent) AllReady(ctx context.Context) error { return a.supervisor.Reported(ctx) }
+func (a *Agent) AllReady(ctx context.Context) error { return a.plugins.supervisor.Reported(ctx) }
 
 // Run runs the allocations in the state until ctx ends. If the cause is
 // allocrunner.ErrShutdown, Run leaves tasks running; otherwise it stops them and
@@ -238,9 +220,7 @@ func (a *Agent) Run(ctx context.Context) {
 	var background, reports sync.WaitGroup
 	reports.Go(func() { a.allocSync.Run(reporting, a.scheduler) })
 	background.Go(func() { a.node.Run(ctx) })
-	background.Go(func() { a.hooks.Run(ctx) })
-	background.Go(func() { a.logHookErrors(ctx) })
-	background.Go(func() { a.knownPlugins.sync(ctx) })
+	background.Go(func() { a.plugins.run(ctx, nodes.PreviouslyStarted()) })
 	background.Go(func() {
 		if err := clock.Watch(ctx, a.scheduler.ClockStepped); err != nil {
 			a.logger.Warn("steps of the clock are noticed late", "error", err)
@@ -253,24 +233,17 @@ func (a *Agent) Run(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	})
-	background.Go(func() {
-		select {
-		case <-nodes.PreviouslyStarted():
-			close(a.known)
-		case <-ctx.Done():
-		}
-	})
 	nodes.Run(ctx)
 	background.Wait()
 	endReports()
 	reports.Wait()
-	if a.temporary {
+	if a.directory.temporary {
 		nodes.CollectAll() // removes also resources that hooks have created outside of the directories
 	}
-	if a.forget {
+	if a.directory.forget {
 		settling, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()
-		a.hooks.Drain(settling)
+		a.plugins.hooks.Drain(settling)
 	}
 }
 
@@ -282,18 +255,18 @@ func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 		Source: a.allocSync,
 		Alloc: allocrunner.Config{
 			HostEnv:      taskenv.HostEnv(os.Environ(), a.config.EnvDenylist, a.config.EnvAllowlist),
-			Drivers:      a.supervisor,
-			Logs:         a.collector,
-			AllocDirRoot: a.AllocDirs(),
+			Drivers:      a.plugins.supervisor,
+			Logs:         a.helpers.collector,
+			AllocDirRoot: a.directory.allocDirs(),
 			Store:        a.store,
 			Services:     a.store,
 			Checks:       a.store,
-			Hooks:        a.hooks,
-			Cgroups:      a.cgroupsOf(cgroup.Open()),
+			Hooks:        a.plugins.hooks,
+			Cgroups:      cgroupsOf(cgroup.Open(), a.plugins.supervisor.Plugins),
 			Limits:       limits,
 			Records:      localnode.TaskRecords{Store: a.store},
-			Rebooted:     a.rebooted,
-			EndTask:      a.endTask,
+			Rebooted:     a.orphans.Rebooted,
+			EndTask:      taskEnder{a.helpers.keeper, a.config.TaskProcess}.end,
 			Logger:       a.logger,
 		},
 		Node:   a.node.Facts,
@@ -316,7 +289,7 @@ func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 // records are about to be deleted.
 const cleanupTimeout = 10 * time.Second
 
-// AllocRunner returns the runner of an allocation, or nil if this node does not have it.
+// Alloc returns the runner of an allocation, or nil if this node does not have it.
 func (a *Agent) Alloc(id string) *allocrunner.Runner {
 	if nodes := a.running(); nodes != nil {
 		return nodes.Alloc(id)
@@ -344,12 +317,7 @@ func (a *Agent) CollectAllocs() {
 // reservations of the node, limits of garbage collection, the plugins, and the
 // rules for hooks. The rules must have passed hookplugin.CheckRules.
 func (a *Agent) Reload(node localnode.Settings, gc noderunner.GC, plugins *catalog.Catalog, rules []hookplugin.Rule) {
-	a.supervisor.SetCatalog(plugins)
-	a.hooks.SetRules(rules)
-	select {
-	case a.rulesChanged <- struct{}{}:
-	default:
-	}
+	a.plugins.reload(plugins, rules)
 	if nodes := a.running(); nodes != nil {
 		nodes.SetGC(gc)
 	}
@@ -383,51 +351,29 @@ func (a *Agent) running() *noderunner.Runner {
 // While tasks may run, the helper processes continue. Close decides that by the
 // state and the keeper together, not by the way in which the agent ends.
 func (a *Agent) Close() error {
-	if a.lock == nil {
+	if a.directory == nil || a.directory.lock == nil {
 		return nil
 	}
-	var errs []error
-	if a.sockets != nil {
-		a.sockets.unwatch() // the calls below remove sockets
+	a.helpers.unwatch() // the calls below remove sockets
+	remaining := new(remainingProcesses)
+	if a.helpers.keeper != nil && !a.directory.forget {
+		remaining = a.retention.decide(a.running(), a.helpers.keeper)
 	}
-	left := new(remainingProcesses)
-	if a.keeper != nil && !a.forget {
-		left = a.findRemaining()
+	if a.plugins != nil {
+		a.plugins.close()
 	}
-	a.remaining.Store(left)
-	if a.hookHost != nil {
-		a.hookHost.Close()
-	}
-	if a.endPlugins != nil {
-		a.endPlugins()
-		a.plugins.Wait()
-	}
-	if a.collector != nil {
-		errs = append(errs, a.collector.Close())
-	}
-	ended := false // whether endHelpers ended the helper processes
-	if a.keeper != nil {
-		var err error
-		ended, err = a.endHelpers(left)
-		errs = append(errs, err, a.keeper.Close())
-	}
-	if a.sockets != nil {
-		errs = append(errs, a.sockets.close())
-	}
+	ended, err := a.helpers.close(remaining)
+	errs := []error{err}
 	if a.store != nil {
 		errs = append(errs, a.store.Close())
-		if a.forget {
-			errs = append(errs, os.Remove(a.statePath()))
+		if a.directory.forget {
+			errs = append(errs, os.Remove(a.directory.statePath()))
 		}
 		a.store = nil
 	}
-	switch {
-	case a.temporary:
-		errs = append(errs, removeTemporary(a.dataDir))
-	case ended:
-		errs = append(errs, a.sockets.remove())
+	if ended && !a.directory.temporary {
+		errs = append(errs, a.helpers.sockets.remove())
 	}
-	errs = append(errs, a.lock.Close())
-	a.lock = nil
+	errs = append(errs, a.directory.close())
 	return errors.Join(errs...)
 }

@@ -144,7 +144,7 @@ func TestUnprivilegedAgentClosesItsDirectory(t *testing.T) {
 				t.Fatal(err)
 			}
 			asUser(t, us, func() error {
-				if err := (&Agent{dataDir: dir}).closeDirectory(); err != nil {
+				if err := (&dataDirectory{path: dir}).denyOthers(); err != nil {
 					return err
 				}
 				return os.MkdirAll(secret, 0o777)

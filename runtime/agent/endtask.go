@@ -7,25 +7,32 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	taskprocess "github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// endTask ends the processes of a task whose driver is unavailable. It implements
+// taskEnder ends tasks without their drivers.
+type taskEnder struct {
+	keeper      *keeper.Client
+	taskProcess func(driver string, state []byte) (taskprocess.ID, bool) // see Config.TaskProcess
+}
+
+// end ends the processes of a task whose driver is unavailable. It implements
 // taskrunner.EndTask.
 //
 // The keeper adopted the task when its plugin died, so it has the exit status of
 // the main process, even if the process has ended before.
-func (a *Agent) endTask(ctx context.Context, req taskrunner.EndRequest) (taskrunner.EndResult, error) {
+func (e taskEnder) end(ctx context.Context, req taskrunner.EndRequest) (taskrunner.EndResult, error) {
 	found, err := taskprocess.EndLeftovers(ctx, req.AllocID, req.Task)
 	result := taskrunner.EndResult{Found: len(found) > 0}
 	if err != nil {
 		return result, err
 	}
-	if !req.Builtin || req.Handle == nil || a.config.TaskProcess == nil {
+	if !req.Builtin || req.Handle == nil || e.taskProcess == nil {
 		return result, nil
 	}
-	main, known := a.config.TaskProcess(req.Driver, req.Handle.DriverState)
+	main, known := e.taskProcess(req.Driver, req.Handle.DriverState)
 	if !known {
 		return result, nil
 	}
@@ -36,7 +43,7 @@ func (a *Agent) endTask(ctx context.Context, req taskrunner.EndRequest) (taskrun
 			return result, fmt.Errorf("kill process %d: %w", main.PID, err)
 		}
 	}
-	if status, err := a.keeper.Wait(ctx, main); err == nil {
+	if status, err := e.keeper.Wait(ctx, main); err == nil {
 		result.Exit = &driver.ExitResult{ExitCode: status.ExitCode, Signal: status.Signal}
 		if status.Signal != 0 {
 			result.Exit.ExitCode = 128 + status.Signal

@@ -5,8 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -15,6 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/allocrunner"
 	"github.com/nomad-lite/nomad-lite/runtime/hookhost"
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
@@ -22,32 +21,23 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// hookSocket is the path at which hook plugins reach this agent and later ones.
-func (a *Agent) hookSocket() string { return filepath.Join(a.sockets.path(), hookSocketName) }
-
-// nodeForHooks returns the facts about the node that hook plugins get.
-func (a *Agent) nodeForHooks() hook.Node {
-	n := a.config.Node
-	return hook.Node{ID: a.nodeID, Name: n.Name, Datacenter: n.Datacenter, Region: n.Region, Class: n.Class, Pool: n.Pool}
-}
-
 // hookKeyKey is the record of the key for the hooks' capability tokens.
 const hookKeyKey = "hook_key"
 
-// hookKey returns the stored key. It creates a key on the first start, and when the
+// loadHookKey returns the stored key. It creates a key on the first start, and when the
 // store has quarantined the stored one.
-func (a *Agent) hookKey() (hookhost.Key, error) {
+func loadHookKey(s *store.Store, logger hclog.Logger) (hookhost.Key, error) {
 	var stored state.HookKey
-	known, err := a.store.Snapshot().Meta(hookKeyKey, &stored)
+	known, err := s.Snapshot().Meta(hookKeyKey, &stored)
 	if err == nil && known {
 		return hookhost.Key(stored), nil
 	}
 	if err != nil {
-		a.logger.Warn("the key of the hooks' capability tokens is replaced; hooks use their old tokens in vain until the next call", "error", err)
+		logger.Warn("the key of the hooks' capability tokens is replaced; hooks use their old tokens in vain until the next call", "error", err)
 	}
 	key := make(hookhost.Key, state.HookKeySize)
 	rand.Read(key) // never fails
-	_, err = a.store.Update(context.Background(), func(tx *store.Txn) error {
+	_, err = s.Update(context.Background(), func(tx *store.Txn) error {
 		tx.PutMeta(hookKeyKey, key)
 		return nil
 	})
@@ -57,16 +47,16 @@ func (a *Agent) hookKey() (hookhost.Key, error) {
 	return key, nil
 }
 
-// makeHooks creates the set of hook plugins and starts the host service that hooks
-// call.
-func (a *Agent) makeHooks() error {
-	key, err := a.hookKey()
+// serveHooks creates the set of hook plugins and starts the host service that hooks
+// call. alloc returns the runner of an allocation, or nil.
+func (p *plugins) serveHooks(c Config, s *store.Store, sockets *sockets, alloc func(id string) *allocrunner.Runner) error {
+	key, err := loadHookKey(s, p.logger)
 	if err != nil {
 		return err
 	}
-	a.hooks = hookplugin.New(hookplugin.Config{
+	p.hooks = hookplugin.New(hookplugin.Config{
 		FindPlugin: func(ctx context.Context, name string, until time.Time) (hookplugin.Remote, *hook.Description, error) {
-			client, takes, err := a.supervisor.Hook(ctx, name, until)
+			client, takes, err := p.supervisor.Hook(ctx, name, until)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -74,48 +64,39 @@ func (a *Agent) makeHooks() error {
 		},
 		KnownHooks: func() map[string]*hook.Description {
 			known := make(map[string]*hook.Description)
-			for _, p := range a.supervisor.Plugins() {
-				if p.Serves.Type == base.TypeHook && p.Hook != nil && p.Superseded == "" {
-					known[p.Serves.Name] = p.Hook
+			for _, running := range p.supervisor.Plugins() {
+				if running.Serves.Type == base.TypeHook && running.Hook != nil && running.Superseded == "" {
+					known[running.Serves.Name] = running.Hook
 				}
 			}
 			return known
 		},
-		ExpectedHooks:  a.knownPlugins.expectedHooks,
-		UnknownPlugins: a.knownPlugins.unknown,
-		Rules:          a.config.Hooks,
-		BuiltinLimits:  a.config.HookLimits,
+		ExpectedHooks:  p.known.expectedHooks,
+		UnknownPlugins: p.known.unknown,
+		Rules:          c.Hooks,
+		BuiltinLimits:  c.HookLimits,
 		Token:          key.Token,
-		Cleanups:       cleanupStore{a.store, a.logger},
-		Logger:         a.logger,
+		Cleanups:       cleanupStore{s, p.logger},
+		Logger:         p.logger,
 	})
-	listener, err := a.sockets.listenForHooks()
+	listener, err := sockets.listenForHooks()
 	if err != nil {
 		return err
 	}
-	a.hookHost = hookhost.Serve(hookhost.Config{
-		Listener: listener, Key: key, AllocRunner: a.Alloc, Ready: a.known, Store: a.store, Logger: a.logger.Named("hookhost"),
+	p.host = hookhost.Serve(hookhost.Config{
+		Listener: listener, Key: key, AllocRunner: alloc, Ready: p.restored, Store: s, Logger: p.logger.Named("hookhost"),
 	})
 	return nil
-}
-
-// HookUsers returns the sorted ids of the running allocations that use a hook.
-func (a *Agent) HookUsers(name string) []string {
-	nodes := a.running()
-	if nodes == nil {
-		return nil
-	}
-	return slices.Sorted(slices.Values(nodes.PluginUsers(supervisor.PluginKey{Type: base.TypeHook, Name: name})))
 }
 
 // missingHookHint tells users how to provide a hook that is not found.
 const missingHookHint = "give the directory of its program with -plugin-dir, for an agent name it in a plugin block too"
 
-// CheckAttachments checks the hook attachments of a canonical job. The faults are
+// checkAttachments checks the hook attachments of a canonical job. The faults are
 // attachments of a hook that does not exist, that is never called there, or that
 // rejects the configuration. The errors in trouble are about hooks that were not
-// reachable. CheckAttachments waits for plugins that are being started.
-func (a *Agent) CheckAttachments(ctx context.Context, job *api.Job) (faults []model.Unsupported, trouble []error) {
+// reachable. checkAttachments waits for plugins that are being started.
+func (p *plugins) checkAttachments(ctx context.Context, job *api.Job) (faults []model.Unsupported, trouble []error) {
 	for _, at := range model.HookAttachments(job) {
 		if at.Hook == "" {
 			faults = append(faults, attachmentFault(at, fmt.Errorf("the name of a hook is missing: write %sNAME", model.HookPrefix)))
@@ -125,7 +106,7 @@ func (a *Agent) CheckAttachments(ctx context.Context, job *api.Job) (faults []mo
 			faults = append(faults, attachmentFault(at, err))
 			continue
 		}
-		_, takes, err := a.supervisor.Hook(ctx, at.Hook, time.Now().Add(launchTimeout))
+		_, takes, err := p.supervisor.Hook(ctx, at.Hook, time.Now().Add(launchTimeout))
 		switch {
 		case errors.Is(err, supervisor.ErrNoHook):
 			err = fmt.Errorf("%w; %s, or remove meta %s%s", err, missingHookHint, model.HookPrefix, at.Hook)
@@ -133,7 +114,7 @@ func (a *Agent) CheckAttachments(ctx context.Context, job *api.Job) (faults []mo
 			trouble = append(trouble, err)
 			err = hookplugin.CheckAttachmentSyntax(at.Config)
 		default:
-			err = a.hooks.CheckAttachment(at.Hook, at.Config, takes.Schema)
+			err = p.hooks.CheckAttachment(at.Hook, at.Config, takes.Schema)
 			if err == nil && at.Task != "" {
 				err = hookplugin.CheckTaskAttachment(at.Hook, at.Config, takes)
 			}
@@ -144,6 +125,10 @@ func (a *Agent) CheckAttachments(ctx context.Context, job *api.Job) (faults []mo
 	}
 	return faults, trouble
 }
+
+// launchTimeout limits the wait of checkAttachments for a plugin that has died: it waits
+// only if the retry of the launch comes within this time.
+const launchTimeout = time.Second
 
 func attachmentFault(at model.HookAttachment, err error) model.Unsupported {
 	return model.Unsupported{Path: at.Path, Reason: fmt.Sprintf("meta %s%s: %v", model.HookPrefix, at.Hook, err)}

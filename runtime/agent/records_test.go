@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-func openStore(t *testing.T, path string) *store.Store {
+func openTestStore(t *testing.T, path string) *store.Store {
 	t.Helper()
 	s, err := store.Open(store.Config{Path: path, Logger: hclog.NewNullLogger()})
 	if err != nil {
@@ -24,7 +24,7 @@ func openStore(t *testing.T, path string) *store.Store {
 
 func TestPluginRecordsSurvive(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
-	s := openStore(t, path)
+	s := openTestStore(t, path)
 	want := supervisor.Record{ReattachConfig: launch.ReattachConfig{Network: "unix", Addr: "/x", Pid: 7, StartTime: 8, BootID: "b", Streams: "k"}, Identity: "i"}
 	for _, key := range []string{"builtin raw_exec", "/plugins/x"} {
 		if err := (pluginRecords{s}).PutPlugin(key, want); err != nil {
@@ -37,7 +37,7 @@ func TestPluginRecordsSurvive(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	s = openStore(t, path)
+	s = openTestStore(t, path)
 	defer s.Close()
 	got, err := pluginRecords{s}.Plugins()
 	if err != nil || len(got) != 1 || got["builtin raw_exec"] != want {
@@ -48,61 +48,60 @@ func TestPluginRecordsSurvive(t *testing.T) {
 // No record of the agent is dropped without a report: unusable records are
 // quarantined, and the agent continues without them.
 func TestUnusableFactsAreQuarantined(t *testing.T) {
+	logger := hclog.NewNullLogger()
 	for _, test := range []struct {
 		name    string
 		fact    string
 		content any
-		read    func(*testing.T, *Agent)
+		read    func(*testing.T, *store.Store)
 	}{
-		{"pending cleanup", pendingCleanupKey + "x", "text", func(t *testing.T, a *Agent) {
-			if list := (cleanupStore{a.store, a.logger}).List(); len(list) > 0 {
+		{"pending cleanup", pendingCleanupKey + "x", "text", func(t *testing.T, s *store.Store) {
+			if list := (cleanupStore{s, logger}).List(); len(list) > 0 {
 				t.Errorf("pending: %+v", list)
 			}
 		}},
-		{"pending cleanup without a request", pendingCleanupKey + "x", map[string]string{"Hook": "h", "AllocID": "a"}, func(t *testing.T, a *Agent) {
-			if list := (cleanupStore{a.store, a.logger}).List(); len(list) > 0 {
+		{"pending cleanup without a request", pendingCleanupKey + "x", map[string]string{"Hook": "h", "AllocID": "a"}, func(t *testing.T, s *store.Store) {
+			if list := (cleanupStore{s, logger}).List(); len(list) > 0 {
 				t.Errorf("pending: %+v", list)
 			}
 		}},
-		{"hook key", hookKeyKey, map[string]string{"a": "b"}, func(t *testing.T, a *Agent) {
-			key, err := a.hookKey()
+		{"hook key", hookKeyKey, map[string]string{"a": "b"}, func(t *testing.T, s *store.Store) {
+			key, err := loadHookKey(s, logger)
 			if err != nil || len(key) != state.HookKeySize {
 				t.Errorf("key %v, %v", key, err)
 			}
-			if again, _ := a.hookKey(); !slices.Equal(key, again) {
+			if again, _ := loadHookKey(s, logger); !slices.Equal(key, again) {
 				t.Error("the new key does not stay")
 			}
 		}},
-		{"short hook key", hookKeyKey, []byte("short"), func(t *testing.T, a *Agent) { _, _ = a.hookKey() }},
-		{"allocation that is being removed", store.PendingRemovalPrefix + "gone", "text", func(t *testing.T, a *Agent) {
-			if allocs := a.store.Snapshot().PendingRemovals(); len(allocs) > 0 {
+		{"short hook key", hookKeyKey, []byte("short"), func(t *testing.T, s *store.Store) { _, _ = loadHookKey(s, logger) }},
+		{"allocation that is being removed", store.PendingRemovalPrefix + "gone", "text", func(t *testing.T, s *store.Store) {
+			if allocs := s.Snapshot().PendingRemovals(); len(allocs) > 0 {
 				t.Errorf("being removed: %v", allocs)
 			}
 		}},
-		{"allocation that is being removed, without its job", store.PendingRemovalPrefix + "gone", map[string]string{"ID": "gone"}, func(t *testing.T, a *Agent) { a.store.Snapshot().PendingRemovals() }},
-		{"plugin process", pluginKey + "builtin raw_exec", "text", func(t *testing.T, a *Agent) {
-			if all, err := (pluginRecords{a.store}).Plugins(); err != nil || len(all) > 0 {
+		{"allocation that is being removed, without its job", store.PendingRemovalPrefix + "gone", map[string]string{"ID": "gone"}, func(t *testing.T, s *store.Store) { s.Snapshot().PendingRemovals() }},
+		{"plugin process", pluginKey + "builtin raw_exec", "text", func(t *testing.T, s *store.Store) {
+			if all, err := (pluginRecords{s}).Plugins(); err != nil || len(all) > 0 {
 				t.Errorf("plugins %v, %v", all, err)
 			}
 		}},
-		{"plugin process without a pid", pluginKey + "builtin raw_exec", map[string]string{"Addr": "/x"}, func(t *testing.T, a *Agent) { _, _ = (pluginRecords{a.store}).Plugins() }},
-		{"hooks of an ended allocation", "attached/a", "text", func(t *testing.T, a *Agent) { a.store.Snapshot().AttachedHooks("a") }},
-		{"known plugins", pluginInfoKey, "text", func(t *testing.T, a *Agent) {
-			if cached := loadCachedPlugins(storeCache{a.store}, a.logger); len(cached.infos) > 0 {
+		{"plugin process without a pid", pluginKey + "builtin raw_exec", map[string]string{"Addr": "/x"}, func(t *testing.T, s *store.Store) { _, _ = (pluginRecords{s}).Plugins() }},
+		{"hooks of an ended allocation", "attached/a", "text", func(t *testing.T, s *store.Store) { s.Snapshot().AttachedHooks("a") }},
+		{"known plugins", pluginInfoKey, "text", func(t *testing.T, s *store.Store) {
+			if cached := loadCachedPlugins(storeCache{s}, logger); len(cached.infos) > 0 {
 				t.Errorf("cached: %v", cached.infos)
 			}
 		}},
-		{"boot", bootKey, map[string]string{"a": "b"}, func(t *testing.T, a *Agent) {
-			if err := a.detectReboot(); err != nil || a.rebooted {
-				t.Errorf("rebooted %t, %v", a.rebooted, err)
+		{"boot", bootKey, map[string]string{"a": "b"}, func(t *testing.T, s *store.Store) {
+			if rebooted, err := detectReboot(s, logger); err != nil || rebooted {
+				t.Errorf("rebooted %t, %v", rebooted, err)
 			}
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			dir := t.TempDir()
-			s := openStore(t, filepath.Join(dir, "state.db"))
+			s := openTestStore(t, filepath.Join(t.TempDir(), "state.db"))
 			defer s.Close()
-			a := &Agent{logger: hclog.NewNullLogger(), dataDir: dir, store: s}
 			put := func(f func(*store.Txn)) {
 				t.Helper()
 				if _, err := s.Update(t.Context(), func(tx *store.Txn) error { f(tx); return nil }); err != nil {
@@ -110,7 +109,7 @@ func TestUnusableFactsAreQuarantined(t *testing.T) {
 				}
 			}
 			put(func(tx *store.Txn) { tx.PutMeta(test.fact, test.content) })
-			test.read(t, a)
+			test.read(t, s)
 			put(func(*store.Txn) {}) // waits for the quarantine that the read has enqueued
 			if d := s.Damage(); len(d) != 1 || d[0].Key != test.fact || d[0].Kept != "quarantine" {
 				t.Errorf("reported: %v", d)

@@ -9,12 +9,16 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
+	"sync/atomic"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
+	"github.com/nomad-lite/nomad-lite/runtime/orphans"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -44,50 +48,57 @@ func (r *remainingProcesses) need(what supervisor.PluginKey) {
 // needAll records a task whose driver is not known.
 func (r *remainingProcesses) needAll() { r.tasks, r.plugins = true, true }
 
-// keepsPlugin implements supervisor.Config.Keep. Before Close it decides by the
-// state alone.
-func (a *Agent) keepsPlugin(what supervisor.PluginKey, pid int) bool {
-	r := a.remaining.Load()
-	if r == nil {
-		r = new(remainingProcesses)
-		r.readState(a.store, a.orphans.Cleared())
-	}
-	return r.keeps(what, pid)
+// retention decides which processes continue without the agent.
+type retention struct {
+	store   *store.Store
+	orphans *orphans.Cleaner
+	logger  hclog.Logger
+
+	decided atomic.Pointer[remainingProcesses] // set by decide
 }
 
-// keeperTimeout is the timeout for calls of the keeper at the end of an agent.
-const keeperTimeout = 5 * time.Second
-
-// findRemaining returns the processes that must continue. No task runs only if both the state and
-// the keeper show none: an agent can end before it has restored its tasks, and the
-// state can be lost.
-func (a *Agent) findRemaining() *remainingProcesses {
-	r := new(remainingProcesses)
-	if a.store == nil {
-		r.needAll()
-	} else {
-		r.readState(a.store, a.orphans.Cleared())
+// keepsPlugin implements supervisor.Config.Keep. Before decide it uses the state alone.
+func (r *retention) keepsPlugin(what supervisor.PluginKey, pid int) bool {
+	remaining := r.decided.Load()
+	if remaining == nil {
+		remaining = r.fromState()
 	}
-	if nodes := a.running(); nodes != nil {
+	return remaining.keeps(what, pid)
+}
+
+// decide returns the processes that must continue. No task runs only if both the state
+// and the keeper show none: an agent can end before it has restored its tasks, and the
+// state can be lost. nodes is nil if Agent.Run was not called.
+func (r *retention) decide(nodes *noderunner.Runner, k *keeper.Client) *remainingProcesses {
+	remaining := r.fromState()
+	if nodes != nil {
 		for what := range nodes.PluginsLeftRunning() {
-			r.need(what)
+			remaining.need(what)
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), keeperTimeout)
 	defer cancel()
-	parents, err := a.keeper.Parents(ctx)
+	parents, err := k.Parents(ctx)
 	if err != nil {
-		a.logger.Warn("tasks may run", "error", err)
-		r.needAll()
+		r.logger.Warn("tasks may run", "error", err)
+		remaining.needAll()
 	}
 	for _, p := range parents {
-		r.tasks = true
-		if r.pids == nil {
-			r.pids = make(map[int]bool)
+		remaining.tasks = true
+		if remaining.pids == nil {
+			remaining.pids = make(map[int]bool)
 		}
-		r.pids[p.PID] = true
+		remaining.pids[p.PID] = true
 	}
-	return r
+	r.decided.Store(remaining)
+	return remaining
+}
+
+// fromState returns the processes that must continue as far as the state shows.
+func (r *retention) fromState() *remainingProcesses {
+	remaining := new(remainingProcesses)
+	remaining.readState(r.store, r.orphans.Cleared())
+	return remaining
 }
 
 // readState adds the tasks that the state shows. A task may run if its record has a
@@ -137,24 +148,6 @@ func (r *remainingProcesses) needTask(alloc *api.Allocation, task string, local 
 		}
 	}
 	r.plugins = true
-}
-
-// endHelpers shuts down the keeper and all processes below it, unless tasks may
-// run. It reports whether it did.
-func (a *Agent) endHelpers(r *remainingProcesses) (ended bool, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), keeperTimeout)
-	defer cancel()
-	if !a.forget {
-		// A plugin that has ended since findRemaining may have left a process
-		// behind.
-		if parents, err := a.keeper.Parents(ctx); r.tasks || err != nil || len(parents) > 0 {
-			return false, nil
-		}
-	}
-	if err := a.keeper.SetEphemeral(ctx); err != nil {
-		return false, err
-	}
-	return true, nil
 }
 
 // checkNoAgent returns an error if an agent has allocations in the data directory:

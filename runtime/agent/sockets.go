@@ -93,6 +93,9 @@ func (s *sockets) restore() (string, error) {
 	return path, nil
 }
 
+// hookPath returns the path at which hook plugins reach this agent and later ones.
+func (s *sockets) hookPath() string { return filepath.Join(s.path(), hookSocketName) }
+
 // listenForHooks returns a listener on the socket for hooks. The listener survives
 // a restore of the socket.
 func (s *sockets) listenForHooks() (net.Listener, error) {

@@ -1,0 +1,115 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/safepath"
+)
+
+// dataDirectory is the data directory of an agent, locked until close.
+type dataDirectory struct {
+	path      string
+	temporary bool     // close removes the directory
+	forget    bool     // the agent starts with an empty state and deletes its state
+	lock      *os.File // nil after close
+}
+
+// openDirectory makes the data directory if it is missing, and locks it. It fails with
+// ErrInUse if another agent has the directory. The caller must call close.
+func openDirectory(c Config) (*dataDirectory, error) {
+	d := &dataDirectory{path: c.DataDir, temporary: c.DataDir == "", forget: c.Forget || c.DataDir == ""}
+	if err := d.open(c.Logger); err != nil {
+		return nil, errors.Join(err, d.close())
+	}
+	return d, nil
+}
+
+func (d *dataDirectory) open(logger hclog.Logger) error {
+	var err error
+	if d.temporary {
+		d.path, d.lock, err = makeTemporary(logger)
+		if err != nil {
+			return err
+		}
+	} else {
+		if err := os.MkdirAll(d.path, 0o711); err != nil {
+			return fmt.Errorf("make data directory: %w", err)
+		}
+		// A run trusts no file in the directory, and its user trusts the directory
+		// of the job file.
+		if !d.forget {
+			if err := safepath.CheckDir(d.path); err != nil {
+				return fmt.Errorf("data directory %s: %w, or choose another with -data-dir", d.path, err)
+			}
+		}
+		if d.lock, err = lock(d.path, unix.LOCK_NB); err != nil {
+			return err
+		}
+		if d.forget {
+			if err := checkNoAgent(d.path); err != nil {
+				return err
+			}
+		}
+	}
+	if os.Geteuid() == 0 {
+		return ensureDir(d.allocDirs(), 0o711) // tasks of other users traverse it to their own directories
+	}
+	return d.denyOthers()
+}
+
+// denyOthers denies other accounts access to the data directory of an agent that is
+// not root, whose tasks run as the same user. If the data directory belongs to another
+// user, denyOthers closes the directory of the allocations instead.
+func (d *dataDirectory) denyOthers() error {
+	if err := ensureDir(d.allocDirs(), 0o711); err != nil {
+		return err
+	}
+	var stat unix.Stat_t
+	if err := unix.Stat(d.path, &stat); err != nil {
+		return fmt.Errorf("close data directory: %w", &fs.PathError{Op: "stat", Path: d.path, Err: err})
+	}
+	dir := d.path
+	if int(stat.Uid) != os.Geteuid() {
+		dir = d.allocDirs()
+	} else if stat.Mode&0o777 == 0o700 {
+		return nil
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		return fmt.Errorf("close data directory to other accounts: %w", err)
+	}
+	return nil
+}
+
+// allocDirs returns the directory that contains the directories of the allocations.
+func (d *dataDirectory) allocDirs() string { return filepath.Join(d.path, allocDir) }
+
+// statePath returns the path of the state file. A foreground run and an agent have
+// different files.
+func (d *dataDirectory) statePath() string {
+	if d.forget {
+		return filepath.Join(d.path, "run.db")
+	}
+	return filepath.Join(d.path, "state.db")
+}
+
+// close removes a temporary directory, and unlocks the directory. It may be called
+// twice.
+func (d *dataDirectory) close() error {
+	if d.lock == nil {
+		return nil
+	}
+	var errs []error
+	if d.temporary {
+		errs = append(errs, removeTemporary(d.path))
+	}
+	errs = append(errs, d.lock.Close())
+	d.lock = nil
+	return errors.Join(errs...)
+}

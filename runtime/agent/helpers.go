@@ -1,0 +1,111 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/plugins/keeper"
+	"github.com/nomad-lite/nomad-lite/runtime/logs"
+)
+
+// argv0 is the name under which the process list shows the helper processes, which
+// run this executable.
+const argv0 = "nomad-lite"
+
+// helpers are the helper processes of an agent, and the sockets of its data directory.
+type helpers struct {
+	directory *dataDirectory
+	sockets   *sockets        // nil before start
+	keeper    *keeper.Client  // nil before the keeper runs
+	collector *logs.Collector // nil before the log collector runs
+	logger    hclog.Logger
+}
+
+// start starts the keeper and the log collector. The caller must call close, also after
+// an error.
+func (h *helpers) start(ctx context.Context) (err error) {
+	d := h.directory
+	if h.sockets, err = openSockets(d.path, h.logger); err != nil {
+		return err
+	}
+	former := formerSocketDirs(d.path)
+	h.keeper, err = keeper.Start(ctx, keeper.Config{
+		Dir:        d.path,
+		FormerDirs: former,
+		Args:       []string{argv0, "keeper"},
+		Ephemeral:  d.temporary,
+		Logger:     h.logger,
+	})
+	if err != nil {
+		return fmt.Errorf("start keeper: %w", err)
+	}
+	h.sockets.keeper = h.keeper
+	if d.temporary {
+		// The keeper of a killed agent runs until all processes have ended. It
+		// holds the lock, so that the directory is not removed earlier.
+		if err := h.keeper.StoreFD(ctx, lockFile, d.lock); err != nil {
+			return fmt.Errorf("hand the lock to the keeper: %w", err)
+		}
+	}
+	h.collector, err = logs.New(logs.Config{
+		Keeper:       h.keeper,
+		Dir:          d.path,
+		PreviousDirs: former,
+		Args:         []string{argv0, "log-collector"},
+		Logger:       h.logger,
+	})
+	if err != nil {
+		return fmt.Errorf("start log collector: %w", err)
+	}
+	return nil
+}
+
+// unwatch stops the restoration of sockets that are removed.
+func (h *helpers) unwatch() {
+	if h.sockets != nil {
+		h.sockets.unwatch()
+	}
+}
+
+// close shuts down the helper processes, unless tasks may run, and closes the
+// connections to them. It reports whether it shut them down.
+func (h *helpers) close(remaining *remainingProcesses) (ended bool, err error) {
+	var errs []error
+	if h.collector != nil {
+		errs = append(errs, h.collector.Close())
+	}
+	if h.keeper != nil {
+		var err error
+		ended, err = h.shutDown(remaining)
+		errs = append(errs, err, h.keeper.Close())
+	}
+	if h.sockets != nil {
+		errs = append(errs, h.sockets.close())
+	}
+	return ended, errors.Join(errs...)
+}
+
+// keeperTimeout is the timeout for calls of the keeper at the end of an agent.
+const keeperTimeout = 5 * time.Second
+
+// shutDown shuts down the keeper and all processes below it, unless tasks may run. It
+// reports whether it did.
+func (h *helpers) shutDown(remaining *remainingProcesses) (ended bool, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), keeperTimeout)
+	defer cancel()
+	if !h.directory.forget {
+		// A plugin that has ended since retention.decide may have left a process
+		// behind.
+		if parents, err := h.keeper.Parents(ctx); remaining.tasks || err != nil || len(parents) > 0 {
+			return false, nil
+		}
+	}
+	if err := h.keeper.SetEphemeral(ctx); err != nil {
+		return false, err
+	}
+	return true, nil
+}

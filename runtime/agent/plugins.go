@@ -1,0 +1,126 @@
+package agent
+
+import (
+	"context"
+	"sync"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
+	"github.com/nomad-lite/nomad-lite/runtime/hookhost"
+	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
+	"github.com/nomad-lite/nomad-lite/runtime/localnode"
+)
+
+// plugins are the plugins of an agent, and the hooks in them.
+type plugins struct {
+	supervisor *supervisor.Supervisor
+	known      *knownPlugins
+	hooks      *hookplugin.Set
+	host       *hookhost.Host // serves requests of hooks; nil before serveHooks
+	logger     hclog.Logger
+
+	rulesChanged chan struct{} // holds a tick when the rules for hooks have changed
+	restored     chan struct{} // closed by run when the node has listed the allocations that an earlier agent started
+
+	stop    context.CancelFunc // stops the supervisor; nil before start
+	running sync.WaitGroup     // waits for the supervisor
+}
+
+// newPlugins returns plugins that are not started. The caller must call close.
+func newPlugins(c supervisor.Config, cache pluginCache) *plugins {
+	cached := loadCachedPlugins(cache, c.Logger)
+	c.LastServed = cached.lastServed
+	s := supervisor.New(c)
+	return &plugins{
+		supervisor:   s,
+		known:        &knownPlugins{cache: cache, cached: cached, plugins: s, logger: c.Logger},
+		logger:       c.Logger,
+		rulesChanged: make(chan struct{}, 1),
+		restored:     make(chan struct{}),
+	}
+}
+
+// start starts the supervisor, which starts the plugins. It does not wait for them.
+//
+// Tasks need their drivers until they are stopped, so the plugins run until close,
+// even when ctx ends.
+func (p *plugins) start(ctx context.Context) {
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	p.stop = stop
+	p.running.Go(func() {
+		if err := p.supervisor.Run(running); err != nil {
+			p.logger.Error("plugins did not end well", "error", err)
+		}
+	})
+}
+
+// run retries pending cleanups of hooks, logs rules that do not work, and caches facts
+// about the plugins, until ctx ends. restored is closed when the node has listed the
+// allocations that an earlier agent started.
+func (p *plugins) run(ctx context.Context, restored <-chan struct{}) {
+	var running sync.WaitGroup
+	running.Go(func() { p.hooks.Run(ctx) })
+	running.Go(func() { p.logRuleErrors(ctx) })
+	running.Go(func() { p.known.sync(ctx) })
+	select {
+	case <-restored:
+		close(p.restored)
+	case <-ctx.Done():
+	}
+	running.Wait()
+}
+
+// reload replaces the plugins and the rules for hooks.
+func (p *plugins) reload(plugins *catalog.Catalog, rules []hookplugin.Rule) {
+	p.supervisor.SetCatalog(plugins)
+	p.hooks.SetRules(rules)
+	select {
+	case p.rulesChanged <- struct{}{}:
+	default:
+	}
+}
+
+// close rejects requests of hooks, and stops the supervisor.
+func (p *plugins) close() {
+	if p.host != nil {
+		p.host.Close()
+	}
+	if p.stop != nil {
+		p.stop()
+		p.running.Wait()
+	}
+}
+
+// taskConfigSchema returns the schema of a driver's task config block. It waits for a
+// driver that is being started.
+func (p *plugins) taskConfigSchema(ctx context.Context, driver string) (*hclspec.Spec, error) {
+	d, err := p.supervisor.Driver(ctx, driver)
+	if err != nil {
+		return nil, err
+	}
+	return d.TaskConfigSchema(ctx)
+}
+
+// driverConfig returns the facts about the machine for SetConfig. Drivers made from
+// the public skeleton read it without a check, so no field of it is optional.
+func driverConfig(s localnode.Settings, host fingerprint.Host) *base.DriverConfig {
+	topology := *host.Topology
+	topology.OverrideTotalCompute = uint64(s.CPU)
+	topology.OverrideWithholdCompute = s.Reserved.CPU
+	return &base.DriverConfig{
+		ClientMinPort: uint32(s.ClientMinPort),
+		ClientMaxPort: uint32(s.ClientMaxPort),
+		Topology:      &topology,
+	}
+}
+
+// nodeForHooks returns the facts about the node that hook plugins get.
+func nodeForHooks(id string, s localnode.Settings) hook.Node {
+	return hook.Node{ID: id, Name: s.Name, Datacenter: s.Datacenter, Region: s.Region, Class: s.Class, Pool: s.Pool}
+}
