@@ -74,7 +74,7 @@ func serveDebugProxy(p *pluginSpec, socket string, logger hclog.Logger) error {
 	conn.Connect()
 	for state := conn.GetState(); state != connectivity.Ready; state = conn.GetState() {
 		if state == connectivity.TransientFailure || !conn.WaitForStateChange(ctx, state) {
-			return fmt.Errorf("attach to %s: nobody listens there; start the plugin by hand first, with the same %s", socket, EnvDebug)
+			return fmt.Errorf("attach to %s: no plugin listens there; start the plugin by hand first, with the same %s", socket, EnvDebug)
 		}
 	}
 	// When the process under debug exits, this process exits too: the host then starts

@@ -287,7 +287,7 @@ func TestDebug(t *testing.T) {
 	// Without a process to attach to there is an error message.
 	stub := exec.Command(os.Args[0])
 	stub.Env = append(os.Environ(), env, base.Handshake.MagicCookieKey+"="+base.Handshake.MagicCookieValue, "PLUGIN_PROTOCOL_VERSIONS=2")
-	if out, err := stub.CombinedOutput(); err == nil || !strings.Contains(string(out), "nobody listens there") {
+	if out, err := stub.CombinedOutput(); err == nil || !strings.Contains(string(out), "no plugin listens there") {
 		t.Errorf("nobody to attach to: %v, %s", err, out)
 	}
 }

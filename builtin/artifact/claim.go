@@ -61,7 +61,7 @@ func (p *installer) replaceWithCopy(name string, f *os.File) error {
 		return err
 	}
 	if info.Sys().(*syscall.Stat_t).Nlink > 1 {
-		return errors.New("somebody has it open for writing, and it has more than one name")
+		return errors.New("a process has it open for writing, and it has more than one name")
 	}
 	copied := path.Join(path.Dir(name), ".copy-"+rand.Text())
 	to, err := p.stage.OpenFile(copied, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)

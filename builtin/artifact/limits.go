@@ -46,7 +46,7 @@ func defaultLimits() Limits {
 // minSizeForRatio is the size below which the ratio does not matter.
 const minSizeForRatio = 256 << 20
 
-// maxDownloadDuration returns when a download must have ended, whatever its source.
+// maxDownloadDuration returns the time within which a download from any source must end.
 func (l *Limits) maxDownloadDuration() time.Duration {
 	return max(l.HTTPTimeout, l.GitTimeout, 30*time.Minute) + time.Minute
 }

@@ -131,7 +131,7 @@ func (h *Hook) act(ctx context.Context, a *action, meta hook.RequestMeta, o payl
 	case !a.hasOneCommandOrURL():
 		return o.HookPoint, "", permanentError("say one of command, exec and url")
 	case len(a.Command) > 0 && !h.commandsAllowed.Load():
-		return "command", "", permanentError(`commands on the host are not allowed here; whoever runs the agent can allow them: plugin "script" { config { commands = true } }`)
+		return "command", "", permanentError(`commands on the host are not allowed here; the operator of the agent can allow them: plugin "script" { config { commands = true } }`)
 	case len(a.Command) > 0:
 		output, err = runCommand(ctx, a.Command, o)
 		return a.Command[0], output, err

@@ -238,7 +238,7 @@ func newSelector(by, what string) (func(*interfaceAddress) bool, error) {
 	case "rfc":
 		for _, word := range words {
 			if rfcNetworks()[word] == nil {
-				return nil, fmt.Errorf("sockaddr: the networks of RFC %s are not known, only those of %s", word, sortedKeys(rfcNetworks()))
+				return nil, fmt.Errorf("sockaddr: the networks of RFC %s are not known; known are %s", word, sortedKeys(rfcNetworks()))
 			}
 		}
 		return func(a *interfaceAddress) bool {

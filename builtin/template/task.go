@@ -559,8 +559,8 @@ func (t *taskRenderer) lastError() error {
 	return t.err
 }
 
-// envForStart returns the environment variables for a process that starts now. If
-// the task is not running, begin drops a pending restart.
+// envForStart returns the environment variables for a process that starts now. If the task
+// is not running, it also drops a pending restart: the process starts with the new values.
 func (t *taskRenderer) envForStart(running bool) (map[string]string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -175,7 +175,7 @@ func checkWriters(subject string, mode fs.FileMode, owner, self int, logger hclo
 	case owner != 0 && owner != self:
 		return fmt.Errorf("%s belongs to uid %d; it must belong to root or to uid %d, who runs it", subject, owner, self)
 	case mode&0o002 != 0:
-		return fmt.Errorf("anybody may write to %s (mode %04o); chmod o-w makes it safe", subject, mode)
+		return fmt.Errorf("other users may write to %s (mode %04o); chmod o-w makes it safe", subject, mode)
 	case mode&0o020 != 0 && self == 0:
 		return fmt.Errorf("its group may write to %s (mode %04o); chmod g-w makes it safe", subject, mode)
 	case mode&0o020 != 0 && logger != nil:

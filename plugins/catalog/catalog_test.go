@@ -245,10 +245,10 @@ func TestRefused(t *testing.T) {
 		root  bool   // the test needs root
 	}{
 		{"a sound file", func(*testing.T, string, string) {}, "", false},
-		{"writable for all", func(t *testing.T, _, file string) { chmod(t, file, 0o757) }, "anybody may write to the file (mode 0757)", false},
+		{"writable for all", func(t *testing.T, _, file string) { chmod(t, file, 0o757) }, "other users may write to the file (mode 0757)", false},
 		{"writable for its group", func(t *testing.T, _, file string) { chmod(t, file, 0o775) }, "its group may write to the ", true},
-		{"directory writable for all", func(t *testing.T, dir, _ string) { chmod(t, dir, 0o777) }, "anybody may write to the plugin directory", false},
-		{"directory with sticky bit", func(t *testing.T, dir, _ string) { chmod(t, dir, 0o777|fs.ModeSticky) }, "anybody may write to the plugin directory", false},
+		{"directory writable for all", func(t *testing.T, dir, _ string) { chmod(t, dir, 0o777) }, "other users may write to the plugin directory", false},
+		{"directory with sticky bit", func(t *testing.T, dir, _ string) { chmod(t, dir, 0o777|fs.ModeSticky) }, "other users may write to the plugin directory", false},
 		{"directory writable for its group", func(t *testing.T, dir, _ string) { chmod(t, dir, 0o775) }, "its group may write to the ", true},
 		{"of another user", func(t *testing.T, _, file string) { chown(t, file) }, "belongs to uid 4242", true},
 		{"directory of another user", func(t *testing.T, dir, _ string) { chown(t, dir) }, "belongs to uid 4242", true},
@@ -358,7 +358,7 @@ func TestWriters(t *testing.T) {
 		{0o755, 1001, 1000, "belongs to uid 1001"},
 		{0o775, 1000, 1000, "warn"},
 		{0o775, 0, 0, "its group may write"},
-		{0o757, 1000, 1000, "anybody may write"},
+		{0o757, 1000, 1000, "other users may write"},
 	}
 	for _, tt := range tests {
 		var out strings.Builder

@@ -42,7 +42,7 @@ func checkInfo(info base.Info) (string, error) {
 		return "", fmt.Errorf("plugin is of unknown type: %q", info.Type)
 	}
 	if !base.ValidName(info.Name) {
-		return "", fmt.Errorf("it calls itself %s, which is not a plugin name", quote(info.Name))
+		return "", fmt.Errorf("it reports itself as %s, which is not a plugin name", quote(info.Name))
 	}
 	if _, err := version.NewVersion(info.Version); err != nil {
 		return "", fmt.Errorf("failed to parse plugin version %s: malformed version", quote(info.Version))

@@ -171,7 +171,7 @@ func external(name string) catalog.Entry {
 	return catalog.Entry{Name: name, Path: "/plugins/" + name, Block: &catalog.Block{Name: name}}
 }
 
-// unnamed returns the entry of a file without a plugin block, as a job names it.
+// unnamed returns the catalog entry of a file in the plugin directory that has no plugin block.
 func unnamed(name string) catalog.Entry {
 	return catalog.Entry{Name: name, Path: "/plugins/" + name}
 }

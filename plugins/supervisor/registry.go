@@ -69,7 +69,7 @@ func (m *managedPlugin) mayServe(key PluginKey) bool {
 	return m.lastServed == PluginKey{} || m.lastServed == key || m.entry.DriverName() == key.Name
 }
 
-// claim returns the plugin's claim to its driver or hook.
+// claim returns the claim with which the plugin takes part in the arbitration.
 func (m *managedPlugin) claim() claim {
 	c := claim{entry: m.entry, order: m.order, info: m.info, inUse: !m.lastAcquired.IsZero()}
 	if c.info.Name == "" && m.entry.Builtin {
@@ -141,7 +141,7 @@ func (r *registry) notFoundError(key PluginKey) error {
 	var misnamed, unstarted []string // plugins that were expected to serve it, and plugins that failed to start
 	for _, m := range r.plugins {
 		if m.entry.DriverName() == key.Name && m.info.Name != "" {
-			misnamed = append(misnamed, fmt.Sprintf("%s calls itself %s", m.entry, servedBy(m.info)))
+			misnamed = append(misnamed, fmt.Sprintf("%s reports itself as %s", m.entry, servedBy(m.info)))
 		} else if err := m.err(); err != nil {
 			unstarted = append(unstarted, err.Error())
 		}
@@ -167,7 +167,7 @@ func (r *registry) notFoundError(key PluginKey) error {
 // losers of the arbitration are superseded; the error is errSuperseded if m is one.
 func (r *registry) register(m *managedPlugin, info base.Info) error {
 	if was, is := servedBy(m.info), servedBy(info); m.info.Name != "" && was != is {
-		return fmt.Errorf("%s: it was %s and calls itself %s now; start again to accept that", m.entry, was, is)
+		return fmt.Errorf("%s: it was %s and reports itself as %s now; start again to accept that", m.entry, was, is)
 	}
 	if m.state == stateSuperseded {
 		return errSuperseded

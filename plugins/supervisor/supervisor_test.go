@@ -249,12 +249,12 @@ func TestUnavailableDriverAnnouncesTheNextAttempt(t *testing.T) {
 func TestUnknownDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broken := external("broken")
-		broken.Err = errors.New("anybody may write to it")
+		broken.Err = errors.New("other users may write to it")
 		s := start(t, Config{}, []catalog.Entry{builtin("mock"), builtin("raw_exec"), broken}, func(_ context.Context, name string, _ int) (*fakePlugin, error) {
 			return newFake(strings.TrimPrefix(name, "builtin "), "1"), nil
 		})
 		_, err := s.Driver(t.Context(), "docker")
-		want := `driver "docker": no such driver: there are mock, raw_exec; plugin "broken" (/plugins/broken): anybody may write to it`
+		want := `driver "docker": no such driver: there are mock, raw_exec; plugin "broken" (/plugins/broken): other users may write to it`
 		if !errors.Is(err, ErrNoDriver) || err.Error() != want {
 			t.Errorf("got  %v\nwant %s", err, want)
 		}
@@ -319,7 +319,7 @@ func TestChoice(t *testing.T) {
 		}, "raw_exec", "builtin raw_exec", "", nil},
 		{"a file that is another driver than its name says", []offer{
 			{entry: external("hello"), name: "other", version: "1"},
-		}, "hello", "", `there are other; plugin "hello" (/plugins/hello) calls itself driver "other"`, nil},
+		}, "hello", "", `there are other; plugin "hello" (/plugins/hello) reports itself as driver "other"`, nil},
 		{"the highest version of two files", []offer{
 			{entry: external("a"), name: "hello", version: "v1.10.0"}, {entry: external("b"), name: "hello", version: "1.9.0", delay: time.Second},
 		}, "hello", "a", "", nil},
@@ -413,7 +413,7 @@ func TestNameChange(t *testing.T) {
 		})
 		mustDriver(t, s, "hello").plugin.die()
 		synctest.Wait()
-		if _, err := s.Driver(t.Context(), "hello"); err == nil || !strings.Contains(err.Error(), `it was driver "hello" and calls itself driver "raw_exec" now`) {
+		if _, err := s.Driver(t.Context(), "hello"); err == nil || !strings.Contains(err.Error(), `it was driver "hello" and reports itself as driver "raw_exec" now`) {
 			t.Errorf("got %v", err)
 		}
 	})

@@ -22,14 +22,14 @@ func TestCheckRules(t *testing.T) {
 		plugins []catalog.Entry
 		want    string // want is the error; "" for none
 	}{
-		"a hook in the box":                    {Rule{Name: "script", Order: 200}, known, ""},
-		"a driver":                             {Rule{Name: "raw_exec"}, known, "this is a task driver"},
-		"nobody":                               {Rule{Name: "gate"}, known, "there is no plugin that could be it"},
-		"a file may call itself anything":      {Rule{Name: "gate"}, append(known, file), ""},
-		"but what is in the box is what it is": {Rule{Name: "raw_exec"}, append(known, file), "this is a task driver"},
-		"a limit for what blocks attach":       {Rule{Name: "artifact", WarnOnError: true}, nil, ""},
-		"an order for what blocks attach":      {Rule{Name: "artifact", Order: 200}, nil, "mean nothing for it"},
-		"a match for what blocks attach":       {Rule{Name: "template", Match: &Match{}}, nil, "mean nothing for it"},
+		"a builtin hook":                  {Rule{Name: "script", Order: 200}, known, ""},
+		"a driver":                        {Rule{Name: "raw_exec"}, known, "this is a task driver"},
+		"nobody":                          {Rule{Name: "gate"}, known, "there is no plugin that could be it"},
+		"a file may call itself anything": {Rule{Name: "gate"}, append(known, file), ""},
+		"a builtin driver as a hook":      {Rule{Name: "raw_exec"}, append(known, file), "this is a task driver"},
+		"a limit for what blocks attach":  {Rule{Name: "artifact", WarnOnError: true}, nil, ""},
+		"an order for what blocks attach": {Rule{Name: "artifact", Order: 200}, nil, "mean nothing for it"},
+		"a match for what blocks attach":  {Rule{Name: "template", Match: &Match{}}, nil, "mean nothing for it"},
 	} {
 		err := CheckRules([]Rule{c.rule}, c.plugins)
 		if c.want == "" && err != nil || c.want != "" && !strings.Contains(fmt.Sprint(err), c.want) {

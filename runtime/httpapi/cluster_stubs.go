@@ -34,7 +34,7 @@ var (
 	noClusterRoute    = errorRoute(http.StatusNotImplemented, "this agent is not part of a cluster")
 	noVolumesRoute    = errorRoute(http.StatusNotImplemented, "volumes cannot be made here")
 	noEnterpriseRoute = errorRoute(http.StatusNotImplemented, "Nomad Enterprise only endpoint")
-	poolChangeRoute   = errorRoute(http.StatusNotImplemented, "node pools cannot be changed: that of the only node is set by node_pool in the client block of its configuration")
+	poolChangeRoute   = errorRoute(http.StatusNotImplemented, "node pools cannot be changed: set the pool of the only node with node_pool in the client block of its configuration")
 	noACLRoute        = errorRoute(http.StatusBadRequest, "ACL support disabled")
 )
 

@@ -10,7 +10,7 @@ import (
 
 // parameters are the types and descriptions of all query parameters.
 var parameters = map[string]struct{ kind, means string }{
-	"region":    {"string", "the region; any other than that of the agent is an error"},
+	"region":    {"string", "the region; an error if it is not the region of the agent"},
 	"namespace": {"string", "the namespace; * is all of them in lists"},
 	"pretty":    {"boolean", "indent the answer"},
 
@@ -51,14 +51,14 @@ var parameters = map[string]struct{ kind, means string }{
 	"all":               {"boolean", "also what belongs to earlier jobs of the same name"},
 	"cas":               {"integer", "the ModifyIndex that it must have; 0 means that it must not be there"},
 	"choose":            {"string", "a number, | and a key: so many of them, the same for the same key"},
-	"diff_tag":          {"string", "compare all versions with the one that has this tag"},
+	"diff_tag":          {"string", "compare all versions with the version that has this tag"},
 	"diff_version":      {"integer", "compare all versions with this one"},
 	"diffs":             {"boolean", "with what differs between the versions"},
 	"eval_priority":     {"integer", "the priority of the evaluation"},
 	"global":            {"boolean", "accepted for the sake of clients"},
 	"idempotency_token": {"string", "the same token dispatches once"},
 	"include_children":  {"boolean", "also jobs that were launched or dispatched by others"},
-	"job":               {"string", "only those of this job"},
+	"job":               {"string", "only the deployments of this job"},
 	"lock-acquire":      {"string", "lock it"},
 	"lock-release":      {"string", "end its lock"},
 	"lock-renew":        {"string", "keep its lock"},

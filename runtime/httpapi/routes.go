@@ -170,7 +170,7 @@ func (a *API) newRoutes() []route {
 		{"GET", "/v1/status/leader", agents.leader, noBodyDoc[string]("show the address of the leader")},
 		{"GET", "/v1/status/peers", agents.peers, noBodyDoc[[]string]("list the addresses of the servers")},
 		{"PUT", "/v1/system/gc", agents.forceGC, noBodyDoc[noContent]("remove what has ended from the state and from the disk")},
-		{"PUT", "/v1/system/reconcile/summaries", constantRoute(noContent{}), noBodyDoc[noContent]("count allocations again, which is done whenever somebody asks")},
+		{"PUT", "/v1/system/reconcile/summaries", constantRoute(noContent{}), noBodyDoc[noContent]("no effect: allocations are counted at each request")},
 		{"GET", "/", redirect, streamDoc("text/html", "go to the page for people")},
 		{"GET", "/ui/", welcomePage, streamDoc("text/html", "say what this is")},
 		{"GET", "/ui/{id...}", welcomePage, streamDoc("text/html", "say what this is")},

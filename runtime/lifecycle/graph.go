@@ -68,7 +68,7 @@ func (n Node) whyNever(of Node, c Condition) string {
 	case n.Name == of.Name:
 		return "it is the same task"
 	case c == Success && of.RunsUntilStopped && last:
-		return fmt.Sprintf("%q runs until it is stopped, and nobody says then whether it went well. Write exited or started", of.Name)
+		return fmt.Sprintf("%q runs until it is stopped, and then has no result. Write exited or started", of.Name)
 	case ends && of.RunsUntilStopped && !last:
 		return fmt.Sprintf("%q runs as long as the allocation does. Write started or healthy", of.Name)
 	case ends && of.Leader && !last:

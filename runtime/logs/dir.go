@@ -107,7 +107,7 @@ func openFIFO(dir int, name string) (int, error) {
 			return -1, fmt.Errorf("remove what stands in the place of FIFO %s: %w", name, err)
 		}
 	}
-	return -1, fmt.Errorf("make FIFO %s: somebody replaces it all the time", name)
+	return -1, fmt.Errorf("make FIFO %s: another process replaces it repeatedly", name)
 }
 
 var errForeignFile = errors.New("not a FIFO of ours")

@@ -84,7 +84,7 @@ func TestValidateExtensions(t *testing.T) {
 			singleFault(at + `these tasks wait for each other: "web" waits for "p" (lite_after), "p" waits for "web" (main before poststop)`)},
 		{"poststop after work", func(f *jobFixture) { f.setJobType("batch"); f.addTask("p", "poststop", "lite_after", "t:success") }, nil},
 		{"poststop after the success of a service", func(f *jobFixture) { f.addTask("p", "poststop", "lite_after", "t:success") },
-			singleFault(`lite_after of task "p" in group "g" of job "j": t:success can never hold: "t" runs until it is stopped, and nobody says then whether it went well. Write exited or started`)},
+			singleFault(`lite_after of task "p" in group "g" of job "j": t:success can never hold: "t" runs until it is stopped, and then has no result. Write exited or started`)},
 		{"poststop after health", func(f *jobFixture) {
 			f.task.Services = []*api.Service{tcp(f, "")}
 			f.addTask("p", "poststop", "lite_after", "t:healthy")

@@ -267,7 +267,7 @@ func ForegroundWarnings(job *api.Job) []string {
 		}
 		for _, t := range g.Tasks {
 			if slices.ContainsFunc(t.Templates, readsNomadVariable) {
-				warnings = append(warnings, fmt.Sprintf("task %q of group %q: a template waits for a variable (nomadVar), and nobody can write one for a job that runs in the foreground: give the job to an agent, nomad-lite agent -dev, or use the variables of the job file", t.Name, val(g.Name)))
+				warnings = append(warnings, fmt.Sprintf("task %q of group %q: a template waits for a variable (nomadVar), and a job that runs in the foreground has no variables: run the job in an agent, nomad-lite agent -dev, or use the variables of the job file", t.Name, val(g.Name)))
 			}
 		}
 	}

@@ -105,7 +105,7 @@ type entry struct {
 	runner           *allocrunner.Runner // nil while it is being built, if building it failed, and after the end
 	endTime          time.Time           // zero until the allocation has ended
 	ended            chan struct{}       // closed by Runner.handleEnd; nil after the end
-	runReturned      chan struct{}       // closed when Run of the runner has returned; nil after the end
+	runReturned      chan struct{}       // closed when the allocation runner's Run has returned; nil if the allocation has ended
 	removing         bool                // the removal of the entry has started
 	dirRemoved       bool                // the directory was removed, or the removal was tried
 	collectWhenEnded bool                // the directory must be removed when the allocation has ended

@@ -102,11 +102,11 @@ func (c *Cleaner) Clear(ctx context.Context, up drivers) {
 		}
 		switch {
 		case o.leaving:
-			c.Logger.Debug("removal of an allocation goes on", "alloc_id", o.id)
+			c.Logger.Debug("removal of an allocation continues", "alloc_id", o.id)
 		case o.known:
 			c.Logger.Warn("tasks of a lost allocation are ended", "alloc_id", o.id)
 		default:
-			c.Logger.Warn("tasks of a lost allocation are ended; its directory stays until somebody removes it",
+			c.Logger.Warn("tasks of a lost allocation are ended; remove its directory when its files are not needed",
 				"alloc_id", o.id, "dir", filepath.Join(c.AllocDirs, o.id))
 		}
 	}

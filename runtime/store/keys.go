@@ -38,7 +38,7 @@ func (s *sealer) loadKeys() {
 	case s.keyFile != "":
 		ring, opened, err := keyring.Load(s.keyFile)
 		if opened {
-			s.logger.Warn("others could read the key file, its mode is 0600 now: if somebody may have read it, run 'nomad-lite operator root keyring rotate -full'", "path", s.keyFile)
+			s.logger.Warn("other users could read the key file, its mode is 0600 now: if one may have read it, run 'nomad-lite operator root keyring rotate -full'", "path", s.keyFile)
 		}
 		if err != nil {
 			s.setKeyFileErr(&KeyFileError{s.keyFile, err})

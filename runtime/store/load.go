@@ -485,7 +485,7 @@ func (l *loader) setIndexes(soundKey bool) {
 			}
 		}
 		if len(s.damage) == 0 {
-			s.addDamage(Damage{Table: metaBucket, Key: indexKey, Cause: fmt.Sprintf("the record of the index is missing; it goes on at %d", s.index)})
+			s.addDamage(Damage{Table: metaBucket, Key: indexKey, Cause: fmt.Sprintf("the record of the index is missing; the index continues at %d", s.index)})
 		}
 	}
 	tables[allTablesRow] = s.index

@@ -92,7 +92,7 @@ func (vs *Variables) releaseExpired(ctx context.Context) {
 	}
 }
 
-var errNotLocked = errors.New("not locked any more")
+var errNotLocked = errors.New("no longer locked")
 
 func (vs *Variables) releaseLock(ctx context.Context, at variableKey) {
 	vs.mu.Lock()

@@ -47,7 +47,7 @@ func Recover(ctx context.Context, start *sdk.StartRequest, s State) (*Process, e
 			p.cgroup.initialOOMKills = s.OOMKills
 		}
 	}
-	earlier, _ := p.acquireTask() // fails if this plugin process has a later start of the task, which then keeps the cgroup
+	earlier, _ := p.acquireTask() // if it fails, a later start of the task has the cgroup
 	if p.fd, err = openPidfd(p.id); err == nil {
 		p.isChild = isChild(p.id.PID)
 		return p, nil

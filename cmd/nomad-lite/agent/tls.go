@@ -52,7 +52,7 @@ func (c *certificates) load(t config.TLS, logger hclog.Logger) error {
 		if !loaded.ClientCAs.AppendCertsFromPEM(text) {
 			return fmt.Errorf("tls: ca_file %s: there is no certificate in it", t.CAFile)
 		}
-		logger.Warn("a client certificate stands for the token: whoever has one that this CA has signed may do everything", "ca_file", t.CAFile)
+		logger.Warn("a client certificate replaces the token: each client with a certificate of this CA may do everything", "ca_file", t.CAFile)
 		loaded.ClientAuth = tls.VerifyClientCertIfGiven
 		if t.VerifyClient {
 			loaded.ClientAuth = tls.RequireAndVerifyClientCert

@@ -22,7 +22,7 @@ type AllocFlags struct {
 
 // Register adds the flags to a command.
 func (f *AllocFlags) Register(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&f.Job, "job", false, "take an allocation of the job that is named instead, one that runs if there is any")
+	cmd.Flags().BoolVar(&f.Job, "job", false, "select an allocation of the named job, a running one if there is any")
 	cmd.Flags().StringVar(&f.Group, "group", "", "with -job, take one of this `group`")
 }
 

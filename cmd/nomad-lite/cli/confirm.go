@@ -16,7 +16,7 @@ var errDeclined = &ExitError{1, errors.New("nothing was changed")}
 // Confirm asks the user a question. Without a terminal it returns an error.
 func (s *Streams) Confirm(question string) error {
 	if !s.IsInteractive() {
-		return fmt.Errorf("%s Nobody is there to answer: add -yes", question)
+		return fmt.Errorf("%s There is no terminal for an answer: add -yes", question)
 	}
 	fmt.Fprintf(s.Err, "%s [y/N] ", question)
 	answer, err := bufio.NewReader(s.In).ReadString('\n')

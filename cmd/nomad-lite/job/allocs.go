@@ -38,7 +38,7 @@ them.`,
 	}
 	o.client.Register(cmd)
 	o.format.Register(cmd)
-	cmd.Flags().BoolVar(&o.all, "all", false, "list also those of an earlier job with this id")
+	cmd.Flags().BoolVar(&o.all, "all", false, "list also the allocations of an earlier job with this id")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids and times")
 	return cmd
 }

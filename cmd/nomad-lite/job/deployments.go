@@ -37,7 +37,7 @@ func newDeploymentsCommand(s *cli.Streams) *cobra.Command {
 	o.client.Register(cmd)
 	o.format.Register(cmd)
 	cmd.Flags().BoolVar(&o.onlyLatest, "latest", false, "show the latest one only, and how far it is")
-	cmd.Flags().BoolVar(&o.all, "all", false, "list also those of an earlier job with this id")
+	cmd.Flags().BoolVar(&o.all, "all", false, "list also the deployments of an earlier job with this id")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids")
 	return cmd
 }

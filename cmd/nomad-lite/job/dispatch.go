@@ -59,7 +59,7 @@ Exit codes: those of 'job run'.`,
 	cmd.Flags().StringArrayVar(&o.meta, "meta", nil, "metadata of the instance, as `name=value`; may be repeated")
 	cmd.Flags().StringVar(&o.idempotencyToken, "idempotency-token", "", "run no second instance with this `token` while one with it runs")
 	cmd.Flags().StringVar(&o.idPrefix, "id-prefix-template", "", "`text` to put into the id of the instance")
-	cmd.Flags().IntVar(&o.priority, "priority", 0, "`priority` of the instance, if it is not to be that of the job")
+	cmd.Flags().IntVar(&o.priority, "priority", 0, "`priority` of the instance (default: the priority of the job)")
 	return cmd
 }
 

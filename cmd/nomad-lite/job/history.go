@@ -49,7 +49,7 @@ func newHistoryCommand(s *cli.Streams) *cobra.Command {
 	cmd.Flags().BoolVar(&o.showFull, "full", false, "show the whole job of each version")
 	cmd.Flags().Int64Var(&o.version, "version", -1, "show only this `version`")
 	cmd.Flags().Int64Var(&o.diffVersion, "diff-version", -1, "compare each version with this `version`")
-	cmd.Flags().StringVar(&o.diffTag, "diff-tag", "", "compare each version with the one that has this `tag`")
+	cmd.Flags().StringVar(&o.diffTag, "diff-tag", "", "compare each version with the version that has this `tag`")
 	return cmd
 }
 

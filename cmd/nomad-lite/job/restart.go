@@ -109,7 +109,7 @@ func (o restartOptions) newBatchRestart(s *cli.Streams) (*batchRestart, error) {
 	}
 	if !s.IsInteractive() {
 		if r.ask {
-			return nil, errors.New("-batch-wait ask: nobody is there to answer")
+			return nil, errors.New("-batch-wait ask: there is no terminal for an answer")
 		}
 		r.onError = "fail"
 	}

@@ -27,8 +27,8 @@ new version of it.
 With -output the JSON of the job is printed, as the HTTP API takes it, and
 nothing is run: no default is filled in, and nothing is checked beyond its form.
 
-Ctrl-C ends only the watching: the agent goes on. To run a job on this machine
-without an agent, use 'nomad-lite run FILE'.
+Ctrl-C ends only this command; the job continues in the agent. To run a job on
+this machine without an agent, use 'nomad-lite run FILE'.
 
 Exit codes: 0 the job is placed, and deployed if it has deployments; 1 it was
 refused, or the deployment failed; 2 not all of it could be placed.`
@@ -70,7 +70,7 @@ func newRunCommand(s *cli.Streams) *cobra.Command {
 	flags := cmd.Flags()
 	flags.BoolVar(&o.printJSON, "output", false, "print the JSON of the job and do not run it")
 	flags.Uint64Var(&o.registerOptions.ModifyIndex, "check-index", 0, "refuse the job unless its modify `index` is this one; 0 means that it must be new")
-	flags.IntVar(&o.registerOptions.EvalPriority, "eval-priority", 0, "`priority` of the evaluation, if it is not to be that of the job")
+	flags.IntVar(&o.registerOptions.EvalPriority, "eval-priority", 0, "`priority` of the evaluation (default: the priority of the job)")
 	flags.BoolVar(&o.registerOptions.PreserveCounts, "preserve-counts", false, "keep the counts of groups that run already, whatever the file says")
 	flags.BoolVar(&o.registerOptions.PreserveResources, "preserve-resources", false, "keep the resources of tasks that run already, whatever the file says")
 	flags.BoolVar(&o.registerOptions.PolicyOverride, "policy-override", false, "override soft policies, where there are any")

@@ -49,7 +49,7 @@ func NewStopCommand(s *cli.Streams) *cobra.Command {
 	cmd.Flags().BoolVar(&o.global, "global", false, "stop a job of several regions in all of them")
 	cmd.Flags().BoolVar(&o.yes, "yes", false, "do not ask when an argument is only the beginning of an id")
 	cmd.Flags().BoolVar(&o.noShutdownDelay, "no-shutdown-delay", false, "do not wait for the shutdown_delay of groups and tasks")
-	cmd.Flags().IntVar(&o.evalPriority, "eval-priority", 0, "`priority` of the evaluation, if it is not to be that of the job")
+	cmd.Flags().IntVar(&o.evalPriority, "eval-priority", 0, "`priority` of the evaluation (default: the priority of the job)")
 	return cmd
 }
 

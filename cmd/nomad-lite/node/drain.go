@@ -26,7 +26,7 @@ Exit codes: 0, or 1 when the node refuses.`
 
 const drainExamples = `  nomad-lite node drain -enable -self -deadline 1m
   nomad-lite node drain -disable -self          take it back
-  nomad-lite node drain -monitor -self          watch a drain that goes on`
+  nomad-lite node drain -monitor -self          watch a drain that has started earlier`
 
 type drainOptions struct {
 	client         apiclient.Flags
@@ -69,7 +69,7 @@ func newDrainCommand(s *cli.Streams) *cobra.Command {
 	f := cmd.Flags()
 	f.BoolVar(&o.enable, "enable", false, "begin to drain")
 	f.BoolVar(&o.disable, "disable", false, "stop draining, and make the node eligible again")
-	f.BoolVar(&o.monitor, "monitor", false, "watch a drain that goes on")
+	f.BoolVar(&o.monitor, "monitor", false, "watch a drain that has started earlier")
 	f.BoolVar(&o.detach, "detach", false, "do not watch")
 	f.BoolVar(&o.force, "force", false, "stop all allocations at once")
 	f.BoolVar(&o.noDeadline, "no-deadline", false, "wait for allocations as long as it takes")

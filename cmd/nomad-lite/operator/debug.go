@@ -67,7 +67,7 @@ func newDebugCommand(s *cli.Streams) *cobra.Command {
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.duration < 0 || o.interval <= 0 || o.profileDuration < 0 {
-				return cli.UsageError(cmd, errors.New("-duration and -pprof-duration take a time, -interval one that is not zero"))
+				return cli.UsageError(cmd, errors.New("-duration, -pprof-duration and -interval take a time; -interval may not be zero"))
 			}
 			ctx, stop := cli.ContextUntilInterrupted(cmd.Context())
 			defer stop()

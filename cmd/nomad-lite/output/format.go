@@ -46,7 +46,7 @@ func (f *FormatFlags) Print(s *cli.Streams, value any) error {
 	}
 	var text strings.Builder
 	if err := t.Execute(&text, value); err != nil {
-		return fmt.Errorf("%w\nThe names are those of -json", err)
+		return fmt.Errorf("%w\nThe output of -json shows the names", err)
 	}
 	_, err = fmt.Fprintln(s.Out, strings.TrimSuffix(text.String(), "\n"))
 	return err

@@ -23,9 +23,9 @@ import (
 
 const listHelp = `List the plugins that a job could use, with their health.
 
-Plugins come from the box and from the plugin directory. Those in the box, and
-those that a plugin block of the configuration names, are started and asked; one
-that is slow is waited for.
+Plugins are builtin, or files in the plugin directory. Builtin plugins, and plugins
+with a plugin block in the configuration, are started; the command waits for slow
+plugins.
 
 Exit codes: 0, or 1 when a plugin could not be started.`
 

@@ -80,7 +80,7 @@ func newPlugin(s *cli.Streams, kind, name, replace string) error {
 		return fmt.Errorf("%q is not a good name for a %s: a lower case letter, then letters, digits, - and _", name, kind)
 	}
 	if slices.Contains(builtins.Names(), name) {
-		return fmt.Errorf("%q is the name of a plugin in the box; choose another", name)
+		return fmt.Errorf("%q is the name of a builtin plugin; choose another", name)
 	}
 	if _, err := os.Lstat(name); err == nil {
 		return fmt.Errorf("%s exists already; choose another name, or move it away", name)

@@ -64,7 +64,7 @@ func addSample(b *testing.B, name string, value, floor float64) {
 			if !math.IsNaN(floor) {
 				f.floors = append(f.floors, floor)
 			}
-			b.ReportMetric(0, "ns/op") // the total time of all figures is meaningless
+			b.ReportMetric(0, "ns/op") // a benchmark reports several figures, so the time of the whole benchmark means nothing
 			return
 		}
 	}

@@ -34,8 +34,8 @@ type faultVictim struct {
 	killsKind  func(kind string) bool // whether the fault kills processes of this kind, besides the agent; kinds as in nodeProcesses
 
 	removesSocketDir bool // the directory for sockets is removed
-	// nextKind is the kind of processes that is killed afterwards, as soon as one exists that
-	// was not killed before. Empty means none.
+	// nextKind is the kind of the process that is killed second, as soon as a new process of
+	// that kind runs. If it is empty, no second process is killed.
 	nextKind string
 
 	killsNextAgent bool // the next agent is killed, too, while it starts

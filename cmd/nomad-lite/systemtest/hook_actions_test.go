@@ -42,7 +42,7 @@ func (a *actionPlugin) performActions(s hook.Scope) {
 	for after := uint64(0); ; {
 		items, index, err := a.host.Variable(ctx, s, "orders", after)
 		if err != nil && strings.Contains(err.Error(), "end one first") {
-			time.Sleep(10 * time.Millisecond) // the agent may still count calls that obey has canceled
+			time.Sleep(10 * time.Millisecond) // the agent may still count canceled calls
 			continue
 		}
 		if err != nil {

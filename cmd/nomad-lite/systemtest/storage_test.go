@@ -77,7 +77,7 @@ func TestDamagedState(t *testing.T) {
 			n.startAgent()
 			n.registerJob(n.jobSpec("1s", "one"))
 			n.waitReport("it runs again, once", n.jobIsRunning(func(a *api.Allocation) bool { return n.isOnlyRunningAlloc(a.ID) }))
-			says := strings.Contains(n.readLog(), "state could not be read") || strings.Contains(n.readLog(), "its directory stays until somebody removes it")
+			says := strings.Contains(n.readLog(), "state could not be read") || strings.Contains(n.readLog(), "tasks of a lost allocation are ended")
 			if now := n.taskProcesses(); !says && !slices.Equal(now, before) {
 				t.Errorf("tasks are %v, were %v, and the agent does not say why", now, before)
 			}

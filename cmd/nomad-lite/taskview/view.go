@@ -29,10 +29,10 @@ import (
 type View struct {
 	out, err         outputStream
 	screen           *terminal.Screen // nil unless err is a terminal
-	BrokenPipe       chan struct{}    // closed by unhear: the reader of the output has closed it
-	reportBrokenPipe func()
-	updatesQueued    chan struct{} // receives a value when there is news
-	closing          chan struct{} // closed by close
+	BrokenPipe       chan struct{}    // closed by reportBrokenPipe
+	reportBrokenPipe func()           // called when the reader of the output has closed it
+	updatesQueued    chan struct{}    // receives a value when there is news
+	closing          chan struct{}    // closed by close
 	background       sync.WaitGroup
 
 	outputClosed atomic.Bool // remaining output is discarded
