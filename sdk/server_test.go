@@ -575,10 +575,10 @@ func TestRecover(t *testing.T) {
 		t.Errorf("status %+v, %v", status, err)
 	}
 	for _, version := range []int32{0, 3} {
-		wrongFieldType := *handle
-		wrongFieldType.Version = version
-		wrongFieldType.Config = &driver.TaskConfig{ID: "other/task/00000000"}
-		if err := s.RecoverTask(t.Context(), &wrongFieldType); err == nil {
+		foreign := *handle
+		foreign.Version = version
+		foreign.Config = &driver.TaskConfig{ID: "other/task/00000000"}
+		if err := s.RecoverTask(t.Context(), &foreign); err == nil {
 			t.Errorf("a state of version %d is recovered", version)
 		}
 	}
@@ -767,12 +767,12 @@ func TestEvents(t *testing.T) {
 		if got := <-first; got.Message != "hello" || got.TaskID != testTaskID || got.AllocID != "alloc" || got.TaskName != "task" || got.Annotations["a"] != "b" {
 			t.Errorf("event %+v", got)
 		}
-		wrongFieldType, err := s.TaskEvents(ctx)
+		second, err := s.TaskEvents(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
 		s.events.send(&driver.TaskEvent{Message: "second"})
-		for _, c := range []<-chan *driver.TaskEvent{first, wrongFieldType} {
+		for _, c := range []<-chan *driver.TaskEvent{first, second} {
 			if got := <-c; got.Message != "second" {
 				t.Errorf("event %+v", got)
 			}

@@ -869,9 +869,9 @@ func TestCancelKillsDownload(t *testing.T) {
 func TestDownloadEndsWithItsHook(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
-	requestedRanges := make(chan struct{})
+	requested := make(chan struct{})
 	w.routes["/slow"] = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		close(requestedRanges)
+		close(requested)
 		<-r.Context().Done()
 	})
 	stage, err := os.Open(t.TempDir())
@@ -892,7 +892,7 @@ func TestDownloadEndsWithItsHook(t *testing.T) {
 	if err := json.NewEncoder(stdin).Encode(downloadRequest{Source: w.url + "/slow", Mode: "any"}); err != nil {
 		t.Fatal(err)
 	}
-	<-requestedRanges
+	<-requested
 	stdin.Close() // as if the process of the hook had exited
 	if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() == 0 {
 		t.Errorf("it ended with %v, want it to be killed", cmd.ProcessState)

@@ -248,17 +248,17 @@ func (d *downloader) runGit(ctx context.Context, env, args []string, out io.Writ
 			return (&unpackQuota{limits: d.Limits}).errContentTooLarge()
 		}
 	}
-	stderr := strings.TrimSpace(output.String())
+	text := strings.TrimSpace(output.String())
 	if user := d.url.User; user != nil && d.url.Scheme != "ssh" {
-		stderr = strings.ReplaceAll(stderr, user.String()+"@", "xxxxx@")
+		text = strings.ReplaceAll(text, user.String()+"@", "xxxxx@")
 		if password, _ := user.Password(); password != "" {
-			stderr = strings.ReplaceAll(stderr, password, "xxxxx")
+			text = strings.ReplaceAll(text, password, "xxxxx")
 		}
 	}
-	if len(stderr) > 1000 {
-		stderr = "… " + stderr[len(stderr)-1000:]
+	if len(text) > 1000 {
+		text = "… " + text[len(text)-1000:]
 	}
-	return fmt.Errorf("git: %w: %s", contextCause(ctx, err), stderr)
+	return fmt.Errorf("git: %w: %s", contextCause(ctx, err), text)
 }
 
 // startGit starts git without access to /proc, which this process has for its

@@ -365,7 +365,7 @@ func TestReserveUserID(t *testing.T) {
 		}
 	}
 	set := idrange.Set{{First: 70001, Last: 70008}}
-	slots := []uint32{70006, 70008}
+	freeIDs := []uint32{70006, 70008}
 	for range 20 {
 		d := &idAllocator{accountDir: dir}
 		first, err := d.reserve(t.Context(), set)
@@ -378,8 +378,8 @@ func TestReserveUserID(t *testing.T) {
 		}
 		got := []uint32{first, second}
 		slices.Sort(got)
-		if !slices.Equal(got, slots) {
-			t.Fatalf("got %v, want %v", got, slots)
+		if !slices.Equal(got, freeIDs) {
+			t.Fatalf("got %v, want %v", got, freeIDs)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		if id, err := d.reserve(ctx, set); !errors.Is(err, context.DeadlineExceeded) {

@@ -215,12 +215,12 @@ func startConfined(cmd *exec.Cmd, stage *os.File, o downloadRequest) error {
 // runOnNewThread calls a function that confines its thread. The thread ends
 // afterwards, because it cannot be used for anything else.
 func runOnNewThread(f func() error) error {
-	interpolateErr := make(chan error)
+	result := make(chan error)
 	go func() {
 		runtime.LockOSThread()
-		interpolateErr <- f()
+		result <- f()
 	}()
-	return <-interpolateErr
+	return <-result
 }
 
 // startOnThread starts a command with the restrictions of the calling thread, which

@@ -67,10 +67,10 @@ func (t *taskRenderer) readOrCreateSeed() ([]byte, error) {
 	return seed, t.seedFile.writeFile(seed, 0o600, -1, -1, time.Time{})
 }
 
-// randStringFunc returns a function that makes random strings of the characters in of.
-func (p *renderPass) randStringFunc(total string) func(int) (string, error) {
+// randStringFunc returns a function that makes random strings of the characters of alphabet.
+func (p *renderPass) randStringFunc(alphabet string) func(int) (string, error) {
 	return func(n int) (string, error) {
-		text, err := p.randBytesFrom(n, func(r *rand.Rand) byte { return total[r.IntN(len(total))] })
+		text, err := p.randBytesFrom(n, func(r *rand.Rand) byte { return alphabet[r.IntN(len(alphabet))] })
 		return string(text), err
 	}
 }

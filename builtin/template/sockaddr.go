@@ -109,13 +109,17 @@ func defaultInterface() int {
 
 // funcs returns the functions of expressions about the addresses in l.
 func (l addressList) funcs() template.FuncMap {
-	total := func(keep func(*interfaceAddress) bool) addressList {
+	listGlobal := func(keep func(*interfaceAddress) bool) addressList {
 		list := l.filter(func(a *interfaceAddress) bool { return a.up() && a.net.Addr().IsGlobalUnicast() && keep(a) })
 		return list.sortByKeys("default", "type", "size")
 	}
-	private := func() addressList { return total(func(a *interfaceAddress) bool { return isRFC6890(a.net.Addr()) }) }
-	public := func() addressList { return total(func(a *interfaceAddress) bool { return !isRFC6890(a.net.Addr()) }) }
-	outward := func() addressList { return total(func(a *interfaceAddress) bool { return a.onDefaultRoute }) }
+	private := func() addressList {
+		return listGlobal(func(a *interfaceAddress) bool { return isRFC6890(a.net.Addr()) })
+	}
+	public := func() addressList {
+		return listGlobal(func(a *interfaceAddress) bool { return !isRFC6890(a.net.Addr()) })
+	}
+	outward := func() addressList { return listGlobal(func(a *interfaceAddress) bool { return a.onDefaultRoute }) }
 	named := func(name string) addressList {
 		return l.filter(func(a *interfaceAddress) bool { return a.up() && a.interfaceName == name }).sortByKeys("type")
 	}

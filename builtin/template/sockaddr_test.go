@@ -61,13 +61,13 @@ func TestSockaddr(t *testing.T) {
 			t.Errorf("%s: %q, %v, want %q", test.expression, got, err, test.want)
 		}
 	}
-	total := fakeAddresses().filter(func(a *interfaceAddress) bool { return a.interfaceName == "eth1" })[0]
+	eth1 := fakeAddresses().filter(func(a *interfaceAddress) bool { return a.interfaceName == "eth1" })[0]
 	for name, want := range map[string]string{
 		"address": "8.8.4.4", "host": "8.8.4.4", "name": "eth1", "flags": "up|broadcast|multicast", "type": "IPv4", "string": "8.8.4.4/29",
 		"network": "8.8.4.0", "mask_bits": "29", "netmask": "255.255.255.248", "size": "8", "first_usable": "8.8.4.1", "last_usable": "8.8.4.6",
 	} {
-		if got, err := total.attr(name); err != nil || got != want {
-			t.Errorf("%s of %v: %q, %v, want %q", name, total, got, err, want)
+		if got, err := eth1.attr(name); err != nil || got != want {
+			t.Errorf("%s of %v: %q, %v, want %q", name, eth1, got, err, want)
 		}
 	}
 	for expression, want := range map[string]string{

@@ -88,8 +88,8 @@ func killTree(p process.ID) {
 		return
 	}
 	for _, pid := range process.Children(p.PID) {
-		if childScore, err := process.LookupID(pid); err == nil {
-			killTree(childScore)
+		if child, err := process.LookupID(pid); err == nil {
+			killTree(child)
 		}
 	}
 	_ = p.Signal(unix.SIGKILL)

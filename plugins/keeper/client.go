@@ -168,13 +168,13 @@ func (c *Client) Close() error {
 	}
 
 	c.mu.Lock()
-	childScore, childProc, keeper, ephemeral := c.keeperChild, c.keeperChildID, c.keeperID, c.ephemeral
+	child, childProc, keeper, ephemeral := c.keeperChild, c.keeperChildID, c.keeperID, c.ephemeral
 	c.keeperChild = nil
 	c.mu.Unlock()
 	if c.isAgent && ephemeral && !keeper.EndsWithin(10*time.Second) {
 		return fmt.Errorf("keeper with pid %d has not ended everything in 10 seconds", keeper.PID)
 	}
-	reapChild(childScore, childProc, 0)
+	reapChild(child, childProc, 0)
 	return nil
 }
 

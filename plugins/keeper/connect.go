@@ -384,7 +384,7 @@ func (c *Client) startKeeper(ctx context.Context) (*clientConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	childScore, err := os.StartProcess(selfExePath, c.cfg.Args, &os.ProcAttr{
+	child, err := os.StartProcess(selfExePath, c.cfg.Args, &os.ProcAttr{
 		Dir:   "/",
 		Env:   append(RuntimeEnv(), envSetup+"="+string(conf), "GOMAXPROCS=1"),
 		Files: []*os.File{null, null, log, listenerFD: socket, lockFD: lock, dirFD: c.dir.handle},
@@ -393,9 +393,9 @@ func (c *Client) startKeeper(ctx context.Context) (*clientConn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start keeper: %w", err)
 	}
-	p, err := process.LookupID(childScore.Pid)
+	p, err := process.LookupID(child.Pid)
 	c.mu.Lock()
-	c.keeperChild, c.keeperChildID = childScore, p
+	c.keeperChild, c.keeperChildID = child, p
 	c.mu.Unlock()
 	if err != nil {
 		return nil, err
@@ -436,12 +436,12 @@ func (c *Client) listenForKeeper() (*os.File, error) {
 
 // reapChild reaps a keeper that this process has started, if it ends within patience. A keeper
 // that does not is left to init, or to the exit of this process.
-func reapChild(childScore *os.Process, p process.ID, timeout time.Duration) {
+func reapChild(child *os.Process, p process.ID, timeout time.Duration) {
 	switch {
-	case childScore == nil:
+	case child == nil:
 	case p.EndsWithin(timeout):
-		_, _ = childScore.Wait()
+		_, _ = child.Wait()
 	default:
-		_ = childScore.Release()
+		_ = child.Release()
 	}
 }

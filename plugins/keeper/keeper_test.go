@@ -740,12 +740,12 @@ func descendants(pid int) []int {
 	var all []int
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
-		childScore, err := strconv.Atoi(e.Name())
+		child, err := strconv.Atoi(e.Name())
 		if err != nil {
 			continue
 		}
-		if st, err := process.ReadStat(childScore); err == nil && st.PPID == pid {
-			all = append(append(all, childScore), descendants(childScore)...)
+		if st, err := process.ReadStat(child); err == nil && st.PPID == pid {
+			all = append(append(all, child), descendants(child)...)
 		}
 	}
 	return all

@@ -17,15 +17,15 @@ func (k *server) handleSpawn(p *spawnParams, fds []int) *response {
 	if p == nil {
 		return &response{Error: "spawn: no command"}
 	}
-	childScore, err := k.startChild(p, fds)
+	child, err := k.startChild(p, fds)
 	var errno syscall.Errno
 	switch {
 	case errors.As(err, &errno):
 		return &response{Errno: int(errno), Error: fmt.Sprintf("spawn %q", p.Name)}
 	case err != nil:
-		return &response{Process: childScore, Error: fmt.Sprintf("spawn %q: %v", p.Name, err)}
+		return &response{Process: child, Error: fmt.Sprintf("spawn %q: %v", p.Name, err)}
 	}
-	return &response{Process: childScore}
+	return &response{Process: child}
 }
 
 // startChild returns a syscall.Errno only if the program could not be executed.
@@ -73,16 +73,16 @@ func (k *server) startChild(p *spawnParams, fds []int) (process.ID, error) {
 	if err != nil {
 		return process.ID{}, err
 	}
-	childScore, err := process.LookupID(pid)
+	child, err := process.LookupID(pid)
 	if err != nil {
 		// forkMu is held, so the child cannot have been reaped: /proc itself does not work.
 		_ = unix.Kill(pid, unix.SIGKILL)
-		return childScore, fmt.Errorf("read start time of pid %d: %v", pid, err)
+		return child, fmt.Errorf("read start time of pid %d: %v", pid, err)
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.spawned = append(k.spawned, childScore)
-	return childScore, nil
+	k.spawned = append(k.spawned, child)
+	return child, nil
 }
 
 // assignFDs maps the received descriptors to exec and stdio; -1 means that there is none.

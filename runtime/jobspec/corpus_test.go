@@ -80,7 +80,7 @@ func jsonDiff(t *testing.T, got, want []byte) string {
 }
 
 // collectDifferences lists the paths at which two JSON values differ.
-func collectDifferences(collected []string, at string, got, want any) []string {
+func collectDifferences(differences []string, at string, got, want any) []string {
 	g, gotMap := got.(map[string]any)
 	w, wantMap := want.(map[string]any)
 	if gotMap && wantMap {
@@ -88,25 +88,25 @@ func collectDifferences(collected []string, at string, got, want any) []string {
 			gv, gok := g[key]
 			wv, wok := w[key]
 			if gok != wok {
-				collected = append(collected, fmt.Sprintf("%s.%s: present %v, want %v", at, key, gok, wok))
+				differences = append(differences, fmt.Sprintf("%s.%s: present %v, want %v", at, key, gok, wok))
 				continue
 			}
-			collected = collectDifferences(collected, at+"."+key, gv, wv)
+			differences = collectDifferences(differences, at+"."+key, gv, wv)
 		}
-		return collected
+		return differences
 	}
 	gl, gotList := got.([]any)
 	wl, wantList := want.([]any)
 	if gotList && wantList && len(gl) == len(wl) {
 		for i := range gl {
-			collected = collectDifferences(collected, fmt.Sprintf("%s[%d]", at, i), gl[i], wl[i])
+			differences = collectDifferences(differences, fmt.Sprintf("%s[%d]", at, i), gl[i], wl[i])
 		}
-		return collected
+		return differences
 	}
 	if !reflect.DeepEqual(got, want) {
-		collected = append(collected, fmt.Sprintf("%s: %#v, want %#v", at, got, want))
+		differences = append(differences, fmt.Sprintf("%s: %#v, want %#v", at, got, want))
 	}
-	return collected
+	return differences
 }
 
 func unionOfKeys(maps ...map[string]any) []string {

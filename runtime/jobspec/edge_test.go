@@ -114,26 +114,26 @@ func jsonValueAt(t *testing.T, text []byte, at string) any {
 	if err := json.Unmarshal(text, &v); err != nil {
 		t.Fatal(err)
 	}
-	collected := v.Job
+	value := v.Job
 	for step := range strings.SplitSeq(at, ".") {
-		switch in := collected.(type) {
+		switch in := value.(type) {
 		case map[string]any:
 			next, ok := in[step]
 			if !ok {
 				return "absent"
 			}
-			collected = next
+			value = next
 		case []any:
 			i := int(step[0] - '0')
 			if i >= len(in) {
 				return "absent"
 			}
-			collected = in[i]
+			value = in[i]
 		default:
 			return "absent"
 		}
 	}
-	return collected
+	return value
 }
 
 func runParseCases(t *testing.T, edges []parseCase) {

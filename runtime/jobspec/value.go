@@ -45,13 +45,13 @@ func (p *parser) parseVarFiles() ([]variableAssignment, hcl.Diagnostics) {
 			}}, varFileErrorPrefix)...)
 			continue
 		}
-		collected, moreDiags := p.parseVarFile(text, path)
-		all = append(all, collected...)
+		parsed, moreDiags := p.parseVarFile(text, path)
+		all = append(all, parsed...)
 		diags = append(diags, moreDiags...)
 	}
 	if p.src.VarText != "" {
-		collected, moreDiags := p.parseVarFile([]byte(p.src.VarText), varTextName)
-		all = append(all, collected...)
+		parsed, moreDiags := p.parseVarFile([]byte(p.src.VarText), varTextName)
+		all = append(all, parsed...)
 		diags = append(diags, moreDiags...)
 	}
 	return all, diags

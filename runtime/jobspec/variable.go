@@ -203,7 +203,7 @@ func (v *variable) parseValidation(block *hcl.Block) (*validation, hcl.Diagnosti
 
 // checkReferences checks that a condition refers to its own variable, and to nothing else.
 func (v *variable) checkReferences(condition hcl.Expression) hcl.Diagnostics {
-	collected := false
+	refersToItself := false
 	for _, traversal := range references(condition) {
 		var name string
 		if len(traversal) > 1 && traversal.RootName() == "var" {
@@ -215,9 +215,9 @@ func (v *variable) checkReferences(condition hcl.Expression) hcl.Diagnostics {
 			return hcl.Diagnostics{errorAt("Invalid reference in variable validation",
 				fmt.Sprintf("The condition for variable %q can only refer to the variable itself, using var.%s.", v.name, v.name), traversal.SourceRange())}
 		}
-		collected = true
+		refersToItself = true
 	}
-	if collected {
+	if refersToItself {
 		return nil
 	}
 	return hcl.Diagnostics{errorAt("Invalid variable validation condition",

@@ -340,8 +340,8 @@ func FuzzCron(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		err := checkCron(text)
-		if decoded := checkCron(text); !reflect.DeepEqual(err, decoded) {
-			t.Errorf("%q: %v, then %v", text, err, decoded)
+		if again := checkCron(text); !reflect.DeepEqual(err, again) {
+			t.Errorf("%q: %v, then %v", text, err, again)
 		}
 	})
 }

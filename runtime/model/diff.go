@@ -167,9 +167,9 @@ func diffObject(old, new *diffPart) *api.ObjectDiff {
 
 // unmatchedParts returns the parts that have no equal part among the others. Each of the others
 // matches one part only.
-func unmatchedParts(parts, otherIdentities []*diffPart) []*diffPart {
+func unmatchedParts(parts, others []*diffPart) []*diffPart {
 	left := make(map[string]int)
-	for _, p := range otherIdentities {
+	for _, p := range others {
 		left[p.name+p.fingerprint]++
 	}
 	var out []*diffPart

@@ -76,9 +76,9 @@ func checkTaskSet(r *faultReport, g *api.TaskGroup) {
 	leaders, mains := 0, 0
 	for i, t := range g.Tasks {
 		at := r.atPath("task", t.Name)
-		if before, decoded := first[t.Name]; t.Name == "" {
+		if before, repeated := first[t.Name]; t.Name == "" {
 			at.add("Task %d missing name", i+1)
-		} else if decoded {
+		} else if repeated {
 			at.add("Task %d redefines '%s' from task %d", i+1, t.Name, before)
 		} else {
 			first[t.Name] = i + 1

@@ -95,9 +95,9 @@ func checkGroups(r *faultReport, job *api.Job) {
 	for i, g := range job.TaskGroups {
 		name := val(g.Name)
 		at := r.atPath("group", name)
-		if before, decoded := first[name]; name == "" {
+		if before, repeated := first[name]; name == "" {
 			at.add("Job task group %d missing name", i+1)
-		} else if decoded {
+		} else if repeated {
 			at.add("Job task group %d redefines '%s' from group %d", i+1, name, before)
 		} else {
 			first[name] = i + 1

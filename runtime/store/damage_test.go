@@ -255,8 +255,8 @@ func TestDamagedFileIsKept(t *testing.T) {
 			t.Errorf("events %v", events)
 		}
 	}
-	if maxDamagedFiles, _ := filepath.Glob(path + ".damaged-*"); len(maxDamagedFiles) != 3 {
-		t.Errorf("kept %v, want the last three", maxDamagedFiles)
+	if kept, _ := filepath.Glob(path + ".damaged-*"); len(kept) != 3 {
+		t.Errorf("kept %v, want the last three", kept)
 	}
 }
 
@@ -348,8 +348,8 @@ func TestBadRecordGoesToQuarantine(t *testing.T) {
 			if len(contents.Quarantine) != 1 || !bytes.Equal(contents.Quarantine[0].Value, bad) || !strings.Contains(contents.Quarantine[0].Cause, tc.cause) {
 				t.Errorf("quarantine %+v", contents.Quarantine)
 			}
-			if maxDamagedFiles, _ := filepath.Glob(path + ".*"); len(maxDamagedFiles) != 0 {
-				t.Errorf("files %v beside a file whose structure was good", maxDamagedFiles)
+			if kept, _ := filepath.Glob(path + ".*"); len(kept) != 0 {
+				t.Errorf("files %v beside a file whose structure was good", kept)
 			}
 		})
 	}
@@ -870,8 +870,8 @@ func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
 			if d := s.Damage(); len(d) > 0 {
 				t.Errorf("damage at the second open: %v", d)
 			}
-			var soundKey string
-			if ok, err := s.Snapshot().Meta("sound", &soundKey); !ok || err != nil {
+			var text string
+			if ok, err := s.Snapshot().Meta("sound", &text); !ok || err != nil {
 				t.Errorf("another record: %t, %v", ok, err)
 			}
 			s.Close()

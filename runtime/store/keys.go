@@ -103,8 +103,8 @@ func (s *Store) encryptPlainRecords() {
 
 // warnPlainCopies logs the files that were set aside before the state was sealed.
 func (s *Store) warnPlainCopies() {
-	if maxDamagedFiles := damagedFiles(s.file.path); s.sealer.hasPlainSecrets && s.sealer.ring.Load() != nil && len(maxDamagedFiles) > 0 {
-		s.logger.Warn("damaged state files that were kept can hold secrets that are not encrypted: remove them when they are no longer needed", "files", maxDamagedFiles)
+	if kept := damagedFiles(s.file.path); s.sealer.hasPlainSecrets && s.sealer.ring.Load() != nil && len(kept) > 0 {
+		s.logger.Warn("damaged state files that were kept can hold secrets that are not encrypted: remove them when they are no longer needed", "files", kept)
 	}
 }
 

@@ -151,7 +151,7 @@ func (s *Store) open() error {
 		s.sealer.loadKeys()
 		s.sealer.createKeys()
 		if err := s.file.rebuild(s.allRecords(s.mem.Txn(false))); err != nil {
-			if _, atPath := os.Lstat(s.file.path); atPath == nil {
+			if _, statErr := os.Lstat(s.file.path); statErr == nil {
 				return errCreatedConcurrently
 			}
 			return fmt.Errorf("make state file %s: %w", s.file.path, err)
@@ -468,15 +468,15 @@ func addTaskStates(a *api.Allocation, from Reader) {
 
 // setIndexes continues with the stored indexes, or with higher ones if the stored indexes
 // are not reliable.
-func (l *loader) setIndexes(soundKey bool) {
+func (l *loader) setIndexes(isSound bool) {
 	s := l.store
 	tables := make(map[Table]uint64)
-	if soundKey && l.storedIndexes != nil && l.storedIndexes.Index >= l.highestIndex {
+	if isSound && l.storedIndexes != nil && l.storedIndexes.Index >= l.highestIndex {
 		s.index = l.storedIndexes.Index
 		for name, index := range l.storedIndexes.Tables {
 			tables[Table(name)] = index
 		}
-	} else if !soundKey || l.highestIndex > 0 || len(s.damage) > 0 {
+	} else if !isSound || l.highestIndex > 0 || len(s.damage) > 0 {
 		// No agent makes a million changes per second for fifty years.
 		s.index = max(l.highestIndex+lostIndexGap, uint64(time.Now().UnixMicro()))
 		for _, k := range tableDefs {

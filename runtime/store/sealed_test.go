@@ -406,8 +406,8 @@ func TestRotationMakesANewKeyWhenTheOldIsLost(t *testing.T) {
 	if found := filesWithSecret(t, dir); len(found) > 0 {
 		t.Errorf("secrets in %v", found)
 	}
-	if maxDamagedFiles, _ := filepath.Glob(keyFile + ".unreadable-*"); len(maxDamagedFiles) != 1 {
-		t.Errorf("files of before: %v", maxDamagedFiles)
+	if kept, _ := filepath.Glob(keyFile + ".unreadable-*"); len(kept) != 1 {
+		t.Errorf("files of before: %v", kept)
 	}
 	// A record that cannot be opened is kept, and can be replaced by items only.
 	_, err := s.Update(testContext, func(tx *Txn) error {

@@ -150,9 +150,9 @@ func (tx *Txn) PutNode(n *api.Node) {
 		if !slices.ContainsFunc(n.Events, func(e *api.NodeEvent) bool {
 			return e.Message == event.Message && e.Timestamp.Equal(event.Timestamp)
 		}) {
-			confirmedWrites := *event
-			confirmedWrites.CreateIndex = tx.index
-			n.Events = append(n.Events[:len(n.Events):len(n.Events)], &confirmedWrites)
+			copied := *event
+			copied.CreateIndex = tx.index
+			n.Events = append(n.Events[:len(n.Events):len(n.Events)], &copied)
 		}
 	}
 	tx.put(tableDefOf[Nodes], n)

@@ -513,9 +513,9 @@ func TestUser(t *testing.T) {
 				t.Errorf("the task is %s, want %s", got, test.want)
 			}
 			var out bytes.Buffer
-			exitErr, err := p.Exec(t.Context(), driver.Exec{Command: []string{"/bin/sh", "-c", "echo $(id -u):$(id -g)"}, Stdout: &out, TTY: true})
-			if err != nil || !exitErr.Successful() {
-				t.Fatalf("exec: %+v, %v", exitErr, err)
+			exit, err := p.Exec(t.Context(), driver.Exec{Command: []string{"/bin/sh", "-c", "echo $(id -u):$(id -g)"}, Stdout: &out, TTY: true})
+			if err != nil || !exit.Successful() {
+				t.Fatalf("exec: %+v, %v", exit, err)
 			}
 			if got := strings.TrimSpace(out.String()); got != test.want {
 				t.Errorf("a command in it is %s, want %s", got, test.want)
@@ -549,9 +549,9 @@ func TestTaskDoesNotInheritOOMScore(t *testing.T) {
 	}
 	var out bytes.Buffer
 	command := []string{"/bin/sh", "-c", "i=0; while [ $i -lt 50 ] && grep -q - /proc/$$/oom_score_adj; do sleep 0.1; i=$((i+1)); done; cat /proc/$$/oom_score_adj"}
-	exitErr, err := p.Exec(t.Context(), driver.Exec{Command: command, Stdout: &out})
-	if err != nil || !exitErr.Successful() || strings.TrimSpace(out.String()) != "0" {
-		t.Errorf("a command in it has the score %q, %+v, %v, want 0", out.String(), exitErr, err)
+	exit, err := p.Exec(t.Context(), driver.Exec{Command: command, Stdout: &out})
+	if err != nil || !exit.Successful() || strings.TrimSpace(out.String()) != "0" {
+		t.Errorf("a command in it has the score %q, %+v, %v, want 0", out.String(), exit, err)
 	}
 }
 
@@ -616,9 +616,9 @@ func TestExecOutputThatIsHeldOpen(t *testing.T) {
 	p := startProcess(t, newStart(t), shellCommand("exec sleep 3600"))
 	var out bytes.Buffer
 	began := time.Now()
-	exitErr, err := p.Exec(t.Context(), driver.Exec{Command: []string{"/bin/sh", "-c", "sleep 3600 & echo $!"}, Stdout: &out})
-	if err != nil || !exitErr.Successful() {
-		t.Fatalf("%+v, %v", exitErr, err)
+	exit, err := p.Exec(t.Context(), driver.Exec{Command: []string{"/bin/sh", "-c", "sleep 3600 & echo $!"}, Stdout: &out})
+	if err != nil || !exit.Successful() {
+		t.Fatalf("%+v, %v", exit, err)
 	}
 	if took := time.Since(began); took > time.Minute {
 		t.Errorf("it took %v, for a child that holds the output", took)
@@ -636,9 +636,9 @@ func TestExecWriterThatFails(t *testing.T) {
 	p := startProcess(t, newStart(t), shellCommand("exec sleep 3600"))
 	r, w := io.Pipe()
 	r.Close()
-	exitErr, err := p.Exec(t.Context(), driver.Exec{Command: []string{"/bin/sh", "-c", "head -c 1000000 /dev/zero; exit 3"}, Stdout: w})
-	if err != nil || exitErr.ExitCode != 3 {
-		t.Errorf("%+v, %v, want exit code 3", exitErr, err)
+	exit, err := p.Exec(t.Context(), driver.Exec{Command: []string{"/bin/sh", "-c", "head -c 1000000 /dev/zero; exit 3"}, Stdout: w})
+	if err != nil || exit.ExitCode != 3 {
+		t.Errorf("%+v, %v, want exit code 3", exit, err)
 	}
 }
 

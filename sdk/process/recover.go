@@ -65,8 +65,8 @@ func Recover(ctx context.Context, start *sdk.StartRequest, s State) (*Process, e
 	}
 	if err != nil {
 		err = fmt.Errorf("process %d: %w", s.PID, errExitStatusUnknown)
-		if remaining := p.Destroy(context.WithoutCancel(ctx)); remaining != nil {
-			return nil, sdk.Recoverable(errors.Join(err, remaining))
+		if destroyErr := p.Destroy(context.WithoutCancel(ctx)); destroyErr != nil {
+			return nil, sdk.Recoverable(errors.Join(err, destroyErr))
 		}
 		return nil, err
 	}

@@ -218,7 +218,7 @@ func testHostDeniesCalls(t tb, h *host) {
 func testCapabilityTokens(t tb, h *host) {
 	h.hookHost.mu.Lock()
 	defer h.hookHost.mu.Unlock()
-	for capability, calls := range h.hookHost.unknownTokens {
-		t.Errorf("it has asked the host for something with the capability %q, which no request had (%d times)", capability, calls)
+	for capability, count := range h.hookHost.unknownTokens {
+		t.Errorf("it has asked the host for something with the capability %q, which no request had (%d times)", capability, count)
 	}
 }

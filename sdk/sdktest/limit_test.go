@@ -28,7 +28,7 @@ func TestPanicIsFoundAtTheStartOfALine(t *testing.T) {
 // The suite ends although a case ignores its context: the goroutine of the case
 // is leaked.
 func TestCaseThatIgnoresItsEndIsLeftBehind(t *testing.T) {
-	defer func(defaultTimeouts time.Duration) { caseTimeout = defaultTimeouts }(caseTimeout)
+	defer func(defaultTimeout time.Duration) { caseTimeout = defaultTimeout }(caseTimeout)
 	caseTimeout = 50 * time.Millisecond
 	p := naivePlugin("")
 	p.CaseTimeout = 50 * time.Millisecond

@@ -141,31 +141,31 @@ func (j *File) CheckJob(s *cli.Streams) (bool, error) {
 	}
 	fmt.Fprintf(s.Err, "Job validation errors:\n%s\n", strings.TrimRight(invalid.Error(), "\n"))
 	faults := model.Faults(invalid)
-	positions := make(hcl.Diagnostics, 0, len(faults))
+	diags := make(hcl.Diagnostics, 0, len(faults))
 	for _, fault := range faults {
-		positions = append(positions, j.newDiagnostic(fault.Path, fault.Text+fault.Hint()))
+		diags = append(diags, j.newDiagnostic(fault.Path, fault.Text+fault.Hint()))
 	}
-	return false, j.writeDiagnostics(s, positions)
+	return false, j.writeDiagnostics(s, diags)
 }
 
 // AddSourcePositions adds the place in the file to an error with which an agent has rejected the job.
 func (j *File) AddSourcePositions(refusal error) error {
 	text := refusal.Error()
-	var positions hcl.Diagnostics
+	var diags hcl.Diagnostics
 	for line := range strings.Lines(text) {
 		path, reason, _ := strings.Cut(strings.TrimSpace(line), ": ")
 		if strings.HasPrefix(path, "group.") {
-			positions = append(positions, j.newDiagnostic(strings.Split(path, "."), reason))
+			diags = append(diags, j.newDiagnostic(strings.Split(path, "."), reason))
 		}
 	}
 	model.Canonicalize(j.Job)
 	for _, fault := range model.Faults(model.Validate(j.Job)) {
 		if strings.Contains(text, fault.Text) {
-			positions = append(positions, j.newDiagnostic(fault.Path, fault.Text+fault.Hint()))
+			diags = append(diags, j.newDiagnostic(fault.Path, fault.Text+fault.Hint()))
 		}
 	}
 	var b strings.Builder
-	if err := j.writeDiagnostics(&cli.Streams{Err: &b}, positions); err != nil || b.Len() == 0 {
+	if err := j.writeDiagnostics(&cli.Streams{Err: &b}, diags); err != nil || b.Len() == 0 {
 		return refusal
 	}
 	return fmt.Errorf("%w\n%s", refusal, strings.TrimRight(b.String(), "\n"))
@@ -191,15 +191,15 @@ func (j *File) CheckPorts(s *cli.Streams) (bool, error) {
 
 // WarnAgentOnlyParts reports the parts of a job that only an agent runs.
 func (j *File) WarnAgentOnlyParts(s *cli.Streams) error {
-	var positions hcl.Diagnostics
+	var diags hcl.Diagnostics
 	for _, refusal := range model.UnsupportedParts(j.Job, func(string) bool { return true }) {
 		if runsOnAgent(refusal) {
 			place := j.newDiagnostic(refusal.Path, "in the foreground (nomad-lite run), "+refusal.Reason)
 			place.Severity = hcl.DiagWarning
-			positions = append(positions, place)
+			diags = append(diags, place)
 		}
 	}
-	return j.writeDiagnostics(s, positions)
+	return j.writeDiagnostics(s, diags)
 }
 
 // CheckNode reports the constraints of a valid canonical job that the node does not
@@ -219,11 +219,11 @@ func (j *File) printUnsupported(s *cli.Streams, heading string, refusals []model
 		return true, nil
 	}
 	fmt.Fprintln(s.Err, heading)
-	positions := make(hcl.Diagnostics, 0, len(refusals))
+	diags := make(hcl.Diagnostics, 0, len(refusals))
 	for _, refusal := range refusals {
-		positions = append(positions, j.newDiagnostic(refusal.Path, refusal.Reason))
+		diags = append(diags, j.newDiagnostic(refusal.Path, refusal.Reason))
 	}
-	return false, jobspec.WriteDiagnostics(s.Err, positions, j.File.Texts)
+	return false, jobspec.WriteDiagnostics(s.Err, diags, j.File.Texts)
 }
 
 // DriverNames returns the names of the drivers of the job's tasks.

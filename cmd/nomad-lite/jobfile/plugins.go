@@ -101,11 +101,11 @@ func (j *File) CheckAttachments(ctx context.Context, a *agent.Agent, s *cli.Stre
 		return true, hookErrs, nil
 	}
 	fmt.Fprintln(s.Err, "Hooks of the job:")
-	positions := make(hcl.Diagnostics, 0, len(faults))
+	diags := make(hcl.Diagnostics, 0, len(faults))
 	for _, fault := range faults {
-		positions = append(positions, j.newDiagnostic(fault.Path, fault.Reason))
+		diags = append(diags, j.newDiagnostic(fault.Path, fault.Reason))
 	}
-	return false, hookErrs, jobspec.WriteDiagnostics(s.Err, positions, j.File.Texts)
+	return false, hookErrs, jobspec.WriteDiagnostics(s.Err, diags, j.File.Texts)
 }
 
 // PrintHookErrors prints the errors of hooks that could not be started.

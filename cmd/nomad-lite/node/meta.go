@@ -132,7 +132,7 @@ func readNodeMeta(ctx context.Context, o metaOptions, s *cli.Streams) error {
 		return o.format.Print(s, meta)
 	}
 	p := output.NewPage(s)
-	for _, pageFlags := range []struct {
+	for _, section := range []struct {
 		title string
 		pairs output.Pairs
 	}{
@@ -140,11 +140,11 @@ func readNodeMeta(ctx context.Context, o metaOptions, s *cli.Streams) error {
 		{"Dynamic Meta", pointerPairs(meta.Dynamic)},
 		{"Static Meta", output.SortedPairs(meta.Static)},
 	} {
-		p.Section(pageFlags.title)
-		if len(pageFlags.pairs) == 0 {
+		p.Section(section.title)
+		if len(section.pairs) == 0 {
 			p.Line("none")
 		}
-		p.Pairs(pageFlags.pairs)
+		p.Pairs(section.pairs)
 	}
 	return output.Print(s, p)
 }

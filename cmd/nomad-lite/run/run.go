@@ -343,16 +343,16 @@ func (r *foregroundRun) stopAllocs(ctx context.Context) {
 // waitDrivers waits for plugins of this job that start more slowly than a node would wait
 // for. The launch timeout of each plugin limits the wait.
 func (r *foregroundRun) waitDrivers(ctx context.Context) error {
-	exitErr := false
+	reported := false
 	for {
 		changed := r.agent.Changed()
 		slow := r.slowPlugins()
 		if len(slow) == 0 {
 			return nil
 		}
-		if !exitErr {
+		if !reported {
 			r.view.PrintMessage("waiting for plugin " + strings.Join(slow, ", "))
-			exitErr = true
+			reported = true
 		}
 		select {
 		case <-changed:

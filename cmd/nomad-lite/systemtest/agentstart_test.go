@@ -372,11 +372,11 @@ func TestFailedStartLeavesTasks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer occupied.Close()
-	acceptedCalls := filepath.Join(n.dir, "taken.hcl")
+	takenPortConfig := filepath.Join(n.dir, "taken.hcl")
 	broken := filepath.Join(n.dir, "broken.hcl")
 	port := occupied.Addr().(*net.TCPAddr).Port
 	err = errors.Join(
-		os.WriteFile(acceptedCalls, fmt.Appendf(nil, "ports {\n  http = %d\n}\n", port), 0o600),
+		os.WriteFile(takenPortConfig, fmt.Appendf(nil, "ports {\n  http = %d\n}\n", port), 0o600),
 		os.WriteFile(broken, []byte("tls {\n  http      = true\n  cert_file = \"missing.pem\"\n  key_file  = \"missing.pem\"\n}\n"), 0o600),
 	)
 	if err != nil {
@@ -392,7 +392,7 @@ func TestFailedStartLeavesTasks(t *testing.T) {
 	}{
 		{name: "the token is empty", make: replacePathFault(filepath.Join(n.dataDir, agent.TokenFile), func(path string) error { return os.WriteFile(path, nil, 0o600) }), says: "is empty"},
 		{name: "the token cannot be read", make: replacePathFault(filepath.Join(n.dataDir, agent.TokenFile), makeNonEmptyDir), says: "read token"},
-		{name: "the port is in use", args: []string{"-config", acceptedCalls}, says: "address already in use"},
+		{name: "the port is in use", args: []string{"-config", takenPortConfig}, says: "address already in use"},
 		{name: "the place of the API's socket is taken", make: replacePathFault(filepath.Join(n.dataDir, agentsocket.FileName), makeNonEmptyDir), says: "make unix socket"},
 		{name: "a certificate is missing", args: []string{"-config", broken}, says: "missing.pem"},
 		{name: "the state is locked", make: func() (func() error, error) {
@@ -465,14 +465,14 @@ func TestStartWithoutDescriptorsLeavesTasks(t *testing.T) {
 		}
 		n.assertSameProcesses(fmt.Sprintf("a start with %d descriptors after %v", limit, delay))
 	}
-	limits, failpoints := 7, 50*time.Millisecond
+	limits, delayStep := 7, 50*time.Millisecond
 	if *allFaults {
-		limits, failpoints = 1, 8*time.Millisecond
+		limits, delayStep = 1, 8*time.Millisecond
 	}
 	for limit := 4; limit <= 64; limit += limits {
 		start(limit, 0)
 	}
-	for delay := 10 * time.Millisecond; delay <= 400*time.Millisecond; delay += failpoints {
+	for delay := 10 * time.Millisecond; delay <= 400*time.Millisecond; delay += delayStep {
 		start(4, delay)
 	}
 	// An agent that cannot reach a driver, or call a hook again, does not change the task.

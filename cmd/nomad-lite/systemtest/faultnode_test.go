@@ -499,7 +499,7 @@ func (n *faultNode) checkReport(s allocReport) {
 		was := n.lastAllocs[a.ID]
 		n.lastAllocs[a.ID] = a
 		if model.ClientTerminal(a) {
-			if _, targets := n.finalRunCounts[a.ID]; !targets {
+			if _, counted := n.finalRunCounts[a.ID]; !counted {
 				n.finalRunCounts[a.ID] = len(n.readDiary(a.ID).runs)
 			}
 		}
