@@ -133,11 +133,16 @@ func (r *registry) notFoundError(key PluginKey) error {
 		}
 	}
 	for _, m := range r.plugins {
-		if m.entry.Builtin && m.entry.Type == key.Type && m.info.Name == "" {
+		switch {
+		case m.info.Name != "" || m.state == stateSuperseded:
+		case m.entry.Builtin && m.entry.Type == key.Type:
 			have = append(have, m.entry.Name) // not started yet
+		case m.lastServed.Type == key.Type && m.err() == nil:
+			have = append(have, m.lastServed.Name) // starts
 		}
 	}
 	slices.Sort(have)
+	have = slices.Compact(have)
 	var misnamed, unstarted []string // plugins that were expected to serve it, and plugins that failed to start
 	for _, m := range r.plugins {
 		if m.entry.DriverName() == key.Name && m.info.Name != "" {

@@ -468,6 +468,9 @@ func TestSlowPluginDelaysOnlyWhatItMayServe(t *testing.T) {
 				if got := time.Since(began); got != tt.want || (err != nil) != (tt.request.Name == "none") {
 					t.Errorf("after %v: %v; want %v", got, err, tt.want)
 				}
+				if err != nil && !strings.HasSuffix(err.Error(), ": there are podman, raw_exec, second") {
+					t.Error(err)
+				}
 			})
 		})
 	}
