@@ -28,11 +28,11 @@ simulate: ## random jobs and faults under virtual time: plans alone, then with t
 	go test -count=1 -timeout 30m -run '^TestSimulation$$' ./runtime/agent -seeds 1000
 
 test-behaviour: ## scenarios that were played on Nomad, from ../shared; less than a minute, needs root
-	NOMAD_LITE_BEHAVIOUR=1 go test -count=1 -run '^TestBehaviour$$' ./cmd/nomad-lite/systemtest
+	NOMAD_LITE_BEHAVIOUR=1 go test -count=1 -run '^TestBehaviourMatchesNomad$$' ./cmd/nomad-lite/systemtest
 
 BENCHTIME ?= 5x
 bench: ## every figure of the design's budgets, beside its floor, as a table, and the API; on a machine that does nothing else
-	go test -run '^$$' -bench '^Benchmark(Front|Jobs)$$' ./runtime/httpapi
+	go test -run '^$$' -bench '^Benchmark(HTTP|Jobs)$$' ./runtime/httpapi
 	go test -run '^$$' -bench . -benchtime $(BENCHTIME) -timeout 30m ./cmd/nomad-lite/systemtest
 
 bench-all: ## the benchmarks of all packages

@@ -171,7 +171,7 @@ func (a *argumentExpr) Value(scope *hcl.EvalContext) (cty.Value, hcl.Diagnostics
 	if !a.countsAgainstMaxAny {
 		return val, diags
 	}
-	if a.run.anyValueCount += convert.Weigh(val.Type()); a.run.anyValueCount > maxAnyValues {
+	if a.run.anyValueCount += convert.CountTypes(val.Type()); a.run.anyValueCount > maxAnyValues {
 		a.run.stopDiag = &hcl.Diagnostic{
 			Severity: hcl.DiagError,
 			Summary:  "Incorrect attribute value type",

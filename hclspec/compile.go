@@ -112,7 +112,7 @@ func (c *compiler) compileSpec(s *Spec, path, key string) hcldec.Spec {
 		return &hcldec.DefaultSpec{Primary: c.compileSpec(s.nested, path, ""), Default: c.compileSpec(s.defaultSpec, path, "")}
 
 	case kindLiteral:
-		expr := c.parseExpression(s.text, path, "Invalid literal")
+		expr := c.parseExpression(s.typeOrLiteral, path, "Invalid literal")
 		if expr == nil {
 			return &hcldec.LiteralSpec{Value: cty.DynamicVal}
 		}
@@ -176,7 +176,7 @@ func (c *compiler) nestedBody(name string, listed bool) *bodyLayout {
 
 // parseType parses the type expression of s.
 func (c *compiler) parseType(s *Spec, path string) cty.Type {
-	expr := c.parseExpression(s.text, path, "Invalid type specification")
+	expr := c.parseExpression(s.typeOrLiteral, path, "Invalid type specification")
 	if expr == nil {
 		return cty.DynamicPseudoType
 	}
@@ -186,7 +186,7 @@ func (c *compiler) parseType(s *Spec, path string) cty.Type {
 }
 
 func (c *compiler) parseExpression(text, path, summary string) hclsyntax.Expression {
-	if diags := nesting.Expression([]byte(text), ""); diags.HasErrors() {
+	if diags := nesting.CheckExpression([]byte(text), ""); diags.HasErrors() {
 		c.addFault(path, summary, "%s", diags[0].Detail)
 		return nil
 	}

@@ -124,7 +124,7 @@ func (s *Spec) decode(ctx context.Context, config map[string]any, vars func(hcl.
 	}
 	value, diags = hcldec.Decode(body, c.spec, scope)
 	for _, d := range diags {
-		// The user wrote an argument or a block, not a JSON object property.
+		// The user wrote an argument or a block, not a CheckJSON object property.
 		if d.Summary == "Extraneous JSON object property" {
 			d.Summary = "Invalid label"
 		}
@@ -132,7 +132,7 @@ func (s *Spec) decode(ctx context.Context, config map[string]any, vars func(hcl.
 	return value, diags
 }
 
-// preciseNumbers writes integers that were JSON before, and so are float64, with all
+// preciseNumbers writes integers that were CheckJSON before, and so are float64, with all
 // digits. encoding/json writes trailing zeros when float64 is no longer exact.
 func preciseNumbers(v any) any {
 	switch v := v.(type) {
@@ -207,7 +207,7 @@ var jsonDecodeFunc = function.New(&function.Spec{
 	Params: stdlib.JSONDecodeFunc.Params(),
 	Type: func(args []cty.Value) (cty.Type, error) {
 		if text := args[0]; text.IsKnown() && !text.IsNull() {
-			if diags := nesting.JSON([]byte(text.AsString()), "argument"); diags.HasErrors() {
+			if diags := nesting.CheckJSON([]byte(text.AsString()), "argument"); diags.HasErrors() {
 				return cty.NilType, errors.New(Messages(diags)[0])
 			}
 		}

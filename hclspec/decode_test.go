@@ -97,12 +97,12 @@ func parseConfig(t testing.TB, text string) map[string]any {
 	return m
 }
 
-// TestBytes has the worked examples of plugin-protocol 4.3 and of jobspec 8.3.
-func TestBytes(t *testing.T) {
-	const jobAbsent = "8ca3616e79c0a461726773c0a56261747472c0a4626d617080a7636f6d6d616e64a62f62696e2f78a5636f756e74c0a464666c7407a46c6d6170c0a46d616e7990a76d617061747472c0a26f6ec0a36f6e65c0"
+// TestDecodeToMsgpack has the worked examples of plugin-protocol 4.3 and of jobspec 8.3.
+func TestDecodeToMsgpack(t *testing.T) {
+	const minimalJobHex = "8ca3616e79c0a461726773c0a56261747472c0a4626d617080a7636f6d6d616e64a62f62696e2f78a5636f756e74c0a464666c7407a46c6d6170c0a46d616e7990a76d617061747472c0a26f6ec0a36f6e65c0"
 	// jobWith returns the result of an absent config, with some values replaced.
 	jobWith := func(pairs ...string) string {
-		text := jobAbsent
+		text := minimalJobHex
 		for i := 0; i < len(pairs); i += 2 {
 			if !strings.Contains(text, pairs[i]) {
 				t.Fatalf("%q is not in the example", pairs[i])
@@ -161,7 +161,7 @@ func TestBytes(t *testing.T) {
 			"81a173d928" + strings.Repeat("61", 40)},
 		{"a default of another type", Object(map[string]*Spec{"s": Default(Attr("s", "string", false), Literal("5"))}), `{}`, "81a17305"},
 
-		{"job: only what is required", job, `{"command":"/bin/x"}`, jobAbsent},
+		{"job: only what is required", job, `{"command":"/bin/x"}`, minimalJobHex},
 		{"job: interpolated", job, `{"command":"/bin/x","args":["a","${NOMAD_PORT_http}",3],"count":3}`,
 			jobWith("a461726773c0", "a46172677393a161a53231303030a133", "a5636f756e74c0", "a5636f756e7403")},
 		{"job: fraction and bool", job, `{"command":"/bin/x","count":1.5,"on":true}`,
@@ -200,7 +200,7 @@ func TestBytes(t *testing.T) {
 }
 
 func TestJobThroughTheAPI(t *testing.T) {
-	// Numbers that were JSON are float64.
+	// Numbers that were CheckJSON are float64.
 	s := Object(map[string]*Spec{"n": Attr("n", "list(map(list(number)))", false)})
 	value, diags := s.Decode(map[string]any{"n": []map[string]any{{"k": []any{float64(9223372036854775807)}}}}, varsFunc(nomadVars))
 	if diags.HasErrors() {
@@ -324,8 +324,8 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// TestHostile has input that would crash the process without the limits.
-func TestHostile(t *testing.T) {
+// TestHostileConfigIsRejected has input that would crash the process without the limits.
+func TestHostileConfigIsRejected(t *testing.T) {
 	s := Object(map[string]*Spec{"a": Attr("a", "any", false)})
 	const n = 1 << 16
 	vars := maps.Clone(nomadVars)

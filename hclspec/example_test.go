@@ -75,7 +75,7 @@ func ExampleMessages() {
 	// Output: Incorrect attribute value type: Inappropriate value for attribute "pull": a bool is required.
 }
 
-// UnmarshalJSON decodes the JSON of a hook's attachment, and rejects unknown keys.
+// UnmarshalJSON decodes the CheckJSON of a hook's attachment, and rejects unknown keys.
 func ExampleUnmarshalJSON() {
 	var config struct {
 		Greeting string `codec:"greeting"`

@@ -46,7 +46,7 @@ func (s *Spec) checkDefaults(path string) error {
 		_, err := convert.Convert(value, want)
 		// The plugin receives a default unconverted.
 		if err != nil || want.IsPrimitiveType() && !value.IsNull() && !value.Type().Equals(want) {
-			return fmt.Errorf("the default of %q is %s, and its type is %s", path, s.defaultSpec.text, s.nested.text)
+			return fmt.Errorf("the default of %q is %s, and its type is %s", path, s.defaultSpec.typeOrLiteral, s.nested.typeOrLiteral)
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(s.attributes)) {

@@ -76,11 +76,11 @@ func FuzzUnmarshal(f *testing.F) {
 	f.Add([]byte("\xdb\xff\xff\xff\xff"))
 	type all struct {
 		taskConfig
-		U8   uint8           `codec:"u8"`
-		F    float64         `codec:"f"`
-		B    *bool           `codec:"b"`
-		Any  any             `codec:"any"`
-		Deep map[string]all0 `codec:"deep"`
+		U8   uint8                  `codec:"u8"`
+		F    float64                `codec:"f"`
+		B    *bool                  `codec:"b"`
+		Any  any                    `codec:"any"`
+		Deep map[string]fuzzElement `codec:"deep"`
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var got all
@@ -104,7 +104,7 @@ func FuzzUnmarshal(f *testing.F) {
 	})
 }
 
-type all0 struct {
+type fuzzElement struct {
 	List []map[string]string `codec:"list"`
 	N    int64               `codec:"n"`
 }

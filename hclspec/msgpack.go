@@ -33,19 +33,19 @@ const maxNumberBits = 4000
 // would be too long.
 func checkMarshal(path cty.Path, v cty.Value) (bool, error) {
 	if !v.IsKnown() {
-		return false, fmt.Errorf("%sthe value is not known", pathSubject(path))
+		return false, fmt.Errorf("%sthe value is not known", pathErrorPrefix(path))
 	}
 	if v.Type() == cty.Number && !v.IsNull() {
 		f := v.AsBigFloat()
 		if e := f.MantExp(nil); !f.IsInf() && (e > maxNumberBits || e < -maxNumberBits) {
-			return false, fmt.Errorf("%sthe number is out of range", pathSubject(path))
+			return false, fmt.Errorf("%sthe number is out of range", pathErrorPrefix(path))
 		}
 	}
 	return true, nil
 }
 
-// pathSubject returns the name of the argument or block that path leads into.
-func pathSubject(path cty.Path) string {
+// pathErrorPrefix returns the name of the argument or block that path leads into.
+func pathErrorPrefix(path cty.Path) string {
 	if len(path) > 0 {
 		if step, ok := path[0].(cty.GetAttrStep); ok {
 			return fmt.Sprintf("%q: ", step.Name)
@@ -93,7 +93,7 @@ func Unmarshal(b []byte, dst any) error {
 	return UnmarshalState(again, dst)
 }
 
-// UnmarshalJSON is UnmarshalExact for a config that is JSON.
+// UnmarshalJSON is UnmarshalExact for a config that is CheckJSON.
 func UnmarshalJSON(b []byte, dst any) error {
 	decoder := json.NewDecoder(bytes.NewReader(b))
 	decoder.UseNumber()
@@ -108,7 +108,7 @@ func UnmarshalJSON(b []byte, dst any) error {
 	return UnmarshalExact(encoded, dst)
 }
 
-// convertJSONNumbers converts JSON numbers to Go's number types. A number that fits into none
+// convertJSONNumbers converts CheckJSON numbers to Go's number types. A number that fits into none
 // stays its decimal text, as in Marshal.
 func convertJSONNumbers(v any) any {
 	switch v := v.(type) {

@@ -196,8 +196,8 @@ type taggedState struct {
 	Not    int `codec:"-"`
 }
 
-// TestStateBytes has the table of plugin-protocol 4.5.
-func TestStateBytes(t *testing.T) {
+// TestStateEncoding has the table of plugin-protocol 4.5.
+func TestStateEncoding(t *testing.T) {
 	tests := []struct {
 		name  string
 		value any

@@ -13,7 +13,7 @@ import (
 // checkConfig rejects a config that would overflow the decoder's stack, and reports
 // whether any text in it may refer to a variable.
 func checkConfig(config []byte) (refers bool, diags hcl.Diagnostics) {
-	if diags := nesting.JSON(config, "config"); diags.HasErrors() {
+	if diags := nesting.CheckJSON(config, "config"); diags.HasErrors() {
 		return false, diags
 	}
 	dec := json.NewDecoder(bytes.NewReader(config))
@@ -21,14 +21,14 @@ func checkConfig(config []byte) (refers bool, diags hcl.Diagnostics) {
 	for {
 		token, err := dec.Token()
 		if err != nil {
-			return refers, nil // end of the config, or invalid JSON, which the decoder reports
+			return refers, nil // end of the config, or invalid CheckJSON, which the decoder reports
 		}
 		text, ok := token.(string)
 		if !ok || !strings.Contains(text, "${") && !strings.Contains(text, "%{") {
 			continue
 		}
 		refers = true
-		if diags := nesting.Template([]byte(text), "config", hcl.InitialPos); diags.HasErrors() {
+		if diags := nesting.CheckTemplate([]byte(text), "config", hcl.InitialPos); diags.HasErrors() {
 			return false, diags
 		}
 	}

@@ -17,12 +17,12 @@ const maxSpecDepth = 100
 // made by the functions of this package and is immutable, so it may be shared. A nil
 // Spec means that the plugin has no configuration.
 type Spec struct {
-	kind     kind
-	name     string // name in the block; empty means the key of the enclosing Object
-	text     string // type expression, or the literal
-	required bool
-	labels   []string
-	min, max uint64
+	kind          kind
+	name          string // name in the block; empty means the key of the enclosing Object
+	typeOrLiteral string // type expression, or the literal
+	required      bool
+	labels        []string
+	min, max      uint64
 
 	nested      *Spec // content of a block; first choice of a default
 	defaultSpec *Spec
@@ -68,7 +68,7 @@ func Array(values ...*Spec) *Spec {
 // A map type cannot be written in a job file, where {...} arrives as a list
 // with one object: use list(map(T)) or BlockAttrs.
 func Attr(name, typ string, required bool) *Spec {
-	return &Spec{kind: kindAttr, name: name, text: typ, required: required}
+	return &Spec{kind: kindAttr, name: name, typeOrLiteral: typ, required: required}
 }
 
 // Block is at most one block, `name { … }`, with the content nested. Absent means null.
@@ -79,7 +79,7 @@ func Block(name string, nested *Spec, required bool) *Spec {
 // BlockAttrs is at most one block, `name { key = value … }`, with arguments of any name
 // and one type, which result in a map. Absent means null.
 func BlockAttrs(name, typ string, required bool) *Spec {
-	return &Spec{kind: kindBlockAttrs, name: name, text: typ, required: required}
+	return &Spec{kind: kindBlockAttrs, name: name, typeOrLiteral: typ, required: required}
 }
 
 // BlockList is min to max blocks in order; a max of 0 means no limit. Absent
@@ -107,7 +107,7 @@ func Default(primary, def *Spec) *Spec {
 
 // Literal is a constant, written as an HCL expression: `"text"`, `5`, `["a"]`.
 func Literal(expr string) *Spec {
-	return &Spec{kind: kindLiteral, text: expr}
+	return &Spec{kind: kindLiteral, typeOrLiteral: expr}
 }
 
 // FromProto converts the message of a plugin, which may be invalid: Decode reports most
@@ -143,12 +143,12 @@ func fromProto(p *specpb.Spec, depth int) (*Spec, error) {
 			}
 		}
 	case *specpb.Spec_Attr:
-		s.kind, s.name, s.text, s.required = kindAttr, b.Attr.GetName(), b.Attr.GetType(), b.Attr.GetRequired()
+		s.kind, s.name, s.typeOrLiteral, s.required = kindAttr, b.Attr.GetName(), b.Attr.GetType(), b.Attr.GetRequired()
 	case *specpb.Spec_BlockValue:
 		s.kind, s.name, s.required = kindBlock, b.BlockValue.GetName(), b.BlockValue.GetRequired()
 		s.nested, err = fromProto(b.BlockValue.GetNested(), depth-1)
 	case *specpb.Spec_BlockAttrs:
-		s.kind, s.name, s.text, s.required = kindBlockAttrs, b.BlockAttrs.GetName(), b.BlockAttrs.GetType(), b.BlockAttrs.GetRequired()
+		s.kind, s.name, s.typeOrLiteral, s.required = kindBlockAttrs, b.BlockAttrs.GetName(), b.BlockAttrs.GetType(), b.BlockAttrs.GetRequired()
 	case *specpb.Spec_BlockList:
 		s.kind, s.name, s.min, s.max = kindBlockList, b.BlockList.GetName(), b.BlockList.GetMinItems(), b.BlockList.GetMaxItems()
 		s.nested, err = fromProto(b.BlockList.GetNested(), depth-1)
@@ -164,7 +164,7 @@ func fromProto(p *specpb.Spec, depth int) (*Spec, error) {
 			s.defaultSpec, err = fromProto(b.Default.GetDefault(), depth-1)
 		}
 	case *specpb.Spec_Literal:
-		s.kind, s.text = kindLiteral, b.Literal.GetValue()
+		s.kind, s.typeOrLiteral = kindLiteral, b.Literal.GetValue()
 	}
 	if err != nil {
 		return nil, err
@@ -191,11 +191,11 @@ func (s *Spec) Proto() *specpb.Spec {
 		}
 		return &specpb.Spec{Block: &specpb.Spec_Array{Array: &specpb.Array{Values: values}}}
 	case kindAttr:
-		return &specpb.Spec{Block: &specpb.Spec_Attr{Attr: &specpb.Attr{Name: s.name, Type: s.text, Required: s.required}}}
+		return &specpb.Spec{Block: &specpb.Spec_Attr{Attr: &specpb.Attr{Name: s.name, Type: s.typeOrLiteral, Required: s.required}}}
 	case kindBlock:
 		return &specpb.Spec{Block: &specpb.Spec_BlockValue{BlockValue: &specpb.Block{Name: s.name, Required: s.required, Nested: s.nested.Proto()}}}
 	case kindBlockAttrs:
-		return &specpb.Spec{Block: &specpb.Spec_BlockAttrs{BlockAttrs: &specpb.BlockAttrs{Name: s.name, Type: s.text, Required: s.required}}}
+		return &specpb.Spec{Block: &specpb.Spec_BlockAttrs{BlockAttrs: &specpb.BlockAttrs{Name: s.name, Type: s.typeOrLiteral, Required: s.required}}}
 	case kindBlockList:
 		return &specpb.Spec{Block: &specpb.Spec_BlockList{BlockList: &specpb.BlockList{Name: s.name, MinItems: s.min, MaxItems: s.max, Nested: s.nested.Proto()}}}
 	case kindBlockSet:
@@ -205,7 +205,7 @@ func (s *Spec) Proto() *specpb.Spec {
 	case kindDefault:
 		return &specpb.Spec{Block: &specpb.Spec_Default{Default: &specpb.Default{Primary: s.nested.Proto(), Default: s.defaultSpec.Proto()}}}
 	case kindLiteral:
-		return &specpb.Spec{Block: &specpb.Spec_Literal{Literal: &specpb.Literal{Value: s.text}}}
+		return &specpb.Spec{Block: &specpb.Spec_Literal{Literal: &specpb.Literal{Value: s.typeOrLiteral}}}
 	default:
 		return &specpb.Spec{}
 	}

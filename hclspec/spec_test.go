@@ -10,8 +10,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec/specpb"
 )
 
-// TestSpecBytes has the byte example of plugin-protocol 2.5.
-func TestSpecBytes(t *testing.T) {
+// TestSpecWireEncoding has the byte example of plugin-protocol 2.5.
+func TestSpecWireEncoding(t *testing.T) {
 	s := Object(map[string]*Spec{"greeting": Default(Attr("greeting", "string", false), Literal(`"hi"`))})
 	b, err := proto.Marshal(s.Proto())
 	if err != nil {
@@ -52,7 +52,7 @@ func TestProtoRoundTrip(t *testing.T) {
 	}
 }
 
-func TestFromProtoOfHolesInIt(t *testing.T) {
+func TestFromProtoWithMissingFields(t *testing.T) {
 	// Some plugins send a kind without its content.
 	for _, block := range []*specpb.Spec{
 		{Block: &specpb.Spec_Object{}},

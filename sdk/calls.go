@@ -135,7 +135,7 @@ func callDestroy(ctx context.Context, t Task) (err error) {
 	return d.Destroy(ctx)
 }
 
-// noTaskError is the error of a Start or Recover that returned neither a task nor an error.
-func noTaskError(impl any, method string) error {
+// missingTaskError is the error of a Start or Recover that returned neither a task nor an error.
+func missingTaskError(impl any, method string) error {
 	return fmt.Errorf("method %T.%s returned neither a task nor an error", impl, method)
 }

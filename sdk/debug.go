@@ -62,8 +62,8 @@ func serveDebug(p *pluginSpec, socket string) error {
 	return g.Serve(listener)
 }
 
-// serveDebugProxy serves as a plugin that passes every call on to a process under debug.
-func serveDebugProxy(p *pluginSpec, socket string, logger hclog.Logger) error {
+// proxyToDebugProcess serves as a plugin that passes every call on to a process under debug.
+func proxyToDebugProcess(p *pluginSpec, socket string, logger hclog.Logger) error {
 	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		return fmt.Errorf("attach to %s: %w", socket, err)
@@ -87,6 +87,6 @@ func serveDebugProxy(p *pluginSpec, socket string, logger hclog.Logger) error {
 			end()
 		}
 	}()
-	servePlugin(gone, p.newProxy(conn, gone.Done()), logger)
+	servePlugin(gone, p.newDebugProxy(conn, gone.Done()), logger)
 	return nil
 }

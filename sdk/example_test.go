@@ -13,12 +13,12 @@ import (
 )
 
 // kettle is the driver of the examples. Each of its tasks, a pot, boils water.
-type kettle struct{ watts int }
+type kettle struct{ heaterWatts int }
 
 // pot is one task of a kettle.
 type pot struct {
-	start *sdk.StartRequest
-	done  chan struct{}
+	startRequest *sdk.StartRequest
+	done         chan struct{}
 }
 
 var (
@@ -33,7 +33,7 @@ var (
 )
 
 func (k *kettle) Info() sdk.DriverInfo {
-	return sdk.DriverInfo{Name: "kettle", ConfigSchema: kettleSchema, TaskSchema: potSchema, Capabilities: driver.Capabilities{Exec: true}}
+	return sdk.DriverInfo{Name: "kettle", ConfigSchema: kettleSchema, TaskSchema: taskConfigSchema, Capabilities: driver.Capabilities{Exec: true}}
 }
 
 // The main function of a driver has one line.
@@ -42,7 +42,7 @@ func ExampleServeDriver() {
 	_ = main
 }
 
-var potSchema = hclspec.Object(map[string]*hclspec.Spec{
+var taskConfigSchema = hclspec.Object(map[string]*hclspec.Spec{
 	"litres": hclspec.Attr("litres", "number", true),
 	"tea":    hclspec.Block("tea", hclspec.Object(map[string]*hclspec.Spec{"kind": hclspec.Attr("kind", "string", true)}), false),
 })
@@ -63,7 +63,7 @@ func ExampleStartRequest() {
 			return nil, errors.New("the kettle holds 2 litres")
 		}
 		start.Event("filling the kettle", nil)
-		return &pot{start: start, done: make(chan struct{})}, nil
+		return &pot{startRequest: start, done: make(chan struct{})}, nil
 	}
 	_ = start
 }
@@ -83,7 +83,7 @@ func ExampleRecoverer() {
 		if time.Since(s.StartedAt) > time.Hour {
 			return nil, errors.New("the water has long gone cold")
 		}
-		return &pot{start: start, done: make(chan struct{})}, nil
+		return &pot{startRequest: start, done: make(chan struct{})}, nil
 	}
 	_ = recover
 }
@@ -116,7 +116,7 @@ func ExampleConfigurer() {
 		if config.Watts > 3500 {
 			return errors.New("watts: the fuse is for 3500")
 		}
-		k.watts = config.Watts
+		k.heaterWatts = config.Watts
 		return nil
 	}
 	_ = configure

@@ -24,21 +24,21 @@ import (
 )
 
 // envHook makes this binary serve the hook instead of the driver.
-const envHook = "SDK_TEST_HOOK"
+const envServeHook = "SDK_TEST_HOOK"
 
-// scriptedHook is a hook that follows its instructions and reports each call to the host.
-type scriptedHook struct {
+// hostCallingHook is a hook whose Prestart and Stop call the host.
+type hostCallingHook struct {
 	host hook.Host
 	node hook.Node
 }
 
 var (
-	_ sdk.HostSetter    = (*scriptedHook)(nil)
-	_ hook.TaskPrestart = (*scriptedHook)(nil)
-	_ hook.TaskStop     = (*scriptedHook)(nil)
+	_ sdk.HostSetter    = (*hostCallingHook)(nil)
+	_ hook.TaskPrestart = (*hostCallingHook)(nil)
+	_ hook.TaskStop     = (*hostCallingHook)(nil)
 )
 
-func (*scriptedHook) Info() sdk.HookInfo {
+func (*hostCallingHook) Info() sdk.HookInfo {
 	return sdk.HookInfo{
 		Name: "valet",
 		AttachmentSchema: hclspec.Object(map[string]*hclspec.Spec{
@@ -48,9 +48,9 @@ func (*scriptedHook) Info() sdk.HookInfo {
 	}
 }
 
-func (v *scriptedHook) SetHost(host hook.Host, node hook.Node) { v.host, v.node = host, node }
+func (v *hostCallingHook) SetHost(host hook.Host, node hook.Node) { v.host, v.node = host, node }
 
-func (v *scriptedHook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (v *hostCallingHook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	var config struct {
 		Drink string `codec:"drink"`
 		Cubes int    `codec:"cubes"`
@@ -66,7 +66,7 @@ func (v *scriptedHook) Prestart(ctx context.Context, req hook.TaskPrestartReques
 	return hook.TaskPrestartResponse{State: state, Env: map[string]string{"DRINK": config.Drink}}, err
 }
 
-func (v *scriptedHook) Stop(ctx context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+func (v *hostCallingHook) Stop(ctx context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
 	return hook.TaskStopResponse{}, v.host.Kill(ctx, req.TaskScope("other"), "the party is over")
 }
 
@@ -109,7 +109,7 @@ func serveFakeHost(t *testing.T, g *fakeHost) (socket string, stop func()) {
 func launchHook(t *testing.T, env ...string) (base.Plugin, *hook.Client, *plugin.Client) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), append(env, envHook+"=1", "TMPDIR="+socketDir(t))...)
+	cmd.Env = append(os.Environ(), append(env, envServeHook+"=1", "TMPDIR="+socketDir(t))...)
 	client := plugin.NewClient(&plugin.ClientConfig{
 		HandshakeConfig:  base.Handshake,
 		Plugins:          plugin.PluginSet{base.PluginName: &base.GRPCPlugin{}, hook.PluginName: &hook.GRPCPlugin{}},
@@ -189,7 +189,7 @@ func TestDebugHook(t *testing.T) {
 	env := sdk.EnvDebug + "=valet=" + socket
 	var output lockedBuffer
 	debugged := exec.Command(os.Args[0])
-	debugged.Env = append(os.Environ(), env, envHook+"=1", "NOMAD_LITE_SDKTEST_BY_HAND=1")
+	debugged.Env = append(os.Environ(), env, envServeHook+"=1", "NOMAD_LITE_SDKTEST_BY_HAND=1")
 	debugged.Stderr = &output
 	if err := debugged.Start(); err != nil {
 		t.Fatal(err)

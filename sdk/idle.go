@@ -84,7 +84,7 @@ func (c *statsHandler) TagConn(ctx context.Context, _ *stats.ConnTagInfo) contex
 // stop; tasks that only start make objects that stay.
 func (c *statsHandler) TagRPC(ctx context.Context, call *stats.RPCTagInfo) context.Context {
 	if strings.HasSuffix(call.FullMethodName, "/DestroyTask") {
-		c.trimmer.Busy()
+		c.trimmer.NotifyBusy()
 	}
 	return ctx
 }

@@ -40,8 +40,8 @@ func newPanickingDriver(t *testing.T) *panickingDriver {
 
 func (d *panickingDriver) panicIfSelected(method string) {
 	if panics := d.panicMethod.Load(); panics != nil && *panics == method {
-		var missing *sleepingTask
-		missing.killCount++ // nil dereference, the most common panic
+		var nilTask *sleepingTask
+		nilTask.killCount++ // nil dereference, the most common panic
 	}
 }
 
@@ -289,7 +289,7 @@ func TestDestroyKillsATaskWhoseWaitPanicked(t *testing.T) {
 
 // A start that panicked may have started processes. It returned no task that could stop
 // them, so only Sweep finds them.
-func TestPanicOfStartIsSweptAndNotRecoverable(t *testing.T) {
+func TestStartPanicSweepsTaskAndIsNotRecoverable(t *testing.T) {
 	d := newPanickingDriver(t)
 	d.panicMethod.Store(new("Start"))
 	s := newTestServer(d)

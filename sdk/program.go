@@ -12,25 +12,25 @@ import (
 
 // pluginSpec is an author's value as a plugin of its kind.
 type pluginSpec struct {
-	kind       string // name of the kind in messages
-	otherHosts string // other hosts that support this kind, as a sentence
+	kind            string // name of the kind in messages
+	compatibleHosts string // other hosts that support this kind, as a sentence
 	identity
 	// newService makes the service of the plugin itself.
 	newService func(hclog.Logger) service
-	// newProxy makes a service that passes every call on to conn.
-	newProxy func(conn grpc.ClientConnInterface, gone <-chan struct{}) service
+	// newDebugProxy makes a service that passes every call on to conn, a process under debug.
+	newDebugProxy func(conn grpc.ClientConnInterface, gone <-chan struct{}) service
 }
 
 // service is one plugin service with its name.
 type service struct {
 	base       base.Plugin
 	name       string // key in a plugin set
-	grpcPlugin grpcPluginEntry
+	grpcPlugin pluginSetEntry
 	isBusy     func() bool // reports whether the service has state to lose
 }
 
-// grpcPluginEntry is an entry of a plugin set.
-type grpcPluginEntry interface {
+// pluginSetEntry is an entry of a plugin set.
+type pluginSetEntry interface {
 	plugin.Plugin
 	plugin.GRPCPlugin
 }
@@ -60,14 +60,14 @@ func newDriverSpec[T Task](impl Driver[T]) (*pluginSpec, error) {
 		return service{b, driver.PluginName, &driver.GRPCPlugin{Impl: d}, busy}
 	}
 	return &pluginSpec{
-		kind:       "task driver",
-		otherHosts: " or Nomad",
-		identity:   id,
+		kind:            "task driver",
+		compatibleHosts: " or Nomad",
+		identity:        id,
 		newService: func(logger hclog.Logger) service {
 			s := newServer(d, id, info, logger)
 			return newService(s, s, s.isBusy)
 		},
-		newProxy: func(conn grpc.ClientConnInterface, gone <-chan struct{}) service {
+		newDebugProxy: func(conn grpc.ClientConnInterface, gone <-chan struct{}) service {
 			return newService(base.NewClient(conn, gone), driver.NewClient(conn, gone), alwaysBusy)
 		},
 	}, nil
@@ -91,7 +91,7 @@ func newHookSpec(impl Hook) (*pluginSpec, error) {
 			// all, because only an agent reports the state of the task.
 			return service{s, hook.PluginName, &hook.GRPCPlugin{Impl: s, Hook: impl}, neverBusy}
 		},
-		newProxy: func(conn grpc.ClientConnInterface, gone <-chan struct{}) service {
+		newDebugProxy: func(conn grpc.ClientConnInterface, gone <-chan struct{}) service {
 			c := hook.NewClient(conn, gone)
 			return service{base.NewClient(conn, gone), hook.PluginName, &hook.GRPCPlugin{Impl: c, Hook: c}, alwaysBusy}
 		},

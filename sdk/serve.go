@@ -46,9 +46,9 @@ func serve(p *pluginSpec) error {
 			fmt.Println(p.name, p.version)
 			return nil
 		}
-		return fmt.Errorf("this is the %s plugin %q, which a host such as nomad-lite%s starts: try \"nomad-lite plugin test %s\"", p.kind, p.name, p.otherHosts, quotedCommandLine())
+		return fmt.Errorf("this is the %s plugin %q, which a host such as nomad-lite%s starts: try \"nomad-lite plugin test %s\"", p.kind, p.name, p.compatibleHosts, quotedCommandLine())
 	}
-	isolateFDsAndSignals(!byHand)
+	isolateInheritedFDsAndSignals(!byHand)
 	setProcessName()
 	if byHand {
 		return serveDebug(p, socket)
@@ -56,7 +56,7 @@ func serve(p *pluginSpec) error {
 	logger := newLogger(p.name)
 	redirectLogs(logger)
 	if socket != "" {
-		return serveDebugProxy(p, socket, logger)
+		return proxyToDebugProcess(p, socket, logger)
 	}
 	servePlugin(context.Background(), p.newService(logger), logger)
 	return nil
@@ -117,11 +117,11 @@ func setProcessName() {
 	_ = os.WriteFile("/proc/self/comm", []byte(filepath.Base(os.Args[0])), 0)
 }
 
-// isolateFDsAndSignals keeps inherited descriptors and signal settings from reaching the
+// isolateInheritedFDsAndSignals keeps inherited descriptors and signal settings from reaching the
 // tasks, and keeps the loss of a host from ending this process. With a host, SIGHUP
 // does not end the process either: it comes from a closed terminal, or was meant for
 // the agent as a reload signal.
-func isolateFDsAndSignals(hosted bool) {
+func isolateInheritedFDsAndSignals(hosted bool) {
 	// The host may have left descriptors without close-on-exec.
 	if err := unix.CloseRange(3, ^uint(0)>>1, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		for fd := 3; fd < 1024; fd++ { // old kernel without close_range

@@ -30,8 +30,8 @@ import (
 
 func TestMain(m *testing.M) {
 	sdktest.Main(m, func() {
-		if os.Getenv(envHook) != "" {
-			sdk.ServeHook(&scriptedHook{})
+		if os.Getenv(envServeHook) != "" {
+			sdk.ServeHook(&hostCallingHook{})
 			return
 		}
 		sdk.ServeDriver(&loggingDriver{})

@@ -120,16 +120,16 @@ func (s *server) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, er
 		defer close(out)
 		ticker := time.NewTicker(s.info.FingerprintInterval)
 		defer ticker.Stop()
-		var last *driver.Fingerprint
+		var lastSent *driver.Fingerprint
 		for {
 			now := s.fingerprint(ctx)
-			if last == nil || !reflect.DeepEqual(*last, now) {
+			if lastSent == nil || !reflect.DeepEqual(*lastSent, now) {
 				select {
 				case out <- now:
 				case <-ctx.Done():
 					return
 				}
-				last = &now
+				lastSent = &now
 			}
 			select {
 			case <-ticker.C:

@@ -254,7 +254,7 @@ func TestCapabilitiesAreDeclared(t *testing.T) {
 
 // A task that has the methods gets no command and no signal if its driver declines both,
 // except the signal of a stop.
-func TestDeclinedCapabilitiesAreRefused(t *testing.T) {
+func TestCallsWithoutCapabilityFail(t *testing.T) {
 	f := &allMethodsTask{sleepingTask: newSleepingTask()}
 	s := newTestServer(&allMethodsDriver{noCapabilities: true, newTask: func() *allMethodsTask { return f }})
 	if caps, err := s.Capabilities(t.Context()); err != nil || caps.SendSignals || caps.Exec {
@@ -515,7 +515,7 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-func TestDestroyAnyStart(t *testing.T) {
+func TestDestroyWildcardStart(t *testing.T) {
 	d := &allMethodsDriver{}
 	s := newTestServer(d)
 	startTestTask(t, s)

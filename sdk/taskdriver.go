@@ -48,7 +48,7 @@ func newStarter[T Task](impl any, name string, method func(context.Context, *Sta
 			return nil, err
 		}
 		if isNil(reflect.ValueOf(started)) {
-			return nil, noTaskError(impl, name)
+			return nil, missingTaskError(impl, name)
 		}
 		return started, nil
 	}

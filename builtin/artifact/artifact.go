@@ -26,10 +26,10 @@ const Name = "artifact"
 // maxConcurrentDownloads is the number of concurrent downloads per task.
 const maxConcurrentDownloads = 3
 
-// Hook downloads the artifacts of tasks. Args are the arguments with which this
+// Hook downloads the artifacts of tasks. DownloadArgs are the arguments with which this
 // program, executed again, calls Download.
 type Hook struct {
-	Args []string
+	DownloadArgs []string
 
 	host      hook.Host
 	installMu sync.Mutex // held while a download moves its result to the destination
@@ -181,7 +181,7 @@ func (h *Hook) tryDownload(ctx context.Context, req *hook.TaskPrestartRequest, a
 	}
 	defer p.close()
 	o := downloadRequest{Source: a.Source, Options: a.Options, Headers: a.Headers, Mode: a.Mode, Insecure: a.Insecure, Limits: limits}
-	if err := h.fetch(ctx, o, p); err != nil {
+	if err := h.downloadToStage(ctx, o, p); err != nil {
 		return "", err
 	}
 	h.installMu.Lock()
@@ -197,16 +197,16 @@ func (h *Hook) tryDownload(ctx context.Context, req *hook.TaskPrestartRequest, a
 	return path, nil
 }
 
-// fetch downloads an artifact into the stage. The hook compares the checksum
+// downloadToStage downloads an artifact into the stage. The hook compares the checksum
 // here and passes the verified file to a second process for unpacking: the
 // process that has talked to a server takes no part in that.
-func (h *Hook) fetch(ctx context.Context, o downloadRequest, p *installer) error {
+func (h *Hook) downloadToStage(ctx context.Context, o downloadRequest, p *installer) error {
 	src, err := parseSource(o.Source, o.Options)
 	if err != nil {
 		return err
 	}
 	if src.sourceType == "git" || src.checksum == "" {
-		return runDownloadProcess(ctx, h.Args, o, p.dir)
+		return runDownloadProcess(ctx, h.DownloadArgs, o, p.dir)
 	}
 	name, err := src.fileName()
 	if err != nil {
@@ -220,7 +220,7 @@ func (h *Hook) fetch(ctx context.Context, o downloadRequest, p *installer) error
 		return err
 	}
 	o.Step = stepFetch
-	if err := runDownloadProcess(ctx, h.Args, o, p.dir); err != nil {
+	if err := runDownloadProcess(ctx, h.DownloadArgs, o, p.dir); err != nil {
 		return err
 	}
 	if err := p.verifyChecksum(ctx, name, src.checksum); err != nil {
@@ -228,10 +228,10 @@ func (h *Hook) fetch(ctx context.Context, o downloadRequest, p *installer) error
 	}
 	if format == nil {
 		d := &downloader{downloadRequest: o, parsedSource: src, stage: p.stage}
-		return d.deliverFile(name)
+		return d.moveFetchedFileToResult(name)
 	}
 	o.Step = stepUnpack
-	return runDownloadProcess(ctx, h.Args, o, p.dir)
+	return runDownloadProcess(ctx, h.DownloadArgs, o, p.dir)
 }
 
 // interpolate resolves the references in all fields that may have them. The

@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 		os.Exit(attackConfinement())
 	}
 	if len(os.Args) == 2 && os.Args[1] == "gitburgle" {
-		o, err := readRequestAndEnterStage()
+		o, err := readDownloadRequestAndChdir()
 		if err == nil {
 			err = attackAsGit(o)
 		}
@@ -53,22 +53,22 @@ func TestMain(m *testing.M) {
 		os.Exit(1)
 	}
 	if len(os.Args) == 4 && os.Args[1] == "spy" {
-		os.Exit(runSpy(os.Args[2], os.Args[3]))
+		os.Exit(runSnoopingTask(os.Args[2], os.Args[3]))
 	}
 	if len(os.Args) == 3 && os.Args[1] == "burgle" {
-		if _, err := readRequestAndEnterStage(); err != nil {
+		if _, err := readDownloadRequestAndChdir(); err != nil {
 			panic(err)
 		}
-		os.Exit(attackAsDownload(os.Args[2]))
+		os.Exit(attackHostFromDownload(os.Args[2]))
 	}
 	// By default a program built with -race sleeps for a second before it exits.
 	os.Setenv("GORACE", "atexit_sleep_ms=0")
 	os.Exit(m.Run())
 }
 
-// readRequestAndEnterStage waits for the request, as a download does: until it arrives, the
+// readDownloadRequestAndChdir waits for the request, as a download does: until it arrives, the
 // stage does not belong to the process.
-func readRequestAndEnterStage() (downloadRequest, error) {
+func readDownloadRequestAndChdir() (downloadRequest, error) {
 	var o downloadRequest
 	if err := json.NewDecoder(os.Stdin).Decode(&o); err != nil {
 		return o, err
@@ -79,7 +79,7 @@ func readRequestAndEnterStage() (downloadRequest, error) {
 // fakeHost records events, and resolves references.
 type fakeHost struct {
 	hook.Host
-	references map[string]string
+	referenceValues map[string]string
 
 	mu     sync.Mutex
 	events []string
@@ -93,7 +93,7 @@ func (h *fakeHost) EmitEvent(_ context.Context, _ hook.Scope, e hook.Event) erro
 }
 
 func (h *fakeHost) Interpolate(_ context.Context, _ hook.Scope, text string) (string, error) {
-	for name, value := range h.references {
+	for name, value := range h.referenceValues {
 		text = strings.ReplaceAll(text, "${"+name+"}", value)
 	}
 	return text, nil
@@ -101,15 +101,15 @@ func (h *fakeHost) Interpolate(_ context.Context, _ hook.Scope, text string) (st
 
 // fixture has one task, with its directories and a web server.
 type fixture struct {
-	t            *testing.T
-	protectedDir string // directory that downloads must not change
-	dir          hook.TaskDir
-	host         *fakeHost
-	hook         *Hook
-	url          string
-	routes       map[string]any // path -> []byte, string, or http.HandlerFunc
-	taskUser     string
-	limits       map[string]any
+	t        *testing.T
+	outerDir string // directory that downloads must not change
+	dir      hook.TaskDir
+	host     *fakeHost
+	hook     *Hook
+	url      string
+	routes   map[string]any // path -> []byte, string, or http.HandlerFunc
+	taskUser string
+	limits   map[string]any
 
 	mu       sync.Mutex
 	requests []string
@@ -126,7 +126,7 @@ func newFixture(t *testing.T) *fixture {
 	}
 	alloc := filepath.Join(outer, "allocs", "a1")
 	w := &fixture{
-		t: t, protectedDir: outer, routes: map[string]any{}, host: &fakeHost{references: map[string]string{}},
+		t: t, outerDir: outer, routes: map[string]any{}, host: &fakeHost{referenceValues: map[string]string{}},
 		dir: hook.TaskDir{
 			AllocDir: alloc, Dir: alloc + "/main", SharedAllocDir: alloc + "/alloc", LocalDir: alloc + "/main/local",
 			SecretsDir: alloc + "/main/secrets", PrivateDir: alloc + "/main/private",
@@ -137,7 +137,7 @@ func newFixture(t *testing.T) *fixture {
 			t.Fatal(err)
 		}
 	}
-	w.hook = &Hook{Args: []string{"download"}}
+	w.hook = &Hook{DownloadArgs: []string{"download"}}
 	w.hook.SetHost(w.host, hook.Node{})
 	server := httptest.NewServer(http.HandlerFunc(w.serveHTTP))
 	t.Cleanup(server.Close)
@@ -210,11 +210,11 @@ func (w *fixture) expectFailure(artifact map[string]any, words string) {
 func (w *fixture) listFiles() []string {
 	w.t.Helper()
 	var all []string
-	err := filepath.WalkDir(w.protectedDir, func(name string, e fs.DirEntry, err error) error {
+	err := filepath.WalkDir(w.outerDir, func(name string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		rel, err := filepath.Rel(w.protectedDir, name)
+		rel, err := filepath.Rel(w.outerDir, name)
 		if e.IsDir() {
 			rel += "/"
 		}
@@ -392,7 +392,7 @@ func TestFilesOverHTTP(t *testing.T) {
 			}, map[string]string{"in/a.txt": "alpha"}},
 		{"references are filled in everywhere",
 			func(w *fixture) map[string]any {
-				w.host.references["X"] = "a"
+				w.host.referenceValues["X"] = "a"
 				return httpArtifact(w, "/${X}.txt", "RelativeDest", "local/${X}", "GetterOptions", optionMap("checksum", "md5:${sum}"))
 			}, map[string]string{"a/a.txt": "alpha"}},
 		{"headers are sent",
@@ -424,7 +424,7 @@ func TestFilesOverHTTP(t *testing.T) {
 			t.Parallel()
 			w := newFixture(t)
 			sum := md5.Sum([]byte("alpha"))
-			w.host.references["sum"] = hex.EncodeToString(sum[:])
+			w.host.referenceValues["sum"] = hex.EncodeToString(sum[:])
 			other := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 				fmt.Fprint(rw, r.Header.Get("X-Word"))
 			}))
@@ -614,9 +614,9 @@ func TestRefusedSources(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			w := newFixture(t)
-			w.host.references["up"] = "../../../other/local"
+			w.host.referenceValues["up"] = "../../../other/local"
 			w.routes = map[string]any{"/a": "alpha", "/two.tar": makeTar(t, archiveEntry{name: "1"}, archiveEntry{name: "2"})}
-			if err := os.Symlink(w.protectedDir, filepath.Join(w.dir.LocalDir, "away")); err != nil {
+			if err := os.Symlink(w.outerDir, filepath.Join(w.dir.LocalDir, "away")); err != nil {
 				t.Fatal(err)
 			}
 			source := strings.Replace(c.source, "HOST", w.url, 1)
@@ -687,7 +687,7 @@ func TestOnlyFailedArtifactsAreDownloadedAgain(t *testing.T) {
 }
 
 // Stages of an agent that has died are removed, and no other stages.
-func TestOldStagesAreRemoved(t *testing.T) {
+func TestNewInstallerRemovesOldStages(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	to := destination{w.dir.Dir, "local"}
@@ -792,7 +792,7 @@ func TestFileOwners(t *testing.T) {
 func TestLocalFileSources(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
-	shelf := filepath.Join(w.protectedDir, "shelf")
+	shelf := filepath.Join(w.outerDir, "shelf")
 	if err := os.MkdirAll(shelf, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -806,12 +806,12 @@ func TestLocalFileSources(t *testing.T) {
 	w.mustDownload(map[string]any{"GetterSource": "file://" + shelf + "/x.tgz", "GetterMode": "any", "RelativeDest": "local/"})
 	w.expectLocalFiles(map[string]string{"in": "shelf"})
 	for source, words := range map[string]string{
-		"file:///etc/hostname":    "download not supported for scheme 'file'",
-		shelf + "/../allocs":      "download not supported for scheme 'file'",
-		shelf + "/away":           "path escapes",
-		shelf + "/.":              "the source names no file",
-		"file://" + shelf + "x/y": "download not supported for scheme 'file'",
-		w.protectedDir + "/shelf/x.tgz/../../allocs/a/b": "download not supported for scheme 'file'",
+		"file:///etc/hostname":                       "download not supported for scheme 'file'",
+		shelf + "/../allocs":                         "download not supported for scheme 'file'",
+		shelf + "/away":                              "path escapes",
+		shelf + "/.":                                 "the source names no file",
+		"file://" + shelf + "x/y":                    "download not supported for scheme 'file'",
+		w.outerDir + "/shelf/x.tgz/../../allocs/a/b": "download not supported for scheme 'file'",
 	} {
 		w.expectFailure(map[string]any{"GetterSource": source, "GetterMode": "any", "RelativeDest": "local/"}, words)
 	}
@@ -995,14 +995,14 @@ func TestRedirects(t *testing.T) {
 func TestExistingLinksAreNotFollowed(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
-	secret := filepath.Join(w.protectedDir, "secret")
+	secret := filepath.Join(w.outerDir, "secret")
 	if err := errors.Join(
 		os.WriteFile(secret, []byte("secret"), 0o666),
 		os.Mkdir(filepath.Join(w.dir.LocalDir, "real"), 0o755),
 		os.Symlink("real", filepath.Join(w.dir.LocalDir, "inside")),
-		os.Symlink(w.protectedDir, filepath.Join(w.dir.LocalDir, "outside")),
+		os.Symlink(w.outerDir, filepath.Join(w.dir.LocalDir, "outside")),
 		os.Symlink(secret, filepath.Join(w.dir.LocalDir, "a")),
-		os.Symlink(w.protectedDir, filepath.Join(w.dir.LocalDir, "d")),
+		os.Symlink(w.outerDir, filepath.Join(w.dir.LocalDir, "d")),
 	); err != nil {
 		t.Fatal(err)
 	}
@@ -1013,7 +1013,7 @@ func TestExistingLinksAreNotFollowed(t *testing.T) {
 	w.mustDownload(httpArtifact(w, "/a", "RelativeDest", "local/inside"))
 	w.mustDownload(httpArtifact(w, "/a", "RelativeDest", "local"))
 	w.mustDownload(httpArtifact(w, "/x.tar", "RelativeDest", "local"))
-	w.expectLocalFiles(map[string]string{"real/a": "alpha", "inside": "-> real", "outside": "-> " + w.protectedDir, "a": "packed", "d/secret": "evil"})
+	w.expectLocalFiles(map[string]string{"real/a": "alpha", "inside": "-> real", "outside": "-> " + w.outerDir, "a": "packed", "d/secret": "evil"})
 	if got, err := os.ReadFile(secret); err != nil || string(got) != "secret" {
 		t.Errorf("outside: %q, %v", got, err)
 	}
@@ -1024,7 +1024,7 @@ func TestExistingLinksAreNotFollowed(t *testing.T) {
 func TestDecompressionRatio(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
-	bomb := bytes.Repeat(gzipBytes(t, zeros(8<<20)), minSizeForRatio>>23+1)
+	bomb := bytes.Repeat(gzipBytes(t, zeros(8<<20)), ratioLimitMinSize>>23+1)
 	w.routes = map[string]any{"/x.gz": bomb, "/x.tgz": gzipBytes(t, makeTar(t, archiveEntry{name: "zeros", content: string(zeros(2 << 20))}))}
 	w.expectFailure(httpArtifact(w, "/x.gz"), "it unpacks to more than 1000 times its size, like a bomb: see decompression_limit_ratio")
 	w.mustDownload(httpArtifact(w, "/x.tgz")) // small enough to be harmless
@@ -1035,14 +1035,14 @@ func TestDecompressionRatio(t *testing.T) {
 		ratio         int64
 		refused       bool
 	}{
-		{"small ones may unpack to anything", 1, minSizeForRatio, 1000, false},
-		{"at the limit", minSizeForRatio, 1000 * minSizeForRatio, 1000, false},
-		{"above it", minSizeForRatio, 1001 * minSizeForRatio, 1000, true},
-		{"a limit of the operator", minSizeForRatio, 3 * minSizeForRatio, 2, true},
-		{"no limit", 1, 1000 * minSizeForRatio, 0, false},
-		{"a repository has no size of its own", 0, 1000 * minSizeForRatio, 1000, false},
+		{"small ones may unpack to anything", 1, ratioLimitMinSize, 1000, false},
+		{"at the limit", ratioLimitMinSize, 1000 * ratioLimitMinSize, 1000, false},
+		{"above it", ratioLimitMinSize, 1001 * ratioLimitMinSize, 1000, true},
+		{"a limit of the operator", ratioLimitMinSize, 3 * ratioLimitMinSize, 2, true},
+		{"no limit", 1, 1000 * ratioLimitMinSize, 0, false},
+		{"a repository has no size of its own", 0, 1000 * ratioLimitMinSize, 1000, false},
 	} {
-		u := unpackQuota{archiveSize: c.packed, limits: Limits{Ratio: c.ratio}}
+		u := unpackQuota{archiveSize: c.packed, limits: Limits{MaxUnpackRatio: c.ratio}}
 		if err := u.addBytes(c.bytes); (err != nil) != c.refused {
 			t.Errorf("%s: %v", c.name, err)
 		}

@@ -65,7 +65,7 @@ var bsd = lazyRegexp(`^(MD5|SHA1|SHA256|SHA512) \((.+)\) = ([0-9a-fA-F]+)$`)
 // sha256, or a file with a single checksum. It returns the checksum of the named
 // file in the form of parseChecksum.
 func findChecksum(r io.Reader, name string) (string, error) {
-	var singleHashes []string
+	var hashOnlyLines []string
 	for lines := bufio.NewScanner(r); lines.Scan(); {
 		line := strings.TrimSpace(lines.Text())
 		if m := bsd().FindStringSubmatch(line); m != nil {
@@ -76,13 +76,13 @@ func findChecksum(r io.Reader, name string) (string, error) {
 		}
 		switch fields := strings.Fields(line); {
 		case len(fields) == 1:
-			singleHashes = append(singleHashes, fields[0])
+			hashOnlyLines = append(hashOnlyLines, fields[0])
 		case len(fields) == 2 && path.Base(strings.TrimPrefix(fields[1], "*")) == name:
 			return fields[0], nil
 		}
 	}
-	if len(singleHashes) == 1 {
-		return singleHashes[0], nil
+	if len(hashOnlyLines) == 1 {
+		return hashOnlyLines[0], nil
 	}
 	return "", fmt.Errorf("the file of checksums has none for %q", name)
 }

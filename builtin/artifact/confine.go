@@ -16,9 +16,9 @@ import (
 // Confine permanently drops the system calls and capabilities that neither this
 // process nor its downloads need. The main function of a process that only
 // serves the hook calls it first: it may execute the program again, see
-// confine.KeepProcess.
+// confine.KeepProcessCapabilities.
 func Confine() {
-	err := confine.KeepProcess(
+	err := confine.KeepProcessCapabilities(
 		unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, // the hook takes back files of a download, and gives them to a task
 		unix.CAP_SETUID, unix.CAP_SETGID, // a download has a user of its own
 		unix.CAP_KILL,       // the hook kills the processes of a download
@@ -28,7 +28,7 @@ func Confine() {
 	if err != nil {
 		hclog.Default().Debug("artifacts are downloaded by a process with all capabilities", "error", err)
 	}
-	confine.DenyProcess(confine.MachineCalls()...)
+	confine.DenyProcessCalls(confine.SystemAdminCalls()...)
 }
 
 // Access rights of a download to a part of the file system.
@@ -122,7 +122,7 @@ func restrictThread(stage *os.File, limits Limits, proc bool) error {
 		return fmt.Errorf("landlock: %w", errno)
 	}
 	// Landlock does not restrict connections to sockets in the file system.
-	confine.DenyThread(
+	confine.DenyThreadCalls(
 		confine.Call{Number: unix.SYS_SOCKET, CheckArgument: true, Argument: unix.AF_UNIX},
 		confine.Call{Number: unix.SYS_IO_URING_SETUP}, // io_uring can make sockets too
 	)
@@ -180,7 +180,7 @@ func (r landlockRuleset) allowPath(path string, access uint64) error {
 }
 
 // accessRights returns the access rights for the letters of an extra path.
-func (p extraPath) accessRights() uint64 {
+func (p extraLandlockPath) accessRights() uint64 {
 	var access uint64
 	for _, letter := range p.accessMode {
 		switch letter {

@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A compromised download cannot affect the rest of the machine: attackAsDownload tries to,
+// A compromised download cannot affect the rest of the machine: attackHostFromDownload tries to,
 // and reports the calls that have succeeded.
-func attackAsDownload(outer string) int {
+func attackHostFromDownload(outer string) int {
 	var succeeded []string
 	try := func(what string, err error) {
 		if err == nil {
@@ -116,10 +116,10 @@ func TestConfinement(t *testing.T) {
 			if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION); errno != 0 && !c.noLandlock {
 				t.Skip(errNoLandlock)
 			}
-			if err := os.WriteFile(filepath.Join(w.protectedDir, "open"), []byte("x"), 0o644); err != nil {
+			if err := os.WriteFile(filepath.Join(w.outerDir, "open"), []byte("x"), 0o644); err != nil {
 				t.Fatal(err)
 			}
-			everybody := filepath.Join(w.protectedDir, "everybody")
+			everybody := filepath.Join(w.outerDir, "everybody")
 			if err := errors.Join(os.Mkdir(everybody, 0o777), os.Chmod(everybody, 0o777)); err != nil {
 				t.Fatal(err)
 			}
@@ -131,7 +131,7 @@ func TestConfinement(t *testing.T) {
 			if err := os.Chmod(filepath.Join(everybody, "socket"), 0o777); err != nil {
 				t.Fatal(err)
 			}
-			stage := filepath.Join(w.protectedDir, "stage")
+			stage := filepath.Join(w.outerDir, "stage")
 			if os.Geteuid() != 0 && c.noLandlock {
 				t.Skip("somebody else has nothing to give up")
 			}
@@ -143,7 +143,7 @@ func TestConfinement(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer dir.Close()
-			err = runDownloadProcess(t.Context(), []string{"burgle", w.protectedDir}, downloadRequest{Limits: Limits{NoLandlock: c.noLandlock}}, dir)
+			err = runDownloadProcess(t.Context(), []string{"burgle", w.outerDir}, downloadRequest{Limits: Limits{NoLandlock: c.noLandlock}}, dir)
 			switch {
 			case c.want == "" && err != nil:
 				t.Errorf("the process %v", err)
@@ -171,7 +171,7 @@ func TestInspectRejectsHostileResults(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			w := newFixture(t)
-			if err := os.WriteFile(w.protectedDir+"/mine", nil, 0o600); err != nil {
+			if err := os.WriteFile(w.outerDir+"/mine", nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
 			p, err := newInstaller(destination{w.dir.Dir, "local"}, "main", "k", nil)
@@ -180,7 +180,7 @@ func TestInspectRejectsHostileResults(t *testing.T) {
 			}
 			defer p.close()
 			dir := filepath.Join(w.dir.Dir, p.stageName, resultName)
-			if err := errors.Join(os.Mkdir(dir, 0o755), c.make(dir, w.protectedDir)); err != nil {
+			if err := errors.Join(os.Mkdir(dir, 0o755), c.make(dir, w.outerDir)); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := p.install(); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -199,11 +199,11 @@ func TestGitSeesNoProcesses(t *testing.T) {
 	}
 	w := newFixture(t)
 	repo := newRepository(t)
-	closed := filepath.Join(w.protectedDir, "closed")
+	closed := filepath.Join(w.outerDir, "closed")
 	if err := os.MkdirAll(closed+"/tool", 0o700); err != nil {
 		t.Fatal(err)
 	}
-	stage := filepath.Join(w.protectedDir, "stage")
+	stage := filepath.Join(w.outerDir, "stage")
 	if err := os.Mkdir(stage, 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +214,7 @@ func TestGitSeesNoProcesses(t *testing.T) {
 	defer dir.Close()
 	// The race detector of this binary cannot start without /proc, so git reads
 	// /proc instead.
-	o := downloadRequest{Source: "git::https://x" + repo.dir, Limits: Limits{Paths: []string{"d:r:" + closed + "/tool"}}}
+	o := downloadRequest{Source: "git::https://x" + repo.dir, Limits: Limits{ExtraPaths: []string{"d:r:" + closed + "/tool"}}}
 	err = runDownloadProcess(t.Context(), []string{"gitburgle"}, o, dir)
 	if err == nil || !strings.Contains(err.Error(), "/proc/1/status: Permission denied") || strings.Contains(err.Error(), "Name:") {
 		t.Errorf("got %v, want git to be denied /proc", err)

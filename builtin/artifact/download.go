@@ -161,7 +161,7 @@ func (d *downloader) downloadFile(ctx context.Context) error {
 		return err
 	}
 	if format == nil {
-		return d.deliverFile(name)
+		return d.moveFetchedFileToResult(name)
 	}
 	if format.unpackEntries == nil {
 		name = format.trimExtension(name)
@@ -169,11 +169,11 @@ func (d *downloader) downloadFile(ctx context.Context) error {
 	if err := d.unpack(ctx, format, fetchedName, unpackedName); err != nil {
 		return fmt.Errorf("unpack %s: %w", path.Base(d.url.Path), err)
 	}
-	return d.deliverPart(unpackedName, name)
+	return d.moveTreeToResult(unpackedName, name)
 }
 
-// deliverFile delivers the downloaded file unchanged.
-func (d *downloader) deliverFile(name string) error {
+// moveFetchedFileToResult moves the downloaded file unchanged to the result.
+func (d *downloader) moveFetchedFileToResult(name string) error {
 	if d.subpath != "" {
 		return fmt.Errorf("%q of %s is wanted, which is no archive", d.subpath, name)
 	}
@@ -274,10 +274,10 @@ func (d *downloader) openLocalFile() (io.ReadCloser, error) {
 	return nil, unsupportedSchemeError("file")
 }
 
-// deliverPart delivers the requested part of a tree.
-func (d *downloader) deliverPart(tree, name string) error {
+// moveTreeToResult moves a tree, or the part of it that was requested, to the result.
+func (d *downloader) moveTreeToResult(tree, name string) error {
 	if d.subpath != "" {
-		part, err := d.findPart(tree)
+		part, err := d.findSubpath(tree)
 		if err != nil {
 			return err
 		}
@@ -305,9 +305,9 @@ func (d *downloader) deliverPart(tree, name string) error {
 	return d.stage.Rename(path.Join(tree, entries[0].Name()), resultName)
 }
 
-// findPart returns the requested part of a tree, which is given by its name or by a
+// findSubpath returns the requested part of a tree, which is given by its name or by a
 // pattern.
-func (d *downloader) findPart(tree string) (string, error) {
+func (d *downloader) findSubpath(tree string) (string, error) {
 	part := path.Join(tree, d.subpath)
 	if _, err := d.stage.Lstat(part); err == nil || !strings.ContainsAny(d.subpath, "*?[") {
 		return part, nil
@@ -355,12 +355,12 @@ func contextCause(ctx context.Context, err error) error {
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	return unwrapURL(err)
+	return unwrapURLError(err)
 }
 
-// unwrapURL removes the URL from an error: the caller knows it, and it may have
+// unwrapURLError removes the URL from an error: the caller knows it, and it may have
 // a password.
-func unwrapURL(err error) error {
+func unwrapURLError(err error) error {
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		return e.Err
 	}

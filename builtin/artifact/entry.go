@@ -50,12 +50,12 @@ func checkLink(name, target string) error {
 	case !isLocalPath(path.Join(path.Dir(name), target)):
 		return fmt.Errorf("symbolic link %q leads out of the artifact, to %q", name, target)
 	}
-	maxNamed := false
+	seenName := false
 	for part := range strings.SplitSeq(target, "/") {
-		if part == ".." && maxNamed {
+		if part == ".." && seenName {
 			return fmt.Errorf("symbolic link %q leads up through other names, to %q", name, target)
 		}
-		maxNamed = maxNamed || part != "" && part != "." && part != ".."
+		seenName = seenName || part != "" && part != "." && part != ".."
 	}
 	return nil
 }

@@ -85,7 +85,7 @@ func (d *downloader) downloadGit(ctx context.Context) error {
 	if err := d.writeOriginURL(path.Join(tree, ".git", "config")); err != nil {
 		return err
 	}
-	return d.deliverPart(tree, "")
+	return d.moveTreeToResult(tree, "")
 }
 
 // repositoryURL returns the URL for the arguments of git and its helpers, which
@@ -140,9 +140,9 @@ func (d *downloader) loginConfig() (flags, env []string) {
 }
 
 const (
-	// gitFileLimitFactor is the limit for files of a repository, as a multiple of the
+	// archiveToGitFileFactor is the limit for files of a repository, as a multiple of the
 	// limit for archives.
-	gitFileLimitFactor = 64
+	archiveToGitFileFactor = 64
 	// memoryLimitedGitScript starts git with a limit of 4 GiB of memory for each of its
 	// processes.
 	memoryLimitedGitScript = `ulimit -d 4194304 && exec git "$@"`
@@ -150,7 +150,7 @@ const (
 
 func (d *downloader) newGitQuota() unpackQuota {
 	limits := d.Limits
-	limits.Files *= gitFileLimitFactor
+	limits.Files *= archiveToGitFileFactor
 	return unpackQuota{limits: limits}
 }
 

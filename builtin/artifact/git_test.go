@@ -148,7 +148,7 @@ func TestGit(t *testing.T) {
 
 // The directories of an allocation are closed to the user of the download, and
 // git resolves its directory from the root of the machine.
-func TestGitInAClosedDirectory(t *testing.T) {
+func TestGitBelowPrivateDirectory(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("without root, downloads have the user of the task")
 	}
@@ -160,7 +160,7 @@ func TestGitInAClosedDirectory(t *testing.T) {
 		if err := errors.Join(os.Chmod(w.dir.AllocDir, 0o700), os.Chmod(w.dir.Dir, 0o700)); err != nil {
 			t.Fatal(err)
 		}
-		before := listMountsBelow(t, w.protectedDir)
+		before := listMountsBelow(t, w.outerDir)
 		w.limits = map[string]any{"disable_filesystem_isolation": unconfined}
 		w.mustDownload(httpArtifact(w, "", "GetterSource", "git::"+host+repo.dir+"/.git"))
 		for _, file := range []string{"local/app/one", "local/deep/mod/app/one"} {
@@ -168,7 +168,7 @@ func TestGitInAClosedDirectory(t *testing.T) {
 				t.Errorf("%s: got %q, %v", file, got, err)
 			}
 		}
-		if after := listMountsBelow(t, w.protectedDir); !slices.Equal(after, before) {
+		if after := listMountsBelow(t, w.outerDir); !slices.Equal(after, before) {
 			t.Errorf("mounts before: %q, and after: %q", before, after)
 		}
 	}
@@ -226,7 +226,7 @@ func TestGitBackend(t *testing.T) {
 	module.commit("inner")
 	hostile.git("submodule", "--quiet", "add", "file://"+module.dir, "mod")
 	hostile.commit("a module of the machine")
-	hostile.git("config", "-f", ".gitmodules", "submodule.mod.url", "ext::sh -c touch% "+w.protectedDir+"/evil")
+	hostile.git("config", "-f", ".gitmodules", "submodule.mod.url", "ext::sh -c touch% "+w.outerDir+"/evil")
 	hostile.commit("a module that is a command")
 	repo.git("-c", "url.file:///.insteadOf="+host+"/", "submodule", "--quiet", "add", host+module.dir+"/.git", "deep/mod")
 	repo.commit("a module")

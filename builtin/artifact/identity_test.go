@@ -24,10 +24,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/idrange"
 )
 
-// runSpy is a task of another user. For each input line it does a step: first it
-// looks for a download below protectedDir, and prints what it could access; then it
+// runSnoopingTask is a task of another user. For each input line it does a step: first it
+// looks for a download below outerDir, and prints what it could access; then it
 // writes evil to all files that it has opened.
-func runSpy(outer, secret string) int {
+func runSnoopingTask(outer, secret string) int {
 	in := bufio.NewScanner(os.Stdin)
 	in.Scan()
 	var got []string
@@ -86,9 +86,9 @@ func runSpy(outer, secret string) int {
 	return 0
 }
 
-// startSpy starts a spy as the user nobody. Each call of the returned function
+// startSnoopingTask starts a spy as the user nobody. Each call of the returned function
 // sends a line to the spy, and returns its output.
-func startSpy(t *testing.T, outer, secret string) func() string {
+func startSnoopingTask(t *testing.T, outer, secret string) func() string {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("only root makes downloads as somebody else, and tasks as nobody")
@@ -148,13 +148,13 @@ func TestOtherTaskCannotReadDownload(t *testing.T) {
 			}, "run.sh"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			const word = "tell-no-one"
+			const secret = "tell-no-one"
 			t.Setenv("http_proxy", "")
-			t.Setenv("PLANTED", word)
+			t.Setenv("PLANTED", secret)
 			w := newFixture(t)
 			w.limits = map[string]any{"set_environment_variables": []string{"GORACE", "PLANTED"}}
 			content, got := c.content(t), ""
-			line := startSpy(t, w.protectedDir, word)
+			line := startSnoopingTask(t, w.outerDir, secret)
 			var once sync.Once
 			w.routes[c.file] = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 				rw.Header().Set("Content-Length", strconv.Itoa(len(content)))
@@ -162,14 +162,14 @@ func TestOtherTaskCannotReadDownload(t *testing.T) {
 				_ = http.NewResponseController(rw).Flush()
 				once.Do(func() {
 					deadline := time.Now().Add(10 * time.Second) // until the byte is in the file
-					for !downloadHasWritten(w.protectedDir) && time.Now().Before(deadline) {
+					for !downloadHasWritten(w.outerDir) && time.Now().Before(deadline) {
 						time.Sleep(time.Millisecond)
 					}
 					got = line()
 				})
 				_, _ = rw.Write(content[1:])
 			})
-			w.mustDownload(httpArtifact(w, c.file, "GetterOptions", c.options(sha256Sum(content)), "GetterHeaders", map[string]string{"Authorization": word}))
+			w.mustDownload(httpArtifact(w, c.file, "GetterOptions", c.options(sha256Sum(content)), "GetterHeaders", map[string]string{"Authorization": secret}))
 			if got != "1 " {
 				t.Errorf("the task got %q of the one download, want nothing", got)
 			}
@@ -179,7 +179,7 @@ func TestOtherTaskCannotReadDownload(t *testing.T) {
 	}
 }
 
-// downloadHasWritten reports whether a download below protectedDir has written data.
+// downloadHasWritten reports whether a download below outerDir has written data.
 func downloadHasWritten(outer string) bool {
 	for _, pattern := range []string{"/file", "/scratch/file"} {
 		files, _ := filepath.Glob(outer + "/allocs/a1/*/.artifact-*" + pattern)

@@ -94,13 +94,13 @@ func lookupFileOwner(chown bool, name string) (*fileOwner, error) {
 // installer has an empty directory for a download, and moves the allowed results
 // to the destination.
 type installer struct {
-	destination destination
-	owner       *fileOwner
-	root        *os.Root // root directory of the destination
-	stageName   string   // name of the stage in root
-	stage       *os.Root
-	dir         *os.File // open handle of the stage
-	removedBits []string // bits that install has removed, such as: the setuid bit of "x"
+	destination     destination
+	owner           *fileOwner
+	root            *os.Root // root directory of the destination
+	stageName       string   // name of the stage in root
+	stage           *os.Root
+	dir             *os.File // open handle of the stage
+	removedModeBits []string // bits that install has removed, such as: the setuid bit of "x"
 
 	entryModes []fs.FileMode // modes of the entries below result, in the order of inspectResult's walk
 }
@@ -274,7 +274,7 @@ func (p *installer) inspectResult() error {
 			}
 		case mode.IsRegular(), mode.IsDir():
 			if mode&specialModeBits != 0 {
-				p.removedBits = append(p.removedBits, fmt.Sprintf("the %s bit of %q", describeSpecialBits(mode), inside))
+				p.removedModeBits = append(p.removedModeBits, fmt.Sprintf("the %s bit of %q", describeSpecialBits(mode), inside))
 			}
 		default:
 			return fmt.Errorf("artifact includes %q, which is %s", inside, describeFileType(mode))
@@ -296,14 +296,14 @@ func (p *installer) inspectResult() error {
 // removedBitsText returns the text of an event about the bits that install has
 // removed, or "". It is a single text because a task keeps ten events.
 func (p *installer) removedBitsText() string {
-	const maxNamed = 3
-	switch more := len(p.removedBits) - maxNamed; {
-	case len(p.removedBits) == 0:
+	const maxListedBits = 3
+	switch more := len(p.removedModeBits) - maxListedBits; {
+	case len(p.removedModeBits) == 0:
 		return ""
 	case more > 0:
-		return fmt.Sprintf("removed %s and %d more", strings.Join(p.removedBits[:maxNamed], ", "), more)
+		return fmt.Sprintf("removed %s and %d more", strings.Join(p.removedModeBits[:maxListedBits], ", "), more)
 	}
-	return "removed " + strings.Join(p.removedBits, ", ")
+	return "removed " + strings.Join(p.removedModeBits, ", ")
 }
 
 // setOwnersAndModes makes everything its owner's, who can read and enter it. It removes

@@ -18,14 +18,14 @@ type Limits struct {
 	GitTimeout  time.Duration `json:"git_timeout"`
 	Files       int           `json:"decompression_limit_file_count"` // number of files; 0 means no limit
 	Unpacked    int64         `json:"decompression_limit_size"`       // bytes; 0 means no limit
-	// Ratio is the maximum size of an archive's content, as a multiple of the
-	// archive's size. It applies to content above minSizeForRatio.
-	Ratio int64 `json:"decompression_limit_ratio"` // 0 means no limit
+	// MaxUnpackRatio is the maximum size of an archive's content, as a multiple of the
+	// archive's size. It applies to content above ratioLimitMinSize.
+	MaxUnpackRatio int64 `json:"decompression_limit_ratio"` // 0 means no limit
 	// Env has the names of additional environment variables for downloads.
 	Env []string `json:"set_environment_variables"`
-	// Paths are additional paths that downloads can access, as "d:rx:/path" for
+	// ExtraPaths are additional paths that downloads can access, as "d:rx:/path" for
 	// a directory and "f:r:/path" for a file. A readable path may be a source.
-	Paths      []string `json:"filesystem_isolation_extra_paths"`
+	ExtraPaths []string `json:"filesystem_isolation_extra_paths"`
 	NoLandlock bool     `json:"disable_filesystem_isolation"`
 	// UIDs are the user ids that downloads may have, as idrange.Downloads reads them.
 	UIDs string `json:"download_uids"`
@@ -34,37 +34,37 @@ type Limits struct {
 // defaultLimits returns Nomad's defaults.
 func defaultLimits() Limits {
 	return Limits{
-		HTTPTimeout: 30 * time.Minute,
-		HTTPMaxSize: 100e9,
-		GitTimeout:  30 * time.Minute,
-		Files:       4096,
-		Unpacked:    100e9,
-		Ratio:       1000,
+		HTTPTimeout:    30 * time.Minute,
+		HTTPMaxSize:    100e9,
+		GitTimeout:     30 * time.Minute,
+		Files:          4096,
+		Unpacked:       100e9,
+		MaxUnpackRatio: 1000,
 	}
 }
 
-// minSizeForRatio is the size below which the ratio does not matter.
-const minSizeForRatio = 256 << 20
+// ratioLimitMinSize is the size below which the ratio does not matter.
+const ratioLimitMinSize = 256 << 20
 
 // maxDownloadDuration returns the time within which a download from any source must end.
 func (l *Limits) maxDownloadDuration() time.Duration {
 	return max(l.HTTPTimeout, l.GitTimeout, 30*time.Minute) + time.Minute
 }
 
-// extraPath is an element of Limits.Paths.
-type extraPath struct {
+// extraLandlockPath is an element of Limits.Paths.
+type extraLandlockPath struct {
 	accessMode string // letters of r, w, c and x
 	path       string
 }
 
-func (p extraPath) isReadable() bool { return strings.Contains(p.accessMode, "r") }
+func (p extraLandlockPath) isReadable() bool { return strings.Contains(p.accessMode, "r") }
 
 // parsePaths returns the valid paths: the agent has checked them.
-func (l *Limits) parsePaths() []extraPath {
-	var all []extraPath
-	for _, text := range l.Paths {
+func (l *Limits) parsePaths() []extraLandlockPath {
+	var all []extraLandlockPath
+	for _, text := range l.ExtraPaths {
 		if parts := strings.SplitN(text, ":", 3); len(parts) == 3 {
-			all = append(all, extraPath{accessMode: parts[1], path: parts[2]})
+			all = append(all, extraLandlockPath{accessMode: parts[1], path: parts[2]})
 		}
 	}
 	return all
@@ -73,7 +73,7 @@ func (l *Limits) parsePaths() []extraPath {
 // withoutInaccessiblePaths returns the limits without paths that this process cannot access: no
 // process that it starts can.
 func (l Limits) withoutInaccessiblePaths() Limits {
-	l.Paths = slices.DeleteFunc(slices.Clone(l.Paths), func(text string) bool {
+	l.ExtraPaths = slices.DeleteFunc(slices.Clone(l.ExtraPaths), func(text string) bool {
 		parts := strings.SplitN(text, ":", 3)
 		if len(parts) != 3 {
 			return false
@@ -112,7 +112,7 @@ func (t *unpackQuota) addBytes(n int64) error {
 	if t.limits.Unpacked > 0 && t.bytes > t.limits.Unpacked {
 		return t.errContentTooLarge()
 	}
-	if r := t.limits.Ratio; r > 0 && t.archiveSize > 0 && t.bytes > minSizeForRatio && t.bytes/r > t.archiveSize {
+	if r := t.limits.MaxUnpackRatio; r > 0 && t.archiveSize > 0 && t.bytes > ratioLimitMinSize && t.bytes/r > t.archiveSize {
 		return fmt.Errorf("it unpacks to more than %d times its size, like a bomb: see decompression_limit_ratio in the client's artifact block", r)
 	}
 	return nil

@@ -36,11 +36,11 @@ var goRuntimeEnvNames = []string{"GODEBUG", "GOGC", "GOMAXPROCS", "GOMEMLIMIT", 
 
 var errDownloadTimeout = errors.New("the download has taken longer than the limits allow")
 
-// warnOnce logs once per process that the machine lacks a feature.
-var warnOnce sync.Once
+// warnNoLandlockOnce logs once per process that the machine lacks a feature.
+var warnNoLandlockOnce sync.Once
 
-// downloadIDs are the user ids of the downloads of this process.
-var downloadIDs = &idAllocator{accountDir: "/etc"}
+// downloadUserIDs are the user ids of the downloads of this process.
+var downloadUserIDs = &idAllocator{accountDir: "/etc"}
 
 // runDownloadProcess makes one download in a process of its own, in the directory stage. It
 // blocks until the process has ended. When ctx ends, it kills the process and
@@ -99,17 +99,17 @@ func (p *downloadProcess) start(ctx context.Context) error {
 	if os.Geteuid() != 0 {
 		return p.spawn(ctx, nil)
 	}
-	set, err := idrange.ParseDownloads(p.request.Limits.UIDs)
+	set, err := idrange.ParseDownloadUIDs(p.request.Limits.UIDs)
 	if err != nil {
 		return fmt.Errorf("download_uids in the client's artifact block: %w", err)
 	}
 	const maxTries = 20
 	for range maxTries {
-		if p.userID, err = downloadIDs.reserve(ctx, set); err != nil {
+		if p.userID, err = downloadUserIDs.reserve(ctx, set); err != nil {
 			return err
 		}
 		if err = p.spawn(ctx, &syscall.Credential{Uid: p.userID, Gid: p.userID}); err != nil {
-			downloadIDs.release(p.userID)
+			downloadUserIDs.release(p.userID)
 			return err
 		}
 		// Two agents can choose the same id. Then at least one of them sees the
@@ -127,7 +127,7 @@ func (p *downloadProcess) start(ctx context.Context) error {
 			return errors.Join(err, left)
 		}
 	}
-	return fmt.Errorf("other processes have the user ids of downloads, %s: let download_uids in the client's artifact block name a range that nothing else uses", cmp.Or(p.request.Limits.UIDs, idrange.DefaultDownloads))
+	return fmt.Errorf("other processes have the user ids of downloads, %s: let download_uids in the client's artifact block name a range that nothing else uses", cmp.Or(p.request.Limits.UIDs, idrange.DefaultDownloadUIDs))
 }
 
 // hasUserIDAlone reports whether no other process has the user id of the
@@ -202,7 +202,7 @@ func (p *downloadProcess) waitAndCleanUp() (waited, left error) {
 	// content.
 	left = errors.Join(left, p.stage.Chown(0, 0), p.stage.Chmod(0o700))
 	if left == nil {
-		downloadIDs.release(p.userID) // after an error the id is never used again
+		downloadUserIDs.release(p.userID) // after an error the id is never used again
 	}
 	return waited, left
 }
@@ -227,7 +227,7 @@ func runOnNewThread(f func() error) error {
 // keeps them.
 func startOnThread(cmd *exec.Cmd, stage *os.File, o downloadRequest) error {
 	if o.isGit() && os.Geteuid() == 0 {
-		shown, err := mountStageIfUnreachable(stage)
+		shown, err := ensureStageReachable(stage)
 		if err != nil {
 			hclog.Default().Debug("git may not find its directory", "error", err)
 		}
@@ -240,7 +240,7 @@ func startOnThread(cmd *exec.Cmd, stage *os.File, o downloadRequest) error {
 		err := restrictThread(stage, o.Limits, cmd.SysProcAttr.UidMappings != nil)
 		switch {
 		case errors.Is(err, errNoLandlock):
-			warnOnce.Do(func() {
+			warnNoLandlockOnce.Do(func() {
 				hclog.Default().Warn("downloads see the files that everybody may see: this kernel has no landlock")
 			})
 		case err != nil:
@@ -248,7 +248,7 @@ func startOnThread(cmd *exec.Cmd, stage *os.File, o downloadRequest) error {
 		}
 	}
 	// The namespaces above need these system calls, so they are denied only now.
-	confine.DenyThread(append(confine.NamespaceCalls(), confine.MachineCalls()...)...)
+	confine.DenyThreadCalls(append(confine.NamespaceCalls(), confine.SystemAdminCalls()...)...)
 	return cmd.Start()
 }
 

@@ -109,7 +109,7 @@ func invalidURLError(text string, err error) error {
 	if strings.Contains(text, "@") {
 		return errors.New("the source is no URL: what is special in a name or a password is written as in %2F, and a port is a number")
 	}
-	return fmt.Errorf("the source is no URL: %w", unwrapURL(err))
+	return fmt.Errorf("the source is no URL: %w", unwrapURLError(err))
 }
 
 // schemeHints are the hints in errors about schemes that Nomad supports, and

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mountStageIfUnreachable makes the stage reachable by its path for the user of the download.
+// ensureStageReachable makes the stage reachable by its path for the user of the download.
 // git needs this, because it resolves the path of its directory from the root of
 // the machine. If a directory above the stage is closed to other accounts, as
 // the directory of an allocation is, the stage is mounted in the place of that
@@ -18,14 +18,14 @@ import (
 // starts see the mount, which ends with the last of them: the thread must end
 // afterwards.
 //
-// mountStageIfUnreachable returns the stage under its new path, or nil if the stage can be
+// ensureStageReachable returns the stage under its new path, or nil if the stage can be
 // reached as it is.
-func mountStageIfUnreachable(stage *os.File) (*os.File, error) {
+func ensureStageReachable(stage *os.File) (*os.File, error) {
 	path, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(int(stage.Fd())))
 	if err != nil {
 		return nil, err
 	}
-	closed, err := findClosedDir(path)
+	closed, err := findInaccessibleParent(path)
 	if closed == "" || err != nil {
 		return nil, err
 	}
@@ -60,9 +60,9 @@ func mountStageIfUnreachable(stage *os.File) (*os.File, error) {
 	return shown, nil
 }
 
-// findClosedDir returns the first directory on the way to path that not every
+// findInaccessibleParent returns the first directory on the way to path that not every
 // account can enter, or "".
-func findClosedDir(path string) (string, error) {
+func findInaccessibleParent(path string) (string, error) {
 	for dir, rest := "/", strings.Trim(path, "/"); rest != ""; {
 		info, err := os.Lstat(dir)
 		if err != nil {

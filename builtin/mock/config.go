@@ -70,15 +70,15 @@ type taskConfig struct {
 	OOMKilled  bool   `codec:"oom_killed"`
 
 	// Stop and recovery.
-	KillAfter      durationText `codec:"kill_after"` // how long the task continues after StopTask
-	StopError      string       `codec:"stop_error"` // StopTask fails with this error
-	StopErrors     int          `codec:"stop_errors"`
-	DestroyError   string       `codec:"destroy_error"`
-	SignalError    string       `codec:"signal_error"`
-	RecoverError   string       `codec:"recover_error"`
-	BadRecover     bool         `codec:"bad_recover"`       // the task is recovered, and exits at once with an error
-	PluginExitAt   durationText `codec:"plugin_exit_after"` // the plugin process exits this long after the start of the task
-	PluginExitOnce bool         `codec:"plugin_exit_once"`  // a plugin process that has recovered the task does not exit again
+	KillAfter        durationText `codec:"kill_after"` // how long the task continues after StopTask
+	StopError        string       `codec:"stop_error"` // StopTask fails with this error
+	StopErrors       int          `codec:"stop_errors"`
+	DestroyError     string       `codec:"destroy_error"`
+	SignalError      string       `codec:"signal_error"`
+	RecoverError     string       `codec:"recover_error"`
+	FailAfterRecover bool         `codec:"bad_recover"`       // the task is recovered, and exits at once with an error
+	PluginExitAt     durationText `codec:"plugin_exit_after"` // the plugin process exits this long after the start of the task
+	PluginExitOnce   bool         `codec:"plugin_exit_once"`  // a plugin process that has recovered the task does not exit again
 
 	// Output.
 	StdoutString         string       `codec:"stdout_string"`

@@ -135,8 +135,8 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*task, err
 	}
 	t.Started = time.Now()
 	// The marker file is the only trace of the task outside of this process.
-	t.Marker = filepath.Join(start.TaskDir(), ".mock_driver-"+filepath.Base(start.ID))
-	if err := os.WriteFile(t.Marker, nil, 0o600); err != nil {
+	t.MarkerPath = filepath.Join(start.TaskDir(), ".mock_driver-"+filepath.Base(start.ID))
+	if err := os.WriteFile(t.MarkerPath, nil, 0o600); err != nil {
 		return nil, sdk.Recoverable(fmt.Errorf("mark the task as started: %w", err))
 	}
 	t.schedulePluginExit()
@@ -169,7 +169,7 @@ func (d *Driver) Recover(_ context.Context, start *sdk.StartRequest) (*task, err
 	if t.Config.RecoverError != "" {
 		return nil, errors.New(t.Config.RecoverError)
 	}
-	if _, err := os.Stat(t.Marker); err != nil {
+	if _, err := os.Stat(t.MarkerPath); err != nil {
 		return nil, fmt.Errorf("the task is gone: %w", err)
 	}
 	if !t.Config.PluginExitOnce {
@@ -193,9 +193,9 @@ type task struct {
 
 // taskState is the data that another process needs for Recover.
 type taskState struct {
-	Config  taskConfig `codec:"config"`
-	Started time.Time  `codec:"started"`
-	Marker  string     `codec:"marker"`
+	Config     taskConfig `codec:"config"`
+	Started    time.Time  `codec:"started"`
+	MarkerPath string     `codec:"marker"`
 }
 
 func newTask(start *sdk.StartRequest) *task {
@@ -223,7 +223,7 @@ func (t *task) Wait(ctx context.Context) (driver.ExitResult, error) {
 	output.Go(func() {
 		writeOutput(ctx, t.start.StderrPath, c.StderrString, c.StderrRepeat, c.StderrRepeatDuration.value())
 	})
-	if t.recovered && c.BadRecover {
+	if t.recovered && c.FailAfterRecover {
 		return driver.ExitResult{}, errors.New("the task is lost, as configured by bad_recover")
 	}
 	timer := time.NewTimer(time.Until(t.Started.Add(c.RunFor.value())))
@@ -379,7 +379,7 @@ func (t *task) Network() *driver.NetworkOverride {
 
 // Destroy removes the task, or fails if the config has destroy_error.
 func (t *task) Destroy(context.Context) error {
-	if err := os.Remove(t.Marker); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := os.Remove(t.MarkerPath); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	if t.Config.DestroyError != "" {

@@ -182,7 +182,7 @@ func (d *Driver) Recover(ctx context.Context, start *sdk.StartRequest) (*task, e
 	if err := start.State(&s); err != nil {
 		return nil, err
 	}
-	t := &task{deniedEnvvars: s.Denied}
+	t := &task{deniedEnvvars: s.DeniedEnvvars}
 	removeDeniedVars(start.Env, t.deniedEnvvars) // for later commands in the task
 	var err error
 	t.Process, err = process.Recover(ctx, start, s.Process)
@@ -202,11 +202,11 @@ type task struct {
 
 // taskState is the data for Recover.
 type taskState struct {
-	Process process.State `codec:"process"`
-	Denied  []string      `codec:"denied_envvars"`
+	Process       process.State `codec:"process"`
+	DeniedEnvvars []string      `codec:"denied_envvars"`
 }
 
-func (t *task) State() any { return taskState{Process: t.Snapshot(), Denied: t.deniedEnvvars} }
+func (t *task) State() any { return taskState{Process: t.Snapshot(), DeniedEnvvars: t.deniedEnvvars} }
 
 // ProcessOf returns the process of a task from the driver state in the task's
 // handle.

@@ -230,7 +230,7 @@ func TestDeniedEnvvars(t *testing.T) {
 	if got, want := env(first), "KEEP=1\n"; got != want {
 		t.Errorf("the environment is %q, want %q", got, want)
 	}
-	if got, want := first.State().(taskState).Denied, []string{"*_KEY", "TOK*"}; !reflect.DeepEqual(got, want) {
+	if got, want := first.State().(taskState).DeniedEnvvars, []string{"*_KEY", "TOK*"}; !reflect.DeepEqual(got, want) {
 		t.Errorf("for the next process it remembers %q, want %q", got, want)
 	}
 	if got := d.config.DeniedEnvvars; len(got) != 1 {

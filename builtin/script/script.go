@@ -21,10 +21,10 @@ const Name = "script"
 
 // Hook is the hook script. Its zero value is ready for use.
 type Hook struct {
-	// OwnProcess is set by a process that serves only this hook: unless commands
+	// DedicatedProcess is set by a process that serves only this hook: unless commands
 	// on the host are allowed, Configure permanently denies the process the
 	// system calls for them.
-	OwnProcess bool
+	DedicatedProcess bool
 
 	host            hook.Host
 	commandsAllowed atomic.Bool // commands on the host are allowed
@@ -71,8 +71,8 @@ func (h *Hook) Configure(_ context.Context, c *sdk.Config) error {
 		return err
 	}
 	h.commandsAllowed.Store(config.Commands)
-	if h.OwnProcess && !config.Commands { // another configuration means another process
-		confine.DenyProcess(confine.ProcessAndMachineCalls()...)
+	if h.DedicatedProcess && !config.Commands { // another configuration means another process
+		confine.DenyProcessCalls(confine.ExecAndSystemAdminCalls()...)
 	}
 	return nil
 }

@@ -84,7 +84,7 @@ func callExited(t *testing.T, attachment map[string]any) (events []string, err e
 
 func callExitedWithContext(ctx context.Context, t *testing.T, attachment map[string]any) (events []string, err error) {
 	t.Helper()
-	text, err := json.Marshal(map[string]any{"exited": attachment, "stop": nil})
+	attachmentJSON, err := json.Marshal(map[string]any{"exited": attachment, "stop": nil})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func callExitedWithContext(ctx context.Context, t *testing.T, attachment map[str
 	h.commandsAllowed.Store(true)
 	h.SetHost(host, hook.Node{})
 	_, err = h.Exited(ctx, hook.TaskExitedRequest{
-		RequestMeta: hook.RequestMeta{Token: "key", Attachment: text},
+		RequestMeta: hook.RequestMeta{Token: "key", Attachment: attachmentJSON},
 		Alloc:       hook.Alloc{ID: "1234", Name: "job.group[0]", Namespace: "default", JobID: "job", JobName: "Job", TaskGroup: "group", NodeName: "here"},
 		Task:        hook.Task{Name: "web"},
 		Exit:        driver.ExitResult{ExitCode: 3, Signal: 9}, WillRestart: true,
@@ -228,18 +228,18 @@ func TestChildOfAKilledCommandIsKilled(t *testing.T) {
 		_, err := callExitedWithContext(ctx, t, sh("sleep 3600 & echo $! > $1; wait", file))
 		ended <- err
 	}()
-	var text []byte
-	for deadline := time.Now().Add(time.Minute); !strings.HasSuffix(string(text), "\n"); time.Sleep(time.Millisecond) {
+	var content []byte
+	for deadline := time.Now().Add(time.Minute); !strings.HasSuffix(string(content), "\n"); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the command does not begin")
 		}
-		text, _ = os.ReadFile(file)
+		content, _ = os.ReadFile(file)
 	}
 	kill()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Fatalf("error %v", err)
 	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	pid, err := strconv.Atoi(strings.TrimSpace(string(content)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -272,12 +272,12 @@ func TestCommandSeesRepeatedPoststart(t *testing.T) {
 	h := &Hook{}
 	h.commandsAllowed.Store(true)
 	h.SetHost(host, hook.Node{})
-	text, err := json.Marshal(map[string]any{"poststart": sh(`echo repeated=$HOOK_REPEATED; grep -o '"repeated":[a-z]*'; true`)})
+	attachmentJSON, err := json.Marshal(map[string]any{"poststart": sh(`echo repeated=$HOOK_REPEATED; grep -o '"repeated":[a-z]*'; true`)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, repeated := range []bool{false, true} {
-		if _, err := h.Poststart(t.Context(), hook.TaskPoststartRequest{RequestMeta: hook.RequestMeta{Attachment: text}, Repeated: repeated}); err != nil {
+		if _, err := h.Poststart(t.Context(), hook.TaskPoststartRequest{RequestMeta: hook.RequestMeta{Attachment: attachmentJSON}, Repeated: repeated}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -73,7 +73,7 @@ func parseConfig(attachment []byte) (*hookConfig, error) {
 
 // settleTimes returns how long no further change must occur before a change is
 // handled, and how long further changes can delay that.
-func (b *templateBlock) settleTimes(l *limits) (shortest, longest time.Duration) {
+func (b *templateBlock) settleTimes(l *limits) (shortest, maxWait time.Duration) {
 	w, bounds := b.Wait, l.WaitBounds
 	if w == nil {
 		w, bounds = l.Wait, waitConfig{}
@@ -81,14 +81,14 @@ func (b *templateBlock) settleTimes(l *limits) (shortest, longest time.Duration)
 	if w == nil {
 		return defaultWaitMin, defaultWaitMax
 	}
-	shortest, longest = max(w.Min, bounds.Min), w.Max
-	if longest == 0 {
-		longest = 4 * shortest
+	shortest, maxWait = max(w.Min, bounds.Min), w.Max
+	if maxWait == 0 {
+		maxWait = 4 * shortest
 	}
 	if bounds.Max > 0 {
-		longest = min(longest, bounds.Max)
+		maxWait = min(maxWait, bounds.Max)
 	}
-	return shortest, max(shortest, longest)
+	return shortest, max(shortest, maxWait)
 }
 
 // fileMode returns the permissions of the file. A template cannot set setuid, setgid

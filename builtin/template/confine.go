@@ -26,12 +26,12 @@ const (
 // programs, use the network, inspect other processes, or change the machine. Of
 // root's capabilities it keeps those for writing a task's file. The main
 // function of a process that only serves the hook calls it first: it may execute
-// the program again, see confine.KeepProcess.
+// the program again, see confine.KeepProcessCapabilities.
 func Confine() {
-	if err := confine.KeepProcess(fileCapabilities()...); err != nil {
+	if err := confine.KeepProcessCapabilities(fileWritingCapabilities()...); err != nil {
 		hclog.Default().Debug("templates are rendered by a process with all capabilities", "error", err)
 	}
-	confine.DenyProcess(append(confine.ProcessAndMachineCalls(), confine.InternetSocketCalls()...)...)
+	confine.DenyProcessCalls(append(confine.ExecAndSystemAdminCalls(), confine.InternetSocketCalls()...)...)
 }
 
 // noDir is the directory for calls that need no files; they get a nil root.
@@ -70,22 +70,22 @@ func threadCapabilities(dir string) []uint {
 	if dir == noDir {
 		return nil
 	}
-	return fileCapabilities()
+	return fileWritingCapabilities()
 }
 
-// fileCapabilities returns the capabilities for writing a file in a directory of a
+// fileWritingCapabilities returns the capabilities for writing a file in a directory of a
 // task's user, and for setting its owner and mode as the template block says.
-func fileCapabilities() []uint {
+func fileWritingCapabilities() []uint {
 	return []uint{unix.CAP_DAC_OVERRIDE, unix.CAP_CHOWN, unix.CAP_FOWNER, unix.CAP_FSETID}
 }
 
-// warnOnce logs once per process that the machine lacks a feature.
-var warnOnce sync.Once
+// warnNoLandlockOnce logs once per process that the machine lacks a feature.
+var warnNoLandlockOnce sync.Once
 
 func restrictThread(dir string) error {
 	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
-		warnOnce.Do(func() {
+		warnNoLandlockOnce.Do(func() {
 			hclog.Default().Warn("templates are kept in their directories by this program alone: this kernel has no landlock")
 		})
 		return nil

@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxSize limits the content of a file that is read, the output of a template,
+// maxContentSize limits the content of a file that is read, the output of a template,
 // and each intermediate string, in bytes.
-const maxSize = 4 << 20
+const maxContentSize = 4 << 20
 
 // templateDirs are the directories in which templates read and write. With host they can
 // read files everywhere.
@@ -79,9 +79,9 @@ func (p rootedPath) readFile() (content []byte, at time.Time, err error) {
 			return err
 		}
 		at = info.ModTime()
-		content, err = io.ReadAll(io.LimitReader(f, maxSize+1))
-		if err == nil && len(content) > maxSize {
-			err = fmt.Errorf("%s: more than %d bytes", p.name, maxSize)
+		content, err = io.ReadAll(io.LimitReader(f, maxContentSize+1))
+		if err == nil && len(content) > maxContentSize {
+			err = fmt.Errorf("%s: more than %d bytes", p.name, maxContentSize)
 		}
 		return err
 	})

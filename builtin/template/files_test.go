@@ -65,7 +65,7 @@ func TestReadFileErrors(t *testing.T) {
 	if err := unix.Mkfifo(filepath.Join(dir, "fifo"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Truncate(createFile(t, dir, "huge"), maxSize+1); err != nil {
+	if err := os.Truncate(createFile(t, dir, "huge"), maxContentSize+1); err != nil {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]string{"fifo": "not a regular file", ".": "not a regular file", "huge": "more than 4194304 bytes", "nope": "no such file"} {
@@ -133,7 +133,7 @@ func TestConfine(t *testing.T) {
 		if _, err := os.ReadFile(inside); err != nil {
 			return err
 		}
-		attackOutside(t, outside)
+		expectAccessDenied(t, outside)
 		return os.WriteFile(filepath.Join(dir, "new"), nil, 0o600)
 	})
 	if err != nil {
@@ -144,8 +144,8 @@ func TestConfine(t *testing.T) {
 	}
 }
 
-// attackOutside tries what a compromised template function could try.
-func attackOutside(t *testing.T, outside string) {
+// expectAccessDenied tries what a compromised template function could try, and expects errors.
+func expectAccessDenied(t *testing.T, outside string) {
 	t.Helper()
 	path := filepath.Join(outside, "x")
 	_, read := os.ReadFile(path)
@@ -184,7 +184,7 @@ func TestRenderingIsConfined(t *testing.T) {
 	outside := t.TempDir()
 	createFile(t, outside, "x")
 	called := false
-	pureFuncs()["burgle"] = func() string { called = true; attackOutside(t, outside); return "" }
+	pureFuncs()["burgle"] = func() string { called = true; expectAccessDenied(t, outside); return "" }
 	defer delete(pureFuncs(), "burgle")
 	if _, err := renderText(t, "{{ burgle }}"); err != nil || !called {
 		t.Errorf("called %v, %v", called, err)

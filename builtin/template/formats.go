@@ -19,8 +19,8 @@ func parseYAML(s string) (any, error) {
 	if strings.TrimSpace(s) == "" {
 		return map[string]any{}, nil
 	}
-	if yamlDepth(s) > maxDepth {
-		return nil, fmt.Errorf("the document may be nested more than %d deep", maxDepth)
+	if yamlDepth(s) > maxNestingDepth {
+		return nil, fmt.Errorf("the document may be nested more than %d deep", maxNestingDepth)
 	}
 	t, err := yaml.ImpliedType([]byte(s))
 	if err != nil {
@@ -30,7 +30,7 @@ func parseYAML(s string) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	left := maxSize
+	left := maxContentSize
 	if err := checkYAMLSize(v, &left); err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func checkYAMLSize(v cty.Value, left *int) error {
 		*left -= len(v.AsString())
 	}
 	if *left < 0 {
-		return fmt.Errorf("the document stands for more than %d bytes", maxSize)
+		return fmt.Errorf("the document stands for more than %d bytes", maxContentSize)
 	}
 	if v.IsKnown() && !v.IsNull() && v.CanIterateElements() {
 		for it := v.ElementIterator(); it.Next(); {

@@ -107,7 +107,7 @@ var pureFuncs = sync.OnceValue(func() template.FuncMap {
 		// must do, so the second name is an alias.
 		all["sprig_must"+titleCase(name)] = f
 	}
-	return wrapItemParams(all)
+	return acceptItemArgs(all)
 })
 
 const disabledReason = "the function is disabled"
@@ -231,7 +231,7 @@ func joinList(by string, list any) (string, error) {
 			b.WriteString(by)
 		}
 		fmt.Fprint(&b, v.Index(i).Interface())
-		if b.Len() > maxSize {
+		if b.Len() > maxContentSize {
 			return limitLength(b.String())
 		}
 	}
@@ -259,7 +259,7 @@ func splitToMap(pairs, value, s string) (map[string]string, error) {
 
 func indentLines(spaces int, s string) (string, error) {
 	lines := strings.Count(s, "\n") + 1
-	if spaces < 0 || spaces > maxSize/lines {
+	if spaces < 0 || spaces > maxContentSize/lines {
 		return "", fmt.Errorf("an indentation of %d", spaces)
 	}
 	pad := strings.Repeat(" ", spaces)
@@ -271,8 +271,8 @@ func indentLines(spaces int, s string) (string, error) {
 }
 
 func replaceAll(from, to, s string) (string, error) {
-	if n := strings.Count(s, from); n > 0 && len(to) > (maxSize+n*len(from))/n {
-		return limitLength(strings.Repeat(" ", maxSize+1))
+	if n := strings.Count(s, from); n > 0 && len(to) > (maxContentSize+n*len(from))/n {
+		return limitLength(strings.Repeat(" ", maxContentSize+1))
 	}
 	return limitLength(strings.ReplaceAll(s, from, to))
 }
@@ -287,7 +287,7 @@ func regexReplaceAll(re, to, s string) (string, error) {
 	for _, m := range r.FindAllStringSubmatchIndex(s, -1) {
 		out = r.ExpandString(append(out, s[last:m[0]]...), to, s, m)
 		last = m[1]
-		if len(out) > maxSize {
+		if len(out) > maxContentSize {
 			break
 		}
 	}
@@ -336,8 +336,8 @@ func explodeMap(flat map[string]any) (map[string]any, error) {
 	for _, path := range slices.Sorted(maps.Keys(flat)) {
 		at := tree
 		parts := strings.Split(strings.Trim(path, "/"), "/")
-		if len(parts) > maxDepth {
-			return nil, fmt.Errorf("a path with more than %d parts", maxDepth)
+		if len(parts) > maxNestingDepth {
+			return nil, fmt.Errorf("a path with more than %d parts", maxNestingDepth)
 		}
 		for _, part := range parts[:len(parts)-1] {
 			next, ok := at[part].(map[string]any)
@@ -428,15 +428,15 @@ func modulo(b, a int64) (int64, error) {
 	return a % b, nil
 }
 
-// templateTime returns the current time for a template, which is constant during a
+// useCurrentTime returns the current time for a template, which is constant during a
 // rendering pass.
-func (p *renderPass) templateTime() time.Time {
+func (p *renderPass) useCurrentTime() time.Time {
 	p.usesTime = true
 	return p.now
 }
 
 func (p *renderPass) timestamp(format ...string) (string, error) {
-	now := p.templateTime().UTC()
+	now := p.useCurrentTime().UTC()
 	switch {
 	case len(format) == 0:
 		return now.Format(time.RFC3339), nil

@@ -124,7 +124,7 @@ func TestFunctions(t *testing.T) {
 	}
 }
 
-func TestNesting(t *testing.T) {
+func TestBlockDepth(t *testing.T) {
 	for _, test := range []struct {
 		text string
 		want int
@@ -217,21 +217,21 @@ const yamlBomb = `a: &a [x,x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a
 	`d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: [*e,*e,*e,*e,*e,*e,*e,*e,*e,*e]\n`
 
 // A key gets the same instances while they live.
-func TestServiceByKey(t *testing.T) {
-	var list []service
+func TestServiceSelectionIsStableByKey(t *testing.T) {
+	var instances []service
 	for _, id := range []string{"1", "2", "3", "4"} {
-		list = append(list, service{Service: hook.Service{ID: id}})
+		instances = append(instances, service{Service: hook.Service{ID: id}})
 	}
-	first := func(list []service, key string) string {
-		return slices.MinFunc(list, func(a, b service) int { return strings.Compare(instanceSortKey(key, a), instanceSortKey(key, b)) }).ID
+	first := func(instances []service, key string) string {
+		return slices.MinFunc(instances, func(a, b service) int { return strings.Compare(instanceSortKey(key, a), instanceSortKey(key, b)) }).ID
 	}
 	got := map[string]bool{}
 	for _, key := range []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"} {
-		id := first(list, key)
+		id := first(instances, key)
 		got[id] = true
-		for i := range list {
-			if less := slices.Delete(slices.Clone(list), i, i+1); list[i].ID != id && first(less, key) != id {
-				t.Errorf("key %s moves from %s because %s has gone", key, id, list[i].ID)
+		for i := range instances {
+			if less := slices.Delete(slices.Clone(instances), i, i+1); instances[i].ID != id && first(less, key) != id {
+				t.Errorf("key %s moves from %s because %s has gone", key, id, instances[i].ID)
 			}
 		}
 	}

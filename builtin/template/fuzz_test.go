@@ -26,7 +26,7 @@ func FuzzExecute(f *testing.F) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		dir := t.TempDir()
-		task := newTask(n, hook.Node{Region: "global"}, hook.Scope{}, taskRequest{config: &hookConfig{}, namespace: "default", dir: hook.TaskDir{Dir: dir, PrivateDir: dir}}, false)
+		task := newTask(n, hook.Node{Region: "global"}, hook.Scope{}, startRequestFields{config: &hookConfig{}, namespace: "default", dir: hook.TaskDir{Dir: dir, PrivateDir: dir}}, false)
 		document, err := compile("x", text, &templateBlock{ErrMissingKey: strict})
 		if err != nil {
 			return
@@ -35,7 +35,7 @@ func FuzzExecute(f *testing.F) {
 		if ctx.Err() != nil {
 			t.Fatalf("it has no end: %v", err)
 		}
-		if len(out) > maxSize {
+		if len(out) > maxContentSize {
 			t.Errorf("%d bytes come of it", len(out))
 		}
 	})

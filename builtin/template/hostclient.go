@@ -15,10 +15,10 @@ import (
 type hostClient struct {
 	host hook.Host
 
-	mu            sync.Mutex
-	scope         hook.Scope
-	scopeAccepted bool          // the host has accepted the scope
-	scopeReplaced chan struct{} // closed when a newer request arrives
+	mu                  sync.Mutex
+	scope               hook.Scope
+	scopeAcceptedByHost bool          // the host has accepted the scope
+	scopeReplaced       chan struct{} // closed when a newer request arrives
 }
 
 func newHostClient(host hook.Host, scope hook.Scope) *hostClient {
@@ -30,7 +30,7 @@ func newHostClient(host hook.Host, scope hook.Scope) *hostClient {
 func (l *hostClient) setScope(scope hook.Scope) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.scope, l.scopeAccepted = scope, false
+	l.scope, l.scopeAcceptedByHost = scope, false
 	close(l.scopeReplaced)
 	l.scopeReplaced = make(chan struct{})
 }
@@ -42,7 +42,7 @@ func (l *hostClient) setScope(scope hook.Scope) {
 func (l *hostClient) call(ctx context.Context, request func(hook.Scope) error) error {
 	for {
 		l.mu.Lock()
-		scope, good, replaced := l.scope, l.scopeAccepted, l.scopeReplaced
+		scope, good, replaced := l.scope, l.scopeAcceptedByHost, l.scopeReplaced
 		l.mu.Unlock()
 		err := request(scope)
 		switch {
@@ -57,7 +57,7 @@ func (l *hostClient) call(ctx context.Context, request func(hook.Scope) error) e
 			}
 		default:
 			l.mu.Lock()
-			l.scopeAccepted = l.scopeAccepted || l.scope == scope && err == nil
+			l.scopeAcceptedByHost = l.scopeAcceptedByHost || l.scope == scope && err == nil
 			l.mu.Unlock()
 			return err
 		}

@@ -22,10 +22,10 @@ func (p *renderPass) sprigFuncs() template.FuncMap {
 		printableASCII.WriteByte(c)
 	}
 	return template.FuncMap{
-		"sprig_now": p.templateTime,
+		"sprig_now": p.useCurrentTime,
 		"sprig_ago": func(at any) (string, error) {
 			t, err := toTime(at)
-			return p.templateTime().Sub(t).Round(time.Second).String(), err
+			return p.useCurrentTime().Sub(t).Round(time.Second).String(), err
 		},
 		"sprig_randNumeric":  p.randStringFunc(digits),
 		"sprig_randAlpha":    p.randStringFunc(letters),
@@ -76,7 +76,7 @@ func (p *renderPass) randStringFunc(alphabet string) func(int) (string, error) {
 }
 
 func (p *renderPass) randBytesFrom(n int, one func(*rand.Rand) byte) ([]byte, error) {
-	if n < 0 || n > maxSize {
+	if n < 0 || n > maxContentSize {
 		return nil, fmt.Errorf("%d random bytes", n)
 	}
 	r, err := p.randomSource()

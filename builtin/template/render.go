@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	maxBodyExecutions = 100_000 // executions of the bodies of loops and templates
-	maxDepth          = 1000    // nesting of template calls, and of blocks
+	maxTemplateBodyExecutions = 100_000 // executions of the bodies of loops and templates
+	maxNestingDepth           = 1000    // nesting of template calls, and of blocks
 )
 
 // renderPass is one rendering pass: one execution of the template of a file, with
@@ -34,7 +34,7 @@ type renderPass struct {
 	now            time.Time  // current time for the template
 	usesTime       bool       // the template has called a function that returns now
 	randomNumbers  *rand.Rand // nil if the template has not used random numbers
-	steps          int
+	bodyExecutions int
 	templateDepth  int
 	sourcesRead    map[dataSource]int // the sources that the template has read, and the change count of each at its first read
 	missingSources map[dataSource]bool
@@ -46,15 +46,15 @@ type parsedTemplate struct{ text *template.Template }
 // Names of functions that are called in every body of a loop or template, and
 // around each call of a template.
 const (
-	countStepName     = "_step"
-	enterTemplateName = "_enter"
-	leaveTemplateName = "_leave"
+	countBodyFuncName     = "_step"
+	enterTemplateFuncName = "_enter"
+	leaveTemplateFuncName = "_leave"
 )
 
 // compile parses the text of a template. All its errors are permanent.
 func compile(name, text string, b *templateBlock) (*parsedTemplate, error) {
-	if blockDepth(text, b.LeftDelim) > maxDepth {
-		return nil, permanentErrorf("template: %s: blocks are nested more than %d deep", name, maxDepth)
+	if blockDepth(text, b.LeftDelim) > maxNestingDepth {
+		return nil, permanentErrorf("template: %s: blocks are nested more than %d deep", name, maxNestingDepth)
 	}
 	missing := "missingkey=zero"
 	if b.ErrMissingKey {
@@ -67,7 +67,7 @@ func compile(name, text string, b *templateBlock) (*parsedTemplate, error) {
 	}
 	for _, part := range t.Templates() {
 		if part.Tree != nil {
-			addStepChecks(part.Tree, part.Root)
+			addBodyLimitCalls(part.Tree, part.Root)
 		}
 	}
 	return &parsedTemplate{t}, nil
@@ -99,37 +99,37 @@ func blockDepth(text, delimiter string) (deepest int) {
 	return deepest
 }
 
-// addStepChecks adds a call of countStep to every body below a list, so that the
-// execution ends after maxBodyExecutions: text/template cannot be cancelled, and {{range
+// addBodyLimitCalls adds a call of countBodyExecution to every body below a list, so that the
+// execution ends after maxTemplateBodyExecutions: text/template cannot be cancelled, and {{range
 // 1000000000000}} would keep a core busy forever.
-func addStepChecks(tree *parse.Tree, list *parse.ListNode) {
+func addBodyLimitCalls(tree *parse.Tree, list *parse.ListNode) {
 	if list == nil {
 		return
 	}
-	nodes := []parse.Node{newCallNode(tree, list.Pos, countStepName)}
+	nodes := []parse.Node{newCallNode(tree, list.Pos, countBodyFuncName)}
 	for _, n := range list.Nodes {
 		if _, calls := n.(*parse.TemplateNode); calls {
-			nodes = append(nodes, newCallNode(tree, n.Position(), enterTemplateName), n, newCallNode(tree, n.Position(), leaveTemplateName))
+			nodes = append(nodes, newCallNode(tree, n.Position(), enterTemplateFuncName), n, newCallNode(tree, n.Position(), leaveTemplateFuncName))
 			continue
 		}
 		nodes = append(nodes, n)
 		switch n := n.(type) {
 		case *parse.RangeNode:
-			addStepChecks(tree, n.List)
-			addStepChecks(tree, n.ElseList)
+			addBodyLimitCalls(tree, n.List)
+			addBodyLimitCalls(tree, n.ElseList)
 		case *parse.IfNode:
-			addBranchStepChecks(tree, &n.BranchNode)
+			addBranchBodyLimitCalls(tree, &n.BranchNode)
 		case *parse.WithNode:
-			addBranchStepChecks(tree, &n.BranchNode)
+			addBranchBodyLimitCalls(tree, &n.BranchNode)
 		}
 	}
 	list.Nodes = nodes
 }
 
-// addBranchStepChecks is addStepChecks for both bodies of an if or with.
-func addBranchStepChecks(tree *parse.Tree, n *parse.BranchNode) {
-	addStepChecks(tree, n.List)
-	addStepChecks(tree, n.ElseList)
+// addBranchBodyLimitCalls is addBodyLimitCalls for both bodies of an if or with.
+func addBranchBodyLimitCalls(tree *parse.Tree, n *parse.BranchNode) {
+	addBodyLimitCalls(tree, n.List)
+	addBodyLimitCalls(tree, n.ElseList)
 }
 
 // newCallNode returns the node of {{ function }}.
@@ -176,13 +176,13 @@ func (d *parsedTemplate) executeOnThread(p *renderPass, out *limitedBuffer) (err
 	return err
 }
 
-var errTooLarge = fmt.Errorf("more than %d bytes come of it", maxSize)
+var errTooLarge = fmt.Errorf("more than %d bytes come of it", maxContentSize)
 
 // limitedBuffer is a buffer with a maximum size.
 type limitedBuffer struct{ bytes.Buffer }
 
 func (l *limitedBuffer) Write(b []byte) (int, error) {
-	if l.Len()+len(b) > maxSize {
+	if l.Len()+len(b) > maxContentSize {
 		return 0, errTooLarge
 	}
 	return l.Buffer.Write(b)
@@ -191,17 +191,17 @@ func (l *limitedBuffer) Write(b []byte) (int, error) {
 // funcs returns the functions that depend on the rendering pass.
 func (p *renderPass) funcs() template.FuncMap {
 	all := template.FuncMap{
-		countStepName:     p.countStep,
-		enterTemplateName: p.enterTemplate,
-		leaveTemplateName: func() string { p.templateDepth--; return "" },
-		"env":             func(name string) (string, error) { value, _, err := p.env(name); return value, err },
-		"mustEnv":         p.mustEnv,
-		"envOrDefault":    p.envOrDefault,
-		"file":            p.fileFunc,
-		"loop":            p.countLoop,
-		"scratch":         newScratch(),
-		"sockaddr":        evaluateSockaddr,
-		"timestamp":       p.timestamp,
+		countBodyFuncName:     p.countBodyExecution,
+		enterTemplateFuncName: p.enterTemplate,
+		leaveTemplateFuncName: func() string { p.templateDepth--; return "" },
+		"env":                 func(name string) (string, error) { value, _, err := p.env(name); return value, err },
+		"mustEnv":             p.mustEnv,
+		"envOrDefault":        p.envOrDefault,
+		"file":                p.fileFunc,
+		"loop":                p.loopNumbers,
+		"scratch":             newScratch(),
+		"sockaddr":            evaluateSockaddr,
+		"timestamp":           p.timestamp,
 
 		"nomadVar":         p.nomadVar,
 		"nomadVarExists":   p.nomadVarExists,
@@ -219,7 +219,7 @@ func (p *renderPass) funcs() template.FuncMap {
 			all[name] = failingFunc(name, disabledReason)
 		}
 	}
-	return wrapItemParams(all)
+	return acceptItemArgs(all)
 }
 
 // failingFunc returns a function that always fails.
@@ -227,23 +227,23 @@ func failingFunc(name, why string) func(...any) (string, error) {
 	return func(...any) (string, error) { return "", permanentErrorf("%s: %s", name, why) }
 }
 
-func (p *renderPass) countStep() (string, error) {
-	if p.steps++; p.steps > maxBodyExecutions {
-		return "", fmt.Errorf("more than %d steps", maxBodyExecutions)
+func (p *renderPass) countBodyExecution() (string, error) {
+	if p.bodyExecutions++; p.bodyExecutions > maxTemplateBodyExecutions {
+		return "", fmt.Errorf("more than %d steps", maxTemplateBodyExecutions)
 	}
 	return "", p.ctx.Err()
 }
 
 func (p *renderPass) enterTemplate() (string, error) {
-	if p.templateDepth++; p.templateDepth > maxDepth {
-		return "", fmt.Errorf("templates call each other more than %d deep", maxDepth)
+	if p.templateDepth++; p.templateDepth > maxNestingDepth {
+		return "", fmt.Errorf("templates call each other more than %d deep", maxNestingDepth)
 	}
 	return "", nil
 }
 
-// countLoop is the function loop of templates: it returns the numbers from 0, or
+// loopNumbers is the function loop of templates: it returns the numbers from 0, or
 // from the first of two bounds, up to the last bound, exclusive.
-func (p *renderPass) countLoop(bounds ...any) ([]int64, error) {
+func (p *renderPass) loopNumbers(bounds ...any) ([]int64, error) {
 	ints := make([]int64, len(bounds))
 	for i, b := range bounds {
 		n, err := emptyAsZero(func(s string) (n int64, err error) { _, err = fmt.Sscan(s, &n); return n, err })(fmt.Sprint(b))
@@ -261,14 +261,14 @@ func (p *renderPass) countLoop(bounds ...any) ([]int64, error) {
 	default:
 		return nil, errors.New("loop takes one number or two")
 	}
-	if to-from > maxBodyExecutions {
-		return nil, fmt.Errorf("a loop of more than %d steps", maxBodyExecutions)
+	if to-from > maxTemplateBodyExecutions {
+		return nil, fmt.Errorf("a loop of more than %d steps", maxTemplateBodyExecutions)
 	}
-	var list []int64
+	var numbers []int64
 	for ; from < to; from++ {
-		list = append(list, from)
+		numbers = append(numbers, from)
 	}
-	return list, nil
+	return numbers, nil
 }
 
 // env returns a variable of the task's environment. Attributes of the node are

@@ -9,7 +9,7 @@ import (
 
 // maxValueSize limits each value that a template builds, and the output of each
 // print, in bytes.
-const maxValueSize = 2 * maxSize
+const maxValueSize = 2 * maxContentSize
 
 // sizeOf returns roughly how many bytes a value has when it is printed, and an
 // error if that is too much: a value that contains another one twice, at many
@@ -43,8 +43,8 @@ func checkSize(v reflect.Value, depth int, left *int) error {
 	switch {
 	case *left < 0:
 		return fmt.Errorf("a value of more than %d bytes", maxValueSize)
-	case depth > maxDepth:
-		return fmt.Errorf("a value that is nested more than %d deep", maxDepth)
+	case depth > maxNestingDepth:
+		return fmt.Errorf("a value that is nested more than %d deep", maxNestingDepth)
 	}
 	switch v.Kind() {
 	case reflect.Interface:
@@ -77,8 +77,8 @@ func checkSize(v reflect.Value, depth int, left *int) error {
 
 // limitLength rejects a string that is too long.
 func limitLength(s string) (string, error) {
-	if len(s) > maxSize {
-		return "", fmt.Errorf("a text of more than %d bytes", maxSize)
+	if len(s) > maxContentSize {
+		return "", fmt.Errorf("a text of more than %d bytes", maxContentSize)
 	}
 	return s, nil
 }
@@ -103,27 +103,27 @@ func limitedPrintf(format string, v ...any) (string, error) {
 	}
 	const (
 		escapedCharSize = 4       // maximum bytes per quoted byte
-		number          = 512     // maximum bytes of a number without a width
+		maxNumberSize   = 512     // maximum bytes of a number without a width
 		maxWidth        = 1 << 20 // maximum width that fmt accepts
 	)
-	longest, in := 0, false
-	for i, n := 0, 0; i < len(format) && longest <= maxValueSize*escapedCharSize; i++ {
+	maxLength, in := 0, false
+	for i, n := 0, 0; i < len(format) && maxLength <= maxValueSize*escapedCharSize; i++ {
 		switch c := format[i]; {
 		case c == '%':
 			in, n = !in, 0
-			longest += number + largest*escapedCharSize
+			maxLength += maxNumberSize + largest*escapedCharSize
 		case in && c == '*':
-			longest += maxWidth
+			maxLength += maxWidth
 		case in && '0' <= c && c <= '9':
 			n = min(10*n+int(c-'0'), maxWidth)
 			continue
 		case in && strings.IndexByte("+-# .[]", c) < 0:
 			in = false
 		}
-		longest, n = longest+n, 0
+		maxLength, n = maxLength+n, 0
 	}
-	if longest > maxValueSize*escapedCharSize {
-		return "", fmt.Errorf("a text of more than %d bytes may come of it", maxSize)
+	if maxLength > maxValueSize*escapedCharSize {
+		return "", fmt.Errorf("a text of more than %d bytes may come of it", maxContentSize)
 	}
 	return limitLength(fmt.Sprintf(format, v...))
 }

@@ -10,7 +10,7 @@ import (
 // fakeAddresses returns the addresses of a typical machine.
 func fakeAddresses() addressList {
 	const up = net.FlagUp | net.FlagBroadcast | net.FlagMulticast
-	var list addressList
+	var addresses addressList
 	for _, a := range []struct {
 		name    string
 		flags   net.Flags
@@ -26,9 +26,9 @@ func fakeAddresses() addressList {
 		{"eth1", up, "8.8.4.4/29"},
 		{"eth2", net.FlagBroadcast, "192.168.1.1/30"},
 	} {
-		list = append(list, &interfaceAddress{netip.MustParsePrefix(a.address), a.name, a.flags, a.name == "eth0"})
+		addresses = append(addresses, &interfaceAddress{netip.MustParsePrefix(a.address), a.name, a.flags, a.name == "eth0"})
 	}
-	return list
+	return addresses
 }
 
 func TestSockaddr(t *testing.T) {

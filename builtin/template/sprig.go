@@ -271,8 +271,8 @@ func firstNonEmpty(v ...any) any {
 }
 
 func repeatText(n int, s string) (string, error) {
-	if n < 0 || len(s) > 0 && n > maxSize/len(s) {
-		return "", fmt.Errorf("a text of more than %d bytes", maxSize)
+	if n < 0 || len(s) > 0 && n > maxContentSize/len(s) {
+		return "", fmt.Errorf("a text of more than %d bytes", maxContentSize)
 	}
 	return strings.Repeat(s, n), nil
 }
@@ -298,13 +298,13 @@ func truncateText(n int, s string) string {
 // joinMapped joins the results of how for the values with blanks, and skips nil
 // values.
 func joinMapped(v []any, how func(string) string) string {
-	var texts []string
+	var words []string
 	for _, one := range v {
 		if one != nil {
-			texts = append(texts, how(fmt.Sprint(one)))
+			words = append(words, how(fmt.Sprint(one)))
 		}
 	}
-	return strings.Join(texts, " ")
+	return strings.Join(words, " ")
 }
 
 func indentWithPrefix(before string, n int, s string) (string, error) {
@@ -438,8 +438,8 @@ func reduceInts(v []any, do func(a, b int64) (int64, error)) (result int64, err 
 
 // countUntil counts from 0 up to n, exclusive; n may be negative.
 func countUntil(n int) ([]int, error) {
-	if n > maxBodyExecutions || n < -maxBodyExecutions {
-		return nil, fmt.Errorf("a list of more than %d numbers", maxBodyExecutions)
+	if n > maxTemplateBodyExecutions || n < -maxTemplateBodyExecutions {
+		return nil, fmt.Errorf("a list of more than %d numbers", maxTemplateBodyExecutions)
 	}
 	list := make([]int, max(n, -n))
 	for i := range list {
@@ -493,8 +493,8 @@ func dateModify(by string, at any) (time.Time, error) {
 func countSteps(from, to, by int) ([]int, error) {
 	var list []int
 	for at := from; by > 0 && at < to || by < 0 && at > to; at += by {
-		if list = append(list, at); len(list) > maxBodyExecutions {
-			return nil, fmt.Errorf("a list of more than %d numbers", maxBodyExecutions)
+		if list = append(list, at); len(list) > maxTemplateBodyExecutions {
+			return nil, fmt.Errorf("a list of more than %d numbers", maxTemplateBodyExecutions)
 		}
 	}
 	return list, nil

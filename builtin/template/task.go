@@ -44,10 +44,10 @@ type taskRenderer struct {
 // templateFile is one template of the task and its output.
 type templateFile struct {
 	templateBlock
-	output        rootedPath
-	document      *parsedTemplate // nil before the first execution
-	rendered      bool
-	contentOnDisk string // content of the file on disk
+	output         rootedPath
+	parsedTemplate *parsedTemplate // nil before the first execution
+	rendered       bool
+	contentOnDisk  string // content of the file on disk
 
 	newContent     string              // result of the last execution
 	renderTime     time.Time           // time of the last execution, if newContent depends on the time
@@ -67,15 +67,15 @@ const missingEventInterval = 3 * time.Second
 // reasonRestart is Nomad's text.
 const reasonRestart = "Template with change_mode restart re-rendered"
 
-// taskRequest holds the common fields of Prestart and Poststart requests.
-type taskRequest struct {
+// startRequestFields holds the common fields of Prestart and Poststart requests.
+type startRequestFields struct {
 	config    *hookConfig
 	namespace string
 	dir       hook.TaskDir
 	env       map[string]string
 }
 
-func newTask(host hook.Host, node hook.Node, scope hook.Scope, r taskRequest, recovered bool) *taskRenderer {
+func newTask(host hook.Host, node hook.Node, scope hook.Scope, r startRequestFields, recovered bool) *taskRenderer {
 	return &taskRenderer{
 		namespace: r.namespace, region: node.Region,
 		limits:   r.config.Limits,
@@ -211,9 +211,9 @@ func (t *taskRenderer) renderFirst(ctx context.Context) error {
 }
 
 func formatMissing(missing []string) string {
-	const named = 3
-	if more := len(missing) - named; more > 0 {
-		missing = append(slices.Clone(missing[:named]), fmt.Sprintf("and %d more", more))
+	const maxListed = 3
+	if more := len(missing) - maxListed; more > 0 {
+		missing = append(slices.Clone(missing[:maxListed]), fmt.Sprintf("and %d more", more))
 	}
 	return "Missing: " + strings.Join(missing, ", ")
 }
@@ -240,7 +240,7 @@ func (t *taskRenderer) renderStale(ctx context.Context) (changed []*templateFile
 			changed = append(changed, f)
 		}
 	}
-	t.watcher.setFollowed(ctx, used)
+	t.watcher.setPolledSources(ctx, used)
 	for s := range absent {
 		missing = append(missing, s.String())
 	}
@@ -249,8 +249,8 @@ func (t *taskRenderer) renderStale(ctx context.Context) (changed []*templateFile
 }
 
 func (t *taskRenderer) renderFile(ctx context.Context, f *templateFile) (err error) {
-	if f.document == nil {
-		if f.document, err = t.compile(ctx, f); err != nil {
+	if f.parsedTemplate == nil {
+		if f.parsedTemplate, err = t.compile(ctx, f); err != nil {
 			return err
 		}
 	}
@@ -260,7 +260,7 @@ func (t *taskRenderer) renderFile(ctx context.Context, f *templateFile) (err err
 	}
 	for {
 		p := &renderPass{ctx: ctx, task: t, file: f, now: now, sourcesRead: map[dataSource]int{}, missingSources: map[dataSource]bool{}}
-		text, err := f.document.execute(p)
+		text, err := f.parsedTemplate.execute(p)
 		if err != nil {
 			return err
 		}
@@ -310,7 +310,7 @@ func (t *taskRenderer) writeFiles(changed []*templateFile) error {
 		}
 		uid, gid := f.fileOwner()
 		if err := f.output.writeFile([]byte(f.newContent), mode, uid, gid, f.renderTime); err != nil {
-			return fmt.Errorf("template destination %q: %w", f.DestPath, withoutPath(err))
+			return fmt.Errorf("template destination %q: %w", f.DestPath, stripErrorPath(err))
 		}
 		f.rendered, f.contentOnDisk = true, f.newContent
 	}
@@ -322,9 +322,9 @@ func (t *taskRenderer) writeFiles(changed []*templateFile) error {
 	return nil
 }
 
-// withoutPath returns an error of the file system without file names, which differ
+// stripErrorPath returns an error of the file system without file names, which differ
 // from the user's.
-func withoutPath(err error) error {
+func stripErrorPath(err error) error {
 	if path, ok := errors.AsType[*fs.PathError](err); ok {
 		return fmt.Errorf("%s: %w", path.Op, path.Err)
 	}
@@ -363,15 +363,15 @@ func (t *taskRenderer) setVars(vars map[string]string) {
 func (t *taskRenderer) renderChanges(ctx context.Context) {
 	changed, err := t.awaitStableData(ctx)
 	if err == nil && len(changed) > 0 {
-		var longest time.Duration
+		var maxSplay time.Duration
 		for _, c := range changed {
 			if c.ChangeMode != "noop" {
-				longest = max(longest, c.Splay)
+				maxSplay = max(maxSplay, c.Splay)
 			}
 		}
 		// The splay comes before the write: if this process dies in between, the
 		// next process still finds a change.
-		if longest > 0 && sleep(ctx, rand.N(longest)) != nil {
+		if maxSplay > 0 && sleep(ctx, rand.N(maxSplay)) != nil {
 			return
 		}
 		if err = t.writeFiles(changed); err == nil {
@@ -392,12 +392,12 @@ func (t *taskRenderer) awaitStableData(ctx context.Context) ([]*templateFile, er
 		if err != nil || len(changed) == 0 {
 			return nil, err
 		}
-		var shortest, longest time.Duration
+		var shortest, maxWait time.Duration
 		for _, c := range changed {
 			l, m := c.settleTimes(&t.limits)
-			shortest, longest = max(shortest, l), max(longest, m)
+			shortest, maxWait = max(shortest, l), max(maxWait, m)
 		}
-		timer := time.NewTimer(min(shortest, longest-time.Since(began)))
+		timer := time.NewTimer(min(shortest, maxWait-time.Since(began)))
 		select {
 		case <-t.watcher.changed:
 			timer.Stop()

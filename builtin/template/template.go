@@ -56,7 +56,7 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 	if t := h.findRenderer(k); t != nil && !req.Running && (config.RenderOnRestart || t.lastError() != nil) {
 		h.stopRenderer(k)
 	}
-	r := taskRequest{config: config, namespace: req.Alloc.Namespace, dir: req.Dir, env: req.Env}
+	r := startRequestFields{config: config, namespace: req.Alloc.Namespace, dir: req.Dir, env: req.Env}
 	t := h.findOrStartRenderer(k, req.Scope(), r, req.Running)
 	select {
 	case <-t.firstRenderDone:
@@ -91,7 +91,7 @@ func (h *Hook) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook
 	if err != nil {
 		return hook.TaskPoststartResponse{}, err
 	}
-	r := taskRequest{config: config, namespace: req.Alloc.Namespace, dir: req.Dir, env: req.Env}
+	r := startRequestFields{config: config, namespace: req.Alloc.Namespace, dir: req.Dir, env: req.Env}
 	t := h.findOrStartRenderer(taskKey{req.Alloc.ID, req.Task.Name}, req.Scope(), r, true)
 	select {
 	case t.taskStarted <- struct{}{}:
@@ -115,7 +115,7 @@ func (h *Hook) findRenderer(k taskKey) *taskRenderer {
 // findOrStartRenderer returns the task, which uses the scope from now on. It creates and
 // starts the task if it does not exist yet. running means that the task already
 // runs with files that another process has rendered.
-func (h *Hook) findOrStartRenderer(k taskKey, scope hook.Scope, r taskRequest, running bool) *taskRenderer {
+func (h *Hook) findOrStartRenderer(k taskKey, scope hook.Scope, r startRequestFields, running bool) *taskRenderer {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	t := h.renderers[k]

@@ -114,15 +114,15 @@ func TestScripts(t *testing.T) {
 		f.scriptExitCode = 3
 		f.setVariable("app", "w", "two")
 		time.Sleep(6 * time.Second)
-		const text = "Template failed to run script /bin/x with arguments: []. Exit code: 3"
-		f.expectCalls("web: exec [/bin/x] 0s", "web: event Task hook failed / "+text, "web: kill "+text)
+		const message = "Template failed to run script /bin/x with arguments: []. Exit code: 3"
+		f.expectCalls("web: exec [/bin/x] 0s", "web: event Task hook failed / "+message, "web: kill "+message)
 		f.stopTasks()
 	})
 }
 
 // A script that exceeds its timeout fails, and so does a script without a
 // running process.
-func TestScriptsThatCannotEnd(t *testing.T) {
+func TestChangeScriptErrorKillsTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.setVariable("app", "w", "one")
@@ -138,8 +138,8 @@ func TestScriptsThatCannotEnd(t *testing.T) {
 			f.callErrors["exec"] = c.err
 			f.setVariable("app", "w", fmt.Sprint(i))
 			time.Sleep(6 * time.Second)
-			text := "Template failed to run script /bin/x with arguments: []. " + c.want
-			f.expectCalls("web: exec [/bin/x] 3s", "web: event Task hook failed / "+text, "web: kill "+text)
+			message := "Template failed to run script /bin/x with arguments: []. " + c.want
+			f.expectCalls("web: exec [/bin/x] 3s", "web: event Task hook failed / "+message, "web: kill "+message)
 		}
 		f.stopTasks()
 	})
@@ -150,11 +150,11 @@ func TestScriptsThatCannotEnd(t *testing.T) {
 func TestPrestartWaitsForMissingData(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
-		var text strings.Builder
+		var templateText strings.Builder
 		for _, path := range []string{"a", "b", "c", "d", "e"} {
-			fmt.Fprintf(&text, "{{ with nomadVar %q }}{{ .v.Value }}{{ end }}", path)
+			fmt.Fprintf(&templateText, "{{ with nomadVar %q }}{{ .v.Value }}{{ end }}", path)
 		}
-		req := f.newRequest("web", []templateBlock{{EmbeddedTmpl: text.String(), DestPath: "local/out"}, {EmbeddedTmpl: `{{ range nomadService "db" }}x{{ end }}`, DestPath: "local/db"}})
+		req := f.newRequest("web", []templateBlock{{EmbeddedTmpl: templateText.String(), DestPath: "local/out"}, {EmbeddedTmpl: `{{ range nomadService "db" }}x{{ end }}`, DestPath: "local/db"}})
 		answered := make(chan error, 1)
 		go func() { _, err := f.hook.Prestart(t.Context(), req); answered <- err }()
 		time.Sleep(10 * time.Second)
@@ -426,11 +426,11 @@ func TestTimeAndRandomNumbersAreStable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.setVariable("app", "w", "one")
-		const random = `{{ sprig_randAlphaNum 20 }} {{ sprig_uuidv4 }}`
+		const randomTemplate = `{{ sprig_randAlphaNum 20 }} {{ sprig_uuidv4 }}`
 		req := f.newRequest("web", []templateBlock{
 			{EmbeddedTmpl: greetTemplate + `{{ timestamp }} {{ sprig_date "15:04:05.000000000" sprig_now }}`, DestPath: "local/time", ChangeMode: "restart"},
-			{EmbeddedTmpl: greetTemplate + random, DestPath: "local/random", ChangeMode: "noop"},
-			{EmbeddedTmpl: greetTemplate + random, DestPath: "local/other", ChangeMode: "noop"},
+			{EmbeddedTmpl: greetTemplate + randomTemplate, DestPath: "local/random", ChangeMode: "noop"},
+			{EmbeddedTmpl: greetTemplate + randomTemplate, DestPath: "local/other", ChangeMode: "noop"},
 		})
 		f.startTask(req)
 		read := func(name string) string {
@@ -458,7 +458,7 @@ func TestTimeAndRandomNumbersAreStable(t *testing.T) {
 		}
 		f.stopTasks()
 
-		other := f.newRequest("other", []templateBlock{{EmbeddedTmpl: random, DestPath: "local/random"}})
+		other := f.newRequest("other", []templateBlock{{EmbeddedTmpl: randomTemplate, DestPath: "local/random"}})
 		f.newHook()
 		f.startTask(other)
 		if f.readFile("other/local/random") == number {
@@ -652,8 +652,8 @@ func TestSettleTime(t *testing.T) {
 		{"the least is never above the most", &waitConfig{Min: s, Max: s}, limits{WaitBounds: waitConfig{Min: 9 * s, Max: 3 * s}}, 9 * s, 9 * s},
 	} {
 		b := templateBlock{Wait: test.block}
-		if shortest, longest := b.settleTimes(&test.limits); shortest != test.least || longest != test.most {
-			t.Errorf("%s: %v to %v, want %v to %v", test.name, shortest, longest, test.least, test.most)
+		if shortest, maxWait := b.settleTimes(&test.limits); shortest != test.least || maxWait != test.most {
+			t.Errorf("%s: %v to %v, want %v to %v", test.name, shortest, maxWait, test.least, test.most)
 		}
 	}
 }

@@ -66,26 +66,26 @@ var (
 	anyType    = reflect.TypeFor[any]()
 )
 
-// wrapItemParams lets functions with string parameters accept an item: text/template
+// acceptItemArgs lets functions with string parameters accept an item: text/template
 // does not convert it.
-func wrapItemParams(funcs template.FuncMap) template.FuncMap {
+func acceptItemArgs(funcs template.FuncMap) template.FuncMap {
 	for name, f := range funcs {
-		funcs[name] = wrapItemParam(name, reflect.ValueOf(f)).Interface()
+		funcs[name] = wrapFuncForItemArgs(name, reflect.ValueOf(f)).Interface()
 	}
 	return funcs
 }
 
-func wrapItemParam(name string, f reflect.Value) reflect.Value {
+func wrapFuncForItemArgs(name string, f reflect.Value) reflect.Value {
 	t := f.Type()
 	in := make([]reflect.Type, t.NumIn())
-	texts := 0
+	stringParams := 0
 	for i := range in {
 		if in[i] = t.In(i); in[i] == stringType {
 			in[i] = anyType
-			texts++
+			stringParams++
 		}
 	}
-	if texts == 0 {
+	if stringParams == 0 {
 		return f
 	}
 	out := []reflect.Type{t.Out(0), reflect.TypeFor[error]()}

@@ -72,8 +72,8 @@ func (f *watcher) isCurrent(seen map[dataSource]int) bool {
 	return true
 }
 
-// setFollowed keeps the used sources up to date, and drops all other sources.
-func (f *watcher) setFollowed(ctx context.Context, used map[dataSource]int) {
+// setPolledSources keeps the used sources up to date, and drops all other sources.
+func (f *watcher) setPolledSources(ctx context.Context, used map[dataSource]int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for s, r := range f.dependencies {
@@ -94,8 +94,8 @@ func (f *watcher) setFollowed(ctx context.Context, used map[dataSource]int) {
 // pollSource reads a source whenever it has changed. After an error the source keeps
 // its value, so that the task can continue.
 func (f *watcher) pollSource(ctx context.Context, r *dependency) {
-	const first, longest = 250 * time.Millisecond, time.Minute
-	delay, after := first, r.index
+	const minDelay, maxDelay = 250 * time.Millisecond, time.Minute
+	delay, after := minDelay, r.index
 	for {
 		value, index, err := r.fetch(ctx, max(after, 1))
 		if ctx.Err() != nil {
@@ -105,10 +105,10 @@ func (f *watcher) pollSource(ctx context.Context, r *dependency) {
 			if sleep(ctx, delay) != nil {
 				return
 			}
-			delay = min(2*delay, longest)
+			delay = min(2*delay, maxDelay)
 			continue
 		}
-		delay, after = first, index
+		delay, after = minDelay, index
 		f.mu.Lock()
 		same := reflect.DeepEqual(value, r.value)
 		r.index = index

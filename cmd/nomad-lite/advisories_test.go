@@ -30,7 +30,7 @@ func findTestNames(t *testing.T) map[string]bool {
 }
 
 // Each row of the table of advisories must name existing tests, or give a reason.
-func TestAdvisoriesHaveTests(t *testing.T) {
+func TestSecurityAdvisoriesHaveTests(t *testing.T) {
 	text, err := os.ReadFile("../../docs/advisories.md")
 	if err != nil {
 		t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 
 // A type that depends on a type parameter keeps all methods of the types that it mentions,
 // and the client has many: see DESIGN.md.
-func TestGenericTypesDoNotHoldTheClient(t *testing.T) {
+func TestGenericTypesDoNotMentionAPIClient(t *testing.T) {
 	var paths []string
 	err := filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
 		if filepath.Ext(path) == ".go" && !strings.HasSuffix(path, "_test.go") {

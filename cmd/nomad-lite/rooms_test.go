@@ -10,8 +10,8 @@ import (
 
 const repositoryPath = "github.com/nomad-lite/nomad-lite/"
 
-// allowedRoomImports maps each room to the rooms that it can import. A room can always import itself.
-var allowedRoomImports = map[string][]string{
+// allowedFolderImports maps each room to the rooms that it can import. A room can always import itself.
+var allowedFolderImports = map[string][]string{
 	"hclspec":        {},
 	"plugins":        {"hclspec"},
 	"sdk":            {"hclspec", "plugins"},
@@ -119,19 +119,19 @@ var sharedCommandPackages = []string{
 // Only the root of the command tree, and tests of the whole program, import groups of
 // commands; only the program imports the root.
 func TestCommandGroupsAreIndependent(t *testing.T) {
-	const commands = repositoryPath + "cmd/nomad-lite"
+	const commandsPath = repositoryPath + "cmd/nomad-lite"
 	groups := 0
 	for _, line := range strings.Split(listPackageImports(t), "\n") {
 		importer, imports, _ := strings.Cut(line, " ")
-		if importer == commands || importer == commands+"/systemtest" {
+		if importer == commandsPath || importer == commandsPath+"/systemtest" {
 			continue
 		}
 		for _, imported := range strings.Fields(imports) {
-			name, below := strings.CutPrefix(imported, commands+"/")
+			name, below := strings.CutPrefix(imported, commandsPath+"/")
 			name, _, _ = strings.Cut(name, "/")
 			switch {
 			case !below || slices.Contains(sharedCommandPackages, name):
-			case importer == commands+"/root" && name != "root":
+			case importer == commandsPath+"/root" && name != "root":
 				groups++
 			default:
 				t.Errorf("%s imports %s, which is no shared package", importer, imported)
@@ -143,12 +143,12 @@ func TestCommandGroupsAreIndependent(t *testing.T) {
 	}
 }
 
-func TestRooms(t *testing.T) {
+func TestFolderImports(t *testing.T) {
 	seen := map[string]bool{}
 	for _, line := range strings.Split(listPackageImports(t), "\n") {
 		importer, imports, _ := strings.Cut(line, " ")
 		importer = strings.TrimPrefix(importer, repositoryPath)
-		from := roomOf(importer)
+		from := folderOf(importer)
 		if from == "" {
 			t.Errorf("package %s is in no room", importer)
 			continue
@@ -162,8 +162,8 @@ func TestRooms(t *testing.T) {
 			if _, leaf := leafPackages[importer]; leaf && !isWithin(imported, importer) {
 				t.Errorf("%s imports %s: a leaf imports none of ours", importer, imported)
 			}
-			if to := roomOf(imported); to != from && !slices.Contains(allowedRoomImports[from], to) && !slices.Contains(leafPackages[imported], from) && !slices.Contains(pluginContractPackages[imported], from) {
-				t.Errorf("%s imports %s: %s may import %v", importer, imported, from, allowedRoomImports[from])
+			if to := folderOf(imported); to != from && !slices.Contains(allowedFolderImports[from], to) && !slices.Contains(leafPackages[imported], from) && !slices.Contains(pluginContractPackages[imported], from) {
+				t.Errorf("%s imports %s: %s may import %v", importer, imported, from, allowedFolderImports[from])
 			}
 			for prefix, users := range generatedPackages {
 				if isWithin(imported, prefix) && !slices.Contains(users, from) {
@@ -172,15 +172,15 @@ func TestRooms(t *testing.T) {
 			}
 		}
 	}
-	for name := range allowedRoomImports {
+	for name := range allowedFolderImports {
 		if !seen[name] {
 			t.Errorf("room %s has no package", name)
 		}
 	}
 }
 
-func roomOf(pkg string) string {
-	for name := range allowedRoomImports {
+func folderOf(pkg string) string {
+	for name := range allowedFolderImports {
 		if isWithin(pkg, name) {
 			return name
 		}

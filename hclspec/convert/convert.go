@@ -16,45 +16,45 @@ import (
 // type takes quadratic time in the number of types.
 const maxTypes = 200
 
-// maxUnpreparedTypes limits the number of values in a value that only go-cty converts if the
+// maxTypesWithoutPreconvert limits the number of values in a value that only go-cty converts if the
 // wanted type is partly dynamic. In this case the result of go-cty can depend on the
 // empty collections in the value.
-const maxUnpreparedTypes = 1000
+const maxTypesWithoutPreconvert = 1000
 
 var errTooManyTypes = fmt.Errorf("the elements have too many different types: %d are allowed", maxTypes)
 
 // Convert returns val as a value of the type want, or the error of go-cty.
 func Convert(val cty.Value, want cty.Type) (cty.Value, error) {
-	prepared, err := Prepare(val, want)
+	prepared, err := Preconvert(val, want)
 	if err != nil {
 		return cty.NilVal, err
 	}
 	return convert.Convert(prepared, want)
 }
 
-// Prepare converts the tuples and objects inside of val, as far as possible, so that
-// the conversion of the result to the type want takes linear time. Prepare leaves
+// Preconvert converts the tuples and objects inside of val, as far as possible, so that
+// the conversion of the result to the type want takes linear time. Preconvert leaves
 // values that cannot be converted unchanged: the conversion of the result fails with
-// the same error as the conversion of val. An error of Prepare is an error of the
+// the same error as the conversion of val. An error of Preconvert is an error of the
 // conversion.
-func Prepare(val cty.Value, want cty.Type) (cty.Value, error) {
+func Preconvert(val cty.Value, want cty.Type) (cty.Value, error) {
 	if val == cty.NilVal || want == cty.NilType || val.ContainsMarked() {
 		return val, nil
 	}
-	if want.HasDynamicTypes() && Weigh(val.Type()) <= maxUnpreparedTypes {
+	if want.HasDynamicTypes() && CountTypes(val.Type()) <= maxTypesWithoutPreconvert {
 		return val, nil
 	}
-	return prepare(val, want)
+	return preconvert(val, want)
 }
 
-func prepare(val cty.Value, want cty.Type) (cty.Value, error) {
+func preconvert(val cty.Value, want cty.Type) (cty.Value, error) {
 	ty := val.Type()
 	if !val.IsKnown() || val.IsNull() || ty.IsPrimitiveType() || want.IsPrimitiveType() || want == cty.DynamicPseudoType || ty.Equals(want) {
 		return val, nil
 	}
 	switch {
 	case (want.IsListType() || want.IsSetType()) && ty.IsTupleType():
-		elems, same, err := prepareCollection(elementsOf(val), want)
+		elems, same, err := preconvertCollection(elementsOf(val), want)
 		switch {
 		case err != nil:
 			return cty.NilVal, err
@@ -67,7 +67,7 @@ func prepare(val cty.Value, want cty.Type) (cty.Value, error) {
 	case want.IsMapType() && ty.IsObjectType():
 		attrs := val.AsValueMap()
 		names := slices.Sorted(maps.Keys(attrs))
-		elems, same, err := prepareCollection(valuesInOrder(attrs, names), want)
+		elems, same, err := preconvertCollection(valuesInOrder(attrs, names), want)
 		switch {
 		case err != nil:
 			return cty.NilVal, err
@@ -76,7 +76,7 @@ func prepare(val cty.Value, want cty.Type) (cty.Value, error) {
 		}
 		return cty.MapVal(valuesByName(names, elems)), nil
 	case want.IsTupleType() && ty.IsTupleType() && ty.Length() == want.Length():
-		elems, err := prepareEach(elementsOf(val), want.TupleElementType)
+		elems, err := preconvertEach(elementsOf(val), want.TupleElementType)
 		if err != nil {
 			return cty.NilVal, err
 		}
@@ -87,7 +87,7 @@ func prepare(val cty.Value, want cty.Type) (cty.Value, error) {
 			if !want.HasAttribute(name) {
 				continue
 			}
-			attr, err := prepare(attrs[name], want.AttributeType(name))
+			attr, err := preconvert(attrs[name], want.AttributeType(name))
 			if err != nil {
 				return cty.NilVal, err
 			}
@@ -98,11 +98,11 @@ func prepare(val cty.Value, want cty.Type) (cty.Value, error) {
 	return val, nil
 }
 
-// prepareCollection prepares the elements of a value that is converted to the
+// preconvertCollection prepares the elements of a value that is converted to the
 // collection want. same is false if the elements do not get the same type, and if there
 // are none: go-cty determines the type of an empty collection.
-func prepareCollection(elems []cty.Value, want cty.Type) (prepared []cty.Value, same bool, err error) {
-	elems, err = prepareEach(elems, func(int) cty.Type { return want.ElementType() })
+func preconvertCollection(elems []cty.Value, want cty.Type) (prepared []cty.Value, same bool, err error) {
+	elems, err = preconvertEach(elems, func(int) cty.Type { return want.ElementType() })
 	if err != nil || len(elems) == 0 {
 		return elems, false, err
 	}
@@ -189,11 +189,11 @@ func valuesByName(names []string, vals []cty.Value) map[string]cty.Value {
 	return attrs
 }
 
-// prepareEach prepares the elements in place.
-func prepareEach(elems []cty.Value, want func(i int) cty.Type) ([]cty.Value, error) {
+// preconvertEach prepares the elements in place.
+func preconvertEach(elems []cty.Value, want func(i int) cty.Type) ([]cty.Value, error) {
 	for i, elem := range elems {
 		var err error
-		if elems[i], err = prepare(elem, want(i)); err != nil {
+		if elems[i], err = preconvert(elem, want(i)); err != nil {
 			return nil, err
 		}
 	}
@@ -226,26 +226,26 @@ func distinctTypes(elems []cty.Value) (samples []cty.Value, weight int) {
 			continue
 		}
 		samples = append(samples, elem)
-		if weight += Weigh(ty); weight > maxTypes && len(samples) > 1 {
+		if weight += CountTypes(ty); weight > maxTypes && len(samples) > 1 {
 			break
 		}
 	}
 	return samples, weight
 }
 
-// Weigh returns the number of types in a type, including nested types.
-func Weigh(ty cty.Type) int {
+// CountTypes returns the number of types in a type, including nested types.
+func CountTypes(ty cty.Type) int {
 	n := 1
 	switch {
 	case ty.IsCollectionType():
-		n += Weigh(ty.ElementType())
+		n += CountTypes(ty.ElementType())
 	case ty.IsTupleType():
 		for _, elem := range ty.TupleElementTypes() {
-			n += Weigh(elem)
+			n += CountTypes(elem)
 		}
 	case ty.IsObjectType():
 		for _, attr := range ty.AttributeTypes() {
-			n += Weigh(attr)
+			n += CountTypes(attr)
 		}
 	}
 	return n
@@ -266,7 +266,7 @@ type expression struct {
 
 func (e *expression) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 	val, diags := e.Expression.Value(ctx)
-	prepared, err := Prepare(val, e.want)
+	prepared, err := Preconvert(val, e.want)
 	if err == nil {
 		return prepared, diags
 	}

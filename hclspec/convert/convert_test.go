@@ -130,7 +130,7 @@ func stringValues(n int) []cty.Value {
 
 // go-cty's own conversion takes quadratic time only for tuples, so its input must
 // already be a list.
-func TestPrepareLeavesNoTuple(t *testing.T) {
+func TestPreconvertLeavesNoTuple(t *testing.T) {
 	rows := cty.TupleVal([]cty.Value{cty.TupleVal(stringValues(2000)), cty.TupleVal(stringValues(1999))})
 	for _, c := range []struct {
 		name string
@@ -147,7 +147,7 @@ func TestPrepareLeavesNoTuple(t *testing.T) {
 		{"list in an object", cty.ObjectVal(map[string]cty.Value{"a": rows}), cty.Object(map[string]cty.Type{"a": cty.List(cty.List(cty.String))})},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := Prepare(c.val, c.want)
+			got, err := Preconvert(c.val, c.want)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -170,7 +170,7 @@ func tupleOfManyTypes() cty.Value {
 // A list that cannot be converted must not make go-cty compare its elements.
 func TestListWithoutCommonTypeIsCutShort(t *testing.T) {
 	val, want := cty.TupleVal(append(stringValues(100_000), cty.EmptyObjectVal)), cty.List(cty.DynamicPseudoType)
-	prepared, err := Prepare(val, want)
+	prepared, err := Preconvert(val, want)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -93,19 +93,19 @@ const firstScanSize = 64 << 10
 
 type lexFunc func(text []byte, name string, start hcl.Pos) (hclsyntax.Tokens, hcl.Diagnostics)
 
-// Config scans a file with arguments and blocks.
-func Config(text []byte, name string) hcl.Diagnostics {
+// CheckConfig scans a file with arguments and blocks.
+func CheckConfig(text []byte, name string) hcl.Diagnostics {
 	return scanText(hclsyntax.LexConfig, openBracket{}, text, name, hcl.InitialPos)
 }
 
-// Expression scans the text of one expression.
-func Expression(text []byte, name string) hcl.Diagnostics {
+// CheckExpression scans the text of one expression.
+func CheckExpression(text []byte, name string) hcl.Diagnostics {
 	return scanText(hclsyntax.LexExpression, openBracket{token: tokenWholeText}, text, name, hcl.InitialPos)
 }
 
-// Template scans the content of a quoted template. start is its position in the file
+// CheckTemplate scans the content of a quoted template. start is its position in the file
 // name.
-func Template(text []byte, name string, start hcl.Pos) hcl.Diagnostics {
+func CheckTemplate(text []byte, name string, start hcl.Pos) hcl.Diagnostics {
 	return scanText(hclsyntax.LexTemplate, openBracket{token: tokenWholeText}, text, name, start)
 }
 
@@ -168,7 +168,7 @@ func (n *parserDepth) processToken(token hclsyntax.Token, rest hclsyntax.Tokens)
 		n.addOperators(top, 1)
 		n.unaryOperators, n.afterOperand = 0, false
 	case hclsyntax.TokenQuestion, hclsyntax.TokenDoubleColon:
-		n.addChain(top, 1)
+		n.addChainLength(top, 1)
 		n.unaryOperators, n.afterOperand = 0, false
 	case hclsyntax.TokenComma:
 		n.startItem(top)
@@ -185,7 +185,7 @@ func (n *parserDepth) processToken(token hclsyntax.Token, rest hclsyntax.Tokens)
 	}
 }
 
-func (n *parserDepth) addChain(f *openBracket, by int) {
+func (n *parserDepth) addChainLength(f *openBracket, by int) {
 	f.chainLength += by
 	n.depth += by
 }
@@ -197,7 +197,7 @@ func (n *parserDepth) addOperators(f *openBracket, by int) {
 
 // startItem starts a new item of a list or a body.
 func (n *parserDepth) startItem(f *openBracket) {
-	n.addChain(f, -f.chainLength)
+	n.addChainLength(f, -f.chainLength)
 	n.addOperators(f, -f.operators)
 	n.unaryOperators, n.afterOperand = 0, false
 }
@@ -206,7 +206,7 @@ func (n *parserDepth) openFrame(token hclsyntax.Token, rest hclsyntax.Tokens) {
 	top := &n.frames[len(n.frames)-1]
 	next := firstWord(rest)
 	if token.Type == hclsyntax.TokenOBrack && next.Type == hclsyntax.TokenStar {
-		n.addChain(top, 1)
+		n.addChainLength(top, 1)
 	}
 	if token.Type == hclsyntax.TokenOBrack && n.afterOperand {
 		n.addOperators(top, 1)
@@ -259,9 +259,9 @@ func (n *parserDepth) closeFrame(token hclsyntax.TokenType) {
 	}
 }
 
-// JSON rejects JSON that nests too deeply, and numbers out of range. It recognizes
+// CheckJSON rejects CheckJSON that nests too deeply, and numbers out of range. It recognizes
 // strings, brackets and numbers only.
-func JSON(text []byte, name string) hcl.Diagnostics {
+func CheckJSON(text []byte, name string) hcl.Diagnostics {
 	depth := 0
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; {

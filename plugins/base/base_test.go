@@ -133,8 +133,8 @@ func TestFieldsSurviveBothDirections(t *testing.T) {
 	}
 }
 
-// TestInfoBytes has the example of plugin-protocol 2.1.
-func TestInfoBytes(t *testing.T) {
+// TestInfoWireEncoding has the example of plugin-protocol 2.1.
+func TestInfoWireEncoding(t *testing.T) {
 	s := &server{impl: &fakePlugin{info: &Info{Type: TypeDriver, APIVersions: []string{"v0.1.0"}, Version: "0.1.0", Name: "spy"}}}
 	resp, err := s.PluginInfo(t.Context(), nil)
 	if err != nil {

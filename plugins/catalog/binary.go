@@ -61,20 +61,20 @@ func (e Entry) Open(logger hclog.Logger) (*Binary, error) {
 		return nil, err
 	}
 	// Without O_NONBLOCK the open of a FIFO would block.
-	f, err := root.OpenFile(e.file, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, err := root.OpenFile(e.fileName, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, statError(root, e.file, err)
+		return nil, statError(root, e.fileName, err)
 	}
 	b := &Binary{File: f, Path: e.Path, Argv: append([]string{e.Path}, e.Args...)}
-	if err := b.check(e, logger); err != nil {
+	if err := b.checkStartable(e, logger); err != nil {
 		f.Close()
 		return nil, err
 	}
 	return b, nil
 }
 
-// check sets b.Script, and returns an error if the file may not be started.
-func (b *Binary) check(e Entry, logger hclog.Logger) error {
+// checkStartable sets b.Script, and returns an error if the file may not be started.
+func (b *Binary) checkStartable(e Entry, logger hclog.Logger) error {
 	info, err := b.File.Stat()
 	if err != nil {
 		return err

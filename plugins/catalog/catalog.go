@@ -78,22 +78,22 @@ type Entry struct {
 	Version string    // version of a builtin
 	Block   *Block    // configuration of the plugin; nil if it has none
 
-	// Program identifies the file and how it is started. It is zero for a builtin, and if
+	// ProgramID identifies the file and how it is started. It is zero for a builtin, and if
 	// there is no file.
-	Program Program
+	Program ProgramID
 
 	// Err is the reason why the plugin may not be started, if it is already known.
 	Err error
 
-	dir  string
-	file string // name of the file in dir
+	dir      string
+	fileName string // name of the file in dir
 }
 
-// Program identifies the file of a plugin and how the file is started. A plugin with another
-// Program may describe itself differently.
-type Program struct {
-	File     FileStat
-	Settings string // hash of the arguments and the configuration, in hex
+// ProgramID identifies the file of a plugin and how the file is started. A plugin with another
+// ProgramID may describe itself differently.
+type ProgramID struct {
+	File         FileStat
+	SettingsHash string // hash of the arguments and the configuration, in hex
 }
 
 // FileStat is the part of a file's metadata that changes when the content changes. Other
@@ -179,7 +179,7 @@ func New(cfg Config) (*Catalog, error) {
 			continue
 		}
 		used[f.name] = true
-		e := Entry{Name: f.name, Path: f.path, Block: block, dir: cfg.Dir, file: f.file, Err: f.err}
+		e := Entry{Name: f.name, Path: f.path, Block: block, dir: cfg.Dir, fileName: f.fileName, Err: f.err}
 		if block != nil {
 			e.Args = block.Args
 		}
@@ -202,7 +202,7 @@ func New(cfg Config) (*Catalog, error) {
 	}
 	for _, name := range order {
 		if !used[name] {
-			c.entries = append(c.entries, blocks[name].missing(cfg.Dir))
+			c.entries = append(c.entries, blocks[name].missingEntry(cfg.Dir))
 		}
 	}
 	sort.SliceStable(c.entries, func(i, j int) bool { return c.entries[i].Compare(&c.entries[j]) < 0 })
@@ -224,8 +224,8 @@ func builtinNames(builtins []Builtin) (map[string]bool, error) {
 	return names, nil
 }
 
-// missing returns the entry of a plugin that has a block but no file and no builtin.
-func (b *Block) missing(dir string) Entry {
+// missingEntry returns the entry of a plugin that has a block but no file and no builtin.
+func (b *Block) missingEntry(dir string) Entry {
 	where := "no plugin directory is given"
 	if dir != "" {
 		where = "no such file in " + dir
@@ -327,11 +327,11 @@ func (e Entry) InheritedEnv() []string {
 	return nil
 }
 
-// program returns the Program of an entry with this file, which may be nil. It does not read the
+// program returns the ProgramID of an entry with this file, which may be nil. It does not read the
 // content of the file: plugins are large, and a change of the content changes the ctime.
-func (e Entry) program(file fs.FileInfo) (Program, error) {
+func (e Entry) program(file fs.FileInfo) (ProgramID, error) {
 	if file == nil {
-		return Program{}, nil
+		return ProgramID{}, nil
 	}
 	settings := struct {
 		Args   []string
@@ -342,19 +342,19 @@ func (e Entry) program(file fs.FileInfo) (Program, error) {
 	}
 	b, err := json.Marshal(settings)
 	if err != nil {
-		return Program{}, fmt.Errorf("%s: %w", e, err)
+		return ProgramID{}, fmt.Errorf("%s: %w", e, err)
 	}
 	sum := sha256.Sum256(b)
-	return Program{File: fileStat(file), Settings: hex.EncodeToString(sum[:])}, nil
+	return ProgramID{File: fileStat(file), SettingsHash: hex.EncodeToString(sum[:])}, nil
 }
 
 // dirEntry is one file of the plugin directory.
 type dirEntry struct {
-	name string // file name without .exe
-	file string
-	path string
-	info fs.FileInfo // nil if there is none
-	err  error       // reason why the file must not be started
+	name     string // file name without .exe
+	fileName string
+	path     string
+	info     fs.FileInfo // nil if there is none
+	err      error       // reason why the file must not be started
 }
 
 // scanDir lists the files of dir that could be plugins.
@@ -384,8 +384,8 @@ func scanDir(dir string, logger hclog.Logger) []dirEntry {
 
 	var out []dirEntry
 	for _, de := range list {
-		f := dirEntry{file: de.Name(), path: filepath.Join(dir, de.Name()), err: dirErr}
-		f.name = strings.TrimSuffix(f.file, ".exe")
+		f := dirEntry{fileName: de.Name(), path: filepath.Join(dir, de.Name()), err: dirErr}
+		f.name = strings.TrimSuffix(f.fileName, ".exe")
 		if !base.ValidName(f.name) {
 			if strings.HasPrefix(f.name, ".") {
 				continue // hidden files are never plugins
@@ -393,11 +393,11 @@ func scanDir(dir string, logger hclog.Logger) []dirEntry {
 			logger.Warn("file in the plugin directory has a name that no plugin can have, skipped", "path", f.path)
 			continue
 		}
-		info, err := root.Stat(f.file)
+		info, err := root.Stat(f.fileName)
 		switch {
 		case err != nil:
 			if f.err == nil {
-				f.err = statError(root, f.file, err)
+				f.err = statError(root, f.fileName, err)
 			}
 		case info.IsDir():
 			logger.Debug("sub-directory in the plugin directory, skipped", "path", f.path)

@@ -235,8 +235,8 @@ func TestElfIsExecutedByHandle(t *testing.T) {
 	}
 }
 
-// TestRefused covers R12: plugins that must not be started, and the reasons.
-func TestRefused(t *testing.T) {
+// TestUnsafePluginIsRefused covers R12: plugins that must not be started, and the reasons.
+func TestUnsafePluginIsRefused(t *testing.T) {
 	outside := makeDir(t, "evil")
 	tests := []struct {
 		name  string
@@ -295,7 +295,7 @@ func TestRefused(t *testing.T) {
 			}
 			dir := makeDir(t, "x", "target")
 			tt.setup(t, dir, filepath.Join(dir, "x"))
-			err := openX(t, dir)
+			err := openRequestedPlugin(t, dir)
 			checkRefusal(t, err, tt.want)
 
 			// The same change is also detected between the scan and the launch.
@@ -317,7 +317,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-func openX(t *testing.T, dir string) error {
+func openRequestedPlugin(t *testing.T, dir string) error {
 	t.Helper()
 	c, err := New(Config{Dir: dir, Requested: []string{"x"}})
 	if err != nil {
@@ -372,7 +372,7 @@ func TestWriters(t *testing.T) {
 	}
 }
 
-func TestPin(t *testing.T) {
+func TestPinnedChecksum(t *testing.T) {
 	dir := makeDir(t, "x")
 	sum := sha256.Sum256([]byte("#!/bin/sh\n"))
 	for pin, want := range map[string]string{
@@ -432,7 +432,7 @@ func symlink(t *testing.T, target, link string) {
 func TestProgram(t *testing.T) {
 	dir := makeDir(t, "mine")
 	path := filepath.Join(dir, "mine")
-	program := func(b Block) Program {
+	program := func(b Block) ProgramID {
 		t.Helper()
 		b.Name = "mine"
 		c, err := New(Config{Dir: dir, Blocks: []Block{b}})
@@ -442,11 +442,11 @@ func TestProgram(t *testing.T) {
 		return c.Entries()[0].Program
 	}
 	first := program(Block{})
-	if first == (Program{}) || program(Block{SHA256: "0"}) != first {
+	if first == (ProgramID{}) || program(Block{SHA256: "0"}) != first {
 		t.Errorf("the same program is %v and %v", first, program(Block{SHA256: "0"}))
 	}
-	seen := map[Program]string{first: "the first"}
-	differs := func(what string, id Program) {
+	seen := map[ProgramID]string{first: "the first"}
+	differs := func(what string, id ProgramID) {
 		t.Helper()
 		if other, twice := seen[id]; twice {
 			t.Errorf("%s is the program that %s is", what, other)
@@ -474,7 +474,7 @@ func TestProgram(t *testing.T) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	if id := program(Block{}); id != (Program{}) {
+	if id := program(Block{}); id != (ProgramID{}) {
 		t.Errorf("without a file it is %v", id)
 	}
 }

@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// KeepProcess removes all other capabilities from all threads of a root process, and
+// KeepProcessCapabilities removes all other capabilities from all threads of a root process, and
 // from every program that it starts. The main function must call it before it opens or
-// starts anything: in a program with cgo, KeepProcess executes the program again, with
+// starts anything: in a program with cgo, KeepProcessCapabilities executes the program again, with
 // the same arguments, and returns nil in the second execution. Without root it has no
 // effect. After an error some threads can have fewer capabilities than others.
-func KeepProcess(keep ...uint) error {
+func KeepProcessCapabilities(keep ...uint) error {
 	if os.Geteuid() != 0 {
 		return nil
 	}

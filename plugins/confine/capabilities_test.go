@@ -50,7 +50,7 @@ func TestKeepCapabilities(t *testing.T) {
 // keepChownAndPrintCaps keeps one capability, and prints the capabilities of its threads and of a
 // child.
 func keepChownAndPrintCaps() int {
-	if err := KeepProcess(unix.CAP_CHOWN); err != nil {
+	if err := KeepProcessCapabilities(unix.CAP_CHOWN); err != nil {
 		fmt.Println(err)
 		return 1
 	}
@@ -75,7 +75,7 @@ func keepChownAndPrintCaps() int {
 
 // Neither another thread nor a program that the process starts has more than the kept
 // capabilities.
-func TestKeepProcess(t *testing.T) {
+func TestKeepProcessCapabilities(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, which has capabilities")
 	}

@@ -16,19 +16,19 @@ type Call struct {
 	Argument      uint32
 }
 
-// ProcessAndMachineCalls returns the calls of a process that starts programs, inspects other processes
+// ExecAndSystemAdminCalls returns the calls of a process that starts programs, inspects other processes
 // or changes the machine. A process that reads and writes files needs none of them.
-func ProcessAndMachineCalls() []Call {
-	return slices.Concat(newCalls(unix.SYS_EXECVE, unix.SYS_EXECVEAT), NamespaceCalls(), MachineCalls())
+func ExecAndSystemAdminCalls() []Call {
+	return slices.Concat(newCalls(unix.SYS_EXECVE, unix.SYS_EXECVEAT), NamespaceCalls(), SystemAdminCalls())
 }
 
 // NamespaceCalls returns the calls with which a process creates namespaces, and mounts in
 // them.
 func NamespaceCalls() []Call { return newCalls(unix.SYS_UNSHARE, unix.SYS_MOUNT) }
 
-// MachineCalls returns the calls that inspect other processes or change the machine. A
+// SystemAdminCalls returns the calls that inspect other processes or change the machine. A
 // process that starts programs in their own namespaces does not need them either.
-func MachineCalls() []Call {
+func SystemAdminCalls() []Call {
 	return newCalls(
 		unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PROCESS_MADVISE, unix.SYS_PIDFD_GETFD, unix.SYS_KCMP,
 		unix.SYS_UMOUNT2, unix.SYS_OPEN_TREE, unix.SYS_MOVE_MOUNT, unix.SYS_FSOPEN, unix.SYS_FSPICK, unix.SYS_FSMOUNT, unix.SYS_MOUNT_SETATTR,
@@ -61,13 +61,13 @@ func InternetSocketCalls() []Call {
 // call numbers the filter identifies calls.
 var auditArchByGOARCH = map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}
 
-// DenyThread denies calls to the calling thread, and to the threads and processes that
+// DenyThreadCalls denies calls to the calling thread, and to the threads and processes that
 // it starts. The caller must have locked the thread. If the kernel does not support
-// filters, DenyThread has no effect.
-func DenyThread(calls ...Call) { installFilter(0, calls) }
+// filters, DenyThreadCalls has no effect.
+func DenyThreadCalls(calls ...Call) { installFilter(0, calls) }
 
-// DenyProcess denies calls to all threads.
-func DenyProcess(calls ...Call) {
+// DenyProcessCalls denies calls to all threads.
+func DenyProcessCalls(calls ...Call) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	installFilter(unix.SECCOMP_FILTER_FLAG_TSYNC, calls)
@@ -94,12 +94,12 @@ func compileFilter(arch uint32, calls []Call) []unix.SockFilter {
 		returnOp      = unix.BPF_RET | unix.BPF_K
 
 		// Offsets in struct seccomp_data.
-		number, architecture, argument = 0, 4, 16
-		x32ABIStart                    = 0x40000000 // lowest system call number of the x32 ABI
+		number, architectureOffset, argumentOffset = 0, 4, 16
+		x32ABIStart                                = 0x40000000 // lowest system call number of the x32 ABI
 	)
 	denied := unix.SockFilter{Code: returnOp, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EACCES)}
 	filter := []unix.SockFilter{
-		{Code: loadOp, K: architecture},
+		{Code: loadOp, K: architectureOffset},
 		{Code: jumpIfEqual, K: arch, Jt: 1},
 		denied,
 		{Code: loadOp, K: number},
@@ -113,7 +113,7 @@ func compileFilter(arch uint32, calls []Call) []unix.SockFilter {
 		}
 		filter = append(filter,
 			unix.SockFilter{Code: jumpIfEqual, K: c.Number, Jf: 4},
-			unix.SockFilter{Code: loadOp, K: argument},
+			unix.SockFilter{Code: loadOp, K: argumentOffset},
 			unix.SockFilter{Code: jumpIfEqual, K: c.Argument, Jf: 1},
 			denied,
 			unix.SockFilter{Code: loadOp, K: number})

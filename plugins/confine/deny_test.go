@@ -19,7 +19,7 @@ var (
 func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == "deny" {
 		go func() { select {} }() // a second thread, at times
-		DenyProcess(execveCall, unixSocketCall)
+		DenyProcessCalls(execveCall, unixSocketCall)
 		os.Exit(tryDeniedCalls())
 	}
 	if len(os.Args) == 2 && os.Args[1] == "keep" {
@@ -51,7 +51,7 @@ func tryDeniedCalls() (worked int) {
 	return worked
 }
 
-func TestDenyProcess(t *testing.T) {
+func TestDenyProcessCalls(t *testing.T) {
 	if _, ok := auditArchByGOARCH[runtime.GOARCH]; !ok {
 		t.Skip("the calls of this machine have other numbers")
 	}
@@ -68,14 +68,14 @@ func TestDenyProcess(t *testing.T) {
 }
 
 // A thread and its children lose the calls; the rest of the process keeps them.
-func TestDenyThread(t *testing.T) {
+func TestDenyThreadCalls(t *testing.T) {
 	if _, ok := auditArchByGOARCH[runtime.GOARCH]; !ok {
 		t.Skip("the calls of this machine have other numbers")
 	}
 	inside := make(chan int)
 	go func() {
 		runtime.LockOSThread() // the thread ends with the goroutine
-		DenyThread(unixSocketCall)
+		DenyThreadCalls(unixSocketCall)
 		inside <- tryDeniedCalls()
 	}()
 	if got := <-inside; got != 2|4|8 {

@@ -21,8 +21,8 @@ const (
 	// maxFrameSize is the maximum size of the output or input in one frame, in bytes.
 	maxFrameSize = 32 * 1024
 
-	// maxDelayAfterExit is the maximum time between the exit status and the end of the stream.
-	maxDelayAfterExit = time.Second
+	// execDrainTimeout is the maximum time between the exit status and the end of the stream.
+	execDrainTimeout = time.Second
 )
 
 type (
@@ -89,7 +89,7 @@ func receiveOutput(stream execClientStream, exec Exec, cancel context.CancelCaus
 		if frame.GetExited() && exitResult == nil {
 			result := exitFromProto(frame.GetResult())
 			exitResult = &result
-			defer time.AfterFunc(maxDelayAfterExit, func() { cancel(nil) }).Stop()
+			defer time.AfterFunc(execDrainTimeout, func() { cancel(nil) }).Stop()
 		}
 	}
 }

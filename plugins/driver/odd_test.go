@@ -26,30 +26,30 @@ import (
 type malformedServer struct {
 	driverpb.UnimplementedDriverServer
 
-	spec           *specpb.Spec
-	onDescribe     func() error // called for each request for schema or capabilities
-	startResult    driverpb.StartTaskResponse_Result
-	startErr       error
-	waitResponse   *driverpb.WaitTaskResponse
-	waitErr        error
-	fingerprints   []*driverpb.FingerprintResponse
-	fingerprintErr error
-	execHandler    func(execServerStream) error
+	spec                   *specpb.Spec
+	onSchemaOrCapabilities func() error // called for each request for schema or capabilities
+	startResult            driverpb.StartTaskResponse_Result
+	startErr               error
+	waitResponse           *driverpb.WaitTaskResponse
+	waitErr                error
+	fingerprints           []*driverpb.FingerprintResponse
+	fingerprintErr         error
+	execHandler            func(execServerStream) error
 }
 
 func (o *malformedServer) TaskConfigSchema(context.Context, *driverpb.TaskConfigSchemaRequest) (*driverpb.TaskConfigSchemaResponse, error) {
-	return &driverpb.TaskConfigSchemaResponse{Spec: o.spec}, o.callOnDescribe()
+	return &driverpb.TaskConfigSchemaResponse{Spec: o.spec}, o.callOnSchemaOrCapabilities()
 }
 
 func (o *malformedServer) Capabilities(context.Context, *driverpb.CapabilitiesRequest) (*driverpb.CapabilitiesResponse, error) {
-	return &driverpb.CapabilitiesResponse{}, o.callOnDescribe()
+	return &driverpb.CapabilitiesResponse{}, o.callOnSchemaOrCapabilities()
 }
 
-func (o *malformedServer) callOnDescribe() error {
-	if o.onDescribe == nil {
+func (o *malformedServer) callOnSchemaOrCapabilities() error {
+	if o.onSchemaOrCapabilities == nil {
 		return nil
 	}
-	return o.onDescribe()
+	return o.onSchemaOrCapabilities()
 }
 
 func (o *malformedServer) Fingerprint(_ *driverpb.FingerprintRequest, stream grpc.ServerStreamingServer[driverpb.FingerprintResponse]) error {
@@ -137,8 +137,8 @@ func TestDescriptionIsRequestedOnce(t *testing.T) {
 func testDescriptionIsRequestedOnce(t *testing.T, name string, describe func(context.Context, Driver) (any, error)) {
 	var requests, responses chan error // channels of the synctest bubble
 	o := &malformedServer{
-		spec:       &specpb.Spec{Block: &specpb.Spec_Object{Object: &specpb.Object{}}},
-		onDescribe: func() error { requests <- nil; return <-responses },
+		spec:                   &specpb.Spec{Block: &specpb.Spec_Object{Object: &specpb.Object{}}},
+		onSchemaOrCapabilities: func() error { requests <- nil; return <-responses },
 	}
 	runWithMalformedServer(t, name, o, func(t *testing.T, d Driver, p *fakeProcess) {
 		requests, responses = make(chan error, 10), make(chan error, 10)

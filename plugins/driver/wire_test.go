@@ -604,8 +604,8 @@ func TestErrorsOverTheWire(t *testing.T) {
 	})
 }
 
-// TestRecoverableBytes compares the status with the example of plugin-protocol 3.1.
-func TestRecoverableBytes(t *testing.T) {
+// TestRecoverableErrorEncoding compares the status with the example of plugin-protocol 3.1.
+func TestRecoverableErrorEncoding(t *testing.T) {
 	s, _ := status.FromError(statusError(Recoverable(errors.New("rec failure"))))
 	b, err := proto.Marshal(s.Proto())
 	if err != nil {

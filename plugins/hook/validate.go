@@ -12,8 +12,8 @@ import (
 // in memory and on disk as long as the task.
 const maxStoredResponseSize = 1 << 20
 
-// maxVariableSize is Linux's limit for one string of an environment, in bytes.
-var maxVariableSize = 32 * os.Getpagesize()
+// maxEnvVarSize is Linux's limit for one string of an environment, in bytes.
+var maxEnvVarSize = 32 * os.Getpagesize()
 
 // mapEntryOverhead is the size of an entry of a list without its texts, in bytes.
 const mapEntryOverhead = 64
@@ -28,8 +28,8 @@ func (r TaskPrestartResponse) Fault() error {
 		if name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(value, "\x00") {
 			return fmt.Errorf("it sets the variable %q to what no environment can hold", name)
 		}
-		if size := len(name) + len(value) + len("=\x00"); size > maxVariableSize {
-			return fmt.Errorf("it sets the variable %q, of %d bytes, and no process can be given one with more than %d", name, size, maxVariableSize)
+		if size := len(name) + len(value) + len("=\x00"); size > maxEnvVarSize {
+			return fmt.Errorf("it sets the variable %q, of %d bytes, and no process can be given one with more than %d", name, size, maxEnvVarSize)
 		}
 	}
 	for _, m := range r.Mounts {

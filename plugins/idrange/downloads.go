@@ -5,10 +5,10 @@ import (
 	"fmt"
 )
 
-// DefaultDownloads are the default user ids of downloads: ten thousand below the ids
+// DefaultDownloadUIDs are the default user ids of downloads: ten thousand below the ids
 // that Debian gives to containers, and some that also exist in a user namespace of
 // 65536 ids. Neither useradd nor systemd allocates them.
-const DefaultDownloads = "90000-99999,60706-61183"
+const DefaultDownloadUIDs = "90000-99999,60706-61183"
 
 // reservedRanges ids cannot be used for downloads.
 var reservedRanges = []struct {
@@ -21,11 +21,11 @@ var reservedRanges = []struct {
 	{Range{1<<32 - 1, 1<<32 - 1}, "no user at all"},
 }
 
-// ParseDownloads parses the user ids that downloads may use, and tasks must not. It rejects
-// ids that tasks have on other nodes. An empty text means [DefaultDownloads].
-func ParseDownloads(text string) (Set, error) {
+// ParseDownloadUIDs parses the user ids that downloads may use, and tasks must not. It rejects
+// ids that tasks have on other nodes. An empty text means [DefaultDownloadUIDs].
+func ParseDownloadUIDs(text string) (Set, error) {
 	if text == "" {
-		text = DefaultDownloads
+		text = DefaultDownloadUIDs
 	}
 	set, err := Parse(text)
 	if err != nil {
@@ -36,7 +36,7 @@ func ParseDownloads(text string) (Set, error) {
 	}
 	for _, r := range reservedRanges {
 		if set.Overlaps(r.Range) {
-			return nil, fmt.Errorf("has user ids of %d-%d, which belong to %s: take others, such as %s", r.First, r.Last, r.owner, DefaultDownloads)
+			return nil, fmt.Errorf("has user ids of %d-%d, which belong to %s: take others, such as %s", r.First, r.Last, r.owner, DefaultDownloadUIDs)
 		}
 	}
 	return set, nil

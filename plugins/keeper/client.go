@@ -64,8 +64,8 @@ type Client struct {
 
 // fdCopy is the client's own duplicate of a descriptor that the keeper holds.
 type fdCopy struct {
-	fd        int
-	isDrained bool
+	fd                int
+	drainWithoutAgent bool
 }
 
 // Start connects to the keeper of a directory, or starts a keeper if none runs. The keeper
@@ -190,9 +190,9 @@ func (c *Client) closeFDCopies() {
 
 // Spawn starts a child of the keeper in a session of its own. It returns once the program is
 // executed. An error of the kernel (no such file, permission) is wrapped as a syscall.Errno.
-// Spawn is never repeated: see ErrLost.
+// Spawn is never repeated: see ErrKeeperDied.
 func (c *Client) Spawn(ctx context.Context, cmd Command) (process.ID, error) {
-	params := &spawnParams{Name: cmd.Name, Path: cmd.Path, Args: cmd.Args, Env: cmd.Env, Dir: cmd.Dir, Provisional: cmd.Provisional}
+	params := &spawnParams{Name: cmd.Name, Path: cmd.Path, Args: cmd.Args, Env: cmd.Env, Dir: cmd.Dir, KillOnDisconnect: cmd.KillOnDisconnect}
 	if params.Env == nil {
 		params.Env = []string{}
 	}
@@ -229,7 +229,7 @@ func (c *Client) Spawn(ctx context.Context, cmd Command) (process.ID, error) {
 	// Not cancelled with ctx: the caller would not learn of a child that was started.
 	resp, _, err := l.call(context.WithoutCancel(ctx), &request{Op: opSpawn, Spawn: params}, fds...)
 	if errors.Is(err, errConnDown) {
-		err = ErrLost
+		err = ErrKeeperDied
 	}
 	if err != nil {
 		return process.ID{}, fmt.Errorf("spawn %q: %w", cmd.Name, err)
@@ -247,7 +247,7 @@ func (c *Client) Spawn(ctx context.Context, cmd Command) (process.ID, error) {
 // has made sure that the next client finds the child. A child that has ended, or is not
 // provisional, is no error. A keeper of a build without provisional children rejects the call.
 func (c *Client) Confirm(ctx context.Context, p process.ID) error {
-	if _, err := c.callIdempotent(ctx, &request{Op: opConfirm, Process: p}); err != nil {
+	if _, err := c.callIdempotent(ctx, &request{Op: opConfirmProcess, Process: p}); err != nil {
 		return fmt.Errorf("confirm process %d: %w", p.PID, err)
 	}
 	return nil
@@ -287,7 +287,7 @@ func (c *Client) managedProcs() []process.ID {
 
 // Wait blocks until a process has ended and returns its exit status. It works for children of
 // the keeper, for orphans that the keeper has adopted, and for other processes as far as the
-// kernel reports their status. The error is ErrUnknown if the exit status is unknown. Any
+// kernel reports their status. The error is ErrExitStatusUnknown if the exit status is unknown. Any
 // number of callers may wait for the same process, also after it has ended.
 func (c *Client) Wait(ctx context.Context, p process.ID) (process.ExitStatus, error) {
 	for {
@@ -312,7 +312,7 @@ func (c *Client) Wait(ctx context.Context, p process.ID) (process.ExitStatus, er
 	}
 }
 
-// waitForConn returns the connection. A client that cannot start a keeper returns ErrUnknown
+// waitForConn returns the connection. A client that cannot start a keeper returns ErrExitStatusUnknown
 // once the process has ended and no keeper was reachable for five seconds.
 func (c *Client) waitForConn(ctx context.Context, p process.ID) (*clientConn, error) {
 	if c.isAgent {
@@ -326,7 +326,7 @@ func (c *Client) waitForConn(ctx context.Context, p process.ID) (*clientConn, er
 			return l, err
 		}
 		if !p.Alive() {
-			return nil, ErrUnknown
+			return nil, ErrExitStatusUnknown
 		}
 	}
 }
@@ -366,7 +366,7 @@ func (c *Client) storeFD(ctx context.Context, key string, f *os.File, drain bool
 	c.fdCopies[key] = fdCopy{own, drain}
 	c.mu.Unlock()
 
-	_, err = c.callIdempotent(ctx, &request{Op: opStoreFD, Keys: []string{key}, IsDrained: []bool{drain}}, fd)
+	_, err = c.callIdempotent(ctx, &request{Op: opStoreFD, Keys: []string{key}, DrainWithoutAgent: []bool{drain}}, fd)
 	if err != nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -380,7 +380,7 @@ func (c *Client) storeFD(ctx context.Context, key string, f *os.File, drain bool
 }
 
 // GetFD returns a duplicate of the descriptor that is held under a key; the keeper keeps its
-// own. The caller closes the file. The error is ErrNotHeld if no descriptor is held under the
+// own. The caller closes the file. The error is ErrFDNotStored if no descriptor is held under the
 // key. GetFD does not call the keeper: the client of an agent has a copy of every held
 // descriptor.
 func (c *Client) GetFD(key string) (*os.File, error) {
@@ -388,7 +388,7 @@ func (c *Client) GetFD(key string) (*os.File, error) {
 	defer c.mu.Unlock()
 	own, ok := c.fdCopies[key]
 	if !ok {
-		return nil, fmt.Errorf("take %q: %w", key, ErrNotHeld)
+		return nil, fmt.Errorf("take %q: %w", key, ErrFDNotStored)
 	}
 	fd, err := duplicateFD(own.fd)
 	if err != nil {
@@ -421,15 +421,15 @@ func (c *Client) ListFDs(ctx context.Context) ([]string, error) {
 	return resp.Keys, nil
 }
 
-// Parents returns the keeper and the processes that keepers have started on request, as far as
+// ListParentProcesses returns the keeper and the processes that keepers have started on request, as far as
 // other processes run below them. Those other processes can be tasks. An empty list without an
 // error means that no task runs below the keeper.
-func (c *Client) Parents(ctx context.Context) ([]process.ID, error) {
-	resp, err := c.callIdempotent(ctx, &request{Op: opParents})
+func (c *Client) ListParentProcesses(ctx context.Context) ([]process.ID, error) {
+	resp, err := c.callIdempotent(ctx, &request{Op: opListParentProcesses})
 	if err != nil {
 		return nil, fmt.Errorf("list processes below the keeper: %w", err)
 	}
-	return resp.Parents, nil
+	return resp.ParentProcesses, nil
 }
 
 // SetEphemeral makes a persistent keeper ephemeral (see Config.Ephemeral): the processes below
@@ -464,9 +464,9 @@ func (c *Client) callIdempotent(ctx context.Context, req *request, fds ...int) (
 	}
 }
 
-// RuntimeEnv returns the environment variables of this process that Go's runtime reads. It is
+// GoRuntimeEnv returns the environment variables of this process that Go's runtime reads. It is
 // the whole environment of a helper process, so that the agent's secrets are not in it.
-func RuntimeEnv() []string {
+func GoRuntimeEnv() []string {
 	env := []string{}
 	for _, name := range []string{"GODEBUG", "GORACE", "GOTRACEBACK", "GOCOVERDIR"} {
 		if value, ok := os.LookupEnv(name); ok {

@@ -31,7 +31,7 @@ func (k *server) acceptConns(listener *net.UnixListener) {
 			conn.Close()
 			continue
 		}
-		c := &serverConn{server: k, wire: &frameConn{conn: conn}, waitRequests: map[uint64]process.ID{}, provisional: map[process.ID]bool{}, responseReady: make(chan struct{}, 1)}
+		c := &serverConn{server: k, wire: &frameConn{conn: conn}, waitRequests: map[uint64]process.ID{}, killOnDisconnect: map[process.ID]bool{}, responseReady: make(chan struct{}, 1)}
 		k.mu.Lock()
 		k.conns[c] = true
 		k.mu.Unlock()
@@ -45,7 +45,7 @@ type serverConn struct {
 	wire          *frameConn
 	responseReady chan struct{} // capacity 1; signals that queue is not empty
 
-	provisional map[process.ID]bool // children that are killed when the connection ends; used only by serve
+	killOnDisconnect map[process.ID]bool // children that are killed when the connection ends; used only by serve
 
 	// guarded by server.mu
 	isAgent       bool
@@ -97,7 +97,7 @@ func (c *serverConn) serveRequests() {
 		c.handleRequest(&req, fds)
 	}
 
-	for p := range c.provisional {
+	for p := range c.killOnDisconnect {
 		_ = p.Signal(unix.SIGKILL) // an error means that the process has ended
 	}
 	c.wire.conn.Close()
@@ -145,24 +145,24 @@ func (c *serverConn) writeResponses(stop <-chan struct{}) {
 // handleRequest executes one request and answers it. It owns fds.
 func (c *serverConn) handleRequest(req *request, fds []int) {
 	k := c.server
-	k.trimmer.Busy()
+	k.trimmer.NotifyBusy()
 	var resp *response
 	switch {
 	case !c.may(req.Op):
 		resp = &response{Error: fmt.Sprintf("operation %q is the agent's", req.Op)}
 	case req.Op == opSpawn:
 		resp = k.handleSpawn(req.Spawn, fds)
-		if resp.err() == nil && req.Spawn.Provisional {
-			c.provisional[resp.Process] = true
+		if resp.err() == nil && req.Spawn.KillOnDisconnect {
+			c.killOnDisconnect[resp.Process] = true
 		}
-	case req.Op == opConfirm:
-		delete(c.provisional, req.Process)
+	case req.Op == opConfirmProcess:
+		delete(c.killOnDisconnect, req.Process)
 		resp = &response{}
-	case req.Op == opParents:
-		resp = &response{Parents: k.spawnedWithDescendants()}
-	case req.Op == opReplace:
+	case req.Op == opListParentProcesses:
+		resp = &response{ParentProcesses: k.spawnedWithDescendants()}
+	case req.Op == opReplaceProgram:
 		resp = &response{Error: k.execReplacement(req.Args, fds).Error()}
-	case req.Op == opMove:
+	case req.Op == opMoveToDir:
 		resp = &response{}
 		if err := k.moveToDir(req.Dir, fds); err != nil {
 			resp.Error = err.Error()
@@ -213,12 +213,12 @@ func (c *serverConn) handleUnderLock(req *request, fds []int) {
 		}
 		resp = nil
 	case opStoreFD:
-		if len(req.Keys) != len(fds) || len(req.IsDrained) > len(fds) {
+		if len(req.Keys) != len(fds) || len(req.DrainWithoutAgent) > len(fds) {
 			resp.Error = fmt.Sprintf("hold: %d keys with %d descriptors", len(req.Keys), len(fds))
 			break
 		}
 		for i, key := range req.Keys {
-			k.storeFDLocked(key, fds[i], i < len(req.IsDrained) && req.IsDrained[i])
+			k.storeFDLocked(key, fds[i], i < len(req.DrainWithoutAgent) && req.DrainWithoutAgent[i])
 		}
 		fds = nil
 	case opGetFDs:
@@ -232,7 +232,7 @@ func (c *serverConn) handleUnderLock(req *request, fds []int) {
 	case opListFDs:
 		resp.Keys = slices.Sorted(maps.Keys(k.storedFDs))
 		for _, key := range resp.Keys {
-			resp.IsDrained = append(resp.IsDrained, k.storedFDs[key].isDrained)
+			resp.DrainWithoutAgent = append(resp.DrainWithoutAgent, k.storedFDs[key].drainWithoutAgent)
 		}
 	default:
 		resp.Error = fmt.Sprintf("operation %q is unknown", req.Op)

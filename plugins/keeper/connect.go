@@ -103,7 +103,7 @@ func (c *Client) connectRunning(ctx context.Context) (*clientConn, error) {
 			return nil, err
 		}
 		logger.Warn("the socket of the keeper is missing, the keeper listens again", "pid", p.PID)
-		if conn, err = c.wakeAndDial(ctx, p); process.Exhausted(err) || ctx.Err() != nil {
+		if conn, err = c.wakeAndDial(ctx, p); process.IsResourceExhausted(err) || ctx.Err() != nil {
 			return nil, errors.Join(err, ctx.Err())
 		} else if err != nil {
 			logger.Warn("keeper cannot be reached, killing it", "pid", p.PID, "error", err)
@@ -114,7 +114,7 @@ func (c *Client) connectRunning(ctx context.Context) (*clientConn, error) {
 	if err == nil {
 		return c.upgradeKeeper(ctx, l, c.dialKeeper)
 	}
-	if ctx.Err() != nil || process.Exhausted(err) {
+	if ctx.Err() != nil || process.IsResourceExhausted(err) {
 		return nil, err
 	}
 	p, running, lockErr := c.dir.LockedBy(pidFileName)
@@ -165,7 +165,7 @@ func (c *Client) connectFormer(ctx context.Context) (*clientConn, error) {
 	for _, former := range c.cfg.FormerDirs {
 		socket := &socketPath{path: filepath.Join(former, socketName)}
 		conn, err := socket.dial()
-		if process.Exhausted(err) {
+		if process.IsResourceExhausted(err) {
 			return nil, fmt.Errorf("keeper in %s: %w", former, err) // a keeper may run there
 		}
 		if err != nil {
@@ -208,7 +208,7 @@ func (c *Client) moveKeeper(ctx context.Context, l *clientConn) error {
 		return err
 	}
 	defer socket.Close()
-	resp, _, err := l.call(ctx, &request{Op: opMove, Dir: c.cfg.Dir}, int(socket.Fd()), int(lock.Fd()), int(c.dir.handle.Fd()))
+	resp, _, err := l.call(ctx, &request{Op: opMoveToDir, Dir: c.cfg.Dir}, int(socket.Fd()), int(lock.Fd()), int(c.dir.handle.Fd()))
 	if err == nil {
 		err = resp.err()
 	}
@@ -228,7 +228,7 @@ func (c *Client) upgradeKeeper(ctx context.Context, l *clientConn, dial func() (
 		return l, nil
 	}
 	logger := c.cfg.Logger.With("pid", l.keeperID.PID, "dir", c.cfg.Dir)
-	resp, _, err := l.call(ctx, &request{Op: opReplace, Args: c.cfg.Args}, int(exe.Fd()))
+	resp, _, err := l.call(ctx, &request{Op: opReplaceProgram, Args: c.cfg.Args}, int(exe.Fd()))
 	if !errors.Is(err, errConnDown) {
 		if err == nil {
 			err = resp.err()
@@ -245,7 +245,7 @@ func (c *Client) upgradeKeeper(ctx context.Context, l *clientConn, dial func() (
 	switch {
 	case err == nil:
 		return l, nil
-	case process.Exhausted(err) || ctx.Err() != nil:
+	case process.IsResourceExhausted(err) || ctx.Err() != nil:
 		return nil, err // a later attempt finds the keeper
 	default:
 		return nil, nil // the keeper did not survive the replacement
@@ -292,14 +292,14 @@ func (c *Client) copyMissingFDs(ctx context.Context, l *clientConn) (there []str
 		if err != nil {
 			return nil, err
 		}
-		if err := taken.err(); process.Exhausted(err) {
+		if err := taken.err(); process.IsResourceExhausted(err) {
 			return nil, fmt.Errorf("take %q: %w", key, err)
 		} else if err != nil || len(fds) != 1 {
 			closeFDs(fds)
 			continue // the descriptor was removed meanwhile
 		}
 		c.mu.Lock()
-		c.fdCopies[key] = fdCopy{fds[0], i < len(resp.IsDrained) && resp.IsDrained[i]}
+		c.fdCopies[key] = fdCopy{fds[0], i < len(resp.DrainWithoutAgent) && resp.DrainWithoutAgent[i]}
 		c.mu.Unlock()
 	}
 	return resp.Keys, nil
@@ -332,7 +332,7 @@ func (c *Client) sendFDs(ctx context.Context, l *clientConn, keys []string) erro
 			c.mu.Unlock()
 			return err
 		}
-		req.Keys, req.IsDrained, fds = append(req.Keys, key), append(req.IsDrained, h.isDrained), append(fds, fd)
+		req.Keys, req.DrainWithoutAgent, fds = append(req.Keys, key), append(req.DrainWithoutAgent, h.drainWithoutAgent), append(fds, fd)
 	}
 	c.mu.Unlock()
 	if len(fds) == 0 {
@@ -386,7 +386,7 @@ func (c *Client) startKeeper(ctx context.Context) (*clientConn, error) {
 	}
 	child, err := os.StartProcess(selfExePath, c.cfg.Args, &os.ProcAttr{
 		Dir:   "/",
-		Env:   append(RuntimeEnv(), envSetup+"="+string(conf), "GOMAXPROCS=1"),
+		Env:   append(GoRuntimeEnv(), envSetup+"="+string(conf), "GOMAXPROCS=1"),
 		Files: []*os.File{null, null, log, listenerFD: socket, lockFD: lock, dirFD: c.dir.handle},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
 	})

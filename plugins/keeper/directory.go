@@ -246,11 +246,11 @@ func WriteProcess(f *os.File, p process.ID) error {
 
 // LockedBy returns the process that holds the lock of a file and has recorded itself in it.
 // The result is false if no process holds the lock, or the recorded process is not alive. An
-// error is always one for which [process.Exhausted] is true; then it is unknown whether a process
+// error is always one for which [process.IsResourceExhausted] is true; then it is unknown whether a process
 // holds the lock.
 func (d *Directory) LockedBy(name string) (process.ID, bool, error) {
 	f, err := d.openLockFile(name, 0)
-	if process.Exhausted(err) {
+	if process.IsResourceExhausted(err) {
 		return process.ID{}, false, &fs.PathError{Op: "open", Path: filepath.Join(d.path, name), Err: err}
 	}
 	if err != nil {

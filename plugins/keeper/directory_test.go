@@ -20,7 +20,7 @@ import (
 
 // The path of a data directory, its sockets and the environment may change while no agent
 // runs: the next agent connects to the running keeper.
-func TestKeeperIsJoinedByEveryPath(t *testing.T) {
+func TestAgentFindsKeeperAfterPathChange(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name   string
@@ -158,7 +158,7 @@ func TestPluginReconnectsAfterTheDirectoryWasMoved(t *testing.T) {
 		t.Fatal("the keeper does not end")
 	}
 	p, err := own.Spawn(t.Context(), sh("exit 6"))
-	for errors.Is(err, ErrLost) { // the client has not noticed the death of the keeper yet
+	for errors.Is(err, ErrKeeperDied) { // the client has not noticed the death of the keeper yet
 		p, err = own.Spawn(t.Context(), sh("exit 6"))
 	}
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process/processtest"
 )
 
-func TestDescriptorsErrorIsExhausted(t *testing.T) {
-	if !process.Exhausted(fmt.Errorf("receive: %w", errNoFreeFDs)) {
+func TestNoFreeFDsErrorIsResourceExhausted(t *testing.T) {
+	if !process.IsResourceExhausted(fmt.Errorf("receive: %w", errNoFreeFDs)) {
 		t.Errorf("%v is not an error of the descriptors", errNoFreeFDs)
 	}
 }
@@ -43,7 +43,7 @@ func TestAgentWithoutDescriptorsKeepsKeeper(t *testing.T) {
 						t.Errorf("%d descriptors: connected to %v, want %v", free, l.keeperID, keeper)
 					}
 					l.close()
-				case process.Exhausted(err):
+				case process.IsResourceExhausted(err):
 					failed++
 				default:
 					t.Errorf("%d descriptors: %v, want an error of the descriptors", free, err)

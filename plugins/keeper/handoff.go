@@ -27,17 +27,17 @@ type execHandoff struct {
 // handoffState is the state that must survive an exec of another build. Unknown fields come
 // from another build and are ignored.
 type handoffState struct {
-	StoredFDs      []storedFDRecord `json:"held,omitempty"`
-	ManagedProcs   []process.ID     `json:"wards,omitempty"`
-	SpawnedProcs   []process.ID     `json:"spawned,omitempty"`
-	LeaderStatuses []statusRecord   `json:"leaders,omitempty"` // in the order in which they ended
-	OtherStatuses  []statusRecord   `json:"others,omitempty"`
+	StoredFDs             []storedFDRecord `json:"held,omitempty"`
+	ManagedProcs          []process.ID     `json:"wards,omitempty"`
+	SpawnedProcs          []process.ID     `json:"spawned,omitempty"`
+	SessionLeaderStatuses []statusRecord   `json:"leaders,omitempty"` // in the order in which they ended
+	NonLeaderStatuses     []statusRecord   `json:"others,omitempty"`
 }
 
 type storedFDRecord struct {
-	Key       string `json:"key"`
-	FD        int    `json:"fd"`
-	IsDrained bool   `json:"drain,omitempty"`
+	Key               string `json:"key"`
+	FD                int    `json:"fd"`
+	DrainWithoutAgent bool   `json:"drain,omitempty"`
 }
 
 type statusRecord struct {
@@ -107,7 +107,7 @@ func (k *server) execReplacement(args []string, fds []int) error {
 	if err != nil {
 		return fmt.Errorf("replace keeper: %w", err)
 	}
-	env := append(RuntimeEnv(), envSetup+"="+string(conf), "GOMAXPROCS=1")
+	env := append(GoRuntimeEnv(), envSetup+"="+string(conf), "GOMAXPROCS=1")
 	setOOMScore(k.oomScore) // the next program must inherit the original score
 	defer setProtectedOOMScore(k.oomScore)
 	err = syscall.Exec(safepath.ProcPath(fds[0]), args, env)
@@ -115,9 +115,9 @@ func (k *server) execReplacement(args []string, fds []int) error {
 }
 
 func (k *server) handoffStateLocked() *handoffState {
-	e := &handoffState{ManagedProcs: k.managedProcs, SpawnedProcs: k.spawned, LeaderStatuses: k.exitStatuses.leaders.records(), OtherStatuses: k.exitStatuses.others.records()}
+	e := &handoffState{ManagedProcs: k.managedProcs, SpawnedProcs: k.spawned, SessionLeaderStatuses: k.exitStatuses.sessionLeaders.records(), NonLeaderStatuses: k.exitStatuses.nonLeaders.records()}
 	for key, h := range k.storedFDs {
-		e.StoredFDs = append(e.StoredFDs, storedFDRecord{key, h.fd, h.isDrained})
+		e.StoredFDs = append(e.StoredFDs, storedFDRecord{key, h.fd, h.drainWithoutAgent})
 	}
 	return e
 }
@@ -165,17 +165,17 @@ func (l *execHandoff) readState() (*handoffState, error) {
 // restoreTo adds the state to a server that does not run yet.
 func (e *handoffState) restoreTo(k *server) {
 	k.managedProcs, k.spawned = e.ManagedProcs, e.SpawnedProcs
-	for _, s := range e.LeaderStatuses {
+	for _, s := range e.SessionLeaderStatuses {
 		k.exitStatuses.add(s.Process, s.Status, true)
 	}
-	for _, s := range e.OtherStatuses {
+	for _, s := range e.NonLeaderStatuses {
 		k.exitStatuses.add(s.Process, s.Status, false)
 	}
 	if len(e.StoredFDs) == 0 {
 		return
 	}
 	for _, h := range e.StoredFDs {
-		k.storedFDs[h.Key] = &storedFD{fd: h.FD, isDrained: h.IsDrained}
+		k.storedFDs[h.Key] = &storedFD{fd: h.FD, drainWithoutAgent: h.DrainWithoutAgent}
 	}
 	time.AfterFunc(drainDelay, func() {
 		k.mu.Lock()

@@ -145,7 +145,7 @@ func TestKeeperOfAnotherBuildIsReplacedInPlace(t *testing.T) {
 	if !l.Task.Alive() {
 		t.Error("the task is gone")
 	}
-	if parents, err := c.Parents(t.Context()); err != nil || len(parents) > 0 {
+	if parents, err := c.ListParentProcesses(t.Context()); err != nil || len(parents) > 0 {
 		t.Errorf("what the keeper has started before it was replaced counts as a task: %v, %v", parents, err)
 	}
 	// The task is still a child of the keeper.
@@ -191,7 +191,7 @@ func TestKeeperThatCannotBeReplacedContinues(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	resp, _, err := l.call(t.Context(), &request{Op: opReplace, Args: []string{"x"}}, int(f.Fd()))
+	resp, _, err := l.call(t.Context(), &request{Op: opReplaceProgram, Args: []string{"x"}}, int(f.Fd()))
 	if err != nil || !strings.Contains(resp.Error, "replace keeper: execute") {
 		t.Fatalf("answer %+v, %v", resp, err)
 	}

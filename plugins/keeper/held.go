@@ -9,14 +9,14 @@ import (
 
 // storedFD is one descriptor that the keeper holds.
 type storedFD struct {
-	fd          int
-	isDrained   bool     // the keeper reads and discards the data while no agent is connected
-	drainReader *os.File // open while the keeper drains fd; nil otherwise
+	fd                int
+	drainWithoutAgent bool     // the keeper reads and discards the data while no agent is connected
+	drainReader       *os.File // open while the keeper drains fd; nil otherwise
 }
 
 func (k *server) storeFDLocked(key string, fd int, drain bool) {
 	k.removeFDLocked(key)
-	h := &storedFD{fd: fd, isDrained: drain}
+	h := &storedFD{fd: fd, drainWithoutAgent: drain}
 	k.storedFDs[key] = h
 	if k.agents.count == 0 {
 		k.startDrainLocked(h)
@@ -45,7 +45,7 @@ func (k *server) getFDsLocked(req *request) ([]int, *response) {
 		h := k.storedFDs[key]
 		if h == nil {
 			closeFDs(fds)
-			resp.Code = codeNotHeld
+			resp.Code = codeFDNotStored
 			return nil, resp
 		}
 		fd, err := duplicateFD(h.fd)
@@ -92,7 +92,7 @@ func (k *server) stopDrainingLocked() {
 }
 
 func (k *server) startDrainLocked(h *storedFD) {
-	if !h.isDrained || h.drainReader != nil {
+	if !h.drainWithoutAgent || h.drainReader != nil {
 		return
 	}
 	fd, err := duplicateFD(h.fd)

@@ -9,17 +9,17 @@ import (
 const EnvSocket = "NOMAD_LITE_KEEPER"
 
 var (
-	// ErrUnknown means that the exit status of a process is unknown and cannot be found out.
+	// ErrExitStatusUnknown means that the exit status of a process is unknown and cannot be found out.
 	// It is a result, not a failure: a caller reports it as such.
-	ErrUnknown = errors.New("exit status unknown")
+	ErrExitStatusUnknown = errors.New("exit status unknown")
 
-	// ErrNotHeld means that the keeper holds nothing under the key.
-	ErrNotHeld = errors.New("no descriptor is held under this key")
+	// ErrFDNotStored means that the keeper holds nothing under the key.
+	ErrFDNotStored = errors.New("no descriptor is held under this key")
 
-	// ErrLost means that the keeper died while it worked on the request, and that repeating
+	// ErrKeeperDied means that the keeper died while it worked on the request, and that repeating
 	// the request could do the work twice. After a lost Spawn the child may run; the caller
 	// can find it by the stdio that it passed.
-	ErrLost = errors.New("keeper died before it answered")
+	ErrKeeperDied = errors.New("keeper died before it answered")
 
 	// ErrClosed means that the client was closed.
 	ErrClosed = errors.New("keeper client is closed")
@@ -46,7 +46,7 @@ type Command struct {
 	// descriptor is inherited. The caller closes its copies.
 	Stdin, Stdout, Stderr *os.File
 
-	// Provisional makes the keeper kill the child, but not the child's descendants, if this
+	// KillOnDisconnect makes the keeper kill the child, but not the child's descendants, if this
 	// client disconnects before Confirm: no other client could find the child.
-	Provisional bool
+	KillOnDisconnect bool
 }

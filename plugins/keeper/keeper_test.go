@@ -358,8 +358,8 @@ func TestWaitForUnknownExitStatus(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if _, err := c.Wait(t.Context(), tt.p); !errors.Is(err, ErrUnknown) {
-				t.Errorf("Wait error %v, want ErrUnknown", err)
+			if _, err := c.Wait(t.Context(), tt.p); !errors.Is(err, ErrExitStatusUnknown) {
+				t.Errorf("Wait error %v, want ErrExitStatusUnknown", err)
 			}
 		})
 	}
@@ -398,8 +398,8 @@ func TestStoreGetRemoveFD(t *testing.T) {
 	if err := c.RemoveFD(t.Context(), "a/b"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.GetFD("a/b"); !errors.Is(err, ErrNotHeld) {
-		t.Errorf("Take error %v, want ErrNotHeld", err)
+	if _, err := c.GetFD("a/b"); !errors.Is(err, ErrFDNotStored) {
+		t.Errorf("Take error %v, want ErrFDNotStored", err)
 	}
 	f.Close()
 	// A child that another test is forking has the read end until it calls exec.
@@ -430,7 +430,7 @@ func TestKeeperWithoutDescriptors(t *testing.T) {
 	if err := c.StoreFD(t.Context(), "a", r); err == nil || !strings.Contains(err.Error(), "no free file descriptors") {
 		t.Errorf("hold: %v", err)
 	}
-	if _, err := c.GetFD("a"); !errors.Is(err, ErrNotHeld) {
+	if _, err := c.GetFD("a"); !errors.Is(err, ErrFDNotStored) {
 		t.Errorf("take: %v", err)
 	}
 	if err := unix.Prlimit(keeper.PID, unix.RLIMIT_NOFILE, &was, nil); err != nil {
@@ -565,8 +565,8 @@ func TestKeeperDeathIsRepaired(t *testing.T) {
 	if n, err := f.Read(buf); err != nil || string(buf[:n]) != "xxx" {
 		t.Errorf("read %q, %v", buf[:n], err)
 	}
-	if _, err := c.Wait(t.Context(), finished); !errors.Is(err, ErrUnknown) {
-		t.Errorf("Wait for what only the dead keeper knew: %v, want ErrUnknown", err)
+	if _, err := c.Wait(t.Context(), finished); !errors.Is(err, ErrExitStatusUnknown) {
+		t.Errorf("Wait for what only the dead keeper knew: %v, want ErrExitStatusUnknown", err)
 	}
 
 	// The child of the dead keeper continues; the new keeper watches it.
@@ -579,8 +579,8 @@ func TestKeeperDeathIsRepaired(t *testing.T) {
 	_, _ = unix.Wait4(running.PID, nil, unix.WNOHANG, nil)
 	go func() { _, _ = unix.Wait4(running.PID, nil, 0, nil) }() // reaps the orphan, as init would
 	a := <-waited
-	if !errors.Is(a.err, ErrUnknown) && a != (answer{status: process.ExitStatus{ExitCode: 5}}) {
-		t.Errorf("Wait = %v; want the truth or ErrUnknown", a)
+	if !errors.Is(a.err, ErrExitStatusUnknown) && a != (answer{status: process.ExitStatus{ExitCode: 5}}) {
+		t.Errorf("Wait = %v; want the truth or ErrExitStatusUnknown", a)
 	}
 	t.Logf("the status of a child of a dead keeper: %v, %v", a.status, a.err)
 }
@@ -854,7 +854,7 @@ func spawnWithTask(t *testing.T, c *Client, provisional bool) (plugin, task proc
 	t.Helper()
 	r, w := newPipe(t)
 	cmd := sh("setsid sleep 1000 >&- 2>&- & echo $!; wait")
-	cmd.Stdout, cmd.Provisional = w, provisional
+	cmd.Stdout, cmd.KillOnDisconnect = w, provisional
 	plugin, err := c.Spawn(t.Context(), cmd)
 	if err != nil {
 		t.Fatal(err)
@@ -913,14 +913,14 @@ func TestProvisionalChildEndsWithItsClient(t *testing.T) {
 	}
 }
 
-// TestParents checks that Parents does not count processes that the keeper has started
+// TestListParentProcesses checks that ListParentProcesses does not count processes that the keeper has started
 // as tasks, and counts all others below them and the keeper.
-func TestParents(t *testing.T) {
+func TestListParentProcesses(t *testing.T) {
 	t.Parallel()
 	c := startClient(t, Config{Ephemeral: true})
 	expect := func(want ...process.ID) {
 		t.Helper()
-		if got, err := c.Parents(t.Context()); err != nil || !slices.Equal(got, want) {
+		if got, err := c.ListParentProcesses(t.Context()); err != nil || !slices.Equal(got, want) {
 			t.Errorf("parents %v, %v; want %v", got, err, want)
 		}
 	}

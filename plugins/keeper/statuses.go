@@ -6,28 +6,28 @@ import "github.com/nomad-lite/nomad-lite/plugins/process"
 // own session. Session leaders have a ring of their own, so that a task with thousands of
 // orphans cannot evict them. Each ring evicts its oldest entry.
 const (
-	maxLeaderStatuses = 4096
-	maxOtherStatuses  = 512
+	maxSessionLeaderStatuses = 4096
+	maxNonLeaderStatuses     = 512
 )
 
 // statuses stores exit statuses in bounded memory.
 type statuses struct {
-	leaders, others statusRing
+	sessionLeaders, nonLeaders statusRing
 }
 
 func (s *statuses) add(p process.ID, status process.ExitStatus, leader bool) {
 	if leader {
-		s.leaders.add(p, status, maxLeaderStatuses)
+		s.sessionLeaders.add(p, status, maxSessionLeaderStatuses)
 	} else {
-		s.others.add(p, status, maxOtherStatuses)
+		s.nonLeaders.add(p, status, maxNonLeaderStatuses)
 	}
 }
 
 func (s *statuses) get(p process.ID) (process.ExitStatus, bool) {
-	if status, ok := s.leaders.get(p); ok {
+	if status, ok := s.sessionLeaders.get(p); ok {
 		return status, true
 	}
-	return s.others.get(p)
+	return s.nonLeaders.get(p)
 }
 
 // statusRing stores the newest entries, with an index.

@@ -31,34 +31,34 @@ const (
 type op string
 
 const (
-	opHello     op = "hello"
-	opSpawn     op = "spawn"
-	opConfirm   op = "confirm" // the keeper must not kill a provisional child when the client disconnects
-	opWait      op = "wait"
-	opCancel    op = "cancel" // ends the wait request with the same id; has no response
-	opStoreFD   op = "hold"
-	opGetFDs    op = "take"
-	opRemoveFD  op = "drop"
-	opListFDs   op = "keys"
-	opAdopt     op = "adopt" // lists processes that a dead keeper has started
-	opEphemeral op = "ephemeral"
-	opParents   op = "parents" // lists the keeper and spawned processes that have descendants
-	opReplace   op = "replace" // carries the program to execute; no response on success
-	opMove      op = "move"    // carries a socket, a lock and a directory to serve
+	opHello               op = "hello"
+	opSpawn               op = "spawn"
+	opConfirmProcess      op = "confirm" // the keeper must not kill a provisional child when the client disconnects
+	opWait                op = "wait"
+	opCancel              op = "cancel" // ends the wait request with the same id; has no response
+	opStoreFD             op = "hold"
+	opGetFDs              op = "take"
+	opRemoveFD            op = "drop"
+	opListFDs             op = "keys"
+	opAdopt               op = "adopt" // lists processes that a dead keeper has started
+	opEphemeral           op = "ephemeral"
+	opListParentProcesses op = "parents" // lists the keeper and spawned processes that have descendants
+	opReplaceProgram      op = "replace" // carries the program to execute; no response on success
+	opMoveToDir           op = "move"    // carries a socket, a lock and a directory to serve
 )
 
 // request is a message from a client.
 type request struct {
-	ID           uint64       `json:"id"`
-	Op           op           `json:"op"`
-	IsAgent      bool         `json:"agent,omitempty"` // hello: the client is an agent
-	Spawn        *spawnParams `json:"spawn,omitempty"`
-	Process      process.ID   `json:"process,omitzero"` // wait, confirm: the process
-	Keys         []string     `json:"keys,omitempty"`   // hold, take, drop: one key per descriptor
-	IsDrained    []bool       `json:"drain,omitempty"`  // hold: whether the keeper drains each descriptor
-	ManagedProcs []process.ID `json:"wards,omitempty"`  // adopt: the processes
-	Args         []string     `json:"args,omitempty"`   // replace: argv
-	Dir          string       `json:"dir,omitempty"`    // move: the path of the directory
+	ID                uint64       `json:"id"`
+	Op                op           `json:"op"`
+	IsAgent           bool         `json:"agent,omitempty"` // hello: the client is an agent
+	Spawn             *spawnParams `json:"spawn,omitempty"`
+	Process           process.ID   `json:"process,omitzero"` // wait, confirm: the process
+	Keys              []string     `json:"keys,omitempty"`   // hold, take, drop: one key per descriptor
+	DrainWithoutAgent []bool       `json:"drain,omitempty"`  // hold: whether the keeper drains each descriptor
+	ManagedProcs      []process.ID `json:"wards,omitempty"`  // adopt: the processes
+	Args              []string     `json:"args,omitempty"`   // replace: argv
+	Dir               string       `json:"dir,omitempty"`    // move: the path of the directory
 }
 
 // spawnParams is a Command without its files. Exec, Stdin, Stdout and Stderr report which files
@@ -74,28 +74,28 @@ type spawnParams struct {
 	HasStdout bool     `json:"stdout,omitempty"`
 	HasStderr bool     `json:"stderr,omitempty"`
 
-	Provisional bool `json:"provisional,omitempty"`
+	KillOnDisconnect bool `json:"provisional,omitempty"`
 }
 
 // response is a message from the keeper. The descriptors of a take follow in the order of its
 // keys.
 type response struct {
-	ID        uint64             `json:"id"`
-	Error     string             `json:"error,omitempty"`
-	Code      string             `json:"code,omitempty"`   // identifies errors that a caller branches on
-	Errno     int                `json:"errno,omitempty"`  // in the response to spawn: the kernel's error number
-	Process   process.ID         `json:"process,omitzero"` // in the response to spawn: the child; to hello: the keeper
-	Status    process.ExitStatus `json:"status,omitzero"`
-	Keys      []string           `json:"keys,omitempty"`
-	IsDrained []bool             `json:"drain,omitempty"`
+	ID                uint64             `json:"id"`
+	Error             string             `json:"error,omitempty"`
+	Code              string             `json:"code,omitempty"`   // identifies errors that a caller branches on
+	Errno             int                `json:"errno,omitempty"`  // in the response to spawn: the kernel's error number
+	Process           process.ID         `json:"process,omitzero"` // in the response to spawn: the child; to hello: the keeper
+	Status            process.ExitStatus `json:"status,omitzero"`
+	Keys              []string           `json:"keys,omitempty"`
+	DrainWithoutAgent []bool             `json:"drain,omitempty"`
 
-	Parents   []process.ID `json:"parents,omitempty"`
-	Ephemeral bool         `json:"ephemeral,omitempty"` // in the response to hello: whether the keeper is ephemeral
+	ParentProcesses []process.ID `json:"parents,omitempty"`
+	Ephemeral       bool         `json:"ephemeral,omitempty"` // in the response to hello: whether the keeper is ephemeral
 }
 
 const (
 	codeStatusUnknown = "unknown"
-	codeNotHeld       = "not-held"
+	codeFDNotStored   = "not-held"
 )
 
 // err returns the error that the response carries.
@@ -104,9 +104,9 @@ func (r *response) err() error {
 	case r.Error == "" && r.Code == "":
 		return nil
 	case r.Code == codeStatusUnknown:
-		return ErrUnknown
-	case r.Code == codeNotHeld:
-		return ErrNotHeld
+		return ErrExitStatusUnknown
+	case r.Code == codeFDNotStored:
+		return ErrFDNotStored
 	case r.Errno != 0:
 		return fmt.Errorf("%s: %w", r.Error, unix.Errno(r.Errno))
 	}
@@ -286,13 +286,13 @@ type socketPath struct {
 // dial connects to the socket and verifies that the listening process belongs to this user.
 func (s *socketPath) dial() (*net.UnixConn, error) {
 	if s.dirHandle != nil {
-		return dialBelow(s.dirHandle, s.path)
+		return dialInDir(s.dirHandle, s.path)
 	}
 	home, err := openDirHandle(filepath.Dir(filepath.Dir(s.path)))
 	if err != nil {
 		return nil, err
 	}
-	conn, err := dialBelow(home, s.path)
+	conn, err := dialInDir(home, s.path)
 	if err != nil {
 		home.Close()
 		return nil, err
@@ -301,9 +301,9 @@ func (s *socketPath) dial() (*net.UnixConn, error) {
 	return conn, nil
 }
 
-// dialBelow connects to the last two elements of a path, relative to an open directory, so that
+// dialInDir connects to the last two elements of a path, relative to an open directory, so that
 // the length of the path does not matter.
-func dialBelow(home *os.File, path string) (*net.UnixConn, error) {
+func dialInDir(home *os.File, path string) (*net.UnixConn, error) {
 	name := filepath.Join(filepath.Base(filepath.Dir(path)), filepath.Base(path))
 	conn, err := net.DialUnix("unix", nil, unixAddr("unix", home, name))
 	if err != nil {

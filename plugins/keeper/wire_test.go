@@ -189,7 +189,7 @@ func TestStatuses(t *testing.T) {
 	t.Parallel()
 	var s statuses
 	s.add(process.ID{PID: 1}, process.ExitStatus{ExitCode: 1}, true)
-	for i := range 10 * maxOtherStatuses { // orphans of one task
+	for i := range 10 * maxNonLeaderStatuses { // orphans of one task
 		s.add(process.ID{PID: 100 + i}, process.ExitStatus{}, false)
 	}
 	if st, ok := s.get(process.ID{PID: 1}); !ok || st.ExitCode != 1 {
@@ -198,17 +198,17 @@ func TestStatuses(t *testing.T) {
 	if _, ok := s.get(process.ID{PID: 100}); ok {
 		t.Error("orphans are remembered without a limit")
 	}
-	if _, ok := s.get(process.ID{PID: 100 + 10*maxOtherStatuses - 1}); !ok {
+	if _, ok := s.get(process.ID{PID: 100 + 10*maxNonLeaderStatuses - 1}); !ok {
 		t.Error("the last orphan is forgotten")
 	}
-	for i := range maxLeaderStatuses {
+	for i := range maxSessionLeaderStatuses {
 		s.add(process.ID{PID: 100_000 + i}, process.ExitStatus{}, true)
 	}
 	if _, ok := s.get(process.ID{PID: 1}); ok {
 		t.Error("leaders are remembered without a limit")
 	}
-	if n := len(s.leaders.statuses) + len(s.others.statuses); n != maxLeaderStatuses+maxOtherStatuses {
-		t.Errorf("%d statuses are kept, want %d", n, maxLeaderStatuses+maxOtherStatuses)
+	if n := len(s.sessionLeaders.statuses) + len(s.nonLeaders.statuses); n != maxSessionLeaderStatuses+maxNonLeaderStatuses {
+		t.Errorf("%d statuses are kept, want %d", n, maxSessionLeaderStatuses+maxNonLeaderStatuses)
 	}
 }
 
@@ -231,7 +231,7 @@ func FuzzReadFrame(f *testing.F) {
 func FuzzRequests(f *testing.F) {
 	for _, req := range []request{
 		{Op: opHello, IsAgent: true}, {Op: opWait, Process: process.ID{PID: 1, StartTime: 2}}, {Op: opCancel, ID: 3},
-		{Op: opStoreFD, Keys: []string{"a"}, IsDrained: []bool{true}}, {Op: opGetFDs, Keys: []string{"a"}}, {Op: opRemoveFD, Keys: []string{"a"}}, {Op: opListFDs}, {Op: opSpawn},
+		{Op: opStoreFD, Keys: []string{"a"}, DrainWithoutAgent: []bool{true}}, {Op: opGetFDs, Keys: []string{"a"}}, {Op: opRemoveFD, Keys: []string{"a"}}, {Op: opListFDs}, {Op: opSpawn},
 	} {
 		f.Add(mustJSON(req), 1)
 	}

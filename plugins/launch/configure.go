@@ -55,18 +55,18 @@ func chooseAPI(host, plugin []string) (string, error) {
 	if len(plugin) == 0 {
 		return "", errors.New("plugin provided no compatible API versions: it names none")
 	}
-	var theirs []*version.Version
+	var pluginVersions []*version.Version
 	for _, text := range plugin {
 		v, err := version.NewVersion(text)
 		if err != nil {
 			return "", fmt.Errorf("plugin provided invalid API versions: malformed version: %s", quote(text))
 		}
-		theirs = append(theirs, v)
+		pluginVersions = append(pluginVersions, v)
 	}
-	slices.SortStableFunc(theirs, func(a, b *version.Version) int { return b.Compare(a) })
+	slices.SortStableFunc(pluginVersions, func(a, b *version.Version) int { return b.Compare(a) })
 	for _, text := range host {
 		ours := version.Must(version.NewVersion(text))
-		for _, t := range theirs {
+		for _, t := range pluginVersions {
 			if ours.Equal(t) {
 				return t.Original(), nil
 			}
@@ -87,15 +87,15 @@ func (p *Plugin) configure(ctx context.Context) error {
 	}
 	settings, err := encodeSettings(schema, p.cfg.Settings)
 	if err != nil {
-		if p.cfg.SettingsFrom != "" {
-			return fmt.Errorf("%s: %w", p.cfg.SettingsFrom, err)
+		if p.cfg.SettingsPosition != "" {
+			return fmt.Errorf("%s: %w", p.cfg.SettingsPosition, err)
 		}
 		return err
 	}
 
 	config := &base.Config{Plugin: settings, APIVersion: p.version}
 	if p.info.Type == base.TypeDriver {
-		config.Driver = p.cfg.Host
+		config.Driver = p.cfg.DriverConfig
 	}
 	call, cancel = p.callContext(ctx)
 	defer cancel()
@@ -161,7 +161,7 @@ func (p *Plugin) initHook(ctx context.Context) error {
 	}
 	call, cancel = p.callContext(ctx)
 	defer cancel()
-	if err := p.hook.Configure(call, p.cfg.Hooks); err != nil {
+	if err := p.hook.Configure(call, p.cfg.HookConfig); err != nil {
 		return p.explainCall(call, "Configure", err)
 	}
 	p.description = description

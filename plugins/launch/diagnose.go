@@ -125,8 +125,8 @@ func openReader(path string, file *os.File) (io.ReaderAt, func()) {
 	return f, func() { f.Close() }
 }
 
-// withStderr returns an error with the last lines of the plugin's stderr.
-func withStderr(reason string, t *stderrTail) error {
+// errorWithStderr returns an error with the last lines of the plugin's stderr.
+func errorWithStderr(reason string, t *stderrTail) error {
 	lines, isPanic := t.lines()
 	switch {
 	case len(lines) == 0:

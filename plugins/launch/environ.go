@@ -18,11 +18,11 @@ var handshakeVars = []string{
 	plugin.EnvUnixSocketDir, plugin.EnvUnixSocketGroup,
 }
 
-// Variables with ownPrefix belong to this program, and some are secret. Variables with
-// pluginPrefix are meant for plugins.
+// Variables with agentEnvPrefix belong to this program, and some are secret. Variables with
+// pluginEnvPrefix are meant for plugins.
 const (
-	ownPrefix    = "NOMAD_LITE_"
-	pluginPrefix = "NOMAD_LITE_PLUGIN_"
+	agentEnvPrefix  = "NOMAD_LITE_"
+	pluginEnvPrefix = "NOMAD_LITE_PLUGIN_"
 )
 
 // Environ returns the environment of a plugin: the variables of environ, the agent's
@@ -33,7 +33,7 @@ func Environ(environ, allow []string, keeperSocket string) []string {
 	var env []string
 	for _, v := range environ {
 		name, _, _ := strings.Cut(v, "=")
-		own := strings.HasPrefix(name, ownPrefix) && !strings.HasPrefix(name, pluginPrefix)
+		own := strings.HasPrefix(name, agentEnvPrefix) && !strings.HasPrefix(name, pluginEnvPrefix)
 		if !own && !slices.Contains(handshakeVars, name) && isAllowedEnv(name, allow) {
 			env = append(env, v)
 		}

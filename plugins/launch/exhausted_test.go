@@ -25,10 +25,10 @@ func TestReattachWithoutDescriptorsKeepsThePlugin(t *testing.T) {
 		case err == nil:
 			reattached++
 			p.Detach()
-		case errors.Is(err, ErrExhausted):
+		case errors.Is(err, ErrResourceExhausted):
 			failed++
 		default:
-			t.Errorf("%d descriptors: %v, want %v", free, err, ErrExhausted)
+			t.Errorf("%d descriptors: %v, want %v", free, err, ErrResourceExhausted)
 		}
 		if !id.Alive() {
 			t.Fatalf("%d descriptors: the plugin was ended, %v", free, err)

@@ -44,7 +44,7 @@ func FuzzLogLine(f *testing.F) {
 	for _, s := range []string{
 		`{"@level":"warn","@message":"disk","@timestamp":"2026-01-02T03:04:05.000000Z","n":1}`,
 		`{"@level":1,"@message":2,"@timestamp":3}`, `{"@level":"info","@message":null,"":{}}`, `{`, `{}`, `{"@level":"info"}{}`,
-		"[WARN] x", "panic: x", "\x00\xff\x1b[2J", strings.Repeat("x", maxText+1), strings.Repeat(`{"a":`, 500),
+		"[WARN] x", "panic: x", "\x00\xff\x1b[2J", strings.Repeat("x", maxPlainLine+1), strings.Repeat(`{"a":`, 500),
 	} {
 		f.Add(s)
 	}
@@ -55,7 +55,7 @@ func FuzzLogLine(f *testing.F) {
 		tail := &stderrTail{}
 		logLine(line, 0, false, logger, tail)
 		got := out.String()
-		if len(got) > 10*len(line)+10*maxText {
+		if len(got) > 10*len(line)+10*maxPlainLine {
 			t.Errorf("%d bytes make %d in the log", len(line), len(got))
 		}
 		if strings.ContainsAny(got, "\x1b\x00\x07") || !utf8.ValidString(got) {

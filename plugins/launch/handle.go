@@ -10,9 +10,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-// handle refers to a process that is not a child of this one, even if the kernel reuses the
+// processHandle refers to a process that is not a child of this one, even if the kernel reuses the
 // pid.
-type handle struct {
+type processHandle struct {
 	process.ID
 	pidfd *process.Pidfd // nil if the process had ended before it could be opened
 	done  chan struct{}  // closed by watch
@@ -20,22 +20,22 @@ type handle struct {
 
 // openHandle opens a process, if it still exists; a zombie counts. The error is
 // os.ErrProcessDone if the process is gone.
-func openHandle(id process.ID) (*handle, error) {
+func openHandle(id process.ID) (*processHandle, error) {
 	pidfd, err := id.Open()
 	if err != nil {
 		return nil, err
 	}
-	return &handle{ID: id, pidfd: pidfd, done: make(chan struct{})}, nil
+	return &processHandle{ID: id, pidfd: pidfd, done: make(chan struct{})}, nil
 }
 
 // endedHandle represents a process that ended before it could be opened.
-func endedHandle(id process.ID) *handle {
-	return &handle{ID: id, done: make(chan struct{})}
+func endedHandle(id process.ID) *processHandle {
+	return &processHandle{ID: id, done: make(chan struct{})}
 }
 
 // watch blocks until the process has ended, closes done and returns true, or
 // returns false after close.
-func (h *handle) watch() bool {
+func (h *processHandle) watch() bool {
 	if h.pidfd != nil && h.pidfd.Wait(context.Background()) != nil {
 		return false
 	}
@@ -43,7 +43,7 @@ func (h *handle) watch() bool {
 	return true
 }
 
-func (h *handle) kill() {
+func (h *processHandle) kill() {
 	if h.pidfd != nil {
 		_ = h.pidfd.Signal(unix.SIGKILL) // an error means that the process has ended
 	}
@@ -51,7 +51,7 @@ func (h *handle) kill() {
 
 // killSession kills the process and the processes in its session. It is only for a failed
 // launch, when no task can be running.
-func (h *handle) killSession() {
+func (h *processHandle) killSession() {
 	h.kill()
 	all, err := os.ReadDir("/proc")
 	if err != nil {
@@ -76,7 +76,7 @@ func inSession(pid, session int) bool {
 	return err == nil && sid == session
 }
 
-func (h *handle) close() {
+func (h *processHandle) close() {
 	if h.pidfd != nil {
 		h.pidfd.Close()
 	}

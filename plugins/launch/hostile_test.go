@@ -23,8 +23,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// hostile is the body of a plugin process that misbehaves according to mode.
-func hostile(mode string) {
+// runMisbehavingPlugin is the body of a plugin process that misbehaves according to mode.
+func runMisbehavingPlugin(mode string) {
 	name, arg, _ := strings.Cut(mode, "=")
 	switch name {
 	case "text":
@@ -131,7 +131,7 @@ func hostile(mode string) {
 		}
 		serve(&testDriver{info: &base.Info{Type: t, Name: parts[0], Version: parts[1], APIVersions: versions}})
 	case "hang", "exit-in":
-		serve(&testDriver{trouble: name, in: arg})
+		serve(&testDriver{misbehavior: name, misbehaviorCall: arg})
 	case "stderr-first":
 		chunk := bytes.Repeat([]byte(strings.Repeat("0123456789abcdef", 63)+"0123456789abcde\n"), 64)
 		for range 1600 { // 100 MiB
@@ -179,7 +179,7 @@ func hostile(mode string) {
 		l := listen()
 		s := grpc.NewServer()
 		base.RegisterServer(s, &testDriver{})
-		driver.RegisterServer(s, &testDriver{trouble: "hang", in: "Shutdown"})
+		driver.RegisterServer(s, &testDriver{misbehavior: "hang", misbehaviorCall: "Shutdown"})
 		fmt.Printf("1|2|unix|%s|grpc|\n", l.Addr())
 		_ = s.Serve(l)
 		sleepLong()
@@ -268,20 +268,20 @@ func serve(d *testDriver) {
 type testDriver struct {
 	driver.Driver // unset: the other methods are not called
 
-	info      *base.Info
-	schema    *hclspec.Spec
-	configErr string
-	trouble   string
-	in        string
-	onInit    func()
-	configs   int
+	info            *base.Info
+	schema          *hclspec.Spec
+	configErr       string
+	misbehavior     string
+	misbehaviorCall string
+	onInit          func()
+	setConfigCount  int
 }
 
-func (d *testDriver) step(ctx context.Context, call string) {
-	if d.in != call {
+func (d *testDriver) misbehaveIfRequested(ctx context.Context, call string) {
+	if d.misbehaviorCall != call {
 		return
 	}
-	switch d.trouble {
+	switch d.misbehavior {
 	case "hang":
 		sleepLong()
 	case "exit-in":
@@ -291,7 +291,7 @@ func (d *testDriver) step(ctx context.Context, call string) {
 }
 
 func (d *testDriver) PluginInfo(ctx context.Context) (*base.Info, error) {
-	d.step(ctx, "PluginInfo")
+	d.misbehaveIfRequested(ctx, "PluginInfo")
 	if d.info != nil {
 		return d.info, nil
 	}
@@ -299,18 +299,18 @@ func (d *testDriver) PluginInfo(ctx context.Context) (*base.Info, error) {
 }
 
 func (d *testDriver) ConfigSchema(ctx context.Context) (*hclspec.Spec, error) {
-	d.step(ctx, "ConfigSchema")
+	d.misbehaveIfRequested(ctx, "ConfigSchema")
 	return d.schema, nil
 }
 
 func (d *testDriver) SetConfig(ctx context.Context, c *base.Config) error {
-	d.step(ctx, "SetConfig")
-	d.configs++
+	d.misbehaveIfRequested(ctx, "SetConfig")
+	d.setConfigCount++
 	ports := ""
 	if c.Driver != nil {
 		ports = fmt.Sprint(c.Driver.ClientMinPort, "-", c.Driver.ClientMaxPort)
 	}
-	fmt.Fprintf(stderr, "config %d %x %s %s\n", d.configs, c.Plugin, c.APIVersion, ports)
+	fmt.Fprintf(stderr, "config %d %x %s %s\n", d.setConfigCount, c.Plugin, c.APIVersion, ports)
 	if d.configErr != "" {
 		return fmt.Errorf("%s", d.configErr)
 	}
@@ -318,7 +318,7 @@ func (d *testDriver) SetConfig(ctx context.Context, c *base.Config) error {
 }
 
 func (d *testDriver) Init(ctx context.Context) error {
-	d.step(ctx, "Init")
+	d.misbehaveIfRequested(ctx, "Init")
 	if d.onInit != nil {
 		d.onInit()
 	}
@@ -327,13 +327,13 @@ func (d *testDriver) Init(ctx context.Context) error {
 }
 
 func (d *testDriver) Shutdown(ctx context.Context) error {
-	d.step(ctx, "Shutdown")
+	d.misbehaveIfRequested(ctx, "Shutdown")
 	fmt.Fprintln(stderr, "shutdown")
 	return nil
 }
 
 func (d *testDriver) Capabilities(ctx context.Context) (*driver.Capabilities, error) {
-	d.step(ctx, "Capabilities")
+	d.misbehaveIfRequested(ctx, "Capabilities")
 	return &driver.Capabilities{Exec: true}, nil
 }
 

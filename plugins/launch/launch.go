@@ -58,21 +58,21 @@ type Config struct {
 	Dir  string   // working directory; "" means the keeper's default
 
 	// SocketDir is a private directory (0700) for the plugins' sockets. It may
-	// be shared by all plugins, and must not be longer than MaxSocketDir.
+	// be shared by all plugins, and must not be longer than MaxSocketDirLen.
 	SocketDir string
 
 	Keeper Keeper
 
 	// Settings is the plugin's config block, in the form that hclspec decodes; nil means that
-	// there is none. SettingsFrom is the position of the block, for errors.
-	Settings     map[string]any
-	SettingsFrom string
+	// there is none. SettingsPosition is the position of the block, for errors.
+	Settings         map[string]any
+	SettingsPosition string
 
-	// Host is the data about this machine that a driver gets; nil is allowed.
-	Host *base.DriverConfig
+	// DriverConfig is the data about this machine that a driver gets; nil is allowed.
+	DriverConfig *base.DriverConfig
 
-	// Hooks is the configuration that a hook gets: the address of its host.
-	Hooks hook.Config
+	// HookConfig is the configuration that a hook gets: the address of its host.
+	HookConfig hook.Config
 
 	// Logger gets the plugin's log under the plugin's name. Nil discards the log.
 	Logger hclog.Logger
@@ -93,9 +93,9 @@ const (
 	drainTimeout    = 300 * time.Millisecond
 )
 
-// MaxSocketDir is the longest permitted Config.SocketDir in bytes: a socket address holds 107
+// MaxSocketDirLen is the maximum length of Config.SocketDir in bytes: a socket address holds 107
 // bytes.
-const MaxSocketDir = 80
+const MaxSocketDirLen = 80
 
 // Plugin is one running plugin process. Its methods may be called concurrently. The caller
 // must call Stop, Close or Detach in the end.
@@ -104,7 +104,7 @@ type Plugin struct {
 	logger       hclog.Logger
 	client       *plugin.Client
 	conn         *grpc.ClientConn
-	proc         *handle
+	proc         *processHandle
 	addr         handshake
 	peerVerified atomic.Bool // set if addr is a unix socket and the plugin itself listens on it
 	info         base.Info
@@ -141,13 +141,13 @@ type stdio struct {
 // describes what it did. ctx bounds the launch, not the life of the plugin.
 func Start(ctx context.Context, cfg Config) (*Plugin, error) {
 	p, err := startOnce(ctx, cfg)
-	if errors.Is(err, keeper.ErrLost) {
+	if errors.Is(err, keeper.ErrKeeperDied) {
 		// The keeper died during the spawn, and the first process is killed. The next keeper
 		// has no record of that attempt.
 		p, err = startOnce(ctx, cfg)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", cfg.subject(), err)
+		return nil, fmt.Errorf("%s: %w", cfg.errorPrefix(), err)
 	}
 	return p, nil
 }
@@ -180,7 +180,7 @@ func newPlugin(cfg Config) *Plugin {
 	}
 }
 
-func (c Config) subject() string {
+func (c Config) errorPrefix() string {
 	if c.Path == "" || c.Path == "/proc/self/exe" {
 		return fmt.Sprintf("plugin %q", c.Name)
 	}
@@ -188,8 +188,8 @@ func (c Config) subject() string {
 }
 
 func (p *Plugin) start(ctx context.Context) error {
-	if len(p.cfg.SocketDir) > MaxSocketDir {
-		return fmt.Errorf("socket directory %s: longer than %d characters, a unix socket in it cannot be named", p.cfg.SocketDir, MaxSocketDir)
+	if len(p.cfg.SocketDir) > MaxSocketDirLen {
+		return fmt.Errorf("socket directory %s: longer than %d characters, a unix socket in it cannot be named", p.cfg.SocketDir, MaxSocketDirLen)
 	}
 	if _, err := process.BootID(); err != nil {
 		return err // without the boot id the next agent could not reattach the plugin
@@ -231,16 +231,16 @@ func (p *Plugin) clientConfig(c *plugin.ClientConfig) *plugin.ClientConfig {
 	c.AllowedProtocols = []plugin.Protocol{plugin.ProtocolGRPC}
 	c.SkipHostEnv = true
 	c.Logger = hclog.NewNullLogger() // go-plugin's messages are logged by this package, with the plugin's name
-	c.GRPCDialOptions = []grpc.DialOption{grpc.WithContextDialer(p.dial), grpc.WithStreamInterceptor(stdioMayFail),
+	c.GRPCDialOptions = []grpc.DialOption{grpc.WithContextDialer(p.dial), grpc.WithStreamInterceptor(tolerateStdioFailure),
 		// Each call has a timeout of its own, whose error names the call.
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: 2 * p.cfg.CallTimeout}),
 	}
 	return c
 }
 
-// stdioMayFail lets go-plugin continue without its stdio stream: for an error other than
+// tolerateStdioFailure lets go-plugin continue without its stdio stream: for an error other than
 // Unavailable it would leak the connection.
-func stdioMayFail(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+func tolerateStdioFailure(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	stream, err := streamer(ctx, desc, cc, method, opts...)
 	if err != nil && method == "/plugin.GRPCStdio/StreamStdio" {
 		return nil, status.Error(codes.Unavailable, err.Error())
@@ -276,10 +276,10 @@ func (p *Plugin) Info() base.Info { return p.info }
 // PID returns the plugin's process id.
 func (p *Plugin) PID() int { return p.proc.PID }
 
-// Confirm makes the keeper keep the process when the agent dies. Until then the keeper kills
+// KeepAfterAgentExit makes the keeper keep the process when the agent dies. Until then the keeper kills
 // it with the agent, because no later agent could find it. The caller must have stored the
 // ReattachConfig before.
-func (p *Plugin) Confirm(ctx context.Context) error {
+func (p *Plugin) KeepAfterAgentExit(ctx context.Context) error {
 	return p.cfg.Keeper.Confirm(ctx, p.proc.ID)
 }
 
@@ -296,7 +296,7 @@ func (p *Plugin) Done() <-chan struct{} { return p.proc.done }
 // last output. It returns an error also after exit code 0: a plugin must not exit by itself.
 func (p *Plugin) Exit() error {
 	<-p.ended
-	return fmt.Errorf("%s: %w", p.cfg.subject(), p.exit)
+	return fmt.Errorf("%s: %w", p.cfg.errorPrefix(), p.exit)
 }
 
 // Connected reports whether gRPC's connection to the plugin is ready. It makes no call. The
@@ -310,13 +310,13 @@ func (p *Plugin) CheckHealth(ctx context.Context) error {
 	defer cancel()
 	_, err := healthpb.NewHealthClient(p.conn).Check(ctx, &healthpb.HealthCheckRequest{Service: plugin.GRPCServiceName})
 	if status.Code(err) == codes.Unavailable {
-		conn, dialErr := p.open(ctx)
+		conn, dialErr := p.dialVerified(ctx)
 		if dialErr == nil {
 			conn.Close()
-		} else if process.Exhausted(dialErr) {
+		} else if process.IsResourceExhausted(dialErr) {
 			return nil // the state of the socket is unknown: this process is out of descriptors
 		}
-		return fmt.Errorf("%s: does not answer on its socket any more: %w", p.cfg.subject(), err)
+		return fmt.Errorf("%s: does not answer on its socket any more: %w", p.cfg.errorPrefix(), err)
 	}
 	return nil
 }
@@ -488,7 +488,7 @@ func (p *Plugin) exitError() error {
 	case <-p.detached:
 	case <-time.After(drainTimeout):
 	}
-	return withStderr(reason, &p.stdio.stderrTail)
+	return errorWithStderr(reason, &p.stdio.stderrTail)
 }
 
 // callContext returns the context of one call during the launch.
@@ -530,11 +530,11 @@ func (p *Plugin) dial(ctx context.Context, _ string) (net.Conn, error) {
 	if conn != nil {
 		return conn, nil
 	}
-	return p.open(ctx)
+	return p.dialVerified(ctx)
 }
 
-// open connects to the plugin's socket and verifies which process listens on it.
-func (p *Plugin) open(ctx context.Context) (net.Conn, error) {
+// dialVerified connects to the plugin's socket and verifies which process listens on it.
+func (p *Plugin) dialVerified(ctx context.Context) (net.Conn, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, p.addr.network, p.addr.addr)
 	if err != nil {

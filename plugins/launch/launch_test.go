@@ -95,7 +95,7 @@ func newConfig(t testing.TB, mode string) (Config, *logs) {
 		Args:         []string{"/plugins/tester", "test-plugin", mode},
 		Env:          append(Environ(os.Environ(), nil, ""), noRaceSleep, envMark),
 		SocketDir:    dir,
-		Keeper:       newDirect(t),
+		Keeper:       newDirectKeeper(t),
 		Logger:       hclog.New(&hclog.LoggerOptions{Output: out, Level: hclog.Trace, Name: "host"}),
 		StartTimeout: time.Minute,
 		CallTimeout:  time.Minute,
@@ -173,10 +173,10 @@ func TestLaunchErrors(t *testing.T) {
 		{"holder=exit", []string{"wrote no handshake line and exited with code 4"}, nil},
 		{"config-error", []string{"SetConfig", "the root is full"}, nil},
 		{"good", []string{"agent.hcl:3,1-9: configuration not allowed but config passed"}, func(c *Config) {
-			c.Settings, c.SettingsFrom = map[string]any{}, "agent.hcl:3,1-9"
+			c.Settings, c.SettingsPosition = map[string]any{}, "agent.hcl:3,1-9"
 		}},
 		{"schema", []string{`agent.hcl:3,1-9: failed to parse config: Invalid label: No argument or block type is named "bogus"`}, func(c *Config) {
-			c.Settings, c.SettingsFrom = map[string]any{"bogus": 1}, "agent.hcl:3,1-9"
+			c.Settings, c.SettingsPosition = map[string]any{"bogus": 1}, "agent.hcl:3,1-9"
 		}},
 		{"schema", []string{"Variables not allowed"}, func(c *Config) {
 			c.Settings = map[string]any{"root": "${env.HOME}"}
@@ -277,8 +277,8 @@ func TestExecutableErrors(t *testing.T) {
 	if runtime.GOARCH == "arm64" {
 		other, otherName = elf.EM_X86_64, "amd64"
 	}
-	var foreign bytes.Buffer
-	_ = binary.Write(&foreign, binary.LittleEndian, elf.Header64{
+	var otherArchELF bytes.Buffer
+	_ = binary.Write(&otherArchELF, binary.LittleEndian, elf.Header64{
 		Ident: [16]byte{0x7f, 'E', 'L', 'F', 2, 1, 1}, Type: uint16(elf.ET_EXEC), Machine: uint16(other),
 		Version: 1, Ehsize: 64, Phentsize: 56, Shentsize: 64,
 	})
@@ -290,15 +290,15 @@ func TestExecutableErrors(t *testing.T) {
 		script bool
 		want   string
 	}{
-		{"another architecture", foreign.Bytes(), 0o755, false, "built for " + otherName + ", this machine is " + runtime.GOARCH},
+		{"another architecture", otherArchELF.Bytes(), 0o755, false, "built for " + otherName + ", this machine is " + runtime.GOARCH},
 		{"no program at all", []byte("hello, I am text\n"), 0o755, true, "neither an ELF program nor a script"},
 		{"an empty file", nil, 0o755, true, "the file is empty"},
 		{"a Windows program", []byte("MZ\x00\x00"), 0o755, true, "a Windows program"},
 		{"a script without its interpreter", []byte("#!/no/such/sh -e\n"), 0o755, true, "needs the interpreter /no/such/sh"},
 		{"no execute bit", []byte("#!/bin/sh\n"), 0o644, true, "no execute bit"},
 		{"a script that fails", []byte("#!/bin/sh\necho no luck >&2\nexit 9\n"), 0o755, true, "exited with code 9, its last words on stderr: no luck"},
-		{"a loader that is not there", patched(t, "/lib64/ld-linux-x86-64.so.2", "/lib64/ld-linux-x86-64.so.X"), 0o755, false, "needs the interpreter /lib64/ld-linux-x86-64.so.X"},
-		{"a library that is not there", patched(t, "libc.so.6", "libX.so.6"), 0o755, false, "libX.so.6: cannot open shared object file"},
+		{"a loader that is not there", patchBinTrue(t, "/lib64/ld-linux-x86-64.so.2", "/lib64/ld-linux-x86-64.so.X"), 0o755, false, "needs the interpreter /lib64/ld-linux-x86-64.so.X"},
+		{"a library that is not there", patchBinTrue(t, "libc.so.6", "libX.so.6"), 0o755, false, "libX.so.6: cannot open shared object file"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -333,9 +333,9 @@ func TestExecutableErrors(t *testing.T) {
 	}
 }
 
-// patched returns /bin/true with a string replaced by another of the same length; nil if
+// patchBinTrue returns /bin/true with a string replaced by another of the same length; nil if
 // /bin/true does not contain the string.
-func patched(t *testing.T, from, to string) []byte {
+func patchBinTrue(t *testing.T, from, to string) []byte {
 	b, err := os.ReadFile("/bin/true")
 	if err != nil || runtime.GOARCH != "amd64" || !bytes.Contains(b, []byte(from)) {
 		return nil
@@ -347,7 +347,7 @@ func TestStart(t *testing.T) {
 	t.Parallel()
 	cfg, out := newConfig(t, "schema")
 	cfg.Settings = map[string]any{"root": "${upper(\"/srv\")}"}
-	cfg.Host = &base.DriverConfig{ClientMinPort: 14000, ClientMaxPort: 14512}
+	cfg.DriverConfig = &base.DriverConfig{ClientMinPort: 14000, ClientMaxPort: 14512}
 	p := mustStart(t, cfg)
 
 	if got := p.Info(); got.Name != "good" || got.Type != base.TypeDriver || got.Version != "1.2.3" {
@@ -400,7 +400,7 @@ func TestDeviceHasNoDriver(t *testing.T) {
 
 // A plugin must not claim another socket in the directory as its own: it would be removed with
 // the plugin.
-func TestSocketOfAnother(t *testing.T) {
+func TestSocketOfAnotherProcessIsRefused(t *testing.T) {
 	t.Parallel()
 	cfg, _ := newConfig(t, "")
 	socket := filepath.Join(cfg.SocketDir, "own-keeper.sock")
@@ -425,14 +425,14 @@ func TestKeeperDiesOverSpawn(t *testing.T) {
 	t.Parallel()
 	for _, listens := range []bool{false, true} {
 		cfg, _ := newConfig(t, "good")
-		k := &dyingKeeper{directKeeper: newDirect(t)}
+		k := &dyingKeeper{directKeeper: newDirectKeeper(t)}
 		if listens {
 			k.socketDir = cfg.SocketDir
 		}
 		cfg.Keeper = k
 		mustStart(t, cfg)
-		if k.first.PID == 0 || !k.first.EndsWithin(10*time.Second) {
-			t.Errorf("listens %v: process %v of the dead keeper continues beside the other", listens, k.first)
+		if k.firstChild.PID == 0 || !k.firstChild.EndsWithin(10*time.Second) {
+			t.Errorf("listens %v: process %v of the dead keeper continues beside the other", listens, k.firstChild)
 		}
 	}
 }
@@ -741,7 +741,7 @@ func TestReattachStranger(t *testing.T) {
 func TestUnansweredCallNamesTheSocket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlugin(Config{Name: "x"})
-		p.proc = &handle{done: make(chan struct{})}
+		p.proc = &processHandle{done: make(chan struct{})}
 		p.addr = handshake{network: "unix", addr: "/run/x.sock"}
 		err := p.explainCall(t.Context(), "PluginInfo", driver.ErrPluginDown)
 		if want := "PluginInfo: the process runs, and nothing answers gRPC on its socket /run/x.sock"; err.Error() != want {

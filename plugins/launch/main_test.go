@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 2 && os.Args[1] == "test-plugin" {
-		hostile(os.Args[2])
+		runMisbehavingPlugin(os.Args[2])
 		os.Exit(0)
 	}
 	if len(os.Args) > 1 && os.Args[1] == "test-keeper" {
@@ -82,10 +82,10 @@ func leftovers() string {
 
 // directKeeper is a Keeper that starts its children from the test process.
 type directKeeper struct {
-	mu    sync.Mutex
-	kids  map[process.ID]*directChild
-	held  map[string]*os.File
-	total int
+	mu         sync.Mutex
+	kids       map[process.ID]*directChild
+	storedFDs  map[string]*os.File
+	spawnCount int
 }
 
 type directChild struct {
@@ -93,12 +93,12 @@ type directChild struct {
 	status process.ExitStatus
 }
 
-func newDirect(t testing.TB) *directKeeper {
-	d := &directKeeper{kids: map[process.ID]*directChild{}, held: map[string]*os.File{}}
+func newDirectKeeper(t testing.TB) *directKeeper {
+	d := &directKeeper{kids: map[process.ID]*directChild{}, storedFDs: map[string]*os.File{}}
 	t.Cleanup(func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		for key := range d.held {
+		for key := range d.storedFDs {
 			t.Errorf("the keeper still holds %s", key)
 		}
 	})
@@ -130,7 +130,7 @@ func (d *directKeeper) Spawn(_ context.Context, c keeper.Command) (process.ID, e
 	k := &directChild{done: make(chan struct{})}
 	d.mu.Lock()
 	d.kids[p] = k
-	d.total++
+	d.spawnCount++
 	d.mu.Unlock()
 	go func() {
 		_ = cmd.Wait()
@@ -150,7 +150,7 @@ func (d *directKeeper) Wait(ctx context.Context, p process.ID) (process.ExitStat
 	k := d.kids[p]
 	d.mu.Unlock()
 	if k == nil {
-		return process.ExitStatus{}, keeper.ErrUnknown
+		return process.ExitStatus{}, keeper.ErrExitStatusUnknown
 	}
 	select {
 	case <-k.done:
@@ -171,16 +171,16 @@ func (d *directKeeper) StoreDrainedFD(_ context.Context, key string, f *os.File)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.held[key] = os.NewFile(uintptr(fd), key)
+	d.storedFDs[key] = os.NewFile(uintptr(fd), key)
 	return nil
 }
 
 func (d *directKeeper) GetFD(key string) (*os.File, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	f := d.held[key]
+	f := d.storedFDs[key]
 	if f == nil {
-		return nil, keeper.ErrNotHeld
+		return nil, keeper.ErrFDNotStored
 	}
 	fd, err := syscall.Dup(int(f.Fd()))
 	if err != nil {
@@ -195,8 +195,8 @@ func (d *directKeeper) GetFD(key string) (*os.File, error) {
 func (d *directKeeper) RemoveFD(_ context.Context, key string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if f := d.held[key]; f != nil {
-		delete(d.held, key)
+	if f := d.storedFDs[key]; f != nil {
+		delete(d.storedFDs, key)
 		return f.Close()
 	}
 	return nil
@@ -205,16 +205,16 @@ func (d *directKeeper) RemoveFD(_ context.Context, key string) error {
 // dyingKeeper is a keeper that dies during its first spawn, after the start of the child.
 type dyingKeeper struct {
 	*directKeeper
-	socketDir string // the keeper dies when the plugin has a socket there; empty means at once
-	once      sync.Once
-	first     process.ID
+	socketDir  string // the keeper dies when the plugin has a socket there; empty means at once
+	once       sync.Once
+	firstChild process.ID
 }
 
 func (l *dyingKeeper) Spawn(ctx context.Context, c keeper.Command) (process.ID, error) {
 	err := errors.New("")
 	l.once.Do(func() {
-		if l.first, err = l.directKeeper.Spawn(ctx, c); err == nil {
-			err = fmt.Errorf("spawn: %w", keeper.ErrLost)
+		if l.firstChild, err = l.directKeeper.Spawn(ctx, c); err == nil {
+			err = fmt.Errorf("spawn: %w", keeper.ErrKeeperDied)
 		}
 		for deadline := time.Now().Add(10 * time.Second); l.socketDir != "" && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 			entries, _ := os.ReadDir(l.socketDir)
@@ -223,7 +223,7 @@ func (l *dyingKeeper) Spawn(ctx context.Context, c keeper.Command) (process.ID, 
 			}
 		}
 	})
-	if errors.Is(err, keeper.ErrLost) {
+	if errors.Is(err, keeper.ErrKeeperDied) {
 		return process.ID{}, err
 	}
 	return l.directKeeper.Spawn(ctx, c)

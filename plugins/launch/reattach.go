@@ -26,11 +26,11 @@ type ReattachConfig struct {
 }
 
 // ThisBoot reports whether the record was made since the last boot. If not, its pid belongs to
-// an unrelated process. The error can be ErrExhausted.
+// an unrelated process. The error can be ErrResourceExhausted.
 func (r ReattachConfig) ThisBoot() (bool, error) {
 	id, err := process.BootID()
-	if process.Exhausted(err) {
-		err = fmt.Errorf("%w: %w", ErrExhausted, err)
+	if process.IsResourceExhausted(err) {
+		err = fmt.Errorf("%w: %w", ErrResourceExhausted, err)
 	}
 	return err == nil && r.BootID == id, err
 }
@@ -39,16 +39,16 @@ func (r ReattachConfig) ThisBoot() (bool, error) {
 // reused its pid was not touched.
 var ErrProcessChanged = errors.New("the recorded plugin process is gone")
 
-// ErrExhausted means that this process is out of descriptors or memory. It is no evidence
+// ErrResourceExhausted means that this process is out of descriptors or memory. It is no evidence
 // about the plugin, which continues and can be reattached later.
-var ErrExhausted = errors.New("out of descriptors or memory")
+var ErrResourceExhausted = errors.New("out of descriptors or memory")
 
-// Runs reports whether the process of the record executes the file, as
-// [process.ID.SameExecutable] does. The error can be ErrExhausted.
-func (r ReattachConfig) Runs(file *os.File) (bool, error) {
+// RunsExecutable reports whether the process of the record executes the file, as
+// [process.ID.SameExecutable] does. The error can be ErrResourceExhausted.
+func (r ReattachConfig) RunsExecutable(file *os.File) (bool, error) {
 	same, err := process.ID{PID: r.Pid, StartTime: r.StartTime}.SameExecutable(file)
-	if process.Exhausted(err) {
-		err = fmt.Errorf("%w: %w", ErrExhausted, err)
+	if process.IsResourceExhausted(err) {
+		err = fmt.Errorf("%w: %w", ErrResourceExhausted, err)
 	}
 	return same, err
 }
@@ -70,15 +70,15 @@ func (p *Plugin) ReattachConfig() ReattachConfig {
 // Reattach connects to a running plugin, if it is proven to be the process of the record;
 // otherwise the error is ErrProcessChanged. The plugin is identified and initialised, but not
 // configured again. A process that is proven to be the plugin but cannot be used is killed,
-// unless this process lacks resources (ErrExhausted). The end of ctx does not cancel a
+// unless this process lacks resources (ErrResourceExhausted). The end of ctx does not cancel a
 // reattach: the process can have tasks, and the caller can detach it afterwards.
 func Reattach(ctx context.Context, cfg Config, rec ReattachConfig) (*Plugin, error) {
 	ctx = context.WithoutCancel(ctx)
 	p := newPlugin(cfg)
 	if err := p.reattach(ctx, rec); err != nil {
 		switch {
-		case process.Exhausted(err):
-			err = fmt.Errorf("%w: %w", ErrExhausted, err)
+		case process.IsResourceExhausted(err):
+			err = fmt.Errorf("%w: %w", ErrResourceExhausted, err)
 			fallthrough
 		case p.proc == nil:
 			p.releaseOnce(true)
@@ -86,7 +86,7 @@ func Reattach(ctx context.Context, cfg Config, rec ReattachConfig) (*Plugin, err
 			p.proc.kill()
 			p.Close()
 		}
-		return nil, fmt.Errorf("%s: reattach: %w", cfg.subject(), err)
+		return nil, fmt.Errorf("%s: reattach: %w", cfg.errorPrefix(), err)
 	}
 	return p, nil
 }
@@ -120,7 +120,7 @@ func (p *Plugin) reattach(ctx context.Context, rec ReattachConfig) error {
 
 	call, cancel := p.callContext(ctx)
 	defer cancel()
-	conn, err := p.open(call)
+	conn, err := p.dialVerified(call)
 	if err != nil {
 		return explainDial(p.addr, err)
 	}

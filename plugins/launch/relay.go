@@ -19,8 +19,8 @@ import (
 const (
 	// maxLine is the number of bytes of a line that are kept; the rest is counted and dropped.
 	maxLine = 64 << 10
-	// maxText is the number of bytes that are logged of a line that is not an hclog record.
-	maxText = 4 << 10
+	// maxPlainLine is the number of bytes that are logged of a line that is not an hclog record.
+	maxPlainLine = 4 << 10
 
 	tailLines  = 6
 	tailLength = 300
@@ -39,9 +39,9 @@ func relay(r io.Reader, logger hclog.Logger, t *stderrTail) {
 			// ReadSlice reuses the buffer in the next call.
 			line = slices.Clone(line)
 			for err == bufio.ErrBufferFull {
-				var more []byte
-				more, err = br.ReadSlice('\n')
-				dropped += len(more)
+				var droppedPart []byte
+				droppedPart, err = br.ReadSlice('\n')
+				dropped += len(droppedPart)
 			}
 		}
 		if len(line) > 0 {
@@ -85,9 +85,9 @@ func logLine(line string, dropped int, inPanic bool, logger hclog.Logger, t *std
 	if level < logger.GetLevel() {
 		return inPanic
 	}
-	if len(line) > maxText {
-		dropped += len(line) - maxText
-		line = line[:maxText]
+	if len(line) > maxPlainLine {
+		dropped += len(line) - maxPlainLine
+		line = line[:maxPlainLine]
 	}
 	if dropped > 0 {
 		logger.Log(level, cleanText(line), "dropped_bytes", dropped)

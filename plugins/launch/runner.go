@@ -93,7 +93,7 @@ func (r *spawnRunner) Start(context.Context) error {
 		}
 		return err
 	}
-	conn, err := p.open(ctx)
+	conn, err := p.dialVerified(ctx)
 	if err != nil {
 		if p.waitDone(ctx, 100*time.Millisecond) {
 			<-p.ended
@@ -136,9 +136,9 @@ func (r *spawnRunner) spawn(ctx context.Context) error {
 		Stdout: writers[0],
 		Stderr: writers[1],
 
-		Provisional: true,
+		KillOnDisconnect: true,
 	})
-	if errors.Is(err, keeper.ErrLost) {
+	if errors.Is(err, keeper.ErrKeeperDied) {
 		writers[0].Close() // after this only the plugin can have the write end open
 		return errors.Join(err, killLost(p.stdio.pipes[0], p.cfg.SocketDir))
 	}
@@ -209,7 +209,7 @@ func killLost(stdout *os.File, dir string) error {
 		}
 	}
 	if killed {
-		return removeUnbound(dir)
+		return removeUnboundSockets(dir)
 	}
 	return nil
 }
@@ -241,8 +241,8 @@ func killProcessesWithStdout(pipe string) (killed bool, err error) {
 	return killed, nil
 }
 
-// removeUnbound removes the sockets in a directory that no process has bound.
-func removeUnbound(dir string) error {
+// removeUnboundSockets removes the sockets in a directory that no process has bound.
+func removeUnboundSockets(dir string) error {
 	entries, err := os.ReadDir(dir) // before the list: a socket that another plugin binds later is not touched
 	if err != nil {
 		return err
@@ -332,7 +332,7 @@ func (p *Plugin) awaitLine(ctx context.Context, lineRead <-chan struct{}) (strin
 			return line, nil
 		}
 		if !p.waitDone(ctx, time.Second) {
-			return "", withStderr("closed its stdout without a handshake line", &p.stdio.stderrTail)
+			return "", errorWithStderr("closed its stdout without a handshake line", &p.stdio.stderrTail)
 		}
 	default:
 	}
@@ -350,17 +350,17 @@ func (p *Plugin) awaitLine(ctx context.Context, lineRead <-chan struct{}) (strin
 	if line != "" {
 		reason += fmt.Sprintf(", only %s without a line end", quote(line))
 	}
-	return "", withStderr(reason, &p.stdio.stderrTail)
+	return "", errorWithStderr(reason, &p.stdio.stderrTail)
 }
 
 // Stdout returns the validated handshake line for go-plugin.
 func (r *spawnRunner) Stdout() io.ReadCloser {
-	return &processReader{Reader: strings.NewReader(r.p.addr.line()), process: r.attachedRunner}
+	return &untilExitReader{Reader: strings.NewReader(r.p.addr.line()), process: r.attachedRunner}
 }
 
 // Stderr returns an empty stream for go-plugin.
 func (r *spawnRunner) Stderr() io.ReadCloser {
-	return &processReader{Reader: strings.NewReader(""), process: r.attachedRunner}
+	return &untilExitReader{Reader: strings.NewReader(""), process: r.attachedRunner}
 }
 
 // Name is required by the interface; go-plugin's logger is silent.
@@ -369,13 +369,13 @@ func (r *spawnRunner) Name() string { return r.p.cfg.Name }
 // Diagnose is never called: go-plugin gets a valid handshake line.
 func (r *spawnRunner) Diagnose(context.Context) string { return "" }
 
-// processReader is a stream that ends when the process ends.
-type processReader struct {
+// untilExitReader is a stream that ends when the process ends.
+type untilExitReader struct {
 	*strings.Reader
 	process attachedRunner
 }
 
-func (r *processReader) Read(b []byte) (int, error) {
+func (r *untilExitReader) Read(b []byte) (int, error) {
 	n, err := r.Reader.Read(b)
 	if err == io.EOF {
 		_ = r.process.Wait(context.Background())
@@ -383,7 +383,7 @@ func (r *processReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-func (r *processReader) Close() error { return nil }
+func (r *untilExitReader) Close() error { return nil }
 
 // explainDial returns what is wrong with the socket of the handshake line.
 func explainDial(h handshake, err error) error {

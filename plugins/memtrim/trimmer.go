@@ -14,27 +14,27 @@ const idleDelay = time.Second
 // process is idle, but costs a process with a small heap a third of its CPU time while
 // it works.
 type Trimmer struct {
-	idlePercent, busyPercent int
+	idleGCPercent, busyGCPercent int
 
-	mu              sync.Mutex
-	timer           *time.Timer
-	isBusy          bool
-	originalPercent int // percentage before New
-	stopped         bool
+	mu                sync.Mutex
+	timer             *time.Timer
+	isBusy            bool
+	originalGCPercent int // percentage before New
+	stopped           bool
 }
 
 // New returns the Trimmer of a process that has just started, and sets the percentage
 // for an idle process. A process has one Trimmer at a time. The caller must call Stop.
-func New(idlePercent, busyPercent int) *Trimmer {
-	t := &Trimmer{idlePercent: idlePercent, busyPercent: busyPercent}
-	t.originalPercent = debug.SetGCPercent(idlePercent)
+func New(idleGCPercent, busyGCPercent int) *Trimmer {
+	t := &Trimmer{idleGCPercent: idleGCPercent, busyGCPercent: busyGCPercent}
+	t.originalGCPercent = debug.SetGCPercent(idleGCPercent)
 	t.timer = time.AfterFunc(idleDelay, t.onIdle)
 	return t
 }
 
-// Busy reports that the process works. It may be called concurrently, and does nothing
+// NotifyBusy reports that the process works. It may be called concurrently, and does nothing
 // after Stop.
-func (t *Trimmer) Busy() { t.resetTimer(true) }
+func (t *Trimmer) NotifyBusy() { t.resetTimer(true) }
 
 // Postpone reports work that allocates many long-lived objects. It postpones the release of
 // memory. It keeps the garbage collection percentage low, because with a higher percentage the
@@ -51,7 +51,7 @@ func (t *Trimmer) resetTimer(busy bool) {
 	t.timer.Reset(idleDelay)
 	if busy && !t.isBusy {
 		t.isBusy = true
-		debug.SetGCPercent(t.busyPercent)
+		debug.SetGCPercent(t.busyGCPercent)
 	}
 }
 
@@ -65,7 +65,7 @@ func (t *Trimmer) Stop() {
 	}
 	t.stopped = true
 	t.timer.Stop()
-	debug.SetGCPercent(t.originalPercent)
+	debug.SetGCPercent(t.originalGCPercent)
 }
 
 func (t *Trimmer) onIdle() {
@@ -75,7 +75,7 @@ func (t *Trimmer) onIdle() {
 		return
 	}
 	t.isBusy = false
-	debug.SetGCPercent(t.idlePercent)
+	debug.SetGCPercent(t.idleGCPercent)
 	t.mu.Unlock()
 	Release()
 }

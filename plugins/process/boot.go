@@ -10,7 +10,7 @@ var cachedBootID atomic.Pointer[string] // nil before the first success of BootI
 
 // BootID returns the kernel's identifier of the current boot. An [ID] that was recorded
 // with another identifier names no process. An error is possible only before the first success
-// and does not mean that the machine was restarted: see [Exhausted].
+// and does not mean that the machine was restarted: see [IsResourceExhausted].
 func BootID() (string, error) {
 	if id := cachedBootID.Load(); id != nil {
 		return *id, nil

@@ -119,7 +119,7 @@ func isDir(path string) (bool, error) {
 
 // ignoreNotExist returns err, the error of reading a kernel file. It returns nil if err
 // means that the process or the cgroup of the file does not exist. No other error is
-// evidence of that: see [Exhausted].
+// evidence of that: see [IsResourceExhausted].
 func ignoreNotExist(err error) error {
 	for _, gone := range []error{fs.ErrNotExist, os.ErrProcessDone, unix.ESRCH, unix.ENODEV, unix.ENOTDIR} {
 		if errors.Is(err, gone) {

@@ -6,10 +6,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Exhausted reports whether an operation failed because this process or the machine is out of
+// IsResourceExhausted reports whether an operation failed because this process or the machine is out of
 // descriptors or memory. Such an error is no evidence about the object of the operation: the
 // file may exist, the process may run, the socket may have a listener.
-func Exhausted(err error) bool {
+func IsResourceExhausted(err error) bool {
 	for _, cause := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS} {
 		if errors.Is(err, cause) {
 			return true

@@ -20,7 +20,7 @@ func TestExhausted(t *testing.T) {
 		&os.PathError{Op: "open", Path: "f", Err: unix.ENOENT}:            false,
 		fmt.Errorf("process %d: %w", 1, os.ErrProcessDone):                false,
 	} {
-		if got := Exhausted(err); got != want {
+		if got := IsResourceExhausted(err); got != want {
 			t.Errorf("%v: %v, want %v", err, got, want)
 		}
 	}
@@ -32,7 +32,7 @@ func TestBootIDWithoutDescriptors(t *testing.T) {
 	restore := processtest.LimitDescriptors(t, 0)
 	id, err := BootID()
 	restore()
-	if id != "" || !Exhausted(err) {
+	if id != "" || !IsResourceExhausted(err) {
 		t.Errorf("%q, %v, want an error of the descriptors", id, err)
 	}
 	id, err = BootID()

@@ -30,7 +30,7 @@ func LookupID(pid int) (ID, error) {
 }
 
 // Alive reports whether the process exists and is not a zombie. A process whose state cannot
-// be read counts as alive: see [Exhausted].
+// be read counts as alive: see [IsResourceExhausted].
 func (p ID) Alive() bool {
 	st, err := ReadStat(p.PID)
 	if err != nil {
@@ -72,9 +72,9 @@ func (p ID) SameExecutable(file *os.File) (bool, error) {
 }
 
 func filesEqual(a, b *os.File) (bool, error) {
-	const block = 256 << 10
-	bufA, bufB := make([]byte, block), make([]byte, block)
-	for offset := int64(0); ; offset += block {
+	const blockSize = 256 << 10
+	bufA, bufB := make([]byte, blockSize), make([]byte, blockSize)
+	for offset := int64(0); ; offset += blockSize {
 		n, errA := a.ReadAt(bufA, offset)
 		m, errB := b.ReadAt(bufB, offset)
 		if n != m || !bytes.Equal(bufA[:n], bufB[:m]) {

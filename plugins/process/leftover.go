@@ -19,7 +19,7 @@ import (
 // task's name in their environment. It omits zombies and the calling process. A process
 // that has left the cgroup and has changed its environment cannot be found. With an
 // error processes can be missing, because this process could not read the kernel's
-// data: see [Exhausted].
+// data: see [IsResourceExhausted].
 func FindLeftovers(allocID, task string) ([]ID, error) {
 	groups, err := Cgroups(allocID, task)
 	errs := []error{err}
@@ -45,7 +45,7 @@ func FindLeftovers(allocID, task string) ([]ID, error) {
 			}
 		}
 	}
-	marked, err := Marked(allocID, task)
+	marked, err := FindByTaskEnv(allocID, task)
 	errs = append(errs, err)
 	for _, p := range marked {
 		if !slices.Contains(found, p) {
@@ -71,7 +71,7 @@ func EndLeftovers(ctx context.Context, allocID, task string) (ended []ID, err er
 	for _, g := range groups {
 		errs = append(errs, g.Kill(ctx))
 	}
-	errs = append(errs, KillMarked(ctx, allocID, task))
+	errs = append(errs, KillByTaskEnv(ctx, allocID, task))
 	if err := errors.Join(errs...); err != nil {
 		return ended, err
 	}
@@ -81,11 +81,11 @@ func EndLeftovers(ctx context.Context, allocID, task string) (ended []ID, err er
 	return ended, errors.Join(errs...)
 }
 
-// KillMarked kills the processes that [Marked] returns until there is none. With an
+// KillByTaskEnv kills the processes that [FindByTaskEnv] returns until there is none. With an
 // error processes can still run.
-func KillMarked(ctx context.Context, allocID, task string) error {
+func KillByTaskEnv(ctx context.Context, allocID, task string) error {
 	for delay := time.Millisecond; ; delay = min(2*delay, 100*time.Millisecond) {
-		marked, err := Marked(allocID, task)
+		marked, err := FindByTaskEnv(allocID, task)
 		if err == nil && len(marked) == 0 {
 			return nil
 		}
@@ -106,38 +106,38 @@ func KillMarked(ctx context.Context, allocID, task string) error {
 	}
 }
 
-// Marked returns the processes whose environment names a task, in any cgroup, except
+// FindByTaskEnv returns the processes whose environment names a task, in any cgroup, except
 // the calling process. It omits processes whose environment the kernel does not show to
 // this user. With an error processes can be missing.
-func Marked(allocID, task string) ([]ID, error) {
+func FindByTaskEnv(allocID, task string) ([]ID, error) {
 	if allocID == "" || task == "" {
 		return nil, nil
 	}
 	var marked []ID
-	err := eachMarked(func(p ID, mark Mark) {
-		if mark == (Mark{allocID, task}) {
+	err := eachWithTaskEnv(func(p ID, mark TaskEnvID) {
+		if mark == (TaskEnvID{allocID, task}) {
 			marked = append(marked, p)
 		}
 	})
 	return marked, err
 }
 
-// Mark identifies a task by the environment of one of its processes.
-type Mark struct {
+// TaskEnvID identifies a task by the environment of one of its processes.
+type TaskEnvID struct {
 	AllocID, Task string
 }
 
-// AllMarks returns the tasks that at least one process of this machine names in its
+// AllTaskEnvIDs returns the tasks that at least one process of this machine names in its
 // environment. With an error tasks can be missing.
-func AllMarks() (map[Mark]bool, error) {
-	marks := map[Mark]bool{}
-	err := eachMarked(func(_ ID, mark Mark) { marks[mark] = true })
+func AllTaskEnvIDs() (map[TaskEnvID]bool, error) {
+	marks := map[TaskEnvID]bool{}
+	err := eachWithTaskEnv(func(_ ID, mark TaskEnvID) { marks[mark] = true })
 	return marks, err
 }
 
-// eachMarked calls f with the processes that were started for any task. With an error f
+// eachWithTaskEnv calls f with the processes that were started for any task. With an error f
 // was not called for some processes.
-func eachMarked(f func(ID, Mark)) error {
+func eachWithTaskEnv(f func(ID, TaskEnvID)) error {
 	names, err := os.ReadDir("/proc")
 	if err != nil {
 		return fmt.Errorf("find processes: %w", err)
@@ -159,15 +159,15 @@ func eachMarked(f func(ID, Mark)) error {
 			}
 			continue
 		}
-		if mark, ok := markOf(env); ok {
+		if mark, ok := parseTaskEnvID(env); ok {
 			f(p, mark)
 		}
 	}
 	return nil
 }
 
-// markOf parses the environment of a process in the kernel's format.
-func markOf(env []byte) (mark Mark, ok bool) {
+// parseTaskEnvID parses the environment of a process in the kernel's format.
+func parseTaskEnvID(env []byte) (mark TaskEnvID, ok bool) {
 	for entry := range bytes.SplitSeq(env, []byte{0}) {
 		if id, found := bytes.CutPrefix(entry, []byte("NOMAD_ALLOC_ID=")); found {
 			mark.AllocID = string(id)

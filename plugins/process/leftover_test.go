@@ -141,7 +141,7 @@ func TestEndLeftoversByEnvironment(t *testing.T) {
 		kept = append(kept, p)
 	}
 	awaitMark(t, leftover, id, "web")
-	if marks, err := AllMarks(); err != nil || !marks[Mark{AllocID: id, Task: "web"}] {
+	if marks, err := AllTaskEnvIDs(); err != nil || !marks[TaskEnvID{AllocID: id, Task: "web"}] {
 		t.Errorf("the marks of all processes lack the task: %v", err)
 	}
 	ended, err := EndLeftovers(t.Context(), id, "web")
@@ -185,7 +185,7 @@ func TestLeftoversAreUnknownWithoutDescriptors(t *testing.T) {
 					pids, err := group.PIDs()
 					killErr := group.Kill(t.Context())
 					restore()
-					if !Exhausted(err) || !Exhausted(killErr) {
+					if !IsResourceExhausted(err) || !IsResourceExhausted(killErr) {
 						t.Errorf("PIDs: %v, %v, Kill: %v, want errors of the descriptors", pids, err, killErr)
 					}
 				})
@@ -197,14 +197,14 @@ func TestLeftoversAreUnknownWithoutDescriptors(t *testing.T) {
 			restore := processtest.LimitDescriptors(t, 0)
 			found, findErr := FindLeftovers(id, "web")
 			ended, endErr := EndLeftovers(t.Context(), id, "web")
-			killErr := KillMarked(t.Context(), id, "web")
+			killErr := KillByTaskEnv(t.Context(), id, "web")
 			_, parentsErr := CgroupParents()
-			_, marksErr := AllMarks()
+			_, marksErr := AllTaskEnvIDs()
 			restore()
 			for call, err := range map[string]error{
-				"FindLeftovers": findErr, "EndLeftovers": endErr, "KillMarked": killErr, "CgroupParents": parentsErr, "AllMarks": marksErr,
+				"FindLeftovers": findErr, "EndLeftovers": endErr, "KillByTaskEnv": killErr, "CgroupParents": parentsErr, "AllTaskEnvIDs": marksErr,
 			} {
-				if !Exhausted(err) {
+				if !IsResourceExhausted(err) {
 					t.Errorf("%s: %v, want an error of the descriptors", call, err)
 				}
 			}

@@ -46,7 +46,7 @@ func parseStat(b []byte) (Stat, error) {
 	if i < 0 {
 		return Stat{}, errors.New("read process status: no name")
 	}
-	const firstField, state, ppid, session, user, system, start, rss, exit = 3, 3, 4, 6, 14, 15, 22, 24, 52
+	const firstField, state, ppid, session, utime, stime, starttime, rss, exitCode = 3, 3, 4, 6, 14, 15, 22, 24, 52
 	fields := bytes.Fields(b[i+1:])
 	if len(fields) <= rss-firstField || len(fields[0]) != 1 {
 		return Stat{}, errors.New("read process status: too few fields")
@@ -66,13 +66,13 @@ func parseStat(b []byte) (Stat, error) {
 		State:      fields[state-firstField][0],
 		PPID:       signed(ppid),
 		Session:    signed(session),
-		UserTime:   unsigned(user),
-		SystemTime: unsigned(system),
-		StartTime:  unsigned(start),
+		UserTime:   unsigned(utime),
+		SystemTime: unsigned(stime),
+		StartTime:  unsigned(starttime),
 		RSS:        unsigned(rss),
 	}
-	if len(fields) > exit-firstField {
-		st.waitStatus = signed(exit)
+	if len(fields) > exitCode-firstField {
+		st.waitStatus = signed(exitCode)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return Stat{}, fmt.Errorf("read process status: %w", err)

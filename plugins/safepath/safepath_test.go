@@ -169,12 +169,12 @@ func TestDirectoryWithACL(t *testing.T) {
 		t.Skip("only root trusts the group of root")
 	}
 	root := makeEntries(t, []testEntry{{path: "a", mode: 0o755}, {path: "a/data", mode: 0o755}})
-	const undefined = 1<<32 - 1
+	const undefinedACLID = 1<<32 - 1
 	acl := []byte{2, 0, 0, 0}
 	for _, e := range []struct {
 		tag, perm uint16
 		id        uint32
-	}{{1, 7, undefined}, {2, 7, otherUID}, {4, 5, undefined}, {0x10, 7, undefined}, {0x20, 5, undefined}} {
+	}{{1, 7, undefinedACLID}, {2, 7, otherUID}, {4, 5, undefinedACLID}, {0x10, 7, undefinedACLID}, {0x20, 5, undefinedACLID}} {
 		acl = append(acl, byte(e.tag), byte(e.tag>>8), byte(e.perm), byte(e.perm>>8), byte(e.id), byte(e.id>>8), byte(e.id>>16), byte(e.id>>24))
 	}
 	for _, dir := range []string{root + "/a/data", root + "/a"} {

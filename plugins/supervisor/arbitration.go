@@ -7,8 +7,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 )
 
-// claim is the offer of a plugin to serve a driver or hook.
-type claim struct {
+// pluginOffer is the offer of a plugin to serve a driver or hook.
+type pluginOffer struct {
 	entry catalog.Entry
 	order int       // position in the catalog
 	info  base.Info // info that the plugin has reported; before that, the catalog's data about a builtin, or zero
@@ -18,11 +18,11 @@ type claim struct {
 // arbitrate decides whether claimant serves the driver or hook in its info. It compares
 // claimant with each rival in turn, and returns the indexes of the rivals that claimant
 // replaces, and the index of the first rival that prevails over claimant, -1 if there is none.
-func arbitrate(claimant claim, rivals []claim) (replaced []int, winner int) {
+func arbitrate(claimant pluginOffer, rivals []pluginOffer) (replaced []int, winner int) {
 	for i, rival := range rivals {
 		switch {
 		case servedBy(rival.info) != servedBy(claimant.info):
-		case rival.inUse || !preferClaim(claimant, rival):
+		case rival.inUse || !takesPrecedence(claimant, rival):
 			return replaced, i
 		default:
 			replaced = append(replaced, i)
@@ -31,11 +31,11 @@ func arbitrate(claimant claim, rivals []claim) (replaced []int, winner int) {
 	return replaced, -1
 }
 
-// preferClaim reports whether plugin a, and not plugin b, must serve a driver or hook that both
+// takesPrecedence reports whether plugin a, and not plugin b, must serve a driver or hook that both
 // offer. The higher version wins; for equal versions, an external plugin wins over a builtin,
 // and a later file over an earlier one. A file without a plugin block never wins over a
 // builtin.
-func preferClaim(a, b claim) bool {
+func takesPrecedence(a, b pluginOffer) bool {
 	if a.entry.Builtin != b.entry.Builtin && (a.entry.Builtin && b.entry.Block == nil || b.entry.Builtin && a.entry.Block == nil) {
 		return a.entry.Builtin
 	}

@@ -6,8 +6,8 @@ const (
 	// stableAfter is the uptime after which the failure count of a plugin is reset.
 	stableAfter = time.Minute
 
-	// reopenStable is the same for a stream.
-	reopenStable = 5 * time.Second
+	// stableStreamAfter is the same for a stream.
+	stableStreamAfter = 5 * time.Second
 )
 
 // backoff computes the delay before a retry: none without a failure, first after one failure,
@@ -41,7 +41,7 @@ func (b backoff) after(failureCount int) time.Duration {
 
 // runResult describes how a run of a plugin process ended.
 type runResult struct {
-	requested <-chan struct{} // closed when the plugin is requested again; set only if the process was stopped as unused
+	launchRequested <-chan struct{} // closed when the plugin is requested again; set only if the process was stopped as unused
 
 	err           error         // the reason why the plugin is down
 	started       bool          // the process was started

@@ -19,8 +19,8 @@ const (
 	// to the kill timeout.
 	answerTimeout = 10 * time.Second
 
-	// workTimeout is for a call that searches for a task or removes its resources.
-	workTimeout = time.Minute
+	// slowCallTimeout is for a call that searches for a task or removes its resources.
+	slowCallTimeout = time.Minute
 )
 
 // callWatch detects calls that the driver in one plugin process does not answer. A late call
@@ -133,7 +133,7 @@ func (w *callWatch) run(ctx context.Context) {
 		if !waiting && abandoned == nil {
 			w.setLateReason("")
 		}
-		timer.Reset(w.untilNext(!waiting && abandoned != nil))
+		timer.Reset(w.untilNextCheck(!waiting && abandoned != nil))
 		select {
 		case <-timer.C:
 		case <-w.wake:
@@ -166,9 +166,9 @@ func (w *callWatch) check() (late []*watchedCall, waiting bool, abandoned *watch
 	return late, waiting, w.abandoned
 }
 
-// untilNext returns how long run can sleep without a wakeup. probing means that probe must be
+// untilNextCheck returns how long run can sleep without a wakeup. probing means that probe must be
 // called again.
-func (w *callWatch) untilNext(probing bool) time.Duration {
+func (w *callWatch) untilNextCheck(probing bool) time.Duration {
 	const idle = time.Hour
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -243,7 +243,7 @@ func (w *callWatch) setLateReason(reason string) {
 	if reason == "" && !ended(w.inst) {
 		s.logger.Info("driver answers again", "driver", w.driver, "plugin", w.plugin.entry.Name, "pid", w.inst.PID())
 	}
-	if info, ok := s.registry.drivers[w.driver]; ok && s.registry.owners[driverOf(w.driver)] == w.plugin {
+	if info, ok := s.registry.drivers[w.driver]; ok && s.registry.owners[driverKey(w.driver)] == w.plugin {
 		info.UpdatedAt = time.Now()
 		s.registry.drivers[w.driver] = info
 	}
@@ -251,7 +251,7 @@ func (w *callWatch) setLateReason(reason string) {
 }
 
 // applyLocked overrides the health in info while a call is late.
-func (w *callWatch) applyLocked(info *Info) {
+func (w *callWatch) applyLocked(info *DriverInfo) {
 	if w.lateReason != "" {
 		info.Healthy, info.Description = false, w.lateReason
 	}
@@ -280,7 +280,7 @@ func (d *watchedDriver) RecoverTask(ctx context.Context, handle *driver.Handle) 
 	if handle != nil && handle.Config != nil {
 		id = handle.Config.ID
 	}
-	c := d.calls.begin(ctx, "RecoverTask", id, workTimeout)
+	c := d.calls.begin(ctx, "RecoverTask", id, slowCallTimeout)
 	defer func() { d.calls.end(c, err) }()
 	return d.Driver.RecoverTask(ctx, handle)
 }
@@ -292,7 +292,7 @@ func (d *watchedDriver) StopTask(ctx context.Context, taskID string, timeout tim
 }
 
 func (d *watchedDriver) DestroyTask(ctx context.Context, taskID string, force bool) (err error) {
-	c := d.calls.begin(ctx, "DestroyTask", taskID, workTimeout)
+	c := d.calls.begin(ctx, "DestroyTask", taskID, slowCallTimeout)
 	defer func() { d.calls.end(c, err) }()
 	return d.Driver.DestroyTask(ctx, taskID, force)
 }
@@ -310,13 +310,13 @@ func (d *watchedDriver) SignalTask(ctx context.Context, taskID, signal string) (
 }
 
 func (d *watchedDriver) CreateNetwork(ctx context.Context, allocID, hostname string) (_ *driver.NetworkIsolation, _ bool, err error) {
-	c := d.calls.begin(ctx, "CreateNetwork", "", workTimeout)
+	c := d.calls.begin(ctx, "CreateNetwork", "", slowCallTimeout)
 	defer func() { d.calls.end(c, err) }()
 	return d.Driver.CreateNetwork(ctx, allocID, hostname)
 }
 
 func (d *watchedDriver) DestroyNetwork(ctx context.Context, allocID string, isolation *driver.NetworkIsolation) (err error) {
-	c := d.calls.begin(ctx, "DestroyNetwork", "", workTimeout)
+	c := d.calls.begin(ctx, "DestroyNetwork", "", slowCallTimeout)
 	defer func() { d.calls.end(c, err) }()
 	return d.Driver.DestroyNetwork(ctx, allocID, isolation)
 }

@@ -21,8 +21,8 @@ type hangingDriver struct {
 	*fakeDriver
 	mu           sync.Mutex
 	hanging      chan struct{} // closed when the driver answers again; nil if it does not hang
-	lastAcquired int           // number of calls of InspectTask
-	ahead        time.Duration // the driver sees the end of a deadline by so much earlier than its caller
+	inspectCount int           // number of calls of InspectTask
+	clockAhead   time.Duration // the driver sees the end of a deadline by so much earlier than its caller
 }
 
 func (d *hangingDriver) hang() {
@@ -47,7 +47,7 @@ func (d *hangingDriver) call(ctx context.Context) error {
 	}
 	if deadline, ok := ctx.Deadline(); ok {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadline(ctx, deadline.Add(-d.ahead))
+		ctx, cancel = context.WithDeadline(ctx, deadline.Add(-d.clockAhead))
 		defer cancel()
 	}
 	select {
@@ -79,7 +79,7 @@ func (d *hangingDriver) StopTask(ctx context.Context, _ string, _ time.Duration,
 func (d *hangingDriver) DestroyTask(ctx context.Context, _ string, _ bool) error { return d.call(ctx) }
 func (d *hangingDriver) InspectTask(ctx context.Context, _ string) (*driver.TaskStatus, error) {
 	d.mu.Lock()
-	d.lastAcquired++
+	d.inspectCount++
 	d.mu.Unlock()
 	return nil, d.call(ctx)
 }
@@ -129,7 +129,7 @@ func healthOf(s *Supervisor) string {
 	return fmt.Sprintf("%v %v %s", info.Detected, info.Healthy, info.Description)
 }
 
-const well = "true true Healthy"
+const healthyStatus = "true true Healthy"
 
 // A StopTask that is not answered within the kill timeout and ten seconds is an event on the
 // task, and makes the driver unhealthy until it answers. The call is not cancelled.
@@ -140,7 +140,7 @@ func TestHangingStopMakesTheDriverUnhealthyUntilItAnswers(t *testing.T) {
 		stopped := make(chan error, 1)
 		go func() { stopped <- d.StopTask(t.Context(), "alloc/web/1234abcd", 20*time.Second, "") }()
 		time.Sleep(30*time.Second - time.Millisecond)
-		if got := healthOf(s); got != well || len(events()) > 0 {
+		if got := healthOf(s); got != healthyStatus || len(events()) > 0 {
 			t.Errorf("before its time: %s, %q", got, events())
 		}
 		infoChanged := s.Changed()
@@ -157,7 +157,7 @@ func TestHangingStopMakesTheDriverUnhealthyUntilItAnswers(t *testing.T) {
 		if got := events(); len(got) != 1 || got[0] != want {
 			t.Errorf("events %q, want %q", got, want)
 		}
-		slow.prints <- driver.Fingerprint{Health: driver.HealthHealthy, HealthDescription: "fine", Attributes: map[string]driver.Attribute{"driver.slow": {Value: true}}}
+		slow.fingerprints <- driver.Fingerprint{Health: driver.HealthHealthy, HealthDescription: "fine", Attributes: map[string]driver.Attribute{"driver.slow": {Value: true}}}
 		if got := healthOf(s); !strings.HasPrefix(got, "true false no answer") {
 			t.Errorf("a fingerprint made the driver healthy, which does not answer: %s", got)
 		}
@@ -206,12 +206,12 @@ func TestEveryCallThatMustEndHasALimit(t *testing.T) {
 				go func() { done <- c.call(d) }()
 				if c.limit == 0 {
 					time.Sleep(time.Hour)
-					if got := healthOf(s); got != well {
+					if got := healthOf(s); got != healthyStatus {
 						t.Errorf("after an hour: %s", got)
 					}
 				} else {
 					time.Sleep(c.limit - time.Millisecond)
-					if got := healthOf(s); got != well {
+					if got := healthOf(s); got != healthyStatus {
 						t.Errorf("before its time: %s", got)
 					}
 					time.Sleep(time.Millisecond)
@@ -223,7 +223,7 @@ func TestEveryCallThatMustEndHasALimit(t *testing.T) {
 				if err := <-done; err != nil {
 					t.Error(err)
 				}
-				if got := healthOf(s); got != well {
+				if got := healthOf(s); got != healthyStatus {
 					t.Errorf("after its answer: %s", got)
 				}
 			})
@@ -240,7 +240,7 @@ func TestDriverIsAskedAfterItsCallersGaveUp(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, d, slow, events := startHanging(t)
 				slow.hang()
-				slow.ahead = c.ahead
+				slow.clockAhead = c.ahead
 				ctx, cancel := context.WithTimeout(t.Context(), giveUp)
 				defer cancel()
 				if err := d.StopTask(ctx, "alloc/web/1234abcd", 20*time.Second, ""); !errors.Is(err, context.DeadlineExceeded) {
@@ -252,13 +252,13 @@ func TestDriverIsAskedAfterItsCallersGaveUp(t *testing.T) {
 				}
 				slow.answer()
 				time.Sleep(answerTimeout)
-				if got := healthOf(s); got != well {
+				if got := healthOf(s); got != healthyStatus {
 					t.Errorf("after it answers again: %s", got)
 				}
-				lastAcquired := slow.lastAcquired
+				inspectCount := slow.inspectCount
 				time.Sleep(time.Hour)
-				if slow.lastAcquired != lastAcquired {
-					t.Errorf("asked %d times more, though it has answered", slow.lastAcquired-lastAcquired)
+				if slow.inspectCount != inspectCount {
+					t.Errorf("asked %d times more, though it has answered", slow.inspectCount-inspectCount)
 				}
 			})
 		})
@@ -279,7 +279,7 @@ func TestCallerThatGivesUpDoesNotMakeTheDriverUnhealthy(t *testing.T) {
 		slow.answer()
 		for range 60 {
 			time.Sleep(time.Second)
-			if got := healthOf(s); got != well {
+			if got := healthOf(s); got != healthyStatus {
 				t.Fatal(got)
 			}
 		}
@@ -314,7 +314,7 @@ func TestNextProcessOfAHangingDriverIsHealthy(t *testing.T) {
 		if err := <-stopped; !errors.Is(err, driver.ErrPluginDown) {
 			t.Errorf("StopTask: %v", err)
 		}
-		if got := healthOf(s); got != well || launches != 2 {
+		if got := healthOf(s); got != healthyStatus || launches != 2 {
 			t.Errorf("the process after: %s, %d launches", got, launches)
 		}
 	})

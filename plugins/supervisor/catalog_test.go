@@ -33,8 +33,8 @@ func (b *busyDrivers) get(what PluginKey) bool {
 	return b.names[what.Name]
 }
 
-// with returns a plugin entry with a configuration.
-func with(config string) catalog.Entry {
+// entryWithConfig returns a plugin entry with a configuration.
+func entryWithConfig(config string) catalog.Entry {
 	e := external("db")
 	e.Block.Config = map[string]any{"config": config}
 	return e
@@ -49,18 +49,18 @@ func TestSetEntries(t *testing.T) {
 		launches      map[string]int
 		runs          string // the expected process of the driver "db", with its configuration
 	}{
-		"the same":                      {before: []catalog.Entry{with("a")}, after: []catalog.Entry{with("a")}, launches: map[string]int{"db": 1}, runs: "db 1 a"},
-		"a new one":                     {before: []catalog.Entry{external("web")}, after: []catalog.Entry{with("a"), external("web")}, launches: map[string]int{"web": 1, "db": 1}, runs: "db 1 a"},
-		"one less":                      {before: []catalog.Entry{with("a")}, launches: map[string]int{"db": 1}},
-		"one less, which has tasks":     {before: []catalog.Entry{with("a")}, tasks: true, launches: map[string]int{"db": 1}, runs: "db 1 a"},
-		"one less, which had tasks":     {before: []catalog.Entry{with("a")}, tasks: true, meanwhile: func(_ *fakePlugin, b *busyDrivers) { b.set("db", false) }, launches: map[string]int{"db": 1}},
-		"one less, which dies":          {before: []catalog.Entry{with("a")}, tasks: true, meanwhile: func(f *fakePlugin, _ *busyDrivers) { f.die() }, launches: map[string]int{"db": 2}, runs: "db 2 a"},
-		"another":                       {before: []catalog.Entry{with("a")}, after: []catalog.Entry{with("b")}, launches: map[string]int{"db": 2}, runs: "db 2 b"},
-		"another, and there are tasks":  {before: []catalog.Entry{with("a")}, after: []catalog.Entry{with("b")}, tasks: true, launches: map[string]int{"db": 1}, runs: "db 1 a"},
-		"another, and there were tasks": {before: []catalog.Entry{with("a")}, after: []catalog.Entry{with("b")}, tasks: true, meanwhile: func(_ *fakePlugin, b *busyDrivers) { b.set("db", false) }, launches: map[string]int{"db": 2}, runs: "db 2 b"},
-		"another, and the one dies":     {before: []catalog.Entry{with("a")}, after: []catalog.Entry{with("b")}, tasks: true, meanwhile: func(f *fakePlugin, _ *busyDrivers) { f.die() }, launches: map[string]int{"db": 2}, runs: "db 2 b"},
-		"one that could not be started": {before: []catalog.Entry{{Name: "db", Err: errors.New("no such file")}}, after: []catalog.Entry{with("a")}, launches: map[string]int{"db": 1}, runs: "db 1 a"},
-		"one in the place of a builtin": {before: []catalog.Entry{builtin("db"), with("a")}, after: []catalog.Entry{builtin("db")}, launches: map[string]int{"db": 1, "builtin db": 2}, runs: "builtin db 2"}, // the builtin was stopped as idle once
+		"the same":                      {before: []catalog.Entry{entryWithConfig("a")}, after: []catalog.Entry{entryWithConfig("a")}, launches: map[string]int{"db": 1}, runs: "db 1 a"},
+		"a new one":                     {before: []catalog.Entry{external("web")}, after: []catalog.Entry{entryWithConfig("a"), external("web")}, launches: map[string]int{"web": 1, "db": 1}, runs: "db 1 a"},
+		"one less":                      {before: []catalog.Entry{entryWithConfig("a")}, launches: map[string]int{"db": 1}},
+		"one less, which has tasks":     {before: []catalog.Entry{entryWithConfig("a")}, tasks: true, launches: map[string]int{"db": 1}, runs: "db 1 a"},
+		"one less, which had tasks":     {before: []catalog.Entry{entryWithConfig("a")}, tasks: true, meanwhile: func(_ *fakePlugin, b *busyDrivers) { b.set("db", false) }, launches: map[string]int{"db": 1}},
+		"one less, which dies":          {before: []catalog.Entry{entryWithConfig("a")}, tasks: true, meanwhile: func(f *fakePlugin, _ *busyDrivers) { f.die() }, launches: map[string]int{"db": 2}, runs: "db 2 a"},
+		"another":                       {before: []catalog.Entry{entryWithConfig("a")}, after: []catalog.Entry{entryWithConfig("b")}, launches: map[string]int{"db": 2}, runs: "db 2 b"},
+		"another, and there are tasks":  {before: []catalog.Entry{entryWithConfig("a")}, after: []catalog.Entry{entryWithConfig("b")}, tasks: true, launches: map[string]int{"db": 1}, runs: "db 1 a"},
+		"another, and there were tasks": {before: []catalog.Entry{entryWithConfig("a")}, after: []catalog.Entry{entryWithConfig("b")}, tasks: true, meanwhile: func(_ *fakePlugin, b *busyDrivers) { b.set("db", false) }, launches: map[string]int{"db": 2}, runs: "db 2 b"},
+		"another, and the one dies":     {before: []catalog.Entry{entryWithConfig("a")}, after: []catalog.Entry{entryWithConfig("b")}, tasks: true, meanwhile: func(f *fakePlugin, _ *busyDrivers) { f.die() }, launches: map[string]int{"db": 2}, runs: "db 2 b"},
+		"one that could not be started": {before: []catalog.Entry{{Name: "db", Err: errors.New("no such file")}}, after: []catalog.Entry{entryWithConfig("a")}, launches: map[string]int{"db": 1}, runs: "db 1 a"},
+		"one in the place of a builtin": {before: []catalog.Entry{builtin("db"), entryWithConfig("a")}, after: []catalog.Entry{builtin("db")}, launches: map[string]int{"db": 1, "builtin db": 2}, runs: "builtin db 2"}, // the builtin was stopped as idle once
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -99,7 +99,7 @@ func TestSetEntries(t *testing.T) {
 					f := unwatched(d).plugin
 					runs = is[f]
 					s.mu.Lock()
-					if m := s.registry.owners[driverOf("db")]; m.entry.Block != nil {
+					if m := s.registry.owners[driverKey("db")]; m.entry.Block != nil {
 						runs += fmt.Sprint(" ", m.entry.Block.Config["config"])
 					}
 					s.mu.Unlock()

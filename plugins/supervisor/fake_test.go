@@ -14,10 +14,10 @@ import (
 
 // fakePlugin is an instance without a process.
 type fakePlugin struct {
-	info base.Info
-	done chan struct{}
-	once sync.Once
-	drv  *fakeDriver
+	info     base.Info
+	done     chan struct{}
+	exitOnce sync.Once
+	drv      *fakeDriver
 
 	wrapped driver.Driver // replaces drv, and wraps it
 
@@ -35,7 +35,7 @@ func newFake(name, version string) *fakePlugin {
 		info: base.Info{Type: base.TypeDriver, Name: name, Version: version, APIVersions: []string{"v0.1.0"}},
 		done: make(chan struct{}),
 	}
-	f.drv = &fakeDriver{plugin: f, prints: make(chan driver.Fingerprint), events: make(chan *driver.TaskEvent)}
+	f.drv = &fakeDriver{plugin: f, fingerprints: make(chan driver.Fingerprint), events: make(chan *driver.TaskEvent)}
 	return f
 }
 
@@ -55,7 +55,7 @@ func (f *fakePlugin) Exit() error {
 }
 func (f *fakePlugin) StderrClosed() <-chan struct{} { return f.done }
 func (f *fakePlugin) Kill()                         { f.die() }
-func (f *fakePlugin) die()                          { f.once.Do(func() { close(f.done) }) }
+func (f *fakePlugin) die()                          { f.exitOnce.Do(func() { close(f.done) }) }
 func (f *fakePlugin) Stop(context.Context) {
 	f.mu.Lock()
 	f.stopped = true
@@ -87,19 +87,19 @@ func (f *fakePlugin) goDeaf() {
 // streams end at once.
 type fakeDriver struct {
 	driver.Driver
-	plugin *fakePlugin
-	prints chan driver.Fingerprint
-	events chan *driver.TaskEvent
+	plugin       *fakePlugin
+	fingerprints chan driver.Fingerprint
+	events       chan *driver.TaskEvent
 
-	mu     sync.Mutex
-	opened int  // number of fingerprint streams
-	broken bool // streams end at once
-	silent bool // no first fingerprint is sent
+	mu          sync.Mutex
+	streamCount int  // number of fingerprint streams
+	broken      bool // streams end at once
+	silent      bool // no first fingerprint is sent
 }
 
 func (d *fakeDriver) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, error) {
 	d.mu.Lock()
-	d.opened++
+	d.streamCount++
 	broken, silent := d.broken, d.silent
 	d.mu.Unlock()
 	out := make(chan driver.Fingerprint)
@@ -120,7 +120,7 @@ func (d *fakeDriver) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint
 		}
 		for {
 			select {
-			case fp := <-d.prints:
+			case fp := <-d.fingerprints:
 				send(fp)
 				if fp.Err != nil {
 					return
@@ -171,8 +171,8 @@ func external(name string) catalog.Entry {
 	return catalog.Entry{Name: name, Path: "/plugins/" + name, Block: &catalog.Block{Name: name}}
 }
 
-// unnamed returns the catalog entry of a file in the plugin directory that has no plugin block.
-func unnamed(name string) catalog.Entry {
+// externalWithoutBlock returns the catalog entry of a file in the plugin directory that has no plugin block.
+func externalWithoutBlock(name string) catalog.Entry {
 	return catalog.Entry{Name: name, Path: "/plugins/" + name}
 }
 

@@ -31,16 +31,16 @@ func (l *launcher) launch(ctx context.Context, e catalog.Entry) (instance, error
 		return nil, fmt.Errorf("%s: %w", e, err)
 	}
 	cfg := launch.Config{
-		Name:      e.Name,
-		Path:      binary.Path,
-		Args:      binary.Argv,
-		Env:       launch.Environ(os.Environ(), e.InheritedEnv(), l.cfg.KeeperSocket),
-		Dir:       dir,
-		SocketDir: sockets,
-		Keeper:    l.cfg.Keeper,
-		Host:      l.cfg.Host,
-		Hooks:     l.cfg.Hooks,
-		Logger:    l.cfg.Logger,
+		Name:         e.Name,
+		Path:         binary.Path,
+		Args:         binary.Argv,
+		Env:          launch.Environ(os.Environ(), e.InheritedEnv(), l.cfg.KeeperSocket),
+		Dir:          dir,
+		SocketDir:    sockets,
+		Keeper:       l.cfg.Keeper,
+		DriverConfig: l.cfg.DriverConfig,
+		HookConfig:   l.cfg.HookConfig,
+		Logger:       l.cfg.Logger,
 	}
 	if !binary.Script {
 		cfg.Exec = binary.File
@@ -48,7 +48,7 @@ func (l *launcher) launch(ctx context.Context, e catalog.Entry) (instance, error
 	if e.Block != nil {
 		cfg.Settings = e.Block.Config
 		if e.Block.Range.Filename != "" {
-			cfg.SettingsFrom = e.Block.Range.String()
+			cfg.SettingsPosition = e.Block.Range.String()
 		}
 	}
 	if l.recorded.store == nil {

@@ -30,7 +30,7 @@ func (l *pluginLoop) run(ctx context.Context, wg *sync.WaitGroup) {
 			l.s.registry.release(m)
 		}
 	})
-	if !l.waitForOverride(ctx) {
+	if !l.waitForConfiguredPlugin(ctx) {
 		return
 	}
 	if err := m.entry.Err; err != nil {
@@ -47,10 +47,10 @@ func (l *pluginLoop) run(ctx context.Context, wg *sync.WaitGroup) {
 		result := l.runOnce(ctx, wg)
 		switch {
 		case ctx.Err() != nil, l.hasSuccessor():
-		case result.requested != nil:
+		case result.launchRequested != nil:
 			consecutive = 0
 			select {
-			case <-result.requested:
+			case <-result.launchRequested:
 			case <-ctx.Done():
 			}
 		default:
@@ -65,12 +65,12 @@ func (l *pluginLoop) runOnce(ctx context.Context, wg *sync.WaitGroup) runResult 
 	launched := time.Now()
 	inst, err := l.launch(ctx)
 	if err != nil {
-		l.setInfo((*Info).lost)
+		l.setInfo((*DriverInfo).markFingerprintFailed)
 		return runResult{err: err}
 	}
 	if requested := l.serve(ctx, inst); requested != nil {
 		l.stop(ctx, inst)
-		return runResult{requested: requested}
+		return runResult{launchRequested: requested}
 	}
 	if !ended(inst) {
 		l.s.update(func() { l.plugin.inst = nil })
@@ -120,7 +120,7 @@ func (l *pluginLoop) fail(e event, err error, retryAt time.Time) {
 		if m.state != stateSuperseded {
 			m.failure, m.retryAt = err, retryAt
 		}
-		l.s.registry.settle()
+		l.s.registry.updateFirstLaunchesDone()
 	})
 }
 
@@ -136,15 +136,15 @@ func (l *pluginLoop) crashedInCall(launched time.Time) bool {
 func (l *pluginLoop) hasSuccessor() bool {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
-	return l.plugin.next != nil
+	return l.plugin.replacement != nil
 }
 
-// waitForOverride blocks until it is certain that no configured plugin replaces a builtin. It
+// waitForConfiguredPlugin blocks until it is certain that no configured plugin replaces a builtin. It
 // returns false when ctx has ended.
-func (l *pluginLoop) waitForOverride(ctx context.Context) bool {
+func (l *pluginLoop) waitForConfiguredPlugin(ctx context.Context) bool {
 	for {
 		l.s.mu.Lock()
-		awaiting, stateChanged := l.s.registry.awaitingOverride(l.plugin), l.s.stateChanged
+		awaiting, stateChanged := l.s.registry.awaitsConfiguredPlugin(l.plugin), l.s.stateChanged
 		l.s.mu.Unlock()
 		if !awaiting {
 			return ctx.Err() == nil
@@ -162,7 +162,7 @@ func (l *pluginLoop) waitForOverride(ctx context.Context) bool {
 // returns false when ctx has ended.
 func (l *pluginLoop) waitForDemand(ctx context.Context) bool {
 	m := l.plugin
-	if !m.entry.Builtin || m.entry.Type != base.TypeHook || l.s.recorded.mayRun(m.entry) {
+	if !m.entry.Builtin || m.entry.Type != base.TypeHook || l.s.recorded.mayBeRunning(m.entry) {
 		l.s.mu.Lock()
 		defer l.s.mu.Unlock()
 		m.apply(eventLaunchStarted)
@@ -171,8 +171,8 @@ func (l *pluginLoop) waitForDemand(ctx context.Context) bool {
 	requested := make(chan struct{})
 	l.s.update(func() {
 		m.apply(eventUnused)
-		m.launchAttempted, m.fingerprinted, m.requested = true, true, requested // a hook has no fingerprint
-		l.s.registry.settle()
+		m.launchAttempted, m.fingerprinted, m.launchRequested = true, true, requested // a hook has no fingerprint
+		l.s.registry.updateFirstLaunchesDone()
 	})
 	select {
 	case <-requested:
@@ -223,7 +223,7 @@ func (l *pluginLoop) register(inst instance) (err error) {
 		}
 		_, m.hook = inst.Hook()
 		m.fingerprinted = m.fingerprinted || info.Type != base.TypeDriver // a hook has no fingerprint
-		l.s.registry.settle()
+		l.s.registry.updateFirstLaunchesDone()
 	})
 	return err
 }
@@ -267,7 +267,7 @@ func (l *pluginLoop) serve(ctx context.Context, inst instance) (requested <-chan
 	cancel()
 	wg.Wait()
 	if requested == nil {
-		l.setInfo((*Info).lost)
+		l.setInfo((*DriverInfo).markFingerprintFailed)
 	}
 	return requested
 }
@@ -284,14 +284,14 @@ func (l *pluginLoop) releaseIfIdle(served PluginKey) (requested chan struct{}) {
 		if m := l.plugin; time.Since(m.lastAcquired) >= idleTimeout {
 			requested = make(chan struct{})
 			m.apply(eventUnused)
-			m.inst, m.requested = nil, requested
+			m.inst, m.launchRequested = nil, requested
 		}
 	})
 	return requested
 }
 
 // setInfo changes the recorded state of the driver that the plugin serves.
-func (l *pluginLoop) setInfo(change func(*Info)) {
+func (l *pluginLoop) setInfo(change func(*DriverInfo)) {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
 	if l.s.registry.setInfo(l.plugin, change) {
@@ -307,7 +307,7 @@ func (l *pluginLoop) stopOrDetach(ctx context.Context, inst instance) {
 	served, wanted := servedBy(l.plugin.info), l.plugin.state != stateSuperseded && !errors.Is(context.Cause(ctx), errRemoved)
 	l.s.mu.Unlock()
 	ctx = context.WithoutCancel(ctx)
-	if cfg.Records != nil && cfg.Keep != nil && wanted && cfg.Keep(served, inst.PID()) {
+	if cfg.Records != nil && cfg.KeepRunning != nil && wanted && cfg.KeepRunning(served, inst.PID()) {
 		inst.Detach()
 		return
 	}

@@ -212,8 +212,10 @@ func (legacyDriver) TaskEvents(_ *driverpb.TaskEventsRequest, stream grpc.Server
 	return nil
 }
 
-// inDir returns a Config.SocketDir for a directory that is never removed.
-func inDir(dir string) func() (string, error) { return func() (string, error) { return dir, nil } }
+// socketDirFunc returns a Config.SocketDir for a directory that is never removed.
+func socketDirFunc(dir string) func() (string, error) {
+	return func() (string, error) { return dir, nil }
+}
 
 // newNode starts a keeper and a supervisor. The test fails if processes of them remain.
 func newNode(t testing.TB, cc catalog.Config, onEvent func(string, driver.TaskEvent)) *Supervisor {
@@ -234,7 +236,7 @@ func newNode(t testing.TB, cc catalog.Config, onEvent func(string, driver.TaskEv
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := New(Config{Catalog: c, Keeper: k, KeeperSocket: k.Socket(), SocketDir: inDir(sockets), OnTaskEvent: onEvent})
+	s := New(Config{Catalog: c, Keeper: k, KeeperSocket: k.Socket(), SocketDir: socketDirFunc(sockets), OnTaskEvent: onEvent})
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = s.Run(ctx) })
@@ -500,7 +502,7 @@ func BenchmarkLaunchToFingerprint(b *testing.B) {
 	defer os.RemoveAll(sockets)
 	var spent time.Duration
 	for b.Loop() {
-		s := New(Config{Catalog: c, Keeper: k, SocketDir: inDir(sockets)})
+		s := New(Config{Catalog: c, Keeper: k, SocketDir: socketDirFunc(sockets)})
 		ctx, cancel := context.WithCancel(b.Context())
 		var wg sync.WaitGroup
 		began := time.Now()
@@ -518,7 +520,7 @@ func BenchmarkLaunchToFingerprint(b *testing.B) {
 	b.ReportMetric(float64(spent.Microseconds())/1000/float64(b.N), "ms/launch")
 }
 
-func BenchmarkFloorForkExec(b *testing.B) {
+func BenchmarkForkExecBaseline(b *testing.B) {
 	for b.Loop() {
 		if err := exec.Command("/bin/true").Run(); err != nil {
 			b.Fatal(err)

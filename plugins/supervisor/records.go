@@ -50,7 +50,7 @@ func recordKey(e catalog.Entry) string {
 }
 
 // pluginIdentity returns the Identity that the plugin would have if it was started now. The
-// executable is not part of it; see [launch.ReattachConfig.Runs].
+// executable is not part of it; see [launch.ReattachConfig.RunsExecutable].
 func pluginIdentity(e catalog.Entry, binary *catalog.Binary) (string, error) {
 	parts := struct {
 		Argv   []string
@@ -94,7 +94,7 @@ type recordedPlugins struct {
 
 func newRecordedPlugins(cfg Config, configured func() []string) *recordedPlugins {
 	return &recordedPlugins{
-		store: cfg.Records, keep: cfg.Keep, configured: configured, logger: cfg.Logger,
+		store: cfg.Records, keep: cfg.KeepRunning, configured: configured, logger: cfg.Logger,
 		unmanaged: map[PluginKey]string{},
 	}
 }
@@ -104,13 +104,13 @@ func (r *recordedPlugins) put(ctx context.Context, e catalog.Entry, p *launch.Pl
 	rec := Record{ReattachConfig: p.ReattachConfig(), Identity: identity, Serves: servedBy(p.Info())}
 	if err := r.store.PutPlugin(recordKey(e), rec); err != nil {
 		r.logger.Error("record of a plugin not written, the next agent cannot reattach it", "plugin", e.Name, "error", err)
-	} else if err := p.Confirm(ctx); err != nil {
+	} else if err := p.KeepAfterAgentExit(ctx); err != nil {
 		r.logger.Debug("plugin not confirmed", "plugin", e.Name, "error", err) // a keeper of an earlier build
 	}
 }
 
-// mayRun reports whether an earlier supervisor may have left the plugin running.
-func (r *recordedPlugins) mayRun(e catalog.Entry) bool {
+// mayBeRunning reports whether an earlier supervisor may have left the plugin running.
+func (r *recordedPlugins) mayBeRunning(e catalog.Entry) bool {
 	if r.store == nil {
 		return false
 	}
@@ -142,7 +142,7 @@ func (r *recordedPlugins) reattach(ctx context.Context, e catalog.Entry, cfg lau
 	logger := r.logger.With("plugin", e.Name, "pid", rec.Pid)
 	same := rec.Identity == identity
 	if same && !binary.Script {
-		if same, err = rec.Runs(binary.File); errors.Is(err, launch.ErrExhausted) {
+		if same, err = rec.RunsExecutable(binary.File); errors.Is(err, launch.ErrResourceExhausted) {
 			return nil, err
 		} else if err != nil {
 			logger.Debug("program of a running plugin cannot be compared", "error", err)
@@ -156,7 +156,7 @@ func (r *recordedPlugins) reattach(ctx context.Context, e catalog.Entry, cfg lau
 	switch {
 	case errors.Is(err, launch.ErrProcessChanged):
 		return nil, nil
-	case errors.Is(err, launch.ErrExhausted):
+	case errors.Is(err, launch.ErrResourceExhausted):
 		return nil, err
 	case err != nil:
 		logger.Warn("running plugin cannot be used, starting another", "error", err)

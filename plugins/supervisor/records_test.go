@@ -76,7 +76,7 @@ type node struct {
 	ledger  ledger
 }
 
-func newSharedNode(t *testing.T) *node {
+func newRestartableNode(t *testing.T) *node {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "node")
 	if err != nil {
@@ -120,8 +120,8 @@ func (n *node) run(cc catalog.Config, keep bool, f func(*Supervisor)) {
 
 func (n *node) supervisor(c *catalog.Catalog, keep bool) *Supervisor {
 	return New(Config{
-		Catalog: c, Keeper: n.keeper, KeeperSocket: n.keeper.Socket(), SocketDir: inDir(n.sockets),
-		Records: &n.ledger, Keep: func(PluginKey, int) bool { return keep },
+		Catalog: c, Keeper: n.keeper, KeeperSocket: n.keeper.Socket(), SocketDir: socketDirFunc(n.sockets),
+		Records: &n.ledger, KeepRunning: func(PluginKey, int) bool { return keep },
 	})
 }
 
@@ -146,7 +146,7 @@ func (n *node) pid(s *Supervisor, name string) int {
 
 func TestPluginWithTasksOutlivesTheSupervisor(t *testing.T) {
 	t.Parallel()
-	n := newSharedNode(t)
+	n := newRestartableNode(t)
 	cc := catalog.Config{Builtins: builtins("one")}
 	first := 0
 	n.run(cc, true, func(s *Supervisor) { first = n.pid(s, "one") })
@@ -185,9 +185,9 @@ func TestPluginWithTasksOutlivesTheSupervisor(t *testing.T) {
 	})
 }
 
-func TestPluginThatWouldBeAnotherOneIsReplaced(t *testing.T) {
+func TestPluginWithChangedIdentityIsReplaced(t *testing.T) {
 	t.Parallel()
-	n := newSharedNode(t)
+	n := newRestartableNode(t)
 	cc := catalog.Config{Builtins: builtins("one")}
 	first := 0
 	n.run(cc, true, func(s *Supervisor) { first = n.pid(s, "one") })
@@ -220,7 +220,7 @@ func TestPluginThatWouldBeAnotherOneIsReplaced(t *testing.T) {
 
 func TestPluginThatIsNotWantedAnyMoreIsEnded(t *testing.T) {
 	t.Parallel()
-	n := newSharedNode(t)
+	n := newRestartableNode(t)
 	n.run(catalog.Config{Builtins: builtins("one")}, true, func(s *Supervisor) { n.pid(s, "one") })
 	rec := n.ledger.records["builtin one"]
 	// With another boot id the record belongs to an unrelated process.
@@ -246,7 +246,7 @@ func TestPluginThatIsNotWantedAnyMoreIsEnded(t *testing.T) {
 // them kills the process of a plugin that may have tasks.
 func TestReattachIsNotCutShort(t *testing.T) {
 	t.Parallel()
-	n := newSharedNode(t)
+	n := newRestartableNode(t)
 	cc := catalog.Config{Builtins: builtins("one")}
 	first := 0
 	n.run(cc, true, func(s *Supervisor) { first = n.pid(s, "one") })
@@ -275,7 +275,7 @@ func TestReattachIsNotCutShort(t *testing.T) {
 // its tasks may run. Its process is killed when another plugin serves the same driver.
 func TestPluginWithTasksOutlivesItsConfiguration(t *testing.T) {
 	t.Parallel()
-	n := newSharedNode(t)
+	n := newRestartableNode(t)
 	n.run(catalog.Config{Builtins: builtins("one")}, true, func(s *Supervisor) { n.pid(s, "one") })
 	rec := n.ledger.records["builtin one"]
 	n.run(catalog.Config{Builtins: builtins("two")}, true, func(s *Supervisor) { n.pid(s, "two") })
@@ -311,7 +311,7 @@ func TestPluginIsNotStartedWhileTheRecordsCannotBeRead(t *testing.T) {
 	for name, calls := range map[string][]int{"from the start": {1, 2}, "at the reattach": {2}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n := newSharedNode(t)
+			n := newRestartableNode(t)
 			cc := catalog.Config{Builtins: builtins("one")}
 			first := 0
 			n.run(cc, true, func(s *Supervisor) { first = n.pid(s, "one") })
@@ -338,7 +338,7 @@ func TestUnmanagedPluginIsEndedWhenTheRecordsCanBeRead(t *testing.T) {
 	for name, calls := range map[string][]int{"at the start": {1, 2}, "before another plugin gets its tasks": {3}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n := newSharedNode(t)
+			n := newRestartableNode(t)
 			n.run(catalog.Config{Builtins: builtins("one")}, true, func(s *Supervisor) { n.pid(s, "one") })
 			rec := n.ledger.records["builtin one"]
 			_ = n.ledger.DeletePlugin("builtin one")

@@ -27,7 +27,7 @@ type managedPlugin struct {
 	loopRunning bool           // the plugin's goroutine runs
 	removed     bool           // the plugin is stopped as soon as no task needs it
 	stopping    bool           // stopWhenUnused runs
-	next        *managedPlugin // replaces the plugin when it is gone; may be nil
+	replacement *managedPlugin // replaces the plugin when it is gone; may be nil
 
 	inst            instance
 	driver          *watchedDriver    // driver of the latest process; nil for a hook
@@ -39,7 +39,7 @@ type managedPlugin struct {
 	failure         error             // why the last launch failed or the last process exited early; nil again after a launch
 	retryAt         time.Time         // time of the launch after a failure; zero if none follows
 	supersededBy    string            // which plugin is used instead
-	requested       chan struct{}     // closed when an idle plugin is requested
+	launchRequested chan struct{}     // closed when an idle plugin is requested
 }
 
 func (m *managedPlugin) apply(e event) { m.state = m.state.next(e) }
@@ -52,8 +52,8 @@ func (m *managedPlugin) err() error {
 	return nil
 }
 
-// reported is the value of Plugin.Reported.
-func (m *managedPlugin) reported() bool {
+// stateKnown is the value of Plugin.StateKnown.
+func (m *managedPlugin) stateKnown() bool {
 	return m.fingerprinted || m.state == stateBackingOff || m.state == stateFailed || m.state == stateSuperseded || m.state == stateIdle
 }
 
@@ -69,9 +69,9 @@ func (m *managedPlugin) mayServe(key PluginKey) bool {
 	return m.lastServed == PluginKey{} || m.lastServed == key || m.entry.DriverName() == key.Name
 }
 
-// claim returns the claim with which the plugin takes part in the arbitration.
-func (m *managedPlugin) claim() claim {
-	c := claim{entry: m.entry, order: m.order, info: m.info, inUse: !m.lastAcquired.IsZero()}
+// offer returns the plugin's offer to serve its driver or hook, for the arbitration.
+func (m *managedPlugin) offer() pluginOffer {
+	c := pluginOffer{entry: m.entry, order: m.order, info: m.info, inUse: !m.lastAcquired.IsZero()}
 	if c.info.Name == "" && m.entry.Builtin {
 		// A builtin's name is known without a call, perhaps before its launch.
 		c.info = base.Info{Type: m.entry.Type, Name: m.entry.Name, Version: m.entry.Version}
@@ -82,17 +82,17 @@ func (m *managedPlugin) claim() claim {
 // registry contains the managed plugins, and which of them serves which driver or hook.
 // Supervisor.mu guards it.
 type registry struct {
-	plugins []*managedPlugin // in the order of the catalog
-	owners  map[PluginKey]*managedPlugin
-	drivers map[string]Info
-	settled bool // no first launch is pending, or readyLimit has passed
-	logger  hclog.Logger
+	plugins           []*managedPlugin // in the order of the catalog
+	owners            map[PluginKey]*managedPlugin
+	drivers           map[string]DriverInfo
+	firstLaunchesDone bool // no first launch is pending, or readyLimit has passed
+	logger            hclog.Logger
 }
 
-// awaitingOverride reports whether m is a builtin that a configured plugin is expected to
+// awaitsConfiguredPlugin reports whether m is a builtin that a configured plugin is expected to
 // replace. If that plugin cannot be started, the builtin is not started either, because the
 // configuration names the other plugin.
-func (r *registry) awaitingOverride(m *managedPlugin) bool {
+func (r *registry) awaitsConfiguredPlugin(m *managedPlugin) bool {
 	return m.entry.Builtin && slices.ContainsFunc(r.plugins, func(other *managedPlugin) bool {
 		return !other.entry.Builtin && other.entry.Path != "" && other.state != stateSuperseded &&
 			other.info.Name == "" && other.entry.DriverName() == m.entry.Name
@@ -109,7 +109,7 @@ func (r *registry) find(key PluginKey) *managedPlugin {
 		if m.entry.Builtin && m.entry.Type != key.Type {
 			continue
 		}
-		if m.state != stateSuperseded && m.info.Name == "" && m.entry.DriverName() == key.Name && !r.awaitingOverride(m) {
+		if m.state != stateSuperseded && m.info.Name == "" && m.entry.DriverName() == key.Name && !r.awaitsConfiguredPlugin(m) {
 			return m
 		}
 	}
@@ -120,7 +120,7 @@ func (r *registry) find(key PluginKey) *managedPlugin {
 // its name yet and may serve the driver or hook.
 func (r *registry) candidateStarting(key PluginKey) bool {
 	return slices.ContainsFunc(r.plugins, func(m *managedPlugin) bool {
-		return !m.entry.Builtin && m.info.Name == "" && (m.state == stateHeld || m.state == stateStarting) && m.mayServe(key)
+		return !m.entry.Builtin && m.info.Name == "" && (m.state == stateNotLaunched || m.state == stateStarting) && m.mayServe(key)
 	})
 }
 
@@ -178,13 +178,13 @@ func (r *registry) register(m *managedPlugin, info base.Info) error {
 		return errSuperseded
 	}
 	var others []*managedPlugin
-	var rivals []claim
+	var rivals []pluginOffer
 	for _, other := range r.plugins {
 		if other != m && other.state != stateSuperseded {
-			others, rivals = append(others, other), append(rivals, other.claim())
+			others, rivals = append(others, other), append(rivals, other.offer())
 		}
 	}
-	losers, winner := arbitrate(claim{entry: m.entry, order: m.order, info: info}, rivals)
+	losers, winner := arbitrate(pluginOffer{entry: m.entry, order: m.order, info: info}, rivals)
 	for _, i := range losers {
 		r.supersede(others[i], m, rivals[i].info, info)
 	}
@@ -207,37 +207,37 @@ func (r *registry) supersede(loser, winner *managedPlugin, lost, won base.Info) 
 	r.logger.Info("multiple versions of plugin detected", won.Type.String(), won.Name,
 		"used", winner.entry.String(), "used_version", won.Version,
 		"ignored", loser.entry.String(), "ignored_version", lost.Version)
-	r.settle()
+	r.updateFirstLaunchesDone()
 }
 
-// pending reports whether the first launch of m has neither succeeded nor failed.
-func (r *registry) pending(m *managedPlugin) bool {
-	return !m.launchAttempted && m.state != stateSuperseded && !r.awaitingOverride(m)
+// firstLaunchPending reports whether the first launch of m has neither succeeded nor failed.
+func (r *registry) firstLaunchPending(m *managedPlugin) bool {
+	return !m.launchAttempted && m.state != stateSuperseded && !r.awaitsConfiguredPlugin(m)
 }
 
 // undecided reports whether a plugin whose first launch is pending may replace the plugin that
 // serves the driver or hook.
 func (r *registry) undecided(key PluginKey) bool {
-	return !r.settled && slices.ContainsFunc(r.plugins, func(m *managedPlugin) bool { return r.pending(m) && m.mayServe(key) })
+	return !r.firstLaunchesDone && slices.ContainsFunc(r.plugins, func(m *managedPlugin) bool { return r.firstLaunchPending(m) && m.mayServe(key) })
 }
 
-// settle sets settled if no first launch is pending.
-func (r *registry) settle() {
-	r.settled = r.settled || !slices.ContainsFunc(r.plugins, r.pending)
+// updateFirstLaunchesDone sets settled if no first launch is pending.
+func (r *registry) updateFirstLaunchesDone() {
+	r.firstLaunchesDone = r.firstLaunchesDone || !slices.ContainsFunc(r.plugins, r.firstLaunchPending)
 }
 
-// reported reports whether each plugin has reported its state, or has failed to.
-func (r *registry) reported() bool {
-	return r.settled && !slices.ContainsFunc(r.plugins, func(m *managedPlugin) bool {
-		return !m.reported() && !r.awaitingOverride(m)
+// allStatesKnown reports whether each plugin has reported its state, or has failed to.
+func (r *registry) allStatesKnown() bool {
+	return r.firstLaunchesDone && !slices.ContainsFunc(r.plugins, func(m *managedPlugin) bool {
+		return !m.stateKnown() && !r.awaitsConfiguredPlugin(m)
 	})
 }
 
 // setInfo changes the recorded state of the driver that m serves. It returns false if m serves
 // no driver.
-func (r *registry) setInfo(m *managedPlugin, change func(*Info)) bool {
+func (r *registry) setInfo(m *managedPlugin, change func(*DriverInfo)) bool {
 	name := m.info.Name
-	if r.owners[driverOf(name)] != m {
+	if r.owners[driverKey(name)] != m {
 		return false // a hook, or another plugin serves the driver
 	}
 	m.fingerprinted = true
@@ -295,10 +295,10 @@ func (r *registry) remove(m, next *managedPlugin) {
 	switch {
 	case next == nil:
 		r.logger.Info("plugin was removed from the configuration", "plugin", m.entry.Name)
-	case m.next == nil:
+	case m.replacement == nil:
 		r.logger.Info("plugin has changed", "plugin", m.entry.Name)
 	}
-	m.removed, m.next = true, next
+	m.removed, m.replacement = true, next
 	m.apply(eventRemoved)
 	if !m.loopRunning {
 		r.release(m)
@@ -308,22 +308,22 @@ func (r *registry) remove(m, next *managedPlugin) {
 // release deletes a removed plugin, and adds the plugin that replaces it, if there is one. The
 // plugins that m has superseded compete again.
 func (r *registry) release(m *managedPlugin) {
-	m.apply(eventReleased)
+	m.apply(eventDiscarded)
 	r.plugins = slices.DeleteFunc(r.plugins, func(other *managedPlugin) bool { return other == m })
 	if served := servedBy(m.info); r.owners[served] == m {
 		delete(r.owners, served)
-		if served.Type == base.TypeDriver && m.next == nil {
+		if served.Type == base.TypeDriver && m.replacement == nil {
 			delete(r.drivers, served.Name)
 		}
 		for i, loser := range r.plugins {
 			if loser.state == stateSuperseded && !loser.loopRunning && servedBy(loser.info) == served {
-				loser.apply(eventReleased)
+				loser.apply(eventDiscarded)
 				r.plugins[i] = &managedPlugin{entry: loser.entry, order: loser.order, lastServed: loser.lastServed}
 			}
 		}
 	}
-	if m.next != nil {
-		r.plugins = append(r.plugins, m.next)
+	if m.replacement != nil {
+		r.plugins = append(r.plugins, m.replacement)
 		r.sort()
 	}
 }

@@ -12,7 +12,7 @@ import (
 
 // A builtin is superseded during its launch, and then reports a higher version than the catalog.
 func TestSupersededPluginIsNotRegistered(t *testing.T) {
-	r := registry{owners: map[PluginKey]*managedPlugin{}, drivers: map[string]Info{}, logger: hclog.NewNullLogger()}
+	r := registry{owners: map[PluginKey]*managedPlugin{}, drivers: map[string]DriverInfo{}, logger: hclog.NewNullLogger()}
 	r.setPlugins(newPlugins([]catalog.Entry{builtin("x"), external("a")}, nil))
 	late, owner := r.plugins[0], r.plugins[1]
 	if err := r.register(owner, base.Info{Type: base.TypeDriver, Name: "x", Version: "0.2.0"}); err != nil {
@@ -21,7 +21,7 @@ func TestSupersededPluginIsNotRegistered(t *testing.T) {
 	if err := r.register(late, base.Info{Type: base.TypeDriver, Name: "x", Version: "9.0.0"}); !errors.Is(err, errSuperseded) {
 		t.Errorf("register: %v, want %v", err, errSuperseded)
 	}
-	if r.owners[driverOf("x")] != owner || owner.state == stateSuperseded {
-		t.Errorf("the driver is served by %s, whose state is %d", r.owners[driverOf("x")].entry, owner.state)
+	if r.owners[driverKey("x")] != owner || owner.state == stateSuperseded {
+		t.Errorf("the driver is served by %s, whose state is %d", r.owners[driverKey("x")].entry, owner.state)
 	}
 }

@@ -34,17 +34,17 @@ func TestTransitions(t *testing.T) {
 		{"a plugin in back-off is superseded and not launched",
 			[]event{eventLaunchStarted, eventLaunchFailed, eventReplaced, eventLaunchStarted}, []state{stateStarting, stateBackingOff, stateSuperseded, stateSuperseded}},
 		{"a removed plugin drains until it is released",
-			[]event{eventLaunchStarted, eventLaunched, eventRemoved, eventReleased}, []state{stateStarting, stateRunning, stateDraining, stateGone}},
+			[]event{eventLaunchStarted, eventLaunched, eventRemoved, eventDiscarded}, []state{stateStarting, stateRunning, stateDraining, stateGone}},
 		{"a draining plugin that exits is launched for its tasks, and drains again",
-			[]event{eventLaunchStarted, eventLaunched, eventRemoved, eventExited, eventLaunched, eventRemoved, eventReleased}, []state{stateStarting, stateRunning, stateDraining, stateStarting, stateRunning, stateDraining, stateGone}},
+			[]event{eventLaunchStarted, eventLaunched, eventRemoved, eventExited, eventLaunched, eventRemoved, eventDiscarded}, []state{stateStarting, stateRunning, stateDraining, stateStarting, stateRunning, stateDraining, stateGone}},
 		{"a draining plugin waits before the launch after an early exit",
-			[]event{eventLaunchStarted, eventLaunched, eventRemoved, eventExitedEarly, eventReleased}, []state{stateStarting, stateRunning, stateDraining, stateBackingOff, stateGone}},
+			[]event{eventLaunchStarted, eventLaunched, eventRemoved, eventExitedEarly, eventDiscarded}, []state{stateStarting, stateRunning, stateDraining, stateBackingOff, stateGone}},
 		{"a draining builtin without tasks is idle until it is released",
-			[]event{eventLaunchStarted, eventLaunched, eventRemoved, eventUnused, eventReleased}, []state{stateStarting, stateRunning, stateDraining, stateIdle, stateGone}},
+			[]event{eventLaunchStarted, eventLaunched, eventRemoved, eventUnused, eventDiscarded}, []state{stateStarting, stateRunning, stateDraining, stateIdle, stateGone}},
 		{"a draining plugin is superseded",
-			[]event{eventLaunchStarted, eventLaunched, eventRemoved, eventReplaced, eventReleased}, []state{stateStarting, stateRunning, stateDraining, stateSuperseded, stateGone}},
+			[]event{eventLaunchStarted, eventLaunched, eventRemoved, eventReplaced, eventDiscarded}, []state{stateStarting, stateRunning, stateDraining, stateSuperseded, stateGone}},
 		{"a removed plugin without a process does not drain",
-			[]event{eventRemoved, eventLaunchStarted, eventRemoved, eventLaunchFailed, eventRemoved, eventReleased}, []state{stateHeld, stateStarting, stateStarting, stateBackingOff, stateBackingOff, stateGone}},
+			[]event{eventRemoved, eventLaunchStarted, eventRemoved, eventLaunchFailed, eventRemoved, eventDiscarded}, []state{stateNotLaunched, stateStarting, stateStarting, stateBackingOff, stateBackingOff, stateGone}},
 	} {
 		var s state
 		var got []state
@@ -63,19 +63,19 @@ func TestEveryStateEnds(t *testing.T) {
 	if len(transitions) != int(stateGone)+1 {
 		t.Fatalf("%d rows, want one for each of %d states", len(transitions), stateGone+1)
 	}
-	for s := stateHeld; s <= stateGone; s++ {
-		if got := s.next(eventReleased); got != stateGone {
+	for s := stateNotLaunched; s <= stateGone; s++ {
+		if got := s.next(eventDiscarded); got != stateGone {
 			t.Errorf("state %d after released: %d", s, got)
 		}
 		if got := s.next(eventReplaced); got != stateSuperseded && s != stateGone {
 			t.Errorf("state %d after replaced: %d", s, got)
 		}
 	}
-	for e := eventLaunchRejected; e <= eventReleased; e++ {
+	for e := eventLaunchRejected; e <= eventDiscarded; e++ {
 		if got := stateGone.next(e); got != stateGone {
 			t.Errorf("a plugin that is gone after event %d: state %d", e, got)
 		}
-		if got := stateSuperseded.next(e); got != stateSuperseded && e != eventReleased {
+		if got := stateSuperseded.next(e); got != stateSuperseded && e != eventDiscarded {
 			t.Errorf("a superseded plugin after event %d: state %d", e, got)
 		}
 	}

@@ -15,7 +15,7 @@ type fingerprintStream struct {
 	inst     instance
 	driver   string
 	plugin   string
-	onChange func(change func(*Info)) // changes the recorded state of the driver
+	onChange func(change func(*DriverInfo)) // changes the recorded state of the driver
 	logger   hclog.Logger
 }
 
@@ -24,12 +24,12 @@ type fingerprintStream struct {
 func (f *fingerprintStream) run(ctx context.Context) {
 	keepOpen(ctx, f.inst, f.inst.Driver().Fingerprint, func(fp driver.Fingerprint) error {
 		if fp.Err == nil {
-			f.onChange(func(info *Info) { info.apply(fp) })
+			f.onChange(func(info *DriverInfo) { info.apply(fp) })
 		}
 		return fp.Err
 	}, func(err error) bool {
 		f.logger.Warn("fingerprint stream of driver failed", "driver", f.driver, "plugin", f.plugin, "error", err)
-		f.onChange((*Info).lost)
+		f.onChange((*DriverInfo).markFingerprintFailed)
 		return checkReachable(ctx, f.inst, f.logger)
 	})
 }
@@ -69,7 +69,7 @@ func keepOpen[T any](ctx context.Context, inst instance, open func(context.Conte
 		if ctx.Err() != nil || ended(inst) || !onBreak(err) {
 			return
 		}
-		if failureCount++; time.Since(opened) >= reopenStable {
+		if failureCount++; time.Since(opened) >= stableStreamAfter {
 			failureCount = 1
 		}
 		if !sleep(ctx, streamBackoff.after(failureCount)) {
@@ -117,7 +117,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 
 // apply applies a fingerprint. An attribute is kept until the driver reports an empty string
 // for it.
-func (i *Info) apply(fp driver.Fingerprint) {
+func (i *DriverInfo) apply(fp driver.Fingerprint) {
 	i.Detected = fp.Health != driver.HealthUndetected
 	i.Healthy = fp.Health == driver.HealthHealthy
 	i.Description = fp.HealthDescription
@@ -135,8 +135,8 @@ func (i *Info) apply(fp driver.Fingerprint) {
 	i.Attributes = attributes
 }
 
-// lost sets the state of a driver that does not report.
-func (i *Info) lost() {
+// markFingerprintFailed sets the state of a driver that does not report.
+func (i *DriverInfo) markFingerprintFailed() {
 	i.Detected, i.Healthy = false, false
 	i.Description = "failed to fingerprint driver"
 }

@@ -49,24 +49,24 @@ type Config struct {
 	KeeperSocket string
 
 	// SocketDir returns a private directory (0700) for the plugins' sockets, not longer than
-	// launch.MaxSocketDir. It is called before each start of a plugin, and must create the
+	// launch.MaxSocketDirLen. It is called before each start of a plugin, and must create the
 	// directory if it is missing.
 	SocketDir func() (string, error)
 
-	// Host is the data about this machine that drivers get; nil is allowed.
-	Host *base.DriverConfig
+	// DriverConfig is the data about this machine that drivers get; nil is allowed.
+	DriverConfig *base.DriverConfig
 
-	// Hooks is the configuration that hooks get: the address of the agent.
-	Hooks hook.Config
+	// HookConfig is the configuration that hooks get: the address of the agent.
+	HookConfig hook.Config
 
 	// Records stores how to reattach the running plugins. Recorded plugins are reattached, and
-	// outlive the supervisor if Keep returns true. Nil stores nothing.
+	// outlive the supervisor if KeepRunning returns true. Nil stores nothing.
 	Records RecordStore
 
-	// Keep reports whether tasks of a driver, or tasks in which a hook takes part, may run, so
+	// KeepRunning reports whether tasks of a driver, or tasks in which a hook takes part, may run, so
 	// that the process of its plugin must continue. It is called at the end of Run, and at its
 	// start for recorded plugins that are no longer in the catalog. Nil stops all processes.
-	Keep func(key PluginKey, pid int) bool
+	KeepRunning func(key PluginKey, pid int) bool
 
 	// Busy reports whether a driver or hook has tasks, or is about to get some. A builtin that
 	// is not busy and was not requested for a minute is stopped, and started again on request;
@@ -88,8 +88,8 @@ type Config struct {
 	Logger hclog.Logger // nil discards the log
 }
 
-// Info is the state of one driver.
-type Info struct {
+// DriverInfo is the state of one driver.
+type DriverInfo struct {
 	Detected    bool
 	Healthy     bool
 	Description string
@@ -106,20 +106,20 @@ type PluginKey struct {
 
 func (k PluginKey) String() string { return fmt.Sprintf("%s %q", k.Type, k.Name) }
 
-func driverOf(name string) PluginKey { return PluginKey{base.TypeDriver, name} }
+func driverKey(name string) PluginKey { return PluginKey{base.TypeDriver, name} }
 
 // Plugin is the state of one plugin of the catalog.
 type Plugin struct {
 	Name            string // name of the file or the builtin
 	Path            string // "" for a builtin
 	Builtin         bool
-	Program         catalog.Program
+	Program         catalog.ProgramID
 	Serves          PluginKey // Serves.Name is "" until the plugin has reported it
 	Version         string
 	Hook            *hook.Description // description of the hook; nil for a driver, and before the first start
 	Idle            bool              // an unused builtin without a process
 	LaunchAttempted bool              // the first launch has succeeded or failed
-	Reported        bool              // the plugin has reported its state (a driver: its first fingerprint), has failed to, or is not used
+	StateKnown      bool              // the plugin has reported its state (a driver: its first fingerprint), has failed to, or is not used
 	PID             int               // 0 when no process runs
 	Superseded      string            // which plugin is used instead; "" if none
 	Err             error             // why no process runs
@@ -166,7 +166,7 @@ func New(cfg Config) *Supervisor {
 		cfg:          cfg,
 		logger:       cfg.Logger,
 		created:      time.Now(),
-		registry:     registry{owners: map[PluginKey]*managedPlugin{}, drivers: map[string]Info{}, logger: cfg.Logger},
+		registry:     registry{owners: map[PluginKey]*managedPlugin{}, drivers: map[string]DriverInfo{}, logger: cfg.Logger},
 		stateChanged: make(chan struct{}),
 		infoChanged:  make(chan struct{}),
 	}
@@ -200,7 +200,7 @@ func (s *Supervisor) setEntries(entries []catalog.Entry) {
 }
 
 // Run launches or reattaches the plugins, and keeps them running until ctx ends. Then it stops
-// the plugins for which Config.Keep returns false, and returns nil. It must be called once.
+// the plugins for which Config.KeepRunning returns false, and returns nil. It must be called once.
 // Tasks are not touched.
 func (s *Supervisor) Run(ctx context.Context) error {
 	if err := s.recorded.killOrphans(); err != nil {
@@ -208,7 +208,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	}
 	waiting := time.AfterFunc(readyLimit, s.stopWaiting)
 	defer waiting.Stop()
-	s.update(s.registry.settle) // there may be no plugin at all
+	s.update(s.registry.updateFirstLaunchesDone) // there may be no plugin at all
 	var wg sync.WaitGroup
 	for ctx.Err() == nil { // continues even if no plugin can run, so that Driver returns the reasons
 		select {
@@ -250,7 +250,7 @@ func (s *Supervisor) startLoops(ctx context.Context, wg *sync.WaitGroup) <-chan 
 // call may succeed. All calls return the same value for one plugin process, and another value
 // for the next process.
 func (s *Supervisor) Driver(ctx context.Context, name string) (driver.Driver, error) {
-	_, d, err := s.serving(ctx, driverOf(name), time.Time{})
+	_, d, err := s.serving(ctx, driverKey(name), time.Time{})
 	if err != nil {
 		return nil, err
 	}
@@ -335,7 +335,7 @@ func (s *Supervisor) servingLocked(key PluginKey, until time.Time) (instance, *w
 	}
 	if m.state == stateIdle {
 		m.apply(eventLaunchStarted)
-		close(m.requested)
+		close(m.launchRequested)
 		return nil, nil, nil
 	}
 	if m.inst == nil || ended(m.inst) {
@@ -346,13 +346,13 @@ func (s *Supervisor) servingLocked(key PluginKey, until time.Time) (instance, *w
 }
 
 // Drivers returns a snapshot of all drivers that were ever started, by name.
-func (s *Supervisor) Drivers() map[string]Info {
+func (s *Supervisor) Drivers() map[string]DriverInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := make(map[string]Info, len(s.registry.drivers))
+	out := make(map[string]DriverInfo, len(s.registry.drivers))
 	for name, info := range s.registry.drivers {
 		info.Attributes = maps.Clone(info.Attributes)
-		if m := s.registry.owners[driverOf(name)]; m != nil && m.driver != nil {
+		if m := s.registry.owners[driverKey(name)]; m != nil && m.driver != nil {
 			m.driver.calls.applyLocked(&info)
 		}
 		out[name] = info
@@ -369,7 +369,7 @@ func (s *Supervisor) Plugins() []Plugin {
 		p := Plugin{
 			Name: m.entry.Name, Path: m.entry.Path, Builtin: m.entry.Builtin, Program: m.entry.Program,
 			Serves: servedBy(m.info), Version: m.info.Version, Hook: m.hook,
-			Idle: m.state == stateIdle, LaunchAttempted: m.launchAttempted, Reported: m.reported(), Superseded: m.supersededBy, Err: m.err(),
+			Idle: m.state == stateIdle, LaunchAttempted: m.launchAttempted, StateKnown: m.stateKnown(), Superseded: m.supersededBy, Err: m.err(),
 		}
 		if m.inst != nil && !ended(m.inst) {
 			p.PID = m.inst.PID()
@@ -393,17 +393,19 @@ func (s *Supervisor) Changed() <-chan struct{} {
 func (s *Supervisor) Ready(ctx context.Context) error {
 	limit := time.NewTimer(time.Until(s.created.Add(readyLimit)))
 	defer limit.Stop()
-	return s.waitReported(ctx, limit.C)
+	return s.waitStatesKnown(ctx, limit.C)
 }
 
-// Reported is Ready without the limit: it blocks until each plugin has reported its state, or
+// StateKnown is Ready without the limit: it blocks until each plugin has reported its state, or
 // has failed to.
-func (s *Supervisor) Reported(ctx context.Context) error { return s.waitReported(ctx, nil) }
+func (s *Supervisor) WaitAllStatesKnown(ctx context.Context) error {
+	return s.waitStatesKnown(ctx, nil)
+}
 
-func (s *Supervisor) waitReported(ctx context.Context, limit <-chan time.Time) error {
+func (s *Supervisor) waitStatesKnown(ctx context.Context, limit <-chan time.Time) error {
 	for {
 		s.mu.Lock()
-		ready := s.stopped || s.registry.reported()
+		ready := s.stopped || s.registry.allStatesKnown()
 		infoChanged := s.infoChanged
 		s.mu.Unlock()
 		if ready {
@@ -437,15 +439,15 @@ func (s *Supervisor) notifyLocked() {
 // stopWaiting ends the wait for slow first launches.
 func (s *Supervisor) stopWaiting() {
 	s.update(func() {
-		if s.registry.settled {
+		if s.registry.firstLaunchesDone {
 			return
 		}
 		for _, m := range s.registry.plugins {
-			if s.registry.pending(m) {
+			if s.registry.firstLaunchPending(m) {
 				s.logger.Warn("plugin is slow to start, continuing without it", "plugin", m.entry.Name)
 			}
 		}
-		s.registry.settled = true
+		s.registry.firstLaunchesDone = true
 	})
 }
 
@@ -464,7 +466,7 @@ func ended(inst instance) bool {
 func (s *Supervisor) KnowsTasks(driver string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m := s.registry.find(driverOf(driver))
+	m := s.registry.find(driverKey(driver))
 	if m == nil || m.entry.Builtin {
 		return m != nil
 	}
@@ -477,6 +479,6 @@ func (s *Supervisor) KnowsTasks(driver string) bool {
 func (s *Supervisor) FindsTasks(driver string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m := s.registry.find(driverOf(driver))
+	m := s.registry.find(driverKey(driver))
 	return m != nil && m.entry.Builtin
 }

@@ -93,12 +93,12 @@ func TestBackoff(t *testing.T) {
 	}
 }
 
-func TestTroubles(t *testing.T) {
+func TestFailureDelays(t *testing.T) {
 	var (
-		refused  = runResult{}
-		died     = runResult{started: true, uptime: time.Second}
-		stable   = runResult{started: true, uptime: stableAfter}
-		overCall = runResult{started: true, uptime: time.Second, crashedInCall: true}
+		refused       = runResult{}
+		died          = runResult{started: true, uptime: time.Second}
+		stable        = runResult{started: true, uptime: stableAfter}
+		crashedInCall = runResult{started: true, uptime: time.Second, crashedInCall: true}
 	)
 	const ms = time.Millisecond
 	for _, c := range []struct {
@@ -109,13 +109,13 @@ func TestTroubles(t *testing.T) {
 		{"a first death is followed by a launch at once", []runResult{died, died, died}, []time.Duration{0, 5 * time.Second, 10 * time.Second}},
 		{"a launch that fails is not tried again at once", []runResult{refused, refused}, []time.Duration{5 * time.Second, 10 * time.Second}},
 		{"a process that was well for a while has no past", []runResult{died, died, stable, died}, []time.Duration{0, 5 * time.Second, 0, 5 * time.Second}},
-		{"a hook that dies over calls comes back soon", []runResult{overCall, overCall, overCall}, []time.Duration{0, 100 * ms, 200 * ms}},
-		{"one that does not come back then waits like others", []runResult{overCall, overCall, refused}, []time.Duration{0, 100 * ms, 10 * time.Second}},
+		{"a hook that dies over calls comes back soon", []runResult{crashedInCall, crashedInCall, crashedInCall}, []time.Duration{0, 100 * ms, 200 * ms}},
+		{"one that does not come back then waits like others", []runResult{crashedInCall, crashedInCall, refused}, []time.Duration{0, 100 * ms, 10 * time.Second}},
 	} {
-		var past failures
+		var consecutiveFailures failures
 		var got []time.Duration
 		for _, l := range c.lives {
-			got = append(got, past.delay(l))
+			got = append(got, consecutiveFailures.delay(l))
 		}
 		if !slices.Equal(got, c.want) {
 			t.Errorf("%s: delays %v, want %v", c.name, got, c.want)
@@ -279,8 +279,8 @@ func TestDriverContextEnds(t *testing.T) {
 	})
 }
 
-// TestChoice checks which plugin serves a driver that several plugins offer.
-func TestChoice(t *testing.T) {
+// TestPluginArbitration checks which plugin serves a driver that several plugins offer.
+func TestPluginArbitration(t *testing.T) {
 	type offer struct {
 		entry   catalog.Entry
 		name    string
@@ -312,10 +312,10 @@ func TestChoice(t *testing.T) {
 			{entry: builtin("raw_exec")}, {entry: external("nomad-driver-raw_exec"), err: errors.New("no licence")},
 		}, "raw_exec", "", "no licence", []string{"builtin raw_exec"}},
 		{"a file that no block names does not replace a builtin", []offer{
-			{entry: builtin("raw_exec"), name: "raw_exec", version: "0.1.0"}, {entry: unnamed("hello"), name: "raw_exec", version: "9.0.0"},
+			{entry: builtin("raw_exec"), name: "raw_exec", version: "0.1.0"}, {entry: externalWithoutBlock("hello"), name: "raw_exec", version: "9.0.0"},
 		}, "raw_exec", "builtin raw_exec", "", nil},
 		{"nor when it comes first", []offer{
-			{entry: builtin("raw_exec"), name: "raw_exec", version: "0.1.0", delay: time.Second}, {entry: unnamed("hello"), name: "raw_exec", version: "9.0.0"},
+			{entry: builtin("raw_exec"), name: "raw_exec", version: "0.1.0", delay: time.Second}, {entry: externalWithoutBlock("hello"), name: "raw_exec", version: "9.0.0"},
 		}, "raw_exec", "builtin raw_exec", "", nil},
 		{"a file that is another driver than its name says", []offer{
 			{entry: external("hello"), name: "other", version: "1"},
@@ -422,7 +422,7 @@ func TestNameChange(t *testing.T) {
 // A slow plugin delays a caller only if it may serve the driver or hook that the caller requests.
 func TestSlowPluginDelaysOnlyWhatItMayServe(t *testing.T) {
 	const launchTime = 10 * time.Second
-	podman := driverOf("podman")
+	podman := driverKey("podman")
 	for _, tt := range []struct {
 		name       string
 		entry      catalog.Entry // of the slow plugin, which serves podman
@@ -430,21 +430,21 @@ func TestSlowPluginDelaysOnlyWhatItMayServe(t *testing.T) {
 		request    PluginKey
 		want       time.Duration
 	}{
-		{"a known plugin does not delay another driver", external("slow"), podman, driverOf("raw_exec"), 0},
+		{"a known plugin does not delay another driver", external("slow"), podman, driverKey("raw_exec"), 0},
 		{"a known plugin does not delay a hook", external("slow"), podman, PluginKey{base.TypeHook, "audit"}, 0},
-		{"a known plugin does not delay a hook with the name of its driver", external("slow"), driverOf("audit"), PluginKey{base.TypeHook, "audit"}, 0},
-		{"a known plugin does not delay an error for an unknown driver", external("slow"), podman, driverOf("none"), 0},
-		{"an unknown plugin delays each driver", external("slow"), PluginKey{}, driverOf("raw_exec"), readyLimit},
+		{"a known plugin does not delay a hook with the name of its driver", external("slow"), driverKey("audit"), PluginKey{base.TypeHook, "audit"}, 0},
+		{"a known plugin does not delay an error for an unknown driver", external("slow"), podman, driverKey("none"), 0},
+		{"an unknown plugin delays each driver", external("slow"), PluginKey{}, driverKey("raw_exec"), readyLimit},
 		{"an unknown plugin delays each hook", external("slow"), PluginKey{}, PluginKey{base.TypeHook, "audit"}, readyLimit},
-		{"an unknown plugin delays an error for an unknown driver", external("slow"), PluginKey{}, driverOf("none"), launchTime},
-		{"a known plugin delays the driver that it served", external("slow"), driverOf("second"), driverOf("second"), readyLimit},
-		{"a known plugin delays the driver of its name", external("nomad-driver-second"), podman, driverOf("second"), readyLimit},
+		{"an unknown plugin delays an error for an unknown driver", external("slow"), PluginKey{}, driverKey("none"), launchTime},
+		{"a known plugin delays the driver that it served", external("slow"), driverKey("second"), driverKey("second"), readyLimit},
+		{"a known plugin delays the driver of its name", external("nomad-driver-second"), podman, driverKey("second"), readyLimit},
 		{"a known plugin is waited for if no other plugin serves its driver", external("slow"), podman, podman, launchTime},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				entries := []catalog.Entry{builtin("raw_exec"), external("audit"), external("other"), tt.entry}
-				served := map[string]PluginKey{"audit": {base.TypeHook, "audit"}, "other": driverOf("second"), tt.entry.Name: tt.lastServed}
+				served := map[string]PluginKey{"audit": {base.TypeHook, "audit"}, "other": driverKey("second"), tt.entry.Name: tt.lastServed}
 				cfg := Config{LastServed: func(e catalog.Entry) PluginKey { return served[e.Name] }}
 				s := start(t, cfg, entries, func(_ context.Context, name string, _ int) (*fakePlugin, error) {
 					switch name {
@@ -501,18 +501,18 @@ func TestFingerprints(t *testing.T) {
 			}
 		}
 		expect("first", true, true, "Healthy")
-		d.prints <- driver.Fingerprint{Health: driver.HealthUnhealthy, HealthDescription: "no daemon", Attributes: map[string]driver.Attribute{"driver.x": {Value: true}, "driver.x.version": {Value: "1"}}}
+		d.fingerprints <- driver.Fingerprint{Health: driver.HealthUnhealthy, HealthDescription: "no daemon", Attributes: map[string]driver.Attribute{"driver.x": {Value: true}, "driver.x.version": {Value: "1"}}}
 		expect("unhealthy", true, false, "no daemon", "driver.x.version=1", "driver.x=true")
-		d.prints <- driver.Fingerprint{Health: driver.HealthUndetected, Attributes: map[string]driver.Attribute{"driver.x.version": {Value: ""}}}
+		d.fingerprints <- driver.Fingerprint{Health: driver.HealthUndetected, Attributes: map[string]driver.Attribute{"driver.x.version": {Value: ""}}}
 		expect("an attribute taken back, another one left out", false, false, "", "driver.x=true")
 
-		opened := d.opened
-		d.prints <- driver.Fingerprint{Err: errors.New("channel closed")}
+		opened := d.streamCount
+		d.fingerprints <- driver.Fingerprint{Err: errors.New("channel closed")}
 		expect("broken stream", false, false, "failed to fingerprint driver", "driver.x=true")
 		time.Sleep(time.Second)
 		expect("stream reopened", true, true, "Healthy", "driver.x=true")
-		if d.opened != opened+1 || ended(d.plugin) {
-			t.Errorf("%d streams opened, want one more than %d, and the plugin alive", d.opened, opened)
+		if d.streamCount != opened+1 || ended(d.plugin) {
+			t.Errorf("%d streams opened, want one more than %d, and the plugin alive", d.streamCount, opened)
 		}
 
 		d.plugin.die()
@@ -530,8 +530,8 @@ func TestStreamsEndAtOnce(t *testing.T) {
 		mustDriver(t, s, "x")
 		time.Sleep(time.Minute)
 		f.drv.set(func(d *fakeDriver) {
-			if d.opened > 12 {
-				t.Errorf("%d streams in a minute", d.opened)
+			if d.streamCount > 12 {
+				t.Errorf("%d streams in a minute", d.streamCount)
 			}
 			d.broken = false
 		})
@@ -546,7 +546,7 @@ func TestStreamsEndAtOnce(t *testing.T) {
 // A living process without a listener is replaced.
 func TestUnreachable(t *testing.T) {
 	for name, notice := range map[string]func(*Supervisor, *fakeDriver){
-		"its stream breaks":  func(_ *Supervisor, d *fakeDriver) { d.prints <- driver.Fingerprint{Err: errors.New("broke")} },
+		"its stream breaks":  func(_ *Supervisor, d *fakeDriver) { d.fingerprints <- driver.Fingerprint{Err: errors.New("broke")} },
 		"its driver is used": func(*Supervisor, *fakeDriver) {},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -627,7 +627,7 @@ func TestReady(t *testing.T) {
 		}
 		short, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
-		if err := s.Reported(short); !errors.Is(err, context.DeadlineExceeded) || s.Plugins()[0].Reported {
+		if err := s.WaitAllStatesKnown(short); !errors.Is(err, context.DeadlineExceeded) || s.Plugins()[0].StateKnown {
 			t.Errorf("who is silent has answered: %v", err)
 		}
 	})
@@ -637,10 +637,10 @@ func TestReady(t *testing.T) {
 			return nil, errors.New("does not start")
 		})
 		began := time.Now()
-		if err := s.Ready(t.Context()); err != nil || s.Plugins()[0].Err != nil || s.Plugins()[0].Reported {
+		if err := s.Ready(t.Context()); err != nil || s.Plugins()[0].Err != nil || s.Plugins()[0].StateKnown {
 			t.Errorf("ready: %v with %v", err, s.Plugins()[0].Err)
 		}
-		if err := s.Reported(t.Context()); err != nil || s.Plugins()[0].Err == nil || !s.Plugins()[0].Reported || time.Since(began) != time.Minute {
+		if err := s.WaitAllStatesKnown(t.Context()); err != nil || s.Plugins()[0].Err == nil || !s.Plugins()[0].StateKnown || time.Since(began) != time.Minute {
 			t.Errorf("answered after %v: %v with %v", time.Since(began), err, s.Plugins()[0].Err)
 		}
 	})
@@ -658,7 +658,7 @@ func TestReady(t *testing.T) {
 
 // An unused builtin is stopped after a minute and started again on request; the state of its
 // driver is kept.
-func TestRest(t *testing.T) {
+func TestIdleBuiltinIsStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var busy atomic.Bool
 		var launches atomic.Int32

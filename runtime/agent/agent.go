@@ -43,14 +43,14 @@ type Config struct {
 	// shuts down. If the agent is killed, the keeper ends all processes, and the
 	// next agent removes the directory.
 	DataDir string
-	// Forget starts with an empty state and deletes the state at the end; the files
-	// that tasks have written stay. A temporary directory implies Forget.
-	Forget bool
+	// EphemeralState starts with an empty state and deletes the state at the end; the files
+	// that tasks have written stay. A temporary directory implies EphemeralState.
+	EphemeralState bool
 
-	Node    localnode.Settings
-	Limits  allocrunner.Limits // NodeCPU is filled in by the agent
-	GC      noderunner.GC
-	Records scheduler.GCConfig
+	Node        localnode.Settings
+	Limits      allocrunner.Limits // NodeCPU is filled in by the agent
+	GC          noderunner.GC
+	SchedulerGC scheduler.GCConfig
 
 	// EnvDenylist names the variables of the agent's environment that no task
 	// inherits; nil means Nomad's default. With EnvAllowlist, tasks inherit only
@@ -66,7 +66,7 @@ type Config struct {
 	// TaskProcess returns the main process of a task of a builtin driver, from the state
 	// of the driver in the task's handle. It may be nil.
 	TaskProcess func(driver string, state []byte) (process.ID, bool)
-	// PluginCacheFile is the path of the file in which an agent with Forget stores the
+	// PluginCacheFile is the path of the file in which an agent with EphemeralState stores the
 	// descriptions of plugins for later agents. With an empty path nothing is stored.
 	PluginCacheFile string
 	Version         string // of nomad-lite
@@ -159,7 +159,7 @@ func (a *Agent) Logs() *logs.Collector { return a.helpers.collector }
 func (a *Agent) Host() fingerprint.Host { return a.host }
 
 // Drivers returns the drivers that are up, by name.
-func (a *Agent) Drivers() map[string]supervisor.Info { return a.plugins.supervisor.Drivers() }
+func (a *Agent) Drivers() map[string]supervisor.DriverInfo { return a.plugins.supervisor.Drivers() }
 
 // TaskConfigSchema returns the schema of a driver's task config block. It waits for
 // a driver that is being started.
@@ -191,17 +191,19 @@ func (a *Agent) HookUsers(name string) []string {
 // Plugins returns the state of all plugins.
 func (a *Agent) Plugins() []supervisor.Plugin { return a.plugins.supervisor.Plugins() }
 
-// Changed returns a channel that is closed when the result of Drivers or Plugins
+// PluginsChanged returns a channel that is closed when the result of Drivers or Plugins
 // changes.
-func (a *Agent) Changed() <-chan struct{} { return a.plugins.supervisor.Changed() }
+func (a *Agent) PluginsChanged() <-chan struct{} { return a.plugins.supervisor.Changed() }
 
 // Ready waits until the drivers have reported their health, for two seconds at
 // most.
 func (a *Agent) Ready(ctx context.Context) error { return a.plugins.supervisor.Ready(ctx) }
 
-// AllReady waits until plugins of every type have reported, without a time limit of
+// WaitAllPlugins waits until plugins of every type have reported, without a time limit of
 // its own.
-func (a *Agent) AllReady(ctx context.Context) error { return a.plugins.supervisor.Reported(ctx) }
+func (a *Agent) WaitAllPlugins(ctx context.Context) error {
+	return a.plugins.supervisor.WaitAllStatesKnown(ctx)
+}
 
 // Run runs the allocations in the state until ctx ends. If the cause is
 // allocrunner.ErrShutdown, Run leaves tasks running; otherwise it stops them and
@@ -220,7 +222,7 @@ func (a *Agent) Run(ctx context.Context) {
 	var background, reports sync.WaitGroup
 	reports.Go(func() { a.allocSync.Run(reporting, a.scheduler) })
 	background.Go(func() { a.node.Run(ctx) })
-	background.Go(func() { a.plugins.run(ctx, nodes.PreviouslyStarted()) })
+	background.Go(func() { a.plugins.run(ctx, nodes.PreviousAllocsLoaded()) })
 	background.Go(func() {
 		if err := clock.Watch(ctx, a.scheduler.ClockStepped); err != nil {
 			a.logger.Warn("steps of the clock are noticed late", "error", err)
@@ -240,7 +242,7 @@ func (a *Agent) Run(ctx context.Context) {
 	if a.directory.temporary {
 		nodes.CollectAll() // removes also resources that hooks have created outside of the directories
 	}
-	if a.directory.forget {
+	if a.directory.ephemeralState {
 		settling, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()
 		a.plugins.hooks.Drain(settling)
@@ -264,17 +266,17 @@ func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 			Hooks:        a.plugins.hooks,
 			Cgroups:      cgroupsOf(cgroup.Open(), a.plugins.supervisor.Plugins),
 			Limits:       limits,
-			Records:      localnode.TaskRecords{Store: a.store},
+			TaskRecords:  localnode.TaskRecords{Store: a.store},
 			Rebooted:     a.orphans.Rebooted,
 			EndTask:      taskEnder{a.helpers.keeper, a.config.TaskProcess}.end,
 			Logger:       a.logger,
 		},
-		Node:   a.node.Facts,
-		OnStop: trim.Busy,
+		Node:   a.node.FactsForTasks,
+		OnStop: trim.NotifyBusy,
 		OnReport: func(u allocrunner.Update) {
 			for _, task := range u.TaskStates {
 				if task.Restarts > 0 || task.State == model.TaskDead {
-					trim.Busy()
+					trim.NotifyBusy()
 					return
 				}
 			}
@@ -356,7 +358,7 @@ func (a *Agent) Close() error {
 	}
 	a.helpers.unwatch() // the calls below remove sockets
 	remaining := new(remainingProcesses)
-	if a.helpers.keeper != nil && !a.directory.forget {
+	if a.helpers.keeper != nil && !a.directory.ephemeralState {
 		remaining = a.retention.decide(a.running(), a.helpers.keeper)
 	}
 	if a.plugins != nil {
@@ -366,7 +368,7 @@ func (a *Agent) Close() error {
 	errs := []error{err}
 	if a.store != nil {
 		errs = append(errs, a.store.Close())
-		if a.directory.forget {
+		if a.directory.ephemeralState {
 			errs = append(errs, os.Remove(a.directory.statePath()))
 		}
 		a.store = nil

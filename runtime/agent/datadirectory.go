@@ -15,16 +15,16 @@ import (
 
 // dataDirectory is the data directory of an agent, locked until close.
 type dataDirectory struct {
-	path      string
-	temporary bool     // close removes the directory
-	forget    bool     // the agent starts with an empty state and deletes its state
-	lock      *os.File // nil after close
+	path           string
+	temporary      bool     // close removes the directory
+	ephemeralState bool     // the agent starts with an empty state and deletes its state
+	lock           *os.File // nil after close
 }
 
 // openDirectory makes the data directory if it is missing, and locks it. It fails with
 // ErrInUse if another agent has the directory. The caller must call close.
 func openDirectory(c Config) (*dataDirectory, error) {
-	d := &dataDirectory{path: c.DataDir, temporary: c.DataDir == "", forget: c.Forget || c.DataDir == ""}
+	d := &dataDirectory{path: c.DataDir, temporary: c.DataDir == "", ephemeralState: c.EphemeralState || c.DataDir == ""}
 	if err := d.open(c.Logger); err != nil {
 		return nil, errors.Join(err, d.close())
 	}
@@ -44,7 +44,7 @@ func (d *dataDirectory) open(logger hclog.Logger) error {
 		}
 		// A run trusts no file in the directory, and its user trusts the directory
 		// of the job file.
-		if !d.forget {
+		if !d.ephemeralState {
 			if err := safepath.CheckDir(d.path); err != nil {
 				return fmt.Errorf("data directory %s: %w, or choose another with -data-dir", d.path, err)
 			}
@@ -52,7 +52,7 @@ func (d *dataDirectory) open(logger hclog.Logger) error {
 		if d.lock, err = lock(d.path, unix.LOCK_NB); err != nil {
 			return err
 		}
-		if d.forget {
+		if d.ephemeralState {
 			if err := checkNoAgent(d.path); err != nil {
 				return err
 			}
@@ -93,7 +93,7 @@ func (d *dataDirectory) allocDirs() string { return filepath.Join(d.path, allocD
 // statePath returns the path of the state file. A foreground run and an agent have
 // different files.
 func (d *dataDirectory) statePath() string {
-	if d.forget {
+	if d.ephemeralState {
 		return filepath.Join(d.path, "run.db")
 	}
 	return filepath.Join(d.path, "state.db")

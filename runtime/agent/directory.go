@@ -50,12 +50,12 @@ func ensureDir(dir string, mode fs.FileMode) error {
 	if !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	return checkOurs(dir)
+	return checkOwnedDir(dir)
 }
 
-// checkOurs returns an error if dir belongs to another user or is writable for
+// checkOwnedDir returns an error if dir belongs to another user or is writable for
 // others.
-func checkOurs(dir string) error {
+func checkOwnedDir(dir string) error {
 	var stat unix.Stat_t
 	if err := unix.Lstat(dir, &stat); err != nil {
 		return fmt.Errorf("%s: %w", dir, err)
@@ -71,15 +71,15 @@ func checkOurs(dir string) error {
 	return nil
 }
 
-// ourDir makes a directory at path, or returns an existing one that is ours. If
+// ownedDir makes a directory at path, or returns an existing one that is ours. If
 // another account has taken the path, the directory gets a random suffix after a
 // dot.
-func ourDir(path string, mode fs.FileMode) (string, error) {
+func ownedDir(path string, mode fs.FileMode) (string, error) {
 	taken := ensureDir(path, mode)
 	if taken == nil {
 		return path, nil
 	}
-	if ours := ourDirs(path); len(ours) > 0 {
+	if ours := ownedDirs(path); len(ours) > 0 {
 		return ours[0], nil
 	}
 	dir, err := os.MkdirTemp(filepath.Dir(path), filepath.Base(path)+".")
@@ -89,8 +89,8 @@ func ourDir(path string, mode fs.FileMode) (string, error) {
 	return dir, os.Chmod(dir, mode)
 }
 
-// ourDirs returns the existing directories that ourDir has made for a path.
-func ourDirs(path string) []string {
+// ownedDirs returns the existing directories that ownedDir has made for a path.
+func ownedDirs(path string) []string {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil {
 		return nil
@@ -101,7 +101,7 @@ func ourDirs(path string) []string {
 		if name != filepath.Base(path) && !strings.HasPrefix(name, filepath.Base(path)+".") {
 			continue
 		}
-		if dir := filepath.Join(filepath.Dir(path), name); checkOurs(dir) == nil {
+		if dir := filepath.Join(filepath.Dir(path), name); checkOwnedDir(dir) == nil {
 			ours = append(ours, dir)
 		}
 	}

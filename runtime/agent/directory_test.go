@@ -49,7 +49,7 @@ func TestTakenTemporaryDirectory(t *testing.T) {
 			t.Errorf("%s: %v", squat, err)
 			continue
 		}
-		if err := checkOurs(filepath.Dir(first)); err != nil {
+		if err := checkOwnedDir(filepath.Dir(first)); err != nil {
 			t.Error(err)
 		}
 		held.Close() // as if the run was killed
@@ -90,7 +90,7 @@ func TestOurDirs(t *testing.T) {
 	if err := errors.Join(os.Remove(dir+"/a.link"), os.Symlink("a", dir+"/a.link")); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := ourDirs(dir+"/a"), []string{dir + "/a", dir + "/a.1"}; !slices.Equal(got, want) {
+	if got, want := ownedDirs(dir+"/a"), []string{dir + "/a", dir + "/a.1"}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
@@ -164,7 +164,7 @@ func TestUnprivilegedAgentClosesItsDirectory(t *testing.T) {
 	}
 }
 
-func TestDirectoryOfARunIsClosed(t *testing.T) {
+func TestTemporaryDirectoryIsPrivate(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root becomes other users")
 	}

@@ -97,10 +97,10 @@ const keeperTimeout = 5 * time.Second
 func (h *helpers) shutDown(remaining *remainingProcesses) (ended bool, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), keeperTimeout)
 	defer cancel()
-	if !h.directory.forget {
+	if !h.directory.ephemeralState {
 		// A plugin that has ended since retention.decide may have left a process
 		// behind.
-		if parents, err := h.keeper.Parents(ctx); remaining.tasks || err != nil || len(parents) > 0 {
+		if parents, err := h.keeper.ListParentProcesses(ctx); remaining.tasks || err != nil || len(parents) > 0 {
 			return false, nil
 		}
 	}

@@ -71,8 +71,8 @@ func (p *plugins) serveHooks(c Config, s *store.Store, sockets *sockets, alloc f
 			}
 			return known
 		},
-		ExpectedHooks:  p.known.expectedHooks,
-		UnknownPlugins: p.known.unknown,
+		ExpectedHooks:  p.knownPlugins.expectedHooks,
+		UnknownPlugins: p.knownPlugins.unknownPlugins,
 		Rules:          c.Hooks,
 		BuiltinLimits:  c.HookLimits,
 		Token:          key.Token,

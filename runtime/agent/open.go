@@ -57,8 +57,8 @@ func (a *Agent) open(ctx context.Context) (err error) {
 
 // openStore opens the state of a data directory.
 func openStore(d *dataDirectory, logger hclog.Logger) (*store.Store, error) {
-	config := store.Config{Path: d.statePath(), Logger: logger, SecretMeta: []string{pendingCleanupKey}, TemporaryKeys: d.forget}
-	if d.forget {
+	config := store.Config{Path: d.statePath(), Logger: logger, SecretMeta: []string{pendingCleanupKey}, TemporaryKeys: d.ephemeralState}
+	if d.ephemeralState {
 		if err := os.Remove(config.Path); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, fmt.Errorf("remove old state: %w", err)
 		}
@@ -80,13 +80,13 @@ func (a *Agent) newScheduler(nodeID string) *scheduler.Scheduler {
 		Env: scheduler.Env{
 			NewID:    uuid.NewString,
 			PortFree: scheduler.PortFree,
-			Pick:     rand.IntN,
+			RandIntN: rand.IntN,
 			Now:      time.Now,
 			Uptime:   func() time.Duration { return time.Since(opened) },
 		},
-		GC:        a.config.Records,
-		Logger:    a.logger,
-		OnDesired: a.allocSync.AllocsChanged,
+		GC:              a.config.SchedulerGC,
+		Logger:          a.logger,
+		OnDesiredChange: a.allocSync.AllocsChanged,
 	})
 }
 
@@ -123,8 +123,8 @@ func (a *Agent) startPlugins(ctx context.Context, nodeID string, settings localn
 		Keeper:       a.helpers.keeper,
 		KeeperSocket: a.helpers.keeper.Socket(),
 		SocketDir:    a.helpers.sockets.restore,
-		Host:         driverConfig(settings, a.host),
-		Hooks:        hook.Config{HostSocket: a.helpers.sockets.hookPath(), Node: nodeForHooks(nodeID, settings)},
+		DriverConfig: driverConfig(settings, a.host),
+		HookConfig:   hook.Config{HostSocket: a.helpers.sockets.hookPath(), Node: nodeForHooks(nodeID, settings)},
 		Busy: func(what supervisor.PluginKey) bool {
 			nodes := a.running()
 			return nodes == nil || nodes.UsesPlugin(what)
@@ -132,10 +132,10 @@ func (a *Agent) startPlugins(ctx context.Context, nodeID string, settings localn
 		OnTaskEvent: a.taskEvent,
 		Logger:      a.logger,
 	}
-	if !a.directory.forget {
+	if !a.directory.ephemeralState {
 		cache = storeCache{a.store}
 		config.Records = pluginRecords{a.store}
-		config.Keep = a.retention.keepsPlugin
+		config.KeepRunning = a.retention.keepsPlugin
 	}
 	a.plugins = newPlugins(config, cache)
 	a.node = localnode.New(localnode.Config{
@@ -146,8 +146,8 @@ func (a *Agent) startPlugins(ctx context.Context, nodeID string, settings localn
 		Drivers:        a.plugins.supervisor,
 		Logger:         a.logger,
 		BeforeRegister: func(ctx context.Context) { a.orphans.Clear(ctx, a.plugins.supervisor) },
-		OnRegistered:   a.orphans.CleanEnded,
-		OnStored:       a.scheduler.NodeChanged,
+		OnRegistered:   a.orphans.CleanEndedAllocs,
+		OnNodeStored:   a.scheduler.NodeChanged,
 	})
 	if err := a.plugins.serveHooks(a.config, a.store, a.helpers.sockets, a.Alloc); err != nil {
 		return err

@@ -107,8 +107,8 @@ type cachedPlugins struct {
 
 // fileHash is the SHA-256 of a file's content.
 type fileHash struct {
-	sum    string
-	recent bool // the file was changed less than minFileAge before it was hashed
+	sum             string
+	changedRecently bool // the file was changed less than minFileAge before it was hashed
 }
 
 // minFileAge is the time since the last change of a file after which every further change also
@@ -131,9 +131,9 @@ func loadCachedPlugins(cache pluginCache, logger hclog.Logger) *cachedPlugins {
 }
 
 // find returns the description of a plugin with the same file content and settings.
-func (c *cachedPlugins) find(path string, program catalog.Program) (state.PluginInfo, bool) {
+func (c *cachedPlugins) find(path string, program catalog.ProgramID) (state.PluginInfo, bool) {
 	for _, info := range c.infos {
-		if info.SHA256 == "" || info.File.Size != program.File.Size || info.Settings != program.Settings {
+		if info.SHA256 == "" || info.File.Size != program.File.Size || info.Settings != program.SettingsHash {
 			continue // without reading the file
 		}
 		if hash, ok := c.hash(path, program.File); ok && hash.sum == info.SHA256 {
@@ -152,9 +152,9 @@ func (c *cachedPlugins) findPath(path string) (state.PluginInfo, bool) {
 	return state.PluginInfo{}, false
 }
 
-// lastServed returns the driver or hook that a plugin with the same file content and settings
+// lastPluginKey returns the driver or hook that a plugin with the same file content and settings
 // served, and zero if there is no description.
-func (c *cachedPlugins) lastServed(e catalog.Entry) supervisor.PluginKey {
+func (c *cachedPlugins) lastPluginKey(e catalog.Entry) supervisor.PluginKey {
 	info, _ := c.find(e.Path, e.Program)
 	return supervisor.PluginKey{Type: info.Type, Name: info.Name}
 }
@@ -168,7 +168,7 @@ func (c *cachedPlugins) hash(path string, file catalog.FileStat) (fileHash, bool
 	if ok {
 		return hash, true
 	}
-	hash.recent = time.Since(time.Unix(0, file.ChangeTime)) < minFileAge
+	hash.changedRecently = time.Since(time.Unix(0, file.ChangeTime)) < minFileAge
 	var err error
 	if hash.sum, err = catalog.HashFile(path, file); err != nil {
 		c.logger.Debug("plugin file not hashed", "path", path, "error", err)
@@ -184,13 +184,13 @@ func (c *cachedPlugins) hash(path string, file catalog.FileStat) (fileHash, bool
 // cannot be read.
 func (c *cachedPlugins) describe(p supervisor.Plugin) state.PluginInfo {
 	info := state.PluginInfo{
-		Settings: p.Program.Settings, Type: p.Serves.Type, Name: p.Serves.Name,
+		Settings: p.Program.SettingsHash, Type: p.Serves.Type, Name: p.Serves.Name,
 		AllAllocs: p.Hook != nil && p.Hook.AllAllocs && p.Superseded == "",
 		Path:      p.Path,
 	}
 	if hash, ok := c.hash(p.Path, p.Program.File); ok {
 		info.SHA256, info.File = hash.sum, p.Program.File
-		if hash.recent {
+		if hash.changedRecently {
 			info.File.ChangeTime = 0
 		}
 	}
@@ -237,9 +237,9 @@ func (k *knownPlugins) lastKnown(p supervisor.Plugin) (state.PluginInfo, bool) {
 	return k.cached.findPath(p.Path)
 }
 
-// unknown returns the plugins without a description, and whether each is still in its first
+// unknownPlugins returns the plugins without a description, and whether each is still in its first
 // start. The channel is closed when the result may have changed.
-func (k *knownPlugins) unknown() (map[string]bool, <-chan struct{}) {
+func (k *knownPlugins) unknownPlugins() (map[string]bool, <-chan struct{}) {
 	changed := k.plugins.Changed()
 	var unknown map[string]bool
 	for _, p := range k.plugins.Plugins() {

@@ -95,9 +95,9 @@ type fixedPlugins []supervisor.Plugin
 func (f fixedPlugins) Plugins() []supervisor.Plugin { return f }
 func (f fixedPlugins) Changed() <-chan struct{}     { return nil }
 
-// agent returns the knownPlugins of an agent that starts now, and whose plugin is the file at
+// newKnownPlugins returns the knownPlugins of an agent that starts now, and whose plugin is the file at
 // path with these arguments.
-func (c *cacheTest) agent(path string, running bool, args ...string) *knownPlugins {
+func (c *cacheTest) newKnownPlugins(path string, running bool, args ...string) *knownPlugins {
 	c.t.Helper()
 	dir, name := filepath.Split(path)
 	all, err := catalog.New(catalog.Config{Dir: dir, Blocks: []catalog.Block{{Name: name, Args: args}}})
@@ -119,36 +119,36 @@ func (c *cacheTest) run(path string, args ...string) {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(c.t.Context())
 	cancel()
-	c.agent(path, true, args...).sync(ctx)
+	c.newKnownPlugins(path, true, args...).sync(ctx)
 }
 
 func (c *cacheTest) wantKnown(what string, k *knownPlugins, want bool) {
 	c.t.Helper()
-	if unknown, _ := k.unknown(); (len(unknown) == 0) != want {
+	if unknown, _ := k.unknownPlugins(); (len(unknown) == 0) != want {
 		c.t.Errorf("%s: unknown plugins %v", what, unknown)
 	}
 }
 
 func TestPluginCacheIsKeyedByContent(t *testing.T) {
 	c := newCacheTest(t)
-	c.wantKnown("before the first run", c.agent(c.path, false), false)
+	c.wantKnown("before the first run", c.newKnownPlugins(c.path, false), false)
 	c.run(c.path)
-	c.wantKnown("the same file", c.agent(c.path, false), true)
-	c.wantKnown("other arguments", c.agent(c.path, false, "-v"), false)
+	c.wantKnown("the same file", c.newKnownPlugins(c.path, false), true)
+	c.wantKnown("other arguments", c.newKnownPlugins(c.path, false, "-v"), false)
 
 	other := filepath.Join(t.TempDir(), "renamed")
 	c.write(other, "#!/bin/sh\nexec audit 1\n")
-	k := c.agent(other, false)
+	k := c.newKnownPlugins(other, false)
 	c.wantKnown("the same content at another path", k, true)
 	if got := k.expectedHooks(); !slices.Equal(got, []string{"audit"}) {
 		t.Errorf("expected hooks %v, want audit", got)
 	}
 	p := k.plugins.Plugins()[0]
-	if got := k.cached.lastServed(catalog.Entry{Path: p.Path, Program: p.Program}); got != (supervisor.PluginKey{Type: base.TypeHook, Name: "audit"}) {
+	if got := k.cached.lastPluginKey(catalog.Entry{Path: p.Path, Program: p.Program}); got != (supervisor.PluginKey{Type: base.TypeHook, Name: "audit"}) {
 		t.Errorf("last served: %v", got)
 	}
 	c.write(other, "#!/bin/sh\nexec audit 2\n")
-	k = c.agent(other, false)
+	k = c.newKnownPlugins(other, false)
 	c.wantKnown("other content of the same size at another path", k, false)
 	if got := k.expectedHooks(); len(got) > 0 {
 		t.Errorf("expected hooks of an unknown plugin: %v", got)
@@ -166,12 +166,12 @@ func TestPluginCacheDetectsChangeWithRestoredMtime(t *testing.T) {
 	}
 	for n := range 20 {
 		c.run(c.path)
-		c.wantKnown("before the change", c.agent(c.path, false), true)
+		c.wantKnown("before the change", c.newKnownPlugins(c.path, false), true)
 		c.write(c.path, fmt.Sprintf("#!/bin/sh\nexec audit %c\n", 'a'+n))
 		if err := os.Chtimes(c.path, info.ModTime(), info.ModTime()); err != nil {
 			t.Fatal(err)
 		}
-		k := c.agent(c.path, false)
+		k := c.newKnownPlugins(c.path, false)
 		c.wantKnown("after the change", k, false)
 		if got := k.expectedHooks(); !slices.Equal(got, []string{"audit"}) {
 			t.Fatalf("expected hooks %v, want audit", got)
@@ -183,9 +183,9 @@ func TestPluginCacheDetectsChangeWithRestoredMtime(t *testing.T) {
 // whether the file was read, because it is not that of the content.
 func TestPluginCacheDoesNotReadUnchangedFile(t *testing.T) {
 	c := newCacheTest(t)
-	k := c.agent(c.path, false)
+	k := c.newKnownPlugins(c.path, false)
 	program := k.plugins.Plugins()[0].Program
-	info := state.PluginInfo{SHA256: strings.Repeat("0", 64), Settings: program.Settings, Path: c.path, File: program.File}
+	info := state.PluginInfo{SHA256: strings.Repeat("0", 64), Settings: program.SettingsHash, Path: c.path, File: program.File}
 	for _, test := range []struct {
 		name   string
 		change func(*catalog.FileStat)
@@ -203,13 +203,13 @@ func TestPluginCacheDoesNotReadUnchangedFile(t *testing.T) {
 		if err := c.cache.save([]state.PluginInfo{cached}); err != nil {
 			t.Fatal(err)
 		}
-		c.wantKnown(test.name, c.agent(c.path, false), test.known)
+		c.wantKnown(test.name, c.newKnownPlugins(c.path, false), test.known)
 	}
 }
 
 // The metadata of a file that was changed just now is not stored completely, because a later
 // change might leave it the same.
-func TestPluginCacheStoresMetadataOfSettledFile(t *testing.T) {
+func TestPluginCacheOmitsRecentChangeTime(t *testing.T) {
 	stored := func(c *cacheTest, path string) int64 {
 		t.Helper()
 		c.run(path)
@@ -245,9 +245,9 @@ func TestPluginCacheReplacesUnreadableRecords(t *testing.T) {
 				text = fmt.Sprintf(text, c.path)
 			}
 			c.write(string(c.cache), text)
-			c.wantKnown("before", c.agent(c.path, false), false)
+			c.wantKnown("before", c.newKnownPlugins(c.path, false), false)
 			c.run(c.path)
-			c.wantKnown("after", c.agent(c.path, false), true)
+			c.wantKnown("after", c.newKnownPlugins(c.path, false), true)
 			infos, err := c.cache.load()
 			if err != nil || len(infos) != 1 || infos[0].SHA256 == "" || infos[0].Name != "audit" || !infos[0].AllAllocs {
 				t.Errorf("stored: %+v, %v", infos, err)

@@ -19,11 +19,11 @@ import (
 
 // plugins are the plugins of an agent, and the hooks in them.
 type plugins struct {
-	supervisor *supervisor.Supervisor
-	known      *knownPlugins
-	hooks      *hookplugin.Set
-	host       *hookhost.Host // serves requests of hooks; nil before serveHooks
-	logger     hclog.Logger
+	supervisor   *supervisor.Supervisor
+	knownPlugins *knownPlugins
+	hooks        *hookplugin.Set
+	host         *hookhost.Host // serves requests of hooks; nil before serveHooks
+	logger       hclog.Logger
 
 	rulesChanged chan struct{} // holds a tick when the rules for hooks have changed
 	restored     chan struct{} // closed by run when the node has listed the allocations that an earlier agent started
@@ -35,11 +35,11 @@ type plugins struct {
 // newPlugins returns plugins that are not started. The caller must call close.
 func newPlugins(c supervisor.Config, cache pluginCache) *plugins {
 	cached := loadCachedPlugins(cache, c.Logger)
-	c.LastServed = cached.lastServed
+	c.LastServed = cached.lastPluginKey
 	s := supervisor.New(c)
 	return &plugins{
 		supervisor:   s,
-		known:        &knownPlugins{cache: cache, cached: cached, plugins: s, logger: c.Logger},
+		knownPlugins: &knownPlugins{cache: cache, cached: cached, plugins: s, logger: c.Logger},
 		logger:       c.Logger,
 		rulesChanged: make(chan struct{}, 1),
 		restored:     make(chan struct{}),
@@ -67,7 +67,7 @@ func (p *plugins) run(ctx context.Context, restored <-chan struct{}) {
 	var running sync.WaitGroup
 	running.Go(func() { p.hooks.Run(ctx) })
 	running.Go(func() { p.logRuleErrors(ctx) })
-	running.Go(func() { p.known.sync(ctx) })
+	running.Go(func() { p.knownPlugins.sync(ctx) })
 	select {
 	case <-restored:
 		close(p.restored)

@@ -47,7 +47,7 @@ func TestPluginRecordsSurvive(t *testing.T) {
 
 // No record of the agent is dropped without a report: unusable records are
 // quarantined, and the agent continues without them.
-func TestUnusableFactsAreQuarantined(t *testing.T) {
+func TestUnusableMetaRecordsAreQuarantined(t *testing.T) {
 	logger := hclog.NewNullLogger()
 	for _, test := range []struct {
 		name    string
@@ -111,7 +111,7 @@ func TestUnusableFactsAreQuarantined(t *testing.T) {
 			put(func(tx *store.Txn) { tx.PutMeta(test.fact, test.content) })
 			test.read(t, s)
 			put(func(*store.Txn) {}) // waits for the quarantine that the read has enqueued
-			if d := s.Damage(); len(d) != 1 || d[0].Key != test.fact || d[0].Kept != "quarantine" {
+			if d := s.Damage(); len(d) != 1 || d[0].Key != test.fact || d[0].KeptIn != "quarantine" {
 				t.Errorf("reported: %v", d)
 			}
 		})

@@ -26,23 +26,23 @@ import (
 // remainingProcesses describes the processes that must continue without the agent, because
 // tasks may run. The zero value means that no task runs.
 type remainingProcesses struct {
-	tasks   bool // a task may run: keeper and log collector continue
-	plugins bool // a task's plugin is not known: all plugins continue
-	served  map[supervisor.PluginKey]bool
-	pids    map[int]bool // plugins that have child processes
+	tasks      bool // a task may run: keeper and log collector continue
+	plugins    bool // a task's plugin is not known: all plugins continue
+	pluginKeys map[supervisor.PluginKey]bool
+	pids       map[int]bool // plugins that have child processes
 }
 
-// keeps reports whether a plugin must continue.
-func (r *remainingProcesses) keeps(what supervisor.PluginKey, pid int) bool {
-	return r.plugins || r.served[what] || r.pids[pid]
+// keepsPlugin reports whether a plugin must continue.
+func (r *remainingProcesses) keepsPlugin(what supervisor.PluginKey, pid int) bool {
+	return r.plugins || r.pluginKeys[what] || r.pids[pid]
 }
 
-func (r *remainingProcesses) need(what supervisor.PluginKey) {
+func (r *remainingProcesses) needPlugin(what supervisor.PluginKey) {
 	r.tasks = true
-	if r.served == nil {
-		r.served = make(map[supervisor.PluginKey]bool)
+	if r.pluginKeys == nil {
+		r.pluginKeys = make(map[supervisor.PluginKey]bool)
 	}
-	r.served[what] = true
+	r.pluginKeys[what] = true
 }
 
 // needAll records a task whose driver is not known.
@@ -57,13 +57,13 @@ type retention struct {
 	decided atomic.Pointer[remainingProcesses] // set by decide
 }
 
-// keepsPlugin implements supervisor.Config.Keep. Before decide it uses the state alone.
+// keepsPlugin implements supervisor.Config.KeepRunning. Before decide it uses the state alone.
 func (r *retention) keepsPlugin(what supervisor.PluginKey, pid int) bool {
 	remaining := r.decided.Load()
 	if remaining == nil {
 		remaining = r.fromState()
 	}
-	return remaining.keeps(what, pid)
+	return remaining.keepsPlugin(what, pid)
 }
 
 // decide returns the processes that must continue. No task runs only if both the state
@@ -73,12 +73,12 @@ func (r *retention) decide(nodes *noderunner.Runner, k *keeper.Client) *remainin
 	remaining := r.fromState()
 	if nodes != nil {
 		for what := range nodes.PluginsLeftRunning() {
-			remaining.need(what)
+			remaining.needPlugin(what)
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), keeperTimeout)
 	defer cancel()
-	parents, err := k.Parents(ctx)
+	parents, err := k.ListParentProcesses(ctx)
 	if err != nil {
 		r.logger.Warn("tasks may run", "error", err)
 		remaining.needAll()
@@ -134,15 +134,15 @@ func (r *remainingProcesses) readState(s *store.Store, orphansCleared bool) {
 func (r *remainingProcesses) needTask(alloc *api.Allocation, task string, local state.LocalState) {
 	r.tasks = true
 	for name := range maps.Keys(local.AllocHooks) {
-		r.need(supervisor.PluginKey{Type: base.TypeHook, Name: name})
+		r.needPlugin(supervisor.PluginKey{Type: base.TypeHook, Name: name})
 	}
 	for name := range maps.Keys(local.Hooks) {
-		r.need(supervisor.PluginKey{Type: base.TypeHook, Name: name})
+		r.needPlugin(supervisor.PluginKey{Type: base.TypeHook, Name: name})
 	}
 	if alloc != nil && alloc.Job != nil {
 		if group := alloc.Job.LookupTaskGroup(alloc.TaskGroup); group != nil {
 			if i := slices.IndexFunc(group.Tasks, func(t *api.Task) bool { return t.Name == task }); i >= 0 {
-				r.need(supervisor.PluginKey{Type: base.TypeDriver, Name: group.Tasks[i].Driver})
+				r.needPlugin(supervisor.PluginKey{Type: base.TypeDriver, Name: group.Tasks[i].Driver})
 				return
 			}
 		}

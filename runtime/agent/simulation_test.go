@@ -63,13 +63,13 @@ type simulation struct {
 	world *world
 	node  *api.Node
 
-	mu     sync.Mutex
-	luck   *rand.Rand // chooses refused changes, and ids
-	faults bool
-	past   map[string]*api.Allocation
-	hooks  map[string]state.HookState // as stored, by alloc and task
+	mu         sync.Mutex
+	faultRand  *rand.Rand // chooses refused changes, and ids
+	faults     bool
+	lastAllocs map[string]*api.Allocation
+	hooks      map[string]state.HookState // as stored, by alloc and task
 
-	kills []int64 // times at which agents and plugins ended
+	killTimes []int64 // times at which agents and plugins ended
 
 	agent *simAgent
 }
@@ -81,9 +81,9 @@ type simAgent struct {
 	running   sync.WaitGroup
 	scheduler *scheduler.Scheduler
 
-	mu     sync.Mutex // taken before simulation.mu
-	behind []func()
-	hooks  map[string]state.HookState // hook states as put by the tasks
+	mu            sync.Mutex // taken before simulation.mu
+	pendingWrites []func()
+	hooks         map[string]state.HookState // hook states as put by the tasks
 }
 
 func simulate(t *testing.T, seed uint64) {
@@ -104,12 +104,12 @@ func simulate(t *testing.T, seed uint64) {
 	}()
 	synctest.Test(t, func(t *testing.T) {
 		s := &simulation{
-			rand:  rand.New(rand.NewPCG(seed, 0)),
-			luck:  rand.New(rand.NewPCG(seed, 1)),
-			dir:   dir,
-			world: newWorld(),
-			past:  make(map[string]*api.Allocation),
-			hooks: make(map[string]state.HookState),
+			rand:       rand.New(rand.NewPCG(seed, 0)),
+			faultRand:  rand.New(rand.NewPCG(seed, 1)),
+			dir:        dir,
+			world:      newWorld(),
+			lastAllocs: make(map[string]*api.Allocation),
+			hooks:      make(map[string]state.HookState),
 			node: &api.Node{
 				ID: "node", Name: "n", Datacenter: "dc1", NodePool: "default", Status: api.NodeStatusReady,
 				SchedulingEligibility: api.NodeSchedulingEligible, Attributes: map[string]string{"kernel.name": "linux"},
@@ -124,22 +124,22 @@ func simulate(t *testing.T, seed uint64) {
 			t.Error(err)
 		}
 		s.start()
-		s.allow(false)
+		s.allowAllChanges(false)
 		for range 15 + s.rand.IntN(15) {
 			s.step(t.Context())
 			// Short pauses, so that actions overlap.
 			time.Sleep(time.Duration(s.rand.IntN([]int{100, 1000, 8000}[s.rand.IntN(3)])) * time.Millisecond)
-			s.look()
+			s.checkHistory()
 		}
-		s.allow(true)
+		s.allowAllChanges(true)
 		time.Sleep(2 * time.Minute)
-		s.look()
-		s.quiet()
+		s.checkHistory()
+		s.checkProcesses()
 		for i := range 3 {
 			s.purge(t.Context(), "job"+strconv.Itoa(i))
 		}
 		time.Sleep(time.Minute)
-		s.remains()
+		s.checkNothingLeft()
 		s.kill()
 		if err := s.store.Close(); err != nil {
 			t.Error(err)
@@ -150,7 +150,7 @@ func simulate(t *testing.T, seed uint64) {
 	})
 }
 
-func (s *simulation) allow(all bool) {
+func (s *simulation) allowAllChanges(all bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults = !all
@@ -165,15 +165,15 @@ func (s *simulation) start() {
 	logger := hclog.NewNullLogger()
 	r := localnode.NewAllocSync(s.store, logger)
 	g.scheduler = scheduler.New(scheduler.Config{
-		Store:  &mortalRecords{s.store, s, g},
+		Store:  &killableSchedulerStore{s.store, s, g},
 		NodeID: s.node.ID,
 		Env: scheduler.Env{
-			NewID: s.newID, PortFree: func(int) bool { return true }, Pick: func(int) int { return 0 }, Now: time.Now,
+			NewID: s.newID, PortFree: func(int) bool { return true }, RandIntN: func(int) int { return 0 }, Now: time.Now,
 		},
-		Logger:    logger,
-		OnDesired: r.AllocsChanged,
+		Logger:          logger,
+		OnDesiredChange: r.AllocsChanged,
 	})
-	up := &view{world: s.world, died: g.died}
+	up := &agentView{world: s.world, died: g.died}
 	allocs := filepath.Join(s.dir, allocDir)
 	nodes := noderunner.New(noderunner.Config{
 		Source: r,
@@ -183,8 +183,8 @@ func (s *simulation) start() {
 			Logs:         noLogs{},
 			AllocDirRoot: allocs,
 			Services:     s.store,
-			Store:        &mortalStore{s, g},
-			Records:      localnode.TaskRecords{Store: s.store},
+			Store:        &killableRunnerStore{s, g},
+			TaskRecords:  localnode.TaskRecords{Store: s.store},
 			Limits:       allocrunner.Limits{StatsInterval: 24 * time.Hour},
 			Hooks:        simHooks{s, g},
 			Logger:       logger,
@@ -217,13 +217,13 @@ func (s *simulation) kill() {
 }
 
 func (s *simulation) killPlugin() {
-	s.kills = append(s.kills, time.Now().UnixNano())
+	s.killTimes = append(s.killTimes, time.Now().UnixNano())
 	s.world.killPlugin()
 }
 
 // leave shuts the agent down and leaves its tasks running.
 func (s *simulation) leave() {
-	s.kills = append(s.kills, time.Now().UnixNano())
+	s.killTimes = append(s.killTimes, time.Now().UnixNano())
 	s.agent.end(allocrunner.ErrShutdown)
 	s.agent.running.Wait()
 }
@@ -231,21 +231,21 @@ func (s *simulation) leave() {
 func (s *simulation) newID() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	a, b := s.luck.Uint64(), s.luck.Uint64()
+	a, b := s.faultRand.Uint64(), s.faultRand.Uint64()
 	return fmt.Sprintf("%08x-%04x-%04x-%04x-%012x", a>>32, a>>16&0xffff, a&0xffff, b>>48, b&0xffffffffffff)
 }
 
-// mortalRecords is the scheduler.Store of one agent. It fails when the agent is
+// killableSchedulerStore is the scheduler.Store of one agent. It fails when the agent is
 // dead.
-type mortalRecords struct {
+type killableSchedulerStore struct {
 	*store.Store
 	s *simulation
 	g *simAgent
 }
 
-func (r *mortalRecords) Update(ctx context.Context, fn func(*store.Txn) error) (uint64, error) {
+func (r *killableSchedulerStore) Update(ctx context.Context, fn func(*store.Txn) error) (uint64, error) {
 	r.s.mu.Lock()
-	refused := r.s.faults && r.s.luck.IntN(10) == 0
+	refused := r.s.faults && r.s.faultRand.IntN(10) == 0
 	r.s.mu.Unlock()
 	if err := r.g.flush(); err != nil || refused {
 		return 0, errDead
@@ -262,29 +262,29 @@ func (g *simAgent) err() error {
 	}
 }
 
-// mortalStore is the store of one agent's runners. Async writes are lost if the
+// killableRunnerStore is the store of one agent's runners. Async writes are lost if the
 // agent dies before the next flush.
-type mortalStore struct {
+type killableRunnerStore struct {
 	s *simulation
 	g *simAgent
 }
 
-func (m *mortalStore) PutTaskState(alloc, task string, s *api.TaskState, h state.Durability) state.WaitFunc {
+func (m *killableRunnerStore) PutTaskState(alloc, task string, s *api.TaskState, h state.Durability) state.WaitFunc {
 	return m.put(alloc, task, nil, h, func() error { return m.s.store.PutTaskState(alloc, task, s, state.Sync)() })
 }
 
-func (m *mortalStore) PutTask(alloc, task string, l state.LocalState, s *api.TaskState, h state.Durability) state.WaitFunc {
+func (m *killableRunnerStore) PutTask(alloc, task string, l state.LocalState, s *api.TaskState, h state.Durability) state.WaitFunc {
 	return m.put(alloc, task, &l, h, func() error { return m.s.store.PutTask(alloc, task, l, s, state.Sync)() })
 }
 
-func (m *mortalStore) put(alloc, task string, l *state.LocalState, h state.Durability, put func() error) state.WaitFunc {
+func (m *killableRunnerStore) put(alloc, task string, l *state.LocalState, h state.Durability, put func() error) state.WaitFunc {
 	key, g := alloc+"/"+task, m.g
 	err := errDead
 	g.mu.Lock()
 	if l != nil {
 		g.hooks[key] = l.Hooks["sim"]
 	}
-	g.behind = append(g.behind, func() {
+	g.pendingWrites = append(g.pendingWrites, func() {
 		err = put()
 		if l != nil {
 			m.s.mu.Lock()
@@ -308,10 +308,10 @@ func (g *simAgent) flush() error {
 	if err := g.err(); err != nil {
 		return err
 	}
-	for _, put := range g.behind {
+	for _, put := range g.pendingWrites {
 		put()
 	}
-	g.behind = nil
+	g.pendingWrites = nil
 	return nil
 }
 
@@ -426,13 +426,13 @@ func (h *simHook) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hoo
 	return hook.TaskPrestartResponse{State: map[string]string{"said": said + "x"}, Done: said != ""}, nil
 }
 
-// look compares each stored allocation with its state at the last call, and reports forbidden
+// checkHistory compares each stored allocation with its state at the last call, and reports forbidden
 // changes: of a terminal status, and of events that were stored.
-func (s *simulation) look() {
+func (s *simulation) checkHistory() {
 	synctest.Wait()
 	for _, a := range s.store.Snapshot().Allocations(nil, "") {
-		was := s.past[a.ID]
-		s.past[a.ID] = a
+		was := s.lastAllocs[a.ID]
+		s.lastAllocs[a.ID] = a
 		if was == nil {
 			continue
 		}
@@ -440,7 +440,7 @@ func (s *simulation) look() {
 			s.world.fault("I9: %s went from %s to %s", a.Name, was.ClientStatus, a.ClientStatus)
 		}
 		for name, state := range a.TaskStates {
-			s.prompt(a, name)
+			s.checkStartDelay(a, name)
 			if before := was.TaskStates[name]; before != nil && !continues(before.Events, state.Events) {
 				s.world.fault("I7: events of %s %s were %v, are %v", a.Name, name, types(before.Events), types(state.Events))
 			}
@@ -468,9 +468,9 @@ func continues(before, now []*api.TaskEvent) bool {
 	})
 }
 
-// quiet checks the state after a long time without actions: each running task has
+// checkProcesses checks the state after a long time without actions: each running task has
 // exactly one process, and no other process runs.
-func (s *simulation) quiet() {
+func (s *simulation) checkProcesses() {
 	living := make(map[string]int)
 	for _, p := range s.world.living() {
 		living[p.alloc+"/"+p.task]++
@@ -498,9 +498,9 @@ func (s *simulation) quiet() {
 	}
 }
 
-// prompt checks that a start without kills takes no longer than the driver needs: a
+// checkStartDelay checks that a start without kills takes no longer than the driver needs: a
 // start waits for the recovery of other tasks only after the death of a plugin.
-func (s *simulation) prompt(a *api.Allocation, task string) {
+func (s *simulation) checkStartDelay(a *api.Allocation, task string) {
 	const limit = 15 * time.Second // StartTask takes two seconds at most, and may follow a pause
 	events := a.TaskStates[task].Events
 	for i := 1; i < len(events); i++ {
@@ -508,14 +508,14 @@ func (s *simulation) prompt(a *api.Allocation, task string) {
 		if from.Type != api.TaskSetup || to.Type != api.TaskStarted || to.Time-from.Time <= int64(limit) {
 			continue
 		}
-		if !slices.ContainsFunc(s.kills, func(k int64) bool { return from.Time <= k && k <= to.Time }) {
+		if !slices.ContainsFunc(s.killTimes, func(k int64) bool { return from.Time <= k && k <= to.Time }) {
 			s.world.fault("I10: the start of %s of %s took %v", task, a.Name, time.Duration(to.Time-from.Time))
 		}
 	}
 }
 
-// remains checks that nothing is left after a purge of all jobs.
-func (s *simulation) remains() {
+// checkNothingLeft checks that nothing is left after a purge of all jobs.
+func (s *simulation) checkNothingLeft() {
 	if living := s.world.living(); len(living) > 0 {
 		s.world.fault("I3: %d processes are left", len(living))
 	}

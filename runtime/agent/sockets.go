@@ -25,16 +25,16 @@ const hookSocketName = "hooks.sock"
 // keeper and log collector open it by a handle; plugins and hooks need a short
 // path. If the path of the directory is too long, they use a link to it.
 type sockets struct {
-	dataDir   string
-	dir       *keeper.Directory
-	keeper    *keeper.Client       // nil before the keeper runs
-	hooks     *replaceableListener // nil before hooks are served
-	logger    hclog.Logger
-	watched   sync.WaitGroup
-	stopWatch func()
+	dataDir    string
+	dir        *keeper.Directory
+	keeper     *keeper.Client       // nil before the keeper runs
+	hooks      *replaceableListener // nil before hooks are served
+	logger     hclog.Logger
+	watchGroup sync.WaitGroup
+	stopWatch  func()
 
-	mu   sync.Mutex // held while the directory is restored
-	link string     // "" if the path of the directory is short
+	mu      sync.Mutex // held while the directory is restored
+	dirLink string     // "" if the path of the directory is short
 }
 
 // openSockets makes the directory for sockets. The caller must call close.
@@ -55,8 +55,8 @@ func openSockets(dataDir string, logger hclog.Logger) (*sockets, error) {
 func (s *sockets) path() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.link != "" {
-		return s.link
+	if s.dirLink != "" {
+		return s.dirLink
 	}
 	return keeper.SocketDir(s.dataDir)
 }
@@ -71,12 +71,12 @@ func (s *sockets) restore() (string, error) {
 	if err := s.dir.MakeSocketDir(); err != nil {
 		return "", fmt.Errorf("make a directory for sockets: %w", err)
 	}
-	if len(path) > launch.MaxSocketDir {
-		link, err := makeLink(s.dataDir)
+	if len(path) > launch.MaxSocketDirLen {
+		link, err := makeDirLink(s.dataDir)
 		if err != nil {
 			return "", fmt.Errorf("make a short path for sockets: %w", err)
 		}
-		s.link, path = link, link
+		s.dirLink, path = link, link
 	}
 	if s.keeper != nil {
 		if err := s.keeper.RestoreSocket(); err != nil {
@@ -126,7 +126,7 @@ func (s *sockets) watch() {
 		}
 	}
 	arm()
-	s.watched.Go(func() {
+	s.watchGroup.Go(func() {
 		for w.wait() {
 			if _, err := s.restore(); err != nil {
 				s.logger.Error("directory for sockets was removed", "error", err)
@@ -140,7 +140,7 @@ func (s *sockets) watch() {
 func (s *sockets) unwatch() {
 	if s.stopWatch != nil {
 		s.stopWatch()
-		s.watched.Wait()
+		s.watchGroup.Wait()
 		s.stopWatch = nil
 	}
 }
@@ -159,8 +159,8 @@ func (s *sockets) remove() error { return removeSockets(s.dataDir) }
 func removeSockets(dataDir string) error {
 	errs := []error{os.RemoveAll(keeper.SocketDir(dataDir))}
 	if name, err := linkName(dataDir); err == nil {
-		for _, base := range socketBases() {
-			for _, dir := range ourDirs(base) {
+		for _, base := range shortPathDirs() {
+			for _, dir := range ownedDirs(base) {
 				if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 					errs = append(errs, err)
 				}
@@ -173,10 +173,10 @@ func removeSockets(dataDir string) error {
 	return errors.Join(errs...)
 }
 
-// makeLink makes a short path for the sockets of a data directory: a link in a
+// makeDirLink makes a short path for the sockets of a data directory: a link in a
 // private directory. The name of the link is derived from device and inode of the
 // data directory, so that it stays the same when the data directory is moved.
-func makeLink(dataDir string) (string, error) {
+func makeDirLink(dataDir string) (string, error) {
 	real, err := filepath.EvalSymlinks(dataDir)
 	if err != nil {
 		return "", err
@@ -187,13 +187,13 @@ func makeLink(dataDir string) (string, error) {
 	}
 	target := keeper.SocketDir(real)
 	var errs []error
-	for _, base := range socketBases() {
-		if len(filepath.Join(base, name)) > launch.MaxSocketDir {
+	for _, base := range shortPathDirs() {
+		if len(filepath.Join(base, name)) > launch.MaxSocketDirLen {
 			continue
 		}
-		dir, err := ourDir(base, 0o700)
+		dir, err := ownedDir(base, 0o700)
 		link := filepath.Join(dir, name)
-		if err == nil && len(link) > launch.MaxSocketDir {
+		if err == nil && len(link) > launch.MaxSocketDirLen {
 			err = fmt.Errorf("%s is too long for sockets", link)
 		}
 		if err == nil {
@@ -231,8 +231,8 @@ func ensureLink(link, target string) error {
 	return errors.Join(os.Symlink(target, made), os.Rename(made, link))
 }
 
-// socketBases returns the candidate directories for short paths, best first.
-func socketBases() []string {
+// shortPathDirs returns the candidate directories for short paths, best first.
+func shortPathDirs() []string {
 	var bases []string
 	if os.Geteuid() == 0 {
 		bases = append(bases, "/run/nomad-lite")
@@ -243,13 +243,13 @@ func socketBases() []string {
 }
 
 // formerSocketDirs returns the socket directories of earlier versions: below
-// socketBases, named by a hash of the path of the data directory.
+// shortPathDirs, named by a hash of the path of the data directory.
 func formerSocketDirs(dataDir string) []string {
 	paths := []string{dataDir}
 	if real, err := filepath.EvalSymlinks(dataDir); err == nil && real != dataDir {
 		paths = append(paths, real)
 	}
-	bases := socketBases()
+	bases := shortPathDirs()
 	if uid := os.Geteuid(); uid != 0 {
 		bases = append(bases, "/run/user/"+strconv.Itoa(uid)+"/nomad-lite")
 	}

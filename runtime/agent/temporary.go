@@ -29,7 +29,7 @@ func TemporaryDir(uid int) string {
 func makeTemporary(logger hclog.Logger) (string, *os.File, error) {
 	path := TemporaryDir(os.Geteuid())
 	// As root, tasks of other users traverse it to their own directories.
-	base, err := ourDir(path, 0o711)
+	base, err := ownedDir(path, 0o711)
 	if err != nil {
 		return "", nil, fmt.Errorf("make temporary data directory: %w", err)
 	}
@@ -39,7 +39,7 @@ func makeTemporary(logger hclog.Logger) (string, *os.File, error) {
 	}
 	defer baseLock.Close()
 	sweep(base, logger)
-	for _, other := range ourDirs(path) {
+	for _, other := range ownedDirs(path) {
 		if other == base {
 			continue
 		}

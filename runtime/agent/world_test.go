@@ -87,8 +87,8 @@ func (w *world) killPlugin() {
 	}
 }
 
-// begin creates the process of a start. No other process of the task may be alive.
-func (w *world) begin(c *driver.TaskConfig) {
+// addProcess creates the process of a start. No other process of the task may be alive.
+func (w *world) addProcess(c *driver.TaskConfig) {
 	seconds := func(name string) time.Duration {
 		n, _ := strconv.ParseFloat(c.Env[name], 64)
 		return time.Duration(n * float64(time.Second))
@@ -108,8 +108,8 @@ func (w *world) begin(c *driver.TaskConfig) {
 	}
 }
 
-// view is the world as one agent sees it. It fails when the agent is dead.
-type view struct {
+// agentView is the world as one agent sees it. It fails when the agent is dead.
+type agentView struct {
 	*world
 	died   <-chan struct{}
 	driver *simDriver // driver of the current plugin; guarded by world.mu
@@ -117,7 +117,7 @@ type view struct {
 
 var errDead = errors.New("the agent is dead")
 
-func (v *view) dead() bool {
+func (v *agentView) dead() bool {
 	select {
 	case <-v.died:
 		return true
@@ -127,29 +127,29 @@ func (v *view) dead() bool {
 }
 
 // Drivers implements the drivers of package orphans.
-func (v *view) Drivers() map[string]supervisor.Info {
-	return map[string]supervisor.Info{"sim": {Detected: true, Healthy: true}}
+func (v *agentView) Drivers() map[string]supervisor.DriverInfo {
+	return map[string]supervisor.DriverInfo{"sim": {Detected: true, Healthy: true}}
 }
 
 // Driver implements the drivers of package orphans and allocrunner.Drivers.
-func (v *view) Driver(context.Context, string) (driver.Driver, error) {
+func (v *agentView) Driver(context.Context, string) (driver.Driver, error) {
 	if v.dead() {
 		return nil, errDead
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.plugin == nil {
-		v.plugin = &worldPlugin{down: make(chan struct{}), known: make(map[string]bool)}
+		v.plugin = &worldPlugin{down: make(chan struct{}), knownTasks: make(map[string]bool)}
 	}
 	if v.driver == nil || v.driver.plugin != v.plugin {
-		v.driver = &simDriver{view: v, plugin: v.plugin}
+		v.driver = &simDriver{agentView: v, plugin: v.plugin}
 	}
 	return v.driver, nil
 }
 
 // KnowsTasks and FindsTasks return true, as for builtin drivers.
-func (v *view) KnowsTasks(string) bool { return true }
-func (v *view) FindsTasks(string) bool { return true }
+func (v *agentView) KnowsTasks(string) bool { return true }
+func (v *agentView) FindsTasks(string) bool { return true }
 
 // noLogs is a log collector without effect.
 type noLogs struct{}
@@ -160,14 +160,14 @@ func (noLogs) Finish(context.Context, logs.Task, bool) error            { return
 
 // worldPlugin is a plugin process of the driver.
 type worldPlugin struct {
-	down  chan struct{}
-	known map[string]bool // ids of tasks that it started or recovered; guarded by world.mu
+	down       chan struct{}
+	knownTasks map[string]bool // ids of tasks that it started or recovered; guarded by world.mu
 }
 
 // simDriver is the driver as one agent sees it.
 type simDriver struct {
 	driver.Driver // nil: the other methods are not called
-	*view
+	*agentView
 	plugin *worldPlugin
 }
 
@@ -218,9 +218,9 @@ func (d *simDriver) StartTask(ctx context.Context, c *driver.TaskConfig) (*drive
 	pause := d.pause(ctx, time.Duration(n*float64(time.Second)))
 	if errors.Is(pause, errDead) && c.Env["listens"] == "" || pause == nil {
 		// The plugin starts the task even if the agent dies during the call.
-		d.begin(c)
+		d.addProcess(c)
 		d.mu.Lock()
-		d.plugin.known[c.ID] = true
+		d.plugin.knownTasks[c.ID] = true
 		d.mu.Unlock()
 	}
 	if pause != nil {
@@ -235,7 +235,7 @@ func (d *simDriver) find(id string) (*taskProcess, error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if p := d.processes[id]; p != nil && d.plugin.known[id] {
+	if p := d.processes[id]; p != nil && d.plugin.knownTasks[id] {
 		return p, nil
 	}
 	return nil, driver.ErrTaskNotFound
@@ -250,7 +250,7 @@ func (d *simDriver) RecoverTask(_ context.Context, h *driver.Handle) error {
 	if d.processes[h.Config.ID] == nil {
 		return errors.New("nothing to recover")
 	}
-	d.plugin.known[h.Config.ID] = true
+	d.plugin.knownTasks[h.Config.ID] = true
 	return nil
 }
 
@@ -291,7 +291,7 @@ func (d *simDriver) DestroyTask(_ context.Context, id string, _ bool) error {
 	err := driver.ErrTaskNotFound
 	for other, p := range d.processes {
 		same := strings.HasPrefix(other, id[:strings.LastIndexByte(id, '/')+1])
-		if other == id || same && !d.plugin.known[id] {
+		if other == id || same && !d.plugin.knownTasks[id] {
 			p.exit(driver.ExitResult{ExitCode: 137, Signal: 9})
 			delete(d.processes, other)
 			err = nil

@@ -82,14 +82,14 @@ func (h *dirHandle) setACL(users []uint32, rights uint16) error {
 // readACLUsers returns the users that the ACL of the directory admits; none if the
 // directory has no ACL.
 func (h *dirHandle) readACLUsers() ([]uint32, error) {
-	const most = 64 << 10 // XATTR_SIZE_MAX
-	for size := 512; ; size = most {
+	const maxXattrSize = 64 << 10 // XATTR_SIZE_MAX
+	for size := 512; ; size = maxXattrSize {
 		b := make([]byte, size)
 		n, err := unix.Getxattr(h.procPath(), aclName, b)
 		switch {
 		case errors.Is(err, unix.ENODATA), errors.Is(err, unix.EOPNOTSUPP):
 			return nil, nil
-		case errors.Is(err, unix.ERANGE) && size < most:
+		case errors.Is(err, unix.ERANGE) && size < maxXattrSize:
 			continue
 		case err != nil:
 			return nil, h.wrapError("read ACL of", err)

@@ -55,22 +55,22 @@ func removeBelow(parent, name string) error {
 	if err := dir.unmount(name); err != nil {
 		return err
 	}
-	err = dir.removeAll(name, removeTop)
+	err = dir.removeAll(name, removeTopDir)
 	if errors.Is(err, unix.EBUSY) {
 		// The directory was a mount point in another mount of the same files, like
 		// alloc/logs in the directory of each chroot task. The first removal has
 		// unmounted it.
-		err = dir.removeAll(name, removeTop)
+		err = dir.removeAll(name, removeTopDir)
 	}
 	return err
 }
 
-// topRemoval defines whether the directory itself is removed with its content.
-type topRemoval bool
+// topDirRemoval defines whether the directory itself is removed with its content.
+type topDirRemoval bool
 
 const (
-	removeTop topRemoval = true
-	keepTop   topRemoval = false
+	removeTopDir topDirRemoval = true
+	keepTopDir   topDirRemoval = false
 )
 
 const (
@@ -85,7 +85,7 @@ const (
 
 // removeAll removes the tree called name. It does not follow links, and unmounts mounts
 // instead of entering them.
-func (h *dirHandle) removeAll(name string, t topRemoval) error {
+func (h *dirHandle) removeAll(name string, t topDirRemoval) error {
 	r := treeRemover{}
 	if err := r.removeTree(h, name, t); err != nil {
 		r.addError(err)
@@ -112,7 +112,7 @@ func (r *treeRemover) addError(err error) {
 	}
 }
 
-func (r *treeRemover) removeTree(h *dirHandle, name string, t topRemoval) error {
+func (r *treeRemover) removeTree(h *dirHandle, name string, t topDirRemoval) error {
 	base, err := h.openDir(name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -132,7 +132,7 @@ func (r *treeRemover) removeTree(h *dirHandle, name string, t topRemoval) error 
 		r.movedNames = r.movedNames[:last]
 		r.removeEntry(base, name, 0)
 	}
-	if t == keepTop || r.errorCount > 0 {
+	if t == keepTopDir || r.errorCount > 0 {
 		return nil
 	}
 	return ignoreMissing(h.errorf("rmdir", name, unix.Unlinkat(h.fd, name, unix.AT_REMOVEDIR)))

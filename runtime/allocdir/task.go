@@ -27,10 +27,10 @@ type TaskOptions struct {
 	// AdmittedUsers are further users that the task's processes switch to.
 	AdmittedUsers []string
 
-	// NomadModes allows Nomad's modes where a directory cannot be closed to other
+	// NomadFileModes allows Nomad's modes where a directory cannot be closed to other
 	// accounts: the file system has no owners or no ACLs, or a container may not set
 	// them.
-	NomadModes bool
+	NomadFileModes bool
 }
 
 // TaskDir is the directory of one task.
@@ -112,7 +112,7 @@ func (d *Dir) buildTask(t *TaskDir, name string, o TaskOptions) error {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return alloc.admitUsers(u.traversingUIDs(), u.allowNomadModes)
+	return alloc.admitUsers(u.traversingUIDs(), u.allowNomadFileModes)
 }
 
 // ensureTask opens or creates the directory of a task.
@@ -123,7 +123,7 @@ func (h *dirHandle) ensureTask(name string, o TaskOptions, u taskUsers) (*dirHan
 	case o.Isolation == driver.FSIsolationChroot:
 		return h.ensureDir(name, 0o755, agentOwned)
 	case o.Isolation == driver.FSIsolationImage:
-		return h.ensureTraversable(name, u.admittedUIDs, u.allowNomadModes)
+		return h.ensureTraversable(name, u.admittedUIDs, u.allowNomadFileModes)
 	}
 	return h.ensureDirFor(name, u, 0o777)
 }
@@ -166,7 +166,7 @@ func (d *Dir) bindTaskDirs(alloc, task *dirHandle, name string, u taskUsers) err
 		return err
 	}
 	defer root.close()
-	mounts, err := root.ensureTraversable(place, u.traversingUIDs(), u.allowNomadModes)
+	mounts, err := root.ensureTraversable(place, u.traversingUIDs(), u.allowNomadFileModes)
 	if err != nil {
 		return err
 	}
@@ -237,7 +237,7 @@ func (d *Dir) dropSecrets(name string) error {
 	defer task.close()
 	errs := []error{task.unmount(sharedName)}
 	for _, name := range []string{secretsName, privateName} {
-		errs = append(errs, task.unmount(name), task.removeAll(name, keepTop))
+		errs = append(errs, task.unmount(name), task.removeAll(name, keepTopDir))
 	}
 	return errors.Join(errs...)
 }

@@ -23,15 +23,15 @@ var rootAccount = account{0, 0}
 
 // taskUsers are the users that may access the directories of one task.
 type taskUsers struct {
-	owner           account
-	admittedUIDs    []uint32 // further users, in ascending order; never the owner or root
-	allUsers        bool     // all users that can reach the directories may access them: Nomad's modes
-	allowNomadModes bool     // use Nomad's modes where the owner or an ACL cannot be set
+	owner               account
+	admittedUIDs        []uint32 // further users, in ascending order; never the owner or root
+	allUsers            bool     // all users that can reach the directories may access them: Nomad's modes
+	allowNomadFileModes bool     // use Nomad's modes where the owner or an ACL cannot be set
 }
 
 // users returns the users that may access the directories of a task under a root agent.
 func (o TaskOptions) users() (taskUsers, error) {
-	u := taskUsers{owner: rootAccount, allUsers: o.Isolation == driver.FSIsolationImage, allowNomadModes: o.NomadModes}
+	u := taskUsers{owner: rootAccount, allUsers: o.Isolation == driver.FSIsolationImage, allowNomadFileModes: o.NomadFileModes}
 	switch {
 	case u.allUsers:
 		u.owner.uid, u.owner.gid = nobodyAccount() // the user is defined in the image
@@ -118,7 +118,7 @@ func (h *dirHandle) ensureDirExistsFor(name string, u taskUsers, nomadMode fs.Fi
 // to all others. made means that dir is new.
 func (h *dirHandle) restrictDir(dir *dirHandle, name string, made bool, u taskUsers, nomadMode fs.FileMode) error {
 	err := h.setTaskOwnership(dir, name, made, u)
-	if err == nil || !u.allowNomadModes || !isOwnershipDenied(err) {
+	if err == nil || !u.allowNomadFileModes || !isOwnershipDenied(err) {
 		return explainOwnershipDenied(err)
 	}
 	return dir.chmod(nomadMode)
@@ -268,21 +268,21 @@ func (h *dirHandle) admitUsers(users []uint32, fallback bool) error {
 // nomadAllocDirMode is Nomad's mode of the directory of an allocation.
 const nomadAllocDirMode fs.FileMode = 0o755
 
-// Restrict closes the directory of the allocation to all accounts except the users of
+// RestrictAccess closes the directory of the allocation to all accounts except the users of
 // the tasks, if an earlier version left it open. The given tasks may be running: their
 // users are not locked out at any time. It does nothing if the directory does not
 // exist, or if the agent is not root.
-func (d *Dir) Restrict(tasks []TaskOptions) error {
+func (d *Dir) RestrictAccess(tasks []TaskOptions) error {
 	if !isPrivileged() {
 		return nil
 	}
-	if err := d.restrict(tasks); err != nil {
+	if err := d.restrictAccess(tasks); err != nil {
 		return fmt.Errorf("restrict alloc directory %s: %w", d.Path(), err)
 	}
 	return nil
 }
 
-func (d *Dir) restrict(tasks []TaskOptions) error {
+func (d *Dir) restrictAccess(tasks []TaskOptions) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	alloc, err := d.open()
@@ -298,7 +298,7 @@ func (d *Dir) restrict(tasks []TaskOptions) error {
 	fallback := false
 	for _, t := range tasks {
 		u, err := t.users()
-		fallback = fallback || t.NomadModes
+		fallback = fallback || t.NomadFileModes
 		if err != nil {
 			continue // no process runs as a user that does not exist
 		}
@@ -313,6 +313,6 @@ func (d *Dir) restrict(tasks []TaskOptions) error {
 	return nil
 }
 
-// Close closes the directory of an allocation without running tasks to all accounts
+// DenyAccess closes the directory of an allocation without running tasks to all accounts
 // except the agent's.
-func (d *Dir) Close() error { return d.Restrict(nil) }
+func (d *Dir) DenyAccess() error { return d.RestrictAccess(nil) }

@@ -322,7 +322,7 @@ func TestStickyDataFollowsTheUser(t *testing.T) {
 
 // Directories that an earlier version left open are closed while their tasks run: the
 // users of the tasks are not locked out.
-func TestRestrict(t *testing.T) {
+func TestRestrictAccess(t *testing.T) {
 	d := newPublicDir(t)
 	uid, gid := nobodyAccount()
 	open := func(name string, mode fs.FileMode, uid, gid int) {
@@ -351,7 +351,7 @@ func TestRestrict(t *testing.T) {
 	wantAllowed(t, attackerUID, `ls "$1/as-root/local"`, d.Path()) // otherwise the test proves nothing
 
 	for range 2 {
-		if err := d.Restrict(all); err != nil {
+		if err := d.RestrictAccess(all); err != nil {
 			t.Fatal(err)
 		}
 		wantDenied(t, attackerUID, `ls "$1/as-root/local"`, d.Path())
@@ -378,14 +378,14 @@ func TestRestrict(t *testing.T) {
 	wantDenied(t, aliceUID, `ls "$1/as-nobody"`, d.Path())
 }
 
-func TestClose(t *testing.T) {
+func TestDenyAccess(t *testing.T) {
 	d := newPublicDir(t)
 	mustBuildTask(t, d, "web", TaskOptions{User: "4001"})
 	if err := os.Chmod(d.Path(), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := d.Close(); err != nil {
+		if err := d.DenyAccess(); err != nil {
 			t.Fatal(err)
 		}
 		wantDenied(t, attackerUID, `ls "$1/alloc"`, d.Path())
@@ -394,7 +394,7 @@ func TestClose(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := never.Close(); err != nil {
+	if err := never.DenyAccess(); err != nil {
 		t.Errorf("a directory that is not there: %v", err)
 	}
 }
@@ -477,11 +477,11 @@ func TestFileSystemWithoutACLs(t *testing.T) {
 		"as-alice": {User: "4001"}, "admits": {AdmittedUsers: []string{"4001"}}, "image": {Isolation: driver.FSIsolationImage, AdmittedUsers: []string{"4001"}},
 		"unveil": {Isolation: driver.FSIsolationUnveil, User: "4001"},
 	} {
-		o.NomadModes = true
+		o.NomadFileModes = true
 		mustBuildTask(t, d, name, o)
 		wantAllowed(t, aliceUID, `: > "$1/local/new" && : > "$1/secrets/new"`, d.Task(name).Dir)
 	}
-	if err := d.Restrict([]TaskOptions{{User: "4001", NomadModes: true}}); err != nil {
+	if err := d.RestrictAccess([]TaskOptions{{User: "4001", NomadFileModes: true}}); err != nil {
 		t.Error(err)
 	}
 	wantAllowed(t, aliceUID, `ls "$1/local"`, d.Task("as-alice").Dir)

@@ -50,19 +50,19 @@ type Config struct {
 
 	// Restored means that an earlier agent had the allocation and that its records are
 	// restored. An allocation without any record is new.
-	Restored bool
-	Records  RecordReader // required with Restored; nil without it
-	Rebooted bool         // the machine has rebooted since the earlier agent ran
+	Restored    bool
+	TaskRecords RecordReader // required with Restored; nil without it
+	Rebooted    bool         // the machine has rebooted since the earlier agent ran
 
-	// Recovery is shared by all allocations of the node. EndTask ends tasks without
+	// Recoveries is shared by all allocations of the node. EndTask ends tasks without
 	// their drivers; see taskrunner.Config. Both may be nil.
-	Recovery *taskrunner.Recoveries
-	EndTask  taskrunner.EndTask
+	Recoveries *taskrunner.Recoveries
+	EndTask    taskrunner.EndTask
 
-	// Previous returns a channel that is closed when no task or hook of the given
+	// AllocDone returns a channel that is closed when no task or hook of the given
 	// allocation runs on this node, immediately if the allocation is unknown. An
 	// allocation waits for the allocation that it replaces. May be nil.
-	Previous func(allocID string) <-chan struct{}
+	AllocDone func(allocID string) <-chan struct{}
 }
 
 // Drivers finds a driver by name. The call blocks while the driver's plugin is
@@ -84,23 +84,23 @@ type Store interface {
 // concurrently, before, during and after it. Each field owns one concern; Runner connects
 // them.
 type Runner struct {
-	alloc      atomic.Pointer[api.Allocation] // current version
-	dir        *allocdir.Dir
-	tasks      taskSet
-	envs       *environments
-	services   *allocServices
-	health     *healthTracker
-	status     *clientStatus
-	stop       *stopSequence
-	restarts   *restarts
-	detached   *detachedRestarts
-	updates    *updates
-	reconciler *reconciler
-	restore    *restorer
-	hooks      *allocHooks
-	builder    *hookBuilder
-	samplers   samplers
-	logger     hclog.Logger
+	alloc         atomic.Pointer[api.Allocation] // current version
+	dir           *allocdir.Dir
+	tasks         taskSet
+	envs          *environments
+	services      *allocServices
+	health        *healthTracker
+	status        *clientStatus
+	stop          *stopSequence
+	restarts      *restarts
+	asyncRestarts *asyncRestarts
+	updates       *updates
+	reconciler    *reconciler
+	restore       *restorer
+	hooks         *allocHooks
+	hookBuilder   *hookBuilder
+	samplers      samplers
+	logger        hclog.Logger
 
 	done     chan struct{} // closed by Run
 	finished atomic.Bool   // set by Run when nothing of the allocation remains to be done
@@ -114,7 +114,7 @@ func New(c Config) (*Runner, error) {
 	if group == nil {
 		return nil, fmt.Errorf("alloc %s: job %q has no group %q", alloc.ID, alloc.JobID, alloc.TaskGroup)
 	}
-	if c.Restored && c.Records == nil {
+	if c.Restored && c.TaskRecords == nil {
 		return nil, fmt.Errorf("alloc %s: no records to restore it from", alloc.ID)
 	}
 	dir, err := allocdir.New(c.AllocDirRoot, alloc.ID)
@@ -138,12 +138,12 @@ func New(c Config) (*Runner, error) {
 	if c.Restored {
 		r.restore.resumeStop()
 	}
-	r.builder.takeFromPrevious = !r.restore.started
+	r.hookBuilder.previousDataPending = !r.restore.started
 	if c.Hooks != nil {
-		r.builder.pending = c.Hooks.Pending(alloc)
+		r.hookBuilder.waitForHooks = c.Hooks.Pending(alloc)
 	}
-	if r.builder.pending == nil {
-		r.builder.attach()
+	if r.hookBuilder.waitForHooks == nil {
+		r.hookBuilder.attach()
 	}
 	return r, nil
 }
@@ -154,7 +154,7 @@ func (r *Runner) connect(c Config, limits Limits, tasks []taskrunner.Task) {
 	alloc, created, changes := c.Alloc, time.Now(), newChanges()
 	network := networkStatus(alloc.GetTaskGroup())
 
-	delay := newShutdownDelay(func() time.Duration { return value(r.Alloc().GetTaskGroup().ShutdownDelay) })
+	delay := newShutdownDelay(func() time.Duration { return valueOrZero(r.Alloc().GetTaskGroup().ShutdownDelay) })
 	r.stop = newStopSequence(r.tasks, delay, func(ctx context.Context) { r.hooks.preKill(ctx) })
 	r.envs = &environments{node: c.Node, alloc: r.Alloc, tasks: make(map[string]*taskenv.Builder)}
 	r.services = newAllocServices(services.Config{
@@ -174,14 +174,14 @@ func (r *Runner) connect(c Config, limits Limits, tasks []taskrunner.Task) {
 		tasks: r.tasks, checks: r.services.set.Checks, stopped: r.stop.isRequested, changes: changes, created: created,
 	}
 	gates.coordinator, gates.group = lifecycleOf(alloc, tasks, r.logger)
-	r.status = &clientStatus{allocID: alloc.ID, network: network, snapshot: gates.snapshot, health: r.health.reported, changes: changes}
+	r.status = &clientStatus{allocID: alloc.ID, network: network, snapshot: gates.snapshot, health: r.health.reportedHealth, changes: changes}
 	r.updates = &updates{
 		alloc: &r.alloc, tasks: r.tasks, envs: r.envs, limits: limits,
 		onApply: func(ctx context.Context) { r.hooks.update(ctx) }, stop: r.Stop, logger: r.logger,
-		ready: make(chan struct{}, 1), last: make(chan struct{}),
+		nextSet: make(chan struct{}, 1), stopReceived: make(chan struct{}),
 	}
 	r.hooks = &allocHooks{
-		alloc: r.Alloc, envs: r.envs, tasks: r.tasks, stopped: r.stop.requested, ending: r.updates.last,
+		alloc: r.Alloc, envs: r.envs, tasks: r.tasks, stopped: r.stop.requested, ending: r.updates.stopReceived,
 		limits: limits, logger: r.logger,
 	}
 	r.restore = &restorer{
@@ -189,15 +189,15 @@ func (r *Runner) connect(c Config, limits Limits, tasks []taskrunner.Task) {
 		status: r.status, stop: r.stop, limits: limits, logger: r.logger, done: make(chan struct{}),
 	}
 	if c.Restored {
-		r.restore.records = c.Records
+		r.restore.records = c.TaskRecords
 	}
 	r.restarts = &restarts{
 		tasks: r.tasks, gates: gates, status: r.status, stop: r.stop, changes: changes, restored: r.restore.await,
 		removed: func() bool { return r.Alloc().ServerTerminalStatus() }, done: r.done,
-		prepare: r.hooks.preTaskRestart, complete: r.services.reregister, timeout: limits.RestartDeadline,
-		turn: make(chan struct{}, 1),
+		prepare: r.hooks.preTaskRestart, reregisterServices: r.services.reregister, timeout: limits.RestartDeadline,
+		semaphore: make(chan struct{}, 1),
 	}
-	r.detached = &detachedRestarts{logger: r.logger}
+	r.asyncRestarts = &asyncRestarts{logger: r.logger}
 	r.reconciler = &reconciler{
 		tasks: r.tasks, gates: gates, status: r.status, stop: r.stop, restarts: r.restarts, updates: r.updates,
 		changes: changes, report: c.Report,
@@ -216,14 +216,14 @@ func (r *Runner) connect(c Config, limits Limits, tasks []taskrunner.Task) {
 			Store:     taskStore{c.Store, alloc.ID, task.Name},
 			Notify:    changes.notify,
 			Deadlines: limits.hookDeadlines(),
-			Restored:  r.restore.task(task.Name),
-			Recovery:  c.Recovery,
+			Restored:  r.restore.readTask(task.Name),
+			Recovery:  c.Recoveries,
 			EndTask:   c.EndTask,
 			Logger:    r.logger,
 		})
 		r.samplers[task.Name] = hooks.NewStats(r.tasks[i].Stats, limits.StatsInterval, r.logger)
 	}
-	r.builder = &hookBuilder{
+	r.hookBuilder = &hookBuilder{
 		config: c, limits: limits, dir: r.dir, tasks: r.tasks, alloc: r.Alloc, services: r.services, health: r.health,
 		samplers: r.samplers, status: r.status.current, exceedMaxRun: r.exceedMaxRunDuration, restoredHooks: r.restore.attachments,
 		hooks: r.hooks, logger: r.logger, attached: make(chan struct{}),
@@ -272,8 +272,8 @@ func (r *Runner) Status() Update { return r.status.current() }
 func (r *Runner) Run(ctx context.Context) {
 	defer close(r.done)
 	untilShutdown, untilKill, untilStop := r.stop.begin(ctx)
-	r.detached.begin(untilShutdown)
-	defer r.detached.end()
+	r.asyncRestarts.begin(untilShutdown)
+	defer r.asyncRestarts.end()
 	defer r.stop.end()
 
 	// Most allocations are never stopped, so no goroutine waits for ctx.
@@ -287,7 +287,7 @@ func (r *Runner) Run(ctx context.Context) {
 	preKilled := false
 	stopped := afterDone(untilStop, func() {
 		if r.restore.started {
-			<-r.builder.attached // the hooks of running tasks take part in the stop
+			<-r.hookBuilder.attached // the hooks of running tasks take part in the stop
 		}
 		preKilled = r.stop.run(untilKill)
 	})
@@ -296,11 +296,11 @@ func (r *Runner) Run(ctx context.Context) {
 	running.Go(func() {
 		restored := r.restore.run(untilKill)
 		if r.restore.started {
-			r.builder.awaitRestored(untilStop) // before requests, which call the hooks of running tasks
+			r.hookBuilder.awaitRestored(untilStop) // before requests, which call the hooks of running tasks
 			close(r.restore.done)
 		} else {
 			close(r.restore.done)
-			r.builder.await(untilStop)
+			r.hookBuilder.awaitHooks(untilStop)
 		}
 		if restored {
 			r.setup(untilStop)
@@ -423,14 +423,14 @@ func (r *Runner) exceedMaxRunDuration() {
 // Run has returned. It may be called again after an error.
 func (r *Runner) Destroy(ctx context.Context) error {
 	if r.hooks.attached() == nil {
-		r.builder.attach() // the runner was created only for Destroy, so the hooks are not awaited
+		r.hookBuilder.attach() // the runner was created only for Destroy, so the hooks are not awaited
 	}
 	return r.hooks.destroy(ctx)
 }
 
-// LeftRunning returns the plugins that the running tasks need, after the agent's
+// PluginsLeftRunning returns the plugins that the running tasks need, after the agent's
 // shutdown has ended Run.
-func (r *Runner) LeftRunning() []supervisor.PluginKey {
+func (r *Runner) PluginsLeftRunning() []supervisor.PluginKey {
 	var needed []supervisor.PluginKey
 	for _, t := range r.tasks {
 		if t.Running() || t.Undestroyed() {

@@ -37,7 +37,7 @@ func TestRestartDelayHasJitter(t *testing.T) {
 		`
 		h := start(t, parseJob(t, job("service", "restart {\n attempts = 1000\n delay = \"8s\"\n interval = \"24h\"\n}\n"+
 			fmt.Sprintf(task, "a")+fmt.Sprintf(task, "b"))), nil)
-		h.after(10 * time.Minute)
+		h.advance(10 * time.Minute)
 		h.Stop()
 		h.wait()
 		delays := make(map[string][]time.Duration)
@@ -92,7 +92,7 @@ func TestTaskConfig(t *testing.T) {
 			granted.Tasks["web"].Memory.MemoryMaxMB = 128
 			granted.Shared.Ports = []api.PortMapping{{Label: "http", Value: 20000, To: 80, HostIP: "192.0.2.1"}}
 		})
-		h.after(time.Second)
+		h.advance(time.Second)
 		c := h.world.config("web")
 		if !strings.HasPrefix(c.ID, testAllocID+"/web/") || len(c.ID) != len(testAllocID+"/web/")+8 {
 			t.Errorf("id %q", c.ID)
@@ -123,7 +123,7 @@ func TestTaskConfig(t *testing.T) {
 		if err := h.RestartTask(t.Context(), "web"); err != nil {
 			t.Fatal(err)
 		}
-		h.after(time.Second)
+		h.advance(time.Second)
 		if h.world.config("web").ID == before {
 			t.Error("the id of a start came back")
 		}
@@ -146,7 +146,7 @@ func TestEnvironmentReachesDriver(t *testing.T) {
 		}`)), func(c *Config) {
 			c.HostEnv = taskenv.HostEnv([]string{"HOSTVAR=host", "AWS_SECRET_ACCESS_KEY=x"}, nil, nil)
 		})
-		h.after(time.Second)
+		h.advance(time.Second)
 		env := h.world.config("web").Env
 		for key, value := range map[string]string{
 			"ID": testAllocID, "NODE": "node-name", "KERN": "linux", "NOPE": "${nope.nope}", // RS-073
@@ -170,7 +170,7 @@ func TestIsolationDecidesAboutDirectories(t *testing.T) {
 			c.HostEnv = map[string]string{"HOSTVAR": "host"}
 			c.Drivers.(*world).capabilities.FSIsolation = driver.FSIsolationImage
 		})
-		h.after(time.Second)
+		h.advance(time.Second)
 		env := h.world.config("web").Env
 		_, inherited := env["HOSTVAR"]
 		want(t, "env", []any{env["NOMAD_TASK_DIR"], env["NOMAD_SECRETS_DIR"], inherited}, "[/local /secrets false]")
@@ -181,7 +181,7 @@ func TestIsolationDecidesAboutDirectories(t *testing.T) {
 func TestTaskDirectoryExistsAtStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := start(t, parseJob(t, job("service", sleeper)), nil)
-		h.after(time.Second)
+		h.advance(time.Second)
 		dir := h.Dir().Task("web")
 		for _, d := range []string{dir.SharedAllocDir, dir.LogDir, dir.LocalDir, dir.SecretsDir, dir.PrivateDir} {
 			if s, err := os.Stat(d); err != nil || !s.IsDir() {
@@ -270,7 +270,7 @@ func TestDispatchPayloadIsWritten(t *testing.T) {
 			driver = "fake"
 			dispatch_payload { file = "in/config.json" }
 		}`)), func(c *Config) { c.Alloc.Job.Payload = []byte("{}") })
-		h.after(time.Second)
+		h.advance(time.Second)
 		got, err := os.ReadFile(filepath.Join(h.Dir().Task("web").LocalDir, "in/config.json"))
 		if err != nil || string(got) != "{}" {
 			t.Errorf("payload %q, %v", got, err)
@@ -315,21 +315,21 @@ func TestStatsAreSampledOnDemand(t *testing.T) {
 				driver = "fake"
 				config { run_for = "20s" }
 			}`)), nil)
-		h.after(500 * time.Millisecond)
+		h.advance(500 * time.Millisecond)
 		s := h.Stats(ctx, "") // the first call returns a fresh sample
 		want(t, "total at once", []any{len(s.Tasks), s.Total.Memory.RSS, s.Timestamp.Sub(h.begin)}, "[2 2 500ms]")
-		h.after(3 * time.Second)
+		h.advance(3 * time.Second)
 		s = h.Stats(ctx, "")
 		want(t, "total", []any{len(s.Tasks), s.Total.Memory.RSS, s.Timestamp.Sub(h.begin)}, "[2 8 3.5s]")
 		want(t, "one", len(h.Stats(ctx, "a").Tasks), 1)
 		want(t, "unknown", len(h.Stats(ctx, "nope").Tasks), 0)
 
-		h.after(4 * time.Second) // a has ended
+		h.advance(4 * time.Second) // a has ended
 		s = h.Stats(ctx, "")
 		want(t, "total after a", []any{len(s.Tasks), s.Total.Memory.RSS}, "[2 8]")
 
 		h.world.killPlugin()
-		h.after(2500 * time.Millisecond) // sampling continues with the next plugin process
+		h.advance(2500 * time.Millisecond) // sampling continues with the next plugin process
 		if got := h.Stats(ctx, "b").Timestamp.Sub(h.begin); got < 8*time.Second {
 			t.Errorf("last sample at %v", got)
 		}
@@ -346,7 +346,7 @@ func TestExec(t *testing.T) {
 				config { run_for = "1s" }
 			}
 			`+sleeper)), nil)
-		h.after(2 * time.Second)
+		h.advance(2 * time.Second)
 		h.world.killPlugin() // the next plugin process recovers the task
 		result, err := h.Exec(ctx, "web", []string{"ls", "-la"}, time.Minute)
 		if err != nil || string(result.Stdout) != "ls -la" || result.Exit.ExitCode != 3 {
@@ -371,7 +371,7 @@ func TestExec(t *testing.T) {
 func TestTaskEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := start(t, parseJob(t, job("batch", sleeper)), nil)
-		h.after(2 * time.Second)
+		h.advance(2 * time.Second)
 		e := driver.TaskEvent{AllocID: testAllocID, TaskName: "web", Timestamp: h.begin.Add(time.Second),
 			Message: "pulling", Annotations: map[string]string{"image": "x"}}
 		want(t, "taken", h.TaskEvent(e), true)
@@ -397,7 +397,7 @@ func TestUnknownDriverFailsTheAllocation(t *testing.T) {
 	})
 }
 
-func TestNewRefuses(t *testing.T) {
+func TestNewRejectsInvalidAlloc(t *testing.T) {
 	j := parseJob(t, job("batch", sleeper))
 	for name, c := range map[string]struct {
 		mangle func(*api.Allocation)
@@ -438,7 +438,7 @@ func TestUpdateStopsAndRemoves(t *testing.T) {
 	t.Run("desired to stop", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			h := start(t, parseJob(t, two("")), nil)
-			h.after(time.Second)
+			h.advance(time.Second)
 			h.Update(newer(t, two(""), func(a *api.Allocation) { a.DesiredStatus = "stop" }))
 			h.wait()
 			want(t, "took", time.Since(h.begin), "31s")
@@ -448,7 +448,7 @@ func TestUpdateStopsAndRemoves(t *testing.T) {
 	t.Run("desired to stop without delay", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			h := start(t, parseJob(t, two("")), nil)
-			h.after(time.Second)
+			h.advance(time.Second)
 			h.Update(newer(t, two(""), func(a *api.Allocation) {
 				a.DesiredStatus = "stop"
 				a.DesiredTransition.NoShutdownDelay = new(true)
@@ -461,7 +461,7 @@ func TestUpdateStopsAndRemoves(t *testing.T) {
 	t.Run("a missing task is killed and fails", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			h := start(t, parseJob(t, two("")), nil)
-			h.after(time.Second)
+			h.advance(time.Second)
 			h.Update(newer(t, job("service", `task "b" { driver = "fake" }`), nil))
 			h.wait()
 			s := h.state("a")
@@ -491,15 +491,15 @@ func TestUpdateInPlace(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		h := start(t, parseJob(t, web(0, "5s", "SIGINT")), nil)
-		h.after(time.Second)
+		h.advance(time.Second)
 		next := place(parseJob(t, web(1, "7s", "SIGTERM")))
 		next.AllocModifyIndex = 1
 		h.Update(next)
-		h.after(12 * time.Second)
+		h.advance(12 * time.Second)
 		want(t, "the new policy lets it restart", []any{h.state("web").State, h.state("web").Restarts}, "[running 1]")
 		h.Stop()
 		h.wait()
-		want(t, "the new way to stop", h.world.noted("StopTask"), `[+13s StopTask web timeout=7s signal="SIGTERM"]`)
+		want(t, "the new way to stop", h.world.recordedCalls("StopTask"), `[+13s StopTask web timeout=7s signal="SIGTERM"]`)
 		for _, e := range h.state("web").Events {
 			if e.Type == api.TaskKilling {
 				want(t, "event", e.DisplayMessage, "Sent interrupt. Waiting 7s before force killing")
@@ -520,7 +520,7 @@ func TestMaxRunDuration(t *testing.T) {
 	t.Run("can be changed", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			h := start(t, parseJob(t, limited("10s")), nil)
-			h.after(5 * time.Second)
+			h.advance(5 * time.Second)
 			next := place(parseJob(t, limited("20s")))
 			next.AllocModifyIndex = 1
 			next.CreateTime = h.begin.UnixNano()
@@ -533,17 +533,17 @@ func TestMaxRunDuration(t *testing.T) {
 	t.Run("also ends a poststop task", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			h := start(t, parseJob(t, limited("10s")+""), nil)
-			h.after(time.Second)
+			h.advance(time.Second)
 			h.Stop()
 			h.wait()
 			want(t, "status", h.last().ClientDescription, "All tasks have completed")
-			h.after(time.Hour) // no timer is left
+			h.advance(time.Hour) // no timer is left
 		})
 	})
 	t.Run("is nothing to a service", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			h := start(t, parseJob(t, job("service", "max_run_duration = \"10s\"\n"+sleeper)), nil)
-			h.after(time.Minute)
+			h.advance(time.Minute)
 			want(t, "state", h.state("web").State, "running")
 		})
 	})
@@ -559,7 +559,7 @@ func TestRestartAllFailsTheAllocationWhenATaskDoesNotEnd(t *testing.T) {
 				}
 			}
 			`+sleeper)), nil)
-		h.after(time.Second)
+		h.advance(time.Second)
 		err := h.RestartAll(t.Context())
 		if err == nil || !strings.Contains(err.Error(), "restart all tasks: stop task: cannot stop") {
 			t.Errorf("got %v", err)
@@ -583,12 +583,12 @@ func TestRestartAllFindsATaskThatWasStarting(t *testing.T) {
 				driver = "fake"
 				config { start_for = "3s" }
 			}`)), nil)
-		h.after(time.Second)
+		h.advance(time.Second)
 		if err := h.RestartAll(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		want(t, "took", time.Since(h.begin), "6s")
-		h.after(time.Minute)
+		h.advance(time.Minute)
 		want(t, "web", []any{h.state("web").State, h.state("web").Restarts}, "[running 1]")
 		want(t, "slow", []any{h.state("slow").State, h.state("slow").Restarts}, "[running 1]")
 	})
@@ -601,12 +601,12 @@ func TestTwoRestartsOfOneProcessAreOne(t *testing.T) {
 			kill_timeout = "3s"
 			config { ignore_signals = true }
 		}`)), nil)
-		h.after(time.Second)
+		h.advance(time.Second)
 		errs := make(chan error, 2)
 		for range cap(errs) {
 			go func() { errs <- h.RestartTask(context.Background(), "web") }()
 		}
-		h.after(10 * time.Second)
+		h.advance(10 * time.Second)
 		want(t, "errors", []error{<-errs, <-errs}, "[<nil> <nil>]")
 		want(t, "restarts", h.state("web").Restarts, 1)
 		want(t, "events", h.events("web"), "[Received Task Setup Started Restart Signaled Terminated Restarting Started]")
@@ -619,7 +619,7 @@ func TestRestartAsAFailureCounts(t *testing.T) {
 		h := start(t, parseJob(t, job("service", oneTry+sleeper)), nil)
 		web, _ := h.tasks.named("web")
 		for range 2 {
-			h.after(time.Second)
+			h.advance(time.Second)
 			if err := web.Restart(t.Context(), model.EventRestartSignal("unhealthy"), true); err != nil {
 				t.Fatal(err)
 			}
@@ -636,15 +636,15 @@ func TestKillDuringTheShutdownDelayOfARestart(t *testing.T) {
 			driver         = "fake"
 			shutdown_delay = "10s"
 		}`)), nil)
-		h.after(time.Second)
+		h.advance(time.Second)
 		restarted := make(chan error, 1)
 		go func() { restarted <- h.RestartTask(context.Background(), "web") }()
-		h.after(5 * time.Second)
+		h.advance(5 * time.Second)
 		h.Stop()
 		h.wait()
 		want(t, "took", time.Since(h.begin), "16s")
 		want(t, "restart", <-restarted, "<nil>")
-		want(t, "stops", h.world.noted("StopTask"), `[+16s StopTask web timeout=5s signal=""]`)
+		want(t, "stops", h.world.recordedCalls("StopTask"), `[+16s StopTask web timeout=5s signal=""]`)
 		want(t, "restarts", h.state("web").Restarts, 0)
 	})
 }
@@ -685,22 +685,22 @@ func TestStatusNeverGoesBack(t *testing.T) {
 
 // cgroups records its calls.
 type cgroups struct {
-	mu   sync.Mutex
-	said []string
-	err  error
+	mu    sync.Mutex
+	calls []string
+	err   error
 }
 
 func (c *cgroups) Make(allocID, task string) (string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.said = append(c.said, "make "+task)
+	c.calls = append(c.calls, "make "+task)
 	return "/cgroup/" + allocID + "." + task, c.err
 }
 
 func (c *cgroups) Remove(_, task string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.said = append(c.said, "remove "+task)
+	c.calls = append(c.calls, "remove "+task)
 	return nil
 }
 
@@ -715,16 +715,16 @@ func TestCgroupOfTheHost(t *testing.T) {
 				return groups
 			}
 		})
-		a.after(time.Second)
+		a.advance(time.Second)
 		told := func() string { return a.world.config("web").Resources.Linux.CpusetCgroup }
 		want(t, "told", told(), "/cgroup/"+testAllocID+".web")
 		a.die()
 		a = a.again(nil)
-		a.after(time.Second)
+		a.advance(time.Second)
 		if err := a.RestartTask(t.Context(), "web"); err != nil {
 			t.Fatal(err)
 		}
-		a.after(time.Second)
+		a.advance(time.Second)
 		want(t, "told by the next agent", told(), "/cgroup/"+testAllocID+".web")
 		groups.mu.Lock()
 		groups.err = errors.New("read-only file system")
@@ -732,27 +732,27 @@ func TestCgroupOfTheHost(t *testing.T) {
 		if err := a.RestartTask(t.Context(), "web"); err != nil {
 			t.Fatal(err)
 		}
-		a.after(time.Second)
+		a.advance(time.Second)
 		want(t, "told when none can be made", told(), "")
 		want(t, "task without it", a.state("web").State, "running")
 		a.Stop()
 		a.wait()
-		want(t, "done", groups.said, "[make web make web make web make web remove web]")
+		want(t, "done", groups.calls, "[make web make web make web make web remove web]")
 	})
 	synctest.Test(t, func(t *testing.T) {
 		h := start(t, parseJob(t, job("service", sleeper)), func(c *Config) {
 			c.Cgroups = func(string) hooks.Cgroups { return nil }
 		})
-		h.after(time.Second)
+		h.advance(time.Second)
 		want(t, "told a driver that makes its own", h.world.config("web").Resources.Linux.CpusetCgroup, "")
 	})
 }
 
 // slowDisk lets other goroutines run during each write.
-type slowDisk struct{ *ledger }
+type slowDisk struct{ *fakeStore }
 
 func (d slowDisk) PutTaskState(alloc, task string, s *api.TaskState, h state.Durability) state.WaitFunc {
-	d.ledger.PutTaskState(alloc, task, s, h)
+	d.fakeStore.PutTaskState(alloc, task, s, h)
 	return func() error {
 		for range 1000 {
 			runtime.Gosched()
@@ -768,11 +768,11 @@ func TestNoGracefulStopWhileKillIsStored(t *testing.T) {
 			task "web" {
 				driver         = "fake"
 				shutdown_delay = "1m"
-			}`)), func(c *Config) { c.Store = slowDisk{newLedger()} })
-		h.after(time.Minute)
+			}`)), func(c *Config) { c.Store = slowDisk{newFakeStore()} })
+		h.advance(time.Minute)
 		h.Kill()
 		h.wait()
-		want(t, "calls", h.world.noted("StopTask"), `[+1m0s StopTask web timeout=0s signal="SIGKILL"]`)
+		want(t, "calls", h.world.recordedCalls("StopTask"), `[+1m0s StopTask web timeout=0s signal="SIGKILL"]`)
 		want(t, "events", h.events("web"), "[Received Task Setup Started Killing Terminated Killed]")
 	})
 }

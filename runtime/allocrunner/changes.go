@@ -31,8 +31,8 @@ func (c *changes) reconciled() <-chan struct{} {
 	return w
 }
 
-// announce wakes the waiters at the end of a reconcile.
-func (c *changes) announce() {
+// wakeWaiters wakes the waiters at the end of a reconcile.
+func (c *changes) wakeWaiters() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, w := range c.waiters {

@@ -18,9 +18,9 @@ func TestReconciledIsClosedByTheNextReconcile(t *testing.T) {
 	c := newChanges()
 	first, second := c.reconciled(), c.reconciled()
 	want(t, "before", []bool{isClosed(first), isClosed(second)}, "[false false]")
-	c.announce()
+	c.wakeWaiters()
 	later := c.reconciled()
 	want(t, "after", []bool{isClosed(first), isClosed(second), isClosed(later)}, "[true true false]")
-	c.announce()
+	c.wakeWaiters()
 	want(t, "after the next", isClosed(later), true)
 }

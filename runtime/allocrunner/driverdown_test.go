@@ -21,10 +21,10 @@ type outages struct {
 	*world
 	builtin bool
 
-	mu      sync.Mutex
-	away    bool
-	gone    bool // no plugin serves the driver
-	changed chan struct{}
+	mu          sync.Mutex
+	unavailable bool
+	notServed   bool // no plugin serves the driver
+	changed     chan struct{}
 }
 
 func newOutages(w *world) *outages { return &outages{world: w, changed: make(chan struct{})} }
@@ -36,9 +36,9 @@ func (o *outages) Driver(ctx context.Context, name string) (driver.Driver, error
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
-	case o.gone:
+	case o.notServed:
 		return nil, &driver.UnavailableError{Err: errors.New("no such driver"), Changed: o.changed}
-	case o.away:
+	case o.unavailable:
 		return nil, &driver.UnavailableError{Plugin: `plugin "fake"`, Builtin: o.builtin, Err: fmt.Errorf("plugin %q: %w", "fake", errBackOff), Changed: o.changed}
 	}
 	return o.world.Driver(ctx, name)
@@ -47,7 +47,7 @@ func (o *outages) Driver(ctx context.Context, name string) (driver.Driver, error
 // set starts or ends an outage. The start of an outage kills the plugin.
 func (o *outages) set(away bool) {
 	o.mu.Lock()
-	o.away = away
+	o.unavailable = away
 	close(o.changed)
 	o.changed = make(chan struct{})
 	o.mu.Unlock()
@@ -56,8 +56,8 @@ func (o *outages) set(away bool) {
 	}
 }
 
-// poke makes all waiters retry.
-func (o *outages) poke() {
+// wakeWaiters makes all waiters retry.
+func (o *outages) wakeWaiters() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	close(o.changed)
@@ -67,7 +67,7 @@ func (o *outages) poke() {
 // endTask implements taskrunner.EndTask for the world.
 func (o *outages) endTask(exit *driver.ExitResult) taskrunner.EndTask {
 	return func(_ context.Context, req taskrunner.EndRequest) (result taskrunner.EndResult, err error) {
-		o.world.note("EndTask %s builtin=%v", req.Task, req.Builtin)
+		o.world.recordCall("EndTask %s builtin=%v", req.Task, req.Builtin)
 		o.world.mu.Lock()
 		defer o.world.mu.Unlock()
 		for id, t := range o.world.tasks {
@@ -107,7 +107,7 @@ func messages(a *agent, task string) (found []string) {
 
 // destroys returns the number of DestroyTask calls for a task.
 func destroys(a *agent, task string) (n int) {
-	for _, call := range a.world.noted("DestroyTask") {
+	for _, call := range a.world.recordedCalls("DestroyTask") {
 		if strings.HasSuffix(call, " "+task) {
 			n++
 		}
@@ -124,23 +124,23 @@ func TestRunningTaskWaitsForItsDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, o := startWithOutages(t, jobOf("batch", `
 			restart { attempts = 0 }`, sleeper), nil)
-		a.after(time.Second)
+		a.advance(time.Second)
 		for range 2 {
 			o.set(true)
-			a.after(time.Hour)
-			o.poke() // another launch has failed
-			a.after(time.Hour)
+			a.advance(time.Hour)
+			o.wakeWaiters() // another launch has failed
+			a.advance(time.Hour)
 			want(t, "state", []any{a.state("web").State, a.last().ClientStatus, len(a.world.alive())}, "[running running 1]")
 			o.set(false)
-			a.after(time.Second)
+			a.advance(time.Second)
 		}
 		want(t, "events", messages(a, "web"), fmt.Sprint([]string{awayEvent, backEvent, awayEvent, backEvent}))
 		want(t, "starts", a.starts("web"), "1")
 
 		o.set(true)
-		a.after(time.Minute)
+		a.advance(time.Minute)
 		a.exit("web", driver.ExitResult{}) // the task ends while no driver can report it
-		a.after(time.Minute)
+		a.advance(time.Minute)
 		want(t, "before the driver is back", a.state("web").State, "running")
 		o.set(false)
 		a.wait()
@@ -148,15 +148,15 @@ func TestRunningTaskWaitsForItsDriver(t *testing.T) {
 	})
 }
 
-func TestOnlyTheDriverMakesAnEndUnknown(t *testing.T) {
+func TestExitStatusUnknownOnlyWhenDriverAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, o := startWithOutages(t, jobOf("batch", `
 			restart { attempts = 0 }`, sleeper, poststopTask), nil)
-		a.after(time.Second)
+		a.advance(time.Second)
 		o.set(true)
-		a.after(time.Minute)
+		a.advance(time.Minute)
 		a.vanish("web")
-		a.after(time.Minute)
+		a.advance(time.Minute)
 		want(t, "while the driver is away", a.state("web").State, "running")
 		o.set(false)
 		a.wait()
@@ -171,16 +171,16 @@ func TestStopIsPendingWhileTheDriverIsUnavailable(t *testing.T) {
 		a, o := startWithOutages(t, jobOf("service", sleeper, poststopTask), func(c *Config, o *outages) {
 			c.EndTask = o.endTask(nil)
 		})
-		a.after(time.Second)
+		a.advance(time.Second)
 		o.set(true)
-		a.after(time.Second)
+		a.advance(time.Second)
 		a.Stop()
-		a.after(time.Hour)
+		a.advance(time.Hour)
 		want(t, "alive", len(a.world.alive()), "1")
 		want(t, "state", []any{a.state("web").State, a.last().ClientStatus}, "[running running]")
 		want(t, "event", messages(a, "web")[1], `stop is pending, driver unavailable: plugin "fake": exit status 2 (next try in 5s);`+
 			` the task may still run; "job stop -purge" ends the processes that its cgroup or environment identifies`)
-		want(t, "ended by the agent", a.world.noted("EndTask"), "[]")
+		want(t, "ended by the agent", a.world.recordedCalls("EndTask"), "[]")
 		o.set(false)
 		a.wait()
 		want(t, "events", a.events("web"), "[Received Task Setup Started Driver Killing Driver Driver Terminated Killed]")
@@ -195,14 +195,14 @@ func TestAgentEndsTasksOfBuiltinDriversAfterKillTimeout(t *testing.T) {
 			o.builtin = true
 			c.EndTask = o.endTask(&driver.ExitResult{ExitCode: 137, Signal: 9})
 		})
-		a.after(time.Second)
+		a.advance(time.Second)
 		o.set(true)
-		a.after(time.Second)
+		a.advance(time.Second)
 		a.Stop()
-		a.after(5*time.Second - time.Millisecond)
-		want(t, "before kill_timeout", a.world.noted("EndTask"), "[]")
-		a.after(time.Second)
-		want(t, "after kill_timeout", a.world.noted("EndTask"), "[+7s EndTask web builtin=true]")
+		a.advance(5*time.Second - time.Millisecond)
+		want(t, "before kill_timeout", a.world.recordedCalls("EndTask"), "[]")
+		a.advance(time.Second)
+		want(t, "after kill_timeout", a.world.recordedCalls("EndTask"), "[+7s EndTask web builtin=true]")
 		want(t, "events", a.events("web"), "[Received Task Setup Started Driver Killing Driver Driver Terminated Killed]")
 		o.set(false) // needed by the poststop task
 		a.wait()
@@ -218,15 +218,15 @@ func TestPurgeEndsTasksWhoseDriverIsUnavailable(t *testing.T) {
 				a, o := startWithOutages(t, jobOf("service", sleeper), func(c *Config, o *outages) {
 					c.EndTask = o.endTask(nil)
 				})
-				a.after(time.Second)
-				o.gone = gone
+				a.advance(time.Second)
+				o.notServed = gone
 				o.set(true)
-				a.after(time.Second)
+				a.advance(time.Second)
 				a.Stop()
-				a.after(time.Minute)
+				a.advance(time.Minute)
 				want(t, "alive before the purge", len(a.world.alive()), "1")
 				a.Purge()
-				a.after(time.Second)
+				a.advance(time.Second)
 				want(t, "alive", len(a.world.alive()), "0")
 				want(t, "status", []any{a.state("web").State, a.last().ClientStatus}, "[dead complete]")
 				if all := strings.Join(messages(a, "web"), "\n"); !strings.Contains(all, "exit status unknown") {
@@ -235,7 +235,7 @@ func TestPurgeEndsTasksWhoseDriverIsUnavailable(t *testing.T) {
 				// The driver's state other than processes is destroyed when the driver
 				// is back. Without a plugin there is nothing to wait for.
 				want(t, "allocation has ended", isClosed(a.Done()), fmt.Sprint(gone))
-				o.gone = false
+				o.notServed = false
 				o.set(false)
 				a.wait()
 			})
@@ -248,10 +248,10 @@ func TestKillNowDoesNotWaitForTheDriver(t *testing.T) {
 		a, o := startWithOutages(t, jobOf("service", sleeper), func(c *Config, o *outages) {
 			c.EndTask = o.endTask(nil)
 		})
-		a.after(time.Second)
+		a.advance(time.Second)
 		o.set(true)
 		a.Kill()
-		a.after(time.Second)
+		a.advance(time.Second)
 		want(t, "alive", []any{len(a.world.alive()), isClosed(a.Done())}, "[0 true]")
 	})
 }
@@ -262,16 +262,16 @@ func TestShutdownLeavesTasksWhoseDriverIsUnavailable(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a, o := startWithOutages(t, jobOf("batch", `
 					restart { attempts = 0 }`, sleeper), func(c *Config, o *outages) { c.EndTask = o.endTask(nil) })
-				a.after(time.Second)
+				a.advance(time.Second)
 				o.set(true)
-				a.after(time.Second)
+				a.advance(time.Second)
 				if stop {
 					a.Stop()
-					a.after(time.Second)
+					a.advance(time.Second)
 				}
 				a.cancel(ErrShutdown)
 				a.wait()
-				want(t, "needed", a.LeftRunning(), `[driver "fake"]`)
+				want(t, "needed", a.PluginsLeftRunning(), `[driver "fake"]`)
 				a.die()
 
 				b := a.again(func(c *Config) {
@@ -279,10 +279,10 @@ func TestShutdownLeavesTasksWhoseDriverIsUnavailable(t *testing.T) {
 						c.Alloc.DesiredStatus = "stop"
 					}
 				})
-				b.after(time.Hour)
+				b.advance(time.Hour)
 				want(t, "next agent", []any{b.state("web").State, b.starts("web"), len(b.world.alive())}, "[running 1 1]")
 				o.set(false)
-				b.after(time.Minute)
+				b.advance(time.Minute)
 				if stop {
 					want(t, "stopped", []any{b.last().ClientStatus, len(b.world.alive())}, "[complete 0]")
 					return
@@ -304,23 +304,23 @@ func TestRestoreWaitsForTheDriver(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a, o := startWithOutages(t, jobOf("service", sleeper, sidecarTask), nil)
-				a.after(time.Second)
+				a.advance(time.Second)
 				a.die()
-				o.gone = test.gone
+				o.notServed = test.gone
 				o.set(true)
 				b := a.again(nil)
-				b.after(time.Hour)
+				b.advance(time.Hour)
 				want(t, "waiting", []any{b.state("web").State, b.last().ClientStatus, b.starts("web")}, "[running running 1]")
 				want(t, "events", b.events("web"), "[Received Task Setup Started Driver]")
 				started, _ := b.logs.snapshot()
 				want(t, "output is collected", len(started), "2")
-				o.gone = false
+				o.notServed = false
 				o.set(false)
-				b.after(time.Second)
+				b.advance(time.Second)
 				want(t, "starts", []int{b.starts("web"), b.starts("side")}, "[1 1]")
 				want(t, "events", b.events("web"), "[Received Task Setup Started Driver Driver]")
 				b.exit("web", driver.ExitResult{ExitCode: 3})
-				b.after(time.Minute)
+				b.advance(time.Minute)
 				want(t, "watched again", []any{b.starts("web"), b.state("web").Restarts}, "[2 1]")
 			})
 		})
@@ -329,7 +329,7 @@ func TestRestoreWaitsForTheDriver(t *testing.T) {
 
 // recovered returns the tasks that drivers were asked to recover.
 func recovered(a *agent) (tasks []string) {
-	for _, c := range a.world.noted("RecoverTask") {
+	for _, c := range a.world.recordedCalls("RecoverTask") {
 		tasks = append(tasks, c[strings.LastIndex(c, " ")+1:])
 	}
 	return tasks
@@ -364,7 +364,7 @@ func TestStartingPluginDoesNotDelayOtherTasks(t *testing.T) {
 			slow.world = c.Drivers.(*world)
 			c.Drivers = slow
 		})
-		a.after(time.Second)
+		a.advance(time.Second)
 		want(t, "before", []any{a.state("web").State, a.state("side").State}, "[running running]")
 		a.die()
 		slow.started = make(chan struct{})
@@ -372,22 +372,22 @@ func TestStartingPluginDoesNotDelayOtherTasks(t *testing.T) {
 		synctest.Wait()
 		want(t, "recovered at once", recovered(b), "[web]")
 
-		b.after(3 * time.Second)
+		b.advance(3 * time.Second)
 		if err := b.Signal(t.Context(), "web", "SIGHUP"); err != nil {
 			t.Error(err)
 		}
 		b.exit("web", driver.ExitResult{ExitCode: 3})
-		b.after(time.Minute)
+		b.advance(time.Minute)
 		want(t, "watched", []any{b.starts("web"), b.state("web").Restarts}, "[2 1]")
 		want(t, "recovered", recovered(b), "[web]")
 		want(t, "side", b.state("side").State, "running")
 
 		close(slow.started)
-		b.after(time.Second)
+		b.advance(time.Second)
 		want(t, "recovered", recovered(b), "[web side]")
 		want(t, "events", b.events("side"), "[Received Task Setup Started]")
 		b.exit("side", driver.ExitResult{})
-		b.after(time.Minute)
+		b.advance(time.Minute)
 		want(t, "starts", []int{b.starts("web"), b.starts("side")}, "[2 2]")
 	})
 }
@@ -396,7 +396,7 @@ func TestUnavailableDriverIsARecoverableStartError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld()
 		o := newOutages(w)
-		o.away = true
+		o.unavailable = true
 		a := startAgent(t, parseJob(t, jobOf("batch", `
 			restart {
 				attempts = 3
@@ -404,11 +404,11 @@ func TestUnavailableDriverIsARecoverableStartError(t *testing.T) {
 				mode     = "fail"
 			}`, sleeper)), func(c *Config) { c.Drivers = o })
 		a.world = w
-		a.after(time.Second)
+		a.advance(time.Second)
 		want(t, "events", a.events("web"), "[Received Driver Failure Restarting]")
 		want(t, "cause", a.state("web").Events[1].DriverError, `driver "fake": plugin "fake": exit status 2 (next try in 5s)`)
 		o.set(false)
-		a.after(time.Minute)
+		a.advance(time.Minute)
 		want(t, "events", a.events("web"), "[Received Driver Failure Restarting Task Setup Started]")
 	})
 }
@@ -466,7 +466,7 @@ func TestDestroyIsPendingUntilItSucceeds(t *testing.T) {
 			driver = "fake"
 			config { run_for = "1s" }
 		}`, poststopTask))
-		a.after(time.Hour)
+		a.advance(time.Hour)
 		want(t, "status", []any{a.last().ClientStatus, isClosed(a.Done())}, "[complete false]")
 		want(t, "events", a.events("web"), "[Received Task Setup Started Terminated Driver]")
 		want(t, "text", messages(a, "web"), "[destroying the task is pending: device is busy]")
@@ -475,7 +475,7 @@ func TestDestroyIsPendingUntilItSucceeds(t *testing.T) {
 		a.die()
 
 		b := a.again(func(c *Config) { c.Alloc.ClientStatus = "complete" })
-		b.after(time.Hour)
+		b.advance(time.Hour)
 		want(t, "next agent", []any{isClosed(b.Done()), destroys(b, "web")}, "[false 0]")
 		f.mu.Lock()
 		f.fail = 0
@@ -490,16 +490,16 @@ func TestDestroyIsPendingUntilItSucceeds(t *testing.T) {
 // A plugin process that cannot find out about a task has not answered that the task is
 // gone: the task is neither given up nor started again, with or without a restart of
 // the agent in between.
-func TestUndecidedRecoveryIsNoEnd(t *testing.T) {
+func TestUndecidedRecoveryKeepsTask(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		t.Run(fmt.Sprintf("the agent starts again: %v", restart), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a, _ := startWithOutages(t, jobOf("service", sleeper), nil)
-				a.after(time.Second)
+				a.advance(time.Second)
 				undecided := func(yes bool) {
 					a.world.mu.Lock()
 					defer a.world.mu.Unlock()
-					a.world.undecided = yes
+					a.world.recoveryUndecided = yes
 				}
 				undecided(true)
 				if restart {
@@ -509,12 +509,12 @@ func TestUndecidedRecoveryIsNoEnd(t *testing.T) {
 				} else {
 					a.world.killPlugin()
 				}
-				a.after(time.Hour)
+				a.advance(time.Hour)
 				want(t, "meanwhile", []any{a.state("web").State, a.starts("web"), len(a.world.alive())}, "[running 1 1]")
 				want(t, "events", a.events("web"), "[Received Task Setup Started Driver]")
 				want(t, "event", messages(a, "web"), "[driver unavailable, the task may still run: recover task: too many open files]")
 				undecided(false)
-				a.after(time.Minute)
+				a.advance(time.Minute)
 				want(t, "recovered", []any{a.state("web").State, a.starts("web")}, "[running 1]")
 				a.Stop()
 				a.wait()
@@ -531,19 +531,19 @@ func TestUndecidedRecoveryKeepsTheDestroyPending(t *testing.T) {
 			driver = "fake"
 			config { run_for = "1s" }
 		}`))
-		a.after(1500 * time.Millisecond)
+		a.advance(1500 * time.Millisecond)
 		want(t, "the destroy has failed", messages(a, "web"), "[destroying the task is pending: device is busy]")
 		setUndecided := func(yes bool) {
 			a.world.mu.Lock()
 			defer a.world.mu.Unlock()
-			a.world.undecided = yes
+			a.world.recoveryUndecided = yes
 		}
 		setUndecided(true)
 		f.world.killPlugin()
 		f.mu.Lock()
 		f.fail = 0
 		f.mu.Unlock()
-		a.after(time.Hour)
+		a.advance(time.Hour)
 		want(t, "meanwhile", []any{isClosed(a.Done()), destroys(a, "web"), len(a.world.tasks)}, "[false 0 1]")
 		setUndecided(false)
 		a.wait()
@@ -574,8 +574,8 @@ func TestNextStartWaitsForThePendingDestroy(t *testing.T) {
 			return ""
 		}
 		a.world.mu.Unlock()
-		a.after(2 * time.Minute)
-		want(t, "wrong", a.world.wrong, "[]")
+		a.advance(2 * time.Minute)
+		want(t, "wrong", a.world.violations, "[]")
 		want(t, "state", []any{a.state("web").State, a.starts("web")}, "[running 2]")
 	})
 }
@@ -583,8 +583,8 @@ func TestNextStartWaitsForThePendingDestroy(t *testing.T) {
 // deadlyStarts is a world whose plugin dies at each start of the task "bad".
 type deadlyStarts struct {
 	*outages
-	deaths []time.Time
-	order  []string // calls of RecoverTask and StartTask
+	deaths    []time.Time
+	callOrder []string // calls of RecoverTask and StartTask
 }
 
 type deadlyPlugin struct {
@@ -600,16 +600,16 @@ func (d *deadlyStarts) Driver(ctx context.Context, name string) (driver.Driver, 
 	return deadlyPlugin{inner.(*plugin), d}, nil
 }
 
-func (p deadlyPlugin) note(format string, args ...any) {
+func (p deadlyPlugin) recordCall(format string, args ...any) {
 	p.d.mu.Lock()
 	defer p.d.mu.Unlock()
-	p.d.order = append(p.d.order, fmt.Sprintf(format, args...))
+	p.d.callOrder = append(p.d.callOrder, fmt.Sprintf(format, args...))
 }
 
 func (p deadlyPlugin) RecoverTask(ctx context.Context, h *driver.Handle) error {
 	time.Sleep(100 * time.Millisecond)
 	err := p.plugin.RecoverTask(ctx, h)
-	p.note("recover %s", h.Config.Name)
+	p.recordCall("recover %s", h.Config.Name)
 	return err
 }
 
@@ -617,7 +617,7 @@ func (p deadlyPlugin) StartTask(ctx context.Context, c *driver.TaskConfig) (*dri
 	if c.Name != "bad" {
 		return p.plugin.StartTask(ctx, c)
 	}
-	p.note("start bad")
+	p.recordCall("start bad")
 	p.d.mu.Lock()
 	p.d.deaths = append(p.d.deaths, time.Now())
 	p.d.mu.Unlock()
@@ -631,16 +631,16 @@ func TestStartThatKillsThePluginComesAfterTheRecoveryOfRunningTasks(t *testing.T
 		recovery := taskrunner.NewRecoveries()
 		good := startAgent(t, parseJob(t, jobOf("service", sleeper, sidecarTask)), func(c *Config) {
 			d.outages = newOutages(c.Drivers.(*world))
-			c.Drivers, c.Recovery = d, recovery
+			c.Drivers, c.Recoveries = d, recovery
 		})
-		good.after(time.Second)
+		good.advance(time.Second)
 		bad := start(t, parseJob(t, jobOf("batch", `
 			restart {
 				attempts = 2
 				delay    = "0s"
 				mode     = "fail"
 			}`, `task "bad" { driver = "fake" }`)), func(c *Config) {
-			c.Drivers, c.Recovery = d, recovery
+			c.Drivers, c.Recoveries = d, recovery
 			other := *c.Alloc
 			other.ID = "99999999-2222-3333-4444-555555555555"
 			c.Alloc = &other
@@ -650,9 +650,9 @@ func TestStartThatKillsThePluginComesAfterTheRecoveryOfRunningTasks(t *testing.T
 		for _, task := range []string{"web", "side"} {
 			want(t, task, []any{good.state(task).State, good.starts(task), good.events(task)}, "[running 1 [Received Task Setup Started]]")
 		}
-		for i, call := range d.order {
-			if i > 0 && call == "start bad" && d.order[i-1] == "start bad" {
-				t.Errorf("a start was repeated before the running tasks were recovered: %v", d.order)
+		for i, call := range d.callOrder {
+			if i > 0 && call == "start bad" && d.callOrder[i-1] == "start bad" {
+				t.Errorf("a start was repeated before the running tasks were recovered: %v", d.callOrder)
 			}
 		}
 		for i := 2; i < len(d.deaths); i++ {
@@ -667,16 +667,16 @@ func TestStartThatKillsThePluginComesAfterTheRecoveryOfRunningTasks(t *testing.T
 func TestRestoreReadsRecordsWithoutCapabilities(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, o := startWithOutages(t, jobOf("service", sleeper), nil)
-		a.after(time.Second)
+		a.advance(time.Second)
 		a.die()
-		local := a.ledger.locals["web"]
-		a.ledger.locals["web"] = state.LocalState{Hooks: local.Hooks, StartID: local.StartID, Handle: local.Handle, Restart: restart.State{}}
+		local := a.store.locals["web"]
+		a.store.locals["web"] = state.LocalState{Hooks: local.Hooks, StartID: local.StartID, Handle: local.Handle, Restart: restart.State{}}
 		o.set(true)
 		b := a.again(nil)
-		b.after(time.Minute)
+		b.advance(time.Minute)
 		want(t, "waiting", b.state("web").State, "running")
 		o.set(false)
-		b.after(time.Minute)
+		b.advance(time.Minute)
 		want(t, "state", []any{b.state("web").State, b.starts("web")}, "[running 1]")
 	})
 }
@@ -695,20 +695,20 @@ func TestCollectionEndsWhenTheTaskIsDestroyed(t *testing.T) {
 		{"destroyed and started again", `run_for = "1s"
 			once = true
 			exit_error = "no status"`, func(a *agent, _ *outages) {
-			a.after(time.Minute)
+			a.advance(time.Minute)
 			want(a.t, "starts", a.starts("web"), "2")
 		}, true},
 		{"no plugin knows the first of two starts", `unrecovered = true`, func(a *agent, _ *outages) {
 			a.world.killPlugin()
-			a.after(time.Minute)
+			a.advance(time.Minute)
 			want(a.t, "starts", a.starts("web"), "2")
 			a.exit("web", driver.ExitResult{})
 		}, false},
 		{"the agent has ended the task of a builtin driver", ``, func(a *agent, o *outages) {
 			o.set(true)
-			a.after(time.Second)
+			a.advance(time.Second)
 			a.Stop()
-			a.after(time.Minute)
+			a.advance(time.Minute)
 		}, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -726,9 +726,9 @@ func TestCollectionEndsWhenTheTaskIsDestroyed(t *testing.T) {
 				}`), func(c *Config, o *outages) {
 					o.builtin, c.EndTask = true, o.endTask(nil)
 				})
-				a.after(time.Second)
+				a.advance(time.Second)
 				c.act(a, o)
-				a.after(time.Minute)
+				a.advance(time.Minute)
 				a.Stop()
 				a.wait()
 				a.logs.mu.Lock()

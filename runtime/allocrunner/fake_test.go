@@ -21,7 +21,7 @@ import (
 // behaviour is the config block of a task for the fake driver.
 type behaviour struct {
 	RunFor        string   `codec:"run_for"`        // empty: the process runs until it is stopped
-	Once          bool     `codec:"once"`           // only the first run ends by itself
+	ExitOnce      bool     `codec:"once"`           // only the first run ends by itself
 	ExitCodes     []int    `codec:"exit_codes"`     // exit code of each run; the last one repeats
 	ExitSignal    int      `codec:"exit_signal"`    //
 	ExitError     string   `codec:"exit_error"`     //
@@ -51,36 +51,36 @@ var behaviourSpec = hclspec.Object(map[string]*hclspec.Spec{
 
 // world contains the fake processes; it outlives the plugins.
 type world struct {
-	capabilities driver.Capabilities
-	sweeps       bool // its plugins search for processes that they have not started
-	deaf         bool // its plugins do not know tasks that were started before
+	capabilities      driver.Capabilities
+	findsUnknownTasks bool // its plugins search for processes that they have not started
+	forgetsTasks      bool // its plugins do not know tasks that were started before
 
-	mu        sync.Mutex
-	undecided bool // RecoverTask cannot find out about any task
-	plugin    *plugin
-	plugins   int                           // number of plugin processes so far
-	tasks     map[string]*fakeTask          // by id, until destroyed
-	starts    map[string]int                // number of starts by task
-	done      map[string]int                // by task: number of runs that ended successfully by themselves
-	configs   map[string]*driver.TaskConfig // last config of each task
-	calls     []call                        // calls of StopTask, DestroyTask and others
-	begin     time.Time
+	mu                sync.Mutex
+	recoveryUndecided bool // RecoverTask cannot find out about any task
+	plugin            *plugin
+	plugins           int                           // number of plugin processes so far
+	tasks             map[string]*fakeTask          // by id, until destroyed
+	starts            map[string]int                // number of starts by task
+	successCounts     map[string]int                // by task: number of runs that ended successfully by themselves
+	configs           map[string]*driver.TaskConfig // last config of each task
+	calls             []call                        // calls of StopTask, DestroyTask and others
+	begin             time.Time
 
 	// checkStart, if set, is called with mu held before a task starts, and returns an
 	// error text or "".
-	checkStart func(task string, alive []string) string
-	wrong      []string
-	recovery   time.Duration                          // duration of RecoverTask
-	sawExit    func(task string, r driver.ExitResult) // if set, is called at the end of a process
+	checkStart   func(task string, alive []string) string
+	violations   []string
+	recoveryTime time.Duration                          // duration of RecoverTask
+	sawExit      func(task string, r driver.ExitResult) // if set, is called at the end of a process
 }
 
 func newWorld() *world {
 	return &world{
-		tasks:   make(map[string]*fakeTask),
-		starts:  make(map[string]int),
-		done:    make(map[string]int),
-		configs: make(map[string]*driver.TaskConfig),
-		begin:   time.Now(),
+		tasks:         make(map[string]*fakeTask),
+		starts:        make(map[string]int),
+		successCounts: make(map[string]int),
+		configs:       make(map[string]*driver.TaskConfig),
+		begin:         time.Now(),
 	}
 }
 
@@ -93,16 +93,16 @@ func (w *world) Driver(_ context.Context, name string) (driver.Driver, error) {
 	defer w.mu.Unlock()
 	if w.plugin == nil {
 		w.plugins++
-		w.plugin = &plugin{world: w, down: make(chan struct{}), known: make(map[string]bool)}
+		w.plugin = &plugin{world: w, down: make(chan struct{}), knownTasks: make(map[string]bool)}
 	}
 	return w.plugin, nil
 }
 
-// KnowsTasks implements recoveryInfo.
-func (w *world) KnowsTasks(string) bool { return !w.deaf }
+// KnowsTasks implements recoveryCapabilities.
+func (w *world) KnowsTasks(string) bool { return !w.forgetsTasks }
 
-// FindsTasks implements recoveryInfo.
-func (w *world) FindsTasks(string) bool { return w.sweeps }
+// FindsTasks implements recoveryCapabilities.
+func (w *world) FindsTasks(string) bool { return w.findsUnknownTasks }
 
 // killPlugin simulates kill -9 of the plugin process. Tasks that cannot be recovered
 // die with it.
@@ -116,7 +116,7 @@ func (w *world) killPlugin() {
 	}
 }
 
-func (w *world) note(format string, args ...any) {
+func (w *world) recordCall(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.calls = append(w.calls, call{time.Since(w.begin), fmt.Sprintf(format, args...)})
@@ -124,23 +124,23 @@ func (w *world) note(format string, args ...any) {
 
 // call is one call of the driver.
 type call struct {
-	at   time.Duration
-	text string
+	at      time.Duration
+	summary string
 }
 
-func (c call) String() string { return fmt.Sprintf("+%v %s", c.at.Round(time.Millisecond), c.text) }
+func (c call) String() string { return fmt.Sprintf("+%v %s", c.at.Round(time.Millisecond), c.summary) }
 
-// noted returns the calls of one method. Calls at the same time are sorted by their
+// recordedCalls returns the calls of one method. Calls at the same time are sorted by their
 // text.
-func (w *world) noted(method string) (found []string) {
+func (w *world) recordedCalls(method string) (found []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	calls := slices.Clone(w.calls)
 	slices.SortStableFunc(calls, func(a, b call) int {
-		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.text, b.text))
+		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.summary, b.summary))
 	})
 	for _, c := range calls {
-		if strings.HasPrefix(c.text, method+" ") {
+		if strings.HasPrefix(c.summary, method+" ") {
 			found = append(found, c.String())
 		}
 	}
@@ -205,7 +205,7 @@ type plugin struct {
 	driver.Driver // nil: other methods are not called
 	world         *world
 	down          chan struct{}
-	known         map[string]bool // guarded by world.mu
+	knownTasks    map[string]bool // guarded by world.mu
 }
 
 func (p *plugin) TaskConfigSchema(context.Context) (*hclspec.Spec, error) { return behaviourSpec, nil }
@@ -245,7 +245,7 @@ func (p *plugin) StartTask(ctx context.Context, config *driver.TaskConfig) (*dri
 	if w.sawExit != nil {
 		t.saw = func(r driver.ExitResult) { w.sawExit(config.Name, r) }
 	}
-	if b.RunFor != "" && (n == 0 || !b.Once) {
+	if b.RunFor != "" && (n == 0 || !b.ExitOnce) {
 		result := driver.ExitResult{ExitCode: nth(b.ExitCodes, n), Signal: b.ExitSignal}
 		if b.ExitError != "" {
 			result.Err = errors.New(b.ExitError)
@@ -253,7 +253,7 @@ func (p *plugin) StartTask(ctx context.Context, config *driver.TaskConfig) (*dri
 		time.AfterFunc(duration(b.RunFor), func() {
 			if !isClosed(t.exited) && result.Successful() {
 				w.mu.Lock()
-				w.done[config.Name]++
+				w.successCounts[config.Name]++
 				w.mu.Unlock()
 			}
 			t.exit(result)
@@ -268,13 +268,13 @@ func (p *plugin) StartTask(ctx context.Context, config *driver.TaskConfig) (*dri
 			}
 		}
 		if wrong := w.checkStart(config.Name, alive); wrong != "" {
-			w.wrong = append(w.wrong, wrong)
+			w.violations = append(w.violations, wrong)
 		}
 	}
 	w.tasks[config.ID] = t
-	p.known[config.ID] = true
+	p.knownTasks[config.ID] = true
 	w.mu.Unlock()
-	w.note("StartTask %s", config.Name)
+	w.recordCall("StartTask %s", config.Name)
 	return &driver.Handle{Version: 1, Config: config, State: driver.TaskRunning}, nil, nil
 }
 
@@ -285,7 +285,7 @@ func (p *plugin) find(id string) (*fakeTask, error) {
 	p.world.mu.Lock()
 	defer p.world.mu.Unlock()
 	t := p.world.tasks[id]
-	if t == nil || !p.known[id] {
+	if t == nil || !p.knownTasks[id] {
 		return nil, driver.ErrTaskNotFound
 	}
 	return t, nil
@@ -295,18 +295,18 @@ func (p *plugin) RecoverTask(_ context.Context, h *driver.Handle) error {
 	if isClosed(p.down) {
 		return driver.ErrPluginDown
 	}
-	p.world.note("RecoverTask %s", strings.Split(h.Config.ID, "/")[1])
-	time.Sleep(p.world.recovery)
+	p.world.recordCall("RecoverTask %s", strings.Split(h.Config.ID, "/")[1])
+	time.Sleep(p.world.recoveryTime)
 	p.world.mu.Lock()
 	defer p.world.mu.Unlock()
 	t := p.world.tasks[h.Config.ID]
-	if p.world.undecided {
+	if p.world.recoveryUndecided {
 		return driver.Recoverable(errors.New("too many open files"))
 	}
 	if t == nil || t.Unrecovered {
 		return errors.New("nothing to recover")
 	}
-	p.known[h.Config.ID] = true
+	p.knownTasks[h.Config.ID] = true
 	return nil
 }
 
@@ -331,7 +331,7 @@ func (p *plugin) StopTask(ctx context.Context, id string, timeout time.Duration,
 	if err != nil {
 		return err
 	}
-	p.world.note("StopTask %s timeout=%v signal=%q", strings.Split(id, "/")[1], timeout, signal)
+	p.world.recordCall("StopTask %s timeout=%v signal=%q", strings.Split(id, "/")[1], timeout, signal)
 	p.world.mu.Lock()
 	t.stopErrors--
 	fails := t.stopErrors >= 0
@@ -360,8 +360,8 @@ func (p *plugin) StopTask(ctx context.Context, id string, timeout time.Duration,
 
 func (p *plugin) DestroyTask(_ context.Context, id string, force bool) error {
 	t, err := p.find(id)
-	if errors.Is(err, driver.ErrTaskNotFound) && p.world.sweeps {
-		return p.sweep(id)
+	if errors.Is(err, driver.ErrTaskNotFound) && p.world.findsUnknownTasks {
+		return p.destroyAllStarts(id)
 	}
 	if err != nil {
 		return err
@@ -372,15 +372,15 @@ func (p *plugin) DestroyTask(_ context.Context, id string, force bool) error {
 		}
 		t.exit(driver.ExitResult{ExitCode: 137, Signal: 9})
 	}
-	p.world.note("DestroyTask %s", strings.Split(id, "/")[1])
+	p.world.recordCall("DestroyTask %s", strings.Split(id, "/")[1])
 	p.world.mu.Lock()
 	defer p.world.mu.Unlock()
 	delete(p.world.tasks, id)
 	return nil
 }
 
-// sweep ends all starts of a task, whatever their ids.
-func (p *plugin) sweep(id string) error {
+// destroyAllStarts ends all starts of a task, whatever their ids.
+func (p *plugin) destroyAllStarts(id string) error {
 	p.world.mu.Lock()
 	defer p.world.mu.Unlock()
 	err := driver.ErrTaskNotFound
@@ -398,7 +398,7 @@ func (p *plugin) SignalTask(_ context.Context, id, signal string) error {
 	if _, err := p.find(id); err != nil {
 		return err
 	}
-	p.world.note("SignalTask %s %s", strings.Split(id, "/")[1], signal)
+	p.world.recordCall("SignalTask %s %s", strings.Split(id, "/")[1], signal)
 	return nil
 }
 

@@ -59,15 +59,15 @@ func (g gate) Wait(ctx context.Context) error {
 }
 
 func (g *gates) mayStart(task string) bool {
-	facts, _ := g.facts(g.snapshot())
+	facts, _ := g.taskFacts(g.snapshot())
 	phase := g.coordinator.Phase()
 	// A stop opens no gate before it has reached the poststop tasks.
 	return (!g.stopped() || phase == lifecycle.Poststop) && g.group.MayStart(phase, task, facts)
 }
 
-// facts returns the facts about the tasks that the group's rules use, and a channel
+// taskFacts returns the facts about the tasks that the group's rules use, and a channel
 // that is closed when the results of checks that matter to the rules change.
-func (g *gates) facts(now snapshot) (facts map[string]lifecycle.TaskFacts, checks <-chan struct{}) {
+func (g *gates) taskFacts(now snapshot) (facts map[string]lifecycle.TaskFacts, checks <-chan struct{}) {
 	var results []services.Result
 	if g.group.WaitsForHealth() {
 		results, _, checks = g.checks()
@@ -109,8 +109,8 @@ func (g *gates) observe(now snapshot) (checks <-chan struct{}) {
 	if g.group == nil {
 		return nil
 	}
-	facts, checks := g.facts(now)
-	g.failUnreachable(facts)
+	facts, checks := g.taskFacts(now)
+	g.endUnstartableTasks(facts)
 	return checks
 }
 
@@ -122,9 +122,9 @@ func lifecycleStates(tasks map[string]*api.TaskState) map[string]lifecycle.State
 	return states
 }
 
-// failUnreachable ends the tasks whose start condition can no longer become true: a
+// endUnstartableTasks ends the tasks whose start condition can no longer become true: a
 // poststop task is skipped, any other task fails.
-func (g *gates) failUnreachable(facts map[string]lifecycle.TaskFacts) {
+func (g *gates) endUnstartableTasks(facts map[string]lifecycle.TaskFacts) {
 	phase := g.coordinator.Phase()
 	for _, t := range g.tasks {
 		if after, lost := g.group.FailedDependency(phase, t.Name(), facts); lost {
@@ -172,7 +172,7 @@ func (g *gates) restartDependents() map[string]string {
 	if g.group == nil || g.group.Restart == lifecycle.OneForOne || g.stopped() {
 		return nil
 	}
-	facts, _ := g.facts(g.snapshot())
+	facts, _ := g.taskFacts(g.snapshot())
 	names := g.group.TasksToRestart(facts)
 	for _, t := range g.tasks {
 		if !t.Restartable() {

@@ -36,10 +36,10 @@ func TestRandomGraphs(t *testing.T) {
 				}
 			}()
 			t.Run("left alone", func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) { leaveAlone(t, job) })
+				synctest.Test(t, func(t *testing.T) { runUndisturbed(t, job) })
 			})
 			t.Run("disturbed", func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) { disturbGroup(t, job, random) })
+				synctest.Test(t, func(t *testing.T) { runDisturbed(t, job, random) })
 			})
 		})
 	}
@@ -122,26 +122,26 @@ func graphText(job *api.Job) string {
 
 // historyChecker records the history of a world's processes and reports rule violations.
 type historyChecker struct {
-	job   *api.Job
-	tasks map[string]*api.Task
-	mu    sync.Mutex // taken after world.mu
-	lives map[string]*runCtx
-	boot  time.Time // start of the agent; it may not have seen events before at that time
+	job       *api.Job
+	tasks     map[string]*api.Task
+	mu        sync.Mutex // taken after world.mu
+	histories map[string]*taskHistory
+	boot      time.Time // start of the agent; it may not have seen events before at that time
 }
 
-type runCtx struct {
-	starts  int
-	started time.Time
-	exited  time.Time // end of the last run, if it has ended
-	alive   bool
-	good    bool // the last run ended successfully by itself
+type taskHistory struct {
+	starts    int
+	started   time.Time
+	exited    time.Time // end of the last run, if it has ended
+	alive     bool
+	succeeded bool // the last run ended successfully by itself
 }
 
 func newHistoryChecker(job *api.Job) *historyChecker {
-	j := &historyChecker{job: job, tasks: make(map[string]*api.Task), lives: make(map[string]*runCtx), boot: time.Now()}
+	j := &historyChecker{job: job, tasks: make(map[string]*api.Task), histories: make(map[string]*taskHistory), boot: time.Now()}
 	for _, t := range job.TaskGroups[0].Tasks {
 		j.tasks[t.Name] = t
-		j.lives[t.Name] = &runCtx{}
+		j.histories[t.Name] = &taskHistory{}
 	}
 	return j
 }
@@ -159,10 +159,10 @@ func isLongRunning(t *api.Task) bool { return hookOf(t) == "" || t.Lifecycle.Sid
 func (j *historyChecker) start(name string, alive []string) string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	self, now := j.lives[name], time.Now()
+	self, now := j.histories[name], time.Now()
 	defer func() {
 		self.starts++
-		self.started, self.alive, self.good = now, true, false
+		self.started, self.alive, self.succeeded = now, true, false
 	}()
 	if slices.Contains(alive, name) {
 		return name + " runs twice"
@@ -173,14 +173,14 @@ func (j *historyChecker) start(name string, alive []string) string {
 			continue
 		}
 		of, condition, _ := strings.Cut(strings.TrimSpace(after), ":")
-		other := j.lives[of]
+		other := j.histories[of]
 		holds := false
 		switch condition {
 		case "started":
-			over := other.good || hookOf(task) == "poststop"
-			holds = other.starts > 0 && (other.alive || over || j.unseen(other))
+			over := other.succeeded || hookOf(task) == "poststop"
+			holds = other.starts > 0 && (other.alive || over || j.exitedJustNow(other))
 		case "success":
-			holds = other.good
+			holds = other.succeeded
 		case "exited":
 			holds = !other.alive
 		}
@@ -191,16 +191,16 @@ func (j *historyChecker) start(name string, alive []string) string {
 	// A start whose result the earlier agent did not store is destroyed by the next
 	// agent and repeated; that is not a restart.
 	again := self.starts > 0 && !self.exited.Equal(j.boot)
-	for of, other := range j.lives {
+	for of, other := range j.histories {
 		t := j.tasks[of]
 		if hookOf(task) == "poststop" && hookOf(t) != "poststop" && other.alive {
 			return fmt.Sprintf("%s starts while %s runs", name, of)
 		}
 		if hookOf(task) == "" && again && hookOf(t) == "prestart" && t.Meta["lite_rerun"] != "" &&
-			(!other.good || other.started.Before(self.exited)) {
+			(!other.succeeded || other.started.Before(self.exited)) {
 			return fmt.Sprintf("%s starts again before %s has run", name, of)
 		}
-		if hookOf(task) == "poststart" && again && task.Meta["lite_rerun"] != "" && hookOf(t) == "" && !other.alive && !other.good && !j.unseen(other) {
+		if hookOf(task) == "poststart" && again && task.Meta["lite_rerun"] != "" && hookOf(t) == "" && !other.alive && !other.succeeded && !j.exitedJustNow(other) {
 			return fmt.Sprintf("%s starts again while %s is down", name, of)
 		}
 		if other.alive && isLongRunning(t) && isLongRunning(task) && again && other.started.Before(self.exited) && j.follows(of, name) {
@@ -210,9 +210,9 @@ func (j *historyChecker) start(name string, alive []string) string {
 	return ""
 }
 
-// unseen reports whether a process has ended so recently that the runner cannot have
+// exitedJustNow reports whether a process has ended so recently that the runner cannot have
 // reacted yet.
-func (j *historyChecker) unseen(l *runCtx) bool {
+func (j *historyChecker) exitedJustNow(l *taskHistory) bool {
 	now := time.Now()
 	return !l.alive && (l.exited.Equal(now) || j.boot.Equal(now))
 }
@@ -254,26 +254,26 @@ func (j *historyChecker) comesAfter(task, first string, seen map[string]bool) bo
 func (j *historyChecker) exit(name string, r driver.ExitResult) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	l := j.lives[name]
-	l.alive, l.exited, l.good = false, time.Now(), r.Successful()
+	l := j.histories[name]
+	l.alive, l.exited, l.succeeded = false, time.Now(), r.Successful()
 }
 
-func (j *historyChecker) attend(c *Config) {
+func (j *historyChecker) observeWorld(c *Config) {
 	w := c.Drivers.(*world)
 	w.checkStart, w.sawExit = j.start, j.exit
 }
 
-// leaveAlone runs the job without disturbance: no task may be left waiting, and no work
+// runUndisturbed runs the job without disturbance: no task may be left waiting, and no work
 // is repeated.
-func leaveAlone(t *testing.T, job *api.Job) {
+func runUndisturbed(t *testing.T, job *api.Job) {
 	j := newHistoryChecker(job)
-	h := start(t, job, j.attend)
+	h := start(t, job, j.observeWorld)
 	defer func() {
 		if t.Failed() {
 			t.Log(h.transcript())
 		}
 	}()
-	h.after(10 * time.Minute) // longer than all tasks together, one after the other
+	h.advance(10 * time.Minute) // longer than all tasks together, one after the other
 	if *job.Type == "service" {
 		for name, task := range j.tasks {
 			if s := h.state(name); s.State == "pending" && hookOf(task) != "poststop" && h.last().ClientStatus != "failed" {
@@ -291,7 +291,7 @@ func leaveAlone(t *testing.T, job *api.Job) {
 	}
 	for name, task := range j.tasks {
 		// Allow one more run, because the first may fail.
-		if runs := j.lives[name].starts; task.Meta["lite_rerun"] != "" && runs > 2+mains {
+		if runs := j.histories[name].starts; task.Meta["lite_rerun"] != "" && runs > 2+mains {
 			t.Errorf("%s has run %d times for %d restarts of main tasks", name, runs, mains)
 		}
 	}
@@ -306,18 +306,18 @@ func leaveAlone(t *testing.T, job *api.Job) {
 				t.Errorf("%s was given up in a group that has not failed", name)
 			}
 			// A task that was stopped at its gate has a restart without a start.
-			if l := j.lives[name]; l.starts != 1+int(s.Restarts) && !s.StartedAt.IsZero() && !(l.starts == int(s.Restarts) && isLongRunning(task)) {
+			if l := j.histories[name]; l.starts != 1+int(s.Restarts) && !s.StartedAt.IsZero() && !(l.starts == int(s.Restarts) && isLongRunning(task)) {
 				t.Errorf("%s was started %d times with %d restarts", name, l.starts, s.Restarts)
 			}
 		}
 	}
-	h.judgeEnd()
+	h.checkFinalState()
 }
 
-// judgeEnd checks the invariants of a group that has ended.
-func (h *harness) judgeEnd() {
+// checkFinalState checks the invariants of a group that has ended.
+func (h *harness) checkFinalState() {
 	h.world.mu.Lock()
-	for _, wrong := range h.world.wrong {
+	for _, wrong := range h.world.violations {
 		h.t.Error(wrong)
 	}
 	h.world.mu.Unlock()
@@ -331,10 +331,10 @@ func (h *harness) judgeEnd() {
 	}
 }
 
-// disturbGroup does random things to the group, and stops it at a random time.
-func disturbGroup(t *testing.T, job *api.Job, random *rand.Rand) {
+// runDisturbed does random things to the group, and stops it at a random time.
+func runDisturbed(t *testing.T, job *api.Job, random *rand.Rand) {
 	j := newHistoryChecker(job)
-	a := startAgent(t, job, j.attend)
+	a := startAgent(t, job, j.observeWorld)
 	defer func() {
 		if t.Failed() {
 			t.Log(a.transcript())
@@ -347,7 +347,7 @@ func disturbGroup(t *testing.T, job *api.Job, random *rand.Rand) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var acting sync.WaitGroup
 	for range 2 + random.IntN(8) {
-		a.after(time.Duration(random.IntN(6000))*time.Millisecond + time.Microsecond)
+		a.advance(time.Duration(random.IntN(6000))*time.Millisecond + time.Microsecond)
 		name := names[random.IntN(len(names))]
 		// Errors are expected: the task does not run, or the allocation has ended.
 		agent, asking := a, ctx
@@ -367,14 +367,14 @@ func disturbGroup(t *testing.T, job *api.Job, random *rand.Rand) {
 			a.die()
 			cancel()
 			ctx, cancel = context.WithCancel(context.Background())
-			a.after(time.Duration(random.IntN(3)) * time.Second)
+			a.advance(time.Duration(random.IntN(3)) * time.Second)
 			j.mu.Lock()
 			j.boot = time.Now()
 			j.mu.Unlock()
 			a = a.again(nil)
 		}
 	}
-	a.after(time.Duration(random.IntN(30)) * time.Second)
+	a.advance(time.Duration(random.IntN(30)) * time.Second)
 	a.Stop()
 	select {
 	case <-a.Done():
@@ -386,7 +386,7 @@ func disturbGroup(t *testing.T, job *api.Job, random *rand.Rand) {
 	}
 	cancel()
 	acting.Wait()
-	a.judgeEnd()
+	a.checkFinalState()
 }
 
 // TestDeathAtEachStepInAGraph kills the agent in place of each write of a group that
@@ -445,8 +445,8 @@ func TestDeathAtEachStepInAGraph(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := startAgent(t, job, nil)
 		a.wait()
-		total = a.ledger.writes
-		want(t, "done", a.world.done, "map[init:2 next:1 publish:1 web:1]")
+		total = a.store.writes
+		want(t, "done", a.world.successCounts, "map[init:2 next:1 publish:1 web:1]")
 	})
 	for n := 2; n <= total; n++ { // the first write only records that the tasks were received
 		for _, stopped := range []bool{false, true} {
@@ -454,9 +454,9 @@ func TestDeathAtEachStepInAGraph(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					j := newHistoryChecker(job)
-					a := startMortal(t, job, n-1, func(c *Config) {
-						c.Drivers.(*world).sweeps = true
-						j.attend(c)
+					a := startWithWriteLimit(t, job, n-1, func(c *Config) {
+						c.Drivers.(*world).findsUnknownTasks = true
+						j.observeWorld(c)
 					})
 					if !a.dies() {
 						return
@@ -468,7 +468,7 @@ func TestDeathAtEachStepInAGraph(t *testing.T) {
 						b.Stop()
 					}
 					b.wait()
-					b.judgeEnd()
+					b.checkFinalState()
 					if t.Failed() {
 						t.Log(b.transcript())
 					}
@@ -477,10 +477,10 @@ func TestDeathAtEachStepInAGraph(t *testing.T) {
 					}
 					want(t, "status", b.last().ClientStatus, "complete")
 					for _, name := range []string{"web", "next", "publish"} {
-						want(t, name+" done", b.world.done[name], "1")
+						want(t, name+" done", b.world.successCounts[name], "1")
 					}
 					// The failed run of web may be one that no agent has seen.
-					if done := b.world.done["init"]; done < 1 || done > 3 {
+					if done := b.world.successCounts["init"]; done < 1 || done > 3 {
 						t.Errorf("init has done its work %d times", done)
 					}
 				})

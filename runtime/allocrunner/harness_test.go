@@ -126,8 +126,8 @@ func (h *harness) report(u Update) {
 	h.reports = append(h.reports, u)
 }
 
-// after sleeps for d, and then waits until all goroutines are blocked.
-func (h *harness) after(d time.Duration) {
+// advance sleeps for d, and then waits until all goroutines are blocked.
+func (h *harness) advance(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
@@ -171,7 +171,7 @@ func (h *harness) transcript() string {
 	for _, t := range h.tasks {
 		h.describe(&b, t.Name(), last.TaskStates[t.Name()])
 	}
-	if calls := append(h.world.noted("StopTask"), h.world.noted("SignalTask")...); len(calls) > 0 {
+	if calls := append(h.world.recordedCalls("StopTask"), h.world.recordedCalls("SignalTask")...); len(calls) > 0 {
 		fmt.Fprintf(&b, "driver\n  %s\n", strings.Join(calls, "\n  "))
 	}
 	return b.String()
@@ -230,15 +230,15 @@ type extraHooks struct {
 }
 
 func (e extraHooks) AllocHooks(*api.Allocation, hookplugin.Target) []hooks.Entry {
-	return inPlace(e.alloc)
+	return pluginEntries(e.alloc)
 }
 func (e extraHooks) TaskHooks(*api.Allocation, *api.Task, hookplugin.Target) []hooks.Entry {
-	return inPlace(e.task)
+	return pluginEntries(e.task)
 }
 
 func (extraHooks) Pending(*api.Allocation) func(context.Context, func(*api.TaskEvent)) { return nil }
 
-func inPlace(list []hooks.Hook) (ordered []hooks.Entry) {
+func pluginEntries(list []hooks.Hook) (ordered []hooks.Entry) {
 	for _, h := range list {
 		ordered = append(ordered, hooks.Entry{Order: hooks.OrderPlugin, Hook: h})
 	}

@@ -187,23 +187,23 @@ func (h *healthTracker) set(v health.Verdict) {
 func (h *healthTracker) of(alloc *api.Allocation) *Health {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.ofLocked(alloc)
+	return h.healthLocked(alloc)
 }
 
-func (h *healthTracker) ofLocked(alloc *api.Allocation) *Health {
+func (h *healthTracker) healthLocked(alloc *api.Allocation) *Health {
 	if h.verdict == nil || h.verdict.DeploymentID != alloc.DeploymentID {
 		return nil
 	}
 	return h.verdict
 }
 
-// reported returns the health of an allocation with a client status. An allocation that
+// reportedHealth returns the health of an allocation with a client status. An allocation that
 // failed before its health was watched is unhealthy.
-func (h *healthTracker) reported(clientStatus string) *Health {
+func (h *healthTracker) reportedHealth(clientStatus string) *Health {
 	alloc := h.alloc()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if v := h.ofLocked(alloc); v != nil {
+	if v := h.healthLocked(alloc); v != nil {
 		return v
 	}
 	known := alloc.DeploymentStatus != nil && alloc.DeploymentStatus.Healthy != nil

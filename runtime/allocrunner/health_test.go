@@ -51,11 +51,11 @@ func TestHookReportsBelongToAVersion(t *testing.T) {
 
 func TestHealthBelongsToADeployment(t *testing.T) {
 	h, alloc := newTracker()
-	want(t, "unknown", h.reported(api.AllocClientStatusRunning), (*Health)(nil))
+	want(t, "unknown", h.reportedHealth(api.AllocClientStatusRunning), (*Health)(nil))
 	h.set(health.Verdict{State: health.Healthy})
-	want(t, "healthy", h.reported(api.AllocClientStatusFailed).Healthy, true)
+	want(t, "healthy", h.reportedHealth(api.AllocClientStatusFailed).Healthy, true)
 	alloc.DeploymentID = "d2"
-	want(t, "another deployment", h.reported(api.AllocClientStatusRunning), (*Health)(nil))
+	want(t, "another deployment", h.reportedHealth(api.AllocClientStatusRunning), (*Health)(nil))
 	alloc.DeploymentID = ""
 	h.set(health.Verdict{State: health.Stopped})
 	want(t, "stopped without a deployment", h.of(alloc), (*Health)(nil))
@@ -76,7 +76,7 @@ func TestFailureBeforeAVerdictIsUnhealthy(t *testing.T) {
 		h, alloc := newTracker()
 		c.change(alloc)
 		got := "unknown"
-		if v := h.reported(api.AllocClientStatusFailed); v != nil && !v.Healthy {
+		if v := h.reportedHealth(api.AllocClientStatusFailed); v != nil && !v.Healthy {
 			got = "unhealthy"
 		}
 		want(t, c.name, got, c.want)

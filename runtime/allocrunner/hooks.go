@@ -27,9 +27,9 @@ type allocHooks struct {
 	limits  Limits
 	logger  hclog.Logger
 
-	mu      sync.Mutex
-	chain   *hooks.Chain    // nil until attached
-	plugins map[string]bool // names of the hooks of the factory
+	mu          sync.Mutex
+	chain       *hooks.Chain    // nil until attached
+	pluginHooks map[string]bool // names of the hooks of the factory
 }
 
 // attached returns the hooks of the allocation, or nil until they are known.
@@ -54,24 +54,24 @@ func (a *allocHooks) attach(list []hooks.Entry) map[string]string {
 func (a *allocHooks) addPlugin(name string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.plugins == nil {
-		a.plugins = make(map[string]bool)
+	if a.pluginHooks == nil {
+		a.pluginHooks = make(map[string]bool)
 	}
-	a.plugins[name] = true
+	a.pluginHooks[name] = true
 }
 
 // needs reports whether addPlugin was called with the name.
 func (a *allocHooks) needs(name string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.plugins[name]
+	return a.pluginHooks[name]
 }
 
 // pluginNames returns the names that were passed to addPlugin.
 func (a *allocHooks) pluginNames() []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return slices.Collect(maps.Keys(a.plugins))
+	return slices.Collect(maps.Keys(a.pluginHooks))
 }
 
 // prerun calls the Prerun hooks in order, up to the first error. restored means that an
@@ -86,7 +86,7 @@ func (a *allocHooks) prerun(untilStop context.Context, restored bool) error {
 		point := failpoint.Enter(failpoint.Prerun)
 		defer point.Leave()
 		return h.Prerun(ctx, hook.AllocPrerunRequest{Alloc: hookAlloc(a.alloc()), Env: env})
-	}, func(err error) bool { return restored && a.tolerates(err) })
+	}, func(err error) bool { return restored && a.tasksContinueAfter(err) })
 }
 
 // untilStop returns a context that is also canceled when the allocation is stopped or
@@ -109,11 +109,11 @@ func (a *allocHooks) untilStop(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// tolerates reports whether tasks that an earlier agent started continue after the
+// tasksContinueAfter reports whether tasks that an earlier agent started continue after the
 // error of a prerun hook: they do not end because the hook's plugin is unavailable, or
 // because the agent is out of file descriptors.
-func (a *allocHooks) tolerates(err error) bool {
-	if !errors.As(err, new(*hooks.UnavailableError)) && !process.Exhausted(err) {
+func (a *allocHooks) tasksContinueAfter(err error) bool {
+	if !errors.As(err, new(*hooks.UnavailableError)) && !process.IsResourceExhausted(err) {
 		return false
 	}
 	_, err = a.tasks.running("")

@@ -24,37 +24,37 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
-// script is a hook for all hook points of an allocation or of a task. It records the
+// recordingHook is a hook for all hook points of an allocation or of a task. It records the
 // calls.
-type script struct {
+type recordingHook struct {
 	hooks.Builtin
 	name string
 
-	mu   sync.Mutex
-	seen []string
-	errs map[string]error         // errors by hook point
-	hang map[string]bool          // hook points whose calls block until their context is done
-	last hook.TaskPrestartRequest // last request of Prestart
-	stop hook.TaskStopRequest
-	give func(n int) (hook.TaskPrestartResponse, error) // response to the n-th Prestart
-	n    int
+	mu               sync.Mutex
+	seen             []string
+	errs             map[string]error         // errors by hook point
+	hang             map[string]bool          // hook points whose calls block until their context is done
+	last             hook.TaskPrestartRequest // last request of Prestart
+	stop             hook.TaskStopRequest
+	prestartResponse func(n int) (hook.TaskPrestartResponse, error) // response to the n-th Prestart
+	n                int
 
-	busy map[string]time.Duration // duration of the calls by hook point, whatever their context
-	left []string                 // hook points whose calls have returned
+	callDurations map[string]time.Duration // duration of the calls by hook point, whatever their context
+	returned      []string                 // hook points whose calls have returned
 }
 
-func (s *script) Name() string { return s.name }
+func (s *recordingHook) Name() string { return s.name }
 
-func (s *script) record(ctx context.Context, name string) error {
+func (s *recordingHook) record(ctx context.Context, name string) error {
 	s.mu.Lock()
 	s.seen = append(s.seen, name)
-	err, hang, busy := s.errs[name], s.hang[name], s.busy[name]
+	err, hang, busy := s.errs[name], s.hang[name], s.callDurations[name]
 	s.mu.Unlock()
 	time.Sleep(busy)
 	defer func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.left = append(s.left, name)
+		s.returned = append(s.returned, name)
 	}()
 	if hang {
 		<-ctx.Done()
@@ -63,44 +63,44 @@ func (s *script) record(ctx context.Context, name string) error {
 	return err
 }
 
-func (s *script) calls() []string {
+func (s *recordingHook) calls() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.seen)
 }
 
-// allocScript is a script for the hook points of an allocation.
-type allocScript struct{ *script }
+// recordingAllocHook is a recordingHook for the hook points of an allocation.
+type recordingAllocHook struct{ *recordingHook }
 
-func (s allocScript) Prerun(ctx context.Context, _ hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+func (s recordingAllocHook) Prerun(ctx context.Context, _ hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
 	return hook.AllocPrerunResponse{}, s.record(ctx, "prerun")
 }
-func (s allocScript) UpdateAlloc(ctx context.Context, r hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
+func (s recordingAllocHook) UpdateAlloc(ctx context.Context, r hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
 	return hook.AllocUpdateResponse{}, s.record(ctx, "update "+r.Env["NOMAD_META_version"])
 }
-func (s allocScript) PreTaskRestart(ctx context.Context, _ hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
+func (s recordingAllocHook) PreTaskRestart(ctx context.Context, _ hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
 	return hook.AllocPreTaskRestartResponse{}, s.record(ctx, "pretaskrestart")
 }
-func (s allocScript) PreKill(ctx context.Context, _ hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
+func (s recordingAllocHook) PreKill(ctx context.Context, _ hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
 	return hook.AllocPreKillResponse{}, s.record(ctx, "prekill")
 }
-func (s allocScript) Postrun(ctx context.Context, _ hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
+func (s recordingAllocHook) Postrun(ctx context.Context, _ hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
 	return hook.AllocPostrunResponse{}, s.record(ctx, "postrun")
 }
-func (s allocScript) Destroy(ctx context.Context, _ hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
+func (s recordingAllocHook) Destroy(ctx context.Context, _ hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
 	return hook.AllocDestroyResponse{}, s.record(ctx, "destroy")
 }
-func (s allocScript) ShutdownAlloc(ctx context.Context, _ hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
+func (s recordingAllocHook) ShutdownAlloc(ctx context.Context, _ hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
 	return hook.AllocShutdownResponse{}, s.record(ctx, "shutdown")
 }
 
-// taskScript is a script for the hook points of a task.
-type taskScript struct{ *script }
+// recordingTaskHook is a recordingHook for the hook points of a task.
+type recordingTaskHook struct{ *recordingHook }
 
-func (s taskScript) Prestart(ctx context.Context, r hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (s recordingTaskHook) Prestart(ctx context.Context, r hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	s.mu.Lock()
 	s.last = r
-	n, give := s.n, s.give
+	n, give := s.n, s.prestartResponse
 	s.n++
 	s.mu.Unlock()
 	if err := s.record(ctx, "prestart"); err != nil || give == nil {
@@ -108,19 +108,19 @@ func (s taskScript) Prestart(ctx context.Context, r hook.TaskPrestartRequest) (h
 	}
 	return give(n)
 }
-func (s taskScript) Poststart(ctx context.Context, _ hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+func (s recordingTaskHook) Poststart(ctx context.Context, _ hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	return hook.TaskPoststartResponse{}, s.record(ctx, "poststart")
 }
-func (s taskScript) Update(ctx context.Context, _ hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
+func (s recordingTaskHook) Update(ctx context.Context, _ hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
 	return hook.TaskUpdateResponse{}, s.record(ctx, "update")
 }
-func (s taskScript) PreKilling(ctx context.Context, _ hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
+func (s recordingTaskHook) PreKilling(ctx context.Context, _ hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
 	return hook.TaskPreKillingResponse{}, s.record(ctx, "prekilling")
 }
-func (s taskScript) Exited(ctx context.Context, _ hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+func (s recordingTaskHook) Exited(ctx context.Context, _ hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
 	return hook.TaskExitedResponse{}, s.record(ctx, "exited")
 }
-func (s taskScript) Stop(ctx context.Context, r hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+func (s recordingTaskHook) Stop(ctx context.Context, r hook.TaskStopRequest) (hook.TaskStopResponse, error) {
 	s.mu.Lock()
 	s.stop = r
 	s.mu.Unlock()
@@ -129,7 +129,7 @@ func (s taskScript) Stop(ctx context.Context, r hook.TaskStopRequest) (hook.Task
 	}
 	return hook.TaskStopResponse{}, s.record(ctx, "stop")
 }
-func (s taskScript) Shutdown(ctx context.Context, _ hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
+func (s recordingTaskHook) Shutdown(ctx context.Context, _ hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
 	return hook.TaskShutdownResponse{}, s.record(ctx, "shutdown")
 }
 
@@ -159,10 +159,10 @@ func want(t *testing.T, what string, got, want any) {
 // RS-052, RS-053.
 func TestFailedPrerunFailsAlloc(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		first := allocScript{&script{name: "first"}}
-		bad := allocScript{&script{name: "bad", errs: map[string]error{"prerun": errors.New("no network")}}}
-		last := allocScript{&script{name: "last", errs: map[string]error{"postrun": errors.New("bad day")}}}
-		task := taskScript{&script{name: "task"}}
+		first := recordingAllocHook{&recordingHook{name: "first"}}
+		bad := recordingAllocHook{&recordingHook{name: "bad", errs: map[string]error{"prerun": errors.New("no network")}}}
+		last := recordingAllocHook{&recordingHook{name: "last", errs: map[string]error{"postrun": errors.New("bad day")}}}
+		task := recordingTaskHook{&recordingHook{name: "task"}}
 		h := start(t, parseJob(t, job("service", noTry+sleeper+`
 			task "cleanup" {
 				driver = "fake"
@@ -183,7 +183,7 @@ func TestFailedPrerunFailsAlloc(t *testing.T) {
 		want(t, "hook that failed", bad.calls(), "[prerun prekill postrun]")
 		want(t, "hook after", last.calls(), "[prekill postrun]")
 		want(t, "task hook", task.calls(), "[stop stop]")
-		want(t, "starts", h.world.noted("StartTask"), "[]")
+		want(t, "starts", h.world.recordedCalls("StartTask"), "[]")
 	})
 }
 
@@ -201,13 +201,13 @@ func TestPrerunIsCutShort(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				slow := allocScript{&script{name: "slow", hang: map[string]bool{"prerun": true}}}
+				slow := recordingAllocHook{&recordingHook{name: "slow", hang: map[string]bool{"prerun": true}}}
 				h := start(t, parseJob(t, job("service", sleeper+`
 					task "cleanup" {
 						driver = "fake"
 						lifecycle { hook = "poststop" }
 					}`)), withHooks([]hooks.Hook{slow}, nil))
-				h.after(5 * time.Second)
+				h.advance(5 * time.Second)
 				c.end(h)
 				h.wait()
 				want(t, "took", time.Since(h.begin), "5s")
@@ -218,7 +218,7 @@ func TestPrerunIsCutShort(t *testing.T) {
 					want(t, name, fmt.Sprint(s.State, " ", h.events(name)), c.state)
 					want(t, name+" failed", s.Failed, false)
 				}
-				want(t, "starts", h.world.noted("StartTask"), "[]")
+				want(t, "starts", h.world.recordedCalls("StartTask"), "[]")
 			})
 		})
 	}
@@ -226,7 +226,7 @@ func TestPrerunIsCutShort(t *testing.T) {
 
 func TestPrerunHasADeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slow := allocScript{&script{name: "slow", hang: map[string]bool{"prerun": true, "postrun": true}}}
+		slow := recordingAllocHook{&recordingHook{name: "slow", hang: map[string]bool{"prerun": true, "postrun": true}}}
 		h := start(t, parseJob(t, job("service", sleeper)), withHooks([]hooks.Hook{slow}, nil))
 		h.wait()
 		want(t, "took", time.Since(h.begin), "1m10s")
@@ -237,16 +237,16 @@ func TestPrerunHasADeadline(t *testing.T) {
 // RS-054.
 func TestDoneHookIsNotCalledAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		done := taskScript{&script{name: "done", give: func(int) (hook.TaskPrestartResponse, error) {
+		done := recordingTaskHook{&recordingHook{name: "done", prestartResponse: func(int) (hook.TaskPrestartResponse, error) {
 			return hook.TaskPrestartResponse{Env: map[string]string{"X": "1"}, Done: true}, nil
 		}}}
-		again := taskScript{&script{name: "again"}}
+		again := recordingTaskHook{&recordingHook{name: "again"}}
 		h := start(t, parseJob(t, job("service", oneTry+sleeper)), withHooks(nil, []hooks.Hook{done, again}))
-		h.after(time.Second)
+		h.advance(time.Second)
 		if err := h.RestartTask(t.Context(), "web"); err != nil {
 			t.Fatal(err)
 		}
-		h.after(time.Second)
+		h.advance(time.Second)
 		h.Stop()
 		h.wait()
 		want(t, "done hook", done.calls(), "[prestart poststart prekilling exited poststart prekilling exited stop]")
@@ -258,24 +258,24 @@ func TestDoneHookIsNotCalledAgain(t *testing.T) {
 // RS-055.
 func TestHookStateIsStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := taskScript{&script{name: "counter", give: func(n int) (hook.TaskPrestartResponse, error) {
+		s := recordingTaskHook{&recordingHook{name: "counter", prestartResponse: func(n int) (hook.TaskPrestartResponse, error) {
 			r := hook.TaskPrestartResponse{State: map[string]string{"n": fmt.Sprint(n)}}
 			if n == 1 {
 				return r, driver.Recoverable(errors.New("half done")) // the returned state is stored all the same
 			}
 			return r, nil
 		}}}
-		store := &memory{}
+		store := &memoryStore{}
 		h := start(t, parseJob(t, job("service", "restart {\n attempts = 3\n delay = \"0s\"\n}\n"+sleeper)), func(c *Config) {
 			c.Hooks = extraHooks{task: []hooks.Hook{s}}
 			c.Store = store
 		})
-		h.after(time.Second)
+		h.advance(time.Second)
 		want(t, "stored before the start", store.hookData("web", "counter"), "map[n:0]")
 		if err := h.RestartTask(t.Context(), "web"); err != nil {
 			t.Fatal(err)
 		}
-		h.after(time.Minute)
+		h.advance(time.Minute)
 		want(t, "previous state after an error", s.last.PreviousState, "map[n:1]")
 		h.Stop()
 		h.wait()
@@ -283,17 +283,17 @@ func TestHookStateIsStored(t *testing.T) {
 	})
 }
 
-// memory is a Store that keeps the latest of each record, and the local state at the
+// memoryStore is a Store that keeps the latest of each record, and the local state at the
 // first report that a task runs.
-type memory struct {
-	mu     sync.Mutex
-	local  map[string]state.LocalState
-	states map[string]*api.TaskState
-	atRun  map[string]state.LocalState
-	fail   error
+type memoryStore struct {
+	mu              sync.Mutex
+	local           map[string]state.LocalState
+	states          map[string]*api.TaskState
+	localAtFirstRun map[string]state.LocalState
+	fail            error
 }
 
-func (m *memory) putLocal(task string, s state.LocalState) state.WaitFunc {
+func (m *memoryStore) putLocal(task string, s state.LocalState) state.WaitFunc {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.local == nil {
@@ -306,28 +306,28 @@ func (m *memory) putLocal(task string, s state.LocalState) state.WaitFunc {
 	return func() error { return err }
 }
 
-func (m *memory) PutTaskState(_, task string, s *api.TaskState, _ state.Durability) state.WaitFunc {
+func (m *memoryStore) PutTaskState(_, task string, s *api.TaskState, _ state.Durability) state.WaitFunc {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.states == nil {
 		m.states = make(map[string]*api.TaskState)
-		m.atRun = make(map[string]state.LocalState)
+		m.localAtFirstRun = make(map[string]state.LocalState)
 	}
 	if m.states[task] != nil && m.states[task].State != "running" && s.State == "running" {
-		m.atRun[task] = m.local[task]
+		m.localAtFirstRun[task] = m.local[task]
 	}
 	m.states[task] = s
-	return errForgotten
+	return noWait
 }
 
-func (m *memory) PutTask(alloc, task string, local state.LocalState, s *api.TaskState, h state.Durability) state.WaitFunc {
+func (m *memoryStore) PutTask(alloc, task string, local state.LocalState, s *api.TaskState, h state.Durability) state.WaitFunc {
 	if written := m.putLocal(task, local); written() != nil {
 		return written
 	}
 	return m.PutTaskState(alloc, task, s, h)
 }
 
-func (m *memory) hookData(task, hook string) map[string]string {
+func (m *memoryStore) hookData(task, hook string) map[string]string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.local[task].Hooks[hook].Data
@@ -335,11 +335,11 @@ func (m *memory) hookData(task, hook string) map[string]string {
 
 func TestHandleIsStoredBeforeTaskIsReportedRunning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &memory{}
+		store := &memoryStore{}
 		h := start(t, parseJob(t, job("service", sleeper)), func(c *Config) { c.Store = store })
-		h.after(time.Second)
+		h.advance(time.Second)
 		store.mu.Lock()
-		at := store.atRun["web"]
+		at := store.localAtFirstRun["web"]
 		store.mu.Unlock()
 		if at.Handle == nil || at.Handle.Config.ID != at.StartID || !strings.HasPrefix(at.StartID, testAllocID+"/web/") {
 			t.Errorf("record at the moment of running: %+v", at)
@@ -353,46 +353,46 @@ func TestHandleIsStoredBeforeTaskIsReportedRunning(t *testing.T) {
 
 func TestNothingStartsWithoutARecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &memory{fail: errors.New("disk full")}
+		store := &memoryStore{fail: errors.New("disk full")}
 		h := start(t, parseJob(t, job("service", oneTry+sleeper)), func(c *Config) { c.Store = store })
 		h.wait()
-		want(t, "starts", h.world.noted("StartTask"), "[]")
+		want(t, "starts", h.world.recordedCalls("StartTask"), "[]")
 		want(t, "status", h.last().ClientStatus, "failed")
 	})
 }
 
-// fullOnce is a Store that refuses the record of a running task while it is full.
-type fullOnce struct {
-	*ledger
+// runningTaskRefuser is a Store that refuses the record of a running task while it is full.
+type runningTaskRefuser struct {
+	*fakeStore
 	full bool
 }
 
-func (f *fullOnce) PutTask(alloc, task string, local state.LocalState, s *api.TaskState, h state.Durability) state.WaitFunc {
+func (f *runningTaskRefuser) PutTask(alloc, task string, local state.LocalState, s *api.TaskState, h state.Durability) state.WaitFunc {
 	f.mu.Lock()
 	full := f.full
 	f.mu.Unlock()
 	if full && local.Handle != nil {
 		return func() error { return errors.New("disk full") }
 	}
-	return f.ledger.PutTask(alloc, task, local, s, h)
+	return f.fakeStore.PutTask(alloc, task, local, s, h)
 }
 
 // A refused record of a task is stored when there is space again. Until then no part of
 // it is stored.
 func TestRecordIsStoredAfterFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &fullOnce{ledger: newLedger(), full: true}
+		store := &runningTaskRefuser{fakeStore: newFakeStore(), full: true}
 		h := start(t, parseJob(t, job("service", sleeper)), func(c *Config) { c.Store = store })
-		h.after(time.Second)
+		h.advance(time.Second)
 		if err := h.EmitEvent("web", &api.TaskEvent{Type: "said"}); err != nil {
 			t.Fatal(err)
 		}
-		h.after(10 * time.Second)
+		h.advance(10 * time.Second)
 		store.mu.Lock()
 		want(t, "on a full disk", []any{store.locals["web"].Handle == nil, store.states["web"].State}, "[true pending]")
 		store.full = false
 		store.mu.Unlock()
-		h.after(2 * time.Second)
+		h.advance(2 * time.Second)
 		store.mu.Lock()
 		want(t, "with room", []any{store.locals["web"].Handle == nil, store.states["web"].State}, "[false running]")
 		store.mu.Unlock()
@@ -405,13 +405,13 @@ func TestRecordIsStoredAfterFullDisk(t *testing.T) {
 // task continue.
 func TestKillIsStoredAfterFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &fullOnce{ledger: newLedger()}
+		store := &runningTaskRefuser{fakeStore: newFakeStore()}
 		h := start(t, parseJob(t, job("service", `task "web" {
 			driver       = "fake"
 			kill_timeout = "20s"
 			config { ignore_signals = true }
 		}`)), func(c *Config) { c.Store = store })
-		h.after(time.Second)
+		h.advance(time.Second)
 		setFull := func(full bool) {
 			store.mu.Lock()
 			defer store.mu.Unlock()
@@ -424,10 +424,10 @@ func TestKillIsStoredAfterFullDisk(t *testing.T) {
 		}
 		setFull(true)
 		h.Stop()
-		h.after(10 * time.Second)
+		h.advance(10 * time.Second)
 		want(t, "on a full disk", stored().Killed, "false")
 		setFull(false)
-		h.after(2 * time.Second)
+		h.advance(2 * time.Second)
 		want(t, "with room, before the task has ended", []any{stored().Killed, stored().Handle != nil, h.state("web").State}, "[true true running]")
 		h.wait()
 	})
@@ -435,7 +435,7 @@ func TestKillIsStoredAfterFullDisk(t *testing.T) {
 
 // fullDisk is a Store that refuses puts while it is full.
 type fullDisk struct {
-	*ledger
+	*fakeStore
 	full       bool
 	untilStart bool // it has space again at the first record with the id of a start
 }
@@ -460,37 +460,37 @@ func (f *fullDisk) PutTaskState(alloc, task string, s *api.TaskState, h state.Du
 	if f.refuses(nil) {
 		return func() error { return errors.New("disk full") }
 	}
-	return f.ledger.PutTaskState(alloc, task, s, h)
+	return f.fakeStore.PutTaskState(alloc, task, s, h)
 }
 
 func (f *fullDisk) PutTask(alloc, task string, local state.LocalState, s *api.TaskState, h state.Durability) state.WaitFunc {
 	if f.refuses(&local) {
 		return func() error { return errors.New("disk full") }
 	}
-	return f.ledger.PutTask(alloc, task, local, s, h)
+	return f.fakeStore.PutTask(alloc, task, local, s, h)
 }
 
 // Until the exit status is stored, only the driver can report it to the next agent.
 func TestExitStatusIsStoredBeforeDestroy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &fullDisk{ledger: newLedger()}
+		store := &fullDisk{fakeStore: newFakeStore()}
 		h := start(t, parseJob(t, job("batch", `task "web" {
 			driver = "fake"
 			config { run_for = "5s" }
 		}`)), func(c *Config) { c.Store = store })
-		h.after(time.Second)
+		h.advance(time.Second)
 		store.setFull(true)
-		h.after(20 * time.Second)
-		want(t, "on a full disk", h.world.noted("DestroyTask"), "[]")
+		h.advance(20 * time.Second)
+		want(t, "on a full disk", h.world.recordedCalls("DestroyTask"), "[]")
 		store.setFull(false)
 		h.wait()
-		want(t, "with space", len(h.world.noted("DestroyTask")), "1")
+		want(t, "with space", len(h.world.recordedCalls("DestroyTask")), "1")
 		want(t, "stored events", store.storedEvents("web"), "[Received Task Setup Started Terminated]")
 	})
 }
 
 // storedEvents returns the types of a task's stored events.
-func (l *ledger) storedEvents(task string) (types []string) {
+func (l *fakeStore) storedEvents(task string) (types []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if state := l.states[task]; state != nil {
@@ -505,19 +505,19 @@ func (l *ledger) storedEvents(task string) (types []string) {
 // space again, also if nothing else happens to the task.
 func TestEventIsStoredAfterFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &fullDisk{ledger: newLedger()}
+		store := &fullDisk{fakeStore: newFakeStore()}
 		h := start(t, parseJob(t, job("service", sleeper)), func(c *Config) { c.Store = store })
-		h.after(time.Second)
+		h.advance(time.Second)
 		store.setFull(true)
 		if err := h.EmitEvent("web", &api.TaskEvent{Type: "said"}); err != nil {
 			t.Fatal(err)
 		}
-		h.after(10 * time.Second)
+		h.advance(10 * time.Second)
 		if slices.Contains(store.storedEvents("web"), "said") {
 			t.Error("the event is stored on a full disk")
 		}
 		store.setFull(false)
-		h.after(2 * time.Second)
+		h.advance(2 * time.Second)
 		if events := store.storedEvents("web"); !slices.Contains(events, "said") {
 			t.Errorf("with room: events %v", events)
 		}
@@ -531,7 +531,7 @@ func TestEventIsStoredAfterFullDisk(t *testing.T) {
 // events would be missing permanently.
 func TestRefusedEventIsStoredWithTheLocalRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &fullDisk{ledger: newLedger(), full: true, untilStart: true}
+		store := &fullDisk{fakeStore: newFakeStore(), full: true, untilStart: true}
 		h := start(t, parseJob(t, job("service", sleeper)), func(c *Config) {
 			c.Store = store
 			c.Drivers.(*world).checkStart = func(string, []string) string {
@@ -541,8 +541,8 @@ func TestRefusedEventIsStoredWithTheLocalRecord(t *testing.T) {
 				return ""
 			}
 		})
-		h.after(time.Second)
-		want(t, "starts", len(h.world.noted("StartTask")), "1")
+		h.advance(time.Second)
+		want(t, "starts", len(h.world.recordedCalls("StartTask")), "1")
 		h.Stop()
 		h.wait()
 	})
@@ -551,10 +551,10 @@ func TestRefusedEventIsStoredWithTheLocalRecord(t *testing.T) {
 // RS-056.
 func TestHookEnvMerges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := taskScript{&script{name: "a", give: func(int) (hook.TaskPrestartResponse, error) {
+		a := recordingTaskHook{&recordingHook{name: "a", prestartResponse: func(int) (hook.TaskPrestartResponse, error) {
 			return hook.TaskPrestartResponse{Env: map[string]string{"X": "1", "A": "a"}}, nil
 		}}}
-		b := taskScript{&script{name: "b", give: func(n int) (hook.TaskPrestartResponse, error) {
+		b := recordingTaskHook{&recordingHook{name: "b", prestartResponse: func(n int) (hook.TaskPrestartResponse, error) {
 			if n > 0 {
 				return hook.TaskPrestartResponse{}, nil
 			}
@@ -564,14 +564,14 @@ func TestHookEnvMerges(t *testing.T) {
 			driver = "fake"
 			env { X = "0" }
 		}`)), withHooks(nil, []hooks.Hook{a, b}))
-		h.after(time.Second)
+		h.advance(time.Second)
 		env := h.world.config("web").Env
 		want(t, "first start", []string{env["X"], env["A"], env["B"]}, "[2 a b]")
 		want(t, "b saw", b.last.Env["X"], "1")
 		if err := h.RestartTask(t.Context(), "web"); err != nil {
 			t.Fatal(err)
 		}
-		h.after(time.Second)
+		h.advance(time.Second)
 		env = h.world.config("web").Env
 		_, has := env["B"]
 		want(t, "second start", []any{env["X"], env["A"], has}, "[1 a false]")
@@ -582,8 +582,8 @@ func TestHookEnvMerges(t *testing.T) {
 // wins.
 func TestHookEnvIsInTheOrderOfTheHooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		say := func(name string, from int) taskScript {
-			return taskScript{&script{name: name, give: func(n int) (hook.TaskPrestartResponse, error) {
+		say := func(name string, from int) recordingTaskHook {
+			return recordingTaskHook{&recordingHook{name: name, prestartResponse: func(n int) (hook.TaskPrestartResponse, error) {
 				if n < from {
 					return hook.TaskPrestartResponse{}, nil
 				}
@@ -596,14 +596,14 @@ func TestHookEnvIsInTheOrderOfTheHooks(t *testing.T) {
 			if err := a.RestartTask(t.Context(), "web"); err != nil {
 				t.Fatal(err)
 			}
-			a.after(time.Second)
+			a.advance(time.Second)
 		}
-		a.after(time.Second)
+		a.advance(time.Second)
 		restart()
 		want(t, "X", a.world.config("web").Env["X"], "early")
 		a.die()
 		a = a.again(nil)
-		a.after(time.Second)
+		a.advance(time.Second)
 		restart()
 		want(t, "X under the next agent", a.world.config("web").Env["X"], "early")
 		a.Stop()
@@ -617,13 +617,13 @@ func TestHookMountsMerge(t *testing.T) {
 		give := func(r hook.TaskPrestartResponse) func(int) (hook.TaskPrestartResponse, error) {
 			return func(int) (hook.TaskPrestartResponse, error) { return r, nil }
 		}
-		volumes := taskScript{&script{name: "volumes", give: give(hook.TaskPrestartResponse{Mounts: []driver.Mount{
+		volumes := recordingTaskHook{&recordingHook{name: "volumes", prestartResponse: give(hook.TaskPrestartResponse{Mounts: []driver.Mount{
 			{TaskPath: "/data", HostPath: "/srv/data"}, {TaskPath: "/both", HostPath: "/srv/volume"}}})}}
-		devices := taskScript{&script{name: "devices", give: give(hook.TaskPrestartResponse{Done: true,
+		devices := recordingTaskHook{&recordingHook{name: "devices", prestartResponse: give(hook.TaskPrestartResponse{Done: true,
 			Mounts:  []driver.Mount{{TaskPath: "/both", HostPath: "/srv/device"}, {TaskPath: "/lib", HostPath: "/srv/lib"}},
 			Devices: []driver.Device{{TaskPath: "/dev/x", HostPath: "/dev/x0", Permissions: "rw"}}})}}
 		a := startAgent(t, parseJob(t, job("service", sleeper)), withHooks(nil, []hooks.Hook{volumes, devices}))
-		a.after(time.Second)
+		a.advance(time.Second)
 		seen := func(when string) {
 			t.Helper()
 			c := a.world.config("web")
@@ -639,14 +639,14 @@ func TestHookMountsMerge(t *testing.T) {
 			if err := a.RestartTask(t.Context(), "web"); err != nil {
 				t.Fatal(err)
 			}
-			a.after(time.Second)
+			a.advance(time.Second)
 		}
 		seen("first start")
 		restart()
 		seen("after a restart")
 		a.die()
 		a = a.again(nil)
-		a.after(time.Second)
+		a.advance(time.Second)
 		want(t, "starts that the next agent has found", a.starts("web"), 2)
 		restart()
 		want(t, "starts after its restart", a.starts("web"), 3)
@@ -657,18 +657,18 @@ func TestHookMountsMerge(t *testing.T) {
 // RS-057.
 func TestHookErrorsAreEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bad := taskScript{&script{name: "bad", errs: map[string]error{
+		bad := recordingTaskHook{&recordingHook{name: "bad", errs: map[string]error{
 			"poststart": errors.New("p"), "prekilling": errors.New("k"), "exited": errors.New("e"), "stop": errors.New("s"), "update": errors.New("u"),
 		}}}
-		good := taskScript{&script{name: "good"}}
-		badAlloc := allocScript{&script{name: "bad", errs: map[string]error{"postrun": errors.New("x"), "prekill": errors.New("x")}}}
-		goodAlloc := allocScript{&script{name: "good"}}
+		good := recordingTaskHook{&recordingHook{name: "good"}}
+		badAlloc := recordingAllocHook{&recordingHook{name: "bad", errs: map[string]error{"postrun": errors.New("x"), "prekill": errors.New("x")}}}
+		goodAlloc := recordingAllocHook{&recordingHook{name: "good"}}
 		j := parseJob(t, job("service", sleeper))
 		h := start(t, j, withHooks([]hooks.Hook{badAlloc, goodAlloc}, []hooks.Hook{bad, good}))
-		h.after(time.Second)
+		h.advance(time.Second)
 		want(t, "state", h.state("web").State, "running")
 		h.Update(place(j))
-		h.after(time.Second)
+		h.advance(time.Second)
 		h.Stop()
 		h.wait()
 		want(t, "events", h.events("web"), "[Task Setup Started Task hook failed Task hook failed Killing Task hook failed Terminated Task hook failed Killed Task hook failed]")
@@ -688,8 +688,8 @@ func TestHookErrorsAreEvents(t *testing.T) {
 // RS-058.
 func TestStopBeforeStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		alloc := allocScript{&script{name: "alloc"}}
-		task := taskScript{&script{name: "task"}}
+		alloc := recordingAllocHook{&recordingHook{name: "alloc"}}
+		task := recordingTaskHook{&recordingHook{name: "task"}}
 		h := start(t, parseJob(t, job("service", sleeper)), func(c *Config) {
 			c.Hooks = extraHooks{alloc: []hooks.Hook{alloc}, task: []hooks.Hook{task}}
 			c.Alloc.DesiredStatus = api.AllocDesiredStatusStop
@@ -698,16 +698,16 @@ func TestStopBeforeStart(t *testing.T) {
 		want(t, "alloc hook", alloc.calls(), "[prekill postrun]")
 		want(t, "task hook", task.calls(), "[stop]")
 		want(t, "status", h.last().ClientStatus, "complete")
-		want(t, "starts", h.world.noted("StartTask"), "[]")
+		want(t, "starts", h.world.recordedCalls("StartTask"), "[]")
 	})
 }
 
 // RS-059.
 func TestUpdatesAreOrdered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		alloc := allocScript{&script{name: "alloc"}}
+		alloc := recordingAllocHook{&recordingHook{name: "alloc"}}
 		h := start(t, parseJob(t, job("service", sleeper)), withHooks([]hooks.Hook{alloc}, nil))
-		h.after(time.Second)
+		h.advance(time.Second)
 		version := func(n int) *api.Allocation {
 			a := place(parseJob(t, job("service", fmt.Sprintf("meta { version = \"%d\" }\n", n)+sleeper)))
 			a.AllocModifyIndex = uint64(n)
@@ -718,13 +718,13 @@ func TestUpdatesAreOrdered(t *testing.T) {
 			h.Update(v)
 		}
 		h.Update(versions[1]) // an older version that arrives late
-		h.after(time.Second)
+		h.advance(time.Second)
 		calls := alloc.calls()
 		if !slices.IsSorted(calls[1:]) || calls[len(calls)-1] != "update 3" || len(calls) > 4 {
 			t.Errorf("updates: %v", calls)
 		}
 		h.Update(version(1)) // an older version is ignored after a newer version
-		h.after(time.Second)
+		h.advance(time.Second)
 		want(t, "after an old version", alloc.calls(), calls)
 	})
 }
@@ -737,9 +737,9 @@ func TestKillDuringPrestart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				slow := taskScript{&script{name: "slow", hang: map[string]bool{"prestart": true}}}
+				slow := recordingTaskHook{&recordingHook{name: "slow", hang: map[string]bool{"prestart": true}}}
 				h := start(t, parseJob(t, job("service", sleeper)), withHooks(nil, []hooks.Hook{slow}))
-				h.after(5 * time.Second)
+				h.advance(5 * time.Second)
 				kill(h)
 				h.wait()
 				want(t, "took", time.Since(h.begin), "5s")
@@ -764,8 +764,8 @@ func TestPrestartErrors(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				bad := taskScript{&script{name: "bad", errs: map[string]error{"prestart": c.err}}}
-				after := taskScript{&script{name: "after"}}
+				bad := recordingTaskHook{&recordingHook{name: "bad", errs: map[string]error{"prestart": c.err}}}
+				after := recordingTaskHook{&recordingHook{name: "after"}}
 				h := start(t, parseJob(t, job("service", oneTry+sleeper)), withHooks(nil, []hooks.Hook{bad, after}))
 				h.wait()
 				want(t, "events", h.events("web"), c.want)
@@ -779,14 +779,14 @@ func TestPrestartErrors(t *testing.T) {
 
 func TestMountsForADriverThatTakesNone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		volumes := taskScript{&script{name: "volumes", give: func(int) (hook.TaskPrestartResponse, error) {
+		volumes := recordingTaskHook{&recordingHook{name: "volumes", prestartResponse: func(int) (hook.TaskPrestartResponse, error) {
 			return hook.TaskPrestartResponse{Done: true, Mounts: []driver.Mount{{TaskPath: "/data", HostPath: "/srv/data"}}}, nil
 		}}}
 		h := start(t, parseJob(t, job("service", sleeper)), func(c *Config) {
 			withHooks(nil, []hooks.Hook{volumes})(c)
 			c.Drivers.(*world).capabilities.MountConfigs = driver.MountConfigsNone
 		})
-		h.after(time.Second)
+		h.advance(time.Second)
 		want(t, "events", h.events("web"), "[Received Task Setup Task hook failed Started]")
 		want(t, "message", h.state("web").Events[2].DisplayMessage, `volumes: prestart: the driver "fake" takes no mounts: the task will not see /data`)
 		h.Stop()
@@ -796,7 +796,7 @@ func TestMountsForADriverThatTakesNone(t *testing.T) {
 
 func TestHookRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := taskScript{&script{name: "s"}}
+		s := recordingTaskHook{&recordingHook{name: "s"}}
 		h := start(t, parseJob(t, `job "j" {
 			type = "service"
 			meta { a = "job" }
@@ -810,7 +810,7 @@ func TestHookRequests(t *testing.T) {
 				}
 			}
 		}`), withHooks(nil, []hooks.Hook{s}))
-		h.after(time.Second)
+		h.advance(time.Second)
 		r := s.last
 		want(t, "alloc", r.Alloc, hook.Alloc{ID: testAllocID, Name: "j.g[0]", Namespace: "default", JobID: "j", JobName: "j",
 			JobType: "service", TaskGroup: "g", NodeID: "node-id", NodeName: "node-name", Meta: map[string]string{"a": "job", "b": "group"}})
@@ -824,10 +824,10 @@ func TestHookRequests(t *testing.T) {
 
 func TestShutdownLeavesTheTaskAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		alloc := allocScript{&script{name: "alloc"}}
-		task := taskScript{&script{name: "task"}}
+		alloc := recordingAllocHook{&recordingHook{name: "alloc"}}
+		task := recordingTaskHook{&recordingHook{name: "task"}}
 		h := start(t, parseJob(t, job("service", sleeper)), withHooks([]hooks.Hook{alloc}, []hooks.Hook{task}))
-		h.after(time.Second)
+		h.advance(time.Second)
 		h.cancel(ErrShutdown)
 		h.wait()
 		want(t, "took", time.Since(h.begin), "1s")
@@ -835,7 +835,7 @@ func TestShutdownLeavesTheTaskAlone(t *testing.T) {
 		want(t, "state", h.state("web").State, "running")
 		want(t, "alloc hook", alloc.calls(), "[prerun shutdown]")
 		want(t, "task hook", task.calls(), "[prestart poststart shutdown]")
-		want(t, "stops", h.world.noted("StopTask"), "[]")
+		want(t, "stops", h.world.recordedCalls("StopTask"), "[]")
 	})
 }
 
@@ -843,10 +843,10 @@ func TestShutdownLeavesTheTaskAlone(t *testing.T) {
 // next agent calls it again, and then applies the restart policy.
 func TestShutdownWhileExitIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slow := taskScript{&script{name: "slow", hang: map[string]bool{"exited": true}}}
-		after := taskScript{&script{name: "after"}}
+		slow := recordingTaskHook{&recordingHook{name: "slow", hang: map[string]bool{"exited": true}}}
+		after := recordingTaskHook{&recordingHook{name: "after"}}
 		a := startAgent(t, parseJob(t, job("batch", noTry+shortRun)), withHooks(nil, []hooks.Hook{slow, after}))
-		a.after(2 * time.Second)
+		a.advance(2 * time.Second)
 		a.cancel(ErrShutdown)
 		a.wait()
 		want(t, "took", time.Since(a.begin), "2s")
@@ -870,21 +870,21 @@ func TestShutdownWhileExitIsReported(t *testing.T) {
 // Updates are applied one after the other, and concurrently with everything else.
 func TestUpdatesOfATask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slow := taskScript{&script{name: "slow", hang: map[string]bool{"update": true}}}
+		slow := recordingTaskHook{&recordingHook{name: "slow", hang: map[string]bool{"update": true}}}
 		j := parseJob(t, job("service", oneTry+sleeper))
 		h := start(t, j, withHooks(nil, []hooks.Hook{slow}))
-		h.after(time.Second)
+		h.advance(time.Second)
 		for range 3 {
 			h.Update(place(j))
-			h.after(time.Second)
+			h.advance(time.Second)
 		}
 		want(t, "while the first one hangs", slow.calls(), "[prestart poststart update]")
 		if err := h.RestartTask(t.Context(), "web"); err != nil {
 			t.Fatal(err)
 		}
-		h.after(time.Second)
+		h.advance(time.Second)
 		want(t, "after a restart meanwhile", slow.calls(), "[prestart poststart update prekilling exited prestart poststart]")
-		h.after(10 * time.Second)
+		h.advance(10 * time.Second)
 		want(t, "after its deadline, of all that came since", slow.calls(), "[prestart poststart update prekilling exited prestart poststart update]")
 		h.Stop()
 		h.wait()
@@ -920,18 +920,18 @@ func TestStopWhileAHookHangs(t *testing.T) {
 		for _, shutdown := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, shutdown %v", c.point, shutdown), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					slow := &script{name: "slow", hang: map[string]bool{c.point: true}}
-					configure := withHooks([]hooks.Hook{allocScript{slow}}, nil)
+					slow := &recordingHook{name: "slow", hang: map[string]bool{c.point: true}}
+					configure := withHooks([]hooks.Hook{recordingAllocHook{slow}}, nil)
 					if c.ofTask {
-						configure = withHooks(nil, []hooks.Hook{taskScript{slow}})
+						configure = withHooks(nil, []hooks.Hook{recordingTaskHook{slow}})
 					}
 					j := parseJob(t, job("service", sleeper))
 					h := start(t, j, configure)
-					h.after(time.Second)
+					h.advance(time.Second)
 					if c.begin != nil {
 						c.begin(h, j)
 					}
-					h.after(time.Second)
+					h.advance(time.Second)
 					begin, takes := time.Now(), c.stop
 					if !shutdown || takes != "0s" {
 						stop := place(j)
@@ -941,7 +941,7 @@ func TestStopWhileAHookHangs(t *testing.T) {
 					if shutdown {
 						takes = c.shutdown
 						if c.stop != "0s" {
-							h.after(time.Second)
+							h.advance(time.Second)
 						}
 						h.cancel(ErrShutdown)
 					}
@@ -966,9 +966,9 @@ func TestShutdownDuringAStop(t *testing.T) {
 			kill_timeout = "30s"
 			config { ignore_signals = true }
 		}`)), nil)
-		h.after(time.Second)
+		h.advance(time.Second)
 		h.Stop()
-		h.after(time.Second)
+		h.advance(time.Second)
 		h.cancel(ErrShutdown)
 		h.wait()
 		want(t, "took", time.Since(h.begin), "2s")
@@ -979,9 +979,9 @@ func TestShutdownDuringAStop(t *testing.T) {
 
 func TestPreTaskRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		alloc := allocScript{&script{name: "alloc"}}
+		alloc := recordingAllocHook{&recordingHook{name: "alloc"}}
 		h := start(t, parseJob(t, job("service", "shutdown_delay = \"4s\"\n"+sleeper)), withHooks([]hooks.Hook{alloc}, nil))
-		h.after(time.Second)
+		h.advance(time.Second)
 		ctx := context.Background()
 		if err := errors.Join(h.RestartTask(ctx, "web"), h.RestartRunning(ctx), h.RestartAll(ctx)); err != nil {
 			t.Fatal(err)
@@ -993,32 +993,32 @@ func TestPreTaskRestart(t *testing.T) {
 
 // lateHooks is a factory that knows its hooks only after a wait.
 type lateHooks struct {
-	hooks extraHooks
-	known chan struct{}
+	hooks      extraHooks
+	hooksKnown chan struct{}
 }
 
 func (l lateHooks) Pending(*api.Allocation) func(context.Context, func(*api.TaskEvent)) {
-	if isClosed(l.known) {
+	if isClosed(l.hooksKnown) {
 		return nil
 	}
 	return func(ctx context.Context, emit func(*api.TaskEvent)) {
 		emit(model.EventWaitingForPlugin("late"))
 		select {
-		case <-l.known:
+		case <-l.hooksKnown:
 		case <-ctx.Done():
 		}
 	}
 }
 
 func (l lateHooks) AllocHooks(a *api.Allocation, c hookplugin.Target) []hooks.Entry {
-	if !isClosed(l.known) {
+	if !isClosed(l.hooksKnown) {
 		return nil
 	}
 	return l.hooks.AllocHooks(a, c)
 }
 
 func (l lateHooks) TaskHooks(a *api.Allocation, t *api.Task, c hookplugin.Target) []hooks.Entry {
-	if !isClosed(l.known) {
+	if !isClosed(l.hooksKnown) {
 		return nil
 	}
 	return l.hooks.TaskHooks(a, t, c)
@@ -1028,12 +1028,12 @@ func (l lateHooks) TaskHooks(a *api.Allocation, t *api.Task, c hookplugin.Target
 // agent; a running allocation continues.
 func TestHooksAreAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ofAlloc, ofTask := &script{name: "late"}, &script{name: "late"}
-		late := lateHooks{extraHooks{[]hooks.Hook{allocScript{ofAlloc}}, []hooks.Hook{taskScript{ofTask}}}, make(chan struct{})}
+		ofAlloc, ofTask := &recordingHook{name: "late"}, &recordingHook{name: "late"}
+		late := lateHooks{extraHooks{[]hooks.Hook{recordingAllocHook{ofAlloc}}, []hooks.Hook{recordingTaskHook{ofTask}}}, make(chan struct{})}
 		a := startAgent(t, parseJob(t, job("service", noTry+sleeper)), func(c *Config) { c.Hooks = late })
 		waits := func(when string) {
 			t.Helper()
-			a.after(30 * time.Second)
+			a.advance(30 * time.Second)
 			want(t, when, a.state("web").State, "pending")
 			want(t, "hooks", append(ofAlloc.calls(), ofTask.calls()...), "[]")
 			want(t, "what it waits for", a.state("web").Events[len(a.state("web").Events)-1].Message, "waiting for late to start")
@@ -1043,29 +1043,29 @@ func TestHooksAreAwaited(t *testing.T) {
 		a.die()
 		a = a.again(nil)
 		waits("under the next agent")
-		close(late.known)
-		a.after(time.Second)
+		close(late.hooksKnown)
+		a.advance(time.Second)
 		want(t, "then", a.state("web").State, "running")
 		want(t, "hooks of the allocation", ofAlloc.calls(), "[prerun]")
 		want(t, "it is needed", a.Needs(supervisor.PluginKey{Type: base.TypeHook, Name: "late"}), "true")
 
 		a.die()
 		a = a.again(func(c *Config) { c.Hooks = lateHooks{late.hooks, make(chan struct{})} })
-		a.after(time.Second)
+		a.advance(time.Second)
 		want(t, "what runs", a.state("web").State, "running")
 		a.Stop()
 		a.wait()
 	})
 }
 
-// lateList is a factory whose list of hooks is complete only after a wait.
-type lateList struct {
+// lateHookList is a factory whose list of hooks is complete only after a wait.
+type lateHookList struct {
 	extraHooks
-	known chan struct{}
+	hooksKnown chan struct{}
 }
 
-func (l lateList) Pending(a *api.Allocation) func(context.Context, func(*api.TaskEvent)) {
-	return lateHooks{l.extraHooks, l.known}.Pending(a)
+func (l lateHookList) Pending(a *api.Allocation) func(context.Context, func(*api.TaskEvent)) {
+	return lateHooks{l.extraHooks, l.hooksKnown}.Pending(a)
 }
 
 // The tasks of a restored allocation are recovered before its hooks are known, and the
@@ -1073,29 +1073,29 @@ func (l lateList) Pending(a *api.Allocation) func(context.Context, func(*api.Tas
 func TestRestoredTasksDoNotWaitForHooks(t *testing.T) {
 	for _, c := range []struct {
 		name    string
-		then    func(*agent, lateList)
+		then    func(*agent, lateHookList)
 		prerun  time.Duration // time of the Prerun hook under the next agent; 0 for none
 		prekill int           // number of PreKill hooks called
 	}{
-		{"known after a second", func(a *agent, l lateList) {
-			a.after(time.Second)
-			close(l.known)
+		{"known after a second", func(a *agent, l lateHookList) {
+			a.advance(time.Second)
+			close(l.hooksKnown)
 		}, time.Second, 0},
-		{"never known", func(*agent, lateList) {}, 2 * time.Second, 0},
-		{"stopped meanwhile", func(a *agent, _ lateList) {
-			a.after(time.Second)
+		{"never known", func(*agent, lateHookList) {}, 2 * time.Second, 0},
+		{"stopped meanwhile", func(a *agent, _ lateHookList) {
+			a.advance(time.Second)
 			a.Stop()
 			a.wait()
 		}, 0, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				late := &script{name: "late"}
-				list := extraHooks{alloc: []hooks.Hook{allocScript{late}}}
+				late := &recordingHook{name: "late"}
+				list := extraHooks{alloc: []hooks.Hook{recordingAllocHook{late}}}
 				a := startAgent(t, parseJob(t, job("service", sleeper)), withHooks(list.alloc, nil))
-				a.after(time.Second)
+				a.advance(time.Second)
 				a.die()
-				factory := lateList{list, make(chan struct{})}
+				factory := lateHookList{list, make(chan struct{})}
 				b := a.again(func(c *Config) { c.Hooks = factory })
 				synctest.Wait()
 				want(t, "recovered at once", recovered(b), "[web]")
@@ -1104,7 +1104,7 @@ func TestRestoredTasksDoNotWaitForHooks(t *testing.T) {
 				begin := time.Now()
 				c.then(b, factory)
 				for count(late.calls(), "prerun") < 2 && time.Since(begin) < time.Minute {
-					b.after(100 * time.Millisecond)
+					b.advance(100 * time.Millisecond)
 				}
 				prerun := time.Since(begin).Truncate(time.Second)
 				if count(late.calls(), "prerun") < 2 {
@@ -1122,10 +1122,10 @@ func TestRestoredTasksDoNotWaitForHooks(t *testing.T) {
 // An allocation that must not start does not wait for its hooks.
 func TestStopWhileHooksAreAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ofAlloc := &script{name: "late"}
-		late := lateHooks{extraHooks{[]hooks.Hook{allocScript{ofAlloc}}, nil}, make(chan struct{})}
+		ofAlloc := &recordingHook{name: "late"}
+		late := lateHooks{extraHooks{[]hooks.Hook{recordingAllocHook{ofAlloc}}, nil}, make(chan struct{})}
 		h := start(t, parseJob(t, job("service", noTry+sleeper)), func(c *Config) { c.Hooks = late })
-		h.after(time.Second)
+		h.advance(time.Second)
 		begin := time.Now()
 		h.Stop()
 		h.wait()
@@ -1139,16 +1139,16 @@ func TestStopWhileHooksAreAwaited(t *testing.T) {
 // calls all hooks.
 func TestDestroyWhileHooksAreAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		ofAlloc := &script{name: "late"}
-		late := lateHooks{extraHooks{[]hooks.Hook{allocScript{ofAlloc}}, nil}, make(chan struct{})}
+		ofAlloc := &recordingHook{name: "late"}
+		late := lateHooks{extraHooks{[]hooks.Hook{recordingAllocHook{ofAlloc}}, nil}, make(chan struct{})}
 		h := start(t, parseJob(t, job("service", noTry+sleeper)), func(c *Config) { c.Hooks = late })
 		h.Stop()
 		h.wait()
-		again, err := New(h.builder.config)
+		again, err := New(h.hookBuilder.config)
 		if err != nil {
 			t.Fatal(err)
 		}
-		close(late.known) // too late for New
+		close(late.hooksKnown) // too late for New
 		if err := again.Destroy(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -1159,20 +1159,20 @@ func TestDestroyWhileHooksAreAwaited(t *testing.T) {
 // Run returns after the restarts that hooks have requested.
 func TestRunWaitsForRequestedRestarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slow := &script{name: "slow", busy: map[string]time.Duration{"prekilling": time.Minute}}
-		h := start(t, parseJob(t, job("service", sleeper)), withHooks(nil, []hooks.Hook{taskScript{slow}}))
-		h.after(time.Second)
+		slow := &recordingHook{name: "slow", callDurations: map[string]time.Duration{"prekilling": time.Minute}}
+		h := start(t, parseJob(t, job("service", sleeper)), withHooks(nil, []hooks.Hook{recordingTaskHook{slow}}))
+		h.advance(time.Second)
 		if err := h.RestartWithReason("web", "a reason", false); err != nil {
 			t.Fatal(err)
 		}
-		h.after(time.Second)
+		h.advance(time.Second)
 		want(t, "calls", slow.calls(), "[prestart poststart prekilling]")
 		h.cancel(ErrShutdown)
 		h.wait()
 		slow.mu.Lock()
 		defer slow.mu.Unlock()
-		if !slices.Contains(slow.left, "prekilling") {
-			t.Errorf("Run has returned while a hook is being called: %v of %v have returned", slow.left, slow.seen)
+		if !slices.Contains(slow.returned, "prekilling") {
+			t.Errorf("Run has returned while a hook is being called: %v of %v have returned", slow.returned, slow.seen)
 		}
 		if err := h.RestartWithReason("web", "a reason", false); !errors.Is(err, ErrNotRunning) {
 			t.Errorf("restart after Run: %v", err)

@@ -18,7 +18,7 @@ type Limits struct {
 	UserCheckedDrivers []string      // drivers that UserDenylist applies to; default exec, qemu, java
 	DownloadUIDs       idrange.Set   // user ids that are reserved for downloads and forbidden for tasks; default none
 	NodeCPU            int64         // usable MHz of the node; 0 means unknown
-	NomadModes         bool          // allow Nomad's modes for directories that cannot be closed to other accounts; see allocdir.TaskOptions
+	NomadFileModes     bool          // allow Nomad's modes for directories that cannot be closed to other accounts; see allocdir.TaskOptions
 }
 
 func (l Limits) orDefault() Limits {
@@ -46,5 +46,5 @@ func (l Limits) orDefault() Limits {
 }
 
 func (l Limits) hookDeadlines() hooks.Deadlines {
-	return hooks.Deadlines{Start: l.PrerunDeadline, Other: l.HookDeadline}
+	return hooks.Deadlines{Start: l.PrerunDeadline, OtherPoints: l.HookDeadline}
 }

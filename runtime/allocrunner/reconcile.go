@@ -33,7 +33,7 @@ func (r *reconciler) watch(ctx context.Context, restored <-chan struct{}) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
-	updated := r.updates.ready
+	updated := r.updates.nextSet
 	var applied, changed, restarted chan struct{}
 	var checks <-chan struct{}
 	restartGroup := func() {
@@ -44,7 +44,7 @@ func (r *reconciler) watch(ctx context.Context, restored <-chan struct{}) {
 		restarted = done
 		background.Go(func() {
 			defer close(done)
-			r.restarts.group(ctx)
+			r.restarts.restartGroup(ctx)
 		})
 	}
 	r.changes.notify()
@@ -73,7 +73,7 @@ func (r *reconciler) watch(ctx context.Context, restored <-chan struct{}) {
 				r.updates.applyNext(ctx)
 			})
 		case <-applied:
-			updated, applied = r.updates.ready, nil
+			updated, applied = r.updates.nextSet, nil
 		}
 	}
 }
@@ -101,6 +101,6 @@ func (r *reconciler) reconcile() (checks <-chan struct{}) {
 	}
 	r.gates.rerun(now.tasksToRerun)
 	r.report(status)
-	r.changes.announce()
+	r.changes.wakeWaiters()
 	return checks
 }

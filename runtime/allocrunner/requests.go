@@ -35,18 +35,18 @@ func UnknownTask(name string) error {
 
 // RestartTask restarts one running task. It returns when the old process has exited.
 func (r *Runner) RestartTask(ctx context.Context, name string) error {
-	return r.restarts.task(ctx, name)
+	return r.restarts.restartTask(ctx, name)
 }
 
 // RestartRunning restarts the running tasks concurrently. It returns when the old
 // processes have exited.
-func (r *Runner) RestartRunning(ctx context.Context) error { return r.restarts.running(ctx) }
+func (r *Runner) RestartRunning(ctx context.Context) error { return r.restarts.restartRunning(ctx) }
 
 // RestartAll runs all tasks again except poststop tasks, including tasks that have
 // ended. It stops them in kill order, and they start in the order of the lifecycle. It
 // returns when the old processes have exited. A task that does not exit fails the
 // allocation.
-func (r *Runner) RestartAll(ctx context.Context) error { return r.restarts.all(ctx) }
+func (r *Runner) RestartAll(ctx context.Context) error { return r.restarts.restartAll(ctx) }
 
 // RestartWithReason restarts the named task, or all running tasks if task is empty, for
 // a reason. It does not wait for the restarts: Run does. If failure is set, they count
@@ -56,7 +56,7 @@ func (r *Runner) RestartWithReason(task, reason string, failure bool) error {
 	if err != nil {
 		return err
 	}
-	return r.detached.start(tasks, reason, failure)
+	return r.asyncRestarts.start(tasks, reason, failure)
 }
 
 // Signal sends a signal to one task, or to all running tasks if task is empty.

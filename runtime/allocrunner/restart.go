@@ -19,23 +19,23 @@ import (
 // restarts restarts tasks on request and in restart groups. Several tasks are restarted
 // by one caller at a time. Its methods may be called concurrently.
 type restarts struct {
-	tasks    taskSet
-	gates    *gates
-	status   *clientStatus
-	stop     *stopSequence
-	changes  *changes
-	restored func(context.Context) error // restored waits until the tasks of an earlier agent are restored
-	removed  func() bool                 // removed reports whether the current version is desired to stop
-	done     <-chan struct{}             // closed by Run
-	prepare  func(context.Context)       // prepare calls the PreTaskRestart hooks
-	complete func()                      // complete registers services again that the hooks have deregistered
-	timeout  time.Duration               // until all tasks are down in a restart of several tasks
+	tasks              taskSet
+	gates              *gates
+	status             *clientStatus
+	stop               *stopSequence
+	changes            *changes
+	restored           func(context.Context) error // waits until the tasks of an earlier agent are restored
+	removed            func() bool                 // reports whether the current version is desired to stop
+	done               <-chan struct{}             // closed by Run
+	prepare            func(context.Context)       // calls the PreTaskRestart hooks
+	reregisterServices func()                      // registers services again that the hooks have deregistered
+	timeout            time.Duration               // until all tasks are down in a restart of several tasks
 
-	turn chan struct{} // semaphore: held while several tasks are restarted
+	semaphore chan struct{} // held while several tasks are restarted
 }
 
-// task implements [Runner.RestartTask].
-func (r *restarts) task(ctx context.Context, name string) error {
+// restartTask implements [Runner.RestartTask].
+func (r *restarts) restartTask(ctx context.Context, name string) error {
 	t, ok := r.tasks.named(name)
 	if !ok {
 		return UnknownTask(name)
@@ -52,13 +52,13 @@ func (r *restarts) task(ctx context.Context, name string) error {
 	return t.Restart(ctx, model.EventRestartSignal(model.RestartTaskReason), false)
 }
 
-// running implements [Runner.RestartRunning].
-func (r *restarts) running(ctx context.Context) error {
+// restartRunning implements [Runner.RestartRunning].
+func (r *restarts) restartRunning(ctx context.Context) error {
 	if err := r.begin(ctx); err != nil {
 		return err
 	}
 	defer r.end()
-	defer r.complete()
+	defer r.reregisterServices()
 	r.prepare(ctx)
 	r.stop.delay.wait(ctx)
 	if r.stop.isRequested() {
@@ -69,14 +69,14 @@ func (r *restarts) running(ctx context.Context) error {
 	})
 }
 
-// all implements [Runner.RestartAll].
-func (r *restarts) all(ctx context.Context) error {
+// restartAll implements [Runner.RestartAll].
+func (r *restarts) restartAll(ctx context.Context) error {
 	if err := r.begin(ctx); err != nil {
 		return err
 	}
 	defer r.end()
 	r.gates.coordinator.Restart()
-	defer r.complete()
+	defer r.reregisterServices()
 	r.prepare(ctx)
 	r.stop.delay.wait(ctx)
 	if r.stop.isRequested() {
@@ -88,7 +88,7 @@ func (r *restarts) all(ctx context.Context) error {
 	defer cancel()
 	if err := r.inKillOrder(ctx); err != nil {
 		err = fmt.Errorf("restart all tasks: %w", err)
-		r.fail(err)
+		r.failAlloc(err)
 		return err
 	}
 	return nil
@@ -157,10 +157,10 @@ func (r *restarts) waitRestarted(ctx context.Context, reconciled <-chan struct{}
 	return again, nil
 }
 
-// group restarts the tasks that must restart together with other tasks, in kill order.
+// restartGroup restarts the tasks that must restart together with other tasks, in kill order.
 // Their gates keep each of them down until all are down. A task that does not exit fails
 // the allocation, because the others would wait for ever.
-func (r *restarts) group(ctx context.Context) {
+func (r *restarts) restartGroup(ctx context.Context) {
 	if r.begin(ctx) != nil {
 		return
 	}
@@ -176,15 +176,15 @@ func (r *restarts) group(ctx context.Context) {
 			return ignoreNotRunning(t.Restart(limited, model.EventRestartSignal(reason), false))
 		})
 		if err != nil && ctx.Err() == nil && !r.stop.isRequested() {
-			r.fail(fmt.Errorf("restart group %v: %w", kind, err))
+			r.failAlloc(fmt.Errorf("restart group %v: %w", kind, err))
 			return
 		}
 	}
 }
 
-// fail fails the allocation after a failed restart that leaves tasks blocked at closed
+// failAlloc fails the allocation after a failed restart that leaves tasks blocked at closed
 // gates.
-func (r *restarts) fail(err error) {
+func (r *restarts) failAlloc(err error) {
 	r.status.force(statusOverride{api.AllocClientStatusFailed, err.Error()})
 	r.stop.request(stopReason{})
 }
@@ -195,7 +195,7 @@ func (r *restarts) begin(ctx context.Context) error {
 		return err
 	}
 	select {
-	case r.turn <- struct{}{}:
+	case r.semaphore <- struct{}{}:
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -206,7 +206,7 @@ func (r *restarts) begin(ctx context.Context) error {
 	return nil
 }
 
-func (r *restarts) end() { <-r.turn }
+func (r *restarts) end() { <-r.semaphore }
 
 // allowed returns ErrShouldNotRun if the allocation has ended or is ending.
 func (r *restarts) allowed() error {
@@ -225,10 +225,10 @@ func ignoreNotRunning(err error) error {
 	return err
 }
 
-// detachedRestarts holds the restarts whose requesters do not wait for them: Run does.
+// asyncRestarts holds the restarts whose requesters do not wait for them: Run does.
 // They start only between begin and end. The context is a field because it belongs to
 // Run and not to the requesters.
-type detachedRestarts struct {
+type asyncRestarts struct {
 	logger hclog.Logger
 
 	mu           sync.Mutex
@@ -238,14 +238,14 @@ type detachedRestarts struct {
 }
 
 // begin lets restarts start. They are canceled with ctx.
-func (d *detachedRestarts) begin(ctx context.Context) {
+func (d *asyncRestarts) begin(ctx context.Context) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.untilRunEnds, d.cancel = context.WithCancel(ctx)
 }
 
 // end cancels the running restarts and waits for them.
-func (d *detachedRestarts) end() {
+func (d *asyncRestarts) end() {
 	d.mu.Lock()
 	d.cancel()
 	d.untilRunEnds = nil
@@ -255,7 +255,7 @@ func (d *detachedRestarts) end() {
 
 // start restarts tasks for a reason. It does not wait for the restarts. If failure is
 // set, they count for the restart policy.
-func (d *detachedRestarts) start(tasks taskSet, reason string, failure bool) error {
+func (d *asyncRestarts) start(tasks taskSet, reason string, failure bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	ctx := d.untilRunEnds

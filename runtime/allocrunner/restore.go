@@ -29,10 +29,10 @@ type RecordReader interface {
 	AllocHooks(allocID string) map[string]string
 }
 
-// recoveryInfo is an optional interface of Drivers. KnowsTasks reports whether the
+// recoveryCapabilities is an optional interface of Drivers. KnowsTasks reports whether the
 // driver's plugin would know a task that an earlier agent was starting when it ended.
 // FindsTasks reports whether the plugin searches for tasks by their names.
-type recoveryInfo interface {
+type recoveryCapabilities interface {
 	KnowsTasks(driver string) bool
 	FindsTasks(driver string) bool
 }
@@ -52,8 +52,8 @@ type restorer struct {
 	limits   Limits
 	logger   hclog.Logger
 
-	started     bool                         // an earlier agent started to run the allocation; set by task
-	attachments map[string]map[string]string // hooks that tasks had under an earlier agent, with their configurations; set by task
+	started     bool                         // an earlier agent started to run the allocation; set by readTask
+	attachments map[string]map[string]string // hooks that tasks had under an earlier agent, with their configurations; set by readTask
 	done        chan struct{}                // closed by Run when the state that an earlier agent left is known
 }
 
@@ -68,10 +68,10 @@ func (r *restorer) await(ctx context.Context) error {
 	}
 }
 
-// task reads the records of one task, nil if the task is new. New calls it once per task.
+// readTask reads the records of one task, nil if the task is new. New calls it once per task.
 // An unreadable record is treated as missing: a process of the task that may run is found
 // by the names of the task.
-func (r *restorer) task(name string) *taskrunner.Restored {
+func (r *restorer) readTask(name string) *taskrunner.Restored {
 	if r.records == nil {
 		// The earlier agent may have died after it reported only that the allocation
 		// was received.
@@ -120,7 +120,7 @@ func (r *restorer) resumeStop() {
 		r.status.force(statusOverride{r.alloc.ClientStatus, r.alloc.ClientDescription})
 	}
 	if r.alloc.ServerTerminalStatus() || r.alloc.ClientTerminalStatus() {
-		r.stop.request(stopReason{quiet: true})
+		r.stop.request(stopReason{omitEvents: true})
 	}
 }
 
@@ -138,7 +138,7 @@ func (r *restorer) run(untilKill context.Context) bool {
 	if err := r.checkDir(untilKill); err != nil {
 		r.logger.Error("alloc not restored", "error", err)
 		r.status.force(statusOverride{api.AllocClientStatusFailed, err.Error()})
-		r.stop.request(stopReason{quiet: true}) // otherwise the first task to end would become the stop reason for the others
+		r.stop.request(stopReason{omitEvents: true}) // otherwise the first task to end would become the stop reason for the others
 		for _, t := range r.tasks {
 			if t.State().State != model.TaskDead {
 				t.EmitEvent(model.EventSetupFailure(err.Error()))
@@ -161,12 +161,12 @@ func (r *restorer) run(untilKill context.Context) bool {
 // driver does not answer in time, because its plugin is being started, is recovered by its
 // runner later, so that it does not delay the other tasks.
 func (r *restorer) recoverTasks(ctx context.Context) {
-	info, _ := r.drivers.(recoveryInfo)
+	info, _ := r.drivers.(recoveryCapabilities)
 	var recovering sync.WaitGroup
 	for _, t := range r.tasks {
 		past := taskrunner.RecoverInfo{Rebooted: r.rebooted}
 		if info != nil {
-			past.Reliable, past.Discoverable = info.KnowsTasks(t.Task().Driver), info.FindsTasks(t.Task().Driver)
+			past.DriverKnowsTasks, past.DriverFindsTasks = info.KnowsTasks(t.Task().Driver), info.FindsTasks(t.Task().Driver)
 		}
 		recovering.Go(func() { t.Recover(ctx, past) })
 	}
@@ -184,7 +184,7 @@ func (r *restorer) checkDir(untilKill context.Context) error {
 		return nil
 	}
 	err := r.openDir()
-	for delay := checkDirRetry; r.rebooted && process.Exhausted(err) && untilKill.Err() == nil; delay = min(2*delay, maxCheckDirRetry) {
+	for delay := checkDirRetry; r.rebooted && process.IsResourceExhausted(err) && untilKill.Err() == nil; delay = min(2*delay, maxCheckDirRetry) {
 		r.logger.Warn("alloc waits, its directory cannot be checked", "error", err)
 		select {
 		case <-time.After(delay):
@@ -192,7 +192,7 @@ func (r *restorer) checkDir(untilKill context.Context) error {
 		case <-untilKill.Done():
 		}
 	}
-	if process.Exhausted(err) {
+	if process.IsResourceExhausted(err) {
 		r.logger.Warn("directory of the alloc cannot be checked, its tasks stay as they are", "error", err)
 		for _, t := range r.tasks {
 			if !dead(t) {
@@ -236,7 +236,7 @@ func (r *restorer) restrictDir() {
 	for i, t := range r.alloc.GetTaskGroup().Tasks {
 		tasks = append(tasks, taskOptions(r.tasks[i], t, r.limits))
 	}
-	if err := r.dir.Restrict(tasks); err != nil {
+	if err := r.dir.RestrictAccess(tasks); err != nil {
 		r.logger.Error("other accounts of this machine can enter the directory of the allocation", "error", err)
 	}
 }

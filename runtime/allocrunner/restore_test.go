@@ -27,26 +27,26 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
-// ledger is a Store and the Records of the next agent. When its agent dies, by a call
+// fakeStore is a Store and the TaskRecords of the next agent. When its agent dies, by a call
 // of die or after a number of writes, it writes no more, and goroutines that wait for a
-// write exit. Async puts are written immediately if prompt is set, else with the next
+// write exit. Async puts are written immediately if writesAsyncAtOnce is set, else with the next
 // write, or after a delay.
-type ledger struct {
-	mu     sync.Mutex
-	locals map[string]state.LocalState
-	states map[string]*api.TaskState
-	broken map[string]bool // tasks whose local records cannot be read
-	writes int
-	limit  int // maximum number of writes; 0 means no limit
-	prompt bool
-	behind []func()
-	buried bool          // calls of the dead agent no longer matter
-	dead   chan struct{} // closed at the limit
-	ended  chan struct{} // closed when the dead agent's context was canceled
+type fakeStore struct {
+	mu                sync.Mutex
+	locals            map[string]state.LocalState
+	states            map[string]*api.TaskState
+	unreadable        map[string]bool // tasks whose local records cannot be read
+	writes            int
+	limit             int // maximum number of writes; 0 means no limit
+	writesAsyncAtOnce bool
+	pendingWrites     []func()
+	deathComplete     bool          // calls of the dead agent no longer matter
+	dead              chan struct{} // closed at the limit
+	ended             chan struct{} // closed when the dead agent's context was canceled
 }
 
-func newLedger() *ledger {
-	return &ledger{
+func newFakeStore() *fakeStore {
+	return &fakeStore{
 		locals: make(map[string]state.LocalState),
 		states: make(map[string]*api.TaskState),
 		dead:   make(chan struct{}),
@@ -54,27 +54,27 @@ func newLedger() *ledger {
 	}
 }
 
-func (l *ledger) put(h state.Durability, f func()) state.WaitFunc {
+func (l *fakeStore) put(h state.Durability, f func()) state.WaitFunc {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.behind = append(l.behind, f)
-	if h == state.Async && !l.prompt {
+	l.pendingWrites = append(l.pendingWrites, f)
+	if h == state.Async && !l.writesAsyncAtOnce {
 		time.AfterFunc(50*time.Millisecond, func() {
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			l.writeLocked()
 		})
-		return errForgotten // no goroutine waits for the put, and the store does not refuse it
+		return noWait // no goroutine waits for the put, and the store does not refuse it
 	}
 	l.writeLocked()
 	if !isClosed(l.dead) {
-		return errForgotten
+		return noWait
 	}
 	return func() error {
 		l.mu.Lock()
-		buried := l.buried
+		deathComplete := l.deathComplete
 		l.mu.Unlock()
-		if buried {
+		if deathComplete {
 			return errors.New("the agent is dead")
 		}
 		<-l.ended
@@ -83,39 +83,39 @@ func (l *ledger) put(h state.Durability, f func()) state.WaitFunc {
 	}
 }
 
-func (l *ledger) writeLocked() {
+func (l *fakeStore) writeLocked() {
 	switch {
-	case len(l.behind) == 0:
+	case len(l.pendingWrites) == 0:
 	case isClosed(l.dead), l.limit > 0 && l.writes == l.limit:
 		closeOnce(l.dead)
 	default:
 		l.writes++
-		for _, f := range l.behind {
+		for _, f := range l.pendingWrites {
 			f()
 		}
-		l.behind = nil
+		l.pendingWrites = nil
 	}
 }
 
-func (l *ledger) PutTaskState(_, task string, s *api.TaskState, h state.Durability) state.WaitFunc {
+func (l *fakeStore) PutTaskState(_, task string, s *api.TaskState, h state.Durability) state.WaitFunc {
 	return l.put(h, func() { l.states[task] = s })
 }
 
-func (l *ledger) PutTask(_, task string, local state.LocalState, s *api.TaskState, h state.Durability) state.WaitFunc {
+func (l *fakeStore) PutTask(_, task string, local state.LocalState, s *api.TaskState, h state.Durability) state.WaitFunc {
 	return l.put(h, func() { l.locals[task], l.states[task] = local, s })
 }
 
-func (l *ledger) TaskLocal(_, task string) (state.LocalState, bool, error) {
+func (l *fakeStore) TaskLocal(_, task string) (state.LocalState, bool, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.broken[task] {
+	if l.unreadable[task] {
 		return state.LocalState{}, true, errors.New("checksum is wrong")
 	}
 	s, ok := l.locals[task]
 	return s, ok, nil
 }
 
-func (l *ledger) AllocHooks(string) map[string]string {
+func (l *fakeStore) AllocHooks(string) map[string]string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	all := make(map[string]string)
@@ -125,40 +125,40 @@ func (l *ledger) AllocHooks(string) map[string]string {
 	return all
 }
 
-func (l *ledger) TaskState(_, task string) (*api.TaskState, error) {
+func (l *fakeStore) TaskState(_, task string) (*api.TaskState, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.states[task], nil
 }
 
-// next returns a copy of the ledger for the next agent.
-func (l *ledger) next() *ledger {
+// cloneForNextAgent returns a copy of the store for the next agent.
+func (l *fakeStore) cloneForNextAgent() *fakeStore {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n := newLedger()
-	n.locals, n.states, n.broken = maps.Clone(l.locals), maps.Clone(l.states), l.broken
+	n := newFakeStore()
+	n.locals, n.states, n.unreadable = maps.Clone(l.locals), maps.Clone(l.states), l.unreadable
 	return n
 }
 
-// agent runs one allocation with a ledger.
+// agent runs one allocation with a fakeStore.
 type agent struct {
 	*harness
-	ledger *ledger
+	store  *fakeStore
 	config Config
 }
 
 func startAgent(t *testing.T, job *api.Job, mangle func(*Config)) *agent {
 	t.Helper()
-	return startMortal(t, job, 0, mangle)
+	return startWithWriteLimit(t, job, 0, mangle)
 }
 
-// startMortal starts an agent that dies in place of the given write.
-func startMortal(t *testing.T, job *api.Job, writes int, mangle func(*Config)) *agent {
+// startWithWriteLimit starts an agent that dies in place of the given write.
+func startWithWriteLimit(t *testing.T, job *api.Job, writes int, mangle func(*Config)) *agent {
 	t.Helper()
-	a := &agent{ledger: newLedger()}
-	a.ledger.limit = writes
+	a := &agent{store: newFakeStore()}
+	a.store.limit = writes
 	a.harness = start(t, job, func(c *Config) {
-		c.Store = a.ledger
+		c.Store = a.store
 		if mangle != nil {
 			mangle(c)
 		}
@@ -172,58 +172,58 @@ func startMortal(t *testing.T, job *api.Job, writes int, mangle func(*Config)) *
 // fewer writes than in another run: which puts share a write is not deterministic.
 func (a *agent) dies() bool {
 	select {
-	case <-a.ledger.dead:
+	case <-a.store.dead:
 	case <-a.Done():
 	}
-	if !isClosed(a.ledger.dead) { // otherwise time must not pass: a started process would end
+	if !isClosed(a.store.dead) { // otherwise time must not pass: a started process would end
 		time.Sleep(time.Second) // Async puts are written
 	}
-	if !isClosed(a.ledger.dead) {
+	if !isClosed(a.store.dead) {
 		return false
 	}
-	if synctest.Wait(); !isClosed(a.ledger.ended) {
-		close(a.ledger.ended) // awaitDeath has seen the end of Run instead
+	if synctest.Wait(); !isClosed(a.store.ended) {
+		close(a.store.ended) // awaitDeath has seen the end of Run instead
 	}
 	return true
 }
 
-// awaitDeath cancels the agent's context at the write at which the ledger simulates the death
+// awaitDeath cancels the agent's context at the write at which the store simulates the death
 // of the agent.
 func (a *agent) awaitDeath() {
 	go func() {
 		select {
-		case <-a.ledger.dead:
+		case <-a.store.dead:
 			a.cancel(ErrShutdown)
-			close(a.ledger.ended)
+			close(a.store.ended)
 		case <-a.Done():
 		}
 	}()
 }
 
-// die simulates kill -9 of the agent: the ledger writes no more.
+// die simulates kill -9 of the agent: the store writes no more.
 func (a *agent) die() {
-	a.ledger.mu.Lock()
-	closeOnce(a.ledger.dead)
-	a.ledger.mu.Unlock()
+	a.store.mu.Lock()
+	closeOnce(a.store.dead)
+	a.store.mu.Unlock()
 	synctest.Wait()
-	a.ledger.mu.Lock()
-	a.ledger.buried = true
-	a.ledger.mu.Unlock()
+	a.store.mu.Lock()
+	a.store.deathComplete = true
+	a.store.mu.Unlock()
 }
 
-// again starts the next agent with the same world and the contents of the ledger.
+// again starts the next agent with the same world and the contents of the store.
 // mangle may change the configuration, and the allocation in it.
 func (a *agent) again(mangle func(*Config)) *agent {
 	a.t.Helper()
-	if !isClosed(a.ledger.dead) {
+	if !isClosed(a.store.dead) {
 		a.t.Fatal("the agent before lives")
 	}
-	next := &agent{ledger: a.ledger.next()}
+	next := &agent{store: a.store.cloneForNextAgent()}
 	next.harness = start(a.t, a.config.Alloc.Job, func(c *Config) {
 		alloc, report := *a.config.Alloc, c.Report
 		*c = a.config
-		c.Alloc, c.Store, c.Report = &alloc, next.ledger, report
-		c.Records, c.Restored = next.ledger, true
+		c.Alloc, c.Store, c.Report = &alloc, next.store, report
+		c.TaskRecords, c.Restored = next.store, true
 		if mangle != nil {
 			mangle(c)
 		}
@@ -239,7 +239,7 @@ func (a *agent) again(mangle func(*Config)) *agent {
 func restarted(t *testing.T, job *api.Job, after time.Duration, meanwhile func(*agent), mangle func(*Config)) *agent {
 	t.Helper()
 	a := startAgent(t, job, nil)
-	a.after(after)
+	a.advance(after)
 	a.die()
 	if meanwhile != nil {
 		meanwhile(a)
@@ -314,7 +314,7 @@ func TestRestoreRecoversRunningTasks(t *testing.T) {
 		a := restarted(t, parseJob(t, jobOf("service", prestartTask, sidecarTask, sleeper)), 5*time.Second, func(a *agent) {
 			events = slices.Concat(a.events("init"), a.events("side"), a.events("web"))
 		}, nil)
-		a.after(time.Minute)
+		a.advance(time.Minute)
 		want(t, "starts", []int{a.starts("init"), a.starts("side"), a.starts("web")}, "[1 1 1]")
 		want(t, "events", slices.Concat(a.events("init"), a.events("side"), a.events("web")), fmt.Sprint(events))
 		want(t, "status", a.last().ClientStatus, "running")
@@ -328,20 +328,20 @@ func TestRestoreRecoversRunningTasks(t *testing.T) {
 func TestShutdownLeavesTasksRunning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := startAgent(t, parseJob(t, jobOf("service", sleeper)), nil)
-		a.after(time.Second)
+		a.advance(time.Second)
 		a.cancel(ErrShutdown)
 		a.wait()
-		want(t, "left running", a.LeftRunning(), `[driver "fake"]`)
+		want(t, "left running", a.PluginsLeftRunning(), `[driver "fake"]`)
 		want(t, "finished", a.Finished(), "false")
 		a.die()
 		b := a.again(nil)
-		b.after(time.Second)
+		b.advance(time.Second)
 		want(t, "starts", b.starts("web"), "1")
 		want(t, "state", b.state("web").State, "running")
 		b.Stop()
 		b.wait()
 		want(t, "finished", b.Finished(), "true")
-		want(t, "left running", b.LeftRunning(), "[]")
+		want(t, "left running", b.PluginsLeftRunning(), "[]")
 	})
 }
 
@@ -351,7 +351,7 @@ func TestRestoreReportsTaskThatWasKilledMeanwhile(t *testing.T) {
 		a := restarted(t, parseJob(t, jobOf("service", sleeper)), 5*time.Second, func(a *agent) {
 			a.exit("web", driver.ExitResult{ExitCode: 137, Signal: 9})
 		}, nil)
-		a.after(time.Minute)
+		a.advance(time.Minute)
 		want(t, "events", a.events("web"), "[Received Task Setup Started Terminated Restarting Started]")
 		e := a.state("web").Events[3]
 		want(t, "end", []any{e.DisplayMessage, a.state("web").Restarts}, "[Exit Code: 137, Signal: 9 1]")
@@ -379,7 +379,7 @@ func TestRestoreHandlesTasksThatExitedMeanwhile(t *testing.T) {
 				time.Sleep(time.Minute) // the prestart task ends successfully
 				synctest.Wait()
 			}, nil)
-			a.after(time.Second)
+			a.advance(time.Second)
 			want(t, "prestart", a.events("init"), "[Received Task Setup Started Terminated]")
 			want(t, "main", a.events("web"), "[Received Task Setup Started]")
 		})
@@ -400,9 +400,9 @@ func TestUnknownEndAtRestorePassesThroughTheRestartPolicy(t *testing.T) {
 		{"restarts are left", jobOf("service", sleeper), vanishWeb,
 			"[Received Task Setup Started Failed Restoring Task Restarting Started]", "[running false 1 2]", "running"},
 		{"the handle was not stored", jobOf("service", sleeper), func(a *agent) {
-			local := a.ledger.locals["web"]
+			local := a.store.locals["web"]
 			local.Handle = nil
-			a.ledger.locals["web"] = local
+			a.store.locals["web"] = local
 		},
 			"[Received Task Setup Started Failed Restoring Task Restarting Started]", "[running false 1 2]", "running"},
 		{"batch job without attempts", jobOf("batch", `
@@ -412,7 +412,7 @@ func TestUnknownEndAtRestorePassesThroughTheRestartPolicy(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				a := restarted(t, parseJob(t, test.job), 5*time.Second, test.lose, nil)
-				a.after(time.Minute)
+				a.advance(time.Minute)
 				want(t, "events", a.events("web"), test.events)
 				s := a.state("web")
 				want(t, "state", []any{s.State, s.Failed, s.Restarts, a.starts("web")}, test.state)
@@ -451,13 +451,13 @@ func TestRestoreDoesNotRerunCompletedTasks(t *testing.T) {
 					driver = "fake"
 					config { run_for = "1s" }
 				}`)), 5*time.Second, nil, nil)
-			a.after(time.Minute)
+			a.advance(time.Minute)
 			want(t, "starts", []int{a.starts("web"), a.starts("short")}, "[1 1]")
 			want(t, "short", a.state("short").State, "dead")
 			if err := a.RestartAll(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			a.after(time.Minute)
+			a.advance(time.Minute)
 			want(t, "starts", []int{a.starts("web"), a.starts("short")}, "[2 2]")
 		})
 	})
@@ -487,7 +487,7 @@ func TestRequestsDuringRestore(t *testing.T) {
 						driver = "fake"
 						config { run_for = "1s" }
 						lifecycle { hook = "prestart" }
-					}`)), 5*time.Second, func(a *agent) { a.world.recovery = time.Second }, nil)
+					}`)), 5*time.Second, func(a *agent) { a.world.recoveryTime = time.Second }, nil)
 				short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 				defer cancel()
 				if err := c.request(short, a); !errors.Is(err, context.DeadlineExceeded) {
@@ -496,7 +496,7 @@ func TestRequestsDuringRestore(t *testing.T) {
 				if err := c.request(t.Context(), a); err != nil {
 					t.Error(err)
 				}
-				a.after(time.Minute)
+				a.advance(time.Minute)
 				want(t, "starts", []int{a.starts("web"), a.starts("before")}, c.starts)
 				want(t, "web", a.state("web").State, "running")
 			})
@@ -507,10 +507,10 @@ func TestRequestsDuringRestore(t *testing.T) {
 // RS-068.
 func TestRestoreExecutesPendingStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		task, alloc := &script{name: "task"}, &script{name: "alloc"}
+		task, alloc := &recordingHook{name: "task"}, &recordingHook{name: "alloc"}
 		a := restarted(t, parseJob(t, jobOf("service", sleeper, poststopTask)), 5*time.Second, nil, func(c *Config) {
 			c.Alloc.DesiredStatus = api.AllocDesiredStatusStop
-			c.Hooks = extraHooks{task: []hooks.Hook{taskScript{task}}, alloc: []hooks.Hook{allocScript{alloc}}}
+			c.Hooks = extraHooks{task: []hooks.Hook{recordingTaskHook{task}}, alloc: []hooks.Hook{recordingAllocHook{alloc}}}
 		})
 		a.wait()
 		want(t, "events", a.events("web"), "[Received Task Setup Started Terminated]")
@@ -548,9 +548,9 @@ func TestRestoreKeepsRestartDelaysAndCounts(t *testing.T) {
 		want(t, "events", a.events("web"), "[Received Task Setup Started Terminated Restarting]")
 		want(t, "state", a.state("web").State, "pending")
 		want(t, "poststop", a.events("after"), "[Received]")
-		a.after(time.Until(due) - time.Millisecond)
+		a.advance(time.Until(due) - time.Millisecond)
 		want(t, "starts before the delay is over", a.starts("web"), "1")
-		a.after(time.Millisecond)
+		a.advance(time.Millisecond)
 		want(t, "starts", a.starts("web"), "2")
 		a.wait()
 		last := a.state("web").Events[len(a.state("web").Events)-1]
@@ -584,9 +584,9 @@ func TestRestoreWithoutAllocDirectory(t *testing.T) {
 func TestAllocWithoutRecordIsNew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := startAgent(t, parseJob(t, jobOf("service", sleeper)), func(c *Config) {
-			c.Restored, c.Records = true, newLedger()
+			c.Restored, c.TaskRecords = true, newFakeStore()
 		})
-		a.after(time.Second)
+		a.advance(time.Second)
 		want(t, "events", a.events("web"), "[Received Task Setup Started]")
 	})
 }
@@ -630,21 +630,21 @@ func TestRestoreAfterReboot(t *testing.T) {
 		}
 		synctest.Test(t, func(t *testing.T) {
 			var mounted []bool
-			templates := taskScript{&script{name: "templates"}}
-			templates.give = func(int) (hook.TaskPrestartResponse, error) {
+			templates := recordingTaskHook{&recordingHook{name: "templates"}}
+			templates.prestartResponse = func(int) (hook.TaskPrestartResponse, error) {
 				_, err := os.Stat(templates.last.Dir.SecretsDir + "/.nomad-mount")
 				mounted = append(mounted, err == nil)
 				return hook.TaskPrestartResponse{}, nil
 			}
 			a := startAgent(t, parseJob(t, jobOf("service", sleeper)), withHooks(nil, []hooks.Hook{templates}))
-			a.after(time.Second)
+			a.advance(time.Second)
 			a.die()
 			a.vanish("web")
 			if err := a.Dir().DropSecrets("web"); err != nil {
 				t.Fatal(err)
 			}
 			a = a.again(func(c *Config) { c.Rebooted = true })
-			a.after(time.Minute)
+			a.advance(time.Minute)
 			want(t, "secrets in memory when the hook is called", mounted, "[true true]")
 		})
 	})
@@ -653,7 +653,7 @@ func TestRestoreAfterReboot(t *testing.T) {
 			a := reboot(t, jobOf("service", strings.Replace(prestartTask, "config", `meta { lite_rerun = "restart, reboot" }
 				config`, 1), sleeper), nil)
 			want(t, "web waits", a.state("web").State, "pending")
-			a.after(time.Second)
+			a.advance(time.Second)
 			want(t, "starts", []int{a.starts("init"), a.starts("web")}, "[2 2]")
 		})
 	})
@@ -664,28 +664,28 @@ func TestRestoreAfterReboot(t *testing.T) {
 					t.Fatal(err)
 				}
 			})
-			a.after(time.Second)
+			a.advance(time.Second)
 			want(t, "starts", []int{a.starts("init"), a.starts("web")}, "[2 2]")
 			want(t, "status", a.last().ClientStatus, "running")
 		})
 	})
 	t.Run("but hooks have their state", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			h := taskScript{&script{name: "address", give: func(n int) (hook.TaskPrestartResponse, error) {
+			h := recordingTaskHook{&recordingHook{name: "address", prestartResponse: func(n int) (hook.TaskPrestartResponse, error) {
 				if n > 0 {
 					return hook.TaskPrestartResponse{}, nil
 				}
 				return hook.TaskPrestartResponse{Done: true, State: map[string]string{"leased": "10.0.0.7"}, Env: map[string]string{"IP": "10.0.0.7"}}, nil
 			}}}
 			a := startAgent(t, parseJob(t, jobOf("service", sleeper)), withHooks(nil, []hooks.Hook{h}))
-			a.after(time.Second)
+			a.advance(time.Second)
 			a.die()
 			a.vanish("web")
 			if err := a.Dir().Destroy(); err != nil {
 				t.Fatal(err)
 			}
 			a = a.again(func(c *Config) { c.Rebooted = true })
-			a.after(time.Second)
+			a.advance(time.Second)
 			want(t, "previous state", h.last.PreviousState, "map[leased:10.0.0.7]")
 			_, has := a.world.config("web").Env["IP"]
 			want(t, "what it has given up is in the environment", has, false)
@@ -706,26 +706,26 @@ func (h attachedHook) Attachment() string { return h.attachment }
 // recordingFactory is a factory that records the hooks of the earlier agent.
 type recordingFactory struct {
 	extraHooks
-	before map[string]string
+	previousHooks map[string]string
 }
 
 func (f *recordingFactory) AllocHooks(a *api.Allocation, c hookplugin.Target) []hooks.Entry {
-	f.note("", c)
+	f.recordPrevious("", c)
 	return f.extraHooks.AllocHooks(a, c)
 }
 
 func (f *recordingFactory) TaskHooks(a *api.Allocation, t *api.Task, c hookplugin.Target) []hooks.Entry {
-	f.note("t:"+t.Name, c)
+	f.recordPrevious("t:"+t.Name, c)
 	return f.extraHooks.TaskHooks(a, t, c)
 }
 
-func (f *recordingFactory) note(whose string, c hookplugin.Target) {
-	if f.before == nil {
-		f.before = make(map[string]string)
+func (f *recordingFactory) recordPrevious(whose string, c hookplugin.Target) {
+	if f.previousHooks == nil {
+		f.previousHooks = make(map[string]string)
 	}
-	f.before[whose] = ""
+	f.previousHooks[whose] = ""
 	if len(c.PreviousAttachments) > 0 {
-		f.before[whose] = fmt.Sprint(c.PreviousAttachments)
+		f.previousHooks[whose] = fmt.Sprint(c.PreviousAttachments)
 	}
 }
 
@@ -733,7 +733,7 @@ func (f *recordingFactory) note(whose string, c hookplugin.Target) {
 func TestStickyDiskIsMigrated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := startAgent(t, parseJob(t, jobOf("service", sticky(), sleeper)), nil)
-		a.after(time.Second)
+		a.advance(time.Second)
 		old := a.Dir().Path()
 		for _, file := range []string{"alloc/data/a", "web/local/b", "alloc/tmp/c", "alloc/logs/d", "web/secrets/e"} {
 			if err := os.WriteFile(old+"/"+file, []byte(file), 0o644); err != nil {
@@ -744,16 +744,16 @@ func TestStickyDiskIsMigrated(t *testing.T) {
 		b := start(t, a.config.Alloc.Job, func(c *Config) {
 			c.AllocDirRoot = a.config.AllocDirRoot
 			c.Alloc.ID, c.Alloc.PreviousAllocation = id, testAllocID
-			c.Previous = func(allocID string) <-chan struct{} {
+			c.AllocDone = func(allocID string) <-chan struct{} {
 				want(t, "previous", allocID, testAllocID)
 				return a.Done()
 			}
 		})
-		b.after(time.Hour) // no deadline cuts the wait short
+		b.advance(time.Hour) // no deadline cuts the wait short
 		want(t, "while the old one runs", b.state("web").State, "pending")
 		a.Stop()
 		a.wait()
-		b.after(time.Second)
+		b.advance(time.Second)
 		want(t, "afterwards", b.state("web").State, "running")
 		for file, there := range map[string]bool{"alloc/data/a": true, "web/local/b": true, "alloc/tmp/c": false, "alloc/logs/d": false, "web/secrets/e": false} {
 			text, err := os.ReadFile(b.Dir().Path() + "/" + file)
@@ -779,24 +779,24 @@ func TestUpdatedKillTimeoutApplies(t *testing.T) {
 				config { ignore_signals = true }
 			}`)
 		a := startAgent(t, parseJob(t, text), nil)
-		a.after(time.Second)
+		a.advance(time.Second)
 		next := place(parseJob(t, strings.Replace(text, "20s", "3s", 1)))
 		next.AllocModifyIndex = 7
 		a.Update(next)
-		a.after(0)
+		a.advance(0)
 		want(t, "starts", a.starts("web"), "1")
 
 		// An update applies to a recovered task, too.
 		a.die()
 		b := a.again(func(c *Config) { c.Alloc = next })
-		b.after(time.Second)
+		b.advance(time.Second)
 		last := place(parseJob(t, strings.Replace(text, "20s", "4s", 1)))
 		last.AllocModifyIndex = 8
 		b.Update(last)
-		b.after(0)
+		b.advance(0)
 		b.Stop()
 		b.wait()
-		want(t, "stop", b.world.noted("StopTask"), `[+2s StopTask web timeout=4s signal=""]`)
+		want(t, "stop", b.world.recordedCalls("StopTask"), `[+2s StopTask web timeout=4s signal=""]`)
 	})
 }
 
@@ -813,7 +813,7 @@ func TestRestore(t *testing.T) {
 			want(t, "over", isClosed(short.Done()), "false")
 			a.Stop()
 			a.wait()
-			a.after(time.Second) // time to write the records of its end
+			a.advance(time.Second) // time to write the records of its end
 			a.die()
 			b := a.again(nil)
 			b.wait()
@@ -857,18 +857,18 @@ func TestRestore(t *testing.T) {
 	})
 	t.Run("environment of a hook that is done", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			env := &script{name: "env", give: func(int) (hook.TaskPrestartResponse, error) {
+			env := &recordingHook{name: "env", prestartResponse: func(int) (hook.TaskPrestartResponse, error) {
 				return hook.TaskPrestartResponse{Done: true, Env: map[string]string{"FROM_HOOK": "1"}}, nil
 			}}
 			a := startAgent(t, parseJob(t, jobOf("service", sleeper)), func(c *Config) {
-				c.Hooks = extraHooks{task: []hooks.Hook{taskScript{env}}}
+				c.Hooks = extraHooks{task: []hooks.Hook{recordingTaskHook{env}}}
 			})
-			a.after(time.Second)
+			a.advance(time.Second)
 			a.die()
 			a.vanish("web")
 			before := len(env.calls())
 			b := a.again(nil)
-			b.after(time.Minute)
+			b.advance(time.Minute)
 			want(t, "starts", b.starts("web"), "2")
 			want(t, "env", b.world.config("web").Env["FROM_HOOK"], "1")
 			for _, call := range env.calls()[before:] {
@@ -881,35 +881,35 @@ func TestRestore(t *testing.T) {
 	t.Run("the next agent knows what was attached", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			factory := &recordingFactory{extraHooks: extraHooks{
-				alloc: []hooks.Hook{attachedHook{allocScript{&script{name: "whole"}}, `{"a": 1}`}},
-				task:  []hooks.Hook{attachedHook{taskScript{&script{name: "quiet"}}, "{}"}, taskScript{&script{name: "builtin"}}},
+				alloc: []hooks.Hook{attachedHook{recordingAllocHook{&recordingHook{name: "whole"}}, `{"a": 1}`}},
+				task:  []hooks.Hook{attachedHook{recordingTaskHook{&recordingHook{name: "quiet"}}, "{}"}, recordingTaskHook{&recordingHook{name: "builtin"}}},
 			}}
 			a := startAgent(t, parseJob(t, jobOf("service", sleeper)), func(c *Config) { c.Hooks = factory })
-			want(t, "at first", factory.before, "map[: t:web:]")
-			a.after(time.Second)
+			want(t, "at first", factory.previousHooks, "map[: t:web:]")
+			a.advance(time.Second)
 			a.die()
 			b := a.again(nil)
-			want(t, "then", factory.before, `map[:map[whole:{"a": 1}] t:web:map[quiet:{}]]`)
-			b.after(time.Second)
+			want(t, "then", factory.previousHooks, `map[:map[whole:{"a": 1}] t:web:map[quiet:{}]]`)
+			b.advance(time.Second)
 			b.Stop()
 			b.wait()
 		})
 	})
 	t.Run("hooks run again beside a running task", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			h := &script{name: "h", give: func(n int) (hook.TaskPrestartResponse, error) {
+			h := &recordingHook{name: "h", prestartResponse: func(n int) (hook.TaskPrestartResponse, error) {
 				if n > 0 {
 					return hook.TaskPrestartResponse{}, errors.New("cannot do it twice")
 				}
 				return hook.TaskPrestartResponse{State: map[string]string{"n": "1"}}, nil
 			}}
 			a := startAgent(t, parseJob(t, jobOf("service", sleeper)), func(c *Config) {
-				c.Hooks = extraHooks{task: []hooks.Hook{taskScript{h}}}
+				c.Hooks = extraHooks{task: []hooks.Hook{recordingTaskHook{h}}}
 			})
-			a.after(time.Second)
+			a.advance(time.Second)
 			a.die()
 			b := a.again(nil)
-			b.after(time.Second)
+			b.advance(time.Second)
 			want(t, "request", []any{h.last.Running, h.last.PreviousState}, "[true map[n:1]]")
 			want(t, "starts", b.starts("web"), "1")
 			want(t, "events", b.events("web"), "[Received Task Setup Started Task hook failed]")
@@ -918,9 +918,9 @@ func TestRestore(t *testing.T) {
 	})
 	t.Run("prerun fails on restore", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			failing := &script{name: "failing", errs: map[string]error{"prerun": errors.New("no")}}
+			failing := &recordingHook{name: "failing", errs: map[string]error{"prerun": errors.New("no")}}
 			a := restarted(t, parseJob(t, jobOf("service", sleeper)), time.Second, nil, func(c *Config) {
-				c.Hooks = extraHooks{alloc: []hooks.Hook{allocScript{failing}}}
+				c.Hooks = extraHooks{alloc: []hooks.Hook{recordingAllocHook{failing}}}
 			})
 			a.wait()
 			want(t, "status", a.last().ClientStatus, "failed")
@@ -930,13 +930,13 @@ func TestRestore(t *testing.T) {
 	})
 	t.Run("nobody is there to be asked on restore", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			away := &script{name: "away", errs: map[string]error{"prerun": fmt.Errorf("prerun: %w", &hooks.UnavailableError{Err: errors.New("nobody is there")})}}
-			next := &script{name: "next"}
+			away := &recordingHook{name: "away", errs: map[string]error{"prerun": fmt.Errorf("prerun: %w", &hooks.UnavailableError{Err: errors.New("nobody is there")})}}
+			next := &recordingHook{name: "next"}
 			withHooks := func(c *Config) {
-				c.Hooks = extraHooks{alloc: []hooks.Hook{allocScript{away}, allocScript{next}}}
+				c.Hooks = extraHooks{alloc: []hooks.Hook{recordingAllocHook{away}, recordingAllocHook{next}}}
 			}
 			a := restarted(t, parseJob(t, jobOf("service", sleeper)), time.Second, nil, withHooks)
-			a.after(time.Minute)
+			a.advance(time.Minute)
 			want(t, "starts", a.starts("web"), "1")
 			want(t, "state", a.state("web").State, "running")
 			want(t, "events", a.events("web"), "[Received Task Setup Started Task hook failed]")
@@ -966,10 +966,10 @@ func TestRestore(t *testing.T) {
 	t.Run("the plugin dies with the agent", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			a := restarted(t, parseJob(t, jobOf("service", sleeper)), time.Second, func(a *agent) { a.world.killPlugin() }, nil)
-			a.after(time.Second)
+			a.advance(time.Second)
 			want(t, "starts", a.starts("web"), "1")
 			a.exit("web", driver.ExitResult{ExitCode: 5})
-			a.after(time.Minute)
+			a.advance(time.Minute)
 			want(t, "events", a.events("web"), "[Received Task Setup Started Terminated Restarting Started]")
 		})
 	})
@@ -982,14 +982,14 @@ func TestRestore(t *testing.T) {
 					kill_timeout = "10s"
 					config { ignore_signals = true }
 				}`)), nil)
-			a.after(time.Second)
+			a.advance(time.Second)
 			ctx, cancel := context.WithCancel(t.Context())
 			go func() { _ = a.RestartTask(ctx, "web") }()
-			a.after(time.Second)
+			a.advance(time.Second)
 			a.die()
 			cancel()
 			b := a.again(nil)
-			b.after(time.Minute)
+			b.advance(time.Minute)
 			want(t, "events", b.events("web"), "[Received Task Setup Started Restart Signaled Terminated Restarting Started]")
 			want(t, "state", []any{b.state("web").State, b.starts("web")}, "[running 2]")
 		})
@@ -997,11 +997,11 @@ func TestRestore(t *testing.T) {
 	t.Run("a lost record starts no second process", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			a := restarted(t, parseJob(t, jobOf("service", sleeper)), time.Second, func(a *agent) {
-				a.ledger.broken = map[string]bool{"web": true}
-				a.world.sweeps = true
+				a.store.unreadable = map[string]bool{"web": true}
+				a.world.findsUnknownTasks = true
 				a.world.killPlugin()
 			}, nil)
-			a.after(time.Minute)
+			a.advance(time.Minute)
 			want(t, "alive", len(a.world.alive()), "1")
 			want(t, "events", a.events("web"), "[Received Task Setup Started Failed Restoring Task Restarting Task Setup Started]")
 		})
@@ -1011,13 +1011,13 @@ func TestRestore(t *testing.T) {
 			var reported map[string]*api.TaskState
 			a := restarted(t, parseJob(t, jobOf("service", sleeper)), time.Second, func(a *agent) {
 				reported = a.last().TaskStates
-				a.ledger = newLedger()
+				a.store = newFakeStore()
 				a.die()
-				a.world.sweeps = true
+				a.world.findsUnknownTasks = true
 			}, func(c *Config) {
 				c.Alloc.ClientStatus, c.Alloc.TaskStates = api.AllocClientStatusRunning, reported
 			})
-			a.after(time.Minute)
+			a.advance(time.Minute)
 			want(t, "alive", len(a.world.alive()), "1")
 			want(t, "starts", a.starts("web"), "2")
 			want(t, "events", a.events("web"), "[Received Task Setup Started Failed Restoring Task Restarting Task Setup Started]")
@@ -1034,8 +1034,8 @@ func TestStartThatTheAgentDidNotSee(t *testing.T) {
 		events string
 	}{
 		{"the plugin has survived, and destroys it", func(*world) {}, 1, "[Received Task Setup Started]"},
-		{"the next plugin looks for it", func(w *world) { w.sweeps = true; w.killPlugin() }, 1, "[Received Task Setup Started]"},
-		{"nobody can know", func(w *world) { w.deaf = true; w.killPlugin() }, 2, "[Received Task Setup Driver Started]"},
+		{"the next plugin looks for it", func(w *world) { w.findsUnknownTasks = true; w.killPlugin() }, 1, "[Received Task Setup Started]"},
+		{"nobody can know", func(w *world) { w.forgetsTasks = true; w.killPlugin() }, 2, "[Received Task Setup Driver Started]"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -1044,17 +1044,17 @@ func TestStartThatTheAgentDidNotSee(t *testing.T) {
 						driver = "fake"
 						config { start_for = "2s" }
 					}`)), nil)
-				a.after(time.Second)
+				a.advance(time.Second)
 				// The StartTask call completes in the driver, and its result is not
 				// stored.
 				a.die()
-				a.after(2 * time.Second)
-				if a.ledger.locals["web"].Handle != nil || a.ledger.locals["web"].StartID == "" || len(a.world.alive()) != 1 {
-					t.Fatalf("record %+v, alive %v", a.ledger.locals["web"], a.world.alive())
+				a.advance(2 * time.Second)
+				if a.store.locals["web"].Handle != nil || a.store.locals["web"].StartID == "" || len(a.world.alive()) != 1 {
+					t.Fatalf("record %+v, alive %v", a.store.locals["web"], a.world.alive())
 				}
 				test.world(a.world)
 				b := a.again(nil)
-				b.after(5 * time.Second)
+				b.advance(5 * time.Second)
 				want(t, "events", b.events("web"), test.events)
 				want(t, "alive", len(b.world.alive()), fmt.Sprint(test.alive))
 				for _, id := range b.world.alive() { // processes that no agent could find
@@ -1094,9 +1094,9 @@ func testDeathAtEachStep(t *testing.T, delay string) {
 	moments := map[bool]int{}
 	for _, prompt := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			a := startAgent(t, j, func(c *Config) { c.Store.(*ledger).prompt = prompt })
+			a := startAgent(t, j, func(c *Config) { c.Store.(*fakeStore).writesAsyncAtOnce = prompt })
 			a.wait()
-			moments[prompt] = a.ledger.writes
+			moments[prompt] = a.store.writes
 		})
 	}
 	t.Logf("%d writes in the life of three tasks with four starts, %d if none waits for another", moments[false], moments[true])
@@ -1112,10 +1112,10 @@ func testDeathAtEachStep(t *testing.T, delay string) {
 			t.Run(fmt.Sprintf("write %d, prompt %v, plugin dies %v", n, prompt, pluginDies), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					a := startMortal(t, j, n-1, func(c *Config) {
-						c.Store.(*ledger).prompt = prompt
+					a := startWithWriteLimit(t, j, n-1, func(c *Config) {
+						c.Store.(*fakeStore).writesAsyncAtOnce = prompt
 						w := c.Drivers.(*world)
-						w.sweeps = pluginDies // a plugin that survives knows each start by its id
+						w.findsUnknownTasks = pluginDies // a plugin that survives knows each start by its id
 						w.checkStart = func(task string, alive []string) string {
 							if slices.Contains(alive, task) {
 								return task + " runs twice"
@@ -1132,8 +1132,8 @@ func testDeathAtEachStep(t *testing.T, delay string) {
 					}
 					b := a.again(nil)
 					b.wait()
-					if len(b.world.wrong) > 0 {
-						t.Errorf("%v", b.world.wrong)
+					if len(b.world.violations) > 0 {
+						t.Errorf("%v", b.world.violations)
 					}
 					want(t, "alive", b.world.alive(), "[]")
 					for _, task := range []string{"init", "web", "after"} {
@@ -1155,7 +1155,7 @@ func testDeathAtEachStep(t *testing.T, delay string) {
 					want(t, "status", b.last().ClientStatus, "complete")
 					// A run that was cut short in the driver may start once more; a
 					// completed run must not.
-					want(t, "done", b.world.done, "map[after:1 init:1 web:1]")
+					want(t, "done", b.world.successCounts, "map[after:1 init:1 web:1]")
 				})
 			})
 		}
@@ -1171,7 +1171,7 @@ func TestRestoreSendsNoSecondReceivedEvent(t *testing.T) {
 		h := start(t, parseJob(t, jobOf("service", sleeper)), func(c *Config) {
 			c.Alloc.TaskStates = map[string]*api.TaskState{"web": received}
 		})
-		h.after(time.Second)
+		h.advance(time.Second)
 		want(t, "events", h.events("web"), "[Received Task Setup Started]")
 		if e := h.state("web").Events[0]; e.Time != received.Events[0].Time {
 			t.Error("Received is told anew")
@@ -1254,18 +1254,18 @@ func TestRestoreFinishesRequestedRestart(t *testing.T) {
 						driver         = "fake"
 						shutdown_delay = "10s"
 					}`)), nil)
-				a.after(time.Second)
+				a.advance(time.Second)
 				web, _ := a.tasks.named("web")
 				go func() { _ = web.Restart(t.Context(), test.event, test.failure) }()
-				a.after(time.Second)
+				a.advance(time.Second)
 				for range 10 {
 					web.EmitEvent(model.EventHookMessage("", "an event for people", nil))
 				}
-				a.after(time.Second)
+				a.advance(time.Second)
 				want(t, "pending in the events", model.FindEventSinceStart(web.State(), api.TaskRestartSignal) != nil, "false")
 				a.die()
 				b := a.again(nil)
-				b.after(time.Minute)
+				b.advance(time.Minute)
 				want(t, "web", []any{b.state("web").State, b.state("web").Restarts}, test.want)
 			})
 		})
@@ -1276,15 +1276,15 @@ func TestRestoreFinishesRequestedRestart(t *testing.T) {
 func TestRestoreForgetsFinishedRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := startAgent(t, parseJob(t, jobOf("service", sleeper)), nil)
-		a.after(time.Second)
+		a.advance(time.Second)
 		if err := a.RestartTask(t.Context(), "web"); err != nil {
 			t.Fatal(err)
 		}
-		a.after(time.Second)
+		a.advance(time.Second)
 		want(t, "starts", a.starts("web"), "2")
 		a.die()
 		b := a.again(nil)
-		b.after(time.Minute)
+		b.advance(time.Minute)
 		want(t, "starts", b.starts("web"), "2")
 	})
 }
@@ -1305,26 +1305,26 @@ func TestRestoreRunsRequestedTaskAgain(t *testing.T) {
 		done := false
 		t.Run(fmt.Sprintf("write %d after the request", n), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a := startAgent(t, parseJob(t, text), func(c *Config) { c.Store.(*ledger).prompt = true })
-				a.after(5 * time.Second)
-				a.ledger.mu.Lock()
-				a.ledger.limit = a.ledger.writes + n
-				a.ledger.mu.Unlock()
+				a := startAgent(t, parseJob(t, text), func(c *Config) { c.Store.(*fakeStore).writesAsyncAtOnce = true })
+				a.advance(5 * time.Second)
+				a.store.mu.Lock()
+				a.store.limit = a.store.writes + n
+				a.store.mu.Unlock()
 				go request(a)
 				select { // after the death time must not pass: the new process would end
-				case <-a.ledger.dead:
+				case <-a.store.dead:
 				case <-time.After(5 * time.Second):
 				}
-				if done = !isClosed(a.ledger.dead); done {
-					a.ledger.mu.Lock()
-					defer a.ledger.mu.Unlock()
-					a.ledger.limit = 0
+				if done = !isClosed(a.store.dead); done {
+					a.store.mu.Lock()
+					defer a.store.mu.Unlock()
+					a.store.limit = 0
 					return
 				}
 				a.die()
 				b := a.again(nil)
-				b.after(time.Minute)
-				want(t, "short", []any{b.state("short").State, b.world.done["short"]}, "[dead 2]")
+				b.advance(time.Minute)
+				want(t, "short", []any{b.state("short").State, b.world.successCounts["short"]}, "[dead 2]")
 			})
 		})
 		if done {
@@ -1341,12 +1341,12 @@ func TestRestoreRunsRequestedTaskAgain(t *testing.T) {
 func TestRestoreReadsForcedStatusUnderLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := startAgent(t, parseJob(t, jobOf("service", sleeper)), nil)
-		a.after(time.Second)
+		a.advance(time.Second)
 		a.Stop()
 		a.wait()
 		a.die()
 		c := a.config
-		c.Records, c.Restored = a.ledger.next(), true
+		c.TaskRecords, c.Restored = a.store.cloneForNextAgent(), true
 		r, err := New(c)
 		if err != nil {
 			t.Fatal(err)
@@ -1367,64 +1367,64 @@ func TestRestoreReadsForcedStatusUnderLock(t *testing.T) {
 	})
 }
 
-// pluginScript is a hook in a plugin process that can be replaced.
-type pluginScript struct {
+// recordingPluginHook is a hook in a plugin process that can be replaced.
+type recordingPluginHook struct {
 	hooks.Builtin
-	mu        sync.Mutex
-	calls     []string
-	process   int
-	exited    chan struct{}
-	followed  <-chan struct{}
-	poststart time.Duration // duration of Poststart, unless its context ends
+	mu           sync.Mutex
+	calls        []string
+	process      int
+	exited       chan struct{}
+	pluginExited <-chan struct{}
+	poststart    time.Duration // duration of Poststart, unless its context ends
 }
 
-func (p *pluginScript) Name() string { return "plugin" }
+func (p *recordingPluginHook) Name() string { return "plugin" }
 
-func (p *pluginScript) note(call string) {
+func (p *recordingPluginHook) recordCall(call string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.calls = append(p.calls, call)
 }
 
-func (p *pluginScript) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+func (p *recordingPluginHook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	p.mu.Lock()
 	if p.exited == nil {
 		p.exited = make(chan struct{})
 	}
 	p.calls = append(p.calls, fmt.Sprintf("poststart %d repeated=%t", p.process, req.Repeated))
-	p.followed = p.exited
+	p.pluginExited = p.exited
 	p.mu.Unlock()
 	select {
 	case <-time.After(p.poststart):
 	case <-ctx.Done():
-		p.note("given up")
+		p.recordCall("given up")
 	}
 	return hook.TaskPoststartResponse{}, nil
 }
 
-func (p *pluginScript) PreKilling(context.Context, hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
-	p.note("prekilling")
+func (p *recordingPluginHook) PreKilling(context.Context, hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
+	p.recordCall("prekilling")
 	return hook.TaskPreKillingResponse{}, nil
 }
 
-func (p *pluginScript) Exited(context.Context, hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
-	p.note("exited")
+func (p *recordingPluginHook) Exited(context.Context, hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+	p.recordCall("exited")
 	return hook.TaskExitedResponse{}, nil
 }
 
-func (p *pluginScript) PluginExited() <-chan struct{} {
+func (p *recordingPluginHook) PluginExited() <-chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.followed
+	return p.pluginExited
 }
 
-func (p *pluginScript) WaitPlugin(ctx context.Context) error {
+func (p *recordingPluginHook) WaitPlugin(ctx context.Context) error {
 	time.Sleep(time.Second)
 	return ctx.Err()
 }
 
 // replace ends the plugin process and starts the next.
-func (p *pluginScript) replace() {
+func (p *recordingPluginHook) replace() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.process++
@@ -1436,23 +1436,23 @@ func (p *pluginScript) replace() {
 // all calls but the first have Repeated set.
 func TestPoststartIsRepeatedForEachPluginProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := new(pluginScript)
+		p := new(recordingPluginHook)
 		a := startAgent(t, parseJob(t, jobOf("service", sleeper)), func(c *Config) {
 			c.Hooks = extraHooks{task: []hooks.Hook{p}}
 		})
-		a.after(time.Second)
+		a.advance(time.Second)
 		p.replace()
-		a.after(time.Minute)
+		a.advance(time.Minute)
 		p.replace()
-		a.after(time.Minute)
+		a.advance(time.Minute)
 		a.die()
 		a.cancel(ErrShutdown)
 		b := a.again(nil)
-		b.after(time.Minute)
+		b.advance(time.Minute)
 		if err := b.RestartTask(t.Context(), "web"); err != nil {
 			t.Fatal(err)
 		}
-		b.after(time.Second)
+		b.advance(time.Second)
 		want(t, "calls", strings.Join(p.calls, ", "), "poststart 0 repeated=false, poststart 1 repeated=true, poststart 2 repeated=true, "+
 			"poststart 2 repeated=true, prekilling, exited, poststart 2 repeated=false")
 	})
@@ -1468,18 +1468,18 @@ func TestPoststartIsNotRepeatedForAnEndingTask(t *testing.T) {
 		for _, early := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, plugin back before: %t", name, early), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					p := new(pluginScript)
+					p := new(recordingPluginHook)
 					a := startAgent(t, parseJob(t, jobOf("batch", noTry, sleeper)), func(c *Config) {
 						c.Hooks = extraHooks{task: []hooks.Hook{p}}
 					})
-					a.after(time.Second)
+					a.advance(time.Second)
 					p.mu.Lock()
 					p.poststart = time.Hour
 					p.mu.Unlock()
 					p.replace()
 					calls := []string{"poststart 0 repeated=false"}
 					if early {
-						a.after(time.Minute)
+						a.advance(time.Minute)
 						calls = append(calls, "poststart 1 repeated=true", "given up")
 					}
 					end(a)
@@ -1523,27 +1523,27 @@ func TestKilledTaskHasNotSucceeded(t *testing.T) {
 						meta { lite_after = "web:success, slow:exited" }
 						config { run_for = "1s" }
 					}`)), nil)
-				a.after(time.Second)
+				a.advance(time.Second)
 				if c.kill {
 					a.Stop()
-					a.after(time.Second)
+					a.advance(time.Second)
 				}
 				a.exit("web", driver.ExitResult{})
-				a.after(time.Second)
+				a.advance(time.Second)
 				web, _ := a.tasks.named("web")
 				for range 10 {
 					web.EmitEvent(model.EventHookMessage("", "an event for people", nil))
 				}
-				a.after(time.Second)
+				a.advance(time.Second)
 				want(t, "killed in the events", model.FindEventSinceStart(web.State(), api.TaskKilled) != nil, "false")
 				if c.nextAgent {
 					a.die()
 					a = a.again(nil)
 					a.Stop()
 				}
-				a.after(time.Second)
+				a.advance(time.Second)
 				a.exit("slow", driver.ExitResult{})
-				a.after(10 * time.Second)
+				a.advance(10 * time.Second)
 				want(t, "starts of publish", a.starts("publish"), c.publish)
 			})
 		})
@@ -1558,7 +1558,7 @@ func TestKillBelongsToAStart(t *testing.T) {
 				driver = "fake"
 				config { start_for = "5s" }
 			}`)), nil)
-		a.after(time.Second)
+		a.advance(time.Second)
 		web, _ := a.tasks.named("web")
 		killed := func() bool { _, killed := web.Snapshot(); return killed }
 		want(t, "before the kill", killed(), "false")
@@ -1582,7 +1582,7 @@ func TestKillBelongsToAStart(t *testing.T) {
 func TestDriverEventOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := startAgent(t, parseJob(t, jobOf("service", sleeper)), nil)
-		a.after(time.Second)
+		a.advance(time.Second)
 		send := func(message string) {
 			if !a.TaskEvent(driver.TaskEvent{AllocID: testAllocID, TaskName: "web", Message: message,
 				Annotations: map[string]string{driver.OnceAnnotation: "true"}}) {
@@ -1598,10 +1598,10 @@ func TestDriverEventOnce(t *testing.T) {
 				want(t, "details", e.Details, "map[]")
 			}
 		}
-		a.after(time.Second)
+		a.advance(time.Second)
 		a.die()
 		a = a.again(nil)
-		a.after(time.Second)
+		a.advance(time.Second)
 		send("no limit")
 		send("no space")
 		want(t, "events under the next agent", messages(a, "web"), "[no limit no network no space]")

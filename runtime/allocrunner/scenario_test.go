@@ -78,7 +78,7 @@ func runScenario(t *testing.T, file string) {
 // a line to the transcript.
 func (h *harness) act(out *strings.Builder, words []string) {
 	at := duration(words[0])
-	h.after(at - time.Since(h.begin))
+	h.advance(at - time.Since(h.begin))
 	arg := ""
 	if len(words) > 2 {
 		arg = words[2]

@@ -57,23 +57,23 @@ func runServices(t *testing.T, file string) {
 	}
 	var got string
 	synctest.Test(t, func(t *testing.T) {
-		offer := &offer{begin: time.Now(), listeners: make(map[string]*pipeListener)}
-		defer offer.closeAll()
+		serviceNetwork := &fakeServiceNetwork{begin: time.Now(), listeners: make(map[string]*pipeListener)}
+		defer serviceNetwork.closeAll()
 		h := start(t, job, func(c *Config) {
 			grantPorts(c.Alloc)
 			c.Alloc.DeploymentID = "deployment-1"
-			c.Services, c.Dial = offer, offer.dial
+			c.Services, c.Dial = serviceNetwork, serviceNetwork.dial
 		})
 		var acts strings.Builder
 		for line := range strings.Lines(string(parts["script"].Data)) {
 			words := strings.Fields(line)
-			if !offer.act(h, &acts, words, next) {
+			if !serviceNetwork.act(h, &acts, words, next) {
 				h.act(&acts, words)
 			}
 		}
 		h.wait()
-		got = acts.String() + h.transcript() + "health\n" + h.healths() + "services\n" + offer.transcript()
-		if left := offer.ServicesByAllocation(testAllocID); len(left) > 0 {
+		got = acts.String() + h.transcript() + "health\n" + h.healths() + "services\n" + serviceNetwork.transcript()
+		if left := serviceNetwork.ServicesByAllocation(testAllocID); len(left) > 0 {
 			t.Errorf("still registered: %v", left)
 		}
 	})
@@ -101,9 +101,9 @@ func grantPorts(alloc *api.Allocation) {
 	}
 }
 
-// offer is the public side of an allocation: its registrations, and the servers that
+// fakeServiceNetwork is the public side of an allocation: its registrations, and the servers that
 // answer its checks.
-type offer struct {
+type fakeServiceNetwork struct {
 	servicestest.Registry
 	begin   time.Time
 	serving sync.WaitGroup
@@ -114,7 +114,7 @@ type offer struct {
 	dials     int
 }
 
-func (o *offer) ChangeServices(put, remove []*api.ServiceRegistration) error {
+func (o *fakeServiceNetwork) ChangeServices(put, remove []*api.ServiceRegistration) error {
 	o.mu.Lock()
 	var words []string
 	for _, s := range put {
@@ -132,7 +132,7 @@ func shortID(s *api.ServiceRegistration) string {
 	return strings.TrimPrefix(s.ID, "_nomad-task-"+testAllocID+"-")
 }
 
-func (o *offer) transcript() string {
+func (o *fakeServiceNetwork) transcript() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return strings.Join(o.log, "")
@@ -140,13 +140,13 @@ func (o *offer) transcript() string {
 
 // act runs a line of a script with one of these verbs: serve PORT [CODE], close PORT,
 // checks, dials, update.
-func (o *offer) act(h *harness, out *strings.Builder, words []string, next *api.Job) bool {
+func (o *fakeServiceNetwork) act(h *harness, out *strings.Builder, words []string, next *api.Job) bool {
 	switch words[1] {
 	case "serve", "close", "checks", "dials", "update":
 	default:
 		return false
 	}
-	h.after(duration(words[0]) - time.Since(h.begin))
+	h.advance(duration(words[0]) - time.Since(h.begin))
 	switch words[1] {
 	case "serve":
 		code := http.StatusOK
@@ -206,7 +206,7 @@ func (h *harness) healths() string {
 	return b.String()
 }
 
-func (o *offer) dial(ctx context.Context, _, address string) (net.Conn, error) {
+func (o *fakeServiceNetwork) dial(ctx context.Context, _, address string) (net.Conn, error) {
 	_, port, _ := net.SplitHostPort(address)
 	o.mu.Lock()
 	o.dials++
@@ -224,7 +224,7 @@ func (o *offer) dial(ctx context.Context, _, address string) (net.Conn, error) {
 	}
 }
 
-func (o *offer) serve(port string, code int) {
+func (o *fakeServiceNetwork) serve(port string, code int) {
 	l := &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/missing" {
@@ -241,7 +241,7 @@ func (o *offer) serve(port string, code int) {
 	o.mu.Unlock()
 }
 
-func (o *offer) closeAll() {
+func (o *fakeServiceNetwork) closeAll() {
 	o.mu.Lock()
 	for _, l := range o.listeners {
 		l.end()

@@ -47,35 +47,35 @@ func lifecycleOf(alloc *api.Allocation, tasks []taskrunner.Task, logger hclog.Lo
 
 // hookBuilder creates the hooks of an allocation and of its tasks.
 type hookBuilder struct {
-	config           Config
-	limits           Limits
-	dir              *allocdir.Dir
-	tasks            taskSet
-	alloc            func() *api.Allocation // alloc returns the current version of the allocation
-	services         *allocServices
-	health           *healthTracker
-	samplers         samplers
-	status           func() Update                // status returns the current status of the allocation
-	exceedMaxRun     func()                       // exceedMaxRun is called when max_run_duration has passed
-	restoredHooks    map[string]map[string]string // hooks that the tasks had under an earlier agent, with their configurations
-	takeFromPrevious bool                         // data of the allocation that this one replaces has not been taken over yet
-	hooks            *allocHooks
-	logger           hclog.Logger
+	config              Config
+	limits              Limits
+	dir                 *allocdir.Dir
+	tasks               taskSet
+	alloc               func() *api.Allocation // alloc returns the current version of the allocation
+	services            *allocServices
+	health              *healthTracker
+	samplers            samplers
+	status              func() Update                // status returns the current status of the allocation
+	exceedMaxRun        func()                       // exceedMaxRun is called when max_run_duration has passed
+	restoredHooks       map[string]map[string]string // hooks that the tasks had under an earlier agent, with their configurations
+	previousDataPending bool                         // data of the allocation that this one replaces has not been taken over yet
+	hooks               *allocHooks
+	logger              hclog.Logger
 
-	// pending blocks until the factory knows the hooks; nil if it knows them already.
-	pending func(context.Context, func(*api.TaskEvent))
+	// waitForHooks blocks until the factory knows the hooks; nil if it knows them already.
+	waitForHooks func(context.Context, func(*api.TaskEvent))
 
 	attached chan struct{} // closed by attach
 }
 
-// await attaches the hooks if New could not, because the hooks were not known yet. It
+// awaitHooks attaches the hooks if New could not, because the hooks were not known yet. It
 // blocks until they are known or untilStop is done.
-func (b *hookBuilder) await(untilStop context.Context) {
-	if b.pending == nil {
+func (b *hookBuilder) awaitHooks(untilStop context.Context) {
+	if b.waitForHooks == nil {
 		return
 	}
 	if !b.alloc().ServerTerminalStatus() {
-		b.pending(untilStop, b.tasks.emit)
+		b.waitForHooks(untilStop, b.tasks.emit)
 	}
 	b.attach()
 }
@@ -84,15 +84,15 @@ func (b *hookBuilder) await(untilStop context.Context) {
 // known. Its tasks run already, and the hooks that they had are in the records.
 const restoredHooksTimeout = 2 * time.Second
 
-// awaitRestored does for a restored allocation what await does for a new one, within a
+// awaitRestored does for a restored allocation what awaitHooks does for a new one, within a
 // limit and without an event.
 func (b *hookBuilder) awaitRestored(untilStop context.Context) {
-	if b.pending == nil {
+	if b.waitForHooks == nil {
 		return
 	}
 	limited, cancel := context.WithTimeout(untilStop, restoredHooksTimeout)
 	defer cancel()
-	b.pending(limited, func(*api.TaskEvent) {})
+	b.waitForHooks(limited, func(*api.TaskEvent) {})
 	b.attach()
 }
 
@@ -123,7 +123,7 @@ func (b *hookBuilder) taskHooks(runner *taskrunner.Runner, t *api.Task) []hooks.
 		}
 	}
 	if factory := b.config.Hooks; factory != nil {
-		list = append(list, b.addPlugins(factory.TaskHooks(b.config.Alloc, t, b.target(t.Name, runner.EmitEvent, b.restoredHooks[t.Name])))...)
+		list = append(list, b.addPlugins(factory.TaskHooks(b.config.Alloc, t, b.hookTarget(t.Name, runner.EmitEvent, b.restoredHooks[t.Name])))...)
 	}
 	list = append(list, hooks.Entry{Order: hooks.OrderLogs, Hook: hooks.NewLogs(b.config.Logs, func() (logs.Task, bool) {
 		return b.logsOf(t), !logsDisabled(t) && !runner.Capabilities().DisableLogCollection
@@ -142,20 +142,20 @@ func (b *hookBuilder) taskHooks(runner *taskrunner.Runner, t *api.Task) []hooks.
 // capabilities that are known so far.
 func taskOptions(runner *taskrunner.Runner, t *api.Task, limits Limits) allocdir.TaskOptions {
 	o := allocdir.TaskOptions{
-		Isolation:     runner.Capabilities().FSIsolation,
-		User:          runner.Task().User,
-		AdmittedUsers: model.AdmittedUsers(t),
-		NomadModes:    limits.NomadModes,
+		Isolation:      runner.Capabilities().FSIsolation,
+		User:           runner.Task().User,
+		AdmittedUsers:  model.AdmittedUsers(t),
+		NomadFileModes: limits.NomadFileModes,
 	}
 	if t.Resources != nil {
-		o.SecretsMB = value(t.Resources.SecretsMB)
+		o.SecretsMB = valueOrZero(t.Resources.SecretsMB)
 	}
 	return o
 }
 
-// target returns the target that ties hooks of a factory to this allocation, or to one of
+// hookTarget returns the target that ties hooks of a factory to this allocation, or to one of
 // its tasks. before are the hooks that the target had under an earlier agent.
-func (b *hookBuilder) target(task string, emit func(*api.TaskEvent), before map[string]string) hookplugin.Target {
+func (b *hookBuilder) hookTarget(task string, emit func(*api.TaskEvent), before map[string]string) hookplugin.Target {
 	return hookplugin.Target{
 		AllocID: b.config.Alloc.ID, Task: task, Emit: emit, PreviousAttachments: before,
 		AllocJSON: func() ([]byte, error) { return json.Marshal(b.alloc()) },
@@ -165,10 +165,10 @@ func (b *hookBuilder) target(task string, emit func(*api.TaskEvent), before map[
 // attachments returns the hooks that the allocation had under an earlier agent, with
 // their configurations.
 func (b *hookBuilder) attachments() map[string]string {
-	if b.config.Records == nil {
+	if b.config.TaskRecords == nil {
 		return nil
 	}
-	return b.config.Records.AllocHooks(b.config.Alloc.ID)
+	return b.config.TaskRecords.AllocHooks(b.config.Alloc.ID)
 }
 
 // addPlugins records which plugin hooks the allocation needs, and returns list.
@@ -185,7 +185,7 @@ func (b *hookBuilder) allocHooks() []hooks.Entry {
 		hooks.NewAllocDir(b.dir),
 		hooks.NewMaxRunDuration(func() time.Time { return deadline(b.alloc()) }, b.exceedMaxRun),
 	}
-	first = append(first, b.previous()...)
+	first = append(first, b.previousAllocHooks()...)
 	health := b.health.newHook(b.status)
 	first = append(first, health)
 	var list []hooks.Entry
@@ -193,28 +193,28 @@ func (b *hookBuilder) allocHooks() []hooks.Entry {
 		list = append(list, hooks.Entry{Order: hooks.OrderFirst, Hook: h})
 	}
 	if factory := b.config.Hooks; factory != nil {
-		list = append(list, b.addPlugins(factory.AllocHooks(b.config.Alloc, b.target("", b.tasks.emit, b.attachments())))...)
+		list = append(list, b.addPlugins(factory.AllocHooks(b.config.Alloc, b.hookTarget("", b.tasks.emit, b.attachments())))...)
 	}
 	return append(list,
 		hooks.Entry{Order: hooks.OrderLast, Hook: b.services.group},
 		hooks.Entry{Order: hooks.OrderLast, Hook: hooks.NewChecks(b.services.set)},
-		hooks.Entry{Order: hooks.OrderLast, Hook: health.AfterUpdate()})
+		hooks.Entry{Order: hooks.OrderLast, Hook: health.RestartHook()})
 }
 
-// previous creates the hooks that take data over from the allocation that this one
+// previousAllocHooks creates the hooks that take data over from the allocation that this one
 // replaces, unless an earlier agent did that.
-func (b *hookBuilder) previous() []hooks.Hook {
+func (b *hookBuilder) previousAllocHooks() []hooks.Hook {
 	id := b.config.Alloc.PreviousAllocation
-	if id == "" || !b.takeFromPrevious {
+	if id == "" || !b.previousDataPending {
 		return nil
 	}
 	var list []hooks.Hook
-	if previous := b.config.Previous; previous != nil {
+	if previous := b.config.AllocDone; previous != nil {
 		list = append(list, hooks.NewAwaitPrevious(func() <-chan struct{} { return previous(id) }))
 	}
 	group := b.config.Alloc.GetTaskGroup()
 	disk := group.EphemeralDisk
-	if disk == nil || !value(disk.Sticky) && !value(disk.Migrate) {
+	if disk == nil || !valueOrZero(disk.Sticky) && !valueOrZero(disk.Migrate) {
 		return list
 	}
 	dir, err := allocdir.New(b.config.AllocDirRoot, id)
@@ -233,7 +233,7 @@ func (b *hookBuilder) previous() []hooks.Hook {
 // not from its start; zero means never. Only batch and sysbatch jobs have a deadline.
 func deadline(a *api.Allocation) time.Time {
 	limit := a.GetTaskGroup().MaxRunDuration
-	if jobType := value(a.Job.Type); limit == nil || *limit <= 0 || jobType != "batch" && jobType != "sysbatch" {
+	if jobType := valueOrZero(a.Job.Type); limit == nil || *limit <= 0 || jobType != "batch" && jobType != "sysbatch" {
 		return time.Time{}
 	}
 	created := time.Unix(0, a.CreateTime)
@@ -244,7 +244,7 @@ func deadline(a *api.Allocation) time.Time {
 }
 
 func logsDisabled(t *api.Task) bool {
-	return t.LogConfig != nil && value(t.LogConfig.Disabled)
+	return t.LogConfig != nil && valueOrZero(t.LogConfig.Disabled)
 }
 
 const (
@@ -271,18 +271,18 @@ type taskStore struct {
 	allocID, task string
 }
 
-func errForgotten() error { return nil }
+func noWait() error { return nil }
 
 func (s taskStore) PutState(state *api.TaskState, h state.Durability) state.WaitFunc {
 	if s.store == nil {
-		return errForgotten
+		return noWait
 	}
 	return s.store.PutTaskState(s.allocID, s.task, state, h)
 }
 
 func (s taskStore) Put(local state.LocalState, state *api.TaskState, h state.Durability) state.WaitFunc {
 	if s.store == nil {
-		return errForgotten
+		return noWait
 	}
 	return s.store.PutTask(s.allocID, s.task, local, state, h)
 }

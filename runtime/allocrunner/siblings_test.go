@@ -6,7 +6,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
 )
 
-func TestReact(t *testing.T) {
+func TestEvaluateTasks(t *testing.T) {
 	const (
 		pending   = lifecycle.Pending
 		running   = lifecycle.Running

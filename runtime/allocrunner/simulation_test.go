@@ -50,8 +50,8 @@ func simulate(t *testing.T, random *rand.Rand) {
 	}()
 
 	synctest.Test(t, func(t *testing.T) {
-		alloc := allocScript{&script{name: "alloc"}}
-		stops := taskScript{&script{name: "task"}}
+		alloc := recordingAllocHook{&recordingHook{name: "alloc"}}
+		stops := recordingTaskHook{&recordingHook{name: "task"}}
 		h := start(t, job, func(c *Config) {
 			c.Hooks = extraHooks{alloc: []hooks.Hook{alloc}, task: []hooks.Hook{stops}}
 			c.Drivers.(*world).checkStart = checkStart(job)
@@ -63,7 +63,7 @@ func simulate(t *testing.T, random *rand.Rand) {
 		ctx := context.Background()
 		var acting sync.WaitGroup
 		for _, a := range actions {
-			h.after(a.at - time.Since(h.begin))
+			h.advance(a.at - time.Since(h.begin))
 			acting.Go(func() {
 				// Errors are expected: the task does not run, or the allocation has
 				// ended.
@@ -100,7 +100,7 @@ func simulate(t *testing.T, random *rand.Rand) {
 				}
 			})
 		}
-		h.after(time.Minute)
+		h.advance(time.Minute)
 		h.Stop()
 		select {
 		case <-h.Done():
@@ -117,9 +117,9 @@ func simulate(t *testing.T, random *rand.Rand) {
 }
 
 // checkEnd checks the invariants of an allocation that has ended.
-func (h *harness) checkEnd(alloc allocScript, stops taskScript) {
+func (h *harness) checkEnd(alloc recordingAllocHook, stops recordingTaskHook) {
 	t := h.t
-	for _, wrong := range h.world.wrong {
+	for _, wrong := range h.world.violations {
 		t.Error(wrong)
 	}
 	if alive := h.world.alive(); len(alive) > 0 {

@@ -18,8 +18,8 @@ import (
 type stopReason struct {
 	why  func() *api.TaskEvent // creates the event for each live task, before Killing; may be nil
 	text string                // text of the Killing events; empty for the text with the kill timeout
-	// quiet adds no event: the stop was requested under an earlier agent.
-	quiet bool
+	// omitEvents adds no event: the stop was requested under an earlier agent.
+	omitEvents bool
 }
 
 // stopSequence is the only stop of an allocation. Its methods may be called
@@ -126,7 +126,7 @@ func (s *stopSequence) killPoststop() {
 func (s *stopSequence) killingEvent(t *taskrunner.Runner) *api.TaskEvent {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.reason.quiet {
+	if s.reason.omitEvents {
 		return nil
 	}
 	if s.reason.text != "" {

@@ -23,8 +23,8 @@ type updates struct {
 	stop    func()                // stop requests the stop of the allocation
 	logger  hclog.Logger
 
-	ready chan struct{} // holds a tick when next is set
-	last  chan struct{} // closed when put receives a version that stops the allocation
+	nextSet      chan struct{} // holds a tick when next is set
+	stopReceived chan struct{} // closed when put receives a version that stops the allocation
 
 	mu   sync.Mutex
 	next *api.Allocation // newest version that is not applied yet
@@ -37,11 +37,11 @@ func (u *updates) put(alloc *api.Allocation) {
 		u.next = alloc
 	}
 	if alloc.ServerTerminalStatus() {
-		closeOnce(u.last)
+		closeOnce(u.stopReceived)
 	}
 	u.mu.Unlock()
 	select {
-	case u.ready <- struct{}{}:
+	case u.nextSet <- struct{}{}:
 	default:
 	}
 }

@@ -15,7 +15,7 @@ func newUpdates() (u *updates, calls, stops *int) {
 	calls, stops = new(int), new(int)
 	return &updates{
 		alloc: &r.alloc, onApply: func(context.Context) { *calls++ }, stop: func() { *stops++ }, logger: nullLogger,
-		ready: make(chan struct{}, 1), last: make(chan struct{}),
+		nextSet: make(chan struct{}, 1), stopReceived: make(chan struct{}),
 	}, calls, stops
 }
 
@@ -31,7 +31,7 @@ func TestNewestVersionIsApplied(t *testing.T) {
 	for _, index := range []uint64{2, 4, 3} {
 		u.put(version(index, api.AllocDesiredStatusRun))
 	}
-	want(t, "one tick", len(u.ready), 1)
+	want(t, "one tick", len(u.nextSet), 1)
 	u.applyNext(t.Context())
 	u.applyNext(t.Context())
 	want(t, "version and calls of the hooks", []any{u.alloc.Load().AllocModifyIndex, *calls}, "[4 1]")
@@ -51,9 +51,9 @@ func TestVersionWithoutTheGroupIsIgnored(t *testing.T) {
 
 func TestVersionThatStopsIsAnnounced(t *testing.T) {
 	u, calls, stops := newUpdates()
-	want(t, "announced", isClosed(u.last), false)
+	want(t, "announced", isClosed(u.stopReceived), false)
 	u.put(version(2, api.AllocDesiredStatusStop))
-	want(t, "announced before it is applied", []any{isClosed(u.last), *stops}, "[true 0]")
+	want(t, "announced before it is applied", []any{isClosed(u.stopReceived), *stops}, "[true 0]")
 	u.applyNext(t.Context())
 	want(t, "stops and calls of the hooks", []any{*stops, *calls}, "[1 0]")
 	u.put(version(3, api.AllocDesiredStatusStop))

@@ -25,7 +25,7 @@ const (
 	mebibyte           = 1 << 20
 )
 
-func value[T any](p *T) (v T) {
+func valueOrZero[T any](p *T) (v T) {
 	if p != nil {
 		v = *p
 	}
@@ -38,7 +38,7 @@ func findTask(group *api.TaskGroup, name string) (*api.Task, error) {
 			return t, nil
 		}
 	}
-	return nil, fmt.Errorf("group %q has no task %q", value(group.Name), name)
+	return nil, fmt.Errorf("group %q has no task %q", valueOrZero(group.Name), name)
 }
 
 func hookAlloc(a *api.Allocation) hook.Alloc {
@@ -47,8 +47,8 @@ func hookAlloc(a *api.Allocation) hook.Alloc {
 		Name:      a.Name,
 		Namespace: a.Namespace,
 		JobID:     a.JobID,
-		JobName:   value(a.Job.Name),
-		JobType:   value(a.Job.Type),
+		JobName:   valueOrZero(a.Job.Name),
+		JobType:   valueOrZero(a.Job.Type),
 		TaskGroup: a.TaskGroup,
 		NodeID:    a.NodeID,
 		NodeName:  a.NodeName,
@@ -59,7 +59,7 @@ func hookAlloc(a *api.Allocation) hook.Alloc {
 func taskAlloc(a *api.Allocation, group *api.TaskGroup) taskrunner.Alloc {
 	return taskrunner.Alloc{
 		Alloc:       hookAlloc(a),
-		ParentJobID: value(a.Job.ParentID),
+		ParentJobID: valueOrZero(a.Job.ParentID),
 		DNS:         dnsConfig(group),
 	}
 }
@@ -119,13 +119,13 @@ func taskOf(a *api.Allocation, group *api.TaskGroup, name string, limits Limits)
 	}
 	if policy != nil {
 		task.Restart = restart.Policy{
-			Attempts: value(policy.Attempts),
-			Interval: value(policy.Interval),
-			Delay:    value(policy.Delay),
-			Mode:     restart.Mode(value(policy.Mode)),
+			Attempts: valueOrZero(policy.Attempts),
+			Interval: valueOrZero(policy.Interval),
+			Delay:    valueOrZero(policy.Delay),
+			Mode:     restart.Mode(valueOrZero(policy.Mode)),
 		}
 	}
-	task.Restart.OnSuccess = restart.OnSuccess(value(a.Job.Type), task.Stage())
+	task.Restart.OnSuccess = restart.OnSuccess(valueOrZero(a.Job.Type), task.Stage())
 	return task, nil
 }
 
@@ -182,8 +182,8 @@ func envAlloc(a *api.Allocation) taskenv.Alloc {
 		Name:        a.Name,
 		Namespace:   a.Namespace,
 		JobID:       a.JobID,
-		JobName:     value(a.Job.Name),
-		ParentJobID: value(a.Job.ParentID),
+		JobName:     valueOrZero(a.Job.Name),
+		ParentJobID: valueOrZero(a.Job.ParentID),
 		Group:       a.TaskGroup,
 		JobMeta:     a.Job.Meta,
 	}
@@ -304,13 +304,13 @@ func serviceOf(s *api.Service, task string) services.Service {
 			Header:        c.Header,
 			Body:          c.Body,
 			TLSSkipVerify: c.TLSSkipVerify,
-			For:           model.CheckedTask(s, c),
+			For:           model.HealthCheckTask(s, c),
 		}
 		if check.OnUpdate == "" {
 			check.OnUpdate = s.OnUpdate
 		}
 		if r := c.CheckRestart; r != nil {
-			check.Restart = services.Restart{Limit: r.Limit, Grace: value(r.Grace)}
+			check.Restart = services.Restart{Limit: r.Limit, Grace: valueOrZero(r.Grace)}
 		}
 		service.Checks = append(service.Checks, check)
 	}
@@ -329,25 +329,25 @@ func hasChecks(a *api.Allocation) bool {
 // a deployment, else from the migrate block. It returns false if the job type has no
 // health or the health check is manual.
 func healthParams(a *api.Allocation) (health.Params, bool) {
-	if jobType := value(a.Job.Type); jobType != api.JobTypeService && jobType != api.JobTypeSystem {
+	if jobType := valueOrZero(a.Job.Type); jobType != api.JobTypeService && jobType != api.JobTypeSystem {
 		return health.Params{}, false
 	}
 	group := a.GetTaskGroup()
 	if a.DeploymentID != "" {
 		u := group.Update
-		if u == nil || u.Empty() || value(u.HealthCheck) == "manual" {
+		if u == nil || u.Empty() || valueOrZero(u.HealthCheck) == "manual" {
 			return health.Params{}, false
 		}
 		return health.Params{
-			MinHealthyTime:  value(u.MinHealthyTime),
-			HealthyDeadline: value(u.HealthyDeadline),
-			UseChecks:       value(u.HealthCheck) == "checks",
+			MinHealthyTime:  valueOrZero(u.MinHealthyTime),
+			HealthyDeadline: valueOrZero(u.HealthyDeadline),
+			UseChecks:       valueOrZero(u.HealthCheck) == "checks",
 		}, true
 	}
 	p := health.Params{MinHealthyTime: 10 * time.Second, HealthyDeadline: 5 * time.Minute, UseChecks: true}
 	if m := group.Migrate; m != nil {
-		p.MinHealthyTime, p.HealthyDeadline = value(m.MinHealthyTime), value(m.HealthyDeadline)
-		p.UseChecks = value(m.HealthCheck) == "checks"
+		p.MinHealthyTime, p.HealthyDeadline = valueOrZero(m.MinHealthyTime), valueOrZero(m.HealthyDeadline)
+		p.UseChecks = valueOrZero(m.HealthCheck) == "checks"
 	}
 	return p, true
 }

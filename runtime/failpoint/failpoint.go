@@ -78,8 +78,8 @@ func Hit(s Step, p Phase) {
 
 // ActiveStep is a step that is in progress.
 type ActiveStep struct {
-	step           Step
-	duringReported chan struct{} // closed when OnHit has returned for During; nil unless OnHit is set
+	step          Step
+	duringHitDone chan struct{} // closed when OnHit has returned for During; nil unless OnHit is set
 }
 
 // Enter reports Before, and reports During concurrently with the work of the caller, because
@@ -89,9 +89,9 @@ func Enter(s Step) ActiveStep {
 		return ActiveStep{}
 	}
 	OnHit(s, Before)
-	e := ActiveStep{step: s, duringReported: make(chan struct{})}
+	e := ActiveStep{step: s, duringHitDone: make(chan struct{})}
 	go func() {
-		defer close(e.duringReported)
+		defer close(e.duringHitDone)
 		OnHit(s, During)
 	}()
 	return e
@@ -99,9 +99,9 @@ func Enter(s Step) ActiveStep {
 
 // Leave waits until During has been reported, and reports After.
 func (e ActiveStep) Leave() {
-	if e.duringReported == nil {
+	if e.duringHitDone == nil {
 		return
 	}
-	<-e.duringReported
+	<-e.duringHitDone
 	OnHit(e.step, After)
 }

@@ -239,15 +239,15 @@ nonsense
 }
 
 func TestDefaultInterface(t *testing.T) {
-	const head = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
+	const routeHeader = "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT\n"
 	for _, c := range []struct{ name, route, ipv6, want string }{
-		{"none", head, "", ""},
-		{"one", head + "eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\neth1\t000200C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n", "", "eth0"},
+		{"none", routeHeader, "", ""},
+		{"one", routeHeader + "eth0\t00000000\t010200C0\t0003\t0\t0\t0\t00000000\t0\t0\t0\neth1\t000200C0\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0\n", "", "eth0"},
 		{"the lower metric", "a\t00000000\t0\t0003\t0\t0\t600\t00000000\t0\t0\t0\nb\t00000000\t0\t0003\t0\t0\t100\t00000000\t0\t0\t0\n", "", "b"},
 		{"one that is down", "a\t00000000\t0\t0002\t0\t0\t0\t00000000\t0\t0\t0\n", "", ""},
 		{"half of the world is no default", "tun0\t00000000\t0\t0003\t0\t0\t0\t00000080\t0\t0\t0\n", "", ""},
 		{
-			"version 6 only", head,
+			"version 6 only", routeHeader,
 			"00000000000000000000000000000000 00 00000000000000000000000000000000 00 00000000000000000000000000000000 ffffffff 00000001 00000000 00200200       lo\n" +
 				"00000000000000000000000000000000 00 00000000000000000000000000000000 00 fe800000000000000000000000000001 00000400 00000001 00000000 00000003     eth6\n", "eth6",
 		},

@@ -93,7 +93,7 @@ func (h *Host) authorize(ctx context.Context, s hook.Scope) (authorizedCall, err
 	}
 	select {
 	case <-c.done():
-		if c.continuesInNextAgent() {
+		if c.continuesAfterShutdown() {
 			return authorizedCall{}, errStopping
 		}
 		return authorizedCall{}, fmt.Errorf("%w: what it was for has ended", hook.ErrPermissionDenied)
@@ -113,8 +113,8 @@ func (c authorizedCall) done() <-chan struct{} {
 	return c.runner.Done()
 }
 
-// continuesInNextAgent reports whether the allocation or task continues under the next agent.
-func (c authorizedCall) continuesInNextAgent() bool {
+// continuesAfterShutdown reports whether the allocation or task continues under the next agent.
+func (c authorizedCall) continuesAfterShutdown() bool {
 	if c.Task == "" {
 		return !c.runner.Finished()
 	}
@@ -126,7 +126,7 @@ func (c authorizedCall) continuesInNextAgent() bool {
 func (c authorizedCall) expired() bool {
 	select {
 	case <-c.done():
-		return !c.continuesInNextAgent()
+		return !c.continuesAfterShutdown()
 	default:
 		return false
 	}

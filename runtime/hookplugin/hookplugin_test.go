@@ -161,11 +161,11 @@ func TestCallThatKillsPluginFailsNoOtherCall(t *testing.T) {
 		"after the turn of a call":  {8 * time.Second, 9 * time.Second, 0}, // as many calls as overlap
 		"after the turns of others": {12 * time.Second, 30 * time.Second, 0},
 	} {
-		t.Run(what, func(t *testing.T) { checkFatalCall(t, c.kills, c.takes, c.calls) })
+		t.Run(what, func(t *testing.T) { checkPluginKillingCall(t, c.kills, c.takes, c.calls) })
 	}
 }
 
-func checkFatalCall(t *testing.T, kills, takes time.Duration, want int64) {
+func checkPluginKillingCall(t *testing.T, kills, takes time.Duration, want int64) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		died := make(chan struct{}) // died is replaced with each death of the plugin

@@ -40,8 +40,8 @@ const (
 // It is longer than the restart delays of a plugin that dies during calls.
 const launchTimeout = 2 * time.Second
 
-// eventDelay is how long a call waits for a plugin before it emits an event.
-const eventDelay = 2 * time.Second
+// waitingEventDelay is how long a call waits for a plugin before it emits an event.
+const waitingEventDelay = 2 * time.Second
 
 // retryWindows are the windows of the first and the second retry of a call, see
 // [Hook.callSerialized].
@@ -156,7 +156,7 @@ func isStartPoint(point hook.Point) bool { return point == hook.Prerun || point 
 func (h *Hook) findPlugin(ctx context.Context, point hook.Point, until time.Time) (Remote, *hook.Description, error) {
 	if isStartPoint(point) {
 		emitted := make(chan struct{})
-		timer := time.AfterFunc(eventDelay, func() {
+		timer := time.AfterFunc(waitingEventDelay, func() {
 			defer close(emitted)
 			h.target.Emit(model.EventWaitingForPlugin("hook plugin " + h.name))
 		})

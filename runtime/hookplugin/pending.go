@@ -39,7 +39,7 @@ func (s *Set) launchingPlugins(meta map[string]string) (names []string, changed 
 func (s *Set) awaitLaunches(ctx context.Context, meta map[string]string, emit func(*api.TaskEvent)) {
 	limit := time.NewTimer(startTimeout)
 	defer limit.Stop()
-	delay := time.NewTimer(eventDelay)
+	delay := time.NewTimer(waitingEventDelay)
 	defer delay.Stop()
 	awaited, changed := s.launchingPlugins(meta)
 	for names, late := awaited, false; len(names) > 0 && !late; names, changed = s.launchingPlugins(meta) {

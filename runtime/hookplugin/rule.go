@@ -42,8 +42,8 @@ type Match struct {
 }
 
 func matchPattern(pattern, name string) bool {
-	const noSlash = "\x00"
-	ok, err := path.Match(strings.ReplaceAll(pattern, "/", noSlash), strings.ReplaceAll(name, "/", noSlash))
+	const slashSubstitute = "\x00"
+	ok, err := path.Match(strings.ReplaceAll(pattern, "/", slashSubstitute), strings.ReplaceAll(name, "/", slashSubstitute))
 	return pattern == "" || ok && err == nil
 }
 

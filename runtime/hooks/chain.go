@@ -36,8 +36,8 @@ type Entry struct {
 
 // Deadlines limit the calls of hooks.
 type Deadlines struct {
-	Start time.Duration // limit of a Prerun or Prestart call
-	Other time.Duration // limit of a call of any other hook point
+	Start       time.Duration // limit of a Prerun or Prestart call
+	OtherPoints time.Duration // limit of a call of any other hook point
 }
 
 // ChainConfig configures a Chain.
@@ -186,7 +186,7 @@ func CallAfterPluginRestarts[H, R any](ctx context.Context, wg *sync.WaitGroup, 
 // returns.
 func callHook[H, R any](ctx context.Context, c *Chain, point hook.Point, h Hook, impl H, call func(context.Context, Hook, H) (R, error)) error {
 	if !h.NoDeadline() {
-		deadline := c.config.Deadlines.Other
+		deadline := c.config.Deadlines.OtherPoints
 		if point == hook.Prerun || point == hook.Prestart {
 			deadline = c.config.Deadlines.Start
 		}

@@ -76,7 +76,7 @@ func newTestChain(hooks ...*recorderHook) (c *Chain, calls, events *[]string) {
 		list = append(list, Entry{OrderPlugin, h})
 	}
 	return NewChain(ChainConfig{
-		Deadlines: Deadlines{Start: time.Minute, Other: time.Second},
+		Deadlines: Deadlines{Start: time.Minute, OtherPoints: time.Second},
 		Emit:      func(e *api.TaskEvent) { *events = append(*events, e.Type+": "+e.Message) },
 		Logger:    hclog.NewNullLogger(),
 	}, list), calls, events
@@ -185,7 +185,7 @@ func TestEachCallsAllHooks(t *testing.T) {
 }
 
 // Stop and the hook points of an allocation clean up, so they are called in any case.
-func TestEachWhenItsContextIsDone(t *testing.T) {
+func TestCallEachAfterContextIsDone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	chain, calls, events := newTestChain(&recorderHook{name: "a", err: errors.New("no"), noDeadline: true})
@@ -210,7 +210,7 @@ func TestJoinReturnsAllErrors(t *testing.T) {
 	}
 }
 
-func TestRepeatFollowsThePluginProcess(t *testing.T) {
+func TestCallAfterPluginRestarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first, second := make(chan struct{}), make(chan struct{})
 		h := &recorderHook{name: "plugin", exited: first}

@@ -12,7 +12,7 @@ import (
 var (
 	_ hook.AllocPrerun   = (*Health)(nil)
 	_ hook.AllocUpdate   = (*Health)(nil)
-	_ hook.AllocUpdate   = (*healthRestart)(nil)
+	_ hook.AllocUpdate   = (*healthWatchRestart)(nil)
 	_ hook.AllocPostrun  = (*Health)(nil)
 	_ hook.AllocShutdown = (*Health)(nil)
 )
@@ -34,9 +34,9 @@ type Health struct {
 	Builtin
 	config HealthConfig
 
-	mu    sync.Mutex
-	watch *healthWatch // watch is nil before the first watch
-	ended bool
+	mu            sync.Mutex
+	watch         *healthWatch // watch is nil before the first watch
+	watchDisabled bool
 }
 
 // healthWatch is the watch over one version of the allocation.
@@ -65,7 +65,7 @@ func (h *Health) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPre
 }
 
 // UpdateAlloc implements hook.AllocUpdate. It ends an undecided watch; the hook that
-// AfterUpdate returns starts the next one.
+// RestartHook returns starts the next one.
 func (h *Health) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -73,15 +73,15 @@ func (h *Health) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.All
 	return hook.AllocUpdateResponse{}, nil
 }
 
-// AfterUpdate returns the hook that starts the watch of the next version. It must come
+// RestartHook returns the hook that starts the watch of the next version. It must come
 // after the hooks that run checks, because their earlier results no longer count.
-func (h *Health) AfterUpdate() Hook { return (*healthRestart)(h) }
+func (h *Health) RestartHook() Hook { return (*healthWatchRestart)(h) }
 
-type healthRestart Health
+type healthWatchRestart Health
 
-func (*healthRestart) Name() string { return "alloc_health_again" }
+func (*healthWatchRestart) Name() string { return "alloc_health_again" }
 
-func (a *healthRestart) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
+func (a *healthWatchRestart) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
 	h := (*Health)(a)
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -94,7 +94,7 @@ func (a *healthRestart) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (h
 func (h *Health) Postrun(context.Context, hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.ended = true
+	h.watchDisabled = true
 	h.stopWatchLocked()
 	if w := h.watch; w != nil && !w.decided {
 		w.decided = true
@@ -108,7 +108,7 @@ func (h *Health) Postrun(context.Context, hook.AllocPostrunRequest) (hook.AllocP
 func (h *Health) ShutdownAlloc(context.Context, hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.ended = true
+	h.watchDisabled = true
 	h.stopWatchLocked()
 	return hook.AllocShutdownResponse{}, nil
 }
@@ -119,7 +119,7 @@ func (h *Health) startWatchLocked() {
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &healthWatch{params: params, cancel: cancel, done: make(chan struct{}), decided: true}
 	h.watch = w
-	if h.ended || !wanted {
+	if h.watchDisabled || !wanted {
 		close(w.done)
 		return
 	}

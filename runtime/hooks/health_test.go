@@ -63,7 +63,7 @@ func TestHealth(t *testing.T) {
 	var (
 		prerun = func(t *testing.T, h *Health) error { return errOf(h.Prerun(t.Context(), hook.AllocPrerunRequest{})) }
 		update = func(t *testing.T, h *Health) error {
-			return errors.Join(errOf(h.UpdateAlloc(t.Context(), hook.AllocUpdateRequest{})), errOf(h.AfterUpdate().(hook.AllocUpdate).UpdateAlloc(t.Context(), hook.AllocUpdateRequest{})))
+			return errors.Join(errOf(h.UpdateAlloc(t.Context(), hook.AllocUpdateRequest{})), errOf(h.RestartHook().(hook.AllocUpdate).UpdateAlloc(t.Context(), hook.AllocUpdateRequest{})))
 		}
 		postrun  = func(t *testing.T, h *Health) error { return errOf(h.Postrun(t.Context(), hook.AllocPostrunRequest{})) }
 		shutdown = func(t *testing.T, h *Health) error {

@@ -53,11 +53,11 @@ func (p *accessPolicy) authorize(r *http.Request) (authenticated bool, err error
 	}
 	token := p.token != "" && equalSecrets(requestToken(r), string(p.token))
 	switch {
-	case !isSameOrigin(r) && !(p.isShared(r) && (token || isPreflight(r))):
+	case !isSameOrigin(r) && !(p.allowsCORS(r) && (token || isPreflight(r))):
 		return false, &statusError{http.StatusForbidden, "requests of other web sites are not answered"}
 	case p.isTrusted(r), token, p.isReadOnly(r):
 		return true, nil
-	case openPaths[r.URL.Path], sendsTokenInSession(r), isPreflight(r) && p.isShared(r):
+	case openPaths[r.URL.Path], sendsTokenInSession(r), isPreflight(r) && p.allowsCORS(r):
 		return false, nil
 	}
 	return false, errPermissionDenied
@@ -67,24 +67,24 @@ func (p *accessPolicy) authorize(r *http.Request) (authenticated bool, err error
 // request authenticates: a request with a body is counted after the body was read.
 func (a *API) countAuthenticated(r *request) error {
 	if a.config.Token == "" && r.Context().Value(unixSocketKey{}) == nil && r.ContentLength != 0 {
-		r.countAfterBody = true
+		r.countConnAfterBody = true
 		return nil
 	}
 	return r.countConn()
 }
 
-// sharedPaths are the paths, with their methods, that pages of other web sites may request, as in
+// corsPaths are the paths, with their methods, that pages of other web sites may request, as in
 // Nomad. A request must have the token, which a page has only if a person has entered it there; so
 // no path is shared if no token is configured.
-var sharedPaths = []struct{ prefix, methods string }{
+var corsPaths = []struct{ prefix, methods string }{
 	{"/v1/client/", "GET, HEAD"},
 	{"/v1/vars", "GET, HEAD"},
 	{"/v1/var/", "GET, HEAD, PUT, DELETE"},
 }
 
-// sharedMethods returns the methods with which a path is shared, "" if it is not.
-func (p *accessPolicy) sharedMethods(r *http.Request) string {
-	for _, s := range sharedPaths {
+// corsMethods returns the methods with which a path is shared, "" if it is not.
+func (p *accessPolicy) corsMethods(r *http.Request) string {
+	for _, s := range corsPaths {
 		if strings.HasPrefix(r.URL.Path, s.prefix) && p.token != "" && r.Header.Get("Origin") != "" {
 			return s.methods
 		}
@@ -92,7 +92,7 @@ func (p *accessPolicy) sharedMethods(r *http.Request) string {
 	return ""
 }
 
-func (p *accessPolicy) isShared(r *http.Request) bool { return p.sharedMethods(r) != "" }
+func (p *accessPolicy) allowsCORS(r *http.Request) bool { return p.corsMethods(r) != "" }
 
 // isPreflight reports whether a request is a CORS preflight request.
 func isPreflight(r *http.Request) bool {
@@ -102,7 +102,7 @@ func isPreflight(r *http.Request) bool {
 // handleCORS sets the CORS headers of a response. It reports whether the request was a preflight
 // request, which is then complete.
 func (p *accessPolicy) handleCORS(r *request) (answered bool) {
-	methods := p.sharedMethods(r.Request)
+	methods := p.corsMethods(r.Request)
 	if methods == "" {
 		return false
 	}

@@ -24,8 +24,8 @@ type localAgent struct {
 	version       string // the Nomad version whose API is implemented
 }
 
-// checkTarget rejects requests for another node or server.
-func (l *localAgent) checkTarget(r *request) error {
+// checkNodeAndServer rejects requests for another node or server.
+func (l *localAgent) checkNodeAndServer(r *request) error {
 	if id := r.query.Get("node_id"); id != "" && id != l.nodeID {
 		return notFound("Unknown node " + stripUnprintable(id))
 	}

@@ -131,13 +131,13 @@ func (a *API) writeError(r *request, err error) {
 	r.setHeaders()
 	code := http.StatusInternalServerError
 	var status *statusError
-	var requested *scheduler.RequestError
+	var requestErr *scheduler.RequestError
 	switch {
 	case errors.As(err, &status):
 		code = status.code
-	case errors.As(err, &requested) && requested.Kind == scheduler.Invalid:
+	case errors.As(err, &requestErr) && requestErr.Kind == scheduler.Invalid:
 		code = http.StatusBadRequest
-	case errors.As(err, &requested) && requested.Kind == scheduler.NotFound && r.notFoundIs404():
+	case errors.As(err, &requestErr) && requestErr.Kind == scheduler.NotFound && r.notFoundIs404():
 		code = http.StatusNotFound
 	case len(model.Faults(err)) > 0:
 	default:

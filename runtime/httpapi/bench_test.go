@@ -34,7 +34,7 @@ func newClientFixture(t testing.TB, lives map[string]schedtest.AllocTimes) *clie
 	var sched *scheduler.Scheduler
 	f := newFixture(t, func(c *Config) {
 		sched = scheduler.New(scheduler.Config{Store: c.Store, NodeID: node.ID, Logger: hclog.NewNullLogger(), Env: scheduler.Env{
-			NewID: uuid.NewString, PortFree: func(int) bool { return true }, Pick: func(int) int { return 0 }, Now: time.Now,
+			NewID: uuid.NewString, PortFree: func(int) bool { return true }, RandIntN: func(int) int { return 0 }, Now: time.Now,
 		}})
 		c.Scheduler, c.NodeID, c.Parser = sched, node.ID, inProcessParser{}
 	})

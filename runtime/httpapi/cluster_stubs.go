@@ -119,8 +119,8 @@ type vaultUpgrade struct {
 	JobsWithoutVaultIdentity, OutdatedNodes, VaultTokens []string
 }
 
-// redirect redirects to the page for browsers.
-func redirect(r *request) (any, error) {
+// redirectToUI redirects to the page for browsers.
+func redirectToUI(r *request) (any, error) {
 	r.replyWritten = true
 	to := "/ui/"
 	if r.URL.RawQuery != "" {

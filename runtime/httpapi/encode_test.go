@@ -12,7 +12,7 @@ func TestEncode(t *testing.T) {
 	type inner struct{ B, A int }
 	type embedding struct {
 		Z string
-		inner2
+		embeddedInner
 	}
 	for _, c := range []struct {
 		name  string
@@ -20,7 +20,7 @@ func TestEncode(t *testing.T) {
 		want  string
 	}{
 		{"names are sorted", inner{1, 2}, `{"A":2,"B":1}`},
-		{"an embedded struct is part of its owner", embedding{"z", inner2{3}}, `{"Y":3,"Z":"z"}`},
+		{"an embedded struct is part of its owner", embedding{"z", embeddedInner{3}}, `{"Y":3,"Z":"z"}`},
 		{"nothing is null", nil, `null`},
 		{"a nil list is null, an empty one is not", []any{[]string(nil), []string{}}, `[null,[]]`},
 		{"a nil map is null, an empty one is not", []any{map[string]int(nil), map[string]int{}}, `[null,{}]`},
@@ -54,7 +54,7 @@ func TestEncode(t *testing.T) {
 	}
 }
 
-type inner2 struct{ Y int }
+type embeddedInner struct{ Y int }
 
 // FuzzEncode encodes any JSON value, and decodes the result.
 func FuzzEncode(f *testing.F) {

@@ -35,7 +35,7 @@ func (h *fileHandler) dir(r *request) (*taskfiles.Dir, error) {
 	}
 	dir, err := h.node.Files(r.id)
 	if errors.Is(err, fs.ErrNotExist) {
-		if hint := collectedHint(alloc); hint != "" {
+		if hint := gcHint(alloc); hint != "" {
 			return nil, notFound(fmt.Sprintf("allocation %q has no files: %s", r.id, hint))
 		}
 		return nil, notFound(fmt.Sprintf("allocation %q has no files: it has not begun, or was collected", r.id))
@@ -43,9 +43,9 @@ func (h *fileHandler) dir(r *request) (*taskfiles.Dir, error) {
 	return dir, err
 }
 
-// collectedHint returns why the directory of an allocation was removed, "" if the reason is
+// gcHint returns why the directory of an allocation was removed, "" if the reason is
 // unknown.
-func collectedHint(alloc *api.Allocation) string {
+func gcHint(alloc *api.Allocation) string {
 	for _, name := range slices.Sorted(maps.Keys(alloc.TaskStates)) {
 		for _, e := range slices.Backward(alloc.TaskStates[name].Events) {
 			if e.Type == model.TaskAllocDirRemoved {
@@ -199,7 +199,7 @@ func (h *fileHandler) stream(r *request) (any, error) {
 		return nil, err
 	}
 	defer f.Close()
-	ask := taskfiles.FollowRequest{Offset: offset, Once: !follow}
+	ask := taskfiles.FollowRequest{Offset: offset, StopAtEnd: !follow}
 	if end {
 		ask.Origin = taskfiles.FromEnd
 	}

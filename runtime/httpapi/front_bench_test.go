@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// BenchmarkFront sends requests over the loopback interface and discards the replies. The floor is
+// BenchmarkHTTP sends requests over the loopback interface and discards the replies. The floor is
 // a bare handler of net/http that returns the same bytes.
-func BenchmarkFront(b *testing.B) {
+func BenchmarkHTTP(b *testing.B) {
 	f := newClientFixture(b, nil)
 	f.registerAndWait(b, newJob("web", "batch", "app"))
 	var last string

@@ -168,7 +168,7 @@ func TestSlowClients(t *testing.T) {
 }
 
 // A stream outlives the deadlines of bodies and other replies.
-func TestStreamContinues(t *testing.T) {
+func TestStreamOutlivesDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, nil)
 		f.routes = []route{{"GET", "/v1/stream", func(r *request) (any, error) {

@@ -15,7 +15,7 @@ func (h *debugHandler) profile(r *request) (any, error) {
 	if !h.enabled {
 		return nil, errPermissionDenied
 	}
-	if err := h.agent.checkTarget(r); err != nil {
+	if err := h.agent.checkNodeAndServer(r); err != nil {
 		return nil, err
 	}
 	handler := pprof.Handler(r.id).ServeHTTP
@@ -40,7 +40,7 @@ func (h *debugHandler) host(r *request) (any, error) {
 	if !h.enabled {
 		return nil, errPermissionDenied
 	}
-	if err := h.agent.checkTarget(r); err != nil {
+	if err := h.agent.checkNodeAndServer(r); err != nil {
 		return nil, err
 	}
 	n := h.agent.currentNode()

@@ -84,7 +84,7 @@ func (c *jobChecker) checkJob(ctx context.Context, job *api.Job) (warnings []str
 		warnings = append(warnings, fmt.Sprintf("What the job says to a hook was not checked: %v.", err))
 	}
 	for _, refusal := range append(model.UnsupportedParts(job, func(string) bool { return true }), attachments...) {
-		if !refusal.Foreground {
+		if !refusal.ForegroundOnly {
 			lines = append(lines, strings.Join(refusal.Path, ".")+": "+refusal.Reason)
 		}
 	}

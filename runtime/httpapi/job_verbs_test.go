@@ -319,9 +319,9 @@ func TestValidateJob(t *testing.T) {
 		t.Errorf("%+v, %v", good, err)
 	}
 	typo := func(j *api.Job) { j.TaskGroups[0].Tasks[0].Config["run_fro"] = "1s" }
-	const said = `Task group app, task t: driver mock: config: Invalid label: No argument or block type is named "run_fro".`
+	const labelError = `Task group app, task t: driver mock: config: Invalid label: No argument or block type is named "run_fro".`
 	misspelled, _, err := b.Jobs().Validate(newJob("web", "service", "app", typo), nil)
-	if err != nil || len(misspelled.ValidationErrors) != 1 || !strings.HasPrefix(misspelled.ValidationErrors[0], said) || misspelled.Error != model.FormatErrorList(misspelled.ValidationErrors) || !misspelled.DriverConfigValidated {
+	if err != nil || len(misspelled.ValidationErrors) != 1 || !strings.HasPrefix(misspelled.ValidationErrors[0], labelError) || misspelled.Error != model.FormatErrorList(misspelled.ValidationErrors) || !misspelled.DriverConfigValidated {
 		t.Errorf("%+v, %v", misspelled, err)
 	}
 	unknown, _, err := b.Jobs().Validate(newJob("web", "service", "app", func(j *api.Job) { j.TaskGroups[0].Tasks[0].Driver = "nope" }), nil)
@@ -344,11 +344,11 @@ func TestValidateJob(t *testing.T) {
 	}
 	// A task with this error fails when it starts, so a plan only warns.
 	plan, _, err := b.Jobs().Plan(newJob("web", "service", "app", typo), false, nil)
-	if err != nil || !strings.Contains(plan.Warnings, said) {
+	if err != nil || !strings.Contains(plan.Warnings, labelError) {
 		t.Errorf("%+v, %v", plan, err)
 	}
 	written, _, err := b.Jobs().Register(newJob("web", "service", "app", typo), nil)
-	if err != nil || !strings.Contains(written.Warnings, said) {
+	if err != nil || !strings.Contains(written.Warnings, labelError) {
 		t.Errorf("%+v, %v", written, err)
 	}
 	bad, _, err := b.Jobs().Validate(newJob("a b", "nope", "app"), nil)

@@ -59,11 +59,11 @@ func (h *keyringHandler) remove(r *request) (any, error) {
 		return nil, err
 	}
 	err = h.store.RemoveKey(r.Context(), r.id, force)
-	var used *store.KeyInUseError
+	var keyInUse *store.KeyInUseError
 	switch {
 	case errors.Is(err, keyring.ErrKeyUnknown):
 		return nil, notFound(err.Error())
-	case errors.Is(err, keyring.ErrKeyActive), errors.As(err, &used):
+	case errors.Is(err, keyring.ErrKeyActive), errors.As(err, &keyInUse):
 		return nil, &statusError{http.StatusConflict, err.Error()}
 	case err != nil:
 		return nil, err

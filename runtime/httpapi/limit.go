@@ -53,13 +53,13 @@ type limitListener struct {
 	maxConns, maxPerClient int
 	isUnixSocket           bool // a unix socket: its file mode controls access
 
-	mu              sync.Mutex
-	openConns       int // connections of all clients, authenticated or not
-	unauthenticated int // unauthenticated connections of all clients
-	receivedBytes   int // bytes from all unauthenticated connections
-	evictedBytes    int // bytes from connections that were closed here and that the server still has in memory
-	clients         map[string]*clientConns
-	evictedReleased chan struct{} // closed when evictedBytes is no longer above its limit; nil if it is not above
+	mu                sync.Mutex
+	openConns         int // connections of all clients, authenticated or not
+	unauthenticated   int // unauthenticated connections of all clients
+	receivedBytes     int // bytes from all unauthenticated connections
+	evictedBytes      int // bytes from connections that were closed here and that the server still has in memory
+	clients           map[string]*clientConns
+	evictedBelowLimit chan struct{} // closed when evictedBytes is no longer above its limit; nil if it is not above
 }
 
 // clientConns are the connections of one address.
@@ -124,7 +124,7 @@ func (l *limitListener) addConn(c *limitConn) bool {
 			l.clients[c.host] = client
 		}
 		l.unauthenticated++
-		c.countsBytes.Store(true)
+		c.countsReceivedBytes.Store(true)
 		client.waiting = append(client.waiting, c)
 		client.serveWaiting()
 	}
@@ -165,7 +165,7 @@ func (l *limitListener) largestSender() (most *limitConn) {
 func (l *limitListener) addBytes(c *limitConn, n int) bool {
 	var evicted []*limitConn
 	l.mu.Lock()
-	if c.countsBytes.Load() {
+	if c.countsReceivedBytes.Load() {
 		c.receivedBytes += n
 		l.receivedBytes += n
 	}
@@ -176,10 +176,10 @@ func (l *limitListener) addBytes(c *limitConn, n int) bool {
 		l.removeUnauthenticated(most)
 		evicted = append(evicted, most)
 	}
-	if l.evictedReleased == nil && l.evictedBytes > maxUnauthenticatedBytes {
-		l.evictedReleased = make(chan struct{})
+	if l.evictedBelowLimit == nil && l.evictedBytes > maxUnauthenticatedBytes {
+		l.evictedBelowLimit = make(chan struct{})
 	}
-	released, small := l.evictedReleased, c.receivedBytes <= smallRequestBytes
+	released, small := l.evictedBelowLimit, c.receivedBytes <= smallRequestBytes
 	l.mu.Unlock()
 	for _, c := range evicted {
 		c.disconnect()
@@ -204,14 +204,14 @@ func (l *limitListener) releaseEvictedBytes(c *limitConn) {
 	defer l.mu.Unlock()
 	l.evictedBytes -= c.evictedBytes
 	c.evictedBytes = 0
-	if l.evictedReleased != nil && l.evictedBytes <= maxUnauthenticatedBytes {
-		close(l.evictedReleased)
-		l.evictedReleased = nil
+	if l.evictedBelowLimit != nil && l.evictedBytes <= maxUnauthenticatedBytes {
+		close(l.evictedBelowLimit)
+		l.evictedBelowLimit = nil
 	}
 }
 
-// resetBytes removes the bytes that a connection has sent from the total.
-func (l *limitListener) resetBytes(c *limitConn) {
+// resetReceivedBytes removes the bytes that a connection has sent from the total.
+func (l *limitListener) resetReceivedBytes(c *limitConn) {
 	l.receivedBytes -= c.receivedBytes
 	c.receivedBytes = 0
 }
@@ -233,8 +233,8 @@ func (l *limitListener) removeUnauthenticated(c *limitConn) {
 	if client == nil {
 		return
 	}
-	c.countsBytes.Store(false)
-	l.resetBytes(c)
+	c.countsReceivedBytes.Store(false)
+	l.resetReceivedBytes(c)
 	same := func(other *limitConn) bool { return other == c }
 	before := client.unauthenticated()
 	client.served = slices.DeleteFunc(client.served, same)
@@ -297,16 +297,16 @@ type limitConn struct {
 	serveStarted chan struct{} // closed by the listener when the connection is served
 	closed       chan struct{} // closed by the first Close
 
-	closeOnce     sync.Once
-	isClosed      bool          // guarded by listener.mu
-	authenticated bool          // guarded by listener.mu
-	receivedBytes int           // bytes of the client's request; guarded by listener.mu
-	evictedBytes  int           // receivedBytes at the eviction, until the server closes the connection; guarded by listener.mu
-	countsBytes   atomic.Bool   // bytes of the client are counted; set with listener.mu held
-	isServed      atomic.Bool   // serveStarted is closed
-	readTimeout   time.Duration // read timeout of the server, which starts with startServing; 0 means none
-	isReading     atomic.Bool   // the server reads
-	servedSince   time.Time     // time of startServing; guarded by listener.mu
+	closeOnce           sync.Once
+	isClosed            bool          // guarded by listener.mu
+	authenticated       bool          // guarded by listener.mu
+	receivedBytes       int           // bytes of the client's request; guarded by listener.mu
+	evictedBytes        int           // receivedBytes at the eviction, until the server closes the connection; guarded by listener.mu
+	countsReceivedBytes atomic.Bool   // bytes of the client are counted; set with listener.mu held
+	isServed            atomic.Bool   // serveStarted is closed
+	readTimeout         time.Duration // read timeout of the server, which starts with startServing; 0 means none
+	isReading           atomic.Bool   // the server reads
+	servedSince         time.Time     // time of startServing; guarded by listener.mu
 }
 
 // isOverdue reports whether the connection was served for minServeTime and the server waits for it. On a
@@ -361,14 +361,14 @@ func (c *limitConn) authenticate() bool {
 // next request is counted. With a body, counting stops, because the body is either discarded or
 // has its own limit.
 func (c *limitConn) headerReceived(body bool) {
-	if c == nil || !c.countsBytes.Load() {
+	if c == nil || !c.countsReceivedBytes.Load() {
 		return
 	}
 	c.listener.mu.Lock()
 	defer c.listener.mu.Unlock()
-	c.listener.resetBytes(c)
+	c.listener.resetReceivedBytes(c)
 	if body {
-		c.countsBytes.Store(false)
+		c.countsReceivedBytes.Store(false)
 	}
 }
 
@@ -410,7 +410,7 @@ func (c *limitConn) Read(p []byte) (int, error) {
 	c.isReading.Store(true)
 	n, err := c.Conn.Read(p)
 	c.isReading.Store(false)
-	if c.countsBytes.Load() && !c.listener.addBytes(c, n) {
+	if c.countsReceivedBytes.Load() && !c.listener.addBytes(c, n) {
 		return 0, net.ErrClosed
 	}
 	return n, err

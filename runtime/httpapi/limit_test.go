@@ -136,14 +136,14 @@ func TestConnectionsThatHaveNotAuthenticatedAreLimitedPerAddress(t *testing.T) {
 		}
 		// A new connection of the same address replaces the oldest one.
 		conn := l.dialFrom(attackerIP)
-		const turns = 300 / maxUnauthenticatedPerClient * minServeTime
-		if code, took := sendRequest(t, conn, requestWithToken); code != 200 || took > turns {
+		const queueTime = 300 / maxUnauthenticatedPerClient * minServeTime
+		if code, took := sendRequest(t, conn, requestWithToken); code != 200 || took > queueTime {
 			t.Errorf("the same address: %d after %v", code, took)
 		}
-		time.Sleep(turns)
+		time.Sleep(queueTime)
 		synctest.Wait()
 		if n := countOpen(all); n > maxUnauthenticatedPerClient {
-			t.Errorf("%d connections are open after %v, want at most %d", n, turns, maxUnauthenticatedPerClient)
+			t.Errorf("%d connections are open after %v, want at most %d", n, queueTime, maxUnauthenticatedPerClient)
 		}
 		time.Sleep(headerTimeout)
 		synctest.Wait()

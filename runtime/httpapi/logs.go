@@ -98,7 +98,7 @@ func (h *fileHandler) newFollowRequest(r *request) (logs.FollowRequest, error) {
 	}
 	if kept, err := h.node.Logs().HasLogs(ask); err != nil || !kept {
 		text := fmt.Sprintf("log entry for task %q and log type %q not found", ask.Task, ask.Stream)
-		if hint := collectedHint(alloc); hint != "" {
+		if hint := gcHint(alloc); hint != "" {
 			text += ": " + hint
 		}
 		return ask, notFound(text)

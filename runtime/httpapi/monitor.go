@@ -57,7 +57,7 @@ func (h *debugHandler) monitor(r *request) (any, error) {
 	if r.query.Get("node_id") != "" && r.query.Get("server_id") != "" {
 		return nil, badRequest("Cannot target node and server simultaneously")
 	}
-	if err := h.agent.checkTarget(r); err != nil {
+	if err := h.agent.checkNodeAndServer(r); err != nil {
 		return nil, err
 	}
 	level := hclog.Info

@@ -157,7 +157,7 @@ func (h *nodeHandler) purge(r *request) (any, error) {
 }
 
 func (h *nodeHandler) readMetadata(r *request) (any, error) {
-	if err := h.agent.checkTarget(r); err != nil {
+	if err := h.agent.checkNodeAndServer(r); err != nil {
 		return nil, err
 	}
 	return h.node.Meta(), nil
@@ -168,7 +168,7 @@ func (h *nodeHandler) setMetadata(r *request) (any, error) {
 	if err := r.decodeBody(&body, maxBodyBytes, false); err != nil {
 		return nil, err
 	}
-	if err := h.agent.checkTarget(r); err != nil {
+	if err := h.agent.checkNodeAndServer(r); err != nil {
 		return nil, err
 	}
 	if body.NodeID != "" && body.NodeID != h.agent.nodeID {

@@ -20,7 +20,7 @@ func readOnlyFixture(t *testing.T) *fixture {
 	return newFixture(t, func(c *Config) { c.Token, c.ReadToken = "operator", "reader" })
 }
 
-func TestReadOnlyTokenOpensWhatTheTableNames(t *testing.T) {
+func TestReadOnlyTokenAllowsListedRoutes(t *testing.T) {
 	f := readOnlyFixture(t)
 	named := make(map[string]bool)
 	for _, rt := range f.routes {
@@ -50,7 +50,7 @@ func TestReadOnlyTokenOpensWhatTheTableNames(t *testing.T) {
 	}
 }
 
-func TestReadOnlyTokenIsNoOther(t *testing.T) {
+func TestReadOnlyTokenAccess(t *testing.T) {
 	f := readOnlyFixture(t)
 	for _, tc := range []struct {
 		token, target string
@@ -189,7 +189,7 @@ func TestReadOnlyTokenSeesEventsWithoutSecrets(t *testing.T) {
 }
 
 // Each name in the tables is a field.
-func TestReadOnlyFieldsAreThere(t *testing.T) {
+func TestReadOnlyFieldsExist(t *testing.T) {
 	for _, table := range []map[reflect.Type][]string{readOnlyShownFields, readOnlyHiddenFields} {
 		for of, names := range table {
 			for _, name := range names {

@@ -39,10 +39,10 @@ type request struct {
 	statusCode   int  // status of a successful reply; 0 means 200
 	replyWritten bool // the route has written the reply itself
 
-	conn           *limitConn // nil if the connection is not counted
-	countAfterBody bool       // the connection is counted when the body has been read
-	bodyBudget     *memoryBudget
-	reservedBytes  int64 // bytes of the body budget that this request holds
+	conn               *limitConn // nil if the connection is not counted
+	countConnAfterBody bool       // the connection is counted when the body has been read
+	bodyBudget         *memoryBudget
+	reservedBytes      int64 // bytes of the body budget that this request holds
 }
 
 const (
@@ -208,8 +208,8 @@ func (r *request) readBody(limit int64, read func(io.Reader) error) error {
 		return badRequest("read the body of the request: " + err.Error())
 	}
 	_ = r.control.SetReadDeadline(time.Time{})
-	if r.countAfterBody {
-		r.countAfterBody = false
+	if r.countConnAfterBody {
+		r.countConnAfterBody = false
 		return r.countConn()
 	}
 	return nil

@@ -145,7 +145,7 @@ func (a *API) newRoutes() []route {
 		{"GET", "/v1/var/{id...}", vars.read, readDoc[api.Variable]("read a variable")},
 		{"PUT POST", "/v1/var/{id...}", vars.put, withBodyDoc[api.Variable, api.Variable]("write a variable, or do something with its lock", "cas lock-acquire lock-renew lock-release")},
 		{"DELETE", "/v1/var/{id...}", vars.delete, noBodyDoc[noContent]("remove a variable", "cas")},
-		{"PATCH OPTIONS", "/v1/var/{id...}", vars.otherMethod, noBodyDoc[noContent]("refuse other methods")},
+		{"PATCH OPTIONS", "/v1/var/{id...}", vars.rejectMethod, noBodyDoc[noContent]("refuse other methods")},
 		{"GET PUT POST DELETE", "/v1/var/", vars.noPath, noBodyDoc[noContent]("refuse an empty path")},
 		{"GET", "/v1/namespaces", namespaces.list, readDoc[[]namespaceWithHash]("list namespaces", pageParams)},
 		{"PUT POST", "/v1/namespace", namespaces.put, withBodyDoc[api.Namespace, noContent]("make or change a namespace")},
@@ -171,7 +171,7 @@ func (a *API) newRoutes() []route {
 		{"GET", "/v1/status/peers", agents.peers, noBodyDoc[[]string]("list the addresses of the servers")},
 		{"PUT", "/v1/system/gc", agents.forceGC, noBodyDoc[noContent]("remove what has ended from the state and from the disk")},
 		{"PUT", "/v1/system/reconcile/summaries", constantRoute(noContent{}), noBodyDoc[noContent]("no effect: allocations are counted at each request")},
-		{"GET", "/", redirect, streamDoc("text/html", "go to the page for people")},
+		{"GET", "/", redirectToUI, streamDoc("text/html", "go to the page for people")},
 		{"GET", "/ui/", welcomePage, streamDoc("text/html", "say what this is")},
 		{"GET", "/ui/{id...}", welcomePage, streamDoc("text/html", "say what this is")},
 
@@ -252,7 +252,7 @@ func (rt route) literalLen() int {
 	return len(before) + len(after)
 }
 
-// findRoute returns the route for a request. otherMethod reports whether a route exists for another
+// findRoute returns the route for a request. rejectMethod reports whether a route exists for another
 // method.
 func findRoute(routes []route, method, path string) (best route, id string, found, otherMethod bool) {
 	most := -1

@@ -154,7 +154,7 @@ func TestChooseServices(t *testing.T) {
 }
 
 // Requests of Traefik and of Prometheus.
-func TestDiscoveryOfOthers(t *testing.T) {
+func TestServiceDiscoveryClients(t *testing.T) {
 	f := newServiceFixture(t)
 	for _, c := range []struct{ client, list, service string }{
 		{"traefik", "/v1/services?stale=", `/v1/service/%s?filter=Tags+contains+"traefik.enable=true"&stale=`},

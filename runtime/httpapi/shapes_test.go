@@ -12,9 +12,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
 )
 
-// readShapes reads the fields of each type in testdata/shapes.txt, and whether a field is
+// readReplyFields reads the fields of each type in testdata/shapes.txt, and whether a field is
 // omitted when it is empty.
-func readShapes(t *testing.T) map[string]map[string]bool {
+func readReplyFields(t *testing.T) map[string]map[string]bool {
 	t.Helper()
 	text, err := os.ReadFile("testdata/shapes.txt")
 	if err != nil {
@@ -39,9 +39,9 @@ func readShapes(t *testing.T) map[string]map[string]bool {
 	return shapes
 }
 
-// TestShapes compares the encoder's output with testdata/shapes.txt: each field is present under
+// TestReplyFields compares the encoder's output with testdata/shapes.txt: each field is present under
 // its name, and is omitted when empty only where Nomad omits it.
-func TestShapes(t *testing.T) {
+func TestReplyFields(t *testing.T) {
 	types := map[string]reflect.Type{
 		"JobListStub": reflect.TypeFor[jobStub](), "JobSummary": reflect.TypeFor[api.JobSummary](), "TaskGroupSummary": reflect.TypeFor[api.TaskGroupSummary](),
 		"Job": reflect.TypeFor[api.Job](), "TaskGroup": reflect.TypeFor[api.TaskGroup](), "Task": reflect.TypeFor[api.Task](),
@@ -66,7 +66,7 @@ func TestShapes(t *testing.T) {
 		"JobListStub.Namespace": "it is never empty",
 	}
 	found := 0
-	for name, want := range readShapes(t) {
+	for name, want := range readReplyFields(t) {
 		typ, ok := types[name]
 		if !ok {
 			t.Errorf("%s: no type is compared with it", name)

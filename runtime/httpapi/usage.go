@@ -104,7 +104,7 @@ func (h *allocHandler) services(r *request) (any, error) {
 
 // hostStats returns the resource usage of the machine.
 func (h *agentHandler) hostStats(r *request) (any, error) {
-	if err := h.agent.checkTarget(r); err != nil {
+	if err := h.agent.checkNodeAndServer(r); err != nil {
 		return nil, err
 	}
 	return h.node.Usage(r.Context()), nil

@@ -37,8 +37,8 @@ func (h *variableHandler) noPath(*request) (any, error) {
 	return nil, badRequest("missing variable path")
 }
 
-// otherMethod replies to other methods with Nomad's text and status.
-func (h *variableHandler) otherMethod(*request) (any, error) {
+// rejectMethod replies to other methods with Nomad's text and status.
+func (h *variableHandler) rejectMethod(*request) (any, error) {
 	return nil, badRequest(errInvalidMethod.text)
 }
 

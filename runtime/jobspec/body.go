@@ -20,10 +20,10 @@ var (
 	_ schemalessBody = (*jsonBody)(nil)
 )
 
-// bodyAttribute is the name of an attribute that no file can contain. A body returns itself and
+// scopedBodyAttribute is the name of an attribute that no file can contain. A body returns itself and
 // the context of its expressions as the value of this attribute. With it the decoder reads a body
 // under an expanded dynamic block together with the iterators that are in scope there.
-const bodyAttribute = "\x00body"
+const scopedBodyAttribute = "\x00body"
 
 // scopedBody is a body and the context of its expressions.
 type scopedBody struct {
@@ -33,12 +33,12 @@ type scopedBody struct {
 
 var scopedBodyType = cty.Capsule("body", reflect.TypeFor[scopedBody]())
 
-var bodySchema = &hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: bodyAttribute}}}
+var bodySchema = &hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: scopedBodyAttribute}}}
 
 // unwrapBody returns the body and its context, without the wrappers of dynamic blocks.
 func unwrapBody(body hcl.Body, ctx *hcl.EvalContext) (scopedBody, hcl.Diagnostics) {
 	content, diags := body.Content(bodySchema)
-	attr, ok := content.Attributes[bodyAttribute]
+	attr, ok := content.Attributes[scopedBodyAttribute]
 	if !ok {
 		return scopedBody{}, append(diags, errorAt("Unreadable block", "This block cannot be read here.", body.MissingItemRange()))
 	}
@@ -46,7 +46,7 @@ func unwrapBody(body hcl.Body, ctx *hcl.EvalContext) (scopedBody, hcl.Diagnostic
 	return *val.EncapsulatedValue().(*scopedBody), append(diags, moreDiags...)
 }
 
-// bodyExpr is the value of bodyAttribute.
+// bodyExpr is the value of scopedBodyAttribute.
 type bodyExpr struct{ body schemalessBody }
 
 func (e bodyExpr) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
@@ -57,9 +57,9 @@ func (e bodyExpr) Variables() []hcl.Traversal { return nil }
 func (e bodyExpr) Range() hcl.Range           { return e.body.MissingItemRange() }
 func (e bodyExpr) StartRange() hcl.Range      { return e.body.MissingItemRange() }
 
-func hasBodyAttribute(schema *hcl.BodySchema) bool {
+func hasScopedBodyAttribute(schema *hcl.BodySchema) bool {
 	for _, attr := range schema.Attributes {
-		if attr.Name == bodyAttribute {
+		if attr.Name == scopedBodyAttribute {
 			return true
 		}
 	}
@@ -69,7 +69,7 @@ func hasBodyAttribute(schema *hcl.BodySchema) bool {
 func bodyContent(body schemalessBody) *hcl.BodyContent {
 	rng := body.MissingItemRange()
 	return &hcl.BodyContent{
-		Attributes:       hcl.Attributes{bodyAttribute: {Name: bodyAttribute, Expr: bodyExpr{body}, Range: rng, NameRange: rng}},
+		Attributes:       hcl.Attributes{scopedBodyAttribute: {Name: scopedBodyAttribute, Expr: bodyExpr{body}, Range: rng, NameRange: rng}},
 		MissingItemRange: rng,
 	}
 }
@@ -81,7 +81,7 @@ type nativeBody struct {
 }
 
 func (b *nativeBody) Content(schema *hcl.BodySchema) (*hcl.BodyContent, hcl.Diagnostics) {
-	if hasBodyAttribute(schema) {
+	if hasScopedBodyAttribute(schema) {
 		return bodyContent(b), nil
 	}
 	content, diags := b.Body.Content(schema)

@@ -30,7 +30,7 @@ type parseCase struct {
 	lax                  bool // not strict
 	// at is the compared path of the output, such as "TaskGroups.0.Tasks.0.Config".
 	at   string
-	want string // JSON
+	want string // CheckJSON
 	// errors are the diagnostics in Nomad's format; the file and the position are omitted where
 	// they do not matter.
 	errors []string
@@ -194,7 +194,7 @@ func TestParsingEdgeCases(t *testing.T) {
 	})
 }
 
-// TestExpressionForms has the forms of a job file: one job, in native syntax or JSON.
+// TestExpressionForms has the forms of a job file: one job, in native syntax or CheckJSON.
 func TestExpressionForms(t *testing.T) {
 	runParseCases(t, []parseCase{
 		{name: "1.1 spaces before the brace are skipped", text: `   {"job":{"j":{}}}`, at: "ID", want: `"j"`},

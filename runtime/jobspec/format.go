@@ -14,7 +14,7 @@ func Format(text []byte, name string) ([]byte, hcl.Diagnostics) {
 	if len(text) > MaxTextSize {
 		return nil, tooLargeDiagnostic(len(text), name)
 	}
-	if diags := nesting.Config(text, name); diags.HasErrors() {
+	if diags := nesting.CheckConfig(text, name); diags.HasErrors() {
 		return nil, diags
 	}
 	if _, diags := hclsyntax.ParseConfig(text, name, hcl.InitialPos); diags.HasErrors() {

@@ -9,7 +9,7 @@ import (
 
 // All fuzz targets check the same for every text: Parse returns, does not panic, and each
 // diagnostic refers to an existing text. A parsed job is unchanged after a round trip through its
-// own JSON.
+// own CheckJSON.
 
 // Seeds are small, because the fuzzer minimizes its findings.
 

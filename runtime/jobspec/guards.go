@@ -45,7 +45,7 @@ var argumentGuards = map[string]func(args []cty.Value) error{
 			return nil
 		}
 		spaces, _ := args[0].AsBigFloat().Int64()
-		return checkProduct(spaces, int64(strings.Count(args[1].AsString(), "\n")))
+		return checkResultSize(spaces, int64(strings.Count(args[1].AsString(), "\n")))
 	},
 	"join": func(args []cty.Value) error {
 		if !allKnown(args...) {
@@ -55,26 +55,26 @@ var argumentGuards = map[string]func(args []cty.Value) error{
 		for _, list := range args[1:] {
 			elements += list.LengthInt()
 		}
-		return checkProduct(int64(len(args[0].AsString())), int64(elements))
+		return checkResultSize(int64(len(args[0].AsString())), int64(elements))
 	},
 	"jsondecode": func(args []cty.Value) error {
 		if !allKnown(args...) {
 			return nil
 		}
-		return Err(nesting.JSON([]byte(args[0].AsString()), "argument"))
+		return Err(nesting.CheckJSON([]byte(args[0].AsString()), "argument"))
 	},
 	"regex_replace": func(args []cty.Value) error {
 		if !allKnown(args...) {
 			return nil
 		}
 		// Each match is replaced, and at worst every position matches.
-		return checkProduct(int64(len(args[0].AsString())), int64(1+len(args[2].AsString())))
+		return checkResultSize(int64(len(args[0].AsString())), int64(1+len(args[2].AsString())))
 	},
 	"replace": func(args []cty.Value) error {
 		if !allKnown(args...) {
 			return nil
 		}
-		return checkProduct(int64(strings.Count(args[0].AsString(), args[1].AsString())), int64(len(args[2].AsString())))
+		return checkResultSize(int64(strings.Count(args[0].AsString(), args[1].AsString())), int64(len(args[2].AsString())))
 	},
 	"setproduct": func(args []cty.Value) error {
 		product := int64(1)
@@ -105,8 +105,8 @@ func allKnown(args ...cty.Value) bool {
 	return true
 }
 
-// checkProduct rejects a product that is larger than the maximum value size.
-func checkProduct(a, b int64) error {
+// checkResultSize rejects a product that is larger than the maximum value size.
+func checkResultSize(a, b int64) error {
 	if a > 0 && b > 0 && a > maxEvaluationCost/b {
 		return errTooLarge
 	}

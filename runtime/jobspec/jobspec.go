@@ -17,7 +17,7 @@ type Source struct {
 	// Name is the file name in diagnostics: the base name of a path, "stdin", or another name of
 	// the caller's choice.
 	Name string
-	// Text is native HCL, or HCL's JSON profile if its first byte that is not a space is '{'.
+	// Text is native HCL, or HCL's CheckJSON profile if its first byte that is not a space is '{'.
 	Text []byte
 
 	// Vars are the values of -var, each "name=value".

@@ -22,7 +22,7 @@ type plannedField struct {
 	index int
 }
 
-var decodePlans sync.Map // reflect.Type → *plan
+var decodePlans sync.Map // reflect.Type → *decodePlan
 
 // decodePlanOf returns the cached plan of a struct type.
 func decodePlanOf(t reflect.Type) *decodePlan {

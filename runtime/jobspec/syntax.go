@@ -20,7 +20,7 @@ func tooLargeDiagnostic(size int, name string) hcl.Diagnostics {
 	return hcl.Diagnostics{errorAt("Text too large", fmt.Sprintf("This text has %d bytes. The limit is %d.", size, MaxTextSize), start)}
 }
 
-// isJSON reports whether a text is JSON. As in Nomad, the first byte that is not a space decides;
+// isJSON reports whether a text is CheckJSON. As in Nomad, the first byte that is not a space decides;
 // line ends and tabs are not skipped.
 func isJSON(text []byte) bool {
 	return bytes.HasPrefix(bytes.TrimLeft(text, " "), []byte("{"))
@@ -40,7 +40,7 @@ func (p *parser) parseBody(text []byte, name string) (hcl.Body, hcl.Diagnostics)
 }
 
 func (p *parser) parseNative(text []byte, name string) (hcl.Body, hcl.Diagnostics) {
-	if diags := nesting.Config(text, name); diags.HasErrors() {
+	if diags := nesting.CheckConfig(text, name); diags.HasErrors() {
 		return nil, diags
 	}
 	file, diags := hclsyntax.ParseConfig(text, name, hcl.InitialPos)
@@ -54,7 +54,7 @@ func (p *parser) parseNative(text []byte, name string) (hcl.Body, hcl.Diagnostic
 }
 
 func (p *parser) parseJSON(text []byte, name string) (hcl.Body, hcl.Diagnostics) {
-	if diags := nesting.JSON(text, name); diags.HasErrors() {
+	if diags := nesting.CheckJSON(text, name); diags.HasErrors() {
 		return nil, diags
 	}
 	file, diags := hcljson.Parse(text, name)
@@ -69,7 +69,7 @@ func (p *parser) parseExpression(text []byte, name string) (hcl.Expression, hcl.
 	if len(text) > MaxTextSize {
 		return nil, tooLargeDiagnostic(len(text), name)
 	}
-	if diags := nesting.Expression(text, name); diags.HasErrors() {
+	if diags := nesting.CheckExpression(text, name); diags.HasErrors() {
 		return nil, diags
 	}
 	expr, diags := hclsyntax.ParseExpression(text, name, hcl.InitialPos)
@@ -80,9 +80,9 @@ func (p *parser) parseExpression(text []byte, name string) (hcl.Expression, hcl.
 	return r.rewriteAttribute(expr), append(diags, r.diags...)
 }
 
-// parseTemplate parses the content of a JSON string as a template.
+// parseTemplate parses the content of a CheckJSON string as a template.
 func parseTemplate(text []byte, m *evaluationBudget, name string, start hcl.Pos) (hclsyntax.Expression, hcl.Diagnostics) {
-	if diags := nesting.Template(text, name, start); diags.HasErrors() {
+	if diags := nesting.CheckTemplate(text, name, start); diags.HasErrors() {
 		return nil, diags
 	}
 	expr, diags := hclsyntax.ParseTemplate(text, name, start)

@@ -31,8 +31,8 @@ var conditions = [...]struct {
 
 func (c Condition) String() string { return conditions[c].word }
 
-// Text returns the condition as part of a sentence: "db" is healthy.
-func (c Condition) Text() string { return conditions[c].text }
+// Phrase returns the condition as part of a sentence: "db" is healthy.
+func (c Condition) Phrase() string { return conditions[c].text }
 
 // TaskFacts has the properties of one task, besides its stage, that the rules of a Group use.
 type TaskFacts struct {

@@ -34,7 +34,7 @@ func Check(nodes []Node) []Problem {
 			on, ok := index[a.Task]
 			if !ok {
 				problems = append(problems, Problem{n.Name, fmt.Sprintf("%v: there is no task %q in the group, only %s", a, a.Task, joinNames(tasks))})
-			} else if why := n.whyNever(nodes[on], a.Condition); why != "" {
+			} else if why := n.explainUnsatisfiable(nodes[on], a.Condition); why != "" {
 				problems = append(problems, Problem{n.Name, fmt.Sprintf("%v can never hold: %s", a, why)})
 			}
 		}
@@ -48,20 +48,20 @@ func Check(nodes []Node) []Problem {
 	}
 	// Few groups have such a sidecar, and the loop below is quadratic in the number of
 	// tasks.
-	if !order.waitForAllEnds(slices.Repeat([]bool{true}, len(tasks))) {
+	if !order.dependsOnAllTaskEnds(slices.Repeat([]bool{true}, len(tasks))) {
 		return nil
 	}
 	for i, n := range nodes {
-		if n.Stage == PoststartSidecar && order.waitForAllEnds(order.ancestors(i)) {
+		if n.Stage == PoststartSidecar && order.dependsOnAllTaskEnds(order.ancestors(i)) {
 			problems = append(problems, Problem{n.Name, "the gate can never open: a sidecar does not run when all that it is there for have ended"})
 		}
 	}
 	return problems
 }
 
-// whyNever returns why condition c on task of can never hold for task n, or "". Cycles are
-// found by circle.
-func (n Node) whyNever(of Node, c Condition) string {
+// explainUnsatisfiable returns why condition c on task of can never hold for task n, or "". Cycles are
+// found by findCycle.
+func (n Node) explainUnsatisfiable(of Node, c Condition) string {
 	ends := c == Success || c == Exited
 	last := n.Stage == PoststopTask && of.Stage != PoststopTask // a poststop task starts when all other tasks have ended
 	switch {
@@ -214,9 +214,9 @@ func (o *startGraph) describeCycle(cycle []int) string {
 	return strings.Join(steps, ", ")
 }
 
-// waitForAllEnds reports whether the chosen tasks together wait for the end of every main and
+// dependsOnAllTaskEnds reports whether the chosen tasks together wait for the end of every main and
 // poststart task that is not a sidecar.
-func (o *startGraph) waitForAllEnds(chosen []bool) bool {
+func (o *startGraph) dependsOnAllTaskEnds(chosen []bool) bool {
 	ended := make(map[string]bool)
 	for v, is := range chosen {
 		if !is {

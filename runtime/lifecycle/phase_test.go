@@ -31,7 +31,7 @@ var specStages = [...]Stage{PrestartEphemeral, PrestartSidecar, MainTask, Postst
 // specNext applies the rule until the phase is stable.
 func specNext(p Phase, tasks []specTask) Phase {
 	for {
-		next := specStep(p, tasks)
+		next := applySpecRule(p, tasks)
 		if next == p {
 			return p
 		}
@@ -39,7 +39,7 @@ func specNext(p Phase, tasks []specTask) Phase {
 	}
 }
 
-func specStep(p Phase, tasks []specTask) Phase {
+func applySpecRule(p Phase, tasks []specTask) Phase {
 	alive, notPending, mainPending, poststartAlive, prestartUndone := false, false, false, false, false
 	for _, t := range tasks {
 		dead := t.state == Succeeded || t.state == Failed

@@ -29,16 +29,16 @@ type AllocSync struct {
 
 	wake chan struct{} // holds a tick when there are reports
 
-	mu        sync.Mutex
-	changed   chan struct{} // closed and replaced when the desired allocations change
-	reports   map[string]scheduler.AllocReport
-	writing   map[string]scheduler.AllocReport // reports of the current write
-	order     []string                         // keys of reports, oldest first
-	urgent    map[string]bool                  // reports that must be written at once
-	idle      *time.Timer                      // calls flush; nil if it is not set
-	removed   []string
-	collected map[string]string // reasons by allocation; see Collected
-	assigned  bool              // the deleted allocations (see store.Reader.PendingRemovals) were assigned
+	mu                      sync.Mutex
+	changed                 chan struct{} // closed and replaced when the desired allocations change
+	reports                 map[string]scheduler.AllocReport
+	writing                 map[string]scheduler.AllocReport // reports of the current write
+	order                   []string                         // keys of reports, oldest first
+	urgent                  map[string]bool                  // reports that must be written at once
+	flushTimer              *time.Timer                      // calls flush; nil if it is not set
+	removed                 []string
+	collected               map[string]string // reasons by allocation; see Collected
+	pendingRemovalsAssigned bool              // the deleted allocations (see store.Reader.PendingRemovals) were assigned
 }
 
 var _ noderunner.Source = (*AllocSync)(nil)
@@ -71,13 +71,13 @@ func NewAllocSync(s *store.Store, logger hclog.Logger) *AllocSync {
 // in the next one, so that the node removes it.
 func (r *AllocSync) Allocs() ([]noderunner.Assignment, <-chan struct{}) {
 	r.mu.Lock()
-	changed, first := r.changed, !r.assigned
-	r.assigned = true
+	changed, first := r.changed, !r.pendingRemovalsAssigned
+	r.pendingRemovalsAssigned = true
 	r.mu.Unlock()
 	s := r.store.Snapshot()
-	var gone []*api.Allocation
+	var removals []*api.Allocation
 	if first { // the node has not seen allocations that were deleted since Open either
-		gone = s.PendingRemovals()
+		removals = s.PendingRemovals()
 	}
 	var assignments []noderunner.Assignment
 	for _, a := range scheduler.DesiredAllocs(s.Reader) {
@@ -87,10 +87,10 @@ func (r *AllocSync) Allocs() ([]noderunner.Assignment, <-chan struct{}) {
 			Collect: s.CollectedAtEnd(a.ID),
 		})
 	}
-	for _, a := range gone {
+	for _, a := range removals {
 		assignments = append(assignments, noderunner.Assignment{Alloc: a, Ended: true})
 	}
-	if len(gone) > 0 {
+	if len(removals) > 0 {
 		r.AllocsChanged()
 	}
 	return assignments, changed
@@ -198,8 +198,8 @@ func (r *AllocSync) add(allocID string, urgent func() bool, edit func(*scheduler
 	case urgent():
 		r.urgent[allocID] = true
 		r.tick()
-	case r.idle == nil:
-		r.idle = time.AfterFunc(batchInterval, r.flush)
+	case r.flushTimer == nil:
+		r.flushTimer = time.AfterFunc(batchInterval, r.flush)
 	}
 }
 
@@ -207,7 +207,7 @@ func (r *AllocSync) add(allocID string, urgent func() bool, edit func(*scheduler
 func (r *AllocSync) flush() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.idle = nil
+	r.flushTimer = nil
 	for _, id := range r.order {
 		r.urgent[id] = true
 	}

@@ -28,13 +28,13 @@ type flakyStore struct {
 	*store.Store
 	path     string
 	diskFull atomic.Bool
-	// before is called once, before the next change. It may be nil.
-	before func()
+	// beforeChange is called once, before the next change. It may be nil.
+	beforeChange func()
 }
 
 func (f *flakyStore) Update(ctx context.Context, fn func(*store.Txn) error) (uint64, error) {
-	if before := f.before; before != nil {
-		f.before = nil
+	if before := f.beforeChange; before != nil {
+		f.beforeChange = nil
 		before()
 	}
 	if f.diskFull.Load() {
@@ -63,11 +63,11 @@ func openSync(t testing.TB, path, nodeID string) (*testSync, *flakyStore) {
 	r := &testSync{AllocSync: NewAllocSync(s, hclog.NewNullLogger()), nodeID: nodeID}
 	f := &flakyStore{Store: s, path: path}
 	r.scheduler = scheduler.New(scheduler.Config{
-		Store:     f,
-		Env:       scheduler.Env{NewID: uuid.NewString, PortFree: func(int) bool { return true }, Pick: func(int) int { return 0 }, Now: time.Now},
-		NodeID:    nodeID,
-		Logger:    hclog.NewNullLogger(),
-		OnDesired: r.AllocsChanged,
+		Store:           f,
+		Env:             scheduler.Env{NewID: uuid.NewString, PortFree: func(int) bool { return true }, RandIntN: func(int) int { return 0 }, Now: time.Now},
+		NodeID:          nodeID,
+		Logger:          hclog.NewNullLogger(),
+		OnDesiredChange: r.AllocsChanged,
 	})
 	return r, f
 }
@@ -97,8 +97,8 @@ func newSync(t testing.TB, count int) (*testSync, *flakyStore) {
 	return r, f
 }
 
-// running runs the writer until the caller calls stop.
-func (r *testSync) running(t testing.TB) (stop func()) {
+// startWriter runs the writer until the caller calls stop.
+func (r *testSync) startWriter(t testing.TB) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var writing sync.WaitGroup
 	writing.Go(func() { r.Run(ctx, r.scheduler) })
@@ -134,7 +134,7 @@ func TestReportsShareWrites(t *testing.T) {
 		t.Fatalf("%d allocations", len(ids))
 	}
 	before := r.store.Commits()
-	stop := r.running(t)
+	stop := r.startWriter(t)
 	for _, status := range []string{api.AllocClientStatusRunning, api.AllocClientStatusComplete} {
 		for _, id := range ids {
 			r.Report(update(id, status))
@@ -194,7 +194,7 @@ func TestReportIsComparedWithTheOneThatIsBeingStored(t *testing.T) {
 	for _, status := range []string{api.AllocClientStatusRunning, api.AllocClientStatusPending} {
 		r.Report(update(id, status))
 		if status == api.AllocClientStatusPending {
-			f.before = func() { r.Report(update(id, api.AllocClientStatusRunning)) }
+			f.beforeChange = func() { r.Report(update(id, api.AllocClientStatusRunning)) }
 		}
 		if err := r.write(t.Context()); err != nil {
 			t.Fatal(err)
@@ -212,7 +212,7 @@ func TestReportsOfEventsWait(t *testing.T) {
 		r, _ := newSync(t, 2)
 		ids := r.ids(t)
 		id := ids[0]
-		defer r.running(t)()
+		defer r.startWriter(t)()
 		begin := time.Now()
 		report := func(u allocrunner.Update, events int) {
 			u.TaskStates["t"].Events = make([]*api.TaskEvent, events)
@@ -400,7 +400,7 @@ func BenchmarkReports(b *testing.B) {
 			ids := r.ids(b)
 			for b.Loop() {
 				before := r.store.Commits()
-				stop := r.running(b)
+				stop := r.startWriter(b)
 				for _, id := range ids {
 					r.Report(update(id, api.AllocClientStatusRunning))
 				}

@@ -42,7 +42,7 @@ func TestEventsOfAJob(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var line []string
+		var descriptions []string
 		for _, e := range changed {
 			status := ""
 			switch o := e.Object.(type) {
@@ -53,9 +53,9 @@ func TestEventsOfAJob(t *testing.T) {
 			case *api.Evaluation:
 				status = o.Status
 			}
-			line = append(line, fmt.Sprintf("%s %s %s", e.Type, e.Topic, status))
+			descriptions = append(descriptions, fmt.Sprintf("%s %s %s", e.Type, e.Topic, status))
 		}
-		got = append(got, strings.Join(line, "; "))
+		got = append(got, strings.Join(descriptions, "; "))
 	}
 	want := []string{
 		"JobRegistered Job pending; JobRegistered Evaluation pending; PlanResult Allocation run,pending; PlanResult Evaluation pending; EvaluationUpdated Evaluation complete; PlanResult Job running",

@@ -66,7 +66,7 @@ func (n *Node) SetMeta(ctx context.Context, changes map[string]*string) error {
 	n.mu.Lock()
 	n.dynamicMeta = now.Dynamic
 	n.mu.Unlock()
-	n.config.OnStored()
+	n.config.OnNodeStored()
 	n.triggerUpdate() // a concurrent update may have written the old metadata
 	return nil
 }

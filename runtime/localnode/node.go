@@ -21,7 +21,7 @@ import (
 // drivers is the part of the supervisor that a Node needs.
 type drivers interface {
 	// Drivers returns the drivers that are up, by name.
-	Drivers() map[string]supervisor.Info
+	Drivers() map[string]supervisor.DriverInfo
 	// Changed returns a channel that is closed when the result of Drivers changes.
 	Changed() <-chan struct{}
 	// Ready waits until the drivers have reported their health.
@@ -39,25 +39,25 @@ type Config struct {
 
 	// BeforeRegister is called once, when the drivers are ready and before the node
 	// is stored, so that nothing is placed on it. OnRegistered is called once, when the
-	// node is stored, and OnStored after each change of the record.
-	BeforeRegister         func(context.Context)
-	OnRegistered, OnStored func()
+	// node is stored, and OnNodeStored after each change of the record.
+	BeforeRegister             func(context.Context)
+	OnRegistered, OnNodeStored func()
 }
 
 // Node is the node of this machine. Its methods may be called concurrently.
 type Node struct {
 	config Config
 
-	registered     chan struct{} // closed when the node is in the store
-	changed        chan struct{} // holds a tick when the settings have changed
-	damageReported bool          // Run has stored the node event about damage of the state file; used by Run only
+	registered        chan struct{} // closed when the node is in the store
+	changed           chan struct{} // holds a tick when the settings have changed
+	damageEventStored bool          // Run has stored the node event about damage of the state file; used by Run only
 
 	metaUpdateMu sync.Mutex // held while the metadata is changed; taken before mu
 
 	mu          sync.Mutex
 	settings    Settings
 	dynamicMeta map[string]*string
-	attributes  map[string]string // see shareAttributes; the map is replaced, never modified
+	attributes  map[string]string // see reuseAttributes; the map is replaced, never modified
 }
 
 // LoadID returns the id that earlier agents used, as far as a node or an
@@ -92,9 +92,9 @@ func (n *Node) ID() string { return n.config.ID }
 // drivers, so that jobs can be placed.
 func (n *Node) Registered() <-chan struct{} { return n.registered }
 
-// Facts returns the facts about the node as tasks see them. Before the node is
+// FactsForTasks returns the facts about the node as tasks see them. Before the node is
 // registered, missing driver attributes are taken from the stored node.
-func (n *Node) Facts() taskenv.Node {
+func (n *Node) FactsForTasks() taskenv.Node {
 	c := n.currentSettings()
 	attributes := n.readAttributes(n.config.Drivers.Drivers())
 	select {
@@ -111,15 +111,15 @@ func (n *Node) Facts() taskenv.Node {
 	return taskenv.Node{
 		NodeFacts: model.NodeFacts{
 			ID: n.config.ID, Name: c.Name, Datacenter: c.Datacenter, Region: c.Region, Class: c.Class, Pool: c.Pool,
-			Attributes: n.shareAttributes(attributes), Meta: c.Meta,
+			Attributes: n.reuseAttributes(attributes), Meta: c.Meta,
 		},
 		ParentCgroup: n.config.Host.ParentCgroup,
 	}
 }
 
-// shareAttributes returns the map of the previous call if the attributes are equal, to save
+// reuseAttributes returns the map of the previous call if the attributes are equal, to save
 // memory: each allocation keeps the map.
-func (n *Node) shareAttributes(attributes map[string]string) map[string]string {
+func (n *Node) reuseAttributes(attributes map[string]string) map[string]string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if !maps.Equal(n.attributes, attributes) {
@@ -203,7 +203,7 @@ func (n *Node) update(ctx context.Context) error {
 		old := tx.Node(nil, n.config.ID)
 		record := n.record(old)
 		// Damage of the store becomes an event with the first change of the node.
-		if same(record, old) && (n.damageReported || len(s.Damage()) == 0) {
+		if same(record, old) && (n.damageEventStored || len(s.Damage()) == 0) {
 			return errSame
 		}
 		putNode(tx, record, old, time.Now())
@@ -213,8 +213,8 @@ func (n *Node) update(ctx context.Context) error {
 		return nil
 	}
 	if err == nil {
-		n.damageReported = true
-		n.config.OnStored()
+		n.damageEventStored = true
+		n.config.OnNodeStored()
 	}
 	return err
 }

@@ -108,7 +108,7 @@ func TestUnusableMetadataIsQuarantined(t *testing.T) {
 		t.Errorf("metadata %v", meta.Dynamic)
 	}
 	put(func(*store.Txn) {}) // waits for the quarantine that the read has enqueued
-	if d := s.Damage(); len(d) != 1 || d[0].Key != metaKey || d[0].Kept != "quarantine" {
+	if d := s.Damage(); len(d) != 1 || d[0].Key != metaKey || d[0].KeptIn != "quarantine" {
 		t.Errorf("reported: %v", d)
 	}
 }

@@ -14,7 +14,7 @@ import (
 )
 
 // readAttributes returns the attributes of the machine and its drivers.
-func (n *Node) readAttributes(drivers map[string]supervisor.Info) map[string]string {
+func (n *Node) readAttributes(drivers map[string]supervisor.DriverInfo) map[string]string {
 	attributes := maps.Clone(n.config.Host.Attributes)
 	if c := n.currentSettings(); c.HTTPAddr != "" {
 		attributes["unique.advertise.address"] = c.HTTPAddr

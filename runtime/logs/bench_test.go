@@ -106,7 +106,7 @@ func BenchmarkThroughput(b *testing.B) {
 			}
 			done := make(chan error, 1)
 			measureThroughput(b, func() string {
-				go func() { done <- moveAll(b, fifo, dir, move) }()
+				go func() { done <- moveFIFOToFiles(b, fifo, dir, move) }()
 				return fifo
 			}, func() {
 				if err := <-done; err != nil {
@@ -137,8 +137,8 @@ func BenchmarkThroughput(b *testing.B) {
 	})
 }
 
-// moveAll moves a FIFO into files of 10 MiB, of which ten are kept.
-func moveAll(b *testing.B, fifo, dir string, move func(b *testing.B, fifo, file *os.File) (int64, error)) error {
+// moveFIFOToFiles moves a FIFO into files of 10 MiB, of which ten are kept.
+func moveFIFOToFiles(b *testing.B, fifo, dir string, move func(b *testing.B, fifo, file *os.File) (int64, error)) error {
 	in, err := os.OpenFile(fifo, os.O_RDONLY, 0)
 	if err != nil {
 		return err

@@ -348,7 +348,7 @@ func (c *Collector) ensureFIFO(ctx context.Context, alloc, logDir int, k key) (*
 		}
 		f.Close()
 		c.conf.Logger.Warn("FIFO was replaced, making a new one", "alloc_id", k.AllocID, "task", k.Task, "file", k.fifoName())
-	} else if !errors.Is(err, keeper.ErrNotHeld) {
+	} else if !errors.Is(err, keeper.ErrFDNotStored) {
 		return nil, err
 	}
 	fd, err := openFIFO(alloc, k.fifoName())
@@ -460,7 +460,7 @@ func (c *Collector) findLeftover(task Task) (leftover, error) {
 		case err == nil:
 			f.Close()
 			held = true
-		case !errors.Is(err, keeper.ErrNotHeld):
+		case !errors.Is(err, keeper.ErrFDNotStored):
 			return nothingLeft, err
 		}
 	}

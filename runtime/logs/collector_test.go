@@ -98,7 +98,7 @@ func TestOnlyTheNewestFilesAreKept(t *testing.T) {
 	}
 	for _, name := range names[:2] {
 		f, err := os.ReadFile(filepath.Join(s.logDir, name))
-		if err != nil || f[len(f)-1] != '\n' || len(f) > 1<<20 || len(f) < 1<<20-tailWindow {
+		if err != nil || f[len(f)-1] != '\n' || len(f) > 1<<20 || len(f) < 1<<20-wholeLineWindow {
 			t.Errorf("%s: %d bytes, last one %q, %v", name, len(f), f[len(f)-1], err)
 		}
 	}
@@ -479,7 +479,7 @@ func TestFullFileSystem(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := nextLoss(t, losses)
-	if first.Ended || first.Task != "web" || first.Stream != Stdout || !strings.Contains(first.Reason, "no space left") {
+	if first.WritingResumed || first.Task != "web" || first.Stream != Stdout || !strings.Contains(first.Reason, "no space left") {
 		t.Errorf("loss %+v", first)
 	}
 	name := filepath.Join(s.logDir, "web.stdout.0")
@@ -495,7 +495,7 @@ func TestFullFileSystem(t *testing.T) {
 	s.writeText(out, "again\n")
 	out.Close()
 	s.stopTask()
-	if !last.Ended || last.Bytes != int64(len(data))-kept {
+	if !last.WritingResumed || last.Bytes != int64(len(data))-kept {
 		t.Errorf("loss %+v; %d bytes were written and %d kept", last, len(data), kept)
 	}
 	b, err := os.ReadFile(name)

@@ -156,7 +156,7 @@ func (c *Collector) handOverStreams(ctx context.Context, l *processConn) error {
 			if errors.Is(err, errDisconnected) || ctx.Err() != nil {
 				return err
 			}
-			if err != nil && !errors.Is(err, keeper.ErrNotHeld) {
+			if err != nil && !errors.Is(err, keeper.ErrFDNotStored) {
 				c.conf.Logger.Error("output of a task is not collected", "alloc_id", k.AllocID, "task", k.Task, "error", err)
 			}
 		}
@@ -198,7 +198,7 @@ func (c *Collector) dialOrSpawn(ctx context.Context, start bool) (*processConn, 
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	if process.Exhausted(err) {
+	if process.IsResourceExhausted(err) {
 		return nil, err // the process may be alive
 	}
 	// One process serves the streams of a data directory. Output that the process has not moved is
@@ -232,7 +232,7 @@ func (c *Collector) dialOrSpawn(ctx context.Context, start bool) (*processConn, 
 func (c *Collector) quitPreviousProcesses(ctx context.Context) error {
 	for _, dir := range c.conf.PreviousDirs {
 		conn, err := dialPrevious(filepath.Join(dir, socketName))
-		if process.Exhausted(err) {
+		if process.IsResourceExhausted(err) {
 			return fmt.Errorf("log collector in %s: %w", dir, err) // the process may be alive
 		}
 		if err != nil {
@@ -313,7 +313,7 @@ func (c *Collector) spawn(ctx context.Context) error {
 		Name:   "log collector",
 		Path:   "/proc/self/exe",
 		Args:   c.conf.Args,
-		Env:    append(keeper.RuntimeEnv(), envSetup+"="+string(conf)),
+		Env:    append(keeper.GoRuntimeEnv(), envSetup+"="+string(conf)),
 		Stdin:  socket,
 		Stderr: stderr,
 	})
@@ -333,9 +333,9 @@ func (c *Collector) handleEvent(m *message) {
 	case opEnd:
 		c.wg.Go(func() { c.releaseStream(m.Key) })
 	case opLoss:
-		loss := Loss{AllocID: m.Key.AllocID, Task: m.Key.Task, Stream: m.Key.Stream, Bytes: m.Bytes, Reason: m.Error, Ended: m.LossEnded}
+		loss := Loss{AllocID: m.Key.AllocID, Task: m.Key.Task, Stream: m.Key.Stream, Bytes: m.Bytes, Reason: m.Error, WritingResumed: m.WritingResumed}
 		c.conf.Logger.Warn("output of a task is lost", "alloc_id", loss.AllocID, "task", loss.Task,
-			"stream", loss.Stream, "bytes", loss.Bytes, "over", loss.Ended, "error", loss.Reason)
+			"stream", loss.Stream, "bytes", loss.Bytes, "over", loss.WritingResumed, "error", loss.Reason)
 		c.conf.OnLoss(loss)
 	}
 }

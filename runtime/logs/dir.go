@@ -91,7 +91,7 @@ func openFIFO(dir int, name string) (int, error) {
 		fd, err := safepath.OpenAt(dir, name, unix.O_RDONLY|unix.O_NONBLOCK, 0)
 		if err == nil {
 			if err = checkFIFO(fd); err == nil {
-				err = primeFIFO(fd)
+				err = enableFIFOHangup(fd)
 			}
 			if err == nil {
 				return fd, nil
@@ -123,9 +123,9 @@ func checkFIFO(fd int) error {
 	return nil
 }
 
-// primeFIFO opens and closes a write end. A FIFO that never had a writer does not report a
+// enableFIFOHangup opens and closes a write end. A FIFO that never had a writer does not report a
 // hang-up, and the stop of a task that was never started would wait until its timeout.
-func primeFIFO(fd int) error {
+func enableFIFOHangup(fd int) error {
 	w, err := unix.Open(safepath.ProcPath(fd), unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return err

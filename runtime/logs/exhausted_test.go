@@ -31,7 +31,7 @@ func TestAgentWithoutDescriptorsKeepsCollector(t *testing.T) {
 				t.Errorf("%d descriptors: connected to %v, want %v", free, l.process, p)
 			}
 			l.close()
-		case process.Exhausted(err):
+		case process.IsResourceExhausted(err):
 			failed++
 		default:
 			t.Errorf("%d descriptors: %v, want an error of the descriptors", free, err)
@@ -53,7 +53,7 @@ func TestAgentWithoutDescriptorsKeepsCollector(t *testing.T) {
 	restore := processtest.LimitDescriptors(t, 0)
 	_, err := s.collector.connectAndHandOver(t.Context(), true)
 	restore()
-	if !process.Exhausted(err) || !p.Alive() {
+	if !process.IsResourceExhausted(err) || !p.Alive() {
 		t.Errorf("without a socket and a descriptor: %v, the collector runs: %v", err, p.Alive())
 	}
 }

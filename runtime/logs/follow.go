@@ -199,7 +199,7 @@ func (r *logReader) read(ctx context.Context, newest int64, emit func(Chunk) err
 			}
 			continue
 		}
-		n, err := r.readOpen(ctx, buf[:], emit)
+		n, err := r.readOpenFile(ctx, buf[:], emit)
 		if err != nil {
 			return err
 		}
@@ -215,7 +215,7 @@ func (r *logReader) read(ctx context.Context, newest int64, emit func(Chunk) err
 		if err != nil || !ok {
 			return err
 		}
-		if _, err := r.readOpen(ctx, buf[:], emit); err != nil {
+		if _, err := r.readOpenFile(ctx, buf[:], emit); err != nil {
 			return err
 		}
 		r.close()
@@ -253,8 +253,8 @@ func (r *logReader) open(index int64) error {
 	return nil
 }
 
-// readOpen reads the open file to its end. A truncated file is read from its start.
-func (r *logReader) readOpen(ctx context.Context, buf []byte, emit func(Chunk) error) (total int64, err error) {
+// readOpenFile reads the open file to its end. A truncated file is read from its start.
+func (r *logReader) readOpenFile(ctx context.Context, buf []byte, emit func(Chunk) error) (total int64, err error) {
 	for ctx.Err() == nil {
 		n, err := unix.Pread(r.fd, buf, r.offset)
 		if errors.Is(err, unix.EINTR) {

@@ -37,12 +37,12 @@ var streams = [...]Stream{Stdout, Stderr}
 
 // Loss reports that output of a task cannot be written, or that it can be written again.
 type Loss struct {
-	AllocID string
-	Task    string
-	Stream  Stream
-	Bytes   int64  // bytes dropped so far
-	Reason  string // error of the file system
-	Ended   bool   // output is written again; a line in the log marks the gap
+	AllocID        string
+	Task           string
+	Stream         Stream
+	Bytes          int64  // bytes dropped so far
+	Reason         string // error of the file system
+	WritingResumed bool   // output is written again; a line in the log marks the gap
 }
 
 // key identifies one stream of one task.

@@ -95,7 +95,7 @@ func (p *server) handleRequest(peer *peer, m *message, fds []int) {
 			}
 		}
 	case opStart:
-		p.trimmer.Busy()
+		p.trimmer.NotifyBusy()
 		if len(fds) != maxFDs {
 			reply.Error = fmt.Sprintf("%d descriptors came with a stream", len(fds))
 		} else {
@@ -106,7 +106,7 @@ func (p *server) handleRequest(peer *peer, m *message, fds []int) {
 		}
 		p.send(peer, reply)
 	case opStop:
-		p.trimmer.Busy()
+		p.trimmer.NotifyBusy()
 		e := p.streams[m.Key]
 		if e == nil {
 			p.send(peer, reply)
@@ -116,9 +116,9 @@ func (p *server) handleRequest(peer *peer, m *message, fds []int) {
 		e.keepOpen = m.KeepOpen
 		p.readyStreams[e] = true
 	case opQuit:
-		p.replaced = true
+		p.quitRequested = true
 	case opIdle:
-		p.replaced = len(p.streams) == 0
+		p.quitRequested = len(p.streams) == 0
 	case opSubscribe:
 		p.subscribe(peer, m)
 	default:
@@ -142,7 +142,7 @@ func (e *serverStream) addStopRequest(w pendingReply, deadline time.Time) {
 func (p *server) subscribe(peer *peer, m *message) {
 	e := p.streams[m.Key]
 	if e != nil {
-		e.syncSize()
+		e.refreshFileSize()
 	}
 	switch {
 	case e == nil: // an unknown stream has no output to report

@@ -48,7 +48,7 @@ func Serve(ctx context.Context) error {
 		return fmt.Errorf("read collector setup: %w", err)
 	}
 	// The process reads untrusted output: a fault in that code must not have more privileges.
-	confine.DenyProcess(append(confine.ProcessAndMachineCalls(), confine.InternetSocketCalls()...)...)
+	confine.DenyProcessCalls(append(confine.ExecAndSystemAdminCalls(), confine.InternetSocketCalls()...)...)
 	keeper.ProtectFromOOM()
 	_ = os.WriteFile("/proc/self/comm", []byte("nomad-lite"), 0) // the process name in ps
 
@@ -96,7 +96,7 @@ type server struct {
 	readyStreams    map[*serverStream]bool // streams that may have output
 	deadlineStreams map[*serverStream]bool // streams that have a deadline
 	hadAgent        bool                   // an agent was connected
-	replaced        bool                   // another process takes over
+	quitRequested   bool                   // another process takes over
 	nextIdleCheck   time.Time              // when to check whether the process has work
 	msg             []byte
 	oob             []byte
@@ -206,7 +206,7 @@ func (p *server) run(ctx context.Context) error {
 		for e := range p.readyStreams {
 			p.serviceStream(e, now)
 		}
-		if p.replaced {
+		if p.quitRequested {
 			return nil // the client that sent opQuit removes the socket
 		}
 		if p.hasNoWork(now, isClosed(term)) && p.shutDown(isClosed(term)) {
@@ -320,7 +320,7 @@ func (p *server) notifySubscribers(e *serverStream) {
 }
 
 func (e *serverStream) lossMessage() *message {
-	m := &message{Op: opLoss, Key: e.key, Bytes: e.lostBytes, LossEnded: !e.failure.dropping}
+	m := &message{Op: opLoss, Key: e.key, Bytes: e.lostBytes, WritingResumed: !e.failure.dropping}
 	if e.failure.err != nil {
 		m.Error = e.failure.err.Error()
 	}

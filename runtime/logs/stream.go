@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// tailWindow is the size of the end of a file in which lines are not split.
-	tailWindow = 32 << 10
+	// wholeLineWindow is the size of the end of a file in which lines are not split.
+	wholeLineWindow = 32 << 10
 
 	// maxDrainBytes is how many bytes of one stream are moved before the next stream is served.
 	maxDrainBytes = 4 << 20
@@ -31,11 +31,11 @@ const (
 type spliceTools struct {
 	devNullFD   int    // /dev/null
 	scratchPipe [2]int // a pipe for copies
-	buf         []byte // of tailWindow bytes
+	buf         []byte // of wholeLineWindow bytes
 }
 
 func newSpliceTools() (*spliceTools, error) {
-	t := &spliceTools{buf: make([]byte, tailWindow)}
+	t := &spliceTools{buf: make([]byte, wholeLineWindow)}
 	var err error
 	if t.devNullFD, err = unix.Open("/dev/null", unix.O_WRONLY|unix.O_CLOEXEC, 0); err != nil {
 		return nil, fmt.Errorf("open /dev/null: %w", err)
@@ -188,10 +188,10 @@ func (s *stream) moveOrRotate(t *spliceTools, limit int64) (int64, error) {
 	if s.fileFD < 0 {
 		return 0, s.openNewestFile()
 	}
-	s.syncSize()
+	s.refreshFileSize()
 	room := s.limits.MaxFileSize - s.fileSize
-	if room > tailWindow {
-		n, err := s.moveOutput(t, min(room-tailWindow, limit))
+	if room > wholeLineWindow {
+		n, err := s.moveOutput(t, min(room-wholeLineWindow, limit))
 		s.newlineKnown = false
 		return n, err
 	}
@@ -231,10 +231,10 @@ func (s *stream) moveOrRotate(t *spliceTools, limit int64) (int64, error) {
 	return moved, err
 }
 
-// syncSize continues at the current end of the file: the file may have been truncated by hand, and
+// refreshFileSize continues at the current end of the file: the file may have been truncated by hand, and
 // bytes at the former end would come after a gap of NULs. The kernel does not splice to a file
 // that was opened with O_APPEND.
-func (s *stream) syncSize() {
+func (s *stream) refreshFileSize() {
 	var st unix.Stat_t
 	if s.fileFD >= 0 && unix.Fstat(s.fileFD, &st) == nil && st.Size != s.fileSize {
 		s.fileSize, s.newlineKnown = st.Size, false
@@ -260,7 +260,7 @@ func (s *stream) moveOutput(t *spliceTools, n int64) (int64, error) {
 	}
 	s.fileSize += moved
 	s.movedBytes += moved
-	if !s.fifoEnlarged && moved >= tailWindow && moved <= 64<<10 {
+	if !s.fifoEnlarged && moved >= wholeLineWindow && moved <= 64<<10 {
 		s.enlargeFIFO()
 	}
 	return moved, nil
@@ -292,7 +292,7 @@ func (s *stream) copyOutput(t *spliceTools, n int64) (int64, error) {
 // enlargeFIFO enlarges a FIFO that its task has filled.
 func (s *stream) enlargeFIFO() {
 	avail, err := unix.IoctlGetInt(s.fifoFD, unix.TIOCINQ)
-	if err == nil && avail >= tailWindow {
+	if err == nil && avail >= wholeLineWindow {
 		s.fifoEnlarged = true
 		_, _ = unix.FcntlInt(uintptr(s.fifoFD), unix.F_SETPIPE_SZ, largePipeSize) // a limit of the user may forbid it
 	}
@@ -384,7 +384,7 @@ func (s *stream) writeLossMarker() error {
 			return err
 		}
 	}
-	s.syncSize()
+	s.refreshFileSize()
 	line := fmt.Sprintf("[nomad-lite: %d bytes of output lost: %v]\n", s.failure.droppedBytes, s.failure.err)
 	atStart, err := s.atLineStart()
 	if err != nil {

@@ -190,7 +190,7 @@ func TestShortLinesAreNeverSplit(t *testing.T) {
 	for text.Len() < 4<<20 {
 		n := r.IntN(200)
 		if r.IntN(10) == 0 {
-			n = r.IntN(tailWindow - 1)
+			n = r.IntN(wholeLineWindow - 1)
 		}
 		text.WriteString(strings.Repeat(string(rune('a'+r.IntN(26))), n) + "\n")
 	}
@@ -215,7 +215,7 @@ func TestShortLinesAreNeverSplit(t *testing.T) {
 		if i < len(files)-1 && !strings.HasSuffix(f, "\n") {
 			t.Errorf("file %d ends in the middle of a line (seed %d)", i, seed)
 		}
-		if i < len(files)-1 && len(f) < limit-tailWindow {
+		if i < len(files)-1 && len(f) < limit-wholeLineWindow {
 			t.Errorf("file %d has only %d bytes (seed %d)", i, len(f), seed)
 		}
 	}

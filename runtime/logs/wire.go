@@ -44,10 +44,10 @@ type message struct {
 	Index  int64 `json:"index,omitempty"` // subscribe, output, replies: number of the newest file
 	Offset int64 `json:"offset,omitempty"`
 
-	Error     string     `json:"error,omitempty"`
-	Bytes     int64      `json:"bytes,omitempty"` // loss
-	LossEnded bool       `json:"over,omitempty"`  // loss
-	Process   process.ID `json:"process,omitzero"`
+	Error          string     `json:"error,omitempty"`
+	Bytes          int64      `json:"bytes,omitempty"` // loss
+	WritingResumed bool       `json:"over,omitempty"`  // loss
+	Process        process.ID `json:"process,omitzero"`
 }
 
 func decodeMessage(b []byte) (*message, error) {

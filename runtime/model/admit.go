@@ -11,9 +11,9 @@ import (
 // maxCount is the maximum sum of all counts that a server allows by default.
 const maxCount = 50000
 
-// checkUnavailable reports errors that a server without Vault, Consul and a licence returns before
+// checkServerAdmission reports errors that a server without Vault, Consul and a licence returns before
 // it validates the job.
-func checkUnavailable(r *faultReport, job *api.Job, namespaces []string) {
+func checkServerAdmission(r *faultReport, job *api.Job, namespaces []string) {
 	for _, g := range job.TaskGroups {
 		checkSidecarNetwork(r.atPath("group", val(g.Name)), g)
 	}
@@ -36,8 +36,8 @@ func checkUnavailable(r *faultReport, job *api.Job, namespaces []string) {
 	}
 }
 
-// checkUnavailableLast reports errors that the server returns after it has validated the job.
-func checkUnavailableLast(r *faultReport, job *api.Job) {
+// checkEnterpriseFeatures reports errors that the server returns after it has validated the job.
+func checkEnterpriseFeatures(r *faultReport, job *api.Job) {
 	for _, g := range job.TaskGroups {
 		for _, t := range g.Tasks {
 			at := r.atPath("group", val(g.Name), "task", t.Name)

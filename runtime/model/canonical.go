@@ -43,7 +43,7 @@ func Canonicalize(job *api.Job) {
 	}
 	// The groups have inherited these blocks; the job itself keeps only this part.
 	job.Reschedule, job.Migrate = nil, nil
-	job.Update = storedUpdate(job.Update)
+	job.Update = jobLevelUpdate(job.Update)
 }
 
 // orDefault sets an attribute for which the zero value means the same as an unset one.
@@ -61,7 +61,7 @@ func val[T any](p *T) T {
 	return *p
 }
 
-func storedUpdate(u *api.UpdateStrategy) *api.UpdateStrategy {
+func jobLevelUpdate(u *api.UpdateStrategy) *api.UpdateStrategy {
 	stored := &api.UpdateStrategy{
 		Stagger:          new(time.Duration(0)),
 		MaxParallel:      new(0),

@@ -95,7 +95,7 @@ func checkDistinctProperty(r *faultReport, _, value string) {
 }
 
 // ConstraintHolds reports whether a canonical constraint holds on a node. resolve returns the value
-// of a target such as "${attr.kernel.name}", and whether it exists. Holds returns false for
+// of a target such as "${attr.kernel.name}", and whether it exists. The result is false for
 // an unknown operator, and for distinct_hosts and distinct_property, which compare several
 // allocations.
 func ConstraintHolds(c *api.Constraint, resolve func(target string) (string, bool)) bool {

@@ -184,7 +184,7 @@ func unmatchedParts(parts, others []*diffPart) []*diffPart {
 // Annotate adds the effects on allocations to the difference between two jobs. updates are
 // the updates of the plan, by group.
 func Annotate(diff *api.JobDiff, old, new *api.Job, updates map[string]*api.DesiredUpdates) {
-	before, after := newTaskIdentities(old), newTaskIdentities(new)
+	before, after := newTaskSpecIndex(old), newTaskSpecIndex(new)
 	for _, g := range diff.TaskGroups {
 		g.Updates = updateCounts(updates[g.Name])
 		for _, f := range g.Fields {
@@ -226,7 +226,7 @@ func countAnnotation(f *api.FieldDiff) []string {
 
 // taskAnnotation returns the effect of the change on the task. Nomad guesses it from the
 // names of the changed fields.
-func taskAnnotation(g *api.TaskGroupDiff, t *api.TaskDiff, before, after taskIdentities) string {
+func taskAnnotation(g *api.TaskGroupDiff, t *api.TaskDiff, before, after taskSpecIndex) string {
 	switch {
 	case t.Type == DiffNone:
 		return ""
@@ -240,15 +240,15 @@ func taskAnnotation(g *api.TaskGroupDiff, t *api.TaskDiff, before, after taskIde
 	return "forces create/destroy update"
 }
 
-// taskIdentities finds the tasks of a job by the names of the group and of the task.
-type taskIdentities struct {
+// taskSpecIndex finds the tasks of a job by the names of the group and of the task.
+type taskSpecIndex struct {
 	job    *api.Job
 	groups map[string]*api.TaskGroup
 	tasks  map[[2]string]*api.Task
 }
 
-func newTaskIdentities(job *api.Job) taskIdentities {
-	ids := taskIdentities{job, make(map[string]*api.TaskGroup), make(map[[2]string]*api.Task)}
+func newTaskSpecIndex(job *api.Job) taskSpecIndex {
+	ids := taskSpecIndex{job, make(map[string]*api.TaskGroup), make(map[[2]string]*api.Task)}
 	for _, g := range groupsOf(job) {
 		ids.groups[val(g.Name)] = g
 		for _, t := range g.Tasks {
@@ -258,6 +258,6 @@ func newTaskIdentities(job *api.Job) taskIdentities {
 	return ids
 }
 
-func (ids taskIdentities) of(group, task string) taskIdentity {
-	return taskIdentityOf(ids.job, ids.groups[group], ids.tasks[[2]string{group, task}])
+func (ids taskSpecIndex) of(group, task string) immutableTaskSpec {
+	return immutableTaskSpecOf(ids.job, ids.groups[group], ids.tasks[[2]string{group, task}])
 }

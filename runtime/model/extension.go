@@ -151,16 +151,16 @@ func isHealthChecked(g *api.TaskGroup, t *api.Task) bool {
 			if onUpdate == "" {
 				onUpdate = s.OnUpdate
 			}
-			return onUpdate != api.OnUpdateIgnore && (task != "" || CheckedTask(s, c) == t.Name)
+			return onUpdate != api.OnUpdateIgnore && (task != "" || HealthCheckTask(s, c) == t.Name)
 		})
 	}
 	return slices.ContainsFunc(t.Services, func(s *api.Service) bool { return determinesHealth(s, t.Name) }) ||
 		slices.ContainsFunc(g.Services, func(s *api.Service) bool { return determinesHealth(s, "") })
 }
 
-// CheckedTask returns the task whose health a check of a group's service determines, or ""
+// HealthCheckTask returns the task whose health a check of a group's service determines, or ""
 // if there is none.
-func CheckedTask(s *api.Service, c api.ServiceCheck) string {
+func HealthCheckTask(s *api.Service, c api.ServiceCheck) string {
 	if c.TaskName != "" {
 		return c.TaskName
 	}
@@ -230,7 +230,7 @@ func writeStage(b *strings.Builder, name, opens string, tasks []lifecycle.Node) 
 		}
 		var notes []string
 		for _, a := range n.After {
-			notes = append(notes, fmt.Sprintf("after %s %s", a.Task, a.Condition.Text()))
+			notes = append(notes, fmt.Sprintf("after %s %s", a.Task, a.Condition.Phrase()))
 		}
 		if n.Rerun.Restart {
 			notes = append(notes, "again when a main task restarts")

@@ -33,7 +33,7 @@ func addImpliedConstraints(g *api.TaskGroup) {
 	if use.nomadChecks {
 		unlessEqual(api.NewConstraint("${attr.nomad.version}", api.ConstraintSemver, ">= 1.4.0"))
 	}
-	if use.consulGroup {
+	if use.groupUsesConsul {
 		unlessAttribute(consulConstraint())
 	}
 	for _, t := range use.consulTasks {
@@ -82,8 +82,8 @@ func signalsOf(g *api.TaskGroup) []string {
 }
 
 type serviceUsage struct {
-	nomad, nomadChecks, consulGroup bool
-	consulTasks                     []*api.Task
+	nomad, nomadChecks, groupUsesConsul bool
+	consulTasks                         []*api.Task
 }
 
 func servicesOf(g *api.TaskGroup) serviceUsage {
@@ -100,7 +100,7 @@ func servicesOf(g *api.TaskGroup) serviceUsage {
 		}
 		return consul
 	}
-	use.consulGroup = note(g.Services)
+	use.groupUsesConsul = note(g.Services)
 	for _, t := range g.Tasks {
 		if note(t.Services) {
 			use.consulTasks = append(use.consulTasks, t)

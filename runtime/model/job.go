@@ -24,9 +24,9 @@ func Validate(job *api.Job, namespaces ...string) error {
 		return &Fault{Text: "Job must be specified"}
 	}
 	r := newFaultReport()
-	checkUnavailable(r, job, namespaces)
+	checkServerAdmission(r, job, namespaces)
 	checkJob(r, job)
-	checkUnavailableLast(r, job)
+	checkEnterpriseFeatures(r, job)
 	return r.errOrNil()
 }
 

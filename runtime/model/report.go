@@ -13,13 +13,13 @@ type Fault struct {
 	// then its label (if it has one) or its index (if there may be several), and so on. The
 	// last element may be an attribute.
 	Path []string
-	// Text is Nomad's text. If there are causes, it is the prefix of their list.
+	// Phrase is Nomad's text. If there are causes, it is the prefix of their list.
 	Text string
 
-	causes     []*Fault
-	foreground bool // foreground is Unsupported.Foreground
-	blocked    bool // blocked is Unsupported.Blocked
-	hint       func() string
+	causes         []*Fault
+	foregroundOnly bool // see Unsupported.ForegroundOnly
+	neverPlaced    bool // see Unsupported.NeverPlaced
+	hint           func() string
 }
 
 // Error returns the text, followed by the causes in the list format of Nomad's clients.

@@ -99,8 +99,8 @@ func checkRescheduleWindow(r *faultReport, p *api.ReschedulePolicy) {
 	r.add("Set the interval to at least %v to accommodate %d attempts", slots.at(attempts-1), attempts)
 }
 
-// attemptTimes are the times of the attempts of a policy, as its check computes them: first the
-// listed times, then one per step.
+// attemptTimes are the times of the attempts of a policy, as its check computes them: first
+// firstTimes, then one attempt per interval.
 type attemptTimes struct {
 	firstTimes []time.Duration
 	interval   time.Duration

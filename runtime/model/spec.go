@@ -90,7 +90,7 @@ func UpdateIsDestructive(from, to *api.Job, group string) bool {
 	if a == nil || b == nil {
 		return true
 	}
-	return a != b && !sameJSONForm(identityOf(from, a), identityOf(to, b))
+	return a != b && !sameJSONForm(immutableGroupSpecOf(from, a), immutableGroupSpecOf(to, b))
 }
 
 // Group returns a group of the job by its name, nil if there is none.
@@ -103,17 +103,17 @@ func Group(job *api.Job, name string) *api.TaskGroup {
 	return nil
 }
 
-// groupIdentity has the properties that a running allocation cannot change.
-type groupIdentity struct {
+// immutableGroupSpec has the properties that a running allocation cannot change.
+type immutableGroupSpec struct {
 	Disk     *api.EphemeralDisk
-	Networks []networkIdentity
+	Networks []immutableNetworkSpec
 	Consul   *api.Consul
 	Connect  []any
 	Volumes  map[string]*api.VolumeRequest
-	Tasks    map[string]taskIdentity
+	Tasks    map[string]immutableTaskSpec
 }
 
-type networkIdentity struct {
+type immutableNetworkSpec struct {
 	Mode, Hostname string
 	MBits          int
 	DNS            *api.DNSConfig
@@ -122,9 +122,9 @@ type networkIdentity struct {
 	Dynamic        []api.Port
 }
 
-// taskIdentity has the parts of a task that cannot change while it runs. It is large because it has
+// immutableTaskSpec has the parts of a task that cannot change while it runs. It is large because it has
 // one field for each such part of api.Task, so that two of them can be compared.
-type taskIdentity struct {
+type immutableTaskSpec struct {
 	Driver, User    string
 	Config          map[string]any
 	Env, Meta       map[string]string
@@ -140,7 +140,7 @@ type taskIdentity struct {
 	Identities      []*api.WorkloadIdentity
 	Lifecycle       *api.TaskLifecycle
 	LogsDisabled    bool
-	Networks        []networkIdentity
+	Networks        []immutableNetworkSpec
 
 	CPU, Cores, Memory, MemoryMax, SecretsMB int
 
@@ -148,13 +148,13 @@ type taskIdentity struct {
 	NUMA    *api.NUMAResource
 }
 
-func identityOf(job *api.Job, g *api.TaskGroup) groupIdentity {
-	id := groupIdentity{
+func immutableGroupSpecOf(job *api.Job, g *api.TaskGroup) immutableGroupSpec {
+	id := immutableGroupSpec{
 		Disk:     g.EphemeralDisk,
-		Networks: networkIdentities(g.Networks),
+		Networks: immutableNetworkSpecs(g.Networks),
 		Consul:   g.Consul,
 		Volumes:  g.Volumes,
-		Tasks:    make(map[string]taskIdentity, len(g.Tasks)),
+		Tasks:    make(map[string]immutableTaskSpec, len(g.Tasks)),
 	}
 	for _, s := range g.Services {
 		if s.Connect != nil {
@@ -162,19 +162,19 @@ func identityOf(job *api.Job, g *api.TaskGroup) groupIdentity {
 		}
 	}
 	for _, t := range g.Tasks {
-		id.Tasks[t.Name] = taskIdentityOf(job, g, t)
+		id.Tasks[t.Name] = immutableTaskSpecOf(job, g, t)
 	}
 	return id
 }
 
-func taskIdentityOf(job *api.Job, g *api.TaskGroup, t *api.Task) taskIdentity {
+func immutableTaskSpecOf(job *api.Job, g *api.TaskGroup, t *api.Task) immutableTaskSpec {
 	// Inner values win, so that moving a key between blocks without a change of the merged
 	// meta changes nothing.
 	meta := map[string]string{}
 	for _, m := range []map[string]string{job.Meta, g.Meta, t.Meta} {
 		maps.Copy(meta, m)
 	}
-	id := taskIdentity{
+	id := immutableTaskSpec{
 		Driver: t.Driver, User: t.User,
 		Config: t.Config, Env: t.Env, Meta: meta,
 		Artifacts: t.Artifacts, Templates: t.Templates,
@@ -191,15 +191,15 @@ func taskIdentityOf(job *api.Job, g *api.TaskGroup, t *api.Task) taskIdentity {
 	if r := t.Resources; r != nil {
 		id.CPU, id.Cores, id.Memory, id.MemoryMax, id.SecretsMB = val(r.CPU), val(r.Cores), val(r.MemoryMB), val(r.MemoryMaxMB), val(r.SecretsMB)
 		id.Devices, id.NUMA = r.Devices, r.NUMA
-		id.Networks = networkIdentities(r.Networks)
+		id.Networks = immutableNetworkSpecs(r.Networks)
 	}
 	return id
 }
 
-func networkIdentities(networks []*api.NetworkResource) []networkIdentity {
-	var ids []networkIdentity
+func immutableNetworkSpecs(networks []*api.NetworkResource) []immutableNetworkSpec {
+	var ids []immutableNetworkSpec
 	for _, n := range networks {
-		id := networkIdentity{
+		id := immutableNetworkSpec{
 			Mode: n.Mode, Hostname: n.Hostname, MBits: val(n.MBits), DNS: n.DNS, CNI: n.CNI,
 			Static: slices.Clone(n.ReservedPorts), Dynamic: slices.Clone(n.DynamicPorts),
 		}

@@ -17,11 +17,11 @@ type Unsupported struct {
 	Path []string
 	// Reason states which part is rejected, why, and what to do instead.
 	Reason string
-	// Foreground means that an agent accepts the job, because an agent can wait: for the
+	// ForegroundOnly means that an agent accepts the job, because an agent can wait: for the
 	// time of a launch, for a dispatch, or for a change of the node.
-	Foreground bool
-	// Blocked means that an agent accepts the job, but never places it.
-	Blocked bool
+	ForegroundOnly bool
+	// NeverPlaced means that an agent accepts the job, but never places it.
+	NeverPlaced bool
 }
 
 // UnsupportedParts returns the parts of a canonical job that a run in the foreground does
@@ -38,7 +38,7 @@ func UnsupportedParts(job *api.Job, hasDriver func(name string) bool, drivers ..
 	r.checkJob(job)
 	all := make([]Unsupported, 0, len(*r.faults))
 	for _, f := range *r.faults {
-		all = append(all, Unsupported{Path: f.Path, Reason: f.Text, Foreground: f.foreground, Blocked: f.blocked})
+		all = append(all, Unsupported{Path: f.Path, Reason: f.Text, ForegroundOnly: f.foregroundOnly, NeverPlaced: f.neverPlaced})
 	}
 	return all
 }
@@ -56,16 +56,16 @@ func addUnsupported(r *faultReport, what, instead string) {
 
 func (r *unsupportedChecker) checkJob(job *api.Job) {
 	if region := val(job.Region); region != api.GlobalRegion {
-		r.atPath("region").add("No path to region %q: there is only the region %q here, remove the attribute", region, api.GlobalRegion).foreground = true
+		r.atPath("region").add("No path to region %q: there is only the region %q here, remove the attribute", region, api.GlobalRegion).foregroundOnly = true
 	}
 	if val(job.Stop) {
-		r.add("the job is marked as stopped: remove Stop from it").foreground = true
+		r.add("the job is marked as stopped: remove Stop from it").foregroundOnly = true
 	}
 	if job.Periodic != nil {
-		r.atPath("periodic").add("a periodic job cannot be run: there is no agent that would start it at its times. Remove the periodic block to run the job once, now, or give it to an agent: nomad-lite agent, nomad-lite job run").foreground = true
+		r.atPath("periodic").add("a periodic job cannot be run: there is no agent that would start it at its times. Remove the periodic block to run the job once, now, or give it to an agent: nomad-lite agent, nomad-lite job run").foregroundOnly = true
 	}
 	if job.IsParameterized() {
-		r.atPath("parameterized").add("a parameterized job cannot be run: it only starts when it is dispatched. Remove the parameterized block, and write what would be dispatched into meta, or give it to an agent: nomad-lite agent, nomad-lite job run, nomad-lite job dispatch").foreground = true
+		r.atPath("parameterized").add("a parameterized job cannot be run: it only starts when it is dispatched. Remove the parameterized block, and write what would be dispatched into meta, or give it to an agent: nomad-lite agent, nomad-lite job run, nomad-lite job dispatch").foregroundOnly = true
 	}
 	for _, g := range job.TaskGroups {
 		r.checkGroup(g)
@@ -110,7 +110,7 @@ func rejectServices(r *faultReport, services []*api.Service) {
 			addUnsupported(at.atPath("connect"), "Consul Connect", "there is no Consul here, remove the connect block")
 		case s.Provider == api.ServiceProviderConsul:
 			fault := at.add("service %q would be registered with Consul, the provider when none is named, and there is no Consul here: write provider = \"nomad\" to have it registered here, or remove the service block", s.Name)
-			fault.foreground, fault.blocked = true, true
+			fault.foregroundOnly, fault.neverPlaced = true, true
 		}
 	}
 }

@@ -245,9 +245,9 @@ func readsNomadVariable(t *api.Template) bool {
 
 var nomadVarPattern = regexp.MustCompile(`\{\{[^}]*\bnomadVar\b`)
 
-// ForegroundWarnings returns the features of a canonical job that only an agent provides,
+// ForegroundRunWarnings returns the features of a canonical job that only an agent provides,
 // and that a run in the foreground ignores, such as updates and scaling.
-func ForegroundWarnings(job *api.Job) []string {
+func ForegroundRunWarnings(job *api.Job) []string {
 	if job == nil {
 		return nil
 	}

@@ -122,7 +122,7 @@ func TestFormatWarnings(t *testing.T) {
 	}
 }
 
-func TestForegroundWarnings(t *testing.T) {
+func TestForegroundRunWarnings(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		edit func(*jobFixture)
@@ -141,14 +141,14 @@ func TestForegroundWarnings(t *testing.T) {
 			if c.want != "" {
 				want = singleFault(`group "g": ` + c.want + " has no effect for a job that runs in the foreground")
 			}
-			if got := ForegroundWarnings(newJobFixture(c.edit).job); !slices.Equal(got, want) {
+			if got := ForegroundRunWarnings(newJobFixture(c.edit).job); !slices.Equal(got, want) {
 				t.Errorf("warnings %q, want %q", got, want)
 			}
 		})
 	}
 }
 
-func TestForegroundVariables(t *testing.T) {
+func TestForegroundNomadVarWarnings(t *testing.T) {
 	for text, want := range map[string]int{
 		`{{ with nomadVar "a" }}{{ .b }}{{ end }}`: 1,
 		"{{- $v := nomadVar (env \"PATH\") -}}":    1,
@@ -156,7 +156,7 @@ func TestForegroundVariables(t *testing.T) {
 		`nomadVar "a"`:                             0,
 	} {
 		job := newJobFixture(func(f *jobFixture) { f.task.Templates = []*api.Template{{EmbeddedTmpl: &text}, {}} }).job
-		if got := ForegroundWarnings(job); len(got) != want {
+		if got := ForegroundRunWarnings(job); len(got) != want {
 			t.Errorf("%s: warnings %q, want %d", text, got, want)
 		}
 	}

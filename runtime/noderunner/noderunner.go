@@ -71,7 +71,7 @@ type Assignment struct {
 type Config struct {
 	Source Source
 	// Alloc is the template for the runner of each allocation. The Runner sets
-	// Alloc.Alloc, Alloc.Restored, Alloc.Previous and Alloc.Report, and Alloc.Node
+	// Alloc.Alloc, Alloc.Restored, Alloc.AllocDone and Alloc.Report, and Alloc.Node
 	// if Node is not nil.
 	Alloc allocrunner.Config
 	// Node returns the facts about the node that tasks get when they start. It may
@@ -87,10 +87,10 @@ type Config struct {
 
 // Runner runs the allocations of this node.
 type Runner struct {
-	config            Config
-	logger            hclog.Logger
-	previouslyStarted chan struct{} // closed when the entries of an earlier agent's allocations exist
-	checkLimits       chan struct{} // holds a tick when the limits of GC must be checked
+	config               Config
+	logger               hclog.Logger
+	previousAllocsLoaded chan struct{} // closed when the entries of an earlier agent's allocations exist
+	checkLimits          chan struct{} // holds a tick when the limits of GC must be checked
 
 	mu      sync.Mutex
 	entries map[string]*entry
@@ -122,21 +122,21 @@ func New(c Config) *Runner {
 	if c.OnReport == nil {
 		c.OnReport = func(allocrunner.Update) {}
 	}
-	if c.Alloc.Recovery == nil {
-		c.Alloc.Recovery = taskrunner.NewRecoveries()
+	if c.Alloc.Recoveries == nil {
+		c.Alloc.Recoveries = taskrunner.NewRecoveries()
 	}
 	return &Runner{
-		config:            c,
-		logger:            c.Logger.Named("noderunner"),
-		previouslyStarted: make(chan struct{}),
-		checkLimits:       make(chan struct{}, 1),
-		entries:           make(map[string]*entry),
+		config:               c,
+		logger:               c.Logger.Named("noderunner"),
+		previousAllocsLoaded: make(chan struct{}),
+		checkLimits:          make(chan struct{}, 1),
+		entries:              make(map[string]*entry),
 	}
 }
 
-// PreviouslyStarted returns a channel that is closed when Alloc finds the
+// PreviousAllocsLoaded returns a channel that is closed when Alloc finds the
 // allocations of an earlier agent.
-func (r *Runner) PreviouslyStarted() <-chan struct{} { return r.previouslyStarted }
+func (r *Runner) PreviousAllocsLoaded() <-chan struct{} { return r.previousAllocsLoaded }
 
 // Run runs the allocations that the source assigns until ctx ends. If the cause is
 // allocrunner.ErrShutdown, tasks are left running; otherwise they are stopped. Run
@@ -145,13 +145,13 @@ func (r *Runner) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	running.Go(func() { r.runCollection(ctx) })
-	closePreviouslyStarted := sync.OnceFunc(func() { close(r.previouslyStarted) })
+	closePreviousAllocsLoaded := sync.OnceFunc(func() { close(r.previousAllocsLoaded) })
 	for !errors.Is(context.Cause(ctx), allocrunner.ErrShutdown) { // a shutdown would interrupt the restore
 		wanted, changed := r.config.Source.Allocs()
 		if r.reconcile(ctx, wanted, &running) {
 			r.config.OnStop()
 		}
-		closePreviouslyStarted()
+		closePreviousAllocsLoaded()
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -246,7 +246,7 @@ func (r *Runner) startEntry(ctx context.Context, e *entry, a Assignment, running
 	// If the records of a started allocation are lost, Started is false, and the
 	// client status shows that the allocation was started.
 	config.Restored = a.Started || a.Alloc.ClientStatus != api.AllocClientStatusPending
-	config.Previous = r.tasksEnded
+	config.AllocDone = r.tasksEnded
 	config.Report = func(u allocrunner.Update) {
 		r.config.OnReport(u)
 		r.config.Source.Report(u)
@@ -293,7 +293,7 @@ func (r *Runner) PluginsLeftRunning() map[supervisor.PluginKey]bool {
 	needed := make(map[supervisor.PluginKey]bool)
 	for _, e := range r.entries {
 		if e.runner != nil {
-			for _, what := range e.runner.LeftRunning() {
+			for _, what := range e.runner.PluginsLeftRunning() {
 				needed[what] = true
 			}
 		}

@@ -203,19 +203,19 @@ func (noDrivers) Driver(context.Context, string) (driver.Driver, error) {
 	return nil, errors.New("there is no driver")
 }
 
-// noLogs is a log collector that fails to start.
-type noLogs struct{}
+// failingLogs is a log collector that fails to start.
+type failingLogs struct{}
 
-func (noLogs) Start(context.Context, logs.Task) (string, string, error) {
+func (failingLogs) Start(context.Context, logs.Task) (string, string, error) {
 	return "", "", errors.New("no logs")
 }
-func (noLogs) Stop(context.Context, string, string, bool) error { return nil }
-func (noLogs) Finish(context.Context, logs.Task, bool) error    { return nil }
+func (failingLogs) Stop(context.Context, string, string, bool) error { return nil }
+func (failingLogs) Finish(context.Context, logs.Task, bool) error    { return nil }
 
-// nullLogs discards the output of tasks.
-type nullLogs struct{ noLogs }
+// discardLogs discards the output of tasks.
+type discardLogs struct{ failingLogs }
 
-func (nullLogs) Start(context.Context, logs.Task) (string, string, error) {
+func (discardLogs) Start(context.Context, logs.Task) (string, string, error) {
 	return os.DevNull, os.DevNull, nil
 }
 
@@ -237,7 +237,7 @@ func startRunnerWith(t *testing.T, c allocrunner.Config, gc GC, wanted ...Assign
 		}
 	}
 	if c.Logs == nil {
-		c.Logs = noLogs{}
+		c.Logs = failingLogs{}
 	}
 	c.AllocDirRoot, c.Services, c.Logger = root, new(servicestest.Registry), hclog.NewNullLogger()
 	r := New(Config{
@@ -447,7 +447,7 @@ func TestCollectDoesNotWaitForAPendingDestroy(t *testing.T) {
 	d := &vanishingDriver{available: make(chan struct{})}
 	a := assignment("a", 1)
 	model.Canonicalize(a.Alloc.Job)
-	r, source, root := startRunnerWith(t, allocrunner.Config{Drivers: driversFunc(d.lookUp), Logs: nullLogs{}}, GC{DiskUsage: 101, InodeUsage: 101}, a)
+	r, source, root := startRunnerWith(t, allocrunner.Config{Drivers: driversFunc(d.lookUp), Logs: discardLogs{}}, GC{DiskUsage: 101, InodeUsage: 101}, a)
 	back := sync.OnceFunc(func() { close(d.available) })
 	t.Cleanup(back)
 	eventually(t, "its task is dead", func() bool { runner := r.Alloc("a"); return runner != nil && hooksRunning(runner) })
@@ -610,7 +610,7 @@ func TestRunnersAreBuiltWithoutTheLock(t *testing.T) {
 	r = New(Config{
 		Source: source,
 		Alloc: allocrunner.Config{
-			Drivers: blockingDrivers{}, AllocDirRoot: t.TempDir(), Logs: noLogs{},
+			Drivers: blockingDrivers{}, AllocDirRoot: t.TempDir(), Logs: failingLogs{},
 			Services: new(servicestest.Registry), Logger: hclog.NewNullLogger(),
 		},
 		Node: func() taskenv.Node {

@@ -26,11 +26,11 @@ import (
 // state.
 type orphan struct {
 	id string
-	// known is true if the state has records of its tasks or of its removal. The
+	// recorded is true if the state has records of its tasks or of its removal. The
 	// files of an unknown orphan are kept, since their owner may need them.
-	known bool
-	// leaving is true if the node runner continues its removal.
-	leaving bool
+	recorded bool
+	// removalPending is true if the node runner continues its removal.
+	removalPending bool
 }
 
 // Cleaner ends and removes allocations that an earlier agent left behind.
@@ -88,7 +88,7 @@ const orphanDeadline = 10 * time.Second
 
 // drivers is the part of the supervisor that a Cleaner needs.
 type drivers interface {
-	Drivers() map[string]supervisor.Info
+	Drivers() map[string]supervisor.DriverInfo
 	Driver(ctx context.Context, name string) (driver.Driver, error)
 }
 
@@ -101,9 +101,9 @@ func (c *Cleaner) Clear(ctx context.Context, up drivers) {
 			continue
 		}
 		switch {
-		case o.leaving:
+		case o.removalPending:
 			c.Logger.Debug("removal of an allocation continues", "alloc_id", o.id)
-		case o.known:
+		case o.recorded:
 			c.Logger.Warn("tasks of a lost allocation are ended", "alloc_id", o.id)
 		default:
 			c.Logger.Warn("tasks of a lost allocation are ended; remove its directory when its files are not needed",
@@ -122,7 +122,7 @@ func (c *Cleaner) clearOne(ctx context.Context, up drivers, o orphan) error {
 	slices.Sort(tasks)
 	for _, task := range slices.Compact(tasks) {
 		local, known, err := records.TaskLocal(o.id, task)
-		starts := local.Starts()
+		starts := local.StartsToDestroy()
 		if err != nil || !known {
 			starts = []state.PendingDestroy{{ID: o.id + "/" + task + "/" + driver.WildcardStart}}
 		}
@@ -130,7 +130,7 @@ func (c *Cleaner) clearOne(ctx context.Context, up drivers, o orphan) error {
 			errs = append(errs, c.destroy(ctx, up, start))
 		}
 	}
-	if !o.known || o.leaving {
+	if !o.recorded || o.removalPending {
 		return errors.Join(errs...)
 	}
 	if dir, err := allocdir.New(c.AllocDirs, o.id); err != nil {
@@ -168,16 +168,16 @@ func (c *Cleaner) destroy(ctx context.Context, up drivers, start state.PendingDe
 	return errors.Join(errs...)
 }
 
-// CleanEnded cleans up after allocations in the state that have ended: it closes their
+// CleanEndedAllocs cleans up after allocations in the state that have ended: it closes their
 // directories to other accounts and removes their empty cgroups.
-func (c *Cleaner) CleanEnded() {
-	c.closeEnded()
+func (c *Cleaner) CleanEndedAllocs() {
+	c.denyAccessToEnded()
 	c.removeEmptyCgroups()
 }
 
-// closeEnded denies other accounts access to the directories of ended allocations,
+// denyAccessToEnded denies other accounts access to the directories of ended allocations,
 // which an earlier version left open.
-func (c *Cleaner) closeEnded() {
+func (c *Cleaner) denyAccessToEnded() {
 	if os.Geteuid() != 0 {
 		return
 	}
@@ -196,7 +196,7 @@ func (c *Cleaner) closeEnded() {
 		}
 		dir, err := allocdir.New(c.AllocDirs, entry.Name())
 		if err == nil {
-			err = dir.Close()
+			err = dir.DenyAccess()
 		}
 		if err != nil {
 			c.Logger.Error("other accounts of this machine can enter the directory of an allocation", "alloc_id", entry.Name(), "error", err)

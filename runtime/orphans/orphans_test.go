@@ -50,7 +50,7 @@ func TestWhatAKilledAgentWasRemoving(t *testing.T) {
 	// The agent may receive a request to delete the allocation before the node
 	// runner first lists the allocations.
 	put(func(tx *store.Txn) { tx.DeleteAllocation("here") })
-	if got := c.find(); !slices.Equal(got, []orphan{{id: "gone"}, {id: "here", known: true, leaving: true}}) {
+	if got := c.find(); !slices.Equal(got, []orphan{{id: "gone"}, {id: "here", recorded: true, removalPending: true}}) {
 		t.Errorf("orphans %v, want the one that was being removed too", got)
 	}
 	c.Clear(t.Context(), supervisor.New(supervisor.Config{Logger: c.Logger}))
@@ -88,7 +88,7 @@ func TestDirectoriesOfEndedAllocationsAreClosed(t *testing.T) {
 		}
 	}
 	for range 2 {
-		c.closeEnded()
+		c.denyAccessToEnded()
 		for id, mode := range want {
 			if info, err := os.Stat(filepath.Join(c.AllocDirs, id)); err != nil || info.Mode().Perm() != mode {
 				t.Errorf("%s: %v, %v; want mode %o", id, info.Mode(), err, mode)
@@ -116,7 +116,7 @@ func TestOrphanWithQuarantinedRecordIsRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := c.find(); !slices.Equal(got, []orphan{{id: "gone", known: true}}) {
+	if got := c.find(); !slices.Equal(got, []orphan{{id: "gone", recorded: true}}) {
 		t.Errorf("orphans %v", got)
 	}
 	c.Clear(t.Context(), supervisor.New(supervisor.Config{Logger: c.Logger}))
@@ -141,8 +141,8 @@ func (d *recordingDriver) DestroyTask(_ context.Context, id string, _ bool) erro
 // oneDriver is the only driver of a node.
 type oneDriver struct{ *recordingDriver }
 
-func (o oneDriver) Drivers() map[string]supervisor.Info {
-	return map[string]supervisor.Info{"recording": {}}
+func (o oneDriver) Drivers() map[string]supervisor.DriverInfo {
+	return map[string]supervisor.DriverInfo{"recording": {}}
 }
 
 func (o oneDriver) Driver(context.Context, string) (driver.Driver, error) {

@@ -39,7 +39,7 @@ type txn struct {
 	operationName string // the current operation
 
 	wroteAllocs    bool
-	desiredChanged bool     // the node must act: see Config.OnDesired
+	desiredChanged bool     // the node must act: see Config.OnDesiredChange
 	resourcesFreed bool     // resources may have become free for blocked evaluations
 	dirtyJobs      []JobKey // jobs to reconcile at the end of the change
 	afterCommit    []func() // functions to call when the change is durable
@@ -92,8 +92,8 @@ func (s *Scheduler) tryUpdate(ctx context.Context, env *preparedEnv, edit func(*
 		s.mu.Unlock()
 		return 0, err
 	}
-	if c.desiredChanged && s.onDesired != nil {
-		s.onDesired()
+	if c.desiredChanged && s.onDesiredChange != nil {
+		s.onDesiredChange()
 	}
 	for _, f := range c.afterCommit {
 		f()

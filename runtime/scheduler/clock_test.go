@@ -86,7 +86,7 @@ func (b *clockHarness) startScheduler() {
 	synctest.Wait()
 }
 
-// stepping has the situations in which the clock is set: while a scheduler runs,
+// clockStepCases has the situations in which the clock is set: while a scheduler runs,
 // with and without a report, and between two schedulers.
 var clockStepCases = map[string]func(*clockHarness, time.Duration){
 	"while the agent runs": func(b *clockHarness, by time.Duration) {

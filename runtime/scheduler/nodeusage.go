@@ -15,7 +15,7 @@ import (
 // their runners have ended.
 //
 // An allocation starts when earlier allocations of the same name have ended (see
-// Desired), so it can be placed on resources that they still hold. NodeUsage is not
+// DesiredAllocs), so it can be placed on resources that they still hold. NodeUsage is not
 // safe for concurrent use.
 type NodeUsage struct {
 	total, used resourceAmounts
@@ -44,13 +44,13 @@ type reservation struct {
 	// An allocation that has not started waits for the allocation that it replaces,
 	// and for those that were stopped before it was placed. The node may have
 	// received it before another allocation of its name was stopped.
-	placedIndex  uint64 // index, or pendingIndex while the allocation is being placed
+	placedIndex  uint64 // index, or uncommittedIndex while the allocation is being placed
 	stoppedIndex uint64 // index, or 0 if the allocation was not stopped
 	previousID   string // id of the replaced allocation
 }
 
-// pendingIndex stands for the index of the current change.
-const pendingIndex = math.MaxUint64
+// uncommittedIndex stands for the index of the current change.
+const uncommittedIndex = math.MaxUint64
 
 func (h *reservation) waitsFor(other *reservation) bool {
 	return !h.started && !h.terminal && other.terminal &&
@@ -112,14 +112,14 @@ func (r *NodeUsage) Put(a *api.Allocation) {
 		h.stoppedIndex = a.AllocModifyIndex
 	}
 	if h.placedIndex == 0 {
-		h.placedIndex = pendingIndex
+		h.placedIndex = uncommittedIndex
 	}
 	r.putReservation(a, h)
 }
 
 // PutStopping records that an allocation is being stopped.
 func (r *NodeUsage) PutStopping(a *api.Allocation) {
-	r.putReservation(a, reservation{id: a.ID, terminal: true, started: hasStarted(a), ports: allocatedPorts(a), placedIndex: a.CreateIndex, stoppedIndex: pendingIndex})
+	r.putReservation(a, reservation{id: a.ID, terminal: true, started: hasStarted(a), ports: allocatedPorts(a), placedIndex: a.CreateIndex, stoppedIndex: uncommittedIndex})
 }
 
 func (r *NodeUsage) putReservation(a *api.Allocation, h reservation) {
@@ -205,7 +205,7 @@ func (r *NodeUsage) checkFits(key slotKey, need resourceAmounts) error {
 		before = s.maxUsage()
 		after.reservations = slices.Clone(s.reservations)
 	}
-	after.reservations = append(after.reservations, reservation{demand: need, placedIndex: pendingIndex})
+	after.reservations = append(after.reservations, reservation{demand: need, placedIndex: uncommittedIndex})
 	grow := after.maxUsage()
 	for i, d := range resourceDimensions {
 		if left := r.total[i] - r.used[i]; grow[i]-before[i] > left {

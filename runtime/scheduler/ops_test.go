@@ -102,21 +102,21 @@ func TestPriorityOfADeployment(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.advance(time.Minute)
-		var follow int
+		var deploymentEvals int
 		d := b.store.Snapshot().LatestDeployment(nil, webJob.Namespace, webJob.ID)
 		for _, e := range b.store.Snapshot().EvaluationsByJob(nil, webJob.Namespace, webJob.ID) {
 			if e.DeploymentID != d.ID {
 				continue
 			}
 			if e.TriggeredBy == "deployment-watcher" {
-				follow++
+				deploymentEvals++
 			}
 			if e.Priority != 77 {
 				t.Errorf("evaluation triggered by %s has priority %d, want 77", e.TriggeredBy, e.Priority)
 			}
 		}
-		if follow < 2 {
-			t.Errorf("%d evaluations followed from the deployment", follow)
+		if deploymentEvals < 2 {
+			t.Errorf("%d evaluations followed from the deployment", deploymentEvals)
 		}
 	})
 }

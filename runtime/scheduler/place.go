@@ -42,9 +42,9 @@ type Env struct {
 	NewID func() string
 	// PortFree reports whether a task could listen on the port.
 	PortFree func(port int) bool
-	// Pick returns a random number in [0, n), at which the search for a dynamic port
+	// RandIntN returns a random number in [0, n), at which the search for a dynamic port
 	// starts.
-	Pick func(n int) int
+	RandIntN func(n int) int
 	// Now returns the wall clock time.
 	Now func() time.Time
 	// Uptime is a monotonic clock. Steps of Now against it are detected. Nil means

@@ -48,7 +48,7 @@ func testEnv(inUse ...int) Env {
 	return Env{
 		NewID:    func() string { ids++; return fmt.Sprintf("id-%d", ids) },
 		PortFree: func(port int) bool { return !slices.Contains(inUse, port) },
-		Pick:     func(int) int { return 0 },
+		RandIntN: func(int) int { return 0 },
 		Now:      func() time.Time { return time.Unix(1, 0) },
 	}
 }
@@ -226,7 +226,7 @@ func TestDynamicPortSearch(t *testing.T) {
 		f.group.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "a"}}}}
 	}
 	host := testEnv(MaxDynamicPort)
-	host.Pick = func(n int) int { return n - 1 }
+	host.RandIntN = func(n int) int { return n - 1 }
 	allocs, err := Place(newJobFixture(port).job, testNode(), host)
 	if err != nil {
 		t.Fatal(err)

@@ -17,7 +17,7 @@ import (
 // replacements within this time of each other share one follow-up evaluation.
 const rescheduleWindow = time.Second
 
-// Input is the input of Plan. Plan modifies only Room.
+// Input is the input of Plan. Plan modifies only NodeUsage.
 type Input struct {
 	// Eval is the evaluation for which the plan is made.
 	Eval *api.Evaluation

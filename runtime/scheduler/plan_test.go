@@ -447,7 +447,7 @@ func BenchmarkPlan(b *testing.B) {
 					f.task.Resources = &api.Resources{CPU: new(1), MemoryMB: new(10)}
 					f.group.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "a"}}}}
 				})
-				p.input.Env.Pick = func(n int) int { p.lastAlloc++; return p.lastAlloc % n }
+				p.input.Env.RandIntN = func(n int) int { p.lastAlloc++; return p.lastAlloc % n }
 				if out := p.plan(); len(out.Place) != count {
 					b.Fatal(changesText(out))
 				}

@@ -104,7 +104,7 @@ func (p *placement) takeDynamicPort(port api.Port) (int, error) {
 		return 0, err
 	}
 	first, n := dynamicPorts(p.node)
-	start := p.env.Pick(n)
+	start := p.env.RandIntN(n)
 	for i := range n {
 		number := first + (start+i)%n
 		if p.chosenPorts[number] || p.staticPorts[number] || p.nodeUsage.isPortTaken(number) || !p.env.PortFree(number) {

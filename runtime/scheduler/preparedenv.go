@@ -31,7 +31,7 @@ type preparedEnv struct {
 	// The next fields belong to the current attempt.
 	portSearches   int   // searches for dynamic ports
 	usedIDs        int   // number of ids and placeholders that newID has returned in this attempt
-	placeholders   int   // number of placeholders that newID has returned in this attempt
+	placeholderIDs int   // number of placeholders that newID has returned in this attempt
 	uncheckedPorts []int // ports that portFree was called with while ports had no result for them
 }
 
@@ -75,8 +75,8 @@ func (s *preparedEnv) expectReplacement(a *api.Allocation) {
 	}
 }
 
-// expectDue announces the replacements for which an evaluation is due.
-func (s *preparedEnv) expectDue() {
+// expectDueReplacements announces the replacements for which an evaluation is due.
+func (s *preparedEnv) expectDueReplacements() {
 	state := s.s.store.Snapshot()
 	for _, id := range s.s.evalTimers.due(s.s.env.Now()) {
 		e := state.Evaluation(nil, id)
@@ -163,14 +163,14 @@ func (s *preparedEnv) prepare() {
 		s.prepareDynamicPorts()
 	}
 	s.missingIDs, s.missingPorts = 0, nil
-	s.portSearches, s.usedIDs, s.placeholders, s.uncheckedPorts = 0, 0, 0, nil
+	s.portSearches, s.usedIDs, s.placeholderIDs, s.uncheckedPorts = 0, 0, 0, nil
 }
 
 // prepareDynamicPorts finds a free port for each search, as long as there is one.
 func (s *preparedEnv) prepareDynamicPorts() {
 	first, n := dynamicPorts(NodeOf(s.s.store.Snapshot().Node(nil, s.s.nodeID)))
 	for found := true; found && len(s.searchStarts) < s.portSearches; {
-		start := s.s.env.Pick(n)
+		start := s.s.env.RandIntN(n)
 		s.searchStarts = append(s.searchStarts, start)
 		found = s.findFreePort(first, n, start)
 	}
@@ -215,12 +215,12 @@ func (s *Scheduler) isPortHeld(port int) bool {
 }
 
 // isIncomplete reports whether the current attempt lacked an id or a port.
-func (s *preparedEnv) isIncomplete() bool { return s.placeholders+len(s.uncheckedPorts) > 0 }
+func (s *preparedEnv) isIncomplete() bool { return s.placeholderIDs+len(s.uncheckedPorts) > 0 }
 
 // planEnv returns the Env for plans. Its functions do not block.
 func (s *preparedEnv) planEnv() Env {
 	env := s.s.env
-	env.NewID, env.Pick, env.PortFree = s.newID, s.pickStart, s.portFree
+	env.NewID, env.RandIntN, env.PortFree = s.newID, s.pickStart, s.portFree
 	return env
 }
 
@@ -230,14 +230,14 @@ func (s *preparedEnv) newID() string {
 	if id, ok := s.s.ids.take(); ok {
 		return id
 	}
-	s.placeholders++
-	return fmt.Sprintf("%08x-placeholder", s.placeholders)
+	s.placeholderIDs++
+	return fmt.Sprintf("%08x-placeholder", s.placeholderIDs)
 }
 
 // pickStart returns the same start for the same search in each attempt.
 func (s *preparedEnv) pickStart(n int) int {
 	if s.portSearches == len(s.searchStarts) {
-		s.searchStarts = append(s.searchStarts, s.s.env.Pick(n))
+		s.searchStarts = append(s.searchStarts, s.s.env.RandIntN(n))
 	}
 	s.portSearches++
 	return s.searchStarts[s.portSearches-1] % n

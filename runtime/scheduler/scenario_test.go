@@ -35,7 +35,7 @@ func newTestEnv() scheduler.Env {
 	return scheduler.Env{
 		NewID:    func() string { return fmt.Sprintf("%08x-0000-4000-8000-000000000000", ids.Add(1)) },
 		PortFree: func(int) bool { return true },
-		Pick:     func(int) int { return 0 },
+		RandIntN: func(int) int { return 0 },
 		Now:      time.Now,
 	}
 }

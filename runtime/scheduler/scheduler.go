@@ -18,9 +18,9 @@ type Config struct {
 	Env    Env
 	GC     GCConfig
 	Logger hclog.Logger
-	// OnDesired is called after each change of the allocations that the node must
+	// OnDesiredChange is called after each change of the allocations that the node must
 	// run. Nil means that it is not called.
-	OnDesired func()
+	OnDesiredChange func()
 }
 
 // Scheduler decides what runs on the node, and when.
@@ -31,12 +31,12 @@ type Config struct {
 // Run makes the changes that depend on time. The methods may be called
 // concurrently, and before Run.
 type Scheduler struct {
-	store     Store
-	nodeID    string
-	env       Env
-	gc        GCConfig
-	logger    hclog.Logger
-	onDesired func()
+	store           Store
+	nodeID          string
+	env             Env
+	gc              GCConfig
+	logger          hclog.Logger
+	onDesiredChange func()
 
 	evalTimers       *timerQueue[string] // pending evaluations
 	deploymentTimers *timerQueue[string] // deadlines of deployments
@@ -65,7 +65,7 @@ func New(c Config) *Scheduler {
 		env:              c.Env,
 		gc:               c.GC.orDefault(),
 		logger:           c.Logger.Named("scheduler"),
-		onDesired:        c.OnDesired,
+		onDesiredChange:  c.OnDesiredChange,
 		evalTimers:       newTimerQueue[string](),
 		deploymentTimers: newTimerQueue[string](),
 		launchTimers:     newTimerQueue[JobKey](),
@@ -150,7 +150,7 @@ func (c *txn) restoreTimers() {
 // ones when they may fit.
 func (s *Scheduler) runEvaluations(ctx context.Context) {
 	for s.evalTimers.wait(ctx, s.env.Now, s.retryBlocked) {
-		s.updateWithRetry(ctx, "evaluations", (*preparedEnv).expectDue, func(c *txn) {
+		s.updateWithRetry(ctx, "evaluations", (*preparedEnv).expectDueReplacements, func(c *txn) {
 			for _, id := range s.evalTimers.due(c.now) {
 				c.processDueEval(id)
 			}

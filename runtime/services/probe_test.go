@@ -34,7 +34,7 @@ func TestProbeHTTP(t *testing.T) {
 		fmt.Fprint(w, "arrived")
 	})
 	long := strings.Repeat("x", maxOutputSize-1) + "ü" + strings.Repeat("y", maxOutputSize)
-	const head = "/ host=10.0.0.1:20000 agent=nomad-lite x=[] body=\"\""
+	const echoAfterMethod = "/ host=10.0.0.1:20000 agent=nomad-lite x=[] body=\"\""
 	for _, c := range []struct {
 		name    string
 		handler http.Handler
@@ -48,7 +48,7 @@ func TestProbeHTTP(t *testing.T) {
 		{"500", statusHandler(500, "broken"), Check{Path: "/"}, probeResult{StatusFailure, 500, "broken"}},
 		{"the body is cut", statusHandler(503, long), Check{Path: "/"}, probeResult{StatusFailure, 503, strings.Repeat("x", maxOutputSize-1) + "\uFFFD"}},
 		{"redirects are followed", moved, Check{Path: "/old"}, probeResult{StatusSuccess, 200, "nomad: http ok"}},
-		{"GET by default", echo, Check{Path: "/"}, probeResult{StatusSuccess, 202, "GET " + head}},
+		{"GET by default", echo, Check{Path: "/"}, probeResult{StatusSuccess, 202, "GET " + echoAfterMethod}},
 		{"another method, in any case", echo, Check{Path: "/", Method: "post", Body: "ping"}, probeResult{StatusSuccess, 202, `POST / host=10.0.0.1:20000 agent=nomad-lite x=[] body="ping"`}},
 		{"headers", echo, Check{Path: "/a?b=c", Header: map[string][]string{"x-test": {"1", "2"}}}, probeResult{StatusSuccess, 202, `GET /a?b=c host=10.0.0.1:20000 agent=nomad-lite x=["1" "2"] body=""`}},
 		{"host and user agent", echo, Check{Path: "/", Header: map[string][]string{"host": {"example.com"}, "user-agent": {"me"}}}, probeResult{StatusSuccess, 202, `GET / host=example.com agent=me x=[] body=""`}},

@@ -35,9 +35,9 @@ type Config struct {
 
 	// Spec returns the services of the current version of the allocation. It must not block.
 	Spec func() *Spec
-	// Env returns the current environment of a task, or of the allocation for Group.
+	// Env returns the current environment of a task, or of the allocation for GroupWorkload.
 	Env func(task string) *taskenv.Env
-	// Restart restarts a task, or all running tasks for Group, because a check has failed; the
+	// Restart restarts a task, or all running tasks for GroupWorkload, because a check has failed; the
 	// restart counts as a failure. It blocks until the restart is complete; ctx ends when the
 	// checks are stopped. Restart may be nil.
 	Restart func(ctx context.Context, task, reason string) error
@@ -307,7 +307,7 @@ func registrationPrefix(spec *Spec, task string) string {
 }
 
 // workloadOf returns the workload of a registration, which is the workload with the longest matching
-// prefix; Group if no workload matches.
+// prefix; GroupWorkload if no workload matches.
 func workloadOf(spec *Spec, id string) string {
 	owner, length := GroupWorkload, 0
 	for _, service := range spec.Services {

@@ -14,7 +14,7 @@ import (
 // with this content that is started with these settings, whatever the path of the file is.
 type PluginInfo struct {
 	SHA256    string // checksum of the plugin's file, in hex; "" if the file could not be read
-	Settings  string // Settings of the plugin's [catalog.Program]
+	Settings  string // Settings of the plugin's [catalog.ProgramID]
 	Type      base.Type
 	Name      string // name of the driver or hook
 	AllAllocs bool   // the plugin is a hook that takes part in every allocation

@@ -102,9 +102,9 @@ type PendingDestroy struct {
 	Next *PendingDestroy
 }
 
-// Starts returns the starts of which processes may be left, in the order in which the
+// StartsToDestroy returns the starts of which processes may be left, in the order in which the
 // driver must destroy them.
-func (s *LocalState) Starts() (starts []PendingDestroy) {
+func (s *LocalState) StartsToDestroy() (starts []PendingDestroy) {
 	for d := s.Destroy; d != nil; d = d.Next {
 		starts = append(starts, *d)
 	}

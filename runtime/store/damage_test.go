@@ -193,7 +193,7 @@ func eachTable(t *testing.T, text []byte, f func(name string, at, page int)) {
 func TestDamagedTableList(t *testing.T) {
 	t.Parallel()
 	text, want := sampleFile(t)
-	small := 0
+	inlineTables := 0
 	eachTable(t, text, func(name string, at, page int) {
 		for i := range name {
 			bad := bytes.Clone(text)
@@ -203,13 +203,13 @@ func TestDamagedTableList(t *testing.T) {
 			}
 		}
 		if page > 0 {
-			small++
+			inlineTables++
 			bad := bytes.Clone(text)
 			bad[page+10] = 0
 			openDamaged(t, "no records in "+name, bad, want)
 		}
 	})
-	if small == 0 {
+	if inlineTables == 0 {
 		t.Error("no table is small")
 	}
 }
@@ -243,10 +243,10 @@ func TestDamagedFileIsKept(t *testing.T) {
 			t.Errorf("index %d after %d", s.Index(), before)
 		}
 		d := s.Damage()
-		if len(d) != 1 || !strings.HasPrefix(d[0].Kept, path+".damaged-") {
+		if len(d) != 1 || !strings.HasPrefix(d[0].KeptIn, path+".damaged-") {
 			t.Fatalf("damage %v", d)
 		}
-		if _, err := os.Stat(d[0].Kept); err != nil {
+		if _, err := os.Stat(d[0].KeptIn); err != nil {
 			t.Error(err)
 		}
 		mustUpdate(t, s, func(tx *Txn) { tx.PutNode(&api.Node{ID: "n"}) })
@@ -326,7 +326,7 @@ func TestBadRecordGoesToQuarantine(t *testing.T) {
 			editRecord(t, path, "evaluations", eval, func(b []byte) []byte { bad = tc.edit(b); return bad })
 			s = openStore(t, path)
 			d := s.Damage()
-			if len(d) != 1 || d[0].Table != Evaluations || d[0].Key != eval || !strings.Contains(d[0].Cause, tc.cause) || d[0].Kept != "quarantine" {
+			if len(d) != 1 || d[0].Table != Evaluations || d[0].Key != eval || !strings.Contains(d[0].Cause, tc.cause) || d[0].KeptIn != "quarantine" {
 				t.Fatalf("damage %+v, want %q", d, tc.cause)
 			}
 			snap := s.Snapshot()
@@ -356,7 +356,7 @@ func TestBadRecordGoesToQuarantine(t *testing.T) {
 }
 
 // The job record that many allocations share has a second copy in the list of versions.
-func TestSharedJobDoesNotRead(t *testing.T) {
+func TestUnreadableSharedJob(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, tempStatePath(t))
 	job := testJob("a", 3)
@@ -859,7 +859,7 @@ func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
 				}
 			})
 			d := s.Damage()
-			if len(d) != 1 || d[0].Table != tc.table || d[0].Key != readableKey(tc.key) || d[0].Kept != "quarantine" {
+			if len(d) != 1 || d[0].Table != tc.table || d[0].Key != readableKey(tc.key) || d[0].KeptIn != "quarantine" {
 				t.Errorf("damage %+v", d)
 			}
 			events := s.Snapshot().Node(nil, "node").Events

@@ -318,13 +318,13 @@ func syncDir(name string) error {
 
 // writeAll writes all records, in transactions of about four megabytes.
 func (f *stateFile) writeAll(all func(yield func(writeOp) bool)) error {
-	const enough = 4 << 20
+	const batchBytes = 4 << 20
 	var ops []writeOp
 	var err error
 	size := 0
 	for o := range all {
 		ops = append(ops, o)
-		if size += len(o.value); size >= enough {
+		if size += len(o.value); size >= batchBytes {
 			if err = f.applyOps(ops); err != nil {
 				return err
 			}

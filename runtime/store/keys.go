@@ -98,11 +98,11 @@ func (s *Store) encryptPlainRecords() {
 		return
 	}
 	s.logger.Info("secrets in the state file are encrypted now", "key_file", s.sealer.keyFile)
-	s.warnPlainCopies()
+	s.warnUnencryptedCopies()
 }
 
-// warnPlainCopies logs the files that were set aside before the state was sealed.
-func (s *Store) warnPlainCopies() {
+// warnUnencryptedCopies logs the files that were set aside before the state was sealed.
+func (s *Store) warnUnencryptedCopies() {
 	if kept := damagedFiles(s.file.path); s.sealer.hasPlainSecrets && s.sealer.ring.Load() != nil && len(kept) > 0 {
 		s.logger.Warn("damaged state files that were kept can hold secrets that are not encrypted: remove them when they are no longer needed", "files", kept)
 	}

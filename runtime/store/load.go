@@ -30,16 +30,16 @@ const (
 
 // Damage is a part of the state that could not be read.
 type Damage struct {
-	Table Table  // Table is empty if the damage concerns the file
-	Key   string // Key is empty if the damage concerns more than one record
-	Cause string
-	Kept  string // Kept is where the bytes are now: "quarantine" or a file name; empty if they are lost
-	Time  time.Time
+	Table  Table  // empty if the damage concerns the file
+	Key    string // empty if the damage concerns more than one record
+	Cause  string
+	KeptIn string // where the bytes are now: "quarantine" or a file name; empty if they are lost
+	Time   time.Time
 }
 
 func (d Damage) String() string {
-	if d.Kept != "" {
-		return d.RecordName() + "; kept in " + d.Kept
+	if d.KeptIn != "" {
+		return d.RecordName() + "; kept in " + d.KeptIn
 	}
 	return d.RecordName()
 }
@@ -98,7 +98,7 @@ func Open(c Config) (*Store, error) {
 		return nil, err
 	}
 	for _, d := range s.damage {
-		s.logger.Error("state could not be read", "table", d.Table, "key", d.Key, "error", d.Cause, "kept", d.Kept)
+		s.logger.Error("state could not be read", "table", d.Table, "key", d.Key, "error", d.Cause, "kept", d.KeptIn)
 	}
 	s.logSealedErrors()
 	for _, d := range s.damage[:min(len(s.damage), maxNodeEvents)] {
@@ -128,7 +128,7 @@ func newStore(c Config) (*Store, error) {
 	s := &Store{
 		logger:     c.Logger.Named("store"),
 		sealer:     newSealer(c),
-		feed:       newEventFeed(cmp.Or(c.Events, 100)),
+		feed:       newEventFeed(cmp.Or(c.FeedSize, 100)),
 		done:       make(chan struct{}),
 		queue:      requestQueue{wake: make(chan struct{}, 1)},
 		file:       &stateFile{path: c.Path},
@@ -182,7 +182,7 @@ func (s *Store) open() error {
 		s.addDamage(Damage{Cause: err.Error()})
 	}
 	s.rebuildDamaged(faults)
-	s.warnPlainCopies()
+	s.warnUnencryptedCopies()
 	return nil
 }
 
@@ -195,7 +195,7 @@ func (s *Store) rebuildDamaged(faults []fileFault) {
 			s.logger.Error("damaged state file cannot be kept", "error", err)
 		}
 		for i := range s.damage {
-			s.damage[i].Kept = cmp.Or(s.damage[i].Kept, name)
+			s.damage[i].KeptIn = cmp.Or(s.damage[i].KeptIn, name)
 		}
 	}
 	if err := s.file.rebuild(s.allRecords(s.mem.Txn(false))); err != nil {
@@ -402,7 +402,7 @@ func (l *loader) quarantineRecord(bucket, key string, value []byte, cause error)
 		name := bucket + "\x00" + key
 		if payload, err := l.store.sealer.encodeQuarantineRecord(name, quarantinedRecord{Cause: d.Cause, Time: time.Now(), Value: slices.Clone(value)}); err == nil {
 			l.store.quarantine[name] = encodeRecord(quarantineBucket, name, l.highestIndex, payload)
-			d.Kept = "quarantine"
+			d.KeptIn = "quarantine"
 		}
 	}
 	l.store.addDamage(d)

@@ -97,7 +97,7 @@ func TestUnreadableRecordInMemory(t *testing.T) {
 		t.Fatal("a text was read as a number")
 	}
 	mustUpdate(t, s, func(*Txn) {}) // the update runs after the removal
-	if d := s.Damage(); len(d) != 1 || d[0].Key != "fact" || d[0].Kept != "" || s.Snapshot().HasMeta("fact") {
+	if d := s.Damage(); len(d) != 1 || d[0].Key != "fact" || d[0].KeptIn != "" || s.Snapshot().HasMeta("fact") {
 		t.Errorf("damage %+v", d)
 	}
 }

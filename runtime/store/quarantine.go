@@ -49,12 +49,12 @@ func (s *Store) quarantineRecord(t Table, record *localRecord, cause error) {
 func (tx *Txn) quarantine(t Table, record *localRecord, cause error) {
 	u := unreadableRecord{
 		damage: Damage{
-			Table: t, Key: readableKey(record.key), Cause: cause.Error(), Kept: "quarantine", Time: time.Now(),
+			Table: t, Key: readableKey(record.key), Cause: cause.Error(), KeptIn: "quarantine", Time: time.Now(),
 		},
 		record: record,
 	}
 	if tx.store.file == nil {
-		u.damage.Kept = ""
+		u.damage.KeptIn = ""
 	}
 	u.event = u.damage.nodeEvent()
 	tx.delete(t, record.key)
@@ -69,7 +69,7 @@ func (tx *Txn) quarantine(t Table, record *localRecord, cause error) {
 // reportUnreadable logs and records the records that a batch has moved into the quarantine.
 func (s *Store) reportUnreadable(list []unreadableRecord) {
 	for _, u := range list {
-		s.logger.Error("state could not be read", "table", u.damage.Table, "key", u.damage.Key, "error", u.damage.Cause, "kept", u.damage.Kept)
+		s.logger.Error("state could not be read", "table", u.damage.Table, "key", u.damage.Key, "error", u.damage.Cause, "kept", u.damage.KeptIn)
 		if len(s.nodeEvents) <= 2*maxNodeEvents {
 			s.nodeEvents = append(s.nodeEvents, u.event)
 		}

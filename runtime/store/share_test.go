@@ -22,7 +22,7 @@ func finishedAlloc(id string, job *api.Job, cpu int64) *api.Allocation {
 	}
 }
 
-func TestAllocationsShare(t *testing.T) {
+func TestAllocationsShareValues(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, tempStatePath(t))
 	for i, cpu := range []int64{1, 1, 2, 2} {

@@ -35,9 +35,9 @@ type Config struct {
 	TemporaryKeys bool
 	// SecretMeta are the name prefixes of the facts that are sealed.
 	SecretMeta []string
-	// Events is how many changes the feed keeps for late subscribers, fewer if they are
+	// FeedSize is how many changes the feed keeps for late subscribers, fewer if they are
 	// large; 0 means 100.
-	Events int
+	FeedSize int
 }
 
 // Store is the state of one node, in memory and, unless [OpenMemory] has made it, in a

@@ -54,12 +54,12 @@ type indexRow struct {
 // tableDef defines a table.
 type tableDef struct {
 	table      Table
-	hasIndex   bool // a visible table has an index, stamps and watchers
+	hasIndex   bool // the table has an index, stamps and watchers
 	key        func(any) string
 	indexes    map[string]memdb.Indexer
-	setIndexes func(obj, old any, index uint64) // stamp sets the indexes of obj; old is nil for a new object
+	setIndexes func(obj, old any, index uint64) // sets the indexes of obj; old is nil for a new object
 	decode     func(key string, payload []byte) (any, error)
-	newEvent   func(any) Event // event is nil if changes of the table are no events
+	newEvent   func(any) Event // nil if changes of the table are no events
 }
 
 // tableDefs has all tables, in the order in which they are written to a new file.
@@ -279,7 +279,7 @@ func uint64OrZero(p *uint64) uint64 {
 // stringIndexer is an index of go-memdb over a string of the object.
 type stringIndexer struct {
 	value    func(any) string
-	required bool // key marks the unique index; an object without it is an error
+	required bool // marks the unique index: an object without this key is an error
 }
 
 var errNoKey = errors.New("object without a key")

@@ -23,8 +23,8 @@ const (
 type FollowRequest struct {
 	Origin Origin
 	Offset int64 // bytes after the start or before the end
-	// Once makes Follow return at the current end, instead of waiting for more.
-	Once bool
+	// StopAtEnd makes Follow return at the current end, instead of waiting for more.
+	StopAtEnd bool
 }
 
 // Events of a followed file. The texts are Nomad's.
@@ -50,7 +50,7 @@ var readBuffers = sync.Pool{New: func() any { return new([64 << 10]byte) }}
 func (f *File) Path() string { return f.path }
 
 // Follow passes the content of the file to emit, and then appended data. A truncated file is read
-// from its start again. Follow returns nil when the file is deleted, or with Once at its end. Otherwise
+// from its start again. Follow returns nil when the file is deleted, or with StopAtEnd at its end. Otherwise
 // it returns the error of emit or the cause of ctx.
 func (f *File) Follow(ctx context.Context, r FollowRequest, emit func(Chunk) error) error {
 	offset := max(r.Offset, 0)
@@ -61,7 +61,7 @@ func (f *File) Follow(ctx context.Context, r FollowRequest, emit func(Chunk) err
 		}
 		offset = max(0, size-offset)
 	}
-	if r.Once {
+	if r.StopAtEnd {
 		_, err := f.read(ctx, offset, emit)
 		return err
 	}

@@ -116,12 +116,12 @@ func TestFollowFrom(t *testing.T) {
 		FollowRequest
 		want string
 	}{
-		{"the start", FollowRequest{Once: true}, "0123456789"},
-		{"behind the start", FollowRequest{Offset: 4, Once: true}, "456789"},
-		{"behind the end", FollowRequest{Offset: 40, Once: true}, ""},
-		{"the end", FollowRequest{Origin: FromEnd, Once: true}, ""},
-		{"before the end", FollowRequest{Origin: FromEnd, Offset: 3, Once: true}, "789"},
-		{"before the start", FollowRequest{Origin: FromEnd, Offset: 30, Once: true}, "0123456789"},
+		{"the start", FollowRequest{StopAtEnd: true}, "0123456789"},
+		{"behind the start", FollowRequest{Offset: 4, StopAtEnd: true}, "456789"},
+		{"behind the end", FollowRequest{Offset: 40, StopAtEnd: true}, ""},
+		{"the end", FollowRequest{Origin: FromEnd, StopAtEnd: true}, ""},
+		{"before the end", FollowRequest{Origin: FromEnd, Offset: 3, StopAtEnd: true}, "789"},
+		{"before the start", FollowRequest{Origin: FromEnd, Offset: 30, StopAtEnd: true}, "0123456789"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := startFollower(t, d, "alloc/data/a", c.FollowRequest)

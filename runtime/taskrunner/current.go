@@ -36,7 +36,7 @@ func (c *currentProcess) setStarted(p *process) {
 	c.setPorts(p)
 	c.records.mu.Lock()
 	defer c.records.mu.Unlock()
-	c.process, c.records.restartReq, c.kill.leak = p, nil, nil
+	c.process, c.records.restartReq, c.kill.leakErr = p, nil, nil
 	c.records.killed = c.kill.requested() // includes a kill during the start
 }
 
@@ -66,7 +66,7 @@ func (c *currentProcess) clear() {
 func (c *currentProcess) restart(ctx context.Context, event *api.TaskEvent, failure bool) error {
 	var p *process
 	first := false
-	c.records.changeShared(state.Sync, func(s *api.TaskState) bool {
+	c.records.changeWithLocal(state.Sync, func(s *api.TaskState) bool {
 		if !c.restartableLocked() {
 			return false
 		}

@@ -12,9 +12,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
-// description holds the schema and the capabilities of the task's driver. Only
+// driverDescription holds the schema and the capabilities of the task's driver. Only
 // driverCapabilities may be called concurrently with other methods.
-type description struct {
+type driverDescription struct {
 	records  *records
 	dispense dispenseFunc
 	task     func() Task
@@ -28,13 +28,13 @@ type description struct {
 }
 
 // fetch gets the description from the driver, once.
-func (d *description) fetch(ctx context.Context) error {
+func (d *driverDescription) fetch(ctx context.Context) error {
 	if d.schema != nil {
 		return nil
 	}
-	schema, capabilities, err := d.call(ctx)
+	schema, capabilities, err := d.queryDriver(ctx)
 	if errors.Is(err, driver.ErrPluginDown) && ctx.Err() == nil {
-		schema, capabilities, err = d.call(ctx) // the plugin died; the next plugin process returns the same
+		schema, capabilities, err = d.queryDriver(ctx) // the plugin died; the next plugin process returns the same
 	}
 	if err != nil {
 		return fmt.Errorf("driver %q: %w", d.task().Driver, err)
@@ -45,8 +45,8 @@ func (d *description) fetch(ctx context.Context) error {
 	return nil
 }
 
-// call returns the driver's task config schema and capabilities.
-func (d *description) call(ctx context.Context) (*hclspec.Spec, *driver.Capabilities, error) {
+// queryDriver returns the driver's task config schema and capabilities.
+func (d *driverDescription) queryDriver(ctx context.Context) (*hclspec.Spec, *driver.Capabilities, error) {
 	impl, err := d.dispense(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -63,14 +63,14 @@ func (d *description) call(ctx context.Context) (*hclspec.Spec, *driver.Capabili
 }
 
 // restore sets the capabilities that an earlier agent has stored; stored may be nil.
-func (d *description) restore(stored *driver.Capabilities) {
+func (d *driverDescription) restore(stored *driver.Capabilities) {
 	d.env.SetDirs(d.dir, driver.FSIsolationNone) // replaced when the driver's capabilities are known
 	if stored != nil {
 		d.set(stored)
 	}
 }
 
-func (d *description) set(c *driver.Capabilities) {
+func (d *driverDescription) set(c *driver.Capabilities) {
 	d.mu.Lock()
 	d.capabilities = c
 	d.mu.Unlock()
@@ -78,7 +78,7 @@ func (d *description) set(c *driver.Capabilities) {
 }
 
 // driverCapabilities returns the driver's capabilities, the zero value if they are not known.
-func (d *description) driverCapabilities() driver.Capabilities {
+func (d *driverDescription) driverCapabilities() driver.Capabilities {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.capabilities == nil {

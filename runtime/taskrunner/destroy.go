@@ -40,12 +40,12 @@ const endTaskTimeout = 10 * time.Second
 // destroyer destroys starts of the task in their driver. It belongs to the goroutine of
 // Run and, before Run, to the callers that prepare it.
 type destroyer struct {
-	records  *records
-	runs     *runs
-	dispense dispenseFunc
-	timeout  time.Duration // of one DestroyTask
-	stopper  *stopper
-	logger   hclog.Logger
+	records        *records
+	processTracker *processTracker
+	dispense       dispenseFunc
+	timeout        time.Duration // of one DestroyTask
+	stopper        *stopper
+	logger         hclog.Logger
 
 	reported bool // the event for the pending destroy was emitted
 }
@@ -70,13 +70,13 @@ func (d *destroyer) try(ctx context.Context) error {
 	defer cancel()
 	var err error
 	if start.Handle != nil {
-		err = newProcess(start.Handle, nil, d.dispense).destroyKnown(call)
+		err = newProcess(start.Handle, nil, d.dispense).destroyExisting(call)
 	} else {
-		err = destroyKnown(call, d.dispense, start.ID)
+		err = destroyByID(call, d.dispense, start.ID)
 	}
 	switch {
 	case err == nil:
-		d.runs.noteDestroyed()
+		d.processTracker.noteDestroyed()
 	case errors.Is(err, driver.ErrTaskNotFound):
 		if start.Uncertain {
 			d.reportUncertain("what is known of it is not enough for the driver to find it")
@@ -109,7 +109,7 @@ func (d *destroyer) withoutDriver(ctx context.Context, start *state.PendingDestr
 		return errors.Join(err, endErr)
 	}
 	if builtin {
-		d.runs.noteDestroyed()
+		d.processTracker.noteDestroyed()
 	} else {
 		d.reportUncertain(fmt.Sprintf("its driver was not there to destroy it: %v", err))
 	}
@@ -155,7 +155,7 @@ func (d *destroyer) finish(ctx context.Context) {
 		if isClosed(purged) {
 			purged = nil // the job was purged before this attempt
 		}
-		timer := time.NewTimer(retry.take())
+		timer := time.NewTimer(retry.nextDelay())
 		select {
 		case <-timer.C:
 		case <-changed:
@@ -166,9 +166,9 @@ func (d *destroyer) finish(ctx context.Context) {
 	}
 }
 
-// during calls wait, and retries the pending destroy concurrently. wait must
+// retryWhileWaiting calls wait, and retries the pending destroy concurrently. wait must
 // not use the local state.
-func (d *destroyer) during(ctx context.Context, wait func()) {
+func (d *destroyer) retryWhileWaiting(ctx context.Context, wait func()) {
 	if d.pending() == nil {
 		wait()
 		return

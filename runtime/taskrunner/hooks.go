@@ -28,7 +28,7 @@ type taskHooks struct {
 	dir         hook.TaskDir
 	env         *taskenv.Builder
 	task        func() Task
-	description *description
+	description *driverDescription
 	records     *records
 	deadlines   hooks.Deadlines
 	logger      hclog.Logger

@@ -24,8 +24,8 @@ type killRequest struct {
 	purged      chan struct{} // closed by the first Purge
 	skipDelay   chan struct{} // closed by the first SkipShutdownDelay
 
-	quiet           bool                    // the kill has no event, neither when it starts nor when it ends
-	leak            error                   // why the kill of the process may have leaked resources; nil if it succeeded
+	withoutEvent    bool                    // the kill has no event, neither when it starts nor when it ends
+	leakErr         error                   // why the kill of the process may have leaked resources; nil if it succeeded
 	cancelKill      context.CancelCauseFunc // cancels killCtx; nil outside Run
 	cancelForceKill context.CancelCauseFunc // cancels forceKillCtx; nil outside Run
 }
@@ -46,7 +46,7 @@ func (k *killRequest) forced() bool    { return isClosed(k.forceKilled) }
 
 // request implements [Runner.Kill], and with force [Runner.ForceKill].
 func (k *killRequest) request(event *api.TaskEvent, force bool) {
-	k.records.changeShared(state.Sync, func(s *api.TaskState) bool {
+	k.records.changeWithLocal(state.Sync, func(s *api.TaskState) bool {
 		first := !k.requested()
 		if first {
 			// An event that exists already is from an agent that died before the kill.
@@ -54,7 +54,7 @@ func (k *killRequest) request(event *api.TaskEvent, force bool) {
 				model.AppendTaskEvent(s, event, time.Now())
 			}
 			k.records.killed = k.records.killed || s.FinishedAt.IsZero()
-			k.quiet = event == nil
+			k.withoutEvent = event == nil
 		}
 		k.requestLocked(force)
 		return first
@@ -64,7 +64,7 @@ func (k *killRequest) request(event *api.TaskEvent, force bool) {
 // restore repeats the kill of an earlier agent, whose event exists. It must be called
 // before any other method.
 func (k *killRequest) restore() {
-	k.quiet = true
+	k.withoutEvent = true
 	close(k.killed)
 }
 
@@ -117,10 +117,10 @@ func (k *killRequest) closeLocking(c chan struct{}) {
 	closeOnce(c)
 }
 
-func (k *killRequest) setLeak(err error) {
+func (k *killRequest) setLeakErr(err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.leak = err
+	k.leakErr = err
 }
 
 // event returns the event for the end of a kill, or nil if the kill had no event.
@@ -128,10 +128,10 @@ func (k *killRequest) event() *api.TaskEvent {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
-	case k.quiet:
+	case k.withoutEvent:
 		return nil
-	case k.leak != nil:
-		return model.EventKilled(k.leak.Error())
+	case k.leakErr != nil:
+		return model.EventKilled(k.leakErr.Error())
 	}
 	return model.EventKilled("")
 }

@@ -11,10 +11,10 @@ import (
 // pause is a delay that doubles from first up to most.
 type pause struct {
 	first, most time.Duration
-	next        time.Duration // 0 before the first call of take
+	next        time.Duration // 0 before the first call of nextDelay
 }
 
-func (p *pause) take() time.Duration {
+func (p *pause) nextDelay() time.Duration {
 	d := max(p.next, p.first)
 	p.next = min(2*d, p.most)
 	return d
@@ -23,9 +23,9 @@ func (p *pause) take() time.Duration {
 // outage is a period in which calls of a driver get no answer. The zero value is ready
 // to use.
 type outage struct {
-	reported bool  // report was called since the last answer
-	down     pause // delay after a call that a plugin process did not survive
-	retry    pause // delay if no channel announces a change
+	reported        bool  // report was called since the last answer
+	pluginDownPause pause // delay after a call that a plugin process did not survive
+	retry           pause // delay if no channel announces a change
 }
 
 // end resets the outage after an answer.
@@ -36,16 +36,16 @@ func (o *outage) end() { *o = outage{} }
 // the driver is unavailable or could not find out about the task; report may be nil.
 func (o *outage) wait(ctx context.Context, err error, report func(error)) bool {
 	var unavailable *driver.UnavailableError
-	var undecided *undecidedError
+	var undecided *undecidedRecoveryError
 	if !errors.As(err, &unavailable) && !errors.As(err, &undecided) {
 		// The first relaunch is immediate. A task whose recovery kills the plugin must
 		// not do so in a tight loop.
-		o.down.first, o.down.most = 5*time.Millisecond, time.Second
-		if o.down.next == 0 {
-			o.down.next = o.down.first
+		o.pluginDownPause.first, o.pluginDownPause.most = 5*time.Millisecond, time.Second
+		if o.pluginDownPause.next == 0 {
+			o.pluginDownPause.next = o.pluginDownPause.first
 			return ctx.Err() == nil
 		}
-		return sleep(ctx, o.down.take())
+		return sleep(ctx, o.pluginDownPause.nextDelay())
 	}
 	if !o.reported {
 		o.reported = true
@@ -55,7 +55,7 @@ func (o *outage) wait(ctx context.Context, err error, report func(error)) bool {
 	}
 	if unavailable == nil || unavailable.Changed == nil {
 		o.retry.first, o.retry.most = time.Second, 30*time.Second
-		return sleep(ctx, o.retry.take())
+		return sleep(ctx, o.retry.nextDelay())
 	}
 	select {
 	case <-unavailable.Changed:

@@ -21,14 +21,14 @@ type dispenseFunc func(context.Context) (driver.Driver, error)
 // also after the process has exited: a late call fails in the driver, and never affects
 // the next start, which has another id.
 type process struct {
-	handle   *driver.Handle
-	network  *driver.NetworkOverride // nil unless the driver returned an address
-	dispense dispenseFunc
-	recovery *driverRecovery // record of the driver; nil records nothing
-	away     chan struct{}   // holds a tick after the start of an outage of the driver
-	onAway   func(error)     // called once per outage of the driver; may be nil
-	onBack   func()          // called at the end of each such outage; may be nil
-	detached bool            // no plugin process has confirmed yet that it has the task; set before watch
+	handle        *driver.Handle
+	network       *driver.NetworkOverride // nil unless the driver returned an address
+	dispense      dispenseFunc
+	recovery      *driverRecovery // record of the driver; nil records nothing
+	outageStarted chan struct{}   // holds a tick after the start of an outage of the driver
+	onOutage      func(error)     // called once per outage of the driver; may be nil
+	onOutageEnd   func()          // called at the end of each such outage; may be nil
+	detached      bool            // no plugin process has confirmed yet that it has the task; set before watch
 
 	pendingRestart *state.RestartRequest // made under an earlier agent, which did not finish the restart; nil if there is none
 
@@ -40,7 +40,7 @@ type process struct {
 // exit is how a process ended.
 type exit struct {
 	driver.ExitResult
-	// lost means that the exit status is unknown: the driver answered that it does
+	// earlierMayRun means that the exit status is unknown: the driver answered that it does
 	// not have the task, or the agent ended the process without the driver.
 	lost bool
 	// destroyed means that nothing is left for the driver to destroy.
@@ -48,7 +48,7 @@ type exit struct {
 }
 
 func newProcess(handle *driver.Handle, network *driver.NetworkOverride, d dispenseFunc) *process {
-	return &process{handle: handle, network: network, dispense: d, away: make(chan struct{}, 1), exited: make(chan struct{})}
+	return &process{handle: handle, network: network, dispense: d, outageStarted: make(chan struct{}, 1), exited: make(chan struct{})}
 }
 
 func (p *process) id() string { return p.handle.Config.ID }
@@ -79,7 +79,7 @@ func (p *process) call(ctx context.Context, f func(driver.Driver) error) error {
 	switch {
 	case recoverErr == nil:
 		return f(d)
-	case unknown && !isAway(recoverErr):
+	case unknown && !isUnanswered(recoverErr):
 		return err
 	}
 	return recoverErr
@@ -94,24 +94,24 @@ func (p *process) recover(ctx context.Context) (driver.Driver, error) {
 	if err := d.RecoverTask(ctx, p.handle); err != nil {
 		err = fmt.Errorf("recover task: %w", err)
 		if driver.IsRecoverable(err) || ctx.Err() != nil {
-			err = &undecidedError{err}
+			err = &undecidedRecoveryError{err}
 		}
 		return nil, err
 	}
 	return d, nil
 }
 
-// undecidedError is an error of RecoverTask that leaves open whether the driver has the
+// undecidedRecoveryError is an error of RecoverTask that leaves open whether the driver has the
 // task.
-type undecidedError struct{ error }
+type undecidedRecoveryError struct{ error }
 
-func (e *undecidedError) Unwrap() error { return e.error }
+func (e *undecidedRecoveryError) Unwrap() error { return e.error }
 
-// isAway reports whether err means that no plugin process has answered, or that it
+// isUnanswered reports whether err means that no plugin process has answered, or that it
 // could not find out about the task. The task may still run.
-func isAway(err error) bool {
+func isUnanswered(err error) bool {
 	var unavailable *driver.UnavailableError
-	var undecided *undecidedError
+	var undecided *undecidedRecoveryError
 	return errors.As(err, &unavailable) || errors.As(err, &undecided) || errors.Is(err, driver.ErrPluginDown)
 }
 
@@ -126,32 +126,32 @@ const (
 	stateLost                        // the driver does not have the task: exit status unknown
 )
 
-// answer is the outcome of one call of watch: RecoverTask in stateDetached, WaitTask in
+// driverAnswer is the outcome of one call of watch: RecoverTask in stateDetached, WaitTask in
 // stateStarted and stateRecovered.
-type answer int
+type driverAnswer int
 
 const (
-	answerDone     answer = iota // the call succeeded
-	answerAway                   // isAway: no answer about the task
-	answerNotFound               // the driver does not know the task
-	answerError                  // any other error of the driver
+	answerDone     driverAnswer = iota // the call succeeded
+	answerNone                         // isUnanswered: no answer about the task
+	answerNotFound                     // the driver does not know the task
+	answerError                        // any other error of the driver
 )
 
 // watchTable maps state and answer to the next state. Only an answer of a driver ends
 // the watch: the death of plugin processes never does.
 var watchTable = [...][4]watchState{
-	//         done       away      not found error
+	//         done       none      not found error
 	stateStarted:   {stateExited, stateDetached, stateDetached, stateExited},
 	stateRecovered: {stateExited, stateDetached, stateLost, stateExited},
 	stateDetached:  {stateRecovered, stateDetached, stateLost, stateLost},
 }
 
-func answerOf(err error) answer {
+func answerOf(err error) driverAnswer {
 	switch {
 	case err == nil:
 		return answerDone
-	case isAway(err):
-		return answerAway
+	case isUnanswered(err):
+		return answerNone
 	case errors.Is(err, driver.ErrTaskNotFound):
 		return answerNotFound
 	}
@@ -179,13 +179,13 @@ func (p *process) watch(ctx context.Context) {
 		switch state = watchTable[state][answerOf(err)]; state {
 		case stateRecovered:
 			p.recovery.set(p, d)
-			if outage.reported && p.onBack != nil {
-				p.onBack()
+			if outage.reported && p.onOutageEnd != nil {
+				p.onOutageEnd()
 			}
 			outage.end()
 		case stateDetached:
 			p.recovery.set(p, nil)
-			if !outage.wait(ctx, err, p.reportAway) {
+			if !outage.wait(ctx, err, p.reportOutage) {
 				return
 			}
 		case stateExited:
@@ -201,14 +201,14 @@ func (p *process) watch(ctx context.Context) {
 	}
 }
 
-// reportAway records the start of an outage of the driver.
-func (p *process) reportAway(err error) {
+// reportOutage records the start of an outage of the driver.
+func (p *process) reportOutage(err error) {
 	select {
-	case p.away <- struct{}{}:
+	case p.outageStarted <- struct{}{}:
 	default:
 	}
-	if p.onAway != nil {
-		p.onAway(err)
+	if p.onOutage != nil {
+		p.onOutage(err)
 	}
 }
 
@@ -236,36 +236,36 @@ func (p *process) step(ctx context.Context, state watchState, d driver.Driver) (
 // nil if no plugin process has the task, and an error if the driver could not find that
 // out.
 func (p *process) destroy(ctx context.Context) error {
-	err := p.destroyKnown(ctx)
+	err := p.destroyExisting(ctx)
 	if errors.Is(err, driver.ErrTaskNotFound) {
 		return nil
 	}
 	return err
 }
 
-// destroyKnown is destroy, but it returns ErrTaskNotFound if no plugin process has the
+// destroyExisting is destroy, but it returns ErrTaskNotFound if no plugin process has the
 // task. A plugin process that is younger than the task first recovers it, or it would
 // not remove what the task has left.
-func (p *process) destroyKnown(ctx context.Context) error {
-	err := destroyKnown(ctx, p.dispense, p.id())
+func (p *process) destroyExisting(ctx context.Context) error {
+	err := destroyByID(ctx, p.dispense, p.id())
 	down, unknown := errors.Is(err, driver.ErrPluginDown), errors.Is(err, driver.ErrTaskNotFound)
 	if down || unknown {
 		d, recoverErr := p.recover(ctx)
 		switch {
 		case recoverErr == nil:
 			err = d.DestroyTask(ctx, p.id(), true)
-		case isAway(recoverErr):
+		case isUnanswered(recoverErr):
 			err = recoverErr
 		case down:
-			err = destroyKnown(ctx, p.dispense, p.id())
+			err = destroyByID(ctx, p.dispense, p.id())
 		}
 	}
 	return err
 }
 
-// destroyKnown destroys a start by its id. It returns ErrTaskNotFound if the driver
+// destroyByID destroys a start by its id. It returns ErrTaskNotFound if the driver
 // does not have the task.
-func destroyKnown(ctx context.Context, dispense dispenseFunc, id string) error {
+func destroyByID(ctx context.Context, dispense dispenseFunc, id string) error {
 	d, err := dispense(ctx)
 	if err != nil {
 		return err

@@ -58,9 +58,9 @@ func (a *answers) process() *process {
 }
 
 var (
-	errGone = errors.New("gone")
-	down    = driver.ErrPluginDown
-	unknown = driver.ErrTaskNotFound
+	errPermanent    = errors.New("gone")
+	errPluginDown   = driver.ErrPluginDown
+	errTaskNotFound = driver.ErrTaskNotFound
 
 	errBusy = driver.Recoverable(errors.New("too many open files"))
 )
@@ -75,17 +75,17 @@ func TestWait(t *testing.T) {
 		calls         []string
 	}{
 		{"the exit is told", []error{nil}, nil, 7, nil, false, []string{"wait"}},
-		{"RS-050: the plugin dies twice", []error{down, down, nil}, []error{nil}, 7, nil, false,
+		{"RS-050: the plugin dies twice", []error{errPluginDown, errPluginDown, nil}, []error{nil}, 7, nil, false,
 			[]string{"wait", "recover", "wait", "recover", "wait"}},
-		{"the plugin died before anybody asked", []error{unknown, nil}, []error{nil}, 7, nil, false,
+		{"the plugin died before anybody asked", []error{errTaskNotFound, nil}, []error{nil}, 7, nil, false,
 			[]string{"wait", "recover", "wait"}},
-		{"the next plugin does not find the task", []error{down}, []error{errGone}, 0, errGone, true,
+		{"the next plugin does not find the task", []error{errPluginDown}, []error{errPermanent}, 0, errPermanent, true,
 			[]string{"wait", "recover"}},
-		{"a plugin that forgets is not asked for ever", []error{unknown}, []error{nil}, 0, unknown, true,
+		{"a plugin that forgets is not asked for ever", []error{errTaskNotFound}, []error{nil}, 0, errTaskNotFound, true,
 			[]string{"wait", "recover", "wait"}},
-		{"the next plugin cannot find out at first", []error{down, nil}, []error{errBusy, errBusy, nil}, 7, nil, false,
+		{"the next plugin cannot find out at first", []error{errPluginDown, nil}, []error{errBusy, errBusy, nil}, 7, nil, false,
 			[]string{"wait", "recover", "recover", "recover", "wait"}},
-		{"any other error is the end of the task", []error{errGone}, nil, 0, errGone, false, []string{"wait"}},
+		{"any other error is the end of the task", []error{errPermanent}, nil, 0, errPermanent, false, []string{"wait"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -113,13 +113,13 @@ func TestDestroyAcrossPlugins(t *testing.T) {
 		calls            []string
 	}{
 		{"nothing happens", []error{nil}, nil, nil, []string{"destroy"}},
-		{"an error is an answer", []error{errGone}, nil, errGone, []string{"destroy"}},
-		{"the plugin dies", []error{down, nil}, []error{nil}, nil, []string{"destroy", "recover", "destroy"}},
-		{"the next plugin does not find the task, and looks for remains", []error{down, unknown}, []error{errGone}, nil, []string{"destroy", "recover", "destroy"}},
-		{"a plugin younger than the task", []error{unknown, nil}, []error{nil}, nil, []string{"destroy", "recover", "destroy"}},
-		{"nobody knows it any more", []error{unknown}, []error{errGone}, nil, []string{"destroy", "recover"}},
-		{"a plugin that does not know the task cannot find out", []error{unknown}, []error{errBusy}, errBusy, []string{"destroy", "recover"}},
-		{"nor can the one after a death", []error{down}, []error{errBusy}, errBusy, []string{"destroy", "recover"}},
+		{"an error is an answer", []error{errPermanent}, nil, errPermanent, []string{"destroy"}},
+		{"the plugin dies", []error{errPluginDown, nil}, []error{nil}, nil, []string{"destroy", "recover", "destroy"}},
+		{"the next plugin does not find the task, and looks for remains", []error{errPluginDown, errTaskNotFound}, []error{errPermanent}, nil, []string{"destroy", "recover", "destroy"}},
+		{"a plugin younger than the task", []error{errTaskNotFound, nil}, []error{nil}, nil, []string{"destroy", "recover", "destroy"}},
+		{"nobody knows it any more", []error{errTaskNotFound}, []error{errPermanent}, nil, []string{"destroy", "recover"}},
+		{"a plugin that does not know the task cannot find out", []error{errTaskNotFound}, []error{errBusy}, errBusy, []string{"destroy", "recover"}},
+		{"nor can the one after a death", []error{errPluginDown}, []error{errBusy}, errBusy, []string{"destroy", "recover"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a := &answers{destroy: c.destroy, recover: c.recover}
@@ -137,7 +137,7 @@ func TestDestroyAcrossPlugins(t *testing.T) {
 func TestDestroyWithinALimit(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	a := &answers{destroy: []error{unknown}, recover: []error{ctx.Err()}}
+	a := &answers{destroy: []error{errTaskNotFound}, recover: []error{ctx.Err()}}
 	if err := a.process().destroy(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want %v", err, context.Canceled)
 	}
@@ -162,14 +162,14 @@ func TestCallAcrossPlugins(t *testing.T) {
 		calls           []string
 	}{
 		{"nothing happens", []error{nil}, nil, false, nil, []string{"signal"}},
-		{"an error is an answer", []error{errGone}, nil, false, errGone, []string{"signal"}},
-		{"the plugin dies", []error{down, nil}, []error{nil}, false, nil, []string{"signal", "recover", "signal"}},
-		{"the plugin dies twice", []error{down}, []error{nil}, false, down, []string{"signal", "recover", "signal"}},
-		{"the next plugin does not find the task", []error{down}, []error{errGone}, false, errGone, []string{"signal", "recover"}},
-		{"a plugin younger than the task", []error{unknown, nil}, []error{nil}, false, nil, []string{"signal", "recover", "signal"}},
-		{"a plugin that cannot find out", []error{unknown}, []error{errBusy}, false, errBusy, []string{"signal", "recover"}},
-		{"a plugin that cannot know the task", []error{unknown}, []error{errGone}, false, unknown, []string{"signal", "recover"}},
-		{"a process that has exited is not recovered", []error{unknown}, nil, true, unknown, []string{"signal"}},
+		{"an error is an answer", []error{errPermanent}, nil, false, errPermanent, []string{"signal"}},
+		{"the plugin dies", []error{errPluginDown, nil}, []error{nil}, false, nil, []string{"signal", "recover", "signal"}},
+		{"the plugin dies twice", []error{errPluginDown}, []error{nil}, false, errPluginDown, []string{"signal", "recover", "signal"}},
+		{"the next plugin does not find the task", []error{errPluginDown}, []error{errPermanent}, false, errPermanent, []string{"signal", "recover"}},
+		{"a plugin younger than the task", []error{errTaskNotFound, nil}, []error{nil}, false, nil, []string{"signal", "recover", "signal"}},
+		{"a plugin that cannot find out", []error{errTaskNotFound}, []error{errBusy}, false, errBusy, []string{"signal", "recover"}},
+		{"a plugin that cannot know the task", []error{errTaskNotFound}, []error{errPermanent}, false, errTaskNotFound, []string{"signal", "recover"}},
+		{"a process that has exited is not recovered", []error{errTaskNotFound}, nil, true, errTaskNotFound, []string{"signal"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a := &answers{signal: c.signal, recover: c.recover}

@@ -19,17 +19,17 @@ import (
 // processRunner runs one process of the task after another, each until the driver has
 // destroyed it. It belongs to the goroutine of Run.
 type processRunner struct {
-	ref       taskRef
-	records   *records
-	runs      *runs
-	starter   *starter
-	current   *currentProcess
-	hooks     *taskHooks
-	kill      *killRequest
-	stopper   *stopper
-	destroyer *destroyer
-	restarts  *restarts
-	logger    hclog.Logger
+	ref            taskRef
+	records        *records
+	processTracker *processTracker
+	starter        *starter
+	current        *currentProcess
+	hooks          *taskHooks
+	kill           *killRequest
+	stopper        *stopper
+	destroyer      *destroyer
+	restarts       *restarts
+	logger         hclog.Logger
 }
 
 // run starts the task and waits for its end. It returns false if the restart policy
@@ -39,7 +39,7 @@ func (r *processRunner) run(killCtx, forceKillCtx context.Context) (restart.Outc
 	p := r.current.get()
 	recovered := p != nil
 	if recovered {
-		r.takeOver(killCtx, p)
+		r.resumeRecovered(killCtx, p)
 	} else {
 		var err error
 		if p, err = r.starter.start(killCtx, forceKillCtx); err != nil {
@@ -51,8 +51,8 @@ func (r *processRunner) run(killCtx, forceKillCtx context.Context) (restart.Outc
 	defer watch.Wait()
 	watched, stopWatch := context.WithCancel(context.WithoutCancel(killCtx))
 	defer stopWatch()
-	p.onAway = func(err error) { r.records.emit(model.EventDriverUnavailable(err.Error())) }
-	p.onBack = func() {
+	p.onOutage = func(err error) { r.records.emit(model.EventDriverUnavailable(err.Error())) }
+	p.onOutageEnd = func() {
 		r.records.emit(model.EventDriverMessage("driver available again, the task was recovered", nil, time.Time{}))
 	}
 	watch.Go(func() { p.watch(watched) })
@@ -92,7 +92,7 @@ func (r *processRunner) ended(killCtx, forceKillCtx context.Context, p *process)
 	default:
 		result.lost = true // ForceKill has failed to end the process
 	}
-	r.runs.noteExit(!result.lost && result.Err == nil)
+	r.processTracker.noteExit(!result.lost && result.Err == nil)
 	local.Exit = &state.Exit{
 		Lost: result.lost, Success: !result.lost && result.Successful(),
 		Code: result.ExitCode, Signal: result.Signal, OOMKilled: result.OOMKilled,
@@ -109,7 +109,7 @@ func (r *processRunner) ended(killCtx, forceKillCtx context.Context, p *process)
 		}
 		event := terminatedEvent(result.ExitResult)
 		if result.lost {
-			event = model.EventDriverMessage(unknownText(result.Err), nil, time.Time{})
+			event = model.EventDriverMessage(exitUnknownText(result.Err), nil, time.Time{})
 		}
 		// With the id in this record, a start that follows at once needs no write before it.
 		if next := r.restarts.predict(local.Exit.Outcome()); !result.lost && next.Action == restart.ActionRestart && next.Delay == 0 {
@@ -128,7 +128,7 @@ func (r *processRunner) ended(killCtx, forceKillCtx context.Context, p *process)
 	}
 	// killCtx may be done; the driver must destroy the task all the same.
 	if result.destroyed {
-		r.runs.noteDestroyed()
+		r.processTracker.noteDestroyed()
 	} else {
 		r.destroyer.set(state.PendingDestroy{ID: p.id(), Handle: storedHandle(p.handle)})
 		point := failpoint.Enter(failpoint.DestroyTask)
@@ -140,9 +140,9 @@ func (r *processRunner) ended(killCtx, forceKillCtx context.Context, p *process)
 	return local.Exit.Outcome(), called
 }
 
-// takeOver does for a recovered process what start does for a new one. It emits the
+// resumeRecovered does for a recovered process what start does for a new one. It emits the
 // Started event only if the earlier agent had not recorded that the task runs.
-func (r *processRunner) takeOver(killCtx context.Context, p *process) {
+func (r *processRunner) resumeRecovered(killCtx context.Context, p *process) {
 	if killCtx.Err() == nil {
 		_ = r.hooks.prestart(killCtx, true) // errors are reported as events already
 	}
@@ -177,7 +177,7 @@ func terminatedEvent(result driver.ExitResult) *api.TaskEvent {
 // exitUnknown is the error text of an exit whose status no process could report.
 const exitUnknown = "exit status unknown"
 
-func unknownText(err error) string {
+func exitUnknownText(err error) string {
 	if err == nil {
 		return exitUnknown
 	}

@@ -37,24 +37,24 @@ type records struct {
 
 	// writing keeps the records in order. Unlike mu it is held during the store's write,
 	// so that no earlier write overtakes a later one.
-	writing  sync.Mutex       // taken before mu
-	stored   state.LocalState // last local state that was put, for writers outside Run
-	puts     int              // number of puts
-	localPut int              // number of the last put that included the local state
-	safe     int              // number of the last put that is known to be stored
-	refused  chan struct{}    // not nil if the store has refused a put after safe, see storeAgain; closed when the task is stored
+	writing       sync.Mutex       // taken before mu
+	stored        state.LocalState // last local state that was put, for writers outside Run
+	puts          int              // number of puts
+	lastLocalPut  int              // number of the last put that included the local state
+	lastStoredPut int              // number of the last put that is known to be stored
+	retryDone     chan struct{}    // not nil if the store has refused a put after lastStoredPut, see storeAgain; closed when the task is stored
 
-	mu         sync.Mutex // also guards fields of killRequest and currentProcess
-	state      *api.TaskState
-	restartReq *state.RestartRequest // requested restart of the process, or rerun of a dead task
-	killed     bool                  // stored as LocalState.Killed
-	reported   []string              // stored as LocalState.Reported; replaced, never changed in place
+	mu               sync.Mutex // also guards fields of killRequest and currentProcess
+	state            *api.TaskState
+	restartReq       *state.RestartRequest // requested restart of the process, or rerun of a dead task
+	killed           bool                  // stored as LocalState.Killed
+	reportedMessages []string              // stored as LocalState.Reported; replaced, never changed in place
 }
 
 // restore sets the records of an earlier agent. It must be called before any other method.
 func (r *records) restore(was Restored) {
 	r.local, r.stored = was.Local, was.Local
-	r.killed, r.reported = was.Local.Killed, was.Local.Reported
+	r.killed, r.reportedMessages = was.Local.Killed, was.Local.Reported
 	if was.State != nil {
 		r.state = model.CopyTaskState(was.State)
 	} else {
@@ -100,18 +100,18 @@ func (r *records) emit(event *api.TaskEvent) {
 	})
 }
 
-// maxReported is the maximum number of messages of emitOnce per task.
-const maxReported = 16
+// maxReportedMessages is the maximum number of messages of emitOnce per task.
+const maxReportedMessages = 16
 
 // emitOnce is emit for an event that the task gets only once, even if another
 // plugin process sends it again: the messages are stored with the task. After 16
 // messages further ones are ignored.
 func (r *records) emitOnce(event *api.TaskEvent) {
-	r.changeShared(state.Async, func(s *api.TaskState) bool {
-		if len(r.reported) >= maxReported || slices.Contains(r.reported, event.DisplayMessage) {
+	r.changeWithLocal(state.Async, func(s *api.TaskState) bool {
+		if len(r.reportedMessages) >= maxReportedMessages || slices.Contains(r.reportedMessages, event.DisplayMessage) {
 			return false
 		}
-		r.reported = append(slices.Clone(r.reported), event.DisplayMessage)
+		r.reportedMessages = append(slices.Clone(r.reportedMessages), event.DisplayMessage)
 		model.AppendTaskEvent(s, event, time.Now())
 		return true
 	})
@@ -155,10 +155,10 @@ func (r *records) change(h state.Durability, f func(*api.TaskState) bool) {
 	r.changeAndPut(h, false, f)
 }
 
-// changeShared is change for an f that also sets fields that localLocked
+// changeWithLocal is change for an f that also sets fields that localLocked
 // adds to the local state: both are stored in one write. Unlike put it may be called
 // from any goroutine.
-func (r *records) changeShared(h state.Durability, f func(*api.TaskState) bool) {
+func (r *records) changeWithLocal(h state.Durability, f func(*api.TaskState) bool) {
 	r.changeAndPut(h, true, f)
 }
 
@@ -169,7 +169,7 @@ func (r *records) changeAndPut(h state.Durability, both bool, f func(*api.TaskSt
 	if !changed {
 		return
 	}
-	p := r.putLocked(snapshot, both || r.localPut > r.safe, h)
+	p := r.putLocked(snapshot, both || r.lastLocalPut > r.lastStoredPut, h)
 	r.notify()
 	_ = r.awaitLocked(p) // storeAgain retries a refused put
 }
@@ -209,7 +209,7 @@ func (r *records) putLocked(task *api.TaskState, both bool, h state.Durability) 
 	r.puts++
 	p := pendingPut{serial: r.puts, durability: h}
 	if both {
-		r.localPut = r.puts
+		r.lastLocalPut = r.puts
 		p.written = r.store.Put(r.localLocked(), task, h)
 	} else {
 		p.written = r.store.PutState(task, h)
@@ -237,16 +237,16 @@ func (r *records) awaitLocked(p pendingPut) error {
 // noteWrittenLocked records the result of a put. The caller holds writing.
 func (r *records) noteWrittenLocked(p pendingPut, err error) {
 	switch {
-	case err == nil && p.serial > r.safe:
-		r.safe = p.serial // each put includes everything that earlier puts included
-		if r.refused != nil {
-			close(r.refused)
-			r.refused = nil
+	case err == nil && p.serial > r.lastStoredPut:
+		r.lastStoredPut = p.serial // each put includes everything that earlier puts included
+		if r.retryDone != nil {
+			close(r.retryDone)
+			r.retryDone = nil
 			r.logger.Info("task stored")
 		}
-	case err == nil, p.serial <= r.safe, r.refused != nil, isClosed(r.ended):
+	case err == nil, p.serial <= r.lastStoredPut, r.retryDone != nil, isClosed(r.ended):
 	default:
-		r.refused = make(chan struct{})
+		r.retryDone = make(chan struct{})
 		r.logger.Error("task not stored, trying again: until it is stored, another agent does not find it as it is", "error", err)
 		time.AfterFunc(storeAgainDelay, r.storeAgain)
 	}
@@ -256,13 +256,13 @@ func (r *records) noteWrittenLocked(p pendingPut, err error) {
 // until ctx is done, and returns false.
 func (r *records) awaitStored(ctx context.Context) bool {
 	r.writing.Lock()
-	refused := r.refused
+	retryDone := r.retryDone
 	r.writing.Unlock()
-	if refused == nil {
+	if retryDone == nil {
 		return true
 	}
 	select {
-	case <-refused:
+	case <-retryDone:
 		return true
 	case <-ctx.Done():
 		return false
@@ -277,7 +277,7 @@ const storeAgainDelay = time.Second
 func (r *records) storeAgain() {
 	r.writing.Lock()
 	defer r.writing.Unlock()
-	if r.refused == nil || isClosed(r.ended) {
+	if r.retryDone == nil || isClosed(r.ended) {
 		return
 	}
 	snapshot, _ := r.changeState(func(*api.TaskState) bool { return false })
@@ -291,7 +291,7 @@ func (r *records) localLocked() state.LocalState {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	local := r.stored
-	local.RestartRequest, local.Killed, local.Reported = r.restartReq, r.killed, r.reported
+	local.RestartRequest, local.Killed, local.Reported = r.restartReq, r.killed, r.reportedMessages
 	return local
 }
 

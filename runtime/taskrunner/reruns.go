@@ -25,7 +25,7 @@ type reruns struct {
 // request implements [Runner.Rerun].
 func (r *reruns) request(event *api.TaskEvent) bool {
 	dead, first := false, false
-	r.records.changeShared(state.Sync, func(s *api.TaskState) bool {
+	r.records.changeWithLocal(state.Sync, func(s *api.TaskState) bool {
 		dead = s.State == model.TaskDead && !s.Failed && !r.kill.requested() && !isClosed(r.done)
 		first = dead && r.records.restartReq == nil
 		if first {

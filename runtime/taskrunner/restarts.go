@@ -79,16 +79,16 @@ func (s *restarts) decide(outcome restart.Outcome) restart.Decision {
 	return decision
 }
 
-// revive starts the rerun of a dead task.
-func (s *restarts) revive() bool {
+// startRerun starts the rerun of a dead task.
+func (s *restarts) startRerun() bool {
 	s.records.resetFinished()
 	defer s.records.clearRestartRequest()
 	return s.decide(restart.Outcome{Requested: true}).Action == restart.ActionRestart
 }
 
-// dropUnusedID removes the stored id of a start that was not attempted, so that the next
+// dropUnusedStartID removes the stored id of a start that was not attempted, so that the next
 // agent does not search for its processes.
-func (s *restarts) dropUnusedID() {
+func (s *restarts) dropUnusedStartID() {
 	local := &s.records.local
 	switch {
 	case local.NextStartID != "":

@@ -25,11 +25,11 @@ type RecoverInfo struct {
 	// Rebooted means that the machine has rebooted: no earlier process exists, and a
 	// process with the same pid is unrelated.
 	Rebooted bool
-	// Reliable means that the driver would know a task that was being started: its
+	// DriverKnowsTasks means that the driver would know a task that was being started: its
 	// plugin process is still the same, or the driver searches for such tasks.
-	Reliable bool
-	// Discoverable means that the driver searches for a task by its names.
-	Discoverable bool
+	DriverKnowsTasks bool
+	// DriverFindsTasks means that the driver searches for a task by its names.
+	DriverFindsTasks bool
 }
 
 // Started reports whether an earlier agent has done anything for the task.
@@ -103,16 +103,16 @@ func (r *Runner) Reset() {
 
 // recoverer implements [Runner.Recover].
 type recoverer struct {
-	ref         taskRef
-	records     *records
-	runs        *runs
-	dispense    dispenseFunc
-	recovery    *driverRecovery
-	description *description
-	destroyer   *destroyer
-	current     *currentProcess
-	timeout     time.Duration // of the recovery, once the driver has answered
-	logger      hclog.Logger
+	ref            taskRef
+	records        *records
+	processTracker *processTracker
+	dispense       dispenseFunc
+	recovery       *driverRecovery
+	description    *driverDescription
+	destroyer      *destroyer
+	current        *currentProcess
+	timeout        time.Duration // of the recovery, once the driver has answered
+	logger         hclog.Logger
 }
 
 func (r *recoverer) recover(ctx context.Context, past RecoverInfo) {
@@ -132,9 +132,9 @@ func (r *recoverer) recover(ctx context.Context, past RecoverInfo) {
 		local.Destroy = nil // drivers are not called: not all of them verify that a pid is still the same process
 	case status == model.TaskDead || local.Exit != nil:
 		if local.StartID != "" {
-			d := state.PendingDestroy{ID: local.StartID, Handle: handle, Uncertain: handle == nil && !past.Reliable}
+			d := state.PendingDestroy{ID: local.StartID, Handle: handle, Uncertain: handle == nil && !past.DriverKnowsTasks}
 			if local.NextStartID != "" {
-				d.Next = &state.PendingDestroy{ID: local.NextStartID, Uncertain: !past.Reliable}
+				d.Next = &state.PendingDestroy{ID: local.NextStartID, Uncertain: !past.DriverKnowsTasks}
 			}
 			r.destroyer.set(d)
 		}
@@ -146,12 +146,12 @@ func (r *recoverer) recover(ctx context.Context, past RecoverInfo) {
 		r.destroyer.set(state.PendingDestroy{ID: handle.Config.ID, Handle: handle})
 		r.recordLost(err)
 	case local.StartID != "":
-		r.destroyer.set(state.PendingDestroy{ID: local.StartID, Uncertain: !past.Reliable})
+		r.destroyer.set(state.PendingDestroy{ID: local.StartID, Uncertain: !past.DriverKnowsTasks})
 		if status == model.TaskRunning {
 			r.recordLost(errRecordLost)
 		}
 	case status == model.TaskRunning:
-		r.destroyer.set(state.PendingDestroy{ID: r.ref.anyStart(), Uncertain: !past.Discoverable})
+		r.destroyer.set(state.PendingDestroy{ID: r.ref.wildcardStartID(), Uncertain: !past.DriverFindsTasks})
 		r.recordLost(errRecordLost)
 	}
 	local.NextStartID = "" // pending to be destroyed
@@ -192,7 +192,7 @@ func afterPluginExit(d *state.PendingDestroy, past RecoverInfo) *state.PendingDe
 		return nil
 	}
 	later := *d
-	later.Uncertain = d.Handle == nil && !past.Discoverable
+	later.Uncertain = d.Handle == nil && !past.DriverFindsTasks
 	later.Next = afterPluginExit(d.Next, past)
 	return &later
 }
@@ -204,13 +204,13 @@ var errRecordLost = errors.New("its record was lost")
 // recordLost records that the process has ended with an unknown exit status.
 func (r *recoverer) recordLost(cause error) {
 	r.logger.Warn("task not recovered", "task_id", r.records.local.StartID, "error", cause)
-	r.runs.noteExit(false)
-	r.records.local.Exit = &state.Exit{Lost: true, Error: unknownText(cause)}
+	r.processTracker.noteExit(false)
+	r.records.local.Exit = &state.Exit{Lost: true, Error: exitUnknownText(cause)}
 	r.records.put(state.Sync, func(s *api.TaskState) bool {
 		if request := r.records.restartReq; request != nil {
 			r.records.local.Exit.Asked, r.records.local.Exit.Failure = true, request.Failure
 		}
-		model.AppendTaskEvent(s, model.EventRestoreFailed(unknownText(cause)), time.Now())
+		model.AppendTaskEvent(s, model.EventRestoreFailed(exitUnknownText(cause)), time.Now())
 		return true
 	})
 }
@@ -227,7 +227,7 @@ func (r *recoverer) recoverProcess(ctx context.Context, handle *driver.Handle) e
 	switch {
 	case err == nil:
 		r.logger.Debug("task recovered", "task_id", p.id())
-	case isAway(err) || ctx.Err() != nil:
+	case isUnanswered(err) || ctx.Err() != nil:
 		r.logger.Warn("task not recovered yet", "task_id", p.id(), "error", err)
 		p.detached = true
 	default:

@@ -22,7 +22,7 @@ func (r *Runner) Run(ctx context.Context) {
 	defer r.kill.endContexts()
 	r.updates.setCallHooks(func() {
 		updates.Go(func() {
-			for killCtx.Err() == nil && r.updates.take() {
+			for killCtx.Err() == nil && r.updates.takePending() {
 				r.hooks.update(killCtx)
 			}
 		})
@@ -37,8 +37,8 @@ func (r *Runner) Run(ctx context.Context) {
 		}
 		if ctx.Err() == nil {
 			r.records.transition(state.Async, model.TaskDead, nil)
-			r.destroyer.during(killCtx, func() { again = r.reruns.await(killCtx) })
-			again = again && r.restarts.revive()
+			r.destroyer.retryWhileWaiting(killCtx, func() { again = r.reruns.await(killCtx) })
+			again = again && r.restarts.startRerun()
 		}
 	}
 	if r.destroyer.pending() != nil {
@@ -66,13 +66,13 @@ func (r *Runner) complete(ctx context.Context) {
 // runLoop starts the task repeatedly, until the restart policy, a kill or a shutdown
 // ends the loop.
 func (r *Runner) runLoop(killCtx, forceKillCtx context.Context) {
-	defer r.restarts.dropUnusedID()
+	defer r.restarts.dropUnusedStartID()
 	next, ok := r.resume(forceKillCtx)
 	for ok && next.Action == restart.ActionRestart {
 		// A recovered process runs already, whatever the gate.
 		if r.current.get() == nil {
 			started := false
-			r.destroyer.during(killCtx, func() { started = r.awaitStart(killCtx, next.Delay) })
+			r.destroyer.retryWhileWaiting(killCtx, func() { started = r.awaitStart(killCtx, next.Delay) })
 			if !started {
 				return
 			}

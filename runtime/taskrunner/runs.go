@@ -2,40 +2,40 @@ package taskrunner
 
 import "sync"
 
-// runs records the processes of the task.
-type runs struct {
-	mu      sync.Mutex
-	ended   bool // the last process was seen to exit, or was destroyed
-	unknown bool // the exit of the last process was not seen
-	lost    bool // an earlier process may be alive, although the task was started again
+// processTracker records the processes of the task.
+type processTracker struct {
+	mu              sync.Mutex
+	ended           bool // the last process was seen to exit, or was destroyed
+	lastExitUnknown bool // the exit of the last process was not seen
+	earlierMayRun   bool // an earlier process may be alive, although the task was started again
 }
 
 // allEnded reports whether no process of the task can be alive.
-func (r *runs) allEnded() bool {
+func (r *processTracker) allEnded() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.ended && !r.lost
+	return r.ended && !r.earlierMayRun
 }
 
 // noteStart records that the task may have another process from now on.
-func (r *runs) noteStart() {
+func (r *processTracker) noteStart() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.ended, r.unknown, r.lost = false, false, r.lost || r.unknown
+	r.ended, r.lastExitUnknown, r.earlierMayRun = false, false, r.earlierMayRun || r.lastExitUnknown
 }
 
 // noteExit records the end of the last process; observed is false if its exit status is
 // unknown.
-func (r *runs) noteExit(observed bool) {
+func (r *processTracker) noteExit(observed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.ended, r.unknown = observed, !observed
+	r.ended, r.lastExitUnknown = observed, !observed
 }
 
 // noteDestroyed records that nothing is left of the last process, even if its exit
 // status is unknown.
-func (r *runs) noteDestroyed() {
+func (r *processTracker) noteDestroyed() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.ended, r.unknown = true, false
+	r.ended, r.lastExitUnknown = true, false
 }

@@ -16,7 +16,7 @@ import (
 type starter struct {
 	ref         taskRef
 	records     *records
-	description *description
+	description *driverDescription
 	config      *configBuilder
 	hooks       *taskHooks
 	caller      *startCaller

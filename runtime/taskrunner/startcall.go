@@ -19,15 +19,15 @@ const abandonedStart = 5 * time.Second
 
 // startCaller calls StartTask. It belongs to the goroutine of Run.
 type startCaller struct {
-	dispense  dispenseFunc
-	recovery  *driverRecovery
-	destroyer *destroyer
-	runs      *runs
-	request   *killRequest
-	task      func() Task
-	logger    hclog.Logger
+	dispense       dispenseFunc
+	recovery       *driverRecovery
+	destroyer      *destroyer
+	processTracker *processTracker
+	request        *killRequest
+	task           func() Task
+	logger         hclog.Logger
 
-	deaths int // plugin deaths during StartTask since the last successful start
+	pluginDeaths int // plugin deaths during StartTask since the last successful start
 }
 
 // start calls the driver, and once more if the plugin dies during the call. After a
@@ -85,14 +85,14 @@ func (s *startCaller) call(ctx, killCtx context.Context, config *driver.TaskConf
 		if err = s.destroyer.try(ctx); err != nil {
 			break
 		}
-		s.runs.noteStart()
+		s.processTracker.noteStart()
 		point := failpoint.Enter(failpoint.StartTask)
 		handle, network, err = d.StartTask(ctx, config)
 		point.Leave()
 		if !errors.Is(err, driver.ErrPluginDown) {
 			break
 		}
-		s.deaths++
+		s.pluginDeaths++
 		s.destroyer.set(state.PendingDestroy{ID: config.ID})
 		s.logger.Warn("plugin died while it started the task", "task_id", config.ID)
 		if !first {
@@ -114,7 +114,7 @@ func (s *startCaller) call(ctx, killCtx context.Context, config *driver.TaskConf
 	if handle.Config == nil || handle.Config.ID != config.ID {
 		handle.Config = config // all later calls use this id
 	}
-	s.deaths = 0
+	s.pluginDeaths = 0
 	p := newProcess(handle, network, s.dispense)
 	p.recovery = s.recovery
 	return p, nil
@@ -124,8 +124,8 @@ func (s *startCaller) call(ctx, killCtx context.Context, config *driver.TaskConf
 // plugin process, its running tasks are recovered before any task is started. After
 // each start that a plugin process does not survive, the delay grows.
 func (s *startCaller) driver(ctx context.Context) (driver.Driver, error) {
-	if s.deaths > 0 {
-		delay := min(time.Second<<min(s.deaths-1, 10), time.Minute)
+	if s.pluginDeaths > 0 {
+		delay := min(time.Second<<min(s.pluginDeaths-1, 10), time.Minute)
 		if !sleep(ctx, delay) {
 			return nil, context.Cause(ctx)
 		}

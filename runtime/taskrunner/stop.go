@@ -46,13 +46,13 @@ func (s *stopper) kill(ctx context.Context, p *process) {
 		point.Leave()
 		if err != nil && ctx.Err() == nil {
 			s.logger.Error("task may have leaked", "task_id", p.id(), "error", err)
-			s.request.setLeak(err)
+			s.request.setLeakErr(err)
 			s.emit(model.EventDriverMessage(fmt.Sprintf("failed to kill task. Resources may have been leaked: %v", err), nil, time.Time{}))
 		}
 		select {
 		case <-p.exited:
 			return
-		case <-p.away: // the driver may have stopped the process without reporting the exit, so stop again
+		case <-p.outageStarted: // the driver may have stopped the process without reporting the exit, so stop again
 		case <-ctx.Done():
 			ended = true
 		}
@@ -85,7 +85,7 @@ func (s *stopper) killNow(ctx context.Context, p *process) {
 			return
 		}
 		s.logger.Error("task may have leaked", "task_id", p.id(), "error", err)
-		s.request.setLeak(fmt.Errorf("kill task: %w", err))
+		s.request.setLeakErr(fmt.Errorf("kill task: %w", err))
 	}
 	if builtin, may := s.mayEndTask(err); may {
 		if err := s.endProcess(ctx, p, builtin); err != nil {
@@ -118,7 +118,7 @@ func (s *stopper) stop(ctx context.Context, p *process) error {
 		switch {
 		case err == nil:
 			return nil
-		case isAway(err) && ctx.Err() == nil:
+		case isUnanswered(err) && ctx.Err() == nil:
 			s.awaitDriver(ctx, p, &pending, err)
 			continue
 		}
@@ -152,7 +152,7 @@ type pendingStop struct {
 func (s *stopper) awaitDriver(ctx context.Context, p *process, pending *pendingStop, cause error) {
 	var unavailable *driver.UnavailableError
 	if !errors.As(cause, &unavailable) {
-		sleep(ctx, pending.retry.take()) // the plugin died during the call, is about to die, or could not find out about the task
+		sleep(ctx, pending.retry.nextDelay()) // the plugin died during the call, is about to die, or could not find out about the task
 		return
 	}
 	if !pending.reported {
@@ -161,7 +161,7 @@ func (s *stopper) awaitDriver(ctx context.Context, p *process, pending *pendingS
 	}
 	wait := pending.retry.most // upper bound for changes that Changed does not announce
 	if unavailable.Changed == nil {
-		wait = pending.retry.take()
+		wait = pending.retry.nextDelay()
 	}
 	if left := time.Until(pending.began.Add(s.task().KillTimeout)); left > 0 {
 		wait = min(wait, left)
@@ -171,7 +171,7 @@ func (s *stopper) awaitDriver(ctx context.Context, p *process, pending *pendingS
 			return
 		}
 		s.logger.Error("task not ended", "task_id", p.id(), "error", err)
-		wait = pending.retry.take()
+		wait = pending.retry.nextDelay()
 	}
 	purged := s.request.purged
 	if isClosed(purged) {

@@ -76,7 +76,7 @@ func (t taskRef) newStartID() string {
 	return fmt.Sprintf("%s/%s/%s", t.allocID, t.name, hex.EncodeToString(b[:]))
 }
 
-// anyStart returns the id that stands for all starts of the task.
-func (t taskRef) anyStart() string {
+// wildcardStartID returns the id that stands for all starts of the task.
+func (t taskRef) wildcardStartID() string {
 	return t.allocID + "/" + t.name + "/" + driver.WildcardStart
 }

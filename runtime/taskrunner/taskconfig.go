@@ -20,7 +20,7 @@ type configBuilder struct {
 	dir         hook.TaskDir
 	env         *taskenv.Builder
 	task        func() Task
-	description *description
+	description *driverDescription
 	hooks       *taskHooks
 
 	mu     sync.Mutex

@@ -58,21 +58,21 @@ type Gate interface {
 // concurrently, before, during and after it. Each field owns one concern; Runner connects
 // them.
 type Runner struct {
-	name        string
-	gate        Gate
-	records     *records
-	runs        *runs
-	updates     *updates
-	description *description
-	hooks       *taskHooks
-	config      *configBuilder
-	current     *currentProcess
-	processes   *processRunner
-	kill        *killRequest
-	destroyer   *destroyer
-	restarts    *restarts
-	reruns      *reruns
-	recoverer   *recoverer
+	name           string
+	gate           Gate
+	records        *records
+	processTracker *processTracker
+	updates        *updates
+	description    *driverDescription
+	hooks          *taskHooks
+	config         *configBuilder
+	current        *currentProcess
+	processes      *processRunner
+	kill           *killRequest
+	destroyer      *destroyer
+	restarts       *restarts
+	reruns         *reruns
+	recoverer      *recoverer
 
 	destroying chan struct{} // closed by Run when the task has ended for good and its destroy is pending
 	done       chan struct{} // closed by Run
@@ -81,12 +81,12 @@ type Runner struct {
 // New returns a runner that has received its task. The runner does nothing before Run.
 func New(c Config) *Runner {
 	r := &Runner{
-		name:       c.Task.Name,
-		gate:       c.Gate,
-		runs:       &runs{},
-		updates:    &updates{task: c.Task},
-		destroying: make(chan struct{}),
-		done:       make(chan struct{}),
+		name:           c.Task.Name,
+		gate:           c.Gate,
+		processTracker: &processTracker{},
+		updates:        &updates{task: c.Task},
+		destroying:     make(chan struct{}),
+		done:           make(chan struct{}),
 	}
 	alloc, ref, task := c.Alloc, taskRef{c.Alloc.ID, c.Task.Name}, r.updates.current
 	dispense, recovery := withUnavailableError(c.Driver), c.Recovery.of(c.Task.Driver)
@@ -97,7 +97,7 @@ func New(c Config) *Runner {
 		state: &api.TaskState{State: model.TaskPending},
 	}
 	r.kill = newKillRequest(r.records)
-	r.description = &description{records: r.records, dispense: dispense, task: task, dir: c.TaskDir, env: c.Env}
+	r.description = &driverDescription{records: r.records, dispense: dispense, task: task, dir: c.TaskDir, env: c.Env}
 	r.hooks = &taskHooks{
 		alloc: &alloc, dir: c.TaskDir, env: c.Env, task: task, description: r.description,
 		records: r.records, deadlines: c.Deadlines, logger: logger,
@@ -117,11 +117,11 @@ func New(c Config) *Runner {
 		records: r.records, kill: r.kill, task: task, logger: logger,
 	}
 	r.destroyer = &destroyer{
-		records: r.records, runs: r.runs, dispense: dispense, timeout: c.Deadlines.Other,
+		records: r.records, processTracker: r.processTracker, dispense: dispense, timeout: c.Deadlines.OtherPoints,
 		stopper: stopper, logger: logger,
 	}
 	caller := &startCaller{
-		dispense: dispense, recovery: recovery, destroyer: r.destroyer, runs: r.runs,
+		dispense: dispense, recovery: recovery, destroyer: r.destroyer, processTracker: r.processTracker,
 		request: r.kill, task: task, logger: logger,
 	}
 	starter := &starter{
@@ -129,11 +129,11 @@ func New(c Config) *Runner {
 		destroyer: r.destroyer, restarts: r.restarts, current: r.current, logger: logger,
 	}
 	r.processes = &processRunner{
-		ref: ref, records: r.records, runs: r.runs, starter: starter, current: r.current, hooks: r.hooks, kill: r.kill,
+		ref: ref, records: r.records, processTracker: r.processTracker, starter: starter, current: r.current, hooks: r.hooks, kill: r.kill,
 		stopper: stopper, destroyer: r.destroyer, restarts: r.restarts, logger: logger,
 	}
 	r.recoverer = &recoverer{
-		ref: ref, records: r.records, runs: r.runs, dispense: dispense, recovery: recovery, description: r.description,
+		ref: ref, records: r.records, processTracker: r.processTracker, dispense: dispense, recovery: recovery, description: r.description,
 		destroyer: r.destroyer, current: r.current, timeout: c.Deadlines.Start, logger: logger,
 	}
 	if c.Restored == nil {
@@ -201,7 +201,7 @@ func (r *Runner) Destroying() <-chan struct{} { return r.destroying }
 // ProcessEnded reports whether no process of the task can be alive: each was seen to
 // exit, or its driver has destroyed it. It is false for a task that this runner has not
 // started or whose start has failed, because such a task may have a process.
-func (r *Runner) ProcessEnded() bool { return r.runs.allEnded() }
+func (r *Runner) ProcessEnded() bool { return r.processTracker.allEnded() }
 
 // EmitEvent adds an event to the task. Events are for display only. The runner owns the
 // event afterwards.

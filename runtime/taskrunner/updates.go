@@ -5,11 +5,11 @@ import "sync"
 // updates holds the current version of the task, and starts the goroutine that calls the
 // Update hooks for a new version.
 type updates struct {
-	mu        sync.Mutex
-	task      Task
-	pending   bool   // the Update hooks have not been called for this version
-	calling   bool   // a goroutine is calling the Update hooks
-	callHooks func() // starts that goroutine; nil outside Run
+	mu           sync.Mutex
+	task         Task
+	hooksPending bool   // the Update hooks have not been called for this version
+	hooksRunning bool   // a goroutine is calling the Update hooks
+	callHooks    func() // starts that goroutine; nil outside Run
 }
 
 func (u *updates) current() Task {
@@ -22,14 +22,14 @@ func (u *updates) set(task Task, withHooks bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.task = task
-	u.pending = u.pending || withHooks
+	u.hooksPending = u.hooksPending || withHooks
 	if withHooks {
 		u.startLocked()
 	}
 }
 
 // setCallHooks sets the function that calls the Update hooks in a new goroutine, as long
-// as take returns true.
+// as takePending returns true.
 func (u *updates) setCallHooks(call func()) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -38,16 +38,16 @@ func (u *updates) setCallHooks(call func()) {
 }
 
 func (u *updates) startLocked() {
-	if u.pending && u.callHooks != nil && !u.calling {
-		u.calling = true
+	if u.hooksPending && u.callHooks != nil && !u.hooksRunning {
+		u.hooksRunning = true
 		u.callHooks()
 	}
 }
 
-// take reports whether the Update hooks must be called for a new version.
-func (u *updates) take() bool {
+// takePending reports whether the Update hooks must be called for a new version.
+func (u *updates) takePending() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.calling, u.pending = u.pending, false
-	return u.calling
+	u.hooksRunning, u.hooksPending = u.hooksPending, false
+	return u.hooksRunning
 }

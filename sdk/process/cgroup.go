@@ -131,11 +131,11 @@ type cgroup struct {
 
 func (g *cgroup) dir() process.Cgroup { return process.Cgroup(g.path) }
 
-// placement is the cgroups and network namespace in which a process is forked.
-type placement struct {
+// forkPlacement is the cgroups and network namespace in which a process is forked.
+type forkPlacement struct {
 	cgroupDir      string      // v2: cgroup that the process is cloned into
 	cgroupRequired bool        // the user has configured dir
-	tasksFiles     []tasksFile // v1: cgroups that the forking thread enters
+	v1TasksFiles   []tasksFile // v1: cgroups that the forking thread enters
 	netnsPath      string      // network namespace that the forking thread enters; empty means the plugin's own
 }
 
@@ -150,10 +150,10 @@ func newTasksFile(dir string, must bool) tasksFile {
 }
 
 // preparePlacement prepares the cgroups of a process that is about to start.
-func (p *Process) preparePlacement(ctx context.Context, c Command) (placement, error) {
+func (p *Process) preparePlacement(ctx context.Context, c Command) (forkPlacement, error) {
 	h := machineCgroups()
 	l := p.resourceLimits(c)
-	pl := placement{netnsPath: p.netnsPath()}
+	pl := forkPlacement{netnsPath: p.netnsPath()}
 	switch h.version {
 	case 2:
 		if c.CgroupV2 != "" {
@@ -163,7 +163,7 @@ func (p *Process) preparePlacement(ctx context.Context, c Command) (placement, e
 			return pl, err
 		}
 		if err := p.makeCgroup(ctx, l, nil); err != nil {
-			return placement{}, err
+			return forkPlacement{}, err
 		}
 		if p.cgroup != nil {
 			pl.cgroupDir = p.cgroup.path
@@ -172,20 +172,20 @@ func (p *Process) preparePlacement(ctx context.Context, c Command) (placement, e
 		for controller, path := range c.CgroupV1 {
 			dir, err := configuredCgroupDir(filepath.Join(h.mountPath, controller), path)
 			if err != nil {
-				return placement{}, err
+				return forkPlacement{}, err
 			}
-			pl.tasksFiles = append(pl.tasksFiles, newTasksFile(dir, true))
+			pl.v1TasksFiles = append(pl.v1TasksFiles, newTasksFile(dir, true))
 		}
 		if c.CgroupV1[h.v1Controllers[0]] == "" {
 			if err := p.makeCgroup(ctx, l, c.CgroupV1); err != nil {
-				return placement{}, err
+				return forkPlacement{}, err
 			}
 		} else {
 			p.reportAllUnenforced(l, errors.New("cgroup_v1_override places the task into another cgroup"))
 		}
-		pl.tasksFiles = append(pl.tasksFiles, p.tasksFiles()...)
+		pl.v1TasksFiles = append(pl.v1TasksFiles, p.tasksFiles()...)
 		if dir := p.cpusetDir(); dir != "" && c.CgroupV1["cpuset"] == "" {
-			pl.tasksFiles = append(pl.tasksFiles, newTasksFile(dir, false))
+			pl.v1TasksFiles = append(pl.v1TasksFiles, newTasksFile(dir, false))
 		}
 	default:
 		p.reportAllUnenforced(l, errors.New(h.unavailableReason))
@@ -264,19 +264,19 @@ func (p *Process) makeCgroup(ctx context.Context, l limits, overridden map[strin
 	if existed {
 		remaining, err := g.dir().PIDs()
 		if err != nil {
-			return p.leftoverError(err)
+			return p.leftoverProcessError(err)
 		}
 		if len(remaining) > 0 {
 			p.logger.Warn("killing what an earlier start has left running", "pids", remaining)
 			if err := g.dir().Kill(ctx); err != nil {
-				return p.leftoverError(err)
+				return p.leftoverProcessError(err)
 			}
 		}
 		g.initialOOMKills = g.oomKills()
 	}
 	p.cgroup = g
 	if machineCgroups().version == 2 {
-		g.enableMemoryCounter()
+		g.enableMemoryController()
 	}
 	g.setLimits(p, l, overridden)
 	return nil
@@ -305,9 +305,9 @@ func adoptCgroup(p *Process, path string) *cgroup {
 	return g
 }
 
-// enableMemoryCounter makes the kernel count the memory of a new cgroup v2, if it can.
+// enableMemoryController makes the kernel count the memory of a new cgroup v2, if it can.
 // Without the counter, memory is the sum over the processes.
-func (g *cgroup) enableMemoryCounter() {
+func (g *cgroup) enableMemoryController() {
 	if _, err := os.Stat(filepath.Join(g.path, "memory.current")); err != nil {
 		_ = g.enableController("memory") // fails if the controller is not available
 	}
@@ -362,8 +362,8 @@ func (g *cgroup) readNumber(file string) (uint64, bool) {
 
 // run calls fork so that the new process is in its cgroups and network namespace
 // from the start, and cannot start a process outside of them.
-func (pl placement) run(sys *syscall.SysProcAttr, fork func() error) error {
-	if len(pl.tasksFiles) == 0 && pl.netnsPath == "" {
+func (pl forkPlacement) run(sys *syscall.SysProcAttr, fork func() error) error {
+	if len(pl.v1TasksFiles) == 0 && pl.netnsPath == "" {
 		return pl.forkIntoCgroup(sys, fork)
 	}
 	done := make(chan error)
@@ -373,7 +373,7 @@ func (pl placement) run(sys *syscall.SysProcAttr, fork func() error) error {
 
 // forkIntoCgroup forks into a cgroup v2. If the user has not configured the cgroup, a
 // failure to enter it does not fail the start.
-func (pl placement) forkIntoCgroup(sys *syscall.SysProcAttr, fork func() error) error {
+func (pl forkPlacement) forkIntoCgroup(sys *syscall.SysProcAttr, fork func() error) error {
 	if pl.cgroupDir == "" {
 		return fork()
 	}
@@ -404,7 +404,7 @@ func isCgroupError(err error) bool {
 
 // enterAndFork enters cgroups v1 and a network namespace with one thread, forks,
 // and ends the thread. It must run in a goroutine of its own.
-func (pl placement) enterAndFork(sys *syscall.SysProcAttr, fork func() error) error {
+func (pl forkPlacement) enterAndFork(sys *syscall.SysProcAttr, fork func() error) error {
 	runtime.LockOSThread() // not unlocked below: the thread ends with the goroutine
 	if unix.Gettid() == os.Getpid() {
 		// The main thread cannot end. While this goroutine holds it, another
@@ -414,7 +414,7 @@ func (pl placement) enterAndFork(sys *syscall.SysProcAttr, fork func() error) er
 		go func() { done <- pl.enterAndFork(sys, fork) }()
 		return <-done
 	}
-	for _, t := range pl.tasksFiles {
+	for _, t := range pl.v1TasksFiles {
 		// "0" means the writing thread and needs no kernel lock. With a thread's
 		// number, even the writer's own, the kernel waits some 10 ms for all
 		// CPUs.

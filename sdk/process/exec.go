@@ -61,8 +61,8 @@ func cannotRunResult(e driver.Exec, errno error) (driver.ExitResult, error) {
 // exist exits with code 127, a command that is not executable with 126; its
 // Stderr has the reason.
 func (p *Process) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, error) {
-	if p.userErr != nil {
-		return driver.ExitResult{}, p.userErr
+	if p.userLookupErr != nil {
+		return driver.ExitResult{}, p.userLookupErr
 	}
 	path, err := lookPath(p.start, e.Command[0])
 	if err != nil {
@@ -102,7 +102,7 @@ func (p *Process) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, e
 	stop := context.AfterFunc(ctx, func() { unix.Kill(-cmd.Process.Pid, unix.SIGKILL) })
 	resized := make(chan struct{})
 	streams.startCopies(e, resized)
-	err = waitCommand(cmd)
+	err = waitIgnoringExitCode(cmd)
 	// The process group number may have been reused from here on. Processes that
 	// the command has left running are killed with the task.
 	stop()
@@ -114,7 +114,7 @@ func (p *Process) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, e
 	return toExitResult(process.ExitStatusOf(int(cmd.ProcessState.Sys().(syscall.WaitStatus))), nil), nil
 }
 
-func waitCommand(cmd *exec.Cmd) error {
+func waitIgnoringExitCode(cmd *exec.Cmd) error {
 	err := cmd.Wait()
 	var exitErr *exec.ExitError
 	if errors.As(err, &exitErr) {
@@ -125,16 +125,16 @@ func waitCommand(cmd *exec.Cmd) error {
 
 // execPlacement returns the placement of a command in the task: the cgroups and the
 // network of the task's process.
-func (p *Process) execPlacement() placement {
-	pl := placement{netnsPath: p.netnsPath()}
+func (p *Process) execPlacement() forkPlacement {
+	pl := forkPlacement{netnsPath: p.netnsPath()}
 	switch {
 	case p.cgroup == nil:
 	case machineCgroups().version == 2:
 		pl.cgroupDir = p.cgroup.path
 	default:
-		pl.tasksFiles = p.tasksFiles()
+		pl.v1TasksFiles = p.tasksFiles()
 		if dir := p.cpusetDir(); dir != "" {
-			pl.tasksFiles = append(pl.tasksFiles, newTasksFile(dir, false))
+			pl.v1TasksFiles = append(pl.v1TasksFiles, newTasksFile(dir, false))
 		}
 	}
 	return pl
@@ -144,14 +144,14 @@ func (p *Process) execPlacement() placement {
 type execStreams struct {
 	childFiles []*os.File // descriptors of the command, closed here after the fork
 	in         *os.File
-	out        []outputCopy
+	out        []outputCopyJob
 	tty        *os.File
 
-	readers sync.WaitGroup
-	resizer sync.WaitGroup
+	readers         sync.WaitGroup
+	resizeGoroutine sync.WaitGroup
 }
 
-type outputCopy struct {
+type outputCopyJob struct {
 	source *os.File
 	to     io.Writer
 }
@@ -183,7 +183,7 @@ func (s *execStreams) openPipes(cmd *exec.Cmd, e driver.Exec) error {
 			return err
 		}
 		s.childFiles = append(s.childFiles, w)
-		s.out = append(s.out, outputCopy{r, out.to})
+		s.out = append(s.out, outputCopyJob{r, out.to})
 		*out.set = w
 	}
 	return nil
@@ -213,7 +213,7 @@ func (s *execStreams) openTerminal(cmd *exec.Cmd, e driver.Exec, cred *syscall.C
 	if to == nil {
 		to = io.Discard
 	}
-	s.in, s.out = master, []outputCopy{{master, to}}
+	s.in, s.out = master, []outputCopyJob{{master, to}}
 	return nil
 }
 
@@ -240,7 +240,7 @@ func (s *execStreams) startCopies(e driver.Exec, end <-chan struct{}) {
 		})
 	}
 	if s.tty != nil && e.Resize != nil {
-		s.resizer.Go(func() {
+		s.resizeGoroutine.Go(func() {
 			for {
 				select {
 				case size, ok := <-e.Resize:
@@ -262,7 +262,7 @@ func (s *execStreams) waitOutput() {
 	s.readers.Wait()
 	timer.Stop()
 	s.close()
-	s.resizer.Wait()
+	s.resizeGoroutine.Wait()
 }
 
 func (s *execStreams) closeChildFiles() {

@@ -230,8 +230,8 @@ func (p *Process) reportAllUnenforced(l limits, reason error) {
 	}
 }
 
-// reportLimits emits an event for each limit that is not enforced.
-func (p *Process) reportLimits() {
+// emitUnenforcedLimits emits an event for each limit that is not enforced.
+func (p *Process) emitUnenforcedLimits() {
 	for _, message := range p.unenforcedLimits {
 		p.start.EventOnce(message)
 	}

@@ -58,7 +58,7 @@ func TestMemoryLimit(t *testing.T) {
 
 // The kernel's count of OOM kills includes earlier starts in the same cgroup,
 // which must not be reported for the next start.
-func TestMemoryLimitOfTheNextStart(t *testing.T) {
+func TestSecondStartGetsNewMemoryLimit(t *testing.T) {
 	s := newLimitedStart(t, 20*mebibyte, 0)
 	first := startProcess(t, s, shellCommand("exec "+exceedMemoryScript))
 	if got := waitExit(t, first); !got.OOMKilled {
@@ -77,7 +77,7 @@ func TestMemoryLimitOutlivesThePlugin(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			k := startKeeper(t)
 			s := newLimitedStart(t, 20*mebibyte, 0)
-			state := startOrphan(t, k, pluginRun{Config: s.TaskConfig, Command: shellCommand("until [ -e go ]; do sleep 0.01; done; exec " + exceedMemoryScript)})
+			state := startOrphan(t, k, pluginMainIO{Config: s.TaskConfig, Command: shellCommand("until [ -e go ]; do sleep 0.01; done; exec " + exceedMemoryScript)})
 			if before {
 				createGoFile(t, s)
 				waitUntil(t, "the task has ended", func() bool { return processGone(state.PID) })

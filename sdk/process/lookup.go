@@ -103,10 +103,10 @@ func Credential(name string) (*syscall.Credential, error) {
 	return cred, nil
 }
 
-// credentialIfNeeded returns the credential that a task of the user needs, or
+// credentialIfDifferent returns the credential that a task of the user needs, or
 // nil if the plugin has it already. An unprivileged plugin could not set it
 // again.
-func credentialIfNeeded(name string) (*syscall.Credential, error) {
+func credentialIfDifferent(name string) (*syscall.Credential, error) {
 	if name == "" {
 		return nil, nil
 	}

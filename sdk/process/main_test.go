@@ -56,8 +56,8 @@ func isOwnCgroup(dir string) bool {
 	return strings.HasPrefix(filepath.Base(dir), fmt.Sprintf("process-test-%d-", os.Getpid()))
 }
 
-// pluginRun is the input and the output of pluginMain.
-type pluginRun struct {
+// pluginMainIO is the input and the output of pluginMain.
+type pluginMainIO struct {
 	Config      driver.TaskConfig
 	Command     Command
 	WaitForExit bool // pluginMain waits until the task has ended before it writes the output
@@ -68,7 +68,7 @@ type pluginRun struct {
 // pluginMain starts a task, writes the result to a file, and runs until it is
 // killed.
 func pluginMain(file string) {
-	var p pluginRun
+	var p pluginMainIO
 	text, err := os.ReadFile(file)
 	if err == nil {
 		err = json.Unmarshal(text, &p)
@@ -192,13 +192,13 @@ func processGone(pid int) bool {
 	return err != nil || st.Ended()
 }
 
-// forgetOwners resets the owners, as in a plugin process that has started no
+// resetLeftoverSearch resets taskOwners.leftovers, as in a plugin process that has started no
 // task yet.
-func forgetOwners(t *testing.T) {
+func resetLeftoverSearch(t *testing.T) {
 	t.Helper()
-	owners.Lock()
-	defer owners.Unlock()
-	owners.leftovers = nil
+	taskOwners.Lock()
+	defer taskOwners.Unlock()
+	taskOwners.leftovers = nil
 }
 
 func use(t *testing.T, h cgroupHierarchy) {
@@ -235,7 +235,7 @@ func startKeeper(t *testing.T) *keeper.Client {
 
 // startOrphan starts a task in another process, and kills that process. Without a
 // keeper, init adopts the task.
-func startOrphan(t *testing.T, k *keeper.Client, p pluginRun) State {
+func startOrphan(t *testing.T, k *keeper.Client, p pluginMainIO) State {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "plugin")
 	text, err := json.Marshal(p)

@@ -10,62 +10,62 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// owners has the latest process of each task, until it is destroyed. The starts
+// taskOwners has the latest process of each task, until it is destroyed. The starts
 // of a task share its cgroup and the names in its environment: cleanup after an
 // earlier start must not kill the process of a later start.
-var owners = struct {
+var taskOwners = struct {
 	sync.Mutex
-	m map[process.Mark]*Process
+	m map[process.TaskEnvID]*Process
 
 	// leftovers are the tasks that had running processes when this plugin
 	// process first searched for them. It is nil before the search.
-	leftovers map[process.Mark]bool
-}{m: map[process.Mark]*Process{}}
+	leftovers map[process.TaskEnvID]bool
+}{m: map[process.TaskEnvID]*Process{}}
 
-func (p *Process) taskMark() process.Mark {
-	return process.Mark{AllocID: p.start.AllocID, Task: p.start.Name}
+func (p *Process) taskKey() process.TaskEnvID {
+	return process.TaskEnvID{AllocID: p.start.AllocID, Task: p.start.Name}
 }
 
-// acquireTask makes p the owner of its task. It fails if a process of the task that
+// acquireTaskOwnership makes p the owner of its task. It fails if a process of the task that
 // this plugin process has started or recovered is running. earlier is an owner
 // whose process has ended and that was not destroyed. A start without names
 // occurs only in tests of plugin authors, and shares nothing.
-func (p *Process) acquireTask() (earlier *Process, err error) {
-	if !p.hasTaskName() {
+func (p *Process) acquireTaskOwnership() (earlier *Process, err error) {
+	if !p.hasAllocAndTaskName() {
 		return nil, nil
 	}
-	owners.Lock()
-	defer owners.Unlock()
-	earlier = owners.m[p.taskMark()]
+	taskOwners.Lock()
+	defer taskOwners.Unlock()
+	earlier = taskOwners.m[p.taskKey()]
 	if earlier != nil && earlier.id.Alive() {
 		return nil, fmt.Errorf("task %q of allocation %s runs already, as process %d", p.start.Name, p.start.AllocID, earlier.id.PID)
 	}
-	owners.m[p.taskMark()] = p
+	taskOwners.m[p.taskKey()] = p
 	return earlier, nil
 }
 
-func (p *Process) hasTaskName() bool { return p.start.AllocID != "" && p.start.Name != "" }
+func (p *Process) hasAllocAndTaskName() bool { return p.start.AllocID != "" && p.start.Name != "" }
 
-func (p *Process) ownsTask() bool {
-	if !p.hasTaskName() {
+func (p *Process) isTaskOwner() bool {
+	if !p.hasAllocAndTaskName() {
 		return true
 	}
-	owners.Lock()
-	defer owners.Unlock()
-	return owners.m[p.taskMark()] == p
+	taskOwners.Lock()
+	defer taskOwners.Unlock()
+	return taskOwners.m[p.taskKey()] == p
 }
 
-// releaseTask makes an earlier process the owner again, or leaves the task
+// releaseTaskOwnership makes an earlier process the owner again, or leaves the task
 // without an owner if earlier is nil.
-func (p *Process) releaseTask(earlier *Process) {
-	owners.Lock()
-	defer owners.Unlock()
+func (p *Process) releaseTaskOwnership(earlier *Process) {
+	taskOwners.Lock()
+	defer taskOwners.Unlock()
 	switch {
-	case owners.m[p.taskMark()] != p:
+	case taskOwners.m[p.taskKey()] != p:
 	case earlier != nil:
-		owners.m[p.taskMark()] = earlier
+		taskOwners.m[p.taskKey()] = earlier
 	default:
-		delete(owners.m, p.taskMark())
+		delete(taskOwners.m, p.taskKey())
 	}
 }
 
@@ -75,17 +75,17 @@ func (p *Process) releaseTask(earlier *Process) {
 // milliseconds, so it is done once for all tasks, and again only for a task that
 // had running processes in that search or whose last process was not destroyed.
 func (p *Process) killEarlierStart(ctx context.Context, earlier *Process) error {
-	owners.Lock()
-	if owners.leftovers == nil {
-		marks, err := process.AllMarks()
+	taskOwners.Lock()
+	if taskOwners.leftovers == nil {
+		marks, err := process.AllTaskEnvIDs()
 		if err != nil {
-			owners.Unlock()
-			return p.leftoverError(err)
+			taskOwners.Unlock()
+			return p.leftoverProcessError(err)
 		}
-		owners.leftovers = marks
+		taskOwners.leftovers = marks
 	}
-	possible := earlier != nil || owners.leftovers[p.taskMark()]
-	owners.Unlock()
+	possible := earlier != nil || taskOwners.leftovers[p.taskKey()]
+	taskOwners.Unlock()
 	if !possible {
 		return nil
 	}
@@ -94,15 +94,15 @@ func (p *Process) killEarlierStart(ctx context.Context, earlier *Process) error 
 		p.logger.Warn("killing what an earlier start has left running", "processes", ended)
 	}
 	if err != nil {
-		return p.leftoverError(err)
+		return p.leftoverProcessError(err)
 	}
-	owners.Lock()
-	defer owners.Unlock()
-	delete(owners.leftovers, p.taskMark())
+	taskOwners.Lock()
+	defer taskOwners.Unlock()
+	delete(taskOwners.leftovers, p.taskKey())
 	return nil
 }
 
-func (p *Process) leftoverError(err error) error {
+func (p *Process) leftoverProcessError(err error) error {
 	return sdk.Recoverable(fmt.Errorf("end what an earlier start of task %q has left running: %w", p.start.Name, err))
 }
 
@@ -112,11 +112,11 @@ func (p *Process) leftoverError(err error) error {
 func (p *Process) killAll(ctx context.Context) error {
 	err := p.killGroup()
 	switch {
-	case !p.ownsTask():
+	case !p.isTaskOwner():
 	case p.cgroup != nil:
 		err = errors.Join(err, p.cgroup.dir().Kill(ctx))
 	case p.start.Env["NOMAD_ALLOC_ID"] == p.start.AllocID && p.start.Env["NOMAD_TASK_NAME"] == p.start.Name:
-		err = errors.Join(err, process.KillMarked(ctx, p.start.AllocID, p.start.Name))
+		err = errors.Join(err, process.KillByTaskEnv(ctx, p.start.AllocID, p.start.Name))
 	}
 	return err
 }

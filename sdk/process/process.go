@@ -64,11 +64,11 @@ type Process struct {
 	logger     hclog.Logger
 	cpuSampler cpuSampler
 
-	unenforcedLimits []string // events about limits that are not enforced, for reportLimits
+	unenforcedLimits []string // events about limits that are not enforced, for emitUnenforcedLimits
 
-	// userErr is not nil if the user of a recovered process no longer resolves,
+	// userLookupErr is not nil if the user of a recovered process no longer resolves,
 	// and so no command can run as that user.
-	userErr error
+	userLookupErr error
 
 	// fd is nil on kernels without pidfds.
 	fd *process.Pidfd
@@ -76,8 +76,8 @@ type Process struct {
 	// releaseMu is locked while the process is reaped: afterwards its number may
 	// belong to another process. A goroutine that sends a signal holds it for
 	// reading.
-	releaseMu sync.RWMutex
-	released  bool // guarded by releaseMu
+	releaseMu   sync.RWMutex
+	pidReleased bool // guarded by releaseMu
 
 	// waitMu is held by the goroutine that waits for the process; other callers
 	// of Wait block on it.
@@ -138,7 +138,7 @@ func Start(ctx context.Context, start *sdk.StartRequest, c Command) (*Process, e
 	if err != nil {
 		return nil, err
 	}
-	p.cred, err = credentialIfNeeded(start.User)
+	p.cred, err = credentialIfDifferent(start.User)
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +149,7 @@ func Start(ctx context.Context, start *sdk.StartRequest, c Command) (*Process, e
 	}
 	defer files.close()
 
-	earlier, err := p.acquireTask()
+	earlier, err := p.acquireTaskOwnership()
 	if err != nil {
 		return nil, err
 	}
@@ -164,19 +164,19 @@ func Start(ctx context.Context, start *sdk.StartRequest, c Command) (*Process, e
 		if p.cgroup != nil {
 			err = errors.Join(err, p.cgroup.remove())
 		}
-		p.releaseTask(earlier)
+		p.releaseTaskOwnership(earlier)
 		return nil, err
 	}
 	p.logger = p.logger.With("pid", p.id.PID)
 	p.applyCPUShares()
 	p.setOOMScore(c.OOMScoreAdj)
-	p.reportLimits()
+	p.emitUnenforcedLimits()
 	return p, nil
 }
 
 // spawn forks and executes. ETXTBSY is temporary: another thread of this process
 // has forked while the file was open for writing.
-func (p *Process) spawn(path string, c Command, files *taskStreams, place placement) error {
+func (p *Process) spawn(path string, c Command, files *taskStreams, place forkPlacement) error {
 	attr := &syscall.ProcAttr{
 		Dir:   p.dir,
 		Env:   envList(p.start.Env),
@@ -328,7 +328,7 @@ func (p *Process) Signal(_ context.Context, name string) error {
 	p.releaseMu.RLock()
 	defer p.releaseMu.RUnlock()
 	switch {
-	case p.released:
+	case p.pidReleased:
 		return nil
 	case p.fd != nil:
 		err = p.fd.Signal(sig)
@@ -363,7 +363,7 @@ func ParseSignal(name string) (syscall.Signal, error) {
 func (p *Process) Kill(ctx context.Context) error {
 	p.releaseMu.RLock()
 	defer p.releaseMu.RUnlock()
-	if p.released {
+	if p.pidReleased {
 		return nil
 	}
 	return p.killAll(ctx)
@@ -399,13 +399,13 @@ func (p *Process) Destroy(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	var errs []error
-	if !p.released {
+	if !p.pidReleased {
 		// killAll comes before the reaping: the number of a child is also the
 		// number of its process group.
 		if err := p.killAll(ctx); err != nil {
 			return err
 		}
-		p.released = true
+		p.pidReleased = true
 		if p.isChild {
 			errs = append(errs, p.reap())
 		}
@@ -413,12 +413,12 @@ func (p *Process) Destroy(ctx context.Context) error {
 			p.fd.Close()
 		}
 	}
-	if p.cgroup != nil && p.ownsTask() {
+	if p.cgroup != nil && p.isTaskOwner() {
 		errs = append(errs, p.cgroup.remove())
 	}
 	err := errors.Join(errs...)
 	if err == nil {
-		p.releaseTask(nil) // without an owner, the next start does not search for leftover processes
+		p.releaseTaskOwnership(nil) // without an owner, the next start does not search for leftover processes
 	}
 	return err
 }

@@ -81,7 +81,7 @@ func TestAllProcessesDieWithTheTask(t *testing.T) {
 
 // A Destroy that could not search for processes, because this process had no
 // free descriptor, returns an error and can be repeated.
-func TestDestroyWithoutDescriptorsIsRepeated(t *testing.T) {
+func TestDestroyIsRepeatableAfterFDExhaustion(t *testing.T) {
 	for name, h := range map[string]cgroupHierarchy{"with the cgroups of this machine": machineCgroups(), "without cgroups": {}} {
 		t.Run(name, func(t *testing.T) {
 			use(t, h)
@@ -97,7 +97,7 @@ func TestDestroyWithoutDescriptorsIsRepeated(t *testing.T) {
 			restore := processtest.LimitDescriptors(t, 0)
 			destroyErr := p.Destroy(t.Context())
 			restore()
-			if !process.Exhausted(destroyErr) || !child.Alive() {
+			if !process.IsResourceExhausted(destroyErr) || !child.Alive() {
 				t.Errorf("without descriptors: %v, the child of the task runs: %v", destroyErr, child.Alive())
 			}
 			for range 2 {
@@ -223,12 +223,12 @@ func TestStartKillsProcessesOfAnEarlierStart(t *testing.T) {
 	for name, h := range map[string]cgroupHierarchy{"with the cgroups of this machine": machineCgroups(), "without cgroups": {}} {
 		t.Run(name, func(t *testing.T) {
 			use(t, h)
-			forgetOwners(t)
+			resetLeftoverSearch(t)
 			s, other := newStart(t), newStart(t)
 			// A killed plugin process has left both tasks, and they are not
 			// recovered.
-			state := startOrphan(t, nil, pluginRun{Config: s.TaskConfig, Command: shellCommand("exec sleep 3600")})
-			kept := startOrphan(t, nil, pluginRun{Config: other.TaskConfig, Command: shellCommand("exec sleep 3600")})
+			state := startOrphan(t, nil, pluginMainIO{Config: s.TaskConfig, Command: shellCommand("exec sleep 3600")})
+			kept := startOrphan(t, nil, pluginMainIO{Config: other.TaskConfig, Command: shellCommand("exec sleep 3600")})
 			t.Cleanup(func() { Sweep(context.Background(), other.AllocID, "task") })
 			for _, state := range []State{state, kept} {
 				waitUntil(t, "the kernel shows the environment of the task", func() bool {
@@ -280,7 +280,7 @@ func TestSweep(t *testing.T) {
 			// cgroups of the machine.
 			t.Cleanup(func() { Sweep(context.Background(), s.AllocID, "task") })
 			use(t, h)
-			state := startOrphan(t, nil, pluginRun{Config: s.TaskConfig, Command: shellCommand("exec sleep 3600")})
+			state := startOrphan(t, nil, pluginMainIO{Config: s.TaskConfig, Command: shellCommand("exec sleep 3600")})
 			if found, err := Sweep(t.Context(), s.AllocID, "other"); found || err != nil {
 				t.Errorf("sweep of another task: %v, %v", found, err)
 			}
@@ -298,7 +298,7 @@ func TestSweep(t *testing.T) {
 	}
 }
 
-func TestOutputIsOnlyForFIFOs(t *testing.T) {
+func TestStartRejectsUnsafeOutputPaths(t *testing.T) {
 	s := newStart(t)
 	logs := filepath.Join(s.AllocDir, "alloc/logs")
 	outside := filepath.Join(t.TempDir(), "precious")

@@ -41,26 +41,26 @@ func Recover(ctx context.Context, start *sdk.StartRequest, s State) (*Process, e
 	if s.BootID != boot {
 		return nil, fmt.Errorf("process %d has ended: the machine was started again since", s.PID)
 	}
-	p.cred, p.userErr = credentialIfNeeded(start.User) // needed for commands only
+	p.cred, p.userLookupErr = credentialIfDifferent(start.User) // needed for commands only
 	if s.Cgroup != "" {
 		if p.cgroup = adoptCgroup(p, s.Cgroup); p.cgroup != nil {
 			p.cgroup.initialOOMKills = s.OOMKills
 		}
 	}
-	earlier, _ := p.acquireTask() // if it fails, a later start of the task has the cgroup
+	earlier, _ := p.acquireTaskOwnership() // if it fails, a later start of the task has the cgroup
 	if p.fd, err = openPidfd(p.id); err == nil {
 		p.isChild = isChild(p.id.PID)
 		return p, nil
 	}
 	if !errors.Is(err, os.ErrProcessDone) {
-		p.releaseTask(earlier) // the next Recover becomes the owner
+		p.releaseTaskOwnership(earlier) // the next Recover becomes the owner
 		return nil, sdk.Recoverable(fmt.Errorf("recover process %d: %w", s.PID, err))
 	}
 	status, err := keeperExitStatus(ctx, p.id)
 	if err != nil && ctx.Err() != nil {
 		return nil, sdk.Recoverable(fmt.Errorf("recover process %d: %w", s.PID, context.Cause(ctx))) // the next host calls again
 	}
-	if process.Exhausted(err) {
+	if process.IsResourceExhausted(err) {
 		return nil, sdk.Recoverable(fmt.Errorf("recover process %d, which has ended: ask the keeper for its exit status: %w", s.PID, err))
 	}
 	if err != nil {
@@ -148,7 +148,7 @@ var keeperClient struct {
 func keeperExitStatus(ctx context.Context, id process.ID) (process.ExitStatus, error) {
 	socket := os.Getenv(keeper.EnvSocket)
 	if socket == "" {
-		return process.ExitStatus{}, keeper.ErrUnknown
+		return process.ExitStatus{}, keeper.ErrExitStatusUnknown
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

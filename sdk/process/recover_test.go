@@ -43,7 +43,7 @@ func TestExitStatusSurvivesThePlugin(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			k := startKeeper(t)
 			s := newStart(t)
-			state := startOrphan(t, k, pluginRun{Config: s.TaskConfig, Command: shellCommand(test.script), WaitForExit: test.await})
+			state := startOrphan(t, k, pluginMainIO{Config: s.TaskConfig, Command: shellCommand(test.script), WaitForExit: test.await})
 			if test.before {
 				createGoFile(t, s)
 				waitUntil(t, "the task has ended", func() bool { return processGone(state.PID) })
@@ -69,7 +69,7 @@ func TestExitStatusSurvivesThePlugin(t *testing.T) {
 func TestExitStatusWithoutKeeper(t *testing.T) {
 	t.Setenv(keeper.EnvSocket, "")
 	s := newStart(t)
-	state := startOrphan(t, nil, pluginRun{Config: s.TaskConfig, Command: shellCommand(waitForGoFileScript)})
+	state := startOrphan(t, nil, pluginMainIO{Config: s.TaskConfig, Command: shellCommand(waitForGoFileScript)})
 	p, err := Recover(t.Context(), s, state)
 	if err != nil {
 		t.Fatal(err)
@@ -88,7 +88,7 @@ func TestExitStatusWithoutKeeper(t *testing.T) {
 func TestUnknownExitStatus(t *testing.T) {
 	t.Setenv(keeper.EnvSocket, "")
 	s := newStart(t)
-	state := startOrphan(t, nil, pluginRun{Config: s.TaskConfig, Command: shellCommand("sleep 3600 & echo $! >child; " + waitForGoFileScript)})
+	state := startOrphan(t, nil, pluginMainIO{Config: s.TaskConfig, Command: shellCommand("sleep 3600 & echo $! >child; " + waitForGoFileScript)})
 	child := parseNumber(t, waitForFile(t, s, "child"))
 	createGoFile(t, s)
 	waitUntil(t, "the task has ended", func() bool { return processGone(state.PID) })
@@ -104,7 +104,7 @@ func TestUnknownExitStatus(t *testing.T) {
 
 // RecoverTask that is cancelled returns no result, and the next host can call it
 // again.
-func TestRecoverThatIsCancelledDoesNotDecide(t *testing.T) {
+func TestCancelledRecoverReportsNoExitStatus(t *testing.T) {
 	ended := exec.Command("/bin/true")
 	if err := ended.Start(); err != nil {
 		t.Fatal(err)
@@ -124,12 +124,12 @@ func TestRecoverThatIsCancelledDoesNotDecide(t *testing.T) {
 
 // A plugin without free descriptors cannot find out whether the process has
 // ended, or how: it drops neither the process nor its exit status.
-func TestRecoverWithoutDescriptorsDoesNotDecide(t *testing.T) {
+func TestRecoverIsRecoverableAfterFDExhaustion(t *testing.T) {
 	for name, ends := range map[string]bool{"the process runs": false, "the process has ended": true} {
 		t.Run(name, func(t *testing.T) {
 			k := startKeeper(t)
 			s := newStart(t)
-			state := startOrphan(t, k, pluginRun{Config: s.TaskConfig, Command: shellCommand(waitForGoFileScript)})
+			state := startOrphan(t, k, pluginMainIO{Config: s.TaskConfig, Command: shellCommand(waitForGoFileScript)})
 			if ends {
 				createGoFile(t, s)
 				waitUntil(t, "the task has ended", func() bool { return processGone(state.PID) })
@@ -141,7 +141,7 @@ func TestRecoverWithoutDescriptorsDoesNotDecide(t *testing.T) {
 				restore()
 				if err == nil {
 					defer destroyProcess(t, p)
-					if !p.ownsTask() {
+					if !p.isTaskOwner() {
 						t.Errorf("%d descriptors: what the process leaves running is not ended with it", free)
 					}
 					if !ends {

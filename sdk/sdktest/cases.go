@@ -23,7 +23,7 @@ func driverCases(p Plugin) []testCase {
 		}}}
 	}
 	all := append([]testCase{
-		{"says in words what it is when a person starts it", testManualStart},
+		{"says in words what it is when a person starts it", testStartWithoutHost},
 		{"names itself as a driver of a known protocol version", testPluginInfo(base.TypeDriver, driver.APIVersion)},
 		{"takes its configuration twice, from a host that only checks it", testConfigureTwice},
 		{"has a schema that fits its tasks", testTaskSchema},
@@ -50,7 +50,7 @@ func driverCases(p Plugin) []testCase {
 	return append(all, testCase{"keeps its streams open until the host ends them", testStreamsStayOpen})
 }
 
-func testManualStart(t tb, h *host) {
+func testStartWithoutHost(t tb, h *host) {
 	ctx, cancel := context.WithTimeout(t.Context(), caseTimeout)
 	defer cancel()
 	stdout, stderr, code, err := h.runWithoutHost(ctx)
@@ -157,11 +157,11 @@ func testFirstFingerprint(t tb, h *host) {
 	}
 }
 
-// driverStreams are the streams that a driver must keep open: a host reopens a stream
+// openDriverStreams are the streams that a driver must keep open: a host reopens a stream
 // at once, and would do so in a loop. The suite watches them during the other
 // cases, in a plugin process of their own, because a client needs some time to
 // distinguish the end of a stream from the end of the process.
-type driverStreams struct {
+type openDriverStreams struct {
 	process  *process
 	cancel   context.CancelFunc
 	openedAt time.Time
@@ -179,8 +179,8 @@ func testOpenStreams(t tb, h *host) {
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	s := &driverStreams{process: p, openedAt: time.Now()}
-	h.streams = s
+	s := &openDriverStreams{process: p, openedAt: time.Now()}
+	h.driverStreams = s
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
 	if err := h.configure(t.Context(), p); err != nil {
@@ -202,7 +202,7 @@ func testOpenStreams(t tb, h *host) {
 
 // watchStream records in s that the stream has ended, or has failed a check by good,
 // before ctx ended.
-func watchStream[V any](s *driverStreams, ctx context.Context, what string, c <-chan V, good func(V) bool) {
+func watchStream[V any](s *openDriverStreams, ctx context.Context, what string, c <-chan V, good func(V) bool) {
 	for v := range c {
 		if !good(v) {
 			break
@@ -216,7 +216,7 @@ func watchStream[V any](s *driverStreams, ctx context.Context, what string, c <-
 }
 
 func testStreamsStayOpen(t tb, h *host) {
-	s := h.streams
+	s := h.driverStreams
 	if s == nil {
 		t.Skipf("there are none")
 	}
@@ -420,7 +420,7 @@ func testTaskStats(t tb, h *host) {
 	if err != nil {
 		t.Skipf("it has no statistics: %v", err)
 	}
-	var last time.Time
+	var lastTimestamp time.Time
 	for i := range 3 {
 		select {
 		case sample, ok := <-c:
@@ -430,10 +430,10 @@ func testTaskStats(t tb, h *host) {
 			if !ok {
 				t.Fatalf("the stream of statistics ends while the task runs")
 			}
-			if sample == nil || !sample.Timestamp.After(last) {
-				t.Fatalf("sample %d is %+v, after one at %v", i, sample, last)
+			if sample == nil || !sample.Timestamp.After(lastTimestamp) {
+				t.Fatalf("sample %d is %+v, after one at %v", i, sample, lastTimestamp)
 			}
-			last = sample.Timestamp
+			lastTimestamp = sample.Timestamp
 		case <-time.After(caseTimeout):
 			t.Fatalf("no sample within %v", caseTimeout)
 		}

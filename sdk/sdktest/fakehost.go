@@ -145,8 +145,8 @@ func (b *fakeHost) SetHealth(_ context.Context, s hook.Scope, _ bool, _ string) 
 	return b.checkScope(s)
 }
 
-// dataIndex is the constant index of the suite's data.
-const dataIndex = 1
+// fakeDataIndex is the constant index of the suite's data.
+const fakeDataIndex = 1
 
 // awaitChange blocks until ctx ends if after is the current index, because the
 // data never change.
@@ -154,20 +154,20 @@ func (b *fakeHost) awaitChange(ctx context.Context, s hook.Scope, after uint64) 
 	if err := b.checkScope(s); err != nil {
 		return err
 	}
-	if after >= dataIndex {
+	if after >= fakeDataIndex {
 		<-ctx.Done()
 	}
 	return ctx.Err()
 }
 
 func (b *fakeHost) Variable(ctx context.Context, s hook.Scope, _ string, after uint64) (map[string]string, uint64, error) {
-	return nil, dataIndex, b.awaitChange(ctx, s, after)
+	return nil, fakeDataIndex, b.awaitChange(ctx, s, after)
 }
 
 func (b *fakeHost) Variables(ctx context.Context, s hook.Scope, _ string, after uint64) ([]string, uint64, error) {
-	return nil, dataIndex, b.awaitChange(ctx, s, after)
+	return nil, fakeDataIndex, b.awaitChange(ctx, s, after)
 }
 
 func (b *fakeHost) Services(ctx context.Context, s hook.Scope, _ string, after uint64) ([]hook.Service, uint64, error) {
-	return nil, dataIndex, b.awaitChange(ctx, s, after)
+	return nil, fakeDataIndex, b.awaitChange(ctx, s, after)
 }

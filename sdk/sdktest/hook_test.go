@@ -25,8 +25,8 @@ import (
 // this binary serves.
 const envHookFault = "SDKTEST_HOOK_FAULT"
 
-// naiveHook is a hook without the SDK, with a configurable fault.
-type naiveHook struct {
+// faultyHook is a hook without the SDK, with a configurable fault.
+type faultyHook struct {
 	fault string
 
 	mu          sync.Mutex
@@ -36,14 +36,14 @@ type naiveHook struct {
 	callCount   atomic.Int32
 }
 
-func serveNaiveHook(fault string) {
+func serveFaultyHook(fault string) {
 	if os.Getenv(base.Handshake.MagicCookieKey) == "" {
 		if fault != "is silent" {
 			fmt.Fprintln(os.Stderr, "this is a plugin")
 		}
 		os.Exit(1)
 	}
-	n := &naiveHook{fault: fault, seenAllocs: map[string]bool{}}
+	n := &faultyHook{fault: fault, seenAllocs: map[string]bool{}}
 	plugin.Serve(&plugin.ServeConfig{
 		HandshakeConfig: base.Handshake,
 		Plugins: plugin.PluginSet{
@@ -54,7 +54,7 @@ func serveNaiveHook(fault string) {
 	})
 }
 
-func (n *naiveHook) PluginInfo(context.Context) (*base.Info, error) {
+func (n *faultyHook) PluginInfo(context.Context) (*base.Info, error) {
 	info := &base.Info{Type: base.TypeHook, APIVersions: []string{"v1"}, Version: "0.1.0", Name: "naive"}
 	if n.fault == "speaks another version" {
 		info.APIVersions = []string{"v7"}
@@ -62,16 +62,16 @@ func (n *naiveHook) PluginInfo(context.Context) (*base.Info, error) {
 	return info, nil
 }
 
-func (n *naiveHook) ConfigSchema(context.Context) (*hclspec.Spec, error) { return nil, nil }
+func (n *faultyHook) ConfigSchema(context.Context) (*hclspec.Spec, error) { return nil, nil }
 
-func (n *naiveHook) SetConfig(context.Context, *base.Config) error {
+func (n *faultyHook) SetConfig(context.Context, *base.Config) error {
 	if n.configCount.Add(1) > 1 && n.fault == "is configured once" {
 		return errors.New("configured already")
 	}
 	return nil
 }
 
-func (n *naiveHook) Describe(context.Context) (*hook.Description, error) {
+func (n *faultyHook) Describe(context.Context) (*hook.Description, error) {
 	d := &hook.Description{Schema: hclspec.Object(map[string]*hclspec.Spec{
 		"name": hclspec.Default(hclspec.Attr("name", "string", false), hclspec.Literal(`"nobody"`)),
 		"must": hclspec.Attr("must", "bool", n.fault == "wants more"),
@@ -98,7 +98,7 @@ func (n *naiveHook) Describe(context.Context) (*hook.Description, error) {
 	return d, nil
 }
 
-func (n *naiveHook) Configure(_ context.Context, c hook.Config) (err error) {
+func (n *faultyHook) Configure(_ context.Context, c hook.Config) (err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.client != nil && n.fault == "stays with its host" {
@@ -108,13 +108,13 @@ func (n *naiveHook) Configure(_ context.Context, c hook.Config) (err error) {
 	return err
 }
 
-func (n *naiveHook) hostClient() *hook.HostClient {
+func (n *faultyHook) hostClient() *hook.HostClient {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.client
 }
 
-func (n *naiveHook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (n *faultyHook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	n.mu.Lock()
 	seen := n.seenAllocs[req.Alloc.ID]
 	n.seenAllocs[req.Alloc.ID] = true
@@ -151,7 +151,7 @@ func (n *naiveHook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) 
 	return answer, nil
 }
 
-func (n *naiveHook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+func (n *faultyHook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	scope := req.Scope()
 	switch n.fault {
 	case "starts once":
@@ -177,7 +177,7 @@ func (n *naiveHook) Poststart(ctx context.Context, req hook.TaskPoststartRequest
 	return hook.TaskPoststartResponse{}, err
 }
 
-func (n *naiveHook) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+func (n *faultyHook) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	switch {
@@ -189,7 +189,7 @@ func (n *naiveHook) Stop(_ context.Context, req hook.TaskStopRequest) (hook.Task
 	return hook.TaskStopResponse{}, nil
 }
 
-func (n *naiveHook) Destroy(_ context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
+func (n *faultyHook) Destroy(_ context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.fault == "remembers in memory" && !n.seenAllocs[req.Alloc.ID] {
@@ -198,11 +198,11 @@ func (n *naiveHook) Destroy(_ context.Context, req hook.AllocDestroyRequest) (ho
 	return hook.AllocDestroyResponse{}, nil
 }
 
-func naiveHookPlugin(fault string) Plugin {
+func faultyHookPlugin(fault string) Plugin {
 	return Plugin{Path: os.Args[0], Env: []string{envHookFault + "=" + fault}, Attachment: map[string]any{"name": "suite"}}
 }
 
-func TestHookWithoutFaults(t *testing.T) { Hook(t, naiveHookPlugin("")) }
+func TestHookWithoutFaults(t *testing.T) { Hook(t, faultyHookPlugin("")) }
 
 // TestEachHookCaseCanFail is TestEachCaseCanFail for hooks.
 func TestEachHookCaseCanFail(t *testing.T) {
@@ -216,7 +216,7 @@ func TestEachHookCaseCanFail(t *testing.T) {
 		run   func(tb, *host)
 		says  string
 	}{
-		{"is silent", testManualStart, "says nothing"},
+		{"is silent", testStartWithoutHost, "says nothing"},
 		{"speaks another version", testPluginInfo(base.TypeHook, hook.APIVersion), "v7"},
 		{"is configured once", testConfigureTwice, "configured already"},
 		{"takes part in nothing", testDescribe, "takes part in nothing"},
@@ -244,7 +244,7 @@ Which one it takes is said in Plugin.Attachment, or in plugin_test.hcl: attachme
 	} {
 		t.Run(test.fault, func(t *testing.T) {
 			t.Parallel()
-			h := newHost(naiveHookPlugin(test.fault))
+			h := newHost(faultyHookPlugin(test.fault))
 			defer h.close()
 			r := runCase(t.Context(), testCase{test.fault, test.run}, h)
 			if got := strings.Join(r.lines, "\n"); !r.failed || !strings.Contains(got, test.says) {
@@ -254,9 +254,9 @@ Which one it takes is said in Plugin.Attachment, or in plugin_test.hcl: attachme
 	}
 }
 
-func TestCheckOfAHook(t *testing.T) {
+func TestCheckReportsHookFailure(t *testing.T) {
 	var out bytes.Buffer
-	err := Check(t.Context(), &out, naiveHookPlugin("makes up capabilities"))
+	err := Check(t.Context(), &out, faultyHookPlugin("makes up capabilities"))
 	for _, want := range []string{"PASS  takes part in the life of a task (", "FAIL  shows its host the capability of a request (", " passed, 1 failed, 0 skipped"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("it does not say %q:\n%s", want, out.String())

@@ -15,7 +15,7 @@ import (
 // hookCases returns the suite for a hook.
 func hookCases() []testCase {
 	return []testCase{
-		{"says in words what it is when a person starts it", testManualStart},
+		{"says in words what it is when a person starts it", testStartWithoutHost},
 		{"names itself as a hook of a known protocol version", testPluginInfo(base.TypeHook, hook.APIVersion)},
 		{"takes its configuration twice, from a host that only checks it", testConfigureTwice},
 		{"describes the hook points that it takes part in", testDescribe},
@@ -155,7 +155,7 @@ func testHostRestart(t tb, h *host) {
 	if err := h.configureHook(t.Context(), h.useProcess(t)); err != nil {
 		t.Fatalf("Configure by another agent: %v", err)
 	}
-	l.restored, l.repeatPoststart = true, true
+	l.taskRestored, l.repeatPoststart = true, true
 	for _, m := range []hook.Point{hook.Prestart, hook.Poststart, hook.PreKilling, hook.Exited, hook.Stop, hook.Postrun, hook.Destroy} {
 		l.callPoint(t, m)
 	}

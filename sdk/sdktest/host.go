@@ -41,15 +41,15 @@ type host struct {
 	dir           string     // directory for plugin sockets, which a killed plugin leaves behind
 	startMu       sync.Mutex // serializes starts of the shared process
 	sharedProcess *process
-	streams       *driverStreams // streams of a driver; nil until they are opened
+	driverStreams *openDriverStreams // streams of a driver; nil until they are opened
 
-	envMark string // environment entry that only the plugin processes of this host have
+	processEnvEntry string // environment entry that only the plugin processes of this host have
 
-	mu        sync.Mutex
-	processes []*process // processes that this case started, or that are still running
-	allocIDs  []string   // ids of the tasks' allocations in this case
-	aborted   bool       // the case was aborted, and its tasks killed
-	killed    bool       // no further process may be started
+	mu          sync.Mutex
+	processes   []*process // processes that this case started, or that are still running
+	allocIDs    []string   // ids of the tasks' allocations in this case
+	caseAborted bool       // the case was aborted, and its tasks killed
+	suiteKilled bool       // no further process may be started
 
 	hookHost       fakeHost // host service for hooks
 	hookHostSocket string   // socket of hookHost; "" if it does not listen
@@ -58,10 +58,10 @@ type host struct {
 
 func newHost(p Plugin) *host {
 	p.Tasks.addShellTasks()
-	return &host{plugin: p, envMark: envMark + "=" + newID()}
+	return &host{plugin: p, processEnvEntry: envMark + "=" + newID()}
 }
 
-// envMark is the environment variable by which the processes of one host are
+// processEnvEntry is the environment variable by which the processes of one host are
 // found.
 const envMark = "NOMAD_LITE_SDKTEST"
 
@@ -118,9 +118,9 @@ func (h *host) detectTasks(ctx context.Context, p *process) {
 
 func (h *host) close() {
 	h.stopSharedProcess()
-	if h.streams != nil {
-		h.streams.cancel()
-		h.streams.process.client.Kill()
+	if h.driverStreams != nil {
+		h.driverStreams.cancel()
+		h.driverStreams.process.client.Kill()
 	}
 	h.closeHookHost()
 	if h.dir != "" {
@@ -146,8 +146,8 @@ type process struct {
 	client *plugin.Client
 	stderr *lockedBuffer
 
-	killed     atomic.Bool // the suite has killed the process because it aborted a case
-	stderrRead int         // bytes of stderr that were searched for panics
+	killed       atomic.Bool // the suite has killed the process because it aborted a case
+	stderrOffset int         // bytes of stderr that were searched for panics
 }
 
 // launch starts a plugin process as Nomad does, without configuring it.
@@ -165,7 +165,7 @@ func (h *host) launch() (*process, error) {
 		}
 	}
 	cmd := exec.Command(path, h.plugin.Args...)
-	cmd.Env = append(append(append(os.Environ(), "TMPDIR="+h.dir), h.plugin.Env...), h.envMark)
+	cmd.Env = append(append(append(os.Environ(), "TMPDIR="+h.dir), h.plugin.Env...), h.processEnvEntry)
 	stderr := &lockedBuffer{}
 	client := plugin.NewClient(&plugin.ClientConfig{
 		HandshakeConfig: base.Handshake,
@@ -517,7 +517,7 @@ func (s *startedTask) cleanUp() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), caseTimeout)
 	defer cancel()
-	d := s.h.useProcess(&cleanupTB{s.t, ctx}).driver
+	d := s.h.useProcess(&contextTB{s.t, ctx}).driver
 	err := d.DestroyTask(ctx, s.config.ID, true)
 	if errors.Is(err, driver.ErrTaskNotFound) && d.RecoverTask(ctx, s.handle) == nil {
 		err = d.DestroyTask(ctx, s.config.ID, true) // another plugin process has started the task
@@ -550,14 +550,14 @@ func killProcessesByEnv(entry string) {
 	}
 }
 
-// cleanupTB is the tb of cleanups, which run after the context of the case has
+// contextTB is a tb with its own context: cleanups run after the context of the case has
 // ended.
-type cleanupTB struct {
+type contextTB struct {
 	tb
 	ctx context.Context
 }
 
-func (l *cleanupTB) Context() context.Context { return l.ctx }
+func (l *contextTB) Context() context.Context { return l.ctx }
 
 func (s *startedTask) driver() driver.Driver {
 	s.t.Helper()
@@ -590,17 +590,17 @@ func (s *startedTask) destroy() {
 // rest of the line.
 func (s *startedTask) waitForLine(prefix string) string {
 	s.t.Helper()
-	var rest string
+	var restOfLine string
 	waitUntil(s.t, fmt.Sprintf("the task writes %q; it has written %q", prefix, s.stdout.String()), func() bool {
 		for line := range strings.Lines(s.stdout.String()) {
 			if text, ok := strings.CutPrefix(line, prefix); ok && strings.HasSuffix(line, "\n") {
-				rest = strings.TrimSpace(text)
+				restOfLine = strings.TrimSpace(text)
 				return true
 			}
 		}
 		return false
 	})
-	return rest
+	return restOfLine
 }
 
 // recover passes the task to the current plugin process, as a restarted host
@@ -664,8 +664,8 @@ func (l *lockedBuffer) String() string {
 // runWithoutHost runs the plugin without a host, as a user in a shell would.
 func (h *host) runWithoutHost(ctx context.Context) (stdout, stderr string, code int, err error) {
 	cmd := exec.CommandContext(ctx, h.plugin.Path, h.plugin.Args...)
-	cmd.Env = append(os.Environ(), envWithoutHost+"=1")
-	cmd.Env = append(append(cmd.Env, h.plugin.Env...), h.envMark)
+	cmd.Env = append(os.Environ(), envStartedByHand+"=1")
+	cmd.Env = append(append(cmd.Env, h.plugin.Env...), h.processEnvEntry)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	var out, errOut bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errOut

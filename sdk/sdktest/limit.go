@@ -20,9 +20,9 @@ const (
 	// defaultCaseTimeout is several times the duration of the longest case.
 	defaultCaseTimeout = 2 * time.Minute
 
-	// unwindTimeout is how long the calls of a case can take to return after its
+	// callReturnTimeout is how long the calls of a case can take to return after its
 	// timeout, before the plugin is killed: their errors show which call hung.
-	unwindTimeout = time.Second
+	callReturnTimeout = time.Second
 )
 
 var errKilled = errors.New("the suite was killed")
@@ -40,19 +40,19 @@ func (h *host) timeoutError() error {
 // newCaseContext returns the context of a case that starts now.
 func (h *host) newCaseContext(parent context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeoutCause(parent, h.caseTimeout(), h.timeoutError())
-	return hiddenDeadline{ctx}, cancel
+	return contextWithoutDeadline{ctx}, cancel
 }
 
-// hiddenDeadline is a context that hides its deadline from the plugin. gRPC would
+// contextWithoutDeadline is a context that hides its deadline from the plugin. gRPC would
 // send the deadline, and the plugin's timeout could arrive before the deadline
 // has passed here.
-type hiddenDeadline struct{ context.Context }
+type contextWithoutDeadline struct{ context.Context }
 
-func (hiddenDeadline) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
+func (contextWithoutDeadline) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
 
-// checkCase runs one case outside of go test. ended is false if the case does not
+// runStandaloneCase runs one case outside of go test. ended is false if the case does not
 // end; its goroutine is leaked then.
-func (h *host) checkCase(kill context.Context, c testCase) (r *caseResult, ended bool) {
+func (h *host) runStandaloneCase(kill context.Context, c testCase) (r *caseResult, ended bool) {
 	ctx, cancel := h.newCaseContext(kill)
 	defer cancel()
 	run := c.run
@@ -72,10 +72,10 @@ func (h *host) checkCase(kill context.Context, c testCase) (r *caseResult, ended
 	if kill.Err() == nil {
 		select {
 		case <-done:
-		case <-time.After(unwindTimeout):
+		case <-time.After(callReturnTimeout):
 		}
 		r.Errorf("%v", context.Cause(ctx)) // after the errors of the calls
-		h.abort()
+		h.abortCase()
 	}
 	select {
 	case <-done:
@@ -92,8 +92,8 @@ func (h *host) runSubtest(t *testing.T, c testCase) {
 	h.resetCaseState()
 	stop := context.AfterFunc(ctx, func() {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			time.Sleep(unwindTimeout)
-			h.abort()
+			time.Sleep(callReturnTimeout)
+			h.abortCase()
 		}
 	})
 	defer stop()
@@ -103,48 +103,48 @@ func (h *host) runSubtest(t *testing.T, c testCase) {
 		}
 	}()
 	defer h.reportPanics(t)
-	c.run(&cleanupTB{t, ctx}, h)
+	c.run(&contextTB{t, ctx}, h)
 }
 
 // resetCaseState resets the state of the previous case.
 func (h *host) resetCaseState() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.allocIDs, h.aborted = nil, false
+	h.allocIDs, h.caseAborted = nil, false
 	h.processes = slices.DeleteFunc(h.processes, func(p *process) bool { return p.client.Exited() })
 }
 
 func (h *host) isKilled() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.killed
+	return h.suiteKilled
 }
 
 // isAborted reports whether the processes of the case were killed.
 func (h *host) isAborted() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.aborted
+	return h.caseAborted
 }
 
 // kill kills all processes, and prevents the start of further ones.
 func (h *host) kill() {
 	h.mu.Lock()
-	h.killed = true
+	h.suiteKilled = true
 	h.mu.Unlock()
-	h.abort()
+	h.abortCase()
 }
 
-// abort kills the plugin processes, and the tasks of the case.
-func (h *host) abort() {
+// abortCase kills the plugin processes, and the tasks of the case.
+func (h *host) abortCase() {
 	h.mu.Lock()
-	h.aborted = true
+	h.caseAborted = true
 	launched, allocs := slices.Clone(h.processes), slices.Clone(h.allocIDs)
 	h.mu.Unlock()
 	for _, p := range launched {
 		p.killed.Store(true)
 	}
-	killProcessesByEnv(h.envMark)
+	killProcessesByEnv(h.processEnvEntry)
 	for _, id := range allocs {
 		killProcessesByEnv("NOMAD_ALLOC_ID=" + id)
 	}
@@ -170,7 +170,7 @@ func (h *host) reportPanics(t tb) {
 		h.sharedProcess = nil
 		t.Errorf("%s", p.crashReport())
 		p.kill()
-		p.stderrRead = len(p.stderr.String())
+		p.stderrOffset = len(p.stderr.String())
 	}
 	h.startMu.Unlock()
 	h.mu.Lock()
@@ -178,7 +178,7 @@ func (h *host) reportPanics(t tb) {
 	h.mu.Unlock()
 	for _, p := range launched {
 		text := p.stderr.String()
-		text, p.stderrRead = text[min(p.stderrRead, len(text)):], len(text)
+		text, p.stderrOffset = text[min(p.stderrOffset, len(text)):], len(text)
 		if panicIndex(text) >= 0 && !p.killed.Load() {
 			t.Errorf("%s", p.crashReport())
 		}
@@ -201,7 +201,7 @@ func (p *process) isDown() bool {
 	if p.client.Exited() {
 		return true
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), unwindTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), callReturnTimeout)
 	defer cancel()
 	_, err := p.base.PluginInfo(ctx)
 	return errors.Is(err, base.ErrPluginDown)

@@ -27,16 +27,16 @@ func TestPanicIsFoundAtTheStartOfALine(t *testing.T) {
 
 // The suite ends although a case ignores its context: the goroutine of the case
 // is leaked.
-func TestCaseThatIgnoresItsEndIsLeftBehind(t *testing.T) {
+func TestCaseThatIgnoresItsContextIsLeaked(t *testing.T) {
 	defer func(defaultTimeout time.Duration) { caseTimeout = defaultTimeout }(caseTimeout)
 	caseTimeout = 50 * time.Millisecond
-	p := naivePlugin("")
+	p := faultyDriverPlugin("")
 	p.CaseTimeout = 50 * time.Millisecond
 	h := newHost(p)
 	defer h.close()
 	release := make(chan struct{})
 	defer close(release)
-	r, ended := h.checkCase(context.Background(), testCase{name: "waits", run: func(tb, *host) { <-release }})
+	r, ended := h.runStandaloneCase(context.Background(), testCase{name: "waits", run: func(tb, *host) { <-release }})
 	if ended {
 		t.Error("it has ended")
 	}
@@ -51,7 +51,7 @@ func TestCheckThatIsKilledStartsNothing(t *testing.T) {
 	kill, end := context.WithCancelCause(t.Context())
 	why := errors.New("enough")
 	end(why)
-	if err := CheckUntil(t.Context(), kill, io.Discard, naivePlugin("")); !errors.Is(err, why) {
+	if err := CheckUntil(t.Context(), kill, io.Discard, faultyDriverPlugin("")); !errors.Is(err, why) {
 		t.Errorf("%v, want %v", err, why)
 	}
 }

@@ -48,7 +48,7 @@ type Tasks struct {
 // has started the test binary as the plugin, and runs the tests otherwise. The
 // Plugin's Path must be os.Args[0].
 func Main(m *testing.M, serve func()) {
-	if os.Getenv(base.Handshake.MagicCookieKey) == base.Handshake.MagicCookieValue || os.Getenv(envWithoutHost) != "" {
+	if os.Getenv(base.Handshake.MagicCookieKey) == base.Handshake.MagicCookieValue || os.Getenv(envStartedByHand) != "" {
 		serve()
 		os.Exit(0)
 	}
@@ -60,9 +60,9 @@ func Main(m *testing.M, serve func()) {
 	os.Exit(m.Run())
 }
 
-// envWithoutHost makes a test binary serve without the cookie, as if a user had
+// envStartedByHand makes a test binary serve without the cookie, as if a user had
 // started the plugin.
-const envWithoutHost = "NOMAD_LITE_SDKTEST_BY_HAND"
+const envStartedByHand = "NOMAD_LITE_SDKTEST_BY_HAND"
 
 // Driver runs the suite for drivers as subtests of t.
 func Driver(t *testing.T, p Plugin) { run(t, p, driverCases(p)) }
@@ -107,7 +107,7 @@ func CheckUntil(ctx, kill context.Context, out io.Writer, p Plugin) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		r, ended := h.checkCase(kill, c)
+		r, ended := h.runStandaloneCase(kill, c)
 		if kill.Err() != nil {
 			h.kill() // again, because a plugin process may have been starting
 			return context.Cause(kill)

@@ -41,11 +41,11 @@ type allocScenario struct {
 	env   map[string]string
 
 	prestarted      bool              // Prestart has succeeded
-	restored        bool              // the task was restored, not started
+	taskRestored    bool              // the task was restored, not started
 	repeatPoststart bool              // Poststart is repeated for the same start
 	exitCount       int               // number of exits of the task
 	prestartState   map[string]string // result of the last Prestart
-	prestartDone    bool
+	skipPrestart    bool
 }
 
 // startScenario starts a scenario. Its capability token expires at the end of the
@@ -195,13 +195,13 @@ func (l *allocScenario) call(ctx context.Context, t tb, m hook.Point) (err error
 
 // prestart passes the previous state to the hook, and stores the new one.
 func (l *allocScenario) prestart(ctx context.Context, c *hook.Client) error {
-	if l.prestartDone {
+	if l.skipPrestart {
 		return nil
 	}
 	answer, err := c.Prestart(ctx, hook.TaskPrestartRequest{
 		RequestMeta: l.meta, Alloc: l.alloc, Task: l.task, Dir: l.dir, Env: maps.Clone(l.env),
 		Resources:     driver.Resources{CPUShares: 100, MemoryMB: 64, Ports: []driver.PortMapping{{Label: "http", Value: 20000, To: 80, HostIP: "127.0.0.1"}}},
-		PreviousState: maps.Clone(l.prestartState), Running: l.restored,
+		PreviousState: maps.Clone(l.prestartState), Running: l.taskRestored,
 	})
 	if ctx.Err() != nil {
 		return err
@@ -210,6 +210,6 @@ func (l *allocScenario) prestart(ctx context.Context, c *hook.Client) error {
 	if err != nil {
 		return err
 	}
-	l.prestarted, l.prestartDone = true, answer.Done
+	l.prestarted, l.skipPrestart = true, answer.Done
 	return answer.Fault()
 }

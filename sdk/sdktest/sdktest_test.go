@@ -29,7 +29,7 @@ const envFault = "SDKTEST_FAULT"
 func TestMain(m *testing.M) {
 	Main(m, func() {
 		if fault, ok := os.LookupEnv(envHookFault); ok {
-			serveNaiveHook(fault)
+			serveFaultyHook(fault)
 			return
 		}
 		if os.Getenv(base.Handshake.MagicCookieKey) == "" {
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // with nohup's SIG_IGN, its tasks would ignore SIGHUP too
-		n := &naiveDriver{fault: os.Getenv(envFault), tasks: map[string]*naiveTask{}}
+		n := &faultyDriver{fault: os.Getenv(envFault), tasks: map[string]*faultyDriverTask{}}
 		if n.fault == "talks before the handshake" {
 			fmt.Println("welcome")
 		}
@@ -60,16 +60,16 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// naiveDriver is a simple driver without the SDK, with a configurable fault.
-type naiveDriver struct {
+// faultyDriver is a simple driver without the SDK, with a configurable fault.
+type faultyDriver struct {
 	fault string
 
 	mu          sync.Mutex
 	configCount int
-	tasks       map[string]*naiveTask
+	tasks       map[string]*faultyDriverTask
 }
 
-type naiveTask struct {
+type faultyDriverTask struct {
 	config     *driver.TaskConfig
 	cmd        *exec.Cmd
 	startedAt  time.Time
@@ -79,7 +79,7 @@ type naiveTask struct {
 	waitCount  int
 }
 
-func (n *naiveDriver) PluginInfo(context.Context) (*base.Info, error) {
+func (n *faultyDriver) PluginInfo(context.Context) (*base.Info, error) {
 	info := &base.Info{Type: base.TypeDriver, APIVersions: []string{"v0.1.0"}, Version: "0.1.0", Name: "naive"}
 	switch n.fault {
 	case "has an odd version":
@@ -90,11 +90,11 @@ func (n *naiveDriver) PluginInfo(context.Context) (*base.Info, error) {
 	return info, nil
 }
 
-func (n *naiveDriver) ConfigSchema(context.Context) (*hclspec.Spec, error) {
+func (n *faultyDriver) ConfigSchema(context.Context) (*hclspec.Spec, error) {
 	return hclspec.Object(nil), nil
 }
 
-func (n *naiveDriver) SetConfig(context.Context, *base.Config) error {
+func (n *faultyDriver) SetConfig(context.Context, *base.Config) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.configCount++
@@ -104,7 +104,7 @@ func (n *naiveDriver) SetConfig(context.Context, *base.Config) error {
 	return nil
 }
 
-func (n *naiveDriver) TaskConfigSchema(context.Context) (*hclspec.Spec, error) {
+func (n *faultyDriver) TaskConfigSchema(context.Context) (*hclspec.Spec, error) {
 	name := "command"
 	if n.fault == "has another schema" {
 		name = "program"
@@ -112,13 +112,13 @@ func (n *naiveDriver) TaskConfigSchema(context.Context) (*hclspec.Spec, error) {
 	return hclspec.Object(map[string]*hclspec.Spec{name: hclspec.Attr(name, "string", true), "args": hclspec.Attr("args", "list(string)", false)}), nil
 }
 
-func (n *naiveDriver) Capabilities(context.Context) (*driver.Capabilities, error) {
+func (n *faultyDriver) Capabilities(context.Context) (*driver.Capabilities, error) {
 	return &driver.Capabilities{SendSignals: true}, nil
 }
 
-func (n *naiveDriver) Init(context.Context) error { return nil }
+func (n *faultyDriver) Init(context.Context) error { return nil }
 
-func (n *naiveDriver) Shutdown(context.Context) error {
+func (n *faultyDriver) Shutdown(context.Context) error {
 	if n.fault == "stops its tasks when it is shut down" {
 		n.mu.Lock()
 		defer n.mu.Unlock()
@@ -130,7 +130,7 @@ func (n *naiveDriver) Shutdown(context.Context) error {
 	return nil
 }
 
-func (n *naiveDriver) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, error) {
+func (n *faultyDriver) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, error) {
 	c := make(chan driver.Fingerprint, 1)
 	c <- driver.Fingerprint{Health: driver.HealthHealthy}
 	if n.fault == "ends its fingerprints" {
@@ -139,11 +139,11 @@ func (n *naiveDriver) Fingerprint(ctx context.Context) (<-chan driver.Fingerprin
 	return c, nil
 }
 
-func (n *naiveDriver) TaskEvents(ctx context.Context) (<-chan *driver.TaskEvent, error) {
+func (n *faultyDriver) TaskEvents(ctx context.Context) (<-chan *driver.TaskEvent, error) {
 	return make(chan *driver.TaskEvent), nil
 }
 
-func (n *naiveDriver) StartTask(_ context.Context, c *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
+func (n *faultyDriver) StartTask(_ context.Context, c *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.tasks[c.ID] != nil && n.fault != "starts twice" {
@@ -194,7 +194,7 @@ func (n *naiveDriver) StartTask(_ context.Context, c *driver.TaskConfig) (*drive
 		stdout.Close()
 		stderr.Close()
 	}
-	t := &naiveTask{config: c, cmd: cmd, startedAt: time.Now(), done: make(chan struct{})}
+	t := &faultyDriverTask{config: c, cmd: cmd, startedAt: time.Now(), done: make(chan struct{})}
 	n.tasks[c.ID] = t
 	go func() {
 		cmd.Wait()
@@ -216,7 +216,7 @@ func (n *naiveDriver) StartTask(_ context.Context, c *driver.TaskConfig) (*drive
 	return handle, nil, nil
 }
 
-func (n *naiveDriver) findTask(id string) (*naiveTask, error) {
+func (n *faultyDriver) findTask(id string) (*faultyDriverTask, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if t := n.tasks[id]; t != nil {
@@ -228,19 +228,19 @@ func (n *naiveDriver) findTask(id string) (*naiveTask, error) {
 	return nil, driver.ErrTaskNotFound
 }
 
-func (n *naiveDriver) RecoverTask(_ context.Context, handle *driver.Handle) error {
+func (n *faultyDriver) RecoverTask(_ context.Context, handle *driver.Handle) error {
 	if _, err := n.findTask(handle.Config.ID); err == nil || n.fault != "recovers what is gone" {
 		return err
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	t := &naiveTask{config: handle.Config, done: make(chan struct{}), startedAt: time.Now(), endedAt: time.Now()}
+	t := &faultyDriverTask{config: handle.Config, done: make(chan struct{}), startedAt: time.Now(), endedAt: time.Now()}
 	close(t.done)
 	n.tasks[handle.Config.ID] = t
 	return nil
 }
 
-func (n *naiveDriver) WaitTask(ctx context.Context, id string) (*driver.ExitResult, error) {
+func (n *faultyDriver) WaitTask(ctx context.Context, id string) (*driver.ExitResult, error) {
 	t, err := n.findTask(id)
 	if err != nil {
 		return nil, err
@@ -263,7 +263,7 @@ func (n *naiveDriver) WaitTask(ctx context.Context, id string) (*driver.ExitResu
 	}
 }
 
-func (n *naiveDriver) StopTask(_ context.Context, id string, timeout time.Duration, signal string) error {
+func (n *faultyDriver) StopTask(_ context.Context, id string, timeout time.Duration, signal string) error {
 	t, err := n.findTask(id)
 	if err != nil {
 		return err
@@ -296,7 +296,7 @@ func (n *naiveDriver) StopTask(_ context.Context, id string, timeout time.Durati
 	return nil
 }
 
-func (n *naiveDriver) DestroyTask(_ context.Context, id string, force bool) error {
+func (n *faultyDriver) DestroyTask(_ context.Context, id string, force bool) error {
 	t, err := n.findTask(id)
 	if err != nil {
 		return err
@@ -323,7 +323,7 @@ func (n *naiveDriver) DestroyTask(_ context.Context, id string, force bool) erro
 	return nil
 }
 
-func (n *naiveDriver) InspectTask(_ context.Context, id string) (*driver.TaskStatus, error) {
+func (n *faultyDriver) InspectTask(_ context.Context, id string) (*driver.TaskStatus, error) {
 	t, err := n.findTask(id)
 	if err != nil {
 		return nil, err
@@ -339,7 +339,7 @@ func (n *naiveDriver) InspectTask(_ context.Context, id string) (*driver.TaskSta
 	return s, nil
 }
 
-func (n *naiveDriver) TaskStats(ctx context.Context, id string, interval time.Duration) (<-chan *driver.TaskStats, error) {
+func (n *faultyDriver) TaskStats(ctx context.Context, id string, interval time.Duration) (<-chan *driver.TaskStats, error) {
 	t, err := n.findTask(id)
 	if err != nil {
 		return nil, err
@@ -362,7 +362,7 @@ func (n *naiveDriver) TaskStats(ctx context.Context, id string, interval time.Du
 	return c, nil
 }
 
-func (n *naiveDriver) SignalTask(_ context.Context, id, signal string) error {
+func (n *faultyDriver) SignalTask(_ context.Context, id, signal string) error {
 	t, err := n.findTask(id)
 	if err != nil {
 		return err
@@ -376,23 +376,23 @@ func (n *naiveDriver) SignalTask(_ context.Context, id, signal string) error {
 	return errors.New("unknown signal")
 }
 
-func (n *naiveDriver) ExecTask(context.Context, string, []string, time.Duration) (*driver.ExecResult, error) {
+func (n *faultyDriver) ExecTask(context.Context, string, []string, time.Duration) (*driver.ExecResult, error) {
 	return nil, errors.New("ExecTask is not supported by this driver")
 }
 
-func (n *naiveDriver) ExecTaskStreaming(context.Context, string, driver.Exec) (*driver.ExitResult, error) {
+func (n *faultyDriver) ExecTaskStreaming(context.Context, string, driver.Exec) (*driver.ExitResult, error) {
 	return nil, errors.New("driver does not support exec")
 }
 
-func (n *naiveDriver) CreateNetwork(context.Context, string, string) (*driver.NetworkIsolation, bool, error) {
+func (n *faultyDriver) CreateNetwork(context.Context, string, string) (*driver.NetworkIsolation, bool, error) {
 	return nil, false, errors.New("CreateNetwork RPC not supported by driver")
 }
 
-func (n *naiveDriver) DestroyNetwork(context.Context, string, *driver.NetworkIsolation) error {
+func (n *faultyDriver) DestroyNetwork(context.Context, string, *driver.NetworkIsolation) error {
 	return errors.New("DestroyNetwork RPC not supported by driver")
 }
 
-func naivePlugin(fault string) Plugin {
+func faultyDriverPlugin(fault string) Plugin {
 	return Plugin{
 		Path: os.Args[0],
 		Env:  []string{envFault + "=" + fault},
@@ -446,7 +446,7 @@ func TestEachCaseCanFail(t *testing.T) {
 	} {
 		t.Run(test.fault, func(t *testing.T) {
 			t.Parallel()
-			h := newHost(naivePlugin(test.fault))
+			h := newHost(faultyDriverPlugin(test.fault))
 			defer h.close()
 			r := runCase(t.Context(), testCase{test.fault, test.run}, h)
 			if got := strings.Join(r.lines, "\n"); !r.failed || !strings.Contains(got, test.says) {
@@ -462,7 +462,7 @@ func TestCheck(t *testing.T) {
 	defer func(child, stay time.Duration) { childKillTimeout, streamTestDuration = child, stay }(childKillTimeout, streamTestDuration)
 	childKillTimeout, streamTestDuration = time.Second, 0
 	var out bytes.Buffer
-	p := naivePlugin("")
+	p := faultyDriverPlugin("")
 	p.Tasks = Tasks{} // guessed from the schema
 	err := Check(t.Context(), &out, p)
 	text := out.String()
@@ -490,7 +490,7 @@ func TestCheckStopsHangingCase(t *testing.T) {
 	why := errors.New("enough")
 	cancel(why)
 	var out bytes.Buffer
-	if err := Check(ctx, &out, naivePlugin("")); !errors.Is(err, why) || out.Len() > 0 {
+	if err := Check(ctx, &out, faultyDriverPlugin("")); !errors.Is(err, why) || out.Len() > 0 {
 		t.Errorf("%v, %q", err, out.String())
 	}
 }

@@ -56,8 +56,8 @@ func (h *host) capabilities(t tb) *driver.Capabilities {
 	return caps
 }
 
-// requireHostFiles skips the case if the driver's tasks do not see the host's files.
-func (h *host) requireHostFiles(t tb) {
+// skipUnlessHostFilesVisible skips the case if the driver's tasks do not see the host's files.
+func (h *host) skipUnlessHostFilesVisible(t tb) {
 	t.Helper()
 	if h.capabilities(t).FSIsolation != driver.FSIsolationNone {
 		t.Skipf("its tasks do not see the host's files")
@@ -93,7 +93,7 @@ func testNullDeviceOutput(t tb, h *host) {
 }
 
 func testEnvironment(t tb, h *host) {
-	h.requireHostFiles(t)
+	h.skipUnlessHostFilesVisible(t)
 	s := h.startShellTask(t, `cat /proc/$$/environ; exit 0`)
 	s.wait()
 	s.destroy()
@@ -119,7 +119,7 @@ func testEnvironment(t tb, h *host) {
 }
 
 func testWorkingDirectory(t tb, h *host) {
-	h.requireHostFiles(t)
+	h.skipUnlessHostFilesVisible(t)
 	s := h.startShellTask(t, `pwd -P; exec sleep 60`)
 	want, err := filepath.EvalSymlinks(filepath.Join(s.config.AllocDir, s.config.Name))
 	if err != nil {
@@ -131,7 +131,7 @@ func testWorkingDirectory(t tb, h *host) {
 }
 
 func testInheritedDescriptors(t tb, h *host) {
-	h.requireHostFiles(t)
+	h.skipUnlessHostFilesVisible(t)
 	s := h.startShellTask(t, `echo pid $$; exec sleep 60`)
 	pid := s.waitForLine("pid ")
 	// The shell keeps its script open for some time, and the loader its
@@ -163,7 +163,7 @@ func testInheritedDescriptors(t tb, h *host) {
 }
 
 func testOwnSession(t tb, h *host) {
-	h.requireHostFiles(t)
+	h.skipUnlessHostFilesVisible(t)
 	s := h.startShellTask(t, `echo pid $$; exec sleep 60`)
 	pid, err := strconv.Atoi(s.waitForLine("pid "))
 	if err != nil {
@@ -220,7 +220,7 @@ func testKillAfterStopTimeout(t tb, h *host) {
 var childKillTimeout = caseTimeout
 
 func testChildrenAreKilled(t tb, h *host) {
-	h.requireHostFiles(t)
+	h.skipUnlessHostFilesVisible(t)
 	// The task exits after both children have written their pids, because its
 	// exit may kill them.
 	s := h.startShellTask(t, `trap "" HUP; trap a=1 USR1; trap b=1 USR2; `+
@@ -384,7 +384,7 @@ func testExecTerminal(t tb, h *host) {
 }
 
 func testExecCancelled(t tb, h *host) {
-	h.requireHostFiles(t)
+	h.skipUnlessHostFilesVisible(t)
 	s := h.startSleepTask(t)
 	var stdout lockedBuffer
 	ctx, cancel := context.WithCancel(t.Context())
@@ -425,7 +425,7 @@ func (s *startedTask) requestExit(code int) {
 }
 
 func testTaskOutlivesPlugin(t tb, h *host) {
-	h.requireHostFiles(t)
+	h.skipUnlessHostFilesVisible(t)
 	s := h.startShellTask(t, exitScript)
 	pid, err := strconv.Atoi(s.waitForLine("pid "))
 	if err != nil {
@@ -455,7 +455,7 @@ func testTaskOutlivesPlugin(t tb, h *host) {
 }
 
 func testExitWithoutPlugin(t tb, h *host) {
-	h.requireHostFiles(t)
+	h.skipUnlessHostFilesVisible(t)
 	s := h.startShellTask(t, exitScript)
 	pid, err := strconv.Atoi(s.waitForLine("pid "))
 	if err != nil {
@@ -468,7 +468,7 @@ func testExitWithoutPlugin(t tb, h *host) {
 }
 
 func testExitBeforePluginCrash(t tb, h *host) {
-	h.requireHostFiles(t)
+	h.skipUnlessHostFilesVisible(t)
 	s := h.startShellTask(t, exitScript)
 	s.waitForLine("pid ")
 	s.requestExit(7)

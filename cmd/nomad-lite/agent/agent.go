@@ -109,7 +109,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	defer signal.Stop(signals)
 
 	logger := hclog.NewInterceptLogger(&hclog.LoggerOptions{
-		Name: "nomad-lite", Level: hclog.LevelFromString(c.LogLevel), Output: s.Err, JSONFormat: c.LogJSON, IncludeLocation: c.LogPlace,
+		Name: "nomad-lite", Level: hclog.LevelFromString(c.LogLevel), Output: s.Err, JSONFormat: c.LogJSON, IncludeLocation: c.LogLocation,
 	})
 	plugins, err := agentconfig.PluginCatalog(c, o.dev, logger)
 	if err != nil {
@@ -128,7 +128,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	}
 	defer func() { err = errors.Join(err, a.Close()) }()
 	if open.Node.HTTPAddr == "" {
-		open.Node.HTTPAddr = l.allInterfacesAddress(a.Host().IP)
+		open.Node.HTTPAddr = l.addressForIP(a.Host().IP)
 		a.Node().Advertise(open.Node.HTTPAddr)
 	}
 	if err := l.addSocket(a.DataDir(), c.SocketGroup, c.HTTPConns, logger); err != nil {
@@ -156,7 +156,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 		Node:          a,
 		Parser:        confined.New("nomad-lite", JobParserCommand),
 		NodeID:        a.Node().ID(),
-		Region:        a.Node().Facts().Region,
+		Region:        a.Node().FactsForTasks().Region,
 		AdvertiseAddr: open.Node.HTTPAddr,
 		AgentConfig:   r.selfConfig,
 		Reload:        r.reload,

@@ -27,7 +27,7 @@ func (r *runningAgent) hookStatuses() []pluginstatus.Hook {
 		default:
 			continue
 		}
-		row := pluginstatus.NewPlugin(p, supervisor.Info{})
+		row := pluginstatus.NewPlugin(p, supervisor.DriverInfo{})
 		h := pluginstatus.Hook{Name: name, Version: row.Version, Health: row.Health}
 		if p.Hook == nil {
 			h.Description = row.Note

@@ -78,9 +78,9 @@ func listenTCP(c *config.Config, dev bool, logger hclog.Logger) (*listeners, err
 		return nil, err
 	}
 	most := defaultMaxConnections
-	var limit syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err == nil {
-		most = int(min(uint64(most), limit.Cur/2))
+	var openFileLimit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &openFileLimit); err == nil {
+		most = int(min(uint64(most), openFileLimit.Cur/2))
 	}
 	l.tcpListener = httpapi.LimitListener(tcp, most, c.HTTPConns)
 	if l.certificates != nil {
@@ -238,8 +238,8 @@ func (l *listeners) advertisedAddress(c *config.Config) string {
 	return ""
 }
 
-// allInterfacesAddress returns the address of a listener on all addresses.
-func (l *listeners) allInterfacesAddress(ip string) string {
+// addressForIP returns the address of a listener on all interfaces at one of their IP addresses.
+func (l *listeners) addressForIP(ip string) string {
 	if l.tcpListener == nil {
 		return ""
 	}

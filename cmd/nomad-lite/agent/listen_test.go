@@ -49,7 +49,7 @@ func TestSocketIsForTheGroupOfTheConfiguration(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to connect as other users")
 	}
-	const stranger, member = 4242, 1 // every Linux system has the group daemon
+	const otherID, daemonGID = 4242, 1 // every Linux system has the group daemon
 	for _, group := range []string{"", "daemon", "1"} {
 		t.Run("group "+group, func(t *testing.T) {
 			dir, err := os.MkdirTemp("", "socket")
@@ -66,10 +66,10 @@ func TestSocketIsForTheGroupOfTheConfiguration(t *testing.T) {
 			}
 			defer l.close()
 			socket := filepath.Join(dir, agentsocket.FileName)
-			if err := connectAs(socket, stranger, stranger, stranger); !errors.Is(err, unix.EACCES) {
+			if err := connectAs(socket, otherID, otherID, otherID); !errors.Is(err, unix.EACCES) {
 				t.Errorf("a stranger connects: %v", err)
 			}
-			err = connectAs(socket, stranger, stranger, member)
+			err = connectAs(socket, otherID, otherID, daemonGID)
 			if group == "" && !errors.Is(err, unix.EACCES) || group != "" && err != nil {
 				t.Errorf("a member of the group connects: %v", err)
 			}

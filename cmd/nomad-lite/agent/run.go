@@ -57,20 +57,20 @@ func (r *runningAgent) run(ctx context.Context) error {
 	defer endServing()
 	ended := make(chan struct{}) // closed when the agent has shut down
 
-	var background sync.WaitGroup
+	var wg sync.WaitGroup
 	var serveErr error
-	background.Go(func() {
+	wg.Go(func() {
 		if serveErr = r.api.Serve(serving, r.listeners.all()...); serveErr != nil {
 			stop(allocrunner.ErrShutdown)
 		}
 	})
-	background.Go(func() { r.announceReady(running) })
-	background.Go(func() { r.handleSignals(stop, ended) })
+	wg.Go(func() { r.announceReady(running) })
+	wg.Go(func() { r.handleSignals(stop, ended) })
 	r.agent.Run(running)
 	close(ended)
 	r.systemd.notify("STOPPING=1")
 	endServing()
-	background.Wait()
+	wg.Wait()
 	return serveErr
 }
 
@@ -112,7 +112,7 @@ func (r *runningAgent) handleSignals(stop context.CancelCauseFunc, ended <-chan 
 				continue
 			}
 			r.systemd.notify("STOPPING=1")
-			if !r.stopsTasks(s) {
+			if !r.shutdownStopsTasks(s) {
 				r.logger.Info("agent is ending, tasks go on", "signal", s.String())
 				stop(allocrunner.ErrShutdown)
 				<-ended
@@ -128,10 +128,10 @@ func (r *runningAgent) handleSignals(stop context.CancelCauseFunc, ended <-chan 
 	}
 }
 
-// stopsTasks reports whether a shutdown by this signal stops the tasks. They continue,
+// shutdownStopsTasks reports whether a shutdown by this signal stops the tasks. They continue,
 // unless the agent leaves nothing behind, or the operator wants the node drained on
 // shutdown.
-func (r *runningAgent) stopsTasks(s os.Signal) bool {
+func (r *runningAgent) shutdownStopsTasks(s os.Signal) bool {
 	c := r.currentConfig()
 	leaves := s == syscall.SIGINT && c.LeaveOnInterrupt || s == syscall.SIGTERM && c.LeaveOnTerminate
 	return r.options.dev || leaves && c.Drain != nil
@@ -139,7 +139,7 @@ func (r *runningAgent) stopsTasks(s os.Signal) bool {
 
 // forceKill force kills the tasks at the next signal, or when the drain deadline has passed.
 func (r *runningAgent) forceKill(ended <-chan struct{}) {
-	var deadline <-chan time.Time
+	var drainDeadline <-chan time.Time
 	if d := r.currentConfig().Drain; d != nil && !r.options.dev {
 		if d.Force {
 			r.agent.Kill()
@@ -147,7 +147,7 @@ func (r *runningAgent) forceKill(ended <-chan struct{}) {
 		if d.Deadline > 0 {
 			timer := time.NewTimer(d.Deadline)
 			defer timer.Stop()
-			deadline = timer.C
+			drainDeadline = timer.C
 		}
 	}
 	select {
@@ -160,7 +160,7 @@ func (r *runningAgent) forceKill(ended <-chan struct{}) {
 	}
 	select {
 	case <-r.signals:
-	case <-deadline:
+	case <-drainDeadline:
 	case <-ended:
 		return
 	}

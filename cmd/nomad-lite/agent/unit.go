@@ -90,9 +90,9 @@ type systemdNotifier struct{ socket string }
 // takeSystemdNotifier removes the address of systemd from the environment, so that tasks do
 // not inherit it.
 func takeSystemdNotifier() systemdNotifier {
-	const variable = "NOTIFY_SOCKET"
-	defer os.Unsetenv(variable)
-	return systemdNotifier{os.Getenv(variable)}
+	const notifySocketVar = "NOTIFY_SOCKET"
+	defer os.Unsetenv(notifySocketVar)
+	return systemdNotifier{os.Getenv(notifySocketVar)}
 }
 
 func (s systemdNotifier) notify(state string) {

@@ -79,7 +79,7 @@ func DriverIsDisabled(c *config.Config, driver string) bool {
 func New(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.Config {
 	limits := allocrunner.Limits{
 		MaxKillTimeout: c.MaxKillTimeout, UserDenylist: c.UserDenylist, UserCheckedDrivers: c.UserDrivers,
-		NomadModes: c.NomadModes,
+		NomadFileModes: c.NomadFileModes,
 	}
 	if os.Geteuid() == 0 { // an agent that is not root has one user for all downloads
 		limits.DownloadUIDs = c.DownloadUIDs()
@@ -91,7 +91,7 @@ func New(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.
 		EnvDenylist:     c.EnvDenylist,
 		EnvAllowlist:    c.EnvAllowlist,
 		GC:              c.GC,
-		Records:         c.Records,
+		SchedulerGC:     c.SchedulerGC,
 		Plugins:         plugins,
 		Hooks:           c.Hooks,
 		HookLimits:      map[string]map[string]any{artifact.Name: c.Artifact, template.Name: c.Template},

@@ -14,18 +14,18 @@ func TestSocketsOfOtherUsersAreNotTrusted(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to make files of another user")
 	}
-	const stranger = 54321
+	const otherUserID = 54321
 	for name, c := range map[string]struct {
 		change func(dir, socket string) error
 		want   bool
 	}{
 		"of this user":                       {func(string, string) error { return nil }, true},
-		"in another user's directory":        {func(dir, _ string) error { return os.Chown(dir, stranger, stranger) }, false},
+		"in another user's directory":        {func(dir, _ string) error { return os.Chown(dir, otherUserID, otherUserID) }, false},
 		"in everybody's directory":           {func(dir, _ string) error { return os.Chmod(dir, 0o777) }, false},
 		"in everybody's directory, sticky":   {func(dir, _ string) error { return os.Chmod(dir, os.ModeSticky|0o777) }, false},
-		"in the directory of a group":        {func(dir, _ string) error { return errors.Join(os.Chown(dir, 0, stranger), os.Chmod(dir, 0o770)) }, false},
-		"of another user":                    {func(_, socket string) error { return os.Chown(socket, stranger, stranger) }, false},
-		"a link to another user's directory": {linkToOtherUser, false},
+		"in the directory of a group":        {func(dir, _ string) error { return errors.Join(os.Chown(dir, 0, otherUserID), os.Chmod(dir, 0o770)) }, false},
+		"of another user":                    {func(_, socket string) error { return os.Chown(socket, otherUserID, otherUserID) }, false},
+		"a link to another user's directory": {moveSocketToOtherUser, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Setenv("TMPDIR", t.TempDir())
@@ -57,8 +57,8 @@ func TestSocketsOfOtherUsersAreNotTrusted(t *testing.T) {
 	}
 }
 
-// linkToOtherUser moves a socket to another user's directory, and leaves a link.
-func linkToOtherUser(dir, socket string) error {
+// moveSocketToOtherUser moves a socket to another user's directory, and leaves a link.
+func moveSocketToOtherUser(dir, socket string) error {
 	theirs := filepath.Join(filepath.Dir(dir), "theirs")
 	moved := filepath.Join(theirs, FileName)
 	return errors.Join(os.Mkdir(theirs, 0o711), os.Rename(socket, moved), os.Symlink(moved, socket), os.Chown(theirs, 54321, 54321))

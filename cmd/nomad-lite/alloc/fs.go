@@ -85,7 +85,7 @@ func showAllocFiles(ctx context.Context, o fsOptions, name, path string, s *cli.
 		if o.format.IsSet() {
 			return o.format.Print(s, file)
 		}
-		return output.Print(s, o.filesPage(s, []*api.AllocFileInfo{file}, true))
+		return output.Print(s, o.newFilesPage(s, []*api.AllocFileInfo{file}, true))
 	case file.IsDir && (o.follow || o.tail.tail):
 		return fmt.Errorf("%s is a directory; leave out -f and -tail to list it", where)
 	case file.IsDir:
@@ -96,7 +96,7 @@ func showAllocFiles(ctx context.Context, o fsOptions, name, path string, s *cli.
 		if o.format.IsSet() {
 			return o.format.Print(s, files)
 		}
-		return output.Print(s, o.filesPage(s, files, false))
+		return output.Print(s, o.newFilesPage(s, files, false))
 	}
 	if err := o.printFile(ctx, c, alloc, path, file.Size, s.Out); err != nil {
 		return apiclient.WrapError("read "+where, err)
@@ -104,8 +104,8 @@ func showAllocFiles(ctx context.Context, o fsOptions, name, path string, s *cli.
 	return nil
 }
 
-// filesPage returns a table of files.
-func (o fsOptions) filesPage(s *cli.Streams, files []*api.AllocFileInfo, contentType bool) *output.Page {
+// newFilesPage returns a table of files.
+func (o fsOptions) newFilesPage(s *cli.Streams, files []*api.AllocFileInfo, contentType bool) *output.Page {
 	head := []string{"Mode", "Size", "Modified Time"}
 	if contentType {
 		head = append(head, "Content Type")

@@ -77,7 +77,7 @@ func showAllocStats(ctx context.Context, o statsOptions, id string, s *cli.Strea
 			t.Row(task.Name, "-", "-", "-", "-")
 			continue
 		}
-		cpu, memory := apiclient.ValueOf(used.ResourceUsage.CpuStats), apiclient.ValueOf(used.ResourceUsage.MemoryStats)
+		cpu, memory := apiclient.Deref(used.ResourceUsage.CpuStats), apiclient.Deref(used.ResourceUsage.MemoryStats)
 		t.Row(task.Name, fmt.Sprintf("%.0f MHz", cpu.TotalTicks), fmt.Sprintf("%.1f %%", cpu.Percent), output.FormatBytes(tables.ResidentMemory(&memory)), len(used.Pids))
 	}
 	p.Table(t)

@@ -217,7 +217,7 @@ func hookNames(c *api.Client, alloc *api.Allocation) (names []string) {
 func formatRescheduleAttempts(alloc *api.Allocation) string {
 	if group := apiclient.GroupOf(alloc); group != nil && group.ReschedulePolicy != nil {
 		policy := group.ReschedulePolicy
-		if policy.Attempts != nil && policy.Interval != nil && !apiclient.ValueOf(policy.Unlimited) {
+		if policy.Attempts != nil && policy.Interval != nil && !apiclient.Deref(policy.Unlimited) {
 			used, allowed := alloc.RescheduleInfo(time.Now())
 			return fmt.Sprintf("%d/%d", used, allowed)
 		}
@@ -278,12 +278,12 @@ func formatYesNo(yes bool) string {
 func taskTable(alloc *api.Allocation, verbose bool) *output.Table {
 	t := output.NewTable("Name", "State", "Last Event", "Time", "Lifecycle")
 	for _, task := range apiclient.TasksOf(alloc) {
-		state := apiclient.ValueOf(alloc.TaskStates[task.Name])
-		var last api.TaskEvent
+		state := apiclient.Deref(alloc.TaskStates[task.Name])
+		var lastEvent api.TaskEvent
 		if n := len(state.Events); n > 0 {
-			last = apiclient.ValueOf(state.Events[n-1])
+			lastEvent = apiclient.Deref(state.Events[n-1])
 		}
-		t.Row(task.Name, output.StatusCell(formatTaskState(state)), last.Type, output.FormatAge(last.Time, verbose), cmp.Or(apiclient.LifecycleHookOf(task), "main"))
+		t.Row(task.Name, output.StatusCell(formatTaskState(state)), lastEvent.Type, output.FormatAge(lastEvent.Time, verbose), cmp.Or(apiclient.LifecycleHookOf(task), "main"))
 	}
 	return t
 }
@@ -293,7 +293,7 @@ func formatTaskState(state api.TaskState) string { return cmp.Or(state.State, "p
 
 // printTask shows one task: its resources, its usage and its events.
 func printTask(p *output.Page, alloc *api.Allocation, task *api.Task, usage *api.AllocResourceUsage, o statusOptions) {
-	state := apiclient.ValueOf(alloc.TaskStates[task.Name])
+	state := apiclient.Deref(alloc.TaskStates[task.Name])
 	title := fmt.Sprintf("Task %q is %q", task.Name, formatTaskState(state))
 	if stage := apiclient.LifecycleHookOf(task); stage != "" {
 		if task.Lifecycle.Sidecar {
@@ -352,9 +352,9 @@ func resourceCells(alloc *api.Allocation, name string, used *api.ResourceUsage) 
 			cpu, memory, memoryMax = r.Cpu.CpuShares, r.Memory.MemoryMB, r.Memory.MemoryMaxMB
 		}
 	} else if r := alloc.TaskResources[name]; r != nil {
-		cpu, memory, memoryMax = int64(apiclient.ValueOf(r.CPU)), int64(apiclient.ValueOf(r.MemoryMB)), int64(apiclient.ValueOf(r.MemoryMaxMB))
+		cpu, memory, memoryMax = int64(apiclient.Deref(r.CPU)), int64(apiclient.Deref(r.MemoryMB)), int64(apiclient.Deref(r.MemoryMaxMB))
 		if alloc.Resources != nil {
-			disk = int64(apiclient.ValueOf(alloc.Resources.DiskMB))
+			disk = int64(apiclient.Deref(alloc.Resources.DiskMB))
 		}
 	}
 	cpuText, memoryText := fmt.Sprintf("%d MHz", cpu), output.FormatMebibytes(memory)
@@ -376,7 +376,7 @@ func formatTaskAddresses(alloc *api.Allocation, name string) string {
 		return ""
 	}
 	var addresses []string
-	for _, network := range apiclient.ValueOf(alloc.AllocatedResources.Tasks[name]).Networks {
+	for _, network := range apiclient.Deref(alloc.AllocatedResources.Tasks[name]).Networks {
 		for _, port := range slices.Concat(network.ReservedPorts, network.DynamicPorts) {
 			addresses = append(addresses, fmt.Sprintf("%s: %s:%d", port.Label, network.IP, port.Value))
 		}

@@ -59,7 +59,7 @@ func stopAlloc(ctx context.Context, o stopOptions, id string, s *cli.Streams) er
 	if o.noShutdownDelay {
 		q.Params["no_shutdown_delay"] = "true"
 	}
-	if alloc.Job != nil && apiclient.ValueOf(alloc.Job.Type) == api.JobTypeBatch {
+	if alloc.Job != nil && apiclient.Deref(alloc.Job.Type) == api.JobTypeBatch {
 		q.Params["reschedule"] = "true" // without it, an allocation of a batch job is not replaced
 	}
 	answer, err := c.Allocations().Stop(alloc, q)

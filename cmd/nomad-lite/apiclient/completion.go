@@ -13,9 +13,9 @@ import (
 // completionTimeout is the timeout of a completion request.
 const completionTimeout = 2 * time.Second
 
-// CompleteValues asks the agent for values. Without an agent it suggests none, because a shell
+// CompleteFromAgent asks the agent for values. Without an agent it suggests none, because a shell
 // that completes cannot show an error.
-func (f *Flags) CompleteValues(ctx context.Context, ask func(context.Context, *api.Client) ([]string, error)) ([]string, cobra.ShellCompDirective) {
+func (f *Flags) CompleteFromAgent(ctx context.Context, ask func(context.Context, *api.Client) ([]string, error)) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()
 	c, err := f.Client()
@@ -34,7 +34,7 @@ func (f *Flags) CompleteJobs(filter string) cli.Completer {
 }
 
 func (f *Flags) suggestJobs(ctx context.Context, toComplete, filter string) ([]string, cobra.ShellCompDirective) {
-	return f.CompleteValues(ctx, func(ctx context.Context, c *api.Client) (ids []string, err error) {
+	return f.CompleteFromAgent(ctx, func(ctx context.Context, c *api.Client) (ids []string, err error) {
 		q := QueryOptions(ctx, "")
 		q.Prefix, q.Filter = toComplete, filter
 		jobs, _, err := c.Jobs().List(q)
@@ -47,7 +47,7 @@ func (f *Flags) suggestJobs(ctx context.Context, toComplete, filter string) ([]s
 
 // CompleteNamespaces suggests namespaces.
 func (f *Flags) CompleteNamespaces(cmd *cobra.Command, _ []string, toComplete string) ([]string, cobra.ShellCompDirective) {
-	return f.CompleteValues(cmd.Context(), func(ctx context.Context, c *api.Client) (names []string, err error) {
+	return f.CompleteFromAgent(cmd.Context(), func(ctx context.Context, c *api.Client) (names []string, err error) {
 		q := QueryOptions(ctx, "")
 		q.Prefix = toComplete
 		all, _, err := c.Namespaces().List(q)

@@ -20,8 +20,8 @@ type Flags struct {
 	tls       api.TLSConfig
 }
 
-// ConnectionAnnotation annotates the connection flags, which help lists last.
-const ConnectionAnnotation = "connection"
+// ConnectionFlagAnnotation annotates the connection flags, which help lists last.
+const ConnectionFlagAnnotation = "connection"
 
 // Register adds the flags to a command.
 func (f *Flags) Register(cmd *cobra.Command) {
@@ -41,7 +41,7 @@ func (f *Flags) Register(cmd *cobra.Command) {
 	for _, name := range []string{
 		"address", "region", "namespace", "token", "ca-cert", "ca-path", "client-cert", "client-key", "tls-server-name", "tls-skip-verify",
 	} {
-		_ = flags.SetAnnotation(name, ConnectionAnnotation, nil) // fails only without the flag
+		_ = flags.SetAnnotation(name, ConnectionFlagAnnotation, nil) // fails only without the flag
 	}
 	_ = cmd.RegisterFlagCompletionFunc("namespace", f.CompleteNamespaces)
 }
@@ -59,7 +59,7 @@ func (f *Flags) Client() (*api.Client, error) {
 // UseJobRegion sets the client's region to the region of a job, if the job names one and the
 // command line does not.
 func (f *Flags) UseJobRegion(c *api.Client, job *api.Job) {
-	if region := ValueOf(job.Region); region != "" && f.region == "" {
+	if region := Deref(job.Region); region != "" && f.region == "" {
 		c.SetRegion(region)
 	}
 }

@@ -154,7 +154,7 @@ var Nodes = Resource[*api.NodeListStub]{
 // FindOne returns the only object with this id or id prefix.
 func (k *Resource[T]) FindOne(ctx context.Context, c *api.Client, prefix string) (T, error) {
 	var zero T
-	digits := hexDigits(prefix)
+	digits := normalizeID(prefix)
 	if len(digits) < 2 {
 		return zero, fmt.Errorf("%q is too short: give at least two characters of the id of the %s", prefix, k.noun)
 	}
@@ -183,18 +183,18 @@ func (k *Resource[T]) listWithPrefix(ctx context.Context, c *api.Client, digits 
 	if _, err := c.Raw().Query(k.listPath, &all, q); err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(all, func(one T) bool { return !strings.HasPrefix(hexDigits(k.id(one)), digits) }), nil
+	return slices.DeleteFunc(all, func(one T) bool { return !strings.HasPrefix(normalizeID(k.id(one)), digits) }), nil
 }
 
 // CompleteID suggests ids.
 func (k *Resource[T]) CompleteID(f *Flags) cli.Completer {
 	return func(cmd *cobra.Command, _ []string, toComplete string) ([]string, cobra.ShellCompDirective) {
-		return f.CompleteValues(cmd.Context(), func(ctx context.Context, c *api.Client) ([]string, error) { return k.suggestIDs(ctx, c, toComplete) })
+		return f.CompleteFromAgent(cmd.Context(), func(ctx context.Context, c *api.Client) ([]string, error) { return k.suggestIDs(ctx, c, toComplete) })
 	}
 }
 
 func (k *Resource[T]) suggestIDs(ctx context.Context, c *api.Client, toComplete string) (ids []string, err error) {
-	all, err := k.listWithPrefix(ctx, c, hexDigits(toComplete))
+	all, err := k.listWithPrefix(ctx, c, normalizeID(toComplete))
 	for _, one := range all {
 		about := fmt.Sprintln(k.row(one)...)
 		ids = append(ids, cobra.CompletionWithDesc(k.id(one), strings.TrimSpace(about)))
@@ -202,7 +202,7 @@ func (k *Resource[T]) suggestIDs(ctx context.Context, c *api.Client, toComplete 
 	return ids, err
 }
 
-func hexDigits(id string) string {
+func normalizeID(id string) string {
 	return strings.ToLower(strings.ReplaceAll(strings.TrimSpace(id), "-", ""))
 }
 

@@ -2,8 +2,8 @@ package apiclient
 
 import "github.com/hashicorp/nomad/api"
 
-// ValueOf returns the value that a pointer of the API points to, or the zero value for nil.
-func ValueOf[T any](p *T) T {
+// Deref returns the value that a pointer of the API points to, or the zero value for nil.
+func Deref[T any](p *T) T {
 	var zero T
 	if p == nil {
 		return zero
@@ -29,7 +29,7 @@ func ForEachTask(job *api.Job, do func(*api.TaskGroup, *api.Task)) {
 func InstanceCount(job *api.Job) int {
 	n := 0
 	for _, g := range job.TaskGroups {
-		n += ValueOf(ValueOf(g).Count)
+		n += Deref(Deref(g).Count)
 	}
 	return n
 }

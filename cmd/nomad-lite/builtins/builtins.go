@@ -21,10 +21,13 @@ var All = map[string]struct {
 	Kind  base.Type
 	serve func()
 }{
-	artifact.Name: {base.TypeHook, func() { artifact.Confine(); sdk.ServeHook(&artifact.Hook{Args: []string{ArtifactDownloadCommand}}) }},
+	artifact.Name: {base.TypeHook, func() {
+		artifact.Confine()
+		sdk.ServeHook(&artifact.Hook{DownloadArgs: []string{ArtifactDownloadCommand}})
+	}},
 	mock.Name:     {base.TypeDriver, func() { sdk.ServeDriver(&mock.Driver{}) }},
 	rawexec.Name:  {base.TypeDriver, func() { sdk.ServeDriver(&rawexec.Driver{}) }},
-	script.Name:   {base.TypeHook, func() { sdk.ServeHook(&script.Hook{OwnProcess: true}) }},
+	script.Name:   {base.TypeHook, func() { sdk.ServeHook(&script.Hook{DedicatedProcess: true}) }},
 	template.Name: {base.TypeHook, func() { template.Confine(); sdk.ServeHook(&template.Hook{}) }},
 }
 

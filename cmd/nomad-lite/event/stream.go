@@ -117,11 +117,11 @@ func streamEvents(ctx context.Context, o streamOptions, s *cli.Streams) error {
 			}
 			return nil
 		}
-		var batch struct{ Events []json.RawMessage }
-		if err := json.Unmarshal(line, &batch); err != nil {
+		var eventBatch struct{ Events []json.RawMessage }
+		if err := json.Unmarshal(line, &eventBatch); err != nil {
 			return fmt.Errorf("follow events: read %q: %w", terminal.TruncateToWidth(string(line), 80), err)
 		}
-		for _, text := range batch.Events {
+		for _, text := range eventBatch.Events {
 			if err := o.printEvent(s, filter, text); err != nil {
 				return err
 			}
@@ -146,12 +146,12 @@ func (o streamOptions) printEvent(s *cli.Streams, filter *bexpr.Evaluator, text 
 		return err
 	}
 	p := output.NewPage(s)
-	p.Line("%6d  %-10s  %-24s  %s", e.Index, e.Topic, e.Type, strings.TrimSpace(shortenKey(e.Key)+"  "+e.summarize()))
+	p.Line("%6d  %-10s  %-24s  %s", e.Index, e.Topic, e.Type, strings.TrimSpace(truncateEventKey(e.Key)+"  "+e.summarize()))
 	return output.Print(s, p)
 }
 
-// shortenKey shortens keys that are ids.
-func shortenKey(key string) string {
+// truncateEventKey shortens keys that are ids.
+func truncateEventKey(key string) string {
 	if len(key) == 36 && strings.Count(key, "-") == 4 {
 		return output.TruncateID(key)
 	}

@@ -105,7 +105,7 @@ func findActionTask(alloc *api.Allocation, named, action string) (string, error)
 
 // completeActions suggests the actions of a job's tasks.
 func completeActions(f *apiclient.Flags, cmd *cobra.Command, job string) ([]string, cobra.ShellCompDirective) {
-	return f.CompleteValues(cmd.Context(), func(ctx context.Context, c *api.Client) (names []string, err error) {
+	return f.CompleteFromAgent(cmd.Context(), func(ctx context.Context, c *api.Client) (names []string, err error) {
 		if job == "" {
 			return nil, nil
 		}

@@ -55,11 +55,11 @@ func (d diffPage) writeJob(diff *api.JobDiff) {
 }
 
 func (d diffPage) writeGroup(group *api.TaskGroupDiff) {
-	var updates []string
+	var updateCounts []string
 	for _, name := range slices.Sorted(maps.Keys(group.Updates)) {
-		updates = append(updates, d.Colourize(updateColours[name], d.Cell(fmt.Sprintf("%d %s", group.Updates[name], name))))
+		updateCounts = append(updateCounts, d.Colourize(updateColours[name], d.Cell(fmt.Sprintf("%d %s", group.Updates[name], name))))
 	}
-	d.writeTitle(0, group.Type, "Task Group", group.Name, strings.Join(updates, ", "))
+	d.writeTitle(0, group.Type, "Task Group", group.Name, strings.Join(updateCounts, ", "))
 	d.writeFieldsIfShown(2, group.Type, group.Fields, group.Objects)
 	for _, task := range group.Tasks {
 		if task == nil {

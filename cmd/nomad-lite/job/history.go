@@ -78,7 +78,7 @@ func showJobHistory(ctx context.Context, o historyOptions, prefix string, s *cli
 		if i < len(diffs) {
 			v.Diff = diffs[i]
 		}
-		if job != nil && (o.version < 0 || apiclient.ValueOf(job.Version) == uint64(o.version)) {
+		if job != nil && (o.version < 0 || apiclient.Deref(job.Version) == uint64(o.version)) {
 			versions = append(versions, v)
 		}
 	}
@@ -119,9 +119,9 @@ func showJobHistory(ctx context.Context, o historyOptions, prefix string, s *cli
 
 func printVersion(p *output.Page, j *api.Job) {
 	all := output.Pairs{
-		{"Version", apiclient.ValueOf(j.Version)},
-		{"Stable", apiclient.ValueOf(j.Stable)},
-		{"Submit Date", output.FormatDate(apiclient.ValueOf(j.SubmitTime))},
+		{"Version", apiclient.Deref(j.Version)},
+		{"Stable", apiclient.Deref(j.Stable)},
+		{"Submit Date", output.FormatDate(apiclient.Deref(j.SubmitTime))},
 	}
 	if t := j.VersionTag; t != nil {
 		all = append(all, [2]any{"Tag Name", t.Name})

@@ -90,7 +90,7 @@ func readJobVersion(ctx context.Context, c *api.Client, id, namespace string, ve
 		return nil, apiclient.WrapError(fmt.Sprintf("read versions of job %q", id), err)
 	}
 	for _, job := range versions {
-		if job != nil && apiclient.ValueOf(job.Version) == uint64(version) {
+		if job != nil && apiclient.Deref(job.Version) == uint64(version) {
 			return job, nil
 		}
 	}
@@ -98,8 +98,8 @@ func readJobVersion(ctx context.Context, c *api.Client, id, namespace string, ve
 }
 
 func printSource(ctx context.Context, o inspectOptions, c *api.Client, job *api.Job, s *cli.Streams) error {
-	id, version := apiclient.ValueOf(job.ID), apiclient.ValueOf(job.Version)
-	source, _, err := c.Jobs().Submission(id, int(version), apiclient.QueryOptions(ctx, apiclient.ValueOf(job.Namespace)))
+	id, version := apiclient.Deref(job.ID), apiclient.Deref(job.Version)
+	source, _, err := c.Jobs().Submission(id, int(version), apiclient.QueryOptions(ctx, apiclient.Deref(job.Namespace)))
 	switch answer := new(api.UnexpectedResponseError); {
 	case errors.As(err, answer) && answer.StatusCode() == 404, err == nil && (source == nil || source.Source == ""):
 		return fmt.Errorf("the agent has not kept the source of version %d of job %q: it was not run from a file, or that was too large\nPrint the job without -hcl", version, id)
@@ -108,20 +108,20 @@ func printSource(ctx context.Context, o inspectOptions, c *api.Client, job *api.
 	}
 	text := source.Source
 	if o.includeVars && source.Variables != "" {
-		text += "\n// Variables from files:\n" + commentLines(source.Variables)
+		text += "\n// Variables from files:\n" + commentOutLines(source.Variables)
 	}
 	if o.includeVars && len(source.VariableFlags) > 0 {
 		text += "\n// Variables from the command line:\n"
 		for _, name := range slices.Sorted(maps.Keys(source.VariableFlags)) {
-			text += commentLines(fmt.Sprintf("%s = %q", name, source.VariableFlags[name]))
+			text += commentOutLines(fmt.Sprintf("%s = %q", name, source.VariableFlags[name]))
 		}
 	}
 	_, err = io.WriteString(s.Out, text)
 	return err
 }
 
-// commentLines returns a text with each line turned into a comment.
-func commentLines(text string) string {
+// commentOutLines returns a text with each line turned into a comment.
+func commentOutLines(text string) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
 		b.WriteString("// " + strings.TrimRight(line, "\n") + "\n")

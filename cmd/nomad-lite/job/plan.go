@@ -98,7 +98,7 @@ func planJob(ctx context.Context, o planOptions, path string, s *cli.Streams) (c
 		return false, errors.Join(&cli.ExitError{Code: planErrorExitCode}, err)
 	}
 	o.client.UseJobRegion(c, file.Job)
-	plan, _, err := c.Jobs().PlanOpts(file.Job, &api.PlanOptions{Diff: o.showDiff, PolicyOverride: o.policyOverride}, apiclient.WriteOptions(ctx, apiclient.ValueOf(file.Job.Namespace)))
+	plan, _, err := c.Jobs().PlanOpts(file.Job, &api.PlanOptions{Diff: o.showDiff, PolicyOverride: o.policyOverride}, apiclient.WriteOptions(ctx, apiclient.Deref(file.Job.Namespace)))
 	if err != nil {
 		return false, file.AddSourcePositions(apiclient.WrapError("plan job "+path, err))
 	}
@@ -130,7 +130,7 @@ func planJob(ctx context.Context, o planOptions, path string, s *cli.Streams) (c
 	p.Line("Job Modify Index: %d", plan.JobModifyIndex)
 	p.Line("To run the job only if it has not changed since this plan:")
 	p.Line("")
-	p.Line("  nomad-lite job run -check-index %d %s", plan.JobModifyIndex, strings.Join(append(flagArguments(&o.jobFile), path), " "))
+	p.Line("  nomad-lite job run -check-index %d %s", plan.JobModifyIndex, strings.Join(append(formatFlagArgs(&o.jobFile), path), " "))
 	return planHasChanges(plan), output.Print(s, p)
 }
 
@@ -167,7 +167,7 @@ func printDryRun(p *output.Page, plan *api.JobPlanResponse) {
 		}
 	}
 	if next := plan.NextPeriodicLaunch; !next.IsZero() {
-		p.Line("- If submitted now, next periodic launch would be at %s (%s).", next.Local().Format(time.RFC3339), output.Ago(time.Since(next)))
+		p.Line("- If submitted now, next periodic launch would be at %s (%s).", next.Local().Format(time.RFC3339), output.FormatRelativeTime(time.Since(next)))
 	}
 	if a := plan.Annotations; a != nil && len(a.PreemptedAllocs) > 0 {
 		p.Section("Preempted Allocations")
@@ -184,8 +184,8 @@ func planHasChanges(plan *api.JobPlanResponse) bool {
 	})
 }
 
-// flagArguments returns the flags as arguments for another command line.
-func flagArguments(f *jobfile.Flags) []string {
+// formatFlagArgs returns the flags as arguments for another command line.
+func formatFlagArgs(f *jobfile.Flags) []string {
 	var words []string
 	if f.JSON {
 		words = append(words, "-json")

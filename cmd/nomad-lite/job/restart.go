@@ -86,8 +86,8 @@ type batchRestart struct {
 	batchWait     time.Duration
 	ask           bool // ask for confirmation between batches
 
-	mu         sync.Mutex // guards the output
-	incomplete bool       // an allocation could not be restarted
+	mu               sync.Mutex // guards the output
+	anyRestartFailed bool       // an allocation could not be restarted
 }
 
 // newBatchRestart builds a restart from the flags.
@@ -168,7 +168,7 @@ func (r *batchRestart) run(ctx context.Context, prefix string) error {
 	if err := r.restartBatches(ctx, job, allocs); err != nil {
 		return err
 	}
-	if r.incomplete {
+	if r.anyRestartFailed {
 		return &cli.ExitError{Code: 1, Err: fmt.Errorf("not all of job %q was restarted\nSee what runs: nomad-lite job status %s", id, id)}
 	}
 	r.printTimedLine(func(p *output.Page) { p.Heading("Job restarted") })
@@ -179,19 +179,19 @@ func (r *batchRestart) run(ctx context.Context, prefix string) error {
 func (r *batchRestart) checkNames(job *api.Job) error {
 	var groups, tasks []string
 	apiclient.ForEachTask(job, func(group *api.TaskGroup, task *api.Task) {
-		groups = append(groups, apiclient.ValueOf(group.Name))
-		if r.includesGroup(apiclient.ValueOf(group.Name)) {
+		groups = append(groups, apiclient.Deref(group.Name))
+		if r.includesGroup(apiclient.Deref(group.Name)) {
 			tasks = append(tasks, task.Name)
 		}
 	})
 	for _, name := range r.groups {
 		if !slices.Contains(groups, name) {
-			return fmt.Errorf("job %q has no group %q, but %s", apiclient.ValueOf(job.ID), name, strings.Join(slices.Compact(groups), ", "))
+			return fmt.Errorf("job %q has no group %q, but %s", apiclient.Deref(job.ID), name, strings.Join(slices.Compact(groups), ", "))
 		}
 	}
 	for _, name := range r.tasks {
 		if !slices.Contains(tasks, name) {
-			return fmt.Errorf("job %q has no task %q there, but %s", apiclient.ValueOf(job.ID), name, strings.Join(tasks, ", "))
+			return fmt.Errorf("job %q has no task %q there, but %s", apiclient.Deref(job.ID), name, strings.Join(tasks, ", "))
 		}
 	}
 	return nil
@@ -203,9 +203,9 @@ func (r *batchRestart) includesGroup(group string) bool {
 
 // selectAllocs returns the running allocations that the flags select.
 func (r *batchRestart) selectAllocs(ctx context.Context, job *api.Job) ([]*api.AllocationListStub, error) {
-	all, _, err := r.client.Jobs().Allocations(apiclient.ValueOf(job.ID), true, apiclient.QueryOptions(ctx, apiclient.ValueOf(job.Namespace)))
+	all, _, err := r.client.Jobs().Allocations(apiclient.Deref(job.ID), true, apiclient.QueryOptions(ctx, apiclient.Deref(job.Namespace)))
 	if err != nil {
-		return nil, apiclient.WrapError(fmt.Sprintf("list allocations of job %q", apiclient.ValueOf(job.ID)), err)
+		return nil, apiclient.WrapError(fmt.Sprintf("list allocations of job %q", apiclient.Deref(job.ID)), err)
 	}
 	all = slices.DeleteFunc(all, func(a *api.AllocationListStub) bool {
 		return a.ClientStatus != api.AllocClientStatusRunning || a.DesiredStatus != api.AllocDesiredStatusRun || !r.includesGroup(a.TaskGroup)
@@ -235,7 +235,7 @@ func (r *batchRestart) restartBatches(ctx context.Context, job *api.Job, allocs 
 		if err == nil {
 			continue
 		}
-		r.incomplete = true
+		r.anyRestartFailed = true
 		if r.onError == "fail" && !r.yes {
 			return err
 		}
@@ -254,22 +254,22 @@ func (r *batchRestart) waitBetweenBatches(ctx context.Context) error {
 		return r.streams.Confirm("Go on with the next batch?")
 	}
 	if r.batchWait > 0 {
-		r.printTimedLine(func(p *output.Page) { p.Detail("Waiting %s before the next batch", r.batchWait) })
+		r.printTimedLine(func(p *output.Page) { p.DetailLine("Waiting %s before the next batch", r.batchWait) })
 	}
 	return monitor.Sleep(ctx, r.batchWait)
 }
 
 // checkNoDeployment returns an error if a deployment is replacing the allocations.
 func (r *batchRestart) checkNoDeployment(ctx context.Context, job *api.Job) error {
-	all, _, err := r.client.Jobs().Deployments(apiclient.ValueOf(job.ID), true, apiclient.QueryOptions(ctx, apiclient.ValueOf(job.Namespace)))
+	all, _, err := r.client.Jobs().Deployments(apiclient.Deref(job.ID), true, apiclient.QueryOptions(ctx, apiclient.Deref(job.Namespace)))
 	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("list deployments of job %q", apiclient.ValueOf(job.ID)), err)
+		return apiclient.WrapError(fmt.Sprintf("list deployments of job %q", apiclient.Deref(job.ID)), err)
 	}
 	for _, d := range all {
 		switch d.Status {
 		case api.DeploymentStatusSuccessful, api.DeploymentStatusFailed, api.DeploymentStatusCancelled:
 		default:
-			return fmt.Errorf("job %q has an active deployment (%s)\nWait for its end, or end it: nomad-lite deployment fail %s", apiclient.ValueOf(job.ID), d.Status, output.TruncateID(d.ID))
+			return fmt.Errorf("job %q has an active deployment (%s)\nWait for its end, or end it: nomad-lite deployment fail %s", apiclient.Deref(job.ID), d.Status, output.TruncateID(d.ID))
 		}
 	}
 	return nil
@@ -284,11 +284,11 @@ func (r *batchRestart) one(ctx context.Context, job *api.Job, stub *api.Allocati
 	var err error
 	switch {
 	case r.reschedule:
-		r.printTimedLine(func(p *output.Page) { p.Detail("Rescheduling allocation %q for group %q", id, stub.TaskGroup) })
+		r.printTimedLine(func(p *output.Page) { p.DetailLine("Rescheduling allocation %q for group %q", id, stub.TaskGroup) })
 		return r.replaceAlloc(ctx, job, alloc, stub.TaskGroup)
 	case r.allTasks:
 		r.printTimedLine(func(p *output.Page) {
-			p.Detail("Restarting all tasks in allocation %q for group %q", id, stub.TaskGroup)
+			p.DetailLine("Restarting all tasks in allocation %q for group %q", id, stub.TaskGroup)
 		})
 		err = r.client.Allocations().RestartAllTasks(alloc, q)
 	case len(r.tasks) > 0:
@@ -297,7 +297,7 @@ func (r *batchRestart) one(ctx context.Context, job *api.Job, stub *api.Allocati
 				continue // the task is in another group, or has ended
 			}
 			r.printTimedLine(func(p *output.Page) {
-				p.Detail("Restarting task %q in allocation %q for group %q", task, id, stub.TaskGroup)
+				p.DetailLine("Restarting task %q in allocation %q for group %q", task, id, stub.TaskGroup)
 			})
 			if e := r.client.Allocations().Restart(alloc, task, q); e != nil {
 				err = errors.Join(err, apiclient.WrapError(fmt.Sprintf("restart task %q of allocation %q", task, id), e))
@@ -306,7 +306,7 @@ func (r *batchRestart) one(ctx context.Context, job *api.Job, stub *api.Allocati
 		return err
 	default:
 		r.printTimedLine(func(p *output.Page) {
-			p.Detail("Restarting running tasks in allocation %q for group %q", id, stub.TaskGroup)
+			p.DetailLine("Restarting running tasks in allocation %q for group %q", id, stub.TaskGroup)
 		})
 		err = r.client.Allocations().Restart(alloc, "", q)
 	}
@@ -324,17 +324,17 @@ func (r *batchRestart) replaceAlloc(ctx context.Context, job *api.Job, alloc *ap
 	if r.noShutdownDelay {
 		q.Params["no_shutdown_delay"] = "true"
 	}
-	if apiclient.ValueOf(job.Type) == api.JobTypeBatch {
+	if apiclient.Deref(job.Type) == api.JobTypeBatch {
 		q.Params["reschedule"] = "true" // without it, the allocation counts as complete
 	}
 	stopped, err := r.client.Allocations().Stop(alloc, q)
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("stop allocation %q", id), err)
 	}
-	if kind := apiclient.ValueOf(job.Type); kind == api.JobTypeSystem || kind == api.JobTypeSysbatch {
+	if kind := apiclient.Deref(job.Type); kind == api.JobTypeSystem || kind == api.JobTypeSysbatch {
 		// Without a forced reschedule, the scheduler regards the node as served.
-		if _, _, err := r.client.Jobs().EvaluateWithOpts(apiclient.ValueOf(job.ID), api.EvalOptions{ForceReschedule: true}, apiclient.WriteOptions(ctx, alloc.Namespace)); err != nil {
-			return apiclient.WrapError(fmt.Sprintf("evaluate job %q", apiclient.ValueOf(job.ID)), err)
+		if _, _, err := r.client.Jobs().EvaluateWithOpts(apiclient.Deref(job.ID), api.EvalOptions{ForceReschedule: true}, apiclient.WriteOptions(ctx, alloc.Namespace)); err != nil {
+			return apiclient.WrapError(fmt.Sprintf("evaluate job %q", apiclient.Deref(job.ID)), err)
 		}
 	}
 	next, err := r.waitAlloc(ctx, alloc, func(a *api.Allocation) bool { return a.NextAllocation != "" }, stopped.EvalID)
@@ -343,7 +343,7 @@ func (r *batchRestart) replaceAlloc(ctx context.Context, job *api.Job, alloc *ap
 	}
 	follower := &api.Allocation{ID: next.NextAllocation, Namespace: alloc.Namespace}
 	r.printTimedLine(func(p *output.Page) {
-		p.Detail("Allocation %q replaced by %q for group %q", id, output.ShortID(follower.ID, r.verbose), group)
+		p.DetailLine("Allocation %q replaced by %q for group %q", id, output.ShortID(follower.ID, r.verbose), group)
 	})
 	running, err := r.waitAlloc(ctx, follower, func(a *api.Allocation) bool {
 		return a.ClientStatus != api.AllocClientStatusPending
@@ -355,7 +355,7 @@ func (r *batchRestart) replaceAlloc(ctx context.Context, job *api.Job, alloc *ap
 		return fmt.Errorf("allocation %q, which replaces %q, is %s\nSee why: nomad-lite alloc status %s", output.ShortID(follower.ID, r.verbose), id, running.ClientStatus, output.TruncateID(follower.ID))
 	}
 	r.printTimedLine(func(p *output.Page) {
-		p.Detail("Allocation %q is %s", output.ShortID(follower.ID, r.verbose), output.StatusCell(running.ClientStatus))
+		p.DetailLine("Allocation %q is %s", output.ShortID(follower.ID, r.verbose), output.StatusCell(running.ClientStatus))
 	})
 	return nil
 }

@@ -72,7 +72,7 @@ func findTaggedVersion(ctx context.Context, c *api.Client, id, namespace, tag st
 	}
 	for _, job := range versions {
 		if job != nil && job.VersionTag != nil && job.VersionTag.Name == tag {
-			return apiclient.ValueOf(job.Version), nil
+			return apiclient.Deref(job.Version), nil
 		}
 	}
 	return 0, fmt.Errorf("job %q has no version with the tag %q, and it is not a number\nSee the versions: nomad-lite job history %s", id, tag, id)
@@ -80,11 +80,11 @@ func findTaggedVersion(ctx context.Context, c *api.Client, id, namespace, tag st
 
 // completeVersions suggests the versions of a job.
 func completeVersions(f *apiclient.Flags, cmd *cobra.Command, id string) ([]string, cobra.ShellCompDirective) {
-	return f.CompleteValues(cmd.Context(), func(ctx context.Context, c *api.Client) (numbers []string, err error) {
+	return f.CompleteFromAgent(cmd.Context(), func(ctx context.Context, c *api.Client) (numbers []string, err error) {
 		versions, _, _, err := c.Jobs().Versions(id, false, apiclient.QueryOptions(ctx, ""))
 		for _, job := range versions {
 			if job != nil {
-				numbers = append(numbers, cobra.CompletionWithDesc(fmt.Sprint(apiclient.ValueOf(job.Version)), output.FormatDate(apiclient.ValueOf(job.SubmitTime))))
+				numbers = append(numbers, cobra.CompletionWithDesc(fmt.Sprint(apiclient.Deref(job.Version)), output.FormatDate(apiclient.Deref(job.SubmitTime))))
 			}
 		}
 		return numbers, err

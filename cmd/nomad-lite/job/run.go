@@ -85,14 +85,14 @@ func submitJob(ctx context.Context, o runOptions, job *jobfile.File, path string
 	if err != nil {
 		return err
 	}
-	namespace := apiclient.ValueOf(job.Job.Namespace)
+	namespace := apiclient.Deref(job.Job.Namespace)
 	o.client.UseJobRegion(client, job.Job)
 	o.registerOptions.Submission = o.newSubmission(job)
 	out, _, err := client.Jobs().RegisterOpts(job.Job, &o.registerOptions, apiclient.WriteOptions(ctx, namespace))
 	if err != nil {
-		const conflict = api.RegisterEnforceIndexErrPrefix
-		if _, reason, found := strings.Cut(err.Error(), conflict); found {
-			return fmt.Errorf("%s%s\nJob not updated", conflict, strings.TrimSuffix(reason, ")"))
+		const enforceIndexPrefix = api.RegisterEnforceIndexErrPrefix
+		if _, reason, found := strings.Cut(err.Error(), enforceIndexPrefix); found {
+			return fmt.Errorf("%s%s\nJob not updated", enforceIndexPrefix, strings.TrimSuffix(reason, ")"))
 		}
 		return job.AddSourcePositions(apiclient.WrapError("submit job "+path, err))
 	}
@@ -113,7 +113,7 @@ func deferredStartHint(job *api.Job) string {
 	case job.Periodic != nil:
 		return fmt.Sprintf("Next launch: %s\n", formatNextLaunch(job.Periodic))
 	case job.ParameterizedJob != nil:
-		return fmt.Sprintf("To run an instance of it: nomad-lite job dispatch %s\n", apiclient.ValueOf(job.ID))
+		return fmt.Sprintf("To run an instance of it: nomad-lite job dispatch %s\n", apiclient.Deref(job.ID))
 	}
 	return ""
 }

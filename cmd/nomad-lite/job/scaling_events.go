@@ -69,7 +69,7 @@ func listScalingEvents(ctx context.Context, o scalingEventsOptions, prefix strin
 			if e.Count != nil {
 				count = fmt.Sprint(*e.Count)
 			}
-			t.Row(e.TaskGroup, count, e.PreviousCount, e.Error, e.Message, output.ShortID(apiclient.ValueOf(e.EvalID), o.verbose), output.FormatDate(int64(e.Time)))
+			t.Row(e.TaskGroup, count, e.PreviousCount, e.Error, e.Message, output.ShortID(apiclient.Deref(e.EvalID), o.verbose), output.FormatDate(int64(e.Time)))
 		}
 		p.TableOrMessage(t, "No events found")
 	})

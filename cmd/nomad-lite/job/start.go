@@ -42,16 +42,16 @@ func startJob(ctx context.Context, o startOptions, prefix string, s *cli.Streams
 	if err != nil {
 		return err
 	}
-	id, namespace := apiclient.ValueOf(job.ID), apiclient.ValueOf(job.Namespace)
-	if !apiclient.ValueOf(job.Stop) {
+	id, namespace := apiclient.Deref(job.ID), apiclient.Deref(job.Namespace)
+	if !apiclient.Deref(job.Stop) {
 		hint := "To restart its tasks: nomad-lite job restart " + id
-		if apiclient.ValueOf(job.Status) == "dead" {
+		if apiclient.Deref(job.Status) == "dead" {
 			hint = "To run again what has failed: nomad-lite job eval -force-reschedule " + id
 		}
-		return fmt.Errorf("job %q was not stopped: its status is %q\n%s", id, apiclient.ValueOf(job.Status), hint)
+		return fmt.Errorf("job %q was not stopped: its status is %q\n%s", id, apiclient.Deref(job.Status), hint)
 	}
 	// The new version keeps the source of the version that is started again.
-	source, _, err := c.Jobs().Submission(id, int(apiclient.ValueOf(job.Version)), apiclient.QueryOptions(ctx, namespace))
+	source, _, err := c.Jobs().Submission(id, int(apiclient.Deref(job.Version)), apiclient.QueryOptions(ctx, namespace))
 	if err != nil || source == nil || source.Source == "" {
 		source = nil
 	}

@@ -160,23 +160,23 @@ func showJob(ctx context.Context, o statusOptions, c *api.Client, prefix string,
 // printJob adds the fields of a job.
 func printJob(p *output.Page, j *api.Job) {
 	all := output.Pairs{
-		{"ID", apiclient.ValueOf(j.ID)},
-		{"Name", apiclient.ValueOf(j.Name)},
-		{"Submit Date", output.FormatDate(apiclient.ValueOf(j.SubmitTime))},
-		{"Type", apiclient.ValueOf(j.Type)},
-		{"Priority", apiclient.ValueOf(j.Priority)},
-		{"Version", apiclient.ValueOf(j.Version)},
+		{"ID", apiclient.Deref(j.ID)},
+		{"Name", apiclient.Deref(j.Name)},
+		{"Submit Date", output.FormatDate(apiclient.Deref(j.SubmitTime))},
+		{"Type", apiclient.Deref(j.Type)},
+		{"Priority", apiclient.Deref(j.Priority)},
+		{"Version", apiclient.Deref(j.Version)},
 		{"Datacenters", strings.Join(j.Datacenters, ",")},
-		{"Namespace", apiclient.ValueOf(j.Namespace)},
-		{"Node Pool", apiclient.ValueOf(j.NodePool)},
-		{"Status", tables.JobStatusCell(apiclient.ValueOf(j.Status), apiclient.ValueOf(j.Stop))},
+		{"Namespace", apiclient.Deref(j.Namespace)},
+		{"Node Pool", apiclient.Deref(j.NodePool)},
+		{"Status", tables.JobStatusCell(apiclient.Deref(j.Status), apiclient.Deref(j.Stop))},
 		{"Periodic", j.Periodic != nil},
 		{"Parameterized", j.ParameterizedJob != nil},
 	}
 	if j.VersionTag != nil {
 		all = append(all, [2]any{"Version Tag", j.VersionTag.Name})
 	}
-	if j.Periodic != nil && !apiclient.ValueOf(j.Stop) {
+	if j.Periodic != nil && !apiclient.Deref(j.Stop) {
 		all = append(all, [2]any{"Next Periodic Launch", formatNextLaunch(j.Periodic)})
 	}
 	p.Pairs(all)
@@ -203,7 +203,7 @@ func formatNextLaunch(periodic *api.PeriodicConfig) string {
 	case next.IsZero():
 		return "none"
 	}
-	return fmt.Sprintf("%s (%s)", next.Format(time.RFC3339), output.Ago(now.Sub(next)))
+	return fmt.Sprintf("%s (%s)", next.Format(time.RFC3339), output.FormatRelativeTime(now.Sub(next)))
 }
 
 func printParameterized(p *output.Page, config *api.ParameterizedJobConfig) {
@@ -223,8 +223,8 @@ func printChildren(ctx context.Context, p *output.Page, c *api.Client, state *jo
 		t.Row(state.Summary.Children.Pending, state.Summary.Children.Running, state.Summary.Children.Dead)
 		p.Table(t)
 	}
-	q := apiclient.QueryOptions(ctx, apiclient.ValueOf(state.Job.Namespace))
-	q.Prefix = apiclient.ValueOf(state.Job.ID) + infix
+	q := apiclient.QueryOptions(ctx, apiclient.Deref(state.Job.Namespace))
+	q.Prefix = apiclient.Deref(state.Job.ID) + infix
 	jobs, _, err := c.Jobs().List(q)
 	if err != nil {
 		return apiclient.WrapError("list jobs", err)
@@ -289,7 +289,7 @@ func printReschedules(ctx context.Context, p *output.Page, c *api.Client, state 
 	groups := make(map[string]*api.TaskGroup)
 	for _, g := range state.Job.TaskGroups {
 		if g != nil {
-			groups[apiclient.ValueOf(g.Name)] = g
+			groups[apiclient.Deref(g.Name)] = g
 		}
 	}
 	for _, a := range state.Allocations {
@@ -304,7 +304,7 @@ func printReschedules(ctx context.Context, p *output.Page, c *api.Client, state 
 		if g := groups[a.TaskGroup]; g != nil && g.ReschedulePolicy != nil {
 			policy = formatReschedulePolicy(g.ReschedulePolicy)
 		}
-		t.Row(a.TaskGroup, policy, output.ShortID(eval.ID, verbose), output.Ago(time.Since(eval.WaitUntil)))
+		t.Row(a.TaskGroup, policy, output.ShortID(eval.ID, verbose), output.FormatRelativeTime(time.Since(eval.WaitUntil)))
 	}
 	if len(t.Rows) > 0 {
 		p.Section("Future Rescheduling Attempts")
@@ -313,10 +313,10 @@ func printReschedules(ctx context.Context, p *output.Page, c *api.Client, state 
 }
 
 func formatReschedulePolicy(r *api.ReschedulePolicy) string {
-	if apiclient.ValueOf(r.Unlimited) {
-		return fmt.Sprintf("unlimited with %s delay, max_delay = %s", apiclient.ValueOf(r.DelayFunction), apiclient.ValueOf(r.MaxDelay))
+	if apiclient.Deref(r.Unlimited) {
+		return fmt.Sprintf("unlimited with %s delay, max_delay = %s", apiclient.Deref(r.DelayFunction), apiclient.Deref(r.MaxDelay))
 	}
-	return fmt.Sprintf("%d in %s with %s delay, max_delay = %s", apiclient.ValueOf(r.Attempts), apiclient.ValueOf(r.Interval), apiclient.ValueOf(r.DelayFunction), apiclient.ValueOf(r.MaxDelay))
+	return fmt.Sprintf("%d in %s with %s delay, max_delay = %s", apiclient.Deref(r.Attempts), apiclient.Deref(r.Interval), apiclient.Deref(r.DelayFunction), apiclient.Deref(r.MaxDelay))
 }
 
 // actionTable lists the actions of a job's tasks.
@@ -325,7 +325,7 @@ func actionTable(job *api.Job) *output.Table {
 	apiclient.ForEachTask(job, func(group *api.TaskGroup, task *api.Task) {
 		for _, action := range task.Actions {
 			if action != nil {
-				t.Row(action.Name, apiclient.ValueOf(group.Name), task.Name)
+				t.Row(action.Name, apiclient.Deref(group.Name), task.Name)
 			}
 		}
 	})

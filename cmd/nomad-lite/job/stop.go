@@ -78,11 +78,11 @@ func stopJobs(ctx context.Context, o stopOptions, prefixes []string, s *cli.Stre
 	}
 	evals := make([]string, len(jobs))
 	for i, job := range jobs {
-		evals[i], _, err = c.Jobs().DeregisterOpts(apiclient.ValueOf(job.ID), &api.DeregisterOptions{
+		evals[i], _, err = c.Jobs().DeregisterOpts(apiclient.Deref(job.ID), &api.DeregisterOptions{
 			Purge: o.purge, Global: o.global, NoShutdownDelay: o.noShutdownDelay, EvalPriority: o.evalPriority,
-		}, apiclient.WriteOptions(ctx, apiclient.ValueOf(job.Namespace)))
+		}, apiclient.WriteOptions(ctx, apiclient.Deref(job.Namespace)))
 		if err != nil {
-			return apiclient.WrapError(fmt.Sprintf("stop job %q", apiclient.ValueOf(job.ID)), err)
+			return apiclient.WrapError(fmt.Sprintf("stop job %q", apiclient.Deref(job.ID)), err)
 		}
 	}
 	for i, job := range jobs {
@@ -91,7 +91,7 @@ func stopJobs(ctx context.Context, o stopOptions, prefixes []string, s *cli.Stre
 		case o.monitor.Detach:
 			_, err = fmt.Fprintln(s.Out, evals[i])
 		default:
-			err = monitor.New(s, c, apiclient.ValueOf(job.Namespace), o.monitor.Verbose).WatchEvaluation(ctx, evals[i])
+			err = monitor.New(s, c, apiclient.Deref(job.Namespace), o.monitor.Verbose).WatchEvaluation(ctx, evals[i])
 		}
 		if err != nil {
 			return err

@@ -176,12 +176,12 @@ func (j *File) AddSourcePositions(refusal error) error {
 // available drivers; nil means unknown. It reports whether the job can run.
 func (j *File) CheckSupported(s *cli.Streams, drivers []string, foreground bool) (bool, error) {
 	known := func(name string) bool { return drivers == nil || slices.Contains(drivers, name) }
-	refusals := slices.DeleteFunc(model.UnsupportedParts(j.Job, known, drivers...), func(r model.Unsupported) bool { return runsOnAgent(r) && !foreground })
+	refusals := slices.DeleteFunc(model.UnsupportedParts(j.Job, known, drivers...), func(r model.Unsupported) bool { return partRunsOnAgent(r) && !foreground })
 	return j.printUnsupported(s, "This job cannot run here:", append(refusals, model.UnknownPorts(j.Job)...))
 }
 
-// runsOnAgent reports whether the refused part of a job runs on an agent.
-func runsOnAgent(r model.Unsupported) bool { return r.Foreground && !r.Blocked }
+// partRunsOnAgent reports whether the refused part of a job runs on an agent.
+func partRunsOnAgent(r model.Unsupported) bool { return r.ForegroundOnly && !r.NeverPlaced }
 
 // CheckPorts reports port labels that do not exist, for commands that leave all other
 // checks to an agent: Nomad's API accepts such labels.
@@ -193,7 +193,7 @@ func (j *File) CheckPorts(s *cli.Streams) (bool, error) {
 func (j *File) WarnAgentOnlyParts(s *cli.Streams) error {
 	var diags hcl.Diagnostics
 	for _, refusal := range model.UnsupportedParts(j.Job, func(string) bool { return true }) {
-		if runsOnAgent(refusal) {
+		if partRunsOnAgent(refusal) {
 			place := j.newDiagnostic(refusal.Path, "in the foreground (nomad-lite run), "+refusal.Reason)
 			place.Severity = hcl.DiagWarning
 			diags = append(diags, place)
@@ -205,11 +205,11 @@ func (j *File) WarnAgentOnlyParts(s *cli.Streams) error {
 // CheckNode reports the constraints of a valid canonical job that the node does not
 // satisfy, with what the node has instead.
 func (j *File) CheckNode(s *cli.Streams, heading string, node scheduler.Node) (bool, error) {
-	var unmet []model.Unsupported
+	var unmetConstraints []model.Unsupported
 	for _, u := range scheduler.UnmetConstraints(j.Job, node) {
-		unmet = append(unmet, model.Unsupported{Path: u.Path, Reason: u.Err.Error()})
+		unmetConstraints = append(unmetConstraints, model.Unsupported{Path: u.Path, Reason: u.Err.Error()})
 	}
-	return j.printUnsupported(s, heading, unmet)
+	return j.printUnsupported(s, heading, unmetConstraints)
 }
 
 // printUnsupported prints refusals under a heading, with their places in the file. It returns true if
@@ -257,11 +257,11 @@ func (j *File) newDiagnostic(path []string, text string) *hcl.Diagnostic {
 // writeDiagnostics prints the source positions of the errors in a list that has none. It prints
 // nothing for a job without source text.
 func (j *File) writeDiagnostics(s *cli.Streams, diags hcl.Diagnostics) error {
-	var withSource hcl.Diagnostics
+	var diagsWithSource hcl.Diagnostics
 	for _, diag := range diags {
 		if diag.Subject != nil {
-			withSource = append(withSource, diag)
+			diagsWithSource = append(diagsWithSource, diag)
 		}
 	}
-	return jobspec.WriteDiagnostics(s.Err, withSource, j.File.Texts)
+	return jobspec.WriteDiagnostics(s.Err, diagsWithSource, j.File.Texts)
 }

@@ -63,7 +63,7 @@ func (j *File) CheckDriverConfigs(ctx context.Context, a *agent.Agent, wanted []
 			return
 		}
 		for _, text := range hclspec.Messages(schema.Check(ctx, task.Config)) {
-			path := []string{"group", apiclient.ValueOf(group.Name), "task", task.Name, "config"}
+			path := []string{"group", apiclient.Deref(group.Name), "task", task.Name, "config"}
 			faults = append(faults, j.newDiagnostic(path, fmt.Sprintf("Task %q: %s", task.Name, text)))
 		}
 	})
@@ -87,15 +87,15 @@ func (j *File) CheckHooks(ctx context.Context, plugins localplugins.Plugins, s *
 			fmt.Fprintf(s.Err, "warning: hook block does not work: %v\n", err)
 		}
 		var hookErrs []error
-		good, hookErrs, err = j.CheckAttachments(ctx, a, s)
+		good, hookErrs, err = j.CheckHookAttachments(ctx, a, s)
 		PrintHookErrors(s, hookErrs)
 	})
 	return good, errors.Join(err, asked)
 }
 
-// CheckAttachments prints the errors that the hooks report in the job's attachments. It reports
-// whether there are none; trouble holds the errors of hooks that could not be started.
-func (j *File) CheckAttachments(ctx context.Context, a *agent.Agent, s *cli.Streams) (good bool, hookErrs []error, err error) {
+// CheckHookAttachments prints the errors that the hooks report in the job's attachments. It reports
+// whether there are none; hookErrs holds the errors of hooks that could not be started.
+func (j *File) CheckHookAttachments(ctx context.Context, a *agent.Agent, s *cli.Streams) (good bool, hookErrs []error, err error) {
 	faults, hookErrs := a.CheckAttachments(ctx, j.Job)
 	if len(faults) == 0 {
 		return true, hookErrs, nil
@@ -118,7 +118,7 @@ func PrintHookErrors(s *cli.Streams, hookErrs []error) {
 // CheckCapacity prints which parts of a valid canonical job do not fit on the machine of an
 // idle agent. It reports whether the job fits.
 func (j *File) CheckCapacity(s *cli.Streams, a *agent.Agent, portFree func(int) bool) (bool, error) {
-	node := scheduler.Node{NodeFacts: a.Node().Facts().NodeFacts, IP: a.Host().IP}
+	node := scheduler.Node{NodeFacts: a.Node().FactsForTasks().NodeFacts, IP: a.Host().IP}
 	heading := fmt.Sprintf("job %q does not fit on this machine:", *j.Job.ID)
 	if fits, err := j.CheckNode(s, heading, node); err != nil || !fits {
 		return false, err
@@ -126,7 +126,7 @@ func (j *File) CheckCapacity(s *cli.Streams, a *agent.Agent, portFree func(int) 
 	_, err := scheduler.Place(j.Job, node, scheduler.Env{
 		NewID:    uuid.NewString,
 		PortFree: portFree,
-		Pick:     rand.IntN,
+		RandIntN: rand.IntN,
 		Now:      time.Now,
 	})
 	if err != nil {

@@ -124,7 +124,7 @@ func printJobLogs(ctx context.Context, o options, name string, s *cli.Streams) e
 
 // run starts to read as soon as there is output.
 func (j *jobOutput) run(ctx context.Context, id, namespace string) error {
-	var first uint64 // allocations created after this index are shown whatever their name
+	var initialIndex uint64 // allocations created after this index are shown whatever their name
 	q := apiclient.QueryOptions(ctx, namespace)
 	for {
 		allocs, meta, err := j.client.Jobs().Allocations(id, false, q)
@@ -140,13 +140,13 @@ func (j *jobOutput) run(ctx context.Context, id, namespace string) error {
 		if !j.o.all {
 			shown = newestPerName(allocs)
 		}
-		if first == 0 {
-			first = max(meta.LastIndex, 1)
+		if initialIndex == 0 {
+			initialIndex = max(meta.LastIndex, 1)
 		}
 		ended := true
 		slices.SortFunc(allocs, compareAllocs)
 		for _, a := range allocs {
-			late := a.CreateIndex > first
+			late := a.CreateIndex > initialIndex
 			if late || j.allocEnded[a.ID] != nil || slices.Contains(shown, a) {
 				j.readAlloc(ctx, a, late)
 			}
@@ -161,7 +161,7 @@ func (j *jobOutput) run(ctx context.Context, id, namespace string) error {
 		q.WaitIndex, q.WaitTime = meta.LastIndex, 0
 		if ended {
 			job, _, err := j.client.Jobs().Info(id, apiclient.QueryOptions(ctx, namespace))
-			if apiclient.IsNotFound(err) || err == nil && apiclient.ValueOf(job.Status) == "dead" && len(allocs) > 0 {
+			if apiclient.IsNotFound(err) || err == nil && apiclient.Deref(job.Status) == "dead" && len(allocs) > 0 {
 				return nil
 			}
 			q.WaitTime = time.Second // a job can end without a change of its allocations
@@ -279,7 +279,7 @@ func taskLabel(job *api.Job, a *api.AllocationListStub, task string) string {
 		return task
 	}
 	label := strings.TrimPrefix(a.Name, a.JobID+".") + "." + task
-	if apiclient.ValueOf(job.Type) == api.JobTypeSystem || apiclient.ValueOf(job.Type) == api.JobTypeSysbatch {
+	if apiclient.Deref(job.Type) == api.JobTypeSystem || apiclient.Deref(job.Type) == api.JobTypeSysbatch {
 		label += "@" + cmp.Or(a.NodeName, output.TruncateID(a.NodeID))
 	}
 	return label
@@ -291,7 +291,7 @@ func labelWidth(job *api.Job) int {
 	apiclient.ForEachTask(job, func(group *api.TaskGroup, task *api.Task) {
 		label := task.Name
 		if apiclient.InstanceCount(job) > 1 {
-			label = fmt.Sprintf("%s[%d].%s", apiclient.ValueOf(group.Name), max(apiclient.ValueOf(group.Count)-1, 0), task.Name)
+			label = fmt.Sprintf("%s[%d].%s", apiclient.Deref(group.Name), max(apiclient.Deref(group.Count)-1, 0), task.Name)
 		}
 		widest = max(widest, utf8.RuneCountInString(label))
 	})
@@ -302,7 +302,7 @@ func labelWidth(job *api.Job) int {
 func checkTaskExists(job *api.Job, group, task string) error {
 	var names []string
 	apiclient.ForEachTask(job, func(g *api.TaskGroup, t *api.Task) {
-		if group == "" || apiclient.ValueOf(g.Name) == group {
+		if group == "" || apiclient.Deref(g.Name) == group {
 			names = append(names, t.Name)
 		}
 	})
@@ -310,7 +310,7 @@ func checkTaskExists(job *api.Job, group, task string) error {
 	case len(names) > 0 && task == "", slices.Contains(names, task):
 		return nil
 	case names == nil:
-		return fmt.Errorf("job %q has no group %q", apiclient.ValueOf(job.ID), group)
+		return fmt.Errorf("job %q has no group %q", apiclient.Deref(job.ID), group)
 	}
-	return fmt.Errorf("job %q has no task %q; it has %s", apiclient.ValueOf(job.ID), task, strings.Join(names, ", "))
+	return fmt.Errorf("job %q has no task %q; it has %s", apiclient.Deref(job.ID), task, strings.Join(names, ", "))
 }

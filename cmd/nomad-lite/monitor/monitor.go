@@ -98,7 +98,7 @@ func (m *Monitor) WatchEvaluation(ctx context.Context, id string) error {
 		}
 		if !told {
 			told = true
-			p.Detail("Evaluation triggered by job %q", eval.JobID)
+			p.DetailLine("Evaluation triggered by job %q", eval.JobID)
 		}
 		if err := m.addAllocChanges(ctx, p, eval, seen); err != nil {
 			return err
@@ -150,11 +150,11 @@ func (m *Monitor) addAllocChanges(ctx context.Context, p *output.Page, eval *api
 		switch {
 		case !known && a.DesiredStatus != api.AllocDesiredStatusRun:
 		case !known && a.CreateIndex >= eval.CreateIndex:
-			p.Detail("Allocation %q created: node %q, group %q", m.id(a.ID), m.id(a.NodeID), a.TaskGroup)
+			p.DetailLine("Allocation %q created: node %q, group %q", m.id(a.ID), m.id(a.NodeID), a.TaskGroup)
 		case !known:
-			p.Detail("Allocation %q modified: node %q, group %q", m.id(a.ID), m.id(a.NodeID), a.TaskGroup)
+			p.DetailLine("Allocation %q modified: node %q, group %q", m.id(a.ID), m.id(a.NodeID), a.TaskGroup)
 		case before != a.ClientStatus:
-			p.Detail("Allocation %q status changed: %q -> %q (%s)", m.id(a.ID), before, output.StatusCell(a.ClientStatus), a.ClientDescription)
+			p.DetailLine("Allocation %q status changed: %q -> %q (%s)", m.id(a.ID), before, output.StatusCell(a.ClientStatus), a.ClientDescription)
 		}
 	}
 	return nil
@@ -162,20 +162,20 @@ func (m *Monitor) addAllocChanges(ctx context.Context, p *output.Page, eval *api
 
 func (m *Monitor) finishEvaluation(ctx context.Context, p *output.Page, eval *api.Evaluation) error {
 	p.Heading("Evaluation %q finished with status %q", m.id(eval.ID), eval.Status)
-	var code error
+	var exitErr error
 	if len(eval.FailedTGAllocs) > 0 {
-		code = &cli.ExitError{Code: 2}
-		p.Detail("Not all could be placed:")
+		exitErr = &cli.ExitError{Code: 2}
+		p.DetailLine("Not all could be placed:")
 		tables.PrintPlacementFailures(p, "    ", eval.FailedTGAllocs)
 		if eval.StatusDescription != "" {
-			p.Detail("%s", eval.StatusDescription)
+			p.DetailLine("%s", eval.StatusDescription)
 		}
 	}
 	if eval.BlockedEval != "" {
-		p.Detail("Evaluation %q waiting for additional capacity to place remainder", m.id(eval.BlockedEval))
+		p.DetailLine("Evaluation %q waiting for additional capacity to place remainder", m.id(eval.BlockedEval))
 	}
 	if eval.NextEval != "" {
-		p.Detail("Monitoring next evaluation %q in %s", m.id(eval.NextEval), eval.Wait)
+		p.DetailLine("Monitoring next evaluation %q in %s", m.id(eval.NextEval), eval.Wait)
 		if err := m.printPage(p, ""); err != nil {
 			return err
 		}
@@ -188,7 +188,7 @@ func (m *Monitor) finishEvaluation(ctx context.Context, p *output.Page, eval *ap
 		return err
 	}
 	if eval.DeploymentID == "" {
-		return code
+		return exitErr
 	}
 	return m.WatchDeployment(ctx, eval.DeploymentID)
 }

@@ -219,26 +219,26 @@ func applyNamespace(cmd *cobra.Command, o options, name string, s *cli.Streams) 
 
 // readSpecFile returns the namespace that a file describes, nil if the argument is not a file.
 func (o options) readSpecFile(name string, stdin io.Reader) (*api.Namespace, error) {
-	var text []byte
+	var specText []byte
 	var err error
 	if name == "-" {
-		text, err = io.ReadAll(stdin)
+		specText, err = io.ReadAll(stdin)
 	} else if info, statErr := os.Stat(name); statErr == nil && info.Mode().IsRegular() {
-		text, err = os.ReadFile(name)
+		specText, err = os.ReadFile(name)
 	} else if strings.ContainsAny(name, "./") {
 		return nil, fmt.Errorf("there is no file %s, and a namespace cannot be called that", name)
 	}
-	if text == nil || err != nil {
+	if specText == nil || err != nil {
 		return nil, err
 	}
 	n := new(api.Namespace)
 	if o.json || strings.HasSuffix(name, ".json") {
-		if err := json.Unmarshal(text, n); err != nil {
+		if err := json.Unmarshal(specText, n); err != nil {
 			return nil, fmt.Errorf("read %s: %w", name, err)
 		}
 	} else {
 		var spec namespaceSpec
-		if err := hclsimple.Decode("namespace.hcl", text, nil, &spec); err != nil {
+		if err := hclsimple.Decode("namespace.hcl", specText, nil, &spec); err != nil {
 			return nil, fmt.Errorf("read %s: %w", name, err)
 		}
 		*n = spec.toNamespace()

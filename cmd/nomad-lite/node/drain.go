@@ -167,12 +167,12 @@ func (o drainOptions) newRequest() (*api.DrainOptions, error) {
 
 func watchDrain(ctx context.Context, c *api.Client, id string, index uint64, ignoreSystem bool, s *cli.Streams) error {
 	fmt.Fprintf(s.Err, "Ctrl-C to stop watching: that does not stop the drain\n")
-	var last *api.MonitorMessage
+	var lastMessage *api.MonitorMessage
 	for message := range c.Nodes().MonitorDrain(ctx, id, index, ignoreSystem) {
-		last = message
+		lastMessage = message
 		fmt.Fprintf(s.Out, "%s: %s\n", time.Now().Format(time.RFC3339), message)
 	}
-	if last != nil && last.Level == api.MonitorMsgLevelError {
+	if lastMessage != nil && lastMessage.Level == api.MonitorMsgLevelError {
 		return &cli.ExitError{Code: 1}
 	}
 	return nil

@@ -137,7 +137,7 @@ func readNodeMeta(ctx context.Context, o metaOptions, s *cli.Streams) error {
 		pairs output.Pairs
 	}{
 		{"All Meta", output.SortedPairs(meta.Meta)},
-		{"Dynamic Meta", pointerPairs(meta.Dynamic)},
+		{"Dynamic Meta", dynamicMetaPairs(meta.Dynamic)},
 		{"Static Meta", output.SortedPairs(meta.Static)},
 	} {
 		p.Section(section.title)
@@ -149,8 +149,8 @@ func readNodeMeta(ctx context.Context, o metaOptions, s *cli.Streams) error {
 	return output.Print(s, p)
 }
 
-// pointerPairs returns the pairs of a map in which nil means removed.
-func pointerPairs(m map[string]*string) output.Pairs {
+// dynamicMetaPairs returns the pairs of a map in which nil means removed.
+func dynamicMetaPairs(m map[string]*string) output.Pairs {
 	flat := map[string]string{}
 	for name, value := range m {
 		if value == nil {

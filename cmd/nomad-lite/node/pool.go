@@ -61,7 +61,7 @@ var oneNodePoolArg = cli.RequireArgCount(1, 1, "the name of a node pool; 'nomad-
 // completePools suggests names.
 func completePools(f *apiclient.Flags) cli.Completer {
 	return func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
-		return f.CompleteValues(cmd.Context(), func(ctx context.Context, c *api.Client) (names []string, err error) {
+		return f.CompleteFromAgent(cmd.Context(), func(ctx context.Context, c *api.Client) (names []string, err error) {
 			all, _, err := c.NodePools().PrefixList(begun, apiclient.QueryOptions(ctx, ""))
 			for _, pool := range all {
 				names = append(names, pool.Name)

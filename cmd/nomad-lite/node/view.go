@@ -50,34 +50,34 @@ func formatDrain(node *api.Node) string {
 		}
 		return fmt.Sprint(node.Drain)
 	}
-	text := "true; "
+	drainStatus := "true; "
 	switch d := node.DrainStrategy; {
 	case d.Deadline < 0:
-		text += "force drain"
+		drainStatus += "force drain"
 	case d.ForceDeadline.IsZero():
-		text += "no deadline"
+		drainStatus += "no deadline"
 	default:
-		text += "deadline " + output.FormatTimestamp(d.ForceDeadline)
+		drainStatus += "deadline " + output.FormatTimestamp(d.ForceDeadline)
 	}
 	if node.DrainStrategy.IgnoreSystemJobs {
-		text += ", system jobs stay"
+		drainStatus += ", system jobs stay"
 	}
-	return text
+	return drainStatus
 }
 
 // formatDrivers lists the drivers of a node, and marks the unhealthy ones.
 func formatDrivers(node *api.Node) string {
-	var text []string
+	var drivers []string
 	for _, name := range slices.Sorted(maps.Keys(node.Drivers)) {
 		switch d := node.Drivers[name]; {
 		case d == nil || !d.Detected:
 		case d.Healthy:
-			text = append(text, name)
+			drivers = append(drivers, name)
 		default:
-			text = append(text, name+" (unhealthy)")
+			drivers = append(drivers, name+" (unhealthy)")
 		}
 	}
-	return strings.Join(text, ", ")
+	return strings.Join(drivers, ", ")
 }
 
 func printNodeEvents(p *output.Page, node *api.Node, verbose bool) {
@@ -119,7 +119,7 @@ func printNodeResources(ctx context.Context, p *output.Page, c *api.Client, node
 	if node.NodeResources == nil {
 		return
 	}
-	reserved := apiclient.ValueOf(node.ReservedResources)
+	reserved := apiclient.Deref(node.ReservedResources)
 	cpu := node.NodeResources.Cpu.CpuShares - int64(reserved.Cpu.CpuShares)
 	memory := node.NodeResources.Memory.MemoryMB - int64(reserved.Memory.MemoryMB)
 	disk := node.NodeResources.Disk.DiskMB - int64(reserved.Disk.DiskMB)
@@ -138,21 +138,21 @@ func printNodeResources(ctx context.Context, p *output.Page, c *api.Client, node
 	p.Table(t)
 
 	p.Section("Allocation Resource Utilization")
-	var ticks float64
-	var bytes uint64
+	var cpuTicks float64
+	var memoryBytes uint64
 	for _, a := range running {
 		usage, err := c.Allocations().Stats(a, apiclient.QueryOptions(ctx, a.Namespace))
 		if err != nil {
 			fmt.Fprintln(s.Err, apiclient.WrapError(fmt.Sprintf("what allocation %q uses is not known", output.TruncateID(a.ID)), err))
 			continue
 		}
-		used := apiclient.ValueOf(usage.ResourceUsage)
-		ticks += apiclient.ValueOf(used.CpuStats).TotalTicks
-		memory := apiclient.ValueOf(used.MemoryStats)
-		bytes += tables.ResidentMemory(&memory)
+		used := apiclient.Deref(usage.ResourceUsage)
+		cpuTicks += apiclient.Deref(used.CpuStats).TotalTicks
+		memory := apiclient.Deref(used.MemoryStats)
+		memoryBytes += tables.ResidentMemory(&memory)
 	}
 	t = output.NewTable("CPU", "Memory")
-	t.Row(fmt.Sprintf("%.0f/%d MHz", ticks, cpu), output.FormatBytes(bytes)+"/"+output.FormatMebibytes(memory))
+	t.Row(fmt.Sprintf("%.0f/%d MHz", cpuTicks, cpu), output.FormatBytes(memoryBytes)+"/"+output.FormatMebibytes(memory))
 	p.Table(t)
 
 	if host == nil {
@@ -184,8 +184,8 @@ func allocatedResources(a *api.Allocation) (cpu, memory, disk int64) {
 		}
 		return cpu, memory, r.Shared.DiskMB
 	}
-	r := apiclient.ValueOf(a.Resources)
-	return int64(apiclient.ValueOf(r.CPU)), int64(apiclient.ValueOf(r.MemoryMB)), int64(apiclient.ValueOf(r.DiskMB))
+	r := apiclient.Deref(a.Resources)
+	return int64(apiclient.Deref(r.CPU)), int64(apiclient.Deref(r.MemoryMB)), int64(apiclient.Deref(r.DiskMB))
 }
 
 func printHostStats(p *output.Page, host *api.HostStats) {
@@ -216,7 +216,7 @@ func printDrivers(p *output.Page, node *api.Node) {
 	p.Section("Drivers")
 	t := output.NewTable("Driver", "Detected", "Healthy", "Message", "Time")
 	for _, name := range slices.Sorted(maps.Keys(node.Drivers)) {
-		d := apiclient.ValueOf(node.Drivers[name])
+		d := apiclient.Deref(node.Drivers[name])
 		t.Row(name, d.Detected, d.Healthy, cmp.Or(d.HealthDescription, output.EmptyCell), output.FormatTimestamp(d.UpdateTime))
 	}
 	p.Table(t)

@@ -203,17 +203,17 @@ func printRecord(w io.Writer, c *store.Contents, table, key string) error {
 	if err != nil {
 		return err
 	}
-	found := slices.DeleteFunc(records, func(r *store.Record) bool { return !strings.HasPrefix(r.Key, key) })
-	exact := slices.IndexFunc(found, func(r *store.Record) bool { return r.Key == key })
+	matches := slices.DeleteFunc(records, func(r *store.Record) bool { return !strings.HasPrefix(r.Key, key) })
+	exact := slices.IndexFunc(matches, func(r *store.Record) bool { return r.Key == key })
 	switch {
 	case exact >= 0:
-		found = found[exact:]
-	case len(found) == 0:
+		matches = matches[exact:]
+	case len(matches) == 0:
 		return fmt.Errorf("table %s has no record %q; 'inspect' without it lists them", table, key)
-	case len(found) > 1:
-		return fmt.Errorf("table %s has %d records that begin with %q: %s, %s …", table, len(found), key, found[0].Key, found[1].Key)
+	case len(matches) > 1:
+		return fmt.Errorf("table %s has %d records that begin with %q: %s, %s …", table, len(matches), key, matches[0].Key, matches[1].Key)
 	}
-	object, err := found[0].Redacted()
+	object, err := matches[0].Redacted()
 	if err != nil {
 		return err
 	}
@@ -221,19 +221,19 @@ func printRecord(w io.Writer, c *store.Contents, table, key string) error {
 }
 
 func findRecords(c *store.Contents, table string) ([]*store.Record, error) {
-	var found []*store.Record
+	var tableRecords []*store.Record
 	var tables []string
 	for _, r := range c.Records {
 		if r.Table == store.Table(table) {
-			found = append(found, r)
+			tableRecords = append(tableRecords, r)
 		}
 		tables = append(tables, string(r.Table))
 	}
-	if len(found) == 0 {
+	if len(tableRecords) == 0 {
 		tables = slices.Compact(tables)
 		return nil, fmt.Errorf("there is nothing in a table %q; there is something in: %s", table, cmp.Or(strings.Join(tables, ", "), "none"))
 	}
-	return found, nil
+	return tableRecords, nil
 }
 
 func printStateJSON(w io.Writer, v any) error {

@@ -77,11 +77,11 @@ func FormatAge(nanoseconds int64, verbose bool) string {
 	if verbose || nanoseconds == 0 {
 		return FormatDate(nanoseconds)
 	}
-	return Ago(time.Since(time.Unix(0, nanoseconds)))
+	return FormatRelativeTime(time.Since(time.Unix(0, nanoseconds)))
 }
 
-// Ago formats a duration in its two largest units.
-func Ago(d time.Duration) string {
+// FormatRelativeTime formats a duration in its two largest units.
+func FormatRelativeTime(d time.Duration) string {
 	suffix := " ago"
 	if d < 0 {
 		d, suffix = -d, " from now"

@@ -189,7 +189,7 @@ func (p *Page) Heading(format string, args ...any) {
 	p.Line("==> "+time.Now().Format(time.RFC3339)+": "+format, args...)
 }
 
-// Detail adds one of the lines below a heading.
-func (p *Page) Detail(format string, args ...any) {
+// DetailLine adds one of the lines below a heading.
+func (p *Page) DetailLine(format string, args ...any) {
 	p.Line("    "+time.Now().Format(time.RFC3339)+": "+format, args...)
 }

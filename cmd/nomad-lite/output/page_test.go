@@ -29,7 +29,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-func TestAgo(t *testing.T) {
+func TestFormatRelativeTime(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		0:                                     "0s ago",
 		-time.Minute:                          "1m from now",
@@ -39,7 +39,7 @@ func TestAgo(t *testing.T) {
 		24*time.Hour + 3*time.Minute:          "1d ago",
 		400 * 24 * time.Hour:                  "1y1mo ago",
 	} {
-		if got := Ago(d); got != want {
+		if got := FormatRelativeTime(d); got != want {
 			t.Errorf("ago(%v) = %q, want %q", d, got, want)
 		}
 	}

@@ -88,7 +88,7 @@ func waitReady(ctx context.Context, a *agent.Agent, s *cli.Streams) error {
 	}
 	limited, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	_ = a.AllReady(limited) // the list shows plugins that have not launched
+	_ = a.WaitAllPlugins(limited) // the list shows plugins that have not launched
 	return ctx.Err()
 }
 

@@ -190,8 +190,8 @@ func checkoutDir() string {
 	if !ok || !filepath.IsAbs(file) { // the program was built with -trimpath
 		return ""
 	}
-	text, err := os.ReadFile(filepath.Join(dir, "go.mod"))
-	if err != nil || !bytes.HasPrefix(text, []byte("module "+sdkModule+"\n")) {
+	goMod, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+	if err != nil || !bytes.HasPrefix(goMod, []byte("module "+sdkModule+"\n")) {
 		return ""
 	}
 	return dir
@@ -218,15 +218,15 @@ func renderTemplates(m *moduleData, kind string) (files []renderedFile, err erro
 		if err != nil {
 			return nil, err
 		}
-		var text bytes.Buffer
-		if err := t.Execute(&text, m); err != nil {
+		var rendered bytes.Buffer
+		if err := t.Execute(&rendered, m); err != nil {
 			return nil, err
 		}
 		name := strings.ReplaceAll(strings.TrimSuffix(filepath.Base(path), ".tmpl"), "NAME", m.Name)
 		if name == "gitignore" {
 			name = ".gitignore" // a template named .gitignore would be in force here, and is not embedded
 		}
-		files = append(files, renderedFile{name, text.Bytes()})
+		files = append(files, renderedFile{name, rendered.Bytes()})
 	}
 	return files, nil
 }

@@ -32,7 +32,7 @@ func (r *Plugin) TypeAndName() string {
 }
 
 // NewPlugin describes a plugin. info is the fingerprint of its driver.
-func NewPlugin(p supervisor.Plugin, info supervisor.Info) *Plugin {
+func NewPlugin(p supervisor.Plugin, info supervisor.DriverInfo) *Plugin {
 	row := &Plugin{Name: p.Name, Version: p.Version, Path: p.Path}
 	if p.Serves.Type == base.TypeHook {
 		row.Hook = p.Serves.Name

@@ -14,21 +14,21 @@ func isCompletion(args []string) bool {
 	return len(args) > 0 && strings.HasPrefix(args[0], cobra.ShellCompRequestCmd)
 }
 
-// unquoteFlags removes the backquotes from the descriptions of flags. Help finds the name
+// unquoteFlagUsages removes the backquotes from the descriptions of flags. Help finds the name
 // of a value by them; a shell would show them.
-func unquoteFlags(cmd *cobra.Command) {
+func unquoteFlagUsages(cmd *cobra.Command) {
 	unquote := func(f *pflag.Flag) { _, f.Usage = pflag.UnquoteUsage(f) }
 	cmd.Flags().VisitAll(unquote)
 	cmd.PersistentFlags().VisitAll(unquote)
 	for _, child := range cmd.Commands() {
-		unquoteFlags(child)
+		unquoteFlagUsages(child)
 	}
 }
 
-// singleDashWriter writes the flags that a shell completes with the single dash of the typed prefix.
-type singleDashWriter struct{ io.Writer }
+// singleDashFlagWriter writes the flags that a shell completes with the single dash of the typed prefix.
+type singleDashFlagWriter struct{ io.Writer }
 
-func (d singleDashWriter) Write(line []byte) (int, error) {
+func (d singleDashFlagWriter) Write(line []byte) (int, error) {
 	if !bytes.HasPrefix(line, []byte("--")) {
 		return d.Writer.Write(line)
 	}

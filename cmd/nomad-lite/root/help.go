@@ -35,23 +35,23 @@ func printUsage(cmd *cobra.Command) error {
 	for _, group := range append(cmd.Groups(), rest) {
 		writeCommands(&b, cmd, group)
 	}
-	var own, shared pflag.FlagSet
+	var own, commonFlags pflag.FlagSet
 	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
-		_, common := f.Annotations[apiclient.ConnectionAnnotation]
+		_, common := f.Annotations[apiclient.ConnectionFlagAnnotation]
 		switch {
 		case f.Hidden:
 		case common || cmd.InheritedFlags().Lookup(f.Name) != nil:
-			shared.AddFlag(f)
+			commonFlags.AddFlag(f)
 		default:
 			own.AddFlag(f)
 		}
 	})
-	cmd.InheritedFlags().VisitAll(shared.AddFlag)
+	cmd.InheritedFlags().VisitAll(commonFlags.AddFlag)
 	if own.HasFlags() {
 		fmt.Fprintf(&b, "\nFlags:\n%s", own.FlagUsages())
 	}
-	if shared.HasFlags() {
-		fmt.Fprintf(&b, "\nCommon flags:\n%s", shared.FlagUsages())
+	if commonFlags.HasFlags() {
+		fmt.Fprintf(&b, "\nCommon flags:\n%s", commonFlags.FlagUsages())
 	}
 	if cmd.HasAvailableSubCommands() {
 		fmt.Fprintf(&b, "\nRun '%s COMMAND --help' for more about a command.\n", cmd.CommandPath())

@@ -124,10 +124,10 @@ func Execute(args []string, s *cli.Streams) int {
 	root := newCommand(s)
 	root.SetArgs(toLongFlags(root, args))
 	if isCompletion(args) {
-		unquoteFlags(root)
+		unquoteFlagUsages(root)
 	}
 	if completesSingleDash(args) {
-		root.SetOut(singleDashWriter{s.Out})
+		root.SetOut(singleDashFlagWriter{s.Out})
 	}
 	return exitCode(root.ExecuteContext(context.Background()), s)
 }

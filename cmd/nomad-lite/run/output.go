@@ -21,10 +21,10 @@ func (r *foregroundRun) showTaskOutput(ctx context.Context, t *taskview.Task, sh
 			return
 		}
 	}
-	var stderr sync.WaitGroup
-	stderr.Go(func() { r.showStream(ctx, t, logs.Stderr) })
+	var stderrReader sync.WaitGroup
+	stderrReader.Go(func() { r.showStream(ctx, t, logs.Stderr) })
 	r.showStream(ctx, t, logs.Stdout)
-	stderr.Wait()
+	stderrReader.Wait()
 }
 
 // showStream shows one stream of a started task until the final end of the stream.

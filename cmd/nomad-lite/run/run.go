@@ -126,7 +126,7 @@ func run(ctx context.Context, o options, path string, s *cli.Streams) error {
 	if good, err := file.CheckSupported(s, nil, true); err != nil || !good {
 		return errors.Join(errNotStarted, err)
 	}
-	for _, warning := range model.ForegroundWarnings(file.Job) {
+	for _, warning := range model.ForegroundRunWarnings(file.Job) {
 		fmt.Fprintln(s.Err, "warning:", warning)
 	}
 	if o.dataDir != "" {
@@ -151,7 +151,7 @@ func run(ctx context.Context, o options, path string, s *cli.Streams) error {
 	defer release()
 
 	config := local.AgentConfig(plugins, logger)
-	config.DataDir, config.Forget = o.dataDir, true
+	config.DataDir, config.EphemeralState = o.dataDir, true
 	// The directories of ended allocations are kept while their output is shown.
 	config.GC = noderunner.GC{DiskUsage: 100, InodeUsage: 100}
 	a, err := agent.Open(ctx, config)
@@ -223,11 +223,11 @@ func (r *foregroundRun) run(ctx context.Context) error {
 		return nil
 	}
 
-	var background sync.WaitGroup
-	defer background.Wait()
+	var wg sync.WaitGroup
+	defer wg.Wait()
 	agentCtx, endAgent := context.WithCancel(ctx)
 	defer endAgent()
-	background.Go(func() { r.agent.Run(agentCtx) })
+	wg.Go(func() { r.agent.Run(agentCtx) })
 	select {
 	case <-r.agent.Node().Registered():
 	case <-ctx.Done():
@@ -243,7 +243,7 @@ func (r *foregroundRun) run(ctx context.Context) error {
 	if _, err := r.agent.Scheduler().Register(ctx, foregroundJob(job), scheduler.RegisterOptions{}); err != nil {
 		return startError(err)
 	}
-	background.Go(func() { r.handleSignals(ctx) })
+	wg.Go(func() { r.handleSignals(ctx) })
 	return r.watchAllocs(ctx)
 }
 
@@ -280,7 +280,7 @@ func foregroundJob(job *api.Job) *api.Job {
 func (r *foregroundRun) watchAllocs(ctx context.Context) error {
 	job := r.jobFile.Job
 	shown := make(chan struct{}) // closed when the view has all updates
-	var output sync.WaitGroup
+	var outputReaders sync.WaitGroup
 	for {
 		ws := store.NewWatchSet()
 		state := r.agent.Store().Snapshot()
@@ -293,7 +293,7 @@ func (r *foregroundRun) watchAllocs(ctx context.Context) error {
 			}
 		}
 		for _, task := range r.view.AddTasks(changedAllocs, apiclient.InstanceCount(job), r.agent.LogDir) {
-			output.Go(func() { r.showTaskOutput(ctx, task, shown) })
+			outputReaders.Go(func() { r.showTaskOutput(ctx, task, shown) })
 		}
 		over := true
 		for _, a := range allocs {
@@ -303,14 +303,14 @@ func (r *foregroundRun) watchAllocs(ctx context.Context) error {
 			}
 			over = over && state.AllocationEnded(a.ID)
 		}
-		var queued error
+		var blockedErr error
 		for _, e := range evals {
 			over = over && e.Status != api.EvalStatusPending
 			if e.Status == api.EvalStatusBlocked {
-				queued = fmt.Errorf("job %q does not fit on this machine: %s", *job.ID, state.Evaluation(nil, e.PreviousEval).StatusDescription)
+				blockedErr = fmt.Errorf("job %q does not fit on this machine: %s", *job.ID, state.Evaluation(nil, e.PreviousEval).StatusDescription)
 			}
 		}
-		if queued != nil && !r.stopped.Load() {
+		if blockedErr != nil && !r.stopped.Load() {
 			// Another process has taken the resources since CheckCapacity.
 			r.stopAllocs(ctx)
 			continue
@@ -325,9 +325,9 @@ func (r *foregroundRun) watchAllocs(ctx context.Context) error {
 		r.waitOutput(func() {
 			r.view.ShowUpdates()
 			close(shown)
-			output.Wait()
+			outputReaders.Wait()
 		})
-		return errors.Join(queued, jobResult(job, allocs, r.stopped.Load()))
+		return errors.Join(blockedErr, jobResult(job, allocs, r.stopped.Load()))
 	}
 }
 
@@ -345,7 +345,7 @@ func (r *foregroundRun) stopAllocs(ctx context.Context) {
 func (r *foregroundRun) waitDrivers(ctx context.Context) error {
 	reported := false
 	for {
-		changed := r.agent.Changed()
+		changed := r.agent.PluginsChanged()
 		slow := r.slowPlugins()
 		if len(slow) == 0 {
 			return nil
@@ -377,7 +377,7 @@ func (r *foregroundRun) slowPlugins() []string {
 	})
 	var slow []string
 	for _, p := range plugins {
-		if p.Reported {
+		if p.StateKnown {
 			continue
 		}
 		// A launched plugin provides its driver only after the first fingerprint.
@@ -396,11 +396,11 @@ const flushTimeout = time.Second
 
 // waitOutput waits until the last output is written, or until a signal discards it: a terminal
 // or a pager can block it.
-func (r *foregroundRun) waitOutput(output func()) {
+func (r *foregroundRun) waitOutput(writeOutput func()) {
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
-		output()
+		writeOutput()
 	}()
 	select {
 	case <-read:
@@ -444,7 +444,7 @@ func (r *foregroundRun) checkPlugins(ctx context.Context) error {
 	if good, err := r.jobFile.CheckDriverConfigs(ctx, r.agent, wanted, r.streams); err != nil || !good {
 		return errors.Join(errNotStarted, err)
 	}
-	good, trouble, err := r.jobFile.CheckAttachments(ctx, r.agent, r.streams)
+	good, trouble, err := r.jobFile.CheckHookAttachments(ctx, r.agent, r.streams)
 	if err != nil || !good {
 		return errors.Join(errNotStarted, err)
 	}

@@ -117,8 +117,8 @@ func newPolicyInfoCommand(s *cli.Streams) *cobra.Command {
 			}
 			p := output.NewPage(s)
 			p.Pairs(output.Pairs{
-				{"ID", output.ShortID(policy.ID, o.verbose)}, {"Enabled", apiclient.ValueOf(policy.Enabled)}, {"Type", policy.Type}, {"Target", formatTarget(policy.Target)},
-				{"Min", apiclient.ValueOf(policy.Min)}, {"Max", apiclient.ValueOf(policy.Max)},
+				{"ID", output.ShortID(policy.ID, o.verbose)}, {"Enabled", apiclient.Deref(policy.Enabled)}, {"Type", policy.Type}, {"Target", formatTarget(policy.Target)},
+				{"Min", apiclient.Deref(policy.Min)}, {"Max", apiclient.Deref(policy.Max)},
 			})
 			p.Section("Policy")
 			p.Lines(string(rule))

@@ -104,7 +104,7 @@ func newDeleteCommand(s *cli.Streams) *cobra.Command {
 // completeServices suggests names.
 func completeServices(f *apiclient.Flags) cli.Completer {
 	return func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-		return f.CompleteValues(cmd.Context(), func(ctx context.Context, c *api.Client) (names []string, err error) {
+		return f.CompleteFromAgent(cmd.Context(), func(ctx context.Context, c *api.Client) (names []string, err error) {
 			all, _, err := c.Services().List(apiclient.QueryOptions(ctx, ""))
 			for _, namespace := range all {
 				for _, service := range namespace.Services {

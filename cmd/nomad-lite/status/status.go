@@ -119,7 +119,7 @@ func findObjectKind(ctx context.Context, c *api.Client, prefix string) (contexts
 // completeObjectIDs suggests ids of objects that status can show.
 func completeObjectIDs(f *apiclient.Flags) cli.Completer {
 	return func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
-		return f.CompleteValues(cmd.Context(), func(ctx context.Context, c *api.Client) (ids []string, err error) {
+		return f.CompleteFromAgent(cmd.Context(), func(ctx context.Context, c *api.Client) (ids []string, err error) {
 			answer, _, err := c.Search().PrefixSearch(begun, contexts.All, apiclient.QueryOptions(ctx, ""))
 			if err != nil {
 				return nil, err

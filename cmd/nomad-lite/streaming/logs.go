@@ -90,15 +90,15 @@ func IsClosed(c <-chan struct{}) bool {
 // readLastLines requests more and more of the end, until there are enough lines.
 func (r LogRequest) readLastLines(ctx context.Context, c *api.Client, each func([]byte) error) error {
 	for size := int64(r.Lines) * AssumedLineLength; ; size *= 8 {
-		var text []byte
+		var logTail []byte
 		err := r.openStream(ctx, c, api.OriginEnd, size, FrameReader{OnData: func(data []byte) error {
-			text = append(text, data...)
+			logTail = append(logTail, data...)
 			return nil
 		}})
 		if err != nil {
 			return err
 		}
-		if end := LastLines(text, r.Lines); len(end) < len(text) || int64(len(text)) < size {
+		if end := LastLines(logTail, r.Lines); len(end) < len(logTail) || int64(len(logTail)) < size {
 			return each(end)
 		}
 	}

@@ -119,15 +119,15 @@ func DescribeError(err error) error {
 
 // A tail passes on the last lines of the existing text, and all later text.
 type tailBuffer struct {
-	maxLines int // number of lines
-	maxBytes int // maximum number of bytes held back
-	out      func([]byte) error
-	buffer   []byte
-	released bool // the tail no longer holds text back
+	maxLines    int // number of lines
+	maxBytes    int // maximum number of bytes held back
+	out         func([]byte) error
+	buffer      []byte
+	passThrough bool // the tail no longer holds text back
 }
 
 func (t *tailBuffer) add(data []byte) error {
-	if t.released {
+	if t.passThrough {
 		return t.out(data)
 	}
 	t.buffer = append(t.buffer, data...)
@@ -140,7 +140,7 @@ func (t *tailBuffer) add(data []byte) error {
 // flush writes the last lines of the text held back. It can be called again.
 func (t *tailBuffer) flush() error {
 	data := LastLines(t.buffer, t.maxLines)
-	t.released, t.buffer = true, nil
+	t.passThrough, t.buffer = true, nil
 	if len(data) == 0 {
 		return nil
 	}

@@ -26,8 +26,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// agentStartNode is a node whose tasks must not be affected by the ends of its agents.
-type agentStartNode struct {
+// agentStartFixture is a node whose tasks must not be affected by the ends of its agents.
+type agentStartFixture struct {
 	*testing.T
 	agentEnvironment
 	dir, dataDir, pluginDir, configFile string
@@ -85,9 +85,9 @@ const agentStartGroup = `
   }
 `
 
-// newAgentStartNode starts tasks of a builtin driver and of an external one, and stops their
+// newAgentStartFixture starts tasks of a builtin driver and of an external one, and stops their
 // agent.
-func newAgentStartNode(t *testing.T, s agentEnvironment, count int) *agentStartNode {
+func newAgentStartFixture(t *testing.T, s agentEnvironment, count int) *agentStartFixture {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to start agents of several users")
@@ -96,7 +96,7 @@ func newAgentStartNode(t *testing.T, s agentEnvironment, count int) *agentStartN
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &agentStartNode{
+	n := &agentStartFixture{
 		T: t, agentEnvironment: s, dir: dir, dataDir: filepath.Join(dir, "data"),
 		pluginDir: filepath.Join(dir, "plugins"), configFile: filepath.Join(dir, "agent.hcl"),
 	}
@@ -136,15 +136,17 @@ func newAgentStartNode(t *testing.T, s agentEnvironment, count int) *agentStartN
 	return n
 }
 
-func (n *agentStartNode) shellDriverPath() string { return filepath.Join(n.pluginDir, "shell-driver") }
+func (n *agentStartFixture) shellDriverPath() string {
+	return filepath.Join(n.pluginDir, "shell-driver")
+}
 
-func (n *agentStartNode) readLog() string {
+func (n *agentStartFixture) readLog() string {
 	text, _ := os.ReadFile(n.log)
 	return string(text)
 }
 
 // startAgent starts an agent.
-func (n *agentStartNode) startAgent(more ...string) *exec.Cmd {
+func (n *agentStartFixture) startAgent(more ...string) *exec.Cmd {
 	n.Helper()
 	n.startCount++
 	n.log = filepath.Join(n.dir, fmt.Sprintf("log-%d", n.startCount))
@@ -168,7 +170,7 @@ func (n *agentStartNode) startAgent(more ...string) *exec.Cmd {
 }
 
 // waitReady waits until an agent is ready, and returns a client of it.
-func (n *agentStartNode) waitReady(agent *exec.Cmd) *api.Client {
+func (n *agentStartFixture) waitReady(agent *exec.Cmd) *api.Client {
 	n.Helper()
 	for deadline := time.Now().Add(waitTimeout); !strings.Contains(n.readLog(), "agent is ready"); time.Sleep(5 * time.Millisecond) {
 		if p, err := process.LookupID(agent.Process.Pid); err != nil || !p.Alive() || time.Now().After(deadline) {
@@ -184,14 +186,14 @@ func (n *agentStartNode) waitReady(agent *exec.Cmd) *api.Client {
 }
 
 // end sends a signal to an agent and waits until it exits.
-func (n *agentStartNode) end(agent *exec.Cmd, signal syscall.Signal) {
+func (n *agentStartFixture) end(agent *exec.Cmd, signal syscall.Signal) {
 	n.Helper()
 	_ = agent.Process.Signal(signal) // the agent can have exited
 	n.waitExit(agent)
 }
 
 // waitExit waits until an agent exits, and returns its error.
-func (n *agentStartNode) waitExit(agent *exec.Cmd) error {
+func (n *agentStartFixture) waitExit(agent *exec.Cmd) error {
 	n.Helper()
 	ended := make(chan error, 1)
 	go func() { ended <- agent.Wait() }()
@@ -208,7 +210,7 @@ func (n *agentStartNode) waitExit(agent *exec.Cmd) error {
 
 // processesByKind returns the keeper, the log collector, the plugins and the tasks of the node,
 // by kind. It leaves out the agent and the parser of job files.
-func (n *agentStartNode) processesByKind() map[string][]process.ID {
+func (n *agentStartFixture) processesByKind() map[string][]process.ID {
 	all := groupByKind(nodeProcesses(n.dataDir))
 	maps.DeleteFunc(all, func(kind string, _ []process.ID) bool { return kind == "agent" || kind == agent.JobParserCommand })
 	return all
@@ -216,7 +218,7 @@ func (n *agentStartNode) processesByKind() map[string][]process.ID {
 
 // assertSameProcesses asserts that tasks, plugins, log collector and keeper are still the same
 // processes.
-func (n *agentStartNode) assertSameProcesses(after string) {
+func (n *agentStartFixture) assertSameProcesses(after string) {
 	n.Helper()
 	if now := n.processesByKind(); !maps.EqualFunc(now, n.processesBefore, slices.Equal) {
 		n.Fatalf("after %s, processes are\n%v\nwere\n%v", after, now, n.processesBefore)
@@ -224,7 +226,7 @@ func (n *agentStartNode) assertSameProcesses(after string) {
 }
 
 // assertSameTasks asserts that the tasks are still the same processes.
-func (n *agentStartNode) assertSameTasks(after string) {
+func (n *agentStartFixture) assertSameTasks(after string) {
 	n.Helper()
 	tasks := func(all map[string][]process.ID) map[string][]process.ID {
 		maps.DeleteFunc(all, func(kind string, _ []process.ID) bool { return !isTaskKind(kind) })
@@ -236,19 +238,19 @@ func (n *agentStartNode) assertSameTasks(after string) {
 }
 
 // waitTasksRunning waits until the agent reports count running tasks.
-func (n *agentStartNode) waitTasksRunning(client *api.Client, count int) map[string]*api.Allocation {
+func (n *agentStartFixture) waitTasksRunning(client *api.Client, count int) map[string]*api.Allocation {
 	n.Helper()
-	var last any
+	var lastStatus any
 	for deadline := time.Now().Add(waitTimeout); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		stubs, _, err := client.Jobs().Allocations("steady", false, nil)
-		last = err
+		lastStatus = err
 		allocs := map[string]*api.Allocation{}
 		for _, stub := range stubs {
 			alloc, _, err := client.Allocations().Info(stub.ID, nil)
 			if err != nil {
 				n.Fatal(err)
 			}
-			last = stub.TaskStates
+			lastStatus = stub.TaskStates
 			if allTasksRunning(alloc) {
 				allocs[alloc.ID] = alloc
 			}
@@ -257,14 +259,14 @@ func (n *agentStartNode) waitTasksRunning(client *api.Client, count int) map[str
 			return allocs
 		}
 	}
-	n.Fatalf("tasks do not run: %+v", last)
+	n.Fatalf("tasks do not run: %+v", lastStatus)
 	return nil
 }
 
 // recoverAndStop starts the last agent. It must recover all tasks, which have no new events except
 // of the given types; then finish stops the tasks, and asserts that the node leaves nothing
 // behind.
-func (n *agentStartNode) recoverAndStop(expected ...string) {
+func (n *agentStartFixture) recoverAndStop(expected ...string) {
 	n.Helper()
 	agent := n.startAgent()
 	client := n.waitReady(agent)
@@ -327,7 +329,7 @@ func TestStoppedStartLeavesTasks(t *testing.T) {
 	for i, s := range allEnvironments {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
-			n := newAgentStartNode(t, s, 3)
+			n := newAgentStartFixture(t, s, 3)
 			began := time.Now()
 			agent := n.startAgent()
 			n.waitTasksRunning(n.waitReady(agent), len(n.allocs))
@@ -340,16 +342,16 @@ func TestStoppedStartLeavesTasks(t *testing.T) {
 				points = 170
 			}
 			signals := []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGKILL}
-			last := max(start*3/2, time.Duration(points)*time.Millisecond*6/5)
+			maxDelay := max(start*3/2, time.Duration(points)*time.Millisecond*6/5)
 			if !*allFaults {
-				last = start * 5 / 4
+				maxDelay = start * 5 / 4
 			}
 			for point := range points {
 				for j, signal := range signals {
 					if !*allFaults && (point+i+j)%2 == 0 {
 						continue
 					}
-					delay := last * time.Duration(point) / time.Duration(points)
+					delay := maxDelay * time.Duration(point) / time.Duration(points)
 					agent := n.startAgent()
 					time.Sleep(delay)
 					n.end(agent, signal)
@@ -365,7 +367,7 @@ func TestStoppedStartLeavesTasks(t *testing.T) {
 // fault. Their tasks, and the processes that these need, must not be affected.
 func TestFailedStartLeavesTasks(t *testing.T) {
 	t.Parallel()
-	n := newAgentStartNode(t, allEnvironments[0], 2)
+	n := newAgentStartFixture(t, allEnvironments[0], 2)
 	sockets := filepath.Dir(n.keeperSocket())
 	occupied, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -453,7 +455,7 @@ func TestFailedStartLeavesTasks(t *testing.T) {
 //	go test -run TestStartWithoutDescriptorsLeavesTasks ./cmd/nomad-lite/systemtest -faults    each limit and moment
 func TestStartWithoutDescriptorsLeavesTasks(t *testing.T) {
 	t.Parallel()
-	n := newAgentStartNode(t, allEnvironments[0], 2)
+	n := newAgentStartFixture(t, allEnvironments[0], 2)
 	start := func(limit int, delay time.Duration) {
 		agent := n.startAgent()
 		time.Sleep(delay)
@@ -481,7 +483,7 @@ func TestStartWithoutDescriptorsLeavesTasks(t *testing.T) {
 }
 
 // waitLogText waits until the last agent has logged a text, which the caller checks.
-func (n *agentStartNode) waitLogText(text string) {
+func (n *agentStartFixture) waitLogText(text string) {
 	for deadline := time.Now().Add(waitTimeout); !strings.Contains(n.readLog(), text) && time.Now().Before(deadline); {
 		time.Sleep(5 * time.Millisecond)
 	}
@@ -489,7 +491,7 @@ func (n *agentStartNode) waitLogText(text string) {
 
 // failsToStart waits until an agent has exited or is ready, and reports whether it has
 // exited.
-func (n *agentStartNode) failsToStart(agent *exec.Cmd) bool {
+func (n *agentStartFixture) failsToStart(agent *exec.Cmd) bool {
 	n.Helper()
 	p, err := process.LookupID(agent.Process.Pid)
 	for deadline := time.Now().Add(waitTimeout); err == nil && p.Alive() && time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
@@ -502,7 +504,7 @@ func (n *agentStartNode) failsToStart(agent *exec.Cmd) bool {
 }
 
 // keeperSocket returns the socket on which the plugins of the node reach the keeper.
-func (n *agentStartNode) keeperSocket() string {
+func (n *agentStartFixture) keeperSocket() string {
 	n.Helper()
 	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", n.processesBefore["plugin"][0].PID))
 	if err != nil {

@@ -8,15 +8,15 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// behaviourEnvVar enables TestBehaviour.
-const behaviourEnvVar = "NOMAD_LITE_BEHAVIOUR"
+// nomadComparisonEnvVar enables TestBehaviourMatchesNomad.
+const nomadComparisonEnvVar = "NOMAD_LITE_BEHAVIOUR"
 
-// TestBehaviour runs scenarios that were run on Nomad, and compares the results. The
+// TestBehaviourMatchesNomad runs scenarios that were run on Nomad, and compares the results. The
 // scenarios are not part of this repository. The script names features that are not
 // implemented yet.
-func TestBehaviour(t *testing.T) {
-	if os.Getenv(behaviourEnvVar) == "" {
-		t.Skipf("takes the better part of a minute, and a machine that does nothing else; %s=1 runs it", behaviourEnvVar)
+func TestBehaviourMatchesNomad(t *testing.T) {
+	if os.Getenv(nomadComparisonEnvVar) == "" {
+		t.Skipf("takes the better part of a minute, and a machine that does nothing else; %s=1 runs it", nomadComparisonEnvVar)
 	}
 	shared := os.Getenv("NOMAD_LITE_SHARED")
 	if shared == "" {

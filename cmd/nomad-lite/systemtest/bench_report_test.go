@@ -13,7 +13,7 @@ import (
 type benchResult struct {
 	name, description, unit string
 	budget, nomadValue      string // Nomad's value was measured once, on another run
-	values, floors          []float64
+	values, baselines       []float64
 }
 
 var benchResults = []*benchResult{
@@ -52,8 +52,8 @@ var benchResults = []*benchResult{
 	{name: "binary", description: "binary, stripped", unit: "MB", budget: "30", nomadValue: "100+"},
 }
 
-// noFloor is the floor of figures that have none.
-var noFloor = math.NaN()
+// noBaseline is the floor of figures that have none.
+var noBaseline = math.NaN()
 
 // addSample adds a sample to the result with this name.
 func addSample(b *testing.B, name string, value, floor float64) {
@@ -62,7 +62,7 @@ func addSample(b *testing.B, name string, value, floor float64) {
 		if f.name == name {
 			f.values = append(f.values, value)
 			if !math.IsNaN(floor) {
-				f.floors = append(f.floors, floor)
+				f.baselines = append(f.baselines, floor)
 			}
 			b.ReportMetric(0, "ns/op") // a benchmark reports several figures, so the time of the whole benchmark means nothing
 			return
@@ -80,8 +80,8 @@ func printBenchResults(w io.Writer) {
 			continue
 		}
 		floor := "-"
-		if len(f.floors) > 0 {
-			floor = fmt.Sprintf("%.3g", median(f.floors))
+		if len(f.baselines) > 0 {
+			floor = fmt.Sprintf("%.3g", median(f.baselines))
 		}
 		fmt.Fprintf(t, "%s%s\t%.3g %s\t%s\t%s\t%s\t\n", head, f.description, median(f.values), f.unit, floor, dashIfEmpty(f.budget), dashIfEmpty(f.nomadValue))
 		head = ""

@@ -315,7 +315,7 @@ func createAllocDirs(b *testing.B, count int) time.Duration {
 // measureNoopCommand returns the start time of the program with a command that does nothing.
 func measureNoopCommand(b *testing.B) float64 {
 	b.Helper()
-	return milliseconds(measure(b, benchCommand(b, "version").Run))
+	return milliseconds(measureTime(b, benchCommand(b, "version").Run))
 }
 
 // BenchmarkAgentReady measures the time from exec until jobs can be placed, with an empty
@@ -338,7 +338,7 @@ func BenchmarkAgentReady(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	addSample(b, "binary", float64(info.Size())/1e6, noFloor)
+	addSample(b, "binary", float64(info.Size())/1e6, noBaseline)
 }
 
 // BenchmarkMemory measures the memory of a node without tasks, and of each task.
@@ -358,7 +358,7 @@ func BenchmarkMemory(b *testing.B) {
 			id := fmt.Sprint("sleep-", count)
 			a.run(b, "service", id, count, "/bin/sleep", "1000")
 			a.waitStatus(b, id, count, api.AllocClientStatusRunning)
-			addSample(b, fmt.Sprintf("memory per task, %d", count), (a.memoryMB(b, settleDelay)-one)/float64(count), noFloor)
+			addSample(b, fmt.Sprintf("memory per task, %d", count), (a.memoryMB(b, settleDelay)-one)/float64(count), noBaseline)
 			a.stopJob(b, id, count)
 		}
 		a.stopJob(b, "one", 1)
@@ -422,18 +422,18 @@ func BenchmarkOneTask(b *testing.B) {
 		}
 		addSample(b, "first instruction", milliseconds(first.Sub(began)), milliseconds(parseTimestamp(b, out).Sub(floor)))
 		call := func() error { _, err := a.client.Status().Leader(); return err }
-		addSample(b, "said to run", milliseconds(running.Sub(first)), milliseconds(measure(b, call)))
+		addSample(b, "said to run", milliseconds(running.Sub(first)), milliseconds(measureTime(b, call)))
 		a.stopJob(b, id, 1)
 
 		id, file = fmt.Sprint("crash-", round), filepath.Join(b.TempDir(), "stamps")
 		a.run(b, "service", id, 1, "/bin/sh", "-c", "date +%s%N >> "+file)
 		times := waitTimestamps(b, file, 11)
-		var delays, floors []float64
+		var delays, baselines []float64
 		for i := range times[1:] {
 			delays = append(delays, milliseconds(times[i+1].Sub(times[i])))
-			floors = append(floors, milliseconds(measure(b, exec.Command("/bin/sh", "-c", "date +%s%N").Run)))
+			baselines = append(baselines, milliseconds(measureTime(b, exec.Command("/bin/sh", "-c", "date +%s%N").Run)))
 		}
-		addSample(b, "respawn", median(delays), median(floors))
+		addSample(b, "respawn", median(delays), median(baselines))
 		a.stopJob(b, id, 1)
 	}
 }
@@ -467,14 +467,14 @@ func measureUnaryCall(b *testing.B) float64 {
 	}
 	defer conn.Close()
 	client := hook.NewClient(conn, make(chan struct{}))
-	var times []float64
+	var callTimes []float64
 	for range 100 {
-		times = append(times, milliseconds(measure(b, func() error {
+		callTimes = append(callTimes, milliseconds(measureTime(b, func() error {
 			_, err := client.Prestart(b.Context(), hook.TaskPrestartRequest{})
 			return err
 		})))
 	}
-	return median(times)
+	return median(callTimes)
 }
 
 // BenchmarkHooks measures the time that hooks in processes of their own add to the start of
@@ -533,21 +533,21 @@ func BenchmarkHooks(b *testing.B) {
 		floor := measureUnaryCall(b)
 		addSample(b, "1 hook", median(delays[1])-none, floor)
 		addSample(b, "3 hooks", median(delays[3])-none, 3*floor)
-		const count = 500
+		const allocCount = 500
 		rates := [2]float64{}
 		for hooks := range rates {
 			round++
 			id := fmt.Sprint("many-", round)
 			attach(hooks)
 			began := time.Now()
-			a.run(b, "batch", id, count, "/bin/true")
-			a.waitStatus(b, id, count, api.AllocClientStatusComplete)
-			rates[hooks] = count / time.Since(began).Seconds()
+			a.run(b, "batch", id, allocCount, "/bin/true")
+			a.waitStatus(b, id, allocCount, api.AllocClientStatusComplete)
+			rates[hooks] = allocCount / time.Since(began).Seconds()
 		}
 		addSample(b, "500 with a hook", rates[1], rates[0])
 		for _, p := range nodeProcesses(a.dir) {
 			if p.kind == "idle-hook" {
-				addSample(b, "idle hook", float64(pss(b, p.PID))/1000*1.024, noFloor)
+				addSample(b, "idle hook", float64(pss(b, p.PID))/1000*1.024, noBaseline)
 			}
 		}
 	}
@@ -601,7 +601,7 @@ func BenchmarkLogs(b *testing.B) {
 	round := 0
 	for b.Loop() {
 		round++
-		const size, id = 1 << 30, "flood"
+		const logSize, id = 1 << 30, "flood"
 		argv := []string{"/bin/dd", "if=/dev/zero", "bs=64k", "count=16384", "status=none"}
 		name := fmt.Sprint(id, round)
 		a.run(b, "batch", name, 1, argv...)
@@ -612,8 +612,8 @@ func BenchmarkLogs(b *testing.B) {
 		}
 		state := allocs[0].TaskStates["t"]
 		file := filepath.Join(b.TempDir(), "flood")
-		floor := measure(b, exec.Command(argv[0], append(argv[1:], "of="+file)...).Run)
-		addSample(b, "log throughput", size/1e9/state.FinishedAt.Sub(state.StartedAt).Seconds(), size/1e9/floor.Seconds())
+		floor := measureTime(b, exec.Command(argv[0], append(argv[1:], "of="+file)...).Run)
+		addSample(b, "log throughput", logSize/1e9/state.FinishedAt.Sub(state.StartedAt).Seconds(), logSize/1e9/floor.Seconds())
 		if err := os.Remove(file); err != nil {
 			b.Fatal(err)
 		}
@@ -634,8 +634,8 @@ func BenchmarkExec(b *testing.B) {
 	alloc := &api.Allocation{ID: allocs[0].ID, NodeID: allocs[0].NodeID, Namespace: allocs[0].Namespace}
 	for b.Loop() {
 		for _, tty := range []bool{false, true} {
-			floor := milliseconds(measure(b, exec.Command("/bin/true").Run))
-			took := measure(b, func() error {
+			floor := milliseconds(measureTime(b, exec.Command("/bin/true").Run))
+			took := measureTime(b, func() error {
 				code, err := a.client.Allocations().Exec(b.Context(), alloc, "t", tty, []string{"/bin/true"}, strings.NewReader(""), io.Discard, io.Discard, nil, nil)
 				if code != 0 {
 					err = errors.Join(err, fmt.Errorf("exit code %d", code))
@@ -669,16 +669,16 @@ func BenchmarkRunToFirstInstruction(b *testing.B) {
 		b.Fatal(err)
 	}
 	for b.Loop() {
-		var times []float64
+		var runTimes []float64
 		for _, cmd := range []*exec.Cmd{benchCommand(b, "run", file), exec.Command("/bin/date", "+%s%N")} {
 			began := time.Now()
 			out, err := cmd.Output()
 			if err != nil {
 				b.Fatal(err)
 			}
-			times = append(times, milliseconds(parseTimestamp(b, out).Sub(began)))
+			runTimes = append(runTimes, milliseconds(parseTimestamp(b, out).Sub(began)))
 		}
-		addSample(b, "run", times[0], times[1])
+		addSample(b, "run", runTimes[0], runTimes[1])
 	}
 }
 
@@ -744,9 +744,9 @@ func BenchmarkEndedAllocations(b *testing.B) {
 		// before: for the largest number that ran at once, and for the events that the feed
 		// keeps.
 		const count = 1000
-		before := complete(fmt.Sprint("first-", round), count)
-		after := complete(fmt.Sprint("then-", round), count)
-		addSample(b, "finished", float64(after-before)/count/1000, noFloor)
+		heapBefore := complete(fmt.Sprint("first-", round), count)
+		heapAfter := complete(fmt.Sprint("then-", round), count)
+		addSample(b, "finished", float64(heapAfter-heapBefore)/count/1000, noBaseline)
 	}
 	m.end("stop")
 }
@@ -774,7 +774,7 @@ func BenchmarkStateWrites(b *testing.B) {
 				}
 				return complete == count
 			})
-			addSample(b, fmt.Sprintf("syncs per life, %d", count), 2*float64(after.Commits-before.Commits)/float64(count), noFloor)
+			addSample(b, fmt.Sprintf("syncs per life, %d", count), 2*float64(after.Commits-before.Commits)/float64(count), noBaseline)
 		}
 	}
 	m.end("stop")
@@ -799,8 +799,8 @@ job %q {
 }
 `
 
-// measure returns the time that do takes.
-func measure(b *testing.B, do func() error) time.Duration {
+// measureTime returns the time that do takes.
+func measureTime(b *testing.B, do func() error) time.Duration {
 	b.Helper()
 	began := time.Now()
 	if err := do(); err != nil {
@@ -810,15 +810,15 @@ func measure(b *testing.B, do func() error) time.Duration {
 }
 
 // waitTimestamps waits until a file has count times.
-func waitTimestamps(b *testing.B, file string, count int) (times []time.Time) {
+func waitTimestamps(b *testing.B, file string, count int) (timestamps []time.Time) {
 	b.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		text, _ := os.ReadFile(file)
 		if lines := bytes.SplitAfter(text, []byte("\n")); len(lines) > count {
 			for _, line := range lines[:count] {
-				times = append(times, parseTimestamp(b, line))
+				timestamps = append(timestamps, parseTimestamp(b, line))
 			}
-			return times
+			return timestamps
 		}
 		if time.Now().After(deadline) {
 			b.Fatalf("%s has\n%s", file, text)

@@ -28,7 +28,7 @@ import (
 // Each test has the number of its requests in the checklist of requests that clients need.
 func TestAllocationRequests(t *testing.T) { forEachTransport(t, testAllocationRequests) }
 
-func testAllocationRequests(t *testing.T, s *servedAgent) {
+func testAllocationRequests(t *testing.T, s *testAgent) {
 	main := s.run("main", api.JobTypeService, "running",
 		shellTask("web", "mkdir -p local/sub; echo page >local/page.html; echo secret >secrets/token; echo hello; echo complaint >&2; "+sleepForeverScript),
 		shellTask("init", "exit 0", func(t *api.Task) { t.Lifecycle = &api.TaskLifecycle{Hook: api.TaskLifecycleHookPrestart} }),
@@ -46,7 +46,7 @@ func testAllocationRequests(t *testing.T, s *servedAgent) {
 	}
 	for _, c := range []struct {
 		name string
-		test func(*testing.T, *servedAgent, *api.Allocation)
+		test func(*testing.T, *testAgent, *api.Allocation)
 	}{
 		{"status of allocations in each state", testAllocStates},
 		{"prefixes", testAllocPrefixes},
@@ -71,14 +71,14 @@ func testAllocationRequests(t *testing.T, s *servedAgent) {
 // own.
 func TestNodeRequests(t *testing.T) { forEachTransport(t, testNodeRequests) }
 
-func testNodeRequests(t *testing.T, s *servedAgent) {
+func testNodeRequests(t *testing.T, s *testAgent) {
 	t.Run("a stopped allocation is replaced", func(t *testing.T) { testStoppedAllocIsReplaced(t, s) })
 	t.Run("garbage of allocations", func(t *testing.T) { testAllocGC(t, s) })
 	t.Run("drain", func(t *testing.T) { testDrain(t, s) })
 }
 
 // checklist 18
-func testAllocStates(t *testing.T, s *servedAgent, running *api.Allocation) {
+func testAllocStates(t *testing.T, s *testAgent, running *api.Allocation) {
 	never := func(g *api.TaskGroup) *api.TaskGroup {
 		g.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail")}
 		g.ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(0), Unlimited: new(false)}
@@ -148,7 +148,7 @@ func testAllocStates(t *testing.T, s *servedAgent, running *api.Allocation) {
 }
 
 // checklist 19
-func testAllocPrefixes(t *testing.T, s *servedAgent, alloc *api.Allocation) {
+func testAllocPrefixes(t *testing.T, s *testAgent, alloc *api.Allocation) {
 	for _, prefix := range []string{alloc.ID[:2], alloc.ID[:8], alloc.ID[:7], strings.ReplaceAll(alloc.ID, "-", "")[:12], alloc.ID} {
 		found, meta, err := s.Allocations().PrefixList(prefix)
 		if err != nil || meta.LastIndex == 0 || !slices.ContainsFunc(found, func(a *api.AllocationListStub) bool { return a.ID == alloc.ID && a.JobType == "service" }) {
@@ -161,7 +161,7 @@ func testAllocPrefixes(t *testing.T, s *servedAgent, alloc *api.Allocation) {
 }
 
 // readLog reads a log without following it.
-func (s *servedAgent) readLog(alloc *api.Allocation, task, stream, origin string, offset int64) (string, error) {
+func (s *testAgent) readLog(alloc *api.Allocation, task, stream, origin string, offset int64) (string, error) {
 	frames, errs := s.AllocFS().Logs(alloc, false, task, stream, origin, offset, nil, nil)
 	text := ""
 	for {
@@ -178,7 +178,7 @@ func (s *servedAgent) readLog(alloc *api.Allocation, task, stream, origin string
 }
 
 // checklist 20
-func testLogs(t *testing.T, s *servedAgent, main *api.Allocation) {
+func testLogs(t *testing.T, s *testAgent, main *api.Allocation) {
 	for stream, want := range map[string]string{"stdout": "hello\n", "stderr": "complaint\n"} {
 		if text, err := s.readLog(main, "web", stream, "start", 0); err != nil || text != want {
 			t.Errorf("%s: %q, %v", stream, text, err)
@@ -284,7 +284,7 @@ type rawResponse struct {
 	body   string
 }
 
-func (s *servedAgent) get(path string) rawResponse {
+func (s *testAgent) get(path string) rawResponse {
 	s.t.Helper()
 	r, err := s.httpClient.Get(s.address + path)
 	if err != nil {
@@ -301,7 +301,7 @@ func (s *servedAgent) get(path string) rawResponse {
 // testLogsThroughProxy sends requests through a proxy that reports another address of the node, over
 // TCP and over a unix socket.
 // (checklist 21)
-func testLogsThroughProxy(t *testing.T, s *servedAgent, alloc *api.Allocation) {
+func testLogsThroughProxy(t *testing.T, s *testAgent, alloc *api.Allocation) {
 	target, err := url.Parse(s.address)
 	if err != nil {
 		t.Fatal(err)
@@ -345,7 +345,7 @@ func testLogsThroughProxy(t *testing.T, s *servedAgent, alloc *api.Allocation) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			through := &servedAgent{Client: client, t: t}
+			through := &testAgent{Client: client, t: t}
 			if text, err := through.readLog(alloc, "web", "stdout", "start", 0); err != nil || text != "hello\n" {
 				t.Errorf("%s, node at %q: %q, %v", address, elsewhere, text, err)
 			}
@@ -360,7 +360,7 @@ func testLogsThroughProxy(t *testing.T, s *servedAgent, alloc *api.Allocation) {
 }
 
 // checklist 22
-func testFiles(t *testing.T, s *servedAgent, alloc *api.Allocation) {
+func testFiles(t *testing.T, s *testAgent, alloc *api.Allocation) {
 	s.waitUntil("the page is there", func() (string, bool) {
 		_, _, err := s.AllocFS().Stat(alloc, "web/local/page.html", nil)
 		return fmt.Sprint(err), err == nil
@@ -464,7 +464,7 @@ func testFiles(t *testing.T, s *servedAgent, alloc *api.Allocation) {
 }
 
 // execScript runs a script in the task "web" and returns what it prints.
-func (s *servedAgent) execScript(alloc *api.Allocation, script string) string {
+func (s *testAgent) execScript(alloc *api.Allocation, script string) string {
 	s.t.Helper()
 	var out, stderrText bytes.Buffer
 	code, err := s.Allocations().Exec(s.t.Context(), alloc, "web", false, []string{"/bin/sh", "-c", script}, strings.NewReader(""), &out, &stderrText, nil, nil)
@@ -475,7 +475,7 @@ func (s *servedAgent) execScript(alloc *api.Allocation, script string) string {
 }
 
 // checklist 23
-func testExec(t *testing.T, s *servedAgent, alloc *api.Allocation) {
+func testExec(t *testing.T, s *testAgent, alloc *api.Allocation) {
 	run := func(task string, in string, command ...string) (int, string, string, error) {
 		var out, stderrText bytes.Buffer
 		code, err := s.Allocations().Exec(t.Context(), alloc, task, false, command, strings.NewReader(in), &out, &stderrText, nil, nil)
@@ -575,7 +575,7 @@ func (s *lockedBuffer) text() string {
 
 // testExecEndsWithClient runs a command that reads its input, and a command that does not.
 // (checklist 24)
-func testExecEndsWithClient(t *testing.T, s *servedAgent, alloc *api.Allocation) {
+func testExecEndsWithClient(t *testing.T, s *testAgent, alloc *api.Allocation) {
 	for _, c := range []struct{ name, script string }{
 		{"one that reads", "echo $$; cat >/dev/null"},
 		{"one that does not read", "echo $$; exec sleep 1000"},
@@ -607,7 +607,7 @@ type endlessReader struct{}
 func (endlessReader) Read(p []byte) (int, error) { return len(p), nil }
 
 // checklist 25
-func testStoppedAllocIsReplaced(t *testing.T, s *servedAgent) {
+func testStoppedAllocIsReplaced(t *testing.T, s *testAgent) {
 	alloc := s.run("replaced", api.JobTypeService, "running", shellTask("t", sleepForeverScript))
 	stopped, err := s.Allocations().Stop(alloc, nil)
 	if err != nil || stopped.EvalID == "" || stopped.LastIndex == 0 {
@@ -633,7 +633,7 @@ func testStoppedAllocIsReplaced(t *testing.T, s *servedAgent) {
 
 // RS-037 to RS-042 and RS-044, through the API.
 // (checklist 26)
-func testSignalAndRestart(t *testing.T, s *servedAgent, main *api.Allocation) {
+func testSignalAndRestart(t *testing.T, s *testAgent, main *api.Allocation) {
 	never := func(t *api.Task) { t.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail")} }
 	alloc := s.run("signalled", api.JobTypeBatch, "running",
 		shellTask("t", `trap 'echo usr1' USR1; trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done`),
@@ -711,7 +711,7 @@ func testSignalAndRestart(t *testing.T, s *servedAgent, main *api.Allocation) {
 }
 
 // checklist 27
-func testAllocGC(t *testing.T, s *servedAgent) {
+func testAllocGC(t *testing.T, s *testAgent) {
 	done := s.run("done", api.JobTypeBatch, "complete", shellTask("t", "echo text"))
 	if text, err := s.readLog(done, "t", "stdout", "start", 0); err != nil || text != "text\n" {
 		t.Errorf("logs of what has ended: %q, %v", text, err)
@@ -741,7 +741,7 @@ func testAllocGC(t *testing.T, s *servedAgent) {
 }
 
 // checklist 28
-func testNodeStats(t *testing.T, s *servedAgent, _ *api.Allocation) {
+func testNodeStats(t *testing.T, s *testAgent, _ *api.Allocation) {
 	node, meta, err := s.Nodes().Info(s.nodeID, nil)
 	if err != nil || meta.LastIndex == 0 {
 		t.Fatal(err)
@@ -756,12 +756,12 @@ func testNodeStats(t *testing.T, s *servedAgent, _ *api.Allocation) {
 	case len(node.Events) == 0 || node.HostVolumes == nil || node.HostNetworks == nil:
 		t.Errorf("events %v", node.Events)
 	}
-	var fields map[string]any
-	if _, err := s.Raw().Query("/v1/node/"+s.nodeID, &fields, nil); err != nil {
+	var nodeFields map[string]any
+	if _, err := s.Raw().Query("/v1/node/"+s.nodeID, &nodeFields, nil); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range strings.Fields("ID Datacenter Name CgroupParent HTTPAddr NodeClass NodePool ComputedClass SchedulingEligibility Status StatusDescription IdentitySigningKeyID StatusUpdatedAt NodeMaxAllocs LastMissedHeartbeatIndex LastAllocUpdateIndex CreateIndex ModifyIndex TLSEnabled GCVolumesOnNodeGC Attributes Links Meta NodeResources ReservedResources DrainStrategy Events Drivers CSIControllerPlugins CSINodePlugins HostVolumes HostNetworks LastDrain Drain SecretID") {
-		if _, there := fields[name]; !there {
+		if _, there := nodeFields[name]; !there {
 			t.Errorf("a node has no %s", name)
 		}
 	}
@@ -824,7 +824,7 @@ func testNodeStats(t *testing.T, s *servedAgent, _ *api.Allocation) {
 }
 
 // checklist 29
-func testDrain(t *testing.T, s *servedAgent) {
+func testDrain(t *testing.T, s *testAgent) {
 	service := s.run("service", api.JobTypeService, "running", shellTask("t", sleepForeverScript))
 	batch := s.run("batch", api.JobTypeBatch, "running", shellTask("t", sleepForeverScript))
 	out, err := s.Nodes().UpdateDrainOpts(s.nodeID, &api.DrainOptions{DrainSpec: &api.DrainSpec{Deadline: 2 * time.Second}, Meta: map[string]string{"message": "test"}}, nil)

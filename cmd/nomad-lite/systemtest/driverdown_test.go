@@ -127,13 +127,13 @@ func (n *driverOutageNode) pluginProcessKind() string {
 // waitPlugin waits for a plugin process of the driver other than before.
 func (n *driverOutageNode) waitPlugin(before osprocess.ID) osprocess.ID {
 	n.Helper()
-	var found []osprocess.ID
+	var pluginProcesses []osprocess.ID
 	for deadline := time.Now().Add(waitTimeout); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
-		if found = groupByKind(nodeProcesses(n.dataDir))[n.pluginProcessKind()]; len(found) == 1 && found[0] != before {
-			return found[0]
+		if pluginProcesses = groupByKind(nodeProcesses(n.dataDir))[n.pluginProcessKind()]; len(pluginProcesses) == 1 && pluginProcesses[0] != before {
+			return pluginProcesses[0]
 		}
 	}
-	n.Fatalf("plugin processes: %v", found)
+	n.Fatalf("plugin processes: %v", pluginProcesses)
 	return osprocess.ID{}
 }
 

@@ -44,7 +44,7 @@ job "bystander" {
 }
 `
 
-// lifecycleJob is the job whose life is tested. Its task takes an exclusive lock, writes a diary
+// lifecycleJob is the job whose life is tested. Its task takes an exclusive lock, writes a history
 // of its runs, counts on its standard output, and fails once in its first run if the test
 // requests it. It can be killed between any two of its commands: it only appends to files,
 // and no child of its own has the lock. A hook plugin that is done after its first Prestart
@@ -112,10 +112,10 @@ const waitTimeout = 2 * time.Minute
 // faultNode is a node on which faults happen.
 type faultNode struct {
 	*testing.T
-	fault        fault
-	dir, dataDir string
-	diaryFile    string
-	logFile      *os.File // log file of the agents
+	fault          fault
+	dir, dataDir   string
+	runHistoryFile string
+	logFile        *os.File // log file of the agents
 
 	agent            *killableAgent // the current agent
 	restarted        bool
@@ -135,7 +135,7 @@ func newFaultNode(t *testing.T, f fault) *faultNode {
 		t.Fatal(err)
 	}
 	n := &faultNode{
-		T: t, fault: f, dir: dir, dataDir: filepath.Join(dir, "data"), diaryFile: filepath.Join(dir, "diary"),
+		T: t, fault: f, dir: dir, dataDir: filepath.Join(dir, "data"), runHistoryFile: filepath.Join(dir, "diary"),
 		faultInjected: make(chan struct{}), lastAllocs: map[string]*api.Allocation{}, finalRunCounts: map[string]int{},
 	}
 	if err := errors.Join(os.Mkdir(n.pluginDir(), 0o755), f.in.chown(dir)); err != nil {
@@ -191,8 +191,8 @@ func (n *faultNode) readLog() string {
 	return string(text)
 }
 
-// runLifecycle runs the job through its life, and returns the failpoints that were reached.
-func (n *faultNode) runLifecycle() []string {
+// runJobLifecycle runs the job through its life, and returns the failpoints that were reached.
+func (n *faultNode) runJobLifecycle() []string {
 	n.unrelatedProcess = exec.Command("/bin/sleep", "1000") // a process in the process group of the agent
 	if err := n.unrelatedProcess.Start(); err != nil {
 		n.Fatal(err)
@@ -213,11 +213,11 @@ func (n *faultNode) runLifecycle() []string {
 	n.do("exec "+n.onlyAllocOf("life"), new(string))
 	n.checkRunningAlloc(n.onlyAllocOf("life"))
 
-	if err := os.WriteFile(n.diaryFile+".fail", nil, 0o644); err != nil {
+	if err := os.WriteFile(n.runHistoryFile+".fail", nil, 0o644); err != nil {
 		n.Fatal(err)
 	}
-	n.waitReport("it runs again", n.jobIsRunning(func(a *api.Allocation) bool { return n.readDiary(a.ID).ranAfterFailure }))
-	if err := os.Remove(n.diaryFile + ".fail"); err != nil {
+	n.waitReport("it runs again", n.jobIsRunning(func(a *api.Allocation) bool { return n.readRunHistory(a.ID).ranAfterFailure }))
+	if err := os.Remove(n.runHistoryFile + ".fail"); err != nil {
 		n.Fatal(err)
 	}
 	first := n.onlyAllocOf("life")
@@ -231,7 +231,7 @@ func (n *faultNode) runLifecycle() []string {
 	n.checkRunningAlloc(first)
 
 	n.registerJob(n.jobSpec("2s", "two"))
-	n.waitReport("it is replaced", n.jobIsRunning(func(a *api.Allocation) bool { return a.ID != first && n.isComplete(first) }))
+	n.waitReport("it is replaced", n.jobIsRunning(func(a *api.Allocation) bool { return a.ID != first && n.allocIsComplete(first) }))
 	n.checkRunningAlloc(n.onlyAllocOf("life"))
 
 	n.do("purge life", new(string))
@@ -268,7 +268,7 @@ func (n *faultNode) startBystander() {
 }
 
 func (n *faultNode) jobSpec(killTimeout, version string) string {
-	return fmt.Sprintf(lifecycleJob, killTimeout, n.diaryFile, version, n.fault.driverName())
+	return fmt.Sprintf(lifecycleJob, killTimeout, n.runHistoryFile, version, n.fault.driverName())
 }
 
 func (f fault) failpointName() string {
@@ -335,7 +335,7 @@ func (n *faultNode) injectFault(agent *os.Process) {
 			n.Error(err)
 		}
 	}
-	if next := n.fault.victim.nextKind; next != "" {
+	if next := n.fault.victim.secondVictimKind; next != "" {
 		n.killNextProcess(next, killed)
 	}
 	if needed && len(killed) == 0 {
@@ -456,16 +456,16 @@ func (n *faultNode) waitReport(what string, ok func(allocReport) bool) {
 		}
 	}
 	text, _ := json.MarshalIndent(s, "", " ")
-	diary, _ := os.ReadFile(n.diaryFile)
+	history, _ := os.ReadFile(n.runHistoryFile)
 	dirs, _ := filepath.Glob(filepath.Join(n.dataDir, "alloc", "*"))
-	n.Fatalf("I2: %s: not within %v: %s\n%s\ndirectories %v", what, waitTimeout, text, diary, dirs)
+	n.Fatalf("I2: %s: not within %v: %s\n%s\ndirectories %v", what, waitTimeout, text, history, dirs)
 }
 
 // jobIsRunning returns a condition: the allocation of the job runs, in the state and as a process.
 func (n *faultNode) jobIsRunning(ok func(*api.Allocation) bool) func(allocReport) bool {
 	return func(s allocReport) bool {
 		a := s.findAlloc("life", allTasksRunning)
-		return a != nil && ok(a) && n.readDiary(a.ID).lastRunIsOnlyProcess(n.processesByKind()[a.ID+"/life"])
+		return a != nil && ok(a) && n.readRunHistory(a.ID).lastRunIsOnlyProcess(n.processesByKind()[a.ID+"/life"])
 	}
 }
 
@@ -488,7 +488,7 @@ func (n *faultNode) processesByKind() map[string][]process.ID {
 	return groupByKind(nodeProcesses(n.dataDir))
 }
 
-func (n *faultNode) isComplete(id string) bool {
+func (n *faultNode) allocIsComplete(id string) bool {
 	return n.lastAllocs[id].ClientStatus == api.AllocClientStatusComplete && len(n.processesByKind()[id+"/life"]) == 0
 }
 
@@ -500,7 +500,7 @@ func (n *faultNode) checkReport(s allocReport) {
 		n.lastAllocs[a.ID] = a
 		if model.ClientTerminal(a) {
 			if _, counted := n.finalRunCounts[a.ID]; !counted {
-				n.finalRunCounts[a.ID] = len(n.readDiary(a.ID).runs)
+				n.finalRunCounts[a.ID] = len(n.readRunHistory(a.ID).runs)
 			}
 		}
 		if was == nil {
@@ -510,17 +510,17 @@ func (n *faultNode) checkReport(s allocReport) {
 			n.Errorf("I9: %s was %s, %s, is %s, %s", a.ID, was.DesiredStatus, was.ClientStatus, a.DesiredStatus, a.ClientStatus)
 		}
 		for task, state := range a.TaskStates {
-			if before := was.TaskStates[task]; before != nil && !isContinuation(before.Events, state.Events) {
+			if before := was.TaskStates[task]; before != nil && !onlyAppendsEvents(before.Events, state.Events) {
 				n.Errorf("I7: events of %s were %v, are %v", a.ID, eventTypes(before.Events), eventTypes(state.Events))
 			}
 		}
 	}
 }
 
-// isContinuation reports whether now is before with more events at the end, sorted by time. Only
+// onlyAppendsEvents reports whether now is before with more events at the end, sorted by time. Only
 // the newest ten events are kept. A driver sets the time of its events; the agent receives
 // them later, so that they can be out of order.
-func isContinuation(before, now []*api.TaskEvent) bool {
+func onlyAppendsEvents(before, now []*api.TaskEvent) bool {
 	own := slices.DeleteFunc(slices.Clone(now), func(e *api.TaskEvent) bool { return e.Type == api.TaskDriverMessage })
 	if !slices.IsSortedFunc(own, func(a, b *api.TaskEvent) int { return int(a.Time - b.Time) }) {
 		return false
@@ -540,8 +540,8 @@ func isContinuation(before, now []*api.TaskEvent) bool {
 	return true
 }
 
-// taskDiary is the task's diary of one allocation.
-type taskDiary struct {
+// runHistory is the history of the task's runs in one allocation.
+type runHistory struct {
 	runs            []int // process ids of the runs
 	run             int   // number of the last run
 	firstRunFailed  bool
@@ -549,8 +549,8 @@ type taskDiary struct {
 	runsOverlapped  bool
 }
 
-func (n *faultNode) readDiary(id string) (d taskDiary) {
-	text, err := os.ReadFile(n.diaryFile)
+func (n *faultNode) readRunHistory(id string) (d runHistory) {
+	text, err := os.ReadFile(n.runHistoryFile)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		n.Error(err)
 	}
@@ -575,11 +575,11 @@ func (n *faultNode) readDiary(id string) (d taskDiary) {
 }
 
 // lastRunIsOnlyProcess reports whether the last run is the only process.
-func (d taskDiary) lastRunIsOnlyProcess(processes []process.ID) bool {
+func (d runHistory) lastRunIsOnlyProcess(processes []process.ID) bool {
 	return len(processes) == 1 && len(d.runs) > 0 && processes[0].PID == d.runs[len(d.runs)-1]
 }
 
-// checkRunningAlloc asserts the invariants of an allocation whose task runs. The diary, the events
+// checkRunningAlloc asserts the invariants of an allocation whose task runs. The history, the events
 // and the output cannot be read atomically, so checkRunningAlloc retries when they do not match: a
 // fault can happen in between.
 func (n *faultNode) checkRunningAlloc(id string) {
@@ -598,7 +598,7 @@ func (n *faultNode) checkRunningAlloc(id string) {
 
 // findViolations returns the violations in the life of an allocation.
 func (n *faultNode) findViolations(id string) (violations []error) {
-	d, state := n.readDiary(id), n.lastAllocs[id].TaskStates["life"]
+	d, state := n.readRunHistory(id), n.lastAllocs[id].TaskStates["life"]
 	say := func(format string, values ...any) {
 		violations = append(violations, fmt.Errorf(format, values...))
 	}
@@ -623,7 +623,7 @@ func (n *faultNode) findViolations(id string) (violations []error) {
 	if n.fault.killsTasks() {
 		least = -1
 	}
-	if s := n.fault.step; s == failpoint.StartTask || (s == failpoint.HandleStored || n.fault.hasUnknownTime()) && n.fault.victim.killsAgent {
+	if s := n.fault.step; s == failpoint.StartTask || (s == failpoint.HandleStored || n.fault.canHitAnytime()) && n.fault.victim.killsAgent {
 		most = 1
 	}
 	most += n.fault.randomKillCount()
@@ -711,7 +711,7 @@ func isUnenforcedLimitEvent(e *api.TaskEvent) bool {
 // calls.
 func (n *faultNode) checkHookCalls(version string) {
 	n.Helper()
-	ledger, err := os.ReadFile(n.diaryFile + "." + version)
+	ledger, err := os.ReadFile(n.runHistoryFile + "." + version)
 	if err != nil {
 		n.Error(err)
 	}
@@ -720,7 +720,7 @@ func (n *faultNode) checkHookCalls(version string) {
 		count[strings.TrimSuffix(line, "\n")]++
 	}
 	most := 1
-	if s := n.fault.step; s == failpoint.TaskDir || s == failpoint.Prestart || n.fault.hasUnknownTime() {
+	if s := n.fault.step; s == failpoint.TaskDir || s == failpoint.Prestart || n.fault.canHitAnytime() {
 		most = 2 // the answer was not on the disk yet: consecutive hooks share a commit
 	}
 	most += n.fault.randomKillCount()
@@ -738,7 +738,7 @@ func (n *faultNode) checkHookCalls(version string) {
 func (n *faultNode) checkNoLeftovers() {
 	n.Helper()
 	for id, runs := range n.finalRunCounts {
-		if now := len(n.readDiary(id).runs); now != runs {
+		if now := len(n.readRunHistory(id).runs); now != runs {
 			n.Errorf("I2: %s has ended, and was started again: %d runs, then %d", id, runs, now)
 		}
 	}

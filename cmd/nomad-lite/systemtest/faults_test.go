@@ -34,9 +34,9 @@ type faultVictim struct {
 	killsKind  func(kind string) bool // whether the fault kills processes of this kind, besides the agent; kinds as in nodeProcesses
 
 	removesSocketDir bool // the directory for sockets is removed
-	// nextKind is the kind of the process that is killed second, as soon as a new process of
+	// secondVictimKind is the kind of the process that is killed second, as soon as a new process of
 	// that kind runs. If it is empty, no second process is killed.
-	nextKind string
+	secondVictimKind string
 
 	killsNextAgent bool // the next agent is killed, too, while it starts
 	fillsDisk      bool // the disk is full when the next agent starts, and has room again after that agent's death
@@ -45,28 +45,28 @@ type faultVictim struct {
 }
 
 // makesDriverUnavailable reports whether the driver is unavailable for some time after the deaths.
-func (v faultVictim) makesDriverUnavailable() bool { return v.nextKind != "" }
+func (v faultVictim) makesDriverUnavailable() bool { return v.secondVictimKind != "" }
 
 func isKind(wanted string) func(string) bool { return func(kind string) bool { return kind == wanted } }
 
-func noKind(string) bool { return false }
+func matchesNoKind(string) bool { return false }
 
 func isTaskKind(kind string) bool { return strings.HasSuffix(kind, "/life") }
 
 var faultVictims = []faultVictim{
-	{name: "agent", killsAgent: true, killsKind: noKind},
+	{name: "agent", killsAgent: true, killsKind: matchesNoKind},
 	{name: "driver plugin", killsKind: isKind("plugin")},
 	{name: "keeper", killsKind: isKind("keeper")},
 	{name: "collector", killsKind: isKind("log-collector")},
 	{name: "task", killsKind: isTaskKind},
 	{name: "all", killsAgent: true, killsKind: func(string) bool { return true }},
 	{name: "hook plugin", killsKind: isKind("dying-hook")},
-	{name: "socket directory", killsKind: noKind, removesSocketDir: true, inAllEnvironments: true},
-	{name: "agent and socket directory", killsAgent: true, killsKind: noKind, removesSocketDir: true, inAllEnvironments: true},
-	{name: "plugin twice", killsKind: isKind("plugin"), nextKind: "plugin", inAllEnvironments: true},
-	{name: "keeper and plugin within a second", killsKind: isKind("keeper"), nextKind: "plugin", inAllEnvironments: true},
-	{name: "agent during start", killsAgent: true, killsKind: noKind, killsNextAgent: true, inAllEnvironments: true},
-	{name: "disk full at start", killsAgent: true, killsKind: noKind, fillsDisk: true, inAllEnvironments: true},
+	{name: "socket directory", killsKind: matchesNoKind, removesSocketDir: true, inAllEnvironments: true},
+	{name: "agent and socket directory", killsAgent: true, killsKind: matchesNoKind, removesSocketDir: true, inAllEnvironments: true},
+	{name: "plugin twice", killsKind: isKind("plugin"), secondVictimKind: "plugin", inAllEnvironments: true},
+	{name: "keeper and plugin within a second", killsKind: isKind("keeper"), secondVictimKind: "plugin", inAllEnvironments: true},
+	{name: "agent during start", killsAgent: true, killsKind: matchesNoKind, killsNextAgent: true, inAllEnvironments: true},
+	{name: "disk full at start", killsAgent: true, killsKind: matchesNoKind, fillsDisk: true, inAllEnvironments: true},
 }
 
 // fault is one row of the matrix.
@@ -112,9 +112,9 @@ func (f fault) victimKind(kind string) string {
 // killsTasks reports whether the fault can kill tasks.
 func (f fault) killsTasks() bool { return f.victim.name == "task" || f.victim.name == "all" }
 
-// hasUnknownTime reports whether the fault can come at any time of the start: the failpoint
+// canHitAnytime reports whether the fault can come at any time of the start: the failpoint
 // blocks the goroutine that has accepted the job, while the allocation continues.
-func (f fault) hasUnknownTime() bool { return f.step == failpoint.JobAccepted }
+func (f fault) canHitAnytime() bool { return f.step == failpoint.JobAccepted }
 
 // randomKillCount returns the number of agents that are killed at a time of their start that
 // the row does not name.
@@ -188,7 +188,7 @@ func sampleFaults(faults []fault) (chosen []fault) {
 		chosen = append(chosen, next)
 	}
 	for _, step := range failpoint.Steps() {
-		var others []fault
+		var otherFaults []fault
 		byVictim := map[string][]fault{}
 		for _, f := range faults {
 			switch {
@@ -196,13 +196,13 @@ func sampleFaults(faults []fault) (chosen []fault) {
 			case step == failpoint.StartTask && f.phase == failpoint.After, step == failpoint.ExitObserved && f.phase == failpoint.Before:
 				byVictim[f.victim.name] = append(byVictim[f.victim.name], f)
 			default:
-				others = append(others, f)
+				otherFaults = append(otherFaults, f)
 			}
 		}
 		for _, v := range slices.Sorted(maps.Keys(byVictim)) {
 			choose(byVictim[v])
 		}
-		choose(others)
+		choose(otherFaults)
 	}
 	return chosen
 }
@@ -227,7 +227,7 @@ func TestFaults(t *testing.T) {
 		t.Run(f.String(), func(t *testing.T) {
 			t.Parallel()
 			n := newFaultNode(t, f)
-			n.runLifecycle()
+			n.runJobLifecycle()
 			select {
 			case <-n.faultInjected:
 			default:
@@ -244,7 +244,7 @@ func TestEachFailpointIsReached(t *testing.T) {
 	}
 	t.Parallel()
 	n := newFaultNode(t, fault{step: -1})
-	reached := n.runLifecycle()
+	reached := n.runJobLifecycle()
 	for _, step := range failpoint.Steps() {
 		if step.String() == "" {
 			t.Errorf("step %d has no name", step)
@@ -260,15 +260,15 @@ func TestEachFailpointIsReached(t *testing.T) {
 // These are the pipes over which an agent reports that it has reached the failpoint, and
 // receives the permission to continue.
 const (
-	reachedFD  = 3
-	continueFD = 4
+	failpointReachedFD  = 3
+	failpointContinueFD = 4
 )
 
 // runFailpointAgent is a killable agent that blocks at a failpoint after a command.
 func runFailpointAgent() {
-	syscall.CloseOnExec(reachedFD)
-	syscall.CloseOnExec(continueFD)
-	tell, goOn := os.NewFile(reachedFD, "tell"), os.NewFile(continueFD, "go on")
+	syscall.CloseOnExec(failpointReachedFD)
+	syscall.CloseOnExec(failpointContinueFD)
+	tell, goOn := os.NewFile(failpointReachedFD, "tell"), os.NewFile(failpointContinueFD, "go on")
 	var mu sync.Mutex
 	armed, reached := "", map[string]bool{}
 	failpoint.OnHit = func(s failpoint.Step, p failpoint.Phase) {

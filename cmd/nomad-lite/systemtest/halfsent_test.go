@@ -35,7 +35,7 @@ const (
 
 var halfRequests = map[string]string{
 	"half of a header":        "GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nX-Half: " + strings.Repeat("x", 15<<10),
-	"half of many headers":    "GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\n" + maxHeaders(),
+	"half of many headers":    "GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\n" + headersUpToLimit(),
 	"half of a GET's body":    "GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n" + strings.Repeat(" ", halfRequestSize),
 	"half of a POST's body":   "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n" + strings.Repeat(" ", halfRequestSize),
 	"an open path and a body": "GET /v1/agent/health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n" + strings.Repeat(" ", halfRequestSize),
@@ -45,8 +45,8 @@ var halfRequests = map[string]string{
 
 const halfTLSHandshake = "half of a TLS handshake"
 
-// maxHeaders returns as many headers as a server reads at most.
-func maxHeaders() string {
+// headersUpToLimit returns as many headers as a server reads at most.
+func headersUpToLimit() string {
 	var b strings.Builder
 	for i := range 2500 {
 		fmt.Fprintf(&b, "%03x:\r\n", i)
@@ -69,15 +69,15 @@ func sendHalfRequests() {
 	kind, address := os.Args[1], os.Args[2]
 	sources, _ := strconv.Atoi(os.Args[3])
 	count, _ := strconv.Atoi(os.Args[4])
-	var sent sync.WaitGroup
+	var firstRequests sync.WaitGroup
 	for i := range count {
 		from := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}
 		if sources > 1 {
 			from.IP = net.IPv4(127, 0, 1, byte(1+i%sources))
 		}
-		sent.Add(1)
+		firstRequests.Add(1)
 		go func() {
-			first := sync.OnceFunc(sent.Done)
+			first := sync.OnceFunc(firstRequests.Done)
 			for {
 				sendHalfRequest(from, address, halfRequests[kind], first)
 				first()
@@ -85,13 +85,13 @@ func sendHalfRequests() {
 			}
 		}()
 	}
-	sent.Wait()
+	firstRequests.Wait()
 	fmt.Println("sent")
 	select {}
 }
 
 // sendHalfRequest sends a half request, and returns when the server has closed the connection.
-func sendHalfRequest(from net.Addr, address, text string, sent func()) {
+func sendHalfRequest(from net.Addr, address, text string, onSent func()) {
 	conn, err := (&net.Dialer{LocalAddr: from}).Dial("tcp", address)
 	if err != nil {
 		return // the server has no free connection now
@@ -99,7 +99,7 @@ func sendHalfRequest(from net.Addr, address, text string, sent func()) {
 	defer conn.Close()
 	_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
 	_, _ = io.WriteString(conn, text) // a server that does not read the text accepts only a part
-	sent()
+	onSent()
 	_, _ = io.Copy(io.Discard, conn)
 }
 
@@ -255,7 +255,7 @@ func TestHalfSentRequests(t *testing.T) {
 	if raceDetector {
 		t.Skip("measures memory, of which the race detector takes most")
 	}
-	const most = 64 << 20
+	const maxMemoryGrowth = 64 << 20
 	agents := map[bool]*tokenAgent{}
 	for _, kind := range slices.Sorted(maps.Keys(halfRequests)) {
 		secure := kind == halfTLSHandshake
@@ -287,8 +287,8 @@ func TestHalfSentRequests(t *testing.T) {
 				}
 				grown := processMemory(t, g.pid, "VmHWM") - before
 				t.Logf("before %d MB, grown by %.1f MB", before>>20, float64(grown)/(1<<20))
-				if info, _ := debug.ReadBuildInfo(); grown > most && !slices.ContainsFunc(info.Settings, func(s debug.BuildSetting) bool { return s.Key == "-race" && s.Value == "true" }) {
-					t.Errorf("the agent has grown by %d bytes, want at most %d", grown, most)
+				if info, _ := debug.ReadBuildInfo(); grown > maxMemoryGrowth && !slices.ContainsFunc(info.Settings, func(s debug.BuildSetting) bool { return s.Key == "-race" && s.Value == "true" }) {
+					t.Errorf("the agent has grown by %d bytes, want at most %d", grown, maxMemoryGrowth)
 				}
 			})
 		}

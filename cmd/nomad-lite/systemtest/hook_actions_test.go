@@ -14,30 +14,30 @@ import (
 
 // serveActionHook is a plugin that performs the action of a variable on its task, and writes
 // down the result.
-func serveActionHook() { sdk.ServeHook(&actionPlugin{}) }
+func serveActionHook() { sdk.ServeHook(&taskActionPlugin{}) }
 
-// actionPlugin performs the actions that the variable "orders" names.
-type actionPlugin struct {
+// taskActionPlugin performs the actions that the variable "orders" names.
+type taskActionPlugin struct {
 	host      hook.Host
 	startOnce sync.Once
 }
 
-func (*actionPlugin) Info() sdk.HookInfo { return sdk.HookInfo{Name: "acting", Version: "1.0.0"} }
+func (*taskActionPlugin) Info() sdk.HookInfo { return sdk.HookInfo{Name: "acting", Version: "1.0.0"} }
 
-func (a *actionPlugin) SetHost(host hook.Host, _ hook.Node) { a.host = host }
+func (a *taskActionPlugin) SetHost(host hook.Host, _ hook.Node) { a.host = host }
 
-func (a *actionPlugin) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+func (a *taskActionPlugin) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	if req.Repeated {
-		writeAnswer("poststart repeated")
+		recordHookResult("poststart repeated")
 	} else {
-		writeAnswer("poststart")
+		recordHookResult("poststart")
 	}
 	a.startOnce.Do(func() { go a.performActions(req.Scope()) })
 	return hook.TaskPoststartResponse{}, nil
 }
 
 // performActions performs actions until the task has exited.
-func (a *actionPlugin) performActions(s hook.Scope) {
+func (a *taskActionPlugin) performActions(s hook.Scope) {
 	ctx := context.Background()
 	for after := uint64(0); ; {
 		items, index, err := a.host.Variable(ctx, s, "orders", after)
@@ -47,17 +47,17 @@ func (a *actionPlugin) performActions(s hook.Scope) {
 		}
 		if err != nil {
 			_, late := a.host.Exec(ctx, s, []string{"true"}, time.Second)
-			writeAnswer("over: denied=%v, a late call: %v", errors.Is(err, hook.ErrPermissionDenied), late)
+			recordHookResult("over: denied=%v, a late call: %v", errors.Is(err, hook.ErrPermissionDenied), late)
 			return
 		}
 		after = index
 		if order := items["do"]; order != "" {
-			writeAnswer("%s: %v", order, a.performAction(ctx, s, order))
+			recordHookResult("%s: %v", order, a.performAction(ctx, s, order))
 		}
 	}
 }
 
-func (a *actionPlugin) performAction(ctx context.Context, s hook.Scope, order string) any {
+func (a *taskActionPlugin) performAction(ctx context.Context, s hook.Scope, order string) any {
 	switch order {
 	case "signal":
 		return a.host.Signal(ctx, s, "SIGUSR1", "the hook wants it")
@@ -69,7 +69,7 @@ func (a *actionPlugin) performAction(ctx context.Context, s hook.Scope, order st
 		return a.host.Kill(ctx, s, "the hook has had enough")
 	case "list":
 		paths, _, err := a.host.Variables(ctx, s, "o", 0)
-		writeAnswer("variables: %q", paths)
+		recordHookResult("variables: %q", paths)
 		return err
 	case "services":
 		return a.watchService(ctx, s)
@@ -93,13 +93,13 @@ func (a *actionPlugin) performAction(ctx context.Context, s hook.Scope, order st
 
 // floodEvents emits events until all calls of a crowd are rejected: a single caller can be slower
 // than the rate limit.
-func (a *actionPlugin) floodEvents(ctx context.Context, s hook.Scope) error {
-	var crowd sync.WaitGroup
+func (a *taskActionPlugin) floodEvents(ctx context.Context, s hook.Scope) error {
+	var callers sync.WaitGroup
 	var acceptedCalls atomic.Int64
 	refusals := make(chan error, 100)
 	begun := time.Now()
 	for range cap(refusals) {
-		crowd.Go(func() {
+		callers.Go(func() {
 			for {
 				if err := a.host.EmitEvent(ctx, s, hook.Event{Message: "flood"}); err != nil {
 					refusals <- err
@@ -109,14 +109,14 @@ func (a *actionPlugin) floodEvents(ctx context.Context, s hook.Scope) error {
 			}
 		})
 	}
-	crowd.Wait()
+	callers.Wait()
 	n, most := acceptedCalls.Load(), 100+10*time.Since(begun).Seconds()
-	writeAnswer("events: as many as may be at once %v, no more than may be in that time %v", n >= 100, float64(n) <= most)
+	recordHookResult("events: as many as may be at once %v, no more than may be in that time %v", n >= 100, float64(n) <= most)
 	return <-refusals
 }
 
 // callConcurrently makes n callers repeat a call until it is rejected.
-func (a *actionPlugin) callConcurrently(ctx context.Context, n int, call func(context.Context) error) error {
+func (a *taskActionPlugin) callConcurrently(ctx context.Context, n int, call func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var calls sync.WaitGroup
 	refusals := make(chan error, n)
@@ -134,13 +134,13 @@ func (a *actionPlugin) callConcurrently(ctx context.Context, n int, call func(co
 }
 
 // watchService waits for a service that does not exist yet.
-func (a *actionPlugin) watchService(ctx context.Context, s hook.Scope) error {
+func (a *taskActionPlugin) watchService(ctx context.Context, s hook.Scope) error {
 	for after := uint64(0); ; {
 		list, index, err := a.host.Services(ctx, s, "shop", after)
 		if err != nil {
 			return err
 		}
-		writeAnswer("services: %d", len(list))
+		recordHookResult("services: %d", len(list))
 		if len(list) > 0 {
 			return nil
 		}
@@ -149,17 +149,17 @@ func (a *actionPlugin) watchService(ctx context.Context, s hook.Scope) error {
 }
 
 // sampleStats samples until the task ends.
-func (a *actionPlugin) sampleStats(ctx context.Context, s hook.Scope) error {
+func (a *taskActionPlugin) sampleStats(ctx context.Context, s hook.Scope) error {
 	samples, err := a.host.Stats(ctx, s, 100*time.Millisecond)
 	if err != nil {
 		return err
 	}
 	first, second := <-samples, <-samples
-	writeAnswer("samples: in order %v", second.Time.After(first.Time))
+	recordHookResult("samples: in order %v", second.Time.After(first.Time))
 	go func() {
 		for range samples {
 		}
-		writeAnswer("samples: no more")
+		recordHookResult("samples: no more")
 	}()
 	return nil
 }

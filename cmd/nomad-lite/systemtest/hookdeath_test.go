@@ -90,16 +90,16 @@ func (v *crashingHookJob) jobSpec(n *faultNode, killTimeout string) string {
 		if err != nil {
 			n.Fatal(err)
 		}
-		attached[v.hookName(of)] = fmt.Sprintf("{ ledger = %q, die = %s, often = %d }", n.ledgerFile(v.hookName(of)), list, v.crashCount)
+		attached[v.hookName(of)] = fmt.Sprintf("{ ledger = %q, die = %s, often = %d }", n.hookLedgerFile(v.hookName(of)), list, v.crashCount)
 	}
 	return jobWithHooks(v.job, 10, killTimeout, attached)
 }
 
-func (n *faultNode) ledgerFile(hook string) string { return filepath.Join(n.dir, "ledger."+hook) }
+func (n *faultNode) hookLedgerFile(hook string) string { return filepath.Join(n.dir, "ledger."+hook) }
 
 // countHookCalls counts how often a hook has died at a hook point, and how often it has survived.
 func (n *faultNode) countHookCalls(name string, m hook.Point) (deaths, others int) {
-	ledger, _ := os.ReadFile(n.ledgerFile(name)) // a hook that was never called has not created its ledger
+	ledger, _ := os.ReadFile(n.hookLedgerFile(name)) // a hook that was never called has not created its ledger
 	for line := range strings.Lines(string(ledger)) {
 		point, what, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
 		switch {

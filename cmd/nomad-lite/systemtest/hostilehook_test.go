@@ -401,7 +401,7 @@ func TestHostileHooks(t *testing.T) {
 	n.registerJob(neighbour.jobSpec("1s"))
 
 	// Number of concurrent jobs: the others start when some have ended.
-	const crowd = 40
+	const maxConcurrentJobs = 40
 	begun := 0
 	var waiting []string
 	await := func(what string, enough func(left []*faultyHookJob) bool) {
@@ -420,7 +420,7 @@ func TestHostileHooks(t *testing.T) {
 					waiting = append(waiting, fmt.Sprintf("%v: %s: %v", s, s.steps[0].description, slices.Sorted(maps.Keys(s.seenEvents))))
 				}
 			}
-			for ; begun < len(all) && len(left) < crowd; begun++ {
+			for ; begun < len(all) && len(left) < maxConcurrentJobs; begun++ {
 				all[begun].planSteps(n, &replaced)
 				left = append(left, all[begun])
 			}

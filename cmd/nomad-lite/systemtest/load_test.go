@@ -24,7 +24,7 @@ type resourceUsage struct {
 	heap        float64
 }
 
-func (s *servedAgent) readResourceUsage() resourceUsage {
+func (s *testAgent) readResourceUsage() resourceUsage {
 	s.t.Helper()
 	var l resourceUsage
 	for pid, command := range scriptProcesses(s.workDir) {
@@ -51,7 +51,7 @@ func (s *servedAgent) readResourceUsage() resourceUsage {
 
 // disconnectAfterText requests a stream over a connection of its own, reads until the text comes, and
 // closes the connection without a further message.
-func (s *servedAgent) disconnectAfterText(path, until string) error {
+func (s *testAgent) disconnectAfterText(path, until string) error {
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.address, "http://"))
 	if err != nil {
 		return err
@@ -76,14 +76,14 @@ func TestManyClients(t *testing.T) {
 	const followers, sessions = 500, 100
 	t.Parallel()
 	// These clients are still connected when the agent shuts down.
-	var last sync.WaitGroup
-	t.Cleanup(last.Wait)
-	s := startServedAgent(t, false)
+	var lastClients sync.WaitGroup
+	t.Cleanup(lastClients.Wait)
+	s := startTestAgent(t, false)
 	alloc := s.run("crowd", api.JobTypeService, "running", shellTask("web", "n=0; while :; do n=$((n+1)); echo line $n; sleep 0.2; done",
 		func(task *api.Task) { task.Resources.MemoryMB = new(200) })) // the commands of all sessions count as memory of the task
 	logs := "/v1/client/fs/logs/" + alloc.ID + "?task=web&type=stdout&follow=true&plain=true&origin=end"
 	file := "/v1/client/fs/stream/" + alloc.ID + "?path=alloc/logs/web.stdout.0&origin=end"
-	crowd := func(followers, sessions int) {
+	connectClients := func(followers, sessions int) {
 		var all sync.WaitGroup
 		for i := range followers {
 			all.Go(func() {
@@ -113,9 +113,9 @@ func TestManyClients(t *testing.T) {
 		}
 		all.Wait()
 	}
-	crowd(20, 8) // the first clients make the agent allocate memory and descriptors that it keeps
+	connectClients(20, 8) // the first clients make the agent allocate memory and descriptors that it keeps
 	before := s.readResourceUsage()
-	crowd(followers, sessions)
+	connectClients(followers, sessions)
 	s.waitUntil("nothing is left of the crowd", func() (string, bool) {
 		now := s.readResourceUsage()
 		return fmt.Sprintf("%+v, before %+v", now, before),
@@ -123,13 +123,13 @@ func TestManyClients(t *testing.T) {
 	})
 	t.Logf("before %+v, after %+v", before, s.readResourceUsage())
 	for _, path := range []string{logs, file} {
-		last.Go(func() {
+		lastClients.Go(func() {
 			if err := s.disconnectAfterText(path, "what never comes"); err == nil {
 				t.Error("the agent has ended, and a stream has not")
 			}
 		})
 	}
-	last.Go(func() {
+	lastClients.Go(func() {
 		keys, _ := io.Pipe()
 		code, err := s.Allocations().Exec(context.Background(), alloc, "web", true, []string{"sleep", "1000"}, keys, io.Discard, io.Discard, nil, nil)
 		if err == nil && code == 0 {

@@ -33,7 +33,7 @@ func serveOldDriver() {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	d := &recordedDriver{taskEnded: map[string]chan struct{}{}}
+	d := &oldProtocolDriver{taskEnded: map[string]chan struct{}{}}
 	server := grpc.NewServer(grpc.ForceServerCodec(rawCodec{}), grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
 		return d.handleCall(stream)
 	}))
@@ -42,9 +42,9 @@ func serveOldDriver() {
 	_ = server.Serve(listener)
 }
 
-// recordedDriver is a driver of protocol 0.1.0 without any code of this project: it sends
+// oldProtocolDriver is a driver of protocol 0.1.0 without any code of this project: it sends
 // recordedAnswers.
-type recordedDriver struct {
+type oldProtocolDriver struct {
 	stopServer func()
 
 	mu         sync.Mutex
@@ -65,7 +65,7 @@ var recordedAnswers = map[string]string{
 	"Health/Check":            "0801",
 }
 
-func (d *recordedDriver) handleCall(stream grpc.ServerStream) error {
+func (d *oldProtocolDriver) handleCall(stream grpc.ServerStream) error {
 	full, _ := grpc.MethodFromServerStream(stream)
 	service, name := filepath.Split(full)
 	method := service[strings.LastIndexByte(strings.TrimSuffix(service, "/"), '.')+1:] + name
@@ -141,7 +141,7 @@ func (d *recordedDriver) handleCall(stream grpc.ServerStream) error {
 }
 
 // runTask runs the task. The greeting is the only string in the config. The cgroup must exist.
-func (d *recordedDriver) runTask(id, path string, config []byte, cgroup string) error {
+func (d *oldProtocolDriver) runTask(id, path string, config []byte, cgroup string) error {
 	if _, err := os.Stat(cgroup); cgroup != "" && err != nil {
 		return err
 	}

@@ -30,14 +30,14 @@ import (
 )
 
 var (
-	accountSchedules = flag.Int("account-schedules", 4, "random schedules of TestOtherAccountsGetNothing")
-	accountSeed      = flag.Uint64("account-seed", 0, "the seed of the first schedule; random if it is 0")
+	randomScheduleCount = flag.Int("account-schedules", 4, "random schedules of TestOtherAccountsGetNothing")
+	accountSeed         = flag.Uint64("account-seed", 0, "the seed of the first schedule; random if it is 0")
 )
 
 // These are the users of tasks, and the accounts that attack them. None has an entry in the
 // user database except nobody, which owns the shared directories of all allocations.
 const (
-	firstUser, secondUser, laterUser = 4001, 4002, 4003
+	firstUser, secondUser, thirdUser = 4001, 4002, 4003
 	intruderUser, nobodyUser         = 4242, 65534
 )
 
@@ -242,7 +242,7 @@ func (w *attackTargets) refresh(dataDir string, processes func() []int) {
 
 // processesOfOtherUsers returns the processes of the node and of its tasks that run as none of the
 // users.
-func (s *servedAgent) processesOfOtherUsers(users ...int) (found []int) {
+func (s *testAgent) processesOfOtherUsers(users ...int) (found []int) {
 	for pid := range scriptProcesses(s.workDir) {
 		var st unix.Stat_t
 		if unix.Stat(fmt.Sprintf("/proc/%d", pid), &st) == nil && !slices.Contains(users, int(st.Uid)) {
@@ -272,8 +272,8 @@ func TestOtherAccountsGetNothing(t *testing.T) {
 	ours := func() []int { return s.processesOfOtherUsers(intruderUser, nobodyUser) }
 	targets.refresh(s.dataDir, ours)
 	ctx, end := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() { targets.refreshUntilDone(ctx, s.dataDir, ours) })
+	var attackWG sync.WaitGroup
+	attackWG.Go(func() { targets.refreshUntilDone(ctx, s.dataDir, ours) })
 	seed := *accountSeed
 	if seed == 0 {
 		seed = rand.Uint64()
@@ -283,7 +283,7 @@ func TestOtherAccountsGetNothing(t *testing.T) {
 	for _, uid := range []int{intruderUser, nobodyUser} {
 		i := newIntruder(t, uid, &targets)
 		intruders = append(intruders, i)
-		running.Go(func() {
+		attackWG.Go(func() {
 			if err := i.run(ctx, seed); err != nil {
 				t.Error(err)
 			}
@@ -292,7 +292,7 @@ func TestOtherAccountsGetNothing(t *testing.T) {
 	// The check also runs after a schedule that failed because of an intruder.
 	defer func() {
 		end()
-		running.Wait()
+		attackWG.Wait()
 		for _, i := range intruders {
 			t.Logf("user %d has tried %d things, and succeeded with: %v", i.uid, i.attempts.Load(), i.countsByAttack)
 			for _, success := range i.successes {
@@ -303,9 +303,9 @@ func TestOtherAccountsGetNothing(t *testing.T) {
 			}
 		}
 	}()
-	for n := range uint64(*accountSchedules) {
+	for n := range uint64(*randomScheduleCount) {
 		how := []unix.Signal{unix.SIGKILL, unix.SIGTERM}[n%2]
-		(&randomSchedule{persistentAgent: s, rand: rand.New(rand.NewPCG(seed+n, 0)), seed: seed + n, url: downloads.URL, how: how}).run()
+		(&randomJobSchedule{persistentAgent: s, rand: rand.New(rand.NewPCG(seed+n, 0)), seed: seed + n, url: downloads.URL, how: how}).run()
 		if t.Failed() || slices.ContainsFunc(intruders, (*intruder).hasSucceeded) {
 			t.Logf("the seed of this schedule is %d, and its agent got %v", seed+n, how)
 			break
@@ -376,7 +376,7 @@ func TestIntruderSucceedsWhereAllIsOpen(t *testing.T) {
 // persistentAgent is an agent that keeps its state, and whose tasks continue after it has
 // exited.
 type persistentAgent struct {
-	*servedAgent
+	*testAgent
 	configFile, dataDir, logFile string
 	agent                        *exec.Cmd
 	startCount                   int
@@ -400,8 +400,8 @@ func startPersistentAgent(t *testing.T) *persistentAgent {
 		t.Fatal(err)
 	}
 	s := &persistentAgent{
-		servedAgent: &servedAgent{t: t, workDir: dir},
-		configFile:  filepath.Join(dir, "agent.hcl"), dataDir: filepath.Join(dir, "data"), logFile: filepath.Join(dir, "log"),
+		testAgent:  &testAgent{t: t, workDir: dir},
+		configFile: filepath.Join(dir, "agent.hcl"), dataDir: filepath.Join(dir, "data"), logFile: filepath.Join(dir, "log"),
 	}
 	program, err := exec.LookPath("isolating-driver")
 	if err != nil {
@@ -416,7 +416,7 @@ func startPersistentAgent(t *testing.T) *persistentAgent {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(s.configFile, []byte(servedConfig+fmt.Sprintf(persistentConfig, s.dataDir, plugins)), 0o600); err != nil {
+	if err := os.WriteFile(s.configFile, []byte(testAgentConfig+fmt.Sprintf(persistentConfig, s.dataDir, plugins)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if s.Client, err = api.NewClient(&api.Config{Address: "unix://" + filepath.Join(s.dataDir, agentsocket.FileName)}); err != nil {
@@ -498,8 +498,8 @@ func (s *persistentAgent) stopJobs() {
 	})
 }
 
-// randomSchedule is a random sequence of operations on jobs, and one end of the agent.
-type randomSchedule struct {
+// randomJobSchedule is a random sequence of operations on jobs, and one end of the agent.
+type randomJobSchedule struct {
 	*persistentAgent
 	rand *rand.Rand
 	seed uint64
@@ -509,35 +509,35 @@ type randomSchedule struct {
 	stepsUntilExit int // number of steps until the agent is ended
 }
 
-// accountGroups are the groups of a schedule. They have no tasks without a user of their own
+// accountTaskGroups are the groups of a schedule. They have no tasks without a user of their own
 // that run as nobody, because another process of nobody has full access to such tasks.
-var accountGroups = map[string]func(*randomSchedule) *api.TaskGroup{
-	"as-root": func(s *randomSchedule) *api.TaskGroup { return newTaskGroup(s.accountTask("main", "", "")) },
-	"as-user": func(s *randomSchedule) *api.TaskGroup {
+var accountTaskGroups = map[string]func(*randomJobSchedule) *api.TaskGroup{
+	"as-root": func(s *randomJobSchedule) *api.TaskGroup { return newTaskGroup(s.accountTask("main", "", "")) },
+	"as-user": func(s *randomJobSchedule) *api.TaskGroup {
 		return newTaskGroup(s.accountTask("main", strconv.Itoa(firstUser), ""))
 	},
-	"as-name":     func(s *randomSchedule) *api.TaskGroup { return newTaskGroup(s.accountTask("main", "daemon", "")) },
-	"several":     (*randomSchedule).severalUsersGroup,
-	"drops":       (*randomSchedule).privilegeDroppingGroup,
-	"after-other": (*randomSchedule).sequentialUsersGroup,
+	"as-name":     func(s *randomJobSchedule) *api.TaskGroup { return newTaskGroup(s.accountTask("main", "daemon", "")) },
+	"several":     (*randomJobSchedule).severalUsersGroup,
+	"drops":       (*randomJobSchedule).privilegeDroppingGroup,
+	"after-other": (*randomJobSchedule).sequentialUsersGroup,
 }
 
 // isolatedGroups are groups of which each schedule has exactly one.
-var isolatedGroups = map[string]func(*randomSchedule) *api.TaskGroup{
-	"in-chroot": func(s *randomSchedule) *api.TaskGroup {
-		return newTaskGroup(withIsolation("chroot", s.accountTask("main", strconv.Itoa(firstUser), ownRootScript)))
+var isolatedGroups = map[string]func(*randomJobSchedule) *api.TaskGroup{
+	"in-chroot": func(s *randomJobSchedule) *api.TaskGroup {
+		return newTaskGroup(withIsolation("chroot", s.accountTask("main", strconv.Itoa(firstUser), ownRootDirScript)))
 	},
-	"in-image": func(s *randomSchedule) *api.TaskGroup {
-		return newTaskGroup(withIsolation("image", s.accountTask("main", strconv.Itoa(firstUser), ownRootScript)))
+	"in-image": func(s *randomJobSchedule) *api.TaskGroup {
+		return newTaskGroup(withIsolation("image", s.accountTask("main", strconv.Itoa(firstUser), ownRootDirScript)))
 	},
-	"in-image-as-root": func(s *randomSchedule) *api.TaskGroup {
-		return newTaskGroup(withIsolation("image", s.accountTask("main", "", ownRootScript)))
+	"in-image-as-root": func(s *randomJobSchedule) *api.TaskGroup {
+		return newTaskGroup(withIsolation("image", s.accountTask("main", "", ownRootDirScript)))
 	},
-	"each-isolation": (*randomSchedule).eachIsolationGroup,
+	"each-isolation": (*randomJobSchedule).eachIsolationGroup,
 }
 
-// ownRootScript is a script that fails unless the root directory of a task is not the host's.
-const ownRootScript = `
+// ownRootDirScript is a script that fails unless the root directory of a task is not the host's.
+const ownRootDirScript = `
 test -d /secrets
 if test -e /proc/self || test -e /etc/passwd; then exit 1; fi
 `
@@ -569,7 +569,7 @@ for d in $NOMAD_TASK_DIR $NOMAD_SECRETS_DIR $NOMAD_ALLOC_DIR/data $NOMAD_TASK_DI
 
 // accountTask returns a task with templates and an artifact, which checks them, runs the
 // script, and continues.
-func (s *randomSchedule) accountTask(name, user, script string) *api.Task {
+func (s *randomJobSchedule) accountTask(name, user, script string) *api.Task {
 	return shellTask(name, ownFilesScript+script+sleepForeverScript, func(t *api.Task) {
 		t.User = user
 		for _, to := range []string{"secrets/t", "local/t"} {
@@ -591,7 +591,7 @@ func cannotReadScript(others ...string) (script string) {
 }
 
 // severalUsersGroup returns tasks of several users, who cannot read one another's files.
-func (s *randomSchedule) severalUsersGroup() *api.TaskGroup {
+func (s *randomJobSchedule) severalUsersGroup() *api.TaskGroup {
 	const cannotListScript = "if ls $NOMAD_ALLOC_DIR/../%s; then exit 1; fi\n"
 	return newTaskGroup(s.accountTask("root", "", ""),
 		s.accountTask("first", strconv.Itoa(firstUser), cannotReadScript("root", "second")+fmt.Sprintf(cannotListScript+cannotListScript, "root", "second")),
@@ -599,25 +599,25 @@ func (s *randomSchedule) severalUsersGroup() *api.TaskGroup {
 }
 
 // eachIsolationGroup returns tasks of several users with one driver each.
-func (s *randomSchedule) eachIsolationGroup() *api.TaskGroup {
+func (s *randomJobSchedule) eachIsolationGroup() *api.TaskGroup {
 	return newTaskGroup(s.accountTask("none", strconv.Itoa(firstUser), cannotReadScript("chroot", "image")),
-		withIsolation("chroot", s.accountTask("chroot", strconv.Itoa(secondUser), ownRootScript+cannotReadScript("none", "image"))),
-		withIsolation("image", s.accountTask("image", strconv.Itoa(laterUser), ownRootScript+cannotReadScript("none", "chroot"))))
+		withIsolation("chroot", s.accountTask("chroot", strconv.Itoa(secondUser), ownRootDirScript+cannotReadScript("none", "image"))),
+		withIsolation("image", s.accountTask("image", strconv.Itoa(thirdUser), ownRootDirScript+cannotReadScript("none", "chroot"))))
 }
 
 // privilegeDroppingGroup returns a task that starts as root and continues as another user.
-func (s *randomSchedule) privilegeDroppingGroup() *api.TaskGroup {
-	as := fmt.Sprintf("setpriv --reuid=%d --regid=%d --clear-groups", laterUser, laterUser)
+func (s *randomJobSchedule) privilegeDroppingGroup() *api.TaskGroup {
+	as := fmt.Sprintf("setpriv --reuid=%d --regid=%d --clear-groups", thirdUser, thirdUser)
 	task := s.accountTask("main", "", as+` sh -c 'set -e; cat $NOMAD_SECRETS_DIR/t; echo x > $NOMAD_TASK_DIR/cache'
 if `+as+` sh -c 'echo x > $NOMAD_TASK_DIR/t'; then exit 1; fi
 `)
-	task.Meta = map[string]string{"lite_users": strconv.Itoa(laterUser)}
+	task.Meta = map[string]string{"lite_users": strconv.Itoa(thirdUser)}
 	return newTaskGroup(task)
 }
 
 // sequentialUsersGroup returns a task that starts when a task of another user has ended, and
 // uses the files that the other task has left.
-func (s *randomSchedule) sequentialUsersGroup() *api.TaskGroup {
+func (s *randomJobSchedule) sequentialUsersGroup() *api.TaskGroup {
 	first := shellTask("first", "echo "+plantedSecret+" > $NOMAD_ALLOC_DIR/data/left", func(t *api.Task) {
 		t.User = strconv.Itoa(secondUser)
 		t.Lifecycle = &api.TaskLifecycle{Hook: "prestart"}
@@ -626,7 +626,7 @@ func (s *randomSchedule) sequentialUsersGroup() *api.TaskGroup {
 }
 
 // pickGroups returns a few of the jobs, in a random order.
-func (s *randomSchedule) pickGroups(count int, jobs map[string]func(*randomSchedule) *api.TaskGroup) []string {
+func (s *randomJobSchedule) pickGroups(count int, jobs map[string]func(*randomJobSchedule) *api.TaskGroup) []string {
 	names := slices.Sorted(maps.Keys(jobs))
 	s.rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 	return names[:count]
@@ -634,7 +634,7 @@ func (s *randomSchedule) pickGroups(count int, jobs map[string]func(*randomSched
 
 // maybeRestartAgent is called between two operations of a schedule. At one of the steps it ends the
 // agent, and starts it again a little later.
-func (s *randomSchedule) maybeRestartAgent() {
+func (s *randomJobSchedule) maybeRestartAgent() {
 	s.t.Helper()
 	s.stepsUntilExit--
 	if s.stepsUntilExit != 0 {
@@ -646,18 +646,18 @@ func (s *randomSchedule) maybeRestartAgent() {
 	s.start()
 }
 
-func (s *randomSchedule) sleepRandomly(most int) {
+func (s *randomJobSchedule) sleepRandomly(most int) {
 	time.Sleep(time.Duration(s.rand.IntN(most)) * time.Millisecond)
 }
 
 // run registers some jobs, restarts and stops them at random, and waits until each has run.
-func (s *randomSchedule) run() {
+func (s *randomJobSchedule) run() {
 	s.t.Helper()
 	groups := map[string]*api.TaskGroup{}
 	var ids []string
-	for _, name := range s.pickGroups(1+s.rand.IntN(2), accountGroups) {
+	for _, name := range s.pickGroups(1+s.rand.IntN(2), accountTaskGroups) {
 		ids = append(ids, fmt.Sprintf("%s-%d", name, s.seed))
-		groups[ids[len(ids)-1]] = accountGroups[name](s)
+		groups[ids[len(ids)-1]] = accountTaskGroups[name](s)
 	}
 	for _, name := range s.pickGroups(1, isolatedGroups) {
 		ids = append(ids, fmt.Sprintf("%s-%d", name, s.seed))

@@ -182,10 +182,10 @@ func TestChildrenEndWithTheirTaskWhenTheKeeperHasDied(t *testing.T) {
 			alloc, _ := v.taskOfJob("collected")
 			return alloc.ClientStatus == api.AllocClientStatusComplete
 		})
-		var answer string
-		n.ask("collect "+ids["collected"], &answer)
-		if answer != "<nil>" {
-			n.Errorf("collect: %s", answer)
+		var collectResult string
+		n.ask("collect "+ids["collected"], &collectResult)
+		if collectResult != "<nil>" {
+			n.Errorf("collect: %s", collectResult)
 		}
 		dir := filepath.Join(n.dataDir, "alloc", ids["collected"])
 		n.waitReport("its directory is gone", func(taskReport) bool { _, err := os.Stat(dir); return os.IsNotExist(err) })

@@ -18,17 +18,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 )
 
-// pathNode is a node whose data directory, or the path to it, changes.
-type pathNode struct {
+// relocatedNode is a node whose data directory, or the path to it, changes.
+type relocatedNode struct {
 	*testing.T
 	dir, dataPath, runtimeDir string
 	uid                       int
-	roundCount                int
+	checkCount                int
 	agent                     *killableAgent
 }
 
 // start starts an agent on the current path of the data directory.
-func (n *pathNode) start() {
+func (n *relocatedNode) start() {
 	n.Helper()
 	n.agent = startKillableAgentAs(n.T, n.uid, n.dataPath, "XDG_RUNTIME_DIR="+n.runtimeDir)
 }
@@ -43,13 +43,13 @@ func startKillableAgentAs(t *testing.T, uid int, data string, env ...string) *ki
 }
 
 // newRuntimeDir creates another directory for XDG_RUNTIME_DIR.
-func (n *pathNode) newRuntimeDir() {
+func (n *relocatedNode) newRuntimeDir() {
 	n.Helper()
-	n.runtimeDir = filepath.Join(n.dir, fmt.Sprint("xdg-", n.roundCount))
+	n.runtimeDir = filepath.Join(n.dir, fmt.Sprint("xdg-", n.checkCount))
 	n.makeDir(n.runtimeDir)
 }
 
-func (n *pathNode) makeDir(path string) {
+func (n *relocatedNode) makeDir(path string) {
 	n.Helper()
 	if err := os.Mkdir(path, 0o700); err != nil {
 		n.Fatal(err)
@@ -63,7 +63,7 @@ func (n *pathNode) makeDir(path string) {
 // and the directories that the user's session and cleaners of temporary directories can
 // remove. A running agent creates them again at once, so that the removal can fail half
 // way.
-func (n *pathNode) removeSocketDirs() {
+func (n *relocatedNode) removeSocketDirs() {
 	n.Helper()
 	links, _ := filepath.Glob("/run/nomad-lite/*")
 	for _, path := range append(links, n.runtimeDir, keeper.SocketDir(n.dataPath)) {
@@ -75,13 +75,13 @@ func (n *pathNode) removeSocketDirs() {
 
 // processesByKind returns the processes of the node by kind, for every path of the data directory
 // under which they were started.
-func (n *pathNode) processesByKind() map[string][]process.ID {
+func (n *relocatedNode) processesByKind() map[string][]process.ID {
 	return groupByKind(nodeProcesses(n.dir))
 }
 
 // assertOneOfEachKind asserts that one keeper, one log collector and one plugin serve the node, and
 // that the keeper is still the same process.
-func (n *pathNode) assertOneOfEachKind(what string, before map[string][]process.ID) {
+func (n *relocatedNode) assertOneOfEachKind(what string, before map[string][]process.ID) {
 	n.Helper()
 	now := n.processesByKind()
 	several := func(kind string) bool { return len(now[kind]) != 1 }
@@ -125,7 +125,7 @@ job %q {
 
 // checkTasks asserts that all tasks are owned, that none of their output is lost or doubled, and
 // that a plugin and a task can be started.
-func (n *pathNode) checkTasks(what string, before map[string][]process.ID) {
+func (n *relocatedNode) checkTasks(what string, before map[string][]process.ID) {
 	n.Helper()
 	v := n.agent.waitReport(what+": all tasks are owned", func(v taskReport) bool { return v.Owned == pathTaskCount })
 	n.assertOneOfEachKind(what, before)
@@ -135,14 +135,14 @@ func (n *pathNode) checkTasks(what string, before map[string][]process.ID) {
 			logs = append(logs, filepath.Join(n.dataPath, "alloc", id, "alloc", "logs", "loop.stdout.0"))
 		}
 	}
-	assertCountingOutput(n.T, logs)
+	assertConsecutiveOutput(n.T, logs)
 
 	plugins := n.processesByKind()["plugin"]
 	for _, p := range plugins {
 		_ = p.Signal(syscall.SIGKILL) // the process can just have been replaced
 	}
-	n.roundCount++
-	job := fmt.Sprint("once-", n.roundCount)
+	n.checkCount++
+	job := fmt.Sprint("once-", n.checkCount)
 	n.agent.registerJobs(n.dir, fmt.Sprintf(runOnceJob, job))
 	n.agent.waitReport(what+": a task starts after the plugin was killed", func(v taskReport) bool {
 		for _, alloc := range v.Allocs {
@@ -154,7 +154,7 @@ func (n *pathNode) checkTasks(what string, before map[string][]process.ID) {
 	})
 	n.agent.waitReport(what+": all tasks are owned", func(v taskReport) bool { return v.Owned == pathTaskCount })
 	n.assertOneOfEachKind(what, before)
-	assertCountingOutput(n.T, logs)
+	assertConsecutiveOutput(n.T, logs)
 }
 
 const pathTaskCount = 3
@@ -183,7 +183,7 @@ func TestDataDirectoryIsFoundByEveryPath(t *testing.T) {
 			if err := os.Chmod(dir, 0o755); err != nil {
 				t.Fatal(err)
 			}
-			n := &pathNode{T: t, dir: dir, dataPath: filepath.Join(dir, test.data), uid: test.uid}
+			n := &relocatedNode{T: t, dir: dir, dataPath: filepath.Join(dir, test.data), uid: test.uid}
 			t.Cleanup(func() {
 				assertNodeExited(t, dir)
 				if err := allocdir.Sweep(dir); err != nil {

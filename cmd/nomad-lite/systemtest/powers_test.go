@@ -152,10 +152,10 @@ func TestPowersOfProcesses(t *testing.T) {
 	}
 	rows := readProcessLimits(t)
 	download := rows["artifact-download"]
-	var downloads sync.Once
+	var checkOnce sync.Once
 	checked := false
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		downloads.Do(func() {
+		checkOnce.Do(func() {
 			for _, pid := range processesWithArgs("artifact-download") {
 				checked = true
 				// The bounding set of a user namespace is full.
@@ -167,7 +167,7 @@ func TestPowersOfProcesses(t *testing.T) {
 		fmt.Fprint(w, "text")
 	}))
 	defer server.Close()
-	s := startServedAgent(t, false, "plugin \"script\" {\n  config {\n    commands = false\n  }\n}\n")
+	s := startTestAgent(t, false, "plugin \"script\" {\n  config {\n    commands = false\n  }\n}\n")
 	alloc := s.run("powers", "service", "running", shellTask("t", sleepForeverScript, func(task *api.Task) {
 		task.Artifacts = []*api.TaskArtifact{{GetterSource: new(server.URL + "/a"), RelativeDest: new("local/artifact")}}
 		task.Templates = []*api.Template{{EmbeddedTmpl: new("text"), DestPath: new("local/template")}}

@@ -131,14 +131,14 @@ type randomKillsRun struct {
 	client     *api.Client
 	agent      *exec.Cmd
 
-	allocs         []string          // ids of the allocations, sorted by name
-	drivers        map[string]string // driver by allocation
-	requestedExits map[string]int    // number of exits that the test has caused, by allocation
-	recentlyEnded  map[string]bool   // allocations whose task was ended since the last check
-	lostRuns       map[string][]int  // by allocation: runs whose plugin or agent did not survive the start
-	killCounts     map[string]int    // number of kills since the last check, by kind of process
-	lastKeeperKill time.Time         // time at which a keeper was last killed
-	recentKills    []string          // kills since the last check
+	allocs          []string          // ids of the allocations, sorted by name
+	drivers         map[string]string // driver by allocation
+	requestedExits  map[string]int    // number of exits that the test has caused, by allocation
+	recentlyEnded   map[string]bool   // allocations whose task was ended since the last check
+	interruptedRuns map[string][]int  // by allocation: runs whose plugin or agent did not survive the start
+	killCounts      map[string]int    // number of kills since the last check, by kind of process
+	lastKeeperKill  time.Time         // time at which a keeper was last killed
+	recentKills     []string          // kills since the last check
 }
 
 // TestRandomKills kills random pairs of the processes of a node while its tasks run and
@@ -160,7 +160,7 @@ func TestRandomKills(t *testing.T) {
 	began, pairs, checks := time.Now(), 0, 0
 	for pairs == 0 || time.Since(began) < *killDuration || *killDuration == 0 && pairs < 8 {
 		for range 3 + r.random.IntN(10) {
-			r.killPair()
+			r.killVictimPair()
 			pairs++
 			r.sleepRandomly(2 * time.Second)
 			if *killDuration == 0 && pairs == 8 {
@@ -175,7 +175,7 @@ func TestRandomKills(t *testing.T) {
 		ends += n
 	}
 	repeated := 0
-	for _, runs := range r.lostRuns {
+	for _, runs := range r.interruptedRuns {
 		repeated += len(runs)
 	}
 	t.Logf("%d tasks, %d pairs of kills, %d ends of tasks, %d interrupted starts, %d checks in %v", len(r.allocs), pairs, ends, repeated, checks, time.Since(began).Round(time.Second))
@@ -187,7 +187,7 @@ func newRandomKillsRun(t *testing.T, random *rand.Rand) *randomKillsRun {
 	dir := newNodeDir(t)
 	r := &randomKillsRun{
 		T: t, random: random, dir: dir, recordDir: filepath.Join(dir, "records"), configFile: filepath.Join(dir, "agent.hcl"),
-		drivers: map[string]string{}, requestedExits: map[string]int{}, recentlyEnded: map[string]bool{}, lostRuns: map[string][]int{}, killCounts: map[string]int{},
+		drivers: map[string]string{}, requestedExits: map[string]int{}, recentlyEnded: map[string]bool{}, interruptedRuns: map[string][]int{}, killCounts: map[string]int{},
 	}
 	plugins := filepath.Join(dir, "plugins")
 	for _, d := range []string{r.recordDir, plugins} {
@@ -322,9 +322,9 @@ func (r *randomKillsRun) waitNoError(what string, look func() error) {
 // victimKinds are the kinds of victims; "stop" is an orderly shutdown of the agent.
 var victimKinds = []string{"agent", "stop", "plugin", "exec-driver", "keeper", "log-collector", "task", "exit"}
 
-// killPair kills two victims shortly after each other, and starts the next agent when the agent
+// killVictimPair kills two victims shortly after each other, and starts the next agent when the agent
 // was one of them.
-func (r *randomKillsRun) killPair() {
+func (r *randomKillsRun) killVictimPair() {
 	r.Helper()
 	first := victimKinds[r.random.IntN(len(victimKinds))]
 	second := victimKinds[r.random.IntN(len(victimKinds))]
@@ -434,9 +434,9 @@ func (r *randomKillsRun) endTask(how string) {
 
 // taskRecord is the record of one allocation's task.
 type taskRecord struct {
-	pids           []int       // process ids of the runs
-	lastNumbers    map[int]int // by run: the last number that the run wrote before it exited by itself
-	runsOverlapped bool
+	pids              []int       // process ids of the runs
+	lastOutputNumbers map[int]int // by run: the last number that the run wrote before it exited by itself
+	runsOverlapped    bool
 }
 
 func (r *randomKillsRun) readRecord(id string) taskRecord {
@@ -444,7 +444,7 @@ func (r *randomKillsRun) readRecord(id string) taskRecord {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		r.Fatal(err)
 	}
-	record := taskRecord{lastNumbers: map[int]int{}}
+	record := taskRecord{lastOutputNumbers: map[int]int{}}
 	for line := range strings.Lines(string(text)) {
 		words := strings.Fields(line)
 		switch words[0] {
@@ -453,7 +453,7 @@ func (r *randomKillsRun) readRecord(id string) taskRecord {
 			record.pids = append(record.pids, pid)
 		case "end":
 			run, _ := strconv.Atoi(words[1])
-			record.lastNumbers[run], _ = strconv.Atoi(words[2])
+			record.lastOutputNumbers[run], _ = strconv.Atoi(words[2])
 		case "double":
 			record.runsOverlapped = true
 		}
@@ -494,21 +494,21 @@ func (r *randomKillsRun) checkTasks() {
 func (r *randomKillsRun) checkAlloc(a *api.AllocationListStub, processes []process.ID) error {
 	record, state := r.readRecord(a.ID), a.TaskStates["count"]
 	runs := len(record.pids)
-	wanted := 1 + r.requestedExits[a.ID] + len(r.lostRuns[a.ID])
+	wanted := 1 + r.requestedExits[a.ID] + len(r.interruptedRuns[a.ID])
 	// Each death of the plugin or of the agent can interrupt one start, which is repeated.
 	interruptions := r.killCounts[r.pluginKind(a.ID)] + r.killCounts["agent"]
-	for run := wanted - 1; slices.Contains(r.lostRuns[a.ID], run); run-- {
+	for run := wanted - 1; slices.Contains(r.interruptedRuns[a.ID], run); run-- {
 		interruptions--
 	}
 	for ; runs > wanted && r.recentlyEnded[a.ID] && interruptions > 0; interruptions-- {
-		r.lostRuns[a.ID] = append(r.lostRuns[a.ID], wanted)
+		r.interruptedRuns[a.ID] = append(r.interruptedRuns[a.ID], wanted)
 		wanted++
 	}
 	switch {
 	case record.runsOverlapped:
 		r.Fatalf("%s: two processes of the task have run at the same time", a.ID)
 	case runs > wanted:
-		r.Fatalf("%s: %d runs after %d ends and %d starts that were interrupted: %v", a.ID, runs, r.requestedExits[a.ID], len(r.lostRuns[a.ID]), state)
+		r.Fatalf("%s: %d runs after %d ends and %d starts that were interrupted: %v", a.ID, runs, r.requestedExits[a.ID], len(r.interruptedRuns[a.ID]), state)
 	case model.ClientTerminal(&api.Allocation{ClientStatus: a.ClientStatus}):
 		r.Fatalf("%s: status %s: %s", a.ID, a.ClientStatus, a.ClientDescription)
 	case runs < wanted:
@@ -521,11 +521,11 @@ func (r *randomKillsRun) checkAlloc(a *api.AllocationListStub, processes []proce
 		return fmt.Errorf("processes %v, the last run is %v", processes, record.pids[runs-1])
 	}
 	ended := runs - 1
-	for slices.Contains(r.lostRuns[a.ID], ended) {
+	for slices.Contains(r.interruptedRuns[a.ID], ended) {
 		ended-- // the agent has ended this run
 	}
 	if ended > 0 {
-		if err := r.checkExitStatus(a.ID, record.lastNumbers[ended] > 0, state); err != nil {
+		if err := r.checkExitStatus(a.ID, record.lastOutputNumbers[ended] > 0, state); err != nil {
 			return err
 		}
 	}
@@ -587,18 +587,18 @@ func (r *randomKillsRun) checkOutput(id string, record taskRecord) error {
 	}
 	run, count := 0, 0
 	for line := range strings.Lines(string(text)) {
-		var lineRun, i int
-		if _, err := fmt.Sscanf(line, "%d %d\n", &lineRun, &i); err != nil {
+		var runOfLine, i int
+		if _, err := fmt.Sscanf(line, "%d %d\n", &runOfLine, &i); err != nil {
 			if !strings.HasSuffix(line, "\n") {
 				break // the task is writing this line
 			}
 			r.Fatalf("output of %s: line %q", id, line)
 		}
-		if lineRun != run {
-			if last := record.lastNumbers[run]; last > 0 && last != count {
+		if runOfLine != run {
+			if last := record.lastOutputNumbers[run]; last > 0 && last != count {
 				r.Fatalf("output of %s: run %d ends with %d, want %d", id, run, count, last)
 			}
-			run, count = lineRun, 0
+			run, count = runOfLine, 0
 		}
 		if count++; i != count {
 			r.Fatalf("output of %s: run %d: %d in the place of %d", id, run, i, count)

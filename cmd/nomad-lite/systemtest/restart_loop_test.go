@@ -44,7 +44,7 @@ func TestRestartLoopKeepsNothing(t *testing.T) {
 	if *allFaults {
 		runs = 1000
 	}
-	n := newRootNode(t)
+	n := newNodeAsRoot(t)
 	n.startAgent()
 	n.registerJob(restartLoopJob)
 	restarts := func(least uint64) func(allocReport) bool {

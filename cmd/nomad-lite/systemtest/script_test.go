@@ -68,7 +68,7 @@ func (g leakCheckedTests) Run() int {
 	// Traces of other processes, such as tests of other packages, come and go.
 	for deadline := time.Now().Add(waitTimeout); ; time.Sleep(50 * time.Millisecond) {
 		now := leftoverPaths()
-		left = slices.DeleteFunc(left, func(trace string) bool { return !slices.Contains(now, trace) || isInUse(trace) })
+		left = slices.DeleteFunc(left, func(trace string) bool { return !slices.Contains(now, trace) || isLeftoverInUse(trace) })
 		if len(left) == 0 || code != 0 || time.Now().After(deadline) {
 			break
 		}
@@ -80,9 +80,9 @@ func (g leakCheckedTests) Run() int {
 	return code
 }
 
-// isInUse reports whether a trace belongs to a running nomad-lite, such as a user's job in
+// isLeftoverInUse reports whether a trace belongs to a running nomad-lite, such as a user's job in
 // another terminal. The command "alone" finds processes that a script leaves running.
-func isInUse(trace string) bool {
+func isLeftoverInUse(trace string) bool {
 	if procs, _ := os.ReadFile(filepath.Join(trace, "cgroup.procs")); len(procs) > 0 {
 		return true
 	}
@@ -116,19 +116,19 @@ func sendAPIRequest() {
 	if err == nil && len(os.Args) < 3 {
 		err = errors.New("usage: ask method path [body]")
 	}
-	var answer json.RawMessage
+	var response json.RawMessage
 	switch {
 	case err != nil:
 	case os.Args[1] == "GET":
-		_, err = client.Raw().Query(os.Args[2], &answer, nil)
+		_, err = client.Raw().Query(os.Args[2], &response, nil)
 	default:
-		_, err = client.Raw().Write(os.Args[2], json.RawMessage(os.Args[3]), &answer, nil)
+		_, err = client.Raw().Write(os.Args[2], json.RawMessage(os.Args[3]), &response, nil)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	fmt.Println(string(answer))
+	fmt.Println(string(response))
 }
 
 // serveHello is the program "say-hello PORT" of the scripts, a web server.
@@ -433,7 +433,7 @@ func TestDocs(t *testing.T) {
 
 // documentScript turns a document into a script.
 func documentScript(document string) []byte {
-	var script, files strings.Builder
+	var script, fileSections strings.Builder
 	for _, program := range []string{"curl", "openssl"} {
 		if strings.Contains(document, program+" ") {
 			fmt.Fprintf(&script, "[!exec:%[1]s] skip 'there is no %[1]s'\n", program)
@@ -446,14 +446,14 @@ func documentScript(document string) []byte {
 		case i%2 == 0:
 			continue // this text is between two blocks
 		case name != "":
-			fmt.Fprintf(&files, "-- %s --\n%s\n", name, text)
+			fmt.Fprintf(&fileSections, "-- %s --\n%s\n", name, text)
 		case language == "sh":
 			fmt.Fprintf(&script, "exec sh -ex step%d.sh\n", i)
-			fmt.Fprintf(&files, "-- step%d.sh --\n%s\n", i, text)
+			fmt.Fprintf(&fileSections, "-- step%d.sh --\n%s\n", i, text)
 		}
 	}
 	script.WriteString("alone\n")
-	return []byte(script.String() + files.String())
+	return []byte(script.String() + fileSections.String())
 }
 
 var goEnvVars = sync.OnceValue(func() map[string]string {

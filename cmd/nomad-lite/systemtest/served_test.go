@@ -17,9 +17,9 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// servedAgent is an agent in a process of its own that keeps no state, and a client of it.
+// testAgent is an agent in a process of its own that keeps no state, and a client of it.
 // Its tasks are shell commands.
-type servedAgent struct {
+type testAgent struct {
 	*api.Client
 	t          testing.TB
 	httpClient *http.Client // HTTP client with the same TLS configuration
@@ -31,17 +31,17 @@ type servedAgent struct {
 
 // forEachTransport runs a test with an agent over plain TCP, and with an agent that requires and
 // presents certificates. Scripts use the unix socket.
-func forEachTransport(t *testing.T, test func(t *testing.T, s *servedAgent)) {
+func forEachTransport(t *testing.T, test func(t *testing.T, s *testAgent)) {
 	t.Parallel()
 	for name, secure := range map[string]bool{"in the clear": false, "over TLS": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			test(t, startServedAgent(t, secure))
+			test(t, startTestAgent(t, secure))
 		})
 	}
 }
 
-const servedConfig = `
+const testAgentConfig = `
 ports {
   http = 0
 }
@@ -57,7 +57,7 @@ plugin "raw_exec" {
 }
 `
 
-const servedTLS = `
+const testAgentTLSConfig = `
 tls {
   http                = true
   ca_file             = "DIR/ca.pem"
@@ -67,19 +67,19 @@ tls {
 }
 `
 
-// startServedAgent starts an agent, which shuts down with the test. more is appended to its
+// startTestAgent starts an agent, which shuts down with the test. more is appended to its
 // configuration.
-func startServedAgent(t testing.TB, secure bool, more ...string) *servedAgent {
+func startTestAgent(t testing.TB, secure bool, more ...string) *testAgent {
 	t.Helper()
 	dir := t.TempDir()
-	text := servedConfig + strings.Join(more, "")
+	text := testAgentConfig + strings.Join(more, "")
 	if secure {
 		certificates := exec.Command("mint", "ca", "server", "client")
 		certificates.Dir = dir
 		if out, err := certificates.CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
 		}
-		text += strings.ReplaceAll(servedTLS, "DIR", dir)
+		text += strings.ReplaceAll(testAgentTLSConfig, "DIR", dir)
 	}
 	config := filepath.Join(dir, "agent.hcl")
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
@@ -145,7 +145,7 @@ func startServedAgent(t testing.TB, secure bool, more ...string) *servedAgent {
 	if err != nil || len(nodes) != 1 {
 		t.Fatalf("nodes %v, %v", nodes, err)
 	}
-	return &servedAgent{client, t, base, address, secure, work, nodes[0].ID}
+	return &testAgent{client, t, base, address, secure, work, nodes[0].ID}
 }
 
 // shellTask is a task that runs a script.
@@ -163,7 +163,7 @@ const sleepForeverScript = `trap 'exit 0' TERM INT; while :; do sleep 1000 & wai
 
 // run registers a job with one group of these tasks and waits until its allocation has the
 // status, which it returns.
-func (s *servedAgent) run(id, kind, status string, tasks ...*api.Task) *api.Allocation {
+func (s *testAgent) run(id, kind, status string, tasks ...*api.Task) *api.Allocation {
 	s.t.Helper()
 	group := api.NewTaskGroup("g", 1)
 	for _, task := range tasks {
@@ -172,13 +172,13 @@ func (s *servedAgent) run(id, kind, status string, tasks ...*api.Task) *api.Allo
 	return s.runGroup(id, kind, status, group)
 }
 
-func (s *servedAgent) runGroup(id, kind, status string, group *api.TaskGroup) *api.Allocation {
+func (s *testAgent) runGroup(id, kind, status string, group *api.TaskGroup) *api.Allocation {
 	s.t.Helper()
 	s.registerGroup(id, kind, group)
 	return s.waitAlloc(id, status)
 }
 
-func (s *servedAgent) registerGroup(id, kind string, group *api.TaskGroup) {
+func (s *testAgent) registerGroup(id, kind string, group *api.TaskGroup) {
 	s.t.Helper()
 	job := api.NewServiceJob(id, id, api.GlobalRegion, 50)
 	job.Type = &kind
@@ -189,21 +189,21 @@ func (s *servedAgent) registerGroup(id, kind string, group *api.TaskGroup) {
 }
 
 // waitAlloc waits until the allocation of a job has the status, and returns it.
-func (s *servedAgent) waitAlloc(id, status string) *api.Allocation {
+func (s *testAgent) waitAlloc(id, status string) *api.Allocation {
 	s.t.Helper()
-	var found *api.Allocation
+	var alloc *api.Allocation
 	s.waitUntil(id+" is "+status, func() (string, bool) {
 		stubs, _, err := s.Jobs().Allocations(id, false, nil)
 		if err != nil || len(stubs) == 0 {
 			return fmt.Sprint(err), false
 		}
-		found = s.readAlloc(stubs[0].ID)
-		return found.ClientStatus + " " + found.ClientDescription, found.ClientStatus == status
+		alloc = s.readAlloc(stubs[0].ID)
+		return alloc.ClientStatus + " " + alloc.ClientDescription, alloc.ClientStatus == status
 	})
-	return found
+	return alloc
 }
 
-func (s *servedAgent) readAlloc(id string) *api.Allocation {
+func (s *testAgent) readAlloc(id string) *api.Allocation {
 	s.t.Helper()
 	alloc, _, err := s.Allocations().Info(id, nil)
 	if err != nil {
@@ -214,7 +214,7 @@ func (s *servedAgent) readAlloc(id string) *api.Allocation {
 
 // waitUntil waits until is returns true. After a timeout the test fails with the last text
 // of is.
-func (s *servedAgent) waitUntil(what string, is func() (string, bool)) {
+func (s *testAgent) waitUntil(what string, is func() (string, bool)) {
 	s.t.Helper()
 	last, ok := "", false
 	for deadline := time.Now().Add(waitTimeout); ; time.Sleep(5 * time.Millisecond) {

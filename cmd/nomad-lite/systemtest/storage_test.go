@@ -26,7 +26,7 @@ type stateDamage struct {
 
 // stateDamages returns the damages for a state of the usual size.
 func stateDamages() []stateDamage {
-	const block, usualSize = 4096, 32 * 4096
+	const blockSize, usualStateSize = 4096, 32 * 4096
 	all := []stateDamage{
 		{"empty", func(path string) error { return os.Truncate(path, 0) }},
 		{"missing", os.Remove},
@@ -34,11 +34,11 @@ func stateDamages() []stateDamage {
 			return os.WriteFile(path, []byte(strings.Repeat("this is not a state file\n", 1000)), 0o600)
 		}},
 	}
-	step, flips := 10*block, 3
+	step, flips := 10*blockSize, 3
 	if *allFaults {
-		step, flips = block, 40
+		step, flips = blockSize, 40
 	}
-	for at := block; at <= usualSize/2; at += step {
+	for at := blockSize; at <= usualStateSize/2; at += step {
 		all = append(all, stateDamage{fmt.Sprintf("truncated at %d", at), func(path string) error { return os.Truncate(path, int64(at)) }})
 	}
 	for seed := range flips {
@@ -137,7 +137,7 @@ func TestStateDeletedWhileOpen(t *testing.T) {
 // agent can be started, and pending state writes are made when there is room again.
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
-	n := newRootNode(t)
+	n := newNodeAsRoot(t)
 	if err := os.Mkdir(n.dataDir, 0o711); err != nil {
 		t.Fatal(err)
 	}
@@ -152,10 +152,10 @@ func TestFullDisk(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(n.dir, "two.nomad.hcl"), []byte(n.jobSpec("2s", "one")), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	var answer string
-	n.do("register "+filepath.Join(n.dir, "two.nomad.hcl"), &answer)
-	if !strings.Contains(answer, "no space left on device") {
-		t.Errorf("a job is registered on a full disk: %s", answer)
+	var registerResult string
+	n.do("register "+filepath.Join(n.dir, "two.nomad.hcl"), &registerResult)
+	if !strings.Contains(registerResult, "no space left on device") {
+		t.Errorf("a job is registered on a full disk: %s", registerResult)
 	}
 	n.agent.kill()
 	n.startAgent()
@@ -196,7 +196,7 @@ func fillDisk(t *testing.T, path string) {
 	}
 }
 
-func newRootNode(t *testing.T) *faultNode {
+func newNodeAsRoot(t *testing.T) *faultNode {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to have task directories like an agent's")
@@ -207,7 +207,7 @@ func newRootNode(t *testing.T) *faultNode {
 // newRunningNode is a node on which the job runs.
 func newRunningNode(t *testing.T) *faultNode {
 	t.Helper()
-	n := newRootNode(t)
+	n := newNodeAsRoot(t)
 	n.startLifecycleJob()
 	return n
 }
@@ -243,7 +243,7 @@ func (n *faultNode) taskProcesses() (all []process.ID) {
 // that no two had at the same time.
 func (n *faultNode) isOnlyRunningAlloc(id string) bool {
 	n.Helper()
-	text, err := os.ReadFile(n.diaryFile)
+	text, err := os.ReadFile(n.runHistoryFile)
 	if err != nil {
 		n.Fatal(err)
 	}

@@ -121,7 +121,7 @@ func runKillableAgent(dir string, programs ...string) error {
 			for _, alloc := range a.Store().Snapshot().Allocations(nil, "") {
 				states[alloc.ID] = &api.Allocation{ID: alloc.ID, Name: alloc.Name, JobID: alloc.JobID, ClientStatus: alloc.ClientStatus, TaskStates: alloc.TaskStates}
 				if runner := a.Alloc(alloc.ID); runner != nil {
-					owned += len(runner.LeftRunning())
+					owned += len(runner.PluginsLeftRunning())
 				}
 			}
 			if err := answer.Encode(taskReport{owned, a.Store().Commits(), states}); err != nil {
@@ -445,7 +445,7 @@ type nodeFailure struct {
 	name             string
 	victims          []string // victims besides the agent
 	gracefulShutdown bool     // the agent shuts down in order
-	nextBuild        bool     // the next agent is another build
+	upgradesAgent    bool     // the next agent is another build
 }
 
 var helperKinds = []string{"keeper", "log-collector", "plugin"}
@@ -466,7 +466,7 @@ func TestTasksSurviveDeaths(t *testing.T) {
 			{name: "agent and collector", victims: []string{"log-collector"}},
 			{name: "agent in good order", gracefulShutdown: true},
 			{name: "agent and plugin", victims: []string{"plugin"}},
-			{name: "agent, and the next one is another build", nextBuild: true},
+			{name: "agent, and the next one is another build", upgradesAgent: true},
 		}},
 		// Only the keeper could record the exit of a task whose plugin dies later.
 		{"with the keeper", 3, []nodeFailure{{name: "agent and keeper", victims: []string{"keeper"}}}},
@@ -520,7 +520,7 @@ func testTasksSurvive(t *testing.T, services int, deaths []nodeFailure) {
 		}
 		time.Sleep(200 * time.Millisecond)
 
-		if death.nextBuild {
+		if death.upgradesAgent {
 			program = copyAsOtherBuild(t)
 		}
 		begin := time.Now()
@@ -578,16 +578,16 @@ func testTasksSurvive(t *testing.T, services int, deaths []nodeFailure) {
 				t.Errorf("%s: allocation %s is %s, want %s", death.name, alloc.Name, alloc.ClientStatus, want)
 			}
 		}
-		assertCountingOutput(t, logs)
+		assertConsecutiveOutput(t, logs)
 		for _, kind := range helperKinds {
 			if len(now[kind]) != 1 {
 				t.Fatalf("%s: %s is %v, was %v", death.name, kind, now[kind], processes[kind])
 			}
-			survives := !slices.Contains(death.victims, kind) && (!death.nextBuild || kind == "keeper")
+			survives := !slices.Contains(death.victims, kind) && (!death.upgradesAgent || kind == "keeper")
 			if survives != (now[kind][0] == processes[kind][0]) {
 				t.Errorf("%s: %s is %v, was %v", death.name, kind, now[kind], processes[kind])
 			}
-			if !death.nextBuild {
+			if !death.upgradesAgent {
 				continue
 			}
 			file, err := os.Open(program)
@@ -699,8 +699,8 @@ func eventTypes(events []*api.TaskEvent) (list []string) {
 	return list
 }
 
-// assertCountingOutput asserts that the output of tasks is 1, 2, 3 … and still grows.
-func assertCountingOutput(t *testing.T, files []string) {
+// assertConsecutiveOutput asserts that the output of tasks is 1, 2, 3 … and still grows.
+func assertConsecutiveOutput(t *testing.T, files []string) {
 	t.Helper()
 	read := func(file string) (lines int) {
 		text, err := os.ReadFile(file)

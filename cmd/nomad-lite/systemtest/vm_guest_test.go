@@ -37,8 +37,8 @@ type vmStep struct {
 	cgroup string
 }
 
-// vmContractFlag selects the cases of the contract that can depend on cgroups.
-const vmContractFlag = "-test.run=^TestContract$/(children|statistics|survives|keeps|exec)"
+// vmDriverContractFlag selects the cases of the contract that can depend on cgroups.
+const vmDriverContractFlag = "-test.run=^TestContract$/(children|statistics|survives|keeps|exec)"
 
 // vmSkipSlowFlag skips tests that only compute, which takes minutes in an emulated machine.
 const vmSkipSlowFlag = "-test.skip=^TestSimulation$"
@@ -52,8 +52,8 @@ const (
 var vmSteps = []vmStep{
 	{"sdk process", []string{"/tests/process.test"}, vmRootCgroup},
 	{"raw_exec contract", []string{"/tests/rawexec.test", "-test.skip=^TestContractUnprivileged$"}, vmRootCgroup},
-	{"raw_exec contract unprivileged", []string{"/tests/rawexec.test", vmContractFlag}, vmUndelegatedCgroup},
-	{"raw_exec contract in delegated cgroups", []string{"/tests/rawexec.test", vmContractFlag}, vmDelegatedCgroup},
+	{"raw_exec contract unprivileged", []string{"/tests/rawexec.test", vmDriverContractFlag}, vmUndelegatedCgroup},
+	{"raw_exec contract in delegated cgroups", []string{"/tests/rawexec.test", vmDriverContractFlag}, vmDelegatedCgroup},
 	{"keeper", []string{"/tests/keeper.test"}, vmRootCgroup},
 	// The skipped tests move much data, which takes long in an emulated machine.
 	{"logs", []string{"/tests/logs.test", "-test.skip=^TestNothingIsLost"}, vmRootCgroup},
@@ -62,7 +62,7 @@ var vmSteps = []vmStep{
 	{"cgroups that are delegated", []string{"/tests/cgroup.test"}, vmDelegatedCgroup},
 	// This test runs here because a container, the usual place of tests, may be unable to
 	// protect a process.
-	{"job parser of a protected agent", []string{"/tests/confined.test", "-test.run=^TestChildIsNotProtected$"}, vmRootCgroup},
+	{"job parser of a protected agent", []string{"/tests/confined.test", "-test.run=^TestChildResetsOOMScore$"}, vmRootCgroup},
 	{"protected agent", []string{"/tests/systemtest.test", `-test.run=^TestScripts$/^oom$`}, vmRootCgroup},
 	{"run", []string{"/tests/systemtest.test", `-test.run=^TestScripts$/^run_(batch|killed|survives|limits)$`}, vmRootCgroup},
 	{"run in cgroups", []string{"/tests/systemtest.test", vmScriptsFlag, vmSerialFlag}, vmRootCgroup},

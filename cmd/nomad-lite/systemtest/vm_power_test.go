@@ -52,10 +52,10 @@ func testVMPowerLoss(t *testing.T, m vm) {
 // This directory is on the permanent disk of the machine: a file for each task, with a line
 // for each of its starts. A task holds a lock on its file for as long as it runs.
 const (
-	powerLossDisk       = "/disk"
-	powerLossDataDir    = powerLossDisk + "/node"
-	powerLossRecordDir  = powerLossDisk + "/tasks"
-	powerLossDoubledDir = powerLossDisk + "/doubled"
+	powerLossDisk          = "/disk"
+	powerLossDataDir       = powerLossDisk + "/node"
+	powerLossRecordDir     = powerLossDisk + "/tasks"
+	powerLossDoubleRunFile = powerLossDisk + "/doubled"
 )
 
 // powerLossBootRecordDir is the directory with the same files for the current boot.
@@ -78,7 +78,7 @@ plugin "raw_exec" {
 `
 
 const powerLossScript = `exec 9>>` + powerLossRecordDir + `/$NOMAD_ALLOC_INDEX
-flock -n 9 || echo $NOMAD_ALLOC_INDEX >> ` + powerLossDoubledDir + `
+flock -n 9 || echo $NOMAD_ALLOC_INDEX >> ` + powerLossDoubleRunFile + `
 echo $NOMAD_ALLOC_ID >&9
 echo $NOMAD_ALLOC_ID >> ` + powerLossBootRecordDir + `/$NOMAD_ALLOC_INDEX
 exec sleep 100000`
@@ -202,9 +202,9 @@ func checkPowerLossTasks(client *api.Client) error {
 			return fmt.Errorf("the agent says that %d tasks run", running)
 		}
 	}
-	var faults []error
-	fault := func(format string, args ...any) { faults = append(faults, fmt.Errorf(format, args...)) }
-	if doubled, err := os.ReadFile(powerLossDoubledDir); !errors.Is(err, os.ErrNotExist) {
+	var failures []error
+	fault := func(format string, args ...any) { failures = append(failures, fmt.Errorf(format, args...)) }
+	if doubled, err := os.ReadFile(powerLossDoubleRunFile); !errors.Is(err, os.ErrNotExist) {
 		fault("tasks that ran twice at once: %q, %v", doubled, err)
 	}
 	if len(allocs) != powerLossTaskCount {
@@ -226,5 +226,5 @@ func checkPowerLossTasks(client *api.Client) error {
 	if sleepers != powerLossTaskCount {
 		fault("%d processes", sleepers)
 	}
-	return errors.Join(faults...)
+	return errors.Join(failures...)
 }

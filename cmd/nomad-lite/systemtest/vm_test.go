@@ -151,7 +151,7 @@ const (
 // readVMReports reads the console to its end.
 func readVMReports(console io.Reader, seen func(line string)) (reports map[string]vmReport, rest string) {
 	reports = map[string]vmReport{}
-	var output, other strings.Builder
+	var output, otherOutput strings.Builder
 	name := ""
 	lines := bufio.NewReader(console)
 	for {
@@ -167,13 +167,13 @@ func readVMReports(console io.Reader, seen func(line string)) (reports map[strin
 		} else if name != "" {
 			output.WriteString(line)
 		} else {
-			other.WriteString(line)
+			otherOutput.WriteString(line)
 		}
 		if err != nil {
 			if name != "" {
 				reports[name] = vmReport{output.String(), "the machine ended"}
 			}
-			return reports, other.String()
+			return reports, otherOutput.String()
 		}
 	}
 }

@@ -40,9 +40,9 @@ func PrintDeployment(p *output.Page, d *api.Deployment, verbose bool) {
 // PrintDeployedGroups adds the table of the groups. It leaves out columns that are empty for all
 // groups.
 func PrintDeployedGroups(p *output.Page, groups map[string]*api.DeploymentState) {
-	var reverts, canaries bool
+	var anyAutoRevert, canaries bool
 	for _, g := range groups {
-		reverts = reverts || g != nil && g.AutoRevert
+		anyAutoRevert = anyAutoRevert || g != nil && g.AutoRevert
 		canaries = canaries || g != nil && g.DesiredCanaries > 0
 	}
 	columns := []struct {
@@ -50,7 +50,7 @@ func PrintDeployedGroups(p *output.Page, groups map[string]*api.DeploymentState)
 		shown bool
 		cell  func(*api.DeploymentState) any
 	}{
-		{"Auto Revert", reverts, func(g *api.DeploymentState) any { return g.AutoRevert }},
+		{"Auto Revert", anyAutoRevert, func(g *api.DeploymentState) any { return g.AutoRevert }},
 		{"Promoted", canaries, promotedCell},
 		{"Desired", true, func(g *api.DeploymentState) any { return g.DesiredTotal }},
 		{"Canaries", canaries, func(g *api.DeploymentState) any { return g.DesiredCanaries }},

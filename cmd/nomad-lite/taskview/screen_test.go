@@ -31,7 +31,7 @@ func newTestView(t *testing.T, tty *terminaltest.Terminal, tasks ...string) *Vie
 	}
 	job := &api.Job{ID: new("j"), TaskGroups: []*api.TaskGroup{group}}
 	v.AddTasks([]*api.Allocation{{ID: "a", JobID: "j", Name: "j.g[0]", TaskGroup: "g", Job: job}}, 1, func(string) string { return "" })
-	v.background.Go(v.run)
+	v.wg.Go(v.run)
 	return v
 }
 
@@ -263,13 +263,13 @@ type failingWriter struct{}
 func (failingWriter) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
 
 func TestOutputThatCannotBeWritten(t *testing.T) {
-	var said bytes.Buffer
-	v := New(&cli.Streams{Out: failingWriter{}, Err: &said}, nil)
+	var stderrBuf bytes.Buffer
+	v := New(&cli.Streams{Out: failingWriter{}, Err: &stderrBuf}, nil)
 	task := &Task{Label: "t"}
 	v.PrintLines(task, false, []byte("one\n"))
 	v.PrintLines(task, false, []byte("two\n"))
 	v.Close()
-	if want := "output is lost: no space left on device\n"; said.String() != want {
-		t.Errorf("got %q, want %q", said.String(), want)
+	if want := "output is lost: no space left on device\n"; stderrBuf.String() != want {
+		t.Errorf("got %q, want %q", stderrBuf.String(), want)
 	}
 }

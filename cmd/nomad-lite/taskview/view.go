@@ -33,22 +33,22 @@ type View struct {
 	reportBrokenPipe func()           // called when the reader of the output has closed it
 	updatesQueued    chan struct{}    // receives a value when there is news
 	closing          chan struct{}    // closed by close
-	background       sync.WaitGroup
+	wg               sync.WaitGroup
 
 	outputClosed atomic.Bool // remaining output is discarded
 
 	showMu  sync.Mutex // held while news is shown
 	queueMu sync.Mutex
-	queue   []update // updates not shown yet
+	queue   []queuedUpdate // updates not shown yet
 
 	mu         sync.Mutex // guards the following fields, standard error and the screen
 	tasks      []*Task    // tasks in the order of the job; written with showMu held as well
 	LabelWidth int        // width of the widest label
 }
 
-// update is an update of an allocation, or a text for standard error. The sender does not
+// queuedUpdate is an update of an allocation, or a text for standard error. The sender does not
 // wait for a terminal or a pager that blocks the output.
-type update struct {
+type queuedUpdate struct {
 	time    time.Time
 	allocID string
 	tasks   map[string]*api.TaskState
@@ -67,17 +67,17 @@ type outputStream struct {
 
 // Task is the view's state of one task.
 type Task struct {
-	Alloc      *api.Allocation
-	Name       string
-	LogDir     string
-	Started    chan struct{} // closed by the first start
-	OutputDone chan struct{} // closed after the last output of the task
-	Label      string        // label of the task: "server", or "web[1].server"
-	stage      string        // "main", "prestart", …
-	state      string
-	detail     string
-	Colour     string
-	lastShown  *api.TaskEvent // last event that was shown
+	Alloc          *api.Allocation
+	Name           string
+	LogDir         string
+	Started        chan struct{} // closed by the first start
+	OutputDone     chan struct{} // closed after the last output of the task
+	Label          string        // label of the task: "server", or "web[1].server"
+	lifecycleStage string        // "main", "prestart", …
+	state          string
+	detail         string
+	Colour         string
+	lastShown      *api.TaskEvent // last event that was shown
 }
 
 // MaxLabelWidth is the maximum width to which shorter labels are padded.
@@ -106,7 +106,7 @@ func New(s *cli.Streams, live *terminal.Screen) *View {
 	if !terminal.SameFile(s.Out, s.Err) {
 		v.out.mu = new(sync.Mutex) // a blocked output does not block the other one
 	}
-	v.background.Go(v.run)
+	v.wg.Go(v.run)
 	return v
 }
 
@@ -147,7 +147,7 @@ func (v *View) redraw(stopped bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if stopped {
-		v.screen.ForgetLiveLines()
+		v.screen.ForgetDrawnLines()
 	}
 	v.writeLocked(&v.err, nil)
 }
@@ -163,21 +163,21 @@ func (v *View) AddTasks(allocs []*api.Allocation, instances int, logDir func(all
 	for _, alloc := range allocs {
 		for _, task := range alloc.GetTaskGroup().Tasks {
 			t := &Task{
-				Alloc:      alloc,
-				Name:       task.Name,
-				LogDir:     logDir(alloc.ID),
-				Started:    make(chan struct{}),
-				OutputDone: make(chan struct{}),
-				Label:      task.Name,
-				stage:      "main",
-				state:      model.TaskPending,
-				Colour:     TaskColours[len(v.tasks)%len(TaskColours)],
+				Alloc:          alloc,
+				Name:           task.Name,
+				LogDir:         logDir(alloc.ID),
+				Started:        make(chan struct{}),
+				OutputDone:     make(chan struct{}),
+				Label:          task.Name,
+				lifecycleStage: "main",
+				state:          model.TaskPending,
+				Colour:         TaskColours[len(v.tasks)%len(TaskColours)],
 			}
 			if instances > 1 {
 				t.Label = strings.TrimPrefix(alloc.Name, alloc.JobID+".") + "." + task.Name
 			}
 			if task.Lifecycle != nil && task.Lifecycle.Hook != "" {
-				t.stage = task.Lifecycle.Hook
+				t.lifecycleStage = task.Lifecycle.Hook
 			}
 			v.LabelWidth = max(v.LabelWidth, min(utf8.RuneCountInString(t.Label), MaxLabelWidth))
 			v.tasks = append(v.tasks, t)
@@ -188,19 +188,19 @@ func (v *View) AddTasks(allocs []*api.Allocation, instances int, logDir func(all
 
 // QueueUpdate queues an update of an allocation.
 func (v *View) QueueUpdate(allocID string, tasks map[string]*api.TaskState) {
-	v.add(update{allocID: allocID, tasks: tasks})
+	v.add(queuedUpdate{allocID: allocID, tasks: tasks})
 }
 
 // PrintMessage queues a message about the job as a whole.
-func (v *View) PrintMessage(text string) { v.add(update{text: text + "\n"}) }
+func (v *View) PrintMessage(text string) { v.add(queuedUpdate{text: text + "\n"}) }
 
 // Write queues a message of nomad-lite itself.
 func (v *View) Write(text []byte) (int, error) {
-	v.add(update{text: string(text)})
+	v.add(queuedUpdate{text: string(text)})
 	return len(text), nil
 }
 
-func (v *View) add(n update) {
+func (v *View) add(n queuedUpdate) {
 	n.time = time.Now()
 	v.queueMu.Lock()
 	v.queue = append(v.queue, n)
@@ -330,7 +330,7 @@ func (v *View) Close() {
 	if v.outputClosed.Load() {
 		return
 	}
-	v.background.Wait()
+	v.wg.Wait()
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.tasks = nil
@@ -373,7 +373,7 @@ func (v *View) write(o *outputStream, text []byte) {
 func (v *View) writeLocked(o *outputStream, text []byte) {
 	var err error
 	if o.onScreen {
-		err = v.screen.Show(text, v.liveLines)
+		err = v.screen.Show(text, v.taskStatusLines)
 	} else {
 		_, err = o.w.Write(text)
 	}
@@ -385,9 +385,9 @@ func (v *View) writeLocked(o *outputStream, text []byte) {
 	o.writeFailed = err != nil
 }
 
-// liveLines returns one line for each task, or one for all tasks if that would leave less
+// taskStatusLines returns one line for each task, or one for all tasks if that would leave less
 // than half of the terminal to the output.
-func (v *View) liveLines(columns, rows int) []string {
+func (v *View) taskStatusLines(columns, rows int) []string {
 	if rows < 3 || len(v.tasks) == 0 {
 		return nil
 	}
@@ -404,7 +404,7 @@ func (v *View) liveLines(columns, rows int) []string {
 		return append(lines, v.err.paint(terminal.ColourDim, terminal.TruncateToWidth(text, columns-1)))
 	}
 	for _, t := range v.tasks {
-		text := fmt.Sprintf(" %-*s  %-9s  %-7s  %s", v.LabelWidth, t.Label, t.stage, t.state, terminal.FirstLine(t.detail))
+		text := fmt.Sprintf(" %-*s  %-9s  %-7s  %s", v.LabelWidth, t.Label, t.lifecycleStage, t.state, terminal.FirstLine(t.detail))
 		lines = append(lines, v.err.paint(t.Colour, terminal.TruncateToWidth(string(terminal.Printable([]byte(text), false)), columns-1)))
 	}
 	return lines

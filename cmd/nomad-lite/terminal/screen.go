@@ -88,6 +88,6 @@ func (s *Screen) liveHeight(columns int) int {
 	return rows
 }
 
-// ForgetLiveLines leaves the live lines on the terminal, after another program has written below
+// ForgetDrawnLines leaves the live lines on the terminal, after another program has written below
 // them.
-func (s *Screen) ForgetLiveLines() { s.drawnWidths = s.drawnWidths[:0] }
+func (s *Screen) ForgetDrawnLines() { s.drawnWidths = s.drawnWidths[:0] }

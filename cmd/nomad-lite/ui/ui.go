@@ -95,20 +95,20 @@ func findUIPath(ctx context.Context, c *api.Client, id string) (string, error) {
 	if err != nil {
 		return "", apiclient.WrapError(fmt.Sprintf("look for %q", id), err)
 	}
-	var found []string
+	var matchingPaths []string
 	for context, page := range uiPathPrefixes {
 		for _, match := range answer.Matches[context] {
 			if match == id {
 				return page + url.PathEscape(match), nil
 			}
-			found = append(found, page+url.PathEscape(match))
+			matchingPaths = append(matchingPaths, page+url.PathEscape(match))
 		}
 	}
-	switch len(found) {
+	switch len(matchingPaths) {
 	case 0:
 		return "", fmt.Errorf("no job, allocation or node has an id that begins with %q", id)
 	case 1:
-		return found[0], nil
+		return matchingPaths[0], nil
 	}
 	return "", fmt.Errorf("%q is the beginning of several ids: give more of it", id)
 }

@@ -37,7 +37,7 @@ var onePathArg = cli.RequireArgCount(1, 1, "the path of a variable; 'nomad-lite 
 // completeVariables suggests paths.
 func completeVariables(f *apiclient.Flags) cli.Completer {
 	return func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
-		return f.CompleteValues(cmd.Context(), func(ctx context.Context, c *api.Client) (paths []string, err error) {
+		return f.CompleteFromAgent(cmd.Context(), func(ctx context.Context, c *api.Client) (paths []string, err error) {
 			all, _, err := c.Variables().PrefixList(begun, apiclient.QueryOptions(ctx, ""))
 			for _, v := range all {
 				paths = append(paths, v.Path)
@@ -132,9 +132,9 @@ func (o *outputFlags) printVariable(s *cli.Streams, v *api.Variable, onTerminal 
 
 // formatHCL returns a variable in the format that 'var put' reads.
 func formatHCL(v *api.Variable) []byte {
-	var text bytes.Buffer
+	var hclText bytes.Buffer
 	attribute := func(name string, value cty.Value) {
-		fmt.Fprintf(&text, "%s = %s\n", name, hclwrite.TokensForValue(value).Bytes())
+		fmt.Fprintf(&hclText, "%s = %s\n", name, hclwrite.TokensForValue(value).Bytes())
 	}
 	attribute("namespace", cty.StringVal(v.Namespace))
 	attribute("path", cty.StringVal(v.Path))
@@ -146,7 +146,7 @@ func formatHCL(v *api.Variable) []byte {
 	for name, value := range v.Items {
 		items[name] = cty.StringVal(value)
 	}
-	text.WriteByte('\n')
+	hclText.WriteByte('\n')
 	attribute("items", cty.ObjectVal(items))
-	return hclwrite.Format(text.Bytes())
+	return hclwrite.Format(hclText.Bytes())
 }

@@ -18,30 +18,30 @@ var artifact = map[string]setting{
 	"http_read_timeout":                artifactLimit(item.duration),
 	"http_max_size":                    artifactLimit(item.size),
 	"git_timeout":                      artifactLimit(item.duration),
-	"decompression_limit_file_count":   artifactLimit(item.whole),
+	"decompression_limit_file_count":   artifactLimit(item.wholeNumber),
 	"decompression_limit_size":         artifactLimit(item.size),
-	"decompression_limit_ratio":        artifactLimit(item.whole),
+	"decompression_limit_ratio":        artifactLimit(item.wholeNumber),
 	"set_environment_variables":        artifactLimit(item.words),
-	"filesystem_isolation_extra_paths": artifactLimit(item.extraPaths),
+	"filesystem_isolation_extra_paths": artifactLimit(item.isolationPaths),
 	"disable_filesystem_isolation":     artifactLimit(item.boolean),
 
 	"download_uids": artifactLimit(item.downloadUIDs),
 
 	"disable_artifact_inspection": {ignored: "what was downloaded is always looked through"},
-	"gcs_timeout":                 {ignored: noBuckets},
+	"gcs_timeout":                 {ignored: noBucketDownloads},
 	"hg_timeout":                  {ignored: "there are no downloads with Mercurial here"},
-	"s3_timeout":                  {ignored: noBuckets},
+	"s3_timeout":                  {ignored: noBucketDownloads},
 }
 
 // DownloadUIDs returns the user ids that are reserved for downloads; no task may
 // run as one of them.
 func (c *Config) DownloadUIDs() idrange.Set {
 	text, _ := c.Artifact["download_uids"].(string)
-	set, _ := idrange.ParseDownloads(text) // the text was checked when the file was read
+	set, _ := idrange.ParseDownloadUIDs(text) // the text was checked when the file was read
 	return set
 }
 
-const noBuckets = "there are no downloads from buckets here but by https"
+const noBucketDownloads = "there are no downloads from buckets here but by https"
 
 func artifactLimit[T any](read func(item) (T, error)) setting {
 	return hookLimit(func(c *Config) *map[string]any { return &c.Artifact }, read)
@@ -65,8 +65,8 @@ func hookLimit[T any](field func(*Config) *map[string]any, read func(item) (T, e
 	}}
 }
 
-// whole returns a whole number that is not negative.
-func (i item) whole() (int, error) {
+// wholeNumber returns a whole number that is not negative.
+func (i item) wholeNumber() (int, error) {
 	f, err := i.number()
 	if err == nil && (f != float64(int64(f)) || f < 0 || f > maxNumber) {
 		err = fmt.Errorf("must be a whole number from 0 to %.0f", float64(maxNumber))
@@ -104,7 +104,7 @@ func (i item) words() ([]string, error) {
 	return words(text), err
 }
 
-func (i item) extraPaths() ([]string, error) {
+func (i item) isolationPaths() ([]string, error) {
 	paths, err := i.list()
 	extraPath := regexp.MustCompile(`^[fd]:[rwcx]+:/`)
 	if err != nil || slices.ContainsFunc(paths, func(p string) bool { return !extraPath.MatchString(p) }) {
@@ -120,6 +120,6 @@ func (i item) downloadUIDs() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	_, err = idrange.ParseDownloads(text)
+	_, err = idrange.ParseDownloadUIDs(text)
 	return text, err
 }

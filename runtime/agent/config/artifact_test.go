@@ -28,7 +28,7 @@ client {
   }
 }`
 	var c Config
-	got := said(c.Parse("n.hcl", []byte(text)))
+	got := diagnosticLines(c.Parse("n.hcl", []byte(text)))
 	if want := []string{"n.hcl:7: client.artifact.hg_timeout is ignored: there are no downloads with Mercurial here"}; !slices.Equal(got, want) {
 		t.Errorf("warnings %q, want %q", got, want)
 	}

@@ -24,10 +24,10 @@ import (
 // Config has the settings of the files. Without files it is the zero value. It is large because it
 // has a field for each setting of the agent.
 type Config struct {
-	DataDir  string
-	LogLevel string
-	LogJSON  bool
-	LogPlace bool // add the source location to each log line
+	DataDir     string
+	LogLevel    string
+	LogJSON     bool
+	LogLocation bool // add the source location to each log line
 
 	PluginDir string
 	Plugins   []catalog.Block
@@ -59,12 +59,12 @@ type Config struct {
 	EnvAllowlist   []string // nil: all variables
 	UserDenylist   []string
 	UserDrivers    []string
-	NomadModes     bool     // for alloc directories that cannot be closed to other accounts
+	NomadFileModes bool     // for alloc directories that cannot be closed to other accounts
 	DriverAllow    []string // nil: all drivers
 	DriverDeny     []string
 	RawExec        bool // enabled by the legacy option instead of a plugin block
 	GC             noderunner.GC
-	Records        scheduler.GCConfig
+	SchedulerGC    scheduler.GCConfig
 }
 
 // TLS has the TLS settings of the API.
@@ -182,24 +182,24 @@ func (r *reader) apply(within string, items []*item, known map[string]setting) {
 				r.report(hcl.DiagError, i.rng, "%s is a block: %s { … }", i.name, i.name)
 				continue
 			}
-			if s.begin != nil {
-				s.begin(r.config)
+			if s.initBlock != nil {
+				s.initBlock(r.config)
 			}
 			r.apply(strings.TrimPrefix(within+"."+i.name, "."), i.body, s.block)
 		default:
 			err := s.set(r.config, *i)
 			var unused *unusedError
-			var weak *weakError
-			var placed *placedError
+			var weakSetting *weakSettingError
+			var positioned *positionedError
 			switch {
-			case errors.As(err, &weak):
-				r.report(hcl.DiagWarning, i.rng, "%s: %v", i.name, weak)
+			case errors.As(err, &weakSetting):
+				r.report(hcl.DiagWarning, i.rng, "%s: %v", i.name, weakSetting)
 			case errors.As(err, &unused):
 				for _, name := range unused.names {
 					r.report(hcl.DiagWarning, i.place(name), "option %q is ignored: it has no meaning here", name)
 				}
-			case errors.As(err, &placed):
-				r.report(hcl.DiagError, placed.at, "%v", placed.err)
+			case errors.As(err, &positioned):
+				r.report(hcl.DiagError, positioned.at, "%v", positioned.err)
 			case err != nil:
 				r.report(hcl.DiagError, i.rng, "%s: %v", i.name, err)
 			}
@@ -207,10 +207,10 @@ func (r *reader) apply(within string, items []*item, known map[string]setting) {
 	}
 }
 
-// placedError is a complete message with its position.
-type placedError struct {
+// positionedError is a complete message with its position.
+type positionedError struct {
 	at  hcl.Range
 	err error
 }
 
-func (e *placedError) Error() string { return e.err.Error() }
+func (e *positionedError) Error() string { return e.err.Error() }

@@ -16,8 +16,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
 )
 
-// said returns the diagnostics, each in one line with its position.
-func said(diags hcl.Diagnostics) []string {
+// diagnosticLines returns the diagnostics, each in one line with its position.
+func diagnosticLines(diags hcl.Diagnostics) []string {
 	var all []string
 	for _, d := range diags {
 		place := ""
@@ -94,7 +94,7 @@ unix_sockets { group = "operators" }
 no_such = 1
 `
 	var c Config
-	got := said(c.Parse("n.hcl", []byte(text)))
+	got := diagnosticLines(c.Parse("n.hcl", []byte(text)))
 	want := []string{
 		`n.hcl:13: server.bootstrap_expect is ignored: ` + noServers,
 		`n.hcl:20: client.servers is ignored: ` + noServers,
@@ -118,12 +118,12 @@ no_such = 1
 		{"leave_on_terminate", c.LeaveOnTerminate, true},
 		{"ports.http", *c.HTTPPort, 5656},
 		{"advertise.http", c.HTTPAdvertise, "10.0.0.1"},
-		{"job_gc_threshold", c.Records.Jobs, 2 * time.Hour},
+		{"job_gc_threshold", c.SchedulerGC.Jobs, 2 * time.Hour},
 		{"node_class", c.Node.Class, "big"},
 		{"meta", c.Node.Meta["rack"], "r1"},
 		{"raw_exec option", c.RawExec, true},
 		{"user.denylist", strings.Join(c.UserDenylist, "+"), "root+admin"},
-		{"alloc_dir.nomad_modes", c.NomadModes, true},
+		{"alloc_dir.nomad_modes", c.NomadFileModes, true},
 		{"env.denylist", strings.Join(c.EnvDenylist, "+"), "DB_PASSWORD+TOKEN"},
 		{"env.allowlist", c.EnvAllowlist != nil && len(c.EnvAllowlist) == 0, true},
 		{"reserved.cpu", c.Node.Reserved.CPU, uint64(500)},
@@ -157,7 +157,7 @@ func TestHandshakeTimeoutHasALimit(t *testing.T) {
 		var c Config
 		diags := c.Parse("c.hcl", []byte(`limits { https_handshake_timeout = "`+text+`" }`))
 		if warned := len(diags) > 0; c.HandshakeTimeout != want || diags.HasErrors() || warned != (text != "30s") {
-			t.Errorf("%s is %v, want %v; %q", text, c.HandshakeTimeout, want, said(diags))
+			t.Errorf("%s is %v, want %v; %q", text, c.HandshakeTimeout, want, diagnosticLines(diags))
 		}
 	}
 }
@@ -174,7 +174,7 @@ func TestJSON(t *testing.T) {
   "plugin": [{"raw_exec": [{"config": [{"enabled": true, "n": 3}], "args": ["-x"]}]}]
 }`
 	var c Config
-	got := said(c.Parse("n.json", []byte(text)))
+	got := diagnosticLines(c.Parse("n.json", []byte(text)))
 	if want := []string{"n.json:7: client.servers is ignored: " + noServers}; !slices.Equal(got, want) {
 		t.Errorf("warnings %q, want %q", got, want)
 	}
@@ -209,7 +209,7 @@ func TestWrongValues(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			var config Config
 			diags := config.Parse(c.file, []byte(c.text))
-			if got := said(diags); !diags.HasErrors() || len(got) != 1 || got[0] != c.want {
+			if got := diagnosticLines(diags); !diags.HasErrors() || len(got) != 1 || got[0] != c.want {
 				t.Errorf("got  %q\nwant %q", got, c.want)
 			}
 		})
@@ -219,10 +219,10 @@ func TestWrongValues(t *testing.T) {
 func TestTwoHookBlocksOfAName(t *testing.T) {
 	var c Config
 	diags := c.Parse("a.hcl", []byte("hook \"x\" { order = 200 }\n\nhook \"x\" { order = 300 }"))
-	if got := said(diags); diags.HasErrors() || !slices.Equal(got, []string{`a.hcl:3: hook: "x" replaces the block of the same name at a.hcl:1,1-9`}) || c.Hooks[0].Order != 300 {
+	if got := diagnosticLines(diags); diags.HasErrors() || !slices.Equal(got, []string{`a.hcl:3: hook: "x" replaces the block of the same name at a.hcl:1,1-9`}) || c.Hooks[0].Order != 300 {
 		t.Errorf("in one file: %q, %+v", got, c.Hooks)
 	}
-	if got := said(c.Parse("b.hcl", []byte(`hook "x" { order = 400 }`))); len(got) > 0 || len(c.Hooks) != 1 || c.Hooks[0].Order != 400 {
+	if got := diagnosticLines(c.Parse("b.hcl", []byte(`hook "x" { order = 400 }`))); len(got) > 0 || len(c.Hooks) != 1 || c.Hooks[0].Order != 400 {
 		t.Errorf("in another file: %q, %+v", got, c.Hooks)
 	}
 }
@@ -257,7 +257,7 @@ hook "stamp" {
 	} {
 		var c Config
 		if diags := c.Parse(name, []byte(text)); len(diags) > 0 {
-			t.Fatalf("%s: %q", name, said(diags))
+			t.Fatalf("%s: %q", name, diagnosticLines(diags))
 		}
 		want := []hookplugin.Rule{{Name: "a"}, {
 			Name: "stamp", Order: 650, Timeout: 2 * time.Second, WarnOnError: true,
@@ -274,7 +274,7 @@ hook "stamp" {
 			t.Errorf("%s: read %+v", name, c.Hooks)
 		}
 		if diags := c.Parse("later.hcl", []byte(`hook "stamp" { order = 200 }`)); len(diags) > 0 || c.Hooks[1].Order != 200 || c.Hooks[1].WarnOnError || len(c.Hooks) != 2 {
-			t.Errorf("a later block: %q, %+v", said(diags), c.Hooks)
+			t.Errorf("a later block: %q, %+v", diagnosticLines(diags), c.Hooks)
 		}
 	}
 }
@@ -295,7 +295,7 @@ func TestLaterFilesWin(t *testing.T) {
 	}
 	c, diags := Load([]string{dir})
 	if len(diags) > 0 {
-		t.Fatalf("diagnostics %q", said(diags))
+		t.Fatalf("diagnostics %q", diagnosticLines(diags))
 	}
 	if c.Node.Name != "b" || c.Node.Meta["one"] != "1" || c.Node.Meta["two"] != "3" {
 		t.Errorf("read %+v", c.Node)

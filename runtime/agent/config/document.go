@@ -17,9 +17,9 @@ import (
 type document struct {
 	body *hclsyntax.Body
 
-	src   []byte
-	names map[string]string // quoted names, by their replacement in body
-	lines *newlineAdder     // nil if no newline was added
+	src           []byte
+	names         map[string]string // quoted names, by their replacement in body
+	addedNewlines *newlineAdder     // nil if no newline was added
 }
 
 // parseDocument parses the text of a configuration file. The document is nil if the
@@ -36,7 +36,7 @@ func parseDocument(filename string, src []byte) (*document, hcl.Diagnostics) {
 		if len(lines.inserted) == 0 {
 			return nil, diags
 		}
-		d.src, d.lines = text, lines
+		d.src, d.addedNewlines = text, lines
 		parsed, diags = hclsyntax.ParseConfig(text, filename, hcl.InitialPos)
 		lines.restore(diags)
 		if diags.HasErrors() {
@@ -57,10 +57,10 @@ func (d *document) settingName(attr *hclsyntax.Attribute) string {
 
 // fileRange converts a position in body to the position in the file.
 func (d *document) fileRange(r hcl.Range) hcl.Range {
-	if d.lines == nil {
+	if d.addedNewlines == nil {
 		return r
 	}
-	return *d.lines.back(&r)
+	return *d.addedNewlines.originalRange(&r)
 }
 
 // plugin parses one plugin block of body.
@@ -73,8 +73,8 @@ func (d *document) plugin(b *hclsyntax.Block) (catalog.Block, hcl.Diagnostics) {
 		block = p.plugin(b)
 		block.Range = d.fileRange(block.Range)
 	}
-	if d.lines != nil {
-		d.lines.restore(p.diags)
+	if d.addedNewlines != nil {
+		d.addedNewlines.restore(p.diags)
 	}
 	return block, p.diags
 }
@@ -92,7 +92,7 @@ func (d *document) unquote(filename string, src []byte) []byte {
 			out = bytes.Clone(src)
 		}
 		from, to := tokens[i].Range.Start.Byte, tokens[i+2].Range.End.Byte
-		word, ok := d.word(src, to-from)
+		word, ok := d.unusedWord(src, to-from)
 		if !ok {
 			continue // the parser will report the error
 		}
@@ -105,8 +105,8 @@ func (d *document) unquote(filename string, src []byte) []byte {
 	return out
 }
 
-// word returns a word of the given length that does not occur in the text.
-func (d *document) word(src []byte, length int) (string, bool) {
+// unusedWord returns a word of the given length that does not occur in the text.
+func (d *document) unusedWord(src []byte, length int) (string, bool) {
 	for n := len(d.names); ; n++ {
 		word := "_" + strconv.FormatInt(int64(n), 36)
 		if len(word) > length {

@@ -15,7 +15,7 @@ import (
 // setHook reads hook "NAME" { … }. A later block with the same name replaces the
 // earlier one; two in one file are a warning.
 func setHook(c *Config, i item) (err error) {
-	if len(i.body) == 0 && i.json == nil {
+	if len(i.body) == 0 && i.jsonValue == nil {
 		return errHookName
 	}
 	for _, block := range i.body {
@@ -32,7 +32,7 @@ func setHook(c *Config, i item) (err error) {
 			continue
 		}
 		if before := c.Hooks[at].Range; before.Filename == rule.Range.Filename {
-			err = &weakError{fmt.Sprintf("%q replaces the block of the same name at %s", rule.Name, before)}
+			err = &weakSettingError{fmt.Sprintf("%q replaces the block of the same name at %s", rule.Name, before)}
 		}
 		c.Hooks[at] = rule
 	}
@@ -60,7 +60,7 @@ func hookRule(block *item) (rule hookplugin.Rule, err error) {
 		case "match":
 			rule.Match, err = i.match()
 		case "config":
-			blocks := objects(i.plain())
+			blocks := objects(i.decodedJSON())
 			if len(blocks) != 1 {
 				err = errors.New("is one block: config { … }")
 				break
@@ -70,24 +70,24 @@ func hookRule(block *item) (rule hookplugin.Rule, err error) {
 			err = errors.New("is not known: a hook has order, timeout, on_error, match and config")
 		}
 		if err != nil {
-			return rule, block.wrong(i, err)
+			return rule, block.settingError(i, err)
 		}
 	}
 	return rule, nil
 }
 
-// wrong returns the error of a setting in a hook block with the setting's position.
+// settingError returns the error of a setting in a hook block with the setting's position.
 // JSON has no positions.
-func (block *item) wrong(setting *item, err error) error {
-	var inner *placedError
+func (block *item) settingError(setting *item, err error) error {
+	var inner *positionedError
 	at := block.rng
 	switch {
 	case errors.As(err, &inner):
 		at, err = inner.at, inner.err
-	case block.json == nil && setting.rng.Filename != "":
+	case block.jsonValue == nil && setting.rng.Filename != "":
 		at = setting.rng
 	}
-	return &placedError{at, fmt.Errorf("hook %q: %s %w", block.name, setting.name, err)}
+	return &positionedError{at, fmt.Errorf("hook %q: %s %w", block.name, setting.name, err)}
 }
 
 // order parses a hook order between hooks.OrderFirst and hooks.OrderLast,
@@ -126,8 +126,8 @@ func (i item) match() (*hookplugin.Match, error) {
 		}
 		if err != nil {
 			err = fmt.Errorf("%s %w", child.name, err)
-			if i.json == nil && child.rng.Filename != "" {
-				err = &placedError{child.rng, err}
+			if i.jsonValue == nil && child.rng.Filename != "" {
+				err = &positionedError{child.rng, err}
 			}
 			return nil, err
 		}
@@ -145,17 +145,17 @@ func (i item) pattern() (string, error) {
 	return text, err
 }
 
-// plain returns the item in the form of decoded JSON.
-func (i item) plain() any {
+// decodedJSON returns the item in the form of decoded JSON.
+func (i item) decodedJSON() any {
 	switch {
-	case i.json != nil:
-		return i.json
+	case i.jsonValue != nil:
+		return i.jsonValue
 	case !i.isBlock():
 		return i.value
 	}
 	m := make(map[string]any, len(i.body))
 	for _, child := range i.body {
-		v := child.plain()
+		v := child.decodedJSON()
 		if before, twice := m[child.name]; twice {
 			list, ok := before.([]any)
 			if !ok {

@@ -20,11 +20,11 @@ import (
 
 // item is a setting or a block, from HCL or JSON.
 type item struct {
-	name  string
-	rng   hcl.Range
-	value any     // string, float64, bool, []any or nil
-	body  []*item // contents of a block or an object, else nil
-	json  any     // the decoded JSON, if it is an object or a list of objects
+	name      string
+	rng       hcl.Range
+	value     any     // string, float64, bool, []any or nil
+	body      []*item // contents of a block or an object, else nil
+	jsonValue any     // the decoded JSON, if it is an object or a list of objects
 }
 
 // place returns the position of a setting in the block.
@@ -168,7 +168,7 @@ func objectItems(m map[string]any, place func(string) hcl.Range) []*item {
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		i := item{name: name, rng: place(name), value: m[name]}
 		if blocks := objects(m[name]); blocks != nil {
-			i.value, i.body, i.json = nil, []*item{}, m[name]
+			i.value, i.body, i.jsonValue = nil, []*item{}, m[name]
 			for _, b := range blocks {
 				i.body = append(i.body, objectItems(b, place)...)
 			}

@@ -107,11 +107,11 @@ func startsLine(tokens hclsyntax.Tokens, i int) bool {
 // restore translates the positions in diags back.
 func (s *newlineAdder) restore(diags hcl.Diagnostics) {
 	for _, d := range diags {
-		d.Subject, d.Context = s.back(d.Subject), s.back(d.Context)
+		d.Subject, d.Context = s.originalRange(d.Subject), s.originalRange(d.Context)
 	}
 }
 
-func (s *newlineAdder) back(r *hcl.Range) *hcl.Range {
+func (s *newlineAdder) originalRange(r *hcl.Range) *hcl.Range {
 	if r == nil {
 		return nil
 	}

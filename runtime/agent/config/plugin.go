@@ -48,7 +48,7 @@ func checkLimits(filename string, src []byte) hcl.Diagnostics {
 		start := hcl.Range{Filename: filename, Start: hcl.InitialPos, End: hcl.InitialPos}
 		return hcl.Diagnostics{{Severity: hcl.DiagError, Summary: "Configuration file refused", Detail: "The file is larger than 1 MiB.", Subject: &start}}
 	}
-	return nesting.Config(src, filename)
+	return nesting.CheckConfig(src, filename)
 }
 
 // pluginParser converts the HCL of a plugin block to plain values. An expression that needs the functions of a
@@ -156,7 +156,7 @@ func (p *pluginParser) value(expr hclsyntax.Expression) any {
 	if diags.HasErrors() {
 		return p.template(expr)
 	}
-	return plain(val)
+	return goValue(val)
 }
 
 // templateText returns a quoted text as a string that hclspec evaluates.
@@ -186,7 +186,7 @@ func (p *pluginParser) template(expr hclsyntax.Expression) string {
 	return "${" + string(expr.Range().SliceBytes(p.src)) + "}"
 }
 
-func plain(val cty.Value) any {
+func goValue(val cty.Value) any {
 	switch {
 	case val.IsNull():
 		return nil
@@ -204,13 +204,13 @@ func plain(val cty.Value) any {
 	case val.CanIterateElements() && (val.Type().IsObjectType() || val.Type().IsMapType()):
 		out := map[string]any{}
 		for k, v := range val.Elements() {
-			out[k.AsString()] = plain(v)
+			out[k.AsString()] = goValue(v)
 		}
 		return out
 	case val.CanIterateElements():
 		var out []any
 		for _, v := range val.Elements() {
-			out = append(out, plain(v))
+			out = append(out, goValue(v))
 		}
 		return out
 	}

@@ -16,10 +16,10 @@ import (
 
 // setting is a known name in a file. Exactly one of set, block and ignored is set.
 type setting struct {
-	set     func(*Config, item) error
-	block   map[string]setting
-	begin   func(*Config) // called for the block even if it is empty
-	ignored string        // reason why the setting has no effect
+	set       func(*Config, item) error
+	block     map[string]setting
+	initBlock func(*Config) // called for the block even if it is empty
+	ignored   string        // reason why the setting has no effect
 }
 
 // Reasons why settings are ignored.
@@ -81,11 +81,11 @@ func invertedBoolean(field func(*Config) *bool) setting {
 	}}
 }
 
-// weakError means that a setting is too weak, and that a stronger value is used
+// weakSettingError means that a setting is too weak, and that a stronger value is used
 // instead. It is reported as a warning.
-type weakError struct{ text string }
+type weakSettingError struct{ text string }
 
-func (e *weakError) Error() string { return e.text }
+func (e *weakSettingError) Error() string { return e.text }
 
 func setMinVersion(c *Config, i item) error {
 	name, err := i.text()
@@ -95,7 +95,7 @@ func setMinVersion(c *Config, i item) error {
 	switch name {
 	case "tls10", "tls11":
 		c.TLS.MinVersion = tls.VersionTLS12
-		return &weakError{name + " is not safe, tls12 is the least"}
+		return &weakSettingError{name + " is not safe, tls12 is the least"}
 	case "tls12":
 		c.TLS.MinVersion = tls.VersionTLS12
 	case "tls13":
@@ -136,16 +136,16 @@ func setHandshakeTimeout(c *Config, i item) error {
 	c.HandshakeTimeout = d
 	if d == 0 || d > maxHandshake {
 		c.HandshakeTimeout = maxHandshake
-		return &weakError{fmt.Sprintf("%v is the most", maxHandshake)}
+		return &weakSettingError{fmt.Sprintf("%v is the most", maxHandshake)}
 	}
 	return nil
 }
 
-// table is a setting for a block with free names, which is merged with earlier
+// stringMap is a setting for a block with free names, which is merged with earlier
 // blocks.
 //
 //go:noinline
-func table(field func(*Config) *map[string]string) setting {
+func stringMap(field func(*Config) *map[string]string) setting {
 	return setting{set: func(c *Config, i item) error {
 		texts, err := i.texts()
 		if err != nil {
@@ -179,11 +179,11 @@ var settings = map[string]setting{
 		return err
 	}},
 	"log_json":             boolean(func(c *Config) *bool { return &c.LogJSON }),
-	"log_include_location": boolean(func(c *Config) *bool { return &c.LogPlace }),
+	"log_include_location": boolean(func(c *Config) *bool { return &c.LogLocation }),
 	"leave_on_interrupt":   boolean(func(c *Config) *bool { return &c.LeaveOnInterrupt }),
 	"leave_on_terminate":   boolean(func(c *Config) *bool { return &c.LeaveOnTerminate }),
 
-	"http_api_response_headers": table(func(c *Config) *map[string]string { return &c.HTTPHeaders }),
+	"http_api_response_headers": stringMap(func(c *Config) *map[string]string { return &c.HTTPHeaders }),
 
 	"ports": {block: map[string]setting{
 		"http": count(0, 65535, func(c *Config) *int { c.HTTPPort = new(int); return c.HTTPPort }),
@@ -321,7 +321,7 @@ var client = map[string]setting{
 	}},
 	"node_class":        text(func(c *Config) *string { return &c.Node.Class }),
 	"node_pool":         text(func(c *Config) *string { return &c.Node.Pool }),
-	"meta":              table(func(c *Config) *map[string]string { return &c.Node.Meta }),
+	"meta":              stringMap(func(c *Config) *map[string]string { return &c.Node.Meta }),
 	"network_interface": text(func(c *Config) *string { return &c.Node.NetworkInterface }),
 	"cpu_total_compute": count(0, maxNumber, func(c *Config) *int { return &c.Node.CPU }),
 	"memory_total_mb":   count(0, maxNumber, func(c *Config) *int { return &c.Node.MemoryMB }),
@@ -353,7 +353,7 @@ var client = map[string]setting{
 	}},
 	"options": {set: setOptions},
 	"drain_on_shutdown": {
-		begin: func(c *Config) { c.Drain = &Drain{} },
+		initBlock: func(c *Config) { c.Drain = &Drain{} },
 		block: map[string]setting{
 			"deadline":           duration(func(c *Config) *time.Duration { return &c.Drain.Deadline }),
 			"force":              boolean(func(c *Config) *bool { return &c.Drain.Force }),
@@ -407,11 +407,11 @@ var client = map[string]setting{
 // server has the settings of the server block that apply to the agent's scheduler.
 var server = map[string]setting{
 	"enabled":                 {set: func(_ *Config, i item) error { _, err := i.boolean(); return err }},
-	"job_gc_interval":         duration(func(c *Config) *time.Duration { return &c.Records.Interval }),
-	"job_gc_threshold":        duration(func(c *Config) *time.Duration { return &c.Records.Jobs }),
-	"eval_gc_threshold":       duration(func(c *Config) *time.Duration { return &c.Records.Evals }),
-	"batch_eval_gc_threshold": duration(func(c *Config) *time.Duration { return &c.Records.BatchEvals }),
-	"deployment_gc_threshold": duration(func(c *Config) *time.Duration { return &c.Records.Deployments }),
+	"job_gc_interval":         duration(func(c *Config) *time.Duration { return &c.SchedulerGC.Interval }),
+	"job_gc_threshold":        duration(func(c *Config) *time.Duration { return &c.SchedulerGC.Jobs }),
+	"eval_gc_threshold":       duration(func(c *Config) *time.Duration { return &c.SchedulerGC.Evals }),
+	"batch_eval_gc_threshold": duration(func(c *Config) *time.Duration { return &c.SchedulerGC.BatchEvals }),
+	"deployment_gc_threshold": duration(func(c *Config) *time.Duration { return &c.SchedulerGC.Deployments }),
 }
 
 func init() {
@@ -456,7 +456,7 @@ func setOptions(c *Config, i item) error {
 		case "user.checked_drivers":
 			c.UserDrivers = words(value)
 		case "alloc_dir.nomad_modes":
-			c.NomadModes = value == "1" || strings.EqualFold(value, "true")
+			c.NomadFileModes = value == "1" || strings.EqualFold(value, "true")
 		default:
 			unknown = append(unknown, name)
 		}

@@ -16,14 +16,14 @@ var template = map[string]setting{
 	"function_denylist":    {set: setFunctionDenylist},
 	"disable_file_sandbox": templateLimit(item.boolean),
 
-	"block_query_wait": {ignored: atHome},
+	"block_query_wait": {ignored: localTemplates},
 	"consul_retry":     {ignored: noConsul},
-	"max_stale":        {ignored: atHome},
-	"nomad_retry":      {ignored: atHome},
+	"max_stale":        {ignored: localTemplates},
+	"nomad_retry":      {ignored: localTemplates},
 	"vault_retry":      {ignored: noVault},
 }
 
-const atHome = "what templates read is in this agent, which tells them when it changes"
+const localTemplates = "what templates read is in this agent, which tells them when it changes"
 
 func templateLimit[T any](read func(item) (T, error)) setting {
 	return hookLimit(func(c *Config) *map[string]any { return &c.Template }, read)
@@ -51,17 +51,17 @@ func (i item) interval() (map[string]time.Duration, error) {
 	return bounds, nil
 }
 
-// neverCalled are template functions that Nomad denies by default and that this
+// missingFunctions are template functions that Nomad denies by default and that this
 // build does not have.
-var neverCalled = []string{"executeTemplate", "plugin", "writeToFile"}
+var missingFunctions = []string{"executeTemplate", "plugin", "writeToFile"}
 
 func setFunctionDenylist(c *Config, i item) error {
 	if err := templateLimit(item.list).set(c, i); err != nil {
 		return err
 	}
 	denied := c.Template[i.name].([]string)
-	if open := slices.DeleteFunc(slices.Clone(neverCalled), func(name string) bool { return slices.Contains(denied, name) }); len(open) > 0 {
-		return &weakError{strings.Join(open, ", ") + " stay denied: nomad-lite does not have them"}
+	if open := slices.DeleteFunc(slices.Clone(missingFunctions), func(name string) bool { return slices.Contains(denied, name) }); len(open) > 0 {
+		return &weakSettingError{strings.Join(open, ", ") + " stay denied: nomad-lite does not have them"}
 	}
 	return nil
 }

@@ -27,11 +27,11 @@ client {
   }
 }`
 	var c Config
-	got := said(c.Parse("n.hcl", []byte(text)))
+	got := diagnosticLines(c.Parse("n.hcl", []byte(text)))
 	want := []string{
 		"n.hcl:14: client.template.consul_retry is ignored: there is no Consul here",
 		"n.hcl:4: function_denylist: executeTemplate, writeToFile stay denied: nomad-lite does not have them",
-		"n.hcl:6: client.template.max_stale is ignored: " + atHome,
+		"n.hcl:6: client.template.max_stale is ignored: " + localTemplates,
 	}
 	slices.Sort(got)
 	if !slices.Equal(got, want) {
@@ -47,7 +47,7 @@ client {
 	}
 
 	c = Config{}
-	got = said(c.Parse("n.json", []byte(`{"client": {"template": {"wait": {"min": "1s"}, "function_denylist": ["plugin", "executeTemplate", "writeToFile"]}}}`)))
+	got = diagnosticLines(c.Parse("n.json", []byte(`{"client": {"template": {"wait": {"min": "1s"}, "function_denylist": ["plugin", "executeTemplate", "writeToFile"]}}}`)))
 	wait, _ = c.Template["wait"].(map[string]time.Duration)
 	if len(got) > 0 || !maps.Equal(wait, map[string]time.Duration{"min": time.Second}) {
 		t.Errorf("as JSON: said %q, read %v", got, c.Template)
@@ -61,7 +61,7 @@ client {
 		`function_denylist = "env"`:             `function_denylist: must be a list, such as ["a", "b"]`,
 	} {
 		text = "client {\n template {\n" + text + "\n}\n}"
-		if got := said(new(Config).Parse("n.hcl", []byte(text))); len(got) != 1 || got[0] != "n.hcl:3: "+want {
+		if got := diagnosticLines(new(Config).Parse("n.hcl", []byte(text))); len(got) != 1 || got[0] != "n.hcl:3: "+want {
 			t.Errorf("%s: said %q, want %q", text, got, want)
 		}
 	}

@@ -150,7 +150,7 @@ func setLimits() error {
 	if err := process.ResetOOMScore(os.Getpid()); err != nil {
 		return err
 	}
-	mapped, err := dataSize()
+	mapped, err := dataSegmentSize()
 	if err != nil {
 		return err
 	}
@@ -169,8 +169,8 @@ func setLimits() error {
 	return nil
 }
 
-// dataSize returns the size of the writable private memory of this process.
-func dataSize() (uint64, error) {
+// dataSegmentSize returns the size of the writable private memory of this process.
+func dataSegmentSize() (uint64, error) {
 	text, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		return 0, err

@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 }
 
 // The OOM killer kills the child before the agent.
-func TestChildIsNotProtected(t *testing.T) {
+func TestChildResetsOOMScore(t *testing.T) {
 	processtest.SetOOMScore(t, "-500")
 	if _, err := New(os.Args[0], "score").Parse(t.Context(), jobText, ""); err == nil || !strings.HasSuffix(err.Error(), "score 0") {
 		t.Errorf("got %v, want the score 0", err)

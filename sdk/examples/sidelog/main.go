@@ -19,9 +19,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-func main() { sdk.ServeHook(&sidelog{}) }
+func main() { sdk.ServeHook(&usageLogHook{}) }
 
-type sidelog struct {
+type usageLogHook struct {
 	host hook.Host
 
 	mu      sync.Mutex
@@ -36,10 +36,10 @@ type taskWatch struct {
 }
 
 var (
-	_ sdk.HostSetter     = (*sidelog)(nil)
-	_ hook.TaskPoststart = (*sidelog)(nil)
-	_ hook.TaskExited    = (*sidelog)(nil)
-	_ hook.TaskStop      = (*sidelog)(nil)
+	_ sdk.HostSetter     = (*usageLogHook)(nil)
+	_ hook.TaskPoststart = (*usageLogHook)(nil)
+	_ hook.TaskExited    = (*usageLogHook)(nil)
+	_ hook.TaskStop      = (*usageLogHook)(nil)
 )
 
 // attachmentConfig is the configuration of the hook in a job's hook block, which
@@ -49,7 +49,7 @@ type attachmentConfig struct {
 	Interval string   `codec:"interval"`
 }
 
-func (*sidelog) Info() sdk.HookInfo {
+func (*usageLogHook) Info() sdk.HookInfo {
 	return sdk.HookInfo{
 		Name:    "sidelog",
 		Version: "0.1.0",
@@ -62,11 +62,11 @@ func (*sidelog) Info() sdk.HookInfo {
 	}
 }
 
-func (s *sidelog) SetHost(host hook.Host, _ hook.Node) { s.host = host }
+func (s *usageLogHook) SetHost(host hook.Host, _ hook.Node) { s.host = host }
 
 // Poststart also runs after another agent has restored the task: then it starts
 // a new watch.
-func (s *sidelog) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+func (s *usageLogHook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	var a attachmentConfig
 	if err := req.Config(&a); err != nil {
 		return hook.TaskPoststartResponse{}, err
@@ -96,7 +96,7 @@ func (s *sidelog) Poststart(ctx context.Context, req hook.TaskPoststartRequest) 
 func key(a hook.Alloc, t hook.Task) string { return a.ID + "/" + t.Name }
 
 // startWatch watches a task in the background until the watch or the task ends.
-func (s *sidelog) startWatch(key string, scope hook.Scope, interval time.Duration, log *os.File) {
+func (s *usageLogHook) startWatch(key string, scope hook.Scope, interval time.Duration, log *os.File) {
 	// The context of the hook point ends with the call.
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &taskWatch{cancel: cancel, done: make(chan struct{})}
@@ -119,7 +119,7 @@ func (s *sidelog) startWatch(key string, scope hook.Scope, interval time.Duratio
 
 // replaceWatch sets the watch of a task and returns the previous one. nil means no
 // watch.
-func (s *sidelog) replaceWatch(key string, w *taskWatch) (old *taskWatch) {
+func (s *usageLogHook) replaceWatch(key string, w *taskWatch) (old *taskWatch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.watches == nil {
@@ -140,7 +140,7 @@ func (w *taskWatch) end() {
 	}
 }
 
-func (s *sidelog) Exited(ctx context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+func (s *usageLogHook) Exited(ctx context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
 	w := s.replaceWatch(key(req.Alloc, req.Task), nil)
 	if w == nil {
 		return hook.TaskExitedResponse{}, nil // another process has watched the task
@@ -153,7 +153,7 @@ func (s *sidelog) Exited(ctx context.Context, req hook.TaskExitedRequest) (hook.
 }
 
 // Stop ends the watch of a task for which Exited was not called.
-func (s *sidelog) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+func (s *usageLogHook) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
 	s.replaceWatch(key(req.Alloc, req.Task), nil).end()
 	return hook.TaskStopResponse{}, nil
 }

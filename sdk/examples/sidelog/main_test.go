@@ -62,7 +62,7 @@ func (h *fakeHost) Stats(ctx context.Context, _ hook.Scope, _ time.Duration) (<-
 
 func TestTaskIsWatchedUntilItExits(t *testing.T) {
 	h := &fakeHost{samples: make(chan hook.Usage)}
-	s := &sidelog{}
+	s := &usageLogHook{}
 	s.SetHost(h, hook.Node{})
 	dir := t.TempDir()
 	meta := hook.RequestMeta{Token: "key", Attachment: []byte(`{"command":["ls","-l"],"interval":"1m"}`)}
@@ -94,7 +94,7 @@ func TestTaskIsWatchedUntilItExits(t *testing.T) {
 
 func TestInvalidIntervalIsRejected(t *testing.T) {
 	for _, text := range []string{"", "soon", "0s", "-1s"} {
-		_, err := (&sidelog{}).Poststart(t.Context(), hook.TaskPoststartRequest{RequestMeta: hook.RequestMeta{Attachment: []byte(`{"interval":"` + text + `"}`)}})
+		_, err := (&usageLogHook{}).Poststart(t.Context(), hook.TaskPoststartRequest{RequestMeta: hook.RequestMeta{Attachment: []byte(`{"interval":"` + text + `"}`)}})
 		if err == nil || !strings.Contains(err.Error(), "interval: ") {
 			t.Errorf("%q: %v", text, err)
 		}

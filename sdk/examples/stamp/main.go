@@ -15,25 +15,25 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-func main() { sdk.ServeHook(stamp{}) }
+func main() { sdk.ServeHook(lifecycleLogHook{}) }
 
-type stamp struct{}
+type lifecycleLogHook struct{}
 
 var (
-	_ hook.AllocPrerun         = stamp{}
-	_ hook.AllocUpdate         = stamp{}
-	_ hook.AllocPreTaskRestart = stamp{}
-	_ hook.AllocPreKill        = stamp{}
-	_ hook.AllocPostrun        = stamp{}
-	_ hook.AllocDestroy        = stamp{}
-	_ hook.AllocShutdown       = stamp{}
-	_ hook.TaskPrestart        = stamp{}
-	_ hook.TaskPoststart       = stamp{}
-	_ hook.TaskUpdate          = stamp{}
-	_ hook.TaskPreKilling      = stamp{}
-	_ hook.TaskExited          = stamp{}
-	_ hook.TaskStop            = stamp{}
-	_ hook.TaskShutdown        = stamp{}
+	_ hook.AllocPrerun         = lifecycleLogHook{}
+	_ hook.AllocUpdate         = lifecycleLogHook{}
+	_ hook.AllocPreTaskRestart = lifecycleLogHook{}
+	_ hook.AllocPreKill        = lifecycleLogHook{}
+	_ hook.AllocPostrun        = lifecycleLogHook{}
+	_ hook.AllocDestroy        = lifecycleLogHook{}
+	_ hook.AllocShutdown       = lifecycleLogHook{}
+	_ hook.TaskPrestart        = lifecycleLogHook{}
+	_ hook.TaskPoststart       = lifecycleLogHook{}
+	_ hook.TaskUpdate          = lifecycleLogHook{}
+	_ hook.TaskPreKilling      = lifecycleLogHook{}
+	_ hook.TaskExited          = lifecycleLogHook{}
+	_ hook.TaskStop            = lifecycleLogHook{}
+	_ hook.TaskShutdown        = lifecycleLogHook{}
 )
 
 // attachmentConfig is the configuration of the hook in a job's hook block, which
@@ -43,7 +43,7 @@ type attachmentConfig struct {
 	PrestartOnce bool   `codec:"done"`
 }
 
-func (stamp) Info() sdk.HookInfo {
+func (lifecycleLogHook) Info() sdk.HookInfo {
 	return sdk.HookInfo{
 		Name:    "stamp",
 		Version: "0.1.0",
@@ -72,7 +72,7 @@ func appendToLedger(meta hook.RequestMeta, format string, values ...any) error {
 	return err
 }
 
-func (stamp) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (lifecycleLogHook) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	var a attachmentConfig
 	if err := req.Config(&a); err != nil {
 		return hook.TaskPrestartResponse{State: req.PreviousState}, err
@@ -91,54 +91,54 @@ func (stamp) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.Tas
 	return answer, appendToLedger(req.RequestMeta, "prestart %s visit=%d%s", req.Task.Name, visits, running)
 }
 
-func (stamp) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+func (lifecycleLogHook) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	return hook.TaskPoststartResponse{}, appendToLedger(req.RequestMeta, "poststart %s STAMP=%s", req.Task.Name, req.Env["STAMP"])
 }
 
-func (stamp) Update(_ context.Context, req hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
+func (lifecycleLogHook) Update(_ context.Context, req hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
 	return hook.TaskUpdateResponse{}, appendToLedger(req.RequestMeta, "update %s", req.Task.Name)
 }
 
-func (stamp) PreKilling(_ context.Context, req hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
+func (lifecycleLogHook) PreKilling(_ context.Context, req hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
 	return hook.TaskPreKillingResponse{}, appendToLedger(req.RequestMeta, "pre_killing %s", req.Task.Name)
 }
 
-func (stamp) Exited(_ context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+func (lifecycleLogHook) Exited(_ context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
 	return hook.TaskExitedResponse{}, appendToLedger(req.RequestMeta, "exited %s code=%d signal=%d restart=%t", req.Task.Name, req.Exit.ExitCode, req.Exit.Signal, req.WillRestart)
 }
 
-func (stamp) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+func (lifecycleLogHook) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
 	return hook.TaskStopResponse{}, appendToLedger(req.RequestMeta, "stop %s visits=%s", req.Task.Name, req.PreviousState["visits"])
 }
 
-func (stamp) Shutdown(_ context.Context, req hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
+func (lifecycleLogHook) Shutdown(_ context.Context, req hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
 	return hook.TaskShutdownResponse{}, appendToLedger(req.RequestMeta, "shutdown %s", req.Task.Name)
 }
 
-func (stamp) Prerun(_ context.Context, req hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+func (lifecycleLogHook) Prerun(_ context.Context, req hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
 	return hook.AllocPrerunResponse{}, appendToLedger(req.RequestMeta, "prerun %s", req.Alloc.Name)
 }
 
-func (stamp) UpdateAlloc(_ context.Context, req hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
+func (lifecycleLogHook) UpdateAlloc(_ context.Context, req hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
 	return hook.AllocUpdateResponse{}, appendToLedger(req.RequestMeta, "update_alloc %s", req.Alloc.Name)
 }
 
-func (stamp) PreTaskRestart(_ context.Context, req hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
+func (lifecycleLogHook) PreTaskRestart(_ context.Context, req hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
 	return hook.AllocPreTaskRestartResponse{}, appendToLedger(req.RequestMeta, "pre_task_restart %s", req.Alloc.Name)
 }
 
-func (stamp) PreKill(_ context.Context, req hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
+func (lifecycleLogHook) PreKill(_ context.Context, req hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
 	return hook.AllocPreKillResponse{}, appendToLedger(req.RequestMeta, "pre_kill %s", req.Alloc.Name)
 }
 
-func (stamp) Postrun(_ context.Context, req hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
+func (lifecycleLogHook) Postrun(_ context.Context, req hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
 	return hook.AllocPostrunResponse{}, appendToLedger(req.RequestMeta, "postrun %s", req.Alloc.Name)
 }
 
-func (stamp) Destroy(_ context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
+func (lifecycleLogHook) Destroy(_ context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
 	return hook.AllocDestroyResponse{}, appendToLedger(req.RequestMeta, "destroy %s", req.Alloc.Name)
 }
 
-func (stamp) ShutdownAlloc(_ context.Context, req hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
+func (lifecycleLogHook) ShutdownAlloc(_ context.Context, req hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
 	return hook.AllocShutdownResponse{}, appendToLedger(req.RequestMeta, "shutdown_alloc %s", req.Alloc.Name)
 }

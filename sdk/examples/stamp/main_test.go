@@ -20,19 +20,19 @@ func TestContract(t *testing.T) {
 	}
 }
 
-func TestPrestartCountsVisits(t *testing.T) {
+func TestPrestartCountsItsCalls(t *testing.T) {
 	ledger := filepath.Join(t.TempDir(), "ledger")
 	meta := hook.RequestMeta{Attachment: fmt.Appendf(nil, `{"ledger":%q,"done":true}`, ledger)}
 	task := hook.Task{Name: "web"}
 	var state map[string]string
 	for range 2 {
-		answer, err := stamp{}.Prestart(t.Context(), hook.TaskPrestartRequest{RequestMeta: meta, Task: task, PreviousState: state, Running: state != nil})
+		answer, err := lifecycleLogHook{}.Prestart(t.Context(), hook.TaskPrestartRequest{RequestMeta: meta, Task: task, PreviousState: state, Running: state != nil})
 		if err != nil || !answer.Done {
 			t.Fatalf("%+v, %v", answer, err)
 		}
 		state = answer.State
 	}
-	if _, err := (stamp{}).Stop(t.Context(), hook.TaskStopRequest{RequestMeta: meta, Task: task, PreviousState: state}); err != nil {
+	if _, err := (lifecycleLogHook{}).Stop(t.Context(), hook.TaskStopRequest{RequestMeta: meta, Task: task, PreviousState: state}); err != nil {
 		t.Fatal(err)
 	}
 	got, err := os.ReadFile(ledger)

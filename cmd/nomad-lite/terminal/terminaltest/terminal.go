@@ -13,14 +13,14 @@ type Terminal struct {
 	t             *testing.T
 	Columns, Rows int
 	lines         []string // all rows, including rows that have scrolled out
-	continued     []bool   // whether a row continues in the next one
+	rowWraps      []bool   // whether a row continues in the next one
 	y, x          int      // cursor, counted from the first row
 	autoWrap      bool
 }
 
 // New returns an empty terminal of this size.
 func New(t *testing.T, columns, rows int) *Terminal {
-	return &Terminal{t: t, Columns: columns, Rows: rows, lines: []string{""}, continued: []bool{false}, autoWrap: true}
+	return &Terminal{t: t, Columns: columns, Rows: rows, lines: []string{""}, rowWraps: []bool{false}, autoWrap: true}
 }
 
 // Write interprets text and escape sequences.
@@ -54,8 +54,8 @@ func (f *Terminal) runSequence(sequence string) {
 		f.autoWrap = true
 	case sequence == "\x1b[J":
 		f.lines[f.y] = f.lines[f.y][:f.x]
-		f.lines, f.continued = f.lines[:f.y+1], f.continued[:f.y+1]
-		f.continued[f.y] = false
+		f.lines, f.rowWraps = f.lines[:f.y+1], f.rowWraps[:f.y+1]
+		f.rowWraps[f.y] = false
 	case strings.HasSuffix(sequence, "A"):
 		var n int
 		fmt.Sscanf(sequence, "\x1b[%dA", &n)
@@ -78,10 +78,10 @@ func (f *Terminal) put(c byte) {
 }
 
 func (f *Terminal) moveDown(broken bool) {
-	f.continued[f.y] = broken
+	f.rowWraps[f.y] = broken
 	f.y, f.x = f.y+1, 0
 	if f.y == len(f.lines) {
-		f.lines, f.continued = append(f.lines, ""), append(f.continued, false)
+		f.lines, f.rowWraps = append(f.lines, ""), append(f.rowWraps, false)
 	}
 }
 
@@ -90,18 +90,18 @@ func (f *Terminal) Resize(columns, rows int) {
 	var joinedLines []string
 	joined := ""
 	for i, line := range f.lines {
-		if joined += line; !f.continued[i] {
+		if joined += line; !f.rowWraps[i] {
 			joinedLines, joined = append(joinedLines, joined), ""
 		}
 	}
 	f.Columns, f.Rows = columns, rows
-	f.lines, f.continued = nil, nil
+	f.lines, f.rowWraps = nil, nil
 	for _, line := range joinedLines {
 		for len(line) > columns {
-			f.lines, f.continued = append(f.lines, line[:columns]), append(f.continued, true)
+			f.lines, f.rowWraps = append(f.lines, line[:columns]), append(f.rowWraps, true)
 			line = line[columns:]
 		}
-		f.lines, f.continued = append(f.lines, line), append(f.continued, false)
+		f.lines, f.rowWraps = append(f.lines, line), append(f.rowWraps, false)
 	}
 	f.y, f.x = len(f.lines)-1, len(f.lines[len(f.lines)-1])
 }
