@@ -273,7 +273,7 @@ func (s *server) undoStart(ctx context.Context, author Task) error {
 	return callDestroy(ctx, author)
 }
 
-// failStart removes a failed start.
+// failStart removes a task whose start has failed.
 func (s *server) failStart(t *task, err error) {
 	s.mu.Lock()
 	delete(s.tasks, t.start.ID)

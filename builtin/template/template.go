@@ -112,9 +112,9 @@ func (h *Hook) findRenderer(k taskKey) *taskRenderer {
 	return h.renderers[k]
 }
 
-// findOrStartRenderer returns the task, which uses the scope from now on. It creates and
-// starts the task if it does not exist yet. running means that the task already
-// runs with files that another process has rendered.
+// findOrStartRenderer returns the renderer of a task, and gives it the scope for its calls of
+// the host. It creates and starts the renderer if there is none. running means that the task
+// already runs with files that another process has rendered.
 func (h *Hook) findOrStartRenderer(k taskKey, scope hook.Scope, r startRequestFields, running bool) *taskRenderer {
 	h.mu.Lock()
 	defer h.mu.Unlock()

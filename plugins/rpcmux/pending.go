@@ -56,7 +56,7 @@ func (p *PendingCalls[T]) Call(ctx context.Context, send func(id uint64) error) 
 	}
 }
 
-// waitDown waits for End, so that Ended agrees with the error.
+// waitDown waits until End was called, and returns its error.
 func (p *PendingCalls[T]) waitDown() error {
 	<-p.done
 	return p.errDown

@@ -102,8 +102,8 @@ func (h *dirHandle) open(name string) (*dirHandle, error) {
 type dirOwner bool
 
 const (
-	agentOwned dirOwner = false // of the agent: mode and owner are restored by each ensureDir
-	taskOwned  dirOwner = true  // of the tasks: set once, then the tasks may change them
+	agentOwned dirOwner = false // belongs to the agent: each ensureDir restores mode and owner
+	taskOwned  dirOwner = true  // belongs to the tasks: ensureDir sets mode and owner once, and the tasks may change both
 )
 
 // makeDir opens the directory called name. If the name does not exist, makeDir creates the

@@ -703,7 +703,7 @@ type attachedHook struct {
 
 func (h attachedHook) Attachment() string { return h.attachment }
 
-// recordingFactory is a factory that records the hooks of the earlier agent.
+// recordingFactory is a hook factory that records which hooks the previous agent had.
 type recordingFactory struct {
 	extraHooks
 	previousHooks map[string]string

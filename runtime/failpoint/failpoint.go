@@ -79,7 +79,7 @@ func Hit(s Step, p Phase) {
 // ActiveStep is a step that is in progress.
 type ActiveStep struct {
 	step          Step
-	duringHitDone chan struct{} // closed when OnHit has returned for During; nil unless OnHit is set
+	duringHitDone chan struct{} // closed when OnHit(During) has returned; nil if OnHit is not set
 }
 
 // Enter reports Before, and reports During concurrently with the work of the caller, because

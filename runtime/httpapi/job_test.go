@@ -253,7 +253,7 @@ func TestJobSubmissionIsReturnedUnchanged(t *testing.T) {
 	if _, _, err := b.Jobs().Deregister("web", false, nil); err != nil {
 		t.Fatal(err)
 	}
-	same(1, &other) // the stop is a version, which has the source too
+	same(1, &other) // a stop makes a new version of the job, with the same source
 	stopped, _, err := b.Jobs().Info("web", nil)
 	if err != nil {
 		t.Fatal(err)

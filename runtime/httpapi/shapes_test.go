@@ -60,7 +60,7 @@ func TestReplyFields(t *testing.T) {
 		"NodeListStub": reflect.TypeFor[api.NodeListStub](), "HostStats": reflect.TypeFor[hoststats.Stats](), "MemoryStats": reflect.TypeFor[api.MemoryStats](),
 		"CpuStats": reflect.TypeFor[api.CpuStats](), "ServiceRegistration": reflect.TypeFor[api.ServiceRegistration](),
 	}
-	// Intended or pending differences.
+	// These fields differ from Nomad's, for the reason given.
 	different := map[string]string{
 		"Node.Drain": "the text about the node has it", "Node.SecretID": "the text about the node has it",
 		"JobListStub.Namespace": "it is never empty",

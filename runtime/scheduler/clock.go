@@ -61,7 +61,7 @@ func (w *wallClock) read(h Env) clockReading {
 	return r
 }
 
-// recordAdjustment records that the state was adjusted to a reading.
+// recordAdjustment records that the stored times were adjusted to the clock.
 func (w *wallClock) recordAdjustment(r clockReading) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

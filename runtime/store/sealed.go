@@ -235,8 +235,8 @@ func encodeTaskLocal(state state.LocalState) (open, secret []byte, err error) {
 	return open, secret, err
 }
 
-// splitRecord moves the secrets of a record of a build without keys into its secret part,
-// and reports whether there are any.
+// splitRecord moves the secrets of a record that an old version of the agent has written in
+// plain text into the record's secret part, and reports whether there are any.
 func (s *sealer) splitRecord(t Table, r *localRecord) bool {
 	switch {
 	case t == taskLocals:

@@ -167,7 +167,7 @@ func TestNestedCgroupsAreKilledAndRemoved(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			use(t, h)
 			s := newStart(t)
-			// The environment of the child has no names of the task.
+			// The child is not recognizable by its environment, which is empty.
 			s.Env["OWN"] = cgroupPaths(s.AllocID, s.Name)[0]
 			p := startProcess(t, s, shellCommand(`mkdir -p $OWN/a/b && env -i setsid sh -c "echo \$\$ >$OWN/a/b/cgroup.procs; echo \$\$ >child; exec sleep 3600" & exec sleep 3600`))
 			child := parseNumber(t, waitForFile(t, s, "child"))

@@ -78,7 +78,7 @@ func isLongFlag(cmd *cobra.Command, arg string) bool {
 func takesValue(cmd *cobra.Command, arg string) bool {
 	var f *pflag.Flag
 	if name, long := strings.CutPrefix(arg, "--"); long {
-		f = cmd.Flag(name) // nil if the name contains a value
+		f = cmd.Flag(name) // nil for --name=value
 	} else if len(arg) == 2 {
 		f = lookupShorthand(cmd, rune(arg[1]))
 	}

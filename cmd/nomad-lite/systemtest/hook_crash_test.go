@@ -66,7 +66,7 @@ type crashingHookConfig struct {
 	OversizedResponse bool     `codec:"lie"`
 }
 
-// recordCall executes the orders of the attachment for a hook point.
+// recordCall writes the call to the ledger, and then dies or fails as the attachment says.
 func (crashingPlugin) recordCall(g hook.RequestMeta, alloc hook.Alloc, point, text string) (o crashingHookConfig, err error) {
 	if err := g.Config(&o); err != nil {
 		return o, err
