@@ -73,7 +73,7 @@ func TestSockaddr(t *testing.T) {
 	for expression, want := range map[string]string{
 		`GetAllInterfaces | include "colour" "red"`:            `not by "colour"`,
 		`GetAllInterfaces | include "flags" "up|red"`:          `there is no flag "red", only broadcast,`,
-		`GetAllInterfaces | include "rfc" "1"`:                 "RFC 1 are not known, only those of 1918,",
+		`GetAllInterfaces | include "rfc" "1"`:                 "RFC 1 are not known; known are 1918,",
 		`GetAllInterfaces | include "name" "("`:                "missing closing )",
 		`GetAllInterfaces | include "network" "x"`:             "no '/'",
 		`GetAllInterfaces | sort "colour"`:                     `not by "colour"`,
