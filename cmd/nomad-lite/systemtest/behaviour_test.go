@@ -20,7 +20,7 @@ func TestBehaviourMatchesNomad(t *testing.T) {
 	}
 	shared := os.Getenv("NOMAD_LITE_SHARED")
 	if shared == "" {
-		shared = filepath.Join("..", "..", "..", "shared")
+		shared = filepath.Join("..", "..", "..", "..", "shared")
 	}
 	scenarios, err := filepath.Abs(filepath.Join(shared, "conformance", "behaviour"))
 	if err != nil {
