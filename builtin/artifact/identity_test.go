@@ -86,8 +86,8 @@ func runSnoopingTask(outer, secret string) int {
 	return 0
 }
 
-// startSnoopingTask starts a spy as the user nobody. Each call of the returned function
-// sends a line to the spy, and returns its output.
+// startSnoopingTask starts a spy as user 65534. Each call of the returned function sends
+// a line to the spy, and returns its output.
 func startSnoopingTask(t *testing.T, outer, secret string) func() string {
 	t.Helper()
 	if os.Geteuid() != 0 {

@@ -260,7 +260,7 @@ func newPlugins(entries []catalog.Entry, lastServed func(catalog.Entry) PluginKe
 	return plugins
 }
 
-// setPlugins replaces the plugins by those of another catalog. A plugin whose entry is the same
+// setPlugins replaces the plugins by the plugins of another catalog. A plugin whose entry is the same
 // continues; a plugin whose entry is missing or has changed is removed.
 func (r *registry) setPlugins(fresh []*managedPlugin) {
 	before := slices.Clone(r.plugins)

@@ -71,9 +71,9 @@ func checkOwnedDir(dir string) error {
 	return nil
 }
 
-// ownedDir makes a directory at path, or returns an existing one that is ours. If
-// another account has taken the path, the directory gets a random suffix after a
-// dot.
+// ownedDir makes a directory at path, or returns the existing directory if it belongs
+// to this user. If another account has taken the path, the directory gets a random
+// suffix after a dot.
 func ownedDir(path string, mode fs.FileMode) (string, error) {
 	taken := ensureDir(path, mode)
 	if taken == nil {

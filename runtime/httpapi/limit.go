@@ -71,13 +71,12 @@ type clientConns struct {
 
 func (c *clientConns) unauthenticated() int { return len(c.served) + len(c.waiting) }
 
-// LimitListener returns a listener that has at most most connections open at once, of which at most
-// maxPerClient are authenticated and come from one address; 0 means no limit. The number of
-// unauthenticated connections is fixed, and is not limited for a unix socket, which counts as one
-// client.
-func LimitListener(l net.Listener, most, perClient int) net.Listener {
+// LimitListener returns a listener that has at most maxConns connections open at once, of which at
+// most maxPerClient are authenticated and come from one address; 0 means no limit. The limit of
+// unauthenticated connections is fixed. A unix socket counts as one client, and has no such limit.
+func LimitListener(l net.Listener, maxConns, maxPerClient int) net.Listener {
 	return &limitListener{
-		Listener: l, maxConns: most, maxPerClient: perClient, isUnixSocket: l.Addr().Network() == "unix", clients: make(map[string]*clientConns),
+		Listener: l, maxConns: maxConns, maxPerClient: maxPerClient, isUnixSocket: l.Addr().Network() == "unix", clients: make(map[string]*clientConns),
 	}
 }
 

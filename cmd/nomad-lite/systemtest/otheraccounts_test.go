@@ -522,7 +522,7 @@ var accountTaskGroups = map[string]func(*randomJobSchedule) *api.TaskGroup{
 	"after-other": (*randomJobSchedule).sequentialUsersGroup,
 }
 
-// isolatedGroups are groups of which each schedule has exactly one.
+// isolatedGroups are task groups. Each schedule has exactly one of them.
 var isolatedGroups = map[string]func(*randomJobSchedule) *api.TaskGroup{
 	"in-chroot": func(s *randomJobSchedule) *api.TaskGroup {
 		return newTaskGroup(withIsolation("chroot", s.accountTask("main", strconv.Itoa(firstUser), ownRootDirScript)))

@@ -14,8 +14,7 @@ import (
 // Release is set by release builds with -ldflags "-X PACKAGE.Release=…", with the path of this package.
 var Release = ""
 
-// develVersion is the version of a build of which the Go tool recorded neither a version nor a
-// revision.
+// develVersion is the version of a build without a recorded module version and revision.
 const develVersion = "devel"
 
 // NewCommand returns the command "version".
