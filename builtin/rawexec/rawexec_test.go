@@ -2,6 +2,7 @@ package rawexec
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -99,8 +100,12 @@ func copyTestBinary(to string) error {
 func newConfiguredDriver(body map[string]any) *Driver {
 	d := &Driver{}
 	d.config = decodeConfig[pluginConfig](configSchema, body)
-	d.config.deniedUIDs, _ = idrange.Parse(d.config.DeniedUIDs)
-	d.config.deniedGIDs, _ = idrange.Parse(d.config.DeniedGIDs)
+	var uidErr, gidErr error
+	d.config.deniedUIDs, uidErr = idrange.Parse(d.config.DeniedUIDs)
+	d.config.deniedGIDs, gidErr = idrange.Parse(d.config.DeniedGIDs)
+	if err := errors.Join(uidErr, gidErr); err != nil {
+		panic(err) // the test has an invalid configuration
+	}
 	return d
 }
 

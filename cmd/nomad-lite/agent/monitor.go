@@ -50,8 +50,8 @@ func NewMonitorCommand(s *cli.Streams) *cobra.Command {
 	cmd.Flags().BoolVar(&o.includeLocation, "log-include-location", false, "say where in the program each line comes from")
 	cmd.Flags().StringVar(&o.nodeID, "node-id", "", "`id` of a node whose log to show")
 	cmd.Flags().StringVar(&o.serverID, "server-id", "", "`name` of a server whose log to show, or leader")
-	_ = cmd.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions([]string{"TRACE", "DEBUG", "INFO", "WARN", "ERROR"}, cobra.ShellCompDirectiveNoFileComp)) // fails only without the flag
-	_ = cmd.RegisterFlagCompletionFunc("node-id", apiclient.Nodes.CompleteID(&o.client))
+	cli.CompleteFlag(cmd, "log-level", cobra.FixedCompletions([]string{"TRACE", "DEBUG", "INFO", "WARN", "ERROR"}, cobra.ShellCompDirectiveNoFileComp))
+	cli.CompleteFlag(cmd, "node-id", apiclient.Nodes.CompleteID(&o.client))
 	return cmd
 }
 

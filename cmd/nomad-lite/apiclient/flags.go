@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 )
 
 // Flags select the agent of a command. They are Nomad's flags.
@@ -43,7 +44,7 @@ func (f *Flags) Register(cmd *cobra.Command) {
 	} {
 		_ = flags.SetAnnotation(name, ConnectionFlagAnnotation, nil) // fails only without the flag
 	}
-	_ = cmd.RegisterFlagCompletionFunc("namespace", f.CompleteNamespaces)
+	cli.CompleteFlag(cmd, "namespace", f.CompleteNamespaces)
 }
 
 // Client returns a client of the selected agent. It does not connect yet.

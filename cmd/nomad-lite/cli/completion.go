@@ -14,3 +14,11 @@ func CompleteFirstArg(complete Completer) Completer {
 		return complete(cmd, args, toComplete)
 	}
 }
+
+// CompleteFlag sets the completion of a flag. It panics if the command does not have the
+// flag, or has a completion for it.
+func CompleteFlag(cmd *cobra.Command, flag string, complete Completer) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, complete); err != nil {
+		panic(err)
+	}
+}

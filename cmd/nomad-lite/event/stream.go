@@ -71,7 +71,7 @@ func newStreamCommand(s *cli.Streams) *cobra.Command {
 	cmd.Flags().StringVar(&o.filter, "filter", "", "show those only for which this `expression` is true")
 	cmd.Flags().BoolVar(&o.json, "json", false, "print each event as one line of JSON")
 	topics := []string{"Job", "Evaluation", "Allocation", "Deployment", "Node", "Service", "Variable"}
-	_ = cmd.RegisterFlagCompletionFunc("topic", cobra.FixedCompletions(topics, cobra.ShellCompDirectiveNoFileComp)) // fails only without the flag
+	cli.CompleteFlag(cmd, "topic", cobra.FixedCompletions(topics, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 

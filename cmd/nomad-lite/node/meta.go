@@ -81,7 +81,7 @@ func newMetaApplyCommand(s *cli.Streams) *cobra.Command {
 func (o *metaOptions) register(cmd *cobra.Command) {
 	o.client.Register(cmd)
 	cmd.Flags().StringVar(&o.nodeID, "node-id", "", "`id` of the node")
-	_ = cmd.RegisterFlagCompletionFunc("node-id", apiclient.Nodes.CompleteID(&o.client)) // fails only without the flag
+	cli.CompleteFlag(cmd, "node-id", apiclient.Nodes.CompleteID(&o.client))
 }
 
 // id returns the id of the node, "" for the node of the agent.

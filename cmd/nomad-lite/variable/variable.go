@@ -61,7 +61,7 @@ func (o *outputFlags) register(cmd *cobra.Command, formats ...string) {
 	o.format.Register(cmd)
 	cmd.Flags().StringVar(&o.out, "out", "", "`format` to print: "+strings.Join(formats, ", "))
 	cmd.Flags().StringVar(&o.template, "template", "", "Go `template` for -out go-template, the same as -t")
-	_ = cmd.RegisterFlagCompletionFunc("out", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)) // fails only without the flag
+	cli.CompleteFlag(cmd, "out", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 	check := func(cmd *cobra.Command) error {
 		switch {
 		case o.out != "" && !slices.Contains(formats, o.out):
