@@ -37,7 +37,7 @@ func ExitStatusOf(word int) ExitStatus {
 // Until the process is reaped, /proc has the status (for root and for the process's user);
 // afterwards a pidfd that was opened before has it (kernel 6.15). The pidfd can be nil.
 func (p ID) ExitStatus(f *Pidfd) (ExitStatus, bool) {
-	if st, err := ReadStat(p.PID); err == nil && st.StartTime == p.StartTime && st.State == 'Z' && exitStatusReadable(p.PID) {
+	if st, err := ReadStat(p.PID); err == nil && st.StartTime == p.StartTime && st.Ended() && exitStatusReadable(p.PID) {
 		return ExitStatusOf(st.waitStatus), true
 	}
 	if f == nil {

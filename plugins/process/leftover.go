@@ -151,7 +151,7 @@ func eachWithTaskEnv(f func(ID, TaskEnvID)) error {
 		p, err := LookupID(pid)
 		var env []byte
 		if err == nil {
-			env, err = os.ReadFile("/proc/" + name.Name() + "/environ") // empty for a zombie
+			env, err = ReadEnv(pid)
 		}
 		if err != nil {
 			if err := ignoreNotExist(err); err != nil && !errors.Is(err, fs.ErrPermission) {
@@ -164,6 +164,29 @@ func eachWithTaskEnv(f func(ID, TaskEnvID)) error {
 		}
 	}
 	return nil
+}
+
+// ReadEnv reads the environment that a process was started with, in the kernel's format: each
+// variable ends with a zero byte. For a zombie it is empty, or the error is ESRCH.
+func ReadEnv(pid int) ([]byte, error) {
+	dir := "/proc/" + strconv.Itoa(pid)
+	env, err := os.ReadFile(dir + "/environ")
+	if len(env) > 0 || err != nil && !errors.Is(err, unix.ESRCH) {
+		return env, err
+	}
+	// The first thread has no memory if it has exited before the others: the file is empty, or
+	// cannot be opened (ESRCH).
+	threads, dirErr := os.ReadDir(dir + "/task")
+	if dirErr != nil || len(threads) < 2 {
+		return nil, err
+	}
+	for _, thread := range threads {
+		env, err := os.ReadFile(dir + "/task/" + thread.Name() + "/environ")
+		if err == nil && len(env) > 0 {
+			return env, nil
+		}
+	}
+	return os.ReadFile(dir + "/environ") // the other threads have ended: the process has executed a program
 }
 
 // parseTaskEnvID parses the environment of a process in the kernel's format.

@@ -13,18 +13,21 @@ import (
 
 // Stat holds fields of /proc/<pid>/stat.
 type Stat struct {
-	State      byte // 'Z' means zombie
+	State      byte // state of the first thread; 'Z' means zombie
 	PPID       int
 	Session    int
 	UserTime   uint64 // CPU time in clock ticks
 	SystemTime uint64 // CPU time in clock ticks
+	Threads    int    // threads, an exited first thread included
 	StartTime  uint64
 	RSS        uint64 // pages
-	waitStatus int    // wait status; valid only for a zombie, and only if exitStatusReadable
+	waitStatus int    // wait status; valid only if Ended, and only if exitStatusReadable
 }
 
-// Ended reports whether the process has ended: it is a zombie, or is being removed.
-func (s Stat) Ended() bool { return s.State == 'Z' || s.State == 'X' }
+// Ended reports whether the process has ended: it is a zombie, or is being removed. A process
+// whose first thread is a zombie runs while it has other threads: the first thread has exited
+// alone (pthread_exit(3)), or another one calls execve(2) at this moment.
+func (s Stat) Ended() bool { return (s.State == 'Z' || s.State == 'X') && s.Threads <= 1 }
 
 // ReadStat reads the fields of the process that has this pid now. The error is
 // os.ErrProcessDone if there is none.
@@ -46,7 +49,7 @@ func parseStat(b []byte) (Stat, error) {
 	if i < 0 {
 		return Stat{}, errors.New("read process status: no name")
 	}
-	const firstField, state, ppid, session, utime, stime, starttime, rss, exitCode = 3, 3, 4, 6, 14, 15, 22, 24, 52
+	const firstField, state, ppid, session, utime, stime, threads, starttime, rss, exitCode = 3, 3, 4, 6, 14, 15, 20, 22, 24, 52
 	fields := bytes.Fields(b[i+1:])
 	if len(fields) <= rss-firstField || len(fields[0]) != 1 {
 		return Stat{}, errors.New("read process status: too few fields")
@@ -68,6 +71,7 @@ func parseStat(b []byte) (Stat, error) {
 		Session:    signed(session),
 		UserTime:   unsigned(utime),
 		SystemTime: unsigned(stime),
+		Threads:    signed(threads),
 		StartTime:  unsigned(starttime),
 		RSS:        unsigned(rss),
 	}

@@ -116,7 +116,7 @@ func processesOfAlloc(t *testing.T, id string) (found []int) {
 		if err != nil {
 			continue
 		}
-		environ, _ := os.ReadFile("/proc/" + e.Name() + "/environ")
+		environ, _ := process.ReadEnv(pid)
 		args, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline")
 		if bytes.Contains(environ, []byte("NOMAD_ALLOC_ID="+id)) || bytes.Contains(args, []byte(id)) {
 			found = append(found, pid)

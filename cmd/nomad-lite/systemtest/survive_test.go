@@ -266,7 +266,7 @@ func nodeProcesses(data string) (found []nodeProcess) {
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		environ, err := os.ReadFile("/proc/" + e.Name() + "/environ")
+		environ, err := process.ReadEnv(pid)
 		if err != nil || !bytes.Contains(environ, []byte(data)) {
 			continue
 		}
