@@ -19,16 +19,23 @@ import (
 const (
 	maxUnauthenticated          = 1000
 	maxUnauthenticatedPerClient = 100
-	// maxUnauthenticatedBytes limits the request bytes of these connections in total, and those of
-	// evicted connections that the server still has. A request uses up to 17 times as much memory:
-	// a header is a map with an entry for each of its lines.
+	// maxUnauthenticatedBytes limits the request bytes of these connections in total. A request uses up
+	// to 17 times as much memory: a header is a map with an entry for each of its lines.
 	maxUnauthenticatedBytes = 512 << 10
-	// smallRequestBytes is the number of bytes up to which a request does not wait for the end of
-	// evicted connections. Most requests are smaller, so that attackers do not delay other clients.
+	// maxLargeRequests is the number of requests with more than smallRequestBytes whose bytes the
+	// server processes at the same time. The others wait, so that attackers use neither much memory nor
+	// all processors. Most requests are smaller.
+	maxLargeRequests  = 2
 	smallRequestBytes = 1 << 10
 	// minServeTime is how long an unauthenticated connection that keeps the server waiting is
 	// served while other connections of its client wait. Then the server closes it.
 	minServeTime = 2 * time.Second
+	// evictedCloseDelay is how long after its eviction a connection is closed. A client that
+	// reconnects at once would otherwise keep the server busy with its evictions.
+	evictedCloseDelay = 2 * time.Second
+	// maxEvictedOpen is the number of evicted connections that are open at most. Above it evicted
+	// connections are closed at once.
+	maxEvictedOpen = 1000
 	// overdueCheckInterval is how often a waiting connection checks whether a served connection
 	// is overdue.
 	overdueCheckInterval = 100 * time.Millisecond
@@ -45,21 +52,22 @@ var errTooManyConns = &statusError{http.StatusTooManyRequests, tooManyConnsText}
 //
 // It serves 100 unauthenticated connections per address: further connections wait until one of these
 // authenticates or is closed. There are 1,000 unauthenticated connections in total. If another client
-// connects then, the client with the most of them loses its oldest connection, so that no client blocks
-// the others.
-// When they have sent too much in total, the connection that has sent most is closed.
+// connects then, the oldest connection of the client with the most of them is evicted, so that no client
+// blocks the others. When they have sent too much in total, the connection that has sent most is evicted.
+// For the server an evicted connection has ended, for its client only after a delay.
 type limitListener struct {
 	net.Listener
 	maxConns, maxPerClient int
 	isUnixSocket           bool // a unix socket: its file mode controls access
 
-	mu                sync.Mutex
-	openConns         int // connections of all clients, authenticated or not
-	unauthenticated   int // unauthenticated connections of all clients
-	receivedBytes     int // bytes from all unauthenticated connections
-	evictedBytes      int // bytes from connections that were closed here and that the server still has in memory
-	clients           map[string]*clientConns
-	evictedBelowLimit chan struct{} // closed when evictedBytes is no longer above its limit; nil if it is not above
+	mu              sync.Mutex
+	openConns       int // connections of all clients, authenticated or not
+	unauthenticated int // unauthenticated connections of all clients
+	receivedBytes   int // bytes from all unauthenticated connections
+	clients         map[string]*clientConns
+
+	largeRequests chan struct{} // has an element for each large request whose bytes the server processes
+	evictedOpen   atomic.Int32  // evicted connections that are not closed yet
 }
 
 // clientConns are the connections of one address.
@@ -76,7 +84,8 @@ func (c *clientConns) unauthenticated() int { return len(c.served) + len(c.waiti
 // unauthenticated connections is fixed. A unix socket counts as one client, and has no such limit.
 func LimitListener(l net.Listener, maxConns, maxPerClient int) net.Listener {
 	return &limitListener{
-		Listener: l, maxConns: maxConns, maxPerClient: maxPerClient, isUnixSocket: l.Addr().Network() == "unix", clients: make(map[string]*clientConns),
+		Listener: l, maxConns: maxConns, maxPerClient: maxPerClient, isUnixSocket: l.Addr().Network() == "unix",
+		clients: make(map[string]*clientConns), largeRequests: make(chan struct{}, maxLargeRequests),
 	}
 }
 
@@ -90,7 +99,7 @@ func (l *limitListener) Accept() (net.Conn, error) {
 		if err != nil {
 			host = conn.RemoteAddr().String()
 		}
-		c := &limitConn{Conn: conn, listener: l, host: host, serveStarted: make(chan struct{}), closed: make(chan struct{})}
+		c := &limitConn{Conn: conn, listener: l, host: host, serveStarted: make(chan struct{}), ended: make(chan struct{})}
 		if l.addConn(c) {
 			return c, nil
 		}
@@ -129,7 +138,7 @@ func (l *limitListener) addConn(c *limitConn) bool {
 	}
 	l.mu.Unlock()
 	if evicted != nil {
-		evicted.disconnect()
+		evicted.evict()
 	}
 	return true
 }
@@ -157,11 +166,19 @@ func (l *limitListener) largestSender() (most *limitConn) {
 	return most
 }
 
-// addBytes adds to the bytes that an unauthenticated connection has sent. It reports whether the
-// server may process them. It blocks while the server still processes too many bytes of evicted
-// connections, unless the request is small: on a loaded machine their memory is released long after
-// their eviction.
-func (l *limitListener) addBytes(c *limitConn, n int) bool {
+// addBytes adds to the bytes that an unauthenticated connection has sent. If the request is large, it
+// blocks until the server may process these bytes, or until the connection has ended.
+func (l *limitListener) addBytes(c *limitConn, n int) {
+	l.mu.Lock()
+	large := c.receivedBytes+n > smallRequestBytes
+	l.mu.Unlock()
+	if large {
+		select {
+		case l.largeRequests <- struct{}{}:
+			c.isProcessed.Store(true)
+		case <-c.ended:
+		}
+	}
 	var evicted []*limitConn
 	l.mu.Lock()
 	if c.countsReceivedBytes.Load() {
@@ -170,42 +187,19 @@ func (l *limitListener) addBytes(c *limitConn, n int) bool {
 	}
 	for l.receivedBytes > maxUnauthenticatedBytes {
 		most := l.largestSender()
-		most.evictedBytes = most.receivedBytes
-		l.evictedBytes += most.evictedBytes
 		l.removeUnauthenticated(most)
 		evicted = append(evicted, most)
 	}
-	if l.evictedBelowLimit == nil && l.evictedBytes > maxUnauthenticatedBytes {
-		l.evictedBelowLimit = make(chan struct{})
-	}
-	released, small := l.evictedBelowLimit, c.receivedBytes <= smallRequestBytes
 	l.mu.Unlock()
 	for _, c := range evicted {
-		c.disconnect()
-	}
-	if released != nil && !small {
-		select {
-		case <-released:
-		case <-c.closed:
-		}
-	}
-	select {
-	case <-c.closed:
-		return false
-	default:
-		return true
+		c.evict()
 	}
 }
 
-// releaseEvictedBytes subtracts the bytes of an evicted connection that the server has closed.
-func (l *limitListener) releaseEvictedBytes(c *limitConn) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.evictedBytes -= c.evictedBytes
-	c.evictedBytes = 0
-	if l.evictedBelowLimit != nil && l.evictedBytes <= maxUnauthenticatedBytes {
-		close(l.evictedBelowLimit)
-		l.evictedBelowLimit = nil
+// processed is called when the server has processed the bytes that it has read. It may be called again.
+func (c *limitConn) processed() {
+	if c.isProcessed.Swap(false) {
+		<-c.listener.largeRequests
 	}
 }
 
@@ -270,7 +264,7 @@ func (l *limitListener) closeOverdue(c *limitConn) {
 	}
 	l.mu.Unlock()
 	for _, served := range overdue {
-		served.disconnect()
+		served.evict()
 	}
 }
 
@@ -279,7 +273,6 @@ func (l *limitListener) removeConn(c *limitConn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.openConns--
-	c.isClosed = true
 	if c.authenticated {
 		l.clients[c.host].authenticated--
 		l.removeClientIfEmpty(c.host)
@@ -294,14 +287,14 @@ type limitConn struct {
 	listener     *limitListener
 	host         string
 	serveStarted chan struct{} // closed by the listener when the connection is served
-	closed       chan struct{} // closed by the first Close
+	ended        chan struct{} // closed when the connection is closed or evicted
 
-	closeOnce           sync.Once
-	isClosed            bool          // guarded by listener.mu
+	endOnce             sync.Once
+	isEvicted           atomic.Bool   // the listener closes the connection
 	authenticated       bool          // guarded by listener.mu
 	receivedBytes       int           // bytes of the client's request; guarded by listener.mu
-	evictedBytes        int           // receivedBytes at the eviction, until the server closes the connection; guarded by listener.mu
 	countsReceivedBytes atomic.Bool   // bytes of the client are counted; set with listener.mu held
+	isProcessed         atomic.Bool   // the server processes bytes of a large request: an element of listener.largeRequests
 	isServed            atomic.Bool   // serveStarted is closed
 	readTimeout         time.Duration // read timeout of the server, which starts with startServing; 0 means none
 	isReading           atomic.Bool   // the server reads
@@ -342,7 +335,7 @@ func (c *limitConn) authenticate() bool {
 	l := c.listener
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if c.authenticated || c.isClosed {
+	if c.authenticated || c.hasEnded() {
 		return true
 	}
 	client := cmp.Or(l.clients[c.host], &clientConns{})
@@ -350,6 +343,7 @@ func (c *limitConn) authenticate() bool {
 		return false
 	}
 	c.authenticated = true
+	c.processed()
 	client.authenticated++
 	l.clients[c.host] = client
 	l.removeUnauthenticated(c)
@@ -363,6 +357,7 @@ func (c *limitConn) headerReceived(body bool) {
 	if c == nil || !c.countsReceivedBytes.Load() {
 		return
 	}
+	c.processed()
 	c.listener.mu.Lock()
 	defer c.listener.mu.Unlock()
 	c.listener.resetReceivedBytes(c)
@@ -391,10 +386,11 @@ func (c *limitConn) SetReadDeadline(t time.Time) error {
 
 // Read first waits until the connection is served.
 func (c *limitConn) Read(p []byte) (int, error) {
+	c.processed()
 	for !c.isServed.Load() {
 		select {
 		case <-c.serveStarted:
-		case <-c.closed:
+		case <-c.ended:
 			return 0, net.ErrClosed
 		case <-time.After(overdueCheckInterval):
 			c.listener.closeOverdue(c)
@@ -409,7 +405,11 @@ func (c *limitConn) Read(p []byte) (int, error) {
 	c.isReading.Store(true)
 	n, err := c.Conn.Read(p)
 	c.isReading.Store(false)
-	if c.countsReceivedBytes.Load() && !c.listener.addBytes(c, n) {
+	if c.countsReceivedBytes.Load() {
+		c.listener.addBytes(c, n)
+	}
+	if c.hasEnded() {
+		c.processed()
 		return 0, net.ErrClosed
 	}
 	return n, err
@@ -425,16 +425,46 @@ func (c *limitConn) CloseWrite() error {
 
 // Close implements net.Conn. The server calls it when it no longer needs the connection.
 func (c *limitConn) Close() error {
-	err := c.disconnect()
-	c.listener.releaseEvictedBytes(c)
-	return err
+	c.end()
+	c.processed()
+	if c.isEvicted.Load() {
+		return nil
+	}
+	return c.Conn.Close()
 }
 
-// disconnect closes the connection and removes it from the counts. Reads of the server fail from then on.
-func (c *limitConn) disconnect() error {
-	c.closeOnce.Do(func() {
-		close(c.closed)
+// end removes the connection from the counts. Reads of the server fail from then on.
+func (c *limitConn) end() {
+	c.endOnce.Do(func() {
+		close(c.ended)
 		c.listener.removeConn(c)
 	})
-	return c.Conn.Close()
+}
+
+func (c *limitConn) hasEnded() bool {
+	select {
+	case <-c.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// evict ends the connection for the server, and closes it after evictedCloseDelay.
+func (c *limitConn) evict() {
+	if c == nil {
+		return
+	}
+	c.isEvicted.Store(true)
+	c.end()
+	closeConn := func() {
+		c.listener.evictedOpen.Add(-1)
+		c.Conn.Close()
+	}
+	half, ok := c.Conn.(interface{ CloseRead() error })
+	if c.listener.evictedOpen.Add(1) > maxEvictedOpen || !ok || half.CloseRead() != nil {
+		closeConn()
+		return
+	}
+	time.AfterFunc(evictedCloseDelay, closeConn)
 }

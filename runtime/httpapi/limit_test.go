@@ -584,63 +584,102 @@ func TestHeadersOfClientsWithoutTokenAreLimitedInTotal(t *testing.T) {
 	})
 }
 
-// The server gets no further bytes while it still processes those of evicted connections.
-func TestBytesOfEvictedConnectionsCountUntilTheServerClosesThem(t *testing.T) {
+// The server processes bytes of few large requests at the same time. Small requests do not wait.
+func TestLargeRequestsAreProcessedOneAfterTheOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := make(pipeListener)
-		limit := LimitListener(l, 0, 0)
+		limit := LimitListener(l, 0, 0).(*limitListener)
 		defer limit.Close()
 		var clients, served []net.Conn
-		for host := byte(10); host < 14; host++ {
-			accepted := make(chan net.Conn)
-			go func() {
-				conn, err := limit.Accept()
-				if err != nil {
-					t.Error(err)
-				}
-				accepted <- conn
-			}()
-			clients = append(clients, l.dialFrom(net.IPv4(127, 0, 0, host)))
-			served = append(served, <-accepted)
-		}
-		read := func(i, size int) <-chan error {
-			go clients[i].Write(make([]byte, size))
-			done := make(chan error, 1)
-			go func() {
-				_, err := io.ReadFull(served[i], make([]byte, size))
-				done <- err
-			}()
-			return done
-		}
-		for _, i := range []int{0, 0, 1, 1} { // the second connection evicts the first one
-			if err := <-read(i, maxUnauthenticatedBytes/2); err != nil {
+		var done []chan error
+		for i := range maxLargeRequests + 3 {
+			go func() { clients = append(clients, l.dialFrom(net.IPv4(127, 0, 1, byte(i)))) }()
+			conn, err := limit.Accept()
+			if err != nil {
 				t.Fatal(err)
 			}
+			synctest.Wait()
+			served = append(served, conn)
+			size := 2 * smallRequestBytes
+			if i == maxLargeRequests+2 {
+				size = smallRequestBytes
+			}
+			read := make(chan error, 1)
+			done = append(done, read)
+			go clients[i].Write(make([]byte, size))
+			go func() {
+				_, err := conn.Read(make([]byte, size))
+				read <- err
+			}()
 		}
-		third := read(2, 2*smallRequestBytes) // it evicts the second one
+		defer func() {
+			for i := range served {
+				served[i].Close()
+				served[i].Close()
+				clients[i].Close()
+			}
+			if n := len(limit.largeRequests); n != 0 || limit.receivedBytes != 0 {
+				t.Errorf("%d large requests and %d bytes count of connections that are closed", n, limit.receivedBytes)
+			}
+		}()
+		processed := func() (n int) {
+			synctest.Wait()
+			for _, d := range done[:maxLargeRequests+2] {
+				n += len(d)
+			}
+			return n
+		}
+		if n := processed(); n != maxLargeRequests || len(done[maxLargeRequests+2]) != 1 {
+			t.Fatalf("the server processes %d large requests, want %d, and %d small ones, want 1", n, maxLargeRequests, len(done[maxLargeRequests+2]))
+		}
+		go served[0].Read(make([]byte, 1)) // the server has processed the first request
+		if n := processed(); n != maxLargeRequests+1 {
+			t.Fatalf("%d large requests were processed or are, want %d", n, maxLargeRequests+1)
+		}
+		served[1].Close()
+		if n := processed(); n != maxLargeRequests+2 {
+			t.Fatalf("%d large requests were processed or are, want %d", n, maxLargeRequests+2)
+		}
+	})
+}
+
+// halfClosedConn is the server's end of a pipe with the CloseRead of a TCP connection.
+type halfClosedConn struct{ addressedConn }
+
+func (c halfClosedConn) CloseRead() error { return c.SetReadDeadline(time.Now()) }
+
+// A client that reconnects when its connection is closed does so late after an eviction.
+func TestEvictedConnectionsAreClosedAfterDelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, l, limit := newLimitedFixture(t, 0)
+		count := 2*maxUnauthenticatedBytes/maxHeaderBytes + maxEvictedOpen
+		large := partialHeader + strings.Repeat("x", maxHeaderBytes-1<<10)
+		var clients []*silentClient
+		for i := range count {
+			ours, theirs := net.Pipe()
+			l <- halfClosedConn{addressedConn{theirs, net.IPv4(127, 0, 1, byte(i))}}
+			clients = append(clients, startSilentClient(ours, large))
+			synctest.Wait()
+		}
+		limit.mu.Lock()
+		served := limit.unauthenticated
+		limit.mu.Unlock()
+		if n := countOpen(clients) - served; n != maxEvictedOpen {
+			t.Errorf("%d evicted connections are open, want %d", n, maxEvictedOpen)
+		}
+		time.Sleep(evictedCloseDelay)
 		synctest.Wait()
-		select {
-		case err := <-third:
-			t.Fatalf("the server has read more (error %v) while it has %d bytes of evicted connections", err, 2*maxUnauthenticatedBytes)
-		default:
+		if n := countOpen(clients); n != served {
+			t.Errorf("%d connections are open after the delay, want the %d that are served", n, served)
 		}
-		if err := <-read(3, smallRequestBytes); err != nil {
-			t.Errorf("a small request: %v", err)
+		if n := limit.evictedOpen.Load(); n != 0 {
+			t.Errorf("%d evicted connections count as open", n)
 		}
-		served[0].Close()
-		served[0].Close()
-		if err := <-third; err != nil {
-			t.Error(err)
-		}
-		if _, err := served[1].Read(make([]byte, 1)); !errors.Is(err, io.ErrClosedPipe) {
-			t.Errorf("read from an evicted connection: %v", err)
-		}
-		for i := range served {
-			served[i].Close()
-			clients[i].Close()
-		}
-		if limited := limit.(*limitListener); limited.evictedBytes != 0 || limited.receivedBytes != 0 {
-			t.Errorf("%d and %d bytes are counted of connections that are closed", limited.receivedBytes, limited.evictedBytes)
+		for _, c := range clients {
+			if !c.isOpen() && c.lifetime != 0 && c.lifetime < evictedCloseDelay {
+				t.Fatalf("an evicted connection was closed after %v", c.lifetime)
+			}
+			c.Close()
 		}
 	})
 }

@@ -170,6 +170,7 @@ func (h *execHandler) handshake(r *request, conn *websocket.Conn) error {
 	conn.SetReadLimit(maxHandshakeBytes)
 	_, text, err := conn.Read(ctx)
 	if err != nil {
+		r.conn.evict()
 		return errClientGone
 	}
 	var hello struct {
