@@ -36,35 +36,34 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskfiles"
 )
 
-// Config configures an Agent.
+// Config has the settings and dependencies of an Agent.
 type Config struct {
 	// DataDir is the absolute path of the data directory. Open creates it if it is
 	// missing. Empty means a temporary directory, which is removed when the agent
 	// shuts down. If the agent is killed, the keeper ends all processes, and the
 	// next agent removes the directory.
 	DataDir string
-	// EphemeralState starts with an empty state and deletes the state at the end; the files
-	// that tasks have written stay. A temporary directory implies EphemeralState.
+	// EphemeralState means that the agent starts with an empty state and deletes its state at the end.
+	// Files that tasks have written are kept. A temporary directory implies EphemeralState.
 	EphemeralState bool
 
 	Node        localnode.Settings
-	Limits      allocrunner.Limits // NodeCPU is filled in by the agent
+	Limits      allocrunner.Limits // the agent sets NodeCPU
 	GC          noderunner.GC
 	SchedulerGC scheduler.GCConfig
 
-	// EnvDenylist names the variables of the agent's environment that no task
-	// inherits; nil means Nomad's default. With EnvAllowlist, tasks inherit only
-	// the variables that it names and EnvDenylist does not; a nil EnvAllowlist
-	// means all.
+	// EnvDenylist names the environment variables of the agent that no task inherits; nil means Nomad's
+	// default. If EnvAllowlist is not nil, tasks inherit only variables that it names and EnvDenylist
+	// does not name.
 	EnvDenylist, EnvAllowlist []string
 
 	Plugins *catalog.Catalog
-	Hooks   []hookplugin.Rule // the operator's rules for hook plugins, in order
-	// HookLimits are the operator's limits for the builtin hooks, by name of the
-	// hook. The hooks receive them with the blocks of the task.
+	Hooks   []hookplugin.Rule // the operator's rules for hook plugins, in the order of the configuration
+	// HookLimits are the operator's limits for the builtin hooks, by name of the hook. A hook receives
+	// its limits together with the task's block for the hook.
 	HookLimits map[string]map[string]any
-	// TaskProcess returns the main process of a task of a builtin driver, from the state
-	// of the driver in the task's handle. It may be nil.
+	// TaskProcess returns the main process of a task, from the driver state in the task's handle. It is
+	// for tasks of builtin drivers. It may be nil.
 	TaskProcess func(driver string, state []byte) (process.ID, bool)
 	// PluginCacheFile is the path of the file in which an agent with EphemeralState stores the
 	// descriptions of plugins for later agents. With an empty path nothing is stored.
@@ -73,7 +72,7 @@ type Config struct {
 	Logger          hclog.Logger
 }
 
-// Agent is one running nomad-lite. Its methods may be called concurrently.
+// Agent is a running nomad-lite agent. Its methods may be called concurrently.
 type Agent struct {
 	logger    hclog.Logger
 	config    Config
@@ -94,10 +93,10 @@ type Agent struct {
 	nodes *noderunner.Runner // nil before Run
 }
 
-// Garbage collection percentages, see [memtrim.New].
+// These are garbage collection percentages (GOGC), see [memtrim.New].
 const (
-	// gcPercentIdle saves memory: a burst of starts leaves few objects, but
-	// scattered over all the memory that it used.
+	// gcPercentIdle saves memory: after a burst of starts few objects remain, but they are scattered
+	// over all the memory that the burst used.
 	gcPercentIdle = 25
 	// gcPercentBusy saves CPU time while tasks restart and stop. With gcPercentIdle,
 	// a third of the agent's CPU time in a loop of restarts was spent in garbage
@@ -116,7 +115,7 @@ func Open(ctx context.Context, c Config) (*Agent, error) {
 	return a, nil
 }
 
-// DataDir returns the data directory, also of a temporary agent.
+// DataDir returns the path of the data directory, which may be temporary.
 func (a *Agent) DataDir() string { return a.directory.path }
 
 // LogDir returns the directory that holds the output of an allocation's tasks,
@@ -155,26 +154,26 @@ func (a *Agent) SetMeta(ctx context.Context, changes map[string]*string) error {
 // Logs returns the client of the log collector.
 func (a *Agent) Logs() *logs.Collector { return a.helpers.collector }
 
-// Host returns the facts about the machine.
+// Host returns the properties of the machine.
 func (a *Agent) Host() fingerprint.Host { return a.host }
 
-// Drivers returns the drivers that are up, by name.
+// Drivers returns the drivers whose plugins run, by name.
 func (a *Agent) Drivers() map[string]supervisor.DriverInfo { return a.plugins.supervisor.Drivers() }
 
-// TaskConfigSchema returns the schema of a driver's task config block. It waits for
-// a driver that is being started.
+// TaskConfigSchema returns the schema of a driver's task config block. It waits for the driver if its
+// plugin is starting.
 func (a *Agent) TaskConfigSchema(ctx context.Context, name string) (*hclspec.Spec, error) {
 	return a.plugins.taskConfigSchema(ctx, name)
 }
 
-// CheckHooks checks the operator's hook rules against the plugins and returns the
-// reasons why rules do not work. It waits for plugins that are being started.
+// CheckHooks checks the operator's hook rules against the plugins and returns the reasons why rules
+// have no effect. It waits for plugins that are starting.
 func (a *Agent) CheckHooks(ctx context.Context) (trouble []error) { return a.plugins.checkRules(ctx) }
 
-// CheckAttachments checks the hook attachments of a canonical job. The faults are
-// attachments of a hook that does not exist, that is never called there, or that
-// rejects the configuration. The errors in trouble are about hooks that were not
-// reachable. CheckAttachments waits for plugins that are being started.
+// CheckAttachments checks the hook attachments of a canonical job. The faults are attachments of a hook
+// that does not exist, that is never called at this place of a job, or that rejects the configuration.
+// The errors in trouble are about hooks that were not reachable. CheckAttachments waits for plugins
+// that are starting.
 func (a *Agent) CheckAttachments(ctx context.Context, job *api.Job) (faults []model.Unsupported, trouble []error) {
 	return a.plugins.checkAttachments(ctx, job)
 }
@@ -199,24 +198,22 @@ func (a *Agent) PluginsChanged() <-chan struct{} { return a.plugins.supervisor.C
 // most.
 func (a *Agent) Ready(ctx context.Context) error { return a.plugins.supervisor.Ready(ctx) }
 
-// WaitAllPlugins waits until plugins of every type have reported, without a time limit of
-// its own.
+// WaitAllPlugins waits without a timeout until plugins of every type have reported their state.
 func (a *Agent) WaitAllPlugins(ctx context.Context) error {
 	return a.plugins.supervisor.WaitAllStatesKnown(ctx)
 }
 
-// Run runs the allocations in the state until ctx ends. If the cause is
-// allocrunner.ErrShutdown, Run leaves tasks running; otherwise it stops them and
-// returns when all have ended.
+// Run runs the allocations in the state until ctx ends. If the cause is allocrunner.ErrShutdown, Run
+// leaves the tasks running. With any other cause it stops the tasks and returns when all have ended.
 func (a *Agent) Run(ctx context.Context) {
-	trim := memtrim.New(gcPercentIdle, gcPercentBusy) // not earlier: most of what Open reads stays in memory
+	trim := memtrim.New(gcPercentIdle, gcPercentBusy) // created here and not in Open, because most of what Open reads stays in memory
 	defer trim.Stop()
 	nodes := noderunner.New(a.runnerConfig(trim))
 	a.mu.Lock()
 	a.nodes = nodes
 	a.mu.Unlock()
 
-	// Reports are written, and plans are made for them, until all runners have
+	// The status of allocations is stored, and the scheduler makes plans, until all runners have
 	// returned.
 	reporting, endReports := context.WithCancel(context.WithoutCancel(ctx))
 	var background, reports sync.WaitGroup
@@ -240,7 +237,7 @@ func (a *Agent) Run(ctx context.Context) {
 	endReports()
 	reports.Wait()
 	if a.directory.temporary {
-		nodes.CollectAll() // removes also resources that hooks have created outside of the directories
+		nodes.CollectAll() // removes also resources that hooks have created outside of the allocation directories
 	}
 	if a.directory.ephemeralState {
 		settling, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
@@ -280,15 +277,15 @@ func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 					return
 				}
 			}
-			trim.Postpone() // allocations that start make objects that stay
+			trim.Postpone() // no collection now: allocations that start make objects that are needed later
 		},
 		GC:     a.config.GC,
 		Logger: a.logger,
 	}
 }
 
-// cleanupTimeout is how long Run waits for the pending cleanups of hooks when their
-// records are about to be deleted.
+// cleanupTimeout is how long Run waits for pending cleanups of hooks if their records are about to be
+// deleted.
 const cleanupTimeout = 10 * time.Second
 
 // Alloc returns the runner of an allocation, or nil if this node does not have it.
@@ -299,8 +296,8 @@ func (a *Agent) Alloc(id string) *allocrunner.Runner {
 	return nil
 }
 
-// CollectAlloc removes an ended allocation from the disk. It waits for the cleanup
-// of hooks, but not for an unavailable driver: then the directory is removed later.
+// CollectAlloc removes an ended allocation from the disk. It waits for the cleanup of hooks, but not
+// for an unavailable driver: in that case the directory is removed later.
 func (a *Agent) CollectAlloc(ctx context.Context, id string) error {
 	if nodes := a.running(); nodes != nil {
 		return nodes.Collect(ctx, id)
@@ -315,9 +312,9 @@ func (a *Agent) CollectAllocs() {
 	}
 }
 
-// Reload applies the settings that can change while the agent runs: metadata and
-// reservations of the node, limits of garbage collection, the plugins, and the
-// rules for hooks. The rules must have passed hookplugin.CheckRules.
+// Reload applies the settings that can change while the agent runs: metadata and reservations of the
+// node, limits of garbage collection, the plugins, and the rules for hooks. The caller must have
+// checked the rules with hookplugin.CheckRules.
 func (a *Agent) Reload(node localnode.Settings, gc noderunner.GC, plugins *catalog.Catalog, rules []hookplugin.Rule) {
 	a.plugins.reload(plugins, rules)
 	if nodes := a.running(); nodes != nil {
@@ -326,8 +323,8 @@ func (a *Agent) Reload(node localnode.Settings, gc noderunner.GC, plugins *catal
 	a.node.Reload(node)
 }
 
-// Kill force kills all allocations at once, without their shutdown order and their
-// poststop tasks. It does not wait.
+// Kill force kills all allocations at once. It respects no kill order, and runs no poststop tasks. It
+// does not wait.
 func (a *Agent) Kill() {
 	if nodes := a.running(); nodes != nil {
 		nodes.Kill()
@@ -346,17 +343,16 @@ func (a *Agent) running() *noderunner.Runner {
 	return a.nodes
 }
 
-// Close shuts down the helper processes that are no longer needed and unlocks the
-// data directory; a temporary data directory is removed. Run must have returned.
-// Close may be called twice.
+// Close shuts down the helper processes that are no longer needed and unlocks the data directory; a
+// temporary data directory is removed. Run must have returned. Close may be called twice.
 //
-// While tasks may run, the helper processes continue. Close decides that by the
-// state and the keeper together, not by the way in which the agent ends.
+// While tasks may run, the helper processes continue. Whether tasks may run depends on the state and
+// the keeper together, not on how the agent ends.
 func (a *Agent) Close() error {
 	if a.directory == nil || a.directory.lock == nil {
 		return nil
 	}
-	a.helpers.unwatch() // the calls below remove sockets
+	a.helpers.unwatch() // the watch would restore the sockets that the calls below remove
 	remaining := new(remainingProcesses)
 	if a.helpers.keeper != nil && !a.directory.ephemeralState {
 		remaining = a.retention.decide(a.running(), a.helpers.keeper)

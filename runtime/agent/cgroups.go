@@ -6,9 +6,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 )
 
-// cgroupsOf returns a function that selects the cgroup tree for a driver. For
-// builtin drivers it is nil, because they create their cgroups themselves in less
-// time.
+// cgroupsOf returns a function that selects the cgroup tree for the tasks of a driver. For builtin
+// drivers the function returns nil, because these drivers create cgroups themselves in less time.
 func cgroupsOf(tree *cgroup.Hierarchy, plugins func() []supervisor.Plugin) func(driver string) hooks.Cgroups {
 	return func(driver string) hooks.Cgroups {
 		for _, p := range plugins() {

@@ -13,16 +13,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 )
 
-// dataDirectory is the data directory of an agent, locked until close.
+// dataDirectory is the data directory of an agent, which is locked until the method close is called.
 type dataDirectory struct {
 	path           string
-	temporary      bool     // close removes the directory
+	temporary      bool     // the directory is removed by the method close
 	ephemeralState bool     // the agent starts with an empty state and deletes its state
 	lock           *os.File // nil after close
 }
 
-// openDirectory makes the data directory if it is missing, and locks it. It fails with
-// ErrInUse if another agent has the directory. The caller must call close.
+// openDirectory creates the data directory if it is missing, and locks it. It fails with ErrInUse if
+// another agent has locked it. The caller must call close.
 func openDirectory(c Config) (*dataDirectory, error) {
 	d := &dataDirectory{path: c.DataDir, temporary: c.DataDir == "", ephemeralState: c.EphemeralState || c.DataDir == ""}
 	if err := d.open(c.Logger); err != nil {
@@ -42,8 +42,8 @@ func (d *dataDirectory) open(logger hclog.Logger) error {
 		if err := os.MkdirAll(d.path, 0o711); err != nil {
 			return fmt.Errorf("make data directory: %w", err)
 		}
-		// A run trusts no file in the directory, and its user trusts the directory
-		// of the job file.
+		// The directory of a foreground run is not checked: the run trusts no file in it, and the user
+		// trusts the directory of the job file.
 		if !d.ephemeralState {
 			if err := safepath.CheckDir(d.path); err != nil {
 				return fmt.Errorf("data directory %s: %w, or choose another with -data-dir", d.path, err)
@@ -59,14 +59,14 @@ func (d *dataDirectory) open(logger hclog.Logger) error {
 		}
 	}
 	if os.Geteuid() == 0 {
-		return ensureDir(d.allocDirs(), 0o711) // tasks of other users traverse it to their own directories
+		return ensureDir(d.allocDirs(), 0o711) // tasks of other users need the permission to traverse the directory
 	}
 	return d.denyOthers()
 }
 
-// denyOthers denies other accounts access to the data directory of an agent that is
-// not root, whose tasks run as the same user. If the data directory belongs to another
-// user, denyOthers closes the directory of the allocations instead.
+// denyOthers makes the data directory inaccessible to other accounts if the agent is not root, because
+// then its tasks run as the same user. If the data directory belongs to another user, denyOthers makes
+// the directory of the allocations inaccessible instead.
 func (d *dataDirectory) denyOthers() error {
 	if err := ensureDir(d.allocDirs(), 0o711); err != nil {
 		return err
@@ -87,11 +87,11 @@ func (d *dataDirectory) denyOthers() error {
 	return nil
 }
 
-// allocDirs returns the directory that contains the directories of the allocations.
+// allocDirs returns the directory that contains the alloc directories.
 func (d *dataDirectory) allocDirs() string { return filepath.Join(d.path, allocDir) }
 
-// statePath returns the path of the state file. A foreground run and an agent have
-// different files.
+// statePath returns the path of the state file. A foreground run and an agent have different state
+// files.
 func (d *dataDirectory) statePath() string {
 	if d.ephemeralState {
 		return filepath.Join(d.path, "run.db")
@@ -99,8 +99,7 @@ func (d *dataDirectory) statePath() string {
 	return filepath.Join(d.path, "state.db")
 }
 
-// close removes a temporary directory, and unlocks the directory. It may be called
-// twice.
+// close unlocks the data directory; if it is temporary, close removes it. It may be called twice.
 func (d *dataDirectory) close() error {
 	if d.lock == nil {
 		return nil

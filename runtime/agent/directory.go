@@ -13,10 +13,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/filelock"
 )
 
-// ErrInUse means that another nomad-lite uses the data directory.
+// ErrInUse means that another nomad-lite process uses the data directory.
 var ErrInUse = errors.New("data directory is in use by another nomad-lite")
 
-// Names in a data directory.
+// Names of files and directories in a data directory.
 const (
 	lockFile = "lock"
 	allocDir = "alloc"
@@ -40,12 +40,12 @@ func lock(dataDir string, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// ensureDir makes a directory, or checks that the existing one is ours: below /tmp,
-// another account may have made it first.
+// ensureDir creates a directory, or checks that the existing one belongs to this user: below /tmp,
+// another account may have created it before.
 func ensureDir(dir string, mode fs.FileMode) error {
 	err := os.Mkdir(dir, mode)
 	if err == nil {
-		return os.Chmod(dir, mode) // the umask may have removed bits
+		return os.Chmod(dir, mode) // the umask may have cleared bits of the mode
 	}
 	if !errors.Is(err, fs.ErrExist) {
 		return err
@@ -71,9 +71,8 @@ func checkOwnedDir(dir string) error {
 	return nil
 }
 
-// ownedDir makes a directory at path, or returns the existing directory if it belongs
-// to this user. If another account has taken the path, the directory gets a random
-// suffix after a dot.
+// ownedDir creates a directory at path, or returns the existing directory if it belongs to this user.
+// If another account has created a file at path, the directory gets a random suffix after a dot.
 func ownedDir(path string, mode fs.FileMode) (string, error) {
 	taken := ensureDir(path, mode)
 	if taken == nil {
@@ -89,7 +88,7 @@ func ownedDir(path string, mode fs.FileMode) (string, error) {
 	return dir, os.Chmod(dir, mode)
 }
 
-// ownedDirs returns the existing directories that ownedDir has made for a path.
+// ownedDirs returns the directories that ownedDir has created for a path and that still exist.
 func ownedDirs(path string) []string {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil {

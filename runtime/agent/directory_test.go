@@ -15,15 +15,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Another account that takes the names below /tmp first, with any type of file,
-// does not prevent users from running jobs.
+// Another account that creates files of any type under the names that nomad-lite uses below /tmp does
+// not prevent users from running jobs.
 func TestTakenTemporaryDirectory(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be another account")
 	}
 	for _, tool := range []string{"mkdir", "touch", "ln", "mkfifo"} {
 		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("the other account needs %s", tool) // a virtual machine has few tools
+			t.Skipf("the other account needs %s", tool) // the test is skipped: in a virtual machine it lacks a tool
 		}
 	}
 	tmp := os.TempDir()
@@ -64,8 +64,8 @@ func TestTakenTemporaryDirectory(t *testing.T) {
 			t.Errorf("what was left is not removed: %v", err)
 		}
 		held.Close()
-		// The other account has removed its file: the usual path is used again, and
-		// the other directories are swept.
+		// After the other account has removed its file, the usual path is used again, and directories
+		// with a suffix are removed.
 		if err := os.RemoveAll(path); err != nil {
 			t.Fatal(err)
 		}
@@ -100,10 +100,10 @@ func asUser(t *testing.T, uid int, f func() error) {
 	t.Helper()
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread exits with the goroutine
+		runtime.LockOSThread() // the thread stays locked, so it exits with the goroutine
 		id := uintptr(uid)
 		for _, call := range []uintptr{unix.SYS_SETRESGID, unix.SYS_SETRESUID} {
-			// Raw system calls, because the functions of package syscall change all
+			// These are raw system calls, because the functions of package syscall would change all
 			// threads.
 			if _, _, errno := unix.RawSyscall(call, id, id, id); errno != 0 {
 				done <- errno
@@ -117,8 +117,8 @@ func asUser(t *testing.T, uid int, f func() error) {
 	}
 }
 
-// Tasks of an agent that is not root run as its user. Other accounts cannot enter
-// the data directory.
+// The data directory of an agent that is not root is inaccessible to other accounts, because its tasks
+// run as the same user.
 func TestUnprivilegedAgentClosesItsDirectory(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root becomes other users")
@@ -127,7 +127,7 @@ func TestUnprivilegedAgentClosesItsDirectory(t *testing.T) {
 	for _, c := range []struct {
 		name             string
 		owner            int
-		before, dir, all os.FileMode // modes of the data directory before and after, and of the alloc directories
+		before, dir, all os.FileMode // modes of the data directory before and after the start, and of the directory of the allocations
 	}{
 		{"new", us, 0o755, 0o700, 0o711},
 		{"of an earlier version", us, 0o711, 0o700, 0o711},

@@ -36,7 +36,7 @@ func (e taskEnder) end(ctx context.Context, req taskrunner.EndRequest) (taskrunn
 	if !known {
 		return result, nil
 	}
-	if main.Alive() { // EndLeftovers missed a process that moved to another cgroup and changed its environment
+	if main.Alive() { // the process moved to another cgroup and changed its environment, so that EndLeftovers did not find it
 		result.Found = true
 		_ = unix.Kill(-main.PID, unix.SIGKILL)
 		if err := main.Signal(unix.SIGKILL); err != nil && main.Alive() {

@@ -12,16 +12,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 )
 
-// argv0 is the name under which the process list shows the helper processes, which
-// run this executable.
+// argv0 is the name that the process list shows for the helper processes, which run the same executable
+// as the agent.
 const argv0 = "nomad-lite"
 
 // helpers are the helper processes of an agent, and the sockets of its data directory.
 type helpers struct {
 	directory *dataDirectory
 	sockets   *sockets        // nil before start
-	keeper    *keeper.Client  // nil before the keeper runs
-	collector *logs.Collector // nil before the log collector runs
+	keeper    *keeper.Client  // nil until the keeper runs
+	collector *logs.Collector // nil until the log collector runs
 	logger    hclog.Logger
 }
 
@@ -45,8 +45,8 @@ func (h *helpers) start(ctx context.Context) (err error) {
 	}
 	h.sockets.keeper = h.keeper
 	if d.temporary {
-		// The keeper of a killed agent runs until all processes have ended. It
-		// holds the lock, so that the directory is not removed earlier.
+		// The keeper of a killed agent continues until all processes have ended. It holds the lock of
+		// the data directory, so that the directory is not removed earlier.
 		if err := h.keeper.StoreFD(ctx, lockFile, d.lock); err != nil {
 			return fmt.Errorf("hand the lock to the keeper: %w", err)
 		}
@@ -64,7 +64,7 @@ func (h *helpers) start(ctx context.Context) (err error) {
 	return nil
 }
 
-// unwatch stops the restoration of sockets that are removed.
+// unwatch stops the goroutine that restores removed sockets.
 func (h *helpers) unwatch() {
 	if h.sockets != nil {
 		h.sockets.unwatch()
@@ -89,7 +89,7 @@ func (h *helpers) close(remaining *remainingProcesses) (ended bool, err error) {
 	return ended, errors.Join(errs...)
 }
 
-// keeperTimeout is the timeout for calls of the keeper at the end of an agent.
+// keeperTimeout is the timeout for calls of the keeper while the agent shuts down.
 const keeperTimeout = 5 * time.Second
 
 // shutDown shuts down the keeper and all processes below it, unless tasks may run. It
@@ -98,8 +98,7 @@ func (h *helpers) shutDown(remaining *remainingProcesses) (ended bool, err error
 	ctx, cancel := context.WithTimeout(context.Background(), keeperTimeout)
 	defer cancel()
 	if !h.directory.ephemeralState {
-		// A plugin that has ended since retention.decide may have left a process
-		// behind.
+		// A plugin that has exited since retention.decide was called may have left a process behind.
 		if parents, err := h.keeper.ListParentProcesses(ctx); remaining.tasks || err != nil || len(parents) > 0 {
 			return false, nil
 		}

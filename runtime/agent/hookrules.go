@@ -9,8 +9,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 )
 
-// checkRules checks the operator's hook rules against the plugins and returns the
-// reasons why rules do not work. It waits for plugins that are being started.
+// checkRules checks the operator's hook rules against the plugins and returns the reasons why rules
+// have no effect. It waits for plugins that are starting.
 func (p *plugins) checkRules(ctx context.Context) (trouble []error) {
 	for _, rule := range p.hooks.Rules() {
 		meanwhile := "until then allocations fail that it might apply to"

@@ -21,11 +21,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// hookKeyKey is the record of the key for the hooks' capability tokens.
+// hookKeyKey is the name of the record that has the key for signing capability tokens of hooks.
 const hookKeyKey = "hook_key"
 
-// loadHookKey returns the stored key. It creates a key on the first start, and when the
-// store has quarantined the stored one.
+// loadHookKey returns the key that is stored in the state. It creates a new key if none is stored, or
+// if the stored one was unreadable and was moved into the quarantine.
 func loadHookKey(s *store.Store, logger hclog.Logger) (hookhost.Key, error) {
 	var stored state.HookKey
 	known, err := s.Snapshot().Meta(hookKeyKey, &stored)
@@ -47,8 +47,8 @@ func loadHookKey(s *store.Store, logger hclog.Logger) (hookhost.Key, error) {
 	return key, nil
 }
 
-// serveHooks creates the set of hook plugins and starts the host service that hooks
-// call. alloc returns the runner of an allocation, or nil.
+// serveHooks creates the set of hook plugins and starts the host service that hooks call. alloc returns
+// the runner of an allocation, nil if there is none.
 func (p *plugins) serveHooks(c Config, s *store.Store, sockets *sockets, alloc func(id string) *allocrunner.Runner) error {
 	key, err := loadHookKey(s, p.logger)
 	if err != nil {
@@ -89,13 +89,13 @@ func (p *plugins) serveHooks(c Config, s *store.Store, sockets *sockets, alloc f
 	return nil
 }
 
-// missingHookHint tells users how to provide a hook that is not found.
+// missingHookHint returns a text that explains how to provide a hook that was not found.
 const missingHookHint = "give the directory of its program with -plugin-dir, for an agent name it in a plugin block too"
 
-// checkAttachments checks the hook attachments of a canonical job. The faults are
-// attachments of a hook that does not exist, that is never called there, or that
-// rejects the configuration. The errors in trouble are about hooks that were not
-// reachable. checkAttachments waits for plugins that are being started.
+// checkAttachments checks the hook attachments of a canonical job. The faults are attachments of a hook
+// that does not exist, that is never called at this place of a job, or that rejects the configuration.
+// The errors in trouble are about hooks that were not reachable. checkAttachments waits for plugins
+// that are starting.
 func (p *plugins) checkAttachments(ctx context.Context, job *api.Job) (faults []model.Unsupported, trouble []error) {
 	for _, at := range model.HookAttachments(job) {
 		if at.Hook == "" {
@@ -126,18 +126,18 @@ func (p *plugins) checkAttachments(ctx context.Context, job *api.Job) (faults []
 	return faults, trouble
 }
 
-// launchTimeout limits the wait of checkAttachments for a plugin that has died: it waits
-// only if the retry of the launch comes within this time.
+// launchTimeout limits how long checkAttachments waits for a plugin that has exited: it waits only if
+// the next launch of the plugin follows within this time.
 const launchTimeout = time.Second
 
 func attachmentFault(at model.HookAttachment, err error) model.Unsupported {
 	return model.Unsupported{Path: at.Path, Reason: fmt.Sprintf("meta %s%s: %v", model.HookPrefix, at.Hook, err)}
 }
 
-// pendingCleanupKey is the prefix of the records of the hooks' pending cleanups.
+// pendingCleanupKey is the prefix of the names of records that have pending cleanups of hooks.
 const pendingCleanupKey = "hook_debt/"
 
-// cleanupStore keeps the pending cleanups of hooks in the state.
+// cleanupStore stores the pending cleanups of hooks in the state.
 type cleanupStore struct {
 	store  *store.Store
 	logger hclog.Logger
@@ -150,7 +150,7 @@ func (d cleanupStore) List() (list []state.PendingCleanup) {
 		var cleanup state.PendingCleanup
 		known, err := snapshot.Meta(name, &cleanup)
 		if err != nil || !known {
-			continue // quarantined and reported by the store, or deleted meanwhile
+			continue // the record is unreadable and the store quarantines it, or it was deleted meanwhile
 		}
 		if snapshot.Allocation(nil, cleanup.AllocID) != nil || time.Now().Before(cleanup.Until) {
 			list = append(list, cleanup)
@@ -159,7 +159,7 @@ func (d cleanupStore) List() (list []state.PendingCleanup) {
 		if !cleanup.Until.IsZero() {
 			d.logger.Warn("cleanup of a hook abandoned", "hook", cleanup.Hook, "alloc_id", cleanup.AllocID, "hook_point", cleanup.Point)
 		}
-		_, _ = d.store.Update(context.Background(), func(tx *store.Txn) error { // if it fails, the next call repeats it
+		_, _ = d.store.Update(context.Background(), func(tx *store.Txn) error { // if the deletion fails, the next call repeats it
 			tx.DeleteMeta(name)
 			return nil
 		})

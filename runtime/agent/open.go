@@ -23,7 +23,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// open creates the parts of an agent, each from the earlier ones.
+// open creates the parts of an agent. Each part may use those created before it.
 func (a *Agent) open(ctx context.Context) (err error) {
 	if rules := a.config.Hooks; len(rules) > 0 {
 		if err := hookplugin.CheckRules(rules, a.config.Plugins.Entries()); err != nil {
@@ -90,10 +90,10 @@ func (a *Agent) newScheduler(nodeID string) *scheduler.Scheduler {
 	})
 }
 
-// bootKey is the record of the boot id of the last agent.
+// bootKey is the name of the record that has the boot id of the machine during the last agent.
 const bootKey = "boot_id"
 
-// detectReboot reports whether the machine was booted since the last agent.
+// detectReboot reports whether the machine was booted since the last agent ran.
 func detectReboot(s *store.Store, logger hclog.Logger) (rebooted bool, err error) {
 	now, err := process.BootID()
 	if err != nil {

@@ -19,16 +19,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// pluginCache stores plugin descriptions for later agents.
+// pluginCache stores plugin descriptions so that later agents can use them.
 type pluginCache interface {
 	load() ([]state.PluginInfo, error)
 	save([]state.PluginInfo) error
 }
 
-// pluginInfoKey is the key of an agent's plugin descriptions in the store.
+// pluginInfoKey is the name of the record that has an agent's plugin descriptions.
 const pluginInfoKey = "plugins_known"
 
-// storeCache is a pluginCache in the state of an agent.
+// storeCache is a pluginCache in the state file of an agent.
 type storeCache struct{ store *store.Store }
 
 func (c storeCache) load() (infos []state.PluginInfo, err error) {
@@ -44,8 +44,9 @@ func (c storeCache) save(infos []state.PluginInfo) error {
 	return err
 }
 
-// fileCache is a pluginCache in a file that agents without a state share. The file
-// may be missing. The last writer wins; later agents collect lost descriptions again.
+// fileCache is a pluginCache in a file, which agents without a state file share. The file may be
+// missing. If agents write concurrently, the last one wins; later agents collect the lost descriptions
+// again.
 type fileCache string
 
 func (c fileCache) load() (infos []state.PluginInfo, err error) {
@@ -57,17 +58,17 @@ func (c fileCache) load() (infos []state.PluginInfo, err error) {
 		err = json.Unmarshal(text, &infos)
 	}
 	if err != nil {
-		return nil, err // not the infos before the damage
+		return nil, err // descriptions that were decoded before the damage are not returned
 	}
 	return infos, nil
 }
 
-// save also keeps the stored descriptions of other plugins whose files still exist.
+// save stores infos. It keeps the stored descriptions of other plugins whose files still exist.
 func (c fileCache) save(infos []state.PluginInfo) error {
 	if c == "" {
 		return nil
 	}
-	others, _ := c.load() // if it fails, other agents collect their descriptions again
+	others, _ := c.load() // an error is ignored: other agents collect their descriptions again
 	for _, other := range others {
 		if _, err := os.Stat(other.Path); err == nil && !slices.ContainsFunc(infos, func(info state.PluginInfo) bool { return info.Path == other.Path }) {
 			infos = append(infos, other)
@@ -95,27 +96,27 @@ func (c fileCache) save(infos []state.PluginInfo) error {
 	return nil
 }
 
-// cachedPlugins are the plugin descriptions of earlier agents. Its methods may be called
+// cachedPlugins has the plugin descriptions that earlier agents have stored. Its methods may be called
 // concurrently.
 type cachedPlugins struct {
 	infos  []state.PluginInfo // never changes
 	logger hclog.Logger
 
 	mu     sync.Mutex
-	hashes map[catalog.FileStat]fileHash // hashes of files, so that an unchanged file is not read again
+	hashes map[catalog.FileStat]fileHash // hashes of files by metadata, so that an unchanged file is not read again
 }
 
 // fileHash is the SHA-256 of a file's content.
 type fileHash struct {
 	sum             string
-	changedRecently bool // the file was changed less than minFileAge before it was hashed
+	changedRecently bool // less than minFileAge has passed between the last change of the file and the computation of the hash
 }
 
-// minFileAge is the time since the last change of a file after which every further change also
-// changes the metadata. The resolution of ctime is 2 s at most.
+// minFileAge is the age of a file from which any further change of the file also changes its metadata.
+// The resolution of ctime is 2 s at most.
 const minFileAge = 2 * time.Second
 
-// loadCachedPlugins returns the descriptions in cache.
+// loadCachedPlugins returns the descriptions that are stored in cache.
 func loadCachedPlugins(cache pluginCache, logger hclog.Logger) *cachedPlugins {
 	infos, err := cache.load()
 	if err != nil {
@@ -152,15 +153,15 @@ func (c *cachedPlugins) findPath(path string) (state.PluginInfo, bool) {
 	return state.PluginInfo{}, false
 }
 
-// lastPluginKey returns the driver or hook that a plugin with the same file content and settings
-// served, and zero if there is no description.
+// lastPluginKey returns the kind and name of the driver or hook that a plugin with the same file
+// content and settings provided, or zero if there is no description.
 func (c *cachedPlugins) lastPluginKey(e catalog.Entry) supervisor.PluginKey {
 	info, _ := c.find(e.Path, e.Program)
 	return supervisor.PluginKey{Type: info.Type, Name: info.Name}
 }
 
-// hash returns the hash of the file at path. It reads the file if no file with this metadata was
-// hashed before. It returns false if the file cannot be read or has other metadata.
+// hash returns the hash of the file at path. It reads the file unless the hash of a file with this
+// metadata is known. It returns false if the file cannot be read or has other metadata.
 func (c *cachedPlugins) hash(path string, file catalog.FileStat) (fileHash, bool) {
 	c.mu.Lock()
 	hash, ok := c.hashes[file]
@@ -180,8 +181,8 @@ func (c *cachedPlugins) hash(path string, file catalog.FileStat) (fileHash, bool
 	return hash, true
 }
 
-// describe returns the description of a plugin that has run, with an empty SHA256 if the file
-// cannot be read.
+// describe returns the description of a plugin that has run. The SHA256 is empty if the file cannot be
+// read.
 func (c *cachedPlugins) describe(p supervisor.Plugin) state.PluginInfo {
 	info := state.PluginInfo{
 		Settings: p.Program.SettingsHash, Type: p.Serves.Type, Name: p.Serves.Name,
@@ -212,10 +213,9 @@ type pluginStates interface {
 	Changed() <-chan struct{}
 }
 
-// expectedHooks returns the hooks that took part in every allocation under an
-// earlier agent and whose plugins are not up yet, so that a slow plugin does not
-// miss hook points. That includes a plugin with a changed program until the plugin
-// reports its description.
+// expectedHooks returns the hooks that took part in every allocation under an earlier agent and whose
+// plugins are still starting. Allocations wait for them, so that a slow plugin does not miss hook
+// points. A plugin whose program has changed is included until it reports its description.
 func (k *knownPlugins) expectedHooks() (names []string) {
 	for _, p := range k.plugins.Plugins() {
 		if p.Builtin || p.Serves.Name != "" || p.Superseded != "" {
@@ -228,8 +228,8 @@ func (k *knownPlugins) expectedHooks() (names []string) {
 	return names
 }
 
-// lastKnown returns the description of a plugin with the same file content and settings, else
-// of the plugin that had the same path.
+// lastKnown returns the description of a plugin with the same file content and settings. If there is
+// none, it returns the description of the plugin that had the same path.
 func (k *knownPlugins) lastKnown(p supervisor.Plugin) (state.PluginInfo, bool) {
 	if info, ok := k.cached.find(p.Path, p.Program); ok {
 		return info, true
@@ -237,8 +237,8 @@ func (k *knownPlugins) lastKnown(p supervisor.Plugin) (state.PluginInfo, bool) {
 	return k.cached.findPath(p.Path)
 }
 
-// unknownPlugins returns the plugins without a description, and whether each is still in its first
-// start. The channel is closed when the result may have changed.
+// unknownPlugins returns the plugins that have no description, and whether each has not completed its
+// first start. The channel is closed when the result may have changed.
 func (k *knownPlugins) unknownPlugins() (map[string]bool, <-chan struct{}) {
 	changed := k.plugins.Changed()
 	var unknown map[string]bool
@@ -257,8 +257,8 @@ func (k *knownPlugins) unknownPlugins() (map[string]bool, <-chan struct{}) {
 	return unknown, changed
 }
 
-// current returns the descriptions of the current plugins. A plugin that has not run yet keeps
-// its cached description.
+// current returns the descriptions of the current plugins. If a plugin has not run yet, its cached
+// description is used.
 func (k *knownPlugins) current() (infos []state.PluginInfo) {
 	for _, p := range k.plugins.Plugins() {
 		if p.Builtin || p.Path == "" {
@@ -277,7 +277,7 @@ func (k *knownPlugins) current() (infos []state.PluginInfo) {
 // sync stores the descriptions of the current plugins for later agents whenever they change,
 // until ctx ends.
 func (k *knownPlugins) sync(ctx context.Context) {
-	var stored []state.PluginInfo // cached descriptions of the current plugins
+	var stored []state.PluginInfo // stored descriptions of the plugins that the agent has now
 	for _, p := range k.plugins.Plugins() {
 		if info, ok := k.cached.findPath(p.Path); ok {
 			stored = append(stored, info)
@@ -298,7 +298,7 @@ func (k *knownPlugins) sync(ctx context.Context) {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			stopping = true // store the last changes before returning
+			stopping = true // stores the last changes before the return
 		}
 	}
 }

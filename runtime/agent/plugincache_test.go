@@ -19,8 +19,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
-// Runs with different plugins share one file: each keeps the entries of unknown
-// plugins that still exist, and drops those of removed plugins.
+// Foreground runs with different plugins share one file: each run keeps the entries of other plugins
+// whose files exist, and deletes those of plugins that were removed.
 func TestRunsShareAPluginCache(t *testing.T) {
 	dir := t.TempDir()
 	plugin := func(name string) string {
@@ -68,7 +68,7 @@ func TestRunsShareAPluginCache(t *testing.T) {
 	}
 }
 
-// cacheTest has a cache file, and a plugin file that contains the hook "audit" of every
+// cacheTest has a cache file, and a plugin file whose plugin provides the hook "audit" for every
 // allocation.
 type cacheTest struct {
 	t     *testing.T
@@ -95,8 +95,8 @@ type fixedPlugins []supervisor.Plugin
 func (f fixedPlugins) Plugins() []supervisor.Plugin { return f }
 func (f fixedPlugins) Changed() <-chan struct{}     { return nil }
 
-// newKnownPlugins returns the knownPlugins of an agent that starts now, and whose plugin is the file at
-// path with these arguments.
+// newKnownPlugins returns the knownPlugins of an agent that has just started. The agent has one plugin,
+// the file at path with these arguments.
 func (c *cacheTest) newKnownPlugins(path string, running bool, args ...string) *knownPlugins {
 	c.t.Helper()
 	dir, name := filepath.Split(path)
@@ -114,7 +114,7 @@ func (c *cacheTest) newKnownPlugins(path string, running bool, args ...string) *
 	return &knownPlugins{cache: c.cache, cached: loadCachedPlugins(c.cache, logger), plugins: fixedPlugins{p}, logger: logger}
 }
 
-// run runs an agent until it has stored the description of the plugin at path.
+// run simulates an agent that runs until it has stored the description of the plugin at path.
 func (c *cacheTest) run(path string, args ...string) {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(c.t.Context())
@@ -155,9 +155,9 @@ func TestPluginCacheIsKeyedByContent(t *testing.T) {
 	}
 }
 
-// A changed file is another plugin even if the size and the mtime are the same, and if the change
-// follows at once, so that the ctime may be the same. The hook of the earlier file is still
-// expected, until the plugin reports its description.
+// A plugin file with changed content is treated as another plugin, even if its size and mtime are the
+// same, and if it is changed so soon that its ctime may be the same. The hook of the earlier file is
+// expected until the plugin reports its description.
 func TestPluginCacheDetectsChangeWithRestoredMtime(t *testing.T) {
 	c := newCacheTest(t)
 	info, err := os.Stat(c.path)
@@ -179,8 +179,8 @@ func TestPluginCacheDetectsChangeWithRestoredMtime(t *testing.T) {
 	}
 }
 
-// A file whose metadata is in the cache is not read again. The checksum in the cache shows
-// whether the file was read, because it is not that of the content.
+// A file whose metadata is in the cache is not read again. To detect a read, the test stores a checksum
+// in the cache that is not the checksum of the content.
 func TestPluginCacheDoesNotReadUnchangedFile(t *testing.T) {
 	c := newCacheTest(t)
 	k := c.newKnownPlugins(c.path, false)
@@ -207,8 +207,8 @@ func TestPluginCacheDoesNotReadUnchangedFile(t *testing.T) {
 	}
 }
 
-// The metadata of a file that was changed just now is not stored completely, because a later
-// change might leave it the same.
+// The change time of a file that was changed just now is not stored, because another change may leave
+// the metadata the same.
 func TestPluginCacheOmitsRecentChangeTime(t *testing.T) {
 	stored := func(c *cacheTest, path string) int64 {
 		t.Helper()

@@ -9,18 +9,19 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// pluginKey is the prefix of the records of running plugins.
+// pluginKey is the prefix of the names of records of running plugins.
 const pluginKey = "plugin/"
 
-// pluginRecords keeps in the state how to reattach to running plugins.
+// pluginRecords stores in the state the addresses and pids by which the next agent reattaches to
+// running plugins.
 type pluginRecords struct{ store *store.Store }
 
 var _ supervisor.RecordStore = pluginRecords{}
 
-// pluginRecord is a supervisor.Record with a check for reading it from the state.
+// pluginRecord is a supervisor.Record that is checked when it is read from the state.
 type pluginRecord supervisor.Record
 
-// CheckRecord implements the check of [store.Reader.Meta].
+// CheckRecord is called by [store.Reader.Meta] after a record was decoded.
 func (r *pluginRecord) CheckRecord() error {
 	if r.Pid == 0 || r.Addr == "" {
 		return errors.New("the record of a plugin process lacks its pid or its address")
@@ -28,8 +29,8 @@ func (r *pluginRecord) CheckRecord() error {
 	return nil
 }
 
-// Plugins implements supervisor.RecordStore. An unreadable record is left out and
-// quarantined by the store; its plugin process is replaced.
+// Plugins implements supervisor.RecordStore. The store quarantines an unreadable record; then the
+// supervisor replaces the plugin process that the record described.
 func (p pluginRecords) Plugins() (map[string]supervisor.Record, error) {
 	snapshot := p.store.Snapshot()
 	all := make(map[string]supervisor.Record)

@@ -17,18 +17,18 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/localnode"
 )
 
-// plugins are the plugins of an agent, and the hooks in them.
+// plugins has the plugins of an agent, and the hooks that they provide.
 type plugins struct {
 	supervisor   *supervisor.Supervisor
 	knownPlugins *knownPlugins
 	hooks        *hookplugin.Set
-	host         *hookhost.Host // serves requests of hooks; nil before serveHooks
+	host         *hookhost.Host // serves the requests of hooks to the agent; nil before serveHooks is called
 	logger       hclog.Logger
 
-	rulesChanged chan struct{} // holds a tick when the rules for hooks have changed
+	rulesChanged chan struct{} // receives a value when the rules for hooks have changed
 	restored     chan struct{} // closed by run when the node has listed the allocations that an earlier agent started
 
-	stop    context.CancelFunc // stops the supervisor; nil before start
+	stop    context.CancelFunc // stops the supervisor; nil before start is called
 	running sync.WaitGroup     // waits for the supervisor
 }
 
@@ -48,8 +48,8 @@ func newPlugins(c supervisor.Config, cache pluginCache) *plugins {
 
 // start starts the supervisor, which starts the plugins. It does not wait for them.
 //
-// Tasks need their drivers until they are stopped, so the plugins run until close,
-// even when ctx ends.
+// The plugins run until close is called, even if ctx ends earlier, because tasks need their drivers
+// until they are stopped.
 func (p *plugins) start(ctx context.Context) {
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	p.stop = stop
@@ -60,9 +60,9 @@ func (p *plugins) start(ctx context.Context) {
 	})
 }
 
-// run retries pending cleanups of hooks, logs rules that do not work, and caches facts
-// about the plugins, until ctx ends. restored is closed when the node has listed the
-// allocations that an earlier agent started.
+// run retries pending cleanups of hooks, logs rules that have no effect, and stores the descriptions of
+// plugins, until ctx ends. restored is closed when the node has listed the allocations that an earlier
+// agent started.
 func (p *plugins) run(ctx context.Context, restored <-chan struct{}) {
 	var running sync.WaitGroup
 	running.Go(func() { p.hooks.Run(ctx) })
@@ -97,8 +97,8 @@ func (p *plugins) close() {
 	}
 }
 
-// taskConfigSchema returns the schema of a driver's task config block. It waits for a
-// driver that is being started.
+// taskConfigSchema returns the schema of a driver's task config block. It waits for the driver if its
+// plugin is starting.
 func (p *plugins) taskConfigSchema(ctx context.Context, driver string) (*hclspec.Spec, error) {
 	d, err := p.supervisor.Driver(ctx, driver)
 	if err != nil {
@@ -107,8 +107,8 @@ func (p *plugins) taskConfigSchema(ctx context.Context, driver string) (*hclspec
 	return d.TaskConfigSchema(ctx)
 }
 
-// driverConfig returns the facts about the machine for SetConfig. Drivers made from
-// the public skeleton read it without a check, so no field of it is optional.
+// driverConfig returns the properties of the machine that SetConfig sends to drivers. All fields are
+// set, because drivers that were made from Nomad's public driver skeleton read them without a check.
 func driverConfig(s localnode.Settings, host fingerprint.Host) *base.DriverConfig {
 	topology := *host.Topology
 	topology.OverrideTotalCompute = uint64(s.CPU)
@@ -120,7 +120,7 @@ func driverConfig(s localnode.Settings, host fingerprint.Host) *base.DriverConfi
 	}
 }
 
-// nodeForHooks returns the facts about the node that hook plugins get.
+// nodeForHooks returns the properties of the node that hook plugins receive.
 func nodeForHooks(id string, s localnode.Settings) hook.Node {
 	return hook.Node{ID: id, Name: s.Name, Datacenter: s.Datacenter, Region: s.Region, Class: s.Class, Pool: s.Pool}
 }

@@ -45,8 +45,8 @@ func TestPluginRecordsSurvive(t *testing.T) {
 	}
 }
 
-// No record of the agent is dropped without a report: unusable records are
-// quarantined, and the agent continues without them.
+// Each record that the agent cannot use is quarantined and reported, and the agent continues without
+// the record.
 func TestUnusableMetaRecordsAreQuarantined(t *testing.T) {
 	logger := hclog.NewNullLogger()
 	for _, test := range []struct {
@@ -110,7 +110,7 @@ func TestUnusableMetaRecordsAreQuarantined(t *testing.T) {
 			}
 			put(func(tx *store.Txn) { tx.PutMeta(test.fact, test.content) })
 			test.read(t, s)
-			put(func(*store.Txn) {}) // waits for the quarantine that the read has enqueued
+			put(func(*store.Txn) {}) // the writer runs this update after the one that quarantines the record
 			if d := s.Damage(); len(d) != 1 || d[0].Key != test.fact || d[0].KeptIn != "quarantine" {
 				t.Errorf("reported: %v", d)
 			}

@@ -23,13 +23,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// remainingProcesses describes the processes that must continue without the agent, because
+// remainingProcesses describes the processes that must continue after the agent has ended, because
 // tasks may run. The zero value means that no task runs.
 type remainingProcesses struct {
-	tasks      bool // a task may run: keeper and log collector continue
-	plugins    bool // a task's plugin is not known: all plugins continue
+	tasks      bool // a task may run, so the keeper and the log collector must continue
+	plugins    bool // the plugin of a task is unknown, so all plugins must continue
 	pluginKeys map[supervisor.PluginKey]bool
-	pids       map[int]bool // plugins that have child processes
+	pids       map[int]bool // pids of plugins that have child processes
 }
 
 // keepsPlugin reports whether a plugin must continue.
@@ -45,10 +45,10 @@ func (r *remainingProcesses) needPlugin(what supervisor.PluginKey) {
 	r.pluginKeys[what] = true
 }
 
-// needAll records a task whose driver is not known.
+// needAll records that a task may run whose driver is unknown.
 func (r *remainingProcesses) needAll() { r.tasks, r.plugins = true, true }
 
-// retention decides which processes continue without the agent.
+// retention decides which processes continue after the agent has ended.
 type retention struct {
 	store   *store.Store
 	orphans *orphans.Cleaner
@@ -57,7 +57,8 @@ type retention struct {
 	decided atomic.Pointer[remainingProcesses] // set by decide
 }
 
-// keepsPlugin implements supervisor.Config.KeepRunning. Before decide it uses the state alone.
+// keepsPlugin implements supervisor.Config.KeepRunning. Before decide is called, the result depends on
+// the state alone.
 func (r *retention) keepsPlugin(what supervisor.PluginKey, pid int) bool {
 	remaining := r.decided.Load()
 	if remaining == nil {
@@ -66,9 +67,9 @@ func (r *retention) keepsPlugin(what supervisor.PluginKey, pid int) bool {
 	return remaining.keepsPlugin(what, pid)
 }
 
-// decide returns the processes that must continue. No task runs only if both the state
-// and the keeper show none: an agent can end before it has restored its tasks, and the
-// state can be lost. nodes is nil if Agent.Run was not called.
+// decide returns the processes that must continue. It assumes that no task runs only if neither the
+// state nor the keeper has one: an agent can end before it has restored its tasks, and the state can be
+// lost. nodes is nil if Agent.Run was not called.
 func (r *retention) decide(nodes *noderunner.Runner, k *keeper.Client) *remainingProcesses {
 	remaining := r.fromState()
 	if nodes != nil {
@@ -94,16 +95,16 @@ func (r *retention) decide(nodes *noderunner.Runner, k *keeper.Client) *remainin
 	return remaining
 }
 
-// fromState returns the processes that must continue as far as the state shows.
+// fromState returns the processes that must continue according to the state.
 func (r *retention) fromState() *remainingProcesses {
 	remaining := new(remainingProcesses)
 	remaining.readState(r.store, r.orphans.Cleared())
 	return remaining
 }
 
-// readState adds the tasks that the state shows. A task may run if its record has a
-// start id or a handle, or cannot be read. If the state was damaged, allocations
-// whose last known status is running count too, and so do possible orphans.
+// readState adds the tasks that may run according to the state. A task may run if its record has a
+// start id or a handle, or cannot be read. If the state was damaged, tasks of allocations whose last
+// known status is running and possible orphans are added too.
 func (r *remainingProcesses) readState(s *store.Store, orphansCleared bool) {
 	state := s.Snapshot()
 	for _, id := range state.LocalAllocations() {
@@ -130,7 +131,7 @@ func (r *remainingProcesses) readState(s *store.Store, orphansCleared bool) {
 	}
 }
 
-// needTask adds the driver and the hooks of a task.
+// needTask records that the driver and the hooks of a task must continue.
 func (r *remainingProcesses) needTask(alloc *api.Allocation, task string, local state.LocalState) {
 	r.tasks = true
 	for name := range maps.Keys(local.AllocHooks) {
@@ -150,9 +151,9 @@ func (r *remainingProcesses) needTask(alloc *api.Allocation, task string, local 
 	r.plugins = true
 }
 
-// checkNoAgent returns an error if an agent has allocations in the data directory:
-// the keeper there, and with it the tasks, would end with the run. A run has a
-// state file of its own, so all allocations in the agent's state file belong to an
+// checkNoAgent returns an error if an agent has allocations in the data directory. A foreground run
+// cannot use such a directory: at its end, it would end the keeper of the agent and the tasks. A
+// foreground run has a state file of its own, so all allocations in the agent's state file belong to an
 // agent.
 func checkNoAgent(dataDir string) error {
 	path := filepath.Join(dataDir, store.FileName)
@@ -180,7 +181,7 @@ func checkNoAgent(dataDir string) error {
 		dataDir, len(ids), strings.Join(shorten(ids), ", "), remedy)
 }
 
-// shorten returns the first three ids in their short form.
+// shorten returns the short forms of the first three ids.
 func shorten(ids []string) (short []string) {
 	for _, id := range ids[:min(len(ids), 3)] {
 		short = append(short, id[:min(len(id), 8)])

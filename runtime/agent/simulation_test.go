@@ -40,10 +40,10 @@ var (
 	seed  = flag.Uint64("seed", 0, "the only simulation to run")
 )
 
-// TestSimulation runs agents under virtual time on one store and one world of
-// simulated processes. Scheduler, AllocSync, runners and lifecycle are real; the
-// driver is simulated. Jobs come and go, plugins and agents are killed, changes are
-// refused.
+// TestSimulation runs agents under virtual time with one store and simulated
+// processes. The scheduler, AllocSync, runners and lifecycle are real; the driver is
+// simulated. Jobs are registered and stopped, plugins and agents are killed, and
+// changes of the store are rejected.
 //
 //	go test -run Simulation ./runtime/agent -seeds 1000
 //	go test -run Simulation ./runtime/agent -seed 42
@@ -64,30 +64,30 @@ type simulation struct {
 	node  *api.Node
 
 	mu         sync.Mutex
-	faultRand  *rand.Rand // chooses refused changes, and ids
+	faultRand  *rand.Rand // random source for the changes that are rejected, and for ids
 	faults     bool
 	lastAllocs map[string]*api.Allocation
-	hooks      map[string]state.HookState // as stored, by alloc and task
+	hooks      map[string]state.HookState // stored hook states, by allocation and task
 
-	killTimes []int64 // times at which agents and plugins ended
+	killTimes []int64 // times at which agents and plugins were killed
 
 	agent *simAgent
 }
 
-// simAgent is one agent, from its start to its end.
+// simAgent is a simulated agent, from its start to its end.
 type simAgent struct {
 	died      chan struct{}
 	end       context.CancelCauseFunc
 	running   sync.WaitGroup
 	scheduler *scheduler.Scheduler
 
-	mu            sync.Mutex // taken before simulation.mu
+	mu            sync.Mutex // locked before simulation.mu
 	pendingWrites []func()
-	hooks         map[string]state.HookState // hook states as put by the tasks
+	hooks         map[string]state.HookState // hook states that the tasks of this agent have put
 }
 
 func simulate(t *testing.T, seed uint64) {
-	// The state is written often and need not be durable.
+	// A file system in memory is faster, and the state need not be durable.
 	base := ""
 	if info, err := os.Stat("/dev/shm"); err == nil && info.IsDir() {
 		base = "/dev/shm"
@@ -127,7 +127,7 @@ func simulate(t *testing.T, seed uint64) {
 		s.allowAllChanges(false)
 		for range 15 + s.rand.IntN(15) {
 			s.step(t.Context())
-			// Short pauses, so that actions overlap.
+			// The pauses are short, so that actions overlap.
 			time.Sleep(time.Duration(s.rand.IntN([]int{100, 1000, 8000}[s.rand.IntN(3)])) * time.Millisecond)
 			s.checkHistory()
 		}
@@ -156,7 +156,7 @@ func (s *simulation) allowAllChanges(all bool) {
 	s.faults = !all
 }
 
-// start starts an agent on the current store and world.
+// start starts an agent with the current store and processes.
 func (s *simulation) start() {
 	g := &simAgent{died: make(chan struct{})}
 	s.mu.Lock()
@@ -221,7 +221,7 @@ func (s *simulation) killPlugin() {
 	s.world.killPlugin()
 }
 
-// leave shuts the agent down and leaves its tasks running.
+// leave shuts the agent down. Its tasks continue to run.
 func (s *simulation) leave() {
 	s.killTimes = append(s.killTimes, time.Now().UnixNano())
 	s.agent.end(allocrunner.ErrShutdown)
@@ -297,11 +297,11 @@ func (m *killableRunnerStore) put(alloc, task string, l *state.LocalState, h sta
 		time.AfterFunc(50*time.Millisecond, func() { _ = g.flush() })
 		return func() error { return nil } // async writes cannot fail
 	}
-	_ = g.flush() // without a flush, err stays errDead
+	_ = g.flush() // if the flush fails, err stays errDead
 	return func() error { return err }
 }
 
-// flush makes the pending writes.
+// flush makes the writes that are pending.
 func (g *simAgent) flush() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -384,7 +384,7 @@ func (s *simulation) job(id string) *api.Job {
 		if r.IntN(3) == 0 {
 			t := task(stage.Hook+strconv.FormatBool(stage.Sidecar), &stage, "0.5", "2")
 			if stage.Hook == "poststop" {
-				t.Env["code"] = "0" // otherwise the task might be restarted forever
+				t.Env["code"] = "0" // with another exit code the task might be restarted without end
 			}
 			group.Tasks = append(group.Tasks, t)
 		}
@@ -392,7 +392,7 @@ func (s *simulation) job(id string) *api.Job {
 	return &api.Job{ID: &id, Type: &kind, TaskGroups: []*api.TaskGroup{group}}
 }
 
-// simHooks attaches to each task a hook that is done after its second call.
+// simHooks returns a hook for each task. The hook is done after its second call.
 type simHooks struct {
 	s *simulation
 	g *simAgent
@@ -426,8 +426,8 @@ func (h *simHook) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hoo
 	return hook.TaskPrestartResponse{State: map[string]string{"said": said + "x"}, Done: said != ""}, nil
 }
 
-// checkHistory compares each stored allocation with its state at the last call, and reports forbidden
-// changes: of a terminal status, and of events that were stored.
+// checkHistory compares each stored allocation with its state at the last call of checkHistory. It
+// reports changes that are forbidden: of a terminal status, and of events that were stored.
 func (s *simulation) checkHistory() {
 	synctest.Wait()
 	for _, a := range s.store.Snapshot().Allocations(nil, "") {
@@ -455,7 +455,8 @@ func types(events []*api.TaskEvent) (list []string) {
 	return list
 }
 
-// continues reports whether now extends before, possibly without the oldest events.
+// continues reports whether now has the events of before in the same order, followed by new ones. The
+// oldest events may be missing.
 func continues(before, now []*api.TaskEvent) bool {
 	if !slices.IsSortedFunc(now, func(a, b *api.TaskEvent) int { return int(a.Time - b.Time) }) {
 		return false
@@ -468,8 +469,8 @@ func continues(before, now []*api.TaskEvent) bool {
 	})
 }
 
-// checkProcesses checks the state after a long time without actions: each running task has
-// exactly one process, and no other process runs.
+// checkProcesses checks the processes after a long time without actions: each running task has exactly
+// one process, and no other process runs.
 func (s *simulation) checkProcesses() {
 	living := make(map[string]int)
 	for _, p := range s.world.living() {
@@ -498,10 +499,10 @@ func (s *simulation) checkProcesses() {
 	}
 }
 
-// checkStartDelay checks that a start without kills takes no longer than the driver needs: a
-// start waits for the recovery of other tasks only after the death of a plugin.
+// checkStartDelay checks that a start takes no longer than the driver needs if no agent or plugin was
+// killed: a start waits for the recovery of other tasks only after the death of a plugin.
 func (s *simulation) checkStartDelay(a *api.Allocation, task string) {
-	const limit = 15 * time.Second // StartTask takes two seconds at most, and may follow a pause
+	const limit = 15 * time.Second // StartTask takes at most two seconds, and there may be a pause before it
 	events := a.TaskStates[task].Events
 	for i := 1; i < len(events); i++ {
 		from, to := events[i-1], events[i]
@@ -514,7 +515,7 @@ func (s *simulation) checkStartDelay(a *api.Allocation, task string) {
 	}
 }
 
-// checkNothingLeft checks that nothing is left after a purge of all jobs.
+// checkNothingLeft checks that no allocation, record or process remains after a purge of all jobs.
 func (s *simulation) checkNothingLeft() {
 	if living := s.world.living(); len(living) > 0 {
 		s.world.fault("I3: %d processes are left", len(living))

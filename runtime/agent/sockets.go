@@ -21,20 +21,20 @@ import (
 
 const hookSocketName = "hooks.sock"
 
-// sockets manages the directory for the sockets of a data directory. The clients of
-// keeper and log collector open it by a handle; plugins and hooks need a short
-// path. If the path of the directory is too long, they use a link to it.
+// sockets manages the directory for the sockets of a data directory. The clients of keeper and log
+// collector open it by a file descriptor; plugins and hooks need a path that is short enough for a
+// socket address. If the path of the directory is too long, they use a link to it.
 type sockets struct {
 	dataDir    string
 	dir        *keeper.Directory
-	keeper     *keeper.Client       // nil before the keeper runs
-	hooks      *replaceableListener // nil before hooks are served
+	keeper     *keeper.Client       // nil until the keeper runs
+	hooks      *replaceableListener // nil until requests of hooks are served
 	logger     hclog.Logger
 	watchGroup sync.WaitGroup
 	stopWatch  func()
 
 	mu      sync.Mutex // held while the directory is restored
-	dirLink string     // "" if the path of the directory is short
+	dirLink string     // short path of the directory; "" if its own path is short enough
 }
 
 // openSockets makes the directory for sockets. The caller must call close.
@@ -61,9 +61,9 @@ func (s *sockets) path() string {
 	return keeper.SocketDir(s.dataDir)
 }
 
-// restore makes the directory, the link, and the sockets of keeper and agent if
-// they are missing: logind removes the directory of a user who logs out, and
-// cleaners of temporary directories remove old files. It returns the path.
+// restore creates the directory, the link, and the sockets of keeper and agent if they are missing:
+// logind removes the directory of a user who logs out, and cleaners of temporary directories remove old
+// files. It returns the short path of the directory.
 func (s *sockets) restore() (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,11 +93,11 @@ func (s *sockets) restore() (string, error) {
 	return path, nil
 }
 
-// hookPath returns the path at which hook plugins reach this agent and later ones.
+// hookPath returns the path of the socket at which hook plugins reach this agent and later agents.
 func (s *sockets) hookPath() string { return filepath.Join(s.path(), hookSocketName) }
 
-// listenForHooks returns a listener on the socket for hooks. The listener survives
-// a restore of the socket.
+// listenForHooks returns a listener on the socket for hooks. The listener continues when the socket is
+// restored.
 func (s *sockets) listenForHooks() (net.Listener, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,8 +109,8 @@ func (s *sockets) listenForHooks() (net.Listener, error) {
 	return s.hooks, nil
 }
 
-// watch calls restore whenever something is removed from the directory, until
-// close. If inotify is not available, it does nothing: restore is also called
+// watch starts a goroutine that calls restore whenever a file is removed from the directory, until
+// unwatch or close is called. If inotify is not available, it does nothing: restore is also called
 // before each start of a plugin.
 func (s *sockets) watch() {
 	w, err := newWatcher()
@@ -136,7 +136,7 @@ func (s *sockets) watch() {
 	})
 }
 
-// unwatch stops the watch. It may be called twice.
+// unwatch stops the goroutine that watch has started. It may be called twice.
 func (s *sockets) unwatch() {
 	if s.stopWatch != nil {
 		s.stopWatch()
@@ -145,13 +145,13 @@ func (s *sockets) unwatch() {
 	}
 }
 
-// close stops the watch and closes the directory. The sockets stay.
+// close stops the watch and closes the directory. It does not remove the sockets.
 func (s *sockets) close() error {
 	s.unwatch()
 	return s.dir.Close()
 }
 
-// remove removes the directory and the link. No process may still use them.
+// remove removes the directory for the sockets and the link to it. No process may use them any longer.
 func (s *sockets) remove() error { return removeSockets(s.dataDir) }
 
 // removeSockets removes the directory for the sockets of a data directory, the
@@ -173,9 +173,9 @@ func removeSockets(dataDir string) error {
 	return errors.Join(errs...)
 }
 
-// makeDirLink makes a short path for the sockets of a data directory: a link in a
-// private directory. The name of the link is derived from device and inode of the
-// data directory, so that it stays the same when the data directory is moved.
+// makeDirLink creates a link to the sockets of a data directory, which gives them a short path. The
+// link is in a private directory. Its name is derived from device and inode of the data directory, so
+// that it stays the same when the data directory is moved.
 func makeDirLink(dataDir string) (string, error) {
 	real, err := filepath.EvalSymlinks(dataDir)
 	if err != nil {
@@ -223,7 +223,7 @@ func ensureLink(link, target string) error {
 	if now, err := os.Readlink(link); err == nil && now == target {
 		return nil
 	}
-	// The rename is atomic: a process that uses the link always finds one.
+	// The rename is atomic: at any time, processes that use the link find a link.
 	made := link + ".new"
 	if err := os.Remove(made); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -231,7 +231,7 @@ func ensureLink(link, target string) error {
 	return errors.Join(os.Symlink(target, made), os.Rename(made, link))
 }
 
-// shortPathDirs returns the candidate directories for short paths, best first.
+// shortPathDirs returns the directories in which links with short paths can be created, best first.
 func shortPathDirs() []string {
 	var bases []string
 	if os.Geteuid() == 0 {
@@ -278,8 +278,7 @@ func newReplaceableListener(l net.Listener) *replaceableListener {
 	return &replaceableListener{current: l}
 }
 
-// replace makes l the listener and closes the previous one. After Close it closes
-// l.
+// replace makes l the current listener and closes the previous one. If Close was called, it closes l.
 func (r *replaceableListener) replace(l net.Listener) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -325,7 +324,7 @@ func (r *replaceableListener) Addr() net.Addr {
 	return r.current.Addr()
 }
 
-// watcher reports removals in directories, and of the directories themselves.
+// watcher reports when files in the watched directories or these directories themselves are removed.
 type watcher struct {
 	f *os.File // inotify instance
 }
@@ -353,7 +352,7 @@ func (w *watcher) add(dir string) {
 
 // wait blocks until the next event. It returns false after close.
 func (w *watcher) wait() bool {
-	_, err := w.f.Read(make([]byte, 4096)) // the kind of event does not matter
+	_, err := w.f.Read(make([]byte, 4096)) // the content of the event is not needed
 	return err == nil
 }
 

@@ -16,19 +16,19 @@ import (
 
 const temporaryPrefix = "run-"
 
-// TemporaryDir returns the directory that contains the temporary data directories
-// of a user. It may be missing or belong to another user; package safepath has the
-// check.
+// TemporaryDir returns the path of the directory that contains the temporary data directories of a
+// user. The directory may be missing or belong to another user, which package safepath can check.
 func TemporaryDir(uid int) string {
 	return filepath.Join(os.TempDir(), "nomad-lite-"+strconv.Itoa(uid))
 }
 
-// makeTemporary makes and locks a data directory for a run. It removes the
-// directories of earlier runs whose processes have all ended; their keeper holds
-// the lock until then.
+// makeTemporary creates and locks the data directory of a foreground run. It removes the directories of
+// earlier runs whose processes have all ended; while processes run, their keeper holds the lock of the
+// directory.
 func makeTemporary(logger hclog.Logger) (string, *os.File, error) {
 	path := TemporaryDir(os.Geteuid())
-	// As root, tasks of other users traverse it to their own directories.
+	// If the agent is root, tasks of other users traverse this directory to reach their own
+	// directories.
 	base, err := ownedDir(path, 0o711)
 	if err != nil {
 		return "", nil, fmt.Errorf("make temporary data directory: %w", err)
@@ -43,7 +43,7 @@ func makeTemporary(logger hclog.Logger) (string, *os.File, error) {
 		if other == base {
 			continue
 		}
-		if baseLock, err := lock(other, unix.LOCK_NB); err == nil { // if another run holds the lock, that run sweeps it
+		if baseLock, err := lock(other, unix.LOCK_NB); err == nil { // if another run holds the lock, that run removes the old directories
 			sweep(other, logger)
 			baseLock.Close()
 		}
@@ -64,8 +64,8 @@ func makeTemporary(logger hclog.Logger) (string, *os.File, error) {
 	return dir, f, nil
 }
 
-// sweep removes the data directories of killed runs from base. Errors are logged
-// only, so that they do not stop this run; the next run tries again.
+// sweep removes the data directories of killed runs from the directory base. It only logs errors, so
+// that they do not stop the current run; the next run tries again.
 func sweep(base string, logger hclog.Logger) {
 	dirs, err := filepath.Glob(filepath.Join(base, temporaryPrefix+"*"))
 	if err != nil {
@@ -88,11 +88,11 @@ func sweep(base string, logger hclog.Logger) {
 	}
 }
 
-// removeTemporary removes the data directory of a run whose processes have ended,
-// with its sockets and cgroups.
+// removeTemporary removes the data directory of a run whose processes have ended, together with its
+// sockets and cgroups.
 func removeTemporary(dir string) error {
 	return errors.Join(
-		removeSockets(dir), // before the directory, which identifies the link to the sockets
+		removeSockets(dir), // called before the directory is removed, because the name of the link is derived from the directory
 		cgroup.Sweep(filepath.Join(dir, allocDir)),
 		allocdir.Sweep(dir),
 	)

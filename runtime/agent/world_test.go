@@ -15,16 +15,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 )
 
-// world has the simulated processes. It outlives agents and plugins.
+// world has the simulated processes of tasks, which continue when agents and plugins end.
 type world struct {
 	mu        sync.Mutex
 	plugin    *worldPlugin
-	processes map[string]*taskProcess // by start id, until destroyed
+	processes map[string]*taskProcess // the processes by start id, until they are destroyed
 	faults    []string
 }
 
-// taskProcess is one start of a task. The environment of the task controls it: "start",
-// "run" and "stop" are durations in seconds, and "code" is its exit code.
+// taskProcess is the process of one start of a task. The environment of the task controls the process:
+// "start", "run" and "stop" are durations in seconds, and "code" is its exit code.
 type taskProcess struct {
 	id, alloc, task string
 	stop            time.Duration
@@ -65,7 +65,7 @@ func (w *world) faultLocked(format string, args ...any) {
 	}
 }
 
-// living returns the processes that have not exited.
+// living returns the processes that have not ended.
 func (w *world) living() (list []*taskProcess) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -108,7 +108,7 @@ func (w *world) addProcess(c *driver.TaskConfig) {
 	}
 }
 
-// agentView is the world as one agent sees it. It fails when the agent is dead.
+// agentView gives one agent access to the world. Its methods fail when the agent is dead.
 type agentView struct {
 	*world
 	died   <-chan struct{}
@@ -151,22 +151,22 @@ func (v *agentView) Driver(context.Context, string) (driver.Driver, error) {
 func (v *agentView) KnowsTasks(string) bool { return true }
 func (v *agentView) FindsTasks(string) bool { return true }
 
-// noLogs is a log collector without effect.
+// noLogs is a log collector whose methods do nothing.
 type noLogs struct{}
 
 func (noLogs) Start(context.Context, logs.Task) (string, string, error) { return "", "", nil }
 func (noLogs) Stop(context.Context, string, string, bool) error         { return nil }
 func (noLogs) Finish(context.Context, logs.Task, bool) error            { return nil }
 
-// worldPlugin is a plugin process of the driver.
+// worldPlugin is a simulated process of the driver's plugin.
 type worldPlugin struct {
 	down       chan struct{}
-	knownTasks map[string]bool // ids of tasks that it started or recovered; guarded by world.mu
+	knownTasks map[string]bool // ids of tasks that this plugin has started or recovered; guarded by world.mu
 }
 
-// simDriver is the driver as one agent sees it.
+// simDriver is the driver as one agent uses it.
 type simDriver struct {
-	driver.Driver // nil: the other methods are not called
+	driver.Driver // nil: methods that the tests do not need panic
 	*agentView
 	plugin *worldPlugin
 }
@@ -184,7 +184,7 @@ func (d *simDriver) err() error {
 	}
 }
 
-// pause waits, but returns an error if the agent or the plugin dies or ctx ends.
+// pause sleeps for a duration. It returns an error if the agent or the plugin dies or ctx ends.
 func (d *simDriver) pause(ctx context.Context, t time.Duration) error {
 	timer := time.NewTimer(t)
 	defer timer.Stop()
@@ -217,7 +217,7 @@ func (d *simDriver) StartTask(ctx context.Context, c *driver.TaskConfig) (*drive
 	n, _ := strconv.ParseFloat(c.Env["start"], 64)
 	pause := d.pause(ctx, time.Duration(n*float64(time.Second)))
 	if errors.Is(pause, errDead) && c.Env["listens"] == "" || pause == nil {
-		// The plugin starts the task even if the agent dies during the call.
+		// The plugin starts the task even if the agent is killed during the call.
 		d.addProcess(c)
 		d.mu.Lock()
 		d.plugin.knownTasks[c.ID] = true

@@ -28,7 +28,7 @@ const (
 
 // The permissions of an ACL entry.
 const (
-	aclTraverse = 1 // open files in a directory by name
+	aclTraverse = 1 // right to open files in a directory by name
 	aclRWX      = 7
 )
 

@@ -28,7 +28,7 @@ const (
 // Dir is the directory of one allocation. Under a root agent it has this layout:
 //
 //	<root>/<alloc id>/              0700 root     the users of the tasks pass through, by an ACL
-//	  .<task>.stdout.fifo           0600 root     and stderr: of runtime/logs
+//	  .<task>.stdout.fifo           0600 root     and .<task>.stderr.fifo: made by runtime/logs
 //	  alloc/ alloc/{data,logs,tmp}/ 0777 nobody   shared by all tasks
 //	  <task>/                       0700 user     of the user that runs the task
 //	    local/ tmp/                 0700 user
@@ -48,7 +48,7 @@ type Dir struct {
 	allocsRoot string
 	id         string
 
-	mu sync.Mutex // held while the ACL of the directory changes
+	mu sync.Mutex // mu is held while the ACL of the directory changes
 }
 
 // New returns the directory of an allocation below root, an absolute path. It does not
@@ -139,7 +139,7 @@ func ensureAlloc(root *dirHandle, id string) (*dirHandle, error) {
 	}
 	alloc, made, err := root.makeDir(id)
 	if err == nil && made {
-		err = alloc.applyOwnership(made, 0o700, agentOwned) // needed because of the umask
+		err = alloc.applyOwnership(made, 0o700, agentOwned) // sets the mode again, because the umask applies to mkdir
 	}
 	if err != nil && alloc != nil {
 		alloc.close()

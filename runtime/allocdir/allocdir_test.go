@@ -77,7 +77,8 @@ func stat(t *testing.T, path string) unix.Stat_t {
 	return st
 }
 
-// RS-076: the layout, its modes and its owners, whatever the umask is.
+// The directories have the documented layout, modes and owners, whatever the umask is
+// (rule RS-076 of docs/rules.md).
 func TestLayout(t *testing.T) {
 	uid, gid := nobodyAccount()
 	taskOwned := [2]int{uid, gid}
@@ -94,7 +95,7 @@ func TestLayout(t *testing.T) {
 		}
 	}
 	ofRoot, user := [2]int{0, 0}, [2]int{4001, 4001}
-	closed, passable := dir{0o700, ofRoot}, dir{0o710, ofRoot} // the group bits show the mask of an ACL
+	closed, passable := dir{0o700, ofRoot}, dir{0o710, ofRoot} // with an ACL, the group bits of the mode show the mask of the ACL
 	of := func(owner [2]int) dir { return dir{0o700, owner} }
 	open := dir{0o777, taskOwned}
 	for _, c := range []struct {
@@ -189,7 +190,7 @@ func TestPaths(t *testing.T) {
 	}
 }
 
-// R10: names that cannot have a directory of their own.
+// Tasks are rejected if their names cannot be names of directories.
 func TestInvalidNamesAreRejected(t *testing.T) {
 	d := newTestDir(t)
 	for _, name := range []string{"", ".", "..", "a/b", "../x", "/etc", `a\b`, "a\x00b", strings.Repeat("x", 256)} {
@@ -260,7 +261,8 @@ func TestBuildCompletesInterruptedBuild(t *testing.T) {
 	}
 	defer d.Destroy()
 	if !isPrivileged() {
-		// Without the right to change owners, other users need no access.
+		// If the agent cannot change owners, the tasks run as its user, and the directory
+		// keeps Nomad's mode.
 		if st := stat(t, d.Path()); st.Mode&0o777 != 0o755 {
 			t.Errorf("mode %o, want 755", st.Mode&0o777)
 		}
@@ -333,7 +335,7 @@ func TestDestroyRemovesAllFileTypes(t *testing.T) {
 	must(os.Symlink("loop", filepath.Join(task.LocalDir, "loop")))
 	must(os.Link(keep, filepath.Join(task.LocalDir, "hard-link")))
 	must(os.WriteFile(filepath.Join(task.LocalDir, "new\nline\xff"), nil, 0))
-	for i := range 300 { // more than one read of the directory
+	for i := range 300 { // more entries than one read of the directory returns
 		must(os.WriteFile(filepath.Join(task.LocalDir, fmt.Sprint("many-", i)), nil, 0o600))
 	}
 
@@ -355,7 +357,7 @@ func TestDestroyDeepTrees(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The name that removal moves deep directories to exists already.
+	// The name to which the removal moves a deep directory already exists.
 	if err := os.MkdirAll(filepath.Join(d.Path(), ".removed-1", "x"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -388,7 +390,7 @@ func TestDestroyDeepTrees(t *testing.T) {
 	}
 }
 
-// R10: a task puts links in place of directories. No step may touch the targets.
+// A task replaces directories by links. No function may touch the targets of the links.
 func TestLinksAreNotFollowed(t *testing.T) {
 	for _, name := range []string{"local", "tmp", "secrets", "private"} {
 		for _, target := range []string{"outside", "inside"} {
@@ -465,7 +467,7 @@ func TestTaskDirectoryMustBeADirectory(t *testing.T) {
 	}
 }
 
-// The links change during BuildTask and DropSecrets.
+// A task changes the links during BuildTask and DropSecrets.
 func TestLinksThatChangeDuringBuild(t *testing.T) {
 	d := newTestDir(t)
 	task := buildTask(t, d, "web")
@@ -558,7 +560,7 @@ func TestWriteLocal(t *testing.T) {
 			t.Errorf("WriteLocal took the path %q", name)
 		}
 	}
-	for _, name := range []string{"link", "fifo", "/abs"} { // replaced, or treated as relative
+	for _, name := range []string{"link", "fifo", "/abs"} { // WriteLocal replaces the link and the FIFO, and treats the absolute path as relative
 		if err := d.WriteLocal("web", name, []byte("new")); err != nil {
 			t.Error(err)
 		}
@@ -672,7 +674,7 @@ func setImmutable(t *testing.T, path string, on bool) bool {
 	defer f.Close()
 	flags := 0
 	if on {
-		flags = unix.STATX_ATTR_IMMUTABLE // the same bit as FS_IMMUTABLE_FL
+		flags = unix.STATX_ATTR_IMMUTABLE // STATX_ATTR_IMMUTABLE is the same bit as FS_IMMUTABLE_FL
 	}
 	return unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, flags) == nil
 }

@@ -46,12 +46,13 @@ func makeRoot(path string, mode fs.FileMode) error {
 	} else if err != nil {
 		return err
 	}
-	return os.Chmod(path, mode) // needed because of the umask
+	return os.Chmod(path, mode) // sets the mode again, because the umask applies to mkdir
 }
 
 func (h *dirHandle) close() { unix.Close(h.fd) }
 
-// procPath returns a path to the opened directory, even if its name leads elsewhere by now.
+// procPath returns a path to the opened directory, even if another file now has its
+// name.
 func (h *dirHandle) procPath() string { return safepath.ProcPath(h.fd) }
 
 // errorf adds the operation and the name to an error. It returns nil for nil.
@@ -102,8 +103,8 @@ func (h *dirHandle) open(name string) (*dirHandle, error) {
 type dirOwner bool
 
 const (
-	agentOwned dirOwner = false // belongs to the agent: each ensureDir restores mode and owner
-	taskOwned  dirOwner = true  // belongs to the tasks: ensureDir sets mode and owner once, and the tasks may change both
+	agentOwned dirOwner = false // the directory belongs to the agent: each ensureDir restores mode and owner
+	taskOwned  dirOwner = true  // the directory belongs to the tasks: ensureDir sets mode and owner once, and the tasks may change both
 )
 
 // makeDir opens the directory called name. If the name does not exist, makeDir creates the

@@ -62,7 +62,7 @@ func moveDir(from, to *dirHandle, parent, name string) error {
 	dir.close()
 	mode, whose := fs.FileMode(0o777), taskOwned
 	if isPrivileged() && parent != sharedName {
-		mode, whose = 0o700, agentOwned // BuildTask gives it to the user of the task
+		mode, whose = 0o700, agentOwned // BuildTask gives the directory to the user of the task
 	}
 	target, err := to.ensureDir(parent, mode, whose)
 	if err != nil {
@@ -71,7 +71,7 @@ func moveDir(from, to *dirHandle, parent, name string) error {
 	defer target.close()
 	err = unix.Renameat(source.fd, name, target.fd, name)
 	if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) {
-		return nil // the target is in use already
+		return nil // the target directory already has files
 	}
 	return source.errorf("move", name, err)
 }

@@ -22,7 +22,7 @@ func (h *dirHandle) mountSecret(name string, sizeMB int, u taskUsers) (onDisk, e
 	if mounted || err != nil {
 		return nil, err
 	}
-	if err := h.unmount(name); err != nil { // unmount a file system that is not a tmpfs
+	if err := h.unmount(name); err != nil { // removes a mounted file system that is not a tmpfs
 		return nil, err
 	}
 	dir, err := h.open(name)
@@ -38,11 +38,11 @@ func (h *dirHandle) mountSecret(name string, sizeMB int, u taskUsers) (onDisk, e
 	options := fmt.Sprintf("size=%dm,mode=%04o,uid=%d,gid=%d", sizeMB, mode, u.owner.uid, u.owner.gid)
 	const flags = unix.MS_NOEXEC | unix.MS_NOSUID | unix.MS_NODEV
 	err = unix.Mount("tmpfs", dir.procPath(), "tmpfs", flags, options+",noswap")
-	if errors.Is(err, unix.EINVAL) { // before Linux 6.4, or in a user namespace
+	if errors.Is(err, unix.EINVAL) { // Linux before 6.4, or a user namespace, rejects the option noswap
 		err = unix.Mount("tmpfs", dir.procPath(), "tmpfs", flags, options)
 	}
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.ENODEV) {
-		return h.errorf("mount tmpfs on", name, err), nil // root in a container that may not mount
+		return h.errorf("mount tmpfs on", name, err), nil // the agent is root in a container that may not mount
 	}
 	if err != nil {
 		return nil, h.errorf("mount tmpfs on", name, err)

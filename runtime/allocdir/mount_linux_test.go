@@ -16,7 +16,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// RS-076: secrets and private are in memory, and files there cannot be executed.
+// The directories secrets and private are in memory, and files there cannot be executed
+// (rule RS-076 of docs/rules.md).
 func TestSecretsAreInMemory(t *testing.T) {
 	requireRoot(t)
 	d := newTestDir(t)
@@ -74,7 +75,7 @@ func TestSecretsAreCheckedAtEachStart(t *testing.T) {
 	if err := unix.Unmount(task.SecretsDir, 0); err != nil {
 		t.Fatal(err)
 	}
-	// a marker file below the mount must have no effect
+	// a marker file below the mount must have no effect on the next mount
 	if err := os.WriteFile(filepath.Join(task.SecretsDir, ".nomad-mount"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +84,8 @@ func TestSecretsAreCheckedAtEachStart(t *testing.T) {
 		t.Errorf("mounts after a reboot: %s", got)
 	}
 
-	// something else is mounted on top: not a directory of the test, which may be on a tmpfs
+	// /proc is mounted on the secrets directory, because a directory of the test may be on
+	// a tmpfs itself
 	if err := unix.Mount("/proc", task.SecretsDir, "", unix.MS_BIND, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +171,7 @@ func TestUnveilTasksHaveMounts(t *testing.T) {
 	}
 }
 
-// O8: nothing stays mounted when a task has ended.
+// No file system stays mounted when a task has ended.
 func TestDropSecrets(t *testing.T) {
 	d := newTestDir(t)
 	task := buildTask(t, d, "web")
@@ -235,12 +237,12 @@ func TestDestroyNeverEntersMounts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	bind(victim, "local/bind", true) // on the same file system: the device number is the same
+	bind(victim, "local/bind", true) // a bind mount of the same file system, so the device number is the same
 	bind(victim, "local/bind", true) // a second mount on the same directory
 	bind(file, "local/file", false)
 	bind(victim, "deep/er/bind", true)
 	bind(task.SharedAllocDir, "alloc", true) // a tree into itself
-	bind(victim, "", true)                   // the whole directory of the task
+	bind(victim, "", true)                   // mounts on the whole directory of the task
 
 	if err := d.Destroy(); err != nil {
 		t.Fatal(err)
@@ -300,9 +302,9 @@ func TestSecretsDoNotSwap(t *testing.T) {
 	}
 }
 
-// A directory can be a mount point in another mount of the same files: the logs are one
-// in the shared directory of each task with a chroot. It is removed all the same, in
-// whatever order the removal reaches them.
+// A directory can be a mount point in another mount of the same files: alloc/logs is
+// one in the directory of each task with a chroot. It is removed in whatever order the
+// removal reaches the mounts.
 func TestDestroyWithManyChroots(t *testing.T) {
 	requireRoot(t)
 	for _, propagation := range []struct {
@@ -315,7 +317,7 @@ func TestDestroyWithManyChroots(t *testing.T) {
 				inMountNamespace(t, func() error {
 					err := errors.Join(
 						unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
-						unix.Mount("tmpfs", base, "tmpfs", 0, ""), // a file system that lists the newest name first
+						unix.Mount("tmpfs", base, "tmpfs", 0, ""), // tmpfs lists the newest name first
 						unix.Mount("", base, "", propagation.flag, ""))
 					if err != nil {
 						return err
@@ -358,7 +360,7 @@ func inMountNamespace(t *testing.T, f func() error) {
 	t.Helper()
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // the thread is never unlocked, so it ends with the goroutine
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 			done <- err
 			return

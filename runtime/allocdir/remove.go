@@ -206,7 +206,7 @@ func (r *treeRemover) moveToTop(h *dirHandle, name string) error {
 		moved := ".removed-" + strconv.Itoa(r.lastSerial)
 		err := unix.Renameat(h.fd, name, int(r.top.Fd()), moved)
 		if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOTDIR) {
-			continue // a task has created a file of this name
+			continue // a task has created a file of this name, so the next name is tried
 		}
 		if err != nil {
 			return h.errorf("rename", name, err)

@@ -242,11 +242,11 @@ func (d *Dir) dropSecrets(name string) error {
 	return errors.Join(errs...)
 }
 
-// unbindTaskDirs undoes bindTaskDirs.
+// unbindTaskDirs removes the mounts that bindTaskDirs has made.
 func (d *Dir) unbindTaskDirs(name string) error {
 	place := d.id + "-" + name
 	if checkName(place) != nil {
-		return nil // bindTaskDirs has rejected the name
+		return nil // bindTaskDirs rejects such a name, so it has made no mounts
 	}
 	return removeBelow(d.mountsRoot(), place)
 }

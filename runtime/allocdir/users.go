@@ -24,8 +24,8 @@ var rootAccount = account{0, 0}
 // taskUsers are the users that may access the directories of one task.
 type taskUsers struct {
 	owner               account
-	admittedUIDs        []uint32 // further users, in ascending order; never the owner or root
-	allUsers            bool     // all users that can reach the directories may access them: Nomad's modes
+	admittedUIDs        []uint32 // users other than the owner and root that may access the directories, in ascending order
+	allUsers            bool     // the directories have Nomad's modes: all users that can reach them may access them
 	allowNomadFileModes bool     // use Nomad's modes where the owner or an ACL cannot be set
 }
 
@@ -34,14 +34,14 @@ func (o TaskOptions) users() (taskUsers, error) {
 	u := taskUsers{owner: rootAccount, allUsers: o.Isolation == driver.FSIsolationImage, allowNomadFileModes: o.NomadFileModes}
 	switch {
 	case u.allUsers:
-		u.owner.uid, u.owner.gid = nobodyAccount() // the user is defined in the image
+		u.owner.uid, u.owner.gid = nobodyAccount() // with isolation image, the user is defined in the image
 	case o.User != "":
 		var err error
 		if u.owner, err = lookupAccount(o.User); err != nil {
 			return u, err
 		}
 	case o.Isolation != driver.FSIsolationNone:
-		u.owner.uid, u.owner.gid = nobodyAccount() // such drivers run tasks as nobody
+		u.owner.uid, u.owner.gid = nobodyAccount() // drivers with chroot or unveil isolation run tasks as nobody
 	}
 	for _, name := range o.AdmittedUsers {
 		other, err := lookupAccount(name)
@@ -137,9 +137,9 @@ func (h *dirHandle) setTaskOwnership(dir *dirHandle, name string, made bool, u t
 		}
 	}
 	if !belongs {
-		// No files are given to root, which can read them all. Of the directories that
-		// belong to root before the first start, only local can have files: the data of
-		// an earlier allocation.
+		// If the owner is root, no file changes its owner, because root can read all files.
+		// Of the directories that belong to root before the first start, only local can have
+		// files: the data of an earlier allocation.
 		if !made && u.owner != rootAccount && (int(st.Uid) != rootAccount.uid || name == localName) {
 			if err := dir.chownTree(int(st.Uid), u.owner); err != nil {
 				return err
@@ -151,7 +151,7 @@ func (h *dirHandle) setTaskOwnership(dir *dirHandle, name string, made bool, u t
 	}
 	mode := fs.FileMode(0o700)
 	if len(u.admittedUIDs) > 0 {
-		mode |= fs.ModeSticky // a user cannot replace files of another user
+		mode |= fs.ModeSticky // the sticky bit prevents a user from replacing files of another user
 	}
 	switch {
 	case made && st.Mode&0o7777 == 0o700 && len(u.admittedUIDs) == 0:

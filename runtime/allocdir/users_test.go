@@ -50,7 +50,7 @@ func newPublicDir(t *testing.T) *Dir {
 	}
 	t.Cleanup(func() {
 		entries, _ := os.ReadDir(d.Path())
-		for _, e := range entries { // as at the end of each task
+		for _, e := range entries { // drops the secrets of each task, as the runner does when a task has ended
 			if e.Name() != sharedName {
 				if err := d.DropSecrets(e.Name()); err != nil {
 					t.Error(err)
@@ -168,7 +168,7 @@ func TestOtherUsersHaveNoAccess(t *testing.T) {
 				for _, sub := range []string{"", "local", "secrets", "private", "tmp"} {
 					path := filepath.Join(dir, sub)
 					if isolation == driver.FSIsolationChroot && sub == "" && uid != attackerUID {
-						continue // the root of a task is 0755
+						continue // with isolation chroot, the directory of a task has the mode 0755
 					}
 					wantDenied(t, uid, `ls "$1"`, path)
 					wantDenied(t, uid, `: > "$1/new"`, path)
@@ -194,7 +194,7 @@ func TestOtherUsersHaveNoAccess(t *testing.T) {
 			}
 			if isolation == driver.FSIsolationImage {
 				wantDenied(t, aliceUID, `ls "$1"`, d.Path())
-				return // the driver binds the directories into a container
+				return // with isolation image, the driver binds the directories into a container
 			}
 			for uid, task := range map[int]string{aliceUID: "as-alice", bobUID: "as-bob"} {
 				own := d.Task(task)
@@ -238,7 +238,7 @@ func TestAdmittedUsers(t *testing.T) {
 					wantAllowed(t, uid, `cat "$1/secrets/token" "$1/local/run.sh"`, task.Dir)
 					wantAllowed(t, uid, `for d in local secrets tmp; do : > "$1/$d/by-$2" && ls "$1/$d" && rm "$1/$d/by-$2"; done`, task.Dir, strconv.Itoa(uid))
 					wantAllowed(t, uid, `: > "$1/data/by-$2"`, task.SharedAllocDir, strconv.Itoa(uid))
-					if o.Isolation != driver.FSIsolationImage { // with image, only the container separates them
+					if o.Isolation != driver.FSIsolationImage { // with isolation image, only the container separates the users
 						wantDenied(t, uid, `echo evil > "$1/local/run.sh"`, task.Dir)
 						wantDenied(t, uid, `mv "$1/local/run.sh" "$1/local/moved"`, task.Dir)
 						wantDenied(t, uid, `rm -f "$1/secrets/token"`, task.Dir)
@@ -311,7 +311,7 @@ func TestStickyDataFollowsTheUser(t *testing.T) {
 				defer d.Destroy()
 				uid, _ = strconv.Atoi("0" + after)
 				wantAllowed(t, uid, `test "$(cat "$1/data/file")" = kept && echo more >> "$1/data/file"`, task.LocalDir)
-				wantDenied(t, carolUID, `ls "$1"`, task.LocalDir) // admitted by the earlier allocation only
+				wantDenied(t, carolUID, `ls "$1"`, task.LocalDir) // the earlier allocation has admitted carol, and this one has not
 				if st := stat(t, task.LocalDir); st.Mode&0o777 != 0o700 {
 					t.Errorf("mode %o, want 700", st.Mode&0o777)
 				}
@@ -348,7 +348,7 @@ func TestRestrictAccess(t *testing.T) {
 		}
 		all = append(all, o)
 	}
-	wantAllowed(t, attackerUID, `ls "$1/as-root/local"`, d.Path()) // otherwise the test proves nothing
+	wantAllowed(t, attackerUID, `ls "$1/as-root/local"`, d.Path()) // the test is meaningful only if the attacker has access at first
 
 	for range 2 {
 		if err := d.RestrictAccess(all); err != nil {

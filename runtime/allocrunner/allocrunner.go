@@ -25,33 +25,33 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// ErrShutdown as the cause of Run's context leaves the tasks running. Any other cause
-// stops them.
+// ErrShutdown is the cause with which the agent cancels Run's context to leave the tasks running. A
+// cancellation with any other cause stops the tasks.
 var ErrShutdown = taskrunner.ErrShutdown
 
 // Config configures a Runner. It is large because it lists everything that a runner gets
 // from its agent; each part of the runner receives only the fields that it needs.
 type Config struct {
-	Alloc        *api.Allocation // with its canonical job; must not be changed afterwards
+	Alloc        *api.Allocation // its job must be canonical; must not be changed after New
 	Node         taskenv.Node
-	HostEnv      map[string]string // environment that tasks inherit; see taskenv.HostEnv
+	HostEnv      map[string]string // environment variables of the agent that tasks inherit; see taskenv.HostEnv
 	Drivers      Drivers
 	Logs         hooks.Collector
 	AllocDirRoot string
 	Store        Store                             // nil stores no records
-	Services     services.Registry                 // registrations of all allocations
-	Checks       services.Results                  // nil keeps check results in memory
-	Dial         services.DialFunc                 // how checks connect to their targets; nil uses the network of the host
-	Report       func(Update)                      // called for each change, one call at a time; should return soon
+	Services     services.Registry                 // service registrations of all allocations of the node
+	Checks       services.Results                  // stores the results of checks; nil keeps them in memory
+	Dial         services.DialFunc                 // connects checks to their targets; nil uses the network of the host
+	Report       func(Update)                      // receives each change of the status, one call at a time; should return soon
 	Hooks        HookFactory                       // hooks other than the builtin ones; may be nil
-	Cgroups      func(driver string) hooks.Cgroups // cgroups for the tasks of a driver; nil, or returns nil, if the driver creates its own
+	Cgroups      func(driver string) hooks.Cgroups // returns the cgroups for the tasks of a driver, nil if the driver creates cgroups itself; may be nil
 	Limits       Limits
 	Logger       hclog.Logger
 
-	// Restored means that an earlier agent had the allocation and that its records are
-	// restored. An allocation without any record is new.
+	// Restored means that an earlier agent ran the allocation and that its records are restored. An
+	// allocation that has no records is new.
 	Restored    bool
-	TaskRecords RecordReader // required with Restored; nil without it
+	TaskRecords RecordReader // records of the earlier agent; required if Restored is set, otherwise nil
 	Rebooted    bool         // the machine has rebooted since the earlier agent ran
 
 	// Recoveries is shared by all allocations of the node. EndTask ends tasks without
@@ -65,10 +65,10 @@ type Config struct {
 	AllocDone func(allocID string) <-chan struct{}
 }
 
-// Drivers finds a driver by name. The call blocks while the driver's plugin is
-// starting. All calls return the same value for one plugin process, and another value
-// for the next process: start compares them to find out whether all running tasks were
-// recovered. plugins/supervisor implements it.
+// Drivers finds a driver by name. The call blocks while the driver's plugin is starting. All calls
+// return the same value for one plugin process, and another value for the next process: the start of a
+// task compares two values to find out whether all running tasks were recovered. plugins/supervisor
+// implements it.
 type Drivers interface {
 	Driver(ctx context.Context, name string) (driver.Driver, error)
 }
@@ -77,12 +77,11 @@ type Drivers interface {
 // rules. The methods are called concurrently for different tasks.
 type Store interface {
 	PutTaskState(allocID, task string, state *api.TaskState, h state.Durability) state.WaitFunc
-	PutTask(allocID, task string, local state.LocalState, state *api.TaskState, h state.Durability) state.WaitFunc // stores both records or neither
+	PutTask(allocID, task string, local state.LocalState, state *api.TaskState, h state.Durability) state.WaitFunc // stores either both records or none
 }
 
-// Runner runs one allocation. Run is called once; all other methods may be called
-// concurrently, before, during and after it. Each field owns one concern; Runner connects
-// them.
+// Runner runs one allocation. Run is called once; all other methods may be called concurrently, before,
+// during and after it. Each field has one responsibility; Runner connects the fields.
 type Runner struct {
 	alloc         atomic.Pointer[api.Allocation] // current version
 	dir           *allocdir.Dir
@@ -103,7 +102,7 @@ type Runner struct {
 	logger        hclog.Logger
 
 	done     chan struct{} // closed by Run
-	finished atomic.Bool   // set by Run when nothing of the allocation remains to be done
+	finished atomic.Bool   // set by Run when no task, hook or cleanup of the allocation remains
 }
 
 // New returns a runner for an allocation. The runner does nothing before Run. New fails
@@ -148,8 +147,8 @@ func New(c Config) (*Runner, error) {
 	return r, nil
 }
 
-// connect is the part of New that creates the parts of the runner. All of them share
-// r.tasks, whose elements are set last.
+// connect creates the parts of the runner for New. All parts share r.tasks, whose elements are set
+// last.
 func (r *Runner) connect(c Config, limits Limits, tasks []taskrunner.Task) {
 	alloc, created, changes := c.Alloc, time.Now(), newChanges()
 	network := networkStatus(alloc.GetTaskGroup())
@@ -230,19 +229,20 @@ func (r *Runner) connect(c Config, limits Limits, tasks []taskrunner.Task) {
 	}
 }
 
-// Done is closed when Run has returned.
+// Done returns a channel that is closed when Run has returned.
 func (r *Runner) Done() <-chan struct{} { return r.done }
 
-// Finished reports whether Run has returned because nothing of the allocation remains
-// to be done. It is false when the agent shuts down and leaves the allocation running.
+// Finished reports whether Run has returned because no task, hook or cleanup of the allocation remains.
+// It is false when the agent shuts down and leaves the allocation running.
 func (r *Runner) Finished() bool { return r.finished.Load() }
 
-// Restored is closed when the tasks that an earlier agent left running accept requests.
+// Restored returns a channel that is closed when the tasks that an earlier agent left running accept
+// requests.
 func (r *Runner) Restored() <-chan struct{} { return r.restore.done }
 
-// AwaitTasks blocks until each task has ended for good or ctx is done, in which case it
-// returns the cause. It does not wait for a task that only waits for its driver to
-// destroy it; destroying reports whether there is such a task.
+// AwaitTasks blocks until each task has ended for good, or until ctx is done, in which case it returns
+// the cause. It does not wait for tasks that have ended and whose driver has not destroyed them yet;
+// destroying reports whether there is such a task.
 func (r *Runner) AwaitTasks(ctx context.Context) (destroying bool, err error) {
 	for _, t := range r.tasks {
 		select {
@@ -276,7 +276,8 @@ func (r *Runner) Run(ctx context.Context) {
 	defer r.asyncRestarts.end()
 	defer r.stop.end()
 
-	// Most allocations are never stopped, so no goroutine waits for ctx.
+	// A context.AfterFunc instead of a goroutine waits for ctx, because most allocations are never
+	// stopped.
 	defer afterDone(ctx, func() {
 		if errors.Is(context.Cause(ctx), ErrShutdown) {
 			r.stop.shutdown()
@@ -287,7 +288,7 @@ func (r *Runner) Run(ctx context.Context) {
 	preKilled := false
 	stopped := afterDone(untilStop, func() {
 		if r.restore.started {
-			<-r.hookBuilder.attached // the hooks of running tasks take part in the stop
+			<-r.hookBuilder.attached // the stop calls the hooks of running tasks, which must be attached
 		}
 		preKilled = r.stop.run(untilKill)
 	})
@@ -296,7 +297,7 @@ func (r *Runner) Run(ctx context.Context) {
 	running.Go(func() {
 		restored := r.restore.run(untilKill)
 		if r.restore.started {
-			r.hookBuilder.awaitRestored(untilStop) // before requests, which call the hooks of running tasks
+			r.hookBuilder.awaitRestored(untilStop) // before requests are accepted, because they call the hooks of running tasks
 			close(r.restore.done)
 		} else {
 			close(r.restore.done)
@@ -329,16 +330,15 @@ func (r *Runner) Run(ctx context.Context) {
 		r.hooks.postrun(uncanceled)
 		point.Leave()
 	}
-	r.reconciler.reconcile() // the watch loop has returned, and the final status must be reported
+	r.reconciler.reconcile() // reports the final status after the watch loop has returned
 }
 
-// setup sets the allocation up so that its tasks can run. If that fails, the tasks are
-// killed before they start, poststop tasks included: nothing has run that they would
-// clean up.
+// setup prepares the allocation so that its tasks can run. If that fails, all tasks are killed before
+// they start. Poststop tasks are killed too, because no task has run whose work they would clean up.
 func (r *Runner) setup(untilStop context.Context) {
 	restored := r.restore.started
 	if restored && (r.stop.isRequested() || r.onlyPoststop()) {
-		return // no setup is needed, and a stop is handled by the stop sequence
+		return // no task needs the setup, and stopSequence handles a stop
 	}
 	kill := func(event func(*taskrunner.Runner) *api.TaskEvent) {
 		for _, t := range r.tasks {
@@ -376,9 +376,9 @@ func (r *Runner) onlyPoststop() bool {
 	return finished
 }
 
-// Update passes a newer version of the allocation. It does not block. A version that is
-// desired to stop stops the tasks. Versions may be skipped, but none is applied after a
-// newer version. The caller must not change the version afterwards.
+// Update passes a newer version of the allocation to the runner. It does not block. A version that is
+// desired to stop stops the tasks. A version may be skipped if a newer one follows; an older version is
+// never applied after a newer one. The caller must not change the version afterwards.
 func (r *Runner) Update(alloc *api.Allocation) {
 	if alloc.DesiredTransition.ShouldIgnoreShutdownDelay() {
 		r.skipShutdownDelay()
@@ -394,12 +394,12 @@ func (r *Runner) skipShutdownDelay() {
 	}
 }
 
-// Stop starts to end the allocation: its tasks are killed in kill order, and its
-// poststop tasks run. It does not block.
+// Stop requests the end of the allocation: its tasks are killed in kill order, and its poststop tasks
+// run. It does not block.
 func (r *Runner) Stop() { r.stop.request(stopReason{}) }
 
-// Kill ends the allocation without hooks, order or delay; poststop tasks do not run. It
-// does not block.
+// Kill ends the allocation. It calls no hooks, respects no kill order and no delay, and runs no
+// poststop tasks. It does not block.
 func (r *Runner) Kill() { r.stop.forceKill() }
 
 // Purge is called when the job of the allocation was purged: a task that is being
@@ -423,7 +423,7 @@ func (r *Runner) exceedMaxRunDuration() {
 // Run has returned. It may be called again after an error.
 func (r *Runner) Destroy(ctx context.Context) error {
 	if r.hooks.attached() == nil {
-		r.hookBuilder.attach() // the runner was created only for Destroy, so the hooks are not awaited
+		r.hookBuilder.attach() // the runner was created only for Destroy, so it does not wait until the hooks are known
 	}
 	return r.hooks.destroy(ctx)
 }

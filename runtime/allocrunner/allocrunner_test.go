@@ -130,7 +130,8 @@ func TestTaskConfig(t *testing.T) {
 	})
 }
 
-// RS-073, RS-074, RS-075: the rules are tested in taskenv; this tests the path from the job to the driver.
+// The environment of a task and its interpolated values reach the driver. The rules of interpolation
+// are tested in taskenv. (rules RS-073, RS-074, RS-075)
 func TestEnvironmentReachesDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := start(t, parseJob(t, job("service", `task "web" {
@@ -316,7 +317,7 @@ func TestStatsAreSampledOnDemand(t *testing.T) {
 				config { run_for = "20s" }
 			}`)), nil)
 		h.advance(500 * time.Millisecond)
-		s := h.Stats(ctx, "") // the first call returns a fresh sample
+		s := h.Stats(ctx, "") // the first call of Stats returns a fresh sample
 		want(t, "total at once", []any{len(s.Tasks), s.Total.Memory.RSS, s.Timestamp.Sub(h.begin)}, "[2 2 500ms]")
 		h.advance(3 * time.Second)
 		s = h.Stats(ctx, "")
@@ -329,7 +330,7 @@ func TestStatsAreSampledOnDemand(t *testing.T) {
 		want(t, "total after a", []any{len(s.Tasks), s.Total.Memory.RSS}, "[2 8]")
 
 		h.world.killPlugin()
-		h.advance(2500 * time.Millisecond) // sampling continues with the next plugin process
+		h.advance(2500 * time.Millisecond) // the next plugin process continues the samples
 		if got := h.Stats(ctx, "b").Timestamp.Sub(h.begin); got < 8*time.Second {
 			t.Errorf("last sample at %v", got)
 		}
@@ -569,8 +570,8 @@ func TestRestartAllFailsTheAllocationWhenATaskDoesNotEnd(t *testing.T) {
 	})
 }
 
-// A task that starts while the others are being stopped is stopped as well; otherwise
-// the others would wait for ever.
+// A task that starts while the other tasks are being stopped is stopped as well. Otherwise the stop
+// would never end.
 func TestRestartAllFindsATaskThatWasStarting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := start(t, parseJob(t, job("service", `
@@ -613,7 +614,8 @@ func TestTwoRestartsOfOneProcessAreOne(t *testing.T) {
 	})
 }
 
-// A check requests a restart because the task has failed.
+// A check requests the restart of a task as a failure, so that the restart counts for the restart
+// policy.
 func TestRestartAsAFailureCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := start(t, parseJob(t, job("service", oneTry+sleeper)), nil)
@@ -683,7 +685,7 @@ func TestStatusNeverGoesBack(t *testing.T) {
 	})
 }
 
-// cgroups records its calls.
+// cgroups is a hooks.Cgroups that records its calls.
 type cgroups struct {
 	mu    sync.Mutex
 	calls []string
@@ -704,8 +706,8 @@ func (c *cgroups) Remove(_, task string) error {
 	return nil
 }
 
-// A driver that does not create cgroups gets the cgroup of its task at each start. The
-// host removes the cgroup after the end of the task, not of the agent.
+// A task whose driver does not create cgroups gets a cgroup from the host at each start. The host
+// removes the cgroup after the end of the task, but not when the agent ends.
 func TestCgroupOfTheHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups := &cgroups{}
@@ -748,7 +750,7 @@ func TestCgroupOfTheHost(t *testing.T) {
 	})
 }
 
-// slowDisk lets other goroutines run during each write.
+// slowDisk is a store. During each write other goroutines can run.
 type slowDisk struct{ *fakeStore }
 
 func (d slowDisk) PutTaskState(alloc, task string, s *api.TaskState, h state.Durability) state.WaitFunc {
@@ -761,7 +763,7 @@ func (d slowDisk) PutTaskState(alloc, task string, s *api.TaskState, h state.Dur
 	}
 }
 
-// A task must not start a graceful stop while the kill is being stored.
+// A task must not start a graceful stop while the record of its kill is being written.
 func TestNoGracefulStopWhileKillIsStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := start(t, parseJob(t, jobOf("service", `

@@ -2,19 +2,19 @@ package allocrunner
 
 import "sync"
 
-// changes connects the goroutines that change the state of an allocation with the one
-// that reconciles it, and with the goroutines that wait for a reconcile.
+// changes connects the goroutines that change the state of an allocation with the goroutine that
+// reconciles it, and with goroutines that wait until a change is reconciled.
 type changes struct {
-	requested chan struct{} // holds one request to reconcile
+	requested chan struct{} // buffered: contains a value if a reconcile is requested
 
 	mu      sync.Mutex
-	waiters []chan struct{} // closed and dropped by the next reconcile
+	waiters []chan struct{} // the next reconcile closes and removes these channels
 }
 
 func newChanges() *changes { return &changes{requested: make(chan struct{}, 1)} }
 
-// notify requests a reconcile after a change of a task or of the allocation. Requests
-// coalesce. It does not block.
+// notify requests a reconcile after a change of a task or of the allocation. Several requests may cause
+// one reconcile. It does not block.
 func (c *changes) notify() {
 	select {
 	case c.requested <- struct{}{}:
@@ -22,7 +22,7 @@ func (c *changes) notify() {
 	}
 }
 
-// reconciled returns a channel that is closed by the next reconcile.
+// reconciled returns a channel that is closed at the end of the next reconcile.
 func (c *changes) reconciled() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -31,7 +31,7 @@ func (c *changes) reconciled() <-chan struct{} {
 	return w
 }
 
-// wakeWaiters wakes the waiters at the end of a reconcile.
+// wakeWaiters closes the channels that reconciled has returned.
 func (c *changes) wakeWaiters() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

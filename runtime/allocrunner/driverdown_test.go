@@ -16,7 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// outages is a world whose driver can be unavailable.
+// outages is a world (the fake processes of a test) whose driver can be unavailable.
 type outages struct {
 	*world
 	builtin bool
@@ -31,7 +31,7 @@ func newOutages(w *world) *outages { return &outages{world: w, changed: make(cha
 
 var errBackOff = errors.New("exit status 2 (next try in 5s)")
 
-// Driver implements Drivers.
+// Driver implements Drivers. It returns an error during an outage.
 func (o *outages) Driver(ctx context.Context, name string) (driver.Driver, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -56,7 +56,7 @@ func (o *outages) set(away bool) {
 	}
 }
 
-// wakeWaiters makes all waiters retry.
+// wakeWaiters makes all callers that wait for the driver retry.
 func (o *outages) wakeWaiters() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -64,7 +64,7 @@ func (o *outages) wakeWaiters() {
 	o.changed = make(chan struct{})
 }
 
-// endTask implements taskrunner.EndTask for the world.
+// endTask implements taskrunner.EndTask: it ends the fake processes of a task without the driver.
 func (o *outages) endTask(exit *driver.ExitResult) taskrunner.EndTask {
 	return func(_ context.Context, req taskrunner.EndRequest) (result taskrunner.EndResult, err error) {
 		o.world.recordCall("EndTask %s builtin=%v", req.Task, req.Builtin)
@@ -204,7 +204,7 @@ func TestAgentEndsTasksOfBuiltinDriversAfterKillTimeout(t *testing.T) {
 		a.advance(time.Second)
 		want(t, "after kill_timeout", a.world.recordedCalls("EndTask"), "[+7s EndTask web builtin=true]")
 		want(t, "events", a.events("web"), "[Received Task Setup Started Driver Killing Driver Driver Terminated Killed]")
-		o.set(false) // needed by the poststop task
+		o.set(false) // ends the outage, because the poststop task needs the driver
 		a.wait()
 		want(t, "status", []any{a.starts("after"), a.last().ClientStatus}, "[1 complete]")
 		want(t, "destroyed by the driver", destroys(a, "web"), "0")
@@ -232,8 +232,8 @@ func TestPurgeEndsTasksWhoseDriverIsUnavailable(t *testing.T) {
 				if all := strings.Join(messages(a, "web"), "\n"); !strings.Contains(all, "exit status unknown") {
 					t.Errorf("events: %s", all)
 				}
-				// The driver's state other than processes is destroyed when the driver
-				// is back. Without a plugin there is nothing to wait for.
+				// A task whose driver is unavailable is destroyed when the driver is back. If no plugin
+				// serves the driver, the allocation ends without waiting.
 				want(t, "allocation has ended", isClosed(a.Done()), fmt.Sprint(gone))
 				o.notServed = false
 				o.set(false)
@@ -327,7 +327,7 @@ func TestRestoreWaitsForTheDriver(t *testing.T) {
 	}
 }
 
-// recovered returns the tasks that drivers were asked to recover.
+// recovered returns the tasks for which RecoverTask was called.
 func recovered(a *agent) (tasks []string) {
 	for _, c := range a.world.recordedCalls("RecoverTask") {
 		tasks = append(tasks, c[strings.LastIndex(c, " ")+1:])
@@ -335,8 +335,7 @@ func recovered(a *agent) (tasks []string) {
 	return tasks
 }
 
-// startingDriver is a world with a second driver, whose plugin is being started until
-// started is closed.
+// startingDriver is a world with a second driver, whose plugin starts when started is closed.
 type startingDriver struct {
 	*world
 	started chan struct{}
@@ -354,8 +353,8 @@ func (d startingDriver) Driver(ctx context.Context, name string) (driver.Driver,
 	return d.world.Driver(ctx, "fake")
 }
 
-// A plugin that is being started does not delay the recovery of the tasks of other
-// drivers. Its own tasks are recovered when it is up.
+// A plugin that is starting does not delay the recovery of the tasks of other drivers. The tasks of its
+// own driver are recovered when it has started.
 func TestStartingPluginDoesNotDelayOtherTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := startingDriver{started: make(chan struct{})}
@@ -416,7 +415,7 @@ func TestUnavailableDriverIsARecoverableStartError(t *testing.T) {
 // failingDestroys is a driver whose DestroyTask fails for a while.
 type failingDestroys struct {
 	*outages
-	fail int // number of failing calls; -1 for ever
+	fail int // number of DestroyTask calls that fail; -1 for all
 }
 
 type failingPlugin struct {
@@ -487,9 +486,8 @@ func TestDestroyIsPendingUntilItSucceeds(t *testing.T) {
 	})
 }
 
-// A plugin process that cannot find out about a task has not answered that the task is
-// gone: the task is neither given up nor started again, with or without a restart of
-// the agent in between.
+// If RecoverTask fails without the answer that the task does not exist, the task is neither given up
+// nor started again. This holds with and without a restart of the agent.
 func TestUndecidedRecoveryKeepsTask(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		t.Run(fmt.Sprintf("the agent starts again: %v", restart), func(t *testing.T) {
@@ -524,7 +522,8 @@ func TestUndecidedRecoveryKeepsTask(t *testing.T) {
 	}
 }
 
-// The same for a start that a driver must still destroy.
+// If RecoverTask fails without the answer that the task does not exist, a pending DestroyTask call is
+// not given up.
 func TestUndecidedRecoveryKeepsTheDestroyPending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, f := startFailingDestroys(t, -1, jobOf("batch", `task "web" {
@@ -580,11 +579,11 @@ func TestNextStartWaitsForThePendingDestroy(t *testing.T) {
 	})
 }
 
-// deadlyStarts is a world whose plugin dies at each start of the task "bad".
+// deadlyStarts is a world whose plugin exits at each start of the task "bad".
 type deadlyStarts struct {
 	*outages
 	deaths    []time.Time
-	callOrder []string // calls of RecoverTask and StartTask
+	callOrder []string // calls of RecoverTask and StartTask, in their order
 }
 
 type deadlyPlugin struct {
@@ -663,7 +662,7 @@ func TestStartThatKillsThePluginComesAfterTheRecoveryOfRunningTasks(t *testing.T
 	})
 }
 
-// Records in the store of an older agent can still be read.
+// Records of an older agent, which lack the capabilities of drivers, can be read.
 func TestRestoreReadsRecordsWithoutCapabilities(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, o := startWithOutages(t, jobOf("service", sleeper), nil)
@@ -681,8 +680,8 @@ func TestRestoreReadsRecordsWithoutCapabilities(t *testing.T) {
 	})
 }
 
-// The output of a task keeps its reader as long as a process of the task may be alive:
-// a destroy that the driver confirms is the end of all processes of a start.
+// The log collector reads the output of a task as long as a process of the task may be alive. After the
+// driver has confirmed DestroyTask, no process of that start is alive.
 func TestCollectionEndsWhenTheTaskIsDestroyed(t *testing.T) {
 	for _, c := range []struct {
 		name  string

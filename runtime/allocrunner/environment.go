@@ -6,15 +6,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
-// environments builds the environments of the allocation and of its tasks.
+// environments builds the environment variables of the allocation and of its tasks.
 type environments struct {
 	node  taskenv.Node
 	alloc func() *api.Allocation // alloc returns the current version of the allocation
 	tasks map[string]*taskenv.Builder
 }
 
-// addTask returns the builder for one task of the allocation. It must be called before
-// any other method.
+// addTask adds a task of the allocation and returns the builder of its environment. It must be called
+// before any other method.
 func (e *environments) addTask(name string, host map[string]string) *taskenv.Builder {
 	alloc := e.alloc()
 	env := taskenv.NewBuilder(e.node, envAlloc(alloc), envTask(alloc, alloc.GetTaskGroup(), name))
@@ -23,14 +23,14 @@ func (e *environments) addTask(name string, host map[string]string) *taskenv.Bui
 	return env
 }
 
-// setAlloc changes the environment of a task to that of another version of the
-// allocation, which must have the task.
+// setAlloc changes the environment of a task to that of another version of the allocation. The version
+// must have the task.
 func (e *environments) setAlloc(alloc *api.Allocation, task string) {
 	e.tasks[task].SetAlloc(envAlloc(alloc), envTask(alloc, alloc.GetTaskGroup(), task))
 }
 
-// of returns the current environment of a task, or of the allocation if it has no such
-// task.
+// of returns the current environment of the named task, or of the allocation if it has no task of this
+// name.
 func (e *environments) of(task string) *taskenv.Env {
 	if env := e.tasks[task]; env != nil {
 		return env.Build()

@@ -18,20 +18,20 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 )
 
-// behaviour is the config block of a task for the fake driver.
+// behaviour is the config block of tasks of the fake driver. It describes how a task behaves.
 type behaviour struct {
-	RunFor        string   `codec:"run_for"`        // empty: the process runs until it is stopped
-	ExitOnce      bool     `codec:"once"`           // only the first run ends by itself
+	RunFor        string   `codec:"run_for"`        // duration of a run; if empty, the process runs until it is stopped
+	ExitOnce      bool     `codec:"once"`           // only the first run ends by itself; later runs continue until they are stopped
 	ExitCodes     []int    `codec:"exit_codes"`     // exit code of each run; the last one repeats
 	ExitSignal    int      `codec:"exit_signal"`    //
 	ExitError     string   `codec:"exit_error"`     //
-	StartErrors   []string `codec:"start_errors"`   // error of each start; the last one repeats
-	Recoverable   bool     `codec:"recoverable"`    // the start errors are recoverable
+	StartErrors   []string `codec:"start_errors"`   // errors of the starts in their order; the last one repeats
+	Recoverable   bool     `codec:"recoverable"`    // the errors in start_errors are recoverable
 	StartFor      string   `codec:"start_for"`      // duration of a start
 	IgnoreSignals bool     `codec:"ignore_signals"` // the process ends only with SIGKILL
 	StopErrors    int      `codec:"stop_errors"`    // number of failing stops
 	Unrecovered   bool     `codec:"unrecovered"`    // RecoverTask fails
-	Args          []string `codec:"args"`           // only for tests of interpolation
+	Args          []string `codec:"args"`           // not used by the driver; for tests of interpolation
 }
 
 var behaviourSpec = hclspec.Object(map[string]*hclspec.Spec{
@@ -49,29 +49,29 @@ var behaviourSpec = hclspec.Object(map[string]*hclspec.Spec{
 	"args":           hclspec.Attr("args", "list(string)", false),
 })
 
-// world contains the fake processes; it outlives the plugins.
+// world contains the fake processes of a test, which continue when their plugin exits.
 type world struct {
 	capabilities      driver.Capabilities
-	findsUnknownTasks bool // its plugins search for processes that they have not started
-	forgetsTasks      bool // its plugins do not know tasks that were started before
+	findsUnknownTasks bool // plugins of this world find processes that they have not started
+	forgetsTasks      bool // plugins of this world do not know tasks that an earlier plugin has started
 
 	mu                sync.Mutex
-	recoveryUndecided bool // RecoverTask cannot find out about any task
+	recoveryUndecided bool // RecoverTask cannot determine whether a task exists
 	plugin            *plugin
 	plugins           int                           // number of plugin processes so far
 	tasks             map[string]*fakeTask          // by id, until destroyed
 	starts            map[string]int                // number of starts by task
 	successCounts     map[string]int                // by task: number of runs that ended successfully by themselves
 	configs           map[string]*driver.TaskConfig // last config of each task
-	calls             []call                        // calls of StopTask, DestroyTask and others
+	calls             []call                        // calls of StopTask, DestroyTask and other methods
 	begin             time.Time
 
-	// checkStart, if set, is called with mu held before a task starts, and returns an
-	// error text or "".
+	// checkStart, if set, is called with mu held before a task starts. It returns the text of a rule
+	// violation, or "".
 	checkStart   func(task string, alive []string) string
 	violations   []string
 	recoveryTime time.Duration                          // duration of RecoverTask
-	sawExit      func(task string, r driver.ExitResult) // if set, is called at the end of a process
+	sawExit      func(task string, r driver.ExitResult) // called at the end of each process; may be nil
 }
 
 func newWorld() *world {
@@ -104,8 +104,7 @@ func (w *world) KnowsTasks(string) bool { return !w.forgetsTasks }
 // FindsTasks implements recoveryCapabilities.
 func (w *world) FindsTasks(string) bool { return w.findsUnknownTasks }
 
-// killPlugin simulates kill -9 of the plugin process. Tasks that cannot be recovered
-// die with it.
+// killPlugin simulates kill -9 of the plugin process. Tasks that cannot be recovered end too.
 func (w *world) killPlugin() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -122,7 +121,7 @@ func (w *world) recordCall(format string, args ...any) {
 	w.calls = append(w.calls, call{time.Since(w.begin), fmt.Sprintf(format, args...)})
 }
 
-// call is one call of the driver.
+// call is a recorded call of a driver method.
 type call struct {
 	at      time.Duration
 	summary string
@@ -130,7 +129,7 @@ type call struct {
 
 func (c call) String() string { return fmt.Sprintf("+%v %s", c.at.Round(time.Millisecond), c.summary) }
 
-// recordedCalls returns the calls of one method. Calls at the same time are sorted by their
+// recordedCalls returns the calls of one driver method. Calls at the same time are sorted by their
 // text.
 func (w *world) recordedCalls(method string) (found []string) {
 	w.mu.Lock()
@@ -200,9 +199,9 @@ func duration(s string) time.Duration {
 	return d
 }
 
-// plugin is one process of the fake driver.
+// plugin is a process of the fake driver's plugin.
 type plugin struct {
-	driver.Driver // nil: other methods are not called
+	driver.Driver // nil: methods that the tests do not need panic
 	world         *world
 	down          chan struct{}
 	knownTasks    map[string]bool // guarded by world.mu
@@ -379,7 +378,7 @@ func (p *plugin) DestroyTask(_ context.Context, id string, force bool) error {
 	return nil
 }
 
-// destroyAllStarts ends all starts of a task, whatever their ids.
+// destroyAllStarts ends the processes of all starts of a task, whatever their ids.
 func (p *plugin) destroyAllStarts(id string) error {
 	p.world.mu.Lock()
 	defer p.world.mu.Unlock()
@@ -423,7 +422,7 @@ func (p *plugin) TaskStats(ctx context.Context, id string, interval time.Duratio
 		return nil, err
 	}
 	stream := make(chan *driver.TaskStats)
-	go func() { // ends with the process, the plugin or ctx
+	go func() { // returns when the process or the plugin has ended or ctx is done
 		defer close(stream)
 		for n := uint64(1); ; n++ {
 			s := &driver.TaskStats{Timestamp: time.Now()}
@@ -451,12 +450,12 @@ func (p *plugin) TaskStats(ctx context.Context, id string, interval time.Duratio
 	return stream, nil
 }
 
-// fakeLogs is a collector that records its calls.
+// fakeLogs is a log collector that records its calls.
 type fakeLogs struct {
 	mu      sync.Mutex
 	started map[string]logs.Task
 	stopped map[string]int
-	ended   map[string]bool // argument of the last Stop of each task
+	ended   map[string]bool // by task: the argument of the last call of Stop
 	fail    int             // number of failing starts
 }
 

@@ -13,8 +13,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// gates applies the rules of the lifecycle and of its extensions to the tasks: which
-// tasks may start, must run again, restart together, or can no longer start.
+// gates applies the rules of the task lifecycle and of its extensions: which tasks may start, must run
+// again, restart together, or can no longer start.
 type gates struct {
 	coordinator *lifecycle.Coordinator
 	group       *lifecycle.Group // nil if the group uses no lifecycle extensions
@@ -33,10 +33,10 @@ func (g *gates) of(task taskrunner.Task) taskrunner.Gate {
 	return gate{g, task.Name}
 }
 
-// gate is the gate of one task of a group that uses lifecycle extensions. Waiters
-// re-evaluate the group themselves, so that a task's latest state is included. Otherwise
-// a task that restarts without delay would pass before reconcile has found that other
-// tasks must run first.
+// gate is the gate of one task of a group that uses lifecycle extensions. A task that waits at its gate
+// evaluates the rules of the group itself, so that the latest states of the tasks are included.
+// Otherwise a task that restarts without delay would start before reconcile has found that other tasks
+// must run first.
 type gate struct {
 	gates *gates
 	task  string
@@ -61,12 +61,12 @@ func (g gate) Wait(ctx context.Context) error {
 func (g *gates) mayStart(task string) bool {
 	facts, _ := g.taskFacts(g.snapshot())
 	phase := g.coordinator.Phase()
-	// A stop opens no gate before it has reached the poststop tasks.
+	// After a stop was requested, only poststop tasks may start.
 	return (!g.stopped() || phase == lifecycle.Poststop) && g.group.MayStart(phase, task, facts)
 }
 
-// taskFacts returns the facts about the tasks that the group's rules use, and a channel
-// that is closed when the results of checks that matter to the rules change.
+// taskFacts returns the facts about the tasks to which the group's rules apply. The channel is closed
+// when the results of checks change that the rules use.
 func (g *gates) taskFacts(now snapshot) (facts map[string]lifecycle.TaskFacts, checks <-chan struct{}) {
 	var results []services.Result
 	if g.group.WaitsForHealth() {
@@ -101,9 +101,9 @@ func passesChecks(results []services.Result, task string, since time.Time) bool 
 	return hasCheck
 }
 
-// observe opens the gates for which the tasks have reached the right states, and ends
-// the tasks whose start condition can no longer become true. The channel is closed when
-// check results change on which a gate depends.
+// observe opens the gates of tasks that may start according to the states of the other tasks, and ends
+// the tasks whose start condition can no longer become true. The returned channel is closed when check
+// results change on which a gate depends.
 func (g *gates) observe(now snapshot) (checks <-chan struct{}) {
 	g.coordinator.Observe(lifecycleStates(now.states))
 	if g.group == nil {
@@ -134,9 +134,8 @@ func (g *gates) endUnstartableTasks(facts map[string]lifecycle.TaskFacts) {
 	}
 }
 
-// snapshot returns the current states of the tasks. Tasks that must run again are
-// pending in it: otherwise a group whose main task has ended in the meantime would look
-// finished.
+// snapshot returns the current states of the tasks. Tasks that must run again have the state pending:
+// otherwise a group whose main task has just ended would seem to be complete.
 func (g *gates) snapshot() snapshot {
 	now := g.tasks.snapshot()
 	if g.group == nil || g.stopped() {
@@ -154,7 +153,8 @@ func (g *gates) snapshot() snapshot {
 	return now
 }
 
-// rerun runs tasks again that have ended. A restart of all tasks includes them anyway.
+// rerun runs tasks again that have ended. While all tasks are being restarted, it does nothing, because
+// the restart includes these tasks.
 func (g *gates) rerun(reruns map[string]string) {
 	if g.coordinator.Phase() == lifecycle.Init {
 		return
@@ -166,8 +166,8 @@ func (g *gates) rerun(reruns map[string]string) {
 	}
 }
 
-// restartDependents returns the running tasks that must restart together with other
-// tasks, and the other task for each.
+// restartDependents returns the running tasks that must restart because of another task, and the name
+// of that other task for each.
 func (g *gates) restartDependents() map[string]string {
 	if g.group == nil || g.group.Restart == lifecycle.OneForOne || g.stopped() {
 		return nil
@@ -176,7 +176,7 @@ func (g *gates) restartDependents() map[string]string {
 	names := g.group.TasksToRestart(facts)
 	for _, t := range g.tasks {
 		if !t.Restartable() {
-			delete(names, t.Name()) // the task is going down already, or the agent is shutting down
+			delete(names, t.Name()) // the task is being stopped already, or the agent is shutting down
 		}
 	}
 	return names

@@ -17,9 +17,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// TestRandomGraphs runs random groups that use lifecycle extensions, while tasks fail,
-// users restart them, and agents and plugins die. Each start is checked by a judge that
-// knows only the job and the processes' history. The name of a failed case is the seed.
+// TestRandomGraphs runs random groups that use lifecycle extensions, while tasks fail, users restart
+// tasks, and agents and plugins are killed. A historyChecker, which knows only the job and the history
+// of the processes, checks each start. The name of a failed case is its seed.
 func TestRandomGraphs(t *testing.T) {
 	cases := 40
 	if testing.Short() {
@@ -69,7 +69,7 @@ func randomGraph(t *testing.T, random *rand.Rand) *api.Job {
 		}
 		b.WriteString("config {\n")
 		if ends {
-			// No two events happen at the same time, because their order would be
+			// The durations differ in all tasks, because the order of simultaneous events would be
 			// undefined.
 			fmt.Fprintf(&b, "run_for = \"%dms\"\n", 500+random.IntN(700)*10+i)
 			b.WriteString(pick("", "", "exit_codes = [1, 0]\n"))
@@ -82,8 +82,8 @@ func randomGraph(t *testing.T, random *rand.Rand) *api.Job {
 	b.WriteString("}\n}\n")
 	job := parseJob(t, b.String())
 
-	// Conditions that can never hold are invalid: each random condition is kept only if
-	// it is valid.
+	// Start conditions that can never hold make a job invalid: a random condition is kept only if the
+	// job stays valid.
 	group := job.TaskGroups[0]
 	for _, task := range group.Tasks {
 		task.Meta = make(map[string]string)
@@ -120,21 +120,21 @@ func graphText(job *api.Job) string {
 	return b.String()
 }
 
-// historyChecker records the history of a world's processes and reports rule violations.
+// historyChecker records the history of the processes in a world and reports violations of the rules.
 type historyChecker struct {
 	job       *api.Job
 	tasks     map[string]*api.Task
 	mu        sync.Mutex // taken after world.mu
 	histories map[string]*taskHistory
-	boot      time.Time // start of the agent; it may not have seen events before at that time
+	boot      time.Time // start of the agent, which may not have seen events at this time
 }
 
 type taskHistory struct {
 	starts    int
 	started   time.Time
-	exited    time.Time // end of the last run, if it has ended
+	exited    time.Time // end of the last run; zero before the end of the first run
 	alive     bool
-	succeeded bool // the last run ended successfully by itself
+	succeeded bool // the last run was successful and was not stopped
 }
 
 func newHistoryChecker(job *api.Job) *historyChecker {
@@ -155,7 +155,7 @@ func hookOf(t *api.Task) string {
 
 func isLongRunning(t *api.Task) bool { return hookOf(t) == "" || t.Lifecycle.Sidecar }
 
-// start checks a start before it happens.
+// start is called before a process starts and checks whether the start violates a rule.
 func (j *historyChecker) start(name string, alive []string) string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -188,8 +188,8 @@ func (j *historyChecker) start(name string, alive []string) string {
 			return fmt.Sprintf("%s starts, and not %s", name, after)
 		}
 	}
-	// A start whose result the earlier agent did not store is destroyed by the next
-	// agent and repeated; that is not a restart.
+	// If an agent dies before it has stored the result of a start, the next agent destroys that start
+	// and repeats it. The repetition is not a restart.
 	again := self.starts > 0 && !self.exited.Equal(j.boot)
 	for of, other := range j.histories {
 		t := j.tasks[of]
@@ -210,14 +210,14 @@ func (j *historyChecker) start(name string, alive []string) string {
 	return ""
 }
 
-// exitedJustNow reports whether a process has ended so recently that the runner cannot have
-// reacted yet.
+// exitedJustNow reports whether a process has ended so recently that the runner cannot have reacted to
+// it.
 func (j *historyChecker) exitedJustNow(l *taskHistory) bool {
 	now := time.Now()
 	return !l.alive && (l.exited.Equal(now) || j.boot.Equal(now))
 }
 
-// follows reports whether a task restarts with another.
+// follows reports whether a task must restart when another task restarts.
 func (j *historyChecker) follows(task, first string) bool {
 	switch j.job.TaskGroups[0].Meta["lite_restart_group"] {
 	case "one_for_all":
@@ -250,7 +250,7 @@ func (j *historyChecker) comesAfter(task, first string, seen map[string]bool) bo
 	return false
 }
 
-// exit is called at each end of a process.
+// exit is called at the end of each process.
 func (j *historyChecker) exit(name string, r driver.ExitResult) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -263,8 +263,8 @@ func (j *historyChecker) observeWorld(c *Config) {
 	w.checkStart, w.sawExit = j.start, j.exit
 }
 
-// runUndisturbed runs the job without disturbance: no task may be left waiting, and no work
-// is repeated.
+// runUndisturbed runs the job without restarts or kills by the test: no task may wait forever, and no
+// completed work may be repeated.
 func runUndisturbed(t *testing.T, job *api.Job) {
 	j := newHistoryChecker(job)
 	h := start(t, job, j.observeWorld)
@@ -273,7 +273,7 @@ func runUndisturbed(t *testing.T, job *api.Job) {
 			t.Log(h.transcript())
 		}
 	}()
-	h.advance(10 * time.Minute) // longer than all tasks together, one after the other
+	h.advance(10 * time.Minute) // longer than the runs of all tasks one after the other
 	if *job.Type == "service" {
 		for name, task := range j.tasks {
 			if s := h.state(name); s.State == "pending" && hookOf(task) != "poststop" && h.last().ClientStatus != "failed" {
@@ -283,14 +283,14 @@ func runUndisturbed(t *testing.T, job *api.Job) {
 		h.Stop()
 	}
 	h.wait()
-	mains := 0 // number of restarts of main tasks
+	mains := 0 // sum of the restarts of all main tasks
 	for name, task := range j.tasks {
 		if hookOf(task) == "" {
 			mains += int(h.state(name).Restarts)
 		}
 	}
 	for name, task := range j.tasks {
-		// Allow one more run, because the first may fail.
+		// One more run is allowed, because the first may fail.
 		if runs := j.histories[name].starts; task.Meta["lite_rerun"] != "" && runs > 2+mains {
 			t.Errorf("%s has run %d times for %d restarts of main tasks", name, runs, mains)
 		}
@@ -305,7 +305,7 @@ func runUndisturbed(t *testing.T, job *api.Job) {
 			if skipped && hookOf(task) != "poststop" {
 				t.Errorf("%s was given up in a group that has not failed", name)
 			}
-			// A task that was stopped at its gate has a restart without a start.
+			// A task that is stopped while it waits at its gate counts a restart without a start.
 			if l := j.histories[name]; l.starts != 1+int(s.Restarts) && !s.StartedAt.IsZero() && !(l.starts == int(s.Restarts) && isLongRunning(task)) {
 				t.Errorf("%s was started %d times with %d restarts", name, l.starts, s.Restarts)
 			}
@@ -331,7 +331,8 @@ func (h *harness) checkFinalState() {
 	}
 }
 
-// runDisturbed does random things to the group, and stops it at a random time.
+// runDisturbed sends random requests to the group, ends plugins and agents at random times, and stops
+// the group at a random time.
 func runDisturbed(t *testing.T, job *api.Job, random *rand.Rand) {
 	j := newHistoryChecker(job)
 	a := startAgent(t, job, j.observeWorld)
@@ -349,7 +350,7 @@ func runDisturbed(t *testing.T, job *api.Job, random *rand.Rand) {
 	for range 2 + random.IntN(8) {
 		a.advance(time.Duration(random.IntN(6000))*time.Millisecond + time.Microsecond)
 		name := names[random.IntN(len(names))]
-		// Errors are expected: the task does not run, or the allocation has ended.
+		// Errors are ignored: a request fails if its task does not run, or if the allocation has ended.
 		agent, asking := a, ctx
 		switch random.IntN(8) {
 		case 0, 1:
@@ -389,8 +390,8 @@ func runDisturbed(t *testing.T, job *api.Job, random *rand.Rand) {
 	a.checkFinalState()
 }
 
-// TestDeathAtEachStepInAGraph kills the agent in place of each write of a group that
-// uses all extensions. The next agent completes or stops the group.
+// TestDeathAtEachStepInAGraph runs a group that uses all lifecycle extensions, once for each write to
+// the store, and kills the agent in place of this write. The next agent completes or stops the group.
 func TestDeathAtEachStepInAGraph(t *testing.T) {
 	job := parseJob(t, `job "j" {
 		type = "batch"
@@ -448,7 +449,7 @@ func TestDeathAtEachStepInAGraph(t *testing.T) {
 		total = a.store.writes
 		want(t, "done", a.world.successCounts, "map[init:2 next:1 publish:1 web:1]")
 	})
-	for n := 2; n <= total; n++ { // the first write only records that the tasks were received
+	for n := 2; n <= total; n++ { // at the first write, the agent has only recorded that the tasks were received
 		for _, stopped := range []bool{false, true} {
 			t.Run(fmt.Sprintf("write %d, stopped %v", n, stopped), func(t *testing.T) {
 				t.Parallel()
@@ -479,7 +480,8 @@ func TestDeathAtEachStepInAGraph(t *testing.T) {
 					for _, name := range []string{"web", "next", "publish"} {
 						want(t, name+" done", b.world.successCounts[name], "1")
 					}
-					// The failed run of web may be one that no agent has seen.
+					// The agents may not have seen the failed run of web, so the work of init can be
+					// done again.
 					if done := b.world.successCounts["init"]; done < 1 || done > 3 {
 						t.Errorf("init has done its work %d times", done)
 					}

@@ -35,7 +35,7 @@ func parseJob(t testing.TB, text string) *api.Job {
 	return file.Job
 }
 
-// place creates an allocation for the first group of a job.
+// place returns an allocation of the first group of a job.
 func place(job *api.Job) *api.Allocation {
 	group := job.TaskGroups[0]
 	alloc := &api.Allocation{
@@ -63,7 +63,7 @@ func place(job *api.Job) *api.Allocation {
 	return alloc
 }
 
-// harness runs one allocation in a world of its own.
+// harness runs one allocation with its own fake processes.
 type harness struct {
 	*Runner
 	t     *testing.T
@@ -71,14 +71,14 @@ type harness struct {
 	logs  *fakeLogs
 	begin time.Time
 
-	cancel context.CancelCauseFunc // cancels the context of Run
+	cancel context.CancelCauseFunc // cancels the context that Run was called with
 
 	mu      sync.Mutex
 	reports []Update
 }
 
-// start runs the allocation of a job inside a synctest bubble. mangle may change the
-// configuration. The runner ends with the test at the latest.
+// start runs the allocation of a job inside a synctest bubble. mangle may change the configuration. The
+// runner is stopped at the end of the test at the latest.
 func start(t *testing.T, job *api.Job, mangle func(*Config)) *harness {
 	t.Helper()
 	h := &harness{t: t, world: newWorld(), logs: newFakeLogs(), begin: time.Now()}
@@ -132,8 +132,8 @@ func (h *harness) advance(d time.Duration) {
 	synctest.Wait()
 }
 
-// wait waits for the end of Run. It has a timeout because synctest does not detect a
-// deadlock while hooks wake up every second.
+// wait waits until Run has returned. It has a timeout because synctest does not detect a deadlock while
+// hooks wake up every second.
 func (h *harness) wait() {
 	h.t.Helper()
 	select {
@@ -150,8 +150,8 @@ func (h *harness) last() Update {
 	return h.reports[len(h.reports)-1]
 }
 
-// transcript returns the history of the allocation and of each task. If the allocation
-// changes several times at one instant, it contains only the last change.
+// transcript returns the history of the allocation and of each task. Of several changes of the
+// allocation at the same time, it contains only the last one.
 func (h *harness) transcript() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -15,11 +15,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/services"
 )
 
-// Health is the health of an allocation for its deployment. The caller copies Healthy
-// and Time to the DeploymentStatus of the allocation as long as DeploymentID matches.
-// The node does not decide about canaries.
+// Health is the health of an allocation in its deployment. The caller copies Healthy and Time to the
+// DeploymentStatus of the allocation as long as DeploymentID matches. The runner treats canaries like
+// other allocations.
 type Health struct {
-	DeploymentID string // empty for an allocation without a deployment
+	DeploymentID string // id of the deployment; empty for an allocation without one
 	Healthy      bool
 	Time         time.Time
 }
@@ -37,7 +37,7 @@ type healthTracker struct {
 
 	mu        sync.Mutex
 	verdict   *Health      // nil until known
-	reporters []hooks.Hook // hooks that may report health, see hooks.Hook
+	reporters []hooks.Hook // hooks that may report the health of the allocation, see hooks.Hook
 	reports   hookReports
 }
 
@@ -89,7 +89,7 @@ func (h *healthTracker) hookHealth() (list []health.Hook) {
 	return list
 }
 
-// newHook returns the hook that watches the health of the allocation. status returns the
+// newHook returns the builtin hook that watches the health of the allocation. status returns the
 // current status of the allocation.
 func (h *healthTracker) newHook(status func() Update) *hooks.Health {
 	var reconciled <-chan struct{}
@@ -112,8 +112,8 @@ func (h *healthTracker) newHook(status func() Update) *hooks.Health {
 	})
 }
 
-// snapshot returns the inputs of the health decision for a status of the allocation, and
-// a channel that is closed when check results change.
+// snapshot returns the data from which the health is decided. The channel is closed when check results
+// change.
 func (h *healthTracker) snapshot(status Update) (health.Snapshot, <-chan struct{}) {
 	alloc := h.alloc()
 	s := health.Snapshot{
@@ -152,9 +152,9 @@ func (h *healthTracker) snapshot(status Update) (health.Snapshot, <-chan struct{
 	return s, changed
 }
 
-// startedAt returns when a task was last started. A time in the future was stored by an
-// earlier agent whose clock was ahead; the task has then run at least as long as its
-// runner exists, so startedAt returns the time at which the runner was created.
+// startedAt returns when a task was last started. If the stored time is in the future, it comes from an
+// earlier agent whose clock was ahead: then startedAt returns the time at which the runner was created,
+// because the task has run at least since then.
 func startedAt(s *api.TaskState, created time.Time) time.Time {
 	if s.StartedAt.After(time.Now()) {
 		return created
@@ -162,8 +162,8 @@ func startedAt(s *api.TaskState, created time.Time) time.Time {
 	return s.StartedAt
 }
 
-// set records a verdict. An allocation that was stopped before it was healthy counts as
-// unhealthy in its deployment, without an event.
+// set records whether the allocation is healthy. An allocation that was stopped before it was healthy
+// is recorded as unhealthy, without an event.
 func (h *healthTracker) set(v health.Verdict) {
 	deployment := h.alloc().DeploymentID
 	if v.State == health.Stopped && deployment == "" {
@@ -183,7 +183,7 @@ func (h *healthTracker) set(v health.Verdict) {
 	h.changes.notify()
 }
 
-// of returns the recorded health of a version of the allocation, or nil.
+// of returns the recorded health of a version of the allocation, or nil if none is recorded.
 func (h *healthTracker) of(alloc *api.Allocation) *Health {
 	h.mu.Lock()
 	defer h.mu.Unlock()

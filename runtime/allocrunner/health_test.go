@@ -65,7 +65,7 @@ func TestFailureBeforeAVerdictIsUnhealthy(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		change func(*api.Allocation)
-		want   string // health of a failed allocation
+		want   string // expected health after the allocation has failed
 	}{
 		{"in a deployment", func(*api.Allocation) {}, "unhealthy"},
 		{"without a deployment", func(a *api.Allocation) { a.DeploymentID = "" }, "unknown"},

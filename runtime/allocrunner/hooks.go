@@ -23,13 +23,13 @@ type allocHooks struct {
 	envs    *environments
 	tasks   taskSet
 	stopped <-chan struct{} // closed when the stop of the allocation is requested
-	ending  <-chan struct{} // closed when a version of the allocation that stops it is about to be applied
+	ending  <-chan struct{} // closed before a version of the allocation that stops it is applied
 	limits  Limits
 	logger  hclog.Logger
 
 	mu          sync.Mutex
 	chain       *hooks.Chain    // nil until attached
-	pluginHooks map[string]bool // names of the hooks of the factory
+	pluginHooks map[string]bool // names of the hooks that the HookFactory has created
 }
 
 // attached returns the hooks of the allocation, or nil until they are known.
@@ -39,8 +39,7 @@ func (a *allocHooks) attached() *hooks.Chain {
 	return a.chain
 }
 
-// attach sets the hooks. It is called once, before any hook is called. It returns the
-// attachments of the hooks.
+// attach sets the hooks and returns their attachments. It is called once, before any hook is called.
 func (a *allocHooks) attach(list []hooks.Entry) map[string]string {
 	chain := hooks.NewChain(hooks.ChainConfig{Deadlines: a.limits.hookDeadlines(), Emit: a.tasks.emit, Logger: a.logger}, list)
 	a.mu.Lock()
@@ -49,8 +48,8 @@ func (a *allocHooks) attach(list []hooks.Entry) map[string]string {
 	return chain.Attachments()
 }
 
-// addPlugin records that the allocation, or one of its tasks, needs a hook of the
-// factory.
+// addPlugin records that the allocation or one of its tasks needs the hook of the given name from the
+// HookFactory.
 func (a *allocHooks) addPlugin(name string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -89,9 +88,9 @@ func (a *allocHooks) prerun(untilStop context.Context, restored bool) error {
 	}, func(err error) bool { return restored && a.tasksContinueAfter(err) })
 }
 
-// untilStop returns a context that is also canceled when the allocation is stopped or
-// about to be stopped, so that hooks that hang do not delay the stop. The caller must
-// call the returned function.
+// untilStop returns a context that is canceled with the parent, and also when the allocation is stopped
+// or about to be stopped, so that hooks that hang do not delay the stop. The caller must call the
+// returned function.
 func (a *allocHooks) untilStop(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var waiting sync.WaitGroup
@@ -109,9 +108,9 @@ func (a *allocHooks) untilStop(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// tasksContinueAfter reports whether tasks that an earlier agent started continue after the
-// error of a prerun hook: they do not end because the hook's plugin is unavailable, or
-// because the agent is out of file descriptors.
+// tasksContinueAfter reports whether tasks that an earlier agent started continue although a prerun
+// hook has failed. They do if the hook's plugin is unavailable, or if the agent has no free file
+// descriptors.
 func (a *allocHooks) tasksContinueAfter(err error) bool {
 	if !errors.As(err, new(*hooks.UnavailableError)) && !process.IsResourceExhausted(err) {
 		return false

@@ -24,8 +24,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
-// recordingHook is a hook for all hook points of an allocation or of a task. It records the
-// calls.
+// recordingHook is a hook for all hook points of an allocation and of a task. It records the calls.
 type recordingHook struct {
 	hooks.Builtin
 	name string
@@ -36,10 +35,10 @@ type recordingHook struct {
 	hang             map[string]bool          // hook points whose calls block until their context is done
 	last             hook.TaskPrestartRequest // last request of Prestart
 	stop             hook.TaskStopRequest
-	prestartResponse func(n int) (hook.TaskPrestartResponse, error) // response to the n-th Prestart
+	prestartResponse func(n int) (hook.TaskPrestartResponse, error) // returns the response to the n-th Prestart call
 	n                int
 
-	callDurations map[string]time.Duration // duration of the calls by hook point, whatever their context
+	callDurations map[string]time.Duration // how long calls take, by hook point, even if their context is done
 	returned      []string                 // hook points whose calls have returned
 }
 
@@ -137,7 +136,7 @@ func withHooks(alloc, task []hooks.Hook) func(*Config) {
 	return func(c *Config) { c.Hooks = extraHooks{alloc: alloc, task: task} }
 }
 
-// job returns the text of a job with one group; tasks is HCL.
+// job returns the text of a job with one group that contains the given tasks, which are HCL.
 func job(typ, group string) string {
 	return fmt.Sprintf("job \"j\" {\n type = %q\n group \"g\" {\n%s\n}\n}\n", typ, group)
 }
@@ -261,7 +260,7 @@ func TestHookStateIsStored(t *testing.T) {
 		s := recordingTaskHook{&recordingHook{name: "counter", prestartResponse: func(n int) (hook.TaskPrestartResponse, error) {
 			r := hook.TaskPrestartResponse{State: map[string]string{"n": fmt.Sprint(n)}}
 			if n == 1 {
-				return r, driver.Recoverable(errors.New("half done")) // the returned state is stored all the same
+				return r, driver.Recoverable(errors.New("half done")) // the state in this response is stored although the hook has failed
 			}
 			return r, nil
 		}}}
@@ -283,8 +282,8 @@ func TestHookStateIsStored(t *testing.T) {
 	})
 }
 
-// memoryStore is a Store that keeps the latest of each record, and the local state at the
-// first report that a task runs.
+// memoryStore is a Store that keeps the latest version of each record, and the local state that a task
+// had when it was first reported as running.
 type memoryStore struct {
 	mu              sync.Mutex
 	local           map[string]state.LocalState
@@ -361,7 +360,7 @@ func TestNothingStartsWithoutARecord(t *testing.T) {
 	})
 }
 
-// runningTaskRefuser is a Store that refuses the record of a running task while it is full.
+// runningTaskRefuser is a Store that rejects the record of a running task while it is full.
 type runningTaskRefuser struct {
 	*fakeStore
 	full bool
@@ -377,8 +376,8 @@ func (f *runningTaskRefuser) PutTask(alloc, task string, local state.LocalState,
 	return f.fakeStore.PutTask(alloc, task, local, s, h)
 }
 
-// A refused record of a task is stored when there is space again. Until then no part of
-// it is stored.
+// A task's record that the store has rejected is stored when the store has space again. Until then no
+// part of the record is stored.
 func TestRecordIsStoredAfterFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &runningTaskRefuser{fakeStore: newFakeStore(), full: true}
@@ -401,8 +400,8 @@ func TestRecordIsStoredAfterFullDisk(t *testing.T) {
 	})
 }
 
-// A refused kill is stored when there is space again: the next agent must not let the
-// task continue.
+// The record of a kill that the store has rejected is stored when the store has space again: otherwise
+// the next agent would let the task continue.
 func TestKillIsStoredAfterFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &runningTaskRefuser{fakeStore: newFakeStore()}
@@ -433,14 +432,14 @@ func TestKillIsStoredAfterFullDisk(t *testing.T) {
 	})
 }
 
-// fullDisk is a Store that refuses puts while it is full.
+// fullDisk is a Store that rejects puts while it is full.
 type fullDisk struct {
 	*fakeStore
 	full       bool
-	untilStart bool // it has space again at the first record with the id of a start
+	untilStart bool // the store has space again from the first record that contains the id of a start
 }
 
-// refuses reports whether a put is refused. local is nil for a put without a local state.
+// refuses reports whether a put is rejected. local is nil for a put without a local state.
 func (f *fullDisk) refuses(local *state.LocalState) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -470,7 +469,7 @@ func (f *fullDisk) PutTask(alloc, task string, local state.LocalState, s *api.Ta
 	return f.fakeStore.PutTask(alloc, task, local, s, h)
 }
 
-// Until the exit status is stored, only the driver can report it to the next agent.
+// As long as the exit status is not stored, only the driver can report it to the next agent.
 func TestExitStatusIsStoredBeforeDestroy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &fullDisk{fakeStore: newFakeStore()}
@@ -501,8 +500,8 @@ func (l *fakeStore) storedEvents(task string) (types []string) {
 	return types
 }
 
-// No goroutine waits for the write of an event. A refused event is stored when there is
-// space again, also if nothing else happens to the task.
+// No goroutine waits until an event is written. An event that the store has rejected is stored when the
+// store has space again, even if no other event of the task follows.
 func TestEventIsStoredAfterFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &fullDisk{fakeStore: newFakeStore()}
@@ -526,9 +525,9 @@ func TestEventIsStoredAfterFullDisk(t *testing.T) {
 	})
 }
 
-// The local record contains which hooks were called. The events of these calls are
-// stored with it at the latest: the next agent does not call such a hook again, and its
-// events would be missing permanently.
+// The local record contains which hooks were called. It is stored together with the events of these
+// calls: the next agent does not call these hooks again, so events that were not stored would be
+// missing forever.
 func TestRefusedEventIsStoredWithTheLocalRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &fullDisk{fakeStore: newFakeStore(), full: true, untilStart: true}
@@ -578,8 +577,8 @@ func TestHookEnvMerges(t *testing.T) {
 	})
 }
 
-// The order of the hooks, not of their responses, decides which environment variable
-// wins.
+// If several hooks set the same environment variable, the order of the hooks decides which value is
+// used, not the order of their responses.
 func TestHookEnvIsInTheOrderOfTheHooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		say := func(name string, from int) recordingTaskHook {
@@ -717,13 +716,13 @@ func TestUpdatesAreOrdered(t *testing.T) {
 		for _, v := range versions {
 			h.Update(v)
 		}
-		h.Update(versions[1]) // an older version that arrives late
+		h.Update(versions[1]) // an older version that is received after a newer one
 		h.advance(time.Second)
 		calls := alloc.calls()
 		if !slices.IsSorted(calls[1:]) || calls[len(calls)-1] != "update 3" || len(calls) > 4 {
 			t.Errorf("updates: %v", calls)
 		}
-		h.Update(version(1)) // an older version is ignored after a newer version
+		h.Update(version(1)) // an older version is ignored
 		h.advance(time.Second)
 		want(t, "after an old version", alloc.calls(), calls)
 	})
@@ -839,8 +838,8 @@ func TestShutdownLeavesTheTaskAlone(t *testing.T) {
 	})
 }
 
-// A hook that hangs at the end of a task does not delay the shutdown of the agent: the
-// next agent calls it again, and then applies the restart policy.
+// A hook that hangs at the end of a task does not delay the shutdown of the agent. The next agent calls
+// the hook again, and then applies the restart policy.
 func TestShutdownWhileExitIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := recordingTaskHook{&recordingHook{name: "slow", hang: map[string]bool{"exited": true}}}
@@ -867,7 +866,7 @@ func TestShutdownWhileExitIsReported(t *testing.T) {
 	})
 }
 
-// Updates are applied one after the other, and concurrently with everything else.
+// Calls of the Update hooks do not overlap each other. They run concurrently with all other hooks.
 func TestUpdatesOfATask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := recordingTaskHook{&recordingHook{name: "slow", hang: map[string]bool{"update": true}}}
@@ -891,18 +890,16 @@ func TestUpdatesOfATask(t *testing.T) {
 	})
 }
 
-// A stop does not wait for a hook that hangs, except for the hooks of the stop itself,
-// which have their deadline. A shutdown of the agent waits for the Stop and Postrun
-// hooks.
+// A stop does not wait for a hook that hangs, except for the hooks that belong to the stop and have a
+// deadline. A shutdown of the agent waits for the Stop and Postrun hooks.
 func TestStopWhileAHookHangs(t *testing.T) {
 	update := func(h *harness, j *api.Job) { h.Update(place(j)) }
 	restart := func(h *harness, _ *api.Job) { go func() { _ = h.RestartAll(context.Background()) }() } // the error does not matter
 	for _, c := range []struct {
 		point  string
 		ofTask bool
-		begin  func(*harness, *api.Job) // triggers the hook point; nil if it is reached without a trigger
-		// The duration of a stop, and of a shutdown of the agent one second after the
-		// stop.
+		begin  func(*harness, *api.Job) // makes the runner reach the hook point; nil if the runner reaches it by itself
+		// How long a stop takes, and how long a shutdown of the agent one second after the stop takes.
 		stop, shutdown string
 	}{
 		{"prerun", false, nil, "0s", "0s"},
@@ -914,7 +911,7 @@ func TestStopWhileAHookHangs(t *testing.T) {
 		{"prekill", false, nil, "10s", "1s"},
 		{"prekilling", true, nil, "10s", "1s"},
 		{"exited", true, nil, "10s", "1s"},
-		{"stop", true, nil, "10s", "10s"}, // the final cleanup has its full deadline
+		{"stop", true, nil, "10s", "10s"}, // a cleanup hook has its complete deadline
 		{"postrun", false, nil, "10s", "10s"},
 	} {
 		for _, shutdown := range []bool{false, true} {
@@ -986,12 +983,12 @@ func TestPreTaskRestart(t *testing.T) {
 		if err := errors.Join(h.RestartTask(ctx, "web"), h.RestartRunning(ctx), h.RestartAll(ctx)); err != nil {
 			t.Fatal(err)
 		}
-		want(t, "took", time.Since(h.begin), "9s") // the delay of the group twice, not for one task
+		want(t, "took", time.Since(h.begin), "9s") // the restarts of all tasks wait for shutdown_delay, the restart of one task does not
 		want(t, "alloc hook", alloc.calls(), "[prerun pretaskrestart pretaskrestart]")
 	})
 }
 
-// lateHooks is a factory that knows its hooks only after a wait.
+// lateHooks is a HookFactory that knows its hooks only when hooksKnown is closed.
 type lateHooks struct {
 	hooks      extraHooks
 	hooksKnown chan struct{}
@@ -1024,8 +1021,8 @@ func (l lateHooks) TaskHooks(a *api.Allocation, t *api.Task, c hookplugin.Target
 	return l.hooks.TaskHooks(a, t, c)
 }
 
-// An allocation does not start before its hooks are known, also not under the next
-// agent; a running allocation continues.
+// An allocation that was not started does not start before its hooks are known, neither under the first
+// nor under the next agent. An allocation that runs continues to run.
 func TestHooksAreAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ofAlloc, ofTask := &recordingHook{name: "late"}, &recordingHook{name: "late"}
@@ -1058,7 +1055,7 @@ func TestHooksAreAwaited(t *testing.T) {
 	})
 }
 
-// lateHookList is a factory whose list of hooks is complete only after a wait.
+// lateHookList is a HookFactory whose list of hooks is incomplete until hooksKnown is closed.
 type lateHookList struct {
 	extraHooks
 	hooksKnown chan struct{}
@@ -1068,14 +1065,14 @@ func (l lateHookList) Pending(a *api.Allocation) func(context.Context, func(*api
 	return lateHooks{l.extraHooks, l.hooksKnown}.Pending(a)
 }
 
-// The tasks of a restored allocation are recovered before its hooks are known, and the
-// wait for the hooks is limited. A stop during the wait calls the hooks.
+// Under the next agent, the tasks are recovered before the hooks are known, and the wait for the hooks
+// has a timeout. A stop during this wait calls the hooks.
 func TestRestoredTasksDoNotWaitForHooks(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		then    func(*agent, lateHookList)
-		prerun  time.Duration // time of the Prerun hook under the next agent; 0 for none
-		prekill int           // number of PreKill hooks called
+		prerun  time.Duration // when the Prerun hook is called under the next agent; 0 if it is not called
+		prekill int           // number of calls of the PreKill hook
 	}{
 		{"known after a second", func(a *agent, l lateHookList) {
 			a.advance(time.Second)
@@ -1100,7 +1097,7 @@ func TestRestoredTasksDoNotWaitForHooks(t *testing.T) {
 				synctest.Wait()
 				want(t, "recovered at once", recovered(b), "[web]")
 				var requests sync.WaitGroup
-				requests.Go(func() { _ = b.RestartTask(t.Context(), "web") }) // the task may be stopped first
+				requests.Go(func() { _ = b.RestartTask(t.Context(), "web") }) // an error is ignored: the task may be stopped before
 				begin := time.Now()
 				c.then(b, factory)
 				for count(late.calls(), "prerun") < 2 && time.Since(begin) < time.Minute {
@@ -1119,7 +1116,7 @@ func TestRestoredTasksDoNotWaitForHooks(t *testing.T) {
 	}
 }
 
-// An allocation that must not start does not wait for its hooks.
+// An allocation that was stopped before its start does not wait until its hooks are known.
 func TestStopWhileHooksAreAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ofAlloc := &recordingHook{name: "late"}
@@ -1135,8 +1132,7 @@ func TestStopWhileHooksAreAwaited(t *testing.T) {
 	})
 }
 
-// A runner that is created only to remove an allocation does not wait for plugins, and
-// calls all hooks.
+// A runner that is created only to destroy an allocation does not wait for plugins. It calls all hooks.
 func TestDestroyWhileHooksAreAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ofAlloc := &recordingHook{name: "late"}
@@ -1156,7 +1152,7 @@ func TestDestroyWhileHooksAreAwaited(t *testing.T) {
 	})
 }
 
-// Run returns after the restarts that hooks have requested.
+// Run waits for the restarts that hooks have requested.
 func TestRunWaitsForRequestedRestarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := &recordingHook{name: "slow", callDurations: map[string]time.Duration{"prekilling": time.Minute}}

@@ -9,16 +9,16 @@ import (
 
 // Limits are the agent's limits for tasks. A zero value means the default.
 type Limits struct {
-	MaxKillTimeout     time.Duration // upper bound of kill_timeout; default 30 s
-	StatsInterval      time.Duration // interval between samples; default 1 s
+	MaxKillTimeout     time.Duration // maximum of kill_timeout; default 30 s
+	StatsInterval      time.Duration // interval between samples of resource usage; default 1 s
 	PrerunDeadline     time.Duration // deadline of one Prerun or Prestart hook; default 1 min
 	HookDeadline       time.Duration // deadline of all other hooks; default 10 s
-	RestartDeadline    time.Duration // time until all tasks are down in RestartAll; default 10 min
+	RestartDeadline    time.Duration // timeout of RestartAll until all tasks are down; default 10 min
 	UserDenylist       []string      // users that no task may have; default root, Administrator
 	UserCheckedDrivers []string      // drivers that UserDenylist applies to; default exec, qemu, java
 	DownloadUIDs       idrange.Set   // user ids that are reserved for downloads and forbidden for tasks; default none
 	NodeCPU            int64         // usable MHz of the node; 0 means unknown
-	NomadFileModes     bool          // allow Nomad's modes for directories that cannot be closed to other accounts; see allocdir.TaskOptions
+	NomadFileModes     bool          // use Nomad's file modes for directories that cannot be made inaccessible to other accounts; see allocdir.TaskOptions
 }
 
 func (l Limits) orDefault() Limits {

@@ -7,8 +7,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
 )
 
-// reconciler applies the consequences of changes while the tasks run. Only one goroutine
-// calls it.
+// reconciler makes the changes that follow from changed task states. Only one goroutine calls it.
 type reconciler struct {
 	tasks    taskSet
 	gates    *gates
@@ -20,13 +19,12 @@ type reconciler struct {
 	report   func(Update)
 }
 
-// watch calls reconcile after each change and applies new versions of the allocation
-// until all tasks have ended. The hooks of an update run in a goroutine of their own so
-// that they do not delay reconcile; so does the restart of a restart group. watch waits
-// for both.
+// watch calls reconcile after each change and applies new versions of the allocation until all tasks
+// have ended. The hooks of an update and the restart of a restart group run in their own goroutines, so
+// that they do not delay reconcile. watch waits for both.
 //
-// watch does not reconcile before the tasks of an earlier agent are restored: the
-// lifecycle would wait for running tasks to be pending.
+// watch does not reconcile before the tasks of an earlier agent are restored: before that, running
+// tasks have the state pending.
 func (r *reconciler) watch(ctx context.Context, restored <-chan struct{}) {
 	var background sync.WaitGroup
 	defer background.Wait()
@@ -53,18 +51,18 @@ func (r *reconciler) watch(ctx context.Context, restored <-chan struct{}) {
 		case <-restored:
 			restored, changed = nil, r.changes.requested
 		case <-changed:
-			ended := r.tasks.ended() // read before reconcile, so that the last reconcile includes the final states
+			ended := r.tasks.ended() // called before reconcile, so that the last reconcile includes the final states
 			checks = r.reconcile()
 			if ended {
 				return
 			}
 			restartGroup()
 		case <-checks:
-			checks = nil // set again by the next reconcile
+			checks = nil // set again after the next reconcile
 			r.changes.notify()
 		case <-restarted:
 			restarted = nil
-			restartGroup() // more tasks may have to restart by now
+			restartGroup() // meanwhile more tasks may have to restart
 		case <-updated:
 			done := make(chan struct{})
 			updated, applied = nil, done // one update at a time
@@ -78,9 +76,9 @@ func (r *reconciler) watch(ctx context.Context, restored <-chan struct{}) {
 	}
 }
 
-// reconcile applies the consequences of the current task states: it stops tasks, opens
-// gates, and reports the status of the allocation. It does not wait for a task. The
-// channel is closed when check results change on which a gate depends.
+// reconcile makes the changes that follow from the current task states: it stops tasks, opens gates,
+// and reports the status of the allocation. It does not wait for a task. The returned channel is closed
+// when check results change on which a gate depends.
 func (r *reconciler) reconcile() (checks <-chan struct{}) {
 	now := r.gates.snapshot()
 	status := r.status.rollUp(now.states)
@@ -91,11 +89,11 @@ func (r *reconciler) reconcile() (checks <-chan struct{}) {
 	if finished {
 		for _, t := range r.tasks {
 			if t.Task().Stage() != lifecycle.PoststopTask {
-				t.Kill(nil) // the task is dead and must not wait for a rerun
+				t.Kill(nil) // the task has ended, and the kill prevents that it runs again
 			}
 		}
 	}
-	// A stop opens no gate, or tasks that the stop has not reached yet would start.
+	// During a stop no gate is opened. Otherwise tasks that the stop has not reached yet would start.
 	if !r.stop.isRequested() || finished {
 		checks = r.gates.observe(now)
 	}

@@ -16,8 +16,7 @@ import (
 
 // This file holds the requests of users and of hooks in plugins.
 
-// The errors of requests. The HTTP API returns them unchanged, and clients match on the
-// texts.
+// These are the errors of requests. The HTTP API returns them unchanged, and clients compare the texts.
 var (
 	ErrNotRunning = taskrunner.ErrNotRunning
 	//lint:ignore ST1005 Nomad's clients match on the text
@@ -42,15 +41,14 @@ func (r *Runner) RestartTask(ctx context.Context, name string) error {
 // processes have exited.
 func (r *Runner) RestartRunning(ctx context.Context) error { return r.restarts.restartRunning(ctx) }
 
-// RestartAll runs all tasks again except poststop tasks, including tasks that have
-// ended. It stops them in kill order, and they start in the order of the lifecycle. It
-// returns when the old processes have exited. A task that does not exit fails the
-// allocation.
+// RestartAll runs all tasks except poststop tasks again, including tasks that have ended. It stops them
+// in kill order, and they start in the order of the lifecycle. It returns when the old processes have
+// exited. If a task does not exit, RestartAll fails the allocation.
 func (r *Runner) RestartAll(ctx context.Context) error { return r.restarts.restartAll(ctx) }
 
-// RestartWithReason restarts the named task, or all running tasks if task is empty, for
-// a reason. It does not wait for the restarts: Run does. If failure is set, they count
-// for the restart policy.
+// RestartWithReason restarts the named task, or all running tasks if task is empty. reason is shown in
+// the task events. It does not wait for the restarts: Run does. If failure is set, they count for the
+// restart policy.
 func (r *Runner) RestartWithReason(task, reason string, failure bool) error {
 	tasks, err := r.tasks.running(task)
 	if err != nil {
@@ -89,8 +87,8 @@ func (r *Runner) Signal(ctx context.Context, task, signal string) error {
 	return errors.Join(errs...)
 }
 
-// SignalWithReason sends a signal to the named task, or to all running tasks if task is
-// empty, for a reason.
+// SignalWithReason sends a signal to the named task, or to all running tasks if task is empty. reason
+// is shown in the task events.
 func (r *Runner) SignalWithReason(ctx context.Context, task, signal, reason string) error {
 	tasks, err := r.tasks.running(task)
 	if err != nil {
@@ -101,8 +99,8 @@ func (r *Runner) SignalWithReason(ctx context.Context, task, signal, reason stri
 	})
 }
 
-// KillWithReason fails a task for a reason, or all tasks that are not dead if task is
-// empty.
+// KillWithReason kills the named task as failed, or all tasks that are not dead if task is empty.
+// reason is shown in the task events.
 func (r *Runner) KillWithReason(task, reason string) error {
 	found := task == ""
 	for _, t := range r.tasks {
@@ -182,13 +180,13 @@ func (r *Runner) TaskDone(task string) <-chan struct{} {
 	return nil
 }
 
-// Interpolate replaces the references in a text with their current values.
+// Interpolate replaces the variable references in a text by their current values.
 func (r *Runner) Interpolate(task, text string) string { return r.envs.of(task).Replace(text) }
 
 // Checks returns the results of the allocation's checks, in a fixed order.
 func (r *Runner) Checks() []api.AllocCheckStatus { return r.services.checkStatuses() }
 
-// SetHookHealth records a hook's report about the health of the current version.
+// SetHookHealth records a hook's report about the health of the current version of the allocation.
 // Unhealthy is final.
 func (r *Runner) SetHookHealth(name string, healthy bool, reason string) {
 	r.health.setHookHealth(name, healthy, reason)

@@ -16,8 +16,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// restarts restarts tasks on request and in restart groups. Several tasks are restarted
-// by one caller at a time. Its methods may be called concurrently.
+// restarts makes the restarts that users, hooks, checks and restart groups request. Only one caller at
+// a time restarts several tasks. Its methods may be called concurrently.
 type restarts struct {
 	tasks              taskSet
 	gates              *gates
@@ -25,13 +25,13 @@ type restarts struct {
 	stop               *stopSequence
 	changes            *changes
 	restored           func(context.Context) error // waits until the tasks of an earlier agent are restored
-	removed            func() bool                 // reports whether the current version is desired to stop
+	removed            func() bool                 // reports whether the current version of the allocation is desired to stop
 	done               <-chan struct{}             // closed by Run
 	prepare            func(context.Context)       // calls the PreTaskRestart hooks
-	reregisterServices func()                      // registers services again that the hooks have deregistered
-	timeout            time.Duration               // until all tasks are down in a restart of several tasks
+	reregisterServices func()                      // registers the group's services that hooks have deregistered
+	timeout            time.Duration               // timeout until all tasks are down in a restart of several tasks
 
-	semaphore chan struct{} // held while several tasks are restarted
+	semaphore chan struct{} // contains a value while several tasks are restarted
 }
 
 // restartTask implements [Runner.RestartTask].
@@ -44,7 +44,7 @@ func (r *restarts) restartTask(ctx context.Context, name string) error {
 		return err
 	}
 	if !isClosed(r.done) && !t.Running() {
-		return ErrNotRunning // returned whatever the state of the allocation
+		return ErrNotRunning // this error has precedence over errors about the state of the allocation
 	}
 	if err := r.allowed(); err != nil {
 		return err
@@ -83,7 +83,7 @@ func (r *restarts) restartAll(ctx context.Context) error {
 		return ErrShouldNotRun
 	}
 
-	// From here on, cancellation would leave the tasks blocked at closed gates.
+	// A cancellation after this line would leave the tasks blocked at closed gates.
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), r.timeout, errDeadlinePassed)
 	defer cancel()
 	if err := r.inKillOrder(ctx); err != nil {
@@ -94,13 +94,13 @@ func (r *restarts) restartAll(ctx context.Context) error {
 	return nil
 }
 
-// inKillOrder restarts running and dead tasks, wave by wave, until all tasks are down at
-// the same time and the lifecycle starts again.
+// inKillOrder restarts running and dead tasks in kill order, until all tasks are down at the same time
+// and the lifecycle starts again.
 func (r *restarts) inKillOrder(ctx context.Context) error {
 	for tasks := r.tasks; ; {
 		reconciled := r.changes.reconciled()
-		// Dead tasks come first: the restart of another one could make them run again,
-		// with an event that names that task as the reason.
+		// Dead tasks are rerun first: the restart of a running task could rerun a dead one, with an
+		// event that names the running task as the reason.
 		order := tasks.killOrder()
 		for i := range order {
 			order[i] = slices.DeleteFunc(order[i], func(t *taskrunner.Runner) bool {
@@ -111,7 +111,7 @@ func (r *restarts) inKillOrder(ctx context.Context) error {
 			err := wave.forEachParallel(func(t *taskrunner.Runner) error {
 				event := model.EventRestartSignal(model.RestartAllReason)
 				if t.Rerun(event) {
-					return nil // the task has ended in the meantime
+					return nil // the task had ended, and runs again
 				}
 				return ignoreNotRunning(t.Restart(ctx, event, false))
 			})
@@ -127,16 +127,15 @@ func (r *restarts) inKillOrder(ctx context.Context) error {
 	}
 }
 
-// waitRestarted waits until the lifecycle has started again or the allocation has
-// ended. It returns the tasks that came up because they were about to start when their
-// gates were closed. Only these tasks must go down again; the other tasks can start
-// when they have.
+// waitRestarted waits until all tasks are down and the lifecycle starts again, or until the allocation
+// has ended. It returns the tasks that run nevertheless, because they were starting when their gates
+// were closed. Only these tasks must be stopped once more; the other tasks start after that.
 func (r *restarts) waitRestarted(ctx context.Context, reconciled <-chan struct{}) (again taskSet, err error) {
 	for len(again) == 0 {
 		select {
 		case <-reconciled:
 		case <-r.stop.requested:
-			return nil, nil // the stop handles the remaining tasks
+			return nil, nil // the stop ends the remaining tasks
 		case <-r.done:
 			return nil, nil
 		case <-ctx.Done():
@@ -148,8 +147,8 @@ func (r *restarts) waitRestarted(ctx context.Context, reconciled <-chan struct{}
 				again = append(again, t)
 			}
 		}
-		// Check Running before Phase: a gate that opened in between may have let the
-		// tasks start.
+		// Running is called before Phase, because a gate that opened in between may have let tasks
+		// start.
 		if r.gates.coordinator.Phase() != lifecycle.Init {
 			return nil, nil
 		}
@@ -157,15 +156,15 @@ func (r *restarts) waitRestarted(ctx context.Context, reconciled <-chan struct{}
 	return again, nil
 }
 
-// restartGroup restarts the tasks that must restart together with other tasks, in kill order.
-// Their gates keep each of them down until all are down. A task that does not exit fails
-// the allocation, because the others would wait for ever.
+// restartGroup restarts in kill order the tasks that must restart because of other tasks. Their gates
+// stay closed until all of them are down. A task that does not exit fails the allocation, because the
+// others would wait forever.
 func (r *restarts) restartGroup(ctx context.Context) {
 	if r.begin(ctx) != nil {
 		return
 	}
 	defer r.end()
-	names := r.gates.restartDependents() // another restart may have included them
+	names := r.gates.restartDependents() // computed now, because another restart may have included some tasks
 	members := slices.DeleteFunc(slices.Clone(r.tasks), func(t *taskrunner.Runner) bool { return names[t.Name()] == "" })
 	limited, cancel := context.WithTimeoutCause(ctx, r.timeout, errDeadlinePassed)
 	defer cancel()
@@ -182,14 +181,13 @@ func (r *restarts) restartGroup(ctx context.Context) {
 	}
 }
 
-// failAlloc fails the allocation after a failed restart that leaves tasks blocked at closed
-// gates.
+// failAlloc fails the allocation after a restart has failed and has left tasks blocked at closed gates.
 func (r *restarts) failAlloc(err error) {
 	r.status.force(statusOverride{api.AllocClientStatusFailed, err.Error()})
 	r.stop.request(stopReason{})
 }
 
-// begin waits for other restarts of several tasks to finish; end must follow.
+// begin waits until no other caller restarts several tasks; the caller must call end.
 func (r *restarts) begin(ctx context.Context) error {
 	if err := r.restored(ctx); err != nil {
 		return err
@@ -208,7 +206,7 @@ func (r *restarts) begin(ctx context.Context) error {
 
 func (r *restarts) end() { <-r.semaphore }
 
-// allowed returns ErrShouldNotRun if the allocation has ended or is ending.
+// allowed returns ErrShouldNotRun if the allocation has ended or is being stopped.
 func (r *restarts) allowed() error {
 	status := r.status.current()
 	_, finished := evaluateTasks(r.tasks.views(status.TaskStates))
@@ -225,9 +223,9 @@ func ignoreNotRunning(err error) error {
 	return err
 }
 
-// asyncRestarts holds the restarts whose requesters do not wait for them: Run does.
-// They start only between begin and end. The context is a field because it belongs to
-// Run and not to the requesters.
+// asyncRestarts runs restarts whose requesters do not wait for them. Run waits for them. Restarts are
+// accepted only between begin and end. The context is a field because it belongs to Run and not to the
+// requesters.
 type asyncRestarts struct {
 	logger hclog.Logger
 
@@ -237,7 +235,7 @@ type asyncRestarts struct {
 	running      sync.WaitGroup
 }
 
-// begin lets restarts start. They are canceled with ctx.
+// begin makes asyncRestarts accept restarts, which are canceled with ctx.
 func (d *asyncRestarts) begin(ctx context.Context) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -253,8 +251,8 @@ func (d *asyncRestarts) end() {
 	d.running.Wait()
 }
 
-// start restarts tasks for a reason. It does not wait for the restarts. If failure is
-// set, they count for the restart policy.
+// start starts the restart of tasks and does not wait for it. reason is shown in the task events. If
+// failure is set, the restarts count for the restart policy.
 func (d *asyncRestarts) start(tasks taskSet, reason string, failure bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

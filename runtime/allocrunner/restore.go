@@ -24,14 +24,14 @@ type RecordReader interface {
 	TaskLocal(allocID, task string) (state.LocalState, bool, error)
 	TaskState(allocID, task string) (*api.TaskState, error)
 
-	// AllocHooks returns the hooks that an earlier agent had attached to an allocation,
-	// with their configurations, also for an allocation that has ended.
+	// AllocHooks returns the hooks that an earlier agent had attached to an allocation, with their
+	// configurations. The allocation may have ended.
 	AllocHooks(allocID string) map[string]string
 }
 
-// recoveryCapabilities is an optional interface of Drivers. KnowsTasks reports whether the
-// driver's plugin would know a task that an earlier agent was starting when it ended.
-// FindsTasks reports whether the plugin searches for tasks by their names.
+// recoveryCapabilities is an optional interface of Drivers. KnowsTasks reports whether the driver's
+// plugin knows a task even if the earlier agent ended during the call of StartTask. FindsTasks reports
+// whether the plugin searches for tasks by their names.
 type recoveryCapabilities interface {
 	KnowsTasks(driver string) bool
 	FindsTasks(driver string) bool
@@ -40,7 +40,7 @@ type recoveryCapabilities interface {
 // restorer rebuilds the runner of an allocation from the records of an earlier agent, and
 // recovers its running tasks.
 type restorer struct {
-	alloc    *api.Allocation // version for which the runner was created
+	alloc    *api.Allocation // the version of the allocation for which the runner was created
 	records  RecordReader    // nil for a new allocation
 	rebooted bool            // the machine has rebooted since the earlier agent ran
 	drivers  Drivers
@@ -54,11 +54,11 @@ type restorer struct {
 
 	started     bool                         // an earlier agent started to run the allocation; set by readTask
 	attachments map[string]map[string]string // hooks that tasks had under an earlier agent, with their configurations; set by readTask
-	done        chan struct{}                // closed by Run when the state that an earlier agent left is known
+	done        chan struct{}                // closed by Run when the tasks of the earlier agent are restored
 }
 
-// await waits until the tasks of an earlier agent are restored: an earlier request would
-// find them without processes.
+// await waits until the tasks of an earlier agent are restored, because a request would find no
+// processes before.
 func (r *restorer) await(ctx context.Context) error {
 	select {
 	case <-r.done:
@@ -68,13 +68,12 @@ func (r *restorer) await(ctx context.Context) error {
 	}
 }
 
-// readTask reads the records of one task, nil if the task is new. New calls it once per task.
-// An unreadable record is treated as missing: a process of the task that may run is found
-// by the names of the task.
+// readTask returns the records of one task, nil if the task is new. New calls it once per task. An
+// unreadable record is treated as missing: the driver may find a running process of the task by the
+// names of the task.
 func (r *restorer) readTask(name string) *taskrunner.Restored {
 	if r.records == nil {
-		// The earlier agent may have died after it reported only that the allocation
-		// was received.
+		// An earlier agent may have exited after it had reported only that the allocation was received.
 		if state := r.alloc.TaskStates[name]; state != nil {
 			return &taskrunner.Restored{State: state}
 		}
@@ -91,8 +90,7 @@ func (r *restorer) readTask(name string) *taskrunner.Restored {
 		task = nil
 	}
 	if task == nil {
-		// Use the last reported state: a task that had only been received has no
-		// record.
+		// The last reported state is used, because a task that was only received has no record.
 		task = r.alloc.TaskStates[name]
 	}
 	if !found && task == nil {
@@ -109,13 +107,12 @@ func (r *restorer) readTask(name string) *taskrunner.Restored {
 	return restored
 }
 
-// resumeStop is the part of New that continues the stop of an allocation that an earlier
-// agent has started.
+// resumeStop continues, for New, the stop of an allocation that an earlier agent has started.
 func (r *restorer) resumeStop() {
 	if !r.started {
 		return
 	}
-	// A terminal status is final, whatever the states of the tasks are now.
+	// A terminal status never changes, whatever states the tasks have now.
 	if r.alloc.ClientTerminalStatus() {
 		r.status.force(statusOverride{r.alloc.ClientStatus, r.alloc.ClientDescription})
 	}
@@ -124,9 +121,9 @@ func (r *restorer) resumeStop() {
 	}
 }
 
-// run restores the tasks that an earlier agent ran. It does not wait for a driver that
-// is unavailable: the runner of the task does. It returns false if the allocation cannot
-// continue; its tasks have been killed then.
+// run restores the tasks that an earlier agent ran. It does not wait for an unavailable driver: the
+// runner of the task waits for it. It returns false if the allocation cannot continue; then it has
+// killed the tasks.
 func (r *restorer) run(untilKill context.Context) bool {
 	if r.records != nil {
 		r.restrictDir()
@@ -138,7 +135,7 @@ func (r *restorer) run(untilKill context.Context) bool {
 	if err := r.checkDir(untilKill); err != nil {
 		r.logger.Error("alloc not restored", "error", err)
 		r.status.force(statusOverride{api.AllocClientStatusFailed, err.Error()})
-		r.stop.request(stopReason{omitEvents: true}) // otherwise the first task to end would become the stop reason for the others
+		r.stop.request(stopReason{omitEvents: true}) // without this request, the first task to end would become the reason why the others are stopped
 		for _, t := range r.tasks {
 			if t.State().State != model.TaskDead {
 				t.EmitEvent(model.EventSetupFailure(err.Error()))
@@ -157,9 +154,9 @@ func (r *restorer) run(untilKill context.Context) bool {
 	return true
 }
 
-// recoverTasks recovers the tasks, each as soon as its own driver answers. A task whose
-// driver does not answer in time, because its plugin is being started, is recovered by its
-// runner later, so that it does not delay the other tasks.
+// recoverTasks recovers the tasks of all drivers concurrently. If the plugin of a driver is still
+// starting after a timeout, the runner of the task recovers the task later, so that the other tasks are
+// not delayed.
 func (r *restorer) recoverTasks(ctx context.Context) {
 	info, _ := r.drivers.(recoveryCapabilities)
 	var recovering sync.WaitGroup
@@ -173,11 +170,11 @@ func (r *restorer) recoverTasks(ctx context.Context) {
 	recovering.Wait()
 }
 
-// checkDir checks that the directory of the allocation exists. If the directory was
-// lost in a reboot, the tasks that had not ended start again, and so do the prestart
-// tasks that had prepared it. An agent that is out of file descriptors cannot check the
-// directory: the tasks then stay as they are, or wait until untilKill is done if a reboot
-// means that none can be running.
+// checkDir checks that the directory of the allocation exists. If the directory was lost in a reboot,
+// the tasks that had not ended start again, and so do the prestart tasks that had prepared the
+// directory. If the agent has no free file descriptors, it cannot check the directory: then the tasks
+// stay as they are, or, if the machine was rebooted so that no task can be running, checkDir waits
+// until untilKill is done.
 func (r *restorer) checkDir(untilKill context.Context) error {
 	dead := func(t *taskrunner.Runner) bool { return t.State().State == model.TaskDead }
 	if !slices.ContainsFunc(r.tasks, func(t *taskrunner.Runner) bool { return !dead(t) }) {
@@ -229,8 +226,8 @@ func (r *restorer) openDir() error {
 	return dir.Close()
 }
 
-// restrictDir closes a directory to other accounts if an earlier version left it open
-// and tasks of the allocation may be running.
+// restrictDir makes a directory inaccessible to other accounts if an earlier version of this program
+// left it accessible and tasks of the allocation may be running.
 func (r *restorer) restrictDir() {
 	var tasks []allocdir.TaskOptions
 	for i, t := range r.alloc.GetTaskGroup().Tasks {

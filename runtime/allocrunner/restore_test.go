@@ -27,21 +27,21 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
-// fakeStore is a Store and the TaskRecords of the next agent. When its agent dies, by a call
-// of die or after a number of writes, it writes no more, and goroutines that wait for a
-// write exit. Async puts are written immediately if writesAsyncAtOnce is set, else with the next
-// write, or after a delay.
+// fakeStore is a Store, and the TaskRecords of the next agent. A test simulates the death of the agent
+// by a call of die or by a maximum number of writes. After its death the store writes no more, and
+// goroutines that wait for a write exit. Async puts are written immediately if writesAsyncAtOnce is
+// set, otherwise with the next write or after a delay.
 type fakeStore struct {
 	mu                sync.Mutex
 	locals            map[string]state.LocalState
 	states            map[string]*api.TaskState
 	unreadable        map[string]bool // tasks whose local records cannot be read
 	writes            int
-	limit             int // maximum number of writes; 0 means no limit
+	limit             int // maximum number of writes before the agent dies; 0 means no limit
 	writesAsyncAtOnce bool
 	pendingWrites     []func()
-	deathComplete     bool          // calls of the dead agent no longer matter
-	dead              chan struct{} // closed at the limit
+	deathComplete     bool          // the calls of the dead agent are ignored
+	dead              chan struct{} // closed when limit is reached
 	ended             chan struct{} // closed when the dead agent's context was canceled
 }
 
@@ -64,7 +64,7 @@ func (l *fakeStore) put(h state.Durability, f func()) state.WaitFunc {
 			defer l.mu.Unlock()
 			l.writeLocked()
 		})
-		return noWait // no goroutine waits for the put, and the store does not refuse it
+		return noWait // an async put needs no wait, and the store does not reject it
 	}
 	l.writeLocked()
 	if !isClosed(l.dead) {
@@ -131,7 +131,7 @@ func (l *fakeStore) TaskState(_, task string) (*api.TaskState, error) {
 	return l.states[task], nil
 }
 
-// cloneForNextAgent returns a copy of the store for the next agent.
+// cloneForNextAgent returns a copy of the store, which the next agent uses.
 func (l *fakeStore) cloneForNextAgent() *fakeStore {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -140,7 +140,7 @@ func (l *fakeStore) cloneForNextAgent() *fakeStore {
 	return n
 }
 
-// agent runs one allocation with a fakeStore.
+// agent is one agent that runs one allocation with a fakeStore.
 type agent struct {
 	*harness
 	store  *fakeStore
@@ -152,7 +152,7 @@ func startAgent(t *testing.T, job *api.Job, mangle func(*Config)) *agent {
 	return startWithWriteLimit(t, job, 0, mangle)
 }
 
-// startWithWriteLimit starts an agent that dies in place of the given write.
+// startWithWriteLimit starts an agent that dies instead of making the given write.
 func startWithWriteLimit(t *testing.T, job *api.Job, writes int, mangle func(*Config)) *agent {
 	t.Helper()
 	a := &agent{store: newFakeStore()}
@@ -168,27 +168,26 @@ func startWithWriteLimit(t *testing.T, job *api.Job, writes int, mangle func(*Co
 	return a
 }
 
-// dies waits for the death of the agent. It returns false if the job has ended with
-// fewer writes than in another run: which puts share a write is not deterministic.
+// dies waits for the simulated death of the agent. It returns false if the job has ended before,
+// because it made fewer writes than in another run: which puts share a write is not deterministic.
 func (a *agent) dies() bool {
 	select {
 	case <-a.store.dead:
 	case <-a.Done():
 	}
-	if !isClosed(a.store.dead) { // otherwise time must not pass: a started process would end
+	if !isClosed(a.store.dead) { // after a death the test must not sleep, because a process that was started would end
 		time.Sleep(time.Second) // Async puts are written
 	}
 	if !isClosed(a.store.dead) {
 		return false
 	}
 	if synctest.Wait(); !isClosed(a.store.ended) {
-		close(a.store.ended) // awaitDeath has seen the end of Run instead
+		close(a.store.ended) // awaitDeath has seen that Run returned, and not the death
 	}
 	return true
 }
 
-// awaitDeath cancels the agent's context at the write at which the store simulates the death
-// of the agent.
+// awaitDeath cancels the agent's context when the store simulates the death of the agent.
 func (a *agent) awaitDeath() {
 	go func() {
 		select {
@@ -200,7 +199,7 @@ func (a *agent) awaitDeath() {
 	}()
 }
 
-// die simulates kill -9 of the agent: the store writes no more.
+// die simulates kill -9 of the agent: from then on the store writes no more.
 func (a *agent) die() {
 	a.store.mu.Lock()
 	closeOnce(a.store.dead)
@@ -211,8 +210,8 @@ func (a *agent) die() {
 	a.store.mu.Unlock()
 }
 
-// again starts the next agent with the same world and the contents of the store.
-// mangle may change the configuration, and the allocation in it.
+// again starts the next agent with the same fake processes and the content of the store. mangle may
+// change the configuration, and the allocation in it.
 func (a *agent) again(mangle func(*Config)) *agent {
 	a.t.Helper()
 	if !isClosed(a.store.dead) {
@@ -234,8 +233,7 @@ func (a *agent) again(mangle func(*Config)) *agent {
 	return next
 }
 
-// restarted runs a job for a while, kills the agent, calls meanwhile, and starts
-// another agent.
+// restarted runs a job for a while, kills the agent, calls meanwhile, and starts the next agent.
 func restarted(t *testing.T, job *api.Job, after time.Duration, meanwhile func(*agent), mangle func(*Config)) *agent {
 	t.Helper()
 	a := startAgent(t, job, nil)
@@ -376,7 +374,7 @@ func TestRestoreHandlesTasksThatExitedMeanwhile(t *testing.T) {
 	t.Run("prestart", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			a := restarted(t, parseJob(t, jobOf("service", prestartTask, sleeper)), 500*time.Millisecond, func(a *agent) {
-				time.Sleep(time.Minute) // the prestart task ends successfully
+				time.Sleep(time.Minute) // after this time, the prestart task has ended successfully
 				synctest.Wait()
 			}, nil)
 			a.advance(time.Second)
@@ -386,7 +384,8 @@ func TestRestoreHandlesTasksThatExitedMeanwhile(t *testing.T) {
 	})
 }
 
-// RS-066, with the restart policy in place of a start that does not count.
+// The process of a task ends without an exit status while no agent runs. The restart policy applies, as
+// after a failed run. (rule RS-066)
 func vanishWeb(a *agent) { a.vanish("web") }
 
 func TestUnknownEndAtRestorePassesThroughTheRestartPolicy(t *testing.T) {
@@ -469,7 +468,7 @@ func TestRequestsDuringRestore(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		request func(context.Context, *agent) error
-		starts  string // starts of web and before, after the request
+		starts  string // expected numbers of starts of the tasks web and before, after the request
 	}{
 		{"restart all", func(ctx context.Context, a *agent) error { return a.RestartAll(ctx) }, "[2 2]"},
 		{"restart running", func(ctx context.Context, a *agent) error { return a.RestartRunning(ctx) }, "[2 1]"},
@@ -611,7 +610,7 @@ func TestRestoreAfterReboot(t *testing.T) {
 	t.Run("tasks start again, in memory is built again", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			a := reboot(t, jobOf("service", prestartTask, sleeper), func(a *agent) {
-				if err := a.Dir().DropSecrets("web"); err != nil { // simulates the loss of the memory file system
+				if err := a.Dir().DropSecrets("web"); err != nil { // removing the secrets simulates the loss of the memory file system
 					t.Fatal(err)
 				}
 			})
@@ -695,7 +694,7 @@ func TestRestoreAfterReboot(t *testing.T) {
 	})
 }
 
-// attachedHook is a hook with an attachment.
+// attachedHook is a hook that is attached with a configuration.
 type attachedHook struct {
 	hooks.Hook
 	attachment string
@@ -749,7 +748,7 @@ func TestStickyDiskIsMigrated(t *testing.T) {
 				return a.Done()
 			}
 		})
-		b.advance(time.Hour) // no deadline cuts the wait short
+		b.advance(time.Hour) // the wait for the earlier allocation has no timeout
 		want(t, "while the old one runs", b.state("web").State, "pending")
 		a.Stop()
 		a.wait()
@@ -786,7 +785,7 @@ func TestUpdatedKillTimeoutApplies(t *testing.T) {
 		a.advance(0)
 		want(t, "starts", a.starts("web"), "1")
 
-		// An update applies to a recovered task, too.
+		// An update of the allocation also applies to a recovered task.
 		a.die()
 		b := a.again(func(c *Config) { c.Alloc = next })
 		b.advance(time.Second)
@@ -800,7 +799,7 @@ func TestUpdatedKillTimeoutApplies(t *testing.T) {
 	})
 }
 
-// Each case is a restore of an allocation in one state.
+// Each case restores an allocation that has one state.
 func TestRestore(t *testing.T) {
 	t.Run("batch that has completed waits for its allocation", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -813,7 +812,7 @@ func TestRestore(t *testing.T) {
 			want(t, "over", isClosed(short.Done()), "false")
 			a.Stop()
 			a.wait()
-			a.advance(time.Second) // time to write the records of its end
+			a.advance(time.Second) // time in which the records of the allocation's end are written
 			a.die()
 			b := a.again(nil)
 			b.wait()
@@ -1025,7 +1024,7 @@ func TestRestore(t *testing.T) {
 	})
 }
 
-// The agent dies during StartTask.
+// The agent is killed during the call of StartTask.
 func TestStartThatTheAgentDidNotSee(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -1045,8 +1044,7 @@ func TestStartThatTheAgentDidNotSee(t *testing.T) {
 						config { start_for = "2s" }
 					}`)), nil)
 				a.advance(time.Second)
-				// The StartTask call completes in the driver, and its result is not
-				// stored.
+				// The driver completes the StartTask call, but its result is not stored.
 				a.die()
 				a.advance(2 * time.Second)
 				if a.store.locals["web"].Handle != nil || a.store.locals["web"].StartID == "" || len(a.world.alive()) != 1 {
@@ -1057,7 +1055,7 @@ func TestStartThatTheAgentDidNotSee(t *testing.T) {
 				b.advance(5 * time.Second)
 				want(t, "events", b.events("web"), test.events)
 				want(t, "alive", len(b.world.alive()), fmt.Sprint(test.alive))
-				for _, id := range b.world.alive() { // processes that no agent could find
+				for _, id := range b.world.alive() { // ends the processes that no agent could find
 					b.exit(strings.Split(id, "/")[1], driver.ExitResult{})
 				}
 				b.Stop()
@@ -1066,10 +1064,9 @@ func TestStartThatTheAgentDidNotSee(t *testing.T) {
 	}
 }
 
-// TestDeathAtEachStep kills the agent at each of its writes, with and without the
-// plugin, and lets the next agent finish the job. In every case, no task runs twice at
-// the same time, no completed work is repeated, and each process gets one Terminated
-// event.
+// TestDeathAtEachStep kills the agent at each of its writes, with and without the plugin, and the next
+// agent finishes the job. In every case, no task runs twice at the same time, no completed work is
+// repeated, and each process gets one Terminated event.
 func TestDeathAtEachStep(t *testing.T) {
 	for _, delay := range []string{"3s", "0s"} {
 		t.Run("delay "+delay, func(t *testing.T) { testDeathAtEachStep(t, delay) })
@@ -1106,7 +1103,7 @@ func testDeathAtEachStep(t *testing.T, delay string) {
 	for n := range 2 * moments[true] {
 		n, pluginDies := n/2+1, n%2 == 1
 		for prompt, total := range moments {
-			if n == 1 || n > total { // the first write only records that the task was received
+			if n == 1 || n > total { // at the first write, the agent has only recorded that the task was received
 				continue
 			}
 			t.Run(fmt.Sprintf("write %d, prompt %v, plugin dies %v", n, prompt, pluginDies), func(t *testing.T) {
@@ -1115,7 +1112,7 @@ func testDeathAtEachStep(t *testing.T, delay string) {
 					a := startWithWriteLimit(t, j, n-1, func(c *Config) {
 						c.Store.(*fakeStore).writesAsyncAtOnce = prompt
 						w := c.Drivers.(*world)
-						w.findsUnknownTasks = pluginDies // a plugin that survives knows each start by its id
+						w.findsUnknownTasks = pluginDies // needed only after the plugin was killed: a plugin that continues to run knows each start by its id
 						w.checkStart = func(task string, alive []string) string {
 							if slices.Contains(alive, task) {
 								return task + " runs twice"
@@ -1153,8 +1150,8 @@ func testDeathAtEachStep(t *testing.T, delay string) {
 						}
 					}
 					want(t, "status", b.last().ClientStatus, "complete")
-					// A run that was cut short in the driver may start once more; a
-					// completed run must not.
+					// A task whose run was cut short may run once more; a task whose run was completed
+					// must not.
 					want(t, "done", b.world.successCounts, "map[after:1 init:1 web:1]")
 				})
 			})
@@ -1167,7 +1164,7 @@ func TestRestoreSendsNoSecondReceivedEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		received := &api.TaskState{State: model.TaskPending}
 		model.AppendTaskEvent(received, model.EventReceived(), time.Now())
-		time.Sleep(time.Minute) // the agent that reported Received writes no record, and dies
+		time.Sleep(time.Minute) // simulates that an agent has only reported the event Received and exited without writing a record
 		h := start(t, parseJob(t, jobOf("service", sleeper)), func(c *Config) {
 			c.Alloc.TaskStates = map[string]*api.TaskState{"web": received}
 		})
@@ -1215,7 +1212,7 @@ func TestInheritContinuesAtOffset(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// Existing files are not replaced.
+	// Files that exist in the new directory are not replaced.
 	if err := os.MkdirAll(dirs[0].Path()+"/alloc/data/y", 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -1234,8 +1231,8 @@ func TestInheritContinuesAtOffset(t *testing.T) {
 	}
 }
 
-// The next agent finishes a requested restart with the same result, even if many events
-// were added since.
+// The next agent finishes a restart that was requested before, with the same result, even if many
+// events were added after the request.
 func TestRestoreFinishesRequestedRestart(t *testing.T) {
 	for _, test := range []struct {
 		name    string
@@ -1272,7 +1269,7 @@ func TestRestoreFinishesRequestedRestart(t *testing.T) {
 	}
 }
 
-// The request belongs to one process: the next process must not inherit it.
+// A request for a restart applies to one process: it must not restart the next process.
 func TestRestoreForgetsFinishedRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := startAgent(t, parseJob(t, jobOf("service", sleeper)), nil)
@@ -1289,8 +1286,8 @@ func TestRestoreForgetsFinishedRestart(t *testing.T) {
 	})
 }
 
-// A dead task with a requested rerun runs again exactly once, whichever write the agent
-// dies at.
+// A dead task for which a rerun was requested runs again exactly once, whichever write the agent dies
+// at.
 func TestRestoreRunsRequestedTaskAgain(t *testing.T) {
 	text := jobOf("batch", sleeper, `
 		task "short" {
@@ -1311,7 +1308,7 @@ func TestRestoreRunsRequestedTaskAgain(t *testing.T) {
 				a.store.limit = a.store.writes + n
 				a.store.mu.Unlock()
 				go request(a)
-				select { // after the death time must not pass: the new process would end
+				select { // after the death the test must not sleep, because the new process would end
 				case <-a.store.dead:
 				case <-time.After(5 * time.Second):
 				}
@@ -1336,8 +1333,8 @@ func TestRestoreRunsRequestedTaskAgain(t *testing.T) {
 	}
 }
 
-// The forced status may be set while the tasks are being recovered. The race detector
-// finds a read without the lock.
+// The status may be forced while the tasks are being recovered. The race detector reports a read
+// without the lock.
 func TestRestoreReadsForcedStatusUnderLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := startAgent(t, parseJob(t, jobOf("service", sleeper)), nil)
@@ -1367,7 +1364,7 @@ func TestRestoreReadsForcedStatusUnderLock(t *testing.T) {
 	})
 }
 
-// recordingPluginHook is a hook in a plugin process that can be replaced.
+// recordingPluginHook is a hook in a plugin process. The process can be replaced by a new one.
 type recordingPluginHook struct {
 	hooks.Builtin
 	mu           sync.Mutex
@@ -1375,7 +1372,7 @@ type recordingPluginHook struct {
 	process      int
 	exited       chan struct{}
 	pluginExited <-chan struct{}
-	poststart    time.Duration // duration of Poststart, unless its context ends
+	poststart    time.Duration // how long a call of Poststart takes, unless its context is canceled
 }
 
 func (p *recordingPluginHook) Name() string { return "plugin" }
@@ -1423,7 +1420,7 @@ func (p *recordingPluginHook) WaitPlugin(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// replace ends the plugin process and starts the next.
+// replace ends the plugin process and starts the next one.
 func (p *recordingPluginHook) replace() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -1458,8 +1455,8 @@ func TestPoststartIsRepeatedForEachPluginProcess(t *testing.T) {
 	})
 }
 
-// After the task is killed or has exited, Poststart is not repeated, and no Poststart
-// call runs when the hooks of the kill are called.
+// After a task is killed or has exited, Poststart is not repeated, and no Poststart call runs when the
+// hooks of the kill are called.
 func TestPoststartIsNotRepeatedForAnEndingTask(t *testing.T) {
 	for name, end := range map[string]func(*agent){
 		"killed": func(a *agent) { a.Stop() },
@@ -1494,13 +1491,13 @@ func TestPoststartIsNotRepeatedForAnEndingTask(t *testing.T) {
 	}
 }
 
-// A killed task has not succeeded, however many events were added since, and also under
-// the next agent.
+// A killed task does not count as successful, however many events were added since, and also under the
+// next agent.
 func TestKilledTaskHasNotSucceeded(t *testing.T) {
 	for _, c := range []struct {
 		name            string
 		kill, nextAgent bool
-		publish         string // starts of the task that waits for success
+		publish         string // expected number of starts of the task that waits for the success of another task
 	}{
 		{"not killed", false, false, "1"},
 		{"killed", true, false, "0"},

@@ -17,9 +17,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the transcripts in testdata")
 
-// TestScenarios runs whole allocations and compares their transcripts. A file in
-// testdata is one case of the behaviour catalogue: a job, a script of timed actions,
-// and the transcript.
+// TestScenarios runs allocations from start to end and compares their transcripts. Each file in
+// testdata is one case: a job, a script of timed actions, and the transcript.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -74,8 +73,8 @@ func runScenario(t *testing.T, file string) {
 	}
 }
 
-// act runs one line of a script: a time, a verb, its argument. Verbs with a result add
-// a line to the transcript.
+// act runs one line of a script, which has a time, a verb and an argument. Verbs with a result add a
+// line to the transcript.
 func (h *harness) act(out *strings.Builder, words []string) {
 	at := duration(words[0])
 	h.advance(at - time.Since(h.begin))

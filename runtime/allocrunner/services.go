@@ -20,8 +20,8 @@ type allocServices struct {
 	logger hclog.Logger
 }
 
-// newAllocServices returns the services of an allocation. It sets the Restart and Logger
-// of c.
+// newAllocServices returns the services of an allocation. It sets the fields Restart and Logger of the
+// configuration c.
 func newAllocServices(c services.Config, tasks taskSet, logger hclog.Logger) *allocServices {
 	s := &allocServices{tasks: tasks, logger: logger}
 	c.Restart, c.Logger = s.restartForCheck, logger
@@ -40,8 +40,8 @@ func (s *allocServices) checkStatuses() []api.AllocCheckStatus {
 	return list
 }
 
-// restartForCheck restarts the task of a failed check, or all running tasks for a check
-// of the group. The restart counts as a failure.
+// restartForCheck restarts the task of a failed check, or all running tasks if the check belongs to the
+// group. The restart counts as a failure.
 func (s *allocServices) restartForCheck(ctx context.Context, task, reason string) error {
 	tasks := s.tasks
 	if task != services.GroupWorkload {
@@ -56,8 +56,8 @@ func (s *allocServices) restartForCheck(ctx context.Context, task, reason string
 	})
 }
 
-// reregister registers the services of the group again after a restart of tasks for
-// which the hooks deregistered them.
+// reregister registers the services of the group again after a restart of tasks, because hooks have
+// deregistered them for the restart.
 func (s *allocServices) reregister() {
 	if err := s.group.RegisterAgain(); err != nil {
 		s.logger.Error("services of the group not registered again", "error", err)

@@ -25,9 +25,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
-// TestServices runs whole allocations with services and compares their visible effects:
-// registrations, check results, health and events. A file in testdata/services has the
-// same format as a file in testdata; job2.nomad.hcl is for the verb update.
+// TestServices runs allocations with services from start to end and compares the effects:
+// registrations, check results, health and events. A file in testdata/services has the same format as a
+// file in testdata; job2.nomad.hcl is for the verb update.
 func TestServices(t *testing.T) {
 	files, err := filepath.Glob("testdata/services/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -101,8 +101,8 @@ func grantPorts(alloc *api.Allocation) {
 	}
 }
 
-// fakeServiceNetwork is the public side of an allocation: its registrations, and the servers that
-// answer its checks.
+// fakeServiceNetwork has the service registrations of an allocation, and simulates the servers that
+// respond to its checks.
 type fakeServiceNetwork struct {
 	servicestest.Registry
 	begin   time.Time
@@ -138,8 +138,8 @@ func (o *fakeServiceNetwork) transcript() string {
 	return strings.Join(o.log, "")
 }
 
-// act runs a line of a script with one of these verbs: serve PORT [CODE], close PORT,
-// checks, dials, update.
+// act runs a line of a script with one of the verbs of services: serve PORT [CODE], close PORT, checks,
+// dials, update.
 func (o *fakeServiceNetwork) act(h *harness, out *strings.Builder, words []string, next *api.Job) bool {
 	switch words[1] {
 	case "serve", "close", "checks", "dials", "update":
@@ -188,7 +188,7 @@ func prefixed(prefix, s string) string {
 	return prefix + s
 }
 
-// healths returns the reported health values and the times of their changes.
+// healths returns the health values that were reported, and when they changed.
 func (h *harness) healths() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -39,7 +39,8 @@ func lifecycleOf(alloc *api.Allocation, tasks []taskrunner.Task, logger hclog.Lo
 	}
 	extensions, err := model.Extensions(alloc.Job, alloc.GetTaskGroup())
 	if err != nil {
-		// Only an agent that did not support these keys can have accepted the job.
+		// The job uses an extension that is not supported: an earlier version of this program, which
+		// did not know the key, has accepted the job.
 		logger.Error("extensions of the lifecycle are ignored", "error", err)
 	}
 	return lifecycle.New(logger, stages), extensions
@@ -55,21 +56,21 @@ type hookBuilder struct {
 	services            *allocServices
 	health              *healthTracker
 	samplers            samplers
-	status              func() Update                // status returns the current status of the allocation
-	exceedMaxRun        func()                       // exceedMaxRun is called when max_run_duration has passed
+	status              func() Update                // returns the current status of the allocation
+	exceedMaxRun        func()                       // called when max_run_duration has passed
 	restoredHooks       map[string]map[string]string // hooks that the tasks had under an earlier agent, with their configurations
-	previousDataPending bool                         // data of the allocation that this one replaces has not been taken over yet
+	previousDataPending bool                         // this allocation replaces another one, whose data has not been copied or moved yet
 	hooks               *allocHooks
 	logger              hclog.Logger
 
-	// waitForHooks blocks until the factory knows the hooks; nil if it knows them already.
+	// waitForHooks blocks until the HookFactory knows all hooks; nil if it knows them already.
 	waitForHooks func(context.Context, func(*api.TaskEvent))
 
 	attached chan struct{} // closed by attach
 }
 
-// awaitHooks attaches the hooks if New could not, because the hooks were not known yet. It
-// blocks until they are known or untilStop is done.
+// awaitHooks waits for the hooks and attaches them, if New could not because they were not known yet.
+// It blocks until they are known or untilStop is done.
 func (b *hookBuilder) awaitHooks(untilStop context.Context) {
 	if b.waitForHooks == nil {
 		return
@@ -80,12 +81,11 @@ func (b *hookBuilder) awaitHooks(untilStop context.Context) {
 	b.attach()
 }
 
-// restoredHooksTimeout is how long a restored allocation waits until its hooks are
-// known. Its tasks run already, and the hooks that they had are in the records.
+// restoredHooksTimeout is how long a restored allocation waits until its hooks are known. A longer wait
+// is not necessary: its tasks run already, and the hooks that they had are in the records.
 const restoredHooksTimeout = 2 * time.Second
 
-// awaitRestored does for a restored allocation what awaitHooks does for a new one, within a
-// limit and without an event.
+// awaitRestored is like awaitHooks, but for a restored allocation: it has a timeout, and adds no event.
 func (b *hookBuilder) awaitRestored(untilStop context.Context) {
 	if b.waitForHooks == nil {
 		return
@@ -153,8 +153,8 @@ func taskOptions(runner *taskrunner.Runner, t *api.Task, limits Limits) allocdir
 	return o
 }
 
-// hookTarget returns the target that ties hooks of a factory to this allocation, or to one of
-// its tasks. before are the hooks that the target had under an earlier agent.
+// hookTarget returns the target for hooks of the HookFactory: this allocation, or one of its tasks.
+// before are the hooks that the target had under an earlier agent.
 func (b *hookBuilder) hookTarget(task string, emit func(*api.TaskEvent), before map[string]string) hookplugin.Target {
 	return hookplugin.Target{
 		AllocID: b.config.Alloc.ID, Task: task, Emit: emit, PreviousAttachments: before,
@@ -171,7 +171,7 @@ func (b *hookBuilder) attachments() map[string]string {
 	return b.config.TaskRecords.AllocHooks(b.config.Alloc.ID)
 }
 
-// addPlugins records which plugin hooks the allocation needs, and returns list.
+// addPlugins records which hooks of plugins the allocation needs, and returns list.
 func (b *hookBuilder) addPlugins(list []hooks.Entry) []hooks.Entry {
 	for _, o := range list {
 		b.hooks.addPlugin(o.Hook.Name())
@@ -201,8 +201,8 @@ func (b *hookBuilder) allocHooks() []hooks.Entry {
 		hooks.Entry{Order: hooks.OrderLast, Hook: health.RestartHook()})
 }
 
-// previousAllocHooks creates the hooks that take data over from the allocation that this one
-// replaces, unless an earlier agent did that.
+// previousAllocHooks creates the hooks that copy or move data from the allocation that this one
+// replaces, unless an earlier agent has done that.
 func (b *hookBuilder) previousAllocHooks() []hooks.Hook {
 	id := b.config.Alloc.PreviousAllocation
 	if id == "" || !b.previousDataPending {
@@ -238,7 +238,7 @@ func deadline(a *api.Allocation) time.Time {
 	}
 	created := time.Unix(0, a.CreateTime)
 	if now := time.Now(); created.After(now) {
-		created = now // CreateTime comes from a clock that was ahead
+		created = now // the clock was ahead when the allocation was created
 	}
 	return created.Add(*limit)
 }

@@ -7,7 +7,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// taskView is the part of a task's state that decides about its siblings.
+// taskView is the part of a task's state that decides whether other tasks of the allocation are
+// stopped.
 type taskView struct {
 	name   string
 	stage  lifecycle.Stage
@@ -15,13 +16,13 @@ type taskView struct {
 	state  lifecycle.State
 }
 
-// evaluateTasks evaluates the states of the tasks, given in the order of the job. why
-// creates the event that gives a live task the reason of its stop; it is nil while the
-// tasks continue. finished means that only poststop tasks remain.
+// evaluateTasks decides from the states of the tasks, given in the order of the job, whether the
+// allocation stops. why is nil while the tasks continue; otherwise it creates the event that gives a
+// running or waiting task the reason of its stop. finished means that only poststop tasks remain.
 //
-// A failed task, or a leader that has succeeded, stops its siblings; sidecars are
-// stopped when the tasks that they serve have ended. Poststop tasks neither cause a
-// stop nor are stopped here. A task that waits for its start or its restart is live.
+// A failed task, or a leader that has succeeded, stops the other tasks. Sidecars are stopped when the
+// tasks for which they run have ended. Poststop tasks neither cause a stop nor are stopped here. A task
+// that waits for its start or its restart counts as running.
 func evaluateTasks(tasks []taskView) (why func() *api.TaskEvent, finished bool) {
 	var live, liveSidecars, sidecars int
 	for _, t := range tasks {

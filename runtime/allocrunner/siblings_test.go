@@ -24,7 +24,7 @@ func TestEvaluateTasks(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		tasks []taskView
-		want  string // display message, "finished", or empty
+		want  string // expected display message of the stop, "finished", or "" if the tasks continue
 	}{
 		{"everything runs", []taskView{pre(succeeded), side(running), main(running), stop(pending)}, ""},
 		{"a task that waits for its restart lives", []taskView{side(running), main(pending)}, ""},

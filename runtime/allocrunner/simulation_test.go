@@ -65,8 +65,8 @@ func simulate(t *testing.T, random *rand.Rand) {
 		for _, a := range actions {
 			h.advance(a.at - time.Since(h.begin))
 			acting.Go(func() {
-				// Errors are expected: the task does not run, or the allocation has
-				// ended.
+				// Errors are ignored: a request fails if its task does not run, or if the allocation
+				// has ended.
 				name := names[a.do%len(names)]
 				switch a.do {
 				case 0, 1, 2, 3:
@@ -108,7 +108,7 @@ func simulate(t *testing.T, random *rand.Rand) {
 			if poststop, ok := h.tasks.named("poststop"); !ok || poststop.State().Restarts == 0 {
 				t.Error("the stop does not end")
 			}
-			h.Kill() // a poststop task may fail and restart for ever
+			h.Kill() // a poststop task may fail and restart without end
 		}
 		h.wait()
 		acting.Wait()
@@ -171,8 +171,8 @@ func count(calls []string, call string) (n int) {
 	return n
 }
 
-// checkStart returns a function that checks which tasks must not run when a task of the
-// job starts.
+// checkStart returns a function that is called when a task of the job starts, and checks that the other
+// running tasks are permitted.
 func checkStart(job *api.Job) func(string, []string) string {
 	stage := make(map[string]string)
 	for _, t := range job.TaskGroups[0].Tasks {

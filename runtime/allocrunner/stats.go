@@ -12,12 +12,12 @@ import (
 
 // Stats is the resource usage of an allocation's tasks.
 type Stats struct {
-	Total     driver.Usage                 // sum over the tasks that run now
-	Tasks     map[string]*driver.TaskStats // latest sample of each task that has ever returned one
+	Total     driver.Usage                 // sum over the tasks that are running
+	Tasks     map[string]*driver.TaskStats // by task: the latest sample, if there has been one
 	Timestamp time.Time                    // time of the newest sample in Total
 }
 
-// samplers holds the hook of each task that samples its resource usage.
+// samplers holds for each task the hook that samples its resource usage.
 type samplers map[string]*hooks.Stats
 
 // stats implements [Runner.Stats].
@@ -68,7 +68,7 @@ func addUsage(sum *driver.Usage, u driver.Usage) {
 	m.Measured = union(m.Measured, u.Memory.Measured)
 }
 
-// union appends the elements of more that have lacks, in order.
+// union appends those elements of more that have does not contain, in their order.
 func union(have, more []string) []string {
 	for _, s := range more {
 		if !slices.Contains(have, s) {

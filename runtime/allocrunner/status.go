@@ -9,8 +9,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// Update is the complete status of an allocation, not a difference to the previous
-// update.
+// Update is the complete status of an allocation, not the difference to the previous Update.
 type Update struct {
 	AllocID           string
 	ClientStatus      string
@@ -21,9 +20,8 @@ type Update struct {
 	Time              time.Time
 }
 
-// Terminal reports whether the client status is final. The runner may still be killing
-// tasks or running poststop tasks. Only the end of Run means that nothing remains to be
-// done.
+// Terminal reports whether the client status is final. The runner may still be killing tasks or running
+// poststop tasks; its work is complete only when Run has returned.
 func (u Update) Terminal() bool {
 	return u.ClientStatus == api.AllocClientStatusComplete || u.ClientStatus == api.AllocClientStatusFailed
 }
@@ -33,15 +31,15 @@ func (u Update) Terminal() bool {
 type clientStatus struct {
 	allocID  string
 	network  *api.AllocNetworkStatus
-	snapshot func() snapshot                   // snapshot returns the current states of the tasks
-	health   func(clientStatus string) *Health // health returns the health for a client status
+	snapshot func() snapshot                   // returns the current states of the tasks
+	health   func(clientStatus string) *Health // returns the health of the allocation when it has the given client status
 	changes  *changes
 
 	mu       sync.Mutex
 	override statusOverride
 }
 
-// statusOverride is a client status that task states cannot change.
+// statusOverride is a client status that has precedence over the states of the tasks.
 type statusOverride struct {
 	status, description string
 }
@@ -49,8 +47,8 @@ type statusOverride struct {
 // current returns the current status of the allocation.
 func (c *clientStatus) current() Update { return c.rollUp(c.snapshot().states) }
 
-// rollUp aggregates the states of the tasks. An override has priority over the states of
-// the tasks. The update owns the states.
+// rollUp derives the status of the allocation from the states of the tasks. An override has precedence.
+// The returned Update owns the states.
 func (c *clientStatus) rollUp(states map[string]*api.TaskState) Update {
 	u := Update{AllocID: c.allocID, TaskStates: states, NetworkStatus: c.network, Time: time.Now()}
 	u.ClientStatus, u.ClientDescription = model.ClientStatus(states)
@@ -74,8 +72,8 @@ func (c *clientStatus) forced() statusOverride {
 	return c.override
 }
 
-// force sets the client status permanently. The first call counts, but exceeding
-// max_run_duration overrides an earlier status.
+// force sets the client status permanently. After the first call further calls have no effect, except
+// that a status for an exceeded max_run_duration replaces the first one.
 func (c *clientStatus) force(f statusOverride) {
 	c.mu.Lock()
 	if c.override.status == "" || f.description == model.MaxRunDurationExceeded {

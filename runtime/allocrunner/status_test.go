@@ -36,7 +36,7 @@ func TestForcedClientStatus(t *testing.T) {
 			}
 			for _, f := range c.forced {
 				status.force(f)
-				<-status.changes.requested // each one requests a reconcile
+				<-status.changes.requested // each call of force requests a reconcile
 			}
 			u := status.current()
 			want(t, "status", statusOverride{u.ClientStatus, u.ClientDescription}, c.want)

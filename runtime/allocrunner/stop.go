@@ -13,27 +13,27 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// stopReason is the reason of a stop, as shown in task events. The zero value is a
-// requested stop.
+// stopReason is the reason of a stop that the task events show. The zero value means that a user has
+// requested the stop.
 type stopReason struct {
-	why  func() *api.TaskEvent // creates the event for each live task, before Killing; may be nil
-	text string                // text of the Killing events; empty for the text with the kill timeout
-	// omitEvents adds no event: the stop was requested under an earlier agent.
+	why  func() *api.TaskEvent // creates an event that each live task gets before the Killing event; nil for no event
+	text string                // text of the Killing events; if empty, the text names the kill timeout
+	// omitEvents means that the stop adds no events, because an earlier agent has added them.
 	omitEvents bool
 }
 
-// stopSequence is the only stop of an allocation. Its methods may be called
+// stopSequence runs the stop of an allocation, which happens once. Its methods may be called
 // concurrently.
 type stopSequence struct {
 	tasks   taskSet
 	delay   *shutdownDelay
 	preKill func(context.Context) // calls the PreKill hooks
 
-	requested   chan struct{} // closed by the first request
-	forceKilled chan struct{} // closed by the first forceKill
+	requested   chan struct{} // closed by the first call of request
+	forceKilled chan struct{} // closed by the first call of forceKill
 
 	mu     sync.Mutex
-	reason stopReason // valid once requested is closed
+	reason stopReason // set before requested is closed
 
 	// These functions cancel the contexts that begin returns; nil outside Run.
 	cancelShutdown, cancelKill, cancelStop context.CancelCauseFunc
@@ -46,9 +46,9 @@ func newStopSequence(tasks taskSet, delay *shutdownDelay, preKill func(context.C
 	}
 }
 
-// begin returns three contexts for Run, each derived from the one before. shutdown
-// cancels untilShutdown; forceKill cancels untilKill as well, and a request also
-// untilStop, which is used for everything that precedes the tasks.
+// begin returns three contexts for Run. untilKill is derived from untilShutdown, and untilStop from
+// untilKill. shutdown cancels untilShutdown, forceKill cancels untilKill, and a request of a stop
+// cancels untilStop, which is used for all work before the tasks run.
 func (s *stopSequence) begin(ctx context.Context) (untilShutdown, untilKill, untilStop context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,11 +64,11 @@ func (s *stopSequence) begin(ctx context.Context) (untilShutdown, untilKill, unt
 	return untilShutdown, untilKill, untilStop
 }
 
-// end releases the contexts that begin has returned.
+// end cancels the contexts that begin has returned.
 func (s *stopSequence) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.cancelShutdown(nil) // cancels the derived contexts as well
+	s.cancelShutdown(nil) // cancels the other two contexts as well, which are derived from this one
 	s.cancelShutdown, s.cancelKill, s.cancelStop = nil, nil, nil
 }
 
@@ -81,7 +81,7 @@ func (s *stopSequence) shutdown() {
 	}
 }
 
-// request requests the stop. The reason of the first request counts.
+// request requests the stop. Only the reason of the first request is used.
 func (s *stopSequence) request(reason stopReason) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -100,13 +100,13 @@ func (s *stopSequence) requestLocked(reason stopReason) {
 
 func (s *stopSequence) isRequested() bool { return isClosed(s.requested) }
 
-// forceKill ends all tasks without hooks, order or delay.
+// forceKill kills all tasks. It calls no hooks, and respects no kill order and no delay.
 func (s *stopSequence) forceKill() {
 	s.mu.Lock()
 	s.requestLocked(stopReason{})
 	closeOnce(s.forceKilled)
 	if s.cancelKill != nil {
-		s.cancelKill(taskrunner.ErrKilled) // cancels untilStop as well, so that no goroutine starts a graceful stop
+		s.cancelKill(taskrunner.ErrKilled) // cancels untilStop too, so that no goroutine starts a graceful stop
 	}
 	s.mu.Unlock()
 	for _, t := range s.tasks {
@@ -184,7 +184,7 @@ func (s *stopSequence) run(untilKill context.Context) (preKilled bool) {
 // shutdownDelay is the shutdown_delay of the group. It gives the clients of the group's
 // services time to notice the deregistration.
 type shutdownDelay struct {
-	length     func() time.Duration // length returns the delay of the current version of the allocation
+	length     func() time.Duration // returns the shutdown_delay of the current version of the allocation
 	tasksEnded chan struct{}        // closed by Run when all task runners have returned
 
 	once    sync.Once
@@ -195,8 +195,8 @@ func newShutdownDelay(length func() time.Duration) *shutdownDelay {
 	return &shutdownDelay{length: length, tasksEnded: make(chan struct{}), skipped: make(chan struct{})}
 }
 
-// wait blocks for the delay. It returns early when the delay is skipped, when all tasks
-// have ended, and when ctx is done.
+// wait waits for shutdown_delay. It returns early when the delay is skipped, when all tasks have ended,
+// and when ctx is done.
 func (d *shutdownDelay) wait(ctx context.Context) {
 	length := d.length()
 	if length == 0 {
@@ -210,10 +210,10 @@ func (d *shutdownDelay) wait(ctx context.Context) {
 	}
 }
 
-// skip ends the current wait, and all later ones at once.
+// skip makes the current call of wait and all later calls return at once.
 func (d *shutdownDelay) skip() { d.once.Do(func() { close(d.skipped) }) }
 
-// closeOnce closes c unless it is closed. All callers must hold the same lock.
+// closeOnce closes the channel c unless it is closed. All callers must hold the same lock.
 func closeOnce(c chan struct{}) {
 	if !isClosed(c) {
 		close(c)
@@ -235,7 +235,7 @@ func isClosed(c <-chan struct{}) bool {
 func afterDone(ctx context.Context, f func()) (wait func() bool) {
 	returned := make(chan struct{})
 	prevent := context.AfterFunc(ctx, func() {
-		defer close(returned) // even if f does not return normally
+		defer close(returned) // deferred, because f may panic or call runtime.Goexit
 		f()
 	})
 	return func() bool {

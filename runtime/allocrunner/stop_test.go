@@ -55,7 +55,7 @@ func TestStopCancelsTheContextsOfRun(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		do    func(*stopSequence)
-		cause [3]error // of untilShutdown, untilKill and untilStop
+		cause [3]error // causes of untilShutdown, untilKill and untilStop
 	}{
 		{"nothing", func(*stopSequence) {}, [3]error{}},
 		{"request", request, [3]error{nil, nil, taskrunner.ErrKilled}},
@@ -69,7 +69,7 @@ func TestStopCancelsTheContextsOfRun(t *testing.T) {
 	} {
 		for _, before := range []bool{false, true} {
 			if before && (c.name == "end" || c.cause[0] != nil) {
-				continue // end follows begin, and a shutdown before Run is the end of its context
+				continue // end is called only after begin, and a shutdown before begin cancels Run's context instead
 			}
 			s := newStopSequence(nil, nil, nil)
 			if before {

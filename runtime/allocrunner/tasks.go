@@ -14,10 +14,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// taskSet holds runners of tasks, in the order of the job.
+// taskSet holds the runners of tasks, in the order of the job.
 type taskSet []*taskrunner.Runner
 
-// named returns the runner of one task.
+// named returns the runner of the named task.
 func (s taskSet) named(name string) (*taskrunner.Runner, bool) {
 	for _, t := range s {
 		if t.Name() == name {
@@ -27,8 +27,8 @@ func (s taskSet) named(name string) (*taskrunner.Runner, bool) {
 	return nil, false
 }
 
-// running returns the named task, or all running tasks if name is empty. It fails if no
-// such task runs.
+// running returns the runner of the named task, or of all running tasks if name is empty. It fails if
+// no such task is running.
 func (s taskSet) running(name string) (list taskSet, err error) {
 	err = ErrTaskNotFound
 	for _, t := range s {
@@ -66,8 +66,8 @@ func (s taskSet) forEachParallel(f func(*taskrunner.Runner) error) error {
 	return errors.Join(errs...)
 }
 
-// prepare fetches from the drivers the data that task setup needs. A driver that is
-// unavailable is asked again when its task starts.
+// prepare requests from the drivers the data that task setup needs. If a driver is unavailable, the
+// data is requested again when its task starts.
 func (s taskSet) prepare(ctx context.Context) error {
 	return s.forEachParallel(func(t *taskrunner.Runner) error {
 		if err := t.Prepare(ctx); err != nil && !taskrunner.Temporary(err) {
@@ -77,15 +77,15 @@ func (s taskSet) prepare(ctx context.Context) error {
 	})
 }
 
-// ended reports whether each task has ended for good, including its destroy.
+// ended reports whether each task has ended for good and was destroyed by its driver.
 func (s taskSet) ended() bool {
 	return !slices.ContainsFunc(s, func(t *taskrunner.Runner) bool { return !isClosed(t.Done()) })
 }
 
-// killOrder returns the tasks in the order in which they are stopped: the leader, then
-// the other tasks, then the sidecars that those may still need. A wave is stopped when
-// the wave before it has ended. Poststop tasks are in no wave: they start when all
-// waves have ended.
+// killOrder returns the tasks in the order in which they are stopped: the leader, then the other tasks,
+// then the sidecars, which the others may need until they end. Each element of the result is a wave,
+// which is stopped when the wave before it has ended. Poststop tasks are in no wave: they start when
+// all waves have ended.
 func (s taskSet) killOrder() []taskSet {
 	order := make([]taskSet, 3)
 	for _, t := range s {
@@ -102,7 +102,7 @@ func (s taskSet) killOrder() []taskSet {
 	return order
 }
 
-// views returns what evaluateTasks needs to know about tasks in the given states.
+// views returns the input of evaluateTasks for tasks in the given states.
 func (s taskSet) views(states map[string]*api.TaskState) []taskView {
 	views := make([]taskView, len(s))
 	for i, t := range s {
@@ -125,9 +125,9 @@ func (s taskSet) snapshot() snapshot {
 	return now
 }
 
-// snapshot contains the states of all tasks at one time.
+// snapshot contains the states of all tasks at the same time.
 type snapshot struct {
 	states       map[string]*api.TaskState
 	killed       map[string]bool   // tasks that were killed since their last start
-	tasksToRerun map[string]string // tasks that must run again, with the tasks that cause it; see gates.snapshot
+	tasksToRerun map[string]string // tasks that must run again, each with the task that causes this; see gates.snapshot
 }

@@ -13,17 +13,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// updates applies newer versions of the allocation, one at a time.
+// updates applies newer versions of the allocation, one after the other.
 type updates struct {
-	alloc   *atomic.Pointer[api.Allocation] // current version; only apply replaces it
+	alloc   *atomic.Pointer[api.Allocation] // current version of the allocation; only apply replaces it
 	tasks   taskSet
 	envs    *environments
 	limits  Limits
-	onApply func(context.Context) // onApply calls the Update hooks
-	stop    func()                // stop requests the stop of the allocation
+	onApply func(context.Context) // calls the Update hooks
+	stop    func()                // requests the stop of the allocation
 	logger  hclog.Logger
 
-	nextSet      chan struct{} // holds a tick when next is set
+	nextSet      chan struct{} // receives a value when next is set
 	stopReceived chan struct{} // closed when put receives a version that stops the allocation
 
 	mu   sync.Mutex
@@ -84,9 +84,9 @@ func (u *updates) apply(ctx context.Context, alloc *api.Allocation) {
 			u.envs.setAlloc(alloc, t.Name())
 		}
 	}
-	callHooks := !alloc.ServerTerminalStatus() // a stop calls its own hooks
+	callHooks := !alloc.ServerTerminalStatus() // for a version that stops the allocation, the hooks of the stop are called instead
 	if callHooks {
-		u.onApply(ctx) // after the environments are set
+		u.onApply(ctx) // called after the environments were set
 	}
 	failpoint.Hit(step, failpoint.During)
 	for i, t := range u.tasks {

@@ -7,8 +7,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// newUpdates returns the updates of an allocation without tasks, whose version is 1.
-// calls counts the calls of the Update hooks, stops the requested stops.
+// newUpdates returns the updates of an allocation without tasks, whose version is 1. calls counts the
+// calls of the Update hooks, stops counts the requests to stop the allocation.
 func newUpdates() (u *updates, calls, stops *int) {
 	r := new(Runner)
 	r.alloc.Store(version(1, api.AllocDesiredStatusRun))

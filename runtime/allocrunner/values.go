@@ -17,8 +17,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// The functions of this file convert API structs to the small types that the packages
-// of the runtime use. They are the only place where a runner reads a job.
+// The functions of this file convert API structs to the small types that the packages of the runtime
+// use. All data that a runner reads from a job is read here.
 
 const (
 	defaultKillTimeout = 5 * time.Second
@@ -83,7 +83,7 @@ func networkStatus(group *api.TaskGroup) *api.AllocNetworkStatus {
 	return &api.AllocNetworkStatus{DNS: groupDNS(group)}
 }
 
-// taskOf returns one task of the allocation in the form that its runner uses.
+// taskOf returns one task of the allocation in the form that the task's runner uses.
 func taskOf(a *api.Allocation, group *api.TaskGroup, name string, limits Limits) (taskrunner.Task, error) {
 	t, err := findTask(group, name)
 	if err != nil {
@@ -175,7 +175,7 @@ func networkPorts(ports []api.Port) []driver.NetworkPort {
 	return out
 }
 
-// envAlloc returns the allocation's part of the environments of all tasks.
+// envAlloc returns the data of the allocation for the environments of all its tasks.
 func envAlloc(a *api.Allocation) taskenv.Alloc {
 	env := taskenv.Alloc{
 		ID:          a.ID,
@@ -219,8 +219,7 @@ func taskPorts(granted *api.AllocatedTaskResources) (ports []taskenv.Port) {
 	return ports
 }
 
-// envTask returns the task's own part of its environment. The task and its resources
-// must exist.
+// envTask returns the data of the task for its own environment. The task and its resources must exist.
 func envTask(a *api.Allocation, group *api.TaskGroup, name string) taskenv.Task {
 	env := taskenv.Task{Name: name}
 	if t, err := findTask(group, name); err == nil {
@@ -325,9 +324,9 @@ func hasChecks(a *api.Allocation) bool {
 	return has(group.Services) || slices.ContainsFunc(group.Tasks, func(t *api.Task) bool { return has(t.Services) })
 }
 
-// healthParams returns the health parameters of an allocation: from the update block in
-// a deployment, else from the migrate block. It returns false if the job type has no
-// health or the health check is manual.
+// healthParams returns the health parameters of an allocation. They come from the update block if the
+// allocation is in a deployment, otherwise from the migrate block. It returns false if the job type has
+// no health or the health check is manual.
 func healthParams(a *api.Allocation) (health.Params, bool) {
 	if jobType := valueOrZero(a.Job.Type); jobType != api.JobTypeService && jobType != api.JobTypeSystem {
 		return health.Params{}, false

@@ -34,7 +34,7 @@ type Hierarchy struct {
 	version    Version
 	mountPoint string
 
-	mu sync.Mutex // held while parents are created and removed
+	mu sync.Mutex // mu is held while parents are created and removed
 }
 
 // Open detects the cgroups of this machine.
@@ -114,7 +114,7 @@ func (t *Hierarchy) Remove(allocID, task string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, parent := range parents {
-		os.Remove(parent) // fails if the parent has other cgroups
+		os.Remove(parent) // the removal fails if the parent has other cgroups
 	}
 	return errors.Join(errs...)
 }
@@ -147,7 +147,8 @@ func (t *Hierarchy) makeScope(path string) error {
 				return fmt.Errorf("hand on controllers: %w", err)
 			}
 		}
-		// The parents may be removed meanwhile. MkdirAll would recreate them without controllers.
+		// A driver may remove the parents before this call. MkdirAll would recreate them
+		// without controllers.
 		if err := os.Mkdir(path, 0o755); !errors.Is(err, os.ErrExist) {
 			return err
 		}

@@ -56,7 +56,8 @@ func TestMakeAndRemove(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The process enters the cgroups that a driver uses: the returned one, and the fixed ones.
+	// The process enters the cgroups that a driver uses: the one that Make returns, and
+	// those with fixed names.
 	left := exec.Command("sleep", "3600")
 	if err := left.Start(); err != nil {
 		t.Fatal(err)
@@ -139,7 +140,8 @@ func TestMachineWithoutCgroups(t *testing.T) {
 	if err := none.Remove("id", "task"); err != nil {
 		t.Error(err)
 	}
-	// Names come from jobs, and an earlier agent may have accepted more names.
+	// Make ignores invalid names, because names come from jobs, and an earlier agent may
+	// have accepted more of them.
 	some := &Hierarchy{version: V2, mountPoint: t.TempDir()}
 	for _, names := range [][2]string{{"", "task"}, {"id", ""}, {"../id", "task"}, {"id", "a/b"}} {
 		if path, err := some.Make(names[0], names[1]); path != "" || err != nil {
@@ -165,7 +167,7 @@ func TestSweepRemovesCgroupsOfKilledAgent(t *testing.T) {
 	if err := Sweep(dir); err != nil {
 		t.Error(err)
 	}
-	for _, left := range tree.taskDirs(id, "task") { // other agents may use the common cpuset
+	for _, left := range tree.taskDirs(id, "task") { // taskDirs omits the common cpuset, which other agents may use
 		if _, err := os.Stat(left); err == nil {
 			t.Errorf("%s is still there", left)
 		}

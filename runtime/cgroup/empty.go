@@ -55,7 +55,7 @@ var taskCgroupParents = sync.OnceValue(func() (parents []string) {
 // SweepEmpty removes the cgroups without processes of the allocations for which ended returns
 // true. It checks all task cgroups of this machine.
 func SweepEmpty(ended func(allocID string) bool) {
-	parents, _ := process.CgroupParents() // directories missing on an error are swept at the next start
+	parents, _ := process.CgroupParents() // on an error, directories may be missing; they are swept at the next start
 	for _, parent := range parents {
 		entries, err := os.ReadDir(parent)
 		if err != nil {
@@ -71,6 +71,6 @@ func SweepEmpty(ended func(allocID string) bool) {
 
 func removeEmpty(g process.Cgroup) {
 	if pids, err := g.PIDs(); err == nil && len(pids) == 0 {
-		_ = g.Remove() // fails if a process has entered the cgroup meanwhile
+		_ = g.Remove() // the removal fails if a process has entered the cgroup since it was listed
 	}
 }

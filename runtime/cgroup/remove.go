@@ -38,7 +38,7 @@ func Sweep(dir string) error {
 		}
 	}
 	for _, parent := range slices.Backward(parents) {
-		os.Remove(parent) // fails if the parent has other cgroups
+		os.Remove(parent) // the removal fails if the parent has other cgroups
 	}
 	return errors.Join(errs...)
 }

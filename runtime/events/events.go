@@ -51,7 +51,7 @@ func Follow(ctx context.Context, from eventSource, f Filter, send func(Batch) er
 	}
 }
 
-// followFor follows for the duration d.
+// followFor sends events as Follow does, for the duration d.
 func (f Filter) followFor(ctx context.Context, d time.Duration, from eventSource, send func(Batch) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, d, errHeartbeatDue)
 	defer cancel()

@@ -1,10 +1,10 @@
 package failpoint
 
-// Step is an operation that must not be done twice, nor be left incomplete.
+// Step is an operation that must neither be done twice nor be left incomplete.
 type Step int
 
-// Steps in the order in which an allocation reaches them. Each step has a row in the fault matrix
-// for each phase and each process.
+// The steps in the order in which an allocation reaches them. The tests have a row for
+// each step, with each phase and each process that can be killed.
 const (
 	JobAccepted   Step = iota // a job is registered
 	AllocDir                  // the directory of the allocation is made
@@ -17,7 +17,7 @@ const (
 	Running                   // the task runs, with an open exec session
 	ExitObserved              // the exit of the process is stored
 	RestartDelay              // the decision to restart the task is stored
-	PreKill                   // hooks and the delay before a stop run
+	PreKill                   // hooks are called and the shutdown delay runs before a stop
 	StopTask                  // the driver stops the task
 	DestroyTask               // the driver removes the task
 	StopHooks                 // hooks clean up after the task

@@ -124,7 +124,7 @@ func (p *prober) readSystem() {
 	}
 	id, version := parseOSRelease(release)
 	if id == "debian" {
-		// VERSION_ID has only the major number.
+		// On Debian, VERSION_ID has only the major version.
 		if full := p.readText("etc/debian_version"); full != "" && '0' <= full[0] && full[0] <= '9' {
 			version = full
 		}

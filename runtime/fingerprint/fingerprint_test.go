@@ -61,8 +61,8 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// R13: a machine without readable files is fingerprinted all the same, and Degradations lists what it
-// lacks.
+// Read succeeds on a machine without readable files, and Degradations lists what the
+// machine lacks.
 func TestMachineWithoutFiles(t *testing.T) {
 	p := prober{rootFS: fstest.MapFS{}, host: Host{Attributes: map[string]string{}}}
 	p.readAgent()
@@ -202,7 +202,7 @@ func TestTopology(t *testing.T) {
 				if usable := cpuAffinity(); core.Disable != !usable.IsSet(int(core.CoreID)) {
 					t.Errorf("core %d: disabled %v", core.CoreID, core.Disable)
 				}
-				got.Cores[i].Disable = false // same value as on the machine of the test
+				got.Cores[i].Disable = false // Disable was compared above, and depends on the machine of the test
 			}
 			if !reflect.DeepEqual(got, c.want) {
 				t.Errorf("got  %+v\nwant %+v", got, c.want)

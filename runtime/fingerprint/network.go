@@ -84,7 +84,8 @@ func defaultInterface(route, ipv6Route string) string {
 		}
 	}
 	for line := range strings.Lines(route) {
-		// Iface Destination Gateway Flags RefCnt Use Metric Mask …
+		// columns of /proc/net/route: Iface Destination Gateway Flags RefCnt Use Metric Mask
+		// …
 		if f := strings.Fields(line); len(f) >= 8 && f[1] == "00000000" && f[7] == "00000000" {
 			consider(f[0], f[6], 10, f[3])
 		}
@@ -93,7 +94,8 @@ func defaultInterface(route, ipv6Route string) string {
 		return name
 	}
 	for line := range strings.Lines(ipv6Route) {
-		// destination length source length next-hop metric refs use flags device
+		// columns of /proc/net/ipv6_route: destination, length, source, length, next hop,
+		// metric, refs, use, flags, device
 		f := strings.Fields(line)
 		if len(f) >= 10 && f[1] == "00" && strings.Trim(f[0], "0") == "" && f[9] != "lo" {
 			consider(f[9], f[5], 16, f[8])

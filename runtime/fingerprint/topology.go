@@ -8,8 +8,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
-// Distances in the kernel's tables: from a memory node to itself, and to another node for which
-// the firmware states none.
+// Distances between memory nodes in the tables of the kernel: from a node to itself,
+// and to another node for which the firmware defines none.
 const localNUMADistance, remoteNUMADistance = 10, 20
 
 // readTopology describes the online cores. mhz is the frequency of cores whose own frequency is

@@ -11,8 +11,8 @@ import (
 type Params struct {
 	MinHealthyTime  time.Duration
 	HealthyDeadline time.Duration
-	Deadline        time.Time // HealthyDeadline after the start of the watch
-	UseChecks       bool      // the checks of provider nomad count
+	Deadline        time.Time // time by which the allocation must be healthy: HealthyDeadline after the start of the watch
+	UseChecks       bool      // the checks of services with provider nomad count for the health
 }
 
 // Snapshot is the state of an allocation at one time.
@@ -35,14 +35,14 @@ type Snapshot struct {
 // healthy only if the hook has reported so.
 type Hook struct {
 	Name               string
-	Healthy, Unhealthy bool   // both false before the hook has reported
+	Healthy, Unhealthy bool   // both are false before the hook has reported
 	Reason             string // reason in the hook's report; may be empty
 }
 
 // Task is one task of the allocation.
 type Task struct {
 	Name    string
-	Hook    string // hook of the lifecycle block
+	Hook    string // hook in the task's lifecycle block
 	Sidecar bool
 	Pending bool
 	Dead    bool // the task has ended and does not start again
@@ -52,10 +52,10 @@ type Task struct {
 
 // Check is one check of the allocation.
 type Check struct {
-	Task       string // empty for a check of the group
+	Task       string // task of the check; empty for a check of the group
 	Service    string
 	Name       string
-	Readiness  bool // readiness checks do not count
+	Readiness  bool // readiness checks do not count for the health
 	Passing    bool
 	Pending    bool      // the check has never run
 	Output     string    // output of the last run
@@ -71,14 +71,14 @@ const (
 	Undecided State = iota
 	Healthy
 	Unhealthy
-	Stopped // stopped before it was healthy or unhealthy
+	Stopped // the allocation was stopped before it was healthy or unhealthy
 )
 
 // Verdict is the result of Evaluate: the health state and, if it is Undecided, the time of the next
 // evaluation.
 type Verdict struct {
 	State State
-	// RecheckAt is when to call Evaluate again if nothing changes before.
+	// RecheckAt is when to call Evaluate again if nothing changes before that time.
 	RecheckAt time.Time
 	// Why contains the reason for each task that caused the verdict; only for
 	// Unhealthy.

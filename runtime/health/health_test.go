@@ -23,8 +23,8 @@ func editTask(t Task, edit func(*Task)) Task {
 	return t
 }
 
-// passingCheck is a check of the group that has passed since one given second, and last ran
-// at another.
+// passingCheck returns a check of the group that has passed since the time since and
+// last ran at the time last, both in seconds.
 func passingCheck(name string, since, last int) Check {
 	return Check{Service: "web", Name: name, Passing: true, LastChange: timeAt(since), LastRun: timeAt(last)}
 }

@@ -151,7 +151,7 @@ func (h *Host) authorizeTask(ctx context.Context, s hook.Scope) (authorizedCall,
 		return c, err
 	}
 	select {
-	case <-c.runner.Restored(): // before that, a running task seems not to run
+	case <-c.runner.Restored(): // until the runner is restored, a running task appears not to run
 		return c, nil
 	case <-ctx.Done():
 		return c, ctx.Err()
@@ -225,7 +225,8 @@ func (h *Host) Stats(ctx context.Context, s hook.Scope, interval time.Duration) 
 					return
 				}
 			}
-			// The driver's plugin may have exited, or the agent may be shutting down.
+			// The stream of samples has ended: the driver's plugin may have exited, or the agent
+			// may be shutting down.
 			select {
 			case <-exited:
 				return
@@ -369,7 +370,7 @@ func readOrWatch[T any](ctx context.Context, h *Host, s hook.Scope, after uint64
 		defer end()
 	}
 	for {
-		c, err := h.authorize(ctx, s) // checked each time: the token may have expired
+		c, err := h.authorize(ctx, s) // the token is verified each time, because it may have expired
 		if err != nil {
 			return answer, 0, h.blockUntilDone(ctx, err)
 		}

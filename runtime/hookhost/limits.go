@@ -51,7 +51,7 @@ type callLimiter struct {
 }
 
 type tokenBucket struct {
-	running [callKindCount]int // running calls of each kind
+	running [callKindCount]int // number of running calls of each kind
 	writes  float64            // writes that are not yet refilled by writesPerSecond
 	at      time.Time          // time of the last refill
 }

@@ -36,9 +36,9 @@ type Config struct {
 	// ExpectedHooks returns the hooks that are believed to take part in every allocation
 	// and have not been launched.
 	ExpectedHooks func() []string
-	// UnknownPlugins returns the plugins whose type is not yet known, each with whether it is
-	// being launched for the first time. It closes changed when the result may have
-	// changed.
+	// UnknownPlugins returns the plugins whose type is not yet known. The value is true
+	// for a plugin that is being launched for the first time. It closes changed when the
+	// result may have changed.
 	UnknownPlugins func() (plugins map[string]bool, changed <-chan struct{})
 	Rules          []Rule // see SetRules
 	// BuiltinLimits are the operator's limits for builtin hooks, by name.
@@ -54,11 +54,11 @@ type Config struct {
 type Set struct {
 	config       Config
 	logger       hclog.Logger
-	cleanupAdded chan struct{} // receives a value when a pending cleanup is new
+	cleanupAdded chan struct{} // the channel receives a value when a pending cleanup is new
 	rules        atomic.Pointer[[]Rule]
 
 	mu          sync.Mutex
-	retryQueues map[string]*retryQueue // by plugin name; see Hook.invoke
+	retryQueues map[string]*retryQueue // retry queues by plugin name; see Hook.invoke
 }
 
 // New returns a Set. Pending cleanups are retried only while Run runs.
@@ -88,7 +88,7 @@ func (s *Set) retryQueue(name string) *retryQueue {
 type builtinHook struct {
 	name         string
 	order        int
-	readBlocks   func(*api.Task) map[string]any // returns the attachment; nil without blocks
+	readBlocks   func(*api.Task) map[string]any // returns the attachment for a task; nil if the task has no such blocks
 	failureEvent func(error) *api.TaskEvent     // makes the event of a failed Prestart; nil for the default event
 	verbatimEnv  bool                           // see hooks.Hook
 }

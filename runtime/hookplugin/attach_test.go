@@ -19,7 +19,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 )
 
-// A job must not be able to set the limits of the hook that downloads.
+// A job must not be able to attach the builtin hook artifact by a meta key, because the
+// key could replace the operator's limits.
 func TestOnlyBlocksAttachBuiltinHooks(t *testing.T) {
 	plugins := New(Config{
 		KnownHooks:    func() map[string]*hook.Description { return map[string]*hook.Description{"artifact": {}, "mine": {}} },
@@ -69,7 +70,7 @@ func TestCheckTaskAttachment(t *testing.T) {
 	}{
 		{"mine", []hook.Point{hook.Prerun, hook.Postrun}, "", "prerun, postrun"},
 		{"mine", []hook.Point{hook.Exited}, "", ""},
-		{"mine", both, `{"postrun": {}}`, ""}, // a plugin with this name may use the key for anything
+		{"mine", both, `{"postrun": {}}`, ""}, // a hook other than script can give the key postrun any meaning
 		{"script", both, `{"postrun": {}, "exited": {}}`, "postrun"},
 		{"script", both, `{"exited": {}, "postrun": null}`, ""},
 		{"script", both, "", ""},
@@ -116,8 +117,8 @@ func TestExpectedHookIsAttached(t *testing.T) {
 	}
 }
 
-// A hook that took part in the start of an allocation is called at its end, whatever the
-// rules are by then.
+// A hook that took part in the start of an allocation is called at its end, even if the
+// rules have changed.
 func TestDetachedHookIsCalledForCleanup(t *testing.T) {
 	alloc := &api.Allocation{ID: "a", JobID: "web", TaskGroup: "g", Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{{Name: "t"}}}}}}
 	all := descriptionOf(slices.Collect(hook.AllPoints())...)
@@ -169,8 +170,8 @@ func TestDetachedHookIsCalledForCleanup(t *testing.T) {
 	}
 }
 
-// The nearest key counts, as a whole: the group's key for the allocation, the task's key
-// for a task.
+// The innermost key is used as a whole: the group's key for the allocation, the task's
+// key for a task.
 func TestNearestAttachmentIsUsed(t *testing.T) {
 	s := &pluginFixture{description: fullDescription}
 	keys := func(text string) map[string]string {

@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
-// cleanupCall returns the call of the hook point with its request.
+// cleanupCall returns the function that makes the call of a pending cleanup.
 func cleanupCall(d *state.PendingCleanup) callFunc {
 	switch {
 	case d.Postrun != nil:
@@ -77,12 +77,12 @@ func (s *Set) Run(ctx context.Context) {
 		}
 		select {
 		case name := <-ended:
-			delete(loops, name) // and check pendingHooks again: the loop may have missed the last pending cleanup
+			delete(loops, name) // the next iteration checks pendingHooks again, because the loop may have missed the last pending cleanup
 		case <-s.cleanupAdded:
 			for _, enqueued := range loops {
 				signalChannel(enqueued)
 			}
-			_ = waitForCleanup(ctx, minCleanupPause, nil) // the call of a new pending cleanup has just failed
+			_ = waitForCleanup(ctx, minCleanupPause, nil) // no immediate retry, because the call of a new pending cleanup has just failed
 		case <-ctx.Done():
 		}
 	}
@@ -136,7 +136,7 @@ func (s *Set) retryLoop(ctx context.Context, hook string, enqueued <-chan struct
 // left to be retried.
 func (s *Set) retryOnce(ctx context.Context, hook string) (pending bool) {
 	list := s.config.Cleanups.List()
-	slices.SortStableFunc(list, func(a, b state.PendingCleanup) int { return a.Until.Compare(b.Until) }) // Destroy comes last for each allocation
+	slices.SortStableFunc(list, func(a, b state.PendingCleanup) int { return a.Until.Compare(b.Until) }) // sorts Destroy after the other cleanups of its allocation
 	for _, d := range list {
 		if d.Hook != hook || ctx.Err() != nil {
 			continue

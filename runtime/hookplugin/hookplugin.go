@@ -47,9 +47,9 @@ type Hook struct {
 	name        string
 	rule        Rule
 	attachment  attachment
-	builtin     *builtinHook                     // not nil if blocks of the task attach the hook
+	builtin     *builtinHook                     // builtin hook that blocks of the task attach; nil for other hooks
 	detached    bool                             // the hook is no longer attached, and is only called to clean up
-	description atomic.Pointer[hook.Description] // nil until the plugin has been launched
+	description atomic.Pointer[hook.Description] // description of the hook; nil until the plugin has been launched
 	target      Target
 	set         *Set
 	logger      hclog.Logger
@@ -125,7 +125,7 @@ func (h *Hook) applyOnError(ctx context.Context, point hook.Point, err error) er
 	switch {
 	case err == nil || ctx.Err() != nil:
 		return err
-	case point == hook.Destroy: // no task is left that could have an event
+	case point == hook.Destroy: // Destroy emits no event, because the allocation has no tasks left
 		h.logger.Warn("hook failed", "hook", h.name, "hook_point", point, "error", err)
 		return nil
 	}

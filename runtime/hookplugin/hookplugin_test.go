@@ -318,7 +318,7 @@ func TestFailedDestroyIsRetriedForADay(t *testing.T) {
 	})
 }
 
-// An agent without a successor does not retry forever.
+// Drain returns when its context ends, even if the retries fail.
 func TestDrainEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &pluginFixture{description: descriptionOf(hook.Destroy), onCall: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error { return errors.New("busy") }}
@@ -536,7 +536,7 @@ func TestAttachedHooks(t *testing.T) {
 		takes       *hook.Description
 		alloc       *api.Allocation
 		rules       []Rule
-		ofAlloc, of string // ofAlloc are the hooks of the allocation, of the hooks of its task t
+		ofAlloc, of string // expected hooks of the allocation, and of its task t
 	}{
 		{"nobody", fullDescription, alloc(nil, nil, nil), nil, "", ""},
 		{"the job attaches", fullDescription, alloc(on, nil, nil), nil, "stamp@300", "stamp@300"},
@@ -789,7 +789,7 @@ func TestWaitForPluginEmitsEvent(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := &pluginFixture{description: fullDescription, onCall: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error {
-				time.Sleep(10 * time.Second) // the duration of the hook's own work emits no event
+				time.Sleep(10 * time.Second) // the plugin runs, so the duration of the hook's own work emits no event
 				return nil
 			}}
 			p := newTestHook(s, "t", Rule{Name: "stamp", Timeout: time.Minute})

@@ -47,13 +47,13 @@ const waitingEventDelay = 2 * time.Second
 // [Hook.callSerialized].
 var retryWindows = []time.Duration{5 * time.Second, time.Minute}
 
-// deathCounts are the numbers of deaths in messages.
+// deathCounts are the words in messages for the number of times that a plugin has died.
 var deathCounts = []string{2: "twice", 3: "three times"}
 
 // callMeta holds the request fields of a call that the runner does not fill in.
 type callMeta struct {
 	hook.RequestMeta
-	allocJSON []byte // nil unless the description requests the allocation as JSON
+	allocJSON []byte // allocation as JSON; nil unless the description requests it
 }
 
 // callFunc calls the plugin once.
@@ -86,9 +86,9 @@ func (h *Hook) invoke(ctx context.Context, point hook.Point, f callFunc) error {
 	return err
 }
 
-// callSerialized waits for the call's turn in the retry queue of the plugin and makes the call.
-// The turn ends with the call, or after the retry window. alone reports whether no other
-// repeated call ran meanwhile.
+// callSerialized waits for the call's turn in the retry queue of the plugin and makes
+// the call. The turn ends with the call, or after the retry window. alone reports
+// whether no other repeated call ran at the same time.
 func (h *Hook) callSerialized(ctx context.Context, point hook.Point, retryWindow time.Duration, f callFunc) (alone bool, err error) {
 	r := h.set.retryQueue(h.name)
 	select {
@@ -131,7 +131,7 @@ func (h *Hook) callOnce(ctx context.Context, point hook.Point, f callFunc) error
 		return err
 	}
 	subscription, _ := d.Subscription(point)
-	if !isStartPoint(point) { // Prerun and Prestart have no maximum: a kill ends them
+	if !isStartPoint(point) { // Prerun and Prestart have no maximum timeout, because a kill ends them
 		subscription.Timeout = min(subscription.Timeout, maxTimeout)
 	}
 	timeout = cmp.Or(h.rule.Timeout, subscription.Timeout, timeout)
@@ -143,7 +143,7 @@ func (h *Hook) callOnce(ctx context.Context, point hook.Point, f callFunc) error
 		return err
 	case errors.Is(err, hook.ErrPluginDown):
 		return &hooks.UnavailableError{Err: err}
-	case called.Err() != nil || errors.Is(err, context.DeadlineExceeded): // the plugin's clock may be ahead
+	case called.Err() != nil || errors.Is(err, context.DeadlineExceeded): // the plugin returns DeadlineExceeded early if its clock is ahead
 		return &hooks.UnavailableError{Err: fmt.Errorf("no answer within %s", timeout)}
 	}
 	return err
@@ -185,7 +185,7 @@ func (h *Hook) newCallMeta(d *hook.Description) (m callMeta, err error) {
 // maxErrorLen limits the length of a plugin's error, in bytes. The error becomes an event.
 const maxErrorLen = 1 << 10
 
-// truncatedError is an error whose text is cut to maxErrorLen.
+// truncatedError is an error whose text is truncated to maxErrorLen.
 type truncatedError struct{ error }
 
 func truncateError(err error) error {

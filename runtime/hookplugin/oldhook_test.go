@@ -126,7 +126,7 @@ func TestHookWithoutRepeatedField(t *testing.T) {
 				return processes[1], s.description, nil
 			}
 			p := plugins.newHook("stamp", attachment{explicit: true}, s.target("t"))
-			if !test.dies { // the call of the earlier agent
+			if !test.dies { // this Poststart stands for the call of the earlier agent
 				if _, err := processes[0].Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil {
 					t.Fatal(err)
 				}

@@ -54,9 +54,9 @@ func TestPendingWaitsForUnknownPlugins(t *testing.T) {
 		plugins     []string
 		rules       []Rule
 		meta        map[string]string
-		at          map[string]time.Duration // at is when the launches have an outcome
+		at          map[string]time.Duration // at has the times at which launches succeed or fail
 		ups         string
-		end         time.Duration // end is when the context ends
+		end         time.Duration // end is the time at which the context ends
 		waits       time.Duration
 		told, warns string
 	}{

@@ -18,7 +18,7 @@ func bindRequest[Q, R any](method func(Remote, context.Context, Q) (R, error), r
 	return func(ctx context.Context, r Remote, m callMeta) error {
 		*meta = m.RequestMeta
 		defer func() { *meta = hook.RequestMeta{} }()
-		if m.allocJSON != nil { // nil for a pending cleanup, whose stored request has the JSON
+		if m.allocJSON != nil { // allocJSON is nil for a pending cleanup, whose stored request has the JSON
 			alloc.JSON = m.allocJSON
 		}
 		_, err := method(r, ctx, *request)
@@ -84,7 +84,7 @@ func (h *Hook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (ho
 	var called <-chan struct{} // called is closed when the process that was called last has exited
 	poststart := func(r Remote, ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 		if called != nil {
-			req.Repeated = true // the previous process may have done the work
+			req.Repeated = true // Repeated is set because the previous process may have done the work
 		}
 		called = r.Done()
 		return r.Poststart(ctx, req)
@@ -92,7 +92,7 @@ func (h *Hook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (ho
 	err := h.invoke(ctx, hook.Poststart, bindRequest(poststart, &req, &req.RequestMeta, &req.Alloc))
 	switch {
 	case errors.Is(err, hook.ErrPluginDown) && called != nil && ctx.Err() == nil:
-		called = nil // this call ended two processes, and would end the next one
+		called = nil // the repeated call ended the second process too, and would end the next one
 	case called == nil && errors.As(err, new(*hooks.UnavailableError)) && !errors.Is(err, supervisor.ErrNoHook):
 		called = closedChannel // no process was up
 	}

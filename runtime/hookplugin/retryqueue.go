@@ -30,7 +30,8 @@ func (r *retryQueue) startCall() *repeatedCall {
 	return c
 }
 
-// endCall removes the call, and reports whether no other repeated call ran meanwhile.
+// endCall removes the call, and reports whether no other repeated call ran at the same
+// time.
 func (r *retryQueue) endCall(c *repeatedCall) (alone bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

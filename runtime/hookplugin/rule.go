@@ -22,7 +22,7 @@ type Rule struct {
 	Name        string
 	Order       int           // 0 means hooks.OrderPlugin
 	Timeout     time.Duration // Timeout limits each call; 0 means the plugin's timeout, or the default
-	WarnOnError bool          // WarnOnError makes a failure an event and nothing more
+	WarnOnError bool          // a failure of the hook is only an event
 	// Match attaches the plugin to the allocations and tasks that match. Otherwise only a
 	// job can attach it. If Match is nil, the plugin's description decides.
 	Match *Match
@@ -55,7 +55,8 @@ func (m *Match) matchesJob(a *api.Allocation) bool {
 	return parent != nil && *parent != "" && matchPattern(m.Job, *parent)
 }
 
-// matches reports whether the allocation matches, or with drivers of one task, the task.
+// matches reports whether the rule matches the allocation or, if drivers has only the
+// driver of one task, that task.
 func (m *Match) matches(a *api.Allocation, drivers []string, meta map[string]string) bool {
 	if !m.matchesJob(a) || !matchPattern(m.Group, a.TaskGroup) {
 		return false
@@ -118,9 +119,9 @@ func (r *Rule) check(plugins []catalog.Entry) error {
 // Check validates a rule against the description of the plugin.
 func (r *Rule) Check(d *hook.Description) error {
 	if CheckHookName(r.Name) != nil {
-		return nil // these hooks have no configuration
+		return nil // the rule has the name of a builtin hook, which has no configuration
 	}
-	if r.Match != nil || d.AllAllocs { // no job adds to the attachment
+	if r.Match != nil || d.AllAllocs { // the operator's configuration is complete: no job adds keys to it
 		_, err := attachment{}.decode(d.Schema, r.Config)
 		return err
 	}

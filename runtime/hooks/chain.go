@@ -113,9 +113,10 @@ func Implementing[H any](c *Chain) iter.Seq2[Hook, H] {
 // startPointNames are the names of Prerun and Prestart in messages, which are Nomad's.
 var startPointNames = map[hook.Point]string{hook.Prerun: "pre-run", hook.Prestart: "prestart"}
 
-// CallUntilError calls the hooks of Prerun or Prestart, up to the first error that tolerate does
-// not accept. A failed Prestart is also an event, and so is a tolerated error. When ctx is
-// done, CallUntilError returns the cause, or the error of the hook that was being called.
+// CallUntilError calls the hooks of Prerun or Prestart, up to the first error for which
+// the function tolerate returns false. A failed Prestart is also an event, and so is a
+// tolerated error. When ctx is done, CallUntilError returns the cause, or the error of
+// the hook that was being called.
 func CallUntilError[H, R any](ctx context.Context, c *Chain, point hook.Point, call func(context.Context, Hook, H) (R, error), tolerate func(error) bool) error {
 	for h, impl := range Implementing[H](c) {
 		if ctx.Err() != nil {

@@ -39,7 +39,7 @@ type Health struct {
 	watchDisabled bool
 }
 
-// healthWatch is the watch over one version of the allocation.
+// healthWatch watches the health of one version of the allocation.
 type healthWatch struct {
 	params health.Params
 	cancel context.CancelFunc
@@ -90,7 +90,8 @@ func (a *healthWatchRestart) UpdateAlloc(context.Context, hook.AllocUpdateReques
 	return hook.AllocUpdateResponse{}, nil
 }
 
-// Postrun implements hook.AllocPostrun. It decides a last time if the watch has not.
+// Postrun implements hook.AllocPostrun. If the health is still undecided, it is
+// evaluated a last time.
 func (h *Health) Postrun(context.Context, hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

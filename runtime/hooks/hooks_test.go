@@ -165,7 +165,7 @@ func TestLogs(t *testing.T) {
 		t.Errorf("stop: %v, %q", err, c.stopCalls)
 	}
 
-	// An earlier agent may have started the task.
+	// Stop also works for a task that an earlier agent may have started.
 	later := &fakeCollector{}
 	again := NewLogs(later, func() (logs.Task, bool) { return logs.Task{Name: "web"}, true }, nil, func() bool { return false }, nil)
 	if _, err := again.Stop(t.Context(), stop); err != nil || len(later.stopCalls) != 1 || later.stopCalls[0] != "web of an earlier agent false" {

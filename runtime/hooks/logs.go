@@ -22,12 +22,11 @@ var (
 
 // Collector collects the output of tasks; [logs.Collector] implements it.
 type Collector interface {
-	// CallUntilError starts the collection, and returns the paths that the task must write to. It
+	// Start starts the collection, and returns the paths that the task must write to. It
 	// may be called again for the same task.
 	Start(ctx context.Context, task logs.Task) (stdout, stderr string, err error)
-	// Stop waits briefly for remaining output, and ends the collection. ended means
-	// that the process of the task is known to be dead; otherwise its output keeps a
-	// reader.
+	// Stop waits briefly for remaining output, and ends the collection. If ended is true,
+	// the process of the task is known to be dead; otherwise its output keeps a reader.
 	Stop(ctx context.Context, allocID, task string, ended bool) error
 	// Finish is Stop for a task for which this agent did not call Start. An earlier
 	// agent may have called it.

@@ -59,7 +59,7 @@ func (h *MaxRunDuration) ShutdownAlloc(context.Context, hook.AllocShutdownReques
 	return hook.AllocShutdownResponse{}, nil
 }
 
-// arm replaces the timer; a zero deadline leaves none.
+// arm sets the timer to a new deadline. A zero deadline only stops the timer.
 func (h *MaxRunDuration) arm(deadline time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

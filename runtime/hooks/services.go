@@ -66,12 +66,14 @@ func (h *GroupServices) UpdateAlloc(context.Context, hook.AllocUpdateRequest) (h
 	return hook.AllocUpdateResponse{}, h.set.Update(services.GroupWorkload)
 }
 
-// PreTaskRestart implements hook.AllocPreTaskRestart. RegisterAgain undoes it.
+// PreTaskRestart implements hook.AllocPreTaskRestart: it deregisters the services.
+// RegisterAgain registers them again.
 func (h *GroupServices) PreTaskRestart(ctx context.Context, _ hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
 	return hook.AllocPreTaskRestartResponse{}, h.set.Deregister(ctx, services.GroupWorkload)
 }
 
-// RegisterAgain registers the services again. The old processes must have exited.
+// RegisterAgain registers the services again after PreTaskRestart. The old processes
+// must have exited.
 func (h *GroupServices) RegisterAgain() error { return h.register() }
 
 // PreKill implements hook.AllocPreKill.

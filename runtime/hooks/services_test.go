@@ -152,7 +152,7 @@ func TestChecksHook(t *testing.T) {
 	}
 }
 
-// discardedResults is a services.Results for one test at a time.
+// discardedResults is a services.Results in memory, for one allocation.
 type discardedResults map[string]*api.AllocCheckStatus
 
 func (r discardedResults) CheckResults(string) (map[string]*api.AllocCheckStatus, error) {

@@ -86,8 +86,8 @@ func (h *Stats) Latest(ctx context.Context) *driver.TaskStats {
 	return h.latest
 }
 
-// ask starts sampling, or extends it by streamIdleTimeout. The channel is closed when the first
-// sample is there; it is nil when there is nothing to wait for.
+// ask starts sampling, or extends it by streamIdleTimeout. The channel is closed when
+// the first sample has arrived; it is nil if the caller need not wait.
 func (h *Stats) ask(ctx context.Context) <-chan struct{} {
 	h.mu.Lock()
 	defer h.mu.Unlock()

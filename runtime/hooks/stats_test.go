@@ -18,7 +18,7 @@ import (
 func startStats(t *testing.T, h *Stats) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel() // the stream must outlive this call
+	defer cancel() // the end of this context must not end the stream
 	if _, err := h.Poststart(ctx, hook.TaskPoststartRequest{}); err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +96,7 @@ func wantLatest(t *testing.T, h *Stats, want uint64) {
 	begin := time.Now()
 	ctx, cancel := context.WithCancel(t.Context())
 	sample := h.Latest(ctx)
-	cancel() // the stream must outlive this call
+	cancel() // the end of this context must not end the stream
 	var got uint64
 	if sample != nil {
 		got = sample.Total.Memory.RSS
@@ -114,7 +114,7 @@ func TestStatsAreSampledOnDemand(t *testing.T) {
 		wantLatest(t, h, 0) // no process has started
 		startStats(t, h)
 		time.Sleep(time.Hour)
-		s.wantOpenStreams(t, 0) // Latest was not called for this process
+		s.wantOpenStreams(t, 0) // no stream is open, because Latest was not called for this process
 
 		wantLatest(t, h, 1)
 		s.wantOpenStreams(t, 1)
@@ -131,11 +131,11 @@ func TestStatsAreSampledOnDemand(t *testing.T) {
 		}
 
 		time.Sleep(time.Hour)
-		wantLatest(t, h, 17) // a new sample, not the sample of an hour ago
+		wantLatest(t, h, 17) // Latest returns a new sample, and not the sample of an hour ago
 		s.wantOpenStreams(t, 1)
 		endStats(t, h)
 		s.wantOpenStreams(t, 0)
-		wantLatest(t, h, 17) // the last sample is kept, and no more are taken
+		wantLatest(t, h, 17) // Latest keeps returning the last sample, and takes no further ones
 		s.wantOpenStreams(t, 0)
 
 		startStats(t, h)
@@ -197,7 +197,7 @@ func TestStatsRetries(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		answer func(n int) error // answer is the result of the n-th request; nil is a stream of one sample
-		want   string            // want are the times of the requests, within 20 s
+		want   string            // want has the times of the requests within 20 s
 	}{
 		{"after one interval, when the stream ends", func(int) error { return nil }, "[0s 5s 10s 15s 20s]"},
 		{"later and later, when there is an error", func(int) error { return errors.New("x") }, "[0s 1s 3s 7s 12s 17s]"},

@@ -17,9 +17,9 @@ var (
 	_ hook.TaskStop     = (*TaskDir)(nil)
 )
 
-// builtStateKey is in the state of TaskDir once the directory has been built, so that its
-// event is emitted once. The hook is never done: directories in memory are lost at a
-// reboot.
+// builtStateKey is a key in the state of TaskDir. It is set once the directory has been
+// built, so that the event for the build is emitted once. The hook is never done,
+// because directories in memory are lost at a reboot.
 const builtStateKey = "is_done"
 
 // TaskDir builds the directory of the task, and removes the secrets when the task has

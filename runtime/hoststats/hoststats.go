@@ -38,8 +38,8 @@ type Sampler struct {
 
 	mu        sync.Mutex
 	lastTime  time.Time  // time of lastTicks
-	lastTicks []cpuTicks // nil before the first sample
-	usage     []*CPU     // between the last two samples
+	lastTicks []cpuTicks // processor times at the last sample; nil before the first one
+	usage     []*CPU     // processor usage between the last two samples
 }
 
 // The usage of a processor is the difference between two samples. Requests in quick succession get

@@ -42,12 +42,13 @@ type accessPolicy struct {
 
 var errPermissionDenied = &statusError{http.StatusForbidden, "Permission denied"}
 
-// authorize decides whether a client may send a request at all, and whether it is authenticated; a
-// client that is not may use only the open routes. For clients of a unix socket, the file mode of
-// the socket has decided this.
+// authorize rejects requests that a client may not send, and reports whether the client is authenticated:
+// other clients may use only the open routes. A client of a unix socket is authenticated by the file mode
+// of the socket.
 func (p *accessPolicy) authorize(r *http.Request) (authenticated bool, err error) {
 	local := r.Context().Value(unixSocketKey{}) != nil
-	// A TLS client has verified that the certificate is valid for the host name.
+	// A TLS client has verified that the certificate is valid for the host name, so that the name needs no
+	// check.
 	if !local && r.TLS == nil && !p.isKnownHost(r.Host) {
 		return false, &statusError{http.StatusForbidden, "Host " + stripUnprintable(r.Host) + " is not a name of this agent"}
 	}
@@ -63,8 +64,9 @@ func (p *accessPolicy) authorize(r *http.Request) (authenticated bool, err error
 	return false, errPermissionDenied
 }
 
-// countAuthenticated counts the connection of an authenticated client. Without a configured token, a complete
-// request authenticates: a request with a body is counted after the body was read.
+// countAuthenticated counts the connection of an authenticated client. If no token is configured, each
+// client that sends a complete request is authenticated: a connection whose request has a body is counted
+// after the body was read.
 func (a *API) countAuthenticated(r *request) error {
 	if a.config.Token == "" && r.Context().Value(unixSocketKey{}) == nil && r.ContentLength != 0 {
 		r.countConnAfterBody = true
@@ -73,16 +75,17 @@ func (a *API) countAuthenticated(r *request) error {
 	return r.countConn()
 }
 
-// corsPaths are the paths, with their methods, that pages of other web sites may request, as in
-// Nomad. A request must have the token, which a page has only if a person has entered it there; so
-// no path is shared if no token is configured.
+// corsPaths are the paths, with their methods, that pages of other web sites may request, as in Nomad. Such
+// a request must have the token, which a page has only if a person has entered the token there. So pages of
+// other web sites may request no path if no token is configured.
 var corsPaths = []struct{ prefix, methods string }{
 	{"/v1/client/", "GET, HEAD"},
 	{"/v1/vars", "GET, HEAD"},
 	{"/v1/var/", "GET, HEAD, PUT, DELETE"},
 }
 
-// corsMethods returns the methods with which a path is shared, "" if it is not.
+// corsMethods returns the methods with which pages of other web sites may request a path, "" if they may
+// not.
 func (p *accessPolicy) corsMethods(r *http.Request) string {
 	for _, s := range corsPaths {
 		if strings.HasPrefix(r.URL.Path, s.prefix) && p.token != "" && r.Header.Get("Origin") != "" {
@@ -134,8 +137,8 @@ func (p *accessPolicy) isKnownHost(host string) bool {
 		slices.ContainsFunc(p.hostNames, func(known string) bool { return strings.EqualFold(name, known) })
 }
 
-// isSameOrigin rejects requests that a browser sends on behalf of another site. Other clients send
-// neither header.
+// isSameOrigin returns false for requests that a browser sends on behalf of another web site, according
+// to the headers Origin and Sec-Fetch-Site. Clients other than browsers send neither header.
 func isSameOrigin(r *http.Request) bool {
 	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" && site != "none" {
 		return false
@@ -155,7 +158,8 @@ func isFromBrowser(r *http.Request) bool {
 		h.Get("Sec-Fetch-Site") != "" || h.Get("Sec-Fetch-Mode") != "" || h.Get("Sec-Fetch-Dest") != ""
 }
 
-// requestToken returns the token of a request. Basic authentication is left to proxies.
+// requestToken returns the token of a request. It ignores credentials of Basic authentication, which
+// are for proxies.
 func requestToken(r *http.Request) string {
 	if token := r.Header.Get("X-Nomad-Token"); token != "" {
 		return token

@@ -37,7 +37,7 @@ func (l *localAgent) checkNodeAndServer(r *request) error {
 	}
 }
 
-// agentHandler serves the routes of the agent, of the region that it is, and of the machine.
+// agentHandler serves the routes about the agent, its region and its machine.
 type agentHandler struct {
 	agent       *localAgent
 	store       *store.Store
@@ -47,7 +47,8 @@ type agentHandler struct {
 	reload      func() error          // reloads the configuration; may be nil
 }
 
-// health is the health of the client, which runs tasks, or of the server, which keeps the state.
+// health is the health of one part of the agent: of the client, which runs tasks, or of the server, which
+// stores the state.
 type health struct {
 	Message string `json:"message"`
 	OK      bool   `json:"ok"`
@@ -131,7 +132,7 @@ func (l *localAgent) member() member {
 	}
 }
 
-// members are all agents of the region: only this one.
+// members are all agents of the region. The only agent is this one.
 type members struct {
 	ServerName, ServerRegion, ServerDC string
 	Members                            []member
@@ -187,7 +188,7 @@ func (h *agentHandler) leader(*request) (any, error) { return h.agent.rpcHostPor
 
 func (h *agentHandler) peers(*request) (any, error) { return []string{h.agent.rpcHostPort()}, nil }
 
-// forceGC continues after the client has disconnected, as documented.
+// forceGC collects garbage. The collection continues after the client has disconnected, as documented.
 func (h *agentHandler) forceGC(r *request) (any, error) {
 	h.node.CollectAllocs()
 	if _, err := h.scheduler.CollectGarbage(context.WithoutCancel(r.Context())); err != nil {

@@ -59,7 +59,7 @@ func (f *fixture) putAlloc(t testing.TB, job string) string {
 	return id
 }
 
-// docs/rules.md, checklist 1.
+// The leader is a quoted address, and the root path redirects to the web page. (checklist 1)
 func TestLeaderAndRootPage(t *testing.T) {
 	f := newFixture(t, nil)
 	f.runRequests(t, []requestCase{
@@ -76,14 +76,14 @@ func TestLeaderAndRootPage(t *testing.T) {
 	}
 }
 
-// docs/rules.md, checklist 2.
+// Each reply to a GET request for the state has an index. (checklist 2)
 func TestRepliesFromTheStateHaveAnIndex(t *testing.T) {
 	f := newFixture(t, nil)
 	f.putNode(t)
 	f.putJob(t, "web")
 	for _, rt := range f.routes {
 		if !rt.allowsMethod("GET") || !strings.Contains(strings.Join(rt.params, " "), "index wait") || rt.contentType != "" {
-			continue // not a reply from the state
+			continue // the route does not read the state
 		}
 		path := strings.NewReplacer("/pool/{id}", "/pool/default", "{id...}", "web", "{id}", f.config.NodeID).Replace(rt.pattern)
 		path = strings.Replace(path, "/v1/allocation/web", "/v1/allocation/"+f.config.NodeID, 1) // no such allocation exists
@@ -94,7 +94,7 @@ func TestRepliesFromTheStateHaveAnIndex(t *testing.T) {
 	}
 }
 
-// docs/rules.md, checklist 3.
+// A blocking query without a change returns after its wait time. (checklist 3)
 func TestBlockingQueryReturnsAfterItsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, nil)
@@ -115,7 +115,7 @@ func TestBlockingQueryReturnsAfterItsWait(t *testing.T) {
 	})
 }
 
-// docs/rules.md, checklist 4.
+// A missing or malformed body is rejected with status 400. (checklist 4)
 func TestMissingOrPartialBodyIsRejected(t *testing.T) {
 	f := newFixture(t, nil)
 	for _, path := range []string{"/v1/jobs", "/v1/job/x/revert", "/v1/job/x/stable"} {
@@ -126,7 +126,7 @@ func TestMissingOrPartialBodyIsRejected(t *testing.T) {
 	}
 }
 
-// docs/rules.md, checklist 37.
+// Requests succeed with region=global, any token, and namespace=* for an object with an id. (checklist 37)
 func TestRegionNamespaceAndToken(t *testing.T) {
 	f := newFixture(t, nil)
 	f.putNode(t)
@@ -152,7 +152,7 @@ func TestRegionNamespaceAndToken(t *testing.T) {
 	}
 }
 
-// docs/rules.md, checklist 41.
+// The parameter pretty indents a reply, and a client that accepts gzip gets gzip. (checklist 41)
 func TestPrettyAndCompressedReplies(t *testing.T) {
 	f := newFixture(t, nil)
 	f.putNode(t)
@@ -186,7 +186,7 @@ func TestPrettyAndCompressedReplies(t *testing.T) {
 	}
 }
 
-// Requests that need a cluster get replies with which Nomad's own client continues.
+// Requests that only a cluster can serve get replies that Nomad's own client accepts.
 func TestClusterRoutes(t *testing.T) {
 	f := newFixture(t, nil)
 	f.putNode(t)
@@ -331,7 +331,7 @@ func (busyNode) Usage(context.Context) hoststats.Stats {
 	disk := &api.HostDiskStats{Device: "/dev/vda", Size: 1 << 30}
 	return hoststats.Stats{
 		Uptime: 7, Memory: &api.HostMemoryStats{Total: 1 << 30}, CPU: []*hoststats.CPU{{CPU: "cpu0", TotalPercent: 50}},
-		DiskStats: []*api.HostDiskStats{disk, disk}, // one device may be mounted twice
+		DiskStats: []*api.HostDiskStats{disk, disk}, // a device that is mounted twice is listed twice
 	}
 }
 
@@ -389,7 +389,8 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// A follower that is too slow loses lines, and is notified; the log never waits.
+// A follower of the log that reads too slowly loses lines, and receives their number. Writers of the log
+// never wait.
 func TestSlowMonitorClient(t *testing.T) {
 	f := &logSink{lines: make(chan []byte, 2), dropped: make(chan int, 1)}
 	for range 10 {

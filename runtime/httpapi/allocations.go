@@ -18,7 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// allocHandler serves the routes of allocations, and of their processes on this node.
+// allocHandler serves the routes of allocations, and of their tasks on this node.
 type allocHandler struct {
 	store     *store.Store
 	scheduler *scheduler.Scheduler
@@ -50,8 +50,8 @@ type allocWithoutJob struct {
 	delays map[*api.RescheduleEvent]time.Duration
 }
 
-// rescheduleDelays returns the delays of the events of an allocation's tracker, according to the
-// policy in the allocation's job.
+// rescheduleDelays returns the delays of the events of an allocation's reschedule tracker, according to the
+// reschedule policy in the allocation's job.
 func rescheduleDelays(a *api.Allocation) map[*api.RescheduleEvent]time.Duration {
 	if a.RescheduleTracker == nil || a.Job == nil {
 		return nil
@@ -208,7 +208,7 @@ func (h *allocHandler) gcAllocation(r *request) (any, error) {
 }
 
 func (h *allocHandler) gcAllocations(r *request) (any, error) {
-	// A link or an image in a page makes a browser send a GET request.
+	// A GET request is rejected because a link or an image in a web page makes a browser send one.
 	if r.Method == http.MethodGet && isFromBrowser(r.Request) {
 		return nil, &statusError{http.StatusForbidden, "a browser must ask with PUT to collect allocations"}
 	}

@@ -25,7 +25,7 @@ type replyMeta struct {
 	NextToken   string
 }
 
-// meta returns the metadata of the reply to a write, which created the index.
+// meta returns the metadata of the reply to a write. index is the index of the write.
 func (r *request) meta(index uint64) replyMeta {
 	r.replyIndex = index
 	return replyMeta{Index: index}
@@ -53,7 +53,8 @@ type noContent struct{}
 // minCompressSize is the size in bytes from which a reply is compressed.
 const minCompressSize = 1 << 10
 
-// A compressor uses a megabyte, and a long list several megabytes: both are pooled for busy times.
+// Compressors are pooled because each uses a megabyte, and buffers because the JSON of a long list has
+// several megabytes.
 var (
 	gzipPool = sync.Pool{New: func() any {
 		z, err := gzip.NewWriterLevel(nil, gzip.BestSpeed)
@@ -148,10 +149,10 @@ func (a *API) writeError(r *request, err error) {
 	_, _ = io.WriteString(r.w, err.Error()) // the client may have disconnected
 }
 
-// notFoundIs404 returns false for paths for which Nomad replies with 500.
+// notFoundIs404 returns false for paths for which Nomad reports a missing object with status 500.
 func (r *request) notFoundIs404() bool { return strings.HasPrefix(r.URL.Path, "/v1/allocation/") }
 
-// setHeaders sets the headers that clients use to poll.
+// setHeaders sets the headers that clients use for blocking queries.
 func (r *request) setHeaders() {
 	h := r.w.Header()
 	if r.replyIndex > 0 {

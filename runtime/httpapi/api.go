@@ -33,10 +33,11 @@ type Node interface {
 	// CollectAlloc removes an ended allocation from the disk, CollectAllocs all ended allocations.
 	CollectAlloc(ctx context.Context, id string) error
 	CollectAllocs()
-	// CheckAttachments returns the faults of the hooks that a canonical job attaches, and the
-	// errors of hooks that cannot be checked now.
+	// CheckAttachments checks the hooks that a canonical job attaches. It returns the mistakes in the
+	// attachments, and the errors of hooks that cannot be checked now.
 	CheckAttachments(context.Context, *api.Job) (faults []model.Unsupported, trouble []error)
-	// Logs has the output of tasks, below the LogDir of their allocations.
+	// Logs is the client of the log collector. It has the output of tasks, below the LogDir of their
+	// allocations.
 	Logs() *logs.Collector
 	LogDir(allocID string) string
 	// Files opens the directory of an allocation, whether or not it runs. The error is
@@ -60,8 +61,8 @@ type Config struct {
 	NodeID        string
 	Region        string
 	AdvertiseAddr string // host:port that other programs use to reach the node
-	// AgentConfig returns the configuration of the agent without secrets, because all clients may read
-	// it. Reload reloads the configuration. Both may be nil.
+	// AgentConfig returns the configuration of the agent without secrets, because all clients may read the
+	// result. Reload reloads the configuration. Both may be nil.
 	AgentConfig func() map[string]any
 	Reload      func() error
 	// Log is the logger whose lines the monitor streams; nil disables the monitor.
@@ -111,14 +112,14 @@ func New(c Config) *API {
 	return a
 }
 
-// Limits of a connection. A blocking reply has no limit for its total time, but each write has
-// one.
+// Timeouts and size limits of a connection. The total time of a blocking reply is not limited, but the time
+// of each write is.
 const (
-	headerTimeout      = 15 * time.Second // a loaded machine needs seconds for hundreds of simultaneous clients
+	headerTimeout      = 15 * time.Second // a loaded machine needs seconds to read the headers of hundreds of simultaneous clients
 	bodyTimeout        = time.Minute
-	discardBodyTimeout = time.Second // for a body that is discarded
+	discardBodyTimeout = time.Second // timeout for reading a body that is discarded
 	writeTimeout       = time.Minute
-	handshakeTimeout   = 5 * time.Second // TLS handshake, unless configured
+	handshakeTimeout   = 5 * time.Second // timeout of the TLS handshake if Config.HandshakeTimeout is 0
 	idleTimeout        = 2 * time.Minute
 	maxHeaderBytes     = 16 << 10
 	maxBodyBytes       = 1 << 20
@@ -126,15 +127,15 @@ const (
 	stopTimeout        = time.Second
 )
 
-// http1Protocol returns the protocol that Nomad's clients use and websockets need.
+// http1Protocol returns HTTP/1.1, which Nomad's clients use and websockets need.
 func http1Protocol() *http.Protocols {
 	p := new(http.Protocols)
 	p.SetHTTP1(true)
 	return p
 }
 
-// unixSocketKey marks the context of a request over a unix socket. limitConnKey is the context key of the
-// connection, if it is counted.
+// unixSocketKey marks the context of a request over a unix socket. limitConnKey is the context key of a
+// request's *limitConn, if its connection is counted.
 type (
 	unixSocketKey struct{}
 	limitConnKey  struct{}
@@ -149,7 +150,8 @@ func (a *API) Serve(ctx context.Context, listeners ...net.Listener) error {
 	server := &http.Server{
 		Handler:   a,
 		Protocols: http1Protocol(),
-		// The smaller value limits the TLS handshake. Each request sets its own write deadline.
+		// http.Server limits the TLS handshake to the smaller of these timeouts. Each request sets its own
+		// write deadline.
 		ReadHeaderTimeout: max(headerTimeout, handshake),
 		WriteTimeout:      handshake,
 		IdleTimeout:       idleTimeout,

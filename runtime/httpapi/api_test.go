@@ -57,7 +57,7 @@ func (stubNode) TaskConfigSchema(_ context.Context, driver string) (*hclspec.Spe
 
 func (stubNode) SetMeta(context.Context, map[string]*string) error { return errors.New("not here") }
 
-// fixture is an API over a store without an agent.
+// fixture is an API with a store and without an agent.
 type fixture struct {
 	*API
 	store *store.Store
@@ -267,7 +267,7 @@ func TestBlockingQuery(t *testing.T) {
 		t.Errorf("status %d after %v", r.StatusCode, time.Since(begin))
 	}
 
-	// A change of another object does not end the wait, a change of the job does.
+	// A change of another object does not end the blocking query, a change of the job does.
 	answered := make(chan *http.Response)
 	go func() { answered <- f.send("GET", "/v1/job/web?index=1&wait=60s", nil) }()
 	f.putJob(t, "other")

@@ -18,16 +18,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// clientFixture is an API over a real store and a real scheduler, with a node that simulates its tasks,
-// and the public client.
+// clientFixture is an API with a real store, a real scheduler and a node that simulates its tasks. It has
+// Nomad's API client.
 type clientFixture struct {
 	*fixture
 	*api.Client
 	ctx context.Context
 }
 
-// newClientFixture starts a clientFixture. lives has the life of an allocation by the name of its group; with
-// the zero value an allocation is healthy at once and runs until it is stopped.
+// newClientFixture starts a clientFixture. lives has, by the name of the task group, the times at which an
+// allocation changes its state. With the zero value an allocation is healthy at once and runs until it is
+// stopped.
 func newClientFixture(t testing.TB, lives map[string]schedtest.AllocTimes) *clientFixture {
 	t.Helper()
 	node := schedtest.NewNode(4096)
@@ -62,7 +63,7 @@ func newClientFixture(t testing.TB, lives map[string]schedtest.AllocTimes) *clie
 	return &clientFixture{f, client, ctx}
 }
 
-// inProcessParser parses the texts of tests without a child process.
+// inProcessParser parses the job files of tests without a child process.
 type inProcessParser struct{}
 
 func (inProcessParser) Parse(_ context.Context, text, variables string) (*api.Job, error) {
@@ -73,7 +74,8 @@ func (inProcessParser) Parse(_ context.Context, text, variables string) (*api.Jo
 	return file.Job, nil
 }
 
-// newJob returns a job with one group, whose name selects its life.
+// newJob returns a job with one group. The name of the group selects the simulated times of its
+// allocations.
 func newJob(id, kind, group string, edit ...func(*api.Job)) *api.Job {
 	job := &api.Job{ID: &id, Type: &kind, TaskGroups: []*api.TaskGroup{{
 		Name: &group, Tasks: []*api.Task{{Name: "t", Driver: "mock", Config: map[string]any{"run_for": "1s"}}},
@@ -105,7 +107,7 @@ func (b *clientFixture) registerAndWait(t testing.TB, job *api.Job) (*api.JobReg
 	return written, eval, deployment
 }
 
-// waitEvaluation waits like the monitor of the command line.
+// waitEvaluation waits for the end of an evaluation, like the monitor of the command line.
 func (b *clientFixture) waitEvaluation(t testing.TB, evalID string) (*api.Evaluation, *api.Deployment) {
 	t.Helper()
 	if evalID == "" {
@@ -140,7 +142,7 @@ func (b *clientFixture) waitEvaluation(t testing.TB, evalID string) (*api.Evalua
 	return nil, nil
 }
 
-// waitUntil queries a state until it holds, with a blocking query each time.
+// waitUntil calls ask, which sends a blocking query, until holds returns true for its result.
 func waitUntil[T any](t testing.TB, what string, ask func(*api.QueryOptions) (T, *api.QueryMeta, error), holds func(T) bool) T {
 	t.Helper()
 	q := &api.QueryOptions{WaitTime: 5 * time.Second}

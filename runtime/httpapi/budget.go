@@ -10,7 +10,7 @@ import (
 )
 
 // maxBodyMemory is how much memory the bodies of all requests may use. The largest job needs its size
-// twice, for its pieces and for the complete body.
+// twice, because the pieces that were read are copied to the complete body.
 const maxBodyMemory = 2*maxJobBytes + maxBodyBytes
 
 // errTooManyBodies is the reply to a request that the client may send again.
@@ -33,8 +33,8 @@ func (b *memoryBudget) release(n int64) { b.freeBytes.Add(n) }
 // maxChunk limits the memory that is reserved for a body before its bytes arrive.
 const maxChunk = 64 << 10
 
-// readAll reads r to its end. size is the length of the text, -1 if it is unknown. The caller
-// releases the bytes in taken; taken is zero after an error.
+// readAll reads r to its end and returns the text. size is its length, -1 if it is unknown. taken is the
+// number of bytes that were reserved, which the caller releases; taken is zero after an error.
 func (b *memoryBudget) readAll(r io.Reader, size int64) (text []byte, taken int64, err error) {
 	defer func() {
 		if err != nil {
@@ -43,7 +43,8 @@ func (b *memoryBudget) readAll(r io.Reader, size int64) (text []byte, taken int6
 		}
 	}()
 	var pieces [][]byte
-	// One extra byte makes the read of the last piece reach the end of the text.
+	// The last piece is one byte longer than the rest of the text, so that its read reports the end of the
+	// text.
 	next := min(max(size, 511)+1, maxChunk)
 	for {
 		if !b.reserve(next) {

@@ -10,8 +10,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// Requests that only a cluster or Nomad Enterprise can serve get a reply with which clients
-// continue: the state of a cluster of one server, or a short error.
+// Requests that only a cluster or Nomad Enterprise can serve get a reply that lets clients continue:
+// the state of a cluster of one server, or a short error.
 
 // clusterHandler describes the agent as a cluster of one server.
 type clusterHandler struct {
@@ -38,7 +38,7 @@ var (
 	noACLRoute        = errorRoute(http.StatusBadRequest, "ACL support disabled")
 )
 
-// joined is the reply to a request to join other agents.
+// joined is the reply to a request that the agent joins other agents.
 type joined struct {
 	Number  int    `json:"num_joined"`
 	Error   string `json:"error"`
@@ -71,7 +71,7 @@ func (h *clusterHandler) schedulerWorkers(*request) (any, error) {
 	return api.AgentSchedulerWorkerConfigResponse{ServerID: h.agent.nodeID, NumSchedulers: 1, EnabledSchedulers: schedulerTypes}, nil
 }
 
-// schedulerConfiguration returns the scheduling algorithm of this agent.
+// schedulerConfiguration returns the scheduler configuration of this agent.
 func (h *clusterHandler) schedulerConfiguration(*request) (any, error) {
 	return struct {
 		SchedulerConfig api.SchedulerConfiguration
@@ -87,7 +87,7 @@ func (h *clusterHandler) raftConfiguration(*request) (any, error) {
 	}}}, nil
 }
 
-// autopilotConfiguration returns Nomad's defaults.
+// autopilotConfiguration returns Nomad's default configuration of Autopilot.
 func (h *clusterHandler) autopilotConfiguration(*request) (any, error) {
 	return jsonObject{
 		"CleanupDeadServers": true, "LastContactThreshold": "200ms", "MaxTrailingLogs": 250, "MinQuorum": 0,
@@ -107,7 +107,7 @@ func (h *clusterHandler) autopilotHealth(*request) (any, error) {
 	}, nil
 }
 
-// noLicense replies without a body, which clients interpret as "none".
+// noLicense replies without a body, which clients interpret as "no license".
 func noLicense(r *request) (any, error) {
 	r.replyWritten = true
 	r.w.WriteHeader(http.StatusNoContent)
@@ -119,7 +119,7 @@ type vaultUpgrade struct {
 	JobsWithoutVaultIdentity, OutdatedNodes, VaultTokens []string
 }
 
-// redirectToUI redirects to the page for browsers.
+// redirectToUI redirects browsers to the welcome page.
 func redirectToUI(r *request) (any, error) {
 	r.replyWritten = true
 	to := "/ui/"
@@ -131,7 +131,7 @@ func redirectToUI(r *request) (any, error) {
 	return nil, nil
 }
 
-// welcomeHTML is the text of the page for browsers.
+// welcomeHTML is the HTML of the page that browsers show.
 const welcomeHTML = `<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
@@ -144,7 +144,7 @@ const welcomeHTML = `<!doctype html>
 </html>
 `
 
-// welcomePage replies to a browser.
+// welcomePage replies with the HTML page for browsers.
 func welcomePage(r *request) (any, error) {
 	r.replyWritten = true
 	h := r.w.Header()

@@ -10,8 +10,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// deployment has the fields that the server sends and the client's type lacks. They come from the
-// job version, as long as that version is kept.
+// deployment adds the fields that a server sends and the client's type lacks. Their values come from the
+// deployment's job version, as long as that version is stored.
 type deployment struct {
 	*api.Deployment
 	EvalPriority int
@@ -82,7 +82,7 @@ func (h *deploymentHandler) allocations(r *request) (any, error) {
 	})
 }
 
-// deploymentReply is the reply to a change of a deployment.
+// deploymentReply returns the reply to a change of a deployment, or the error of the change.
 func (r *request) deploymentReply(o scheduler.Outcome, err error) (any, error) {
 	if err != nil {
 		return nil, err
@@ -96,7 +96,7 @@ func (r *request) deploymentReply(o scheduler.Outcome, err error) (any, error) {
 	}{o.EvalID, o.EvalCreateIndex, o.DeploymentModifyIndex, o.RevertedJobVersion, r.meta(o.Index)}, nil
 }
 
-// deploymentBody is the common part of the bodies of all changes.
+// deploymentBody is the part that the bodies of all requests to change a deployment have.
 type deploymentBody struct{ DeploymentID string }
 
 // of checks that the deployment ID in the body is the deployment ID in the path.
@@ -121,7 +121,7 @@ func (h *deploymentHandler) fail(r *request) (any, error) {
 	return r.deploymentReply(h.scheduler.FailDeployment(r.Context(), r.id))
 }
 
-// unblock does nothing: no other region waits for this deployment.
+// unblock does nothing: it is for deployments in several regions, and there is one region.
 func (h *deploymentHandler) unblock(r *request) (any, error) {
 	var body deploymentBody
 	if err := r.decodeBodyWithID(&body, false); err != nil {

@@ -34,12 +34,12 @@ var (
 	allocWithoutJobType = reflect.TypeFor[allocWithoutJob]()
 	textType            = reflect.TypeFor[encoding.TextMarshaler]()
 	omitEmptyTypes      = []reflect.Type{reflect.TypeFor[api.Evaluation](), reflect.TypeFor[api.Allocation](), reflect.TypeFor[allocWithoutJob](), reflect.TypeFor[api.NetworkResource](), reflect.TypeFor[api.Port](), reflect.TypeFor[api.PortMapping]()}
-	structFieldCache    sync.Map // from reflect.Type to []*structField
+	structFieldCache    sync.Map // maps each reflect.Type to its []*structField
 	maxEncodeDepth      = 200
 )
 
-// fieldRenames are the names that a server uses for fields of the client's types. A field with an
-// empty name is omitted; a renamed field is always present.
+// fieldRenames are the names that a server uses for fields of the client's types. A field whose new name is
+// empty is not sent; a field with another new name is always sent.
 var fieldRenames = map[reflect.Type]map[string]string{
 	reflect.TypeFor[api.Job]():           {"Migrate": "", "Reschedule": ""},
 	reflect.TypeFor[api.JobUILink]():     {"URL": "Url"},
@@ -52,16 +52,17 @@ var fieldRenames = map[reflect.Type]map[string]string{
 	reflect.TypeFor[api.TaskEvent]():     {"DiskSize": ""},
 }
 
-// omitEmptyFields is a field that is omitted when it is empty, in a type whose other fields are not.
+// omitEmptyFields are fields that are omitted when they are empty, in types whose other fields are not.
 var omitEmptyFields = map[reflect.Type]string{reflect.TypeFor[api.Variable](): "Items"}
 
-// jobNamespaceValue stands for the namespace of the job that has the object.
+// jobNamespaceValue is replaced by the namespace of the job that contains the object.
 const jobNamespaceValue = "namespace of the job"
 
-// rescheduleDelayValue stands for the delay of a reschedule, which depends on the tracker that has the event.
+// rescheduleDelayValue is replaced by the delay of a reschedule, which depends on the tracker that contains
+// the event.
 const rescheduleDelayValue = "delay of the reschedule"
 
-// serverOnlyFields are the fields that the client's types lack, and their values.
+// serverOnlyFields are the fields that the client's types lack, with the JSON of their values.
 var serverOnlyFields = map[reflect.Type]map[string]string{
 	reflect.TypeFor[api.MemoryStats](): {"MappedFile": "0"},
 	reflect.TypeFor[api.Node](): {
@@ -77,13 +78,13 @@ var serverOnlyFields = map[reflect.Type]map[string]string{
 // nil. A nil duration is null.
 var zeroFilledTypes = map[reflect.Type]bool{reflect.TypeFor[api.Resources](): true, reflect.TypeFor[api.TaskGroup](): true}
 
-// structField is one field of a struct as it is encoded.
+// structField describes how a field of a struct is encoded.
 type structField struct {
 	name               string
-	quotedName         string // the encoded name with the colon
+	quotedName         string // the field's name in JSON, with quotation marks and the colon
 	encoding           valueEncoding
-	hiddenFromReadOnly bool  // hidden from the read-only token
-	index              []int // nil if the field has only text
+	hiddenFromReadOnly bool  // the field is hidden from clients that use the read-only token
+	index              []int // nil if the field has a constant value
 	constantJSON       string
 	omitEmpty          bool
 	asString           bool
@@ -139,14 +140,14 @@ func deref(t reflect.Type) reflect.Type {
 	return t
 }
 
-// valueEncoding is how values of a type are encoded.
+// valueEncoding selects how values of a type are encoded.
 type valueEncoding byte
 
 const (
 	encodeByKind    valueEncoding = iota // according to the kind
 	encodeTime                           // as a time
 	encodeMarshaler                      // with json.Marshaler
-	encodeText                           // with encoding.TextMarshaler
+	encodeText                           // values that implement encoding.TextMarshaler
 )
 
 func encodingOf(t reflect.Type) valueEncoding {
@@ -161,9 +162,10 @@ func encodingOf(t reflect.Type) valueEncoding {
 	return encodeByKind
 }
 
-// jsonEncoder holds the access of the client, and the job and the allocation that are being encoded.
+// jsonEncoder has the access rights of the client, and data of the job and of the allocation that are being
+// encoded.
 type jsonEncoder struct {
-	readOnly  bool                                   // hidden fields are encoded as unset
+	readOnly  bool                                   // fields that the read-only token may not read are encoded as unset
 	namespace string                                 // of the current job
 	delays    map[*api.RescheduleEvent]time.Duration // of the current allocation
 }
@@ -202,7 +204,8 @@ func (e *jsonEncoder) appendNested(b []byte, v reflect.Value, how valueEncoding,
 	case reflect.Pointer:
 		return e.appendNested(b, v.Elem(), encodingOf(v.Type().Elem()), depth+1)
 	case reflect.Interface:
-		// A number that was decoded from JSON has no integer type, so its value decides.
+		// All numbers that were decoded from JSON are float64. A number without a fraction is encoded as an
+		// integer.
 		if f, ok := v.Elem().Interface().(float64); ok && f == math.Trunc(f) && math.Abs(f) < 1<<53 {
 			return strconv.AppendInt(b, int64(f), 10), nil
 		}
@@ -353,7 +356,7 @@ func (e *jsonEncoder) appendList(b []byte, v reflect.Value, depth int) ([]byte, 
 	return append(b, ']'), nil
 }
 
-// appendFloat writes a number with a point, or null for a number that JSON lacks.
+// appendFloat writes a number with a decimal point, or null for NaN and infinite values, which JSON lacks.
 func appendFloat(b []byte, f float64) []byte {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		return append(b, "null"...)
@@ -369,7 +372,7 @@ const hexDigits = "0123456789abcdef"
 
 func appendString(b []byte, s string) []byte {
 	b = append(b, '"')
-	plain := 0 // start of the bytes that need no escape
+	plain := 0 // start of the bytes that are copied without an escape
 	for i := 0; i < len(s); {
 		c := s[i]
 		if c >= ' ' && c < utf8.RuneSelf && c != '"' && c != '\\' {

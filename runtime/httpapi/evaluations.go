@@ -94,8 +94,8 @@ func (h *evaluationHandler) read(r *request) (any, error) {
 	})
 }
 
-// relatedEvaluations returns the evaluations that are linked to e in either direction, over any number of
-// steps.
+// relatedEvaluations returns the evaluations that are linked to e, directly or through other evaluations,
+// before or after it.
 func relatedEvaluations(e *api.Evaluation, all []*api.Evaluation) (stubs []*api.EvaluationStub) {
 	near := func(a, b *api.Evaluation) bool {
 		return a.PreviousEval == b.ID || a.NextEval == b.ID || a.BlockedEval == b.ID

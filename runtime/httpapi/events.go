@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// eventsPath is the path of the event stream, where Nomad has a different message for an invalid
+// eventsPath is the path of the event stream. For this path Nomad has a different message for an invalid
 // index.
 const eventsPath = "/v1/event/stream"
 

@@ -23,7 +23,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// serve serves a listener until the test ends, and waits for the end.
+// serve starts a server on a listener. At the end of the test it stops the server and waits until the
+// server has ended.
 func (f *fixture) serve(t *testing.T, l net.Listener) {
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
@@ -42,7 +43,7 @@ func (f *fixture) listen(t *testing.T) (address string) {
 		t.Fatal(err)
 	}
 	f.serve(t, l)
-	// The goroutines of the server must exist before a test counts them.
+	// The goroutines of the server must have started before a test counts goroutines.
 	conn, err := net.Dial("tcp", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -67,7 +68,7 @@ type eventClient struct {
 	lines *bufio.Scanner
 }
 
-// openEventStream requests the stream, and returns when the headers are read.
+// openEventStream requests the event stream, and returns after it has read the headers of the response.
 func openEventStream(conn net.Conn, query string) (*eventClient, error) {
 	if _, err := fmt.Fprintf(conn, "GET /v1/event/stream?%s HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept-Encoding: gzip\r\n\r\n", query); err != nil {
 		return nil, err
@@ -92,7 +93,7 @@ func openEventStream(conn net.Conn, query string) (*eventClient, error) {
 // nextLine returns the next line of JSON.
 func (w *eventClient) nextLine() (string, error) {
 	for w.lines.Scan() {
-		if line := w.lines.Text(); strings.HasPrefix(line, "{") { // skips the lengths of chunks
+		if line := w.lines.Text(); strings.HasPrefix(line, "{") { // the condition skips the lengths of HTTP chunks
 			return line, nil
 		}
 	}
@@ -122,7 +123,7 @@ func (w *eventClient) wantEvents(t *testing.T, what string) (events []api.Event)
 	return batch.Events
 }
 
-// docs/rules.md, checklist 34.
+// The event stream starts with {}, sends heartbeats, and replays events at index 0. (checklist 34)
 func TestEventStream(t *testing.T) {
 	f := newFixture(t, nil)
 	address := f.listen(t)
@@ -207,8 +208,8 @@ func TestTraefikEventStream(t *testing.T) {
 	}
 }
 
-// checkLeaks returns a function that waits until there are no more goroutines and descriptors than at
-// the call of leak.
+// checkLeaks returns a function that waits until there are no more goroutines and file descriptors than
+// when checkLeaks was called.
 func checkLeaks(t *testing.T) (gone func()) {
 	descriptors := func() int {
 		open, err := os.ReadDir("/proc/self/fd")
@@ -249,7 +250,7 @@ func TestDisconnectedEventClientsLeakNothing(t *testing.T) {
 				return
 			}
 			w, err := openEventStream(clients[i], "index=0")
-			for range 2 { // the heartbeat and the event
+			for range 2 { // reads the heartbeat and the event
 				if err == nil {
 					_, err = w.nextLine()
 				}
@@ -272,7 +273,7 @@ func TestDisconnectedEventClientsLeakNothing(t *testing.T) {
 	}
 	gone()
 	var after runtime.MemStats
-	for range 3 { // the pools of net/http need more than one
+	for range 3 { // net/http pools objects in sync.Pool, which more than one collection empties
 		runtime.GC()
 	}
 	runtime.ReadMemStats(&after)
@@ -348,14 +349,14 @@ func TestMonitorStreamsNewLogLines(t *testing.T) {
 	log.Debug("before anybody looks")
 	for _, c := range []struct{ level, plain string }{{"DEBUG", "false"}, {"warn", "false"}, {"DEBUG", "true"}} {
 		stop := make(chan struct{})
-		// Parameters of the command line, empty or not.
+		// The command line sends all parameters, some of them empty.
 		params := map[string]string{"log_level": c.level, "log_json": "false", "log_include_location": "false", "node_id": "", "server_id": "", "plain": c.plain}
 		var seen string
 		read := func(want string) {
 			t.Helper()
 			frames, errs := client.Agent().Monitor(stop, &api.QueryOptions{Params: params})
 			for !strings.Contains(seen, want) {
-				log.Debug("quiet") // the monitor may start to follow only now
+				log.Debug("quiet") // the monitor may start to follow the log only now
 				log.Warn("loud")
 				select {
 				case frame := <-frames:
@@ -365,7 +366,7 @@ func TestMonitorStreamsNewLogLines(t *testing.T) {
 				}
 			}
 			close(stop)
-			for range frames { // the client blocks until its frames are read
+			for range frames { // the client's Monitor blocks until its frames are read
 			}
 		}
 		if c.plain == "true" { // the Go client cannot decode plain text

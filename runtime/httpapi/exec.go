@@ -66,7 +66,8 @@ func (h *execHandler) runAction(r *request) (any, error) {
 	})
 }
 
-// newExecCommand checks that the task can run a command.
+// newExecCommand returns the command of a session in a task. It returns an error if the task cannot run
+// commands.
 func (h *execHandler) newExecCommand(r *request, alloc *api.Allocation, command []string) (execCommand, error) {
 	tty, err := r.boolParam("tty")
 	task := r.query.Get("task")

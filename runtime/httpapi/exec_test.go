@@ -59,7 +59,7 @@ func (c *sessionClient) sendMessage(text string) {
 	}
 }
 
-// readMessage returns one message, or the error.
+// readMessage returns the next message as text, or the error of the connection.
 func (c *sessionClient) readMessage() string {
 	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
 	defer cancel()
@@ -94,7 +94,7 @@ func wantClosed(t *testing.T, what string, c <-chan struct{}) {
 	}
 }
 
-// The messages have the order that clients expect.
+// The messages of an exec session have the order that clients expect.
 func TestSession(t *testing.T) {
 	sizes := make(chan driver.TerminalSize, 3)
 	c, ended := startSession(t, t.Context(), execCommand{run: func(ctx context.Context, e driver.Exec) (*driver.ExitResult, error) {
@@ -214,7 +214,7 @@ func TestSessionEnds(t *testing.T) {
 	})
 }
 
-// A browser sends its token in the session, and only there.
+// A browser sends its token in the first message of the session, because it cannot send the header.
 func TestHandshake(t *testing.T) {
 	f := newFixture(t, func(c *Config) { c.Token = "secret" })
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -262,7 +262,7 @@ func TestHandshake(t *testing.T) {
 	}
 }
 
-// A handler that outlives the server starts no session.
+// A handler that runs after the server has stopped starts no session.
 func TestNoSessionStartsAfterServe(t *testing.T) {
 	f := newFixture(t, nil)
 	asked, ended, result := make(chan struct{}), make(chan struct{}), make(chan error, 1)

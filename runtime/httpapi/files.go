@@ -81,14 +81,15 @@ func (c fileStatusCodes) toStatusError(err error) error {
 	return err
 }
 
-// fileInfo converts i to an api.AllocFileInfo.
+// fileInfo converts the metadata of a file to Nomad's format.
 func fileInfo(i taskfiles.Info) api.AllocFileInfo {
 	return api.AllocFileInfo{
 		Name: i.Name(), IsDir: i.IsDir(), Size: i.Size(), FileMode: i.Mode().String(), ModTime: i.ModTime(), ContentType: i.ContentType,
 	}
 }
 
-// replyFromDir replies with the result of ask for the directory of an allocation.
+// replyFromDir opens the directory of the allocation in the path and replies with the result of ask for
+// this directory.
 func (h *fileHandler) replyFromDir(r *request, ask func(*taskfiles.Dir) (any, error)) (any, error) {
 	dir, err := h.dir(r)
 	if err != nil {
@@ -176,7 +177,7 @@ func (h *fileHandler) read(r *request) (any, error) {
 	if limit > 0 {
 		content = io.LimitReader(f, limit)
 	}
-	// A browser must only display the content: a task may have written an HTML page.
+	// A browser must not run the scripts of the content: a task may have written an HTML page.
 	header := r.w.Header()
 	header.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; sandbox")
 	header.Set("X-Xss-Protection", "1; mode=block")

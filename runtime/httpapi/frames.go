@@ -13,8 +13,8 @@ import (
 // emptyFrame is a heartbeat that clients ignore.
 var emptyFrame = []byte("{}")
 
-// streamFrames replies with a sequence of JSON objects without separators, until follow returns. When
-// the client has disconnected, the context of follow ends at the next heartbeat at the latest.
+// streamFrames replies with a sequence of JSON objects without separators, until follow returns. If the
+// client disconnects, the context of follow ends at the next heartbeat at the latest.
 func (r *request) streamFrames(follow func(ctx context.Context, emit func(api.StreamFrame) error) error) {
 	s := r.stream("application/json")
 	ctx, cancel := context.WithCancel(r.Context())

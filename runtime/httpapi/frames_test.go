@@ -15,7 +15,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Clients decode the frames that were written to a stream, without any bytes between the frames.
+// Nomad's client can decode the frames of a stream, which are written without any bytes between them.
 func FuzzFrames(f *testing.F) {
 	f.Add([]byte("text\n"), "alloc/logs/t.stdout.0", "", int64(5))
 	f.Add([]byte{}, "", "", int64(0))

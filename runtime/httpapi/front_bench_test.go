@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// BenchmarkHTTP sends requests over the loopback interface and discards the replies. The floor is
-// a bare handler of net/http that returns the same bytes.
+// BenchmarkHTTP sends requests over the loopback interface and discards the replies. Its baseline is a
+// plain net/http handler that returns the same bytes.
 func BenchmarkHTTP(b *testing.B) {
 	f := newClientFixture(b, nil)
 	f.registerAndWait(b, newJob("web", "batch", "app"))

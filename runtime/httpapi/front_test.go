@@ -26,8 +26,8 @@ func TestCrossOriginRequests(t *testing.T) {
 		method, target string
 		header         []string
 		code           int
-		origin         string // Access-Control-Allow-Origin
-		methods        string // Access-Control-Allow-Methods
+		origin         string // header Access-Control-Allow-Origin
+		methods        string // header Access-Control-Allow-Methods
 	}{
 		{"with the token", guarded, "GET", "/v1/vars", []string{"Origin", page, "X-Nomad-Token", "secret"}, 200, "*", ""},
 		{"with the token, what is not shared", guarded, "GET", "/v1/jobs", []string{"Origin", page, "X-Nomad-Token", "secret"}, 403, "", ""},
@@ -94,7 +94,8 @@ func (p pipeListener) dial() net.Conn {
 	return ours
 }
 
-// TestSlowClients: each slow client is disconnected after its timeout, and leaves no resources.
+// TestSlowClients checks that each slow client is disconnected after its timeout, and leaves no
+// resources.
 func TestSlowClients(t *testing.T) {
 	stuck := route{"GET", "/v1/stream", func(r *request) (any, error) {
 		s := r.stream("text/plain")
@@ -144,7 +145,7 @@ func TestSlowClients(t *testing.T) {
 					case c.vanishes:
 						client.Close()
 					case strings.Contains(c.says, "/v1/stream"):
-						time.Sleep(2 * writeTimeout) // the write deadline of the stream passes
+						time.Sleep(2 * writeTimeout) // the sleep lasts until the write deadline of the stream has passed
 						io.Copy(io.Discard, client)
 					default:
 						io.Copy(io.Discard, client)
@@ -206,7 +207,7 @@ func TestConnectionFloods(t *testing.T) {
 	f.serve(t, LimitListener(l, 0, 3))
 	get := func(conn net.Conn, header string) int {
 		t.Helper()
-		go io.WriteString(conn, "GET /v1/regions HTTP/1.1\r\nHost: localhost\r\n"+header+"\r\n") // the server may close the connection before all is written
+		go io.WriteString(conn, "GET /v1/regions HTTP/1.1\r\nHost: localhost\r\n"+header+"\r\n") // the write fails if the server closes the connection early
 		answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
 		if errors.Is(err, syscall.ECONNRESET) {
 			return http.StatusTooManyRequests // the server closed the connection before it read the request
@@ -236,7 +237,7 @@ func TestConnectionFloods(t *testing.T) {
 	for range 3 {
 		conn := dial()
 		defer conn.Close()
-		for code := get(conn, ""); code != 200; code = get(conn, "") { // the previous connection may still be counted
+		for code := get(conn, ""); code != 200; code = get(conn, "") { // the server may still count the previous connection
 			conn.Close()
 			conn = dial()
 			defer conn.Close()

@@ -32,7 +32,8 @@ func (h *debugHandler) profile(r *request) (any, error) {
 	return nil, nil
 }
 
-// publicEnvVars are the environment variables whose values are not secret.
+// publicEnvVars are the environment variables whose values host data may contain, because they are not
+// secret.
 var publicEnvVars = []string{"GODEBUG", "GOMAXPROCS", "GOMEMLIMIT", "HOME", "LANG", "PATH", "PWD", "SHELL", "TERM", "TMPDIR", "TZ", "USER"}
 
 // host returns host data for a bug report.

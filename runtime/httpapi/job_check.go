@@ -25,15 +25,15 @@ type jobChecker struct {
 	logger hclog.Logger
 }
 
-// sentJob is a job in the body of a request, with its namespace and region.
+// sentJob is the job in the body of a request, with the namespace and region that the body names.
 type sentJob struct {
 	Job       *api.Job
 	Region    string
 	Namespace string
 }
 
-// decodeJob reads the body of a request, of which sent is a part, and returns the canonical form of its
-// job.
+// decodeJob decodes the body of a request and returns the canonical form of its job. sent points to the
+// part of body that has the job.
 func (c *jobChecker) decodeJob(r *request, body any, sent *sentJob) (*api.Job, error) {
 	if err := r.decodeBody(body, maxJobBytes, false); err != nil {
 		return nil, err
@@ -52,7 +52,7 @@ func (c *jobChecker) decodeJob(r *request, body any, sent *sentJob) (*api.Job, e
 	}
 	region := cmp.Or(r.query.Get("region"), sent.Region, val(job.Region), api.GlobalRegion)
 	if region == api.GlobalRegion {
-		region = c.region // this region may have another name
+		region = c.region // the region of this agent may have another name than "global"
 	}
 	if region != c.region {
 		return nil, errNoRegion
@@ -65,9 +65,10 @@ func (c *jobChecker) decodeJob(r *request, body any, sent *sentJob) (*api.Job, e
 // hookStartTimeout is how long a registration waits for hook plugins that are starting.
 const hookStartTimeout = 10 * time.Second
 
-// checkJob returns an error for an invalid job or for a feature that this build does not support.
-// A missing driver may be installed later; a missing hook would be noticed only when the job runs.
-// The warnings are about hooks that cannot start at present.
+// checkJob returns an error for an invalid job or for a feature that this build does not support. A
+// missing driver is not an error, because it may be installed later. A missing hook is an error,
+// because otherwise it would be noticed only when the job runs. The warnings are about hooks that
+// cannot start at present.
 func (c *jobChecker) checkJob(ctx context.Context, job *api.Job) (warnings []string, err error) {
 	scales := func(g *api.TaskGroup) bool { return g.Scaling != nil }
 	if val(job.Type) == api.JobTypeSystem && slices.ContainsFunc(job.TaskGroups, scales) {
@@ -106,8 +107,8 @@ func (c *jobChecker) namespaceNames() []string {
 // schemaTimeout is how long a request waits for the schemas of drivers.
 const schemaTimeout = time.Second
 
-// configErrors compares the config blocks of a job's tasks with the schemas of their drivers. all
-// is false if a driver is missing or does not reply, so that its schema is unknown.
+// configErrors compares the config blocks of a job's tasks with the schemas of their drivers. all is false
+// if the schema of a driver is unknown, because the driver is missing or does not reply.
 func (c *jobChecker) configErrors(ctx context.Context, job *api.Job) (faults []string, all bool) {
 	wait, cancel := context.WithTimeout(ctx, schemaTimeout)
 	defer cancel()
@@ -146,8 +147,8 @@ func (c *jobChecker) configErrors(ctx context.Context, job *api.Job) (faults []s
 	return faults, all && ctx.Err() == nil
 }
 
-// configWarnings returns the errors of configErrors as warnings for a job that is registered:
-// another version of the driver may run when the job is placed.
+// configWarnings returns the errors of configErrors as warnings for a job that is registered. They are not
+// errors because another version of the driver may run when the job is placed.
 func (c *jobChecker) configWarnings(ctx context.Context, job *api.Job) []string {
 	faults, _ := c.configErrors(ctx, job)
 	for i, text := range faults {

@@ -30,7 +30,7 @@ func (h *jobReader) list(r *request) (any, error) {
 	return h.listMatching(r, func(*api.Job) bool { return true })
 }
 
-// listMatching lists the jobs for which the given function returns true.
+// listMatching lists the jobs for which the function which returns true.
 func (h *jobReader) listMatching(r *request, which func(*api.Job) bool) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		found := slices.DeleteFunc(s.Jobs(ws, r.namespace, r.query.Get("prefix")), func(j *api.Job) bool { return !which(j) })

@@ -39,7 +39,7 @@ func (h *jobWriter) parse(r *request) (any, error) {
 	if body.Canonicalize {
 		job.Canonicalize()
 	}
-	// The reply is JSON in the form in which the client would encode the job itself.
+	// The reply has the JSON format of Nomad's Go client, not that of a server.
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
 	encoder.SetEscapeHTML(false)

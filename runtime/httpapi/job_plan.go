@@ -16,7 +16,7 @@ type planRequest struct {
 	Diff bool
 }
 
-// plan returns the effects of a registration, and changes nothing.
+// plan returns what the registration of a job would change. It changes nothing.
 func (h *jobWriter) plan(r *request) (any, error) {
 	var body planRequest
 	job, err := h.checker.decodeJob(r, &body, &body.sentJob)

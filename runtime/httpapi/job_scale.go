@@ -11,7 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// scalingHandler serves the routes of scaling: of jobs and of policies.
+// scalingHandler serves the routes that scale jobs and list scaling policies.
 type scalingHandler struct {
 	store     *store.Store
 	scheduler *scheduler.Scheduler
@@ -86,7 +86,7 @@ func (h *scalingHandler) scale(r *request) (any, error) {
 // scalingPolicy returns the scaling block of a group as a scaling policy.
 func scalingPolicy(j *api.Job, g *api.TaskGroup) *api.ScalingPolicy {
 	p := *g.Scaling
-	if p.ModifyIndex == 0 { // stored by an earlier version
+	if p.ModifyIndex == 0 { // the job was stored by an earlier version of this program
 		p.CreateIndex, p.ModifyIndex = val(j.CreateIndex), val(j.JobModifyIndex)
 	}
 	if p.Type == "" {
@@ -122,8 +122,8 @@ func (h *scalingHandler) listPolicies(r *request) (any, error) {
 	})
 }
 
-// scalingPoliciesIndex is the last index that changed a scaling policy. The state of an earlier version
-// has none.
+// scalingPoliciesIndex is the index of the last change of a scaling policy. It is the highest index of the
+// policies if the state was written by an earlier version of this program, which did not store this index.
 func scalingPoliciesIndex(s *store.Snapshot, ws store.WatchSet) uint64 {
 	index := s.TableIndex(ws, store.ScalingPolicies)
 	if index == 0 {

@@ -25,8 +25,8 @@ func argumentList(n int) []any {
 	return list
 }
 
-// schemaNode is a node with drivers whose config has a list. It calls onRequest at each request for a
-// schema.
+// schemaNode is a node whose drivers have a schema with a list. It calls onRequest at each request for
+// a schema.
 type schemaNode struct {
 	stubNode
 	requestedDrivers []string

@@ -15,8 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler/schedtest"
 )
 
-// A job whose id has slashes.
-// (checklist 5)
+// A job id may have slashes. (checklist 5)
 func TestJobIDWithSlashes(t *testing.T) {
 	t.Parallel()
 	b := newClientFixture(t, nil)
@@ -32,8 +31,8 @@ func TestJobIDWithSlashes(t *testing.T) {
 	}
 }
 
-// A batch job is complete at once. A job that cannot be placed has the reason.
-// (checklist 6)
+// The registration of a batch job is complete at once. The evaluation of a job that cannot be placed has
+// the reason. (checklist 6)
 func TestRegisterReturnsEvaluation(t *testing.T) {
 	t.Parallel()
 	b := newClientFixture(t, map[string]schedtest.AllocTimes{"quick": {Run: time.Millisecond}})
@@ -117,7 +116,7 @@ func TestPlanReportsChanges(t *testing.T) {
 		group.Tasks[0].Annotations[0] != "forces create/destroy update" {
 		t.Errorf("changed: %+v", group)
 	}
-	// A change that needs no restart of the task is not counted.
+	// A change that needs no restart of the task is not counted as a placement.
 	p = plan(newJob("web", "service", "app", withCount(3), func(j *api.Job) { j.TaskGroups[0].Tasks[0].KillTimeout = new(9 * time.Second) }))
 	if group := p.Diff.TaskGroups[0]; countPlacements(p) != 0 || group.Updates["in-place update"] != 3 || group.Tasks[0].Annotations[0] != "forces in-place update" {
 		t.Errorf("in place: %+v", group)
@@ -141,12 +140,12 @@ func TestPlanReportsChanges(t *testing.T) {
 			t.Errorf("a task that does not differ is annotated: %v", group.Tasks[0].Annotations)
 		}
 	}
-	// Allocations that cannot be placed are counted all the same.
+	// A plan also counts allocations that cannot be placed.
 	p = plan(newJob("web", "service", "app", withCount(4), func(j *api.Job) { j.Datacenters = []string{"moon"} }))
 	if countPlacements(p) == 0 || p.FailedTGAllocs["app"] == nil {
 		t.Errorf("unplaceable: %+v", p)
 	}
-	// A registration would be rejected, so the plan has a warning.
+	// The plan warns about a change for which a registration would be rejected.
 	p = plan(newJob("web", "batch", "app", withCount(3)))
 	if !strings.Contains(p.Warnings, `cannot update job from type "service" to "batch"`) {
 		t.Errorf("warnings %q", p.Warnings)
@@ -175,8 +174,7 @@ func TestPlanChangesNothing(t *testing.T) {
 	}
 }
 
-// A registration can require the modify index of the job.
-// (checklist 10)
+// A registration can require that the job has a given modify index. (checklist 10)
 func TestRegisterChecksModifyIndex(t *testing.T) {
 	t.Parallel()
 	b := newClientFixture(t, nil)
@@ -241,7 +239,7 @@ func TestJobSubmissionIsReturnedUnchanged(t *testing.T) {
 	}
 	submit(submission)
 	same(0, submission)
-	// The same job with a different source.
+	// The job is registered again, with a different source.
 	other := *submission
 	other.Source = "# another comment\n" + submission.Source
 	submit(&other)
@@ -263,7 +261,7 @@ func TestJobSubmissionIsReturnedUnchanged(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 
-	// A source that is too large is omitted, with a warning.
+	// A source that is too large is not stored, and the reply has a warning.
 	huge := &api.JobSubmission{Source: strings.Repeat("x", maxSubmissionBytes+1)}
 	written, _, err := b.Jobs().RegisterOpts(newJob("huge", "service", "app"), &api.RegisterOptions{Submission: huge}, nil)
 	if err != nil || !strings.Contains(written.Warnings, "job source size of 1.0 MB exceeds maximum of 1.0 MB and will be discarded") {
@@ -271,8 +269,7 @@ func TestJobSubmissionIsReturnedUnchanged(t *testing.T) {
 	}
 }
 
-// The versions of a job have one diff fewer than versions.
-// (checklist 13)
+// The number of diffs is one less than the number of versions of the job. (checklist 13)
 func TestJobVersionDiffs(t *testing.T) {
 	t.Parallel()
 	b := newClientFixture(t, nil)
@@ -346,8 +343,7 @@ func TestVersionTags(t *testing.T) {
 	}
 }
 
-// The deployment of a job without deployments is null.
-// (checklist 14)
+// The reply for the deployment of a job without deployments is null. (checklist 14)
 func TestLatestDeploymentIsNullWithoutDeployments(t *testing.T) {
 	t.Parallel()
 	b := newClientFixture(t, nil)
@@ -365,7 +361,7 @@ func makeParameterized(j *api.Job) {
 	j.ParameterizedJob = &api.ParameterizedJobConfig{MetaRequired: []string{"who"}, MetaOptional: []string{"why"}}
 }
 
-// A dispatch is rejected without its metadata, and creates a child with it.
+// A dispatch without the required metadata is rejected. A dispatch with the metadata creates a child job.
 // (checklist 15)
 func TestDispatchRequiresMeta(t *testing.T) {
 	t.Parallel()
@@ -397,7 +393,7 @@ func TestDispatchRequiresMeta(t *testing.T) {
 	if err != nil || summary.Children.Sum() != 1 || len(summary.Summary) != 0 {
 		t.Errorf("%+v, %v", summary, err)
 	}
-	// Filters of the command line.
+	// Filters that Nomad's command line sends.
 	for filter, want := range map[string]int{`ParentID == "" and ParameterizedJob is not nil`: 1, "Periodic is not nil": 0} {
 		if found, _, err := b.Jobs().List(&api.QueryOptions{Prefix: "par", Filter: filter, PerPage: 20}); err != nil || len(found) != want {
 			t.Errorf("%s: %d, %v", filter, len(found), err)
@@ -438,8 +434,7 @@ func TestForcePeriodicLaunch(t *testing.T) {
 	}
 }
 
-// A stopped allocation has the id of its replacement.
-// (checklist 17)
+// A stopped allocation has the id of the allocation that replaces it. (checklist 17)
 func TestStoppedAllocNamesItsReplacement(t *testing.T) {
 	t.Parallel()
 	b := newClientFixture(t, nil)
@@ -501,9 +496,8 @@ func TestPrefixFindsEvaluationsAndDeployments(t *testing.T) {
 	}
 }
 
-// Requests of the Terraform provider: create, empty plan, update, deletion by another client,
-// destroy.
-// (checklist 40)
+// The Terraform provider sends these requests: create, empty plan, update, deletion by another client,
+// destroy. (checklist 40)
 func TestTerraformJobRequests(t *testing.T) {
 	t.Parallel()
 	b := newClientFixture(t, nil)
@@ -565,8 +559,8 @@ func TestTerraformJobRequests(t *testing.T) {
 	}
 }
 
-// Both a job and the request can name the namespace; the query parameter has the highest
-// precedence.
+// The body of a registration and its query parameter can name the namespace of the job. The query parameter
+// has precedence.
 func TestNamespaceOfARegistration(t *testing.T) {
 	t.Parallel()
 	b := newClientFixture(t, nil)

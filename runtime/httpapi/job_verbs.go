@@ -6,7 +6,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
-// jobBody is the common part of the bodies of all job operations.
+// jobBody is the part that the bodies of all requests for a job have.
 type jobBody struct{ JobID string }
 
 // of checks that the job ID in the body, if there is one, is the job ID in the path.
@@ -33,7 +33,7 @@ func (h *jobWriter) dispatch(r *request) (any, error) {
 	})
 }
 
-// dispatchPayload uses the raw body as the payload.
+// dispatchPayload dispatches a job. Its payload is the complete body of the request, not a field of JSON.
 func (h *jobWriter) dispatchPayload(r *request) (any, error) {
 	payload, err := r.readBodyBytes(maxBodyBytes)
 	if err != nil {
@@ -73,7 +73,7 @@ func (h *jobWriter) evaluate(r *request) (any, error) {
 }
 
 func (h *jobWriter) forcePeriodicLaunch(r *request) (any, error) {
-	if _, err := r.readBodyBytes(maxBodyBytes); err != nil { // the content of the body is ignored
+	if _, err := r.readBodyBytes(maxBodyBytes); err != nil { // the content of the body is not used
 		return nil, err
 	}
 	out, err := h.scheduler.ForceLaunch(r.Context(), r.key())

@@ -22,7 +22,7 @@ func wantClientError(t *testing.T, err error, code int, want string) {
 	}
 }
 
-// Errors for jobs, evaluations and deployments.
+// Requests with mistakes for jobs, evaluations and deployments return errors.
 func TestRejectedJobRequests(t *testing.T) {
 	t.Parallel()
 	b := newClientFixture(t, nil)
@@ -101,7 +101,7 @@ func TestRejectedJobRequests(t *testing.T) {
 	}
 }
 
-// jobBodyText returns a request body that has only a job.
+// jobBodyText returns a request body that contains only the given job.
 func jobBodyText(job *api.Job) string {
 	text, err := json.Marshal(map[string]any{"Job": job})
 	if err != nil {
@@ -144,7 +144,7 @@ func TestScale(t *testing.T) {
 	if g.Events[0].Count != nil {
 		t.Errorf("%+v", g.Events[0])
 	}
-	// A registration keeps the count on request.
+	// A registration keeps the current count if the request has PreserveCounts.
 	if _, _, err := b.Jobs().RegisterOpts(newJob("web", "service", "app", withCount(2), withEnv("x")), &api.RegisterOptions{PreserveCounts: true}, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +258,7 @@ func TestPurge(t *testing.T) {
 	}
 }
 
-// A service of provider consul waits, with the reason.
+// A job with a service of provider consul is not placed, and its evaluation has the reason.
 func TestServiceOfConsul(t *testing.T) {
 	t.Parallel()
 	b := newClientFixture(t, nil)
@@ -295,7 +295,7 @@ job "web" {
 	if err != nil || *job.Priority != 50 || job.Datacenters != nil || *job.NodePool != "" || *job.Status != "" {
 		t.Errorf("%+v, %v", job, err)
 	}
-	// The reply has the client's format.
+	// The reply has the JSON format of Nomad's Go client.
 	r := bodyText(b.send("PUT", "/v1/jobs/parse", strings.NewReader(`{"JobHCL":"job \"a\" {\n meta { x = \"<\" } \n}"}`)))
 	if !strings.Contains(r, `"Migrate":null`) || !strings.Contains(r, `"Meta":{"x":"<"}`) {
 		t.Error(r)
@@ -335,14 +335,14 @@ func TestValidateJob(t *testing.T) {
 	if got := bodyText(b.send("PUT", "/v1/validate/job", strings.NewReader(`{"Job":{"ID":"x","TaskGroups":[null,{"Tasks":[null]}]}}`))); !strings.Contains(got, `"ValidationErrors":["`) {
 		t.Error(got)
 	}
-	// Nomad accepts both forms: the command line is stricter.
+	// Nomad's server accepts both mistakes, which its command line rejects.
 	accepted, _, err := b.Jobs().Validate(newJob("web", "service", "app", func(j *api.Job) {
 		j.TaskGroups[0].Services = []*api.Service{{Name: "web", PortLabel: "nope"}}
 	}), nil)
 	if err != nil || accepted.Error != "" || accepted.ValidationErrors != nil {
 		t.Errorf("a port label that does not exist, and no provider: %+v, %v", accepted, err)
 	}
-	// A task with this error fails when it starts, so a plan only warns.
+	// A task with an invalid config block fails when it starts, so a plan only warns.
 	plan, _, err := b.Jobs().Plan(newJob("web", "service", "app", typo), false, nil)
 	if err != nil || !strings.Contains(plan.Warnings, labelError) {
 		t.Errorf("%+v, %v", plan, err)
@@ -510,8 +510,8 @@ func TestActionsAndServicesOfAJob(t *testing.T) {
 	}
 }
 
-// Any input is rejected or accepted. The work for accepted jobs continues during the next input,
-// so that the fuzzer cannot minimize one: run these targets with -fuzzminimizetime=1x.
+// The API rejects or accepts any input. The scheduler still processes accepted jobs during the next
+// input, so that the fuzzer cannot minimize an input: run these targets with -fuzzminimizetime=1x.
 func fuzzJobs(f *testing.F, method, target string) {
 	b := newClientFixture(f, nil)
 	f.Add(jobBodyText(newJob("web", "service", "app", withCount(2), withEnv("1"))))

@@ -44,8 +44,8 @@ func (h *jobReader) versions(r *request) (any, error) {
 	})
 }
 
-// diffBase returns a function that selects the version that all others are compared with, nil if
-// each version is compared with its predecessor.
+// diffBase returns a function that selects the job version with which all others are compared, nil if each
+// version is compared with its predecessor.
 func (r *request) diffBase() (func(*api.Job) bool, error) {
 	number, tag := r.query.Get("diff_version"), r.query.Get("diff_tag")
 	switch {
@@ -63,8 +63,8 @@ func (r *request) diffBase() (func(*api.Job) bool, error) {
 	return nil, nil
 }
 
-// versionDiffs compares all versions but the oldest, in order from the newest, with their
-// predecessor, or with the version that base selects.
+// versionDiffs returns the differences of all versions but the oldest, the newest first. Each is compared
+// with its predecessor, or with the version that base selects.
 func versionDiffs(versions []*api.Job, base func(*api.Job) bool) ([]*api.JobDiff, error) {
 	at := -1
 	if base != nil {
@@ -123,7 +123,7 @@ func (h *jobWriter) untagVersion(r *request) (any, error) {
 	return replyWithTag(r, api.JobVersionTag{}, index, err)
 }
 
-// replyWithTag is the reply to a change of a tag.
+// replyWithTag returns the reply to a change of a version tag, or the error of the change.
 func replyWithTag(r *request, tag api.JobVersionTag, index uint64, err error) (any, error) {
 	if err != nil {
 		return nil, err

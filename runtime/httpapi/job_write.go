@@ -110,7 +110,7 @@ func (h *jobWriter) validate(r *request) (any, error) {
 	return answer, nil
 }
 
-// errorSentences returns the parts of a joined error.
+// errorSentences returns the messages of the errors that were joined.
 func errorSentences(err error) []string {
 	var list interface{ Unwrap() []error }
 	if !errors.As(err, &list) || len(list.Unwrap()) == 0 {

@@ -19,21 +19,21 @@ import (
 const (
 	maxUnauthenticated          = 1000
 	maxUnauthenticatedPerClient = 100
-	// maxUnauthenticatedBytes limits the request bytes of these connections in total. A request uses up
-	// to 17 times as much memory: a header is a map with an entry for each of its lines.
+	// maxUnauthenticatedBytes limits the request bytes of all unauthenticated connections together. A
+	// request uses up to 17 times as much memory: a header is a map with an entry for each of its lines.
 	maxUnauthenticatedBytes = 512 << 10
-	// maxLargeRequests is the number of requests with more than smallRequestBytes whose bytes the
-	// server processes at the same time. The others wait, so that attackers use neither much memory nor
-	// all processors. Most requests are smaller.
+	// maxLargeRequests is the number of requests with more than smallRequestBytes bytes that the server
+	// processes at the same time. Further large requests wait, so that attackers use neither much memory
+	// nor all processors. Most requests are smaller.
 	maxLargeRequests  = 2
 	smallRequestBytes = 1 << 10
-	// minServeTime is how long an unauthenticated connection that keeps the server waiting is
-	// served while other connections of its client wait. Then the server closes it.
+	// minServeTime is how long an unauthenticated connection is served, while other connections of its
+	// client wait, if the server waits for its bytes. After this time the server closes it.
 	minServeTime = 2 * time.Second
-	// evictedCloseDelay is how long after its eviction a connection is closed. A client that
-	// reconnects at once would otherwise keep the server busy with its evictions.
+	// evictedCloseDelay is how long after its eviction a connection is closed. Without the delay, clients
+	// that reconnect at once would keep the server busy with evictions.
 	evictedCloseDelay = 2 * time.Second
-	// maxEvictedOpen is the number of evicted connections that are open at most. Above it evicted
+	// maxEvictedOpen is the maximum number of evicted connections that are open. Further evicted
 	// connections are closed at once.
 	maxEvictedOpen = 1000
 	// overdueCheckInterval is how often a waiting connection checks whether a served connection
@@ -50,11 +50,12 @@ var errTooManyConns = &statusError{http.StatusTooManyRequests, tooManyConnsText}
 
 // limitListener limits how many connections are open at once.
 //
-// It serves 100 unauthenticated connections per address: further connections wait until one of these
-// authenticates or is closed. There are 1,000 unauthenticated connections in total. If another client
-// connects then, the oldest connection of the client with the most of them is evicted, so that no client
-// blocks the others. When they have sent too much in total, the connection that has sent most is evicted.
-// For the server an evicted connection has ended, for its client only after a delay.
+// It serves 100 unauthenticated connections per address: a further connection waits until one of these
+// authenticates or is closed. In total there are at most 1,000 unauthenticated connections. If a further
+// client connects, limitListener evicts the oldest connection of the client with the most unauthenticated
+// connections, so that no client blocks the others. If unauthenticated connections have sent too many bytes
+// in total, limitListener evicts the connection that has sent most. The server sees the end of an evicted
+// connection at once, the client only after a delay.
 type limitListener struct {
 	net.Listener
 	maxConns, maxPerClient int
@@ -66,11 +67,11 @@ type limitListener struct {
 	receivedBytes   int // bytes from all unauthenticated connections
 	clients         map[string]*clientConns
 
-	largeRequests chan struct{} // has an element for each large request whose bytes the server processes
+	largeRequests chan struct{} // contains one element per large request that the server processes
 	evictedOpen   atomic.Int32  // evicted connections that are not closed yet
 }
 
-// clientConns are the connections of one address.
+// clientConns are the connections from one address.
 type clientConns struct {
 	authenticated int
 	served        []*limitConn // unauthenticated connections, the oldest first
@@ -103,7 +104,8 @@ func (l *limitListener) Accept() (net.Conn, error) {
 		if l.addConn(c) {
 			return c, nil
 		}
-		// The reply fits into the socket buffer; if not, the client gets none.
+		// The write does not block if the reply fits into the socket buffer; otherwise the client gets
+		// no reply.
 		_ = conn.SetWriteDeadline(time.Now().Add(time.Millisecond))
 		_, _ = io.WriteString(conn, tooManyConnsResponse)
 		conn.Close()
@@ -151,7 +153,7 @@ func (l *limitListener) oldestConnOfBusiestClient() *limitConn {
 			most = client
 		}
 	}
-	return most.served[0] // a client with waiting connections has a served one
+	return most.served[0] // a client that has waiting connections also has a served connection
 }
 
 // largestSender returns the unauthenticated connection that has sent most.
@@ -166,8 +168,8 @@ func (l *limitListener) largestSender() (most *limitConn) {
 	return most
 }
 
-// addBytes adds to the bytes that an unauthenticated connection has sent. If the request is large, it
-// blocks until the server may process these bytes, or until the connection has ended.
+// addBytes increases the number of bytes that an unauthenticated connection has sent. If the request is
+// large, addBytes blocks until the server may process its bytes, or until the connection has ended.
 func (l *limitListener) addBytes(c *limitConn, n int) {
 	l.mu.Lock()
 	large := c.receivedBytes+n > smallRequestBytes
@@ -196,14 +198,15 @@ func (l *limitListener) addBytes(c *limitConn, n int) {
 	}
 }
 
-// processed is called when the server has processed the bytes that it has read. It may be called again.
+// processed is called when the server has processed the bytes that it has read from the connection. Several
+// calls have the effect of one.
 func (c *limitConn) processed() {
 	if c.isProcessed.Swap(false) {
 		<-c.listener.largeRequests
 	}
 }
 
-// resetReceivedBytes removes the bytes that a connection has sent from the total.
+// resetReceivedBytes subtracts the bytes that a connection has sent from the total of all connections.
 func (l *limitListener) resetReceivedBytes(c *limitConn) {
 	l.receivedBytes -= c.receivedBytes
 	c.receivedBytes = 0
@@ -290,20 +293,20 @@ type limitConn struct {
 	ended        chan struct{} // closed when the connection is closed or evicted
 
 	endOnce             sync.Once
-	isEvicted           atomic.Bool   // the listener closes the connection
+	isEvicted           atomic.Bool   // the connection is evicted: limitListener closes it
 	authenticated       bool          // guarded by listener.mu
 	receivedBytes       int           // bytes of the client's request; guarded by listener.mu
-	countsReceivedBytes atomic.Bool   // bytes of the client are counted; set with listener.mu held
-	isProcessed         atomic.Bool   // the server processes bytes of a large request: an element of listener.largeRequests
+	countsReceivedBytes atomic.Bool   // receivedBytes counts the bytes that the client sends; set with listener.mu held
+	isProcessed         atomic.Bool   // the server processes a large request of this connection, which has an element in listener.largeRequests
 	isServed            atomic.Bool   // serveStarted is closed
-	readTimeout         time.Duration // read timeout of the server, which starts with startServing; 0 means none
-	isReading           atomic.Bool   // the server reads
-	servedSince         time.Time     // time of startServing; guarded by listener.mu
+	readTimeout         time.Duration // the server's read timeout, measured from startServing; 0 means none
+	isReading           atomic.Bool   // the server is in a call of Read
+	servedSince         time.Time     // when startServing was called; guarded by listener.mu
 }
 
-// isOverdue reports whether the connection was served for minServeTime and the server waits for it. On a
-// loaded machine the client often waits for the server: its bytes have arrived and were not read
-// yet.
+// isOverdue reports whether the connection was served for minServeTime and the server waits for bytes of
+// the client. On a loaded machine the client often waits for the server instead: its bytes have arrived,
+// but the server has not read them yet.
 func (c *limitConn) isOverdue() bool {
 	if !c.isReading.Load() || time.Since(c.servedSince) < minServeTime {
 		return false
@@ -311,13 +314,13 @@ func (c *limitConn) isOverdue() bool {
 	unread := 0
 	if conn, ok := c.Conn.(syscall.Conn); ok {
 		if raw, err := conn.SyscallConn(); err == nil {
-			_ = raw.Control(func(fd uintptr) { unread, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }) // fails for a closed connection
+			_ = raw.Control(func(fd uintptr) { unread, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) }) // an error is ignored: the connection is closed
 		}
 	}
 	return unread == 0
 }
 
-// limitConnOf returns the counted connection below a connection, nil if there is none.
+// limitConnOf returns the limitConn that a connection is or wraps, nil if there is none.
 func limitConnOf(c net.Conn) *limitConn {
 	if secure, ok := c.(*tls.Conn); ok {
 		c = secure.NetConn()
@@ -350,9 +353,9 @@ func (c *limitConn) authenticate() bool {
 	return true
 }
 
-// headerReceived is called when the client has sent the header of a request: then only the header of the
-// next request is counted. With a body, counting stops, because the body is either discarded or
-// has its own limit.
+// headerReceived is called when the server has read the header of a request. From then on, only the bytes
+// of the next header are counted. If the request has a body, no more bytes are counted, because the body is
+// either discarded or has its own limit.
 func (c *limitConn) headerReceived(body bool) {
 	if c == nil || !c.countsReceivedBytes.Load() {
 		return
@@ -372,8 +375,8 @@ func (c *limitConn) startServing() {
 	close(c.serveStarted)
 }
 
-// SetReadDeadline keeps the time that a connection has to send its request, which starts when the
-// connection is served.
+// SetReadDeadline sets the read deadline of the connection. Before the connection is served it stores the
+// timeout, which starts when the connection is served.
 func (c *limitConn) SetReadDeadline(t time.Time) error {
 	if !c.isServed.Load() {
 		c.readTimeout = 0
@@ -415,7 +418,8 @@ func (c *limitConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// CloseWrite lets a client read the reply to a request whose body was not read.
+// CloseWrite closes the sending direction, so that a client can read the reply to a request whose body was
+// not read.
 func (c *limitConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -450,7 +454,7 @@ func (c *limitConn) hasEnded() bool {
 	}
 }
 
-// evict ends the connection for the server, and closes it after evictedCloseDelay.
+// evict ends the connection for the server at once, and closes it for the client after evictedCloseDelay.
 func (c *limitConn) evict() {
 	if c == nil {
 		return

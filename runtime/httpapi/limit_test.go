@@ -64,7 +64,7 @@ func (l *silentClient) receivedText() string {
 func startSilentClient(conn net.Conn, says string) *silentClient {
 	l := &silentClient{Conn: conn, closed: make(chan struct{})}
 	begin := time.Now()
-	go io.WriteString(conn, says) // the server may never read it
+	go io.WriteString(conn, says) // the server may never read what the client writes
 	go func() {
 		defer close(l.closed)
 		_, _ = io.Copy(l, conn)
@@ -134,7 +134,7 @@ func TestConnectionsThatHaveNotAuthenticatedAreLimitedPerAddress(t *testing.T) {
 		if n := countOpen(all); n != 300 {
 			t.Errorf("%d connections are open at once, want all", n)
 		}
-		// A new connection of the same address replaces the oldest one.
+		// A new connection from the same address replaces the oldest one.
 		conn := l.dialFrom(attackerIP)
 		const queueTime = 300 / maxUnauthenticatedPerClient * minServeTime
 		if code, took := sendRequest(t, conn, requestWithToken); code != 200 || took > queueTime {
@@ -198,7 +198,7 @@ func TestRequestsThatHaveArrivedAreNotReplaced(t *testing.T) {
 			t.Fatalf("connection %d: %v", i, err)
 		}
 	}
-	// From here on the server waits for the first client instead of the reverse.
+	// From here on the server waits for bytes of the first client.
 	go served[0].Read(make([]byte, 1))
 	if err := <-read; err != nil {
 		t.Error("the connection that waited: ", err)
@@ -260,7 +260,7 @@ func TestConnectionsThatHaveNotAuthenticatedAreLimitedInTotal(t *testing.T) {
 	})
 }
 
-// The number of connections that exec sessions and followed logs of one address need.
+// The test opens as many connections as exec sessions and followed logs of one address need.
 func TestAuthenticatedConnectionsHaveNoLimitUnlessConfigured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l, limit := newLimitedFixture(t, 0)
@@ -288,7 +288,7 @@ func TestAuthenticatedConnectionsHaveNoLimitUnlessConfigured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l, _ := newLimitedFixture(t, 3)
 		var all []*silentClient
-		for range 50 { // not counted as authenticated
+		for range 50 { // connections whose requests have no token are not counted
 			all = append(all, startSilentClient(l.dialFrom(attackerIP), healthRequest))
 		}
 		for range 3 {
@@ -394,7 +394,7 @@ func TestBodiesOfClientsWithoutTokenAreNotRead(t *testing.T) {
 	}
 }
 
-// Messages before the token of a websocket are limited to a small size.
+// A message that a client sends before the token of its websocket session is limited to a small size.
 func TestMessageBeforeTokenOfWebsocketIsLimited(t *testing.T) {
 	f := newFixture(t, func(c *Config) { c.Token = "secret" })
 	server := httptest.NewServer(f)
@@ -414,12 +414,12 @@ func TestMessageBeforeTokenOfWebsocketIsLimited(t *testing.T) {
 			if err := errors.Join(err, message.Close()); err != nil {
 				t.Fatal(err)
 			}
-			// The message has a wrong token.
+			// The server closes the session because the message has a wrong token.
 			if _, _, err := conn.Read(t.Context()); websocket.CloseStatus(err) != websocket.StatusPolicyViolation {
 				t.Errorf("%d bytes: %v", size, err)
 			}
 		} else if _, _, err := conn.Read(t.Context()); err == nil || time.Since(begin) > tokenTimeout/2 {
-			// The server does not wait for the end of the message.
+			// The server does not wait for the end of a message that is too large.
 			t.Errorf("half a message of more than %d bytes: %v after %v", size, err, time.Since(begin))
 		}
 		conn.CloseNow()
@@ -430,7 +430,7 @@ func TestMessageBeforeTokenOfWebsocketIsLimited(t *testing.T) {
 type blockingBody struct {
 	io.Reader
 	arrived *sync.WaitGroup
-	unblock chan struct{} // closed when the rest may be read
+	unblock chan struct{} // closed when the second part of the body may be read
 	blocked bool
 }
 
@@ -483,7 +483,7 @@ func TestBodiesOfAllRequestsHaveOneLimit(t *testing.T) {
 	if code := ask(io.LimitReader(spaceReader{}, size)); code != http.StatusServiceUnavailable {
 		t.Errorf("a body above the limit: %d", code)
 	}
-	// A request without a body needs no budget.
+	// A request without a body reserves no memory.
 	if r := f.send("GET", "/v1/regions", nil); r.StatusCode != 200 {
 		t.Errorf("a request without a body: %d", r.StatusCode)
 	}
@@ -521,7 +521,7 @@ type failingReader struct{}
 
 func (*failingReader) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-// The documented limit is the size of the largest header that is read.
+// The largest header that the server reads has the documented size.
 func TestHeadersHaveALimit(t *testing.T) {
 	f := newFixture(t, nil)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -643,12 +643,13 @@ func TestLargeRequestsAreProcessedOneAfterTheOther(t *testing.T) {
 	})
 }
 
-// halfClosedConn is the server's end of a pipe with the CloseRead of a TCP connection.
+// halfClosedConn is the server's end of a pipe with the method CloseRead, which TCP connections have.
 type halfClosedConn struct{ addressedConn }
 
 func (c halfClosedConn) CloseRead() error { return c.SetReadDeadline(time.Now()) }
 
-// A client that reconnects when its connection is closed does so late after an eviction.
+// After an eviction, the connection of a client is closed with a delay, so that a client that reconnects at
+// the close does so late.
 func TestEvictedConnectionsAreClosedAfterDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l, limit := newLimitedFixture(t, 0)
@@ -684,7 +685,7 @@ func TestEvictedConnectionsAreClosedAfterDelay(t *testing.T) {
 	})
 }
 
-// A client that repeats requests for public paths has few counted bytes at any time.
+// The counted bytes of a client that repeats requests for public paths do not grow.
 func TestRequestsThatAreCompleteAreNotCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l, limit := newLimitedFixture(t, 0)

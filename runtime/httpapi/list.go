@@ -11,8 +11,8 @@ import (
 	"github.com/hashicorp/go-bexpr"
 )
 
-// sortKey is the position of an object in a list: by create index, then by namespace, then by
-// name. Fields that do not apply to a kind of object are empty. The token of a page is a sortKey.
+// sortKey is the position of an object in a list: by create index, then by namespace, then by name. Fields
+// that do not apply to a kind of object are empty. The page token of a list is the text of a sortKey.
 type sortKey struct {
 	created         uint64
 	namespace, name string
@@ -44,7 +44,7 @@ func (p sortKey) pageToken() string {
 	return p.name
 }
 
-// parseToken parses a page token with the fields that p has. An invalid token is used as a name.
+// parseToken parses a page token. The result has the same fields as p. An invalid token is used as a name.
 func (p sortKey) parseToken(token string) sortKey {
 	before, name, cut := strings.Cut(token, ".")
 	switch {
@@ -118,11 +118,11 @@ func (r *request) paginate(entries []listEntry) ([]listEntry, error) {
 	return onPage, nil
 }
 
-// identity is the stub function of objects that are listed completely.
+// identity converts list entries of kinds that are listed completely: it returns the object itself.
 func identity[T any](o T) T { return o }
 
-// Limits of a filter. The parser's time doubles with each nested parenthesis; an expression of the
-// maximum length takes 100,000 steps.
+// Limits of a filter expression. The parser's time doubles with each nested parenthesis; an expression of
+// the maximum length takes 100,000 steps.
 const (
 	maxFilterBytes = 8 << 10
 	maxFilterSteps = 200_000
@@ -140,7 +140,8 @@ func (r *request) filterFunc() (func(object any) (bool, error), error) {
 	if r.filter == nil {
 		filter, err := bexpr.CreateEvaluator(text, bexpr.WithMaxExpressions(maxFilterSteps), bexpr.WithHookFn(derefValue))
 		if err != nil {
-			// Nomad's client continues without the filter if the message starts with these words.
+			// Nomad's client continues without the filter if the error starts with the same words as this
+			// one.
 			return nil, badRequest("failed to create result paginator: failed to read filter expression: " + err.Error())
 		}
 		r.filter = filter
@@ -157,8 +158,8 @@ func (r *request) filterFunc() (func(object any) (bool, error), error) {
 	}, nil
 }
 
-// evaluateFilter returns a panic of the library as an error: the library compares values without
-// checking their kinds.
+// evaluateFilter evaluates a filter. It returns a panic of the go-bexpr library as an error: the
+// library compares values without checking their kinds.
 func evaluateFilter(filter *bexpr.Evaluator, object any) (ok bool, err error) {
 	defer func() {
 		if p := recover(); p != nil {

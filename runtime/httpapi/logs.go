@@ -31,7 +31,8 @@ func (r *request) streamPosition() (end bool, offset int64, err error) {
 	return false, 0, badRequest("origin must be start or end")
 }
 
-// followParam reads whether the response continues at the end of the stream.
+// followParam reads the parameter that selects whether the response continues when the end of the stream is
+// reached.
 func (r *request) followParam(defaultValue bool) (bool, error) {
 	if r.query.Get("follow") == "" {
 		return defaultValue, nil

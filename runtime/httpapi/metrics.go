@@ -22,14 +22,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// Telemetry disables metrics. The zero value enables all.
+// Telemetry selects metrics that are not served. With the zero value all are served.
 type Telemetry struct {
 	OmitPrometheusFormat  bool // no Prometheus format
 	OmitNodeMetrics       bool // no metrics of the machine
 	OmitAllocationMetrics bool // no metrics of single allocations
 }
 
-// SetTelemetry takes effect with the next request.
+// SetTelemetry changes which metrics are served, from the next request on.
 func (a *API) SetTelemetry(t Telemetry) { a.telemetry.Store(&t) }
 
 // metric is one value with the name and the labels of Nomad's metrics.
@@ -37,7 +37,7 @@ type metric struct {
 	name      string
 	labels    map[string]string
 	value     float64
-	isCounter bool // a counter, which never decreases
+	isCounter bool // the metric is a counter, which never decreases
 }
 
 // metricsHandler serves the metrics of the agent, of the machine and of allocations.
@@ -48,7 +48,7 @@ type metricsHandler struct {
 	telemetry *atomic.Pointer[Telemetry]
 }
 
-// read collects the metrics of a request; no values are kept between requests.
+// read collects the metrics of a request. Values are not cached between requests.
 func (h *metricsHandler) read(r *request) (any, error) {
 	t := h.telemetry.Load()
 	switch format := r.query.Get("format"); format {
@@ -58,7 +58,7 @@ func (h *metricsHandler) read(r *request) (any, error) {
 		}
 		registry := prometheus.NewRegistry()
 		registry.MustRegister(metricCollector(h.collectMetrics(r.Context(), t)))
-		// promhttp would add 0.3 MB: see DESIGN.md.
+		// The package promhttp is not used because it would add 0.3 MB to the binary: see DESIGN.md.
 		families, err := prometheus.Gatherers{prometheus.DefaultGatherer, registry}.Gather()
 		if len(families) == 0 {
 			return nil, err
@@ -70,7 +70,7 @@ func (h *metricsHandler) read(r *request) (any, error) {
 		encoder := expfmt.NewEncoder(r.w, format)
 		for _, family := range families {
 			if len(names) == 0 || slices.Contains(names, family.GetName()) {
-				_ = encoder.Encode(family) // a client may have disconnected; other families may still encode
+				_ = encoder.Encode(family) // errors are ignored: the client may have disconnected, and other metric families can still be encoded
 			}
 		}
 		return nil, nil
@@ -84,7 +84,7 @@ func (h *metricsHandler) read(r *request) (any, error) {
 // metricCollector passes metrics to the Prometheus library.
 type metricCollector []*metric
 
-// Describe sends nothing: the metrics depend on the jobs.
+// Describe sends no descriptions, which are unknown because the metrics depend on the jobs.
 func (metricCollector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
@@ -147,7 +147,7 @@ func (h *metricsHandler) collectMetrics(ctx context.Context, t *Telemetry) []*me
 	return m.metrics
 }
 
-// metricSet collects the metrics of one request.
+// metricSet has the metrics that are collected for one request.
 type metricSet struct {
 	host    string
 	metrics []*metric
@@ -206,7 +206,7 @@ func (m *metricSet) addJobStatuses() {
 	m.addGauge("nomad.job_status.dead", float64(m.jobs.dead), labels)
 }
 
-// addNode adds the resources of the node, the part that is allocated, and the states of its
+// addNode adds the resources of the node, the resources that are allocated, and the states of the node's
 // allocations.
 func (m *metricSet) addNode(n *api.Node, allocs []*api.Allocation) {
 	labels := map[string]string{

@@ -27,7 +27,7 @@ type logFrame struct {
 // logSink receives the lines of a log. It never blocks the logger.
 type logSink struct {
 	lines   chan []byte
-	dropped chan int // the number of dropped lines
+	dropped chan int // the number of dropped lines; receiving resets it
 }
 
 func (f *logSink) Write(line []byte) (int, error) {
@@ -39,7 +39,7 @@ func (f *logSink) Write(line []byte) (int, error) {
 		case n = <-f.dropped:
 		default:
 		}
-		f.dropped <- n + 1 // does not block: the logger writes one line at a time
+		f.dropped <- n + 1 // the send does not block because the logger writes one line at a time
 	}
 	return len(line), nil
 }
@@ -49,7 +49,7 @@ type debugHandler struct {
 	agent   *localAgent
 	node    Node
 	log     hclog.InterceptLogger // nil disables the log
-	enabled bool                  // profiles and host data are permitted
+	enabled bool                  // routes of profiles and host data are enabled
 }
 
 // monitor streams new log lines.

@@ -16,7 +16,7 @@ import (
 // namespaceHandler serves the routes of namespaces.
 type namespaceHandler struct{ store *store.Store }
 
-// defaultNamespace always exists.
+// defaultNamespace is the namespace "default", which always exists.
 var defaultNamespace = &api.Namespace{Name: api.DefaultNamespace, Description: "Default shared namespace", CreateIndex: 1, ModifyIndex: 1}
 
 // findNamespace returns the stored namespace, or the default namespace.
@@ -48,11 +48,11 @@ func newNamespaceWithHash(n *api.Namespace) namespaceWithHash {
 	return namespaceWithHash{n, contentHash(content)}
 }
 
-// contentHash returns different hashes for different objects.
+// contentHash returns a hash of the JSON of an object.
 func contentHash(object any) []byte {
 	text, err := encode(object)
 	if err != nil {
-		panic(err) // the object was decoded from JSON
+		panic(err) // the object was decoded from JSON, so it can be encoded
 	}
 	sum := sha256.Sum256(text)
 	return sum[:]
@@ -113,7 +113,8 @@ func (h *namespaceHandler) delete(r *request) (any, error) {
 	return noContent{}, err
 }
 
-// findNamespaceUse returns which active objects a namespace has, and how to remove them.
+// findNamespaceUse returns which active jobs and other objects a namespace contains, and how to remove
+// them.
 func findNamespaceUse(s store.Reader, name string) string {
 	for _, job := range s.Jobs(nil, name, "") {
 		if val(job.Status) != model.JobDead {

@@ -18,10 +18,10 @@ type nodeHandler struct {
 	store     *store.Store
 	scheduler *scheduler.Scheduler
 	node      Node
-	token     Secret // which clients need, except over a unix socket
+	token     Secret // the API token that clients other than those of a unix socket need; empty if none
 }
 
-// nodeStub is an entry of a list of nodes; the client's type lacks its volumes.
+// nodeStub is an entry of a list of nodes. It adds the volumes, which the client's type lacks.
 type nodeStub struct {
 	*api.NodeListStub
 	HostVolumes map[string]*api.HostVolumeInfo
@@ -74,9 +74,9 @@ func (h *nodeHandler) read(r *request) (any, error) {
 			return nil, s.TableIndex(ws, store.Nodes), notFound("node not found")
 		}
 		if h.token != "" && r.Context().Value(unixSocketKey{}) != nil {
-			// Clients connect to the address for logs and exec sessions. A client that needs no
-			// token here would be rejected there and would not retry; without the address it uses
-			// this connection.
+			// A client that has an address of the node connects to it for logs and exec sessions. Without
+			// the address the client uses its current connection. The address is omitted for clients that
+			// need no token here, because the node's address requires one and the client would not retry.
 			here := *n
 			here.HTTPAddr = ""
 			n = &here
@@ -107,7 +107,7 @@ func (r *request) nodeReply(out scheduler.NodeOutcome, err error) (any, error) {
 	return nodeWritten{out.EvalIDs, out.EvalCreateIndex, out.NodeModifyIndex, r.meta(out.Index)}, nil
 }
 
-// checkID rejects a change of another node.
+// checkID rejects a change of a node other than this one.
 func (h *nodeHandler) checkID(r *request) error {
 	if r.id != h.agent.nodeID {
 		return &statusError{http.StatusInternalServerError, "node not found"}
@@ -137,7 +137,7 @@ func (h *nodeHandler) drain(r *request) (any, error) {
 	return r.nodeReply(h.scheduler.Drain(r.Context(), scheduler.DrainRequest{Spec: body.DrainSpec, MarkEligible: body.MarkEligible, Meta: body.Meta}))
 }
 
-// evaluate has no effect: blocked evaluations are processed whenever the node changes.
+// evaluate does nothing: blocked evaluations are processed whenever the node changes.
 func (h *nodeHandler) evaluate(r *request) (any, error) {
 	if err := h.checkID(r); err != nil {
 		return nil, err

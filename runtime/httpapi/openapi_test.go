@@ -6,8 +6,7 @@ import (
 	"testing"
 )
 
-// The description is compared with the routes in both directions, and each reference in it has a
-// target.
+// The OpenAPI document has exactly the routes of the API, and each reference in the document has a target.
 func TestOpenAPIDocument(t *testing.T) {
 	f := newFixture(t, nil)
 	r := f.send("GET", "/v1/openapi.json", nil)

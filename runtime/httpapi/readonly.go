@@ -49,9 +49,9 @@ var readOnlyTopics = map[api.Topic]bool{
 	api.TopicJob: true, api.TopicAllocation: true, api.TopicEvaluation: true, api.TopicDeployment: true, api.TopicNode: true, api.TopicService: true,
 }
 
-// readOnlyShownFields are, by JSON name, the only fields of these types that the read-only token may read;
-// other fields appear unset. A field that a newer version of the API adds is hidden until it is
-// listed here.
+// readOnlyShownFields lists, by JSON name, the fields of some types that the read-only token may read.
+// Other fields of these types appear unset: a field that a newer version of the API adds is hidden until it
+// is listed here.
 var readOnlyShownFields = map[reflect.Type][]string{
 	reflect.TypeFor[api.Job](): {
 		"Region", "Namespace", "ID", "Name", "Type", "Priority", "AllAtOnce", "Datacenters", "NodePool", "TaskGroups", "Update", "Periodic",
@@ -70,13 +70,14 @@ var readOnlyShownFields = map[reflect.Type][]string{
 		"Name", "Tags", "CanaryTags", "EnableTagOverride", "PortLabel", "AddressMode", "Address", "TaskName", "OnUpdate", "Provider", "Cluster",
 		"Namespace",
 	},
-	// The texts of a task event come from drivers, hooks and downloads, and may quote the job.
+	// Other fields of a task event have texts of drivers, hooks and downloads, which may quote the job.
 	reflect.TypeFor[api.TaskEvent](): {
 		"Type", "Time", "FailsTask", "ExitCode", "Signal", "KillTimeout", "StartDelay", "DiskLimit",
 	},
 }
 
-// readOnlyHiddenFields are the fields of other types that the read-only token may not read.
+// readOnlyHiddenFields lists the fields that the read-only token may not read, for types that are not in
+// readOnlyShownFields.
 var readOnlyHiddenFields = map[reflect.Type][]string{
 	reflect.TypeFor[jobStub]():             {"Meta", "Multiregion"},
 	reflect.TypeFor[api.NetworkResource](): {"CNI"},

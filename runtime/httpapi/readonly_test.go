@@ -15,7 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// readOnlyFixture is an API with both tokens.
+// readOnlyFixture is an API with a token and a read-only token.
 func readOnlyFixture(t *testing.T) *fixture {
 	return newFixture(t, func(c *Config) { c.Token, c.ReadToken = "operator", "reader" })
 }
@@ -81,7 +81,7 @@ func TestReadOnlyTokenAccess(t *testing.T) {
 
 const secretValue = "hunter2"
 
-// newJobWithSecrets has the word in each field that the read-only token must not read.
+// newJobWithSecrets returns a job with a secret text in each field that the read-only token must not read.
 func newJobWithSecrets() *api.Job {
 	words := map[string]string{"word": secretValue}
 	return &api.Job{
@@ -188,7 +188,7 @@ func TestReadOnlyTokenSeesEventsWithoutSecrets(t *testing.T) {
 	}
 }
 
-// Each name in the tables is a field.
+// Each name in readOnlyShownFields and readOnlyHiddenFields is the name of a field.
 func TestReadOnlyFieldsExist(t *testing.T) {
 	for _, table := range []map[reflect.Type][]string{readOnlyShownFields, readOnlyHiddenFields} {
 		for of, names := range table {

@@ -30,17 +30,17 @@ type request struct {
 	namespace    string
 	minIndex     uint64
 	waitTime     time.Duration
-	replyIndex   uint64 // index of the reply; 0 sets no header
-	isRead       bool   // the reply is a read of the state
+	replyIndex   uint64 // the reply's X-Nomad-Index; 0 omits the header
+	isRead       bool   // the reply was read from the state
 	perPage      int    // 0 means all
 	nextToken    string // token of the next page
 	filter       *bexpr.Evaluator
 	readOnly     bool // the client has sent only the read-only token
 	statusCode   int  // status of a successful reply; 0 means 200
-	replyWritten bool // the route has written the reply itself
+	replyWritten bool // the handler of the route has written the reply
 
 	conn               *limitConn // nil if the connection is not counted
-	countConnAfterBody bool       // the connection is counted when the body has been read
+	countConnAfterBody bool       // the connection is counted after the body was read
 	bodyBudget         *memoryBudget
 	reservedBytes      int64 // bytes of the body budget that this request holds
 }
@@ -106,7 +106,7 @@ func (r *request) includesNamespace(namespace string) bool {
 	return r.namespace == store.AnyNamespace || r.namespace == namespace
 }
 
-// key returns the job in the path.
+// key returns the namespace and the id of the job in the path.
 func (r *request) key() scheduler.JobKey { return scheduler.JobKey{Namespace: r.namespace, ID: r.id} }
 
 // boolParam reads a boolean parameter.
@@ -122,23 +122,23 @@ func (r *request) boolParam(name string) (bool, error) {
 	return b, nil
 }
 
-// parameterError returns the error for a parameter of another type.
+// parameterError returns the error for a parameter whose value has the wrong type.
 func parameterError(name, text, kind string, err error) error {
 	//lint:ignore ST1005 the text is Nomad's
 	return fmt.Errorf("Failed to parse value of %q (%v) as %s: %v", name, text, kind, err)
 }
 
-// limitBody sets the deadline for the body of a request: a client that sends byte by byte must not
-// hold the memory of its request. Connections without deadlines are supported.
+// limitBody sets the deadline for reading the body of a request, so that a client that sends byte by byte
+// does not hold the memory of its request. Errors of connections without deadlines are ignored.
 func (r *request) limitBody() {
-	_ = r.control.SetWriteDeadline(time.Time{}) // removes the deadline of the previous reply
+	_ = r.control.SetWriteDeadline(time.Time{}) // removes the write deadline of the previous reply on the connection
 	if r.ContentLength != 0 {
 		_ = r.control.SetReadDeadline(time.Now().Add(bodyTimeout))
 	}
 }
 
-// startReply sets the deadline for writing the reply. A route that writes the reply itself calls it
-// before its first write.
+// startReply sets the deadline for writing the reply. A handler that writes the reply itself calls
+// startReply before its first write.
 func (r *request) startReply() { _ = r.control.SetWriteDeadline(time.Now().Add(writeTimeout)) }
 
 // countConn counts the connection as authenticated. If the limit is reached, the connection is
@@ -152,8 +152,8 @@ func (r *request) countConn() error {
 	return errTooManyConns
 }
 
-// discardBody discards the body of a request. The server reads the body for a short time after the
-// reply, for clients that read the reply last.
+// discardBody discards the body of a request. After the reply, the server continues to read the body for a
+// short time, for clients that read the reply only after they have sent the body.
 func (r *request) discardBody() {
 	if r.ContentLength == 0 {
 		return
@@ -163,8 +163,8 @@ func (r *request) discardBody() {
 	r.Body, r.ContentLength = http.NoBody, 0
 }
 
-// readBodyBytes reads the body, which is counted until releaseBody. It removes the read deadline: a
-// deadline would end the request while it blocks.
+// readBodyBytes reads the body, whose memory stays reserved until releaseBody. It removes the read
+// deadline, which would end the request while it blocks.
 func (r *request) readBodyBytes(limit int64) (text []byte, err error) {
 	err = r.readBody(limit, func(body io.Reader) (err error) {
 		text, r.reservedBytes, err = r.bodyBudget.readAll(body, r.ContentLength)
@@ -179,8 +179,8 @@ func (r *request) releaseBody() {
 	r.reservedBytes = 0
 }
 
-// skipBody reads and discards a body without meaning: net/http detects a lost client only after
-// the body was read.
+// skipBody reads and discards a body that has no meaning for the route: net/http detects the disconnection
+// of a client only after the body was read.
 func (r *request) skipBody() error {
 	if r.ContentLength == 0 {
 		return nil
@@ -191,7 +191,7 @@ func (r *request) skipBody() error {
 	})
 }
 
-// readBody calls read for the body, and converts its errors.
+// readBody calls read, which reads the body of the request, and converts its errors to status errors.
 func (r *request) readBody(limit int64, read func(io.Reader) error) error {
 	if r.ContentLength > limit {
 		return tooLarge(limit)
@@ -246,12 +246,12 @@ func (r *request) decodeBodyWithID(into interface{ of(*request) error }, mayBeEm
 	return into.of(r)
 }
 
-// stateReader makes a reply from a state. It adds to ws, which may be nil, the channels that report
-// changes of the reply; a missing object is watched too. The index is valid with an error as well.
+// stateReader makes a reply from a snapshot. It adds to ws, which may be nil, the channels that report
+// changes of the reply; a missing object is watched too. The index is valid even with an error.
 type stateReader func(s *store.Snapshot, ws store.WatchSet) (value any, index uint64, err error)
 
-// blockingQuery replies with the result of read when its index is higher than the index that the client
-// has sent. It blocks until then, at most for the wait time.
+// blockingQuery replies with the result of read. It blocks until the index of the result is higher than the
+// index that the client has sent, or until the wait time has passed.
 func (r *request) blockingQuery(state *store.Store, read stateReader) (any, error) {
 	r.isRead = true
 	ctx, cancel := context.WithTimeout(r.Context(), r.waitTime)
@@ -272,7 +272,8 @@ func (r *request) blockingQuery(state *store.Store, read stateReader) (any, erro
 	}
 }
 
-// isBadRequest reports whether the request is invalid, so that waiting does not help.
+// isBadRequest reports whether err means that the request is invalid, so that its reply need not wait for a
+// change.
 func isBadRequest(err error) bool {
 	var status *statusError
 	return errors.As(err, &status) && status.code == http.StatusBadRequest

@@ -9,14 +9,14 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// The events of a reschedule tracker have their delay, in an allocation and in the lists of
-// allocations. The client's type lacks the field.
+// In allocations and in lists of allocations, the events of a reschedule tracker have their delay, a field
+// that the client's type lacks.
 func TestRescheduleEventsHaveTheirDelay(t *testing.T) {
 	at := func(seconds int) *api.RescheduleEvent {
 		return &api.RescheduleEvent{RescheduleTime: int64(seconds) * int64(time.Second), PrevAllocID: "before", PrevNodeID: "n"}
 	}
 	policy := &api.ReschedulePolicy{Delay: new(5 * time.Second), DelayFunction: new("exponential"), MaxDelay: new(time.Minute), Unlimited: new(true)}
-	// The allocations lived a second; the fourth lived longer than the maximum delay.
+	// The first three allocations ran for a second, the fourth longer than the maximum delay.
 	tracker := &api.RescheduleTracker{Events: []*api.RescheduleEvent{at(100), at(111), at(132), at(1000)}, LastReschedule: "ok"}
 	group := &api.TaskGroup{Name: new("g"), ReschedulePolicy: policy}
 	alloc := &api.Allocation{TaskGroup: "g", RescheduleTracker: tracker, Job: &api.Job{ID: new("j"), Type: new("service"), Version: new(uint64(0)), TaskGroups: []*api.TaskGroup{group}}}

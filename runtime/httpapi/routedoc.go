@@ -6,13 +6,13 @@ import "reflect"
 // generated from it, so each route has one.
 type routeDoc struct {
 	summary      string
-	params       []string // query parameters besides the common ones; groups are separated by spaces
+	params       []string // names of query parameters besides those of all routes; one text may have several names, separated by spaces
 	requestType  reflect.Type
 	responseType reflect.Type
 	contentType  string // content type of the response, if it is not JSON
 }
 
-// readDoc describes a route that returns a part of the state, at once or when it has changed.
+// readDoc describes a route that returns a part of the state. Its request may be a blocking query.
 func readDoc[Out any](summary string, params ...string) routeDoc {
 	return routeDoc{summary: summary, params: append(params, "index wait stale"), responseType: reflect.TypeFor[Out]()}
 }

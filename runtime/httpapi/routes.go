@@ -11,7 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
 )
 
-// route is one row of the table.
+// route is one route of the API: a row of the table that newRoutes returns.
 type route struct {
 	methods string // separated by spaces
 	// pattern is a path. {id} matches one segment, {id...} one or more: the ids of jobs have
@@ -175,7 +175,7 @@ func (a *API) newRoutes() []route {
 		{"GET", "/ui/", welcomePage, streamDoc("text/html", "say what this is")},
 		{"GET", "/ui/{id...}", welcomePage, streamDoc("text/html", "say what this is")},
 
-		// Routes with the same reply on all single-server agents: see cluster_stubs.go.
+		// These routes have the same reply on all single-server agents: see cluster_stubs.go.
 		{"GET PUT POST DELETE", "/v1/acl/{id...}", noACLRoute, noBodyDoc[noContent]("refuse policies and tokens")},
 		{"GET", "/v1/acl/token/self", constantRoute(anonymousToken), noBodyDoc[api.ACLToken]("show the token of everybody")},
 		{"PUT POST", "/v1/agent/force-leave", noClusterRoute, noBodyDoc[noContent]("refuse to make others leave")},
@@ -222,7 +222,7 @@ func (a *API) newRoutes() []route {
 	}
 }
 
-// openPaths are the paths that disclose nothing and need no token.
+// openPaths are the paths that disclose no data and need no token.
 var openPaths = map[string]bool{"/v1/agent/health": true}
 
 // match returns the id in a path that matches the pattern.
@@ -252,8 +252,8 @@ func (rt route) literalLen() int {
 	return len(before) + len(after)
 }
 
-// findRoute returns the route for a request. rejectMethod reports whether a route exists for another
-// method.
+// findRoute returns the most specific route for a path, and the id in the path. found reports whether the
+// route supports the method, otherMethod whether any route has the path.
 func findRoute(routes []route, method, path string) (best route, id string, found, otherMethod bool) {
 	most := -1
 	for _, rt := range routes {

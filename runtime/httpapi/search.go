@@ -23,13 +23,13 @@ const minFuzzyLen = 2
 // candidate is an object that a search may return.
 type candidate struct {
 	name  string
-	scope []string // the ids of its parent objects
+	scope []string // the scope of the object in the format of Nomad's search results
 }
 
-// findFunc returns the candidates of one context for a text.
+// findFunc returns the objects of one search context that match a text.
 type findFunc func(s *searchState, text string) []*candidate
 
-// prefixContexts are the contexts of a prefix search.
+// prefixContexts has the function of each context for a prefix search.
 var prefixContexts = map[contexts.Context]findFunc{
 	contexts.Allocs: func(s *searchState, prefix string) []*candidate {
 		return candidatesByID(s, prefix, s.Allocations, func(a *api.Allocation) (string, string) { return a.Namespace, a.ID })
@@ -64,8 +64,8 @@ var prefixContexts = map[contexts.Context]findFunc{
 	contexts.HostVolumes:     findNothing,
 }
 
-// fuzzyContexts are the contexts of a fuzzy search. For an object without a name, the id must
-// start with the text.
+// fuzzyContexts has the function of each context for a fuzzy search. An object without a name matches if
+// its id starts with the text.
 var fuzzyContexts = map[contexts.Context]findFunc{
 	contexts.Deployments: prefixContexts[contexts.Deployments],
 	contexts.Evals:       prefixContexts[contexts.Evals],
@@ -115,7 +115,7 @@ var fuzzyContexts = map[contexts.Context]findFunc{
 	contexts.ScalingPolicies: findNothing,
 }
 
-// searchState is the snapshot and the namespace that a search reads.
+// searchState is the snapshot in which a search looks for objects, and the namespace of the search.
 type searchState struct {
 	*store.Snapshot
 	namespace string
@@ -127,7 +127,8 @@ func (s *searchState) includesNamespace(namespace string) bool {
 
 func findNothing(*searchState, string) []*candidate { return nil }
 
-// containingFinder returns a finder for the closest of all candidates.
+// containingFinder returns a function that selects from the candidates of all those whose names contain the
+// text, the closest first.
 func containingFinder(all func(*searchState) []*candidate) findFunc {
 	return func(s *searchState, text string) []*candidate { return closestCandidates(all(s), text) }
 }
@@ -140,7 +141,7 @@ func toCandidates[T any](all []T, of func(T) *candidate) []*candidate {
 	return found
 }
 
-// candidatesByID returns the candidates of objects that have only an id.
+// candidatesByID returns the candidates of objects that have an id and no name.
 func candidatesByID[T any](s *searchState, prefix string, list func(store.WatchSet, string) []T, key func(T) (namespace, id string)) (found []*candidate) {
 	for _, o := range list(nil, prefix) {
 		if namespace, id := key(o); s.includesNamespace(namespace) {

@@ -47,8 +47,7 @@ func newSearchFixture(t *testing.T) *fixture {
 	return f
 }
 
-// `status X` uses the only context that has an exact or a single match.
-// (checklist 36)
+// `nomad status X` uses the only context that has an exact or a single match. (checklist 36)
 func TestPrefixSearch(t *testing.T) {
 	f := newSearchFixture(t)
 	for _, c := range []struct {
@@ -138,8 +137,7 @@ func TestSearchIsTruncated(t *testing.T) {
 	}
 }
 
-// An empty list is [], not null.
-// (checklist 42)
+// An empty list is encoded as [], not as null. (checklist 42)
 func TestEmptyListsAreNotNull(t *testing.T) {
 	f := newFixture(t, nil)
 	lists := 0

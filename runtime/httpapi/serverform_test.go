@@ -10,7 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// Fields that the client's types lack have correct values.
+// Replies have the fields that the types of Nomad's client lack, with correct values.
 func TestServerOnlyFields(t *testing.T) {
 	t.Parallel()
 	b := newClientFixture(t, nil)
@@ -68,7 +68,7 @@ func TestServerOnlyFields(t *testing.T) {
 		"/v1/namespaces":              `"Hash":"`,
 		"/v1/node/pools":              `"Hash":"`,
 		"/v1/node/pool/all":           `"Hash":"`,
-		"/v1/var/empty?namespace=dev": `"CreateTime":0,"ModifyIndex"`, // no items between these fields
+		"/v1/var/empty?namespace=dev": `"CreateTime":0,"ModifyIndex"`, // the reply has no items between these fields
 	} {
 		if got := get(path); !strings.Contains(got, want) {
 			t.Errorf("%s: %s is not in %s", path, want, got)

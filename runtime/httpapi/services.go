@@ -16,8 +16,9 @@ import (
 // serviceHandler serves the routes of services.
 type serviceHandler struct{ store *store.Store }
 
-// list lists names by namespace. Nomad ignores the prefix, so that `service info` shows
-// other services if the requested service does not exist.
+// list returns the names of all services, by namespace. A difference to Nomad: list honors the parameter
+// prefix. Nomad ignores it, so that `service info` shows other services if the requested service does not
+// exist.
 func (h *serviceHandler) list(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		known := slices.DeleteFunc(s.Services(ws, r.namespace), func(reg *api.ServiceRegistration) bool {
@@ -64,8 +65,8 @@ func (h *serviceHandler) read(r *request) (any, error) {
 
 func serviceSortKey(reg *api.ServiceRegistration) sortKey { return nameKey(reg.Namespace, reg.ID) }
 
-// instanceChoice selects some instances of a service: for the same key it selects the same instances, as
-// long as they exist.
+// instanceChoice selects some instances of a service. For the same key it selects the same instances as
+// long as these exist.
 type instanceChoice struct {
 	count int // 0 means all
 	key   string

@@ -30,7 +30,7 @@ func (f *fixture) updateStore(t *testing.T, change func(*store.Txn)) uint64 {
 type requestCase struct {
 	name, method, target, body string
 	code                       int
-	want                       string // the whole reply, or a part of it after an ellipsis; empty matches any reply
+	want                       string // the complete reply, or an ellipsis and a part of the reply; empty matches any reply
 }
 
 // runRequests sends requests one after the other.
@@ -57,8 +57,8 @@ func decodeReply[T any](t *testing.T, r *http.Response) (v T) {
 	return v
 }
 
-// newServiceFixture has two instances of a service, another service, and a service of the same name in
-// another namespace.
+// newServiceFixture returns a fixture with two instances of a service, another service, and a service of
+// the same name in another namespace.
 func newServiceFixture(t *testing.T) *fixture {
 	f := newFixture(t, nil)
 	f.updateStore(t, func(tx *store.Txn) {
@@ -76,8 +76,7 @@ func newServiceFixture(t *testing.T) *fixture {
 	return f
 }
 
-// `service list`, `service info`, `service delete`.
-// (checklist 33)
+// Requests of `service list`, `service info` and `service delete`. (checklist 33)
 func TestServiceCommands(t *testing.T) {
 	f := newServiceFixture(t)
 	list := func(namespace, services string) string {
@@ -128,7 +127,7 @@ func TestChooseServices(t *testing.T) {
 	if n := len(chosen("99|me")); n != 30 {
 		t.Errorf("%d of 30", n)
 	}
-	// Different keys choose different instances, and each instance is chosen.
+	// Different keys select different instances, and each instance is selected by some key.
 	firsts := make(map[string]int)
 	for i := range 300 {
 		firsts[chosen(fmt.Sprint("1|client-", i))[0]]++
@@ -141,7 +140,7 @@ func TestChooseServices(t *testing.T) {
 	if len(firsts) < 25 {
 		t.Errorf("only %d of 30 are ever chosen", len(firsts))
 	}
-	// The removal of an instance does not change the choice of other keys.
+	// The removal of an instance does not change the selection for keys that selected other instances.
 	f.updateStore(t, func(tx *store.Txn) { tx.DeleteService("default", mine[0]) })
 	if again := chosen("2|me"); !slices.Equal(again, mine[1:]) {
 		t.Errorf("chosen %v after %v", again, mine)
@@ -153,7 +152,7 @@ func TestChooseServices(t *testing.T) {
 	}
 }
 
-// Requests of Traefik and of Prometheus.
+// Traefik and Prometheus send these requests.
 func TestServiceDiscoveryClients(t *testing.T) {
 	f := newServiceFixture(t)
 	for _, c := range []struct{ client, list, service string }{

@@ -27,11 +27,11 @@ const (
 	maxInputBytes     = 1 << 20 // bytes per message
 	maxHandshakeBytes = 4 << 10 // bytes per message of a client that has not authenticated
 	pingInterval      = 10 * time.Second
-	busyPingInterval  = time.Second     // ping interval while input is not read, so that its end would not be seen
+	busyPingInterval  = time.Second     // ping interval while the command does not read its input, when messages and the disconnection of the client are not read either
 	idleExecTimeout   = 2 * time.Minute // a client that sends nothing for this time is disconnected
 	tokenTimeout      = 10 * time.Second
-	closeTimeout      = time.Second // for output to a client after the command was killed
-	maxCloseReason    = 123         // bytes of the text of a close frame
+	closeTimeout      = time.Second // timeout for sending output to a client after the command was killed
+	maxCloseReason    = 123         // maximum length in bytes of the text in a close frame
 )
 
 var (
@@ -39,7 +39,7 @@ var (
 	errStopping   = errors.New("the agent is stopping")
 )
 
-// closeError is an error of a session with the code of its close frame.
+// closeError is an error that ends a session, with the code of the close frame.
 type closeError struct {
 	code websocket.StatusCode
 	text string
@@ -47,7 +47,7 @@ type closeError struct {
 
 func (c *closeError) Error() string { return c.text }
 
-// execError returns an error that would be a 4xx status before the upgrade.
+// execError returns an error that would be a 4xx status before the upgrade to a websocket.
 func execError(format string, args ...any) error {
 	return &closeError{websocket.StatusPolicyViolation, fmt.Sprintf(format, args...)}
 }
@@ -61,7 +61,8 @@ type sessionGroup struct {
 	running sync.WaitGroup
 }
 
-// start counts a session that calls end. It reports false after stop.
+// start adds a session to the count; the session calls end when it ends. It returns false after stop
+// was called.
 func (g *sessionGroup) start() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -81,8 +82,8 @@ func (g *sessionGroup) stop() {
 	g.running.Wait()
 }
 
-// serveSession runs a command for a client over a websocket. Errors of the request are sent in the
-// session, too, because clients show only that text.
+// serveSession runs a command for a client over a websocket. It sends errors of the request in the session,
+// because clients do not show errors that precede the session.
 func (h *execHandler) serveSession(r *request, find func() (execCommand, error)) (any, error) {
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		return nil, &statusError{http.StatusInternalServerError, "websocket connection not found in context"}
@@ -92,7 +93,7 @@ func (h *execHandler) serveSession(r *request, find func() (execCommand, error))
 	}
 	defer h.sessions.end()
 	r.replyWritten = true
-	// The token and the origin of the request have been checked.
+	// InsecureSkipVerify: the origin and the token of the request have been checked.
 	conn, err := websocket.Accept(r.w, r.Request, &websocket.AcceptOptions{InsecureSkipVerify: true})
 	if err != nil {
 		return nil, nil // Accept has sent the error
@@ -112,7 +113,7 @@ func (h *execHandler) serveSession(r *request, find func() (execCommand, error))
 	return nil, nil
 }
 
-// closeConn closes the session. It does not wait for a client that does not reply.
+// closeConn closes the session. It does not wait for clients that do not reply to the close frame.
 func closeConn(conn *websocket.Conn, err error) {
 	code, text := websocket.StatusInternalError, ""
 	if c := new(closeError); errors.As(err, &c) {
@@ -129,7 +130,8 @@ func closeConn(conn *websocket.Conn, err error) {
 		_ = conn.Close(websocket.StatusGoingAway, errStopping.Error())
 	default:
 		if len(text) > maxCloseReason {
-			// The reason is truncated. The complete text precedes it, as output of the command.
+			// The text in the close frame is truncated. The complete text is sent before it, as output of
+			// the command.
 			ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 			defer cancel()
 			_, _ = io.WriteString(execWriter{&execOutput{ctx: ctx, conn: conn}, "stderr"}, text+"\n")
@@ -151,8 +153,8 @@ func truncateReason(text string) string {
 	return text + cut
 }
 
-// sendsTokenInSession reports whether a client sends its token in the session: browsers cannot set the
-// headers of a websocket.
+// sendsTokenInSession reports whether a client sends its token in the session, because browsers cannot set
+// the headers of a websocket.
 func sendsTokenInSession(r *http.Request) bool {
 	later := r.URL.Query().Get("ws_handshake")
 	return (later == "true" || later == "1") && r.Method == http.MethodGet && strings.EqualFold(r.Header.Get("Upgrade"), "websocket") &&
@@ -160,7 +162,7 @@ func sendsTokenInSession(r *http.Request) bool {
 			strings.HasPrefix(r.URL.Path, "/v1/job/") && strings.HasSuffix(r.URL.Path, "/action"))
 }
 
-// handshake reads the token of a client that sends it in the session.
+// handshake reads the token of a client that sends its token in the session.
 func (h *execHandler) handshake(r *request, conn *websocket.Conn) error {
 	if !sendsTokenInSession(r.Request) {
 		return nil
@@ -197,8 +199,8 @@ func (h *execHandler) handshake(r *request, conn *websocket.Conn) error {
 func serveExec(parent context.Context, conn *websocket.Conn, command execCommand) {
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
-	// The connection outlives the command, for the last output and the exit code. But a client
-	// that does not read must block neither the command nor the agent.
+	// The context of the connection ends later than that of the command, so that the last output and the
+	// exit code can be sent. But a client that does not read must block neither the command nor the agent.
 	connCtx, cancelConn := context.WithCancel(context.WithoutCancel(parent))
 	defer cancelConn()
 	endSoon := func() { time.AfterFunc(closeTimeout, cancelConn) }
@@ -225,7 +227,7 @@ func serveExec(parent context.Context, conn *websocket.Conn, command execCommand
 	command.Stdin, command.Resize = stdin, resize
 	command.Stdout, command.Stderr = execWriter{out, "stdout"}, execWriter{out, "stderr"}
 	exit, err := command.run(ctx, command.Exec)
-	_ = stdin.Close() // the command no longer reads it
+	_ = stdin.Close() // the command has ended and no longer reads stdin
 	cause := context.Cause(ctx)
 	switch {
 	case err == nil && exit.Err == nil:
@@ -241,7 +243,7 @@ func serveExec(parent context.Context, conn *websocket.Conn, command execCommand
 	closeConn(conn, err)
 }
 
-// execInput is the input from the client.
+// execInput passes the input of the client to the command.
 type execInput struct {
 	conn         *websocket.Conn
 	stdin        *io.PipeWriter
@@ -250,8 +252,8 @@ type execInput struct {
 	stdinBlocked atomic.Bool  // the command does not read its input
 }
 
-// readMessages passes the client's messages on until the connection fails, which ends the command. It
-// returns the reason.
+// readMessages handles the client's messages until the connection fails, and returns the reason. The
+// failure also ends the command.
 func (in *execInput) readMessages(ctx context.Context) error {
 	defer in.stdin.CloseWithError(errClientGone)
 	for {
@@ -265,7 +267,7 @@ func (in *execInput) readMessages(ctx context.Context) error {
 	}
 }
 
-// handleMessage handles one message.
+// handleMessage handles one message of the client: input, a terminal size, or a heartbeat.
 func (in *execInput) handleMessage(text []byte) error {
 	in.lastMessage.Store(time.Now().UnixNano())
 	var frame api.ExecStreamingInput
@@ -274,7 +276,7 @@ func (in *execInput) handleMessage(text []byte) error {
 	}
 	if size := frame.TTYSize; size != nil && size.Height > 0 && size.Width > 0 {
 		select {
-		case <-in.resize: // replaces a size that was not applied
+		case <-in.resize: // discards a previous size that was not applied
 		default:
 		}
 		in.resize <- driver.TerminalSize{Height: size.Height, Width: size.Width}
@@ -284,7 +286,7 @@ func (in *execInput) handleMessage(text []byte) error {
 	}
 	if len(frame.Stdin.Data) > 0 {
 		in.stdinBlocked.Store(true)
-		_, _ = in.stdin.Write(frame.Stdin.Data) // ignores that the command has closed its input
+		_, _ = in.stdin.Write(frame.Stdin.Data) // the write fails if the command has closed its input
 		in.stdinBlocked.Store(false)
 		in.lastMessage.Store(time.Now().UnixNano())
 	}
@@ -324,7 +326,7 @@ func (in *execInput) awaitDisconnect(ctx context.Context) (gone bool) {
 	}
 }
 
-// execOutput is the output to the client.
+// execOutput sends the output of the command to the client.
 type execOutput struct {
 	ctx  context.Context
 	conn *websocket.Conn
@@ -337,7 +339,8 @@ func (o *execOutput) send(text []byte) error {
 	return nil
 }
 
-// sendExit sends the exit code of the command. The client waits for a result, which is empty for 0.
+// sendExit sends the exit code of the command. A client waits for a result, which has no exit code field if
+// the exit code is 0.
 func (o *execOutput) sendExit(code int, tty bool) error {
 	if err := o.send([]byte(`{"stdout":{"close":true}}`)); err != nil {
 		return err
@@ -354,7 +357,7 @@ func (o *execOutput) sendExit(code int, tty bool) error {
 	return o.send([]byte(`{"exited":true,"result":` + result + `}`))
 }
 
-// execWriter sends stdout or stderr. Both may be written concurrently.
+// execWriter sends stdout or stderr to the client. Both may be written concurrently.
 type execWriter struct {
 	out        *execOutput
 	streamName string

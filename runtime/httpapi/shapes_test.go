@@ -12,8 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hoststats"
 )
 
-// readReplyFields reads the fields of each type in testdata/shapes.txt, and whether a field is
-// omitted when it is empty.
+// readReplyFields reads testdata/shapes.txt: the fields of each type, and whether a field is omitted when
+// it is empty.
 func readReplyFields(t *testing.T) map[string]map[string]bool {
 	t.Helper()
 	text, err := os.ReadFile("testdata/shapes.txt")
@@ -60,7 +60,7 @@ func TestReplyFields(t *testing.T) {
 		"NodeListStub": reflect.TypeFor[api.NodeListStub](), "HostStats": reflect.TypeFor[hoststats.Stats](), "MemoryStats": reflect.TypeFor[api.MemoryStats](),
 		"CpuStats": reflect.TypeFor[api.CpuStats](), "ServiceRegistration": reflect.TypeFor[api.ServiceRegistration](),
 	}
-	// These fields differ from Nomad's, for the reason given.
+	// different has the fields whose format differs from Nomad's, with the reason.
 	different := map[string]string{
 		"Node.Drain": "the text about the node has it", "Node.SecretID": "the text about the node has it",
 		"JobListStub.Namespace": "it is never empty",
@@ -83,7 +83,7 @@ func TestReplyFields(t *testing.T) {
 			delete(want, f.name)
 			switch {
 			case different[name+"."+f.name] != "":
-			case f.omitEmpty && !known: // a field for clients, which is empty in a canonical object
+			case f.omitEmpty && !known: // only clients set this field; it is empty in a canonical object
 			case !known:
 				t.Errorf("%s.%s is not in shapes.txt", name, f.name)
 			case omit != f.omitEmpty:

@@ -2,22 +2,22 @@ package httpapi
 
 import "net/http"
 
-// stream is a response that is written in pieces. It ends when its route returns: after a failed
-// write, if the client has disconnected or does not read, or after the context of the request has
-// ended, if the client has disconnected or the agent shuts down.
+// stream is a response that is written in pieces. It ends when the handler of its route returns: after a
+// failed write, because the client has disconnected or does not read, or after the context of the request
+// has ended, because the client has disconnected or the agent shuts down.
 type stream struct {
 	r *request
 }
 
-// stream starts a response of a content type with no known length. It sends the headers at once.
-// After this call the route returns nil and no error.
+// stream starts a response of a content type, without a known length. It sends the headers at once. After
+// calling stream, a handler returns nil as its reply and no error.
 func (r *request) stream(contentType string) *stream {
 	r.replyWritten = true
 	r.setHeaders()
 	r.w.Header().Set("Content-Type", contentType)
 	r.startReply()
 	r.w.WriteHeader(http.StatusOK)
-	_ = r.control.Flush() // a lost connection makes the next write fail
+	_ = r.control.Flush() // the next write fails if the connection is lost
 	return &stream{r}
 }
 

@@ -57,7 +57,7 @@ type checkStatus struct {
 	Timestamp  int64
 }
 
-// checks returns the state of an allocation's checks, null if it has none.
+// checks returns the states of an allocation's checks, or null if the allocation has no checks.
 func (h *allocHandler) checks(r *request) (any, error) {
 	if _, err := findAllocation(h.store, r.id); err != nil {
 		return nil, err

@@ -37,7 +37,7 @@ func (h *variableHandler) noPath(*request) (any, error) {
 	return nil, badRequest("missing variable path")
 }
 
-// rejectMethod replies to other methods with Nomad's text and status.
+// rejectMethod replies to an unsupported method with Nomad's text and status.
 func (h *variableHandler) rejectMethod(*request) (any, error) {
 	return nil, badRequest(errInvalidMethod.text)
 }
@@ -55,7 +55,7 @@ func (h *variableHandler) read(r *request) (any, error) {
 	})
 }
 
-// maxVariableBody is the size of the largest variable with each character escaped.
+// maxVariableBody is the size of the largest variable when each of its characters is escaped in JSON.
 const maxVariableBody = 8 * model.MaxVariableSize
 
 func (h *variableHandler) put(r *request) (any, error) {
@@ -136,7 +136,7 @@ func lockOperation(r *request) (do func(*variables.Variables, context.Context, *
 	return do, nil
 }
 
-// replyNotChanged returns why a variable was not changed. For a request with a check-and-set index the
+// replyNotChanged returns why a variable was not changed. If the request has a check-and-set index, the
 // reply is the current variable, which clients decode.
 func replyNotChanged(r *request, err error, check variables.ExpectedIndex) (any, error) {
 	var invalid variables.InvalidError

@@ -9,8 +9,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// `var put` twice, `-force`, `get`, `list`, `purge`.
-// (checklist 31)
+// Requests of `var put` (twice), `var put -force`, `var get`, `var list` and `var purge`. (checklist 31)
 func TestVariableCommands(t *testing.T) {
 	f := newFixture(t, nil)
 	put := `{"Namespace":"default","Path":"ignored","Items":{"user":"me","password":"s3cret"}}`
@@ -49,7 +48,7 @@ func TestVariableHeaders(t *testing.T) {
 	for _, c := range []struct{ method, target, index string }{
 		{"PUT", "/v1/var/p?cas=0", "1"},
 		{"PUT", "/v1/var/q", "2"},
-		{"PUT", "/v1/var/p?cas=0", "1"}, // the index of the stored variable
+		{"PUT", "/v1/var/p?cas=0", "1"}, // the index of the variable that is stored already
 		{"GET", "/v1/var/p", "1"},
 		{"GET", "/v1/var/nope", "2"},
 		{"GET", "/v1/vars", "2"},
@@ -65,9 +64,8 @@ func TestVariableHeaders(t *testing.T) {
 	}
 }
 
-// The namespace of the body has precedence, and need not exist: Terraform sets it only in the
-// body.
-// (checklist 32)
+// The namespace in the body has precedence, and need not exist. Terraform sets the namespace only in the
+// body. (checklist 32)
 func TestNamespaceOfBodyHasPrecedence(t *testing.T) {
 	f := newFixture(t, nil)
 	f.runRequests(t, []requestCase{
@@ -103,13 +101,13 @@ func TestTerraformVariableRequests(t *testing.T) {
 	})
 }
 
-// No reply about variables in general has their items or the credentials of their locks.
+// Lists, searches and rejected changes return neither the items of variables nor the credentials of locks.
 func TestSecretsStayInVariables(t *testing.T) {
 	f := newFixture(t, nil)
 	v := decodeReply[api.Variable](t, f.send("PUT", "/v1/var/p?lock-acquire", strings.NewReader(`{"Items":{"k":"s3cret"}}`)))
 	for _, c := range []requestCase{
 		{method: "GET", target: "/v1/vars"},
-		{method: "GET", target: `/v1/vars?filter=Items.k+==+"s3cret"`}, // would disclose the items bit by bit
+		{method: "GET", target: `/v1/vars?filter=Items.k+==+"s3cret"`}, // the filter would disclose the items bit by bit
 		{method: "PUT", target: "/v1/search", body: `{"Prefix":"p","Context":"all"}`},
 		{method: "PUT", target: "/v1/var/p", body: `{"Items":{"k":"n3w"}}`},
 		{method: "PUT", target: "/v1/var/a%20b", body: `{"Items":{"k":"n3w"}}`},

@@ -17,7 +17,7 @@ import (
 //lint:ignore ST1005 Nomad's text
 var ErrVariablesWithJSON = errors.New("cannot use variables with JSON files.")
 
-// ParseJSON reads a job in the CheckJSON form of the HTTP API, bare or in a "Job"
+// ParseJSON reads a job in the JSON form of the HTTP API, bare or in a "Job"
 // wrapper. Unknown keys are ignored, and durations are whole nanoseconds.
 func ParseJSON(text []byte) (*api.Job, error) {
 	if len(text) > MaxTextSize {

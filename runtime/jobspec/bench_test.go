@@ -78,8 +78,8 @@ func TestBenchmarkJobIsSixtyLines(t *testing.T) {
 	}
 }
 
-// BenchmarkParse measures the budget "parse of a 60-line job file: 1 ms"; its floor is the
-// library's own parser.
+// BenchmarkParse measures the budget "parse of a 60-line job file: 1 ms"; the time of
+// the library's own parser is its lower bound.
 func BenchmarkParse(b *testing.B) {
 	b.Run("job", func(b *testing.B) {
 		b.ReportAllocs()

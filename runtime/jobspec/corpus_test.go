@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// corpusDir returns the directory of Nomad's own job files with their CheckJSON by Nomad. They are not
+// corpusDir returns the directory of Nomad's own job files with their JSON by Nomad. They are not
 // part of this repository.
 func corpusDir(t *testing.T) string {
 	t.Helper()
@@ -40,7 +40,7 @@ func TestCorpus(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := readExpectedJSON(t, path)
-			// Null, absent and empty values are different.
+			// The comparison distinguishes null, absent and empty values.
 			if diff := jsonDiff(t, got, want); diff != "" {
 				t.Errorf("got %s", diff)
 			}
@@ -79,7 +79,7 @@ func jsonDiff(t *testing.T, got, want []byte) string {
 	return strings.Join(collectDifferences(nil, "", g, w), "\n")
 }
 
-// collectDifferences lists the paths at which two CheckJSON values differ.
+// collectDifferences lists the paths at which two JSON values differ.
 func collectDifferences(differences []string, at string, got, want any) []string {
 	g, gotMap := got.(map[string]any)
 	w, wantMap := want.(map[string]any)

@@ -22,7 +22,7 @@ type decoder struct {
 	deferred []func() hcl.Diagnostics
 }
 
-// decodeJob decodes the job block; body is its body with dynamic blocks expanded.
+// decodeJob decodes the job block, whose body is passed with dynamic blocks expanded.
 func (d *decoder) decodeJob(block *hcl.Block, body hcl.Body) (*api.Job, hcl.Diagnostics) {
 	d.ranges.add(nil, block.DefRange)
 	job := &api.Job{}
@@ -38,11 +38,12 @@ func (d *decoder) decodeJob(block *hcl.Block, body hcl.Body) (*api.Job, hcl.Diag
 	return job, append(diags, groupDiagnostics(schemalessDiags, "")...)
 }
 
-// typeExtension is the decoding of a type that its tags do not describe.
+// typeExtension defines the decoding of those parts of a type that its struct tags do
+// not describe.
 type typeExtension struct {
 	attrs  []hcl.AttributeSchema
 	blocks []hcl.BlockHeaderSchema
-	// own are the attributes of the type that after decodes.
+	// own are the attributes of the type that afterFields decodes.
 	own []string
 	// beforeFields runs before the fields of the type are decoded, to set defaults.
 	beforeFields func(target any)

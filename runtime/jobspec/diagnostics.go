@@ -143,7 +143,7 @@ func writeSnippet(b *strings.Builder, text []byte, rng hcl.Range) {
 	if rng.End.Byte >= rng.Start.Byte && rng.End.Byte-start < len(line) {
 		marked = line[len(before):max(rng.End.Byte-start, len(before))]
 	}
-	// The indent keeps tabs, so that the marks are below the text.
+	// The indent has the tabs of the source line, so that the marks are below the text.
 	indent := strings.Map(func(r rune) rune {
 		if r == '\t' {
 			return r

@@ -1,7 +1,7 @@
 // Package jobspec parses the text of a job file into an api.Job, and reports the position of
 // errors in the text.
 //
-// It implements the whole job language: HCL, HCL's CheckJSON profile and the CheckJSON of the HTTP API;
+// It implements the whole job language: HCL, HCL's JSON profile and the JSON of the HTTP API;
 // variables, locals, dynamic blocks and functions; the preservation of run-time references such as
 // ${attr.kernel.name}; and the few normalisations that belong to parsing. The result is the job as
 // written: package model sets defaults, validates the job and warns about it.

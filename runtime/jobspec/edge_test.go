@@ -30,7 +30,7 @@ type parseCase struct {
 	lax                  bool // not strict
 	// at is the compared path of the output, such as "TaskGroups.0.Tasks.0.Config".
 	at   string
-	want string // CheckJSON
+	want string // JSON
 	// errors are the diagnostics in Nomad's format; the file and the position are omitted where
 	// they do not matter.
 	errors []string
@@ -143,7 +143,7 @@ func runParseCases(t *testing.T, edges []parseCase) {
 	}
 }
 
-// TestParsingEdgeCases has parsing alone: package model tests validation.
+// TestParsingEdgeCases covers parsing alone: package model tests validation.
 func TestParsingEdgeCases(t *testing.T) {
 	runParseCases(t, []parseCase{
 		{name: "HCL JSON that begins with a line end is native", text: "\n{\"job\":{\"j\":{}}}",
@@ -194,7 +194,8 @@ func TestParsingEdgeCases(t *testing.T) {
 	})
 }
 
-// TestExpressionForms has the forms of a job file: one job, in native syntax or CheckJSON.
+// TestExpressionForms covers the forms of a job file: one job, in native syntax or
+// JSON.
 func TestExpressionForms(t *testing.T) {
 	runParseCases(t, []parseCase{
 		{name: "1.1 spaces before the brace are skipped", text: `   {"job":{"j":{}}}`, at: "ID", want: `"j"`},
@@ -224,7 +225,7 @@ func TestExpressionForms(t *testing.T) {
 	})
 }
 
-// TestVariables has the types, sources and errors of input variables.
+// TestVariables covers the types, sources and errors of input variables.
 func TestVariables(t *testing.T) {
 	with := func(decl string) string {
 		return "variable \"x\" {\n" + decl + "\n}\njob \"j\" {\n meta {\n a = jsonencode(var.x)\n}\n}\n"
@@ -282,7 +283,7 @@ func TestVariables(t *testing.T) {
 	}
 }
 
-// TestLocalsAndDynamic is sections 1.5 to 1.7.
+// TestLocalsAndDynamic tests locals and dynamic blocks.
 func TestLocalsAndDynamic(t *testing.T) {
 	meta := func(head, a string) string { return head + "job \"j\" {\n meta {\n a = " + a + "\n}\n}\n" }
 	runParseCases(t, []parseCase{
@@ -315,7 +316,8 @@ func jobWithDynamicGroup(name, meta string) string {
 		`,"Services":null,"ShutdownDelay":null,"MaxRunDuration":null,"StopAfterClientDisconnect":null,"MaxClientDisconnect":null,"Scaling":null,"Consul":null,"PreventRescheduleOnLost":null}`
 }
 
-// TestReferencesSurvive has the references that the agent resolves and the parser keeps.
+// TestReferencesSurvive covers the references that the agent resolves and the parser
+// keeps.
 func TestReferencesSurvive(t *testing.T) {
 	value := func(name, written, want string) parseCase {
 		return parseCase{name: "1.9 " + name, text: jobWithConfig("v = " + written), at: configPath + ".v", want: want}
@@ -349,7 +351,7 @@ func TestReferencesSurvive(t *testing.T) {
 	})
 }
 
-// TestDialectDetails has deviations of the dialect from HCL.
+// TestDialectDetails covers deviations of the dialect from HCL.
 func TestDialectDetails(t *testing.T) {
 	value := func(name, written, want string) parseCase {
 		return parseCase{name: "1.9.1 " + name, text: "variable \"m\" {\n type = map(map(string))\n default = {\n b = {\n k = \"2\"\n}\n a = {\n k = \"1\"\n}\n}\n}\nlocals {\n o = {\n a = 1\n}\n k = \"x\"\n}\n" + jobWithConfig("v = "+written), at: configPath + ".v", want: want}
@@ -396,7 +398,7 @@ func TestDialectDetails(t *testing.T) {
 	}
 }
 
-// TestBlockForms has blocks and attributes that have more than one form.
+// TestBlockForms covers blocks and attributes that have more than one form.
 func TestBlockForms(t *testing.T) {
 	runParseCases(t, []parseCase{
 		{name: "1.10 attribute form", text: jobWithTaskBody(`env = { "a.b" = 1, c = true, d = 1.50, e = 1e3 }`), at: envPath, want: `{"a.b":"1","c":"true","d":"1.5","e":"1000"}`},
@@ -434,7 +436,7 @@ func TestBlockForms(t *testing.T) {
 	})
 }
 
-// TestNormalisation has the values that the parser changes.
+// TestNormalisation covers the values that the parser changes.
 func TestNormalisation(t *testing.T) {
 	network := func(ports string) string { return "job \"j\" {\n group \"g\" {\n network {\n" + ports + "\n}\n}\n}\n" }
 	const net = "TaskGroups.0.Networks.0"
@@ -474,7 +476,7 @@ func TestNormalisation(t *testing.T) {
 	})
 }
 
-// TestScalars has the conversions of scalar values.
+// TestScalars covers the conversions of scalar values.
 func TestScalars(t *testing.T) {
 	runParseCases(t, []parseCase{
 		{name: "a duration of parts", text: jobWithTaskBody(`kill_timeout = "1h2m3.5s"`), at: taskPath + ".KillTimeout", want: `3723500000000`},
@@ -495,7 +497,7 @@ func TestScalars(t *testing.T) {
 	})
 }
 
-// TestSchemaless has bodies without a schema, such as config.
+// TestSchemaless covers bodies without a schema, such as config.
 func TestSchemaless(t *testing.T) {
 	value := func(written, want string) parseCase {
 		return parseCase{name: "8.1 " + strings.ReplaceAll(written, "\n", " "), text: jobWithConfig(written), at: configPath, want: want}
@@ -555,7 +557,7 @@ in.hcl:1,1-1: Missing job block; A job block is required`},
 	}
 }
 
-// TestDiagnosticText has the texts of diagnostics.
+// TestDiagnosticText covers the texts of diagnostics.
 func TestDiagnosticText(t *testing.T) {
 	tests := []struct{ name, text, want string }{
 		{"errors of a body are lines", "job \"j\" {\n aaaa = 1\n bbbb = 2\n}\n", "in.hcl:2,2-6: Unsupported argument; An argument named \"aaaa\" is not expected here.\nin.hcl:3,2-6: Unsupported argument; An argument named \"bbbb\" is not expected here."},

@@ -24,7 +24,7 @@ var acceptsMapAttributes = map[reflect.Type]bool{
 // typeExtensions has the extension of each type that needs one.
 var typeExtensions map[reflect.Type]typeExtension
 
-func init() { // avoids an initialization cycle with the decoder
+func init() { // typeExtensions is set in init to avoid an initialization cycle with the decoder
 	vault, secret := hcl.BlockHeaderSchema{Type: "vault"}, hcl.BlockHeaderSchema{Type: "secret", LabelNames: []string{"name"}}
 	typeExtensions = map[reflect.Type]typeExtension{
 		reflect.TypeFor[api.Job](): {
@@ -74,8 +74,8 @@ func setDefault[T any](field **T, value T) {
 	}
 }
 
-// Shorthands of a constraint or affinity: each sets the operator and the value. Nomad has the last
-// four of a constraint in its schema and ignores them.
+// These shorthands of a constraint or affinity set the operator and the value. Nomad
+// has the last four of a constraint in its schema and ignores them.
 var (
 	constraintShorthands = []string{"version", "semver", "regexp", "set_contains", "distinct_hosts", "distinct_property",
 		"set_contains_any", "set_contains_all", "is_set", "is_not_set"}
@@ -110,8 +110,8 @@ func finishConstraint(d *decoder, content *hcl.BodyContent, target any, _ []stri
 	return diags
 }
 
-// decodeIsSet decodes is_set and is_not_set. Their value is true, or false for the opposite, or the
-// attribute itself.
+// decodeIsSet decodes is_set and is_not_set. Their value is the name of the attribute,
+// or a boolean, of which false inverts the operator.
 func (d *decoder) decodeIsSet(name string, attr *hcl.Attribute, c *api.Constraint) hcl.Diagnostics {
 	text, diags := d.decodeString(attr.Expr)
 	on, err := strconv.ParseBool(text)

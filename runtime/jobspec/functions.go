@@ -183,7 +183,7 @@ func checkRegularFile(args []cty.Value) error {
 	}
 	path, err := homedir.Expand(args[0].AsString())
 	if err != nil {
-		return nil // the function itself returns the error
+		return nil // the function returns the error of a missing file
 	}
 	info, err := os.Stat(path)
 	switch {

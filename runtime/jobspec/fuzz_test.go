@@ -9,7 +9,7 @@ import (
 
 // All fuzz targets check the same for every text: Parse returns, does not panic, and each
 // diagnostic refers to an existing text. A parsed job is unchanged after a round trip through its
-// own CheckJSON.
+// own JSON.
 
 // Seeds are small, because the fuzzer minimizes its findings.
 
@@ -56,7 +56,8 @@ func checkParse(t *testing.T, src Source) {
 	}
 }
 
-// sameJSON compares by value: numbers beyond 2^53 lose digits in the round trip.
+// sameJSON compares decoded values, because numbers beyond 2^53 lose digits in the
+// round trip.
 func sameJSON(t *testing.T, a, b []byte) bool {
 	t.Helper()
 	var texts [2]string

@@ -11,7 +11,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files in testdata")
 
-// TestGolden parses each job in testdata and compares it with its golden CheckJSON file.
+// TestGolden parses each job in testdata and compares it with its golden JSON file.
 func TestGolden(t *testing.T) {
 	entries, err := os.ReadDir("testdata")
 	if err != nil {

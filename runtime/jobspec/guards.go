@@ -67,7 +67,7 @@ var argumentGuards = map[string]func(args []cty.Value) error{
 		if !allKnown(args...) {
 			return nil
 		}
-		// Each match is replaced, and at worst every position matches.
+		// Each match is replaced, and in the worst case there is a match at every position.
 		return checkResultSize(int64(len(args[0].AsString())), int64(1+len(args[2].AsString())))
 	},
 	"replace": func(args []cty.Value) error {

@@ -9,8 +9,8 @@ import (
 	"github.com/zclconf/go-cty/cty/convert"
 )
 
-// jsonBody is a body in HCL's CheckJSON profile. It rewrites the expressions: the library evaluates the
-// templates in CheckJSON strings by itself, and they must preserve references as native expressions do.
+// jsonBody is a body in HCL's JSON profile. It rewrites the expressions: the library evaluates the
+// templates in JSON strings by itself, and they must preserve references as native expressions do.
 type jsonBody struct {
 	hcl.Body
 	budget *evaluationBudget
@@ -48,8 +48,8 @@ func (b *jsonBody) wrapContent(content *hcl.BodyContent) {
 	}
 }
 
-// orderBlocksFirst removes the attribute form of names that may also be a block (env, meta): CheckJSON has
-// the same syntax for both.
+// orderBlocksFirst removes the attribute form from a schema for names that may also be
+// a block (env, meta), because JSON has the same syntax for both.
 func orderBlocksFirst(schema *hcl.BodySchema) *hcl.BodySchema {
 	blocks := make(map[string]bool, len(schema.Blocks))
 	for _, block := range schema.Blocks {
@@ -64,13 +64,13 @@ func orderBlocksFirst(schema *hcl.BodySchema) *hcl.BodySchema {
 	return out
 }
 
-// jsonExpr is a CheckJSON value in which every string is a template.
+// jsonExpr is a JSON value in which every string is a template.
 type jsonExpr struct {
 	hcl.Expression
 	budget *evaluationBudget
 }
 
-// UnwrapExpression returns the CheckJSON value for static analysis.
+// UnwrapExpression returns the JSON value for static analysis.
 func (e *jsonExpr) UnwrapExpression() hcl.Expression { return e.Expression }
 
 func (e *jsonExpr) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
@@ -88,7 +88,7 @@ func (e *jsonExpr) wrapChild(expr hcl.Expression) *jsonExpr {
 	return &jsonExpr{Expression: expr, budget: e.budget}
 }
 
-// splitChildren returns the elements of a CheckJSON array, or the members of an object.
+// splitChildren returns the elements of a JSON array, or the members of an object.
 func (e *jsonExpr) splitChildren() (list []hcl.Expression, isList bool, members []hcl.KeyValuePair, isObject bool) {
 	if lister, ok := e.Expression.(interface{ ExprList() []hcl.Expression }); ok {
 		if list = lister.ExprList(); list != nil {
@@ -111,7 +111,8 @@ func (e *jsonExpr) evaluate(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 	case isObject:
 		return e.evaluateObject(members, ctx)
 	}
-	// Without a context, the library returns the string literally.
+	// With a nil EvalContext, the library returns the string without evaluating its
+	// template.
 	val, diags := e.Expression.Value(nil)
 	if ctx == nil || diags.HasErrors() || val.Type() != cty.String || !isTemplate(val) {
 		return val, diags

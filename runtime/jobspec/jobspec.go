@@ -17,7 +17,7 @@ type Source struct {
 	// Name is the file name in diagnostics: the base name of a path, "stdin", or another name of
 	// the caller's choice.
 	Name string
-	// Text is native HCL, or HCL's CheckJSON profile if its first byte that is not a space is '{'.
+	// Text is native HCL, or HCL's JSON profile if its first byte that is not a space is '{'.
 	Text []byte
 
 	// Vars are the values of -var, each "name=value".
@@ -66,7 +66,8 @@ func parseWithBudget(limit int, src Source) (*File, hcl.Diagnostics) {
 	}
 	job, diags := p.parse()
 	if p.budget.exceeded != nil {
-		// Other errors may only result from values that were cut short.
+		// Other errors may only result from values that were truncated when the budget was
+		// exceeded.
 		diags = hcl.Diagnostics{p.budget.exceeded}
 	}
 	if !diags.HasErrors() {
@@ -107,7 +108,7 @@ func (p *parser) parse() (*api.Job, hcl.Diagnostics) {
 	diags = append(diags, moreDiags...)
 	job, moreDiags := jobBlock(content)
 	if job == nil && diags.HasErrors() && hasBlock(body, "job") {
-		moreDiags = nil // the labels of the block are wrong
+		moreDiags = nil // the job block exists but has wrong labels, which a diagnostic already reports
 	}
 	diags = append(diags, moreDiags...)
 	if diags.HasErrors() {

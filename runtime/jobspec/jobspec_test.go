@@ -141,7 +141,8 @@ func TestWriteDiagnostics(t *testing.T) {
 	}
 }
 
-// TestSnippetOfValue: a text from the command line has a position too.
+// TestSnippetOfValue: diagnostics also show the position of an error in a -var
+// argument.
 func TestSnippetOfValue(t *testing.T) {
 	file, diags := Parse(Source{Name: "in.hcl", Text: []byte("variable \"x\" {\n  type = bool\n}\njob \"j\" {}\n"), Vars: []string{"x=yes"}})
 	var b strings.Builder

@@ -29,9 +29,9 @@ const (
 	localFailed
 )
 
-// evaluateLocals evaluates the locals blocks. They may refer to each other in any order; each is evaluated
-// after the locals that it needs. As in Nomad, the same name in two blocks is no error: the later
-// one counts.
+// evaluateLocals evaluates the locals blocks. They may refer to each other in any
+// order; each is evaluated after the locals that it needs. As in Nomad, the same name
+// in two blocks is not an error: the later definition is used.
 func (p *parser) evaluateLocals(blocks hcl.Blocks, ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 	declared, order, diags := declareLocals(blocks)
 	e := &localEvaluation{declared: declared, ctx: ctx, budget: p.budget}
@@ -108,8 +108,8 @@ type localEvaluation struct {
 	depth    int
 }
 
-// evaluate evaluates one local after the locals that it needs. A missing local or a cyclic one has
-// no value when the expression is evaluated.
+// evaluate evaluates one local after the locals that it needs. A local that is missing,
+// or that depends on itself, has no value when an expression refers to it.
 func (e *localEvaluation) evaluate(name string) hcl.Diagnostics {
 	l := e.declared[name]
 	if l == nil || l.state != localPending {

@@ -12,9 +12,9 @@ const (
 	// maxEvaluationCost is how much one parse may evaluate, counted in bytes of all values that it creates.
 	// An ordinary job needs some ten thousand.
 	maxEvaluationCost = 64 << 20
-	// valueCost is counted for a value in addition to its text, numberCost for a number, whose
-	// decimal text is slow to create, and blockCost for a decoded block. They are proportional to
-	// the time.
+	// valueCost is counted for a value in addition to its text, numberCost for a number,
+	// whose decimal text is slow to create, and blockCost for a decoded block. They are
+	// proportional to the time of creation.
 	valueCost  = 32
 	numberCost = 256
 	blockCost  = 1024
@@ -36,7 +36,8 @@ type evaluationBudget struct {
 	exceeded *hcl.Diagnostic
 }
 
-// chargeValue counts the size of a value and returns a diagnostic for the first excess.
+// chargeValue counts the size of a value and returns a diagnostic when the budget is
+// exceeded for the first time.
 func (m *evaluationBudget) chargeValue(val cty.Value, rng hcl.Range) *hcl.Diagnostic {
 	if m.exceeded != nil {
 		return nil
@@ -60,7 +61,8 @@ func (m *evaluationBudget) chargeCost(n int, rng hcl.Range) *hcl.Diagnostic {
 
 const overBudgetReason = "The expressions of this file make values that are too large. Are locals, for expressions or dynamic blocks multiplying each other?"
 
-// measureValue counts the size of a value. It returns the reason if the value is rejected, or "".
+// measureValue counts the size of a value. If the value is rejected, it returns the
+// reason, otherwise "".
 func (m *evaluationBudget) measureValue(val cty.Value, depth int) string {
 	m.used += valueCost
 	switch {

@@ -20,7 +20,7 @@ func TestDeepTextIsRefused(t *testing.T) {
 	tests := []struct {
 		name, text string
 		vars       []string
-		file       string // the file in the diagnostic
+		file       string // name of the file in the diagnostic
 	}{
 		{"brackets", job(repeatToMaxText("[")), nil, "in.hcl"},
 		{"parentheses", job(repeatToMaxText("(")), nil, "in.hcl"},
@@ -76,7 +76,8 @@ func TestDeepTextIsRefused(t *testing.T) {
 	}
 }
 
-// TestVariableFileIsScanned: the scan precedes the parse of every text.
+// TestVariableFileIsScanned: variable files are also scanned for deep nesting before
+// they are parsed.
 func TestVariableFileIsScanned(t *testing.T) {
 	for name, text := range map[string]string{
 		"HCL":       "x = " + repeatToMaxText("["),
@@ -96,7 +97,7 @@ func TestVariableFileIsScanned(t *testing.T) {
 	}
 }
 
-// TestOrdinaryDepthIsAccepted: the count decreases at closing brackets.
+// TestOrdinaryDepthIsAccepted: closing brackets decrease the counted depth.
 func TestOrdinaryDepthIsAccepted(t *testing.T) {
 	many := func(n int, line string) string { return strings.Repeat(line, n) }
 	tests := map[string]string{
@@ -190,7 +191,7 @@ func TestEvaluationIsBounded(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			// A sixteenth of the budget suffices to reach its end.
+			// A sixteenth of the budget is enough for a test that exceeds it.
 			_, diags := parseWithBudget(maxEvaluationCost/16, Source{Name: "in.hcl", Text: []byte(test.text), FileFunctions: true})
 			text := DiagnosticsText(diags)
 			if !strings.Contains(text, test.want) {

@@ -42,7 +42,7 @@ func newDecodePlan(t reflect.Type) *decodePlan {
 		case kind == "label":
 			p.labelField = i
 		case name == "" || name == "-":
-			// The server sets the field, or an extension decodes it.
+			// The decoder skips a block that the server sets, or that an extension decodes.
 		case kind == "block":
 			p.addBlock(name, i, field.Type)
 		default:

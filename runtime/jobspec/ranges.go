@@ -32,7 +32,7 @@ func (r sourceRanges) addAlias(path, written []string) {
 //	f.Range("group", "web", "task", "app", "template", "0", "destination")
 //
 // If the file does not have the exact path, Range returns the innermost enclosing part. It returns
-// false if no range is recorded, as for a job in the CheckJSON of the API.
+// false if no range is recorded, as for a job in the JSON of the API.
 func (f *File) Range(path ...string) (hcl.Range, bool) {
 	for n := len(path); n >= 0; n-- {
 		if rng, ok := f.ranges[rangeKey(path[:n])]; ok {

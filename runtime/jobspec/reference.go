@@ -102,8 +102,8 @@ func (r *expressionRewriter) rewriteExpr(expr hclsyntax.Expression, depth int) h
 			e.Items[i].ValueExpr = r.rewriteExpr(e.Items[i].ValueExpr, depth)
 		}
 	case *hclsyntax.ObjectConsKeyExpr:
-		// A bare name is the key itself, and a bare path is rejected: the library decides both by
-		// the traversal.
+		// In an object, a bare name is the key itself, and a bare path is rejected. The
+		// library decides both by the traversal, which is not replaced.
 		if _, bare := e.Wrapped.(*hclsyntax.ScopeTraversalExpr); !bare || e.ForceNonLiteral {
 			e.Wrapped = r.rewriteExpr(e.Wrapped, depth)
 		}
@@ -181,7 +181,8 @@ func (r *expressionRewriter) spacesAfter(rng hcl.Range) string {
 	return string(r.text[start:end])
 }
 
-// references lists the traversals of a rewritten expression that no for expression in it binds.
+// references lists the traversals of a rewritten expression, except those whose name is
+// bound by a for expression in it.
 func references(expr hcl.Expression) []hcl.Traversal {
 	switch e := expr.(type) {
 	case *jsonExpr:

@@ -50,7 +50,7 @@ func decodeNativeSchemaless(body *hclsyntax.Body, ctx *hcl.EvalContext, top bool
 	return out, diags
 }
 
-// decodeSchemaless reads a CheckJSON body without a schema. Objects are not converted to lists.
+// decodeSchemaless reads a JSON body without a schema. Objects are not converted to lists.
 func (b *jsonBody) decodeSchemaless(ctx *hcl.EvalContext) (map[string]any, hcl.Diagnostics) {
 	attrs, diags := b.JustAttributes()
 	out := make(map[string]any, len(attrs))

@@ -20,7 +20,7 @@ func tooLargeDiagnostic(size int, name string) hcl.Diagnostics {
 	return hcl.Diagnostics{errorAt("Text too large", fmt.Sprintf("This text has %d bytes. The limit is %d.", size, MaxTextSize), start)}
 }
 
-// isJSON reports whether a text is CheckJSON. As in Nomad, the first byte that is not a space decides;
+// isJSON reports whether a text is JSON. As in Nomad, the first byte that is not a space decides;
 // line ends and tabs are not skipped.
 func isJSON(text []byte) bool {
 	return bytes.HasPrefix(bytes.TrimLeft(text, " "), []byte("{"))
@@ -80,7 +80,7 @@ func (p *parser) parseExpression(text []byte, name string) (hcl.Expression, hcl.
 	return r.rewriteAttribute(expr), append(diags, r.diags...)
 }
 
-// parseTemplate parses the content of a CheckJSON string as a template.
+// parseTemplate parses the content of a JSON string as a template.
 func parseTemplate(text []byte, m *evaluationBudget, name string, start hcl.Pos) (hclsyntax.Expression, hcl.Diagnostics) {
 	if diags := nesting.CheckTemplate(text, name, start); diags.HasErrors() {
 		return nil, diags

@@ -185,8 +185,9 @@ func (p *parser) undeclaredDiagnostic(summary, detail string) *hcl.Diagnostic {
 	return diag
 }
 
-// assignFromText decodes the text of -var or of the environment: a literal text for a string or a
-// number, otherwise an expression without names.
+// assignFromText decodes the text of -var or of the environment. For a string or a
+// number, the text is the value; otherwise it is an expression that cannot refer to
+// names.
 func (p *parser) assignFromText(v *variable, text, from, where, summary, detail string) hcl.Diagnostics {
 	if v.acceptsLiteralText() {
 		return v.assign(cty.StringVal(text), from, hcl.Range{}, summary, detail)

@@ -63,7 +63,7 @@ func (p *parser) evaluateVariables(blocks hcl.Blocks, files []variableAssignment
 	vals := make(map[string]cty.Value, len(declared))
 	for _, v := range declared {
 		if v.invalid {
-			continue // a diagnostic has been added
+			continue // the value is invalid, and a diagnostic has been added
 		}
 		if v.value == nil {
 			diags = append(diags, &hcl.Diagnostic{

@@ -13,7 +13,7 @@ type Task struct {
 
 	// After and Rerun are used by a Group; a Coordinator ignores them.
 	After []Dependency // conditions of the task in addition to its stage
-	Rerun RerunPolicy  // for an ephemeral prestart or poststart task
+	Rerun RerunPolicy  // when an ephemeral prestart or poststart task runs again
 }
 
 // Coordinator holds the phase of one allocation, and one gate per stage. Its
@@ -23,7 +23,7 @@ type Coordinator struct {
 	tasks  []Task
 	gates  map[Stage]*Gate
 
-	mu    sync.Mutex // taken before the lock of a gate
+	mu    sync.Mutex // mu is locked before the lock of a gate
 	phase Phase
 }
 
@@ -51,8 +51,8 @@ func (c *Coordinator) Phase() Phase {
 }
 
 // Observe updates the phase from the current states of all tasks, by task name. A
-// missing task counts as pending. Callers must keep snapshots in order; they may skip
-// some.
+// missing task counts as pending. Callers must pass the snapshots in order, and may
+// omit some.
 func (c *Coordinator) Observe(states map[string]State) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -69,7 +69,7 @@ func (c *Coordinator) Restart() {
 }
 
 // Restore determines the phase of an allocation that ran under an earlier agent. It
-// replaces the first Observe; unlike there, tasks need not be pending.
+// replaces the first call of Observe, and does not require that the tasks are pending.
 func (c *Coordinator) Restore(states map[string]State) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

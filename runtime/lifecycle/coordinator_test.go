@@ -44,7 +44,8 @@ func TestTranscripts(t *testing.T) {
 	}
 }
 
-// replayTranscript runs the events of a transcript and writes it with new outcomes.
+// replayTranscript runs the events of a transcript, and returns the transcript with the
+// actual outcomes.
 func replayTranscript(t *testing.T, transcript string) string {
 	var (
 		out    strings.Builder

@@ -105,7 +105,7 @@ type RestartGroup uint8
 const (
 	OneForOne  RestartGroup = iota // no sibling
 	OneForAll                      // all siblings
-	RestForOne                     // the siblings that come after the task, by stage or by lite_after
+	RestForOne                     // RestForOne restarts the siblings that come after the task, by stage or by lite_after
 )
 
 var restartGroups = []string{"one_for_one", "one_for_all", "rest_for_one"}

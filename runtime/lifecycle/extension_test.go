@@ -275,7 +275,7 @@ func TestCheckOfALargeGraph(t *testing.T) {
 	if problems := Check(nodes); len(problems) > 0 {
 		t.Errorf("%d problems, such as %v", len(problems), problems[0])
 	}
-	nodes[2].After = []Dependency{{fmt.Sprint(20_000 - 6 + 2 - 2), Started}} // the last task of its stage
+	nodes[2].After = []Dependency{{fmt.Sprint(20_000 - 6 + 2 - 2), Started}} // the dependency is on the last task of its stage
 	if problems := Check(nodes); len(problems) != 1 || !strings.HasPrefix(problems[0].Text, "these tasks wait for each other") {
 		t.Errorf("%d problems with a long circle", len(problems))
 	}

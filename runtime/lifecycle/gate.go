@@ -37,7 +37,7 @@ func (g *Gate) Wait(ctx context.Context) error {
 			return nil
 		}
 		select {
-		case <-opened: // check again: the gate may be closed by now, or ctx done
+		case <-opened: // the loop checks again, because the gate may be closed by now, or ctx done
 		case <-ctx.Done():
 		}
 	}

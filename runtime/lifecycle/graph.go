@@ -11,7 +11,7 @@ type Node struct {
 	Task
 	Leader           bool
 	RunsUntilStopped bool // the task runs until it is stopped
-	HasCheck         bool // checks decide whether the task is healthy
+	HasCheck         bool // service checks decide whether the task is healthy
 }
 
 // Problem is an error in the conditions of a task.
@@ -46,8 +46,8 @@ func Check(nodes []Node) []Problem {
 	if cycle := order.findCycle(); cycle != nil {
 		return []Problem{{tasks[cycle[0]].Name, "these tasks wait for each other: " + order.describeCycle(cycle)}}
 	}
-	// Few groups have such a sidecar, and the loop below is quadratic in the number of
-	// tasks.
+	// The loop below is quadratic in the number of tasks. It is skipped unless some tasks
+	// wait for the end of all others, which is rare.
 	if !order.dependsOnAllTaskEnds(slices.Repeat([]bool{true}, len(tasks))) {
 		return nil
 	}
@@ -59,8 +59,8 @@ func Check(nodes []Node) []Problem {
 	return problems
 }
 
-// explainUnsatisfiable returns why condition c on task of can never hold for task n, or "". Cycles are
-// found by findCycle.
+// explainUnsatisfiable returns why task n can never start if it waits for condition c
+// on the other task (the parameter of), or "". Cycles are found by findCycle.
 func (n Node) explainUnsatisfiable(of Node, c Condition) string {
 	ends := c == Success || c == Exited
 	last := n.Stage == PoststopTask && of.Stage != PoststopTask // a poststop task starts when all other tasks have ended
@@ -108,7 +108,7 @@ func joinNames(tasks []Task) string {
 // linear in the number of tasks.
 type startGraph struct {
 	tasks        []Task
-	predecessors [][]int // by vertex: its direct predecessors
+	predecessors [][]int // direct predecessors of each vertex
 }
 
 // stageOrder lists the starts of stages: the stages that start, and the stages that precede
@@ -158,8 +158,8 @@ func (o *startGraph) ancestors(i int) []bool {
 	return seen[:len(o.tasks)]
 }
 
-// findCycle returns the vertices of a cycle, in waiting order, or nil. The first vertex is
-// a task that waits for the second.
+// findCycle returns the vertices of a cycle, each before the one that it waits for, or
+// nil. The first vertex is a task that waits for the second.
 func (o *startGraph) findCycle() []int {
 	const (
 		unseen = iota
@@ -167,7 +167,7 @@ func (o *startGraph) findCycle() []int {
 		done
 	)
 	mark := make([]byte, len(o.predecessors))
-	next := make([]int, len(o.predecessors)) // number of edges of the vertex that were followed
+	next := make([]int, len(o.predecessors)) // number of followed edges of each vertex
 	for start := range o.tasks {
 		path := []int{start}
 		for len(path) > 0 {
@@ -187,7 +187,7 @@ func (o *startGraph) findCycle() []int {
 				for path[0] != b {
 					path = path[1:]
 				}
-				// Stages alone form no cycle: at least one task in it waits for a task
+				// Stages alone form no cycle: in a cycle, at least one task waits for a task
 				// directly.
 				for path[0] >= len(o.tasks) || path[1%len(path)] >= len(o.tasks) {
 					path = append(path[1:], path[0])

@@ -11,7 +11,7 @@ type Group struct {
 	Restart RestartGroup
 
 	index        map[string]int
-	predecessors [][]bool // by task: the tasks that come before it; nil in OneForOne
+	predecessors [][]bool // for each task, the tasks that come before it; nil in OneForOne
 }
 
 // NewGroup returns nil if the group uses no extension. The tasks must have passed

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// The specification below implements the same rules as the table independently: over a
-// plain list of tasks, with one step at a time. It shares nothing with the code under
+// The specification in this file implements the rules of phaseTable independently: over
+// a plain list of tasks, with one step at a time. It shares nothing with the code under
 // test but the names of the constants.
 
 type specTask struct {
@@ -17,7 +17,7 @@ type specTask struct {
 
 // specGates is the table of open gates, one column per stage.
 var specGates = map[Phase]string{
-	//           pre-eph pre-side main post-eph post-side poststop
+	// columns: pre-eph, pre-side, main, post-eph, post-side, poststop
 	Init:      "------",
 	Prestart:  "OO----",
 	Main:      "-OO---",
@@ -28,7 +28,7 @@ var specGates = map[Phase]string{
 
 var specStages = [...]Stage{PrestartEphemeral, PrestartSidecar, MainTask, PoststartEphemeral, PoststartSidecar, PoststopTask}
 
-// specNext applies the rule until the phase is stable.
+// specNext applies the rules of the specification until the phase no longer changes.
 func specNext(p Phase, tasks []specTask) Phase {
 	for {
 		next := applySpecRule(p, tasks)
@@ -153,7 +153,8 @@ func TestNextAgreesWithSpecificationOnLargeAllocations(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 20_000 {
 		tasks := make([]specTask, rng.IntN(40))
-		// Few kinds per list, or the rules for "all tasks" would rarely hold.
+		// Each list has few kinds of tasks. With more kinds, the rules for "all tasks" would
+		// rarely apply.
 		stages, states := 1+rng.IntN(6), 1+rng.IntN(4)
 		for i := range tasks {
 			tasks[i] = specTask{specStages[rng.IntN(stages)], State(rng.IntN(states))}
@@ -178,7 +179,7 @@ func TestGatesAreThoseOfTheReference(t *testing.T) {
 	}
 }
 
-// A phase never goes back by itself, and Next is idempotent.
+// Next never returns an earlier phase, and it is idempotent.
 func TestNextIsMonotonousAndIdempotent(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for range 20_000 {

@@ -27,17 +27,17 @@ type AllocSync struct {
 	started map[string]bool // allocations that an earlier agent has started
 	logger  hclog.Logger
 
-	wake chan struct{} // holds a tick when there are reports
+	wake chan struct{} // the channel has a value when there are reports to write
 
 	mu                      sync.Mutex
-	changed                 chan struct{} // closed and replaced when the desired allocations change
+	changed                 chan struct{} // channel, closed and replaced when the desired allocations change
 	reports                 map[string]scheduler.AllocReport
-	writing                 map[string]scheduler.AllocReport // reports of the current write
-	order                   []string                         // keys of reports, oldest first
+	writing                 map[string]scheduler.AllocReport // reports that are being written
+	order                   []string                         // keys of the map reports, oldest first
 	urgent                  map[string]bool                  // reports that must be written at once
-	flushTimer              *time.Timer                      // calls flush; nil if it is not set
+	flushTimer              *time.Timer                      // timer that calls flush; nil if it is not set
 	removed                 []string
-	collected               map[string]string // reasons by allocation; see Collected
+	collected               map[string]string // reasons for removed directories, by allocation id; see Collected
 	pendingRemovalsAssigned bool              // the deleted allocations (see store.Reader.PendingRemovals) were assigned
 }
 
@@ -48,8 +48,8 @@ type reporter interface {
 	Report(context.Context, ...scheduler.AllocReport) (index uint64, err error)
 }
 
-// NewAllocSync returns an AllocSync. The tasks of the allocations that s has records
-// of count as started by an earlier agent.
+// NewAllocSync returns an AllocSync. Allocations of whose tasks the store s has records
+// count as started by an earlier agent.
 func NewAllocSync(s *store.Store, logger hclog.Logger) *AllocSync {
 	started := make(map[string]bool)
 	for _, id := range s.Snapshot().LocalAllocations() {
@@ -76,7 +76,7 @@ func (r *AllocSync) Allocs() ([]noderunner.Assignment, <-chan struct{}) {
 	r.mu.Unlock()
 	s := r.store.Snapshot()
 	var removals []*api.Allocation
-	if first { // the node has not seen allocations that were deleted since Open either
+	if first { // removals include allocations that were deleted after Open, which the node has not seen either
 		removals = s.PendingRemovals()
 	}
 	var assignments []noderunner.Assignment
@@ -360,7 +360,7 @@ func (r *AllocSync) putBack(reports []scheduler.AllocReport, removed []string) {
 			order = append(order, id)
 		}
 		ended := old.Ended || newer.Ended
-		if newer.ClientStatus == "" { // there is no newer report, or it has only Ended
+		if newer.ClientStatus == "" { // the newer report is missing, or has only the field Ended
 			newer = old
 		}
 		newer.Ended = ended

@@ -171,7 +171,7 @@ func TestReportsSurviveAFullDisk(t *testing.T) {
 		t.Fatal("a full disk is no error")
 	}
 	reports, removed := r.take()
-	r.Ended(id, nil) // arrives while the reports are refused
+	r.Ended(id, nil) // Ended is called while the store refuses the reports
 	r.putBack(reports, removed)
 	f.diskFull.Store(false)
 	if err := r.write(t.Context()); err != nil {
@@ -240,7 +240,7 @@ func TestReportsOfEventsWait(t *testing.T) {
 		check(model.TaskRunning, 2, 0)
 		report(update(id, api.AllocClientStatusRunning), 3)
 		check(model.TaskRunning, 2, 0)
-		r.Report(update(ids[1], api.AllocClientStatusRunning)) // written at once, without the events of the other allocation
+		r.Report(update(ids[1], api.AllocClientStatusRunning)) // a change of state is written at once, without the events of the other allocation
 		check(model.TaskRunning, 2, 0)
 		if other := r.store.Snapshot().Allocation(nil, ids[1]); other.ClientStatus != api.AllocClientStatusRunning {
 			t.Errorf("the other one is %s", other.ClientStatus)
@@ -424,7 +424,7 @@ func TestCollectedDirectoryIsAnEvent(t *testing.T) {
 	r := NewAllocSync(s, hclog.NewNullLogger())
 	r.Collected("a", "the disk is full")
 	r.Collected("deleted", "the disk is full")
-	for range 2 { // the second call has nothing to write
+	for range 2 { // the second call of writeCollected has nothing to write
 		if err := r.write(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}

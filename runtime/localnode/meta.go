@@ -10,8 +10,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// metaKey is the record of the node metadata that was set through the API. A key
-// without a value hides the configured value.
+// metaKey is the key of the record of the node metadata that was set through the API. A
+// key without a value hides the configured value.
 const metaKey = "node_meta"
 
 // readMeta loads the metadata that was set under an earlier agent.
@@ -67,7 +67,7 @@ func (n *Node) SetMeta(ctx context.Context, changes map[string]*string) error {
 	n.dynamicMeta = now.Dynamic
 	n.mu.Unlock()
 	n.config.OnNodeStored()
-	n.triggerUpdate() // a concurrent update may have written the old metadata
+	n.triggerUpdate() // the update is needed because a concurrent update may have written the old metadata
 	return nil
 }
 

@@ -49,19 +49,19 @@ type Node struct {
 	config Config
 
 	registered        chan struct{} // closed when the node is in the store
-	changed           chan struct{} // holds a tick when the settings have changed
+	changed           chan struct{} // the channel has a value when the settings have changed
 	damageEventStored bool          // Run has stored the node event about damage of the state file; used by Run only
 
-	metaUpdateMu sync.Mutex // held while the metadata is changed; taken before mu
+	metaUpdateMu sync.Mutex // metaUpdateMu is held while the metadata is changed, and locked before mu
 
 	mu          sync.Mutex
 	settings    Settings
 	dynamicMeta map[string]*string
-	attributes  map[string]string // see reuseAttributes; the map is replaced, never modified
+	attributes  map[string]string // attributes of the last call of reuseAttributes; the map is replaced, never modified
 }
 
-// LoadID returns the id that earlier agents used, as far as a node or an
-// allocation is stored, or a new id.
+// LoadID returns the id that earlier agents used, if a node or an allocation is stored,
+// and otherwise a new id.
 func LoadID(s *store.Store) string {
 	snapshot := s.Snapshot()
 	if nodes := snapshot.Nodes(nil, ""); len(nodes) > 0 {
@@ -202,7 +202,7 @@ func (n *Node) update(ctx context.Context) error {
 	_, err := s.Update(ctx, func(tx *store.Txn) error {
 		old := tx.Node(nil, n.config.ID)
 		record := n.record(old)
-		// Damage of the store becomes an event with the first change of the node.
+		// The event about damage of the store is stored even if the record has not changed.
 		if same(record, old) && (n.damageEventStored || len(s.Damage()) == 0) {
 			return errSame
 		}

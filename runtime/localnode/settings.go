@@ -21,9 +21,9 @@ type Settings struct {
 	Pool             string // default: default
 	Meta             map[string]string
 	Reserved         Reserved
-	CPU              int    // MHz, overrides the fingerprint
+	CPU              int    // MHz of the node; overrides the fingerprint
 	MemoryMB, DiskMB int    // override the fingerprint
-	NetworkInterface string // its address is the node's address
+	NetworkInterface string // name of the interface whose address is the node's address
 	MinDynamicPort   int    // default: 20000
 	MaxDynamicPort   int    // default: 32000
 	ClientMinPort    int    // default: 14000; first port for helper processes of drivers
@@ -35,7 +35,7 @@ type Settings struct {
 // Reserved are resources that allocations do not get.
 type Reserved struct {
 	CPU, MemoryMB, DiskMB uint64
-	Ports                 string // a list like "22,80,8000-8010"
+	Ports                 string // reserved ports, a list like "22,80,8000-8010"
 }
 
 // ClientMinPort and ClientMaxPort are the default port range for helper processes

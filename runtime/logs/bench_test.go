@@ -197,7 +197,7 @@ func BenchmarkLineToFollower(b *testing.B) {
 
 // BenchmarkIdleStreams measures the memory of the processes and of one more idle stream.
 func BenchmarkIdleStreams(b *testing.B) {
-	const first, more = 200, 400 // the first streams fill the gaps of the heap
+	const first, more = 200, 400 // the further streams are measured, because the first ones fill gaps of the heap
 	for b.Loop() {
 		s := newBenchFixture(b)
 		k, c := s.keeper.Process, s.collector.Process
@@ -209,7 +209,7 @@ func BenchmarkIdleStreams(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
-			time.Sleep(1500 * time.Millisecond) // the process frees memory after a second without changes
+			time.Sleep(1500 * time.Millisecond) // the process frees memory after one second without changes of its streams
 		}
 		start(0, 1)
 		b.ReportMetric(float64(proportionalMemory(b, k().PID)), "keeper-PSS-KiB")

@@ -69,7 +69,7 @@ type fdStore interface {
 type Config struct {
 	Keeper fdStore
 	Dir    string   // the data directory; one collector process serves it, see keeper.Directory
-	Args   []string // arguments with argv[0] that start this program as a collector process
+	Args   []string // command line, argv[0] included, that starts this program as a collector process
 
 	// PreviousDirs are directories in which a collector process of an earlier version may listen for the
 	// data directory. That process is stopped before one is started in Dir.
@@ -89,12 +89,13 @@ type Config struct {
 	MaxDescriptors int
 
 	// Tests set these.
-	stopTimeout time.Duration // how long Stop waits for writers to close the FIFOs
-	idleTimeout time.Duration // how long the process stays without tasks
+	stopTimeout time.Duration // time that Stop waits for writers to close the FIFOs
+	idleTimeout time.Duration // time that the collector process stays without tasks
 }
 
-// Collector is the agent's side: it makes the FIFOs, keeps a collector process running that reads
-// them, and notifies followers of new output. All methods may be called concurrently.
+// Collector is the agent's side of log collection: it makes the FIFOs, keeps a
+// collector process running that reads them, and notifies followers of new output. All
+// methods may be called concurrently.
 type Collector struct {
 	conf       Config
 	dir        *keeper.Directory
@@ -103,32 +104,32 @@ type Collector struct {
 	wg         sync.WaitGroup
 	conns      *rpcmux.Reconnector[*processConn]
 
-	mu               sync.Mutex // locked before the mutex of conns
+	mu               sync.Mutex // mu is locked before the mutex of conns
 	process          process.ID
 	tasks            map[taskKey]*taskState
 	streams          map[key]*streamState
-	streamAdded      chan struct{} // closed and replaced when a stream is added
-	descriptorsFreed chan struct{} // closed and replaced when the collection of a task stops
-	tasksChanged     chan struct{} // capacity 1: signals the first task added and the last task removed
+	streamAdded      chan struct{} // channel, closed and replaced when a stream is added
+	descriptorsFreed chan struct{} // channel, closed and replaced when the collection of a task stops
+	tasksChanged     chan struct{} // receives a value when the first task is added and when the last task is removed; capacity 1
 }
 
 type taskKey struct{ allocID, name string }
 
 // taskState is a task whose output is collected.
 type taskState struct {
-	mu  sync.Mutex // held during Start and Stop of this task; locked before Collector.mu
-	dir int        // the log directory, -1 when the task is stopped; guarded by Collector.mu
+	mu  sync.Mutex // mu is held during Start and Stop of this task, and locked before Collector.mu
+	dir int        // descriptor of the log directory, -1 when the task is stopped; guarded by Collector.mu
 	Task
 
-	// openFIFO are stopped streams that still have a writer, because the task may still run. Guarded
-	// by Collector.mu.
+	// openStreams are stopped streams that still have a writer, because the task may still
+	// run. Guarded by Collector.mu.
 	openStreams map[Stream]bool
 }
 
 // streamState is the state of a stream that followers wait on. Guarded by Collector.mu.
 type streamState struct {
-	newestFile int64         // the newest file that the collector process has reported
-	changed    chan struct{} // closed and replaced when newestFile changes or the stream stops
+	newestFile int64         // number of the newest file that the collector process has reported
+	changed    chan struct{} // channel, closed and replaced when newestFile changes or the stream stops
 	ended      bool
 }
 
@@ -324,7 +325,8 @@ func (c *Collector) getOrAddTaskLocked(task Task) *taskState {
 	return t
 }
 
-// signalTaskCountLocked notifies maintainConn if the number of tasks is equal to tasks.
+// signalTaskCountLocked notifies maintainConn if the number of tasks is equal to the
+// parameter tasks.
 func (c *Collector) signalTaskCountLocked(tasks int) {
 	if len(c.tasks) != tasks {
 		return
@@ -382,7 +384,7 @@ func (c *Collector) handOverStream(ctx context.Context, l *processConn, t *taskS
 		return fmt.Errorf("duplicate descriptor: %w", err)
 	}
 	if dir < 0 {
-		return nil // the task was stopped meanwhile
+		return nil // the task was stopped while its stream was handed over
 	}
 	defer unix.Close(dir)
 	_, err = l.call(ctx, &message{Op: opStart, Key: k, Limits: limits}, int(fifo.Fd()), dir)
@@ -393,9 +395,10 @@ func (c *Collector) handOverStream(ctx context.Context, l *processConn, t *taskS
 // closed the FIFOs, and then collects their content. Followers of the streams return after that.
 // The FIFOs stay in the directory. Stop of a task that is not collected returns nil.
 //
-// ended reports that the process of the task is known to be dead: Stop closes the FIFOs, and a
-// child of the task that still writes gets SIGPIPE. Without ended the task may run, and SIGPIPE
-// must not kill it: a FIFO is held and read as long as it has a writer.
+// If ended is set, the process of the task is known to be dead: Stop closes the FIFOs,
+// and a child of the task that still writes gets SIGPIPE. If ended is not set, the task
+// may run, and SIGPIPE must not kill it: a FIFO is held and read as long as it has a
+// writer.
 func (c *Collector) Stop(ctx context.Context, allocID, task string, ended bool) error {
 	c.mu.Lock()
 	t := c.tasks[taskKey{allocID, task}]
@@ -550,7 +553,7 @@ func (c *Collector) stopStream(ctx context.Context, t *taskState, k key, deadlin
 		left := max(0, time.Until(deadline))
 		reply, err := l.call(ctx, &message{Op: opStop, Key: k, GraceMillis: left.Milliseconds(), KeepOpen: !ended})
 		if errors.Is(err, errDisconnected) {
-			continue // the next process gets the stream within the remaining time
+			continue // the next collector process gets the stream within the remaining time
 		}
 		if err != nil {
 			return err
@@ -568,7 +571,7 @@ func (c *Collector) stopStream(ctx context.Context, t *taskState, k key, deadlin
 		}
 		c.mu.Unlock()
 		if reply.HasWriter {
-			return nil // opEnd follows when the writers have closed the FIFO
+			return nil // the collector process sends opEnd when the writers have closed the FIFO
 		}
 		return c.conf.Keeper.RemoveFD(ctx, k.fdKey())
 	}

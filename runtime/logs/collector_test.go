@@ -315,7 +315,8 @@ func TestStopOfATaskThatNeverWrote(t *testing.T) {
 	s.stopTask() // a second stop is no error
 }
 
-// The exit of a writer ends the wait, also when the collector is killed meanwhile.
+// Stop returns when the last writer has exited, also if the collector process is killed
+// during the wait.
 func TestStopWaitsForWriters(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, Config{stopTimeout: 10 * time.Minute})
@@ -343,8 +344,8 @@ func TestStopWaitsForWriters(t *testing.T) {
 	}
 }
 
-// Stop waits for a remaining writer only until the timeout, also when the collector is killed
-// meanwhile.
+// Stop waits for a remaining writer only until the timeout, also if the collector
+// process is killed during the wait.
 func TestStopClosesFIFOsWithWriters(t *testing.T) {
 	t.Parallel()
 	const grace = 500 * time.Millisecond
@@ -389,7 +390,7 @@ func TestStopOfATaskThatMayRunKeepsItsReader(t *testing.T) {
 	}
 	s.writeText(out, "b\n")
 	s.awaitOutput(Stdout, "a\nb\n")
-	time.Sleep(100 * time.Millisecond) // longer than a process without tasks runs
+	time.Sleep(100 * time.Millisecond) // longer than a collector process without tasks runs
 	old := s.collector.Process()
 	_ = old.Signal(unix.SIGKILL)
 	awaitProcessExit(t, old)
@@ -655,7 +656,7 @@ func TestFollow(t *testing.T) {
 	for _, f := range followers {
 		f.awaitOutput(t, want)
 	}
-	for i := range 5 { // across many files, and a kill of the collector
+	for i := range 5 { // each round writes several files and kills the collector process
 		for range 300 {
 			write(strings.Repeat(string(rune('a'+i)), 500) + "\n")
 		}
@@ -677,7 +678,7 @@ func TestFollow(t *testing.T) {
 			t.Errorf("follower %d has %d bytes, want %d", i, len(f.String()), len(want))
 		}
 	}
-	late := s.startFollow(FollowRequest{}) // started after the end of the stream
+	late := s.startFollow(FollowRequest{}) // this follower is started after the end of the stream
 	if err := <-late.done; err != nil || late.String() != want {
 		t.Errorf("a late follower has %d bytes and %v", len(late.String()), err)
 	}
@@ -939,7 +940,8 @@ func TestFollowEndsWithTheErrorOfItsReader(t *testing.T) {
 	}
 }
 
-// The process runs while there are tasks, and a little longer.
+// The collector process runs while there are tasks, and until its idle timeout after
+// that.
 func TestProcessEndsWithoutTasks(t *testing.T) {
 	t.Parallel()
 	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
@@ -956,7 +958,7 @@ func TestProcessEndsWithoutTasks(t *testing.T) {
 			t.Fatalf("round %d: process %v, before %v", round, p, last)
 		}
 		f := s.openFIFO(stdout)
-		time.Sleep(50 * time.Millisecond) // the process must not exit during this time
+		time.Sleep(50 * time.Millisecond) // the collector process must not exit during this time
 		line := fmt.Sprintln("round", round)
 		want += line
 		s.writeText(f, line)
@@ -999,7 +1001,7 @@ func TestNextAgentConnectsToProcess(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	for s.collector.conns.Now() != nil {
-		time.Sleep(time.Millisecond) // until idleTimeout has passed
+		time.Sleep(time.Millisecond) // waits until idleTimeout has passed
 	}
 	s.writeText(f, "before the next agent knows of me\n")
 	s.awaitOutput(Stdout, "before the next agent knows of me\n")

@@ -24,7 +24,7 @@ func (c *Collector) setConn(l *processConn) {
 	}
 	c.conns.Set(l, nil)
 	for _, st := range c.streams {
-		st.wakeFollowers() // followers subscribe again at the new process
+		st.wakeFollowers() // followers subscribe again to the stream at the new collector process
 	}
 }
 
@@ -86,7 +86,7 @@ func (c *Collector) serveConn(ctx context.Context, l *processConn) {
 		case <-idle.C:
 			if c.releaseConn() {
 				if used {
-					_ = l.send(&message{Op: opIdle}) // the process may still have a stream of an earlier agent
+					_ = l.send(&message{Op: opIdle}) // opIdle: a process that still has a stream of an earlier agent continues
 				}
 				return
 			}
@@ -94,8 +94,8 @@ func (c *Collector) serveConn(ctx context.Context, l *processConn) {
 	}
 }
 
-// releaseConn drops the connection and returns true if there is no task; the next task waits
-// for the next process.
+// releaseConn drops the connection and returns true if there is no task. A task that is
+// added later waits for another collector process.
 func (c *Collector) releaseConn() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -176,7 +176,8 @@ func (c *Collector) dialOrSpawn(ctx context.Context, start bool) (*processConn, 
 	if err == nil {
 		switch {
 		case !isOtherBuild(l):
-			// The keeper that started the process may have exited.
+			// The current keeper adopts the process, because the keeper that started it may have
+			// exited.
 			if err := c.conf.Keeper.Adopt(ctx, l.process); err != nil {
 				l.close()
 				return nil, err
@@ -320,7 +321,7 @@ func (c *Collector) spawn(ctx context.Context) error {
 	return err
 }
 
-// handleEvent handles a message that is not a reply.
+// handleEvent handles a message of the collector process that is not a reply.
 func (c *Collector) handleEvent(m *message) {
 	switch m.Op {
 	case opOutput:

@@ -103,8 +103,8 @@ func killWhileWriting(t *testing.T, path string, strike func()) {
 		t.Fatal(err)
 	}
 	for i := range killCount {
-		// Each round makes the task write some megabytes, which takes longer than the longest of
-		// these delays.
+		// Each round makes the task write some megabytes, which takes longer than the longest
+		// delay before a kill.
 		if _, err := rounds.Write([]byte{'x'}); err != nil {
 			t.Error(err)
 			break

@@ -46,7 +46,7 @@ func TestAgentWithoutDescriptorsKeepsCollector(t *testing.T) {
 	s.writeText(out, "b\n")
 	s.awaitOutput(Stdout, "a\nb\n")
 
-	// Steps other than the dial can fail, too.
+	// The lack of descriptors can also become visible in other steps than the dial.
 	if err := os.Remove(filepath.Join(keeper.SocketDir(s.runDir), socketName)); err != nil {
 		t.Fatal(err)
 	}

@@ -36,7 +36,7 @@ func TestFinishCollectsWhatIsLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	for range 2 { // the second call finds nothing
+	for range 2 { // the second call finds nothing to clean up
 		if err := c.Finish(t.Context(), newTask(s.logDir, limits), true); err != nil {
 			t.Fatal(err)
 		}
@@ -100,7 +100,8 @@ func TestCollectorQuits(t *testing.T) {
 	}
 	s.writeText(f, "two\n")
 	s.awaitOutput(Stdout, "one\ntwo\n")
-	// The next process may write before the client has recorded it.
+	// The next collector process may write output before the client has recorded that
+	// process.
 	for s.collector.Process() == old {
 		if ctx.Err() != nil {
 			t.Fatalf("process %v is still the collector", old)

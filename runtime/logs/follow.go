@@ -66,8 +66,8 @@ func (c *Collector) Follow(ctx context.Context, req FollowRequest, emit func(Chu
 	}
 
 	for {
-		// The state is read before the files: a change in between is in the files, or closes the
-		// channel.
+		// The state of the stream is read before its files: a change between the two reads is
+		// in the files, or closes the channel.
 		c.mu.Lock()
 		st := c.streams[k]
 		changed, newest := c.streamAdded, int64(-1)
@@ -94,7 +94,8 @@ func (c *Collector) Follow(ctx context.Context, req FollowRequest, emit func(Chu
 			continue
 		}
 		if l != nil && st != nil {
-			// A failure closes the connection, and the next connection wakes this follower.
+			// If the send fails, the connection is closed, and the next connection wakes this
+			// follower.
 			_ = l.send(&message{Op: opSubscribe, Key: k, Index: r.index, Offset: r.offset})
 		}
 		select {

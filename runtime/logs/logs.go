@@ -52,7 +52,7 @@ type key struct {
 	Stream  Stream `json:"stream"`
 }
 
-// fdKey returns the key under which the keeper holds the read end.
+// fdKey returns the key under which the keeper holds the read end of the stream's FIFO.
 func (k key) fdKey() string { return "fifo/" + k.AllocID + "/" + k.Task + "/" + string(k.Stream) }
 
 func (k key) fifoName() string { return "." + k.Task + "." + string(k.Stream) + ".fifo" }

@@ -137,16 +137,16 @@ func (e *serverStream) addStopRequest(w pendingReply, deadline time.Time) {
 	e.stopRequests = append(e.stopRequests, w)
 }
 
-// subscribe sends opOutput to an agent once, as soon as a stream has more output than the position in m,
-// which may be now.
+// subscribe sends opOutput to an agent once, as soon as a stream has more output than
+// the position in m; it may do so immediately.
 func (p *server) subscribe(peer *peer, m *message) {
 	e := p.streams[m.Key]
 	if e != nil {
 		e.refreshFileSize()
 	}
 	switch {
-	case e == nil: // an unknown stream has no output to report
-	case e.fileIndex > m.Index || e.fileIndex == m.Index && e.fileSize != m.Offset: // true also when the file was truncated
+	case e == nil: // a stream that the process does not have has no output to report
+	case e.fileIndex > m.Index || e.fileIndex == m.Index && e.fileSize != m.Offset: // also true after the file was truncated
 		p.send(peer, &message{Op: opOutput, Key: m.Key, Index: e.fileIndex, Offset: e.fileSize})
 	case !slices.Contains(e.subscribers, peer):
 		e.subscribers = append(e.subscribers, peer)
@@ -160,7 +160,7 @@ func (p *server) send(peer *peer, m *message) {
 	}
 	b, err := json.Marshal(m)
 	if err != nil {
-		panic("log collector: message does not encode: " + err.Error()) // a message has only plain data
+		panic("log collector: message does not encode: " + err.Error()) // cannot happen, because every message can be encoded
 	}
 	peer.queue = append(peer.queue, b)
 	if len(peer.queue) > maxQueuedMessages {

@@ -24,9 +24,9 @@ const envSetup = "NOMAD_LITE_COLLECTOR_SETUP"
 // Files of a collector process in the data directory. The socket is in the directory for sockets.
 const (
 	socketName  = "collector.sock"
-	lockName    = "collector.lock" // locked while a client starts a process, or a process exits
-	processName = "collector.pid"  // locked by the process until it exits; has its process.ID
-	logName     = "collector.log"  // stderr of the process: empty unless the process crashed
+	lockName    = "collector.lock" // this file is locked while a client starts a collector process, or a collector process exits
+	processName = "collector.pid"  // this file is locked by the collector process until it exits, and has the process.ID of the process
+	logName     = "collector.log"  // stderr of the collector process; empty unless the process has crashed
 )
 
 // processSetup is the configuration that a collector process reads at its start.
@@ -47,7 +47,8 @@ func Serve(ctx context.Context) error {
 	if err := json.Unmarshal([]byte(text), &conf); err != nil {
 		return fmt.Errorf("read collector setup: %w", err)
 	}
-	// The process reads untrusted output: a fault in that code must not have more privileges.
+	// The process reads untrusted output. An exploit of a fault in that code must not gain
+	// the privileges that the process does not need.
 	confine.DenyProcessCalls(append(confine.ExecAndSystemAdminCalls(), confine.InternetSocketCalls()...)...)
 	keeper.ProtectFromOOM()
 	_ = os.WriteFile("/proc/self/comm", []byte("nomad-lite"), 0) // the process name in ps
@@ -81,7 +82,8 @@ func Serve(ctx context.Context) error {
 	return p.run(ctx)
 }
 
-// server is the collector: one thread, one loop, and no state that a restart must preserve.
+// server is the state of the collector process: one thread, one loop, and nothing that
+// a restart must preserve.
 type server struct {
 	conf            processSetup
 	dir             *keeper.Directory
@@ -96,8 +98,8 @@ type server struct {
 	readyStreams    map[*serverStream]bool // streams that may have output
 	deadlineStreams map[*serverStream]bool // streams that have a deadline
 	hadAgent        bool                   // an agent was connected
-	quitRequested   bool                   // another process takes over
-	nextIdleCheck   time.Time              // when to check whether the process has work
+	quitRequested   bool                   // a client has sent opQuit, so that another process can take over the streams
+	nextIdleCheck   time.Time              // time of the next check whether the process has work
 	msg             []byte
 	oob             []byte
 	trimmer         *memtrim.Trimmer
@@ -224,7 +226,7 @@ func isClosed(ch <-chan struct{}) bool {
 	}
 }
 
-// epollTimeout returns how long the loop may sleep, in milliseconds.
+// epollTimeout returns how long epoll may block, in milliseconds.
 func (p *server) epollTimeout() int {
 	if len(p.readyStreams) > 0 {
 		return 0
@@ -313,7 +315,7 @@ func (p *server) serviceStream(e *serverStream, now time.Time) {
 // notifySubscribers sends opOutput to the subscribers of a stream.
 func (p *server) notifySubscribers(e *serverStream) {
 	subscribers := e.subscribers
-	e.subscribers = nil // reset before sending, which may disconnect a peer
+	e.subscribers = nil // the subscribers are reset before sending, because sending may disconnect a peer
 	for _, peer := range subscribers {
 		p.send(peer, &message{Op: opOutput, Key: e.key, Index: e.fileIndex, Offset: e.fileSize})
 	}
@@ -331,7 +333,7 @@ func (e *serverStream) lossMessage() *message {
 // that gets SIGPIPE, as documented for output after a stop.
 func (p *server) endStream(e *serverStream, now time.Time) {
 	if e.failure.err != nil {
-		e.failure.retryAt = now // one last try; the remaining output is lost if it fails
+		e.failure.retryAt = now // the output is tried a last time; the rest is lost if that fails
 		e.failure.dropping = true
 	}
 	lost, moved := e.lostBytes, e.movedBytes
@@ -445,7 +447,7 @@ func (p *server) hasNoWork(now time.Time, terminated bool) bool {
 // when a connection is pending; the process serves it.
 func (p *server) shutDown(terminated bool) bool {
 	f, err := p.dir.Lock(lockName, unix.LOCK_EX|unix.LOCK_NB)
-	p.accept() // clients that connected before the lock was held
+	p.accept() // accepts clients that connected before the lock was held
 	if len(p.peers) > 0 && !terminated {
 		if err == nil {
 			f.Close()

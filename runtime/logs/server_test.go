@@ -29,7 +29,7 @@ func TestCollectorHasFewPrivileges(t *testing.T) {
 		t.Fatalf("threads: %v, %v", threads, err)
 	}
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var own [2]unix.CapUserData // root does not always have all capabilities
+	var own [2]unix.CapUserData // capabilities of this process: root does not always have all of them
 	if err := unix.Capget(&header, &own[0]); err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func TestHostileClients(t *testing.T) {
 	s := newFixture(t, Config{})
 	stdout, _ := s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
 	out := s.openFIFO(stdout)
-	for _, name := range []string{"web.stdout.0", "web.stderr.0"} { // made after Start has returned
+	for _, name := range []string{"web.stdout.0", "web.stderr.0"} { // the files are made after Start has returned
 		for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 			if _, err := os.Stat(filepath.Join(s.logDir, name)); err == nil {
 				break
@@ -201,7 +201,7 @@ func FuzzRequests(f *testing.F) {
 			if err != nil {
 				continue
 			}
-			m.Key.Task = "web" // avoids thousands of files in one directory
+			m.Key.Task = "web" // one task name avoids thousands of files in one directory
 			m.Limits.MaxFiles = min(m.Limits.MaxFiles, 4)
 			fifo := make([]int, 2)
 			if err := unix.Pipe2(fifo, unix.O_CLOEXEC); err != nil {

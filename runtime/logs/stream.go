@@ -138,7 +138,7 @@ func (s *stream) rotate() error {
 // prune removes the oldest files until their number is within the limit.
 func (s *stream) prune() {
 	for len(s.fileIndexes) > s.limits.MaxFiles {
-		_ = unix.Unlinkat(s.dirFD, fileName(s.key.prefix(), s.fileIndexes[0]), 0) // the file may be removed already, or not be a file
+		_ = unix.Unlinkat(s.dirFD, fileName(s.key.prefix(), s.fileIndexes[0]), 0) // errors are ignored: the file may be removed already, or be a directory that a task has made
 		s.fileIndexes = s.fileIndexes[1:]
 	}
 }
@@ -196,8 +196,8 @@ func (s *stream) moveOrRotate(t *spliceTools, limit int64) (int64, error) {
 		return n, err
 	}
 
-	// The end of a file is near: it takes whole lines that fit. Anything else in the FIFO starts
-	// the next file at once.
+	// Near its size limit, a file gets only whole lines that fit. The rest of the content
+	// of the FIFO starts the next file at once.
 	avail, err := unix.IoctlGetInt(s.fifoFD, unix.TIOCINQ)
 	if err != nil {
 		return 0, fmt.Errorf("look into FIFO: %w", err)
@@ -294,7 +294,7 @@ func (s *stream) enlargeFIFO() {
 	avail, err := unix.IoctlGetInt(s.fifoFD, unix.TIOCINQ)
 	if err == nil && avail >= wholeLineWindow {
 		s.fifoEnlarged = true
-		_, _ = unix.FcntlInt(uintptr(s.fifoFD), unix.F_SETPIPE_SZ, largePipeSize) // a limit of the user may forbid it
+		_, _ = unix.FcntlInt(uintptr(s.fifoFD), unix.F_SETPIPE_SZ, largePipeSize) // errors are ignored, because a limit of the user may forbid larger pipes
 	}
 }
 

@@ -199,7 +199,7 @@ func TestShortLinesAreNeverSplit(t *testing.T) {
 		n := min(len(left), 1+r.IntN(40<<10))
 		feedStream(t, s, w, tl, left[:n])
 		left = left[n:]
-		if r.IntN(5) == 0 { // the state of a new process
+		if r.IntN(5) == 0 { // gives the stream the state that a new process has
 			unix.Close(s.fileFD)
 			*s = stream{key: s.key, limits: s.limits, fifoFD: s.fifoFD, dirFD: s.dirFD, fileFD: -1}
 		}
@@ -370,7 +370,7 @@ func TestOpenDirTakesNoLinks(t *testing.T) {
 	}
 	for link, target := range map[string]string{
 		"a2/alloc/logs": "../../elsewhere/logs", // made by a task
-		"a3":            "a1",                   // above the shared directory: made by an operator
+		"a3":            "a1",                   // the link is above the shared directory, so an operator has made it
 	} {
 		if err := os.Symlink(target, filepath.Join(base, link)); err != nil {
 			t.Fatal(err)

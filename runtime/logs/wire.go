@@ -18,11 +18,11 @@ type opCode string
 
 const (
 	opHello     opCode = "hello"
-	opStart     opCode = "start" // with two descriptors: the FIFO and the log directory
-	opStop      opCode = "stop"  // the reply follows when the stream has ended
-	opSubscribe opCode = "arm"   // no reply; opOutput follows when the stream has more output than the position in the message
-	opQuit      opCode = "quit"  // no reply: the process exits, and another one takes over
-	opIdle      opCode = "idle"  // no reply: the process exits unless it has streams
+	opStart     opCode = "start" // request with two descriptors: the FIFO and the log directory
+	opStop      opCode = "stop"  // stop request; the reply follows when the stream has ended
+	opSubscribe opCode = "arm"   // subscribe request without a reply; opOutput follows when the stream has more output than the position in the message
+	opQuit      opCode = "quit"  // quit request without a reply: the process exits, and another one takes over
+	opIdle      opCode = "idle"  // idle request without a reply: the process exits unless it has streams
 	opReply     opCode = "reply"
 
 	// Events: messages of the collector that are not replies.
@@ -34,14 +34,14 @@ const (
 // message is the format of all messages, in both directions.
 type message struct {
 	Op          opCode `json:"op"`
-	ID          uint64 `json:"id,omitempty"` // same number in a request and its reply
+	ID          uint64 `json:"id,omitempty"` // a reply has the same ID as its request
 	Key         key    `json:"key,omitzero"`
 	Limits      Limits `json:"limits,omitzero"` // start
 	GraceMillis int64  `json:"grace,omitempty"` // stop: milliseconds
-	KeepOpen    bool   `json:"keep,omitempty"`  // stop: read on while the FIFO has a writer
-	HasWriter   bool   `json:"open,omitempty"`  // reply to stop: the FIFO has a writer
+	KeepOpen    bool   `json:"keep,omitempty"`  // in a stop request: continue to read while the FIFO has a writer
+	HasWriter   bool   `json:"open,omitempty"`  // in the reply to a stop request: the FIFO has a writer
 
-	Index  int64 `json:"index,omitempty"` // subscribe, output, replies: number of the newest file
+	Index  int64 `json:"index,omitempty"` // in subscribe, output and replies: number of the newest file
 	Offset int64 `json:"offset,omitempty"`
 
 	Error          string     `json:"error,omitempty"`

@@ -87,7 +87,8 @@ func checkVaultAvailable(r *faultReport, job *api.Job) {
 	}
 }
 
-// defaultClusterName is the only cluster of Consul and of Vault without a licence.
+// defaultClusterName is the name of the only cluster of Consul and of Vault without a
+// licence.
 const defaultClusterName = "default"
 
 func checkConsulCluster(r *faultReport, block *api.Consul, services []*api.Service) {

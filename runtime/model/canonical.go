@@ -41,7 +41,8 @@ func Canonicalize(job *api.Job) {
 		canonicalizeGroup(job, g)
 		addImpliedConstraints(g)
 	}
-	// The groups have inherited these blocks; the job itself keeps only this part.
+	// The groups have inherited the reschedule, migrate and update blocks of the job. The
+	// job keeps only a part of its update block.
 	job.Reschedule, job.Migrate = nil, nil
 	job.Update = jobLevelUpdate(job.Update)
 }
@@ -198,10 +199,10 @@ func expandServiceName(name, job, group, task string) string {
 	return strings.NewReplacer(pairs...).Replace(name)
 }
 
-// normalizeEmpty drops null entries and sets empty collections to null, in all API types.
-// Free-form values (config, policy) are not changed. A value that is already tidy is not
-// written: a copy of a canonical job shares most values with the original, which other
-// goroutines may read.
+// normalizeEmpty drops null entries and sets empty collections to null, in all API
+// types. Free-form values (config, policy) are not changed. A value that is already
+// normalized is not written: a copy of a canonical job shares most values with the
+// original, which other goroutines may read.
 func normalizeEmpty(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:

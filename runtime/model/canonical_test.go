@@ -9,7 +9,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// asJSON makes values comparable that share no pointers.
+// asJSON returns the JSON form of a value, in which values without common pointers can
+// be compared.
 func asJSON(t *testing.T, v any) string {
 	t.Helper()
 	text, err := json.Marshal(v)
@@ -28,7 +29,7 @@ func sameJSON(t *testing.T, what string, got, want any) {
 
 func durationPointer(d time.Duration) *time.Duration { return &d }
 
-// The table of defaults by job type.
+// The cases are the defaults of each job type.
 func TestDefaultsByType(t *testing.T) {
 	serviceRestart := &api.RestartPolicy{Attempts: new(2), Interval: durationPointer(30 * time.Minute), Delay: durationPointer(15 * time.Second), Mode: new("fail"), RenderTemplates: new(false)}
 	batchRestart := &api.RestartPolicy{Attempts: new(3), Interval: durationPointer(24 * time.Hour), Delay: durationPointer(15 * time.Second), Mode: new("fail"), RenderTemplates: new(false)}

@@ -27,7 +27,8 @@ var (
 	}
 )
 
-// A faultList collects errors about one check. Each provider formats them differently.
+// A faultList collects the errors of one service check. Each service provider formats
+// them differently.
 type faultList []string
 
 func (l *faultList) add(format string, args ...any) { *l = append(*l, fmt.Sprintf(format, args...)) }

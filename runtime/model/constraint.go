@@ -188,7 +188,8 @@ func checkConstraints(r *faultReport, constraints []*api.Constraint) {
 	}
 }
 
-// checkTaskConstraints also rejects the operators that compare several allocations.
+// checkTaskConstraints checks the constraints of a task, which must not use the
+// operators that compare several allocations.
 func checkTaskConstraints(r *faultReport, constraints []*api.Constraint) {
 	checkConstraints(r, constraints)
 	for i, c := range constraints {

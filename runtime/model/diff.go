@@ -213,7 +213,8 @@ func updateCounts(u *api.DesiredUpdates) map[string]uint64 {
 }
 
 func countAnnotation(f *api.FieldDiff) []string {
-	// Counts are not negative: the longer number is the larger one.
+	// Counts are decimal numbers that are not negative, so the longer text is the larger
+	// number.
 	grows := cmp.Or(cmp.Compare(len(f.Old), len(f.New)), strings.Compare(f.Old, f.New)) < 0
 	switch {
 	case f.Type == DiffNone:

@@ -309,7 +309,7 @@ func TestDiffSeesEachAttribute(t *testing.T) {
 	}
 }
 
-// set sets a value to something else than its default.
+// set sets a value other than the default.
 func set(v reflect.Value) {
 	switch v.Kind() {
 	case reflect.Pointer:

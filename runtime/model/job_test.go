@@ -108,7 +108,7 @@ func TestValidateParameterized(t *testing.T) {
 	})
 }
 
-// The text is nested as clients of Nomad show it.
+// Validate nests the text of errors as clients of Nomad show it.
 func TestErrorText(t *testing.T) {
 	for _, c := range []struct {
 		name string

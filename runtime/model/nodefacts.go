@@ -12,7 +12,8 @@ type NodeFacts struct {
 // NodePropertyNames are the names of the properties that every node has.
 var NodePropertyNames = []string{"node.unique.id", "node.unique.name", "node.datacenter", "node.region", "node.class", "node.pool"}
 
-// Lookup returns the fact with a name as in job files, without the braces.
+// Lookup returns the property with the given name: the name of a reference in job
+// files, without the braces.
 func (n *NodeFacts) Lookup(name string) (value string, ok bool) {
 	switch name {
 	case "node.unique.id":

@@ -13,7 +13,8 @@ type Fault struct {
 	// then its label (if it has one) or its index (if there may be several), and so on. The
 	// last element may be an attribute.
 	Path []string
-	// Phrase is Nomad's text. If there are causes, it is the prefix of their list.
+	// Text is Nomad's text of the error. If there are causes, it is the prefix of their
+	// list.
 	Text string
 
 	causes         []*Fault

@@ -65,7 +65,7 @@ func checkRescheduleDelay(r *faultReport, p *api.ReschedulePolicy) {
 		return
 	}
 	if ceiling < minRescheduleDelay {
-		// Nomad prints the delay here, not the ceiling.
+		// At this place Nomad's message has the delay, not the maximum delay.
 		r.add("Max Delay cannot be less than %v (got %v)", minRescheduleDelay, delay)
 	}
 	if ceiling < delay {
@@ -99,8 +99,8 @@ func checkRescheduleWindow(r *faultReport, p *api.ReschedulePolicy) {
 	r.add("Set the interval to at least %v to accommodate %d attempts", slots.at(attempts-1), attempts)
 }
 
-// attemptTimes are the times of the attempts of a policy, as its check computes them: first
-// firstTimes, then one attempt per interval.
+// attemptTimes are the times of the attempts of a policy, as its check computes them:
+// first the times in firstTimes, then one attempt per interval.
 type attemptTimes struct {
 	firstTimes []time.Duration
 	interval   time.Duration
@@ -127,7 +127,7 @@ func newAttemptTimes(function string, delay, ceiling time.Duration) attemptTimes
 	}
 }
 
-// at returns the slot of attempt i, counted from 0.
+// at returns the time of attempt i, counted from 0.
 func (s attemptTimes) at(i int) time.Duration {
 	if i < len(s.firstTimes) {
 		return s.firstTimes[i]
@@ -140,7 +140,7 @@ func (s attemptTimes) at(i int) time.Duration {
 	return last + rest
 }
 
-// countUntil returns how many slots are not later than limit.
+// countUntil returns the number of attempts that are not later than limit.
 func (s attemptTimes) countUntil(limit time.Duration) int {
 	for i, slot := range s.firstTimes {
 		if slot > limit {

@@ -40,7 +40,7 @@ func ExtendTracker(p *api.ReschedulePolicy, tracker *api.RescheduleTracker, even
 	if n := len(events) + 1 - keep; n > 0 {
 		events = events[n:]
 	}
-	// The old events are shared, their list is not.
+	// The new tracker shares the old events, but not the list of the old tracker.
 	all := make([]*api.RescheduleEvent, 0, len(events)+1)
 	all = append(append(all, events...), &event)
 	return &api.RescheduleTracker{Events: all, LastReschedule: "ok"}
@@ -62,7 +62,7 @@ func resetsDelay(p *api.ReschedulePolicy, lifetime time.Duration) bool {
 	return val(p.DelayFunction) != delayConstant && lifetime > val(p.MaxDelay)
 }
 
-// delaySteps returns how many delays of a series have passed with these events. The time
+// delaySteps returns the number of events since the delay was last reset. The time
 // between two events is the lifetime of an allocation plus a delay, so lifetimes are
 // computed from the times of the events.
 func delaySteps(p *api.ReschedulePolicy, events []*api.RescheduleEvent) int {
@@ -88,7 +88,7 @@ func RescheduleDelays(p *api.ReschedulePolicy, tracker *api.RescheduleTracker) m
 	}
 	delays := make(map[*api.RescheduleEvent]time.Duration, len(tracker.Events))
 	for i, event := range tracker.Events {
-		// delaySteps includes the step after this event, so one step is subtracted.
+		// delaySteps also counts event i itself, so one step is subtracted.
 		delays[event] = rescheduleDelay(p, max(delaySteps(p, tracker.Events[:i+1])-1, 0))
 	}
 	return delays

@@ -168,8 +168,8 @@ func immutableGroupSpecOf(job *api.Job, g *api.TaskGroup) immutableGroupSpec {
 }
 
 func immutableTaskSpecOf(job *api.Job, g *api.TaskGroup, t *api.Task) immutableTaskSpec {
-	// Inner values win, so that moving a key between blocks without a change of the merged
-	// meta changes nothing.
+	// The meta of inner blocks has precedence. Only a change of the merged meta counts,
+	// not one that moves a key between blocks.
 	meta := map[string]string{}
 	for _, m := range []map[string]string{job.Meta, g.Meta, t.Meta} {
 		maps.Copy(meta, m)

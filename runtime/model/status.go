@@ -48,7 +48,7 @@ func EvalPending(e *api.Evaluation) bool {
 }
 
 // ClientTerminal reports whether the client status of an allocation is terminal. The
-// allocation's runner may not have finished: see its Finished.
+// allocation runner may not have finished, see its method Finished.
 func ClientTerminal(a *api.Allocation) bool {
 	switch a.ClientStatus {
 	case api.AllocClientStatusComplete, api.AllocClientStatusFailed, api.AllocClientStatusLost:

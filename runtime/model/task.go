@@ -58,7 +58,7 @@ func checkTaskName(r *faultReport, name string) {
 		r.add("Missing task name")
 	}
 	if strings.ContainsAny(name, `/\`) {
-		// The name becomes a directory.
+		// The name of a task is also the name of its directory.
 		r.add("Task name cannot include slashes")
 	}
 	if strings.Contains(name, "\x00") {

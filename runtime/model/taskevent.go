@@ -32,7 +32,7 @@ const (
 // Each of the functions below returns one event in the form that Nomad's clients expect: the
 // flat fields, which old clients read, and Details have the same content.
 
-// The details that most tasks have in common are shared.
+// Most tasks have these details in common, so their events share them.
 var (
 	noDetails        = map[string]string{}
 	taskSetupDetails = map[string]string{"message": buildingTaskDirMessage}

@@ -104,7 +104,7 @@ func TestTaskStateRules(t *testing.T) {
 	s := &api.TaskState{State: TaskPending}
 
 	SetTaskState(s, TaskRunning, at(1))
-	SetTaskState(s, TaskRunning, at(2)) // the task was running already
+	SetTaskState(s, TaskRunning, at(2)) // the task runs already, so StartedAt must not change
 	if !s.StartedAt.Equal(at(1)) {
 		t.Errorf("started %v", s.StartedAt)
 	}

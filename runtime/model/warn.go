@@ -176,7 +176,7 @@ func warnTask(r *faultReport, g *api.TaskGroup, t *api.Task) {
 	}
 	warnLifecycle(r, t)
 	if p := t.RestartPolicy; p != nil && g.RestartPolicy != nil && !reflect.DeepEqual(p, g.RestartPolicy) {
-		// Nomad accepts any policy here, so it cannot be an error.
+		// Nomad accepts any restart policy of a task, so an unsound one cannot be an error.
 		policy := r.nestedReport("restart")
 		checkRestart(policy, p)
 		r.addNested(policy, "the restart policy of the task is not sound:")

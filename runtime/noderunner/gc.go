@@ -21,10 +21,10 @@ import (
 // defaults, which are Nomad's where Nomad has the limit.
 type GC struct {
 	MaxAllocs   int           // maximum number of allocations on the disk, including running ones; default: 50
-	DiskUsage   float64       // threshold in percent of the file system; default: 80
-	InodeUsage  float64       // threshold in percent; default: 70
+	DiskUsage   float64       // usage of the file system in percent above which directories are removed; default: 80
+	InodeUsage  float64       // usage of inodes in percent above which directories are removed; default: 70
 	Interval    time.Duration // time between two checks of the disk; default: 1 minute
-	Parallelism int           // directories that are removed at once; default: 2
+	Parallelism int           // number of directories that are removed concurrently; default: 2
 
 	// DiskUsageMinAge is how long an allocation must have ended before DiskUsage
 	// and InodeUsage can remove its directory; default: 10 minutes. Nomad has no
@@ -158,8 +158,8 @@ func (r *Runner) gcBatch(list []candidate, reason string) {
 	collecting.Wait()
 }
 
-// collectOne removes an ended allocation from the disk. A removal that fails is not
-// repeated before the next agent, because it would be repeated forever.
+// collectOne removes an ended allocation from the disk. A failed removal is repeated by
+// the next agent only, because this agent would repeat it forever.
 func (r *Runner) collectOne(e *entry) error {
 	r.mu.Lock()
 	done := e.dirRemoved

@@ -20,11 +20,10 @@ import (
 
 // Source assigns allocations to this node and receives their reports.
 type Source interface {
-	// Allocs returns the allocations that are assigned to this node, and a channel
-	// that is closed when the result changes. A new version of an allocation has a
-	// higher AllocModifyIndex. An allocation to stop and keep has a DesiredStatus
-	// that says so; an allocation that is missing is stopped and removed from the
-	// disk.
+	// Allocs returns the allocations that are assigned to this node, and a channel that is
+	// closed when the result changes. A new version of an allocation has a higher
+	// AllocModifyIndex. An allocation whose DesiredStatus is terminal is stopped and its
+	// files are kept; an allocation that is missing is stopped and removed from the disk.
 	Allocs() ([]Assignment, <-chan struct{})
 
 	// Report is called for each change of an allocation; the calls for one
@@ -90,27 +89,27 @@ type Runner struct {
 	config               Config
 	logger               hclog.Logger
 	previousAllocsLoaded chan struct{} // closed when the entries of an earlier agent's allocations exist
-	checkLimits          chan struct{} // holds a tick when the limits of GC must be checked
+	checkLimits          chan struct{} // the channel has a value when the limits of GC must be checked
 
 	mu      sync.Mutex
 	entries map[string]*entry
-	killed  bool // Kill was called: a runner that is being built is killed too
+	killed  bool // Kill was called, so a runner that is being built must be killed too
 }
 
 // entry is one allocation of the Runner. To save memory, an ended entry has no
 // runner, and its alloc is shared with the source; destroy builds a new runner.
 type entry struct {
 	id               string
-	alloc            *api.Allocation     // the newest version that the runner has; without a runner, the source's version
-	runner           *allocrunner.Runner // nil while it is being built, if building it failed, and after the end
-	endTime          time.Time           // zero until the allocation has ended
+	alloc            *api.Allocation     // the newest version of the allocation that the runner has; without a runner, the source's version
+	runner           *allocrunner.Runner // runs the allocation; nil while it is being built, if building it failed, and after the end
+	endTime          time.Time           // time when the allocation ended; zero until then
 	ended            chan struct{}       // closed by Runner.handleEnd; nil after the end
 	runReturned      chan struct{}       // closed when the allocation runner's Run has returned; nil if the allocation has ended
 	removing         bool                // the removal of the entry has started
 	dirRemoved       bool                // the directory was removed, or the removal was tried
 	collectWhenEnded bool                // the directory must be removed when the allocation has ended
 
-	destroyMu sync.Mutex // held during destroyEntry; taken before Runner.mu
+	destroyMu sync.Mutex // destroyMu is held during destroyEntry, and locked before Runner.mu
 	destroyed bool       // guarded by destroyMu
 }
 
@@ -146,7 +145,7 @@ func (r *Runner) Run(ctx context.Context) {
 	defer running.Wait()
 	running.Go(func() { r.runCollection(ctx) })
 	closePreviousAllocsLoaded := sync.OnceFunc(func() { close(r.previousAllocsLoaded) })
-	for !errors.Is(context.Cause(ctx), allocrunner.ErrShutdown) { // a shutdown would interrupt the restore
+	for !errors.Is(context.Cause(ctx), allocrunner.ErrShutdown) { // a shutdown must not interrupt the restore
 		wanted, changed := r.config.Source.Allocs()
 		if r.reconcile(ctx, wanted, &running) {
 			r.config.OnStop()
@@ -160,9 +159,10 @@ func (r *Runner) Run(ctx context.Context) {
 	}
 }
 
-// reconcile starts, updates and removes allocations as wanted says. It reports
-// whether an allocation that may run must end. Only Run calls it. The runners are
-// built without the lock, because that opens directories and reads records.
+// reconcile starts, updates and removes allocations so that they match the assignments
+// in wanted. It reports whether an allocation that may run must end. Only Run calls it.
+// The runners are built without the lock, because that opens directories and reads
+// records.
 func (r *Runner) reconcile(ctx context.Context, wanted []Assignment, running *sync.WaitGroup) (ending bool) {
 	r.mu.Lock()
 	change := compareAssignments(wanted, r.entries)
@@ -203,8 +203,8 @@ func (r *Runner) forwardPurges(wanted []Assignment) {
 func (r *Runner) newEntry(a Assignment) *entry {
 	e := &entry{id: a.Alloc.ID, alloc: a.Alloc, collectWhenEnded: a.Collect}
 	if a.Ended {
-		// If the clock was ahead, the entry would otherwise be the last one to be
-		// collected.
+		// A time in the future, from a clock that was ahead, would make the entry the last
+		// one to be collected.
 		if e.endTime = time.Unix(0, a.Alloc.ModifyTime); e.endTime.After(time.Now()) {
 			e.endTime = time.Now()
 		}
@@ -236,7 +236,7 @@ func (r *Runner) applyDifference(change assignmentChanges, added []*entry, runni
 	}
 }
 
-// startEntry builds the runner of an entry and runs it.
+// startEntry builds the allocation runner of an entry and runs it.
 func (r *Runner) startEntry(ctx context.Context, e *entry, a Assignment, running *sync.WaitGroup) {
 	config := r.config.Alloc
 	config.Alloc = a.Alloc
@@ -387,8 +387,7 @@ func (r *Runner) destroyOnce(runner *allocrunner.Runner, alloc *api.Allocation) 
 		config.Alloc, config.Report = alloc, func(allocrunner.Update) {}
 		var err error
 		if runner, err = allocrunner.New(config); err != nil {
-			// The allocation never ran, at least under this agent; only its
-			// directory is known.
+			// The allocation never ran under this agent, so only its directory is known.
 			dir, err := allocdir.New(r.config.Alloc.AllocDirRoot, alloc.ID)
 			if err != nil {
 				return err
@@ -449,13 +448,14 @@ type assignmentChanges struct {
 	start        []Assignment
 	update       []*api.Allocation
 	remove       []string
-	stopsRunning bool // an allocation that may run must end
+	stopsRunning bool // an allocation that may still run must end
 }
 
-// compareAssignments returns the difference between wanted and have. It has no side effects. A
-// runner never gets an older version, and an allocation that is being removed
-// starts again only after its removal. Reports do not increase AllocModifyIndex,
-// but an entry without a runner takes any other version, which has the last report.
+// compareAssignments returns the difference between the wanted assignments and the
+// entries that the Runner has. It has no side effects. A runner never gets an older
+// version, and an allocation that is being removed starts again only after its removal.
+// Reports do not increase AllocModifyIndex, but an entry without a runner takes any
+// other version, which has the last report.
 func compareAssignments(wanted []Assignment, have map[string]*entry) assignmentChanges {
 	var d assignmentChanges
 	keep := make(map[string]bool, len(wanted))

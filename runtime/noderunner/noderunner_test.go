@@ -133,7 +133,7 @@ type fakeSource struct {
 	removedIDs  []string
 
 	collectAtEndIDs []string          // ids for which CollectAtEnd was called
-	collectReasons  map[string]string // by id of collected allocations
+	collectReasons  map[string]string // reasons of the calls of Collected, by allocation id
 }
 
 func (l *fakeSource) Allocs() ([]Assignment, <-chan struct{}) {
@@ -259,7 +259,7 @@ func startRunnerWith(t *testing.T, c allocrunner.Config, gc GC, wanted ...Assign
 	return r, source, root
 }
 
-// eventually polls until holds returns true.
+// eventually polls until the function holds returns true.
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !holds(); time.Sleep(time.Millisecond) {
@@ -325,7 +325,7 @@ func TestDiskUsageSparesRecentlyEndedAllocations(t *testing.T) {
 	}
 }
 
-// RS-097: without need, no directory is removed.
+// Below the limits, no directory is removed (rule RS-097 of docs/rules.md).
 func TestNoCollectionBelowLimits(t *testing.T) {
 	r, _, root := startRunner(t, GC{DiskUsage: 101, InodeUsage: 101}, endedAssignment("a", time.Hour))
 	eventually(t, "it is known", func() bool { return r.Collect(t.Context(), "b") != nil && len(r.allocIDs()) == 1 })
@@ -333,7 +333,7 @@ func TestNoCollectionBelowLimits(t *testing.T) {
 	if got := allocDirNames(t, root); len(got) != 1 {
 		t.Errorf("on disk: %q", got)
 	}
-	// A request removes the directory.
+	// Collect removes the directory on request, even below the limits.
 	if err := r.Collect(t.Context(), "a"); err != nil || len(allocDirNames(t, root)) != 0 {
 		t.Errorf("collect: %v", err)
 	}
@@ -403,7 +403,7 @@ func TestCollectWaitsForHooksOnly(t *testing.T) {
 // vanishingDriver is a driver whose tasks complete at once. It is unavailable from then
 // on until back is closed.
 type vanishingDriver struct {
-	driver.Driver // nil: the other methods are not called
+	driver.Driver // nil, because the other methods are not called
 	taskEnded     atomic.Bool
 	available     chan struct{}
 }
@@ -505,7 +505,7 @@ func TestEndedLeavesNoRunner(t *testing.T) {
 		return runner.Value() == nil
 	})
 
-	// Without a runner, the version of the Source is sufficient for the removal.
+	// If the entry has no runner, the version of the Source is sufficient for the removal.
 	last := assignment("a", 1)
 	last.Ended, last.Alloc.Name = true, "as reported last"
 	source.setAssignments(last)
@@ -567,7 +567,8 @@ func TestEndIsReportedOnceBeforeRemoval(t *testing.T) {
 	}
 }
 
-// RS-071: a started allocation without records is restored, not started again.
+// A started allocation without records is restored, not started again (rule RS-071 of
+// docs/rules.md).
 func TestStartedAllocationWithoutRecordsIsRestored(t *testing.T) {
 	lost := assignment("a", 1)
 	lost.Alloc.ClientStatus = api.AllocClientStatusRunning
@@ -599,8 +600,8 @@ func (blockingDrivers) Driver(ctx context.Context, _ string) (driver.Driver, err
 	return nil, ctx.Err()
 }
 
-// Other calls do not block while a runner is built, and they take effect on that
-// runner.
+// Calls of other methods do not block while a runner is built, and they take effect on
+// that runner.
 func TestRunnersAreBuiltWithoutTheLock(t *testing.T) {
 	first, second := assignment("a", 1), assignment("b", 1)
 	second.Alloc.PreviousAllocation = "a"

@@ -37,7 +37,7 @@ type orphan struct {
 type Cleaner struct {
 	Store     *store.Store
 	AllocDirs string // the directory that contains the directories of the allocations
-	Rebooted  bool   // the machine has rebooted: no process of an earlier agent is left
+	Rebooted  bool   // the machine has rebooted, so no process of an earlier agent is left
 	Logger    hclog.Logger
 
 	cleared atomic.Bool // Clear has completed
@@ -59,7 +59,7 @@ func (c *Cleaner) find() (orphans []orphan) {
 	}
 	for _, d := range c.Store.Damage() {
 		if id, ok := strings.CutPrefix(d.Key, store.PendingRemovalPrefix); ok {
-			known[id] = true // its record was quarantined
+			known[id] = true // the removal record of the allocation was quarantined
 		}
 	}
 	removed := make(map[string]bool)
@@ -92,8 +92,8 @@ type drivers interface {
 	Driver(ctx context.Context, name string) (driver.Driver, error)
 }
 
-// Clear ends the tasks of allocations that are not in the state. Otherwise the
-// scheduler would start second copies of them.
+// Clear ends the tasks of allocations that are not in the state. The scheduler would
+// otherwise start second copies of these tasks.
 func (c *Cleaner) Clear(ctx context.Context, up drivers) {
 	for _, o := range c.find() {
 		if err := c.clearOne(ctx, up, o); err != nil {
@@ -148,8 +148,8 @@ func (c *Cleaner) clearOne(ctx context.Context, up drivers, o orphan) error {
 	return nil
 }
 
-// destroy destroys a start. Its driver is not recorded, so each driver is called; the
-// others do not find the task.
+// destroy destroys a start. Its driver is not recorded, so DestroyTask is called on
+// each driver; drivers that did not start it do not find the task.
 func (c *Cleaner) destroy(ctx context.Context, up drivers, start state.PendingDestroy) error {
 	var errs []error
 	for name := range up.Drivers() {

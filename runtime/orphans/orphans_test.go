@@ -62,8 +62,8 @@ func TestWhatAKilledAgentWasRemoving(t *testing.T) {
 	}
 }
 
-// An earlier version left the directories open. The runners close those of running
-// allocations, because they have the users of the tasks.
+// An earlier version left the directories open. The runners close the directories of
+// running allocations, because the runners have the list of the users of the tasks.
 func TestDirectoriesOfEndedAllocationsAreClosed(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("an agent that is not root closes its data directory")

@@ -79,9 +79,9 @@ const (
 
 // State is the stored state of a Tracker.
 type State struct {
-	Count       int       // ends that counted in the current window
+	Count       int       // number of ends that counted in the current window
 	WindowStart time.Time // start of the current window
-	NextStart   time.Time // end of the last delay; zero if there was none
+	NextStart   time.Time // time at which the last delay ends; zero if there was none
 	// Delay is the last delay. It is zero in a record of an earlier version.
 	Delay time.Duration `json:",omitempty"`
 }
@@ -174,7 +174,7 @@ func (t *Tracker) countAttempt(now time.Time) {
 	case age > t.policy.Interval:
 		t.state.Count = 0
 		t.state.WindowStart = now
-	case age < 0: // the clock was set back: without this the window would last until it has caught up
+	case age < 0: // the clock was set back: the old window would last until the clock has caught up
 		t.state.WindowStart = now
 	}
 	t.state.Count++

@@ -194,7 +194,8 @@ func TestDelayHasUpToAQuarterOfJitter(t *testing.T) {
 	}
 }
 
-// RS-005: two tasks that are created at the same time do not restart together.
+// Two tasks that are created at the same time do not restart together (rule RS-005 of
+// docs/rules.md).
 func TestJitterIsIndependent(t *testing.T) {
 	p := testPolicy(func(p *Policy) { p.Delay = time.Hour })
 	a, b := New(p, startTime, rand.Int64N), New(p, startTime, rand.Int64N)
@@ -211,7 +212,8 @@ func TestHugeDelaysDoNotOverflow(t *testing.T) {
 	}
 }
 
-// RS-069: count, window and pending delay outlive the agent.
+// The count, the window and the pending delay outlive the agent (rule RS-069 of
+// docs/rules.md).
 func TestResume(t *testing.T) {
 	p := testPolicy(func(p *Policy) { p.Attempts, p.Interval, p.Delay = 2, 5*time.Minute, 58*time.Second })
 	before := New(p, startTime, noJitter)
@@ -244,7 +246,7 @@ func TestRemainingIsBoundedWhenTheClockIsSetBack(t *testing.T) {
 	}
 
 	old := tracker.State()
-	old.Delay = 0 // as stored by an earlier version
+	old.Delay = 0 // records of an earlier version have no delay
 	tracker.Resume(old)
 	if got, want := tracker.RemainingDelay(startTime.Add(-time.Hour)), 20*time.Second; got != want {
 		t.Errorf("remaining %v of an old record, want at most the interval, %v", got, want)
@@ -327,8 +329,8 @@ func TestRandomSequences(t *testing.T) {
 	}
 }
 
-// Without the nanosecond, the next end at the same time would still be in the window,
-// and the task would restart repeatedly without delay.
+// Without the minimum of one nanosecond, the next end at the same time would still be
+// in the window, and the task would restart repeatedly without delay.
 func TestDelayMayExceedTheWindow(t *testing.T) {
 	now := time.Unix(0, 0)
 	tracker := New(Policy{Attempts: 1, Interval: 10 * time.Second, Mode: ModeDelay}, now, func(int64) int64 { return 0 })

@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// AllocReport is the node's report about an allocation.
+// AllocReport has the state of an allocation that the node reports.
 type AllocReport struct {
 	AllocID           string
 	ClientStatus      string
@@ -30,8 +30,8 @@ type AllocReport struct {
 	Ended bool
 }
 
-// Report stores reports about allocations and the changes that follow from them. It
-// ignores allocations that no longer exist.
+// Report stores reports about allocations and makes the changes that follow from them, such as replacements. It ignores
+// allocations that no longer exist.
 func (s *Scheduler) Report(ctx context.Context, reports ...AllocReport) (index uint64, err error) {
 	env := s.newPreparedEnv()
 	env.expectReports(reports)
@@ -42,7 +42,7 @@ func (s *Scheduler) Report(ctx context.Context, reports ...AllocReport) (index u
 			changed = c.applyReport(r) || changed
 		}
 		if changed {
-			c.tx.AnnounceNode(c.s.nodeID) // for followers of events, the node's allocations have changed
+			c.tx.AnnounceNode(c.s.nodeID) // notifies clients of the event stream that the node's allocations have changed
 		}
 		return nil
 	})
@@ -67,7 +67,7 @@ func (c *txn) applyReport(r AllocReport) bool {
 	}
 	c.applyHealth(&a, r)
 	if !r.Ended && reflect.DeepEqual(&a, old) {
-		return false // a new agent repeats the last report of the earlier one
+		return false // a restarted agent repeats the last report of the agent before it
 	}
 	a.ModifyTime = c.now.UnixNano()
 	c.wroteAllocs = true
@@ -75,7 +75,7 @@ func (c *txn) applyReport(r AllocReport) bool {
 	switch {
 	case r.Ended:
 		c.tx.EndAllocation(a.ID)
-		c.desiredChanged = true // another allocation may have waited for the end of this allocation
+		c.desiredChanged = true // a replacement may have waited for the end of this allocation
 		c.nodeUsage.Remove(&a)
 		c.resourcesFreed = true
 	case !c.tx.AllocationEnded(a.ID):
@@ -85,8 +85,8 @@ func (c *txn) applyReport(r AllocReport) bool {
 	return true
 }
 
-// applyHealth sets the health of an allocation in its deployment. An allocation
-// that failed before its health was known is unhealthy.
+// applyHealth sets the health of an allocation in its deployment. An allocation that fails before its health is known
+// becomes unhealthy.
 func (c *txn) applyHealth(a *api.Allocation, r AllocReport) {
 	healthy, at := r.Healthy, r.HealthyTime
 	if r.DeploymentID != a.DeploymentID {
@@ -155,13 +155,12 @@ func (s *Scheduler) StopAlloc(ctx context.Context, id string, o StopOptions) (ou
 	return out, err
 }
 
-// DesiredAllocs returns the allocations that the node must run or keep, oldest first. An
-// allocation that has not started is left out while an allocation of the same name
-// that was created no later is terminal and has not ended. Other allocations are
-// included as long as their records are kept.
+// DesiredAllocs returns the allocations that the node must run or keep, oldest first. An allocation that has not
+// started is left out while its name is still in use: while an allocation of the same name that was created no later is
+// terminal and has not ended. Other allocations are included as long as their records are kept.
 func DesiredAllocs(state store.Reader) []*api.Allocation {
 	all := state.Allocations(nil, "")
-	// The lowest CreateIndex, by name, of terminal allocations that have not ended.
+	// leaving has, by name, the lowest CreateIndex of the terminal allocations that have not ended.
 	leaving := make(map[slotKey]uint64)
 	for _, a := range all {
 		if !model.AllocTerminal(a) || state.AllocationEnded(a.ID) {

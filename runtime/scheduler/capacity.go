@@ -7,8 +7,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// resourceAmounts is an amount of each shared resource: free on the node, or needed by a
-// group.
+// resourceAmounts has an amount of each shared resource: the free amount of a node, or the demand of a group.
 type resourceAmounts [len(resourceDimensions)]float64
 
 // resourceDimensions are the shared resources, each with the node attribute that has
@@ -34,15 +33,15 @@ func nodeCapacity(node Node) resourceAmounts {
 	return c
 }
 
-// add adds the amount, multiplied by times.
+// add adds the amounts of another resourceAmounts, multiplied by times.
 func (c *resourceAmounts) add(amount resourceAmounts, times float64) {
 	for i := range c {
 		c[i] += times * amount[i]
 	}
 }
 
-// groupDemand returns the largest amount that the tasks of a group use at one time: the
-// maximum over the stages, which run one after the other, plus the sidecars.
+// groupDemand returns the largest amounts that the tasks of a group use at one time. Prestart, main and poststop tasks
+// run one after the other: the result is the maximum over these stages, plus the sidecars.
 func groupDemand(g *api.TaskGroup) resourceAmounts {
 	var before, during, after, beside resourceAmounts
 	for _, t := range g.Tasks {

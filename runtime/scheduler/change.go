@@ -25,10 +25,9 @@ const (
 	triggerDrain       = "node-drain"
 )
 
-// txn is a store transaction in progress, with the changes that follow from the
-// request. It plans and stores evaluations, and reconciles the jobs that the transaction
-// has changed. The other parts of a change are types that embed it: jobVersions,
-// childJobs, rollout, nodeDrain, clockAdjustment, collection.
+// txn is a store transaction in progress. It collects the changes that follow from the request: it plans and stores
+// evaluations, and reconciles the jobs that the transaction has changed. Types that embed txn make the other parts of a
+// change: jobVersions, childJobs, rollout, nodeDrain, clockAdjustment, collection.
 type txn struct {
 	tx            *store.Txn
 	s             *Scheduler
@@ -39,19 +38,19 @@ type txn struct {
 	operationName string // the current operation
 
 	wroteAllocs    bool
-	desiredChanged bool     // the node must act: see Config.OnDesiredChange
+	desiredChanged bool     // the allocations that the node must run have changed: see Config.OnDesiredChange
 	resourcesFreed bool     // resources may have become free for blocked evaluations
 	dirtyJobs      []JobKey // jobs to reconcile at the end of the change
 	afterCommit    []func() // functions to call when the change is durable
 }
 
-// update makes a change. An error of edit is returned unchanged, and nothing is
-// written. edit may be called several times; only its last call has effect.
+// update makes a change of the store: edit writes it to a transaction. An error of edit is returned unchanged, and
+// nothing is written. edit may be called several times; only its last call has effect.
 func (s *Scheduler) update(ctx context.Context, edit func(*txn) error) (uint64, error) {
 	return s.updateWith(ctx, s.newPreparedEnv(), edit)
 }
 
-// updateWith is update with an env to which placements were announced.
+// updateWith is like update. The expected placements of the change were announced to env.
 func (s *Scheduler) updateWith(ctx context.Context, env *preparedEnv, edit func(*txn) error) (uint64, error) {
 	for {
 		env.prepare()
@@ -62,8 +61,7 @@ func (s *Scheduler) updateWith(ctx context.Context, env *preparedEnv, edit func(
 	}
 }
 
-// tryUpdate makes one attempt of a change. It returns errEnvIncomplete if env had
-// too few ids or ports.
+// tryUpdate makes one attempt of a change. It returns errEnvIncomplete if env had too few prepared ids or ports.
 func (s *Scheduler) tryUpdate(ctx context.Context, env *preparedEnv, edit func(*txn) error) (uint64, error) {
 	var c *txn
 	index, err := s.store.Update(ctx, func(tx *store.Txn) error {
@@ -88,7 +86,7 @@ func (s *Scheduler) tryUpdate(ctx context.Context, env *preparedEnv, edit func(*
 	})
 	if err != nil {
 		s.mu.Lock()
-		s.nodeUsage = nil // the cached usage may include the change that was not stored
+		s.nodeUsage = nil // the cached usage may include the change, which was not stored
 		s.mu.Unlock()
 		return 0, err
 	}
@@ -104,7 +102,7 @@ func (s *Scheduler) tryUpdate(ctx context.Context, env *preparedEnv, edit func(*
 	return index, nil
 }
 
-// setOperation sets the operation of the following writes, for followers of events.
+// setOperation sets the operation that the event stream shows for the following writes.
 func (c *txn) setOperation(name string) {
 	c.operationName = name
 	c.tx.Operation(name)
@@ -200,12 +198,12 @@ func (c *txn) newEval(job *api.Job, trigger string) *api.Evaluation {
 	}
 }
 
-// processEval plans for the job of an evaluation and stores the result.
+// processEval makes the plan for the job of an evaluation and stores its changes.
 func (c *txn) processEval(eval *api.Evaluation) {
 	c.applyPlan(eval, c.planEval(eval))
 }
 
-// processEvalIfChanged is processEval, but stores nothing if the plan changes nothing.
+// processEvalIfChanged is like processEval, but stores nothing if the plan changes nothing.
 func (c *txn) processEvalIfChanged(eval *api.Evaluation) {
 	out := c.planEval(eval)
 	if len(out.Place)+len(out.Update)+len(out.Deployments) > 0 ||
@@ -233,8 +231,8 @@ func (c *txn) planEval(eval *api.Evaluation) Changes {
 	})
 }
 
-// evalOperations are the operations whose own events include a new evaluation.
-// Other operations need a separate operation for it.
+// evalOperations are the operations whose events include new evaluations. For other operations the event of a new
+// evaluation has a separate operation.
 var evalOperations = map[string]bool{opJobRegistered: true, opJobDeregistered: true, opAllocStop: true}
 
 // applyPlan stores the plan of an evaluation in one change. Nomad needs three changes:
@@ -275,13 +273,12 @@ func (c *txn) applyPlan(eval *api.Evaluation, out Changes) {
 		c.putEval(out.Eval)
 	}
 	if planned {
-		c.setOperation(opPlan) // the status of the job follows from the allocations
+		c.setOperation(opPlan) // the status of the job follows from the allocations, so its change is part of this operation
 	}
 	c.markDirty(JobKey{out.Eval.Namespace, out.Eval.JobID})
 }
 
-// sameEval reports whether status, queued and failed allocations of two evaluations
-// are equal.
+// sameEval reports whether two evaluations have the same status, queued allocations and failed allocations.
 func sameEval(a, b *api.Evaluation) bool {
 	return a.Status == b.Status && reflect.DeepEqual(a.QueuedAllocations, b.QueuedAllocations) && reflect.DeepEqual(a.FailedTGAllocs, b.FailedTGAllocs)
 }
@@ -317,9 +314,8 @@ func (c *txn) retryBlockedEvals() {
 	}
 }
 
-// processStoredEval processes an evaluation that was delayed or blocked. If its job is
-// missing, for another reason than a purge, which ends its evaluations, the
-// evaluation is cancelled.
+// processStoredEval processes an evaluation that was delayed or blocked. If its job does not exist, it cancels the
+// evaluation. (The purge of a job ends the evaluations of the job, so the job is missing for another reason.)
 func (c *txn) processStoredEval(e *api.Evaluation) {
 	if c.tx.Job(nil, e.Namespace, e.JobID) != nil {
 		c.processEval(e)

@@ -12,20 +12,19 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// stepTolerance is the difference between wall clock and monotonic clock that does
-// not count as a step. It also prevents a correction of less than a second from
-// repeating the launch of a periodic job.
+// stepTolerance is the difference between wall clock and monotonic clock from which the wall clock has made a step.
+// Because of it, a correction of less than a second does not repeat the launch of a periodic job.
 const stepTolerance = time.Second
 
 // wallClock detects steps of the wall clock. A suspend of the machine is a step
 // too, because the monotonic clock stands still during it.
 type wallClock struct {
 	mu            sync.Mutex
-	offset        time.Duration // wall clock minus monotonic clock at the last adjustment of the state
+	offset        time.Duration // difference between wall clock and monotonic clock at the last adjustment of the state
 	stateAdjusted bool          // the state was adjusted since this scheduler was created
 }
 
-// clockReading is the result of wallClock.read.
+// clockReading is the current time, and how the wall clock differs from its last reading.
 type clockReading struct {
 	now             time.Time
 	offset          time.Duration
@@ -50,7 +49,7 @@ func (h Env) clockOffset(now time.Time) time.Duration {
 }
 
 func (w *wallClock) read(h Env) clockReading {
-	now := h.Now().Round(0) // without the monotonic part, like stored times
+	now := h.Now().Round(0) // Round removes the monotonic part, which stored times lack
 	r := clockReading{now: now, offset: h.clockOffset(now)}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -93,8 +92,8 @@ func (s *Scheduler) runClock(ctx context.Context) {
 // clockAdjustment adjusts stored times to the clock.
 type clockAdjustment struct{ *txn }
 
-// adjustState adjusts stored times to the clock: the times of an earlier scheduler, and
-// all times after a step of the clock.
+// adjustState adjusts stored times to the clock: the times that an earlier scheduler stored, and all times after a step
+// of the clock.
 func (c clockAdjustment) adjustState(r clockReading) {
 	if r.step != 0 {
 		c.s.logger.Info("clock stepped", "step", r.step)
@@ -106,8 +105,7 @@ func (c clockAdjustment) adjustState(r clockReading) {
 	}
 	c.onCommit(func() {
 		c.s.wallClock.recordAdjustment(r)
-		// The timers must be recomputed: their times may be the same, but the
-		// durations are not.
+		// The timers must be recomputed: after a step, the same times are reached after other durations.
 		notify(c.s.evalTimers.changed)
 		notify(c.s.deploymentTimers.changed)
 		notify(c.s.launchTimers.changed)
@@ -115,8 +113,8 @@ func (c clockAdjustment) adjustState(r clockReading) {
 	})
 }
 
-// moveDeadlines moves deadlines that stand for a duration by the step of the clock,
-// so that the remaining duration stays the same.
+// moveDeadlines moves deadlines that were set as durations by the step of the clock, so that the remaining durations
+// stay the same.
 func (c clockAdjustment) moveDeadlines(step time.Duration) {
 	for _, e := range c.tx.Evaluations(nil, "") {
 		if e.Status == api.EvalStatusPending && !e.WaitUntil.IsZero() {
@@ -139,13 +137,12 @@ func (c clockAdjustment) moveDeadlines(step time.Duration) {
 	}
 }
 
-// isFutureTime reports whether a stored time comes from a clock that was ahead.
+// isFutureTime reports whether a stored time is in the future, so that it comes from a clock that was ahead.
 func (c clockAdjustment) isFutureTime(at time.Time) bool { return at.Sub(c.now) > stepTolerance }
 
-// clearFutureTimes replaces each stored event time in the future by the current time,
-// and each such deadline by the current time plus its duration. Otherwise a clock
-// that was ahead would block all actions that depend on these times until the clock
-// reaches them again.
+// clearFutureTimes replaces stored times of a clock that was ahead: event times in the future become the current time,
+// and deadlines that are too far in the future become the current time plus their duration. Otherwise actions that
+// depend on these times would be blocked until the clock reaches the times again.
 func (c clockAdjustment) clearFutureTimes() {
 	for _, job := range c.tx.Jobs(nil, store.AnyNamespace, "") {
 		if key := KeyOf(job); c.isFutureTime(lastLaunch(c.tx.Reader, key)) {
@@ -257,7 +254,7 @@ func (c clockAdjustment) clearFutureTimesOfDrain() {
 	}
 }
 
-// setProgressDeadlines stores a deployment with new deadlines if they differ.
+// setProgressDeadlines stores a copy of a deployment with new progress deadlines if they differ.
 func (c clockAdjustment) setProgressDeadlines(d *api.Deployment, deadline func(*api.DeploymentState) time.Time) {
 	copied, changed := copyDeployment(d), false
 	for _, state := range copied.TaskGroups {

@@ -86,8 +86,8 @@ func (b *clockHarness) startScheduler() {
 	synctest.Wait()
 }
 
-// clockStepCases has the situations in which the clock is set: while a scheduler runs,
-// with and without a report, and between two schedulers.
+// clockStepCases has the situations in which the clock is set: while a scheduler runs, with and without a call of
+// ClockStepped, and between two schedulers.
 var clockStepCases = map[string]func(*clockHarness, time.Duration){
 	"while the agent runs": func(b *clockHarness, by time.Duration) {
 		b.clock.Step(by)
@@ -183,7 +183,7 @@ func TestRescheduleDelayIgnoresClockSteps(t *testing.T) {
 	for name, step := range clockStepCases {
 		for _, by := range []time.Duration{-365 * 24 * time.Hour, -10 * time.Minute, 10 * time.Minute} {
 			if by > 0 && name == "between two agents" {
-				continue // the delay may have passed while no agent ran
+				continue // a reschedule delay may have passed while no agent ran
 			}
 			t.Run(name+" by "+by.String(), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
@@ -191,16 +191,16 @@ func TestRescheduleDelayIgnoresClockSteps(t *testing.T) {
 					b.clock.Step(365 * 24 * time.Hour)
 					b.startScheduler()
 					b.register(failingJob(0))
-					b.advance(11 * time.Second) // 10 s of the delay have passed
+					b.advance(11 * time.Second) // 10 s of the reschedule delay have passed
 					step(b, by)
 					if name == "between two agents" {
-						b.advance(10 * time.Second) // the new scheduler cannot know that they have passed
+						b.advance(10 * time.Second) // a new scheduler starts the delay again, because it cannot measure how much of it has passed
 					}
 					b.advance(19 * time.Second)
 					if got := len(b.store.Snapshot().AllocationsByJob(nil, webJob.Namespace, webJob.ID)); got != 1 {
 						t.Errorf("replaced before the delay: %d allocations", got)
 					}
-					b.advance(61 * time.Second) // includes the minute after which an unreported step is noticed
+					b.advance(61 * time.Second) // the rest of the delay, and the minute after which a step that was not reported is noticed
 					if got := len(b.store.Snapshot().AllocationsByJob(nil, webJob.Namespace, webJob.ID)); got < 2 {
 						t.Errorf("not replaced after the delay: %d allocations", got)
 					}
@@ -210,8 +210,8 @@ func TestRescheduleDelayIgnoresClockSteps(t *testing.T) {
 	}
 }
 
-// Attempts that were made while the clock was ahead count for the interval of the
-// policy, and no longer.
+// Reschedule attempts that were made while the clock was ahead count until the interval of the policy has passed, and
+// no longer.
 func TestRescheduleAttemptsExpireAfterClockIsSetBack(t *testing.T) {
 	for name, step := range clockStepCases {
 		t.Run(name, func(t *testing.T) {
@@ -227,7 +227,7 @@ func TestRescheduleAttemptsExpireAfterClockIsSetBack(t *testing.T) {
 				b.register(failingJob(1))
 				b.advance(2 * time.Minute) // the first allocation has failed, the second runs
 				step(b, -365*24*time.Hour)
-				b.advance(89*time.Minute + 30*time.Second) // no longer wait, because records of a dead job are collected
+				b.advance(89*time.Minute + 30*time.Second) // a longer wait would exceed the time after which a dead job is deleted
 				if got := len(b.store.Snapshot().AllocationsByJob(nil, webJob.Namespace, webJob.ID)); got != 3 {
 					t.Errorf("%d allocations, want 3: the attempt of before is out of the interval", got)
 				}
@@ -236,12 +236,12 @@ func TestRescheduleAttemptsExpireAfterClockIsSetBack(t *testing.T) {
 	}
 }
 
-// The progress deadline of a deployment is a duration of the monotonic clock.
+// The progress deadline of a deployment is measured by the monotonic clock.
 func TestProgressDeadlineIgnoresClockSteps(t *testing.T) {
 	for _, by := range []time.Duration{-365 * 24 * time.Hour, 365 * 24 * time.Hour, 5 * time.Hour} {
 		for name, step := range clockStepCases {
 			if by > 0 && name == "between two agents" {
-				continue // the deadline may have passed while no agent ran
+				continue // a progress deadline may have passed while no agent ran
 			}
 			t.Run(name+" by "+by.String(), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
@@ -267,19 +267,19 @@ func TestProgressDeadlineIgnoresClockSteps(t *testing.T) {
 	}
 }
 
-// The deadline of a drain is a duration of the monotonic clock.
+// The deadline of a drain is measured by the monotonic clock.
 func TestDrainDeadlineIgnoresClockSteps(t *testing.T) {
 	for _, by := range []time.Duration{-365 * 24 * time.Hour, 5 * time.Hour} {
 		for name, step := range clockStepCases {
 			if by > 0 && name == "between two agents" {
-				continue // the deadline may have passed while no agent ran
+				continue // a drain deadline may have passed while no agent ran
 			}
 			t.Run(name+" by "+by.String(), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					b := newClockHarness(t, nil)
 					b.clock.Step(365 * 24 * time.Hour)
 					b.startScheduler()
-					b.register(failingJob(1)) // a batch job, which may run until the deadline
+					b.register(failingJob(1)) // a batch job, which the drain stops only at the deadline
 					if _, err := b.Drain(t.Context(), scheduler.DrainRequest{Spec: &api.DrainSpec{Deadline: time.Hour}}); err != nil {
 						t.Fatal(err)
 					}
@@ -299,8 +299,7 @@ func TestDrainDeadlineIgnoresClockSteps(t *testing.T) {
 	}
 }
 
-// Records with a time in the future are kept for their age after the correction,
-// and no longer.
+// Records with a time in the future are deleted when their minimum age has passed after the clock was corrected.
 func TestRecordsAreCollectedAfterClockIsSetBack(t *testing.T) {
 	for name, step := range clockStepCases {
 		t.Run(name, func(t *testing.T) {

@@ -127,7 +127,7 @@ func (c garbageCollection) removeJob(job *api.Job) {
 	jobVersions{c.txn}.deleteJob(key)
 }
 
-// isSurplus reports whether no plan can need an allocation any longer.
+// isSurplus reports whether a record of an allocation can be deleted because no plan needs it.
 func (c garbageCollection) isSurplus(a *api.Allocation) bool {
 	if !model.AllocTerminal(a) || !c.tx.AllocationEnded(a.ID) {
 		return false
@@ -148,8 +148,8 @@ func (c garbageCollection) isSurplus(a *api.Allocation) bool {
 	if a.NextAllocation != "" || a.DesiredStatus != api.AllocDesiredStatusRun && !stoppedForGood(a) {
 		return true
 	}
-	// A completed or finally failed allocation of the current version counts in
-	// plans.
+	// Plans count completed allocations, and failed ones that are not replaced, if they have the current version of the
+	// job.
 	return terminalAllocActions[*job.Type][a.ClientStatus] == replaceAlloc
 }
 
@@ -176,7 +176,7 @@ func (c garbageCollection) minAge(namespace, id string) time.Duration {
 	return c.Evals
 }
 
-// collectEvals deletes evaluations whose allocations are deleted.
+// collectEvals deletes old evaluations that have no allocations left.
 func (c garbageCollection) collectEvals() {
 	placed := make(map[string]bool)
 	for _, a := range c.tx.Allocations(nil, "") {

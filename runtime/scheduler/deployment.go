@@ -46,8 +46,8 @@ func copyDeployment(d *api.Deployment) *api.Deployment {
 	return &c
 }
 
-// createDeployment adds the group to a deployment if the plan rolls out a new version. Plain
-// replacements need no deployment.
+// createDeployment adds the group to a deployment if the plan rolls out a new version of the job. Replacements of the
+// same version need no deployment.
 func (g *groupPlan) createDeployment(changing, destructive bool) {
 	if g.rollingUpdate == nil || *g.spec.Count == 0 || g.deployment != nil && !g.deploymentIsNew || g.hadCurrentVersion && !changing {
 		return
@@ -62,7 +62,7 @@ func (g *groupPlan) createDeployment(changing, destructive bool) {
 		ProgressDeadline: deref(g.rollingUpdate.ProgressDeadline),
 		AutoRevert:       deref(g.rollingUpdate.AutoRevert),
 	}
-	// A system job has one allocation here, and a canary would be a second one.
+	// A system job has one allocation on the only node, and a canary would be a second one.
 	if destructive && *g.Job.Type == api.JobTypeService {
 		state.DesiredCanaries = deref(g.rollingUpdate.Canary)
 	}
@@ -114,7 +114,7 @@ func (p *planner) groupState(group string) *api.DeploymentState {
 	return p.deployment.TaskGroups[group]
 }
 
-// activeState returns the group's part of an active deployment, or nil.
+// activeState returns the state of the group in its deployment, or nil if there is no active deployment.
 func (g *groupPlan) activeState() *api.DeploymentState {
 	if g.deployment == nil || !model.DeploymentActive(g.deployment) {
 		return nil
@@ -122,13 +122,13 @@ func (g *groupPlan) activeState() *api.DeploymentState {
 	return g.groupState(g.name)
 }
 
-// hasUnpromotedCanaries reports whether the group waits for the promotion of its canaries.
+// hasUnpromotedCanaries reports whether the group's canaries are not promoted yet.
 func (g *groupPlan) hasUnpromotedCanaries() bool {
 	state := g.activeState()
 	return state != nil && state.DesiredCanaries > 0 && !state.Promoted
 }
 
-// isPausedOrFailed reports whether the deployment prevents new placements.
+// isPausedOrFailed reports whether the deployment is paused or failed, which prevents new placements.
 func (g *groupPlan) isPausedOrFailed() bool {
 	d := g.deployment
 	return d != nil && (d.Status == api.DeploymentStatusPaused || d.Status == api.DeploymentStatusFailed)
@@ -141,8 +141,8 @@ func (p *planner) setProgressDeadline(state *api.DeploymentState) {
 	}
 }
 
-// modifiesDeployment reports whether the plan has changed the deployment, and sets its
-// modification time.
+// modifiesDeployment reports whether the plan has changed the deployment. If so it sets the deployment's modification
+// time.
 func (p *planner) modifiesDeployment(d *api.Deployment) bool {
 	if maps.EqualFunc(d.TaskGroups, p.Deployment.TaskGroups, func(a, b *api.DeploymentState) bool { return reflect.DeepEqual(a, b) }) {
 		return false

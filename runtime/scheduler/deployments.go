@@ -10,7 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// rollout changes deployments.
+// rollout makes changes of deployments in a transaction.
 type rollout struct{ *txn }
 
 // handleDeadline checks a deployment whose deadline has passed.
@@ -35,7 +35,7 @@ func (c rollout) setTimer(d *api.Deployment) {
 	c.onCommit(func() { c.s.deploymentTimers.set(id, first) })
 }
 
-// checkDeployment makes the changes that the deployment of a job needs.
+// checkDeployment checks the active deployment of a job and applies the changes that result.
 func (c rollout) checkDeployment(job *api.Job) {
 	key := KeyOf(job)
 	d := c.tx.LatestDeployment(nil, key.Namespace, key.ID)
@@ -46,10 +46,9 @@ func (c rollout) checkDeployment(job *api.Job) {
 	c.applyChanges(job, d, v, v.Deployment != nil && v.Deployment.Status != d.Status)
 }
 
-// applyChanges stores the changes of a deployment and evaluates the job. With
-// alwaysEvaluate it creates and stores an evaluation in any case and returns its
-// id; otherwise it evaluates only if the changes require it, and stores nothing if
-// the plan changes nothing.
+// applyChanges stores the changes of a deployment and evaluates the job. With alwaysEvaluate it creates an evaluation
+// in any case and returns its id. Otherwise it evaluates only if the changes require it, and stores nothing if the plan
+// changes nothing.
 func (c rollout) applyChanges(job *api.Job, d *api.Deployment, v DeploymentChanges, alwaysEvaluate bool) (evalID string) {
 	for _, a := range v.Allocs {
 		c.putAlloc(a)
@@ -81,9 +80,8 @@ func (c rollout) applyChanges(job *api.Job, d *api.Deployment, v DeploymentChang
 	return eval.ID
 }
 
-// rollBack completes the description of a failed deployment. If a group has
-// auto_revert, it stores the latest stable version as a new version and returns
-// the new version.
+// rollBack completes the status description of a failed deployment. If a group has auto_revert, it stores the latest
+// stable job version as a new version and returns it.
 func (c rollout) rollBack(job *api.Job, d *api.Deployment) *api.Job {
 	revert := false
 	for _, state := range d.TaskGroups {
@@ -111,7 +109,7 @@ func sameExceptStop(a, b *api.Job) bool {
 	return model.SameSpec(&c, b)
 }
 
-// updateDeployment applies a user's edit to an active deployment.
+// updateDeployment applies a user's change to an active deployment.
 func (s *Scheduler) updateDeployment(ctx context.Context, id, name string, edit func(c *txn, d *api.Deployment, job *api.Job) (DeploymentChanges, error)) (out Outcome, err error) {
 	out.Index, err = s.update(ctx, func(c *txn) error {
 		out = Outcome{}
@@ -146,8 +144,8 @@ func (s *Scheduler) updateDeployment(ctx context.Context, id, name string, edit 
 	return out, err
 }
 
-// revertedFrom returns the stable version to which a job was reverted from the
-// given version, or nil.
+// revertedFrom returns the number of the latest stable version before the given version, to which a failed deployment
+// reverts the job, or nil.
 func (c rollout) revertedFrom(key JobKey, version uint64) *uint64 {
 	if bad := c.tx.JobVersion(nil, key.Namespace, key.ID, version); bad != nil {
 		if stable := jobVersions(c).previousStableVersion(bad); stable != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// DrainRequest requests a drain of the node, or the end of a drain.
+// DrainRequest starts or ends a drain of the node.
 type DrainRequest struct {
 	// Spec has the options of the drain. Nil ends the current drain.
 	Spec *api.DrainSpec
@@ -51,10 +51,10 @@ func (s *Scheduler) SetEligibility(ctx context.Context, eligibility string) (Nod
 	})
 }
 
-// Drain starts or ends the drain of the node. Allocations are stopped as the
-// migrate blocks of their groups say; those of batch jobs may run until the
-// deadline, and those of system jobs stop last. The jobs are blocked until the node
-// is eligible again, which it does not become by itself.
+// Drain starts or ends the drain of the node. Allocations are stopped as the migrate blocks of their
+// groups specify; those of batch jobs may run until the deadline, and those of system jobs stop last.
+// The jobs are blocked until the node is eligible again. The completion of the drain does not make it
+// eligible.
 func (s *Scheduler) Drain(ctx context.Context, r DrainRequest) (NodeOutcome, error) {
 	return s.updateNode(ctx, opNodeDrain, func(c *txn, n *api.Node) error {
 		before := n.DrainStrategy
@@ -90,7 +90,7 @@ func (s *Scheduler) Drain(ctx context.Context, r DrainRequest) (NodeOutcome, err
 // nodeDrain changes the drain of the node.
 type nodeDrain struct{ *txn }
 
-// endDrain edits a node whose drain has ended.
+// endDrain edits the record of a node whose drain has ended.
 func (c nodeDrain) endDrain(n *api.Node, status api.DrainStatus, message string) {
 	last := api.DrainMetadata{StartedAt: n.DrainStrategy.StartedAt}
 	if n.LastDrain != nil {
@@ -193,8 +193,7 @@ func (c nodeDrain) continueDrain() (evalIDs []string) {
 	return evalIDs
 }
 
-// nextToDrain returns the allocations that the drain stops next, sorted by name, and
-// whether the drain is complete.
+// nextToDrain returns the allocations that the drain stops next, sorted by name, and whether the drain is complete.
 func nextToDrain(d *api.DrainStrategy, allocs []*api.Allocation, ended func(id string) bool, now time.Time) (next []*api.Allocation, done bool) {
 	due := d.Deadline < 0 || !d.ForceDeadline.IsZero() && !now.Before(d.ForceDeadline)
 	type group struct {
@@ -204,7 +203,7 @@ func nextToDrain(d *api.DrainStrategy, allocs []*api.Allocation, ended func(id s
 	leaving := make(map[group]int)
 	groups := make(map[group][]*api.Allocation)
 	var order []group
-	left, others := 0, 0 // allocations that must still end, and those of them that are not of system jobs
+	left, others := 0, 0 // left counts the allocations that have not ended, others those of them that do not belong to system jobs
 	for _, a := range allocs {
 		kind := *a.Job.Type
 		if ended(a.ID) || kind == api.JobTypeSystem && d.IgnoreSystemJobs {
@@ -235,7 +234,7 @@ func nextToDrain(d *api.DrainStrategy, allocs []*api.Allocation, ended func(id s
 				n = 0
 			}
 		default:
-			n = 0 // batch jobs may run until the deadline
+			n = 0 // batch jobs may run until the drain's deadline
 		}
 		if due {
 			n = len(members)
@@ -254,5 +253,6 @@ func maxParallelStops(a *api.Allocation) int {
 	return 1
 }
 
-// handleDeadline sets the next timer; every change calls continueDrain.
+// handleDeadline sets the next timer. It need not stop allocations itself, because each change of the store calls
+// continueDrain.
 func (c nodeDrain) handleDeadline() { c.setTimer(c.tx.Node(nil, c.s.nodeID)) }

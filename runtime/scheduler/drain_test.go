@@ -71,9 +71,8 @@ func drainRequest(deadline time.Duration, ignoreSystem bool) scheduler.DrainRequ
 	return scheduler.DrainRequest{Spec: &api.DrainSpec{Deadline: deadline, IgnoreSystemJobs: ignoreSystem}, Meta: map[string]string{"why": "test"}}
 }
 
-// Allocations of services stop as their migrate block says, those of batch jobs
-// when they complete or at the deadline, those of system jobs last. Then the drain
-// is complete and the jobs are blocked.
+// Allocations of services stop as their migrate blocks specify, those of batch jobs when they complete
+// or at the deadline, those of system jobs last. Then the drain is complete and the jobs are blocked.
 func TestDrain(t *testing.T) {
 	type step struct {
 		after time.Duration
@@ -83,7 +82,7 @@ func TestDrain(t *testing.T) {
 		name    string
 		request scheduler.DrainRequest
 		steps   []step
-		back    string // allocations that run when the node is eligible again
+		back    string // allocations that run after the node has become eligible again
 	}{
 		{"with a deadline", drainRequest(10*time.Second, false), []step{
 			{500 * time.Millisecond, "web 3, batch 1, system 1"},
@@ -146,8 +145,8 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// A cancelled drain leaves running allocations alone. A drain that an earlier agent
-// started continues.
+// Allocations that still run when a drain is cancelled continue to run. A new agent continues a drain that an earlier
+// agent started.
 func TestDrainCancelledAndRestarted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, slowStopAllocTimes)

@@ -112,7 +112,7 @@ func unmetConstraints(path []string, constraints []*api.Constraint, node Node, c
 	return all
 }
 
-// checkConstraint checks a constraint for count allocations on this node.
+// checkConstraint checks a constraint for a job or group with count allocations on this node.
 func checkConstraint(c *api.Constraint, node Node, count int) error {
 	allowed := count
 	switch c.Operand {
@@ -139,7 +139,7 @@ func checkConstraint(c *api.Constraint, node Node, count int) error {
 	return nil
 }
 
-// attributeOrigins explains the implicit constraints, by target.
+// attributeOrigins has texts that explain constraints which a job has implicitly, by the constraint's target.
 var attributeOrigins = map[string]string{
 	"${attr.consul.version}": `; a service is registered with Consul unless it says provider = "nomad"`,
 	"${attr.os.signals}":     "; it follows from the kill_signal or change_signal of a task",

@@ -12,18 +12,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// terminalAllocAction is how a plan treats a terminal allocation whose desired status is
-// run.
+// terminalAllocAction selects how a plan treats a terminal allocation whose desired status is run.
 type terminalAllocAction uint8
 
 const (
-	replaceAlloc terminalAllocAction = iota // the plan places a new allocation
+	replaceAlloc terminalAllocAction = iota // the plan places a new allocation in its place
 	countAsDone                             // the allocation counts as completed work
 	followPolicy                            // the reschedule policy decides
 )
 
-// terminalAllocActions has the rules for ended allocations by job type and client
-// status. A batch or sysbatch allocation of an older version is ignored.
+// terminalAllocActions has the action for terminal allocations by job type and client status. Batch and sysbatch
+// allocations of an older job version are ignored instead.
 var terminalAllocActions = map[string]map[string]terminalAllocAction{
 	api.JobTypeService:  {api.AllocClientStatusComplete: replaceAlloc, api.AllocClientStatusFailed: followPolicy, api.AllocClientStatusLost: replaceAlloc},
 	api.JobTypeBatch:    {api.AllocClientStatusComplete: countAsDone, api.AllocClientStatusFailed: followPolicy, api.AllocClientStatusLost: replaceAlloc},
@@ -40,11 +39,11 @@ type groupPlan struct {
 	rollingUpdate *api.UpdateStrategy // nil if all allocations may change at once
 	updates       *api.DesiredUpdates
 
-	live            []*api.Allocation // running, or failed and not replaced
-	rescheduleLater []*delayedAlloc   // failed, with a later replacement; also in live or canaries
+	live            []*api.Allocation // allocations that run, or that have failed and are not replaced
+	rescheduleLater []*delayedAlloc   // failed allocations that a later plan replaces; they are in live or canaries too
 	canaries        []*api.Allocation // canaries of the deployment that are not promoted
-	migrating       []*api.Allocation // a user or a drain has requested a replacement
-	rescheduleNow   []*api.Allocation // failed, replaced in this plan
+	migrating       []*api.Allocation // allocations for which a user or a drain has requested a replacement
+	rescheduleNow   []*api.Allocation // failed allocations that this plan replaces
 	completed       []*api.Allocation // completed work
 
 	hadCurrentVersion bool // an allocation of the current version existed before this plan
@@ -80,7 +79,7 @@ func isBatchLike(job *api.Job) bool {
 	return *job.Type == api.JobTypeBatch || *job.Type == api.JobTypeSysbatch
 }
 
-// classify adds an allocation to the list to which it belongs.
+// classify adds an allocation to one of the lists of the groupPlan.
 func (g *groupPlan) classify(a *api.Allocation) {
 	g.hadCurrentVersion = g.hadCurrentVersion || g.hasCurrentVersion(a)
 	switch terminal := model.ClientTerminal(a); {
@@ -93,7 +92,7 @@ func (g *groupPlan) classify(a *api.Allocation) {
 			g.completed = append(g.completed, a)
 		}
 	case !isUnreplaced(a):
-		// The allocation is stopping or has been replaced.
+		// Nothing to do: the allocation is stopping or has been replaced.
 	case isCanary(a) && !g.isNeededCanary(a):
 		if !terminal {
 			g.stopUnneeded(a)
@@ -162,7 +161,7 @@ func stoppedForGood(a *api.Allocation) bool {
 	return a.DesiredTransition.ShouldDisableMigrationPlacement() && a.NextAllocation == ""
 }
 
-// shouldMigrate reports whether a replacement of an allocation was requested.
+// shouldMigrate reports whether a user or a drain has requested a replacement of an allocation.
 func shouldMigrate(a *api.Allocation) bool {
 	t := a.DesiredTransition
 	return t.ShouldMigrate() || t.Reschedule != nil && *t.Reschedule
@@ -183,7 +182,7 @@ func (g *groupPlan) rescheduleTime(a *api.Allocation) (time.Time, bool) {
 	}
 	at, ok := model.NextReschedule(reschedulePolicyOf(a), a.RescheduleTracker, failureTime(a))
 	if i := slices.IndexFunc(g.Evals, func(e *api.Evaluation) bool { return e.ID == a.FollowupEvalID && model.EvalPending(e) }); ok && i >= 0 {
-		at = g.Evals[i].WaitUntil // not recomputed: the clock may have been stepped since the failure
+		at = g.Evals[i].WaitUntil // the stored time is used because the clock may have been set since the failure
 	}
 	return at, ok
 }
@@ -197,8 +196,8 @@ func reschedulePolicyOf(a *api.Allocation) *api.ReschedulePolicy {
 	return nil
 }
 
-// failureTime returns when the last task of an allocation ended. It is no later than
-// the last change of the allocation, which clearFutureTimes keeps out of the future.
+// failureTime returns when the last task of an allocation ended. The result is not later than the last
+// change of the allocation, which is never in the future because of clearFutureTimes.
 func failureTime(a *api.Allocation) time.Time {
 	var last time.Time
 	for _, t := range a.TaskStates {
@@ -238,8 +237,8 @@ func (g *groupPlan) stopDuplicates() {
 	}
 }
 
-// stopSelected stops the allocations for which lost returns true, also failed
-// ones, so that no later plan replaces them.
+// stopSelected stops the allocations for which lost returns true. It also stops failed ones, so that no later plan
+// replaces them.
 func (g *groupPlan) stopSelected(lost func(*api.Allocation) bool) {
 	for _, list := range []*[]*api.Allocation{&g.live, &g.migrating, &g.rescheduleNow} {
 		*list = slices.DeleteFunc(*list, func(a *api.Allocation) bool {
@@ -329,8 +328,7 @@ func (g *groupPlan) updateInPlace(a *api.Allocation) {
 	g.updates.InPlaceUpdate++
 }
 
-// placeCanaries places canaries of the new version beside the allocations that they
-// will replace.
+// placeCanaries places canaries of the new job version. The allocations that they will replace continue to run.
 func (g *groupPlan) placeCanaries(destroy []*api.Allocation) {
 	if !g.hasUnpromotedCanaries() || g.isPausedOrFailed() {
 		return
@@ -373,9 +371,9 @@ func (g *groupPlan) markCanary(a *api.Allocation) {
 	state.PlacedCanaries = append(state.PlacedCanaries, a.ID)
 }
 
-// versionFor returns the job version for the replacement of an allocation. While
-// the current version is unproven, an allocation of an older version is replaced by
-// the same version.
+// versionFor returns the job version for the replacement of an allocation. While the canaries of the current version
+// are not promoted, and after its deployment has failed, an allocation of an older version is replaced by an allocation
+// of the same version.
 func (g *groupPlan) versionFor(a *api.Allocation) *api.Job {
 	d := g.deployment
 	unproven := g.hasUnpromotedCanaries() || d != nil && d.Status == api.DeploymentStatusFailed
@@ -385,7 +383,7 @@ func (g *groupPlan) versionFor(a *api.Allocation) *api.Job {
 	return g.Job
 }
 
-// replaceMigrating replaces the allocations in g.migrate.
+// replaceMigrating replaces the allocations for which a user or a drain has requested a replacement.
 func (g *groupPlan) replaceMigrating() {
 	sortByIndex(g.migrating)
 	for _, a := range g.migrating {
@@ -426,7 +424,7 @@ func (g *groupPlan) replaceFailed() {
 	}
 }
 
-// requestFollowUps requests an evaluation at the time of each later replacement.
+// requestFollowUps requests follow-up evaluations at the times at which failed allocations must be replaced.
 func (g *groupPlan) requestFollowUps() {
 	for _, l := range g.rescheduleLater {
 		if g.isReplacedByPlan(l.alloc) {
@@ -447,11 +445,11 @@ func (g *groupPlan) isReplacedByPlan(a *api.Allocation) bool {
 	return c != nil && c.NextAllocation != ""
 }
 
-// placeMissing places the missing allocations at the lowest free indexes.
+// placeMissing places as many allocations as the group lacks, at the lowest free indexes.
 func (g *groupPlan) placeMissing() {
 	missing := *g.spec.Count - len(g.live) - len(g.rescheduleNow) - len(g.migrating) - len(g.completed)
 	missing += len(g.canariesOf(g.rescheduleNow)) + len(g.canariesOf(g.migrating))
-	// System jobs are not held back: each evaluation replaces failed allocations.
+	// A rolling update does not delay placements of a system job: each evaluation replaces failed allocations.
 	held := g.rollingUpdate != nil && *g.Job.Type != api.JobTypeSystem && (g.isPausedOrFailed() || g.hasUnpromotedCanaries())
 	if missing <= 0 || held {
 		return
@@ -474,8 +472,8 @@ func (g *groupPlan) placeMissing() {
 	}
 }
 
-// replaceOutdated replaces as many allocations of older versions as the budget allows, and
-// returns their number.
+// replaceOutdated replaces as many allocations of older job versions as the rolling update allows now, and returns
+// their number.
 func (g *groupPlan) replaceOutdated(old []*api.Allocation) int {
 	n := min(g.replacementLimit(len(old)), len(old))
 	for _, a := range old[:n] {
@@ -487,7 +485,7 @@ func (g *groupPlan) replaceOutdated(old []*api.Allocation) int {
 	return n
 }
 
-// replacementLimit returns how many allocations may be replaced now.
+// replacementLimit returns how many allocations a rolling update may replace now.
 func (g *groupPlan) replacementLimit(all int) int {
 	if g.rollingUpdate == nil {
 		return all

@@ -17,7 +17,7 @@ import (
 type RequestErrorKind uint8
 
 const (
-	Refused  RequestErrorKind = iota // the state does not allow the request
+	Refused  RequestErrorKind = iota // the current state does not permit the request
 	Invalid                          // the request itself is invalid
 	NotFound                         // a named object does not exist
 )
@@ -36,8 +36,8 @@ func requestErrorf(kind RequestErrorKind, format string, args ...any) error {
 
 // RegisterOptions are the options of Register.
 type RegisterOptions struct {
-	// EnforceIndex rejects the job unless the stored job has this JobModifyIndex;
-	// zero means that no job may be stored.
+	// EnforceIndex rejects the job unless the stored job has the index in JobModifyIndex; zero means that no job may be
+	// stored.
 	EnforceIndex   bool
 	JobModifyIndex uint64
 	// PreserveCounts and PreserveResources keep the stored values of existing
@@ -49,13 +49,13 @@ type RegisterOptions struct {
 	Submission   *api.JobSubmission
 }
 
-// Outcome is the result of a request.
+// Outcome is the result of a change of a job, an allocation or a deployment.
 type Outcome struct {
 	// EvalID is empty if no evaluation was necessary.
 	EvalID          string
 	EvalCreateIndex uint64
 	JobModifyIndex  uint64
-	// JobID is the launched or dispatched job.
+	// JobID is the id of the child job that was launched or dispatched.
 	JobID          string
 	JobCreateIndex uint64
 	// The next fields are set by deployment requests only.
@@ -134,7 +134,7 @@ func enforceModifyIndex(old *api.Job, o RegisterOptions) error {
 	return nil
 }
 
-// preserveGroups returns the job, or a copy with the counts or resources of the old job.
+// preserveGroups returns the new job, or a copy with the counts or resources of the old job.
 func preserveGroups(job, old *api.Job, o RegisterOptions) *api.Job {
 	if old == nil || !o.PreserveCounts && !o.PreserveResources {
 		return job
@@ -165,7 +165,7 @@ func preserveGroups(job, old *api.Job, o RegisterOptions) *api.Job {
 	return &c
 }
 
-// evaluateJob evaluates a changed job if it can have allocations.
+// evaluateJob evaluates a changed job. Periodic and parameterized jobs, which have no allocations, are not evaluated.
 func (c *txn) evaluateJob(out *Outcome, job *api.Job, trigger string, priority int) {
 	out.JobModifyIndex = *job.ModifyIndex
 	c.markDirty(KeyOf(job))
@@ -174,7 +174,7 @@ func (c *txn) evaluateJob(out *Outcome, job *api.Job, trigger string, priority i
 	}
 	eval := c.newEval(job, trigger)
 	if trigger == triggerDeregister {
-		eval.Type = api.JobTypeService // Nomad sets this type for jobs of every type
+		eval.Type = api.JobTypeService // Nomad sets the type service for the deregistration of jobs of every type
 	}
 	if priority != 0 {
 		eval.Priority = priority
@@ -304,8 +304,7 @@ func (s *Scheduler) DryRun(job *api.Job) (changes Changes, stored *api.Job, err 
 	}), old, nil
 }
 
-// newChildJob returns a new job derived from a parent. No other code has a reference to
-// the new job.
+// newChildJob returns a new job derived from a parent. The caller may modify it.
 func newChildJob(parent *api.Job, id string) *api.Job {
 	c := *parent
 	c.ID, c.Name, c.ParentID = &id, &id, parent.ID

@@ -21,11 +21,11 @@ func isActivePeriodic(job *api.Job) bool {
 	return p != nil && deref(p.Enabled) && !deref(job.Stop) && !job.IsParameterized()
 }
 
-// childJobs launches and dispatches jobs.
+// childJobs launches periodic jobs and dispatches parameterized jobs.
 type childJobs struct{ *txn }
 
-// setTimer sets the timer for the next launch of a job. Launches that were missed
-// while no scheduler ran are made up for by one launch now.
+// setTimer sets the timer for the next launch of a periodic job. If launches were missed while no scheduler ran, the
+// job is launched once at the start.
 func (c childJobs) setTimer(job *api.Job) {
 	key, at := KeyOf(job), noTime
 	if isActivePeriodic(job) {
@@ -38,7 +38,7 @@ func (c childJobs) setTimer(job *api.Job) {
 	c.onCommit(func() { c.s.launchTimers.set(key, at) })
 }
 
-// launchDue launches a periodic job and sets the timer for the next launch.
+// launchDue launches a periodic job whose launch time has come, and sets the timer for the next launch.
 func (c childJobs) launchDue(key JobKey) {
 	job := c.tx.Job(nil, key.Namespace, key.ID)
 	if job == nil || !isActivePeriodic(job) {
@@ -55,12 +55,12 @@ func (c childJobs) launchDue(key JobKey) {
 	c.onCommit(func() { c.s.launchTimers.set(key, next) })
 }
 
-// putLaunch stores that a periodic job is launched now.
+// putLaunch stores the current time as the last launch of a periodic job.
 func (c childJobs) putLaunch(key JobKey) {
 	c.tx.PutPeriodicLaunch(&store.PeriodicLaunch{Namespace: key.Namespace, JobID: key.ID, Launch: c.now})
 }
 
-// hasActiveChildren reports whether a child is pending or running.
+// hasActiveChildren reports whether a child of a job is pending or running.
 func (c childJobs) hasActiveChildren(key JobKey) bool {
 	return slices.ContainsFunc(c.tx.JobChildren(nil, key.Namespace, key.ID), func(child *api.Job) bool {
 		key := KeyOf(child)
@@ -69,8 +69,8 @@ func (c childJobs) hasActiveChildren(key JobKey) bool {
 	})
 }
 
-// launch creates the child for the current second, or for the next second without a
-// child.
+// launch creates the child job for the current second. If it exists already, launch creates the child for the next
+// second that has none.
 func (c childJobs) launch(job *api.Job) (evalID string) {
 	at := c.now.Unix()
 	id := func() string { return fmt.Sprintf("%s/periodic-%d", *job.ID, at) }

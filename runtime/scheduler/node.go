@@ -10,8 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// NodeOf returns the facts about a node for placement. With a nil node nothing can
-// be placed.
+// NodeOf returns the properties of a node that placement needs. With a nil node nothing can be placed.
 func NodeOf(n *api.Node) Node {
 	if n == nil {
 		return Node{Ineligible: true}
@@ -31,7 +30,7 @@ func NodeOf(n *api.Node) Node {
 	}
 	if r := n.ReservedResources; r != nil {
 		node.Reserved = [3]float64{float64(r.Cpu.CpuShares), float64(r.Memory.MemoryMB), float64(r.Disk.DiskMB)}
-		node.ReservedPorts, _ = ParsePorts(r.Networks.ReservedHostPorts) // errors were reported when the node was configured
+		node.ReservedPorts, _ = ParsePorts(r.Networks.ReservedHostPorts) // errors in the list were reported when the node was configured
 	}
 	if r := n.NodeResources; r != nil {
 		node.MinDynamicPort, node.MaxDynamicPort = r.MinDynamicPort, r.MaxDynamicPort
@@ -39,8 +38,7 @@ func NodeOf(n *api.Node) Node {
 	return node
 }
 
-// ParsePorts parses a list like "22,80,8000-8010". With an error it also returns
-// the ports that it could parse.
+// ParsePorts parses a list like "22,80,8000-8010". It returns the ports that are valid even with an error.
 func ParsePorts(text string) (ports []int, err error) {
 	for part := range strings.SplitSeq(text, ",") {
 		if part = strings.TrimSpace(part); part == "" {

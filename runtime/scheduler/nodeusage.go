@@ -28,7 +28,7 @@ type slotKey struct{ namespace, job, name string }
 
 func slotKeyOf(a *api.Allocation) slotKey { return slotKey{a.Namespace, a.JobID, a.Name} }
 
-// slot has the reservations of all allocations of one name.
+// slot has the reservations of all allocations with one name.
 type slot struct {
 	key          slotKey
 	reservations []reservation
@@ -41,15 +41,15 @@ type reservation struct {
 	terminal bool // the allocation is terminal, and its runner has not ended
 	started  bool
 
-	// An allocation that has not started waits for the allocation that it replaces,
-	// and for those that were stopped before it was placed. The node may have
-	// received it before another allocation of its name was stopped.
-	placedIndex  uint64 // index, or uncommittedIndex while the allocation is being placed
-	stoppedIndex uint64 // index, or 0 if the allocation was not stopped
+	// The reservation of an allocation that has not started waits for the end of the allocation that it replaces, and
+	// of those of its name that were stopped before it was placed. It does not wait for allocations that were stopped
+	// later: the node may have received it before.
+	placedIndex  uint64 // index of the placement; uncommittedIndex while the allocation is being placed
+	stoppedIndex uint64 // index of the stop; 0 if the allocation was not stopped
 	previousID   string // id of the replaced allocation
 }
 
-// uncommittedIndex stands for the index of the current change.
+// uncommittedIndex is used for the index of the current change, which is not known yet.
 const uncommittedIndex = math.MaxUint64
 
 func (h *reservation) waitsFor(other *reservation) bool {
@@ -137,7 +137,7 @@ func (r *NodeUsage) putReservation(a *api.Allocation, h reservation) {
 	})
 }
 
-// Remove records that an allocation has ended. The allocation may be unknown.
+// Remove records that an allocation has ended. An unknown allocation is ignored.
 func (r *NodeUsage) Remove(a *api.Allocation) {
 	r.editSlot(slotKeyOf(a), func(s *slot) { r.removeReservation(s, a.ID) })
 }
@@ -175,8 +175,8 @@ func (r *NodeUsage) removeReservation(s *slot, id string) {
 	}
 }
 
-// maxUsage returns the most that the allocations of a slot hold at one time: waiting
-// allocations reuse the resources of those for which they wait.
+// maxUsage returns the largest amounts that the allocations of a slot hold at one time: allocations that wait reuse the
+// resources of those whose end they wait for.
 func (s *slot) maxUsage() resourceAmounts {
 	var awaited, waiting, running resourceAmounts
 	for i := range s.reservations {
@@ -216,9 +216,9 @@ func (r *NodeUsage) checkFits(key slotKey, need resourceAmounts) error {
 	return nil
 }
 
-// portHolder returns the slot that blocks a static port for key: another slot, or the
-// same slot if it has an allocation with the port that is not leaving. own is true
-// if only leaving allocations of the same slot hold the port.
+// portHolder returns the slot that prevents a placement with a static port in the slot key. That is another slot with
+// this port, or the same slot if one of its allocations with this port is not terminal. own is true if only terminal
+// allocations of the same slot hold the port.
 func (r *NodeUsage) portHolder(key slotKey, port int) (by *slot, own bool) {
 	for _, s := range r.ports[port] {
 		if s.key != key {

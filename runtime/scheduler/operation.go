@@ -1,7 +1,7 @@
 package scheduler
 
-// Operations are Nomad's names for the causes of events. One change may consist of
-// several operations: a job is registered, and its plan is applied.
+// These operations are Nomad's names for the causes of events. One change of the store may consist of several
+// operations: the registration of a job is followed by the result of its plan.
 const (
 	opJobRegistered   = "JobRegistered"
 	opJobDeregistered = "JobDeregistered"

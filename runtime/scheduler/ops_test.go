@@ -47,8 +47,8 @@ func (b *harness) expectRejection(err error, want string) {
 	}
 }
 
-// An unchanged job is evaluated and keeps its version; a changed job gets a new
-// version (9.3).
+// The registration of an unchanged job creates an evaluation and keeps the job's version; a changed job gets a new
+// version.
 func TestRegister(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, endlessAllocTimes)
@@ -121,8 +121,8 @@ func TestPriorityOfADeployment(t *testing.T) {
 	})
 }
 
-// RS-033: a purged job is deleted at once, and its allocations stop in order; their
-// records are deleted when they have ended.
+// A purged job is deleted at once, and its allocations stop in order; their records are deleted when they have ended.
+// (rule RS-033)
 func TestPurge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, func(*api.Allocation) schedtest.AllocTimes {
@@ -151,8 +151,7 @@ func TestPurge(t *testing.T) {
 	})
 }
 
-// RS-035, scheduler part: an allocation that exceeded its max_run_duration is
-// complete and is not replaced.
+// An allocation that has exceeded its max_run_duration is complete and is not replaced. (rule RS-035)
 func TestMaxRunDuration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, endlessAllocTimes)
@@ -168,8 +167,7 @@ func TestMaxRunDuration(t *testing.T) {
 	})
 }
 
-// RS-049: a job with a missing driver is blocked, and placed when the driver is
-// healthy.
+// A job whose driver is missing is blocked, and is placed when the driver is healthy. (rule RS-049)
 func TestMissingDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, endlessAllocTimes)
@@ -207,7 +205,7 @@ func (b *harness) childIDs(id string) []string {
 	return ids
 }
 
-// RS-095: launches by schedule and by force; the parent stays running.
+// Periodic jobs are launched by schedule and on request; the parent stays running. (rule RS-095)
 func TestPeriodic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{Run: 150 * time.Second} })
@@ -225,7 +223,7 @@ func TestPeriodic(t *testing.T) {
 		if child.Periodic != nil || *child.ParentID != "web" || *child.Name != want[0] || *child.Status != "running" {
 			t.Errorf("child %+v", child)
 		}
-		// The child runs for two minutes and a half: two launches are skipped.
+		// The child runs for two and a half minutes, so that two launches are skipped.
 		b.advance(180 * time.Second)
 		if got := b.childIDs("web"); len(got) != 2 {
 			t.Errorf("after four minutes %v", got)
@@ -252,7 +250,7 @@ func TestPeriodic(t *testing.T) {
 	})
 }
 
-// Launches that were missed while no scheduler ran are made up for by one launch.
+// If several launches were missed while no scheduler ran, the job is launched once.
 func TestMissedLaunch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		memory := schedtest.NewStore(t, schedtest.NewNode(1000))
@@ -275,7 +273,7 @@ func TestMissedLaunch(t *testing.T) {
 	})
 }
 
-// RS-096: dispatch of a parameterized job.
+// A dispatch creates a child of a parameterized job. (rule RS-096)
 func TestDispatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, endlessAllocTimes)
@@ -462,8 +460,8 @@ func TestProgressDeadline(t *testing.T) {
 	})
 }
 
-// RS-097 and 15.2: records of running allocations and needed records are kept;
-// other records are deleted by age, or at once on request.
+// Records of running allocations and records that are still needed are kept. Other records are deleted by age, or at
+// once on request. (rule RS-097)
 func TestGarbageCollection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, func(a *api.Allocation) schedtest.AllocTimes {
@@ -498,7 +496,7 @@ func TestGarbageCollection(t *testing.T) {
 		if d := b.store.Snapshot().DeploymentsByJob(nil, webJob.Namespace, webJob.ID); len(d) != 1 {
 			t.Errorf("%d deployments are kept", len(d))
 		}
-		b.advance(3 * time.Hour) // ended less than four hours ago
+		b.advance(3 * time.Hour) // the job ended less than four hours ago
 		if b.job("work") == nil {
 			t.Error("a job was removed before its time")
 		}
@@ -511,8 +509,7 @@ func TestGarbageCollection(t *testing.T) {
 	})
 }
 
-// A change that the store refuses has no effect. The scheduler retries its own
-// changes until the store accepts them.
+// A change that the store rejects has no effect. The scheduler retries its own changes until the store accepts them.
 func TestRetryAfterStoreErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{Run: time.Second, Fail: true} })
@@ -595,8 +592,8 @@ func TestDryRun(t *testing.T) {
 	})
 }
 
-// A stopped batch allocation is not replaced, unless the request was to reschedule
-// it: no later evaluation replaces it (HTTP reference 4.3).
+// A stopped batch allocation is not replaced, unless the request asks for a reschedule. No later evaluation replaces it
+// either.
 func TestStopOfABatchAllocation(t *testing.T) {
 	for _, c := range []struct {
 		name       string
@@ -627,7 +624,7 @@ func TestStopOfABatchAllocation(t *testing.T) {
 				if len(allocs) != c.allocs || status != c.status || allocs[0].ID != stopped.ID || allocs[0].ClientStatus != api.AllocClientStatusComplete {
 					t.Errorf("%d allocations, the job is %s, want %d and %s", len(allocs), status, c.allocs, c.status)
 				}
-				// A new version places new allocations.
+				// A new version of the job places new allocations.
 				b.register(batchJob(func(_ *api.Job, _ *api.TaskGroup, task *api.Task) { task.Env = map[string]string{"again": "yes"} }))
 				if n := len(b.allocs("web")); n != c.allocs+1 {
 					t.Errorf("with the next version there are %d allocations, want one more than %d", n, c.allocs)

@@ -11,7 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// Node has the facts about the node for placement.
+// Node has the properties of a node that placement needs.
 type Node struct {
 	model.NodeFacts // the region is not used
 	// IP is the address for port mappings.
@@ -63,22 +63,21 @@ func (e *GroupError) Error() string { return fmt.Sprintf("group %q: %v", e.Group
 
 func (e *GroupError) Unwrap() error { return e.Err }
 
-// filteredError means that the node cannot run a group even when it is empty.
+// filteredError means that the node cannot run a group, whatever resources are free.
 type filteredError struct {
 	constraint string // name of the constraint in the placement metrics
 	error
 }
 
-// exhaustedError means that the node has too few free resources.
+// exhaustedError means that the node has too few free resources for a group.
 type exhaustedError struct {
 	dimension string // name of the resource in the placement metrics
 	error
 }
 
-// Place returns an allocation for each instance of each group of a valid canonical
-// job, in the order of the groups and of their indexes. The error joins a
-// GroupError for each group that does not fit. The allocations are pending, desired
-// to run, and share job.
+// Place returns an allocation for each instance of each group of a valid canonical job, in the order of the groups and
+// of their indexes. The error joins a GroupError for each group that does not fit. The allocations are pending, have
+// the desired status run, and share job.
 //
 // No two allocations of the job have the same port.
 func Place(job *api.Job, node Node, host Env) ([]*api.Allocation, error) {
@@ -107,7 +106,7 @@ func Place(job *api.Job, node Node, host Env) ([]*api.Allocation, error) {
 	return allocs, nil
 }
 
-// placement places allocations of one job version.
+// placement places the allocations of one job version.
 type placement struct {
 	job         *api.Job
 	node        Node
@@ -117,7 +116,7 @@ type placement struct {
 	nodeUsage   *NodeUsage
 	staticPorts map[int]bool
 
-	// The next fields belong to the allocation that is being placed.
+	// The next fields describe the allocation that is being placed.
 	slot        slotKey
 	chosenPorts map[int]bool
 }

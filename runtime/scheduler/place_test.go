@@ -15,7 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// A fixture is a job with one group of one task.
+// A fixture has a job with one group of one task.
 type jobFixture struct {
 	job   *api.Job
 	group *api.TaskGroup
@@ -42,7 +42,8 @@ func testNode() Node {
 	}
 }
 
-// testEnv counts ids, and starts every search for a port at the first one.
+// testEnv returns an Env whose ids are numbered, and in which every search for a dynamic port starts at the first port.
+// The ports inUse are not free.
 func testEnv(inUse ...int) Env {
 	ids := 0
 	return Env{
@@ -80,7 +81,7 @@ func TestPlace(t *testing.T) {
 		t.Errorf("allocations\n got %q\nwant %q", got, want)
 	}
 
-	// 20000 is in use on the host, 20001 is static in the job.
+	// port 20000 is in use on the host, and 20001 is a static port of the job
 	second := allocs[1].AllocatedResources
 	for _, c := range []struct {
 		what      string
@@ -118,7 +119,7 @@ func TestPlaceRefuses(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		edit func(*jobFixture)
-		want string // empty if the job can be placed
+		want string // error of the placement; empty if the job can be placed
 	}{
 		{"a datacenter by pattern", func(f *jobFixture) { f.job.Datacenters = []string{"x", "d*1"} }, ""},
 		{"another datacenter", func(f *jobFixture) { f.job.Datacenters = []string{"dc2"} }, `job "j": datacenters ["dc2"]: this node is in datacenter "dc1"`},

@@ -13,8 +13,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// rescheduleWindow is the time by which a replacement may happen early. Later
-// replacements within this time of each other share one follow-up evaluation.
+// rescheduleWindow is how much earlier than planned a failed allocation may be replaced. Later replacements whose times
+// differ by less share one follow-up evaluation.
 const rescheduleWindow = time.Second
 
 // Input is the input of Plan. Plan modifies only NodeUsage.
@@ -64,7 +64,7 @@ func Plan(in Input) Changes {
 	return p.collectChanges()
 }
 
-// planner is the state of one call of Plan.
+// planner holds the state of one call of Plan.
 type planner struct {
 	Input
 	deployment      *api.Deployment // a copy of the deployment of the current version, or nil
@@ -73,7 +73,7 @@ type planner struct {
 
 	placed           []*api.Allocation
 	updates          map[string]*api.Allocation // modified copies by id
-	updateOrder      []string                   // keys of updates, in order of creation
+	updateOrder      []string                   // keys of updates, in the order in which they were added
 	failedPlacements map[string]*api.AllocationMetric
 	failureReasons   []error
 	queuedAllocs     map[string]int
@@ -82,10 +82,10 @@ type planner struct {
 
 	placements       map[*api.Job]*placement
 	destructiveCache map[destructiveKey]bool
-	allocsPerGroup   map[string]int // number of allocations by group that stay or are placed
+	allocsPerGroup   map[string]int // number of allocations by group that continue or are placed
 }
 
-// delayedAlloc is an allocation with the time of its replacement.
+// delayedAlloc is a failed allocation with the time at which it must be replaced.
 type delayedAlloc struct {
 	alloc *api.Allocation
 	at    time.Time
@@ -159,7 +159,7 @@ func (p *planner) desiredUpdatesOf(group string) *api.DesiredUpdates {
 	return u
 }
 
-// editableCopy returns the copy of an allocation that the plan may modify.
+// editableCopy returns the plan's copy of an allocation, which the plan may modify.
 func (p *planner) editableCopy(a *api.Allocation) *api.Allocation {
 	c := p.updates[a.ID]
 	if c == nil {
@@ -185,9 +185,8 @@ func (p *planner) stopAlloc(a *api.Allocation, description string) {
 	}
 }
 
-// placeAlloc creates an allocation of a job version, and returns nil if it does not fit.
-// A replacement can reuse the resources of the previous allocation, which the
-// caller must stop.
+// placeAlloc creates an allocation of a job version. It returns nil if the allocation does not fit. A replacement can
+// reuse the resources of the previous allocation, which the caller must stop.
 func (p *planner) placeAlloc(job *api.Job, name string, previous *api.Allocation, group string) *api.Allocation {
 	g := model.Group(job, group)
 	alloc, err := p.tryPlaceAlloc(job, g, name, previous)
@@ -224,7 +223,7 @@ func (p *planner) tryPlaceAlloc(job *api.Job, g *api.TaskGroup, name string, pre
 	}
 	stays := previous != nil && p.keepsAlloc(previous)
 	if stays {
-		// The previous allocation will not run beside the new one.
+		// The previous allocation is not counted, because it will not run beside the new one.
 		inGroup, inJob = inGroup-1, inJob-1
 	}
 	if err := checkFeasible(job, g, p.Node, inJob, inGroup); err != nil {
@@ -249,8 +248,7 @@ func (p *planner) tryPlaceAlloc(job *api.Job, g *api.TaskGroup, name string, pre
 	return alloc, err
 }
 
-// keepsAlloc reports whether an allocation, as modified by the plan so far, is not
-// terminal.
+// keepsAlloc reports whether an allocation is not terminal after the changes that the plan has made so far.
 func (p *planner) keepsAlloc(a *api.Allocation) bool {
 	if c := p.updates[a.ID]; c != nil {
 		a = c
@@ -269,7 +267,7 @@ func (p *planner) recordFailure(group string, job *api.Job, err error) {
 	p.failureReasons = append(p.failureReasons, &GroupError{group, err})
 }
 
-// placementMetric converts the error of a placement into the form that clients read.
+// placementMetric converts the error of a placement into the metrics that clients read.
 func placementMetric(err error, job *api.Job, node Node) *api.AllocationMetric {
 	m := &api.AllocationMetric{
 		NodesEvaluated: 1,
@@ -302,7 +300,7 @@ func placementMetric(err error, job *api.Job, node Node) *api.AllocationMetric {
 	return m
 }
 
-// collectChanges collects the changes that the plan makes: allocations, evaluations and deployments.
+// collectChanges returns the changes that the plan makes: allocations, evaluations and deployments.
 func (p *planner) collectChanges() Changes {
 	c := Changes{Place: p.placed}
 	eval := *p.Eval
@@ -357,7 +355,7 @@ func (p *planner) completeEval(eval *api.Evaluation) []*api.Evaluation {
 	return []*api.Evaluation{blocked}
 }
 
-// newEval returns a new evaluation that follows the current one.
+// newEval returns a new evaluation of the same job whose PreviousEval is the current evaluation.
 func (p *planner) newEval(status, trigger, description string) *api.Evaluation {
 	now := p.Now.UnixNano()
 	return &api.Evaluation{
@@ -376,8 +374,8 @@ func (p *planner) newEval(status, trigger, description string) *api.Evaluation {
 	}
 }
 
-// newFollowUpEvals returns an evaluation for each group of replacements at about the same
-// time.
+// newFollowUpEvals returns the follow-up evaluations of failed allocations. Replacements at about the same time share
+// one.
 func (p *planner) newFollowUpEvals() []*api.Evaluation {
 	slices.SortStableFunc(p.delayedAllocs, func(a, b *delayedAlloc) int { return a.at.Compare(b.at) })
 	var evals []*api.Evaluation
@@ -392,9 +390,8 @@ func (p *planner) newFollowUpEvals() []*api.Evaluation {
 	return evals
 }
 
-// cancelSurplusEvals cancels evaluations that are no longer needed: blocked evaluations,
-// because this plan has placed all allocations or created a new blocked evaluation,
-// and follow-ups for which no allocation waits.
+// cancelSurplusEvals cancels evaluations that are no longer needed: blocked evaluations, if this plan has placed all
+// allocations or created a new blocked evaluation, and follow-up evaluations that no allocation refers to.
 func (p *planner) cancelSurplusEvals() []*api.Evaluation {
 	waiting := make(map[string]bool)
 	for _, a := range p.Allocs {

@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// planCase is the input of one plan.
+// planCase is the input of one call of Plan.
 type planCase struct {
 	input     Input
 	lastAlloc int
@@ -20,7 +20,7 @@ type planCase struct {
 
 var planTime = time.Unix(1000, 0)
 
-// newPlanCase returns a case with version 0 of a job with one group of two.
+// newPlanCase returns a planCase for version 0 of a job that has one group with count 2.
 func newPlanCase(jobType string, edit func(*jobFixture)) *planCase {
 	f := newJobFixture(func(f *jobFixture) {
 		f.job.Type = &jobType
@@ -34,7 +34,7 @@ func newPlanCase(jobType string, edit func(*jobFixture)) *planCase {
 	return p
 }
 
-// setNextVersion replaces the job by a new version.
+// setNextVersion replaces the job of the planCase by its next version.
 func (p *planCase) setNextVersion(edit func(*jobFixture)) *planCase {
 	jobType := *p.input.Job.Type
 	version := *p.input.Job.Version + 1
@@ -48,7 +48,7 @@ func (p *planCase) setNextVersion(edit func(*jobFixture)) *planCase {
 	return p
 }
 
-// addAlloc adds an allocation of the current version.
+// addAlloc adds an allocation of the current job version.
 func (p *planCase) addAlloc(index int, status string, edits ...func(*api.Allocation)) *planCase {
 	p.lastAlloc++
 	a := &api.Allocation{
@@ -333,7 +333,7 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// Placement failures are reported as metrics for clients and as a text.
+// Placement failures are reported as metrics for clients and as an error text.
 func TestPlanMetrics(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -374,7 +374,7 @@ func TestPlanMetrics(t *testing.T) {
 	}
 }
 
-// The annotations have the numbers that `job plan` shows.
+// The annotations of a plan have the numbers that `nomad job plan` shows.
 func TestPlanAnnotations(t *testing.T) {
 	three := func(f *jobFixture) { f.group.Count = new(3); withChangedEnv(f) }
 	old := func() *planCase {
@@ -397,8 +397,7 @@ func TestPlanAnnotations(t *testing.T) {
 	}
 }
 
-// A replacement reuses the static port and the resources of its predecessor; other
-// allocations cannot.
+// The replacement of an allocation reuses its static port and its resources; other allocations cannot.
 func TestResourcesAreHandedOver(t *testing.T) {
 	p := newPlanCase("batch", func(f *jobFixture) {
 		f.group.Count = new(1)
@@ -411,7 +410,7 @@ func TestResourcesAreHandedOver(t *testing.T) {
 	first.CreateIndex, first.AllocModifyIndex, first.ClientStatus = 1, 1, "running"
 	p.input.NodeUsage.Put(first)
 
-	p.input.Env.PortFree = func(int) bool { return false } // the predecessor listens on the port
+	p.input.Env.PortFree = func(int) bool { return false } // the allocation that is replaced listens on the port
 	p.input.Allocs = []*api.Allocation{first}
 	p.setNextVersion(func(f *jobFixture) {
 		f.group.Count = new(1)

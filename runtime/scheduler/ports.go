@@ -123,7 +123,7 @@ func hostNetwork(port api.Port) error {
 	return nil
 }
 
-// mappings returns the ports of a network in the form that tasks see.
+// mappings returns the ports of a network in the form in which tasks see them.
 func mappings(n *api.NetworkResource) []api.PortMapping {
 	var all []api.PortMapping
 	for _, port := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {

@@ -10,36 +10,34 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// preparedEnv provides the plans of a change with ids and with the answers whether ports are
-// free. It is filled before the transaction of the change: all other writers wait while
-// a transaction runs, and the check of a port opens sockets.
+// preparedEnv provides the plans of a change with ids, and with results of Env.PortFree. It obtains them before the
+// transaction of the change, because all other writers wait while a transaction runs, and the check of a port opens
+// sockets.
 //
-// Requests announce their placements by the expect methods, so that one attempt is
-// enough. A change that needs more than is prepared continues with placeholders, so that
-// preparedEnv records everything that is missing. The change is then discarded and made
-// again.
+// The expect methods announce the placements of a change, so that usually one attempt of the change is enough. A change
+// that needs more ids or ports than were prepared receives placeholders, and preparedEnv records what was missing. The
+// transaction is then discarded, and the change is made again.
 type preparedEnv struct {
 	s *Scheduler
 
 	checkedPorts map[int]bool // results of Env.PortFree
 	foundPorts   map[int]bool // free ports that were found for different searches
-	searchStarts []int        // where the searches for dynamic ports start, in the order of the searches
+	searchStarts []int        // offsets at which the searches for dynamic ports start, in the order of the searches
 
 	missingIDs   int   // ids that the next attempt needs beyond minPreparedIDs
 	missingPorts []int // static ports that the next attempt needs
 
-	// The next fields belong to the current attempt.
-	portSearches   int   // searches for dynamic ports
+	// The next fields belong to the current attempt of the change.
+	portSearches   int   // number of searches for dynamic ports in this attempt
 	usedIDs        int   // number of ids and placeholders that newID has returned in this attempt
 	placeholderIDs int   // number of placeholders that newID has returned in this attempt
-	uncheckedPorts []int // ports that portFree was called with while ports had no result for them
+	uncheckedPorts []int // ports for which portFree was called and had no prepared result
 }
 
 // errEnvIncomplete means that a change needed more ids or ports than were prepared.
 var errEnvIncomplete = errors.New("scheduler: the change needs more ids or ports than are prepared")
 
-// minPreparedIDs is the number of ids that are prepared for each change. A change of a few
-// allocations needs fewer.
+// minPreparedIDs is the number of ids that are prepared for each change. It suffices for a change of a few allocations.
 const minPreparedIDs = 32
 
 func (s *Scheduler) newPreparedEnv() *preparedEnv {
@@ -75,7 +73,7 @@ func (s *preparedEnv) expectReplacement(a *api.Allocation) {
 	}
 }
 
-// expectDueReplacements announces the replacements for which an evaluation is due.
+// expectDueReplacements announces the replacements that due evaluations will place.
 func (s *preparedEnv) expectDueReplacements() {
 	state := s.s.store.Snapshot()
 	for _, id := range s.s.evalTimers.due(s.s.env.Now()) {
@@ -91,8 +89,8 @@ func (s *preparedEnv) expectDueReplacements() {
 	}
 }
 
-// expectReports announces the next step of each rolling update that reports of
-// healthy allocations continue.
+// expectReports announces placements of rolling updates: a report that an allocation is healthy lets the update
+// continue with its next allocations.
 func (s *preparedEnv) expectReports(reports []AllocReport) {
 	state := s.s.store.Snapshot()
 	for _, r := range reports {
@@ -125,8 +123,8 @@ func firstReplacements(g *api.TaskGroup) int {
 	return *g.Count
 }
 
-// maxExpectedAllocs limits the announced allocations of a group. A plan that places more of
-// them takes another attempt.
+// maxExpectedAllocs is the maximum number of allocations of a group that are announced. A plan that places more of them
+// needs another attempt.
 const maxExpectedAllocs = 1000
 
 // expectPlacements announces n new allocations of a group.
@@ -152,7 +150,7 @@ func (s *preparedEnv) expectDynamicPorts(g *api.TaskGroup, n int) {
 	}
 }
 
-// prepare obtains the ids and ports that were announced, or that the last attempt lacked.
+// prepare obtains the ids and ports that were announced, or that the previous attempt lacked.
 func (s *preparedEnv) prepare() {
 	env := s.s.env
 	s.s.ids.fill(minPreparedIDs+s.missingIDs+s.usedIDs, env.NewID)
@@ -166,7 +164,7 @@ func (s *preparedEnv) prepare() {
 	s.portSearches, s.usedIDs, s.placeholderIDs, s.uncheckedPorts = 0, 0, 0, nil
 }
 
-// prepareDynamicPorts finds a free port for each search, as long as there is one.
+// prepareDynamicPorts finds a free port for each search for a dynamic port, as long as there are free ports.
 func (s *preparedEnv) prepareDynamicPorts() {
 	first, n := dynamicPorts(NodeOf(s.s.store.Snapshot().Node(nil, s.s.nodeID)))
 	for found := true; found && len(s.searchStarts) < s.portSearches; {
@@ -183,8 +181,8 @@ func (s *preparedEnv) prepareDynamicPorts() {
 	}
 }
 
-// findFreePort checks the n dynamic ports from first on, beginning at the offset start, until
-// it has found a free one that no allocation holds and no other search has found.
+// findFreePort searches for a port that is free, that no allocation holds, and that no other search has found. It
+// checks the n ports from first on, beginning with the one at the offset start.
 func (s *preparedEnv) findFreePort(first, n, start int) (found bool) {
 	for i := range n {
 		port := first + (start+i)%n
@@ -196,7 +194,7 @@ func (s *preparedEnv) findFreePort(first, n, start int) (found bool) {
 	return false
 }
 
-// checkPort calls Env.PortFree once for each port.
+// checkPort returns the result of Env.PortFree, which it calls only once for each port.
 func (s *preparedEnv) checkPort(port int) (free bool) {
 	free, known := s.checkedPorts[port]
 	if !known {
@@ -206,8 +204,7 @@ func (s *preparedEnv) checkPort(port int) (free bool) {
 	return free
 }
 
-// isPortHeld reports whether an allocation holds a port, as far as it is known outside of
-// transactions.
+// isPortHeld reports whether an allocation holds a port, according to the usage that is known outside of transactions.
 func (s *Scheduler) isPortHeld(port int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -217,14 +214,14 @@ func (s *Scheduler) isPortHeld(port int) bool {
 // isIncomplete reports whether the current attempt lacked an id or a port.
 func (s *preparedEnv) isIncomplete() bool { return s.placeholderIDs+len(s.uncheckedPorts) > 0 }
 
-// planEnv returns the Env for plans. Its functions do not block.
+// planEnv returns the Env that plans use. Its functions do not block.
 func (s *preparedEnv) planEnv() Env {
 	env := s.s.env
 	env.NewID, env.RandIntN, env.PortFree = s.newID, s.pickStart, s.portFree
 	return env
 }
 
-// newID returns a prepared id, or a placeholder.
+// newID returns a prepared id, or a placeholder if there is none left.
 func (s *preparedEnv) newID() string {
 	s.usedIDs++
 	if id, ok := s.s.ids.take(); ok {
@@ -234,7 +231,7 @@ func (s *preparedEnv) newID() string {
 	return fmt.Sprintf("%08x-placeholder", s.placeholderIDs)
 }
 
-// pickStart returns the same start for the same search in each attempt.
+// pickStart returns the random start of a search. It returns the same start for the same search in each attempt.
 func (s *preparedEnv) pickStart(n int) int {
 	if s.portSearches == len(s.searchStarts) {
 		s.searchStarts = append(s.searchStarts, s.s.env.RandIntN(n))
@@ -243,7 +240,7 @@ func (s *preparedEnv) pickStart(n int) int {
 	return s.searchStarts[s.portSearches-1] % n
 }
 
-// portFree returns the prepared result of Env.PortFree, or true as a placeholder.
+// portFree returns the prepared result of Env.PortFree, or true if there is none.
 func (s *preparedEnv) portFree(port int) bool {
 	free, known := s.checkedPorts[port]
 	if !known {
@@ -259,7 +256,7 @@ type idPool struct {
 	ids []string
 }
 
-// take removes an id; ok is false if there is none.
+// take removes an id from the pool; ok is false if the pool is empty.
 func (p *idPool) take() (id string, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

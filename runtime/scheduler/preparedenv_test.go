@@ -19,8 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// observedStore records whether a transaction runs, how many were made, and how many
-// failed.
+// observedStore records whether a transaction is in progress, how many were started, and how many failed.
 type observedStore struct {
 	*schedtest.Store
 	inTransaction            atomic.Bool
@@ -40,9 +39,8 @@ func (o *observedStore) Update(ctx context.Context, fn func(*store.Txn) error) (
 	})
 }
 
-// TestPortsAreCheckedOutsideOfTransactions checks that ids and the answers about ports are
-// prepared before a transaction, and that a second transaction is made only if the first
-// one needed more than is prepared.
+// TestPortsAreCheckedOutsideOfTransactions checks that ids and the results of port checks are prepared before a
+// transaction, and that a second transaction is made only if the first needed more than was prepared.
 func TestPortsAreCheckedOutsideOfTransactions(t *testing.T) {
 	dynamic := func(j *api.Job, g *api.TaskGroup, _ *api.Task) {
 		g.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "a"}, {Label: "b"}}}}
@@ -63,7 +61,7 @@ func TestPortsAreCheckedOutsideOfTransactions(t *testing.T) {
 		job      func(*api.Job, *api.TaskGroup, *api.Task)
 		inUse    func(port int) bool
 		ports    []int
-		failed   string // dimension that is exhausted
+		failed   string // the exhausted dimension of the placement
 		checks   int    // number of port checks
 		attempts int
 	}{
@@ -133,8 +131,8 @@ func consecutivePorts(first, n int) []int {
 	return all
 }
 
-// TestReplacementsWithPortsNeedOneTransaction checks that a rolling update, a stop and a
-// scaling announce their ports.
+// TestReplacementsWithPortsNeedOneTransaction checks that a rolling update, a stop and a scaling prepare their ports in
+// advance.
 func TestReplacementsWithPortsNeedOneTransaction(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		port := func(_ *api.Job, g *api.TaskGroup, _ *api.Task) {
@@ -183,7 +181,7 @@ func TestReplacementsWithPortsNeedOneTransaction(t *testing.T) {
 	})
 }
 
-// TestARefusedChangeIsNotRepeated checks that an error ends a change at once.
+// TestARefusedChangeIsNotRepeated checks that a change that the store rejects is not attempted again.
 func TestARefusedChangeIsNotRepeated(t *testing.T) {
 	memory := &observedStore{Store: schedtest.NewStore(t, schedtest.NewNode(1000))}
 	s := scheduler.New(scheduler.Config{NodeID: "node", Store: memory, Env: newTestEnv(), Logger: hclog.NewNullLogger()})

@@ -6,7 +6,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// assignResources returns the resources that the group asks for.
+// assignResources returns the resources that an allocation of the group gets.
 func (p *placement) assignResources(g *api.TaskGroup) (*api.AllocatedResources, error) {
 	p.chosenPorts = map[int]bool{}
 	granted := &api.AllocatedResources{
@@ -24,7 +24,7 @@ func (p *placement) assignResources(g *api.TaskGroup) (*api.AllocatedResources, 
 	for _, t := range g.Tasks {
 		task := &api.AllocatedTaskResources{
 			Cpu: api.AllocatedCpuResources{CpuShares: int64(*t.Resources.CPU)},
-			// memory_max has no effect, because oversubscription is off.
+			// memory_max has no effect, because memory oversubscription is disabled.
 			Memory: api.AllocatedMemoryResources{MemoryMB: int64(*t.Resources.MemoryMB)},
 		}
 		for _, n := range t.Resources.Networks {
@@ -39,8 +39,8 @@ func (p *placement) assignResources(g *api.TaskGroup) (*api.AllocatedResources, 
 	return granted, nil
 }
 
-// legacyResources returns the same resources in Nomad's older form, which clients
-// still read: the sum, and the resources of each task.
+// legacyResources converts resources to Nomad's older form, which clients still read: the sum, and the resources of
+// each task.
 func legacyResources(granted *api.AllocatedResources) (*api.Resources, map[string]*api.Resources) {
 	var cpu, memory int
 	tasks := make(map[string]*api.Resources, len(granted.Tasks))

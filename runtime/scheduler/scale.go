@@ -12,11 +12,11 @@ import (
 // ScaleRequest requests a new count of a group, or only adds a scaling event.
 type ScaleRequest struct {
 	Group   string
-	Count   *int64 // nil: Scale only adds the event
+	Count   *int64 // nil if only a scaling event is added
 	Message string
 	Error   bool
 	Meta    map[string]any
-	// JobModifyIndex must be the index of the stored job, unless it is zero.
+	// JobModifyIndex rejects the request if it differs from the index of the stored job; zero disables this check.
 	JobModifyIndex uint64
 }
 

@@ -84,8 +84,8 @@ func (b *harness) advance(d time.Duration) {
 
 var webJob = scheduler.JobKey{Namespace: "default", ID: "web"}
 
-// serviceJob returns a service with one group of three, whose health is known after
-// a second.
+// serviceJob returns a service job. Its group has a count of three, and the health of an allocation is known after a
+// second.
 func serviceJob(edit func(*api.Job, *api.TaskGroup, *api.Task)) *api.Job {
 	task := &api.Task{Name: "t", Driver: "mock", Env: map[string]string{"V": "0"}, Resources: &api.Resources{CPU: new(10), MemoryMB: new(20)}}
 	group := &api.TaskGroup{Name: new("g"), Count: new(3), Tasks: []*api.Task{task}}
@@ -107,7 +107,7 @@ func (b *harness) register(job *api.Job) scheduler.Outcome {
 	return out
 }
 
-// compareGolden compares the transcript with the golden file of the test.
+// compareGolden compares the transcript of a test with the test's golden file.
 func (b *harness) compareGolden() {
 	b.t.Helper()
 	file := filepath.Join("testdata", strings.ToLower(strings.TrimPrefix(b.t.Name(), "Test"))+".golden")
@@ -154,10 +154,9 @@ func healthyAfterTimes(d time.Duration) func(*api.Allocation) schedtest.AllocTim
 	}
 }
 
-// RS-089: a change of env with count 3 and max_parallel 1 replaces one allocation
-// at a time, each after the previous one is healthy; the old ones complete. RS-032:
-// a replacement starts when its predecessor has ended, not when its status is
-// terminal.
+// A change of env with count 3 and max_parallel 1 replaces one allocation at a time, each after the previous one is
+// healthy; the old allocations complete. A replacement starts when its predecessor has ended, not when the
+// predecessor's status is terminal. (rules RS-089 and RS-032)
 func TestRollingUpdate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, healthyAfterTimes(5*time.Second))
@@ -169,8 +168,7 @@ func TestRollingUpdate(t *testing.T) {
 	})
 }
 
-// RS-088: a change of kill_timeout keeps the allocations, and the deployment of the
-// new version succeeds.
+// A change of kill_timeout keeps the allocations, and the deployment of the new version succeeds. (rule RS-088)
 func TestInPlaceUpdate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, healthyAfterTimes(5*time.Second))
@@ -182,8 +180,7 @@ func TestInPlaceUpdate(t *testing.T) {
 	})
 }
 
-// RS-091: with canary 1 and count 2 there are three allocations until the
-// promotion.
+// With canary 1 and count 2 there are three allocations until the promotion. (rule RS-091)
 func TestCanary(t *testing.T) {
 	canary := withRollingUpdate(func(u *api.UpdateStrategy) { u.Canary = new(1) })
 	two := func(_ *api.Job, g *api.TaskGroup, _ *api.Task) { g.Count = new(2) }
@@ -197,7 +194,7 @@ func TestCanary(t *testing.T) {
 		if want := "1 error occurred:\n\t* Task group \"g\" has 0/1 healthy allocations\n\n"; err == nil || err.Error() != want {
 			t.Errorf("promotion of a canary that is not healthy: %v, want %s", err, want)
 		}
-		b.advance(time.Hour) // waiting for a manual promotion does not fail the deployment
+		b.advance(time.Hour) // a deployment that waits for a manual promotion does not fail
 		b.transcript.Say("promote")
 		if _, err := b.PromoteDeployment(t.Context(), d.ID, nil); err != nil {
 			t.Fatal(err)
@@ -220,7 +217,7 @@ func TestAutoPromote(t *testing.T) {
 	})
 }
 
-// RS-090: a bad version is rolled back, as a new version that becomes stable.
+// A job version that does not become healthy is rolled back, as a new version that becomes stable. (rule RS-090)
 func TestAutoRevert(t *testing.T) {
 	revert := withRollingUpdate(func(u *api.UpdateStrategy) { u.AutoRevert = new(true) })
 	once := func(_ *api.Job, g *api.TaskGroup, _ *api.Task) {
@@ -241,8 +238,8 @@ func TestAutoRevert(t *testing.T) {
 	})
 }
 
-// RS-093: with attempts 2 and a constant delay of 5 s there are exactly two
-// replacements, then the job is dead.
+// With attempts 2 and a constant delay of 5 s an allocation is replaced exactly twice, then the job is dead. (rule
+// RS-093)
 func TestRescheduleUntilExhausted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, func(*api.Allocation) schedtest.AllocTimes {
@@ -258,8 +255,8 @@ func TestRescheduleUntilExhausted(t *testing.T) {
 	})
 }
 
-// A job that does not fit is blocked with the reason. It is placed when another job
-// has ended, not when that job is requested to stop.
+// A job that does not fit is blocked, and its evaluation has the reason. It is placed when another job has ended, not
+// when the stop of that job is requested.
 func TestBlockedThenUnblocked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, func(*api.Allocation) schedtest.AllocTimes {

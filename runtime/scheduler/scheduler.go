@@ -42,14 +42,13 @@ type Scheduler struct {
 	deploymentTimers *timerQueue[string] // deadlines of deployments
 	launchTimers     *timerQueue[JobKey] // launches of periodic jobs
 	drainTimer       *timerQueue[string] // the drain of the node
-	retryBlocked     chan struct{}       // holds a tick when blocked evaluations must be retried
+	retryBlocked     chan struct{}       // receives a value when blocked evaluations must be retried
 	wallClock        *wallClock
-	clockTick        chan struct{} // holds a tick when the clock may have been stepped
-	ids              idPool        // ids that are prepared for changes
+	clockTick        chan struct{} // receives a value when the clock may have been set
+	ids              idPool        // ids that are prepared in advance for changes
 
 	mu sync.Mutex
-	// nodeUsage is the usage of usageNode in the state with nodeUsageIndex; nil while a change
-	// uses it.
+	// nodeUsage caches the usage of usageNode in the state with nodeUsageIndex. It is nil while a change uses it.
 	nodeUsage      *NodeUsage
 	nodeUsageIndex uint64
 	usageNode      *api.Node
@@ -100,12 +99,11 @@ func (s *Scheduler) Run(ctx context.Context) {
 	loops.Wait()
 }
 
-// storeRetryDelay is the time between two attempts of a change that the store refused.
+// storeRetryDelay is the time between two attempts of a change that the store has rejected.
 const storeRetryDelay = time.Second
 
-// updateWithRetry makes a change of the scheduler itself. It retries until the
-// store accepts the change or ctx ends. announce announces the placements of the
-// change to its env; nil means that none are expected.
+// updateWithRetry makes a change that no request has caused. It retries until the store accepts the change or ctx ends.
+// announce calls the expect methods of the change's env; nil means that no placements are expected.
 func (s *Scheduler) updateWithRetry(ctx context.Context, what string, announce func(*preparedEnv), edit func(*txn)) {
 	for ctx.Err() == nil {
 		env := s.newPreparedEnv()
@@ -146,8 +144,8 @@ func (c *txn) restoreTimers() {
 	c.resourcesFreed = true
 }
 
-// runEvaluations processes pending evaluations that are due, and retries blocked
-// ones when they may fit.
+// runEvaluations processes pending evaluations that are due, and retries blocked ones when resources may have become
+// free.
 func (s *Scheduler) runEvaluations(ctx context.Context) {
 	for s.evalTimers.wait(ctx, s.env.Now, s.retryBlocked) {
 		s.updateWithRetry(ctx, "evaluations", (*preparedEnv).expectDueReplacements, func(c *txn) {

@@ -6,9 +6,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// maxReconciliations limits how often a change reconciles a job. Each round leaves less to
-// do; simulations need at most three. The limit keeps a plan that never settles
-// from blocking all other changes.
+// maxReconciliations limits how often one change reconciles a job. Each round leaves less to do; in simulations three
+// rounds are enough. The limit ends the rounds of a job whose plans always cause another change, which would block all
+// other changes.
 const maxReconciliations = 20
 
 func (c *txn) reconcileDirtyJobs() {
@@ -77,7 +77,7 @@ func (c *txn) updateJobStatus(key JobKey) {
 	evals := c.tx.EvaluationsByJob(nil, key.Namespace, key.ID)
 	status := model.JobStatus(job, c.tx.AllocationsByJob(nil, key.Namespace, key.ID), evals, c.tx.DeploymentsByJob(nil, key.Namespace, key.ID))
 	if status == model.JobPending && len(evals) == 0 && deref(job.Status) != model.JobPending {
-		status = model.JobDead // the allocations were garbage collected
+		status = model.JobDead // the job's evaluations and allocations were garbage collected
 	}
 	if deref(job.Status) == status {
 		return

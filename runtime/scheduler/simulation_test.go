@@ -47,7 +47,7 @@ func TestSimulation(t *testing.T) {
 // simulation is a run of random requests against a scheduler and a simulated node.
 type simulation struct {
 	rand      *rand.Rand // chooses the actions
-	faultRand *rand.Rand // chooses the changes that fail
+	faultRand *rand.Rand // selects at random the changes that fail
 	store     *schedtest.Store
 	sched     *scheduler.Scheduler
 	node      *schedtest.Node
@@ -57,12 +57,12 @@ type simulation struct {
 	running          map[string]*api.Allocation // started and not ended
 	clock            *wallClock
 	env              scheduler.Env
-	deploymentStarts map[string]time.Time // start of deployments by the monotonic clock
+	deploymentStarts map[string]time.Time // start of each deployment, by the monotonic clock
 	cronLaunches     []time.Time          // launches of the periodic job by the monotonic clock
 	cronChildren     map[uint64]bool      // children of the periodic job by CreateIndex
 	pastDeadline     map[string]bool      // deployments that may have exceeded their deadline
 	terminalStatuses map[string]string    // terminal client status by allocation
-	canaries         map[string]bool      // allocations that were placed as canaries
+	canaries         map[string]bool      // ids of the allocations that were placed as canaries
 	errs             []error
 }
 
@@ -113,7 +113,7 @@ func simulate(t *testing.T, seed uint64, out *os.File) {
 			s.requestAtRandom(ctx, transcript)
 			time.Sleep(time.Duration(s.rand.IntN(40)) * time.Second)
 			if s.rand.IntN(20) == 0 {
-				// A new scheduler takes over, without any state in memory.
+				// A new scheduler continues with the stored state.
 				end()
 				scheduling.Wait()
 				if s.rand.IntN(2) == 0 {
@@ -121,7 +121,7 @@ func simulate(t *testing.T, seed uint64, out *os.File) {
 				}
 				s.mu.Lock()
 				for id := range s.deploymentStarts {
-					s.pastDeadline[id] = true // its deadline may pass in a clock step between the two schedulers
+					s.pastDeadline[id] = true // the deadline of a deployment may pass if the clock is set between the two schedulers
 				}
 				s.mu.Unlock()
 				s.sched = scheduler.New(scheduler.Config{NodeID: "node", Store: s.store, Env: s.env, Logger: hclog.NewNullLogger()})
@@ -156,14 +156,14 @@ func simulate(t *testing.T, seed uint64, out *os.File) {
 	})
 }
 
-// envAllocTimes returns the durations that the job's environment describes.
+// envAllocTimes returns the times of an allocation that the job's environment variables encode.
 func envAllocTimes(a *api.Allocation) schedtest.AllocTimes {
 	env := a.Job.TaskGroups[0].Tasks[0].Env
 	seconds := func(name string) time.Duration {
 		n, _ := strconv.Atoi(env[name])
 		return time.Duration(n) * time.Second
 	}
-	// Allocations act at different times, so that a seed has one order of events.
+	// Allocations change at different times, so that each seed has one order of events.
 	h := fnv.New32a()
 	h.Write([]byte(a.ID))
 	jitter := time.Duration(h.Sum32()%1e6) * time.Microsecond
@@ -190,8 +190,8 @@ func (s *simulation) addError(format string, args ...any) {
 	}
 }
 
-// checkStart checks that no other allocation of the name runs, except a canary beside
-// an ordinary one, and that the node has enough resources.
+// checkStart checks that no other allocation of the same name runs (except a canary beside an ordinary allocation), and
+// that the node has enough resources.
 func (s *simulation) checkStart(a *api.Allocation) {
 	s.mu.Lock()
 	s.running[a.ID] = a
@@ -221,7 +221,7 @@ func (s *simulation) checkStart(a *api.Allocation) {
 	}
 }
 
-// runningAllocs describes the running allocations.
+// runningAllocs returns a text that describes the running allocations.
 func (s *simulation) runningAllocs() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -322,7 +322,7 @@ func (s *simulation) checkLaunchesSince(start time.Time) {
 		}
 	}
 	s.mu.Unlock()
-	// An unreported step is noticed within a minute.
+	// A step that is not reported is noticed within a minute.
 	if longest > cronPeriod+time.Minute {
 		s.addError("%s without a launch of the periodic job, of %d launches", longest, n-1)
 	}
@@ -451,14 +451,15 @@ func (s *simulation) checkInvariants(state *store.Snapshot) {
 	}
 }
 
-// checkTimes records launches, and checks that no deployment fails before its
-// progress deadline, even if the clock is set.
+// checkTimes records launches, and checks that no deployment fails before its progress deadline, even if the clock is
+// set during the deployment.
 func (s *simulation) checkTimes(state *store.Snapshot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
 	for _, job := range state.Jobs(nil, store.AnyNamespace, "") {
-		// After a step back, a child can have the name of an earlier child.
+		// After the clock was set back, a child job can have the name of an earlier child. The create index
+		// distinguishes them.
 		if job.ParentID != nil && *job.ParentID == "cron" && !s.cronChildren[*job.CreateIndex] {
 			s.cronChildren[*job.CreateIndex] = true
 			s.cronLaunches = append(s.cronLaunches, now)
@@ -477,7 +478,7 @@ func (s *simulation) checkTimes(state *store.Snapshot) {
 	}
 }
 
-// checkStatus checks that terminal states do not change.
+// checkStatus checks that an allocation with a terminal status keeps this status.
 func (s *simulation) checkStatus(a *api.Allocation) {
 	s.mu.Lock()
 	before := s.terminalStatuses[a.ID]
@@ -498,7 +499,7 @@ func (s *simulation) checkStatus(a *api.Allocation) {
 	}
 }
 
-// checkQuiescentState checks the state after a long time without requests.
+// checkQuiescentState checks the state that is reached after a long time without requests.
 func (s *simulation) checkQuiescentState() {
 	state := s.store.Snapshot()
 	for _, job := range state.Jobs(nil, store.AnyNamespace, "") {
@@ -514,7 +515,7 @@ func (s *simulation) checkQuiescentState() {
 			case !state.AllocationEnded(a.ID):
 				s.addError("%s never ended", a.Name)
 			case a.DesiredTransition.ShouldDisableMigrationPlacement() && a.NextAllocation == "":
-				done++ // stopped for good by a request
+				done++ // a request has stopped the allocation without a replacement
 			case a.DesiredStatus == api.AllocDesiredStatusRun && a.ClientStatus == api.AllocClientStatusFailed && a.NextAllocation == "":
 				failed++
 			case a.DesiredStatus == api.AllocDesiredStatusRun && a.ClientStatus == api.AllocClientStatusComplete:
@@ -546,13 +547,13 @@ func (s *simulation) checkQuiescentState() {
 	}
 }
 
-// checkEvaluationPlacesNothing checks that another evaluation of each job places nothing: blocked
-// evaluations really do not fit.
+// checkEvaluationPlacesNothing checks that another evaluation of each job places nothing: allocations
+// of blocked evaluations do not fit.
 func (s *simulation) checkEvaluationPlacesNothing(ctx context.Context) {
 	state := s.store.Snapshot()
 	for _, job := range state.Jobs(nil, store.AnyNamespace, "") {
 		if *job.Type == api.JobTypeSystem || job.Periodic != nil {
-			continue // each evaluation replaces completed allocations
+			continue // each evaluation of a system job replaces completed allocations
 		}
 		key := scheduler.KeyOf(job)
 		if _, err := s.sched.Evaluate(ctx, key, false); err != nil {
@@ -569,15 +570,16 @@ func (s *simulation) checkEvaluationPlacesNothing(ctx context.Context) {
 	}
 }
 
-// isStuck reports whether a deployment runs although it waits for no request,
-// promotion or resources.
+// isStuck reports whether a running deployment makes no progress although it waits neither for a promotion nor for
+// resources.
 func (s *simulation) isStuck(d *api.Deployment, state *store.Snapshot) bool {
 	if d.Status != api.DeploymentStatusRunning {
 		return false
 	}
 	job := state.Job(nil, d.Namespace, d.JobID)
 	for name, g := range d.TaskGroups {
-		// The description of a resumed deployment does not mention promotion, so the job decides.
+		// The description of a resumed deployment does not mention that a promotion is needed, so the update block of
+		// the job decides.
 		group := model.Group(job, name)
 		byHand := group != nil && (group.Update == nil || group.Update.AutoPromote == nil || !*group.Update.AutoPromote)
 		if g.PlacedAllocs == 0 && g.DesiredTotal > 0 || g.DesiredCanaries > 0 && !g.Promoted && byHand {

@@ -10,7 +10,7 @@ import (
 // timerQueue maps keys to the times at which they are due. It may be used
 // concurrently.
 type timerQueue[K comparable] struct {
-	changed chan struct{} // holds a tick when the times have changed
+	changed chan struct{} // receives a value when the times have changed
 
 	mu sync.Mutex
 	at map[K]time.Time
@@ -61,10 +61,10 @@ func (a *timerQueue[K]) next() (first time.Time) {
 	return first
 }
 
-// maxWait limits a wait, because the clock of the machine may be set.
+// maxWait limits how long wait sleeps without reading the clock: the clock of the machine may be set meanwhile.
 const maxWait = time.Minute
 
-// wait returns true when a key is due or also ticks, and false when ctx ends.
+// wait returns true when a key is due or the channel also receives a value, and false when ctx ends.
 func (a *timerQueue[K]) wait(ctx context.Context, now func() time.Time, also <-chan struct{}) bool {
 	for ctx.Err() == nil {
 		delay := maxWait
@@ -84,7 +84,8 @@ func (a *timerQueue[K]) wait(ctx context.Context, now func() time.Time, also <-c
 	return false
 }
 
-// notify sends without blocking on a channel with a buffer of one.
+// notify sends a value on a channel that has a buffer of one. It does not block: if the buffer is full,
+// it does nothing.
 func notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

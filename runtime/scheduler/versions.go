@@ -21,7 +21,7 @@ type jobVersions struct{ *txn }
 // the stored job.
 func (c jobVersions) registerJob(job, old *api.Job, submission *api.JobSubmission) *api.Job {
 	if old != nil && model.SameSpec(old, job) {
-		// The source text can differ although the job is the same.
+		// A submission with another source text is stored even if the job is the same.
 		if key := KeyOf(old); submission != nil && !reflect.DeepEqual(submission, c.tx.JobSubmission(nil, key.Namespace, key.ID, *old.Version)) {
 			c.tx.PutJobSubmission(key.Namespace, key.ID, *old.Version, submission)
 		}
@@ -82,8 +82,8 @@ func (c jobVersions) recoverJob(key JobKey) {
 	}
 }
 
-// deleteJob deletes a job with its versions. It wakes the node: a stop that waits for an
-// unavailable driver ends with the purge of its job.
+// deleteJob deletes a job with its versions. It also notifies the node: if a task of the job is being
+// stopped while its driver is unavailable, the node then ends the task without the driver.
 func (c jobVersions) deleteJob(key JobKey) {
 	c.tx.DeleteJob(key.Namespace, key.ID)
 	c.desiredChanged = true
@@ -102,8 +102,8 @@ func (c jobVersions) trimVersions(key JobKey) {
 	}
 }
 
-// Revert stores an older version of a job as the newest one. If prior is set, it
-// must be the number of the current version.
+// Revert stores an older version of a job as the newest one. If prior is not nil, it must be the number of the current
+// version.
 func (s *Scheduler) Revert(ctx context.Context, key JobKey, version uint64, prior *uint64) (out Outcome, err error) {
 	out.Index, err = s.update(ctx, func(c *txn) error {
 		out = Outcome{}

@@ -18,25 +18,24 @@ type DeploymentChanges struct {
 	// Deployment is the new version of the deployment, or nil if it has not
 	// changed.
 	Deployment *api.Deployment
-	// Allocs are changed allocations: marked for a reschedule, or promoted.
+	// Allocs are the changed allocations: those that are marked for a reschedule, and those that are promoted.
 	Allocs []*api.Allocation
 	// Evaluate means that the job must be evaluated.
 	Evaluate bool
-	// Deadline is when the deployment must be checked again, or zero if only a
-	// change can matter.
+	// Deadline is when the deployment must be checked again; zero if only a change of the state requires a check.
 	Deadline time.Time
 }
 
-// watchedDeployment is a deployment with its allocations.
+// watchedDeployment is a deployment that is checked, with its allocations.
 type watchedDeployment struct {
 	d      *api.Deployment // a copy
 	job    *api.Job        // the deployed version
 	now    time.Time
-	allocs map[string][]*api.Allocation // allocations of the deployment by group
+	allocs map[string][]*api.Allocation // allocations of the deployment, by group
 }
 
-// deploymentEndings are the ways in which a running deployment ends. The first that holds
-// applies.
+// deploymentEndings has the conditions that end a running deployment, and its final status. The first condition that
+// holds applies.
 var deploymentEndings = [...]struct {
 	holds        func(*watchedDeployment) bool
 	status, text string
@@ -74,7 +73,7 @@ func newWatchedDeployment(d *api.Deployment, job *api.Job, allocs []*api.Allocat
 	return w
 }
 
-// endOrContinue ends the deployment, or sets what it needs to continue.
+// endOrContinue ends the deployment, or makes the changes that it needs to continue.
 func (w *watchedDeployment) endOrContinue(v *DeploymentChanges) {
 	for _, e := range deploymentEndings {
 		if e.holds(w) {
@@ -112,8 +111,8 @@ func equalGroupStates(a, b *api.Deployment) bool {
 	return true
 }
 
-// countHealth updates the counters of the deployment from the health of the allocations.
-// It reports whether the number of healthy allocations has grown.
+// countHealth counts the healthy and unhealthy allocations in the deployment's state. It reports whether the number of
+// healthy allocations has grown.
 func (w *watchedDeployment) countHealth() (progress bool) {
 	for name, state := range w.d.TaskGroups {
 		healthy, unhealthy := 0, 0
@@ -158,7 +157,7 @@ func isUnhealthy(a *api.Allocation) bool {
 	return a.DeploymentStatus != nil && a.DeploymentStatus.Healthy != nil && !*a.DeploymentStatus.Healthy
 }
 
-// hasFailed reports whether an allocation failed that will not be rescheduled.
+// hasFailed reports whether an allocation has failed and will not be rescheduled.
 func (w *watchedDeployment) hasFailed() bool {
 	return slices.ContainsFunc(w.failingAllocs(), func(a *api.Allocation) bool {
 		if w.d.TaskGroups[a.TaskGroup] == nil || w.d.TaskGroups[a.TaskGroup].ProgressDeadline == 0 {
@@ -184,8 +183,8 @@ func (w *watchedDeployment) isGroupComplete(name string) bool {
 		(state.DesiredCanaries == 0 || state.Promoted)
 }
 
-// countHealthy returns the number of healthy allocations of the group that are desired
-// to run and for which the function which returns true.
+// countHealthy returns the number of healthy allocations of the group that are not terminal and for
+// which the function which returns true.
 func (w *watchedDeployment) countHealthy(group string, which func(*api.Allocation) bool) int {
 	n := 0
 	for _, a := range w.allocs[group] {
@@ -196,8 +195,8 @@ func (w *watchedDeployment) countHealthy(group string, which func(*api.Allocatio
 	return n
 }
 
-// mustProgress reports whether the progress deadline of a group counts. It does not
-// count while all allocations wait for a manual promotion of the canaries.
+// mustProgress reports whether the progress deadline of a group applies. It does not apply while all allocations wait
+// for a manual promotion of the canaries.
 func (w *watchedDeployment) mustProgress(name string) bool {
 	state := w.d.TaskGroups[name]
 	waits := state.DesiredCanaries > 0 && !state.Promoted && w.countHealthy(name, isCanary) >= state.DesiredCanaries

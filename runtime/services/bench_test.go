@@ -34,7 +34,7 @@ func BenchmarkCheckRun(b *testing.B) {
 					b.Fatal(found)
 				}
 			}
-			// Share of one processor at 100 runs per second.
+			// The metric is the share of one processor that 100 runs per second use.
 			b.ReportMetric(float64(processCPUTime()-before)/float64(b.N)*100/float64(time.Second)*100, "%cpu@100/s")
 		})
 	}

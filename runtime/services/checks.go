@@ -21,7 +21,7 @@ import (
 // Modes of a check.
 const (
 	modeHealthiness = "healthiness"
-	modeReadiness   = "readiness" // the check has no effect on the health of a deployment
+	modeReadiness   = "readiness" // a readiness check has no effect on the health of a deployment
 
 	onUpdateIgnore = "ignore"
 )
@@ -29,7 +29,7 @@ const (
 // checkTarget is a check that is ready to run. Equal targets share one observer.
 type checkTarget struct {
 	id          string
-	task        string // the workload; empty for the group
+	task        string // workload of the check: a task, or empty for the group
 	service     string
 	check       Check
 	address     string
@@ -65,7 +65,7 @@ func checkID(spec *Spec, s *Service, c *Check) string {
 		spec.AllocID, spec.Group, s.Task, s.Name, c.Name, c.Type, port, c.OnUpdate, c.AddressMode,
 		c.Interval.String(), c.Timeout.String(), c.Protocol, c.Path, c.Method, fmt.Sprint(c.TLSSkipVerify),
 	} {
-		fmt.Fprintf(h, "%d:", len(field)) // the length separates the fields
+		fmt.Fprintf(h, "%d:", len(field)) // the length of each field separates the hashed fields
 		_, _ = io.WriteString(h, field)   // a hash returns no error
 	}
 	return hex.EncodeToString(h.Sum(nil))
@@ -74,7 +74,8 @@ func checkID(spec *Spec, s *Service, c *Check) string {
 // Result is the latest result of one check.
 type Result struct {
 	api.AllocCheckStatus
-	// RunStarted is the start of the last run, zero before the first run. The result is not older.
+	// RunStarted is the start of the last run, zero before the first run. The result was
+	// recorded after that time.
 	RunStarted time.Time
 	// StatusSince is the time of the last change of the status.
 	StatusSince time.Time
@@ -90,18 +91,19 @@ type checker struct {
 	allocID   string
 	allocName string
 	dial      DialFunc
-	results   Results                                        // where results are stored; nil if they are not stored
+	results   Results                                        // store for results; nil if they are not stored
 	restart   func(ctx context.Context, task, reason string) // may block
 	logger    hclog.Logger
 
-	wg sync.WaitGroup // counts the observers and the calls of restart
+	wg sync.WaitGroup // wg counts the observers and the calls of restart
 
-	// writeMu keeps the order of writes. Unlike mu it is held across a write.
+	// The mutex writeMu keeps the writes of results in order: unlike mu, it is held during
+	// each write.
 	writeMu sync.Mutex // locked before mu
 
 	mu             sync.Mutex
-	observers      map[string]*checkObserver  // by check id; nil unless started
-	changed        chan struct{}              // closed and replaced by each change of a result
+	observers      map[string]*checkObserver  // observers by check id; nil before the checks are started
+	changed        chan struct{}              // channel, closed and replaced by each change of a result
 	activeRestarts map[int]context.CancelFunc // active calls of restart, by number
 	lastRestart    int                        // number of the latest call of restart
 }
@@ -370,9 +372,9 @@ func (c *checker) forEachOfTask(task string, f func(*checkObserver)) {
 	}
 }
 
-// evaluateRestartLocked updates the watch of a check, and restarts the workload if a restart is due. It
-// disarms the other checks of the workload until the workload is registered again, so that it is
-// restarted only once.
+// evaluateRestartLocked updates the restartWatch of a check, and restarts the workload
+// if a restart is due. It disarms the other checks of the workload until the workload
+// is registered again, so that it is restarted only once.
 func (c *checker) evaluateRestartLocked(o *checkObserver) {
 	r := o.target.check.Restart
 	unhealthy := o.result.Status == StatusFailure && !o.result.RunStarted.IsZero() && !o.result.RunStarted.Before(o.restartWatch.armedAt)
@@ -415,8 +417,8 @@ func firstLine(s string) string {
 	return line
 }
 
-// snapshot returns all results, sorted by task, service and name, and a channel that closes when a
-// result changes. started is false before set and after stop.
+// snapshot returns all results, sorted by task, service and name, and a channel that
+// closes when a result changes. started is false before setTargets and after stop.
 func (c *checker) snapshot() (results []Result, started bool, changed <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

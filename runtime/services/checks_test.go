@@ -38,7 +38,7 @@ func TestCheckTiming(t *testing.T) {
 		advanceTime(time.Millisecond)
 		wantList(t, "after half an interval", w.statuses(), "alive success 0 nomad: tcp ok")
 
-		// An interval starts at the end of a run.
+		// The interval between two runs starts at the end of the first run.
 		w.net.mu.Lock()
 		w.net.dialDelay = 900 * time.Millisecond
 		w.net.mu.Unlock()
@@ -128,7 +128,8 @@ func TestCheckID(t *testing.T) {
 	}
 }
 
-// RS-087: however often the job is updated, a check runs once per interval.
+// However often the job is updated, a check runs once per interval (rule RS-087 of
+// docs/rules.md).
 func TestUpdatesDoNotMultiplyRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestSet(t, testService(GroupWorkload, tcpCheck("alive", 2*time.Second)))
@@ -183,7 +184,7 @@ func TestChangedCheckIsReplaced(t *testing.T) {
 				advanceTime(7 * time.Second)
 				if replaced {
 					wantList(t, "runs", w.net.dialTimes(webAddress), 2*time.Second, 5*time.Second, 9*time.Second)
-				} else { // the same address as before
+				} else { // the address of the check has not changed
 					wantList(t, "runs", w.net.dialTimes(webAddress), 2*time.Second, 6*time.Second, 10*time.Second)
 				}
 				if len(w.results.byID) != 1 {

@@ -90,7 +90,7 @@ func probeTCP(address string, dial DialFunc) probe {
 		if err != nil {
 			return failureResult(timeoutCause(ctx, err))
 		}
-		_ = conn.Close() // the connection itself is the result
+		_ = conn.Close() // a successful connection is the result of the check
 		return probeResult{status: StatusSuccess, output: outputTCP}
 	}
 }

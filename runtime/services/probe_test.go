@@ -20,7 +20,8 @@ import (
 
 func TestProbeHTTP(t *testing.T) {
 	const address = "10.0.0.1:20000"
-	// The server replies with the request that it received, under a status that keeps the body.
+	// The server returns the request that it received as the body, with a status for which
+	// the check keeps the body.
 	echo := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		w.WriteHeader(http.StatusAccepted)
@@ -173,7 +174,7 @@ func FuzzProbeHTTP(f *testing.F) {
 			Type: "http", Path: path, Method: method, Protocol: protocol, Timeout: time.Second,
 			Header: map[string][]string{name: {value}},
 		}
-		// The environment inserts arbitrary texts, too.
+		// References to the environment also insert arbitrary texts.
 		env := taskenv.NewBuilder(taskenv.Node{NodeFacts: model.NodeFacts{Attributes: map[string]string{"a": name}}}, taskenv.Alloc{}, taskenv.Task{Env: map[string]string{"X": value}}).Build()
 		check = check.interpolate(env)
 		if u, err := checkURL(check.Protocol, address, check.Path); err == nil && u.Host != address {

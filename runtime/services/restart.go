@@ -12,7 +12,7 @@ type restartWatch struct {
 	armed    bool
 	armedAt  time.Time // results of runs before this time are about an earlier process
 	graceEnd time.Time // results before this time are ignored
-	deadline time.Time // zero unless the check is unhealthy
+	deadline time.Time // time at which a restart is due; zero unless the check is unhealthy
 }
 
 func (w *restartWatch) arm(now time.Time, r Restart) {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestRestartWatch calls look at given seconds, and compares the replies: "-" for nothing, "!" for
-// a restart, else the time of the next call.
+// TestRestartWatch calls evaluate at the given seconds, and compares the results: "-"
+// for nothing, "!" for a restart, otherwise the time of the next call.
 func TestRestartWatch(t *testing.T) {
 	type look struct {
 		at        int
@@ -52,8 +52,8 @@ func withRestart(c Check, limit int, grace time.Duration) Check {
 	return c
 }
 
-// RS-086, for checks: the restart is requested 3 s after the start, and again after the task was
-// registered again.
+// A check requests the restart 3 s after the start, and again after the task was
+// registered again (rule RS-086 of docs/rules.md).
 func TestCheckRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestSet(t, testService("t", withRestart(tcpCheck("alive", time.Second), 2, 2*time.Second)))
@@ -147,8 +147,8 @@ func TestPendingIsNotUnhealthy(t *testing.T) {
 	})
 }
 
-// A restart may take long, because a task has its shutdown_delay. It is not repeated meanwhile,
-// and does not delay StopChecks.
+// A restart may take long, because a task has its shutdown_delay. It is not repeated
+// while it runs, and does not delay StopChecks.
 func TestStopEndsRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newTestSet(t, testService("t", withRestart(tcpCheck("alive", time.Second), 1, 0)))

@@ -43,7 +43,7 @@ type Config struct {
 	Restart func(ctx context.Context, task, reason string) error
 
 	Registry Registry
-	Results  Results  // nil keeps the results in memory
+	Results  Results  // store for the results of checks; nil keeps the results in memory
 	Dial     DialFunc // nil uses the real network
 	Logger   hclog.Logger
 }
@@ -56,14 +56,15 @@ type Set struct {
 	checker  *checker
 	logger   hclog.Logger
 
-	// writeMu keeps the order of registration changes. Unlike mu it is held across a change.
+	// The mutex writeMu keeps changes of registrations in order: unlike mu, it is held
+	// during each change.
 	writeMu    sync.Mutex                                     // locked before mu
-	registered map[string]map[string]*api.ServiceRegistration // by workload and id; guarded by writeMu
+	registered map[string]map[string]*api.ServiceRegistration // registrations by workload and id; guarded by writeMu
 
-	// refreshMu prevents an older version of the checks from replacing a newer version. It is held
-	// across a change of results.
+	// The mutex refreshMu prevents an older version of the checks from replacing a newer
+	// version. It is held while the checks are replaced or stopped.
 	refreshMu     sync.Mutex // locked before mu
-	checksStarted bool       // true from StartChecks to StopChecks; guarded by refreshMu
+	checksStarted bool       // set from StartChecks to StopChecks; guarded by refreshMu
 
 	mu                  sync.Mutex
 	registeredWorkloads map[string]*workload // by name
@@ -127,11 +128,12 @@ func (s *Set) Register(task string, network *driver.NetworkOverride) error {
 	s.registeredWorkloads[task] = &workload{network}
 	s.mu.Unlock()
 	err := s.syncRegistrations(task)
-	// The environment and the network of a task are complete only at this point.
+	// The environment and the network of a task are complete only after its start, so the
+	// checks are resolved again.
 	s.UpdateChecks()
 	s.checker.armRestarts(task)
 	if task != GroupWorkload && s.isRegistered(GroupWorkload) {
-		s.checker.armRestarts(GroupWorkload) // at least one task of the group was restarted
+		s.checker.armRestarts(GroupWorkload) // the start of a task gives the checks of the group a new grace period
 	}
 	return err
 }
@@ -142,9 +144,9 @@ func (s *Set) Update(task string) error {
 	return s.syncRegistrations(task)
 }
 
-// Deregister removes the registrations of a workload, including registrations of an earlier agent.
-// It retries until ctx ends, at least one attempt is made. It may be called again, and without
-// Register.
+// Deregister removes the registrations of a workload, including registrations of an
+// earlier agent. It makes at least one attempt, and retries until ctx ends. It may be
+// called again, and without Register.
 func (s *Set) Deregister(ctx context.Context, task string) error {
 	s.mu.Lock()
 	delete(s.registeredWorkloads, task)

@@ -120,8 +120,8 @@ func TestUpdateOfRegistrations(t *testing.T) {
 	wantCalls(t, w.registry, "after the end")
 }
 
-// RS-043: before a task is restarted its services are removed, and they are registered again with
-// the new process.
+// Before a task is restarted, its services are removed. They are registered again with
+// the new process (rule RS-043 of docs/rules.md).
 func TestTaskRestartReregisters(t *testing.T) {
 	w := newTestSet(t, testService("t"), testService("u"))
 	for range 2 {
@@ -177,12 +177,13 @@ func TestRemovalIsRetried(t *testing.T) {
 		if err := w.Deregister(t.Context(), GroupWorkload); err != nil {
 			t.Fatal(err)
 		}
-		// 100 ms, 200, 400, 800, 1 s, 1 s
+		// the pauses are 100, 200, 400, 800, 1000 and 1000 ms
 		if got, want := time.Since(begin), 3500*time.Millisecond; got != want {
 			t.Errorf("removed after %v, want %v", got, want)
 		}
 
-		// Deregister makes at least one attempt, whatever the context; the next call tries again.
+		// Deregister makes at least one attempt, even if its context is done; the next call
+		// tries again.
 		if err := w.Register(GroupWorkload, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -201,7 +202,8 @@ func TestRemovalIsRetried(t *testing.T) {
 	})
 }
 
-// Registrations of an earlier agent are kept, or removed.
+// The next agent keeps unchanged registrations of an earlier agent, and removes the
+// others.
 func TestRegistrationsOfAnEarlierAgent(t *testing.T) {
 	w := newTestSet(t, testService(GroupWorkload), testService("t"), Service{Task: "gone", Name: "x", Port: "http"})
 	for _, task := range []string{GroupWorkload, "t", "gone"} {

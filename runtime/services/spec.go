@@ -39,9 +39,9 @@ type TaskNetwork struct {
 
 // Service is one service of the job.
 type Service struct {
-	Task        string // empty for a service of the group
+	Task        string // task of the service; empty for a service of the group
 	Name        string
-	Port        string // a label, a number or empty
+	Port        string // port label, port number, or empty
 	Address     string
 	AddressMode string
 	Tags        []string
@@ -53,8 +53,8 @@ type Service struct {
 type Check struct {
 	Name          string
 	Type          string // "tcp" or "http"
-	Port          string // empty for the port of the service
-	AddressMode   string // empty for the address mode of the service
+	Port          string // port of the check; empty for the port of the service
+	AddressMode   string // address mode of the check; empty for the address mode of the service
 	OnUpdate      string
 	Interval      time.Duration
 	Timeout       time.Duration

@@ -9,9 +9,10 @@ type Durability int
 
 const (
 	Sync Durability = iota
-	// Grouped may take a millisecond longer, so that the write can be shared with a
-	// write that is expected as its consequence.
+	// Grouped may take a millisecond longer than Sync, so that the write can be shared
+	// with a write that is expected as its consequence.
 	Grouped
-	// Async may take longer, unless another record is written. No caller waits for it.
+	// Async may take longer than Grouped, unless another record is written. No caller
+	// waits for an Async record.
 	Async
 )

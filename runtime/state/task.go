@@ -12,10 +12,10 @@ import (
 type LocalState struct {
 	Hooks       map[string]HookState // keyed by hook name
 	AllocHooks  map[string]string    // configurations of the hooks that the allocation has had, keyed by hook name
-	StartID     string               // set before StartTask is called; empty after the exit is handled, unless NextStartID replaces it
-	Handle      *driver.Handle       // nil unless the task runs or its exit is not handled yet
+	StartID     string               // id of the current start: set before StartTask is called; empty after the exit is handled, unless NextStartID replaces it
+	Handle      *driver.Handle       // handle of the task; nil unless the task runs or its exit is not handled yet
 	Network     *driver.NetworkOverride
-	Exit        *Exit  // exit of the process of Handle, until the restart policy has decided
+	Exit        *Exit  // exit of the process of Handle; nil after the restart policy has decided
 	NextStartID string // StartID of the restart that is expected to follow Exit without a delay; empty if none is
 	Restart     restart.State
 	RunComplete bool // the task will never run again
@@ -49,7 +49,7 @@ type Exit struct {
 	Lost    bool // exit status unknown
 	Success bool
 	Asked   bool // a restart was requested
-	Failure bool // the requested restart counts as a failure
+	Failure bool // the requested restart counts as a failure of the task
 
 	// The fields below are passed to hooks.
 	Code, Signal int
@@ -93,7 +93,7 @@ type HookState struct {
 // its allocation does not end.
 type PendingDestroy struct {
 	ID     string
-	Handle *driver.Handle // nil if StartTask returned none
+	Handle *driver.Handle // handle of the start; nil if StartTask returned none
 	// Uncertain means that "task not found" proves nothing: the plugin process that
 	// should have started the task has exited, and the driver does not search for
 	// tasks.

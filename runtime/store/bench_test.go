@@ -31,13 +31,14 @@ func benchState(n int) *api.TaskState {
 	}}
 }
 
-// The lower bound: the disk's time for the same bytes, without a store.
+// BenchmarkSyncWrite measures the lower bound of a write: the time that the disk needs to sync the same
+// bytes, without a store.
 func BenchmarkSyncWrite(b *testing.B) {
 	payload, err := encode(benchState(1))
 	if err != nil {
 		b.Fatal(err)
 	}
-	for _, syncs := range []int{1, 2} { // a commit of bbolt has two syncs
+	for _, syncs := range []int{1, 2} { // a commit of bbolt syncs the file twice
 		b.Run(fmt.Sprintf("fdatasync=%d", syncs), func(b *testing.B) {
 			f, err := os.Create(tempStatePath(b))
 			if err != nil {
@@ -134,7 +135,7 @@ func BenchmarkOpen(b *testing.B) {
 	var before, after runtime.MemStats
 	live := func(m *runtime.MemStats) {
 		runtime.GC()
-		runtime.GC() // the second collection frees the objects of pools
+		runtime.GC() // the second collection frees the objects of sync.Pools
 		runtime.ReadMemStats(m)
 	}
 	live(&before)
@@ -157,7 +158,7 @@ func BenchmarkOpen(b *testing.B) {
 	runtime.KeepAlive(opened)
 }
 
-// The cost of the writer besides waiting for the disk.
+// BenchmarkEncode measures the time that the writer uses besides waiting for the disk.
 func BenchmarkEncode(b *testing.B) {
 	alloc := &api.Allocation{ID: "a", Namespace: "default", TaskStates: map[string]*api.TaskState{"web": benchState(1)}}
 	for name, v := range map[string]any{"job": testJob("web", 0), "allocation": allocationRecord{Alloc: alloc}, "task state": benchState(1)} {

@@ -12,9 +12,8 @@ import (
 	"github.com/hashicorp/go-msgpack/v2/codec"
 )
 
-// msgpack encodes every field of a struct under its Go name: the tags of the API types
-// omit fields and are ignored. A field that a newer build has added to a type is skipped,
-// and lost when the record is written again.
+// msgpack encodes every field of a struct under its Go name, because the struct tags of the API types omit
+// fields. A field that only a newer build's type has is skipped, and lost when the record is written again.
 var msgpack = func() *codec.MsgpackHandle {
 	h := &codec.MsgpackHandle{WriteExt: true} // WriteExt distinguishes bytes, strings and times
 	h.Canonical = true                        // Canonical encodes equal values to equal bytes
@@ -24,7 +23,7 @@ var msgpack = func() *codec.MsgpackHandle {
 	h.SliceType = reflect.TypeFor[[]any]()
 	h.MapValueReset = true
 	h.SliceElementReset = true
-	h.MaxInitLen = 1 << 10 // MaxInitLen bounds the allocation for a damaged length
+	h.MaxInitLen = 1 << 10 // MaxInitLen limits the memory that is allocated because of a damaged length
 	h.MaxDepth = 200
 	h.TypeInfos = codec.NewTypeInfos([]string{"store"})
 	return h
@@ -43,7 +42,8 @@ var encoders = sync.Pool{New: func() any {
 	return e
 }}
 
-// encode returns bytes without spare capacity, because many of them are kept.
+// encode returns the encoded value in a slice without spare capacity, because many of these slices stay in
+// memory.
 func encode(v any) ([]byte, error) {
 	e := encoders.Get().(*pooledEncoder)
 	e.codec.ResetBytes(&e.buffer)
@@ -56,7 +56,7 @@ func encode(v any) ([]byte, error) {
 
 var decoders = sync.Pool{New: func() any { return codec.NewDecoderBytes(nil, msgpack) }}
 
-// decode decodes payload into v, a pointer to a zero value.
+// decode decodes payload into the value that v points to, which must be zero.
 func decode(payload []byte, v any) error {
 	d := decoders.Get().(*codec.Decoder)
 	d.ResetBytes(payload)
@@ -98,7 +98,7 @@ func restoreInts(v reflect.Value) {
 		}
 	case reflect.Map:
 		for _, key := range v.MapKeys() {
-			element := reflect.New(v.Type().Elem()).Elem() // the value of a map entry is not addressable
+			element := reflect.New(v.Type().Elem()).Elem() // values in a map are not addressable
 			element.Set(v.MapIndex(key))
 			restoreInts(element)
 			v.SetMapIndex(key, element)
@@ -139,8 +139,8 @@ func searchAny(t reflect.Type, seen map[reflect.Type]bool) bool {
 	return false
 }
 
-// hasStructMap reports whether the type contains a map of structs, which go-msgpack
-// decodes wrongly: values get fields of other values.
+// hasStructMap reports whether the type contains a map of structs. go-msgpack decodes such a map wrongly:
+// values get fields of other values.
 func hasStructMap(t reflect.Type, seen map[reflect.Type]bool) bool {
 	if seen[t] {
 		return false
@@ -172,7 +172,7 @@ const (
 	headerSize    = 1 + 4 + 8
 )
 
-// fileRecord is the decoded form of a value in the file.
+// fileRecord is the decoded form of a record's bytes in the file.
 type fileRecord struct {
 	schema  byte
 	index   uint64
@@ -206,7 +206,7 @@ var (
 	errChecksum       = errors.New("checksum does not match")
 )
 
-// decodeRecord parses a record and verifies its checksum. The payload aliases b.
+// decodeRecord parses a record and verifies its checksum. The payload is a part of b.
 func decodeRecord(bucket, key string, b []byte) (fileRecord, error) {
 	if len(b) < headerSize {
 		return fileRecord{}, errRecordTooShort

@@ -14,15 +14,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
-// storedTypes has one value of each type that is encoded.
+// storedTypes has one value of each type that the store encodes.
 var storedTypes = []any{
 	api.Job{}, api.Evaluation{}, api.Allocation{}, api.Deployment{}, api.Node{}, api.ServiceRegistration{},
 	api.Variable{}, api.Namespace{}, api.TaskState{}, jobSubmissionRow{}, scalingEventsRow{}, PeriodicLaunch{},
 	allocationRecord{}, allocLocalRecord{}, tableIndexRecord{}, quarantinedRecord{}, taskLocalRecord{},
 }
 
-// randomFiller makes values: at depth 0 every pointer, list and map is nil, at 1 all are set but
-// have zero or empty content, above that they have content.
+// randomFiller fills values with random content: at depth 0 every pointer, list and map is nil, at depth 1
+// all are set but have zero or empty content, below depth 1 they have content.
 type randomFiller struct {
 	*rand.Rand
 	depthChoices []int
@@ -87,7 +87,7 @@ func (f randomFiller) fillValue(v reflect.Value, depth int) {
 				v.SetMapIndex(key, element)
 			}
 		}
-	case reflect.Interface: // the types that job files and JSON have in them
+	case reflect.Interface: // values of the types that job files and JSON decode to
 		values := []any{nil, true, 5, -3, 5.0, 0.5, "x", "", []any{1, "a", nil}, []any{}, map[string]any{"k": 1, "m": map[string]any{"f": 2.0}}}
 		if x := values[f.IntN(len(values))]; x != nil {
 			v.Set(reflect.ValueOf(x))
@@ -138,7 +138,7 @@ func TestEncodeDecodeRoundTrip(t *testing.T) {
 func TestNoStoredTypeIsReadWrong(t *testing.T) {
 	for _, zero := range storedTypes {
 		if _, ok := zero.(taskLocalRecord); ok {
-			continue // the map of structs in its LocalState is always nil: taskLocalRecord.Hooks replaces it
+			continue // LocalState has a map of structs, but it is always nil: taskLocalRecord.Hooks replaces it
 		}
 		if hasStructMap(reflect.TypeOf(zero), make(map[reflect.Type]bool)) {
 			t.Errorf("%T has a map of structs", zero)
@@ -164,7 +164,7 @@ func TestTaskLocalLosesNothing(t *testing.T) {
 	}
 }
 
-// difference returns the path of the first difference of two values.
+// difference returns the path of the first field that differs in two values.
 func difference(path string, got, want reflect.Value) string {
 	if got.Kind() == want.Kind() && got.IsValid() {
 		switch got.Kind() {
@@ -195,7 +195,8 @@ func difference(path string, got, want reflect.Value) string {
 	return fmt.Sprintf("%s: got %#v, want %#v", path, got, want)
 }
 
-// newerRecord is a type of a later release, olderRecord the same type of this release.
+// newerRecord is a record type of a later release, olderRecord is the type of the same record in this
+// release.
 type newerRecord struct {
 	ID    string
 	Added map[string]any

@@ -15,7 +15,8 @@ import (
 
 var testContext = context.Background()
 
-// childCommand starts the test binary again in a role.
+// childCommand returns a command that starts the test binary again. The role selects what the new process
+// does.
 func childCommand(t *testing.T, role, path string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
@@ -45,7 +46,7 @@ func TestKilledWriterLosesNothing(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		// From the first change on, the process may be killed at any time.
+		// The process may be killed at any time after its first change.
 		kill := time.AfterFunc(2*time.Minute, func() { cmd.Process.Kill() })
 		first := true
 		for lines := bufio.NewScanner(out); lines.Scan(); {
@@ -72,8 +73,8 @@ func TestKilledWriterLosesNothing(t *testing.T) {
 	}
 }
 
-// checkWrittenRecords verifies the state after a writer process was killed. Each writer may have at most
-// one change in it that it did not report.
+// checkWrittenRecords verifies the state after a process with several writers was killed. Of each writer, the
+// state may contain at most one change that the writer did not report.
 func checkWrittenRecords(t *testing.T, path string, confirmedWrites map[int]int, index uint64) {
 	t.Helper()
 	s := openStore(t, path)
@@ -102,7 +103,7 @@ func checkWrittenRecords(t *testing.T, path string, confirmedWrites map[int]int,
 		if n < confirmedWrites[w] || n > confirmedWrites[w]+1 {
 			t.Errorf("writer %d: state of change %d, but %d was told", w, n, confirmedWrites[w])
 		}
-		confirmedWrites[w] = n // the next process continues from change n
+		confirmedWrites[w] = n // the writers of the next process continue after change n
 		if (alloc != nil) != (n%2 == 1) {
 			t.Errorf("writer %d: half of change %d: alloc %v", w, n, alloc)
 		}

@@ -23,8 +23,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
-// sampleFile makes a state file with a record of every kind, and returns its bytes and its
-// content.
+// sampleFile makes a state file with a record of every kind, and returns the bytes and the content of the
+// file.
 func sampleFile(t testing.TB) ([]byte, map[recordKey]any) {
 	t.Helper()
 	s := openStore(t, tempStatePath(t))
@@ -44,7 +44,7 @@ func sampleFile(t testing.TB) ([]byte, map[recordKey]any) {
 			tx.PutMeta("boot", "b0071d")
 		})
 	}
-	for i := range 3 { // deleted records leave free pages
+	for i := range 3 { // deleted records leave free pages in the file
 		mustUpdate(t, s, func(tx *Txn) { tx.DeleteEvaluation(fmt.Sprintf("eval-%d", i)) })
 	}
 	have := storeContent(s)
@@ -58,7 +58,7 @@ func sampleFile(t testing.TB) ([]byte, map[recordKey]any) {
 	return text, have
 }
 
-// storeContent is the whole content of a store.
+// storeContent returns all objects of a store.
 func storeContent(s *Store) map[recordKey]any {
 	all := make(map[recordKey]any)
 	txn := s.mem.Txn(false)
@@ -74,8 +74,8 @@ func storeContent(s *Store) map[recordKey]any {
 	return all
 }
 
-// openDamaged opens a damaged file, and checks that it has no record that was not stored,
-// that missing records are reported, and that the store works.
+// openDamaged opens a damaged file. It checks that the store has no record that was not stored, that missing
+// records are reported, and that the store works.
 func openDamaged(t *testing.T, name string, text []byte, want map[recordKey]any) (missing int) {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "store-test-") // a tmpfs is faster: the test writes many files and does not test the disk
@@ -94,7 +94,7 @@ func openDamaged(t *testing.T, name string, text []byte, want map[recordKey]any)
 	}
 	have := storeContent(s)
 	if strings.Contains(fmt.Sprint(s.Damage()), "one of the two heads") {
-		want = have // Open has read the older of the two meta pages: the last change is lost, and reported
+		want = have // Open has read the older of the two meta pages, so the last change is lost and is reported
 	}
 	for key, obj := range have {
 		if !reflect.DeepEqual(obj, want[key]) {
@@ -155,7 +155,7 @@ func TestFlippedBits(t *testing.T) {
 		var bits []int
 		for range 1 + random.IntN(3) {
 			bit := random.IntN(len(bad) * 8)
-			if random.IntN(2) == 0 { // the start of a page has the most effect
+			if random.IntN(2) == 0 { // damage at the start of a page has the most effect
 				bit = bit/(8*pageSize)*8*pageSize + random.IntN(8*200)
 			}
 			bad[bit/8] ^= 1 << (bit % 8)
@@ -168,8 +168,8 @@ func TestFlippedBits(t *testing.T) {
 	}
 }
 
-// eachTable calls f with the positions in a state file of the name of each table, and of
-// its page if that is inline.
+// eachTable calls f for each table in a state file, with the position of the table's name and, if the table
+// is stored inline, of its page.
 func eachTable(t *testing.T, text []byte, f func(name string, at, page int)) {
 	t.Helper()
 	h, err := readMetaPage(bytes.NewReader(text))
@@ -189,7 +189,7 @@ func eachTable(t *testing.T, text []byte, f func(name string, at, page int)) {
 	}
 }
 
-// The name of a table and the count of its records have no checksum.
+// The name of a table and the number of its records have no checksum in the file.
 func TestDamagedTableList(t *testing.T) {
 	t.Parallel()
 	text, want := sampleFile(t)
@@ -226,7 +226,7 @@ func TestFilesThatAreNoDatabase(t *testing.T) {
 	}
 }
 
-// A damaged file is kept for inspection, and its index is not used again.
+// A damaged file is kept for inspection, and its last index is not used again.
 func TestDamagedFileIsKept(t *testing.T) {
 	t.Parallel()
 	path := tempStatePath(t)
@@ -260,7 +260,7 @@ func TestDamagedFileIsKept(t *testing.T) {
 	}
 }
 
-// editRecord changes one record of a state file with bbolt.
+// editRecord changes one record of a state file. It uses bbolt instead of a store.
 func editRecord(t *testing.T, path, bucket, key string, f func([]byte) []byte) {
 	t.Helper()
 	db, err := bolt.Open(path, 0o600, &bolt.Options{NoFreelistSync: true})
@@ -284,7 +284,7 @@ func editRecord(t *testing.T, path, bucket, key string, f func([]byte) []byte) {
 	}
 }
 
-// withSchemaVersion gives a record another schema version, with a valid checksum.
+// withSchemaVersion returns a record with another schema version and a valid checksum.
 func withSchemaVersion(bucket, key string, version byte) func([]byte) []byte {
 	return func(b []byte) []byte {
 		b[0] = version
@@ -355,7 +355,7 @@ func TestBadRecordGoesToQuarantine(t *testing.T) {
 	}
 }
 
-// The job record that many allocations share has a second copy in the list of versions.
+// The record of a job that many allocations share has a second copy among the versions of the job.
 func TestUnreadableSharedJob(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, tempStatePath(t))
@@ -529,7 +529,8 @@ func TestUnfinishedFilesAreRemoved(t *testing.T) {
 	mustUpdate(t, s, func(tx *Txn) { tx.PutNamespace(&api.Namespace{Name: "a"}) })
 	s.Close()
 	path := s.file.path
-	// A crash between the two names of a new file, and one in the middle of writing it.
+	// These files remain after a crash between the two links of a new file, and after a crash while the file
+	// is written.
 	if err := errors.Join(os.Link(path, path+tempInfix+"1"), os.WriteFile(path+tempInfix+"2", nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
@@ -581,7 +582,7 @@ func TestNotAFile(t *testing.T) {
 	}
 }
 
-// mountSmallTmpfs mounts a tmpfs of a few pages.
+// mountSmallTmpfs mounts a tmpfs of the given size, and returns its directory.
 func mountSmallTmpfs(t *testing.T, size string) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -611,8 +612,8 @@ func TestDiskFull(t *testing.T) {
 		})
 		return err
 	}
-	// A change that failed can leave room for a repetition, so the disk counts as full
-	// after several failures.
+	// A retry can succeed because the failed change has left room, so the disk counts as full only after
+	// several failures.
 	full, failures := 0, 0
 	index := s.Index()
 	for failures < 4 {
@@ -641,7 +642,7 @@ func TestDiskFull(t *testing.T) {
 			t.Errorf("%d records, want %d; damage %v", got, 2*n, s.Damage())
 		}
 	}
-	s = reopenStore(t, s) // Open succeeds on the full disk
+	s = reopenStore(t, s) // Open succeeds although the disk is full
 	check(full)
 	if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_REMOUNT, "size=4m"); err != nil {
 		t.Fatal(err)
@@ -654,7 +655,7 @@ func TestDiskFull(t *testing.T) {
 	s.Close()
 }
 
-// On a full disk a damaged file is read, and rebuilt when there is space.
+// On a full disk a damaged file is read, and it is rebuilt when there is space.
 func TestDamageOnAFullDisk(t *testing.T) {
 	text, want := sampleFile(t)
 	dir := mountSmallTmpfs(t, "4m")
@@ -711,7 +712,7 @@ func TestReadOnlyDisk(t *testing.T) {
 	s.Close()
 }
 
-// After a panic of bbolt, the file is rebuilt from memory.
+// After a panic of bbolt, the file is written again from memory.
 func TestAbandonedFileIsRebuilt(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(f *os.File, size int64) error{
@@ -750,7 +751,7 @@ func TestAbandonedFileIsRebuilt(t *testing.T) {
 	}
 }
 
-// No content of a file makes the scan panic, or read without end.
+// Whatever the content of a file is, the scan of its pages ends and does not panic.
 func FuzzScan(f *testing.F) {
 	s := openStore(f, tempStatePath(f))
 	for i := range 30 {
@@ -769,7 +770,7 @@ func FuzzScan(f *testing.F) {
 	f.Fuzz(func(t *testing.T, at uint32, patch []byte) {
 		bad := bytes.Clone(text)
 		copy(bad[int(at)%len(bad):], patch)
-		// Valid checksums let the fuzzer get past the heads.
+		// Meta pages get a valid checksum, so that the fuzzer reaches the other pages.
 		for id := range 2 {
 			m := bad[id*pageSize+pageHeader:]
 			checksum := fnv.New64a()
@@ -784,7 +785,7 @@ func FuzzScan(f *testing.F) {
 		if len(faults) > 0 {
 			return
 		}
-		// A file without faults is safe for bbolt.
+		// bbolt can safely open a file in which the scan finds no faults.
 		path := filepath.Join(t.TempDir(), "state.db")
 		if err := os.WriteFile(path, bad, 0o600); err != nil {
 			t.Fatal(err)
@@ -811,8 +812,8 @@ func FuzzScan(f *testing.F) {
 	})
 }
 
-// A local record that cannot be decoded when it is read is moved to quarantine and
-// reported, whatever its reader does with the error.
+// A local record that cannot be decoded when it is read is moved to quarantine and reported, even if the
+// caller ignores the error.
 func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
 	t.Parallel()
 	const alloc = "alloc-1"
@@ -820,7 +821,7 @@ func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
 		table    Table
 		key      string
 		read     func(Reader) (bool, error)
-		complete bool // complete records can be decoded, and are rejected by CheckRecord
+		complete bool // the test stores complete records, which can be decoded and are rejected by CheckRecord
 	}{
 		{taskLocals, alloc + "\x00web", func(r Reader) (bool, error) { _, ok, err := r.TaskLocal(alloc, "web"); return ok, err }, false},
 		{taskStates, alloc + "\x00web", func(r Reader) (bool, error) { s, err := r.TaskState(alloc, "web"); return s != nil, err }, false},
@@ -848,12 +849,12 @@ func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
 			if d := s.Damage(); len(d) > 0 {
 				t.Fatalf("damage before it is read: %v", d)
 			}
-			for range 2 { // the second read finds the same record, and does not report it again
+			for range 2 { // the second read does not report the same record again
 				if ok, err := tc.read(s.Snapshot().Reader); ok || err == nil {
 					t.Fatalf("read %t, %v", ok, err)
 				}
 			}
-			mustUpdate(t, s, func(tx *Txn) { // this update runs after the updates that the reads have enqueued
+			mustUpdate(t, s, func(tx *Txn) { // the writer runs this update after the updates that the reads have enqueued
 				if ok, err := tc.read(tx.Reader); ok || err != nil {
 					t.Errorf("read %t, %v after the quarantine", ok, err)
 				}
@@ -900,7 +901,7 @@ func (f checkedMeta) CheckRecord() error {
 	return nil
 }
 
-// A record that is written again before it is quarantined stays.
+// An unreadable record is not quarantined if it is written again before.
 func TestRewrittenRecordIsNotQuarantined(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, tempStatePath(t))

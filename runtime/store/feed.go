@@ -8,7 +8,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// Event reports a change of an object.
+// Event is one change of an object.
 type Event struct {
 	Index      uint64
 	Topic      api.Topic
@@ -17,7 +17,7 @@ type Event struct {
 	Namespace  string // Namespace is empty for a node
 	FilterKeys []string
 	Deleted    bool
-	Object     any // Object is shared: a *api.Job, *api.Evaluation …; if Deleted, the last version
+	Object     any // Object is a *api.Job, *api.Evaluation … that other readers share. If Deleted is set, it is the last version of the object.
 }
 
 // ErrLagged means that changes were dropped from the feed before a slow subscriber read
@@ -30,8 +30,8 @@ type eventFeed struct {
 	maxChanges     int
 	changes        [][]Event
 	eventCount     int           // number of events in changes
-	droppedChanges uint64        // number of changes that were removed from the buffer
-	added          chan struct{} // closed and replaced by add
+	droppedChanges uint64        // number of changes that were removed from the feed
+	added          chan struct{} // closed and replaced when a change is added
 }
 
 func newEventFeed(size int) *eventFeed {
@@ -50,7 +50,7 @@ func (f *eventFeed) add(changes [][]Event) {
 	}
 	for f.isOverLimit() {
 		f.eventCount -= len(f.changes[0])
-		f.changes[0] = nil // release the events: the array is still in use
+		f.changes[0] = nil // lets the events be collected while the array is in use
 		f.changes = f.changes[1:]
 		f.droppedChanges++
 	}
@@ -58,7 +58,7 @@ func (f *eventFeed) add(changes [][]Event) {
 	f.added = make(chan struct{})
 }
 
-// maxEvents limits the kept events if changes are large: each event may hold the only
+// maxEvents limits the number of events that are kept if changes are large: each event may hold the only
 // reference to a version of an object.
 const maxEvents = 1 << 11
 
@@ -70,7 +70,7 @@ func (f *eventFeed) isOverLimit() bool {
 // Subscription is one reader of the feed. It need not be closed.
 type Subscription struct {
 	feed       *eventFeed
-	nextChange uint64 // number of the next change, counted from the first of this process
+	nextChange uint64 // number of the next change to read; the first change of this process has the number 0
 }
 
 // Subscribe returns a reader of the events, which starts at the oldest kept change whose
@@ -89,9 +89,9 @@ func (s *Store) Subscribe(from uint64) *Subscription {
 	return &Subscription{feed: f, nextChange: next}
 }
 
-// Next blocks until there is a next change, and returns its events, at least one, which
-// have the same index. After [ErrLagged] it continues with the oldest kept change. It must
-// not be called concurrently.
+// Next blocks until there is a further change, and returns its events. There is at least one event, and all
+// have the same index. After [ErrLagged] Next continues with the oldest kept change. It must not be called
+// concurrently.
 func (s *Subscription) Next(ctx context.Context) ([]Event, error) {
 	for {
 		s.feed.mu.Lock()

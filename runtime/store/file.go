@@ -41,12 +41,12 @@ type writeOp struct {
 	value       []byte
 }
 
-// stateFile is the state file. Only the writer uses it.
+// stateFile is the state file on the disk. Only the writer uses it.
 type stateFile struct {
 	path        string
 	db          *bolt.DB // db is nil if the file must be rebuilt
 	handle      *os.File // handle is the open file of db, and holds the lock
-	mappedBytes int64    // lower bound of the bytes that db has mapped into memory
+	mappedBytes int64    // lower bound of the number of bytes that db has mapped into memory
 }
 
 // openLocked opens a regular file and takes its lock, exclusively for writing.
@@ -56,7 +56,7 @@ func openLocked(path string, write bool) (*os.File, error) {
 		flags, lock = os.O_RDWR, unix.LOCK_EX
 	}
 	for {
-		// A FIFO would block without O_NONBLOCK.
+		// Without O_NONBLOCK the open call would block if the file is a FIFO.
 		f, err := os.OpenFile(path, flags|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 		if err != nil {
 			return nil, fmt.Errorf("open state file: %w", err)
@@ -117,9 +117,9 @@ func (f *stateFile) openDatabase(handle *os.File) (err error) {
 		}
 	}()
 	db, err := bolt.Open(f.path, 0o600, &bolt.Options{
-		Timeout:        time.Second, // this process holds the lock already
+		Timeout:        time.Second, // limits the wait for a lock that this process already holds
 		PageSize:       pageSize,
-		NoFreelistSync: true, // Open reads all pages anyway, and a list that is not stored cannot be damaged
+		NoFreelistSync: true, // the list of free pages is not stored: Open reads all pages anyway, and the list could be damaged
 		FreelistType:   bolt.FreelistMapType,
 		NoStatistics:   true,
 		OpenFile:       func(string, int, os.FileMode) (*os.File, error) { return handle, nil },
@@ -141,9 +141,9 @@ func (f *stateFile) releasePages() {
 	_, _, _ = unix.Syscall(unix.SYS_MADVISE, f.db.Info().Data, uintptr(f.mappedBytes), unix.MADV_DONTNEED)
 }
 
-// writeOps makes the changes durable. all yields every record of the state with these
-// changes: if the file can no longer be written, a new file is made of them. After an
-// error nothing has changed.
+// writeOps writes the changes to the disk. all yields every record of the state after the changes: if the
+// file can no longer be written, a new file is made from these records. After an error the stored state is
+// unchanged.
 func (f *stateFile) writeOps(ops []writeOp, all func(yield func(writeOp) bool)) error {
 	if err := f.writeOnce(ops, all); err != nil {
 		return fmt.Errorf("write state file %s: %w", f.path, err)
@@ -166,7 +166,7 @@ func (f *stateFile) writeOnce(ops []writeOp, all func(yield func(writeOp) bool))
 		return err
 	}
 	if !atPath {
-		return f.rebuild(all) // the old file is gone, with the changes
+		return f.rebuild(all) // the file was replaced after the write, so its changes are lost
 	}
 	return nil
 }
@@ -196,7 +196,7 @@ func (f *stateFile) isAtPath() (bool, error) {
 // applyOps writes one transaction. After an error that leaves the content of the file
 // uncertain, it sets db to nil, so that the next write rebuilds the file.
 func (f *stateFile) applyOps(ops []writeOp) (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // an I/O error on a mapped page becomes an error too
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // an I/O error on a mapped page causes a panic, which is recovered below
 	defer func() {
 		if p := recover(); p != nil {
 			f.db = nil // the database is not closed: the panic may have left one of its locks held
@@ -208,16 +208,15 @@ func (f *stateFile) applyOps(ops []writeOp) (err error) {
 		return err
 	}
 	id := uint64(tx.ID())
-	f.mappedBytes = tx.Size() // pages that the transaction adds are mapped later
+	f.mappedBytes = tx.Size() // pages that the transaction adds are not mapped yet
 	for _, o := range ops {
 		if err := putOp(tx, o); err != nil {
 			return errors.Join(err, tx.Rollback())
 		}
 	}
 	if err := tx.Commit(); err != nil {
-		f.mappedBytes = 0 // the file may no longer be mapped
-		// If the head of the failed transaction was written, the next transaction would be
-		// based on it.
+		f.mappedBytes = 0 // the file may no longer be mapped into memory
+		// If the meta page of the failed transaction was written, the next transaction would be based on it.
 		if h, headErr := readMetaPage(f.handle); headErr != nil || h.txid >= id {
 			f.db = nil
 		}
@@ -240,7 +239,7 @@ func putOp(tx *bolt.Tx, o writeOp) error {
 	return nil
 }
 
-// tempInfix is in the names of the temporary files that a crash leaves.
+// tempInfix is a part of the names of temporary files. A crash can leave such files.
 const tempInfix = ".new-"
 
 // removeUnfinished removes temporary files that a crash has left. The file must be locked.
@@ -252,8 +251,8 @@ func (f *stateFile) removeUnfinished() error {
 	return err
 }
 
-// rebuild writes all records into a new file and replaces the old file with it. The old
-// file is unchanged until then.
+// rebuild writes all records into a new file and replaces the old file by it. Until the replacement the old
+// file is unchanged.
 func (f *stateFile) rebuild(all func(yield func(writeOp) bool)) (err error) {
 	handle, err := os.CreateTemp(filepath.Dir(f.path), filepath.Base(f.path)+tempInfix+"*")
 	if err != nil {
@@ -281,20 +280,20 @@ func (f *stateFile) rebuild(all func(yield func(writeOp) bool)) (err error) {
 	old, oldHandle := f.db, f.handle
 	f.db, f.handle, f.mappedBytes = rebuilt.db, handle, 0
 	if old != nil {
-		old.Close() // the new file has all records
+		old.Close() // an error is ignored: the new file has all records
 	} else if oldHandle != nil {
 		oldHandle.Close()
 	}
 	if err := syncDir(filepath.Dir(f.path)); err != nil {
-		f.db.Close() // after a power failure the name may refer to the old file
+		f.db.Close() // after a power failure the path may refer to the old file
 		f.db, f.handle = nil, nil
 		return err
 	}
 	return nil
 }
 
-// replace renames the new file to the path. It fails if the path refers to a file that f
-// does not have open.
+// replace renames the temporary file to the path. It fails if the path refers to a file other than the one
+// that f has open.
 func (f *stateFile) replace(temporary string) error {
 	atPath, err := f.isAtPath()
 	if err != nil {
@@ -334,8 +333,8 @@ func (f *stateFile) writeAll(all func(yield func(writeOp) bool)) error {
 	return f.applyOps(ops)
 }
 
-// keepDamaged links a damaged file to a second name, for inspection after the first name
-// refers to a new file. The last three are kept.
+// keepDamaged gives a damaged file a second name, under which it can be inspected after a new file has
+// replaced it. The last three damaged files are kept.
 func keepDamaged(path string, now time.Time) (string, error) {
 	const kept = 3
 	name := path + ".damaged-" + now.UTC().Format(damagedTimeFormat)
@@ -351,14 +350,14 @@ func keepDamaged(path string, now time.Time) (string, error) {
 	return name, nil
 }
 
-// damagedTimeFormat is the format of the time in the name of a kept file.
+// damagedTimeFormat is the format of the time in the names of damaged files.
 const damagedTimeFormat = "20060102T150405.000"
 
-// damagedFiles returns the files that keepDamaged has linked, oldest first.
+// damagedFiles returns the damaged files that keepDamaged has kept, oldest first.
 func damagedFiles(path string) []string {
 	names, err := filepath.Glob(escapeGlob(path) + ".damaged-*") // sorted
 	if err != nil {
-		return nil // Glob fails only for an invalid pattern
+		return nil // Glob fails only if its pattern is invalid
 	}
 	return names
 }
@@ -377,7 +376,7 @@ func (f *stateFile) close() error {
 	return nil
 }
 
-// scanFile calls visit for every readable record of a locked file, and returns the faults.
+// scanFile calls visit for every readable record of a locked file, and returns the parts that cannot be read.
 func scanFile(f *os.File, visit func(bucket string, key, value []byte)) ([]fileFault, error) {
 	size, err := f.Seek(0, io.SeekEnd)
 	if err != nil {

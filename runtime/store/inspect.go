@@ -17,7 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/keyring"
 )
 
-// Contents is the content of a state file, as returned by Inspect.
+// Contents has the records of a state file that Inspect has read.
 type Contents struct {
 	Size       int64
 	Index      uint64 // Index is the index of the last visible change
@@ -30,14 +30,14 @@ type Contents struct {
 type Record struct {
 	Table Table
 	Key   string // Key has its parts separated by slashes
-	Index uint64 // Index is the index of the writing change, or the last index before it for a change without an index
-	Bytes int    // Bytes is the size in the file, without the job of an allocation
+	Index uint64 // Index is the index of the change that wrote the record. For a change without an index, it is the last index before the change.
+	Bytes int    // Bytes is the size of the record in the file; it does not include the job of an allocation
 
 	object   any
-	isSealed bool // a part of the record is encrypted and therefore left out
+	isSealed bool // a part of the record is encrypted and therefore missing
 }
 
-// Quarantined is a record that could not be read.
+// Quarantined is a record that could not be read and is kept in the quarantine.
 type Quarantined struct {
 	Table Table
 	Key   string
@@ -91,7 +91,7 @@ func Inspect(path string) (*Contents, error) {
 	return c, err
 }
 
-// inspectQuarantined returns the readable fields of a record of the quarantine.
+// inspectQuarantined returns the readable fields of a quarantined record.
 func (s *sealer) inspectQuarantined(name string, sealed []byte) Quarantined {
 	table, key, _ := strings.Cut(name, "\x00")
 	q := Quarantined{Table: Table(table), Key: readableKey(key)}
@@ -109,15 +109,14 @@ func (s *sealer) inspectQuarantined(name string, sealed []byte) Quarantined {
 	return q
 }
 
-// Redacted returns the object of the record as a value of encoding/json, without empty
-// values, and with [Redaction] in place of secrets. The field Sealed stands for a part
-// that is sealed in the file.
+// Redacted returns the object of the record as encoding/json would decode it, without empty values, and with
+// [Redaction] in place of secrets. The field Sealed replaces a part that is encrypted in the file.
 func (r *Record) Redacted() (any, error) {
 	object := r.object
 	switch o := object.(type) {
 	case *localRecord:
 		if o.payload == nil {
-			break // the whole record is secret
+			break // the record has no part that is not encrypted
 		}
 		var v any
 		switch r.Table {
@@ -150,7 +149,7 @@ func (r *Record) Redacted() (any, error) {
 	return fields, nil
 }
 
-// Redaction replaces a value that may be a secret.
+// Redaction is the text in place of a value that may be a secret.
 const Redaction = "(redacted)"
 
 // secretFields are the fields of stored types that hold or may hold secrets: the
@@ -163,12 +162,12 @@ var secretFields = map[string]bool{
 	"DriverConfig": true, "DriverState": true,
 }
 
-// secretName matches the names of other fields and keys that hold secrets.
+// secretName matches the names of fields and keys that hold secrets and are not in secretFields.
 var secretName = regexp.MustCompile(`(?i)passw|secret|token|credential|private_?key|api_?key|^auth`)
 
 func isSecret(name string) bool { return secretFields[name] || secretName.MatchString(name) }
 
-// redactValue returns v as a value of encoding/json, and nil if it is empty.
+// redactValue returns the redacted form of v as encoding/json would decode it, and nil if v is empty.
 func redactValue(v reflect.Value) any {
 	if t, ok := timeOf(v); ok {
 		if t.IsZero() {
@@ -231,8 +230,8 @@ func nilIfEmpty(v any, n int) any {
 	return v
 }
 
-// add puts a value into fields, unless it is empty. In a secret map only the values are
-// hidden, not the keys.
+// add stores the redacted form of a value in fields under name, unless it is empty. Of a map with secrets
+// only the values are redacted, not the keys.
 func add(fields map[string]any, name string, v reflect.Value) {
 	plain := redactValue(v)
 	if plain == nil {

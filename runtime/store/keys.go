@@ -48,8 +48,8 @@ func (s *sealer) loadKeys() {
 	}
 }
 
-// createKeys makes the key file of a state without sealed records. The file must be on disk
-// before the first record is sealed.
+// createKeys makes the key file for a state that has no sealed records yet. The file must be on disk before
+// the first record is sealed.
 func (s *sealer) createKeys() {
 	if err := s.keyFileError(); err == nil || !errors.Is(err, fs.ErrNotExist) || len(s.sealedErrors) > 0 {
 		return
@@ -63,10 +63,10 @@ func (s *sealer) createKeys() {
 	s.ring.Store(ring)
 }
 
-// maxLoggedSealedErrors limits how many records that cannot be opened are logged.
+// maxLoggedSealedErrors is the maximum number of log lines for records that cannot be opened.
 const maxLoggedSealedErrors = 20
 
-// logSealedErrors logs records that cannot be opened, and adds an event to the node.
+// logSealedErrors logs the sealed records that cannot be opened, and adds a node event.
 func (s *Store) logSealedErrors() {
 	failed, first := s.sealer.sealedErrors, error(nil)
 	if len(failed) > 0 {
@@ -87,8 +87,8 @@ func (s *Store) logSealedErrors() {
 	}
 }
 
-// encryptPlainRecords rebuilds the state file if it has unencrypted secrets. Changing the records in
-// place would leave the old pages in the file for some time.
+// encryptPlainRecords rebuilds the state file if it has secrets that are not encrypted. If only these records
+// were changed, the free pages of the file would contain the secrets for some time.
 func (s *Store) encryptPlainRecords() {
 	if !s.sealer.hasPlainSecrets || s.sealer.ring.Load() == nil {
 		return
@@ -101,7 +101,7 @@ func (s *Store) encryptPlainRecords() {
 	s.warnUnencryptedCopies()
 }
 
-// warnUnencryptedCopies logs the files that were set aside before the state was sealed.
+// warnUnencryptedCopies logs the names of damaged files that were kept before the state was encrypted.
 func (s *Store) warnUnencryptedCopies() {
 	if kept := damagedFiles(s.file.path); s.sealer.hasPlainSecrets && s.sealer.ring.Load() != nil && len(kept) > 0 {
 		s.logger.Warn("damaged state files that were kept can hold secrets that are not encrypted: remove them when they are no longer needed", "files", kept)
@@ -137,9 +137,8 @@ func (s *Store) Keys() ([]*api.RootKeyMeta, error) {
 	return nil, ErrNoKeyFile
 }
 
-// RotateKeys makes a new active key. If full, records that are already sealed are sealed
-// with it too. An error together with a key means that this last step failed, and can be
-// retried.
+// RotateKeys makes a new active key. If full is set, it also seals the records that are already sealed with
+// the new key. If it returns a key and an error, sealing these records has failed, and can be retried.
 func (s *Store) RotateKeys(ctx context.Context, full bool) (*api.RootKeyMeta, error) {
 	var made *api.RootKeyMeta
 	err := s.runExclusive(ctx, func() error {
@@ -149,7 +148,7 @@ func (s *Store) RotateKeys(ctx context.Context, full bool) (*api.RootKeyMeta, er
 		case lost == nil && ring == nil:
 			return ErrNoKeyFile
 		case lost != nil:
-			// An unreadable file is kept, because it may still be repaired.
+			// An unreadable key file is kept, because a user may repair it.
 			if err := os.Rename(s.sealer.keyFile, s.sealer.keyFile+".unreadable-"+time.Now().UTC().Format(damagedTimeFormat)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return fmt.Errorf("keep the key file of before: %w", err)
 			}
@@ -172,9 +171,8 @@ func (s *Store) RotateKeys(ctx context.Context, full bool) (*api.RootKeyMeta, er
 	return made, err
 }
 
-// RemoveKey removes a key. It fails if records are sealed with the key, unless force is
-// set: then they are first sealed with the active key, and records that cannot be opened
-// are lost.
+// RemoveKey removes a key. It fails if records are sealed with the key, unless force is set. With force it
+// first seals these records with the active key; records that cannot be opened are lost.
 func (s *Store) RemoveKey(ctx context.Context, id string, force bool) error {
 	return s.runExclusive(ctx, func() error {
 		if err := s.KeyFileErr(); err != nil {
@@ -210,7 +208,7 @@ func (e *KeyInUseError) Error() string {
 	return fmt.Sprintf("%d records are sealed with it: run 'nomad-lite operator root keyring rotate -full' before", e.Records)
 }
 
-// saveKeys writes the key file, and then uses the ring.
+// saveKeys writes a ring of keys to the key file, and then uses this ring.
 func (s *sealer) saveKeys(ring *keyring.Ring) error {
 	if s.keyFile != "" {
 		if err := ring.Save(s.keyFile); err != nil {
@@ -240,7 +238,8 @@ func (s *Store) countKeyUses(id string) (int, error) {
 	return n, err
 }
 
-// runExclusive runs f in the writer between two transactions, and blocks until f has returned.
+// runExclusive runs f in the goroutine of the writer between two transactions, and blocks until f has
+// returned.
 func (s *Store) runExclusive(ctx context.Context, f func() error) error {
 	if err := context.Cause(ctx); err != nil {
 		return err

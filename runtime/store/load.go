@@ -16,21 +16,21 @@ import (
 )
 
 const (
-	// allTablesRow is the row of tableIndexes for the whole state.
+	// allTablesRow is the row of tableIndexes that has the index of the whole state.
 	allTablesRow Table = "everything"
 
 	metaBucket       = "meta"
 	indexKey         = "index"
 	quarantineBucket = "quarantine"
 
-	// lostIndexGap is the minimum by which the index jumps when its record is lost: clients
-	// that have seen a higher index would wait forever.
+	// lostIndexGap is the minimum by which the index increases when the record of the index is lost: clients
+	// that have seen a higher index would block forever.
 	lostIndexGap = 1 << 20
 )
 
-// Damage is a part of the state that could not be read.
+// Damage describes a part of the state that could not be read.
 type Damage struct {
-	Table  Table  // empty if the damage concerns the file
+	Table  Table  // empty if the damage concerns the whole file
 	Key    string // empty if the damage concerns more than one record
 	Cause  string
 	KeptIn string // where the bytes are now: "quarantine" or a file name; empty if they are lost
@@ -44,7 +44,7 @@ func (d Damage) String() string {
 	return d.RecordName()
 }
 
-// RecordName returns which part could not be read, and why.
+// RecordName returns the name of the part that could not be read, and the cause.
 func (d Damage) RecordName() string {
 	what := "state file"
 	if d.Table != "" {
@@ -65,8 +65,8 @@ func (d Damage) nodeEvent() *api.NodeEvent {
 	}
 }
 
-// maxNodeEvents limits the damage reports that become node events, at Open and again
-// since then. All reports are logged.
+// maxNodeEvents is the maximum number of damage reports that become node events: once for the reports of Open
+// and once for later reports. All reports are logged.
 const maxNodeEvents = 8
 
 // quarantinedRecord is the stored form of a record that could not be read.
@@ -189,7 +189,7 @@ func (s *Store) open() error {
 // rebuildDamaged writes a new file with all readable records. If the write fails,
 // each update writes the file again.
 func (s *Store) rebuildDamaged(faults []fileFault) {
-	if len(faults) > 0 { // without faults, the quarantine has every unreadable record
+	if len(faults) > 0 { // if the pages have no faults, the quarantine has every unreadable record
 		name, err := keepDamaged(s.file.path, time.Now())
 		if err != nil {
 			s.logger.Error("damaged state file cannot be kept", "error", err)
@@ -214,9 +214,9 @@ type loader struct {
 	store         *Store
 	mem           *memdb.Txn
 	jobs          map[string]*api.Job
-	allocations   map[string]loadedAllocation // allocations are loaded after all other tables
+	allocations   map[string]loadedAllocation // collected to be loaded after all other tables
 	storedIndexes *tableIndexRecord
-	reportedNames map[string]bool // unknown table names in the file that were reported
+	reportedNames map[string]bool // unknown table names in the file that were already reported
 	highestIndex  uint64          // the highest index in any record
 }
 
@@ -270,9 +270,8 @@ func (l *loader) loadRecord(bucket string, k, value []byte) {
 	l.highestIndex = max(l.highestIndex, r.index)
 }
 
-// tableOfRecord returns the table of a record. A table name has no checksum, but the checksums of
-// its records include the name: a record in an unknown table may belong to a table whose
-// name is damaged.
+// tableOfRecord returns the table that a record belongs to. A table name has no checksum, but the checksum of
+// a record includes the name: a record in an unknown table may belong to a table whose name is damaged.
 func tableOfRecord(bucket, key string, value []byte) (home string, r fileRecord, err error) {
 	r, err = decodeRecord(bucket, key, value)
 	if isIntact(err) || slices.Contains(buckets, bucket) {
@@ -286,14 +285,14 @@ func tableOfRecord(bucket, key string, value []byte) (home string, r fileRecord,
 	return bucket, r, err
 }
 
-// isIntact reports whether err, a result of [decodeRecord], means that the record is
-// undamaged. A newer build may have written it.
+// isIntact reports whether the error of [decodeRecord] means that the record is undamaged. Such a record may
+// have been written by a newer build.
 func isIntact(err error) bool {
 	var other *SchemaError
 	return err == nil || errors.As(err, &other)
 }
 
-// loadIntact loads a record with a valid checksum.
+// loadIntact loads a record whose checksum is valid.
 func (l *loader) loadIntact(bucket, key string, k *tableDef, r fileRecord, value []byte) error {
 	switch {
 	case bucket == metaBucket:
@@ -353,8 +352,8 @@ func (l *loader) loadIntact(bucket, key string, k *tableDef, r fileRecord, value
 	return l.mem.Insert(string(k.table), obj)
 }
 
-// openSecrets adds the secret part of a record to its object. A box that cannot be opened is
-// kept.
+// openSecrets decrypts the box (the sealed part) of a record, and adds the secrets to the record's object. A
+// box that cannot be opened is kept.
 func (l *loader) openSecrets(t Table, key string, obj any, box []byte) error {
 	s := l.store.sealer
 	var secret []byte
@@ -408,7 +407,7 @@ func (l *loader) quarantineRecord(bucket, key string, value []byte, cause error)
 	l.store.addDamage(d)
 }
 
-// loadAllocations loads the allocations with their jobs, and deduplicates equal values.
+// loadAllocations loads the allocations with their jobs, and lets them share equal values.
 func (l *loader) loadAllocations() {
 	loaded := Reader{beginRead: func() *memdb.Txn { return l.mem }}
 	dedup := interner{strings: make(map[string]string)}
@@ -456,7 +455,7 @@ func addTaskStates(a *api.Allocation, from Reader) {
 	for _, r := range listRows[localRecord](from, nil, taskStates, "id_prefix", a.ID+"\x00") {
 		state := new(api.TaskState)
 		if decode(r.payload, state) != nil {
-			continue // the reader of the record reports the error
+			continue // the error is reported when the record is read
 		}
 		if a.TaskStates == nil {
 			a.TaskStates = make(map[string]*api.TaskState)
@@ -466,8 +465,7 @@ func addTaskStates(a *api.Allocation, from Reader) {
 	}
 }
 
-// setIndexes continues with the stored indexes, or with higher ones if the stored indexes
-// are not reliable.
+// setIndexes sets the indexes to the stored ones, or to higher ones if the stored indexes are not reliable.
 func (l *loader) setIndexes(isSound bool) {
 	s := l.store
 	tables := make(map[Table]uint64)
@@ -477,7 +475,8 @@ func (l *loader) setIndexes(isSound bool) {
 			tables[Table(name)] = index
 		}
 	} else if !isSound || l.highestIndex > 0 || len(s.damage) > 0 {
-		// No agent makes a million changes per second for fifty years.
+		// The time in microseconds is higher than any index of an agent that makes less than a million
+		// changes per second.
 		s.index = max(l.highestIndex+lostIndexGap, uint64(time.Now().UnixMicro()))
 		for _, k := range tableDefs {
 			if k.hasIndex {
@@ -496,7 +495,7 @@ func (l *loader) setIndexes(isSound bool) {
 	}
 }
 
-// indexRecord returns the write of the record of all indexes in mem.
+// indexRecord returns the write operation that stores all indexes of mem in one record.
 func indexRecord(mem *memdb.Txn) (writeOp, error) {
 	x := tableIndexRecord{Tables: make(map[string]uint64)}
 	for _, row := range listRows[indexRow](Reader{beginRead: func() *memdb.Txn { return mem }}, nil, tableIndexes, "id_prefix", "") {

@@ -14,19 +14,20 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
-// ErrAllocationForgotten means that a runner writes to an allocation whose records were removed.
+// ErrAllocationForgotten means that a runner has written a record of an allocation whose records
+// ForgetAllocation has removed.
 var ErrAllocationForgotten = errors.New("allocation has been forgotten")
 
-// allocLocalRecord is the local record of an allocation, besides its tasks.
+// allocLocalRecord is the record of an allocation's runner. The tasks have their own records.
 type allocLocalRecord struct {
 	Checks map[string]*api.AllocCheckStatus
 }
 
-// taskLocalRecord is the stored form of a state.LocalState. go-msgpack mixes up the values
-// of a map of structs when it decodes, so Hooks holds pointers.
+// taskLocalRecord is the stored form of a state.LocalState. Hooks holds pointers because go-msgpack mixes up
+// the values of a map of structs when it decodes.
 type taskLocalRecord struct {
 	state.LocalState
-	Hooks map[string]*state.HookState // Hooks replaces LocalState.Hooks
+	Hooks map[string]*state.HookState // Hooks replaces the field Hooks of the embedded LocalState
 }
 
 func newTaskLocal(local state.LocalState) taskLocalRecord {
@@ -53,7 +54,7 @@ func (l taskLocalRecord) state() state.LocalState {
 	return local
 }
 
-// groupDelay is how long a write may wait to share a commit with other writes.
+// groupDelay is the maximum time that a write waits so that other writes can share its commit.
 var groupDelay = [...]time.Duration{
 	state.Sync:    0,
 	state.Grouped: time.Millisecond,
@@ -66,14 +67,13 @@ func (s *Store) PutTaskState(allocID, task string, status *api.TaskState, durabi
 	return s.putLocals(allocID, task, durability, localWrite{taskStates, newTaskState(status)})
 }
 
-// PutTask stores the local state of a task, which the next agent needs to restore it, and
-// its task state in one commit: after a crash either both are stored or neither. Unchanged
-// records are not written again.
+// PutTask stores in one commit the local state of a task, which the next agent needs to restore the task, and
+// its task state: after a crash either both are stored or neither. Unchanged records are not written again.
 func (s *Store) PutTask(allocID, task string, local state.LocalState, status *api.TaskState, durability state.Durability) state.WaitFunc {
 	return s.putLocals(allocID, task, durability, localWrite{taskLocals, local}, localWrite{taskStates, newTaskState(status)})
 }
 
-// localWrite is one of the records of a task.
+// localWrite is a value to be stored as a task's record in a table.
 type localWrite struct {
 	table Table
 	value any
@@ -110,7 +110,7 @@ func (s *Store) putLocals(allocID, task string, durability state.Durability, rec
 	}
 }
 
-// PutCheckResult stores the last result of a check. It takes no index.
+// PutCheckResult stores the last result of a check. The change does not increase the index.
 func (tx *Txn) PutCheckResult(allocID string, c *api.AllocCheckStatus) {
 	tx.changeAllocState(allocID, func(s *allocLocalRecord) {
 		if s.Checks == nil {
@@ -143,8 +143,7 @@ func (tx *Txn) putLocal(t Table, allocID, key string, payload, secret []byte) {
 	tx.putRecord(t, key, payload, secret)
 }
 
-// putRecord stores a record. A sealed part that cannot be opened is kept until there is a
-// new secret part.
+// putRecord stores a record. If secret is nil, the record keeps a sealed part that could not be opened.
 func (tx *Txn) putRecord(t Table, key string, payload, secret []byte) {
 	record := &localRecord{key: key, payload: payload, secret: secret}
 	if old := firstRow[localRecord](tx.Reader, nil, t, key); old != nil {
@@ -179,7 +178,7 @@ func (r Reader) hasLocalRecords(allocID string) bool {
 		len(listRows[localRecord](r, nil, taskStates, "id_prefix", allocID+"\x00")) > 0
 }
 
-// TaskLocal returns the local state that PutTask has stored, and false if there is none.
+// TaskLocal returns the local state that PutTask has stored, and false if none was stored.
 func (r Reader) TaskLocal(allocID, task string) (state.LocalState, bool, error) {
 	var l taskLocalRecord
 	var secrets taskSecrets
@@ -236,10 +235,9 @@ func (r Reader) LocalTasks(allocID string) []string {
 	return slices.Compact(names)
 }
 
-// PutMeta stores a fact, a value that the agent needs when it starts again, under a name:
-// the boot id, the address of a plugin, dynamic metadata. The exported fields of value
-// must hold its whole content. A map of structs is an error; use a map of pointers. It
-// takes no index.
+// PutMeta stores a value under a name, for the next start of the agent: the boot id, the address of a plugin,
+// dynamic metadata. All content must be in exported fields of value. A map of structs is an error; use a map
+// of pointers. The change does not increase the index.
 func (tx *Txn) PutMeta(name string, value any) {
 	if hasStructMap(reflect.TypeOf(value), make(map[reflect.Type]bool)) {
 		tx.setError(fmt.Errorf("store fact %q: %T has a map of structs; use pointers", name, value))
@@ -257,13 +255,13 @@ func (tx *Txn) PutMeta(name string, value any) {
 	tx.putRecord(agentMeta, name, payload, nil)
 }
 
-// DeleteMeta removes the metadata of a name, if there is any.
+// DeleteMeta removes the value that PutMeta has stored under the name, if there is one.
 func (tx *Txn) DeleteMeta(name string) { tx.delete(agentMeta, name) }
 
-// Meta reads a fact into value, a pointer to a zero value. It returns false if there is
-// none. If value has a method CheckRecord() error, a record for which that method fails
-// counts as unreadable. The error for a secret fact that cannot be opened is a
-// [SealedError]; the fact is kept.
+// Meta reads the value that PutMeta has stored into value, a pointer to a zero value. It returns false if
+// none was stored. If value has a method CheckRecord() error and this method fails, the record is treated as
+// unreadable. If the record is sealed and cannot be opened, the error is a [SealedError], and the record is
+// kept.
 func (r Reader) Meta(name string, value any) (bool, error) {
 	record := firstRow[localRecord](r, nil, agentMeta, name)
 	switch {
@@ -275,12 +273,12 @@ func (r Reader) Meta(name string, value any) (bool, error) {
 	return r.readLocal(agentMeta, name, value, nil)
 }
 
-// HasMeta reports whether there is a record of that name, readable or not.
+// HasMeta reports whether PutMeta has stored a value under the name. The record may be unreadable.
 func (r Reader) HasMeta(name string) bool {
 	return firstRow[localRecord](r, nil, agentMeta, name) != nil
 }
 
-// MetaKeys returns the names of the facts with the prefix.
+// MetaKeys returns the names with the prefix under which PutMeta has stored values.
 func (r Reader) MetaKeys(prefix string) []string {
 	var names []string
 	for _, record := range listRows[localRecord](r, nil, agentMeta, "id_prefix", prefix) {
@@ -289,8 +287,8 @@ func (r Reader) MetaKeys(prefix string) []string {
 	return names
 }
 
-// readLocal decodes the open part and the secret part of a record into the values that are
-// not nil.
+// readLocal decodes the unencrypted part of a record into open and the secret part into secret, unless these
+// are nil.
 func (r Reader) readLocal(t Table, key string, open, secret any) (bool, error) {
 	record := firstRow[localRecord](r, nil, t, key)
 	if record == nil {

@@ -12,7 +12,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// The roles of the test binary in processes that a test has started.
+// Environment variables by which a test starts its own binary again: with a role and the path of a state
+// file.
 const (
 	roleEnv = "NOMAD_LITE_STORE_TEST"
 	pathEnv = "NOMAD_LITE_STORE_PATH"
@@ -31,7 +32,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// holdStore opens the file, prints a line and blocks until the test closes its stdin.
+// holdStore opens the state file, prints a line and blocks until the test closes stdin.
 func holdStore(path string) {
 	if _, err := Open(Config{Path: path, Logger: hclog.NewNullLogger()}); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -44,9 +45,9 @@ func holdStore(path string) {
 // writerCount is how many goroutines of the killed process write concurrently.
 const writerCount = 8
 
-// writeUntilKilled changes the state as fast as it can, and prints each completed change. Change n of
-// writer w sets the variables w/a and w/b to n, and adds an allocation, or removes the
-// allocation of change n-1.
+// writeUntilKilled changes the state as fast as it can, and prints each change that is complete. Change n of
+// writer w sets the variables w/a and w/b to n. It also adds an allocation, or removes the allocation of
+// change n-1.
 func writeUntilKilled(path string) {
 	s, err := Open(Config{Path: path, Logger: hclog.NewNullLogger()})
 	if err != nil {

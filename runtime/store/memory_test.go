@@ -14,8 +14,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
-// TestStoreInMemory checks that a store without a file has changes, errors, watches,
-// events and records of runners like a store with a file, and that it writes no file.
+// TestStoreInMemory checks that a store without a file has changes, errors, watches, events and records of
+// runners like a store with a file, and that it creates no file.
 func TestStoreInMemory(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
@@ -84,7 +84,7 @@ func TestStoreInMemory(t *testing.T) {
 	}
 }
 
-// TestUnreadableRecordInMemory checks that an unreadable record is removed and reported.
+// TestUnreadableRecordInMemory checks that a store without a file removes and reports an unreadable record.
 func TestUnreadableRecordInMemory(t *testing.T) {
 	s, err := OpenMemory(Config{Logger: hclog.NewNullLogger()})
 	if err != nil {
@@ -96,14 +96,14 @@ func TestUnreadableRecordInMemory(t *testing.T) {
 	if _, err := s.Snapshot().Meta("fact", &number); err == nil {
 		t.Fatal("a text was read as a number")
 	}
-	mustUpdate(t, s, func(*Txn) {}) // the update runs after the removal
+	mustUpdate(t, s, func(*Txn) {}) // the writer runs this update after the removal of the record
 	if d := s.Damage(); len(d) != 1 || d[0].Key != "fact" || d[0].KeptIn != "" || s.Snapshot().HasMeta("fact") {
 		t.Errorf("damage %+v", d)
 	}
 }
 
-// TestEndAndRemovalOfAnAllocation checks the records between the end of an allocation and
-// its removal from the disk.
+// TestEndAndRemovalOfAnAllocation checks which records exist between the end of an allocation and its removal
+// from the disk.
 func TestEndAndRemovalOfAnAllocation(t *testing.T) {
 	s := openStore(t, tempStatePath(t))
 	hooks := map[string]string{"hook": "config"}

@@ -9,13 +9,13 @@ import (
 	"io"
 )
 
-// The layout of a bbolt file. bbolt trusts the mapped file: a damaged page makes it
-// panic, or worse. So this file first reads and verifies all pages.
+// The layout of a bbolt file. bbolt trusts the content of a file: a damaged page can make it panic or read
+// wrong memory. So the functions below read and verify all pages before bbolt opens the file.
 const (
 	pageSize      = 4096
-	pageHeader    = 16 // id u64, flags u16, count u16, overflow u32
-	elementHeader = 16 // of a leaf: flags u32, pos u32, key size u32, value size u32; of a branch: pos u32, key size u32, page u64
-	bucketHeader  = 16 // root page u64, sequence u64
+	pageHeader    = 16 // layout: id u64, flags u16, count u16, overflow u32
+	elementHeader = 16 // layout in a leaf: flags u32, pos u32, key size u32, value size u32; in a branch: pos u32, key size u32, page u64
+	bucketHeader  = 16 // layout: root page u64, sequence u64
 	metaSize      = 64
 
 	branchPage = 0x01
@@ -33,7 +33,7 @@ const (
 
 // fileFault is a part of the file that cannot be read.
 type fileFault struct {
-	bucket string // bucket is empty for the list of buckets itself
+	bucket string // table of the damaged part; empty for the list of tables
 	page   uint64
 	cause  string
 }
@@ -46,18 +46,18 @@ func (f fileFault) String() string {
 	return fmt.Sprintf("page %d (%s): %s", f.page, where, f.cause)
 }
 
-// metaPageContent is the content of the newest valid meta page.
+// metaPageContent is the content of a bbolt file's newest valid meta page.
 type metaPageContent struct {
 	root         uint64
 	freelist     uint64
-	pageCount    uint64 // number of the first unused page
+	pageCount    uint64 // pages from this number on are unused
 	txid         uint64
-	otherInvalid bool // the other meta page is invalid, so a newer transaction may have been lost
+	otherInvalid bool // the other meta page is invalid, and may have been that of a newer transaction
 }
 
 var errNoMetaPage = errors.New("neither of its two heads is valid")
 
-// readMetaPage returns the newest valid meta page.
+// readMetaPage returns the content of the newest valid meta page.
 func readMetaPage(f io.ReaderAt) (metaPageContent, error) {
 	var newest metaPageContent
 	valid := 0
@@ -85,7 +85,7 @@ func readMetaPage(f io.ReaderAt) (metaPageContent, error) {
 	return newest, nil
 }
 
-// pageScanner walks all pages in use.
+// pageScanner reads and verifies all pages that are in use.
 type pageScanner struct {
 	f         io.ReaderAt
 	pageCount uint64 // number of pages in the file
@@ -94,8 +94,8 @@ type pageScanner struct {
 	visit     func(bucket string, key, value []byte)
 }
 
-// scanPages calls visit for every reachable record. If it returns no fault, bbolt can open the
-// file safely. The slices alias pages and must not be changed.
+// scanPages calls visit for every readable record, and returns the faults it has found. If there are none,
+// bbolt can open the file safely. The slices are parts of pages and must not be changed.
 func scanPages(f io.ReaderAt, size int64, visit func(bucket string, key, value []byte)) []fileFault {
 	h, err := readMetaPage(f)
 	if err != nil {
@@ -120,7 +120,7 @@ func (s *pageScanner) addFault(bucket string, page uint64, format string, args .
 	s.faults = append(s.faults, fileFault{bucket, page, fmt.Sprintf(format, args...)})
 }
 
-// walkPages visits the records below a page. Their keys must be at least low and less than
+// walkPages visits the records in a page and the pages below it. The keys must be at least low and less than
 // high; nil means no limit.
 func (s *pageScanner) walkPages(bucket string, id uint64, depth int, low, high []byte) {
 	page, err := s.readPage(id)
@@ -186,7 +186,8 @@ func (s *pageScanner) scanLeaf(bucket string, id uint64, page []byte, low, high 
 		}
 		if !isInKeyRange(low, key, high) || i > 0 && bytes.Equal(low, key) {
 			s.addFault(bucket, id, "element %d is out of order", i)
-			// The record is still visited: its checksum covers its key and its table.
+			// The record is visited although its key is out of order: its checksum covers the key and the
+			// table.
 		} else {
 			low = key
 		}
@@ -212,7 +213,7 @@ func (s *pageScanner) scanBucket(name string, id uint64, value []byte) {
 		s.walkPages(name, root, 0, nil, nil)
 		return
 	}
-	page := value[bucketHeader:] // a small table is stored inline, after the bucket header
+	page := value[bucketHeader:] // a small table is stored inline: its page follows the bucket header
 	if len(page) < pageHeader || binary.LittleEndian.Uint16(page[8:]) != leafPage {
 		s.addFault(name, id, "small table is not a leaf")
 		return
@@ -220,7 +221,7 @@ func (s *pageScanner) scanBucket(name string, id uint64, value []byte) {
 	s.scanLeaf(name, id, page, nil, nil)
 }
 
-// readPage returns a page with its overflow pages.
+// readPage returns a page together with its overflow pages.
 func (s *pageScanner) readPage(id uint64) ([]byte, error) {
 	if id >= s.pageCount {
 		return nil, errors.New("not in the file")
@@ -261,14 +262,14 @@ func (s *pageScanner) readPage(id uint64) ([]byte, error) {
 	return whole, nil
 }
 
-// hasAllElements reports whether the first key of a page directly follows the elements that the
-// page counts: otherwise the count is too small, and records would be lost without an
-// error. at is the offset of the key position in an element.
+// hasAllElements reports whether the first key of a page directly follows the page's elements. Otherwise the
+// stored number of elements is too small, and records would be lost without an error. at is the offset of the
+// key position in an element.
 func hasAllElements(page []byte, at, count int) bool {
 	return binary.LittleEndian.Uint32(page[pageHeader+at:]) == uint32(count*elementHeader)
 }
 
-// pageSlice returns a part of a page, or nil if it exceeds the page.
+// pageSlice returns a part of a page, or nil if the part exceeds the page.
 func pageSlice(page []byte, at int, pos, size uint32) []byte {
 	from := uint64(at) + uint64(pos)
 	to := from + uint64(size)

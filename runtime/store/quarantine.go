@@ -7,20 +7,19 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// recordChecker can be implemented by the value of a local record. CheckRecord returns an error
-// if the decoded record lacks data that its reader needs, for example because another
-// build has written it.
+// recordChecker can be implemented by a value that is stored as a local record. CheckRecord returns an error
+// if the decoded record lacks data that its reader needs, for example because another build has written it.
 type recordChecker interface{ CheckRecord() error }
 
-// unreadableRecord is a local record that a transaction moves into the quarantine. Records of
-// the public tables are decoded at Open; see [loader.quarantineRecord].
+// unreadableRecord is a local record that a transaction moves into the quarantine. Records of other tables
+// are decoded by Open; see [loader.quarantineRecord].
 type unreadableRecord struct {
 	damage Damage
 	record *localRecord
 	event  *api.NodeEvent
 }
 
-// op returns the write that adds the record to the quarantine.
+// op returns the write operation that adds the record to the quarantine.
 func (u unreadableRecord) op(s *Store, index uint64) (writeOp, error) {
 	table, key := string(u.damage.Table), u.record.key
 	name := table + "\x00" + key
@@ -33,9 +32,9 @@ func (u unreadableRecord) op(s *Store, index uint64) (writeOp, error) {
 	return writeOp{quarantineBucket, name, encodeRecord(quarantineBucket, name, index, payload)}, nil
 }
 
-// quarantineRecord enqueues an update that moves a record into the quarantine and reports
-// it, unless the record is written again before. It does not block, because readers may be
-// part of a transaction. If the store is closed, the next agent finds the record again.
+// quarantineRecord enqueues an update that moves a record into the quarantine and reports it, unless the
+// record is written again before. It does not block, because a transaction may call it. If the store is
+// closed, the record stays in its table, where the next agent finds it.
 func (s *Store) quarantineRecord(t Table, record *localRecord, cause error) {
 	_, _ = s.enqueue(func(tx *Txn) error {
 		if firstRow[localRecord](tx.Reader, nil, t, record.key) == record {
@@ -66,7 +65,8 @@ func (tx *Txn) quarantine(t Table, record *localRecord, cause error) {
 	}
 }
 
-// reportUnreadable logs and records the records that a batch has moved into the quarantine.
+// reportUnreadable logs the records that a batch has moved into the quarantine, and adds them to the damage
+// reports.
 func (s *Store) reportUnreadable(list []unreadableRecord) {
 	for _, u := range list {
 		s.logger.Error("state could not be read", "table", u.damage.Table, "key", u.damage.Key, "error", u.damage.Cause, "kept", u.damage.KeptIn)

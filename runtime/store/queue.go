@@ -7,11 +7,11 @@ import (
 	"time"
 )
 
-// updateRequest is one call of Update.
+// updateRequest is one request to the writer, usually a call of Update.
 type updateRequest struct {
 	fn          func(*Txn) error
-	exclusiveFn func() error // replaces fn: the writer calls it after the transaction
-	deadline    time.Time    // the request must be written by then; an earlier transaction may include it
+	exclusiveFn func() error // function that the writer calls between two transactions, instead of fn
+	deadline    time.Time    // latest time of the write; the request may be part of an earlier transaction
 	state       atomic.Int32
 	index       uint64
 	err         error
@@ -26,12 +26,12 @@ const (
 	requestWithdrawn
 )
 
-// maxBatch limits the requests in one commit.
+// maxBatch is the maximum number of requests in one transaction.
 const maxBatch = 1024
 
-// requestQueue holds the requests that the writer has not taken.
+// requestQueue holds the requests that the writer has not started.
 type requestQueue struct {
-	wake chan struct{} // holds a tick when the fields below have changed; the writer receives it
+	wake chan struct{} // receives a value when the fields below have changed; the writer receives it
 
 	mu       sync.Mutex
 	requests []*updateRequest
@@ -69,8 +69,8 @@ func (q *requestQueue) wakeWriter() {
 	}
 }
 
-// takeDue returns the requests to be written now. If no request is due, it returns none, and
-// delay is the time until the first one is due.
+// takeDue removes and returns the requests that must be written now. If no request is due, it returns none,
+// and delay is the time until the first request is due.
 func (q *requestQueue) takeDue() (requests []*updateRequest, delay time.Duration, closed bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 // changed. See [Reader].
 type WatchSet = memdb.WatchSet
 
-// NewWatchSet returns an empty set.
+// NewWatchSet returns an empty WatchSet.
 func NewWatchSet() WatchSet { return memdb.NewWatchSet() }
 
 // AnyNamespace makes a list return the objects of all namespaces.
@@ -29,7 +29,7 @@ const AnyNamespace = "*"
 // It is large because each table has its own typed methods for reading, one for each index.
 type Reader struct {
 	beginRead       func() *memdb.Txn
-	quarantine      func(Table, *localRecord, error) // unreadable moves a record into the quarantine; it does not block
+	quarantine      func(Table, *localRecord, error) // moves an unreadable record into the quarantine; it does not block
 	lockedVariables map[*api.Variable]*lockedSecret
 }
 
@@ -60,7 +60,7 @@ func (r Reader) first(ws WatchSet, t Table, key string) any {
 	}
 	watch, obj, err := r.beginRead().FirstWatch(string(t), "id", key)
 	if err != nil {
-		panic(fmt.Sprintf("store: read %s: %v", t, err)) // a bug: the schema and this file disagree
+		panic(fmt.Sprintf("store: read %s: %v", t, err)) // a bug: tableDefs lacks the table or the index
 	}
 	ws.Add(watch)
 	return obj
@@ -212,7 +212,7 @@ func (r Reader) AllocationsByNode(ws WatchSet, nodeID string) []*api.Allocation 
 	return r.allocationsWhere(ws, func(a *api.Allocation) bool { return a.NodeID == nodeID })
 }
 
-// allocationsWhere filters all allocations, without an index.
+// allocationsWhere returns the allocations for which a function returns true. It reads all allocations.
 func (r Reader) allocationsWhere(ws WatchSet, is func(*api.Allocation) bool) []*api.Allocation {
 	return slices.DeleteFunc(r.Allocations(ws, ""), func(a *api.Allocation) bool { return !is(a) })
 }

@@ -8,15 +8,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
-// The prefixes of the facts about the end of an allocation. The id of the allocation
-// follows.
+// These are prefixes of metadata records about the end of an allocation. The id of the allocation follows the
+// prefix.
 const (
 	endedPrefix         = "ended/"    // the allocation has ended
-	collectPrefix       = "collect/"  // its directory must be removed when it has ended
-	attachedHooksPrefix = "attached/" // the hooks of an ended allocation, which are called when it is removed from the disk
+	collectPrefix       = "collect/"  // the directory of the allocation must be removed when the allocation has ended
+	attachedHooksPrefix = "attached/" // the record has the hooks of an ended allocation, which are called when the allocation is removed from the disk
 
-	// PendingRemovalPrefix is for an allocation that is deleted and still on the disk. The
-	// fact holds the allocation, for the calls of its hooks.
+	// PendingRemovalPrefix is the prefix for an allocation that is deleted and still on the disk. The record
+	// contains the allocation, which its hooks receive when they are called.
 	PendingRemovalPrefix = "remains/"
 )
 
@@ -88,8 +88,7 @@ func (r Reader) PendingRemovals() (allocs []*api.Allocation) {
 	return allocs
 }
 
-// FinishRemoval deletes the last records of an allocation that was deleted and removed
-// from the disk.
+// FinishRemoval deletes the last records of an allocation that was deleted, after its removal from the disk.
 func (tx *Txn) FinishRemoval(id string) {
 	tx.ForgetAllocation(id)
 	tx.DeleteMeta(PendingRemovalPrefix + id)

@@ -21,12 +21,12 @@ import (
 //
 //	mark (1) · length of the box (uvarint) · box · open part
 //
-// No msgpack value starts with the mark, so an older build quarantines the record. The
-// box starts with the id of its key. An id of 16 zero bytes means that the secret part is
+// The box is the sealed secret part; the open part is not encrypted. No msgpack value starts with the mark,
+// so an older build quarantines the record. The box starts with the id of its key. An id of 16 zero bytes means that the secret part is
 // not encrypted, because a store without keys has written it.
 const envelopeMark = 0xc1
 
-// plainBoxPrefix is the prefix of a box that is not encrypted.
+// plainBoxPrefix is the prefix of a box whose secret part is not encrypted.
 var plainBoxPrefix = make([]byte, 16)
 
 var errEnvelopeLength = errors.New("the length of its sealed part is wrong")
@@ -37,8 +37,8 @@ func encodeEnvelope(box, open []byte) []byte {
 	return append(append(b, box...), open...)
 }
 
-// decodeEnvelope returns the parts of a payload, which alias it. The box is nil for a payload that
-// is not an envelope.
+// decodeEnvelope returns the box and the open part of a payload, which are parts of its bytes. The box is nil
+// if the payload has no secret part.
 func decodeEnvelope(payload []byte) (box, open []byte, err error) {
 	if len(payload) == 0 || payload[0] != envelopeMark {
 		return nil, payload, nil
@@ -51,10 +51,10 @@ func decodeEnvelope(payload []byte) (box, open []byte, err error) {
 	return rest[:n:n], rest[n:], nil
 }
 
-// isPlain reports whether a box is not encrypted.
+// isPlain reports whether the secret part in a box is not encrypted.
 func isPlain(box []byte) bool { return bytes.HasPrefix(box, plainBoxPrefix) }
 
-// recordName returns the name of a record of a table for messages.
+// recordName returns the name for a table's records in messages.
 func recordName(t Table) string {
 	switch t {
 	case Variables:
@@ -65,23 +65,24 @@ func recordName(t Table) string {
 	return string(t) + " record"
 }
 
-// sealContext returns the place that the box of a record is bound to.
+// sealContext returns the text that binds a box to the table and the key of its record: under another key it
+// cannot be opened.
 func sealContext(bucket, key string) string { return bucket + "\x00" + key }
 
-// sealer seals the secret parts of records with the keys of a key file, and opens them. Open uses
-// it, and then the writer; keyFileError may be called concurrently.
+// sealer encrypts (seals) the secret parts of records with the keys of a key file, and decrypts (opens) them.
+// Only Open and then the writer use it, except keyFileError, which may be called concurrently.
 type sealer struct {
 	logger        hclog.Logger
 	keyFile       string   // empty without a key file
-	temporaryKeys bool     // the keys are lost with the store
-	secretMeta    []string // name prefixes of the metadata that is sealed
+	temporaryKeys bool     // the keys are not stored, and are lost when the store is closed
+	secretMeta    []string // prefixes of the names of metadata records that are sealed
 
-	ring atomic.Pointer[keyring.Ring] // nil without keys; only the writer replaces it
+	ring atomic.Pointer[keyring.Ring] // nil if there are no keys; only the writer replaces it
 
-	// These are not changed after Open.
+	// The next fields do not change after Open.
 	lockedVariables map[*api.Variable]*lockedSecret // variables whose items cannot be opened
 	sealedErrors    []error                         // errors of records that cannot be opened
-	hasPlainSecrets bool                            // the file has secrets that are not encrypted
+	hasPlainSecrets bool                            // the file has secrets that are not encrypted yet
 
 	mu         sync.Mutex
 	keyFileErr error // result of [Store.KeyFileErr]
@@ -94,8 +95,8 @@ func newSealer(c Config) *sealer {
 	}
 }
 
-// sealPayload returns the payload of a record with a secret part, or the open part if secret is
-// empty.
+// sealPayload returns the payload of a record with a secret part. If secret is empty, the payload is the open
+// part.
 func (s *sealer) sealPayload(bucket, key string, secret, open []byte) []byte {
 	if len(secret) == 0 {
 		return open
@@ -107,7 +108,7 @@ func (s *sealer) sealPayload(bucket, key string, secret, open []byte) []byte {
 	return encodeEnvelope(ring.Seal(secret, sealContext(bucket, key)), open)
 }
 
-// openBox returns a copy of the secret part of a box.
+// openBox decrypts a box and returns a copy of the secret part.
 func (s *sealer) openBox(bucket, key string, box []byte) ([]byte, error) {
 	if secret, ok := bytes.CutPrefix(box, plainBoxPrefix); ok {
 		return bytes.Clone(secret), nil
@@ -119,7 +120,7 @@ func (s *sealer) openBox(bucket, key string, box []byte) ([]byte, error) {
 	return ring.Open(box, sealContext(bucket, key))
 }
 
-// encodeVariable returns the open and the secret part of a variable.
+// encodeVariable returns the unencrypted and the secret part of a variable.
 func encodeVariable(v *api.Variable) (open, secret []byte, err error) {
 	bare := *v
 	bare.Items = nil
@@ -130,8 +131,8 @@ func encodeVariable(v *api.Variable) (open, secret []byte, err error) {
 	return open, secret, err
 }
 
-// taskSecrets are the parts of a taskLocalRecord that can hold the items of variables: the
-// results of hooks, and the environment of the task.
+// taskSecrets are the parts of a taskLocalRecord that can contain items of variables: the results of hooks,
+// and the environment of the task.
 type taskSecrets struct {
 	Hooks   map[string]*hookSecrets `json:",omitempty"`
 	Handle  *handleSecrets          `json:",omitempty"`
@@ -142,15 +143,15 @@ type hookSecrets struct{ Data, Env map[string]string }
 
 type handleSecrets struct {
 	Env         map[string]string
-	DriverState []byte // DriverState is set only if it holds the environment, see sealsState
+	DriverState []byte // nil unless the driver's state contains the environment, see sealsState
 }
 
-// allocIDVariable is a variable in the environment of every task.
+// allocIDVariable is an environment variable that every task has.
 const allocIDVariable = "NOMAD_ALLOC_ID"
 
-// sealsState reports whether the state of a driver holds the environment of its task, as
-// with many third-party Nomad drivers. Without the key such a task cannot be recovered,
-// so the state of other drivers is not sealed.
+// sealsState reports whether the state of a driver contains the environment of its task, as with many
+// third-party Nomad drivers. The state of other drivers is not sealed, because a task whose driver state is
+// sealed cannot be recovered without the key.
 func sealsState(state []byte) bool { return bytes.Contains(state, []byte(allocIDVariable)) }
 
 // splitSecrets removes the secrets from a taskLocalRecord that newTaskLocal has made, and returns them.
@@ -197,7 +198,7 @@ func splitHandleSecrets(h *driver.Handle) (*driver.Handle, *handleSecrets) {
 	return &open, &s
 }
 
-// joinSecrets is the reverse of splitSecrets.
+// joinSecrets adds the secrets that splitSecrets has removed to a taskLocalRecord.
 func (l *taskLocalRecord) joinSecrets(s taskSecrets) {
 	for name, secret := range s.Hooks {
 		if hook := l.Hooks[name]; hook != nil && secret != nil {
@@ -222,7 +223,7 @@ func joinHandleSecrets(h *driver.Handle, s *handleSecrets) {
 	}
 }
 
-// encodeTaskLocal returns the open and the secret part of the record of a task.
+// encodeTaskLocal returns the unencrypted and the secret part of the record of a task.
 func encodeTaskLocal(state state.LocalState) (open, secret []byte, err error) {
 	l := newTaskLocal(state)
 	secrets := l.splitSecrets()
@@ -235,14 +236,14 @@ func encodeTaskLocal(state state.LocalState) (open, secret []byte, err error) {
 	return open, secret, err
 }
 
-// splitRecord moves the secrets of a record that an old version of the agent has written in
-// plain text into the record's secret part, and reports whether there are any.
+// splitRecord moves the secrets of a record that an old version of the agent has written without encryption
+// into the record's secret part. It reports whether there are any.
 func (s *sealer) splitRecord(t Table, r *localRecord) bool {
 	switch {
 	case t == taskLocals:
 		var l taskLocalRecord
 		if err := decode(r.payload, &l); err != nil {
-			return false // the reader of the record quarantines it
+			return false // the record is quarantined when it is read
 		}
 		open, secret, err := encodeTaskLocal(l.state())
 		if err != nil || secret == nil {
@@ -268,7 +269,7 @@ func (s *sealer) isSecretMeta(name string) bool {
 
 // SealedError means that the secret part of a record cannot be read.
 type SealedError struct {
-	What  string // What names the record: `variable "nomad/jobs/web"`
+	What  string // name of the record in messages, like `variable "nomad/jobs/web"`
 	KeyID string
 	File  string // File is the key file; empty for a store without keys
 	Cause error  // Cause is a *keyring.MissingKeyError or keyring.ErrDecrypt
@@ -285,8 +286,7 @@ func (e *SealedError) Error() string {
 // Unwrap returns the cause.
 func (e *SealedError) Unwrap() error { return e.Cause }
 
-// lockedSecret is a box that could not be opened when the store was opened. It is written back
-// unchanged.
+// lockedSecret is the sealed part of a record that could not be opened. It is written back unchanged.
 type lockedSecret struct {
 	box []byte
 	err error
@@ -326,8 +326,8 @@ func (s *sealer) encodeLocalRecord(t Table, r *localRecord) []byte {
 	return s.sealPayload(string(t), r.key, r.secret, r.payload)
 }
 
-// openQuarantined decodes a record of the quarantine. Without its key, q has no value, and
-// the error is a MissingKeyError.
+// openQuarantined decodes a quarantined record. If the key is missing, q has no value, and the error is a
+// MissingKeyError.
 func (s *sealer) openQuarantined(name string, payload []byte) (q quarantinedRecord, err error) {
 	box, open, err := decodeEnvelope(payload)
 	if err == nil {
@@ -339,8 +339,8 @@ func (s *sealer) openQuarantined(name string, payload []byte) (q quarantinedReco
 	return q, err
 }
 
-// encodeQuarantineRecord returns the payload of a record of the quarantine. The value is sealed:
-// it can be the record of a variable that a build without keys has written.
+// encodeQuarantineRecord returns the payload of a quarantined record. The value is sealed, because it can be
+// the record of a variable that a build without keys has written.
 func (s *sealer) encodeQuarantineRecord(name string, q quarantinedRecord) ([]byte, error) {
 	value := q.Value
 	q.Value = nil
@@ -348,8 +348,8 @@ func (s *sealer) encodeQuarantineRecord(name string, q quarantinedRecord) ([]byt
 	return s.sealPayload(quarantineBucket, name, value, open), err
 }
 
-// sealQuarantine seals a record of the quarantine with the active key. A record that cannot
-// be opened is returned unchanged.
+// sealQuarantine seals a quarantined record with the active key. A record that cannot be opened is returned
+// unchanged.
 func (s *sealer) sealQuarantine(name string, value []byte) []byte {
 	r, err := decodeRecord(quarantineBucket, name, value)
 	if err != nil {

@@ -42,16 +42,16 @@ func openKeyed(t *testing.T, dir string) *Store {
 	return s
 }
 
-// plantedSecret is a part of each secret of these tests.
+// plantedSecret is a part of each secret that these tests store.
 const plantedSecret = "hunter2"
 
-// secretTask is a state with a value in each field that can hold a secret.
+// secretTask returns the state of a task. Each field that can hold a secret contains plantedSecret.
 func secretTask() state.LocalState {
 	handle := func() *driver.Handle {
 		return &driver.Handle{
 			Version: 1,
 			Config:  &driver.TaskConfig{ID: "x/web/1", Name: "web", Env: map[string]string{"NOMAD_ALLOC_ID": "x", "TOKEN": plantedSecret + "-env"}},
-			// Many drivers for Nomad keep the configuration of the task in their state.
+			// Many third-party drivers keep the configuration of the task in their state.
 			DriverState: []byte("NOMAD_ALLOC_ID=x TOKEN=" + plantedSecret + "-state"),
 		}
 	}
@@ -79,7 +79,7 @@ func putSecrets(t *testing.T, s *Store) {
 	})
 }
 
-// checkSecrets checks that all values of putSecrets are unchanged.
+// checkSecrets checks that all values that putSecrets has stored are unchanged.
 func checkSecrets(t *testing.T, s *Store) {
 	t.Helper()
 	snap := s.Snapshot()
@@ -106,7 +106,7 @@ func checkSecrets(t *testing.T, s *Store) {
 	}
 }
 
-// filesWithSecret returns the files below a directory that contain a secret.
+// filesWithSecret returns the files in and below a directory that contain plantedSecret.
 func filesWithSecret(t *testing.T, dir string) (found []string) {
 	t.Helper()
 	files := 0
@@ -130,7 +130,7 @@ func filesWithSecret(t *testing.T, dir string) (found []string) {
 func TestStateFileHoldsNoSecrets(t *testing.T) {
 	dir := t.TempDir()
 	s := openKeyed(t, dir)
-	for range 3 { // unused pages keep their former content
+	for range 3 { // several writes, because unused pages keep their former content
 		putSecrets(t, s)
 	}
 	putTask(t, s)
@@ -147,7 +147,7 @@ func TestStateFileHoldsNoSecrets(t *testing.T) {
 	}
 }
 
-// putTask stores the state of the task as a task runner does.
+// putTask stores the state of a task with the calls that a task runner makes.
 func putTask(t *testing.T, s *Store) {
 	t.Helper()
 	local := secretTask()
@@ -159,7 +159,7 @@ func putTask(t *testing.T, s *Store) {
 	}
 }
 
-// putRaw changes the records of a closed state file.
+// putRaw changes records of a closed state file without a store.
 func putRaw(t *testing.T, dir string, ops ...writeOp) {
 	t.Helper()
 	db, err := bolt.Open(filepath.Join(dir, FileName), 0o600, &bolt.Options{NoFreelistSync: true})
@@ -279,7 +279,7 @@ func TestQuarantinedRecordsAreSealed(t *testing.T) {
 	if _, err := s.Snapshot().Meta("secret/one", &wrong); err == nil {
 		t.Fatal("a text was read as a map")
 	}
-	mustUpdate(t, s, func(tx *Txn) { tx.PutMeta("open", "later") }) // the update runs after the request to quarantine
+	mustUpdate(t, s, func(tx *Txn) { tx.PutMeta("open", "later") }) // the writer runs this update after the one that quarantines the record
 	if d := s.Damage(); len(d) != 1 || d[0].Key != "secret/one" {
 		t.Fatalf("damage: %v", d)
 	}
@@ -335,7 +335,7 @@ func TestMissingKeyFile(t *testing.T) {
 			mustSucceed(t, err)
 			mustSucceed(t, lose(keyFile))
 
-			for range 2 { // sealed records survive more than one agent without the key
+			for range 2 { // sealed records are kept by several agents that lack the key
 				s = openKeyed(t, dir)
 				snap := s.Snapshot()
 				if err := s.KeyFileErr(); err == nil || !strings.Contains(err.Error(), keyFile) || !strings.Contains(err.Error(), "root keyring rotate") {
@@ -359,7 +359,7 @@ func TestMissingKeyFile(t *testing.T) {
 						t.Errorf("%s: %v", what, err)
 					}
 				}
-				// Tasks are recovered, without their sealed parts.
+				// Without the key, tasks are recovered without the sealed parts of their records.
 				local, ok, err := snap.TaskLocal("x", "web")
 				if !ok || err != nil || local.StartID != "x/web/1" || local.Handle == nil || local.Handle.Config.ID != "x/web/1" || len(local.Handle.Config.Env) > 0 {
 					t.Errorf("task: %+v, %t, %v", local, ok, err)
@@ -398,7 +398,7 @@ func TestRotationMakesANewKeyWhenTheOldIsLost(t *testing.T) {
 	mustSucceed(t, s.Close())
 	mustSucceed(t, os.WriteFile(keyFile, []byte("{"), 0o600))
 	s = openKeyed(t, dir)
-	// A record is written without a key, and sealed as soon as there is a key.
+	// A record that is written without a key is sealed as soon as there is a key.
 	mustUpdate(t, s, func(tx *Txn) { tx.PutMeta("secret/two", plantedSecret) })
 	if _, err := s.RotateKeys(testContext, false); err != nil {
 		t.Fatal(err)
@@ -409,7 +409,7 @@ func TestRotationMakesANewKeyWhenTheOldIsLost(t *testing.T) {
 	if kept, _ := filepath.Glob(keyFile + ".unreadable-*"); len(kept) != 1 {
 		t.Errorf("files of before: %v", kept)
 	}
-	// A record that cannot be opened is kept, and can be replaced by items only.
+	// A variable whose items cannot be opened is kept. Only a variable with items can replace it.
 	_, err := s.Update(testContext, func(tx *Txn) error {
 		tx.PutVariable(&api.Variable{Namespace: "default", Path: "a"})
 		return nil
@@ -476,7 +476,8 @@ func TestRotation(t *testing.T) {
 	}
 	s = openKeyed(t, dir)
 	checkSecrets(t, s)
-	// Records that are sealed with the removed key are sealed with the active key before.
+	// If a key is removed with force, the records that are sealed with it are first sealed with the active
+	// key.
 	_, err = s.RotateKeys(testContext, false)
 	mustSucceed(t, err)
 	mustSucceed(t, s.RemoveKey(testContext, third.KeyID, true))
@@ -535,8 +536,8 @@ func rotateUntilKilled(dir string) {
 	}
 }
 
-// Each step of a rotation changes a name or a file in the directory. The test kills the
-// process at each step.
+// Each step of a rotation changes a name or a file in the directory of the state. The test kills the process
+// at each step.
 func TestKilledRotationLosesNothing(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -566,7 +567,7 @@ func TestKilledRotationLosesNothing(t *testing.T) {
 		mustSucceed(t, events.SetReadDeadline(time.Now().Add(time.Millisecond)))
 		for {
 			if _, err := events.Read(buffer); err != nil {
-				break // the earlier events do not count
+				break // discards the events of earlier changes
 			}
 		}
 		mustSucceed(t, events.SetReadDeadline(time.Now().Add(time.Minute)))

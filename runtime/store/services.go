@@ -14,8 +14,8 @@ func (s *Store) ServicesByAllocation(allocID string) []*api.ServiceRegistration 
 	return s.Snapshot().ServicesByAllocation(nil, allocID)
 }
 
-// ChangeServices stores and then removes registrations in one change. It returns when the
-// change is on disk.
+// ChangeServices stores the registrations in put and then removes those in remove, in one change. It returns
+// when the change is on disk.
 func (s *Store) ChangeServices(put, remove []*api.ServiceRegistration) error {
 	_, err := s.Update(context.Background(), func(tx *Txn) error {
 		for _, r := range put {
@@ -56,8 +56,8 @@ func (s *Store) DeleteCheckResults(allocID string, ids []string) error {
 	return err
 }
 
-// DeleteCheckResults removes the results of some checks. Missing results are ignored. It
-// takes no index.
+// DeleteCheckResults removes the results of some checks. Missing results are ignored. The change does not
+// increase the index.
 func (tx *Txn) DeleteCheckResults(allocID string, ids []string) {
 	have, err := tx.CheckResults(allocID)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// finishedAlloc returns an allocation with a typical ended task.
+// finishedAlloc returns an allocation with one task that has ended and has typical events.
 func finishedAlloc(id string, job *api.Job, cpu int64) *api.Allocation {
 	end := &api.TaskEvent{Type: api.TaskTerminated, DisplayMessage: "Exit Code: 0", Details: map[string]string{"exit_code": "0"}}
 	return &api.Allocation{
@@ -34,7 +34,7 @@ func TestAllocationsShareValues(t *testing.T) {
 		all := s.Snapshot().Allocations(nil, "")
 		for _, pair := range [][2]*api.Allocation{{all[0], all[1]}, {all[2], all[3]}} {
 			a, b := pair[0], pair[1]
-			// Maps can be compared only by their content.
+			// Only pointers are compared: Go cannot compare whether two maps are the same.
 			if a.Job != b.Job || a.AllocatedResources != b.AllocatedResources || a.Resources != b.Resources || a.Metrics != b.Metrics ||
 				a.TaskResources["t"] != b.TaskResources["t"] {
 				t.Errorf("%s: %s and %s do not share what is the same", when, a.ID, b.ID)
@@ -96,9 +96,9 @@ func TestWritesAfterIdle(t *testing.T) {
 			setVariable(tx, fmt.Sprint("v", i), i)
 		}
 	})
-	time.Sleep(idleDelay + 200*time.Millisecond) // the writer releases the pages of the file
+	time.Sleep(idleDelay + 200*time.Millisecond) // the writer releases the mapped pages of the file after idleDelay
 	mustUpdate(t, s, func(tx *Txn) { tx.DeleteVariable("default", "v7") })
-	// The rebuilt file is smaller than the known size of the former file.
+	// The next write creates a new file, which is smaller than the removed one.
 	if err := os.Remove(s.file.path); err != nil {
 		t.Fatal(err)
 	}

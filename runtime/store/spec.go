@@ -10,7 +10,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// jobBucket holds the jobs of allocations, each job once, by the hash of its bytes: a
+// jobBucket is the table of the jobs of allocations. It has each job once, by the hash of its bytes: a
 // hundred allocations of one job share one record and one object.
 const jobBucket = "specs"
 
@@ -26,7 +26,7 @@ type jobEntry struct {
 	shared map[string]*sharedValues // keyed by group
 }
 
-// sharedValues are values that allocations of a group usually have in common, except with ports.
+// sharedValues are values that are usually equal in all allocations of a group, unless the group has ports.
 type sharedValues struct {
 	granted   *api.AllocatedResources
 	resources *api.Resources
@@ -34,8 +34,8 @@ type sharedValues struct {
 	metrics   *api.AllocationMetric
 }
 
-// shareValues makes a new allocation, which no reader has, use the job, and the equal values of
-// the last allocation of its group.
+// shareValues makes a new allocation, which no reader has yet, share the job, and those values that equal the
+// ones of the last allocation of its group.
 func (s *jobEntry) shareValues(a *api.Allocation) {
 	a.Job = s.job
 	c := s.shared[a.TaskGroup]
@@ -64,17 +64,17 @@ func newJobTable() *jobTable {
 	return &jobTable{byHash: make(map[string]*jobEntry), byJob: make(map[*api.Job]string)}
 }
 
-// interner deduplicates equal strings and details in the allocations that are loaded from
-// a file. Its strings stay in memory as long as their records.
+// interner deduplicates equal strings and equal maps of event details in the allocations that are loaded from
+// a file.
 type interner struct {
 	strings      map[string]string
-	eventDetails []map[string]string // distinct details of events; most events share a few
+	eventDetails []map[string]string // different maps of event details, which most events share
 }
 
-// maxInternedDetails limits the number of distinct details.
+// maxInternedDetails is the maximum number of maps in eventDetails.
 const maxInternedDetails = 32
 
-// internAllocation deduplicates the values of an allocation, which no reader may have yet.
+// internAllocation deduplicates the values of an allocation that no reader has yet.
 func (k *interner) internAllocation(a *api.Allocation) {
 	for _, s := range []*string{
 		&a.Namespace, &a.EvalID, &a.NodeID, &a.NodeName, &a.JobID, &a.TaskGroup, &a.DesiredStatus, &a.DesiredDescription,
@@ -119,17 +119,17 @@ func (k *interner) internDetails(mine *map[string]string) {
 // allocationRecord is the stored form of an allocation.
 type allocationRecord struct {
 	Alloc *api.Allocation // Alloc has no job
-	Spec  string          // Spec is the hash of the job, empty if there is none
+	Spec  string          // hash of the job, which is the key of the job's record; empty if there is none
 
-	// The version of the job to use if the record Spec cannot be read.
+	// The version of the job that is used if the record of the job cannot be read.
 	JobVersion     uint64
 	JobCreateIndex uint64
 }
 
-// jobBatch collects the changes of a batch to the jobTable. They take effect in apply.
+// jobBatch collects changes of the jobTable that a batch of requests makes. They take effect in apply.
 type jobBatch struct {
 	table        *jobTable
-	hashes       map[*api.Job]string // hashes of the jobs that byJob does not have
+	hashes       map[*api.Job]string // hashes of jobs that are not in jobTable.byJob
 	addedEntries map[string]*jobEntry
 	encodedJobs  map[string][]byte
 	refDeltas    map[string]int
@@ -145,7 +145,7 @@ func (s *jobTable) newBatch() *jobBatch {
 	}
 }
 
-// encodeAndShare encodes an allocation, and makes it share its job with others.
+// encodeAndShare encodes an allocation, and makes it share its job with other allocations.
 func (b *jobBatch) encodeAndShare(a *api.Allocation) ([]byte, error) {
 	if a.Job == nil {
 		return encodeAllocation(a, "")
@@ -199,7 +199,7 @@ func encodeJob(job *api.Job) (hash string, payload []byte, err error) {
 	return hex.EncodeToString(digest[:16]), payload, nil
 }
 
-// addRefs records an allocation that is added (+1) or removed (-1).
+// addRefs counts an allocation that is added (n is +1) or removed (n is -1) as a reference to its job.
 func (b *jobBatch) addRefs(a *api.Allocation, n int) {
 	if a.Job == nil {
 		return
@@ -211,7 +211,7 @@ func (b *jobBatch) addRefs(a *api.Allocation, n int) {
 	b.refDeltas[hash] += n
 }
 
-// ops returns the writes of added jobs and the deletions of unused ones.
+// ops returns the write operations for jobs that are added and for jobs that no allocation uses any longer.
 func (b *jobBatch) ops(index uint64) []writeOp {
 	var ops []writeOp
 	for hash, delta := range b.refDeltas {
@@ -226,7 +226,7 @@ func (b *jobBatch) ops(index uint64) []writeOp {
 	return ops
 }
 
-// apply applies the changes to the jobTable.
+// apply makes the collected changes in the jobTable.
 func (b *jobBatch) apply() {
 	for hash, delta := range b.refDeltas {
 		known := b.table.byHash[hash]

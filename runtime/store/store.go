@@ -31,12 +31,12 @@ type Config struct {
 	// missing file is made if no record is sealed yet. If KeyFile is empty, nothing is
 	// sealed.
 	KeyFile string
-	// TemporaryKeys seals with a key that is lost with the store, instead of KeyFile.
+	// TemporaryKeys seals records with a key that is not stored, instead of the keys of KeyFile.
 	TemporaryKeys bool
-	// SecretMeta are the name prefixes of the facts that are sealed.
+	// SecretMeta are prefixes of the names of metadata records that are sealed.
 	SecretMeta []string
-	// FeedSize is how many changes the feed keeps for late subscribers, fewer if they are
-	// large; 0 means 100.
+	// FeedSize is the number of changes that the feed keeps for subscribers that read later, fewer if the
+	// changes are large; 0 means 100.
 	FeedSize int
 }
 
@@ -45,7 +45,7 @@ type Config struct {
 type Store struct {
 	logger hclog.Logger
 	feed   *eventFeed
-	mem    *memdb.MemDB  // mem is the visible state, which is on disk
+	mem    *memdb.MemDB  // mem is the state that readers see, all of which is on disk
 	done   chan struct{} // done is closed when the writer has returned
 
 	sealer *sealer
@@ -57,13 +57,13 @@ type Store struct {
 	mu     sync.Mutex
 	damage []Damage
 
-	// Only the writer uses these.
+	// Only the writer uses the next fields.
 	file           *stateFile // file is nil for a store in memory
 	jobs           *jobTable
 	index          uint64
-	quarantine     map[string][]byte // quarantine has the records of the quarantine as stored in the file
+	quarantine     map[string][]byte // quarantine has the quarantined records as they are stored in the file
 	unknownRecords []writeOp         // records of tables that this build does not define
-	nodeEvents     []*api.NodeEvent  // nodeEvents are added by [Txn.PutNode]
+	nodeEvents     []*api.NodeEvent  // nodeEvents are node events that the next [Txn.PutNode] adds
 }
 
 // Index returns the index of the last visible change.
@@ -94,8 +94,7 @@ func (s *Store) WriteErr() error {
 	return nil
 }
 
-// Damage returns the parts of the state that could not be read when the store was opened
-// or since.
+// Damage returns the parts of the state that could not be read by Open or later.
 func (s *Store) Damage() []Damage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,8 +131,8 @@ func (s *Store) Update(ctx context.Context, fn func(*Txn) error) (uint64, error)
 	return r.index, r.err
 }
 
-// enqueue makes the writer run fn, after all earlier requests, after the delay or when
-// another request is due.
+// enqueue makes the writer run fn after all earlier requests, when the delay has passed or another request is
+// due.
 func (s *Store) enqueue(fn func(*Txn) error, delay time.Duration) (*updateRequest, error) {
 	return s.queue.push(&updateRequest{fn: fn, deadline: time.Now().Add(delay)})
 }
@@ -174,7 +173,8 @@ func (s *Store) run() {
 // idleDelay is how long the writer must be idle before it releases the pages of the file.
 const idleDelay = time.Second
 
-// waitIdle blocks until the queue changes.
+// waitIdle blocks until the queue changes. It releases the pages of the file if that takes longer than
+// idleDelay.
 func (s *Store) waitIdle() {
 	if s.file == nil {
 		<-s.queue.wake
@@ -188,8 +188,8 @@ func (s *Store) waitIdle() {
 	}
 }
 
-// commit runs the requests, writes their changes in one transaction, publishes them to
-// readers, and completes the requests.
+// commit runs the requests, writes their changes in one transaction, makes them visible to readers, and
+// completes the requests.
 func (s *Store) commit(requests []*updateRequest) {
 	b := s.newBatch()
 	var exclusive []*updateRequest
@@ -205,7 +205,7 @@ func (s *Store) commit(requests []*updateRequest) {
 	err := b.writeToFile()
 	switch {
 	case err != nil:
-		b.mem.Abort() // without Abort, the next batch would block forever
+		b.mem.Abort() // without Abort, the next batch would wait for this memdb transaction forever
 		s.writeErr.Store(&err)
 	default:
 		b.publish()
@@ -225,13 +225,13 @@ func (s *Store) commit(requests []*updateRequest) {
 	}
 }
 
-// batch is the content of one transaction in the file.
+// batch has the requests and changes of one transaction in the file.
 type batch struct {
 	store         *Store
 	mem           *memdb.Txn
 	index         uint64
 	requests      []*updateRequest
-	mergedChanges map[recordKey]*recordChange // the combined change of each record
+	mergedChanges map[recordKey]*recordChange // all changes of each record, combined
 	jobs          *jobBatch
 	events        [][]Event
 
@@ -253,7 +253,7 @@ func (s *Store) newBatch() *batch {
 	}
 }
 
-// run runs one request. After an error its changes are undone.
+// run runs one request. If the request fails, its changes are undone.
 func (b *batch) run(r *updateRequest) {
 	b.requests = append(b.requests, r)
 	tx := &Txn{
@@ -296,7 +296,7 @@ func (b *batch) run(r *updateRequest) {
 	}
 }
 
-// callUpdateFunc calls fn, and returns the value of a panic, for the caller of Update.
+// callUpdateFunc calls fn. If fn panics, it returns the value of the panic, for the caller of Update.
 func (tx *Txn) callUpdateFunc(fn func(*Txn) error) (panicked any) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -309,7 +309,7 @@ func (tx *Txn) callUpdateFunc(fn func(*Txn) error) (panicked any) {
 	return nil
 }
 
-// writeToFile makes the batch durable. After an error the caller aborts the batch.
+// writeToFile writes the batch to the disk. After an error the caller aborts the batch.
 func (b *batch) writeToFile() error {
 	if len(b.mergedChanges) == 0 {
 		return nil
@@ -345,7 +345,7 @@ func (b *batch) writeToFile() error {
 		if err != nil {
 			return err
 		}
-		b.store.quarantine[o.key] = o.value // rebuild writes the quarantine to a new file
+		b.store.quarantine[o.key] = o.value // kept for rebuild, which writes the quarantine to a new file
 		ops = append(ops, o)
 	}
 	if b.index != b.store.index {
@@ -358,8 +358,7 @@ func (b *batch) writeToFile() error {
 	return b.store.file.writeOps(ops, b.store.allRecords(b.mem))
 }
 
-// encodeChanges returns the payloads of all objects that a request has put. They are nil for a
-// store in memory.
+// encodeChanges encodes the objects that a request has put. For a store in memory it leaves the payloads nil.
 func (b *batch) encodeChanges(tx *Txn) [][]byte {
 	payloads := make([][]byte, len(tx.changes))
 	if b.store.file == nil {
@@ -408,7 +407,7 @@ func (s *Store) allRecords(mem *memdb.Txn) func(yield func(writeOp) bool) {
 		for _, k := range tableDefs {
 			it, err := mem.Get(string(k.table), "id_prefix", "")
 			if err != nil {
-				panic(fmt.Sprintf("store: list %s: %v", k.table, err)) // a bug: the schema and this file disagree
+				panic(fmt.Sprintf("store: list %s: %v", k.table, err)) // a bug: tableDefs lacks the table or the index
 			}
 			for obj := it.Next(); obj != nil; obj = it.Next() {
 				for _, o := range s.recordsOf(k, obj, hashes) {
@@ -421,8 +420,8 @@ func (s *Store) allRecords(mem *memdb.Txn) func(yield func(writeOp) bool) {
 	}
 }
 
-// recordsOf returns the stored records of an object, with the job of an allocation if it is
-// the first allocation of that job.
+// recordsOf returns the records to store for an object. For the first allocation of a job it also returns the
+// record of the job.
 func (s *Store) recordsOf(k *tableDef, obj any, hashes *jobBatch) []writeOp {
 	var ops []writeOp
 	var payload []byte
@@ -449,7 +448,7 @@ func (s *Store) recordsOf(k *tableDef, obj any, hashes *jobBatch) []writeOp {
 		payload, err = encode(obj)
 	}
 	key := k.key(obj)
-	if err != nil { // unexpected: the object was encoded or decoded before
+	if err != nil { // impossible: the object was encoded or decoded before
 		s.logger.Error("record cannot be written anew", "table", k.table, "key", readableKey(key), "error", err)
 		return nil
 	}

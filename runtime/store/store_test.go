@@ -210,7 +210,7 @@ func stallWriter(t *testing.T, s *Store) (resume func()) {
 	return func() { close(end); wg.Wait() }
 }
 
-// waitQueued waits until n updates wait for the writer.
+// waitQueued waits until n updates are in the queue of the writer.
 func waitQueued(s *Store, n int) {
 	for {
 		s.queue.mu.Lock()
@@ -375,7 +375,7 @@ func TestAllocationsShareTheirJob(t *testing.T) {
 	}
 	mustUpdate(t, s, func(tx *Txn) {
 		for i := range 10 {
-			tx.PutAllocation(alloc(i, testJob("a", 0))) // an equal job in another object
+			tx.PutAllocation(alloc(i, testJob("a", 0))) // each allocation has its own job object, all equal
 		}
 	})
 	snap := s.Snapshot()
@@ -432,7 +432,7 @@ func TestLocalRecords(t *testing.T) {
 	}
 	mustUpdate(t, s, func(tx *Txn) {
 		tx.PutAllocation(&api.Allocation{ID: "x"})
-		tx.PutTaskLocal("x", "web", state.LocalState{StartID: "x/web/1"}) // this write shares the commit
+		tx.PutTaskLocal("x", "web", state.LocalState{StartID: "x/web/1"}) // the changes of this update have one commit
 	})
 	commits := s.Commits()
 	for range 3 {
@@ -474,7 +474,7 @@ func TestLocalRecords(t *testing.T) {
 		}
 		s = reopenStore(t, s)
 	}
-	// A purged allocation may still run its last tasks.
+	// Tasks of an allocation may still run after the allocation was deleted.
 	mustUpdate(t, s, func(tx *Txn) { tx.DeleteAllocation("x") })
 	if err := s.PutTaskState("x", "web", &api.TaskState{State: "dead"}, state.Sync)(); err != nil {
 		t.Error(err)
@@ -494,8 +494,8 @@ func TestLocalRecords(t *testing.T) {
 	}
 }
 
-// A new agent shows a task at once in the state from which it restores the task, and an
-// ended task in the state of its allocation.
+// A new agent shows the state of a running task from the record with which it restores the task, and the
+// state of an ended task from its allocation.
 func TestTaskStatesOfAllocations(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, tempStatePath(t))
@@ -529,8 +529,8 @@ func TestTaskStatesOfAllocations(t *testing.T) {
 	}
 }
 
-// TestDurability checks that a record waits for its delay and no longer, and that writes keep
-// their order.
+// TestDurability checks that a record is written when its delay has passed at the latest, and that writes
+// keep their order.
 func TestDurability(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := openStore(t, tempStatePath(t))
@@ -701,8 +701,8 @@ func TestStressUnderReaders(t *testing.T) {
 	}
 }
 
-// An error between the requests of a batch and its file ends the transaction in
-// memory, so that the next update does not block on it.
+// If a batch fails before its write to the file, its transaction in memory is ended, so that the next update
+// does not block.
 func TestFailedBatchEndsItsTransaction(t *testing.T) {
 	s := openStore(t, tempStatePath(t))
 	indexes := s.mem.DBSchema().Tables[tableIndexes]
@@ -737,7 +737,7 @@ func TestFailedBatchEndsItsTransaction(t *testing.T) {
 	}
 }
 
-// PutTaskLocal stores the local state of a task as a part of a larger change.
+// PutTaskLocal stores the local state of a task as a part of a larger update.
 func (tx *Txn) PutTaskLocal(allocID, task string, state state.LocalState) {
 	open, secret, err := encodeTaskLocal(state)
 	if err != nil {

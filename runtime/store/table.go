@@ -13,7 +13,7 @@ import (
 // Table is the name of a table of objects, and of its bucket in the state file.
 type Table string
 
-// The tables that have an index of their own.
+// These tables have indexes of their own, which blocking queries use.
 const (
 	Jobs             Table = "jobs"
 	JobVersions      Table = "job_versions"
@@ -32,8 +32,7 @@ const (
 // ScalingPolicies has an index but no records: policies are parts of jobs.
 const ScalingPolicies Table = "scaling_policies"
 
-// The local tables of this node. They have no watchers, and a write to them takes no
-// index.
+// The local tables of this node. They have no watchers, and a write to them does not increase the index.
 const (
 	taskLocals  Table = "task_local"
 	taskStates  Table = "task_state"
@@ -41,8 +40,8 @@ const (
 	agentMeta   Table = "agent"
 )
 
-// tableIndexes holds the last index of each table. It is in memory only; the file has all
-// indexes in one record.
+// tableIndexes is the table of the last index of each table. It is only in memory: the file has all indexes
+// in one record.
 const tableIndexes = "index"
 
 // indexRow is a row of tableIndexes.
@@ -54,12 +53,12 @@ type indexRow struct {
 // tableDef defines a table.
 type tableDef struct {
 	table      Table
-	hasIndex   bool // the table has an index, stamps and watchers
+	hasIndex   bool // the table has an index and watchers, and its objects have CreateIndex and ModifyIndex
 	key        func(any) string
 	indexes    map[string]memdb.Indexer
 	setIndexes func(obj, old any, index uint64) // sets the indexes of obj; old is nil for a new object
 	decode     func(key string, payload []byte) (any, error)
-	newEvent   func(any) Event // nil if changes of the table are no events
+	newEvent   func(any) Event // nil if changes of the table cause no events
 }
 
 // tableDefs has all tables, in the order in which they are written to a new file.
@@ -134,8 +133,8 @@ var tableDefOf = func() map[Table]*tableDef {
 	return m
 }()
 
-// indexFields are the additional indexes of a table. An object for which the function returns
-// "" is not in that index.
+// indexFields are the additional indexes of a table, by name. If the function of an index returns "" for an
+// object, the index does not have the object.
 type indexFields[T any] map[string]func(*T) string
 
 // defineTable returns the definition of a public table.
@@ -182,33 +181,33 @@ func defineAllocations() *tableDef {
 	}, stampFunc(func(a *api.Allocation) (_, _ *uint64) { return &a.CreateIndex, &a.ModifyIndex }), func(a *api.Allocation) Event {
 		return Event{Topic: api.TopicAllocation, Type: "AllocationUpdated", Key: a.ID, Namespace: a.Namespace, FilterKeys: []string{a.JobID, a.DeploymentID}}
 	})
-	k.decode = nil // the loader decodes allocations itself, with the jobs of jobTable
+	k.decode = nil // the loader decodes allocations itself, because their jobs are in jobTable
 	return k
 }
 
-// localRecord is a record that is decoded when it is read.
+// localRecord is a record of a local table. Its payload is decoded when it is read.
 type localRecord struct {
 	key     string
 	payload []byte
 	secret  []byte        // secret is sealed in the file; nil if there is none
-	locked  *lockedSecret // locked is a sealed part that could not be opened
+	locked  *lockedSecret // locked is a sealed part that cannot be opened; nil if there is none
 }
 
 func defineLocalTable(table Table) *tableDef {
 	key := func(o any) string { return o.(*localRecord).key }
 	return newTableDef(table, key, func(key string, payload []byte) (any, error) {
-		return &localRecord{key: key, payload: bytes.Clone(payload)}, nil // the record outlives the page
+		return &localRecord{key: key, payload: bytes.Clone(payload)}, nil // copied, because the record is used longer than the page
 	})
 }
 
-// jobSubmissionRow is a row of JobSubmissions.
+// jobSubmissionRow is an object in the table JobSubmissions.
 type jobSubmissionRow struct {
 	Namespace, JobID string
 	Version          uint64
 	Submission       *api.JobSubmission
 }
 
-// scalingEventsRow is a row of ScalingEvents: the events of one job by group, newest first.
+// scalingEventsRow is an object in the table ScalingEvents: the events of one job by group, newest first.
 type scalingEventsRow struct {
 	Namespace, JobID string
 	Groups           map[string][]api.ScalingEvent
@@ -216,7 +215,8 @@ type scalingEventsRow struct {
 
 func jobKey(j *api.Job) string { return scopedKey(stringOrEmpty(j.Namespace), stringOrEmpty(j.ID)) }
 
-// stampFunc returns a stamp function for objects whose index fields are returned by fields.
+// stampFunc returns a function that sets the create and modify index of an object. fields returns pointers to
+// these indexes.
 func stampFunc[T any](fields func(*T) (create, modify *uint64)) func(obj, old *T, index uint64) {
 	return func(obj, old *T, index uint64) {
 		create, modify := fields(obj)
@@ -237,8 +237,7 @@ func stampJob(j, old *api.Job, index uint64) {
 	j.CreateIndex, j.ModifyIndex = &create, &modify
 }
 
-// scopedKey returns the key of an object with a name within a namespace, or "" without a
-// name.
+// scopedKey returns the key of an object from its namespace and name, or "" if the name is empty.
 func scopedKey(namespace, name string) string {
 	if name == "" {
 		return ""
@@ -246,7 +245,7 @@ func scopedKey(namespace, name string) string {
 	return namespace + "\x00" + name
 }
 
-// versionKey returns a key that sorts by version within a job.
+// versionKey returns a key by which the versions of a job are sorted.
 func versionKey(namespace, id string, version uint64) string {
 	if id == "" {
 		return ""
@@ -276,10 +275,10 @@ func uint64OrZero(p *uint64) uint64 {
 	return *p
 }
 
-// stringIndexer is an index of go-memdb over a string of the object.
+// stringIndexer indexes objects by a string in a go-memdb table.
 type stringIndexer struct {
 	value    func(any) string
-	required bool // marks the unique index: an object without this key is an error
+	required bool // marks the unique index: an object without this key is rejected
 }
 
 var errNoKey = errors.New("object without a key")

@@ -6,10 +6,9 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// taskStateRecord is the stored form of an api.TaskState, and taskEventRecord of an api.TaskEvent:
-// empty fields are omitted. Most fields of an event are deprecated and always empty, and
-// with all their names the events were the largest part of each write about a task. Both
-// types are decoded as the types of the API.
+// taskStateRecord is the stored form of an api.TaskState, and taskEventRecord of an api.TaskEvent. Empty
+// fields are omitted because most fields of an event are deprecated and always empty, and the names of all
+// fields would be the largest part of each write about a task. The API types can decode both.
 type taskStateRecord struct {
 	State       string
 	Failed      bool   `store:",omitempty"`
@@ -20,13 +19,13 @@ type taskStateRecord struct {
 	Events      []*taskEventRecord
 }
 
-// taskEventRecord has exactly the fields of api.TaskEvent, so that it can be converted. It is large because
-// that type is.
+// taskEventRecord has exactly the fields of api.TaskEvent, so that it can be converted to that type. It is
+// large because api.TaskEvent is.
 type taskEventRecord struct {
 	Type             string
 	Time             int64
 	DisplayMessage   string            `store:",omitempty"`
-	Details          map[string]string // an empty map differs from nil
+	Details          map[string]string // not omitted when it is empty, because an empty map differs from nil
 	Message          string            `store:",omitempty"`
 	FailsTask        bool              `store:",omitempty"`
 	RestartReason    string            `store:",omitempty"`

@@ -11,7 +11,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// maxKeySize is the maximum length of a key: bbolt's limit, less its overhead.
+// maxKeySize is the maximum length of a key in bytes, which is that of bbolt.
 const maxKeySize = 32 << 10
 
 // maxScalingEvents is how many events are kept for each group, as in Nomad.
@@ -33,7 +33,7 @@ type Txn struct {
 	nodeEvents          []*api.NodeEvent
 	index               uint64
 	operation           string
-	changesVisibleTable bool // set if a visible table has changed
+	changesVisibleTable bool // a table that has an index has changed
 	changedTables       map[Table]bool
 	changes             []recordChange
 	events              []Event
@@ -42,7 +42,8 @@ type Txn struct {
 	quarantined []unreadableRecord
 }
 
-// recordChange is one step of a Txn. before is nil for a new object, after for a deleted one.
+// recordChange is one change of a record in a transaction. before is nil for a new object, after is nil for a
+// deleted one.
 type recordChange struct {
 	tableDef      *tableDef
 	key           string
@@ -50,7 +51,7 @@ type recordChange struct {
 	payload       []byte // the encoded value of after
 }
 
-// Index returns the index of the change, provided that it changes a visible table.
+// Index returns the index that the change gets if it changes a table that has an index.
 func (tx *Txn) Index() uint64 { return tx.index }
 
 // Operation sets the operation for the following changes: the type of their events
@@ -121,8 +122,8 @@ func (tx *Txn) PutEvaluation(e *api.Evaluation) { tx.put(tableDefOf[Evaluations]
 // DeleteEvaluation removes an evaluation, if there is one.
 func (tx *Txn) DeleteEvaluation(id string) { tx.delete(Evaluations, id) }
 
-// PutAllocation stores an allocation for the scheduler: it also sets AllocModifyIndex,
-// from which the node sees that it must act.
+// PutAllocation stores an allocation for the scheduler. It sets AllocModifyIndex too, from which the node
+// detects that its copy of the allocation is outdated.
 func (tx *Txn) PutAllocation(a *api.Allocation) {
 	if tx.canModify(tableDefOf[Allocations], a) {
 		a.AllocModifyIndex = tx.index
@@ -217,7 +218,7 @@ type PeriodicLaunch struct {
 // PutPeriodicLaunch stores the last launch of a periodic job.
 func (tx *Txn) PutPeriodicLaunch(p *PeriodicLaunch) { tx.put(tableDefOf[PeriodicLaunches], p) }
 
-// setError records the first error.
+// setError stores an error that fails the update, if it is the first.
 func (tx *Txn) setError(err error) {
 	if tx.err == nil {
 		tx.err = err
@@ -232,8 +233,8 @@ func (tx *Txn) get(k *tableDef, key string) any {
 	return obj
 }
 
-// canModify reports whether the store may change an object that is put. It fails the update if
-// readers may already have the object.
+// canModify reports whether the store may modify an object that is put. If readers may already have the
+// object, it fails the update.
 func (tx *Txn) canModify(k *tableDef, obj any) bool {
 	if tx.err != nil {
 		return false
@@ -245,7 +246,7 @@ func (tx *Txn) canModify(k *tableDef, obj any) bool {
 	return tx.err == nil
 }
 
-// put stamps an object and stores it.
+// put sets the indexes of an object and stores it.
 func (tx *Txn) put(k *tableDef, obj any) {
 	if !tx.canModify(k, obj) {
 		return
@@ -324,8 +325,8 @@ func samePolicies(before, after any) bool {
 	return reflect.DeepEqual(policies(before), policies(after))
 }
 
-// deletionEventTypes are the event types of deleted objects. The deletion of other objects is not
-// an event.
+// deletionEventTypes are the types of events for deleted objects, by table. The deletion of objects in other
+// tables causes no event.
 var deletionEventTypes = map[Table]string{
 	Jobs:      "JobDeregistered",
 	Services:  "ServiceDeregistration",
@@ -356,7 +357,7 @@ func (tx *Txn) addEvent(c recordChange) {
 	}
 }
 
-// setTableIndexes sets the indexes of the changed tables.
+// setTableIndexes sets the indexes of the tables that were changed.
 func (tx *Txn) setTableIndexes() {
 	if !tx.changesVisibleTable {
 		return
@@ -368,7 +369,7 @@ func (tx *Txn) setTableIndexes() {
 	}
 }
 
-// undoChanges reverts all changes.
+// undoChanges reverts all changes of the transaction.
 func (tx *Txn) undoChanges() error {
 	var errs []error
 	for _, c := range slices.Backward(tx.changes) {

@@ -16,8 +16,8 @@ func setVariable(tx *Txn, path string, n int) {
 	tx.PutVariable(&api.Variable{Namespace: "default", Path: path, Items: api.VariableItems{"n": strconv.Itoa(n)}})
 }
 
-// isWoken reports whether a watch set has fired. The change has already been made, so the
-// wait is long only if the test fails.
+// isWoken reports whether a channel of a watch set was closed. The change was made before the call, so a long
+// wait for the channel means that the test fails.
 func isWoken(ws WatchSet, want bool) bool {
 	wait := 20 * time.Millisecond
 	if want {
@@ -87,8 +87,8 @@ func TestWatch(t *testing.T) {
 			var wg sync.WaitGroup
 			for name, ws := range watches {
 				wg.Go(func() {
-					// The affected watch sets must fire, and few others: lists that are near in the
-					// tree may fire too.
+					// The watch sets of changed results must fire. A few others, of lists that are near in
+					// the radix tree, may fire too.
 					if got := isWoken(ws, want[name]); got != want[name] && !(got && (name == "missing object" || name == "list of another" || name == "list of a job")) {
 						t.Errorf("%s: woken %v, want %v", name, got, want[name])
 					}
@@ -99,7 +99,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// Each waiter sees the last change, and each wake-up has a change.
+// Each waiter sees the last change, and no waiter is woken without a change.
 func TestNoWakeUpIsLostOrEmpty(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, tempStatePath(t))
@@ -129,7 +129,7 @@ func TestNoWakeUpIsLostOrEmpty(t *testing.T) {
 		})
 	}
 	for range 2 {
-		wg.Go(func() { // these changes wake no watcher
+		wg.Go(func() { // changes that wake no waiter
 			for i := range last {
 				if _, err := s.Update(ctx, func(tx *Txn) error { setVariable(tx, "b", i); return nil }); err != nil {
 					t.Error(err)

@@ -17,7 +17,7 @@ type taskDirs struct{ alloc, local, secrets string }
 // visibleDirs returns the directories as the task sees them.
 func (in *envInputs) visibleDirs() taskDirs {
 	if in.dir.AllocDir == "" {
-		return taskDirs{} // no task, or no directories yet
+		return taskDirs{} // there is no task, or it has no directories yet
 	}
 	switch in.isolation {
 	case driver.FSIsolationChroot, driver.FSIsolationImage:
@@ -28,7 +28,7 @@ func (in *envInputs) visibleDirs() taskDirs {
 	return taskDirs{alloc: in.dir.SharedAllocDir, local: in.dir.LocalDir, secrets: in.dir.SecretsDir}
 }
 
-// buildEnv makes an environment, from the weakest layer to the strongest.
+// buildEnv makes an environment from layers, in the order of ascending precedence.
 func buildEnv(in *envInputs) map[string]string {
 	v := &layeredVars{env: make(map[string]string, 24+len(in.hostEnv)+len(in.task.Env)), node: &in.node, remainingBytes: maxInsertedBytes}
 	in.addBuiltinVars(v, in.visibleDirs())
@@ -170,7 +170,8 @@ func (in *envInputs) addTaskPorts(v *layeredVars) {
 	}
 }
 
-// setBothSpellings sets a variable whose name Nomad does not clean, under both spellings.
+// setBothSpellings sets a variable under its name as written, as Nomad does, and under
+// the name in which invalid characters are replaced.
 func (v *layeredVars) setBothSpellings(key, value string) {
 	v.env[key] = value
 	v.env[cleanName(key)] = value
@@ -190,8 +191,9 @@ func (in *envInputs) mergedMeta() map[string]string {
 
 type keyValue struct{ key, value string }
 
-// metaVars returns two variables for each meta key, in upper case and as written. Weaker variables
-// come first: a key as written overrides one that is only equal in upper case.
+// metaVars returns two variables for each meta key, in upper case and as written.
+// Variables of lower precedence come first: a key as written overrides one that is only
+// equal in upper case.
 func metaVars(meta map[string]string, name func(string) string) []keyValue {
 	keys := slices.Sorted(maps.Keys(meta))
 	list := make([]keyValue, 0, 2*len(keys))

@@ -14,8 +14,8 @@ import (
 // caller must not change maps and slices after it has passed them.
 type Builder struct {
 	mu  sync.Mutex
-	in  envInputs         // fields are replaced; the values that they point to never change
-	env weak.Pointer[Env] // built from in; nil after a change of in, or when unused
+	in  envInputs         // fields of in are replaced; the values that they point to never change
+	env weak.Pointer[Env] // environment built from in; nil after a change of in, or when unused
 }
 
 type envInputs struct {

@@ -8,9 +8,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// ConfigVars returns the variables for the HCL engine, which evaluates a task's
-// config: each variable as a tree along its dots, env with all of them by their
-// full names, and node, attr and meta with the facts of the node.
+// ConfigVars returns the variables for the HCL engine, which evaluates a task's config:
+// each variable as nested objects, one per part of its dotted name; the object env with
+// all variables by their full names; and the objects node, attr and meta with the facts
+// of the node.
 //
 // If a name is both a value and the prefix of others, the tree wins. A name with an empty part
 // ("a..b"), or with more than 100 parts, is available only in env.

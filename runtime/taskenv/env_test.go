@@ -178,7 +178,8 @@ func TestMeta(t *testing.T) {
 	})
 }
 
-// Keys that become equal: the key that was written that way always wins.
+// If the names of two keys become equal, the key that was written that way has
+// precedence.
 func TestKeysThatBecomeTheSame(t *testing.T) {
 	alloc := testAlloc()
 	alloc.JobMeta = map[string]string{"a-b": "dash", "a_b": "underscore", "a+b": "plus", "x+y": "1", "x-y": "2", "low": "l", "LOW": "u"}
@@ -296,8 +297,8 @@ func TestReplace(t *testing.T) {
 	}
 }
 
-// Entries of one block may refer to each other in any order; a cyclic reference has the value of
-// the weaker layers.
+// Entries of one block may refer to each other in any order; a cyclic reference has the
+// value of the layers with lower precedence.
 func TestEntriesThatReferToEachOther(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -445,7 +446,7 @@ func TestConfigVars(t *testing.T) {
 	}
 }
 
-// The HCL engine with these variables.
+// The HCL engine evaluates expressions with the variables of ConfigVars.
 func TestConfigVarsInHCL(t *testing.T) {
 	alloc := testAlloc()
 	alloc.Ports = []Port{{Label: "http", Value: 20446, HostIP: "192.0.2.2"}, {Label: "my-port", Value: 20447, HostIP: "192.0.2.2"}}

@@ -24,7 +24,7 @@ func expand(s string, remaining *int, lookup func(name string) (string, bool)) s
 		}
 		*remaining -= len(value)
 		if start == 0 && end == len(s) {
-			return value // the value itself, without a copy
+			return value // a value that is the whole text is returned without a copy
 		}
 		out.WriteString(s[done:start])
 		out.WriteString(value)

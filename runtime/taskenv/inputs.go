@@ -11,7 +11,7 @@ import (
 // Node has the data of the node for tasks.
 type Node struct {
 	model.NodeFacts
-	ParentCgroup string // empty if the node has no cgroups
+	ParentCgroup string // parent cgroup of tasks; empty if the node has no cgroups
 }
 
 // Alloc has the data of the allocation for its tasks.
@@ -21,7 +21,7 @@ type Alloc struct {
 	Namespace   string
 	JobID       string
 	JobName     string
-	ParentJobID string // for a child of a periodic or parameterized job; else empty
+	ParentJobID string // parent of a child of a periodic or parameterized job; otherwise empty
 	Group       string
 
 	// OptionalMeta are the meta keys that the dispatch of a parameterized job may omit: their
@@ -31,7 +31,7 @@ type Alloc struct {
 	GroupMeta    map[string]string
 
 	Ports     []Port            // ports of the group
-	Network   *NetworkStatus    // nil unless the allocation has its own network
+	Network   *NetworkStatus    // network of the allocation; nil unless it has its own network namespace
 	TaskPorts map[string][]Port // ports of the task-level networks, by task; deprecated in job files
 }
 
@@ -44,14 +44,14 @@ type Task struct {
 	CPU         int64  // MHz
 	Cores       string // reserved cores as a cpuset list
 	MemoryMB    int64
-	MemoryMaxMB int64 // -1 for no limit, 0 if not set or oversubscription is off
+	MemoryMaxMB int64 // memory_max in MB: -1 for no limit, 0 if not set or oversubscription is off
 }
 
 // Port is one port of a network.
 type Port struct {
 	Label  string
 	Value  int    // port on the host
-	To     int    // port in the allocation's network; 0 or less means Value
+	To     int    // port in the allocation's network; 0 or less means the same as Value
 	HostIP string // address on the host
 }
 

@@ -12,7 +12,7 @@ type layeredVars struct {
 	remainingBytes int // bytes that references may still insert
 }
 
-// setVar sets one variable under its clean name.
+// setVar sets one variable under its name with invalid characters replaced.
 func (v *layeredVars) setVar(key, value string) { v.env[cleanKey(key)] = value }
 
 // lookup returns the value of a variable or of an attribute of the node.
@@ -44,7 +44,7 @@ func (v *layeredVars) addLayer(layer map[string]string) {
 	for _, key := range circles.resolveOrder {
 		resolved[key] = expand(layer[key], &v.remainingBytes, func(name string) (string, bool) {
 			if target, ok := referencedKey(layer, name); ok && circles.cycleOf[target] != circles.cycleOf[key] {
-				return resolved[target], true // the target is resolved already, because it precedes key in the order
+				return resolved[target], true // the target precedes key in the order, so it is resolved already
 			}
 			return v.lookup(name)
 		})
@@ -72,8 +72,9 @@ func referencedKey(layer map[string]string, name string) (string, bool) {
 	return clean, ok
 }
 
-// cleanKeys cleans all keys. If two keys become equal, a key that was clean before wins; if none was,
-// the last key in alphabetical order wins. It does not change layer.
+// cleanKeys replaces the invalid characters in all keys. If two keys become equal, a
+// key that was valid before has precedence; if none was, the last key in alphabetical
+// order has. It does not change layer.
 func cleanKeys(layer map[string]string) map[string]string {
 	var dirty []string
 	for key := range layer {
@@ -98,15 +99,15 @@ func cleanKeys(layer map[string]string) map[string]string {
 
 // referenceCycles has the order and the cycles of the references in a layer.
 type referenceCycles struct {
-	resolveOrder []string       // each entry after the entries that it refers to, except in cycles
-	cycleOf      map[string]int // entries with the same number form a cycle
+	resolveOrder []string       // keys in the order of their resolution: each after the keys that it refers to, except in cycles
+	cycleOf      map[string]int // number of the cycle of each key; keys with the same number form a cycle
 }
 
 // findCycles is Tarjan's algorithm for strongly connected components. The result depends only on
 // the layer, not on the order of a map.
 func findCycles(layer map[string]string) referenceCycles {
 	c := referenceCycles{cycleOf: make(map[string]int, len(layer))}
-	index := make(map[string]int, len(layer)) // order of the first visit, from 1
+	index := make(map[string]int, len(layer)) // order of the first visit of each key, from 1
 	var stack []string
 
 	var visit func(key string) (low int)
@@ -129,7 +130,7 @@ func findCycles(layer map[string]string) referenceCycles {
 			}
 		}
 
-		if low == index[key] { // key is the root of its component
+		if low == index[key] { // the key is the root of its strongly connected component
 			for _, member := range stack[bottom:] {
 				c.cycleOf[member] = low
 			}

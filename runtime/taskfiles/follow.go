@@ -37,7 +37,7 @@ const (
 type Chunk struct {
 	Offset int64 // of the end of Data
 	Data   []byte
-	Event  string // one of the events; then Data is empty
+	Event  string // one of the events; if it is set, Data is empty
 }
 
 // pollInterval is the polling interval for a file without change notifications: the kernel may have no
@@ -71,7 +71,7 @@ func (f *File) Follow(ctx context.Context, r FollowRequest, emit func(Chunk) err
 	}
 	defer stop()
 	for {
-		changed := next() // before the read, so that no change is missed
+		changed := next() // obtained before the read, so that no change is missed
 		var st unix.Stat_t
 		if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 			return fmt.Errorf("stat %s: %w", f.path, err)

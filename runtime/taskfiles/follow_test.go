@@ -87,7 +87,7 @@ func TestFollow(t *testing.T) {
 	appendToFile(t, path, "bcd")
 	f.expectChunk(t, "bcd", "", 4)
 
-	// A file that becomes shorter was truncated.
+	// A file that has become shorter counts as truncated.
 	if err := os.WriteFile(path, []byte("x"), 0o644); err != nil {
 		t.Fatal(err)
 	}

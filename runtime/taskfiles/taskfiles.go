@@ -99,7 +99,7 @@ func (d *Dir) Stat(path string) (Info, error) {
 	}
 	i := Info{FileInfo: info, name: filepath.Base(d.path + "/" + strings.Join(p.names, "/")), ContentType: unknownContentType}
 	if info.Mode().IsRegular() && p.protectedKind() == "" {
-		// A file that cannot be read exists nevertheless.
+		// A file that cannot be read is described without its content type.
 		if content, err := p.openForReading(); err == nil {
 			defer content.Close()
 			var head [512]byte
@@ -142,7 +142,7 @@ func (d *Dir) List(path string) ([]Info, error) {
 	slices.Sort(names)
 	infos := make([]Info, 0, len(names))
 	for _, name := range names {
-		// Files that were removed meanwhile are omitted.
+		// Files that were removed after the directory was read are omitted.
 		if info, err := root.Lstat(name); err == nil && (len(p.names) > 0 || info.Mode()&os.ModeNamedPipe == 0) {
 			infos = append(infos, Info{FileInfo: info, name: name})
 		}

@@ -64,7 +64,8 @@ func newAllocDir(t testing.TB) (*Dir, string) {
 	return d, base
 }
 
-// RS-079: secrets and files outside of the directory are not read.
+// Secrets and files outside of the directory are not read (rule RS-079 of
+// docs/rules.md).
 func TestOpen(t *testing.T) {
 	d, base := newAllocDir(t)
 	if err := unix.Mkfifo(filepath.Join(base, "alloc/fifo"), 0o666); err != nil {

@@ -20,13 +20,13 @@ const (
 // walkPosition is the current position of a walk. It keeps all directories on the path open, so that ".."
 // returns to the directory that was opened, even if a task has moved it.
 type walkPosition struct {
-	root  int      // the directory of the allocation; walkPosition does not close it
+	root  int      // descriptor of the directory of the allocation; walkPosition does not close it
 	fds   []int    // O_PATH, one per name
 	names []string // the path from the root, without links
 }
 
-// walk resolves a path. It follows links that stay inside; absolute links are those that a task
-// makes from its environment.
+// walk resolves a path. It follows links that stay inside the directory, including
+// absolute links, which tasks make with the paths in their environment.
 func (d *Dir) walk(path string) (_ *walkPosition, err error) {
 	p := &walkPosition{root: d.fd}
 	defer func() {
@@ -119,8 +119,8 @@ func (p *walkPosition) fd() int {
 	return p.fds[len(p.fds)-1]
 }
 
-// protectedKind returns why the content of this place must not be read, or "". Below a task, Nomad's
-// names are matched without regard to case, as in Nomad.
+// protectedKind returns why the content of the current position must not be read, or
+// "". Below a task, Nomad's names are matched without regard to case, as in Nomad.
 func (p *walkPosition) protectedKind() string {
 	if len(p.names) < 2 {
 		return ""
@@ -140,8 +140,8 @@ func (p *walkPosition) openForReading() (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The descriptor is blocking again: reads of a regular file never wait, and the poller does
-	// not support it.
+	// The descriptor is blocking again, because reads of a regular file never wait, and
+	// Go's poller does not support regular files.
 	if err := unix.SetNonblock(fd, false); err != nil {
 		unix.Close(fd)
 		return nil, err

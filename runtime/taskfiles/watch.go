@@ -10,17 +10,18 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 )
 
-// watcher notifies followers of file changes. All followers share one inotify, since a user has
-// few; it exists while a file is followed.
+// watcher notifies followers of file changes. All followers share one inotify queue,
+// because the number of queues per user is limited. The queue exists while a file is
+// followed.
 type watcher struct {
 	mu           sync.Mutex
 	inotify      *inotifyQueue          // nil without followers
-	watchedFiles map[int32]*watchedFile // by inotify watch descriptor
+	watchedFiles map[int32]*watchedFile // watched files by inotify watch descriptor
 }
 
 // inotifyQueue is one inotify queue of the kernel.
 type inotifyQueue struct {
-	fd         int // not file.Fd(), which would make the reader block
+	fd         int // descriptor of file; file.Fd() would make the reader block
 	file       *os.File
 	readerDone chan struct{} // closed by the reader
 }
@@ -28,7 +29,7 @@ type inotifyQueue struct {
 // watchedFile is one file with its number of followers.
 type watchedFile struct {
 	followers int
-	changed   chan struct{} // closed and replaced at each change
+	changed   chan struct{} // channel, closed and replaced at each change of the file
 }
 
 // watchMask are the events that wake a follower. The number of links is one of the attributes, so a
@@ -73,12 +74,12 @@ func (w *watcher) openInotifyLocked() error {
 	}
 	w.inotify = &inotifyQueue{fd, os.NewFile(uintptr(fd), "inotify"), make(chan struct{})}
 	w.watchedFiles = make(map[int32]*watchedFile)
-	go w.readEvents(w.inotify) // the last follower waits for it
+	go w.readEvents(w.inotify) // the last follower waits until readEvents has returned
 	return nil
 }
 
-// closeIfIdleLocked closes the inotify if no file is watched. It returns the channel that is
-// closed when the reader has returned, or nil if a file is watched.
+// closeIfIdleLocked closes the inotify queue if no file is watched. It returns the
+// channel that is closed when the reader has returned, or nil if a file is watched.
 func (w *watcher) closeIfIdleLocked() <-chan struct{} {
 	if len(w.watchedFiles) > 0 {
 		return nil
@@ -96,7 +97,7 @@ func (w *watcher) unwatch(number int32, file *watchedFile) {
 		if w.watchedFiles[number] == file {
 			delete(w.watchedFiles, number)
 		}
-		// The file may be deleted, and the watch with it.
+		// The removal fails if the file was deleted, because its watch is removed with it.
 		_, _ = unix.InotifyRmWatch(w.inotify.fd, uint32(number))
 		ended = w.closeIfIdleLocked()
 	}
@@ -106,7 +107,7 @@ func (w *watcher) unwatch(number int32, file *watchedFile) {
 	}
 }
 
-// readEvents wakes the followers until the inotify is closed.
+// readEvents wakes the followers until the inotify queue is closed.
 func (w *watcher) readEvents(queue *inotifyQueue) {
 	defer close(queue.readerDone)
 	buf := make([]byte, 4<<10)

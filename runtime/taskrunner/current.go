@@ -17,7 +17,7 @@ type currentProcess struct {
 	records *records
 	kill    *killRequest
 	stopper *stopper
-	env     *taskenv.Builder // has the ports of the process
+	env     *taskenv.Builder // the environment includes the ports of the process
 	done    <-chan struct{}  // closed by Run
 
 	process *process // nil unless the task runs; guarded by mu of records
@@ -30,14 +30,14 @@ func (c *currentProcess) get() *process {
 	return c.process
 }
 
-// setStarted sets a process that was started. Requests for the process before it are
-// dropped.
+// setStarted sets a process that was started. Restart requests for the previous process
+// are dropped.
 func (c *currentProcess) setStarted(p *process) {
 	c.setPorts(p)
 	c.records.mu.Lock()
 	defer c.records.mu.Unlock()
 	c.process, c.records.restartReq, c.kill.leakErr = p, nil, nil
-	c.records.killed = c.kill.requested() // includes a kill during the start
+	c.records.killed = c.kill.requested() // a kill during the start counts as a kill of this process
 }
 
 // setRecovered sets a process that an earlier agent has started, with the restart that

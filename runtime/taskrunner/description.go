@@ -19,7 +19,7 @@ type driverDescription struct {
 	dispense dispenseFunc
 	task     func() Task
 	dir      hook.TaskDir
-	env      *taskenv.Builder // has the directories that the driver's isolation implies
+	env      *taskenv.Builder // the environment includes the directories that the driver's filesystem isolation implies
 
 	schema *hclspec.Spec // nil until fetched
 
@@ -34,13 +34,13 @@ func (d *driverDescription) fetch(ctx context.Context) error {
 	}
 	schema, capabilities, err := d.queryDriver(ctx)
 	if errors.Is(err, driver.ErrPluginDown) && ctx.Err() == nil {
-		schema, capabilities, err = d.queryDriver(ctx) // the plugin died; the next plugin process returns the same
+		schema, capabilities, err = d.queryDriver(ctx) // the plugin exited during the call; the next plugin process returns the same description
 	}
 	if err != nil {
 		return fmt.Errorf("driver %q: %w", d.task().Driver, err)
 	}
 	d.schema = schema
-	d.records.local.Capabilities = capabilities // stored with the next record
+	d.records.local.Capabilities = capabilities // the capabilities are stored with the next record
 	d.set(capabilities)
 	return nil
 }
@@ -64,7 +64,7 @@ func (d *driverDescription) queryDriver(ctx context.Context) (*hclspec.Spec, *dr
 
 // restore sets the capabilities that an earlier agent has stored; stored may be nil.
 func (d *driverDescription) restore(stored *driver.Capabilities) {
-	d.env.SetDirs(d.dir, driver.FSIsolationNone) // replaced when the driver's capabilities are known
+	d.env.SetDirs(d.dir, driver.FSIsolationNone) // these directories are replaced when the driver's capabilities are known
 	if stored != nil {
 		d.set(stored)
 	}

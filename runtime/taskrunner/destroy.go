@@ -60,7 +60,8 @@ func (d *destroyer) set(start state.PendingDestroy) {
 	d.reported = false
 }
 
-// try tries once to destroy the pending start, if there is one, and its Next.
+// try tries once to destroy the pending start, if there is one, and then the start in
+// its Next field.
 func (d *destroyer) try(ctx context.Context) error {
 	start := d.pending()
 	if start == nil {
@@ -92,13 +93,13 @@ func (d *destroyer) try(ctx context.Context) error {
 		}
 		return fmt.Errorf("destroy task: %w", err)
 	}
-	d.records.local.Destroy = start.Next // stored with the next record
+	d.records.local.Destroy = start.Next // the change is stored with the next record of the task
 	return d.try(ctx)
 }
 
-// withoutDriver destroys a start after the driver's error err. It handles two
-// cases: a builtin driver, whose tasks are only processes, and a purged job whose
-// driver no plugin serves, for which nothing else can be done.
+// withoutDriver destroys a start for which the driver has returned err. It handles two
+// cases, and returns err in all others: a builtin driver, whose tasks are only
+// processes, and a purged job whose driver no plugin serves.
 func (d *destroyer) withoutDriver(ctx context.Context, start *state.PendingDestroy, err error) error {
 	var unavailable *driver.UnavailableError
 	builtin, may := d.stopper.mayEndTask(err)
@@ -153,7 +154,7 @@ func (d *destroyer) finish(ctx context.Context) {
 		}
 		purged := d.stopper.request.purged
 		if isClosed(purged) {
-			purged = nil // the job was purged before this attempt
+			purged = nil // an earlier purge must not end the wait
 		}
 		timer := time.NewTimer(retry.nextDelay())
 		select {
@@ -166,8 +167,8 @@ func (d *destroyer) finish(ctx context.Context) {
 	}
 }
 
-// retryWhileWaiting calls wait, and retries the pending destroy concurrently. wait must
-// not use the local state.
+// retryWhileWaiting calls the function wait, and retries the pending destroy
+// concurrently. The function must not use the local state of the task.
 func (d *destroyer) retryWhileWaiting(ctx context.Context, wait func()) {
 	if d.pending() == nil {
 		wait()

@@ -34,7 +34,7 @@ type taskHooks struct {
 	logger      hclog.Logger
 
 	chain            *hooks.Chain      // nil before set
-	allocAttachments map[string]string // attachments of the hooks of the allocation
+	allocAttachments map[string]string // hook attachments of the allocation
 }
 
 // set implements [Runner.SetHooks].
@@ -57,7 +57,7 @@ func (t *taskHooks) restoreEnv() {
 // chain, except for a running task: such a task is not stopped because a hook failed a
 // second time.
 func (t *taskHooks) prestart(killCtx context.Context, running bool) error {
-	defer runtime.KeepAlive(t.env.Build()) // keeps one built environment for all hooks, unless a hook changes it
+	defer runtime.KeepAlive(t.env.Build()) // keeps the built environment in memory for all hooks, unless a hook changes it
 	chain := t.chain.Without(func(h hooks.Hook) bool { return t.records.local.Hooks[h.Name()].Done })
 	return hooks.CallUntilError(killCtx, chain, hook.Prestart, func(ctx context.Context, h hooks.Hook, at hook.TaskPrestart) (hook.TaskPrestartResponse, error) {
 		return t.prestartHook(ctx, h, at, running)
@@ -98,17 +98,17 @@ func (t *taskHooks) prestartHook(ctx context.Context, h hooks.Hook, at hook.Task
 	if !reflect.DeepEqual(before, after) {
 		t.records.local.SetHook(h.Name(), after)
 		if !running {
-			t.records.local.StartID = "" // a start with an id that is stored already would not store the response
+			t.records.local.StartID = "" // a start with a stored id makes no write of its own, so the response would not be stored before it
 		}
-		t.records.putLocal(state.Async) // stored with the id of the start at the latest
+		t.records.putLocal(state.Async) // the response is stored with the id of the start at the latest
 		t.setEnv(h, after.Env)
 	}
 	return response, err
 }
 
-// noteAttachments records the task's attached hooks for the next agent, whatever the
-// configuration is then, so that hooks that have started something are also called at
-// the end. The record is stored with the start of the task at the latest.
+// noteAttachments records the hooks that are attached to the task, so that the next
+// agent calls them at the end of the task even if its configuration no longer attaches
+// them. The record is stored with the start of the task at the latest.
 func (t *taskHooks) noteAttachments() {
 	t.records.local.AllocHooks = t.allocAttachments
 	for name, attachment := range t.chain.Attachments() {

@@ -24,7 +24,7 @@ type killRequest struct {
 	purged      chan struct{} // closed by the first Purge
 	skipDelay   chan struct{} // closed by the first SkipShutdownDelay
 
-	withoutEvent    bool                    // the kill has no event, neither when it starts nor when it ends
+	withoutEvent    bool                    // no event is emitted for the kill, neither when it starts nor when it ends
 	leakErr         error                   // why the kill of the process may have leaked resources; nil if it succeeded
 	cancelKill      context.CancelCauseFunc // cancels killCtx; nil outside Run
 	cancelForceKill context.CancelCauseFunc // cancels forceKillCtx; nil outside Run
@@ -44,12 +44,13 @@ func newKillRequest(records *records) *killRequest {
 func (k *killRequest) requested() bool { return isClosed(k.killed) }
 func (k *killRequest) forced() bool    { return isClosed(k.forceKilled) }
 
-// request implements [Runner.Kill], and with force [Runner.ForceKill].
+// request implements [Runner.Kill] and, if force is set, [Runner.ForceKill].
 func (k *killRequest) request(event *api.TaskEvent, force bool) {
 	k.records.changeWithLocal(state.Sync, func(s *api.TaskState) bool {
 		first := !k.requested()
 		if first {
-			// An event that exists already is from an agent that died before the kill.
+			// An existing event comes from an earlier agent, which died before it killed the
+			// task.
 			if event != nil && s.FinishedAt.IsZero() && model.FindEventSinceStart(s, event.Type) == nil {
 				model.AppendTaskEvent(s, event, time.Now())
 			}
@@ -61,8 +62,8 @@ func (k *killRequest) request(event *api.TaskEvent, force bool) {
 	})
 }
 
-// restore repeats the kill of an earlier agent, whose event exists. It must be called
-// before any other method.
+// restore requests the kill that an earlier agent did not finish and whose event is
+// stored. It must be called before any other method.
 func (k *killRequest) restore() {
 	k.withoutEvent = true
 	close(k.killed)
@@ -84,9 +85,9 @@ func (k *killRequest) requestLocked(force bool) {
 	}
 }
 
-// contexts returns the two contexts of the task. Both are canceled with ctx; killCtx
-// also by the first Kill, and forceKillCtx also by ForceKill. The cause tells these
-// apart.
+// contexts returns killCtx and forceKillCtx. Both are canceled with ctx; killCtx also
+// by the first Kill, and forceKillCtx also by ForceKill. The cause of the cancellation
+// distinguishes a shutdown from a kill.
 func (k *killRequest) contexts(ctx context.Context) (forceKillCtx, killCtx context.Context) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 // pause is a delay that doubles from first up to most.
 type pause struct {
 	first, most time.Duration
-	next        time.Duration // 0 before the first call of nextDelay
+	next        time.Duration // next delay; 0 before the first call of nextDelay
 }
 
 func (p *pause) nextDelay() time.Duration {
@@ -23,9 +23,9 @@ func (p *pause) nextDelay() time.Duration {
 // outage is a period in which calls of a driver get no answer. The zero value is ready
 // to use.
 type outage struct {
-	reported        bool  // report was called since the last answer
-	pluginDownPause pause // delay after a call that a plugin process did not survive
-	retry           pause // delay if no channel announces a change
+	reported        bool  // wait has called report since the driver's last answer
+	pluginDownPause pause // delay after a call during which the plugin process exited
+	retry           pause // delay between attempts if no channel announces that the driver is available
 }
 
 // end resets the outage after an answer.
@@ -38,8 +38,8 @@ func (o *outage) wait(ctx context.Context, err error, report func(error)) bool {
 	var unavailable *driver.UnavailableError
 	var undecided *undecidedRecoveryError
 	if !errors.As(err, &unavailable) && !errors.As(err, &undecided) {
-		// The first relaunch is immediate. A task whose recovery kills the plugin must
-		// not do so in a tight loop.
+		// The first relaunch of the plugin is immediate. Further ones are delayed, because
+		// the recovery of a task that crashes the plugin would otherwise run in a tight loop.
 		o.pluginDownPause.first, o.pluginDownPause.most = 5*time.Millisecond, time.Second
 		if o.pluginDownPause.next == 0 {
 			o.pluginDownPause.next = o.pluginDownPause.first
@@ -65,7 +65,7 @@ func (o *outage) wait(ctx context.Context, err error, report func(error)) bool {
 	}
 }
 
-// sleep reports whether d has passed before ctx was done.
+// sleep waits for the duration d, and reports whether d has passed before ctx was done.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -77,8 +77,9 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// withUnavailableError wraps find, so that each of its errors is a *driver.UnavailableError: an
-// error of find is not an answer of the driver about the task.
+// withUnavailableError returns a function that calls find and wraps each error in a
+// *driver.UnavailableError, because an error of find is not an answer of the driver
+// about the task.
 func withUnavailableError(find dispenseFunc) dispenseFunc {
 	return func(ctx context.Context) (driver.Driver, error) {
 		d, err := find(ctx)

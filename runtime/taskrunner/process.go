@@ -24,24 +24,24 @@ type process struct {
 	handle        *driver.Handle
 	network       *driver.NetworkOverride // nil unless the driver returned an address
 	dispense      dispenseFunc
-	recovery      *driverRecovery // record of the driver; nil records nothing
-	outageStarted chan struct{}   // holds a tick after the start of an outage of the driver
+	recovery      *driverRecovery // record of the driver's recoveries; if nil, nothing is recorded
+	outageStarted chan struct{}   // the channel has a value after the start of an outage of the driver
 	onOutage      func(error)     // called once per outage of the driver; may be nil
-	onOutageEnd   func()          // called at the end of each such outage; may be nil
-	detached      bool            // no plugin process has confirmed yet that it has the task; set before watch
+	onOutageEnd   func()          // called at the end of each outage of the driver; may be nil
+	detached      bool            // set before watch if no plugin process has confirmed that it has the task
 
-	pendingRestart *state.RestartRequest // made under an earlier agent, which did not finish the restart; nil if there is none
+	pendingRestart *state.RestartRequest // restart that an earlier agent did not finish; nil if there is none
 
 	once   sync.Once
-	exited chan struct{} // closed by finish, which sets result first
+	exited chan struct{} // closed by finish, after it has set result
 	result exit
 }
 
 // exit is how a process ended.
 type exit struct {
 	driver.ExitResult
-	// earlierMayRun means that the exit status is unknown: the driver answered that it does
-	// not have the task, or the agent ended the process without the driver.
+	// lost means that the exit status is unknown: the driver answered that it does not
+	// have the task, or the agent ended the process without the driver.
 	lost bool
 	// destroyed means that nothing is left for the driver to destroy.
 	destroyed bool
@@ -115,14 +115,14 @@ func isUnanswered(err error) bool {
 	return errors.As(err, &unavailable) || errors.As(err, &undecided) || errors.Is(err, driver.ErrPluginDown)
 }
 
-// watchState is the state of watch.
+// watchState is what watch knows about the task and its plugin process.
 type watchState int
 
 const (
-	stateStarted   watchState = iota // the plugin process has started the task, as far as known
+	stateStarted   watchState = iota // the plugin process is assumed to have started the task
 	stateRecovered                   // the plugin process has confirmed RecoverTask
 	stateDetached                    // no plugin process is known to have the task
-	stateExited                      // the exit status is known, or the driver's error in its place
+	stateExited                      // WaitTask has returned the exit status, or an error in its place
 	stateLost                        // the driver does not have the task: exit status unknown
 )
 
@@ -132,7 +132,7 @@ type driverAnswer int
 
 const (
 	answerDone     driverAnswer = iota // the call succeeded
-	answerNone                         // isUnanswered: no answer about the task
+	answerNone                         // no answer about the task, see isUnanswered
 	answerNotFound                     // the driver does not know the task
 	answerError                        // any other error of the driver
 )
@@ -140,7 +140,7 @@ const (
 // watchTable maps state and answer to the next state. Only an answer of a driver ends
 // the watch: the death of plugin processes never does.
 var watchTable = [...][4]watchState{
-	//         done       none      not found error
+	// columns: the driver answers done, none, not found, error
 	stateStarted:   {stateExited, stateDetached, stateDetached, stateExited},
 	stateRecovered: {stateExited, stateDetached, stateLost, stateExited},
 	stateDetached:  {stateRecovered, stateDetached, stateLost, stateLost},
@@ -168,7 +168,7 @@ func (p *process) watch(ctx context.Context) {
 		state = stateDetached
 	}
 	var outage outage
-	var d driver.Driver // the driver that answered last
+	var d driver.Driver // driver that returned the last answer
 	for {
 		var result driver.ExitResult
 		var err error
@@ -212,8 +212,9 @@ func (p *process) reportOutage(err error) {
 	}
 }
 
-// step makes the call of a state. For a recovered task it calls WaitTask on the plugin
-// process that has the task, because the next process does not.
+// step makes the driver call that belongs to a watchState. For a recovered task it
+// calls WaitTask on the plugin process that has recovered the task, because the next
+// plugin process does not have it.
 func (p *process) step(ctx context.Context, state watchState, d driver.Driver) (_ driver.Driver, result driver.ExitResult, err error) {
 	switch state {
 	case stateDetached:
@@ -293,8 +294,8 @@ func (p *process) exec(ctx context.Context, command []string, timeout time.Durat
 	return result, err
 }
 
-// execStreaming is not repeated after the death of the plugin: part of the input may
-// already be sent.
+// execStreaming does not repeat the call after the death of the plugin, because part of
+// the input may already be sent.
 func (p *process) execStreaming(ctx context.Context, exec driver.Exec) (result *driver.ExitResult, err error) {
 	d, err := p.dispense(ctx)
 	if err != nil {

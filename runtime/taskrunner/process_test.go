@@ -13,7 +13,7 @@ import (
 // answers is a driver that returns the next answer to each call, and repeats the last
 // one.
 type answers struct {
-	driver.Driver // nil: other methods are not called
+	driver.Driver // nil, because methods that are not overridden are not called
 	wait          []error
 	signal        []error
 	destroy       []error
@@ -133,7 +133,7 @@ func TestDestroyAcrossPlugins(t *testing.T) {
 	}
 }
 
-// A driver that has not answered in time has not answered that the task is gone.
+// A driver that does not answer in time has not confirmed that the task is gone.
 func TestDestroyWithinALimit(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -90,7 +90,7 @@ func (r *processRunner) ended(killCtx, forceKillCtx context.Context, p *process)
 	case <-p.exited:
 		result = p.result
 	default:
-		result.lost = true // ForceKill has failed to end the process
+		result.lost = true // the process has not exited after ForceKill, so its exit status is unknown
 	}
 	r.processTracker.noteExit(!result.lost && result.Err == nil)
 	local.Exit = &state.Exit{
@@ -111,7 +111,8 @@ func (r *processRunner) ended(killCtx, forceKillCtx context.Context, p *process)
 		if result.lost {
 			event = model.EventDriverMessage(exitUnknownText(result.Err), nil, time.Time{})
 		}
-		// With the id in this record, a start that follows at once needs no write before it.
+		// The id of the next start is stored in this record, so that an immediate restart
+		// needs no write of its own.
 		if next := r.restarts.predict(local.Exit.Outcome()); !result.lost && next.Action == restart.ActionRestart && next.Delay == 0 {
 			local.NextStartID = r.ref.newStartID()
 		}
@@ -122,17 +123,17 @@ func (r *processRunner) ended(killCtx, forceKillCtx context.Context, p *process)
 	if err != nil {
 		local.NextStartID = "" // not stored
 	}
-	// Until the store takes the exit status, only the driver can tell it to the next agent.
+	// Until the exit status is stored, the next agent can get it only from the driver.
 	if err != nil && !r.records.awaitStored(killCtx) && isShutdown(killCtx, forceKillCtx) {
 		return restart.Outcome{}, false
 	}
-	// killCtx may be done; the driver must destroy the task all the same.
+	// The driver must destroy the task even if killCtx is done.
 	if result.destroyed {
 		r.processTracker.noteDestroyed()
 	} else {
 		r.destroyer.set(state.PendingDestroy{ID: p.id(), Handle: storedHandle(p.handle)})
 		point := failpoint.Enter(failpoint.DestroyTask)
-		_ = r.destroyer.try(context.WithoutCancel(killCtx)) // errors are reported as an event already
+		_ = r.destroyer.try(context.WithoutCancel(killCtx)) // the destroyer reports errors as an event
 		point.Leave()
 	}
 	r.current.clear()
@@ -144,7 +145,7 @@ func (r *processRunner) ended(killCtx, forceKillCtx context.Context, p *process)
 // Started event only if the earlier agent had not recorded that the task runs.
 func (r *processRunner) resumeRecovered(killCtx context.Context, p *process) {
 	if killCtx.Err() == nil {
-		_ = r.hooks.prestart(killCtx, true) // errors are reported as events already
+		_ = r.hooks.prestart(killCtx, true) // errors of Prestart hooks are reported as events
 	}
 	r.logger.Info("task taken over", "task_id", p.id())
 	if task, _ := r.records.snapshot(); task.State != model.TaskRunning {

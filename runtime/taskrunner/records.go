@@ -27,28 +27,28 @@ type Store interface {
 // has of both. Methods without another remark may be called from any goroutine.
 type records struct {
 	store  Store
-	notify func()          // called after each change of the state
-	ended  <-chan struct{} // closed when refused puts are no longer retried
+	notify func()          // called after each change of the task's state
+	ended  <-chan struct{} // closed when puts that the store has refused are no longer retried
 	logger hclog.Logger
 
 	// local belongs to the goroutine of Run and, before Run, to the callers that prepare
 	// it.
 	local state.LocalState
 
-	// writing keeps the records in order. Unlike mu it is held during the store's write,
-	// so that no earlier write overtakes a later one.
+	// The mutex writing keeps the store's writes in order: unlike mu, it is held during
+	// each write.
 	writing       sync.Mutex       // taken before mu
-	stored        state.LocalState // last local state that was put, for writers outside Run
+	stored        state.LocalState // local state of the last put, read by goroutines other than that of Run
 	puts          int              // number of puts
 	lastLocalPut  int              // number of the last put that included the local state
 	lastStoredPut int              // number of the last put that is known to be stored
-	retryDone     chan struct{}    // not nil if the store has refused a put after lastStoredPut, see storeAgain; closed when the task is stored
+	retryDone     chan struct{}    // not nil after the store has refused a put (see storeAgain); closed when the records are stored
 
-	mu               sync.Mutex // also guards fields of killRequest and currentProcess
+	mu               sync.Mutex // mu also guards fields of killRequest and currentProcess
 	state            *api.TaskState
 	restartReq       *state.RestartRequest // requested restart of the process, or rerun of a dead task
-	killed           bool                  // stored as LocalState.Killed
-	reportedMessages []string              // stored as LocalState.Reported; replaced, never changed in place
+	killed           bool                  // the task was killed; stored as LocalState.Killed
+	reportedMessages []string              // messages of emitOnce, stored as LocalState.Reported; replaced, never changed in place
 }
 
 // restore sets the records of an earlier agent. It must be called before any other method.
@@ -141,8 +141,9 @@ func (r *records) resetFinished() {
 	})
 }
 
-// clearRestartRequest allows the next request. For a dead task it is called when the
-// task is no longer dead: an earlier request means the same run.
+// clearRestartRequest deletes the request, so that another one can be made. For a dead
+// task it is called when the task is no longer dead, because all requests before that
+// ask for the same run.
 func (r *records) clearRestartRequest() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -155,8 +156,8 @@ func (r *records) change(h state.Durability, f func(*api.TaskState) bool) {
 	r.changeAndPut(h, false, f)
 }
 
-// changeWithLocal is change for an f that also sets fields that localLocked
-// adds to the local state: both are stored in one write. Unlike put it may be called
+// changeWithLocal is change for a function that also sets fields which localLocked adds
+// to the local state: both states are stored in one write. Unlike put it may be called
 // from any goroutine.
 func (r *records) changeWithLocal(h state.Durability, f func(*api.TaskState) bool) {
 	r.changeAndPut(h, true, f)
@@ -171,7 +172,7 @@ func (r *records) changeAndPut(h state.Durability, both bool, f func(*api.TaskSt
 	}
 	p := r.putLocked(snapshot, both || r.lastLocalPut > r.lastStoredPut, h)
 	r.notify()
-	_ = r.awaitLocked(p) // storeAgain retries a refused put
+	_ = r.awaitLocked(p) // no error is returned, because storeAgain retries a refused put
 }
 
 // put is change for the goroutine of Run: it stores the local state together with
@@ -184,7 +185,7 @@ func (r *records) put(h state.Durability, f func(*api.TaskState) bool) error {
 	r.stored = r.local
 	p := r.putLocked(snapshot, true, h)
 	if changed {
-		r.notify() // the allocation's reaction is stored later, and may share the write
+		r.notify() // the allocation reacts with a later put, which may share the disk write
 	}
 	return r.awaitLocked(p)
 }
@@ -202,9 +203,9 @@ type pendingPut struct {
 	written    state.WaitFunc
 }
 
-// putLocked puts the state, and the local state with it if both is true. Before the
-// local state is known to be stored, both must be true, because the state alone could
-// contradict it. The caller holds writing, and calls awaitLocked.
+// putLocked puts the state, and also the local state if the parameter both is true. It
+// must be true until the local state is known to be stored, because the state alone
+// could contradict it. The caller holds the mutex writing, and calls awaitLocked.
 func (r *records) putLocked(task *api.TaskState, both bool, h state.Durability) pendingPut {
 	r.puts++
 	p := pendingPut{serial: r.puts, durability: h}
@@ -218,7 +219,7 @@ func (r *records) putLocked(task *api.TaskState, both bool, h state.Durability) 
 }
 
 // awaitLocked waits for a put as long as its durability requires. storeAgain retries a
-// refused put, also for Async. The caller holds writing.
+// refused put, also for Async. The caller holds the mutex writing.
 func (r *records) awaitLocked(p pendingPut) error {
 	if p.durability == state.Async {
 		go func() {
@@ -234,11 +235,11 @@ func (r *records) awaitLocked(p pendingPut) error {
 	return err
 }
 
-// noteWrittenLocked records the result of a put. The caller holds writing.
+// noteWrittenLocked records the result of a put. The caller holds the mutex writing.
 func (r *records) noteWrittenLocked(p pendingPut, err error) {
 	switch {
 	case err == nil && p.serial > r.lastStoredPut:
-		r.lastStoredPut = p.serial // each put includes everything that earlier puts included
+		r.lastStoredPut = p.serial // each put includes the content of all earlier puts
 		if r.retryDone != nil {
 			close(r.retryDone)
 			r.retryDone = nil
@@ -286,7 +287,8 @@ func (r *records) storeAgain() {
 	}
 }
 
-// localLocked returns the record of the local state. The caller holds writing.
+// localLocked returns the record of the local state. The caller holds the mutex
+// writing.
 func (r *records) localLocked() state.LocalState {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -45,9 +45,9 @@ func (r *Recoveries) of(name string) *driverRecovery {
 // driverRecovery is the record of one driver.
 type driverRecovery struct {
 	mu      sync.Mutex
-	plugin  map[*process]driver.Driver // plugin process of each running task; nil if no plugin process has the task
+	plugin  map[*process]driver.Driver // plugin process that has each running task; nil if none has it
 	tasks   map[driver.Driver]int      // number of tasks per plugin process
-	changed chan struct{}              // closed and replaced after each change
+	changed chan struct{}              // channel, closed and replaced after each change of a driverRecovery
 }
 
 // set records the plugin process that has a task, nil for none.
@@ -98,8 +98,8 @@ func (r *driverRecovery) notifyLocked() {
 // driver that hangs in one recovery must not block all starts.
 const recoveryTimeout = 30 * time.Second
 
-// await returns the driver when its plugin process has all running tasks, or after
-// recoveryTimeout.
+// await returns the driver when its plugin process has recovered all running tasks of
+// the driver, or after recoveryTimeout.
 func (r *driverRecovery) await(ctx context.Context, find dispenseFunc) (driver.Driver, error) {
 	if r == nil {
 		return find(ctx)

@@ -19,9 +19,9 @@ func (r *Runner) Kill(event *api.TaskEvent) { r.kill.request(event, false) }
 // ForceKill kills the task without hooks, delay or timeout.
 func (r *Runner) ForceKill(event *api.TaskEvent) { r.kill.request(event, true) }
 
-// Purge allows the agent to end a task that is being stopped without its driver, once
-// kill_timeout has passed and while the driver is unavailable. The exit status of such
-// a task is unknown.
+// Purge allows the agent to end a stopping task without its driver, once kill_timeout
+// has passed and while the driver is unavailable. The exit status of such a task is
+// unknown.
 func (r *Runner) Purge() { r.kill.closeLocking(r.kill.purged) }
 
 // SkipShutdownDelay skips the shutdown delay of the current or a later kill.
@@ -83,8 +83,8 @@ func (r *Runner) Stats(ctx context.Context, interval time.Duration) (<-chan *dri
 	return samples, err
 }
 
-// Sample is Stats with a channel that is closed when the process has exited. Each
-// process has its own channel.
+// Sample is like Stats, and also returns a channel that is closed when the process has
+// exited. Each process has its own channel.
 func (r *Runner) Sample(ctx context.Context, interval time.Duration) (samples <-chan *driver.TaskStats, exited <-chan struct{}, err error) {
 	p := r.current.get()
 	if p == nil {

@@ -20,7 +20,7 @@ type Restored struct {
 	State *api.TaskState // nil if there is no record
 }
 
-// RecoverInfo describes the time between two agents.
+// RecoverInfo describes what the agent knows about the tasks of an earlier agent.
 type RecoverInfo struct {
 	// Rebooted means that the machine has rebooted: no earlier process exists, and a
 	// process with the same pid is unrelated.
@@ -54,13 +54,13 @@ func (was *Restored) Attachments() map[string]string {
 	return attachments
 }
 
-// restore is the part of New for a restored task.
+// restore is called by New for a restored task.
 func (r *Runner) restore(was Restored) {
 	local, task := was.Local, was.State
 	r.records.restore(was)
 	r.description.restore(local.Capabilities)
 	r.restarts.restore(local.Restart)
-	if local.Handle != nil && local.Exit == nil { // Exit includes the request already
+	if local.Handle != nil && local.Exit == nil { // a stored Exit already includes the restart request
 		r.records.restartReq = local.RestartRequest
 	}
 	if task == nil {
@@ -70,7 +70,7 @@ func (r *Runner) restore(was Restored) {
 		r.reruns.restore(local.RestartRequest)
 	}
 	if task.Failed && task.State != model.TaskDead {
-		r.kill.restore() // the event with the reason of the kill exists, but the kill did not finish
+		r.kill.restore() // the kill's event is stored, but the earlier agent did not finish the kill
 	}
 }
 
@@ -96,7 +96,7 @@ func (r *Runner) Recover(ctx context.Context, past RecoverInfo) { r.recoverer.re
 // keep their state: they may have created something elsewhere. Reset must be called
 // between Recover and Run, for a task without a process.
 func (r *Runner) Reset() {
-	r.reruns.cancel() // the new start fulfils the request
+	r.reruns.cancel() // the new start fulfils the rerun request
 	r.records.reset()
 	r.hooks.restoreEnv()
 }
@@ -111,14 +111,14 @@ type recoverer struct {
 	description    *driverDescription
 	destroyer      *destroyer
 	current        *currentProcess
-	timeout        time.Duration // of the recovery, once the driver has answered
+	timeout        time.Duration // timeout of the recovery, counted from the driver's first answer
 	logger         hclog.Logger
 }
 
 func (r *recoverer) recover(ctx context.Context, past RecoverInfo) {
 	local := &r.records.local
 	if local.RunComplete {
-		return // such a task needs no driver
+		return // a completed task needs no driver
 	}
 	ctx, cancel := r.awaitDriver(ctx)
 	defer cancel()
@@ -129,7 +129,7 @@ func (r *recoverer) recover(ctx context.Context, past RecoverInfo) {
 	}
 	switch {
 	case past.Rebooted:
-		local.Destroy = nil // drivers are not called: not all of them verify that a pid is still the same process
+		local.Destroy = nil // drivers are not called after a reboot: some do not check that a pid still belongs to the same process
 	case status == model.TaskDead || local.Exit != nil:
 		if local.StartID != "" {
 			d := state.PendingDestroy{ID: local.StartID, Handle: handle, Uncertain: handle == nil && !past.DriverKnowsTasks}
@@ -185,8 +185,8 @@ func (r *recoverer) awaitDriver(ctx context.Context) (context.Context, context.C
 	return context.WithTimeout(ctx, r.timeout)
 }
 
-// afterPluginExit returns the pending destroy for a later attempt, before which the plugin
-// process of the earlier agent may have exited.
+// afterPluginExit returns the pending destroy for a later attempt. It takes into
+// account that the plugin process of the earlier agent may exit before that attempt.
 func afterPluginExit(d *state.PendingDestroy, past RecoverInfo) *state.PendingDestroy {
 	if d == nil {
 		return nil

@@ -69,7 +69,7 @@ func (r *Runner) runLoop(killCtx, forceKillCtx context.Context) {
 	defer r.restarts.dropUnusedStartID()
 	next, ok := r.resume(forceKillCtx)
 	for ok && next.Action == restart.ActionRestart {
-		// A recovered process runs already, whatever the gate.
+		// A recovered process already runs, even if the gate is closed.
 		if r.current.get() == nil {
 			started := false
 			r.destroyer.retryWhileWaiting(killCtx, func() { started = r.awaitStart(killCtx, next.Delay) })

@@ -5,9 +5,9 @@ import "sync"
 // processTracker records the processes of the task.
 type processTracker struct {
 	mu              sync.Mutex
-	ended           bool // the last process was seen to exit, or was destroyed
+	ended           bool // the last process of the task was seen to exit, or was destroyed
 	lastExitUnknown bool // the exit of the last process was not seen
-	earlierMayRun   bool // an earlier process may be alive, although the task was started again
+	earlierMayRun   bool // a process before the last one may be alive, although the task was started again
 }
 
 // allEnded reports whether no process of the task can be alive.

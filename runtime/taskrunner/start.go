@@ -63,11 +63,11 @@ func (s *starter) startTask(killCtx, forceKillCtx context.Context) (*process, er
 		return nil, err
 	}
 
-	// With the id in the store, the next agent can find a process whose handle was not
-	// stored because this agent died.
+	// The id is stored before the start, so that the next agent can find a process whose
+	// handle was not stored because this agent died.
 	s.restarts.started()
 	local := &s.records.local
-	if local.StartID == "" { // not stored with the last exit
+	if local.StartID == "" { // the record of the last exit has no id for this start
 		local.StartID = s.ref.newStartID()
 		if err := s.records.putLocal(state.Sync); err != nil {
 			s.records.emit(model.EventDriverFailure(err.Error()))
@@ -77,7 +77,7 @@ func (s *starter) startTask(killCtx, forceKillCtx context.Context) (*process, er
 	config.ID = local.StartID
 	p, err := s.caller.start(killCtx, forceKillCtx, config)
 	if err != nil {
-		local.StartID = "" // not stored yet: an agent that reads the old id destroys the start by that id
+		local.StartID = "" // the removal is stored later: an agent that reads the old id destroys the start with that id
 		s.report(killCtx, err)
 		return nil, err
 	}

@@ -112,7 +112,7 @@ func (s *startCaller) call(ctx, killCtx context.Context, config *driver.TaskConf
 		return nil, errors.New("driver started the task but returned no handle")
 	}
 	if handle.Config == nil || handle.Config.ID != config.ID {
-		handle.Config = config // all later calls use this id
+		handle.Config = config // later calls of the driver use the id in handle.Config
 	}
 	s.pluginDeaths = 0
 	p := newProcess(handle, network, s.dispense)

@@ -27,7 +27,7 @@ type stopper struct {
 	request    *killRequest
 	task       func() Task
 	allocID    string
-	endTask    EndTask               // if nil, only drivers end tasks
+	endTask    EndTask               // ends tasks without their driver; nil if only drivers may end tasks
 	preKilling func(context.Context) // calls the PreKilling hooks
 	emit       func(*api.TaskEvent)
 	logger     hclog.Logger
@@ -144,7 +144,7 @@ func (s *stopper) stop(ctx context.Context, p *process) error {
 type pendingStop struct {
 	began    time.Time
 	reported bool  // the event was emitted
-	retry    pause // between the attempts to end the task without its driver
+	retry    pause // delay between attempts to end the task without its driver
 }
 
 // awaitDriver waits until a stop that failed with cause should be retried. It ends the
@@ -159,7 +159,7 @@ func (s *stopper) awaitDriver(ctx context.Context, p *process, pending *pendingS
 		pending.reported = true
 		s.emit(model.EventDriverMessage(s.pendingText(cause), nil, time.Time{}))
 	}
-	wait := pending.retry.most // upper bound for changes that Changed does not announce
+	wait := pending.retry.most // upper bound of the wait, because the channel Changed does not announce all changes
 	if unavailable.Changed == nil {
 		wait = pending.retry.nextDelay()
 	}
@@ -175,7 +175,7 @@ func (s *stopper) awaitDriver(ctx context.Context, p *process, pending *pendingS
 	}
 	purged := s.request.purged
 	if isClosed(purged) {
-		purged = nil // the job was purged before this attempt
+		purged = nil // an earlier purge must not end the wait
 	}
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -227,7 +227,7 @@ func (s *stopper) endProcess(ctx context.Context, p *process, builtin bool) erro
 
 // awaitShutdownDelay gives clients of the task time to notice that it stops. The task
 // counts as running during the delay. The delay ends early when the process exits, ctx
-// is done, or cut is closed.
+// is done, or the channel cut is closed.
 func (s *stopper) awaitShutdownDelay(ctx context.Context, p *process, cut <-chan struct{}) {
 	delay := s.task().ShutdownDelay
 	if delay == 0 || ctx.Err() != nil {
@@ -254,7 +254,7 @@ func (s *stopper) restart(ctx context.Context, p *process) error {
 	s.preKilling(ctx)
 	s.awaitShutdownDelay(ctx, p, s.request.killed)
 	if s.request.requested() {
-		return nil // the kill stops the process
+		return nil // a kill was requested, which stops the process
 	}
 	return s.stop(ctx, p)
 }

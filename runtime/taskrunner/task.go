@@ -27,17 +27,17 @@ type Task struct {
 	Name    string
 	Driver  string
 	User    string
-	Hook    string // hook of the lifecycle block
+	Hook    string // hook in the task's lifecycle block
 	Sidecar bool
 	Leader  bool
 	Config  map[string]any
-	Meta    map[string]string // merged from job, group and task
+	Meta    map[string]string // meta of the job, the group and the task, merged
 
 	Resources driver.Resources
 	Restart   restart.Policy
 
-	KillTimeout   time.Duration // not above the agent's limit
-	KillSignal    string        // empty for the driver's default
+	KillTimeout   time.Duration // kill_timeout, at most the agent's limit
+	KillSignal    string        // signal for a graceful stop; empty for the driver's default
 	ShutdownDelay time.Duration
 }
 

@@ -19,7 +19,7 @@ import (
 
 // The causes with which the context of a running task is canceled.
 var (
-	ErrKilled   = errors.New("task killed")         // the task must stop and stay down
+	ErrKilled   = errors.New("task killed")         // the task must stop and is not started again
 	ErrShutdown = errors.New("agent shutting down") // the task is left running
 
 	errForceKilled = errors.New("task killed without delay")
@@ -37,13 +37,13 @@ type Config struct {
 	TaskDir   hook.TaskDir
 	Env       *taskenv.Builder
 	Gate      Gate
-	Driver    func(ctx context.Context) (driver.Driver, error) // may block while the plugin starts
+	Driver    func(ctx context.Context) (driver.Driver, error) // returns the driver; may block while the plugin starts
 	Store     Store
 	Notify    func() // called after each change of the task's state; must not block
 	Deadlines hooks.Deadlines
 	Restored  *Restored   // what an earlier agent left of the task; nil for a new task
-	Recovery  *Recoveries // shared by all tasks of the node; may be nil
-	EndTask   EndTask     // if nil, only drivers end tasks
+	Recovery  *Recoveries // recoveries of all tasks of the node; may be nil
+	EndTask   EndTask     // ends tasks without their driver; nil if only drivers may end tasks
 	Logger    hclog.Logger
 }
 

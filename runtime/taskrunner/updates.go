@@ -9,7 +9,7 @@ type updates struct {
 	task         Task
 	hooksPending bool   // the Update hooks have not been called for this version
 	hooksRunning bool   // a goroutine is calling the Update hooks
-	callHooks    func() // starts that goroutine; nil outside Run
+	callHooks    func() // starts the goroutine that calls the Update hooks; nil outside Run
 }
 
 func (u *updates) current() Task {

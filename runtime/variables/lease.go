@@ -18,7 +18,7 @@ type lockLease struct {
 }
 
 func newLease(lock *api.VariableLock) lockLease {
-	ttl, _ := time.ParseDuration(lock.TTL) // newLock has formatted both durations
+	ttl, _ := time.ParseDuration(lock.TTL) // no error is possible, because newLock has formatted both durations
 	delay, _ := time.ParseDuration(lock.LockDelay)
 	lost := time.Now().Add(ttl)
 	return lockLease{lock.ID, lost, lost.Add(delay)}
@@ -46,12 +46,13 @@ func (vs *Variables) renewLease(at variableKey, lock *api.VariableLock) bool {
 	return true
 }
 
-// Run releases locks that were not renewed, and blocks until ctx ends. Locks cannot be
-// renewed without an agent, so each stored lock first gets a whole new lease.
+// Run releases locks that were not renewed, and blocks until ctx ends. Holders cannot
+// renew their locks while no agent runs, so each stored lock first gets a new lease of
+// its full TTL.
 func (vs *Variables) Run(ctx context.Context) {
 	snapshot := vs.store.Snapshot()
 	for _, v := range snapshot.Variables(nil, store.AnyNamespace, "") {
-		if v.Lock != nil && snapshot.VariableErr(v) == nil { // a lock that cannot be read cannot be released either
+		if v.Lock != nil && snapshot.VariableErr(v) == nil { // a lock in a variable that cannot be read cannot be released
 			vs.startLease(variableKeyOf(v), v.Lock)
 		}
 	}
@@ -111,7 +112,7 @@ func (vs *Variables) releaseLock(ctx context.Context, at variableKey) {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	switch now := vs.leases[at]; {
-	case now.id != l.id: // the lock was acquired again
+	case now.id != l.id: // another client has acquired the lock
 	case err == nil, errors.Is(err, errNotLocked):
 		delete(vs.leases, at)
 	default:

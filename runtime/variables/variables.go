@@ -44,7 +44,7 @@ type ExpectedIndex = *uint64
 type Variables struct {
 	store  *store.Store
 	logger hclog.Logger
-	wake   chan struct{} // wake holds a tick when there is a new lease
+	wake   chan struct{} // the channel has a value when there is a new lease
 
 	mu     sync.Mutex
 	leases map[variableKey]lockLease
@@ -119,7 +119,7 @@ func (vs *Variables) Reset(_ context.Context, v *api.Variable) (*api.Variable, e
 	if err := checkLockHeld(old, v); err != nil {
 		return nil, err
 	}
-	if !vs.renewLease(at, old.Lock) { // renew also works for a variable whose items cannot be opened
+	if !vs.renewLease(at, old.Lock) { // renewLease also works for a variable whose items cannot be decrypted
 		return nil, &ConflictError{unlockedConflictText, old}
 	}
 	c := *old

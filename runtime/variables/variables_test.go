@@ -222,7 +222,7 @@ func TestLockExpires(t *testing.T) {
 		v := testVariable("p", "k", "v")
 		v.Lock = &api.VariableLock{TTL: "10s", LockDelay: "5s"}
 		mine := must(vs.Acquire(ctx, v))
-		for range 3 { // a renewed lock cannot be acquired
+		for range 3 { // a renewed lock cannot be acquired by another client
 			time.Sleep(9 * time.Second)
 			must(vs.Reset(ctx, mine))
 		}
@@ -248,7 +248,7 @@ func TestLockExpires(t *testing.T) {
 	})
 }
 
-// After a restart of the agent, locks get their whole TTL again, and expire.
+// After a restart of the agent, locks get their full TTL again, and then expire.
 func TestLockExpiresAfterRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		before, s := openVariables(t)

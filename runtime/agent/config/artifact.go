@@ -12,8 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/idrange"
 )
 
-// artifact has the settings of the client's artifact block. They are passed to the
-// download hook under the same names.
+// artifact has the settings of the client's artifact block. They are passed to the artifact hook under
+// the same names.
 var artifact = map[string]setting{
 	"http_read_timeout":                artifactLimit(item.duration),
 	"http_max_size":                    artifactLimit(item.size),
@@ -37,7 +37,7 @@ var artifact = map[string]setting{
 // run as one of them.
 func (c *Config) DownloadUIDs() idrange.Set {
 	text, _ := c.Artifact["download_uids"].(string)
-	set, _ := idrange.ParseDownloadUIDs(text) // the text was checked when the file was read
+	set, _ := idrange.ParseDownloadUIDs(text) // an error is impossible: the text was checked when the file was read
 	return set
 }
 
@@ -47,7 +47,7 @@ func artifactLimit[T any](read func(item) (T, error)) setting {
 	return hookLimit(func(c *Config) *map[string]any { return &c.Artifact }, read)
 }
 
-// hookLimit returns a setting that is passed to a builtin hook.
+// hookLimit returns the setting for a limit that is passed to a builtin hook.
 //
 //go:noinline
 func hookLimit[T any](field func(*Config) *map[string]any, read func(item) (T, error)) setting {
@@ -65,7 +65,7 @@ func hookLimit[T any](field func(*Config) *map[string]any, read func(item) (T, e
 	}}
 }
 
-// wholeNumber returns a whole number that is not negative.
+// wholeNumber returns the value of an item as a whole number that is not negative.
 func (i item) wholeNumber() (int, error) {
 	f, err := i.number()
 	if err == nil && (f != float64(int64(f)) || f < 0 || f > maxNumber) {
@@ -74,7 +74,7 @@ func (i item) wholeNumber() (int, error) {
 	return int(f), err
 }
 
-// size parses a number of bytes, or a text like "100GB" or "64MiB".
+// size parses a number of bytes, given as a number or as a text like "100GB" or "64MiB".
 func (i item) size() (int64, error) {
 	text, err := i.text()
 	if err != nil {
@@ -113,8 +113,8 @@ func (i item) isolationPaths() ([]string, error) {
 	return paths, nil
 }
 
-// downloadUIDs checks the syntax only. The hook checks the ids again, because it
-// has access to the accounts of the machine.
+// downloadUIDs checks only the syntax of the user ids. The artifact hook checks the ids again, because
+// it has access to the accounts of the machine.
 func (i item) downloadUIDs() (string, error) {
 	text, err := i.text()
 	if err != nil {

@@ -21,8 +21,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
-// Config has the settings of the files. Without files it is the zero value. It is large because it
-// has a field for each setting of the agent.
+// Config has the settings of an agent's configuration files. Without files it is the zero value. It is
+// large because it has a field for each setting of the agent.
 type Config struct {
 	DataDir     string
 	LogLevel    string
@@ -32,26 +32,26 @@ type Config struct {
 	PluginDir string
 	Plugins   []catalog.Block
 	Hooks     []hookplugin.Rule // in the order of the files
-	Artifact  map[string]any    // the client's artifact block; nil: there is none
-	Template  map[string]any    // the client's template block; nil: there is none
+	Artifact  map[string]any    // the client's artifact block; nil if there is none
+	Template  map[string]any    // the client's template block; nil if there is none
 
-	BindAddr      string // default for the other addresses
+	BindAddr      string // default for addresses that are not set
 	HTTPAddr      string // listen address of the API
-	HTTPAdvertise string // address of the API for other machines, with or without a port
-	HTTPPort      *int   // nil: not set; 0: any free port
+	HTTPAdvertise string // address of the API for other machines; the port is optional
+	HTTPPort      *int   // nil: not set; 0: any free port is used
 	HTTPHeaders   map[string]string
 	HTTPConns     int    // maximum number of open connections per client; 0: no limit
 	SocketGroup   string // members of this group may use the unix socket; empty: none
 	TLS           TLS
-	// HandshakeTimeout is the limit of a TLS handshake; 0: not set.
+	// HandshakeTimeout is the timeout of a TLS handshake; 0: not set.
 	HandshakeTimeout time.Duration
 	NoTokens         bool // access control is disabled explicitly
-	Debug            bool // the API serves profiles of the agent
+	Debug            bool // the API serves profiles of the agent and host data
 	Telemetry        httpapi.Telemetry
 
 	LeaveOnInterrupt bool
 	LeaveOnTerminate bool
-	Drain            *Drain // nil: tasks continue when the agent shuts down
+	Drain            *Drain // how tasks are stopped; nil: tasks continue when the agent shuts down
 
 	Node           localnode.Settings
 	MaxKillTimeout time.Duration
@@ -59,10 +59,10 @@ type Config struct {
 	EnvAllowlist   []string // nil: all variables
 	UserDenylist   []string
 	UserDrivers    []string
-	NomadFileModes bool     // for alloc directories that cannot be closed to other accounts
+	NomadFileModes bool     // the agent uses Nomad's file modes if it cannot make alloc directories inaccessible to other accounts
 	DriverAllow    []string // nil: all drivers
 	DriverDeny     []string
-	RawExec        bool // enabled by the legacy option instead of a plugin block
+	RawExec        bool // raw_exec is enabled by the legacy client option, not by a plugin block
 	GC             noderunner.GC
 	SchedulerGC    scheduler.GCConfig
 }
@@ -70,22 +70,22 @@ type Config struct {
 // TLS has the TLS settings of the API.
 type TLS struct {
 	HTTP              bool   // the API must be served with TLS
-	CAFile            string // CA of the client certificates
+	CAFile            string // file with the CA of the client certificates
 	CertFile, KeyFile string
 	VerifyClient      bool     // reject clients without a certificate of the CA
-	MinVersion        uint16   // version number of crypto/tls
-	CipherSuites      []uint16 // for TLS 1.2; nil: Go's default
+	MinVersion        uint16   // TLS version number, as in crypto/tls
+	CipherSuites      []uint16 // allowed suites of TLS 1.2; nil: Go's default
 }
 
-// Drain is how tasks are stopped when the agent shuts down.
+// Drain has the settings for stopping the tasks when the agent shuts down.
 type Drain struct {
 	Deadline time.Duration // zero: no limit
 	Force    bool          // stop all tasks at once
 }
 
-// Load reads files, and the files in directories, sorted by name. The diagnostics
-// contain errors and warnings. The configuration contains all valid settings, even
-// with errors.
+// Load reads the configuration files at the given paths. Files in a directory are read in the order of
+// their names. The diagnostics contain errors and warnings. The configuration contains all valid
+// settings, even with errors.
 func Load(paths []string) (*Config, hcl.Diagnostics) {
 	c := &Config{}
 	var diags hcl.Diagnostics
@@ -111,7 +111,7 @@ func Load(paths []string) (*Config, hcl.Diagnostics) {
 	return c, diags
 }
 
-// expand returns the configuration files at a path.
+// expand returns the configuration files at a path, which is a file or a directory.
 func expand(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -129,7 +129,7 @@ func expand(path string) ([]string, error) {
 		name := e.Name()
 		ext := filepath.Ext(name)
 		if e.IsDir() || ext != ".hcl" && ext != ".json" || strings.HasPrefix(name, ".") || strings.HasPrefix(name, "#") {
-			continue // includes backup and temporary files of editors
+			continue // skips other files, among them backup and temporary files of editors
 		}
 		files = append(files, filepath.Join(path, name))
 	}
@@ -140,7 +140,7 @@ func expand(path string) ([]string, error) {
 	return files, nil
 }
 
-// Parse reads the text of another file. Its settings override the existing ones.
+// Parse reads the text of a further file. Its settings replace those of earlier files.
 func (c *Config) Parse(filename string, src []byte) hcl.Diagnostics {
 	r := &reader{config: c}
 	var items []*item
@@ -155,7 +155,7 @@ func (c *Config) Parse(filename string, src []byte) hcl.Diagnostics {
 	return r.diags
 }
 
-// reader applies a file to a Config.
+// reader stores the settings of one file in a Config.
 type reader struct {
 	config  *Config
 	plugins pluginBlocks // of this file
@@ -166,7 +166,7 @@ func (r *reader) report(severity hcl.DiagnosticSeverity, rng hcl.Range, format s
 	r.diags = append(r.diags, &hcl.Diagnostic{Severity: severity, Summary: fmt.Sprintf(format, args...), Subject: &rng})
 }
 
-// apply applies settings in the order of the file.
+// apply stores settings in the Config, in the order of the file.
 func (r *reader) apply(within string, items []*item, known map[string]setting) {
 	for _, i := range items {
 		s, ok := known[i.name]
@@ -207,7 +207,7 @@ func (r *reader) apply(within string, items []*item, known map[string]setting) {
 	}
 }
 
-// positionedError is a complete message with its position.
+// positionedError is an error whose message is complete and has its own position in the file.
 type positionedError struct {
 	at  hcl.Range
 	err error

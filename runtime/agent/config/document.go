@@ -18,7 +18,7 @@ type document struct {
 	body *hclsyntax.Body
 
 	src           []byte
-	names         map[string]string // quoted names, by their replacement in body
+	names         map[string]string // quoted names of settings in the file, by the words that replace them in body
 	addedNewlines *newlineAdder     // nil if no newline was added
 }
 
@@ -47,7 +47,7 @@ func parseDocument(filename string, src []byte) (*document, hcl.Diagnostics) {
 	return d, diags
 }
 
-// settingName returns the name of a setting as written in the file.
+// settingName returns the name that a setting has in the file.
 func (d *document) settingName(attr *hclsyntax.Attribute) string {
 	if name, quoted := d.names[attr.Name]; quoted {
 		return name
@@ -55,7 +55,7 @@ func (d *document) settingName(attr *hclsyntax.Attribute) string {
 	return attr.Name
 }
 
-// fileRange converts a position in body to the position in the file.
+// fileRange converts a range in body to the range in the file, which lacks the added newlines.
 func (d *document) fileRange(r hcl.Range) hcl.Range {
 	if d.addedNewlines == nil {
 		return r
@@ -63,7 +63,7 @@ func (d *document) fileRange(r hcl.Range) hcl.Range {
 	return *d.addedNewlines.originalRange(&r)
 }
 
-// plugin parses one plugin block of body.
+// plugin parses one plugin block of the document.
 func (d *document) plugin(b *hclsyntax.Block) (catalog.Block, hcl.Diagnostics) {
 	p := &pluginParser{src: d.src, name: d.settingName}
 	var block catalog.Block
@@ -79,7 +79,7 @@ func (d *document) plugin(b *hclsyntax.Block) (catalog.Block, hcl.Diagnostics) {
 	return block, p.diags
 }
 
-// unquote replaces each quoted name of a setting with a word of the same length.
+// unquote replaces the quoted names of settings by words of the same length.
 func (d *document) unquote(filename string, src []byte) []byte {
 	tokens, _ := hclsyntax.LexConfig(src, filename, hcl.InitialPos)
 	var out []byte
@@ -94,7 +94,7 @@ func (d *document) unquote(filename string, src []byte) []byte {
 		from, to := tokens[i].Range.Start.Byte, tokens[i+2].Range.End.Byte
 		word, ok := d.unusedWord(src, to-from)
 		if !ok {
-			continue // the parser will report the error
+			continue // the parser reports the error
 		}
 		d.names[word] = string(tokens[i+1].Bytes)
 		copy(out[from:to], word)
@@ -119,8 +119,8 @@ func (d *document) unusedWord(src []byte, length int) (string, bool) {
 	}
 }
 
-// beginsSetting reports whether token i starts a setting of a block, and not a key of
-// an object, which HCL2 allows to be quoted.
+// beginsSetting reports whether a setting of a block starts at token i. The keys of objects, which HCL2
+// allows to be quoted, are not settings.
 func beginsSetting(tokens hclsyntax.Tokens, i int) bool {
 	depth := 0
 	for k := i - 1; k >= 0; k-- {

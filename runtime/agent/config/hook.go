@@ -12,8 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 )
 
-// setHook reads hook "NAME" { … }. A later block with the same name replaces the
-// earlier one; two in one file are a warning.
+// setHook reads a block hook "NAME" { … }. A later block with the same name replaces the earlier one;
+// two blocks of one name in one file cause a warning.
 func setHook(c *Config, i item) (err error) {
 	if len(i.body) == 0 && i.jsonValue == nil {
 		return errHookName
@@ -76,8 +76,8 @@ func hookRule(block *item) (rule hookplugin.Rule, err error) {
 	return rule, nil
 }
 
-// settingError returns the error of a setting in a hook block with the setting's position.
-// JSON has no positions.
+// settingError returns an error with the position of the setting in a hook block that caused it.
+// Settings from JSON have no positions.
 func (block *item) settingError(setting *item, err error) error {
 	var inner *positionedError
 	at := block.rng
@@ -90,8 +90,7 @@ func (block *item) settingError(setting *item, err error) error {
 	return &positionedError{at, fmt.Errorf("hook %q: %s %w", block.name, setting.name, err)}
 }
 
-// order parses a hook order between hooks.OrderFirst and hooks.OrderLast,
-// exclusive.
+// order parses a hook order, which must be greater than hooks.OrderFirst and less than hooks.OrderLast.
 func (i item) order() (int, error) {
 	f, err := i.number()
 	if order := int(f); err == nil && float64(order) == f && order > hooks.OrderFirst && order < hooks.OrderLast {
@@ -145,7 +144,7 @@ func (i item) pattern() (string, error) {
 	return text, err
 }
 
-// decodedJSON returns the item in the form of decoded JSON.
+// decodedJSON returns the value of the item as encoding/json would decode it.
 func (i item) decodedJSON() any {
 	switch {
 	case i.jsonValue != nil:

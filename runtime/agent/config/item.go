@@ -22,12 +22,12 @@ import (
 type item struct {
 	name      string
 	rng       hcl.Range
-	value     any     // string, float64, bool, []any or nil
-	body      []*item // contents of a block or an object, else nil
-	jsonValue any     // the decoded JSON, if it is an object or a list of objects
+	value     any     // type is string, float64, bool or []any, or nil
+	body      []*item // contents of a block or an object, otherwise nil
+	jsonValue any     // the value as encoding/json decodes it, if it is an object or a list of objects
 }
 
-// place returns the position of a setting in the block.
+// place returns the position of the named setting in the block.
 func (i item) place(name string) hcl.Range {
 	for _, child := range i.body {
 		if child.name == name && child.rng.Filename != "" {
@@ -39,7 +39,7 @@ func (i item) place(name string) hcl.Range {
 
 func (i item) isBlock() bool { return i.body != nil }
 
-// native parses HCL. Plugin blocks are added to the reader's plugins.
+// native parses a file in HCL, not JSON. Its plugin blocks are added to the reader's plugins.
 func (r *reader) native(filename string, src []byte) []*item {
 	d, diags := parseDocument(filename, src)
 	r.diags = append(r.diags, diags...)
@@ -115,8 +115,8 @@ func fromValue(v cty.Value) item {
 	return item{value: list}
 }
 
-// json parses JSON, where a block is an object or a list of objects. The position
-// of a setting is the line of its name.
+// json parses a file in JSON, where a block is an object or a list of objects. The position of a
+// setting is the line of its name.
 func (r *reader) json(filename string, src []byte) []*item {
 	d := json.NewDecoder(bytes.NewReader(src))
 	var top map[string]any
@@ -144,7 +144,7 @@ func (r *reader) json(filename string, src []byte) []*item {
 	return objectItems(top, place)
 }
 
-// jsonPlugins parses {"NAME": {"args": […], "config": {…}}}, or a list of such
+// jsonPlugins reads plugin blocks in JSON: {"NAME": {"args": […], "config": {…}}}, or a list of such
 // objects.
 func (r *reader) jsonPlugins(v any, place func(string) hcl.Range) {
 	for _, plugins := range objects(v) {
@@ -179,8 +179,8 @@ func objectItems(m map[string]any, place func(string) hcl.Range) []*item {
 	return items
 }
 
-// objects returns an object as a list, or the elements of a list of objects, else
-// nil.
+// objects returns a list of objects: an object as a list of one element, a list of objects itself,
+// otherwise nil.
 func objects(v any) []map[string]any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -251,7 +251,7 @@ func (i item) number() (float64, error) {
 	return 0, errors.New("must be a number")
 }
 
-// duration parses a text like "90s", or a number of nanoseconds.
+// duration parses a duration, given as a text like "90s" or as a number of nanoseconds.
 func (i item) duration() (time.Duration, error) {
 	switch v := i.value.(type) {
 	case float64:
@@ -264,7 +264,7 @@ func (i item) duration() (time.Duration, error) {
 	return 0, errors.New(`must be a duration, such as "90s"`)
 }
 
-// texts returns the settings of a block with free names.
+// texts returns the settings of a block whose names a user can choose, and whose values are texts.
 func (i item) texts() (map[string]string, error) {
 	if !i.isBlock() {
 		return nil, errors.New("must be a block or an object")
@@ -280,7 +280,7 @@ func (i item) texts() (map[string]string, error) {
 	return all, nil
 }
 
-// words splits a comma-separated list.
+// words splits a comma-separated list into its elements.
 func words(text string) []string {
 	var all []string
 	for word := range strings.SplitSeq(text, ",") {

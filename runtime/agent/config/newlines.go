@@ -21,11 +21,11 @@ import (
 type newlineAdder struct {
 	filename string
 	original []byte
-	inserted []int // offsets in the new text, ascending
+	inserted []int // offsets in the text with the added newlines, ascending
 }
 
-// addNewlines puts every block of src on lines of its own. It returns src itself if no
-// newline is needed.
+// addNewlines adds newlines to src so that every block is on lines of its own. It returns src itself if
+// no newline is needed.
 func addNewlines(filename string, src []byte) ([]byte, *newlineAdder) {
 	tokens, _ := hclsyntax.LexConfig(src, filename, hcl.InitialPos)
 	var breaks []int // offsets in src
@@ -81,8 +81,8 @@ func addNewlines(filename string, src []byte) ([]byte, *newlineAdder) {
 	return append(out, src[last:]...), s
 }
 
-// headerOf returns the index of the first token of the block that opens at token i, or
-// -1 if no block opens there.
+// headerOf returns the index of the first token of the block whose opening brace is token i, or -1 if
+// token i opens no block.
 func headerOf(tokens hclsyntax.Tokens, i int) int {
 	for i--; i >= 0; i-- {
 		switch tokens[i].Type {
@@ -104,7 +104,7 @@ func startsLine(tokens hclsyntax.Tokens, i int) bool {
 	return i >= len(tokens) || tokens[i].Type == hclsyntax.TokenNewline || tokens[i].Type == hclsyntax.TokenEOF || tokens[i].Type == hclsyntax.TokenComment
 }
 
-// restore translates the positions in diags back.
+// restore replaces the positions in diags by those in the text without the added newlines.
 func (s *newlineAdder) restore(diags hcl.Diagnostics) {
 	for _, d := range diags {
 		d.Subject, d.Context = s.originalRange(d.Subject), s.originalRange(d.Context)

@@ -21,8 +21,8 @@ import (
 // pluginBlocks are the plugin blocks of one configuration file.
 type pluginBlocks []catalog.Block
 
-// add adds a plugin block. Of two blocks of one name in one file the later block
-// replaces the earlier block completely.
+// add adds a plugin block. If a file has two blocks of one name, the later block replaces the earlier
+// one completely.
 func (p *pluginBlocks) add(block catalog.Block) hcl.Diagnostics {
 	var diags hcl.Diagnostics
 	for i, old := range *p {
@@ -51,8 +51,8 @@ func checkLimits(filename string, src []byte) hcl.Diagnostics {
 	return nesting.CheckConfig(src, filename)
 }
 
-// pluginParser converts the HCL of a plugin block to plain values. An expression that needs the functions of a
-// plugin's schema stays a template, which hclspec evaluates later.
+// pluginParser converts the HCL of a plugin block to plain values. An expression that needs the
+// functions of a plugin's schema is kept as the text of a template, which hclspec evaluates later.
 type pluginParser struct {
 	src   []byte
 	name  func(*hclsyntax.Attribute) string
@@ -73,14 +73,14 @@ func (p *pluginParser) plugin(b *hclsyntax.Block) catalog.Block {
 		case "args":
 			block.Args = p.strings(attr)
 		case "env_allowlist":
-			block.EnvAllowlist = append([]string{}, p.strings(attr)...) // an empty list is not the default
+			block.EnvAllowlist = append([]string{}, p.strings(attr)...) // not nil if the list is empty, because nil means the default
 		case "sha256":
 			block.SHA256 = p.str(attr)
 			if sum, err := hex.DecodeString(block.SHA256); err != nil || len(sum) != sha256.Size {
 				p.report(hcl.DiagError, attr.Expr.Range(), "Not a checksum", "sha256 has 64 hexadecimal digits.")
 			}
 		case "config":
-			// HCL1, which Nomad reads here, accepts config = { … } as a block.
+			// Nomad parses plugin blocks as HCL1, which accepts config = { … } as a block.
 			if m, ok := p.value(attr.Expr).(map[string]any); ok {
 				block.Config = m
 			} else {
@@ -125,7 +125,7 @@ func (p *pluginParser) body(body *hclsyntax.Body) map[string]any {
 	return out
 }
 
-// value returns a string, bool, int, float64, nil, []any or map[string]any.
+// value converts an expression to a string, bool, int, float64, nil, []any or map[string]any.
 func (p *pluginParser) value(expr hclsyntax.Expression) any {
 	switch e := expr.(type) {
 	case *hclsyntax.ParenthesesExpr:
@@ -159,7 +159,7 @@ func (p *pluginParser) value(expr hclsyntax.Expression) any {
 	return goValue(val)
 }
 
-// templateText returns a quoted text as a string that hclspec evaluates.
+// templateText returns the text of a quoted template as a string that hclspec evaluates.
 func (p *pluginParser) templateText(e *hclsyntax.TemplateExpr) string {
 	var sb strings.Builder
 	for _, part := range e.Parts {
@@ -170,7 +170,7 @@ func (p *pluginParser) templateText(e *hclsyntax.TemplateExpr) string {
 				continue
 			}
 		case *hclsyntax.ConditionalExpr, *hclsyntax.TemplateJoinExpr:
-			// The part may be a %{ } sequence, which has no source text of its own.
+			// The part may be a %{ } sequence. Such a part has no source text of its own.
 			if src := string(e.Range().SliceBytes(p.src)); strings.HasPrefix(src, `"`) && strings.Contains(src, "%{") {
 				p.report(hcl.DiagError, part.Range(), "Template sequence", "A %%{ … } sequence cannot be used in a plugin's configuration.")
 				return ""
@@ -181,7 +181,7 @@ func (p *pluginParser) templateText(e *hclsyntax.TemplateExpr) string {
 	return sb.String()
 }
 
-// template returns expr as a string that hclspec evaluates.
+// template returns the source text of expr as a template that hclspec evaluates.
 func (p *pluginParser) template(expr hclsyntax.Expression) string {
 	return "${" + string(expr.Range().SliceBytes(p.src)) + "}"
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 )
 
-// parsePlugins parses the plugin blocks of a file.
+// parsePlugins returns the plugin blocks in the text of a configuration file.
 func parsePlugins(filename string, src []byte) (pluginBlocks, hcl.Diagnostics) {
 	d, diags := parseDocument(filename, src)
 	if d == nil {
@@ -163,11 +163,11 @@ func TestPluginBlockErrors(t *testing.T) {
 	}
 }
 
-// HCL1, which Nomad reads here, allows more on one line.
+// Nomad parses configuration files as HCL1, which allows blocks within blocks on one line.
 func TestOneLine(t *testing.T) {
 	tests := []struct {
 		text string
-		want string // name, config and range of each block, or the error
+		want string // expected name, config and range of each block, or the expected error
 	}{
 		{`plugin "raw_exec" { config { enabled = true } }`, "raw_exec map[enabled:true] agent.hcl:1,1-18"},
 		{`plugin "a" { args = ["-v"] config { x { y = { z = 1 } } } } plugin "b" {}`, "a map[x:[map[y:map[z:1]]]] agent.hcl:1,1-11; b map[] agent.hcl:1,61-71"},
@@ -195,7 +195,7 @@ func TestOneLine(t *testing.T) {
 	}
 }
 
-// A hostile file must not reach the parser, which is recursive.
+// The parser is recursive, so a text that is nested too deeply is rejected before.
 func TestDeepConfig(t *testing.T) {
 	for name, text := range map[string]string{
 		"brackets":     "x = " + strings.Repeat("[", 1<<16),

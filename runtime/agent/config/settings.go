@@ -14,15 +14,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
-// setting is a known name in a file. Exactly one of set, block and ignored is set.
+// setting describes a setting that the agent knows. Exactly one of set, block and ignored is set.
 type setting struct {
 	set       func(*Config, item) error
 	block     map[string]setting
-	initBlock func(*Config) // called for the block even if it is empty
+	initBlock func(*Config) // called when the block is read, even if the block is empty
 	ignored   string        // reason why the setting has no effect
 }
 
-// Reasons why settings are ignored.
+// Reasons why settings are ignored, for warnings.
 const (
 	noServers      = "there are no servers here, this agent decides for itself"
 	noConsul       = "there is no Consul here"
@@ -33,8 +33,8 @@ const (
 	metricsPulled  = "metrics are not sent: they are there to be fetched, from /v1/metrics"
 )
 
-// set and the other functions that return settings are not inlined: inlining would
-// create a closure for each setting, 33 kB in total.
+// set and the other functions that return settings are not inlined: inlining would create a closure for
+// each setting, together 33 kB.
 //
 //go:noinline
 func set[T any](read func(item) (T, error), field func(*Config) *T) setting {
@@ -53,7 +53,7 @@ func percent(field func(*Config) *float64) setting { return set(item.number, fie
 
 func duration(field func(*Config) *time.Duration) setting { return set(item.duration, field) }
 
-// count is a setting for a whole number in a range.
+// count returns a setting for a whole number in a range.
 //
 //go:noinline
 func count[T int | uint64](low, high float64, field func(*Config) *T) setting {
@@ -70,7 +70,8 @@ func count[T int | uint64](low, high float64, field func(*Config) *T) setting {
 	}}
 }
 
-// invertedBoolean is an inverted boolean setting, for settings whose default is true.
+// invertedBoolean returns a boolean setting whose default is true. Its field in the Config has the
+// opposite meaning.
 //
 //go:noinline
 func invertedBoolean(field func(*Config) *bool) setting {
@@ -81,7 +82,7 @@ func invertedBoolean(field func(*Config) *bool) setting {
 	}}
 }
 
-// weakSettingError means that a setting is too weak, and that a stronger value is used
+// weakSettingError means that the value of a setting is too weak, and that a stronger value is used
 // instead. It is reported as a warning.
 type weakSettingError struct{ text string }
 
@@ -141,8 +142,8 @@ func setHandshakeTimeout(c *Config, i item) error {
 	return nil
 }
 
-// stringMap is a setting for a block with free names, which is merged with earlier
-// blocks.
+// stringMap returns a setting for a block in which users choose the names. Several such blocks are
+// merged.
 //
 //go:noinline
 func stringMap(field func(*Config) *map[string]string) setting {
@@ -162,7 +163,7 @@ func stringMap(field func(*Config) *map[string]string) setting {
 
 const maxNumber = 1 << 53
 
-// settings has the settings at the top level of a file.
+// settings are the settings at the top level of a file, by name.
 var settings = map[string]setting{
 	"region":     text(func(c *Config) *string { return &c.Node.Region }),
 	"datacenter": text(func(c *Config) *string { return &c.Node.Datacenter }),
@@ -308,13 +309,13 @@ var settings = map[string]setting{
 	"enable_template_token_lookup": {ignored: noVault},
 }
 
-// client has the settings of the client block. Each agent is a client, so all
-// settings apply except those about servers.
+// client are the settings of the client block. Each agent is a client, so all of them have an effect,
+// except those about servers.
 var client = map[string]setting{
 	"enabled": {set: func(_ *Config, i item) error {
 		on, err := i.boolean()
 		if err == nil && !on {
-			// Without the client the agent would have no function.
+			// false is rejected because an agent without a client would have no function.
 			return errors.New("cannot be false here: running tasks is all that an agent does")
 		}
 		return err
@@ -404,7 +405,8 @@ var client = map[string]setting{
 	"disable_allocation_hook_metrics": {ignored: notNeeded},
 }
 
-// server has the settings of the server block that apply to the agent's scheduler.
+// server are the settings of the server block. Those about the scheduler apply to the agent's own
+// scheduler.
 var server = map[string]setting{
 	"enabled":                 {set: func(_ *Config, i item) error { _, err := i.boolean(); return err }},
 	"job_gc_interval":         duration(func(c *Config) *time.Duration { return &c.SchedulerGC.Interval }),
@@ -448,7 +450,7 @@ func setOptions(c *Config, i item) error {
 		case "driver.denylist", "driver.blacklist":
 			c.DriverDeny = words(value)
 		case "env.denylist", "env.blacklist":
-			c.EnvDenylist = append([]string{}, words(value)...) // an empty list differs from nil, which means the default
+			c.EnvDenylist = append([]string{}, words(value)...) // not nil if the list is empty, because nil means the default
 		case "env.allowlist":
 			c.EnvAllowlist = append([]string{}, words(value)...)
 		case "user.denylist", "user.blacklist":

@@ -29,7 +29,7 @@ func templateLimit[T any](read func(item) (T, error)) setting {
 	return hookLimit(func(c *Config) *map[string]any { return &c.Template }, read)
 }
 
-// interval parses a block with the settings min and max.
+// interval parses a block that has the settings min and max.
 func (i item) interval() (map[string]time.Duration, error) {
 	if !i.isBlock() {
 		return nil, fmt.Errorf("is a block: %s { min = … max = … }", i.name)
@@ -51,8 +51,7 @@ func (i item) interval() (map[string]time.Duration, error) {
 	return bounds, nil
 }
 
-// missingFunctions are template functions that Nomad denies by default and that this
-// build does not have.
+// missingFunctions are template functions that this build does not have. Nomad denies them by default.
 var missingFunctions = []string{"executeTemplate", "plugin", "writeToFile"}
 
 func setFunctionDenylist(c *Config, i item) error {
@@ -66,7 +65,7 @@ func setFunctionDenylist(c *Config, i item) error {
 	return nil
 }
 
-// list parses a list of texts.
+// list parses a value that is a list of texts.
 func (i item) list() ([]string, error) {
 	elements, ok := i.value.([]any)
 	list := []string{}

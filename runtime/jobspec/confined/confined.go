@@ -42,7 +42,7 @@ func (e *TextError) Error() string { return e.Text }
 // Parser parses each job file in a child process.
 type Parser struct {
 	args  []string
-	slots chan struct{} // one for each running child
+	slots chan struct{} // semaphore: has an element for each running child
 }
 
 // New returns a parser that starts this binary with the arguments, the program name first, as its
@@ -83,7 +83,7 @@ func (p *Parser) Parse(ctx context.Context, text, variables string) (*api.Job, e
 	if err := codec.NewEncoder(&in, msgpackHandle()).Encode(request{text, variables}); err != nil {
 		return nil, fmt.Errorf("parse job: %w", err)
 	}
-	// A path could lead to a newer binary.
+	// /proc/self/exe is this binary, even if a newer binary has replaced it at its path.
 	cmd := exec.CommandContext(ctx, "/proc/self/exe")
 	cmd.Args = p.args
 	cmd.Env = []string{"GOTRACEBACK=none", "GOMAXPROCS=1"}

@@ -111,7 +111,8 @@ func TestFailedChildIsNoTextError(t *testing.T) {
 	}
 }
 
-// A child exits when its time is over, and when its caller's context ends.
+// A child exits when it reaches its time limit, and when the context of its caller
+// ends.
 func TestChildExitsOnTimeoutAndCancel(t *testing.T) {
 	p := New(os.Args[0], "slow")
 	ctx, cancel := context.WithCancel(t.Context())

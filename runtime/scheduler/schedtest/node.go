@@ -11,22 +11,22 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// AllocTimes has the durations of a simulated allocation. The zero value starts at once,
-// is healthy at once, and runs until it is stopped, which takes no time.
+// AllocTimes has the times at which a simulated allocation changes its state. An allocation with the zero value starts
+// at once, is healthy at once, and runs until it is stopped, which takes no time.
 type AllocTimes struct {
 	// Start is the time until the allocation runs.
 	Start time.Duration
-	// Healthy is the time from then on until its health is known. With Sick the
-	// allocation is unhealthy.
+	// Healthy is the time between the start and the report of the health. With Unhealthy the allocation is reported as
+	// unhealthy.
 	Healthy   time.Duration
 	Unhealthy bool
-	// Run is how long the allocation runs; zero means until it is stopped. With
-	// Fail it fails at the end.
+	// Run is how long the allocation runs; zero means until it is stopped. With Fail the allocation fails at the end of
+	// this time.
 	Run  time.Duration
 	Fail bool
 	// Stop is how long a stop takes.
 	Stop time.Duration
-	// Linger is the time between a terminal status and the end of the allocation.
+	// Linger is the time between the report of a terminal status and the end of the allocation.
 	Linger time.Duration
 }
 
@@ -34,7 +34,7 @@ type AllocTimes struct {
 type Node struct {
 	Store     scheduler.Store
 	Scheduler *scheduler.Scheduler
-	// AllocTimes returns the durations of an allocation. Nil means the zero value for all.
+	// AllocTimes returns the times of an allocation. If it is nil, all allocations have the zero value.
 	AllocTimes func(*api.Allocation) AllocTimes
 	mu         sync.Mutex // guards Scheduler once the node runs
 
@@ -86,10 +86,10 @@ func (n *Node) scheduler() *scheduler.Scheduler {
 type simulatedAlloc struct {
 	node *Node
 	id   string
-	wake chan struct{} // holds a tick when the allocation has changed
+	wake chan struct{} // receives a value when the allocation has changed
 
-	deployment       string    // the deployment whose health is reported
-	healthCheckStart time.Time // start of the health check for this deployment
+	deployment       string    // the deployment to which the reported health applies
+	healthCheckStart time.Time // start of the health check for the current deployment
 }
 
 // Run runs the desired allocations until ctx ends.
@@ -200,8 +200,8 @@ func (a *simulatedAlloc) reportHealth(ctx context.Context, alloc *api.Allocation
 	return 0
 }
 
-// waitUntil waits until the end time, where zero means forever. It returns true early
-// if the allocation must stop or ctx ends.
+// waitUntil waits until the given time; zero means forever. It returns true early if the allocation must stop or ctx
+// ends.
 func (a *simulatedAlloc) waitUntil(ctx context.Context, end time.Time, check func(*api.Allocation) time.Duration) (stop bool) {
 	for ctx.Err() == nil {
 		alloc := a.node.Store.Snapshot().Allocation(nil, a.id)

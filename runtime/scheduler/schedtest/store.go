@@ -12,22 +12,22 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// Store is a store in memory whose changes can fail, and are reported one by one.
+// Store is a store in memory. A test can make its changes fail, and is notified of each change.
 type Store struct {
 	*store.Store
-	// Fault is called at the end of each transaction; an error makes it fail. Nil means
-	// no faults.
+	// Fault is called at the end of each transaction. If it returns an error, the transaction fails. Nil means that no
+	// transaction fails.
 	Fault func() error
 	// Committed is called after each change with the new state. It must not call
 	// Update. Nil means that it is not called.
 	Committed func(*store.Snapshot)
 
-	// mu is held during a change: no two changes share a commit, and Committed sees a
-	// state before the callers of Snapshot do.
+	// mu is held during a change, so that each change has its own commit, and Committed receives a state before callers
+	// of Snapshot do.
 	mu sync.Mutex
 }
 
-// ErrFault is the error of a simulated fault.
+// ErrFault is the error of a simulated failure of a transaction.
 var ErrFault = errors.New("no space left on device")
 
 // NewStore returns a store that contains only a node. It is closed when the test ends.
@@ -43,7 +43,7 @@ func NewStore(t testing.TB, node *api.Node) *Store {
 	return m
 }
 
-// SetNode replaces the node by a copy of n.
+// SetNode replaces the stored node by a copy of n.
 func (s *Store) SetNode(t testing.TB, n *api.Node) {
 	t.Helper()
 	copied := *n

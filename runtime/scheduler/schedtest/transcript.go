@@ -22,7 +22,7 @@ func mebibytesText(megabytes int) string { return strconv.Itoa(megabytes << 20) 
 type Transcript struct {
 	start time.Time
 
-	mu        sync.Mutex // held while lines are written, because nodes report concurrently with the test
+	mu        sync.Mutex // held while lines are written: nodes report concurrently with the test
 	lines     strings.Builder
 	lastLines map[string]string
 	idNumbers map[string]int
@@ -42,7 +42,7 @@ func (t *Transcript) String() string {
 	return t.lines.String()
 }
 
-// Say adds a line from the test.
+// Say adds a line that the test has written.
 func (t *Transcript) Say(format string, args ...any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -89,7 +89,7 @@ func (t *Transcript) idNumberText(id string) string {
 	return "#" + strconv.Itoa(t.idNumbers[id])
 }
 
-// addLine adds a line if it differs from the last line about the subject.
+// addLine adds a line about an object if it differs from the last line about this object.
 func (t *Transcript) addLine(subject, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if t.lastLines[subject] == text {
