@@ -11,13 +11,13 @@ import (
 )
 
 const (
-	// MaxValues limits the number of values in a config block: texts, numbers and so on,
-	// in lists and blocks at any depth. The kernel rejects a command with more than about
-	// twice as many arguments.
+	// MaxValues is the maximum number of values in a config block: strings, numbers and so
+	// on, including those in lists and blocks at any depth. The kernel rejects a command
+	// with more than about twice as many arguments.
 	MaxValues = 100_000
-	// maxBlocks limits the number of blocks of one type in a body, and maxAnyValues the number
-	// of values in all arguments of the type "any" inside of such blocks together: hcldec
-	// compares each block of a list with every other block.
+	// maxBlocks is the maximum number of blocks of one type in a body. maxAnyValues is the
+	// maximum number of values in all arguments of type "any" inside such blocks. Both
+	// exist because hcldec compares each block of a list with every other block.
 	maxBlocks    = 1000
 	maxAnyValues = 2000
 )
@@ -44,14 +44,14 @@ func countValues(v any) int {
 	return n
 }
 
-// bodyLayout is the structure of one body according to a Spec: the types of its arguments,
+// bodyLayout is the structure of a body according to a Spec: the types of its arguments,
 // and the layouts of its blocks.
 type bodyLayout struct {
 	argTypes map[string]cty.Type
 	blocks   map[string]*bodyLayout
 	// anyArgType is the type of all arguments of a block whose arguments can have any name.
 	anyArgType *cty.Type
-	// isRepeated reports whether there can be several such bodies.
+	// isRepeated reports whether a config can have several bodies with this layout.
 	isRepeated bool
 }
 
@@ -59,8 +59,8 @@ func newLayout(listed bool) *bodyLayout {
 	return &bodyLayout{argTypes: make(map[string]cty.Type), blocks: make(map[string]*bodyLayout), isRepeated: listed}
 }
 
-// addArg records the type of an argument. An argument that a Spec reads with two types
-// is left to the library.
+// addArg records the type of an argument. If a Spec has two types for one argument, the
+// argument gets the type string, for which typedBody does not change the value.
 func (l *bodyLayout) addArg(name string, ty cty.Type) {
 	if known, twice := l.argTypes[name]; twice && !known.Equals(ty) {
 		ty = cty.String
@@ -68,19 +68,20 @@ func (l *bodyLayout) addArg(name string, ty cty.Type) {
 	l.argTypes[name] = ty
 }
 
-// typedBody passes values to hcldec that it can convert in linear time, and stops when
-// the context ends.
+// typedBody is the body for hcldec. It converts values so that hcldec's conversion takes
+// linear time, and stops the decoding when the context ends.
 type typedBody struct {
 	hcl.Body
 	*bodyLayout
 	run *decodeRun
 }
 
-// decodeRun is one call of Decode or Check.
+// decodeRun is the state of one call of Decode or Check.
 type decodeRun struct {
 	ctx           context.Context
-	anyValueCount int // number of values in arguments of the type "any" inside of listed blocks
-	// addFault has ended the decoding: hcldec's diagnostics for the rest are meaningless.
+	anyValueCount int // number of values in arguments of type "any" inside of repeated blocks
+	// stopDiag is the reason why decoding was stopped. If it is set, the diagnostics of
+	// hcldec are meaningless.
 	stopDiag *hcl.Diagnostic
 }
 
@@ -152,12 +153,13 @@ func (b *typedBody) typeAttribute(attr *hcl.Attribute, ty cty.Type) *hcl.Attribu
 	return &typed
 }
 
-// argumentExpr is the expression of an argument.
+// argumentExpr is the expression of an argument. It stops the decoding when the context
+// ends or the argument has too many values.
 type argumentExpr struct {
 	hcl.Expression
 	name                string
 	run                 *decodeRun
-	countsAgainstMaxAny bool // whether maxAnyValues applies
+	countsAgainstMaxAny bool // countsAgainstMaxAny: maxAnyValues applies to the argument
 }
 
 func (a *argumentExpr) Value(scope *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {

@@ -11,7 +11,7 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-// commandSpec is the schema of a driver that runs commands.
+// commandSpec is the task config schema of a driver that runs commands.
 var commandSpec = Object(map[string]*Spec{
 	"command": Attr("command", "string", true),
 	"args":    Attr("args", "list(string)", false),
@@ -28,7 +28,8 @@ func newArguments(n int) []any {
 	return args
 }
 
-// go-cty would compare each element of a tuple with every other.
+// typedBody passes lists to hcldec, because go-cty would compare each element of a tuple
+// with every other.
 func TestDecoderSeesListsInsteadOfTuples(t *testing.T) {
 	c := newCompiler()
 	spec := c.compileSpec(commandSpec, "config", "")
@@ -75,7 +76,7 @@ func TestConfigLimits(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		config map[string]any
-		want   string // empty means that the config is valid
+		want   string // error text; empty means that the config is valid
 	}{
 		{"the most arguments", map[string]any{"command": "x", "args": newArguments(MaxValues - 3)}, ""},
 		{"one argument more", map[string]any{"command": "x", "args": newArguments(MaxValues - 2)},
@@ -101,7 +102,7 @@ func TestCheckEndsWithContext(t *testing.T) {
 	if got := Messages(diags); len(got) != 1 || got[0] != "Config not read: context canceled" {
 		t.Errorf("got %q", got)
 	}
-	// The context can also end between two arguments.
+	// The context can also end while the arguments are decoded.
 	a := &argumentExpr{run: &decodeRun{ctx: ctx}}
 	if val, _ := a.Value(nil); val != cty.DynamicVal || a.run.stopDiag == nil {
 		t.Errorf("the argument was evaluated: %#v", val)

@@ -18,20 +18,21 @@ import (
 // compiler converts a Spec to a spec of hcldec, and collects the errors of the Spec.
 type compiler struct {
 	diags hcl.Diagnostics
-	body  *bodyLayout // layout of the body to which the compiled part belongs
+	body  *bodyLayout // layout of the body that contains the part of the Spec being compiled
 }
 
 func newCompiler() *compiler { return &compiler{body: newLayout(false)} }
 
-// compiledSpec is the result of compiling a Spec. It is immutable.
+// compiledSpec is a Spec converted for hcldec. It is immutable.
 type compiledSpec struct {
 	spec  hcldec.Spec
 	body  *bodyLayout
 	diags hcl.Diagnostics
 }
 
-// compiled compiles the Spec of a whole block at the first call: the expressions of its
-// types and defaults take longer to parse than most config blocks.
+// compiled returns the compiledSpec of the Spec of a whole block. It compiles only once,
+// because parsing the expressions of types and defaults takes longer than decoding most
+// config blocks.
 func (s *Spec) compiled() *compiledSpec {
 	if s != nil {
 		if done := s.compiledCache.Load(); done != nil {
@@ -47,8 +48,8 @@ func (s *Spec) compiled() *compiledSpec {
 	return done
 }
 
-// addFault reports an error in the part of the spec at path. hcldec would panic on most of
-// these parts.
+// addFault reports an error in the part of the Spec at path, and returns a valid part for
+// hcldec, which would panic on most invalid ones.
 func (c *compiler) addFault(path, summary, detail string, args ...any) hcldec.Spec {
 	c.diags = append(c.diags, &hcl.Diagnostic{
 		Severity: hcl.DiagError,
@@ -58,14 +59,14 @@ func (c *compiler) addFault(path, summary, detail string, args ...any) hcldec.Sp
 	return &hcldec.LiteralSpec{Value: cty.DynamicVal}
 }
 
-// addDiags reports the errors that a library has found at path.
+// addDiags reports diagnostics of the HCL library as errors at path.
 func (c *compiler) addDiags(path string, diags hcl.Diagnostics) {
 	for _, d := range diags {
 		c.addFault(path, d.Summary, "%s", d.Detail)
 	}
 }
 
-// compileSpec compiles the part, which gets the name key if it has no name.
+// compileSpec compiles a part of a Spec. key is its name if the part has none.
 func (c *compiler) compileSpec(s *Spec, path, key string) hcldec.Spec {
 	if s == nil {
 		return c.addFault(path, "nil spec given", "nothing stands there.")
@@ -161,8 +162,8 @@ func (c *compiler) compileBlock(s *Spec, path, name string) hcldec.Spec {
 	return &hcldec.BlockMapSpec{TypeName: name, LabelNames: slices.Clone(s.labels), Nested: nested}
 }
 
-// nestedBody returns the layout of the blocks of one type. Two parts of a Spec can read
-// the same blocks.
+// nestedBody returns the layout of the blocks of one type. It is the same layout if two
+// parts of a Spec have the same block type.
 func (c *compiler) nestedBody(name string, listed bool) *bodyLayout {
 	listed = listed || c.body.isRepeated
 	nested := c.body.blocks[name]

@@ -22,15 +22,16 @@ import (
 
 var verbatimReplacer = strings.NewReplacer("${", "$${", "%{", "%%{")
 
-// Verbatim escapes a text so that Decode reads it as plain text, and not as a template.
+// Verbatim escapes a text so that Decode returns it unchanged, and does not interpret it as
+// a template.
 func Verbatim(text string) string { return verbatimReplacer.Replace(text) }
 
-// Decode decodes a config block, a map as made by encoding/json or from a job file,
-// into the value that s describes. Every string and every key in it is a template and
-// can use vars and a few functions; if vars is nil, variables are not allowed at all.
-// Decode calls vars only if the config may refer to a variable.
+// Decode decodes a config block into the value that s describes. config is a map from
+// encoding/json or from a job file. Each string and key in it is a template, which can use
+// vars and a few functions. If vars is nil, variables are not allowed. Decode calls vars
+// only if the config may refer to a variable.
 //
-// The diagnostics are for users (Messages); their ranges are meaningless. If they
+// The diagnostics are for users (see Messages); their ranges are meaningless. If they
 // contain an error, the value is unusable.
 func (s *Spec) Decode(config map[string]any, vars func() map[string]cty.Value) (cty.Value, hcl.Diagnostics) {
 	return s.decode(context.Background(), config, func(hcl.Body, hcldec.Spec) map[string]cty.Value {
@@ -41,9 +42,9 @@ func (s *Spec) Decode(config map[string]any, vars func() map[string]cty.Value) (
 	})
 }
 
-// Check returns the errors of a config block that do not depend on its variables: each
-// variable may have any value, of any type. The diagnostics are like the diagnostics of
-// Decode. If ctx ends, they hold only its error.
+// Check returns the errors of a config block that occur for all values of its variables.
+// The diagnostics have the same form as those of Decode. If ctx ends, they contain only its
+// error.
 func (s *Spec) Check(ctx context.Context, config map[string]any) hcl.Diagnostics {
 	_, diags := s.decode(ctx, config, func(body hcl.Body, spec hcldec.Spec) map[string]cty.Value {
 		vars := make(map[string]cty.Value)
@@ -55,8 +56,8 @@ func (s *Spec) Check(ctx context.Context, config map[string]any) hcl.Diagnostics
 	return diags
 }
 
-// CheckPart is Check for a part of a config block: a missing argument or block is not
-// an error, because the caller adds the rest.
+// CheckPart checks a part of a config block like Check, but ignores missing arguments and
+// blocks, because the caller adds them later.
 func (s *Spec) CheckPart(config map[string]any) hcl.Diagnostics {
 	return slices.DeleteFunc(s.Check(context.Background(), config), func(d *hcl.Diagnostic) bool {
 		noBlock := strings.HasPrefix(d.Summary, "Missing ") && strings.HasSuffix(d.Summary, " block")
@@ -71,8 +72,8 @@ func (s *Spec) decode(ctx context.Context, config map[string]any, vars func(hcl.
 			value, diags = cty.DynamicVal, hcl.Diagnostics{run.stopDiag}
 		}
 	}()
-	// hcldec trusts its spec and panics if the parts do not fit together. This spec comes
-	// from a plugin.
+	// hcldec does not check its spec, and panics if the parts of a plugin's spec are
+	// inconsistent.
 	defer func() {
 		if r := recover(); r != nil {
 			value, diags = cty.DynamicVal, hcl.Diagnostics{{
@@ -124,7 +125,8 @@ func (s *Spec) decode(ctx context.Context, config map[string]any, vars func(hcl.
 	}
 	value, diags = hcldec.Decode(body, c.spec, scope)
 	for _, d := range diags {
-		// The user wrote an argument or a block, not a CheckJSON object property.
+		// Users write arguments and blocks, so messages do not mention JSON object
+		// properties.
 		if d.Summary == "Extraneous JSON object property" {
 			d.Summary = "Invalid label"
 		}
@@ -132,8 +134,8 @@ func (s *Spec) decode(ctx context.Context, config map[string]any, vars func(hcl.
 	return value, diags
 }
 
-// preciseNumbers writes integers that were CheckJSON before, and so are float64, with all
-// digits. encoding/json writes trailing zeros when float64 is no longer exact.
+// preciseNumbers replaces integral float64 values, which come from JSON, by all their
+// decimal digits. encoding/json would write zeros for the last digits of large ones.
 func preciseNumbers(v any) any {
 	switch v := v.(type) {
 	case float64:
@@ -171,7 +173,7 @@ func preciseNumbers(v any) any {
 	return v
 }
 
-// Messages renders the errors among diags as users see them: "Summary: detail".
+// Messages returns the text of each error in diags, in the form "Summary: detail".
 func Messages(diags hcl.Diagnostics) []string {
 	var messages []string
 	for _, d := range diags {
@@ -201,8 +203,8 @@ var hclFunctions = map[string]function.Function{
 	"upper":      stdlib.UpperFunc,
 }
 
-// jsonDecodeFunc adds a depth check to the library's function, which recurses as deep
-// as the text.
+// jsonDecodeFunc is the function jsondecode with a check of the nesting depth, because the
+// library's function recurses for each level.
 var jsonDecodeFunc = function.New(&function.Spec{
 	Params: stdlib.JSONDecodeFunc.Params(),
 	Type: func(args []cty.Value) (cty.Type, error) {

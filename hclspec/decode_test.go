@@ -12,7 +12,7 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-// Schemas of the protocol's worked examples.
+// Schemas of config blocks that these tests decode.
 var (
 	greetingSpec = Object(map[string]*Spec{
 		"greeting": Default(Attr("greeting", "string", false), Literal(`"Hello, World!"`)),
@@ -97,10 +97,11 @@ func parseConfig(t testing.TB, text string) map[string]any {
 	return m
 }
 
-// TestDecodeToMsgpack has the worked examples of plugin-protocol 4.3 and of jobspec 8.3.
+// TestDecodeToMsgpack compares encoded configs with fixed bytes: the encoding is part of
+// the protocol.
 func TestDecodeToMsgpack(t *testing.T) {
 	const minimalJobHex = "8ca3616e79c0a461726773c0a56261747472c0a4626d617080a7636f6d6d616e64a62f62696e2f78a5636f756e74c0a464666c7407a46c6d6170c0a46d616e7990a76d617061747472c0a26f6ec0a36f6e65c0"
-	// jobWith returns the result of an absent config, with some values replaced.
+	// jobWith returns the hex of minimalJobHex with some values replaced.
 	jobWith := func(pairs ...string) string {
 		text := minimalJobHex
 		for i := 0; i < len(pairs); i += 2 {
@@ -200,7 +201,7 @@ func TestDecodeToMsgpack(t *testing.T) {
 }
 
 func TestJobThroughTheAPI(t *testing.T) {
-	// Numbers that were CheckJSON are float64.
+	// Numbers that come from JSON are float64.
 	s := Object(map[string]*Spec{"n": Attr("n", "list(map(list(number)))", false)})
 	value, diags := s.Decode(map[string]any{"n": []map[string]any{{"k": []any{float64(9223372036854775807)}}}}, varsFunc(nomadVars))
 	if diags.HasErrors() {
@@ -324,7 +325,8 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// TestHostileConfigIsRejected has input that would crash the process without the limits.
+// TestHostileConfigIsRejected decodes input that would crash the process if no limits were
+// checked.
 func TestHostileConfigIsRejected(t *testing.T) {
 	s := Object(map[string]*Spec{"a": Attr("a", "any", false)})
 	const n = 1 << 16
@@ -389,7 +391,7 @@ func TestHostileConfigIsRejected(t *testing.T) {
 	})
 }
 
-// expectLimitError checks that a limit was the reason for the rejection.
+// expectLimitError checks that the config was rejected because of a limit.
 func expectLimitError(t *testing.T, diags hcl.Diagnostics) {
 	t.Helper()
 	messages := strings.Join(Messages(diags), "; ")

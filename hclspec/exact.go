@@ -12,9 +12,9 @@ import (
 	"github.com/hashicorp/go-msgpack/v2/codec"
 )
 
-// UnmarshalExact is Unmarshal without loss: a key for which a struct has no field, or a
-// value that does not fit its field, is an error that names both, and nothing is
-// decoded.
+// UnmarshalExact decodes like Unmarshal, but rejects input that Unmarshal would not decode
+// completely: a key for which a struct has no field, or a value that does not fit its
+// field. The error names both, and dst is unchanged.
 func UnmarshalExact(b []byte, dst any) error {
 	t := reflect.TypeOf(dst)
 	if t == nil || t.Kind() != reflect.Pointer || len(b) == 0 {
@@ -31,14 +31,14 @@ func UnmarshalExact(b []byte, dst any) error {
 	return Unmarshal(b, dst)
 }
 
-// customDecoderTypes are implemented by types with their own decoder: the values that they
-// accept are unknown.
+// customDecoderTypes are interfaces of types with their own decoder. checkFits does not
+// check values for such types.
 var customDecoderTypes = []reflect.Type{
 	reflect.TypeFor[codec.Selfer](), reflect.TypeFor[encoding.BinaryUnmarshaler](),
 }
 
-// checkFits returns an error if decoding v into a value of type t would fail or lose
-// data. path leads to v from the start of the config.
+// checkFits returns an error if decoding the value v into type t would fail or lose data.
+// path is the position of v in the config.
 func checkFits(path []string, v any, t reflect.Type) error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -116,7 +116,8 @@ func checkFits(path []string, v any, t reflect.Type) error {
 	return does(false)
 }
 
-// fieldTypes returns the types of the fields that a struct is decoded into, by key.
+// fieldTypes returns the types of a struct's fields, by the key that the decoder matches
+// with the field.
 func fieldTypes(t reflect.Type) map[string]reflect.Type {
 	fields := map[string]reflect.Type{}
 	for i := range t.NumField() {
@@ -162,7 +163,7 @@ func formatPath(path []string) string {
 
 func describeType(t reflect.Type) string {
 	if t.Kind() == reflect.Struct && t.Name() == "" {
-		return "the Go struct" // the text of an anonymous type would be its whole declaration
+		return "the Go struct" // %v would print the whole declaration of an anonymous type
 	}
 	return fmt.Sprintf("the Go type %v", t)
 }
@@ -195,7 +196,7 @@ func toUint64(v any) (uint64, bool) {
 	return 0, false
 }
 
-// describeValue describes a value without its text, which may be a secret.
+// describeValue describes a value without its content, which may be a secret.
 func describeValue(v any) string {
 	switch v := v.(type) {
 	case bool:

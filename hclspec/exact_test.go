@@ -8,7 +8,7 @@ import (
 	"github.com/zclconf/go-cty/cty"
 )
 
-// upperCaseText has its own decoder.
+// upperCaseText is a type with its own decoder.
 type upperCaseText struct{ text string }
 
 func (u *upperCaseText) UnmarshalBinary(b []byte) error {

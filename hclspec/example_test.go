@@ -17,7 +17,8 @@ var schema = hclspec.Object(map[string]*hclspec.Spec{
 	}), 0, 0),
 })
 
-// A schema describes a config block; the tag codec matches a field to a key.
+// A schema describes a config block. A struct field is matched with an argument or block by
+// its codec tag.
 func ExampleObject() {
 	schema := hclspec.Object(map[string]*hclspec.Spec{
 		"image":  hclspec.Attr("image", "string", true),
@@ -31,8 +32,8 @@ func ExampleObject() {
 	_ = schema
 }
 
-// A host decodes a config block and sends it to the plugin, which decodes it into a
-// struct.
+// A host decodes a config block and sends it to the plugin, which decodes the received
+// bytes into a struct.
 func ExampleSpec_Decode() {
 	block := map[string]any{
 		"image": "web:${meta_version}",
@@ -66,7 +67,7 @@ func ExampleSpec_Decode() {
 	// Output: {Image:web:1.2 Pull:true Mount:[{Source:/srv}]}
 }
 
-// The errors of a config block are texts for users.
+// Messages returns the errors of a config block as texts for users.
 func ExampleMessages() {
 	_, diags := schema.Decode(map[string]any{"image": "web", "pull": "yes"}, nil)
 	for _, message := range hclspec.Messages(diags) {
@@ -75,7 +76,7 @@ func ExampleMessages() {
 	// Output: Incorrect attribute value type: Inappropriate value for attribute "pull": a bool is required.
 }
 
-// UnmarshalJSON decodes the CheckJSON of a hook's attachment, and rejects unknown keys.
+// UnmarshalJSON decodes the JSON of a hook's attachment, and rejects unknown keys.
 func ExampleUnmarshalJSON() {
 	var config struct {
 		Greeting string `codec:"greeting"`

@@ -11,9 +11,9 @@ import (
 	"github.com/zclconf/go-cty/cty/convert"
 )
 
-// Fault returns an error if the Spec of a whole block is invalid, whatever the block
-// contains. It is for authors; hosts need not call it: Decode accepts more than Fault
-// allows, and reports the other errors. A nil Spec is valid.
+// Fault returns an error if the Spec of a whole block is invalid for any content of the
+// block. It is for authors of plugins. Hosts need not call it: Decode accepts some specs
+// that Fault rejects, and reports errors in the others. A nil Spec is valid.
 func (s *Spec) Fault() (err error) {
 	switch {
 	case s == nil:
@@ -21,7 +21,7 @@ func (s *Spec) Fault() (err error) {
 	case s.kind != kindObject:
 		return errors.New("it is no Object, whose parts have names")
 	}
-	defer func() { // decode recovers for the same reason
+	defer func() { // hcldec panics if the parts of a spec are inconsistent, see decode
 		if r := recover(); r != nil {
 			err = fmt.Errorf("it does not fit together: %v", r)
 		}
@@ -34,7 +34,7 @@ func (s *Spec) Fault() (err error) {
 	return s.checkDefaults("config")
 }
 
-// checkDefaults returns an error if a default does not have the type of its attribute.
+// checkDefaults returns an error if the type of a default is not the type of its attribute.
 func (s *Spec) checkDefaults(path string) error {
 	if s == nil {
 		return nil
@@ -44,7 +44,7 @@ func (s *Spec) checkDefaults(path string) error {
 		want := c.parseType(s.nested, path)
 		value := c.compileSpec(s.defaultSpec, path, "").(*hcldec.LiteralSpec).Value
 		_, err := convert.Convert(value, want)
-		// The plugin receives a default unconverted.
+		// Decode does not convert a default to the type of the attribute.
 		if err != nil || want.IsPrimitiveType() && !value.IsNull() && !value.Type().Equals(want) {
 			return fmt.Errorf("the default of %q is %s, and its type is %s", path, s.defaultSpec.typeOrLiteral, s.nested.typeOrLiteral)
 		}

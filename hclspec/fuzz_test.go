@@ -14,8 +14,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec/specpb"
 )
 
-// FuzzConfig checks that any spec and any config give either messages or a value that
-// can be encoded and decoded.
+// FuzzConfig checks that Decode returns, for any spec and config, either errors or a value
+// that can be encoded and decoded.
 func FuzzConfig(f *testing.F) {
 	for _, s := range []*Spec{greetingSpec, numberSpec, execSpec, defaultsSpec, blocksSpec, typesSpec, job, fullSpec} {
 		b, err := proto.Marshal(s.Proto())
@@ -65,8 +65,8 @@ func FuzzConfig(f *testing.F) {
 	})
 }
 
-// FuzzUnmarshal checks that no bytes crash a driver, and that a decoded value can be
-// encoded and decoded again.
+// FuzzUnmarshal checks that Unmarshal does not panic for any bytes, and that a decoded
+// value can be encoded and decoded again.
 func FuzzUnmarshal(f *testing.F) {
 	f.Add([]byte("\x82\xa7command\xa1x\xa4args\x91\xa11"))
 	f.Add([]byte("\x81\xadoom_score_adj\xa3100"))

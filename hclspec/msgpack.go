@@ -15,9 +15,9 @@ import (
 	ctymsgpack "github.com/zclconf/go-cty/cty/msgpack"
 )
 
-// Marshal encodes a config for a plugin: modern msgpack of the value in its own type,
-// with all keys, sorted. A number that is neither a 64-bit integer nor exactly a
-// float64 becomes its decimal text.
+// Marshal encodes a config value for a plugin, in the current msgpack format with the type
+// str8, with all keys, sorted. A number that is neither a 64-bit integer nor exactly a
+// float64 is encoded as its decimal text.
 func Marshal(v cty.Value) ([]byte, error) {
 	if err := cty.Walk(v, checkMarshal); err != nil {
 		return nil, err
@@ -25,12 +25,11 @@ func Marshal(v cty.Value) ([]byte, error) {
 	return ctymsgpack.Marshal(v, v.Type())
 }
 
-// maxNumberBits limits the exponent of a number, which is written in full when it
-// becomes text.
+// maxNumberBits is the maximum binary exponent of a number, because the decimal text of a
+// number has all its digits.
 const maxNumberBits = 4000
 
-// checkMarshal rejects a value without an encoding, and a number whose decimal text
-// would be too long.
+// checkMarshal rejects an unknown value, and a number whose decimal text would be too long.
 func checkMarshal(path cty.Path, v cty.Value) (bool, error) {
 	if !v.IsKnown() {
 		return false, fmt.Errorf("%sthe value is not known", pathErrorPrefix(path))
@@ -44,7 +43,8 @@ func checkMarshal(path cty.Path, v cty.Value) (bool, error) {
 	return true, nil
 }
 
-// pathErrorPrefix returns the name of the argument or block that path leads into.
+// pathErrorPrefix returns the name of the argument or block at the start of path, for
+// errors.
 func pathErrorPrefix(path cty.Path) string {
 	if len(path) > 0 {
 		if step, ok := path[0].(cty.GetAttrStep); ok {
@@ -54,8 +54,8 @@ func pathErrorPrefix(path cty.Path) string {
 	return ""
 }
 
-// codecHandle is the plugin's codec for both dialects: it writes the old msgpack without
-// str8 and bin, and reads both.
+// codecHandle is the codec for driver state and configs: it writes the old msgpack without
+// str8 and bin, and reads both dialects.
 var codecHandle = func() *codec.MsgpackHandle {
 	h := &codec.MsgpackHandle{}
 	h.RawToString = true
@@ -93,7 +93,7 @@ func Unmarshal(b []byte, dst any) error {
 	return UnmarshalState(again, dst)
 }
 
-// UnmarshalJSON is UnmarshalExact for a config that is CheckJSON.
+// UnmarshalJSON decodes a config in JSON into dst, with the checks of UnmarshalExact.
 func UnmarshalJSON(b []byte, dst any) error {
 	decoder := json.NewDecoder(bytes.NewReader(b))
 	decoder.UseNumber()
@@ -108,8 +108,8 @@ func UnmarshalJSON(b []byte, dst any) error {
 	return UnmarshalExact(encoded, dst)
 }
 
-// convertJSONNumbers converts CheckJSON numbers to Go's number types. A number that fits into none
-// stays its decimal text, as in Marshal.
+// convertJSONNumbers converts each json.Number to int64 or float64. A number that is too
+// large for both is converted to its decimal text, as by Marshal.
 func convertJSONNumbers(v any) any {
 	switch v := v.(type) {
 	case json.Number:
@@ -132,8 +132,9 @@ func convertJSONNumbers(v any) any {
 	return v
 }
 
-// MarshalState encodes Handle.DriverState, which only the same driver decodes: old
-// msgpack, structs as maps sorted by name. It does not distinguish bytes from strings.
+// MarshalState encodes the state of a driver for Handle.DriverState: in msgpack without
+// str8 and bin, with structs as maps sorted by name. Only the same driver decodes it. The
+// encoding does not distinguish bytes from strings.
 func MarshalState(v any) ([]byte, error) {
 	var b []byte
 	if err := codec.NewEncoderBytes(&b, codecHandle).Encode(v); err != nil {
@@ -142,16 +143,17 @@ func MarshalState(v any) ([]byte, error) {
 	return b, nil
 }
 
-// UnmarshalState decodes the bytes of MarshalState. Empty input is io.EOF.
+// UnmarshalState decodes the bytes of MarshalState into dst. It returns io.EOF for empty
+// input.
 func UnmarshalState(b []byte, dst any) error {
 	if len(b) == 0 {
-		return io.EOF // the decoder returns io.EOF only for a slice that is not nil
+		return io.EOF // the decoder would not return io.EOF for a nil slice
 	}
 	return codec.NewDecoderBytes(b, codecHandle).Decode(dst)
 }
 
-// fitType converts v if the type t needs one of the two conversions of Unmarshal, and
-// reports whether it has converted something.
+// fitType converts v for the type t if it is one of the two kinds of values that Unmarshal
+// accepts for another type. It reports whether it has converted anything.
 func fitType(v any, t reflect.Type) (any, bool) {
 	for t != nil && t.Kind() == reflect.Pointer {
 		t = t.Elem()

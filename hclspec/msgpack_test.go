@@ -58,7 +58,7 @@ func TestUnmarshal(t *testing.T) {
 	tests := []struct {
 		name string
 		hex  string
-		into all // initial values of the destination
+		into all // the destination before decoding
 		want all
 	}{
 		{"a tag", "81a173a178", all{}, all{S: "x"}},
@@ -146,7 +146,8 @@ func TestUnmarshalErrors(t *testing.T) {
 	})
 }
 
-// TestConfigRoundTrip covers all steps from a block to a driver's struct.
+// TestConfigRoundTrip decodes a config block, encodes the result and decodes it into a
+// driver's struct.
 func TestConfigRoundTrip(t *testing.T) {
 	s := Object(map[string]*Spec{
 		"command":       Attr("", "string", true),
@@ -196,7 +197,8 @@ type taggedState struct {
 	Not    int `codec:"-"`
 }
 
-// TestStateEncoding has the table of plugin-protocol 4.5.
+// TestStateEncoding compares encoded driver states with fixed bytes: later versions must
+// decode them.
 func TestStateEncoding(t *testing.T) {
 	tests := []struct {
 		name  string

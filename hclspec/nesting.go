@@ -10,8 +10,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec/nesting"
 )
 
-// checkConfig rejects a config that would overflow the decoder's stack, and reports
-// whether any text in it may refer to a variable.
+// checkConfig rejects a config whose decoding would overflow the stack, and reports whether
+// any string in it may refer to a variable.
 func checkConfig(config []byte) (refers bool, diags hcl.Diagnostics) {
 	if diags := nesting.CheckJSON(config, "config"); diags.HasErrors() {
 		return false, diags
@@ -21,7 +21,7 @@ func checkConfig(config []byte) (refers bool, diags hcl.Diagnostics) {
 	for {
 		token, err := dec.Token()
 		if err != nil {
-			return refers, nil // end of the config, or invalid CheckJSON, which the decoder reports
+			return refers, nil // err is io.EOF at the end, or a syntax error, which the decoder reports
 		}
 		text, ok := token.(string)
 		if !ok || !strings.Contains(text, "${") && !strings.Contains(text, "%{") {

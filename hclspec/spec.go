@@ -9,32 +9,32 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec/specpb"
 )
 
-// maxSpecDepth limits the nesting depth of specs. Existing drivers stay under ten; the
-// limit keeps a hostile plugin from overflowing the host's stack.
+// maxSpecDepth is the maximum nesting depth of specs. The specs of existing drivers have a
+// depth below ten; without the limit, a plugin could overflow the host's stack.
 const maxSpecDepth = 100
 
-// Spec is the schema of one part of a config block and of the resulting value. It is
-// made by the functions of this package and is immutable, so it may be shared. A nil
+// Spec is the schema of a config block or of a part of it, and of the resulting value. It
+// is created by the functions of this package and is immutable, so it may be shared. A nil
 // Spec means that the plugin has no configuration.
 type Spec struct {
 	kind          kind
-	name          string // name in the block; empty means the key of the enclosing Object
-	typeOrLiteral string // type expression, or the literal
+	name          string // name of the part in the block; empty means the part's key in the enclosing Object
+	typeOrLiteral string // HCL expression of the type, or of the literal
 	required      bool
 	labels        []string
 	min, max      uint64
 
-	nested      *Spec // content of a block; first choice of a default
+	nested      *Spec // content of a block, or primary part of a default
 	defaultSpec *Spec
 	attributes  map[string]*Spec
 	values      []*Spec
 
-	compiledCache atomic.Pointer[compiledSpec] // nil until the first Decode
+	compiledCache atomic.Pointer[compiledSpec] // compiledCache: nil before the first use
 }
 
 type kind uint8
 
-// A Spec without a kind comes from a message without a kind.
+// kindNone is the kind of a Spec from a message that has no kind.
 const (
 	kindNone kind = iota
 	kindObject
@@ -49,58 +49,61 @@ const (
 	kindLiteral
 )
 
-// Object is a body with several parts, the top of each schema. The keys are the names in the result, and also
-// the names in the block for parts without their own name.
+// Object is a body with several parts. Each schema of a whole block is an Object. The keys
+// are the names in the result. They are also the names in the block, except for parts with
+// their own name.
 func Object(attributes map[string]*Spec) *Spec {
 	return &Spec{kind: kindObject, attributes: maps.Clone(attributes)}
 }
 
-// Array is a body with several parts, whose values form a sequence. Each part needs a
-// name.
+// Array is a body with several parts, whose values form a sequence in the result. Each part
+// needs a name.
 func Array(values ...*Spec) *Spec {
 	return &Spec{kind: kindArray, values: slices.Clone(values)}
 }
 
-// Attr is an argument, `name = value`. Its type is an expression: string, number, bool, any,
-// list(T), set(T), map(T), tuple([T, ...]), object({name = T}). Absent means
-// null, or an error if it is required.
+// Attr is an argument, `name = value`. Its type is an expression: string, number, bool,
+// any, list(T), set(T), map(T), tuple([T, ...]), object({name = T}). If the argument is
+// absent, the value is null; if it is also required, that is an error.
 //
-// A map type cannot be written in a job file, where {...} arrives as a list
-// with one object: use list(map(T)) or BlockAttrs.
+// A map type cannot be written in a job file, where {...} arrives as a list with one
+// object: use list(map(T)) or BlockAttrs.
 func Attr(name, typ string, required bool) *Spec {
 	return &Spec{kind: kindAttr, name: name, typeOrLiteral: typ, required: required}
 }
 
-// Block is at most one block, `name { … }`, with the content nested. Absent means null.
+// Block is at most one block, `name { … }`, whose content is described by nested. If the
+// block is absent, the value is null.
 func Block(name string, nested *Spec, required bool) *Spec {
 	return &Spec{kind: kindBlock, name: name, nested: nested, required: required}
 }
 
-// BlockAttrs is at most one block, `name { key = value … }`, with arguments of any name
-// and one type, which result in a map. Absent means null.
+// BlockAttrs is at most one block, `name { key = value … }`, whose arguments may have any
+// name and have one type. Its value is a map. If the block is absent, the value is null.
 func BlockAttrs(name, typ string, required bool) *Spec {
 	return &Spec{kind: kindBlockAttrs, name: name, typeOrLiteral: typ, required: required}
 }
 
-// BlockList is min to max blocks in order; a max of 0 means no limit. Absent
-// means an empty list.
+// BlockList is min to max blocks, and its value a list in their order; a max of 0 means no
+// limit. If there is no block, the value is an empty list.
 func BlockList(name string, nested *Spec, min, max uint64) *Spec {
 	return &Spec{kind: kindBlockList, name: name, nested: nested, min: min, max: max}
 }
 
-// BlockSet is a BlockList without order and duplicates.
+// BlockSet is a BlockList whose value is a set, without order and duplicates.
 func BlockSet(name string, nested *Spec, min, max uint64) *Spec {
 	return &Spec{kind: kindBlockSet, name: name, nested: nested, min: min, max: max}
 }
 
-// BlockMap is any number of blocks, `name "label" { … }`, with as many labels as given
-// here, at least one, which result in a map by label. Absent means an empty map.
+// BlockMap is any number of blocks, `name "label" { … }`, with one label for each element
+// of labels, at least one. Its value is a map by label, which is empty if there is no
+// block.
 func BlockMap(name string, labels []string, nested *Spec) *Spec {
 	return &Spec{kind: kindBlockMap, name: name, labels: slices.Clone(labels), nested: nested}
 }
 
-// Default is primary, or def if primary is null. Both need a name if their kind has
-// one: Default(Attr("retries", "number", false), Literal("3")).
+// Default has the value of primary, or of def if the value of primary is null. Both need a
+// name if their kind has one: Default(Attr("retries", "number", false), Literal("3")).
 func Default(primary, def *Spec) *Spec {
 	return &Spec{kind: kindDefault, nested: primary, defaultSpec: def}
 }
@@ -172,7 +175,7 @@ func fromProto(p *specpb.Spec, depth int) (*Spec, error) {
 	return s, nil
 }
 
-// Proto returns the message for s. A nil Spec is a nil message.
+// Proto returns the message for s. For a nil Spec the message is nil.
 func (s *Spec) Proto() *specpb.Spec {
 	if s == nil {
 		return nil

@@ -10,7 +10,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec/specpb"
 )
 
-// TestSpecWireEncoding has the byte example of plugin-protocol 2.5.
+// TestSpecWireEncoding compares an encoded Spec with fixed bytes: the encoding is part of
+// the protocol.
 func TestSpecWireEncoding(t *testing.T) {
 	s := Object(map[string]*Spec{"greeting": Default(Attr("greeting", "string", false), Literal(`"hi"`))})
 	b, err := proto.Marshal(s.Proto())
@@ -53,7 +54,7 @@ func TestProtoRoundTrip(t *testing.T) {
 }
 
 func TestFromProtoWithMissingFields(t *testing.T) {
-	// Some plugins send a kind without its content.
+	// Some plugins send a Spec with a kind and without its content.
 	for _, block := range []*specpb.Spec{
 		{Block: &specpb.Spec_Object{}},
 		{Block: &specpb.Spec_Array{}},

@@ -11,14 +11,14 @@ import (
 	"github.com/zclconf/go-cty/cty/convert"
 )
 
-// maxTypes limits the number of different types, including nested types, of the
-// elements of one list or map without a given element type. The search for the common
-// type takes quadratic time in the number of types.
+// maxTypes is the maximum number of different types, including nested types, of the
+// elements of a list or map whose element type is not given. The search for the common type
+// takes quadratic time in the number of types.
 const maxTypes = 200
 
-// maxTypesWithoutPreconvert limits the number of values in a value that only go-cty converts if the
-// wanted type is partly dynamic. In this case the result of go-cty can depend on the
-// empty collections in the value.
+// maxTypesWithoutPreconvert is the maximum number of types, as counted by CountTypes, of a
+// value that Preconvert returns unchanged if the wanted type is partly dynamic. In that
+// case the result of go-cty can depend on the empty collections in the value.
 const maxTypesWithoutPreconvert = 1000
 
 var errTooManyTypes = fmt.Errorf("the elements have too many different types: %d are allowed", maxTypes)
@@ -98,9 +98,9 @@ func preconvert(val cty.Value, want cty.Type) (cty.Value, error) {
 	return val, nil
 }
 
-// preconvertCollection prepares the elements of a value that is converted to the
-// collection want. same is false if the elements do not get the same type, and if there
-// are none: go-cty determines the type of an empty collection.
+// preconvertCollection converts the elements of a value that is to become the collection
+// want. same is true if all elements have the same type afterwards. For an empty collection
+// same is false, because go-cty determines its type.
 func preconvertCollection(elems []cty.Value, want cty.Type) (prepared []cty.Value, same bool, err error) {
 	elems, err = preconvertEach(elems, func(int) cty.Type { return want.ElementType() })
 	if err != nil || len(elems) == 0 {
@@ -120,7 +120,9 @@ func preconvertCollection(elems []cty.Value, want cty.Type) (prepared []cty.Valu
 		return converted, true, nil
 	}
 	if !needsUnification(want) {
-		return elems, false, nil // go-cty rejects the value immediately
+		// go-cty does not search for a common type here, and rejects elements of different
+		// types.
+		return elems, false, nil
 	}
 	if weight > maxTypes {
 		return nil, false, errTooManyTypes
@@ -137,12 +139,12 @@ func preconvertCollection(elems []cty.Value, want cty.Type) (prepared []cty.Valu
 	if canConvert(samples, want) {
 		return nil, false, errTooManyTypes
 	}
-	// The conversion of all elements would fail like the conversion of the samples, only
-	// slower.
+	// The result contains only one element of each type: go-cty returns the same error as
+	// for all elements, in less time.
 	return samples, false, nil
 }
 
-// needsUnification reports whether go-cty searches a common type of the converted elements of a
+// needsUnification reports whether go-cty searches for a common type of the elements of a
 // collection.
 func needsUnification(collection cty.Type) bool {
 	elem := collection.ElementType()
@@ -150,7 +152,7 @@ func needsUnification(collection cty.Type) bool {
 		collection.IsMapType() && (elem.IsCollectionType() || elem.IsObjectType())
 }
 
-// canConvert reports whether go-cty converts the elements to the collection want.
+// canConvert reports whether go-cty can convert the elements to the collection want.
 func canConvert(elems []cty.Value, want cty.Type) bool {
 	val := cty.TupleVal(elems)
 	if want.IsMapType() {
@@ -189,7 +191,7 @@ func valuesByName(names []string, vals []cty.Value) map[string]cty.Value {
 	return attrs
 }
 
-// preconvertEach prepares the elements in place.
+// preconvertEach calls preconvert for each element, in place.
 func preconvertEach(elems []cty.Value, want func(i int) cty.Type) ([]cty.Value, error) {
 	for i, elem := range elems {
 		var err error
@@ -200,8 +202,8 @@ func preconvertEach(elems []cty.Value, want func(i int) cty.Type) ([]cty.Value, 
 	return elems, nil
 }
 
-// convertEach returns converted copies of the elements. ok is false if an element
-// cannot be converted.
+// convertEach returns converted copies of the elements. ok is false if it cannot convert an
+// element.
 func convertEach(elems []cty.Value, want cty.Type) (converted []cty.Value, ok bool) {
 	converted = make([]cty.Value, len(elems))
 	for i, elem := range elems {
@@ -218,7 +220,7 @@ func convertEach(elems []cty.Value, want cty.Type) (converted []cty.Value, ok bo
 }
 
 // distinctTypes returns the first element of each type, and the number of these types
-// including nested types. It stops when there are too many.
+// including nested types. It stops when weight exceeds maxTypes.
 func distinctTypes(elems []cty.Value) (samples []cty.Value, weight int) {
 	for _, elem := range elems {
 		ty := elem.Type()
@@ -233,7 +235,8 @@ func distinctTypes(elems []cty.Value) (samples []cty.Value, weight int) {
 	return samples, weight
 }
 
-// CountTypes returns the number of types in a type, including nested types.
+// CountTypes returns the number of types that a type consists of, including itself and
+// nested types.
 func CountTypes(ty cty.Type) int {
 	n := 1
 	switch {
@@ -251,9 +254,9 @@ func CountTypes(ty cty.Type) int {
 	return n
 }
 
-// Expression returns the expression of the named attribute with values that are
-// prepared for the type want. A value that cannot be converted is unknown, and its
-// diagnostic has the same text as the diagnostic of hcldec.
+// Expression returns the expression of the named attribute. Preconvert is applied to its
+// value, for the type want. If Preconvert fails, the value is unknown, and the diagnostic
+// has the same text as that of hcldec.
 func Expression(expr hcl.Expression, name string, want cty.Type) hcl.Expression {
 	return &expression{expr, name, want}
 }
@@ -278,5 +281,5 @@ func (e *expression) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 	})
 }
 
-// UnwrapExpression lets static analysis see the original expression.
+// UnwrapExpression returns the original expression, for hcl's static analysis.
 func (e *expression) UnwrapExpression() hcl.Expression { return e.Expression }

@@ -11,8 +11,8 @@ import (
 	"github.com/zclconf/go-cty/cty/convert"
 )
 
-// randomValue returns a value like the values in a config block: text, numbers,
-// booleans, null, unknown values, tuples and objects.
+// randomValue returns a value of a kind that occurs in config blocks: text, number,
+// boolean, null, unknown value, tuple or object.
 func randomValue(r *rand.Rand, depth int) cty.Value {
 	kinds := 8
 	if depth == 0 {
@@ -34,7 +34,7 @@ func randomValue(r *rand.Rand, depth int) cty.Value {
 		for i := range elems {
 			elems[i] = randomValue(r, depth-1)
 		}
-		if r.IntN(2) == 0 { // lists of one type are most common
+		if r.IntN(2) == 0 { // half of the tuples have elements of one type, as most lists have
 			for i := range elems {
 				elems[i] = elems[0]
 			}
@@ -78,8 +78,8 @@ func randomType(r *rand.Rand, depth int) cty.Type {
 	}
 }
 
-// convertToText returns the result of a conversion as text. Errors in maps and objects name a
-// random entry, so convertToText makes them equal.
+// convertToText returns the result of a conversion as text. It removes the name of the
+// entry from errors in maps and objects, because go-cty chooses the entry at random.
 func convertToText(f func(cty.Value, cty.Type) (cty.Value, error), val cty.Value, want cty.Type) (text string) {
 	defer func() {
 		if recover() != nil {
@@ -103,7 +103,7 @@ func TestConvertAgreesWithLibrary(t *testing.T) {
 		val, want := randomValue(r, 3), randomType(r, 3)
 		got := convertToText(Convert, val, want)
 		var ctyResult string
-		for range 20 { // go-cty's own result can depend on the order of a map
+		for range 20 { // 20 attempts, because the result of go-cty can depend on the iteration order of a map
 			if ctyResult = convertToText(convert.Convert, val, want); ctyResult == got || ctyResult == "panic" {
 				break
 			}
@@ -128,8 +128,8 @@ func stringValues(n int) []cty.Value {
 	return elems
 }
 
-// go-cty's own conversion takes quadratic time only for tuples, so its input must
-// already be a list.
+// Preconvert converts all tuples to lists: for tuples, go-cty's conversion takes quadratic
+// time.
 func TestPreconvertLeavesNoTuple(t *testing.T) {
 	rows := cty.TupleVal([]cty.Value{cty.TupleVal(stringValues(2000)), cty.TupleVal(stringValues(1999))})
 	for _, c := range []struct {
@@ -167,7 +167,8 @@ func tupleOfManyTypes() cty.Value {
 	return cty.TupleVal(elems)
 }
 
-// A list that cannot be converted must not make go-cty compare its elements.
+// Convert rejects a long list that cannot be converted without a comparison of all its
+// elements by go-cty.
 func TestListWithoutCommonTypeIsCutShort(t *testing.T) {
 	val, want := cty.TupleVal(append(stringValues(100_000), cty.EmptyObjectVal)), cty.List(cty.DynamicPseudoType)
 	prepared, err := Preconvert(val, want)

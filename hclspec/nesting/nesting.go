@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// Max limits the nesting depth of brackets, templates, operators and blocks.
+	// Max is the maximum nesting depth of brackets, templates, operators and blocks.
 	Max = 200
-	// MaxOperators limits the depth of an expression tree without brackets: 1 + 1 + 1 + …
-	// is a tree as deep as it is long, and evaluation recurses.
+	// MaxOperators is the maximum depth of an expression tree without brackets. The tree of
+	// 1 + 1 + 1 + … is as deep as the expression is long, and evaluation recurses.
 	MaxOperators = 2000
-	// maxNumberLength limits the length of a number, maxExponentDigits the digits of its exponent:
-	// 1e999999999 is a gigabyte of text when it becomes a string. The exponent of a
-	// float64 has three digits.
+	// maxNumberLength is the maximum length of a number, and maxExponentDigits that of its
+	// exponent: the decimal text of 1e999999999 has a gigabyte. The exponent of a float64
+	// has at most three digits.
 	maxNumberLength   = 4096
 	maxExponentDigits = 3
 )
@@ -30,8 +30,7 @@ func depthError(rng hcl.Range) hcl.Diagnostics {
 		fmt.Sprintf("Brackets, templates, operators and blocks may be nested %d levels deep at most.", Max), rng)}
 }
 
-// TooLong returns the error for an expression whose tree is deeper than expected from
-// its operators.
+// TooLong returns the diagnostic for an expression with too many operators.
 func TooLong(rng hcl.Range) *hcl.Diagnostic {
 	return limitError("Expression too long", fmt.Sprintf("An expression may chain %d operators at most.", MaxOperators), rng)
 }
@@ -48,20 +47,22 @@ func checkNumber(text []byte, rng hcl.Range) *hcl.Diagnostic {
 	return limitError("Number out of range", fmt.Sprintf("A number may have %d characters, and %d digits in its exponent, at most.", maxNumberLength, maxExponentDigits), rng)
 }
 
-// openBracket is one open bracket, quote, heredoc or template sequence.
+// openBracket is a bracket, quote, heredoc or template sequence that has not been closed
+// yet.
 type openBracket struct {
 	token hclsyntax.TokenType
-	// unaryOperators is the number of operators in front of the bracket: !(-(!(…
+	// unaryOperators is the number of unary operators before the bracket, as in !(-(!(…
 	unaryOperators int
-	// chainLength is the number of tokens that recurse to the right without a bracket:
-	// a ? b : c ? …, x[*][*]…; it is reset for each item of a list or a body.
+	// chainLength is the number of tokens, outside of inner brackets, for which the parser
+	// recurses: a ? b : c ? …, x[*][*]…; it is reset for each item of a list or a body.
 	chainLength int
-	// operators is the number of tokens that make the tree of one expression deeper
-	// without recursion in the parser: 1 + 1 + 1 + …, x[a][b]…
+	// operators is the number of tokens that make the syntax tree of one expression deeper,
+	// although the parser does not recurse: 1 + 1 + 1 + …, x[a][b]…
 	operators int
 	// directives is the number of open %{ if } and %{ for } in a template.
 	directives int
-	// isForLoop is true in a { for … } expression, where a newline ends no item.
+	// isForLoop is true in a { for … } expression, in which a newline does not separate
+	// items.
 	isForLoop bool
 }
 
@@ -79,37 +80,40 @@ var openTokensByClose = map[hclsyntax.TokenType][]hclsyntax.TokenType{
 // parserDepth computes the recursion depth of the parser from the tokens of a text. For
 // malformed text it may compute a higher depth, never a lower one.
 type parserDepth struct {
-	frames         []openBracket
-	depth          int
-	operators      int // sum over all frames: operators in brackets are a part of the enclosing expression
+	frames []openBracket
+	depth  int
+	// operators: sum over all frames, because operators in brackets are a part of the
+	// enclosing expression.
+	operators      int
 	unaryOperators int
-	// afterOperand is true after a token from which a minus can subtract.
+	// afterOperand is true after an operand: then a minus is a binary operator.
 	afterOperand bool
 }
 
-// firstScanSize is the size of the first part of a text, which is scanned before the rest:
-// most text that nests too deeply does so from the start.
+// firstScanSize is the number of bytes of a text that are scanned first, because most text
+// with too much nesting has it at the start.
 const firstScanSize = 64 << 10
 
 type lexFunc func(text []byte, name string, start hcl.Pos) (hclsyntax.Tokens, hcl.Diagnostics)
 
-// CheckConfig scans a file with arguments and blocks.
+// CheckConfig checks a config file, with arguments and blocks.
 func CheckConfig(text []byte, name string) hcl.Diagnostics {
 	return scanText(hclsyntax.LexConfig, openBracket{}, text, name, hcl.InitialPos)
 }
 
-// CheckExpression scans the text of one expression.
+// CheckExpression checks the text of one expression.
 func CheckExpression(text []byte, name string) hcl.Diagnostics {
 	return scanText(hclsyntax.LexExpression, openBracket{token: tokenWholeText}, text, name, hcl.InitialPos)
 }
 
-// CheckTemplate scans the content of a quoted template. start is its position in the file
-// name.
+// CheckTemplate checks the content of a quoted template. start is the position of the
+// template in the file.
 func CheckTemplate(text []byte, name string, start hcl.Pos) hcl.Diagnostics {
 	return scanText(hclsyntax.LexTemplate, openBracket{token: tokenWholeText}, text, name, start)
 }
 
-// tokenWholeText opens a text that is one item, in which a newline ends no item.
+// tokenWholeText is the token of the outermost frame of an expression or template, in which
+// a newline does not separate items.
 const tokenWholeText = hclsyntax.TokenEOF
 
 func scanText(lex lexFunc, root openBracket, text []byte, name string, start hcl.Pos) hcl.Diagnostics {
@@ -142,7 +146,7 @@ func scanTokens(root openBracket, tokens hclsyntax.Tokens) hcl.Diagnostics {
 	return nil
 }
 
-// processToken processes one token; rest are the tokens after it.
+// processToken updates the depth for one token; rest are the tokens after it.
 func (n *parserDepth) processToken(token hclsyntax.Token, rest hclsyntax.Tokens) {
 	top := &n.frames[len(n.frames)-1]
 	switch token.Type {
@@ -243,9 +247,8 @@ func (n *parserDepth) countDirective(f *openBracket, word string) {
 	n.depth += by
 }
 
-// closeFrame closes the innermost frame if the token matches it. A token that does not match
-// closes nothing: the parser rejects the text anyway, and the count stays on the safe
-// side.
+// closeFrame closes the innermost frame if the token matches it. Otherwise it closes
+// nothing, so that the computed depth is not too low: the parser rejects the text anyway.
 func (n *parserDepth) closeFrame(token hclsyntax.TokenType) {
 	n.unaryOperators, n.afterOperand = 0, true
 	top := n.frames[len(n.frames)-1]
@@ -259,7 +262,7 @@ func (n *parserDepth) closeFrame(token hclsyntax.TokenType) {
 	}
 }
 
-// CheckJSON rejects CheckJSON that nests too deeply, and numbers out of range. It recognizes
+// CheckJSON rejects JSON that is nested too deeply, and numbers out of range. It recognizes
 // strings, brackets and numbers only.
 func CheckJSON(text []byte, name string) hcl.Diagnostics {
 	depth := 0
@@ -297,7 +300,7 @@ func isNumberByte(c byte) bool {
 	return c >= '0' && c <= '9' || c == 'e' || c == 'E' || c == '+' || c == '-' || c == '.'
 }
 
-// Range returns the range of text[start:end], which must be on one line.
+// Range returns the source range of text[start:end], which must be on one line.
 func Range(text []byte, name string, start, end int) hcl.Range {
 	line := 1 + bytes.Count(text[:start], []byte("\n"))
 	column := start - bytes.LastIndexByte(text[:start], '\n')

@@ -14,7 +14,7 @@ func TestScan(t *testing.T) {
 	}
 	tests := map[string]struct {
 		scan       func(text []byte, name string) hcl.Diagnostics
-		text, want string // an empty want means no error
+		text, want string // error text; empty means no error
 	}{
 		"as many brackets as may be":               {CheckExpression, many("[", Max), ""},
 		"one more":                                 {CheckExpression, many("[", Max+1), "in:1,201-202: Nesting too deep"},

@@ -10,7 +10,7 @@ import (
 // Type is the kind of a plugin.
 type Type int32
 
-// The values are wire values.
+// The values are sent in messages of the protocol.
 const (
 	TypeUnknown Type = 0
 	TypeDriver  Type = 2
@@ -41,7 +41,7 @@ func ValidName(name string) bool { return len(name) <= 128 && namePattern.MatchS
 // Info describes a plugin, as the plugin reports it.
 type Info struct {
 	Type        Type
-	APIVersions []string // versions of the protocol for Type that the plugin speaks
+	APIVersions []string // protocol versions that the plugin supports
 	Version     string   // version of the plugin itself
 	Name        string   // the name that jobs use, independent of the file name
 }
@@ -70,8 +70,8 @@ type Config struct {
 	// APIVersion is the entry of Info.APIVersions that the host has chosen.
 	APIVersion string
 
-	// Driver is the part for drivers. It is nil for other types of plugin, and while the
-	// host only validates the configuration.
+	// Driver is set for a task driver only. It is nil for other types of plugin, and while
+	// the host only validates the configuration.
 	Driver *DriverConfig
 }
 
@@ -88,7 +88,8 @@ type Topology struct {
 	Distances [][]uint32 // distance between each pair of NUMA nodes
 	Cores     []Core
 
-	// The operator's values replace the sum over the cores, in MHz.
+	// The overrides come from the operator's configuration, in MHz: the total compute of
+	// all cores, and the part that tasks cannot use. Zero means not configured.
 	OverrideTotalCompute    uint64
 	OverrideWithholdCompute uint64
 }
@@ -110,7 +111,7 @@ type Core struct {
 // CoreGrade is the kind of a core.
 type CoreGrade int32
 
-// The values are wire values.
+// The values are sent in messages of the protocol.
 const (
 	CorePerformance CoreGrade = iota
 	CoreEfficiency

@@ -133,7 +133,8 @@ func TestFieldsSurviveBothDirections(t *testing.T) {
 	}
 }
 
-// TestInfoWireEncoding has the example of plugin-protocol 2.1.
+// TestInfoWireEncoding compares the encoding of a PluginInfo response with fixed bytes: the
+// encoding is part of the protocol.
 func TestInfoWireEncoding(t *testing.T) {
 	s := &server{impl: &fakePlugin{info: &Info{Type: TypeDriver, APIVersions: []string{"v0.1.0"}, Version: "0.1.0", Name: "spy"}}}
 	resp, err := s.PluginInfo(t.Context(), nil)
@@ -149,7 +150,8 @@ func TestInfoWireEncoding(t *testing.T) {
 	}
 }
 
-// emptyResponseServer returns empty responses.
+// emptyResponseServer is a plugin that returns an empty message from PluginInfo and
+// ConfigSchema.
 type emptyResponseServer struct {
 	basepb.UnimplementedBasePluginServer
 }
@@ -181,7 +183,7 @@ func TestTopologyDistancesFromProto(t *testing.T) {
 		name   string
 		in     *basepb.ClientTopologySLIT
 		want   [][]uint32
-		values []uint32 // values when the topology is encoded again
+		values []uint32 // the distances that topologyProto sends for the decoded topology
 	}{
 		{"nothing", nil, nil, nil},
 		{"a dimension without values", &basepb.ClientTopologySLIT{Dimension: 1 << 31}, nil, nil},
@@ -201,7 +203,7 @@ func TestTopologyDistancesFromProto(t *testing.T) {
 	}
 }
 
-// fixedStateConn is a connection in a fixed state.
+// fixedStateConn is a connection that is always in the same connectivity.State.
 type fixedStateConn struct {
 	grpc.ClientConnInterface
 	connectivity.State
@@ -219,8 +221,8 @@ func TestConnErr(t *testing.T) {
 		name  string
 		err   error
 		state connectivity.State
-		death time.Duration // time until the process exits
-		end   time.Duration // time until the caller's context ends
+		death time.Duration // death: the process exits after this time
+		end   time.Duration // end: the caller's context ends after this time
 		want  error
 		after time.Duration
 	}{

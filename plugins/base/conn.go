@@ -84,9 +84,9 @@ func (c *Conn) Err(ctx context.Context, err error) error {
 		}
 		if status.Code(err) == codes.DeadlineExceeded {
 			if _, ok := ctx.Deadline(); ok {
-				return context.DeadlineExceeded // the plugin's clock was ahead
+				return context.DeadlineExceeded // the plugin's timer for the deadline of ctx fired first
 			}
-			return err // a deadline of the plugin itself
+			return err // ctx has no deadline: an operation of the plugin timed out
 		}
 	case codes.ResourceExhausted:
 		if strings.HasPrefix(ErrorMessage(err), "grpc: received message larger than max") {
@@ -102,7 +102,7 @@ func (c *Conn) Err(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return err // Unavailable from the plugin, about a service behind it
+	return err // the plugin is connected: Unavailable describes a service that the plugin uses
 }
 
 // ErrorMessage returns the text of an error that has come over a connection, without
@@ -116,7 +116,7 @@ func ErrorMessage(err error) string {
 	if !errors.As(err, &grpcErr) || grpcErr.GRPCStatus().Message() == "" {
 		return text
 	}
-	// Text that wraps the gRPC error stays.
+	// Replace keeps the text that callers have added around the message of the gRPC error.
 	return strings.Replace(text, grpcErr.Error(), grpcErr.GRPCStatus().Message(), 1)
 }
 

@@ -22,11 +22,11 @@ func (e *PanicError) Error() string {
 // line has the keys method, panic and stack.
 const PanicMessage = "method panicked"
 
-// Recover is deferred by the caller of a method that the plugin's author wrote.
-// It stops a panic of the method: the stack goes to hclog.Default(), which is the
-// plugin's log, and *err becomes a PanicError. It must be deferred directly, because
-// only then does it see the panic. It does not see a panic in a goroutine that the
-// method started: nothing but that goroutine can, and the panic ends the process.
+// Recover is deferred by the caller of a method that the plugin's author wrote. It stops a
+// panic of the method: the stack goes to hclog.Default(), which is the plugin's log, and
+// *err becomes a PanicError. It must be deferred directly, because recover works only in a
+// deferred function. A panic in a goroutine that the method has started cannot be recovered
+// here, and terminates the process.
 func Recover(receiver any, method string, err *error) {
 	value := recover()
 	if value == nil {

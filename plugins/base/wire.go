@@ -94,7 +94,8 @@ func (s *server) SetConfig(ctx context.Context, req *basepb.SetConfigRequest) (*
 		Driver:     driverConfigFromProto(req.GetNomadConfig().GetDriver()),
 	}
 	if err := s.impl.SetConfig(ctx, config); err != nil {
-		// Hosts, and the tests of hosts, look for this text.
+		// The prefix "SetConfig failed" is part of the protocol: hosts and their tests
+		// search for it.
 		return nil, fmt.Errorf("SetConfig failed: %w", err)
 	}
 	return &basepb.SetConfigResponse{}, nil
@@ -130,7 +131,8 @@ func topologyProto(t *Topology) *basepb.ClientTopology {
 		OverrideWitholdCompute: t.OverrideWithholdCompute,
 	}
 	for _, row := range t.Distances {
-		// A short row would shift all rows after it.
+		// Each row is padded to the same length, because the message has the values of all
+		// rows in one list.
 		full := make([]uint32, len(t.Distances))
 		copy(full, row)
 		p.Distances.Values = append(p.Distances.Values, full...)
@@ -159,8 +161,8 @@ func topologyFromProto(p *basepb.ClientTopology) *Topology {
 		OverrideTotalCompute:    p.GetOverrideTotalCompute(),
 		OverrideWithholdCompute: p.GetOverrideWitholdCompute(),
 	}
-	// The number of rows comes from the values received, not from the dimension in the
-	// message.
+	// The length of the list limits the number of rows, because a message can have any
+	// dimension.
 	values, width := p.GetDistances().GetValues(), int(p.GetDistances().GetDimension())
 	for len(t.Distances) < width && len(values) >= width {
 		t.Distances = append(t.Distances, values[:width:width])

@@ -44,7 +44,8 @@ func (e Entry) Open(logger hclog.Logger) (*Binary, error) {
 		return nil, e.Err
 	}
 	if e.Builtin {
-		// The path of the executable may hold a newer build by now.
+		// /proc/self/exe is opened, not the path of the executable: an upgrade may have
+		// replaced the file at the path.
 		f, err := os.Open("/proc/self/exe")
 		if err != nil {
 			return nil, err
@@ -73,7 +74,8 @@ func (e Entry) Open(logger hclog.Logger) (*Binary, error) {
 	return b, nil
 }
 
-// checkStartable sets b.Script, and returns an error if the file may not be started.
+// checkStartable determines whether the file is a script, and returns an error if it may
+// not be started.
 func (b *Binary) checkStartable(e Entry, logger hclog.Logger) error {
 	info, err := b.File.Stat()
 	if err != nil {
@@ -85,7 +87,8 @@ func (b *Binary) checkStartable(e Entry, logger hclog.Logger) error {
 	if err := checkAccess(info, "the file", logger); err != nil {
 		return err
 	}
-	// A link may lead through other directories below the plugin directory.
+	// The file may be a symbolic link, so the directories between the plugin directory and
+	// its target are checked too.
 	if err := safepath.CheckParents(e.Path); err != nil {
 		return err
 	}
@@ -113,8 +116,8 @@ func (b *Binary) checkStartable(e Entry, logger hclog.Logger) error {
 // SHA256 reads the whole file through the handle and returns its checksum, in hex.
 func (b *Binary) SHA256() (string, error) { return hash(b.File) }
 
-// HashFile returns the SHA-256 checksum of the file at path, in hex. It returns an error if the
-// metadata of the file is not stat before the file is read, or afterwards.
+// HashFile returns the SHA-256 checksum of the file at path, in hex. It returns an error if
+// the file's metadata differs from stat before or after the file is read.
 func HashFile(path string, stat FileStat) (string, error) {
 	// Without O_NONBLOCK the open of a FIFO would block.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
@@ -164,12 +167,14 @@ func checkDir(root *os.Root, dir string, logger hclog.Logger) error {
 	return nil
 }
 
-// checkAccess returns an error if a user other than root or the agent's user may write.
+// checkAccess returns an error if users other than root and the agent's user may write to
+// the file. subject names the file in errors.
 func checkAccess(info fs.FileInfo, subject string, logger hclog.Logger) error {
 	return checkWriters(subject, info.Mode().Perm(), int(info.Sys().(*syscall.Stat_t).Uid), os.Geteuid(), logger)
 }
 
-// checkWriters is checkAccess for a file with this mode and owner, and an agent of the user self.
+// checkWriters returns an error if users other than root and the agent's user self may
+// write to a file with the given mode and owner. subject names the file in errors.
 func checkWriters(subject string, mode fs.FileMode, owner, self int, logger hclog.Logger) error {
 	switch {
 	case owner != 0 && owner != self:

@@ -17,8 +17,8 @@ type Block struct {
 	// except some secrets for any other plugin.
 	EnvAllowlist []string
 
-	// SHA256 is the required checksum of the file, in hex; "" means any. Nomad ignores the
-	// key.
+	// SHA256 is the value of the option sha256, which Nomad ignores: the required checksum
+	// of the file, in hex; "" means any.
 	SHA256 string
 
 	// Range is the position of the block; it may be zero for a block made in code.

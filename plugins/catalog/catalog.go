@@ -35,8 +35,8 @@ const argv0 = "nomad-lite"
 type Builtin struct {
 	Name    string
 	Type    base.Type // zero means TypeDriver
-	Args    []string  // arguments after argv[0]; nil means plugin serve NAME
-	Version string    // reported version; "" means DefaultBuiltinVersion
+	Args    []string  // arguments after argv[0]; nil means "plugin serve NAME"
+	Version string    // the version that the plugin reports; "" means DefaultBuiltinVersion
 
 	// Config is the configuration if no plugin block has one.
 	Config map[string]any
@@ -119,8 +119,9 @@ func (e Entry) DriverName() string {
 	return strings.TrimPrefix(e.Name, DriverPrefix)
 }
 
-// Compare orders entries as in a catalog: by name, and a builtin before an external
-// plugin of its name, because of two equal entries the later entry wins.
+// Compare orders entries by name, and puts a builtin before an external plugin of the same
+// name. If two plugins serve one driver and their versions are equal, the later entry is
+// used.
 func (e *Entry) Compare(other *Entry) int {
 	return cmp.Or(strings.Compare(e.Name, other.Name), strings.Compare(e.Path, other.Path))
 }
@@ -136,7 +137,9 @@ func (e Entry) Equal(other Entry) bool {
 		if e.Block == nil {
 			return Block{}
 		}
-		return Block{Config: e.Block.Config, EnvAllowlist: e.Block.EnvAllowlist, SHA256: e.Block.SHA256} // without Name and Range: the position of the block does not count
+		// Name and Range are omitted: the position of the block in the configuration makes
+		// no difference.
+		return Block{Config: e.Block.Config, EnvAllowlist: e.Block.EnvAllowlist, SHA256: e.Block.SHA256}
 	}
 	return e.SameID(other) && e.Program == other.Program && slices.Equal(e.Args, other.Args) &&
 		reflect.DeepEqual(options(e), options(other)) && fmt.Sprint(e.Err) == fmt.Sprint(other.Err)
@@ -165,7 +168,8 @@ func New(cfg Config) (*Catalog, error) {
 		return nil, err
 	}
 	if cfg.Dir != "" {
-		// A file that is executed by its path must not depend on the working directory.
+		// The path is absolute because a script is executed by its path, and the working
+		// directory may change.
 		if cfg.Dir, err = filepath.Abs(cfg.Dir); err != nil {
 			return nil, fmt.Errorf("plugin directory: %w", err)
 		}

@@ -136,7 +136,8 @@ func TestEntry(t *testing.T) {
 	if hello.DriverName() != "hello" || hello.String() != fmt.Sprintf(`plugin "nomad-driver-hello" (%s)`, path) {
 		t.Errorf("%+v", hello)
 	}
-	// Of two blocks the later block wins, field by field.
+	// If two blocks have the same name, the fields of the later block override those of the
+	// earlier one.
 	if !slices.Equal(hello.Args, []string{"-v"}) || hello.Block.Config["b"] != 2 || hello.Block.Config["a"] != nil {
 		t.Errorf("merged block %+v", hello.Block)
 	}
@@ -225,7 +226,7 @@ func TestElfIsExecutedByHandle(t *testing.T) {
 	if b.Script {
 		t.Error("an ELF file is taken for a script")
 	}
-	// The checked file is executed, even if the file at its path is replaced now.
+	// The handle still reads the checked file after the file at its path is replaced.
 	if err := os.Rename(filepath.Join(dir, "x"), filepath.Join(dir, "y")); err != nil {
 		t.Fatal(err)
 	}
@@ -235,13 +236,13 @@ func TestElfIsExecutedByHandle(t *testing.T) {
 	}
 }
 
-// TestUnsafePluginIsRefused covers R12: plugins that must not be started, and the reasons.
+// TestUnsafePluginIsRefused checks which plugin files are refused, and with which errors.
 func TestUnsafePluginIsRefused(t *testing.T) {
 	outside := makeDir(t, "evil")
 	tests := []struct {
 		name  string
 		setup func(t *testing.T, dir, file string)
-		want  string // "" means that the plugin may be started
+		want  string // text of the error; "" means that the plugin may be started
 		root  bool   // the test needs root
 	}{
 		{"a sound file", func(*testing.T, string, string) {}, "", false},
@@ -298,7 +299,8 @@ func TestUnsafePluginIsRefused(t *testing.T) {
 			err := openRequestedPlugin(t, dir)
 			checkRefusal(t, err, tt.want)
 
-			// The same change is also detected between the scan and the launch.
+			// The same change is also detected when it is made after the scan of the
+			// directory, before the launch.
 			dir = makeDir(t, "x", "target")
 			c, newErr := New(Config{Dir: dir, Requested: []string{"x"}})
 			if newErr != nil {
@@ -306,7 +308,7 @@ func TestUnsafePluginIsRefused(t *testing.T) {
 			}
 			tt.setup(t, dir, filepath.Join(dir, "x"))
 			if tt.name == "not executable" {
-				return // the kernel reports the error
+				return // Open does not check the mode for execution: execve(2) fails
 			}
 			b, err := c.Entries()[0].Open(nil)
 			if err == nil {
@@ -427,8 +429,8 @@ func symlink(t *testing.T, target, link string) {
 	}
 }
 
-// Another file, other arguments or another configuration change the Program of a
-// plugin; another scan does not.
+// TestProgram checks that the ProgramID of a plugin changes with its file, its arguments
+// and its configuration, and is the same after another scan.
 func TestProgram(t *testing.T) {
 	dir := makeDir(t, "mine")
 	path := filepath.Join(dir, "mine")
@@ -459,7 +461,8 @@ func TestProgram(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for deadline := time.Now().Add(time.Minute); ; { // the clock of a file system is coarse
+	// Repeat until the ctime changes: file systems have coarse timestamps.
+	for deadline := time.Now().Add(time.Minute); ; {
 		if err := os.WriteFile(path, []byte("#!/bin/SH\n"), 0o755); err != nil {
 			t.Fatal(err)
 		}

@@ -10,11 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// KeepProcessCapabilities removes all other capabilities from all threads of a root process, and
-// from every program that it starts. The main function must call it before it opens or
-// starts anything: in a program with cgo, KeepProcessCapabilities executes the program again, with
-// the same arguments, and returns nil in the second execution. Without root it has no
-// effect. After an error some threads can have fewer capabilities than others.
+// KeepProcessCapabilities removes all capabilities except keep from all threads of a root
+// process, and from every program that it starts. The main function must call it before it
+// opens or starts anything: in a program with cgo, KeepProcessCapabilities executes the
+// program again, with the same arguments, and returns nil in the second execution. Without
+// root it has no effect. After an error some threads can have fewer capabilities than
+// others.
 func KeepProcessCapabilities(keep ...uint) error {
 	if os.Geteuid() != 0 {
 		return nil
@@ -27,7 +28,7 @@ func KeepProcessCapabilities(keep ...uint) error {
 	for c := range uintptr(64) {
 		has, err := unix.PrctlRetInt(unix.PR_CAPBSET_READ, c, 0, 0, 0)
 		if err != nil {
-			break // the kernel has no higher capability
+			break // c is higher than the kernel's highest capability
 		}
 		if has == 1 && keptCaps&(1<<c) == 0 {
 			droppedCaps = append(droppedCaps, c)
@@ -37,7 +38,7 @@ func KeepProcessCapabilities(keep ...uint) error {
 		return nil
 	}
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var capSets [2]unix.CapUserData // 32 capabilities per element
+	var capSets [2]unix.CapUserData // each element holds 32 capabilities
 	if err := unix.Capget(&header, &capSets[0]); err != nil {
 		return fmt.Errorf("read capabilities: %w", err)
 	}
@@ -77,13 +78,13 @@ func reexecWithCapabilities(droppedCaps []uintptr, header *unix.CapUserHeader, c
 	return fmt.Errorf("drop capabilities: %w", err)
 }
 
-// KeepCapabilities removes all other capabilities from the calling thread, which the
-// caller must have locked. The thread keeps its user: root without capabilities can
-// open files that root owns, but no file to which root has no permission. A user
-// without capabilities gets none.
+// KeepCapabilities removes all capabilities except keep from the calling thread, which the
+// caller must have locked. The thread keeps its user: root without capabilities can open
+// files that root owns, but no file whose mode does not permit it. A user without
+// capabilities gets none.
 func KeepCapabilities(keep ...uint) error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var capSets, keptCaps [2]unix.CapUserData // 32 capabilities per element
+	var capSets, keptCaps [2]unix.CapUserData // each element holds 32 capabilities
 	err := unix.Capget(&header, &capSets[0])
 	for _, c := range keep {
 		keptCaps[c/32].Permitted |= 1 << (c % 32)

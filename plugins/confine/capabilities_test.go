@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// With only CAP_CHOWN, root cannot open another user's closed file, but can change
-// owners; the other threads of the process keep all capabilities.
+// A thread of root that keeps only CAP_CHOWN cannot open a 0600 file of another user, but
+// can change the owner of a file. The other threads of the process keep all capabilities.
 func TestKeepCapabilities(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, which has capabilities")
@@ -32,7 +32,7 @@ func TestKeepCapabilities(t *testing.T) {
 	type result struct{ drop, closed, own, chown error }
 	results := make(chan result)
 	go func() {
-		runtime.LockOSThread() // the thread ends with the goroutine
+		runtime.LockOSThread() // the locked thread exits with the goroutine
 		r := result{drop: KeepCapabilities(unix.CAP_CHOWN)}
 		_, r.closed = os.ReadFile(closed)
 		_, r.own = os.ReadFile(own)

@@ -8,26 +8,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Call is a denied system call: every call, or only calls with a certain first
-// argument.
+// Call identifies the system calls to deny: all calls with the Number, or only those with
+// the given first argument.
 type Call struct {
 	Number        uint32
 	CheckArgument bool
 	Argument      uint32
 }
 
-// ExecAndSystemAdminCalls returns the calls of a process that starts programs, inspects other processes
-// or changes the machine. A process that reads and writes files needs none of them.
+// ExecAndSystemAdminCalls returns the system calls that start programs, inspect other
+// processes or change the machine. A process that only reads and writes files needs none of
+// them.
 func ExecAndSystemAdminCalls() []Call {
 	return slices.Concat(newCalls(unix.SYS_EXECVE, unix.SYS_EXECVEAT), NamespaceCalls(), SystemAdminCalls())
 }
 
-// NamespaceCalls returns the calls with which a process creates namespaces, and mounts in
-// them.
+// NamespaceCalls returns the system calls unshare and mount, with which a process creates
+// namespaces and mounts file systems in them.
 func NamespaceCalls() []Call { return newCalls(unix.SYS_UNSHARE, unix.SYS_MOUNT) }
 
-// SystemAdminCalls returns the calls that inspect other processes or change the machine. A
-// process that starts programs in their own namespaces does not need them either.
+// SystemAdminCalls returns the system calls that inspect other processes or change the
+// machine. A process that starts programs in new namespaces does not need them.
 func SystemAdminCalls() []Call {
 	return newCalls(
 		unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PROCESS_MADVISE, unix.SYS_PIDFD_GETFD, unix.SYS_KCMP,
@@ -37,7 +38,9 @@ func SystemAdminCalls() []Call {
 		unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_DELETE_MODULE, unix.SYS_KEXEC_LOAD, unix.SYS_KEXEC_FILE_LOAD, unix.SYS_REBOOT,
 		unix.SYS_SWAPON, unix.SYS_SWAPOFF, unix.SYS_ACCT, unix.SYS_QUOTACTL, unix.SYS_SYSLOG,
 		unix.SYS_SETTIMEOFDAY, unix.SYS_CLOCK_SETTIME, unix.SYS_SETHOSTNAME, unix.SYS_SETDOMAINNAME,
-		unix.SYS_IO_URING_SETUP, // makes sockets and files without the denied calls
+		// io_uring can open files and sockets without the system calls that the filter
+		// checks.
+		unix.SYS_IO_URING_SETUP,
 	)
 }
 
@@ -57,8 +60,8 @@ func InternetSocketCalls() []Call {
 	}
 }
 
-// auditArchByGOARCH holds the audit architecture for each supported GOARCH, by whose system
-// call numbers the filter identifies calls.
+// auditArchByGOARCH holds the audit architecture of each supported GOARCH. The system call
+// numbers in a filter are valid for one architecture only.
 var auditArchByGOARCH = map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}
 
 // DenyThreadCalls denies calls to the calling thread, and to the threads and processes that

@@ -15,7 +15,8 @@ var (
 	execveCall     = Call{Number: unix.SYS_EXECVE}
 )
 
-// The test starts this binary again as the process that denies itself calls.
+// TestMain runs the test binary as a process that denies system calls to itself, if an
+// argument requests it.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == "deny" {
 		go func() { select {} }() // a second thread, at times
@@ -74,7 +75,7 @@ func TestDenyThreadCalls(t *testing.T) {
 	}
 	inside := make(chan int)
 	go func() {
-		runtime.LockOSThread() // the thread ends with the goroutine
+		runtime.LockOSThread() // the locked thread exits with the goroutine
 		DenyThreadCalls(unixSocketCall)
 		inside <- tryDeniedCalls()
 	}()

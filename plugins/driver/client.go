@@ -40,7 +40,8 @@ type client struct {
 	capabilities rpcCache[Capabilities]
 }
 
-// err maps the error of a call.
+// err converts the error of a call to ErrPluginDown, the error of ctx, or an error type of
+// this package.
 func (c *client) err(ctx context.Context, err error) error {
 	return restoreErrorType(c.conn.Err(ctx, err))
 }
@@ -57,7 +58,8 @@ func (c *client) channelClosedError(ctx context.Context, err error) error {
 	return err
 }
 
-// ignoreUnimplemented maps the error of a call that older drivers do not implement.
+// ignoreUnimplemented converts the error of a call like err. It returns nil if the driver
+// does not implement the call, as older drivers.
 func (c *client) ignoreUnimplemented(ctx context.Context, err error) error {
 	if status.Code(err) == codes.Unimplemented {
 		return nil
@@ -139,13 +141,13 @@ func (c *client) StartTask(ctx context.Context, config *TaskConfig) (*Handle, *N
 		handle = &Handle{State: TaskRunning}
 	}
 	if sent := resp.GetHandle().GetConfig(); sent == nil || proto.Equal(sent, task) {
-		handle.Config = config // config's strings are shared, and the handle is kept as long as the task runs
+		handle.Config = config // config replaces its decoded copy, to save memory while the task runs
 	}
 	return handle, overrideFromProto(resp.GetNetworkOverride()), nil
 }
 
-// checkUTF8 returns an error that names a variable which protobuf would reject without
-// naming it.
+// checkUTF8 returns an error that names the invalid environment variable. The error of
+// protobuf would not name it.
 func checkUTF8(config *TaskConfig) error {
 	for _, env := range []map[string]string{config.Env, config.DeviceEnv} {
 		for _, name := range slices.Sorted(maps.Keys(env)) {
@@ -162,7 +164,7 @@ func (c *client) RecoverTask(ctx context.Context, handle *Handle) error {
 	err = c.err(ctx, err)
 	switch status.Code(err) {
 	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
-		return Recoverable(err) // the error comes from a service behind the plugin, so the task may exist
+		return Recoverable(err) // such an error comes from a service that the driver uses, so the task may exist
 	}
 	return err
 }
@@ -210,7 +212,7 @@ func (c *client) TaskStats(ctx context.Context, taskID string, interval time.Dur
 		cancel()
 		return nil, c.err(ctx, err)
 	}
-	// Only the first Recv returns the error of a call.
+	// gRPC returns the error of the call from the first Recv.
 	first, err := stream.Recv()
 	if err != nil && err != io.EOF {
 		err = c.err(ctx, err)
@@ -223,7 +225,7 @@ func (c *client) TaskStats(ctx context.Context, taskID string, interval time.Dur
 		defer cancel()
 		read := func(p *driverpb.TaskStatsResponse) *TaskStats { return statsFromProto(p.GetStats()) }
 		if err == nil && sendValue(ctx, ch, read(first)) {
-			_ = forwardValues(ctx, stream, ch, read) // every error ends the stream
+			_ = forwardValues(ctx, stream, ch, read) // a stream error only closes ch
 		}
 	}()
 	return ch, nil
@@ -237,7 +239,7 @@ func (c *client) TaskEvents(ctx context.Context) (<-chan *TaskEvent, error) {
 	ch := make(chan *TaskEvent)
 	go func() {
 		defer close(ch)
-		_ = forwardValues(ctx, stream, ch, eventFromProto) // every error ends the stream
+		_ = forwardValues(ctx, stream, ch, eventFromProto) // a stream error only closes ch
 	}()
 	return ch, nil
 }
@@ -287,7 +289,7 @@ func (c *client) CreateNetwork(ctx context.Context, allocID, hostname string) (*
 
 func (c *client) DestroyNetwork(ctx context.Context, allocID string, isolation *NetworkIsolation) error {
 	if isolation == nil {
-		return nil // the driver isolated nothing
+		return nil // isolation is nil: CreateNetwork created no namespace
 	}
 	_, err := c.pb.DestroyNetwork(ctx, &driverpb.DestroyNetworkRequest{AllocId: allocID, IsolationSpec: isolationProto(isolation)})
 	return c.err(ctx, err)

@@ -14,8 +14,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/structspb"
 )
 
-// Outgoing messages are complete: existing hosts and drivers read nested messages
-// without checking for nil. Incoming messages may lack any field.
+// The functions that build a message set every nested message, because existing hosts and
+// drivers do not check for nil. The functions that decode a message accept any missing
+// field.
 
 func taskConfigProto(c *TaskConfig) *driverpb.TaskConfig {
 	if c == nil {
@@ -284,7 +285,7 @@ func overrideFromProto(p *driverpb.NetworkOverride) *NetworkOverride {
 	return o
 }
 
-// exitProto omits Err, which the messages carry in another field or not at all.
+// exitProto converts an ExitResult without Err, for which the message has no field.
 func exitProto(r *ExitResult) *driverpb.ExitResult {
 	if r == nil {
 		r = &ExitResult{}
@@ -454,8 +455,8 @@ func statusFromProto(p *driverpb.InspectTaskResponse) *TaskStatus {
 	return s
 }
 
-// timeFromProto returns the zero time for an absent timestamp. The zero time is also
-// sent as a timestamp.
+// timeFromProto returns the zero time for an absent timestamp and for the timestamp of the
+// zero time.
 func timeFromProto(p *timestamppb.Timestamp) time.Time {
 	if p == nil {
 		return time.Time{}
@@ -541,14 +542,15 @@ func usageFromProto(p *driverpb.TaskResourceUsage) Usage {
 	}
 }
 
-// Names of the measured fields, by their wire value. The stats API shows them.
+// cpuFieldNames and memoryFieldNames are indexed by the values of the protocol's enums. The
+// stats API shows the names.
 var (
 	cpuFieldNames    = []string{"System Mode", "User Mode", "Total Ticks", "Throttled Periods", "Throttled Time", "Percent"}
 	memoryFieldNames = []string{"RSS", "Cache", "Max Usage", "Kernel Usage", "Kernel Max Usage", "Usage", "Swap"}
 )
 
-// Validate returns an error that names the first unknown field in Measured. The host
-// could not show such a value.
+// Validate returns an error that names the first unknown field name in Measured, which the
+// protocol cannot encode.
 func (s *TaskStats) Validate() error {
 	if s == nil {
 		return nil

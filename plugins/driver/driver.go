@@ -9,16 +9,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 )
 
-// Driver is the contract between the host and one task driver, on both sides of the
-// wire: the host's client and the implementation inside the plugin both satisfy it
-// (plugin-protocol 3).
+// Driver is the contract between the host and one task driver. Both the host's client and
+// the implementation in the plugin process implement it.
 //
-// All methods may be called concurrently, also for the same task. The host sets no
-// deadline on calls for tasks; the context ends a call early without any effect on the
-// task. A client whose plugin process has exited returns ErrPluginDown.
+// All methods may be called concurrently, also for the same task. The host sets no deadline
+// on calls for tasks; the end of the context ends the call without any effect on the task.
+// A client whose plugin process has exited returns ErrPluginDown.
 type Driver interface {
-	// TaskConfigSchema returns the schema of a task's config block. A nil Spec means an
-	// empty block if a driver returns it, and "no schema sent" if the client does.
+	// TaskConfigSchema returns the schema of a task's config block. If a driver returns a
+	// nil Spec, the block must be empty; if the client returns one, the driver has sent no
+	// schema.
 	TaskConfigSchema(ctx context.Context) (*hclspec.Spec, error)
 
 	// Capabilities returns the features of the driver.
@@ -96,7 +96,7 @@ type Driver interface {
 // support it; other drivers return ErrTaskNotFound.
 const WildcardStart = "any"
 
-// Exec is one streaming command.
+// Exec describes a command for ExecTaskStreaming.
 type Exec struct {
 	Command []string
 	TTY     bool
@@ -106,12 +106,14 @@ type Exec struct {
 	// reader must end it, and its data is lost.
 	Stdin io.Reader
 
-	Stdout io.Writer           // nil means discard
-	Stderr io.Writer           // nil means discard; unused with TTY
-	Resize <-chan TerminalSize // nil means never; the sender may close it
+	Stdout io.Writer // Stdout: nil means that the output is discarded
+	Stderr io.Writer // Stderr: nil means that the output is discarded; unused with TTY
+	// Resize: new terminal sizes; nil means that the size never changes; the sender may
+	// close the channel.
+	Resize <-chan TerminalSize
 }
 
-// TerminalSize is in characters.
+// TerminalSize is the size of a terminal, in characters.
 type TerminalSize struct {
 	Height, Width int
 }
@@ -119,7 +121,7 @@ type TerminalSize struct {
 // Health is the driver's health as the driver reports it.
 type Health int32
 
-// The values are wire values.
+// The values are sent in messages of the protocol.
 const (
 	HealthUndetected Health = iota
 	HealthUnhealthy
@@ -134,20 +136,20 @@ type Fingerprint struct {
 	Err               error
 }
 
-// Attribute is one typed value.
+// Attribute is the value of one attribute of a Fingerprint.
 type Attribute struct {
 	Value any    // bool, int64, float64 or string; an int is sent as int64
-	Unit  string // plugin-protocol 2.4; only with int64 and float64
+	Unit  string // unit of an int64 or float64 value, such as "MHz"
 }
 
-// String renders the attribute as the node shows it: the value in decimal, with the
-// unit directly after it (plugin-protocol 2.4).
+// String renders the attribute as in the node's attributes: the value in decimal, with the
+// unit directly after it.
 func (a Attribute) String() string { return fmt.Sprint(a.Value) + a.Unit }
 
 // FSIsolation is how much of the host's file system a task can see.
 type FSIsolation int32
 
-// The values are wire values.
+// The values are sent in messages of the protocol.
 const (
 	FSIsolationNone FSIsolation = iota
 	FSIsolationChroot
@@ -158,14 +160,13 @@ const (
 // MountConfigs reports whether the driver supports mounts.
 type MountConfigs int32
 
-// The values are wire values.
+// The values are sent in messages of the protocol.
 const (
 	MountConfigsAny MountConfigs = iota
 	MountConfigsNone
 )
 
-// Capabilities are the features that the host must know before it uses the driver
-// (plugin-protocol 3.15).
+// Capabilities are the features that the host must know before it uses the driver.
 type Capabilities struct {
 	SendSignals           bool
 	Exec                  bool

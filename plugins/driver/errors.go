@@ -30,8 +30,8 @@ func (e *UnavailableError) Error() string { return e.Err.Error() }
 
 func (e *UnavailableError) Unwrap() error { return e.Err }
 
-// These errors are sent as their texts, which are Nomad's. The receiver recognizes the errors by
-// the texts.
+// These errors are sent as text. The receiver recognizes them by their texts, which are the
+// same as Nomad's.
 var (
 	// ErrTaskNotFound means that the driver does not have a task with the id.
 	ErrTaskNotFound = errors.New("task not found for given id")
@@ -45,8 +45,8 @@ var (
 	ErrChannelClosed = errors.New("channel closed")
 )
 
-// These errors are results of calls that a driver does not support. Their texts are Nomad's:
-// users and the tests of drivers rely on them.
+// These errors are results of calls that a driver does not support. Their texts are the
+// same as Nomad's: users and the tests of drivers rely on them.
 var (
 	ErrSignalNotSupported         = errors.New("SignalTask is not supported by this driver")
 	ErrExecNotSupported           = errors.New("ExecTask is not supported by this driver")
@@ -97,9 +97,10 @@ func statusError(err error) error {
 	return s.Err()
 }
 
-// remoteError is an error of the other side that this package recognizes.
+// remoteError is an error of the other process that wraps one of this package's error
+// values.
 type remoteError struct {
-	error          // error as received; users read it
+	error          // error: as received, with the text for users
 	sentinel error // one of the errors above
 }
 
@@ -117,7 +118,7 @@ func restoreErrorType(err error) error {
 			break
 		}
 	}
-	// Only the first detail counts.
+	// A RecoverableError is always the first detail.
 	if details := s.Details(); len(details) > 0 {
 		if d, ok := details[0].(*structspb.RecoverableError); ok {
 			err = &Error{Err: err, Recoverable: d.GetRecoverable()}

@@ -13,8 +13,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// sleeper implements the calls that the example makes. The drivers of most authors use
-// package sdk instead, which implements all calls.
+// sleeper implements only the methods of a driver that the example calls. Most authors use
+// package sdk instead, which implements all methods.
 type sleeper struct{ driver.Driver }
 
 func (sleeper) StartTask(_ context.Context, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
@@ -25,8 +25,8 @@ func (sleeper) WaitTask(context.Context, string) (*driver.ExitResult, error) {
 	return &driver.ExitResult{ExitCode: 3}, nil
 }
 
-// RegisterServer serves a driver in the plugin process, and NewClient makes the host's
-// client. Both are a Driver.
+// A plugin process calls RegisterServer to serve a driver. The host calls NewClient, and
+// uses the result like a local Driver.
 func ExampleNewClient() {
 	dir, err := os.MkdirTemp("", "driver")
 	if err != nil {
@@ -50,7 +50,7 @@ func ExampleNewClient() {
 		return
 	}
 	defer conn.Close()
-	exited := make(chan struct{}) // a host closes exited when the plugin process has exited
+	exited := make(chan struct{}) // exited: a host closes the channel when the plugin process has exited
 	d := driver.NewClient(conn, exited)
 
 	ctx := context.Background()
@@ -63,8 +63,8 @@ func ExampleNewClient() {
 	// Output: 3 false <nil>
 }
 
-// An error that Recoverable marks is retried by the restart policy of the task. The mark
-// survives the connection between plugin and host.
+// An error wrapped by Recoverable is retried according to the task's restart policy, also
+// if the error comes from a plugin process.
 func ExampleRecoverable() {
 	err := driver.Recoverable(fmt.Errorf("pull image: %w", os.ErrDeadlineExceeded))
 	fmt.Println(err, driver.IsRecoverable(err))

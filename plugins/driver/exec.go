@@ -13,9 +13,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/driverpb"
 )
 
-// The frames of a streaming exec (plugin-protocol 3.8): the client sends setup,
-// then stdin, its end, terminal sizes and empty heartbeats in any order; the
-// server sends output, the end of both outputs, and the exit status last.
+// Frames of a streaming exec: the client sends setup, then stdin, its end, terminal sizes
+// and empty heartbeats in any order; the server sends output, the end of both outputs, and
+// the exit status last.
 
 const (
 	// maxFrameSize is the maximum size of the output or input in one frame, in bytes.
@@ -94,7 +94,7 @@ func receiveOutput(stream execClientStream, exec Exec, cancel context.CancelCaus
 	}
 }
 
-// writeError is a failure of the caller's writer, not of the plugin.
+// writeError is an error of Exec.Stdout or Exec.Stderr, not of the plugin.
 type writeError struct {
 	name string
 	err  error
@@ -114,20 +114,22 @@ func writeFrame(name string, w io.Writer, op *driverpb.ExecTaskStreamingIOOperat
 	return nil
 }
 
-// execInput is the client's half of a stream, for several senders.
+// execInput is the client's sending half of a stream. Its methods may be called
+// concurrently.
 type execInput struct {
 	mu     sync.Mutex
 	stream execClientStream
 }
 
-// sendFrame reports whether the stream still accepts frames. The receiver gets the error.
+// sendFrame returns false if the stream no longer accepts frames. The receiver of the
+// stream gets the error.
 func (in *execInput) sendFrame(frame *driverpb.ExecTaskStreamingRequest) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return in.stream.Send(frame) == nil
 }
 
-// copyStdin sends all of r and the end of stdin. It returns the error of r.
+// copyStdin sends all data of r, and then the end of stdin. It returns the error of r.
 func (in *execInput) copyStdin(r io.Reader) error {
 	buf := make([]byte, maxFrameSize)
 	for r != nil {
@@ -181,8 +183,8 @@ func (s *server) ExecTaskStreaming(stream execServerStream) error {
 	stdin, input := io.Pipe()
 	defer stdin.Close()
 	resize := make(chan TerminalSize, 1)
-	// Recv returns only when the client sends or this function has returned, so
-	// the goroutine ends after this function has returned, and no caller can wait for it.
+	// Recv blocks until the client sends a frame or this function has returned, so this
+	// function does not wait for the goroutine.
 	go func() {
 		defer close(resize)
 		input.CloseWithError(receiveInput(stream, input, resize, cancel))
@@ -199,7 +201,7 @@ func (s *server) ExecTaskStreaming(stream execServerStream) error {
 	}
 	exitResult, err := s.impl.ExecTaskStreaming(ctx, setup.GetTaskId(), exec)
 	if err == nil && exitResult != nil {
-		err = exitResult.Err // the response has no other field for this error
+		err = exitResult.Err // Err is returned as the error of the call: the exit frame has no field for it
 	}
 	switch cause := context.Cause(ctx); {
 	case stream.Context().Err() == nil && cause != nil:
@@ -213,13 +215,13 @@ func (s *server) ExecTaskStreaming(stream execServerStream) error {
 		&driverpb.ExecTaskStreamingResponse{Exited: true, Result: exitProto(exitResult)})
 }
 
-// receiveInput passes the client's frames to the command until they end, and returns
-// the error with which stdin ends. An unexpected frame cancels the command.
+// receiveInput passes the client's frames to the command until the stream ends, and returns
+// the error that the next read of stdin gets. An unexpected frame cancels the command.
 func receiveInput(stream execServerStream, stdin *io.PipeWriter, resize chan TerminalSize, cancel context.CancelCauseFunc) error {
 	for {
 		frame, err := stream.Recv()
 		if err != nil {
-			return err // io.EOF when the client has closed its half
+			return err // io.EOF means that the client has closed its half of the stream
 		}
 		switch {
 		case frame.GetSetup() != nil:
@@ -229,7 +231,7 @@ func receiveInput(stream execServerStream, stdin *io.PipeWriter, resize chan Ter
 		case frame.GetTtySize() != nil:
 			size := TerminalSize{Height: int(frame.GetTtySize().GetHeight()), Width: int(frame.GetTtySize().GetWidth())}
 			select {
-			case <-resize: // discards a size that the command has not read
+			case <-resize: // drops a terminal size that the command has not read
 			default:
 			}
 			resize <- size
@@ -252,15 +254,16 @@ func stderrFrame(data []byte, close bool) *driverpb.ExecTaskStreamingResponse {
 	return &driverpb.ExecTaskStreamingResponse{Stderr: &driverpb.ExecTaskStreamingIOOperation{Data: data, Close: close}}
 }
 
-// execOutput is the server's half of a stream, for several writers.
+// execOutput is the server's sending half of a stream. Its methods may be called
+// concurrently.
 type execOutput struct {
 	mu       sync.Mutex
 	stream   execServerStream
 	isClosed bool
 }
 
-// finish sends the last frames, and returns err or the error of sending. After finish, Write
-// of a writer that the driver still holds fails.
+// finish sends the last frames, and returns err or the error of sending. Each later Write
+// to the command's stdout or stderr fails.
 func (o *execOutput) finish(err error, frames ...*driverpb.ExecTaskStreamingResponse) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -273,7 +276,7 @@ func (o *execOutput) finish(err error, frames ...*driverpb.ExecTaskStreamingResp
 	return err
 }
 
-// execWriter sends written data as frames of one kind.
+// execWriter is the command's stdout or stderr: Write sends data as frames.
 type execWriter struct {
 	out      *execOutput
 	newFrame func(data []byte, close bool) *driverpb.ExecTaskStreamingResponse

@@ -111,7 +111,7 @@ func TestExecStreaming(t *testing.T) {
 		}
 	})
 
-	// killed is a command that runs until it is killed.
+	// killed is a fake command that runs until it is killed.
 	killed := func() (*fakeDriver, chan error) {
 		causes := make(chan error, 1)
 		return &fakeDriver{execFunc: func(ctx context.Context, e Exec) (*ExitResult, error) {
@@ -197,7 +197,8 @@ func receiveAllFrames(t *testing.T, stream execClientStream) ([]*driverpb.ExecTa
 	}
 }
 
-// TestExecFrames checks the frames themselves, as other hosts send and read them.
+// TestExecFrames checks the order and content of the frames of a streaming exec, which
+// other hosts send and read.
 func TestExecFrames(t *testing.T) {
 	setup := &driverpb.ExecTaskStreamingRequest{Setup: &driverpb.ExecTaskStreamingRequest_Setup{TaskId: "id", Command: []string{"x"}}}
 	start := func(t *testing.T, exec func(context.Context, Exec) (*ExitResult, error), first *driverpb.ExecTaskStreamingRequest) execClientStream {
@@ -295,7 +296,7 @@ func TestExecFrames(t *testing.T) {
 	})
 }
 
-// TestExecOfMalformedServers checks the client with unusual streams.
+// TestExecOfMalformedServers runs the client against servers that send unexpected frames.
 func TestExecOfMalformedServers(t *testing.T) {
 	exited := &driverpb.ExecTaskStreamingResponse{Exited: true, Result: &driverpb.ExitResult{ExitCode: 1}}
 	out := &driverpb.ExecTaskStreamingResponse{Stdout: &driverpb.ExecTaskStreamingIOOperation{Data: []byte("x")}}

@@ -12,8 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/driverpb"
 )
 
-// FuzzMessages checks that any message can be read, and has the same meaning when it is
-// sent again.
+// FuzzMessages checks that any message can be decoded, and that encoding the result and
+// decoding it again yields the same value.
 func FuzzMessages(f *testing.F) {
 	for _, m := range []proto.Message{
 		taskConfigProto(&TaskConfig{ID: "id", Env: map[string]string{"A": "1"}, Mounts: []Mount{{}}, DNS: &DNSConfig{}}),
@@ -61,13 +61,14 @@ func FuzzMessages(f *testing.F) {
 	})
 }
 
-// checkRoundTripIsStable checks that a message that has been read and sent once no longer changes.
+// checkRoundTripIsStable decodes and encodes a message twice, and checks that both
+// encodings are equal.
 func checkRoundTripIsStable[M proto.Message](t *testing.T, b []byte, m M, again func(M) M) {
 	t.Helper()
 	if proto.Unmarshal(b, m) != nil {
 		return
 	}
-	// The test compares bytes, because a NaN is not equal to itself.
+	// Encodings are compared, because a NaN is not equal to itself.
 	opts := proto.MarshalOptions{Deterministic: true}
 	once, err := opts.Marshal(again(m))
 	if err != nil {
@@ -85,7 +86,8 @@ func checkRoundTripIsStable[M proto.Message](t *testing.T, b []byte, m M, again 
 	}
 }
 
-// fakeExecStream is the server's end of a stream whose frames are all available.
+// fakeExecStream is the server's end of a stream that returns prepared frames, and then
+// io.EOF.
 type fakeExecStream struct {
 	grpc.ServerStream
 	ctx      context.Context

@@ -21,13 +21,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/structspb"
 )
 
-// malformedServer is a server like some existing ones: it has neither Init nor Shutdown, and
-// returns an empty response to every call.
+// malformedServer is a driver that returns an empty response to every call, and implements
+// neither Init nor Shutdown, like some existing drivers.
 type malformedServer struct {
 	driverpb.UnimplementedDriverServer
 
 	spec                   *specpb.Spec
-	onSchemaOrCapabilities func() error // called for each request for schema or capabilities
+	onSchemaOrCapabilities func() error // onSchemaOrCapabilities: called for each request for schema or capabilities
 	startResult            driverpb.StartTaskResponse_Result
 	startErr               error
 	waitResponse           *driverpb.WaitTaskResponse
@@ -115,8 +115,8 @@ func openMalformedServer(t *testing.T, o *malformedServer) Driver {
 	return NewClient(p.conn, p.done)
 }
 
-// runWithMalformedServer runs a test with a fake clock: a client that sees a stream or connection end
-// waits for the exit of the process.
+// runWithMalformedServer runs a test with a fake clock, because a client waits for the exit
+// of the process after a stream or connection has ended.
 func runWithMalformedServer(t *testing.T, name string, o *malformedServer, test func(*testing.T, Driver, *fakeProcess)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
@@ -127,15 +127,15 @@ func runWithMalformedServer(t *testing.T, name string, o *malformedServer, test 
 	})
 }
 
-// TestDescriptionIsRequestedOnce has many tasks request schema and capabilities at once, like the
-// tasks of a new agent.
+// TestDescriptionIsRequestedOnce checks that tasks which request schema and capabilities
+// concurrently share one request.
 func TestDescriptionIsRequestedOnce(t *testing.T) {
 	testDescriptionIsRequestedOnce(t, "schema", func(ctx context.Context, d Driver) (any, error) { return d.TaskConfigSchema(ctx) })
 	testDescriptionIsRequestedOnce(t, "capabilities", func(ctx context.Context, d Driver) (any, error) { return d.Capabilities(ctx) })
 }
 
 func testDescriptionIsRequestedOnce(t *testing.T, name string, describe func(context.Context, Driver) (any, error)) {
-	var requests, responses chan error // channels of the synctest bubble
+	var requests, responses chan error // the channels must be created inside the synctest bubble
 	o := &malformedServer{
 		spec:                   &specpb.Spec{Block: &specpb.Spec_Object{Object: &specpb.Object{}}},
 		onSchemaOrCapabilities: func() error { requests <- nil; return <-responses },
@@ -167,7 +167,7 @@ func testDescriptionIsRequestedOnce(t *testing.T, name string, describe func(con
 			t.Errorf("who has asked and gives up gets %v", err)
 		}
 		step(2, 0)
-		responses <- nil // ends the first request, although its caller has given up
+		responses <- nil // completes the first request, whose caller has been cancelled
 		if _, err := describe(impatient, d); !errors.Is(err, context.Canceled) {
 			t.Errorf("who waits and gives up gets %v", err)
 		}
@@ -406,7 +406,8 @@ func TestMalformedClientRequests(t *testing.T) {
 	}
 }
 
-// TestClosedStatsChannel checks the server's responses that older and newer hosts expect.
+// TestClosedStatsChannel checks the server's responses after the driver has closed a
+// channel: older and newer hosts expect different ones.
 func TestClosedStatsChannel(t *testing.T) {
 	f := &fakeDriver{fingerprints: make(chan Fingerprint), stats: make(chan *TaskStats)}
 	close(f.fingerprints)

@@ -44,11 +44,12 @@ func (fakeBasePlugin) ConfigSchema(context.Context) (*hclspec.Spec, error) { ret
 
 func (fakeBasePlugin) SetConfig(context.Context, *base.Config) error { return errors.New("not now") }
 
-// TestPluginProcess runs both services over go-plugin in a separate process, and kills the
-// process.
+// TestPluginProcess calls the base and the driver service over go-plugin in a separate
+// process, and kills the process.
 func TestPluginProcess(t *testing.T) {
 	command := exec.Command(os.Args[0])
-	command.Env = append(os.Environ(), envServePlugin+"=1", "TMPDIR="+t.TempDir()) // a killed plugin leaves its socket
+	// TMPDIR: a killed plugin does not remove its socket.
+	command.Env = append(os.Environ(), envServePlugin+"=1", "TMPDIR="+t.TempDir())
 	client := plugin.NewClient(&plugin.ClientConfig{
 		HandshakeConfig:  base.Handshake,
 		Plugins:          plugin.PluginSet{base.PluginName: &base.GRPCPlugin{}, PluginName: &GRPCPlugin{}},

@@ -16,17 +16,19 @@ type rpcCache[T any] struct {
 	request *inflightRequest[T] // the request in flight or the successful one; nil if there is none
 }
 
-// inflightRequest is one request, made by one caller for all callers that arrive before it
-// ends.
+// inflightRequest is one request, which is made by its first caller and shared by all
+// callers that arrive before its end.
 type inflightRequest[T any] struct {
-	done      chan struct{} // closed by the requester, after the other fields are set
-	response  *T
-	err       error
-	cancelled bool // the request failed because the requester's context ended: the waiters retry
+	done     chan struct{} // closed by the requester, after the other fields are set
+	response *T
+	err      error
+	// cancelled: the request failed because the context of its first caller ended; the
+	// waiting callers retry.
+	cancelled bool
 }
 
-// get returns the value, and makes the request if there is none. Callers that wait for
-// a failed request get its error, and the next caller makes a new request.
+// get returns the cached value, or requests it. Callers that wait for a failed request get
+// its error, and the next caller makes a new request.
 func (t *rpcCache[T]) get(ctx context.Context, conn *base.Conn, ask func() (*T, error)) (*T, error) {
 	for {
 		select {
@@ -37,7 +39,7 @@ func (t *rpcCache[T]) get(ctx context.Context, conn *base.Conn, ask func() (*T, 
 		q, leader := t.findOrStartRequest()
 		if leader {
 			q.response, q.err = ask()
-			// The plugin can see the end of the deadline before this process does.
+			// The plugin can return DeadlineExceeded before ctx has ended in this process.
 			t.finishRequest(q, ctx.Err() != nil || errors.Is(q.err, context.DeadlineExceeded))
 			return q.response, q.err
 		}
@@ -52,7 +54,8 @@ func (t *rpcCache[T]) get(ctx context.Context, conn *base.Conn, ask func() (*T, 
 	}
 }
 
-// findOrStartRequest returns the request to wait for; leader means that the caller must make it.
+// findOrStartRequest returns the request in flight or the successful one. If there is none,
+// it returns a new request, which the caller must make because leader is true.
 func (t *rpcCache[T]) findOrStartRequest() (q *inflightRequest[T], leader bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

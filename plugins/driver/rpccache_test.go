@@ -9,8 +9,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
-// The plugin can report the end of a caller's deadline before the context of that caller
-// has ended.
+// A plugin can return DeadlineExceeded before the caller's context has ended.
 func TestCallersDoNotShareADeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var cache rpcCache[int]

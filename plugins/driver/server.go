@@ -12,8 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/driverpb"
 )
 
-// RegisterServer registers the driver's server on s. Calls reach impl as they arrive,
-// concurrently also for one task; a field that the host omits has its zero value.
+// RegisterServer registers a driver on s. It passes calls to impl as they arrive, also
+// concurrent calls for one task; a field that the host omits has its zero value.
 func RegisterServer(s grpc.ServiceRegistrar, impl Driver) {
 	driverpb.RegisterDriverServer(s, &server{impl: impl})
 }
@@ -37,7 +37,7 @@ func (s *server) TaskConfigSchema(ctx context.Context, _ *driverpb.TaskConfigSch
 		return nil, err
 	}
 	if spec == nil {
-		spec = hclspec.Object(nil) // a host cannot decode a config without a spec
+		spec = hclspec.Object(nil) // the host needs a schema to decode even an empty config block
 	}
 	return &driverpb.TaskConfigSchemaResponse{Spec: spec.Proto()}, nil
 }
@@ -97,8 +97,9 @@ func (s *server) StartTask(ctx context.Context, req *driverpb.StartTaskRequest) 
 	// The host stores the handle, and reads all of its fields.
 	resp := &driverpb.StartTaskResponse{
 		Handle: &driverpb.TaskHandle{
-			Version:     max(handle.Version, 1),
-			Config:      req.GetTask(), // unchanged, including fields that a newer host has added
+			Version: max(handle.Version, 1),
+			// Config: the unparsed message, which keeps fields that a newer host has added.
+			Config:      req.GetTask(),
 			State:       driverpb.TaskState(handle.State),
 			DriverState: handle.DriverState,
 		},
@@ -191,7 +192,9 @@ func (s *server) TaskEvents(_ *driverpb.TaskEventsRequest, stream grpc.ServerStr
 		select {
 		case event, ok := <-ch:
 			if !ok {
-				ch = nil // a host reopens an ended stream immediately, in an endless loop
+				// The stream stays open without events: a host would reopen an ended stream
+				// in an endless loop.
+				ch = nil
 				continue
 			}
 			if event == nil {
@@ -218,7 +221,7 @@ func (s *server) ExecTask(ctx context.Context, req *driverpb.ExecTaskRequest) (*
 	case result == nil:
 		return nil, errNoExitResult
 	case result.Exit.Err != nil:
-		return nil, result.Exit.Err // the response has no other field for this error
+		return nil, result.Exit.Err // Err is returned as the error of the call: the response has no field for it
 	}
 	return &driverpb.ExecTaskResponse{Stdout: result.Stdout, Stderr: result.Stderr, Result: exitProto(&result.Exit)}, nil
 }

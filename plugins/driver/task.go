@@ -4,10 +4,11 @@ import (
 	"time"
 )
 
-// TaskConfig is everything a driver receives about one start of a task (plugin-protocol
-// 2.2). Each start has its own ID: a restart of a task is a new start.
+// TaskConfig is everything a driver receives about one start of a task. Each start has its
+// own ID: a restart of a task is a new start.
 //
-// It is large because a driver receives all facts about the task in one message of the protocol.
+// It is large because a driver receives all facts about the task in one message of the
+// protocol.
 type TaskConfig struct {
 	ID            string // "<alloc id>/<task name>/<8 hex>", new for every start
 	Name          string // task name
@@ -26,11 +27,11 @@ type TaskConfig struct {
 	DriverConfig []byte
 
 	Env       map[string]string // the complete environment of the task
-	DeviceEnv map[string]string // the part of Env that device plugins asked for
+	DeviceEnv map[string]string // the variables of Env that device plugins have set
 	User      string            // name, uid or uid:gid; empty means the driver's default
 
 	AllocDir   string // host path; its last element is AllocID
-	StdoutPath string // FIFO to open for writing, or the null device
+	StdoutPath string // FIFO that the driver opens for writing, or the null device
 	StderrPath string
 
 	Resources        *Resources
@@ -40,17 +41,17 @@ type TaskConfig struct {
 	DNS              *DNSConfig
 }
 
-// Resources is what placement granted to the task.
+// Resources are the resources that the scheduler has allocated to the task.
 type Resources struct {
 	CPUShares   int64 // MHz
 	MemoryMB    int64
-	MemoryMaxMB int64 // 0 means no oversubscription
+	MemoryMaxMB int64 // limit with memory oversubscription; 0 means no oversubscription
 	Networks    []NetworkResource
 	Linux       LinuxResources
 	Ports       []PortMapping
 }
 
-// LinuxResources are the kernel's units for the same grant.
+// LinuxResources are the allocated resources in the units of the Linux kernel.
 type LinuxResources struct {
 	CPUPeriod        int64
 	CPUQuota         int64
@@ -62,7 +63,8 @@ type LinuxResources struct {
 	PercentTicks     float64
 }
 
-// NetworkResource is a legacy task-level network.
+// NetworkResource is a network that the task itself requests, as in jobs for Nomad before
+// 0.12.
 type NetworkResource struct {
 	Device        string
 	CIDR          string
@@ -78,15 +80,15 @@ type NetworkPort struct {
 	Value int32
 }
 
-// PortMapping is one group port.
+// PortMapping is one port of the group's network.
 type PortMapping struct {
 	Label  string
 	Value  int32 // port on the host
-	To     int32 // port inside the task's network; 0 means the same
+	To     int32 // port inside the task's network; 0 means the same number
 	HostIP string
 }
 
-// Mount is one host path that the task sees.
+// Mount is a host path that is mounted into the task.
 type Mount struct {
 	TaskPath        string
 	HostPath        string
@@ -96,7 +98,7 @@ type Mount struct {
 	RequestName     string // name of the host volume; empty for other mounts
 }
 
-// Device is one device node that the task sees.
+// Device is a device node that the task can use.
 type Device struct {
 	TaskPath    string
 	HostPath    string
@@ -106,7 +108,7 @@ type Device struct {
 // NetworkMode is the kind of network namespace that a task runs in.
 type NetworkMode int32
 
-// The values are wire values.
+// The values are sent in messages of the protocol.
 const (
 	NetworkHost NetworkMode = iota
 	NetworkGroup
@@ -122,7 +124,7 @@ type NetworkIsolation struct {
 	Hosts  *HostsConfig
 }
 
-// HostsConfig is the entry for the task's /etc/hosts.
+// HostsConfig holds the allocation's line for the task's /etc/hosts.
 type HostsConfig struct {
 	Hostname string
 	Address  string
@@ -135,17 +137,18 @@ type DNSConfig struct {
 	Options  []string
 }
 
-// NetworkOverride is the address that a driver itself gave to a task.
+// NetworkOverride is the address that a driver has given to a task, in place of the host's
+// address.
 type NetworkOverride struct {
 	PortMap       map[string]int
 	Addr          string
 	AutoAdvertise bool
 }
 
-// TaskState is the driver's view of one start.
+// TaskState is the state of a task as its driver reports it.
 type TaskState int32
 
-// The values are wire values.
+// The values are sent in messages of the protocol.
 const (
 	TaskUnknown TaskState = iota
 	TaskRunning
@@ -161,7 +164,7 @@ type Handle struct {
 	DriverState []byte // opaque to the host
 }
 
-// ExitResult is the result of a start.
+// ExitResult is the exit status of a task.
 type ExitResult struct {
 	ExitCode  int
 	Signal    int
@@ -194,13 +197,13 @@ type TaskStats struct {
 	ByPID     map[string]Usage
 }
 
-// Usage is one set of CPU and memory figures.
+// Usage is the CPU and memory usage of a task or a process.
 type Usage struct {
 	CPU    CPUUsage
 	Memory MemoryUsage
 }
 
-// CPUUsage is measured since the previous sample.
+// CPUUsage holds the CPU usage since the previous sample.
 type CPUUsage struct {
 	System           float64 // percent of one core
 	User             float64 // percent of one core
@@ -208,8 +211,9 @@ type CPUUsage struct {
 	TotalTicks       float64 // MHz
 	ThrottledPeriods uint64
 	ThrottledTime    uint64 // nanoseconds
-	// Measured names the valid fields: "System Mode", "User Mode", "Percent", "Total
-	// Ticks", "Throttled Periods", "Throttled Time". Another name is an error.
+	// Measured lists the names of the fields that the driver has measured: "System Mode",
+	// "User Mode", "Percent", "Total Ticks", "Throttled Periods", "Throttled Time". Any
+	// other name is an error.
 	Measured []string
 }
 
@@ -217,8 +221,9 @@ type CPUUsage struct {
 type MemoryUsage struct {
 	RSS, Cache, Swap, Usage, MaxUsage, KernelUsage, KernelMaxUsage uint64
 
-	// Measured names the valid fields: "RSS", "Cache", "Swap", "Usage", "Max Usage",
-	// "Kernel Usage", "Kernel Max Usage". Another name is an error.
+	// Measured lists the names of the fields that the driver has measured: "RSS", "Cache",
+	// "Swap", "Usage", "Max Usage", "Kernel Usage", "Kernel Max Usage". Any other name is
+	// an error.
 	Measured []string
 }
 

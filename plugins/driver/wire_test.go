@@ -26,7 +26,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
-// fakeProcess is one plugin process, as a client sees it.
+// fakeProcess is a plugin process whose server runs in the test.
 type fakeProcess struct {
 	server  *grpc.Server
 	conn    *grpc.ClientConn
@@ -62,7 +62,8 @@ func serveOnSocket(t testing.TB, register func(grpc.ServiceRegistrar)) *fakeProc
 	return serveListener(t, listener, "unix://"+listener.Addr().String(), register)
 }
 
-// serveInMemory is serve for a test with a fake clock.
+// serveInMemory runs a server on an in-memory connection until the test ends, for a test
+// with a fake clock.
 func serveInMemory(t testing.TB, register func(grpc.ServiceRegistrar)) *fakeProcess {
 	t.Helper()
 	listener := bufconn.Listen(1 << 16)
@@ -242,7 +243,7 @@ func (f *fakeDriver) DestroyNetwork(_ context.Context, allocID string, isolation
 }
 
 // newFilled returns a value in which no field is zero, so that a test detects a field that
-// a conversion omits.
+// is missing in the conversion to a message.
 func newFilled[T any](t testing.TB) T {
 	t.Helper()
 	var v T
@@ -429,8 +430,8 @@ func TestEveryFieldSurvivesBothDirections(t *testing.T) {
 	}
 }
 
-// TestZeroValuesSurviveBothDirections returns the smallest response that Go allows from every call, on both
-// sides.
+// TestZeroValuesSurviveBothDirections sends zero values in requests and responses, through
+// client and server.
 func TestZeroValuesSurviveBothDirections(t *testing.T) {
 	f := &fakeDriver{stats: make(chan *TaskStats, 1)}
 	f.stats <- nil
@@ -478,7 +479,7 @@ func TestZeroValuesSurviveBothDirections(t *testing.T) {
 }
 
 func TestSentMessagesAreComplete(t *testing.T) {
-	// Existing drivers and hosts read these fields without checking for nil.
+	// Existing drivers and hosts read these nested messages without checking for nil.
 	config := taskConfigProto(&TaskConfig{})
 	if r := config.Resources; r == nil || r.AllocatedResources == nil || r.AllocatedResources.Cpu == nil ||
 		r.AllocatedResources.Memory == nil || r.LinuxResources == nil {
@@ -604,7 +605,8 @@ func TestErrorsOverTheWire(t *testing.T) {
 	})
 }
 
-// TestRecoverableErrorEncoding compares the status with the example of plugin-protocol 3.1.
+// TestRecoverableErrorEncoding compares the encoded status with fixed bytes: the encoding is
+// part of the protocol.
 func TestRecoverableErrorEncoding(t *testing.T) {
 	s, _ := status.FromError(statusError(Recoverable(errors.New("rec failure"))))
 	b, err := proto.Marshal(s.Proto())
@@ -765,7 +767,8 @@ func TestFingerprintEnds(t *testing.T) {
 	})
 }
 
-// TestTaskEventsStayOpen: a host reopens an ended stream immediately.
+// TestTaskEventsStayOpen checks that the stream of a driver without events stays open,
+// because a host reopens an ended stream immediately.
 func TestTaskEventsStayOpen(t *testing.T) {
 	for name, events := range map[string]chan *TaskEvent{"closed": make(chan *TaskEvent), "nil": nil} {
 		t.Run(name, func(t *testing.T) {
@@ -786,7 +789,8 @@ func TestTaskEventsStayOpen(t *testing.T) {
 	}
 }
 
-// A field that no host supports would be dropped silently.
+// TestUnknownMeasuredFieldIsAnError checks that an unknown field name in Measured is an
+// error: without the check the server would silently drop the name.
 func TestUnknownMeasuredFieldIsAnError(t *testing.T) {
 	for _, c := range []struct {
 		name  string

@@ -16,8 +16,9 @@ import (
 // ErrLocked means that another open file holds the lock.
 const ErrLocked = unix.EWOULDBLOCK
 
-// Lock locks a file until all duplicates of its descriptor are closed. how is unix.LOCK_EX or
-// unix.LOCK_SH. Lock blocks until it has the lock; with unix.LOCK_NB it returns ErrLocked instead.
+// Lock locks a file until all duplicates of its descriptor are closed. The operation how is
+// unix.LOCK_EX or unix.LOCK_SH. Lock blocks until it has the lock; with unix.LOCK_NB it
+// returns ErrLocked instead.
 func Lock(f *os.File, how int) error {
 	for {
 		err := unix.Flock(int(f.Fd()), how)

@@ -20,9 +20,9 @@ type AllocPrerunRequest struct {
 // AllocPrerunResponse is empty.
 type AllocPrerunResponse struct{}
 
-// AllocUpdate runs for each new version of the allocation, unless the new version stops
-// it. Calls are in order and never overlap each other, but may overlap every other hook
-// point. An error is logged, and an event if the hook is a plugin.
+// AllocUpdate runs for each new version of the allocation, unless the new version stops it.
+// Calls are in order and never overlap each other, but may overlap every other hook point.
+// An error is logged; an error of a plugin is also an event.
 type AllocUpdate interface {
 	UpdateAlloc(ctx context.Context, req AllocUpdateRequest) (AllocUpdateResponse, error)
 }
@@ -37,9 +37,9 @@ type AllocUpdateRequest struct {
 // AllocUpdateResponse is empty.
 type AllocUpdateResponse struct{}
 
-// AllocPreTaskRestart runs once before the running tasks, or all tasks, of the
-// allocation are restarted. It does not run for the restart of a single task. An error
-// is logged, and an event if the hook is a plugin.
+// AllocPreTaskRestart runs once before the running tasks, or all tasks, of the allocation
+// are restarted. It does not run for the restart of a single task. An error is logged; an
+// error of a plugin is also an event.
 type AllocPreTaskRestart interface {
 	PreTaskRestart(ctx context.Context, req AllocPreTaskRestartRequest) (AllocPreTaskRestartResponse, error)
 }
@@ -53,9 +53,9 @@ type AllocPreTaskRestartRequest struct {
 // AllocPreTaskRestartResponse is empty.
 type AllocPreTaskRestartResponse struct{}
 
-// AllocPreKill runs before the first task of the allocation is killed, or when all
-// tasks have exited by themselves. It may run without Prerun, and more than once. An
-// error is logged, and an event if the hook is a plugin.
+// AllocPreKill runs before the first task of the allocation is killed, or when all tasks
+// have exited by themselves. It may run without Prerun, and more than once. An error is
+// logged; an error of a plugin is also an event.
 type AllocPreKill interface {
 	PreKill(ctx context.Context, req AllocPreKillRequest) (AllocPreKillResponse, error)
 }
@@ -102,8 +102,8 @@ type AllocDestroyRequest struct {
 // AllocDestroyResponse is empty.
 type AllocDestroyResponse struct{}
 
-// AllocShutdown runs when the agent shuts down and leaves the tasks running. An error
-// is logged, and an event if the hook is a plugin.
+// AllocShutdown runs when the agent shuts down and leaves the tasks running. An error is
+// logged; an error of a plugin is also an event.
 type AllocShutdown interface {
 	ShutdownAlloc(ctx context.Context, req AllocShutdownRequest) (AllocShutdownResponse, error)
 }

@@ -74,8 +74,8 @@ func (c *Client) Configure(ctx context.Context, config Config) error {
 	return c.conn.Err(ctx, err)
 }
 
-// pluginError is an error with which a hook has ended a call, other than by a Failure,
-// with the text of the hook only.
+// pluginError returns a gRPC error with the plugin's text only, without the prefix of the
+// gRPC library. It returns other errors unchanged.
 func pluginError(err error) error {
 	if _, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
 		return &remoteError{err, base.ErrorMessage(err)}
@@ -83,7 +83,7 @@ func pluginError(err error) error {
 	return err
 }
 
-// failureResponse is implemented by the responses of all hook points.
+// failureResponse is the response of a hook point, which contains the Failure of the hook.
 type failureResponse interface{ GetFailure() *hookpb.Failure }
 
 // invokePoint makes one call, and returns its Failure or its error.
@@ -107,43 +107,42 @@ func invokeVoid[Q any, A failureResponse](ctx context.Context, c *Client, call f
 	return err
 }
 
-// Prerun implements the method of AllocPrerun.
+// Prerun implements AllocPrerun.
 func (c *Client) Prerun(ctx context.Context, r AllocPrerunRequest) (AllocPrerunResponse, error) {
 	return AllocPrerunResponse{}, invokeVoid(ctx, c, c.pb.Prerun, allocRequestProto(r.RequestMeta, r.Alloc, r.Env))
 }
 
-// UpdateAlloc implements the method of AllocUpdate.
+// UpdateAlloc implements AllocUpdate.
 func (c *Client) UpdateAlloc(ctx context.Context, r AllocUpdateRequest) (AllocUpdateResponse, error) {
 	return AllocUpdateResponse{}, invokeVoid(ctx, c, c.pb.UpdateAlloc, allocRequestProto(r.RequestMeta, r.Alloc, r.Env))
 }
 
-// PreTaskRestart implements the method of AllocPreTaskRestart.
+// PreTaskRestart implements AllocPreTaskRestart.
 func (c *Client) PreTaskRestart(ctx context.Context, r AllocPreTaskRestartRequest) (AllocPreTaskRestartResponse, error) {
 	return AllocPreTaskRestartResponse{}, invokeVoid(ctx, c, c.pb.PreTaskRestart, allocRequestProto(r.RequestMeta, r.Alloc, nil))
 }
 
-// PreKill implements the method of AllocPreKill.
+// PreKill implements AllocPreKill.
 func (c *Client) PreKill(ctx context.Context, r AllocPreKillRequest) (AllocPreKillResponse, error) {
 	return AllocPreKillResponse{}, invokeVoid(ctx, c, c.pb.PreKill, allocRequestProto(r.RequestMeta, r.Alloc, nil))
 }
 
-// Postrun implements the method of AllocPostrun.
+// Postrun implements AllocPostrun.
 func (c *Client) Postrun(ctx context.Context, r AllocPostrunRequest) (AllocPostrunResponse, error) {
 	return AllocPostrunResponse{}, invokeVoid(ctx, c, c.pb.Postrun, allocRequestProto(r.RequestMeta, r.Alloc, nil))
 }
 
-// Destroy implements the method of AllocDestroy.
+// Destroy implements AllocDestroy.
 func (c *Client) Destroy(ctx context.Context, r AllocDestroyRequest) (AllocDestroyResponse, error) {
 	return AllocDestroyResponse{}, invokeVoid(ctx, c, c.pb.Destroy, allocRequestProto(r.RequestMeta, r.Alloc, nil))
 }
 
-// ShutdownAlloc implements the method of AllocShutdown.
+// ShutdownAlloc implements AllocShutdown.
 func (c *Client) ShutdownAlloc(ctx context.Context, r AllocShutdownRequest) (AllocShutdownResponse, error) {
 	return AllocShutdownResponse{}, invokeVoid(ctx, c, c.pb.ShutdownAlloc, allocRequestProto(r.RequestMeta, r.Alloc, nil))
 }
 
-// Prestart implements the method of TaskPrestart. The State of the response is valid
-// with an error too.
+// Prestart implements TaskPrestart. The State of the response is valid with an error too.
 func (c *Client) Prestart(ctx context.Context, r TaskPrestartRequest) (TaskPrestartResponse, error) {
 	answer, err := invokePoint(ctx, c, c.pb.Prestart, prestartRequestProto(r))
 	if err != nil {
@@ -152,32 +151,32 @@ func (c *Client) Prestart(ctx context.Context, r TaskPrestartRequest) (TaskPrest
 	return prestartResponseFromProto(answer), nil
 }
 
-// Poststart implements the method of TaskPoststart.
+// Poststart implements TaskPoststart.
 func (c *Client) Poststart(ctx context.Context, r TaskPoststartRequest) (TaskPoststartResponse, error) {
 	return TaskPoststartResponse{}, invokeVoid(ctx, c, c.pb.Poststart, poststartRequestProto(r))
 }
 
-// Update implements the method of TaskUpdate.
+// Update implements TaskUpdate.
 func (c *Client) Update(ctx context.Context, r TaskUpdateRequest) (TaskUpdateResponse, error) {
 	return TaskUpdateResponse{}, invokeVoid(ctx, c, c.pb.Update, taskRequestProto(r.RequestMeta, r.Alloc, r.Task, r.Env))
 }
 
-// PreKilling implements the method of TaskPreKilling.
+// PreKilling implements TaskPreKilling.
 func (c *Client) PreKilling(ctx context.Context, r TaskPreKillingRequest) (TaskPreKillingResponse, error) {
 	return TaskPreKillingResponse{}, invokeVoid(ctx, c, c.pb.PreKilling, taskRequestProto(r.RequestMeta, r.Alloc, r.Task, nil))
 }
 
-// Exited implements the method of TaskExited.
+// Exited implements TaskExited.
 func (c *Client) Exited(ctx context.Context, r TaskExitedRequest) (TaskExitedResponse, error) {
 	return TaskExitedResponse{}, invokeVoid(ctx, c, c.pb.Exited, exitedRequestProto(r))
 }
 
-// Stop implements the method of TaskStop.
+// Stop implements TaskStop.
 func (c *Client) Stop(ctx context.Context, r TaskStopRequest) (TaskStopResponse, error) {
 	return TaskStopResponse{}, invokeVoid(ctx, c, c.pb.Stop, stopRequestProto(r))
 }
 
-// Shutdown implements the method of TaskShutdown.
+// Shutdown implements TaskShutdown.
 func (c *Client) Shutdown(ctx context.Context, r TaskShutdownRequest) (TaskShutdownResponse, error) {
 	return TaskShutdownResponse{}, invokeVoid(ctx, c, c.pb.Shutdown, taskRequestProto(r.RequestMeta, r.Alloc, r.Task, nil))
 }

@@ -21,7 +21,7 @@ func nodeFromProto(p *hookpb.Node) Node {
 	}
 }
 
-// requestMetaFromProto returns the fields that every request has.
+// requestMetaFromProto returns the RequestMeta of a request.
 func requestMetaFromProto(r interface {
 	GetToken() string
 	GetAttachment() []byte

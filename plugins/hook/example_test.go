@@ -57,7 +57,7 @@ func ExampleNewClient() {
 		return
 	}
 	defer conn.Close()
-	exited := make(chan struct{}) // a host closes exited when the plugin process has exited
+	exited := make(chan struct{}) // exited: a host closes the channel when the plugin process has exited
 	client := hook.NewClient(conn, exited)
 
 	ctx := context.Background()

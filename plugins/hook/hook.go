@@ -6,12 +6,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 )
 
-// Hook is implemented by every hook in the agent, also by the hook that calls a plugin.
-// Its name is unique among the hooks of its allocation or task. Users see the name in
-// events, and the hook's state is stored under it.
+// Hook is implemented by every hook in the agent, also by the hook that calls a plugin. Its
+// name is unique among the hooks of its allocation or task. Users see the name in events,
+// and the hook's state is stored under it.
 //
-// The content of a request belongs to the caller, and a hook must not change it: for a
-// hook in the agent, Env is the environment itself.
+// The content of a request belongs to the caller, and a hook must not change it: for a hook
+// in the agent, Env is not a copy.
 type Hook interface {
 	Name() string
 }
@@ -33,14 +33,14 @@ type Alloc struct {
 	JSON []byte
 }
 
-// RequestMeta is the additional part of each request to a hook in its own process. It
-// is empty for a hook in the agent.
+// RequestMeta is the part of a request that only a hook in a plugin process gets. It is
+// empty for a hook in the agent.
 type RequestMeta struct {
 	// Token is the capability token for calls of the Host: it is valid for the allocation or the task
 	// of the request, and expires with it.
 	Token string
-	// Attachment is the configuration of the hook's attachment, as JSON in the shape of
-	// Description.Schema; nil if there is none.
+	// Attachment is the configuration that the job or the operator has attached the hook
+	// with, as JSON in the shape of Description.Schema; nil if there is none.
 	Attachment []byte
 }
 

@@ -24,9 +24,9 @@ var (
 	ErrHostUnavailable = errors.New("the agent has gone")
 )
 
-// Scope is the allocation or the task that a call of a Host is about.
+// Scope identifies the allocation or the task for which a hook calls a method of Host.
 type Scope struct {
-	Token string // capability token of the request from which the hook has it
+	Token string // capability token from the request that the hook has received
 	// Task is the name of the task. Empty means the task of the token; with the
 	// token of an allocation it means all tasks, for calls that can act on several.
 	Task string
@@ -49,17 +49,18 @@ type Host interface {
 	// State returns the state of the allocation and its tasks.
 	State(ctx context.Context, s Scope) (*AllocState, error)
 
-	// Interpolate replaces the references in a text, as in the task's own block.
+	// Interpolate replaces the variable references in a text, in the same way as in the
+	// task's block of the job.
 	Interpolate(ctx context.Context, s Scope, text string) (string, error)
 
 	// EmitEvent adds an event to a task, which keeps its newest ten. The Type is
-	// EventMessage, EventFailed, or empty, which means EventMessage: the host rejects
-	// other types, which are its own. The host sets the time.
+	// EventMessage, EventFailed, or empty, which means EventMessage: the host rejects other
+	// types, which it uses itself. The host sets the time.
 	EmitEvent(ctx context.Context, s Scope, event Event) error
 
 	// Restart, Signal and Kill act on a task or on all running tasks. They return when the
-	// operation has started. With failure the restart policy counts the restart. A killed
-	// task has failed. The reasons are for users, and may be empty.
+	// operation has started. If failure is true, the restart policy counts the restart. A
+	// killed task has failed. The reasons are for users, and may be empty.
 	Restart(ctx context.Context, s Scope, reason string, failure bool) error
 	Signal(ctx context.Context, s Scope, signal, reason string) error
 	Kill(ctx context.Context, s Scope, reason string) error
@@ -69,15 +70,16 @@ type Host interface {
 	// deciding hooks have reported it too, and only from a hook that decides health.
 	SetHealth(ctx context.Context, s Scope, healthy bool, reason string) error
 
-	// Variable reads a variable that the allocation may read. It blocks until the index is
-	// higher than after, unless after is 0. The items of a missing variable are nil.
+	// Variable reads a variable that the allocation may read. If after is not 0, Variable
+	// blocks until the index of the variable is higher than after. The items of a missing
+	// variable are nil.
 	Variable(ctx context.Context, s Scope, path string, after uint64) (items map[string]string, index uint64, err error)
 
-	// Variables lists the paths with a prefix. It blocks as Variable does.
+	// Variables lists the paths of variables with a prefix. It blocks like Variable.
 	Variables(ctx context.Context, s Scope, prefix string, after uint64) (paths []string, index uint64, err error)
 
 	// Services lists the instances of a service in the namespace of the job, or of all
-	// services if name is empty, by name and then ID. It blocks as Variable does.
+	// services if name is empty, by name and then ID. It blocks like Variable.
 	Services(ctx context.Context, s Scope, name string, after uint64) (instances []Service, index uint64, err error)
 }
 
@@ -122,10 +124,12 @@ const (
 	EventFailed  = "Task hook failed"
 )
 
-// eventTypes are the types that hosts accept; the last three are for builtin hooks.
+// eventTypes are the types of events that a host accepts from hooks; the last three are for
+// builtin hooks.
 var eventTypes = []string{"", EventMessage, EventFailed, "Downloading Artifacts", "Failed Artifact Download", "Template"}
 
-// maxEventDetails is the maximum number of an event's details that are kept.
+// maxEventDetails is the maximum number of details of an event. The host rejects an event
+// with more.
 const maxEventDetails = 16
 
 // Fault returns the reason why a host rejects an event from a hook, or nil.

@@ -151,7 +151,8 @@ func TestHostCarriesAllFields(t *testing.T) {
 	}
 }
 
-// A hook's message is often the output of a program, which may contain any bytes.
+// TestInvalidUTF8IsReplaced sends invalid UTF-8 in an event, because a hook's message can
+// be the output of any program.
 func TestInvalidUTF8IsReplaced(t *testing.T) {
 	b := &fakeHost{}
 	host := dialFakeHost(t, b)

@@ -43,7 +43,7 @@ func DialHost(socket string) (*HostClient, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", *c.socket.Load())
 		}),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		// The agent may be away for the duration of an upgrade.
+		// While the agent is upgraded, no server listens on the socket.
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: hostBackoff, MinConnectTimeout: time.Second}),
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(math.MaxInt32)),
 	)
@@ -54,13 +54,14 @@ func DialHost(socket string) (*HostClient, error) {
 	return c, nil
 }
 
-// Move sets the socket of the next agent, for use after the current agent has exited.
+// Move sets the socket of the agent that has replaced the current one.
 func (c *HostClient) Move(socket string) { c.socket.Store(&socket) }
 
 // Close closes the connection, and ends the calls in flight.
 func (c *HostClient) Close() error { return c.conn.Close() }
 
-// remoteError is an error of a kind, with the text of the other side.
+// remoteError has the text that the host has sent, and wraps an error value of this
+// package.
 type remoteError struct {
 	sentinel error
 	message  string
@@ -69,7 +70,8 @@ type remoteError struct {
 func (e *remoteError) Error() string { return e.message }
 func (e *remoteError) Unwrap() error { return e.sentinel }
 
-// hostError restores the type of an error, which is lost on the wire.
+// hostError returns an error that errors.Is recognizes: gRPC sends only a status code and a
+// text.
 func hostError(ctx context.Context, err error) error {
 	s, ok := status.FromError(err)
 	switch {
@@ -82,7 +84,7 @@ func hostError(ctx context.Context, err error) error {
 	case s.Code() == codes.NotFound:
 		return &remoteError{ErrTaskNotRunning, s.Message()}
 	case s.Code() == codes.DeadlineExceeded:
-		return context.DeadlineExceeded // the request has set this deadline
+		return context.DeadlineExceeded // the deadline of the request has expired, or that of Exec's timeout
 	case s.Code() == codes.Unavailable:
 		return ErrHostUnavailable
 	case s.Code() == codes.Unimplemented:
@@ -93,7 +95,7 @@ func hostError(ctx context.Context, err error) error {
 	return err
 }
 
-// retryUnavailable repeats an idempotent call until an agent has responded.
+// retryUnavailable repeats an idempotent call as long as its result is ErrHostUnavailable.
 func retryUnavailable[Q, A any](ctx context.Context, call func(context.Context, Q, ...grpc.CallOption) (A, error), request Q) (A, error) {
 	for {
 		answer, err := call(ctx, request)

@@ -39,7 +39,7 @@ func hostStatus(err error) error {
 	return status.Error(codes.Unknown, base.ErrorMessage(err))
 }
 
-// scopeFromProto returns the fields that every request about a task has.
+// scopeFromProto returns the Scope of a request.
 func scopeFromProto(r interface {
 	GetToken() string
 	GetTask() string
@@ -106,7 +106,7 @@ func (s *hostServer) Interpolate(ctx context.Context, r *hookpb.InterpolateReque
 	return &hookpb.InterpolateResponse{Text: text}, nil
 }
 
-// doneResponse is the response of a call without results.
+// doneResponse returns the empty response of a call, or its error.
 func doneResponse(err error) (*hookpb.Done, error) {
 	if err != nil {
 		return nil, hostStatus(err)
@@ -175,7 +175,7 @@ func taskStateProto(t TaskState) *hookpb.TaskState {
 	return p
 }
 
-// timeProto omits the zero time.
+// timeProto returns nil for the zero time.
 func timeProto(t time.Time) *timestamppb.Timestamp {
 	if t.IsZero() {
 		return nil

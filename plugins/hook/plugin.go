@@ -20,8 +20,9 @@ const (
 	PluginName = "hook"
 )
 
-// Plugin is the part of a hook plugin besides the hook points, on both sides of the
-// wire. Its methods may be called concurrently.
+// Plugin is the part of the contract that every hook plugin implements, whatever its hook
+// points. Both the host's client and the implementation in the plugin process implement it.
+// Its methods may be called concurrently.
 type Plugin interface {
 	// Describe returns the hook points and options of the hook. The response must never
 	// change while the process runs.
@@ -83,7 +84,7 @@ type Node struct {
 type GRPCPlugin struct {
 	plugin.NetRPCUnsupportedPlugin
 	Impl Plugin
-	Hook any // implements the hook points
+	Hook any // Hook: implements the interfaces of the hook points
 }
 
 var _ plugin.GRPCPlugin = (*GRPCPlugin)(nil)

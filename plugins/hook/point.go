@@ -5,8 +5,8 @@ import (
 	"reflect"
 )
 
-// Point is a hook point: a point in the life of an allocation or a task at which a hook
-// may be called. The values are wire values.
+// Point is a hook point: a point in the life of an allocation or a task at which a hook may
+// be called. The values are sent in messages of the protocol.
 type Point int32
 
 // The hook points, in the order in which they occur.
@@ -76,7 +76,7 @@ func AllPoints() iter.Seq[Point] {
 	}
 }
 
-// PointsOf returns the hook points whose interfaces h implements.
+// PointsOf returns the hook points whose interfaces the type of h implements.
 func PointsOf(h any) []Point {
 	var list []Point
 	for p := range AllPoints() {

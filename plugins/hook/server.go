@@ -15,9 +15,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/hookpb"
 )
 
-// RegisterServer registers the plugin's server on s. Calls for a hook point go to h if
-// h implements the interface of the hook point, as they arrive and concurrently; any
-// other hook point is Unimplemented.
+// RegisterServer registers a hook plugin on s. It passes calls for a hook point to h as
+// they arrive, also concurrently, if h implements the interface of the hook point; calls
+// for any other hook point return the status Unimplemented.
 func RegisterServer(s grpc.ServiceRegistrar, p Plugin, h any) {
 	hookpb.RegisterHookServer(s, &server{plugin: p, hook: h})
 }
@@ -51,8 +51,8 @@ func (s *server) Configure(ctx context.Context, r *hookpb.ConfigureRequest) (*ho
 	return &hookpb.ConfigureResponse{}, s.plugin.Configure(ctx, Config{HostSocket: r.GetHostSocket(), Node: nodeFromProto(r.GetNode())})
 }
 
-// failureProto converts an error of a hook to the message for it. If the hook failed because
-// the host ended the call, failureProto returns the status of ctx instead.
+// failureProto converts an error of a hook to a Failure message. If the hook failed because
+// the host cancelled the call, failureProto returns the status of ctx instead.
 func failureProto(ctx context.Context, err error) (*hookpb.Failure, error) {
 	switch {
 	case err == nil:
@@ -63,7 +63,7 @@ func failureProto(ctx context.Context, err error) (*hookpb.Failure, error) {
 	return &hookpb.Failure{Message: sanitizeUTF8(err.Error()), Recoverable: driver.IsRecoverable(err)}, nil
 }
 
-// callPoint calls the hook at a hook point, if the hook implements I.
+// callPoint calls the hook if it implements I, the interface of one hook point.
 func callPoint[I, Q, R any](ctx context.Context, s *server, point Point, call func(I, context.Context, Q) (R, error), request Q) (*hookpb.Response, error) {
 	h, ok := s.hook.(I)
 	if !ok {
@@ -79,8 +79,7 @@ func callPoint[I, Q, R any](ctx context.Context, s *server, point Point, call fu
 	return &hookpb.Response{Failure: f}, nil
 }
 
-// callRecovered calls a method of the author. A panic becomes an error that names the
-// method.
+// callRecovered calls a method of the hook. A panic becomes an error that names the method.
 func callRecovered(hook any, point Point, call func() error) (err error) {
 	defer base.Recover(hook, point.Interface().Method(0).Name, &err)
 	return call()

@@ -27,7 +27,7 @@ type TaskPrestartRequest struct {
 	Dir           TaskDir
 	Env           map[string]string
 	Resources     driver.Resources
-	PreviousState map[string]string // State of this hook's last response; nil the first time
+	PreviousState map[string]string // State of this hook's last response; nil in the first call
 	// Running reports that the task already runs: the agent was restarted and has
 	// recovered the task.
 	Running bool
@@ -35,12 +35,15 @@ type TaskPrestartRequest struct {
 
 // TaskPrestartResponse replaces the hook's previous response.
 type TaskPrestartResponse struct {
-	Env     map[string]string // overrides the env block and earlier hooks
-	Mounts  []driver.Mount    // joined over all hooks; for one task path the last hook wins; dropped with an event if the driver supports none
+	Env map[string]string // Env: overrides variables of the env block and of earlier hooks
+	// Mounts: the host merges the mounts of all hooks, and if several have the same task
+	// path, that of the last hook is used; a driver without mounts gets none, and the host
+	// emits an event.
+	Mounts  []driver.Mount
 	Devices []driver.Device
-	State   map[string]string // replaces PreviousState: the hook must copy what it needs
-	// Done ends the calls for the life of the task, including reboots of the host: only
-	// for expensive, durable work.
+	State   map[string]string // State: replaces PreviousState, so the hook must copy entries that it still needs
+	// Done means that TaskPrestart is not called again for this task, even after a reboot
+	// of the host. It is for expensive work whose result stays on disk.
 	Done bool
 }
 
@@ -116,20 +119,20 @@ type TaskExitedRequest struct {
 	Alloc       Alloc
 	Task        Task
 	Exit        driver.ExitResult
-	WillRestart bool // the task is started again, immediately or after its delay
+	WillRestart bool // WillRestart: the task is started again, immediately or after the delay of the restart policy
 }
 
 // TaskExitedResponse is empty.
 type TaskExitedResponse struct{}
 
-// TaskStop runs once, when the task will never start again, even if it has never
-// started. Its context is separate, and no kill has ended it. An error is an event, and
-// the call to a plugin is repeated until it succeeds.
+// TaskStop runs once, when the task will never start again, even if it has never started.
+// Killing the task does not cancel its context. An error is an event, and the call to a
+// plugin is repeated until it succeeds.
 type TaskStop interface {
 	Stop(ctx context.Context, req TaskStopRequest) (TaskStopResponse, error)
 }
 
-// TaskStopRequest holds the state that Prestart stored.
+// TaskStopRequest holds the State of the last TaskPrestartResponse.
 type TaskStopRequest struct {
 	RequestMeta
 	Alloc         Alloc

@@ -8,14 +8,15 @@ import (
 	"strings"
 )
 
-// maxStoredResponseSize is the maximum size of a response of Prestart, in bytes: the response is kept
-// in memory and on disk as long as the task.
+// maxStoredResponseSize is the maximum size of a TaskPrestartResponse, in bytes: the
+// response is stored in memory and on disk until the task is removed.
 const maxStoredResponseSize = 1 << 20
 
-// maxEnvVarSize is Linux's limit for one string of an environment, in bytes.
+// maxEnvVarSize is the maximum size of one environment variable in execve(2), in bytes.
 var maxEnvVarSize = 32 * os.Getpagesize()
 
-// mapEntryOverhead is the size of an entry of a list without its texts, in bytes.
+// mapEntryOverhead is the estimated size of an entry of Mounts or Devices without its
+// texts, in bytes.
 const mapEntryOverhead = 64
 
 // Fault returns the reason why a host rejects the response, or nil.
@@ -24,7 +25,7 @@ func (r TaskPrestartResponse) Fault() error {
 		return fmt.Errorf("its answer has %d bytes, more than the %d that are kept for a task", size, maxStoredResponseSize)
 	}
 	for name, value := range r.Env {
-		// The message omits the value, which may be a secret.
+		// The error does not contain the value, which may be a secret.
 		if name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(value, "\x00") {
 			return fmt.Errorf("it sets the variable %q to what no environment can hold", name)
 		}
@@ -51,8 +52,8 @@ func (r TaskPrestartResponse) Fault() error {
 // propagationModes are the modes that drivers support; "" means the driver's default.
 var propagationModes = []string{"", "private", "host-to-task", "bidirectional"}
 
-// isCleanAbsPath reports whether a path is absolute and has the same meaning below another
-// directory.
+// isCleanAbsPath reports whether a path is absolute and contains neither ".." nor a NUL
+// byte.
 func isCleanAbsPath(path string) bool {
 	return filepath.IsAbs(path) && !strings.Contains(path, "\x00") && !slices.Contains(strings.Split(path, "/"), "..")
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/proto/hookpb"
 )
 
-// unknownField is the encoding of a field that no version has yet.
+// unknownField is an encoded field that no message of the hook protocol has.
 var unknownField = protowire.AppendString(protowire.AppendTag(nil, 4242, protowire.BytesType), "from the next version")
 
 // addUnknownField adds unknownField to a message.
@@ -29,20 +29,22 @@ func addUnknownField(message any) {
 	}
 }
 
-// addFieldsToResponse makes a server's response look like a response of the next version.
+// addFieldsToResponse is an interceptor that adds unknownField to each response of a
+// server.
 func addFieldsToResponse(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	answer, err := handler(ctx, request)
 	addUnknownField(answer)
 	return answer, err
 }
 
-// addFieldsToRequest makes a client's request look like a request of the next version.
+// addFieldsToRequest is an interceptor that adds unknownField to each request of a client.
 func addFieldsToRequest(ctx context.Context, method string, request, answer any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
 	addUnknownField(request)
 	return invoke(ctx, method, request, answer, conn, options...)
 }
 
-// withoutMethods returns a service of the previous version: without some methods.
+// withoutMethods returns the service without the named methods, like the service of an
+// earlier version.
 func withoutMethods(s grpc.ServiceDesc, without ...string) *grpc.ServiceDesc {
 	var methods []grpc.MethodDesc
 	for _, m := range s.Methods {
@@ -54,7 +56,8 @@ func withoutMethods(s grpc.ServiceDesc, without ...string) *grpc.ServiceDesc {
 	return &s
 }
 
-// filteringRegistrar registers services of the previous version.
+// filteringRegistrar registers services without omittedMethods, like those of an earlier
+// version.
 type filteringRegistrar struct {
 	*grpc.Server
 	omittedMethods []string

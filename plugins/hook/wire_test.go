@@ -94,7 +94,7 @@ func fillFields(v reflect.Value, n *int) {
 			v.Set(reflect.ValueOf(time.Unix(int64(*n), 7).UTC()))
 			return
 		case driver.Resources:
-			// A hook receives only some fields.
+			// The protocol of hooks sends only these fields of driver.Resources.
 			v.Set(reflect.ValueOf(driver.Resources{
 				CPUShares: 1, MemoryMB: 2, MemoryMaxMB: 3, Ports: []driver.PortMapping{{Label: "http", Value: 4, To: 5, HostIP: "6"}},
 				Linux: driver.LinuxResources{CpusetCpus: "7", CpusetCgroup: "8"},
@@ -183,7 +183,8 @@ func (e *recordingHook) Describe(context.Context) (*hook.Description, error) {
 }
 func (e *recordingHook) Configure(_ context.Context, c hook.Config) error { return e.recordRequest(c) }
 
-// callMethod makes a request of a hook point by its method.
+// callMethod calls the client's method for a hook point with a request whose fields are all
+// set.
 func callMethod(client *hook.Client, m hook.Point) (request any, out []reflect.Value) {
 	method := reflect.ValueOf(client).MethodByName(methodNames[m])
 	v := reflect.New(method.Type().In(1))
@@ -307,7 +308,8 @@ func TestHookPointNames(t *testing.T) {
 	}
 }
 
-// A panic at any hook point is an error of that call, and the plugin continues.
+// A panic in the method of any hook point is an error of the call, and the plugin process
+// continues.
 func TestPanicOfAMethodIsAnError(t *testing.T) {
 	e := &recordingHook{panics: true}
 	client := newClientOf(t, e, e)

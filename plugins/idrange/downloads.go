@@ -6,11 +6,11 @@ import (
 )
 
 // DefaultDownloadUIDs are the default user ids of downloads: ten thousand below the ids
-// that Debian gives to containers, and some that also exist in a user namespace of
-// 65536 ids. Neither useradd nor systemd allocates them.
+// that Debian reserves for containers, and some below 65536 for user namespaces of that
+// size. Neither useradd nor systemd allocates them.
 const DefaultDownloadUIDs = "90000-99999,60706-61183"
 
-// reservedRanges ids cannot be used for downloads.
+// reservedRanges are the ids that downloads must not use.
 var reservedRanges = []struct {
 	Range
 	owner string
@@ -21,8 +21,9 @@ var reservedRanges = []struct {
 	{Range{1<<32 - 1, 1<<32 - 1}, "no user at all"},
 }
 
-// ParseDownloadUIDs parses the user ids that downloads may use, and tasks must not. It rejects
-// ids that tasks have on other nodes. An empty text means [DefaultDownloadUIDs].
+// ParseDownloadUIDs parses the user ids that are reserved for downloads, and that tasks
+// must not use. It rejects ids in the ranges of system accounts, of nobody, and of the
+// users that Nomad creates for tasks. An empty text means [DefaultDownloadUIDs].
 func ParseDownloadUIDs(text string) (Set, error) {
 	if text == "" {
 		text = DefaultDownloadUIDs

@@ -17,11 +17,10 @@ func hasChildren() bool {
 	return !errors.Is(err, unix.ECHILD)
 }
 
-// spawnedWithDescendants returns the keeper and the processes that it has started on request, as far as
-// another process, which the keeper has not started on request, runs below them. That other
-// process can be a task. Processes that have ended are not counted.
+// spawnedWithDescendants returns the keeper and its spawned or adopted processes, but only
+// those with a living child that is not itself such a process. The child can be a task.
 func (k *server) spawnedWithDescendants() []process.ID {
-	k.forkMu.Lock() // a child that is being started is not recorded yet
+	k.forkMu.Lock() // forkMu: spawned lacks a child that is being started
 	defer k.forkMu.Unlock()
 	k.mu.Lock()
 	own := append([]process.ID{k.selfID}, k.spawned...)
@@ -76,7 +75,7 @@ func killDescendants() {
 		case err != nil:
 			return // ECHILD
 		case pid == 0 && len(process.Children(os.Getpid())) > 0:
-			return // only children of other users are left
+			return // the remaining children belong to other users
 		}
 	}
 }

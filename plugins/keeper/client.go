@@ -16,7 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/rpcmux"
 )
 
-// Config is the location of a keeper and how to start it.
+// Config describes a keeper and how to start it.
 type Config struct {
 	// Dir is the data directory; it is created if it is missing. One keeper serves a data
 	// directory, whatever path leads to it. See [Directory] for the files in it.
@@ -45,10 +45,10 @@ type Config struct {
 // dies, the client of an agent starts another keeper, hands it the held descriptors, and
 // repeats the requests that can be repeated; callers only see a delay.
 type Client struct {
-	cfg          Config      // Ephemeral is guarded by mu: see SetEphemeral
-	isAgent      bool        // this client may start keepers
+	cfg          Config      // cfg.Ephemeral is guarded by mu
+	isAgent      bool        // isAgent: the client may start a keeper
 	dir          *Directory  // set for an agent only
-	pluginSocket *socketPath // socket in the environment of a plugin; nil for an agent
+	pluginSocket *socketPath // the keeper's socket, from the environment of a plugin; nil for an agent
 	stop         context.CancelFunc
 	wg           sync.WaitGroup
 	conns        *rpcmux.Reconnector[*clientConn]
@@ -58,7 +58,7 @@ type Client struct {
 	spawned       map[process.ID]bool // processes that the next keeper must adopt
 	keeperChild   *os.Process         // the keeper that this process has started last and must reap
 	keeperChildID process.ID          // identifies keeperChild
-	keeperID      process.ID          // keeper of the last connection
+	keeperID      process.ID          // the keeper of the last connection
 	ephemeral     bool
 }
 
@@ -89,8 +89,8 @@ func Start(ctx context.Context, cfg Config) (*Client, error) {
 	return c, err
 }
 
-// Attach connects to the keeper behind a socket (EnvSocket) and never starts a keeper. Such a
-// client may only call Wait.
+// Attach connects a plugin to the keeper behind a socket, whose path is the value of
+// EnvSocket. It never starts a keeper, and the client may only call Wait.
 func Attach(ctx context.Context, socket string) (*Client, error) {
 	found := &socketPath{path: socket}
 	c, err := openClient(ctx, &Client{
@@ -121,11 +121,12 @@ func openClient(ctx context.Context, c *Client) (*Client, error) {
 	return c, nil
 }
 
-// Socket returns the path of the keeper's socket, the value of EnvSocket.
+// Socket returns the path of the keeper's socket, which the environment variable EnvSocket
+// passes to plugins.
 func (c *Client) Socket() string { return filepath.Join(SocketDir(c.cfg.Dir), socketName) }
 
 // RestoreSocket creates the directory for sockets if it is missing, and makes the keeper
-// listen again if its socket is missing. It does not wait for the keeper.
+// create its socket again if that is missing. It does not wait for the keeper.
 func (c *Client) RestoreSocket() error {
 	if err := c.dir.MakeSocketDir(); err != nil {
 		return err
@@ -135,12 +136,12 @@ func (c *Client) RestoreSocket() error {
 	}
 	err := c.Process().Signal(unix.SIGHUP)
 	if errors.Is(err, os.ErrProcessDone) {
-		return nil // the next keeper creates its own socket
+		return nil // no keeper is connected: a new one creates its socket
 	}
 	return err
 }
 
-// Process returns the keeper of the last connection.
+// Process returns the process of the last connected keeper.
 func (c *Client) Process() process.ID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -198,7 +199,9 @@ func (c *Client) Spawn(ctx context.Context, cmd Command) (process.ID, error) {
 	}
 	exe := cmd.Exec
 	if exe == nil && cmd.Path == selfExePath {
-		f, err := os.Open(selfExePath) // opened here: in the keeper the path names the keeper's executable
+		// The client opens the file, because in the keeper /proc/self/exe is the keeper's
+		// executable.
+		f, err := os.Open(selfExePath)
 		if err != nil {
 			return process.ID{}, fmt.Errorf("spawn %q: %w", cmd.Name, err)
 		}
@@ -226,7 +229,8 @@ func (c *Client) Spawn(ctx context.Context, cmd Command) (process.ID, error) {
 	if err != nil {
 		return process.ID{}, fmt.Errorf("spawn %q: %w", cmd.Name, err)
 	}
-	// Not cancelled with ctx: the caller would not learn of a child that was started.
+	// The call ignores the end of ctx: otherwise the caller could miss a child that was
+	// started.
 	resp, _, err := l.call(context.WithoutCancel(ctx), &request{Op: opSpawn, Spawn: params}, fds...)
 	if errors.Is(err, errConnDown) {
 		err = ErrKeeperDied
@@ -243,9 +247,10 @@ func (c *Client) Spawn(ctx context.Context, cmd Command) (process.ID, error) {
 	return resp.Process, nil
 }
 
-// Confirm makes the keeper keep a provisional child when this client disconnects. The caller
-// has made sure that the next client finds the child. A child that has ended, or is not
-// provisional, is no error. A keeper of a build without provisional children rejects the call.
+// Confirm clears KillOnDisconnect of a child: the keeper no longer kills it when this
+// client disconnects. The caller must have stored what the next client needs to find the
+// child. Confirm does nothing if the child has ended or was started without
+// KillOnDisconnect. A keeper of a build without this operation rejects the call.
 func (c *Client) Confirm(ctx context.Context, p process.ID) error {
 	if _, err := c.callIdempotent(ctx, &request{Op: opConfirmProcess, Process: p}); err != nil {
 		return fmt.Errorf("confirm process %d: %w", p.PID, err)
@@ -253,9 +258,9 @@ func (c *Client) Confirm(ctx context.Context, p process.ID) error {
 	return nil
 }
 
-// Adopt adds a process that a lost keeper started for another agent to the processes of this
-// client's keeper: an ephemeral keeper kills it with the others. A process that was added
-// before, or has ended, is no error.
+// Adopt adds a process, which an earlier keeper started for another agent, to the processes
+// that an ephemeral keeper kills. A process that was added before, or has ended, is no
+// error.
 func (c *Client) Adopt(ctx context.Context, p process.ID) error {
 	c.mu.Lock()
 	known := c.spawned[p]
@@ -297,7 +302,7 @@ func (c *Client) Wait(ctx context.Context, p process.ID) (process.ExitStatus, er
 		}
 		resp, _, err := l.call(ctx, &request{Op: opWait, Process: p})
 		if errors.Is(err, errConnDown) {
-			continue // the next keeper watches the process, or replies that its exit status is unknown
+			continue // after the connection has ended, the next keeper gets the request
 		}
 		if err != nil {
 			return process.ExitStatus{}, err
@@ -331,16 +336,17 @@ func (c *Client) waitForConn(ctx context.Context, p process.ID) (*clientConn, er
 	}
 }
 
-// StoreFD makes the keeper hold a descriptor, for example the read end of a FIFO. It replaces
-// the descriptor that was held under the key. The caller keeps f. StoreFD is for pipes, FIFOs
-// and sockets: the keeper takes a descriptor whose other end is closed for unused.
+// StoreFD makes the keeper hold a descriptor, for example the read end of a FIFO. It
+// replaces the descriptor that was held under the key. The caller keeps f. StoreFD is for
+// pipes, FIFOs and sockets, because the keeper considers a descriptor unused when its other
+// end is closed.
 func (c *Client) StoreFD(ctx context.Context, key string, f *os.File) error {
 	return c.storeFD(ctx, key, f, false)
 }
 
-// StoreDrainedFD is StoreFD for the read end of a plugin's stderr: while no agent is
-// connected, the keeper reads and discards the output, so that the plugin never blocks. While
-// an agent is connected, the agent must read.
+// StoreDrainedFD stores the read end of a plugin's stderr like StoreFD. While no agent is
+// connected, the keeper reads and discards the output, so that the plugin never blocks.
+// While an agent is connected, the agent must read.
 func (c *Client) StoreDrainedFD(ctx context.Context, key string, f *os.File) error {
 	return c.storeFD(ctx, key, f, true)
 }
@@ -357,8 +363,8 @@ func (c *Client) storeFD(ctx context.Context, key string, f *os.File, drain bool
 	}
 	defer unix.Close(fd)
 
-	// Before the request: if the keeper dies now, the client hands this descriptor to the next
-	// keeper.
+	// The copy is recorded before the request: if the keeper dies during the request, the
+	// client stores the copy in the next keeper.
 	c.mu.Lock()
 	if old, ok := c.fdCopies[key]; ok {
 		unix.Close(old.fd)
@@ -421,9 +427,9 @@ func (c *Client) ListFDs(ctx context.Context) ([]string, error) {
 	return resp.Keys, nil
 }
 
-// ListParentProcesses returns the keeper and the processes that keepers have started on request, as far as
-// other processes run below them. Those other processes can be tasks. An empty list without an
-// error means that no task runs below the keeper.
+// ListParentProcesses returns the keeper and its spawned or adopted processes, but only
+// those with a living child that is not itself such a process. The child can be a task: an
+// empty list without an error means that no task runs below the keeper.
 func (c *Client) ListParentProcesses(ctx context.Context) ([]process.ID, error) {
 	resp, err := c.callIdempotent(ctx, &request{Op: opListParentProcesses})
 	if err != nil {
@@ -432,8 +438,9 @@ func (c *Client) ListParentProcesses(ctx context.Context) ([]process.ID, error) 
 	return resp.ParentProcesses, nil
 }
 
-// SetEphemeral makes a persistent keeper ephemeral (see Config.Ephemeral): the processes below
-// it end with the agent, and Close blocks until they have.
+// SetEphemeral makes a persistent keeper ephemeral (see Config.Ephemeral): it kills the
+// processes below it when the agent's connection ends, and Close blocks until it has
+// exited.
 func (c *Client) SetEphemeral(ctx context.Context) error {
 	if _, err := c.callIdempotent(ctx, &request{Op: opEphemeral}); err != nil {
 		return fmt.Errorf("end with the agent: %w", err)
@@ -444,8 +451,8 @@ func (c *Client) SetEphemeral(ctx context.Context) error {
 	return nil
 }
 
-// callIdempotent makes a request, again on each new connection until there is a response. The request
-// must be idempotent, and its response carries no descriptors.
+// callIdempotent sends a request, and sends it again on each new connection until the
+// keeper responds. The request must be idempotent, and its response carries no descriptors.
 func (c *Client) callIdempotent(ctx context.Context, req *request, fds ...int) (*response, error) {
 	for {
 		l, err := c.conns.Wait(ctx)
@@ -464,8 +471,8 @@ func (c *Client) callIdempotent(ctx context.Context, req *request, fds ...int) (
 	}
 }
 
-// GoRuntimeEnv returns the environment variables of this process that Go's runtime reads. It is
-// the whole environment of a helper process, so that the agent's secrets are not in it.
+// GoRuntimeEnv returns the environment variables of this process that Go's runtime reads.
+// Helper processes get no other variables, so that they do not inherit the agent's secrets.
 func GoRuntimeEnv() []string {
 	env := []string{}
 	for _, name := range []string{"GODEBUG", "GORACE", "GOTRACEBACK", "GOCOVERDIR"} {

@@ -31,7 +31,8 @@ type callResult struct {
 	fds  []int
 }
 
-// newClientConn sends the hello request on a connection, which it owns from now on.
+// newClientConn sends the hello request on a connection, and becomes the owner of the
+// connection.
 func newClientConn(ctx context.Context, conn *net.UnixConn, agent bool) (*clientConn, error) {
 	unwanted := func(r callResult) { closeFDs(r.fds) }
 	l := &clientConn{PendingCalls: rpcmux.New(errConnDown, unwanted), wire: &frameConn{conn: conn}}
@@ -56,8 +57,8 @@ func (l *clientConn) close() {
 	l.wg.Wait()
 }
 
-// call sends a request and waits for its response. The caller owns the descriptors that come
-// with the response, and keeps the descriptors that it passes.
+// call sends a request and waits for its response. The caller must close the received
+// descriptors, and remains the owner of the passed ones.
 func (l *clientConn) call(ctx context.Context, req *request, fds ...int) (*response, []int, error) {
 	r := *req
 	res, err := l.Call(ctx, func(id uint64) error {
@@ -67,7 +68,7 @@ func (l *clientConn) call(ctx context.Context, req *request, fds ...int) (*respo
 		if errors.As(err, &op) {
 			return errConnDown
 		}
-		return err // an error of any other type is the fault of the request itself
+		return err // another type of error is caused by the request, not by the connection
 	})
 	if err != nil && ctx.Err() != nil {
 		_ = l.wire.sendFrame(&request{ID: r.ID, Op: opCancel})

@@ -22,8 +22,8 @@ func (k *server) acceptConns(listener *net.UnixListener) {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			// The process is out of descriptors, for example. Children and held descriptors
-			// matter more than a new connection.
+			// Accept can fail because the process has no free descriptors. The keeper must
+			// not exit then: it would lose its children and the stored descriptors.
 			time.Sleep(50 * time.Millisecond)
 			continue
 		}
@@ -43,9 +43,11 @@ func (k *server) acceptConns(listener *net.UnixListener) {
 type serverConn struct {
 	server        *server
 	wire          *frameConn
-	responseReady chan struct{} // capacity 1; signals that queue is not empty
+	responseReady chan struct{} // responseReady: capacity 1; signals that responseQueue is not empty
 
-	killOnDisconnect map[process.ID]bool // children that are killed when the connection ends; used only by serve
+	// killOnDisconnect: children that are killed when the connection ends; used only by
+	// serveRequests.
+	killOnDisconnect map[process.ID]bool
 
 	// guarded by server.mu
 	isAgent       bool
@@ -59,8 +61,8 @@ type queuedResponse struct {
 	fds []int // owned by the answer
 }
 
-// queueResponse queues a response, so that no goroutine blocks on a client that does not read.
-// server.mu is held.
+// queueResponse queues a response for writeResponses, so that the caller does not block if
+// the client does not read. The caller holds server.mu.
 func (c *serverConn) queueResponse(msg *response, fds []int) {
 	if c.disconnected {
 		closeFDs(fds)
@@ -84,8 +86,8 @@ func (c *serverConn) serveRequests() {
 		var req request
 		fds, err := c.wire.receiveFrame(&req)
 		if errors.Is(err, errNoFreeFDs) {
-			// If the connection ended, the client would repeat the request on a new one
-			// forever.
+			// The connection stays open: otherwise the client would repeat the request on
+			// new connections forever.
 			k.mu.Lock()
 			c.queueResponse(&response{ID: req.ID, Error: "keeper: " + err.Error()}, nil)
 			k.mu.Unlock()
@@ -98,7 +100,7 @@ func (c *serverConn) serveRequests() {
 	}
 
 	for p := range c.killOnDisconnect {
-		_ = p.Signal(unix.SIGKILL) // an error means that the process has ended
+		_ = p.Signal(unix.SIGKILL) // Signal fails only if the process has ended
 	}
 	c.wire.conn.Close()
 	close(stop)
@@ -123,7 +125,7 @@ func (c *serverConn) serveRequests() {
 	k.wakeUp()
 }
 
-// writeResponses sends queued answers until stop is closed.
+// writeResponses sends the queued responses until stop is closed.
 func (c *serverConn) writeResponses(stop <-chan struct{}) {
 	for {
 		select {
@@ -136,13 +138,13 @@ func (c *serverConn) writeResponses(stop <-chan struct{}) {
 		c.responseQueue = nil
 		c.server.mu.Unlock()
 		for _, a := range queue {
-			_ = c.wire.sendFrame(a.msg, a.fds...) // send closes the connection on failure
+			_ = c.wire.sendFrame(a.msg, a.fds...) // sendFrame closes the connection if it fails
 			closeFDs(a.fds)
 		}
 	}
 }
 
-// handleRequest executes one request and answers it. It owns fds.
+// handleRequest executes one request and queues its response. It closes fds or keeps them.
 func (c *serverConn) handleRequest(req *request, fds []int) {
 	k := c.server
 	k.trimmer.NotifyBusy()
@@ -186,12 +188,12 @@ func (c *serverConn) may(o op) bool {
 	return c.isAgent || o == opHello || o == opWait || o == opCancel
 }
 
-// handleUnderLock is handle for the operations that hold server.mu.
+// handleUnderLock executes a request whose operation needs server.mu.
 func (c *serverConn) handleUnderLock(req *request, fds []int) {
 	k := c.server
 	if req.Op == opWait {
-		// A child that is being reaped is no longer in /proc, and its status is not yet
-		// recorded.
+		// forkMu is held because a child that is being reaped is no longer in /proc, but
+		// its status is not recorded yet.
 		k.forkMu.Lock()
 		defer k.forkMu.Unlock()
 	}
@@ -238,7 +240,7 @@ func (c *serverConn) handleUnderLock(req *request, fds []int) {
 		resp.Error = fmt.Sprintf("operation %q is unknown", req.Op)
 	}
 	closeFDs(fds)
-	if resp != nil { // nil: the operation has no response, or waitLocked sends it later
+	if resp != nil { // resp is nil if the operation has no response, or if waitLocked sends it later
 		resp.ID = req.ID
 		c.queueResponse(resp, out)
 	}

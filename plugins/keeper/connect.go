@@ -51,8 +51,9 @@ func (c *Client) logConnectError(err error) {
 	}
 }
 
-// connectOrStart returns a connection to a keeper that holds every descriptor that the client has a
-// copy of.
+// connectOrStart returns a connection to the keeper. The client of a plugin only connects.
+// The client of an agent starts a keeper if none runs, and copies stored descriptors in
+// both directions, so that both have all of them.
 func (c *Client) connectOrStart(ctx context.Context) (*clientConn, error) {
 	if !c.isAgent {
 		conn, err := c.pluginSocket.dial()
@@ -86,11 +87,11 @@ func (c *Client) connectOrStart(ctx context.Context) (*clientConn, error) {
 
 func (c *Client) dialKeeper() (*net.UnixConn, error) { return c.dir.Dial("unix", socketName) }
 
-// connectRunning returns a connection to the keeper of the directory, or nil if none runs. A keeper runs
-// as long as a process holds the lock, even if its socket is missing: a keeper without a
-// socket is made to listen again, a keeper that does not respond is killed. If this process is
-// out of descriptors, connectRunning returns that error and kills nothing. The lock of the directory is
-// held.
+// connectRunning returns a connection to the keeper of the directory, or nil if none runs.
+// A keeper runs as long as a process holds the lock of its PID file, even if its socket is
+// missing. connectRunning makes a keeper without a socket listen again, and kills a keeper
+// that does not respond. If this process has no free descriptors, connectRunning returns
+// that error and kills nothing. The caller holds the lock of the directory.
 func (c *Client) connectRunning(ctx context.Context) (*clientConn, error) {
 	logger := c.cfg.Logger.With("dir", c.cfg.Dir)
 	conn, err := c.dialKeeper()
@@ -129,7 +130,7 @@ func (c *Client) connectRunning(ctx context.Context) (*clientConn, error) {
 	return nil, nil
 }
 
-// isUnreachable reports whether an error of a dial means that no process listens.
+// isUnreachable reports whether an error of Dial means that no process listens.
 func isUnreachable(err error) bool {
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED)
 }
@@ -148,19 +149,19 @@ func (c *Client) wakeAndDial(ctx context.Context, p process.ID) (*net.UnixConn, 
 			return conn, err
 		}
 		select {
-		case <-time.After(5 * time.Millisecond): // polling: another process creates the socket
+		case <-time.After(5 * time.Millisecond): // the keeper creates the socket without a notification
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
 	}
 }
 
-// listenTimeout is how long wakeAndDial waits until the keeper listens again.
+// listenTimeout is the maximum time that wakeAndDial waits for the keeper to listen.
 const listenTimeout = 2 * time.Second
 
-// connectFormer returns a connection to a keeper that an earlier version has started for the data
-// directory in one of Config.Former, or nil if none runs. The keeper is moved to the data
-// directory. The lock of the directory is held.
+// connectFormer returns a connection to a keeper that an earlier version has started for
+// the data directory in one of Config.FormerDirs, or nil if none runs. It makes the keeper
+// listen in the data directory. The caller holds the lock of the directory.
 func (c *Client) connectFormer(ctx context.Context) (*clientConn, error) {
 	for _, former := range c.cfg.FormerDirs {
 		socket := &socketPath{path: filepath.Join(former, socketName)}
@@ -187,7 +188,8 @@ func (c *Client) connectFormer(ctx context.Context) (*clientConn, error) {
 			return l, ctx.Err()
 		}
 		c.cfg.Logger.Info("keeper of an earlier version was found", "pid", l.keeperID.PID, "dir", former)
-		// Running plugins have the former path of the socket in their environment.
+		// The former path becomes a link to the new socket, because plugins that already
+		// run have the former path in their environment.
 		if err := errors.Join(os.Remove(socket.path), os.Symlink(c.Socket(), socket.path)); err != nil {
 			c.cfg.Logger.Warn("running plugins cannot reconnect to the keeper", "error", err)
 		}
@@ -246,14 +248,15 @@ func (c *Client) upgradeKeeper(ctx context.Context, l *clientConn, dial func() (
 	case err == nil:
 		return l, nil
 	case process.IsResourceExhausted(err) || ctx.Err() != nil:
-		return nil, err // a later attempt finds the keeper
+		return nil, err // the keeper still runs: a later attempt connects to it
 	default:
-		return nil, nil // the keeper did not survive the replacement
+		return nil, nil // the keeper has exited during its replacement
 	}
 }
 
-// syncDescriptors sends a new keeper the processes and descriptors of earlier keepers that it lacks,
-// and copies the descriptors that it holds for an earlier agent.
+// syncDescriptors sends a new keeper the processes and descriptors of earlier keepers that
+// it lacks, and copies to the client the descriptors that an earlier agent has stored in
+// the keeper.
 func (c *Client) syncDescriptors(ctx context.Context, l *clientConn) error {
 	if managedProcs := c.managedProcs(); len(managedProcs) > 0 {
 		if _, _, err := l.call(ctx, &request{Op: opAdopt, ManagedProcs: managedProcs}); err != nil {
@@ -274,8 +277,8 @@ func (c *Client) syncDescriptors(ctx context.Context, l *clientConn) error {
 	return nil
 }
 
-// copyMissingFDs copies the descriptors that the keeper holds and the client does not. It returns
-// all keys that the keeper holds.
+// copyMissingFDs copies to the client the keeper's descriptors that the client does not
+// have. It returns all keys that the keeper holds.
 func (c *Client) copyMissingFDs(ctx context.Context, l *clientConn) (there []string, err error) {
 	resp, _, err := l.call(ctx, &request{Op: opListFDs})
 	if err != nil {
@@ -296,7 +299,7 @@ func (c *Client) copyMissingFDs(ctx context.Context, l *clientConn) (there []str
 			return nil, fmt.Errorf("take %q: %w", key, err)
 		} else if err != nil || len(fds) != 1 {
 			closeFDs(fds)
-			continue // the descriptor was removed meanwhile
+			continue // the descriptor was removed after opListFDs
 		}
 		c.mu.Lock()
 		c.fdCopies[key] = fdCopy{fds[0], i < len(resp.DrainWithoutAgent) && resp.DrainWithoutAgent[i]}
@@ -305,7 +308,8 @@ func (c *Client) copyMissingFDs(ctx context.Context, l *clientConn) (there []str
 	return resp.Keys, nil
 }
 
-// keysMissingIn returns the keys that the client holds and that are not in there.
+// keysMissingIn returns the keys of the client's descriptors that the list there does not
+// contain.
 func (c *Client) keysMissingIn(there []string) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -316,7 +320,7 @@ func (c *Client) keysMissingIn(there []string) []string {
 	return slices.Collect(maps.Keys(missing))
 }
 
-// sendFDs makes the keeper hold the descriptors of the keys that the client still holds.
+// sendFDs stores the client's descriptors with the given keys in the keeper.
 func (c *Client) sendFDs(ctx context.Context, l *clientConn, keys []string) error {
 	req := &request{Op: opStoreFD}
 	var fds []int
@@ -347,7 +351,8 @@ func (c *Client) sendFDs(ctx context.Context, l *clientConn, keys []string) erro
 
 const selfExePath = "/proc/self/exe"
 
-// startKeeper starts a keeper process and connects to it. The lock of the directory is held.
+// startKeeper starts a keeper process and connects to it. The caller holds the lock of the
+// directory.
 func (c *Client) startKeeper(ctx context.Context) (*clientConn, error) {
 	c.mu.Lock()
 	old, childProc, ephemeral := c.keeperChild, c.keeperChildID, c.cfg.Ephemeral
@@ -416,15 +421,15 @@ func (c *Client) lockPIDFile(ctx context.Context) (*os.File, error) {
 			return lock, err
 		}
 		select {
-		case <-time.After(5 * time.Millisecond): // polling: a blocking flock cannot be cancelled
+		case <-time.After(5 * time.Millisecond): // a loop, because a blocking flock(2) cannot be cancelled
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
 	}
 }
 
-// listenForKeeper returns a listening socket for a keeper that is not started yet: a client can connect
-// at once, before the keeper is ready.
+// listenForKeeper returns a listening socket for a keeper that is started next, so that
+// clients can connect before the keeper is ready.
 func (c *Client) listenForKeeper() (*os.File, error) {
 	listener, err := c.dir.Listen("unix", socketName)
 	if err != nil {
@@ -434,8 +439,8 @@ func (c *Client) listenForKeeper() (*os.File, error) {
 	return listener.File()
 }
 
-// reapChild reaps a keeper that this process has started, if it ends within patience. A keeper
-// that does not is left to init, or to the exit of this process.
+// reapChild reaps a keeper that this process has started, if it exits within timeout.
+// Otherwise the exited keeper stays a zombie until this process exits.
 func reapChild(child *os.Process, p process.ID, timeout time.Duration) {
 	switch {
 	case child == nil:

@@ -19,8 +19,8 @@ import (
 // socketDirName is the directory for sockets in a data directory.
 const socketDirName = "sockets"
 
-// SocketDir returns the path of the directory for the sockets of a data directory. It may be
-// longer than a socket address can be.
+// SocketDir returns the path of the directory for the sockets of a data directory. The path
+// may exceed the length limit of a socket address.
 func SocketDir(dataDir string) string { return filepath.Join(dataDir, socketDirName) }
 
 // Directory is an open data directory. The helper processes of a data directory listen in it
@@ -31,10 +31,10 @@ type Directory struct {
 	handle *os.File // opened with O_PATH
 }
 
-// OpenDirectory opens a data directory, and creates it if it is missing. If it matters which
-// users can write to the directory, the caller must check that; no method follows a symbolic
-// link, uses a file of another user, or connects to a process of another user. The caller
-// calls Close.
+// OpenDirectory opens a data directory, and creates it if it is missing. It does not check
+// which users can write to the directory: that is left to the caller. No method follows a
+// symbolic link, uses a file of another user, or connects to a process of another user. The
+// caller must call Close.
 func OpenDirectory(path string) (*Directory, error) {
 	if err := os.MkdirAll(path, 0o711); err != nil {
 		return nil, err
@@ -91,8 +91,8 @@ func (d *Directory) openSocketDir() (*os.File, error) {
 	return os.NewFile(uintptr(fd), SocketDir(d.path)), nil
 }
 
-// unixAddr returns the address of a socket in an open directory. The address is short whatever
-// the path of the directory is, and valid in this process while the directory is open.
+// unixAddr returns a short address of a socket in an open directory, by the directory's
+// descriptor. It is valid in this process while the directory is open.
 func unixAddr(network string, dir *os.File, name string) *net.UnixAddr {
 	return &net.UnixAddr{Net: network, Name: safepath.ProcPathOf(int(dir.Fd()), name)}
 }
@@ -117,7 +117,9 @@ func (d *Directory) Listen(network, name string) (*net.UnixListener, error) {
 	if err != nil {
 		var errno unix.Errno
 		if errors.As(err, &errno) {
-			err = errno // without the address, which is meaningless outside this process
+			// err is replaced by its errno: the address in err contains a descriptor number
+			// of this process.
+			err = errno
 		}
 		if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
 			return nil, fmt.Errorf("listen on %s: %w: the file system has no unix sockets: choose a data directory on another one", path, err)
@@ -125,7 +127,7 @@ func (d *Directory) Listen(network, name string) (*net.UnixListener, error) {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
 	listener.SetUnlinkOnClose(false)
-	// Up to this point the mode of the directory keeps other users out.
+	// Before the chmod only the mode of the directory denies access to other users.
 	if err := unix.Fchmodat(int(dir.Fd()), name, 0o600, 0); err != nil {
 		listener.Close()
 		return nil, &fs.PathError{Op: "chmod", Path: path, Err: err}
@@ -182,16 +184,17 @@ func (d *Directory) RemoveSocketDir() {
 	_ = unix.Unlinkat(int(d.handle.Fd()), socketDirName, unix.AT_REMOVEDIR)
 }
 
-// LockFD locks a file of the data directory, which is created if it is missing. The lock is
-// released when all copies of the file are closed. With unix.LOCK_EX Lock blocks until it has
-// the lock; with unix.LOCK_NB the error is filelock.ErrLocked when another process has it.
+// Lock locks a file of the data directory, which is created if it is missing. The lock is
+// released when all copies of the file are closed. With unix.LOCK_EX Lock blocks until it
+// has the lock; with unix.LOCK_NB the error is filelock.ErrLocked when another process has
+// it.
 func (d *Directory) Lock(name string, how int) (*os.File, error) {
 	for {
 		f, err := d.tryLock(name, how)
 		if err != nil {
 			return nil, &fs.PathError{Op: "lock", Path: filepath.Join(d.path, name), Err: err}
 		}
-		// The process that had the lock may have removed the file.
+		// The previous owner of the lock may have removed the file before Lock returned.
 		var st unix.Stat_t
 		if err := unix.Fstat(int(f.Fd()), &st); err != nil || st.Nlink > 0 {
 			return f, err
@@ -232,7 +235,7 @@ func (d *Directory) openLockFile(name string, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// WriteProcess writes a process into a file that this process has locked.
+// WriteProcess records a process in a file that this process has locked, for LockedBy.
 func WriteProcess(f *os.File, p process.ID) error {
 	b, err := json.Marshal(p)
 	if err != nil {
@@ -244,10 +247,10 @@ func WriteProcess(f *os.File, p process.ID) error {
 	return f.Truncate(int64(len(b)) + 1)
 }
 
-// LockedBy returns the process that holds the lock of a file and has recorded itself in it.
-// The result is false if no process holds the lock, or the recorded process is not alive. An
-// error is always one for which [process.IsResourceExhausted] is true; then it is unknown whether a process
-// holds the lock.
+// LockedBy returns the process that holds the lock of a file and is recorded in the file.
+// The result is false if no process holds the lock, or the recorded process is not alive.
+// [process.IsResourceExhausted] is true for each error of LockedBy; after an error it is
+// unknown whether a process holds the lock.
 func (d *Directory) LockedBy(name string) (process.ID, bool, error) {
 	f, err := d.openLockFile(name, 0)
 	if process.IsResourceExhausted(err) {

@@ -158,7 +158,7 @@ func TestPluginReconnectsAfterTheDirectoryWasMoved(t *testing.T) {
 		t.Fatal("the keeper does not end")
 	}
 	p, err := own.Spawn(t.Context(), sh("exit 6"))
-	for errors.Is(err, ErrKeeperDied) { // the client has not noticed the death of the keeper yet
+	for errors.Is(err, ErrKeeperDied) { // retries until the client has noticed that the first keeper died
 		p, err = own.Spawn(t.Context(), sh("exit 6"))
 	}
 	if err != nil {
@@ -172,8 +172,8 @@ func TestPluginReconnectsAfterTheDirectoryWasMoved(t *testing.T) {
 	}
 }
 
-// startFormerKeeper starts a keeper as earlier versions did: it listens in a directory for sockets,
-// and has neither the lock nor a descriptor of a data directory.
+// startFormerKeeper starts a keeper as earlier versions did: it listens in a separate
+// directory, and has neither a lock nor a descriptor of the data directory.
 func startFormerKeeper(t *testing.T, dir string) process.ID {
 	t.Helper()
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: filepath.Join(dir, socketName)})
@@ -247,7 +247,7 @@ func TestKeeperOfAnEarlierVersionIsMoved(t *testing.T) {
 		t.Errorf("a plugin finds %v", late.Process())
 	}
 	c.Close()
-	if err := os.RemoveAll(SocketDir(dir)); err != nil { // the keeper has the lock, too
+	if err := os.RemoveAll(SocketDir(dir)); err != nil { // the next agent finds the keeper by its lock
 		t.Fatal(err)
 	}
 	next := startClient(t, Config{Dir: dir})
@@ -256,7 +256,7 @@ func TestKeeperOfAnEarlierVersionIsMoved(t *testing.T) {
 	}
 }
 
-// Lock does not return a file that its owner has removed.
+// Directory.Lock does not return a file that was removed while Lock waited for it.
 func TestLockOfARemovedFile(t *testing.T) {
 	t.Parallel()
 	d, err := OpenDirectory(t.TempDir())
@@ -342,8 +342,8 @@ func TestLockedBy(t *testing.T) {
 			t.Errorf("recorded %v, got %v, %v", p, got, ok)
 		}
 	}
-	// A close does not unlock while a child that another test has forked, and that has not
-	// called exec yet, holds a duplicate of the descriptor.
+	// Closing a lock file does not release the lock while a child that another test has
+	// forked, and that has not called exec yet, has a duplicate of the descriptor.
 	if err := errors.Join(unix.Flock(int(lock.Fd()), unix.LOCK_UN), lock.Close()); err != nil {
 		t.Fatal(err)
 	}

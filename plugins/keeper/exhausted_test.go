@@ -15,8 +15,8 @@ func TestNoFreeFDsErrorIsResourceExhausted(t *testing.T) {
 	}
 }
 
-// An agent that runs out of descriptors at any step of connecting to the keeper neither kills
-// nor replaces the keeper, which has the exit statuses of tasks.
+// If an agent has no free descriptors at any step of connecting to the keeper, it neither
+// kills nor replaces the keeper, because the keeper has the exit statuses of tasks.
 func TestAgentWithoutDescriptorsKeepsKeeper(t *testing.T) {
 	for name, socket := range map[string]bool{"with its socket": true, "when its socket is missing": false} {
 		t.Run(name, func(t *testing.T) {

@@ -15,23 +15,24 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 )
 
-// execHandoff is the state that a keeper passes to the program with which it replaces itself: the
-// numbers of open descriptors.
+// execHandoff lists the open descriptors that a keeper passes to the program that replaces
+// it by execve(2).
 type execHandoff struct {
 	ListenerFD int `json:"listener"`
-	StateFD    int `json:"estate"` // a memory file with a handoffState in JSON
+	StateFD    int `json:"estate"` // memfd with a handoffState in JSON
 	LockFD     int `json:"lock,omitempty"`
 	DirFD      int `json:"home,omitempty"`
 }
 
-// handoffState is the state that must survive an exec of another build. Unknown fields come
-// from another build and are ignored.
+// handoffState is the state that a keeper keeps when it executes another build of itself.
+// Unknown fields come from the other build and are ignored.
 type handoffState struct {
-	StoredFDs             []storedFDRecord `json:"held,omitempty"`
-	ManagedProcs          []process.ID     `json:"wards,omitempty"`
-	SpawnedProcs          []process.ID     `json:"spawned,omitempty"`
-	SessionLeaderStatuses []statusRecord   `json:"leaders,omitempty"` // in the order in which they ended
-	NonLeaderStatuses     []statusRecord   `json:"others,omitempty"`
+	StoredFDs    []storedFDRecord `json:"held,omitempty"`
+	ManagedProcs []process.ID     `json:"wards,omitempty"`
+	SpawnedProcs []process.ID     `json:"spawned,omitempty"`
+	// SessionLeaderStatuses: in the order in which the processes ended.
+	SessionLeaderStatuses []statusRecord `json:"leaders,omitempty"`
+	NonLeaderStatuses     []statusRecord `json:"others,omitempty"`
 }
 
 type storedFDRecord struct {
@@ -45,8 +46,8 @@ type statusRecord struct {
 	Status  process.ExitStatus `json:"status"`
 }
 
-// drainDelay is how long a keeper leaves the plugins' stderr to the agent after an exec,
-// because the agent is about to reconnect.
+// drainDelay is the time after an exec during which the keeper does not drain the plugins'
+// stderr, because the agent is about to reconnect and read it.
 const drainDelay = 2 * time.Second
 
 // execReplacement executes another program in place of this one. The children, the listening socket,
@@ -56,7 +57,7 @@ func (k *server) execReplacement(args []string, fds []int) error {
 	if len(fds) != 1 || len(args) == 0 {
 		return fmt.Errorf("replace keeper: %d descriptors and %d arguments came", len(fds), len(args))
 	}
-	// Forking, reaping and changes of the state are blocked from here on.
+	// The locks block forks, the reaping of children and changes of the state.
 	k.forkMu.Lock()
 	defer k.forkMu.Unlock()
 	k.mu.Lock()
@@ -65,7 +66,7 @@ func (k *server) execReplacement(args []string, fds []int) error {
 		return errors.New("replace keeper: it is ending")
 	}
 
-	var inheritable []int // descriptors that must survive the exec
+	var inheritable []int // inheritable: descriptors without close-on-exec
 	defer func() {
 		for _, fd := range inheritable {
 			unix.CloseOnExec(fd)
@@ -78,7 +79,7 @@ func (k *server) execReplacement(args []string, fds []int) error {
 		inheritable = append(inheritable, fd)
 		return nil
 	}
-	socket, err := duplicateFile(k.endpoint.listener) // File would make the accepting listener blocking
+	socket, err := duplicateFile(k.endpoint.listener) // listener.File would make the listening socket blocking
 	if err != nil {
 		return fmt.Errorf("replace keeper: %w", err)
 	}
@@ -108,7 +109,7 @@ func (k *server) execReplacement(args []string, fds []int) error {
 		return fmt.Errorf("replace keeper: %w", err)
 	}
 	env := append(GoRuntimeEnv(), envSetup+"="+string(conf), "GOMAXPROCS=1")
-	setOOMScore(k.oomScore) // the next program must inherit the original score
+	setOOMScore(k.oomScore) // the replacement inherits the score, and must not inherit the keeper's protected score
 	defer setProtectedOOMScore(k.oomScore)
 	err = syscall.Exec(safepath.ProcPath(fds[0]), args, env)
 	return fmt.Errorf("replace keeper: execute: %w", err)
@@ -122,7 +123,8 @@ func (k *server) handoffStateLocked() *handoffState {
 	return e
 }
 
-// writeMemfd writes the state into a memory file and rewinds it.
+// writeMemfd writes the state into a memfd, and sets the offset back to the start of the
+// file.
 func (e *handoffState) writeMemfd() (*os.File, error) {
 	b, err := json.Marshal(e)
 	if err != nil {
@@ -162,7 +164,7 @@ func (l *execHandoff) readState() (*handoffState, error) {
 	return e, nil
 }
 
-// restoreTo adds the state to a server that does not run yet.
+// restoreTo copies the state into a server that has not started yet.
 func (e *handoffState) restoreTo(k *server) {
 	k.managedProcs, k.spawned = e.ManagedProcs, e.SpawnedProcs
 	for _, s := range e.SessionLeaderStatuses {
@@ -186,7 +188,7 @@ func (e *handoffState) restoreTo(k *server) {
 	})
 }
 
-// records returns the entries, oldest first.
+// records returns the recorded statuses, oldest first.
 func (r *statusRing) records() []statusRecord {
 	var list []statusRecord
 	for i := range r.entries {

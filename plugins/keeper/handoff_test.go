@@ -20,13 +20,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-// startedProcesses contains the processes that an agent of another build has left running.
+// startedProcesses are the processes that run after an agent of another build was killed.
 type startedProcesses struct {
 	Keeper, Task, Ended process.ID
 }
 
-// agentOfOldBuildMain leaves a running task, the status of an ended task, a pipe and a drained pipe
-// in a keeper, prints the processes, and waits to be killed.
+// agentOfOldBuildMain starts a keeper with a running task, the exit status of another task,
+// a stored pipe and a drained pipe, prints the processes, and waits to be killed.
 func agentOfOldBuildMain(dir string) int {
 	err := func() error {
 		ctx := context.Background()
@@ -69,7 +69,8 @@ func agentOfOldBuildMain(dir string) int {
 	select {}
 }
 
-// buildWithOtherContent returns the path of this program with other content.
+// buildWithOtherContent returns the path of a copy of the test binary with different
+// content.
 func buildWithOtherContent(t *testing.T) string {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/exe")
@@ -77,8 +78,9 @@ func buildWithOtherContent(t *testing.T) string {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "another")
-	// A child that another test forks must not inherit the file while it is open for writing:
-	// until the child calls exec, executing the file would fail with ETXTBSY.
+	// ForkLock prevents forks of other tests while the file is open for writing: a forked
+	// process would inherit the open file, and executing the file would fail with ETXTBSY
+	// until that process calls exec.
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	if err := os.WriteFile(path, append(b, "another build"...), 0o755); err != nil {
@@ -148,14 +150,14 @@ func TestKeeperOfAnotherBuildIsReplacedInPlace(t *testing.T) {
 	if parents, err := c.ListParentProcesses(t.Context()); err != nil || len(parents) > 0 {
 		t.Errorf("what the keeper has started before it was replaced counts as a task: %v, %v", parents, err)
 	}
-	// The task is still a child of the keeper.
+	// The task must still be a child of the keeper.
 	if err := l.Task.Signal(unix.SIGTERM); err != nil {
 		t.Error(err)
 	}
 	if status, err := c.Wait(t.Context(), l.Task); err != nil || status.Signal != int(unix.SIGTERM) {
 		t.Errorf("status of the task: %v, %v", status, err)
 	}
-	// Children of the keeper inherit no held descriptor.
+	// Children of the keeper must not inherit stored descriptors.
 	r, w := newPipe(t)
 	look := sh("ls -l /proc/self/fd")
 	look.Stdout = w

@@ -7,11 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// storedFD is one descriptor that the keeper holds.
+// storedFD is one descriptor that the keeper stores for its clients.
 type storedFD struct {
-	fd                int
-	drainWithoutAgent bool     // the keeper reads and discards the data while no agent is connected
-	drainReader       *os.File // open while the keeper drains fd; nil otherwise
+	fd int
+	// drainWithoutAgent: the keeper reads and discards the data while no agent is
+	// connected.
+	drainWithoutAgent bool
+	drainReader       *os.File // drainReader: open while the keeper drains fd; nil otherwise
 }
 
 func (k *server) storeFDLocked(key string, fd int, drain bool) {
@@ -33,7 +35,8 @@ func (k *server) removeFDLocked(key string) {
 	delete(k.storedFDs, key)
 }
 
-// getFDsLocked returns duplicates of the descriptors under all requested keys, or none.
+// getFDsLocked returns duplicates of the descriptors under the requested keys. If one key
+// has no descriptor, it returns none.
 func (k *server) getFDsLocked(req *request) ([]int, *response) {
 	resp := &response{}
 	if len(req.Keys) > maxFrameFDs {
@@ -97,10 +100,10 @@ func (k *server) startDrainLocked(h *storedFD) {
 	}
 	fd, err := duplicateFD(h.fd)
 	if err != nil {
-		return // out of descriptors: the plugin blocks until the next agent reads
+		return // no free descriptors: the plugin's writes block until the next agent reads
 	}
-	// The flag belongs to the open file description, so it also applies to the agent, which
-	// reads without blocking as well.
+	// O_NONBLOCK belongs to the open file description, which the agent shares: the agent's
+	// reads do not block either.
 	if err := unix.SetNonblock(fd, true); err != nil {
 		unix.Close(fd)
 		return

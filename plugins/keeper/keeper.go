@@ -5,20 +5,22 @@ import (
 	"os"
 )
 
-// EnvSocket names the environment variable by which a plugin finds the keeper.
+// EnvSocket is the name of the environment variable with the path of the keeper's socket,
+// which plugins inherit.
 const EnvSocket = "NOMAD_LITE_KEEPER"
 
 var (
-	// ErrExitStatusUnknown means that the exit status of a process is unknown and cannot be found out.
-	// It is a result, not a failure: a caller reports it as such.
+	// ErrExitStatusUnknown means that no process has recorded the exit status of a process,
+	// which can no longer be determined. It is a valid result, which callers must report as
+	// "unknown".
 	ErrExitStatusUnknown = errors.New("exit status unknown")
 
-	// ErrFDNotStored means that the keeper holds nothing under the key.
+	// ErrFDNotStored means that the keeper stores no descriptor under the key.
 	ErrFDNotStored = errors.New("no descriptor is held under this key")
 
-	// ErrKeeperDied means that the keeper died while it worked on the request, and that repeating
-	// the request could do the work twice. After a lost Spawn the child may run; the caller
-	// can find it by the stdio that it passed.
+	// ErrKeeperDied means that the keeper died before it responded to a request that must
+	// not be repeated, such as Spawn. The child may have been started; the caller can find
+	// it by the files that it passed as stdio.
 	ErrKeeperDied = errors.New("keeper died before it answered")
 
 	// ErrClosed means that the client was closed.
@@ -30,15 +32,15 @@ type Command struct {
 	// Name is for error texts, for example the name of the plugin.
 	Name string
 
-	// HasExec is the file to execute, by its descriptor, so that the file cannot be replaced
-	// between a check and the start. Exec does not work for scripts.
+	// Exec is the file to execute. It is executed by its descriptor, so that the file
+	// cannot be replaced between a check and the start. This does not work for scripts.
 	Exec *os.File
 
 	// Path is executed if Exec is nil. "/proc/self/exe" means the client's program, not the
 	// keeper's.
 	Path string
 
-	Args []string // with argv[0]; empty means Path alone
+	Args []string // arguments with argv[0]; nil means only Path
 	Env  []string // the whole environment: the child inherits no variable of the keeper
 	Dir  string   // working directory; empty means "/"
 
@@ -46,7 +48,8 @@ type Command struct {
 	// descriptor is inherited. The caller closes its copies.
 	Stdin, Stdout, Stderr *os.File
 
-	// KillOnDisconnect makes the keeper kill the child, but not the child's descendants, if this
-	// client disconnects before Confirm: no other client could find the child.
+	// KillOnDisconnect makes the keeper kill the child, but not the child's descendants, if
+	// this client disconnects before it has called Confirm: no other client could find the
+	// child.
 	KillOnDisconnect bool
 }

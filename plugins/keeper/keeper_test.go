@@ -23,8 +23,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-// TestMain also runs the programs that the tests start: the keeper itself, an agent that is
-// killed, and a driver that dies and leaves its task.
+// TestMain also runs the test binary as the helper programs of the tests: the keeper, an
+// agent that is killed, and a driver that dies while its task runs.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
@@ -42,14 +42,16 @@ func TestMain(m *testing.M) {
 			os.Exit(driverMain(os.Args[2:]))
 		}
 	}
-	// A binary with the race detector sleeps for a second when it exits otherwise.
+	// Without this option a binary with the race detector sleeps for a second when it
+	// exits.
 	os.Setenv("GORACE", "atexit_sleep_ms=0")
-	// Orphans of a keeper become children of the test, so that the test finds them.
+	// The test is a subreaper, so that it detects processes that a keeper has left behind.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	// The runtime opens its poller with the first pipe, and keeps it open.
+	// The Go runtime opens its epoll descriptor with the first pipe, before the open files
+	// are counted.
 	if r, w, err := os.Pipe(); err == nil {
 		r.Close()
 		w.Close()
@@ -62,7 +64,7 @@ func TestMain(m *testing.M) {
 	}
 	after := countOpenFiles()
 	for deadline := time.Now().Add(10 * time.Second); after > before && time.Now().Before(deadline); after = countOpenFiles() {
-		runtime.GC() // closes the pidfd of an unreferenced os.Process
+		runtime.GC() // closes the pidfds of unreferenced os.Process values
 		time.Sleep(10 * time.Millisecond)
 	}
 	if after > before {
@@ -137,8 +139,8 @@ func startClient(t *testing.T, cfg Config) *Client {
 	return c
 }
 
-// end closes a client and checks that its keeper and all processes below the keeper have
-// ended.
+// end closes a client, and checks that its keeper and all processes below the keeper have
+// exited.
 func end(t *testing.T, c *Client) {
 	t.Helper()
 	if err := c.Close(); err != nil {
@@ -185,7 +187,7 @@ func TestSpawnAndWait(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for range 2 { // before or at the exit, and again after the process was reaped
+			for range 2 { // the first Wait is before or at the exit, the second after the process was reaped
 				got, err := c.Wait(t.Context(), p)
 				if err != nil || got != tt.want {
 					t.Errorf("Wait = %v, %v; want %v", got, err, tt.want)
@@ -216,7 +218,8 @@ func TestChildInheritsOnlyFieldsOfCommand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// PATH, A and PWD; three standard descriptors and the directory that ls opens.
+	// The child's environment is PATH, A and PWD; ls lists the three standard descriptors
+	// and the directory that it has opened.
 	want := fmt.Sprintf("hello\n%s\nb c\n3\n4\n%d\n%d\n", dir, p.PID, p.PID)
 	if string(b) != want {
 		t.Errorf("child wrote %q, want %q", b, want)
@@ -313,7 +316,7 @@ func TestOrphanStatusIsRemembered(t *testing.T) {
 				}
 			}
 
-			// The client of the next driver process.
+			// plugin is the client of the driver process that replaces the killed one.
 			plugin, err := Attach(t.Context(), c.Socket())
 			if err != nil {
 				t.Fatal(err)
@@ -327,8 +330,8 @@ func TestOrphanStatusIsRemembered(t *testing.T) {
 				for task.Alive() {
 					time.Sleep(time.Millisecond)
 				}
-				// The parent lives and has not reaped the zombie: the status is available
-				// already.
+				// The task is a zombie whose parent has not reaped it: Wait returns its
+				// status.
 				if got, err := plugin.Wait(t.Context(), task); err != nil || got.ExitCode != 9 {
 					t.Errorf("Wait for a zombie of another parent = %v, %v", got, err)
 				}
@@ -402,7 +405,8 @@ func TestStoreGetRemoveFD(t *testing.T) {
 		t.Errorf("Take error %v, want ErrFDNotStored", err)
 	}
 	f.Close()
-	// A child that another test is forking has the read end until it calls exec.
+	// The write succeeds as long as a process that another test forks has a copy of the
+	// read end, which its exec closes.
 	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		_, err := w.WriteString("x")
 		if errors.Is(err, unix.EPIPE) {
@@ -414,7 +418,7 @@ func TestStoreGetRemoveFD(t *testing.T) {
 	}
 }
 
-// A keeper without free descriptors answers with an error, and continues.
+// A keeper without free descriptors rejects requests with an error, and continues to run.
 func TestKeeperWithoutDescriptors(t *testing.T) {
 	t.Parallel()
 	c := startClient(t, Config{Ephemeral: true})
@@ -467,7 +471,7 @@ func TestStoredFDIsDrainedOnlyWithoutAgent(t *testing.T) {
 	f.Close()
 	c.Close()
 
-	// Far more than a pipe holds: the write succeeds only if the keeper reads.
+	// The data exceeds the capacity of a pipe, so the write ends only if the keeper reads.
 	done := make(chan error, 1)
 	go func() {
 		_, err := w.Write(make([]byte, 1<<20))
@@ -482,7 +486,7 @@ func TestStoredFDIsDrainedOnlyWithoutAgent(t *testing.T) {
 		t.Fatal("a plugin that logs waits for an agent that is gone")
 	}
 
-	// Data that the keeper has not discarded yet may fill the pipe; the next agent gets it.
+	// Output that the keeper has not drained may fill the pipe: the next agent reads it.
 	c = startClient(t, Config{Dir: dir})
 	f, err = c.GetFD("stderr")
 	if err != nil {
@@ -548,7 +552,8 @@ func TestKeeperDeathIsRepaired(t *testing.T) {
 		for c.Process() == old || !c.Process().Alive() {
 			time.Sleep(time.Millisecond)
 		}
-		// The pipe always has a reader: no SIGPIPE, and no data is lost.
+		// While the keeper is replaced, the agent's copy is a reader of the pipe: a write
+		// neither fails nor loses data.
 		if _, err := w.WriteString("x"); err != nil {
 			t.Fatal(err)
 		}
@@ -577,7 +582,8 @@ func TestKeeperDeathIsRepaired(t *testing.T) {
 	}
 	inW.Close()
 	_, _ = unix.Wait4(running.PID, nil, unix.WNOHANG, nil)
-	go func() { _, _ = unix.Wait4(running.PID, nil, 0, nil) }() // reaps the orphan, as init would
+	// Reaps the process, because the test is the subreaper of the dead keeper.
+	go func() { _, _ = unix.Wait4(running.PID, nil, 0, nil) }()
 	a := <-waited
 	if !errors.Is(a.err, ErrExitStatusUnknown) && a != (answer{status: process.ExitStatus{ExitCode: 5}}) {
 		t.Errorf("Wait = %v; want the truth or ErrExitStatusUnknown", a)
@@ -609,7 +615,8 @@ func TestKeeperOutlivesAgent(t *testing.T) {
 	}
 }
 
-// A replacement keeper kills the processes that the first keeper has started.
+// When an ephemeral keeper was killed, its replacement also kills the processes that the
+// first keeper has started.
 func TestEphemeralKeeperEndsWhatAnotherOneStarted(t *testing.T) {
 	t.Parallel()
 	c := startClient(t, Config{Ephemeral: true})
@@ -633,7 +640,8 @@ func TestEphemeralKeeperEndsWhatAnotherOneStarted(t *testing.T) {
 	}
 	for _, pid := range append(children, p.PID) {
 		for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil) // reaps the orphan, as init would
+			// Reaps the process, because the test is the subreaper of the dead keeper.
+			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
 			if _, err := process.LookupID(pid); err != nil {
 				break
 			}
@@ -707,8 +715,8 @@ func TestSetEphemeral(t *testing.T) {
 	}
 }
 
-// startAndKillAgent starts an agent with a keeper and a task, and kills the agent. The task has a
-// child in another session.
+// startAndKillAgent starts an agent that starts a keeper and a task, and kills the agent.
+// The task has a child in another session.
 func startAndKillAgent(t *testing.T, dir, mode string) (task, keeper process.ID) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe", "agent", dir, mode)
@@ -848,8 +856,8 @@ func TestServeWithoutSetupFails(t *testing.T) {
 	}
 }
 
-// spawnWithTask starts a process that starts another in a session of its own, as a plugin does
-// with a task.
+// spawnWithTask spawns a process that starts another in a new session, as a driver plugin
+// starts a task.
 func spawnWithTask(t *testing.T, c *Client, provisional bool) (plugin, task process.ID) {
 	t.Helper()
 	r, w := newPipe(t)
@@ -904,7 +912,7 @@ func TestProvisionalChildEndsWithItsClient(t *testing.T) {
 		if p != lost && !p.Alive() {
 			t.Errorf("process %d of %v has ended, and not only the provisional child %d", p.PID, all, lost.PID)
 		}
-		_ = p.Signal(unix.SIGKILL) // the provisional child has ended
+		_ = p.Signal(unix.SIGKILL) // the error is ignored because the unconfirmed child has already ended
 	}
 	for _, p := range all {
 		if !p.EndsWithin(10 * time.Second) {
@@ -913,8 +921,8 @@ func TestProvisionalChildEndsWithItsClient(t *testing.T) {
 	}
 }
 
-// TestListParentProcesses checks that ListParentProcesses does not count processes that the keeper has started
-// as tasks, and counts all others below them and the keeper.
+// TestListParentProcesses checks that a process counts as a task only if the keeper has not
+// spawned it, and that the parents of such processes are listed.
 func TestListParentProcesses(t *testing.T) {
 	t.Parallel()
 	c := startClient(t, Config{Ephemeral: true})
@@ -940,7 +948,7 @@ func TestListParentProcesses(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	expect(c.Process()) // the keeper has adopted the task
+	expect(c.Process()) // the task has become a child of the keeper
 	if err := task.Signal(unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}

@@ -6,14 +6,15 @@ import (
 	"strings"
 )
 
-// When memory runs out, the kernel kills the process with the highest score.
+// When memory runs out, the kernel kills the process with the highest OOM score.
+// oomScoreFile adjusts the score of this process.
 const (
 	oomScoreFile      = "/proc/self/oom_score_adj"
-	protectedOOMScore = -999 // the kernel kills processes with a higher score first
+	protectedOOMScore = -999 // lower than the score of almost every other process
 )
 
 // ProtectFromOOM lowers the OOM score of this process, so that the kernel kills it last. It
-// returns the previous score, for child processes, or an empty string if the score was not
+// returns the previous score for setOOMScore, or an empty string if the score was not
 // changed: only root can lower it.
 func ProtectFromOOM() (before string) {
 	text, err := os.ReadFile(oomScoreFile)
@@ -28,16 +29,16 @@ func ProtectFromOOM() (before string) {
 	return before
 }
 
-// setProtectedOOMScore lowers the score again after [setOOMScore].
+// setProtectedOOMScore lowers the OOM score of this process again after [setOOMScore].
 func setProtectedOOMScore(before string) {
 	if before != "" {
 		setOOMScore(strconv.Itoa(protectedOOMScore))
 	}
 }
 
-// setOOMScore sets the score of this process, and reports success; an empty score is ignored.
-// The parent sets the score before the fork, because a grandchild could otherwise inherit the
-// old score.
+// setOOMScore sets the OOM score of this process, and reports success; it ignores an empty
+// score. A parent sets the score before it forks, so that all descendants of the child
+// inherit it.
 func setOOMScore(score string) bool {
 	return score != "" && os.WriteFile(oomScoreFile, []byte(score), 0) == nil
 }

@@ -22,7 +22,8 @@ func readOOMScore(t *testing.T, pid string) string {
 func expectProtected(t *testing.T, c *Client) {
 	t.Helper()
 	r, w := newPipe(t)
-	// A grandchild could inherit a score that the child had only at first.
+	// If the child's score were set after the fork, a grandchild could inherit the keeper's
+	// score.
 	look := sh("sh -c 'cat /proc/self/oom_score_adj'")
 	look.Stdout = w
 	p, err := c.Spawn(t.Context(), look)
@@ -44,8 +45,8 @@ func expectProtected(t *testing.T, c *Client) {
 	}
 }
 
-// canLowerOOMScore reports whether this process may lower its score. In some containers root may
-// not.
+// canLowerOOMScore reports whether this process may lower its OOM score: in some containers
+// even root may not.
 func canLowerOOMScore(t *testing.T) bool {
 	t.Helper()
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}

@@ -23,20 +23,22 @@ import (
 // envSetup is the variable in which a client passes the setup to the keeper that it starts.
 const envSetup = "NOMAD_LITE_KEEPER_SETUP"
 
-// The descriptors that a keeper inherits.
+// Descriptors that a client passes to the keeper that it starts.
 const (
 	listenerFD = 3 // the socket that listens
 	lockFD     = 4 // the file pidFileName, locked
 	dirFD      = 5 // the data directory
 )
 
-// The files of a keeper in the data directory. Only the socket is in the directory for
-// sockets, because that directory may be removed and created again.
+// Files of a keeper in the data directory. The socket is in a subdirectory, which may be
+// removed and created again.
 const (
 	socketName   = "keeper.sock"
-	lockFileName = "keeper.lock" // held while a client starts a keeper, and while a keeper shuts down
-	pidFileName  = "keeper.pid"  // contains the keeper's process.ID; the keeper holds the lock as long as it lives
-	logFileName  = "keeper.log"  // stderr of the keeper: empty unless it crashed
+	lockFileName = "keeper.lock" // lockFileName: locked while a client starts a keeper, and while a keeper shuts down
+	// pidFileName: contains the keeper's process.ID; the keeper holds its lock as long as
+	// it runs.
+	pidFileName = "keeper.pid"
+	logFileName = "keeper.log" // stderr of the keeper: empty unless it crashed
 )
 
 // keeperSetup is the configuration that a keeper gets at its start.
@@ -44,15 +46,16 @@ type keeperSetup struct {
 	Dir       string        `json:"dir"`
 	Ephemeral bool          `json:"ephemeral"`
 	Linger    time.Duration `json:"linger"`
-	Handoff   *execHandoff  `json:"legacy,omitempty"` // set by a keeper that has executed this program in its place
+	// Handoff: the state of the keeper that this one replaces by execve(2).
+	Handoff *execHandoff `json:"legacy,omitempty"`
 }
 
-// Serve is the keeper process: the body of the hidden command. It returns when the keeper has
-// nothing left to do, or ctx ends.
+// Serve runs the keeper in this process. It returns when no process, agent or stored
+// descriptor needs the keeper any longer, or when ctx ends.
 //
-// It must be the only user of its process: it reaps every child, closes inherited descriptors
-// that are not its own, and becomes the child subreaper. Only [Start] can start it; without
-// the setup in the environment it returns an error.
+// No other code may run in the process: Serve reaps every child, closes inherited
+// descriptors that are not its own, and becomes the child subreaper. Only [Start] can start
+// such a process; without the setup in the environment Serve returns an error.
 func Serve(ctx context.Context) error {
 	var s keeperSetup
 	text := os.Getenv(envSetup)
@@ -75,9 +78,10 @@ func Serve(ctx context.Context) error {
 		return err
 	}
 
-	// One thread at a time suffices, and each one costs memory.
+	// More threads would cost memory and are not needed.
 	runtime.GOMAXPROCS(1)
-	// The keeper was executed through a descriptor, whose number would be its name in ps.
+	// The process name is set because it would be a number: the program is executed as
+	// /proc/self/fd/N.
 	_ = os.WriteFile("/proc/self/comm", []byte("nomad-lite"), 0)
 
 	self, err := process.LookupID(os.Getpid())
@@ -93,15 +97,15 @@ func Serve(ctx context.Context) error {
 	return k.run(ctx)
 }
 
-// endpoint is where clients find a keeper. dir and lock are nil as long as a keeper that an
-// earlier version has started is not moved.
+// endpoint is the listener of a keeper, with the directory and the locked PID file by which
+// clients find it. dir and lock are nil for a keeper of an earlier version until moveToDir.
 type endpoint struct {
 	listener *net.UnixListener
 	lock     *os.File
 	dir      *Directory
 }
 
-// writeProcess writes self into the lock file, where [Directory.LockedBy] finds it.
+// writeProcess writes the keeper's process into the PID file, for [Directory.LockedBy].
 func (p *endpoint) writeProcess(self process.ID) error {
 	if p.lock == nil {
 		return nil
@@ -129,8 +133,8 @@ func (s *keeperSetup) takeEndpoint() (*endpoint, error) {
 	return p, err
 }
 
-// takeInheritedListener takes ownership of the inherited socket and closes other descriptors that
-// leaked in. A pipe that stays open here would block its reader forever.
+// takeInheritedListener takes ownership of the inherited socket, and closes all other
+// inherited descriptors: the reader of a pipe would never see its end.
 func takeInheritedListener(fd int) (*net.UnixListener, error) {
 	unix.CloseOnExec(fd)
 	if err := closeInherited(); err != nil {
@@ -139,7 +143,7 @@ func takeInheritedListener(fd int) (*net.UnixListener, error) {
 	return listenerFromFD(fd)
 }
 
-// listenerFromFD makes a listener of a descriptor, and closes the descriptor.
+// listenerFromFD returns a listener for a descriptor, and closes the descriptor.
 func listenerFromFD(fd int) (*net.UnixListener, error) {
 	f := os.NewFile(uintptr(fd), "listener")
 	defer f.Close()
@@ -176,40 +180,40 @@ func closeInherited() error {
 	return nil
 }
 
-// agentConns counts the connections of agents.
+// agentConns counts the connected agents.
 type agentConns struct {
 	count         int
-	zeroSince     time.Time // time at which connected became 0
-	everConnected bool      // an agent has connected to this keeper
+	zeroSince     time.Time // time at which count became 0
+	everConnected bool      // everConnected: an agent has connected at least once
 }
 
 // server is the state of a keeper.
 type server struct {
 	setup    keeperSetup
 	selfID   process.ID
-	oomScore string        // for children; empty means the keeper's own score
-	wakeCh   chan struct{} // capacity 1; signals a change after which the keeper may be done
+	oomScore string        // OOM score for children; empty means the keeper's own
+	wakeCh   chan struct{} // wakeCh: capacity 1; makes run call shouldExit
 	wg       sync.WaitGroup
 
-	ephemeral atomic.Bool // set once, at the start or by opEphemeral
+	ephemeral atomic.Bool // ephemeral: set once, at the start or by opEphemeral
 
-	// forkMu is held from a fork until the child's start time is read, and from before a child
-	// is reaped until its status is recorded; no goroutine may look for a child in between. It
-	// is taken before mu.
+	// forkMu is held from a fork until the child's start time has been read, and from the
+	// reaping of a child until its status is recorded. Code that looks up children must
+	// hold forkMu too. forkMu is locked before mu.
 	forkMu       sync.Mutex
-	rejectSpawns bool // spawn requests are rejected
+	rejectSpawns bool // rejectSpawns: requests to start a process are rejected
 
 	mu            sync.Mutex
 	endpoint      endpoint
 	conns         map[*serverConn]bool
 	agents        agentConns
 	storedFDs     map[string]*storedFD
-	managedProcs  []process.ID // processes that an earlier keeper started, as reported by the agent
+	managedProcs  []process.ID // processes of an earlier keeper, which the agent has passed to Adopt
 	spawned       []process.ID // processes that this keeper started on request: plugins and the log collector
 	exitStatuses  statuses
 	trimmer       *memtrim.Trimmer
 	waiters       map[process.ID][]waiter
-	watchedPidfds map[process.ID]*process.Pidfd // one pidfd for each process in waiters
+	watchedPidfds map[process.ID]*process.Pidfd // a pidfd for each process in waiters
 }
 
 func newServer(s keeperSetup, self process.ID) *server {
@@ -230,7 +234,7 @@ func newServer(s keeperSetup, self process.ID) *server {
 // run serves until [server.shouldExit] reports true.
 func (k *server) run(ctx context.Context) error {
 	sigs := make(chan os.Signal, 8)
-	// The signals are handled, not ignored: every child would inherit an ignored signal.
+	// A signal handler, unlike an ignored signal, is not inherited by children.
 	signal.Notify(sigs, unix.SIGCHLD, unix.SIGHUP, unix.SIGINT, unix.SIGTERM)
 	defer signal.Stop(sigs)
 
@@ -240,12 +244,12 @@ func (k *server) run(ctx context.Context) error {
 	defer timer.Stop()
 	listener := k.endpoint.listener
 	k.wg.Go(func() { k.acceptConns(listener) })
-	k.reapChildren() // children may have ended before signal.Notify
+	k.reapChildren() // reaps children that have ended before signal.Notify
 	terminated := false
 	for {
 		if k.shouldExit(terminated) {
-			// A client that starts a keeper holds the lock until it is connected. Check again
-			// when the lock is free.
+			// A client that starts a keeper holds the lock until it has connected.
+			// Therefore the condition is checked again under the lock.
 			dir, lock := k.lockDir()
 			if k.shouldExit(terminated) {
 				k.shutDown(dir, lock != nil)
@@ -265,9 +269,8 @@ func (k *server) run(ctx context.Context) error {
 			case unix.SIGHUP:
 				k.recreateSocket()
 			case unix.SIGTERM:
-				// The signal has no effect while an agent is connected: killing all processes
-				// named nomad-lite must not disturb the order in which the agent stops its
-				// tasks.
+				// SIGTERM has no effect while an agent is connected: "killall nomad-lite"
+				// must not kill the tasks before the agent has stopped them in order.
 				terminated = true
 			}
 		case <-timer.C:
@@ -277,7 +280,7 @@ func (k *server) run(ctx context.Context) error {
 	}
 }
 
-// shouldExit reports whether the keeper should shut down.
+// shouldExit reports whether the keeper must shut down.
 func (k *server) shouldExit(terminated bool) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -291,8 +294,8 @@ func (k *server) shouldExit(terminated bool) bool {
 	return terminated || idle && !hasChildren() && !k.storedFDsInUseLocked()
 }
 
-// idleTimeout returns how long the keeper waits for an agent. The agent of an ephemeral keeper
-// connects at once or not at all.
+// idleTimeout returns how long the keeper runs without a connected agent. For an ephemeral
+// keeper it is at most ten seconds, because its agent connects immediately or not at all.
 func (k *server) idleTimeout() time.Duration {
 	if k.ephemeral.Load() {
 		return min(k.setup.Linger, 10*time.Second)
@@ -300,8 +303,9 @@ func (k *server) idleTimeout() time.Duration {
 	return k.setup.Linger
 }
 
-// lockDir returns the data directory and its lock, which a client holds while it starts
-// a keeper. Both are nil without a directory; the lock is nil if it fails.
+// lockDir returns the data directory, and the lock that a client holds while it starts a
+// keeper. Both are nil for a keeper without a data directory; the lock is nil if locking
+// fails.
 func (k *server) lockDir() (*Directory, *os.File) {
 	k.mu.Lock()
 	dir := k.endpoint.dir
@@ -316,7 +320,8 @@ func (k *server) lockDir() (*Directory, *os.File) {
 	return dir, lock
 }
 
-// recreateSocket replaces the socket, which was removed. Connections are not affected.
+// recreateSocket creates the socket again after its removal. Existing connections are not
+// affected.
 func (k *server) recreateSocket() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -325,7 +330,7 @@ func (k *server) recreateSocket() {
 	}
 	listener, err := k.endpoint.dir.Listen("unix", socketName)
 	if err != nil {
-		return // the client that has sent the signal finds no socket
+		return // no response: the client that has sent SIGHUP waits for the socket, until its timeout
 	}
 	k.serveLocked(listener)
 }
@@ -337,8 +342,8 @@ func (k *server) serveLocked(listener *net.UnixListener) {
 	k.wg.Go(func() { k.acceptConns(listener) })
 }
 
-// moveToDir makes the keeper serve another directory, with its own socket and lock. It owns the
-// three descriptors.
+// moveToDir makes the keeper serve another directory. It owns fds: a listening socket, a
+// locked PID file, and the directory.
 func (k *server) moveToDir(path string, fds []int) error {
 	if len(fds) != 3 {
 		closeFDs(fds)
@@ -366,8 +371,8 @@ func (k *server) moveToDir(path string, fds []int) error {
 	return nil
 }
 
-// shutDown kills the processes of an ephemeral keeper, closes all connections and removes the
-// keeper's files. The process holds its lock until it has exited.
+// shutDown kills the processes of an ephemeral keeper, closes all connections and removes
+// the keeper's files. The process holds the lock of its PID file until it has exited.
 func (k *server) shutDown(dir *Directory, locked bool) {
 	k.forkMu.Lock()
 	k.rejectSpawns = true

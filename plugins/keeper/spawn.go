@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 )
 
-// handleSpawn starts a child with the descriptors that came with the request. It leaves them open.
+// handleSpawn starts a child with the descriptors of the request. It does not close them.
 func (k *server) handleSpawn(p *spawnParams, fds []int) *response {
 	if p == nil {
 		return &response{Error: "spawn: no command"}
@@ -28,7 +28,8 @@ func (k *server) handleSpawn(p *spawnParams, fds []int) *response {
 	return &response{Process: child}
 }
 
-// startChild returns a syscall.Errno only if the program could not be executed.
+// startChild starts a child of the keeper. Its error is a syscall.Errno only if the program
+// could not be executed.
 func (k *server) startChild(p *spawnParams, fds []int) (process.ID, error) {
 	exec, stdio, err := p.assignFDs(fds)
 	if err != nil {
@@ -53,7 +54,7 @@ func (k *server) startChild(p *spawnParams, fds []int) (process.ID, error) {
 		if fd < 0 {
 			fd = null
 		}
-		// Programs expect blocking stdio, and Go's pipes are not.
+		// Programs expect that their stdio blocks, but Go has set O_NONBLOCK for its pipes.
 		_ = unix.SetNonblock(fd, false)
 		attr.Files = append(attr.Files, uintptr(fd))
 	}
@@ -75,7 +76,8 @@ func (k *server) startChild(p *spawnParams, fds []int) (process.ID, error) {
 	}
 	child, err := process.LookupID(pid)
 	if err != nil {
-		// forkMu is held, so the child cannot have been reaped: /proc itself does not work.
+		// LookupID failed because /proc cannot be read: the child cannot have been reaped
+		// while forkMu is held.
 		_ = unix.Kill(pid, unix.SIGKILL)
 		return child, fmt.Errorf("read start time of pid %d: %v", pid, err)
 	}
@@ -85,7 +87,7 @@ func (k *server) startChild(p *spawnParams, fds []int) (process.ID, error) {
 	return child, nil
 }
 
-// assignFDs maps the received descriptors to exec and stdio; -1 means that there is none.
+// assignFDs returns which of the received descriptors are exec and stdio; -1 means none.
 func (p *spawnParams) assignFDs(fds []int) (exec int, stdio []int, err error) {
 	announced := [...]bool{p.HasExec, p.HasStdin, p.HasStdout, p.HasStderr}
 	assigned := make([]int, len(announced))

@@ -2,9 +2,9 @@ package keeper
 
 import "github.com/nomad-lite/nomad-lite/plugins/process"
 
-// How many exit statuses are kept. Drivers ask for session leaders, because each task has its
-// own session. Session leaders have a ring of their own, so that a task with thousands of
-// orphans cannot evict them. Each ring evicts its oldest entry.
+// Numbers of stored exit statuses. Session leaders have a separate ring, because drivers
+// request their statuses: each task has its own session. A task with thousands of orphans
+// cannot evict them. Each ring evicts its oldest entry.
 const (
 	maxSessionLeaderStatuses = 4096
 	maxNonLeaderStatuses     = 512
@@ -30,7 +30,7 @@ func (s *statuses) get(p process.ID) (process.ExitStatus, bool) {
 	return s.nonLeaders.get(p)
 }
 
-// statusRing stores the newest entries, with an index.
+// statusRing stores a limited number of exit statuses, and drops the oldest.
 type statusRing struct {
 	entries  []process.ID
 	oldest   int // index of the oldest entry once the ring is full

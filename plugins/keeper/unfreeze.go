@@ -15,11 +15,12 @@ func unfreezeCgroup(pid string) {
 		return // the process is gone
 	}
 	for line := range bytes.Lines(text) {
-		// hierarchy:controllers:path
+		// Each line has the format hierarchy:controllers:path.
 		fields := bytes.SplitN(bytes.TrimSpace(line), []byte(":"), 3)
 		if len(fields) == 3 && string(fields[1]) == "freezer" && string(fields[2]) != "/" {
 			state := filepath.Join("/sys/fs/cgroup/freezer", string(fields[2]), "freezer.state")
-			_ = os.WriteFile(state, []byte("THAWED"), 0) // fails if the process and its cgroup are gone
+			// The write fails if the process and its cgroup no longer exist.
+			_ = os.WriteFile(state, []byte("THAWED"), 0)
 		}
 	}
 }

@@ -12,14 +12,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-// waiter is a wait request without a response.
+// waiter is a wait request that has no response yet.
 type waiter struct {
 	conn *serverConn
 	id   uint64
 }
 
-// waitLocked returns the response to a wait request, or nil if it has registered the request:
-// then the response is sent later.
+// waitLocked returns the response to a wait request, or nil if the process still runs. Then
+// it registers the request, and the response is sent when the process has ended.
 func (k *server) waitLocked(c *serverConn, id uint64, p process.ID) *response {
 	if len(c.waitRequests) >= maxWaitsPerConn {
 		return &response{Error: fmt.Sprintf("more than %d waits on one connection", maxWaitsPerConn)}
@@ -32,7 +32,7 @@ func (k *server) waitLocked(c *serverConn, id uint64, p process.ID) *response {
 		return &response{Code: codeStatusUnknown}
 	}
 	if err != nil {
-		// Without a pidfd, only the end of a child is certain to be noticed.
+		// Without a pidfd, the keeper can only wait for its own children.
 		if st, err := process.ReadStat(p.PID); err != nil || st.StartTime != p.StartTime || st.PPID != os.Getpid() {
 			return &response{Code: codeStatusUnknown}
 		}
@@ -76,7 +76,7 @@ func nextZombie() (int, error) {
 	return pid, err
 }
 
-// recordExit records the status of p and answers the waiters of p.
+// recordExit records the exit status of a process, and sends it to the waiters.
 func (k *server) recordExit(p process.ID, status process.ExitStatus, leader bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -85,10 +85,10 @@ func (k *server) recordExit(p process.ID, status process.ExitStatus, leader bool
 	k.respondToWaitersLocked(p, response{Status: status})
 }
 
-// respondToWaitersLocked sends the same response to all waiters of p.
+// respondToWaitersLocked sends a response to all waiters of a process.
 func (k *server) respondToWaitersLocked(p process.ID, resp response) {
 	for _, w := range k.waiters[p] {
-		own := resp // copied: each waiter's response has its own id and stays queued
+		own := resp // a copy for each waiter, because the queued responses have different ids
 		own.ID = w.id
 		w.conn.queueResponse(&own, nil)
 		delete(w.conn.waitRequests, w.id)
@@ -96,7 +96,7 @@ func (k *server) respondToWaitersLocked(p process.ID, resp response) {
 	k.removeWaitersLocked(p)
 }
 
-// removeWaitersLocked removes the waiters of p and closes its pidfd.
+// removeWaitersLocked removes all waiters of a process, and closes its pidfd.
 func (k *server) removeWaitersLocked(p process.ID) {
 	delete(k.waiters, p)
 	if fd := k.watchedPidfds[p]; fd != nil {
@@ -110,10 +110,10 @@ func (k *server) removeWaitersLocked(p process.ID) {
 // last waiter is removed.
 func (k *server) watchProcess(p process.ID, fd *process.Pidfd) {
 	if err := fd.Wait(context.Background()); err != nil {
-		return // removeWaitersLocked has closed the pidfd
+		return // Wait has failed because removeWaitersLocked has closed the pidfd
 	}
 
-	k.forkMu.Lock() // a child is either still in /proc or its status is recorded
+	k.forkMu.Lock() // forkMu: a child that has ended is a zombie in /proc, or its status is recorded
 	defer k.forkMu.Unlock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -121,7 +121,7 @@ func (k *server) watchProcess(p process.ID, fd *process.Pidfd) {
 		return
 	}
 	if st, err := process.ReadStat(p.PID); err == nil && st.StartTime == p.StartTime && st.PPID == os.Getpid() {
-		return // reapChildren sends the response
+		return // the process is a child: reapChildren sends the response
 	}
 	status, ok := p.ExitStatus(fd)
 	if !ok {

@@ -22,47 +22,50 @@ import (
 // A frame is four bytes of length, big-endian, followed by one JSON message. Descriptors are
 // sent with the first byte of their frame.
 const (
-	maxFrameSize    = 4 << 20 // bytes; twice the kernel's limit for arguments and environment
+	maxFrameSize    = 4 << 20 // maxFrameSize: bytes; twice the kernel's limit for arguments and environment
 	maxFrameFDs     = 64      // descriptors in one frame
-	maxWaitsPerConn = 8192    // unanswered wait requests per connection
+	maxWaitsPerConn = 8192    // wait requests without a response per connection
 )
 
 // op is the operation of a request.
 type op string
 
 const (
-	opHello               op = "hello"
-	opSpawn               op = "spawn"
-	opConfirmProcess      op = "confirm" // the keeper must not kill a provisional child when the client disconnects
-	opWait                op = "wait"
-	opCancel              op = "cancel" // ends the wait request with the same id; has no response
-	opStoreFD             op = "hold"
-	opGetFDs              op = "take"
-	opRemoveFD            op = "drop"
-	opListFDs             op = "keys"
-	opAdopt               op = "adopt" // lists processes that a dead keeper has started
-	opEphemeral           op = "ephemeral"
-	opListParentProcesses op = "parents" // lists the keeper and spawned processes that have descendants
-	opReplaceProgram      op = "replace" // carries the program to execute; no response on success
-	opMoveToDir           op = "move"    // carries a socket, a lock and a directory to serve
+	opHello          op = "hello"
+	opSpawn          op = "spawn"
+	opConfirmProcess op = "confirm" // confirm clears KillOnDisconnect of a child
+	opWait           op = "wait"
+	opCancel         op = "cancel" // cancel ends the wait request with the same ID; it has no response
+	opStoreFD        op = "hold"
+	opGetFDs         op = "take"
+	opRemoveFD       op = "drop"
+	opListFDs        op = "keys"
+	opAdopt          op = "adopt" // adopt has a list of processes that a dead keeper has started
+	opEphemeral      op = "ephemeral"
+	// opListParentProcesses returns the keeper and its spawned processes, if tasks run below them.
+	opListParentProcesses op = "parents"
+	opReplaceProgram      op = "replace" // replace has the program to execute; it has no response on success
+	opMoveToDir           op = "move"    // move has a socket, a lock and a directory to serve
 )
 
 // request is a message from a client.
 type request struct {
-	ID                uint64       `json:"id"`
-	Op                op           `json:"op"`
-	IsAgent           bool         `json:"agent,omitempty"` // hello: the client is an agent
-	Spawn             *spawnParams `json:"spawn,omitempty"`
-	Process           process.ID   `json:"process,omitzero"` // wait, confirm: the process
-	Keys              []string     `json:"keys,omitempty"`   // hold, take, drop: one key per descriptor
-	DrainWithoutAgent []bool       `json:"drain,omitempty"`  // hold: whether the keeper drains each descriptor
-	ManagedProcs      []process.ID `json:"wards,omitempty"`  // adopt: the processes
-	Args              []string     `json:"args,omitempty"`   // replace: argv
-	Dir               string       `json:"dir,omitempty"`    // move: the path of the directory
+	ID      uint64       `json:"id"`
+	Op      op           `json:"op"`
+	IsAgent bool         `json:"agent,omitempty"` // in the request hello: the client is an agent
+	Spawn   *spawnParams `json:"spawn,omitempty"`
+	Process process.ID   `json:"process,omitzero"` // in the requests wait and confirm: the process
+	// in the requests hold, take and drop: one key per descriptor.
+	Keys []string `json:"keys,omitempty"`
+	// in the request hold: whether the keeper drains each descriptor.
+	DrainWithoutAgent []bool       `json:"drain,omitempty"`
+	ManagedProcs      []process.ID `json:"wards,omitempty"` // adopt: the processes
+	Args              []string     `json:"args,omitempty"`  // replace: argv
+	Dir               string       `json:"dir,omitempty"`   // in the request move: the path of the directory
 }
 
-// spawnParams is a Command without its files. Exec, Stdin, Stdout and Stderr report which files
-// are set; the message carries their descriptors in this order.
+// spawnParams is a Command without its files. HasExec, HasStdin, HasStdout and HasStderr
+// report which files are set; the message has their descriptors in this order.
 type spawnParams struct {
 	Name      string   `json:"name"`
 	Path      string   `json:"path,omitempty"`
@@ -77,12 +80,13 @@ type spawnParams struct {
 	KillOnDisconnect bool `json:"provisional,omitempty"`
 }
 
-// response is a message from the keeper. The descriptors of a take follow in the order of its
-// keys.
+// response is a message from the keeper. The response to the request take has descriptors
+// in the order of the request's keys.
 type response struct {
-	ID                uint64             `json:"id"`
-	Error             string             `json:"error,omitempty"`
-	Code              string             `json:"code,omitempty"`   // identifies errors that a caller branches on
+	ID    uint64 `json:"id"`
+	Error string `json:"error,omitempty"`
+	// Code: identifies an error that the client handles.
+	Code              string             `json:"code,omitempty"`
 	Errno             int                `json:"errno,omitempty"`  // in the response to spawn: the kernel's error number
 	Process           process.ID         `json:"process,omitzero"` // in the response to spawn: the child; to hello: the keeper
 	Status            process.ExitStatus `json:"status,omitzero"`
@@ -164,8 +168,8 @@ type noFreeFDsError struct{}
 func (noFreeFDsError) Error() string { return "no free file descriptors (ulimit -n)" }
 func (noFreeFDsError) Unwrap() error { return unix.EMFILE }
 
-// receiveFrame reads one frame into msg. The caller owns the returned descriptors; on an error
-// there are none.
+// receiveFrame reads one frame into msg, and returns its descriptors, which the caller must
+// close. After an error there are no descriptors.
 func (w *frameConn) receiveFrame(msg any) ([]int, error) {
 	r := &fdReader{conn: w.conn}
 	body, err := readFrame(r)
@@ -185,7 +189,8 @@ func (w *frameConn) receiveFrame(msg any) ([]int, error) {
 	return r.fds, nil
 }
 
-// readFrame reads one frame. It allocates memory as bytes arrive, not as the header announces.
+// readFrame reads one frame. It allocates memory for the bytes that it has received, not
+// for the length in the header.
 func readFrame(r io.Reader) ([]byte, error) {
 	var header [4]byte
 	if _, err := io.ReadFull(r, header[:]); err != nil {
@@ -205,13 +210,13 @@ func readFrame(r io.Reader) ([]byte, error) {
 	return body.Bytes(), nil
 }
 
-// fdReader is a reader that collects the descriptors which arrive with the bytes. The
-// descriptors stay plain numbers: Go's poller would watch an os.File of a FIFO, and wake this
-// process for every line that a task writes.
+// fdReader collects the descriptors that arrive with the bytes that it reads. They are
+// numbers and not os.Files, because Go's poller would watch a FIFO and wake this process
+// for every line that a task writes.
 type fdReader struct {
 	conn    *net.UnixConn
 	fds     []int
-	fdsLost bool // descriptors were dropped because this process is out of descriptors
+	fdsLost bool // fdsLost: received descriptors were dropped because this process has no free ones
 	err     error
 }
 
@@ -250,9 +255,9 @@ func (r *fdReader) collectFDs(oob []byte) error {
 	return nil
 }
 
-// duplicateFile returns another descriptor of the same open file or socket, as a number.
+// duplicateFile returns a duplicate of the file's descriptor.
 func duplicateFile(f syscall.Conn) (int, error) {
-	raw, err := f.SyscallConn() // not f.Fd(), which makes the file blocking for all its users
+	raw, err := f.SyscallConn() // f.Fd() would make the open file blocking, also for other processes
 	if err != nil {
 		return -1, fmt.Errorf("duplicate descriptor: %w", err)
 	}

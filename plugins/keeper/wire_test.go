@@ -31,7 +31,7 @@ func TestReadFrame(t *testing.T) {
 		name string
 		in   []byte
 		want string
-		err  error // nil with a want, else the expected error; io.EOF only between frames
+		err  error // the expected error; nil if want is set
 	}{
 		{"a frame is read", newFrame(`{"id":1}`), `{"id":1}`, nil},
 		{"an empty frame is read", newFrame(""), "", nil},
@@ -50,7 +50,8 @@ func TestReadFrame(t *testing.T) {
 	}
 }
 
-// readFrame does not allocate memory for announced bytes before they arrive.
+// readFrame does not allocate memory for bytes that the header announces and that do not
+// arrive.
 func TestReadFrameAllocatesOnlyReceivedBytes(t *testing.T) {
 	in := binary.BigEndian.AppendUint32(nil, maxFrameSize)
 	var before, after runtime.MemStats
@@ -66,7 +67,7 @@ func TestReadFrameAllocatesOnlyReceivedBytes(t *testing.T) {
 	}
 }
 
-// The keeper survives arbitrary input of a client with the same user id, and keeps none of its
+// Invalid input from a client does not end the keeper, and the keeper closes the received
 // descriptors.
 func TestHostileClients(t *testing.T) {
 	t.Parallel()
@@ -104,7 +105,7 @@ func TestHostileClients(t *testing.T) {
 			"deep nesting":  newFrame(strings.Repeat(`{"spawn":`, 20000)),
 			"wrong types":   newFrame(`{"id":"x","op":7}`),
 			"negative id":   newFrame(`{"id":-1}`),
-			"many zeros":    make([]byte, 3), // the connection ends after these bytes
+			"many zeros":    make([]byte, 3), // an incomplete header at the end of the connection
 			"pid too large": newFrame(`{"op":"wait","process":{"pid":99999999999999999999}}`),
 		} {
 			conn := connect()
@@ -227,7 +228,7 @@ func FuzzReadFrame(f *testing.F) {
 	})
 }
 
-// FuzzRequests sends requests to a server in this process.
+// FuzzRequests passes requests to a keeper in the test process.
 func FuzzRequests(f *testing.F) {
 	for _, req := range []request{
 		{Op: opHello, IsAgent: true}, {Op: opWait, Process: process.ID{PID: 1, StartTime: 2}}, {Op: opCancel, ID: 3},

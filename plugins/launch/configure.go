@@ -105,8 +105,8 @@ func (p *Plugin) configure(ctx context.Context) error {
 	return nil
 }
 
-// encodeSettings returns the settings encoded for SetConfig. The result depends only on the
-// schema and the settings.
+// encodeSettings decodes the config block by the schema and encodes it for SetConfig. Equal
+// arguments have equal results.
 func encodeSettings(schema *hclspec.Spec, settings map[string]any) ([]byte, error) {
 	if schema == nil {
 		if settings != nil {

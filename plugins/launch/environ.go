@@ -10,16 +10,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/keeper"
 )
 
-// handshakeVars are the variables of the go-plugin handshake. They are set for each plugin,
-// and must not be inherited from a process that started this one as a plugin.
+// handshakeVars are the variables of the go-plugin handshake. Environ omits them, because
+// an agent that a plugin host has started inherits variables for another handshake.
 var handshakeVars = []string{
 	base.Handshake.MagicCookieKey,
 	"PLUGIN_MIN_PORT", "PLUGIN_MAX_PORT", "PLUGIN_PROTOCOL_VERSIONS", "PLUGIN_CLIENT_CERT", "PLUGIN_MULTIPLEX_GRPC",
 	plugin.EnvUnixSocketDir, plugin.EnvUnixSocketGroup,
 }
 
-// Variables with agentEnvPrefix belong to this program, and some are secret. Variables with
-// pluginEnvPrefix are meant for plugins.
+// Variables with the prefix agentEnvPrefix are for the agent only, and some are secret.
+// Variables with the longer prefix pluginEnvPrefix are for plugins.
 const (
 	agentEnvPrefix  = "NOMAD_LITE_"
 	pluginEnvPrefix = "NOMAD_LITE_PLUGIN_"

@@ -8,8 +8,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process/processtest"
 )
 
-// A reattach that runs out of descriptors at any step leaves the plugin running, and can be
-// repeated.
+// If this process has no free descriptors at any step of a reattach, the plugin continues
+// to run and can be reattached later.
 func TestReattachWithoutDescriptorsKeepsThePlugin(t *testing.T) {
 	cfg, _ := newConfig(t, "schema")
 	first := mustStart(t, cfg)

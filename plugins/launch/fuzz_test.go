@@ -26,7 +26,7 @@ func FuzzHandshake(f *testing.F) {
 			}
 			return
 		}
-		// go-plugin gets a single line with the same meaning.
+		// The line for go-plugin must be a single line, and parse to the same handshake.
 		if strings.Count(h.line(), "\n") != 1 {
 			t.Errorf("%q has several lines", h.line())
 		}

@@ -10,16 +10,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-// processHandle refers to a process that is not a child of this one, even if the kernel reuses the
-// pid.
+// processHandle refers to a process that can be another process's child. It never refers to
+// a later process with the same pid.
 type processHandle struct {
 	process.ID
-	pidfd *process.Pidfd // nil if the process had ended before it could be opened
+	pidfd *process.Pidfd // pidfd: nil if the process had ended before it could be opened
 	done  chan struct{}  // closed by watch
 }
 
-// openHandle opens a process, if it still exists; a zombie counts. The error is
-// os.ErrProcessDone if the process is gone.
+// openHandle opens a process, which may be a zombie. The error is os.ErrProcessDone if the
+// process no longer exists.
 func openHandle(id process.ID) (*processHandle, error) {
 	pidfd, err := id.Open()
 	if err != nil {
@@ -28,13 +28,13 @@ func openHandle(id process.ID) (*processHandle, error) {
 	return &processHandle{ID: id, pidfd: pidfd, done: make(chan struct{})}, nil
 }
 
-// endedHandle represents a process that ended before it could be opened.
+// endedHandle returns a handle of a process that ended before it could be opened.
 func endedHandle(id process.ID) *processHandle {
 	return &processHandle{ID: id, done: make(chan struct{})}
 }
 
-// watch blocks until the process has ended, closes done and returns true, or
-// returns false after close.
+// watch blocks until the process has ended, closes done and returns true. If close is
+// called first, it returns false.
 func (h *processHandle) watch() bool {
 	if h.pidfd != nil && h.pidfd.Wait(context.Background()) != nil {
 		return false
@@ -45,7 +45,7 @@ func (h *processHandle) watch() bool {
 
 func (h *processHandle) kill() {
 	if h.pidfd != nil {
-		_ = h.pidfd.Signal(unix.SIGKILL) // an error means that the process has ended
+		_ = h.pidfd.Signal(unix.SIGKILL) // Signal fails only if the process has ended
 	}
 }
 
@@ -66,7 +66,7 @@ func (h *processHandle) killSession() {
 		}
 		member, err := process.LookupID(pid)
 		if err == nil && member.StartTime >= h.StartTime && inSession(pid, h.PID) {
-			_ = member.Signal(unix.SIGKILL) // an error means that the process has ended
+			_ = member.Signal(unix.SIGKILL) // Signal fails only if the process has ended
 		}
 	}
 }

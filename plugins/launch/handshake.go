@@ -12,19 +12,20 @@ const (
 	coreProtocol = 1
 	appProtocol  = 2
 
-	// maxHandshake is how many bytes of the first line are read.
+	// maxHandshake is the maximum length of the first line of stdout, in bytes.
 	maxHandshake = 4096
 )
 
-// handshake is a valid handshake line, which a plugin writes on its stdout (plugin-protocol
-// 1.1).
+// handshake is the content of a valid handshake line of go-plugin, which a plugin writes to
+// its stdout.
 type handshake struct {
 	network string // unix or tcp
 	addr    string
 }
 
-// line returns the handshake in the form that go-plugin reads. It has no certificate field:
-// go-plugin 1.8 dereferences nil for a certificate that it did not request.
+// line returns the handshake line for go-plugin. It omits the field for a certificate:
+// go-plugin 1.8 dereferences nil if a plugin sends a certificate that go-plugin did not
+// request.
 func (h handshake) line() string {
 	return fmt.Sprintf("%d|%d|%s|%s|grpc|\n", coreProtocol, appProtocol, h.network, h.addr)
 }
@@ -70,7 +71,8 @@ func parseHandshake(line string) (handshake, error) {
 		if err != nil {
 			return handshake{}, fmt.Errorf("handshake line %s: address %s is not host:port", quote(line), quote(h.addr))
 		}
-		// the connection carries every secret of a task in plain text
+		// only loopback addresses are allowed: the connection is not encrypted, and
+		// transfers the secrets of tasks
 		if ip, err := netip.ParseAddr(host); err != nil || !ip.IsLoopback() {
 			return handshake{}, fmt.Errorf("handshake line %s: the plugin listens on %s, which is not a loopback address", quote(line), quote(host))
 		}

@@ -77,10 +77,10 @@ func runMisbehavingPlugin(mode string) {
 		defer os.Remove(l.Addr().String())
 		sleepLong()
 	case "foreign":
-		// The handshake line names the socket of a process of another user.
+		// "foreign" writes a handshake line with the socket of a process of another user.
 		socket := filepath.Join(arg, "s")
 		cmd := exec.Command("/proc/self/exe", "test-plugin", "listen="+socket)
-		runtime.LockOSThread() // Pdeathsig is sent when the thread exits
+		runtime.LockOSThread() // the kernel sends Pdeathsig when the thread that started the child exits
 		cmd.SysProcAttr = &syscall.SysProcAttr{
 			Credential: &syscall.Credential{Uid: 65534, Gid: 65534}, Setsid: true, Pdeathsig: syscall.SIGKILL,
 		}
@@ -157,7 +157,7 @@ func runMisbehavingPlugin(mode string) {
 		fmt.Fprint(os.Stderr, strings.ReplaceAll(arg, "\\n", "\n"))
 		serve(&testDriver{})
 	case "holder":
-		// A child outlives the plugin and keeps stdout and stderr open.
+		// "holder" exits, or serves, while its child keeps stdout and stderr open.
 		cmd := exec.Command("/proc/self/exe", "test-plugin", "held="+arg)
 		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 		if err := cmd.Start(); err != nil {
@@ -175,7 +175,8 @@ func runMisbehavingPlugin(mode string) {
 		}
 		time.Sleep(20 * time.Second)
 	case "stubborn":
-		// Neither Shutdown, nor the controller, nor a closed connection ends the plugin.
+		// "stubborn" continues to run after Shutdown, without go-plugin's controller
+		// service, and after the connection is closed.
 		l := listen()
 		s := grpc.NewServer()
 		base.RegisterServer(s, &testDriver{})
@@ -184,7 +185,7 @@ func runMisbehavingPlugin(mode string) {
 		_ = s.Serve(l)
 		sleepLong()
 	case "deaf":
-		// The plugin stops listening, drops the connection and continues to run.
+		// "deaf" stops listening, closes the connection and continues to run.
 		d := &testDriver{}
 		l := listen()
 		s := grpc.NewServer()
@@ -227,10 +228,12 @@ func runMisbehavingPlugin(mode string) {
 	}
 }
 
-// stdout and stderr are saved because go-plugin replaces the variables when it serves.
+// The original streams are stored here, because go-plugin replaces os.Stdout and os.Stderr
+// when it serves.
 var stdout, stderr = os.Stdout, os.Stderr
 
-// sleepLong blocks longer than any test takes, and ends so that no process is left behind.
+// sleepLong sleeps longer than any test takes. It returns, so that a process that a test
+// has not killed exits.
 func sleepLong() { time.Sleep(2 * time.Minute) }
 
 func listen() net.Listener {
@@ -241,7 +244,7 @@ func listen() net.Listener {
 	return l
 }
 
-// serveOwnHandshake serves with a handshake line that ends with rest.
+// serveOwnHandshake serves a driver after a handshake line that ends with the text rest.
 func serveOwnHandshake(opts []grpc.ServerOption, rest string, d *testDriver) {
 	l := listen()
 	s := grpc.NewServer(opts...)
@@ -251,7 +254,7 @@ func serveOwnHandshake(opts []grpc.ServerOption, rest string, d *testDriver) {
 	_ = s.Serve(l)
 }
 
-// serve serves a driver as the SDK does.
+// serve serves a driver with go-plugin, as package sdk does.
 func serve(d *testDriver) {
 	plugin.Serve(&plugin.ServeConfig{
 		HandshakeConfig: base.Handshake,
@@ -266,7 +269,7 @@ func serve(d *testDriver) {
 
 // testDriver is a driver without tasks.
 type testDriver struct {
-	driver.Driver // unset: the other methods are not called
+	driver.Driver // nil: tests call only the methods that testDriver implements
 
 	info            *base.Info
 	schema          *hclspec.Spec

@@ -54,7 +54,7 @@ type Config struct {
 	Exec *os.File
 
 	Args []string // with argv[0]
-	Env  []string // see Environ; the variables of the handshake are added
+	Env  []string // Env: see Environ; the variables of the handshake are added
 	Dir  string   // working directory; "" means the keeper's default
 
 	// SocketDir is a private directory (0700) for the plugins' sockets. It may
@@ -68,7 +68,8 @@ type Config struct {
 	Settings         map[string]any
 	SettingsPosition string
 
-	// DriverConfig is the data about this machine that a driver gets; nil is allowed.
+	// DriverConfig is the information about this machine that a driver gets; nil is
+	// allowed.
 	DriverConfig *base.DriverConfig
 
 	// HookConfig is the configuration that a hook gets: the address of its host.
@@ -77,8 +78,9 @@ type Config struct {
 	// Logger gets the plugin's log under the plugin's name. Nil discards the log.
 	Logger hclog.Logger
 
-	// StartTimeout is the time until the handshake line, 0 means one minute.
-	// CallTimeout is the time for each call up to Init, 0 means 30 seconds.
+	// StartTimeout is the maximum time until the plugin writes its handshake line; 0 means
+	// one minute. CallTimeout is the timeout of each call during the launch; 0 means 30
+	// seconds.
 	StartTimeout time.Duration
 	CallTimeout  time.Duration
 }
@@ -88,7 +90,7 @@ const (
 	defaultCallTimeout  = 30 * time.Second
 
 	shutdownTimeout = 2 * time.Second // timeout of each of the two Shutdown calls
-	exitGrace       = 2 * time.Second // wait between the Shutdown calls and the kill
+	exitGrace       = 2 * time.Second // time between the Shutdown calls and the kill
 	reapTimeout     = 2 * time.Second // timeout for the keeper's reply with the exit status
 	drainTimeout    = 300 * time.Millisecond
 )
@@ -106,7 +108,7 @@ type Plugin struct {
 	conn         *grpc.ClientConn
 	proc         *processHandle
 	addr         handshake
-	peerVerified atomic.Bool // set if addr is a unix socket and the plugin itself listens on it
+	peerVerified atomic.Bool // peerVerified: addr is a unix socket on which the plugin itself listens
 	info         base.Info
 	version      string
 	driver       driver.Driver
@@ -114,7 +116,7 @@ type Plugin struct {
 	description  *hook.Description // of hook
 	stdio        stdio
 
-	detached chan struct{} // closed by release; go-plugin's runner then stops waiting for the process
+	detached chan struct{} // detached: closed by releaseOnce; go-plugin's runner then stops waiting for the process
 	ended    chan struct{} // closed when exit is set
 	exit     error
 
@@ -122,10 +124,10 @@ type Plugin struct {
 	release sync.Once
 
 	mu          sync.Mutex
-	initialConn net.Conn // the checked connection, until gRPC takes it
+	initialConn net.Conn // the verified connection, which dial returns to gRPC first
 }
 
-// stdio is the output of a plugin process.
+// stdio holds the stdout and stderr of a plugin process.
 type stdio struct {
 	pipes      [2]*os.File   // the agent's read ends of stdout and stderr
 	fdKey      string        // prefix of the keys under which the keeper holds the pipes
@@ -133,17 +135,18 @@ type stdio struct {
 	stderrDone chan struct{} // closed when stderr has ended
 
 	mu        sync.Mutex
-	firstLine []byte // start of stdout, up to the first newline
+	firstLine []byte // the part of the first line of stdout that has been read
 }
 
 // Start starts a plugin and initialises it. It blocks until the plugin is ready. After an
-// error the process is killed and all resources are released; the error names the plugin and
-// describes what it did. ctx bounds the launch, not the life of the plugin.
+// error the process is killed and all resources are released; the error names the plugin
+// and describes what it did. The end of ctx cancels the launch, but does not affect a
+// plugin that Start has returned.
 func Start(ctx context.Context, cfg Config) (*Plugin, error) {
 	p, err := startOnce(ctx, cfg)
 	if errors.Is(err, keeper.ErrKeeperDied) {
-		// The keeper died during the spawn, and the first process is killed. The next keeper
-		// has no record of that attempt.
+		// The keeper died during the spawn, and startOnce has killed the process that may
+		// have been started. The new keeper does not know that process.
 		p, err = startOnce(ctx, cfg)
 	}
 	if err != nil {
@@ -192,19 +195,19 @@ func (p *Plugin) start(ctx context.Context) error {
 		return fmt.Errorf("socket directory %s: longer than %d characters, a unix socket in it cannot be named", p.cfg.SocketDir, MaxSocketDirLen)
 	}
 	if _, err := process.BootID(); err != nil {
-		return err // without the boot id the next agent could not reattach the plugin
+		return err // a ReattachConfig contains the boot id, so a plugin without it could not be reattached
 	}
 	began := time.Now()
 	p.client = plugin.NewClient(p.clientConfig(&plugin.ClientConfig{
 		RunnerFunc: func(_ hclog.Logger, cmd *exec.Cmd, tmp string) (runner.Runner, error) {
-			// go-plugin would not remove the directory after a failure.
+			// go-plugin does not remove its temporary directory after a failure.
 			if err := os.Remove(tmp); err != nil {
 				return nil, err
 			}
 			return &spawnRunner{attachedRunner: attachedRunner{p}, ctx: ctx, env: cmd.Env}, nil
 		},
 		UnixSocketConfig: &plugin.UnixSocketConfig{TempDir: p.cfg.SocketDir},
-		// spawnRunner enforces the real timeout
+		// spawnRunner enforces Config.StartTimeout; go-plugin's own timeout must be longer
 		StartTimeout: 2 * p.cfg.StartTimeout,
 	}))
 	if err := runSteps(ctx, p.connect, p.identify, p.configure, p.init); err != nil {
@@ -214,7 +217,7 @@ func (p *Plugin) start(ctx context.Context) error {
 	return nil
 }
 
-// runSteps runs steps up to the first that fails.
+// runSteps runs the steps in order, until one fails.
 func runSteps(ctx context.Context, steps ...func(context.Context) error) error {
 	for _, step := range steps {
 		if err := step(ctx); err != nil {
@@ -224,22 +227,24 @@ func runSteps(ctx context.Context, steps ...func(context.Context) error) error {
 	return nil
 }
 
-// clientConfig sets the options that a launch and a reattach share.
+// clientConfig sets the options of go-plugin that are the same for a launch and a reattach.
 func (p *Plugin) clientConfig(c *plugin.ClientConfig) *plugin.ClientConfig {
 	c.HandshakeConfig = base.Handshake
 	c.Plugins = plugin.PluginSet{}
 	c.AllowedProtocols = []plugin.Protocol{plugin.ProtocolGRPC}
 	c.SkipHostEnv = true
-	c.Logger = hclog.NewNullLogger() // go-plugin's messages are logged by this package, with the plugin's name
+	c.Logger = hclog.NewNullLogger() // this package logs the plugin's output itself, under the plugin's name
 	c.GRPCDialOptions = []grpc.DialOption{grpc.WithContextDialer(p.dial), grpc.WithStreamInterceptor(tolerateStdioFailure),
-		// Each call has a timeout of its own, whose error names the call.
+		// gRPC's connect timeout must be longer than that of the calls, whose error names
+		// the call.
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: 2 * p.cfg.CallTimeout}),
 	}
 	return c
 }
 
-// tolerateStdioFailure lets go-plugin continue without its stdio stream: for an error other than
-// Unavailable it would leak the connection.
+// tolerateStdioFailure returns Unavailable when go-plugin cannot open the stream for a
+// plugin's output, so that go-plugin continues without it. For another error go-plugin
+// would leak the connection.
 func tolerateStdioFailure(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	stream, err := streamer(ctx, desc, cc, method, opts...)
 	if err != nil && method == "/plugin.GRPCStdio/StreamStdio" {
@@ -276,9 +281,9 @@ func (p *Plugin) Info() base.Info { return p.info }
 // PID returns the plugin's process id.
 func (p *Plugin) PID() int { return p.proc.PID }
 
-// KeepAfterAgentExit makes the keeper keep the process when the agent dies. Until then the keeper kills
-// it with the agent, because no later agent could find it. The caller must have stored the
-// ReattachConfig before.
+// KeepAfterAgentExit makes the keeper keep the process when the agent dies. Before that
+// call the keeper kills the process with the agent, because no later agent could find it.
+// The caller must have stored the ReattachConfig before the call.
 func (p *Plugin) KeepAfterAgentExit(ctx context.Context) error {
 	return p.cfg.Keeper.Confirm(ctx, p.proc.ID)
 }
@@ -314,19 +319,20 @@ func (p *Plugin) CheckHealth(ctx context.Context) error {
 		if dialErr == nil {
 			conn.Close()
 		} else if process.IsResourceExhausted(dialErr) {
-			return nil // the state of the socket is unknown: this process is out of descriptors
+			return nil // it is unknown whether a process listens, because this process has no free descriptors
 		}
 		return fmt.Errorf("%s: does not answer on its socket any more: %w", p.cfg.errorPrefix(), err)
 	}
 	return nil
 }
 
-// Kill kills the process at once. The caller must still call Close.
+// Kill kills the process immediately. The caller must still call Close.
 func (p *Plugin) Kill() { p.proc.kill() }
 
-// Stop shuts the plugin down: the driver's Shutdown, go-plugin's controller Shutdown, a grace
-// period, SIGKILL. When ctx ends, the process is killed at once. Stop blocks until all
-// resources are released. Tasks are not touched.
+// Stop shuts the plugin down: it calls the driver's Shutdown and go-plugin's controller,
+// waits for the exit, and then kills the process. When ctx ends, it kills the process
+// immediately. Stop blocks until all resources are released. The driver's tasks continue to
+// run.
 func (p *Plugin) Stop(ctx context.Context) {
 	if p.driver != nil {
 		call, cancel := context.WithTimeout(ctx, shutdownTimeout)
@@ -336,10 +342,10 @@ func (p *Plugin) Stop(ctx context.Context) {
 		cancel()
 	}
 	call, cancel := context.WithTimeout(ctx, shutdownTimeout)
-	// The error is ignored: a server that stops at once cannot always reply.
+	// The error is ignored: a server that exits immediately cannot always reply.
 	_ = p.conn.Invoke(call, "/plugin.GRPCController/Shutdown", &emptypb.Empty{}, &emptypb.Empty{})
 	cancel()
-	p.conn.Close() // a server without the controller service may exit after its last client
+	p.conn.Close() // a plugin without the controller service may exit when its last connection is closed
 
 	if !p.waitDone(ctx, exitGrace) {
 		p.logger.Warn("plugin failed to exit gracefully, killed", "pid", p.proc.PID)
@@ -347,8 +353,8 @@ func (p *Plugin) Stop(ctx context.Context) {
 	p.Close()
 }
 
-// waitDone waits until the process has ended, at most for d and until ctx ends. It reports
-// whether the process has ended.
+// waitDone blocks until the process has ended, the duration d has passed or ctx ends. It
+// reports whether the process has ended.
 func (p *Plugin) waitDone(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -366,9 +372,9 @@ func (p *Plugin) waitDone(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// StderrClosed is closed when no process holds the write end of the plugin's stderr any
-// longer. After Done that happens at once, unless a child of the plugin has inherited stderr:
-// then the caller should call Close as late as possible, because Close breaks that child's
+// StderrClosed is closed when no process has the write end of the plugin's stderr any
+// longer. If a child of the plugin has inherited stderr, that can be long after Done: then
+// the caller should call Close as late as possible, because Close breaks the child's
 // stderr.
 func (p *Plugin) StderrClosed() <-chan struct{} { return p.stdio.stderrDone }
 
@@ -390,7 +396,7 @@ func (p *Plugin) Close() {
 	p.releaseOnce(false)
 }
 
-// abort is Close for a failed launch; it also kills the session of the process.
+// abort closes the plugin after a failed launch, and kills all processes in its session.
 func (p *Plugin) abort() {
 	if p.proc == nil {
 		p.releaseOnce(false)
@@ -408,7 +414,7 @@ func (p *Plugin) Detach() { p.releaseOnce(true) }
 // keeps running and the keeper keeps the plugin's streams.
 func (p *Plugin) releaseOnce(keepRunning bool) {
 	p.release.Do(func() {
-		close(p.detached) // go-plugin's goroutines return now
+		close(p.detached) // go-plugin's goroutines wait for detached
 		if p.conn != nil {
 			p.conn.Close()
 		}
@@ -425,13 +431,13 @@ func (p *Plugin) releaseOnce(keepRunning bool) {
 					_ = p.cfg.Keeper.RemoveFD(ctx, p.stdio.fdKey+stream)
 				}
 			}
-			// Only the plugin's own socket: processes that the plugin has started may have
-			// sockets in the same directory, and outlive the plugin.
+			// Only the plugin's own socket is removed: processes that the plugin has
+			// started can outlive it, and may have sockets in the same directory.
 			if p.peerVerified.Load() && filepath.Dir(p.addr.addr) == p.cfg.SocketDir {
 				_ = os.Remove(p.addr.addr)
 			}
 			if p.client != nil {
-				p.client.Kill() // the process is dead; Kill waits for go-plugin's goroutines
+				p.client.Kill() // the process has exited; go-plugin's Kill waits for its goroutines
 			}
 		}
 		for _, f := range p.stdio.pipes {
@@ -446,7 +452,8 @@ func (p *Plugin) releaseOnce(keepRunning bool) {
 	p.wg.Wait()
 }
 
-// pipeNames are the names of the streams that the keeper holds, in the order of stdio.pipes.
+// pipeNames are the names of the plugin's streams in the keeper's keys, in the order of
+// stdio.pipes.
 var pipeNames = [2]string{"stdout", "stderr"}
 
 // watch starts the goroutines that wait for the process and relay its stderr.
@@ -498,18 +505,20 @@ func (p *Plugin) callContext(ctx context.Context) (context.Context, context.Canc
 
 var errNoAnswer = errors.New("no answer")
 
-// explainCall returns why a call during the launch failed.
+// explainCall returns an error that describes why a call during the launch failed.
 func (p *Plugin) explainCall(ctx context.Context, call string, err error) error {
 	cause := context.Cause(ctx)
 	switch {
-	// The plugin gets the deadline too, and may be the first to notice it.
+	// The plugin also gets the deadline, and can return DeadlineExceeded before ctx has
+	// ended.
 	case errors.Is(cause, errNoAnswer), cause == nil && errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("%s: no answer within %s", call, p.cfg.CallTimeout)
 	case cause != nil:
 		return fmt.Errorf("%s: %w", call, cause)
 	}
 	if status.Code(err) == codes.Unavailable || errors.Is(err, driver.ErrPluginDown) {
-		// The connection may break a moment before the exit of the process is noticed.
+		// The connection can break shortly before this process notices the exit of the
+		// plugin.
 		if p.waitDone(ctx, time.Second) {
 			<-p.ended
 			return fmt.Errorf("%s: %w", call, p.exit)
@@ -521,7 +530,7 @@ func (p *Plugin) explainCall(ctx context.Context, call string, err error) error 
 	return fmt.Errorf("%s: %w", call, err)
 }
 
-// dial returns connections for gRPC: first the connection that was checked, then new ones.
+// dial returns a connection for gRPC: the first time initialConn, later a new connection.
 func (p *Plugin) dial(ctx context.Context, _ string) (net.Conn, error) {
 	p.mu.Lock()
 	conn := p.initialConn
@@ -533,7 +542,8 @@ func (p *Plugin) dial(ctx context.Context, _ string) (net.Conn, error) {
 	return p.dialVerified(ctx)
 }
 
-// dialVerified connects to the plugin's socket and verifies which process listens on it.
+// dialVerified connects to the plugin's socket, and checks that the plugin's process
+// listens on it.
 func (p *Plugin) dialVerified(ctx context.Context) (net.Conn, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, p.addr.network, p.addr.addr)

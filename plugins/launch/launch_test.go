@@ -27,7 +27,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-// logs collects the output of a logger.
+// logs stores the output of a logger.
 type logs struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -65,7 +65,8 @@ func (l *logs) await(t *testing.T, parts ...string) {
 // noRaceSleep prevents a binary with the race detector from sleeping when it exits.
 const noRaceSleep = "GORACE=atexit_sleep_ms=0"
 
-// newConfig starts the test binary in a mode.
+// newConfig returns a Config that starts the test binary as a plugin; mode selects the
+// behaviour of the plugin.
 func newConfig(t testing.TB, mode string) (Config, *logs) {
 	exe, err := os.Open("/proc/self/exe")
 	if err != nil {
@@ -80,8 +81,8 @@ func newConfig(t testing.TB, mode string) (Config, *logs) {
 	t.Cleanup(func() {
 		detached, _ := os.ReadDir(dir)
 		for _, e := range detached {
-			// go-plugin makes a file and removes it before it binds the name; a plugin that is
-			// killed between the two leaves it.
+			// go-plugin creates a file and removes it before it listens on a socket with
+			// the same name: a plugin that is killed in between leaves the file.
 			if !t.Failed() && !strings.HasPrefix(e.Name(), "own") && !e.Type().IsRegular() {
 				t.Errorf("left in the socket directory: %s", e.Name())
 			}
@@ -112,11 +113,11 @@ func mustStart(t testing.TB, cfg Config) *Plugin {
 	return p
 }
 
-// R2, classes Launch, Identity and Life: errors of a plugin before it is ready, and the
-// resulting error texts.
+// TestLaunchErrors checks the error text for each way in which a plugin can fail before it
+// is ready.
 func TestLaunchErrors(t *testing.T) {
 	t.Parallel()
-	// Only the timeout under test is short, because the machine may be slow.
+	// Each test shortens only the timeout that it checks, because the machine may be slow.
 	short := func(c *Config) { c.StartTimeout = 5 * time.Second }
 	shortCall := func(c *Config) { c.CallTimeout = 3 * time.Second }
 	tests := []struct {
@@ -223,12 +224,12 @@ func TestStartContextEnds(t *testing.T) {
 	}
 }
 
-// A program that is open for writing is started as soon as the file is closed.
+// A program whose file is open for writing is started when the file has been closed.
 func TestBusyExecutable(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name    string
-		written time.Duration // until the file is closed; 0 means after the test
+		written time.Duration // the time until the file is closed; 0 means after the test
 		want    string
 	}{
 		{"for a moment", 20 * time.Millisecond, "exited with code 9"},
@@ -356,7 +357,8 @@ func TestStart(t *testing.T) {
 	if got := p.version; got != "0.1.0" {
 		t.Errorf("API version %q, want the plugin's own spelling 0.1.0", got)
 	}
-	// {"count": 3, "root": "/SRV"}, keys in order, strings as str
+	// The MessagePack bytes are {"count": 3, "root": "/SRV"}, with sorted keys and strings
+	// of type str.
 	out.await(t, "host.tester", "config 1 82a5636f756e7403a4726f6f74a42f535256 0.1.0 14000-14512")
 	out.await(t, "host.tester", "init")
 	if c, err := p.Driver().Capabilities(t.Context()); err != nil || !c.Exec {
@@ -378,7 +380,8 @@ func TestStart(t *testing.T) {
 	p.Close()
 }
 
-// A certificate that was not requested, or fields of later versions, do no harm.
+// Start accepts a handshake line with a certificate that was not requested, or with
+// additional fields.
 func TestHandshakeLineVariants(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"cert", "more-fields"} {
@@ -398,8 +401,8 @@ func TestDeviceHasNoDriver(t *testing.T) {
 	}
 }
 
-// A plugin must not claim another socket in the directory as its own: it would be removed with
-// the plugin.
+// The socket in the handshake line can be another one in the directory: Close must not
+// remove it.
 func TestSocketOfAnotherProcessIsRefused(t *testing.T) {
 	t.Parallel()
 	cfg, _ := newConfig(t, "")
@@ -437,8 +440,8 @@ func TestKeeperDiesOverSpawn(t *testing.T) {
 	}
 }
 
-// The end of the process is noticed at once, although its child holds stdout and stderr; the
-// child's output is still logged, and the child does not get SIGPIPE.
+// Done is closed immediately when the plugin has exited, although its child keeps stdout
+// and stderr open. The child's output is still logged, and the child does not get SIGPIPE.
 func TestChildHoldsStreams(t *testing.T) {
 	t.Parallel()
 	cfg, out := newConfig(t, "holder=serve")
@@ -491,7 +494,7 @@ func TestStubbornPluginIsKilled(t *testing.T) {
 	}
 	out.await(t, "failed to exit gracefully")
 
-	// When the context has ended, Stop kills the plugin without grace.
+	// If the context of Stop has ended, Stop kills the plugin without waiting.
 	cfg, out = newConfig(t, "stubborn")
 	p = mustStart(t, cfg)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -522,7 +525,8 @@ func TestDeafPlugin(t *testing.T) {
 	}
 }
 
-// R2, class Logs: memory does not grow, the plugin starts, and the next line is read.
+// TestHostileLogs checks that the memory of the host does not grow with the output of a
+// plugin, and that the plugin starts and its later lines are logged.
 func TestHostileLogs(t *testing.T) {
 	t.Parallel()
 	for mode, want := range map[string]string{
@@ -534,7 +538,8 @@ func TestHostileLogs(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			cfg, out := newConfig(t, mode)
 			if mode != "long-line" && mode != "stdout-later" {
-				// The plugin logs millions of lines, most of which the level discards.
+				// The plugin logs millions of lines, most of which are below the logger's
+				// level.
 				cfg.Logger.SetLevel(hclog.Info)
 			}
 			var before, after runtime.MemStats
@@ -550,7 +555,8 @@ func TestHostileLogs(t *testing.T) {
 			out.mu.Unlock()
 			runtime.GC()
 			runtime.ReadMemStats(&after)
-			// Twice this test's own buffer, and some room for other tests.
+			// The limit allows for twice the output that this test stores, and for other
+			// tests.
 			if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc) - int64(2*logged); grown > 24<<20 {
 				t.Errorf("the heap has grown by %d MiB", grown>>20)
 			}
@@ -699,7 +705,7 @@ func TestReattach(t *testing.T) {
 	}
 }
 
-// A process that has reused the pid of a record is not touched.
+// Reattach does not touch a process that has reused the pid of a ReattachConfig.
 func TestReattachStranger(t *testing.T) {
 	t.Parallel()
 	stranger := exec.Command("/bin/sleep", "60")
@@ -737,7 +743,7 @@ func TestReattachStranger(t *testing.T) {
 	}
 }
 
-// A living process that does not answer is not reported as ended.
+// A process that runs but does not respond is not reported as exited.
 func TestUnansweredCallNamesTheSocket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlugin(Config{Name: "x"})

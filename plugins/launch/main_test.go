@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	// The tests mostly wait for processes.
+	// Most tests wait for processes and use no CPU time.
 	_ = flag.Set("test.parallel", "8")
 	code := m.Run()
 	if detached := leftovers(); code == 0 && detached != "" {
@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// envMark is in the environment of all processes that these tests start.
+// envMark is an environment variable that all processes of these tests inherit.
 var envMark = fmt.Sprintf("LAUNCH_TEST=%d.%d", os.Getpid(), time.Now().UnixNano())
 
 // leftovers waits for the processes and goroutines of the tests to end, and describes the ones
@@ -64,8 +64,8 @@ func leftovers() string {
 				}
 			}
 		}
-		// Processes are found by their environment, because orphans are no children of the
-		// test.
+		// The processes are found by their environment, because orphans are not children of
+		// the test process.
 		procs, _ := filepath.Glob("/proc/[0-9]*/environ")
 		for _, proc := range procs {
 			if env, _ := os.ReadFile(proc); strings.Contains(string(env), envMark) {
@@ -113,7 +113,8 @@ func (d *directKeeper) Spawn(_ context.Context, c keeper.Command) (process.ID, e
 		path = "/proc/self/fd/" + strconv.Itoa(int(c.Exec.Fd()))
 	}
 	cmd := &exec.Cmd{Path: path, Args: c.Args, Env: c.Env, Dir: c.Dir, SysProcAttr: &syscall.SysProcAttr{Setsid: true}}
-	// A nil *os.File in the interface would not be nil; a nil interface is the null device.
+	// Stdout is assigned only if it is not nil: an interface that contains a nil *os.File
+	// is not nil, and only a nil interface means /dev/null.
 	if c.Stdout != nil {
 		cmd.Stdout = c.Stdout
 	}
@@ -165,7 +166,7 @@ func (d *directKeeper) StoreDrainedFD(_ context.Context, key string, f *os.File)
 	if err != nil {
 		return err
 	}
-	// Fd has made the open file description blocking.
+	// os.File.Fd has cleared O_NONBLOCK of the open file.
 	if err := syscall.SetNonblock(fd, true); err != nil {
 		return err
 	}
@@ -202,10 +203,13 @@ func (d *directKeeper) RemoveFD(_ context.Context, key string) error {
 	return nil
 }
 
-// dyingKeeper is a keeper that dies during its first spawn, after the start of the child.
+// dyingKeeper is a keeper whose first Spawn starts the child and then fails as if the
+// keeper had died.
 type dyingKeeper struct {
 	*directKeeper
-	socketDir  string // the keeper dies when the plugin has a socket there; empty means at once
+	// socketDir: Spawn fails when the plugin has created a socket in this directory; empty
+	// means immediately.
+	socketDir  string
 	once       sync.Once
 	firstChild process.ID
 }

@@ -25,7 +25,7 @@ type ReattachConfig struct {
 	Streams   string // prefix of the keys under which the keeper holds the plugin's streams
 }
 
-// ThisBoot reports whether the record was made since the last boot. If not, its pid belongs to
+// ThisBoot reports whether r was recorded since the last boot. Otherwise its pid belongs to
 // an unrelated process. The error can be ErrResourceExhausted.
 func (r ReattachConfig) ThisBoot() (bool, error) {
 	id, err := process.BootID()
@@ -35,15 +35,15 @@ func (r ReattachConfig) ThisBoot() (bool, error) {
 	return err == nil && r.BootID == id, err
 }
 
-// ErrProcessChanged means that the recorded process no longer exists. A process that has
-// reused its pid was not touched.
+// ErrProcessChanged means that the process of a ReattachConfig no longer exists. A process
+// that has reused its pid was not touched.
 var ErrProcessChanged = errors.New("the recorded plugin process is gone")
 
-// ErrResourceExhausted means that this process is out of descriptors or memory. It is no evidence
-// about the plugin, which continues and can be reattached later.
+// ErrResourceExhausted means that this process has no free descriptors or memory. The
+// plugin may still run and can be reattached later.
 var ErrResourceExhausted = errors.New("out of descriptors or memory")
 
-// RunsExecutable reports whether the process of the record executes the file, as
+// RunsExecutable reports whether the process of a ReattachConfig executes the file, as
 // [process.ID.SameExecutable] does. The error can be ErrResourceExhausted.
 func (r ReattachConfig) RunsExecutable(file *os.File) (bool, error) {
 	same, err := process.ID{PID: r.Pid, StartTime: r.StartTime}.SameExecutable(file)
@@ -55,7 +55,7 @@ func (r ReattachConfig) RunsExecutable(file *os.File) (bool, error) {
 
 // ReattachConfig returns the data with which another agent reattaches the plugin.
 func (p *Plugin) ReattachConfig() ReattachConfig {
-	boot, _ := process.BootID() // Start and Reattach have cached the boot id
+	boot, _ := process.BootID() // no error is possible: Start or Reattach has cached the boot id
 	return ReattachConfig{
 		Protocol:  string(plugin.ProtocolGRPC),
 		Network:   p.addr.network,
@@ -67,11 +67,11 @@ func (p *Plugin) ReattachConfig() ReattachConfig {
 	}
 }
 
-// Reattach connects to a running plugin, if it is proven to be the process of the record;
-// otherwise the error is ErrProcessChanged. The plugin is identified and initialised, but not
-// configured again. A process that is proven to be the plugin but cannot be used is killed,
-// unless this process lacks resources (ErrResourceExhausted). The end of ctx does not cancel a
-// reattach: the process can have tasks, and the caller can detach it afterwards.
+// Reattach connects to a running plugin if the process of the ReattachConfig still exists;
+// otherwise the error is ErrProcessChanged. The plugin is identified and initialised, but
+// not configured again. If the process is the plugin but cannot be used, Reattach kills it,
+// unless this process lacks resources (ErrResourceExhausted). The end of ctx does not
+// cancel a reattach: the process can have tasks, and the caller can detach it afterwards.
 func Reattach(ctx context.Context, cfg Config, rec ReattachConfig) (*Plugin, error) {
 	ctx = context.WithoutCancel(ctx)
 	p := newPlugin(cfg)
@@ -97,7 +97,8 @@ func (p *Plugin) reattach(ctx context.Context, rec ReattachConfig) error {
 	} else if rec.Pid <= 0 || !thisBoot {
 		return ErrProcessChanged
 	}
-	// The record may be damaged, so it is validated like a handshake line.
+	// The stored ReattachConfig may be damaged, so its address is validated like that of a
+	// handshake line.
 	h, err := parseHandshake(fmt.Sprintf("%d|%d|%s|%s|%s|", coreProtocol, appProtocol, rec.Network, rec.Addr, rec.Protocol))
 	if err != nil {
 		return fmt.Errorf("%w: %v", ErrProcessChanged, err)
@@ -143,9 +144,9 @@ func (p *Plugin) reattach(ctx context.Context, rec ReattachConfig) error {
 	return nil
 }
 
-// findSocket returns the path of a plugin's socket. The directory for sockets may have been
-// renamed since the plugin was started, so the recorded path may not exist or belong to
-// another data directory.
+// findSocket returns the path of a plugin's socket. It prefers the socket with the recorded
+// name in Config.SocketDir: the directory may have been renamed since the plugin was
+// started, and another data directory may have the recorded path.
 func (c Config) findSocket(h handshake) string {
 	if h.network == "unix" && filepath.Dir(h.addr) != c.SocketDir {
 		path := filepath.Join(c.SocketDir, filepath.Base(h.addr))
@@ -156,8 +157,8 @@ func (c Config) findSocket(h handshake) string {
 	return h.addr
 }
 
-// fetchStreams gets the streams of the plugin from the keeper. A plugin whose streams are lost
-// is still usable, but its output is lost.
+// fetchStreams gets the plugin's stdout and stderr from the keeper. A plugin whose streams
+// are lost can be used, but its output is lost.
 func (p *Plugin) fetchStreams() {
 	for i, stream := range pipeNames {
 		if f, err := p.cfg.Keeper.GetFD(p.stdio.fdKey + stream); err == nil {
@@ -172,7 +173,8 @@ func netAddr(h handshake) net.Addr {
 	if h.network == "unix" {
 		return &net.UnixAddr{Name: h.addr, Net: "unix"}
 	}
-	// The address was parsed before; a name that does not resolve is not a loopback address.
+	// The error is ignored: parseHandshake has accepted the address, which is a loopback
+	// address.
 	addr, _ := net.ResolveTCPAddr("tcp", h.addr)
 	return addr
 }

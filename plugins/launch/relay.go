@@ -17,9 +17,11 @@ import (
 )
 
 const (
-	// maxLine is the number of bytes of a line that are kept; the rest is counted and dropped.
+	// maxLine is the maximum length of a line that is logged, in bytes. The bytes after it
+	// are counted and dropped.
 	maxLine = 64 << 10
-	// maxPlainLine is the number of bytes that are logged of a line that is not an hclog record.
+	// maxPlainLine is the maximum length of a logged line that is not an hclog record, in
+	// bytes.
 	maxPlainLine = 4 << 10
 
 	tailLines  = 6
@@ -27,8 +29,8 @@ const (
 	panicLines = 10
 )
 
-// relay logs the lines of a plugin's stderr until r ends. Its memory use does not depend on
-// the plugin's output. It blocks until then.
+// relay logs the lines of a plugin's stderr, and returns when r ends. Its memory use does
+// not depend on the plugin's output.
 func relay(r io.Reader, logger hclog.Logger, t *stderrTail) {
 	br := bufio.NewReaderSize(r, maxLine)
 	inPanic := false
@@ -36,7 +38,7 @@ func relay(r io.Reader, logger hclog.Logger, t *stderrTail) {
 		line, err := br.ReadSlice('\n')
 		dropped := 0
 		if err == bufio.ErrBufferFull {
-			// ReadSlice reuses the buffer in the next call.
+			// line is copied because ReadSlice reuses the buffer in the next call.
 			line = slices.Clone(line)
 			for err == bufio.ErrBufferFull {
 				var droppedPart []byte
@@ -113,8 +115,8 @@ type logRecord struct {
 	pairs   []any
 }
 
-// log logs the record. Its module and time become attributes only if they differ from the
-// logger's name and the current time.
+// log logs the record. It adds the record's module or time as an attribute only if they
+// differ from the logger's name or the current time.
 func (r logRecord) log(logger hclog.Logger) {
 	pairs := r.pairs
 	if plugin, part, parts := strings.Cut(r.module, "."); r.module != "" && !strings.HasSuffix(logger.Name(), "."+plugin) {
@@ -128,8 +130,8 @@ func (r logRecord) log(logger hclog.Logger) {
 	logger.Log(r.level, cleanText(r.message), pairs...)
 }
 
-// parseRecord parses a line in hclog's JSON form. Other lines, also JSON with other types than
-// hclog's, are no records.
+// parseRecord parses a line in hclog's JSON format. It returns false for other lines,
+// including JSON whose fields have other types.
 func parseRecord(line string) (logRecord, bool) {
 	var raw map[string]any
 	dec := json.NewDecoder(strings.NewReader(line))
@@ -162,7 +164,7 @@ func parseRecord(line string) (logRecord, bool) {
 	return rec, true
 }
 
-// plainValue returns values that hclog prints well unchanged, and others as JSON.
+// plainValue returns the value unchanged if hclog prints it well, and its JSON otherwise.
 func plainValue(v any) any {
 	switch v := v.(type) {
 	case string, bool, nil:
@@ -231,7 +233,7 @@ func (t *stderrTail) add(line string, inPanic bool) {
 	t.last = append(t.last, line)
 }
 
-// lines returns the lines of the panic if there was one, else the last lines.
+// lines returns the lines of the plugin's panic, or its last lines if there was no panic.
 func (t *stderrTail) lines() (lines []string, isPanic bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

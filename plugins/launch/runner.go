@@ -28,7 +28,7 @@ var (
 	_ runner.AttachedRunner = (*attachedRunner)(nil)
 )
 
-// attachedRunner is go-plugin's view of a running process.
+// attachedRunner implements go-plugin's runner interface for a running process.
 type attachedRunner struct{ p *Plugin }
 
 // Wait returns when the process has ended, or when the plugin was detached.
@@ -59,17 +59,17 @@ func (attachedRunner) HostToPlugin(network, addr string) (string, string, error)
 	return network, addr, nil
 }
 
-// spawnRunner starts the process for go-plugin, and reads the plugin's streams itself. go-plugin
-// gets a stdout with one valid handshake line and an empty stderr, which both end with the
-// process. So neither an invalid line nor a child that holds a stream can do harm, and
-// go-plugin calls Wait at once.
+// spawnRunner starts a process for go-plugin. It reads the plugin's streams itself:
+// go-plugin gets a stdout with one valid handshake line and an empty stderr, which both end
+// with the process. Therefore an invalid line or a child that keeps a stream open does not
+// affect go-plugin, which calls Wait without delay.
 type spawnRunner struct {
 	attachedRunner
-	ctx context.Context // context of the launch, because go-plugin passes its own
+	ctx context.Context // context of the launch, because go-plugin passes another one
 	env []string        // variables that go-plugin adds
 }
 
-// Start starts the process and returns when its handshake line has arrived and the socket
+// Start starts the process. It returns when the handshake line has arrived and the socket
 // accepts a connection. go-plugin returns the error unchanged.
 func (r *spawnRunner) Start(context.Context) error {
 	p := r.p
@@ -118,7 +118,8 @@ func (r *spawnRunner) spawn(ctx context.Context) error {
 		p.stdio.pipes[i], writers[i] = reader, writer
 		defer writer.Close()
 	}
-	// Held before the start: a plugin that writes to a pipe without a reader dies of SIGPIPE.
+	// The keeper gets the read ends before the plugin starts: a plugin that writes to a
+	// pipe without a reader is killed by SIGPIPE.
 	p.stdio.fdKey = fmt.Sprintf("plugin/%s/%s/", p.cfg.Name, rand.Text()[:8])
 	for i, stream := range pipeNames {
 		if err := p.cfg.Keeper.StoreDrainedFD(ctx, p.stdio.fdKey+stream, p.stdio.pipes[i]); err != nil {
@@ -139,7 +140,7 @@ func (r *spawnRunner) spawn(ctx context.Context) error {
 		KillOnDisconnect: true,
 	})
 	if errors.Is(err, keeper.ErrKeeperDied) {
-		writers[0].Close() // after this only the plugin can have the write end open
+		writers[0].Close() // now no process except the plugin can have the write end
 		return errors.Join(err, killLost(p.stdio.pipes[0], p.cfg.SocketDir))
 	}
 	if err != nil {
@@ -148,23 +149,23 @@ func (r *spawnRunner) spawn(ctx context.Context) error {
 	p.proc, err = openHandle(id)
 	switch {
 	case errors.Is(err, os.ErrProcessDone):
-		p.proc = endedHandle(id) // the keeper has reaped the process already
+		p.proc = endedHandle(id) // the process has ended, and the keeper has reaped it
 		return nil
 	case err != nil:
-		_ = id.Signal(unix.SIGKILL) // an error means that the process has ended
+		_ = id.Signal(unix.SIGKILL) // Signal fails only if the process has ended
 		return err
 	}
-	// Agent and keeper may be protected from the OOM killer. A plugin would pass the protection
-	// on to downloads, commands and tasks, before their code can reset it.
+	// The plugin inherits the protection of agent and keeper from the OOM killer, and would
+	// pass it on to downloads, commands and tasks.
 	if err := process.ResetOOMScore(id.PID); err != nil {
 		p.logger.Warn("plugin is protected from the lack of memory as the agent is", "error", err)
 	}
 	return nil
 }
 
-// spawnWithRetry starts a program. While the file is open for writing, it retries for a quarter
-// of a second: the file may have just been installed, and a child that the installer has
-// forked holds the file open until the child calls exec.
+// spawnWithRetry starts a program. As long as its file is open for writing (ETXTBSY), it
+// retries for a quarter of a second: an installer may be writing the file, or a child that
+// it has forked has not called exec yet.
 func spawnWithRetry(ctx context.Context, k Keeper, command keeper.Command) (process.ID, error) {
 	for delay := time.Millisecond; ; delay *= 2 {
 		id, err := k.Spawn(ctx, command)
@@ -179,10 +180,10 @@ func spawnWithRetry(ctx context.Context, k Keeper, command keeper.Command) (proc
 	}
 }
 
-// killLost kills the plugin that a lost keeper may have started: the process whose stdout is
-// the pipe with the given read end. It returns when no process has the write end, or after a
-// second: a child that was being forked when the keeper died makes the pipe its stdout a
-// moment later. The socket of the plugin in dir is removed.
+// killLost kills the plugin that a dead keeper may have started: the process whose stdout
+// is the pipe with the given read end. It returns when no process has the write end, or
+// after a second, because a child that was being forked when the keeper died opens its
+// stdout later. It removes the plugin's socket from dir.
 func killLost(stdout *os.File, dir string) error {
 	conn, err := stdout.SyscallConn()
 	if err != nil {
@@ -201,7 +202,8 @@ func killLost(stdout *os.File, dir string) error {
 		}
 		killed = killed || ended
 		err = conn.Control(func(fd uintptr) {
-			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd)}}, 10) // without events: only the end of the pipe counts
+			// Poll requests no events, so it returns 1 only at the end of the pipe.
+			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd)}}, 10)
 			held = n == 0 || err != nil
 		})
 		if err != nil {
@@ -214,8 +216,9 @@ func killLost(stdout *os.File, dir string) error {
 	return nil
 }
 
-// killProcessesWithStdout kills the processes whose stdout is a pipe, given as "pipe:[inode]", and
-// waits up to a second for the end of each. It reports whether there was one.
+// killProcessesWithStdout kills the processes whose stdout is a pipe, given as
+// "pipe:[inode]", and waits up to a second for each to end. It reports whether it has
+// killed any.
 func killProcessesWithStdout(pipe string) (killed bool, err error) {
 	links, err := filepath.Glob("/proc/[0-9]*/fd/1")
 	if err != nil {
@@ -226,9 +229,10 @@ func killProcessesWithStdout(pipe string) (killed bool, err error) {
 		if err != nil {
 			return killed, err
 		}
-		p, err := process.LookupID(pid) // before its stdout is read: the pid may be reused
+		// The ID is read before stdout: a later process with the same pid has another ID.
+		p, err := process.LookupID(pid)
 		if target, linkErr := os.Readlink(link); linkErr != nil || target != pipe {
-			continue // another process, perhaps of another user, or the process has ended
+			continue // the process has another stdout, belongs to another user, or has ended
 		}
 		if err == nil {
 			err = p.Signal(unix.SIGKILL)
@@ -241,9 +245,11 @@ func killProcessesWithStdout(pipe string) (killed bool, err error) {
 	return killed, nil
 }
 
-// removeUnboundSockets removes the sockets in a directory that no process has bound.
+// removeUnboundSockets removes the sockets in a directory that no process is bound to.
 func removeUnboundSockets(dir string) error {
-	entries, err := os.ReadDir(dir) // before the list: a socket that another plugin binds later is not touched
+	// entries is read before the bound sockets, so that a socket of a plugin that starts
+	// meanwhile is not removed.
+	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return err
 	}
@@ -274,7 +280,7 @@ func withSocketDir(env []string, dir string) []string {
 	return env
 }
 
-// addStdout adds the start of stdout, and reports whether the first line is complete.
+// addStdout appends text to the first line, and reports whether the line is complete.
 func (s *stdio) addStdout(text []byte) (complete bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -286,15 +292,15 @@ func (s *stdio) addStdout(text []byte) (complete bool) {
 	return len(s.firstLine) >= maxHandshake
 }
 
-// line returns the first line of stdout, as far as it has been read.
+// line returns the part of the first line of stdout that has been read.
 func (s *stdio) line() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return string(s.firstLine)
 }
 
-// readStdout collects the first line of stdout, closes lineRead when the line is complete, and
-// drains stdout until it ends.
+// readStdout reads the first line of stdout, closes lineRead, and then discards the output
+// until stdout ends.
 func (p *Plugin) readStdout(lineRead chan<- struct{}) {
 	buf := make([]byte, maxHandshake)
 	complete := false
@@ -312,12 +318,12 @@ func (p *Plugin) readStdout(lineRead chan<- struct{}) {
 	}
 }
 
-// awaitLine waits for the first line of stdout. The error is the reason why there is none.
+// awaitLine waits for the first line of stdout. Its error describes why there is no line.
 func (p *Plugin) awaitLine(ctx context.Context, lineRead <-chan struct{}) (string, error) {
 	select {
 	case <-lineRead:
 	case <-p.proc.done:
-		// The line may still be in the pipe.
+		// After the exit of the process, its output can still be in the pipe.
 		select {
 		case <-lineRead:
 		case <-time.After(drainTimeout):
@@ -363,13 +369,15 @@ func (r *spawnRunner) Stderr() io.ReadCloser {
 	return &untilExitReader{Reader: strings.NewReader(""), process: r.attachedRunner}
 }
 
-// Name is required by the interface; go-plugin's logger is silent.
+// Name implements go-plugin's interface; go-plugin does not log it, because its logger
+// discards everything.
 func (r *spawnRunner) Name() string { return r.p.cfg.Name }
 
-// Diagnose is never called: go-plugin gets a valid handshake line.
+// Diagnose implements go-plugin's interface. go-plugin calls it only for an invalid
+// handshake line, which it never gets.
 func (r *spawnRunner) Diagnose(context.Context) string { return "" }
 
-// untilExitReader is a stream that ends when the process ends.
+// untilExitReader is a stream that ends when the plugin process ends.
 type untilExitReader struct {
 	*strings.Reader
 	process attachedRunner
@@ -385,7 +393,8 @@ func (r *untilExitReader) Read(b []byte) (int, error) {
 
 func (r *untilExitReader) Close() error { return nil }
 
-// explainDial returns what is wrong with the socket of the handshake line.
+// explainDial returns an error that describes why the socket of the handshake line cannot
+// be used.
 func explainDial(h handshake, err error) error {
 	switch {
 	case errors.Is(err, unix.ENOENT):

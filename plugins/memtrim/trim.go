@@ -17,8 +17,8 @@ import (
 func Release() {
 	debug.FreeOSMemory()
 	for _, p := range programMappings() {
-		// The kernel loads the pages from the file when they are used again. An error has no
-		// effect.
+		// The kernel reads the pages from the file again when they are used. Errors are
+		// ignored.
 		_, _, _ = unix.Syscall(unix.SYS_MADVISE, p.start, p.end-p.start, unix.MADV_DONTNEED)
 	}
 }
@@ -29,9 +29,9 @@ type memoryMapping struct {
 	residentKB int // kB
 }
 
-// programMappings returns the mappings of the program without private pages: the dynamic
-// linker writes to some, and a debugger may. Mappings of the program never move; any
-// other mapping may have been replaced before its pages are released.
+// programMappings returns the mappings of the program file that have no private pages: the
+// dynamic linker or a debugger may have written to the others. The program's mappings never
+// move; the address of another mapping could be reused before its pages are released.
 func programMappings() (parts []memoryMapping) {
 	program, err := os.Readlink("/proc/self/exe")
 	if err != nil {
@@ -48,7 +48,7 @@ func programMappings() (parts []memoryMapping) {
 		name, rest, _ := strings.Cut(lines.Text(), " ")
 		value := strings.TrimSpace(rest)
 		switch {
-		case !strings.HasSuffix(name, ":"): // the first line of a mapping
+		case !strings.HasSuffix(name, ":"): // a name without a colon is in the first line of a mapping
 			p = memoryMapping{}
 			_, _ = fmt.Sscanf(name, "%x-%x", &p.start, &p.end)
 			ours = strings.HasPrefix(value, "r-") && strings.HasSuffix(value, " "+program)

@@ -10,9 +10,9 @@ import (
 const idleDelay = time.Second
 
 // Trimmer releases the memory of the process when it becomes idle, and sets the garbage
-// collection percentage (see debug.SetGCPercent): a low one saves memory while the
-// process is idle, but costs a process with a small heap a third of its CPU time while
-// it works.
+// collection percentage (see debug.SetGCPercent): a low percentage for an idle process, to
+// save memory, and a higher one while the process works, because with a small heap a low
+// percentage costs a third of the CPU time.
 type Trimmer struct {
 	idleGCPercent, busyGCPercent int
 

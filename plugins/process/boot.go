@@ -6,11 +6,11 @@ import (
 	"sync/atomic"
 )
 
-var cachedBootID atomic.Pointer[string] // nil before the first success of BootID
+var cachedBootID atomic.Pointer[string] // cachedBootID: nil before the first success of BootID
 
 // BootID returns the kernel's identifier of the current boot. An [ID] that was recorded
-// with another identifier names no process. An error is possible only before the first success
-// and does not mean that the machine was restarted: see [IsResourceExhausted].
+// during another boot identifies no process. Errors are only possible before the first
+// success; they do not mean that the machine was restarted: see [IsResourceExhausted].
 func BootID() (string, error) {
 	if id := cachedBootID.Load(); id != nil {
 		return *id, nil

@@ -67,8 +67,9 @@ func CgroupParents() ([]string, error) {
 		errs = append(errs, ignoreNotExist(err))
 		return parents, errors.Join(errs...)
 	}
-	// Without root, the cgroups of tasks are below the cgroup that was delegated to the
-	// agent. An earlier agent may have had another cgroup.
+	// Without root, the cgroups of tasks are below the cgroup that is delegated to the
+	// agent, which may have been another one for an earlier agent. Therefore the whole tree
+	// is searched.
 	top := CgroupMount
 	if os.Geteuid() == 0 {
 		top = filepath.Join(CgroupMount, "nomad.slice")
@@ -117,9 +118,8 @@ func isDir(path string) (bool, error) {
 	return err == nil && info.IsDir(), ignoreNotExist(err)
 }
 
-// ignoreNotExist returns err, the error of reading a kernel file. It returns nil if err
-// means that the process or the cgroup of the file does not exist. No other error is
-// evidence of that: see [IsResourceExhausted].
+// ignoreNotExist returns nil if err, from reading a kernel file, means that the process or
+// the cgroup does not exist. It returns any other err: see [IsResourceExhausted].
 func ignoreNotExist(err error) error {
 	for _, gone := range []error{fs.ErrNotExist, os.ErrProcessDone, unix.ESRCH, unix.ENODEV, unix.ENOTDIR} {
 		if errors.Is(err, gone) {
@@ -138,8 +138,8 @@ func (g Cgroup) PIDs() ([]int, error) {
 	for _, dir := range dirs {
 		text, err := os.ReadFile(filepath.Join(string(dir), "cgroup.procs"))
 		if err != nil {
-			// The kernel does not list processes in a threaded cgroup: a cgroup above it lists
-			// them.
+			// A threaded cgroup has no list of processes: they are in the list of a cgroup
+			// above it.
 			if !errors.Is(err, unix.EOPNOTSUPP) {
 				errs = append(errs, ignoreNotExist(err))
 			}
@@ -160,7 +160,7 @@ func (g Cgroup) Tree() ([]Cgroup, error) {
 	dirs := []Cgroup{g}
 	var errs []error
 	for i := 0; i < len(dirs); i++ {
-		// The link count of a directory includes each child, and most cgroups have no child.
+		// A directory with a link count of 2 has no children, and need not be read.
 		var st unix.Stat_t
 		if err := unix.Stat(string(dirs[i]), &st); err != nil {
 			errs = append(errs, ignoreNotExist(err))
@@ -203,8 +203,9 @@ func (g Cgroup) Kill(ctx context.Context) error {
 	}
 }
 
-// killWithoutCgroupKill kills without cgroup.kill, which version 1 and old kernels lack. A frozen
-// process cannot fork; without a freezer, Kill repeats the call.
+// killWithoutCgroupKill kills the processes of a cgroup that has no file cgroup.kill:
+// cgroups v1 and old kernels. It freezes the cgroup, because a frozen process cannot fork;
+// if there is no freezer, Kill repeats the call.
 func (g Cgroup) killWithoutCgroupKill() {
 	g.setFreezerState("FROZEN")
 	defer g.setFreezerState("THAWED")
@@ -216,11 +217,11 @@ func (g Cgroup) killWithoutCgroupKill() {
 			defer fd.Close()
 		}
 		if !errors.Is(err, os.ErrProcessDone) {
-			fds[pid] = fd // nil if the kernel has no pidfds
+			fds[pid] = fd // fd is nil if the kernel has no pidfds
 		}
 	}
-	// A pid that was opened before and is still in the cgroup is the same process, so its
-	// pidfd cannot refer to a process of another task with a reused pid.
+	// The pids are read again after the pidfds were opened: a pid that is still in the
+	// cgroup was not reused by a process of another task.
 	pids, _ = g.PIDs()
 	for _, pid := range pids {
 		fd, open := fds[pid]
@@ -236,7 +237,7 @@ func (g Cgroup) killWithoutCgroupKill() {
 func (g Cgroup) setFreezerState(state string) {
 	file := filepath.Join(string(g), "freezer.state")
 	if os.WriteFile(file, []byte(state), 0) != nil {
-		return // no freezer: another hierarchy, or version 2
+		return // the cgroup has no freezer: another v1 hierarchy, or v2
 	}
 	for range 50 {
 		now, err := os.ReadFile(file)
@@ -247,10 +248,9 @@ func (g Cgroup) setFreezerState(state string) {
 	}
 }
 
-// Remove removes the cgroup, its descendants and, in version 2, its parents that are
-// empty. No process may be left in the cgroup. Parents in version 1 stay, as in Nomad:
-// a task has some in each hierarchy, and creating them again would slow down each
-// start.
+// Remove removes the cgroup, its descendants and, in version 2, its empty parents. The
+// cgroup must have no processes. In version 1 the parents stay, as in Nomad: a task has
+// parents in each hierarchy, and creating them for each start would be slow.
 func (g Cgroup) Remove() error {
 	for delay := 50 * time.Microsecond; ; delay *= 2 {
 		err := unix.Rmdir(string(g))
@@ -260,13 +260,13 @@ func (g Cgroup) Remove() error {
 		if delay > 200*time.Millisecond {
 			return &os.PathError{Op: "remove cgroup", Path: string(g), Err: err}
 		}
-		tree, _ := g.Tree() // the removal of a cgroup with children fails, and returns that error
+		tree, _ := g.Tree() // the error of Tree is ignored: if a child is missing in tree, Rmdir of the cgroup fails
 		descendants := tree[1:]
 		for _, dir := range slices.Backward(descendants) {
 			unix.Rmdir(string(dir))
 		}
 		if len(descendants) == 0 {
-			time.Sleep(delay) // the last process may still be exiting in the kernel
+			time.Sleep(delay) // after its end a process stays in the cgroup for a short time
 		}
 	}
 	parent := filepath.Dir(string(g))

@@ -46,7 +46,7 @@ func (p ID) ExitStatus(f *Pidfd) (ExitStatus, bool) {
 	return f.exitStatus()
 }
 
-// exitStatusReadable reports whether the kernel shows this process all fields of /proc/<pid>/stat.
+// exitStatusReadable reports whether this process may read all fields of /proc/<pid>/stat.
 // To other users the kernel shows zeros in some fields, which would look like exit code 0.
 func exitStatusReadable(pid int) bool {
 	if os.Geteuid() == 0 {
@@ -56,7 +56,7 @@ func exitStatusReadable(pid int) bool {
 	return unix.Stat("/proc/"+strconv.Itoa(pid), &st) == nil && int(st.Uid) == os.Geteuid()
 }
 
-// siginfo holds the fields of siginfo_t that waitid sets.
+// siginfo contains the fields of siginfo_t that waitid(2) sets.
 type siginfo struct {
 	signo, errno, code int32
 	_                  [unsafe.Sizeof(uintptr(0))/4 - 1]int32
@@ -69,8 +69,8 @@ type siginfo struct {
 const cldExited = 1
 
 // Waitid waits for children of this process, as waitid(2) does. The pid is 0 if the options
-// contain WNOHANG and no child has ended. With WNOWAIT the child stays a zombie, so that its
-// status is still in the kernel for another reader if this process dies.
+// contain WNOHANG and no child has ended. With WNOWAIT the child stays a zombie, so that
+// another process can read its status if this process dies.
 func Waitid(idType, id, options int) (pid int, status ExitStatus, err error) {
 	var info siginfo
 	for {

@@ -40,8 +40,8 @@ func (p ID) Alive() bool {
 }
 
 // SameExecutable reports whether the process executes this file, or a file with the same
-// content. It compares open files, so the paths may have been removed or replaced. The error
-// is os.ErrProcessDone if the process is gone.
+// content. It compares open files, so their paths may have been removed or replaced. The
+// error is os.ErrProcessDone if the process no longer exists.
 func (p ID) SameExecutable(file *os.File) (bool, error) {
 	running, err := os.Open("/proc/" + strconv.Itoa(p.PID) + "/exe")
 	if err != nil {
@@ -51,7 +51,9 @@ func (p ID) SameExecutable(file *os.File) (bool, error) {
 		return false, fmt.Errorf("program of process %d: %w", p.PID, err)
 	}
 	defer running.Close()
-	if !p.Alive() { // the check follows the open: only then the file belongs to this process, and not to a successor with its PID
+	// Alive is checked after the open: otherwise the file could be that of a later process
+	// with the same pid.
+	if !p.Alive() {
 		return false, os.ErrProcessDone
 	}
 	a, err := running.Stat()
@@ -89,8 +91,8 @@ func filesEqual(a, b *os.File) (bool, error) {
 	}
 }
 
-// Signal sends a signal to this process, and to no other process that reuses its pid. The
-// error is os.ErrProcessDone if the process is gone.
+// Signal sends a signal to this process, and never to a later process with the same pid.
+// The error is os.ErrProcessDone if the process no longer exists.
 func (p ID) Signal(sig unix.Signal) error {
 	f, err := p.Open()
 	if err == nil {
@@ -100,8 +102,8 @@ func (p ID) Signal(sig unix.Signal) error {
 	if errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
-	// No pidfd (an old kernel, a seccomp filter): compare the start time before the kill,
-	// which leaves a short race.
+	// Without pidfds (an old kernel, a seccomp filter) the start time is compared before
+	// the kill, so the pid could be reused in between.
 	if err := p.checkAlive(); err != nil {
 		return err
 	}

@@ -25,8 +25,8 @@ func FindLeftovers(allocID, task string) ([]ID, error) {
 	errs := []error{err}
 	var found []ID
 	for _, g := range groups {
-		// The start times are read before the cgroup is listed again, so that no start time
-		// belongs to a process with a reused pid.
+		// The start times are read between two reads of the cgroup's list: a pid in both
+		// lists was not reused in between.
 		processes := map[int]ID{}
 		pids, err := g.PIDs()
 		errs = append(errs, err)
@@ -96,7 +96,7 @@ func KillByTaskEnv(ctx context.Context, allocID, task string) error {
 			}
 		}
 		if err != nil || len(errs) == len(marked) {
-			return errors.Join(append(errs, err)...) // a retry would fail in the same way
+			return errors.Join(append(errs, err)...) // a retry would fail too
 		}
 		select {
 		case <-time.After(delay):
@@ -106,9 +106,9 @@ func KillByTaskEnv(ctx context.Context, allocID, task string) error {
 	}
 }
 
-// FindByTaskEnv returns the processes whose environment names a task, in any cgroup, except
-// the calling process. It omits processes whose environment the kernel does not show to
-// this user. With an error processes can be missing.
+// FindByTaskEnv returns the processes, in any cgroup, whose environment contains the
+// allocation id and the name of a task. It omits the calling process, and processes whose
+// environment this user may not read. With an error processes can be missing.
 func FindByTaskEnv(allocID, task string) ([]ID, error) {
 	if allocID == "" || task == "" {
 		return nil, nil
@@ -122,21 +122,21 @@ func FindByTaskEnv(allocID, task string) ([]ID, error) {
 	return marked, err
 }
 
-// TaskEnvID identifies a task by the environment of one of its processes.
+// TaskEnvID identifies a task by the variables in the environment of its processes.
 type TaskEnvID struct {
 	AllocID, Task string
 }
 
-// AllTaskEnvIDs returns the tasks that at least one process of this machine names in its
-// environment. With an error tasks can be missing.
+// AllTaskEnvIDs returns the tasks of all processes of this machine that have a task's
+// variables in their environment. With an error tasks can be missing.
 func AllTaskEnvIDs() (map[TaskEnvID]bool, error) {
 	marks := map[TaskEnvID]bool{}
 	err := eachWithTaskEnv(func(_ ID, mark TaskEnvID) { marks[mark] = true })
 	return marks, err
 }
 
-// eachWithTaskEnv calls f with the processes that were started for any task. With an error f
-// was not called for some processes.
+// eachWithTaskEnv calls f for each process that has a task's variables in its environment.
+// With an error it has not called f for some processes.
 func eachWithTaskEnv(f func(ID, TaskEnvID)) error {
 	names, err := os.ReadDir("/proc")
 	if err != nil {
@@ -147,7 +147,8 @@ func eachWithTaskEnv(f func(ID, TaskEnvID)) error {
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		// The start time is read first: a later process with the same pid has another one.
+		// The ID is read before the environment, so that Signal to a later process with the
+		// same pid fails.
 		p, err := LookupID(pid)
 		var env []byte
 		if err == nil {
@@ -174,8 +175,8 @@ func ReadEnv(pid int) ([]byte, error) {
 	if len(env) > 0 || err != nil && !errors.Is(err, unix.ESRCH) {
 		return env, err
 	}
-	// The first thread has no memory if it has exited before the others: the file is empty, or
-	// cannot be opened (ESRCH).
+	// If the first thread has exited before the others, its file is empty or cannot be
+	// opened (ESRCH): another thread has the environment.
 	threads, dirErr := os.ReadDir(dir + "/task")
 	if dirErr != nil || len(threads) < 2 {
 		return nil, err
@@ -186,7 +187,7 @@ func ReadEnv(pid int) ([]byte, error) {
 			return env, nil
 		}
 	}
-	return os.ReadFile(dir + "/environ") // the other threads have ended: the process has executed a program
+	return os.ReadFile(dir + "/environ") // the other threads have ended: the first one now executes another program
 }
 
 // parseTaskEnvID parses the environment of a process in the kernel's format.

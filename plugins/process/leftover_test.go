@@ -17,7 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process/processtest"
 )
 
-// startSleep starts a process that ends when the test ends, at the latest.
+// startSleep starts a process that exits at the end of the test.
 func startSleep(t *testing.T, env ...string) (ID, <-chan error) {
 	t.Helper()
 	cmd := exec.Command("sleep", "3600")
@@ -49,8 +49,7 @@ func newAllocID() string {
 	return fmt.Sprintf("leftover-test-%d-%d", os.Getpid(), time.Now().UnixNano())
 }
 
-// makeCgroup makes a cgroup of a task as a driver does, in a hierarchy of version 1
-// or in version 2.
+// makeCgroup creates a cgroup of a task, as a driver does, in a v1 hierarchy or in v2.
 func makeCgroup(t *testing.T, tree, allocID, task string) Cgroup {
 	t.Helper()
 	var file unix.Statfs_t
@@ -74,8 +73,7 @@ func moveToCgroup(t *testing.T, g Cgroup, p ID) {
 	}
 }
 
-// In a cgroup without a freezer the processes are killed too: a driver can use any
-// cgroup.
+// A cgroup without a freezer is tested too, because a driver can use any v1 hierarchy.
 func TestEndLeftoversByCgroup(t *testing.T) {
 	for _, tree := range []string{"freezer", "memory"} {
 		t.Run(tree, func(t *testing.T) {
@@ -168,8 +166,8 @@ func TestEndLeftoversNeedsBothNames(t *testing.T) {
 	}
 }
 
-// Without a free descriptor no process can be read, which is no evidence that the task
-// has none.
+// If this process has no free descriptors, it can read no process, and FindLeftovers must
+// return an error.
 func TestLeftoversAreUnknownWithoutDescriptors(t *testing.T) {
 	for _, by := range []string{"cgroup", "environment"} {
 		t.Run(by, func(t *testing.T) {
@@ -212,7 +210,7 @@ func TestLeftoversAreUnknownWithoutDescriptors(t *testing.T) {
 				t.Fatalf("found %v, ended %v: the process was to be out of reach", found, ended)
 			}
 
-			// The repeated call has free descriptors.
+			// The call is repeated with free descriptors.
 			ended, err := EndLeftovers(t.Context(), id, "web")
 			if err != nil || !slices.Equal(ended, []ID{leftover}) {
 				t.Errorf("repeated: ended %v, %v, want %v", ended, err, leftover)

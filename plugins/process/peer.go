@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Peer returns the credentials of the process at the other end of a unix socket, from the time
-// at which it connected or began to listen. The pid is 0 if that process is in a pid namespace
-// that this process cannot see.
+// Peer returns the credentials of the process at the other end of a unix socket, as of its
+// connect or listen call. The pid is 0 if that process is in a pid namespace that this
+// process cannot see.
 func Peer(conn *net.UnixConn) (cred *unix.Ucred, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
@@ -34,7 +34,7 @@ func peerCredentials(fd int) (*unix.Ucred, error) {
 // user as this process, or had it when it connected.
 func SameUser(conn *net.UnixConn) error { return sameUser(Peer(conn)) }
 
-// SameUserFD is SameUser for the descriptor of a socket.
+// SameUserFD does the check of SameUser for the descriptor of a socket.
 func SameUserFD(fd int) error { return sameUser(peerCredentials(fd)) }
 
 func sameUser(cred *unix.Ucred, err error) error {

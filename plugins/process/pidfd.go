@@ -39,9 +39,9 @@ func OpenPidfd(pid int) (*Pidfd, error) {
 	return NewPidfd(fd)
 }
 
-// Open returns a pidfd of the process, which may be a zombie. The error is os.ErrProcessDone
-// if the process is gone. Any other error can mean that the kernel has no pidfds, or that a
-// seccomp filter denies them. Close must be called.
+// Open returns a pidfd of the process, which may be a zombie. The error is
+// os.ErrProcessDone if the process no longer exists. Any other error can mean that the
+// kernel has no pidfds, or that a seccomp filter denies them. Close must be called.
 func (p ID) Open() (*Pidfd, error) {
 	f, err := OpenPidfd(p.PID)
 	if errors.Is(err, unix.EINVAL) && errors.Is(p.checkAlive(), os.ErrProcessDone) {
@@ -52,8 +52,8 @@ func (p ID) Open() (*Pidfd, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The pidfd was opened before the start time is read, so a match cannot be a later process
-	// with the same pid.
+	// The pidfd was opened before the start time is read: if the start time matches, the
+	// pidfd does not belong to a later process with the same pid.
 	if err := p.checkAlive(); err != nil {
 		f.Close()
 		return nil, err
@@ -61,7 +61,7 @@ func (p ID) Open() (*Pidfd, error) {
 	return f, nil
 }
 
-// checkAlive returns os.ErrProcessDone if the process is gone.
+// checkAlive returns os.ErrProcessDone if the process no longer exists.
 func (p ID) checkAlive() error {
 	now, err := LookupID(p.PID)
 	if err == nil && now != p {
@@ -73,11 +73,13 @@ func (p ID) checkAlive() error {
 // Close closes the descriptor. A concurrent Wait returns an error.
 func (f *Pidfd) Close() { f.file.Close() }
 
-// Signal sends a signal to the process. The error is os.ErrProcessDone if it is gone.
+// Signal sends a signal to the process. The error is os.ErrProcessDone if the process no
+// longer exists.
 func (f *Pidfd) Signal(sig unix.Signal) error { return f.sendSignal(sig, 0) }
 
-// SignalGroup sends a signal to the process group that the process leads, also after the end
-// of the process (kernel 6.9). The error is os.ErrProcessDone if the group is gone.
+// SignalGroup sends a signal to the process group that the process leads, also after the
+// end of the process (kernel 6.9). The error is os.ErrProcessDone if the group has no
+// processes.
 func (f *Pidfd) SignalGroup(sig unix.Signal) error {
 	return f.sendSignal(sig, unix.PIDFD_SIGNAL_PROCESS_GROUP)
 }
@@ -96,15 +98,15 @@ func (f *Pidfd) Wait(ctx context.Context) error {
 	return f.pollUntil(ctx, func(fd int) bool { return pidfdHasExited(fd, 0) })
 }
 
-// WaitChild is Wait for a child of this process, and returns its exit status. The child stays
-// a zombie.
+// WaitChild blocks like Wait, for a child of this process, and returns its exit status. The
+// child stays a zombie.
 func (f *Pidfd) WaitChild(ctx context.Context) (status ExitStatus, err error) {
 	var waitErr error
 	err = f.pollUntil(ctx, func(fd int) bool {
 		var pid int
 		pid, status, waitErr = Waitid(unix.P_PIDFD, fd, unix.WEXITED|unix.WNOWAIT|unix.WNOHANG)
-		// Without WNOHANG, waitid on this non-blocking pidfd returns EAGAIN while the process
-		// runs.
+		// WNOHANG is set because waitid(2) returns EAGAIN for a non-blocking pidfd while
+		// the process runs.
 		if waitErr == unix.EAGAIN {
 			waitErr = nil
 		}
@@ -116,7 +118,8 @@ func (f *Pidfd) WaitChild(ctx context.Context) (status ExitStatus, err error) {
 	return status, err
 }
 
-// pollUntil calls done at once, and after each change, until done returns true.
+// pollUntil calls done immediately, and each time the pidfd becomes readable, until done
+// returns true.
 func (f *Pidfd) pollUntil(ctx context.Context, done func(fd int) bool) error {
 	conn, err := f.file.SyscallConn()
 	if err != nil {
@@ -161,7 +164,7 @@ func (f *Pidfd) exitStatus() (ExitStatus, bool) {
 	return ExitStatusOf(int(info.Exit_code)), true
 }
 
-// withFD calls use with the descriptor.
+// withFD calls use with the pidfd's descriptor.
 func (f *Pidfd) withFD(use func(fd int) error) error {
 	conn, err := f.file.SyscallConn()
 	if err != nil {

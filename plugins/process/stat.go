@@ -18,10 +18,10 @@ type Stat struct {
 	Session    int
 	UserTime   uint64 // CPU time in clock ticks
 	SystemTime uint64 // CPU time in clock ticks
-	Threads    int    // threads, an exited first thread included
+	Threads    int    // number of threads, including an exited first thread
 	StartTime  uint64
 	RSS        uint64 // pages
-	waitStatus int    // wait status; valid only if Ended, and only if exitStatusReadable
+	waitStatus int    // waitStatus: valid only if Ended and exitStatusReadable return true
 }
 
 // Ended reports whether the process has ended: it is a zombie, or is being removed. A process
@@ -92,7 +92,7 @@ func Children(pid int) []int {
 	for _, t := range tasks {
 		b, err := os.ReadFile(dir + "/" + t.Name() + "/children")
 		if errors.Is(err, os.ErrNotExist) {
-			return scanChildren(pid) // a kernel without CONFIG_PROC_CHILDREN, or a thread that ended just now
+			return scanChildren(pid) // the kernel has no CONFIG_PROC_CHILDREN, or the thread has just ended
 		}
 		for _, field := range strings.Fields(string(b)) {
 			if child, err := strconv.Atoi(field); err == nil {

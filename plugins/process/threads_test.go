@@ -12,14 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mainThreadExitEnv makes the test binary a process whose first thread exits at once. The
-// process exits with mainThreadExitCode when its standard input is closed.
+// mainThreadExitEnv is the variable that makes the test binary a process whose first thread
+// exits immediately. The process exits with mainThreadExitCode when its standard input is
+// closed.
 const (
 	mainThreadExitEnv  = "PROCESSTEST_MAIN_THREAD_EXITS"
 	mainThreadExitCode = 7
 )
 
-// The first thread of a process runs init.
+// init runs on the first thread of the process.
 func init() {
 	if os.Getenv(mainThreadExitEnv) == "" {
 		return
@@ -54,7 +55,7 @@ func TestProcessRunsAfterItsFirstThreadExited(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() {
-		_ = cmd.Process.Kill() // it has exited if the test has not failed
+		_ = cmd.Process.Kill() // Kill fails if the test has succeeded, because the process has exited
 		_ = cmd.Wait()
 	}()
 	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil {

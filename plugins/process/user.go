@@ -24,7 +24,9 @@ func LookupUser(name string) (*syscall.Credential, error) {
 		if idErr != nil {
 			return nil, err
 		}
-		cred.Uid, cred.Gid = uid, uid // a uid without an entry has no other group
+		// A uid without an entry in the user database has the group with the same number
+		// only.
+		cred.Uid, cred.Gid = uid, uid
 		u, err = user.LookupId(userPart)
 	}
 	if err == nil {
@@ -64,7 +66,7 @@ func LookupUser(name string) (*syscall.Credential, error) {
 
 func parseID(text string) (uint32, error) {
 	id, err := strconv.ParseUint(text, 10, 32)
-	if err != nil || id == 1<<32-1 { // -1 means "unchanged" to the kernel
+	if err != nil || id == 1<<32-1 { // setuid(2) and setgid(2) interpret -1 as "unchanged"
 		return 0, fmt.Errorf("%q is no id", text)
 	}
 	return uint32(id), nil

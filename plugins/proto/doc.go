@@ -1,7 +1,7 @@
-// Package proto holds the messages and services on the wire between a host and
-// its plugins: the .proto files, and in packages beside them the code made from
-// them. Only the packages under plugins see those; everybody else sees the plain
-// values of plugins/base, plugins/driver and plugins/hook.
+// Package proto contains the protocol between a host and its plugins: the .proto files, and
+// the packages with the Go code generated from them. Only packages below plugins use the
+// generated code; other packages use the types of plugins/base, plugins/driver and
+// plugins/hook.
 package proto
 
 //go:generate ./generate.sh

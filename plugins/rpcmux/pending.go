@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// PendingCalls holds the requests of one connection that wait for their responses. Its
-// methods may be called concurrently.
+// PendingCalls holds the requests of one connection that have no response yet. Its methods
+// may be called concurrently.
 type PendingCalls[T any] struct {
 	errDown        error
 	onLateResponse func(T)
@@ -15,12 +15,12 @@ type PendingCalls[T any] struct {
 
 	mu      sync.Mutex
 	lastID  uint64
-	callers map[uint64]chan T // nil once the connection is down
+	callers map[uint64]chan T // callers: nil after the connection has ended
 }
 
-// New returns the PendingCalls of a new connection. Call returns the error down when
-// the connection has ended. drop, which may be nil, receives responses whose caller no
-// longer waits.
+// New returns the PendingCalls of a new connection. After the connection has ended, Call
+// returns the error down. drop, which may be nil, is called with each response that arrives
+// after its Call has returned.
 func New[T any](down error, drop func(T)) *PendingCalls[T] {
 	if drop == nil {
 		drop = func(T) {}
@@ -28,10 +28,10 @@ func New[T any](down error, drop func(T)) *PendingCalls[T] {
 	return &PendingCalls[T]{errDown: down, onLateResponse: drop, done: make(chan struct{}), callers: make(map[uint64]chan T)}
 }
 
-// Call sends a request under a new number, and blocks until the response with the same
-// number arrives. It returns the error of send, the cause of ctx when ctx ends, or down
-// when the connection has ended. If send returns down, Call waits for End first, so
-// that Ended is true when it returns.
+// Call calls send with a new request number, and blocks until Answer is called with the
+// same number. It returns the error of send, the cause of ctx when ctx ends, or the error
+// down when the connection has ended. If send returns down, Call waits for End first, so
+// that Ended returns true after Call has returned.
 func (p *PendingCalls[T]) Call(ctx context.Context, send func(id uint64) error) (answer T, err error) {
 	id, ch, ok := p.addCaller()
 	if !ok {
@@ -56,7 +56,7 @@ func (p *PendingCalls[T]) Call(ctx context.Context, send func(id uint64) error) 
 	}
 }
 
-// waitDown waits until End was called, and returns its error.
+// waitDown blocks until End is called, and returns the error of an ended connection.
 func (p *PendingCalls[T]) waitDown() error {
 	<-p.done
 	return p.errDown
@@ -74,7 +74,7 @@ func (p *PendingCalls[T]) addCaller() (id uint64, ch chan T, ok bool) {
 	return p.lastID, ch, true
 }
 
-// removeCaller abandons a request, whose response may already have arrived.
+// removeCaller cancels a request, and drops its response if that has already arrived.
 func (p *PendingCalls[T]) removeCaller(id uint64, ch chan T) {
 	p.mu.Lock()
 	delete(p.callers, id)
@@ -88,13 +88,13 @@ func (p *PendingCalls[T]) removeCaller(id uint64, ch chan T) {
 	}
 }
 
-// Answer passes a received response to its caller.
+// Answer passes a received response to the Call with its request number.
 func (p *PendingCalls[T]) Answer(id uint64, answer T) {
 	p.mu.Lock()
 	ch := p.callers[id]
 	delete(p.callers, id)
 	if ch != nil {
-		ch <- answer // ch has room for one response, and gets only one
+		ch <- answer // ch never blocks: it has capacity 1 and gets one response
 	}
 	p.mu.Unlock()
 	if ch == nil {

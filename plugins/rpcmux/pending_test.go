@@ -11,7 +11,7 @@ import (
 
 var errDown = errors.New("down")
 
-// startCall makes a call in the background; its result is sent on the channel.
+// startCall calls Call in a new goroutine, and sends its result on the returned channel.
 func startCall(ctx context.Context, p *PendingCalls[string], send func(uint64) error) <-chan string {
 	outcome := make(chan string, 1)
 	go func() {
@@ -64,7 +64,8 @@ func TestEndOfTheConnection(t *testing.T) {
 	})
 }
 
-// A response whose caller no longer waits is passed to drop: it may hold descriptors.
+// A response that arrives after its caller has been cancelled is passed to drop: it may
+// contain descriptors.
 func TestLateAnswersAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var dropped []string

@@ -7,22 +7,23 @@ import (
 	"time"
 )
 
-// connection is the type of a Reconnector's connection; the zero value means none.
+// connection is the type of the connections of a Reconnector; the zero value means "no
+// connection".
 type connection interface {
 	comparable
 	Ended() bool
 }
 
-// Reconnector holds the current connection to a process that may exit and be started
-// again; in between there is none. Its methods may be called concurrently.
+// Reconnector holds the current connection to a process that may exit and be started again.
+// Between two processes it has no connection. Its methods may be called concurrently.
 type Reconnector[C connection] struct {
 	stop      <-chan struct{}
 	errClosed error
 
 	mu      sync.Mutex
 	current C
-	err     error         // why there is no connection
-	changed chan struct{} // closed and replaced by Set
+	err     error         // the reason why there is no connection
+	changed chan struct{} // changed: closed and replaced by Set
 }
 
 // NewReconnector returns a Reconnector without a connection. When stop is closed, Wait
@@ -31,7 +32,8 @@ func NewReconnector[C connection](stop <-chan struct{}, closed error) *Reconnect
 	return &Reconnector[C]{stop: stop, errClosed: closed, changed: make(chan struct{})}
 }
 
-// Set replaces the connection. If c is the zero value, err is the reason, or nil.
+// Set replaces the connection. If c is the zero value, there is no connection, and err is
+// the reason or nil.
 func (l *Reconnector[C]) Set(c C, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -68,15 +70,15 @@ func (l *Reconnector[C]) Wait(ctx context.Context) (c C, err error) {
 	}
 }
 
-// Pauses between attempts to connect.
+// Minimum and maximum pause between two attempts to connect.
 const (
 	minBackoff = 20 * time.Millisecond
 	maxBackoff = 2 * time.Second
 )
 
-// ConnectWithBackoff calls connect until it succeeds, and returns false if ctx ends
-// first. After each failure it passes the error to Set, for callers of Wait, and to
-// failed. It does not Set the connection that it returns.
+// ConnectWithBackoff calls connect until it succeeds, and returns the connection, or false
+// if ctx ends first. It passes each error to Set, for callers of Wait, and to failed. The
+// caller must pass the connection to Set.
 func (l *Reconnector[C]) ConnectWithBackoff(ctx context.Context, connect func(context.Context) (C, error), failed func(error)) (c C, ok bool) {
 	var zero C
 	for pause := minBackoff; ctx.Err() == nil; pause = min(2*pause, maxBackoff) {

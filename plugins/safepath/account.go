@@ -8,19 +8,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// userAccount is the user who uses a path.
+// userAccount is the user whose access to a path is checked.
 type userAccount struct {
 	uid             int
-	inUserNamespace bool // whether some users of the machine have no id in this user namespace
+	inUserNamespace bool // inUserNamespace: some users of the machine have no id in this user namespace
 }
 
 func currentAccount() userAccount { return userAccount{os.Geteuid(), !allUIDsMapped()} }
 
-// overflowUID is the owner that a user namespace shows for a file whose real owner has no
-// id in the namespace, such as /.
+// overflowUID is the owner that a user namespace shows for files whose owner has no id in
+// the namespace, such as /.
 const overflowUID = 65534
 
-// isSelfOrRoot reports whether uid is the account itself or root.
+// isSelfOrRoot reports whether uid is the id of the account or of root.
 func (a userAccount) isSelfOrRoot(uid uint32) bool { return uid == 0 || int(uid) == a.uid }
 
 // checkParent returns an error if other users may replace files in a directory.
@@ -30,7 +30,7 @@ func (a userAccount) checkParent(dir string, st *unix.Stat_t, acl bool) error {
 	switch {
 	case !a.isSelfOrRoot(st.Uid) && !above(st.Uid):
 		return a.ownerError(dir, st.Uid)
-	case mode&unix.S_ISVTX != 0: // sticky: only the owner of a file can replace it
+	case mode&unix.S_ISVTX != 0: // in a sticky directory only the owner of a file can replace it
 		return nil
 	case mode&0o002 != 0:
 		return worldWritableError(dir, mode)
@@ -40,7 +40,7 @@ func (a userAccount) checkParent(dir string, st *unix.Stat_t, acl bool) error {
 	return nil
 }
 
-// checkDir returns an error if other users may put files into a directory.
+// checkDir returns an error if other users may create files in a directory.
 func (a userAccount) checkDir(dir string, st *unix.Stat_t, acl bool) error {
 	mode := st.Mode & 0o7777
 	switch {
@@ -70,8 +70,9 @@ func linkOwnerError(link string, owner uint32) error {
 	return fmt.Errorf("the link %s belongs to user %d, who could change what the agent runs: name the directory itself", link, owner)
 }
 
-// allUIDsMapped reports whether each user of the machine has an id here, as in the initial
-// user namespace: then 65534 is an account, and tasks may run as it.
+// allUIDsMapped reports whether every user of the machine has an id in this user namespace,
+// as in the initial one. Then 65534 is a real account, as which tasks may run, and not a
+// replacement for unmapped users.
 func allUIDsMapped() bool {
 	f, err := os.Open("/proc/self/uid_map")
 	if err != nil {

@@ -20,18 +20,19 @@ func OpenDir(path string) (int, error) {
 	return fd, nil
 }
 
-// OpenAt opens one name in an open directory that other users may write to. It never follows
-// a symbolic link: with O_PATH it opens the link itself, otherwise the error is ELOOP, or
-// ENOTDIR with O_DIRECTORY. Without O_NONBLOCK it blocks if the name is a FIFO. A file that
-// O_CREAT makes has the mode. The caller closes the descriptor. Processes that the caller
-// starts do not inherit it.
+// OpenAt opens one name in an open directory that other users may write to. It never
+// follows a symbolic link: with O_PATH it opens the link itself, otherwise the error is
+// ELOOP, or ENOTDIR with O_DIRECTORY. Without O_NONBLOCK it blocks if the name is a FIFO.
+// mode is the mode of a file that O_CREAT creates. The caller must close the descriptor,
+// which has close-on-exec set.
 func OpenAt(dir int, name string, flags int, mode uint32) (int, error) {
 	return ignoreEINTR(func() (int, error) {
 		return unix.Openat(dir, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
 	})
 }
 
-// StatAt describes one name in an open directory. It does not follow a symbolic link.
+// StatAt calls fstatat(2) for one name in an open directory, and does not follow a symbolic
+// link.
 func StatAt(dir int, name string) (unix.Stat_t, error) {
 	var st unix.Stat_t
 	err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW)

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A name that another user can replace must not lead the agent to another file.
+// A name that another user replaces by a link does not make the agent open another file.
 func TestOpenAtFollowsNoLink(t *testing.T) {
 	root := t.TempDir()
 	for _, dir := range []string{"data", "outside"} {
@@ -71,7 +71,7 @@ func TestOpenAtFollowsNoLink(t *testing.T) {
 	}
 }
 
-// The path of an open directory leads to it wherever it is moved.
+// ProcPath still leads to a directory after the directory was renamed.
 func TestProcPathSurvivesRename(t *testing.T) {
 	root := t.TempDir()
 	if err := errors.Join(os.Mkdir(root+"/a", 0o700), os.WriteFile(root+"/a/file", []byte("text"), 0o600)); err != nil {
@@ -90,7 +90,7 @@ func TestProcPathSurvivesRename(t *testing.T) {
 	}
 }
 
-// A handle must not reach the processes that the agent starts.
+// Processes that the agent starts do not inherit a handle.
 func TestHandlesAreNotInherited(t *testing.T) {
 	dir, err := OpenDir(t.TempDir())
 	if err != nil {

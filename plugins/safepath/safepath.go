@@ -38,15 +38,15 @@ func CheckParents(path string) error {
 	return err
 }
 
-// resolveAndCheck resolves path as the kernel does, checks each directory in which a name is
-// looked up, and returns the path without links.
+// resolveAndCheck resolves path as the kernel does, checks each directory in which it looks
+// up a name, and returns the path without links.
 func (a userAccount) resolveAndCheck(path string) (string, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return "", err
 	}
 	at, links := "/", 0
-	shared := false // whether other users may write to at, which is sticky
+	shared := false // shared: the directory at has the sticky bit, and other users may write to it
 	parts := strings.Split(path, "/")
 	for checked := ""; len(parts) > 0; {
 		part := parts[0]

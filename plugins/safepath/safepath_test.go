@@ -16,7 +16,7 @@ import (
 
 const otherUID = 12345
 
-// envCheckPath makes the test binary check a path in a user namespace.
+// envCheckPath is the variable that makes the test binary check a path in a user namespace.
 const envCheckPath = "SAFEPATH_TEST_PATH"
 
 func TestMain(m *testing.M) {
@@ -69,8 +69,7 @@ func makeEntries(t *testing.T, entries []testEntry) (root string) {
 	return root
 }
 
-// checkError compares the error for a directory with the text that it must contain; an empty
-// text means no error.
+// checkError checks that the error contains the text want; an empty want means no error.
 func checkError(t *testing.T, what string, err error, dir, want string) {
 	t.Helper()
 	switch {
@@ -112,7 +111,8 @@ func TestCheckDir(t *testing.T) {
 	}
 }
 
-// A path is only as safe as its parent directories, and the links that lead to it.
+// CheckParents rejects a path if another user may replace one of its parent directories, or
+// a link on the way to it.
 func TestCheckParents(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give directories away")
@@ -123,7 +123,7 @@ func TestCheckParents(t *testing.T) {
 		name     string
 		entries  []testEntry
 		path     string
-		of, want string // directory at fault and the reason; empty means no error
+		of, want string // directory and reason in the error; empty means no error
 	}{
 		{"ours", []testEntry{safe}, "a/data", "", ""},
 		{"where everybody may make directories", []testEntry{{path: "a", mode: 0o777 | os.ModeSticky}}, "a/data", "", ""},
@@ -187,8 +187,8 @@ func TestDirectoryWithACL(t *testing.T) {
 	}
 }
 
-// An agent without root trusts its own directories and root's, regardless of their
-// group: some users have group-writable home directories.
+// Without root, the agent accepts directories that it or root owns, even if their group may
+// write: some users have group-writable home directories.
 func TestUnprivilegedUserOwnsDirectories(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root becomes other users")
@@ -205,15 +205,16 @@ func TestUnprivilegedUserOwnsDirectories(t *testing.T) {
 	checkError(t, "as root", CheckParents(root+"/home/data"), root+"/home", "belongs to user 4001")
 }
 
-// runAsUser calls f on a thread that has the uid and no other privilege.
+// runAsUser calls f on a thread that has the uid and no capabilities.
 func runAsUser(t *testing.T, uid int, f func() error, want string) {
 	t.Helper()
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // the thread stays locked, and ends with the goroutine
+		runtime.LockOSThread() // the locked thread exits with its goroutine
 		id := uintptr(uid)
 		for _, call := range []uintptr{unix.SYS_SETRESGID, unix.SYS_SETRESUID} {
-			// RawSyscall, because package syscall would change all threads.
+			// RawSyscall changes only this thread; functions of package syscall change all
+			// threads
 			if _, _, errno := unix.RawSyscall(call, id, id, id); errno != 0 {
 				done <- errno
 				return

@@ -7,17 +7,18 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 )
 
-// pluginOffer is the offer of a plugin to serve a driver or hook.
+// pluginOffer describes a plugin that can serve a driver or hook.
 type pluginOffer struct {
 	entry catalog.Entry
 	order int       // position in the catalog
-	info  base.Info // info that the plugin has reported; before that, the catalog's data about a builtin, or zero
-	inUse bool      // a caller of Driver or Hook has the plugin, so that no other plugin replaces it
+	info  base.Info // info: reported by the plugin; before that, the catalog's data about a builtin, or zero
+	inUse bool      // inUse: Driver or Hook has returned the plugin, so that no other plugin replaces it
 }
 
-// arbitrate decides whether claimant serves the driver or hook in its info. It compares
-// claimant with each rival in turn, and returns the indexes of the rivals that claimant
-// replaces, and the index of the first rival that prevails over claimant, -1 if there is none.
+// arbitrate decides whether the plugin claimant serves the driver or hook in its info. It
+// compares claimant with each rival, and returns the indexes of the rivals that claimant
+// replaces, and the index of the first rival that takes precedence over claimant, -1 if
+// there is none.
 func arbitrate(claimant pluginOffer, rivals []pluginOffer) (replaced []int, winner int) {
 	for i, rival := range rivals {
 		switch {

@@ -6,24 +6,25 @@ const (
 	// stableAfter is the uptime after which the failure count of a plugin is reset.
 	stableAfter = time.Minute
 
-	// stableStreamAfter is the same for a stream.
+	// stableStreamAfter is the duration after which the failure count of a stream is reset.
 	stableStreamAfter = 5 * time.Second
 )
 
-// backoff computes the delay before a retry: none without a failure, first after one failure,
-// then twice as long each time, up to limit.
+// backoff computes the delay before a retry: none without a failure, the duration first
+// after one failure, then twice as long after each further failure, up to limit.
 type backoff struct{ first, limit time.Duration }
 
 var (
-	// launchBackoff is the backoff before a launch: a plugin that was stable is launched again at
-	// once.
+	// launchBackoff is the backoff before a launch. A plugin that has run for stableAfter
+	// is launched again immediately.
 	launchBackoff = backoff{5 * time.Second, 2 * time.Minute}
 
-	// callCrashBackoff replaces launchBackoff for a hook that dies during calls: the hook starts without
-	// errors, and its next callers may succeed.
+	// callCrashBackoff replaces launchBackoff for a hook that dies during calls: the hook
+	// has started without errors, and calls of other allocations may succeed.
 	callCrashBackoff = backoff{100 * time.Millisecond, time.Second}
 
-	// streamBackoff is the backoff before a broken stream of a living plugin is opened again.
+	// streamBackoff is the backoff before the supervisor reopens the broken stream of a
+	// plugin that still runs.
 	streamBackoff = backoff{250 * time.Millisecond, 30 * time.Second}
 )
 
@@ -41,22 +42,27 @@ func (b backoff) after(failureCount int) time.Duration {
 
 // runResult describes how a run of a plugin process ended.
 type runResult struct {
-	launchRequested <-chan struct{} // closed when the plugin is requested again; set only if the process was stopped as unused
+	// launchRequested: closed when the plugin is requested again; set only if the process
+	// was stopped because it was unused.
+	launchRequested <-chan struct{}
 
-	err           error         // the reason why the plugin is down
-	started       bool          // the process was started
-	uptime        time.Duration // time from the launch to the exit
-	crashedInCall bool          // the plugin is a hook that was requested during this run, so that it may have died in a call
+	err     error         // the reason why the process has exited or was not started
+	started bool          // the process was started
+	uptime  time.Duration // time from the launch to the exit
+	// crashedInCall: the plugin is a hook that was requested during this run, and may have
+	// died in a call.
+	crashedInCall bool
 }
 
-// failures counts how often in a row a plugin has failed to start or has died early.
+// failures counts the consecutive early exits and failed starts of a plugin.
 type failures int
 
-// delay counts the end of a run, and returns the delay before the next launch.
+// delay updates the failure count after the end of a run, and returns the delay before the
+// next launch.
 func (f *failures) delay(result runResult) time.Duration {
 	switch {
 	case !result.started:
-		*f = max(*f, 1) // an immediate retry would fail in the same way
+		*f = max(*f, 1) // at least one, because an immediate retry of a failed start would fail too
 	case result.uptime >= stableAfter:
 		*f = 0
 	}

@@ -12,48 +12,52 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// The time after which an unanswered call is late. StartTask has no limit: it can pull an image.
-// WaitTask and exec calls last as long as the task or command.
+// Timeouts after which a call is late. StartTask has none, because it can pull an image.
+// WaitTask and exec calls have none, because they last as long as the task or command.
 const (
-	// answerTimeout is for a call that has nothing to wait for, and for StopTask in addition
-	// to the kill timeout.
+	// answerTimeout is for a call that the driver can answer immediately, and for StopTask
+	// in addition to the kill timeout.
 	answerTimeout = 10 * time.Second
 
 	// slowCallTimeout is for a call that searches for a task or removes its resources.
 	slowCallTimeout = time.Minute
 )
 
-// callWatch detects calls that the driver in one plugin process does not answer. A late call
-// is logged as a warning, sent as an event to its task, and makes the driver unhealthy until
-// the call is answered. If the caller of a late call gives up, and no other call is answered,
-// callWatch calls InspectTask for the task until the driver responds.
+// callWatch detects calls that the driver in one plugin process does not answer. A late
+// call is logged as a warning, sent as an event to its task, and makes the driver unhealthy
+// until the call is answered. If the caller of a late call cancels it, and no other call is
+// answered, callWatch calls InspectTask for the task until the driver responds.
 //
-// It ends no call and no process: a driver that hangs in one call can be the parent of tasks
-// that run well.
+// callWatch neither cancels calls nor kills the process: a driver that hangs in one call
+// can be the parent of tasks that run well.
 type callWatch struct {
-	s          *Supervisor
-	plugin     *managedPlugin
-	inst       instance
-	driver     string
-	lateReason string // why the driver is unhealthy because of a late call, "" if none is late; guarded by Supervisor.mu
+	s      *Supervisor
+	plugin *managedPlugin
+	inst   instance
+	driver string
+	// lateReason: why the driver is unhealthy because of a late call; "" if no call is
+	// late; guarded by Supervisor.mu.
+	lateReason string
 
 	mu           sync.Mutex
 	calls        map[*watchedCall]struct{}
-	lastResponse time.Time     // time of the driver's latest response
-	abandoned    *watchedCall  // call whose caller gave up, if the driver has not responded since
-	nextCheck    time.Time     // time of run's next check; zero while run waits for wake
-	wake         chan struct{} // capacity 1; requests a check at once
+	lastResponse time.Time // time of the driver's latest response
+	// abandoned: cancelled call that the driver has not answered; nil after any response of
+	// the driver.
+	abandoned *watchedCall
+	nextCheck time.Time     // time of the next call of check; zero while run waits for wake
+	wake      chan struct{} // wake: capacity 1; makes run call check immediately
 }
 
-// watchedCall is a call in progress.
+// watchedCall is a call of a driver that has not returned.
 type watchedCall struct {
 	ctx       context.Context // context of the caller
 	method    string
-	taskID    string // "" for a call without a task
+	taskID    string // taskID: "" for a call without a task
 	started   time.Time
 	deadline  time.Time
 	late      bool
-	abandoned bool // the caller gave up before the driver answered
+	abandoned bool // abandoned: the caller has cancelled the call before the driver answered
 }
 
 func (s *Supervisor) newCallWatch(m *managedPlugin, inst instance) *callWatch {
@@ -63,7 +67,7 @@ func (s *Supervisor) newCallWatch(m *managedPlugin, inst instance) *callWatch {
 	}
 }
 
-// begin registers a call. The caller calls end when the call returns.
+// begin registers a call. When the call returns, end must be called.
 func (w *callWatch) begin(ctx context.Context, method, taskID string, timeout time.Duration) *watchedCall {
 	now := time.Now()
 	c := &watchedCall{ctx: ctx, method: method, taskID: taskID, started: now, deadline: now.Add(timeout)}
@@ -104,8 +108,8 @@ func (w *callWatch) end(c *watchedCall, err error) {
 	}
 }
 
-// isAbandoned reports whether a call with context ctx failed because ctx ended. The plugin can
-// report the end of a deadline before ctx ends, see base.Conn.Err.
+// isAbandoned reports whether a call with context ctx failed because ctx ended. The plugin
+// can return DeadlineExceeded before ctx ends, see base.Conn.Err.
 func isAbandoned(ctx context.Context, err error) bool {
 	return err != nil && (ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded))
 }
@@ -113,11 +117,11 @@ func isAbandoned(ctx context.Context, err error) bool {
 func (w *callWatch) wakeLocked() {
 	select {
 	case w.wake <- struct{}{}:
-	default: // a request is pending already
+	default: // wake already has a value that run has not received
 	}
 }
 
-// run watches the calls until ctx ends, which happens when the process ends.
+// run watches the calls until ctx ends, which is when the plugin process ends.
 func (w *callWatch) run(ctx context.Context) {
 	defer w.setLateReason("")
 	timer := time.NewTimer(0)
@@ -143,8 +147,8 @@ func (w *callWatch) run(ctx context.Context) {
 	}
 }
 
-// check marks late calls. It returns the calls that have just become late, whether any call is
-// late, and the abandoned call to probe.
+// check finds late calls. It returns the calls that have become late since the last check,
+// whether any call is late, and the abandoned call for probe.
 func (w *callWatch) check() (late []*watchedCall, waiting bool, abandoned *watchedCall) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -166,8 +170,8 @@ func (w *callWatch) check() (late []*watchedCall, waiting bool, abandoned *watch
 	return late, waiting, w.abandoned
 }
 
-// untilNextCheck returns how long run can sleep without a wakeup. probing means that probe must be
-// called again.
+// untilNextCheck returns the time until run must call check. If probing is true, run must
+// also call probe again.
 func (w *callWatch) untilNextCheck(probing bool) time.Duration {
 	const idle = time.Hour
 	w.mu.Lock()
@@ -188,8 +192,8 @@ func (w *callWatch) untilNextCheck(probing bool) time.Duration {
 	return w.nextCheck.Sub(now)
 }
 
-// probe calls InspectTask for the task of a call whose caller gave up. It returns nil after any
-// response, else c.
+// probe calls InspectTask for the task of the abandoned call c. It returns nil after any
+// response, and c if there is none.
 func (w *callWatch) probe(ctx context.Context, c *watchedCall) *watchedCall {
 	probeCtx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -229,15 +233,15 @@ func (w *callWatch) report(c *watchedCall) {
 	})
 }
 
-// setLateReason makes the driver unhealthy for the given reason. With "" the driver is as healthy
-// as its fingerprint.
+// setLateReason makes the driver unhealthy for the given reason. With an empty reason the
+// driver's health is that of its fingerprint again.
 func (w *callWatch) setLateReason(reason string) {
 	s := w.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	was := w.lateReason
 	if reason == was || reason != "" && was != "" {
-		return // the first reason is kept, so that not each late call changes the node
+		return // the first reason stays, so that further late calls do not update the node
 	}
 	w.lateReason = reason
 	if reason == "" && !ended(w.inst) {
@@ -250,7 +254,7 @@ func (w *callWatch) setLateReason(reason string) {
 	s.notifyLocked()
 }
 
-// applyLocked overrides the health in info while a call is late.
+// applyLocked sets the health in info to unhealthy while a call is late.
 func (w *callWatch) applyLocked(info *DriverInfo) {
 	if w.lateReason != "" {
 		info.Healthy, info.Description = false, w.lateReason

@@ -15,14 +15,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// hangingDriver answers no call while it hangs, until the caller gives up; its streams
-// continue.
+// hangingDriver is a fake driver that can hang: its calls then block until their contexts
+// end, and its streams continue.
 type hangingDriver struct {
 	*fakeDriver
 	mu           sync.Mutex
-	hanging      chan struct{} // closed when the driver answers again; nil if it does not hang
+	hanging      chan struct{} // hanging: closed when the driver no longer hangs; nil if it does not hang
 	inspectCount int           // number of calls of InspectTask
-	clockAhead   time.Duration // the driver sees the end of a deadline by so much earlier than its caller
+	// clockAhead: how much earlier than the caller the driver notices the end of a
+	// deadline.
+	clockAhead time.Duration
 }
 
 func (d *hangingDriver) hang() {
@@ -131,8 +133,8 @@ func healthOf(s *Supervisor) string {
 
 const healthyStatus = "true true Healthy"
 
-// A StopTask that is not answered within the kill timeout and ten seconds is an event on the
-// task, and makes the driver unhealthy until it answers. The call is not cancelled.
+// A StopTask that is not answered within the kill timeout and ten seconds emits an event on
+// the task, and makes the driver unhealthy until it answers. The call is not cancelled.
 func TestHangingStopMakesTheDriverUnhealthyUntilItAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, d, slow, events := startHanging(t)
@@ -175,8 +177,8 @@ func TestHangingStopMakesTheDriverUnhealthyUntilItAnswers(t *testing.T) {
 	})
 }
 
-// Each call that must end by itself is watched. A start may take an hour, and a wait as long
-// as the task.
+// Each call that a driver can answer soon is watched. A start may take an hour, and
+// WaitTask as long as the task.
 func TestEveryCallThatMustEndHasALimit(t *testing.T) {
 	ctx := context.Background()
 	for _, c := range []struct {
@@ -231,8 +233,8 @@ func TestEveryCallThatMustEndHasALimit(t *testing.T) {
 	}
 }
 
-// A late call whose caller gave up is never answered. The supervisor calls InspectTask until
-// the driver answers.
+// The driver never answers a late call whose caller has cancelled it. The supervisor calls
+// InspectTask until the driver answers.
 func TestDriverIsAskedAfterItsCallersGaveUp(t *testing.T) {
 	for _, c := range []struct{ giveUp, ahead time.Duration }{{5 * time.Second, 0}, {time.Minute, 0}, {5 * time.Second, time.Millisecond}} {
 		giveUp := c.giveUp
@@ -265,8 +267,8 @@ func TestDriverIsAskedAfterItsCallersGaveUp(t *testing.T) {
 	}
 }
 
-// A caller that gives up early does not make the driver unhealthy if the driver answers other
-// calls.
+// A caller that cancels its call early does not make the driver unhealthy if the driver
+// answers other calls.
 func TestCallerThatGivesUpDoesNotMakeTheDriverUnhealthy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, d, slow, events := startHanging(t)
@@ -289,7 +291,7 @@ func TestCallerThatGivesUpDoesNotMakeTheDriverUnhealthy(t *testing.T) {
 	})
 }
 
-// The next process of a driver that was unhealthy starts healthy.
+// If an unhealthy driver is replaced by a new process, the driver is healthy again.
 func TestNextProcessOfAHangingDriverIsHealthy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		launches := 0

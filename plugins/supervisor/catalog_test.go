@@ -33,21 +33,22 @@ func (b *busyDrivers) get(what PluginKey) bool {
 	return b.names[what.Name]
 }
 
-// entryWithConfig returns a plugin entry with a configuration.
+// entryWithConfig returns the catalog entry of plugin "db" with a configuration.
 func entryWithConfig(config string) catalog.Entry {
 	e := external("db")
 	e.Block.Config = map[string]any{"config": config}
 	return e
 }
 
-// A reloaded configuration changes the plugins, and takes no plugin away from its tasks.
+// TestSetEntries checks that another catalog starts, stops and replaces plugins, but stops
+// no plugin whose tasks still run.
 func TestSetEntries(t *testing.T) {
 	for what, c := range map[string]struct {
 		before, after []catalog.Entry
 		tasks         bool // the plugin has tasks
 		meanwhile     func(*fakePlugin, *busyDrivers)
 		launches      map[string]int
-		runs          string // the expected process of the driver "db", with its configuration
+		runs          string // the expected process of the driver "db": name, number of launches, configuration
 	}{
 		"the same":                      {before: []catalog.Entry{entryWithConfig("a")}, after: []catalog.Entry{entryWithConfig("a")}, launches: map[string]int{"db": 1}, runs: "db 1 a"},
 		"a new one":                     {before: []catalog.Entry{external("web")}, after: []catalog.Entry{entryWithConfig("a"), external("web")}, launches: map[string]int{"web": 1, "db": 1}, runs: "db 1 a"},
@@ -60,7 +61,8 @@ func TestSetEntries(t *testing.T) {
 		"another, and there were tasks": {before: []catalog.Entry{entryWithConfig("a")}, after: []catalog.Entry{entryWithConfig("b")}, tasks: true, meanwhile: func(_ *fakePlugin, b *busyDrivers) { b.set("db", false) }, launches: map[string]int{"db": 2}, runs: "db 2 b"},
 		"another, and the one dies":     {before: []catalog.Entry{entryWithConfig("a")}, after: []catalog.Entry{entryWithConfig("b")}, tasks: true, meanwhile: func(f *fakePlugin, _ *busyDrivers) { f.die() }, launches: map[string]int{"db": 2}, runs: "db 2 b"},
 		"one that could not be started": {before: []catalog.Entry{{Name: "db", Err: errors.New("no such file")}}, after: []catalog.Entry{entryWithConfig("a")}, launches: map[string]int{"db": 1}, runs: "db 1 a"},
-		"one in the place of a builtin": {before: []catalog.Entry{builtin("db"), entryWithConfig("a")}, after: []catalog.Entry{builtin("db")}, launches: map[string]int{"db": 1, "builtin db": 2}, runs: "builtin db 2"}, // the builtin was stopped as idle once
+		// The builtin is launched twice, because it was stopped once as idle.
+		"one in the place of a builtin": {before: []catalog.Entry{builtin("db"), entryWithConfig("a")}, after: []catalog.Entry{builtin("db")}, launches: map[string]int{"db": 1, "builtin db": 2}, runs: "builtin db 2"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -83,7 +85,7 @@ func TestSetEntries(t *testing.T) {
 					running, is[f] = f, fmt.Sprint(name, " ", n)
 					return f, nil
 				})
-				_, _ = s.Driver(t.Context(), "db") // the driver may not be available yet
+				_, _ = s.Driver(t.Context(), "db") // the error is ignored: the driver may not be available yet
 				mu.Lock()
 				reattached := running
 				mu.Unlock()

@@ -12,22 +12,22 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// fakePlugin is an instance without a process.
+// fakePlugin is an instance of a plugin that has no process.
 type fakePlugin struct {
 	info     base.Info
 	done     chan struct{}
 	exitOnce sync.Once
 	drv      *fakeDriver
 
-	wrapped driver.Driver // replaces drv, and wraps it
+	wrapped driver.Driver // wrapped: replaces drv if it is set; it contains drv
 
-	hook        *hook.Client // nil if the plugin is a driver
+	hook        *hook.Client // hook: nil if the plugin is a driver
 	description *hook.Description
 
 	mu      sync.Mutex
 	stopped bool
 	closed  bool
-	deaf    bool // no process listens on the plugin's socket
+	deaf    bool // deaf: CheckHealth fails, as if no process listened on the plugin's socket
 }
 
 func newFake(name, version string) *fakePlugin {
@@ -84,7 +84,7 @@ func (f *fakePlugin) goDeaf() {
 }
 
 // fakeDriver sends the values that a test puts into its channels. If broken is set, its
-// streams end at once.
+// streams end immediately.
 type fakeDriver struct {
 	driver.Driver
 	plugin       *fakePlugin
@@ -92,9 +92,9 @@ type fakeDriver struct {
 	events       chan *driver.TaskEvent
 
 	mu          sync.Mutex
-	streamCount int  // number of fingerprint streams
+	streamCount int  // number of opened fingerprint streams
 	broken      bool // streams end at once
-	silent      bool // no first fingerprint is sent
+	silent      bool // silent: the driver sends no first fingerprint
 }
 
 func (d *fakeDriver) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, error) {
@@ -176,5 +176,5 @@ func externalWithoutBlock(name string) catalog.Entry {
 	return catalog.Entry{Name: name, Path: "/plugins/" + name}
 }
 
-// unwatched returns the fake behind a driver that the supervisor has returned.
+// unwatched returns the fakeDriver inside a driver that the supervisor has returned.
 func unwatched(d driver.Driver) *fakeDriver { return d.(*watchedDriver).Driver.(*fakeDriver) }

@@ -12,15 +12,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
-// pluginLoop keeps one plugin running, in the plugin's goroutine.
+// pluginLoop runs in the goroutine of one plugin, and keeps the plugin running.
 type pluginLoop struct {
 	s      *Supervisor
 	plugin *managedPlugin
 	logger hclog.Logger
 }
 
-// run launches the plugin and launches it again when its process exits, until ctx ends or
-// another plugin waits for the exit. Goroutines that it leaves running are in wg.
+// run launches the plugin, and launches it again when its process exits, until ctx ends or
+// the plugin has a replacement. It adds the goroutines that it does not wait for to wg.
 func (l *pluginLoop) run(ctx context.Context, wg *sync.WaitGroup) {
 	m := l.plugin
 	defer m.cancel(nil)
@@ -78,7 +78,8 @@ func (l *pluginLoop) runOnce(ctx context.Context, wg *sync.WaitGroup) runResult 
 		return runResult{}
 	}
 	result := runResult{err: inst.Exit(), started: true, uptime: time.Since(launched), crashedInCall: l.crashedInCall(launched)}
-	// Close is delayed: a child of the plugin may still write to the plugin's stderr.
+	// Close is called later, because a child of the plugin may still write to the plugin's
+	// stderr.
 	wg.Go(func() {
 		select {
 		case <-inst.StderrClosed():
@@ -89,7 +90,7 @@ func (l *pluginLoop) runOnce(ctx context.Context, wg *sync.WaitGroup) runResult 
 	return result
 }
 
-// backOff reports that a plugin has no process, and waits before the next launch.
+// backOff records that the plugin has no process, and waits before the next launch.
 func (l *pluginLoop) backOff(ctx context.Context, result runResult, delay time.Duration) {
 	m := l.plugin
 	l.logger.Warn("plugin is down", "plugin", m.entry.Name, "error", result.err, "delay", delay)
@@ -110,7 +111,8 @@ func (l *pluginLoop) backOff(ctx context.Context, result runResult, delay time.D
 	}
 }
 
-// fail records why the plugin has no process. No launch follows if retryAt is zero.
+// fail records why the plugin has no process. If retryAt is zero, the plugin is not
+// launched again.
 func (l *pluginLoop) fail(e event, err error, retryAt time.Time) {
 	m := l.plugin
 	l.s.update(func() {
@@ -124,8 +126,9 @@ func (l *pluginLoop) fail(e event, err error, retryAt time.Time) {
 	})
 }
 
-// crashedInCall reports whether a hook was requested since launched, so that it may have died in
-// a call. One allocation may be the cause, and other allocations must not wait for long.
+// crashedInCall reports whether the plugin is a hook that was requested after the time
+// launched. Such a hook may have died in a call for one allocation, and calls for other
+// allocations must not wait long for the next launch.
 func (l *pluginLoop) crashedInCall(launched time.Time) bool {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
@@ -139,8 +142,8 @@ func (l *pluginLoop) hasSuccessor() bool {
 	return l.plugin.replacement != nil
 }
 
-// waitForConfiguredPlugin blocks until it is certain that no configured plugin replaces a builtin. It
-// returns false when ctx has ended.
+// waitForConfiguredPlugin blocks as long as a configured plugin can still replace a
+// builtin. It returns false when ctx has ended.
 func (l *pluginLoop) waitForConfiguredPlugin(ctx context.Context) bool {
 	for {
 		l.s.mu.Lock()
@@ -157,9 +160,9 @@ func (l *pluginLoop) waitForConfiguredPlugin(ctx context.Context) bool {
 	}
 }
 
-// waitForDemand blocks until a builtin hook is requested: most nodes never need it. A hook
-// that an earlier supervisor has left running is started at once, like any other plugin. It
-// returns false when ctx has ended.
+// waitForDemand blocks until a builtin hook is requested, because most nodes never need it.
+// It does not block for other plugins, and for a hook that an earlier supervisor has left
+// running. It returns false when ctx has ended.
 func (l *pluginLoop) waitForDemand(ctx context.Context) bool {
 	m := l.plugin
 	if !m.entry.Builtin || m.entry.Type != base.TypeHook || l.s.recorded.mayBeRunning(m.entry) {
@@ -193,7 +196,7 @@ func (l *pluginLoop) launch(ctx context.Context) (instance, error) {
 		return nil, err
 	}
 	if err := l.s.recorded.killUnmanaged(servedBy(inst.Info())); err != nil {
-		inst.Detach() // the plugin can have tasks; the next launch reattaches it
+		inst.Detach() // the process is not killed, because it can have tasks; the next launch reattaches it
 		return nil, fmt.Errorf("%s: %w", m.entry, err)
 	}
 	if err := l.register(inst); err != nil {
@@ -229,8 +232,8 @@ func (l *pluginLoop) register(inst instance) (err error) {
 }
 
 // serve reads the streams of a process until the process ends, ctx ends, or the process is
-// unused. If it is unused, serve returns a channel that is closed when the plugin is requested
-// again; otherwise nil.
+// unused. If it is unused, serve returns a channel that is closed when the plugin is
+// requested again. Otherwise it returns nil.
 func (l *pluginLoop) serve(ctx context.Context, inst instance) (requested <-chan struct{}) {
 	m, served := l.plugin, servedBy(inst.Info())
 	ctx, cancel := context.WithCancel(ctx)
@@ -272,14 +275,15 @@ func (l *pluginLoop) serve(ctx context.Context, inst instance) (requested <-chan
 	return requested
 }
 
-// releaseIfIdle makes an unused process unavailable, and returns a channel that is closed when
-// the plugin is requested again. It returns nil if the process is in use.
+// releaseIfIdle checks whether a process is unused. If it is, Driver and Hook no longer
+// return it, and releaseIfIdle returns a channel that is closed when the plugin is
+// requested again. Otherwise releaseIfIdle returns nil.
 func (l *pluginLoop) releaseIfIdle(served PluginKey) (requested chan struct{}) {
 	if l.s.cfg.Busy(served) {
 		return nil
 	}
-	// A task makes its driver busy before it requests the driver. A task that has not done
-	// so yet requests the driver after this update, and gets no process.
+	// A driver becomes busy before its task requests it. If it was not busy above, the
+	// request follows after this update, and starts a new process.
 	l.s.update(func() {
 		if m := l.plugin; time.Since(m.lastAcquired) >= idleTimeout {
 			requested = make(chan struct{})
@@ -290,7 +294,7 @@ func (l *pluginLoop) releaseIfIdle(served PluginKey) (requested chan struct{}) {
 	return requested
 }
 
-// setInfo changes the recorded state of the driver that the plugin serves.
+// setInfo changes the DriverInfo of the driver that the plugin serves.
 func (l *pluginLoop) setInfo(change func(*DriverInfo)) {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
@@ -299,8 +303,8 @@ func (l *pluginLoop) setInfo(change func(*DriverInfo)) {
 	}
 }
 
-// stopOrDetach stops or detaches a plugin when ctx has ended: when the supervisor stops, a
-// plugin with tasks continues.
+// stopOrDetach detaches a plugin that has tasks if the supervisor stops, and stops the
+// plugin otherwise. It is called after ctx has ended.
 func (l *pluginLoop) stopOrDetach(ctx context.Context, inst instance) {
 	cfg := l.s.cfg
 	l.s.mu.Lock()
@@ -322,7 +326,7 @@ func (l *pluginLoop) stop(ctx context.Context, inst instance) {
 	}
 }
 
-// stopWhenUnused ends the goroutine of a removed plugin as soon as no task needs the process.
+// stopWhenUnused waits until no task needs a removed plugin, and then stops its pluginLoop.
 func (l *pluginLoop) stopWhenUnused(ctx context.Context) {
 	for logged := false; l.needed(); logged = true {
 		if !logged {
@@ -335,7 +339,7 @@ func (l *pluginLoop) stopWhenUnused(ctx context.Context) {
 	l.plugin.cancel(errRemoved)
 }
 
-// needed reports whether the process of the plugin serves tasks.
+// needed reports whether the plugin has a process that tasks use.
 func (l *pluginLoop) needed() bool {
 	m := l.plugin
 	l.s.mu.Lock()

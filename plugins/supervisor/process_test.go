@@ -44,9 +44,10 @@ func TestMain(m *testing.M) {
 		servePlugin(os.Args[3])
 		os.Exit(0)
 	}
-	// A binary with the race detector sleeps when it exits otherwise.
+	// Without this option a binary with the race detector sleeps for a second when it
+	// exits.
 	os.Setenv("GORACE", "atexit_sleep_ms=0")
-	// The tests mostly wait for processes.
+	// Most tests wait for processes and use no CPU time.
 	_ = flag.Set("test.parallel", "8")
 	code := m.Run()
 	if left := leftovers(); code == 0 && left != "" {
@@ -78,7 +79,7 @@ func leftovers() string {
 	return left
 }
 
-// servePlugin is the body of a plugin process.
+// servePlugin is the main function of a plugin process.
 func servePlugin(mode string) {
 	stderr := os.Stderr
 	d := &procDriver{name: mode}
@@ -165,8 +166,8 @@ func (d *deafDriver) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint
 	return d.procDriver.Fingerprint(ctx)
 }
 
-// legacyDriver answers as the first drivers did: without Init and Shutdown, and without
-// optional fields. Its server has none of go-plugin's services.
+// legacyDriver behaves like a driver for an early version of Nomad: it has neither Init nor
+// Shutdown, and omits optional fields. Its server has none of go-plugin's services.
 type legacyDriver struct {
 	driverpb.UnimplementedDriverServer
 	basepb.UnimplementedBasePluginServer
@@ -212,12 +213,14 @@ func (legacyDriver) TaskEvents(_ *driverpb.TaskEventsRequest, stream grpc.Server
 	return nil
 }
 
-// socketDirFunc returns a Config.SocketDir for a directory that is never removed.
+// socketDirFunc returns a function for Config.SocketDir that always returns the same
+// existing directory.
 func socketDirFunc(dir string) func() (string, error) {
 	return func() (string, error) { return dir, nil }
 }
 
-// newNode starts a keeper and a supervisor. The test fails if processes of them remain.
+// newNode starts a keeper and a supervisor. The test fails if processes that they have
+// started remain.
 func newNode(t testing.TB, cc catalog.Config, onEvent func(string, driver.TaskEvent)) *Supervisor {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "node")
@@ -285,8 +288,9 @@ func install(t testing.TB, names ...string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A child that is forked meanwhile must not inherit the file while it is open for writing:
-	// until the child calls exec, executing the file would fail with ETXTBSY.
+	// ForkLock prevents other tests from forking while the file is open for writing: a
+	// forked process would inherit the open file, and executing the file would fail with
+	// ETXTBSY until that process calls exec.
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	for _, name := range names {
@@ -372,8 +376,8 @@ func TestDriversOfBuiltinsAndFiles(t *testing.T) {
 	}
 }
 
-// kill -9 of a plugin: calls fail with ErrPluginDown, and the next Driver returns another
-// process at once.
+// After kill -9 of a plugin, calls fail with ErrPluginDown, and the next call of Driver
+// returns another process without delay.
 func TestPluginKilled(t *testing.T) {
 	t.Parallel()
 	s := newNode(t, catalog.Config{Builtins: builtins("one")}, nil)
@@ -409,7 +413,8 @@ func TestPluginKilled(t *testing.T) {
 	eventually(t, "it is healthy again", func() bool { return s.Drivers()["one"].Healthy })
 }
 
-// eventuallyLimit is a limit for hangs only.
+// eventuallyLimit is the time after which a test has failed. It is long, because the
+// machine may be slow.
 const eventuallyLimit = time.Minute
 
 func eventually(t *testing.T, what string, holds func() bool) {
@@ -421,8 +426,8 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// kill -9 of the keeper: the plugin continues and is not launched again. When the plugin dies,
-// the next keeper starts another.
+// After kill -9 of the keeper, the plugin continues and is not launched again. When the
+// plugin dies, a new keeper starts the next process.
 func TestKeeperKilled(t *testing.T) {
 	t.Parallel()
 	s := newNode(t, catalog.Config{Builtins: builtins("one")}, nil)
@@ -482,8 +487,9 @@ func TestLogStormAtTheEnd(t *testing.T) {
 	}
 }
 
-// BenchmarkLaunchToFingerprint measures the time from the start of a supervisor to the first
-// fingerprint, and the time that the kernel takes to start any process.
+// BenchmarkLaunchToFingerprint measures the time from the start of a supervisor to the
+// first fingerprint. For comparison it reports the time in which the kernel starts any
+// process.
 func BenchmarkLaunchToFingerprint(b *testing.B) {
 	dir := b.TempDir()
 	k, err := keeper.Start(b.Context(), keeper.Config{Dir: filepath.Join(dir, "k"), Args: []string{"nomad-lite-keeper", "test-keeper"}, Ephemeral: true})

@@ -20,18 +20,19 @@ import (
 // Record is the data with which another supervisor reattaches a running plugin.
 type Record struct {
 	launch.ReattachConfig
-	// Identity changes with the command line, the configuration and, for a script, the content
-	// of the plugin: with everything that requires a new process and cannot be read from the
-	// running process.
+	// Identity is a hash of the command line, the configuration and, for a script, the
+	// content of the file. A change of any of them requires a new process, and cannot be
+	// read from the running process.
 	Identity string
 	// Serves is the driver or hook that the plugin serves. It is zero in records of earlier
 	// builds.
 	Serves PluginKey
 }
 
-// RecordStore stores records for the next supervisor. A record is stored when the method returns.
-// The supervisor chooses the keys. While Plugins fails, no plugin is started: a recorded
-// process may run, and two processes of one driver must not have the same tasks.
+// RecordStore stores records for the next supervisor. A record is stored when PutPlugin
+// returns. The supervisor chooses the keys. While Plugins returns an error, no plugin is
+// started: a recorded process may run, and two processes of one driver must not have the
+// same tasks.
 type RecordStore interface {
 	Plugins() (map[string]Record, error)
 	PutPlugin(key string, r Record) error
@@ -41,7 +42,7 @@ type RecordStore interface {
 // reattachedPlugin is a plugin that an earlier supervisor has started.
 type reattachedPlugin struct{ *launch.Plugin }
 
-// recordKey returns the key of a plugin in the records.
+// recordKey returns the key of a plugin in the RecordStore.
 func recordKey(e catalog.Entry) string {
 	if e.Builtin {
 		return "builtin " + e.Name
@@ -49,8 +50,8 @@ func recordKey(e catalog.Entry) string {
 	return e.Path
 }
 
-// pluginIdentity returns the Identity that the plugin would have if it was started now. The
-// executable is not part of it; see [launch.ReattachConfig.RunsExecutable].
+// pluginIdentity returns the Record.Identity of a plugin that is started now. It does not
+// depend on the executable; see [launch.ReattachConfig.RunsExecutable].
 func pluginIdentity(e catalog.Entry, binary *catalog.Binary) (string, error) {
 	parts := struct {
 		Argv   []string
@@ -75,21 +76,23 @@ func pluginIdentity(e catalog.Entry, binary *catalog.Binary) (string, error) {
 	return hex.EncodeToString(sum[:]), nil
 }
 
-// recordedPlugins manages the recorded processes: it reattaches a plugin that an earlier
-// supervisor has started, and kills one that is no longer in the catalog.
+// recordedPlugins reattaches plugins that an earlier supervisor has started, and kills
+// those that are no longer in the catalog.
 type recordedPlugins struct {
-	store      RecordStore // nil if no plugin is recorded
+	store      RecordStore // store: nil if plugins are not recorded
 	keep       func(PluginKey, int) bool
-	configured func() []string // returns the keys of the plugins of the catalog
+	configured func() []string // configured: returns the record keys of the plugins in the catalog
 	logger     hclog.Logger
 
-	replaceMu sync.Mutex // held while a plugin of another build is replaced, so that plugins are replaced one at a time
+	// replaceMu is held while a plugin of another build is replaced, so that only one
+	// plugin is replaced at a time.
+	replaceMu sync.Mutex
 
 	orphansMu     sync.Mutex // held by killOrphans
 	orphansKilled bool       // killOrphans has succeeded
 
 	mu        sync.Mutex
-	unmanaged map[PluginKey]string // keys of recorded plugins that run and are not in the catalog
+	unmanaged map[PluginKey]string // record keys of plugins that run and are not in the catalog
 }
 
 func newRecordedPlugins(cfg Config, configured func() []string) *recordedPlugins {
@@ -99,13 +102,15 @@ func newRecordedPlugins(cfg Config, configured func() []string) *recordedPlugins
 	}
 }
 
-// put records a started plugin, and confirms to its keeper that it is recorded.
+// put stores the record of a started plugin. Then it calls KeepAfterAgentExit, so that the
+// process outlives the agent.
 func (r *recordedPlugins) put(ctx context.Context, e catalog.Entry, p *launch.Plugin, identity string) {
 	rec := Record{ReattachConfig: p.ReattachConfig(), Identity: identity, Serves: servedBy(p.Info())}
 	if err := r.store.PutPlugin(recordKey(e), rec); err != nil {
 		r.logger.Error("record of a plugin not written, the next agent cannot reattach it", "plugin", e.Name, "error", err)
 	} else if err := p.KeepAfterAgentExit(ctx); err != nil {
-		r.logger.Debug("plugin not confirmed", "plugin", e.Name, "error", err) // a keeper of an earlier build
+		// A keeper of an earlier build has no such operation.
+		r.logger.Debug("plugin not confirmed", "plugin", e.Name, "error", err)
 	}
 }
 
@@ -123,10 +128,11 @@ func (r *recordedPlugins) mayBeRunning(e catalog.Entry) bool {
 	return err != nil || thisBoot
 }
 
-// reattach reattaches the process that an earlier supervisor has started, if its executable
-// and Identity are current. Otherwise it stops the process: the tasks continue, and the next
-// process recovers them. It returns nil if the caller must start a process. After an error no
-// other process may be started: the recorded one runs, and can be used later.
+// reattach connects to the process that an earlier supervisor has started, if its
+// executable and Identity are current. Otherwise it stops the process: the tasks continue,
+// and the next process recovers them. It returns nil if the caller must start a process.
+// After an error the caller must not start a process, because the recorded one runs, and
+// can be reattached later.
 func (r *recordedPlugins) reattach(ctx context.Context, e catalog.Entry, cfg launch.Config, binary *catalog.Binary, identity string) (*launch.Plugin, error) {
 	records, err := r.store.Plugins()
 	if err != nil {
@@ -164,7 +170,7 @@ func (r *recordedPlugins) reattach(ctx context.Context, e catalog.Entry, cfg lau
 	case same:
 		return p, nil
 	case ctx.Err() != nil:
-		p.Detach() // the next supervisor replaces the process
+		p.Detach() // the process of another build continues; the next supervisor replaces it
 		return nil, context.Cause(ctx)
 	}
 	logger.Info("replacing a running plugin, which is another build or has another configuration")
@@ -172,9 +178,9 @@ func (r *recordedPlugins) reattach(ctx context.Context, e catalog.Entry, cfg lau
 	return nil, nil
 }
 
-// killOrphans kills the plugins of an earlier supervisor that are no longer in the catalog. A
-// plugin with tasks continues, without this supervisor, until another plugin serves the same
-// driver or hook. After one success further calls do nothing.
+// killOrphans kills the plugins of an earlier supervisor that are no longer in the catalog.
+// A plugin with tasks continues, unmanaged, until another plugin serves the same driver or
+// hook. After the first success killOrphans does nothing.
 func (r *recordedPlugins) killOrphans() error {
 	r.orphansMu.Lock()
 	defer r.orphansMu.Unlock()
@@ -212,9 +218,9 @@ func (r *recordedPlugins) killOrphans() error {
 	return nil
 }
 
-// killUnmanaged kills the plugin that killOrphans has left running, before another plugin
-// serves the same driver or hook: two processes of one driver must not have the same tasks.
-// After an error the plugin may still run.
+// killUnmanaged kills the plugin of a driver or hook that killOrphans has left running. It
+// is called before another plugin serves the driver or hook: two processes of one driver
+// must not have the same tasks. After an error the plugin may still run.
 func (r *recordedPlugins) killUnmanaged(served PluginKey) error {
 	r.mu.Lock()
 	key, found := r.unmanaged[served]
@@ -242,7 +248,8 @@ func (r *recordedPlugins) kill(key string, rec Record) {
 	r.delete(key)
 }
 
-// process returns the process of the plugin. It is valid only if the record is of this boot.
+// process returns the ID of the recorded process. It is valid only if ThisBoot returns
+// true.
 func (r Record) process() process.ID {
 	return process.ID{PID: r.Pid, StartTime: r.StartTime}
 }

@@ -18,12 +18,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-// ledger is a Records in memory.
+// ledger is a RecordStore in memory.
 type ledger struct {
 	mu      sync.Mutex
 	records map[string]Record
 	calls   int                  // number of calls of Plugins
-	fails   func(call int) error // returns the error of a call of Plugins; may be nil
+	fails   func(call int) error // fails: returns the error of the given call of Plugins; may be nil
 }
 
 func (l *ledger) Plugins() (map[string]Record, error) {
@@ -38,7 +38,8 @@ func (l *ledger) Plugins() (map[string]Record, error) {
 	return maps.Clone(l.records), nil
 }
 
-// failOn makes the given calls of Plugins fail, counted from now.
+// failOn makes the calls of Plugins with the given numbers fail. The next call has number
+// 1.
 func (l *ledger) failOn(err error, calls ...int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -68,7 +69,7 @@ func (l *ledger) DeletePlugin(key string) error {
 	return nil
 }
 
-// node is the state that successive supervisors share.
+// node is a machine on which a test runs supervisors one after another.
 type node struct {
 	t       *testing.T
 	keeper  *keeper.Client
@@ -99,7 +100,8 @@ func newRestartableNode(t *testing.T) *node {
 	return &node{t: t, keeper: k, sockets: sockets}
 }
 
-// run runs a supervisor until f returns. If keep is set, its plugins continue.
+// run starts a supervisor, calls f and stops the supervisor. If keep is true, the plugins
+// continue to run.
 func (n *node) run(cc catalog.Config, keep bool, f func(*Supervisor)) {
 	n.t.Helper()
 	c, err := catalog.New(cc)
@@ -169,7 +171,7 @@ func TestPluginWithTasksOutlivesTheSupervisor(t *testing.T) {
 		}
 		first = n.pid(s, "one")
 	})
-	// At the end of this supervisor the plugin is not kept.
+	// This supervisor reattaches the plugin, and stops it at its end.
 	n.run(cc, false, func(s *Supervisor) {
 		if pid := n.pid(s, "one"); pid != first {
 			t.Errorf("pid %d, was %d", pid, first)
@@ -193,7 +195,8 @@ func TestPluginWithChangedIdentityIsReplaced(t *testing.T) {
 	n.run(cc, true, func(s *Supervisor) { first = n.pid(s, "one") })
 	reattached := process.ID{PID: first, StartTime: n.ledger.records["builtin one"].StartTime}
 
-	// Another configuration; TestTasksOutliveEverybody covers another file.
+	// The recorded plugin has another configuration. TestTasksOutliveEverybody covers
+	// another executable.
 	infoChanged := n.ledger.records["builtin one"]
 	infoChanged.Identity = "of another configuration"
 	_ = n.ledger.PutPlugin("builtin one", infoChanged)
@@ -203,7 +206,7 @@ func TestPluginWithChangedIdentityIsReplaced(t *testing.T) {
 		t.Errorf("pid %d, was %d; alive: %v", second, first, reattached.Alive())
 	}
 
-	// An unrelated process has the pid: it is not killed.
+	// If another process has reused the recorded pid, it is not killed.
 	stranger := n.ledger.records["builtin one"]
 	stranger.StartTime++
 	_ = n.ledger.PutPlugin("builtin one", stranger)
@@ -223,7 +226,7 @@ func TestPluginThatIsNotWantedAnyMoreIsEnded(t *testing.T) {
 	n := newRestartableNode(t)
 	n.run(catalog.Config{Builtins: builtins("one")}, true, func(s *Supervisor) { n.pid(s, "one") })
 	rec := n.ledger.records["builtin one"]
-	// With another boot id the record belongs to an unrelated process.
+	// A record of another boot belongs to an unrelated process.
 	other := rec
 	other.BootID = "another"
 	_ = n.ledger.PutPlugin("builtin one", other)
@@ -242,8 +245,8 @@ func TestPluginThatIsNotWantedAnyMoreIsEnded(t *testing.T) {
 	}
 }
 
-// TestReattachIsNotCutShort stops supervisors at different times during their start. None of
-// them kills the process of a plugin that may have tasks.
+// TestReattachIsNotCutShort stops supervisors at different times during their start, and
+// checks that none of them kills a reattached process.
 func TestReattachIsNotCutShort(t *testing.T) {
 	t.Parallel()
 	n := newRestartableNode(t)
@@ -304,8 +307,8 @@ func TestPluginWithTasksOutlivesItsConfiguration(t *testing.T) {
 	}
 }
 
-// While the records cannot be read, no plugin is started, because one may run. The recorded
-// plugin is reattached when the records can be read again.
+// As long as the records cannot be read, no plugin is started, because a recorded process
+// may run. It is reattached when the records can be read again.
 func TestPluginIsNotStartedWhileTheRecordsCannotBeRead(t *testing.T) {
 	t.Parallel()
 	for name, calls := range map[string][]int{"from the start": {1, 2}, "at the reattach": {2}} {
@@ -331,8 +334,8 @@ func TestPluginIsNotStartedWhileTheRecordsCannotBeRead(t *testing.T) {
 	}
 }
 
-// A plugin that is no longer in the configuration keeps the tasks of its driver until it is
-// killed. That is retried if it was not possible at the start of the supervisor.
+// A recorded plugin that is no longer configured keeps the tasks of its driver until it is
+// killed. If killing it fails at the start of the supervisor, it is retried.
 func TestUnmanagedPluginIsEndedWhenTheRecordsCanBeRead(t *testing.T) {
 	t.Parallel()
 	for name, calls := range map[string][]int{"at the start": {1, 2}, "before another plugin gets its tasks": {3}} {

@@ -21,30 +21,34 @@ type managedPlugin struct {
 	entry      catalog.Entry
 	order      int                     // position in the catalog
 	lastServed PluginKey               // see Config.LastServed
-	cancel     context.CancelCauseFunc // ends the plugin's goroutine; nil before the goroutine is started
+	cancel     context.CancelCauseFunc // cancel: stops the plugin's goroutine; nil before the goroutine is started
 
 	state       state
-	loopRunning bool           // the plugin's goroutine runs
-	removed     bool           // the plugin is stopped as soon as no task needs it
+	loopRunning bool           // loopRunning: the plugin's goroutine runs
+	removed     bool           // removed: the plugin is stopped as soon as no task needs it
 	stopping    bool           // stopWhenUnused runs
-	replacement *managedPlugin // replaces the plugin when it is gone; may be nil
+	replacement *managedPlugin // the plugin that follows after the end of this one; may be nil
 
-	inst            instance
-	driver          *watchedDriver    // driver of the latest process; nil for a hook
-	info            base.Info         // info of the latest process; zero before the first
-	hook            *hook.Description // description of the latest process; nil for a driver
-	launchAttempted bool              // the first launch has succeeded or failed, or follows on request
-	fingerprinted   bool              // the first fingerprint has arrived
-	lastAcquired    time.Time         // time when Driver or Hook last returned the plugin
-	failure         error             // why the last launch failed or the last process exited early; nil again after a launch
-	retryAt         time.Time         // time of the launch after a failure; zero if none follows
-	supersededBy    string            // which plugin is used instead
-	launchRequested chan struct{}     // closed when an idle plugin is requested
+	inst   instance
+	driver *watchedDriver    // driver of the latest process; nil for a hook
+	info   base.Info         // info of the latest process; zero before the first
+	hook   *hook.Description // description of the latest process; nil for a driver
+	// launchAttempted: the first launch has succeeded or failed, or waits for a request.
+	launchAttempted bool
+	fingerprinted   bool      // fingerprinted: the first fingerprint has arrived; always true for a hook
+	lastAcquired    time.Time // time when Driver or Hook last returned the plugin
+	// failure: error of the last launch, or of a process that exited early; nil after a
+	// successful launch.
+	failure         error
+	retryAt         time.Time     // time of the next launch after a failure; zero if there is none
+	supersededBy    string        // supersededBy: describes the plugin that is used instead of this one
+	launchRequested chan struct{} // launchRequested: closed when a plugin that was stopped as idle is requested
 }
 
 func (m *managedPlugin) apply(e event) { m.state = m.state.next(e) }
 
-// err returns the reason why the plugin has no process and none is being started, else nil.
+// err returns the reason why the plugin has no process, or nil if it has one or is being
+// started.
 func (m *managedPlugin) err() error {
 	if m.state == stateBackingOff || m.state == stateFailed {
 		return m.failure
@@ -52,13 +56,14 @@ func (m *managedPlugin) err() error {
 	return nil
 }
 
-// stateKnown is the value of Plugin.StateKnown.
+// stateKnown returns the value for the field Plugin.StateKnown.
 func (m *managedPlugin) stateKnown() bool {
 	return m.fingerprinted || m.state == stateBackingOff || m.state == stateFailed || m.state == stateSuperseded || m.state == stateIdle
 }
 
-// mayServe reports whether the plugin serves the driver or hook, or could report that it does. A
-// file that has never run may contain any driver or hook, whatever its name is.
+// mayServe reports whether the plugin serves the driver or hook, or may report that it
+// does. A file that has never run may contain any driver or hook, whatever the name of the
+// file is.
 func (m *managedPlugin) mayServe(key PluginKey) bool {
 	switch {
 	case m.info.Name != "":
@@ -69,29 +74,29 @@ func (m *managedPlugin) mayServe(key PluginKey) bool {
 	return m.lastServed == PluginKey{} || m.lastServed == key || m.entry.DriverName() == key.Name
 }
 
-// offer returns the plugin's offer to serve its driver or hook, for the arbitration.
+// offer returns the plugin's pluginOffer for the arbitration.
 func (m *managedPlugin) offer() pluginOffer {
 	c := pluginOffer{entry: m.entry, order: m.order, info: m.info, inUse: !m.lastAcquired.IsZero()}
 	if c.info.Name == "" && m.entry.Builtin {
-		// A builtin's name is known without a call, perhaps before its launch.
+		// The catalog has the name of a builtin, which may not have been launched yet.
 		c.info = base.Info{Type: m.entry.Type, Name: m.entry.Name, Version: m.entry.Version}
 	}
 	return c
 }
 
-// registry contains the managed plugins, and which of them serves which driver or hook.
-// Supervisor.mu guards it.
+// registry contains the managed plugins, and records which of them serves which driver or
+// hook. Supervisor.mu guards it.
 type registry struct {
-	plugins           []*managedPlugin // in the order of the catalog
+	plugins           []*managedPlugin // plugins: in the order of the catalog
 	owners            map[PluginKey]*managedPlugin
 	drivers           map[string]DriverInfo
-	firstLaunchesDone bool // no first launch is pending, or readyLimit has passed
+	firstLaunchesDone bool // firstLaunchesDone: no first launch is pending, or readyLimit has passed
 	logger            hclog.Logger
 }
 
-// awaitsConfiguredPlugin reports whether m is a builtin that a configured plugin is expected to
-// replace. If that plugin cannot be started, the builtin is not started either, because the
-// configuration names the other plugin.
+// awaitsConfiguredPlugin reports whether plugin m is a builtin that a configured plugin is
+// expected to replace. If the configured plugin cannot be started, the builtin is not
+// started either.
 func (r *registry) awaitsConfiguredPlugin(m *managedPlugin) bool {
 	return m.entry.Builtin && slices.ContainsFunc(r.plugins, func(other *managedPlugin) bool {
 		return !other.entry.Builtin && other.entry.Path != "" && other.state != stateSuperseded &&
@@ -99,8 +104,9 @@ func (r *registry) awaitsConfiguredPlugin(m *managedPlugin) bool {
 	})
 }
 
-// find returns the plugin of a driver or hook, also before its first process has reported the
-// name. It returns nil if there is none.
+// find returns the plugin of a driver or hook. Before the first process of a plugin has
+// reported its driver, find uses the expected name. It returns nil if there is no such
+// plugin.
 func (r *registry) find(key PluginKey) *managedPlugin {
 	if m := r.owners[key]; m != nil {
 		return m
@@ -116,8 +122,8 @@ func (r *registry) find(key PluginKey) *managedPlugin {
 	return nil
 }
 
-// candidateStarting reports whether an external plugin is being launched that has not reported
-// its name yet and may serve the driver or hook.
+// candidateStarting reports whether an external plugin that may serve the driver or hook is
+// being launched, and has not reported its name yet.
 func (r *registry) candidateStarting(key PluginKey) bool {
 	return slices.ContainsFunc(r.plugins, func(m *managedPlugin) bool {
 		return !m.entry.Builtin && m.info.Name == "" && (m.state == stateNotLaunched || m.state == stateStarting) && m.mayServe(key)
@@ -143,7 +149,9 @@ func (r *registry) notFoundError(key PluginKey) error {
 	}
 	slices.Sort(have)
 	have = slices.Compact(have)
-	var misnamed, unstarted []string // plugins that were expected to serve it, and plugins that failed to start
+	// misnamed: plugins whose file has the requested name and that serve another driver or
+	// hook; unstarted: plugins that failed to start.
+	var misnamed, unstarted []string
 	for _, m := range r.plugins {
 		if m.entry.DriverName() == key.Name && m.info.Name != "" {
 			misnamed = append(misnamed, fmt.Sprintf("%s reports itself as %s", m.entry, servedBy(m.info)))
@@ -168,8 +176,9 @@ func (r *registry) notFoundError(key PluginKey) error {
 	return fmt.Errorf("%s: %w: %s", key, none, msg)
 }
 
-// register makes m the owner of the driver or hook in info. If several plugins offer it, the
-// losers of the arbitration are superseded; the error is errSuperseded if m is one.
+// register makes plugin m the owner of the driver or hook in info. If several plugins serve
+// it, arbitrate selects one and the others are superseded. If m is superseded, the error is
+// errSuperseded.
 func (r *registry) register(m *managedPlugin, info base.Info) error {
 	if was, is := servedBy(m.info), servedBy(info); m.info.Name != "" && was != is {
 		return fmt.Errorf("%s: it was %s and reports itself as %s now; start again to accept that", m.entry, was, is)
@@ -200,7 +209,7 @@ func (r *registry) supersede(loser, winner *managedPlugin, lost, won base.Info) 
 	loser.apply(eventReplaced)
 	loser.supersededBy = fmt.Sprintf("%s is served by %s, version %s", servedBy(won), winner.entry, won.Version)
 	loser.inst = nil
-	loser.info = lost // the name that the plugin would serve
+	loser.info = lost // info has the name that the superseded plugin would serve
 	if loser.cancel != nil {
 		loser.cancel(errSuperseded)
 	}
@@ -210,35 +219,36 @@ func (r *registry) supersede(loser, winner *managedPlugin, lost, won base.Info) 
 	r.updateFirstLaunchesDone()
 }
 
-// firstLaunchPending reports whether the first launch of m has neither succeeded nor failed.
+// firstLaunchPending reports whether the first launch of plugin m has neither succeeded nor
+// failed.
 func (r *registry) firstLaunchPending(m *managedPlugin) bool {
 	return !m.launchAttempted && m.state != stateSuperseded && !r.awaitsConfiguredPlugin(m)
 }
 
-// undecided reports whether a plugin whose first launch is pending may replace the plugin that
-// serves the driver or hook.
+// undecided reports whether a plugin whose first launch is pending may become the owner of
+// the driver or hook.
 func (r *registry) undecided(key PluginKey) bool {
 	return !r.firstLaunchesDone && slices.ContainsFunc(r.plugins, func(m *managedPlugin) bool { return r.firstLaunchPending(m) && m.mayServe(key) })
 }
 
-// updateFirstLaunchesDone sets settled if no first launch is pending.
+// updateFirstLaunchesDone sets firstLaunchesDone if no first launch is pending.
 func (r *registry) updateFirstLaunchesDone() {
 	r.firstLaunchesDone = r.firstLaunchesDone || !slices.ContainsFunc(r.plugins, r.firstLaunchPending)
 }
 
-// allStatesKnown reports whether each plugin has reported its state, or has failed to.
+// allStatesKnown reports whether each plugin has reported its state or has failed to start.
 func (r *registry) allStatesKnown() bool {
 	return r.firstLaunchesDone && !slices.ContainsFunc(r.plugins, func(m *managedPlugin) bool {
 		return !m.stateKnown() && !r.awaitsConfiguredPlugin(m)
 	})
 }
 
-// setInfo changes the recorded state of the driver that m serves. It returns false if m serves
-// no driver.
+// setInfo changes the DriverInfo of the driver that plugin m serves. It returns false if m
+// serves no driver.
 func (r *registry) setInfo(m *managedPlugin, change func(*DriverInfo)) bool {
 	name := m.info.Name
 	if r.owners[driverKey(name)] != m {
-		return false // a hook, or another plugin serves the driver
+		return false // plugin m is a hook, or another plugin serves its driver
 	}
 	m.fingerprinted = true
 	info := r.drivers[name]
@@ -248,7 +258,7 @@ func (r *registry) setInfo(m *managedPlugin, change func(*DriverInfo)) bool {
 	return true
 }
 
-// newPlugins returns the plugins of a catalog with these entries. lastServed may be nil.
+// newPlugins returns a managedPlugin for each entry of a catalog. lastServed may be nil.
 func newPlugins(entries []catalog.Entry, lastServed func(catalog.Entry) PluginKey) []*managedPlugin {
 	plugins := make([]*managedPlugin, len(entries))
 	for i, e := range entries {
@@ -260,8 +270,8 @@ func newPlugins(entries []catalog.Entry, lastServed func(catalog.Entry) PluginKe
 	return plugins
 }
 
-// setPlugins replaces the plugins by the plugins of another catalog. A plugin whose entry is the same
-// continues; a plugin whose entry is missing or has changed is removed.
+// setPlugins changes the registry to the plugins of another catalog. A plugin with an equal
+// entry continues; a plugin whose entry is missing or has changed is removed.
 func (r *registry) setPlugins(fresh []*managedPlugin) {
 	before := slices.Clone(r.plugins)
 	for _, m := range before {
@@ -276,7 +286,7 @@ func (r *registry) setPlugins(fresh []*managedPlugin) {
 	}
 	r.plugins = append(r.plugins, fresh...)
 	if len(before) == 0 {
-		return // at the start every plugin is new
+		return // no log at the start, when every plugin is new
 	}
 	r.sort()
 	for _, m := range fresh {
@@ -284,13 +294,13 @@ func (r *registry) setPlugins(fresh []*managedPlugin) {
 	}
 }
 
-// sort restores the order of the catalog.
+// sort sorts the plugins as in the catalog.
 func (r *registry) sort() {
 	slices.SortStableFunc(r.plugins, func(a, b *managedPlugin) int { return a.entry.Compare(&b.entry) })
 }
 
-// remove removes a plugin as soon as no task needs its process. Then next replaces it, unless
-// next is nil.
+// remove removes plugin m as soon as no task needs its process. Then the plugin next, if it
+// is not nil, replaces m.
 func (r *registry) remove(m, next *managedPlugin) {
 	switch {
 	case next == nil:
@@ -305,8 +315,8 @@ func (r *registry) remove(m, next *managedPlugin) {
 	}
 }
 
-// release deletes a removed plugin, and adds the plugin that replaces it, if there is one. The
-// plugins that m has superseded compete again.
+// release deletes a removed plugin, and adds its replacement if there is one. Plugins that
+// it has superseded are launched again, and can become the owner.
 func (r *registry) release(m *managedPlugin) {
 	m.apply(eventDiscarded)
 	r.plugins = slices.DeleteFunc(r.plugins, func(other *managedPlugin) bool { return other == m })
@@ -328,7 +338,7 @@ func (r *registry) release(m *managedPlugin) {
 	}
 }
 
-// The causes with which the context of a plugin's goroutine ends before the supervisor's.
+// Causes with which the supervisor cancels the context of one plugin's goroutine.
 var (
 	errSuperseded = errors.New("replaced by another plugin")
 	errRemoved    = errors.New("removed from the configuration")

@@ -10,7 +10,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 )
 
-// A builtin is superseded during its launch, and then reports a higher version than the catalog.
+// A configured plugin supersedes a builtin during the builtin's launch. Then the builtin
+// reports a higher version than the catalog has.
 func TestSupersededPluginIsNotRegistered(t *testing.T) {
 	r := registry{owners: map[PluginKey]*managedPlugin{}, drivers: map[string]DriverInfo{}, logger: hclog.NewNullLogger()}
 	r.setPlugins(newPlugins([]catalog.Entry{builtin("x"), external("a")}, nil))

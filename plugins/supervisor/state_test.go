@@ -58,7 +58,8 @@ func TestTransitions(t *testing.T) {
 	}
 }
 
-// Each state can be superseded and can be released, and the plugin is not used after that.
+// Every state changes to superseded or gone by eventReplaced or eventDiscarded, and no
+// other event leads back.
 func TestEveryStateEnds(t *testing.T) {
 	if len(transitions) != int(stateGone)+1 {
 		t.Fatalf("%d rows, want one for each of %d states", len(transitions), stateGone+1)

@@ -15,7 +15,7 @@ type fingerprintStream struct {
 	inst     instance
 	driver   string
 	plugin   string
-	onChange func(change func(*DriverInfo)) // changes the recorded state of the driver
+	onChange func(change func(*DriverInfo)) // onChange: changes the DriverInfo of the driver
 	logger   hclog.Logger
 }
 
@@ -55,8 +55,9 @@ func (e *eventStream) run(ctx context.Context) {
 	})
 }
 
-// keepOpen reads a stream of a plugin and opens it again when it breaks, until ctx or the
-// process ends, or onBreak returns false. onBreak gets the error of the stream, if it had one.
+// keepOpen reads a stream of a plugin, and reopens it when it breaks, until ctx or the
+// process ends, or onBreak returns false. It passes the error of the stream, or nil, to
+// onBreak.
 func keepOpen[T any](ctx context.Context, inst instance, open func(context.Context) (<-chan T, error), onItem func(T) error, onBreak func(error) bool) {
 	for failureCount := 1; ; {
 		opened := time.Now()
@@ -78,9 +79,9 @@ func keepOpen[T any](ctx context.Context, inst instance, open func(context.Conte
 	}
 }
 
-// checkReachable reports whether a living process still accepts connections on its socket. After
-// three failed checks, checkReachable kills the process. It returns false when ctx or the process
-// ends.
+// checkReachable checks whether a process that runs accepts connections on its socket.
+// After three failed checks, checkReachable kills the process. It returns false when ctx or
+// the process ends.
 func checkReachable(ctx context.Context, inst instance, logger hclog.Logger) bool {
 	const tries, pause = 3, 500 * time.Millisecond
 	for i := range tries {
@@ -103,7 +104,7 @@ func checkReachable(ctx context.Context, inst instance, logger hclog.Logger) boo
 	return false
 }
 
-// sleep returns true after d, or false when ctx ends before.
+// sleep returns true after duration d, or false when ctx ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -115,8 +116,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// apply applies a fingerprint. An attribute is kept until the driver reports an empty string
-// for it.
+// apply updates the DriverInfo by a fingerprint. An attribute stays until the driver
+// reports an empty string for it.
 func (i *DriverInfo) apply(fp driver.Fingerprint) {
 	i.Detected = fp.Health != driver.HealthUndetected
 	i.Healthy = fp.Health == driver.HealthHealthy
@@ -135,7 +136,7 @@ func (i *DriverInfo) apply(fp driver.Fingerprint) {
 	i.Attributes = attributes
 }
 
-// markFingerprintFailed sets the state of a driver that does not report.
+// markFingerprintFailed sets the state of a driver that sends no fingerprints.
 func (i *DriverInfo) markFingerprintFailed() {
 	i.Detected, i.Healthy = false, false
 	i.Description = "failed to fingerprint driver"

@@ -34,18 +34,20 @@ var (
 	ErrStopped = errors.New("plugin supervisor has stopped")
 )
 
-// readyLimit is how long a node waits for slow plugins before it continues without them.
+// readyLimit is the maximum time that a node waits for plugins to start before it continues
+// without them.
 const readyLimit = 2 * time.Second
 
-// idleTimeout is how long an unused builtin keeps running.
+// idleTimeout is the time after which an unused builtin is stopped.
 const idleTimeout = time.Minute
 
-// Config is the configuration of a supervisor.
+// Config is the argument of New.
 type Config struct {
 	Catalog *catalog.Catalog
 	Keeper  launch.Keeper
 
-	// KeeperSocket is the path of the keeper's socket, for drivers.
+	// KeeperSocket is the path of the keeper's socket, which plugins get in their
+	// environment.
 	KeeperSocket string
 
 	// SocketDir returns a private directory (0700) for the plugins' sockets, not longer than
@@ -53,7 +55,7 @@ type Config struct {
 	// directory if it is missing.
 	SocketDir func() (string, error)
 
-	// DriverConfig is the data about this machine that drivers get; nil is allowed.
+	// DriverConfig is the information about this machine that drivers get; nil is allowed.
 	DriverConfig *base.DriverConfig
 
 	// HookConfig is the configuration that hooks get: the address of the agent.
@@ -93,7 +95,8 @@ type DriverInfo struct {
 	Detected    bool
 	Healthy     bool
 	Description string
-	// Attributes are the attributes that the driver has reported and not removed.
+	// Attributes are all attributes that the driver has reported, except those that it has
+	// removed.
 	Attributes map[string]driver.Attribute
 	UpdatedAt  time.Time
 }
@@ -110,19 +113,23 @@ func driverKey(name string) PluginKey { return PluginKey{base.TypeDriver, name} 
 
 // Plugin is the state of one plugin of the catalog.
 type Plugin struct {
-	Name            string // name of the file or the builtin
-	Path            string // "" for a builtin
-	Builtin         bool
-	Program         catalog.ProgramID
-	Serves          PluginKey // Serves.Name is "" until the plugin has reported it
+	Name    string // name of the file or the builtin
+	Path    string // "" for a builtin
+	Builtin bool
+	Program catalog.ProgramID
+	// Serves: the driver or hook of the plugin; its Name is "" until the plugin has
+	// reported it.
+	Serves          PluginKey
 	Version         string
 	Hook            *hook.Description // description of the hook; nil for a driver, and before the first start
-	Idle            bool              // an unused builtin without a process
-	LaunchAttempted bool              // the first launch has succeeded or failed
-	StateKnown      bool              // the plugin has reported its state (a driver: its first fingerprint), has failed to, or is not used
-	PID             int               // 0 when no process runs
-	Superseded      string            // which plugin is used instead; "" if none
-	Err             error             // why no process runs
+	Idle            bool              // Idle: the plugin is an unused builtin without a process
+	LaunchAttempted bool              // LaunchAttempted: the first launch has succeeded or failed
+	// StateKnown: the driver has sent its first fingerprint or the hook has started, the
+	// plugin has failed to start, or it is not used.
+	StateKnown bool
+	PID        int    // 0 when no process runs
+	Superseded string // Superseded: describes the plugin that is used instead; "" if there is none
+	Err        error  // why no process runs
 }
 
 // Supervisor keeps plugins running. Its methods may be called concurrently.
@@ -136,8 +143,8 @@ type Supervisor struct {
 	mu           sync.Mutex
 	registry     registry
 	stopped      bool
-	stateChanged chan struct{} // closed and replaced when a process starts or ends
-	infoChanged  chan struct{} // closed and replaced when drivers or plugins change
+	stateChanged chan struct{} // stateChanged: closed and replaced when a process starts or ends
+	infoChanged  chan struct{} // infoChanged: closed and replaced when drivers or plugins change
 }
 
 // instance is one running plugin. *launch.Plugin implements it.
@@ -178,7 +185,7 @@ func New(cfg Config) *Supervisor {
 	return s
 }
 
-// configured returns the keys of the plugins of the catalog in the records.
+// configured returns the record keys of the plugins in the catalog.
 func (s *Supervisor) configured() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -189,9 +196,9 @@ func (s *Supervisor) configured() []string {
 	return keys
 }
 
-// SetCatalog replaces the catalog. A new plugin is launched. A removed plugin is stopped as
-// soon as it has no tasks. A changed plugin is replaced as soon as its process has no tasks or
-// has died. SetCatalog does not block until then.
+// SetCatalog replaces the catalog, and returns immediately. A new plugin is launched. A
+// removed plugin is stopped as soon as it has no tasks. A changed plugin is replaced as
+// soon as its process has no tasks or has died.
 func (s *Supervisor) SetCatalog(c *catalog.Catalog) { s.setEntries(c.Entries()) }
 
 func (s *Supervisor) setEntries(entries []catalog.Entry) {
@@ -199,18 +206,18 @@ func (s *Supervisor) setEntries(entries []catalog.Entry) {
 	s.update(func() { s.registry.setPlugins(plugins) })
 }
 
-// Run launches or reattaches the plugins, and keeps them running until ctx ends. Then it stops
-// the plugins for which Config.KeepRunning returns false, and returns nil. It must be called once.
-// Tasks are not touched.
+// Run launches or reattaches the plugins, and keeps them running until ctx ends. Then it
+// stops the plugins for which Config.KeepRunning returns false, and returns nil. Tasks
+// continue to run. Run must be called once.
 func (s *Supervisor) Run(ctx context.Context) error {
 	if err := s.recorded.killOrphans(); err != nil {
 		s.logger.Error("plugins not started", "error", err)
 	}
 	waiting := time.AfterFunc(readyLimit, s.stopWaiting)
 	defer waiting.Stop()
-	s.update(s.registry.updateFirstLaunchesDone) // there may be no plugin at all
+	s.update(s.registry.updateFirstLaunchesDone) // without plugins no first launch is pending
 	var wg sync.WaitGroup
-	for ctx.Err() == nil { // continues even if no plugin can run, so that Driver returns the reasons
+	for ctx.Err() == nil { // the supervisor continues although no plugin can run, so that Driver returns the reasons
 		select {
 		case <-s.startLoops(ctx, &wg):
 		case <-ctx.Done():
@@ -221,8 +228,8 @@ func (s *Supervisor) Run(ctx context.Context) error {
 	return nil
 }
 
-// startLoops starts the goroutines of new plugins, and stops removed plugins. The returned
-// channel is closed when the plugins may have changed.
+// startLoops starts the goroutines of new plugins, and those that stop removed plugins. It
+// returns the channel stateChanged, after which it must be called again.
 func (s *Supervisor) startLoops(ctx context.Context, wg *sync.WaitGroup) <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -242,13 +249,13 @@ func (s *Supervisor) startLoops(ctx context.Context, wg *sync.WaitGroup) <-chan 
 	return s.stateChanged
 }
 
-// Driver returns the driver of that name. While its plugin is being launched, for the first
-// time or after its death, Driver blocks. While a plugin that may serve the driver instead is
-// being launched for the first time, Driver also blocks, at most for two seconds. After a failed launch, Driver returns ErrUnavailable
-// with the reason at once, and the launch is retried later. If no plugin serves the name, the
-// error is ErrNoDriver. Both errors are a *driver.UnavailableError, which signals when another
-// call may succeed. All calls return the same value for one plugin process, and another value
-// for the next process.
+// Driver returns the driver of that name. It blocks while the driver's plugin is being
+// launched. It also blocks, for at most two seconds, while another plugin that may serve
+// the driver is being launched for the first time. After a failed launch, Driver
+// immediately returns ErrUnavailable with the reason, and the launch is retried later. If
+// no plugin serves the name, the error is ErrNoDriver. Both errors are a
+// *driver.UnavailableError, which signals when another call may succeed. All calls return
+// the same value for one plugin process, and another value for the next process.
 func (s *Supervisor) Driver(ctx context.Context, name string) (driver.Driver, error) {
 	_, d, err := s.serving(ctx, driverKey(name), time.Time{})
 	if err != nil {
@@ -257,9 +264,9 @@ func (s *Supervisor) Driver(ctx context.Context, name string) (driver.Driver, er
 	return d, nil
 }
 
-// Hook returns the hook of that name and its description, as Driver does. Hook also waits for
-// the retry of a failed launch, if the retry comes before until. If no plugin serves the name,
-// the error is ErrNoHook.
+// Hook returns the hook of that name and its description. It blocks and fails like Driver,
+// with one difference: if the retry of a failed launch is due before the time until, Hook
+// waits for it. If no plugin serves the name, the error is ErrNoHook.
 func (s *Supervisor) Hook(ctx context.Context, name string, until time.Time) (*hook.Client, *hook.Description, error) {
 	inst, _, err := s.serving(ctx, PluginKey{base.TypeHook, name}, until)
 	if err != nil {
@@ -269,8 +276,8 @@ func (s *Supervisor) Hook(ctx context.Context, name string, until time.Time) (*h
 	return client, description, nil
 }
 
-// serving returns a living plugin. It blocks during a launch, and during a backoff that ends
-// before until.
+// serving returns a plugin whose process runs. It blocks during a launch, and during a
+// backoff that ends before the time until.
 func (s *Supervisor) serving(ctx context.Context, key PluginKey, until time.Time) (instance, *watchedDriver, error) {
 	for {
 		s.mu.Lock()
@@ -293,7 +300,7 @@ func (s *Supervisor) serving(ctx context.Context, key PluginKey, until time.Time
 	}
 }
 
-// waitError returns the error for a caller whose context ended while it waited.
+// waitError returns the error of serving after the caller's context has ended.
 func (s *Supervisor) waitError(key PluginKey, cause error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -307,14 +314,14 @@ func (s *Supervisor) waitError(key PluginKey, cause error) error {
 	return fmt.Errorf("%s: %w: %w (%w)", key, ErrUnavailable, m.failure, cause)
 }
 
-// servingLocked returns a living instance, or an error, or neither if the caller must wait for
-// stateChanged.
+// servingLocked returns an instance whose process runs, or an error. It returns neither if
+// the caller must wait for stateChanged.
 func (s *Supervisor) servingLocked(key PluginKey, until time.Time) (instance, *watchedDriver, error) {
 	if s.stopped {
 		return nil, nil, fmt.Errorf("%s: %w", key, ErrStopped)
 	}
 	if s.registry.undecided(key) {
-		return nil, nil, nil // a plugin with a higher version may still be starting
+		return nil, nil, nil // a plugin that may take precedence is still being launched
 	}
 	m := s.registry.find(key)
 	switch {
@@ -345,7 +352,7 @@ func (s *Supervisor) servingLocked(key PluginKey, until time.Time) (instance, *w
 	return m.inst, m.driver, nil
 }
 
-// Drivers returns a snapshot of all drivers that were ever started, by name.
+// Drivers returns the state of all drivers that were ever started, by name.
 func (s *Supervisor) Drivers() map[string]DriverInfo {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -360,7 +367,7 @@ func (s *Supervisor) Drivers() map[string]DriverInfo {
 	return out
 }
 
-// Plugins returns a snapshot of all plugins of the catalog, in its order.
+// Plugins returns the state of all plugins of the catalog, in the catalog's order.
 func (s *Supervisor) Plugins() []Plugin {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -379,8 +386,8 @@ func (s *Supervisor) Plugins() []Plugin {
 	return out
 }
 
-// Changed returns a channel that is closed when Drivers or Plugins next change. Call Changed
-// before them, or a change in between is missed.
+// Changed returns a channel that is closed when the results of Drivers or Plugins next
+// change. Callers must call Changed before Drivers or Plugins, to miss no change.
 func (s *Supervisor) Changed() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -388,16 +395,16 @@ func (s *Supervisor) Changed() <-chan struct{} {
 }
 
 // Ready blocks until every driver has reported its first fingerprint, but at most until two
-// seconds after New. A later fingerprint counts as a change. The only error is the cause of
-// the end of ctx.
+// seconds after New. For a later fingerprint see Changed. An error is the cause of the end
+// of ctx.
 func (s *Supervisor) Ready(ctx context.Context) error {
 	limit := time.NewTimer(time.Until(s.created.Add(readyLimit)))
 	defer limit.Stop()
 	return s.waitStatesKnown(ctx, limit.C)
 }
 
-// StateKnown is Ready without the limit: it blocks until each plugin has reported its state, or
-// has failed to.
+// WaitAllStatesKnown blocks until each plugin has reported its state or has failed to
+// start. Unlike Ready it has no time limit.
 func (s *Supervisor) WaitAllStatesKnown(ctx context.Context) error {
 	return s.waitStatesKnown(ctx, nil)
 }
@@ -421,7 +428,7 @@ func (s *Supervisor) waitStatesKnown(ctx context.Context, limit <-chan time.Time
 	}
 }
 
-// update changes the state and wakes all waiters.
+// update calls change with mu locked, and closes stateChanged and infoChanged.
 func (s *Supervisor) update(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -436,7 +443,8 @@ func (s *Supervisor) notifyLocked() {
 	s.infoChanged = make(chan struct{})
 }
 
-// stopWaiting ends the wait for slow first launches.
+// stopWaiting is called after readyLimit: callers of Driver and Hook no longer wait for
+// plugins whose first launch is pending.
 func (s *Supervisor) stopWaiting() {
 	s.update(func() {
 		if s.registry.firstLaunchesDone {

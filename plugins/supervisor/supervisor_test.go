@@ -18,8 +18,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// start runs a supervisor whose launches call open; n counts the launches of an entry from 1.
-// When the test ends, Run is stopped.
+// start runs a supervisor, which calls open instead of launching a plugin; n is the number
+// of launches of the entry so far. The supervisor stops when the test ends.
 func start(t *testing.T, cfg Config, entries []catalog.Entry, open func(ctx context.Context, name string, n int) (*fakePlugin, error)) *Supervisor {
 	s := New(cfg)
 	s.setEntries(entries)
@@ -161,11 +161,13 @@ func TestRelaunchThenBackoff(t *testing.T) {
 			at = append(at, time.Since(began))
 			f := newFake("x", "1")
 			switch {
-			case n <= 3: // dies twice before the backoff starts, then once more
+			// The plugin exits early three times: launched again immediately after the first, after a
+			// backoff from the second.
+			case n <= 3:
 				time.AfterFunc(time.Second, f.die)
 			case n == 4 || n == 5:
 				return nil, errors.New("no licence")
-			case n == 6: // stable, so that the failure count is reset
+			case n == 6: // runs for stableAfter, which resets the failure count
 				time.AfterFunc(stableAfter, f.die)
 			}
 			return f, nil
@@ -178,8 +180,8 @@ func TestRelaunchThenBackoff(t *testing.T) {
 		}
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
-		// uptime and delay before the next launch: 1 s, 0 s; 1 s, 5 s; 1 s, 10 s; fails, 20 s;
-		// fails, 40 s; 60 s, 0 s
+		// The uptimes and the delays before the next launches are: 1 s, 0 s; 1 s, 5 s; 1 s,
+		// 10 s; failed start, 20 s; failed start, 40 s; 60 s, 0 s.
 		want := []time.Duration{0, 1, 7, 18, 38, 78, 138}
 		for i := range want {
 			want[i] *= time.Second
@@ -203,7 +205,7 @@ func TestDriverDuringBackoff(t *testing.T) {
 		if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), `driver "x": not available: plugin "x" (/plugins/x): exited with code 3 (next try in 5s)`) {
 			t.Errorf("got %v", err)
 		}
-		time.Sleep(5500 * time.Millisecond) // a launch is in progress, and Driver waits for it
+		time.Sleep(5500 * time.Millisecond) // after 5.5 s the second launch, which takes a second, is in progress
 		mustDriver(t, s, "x")
 	})
 }
@@ -292,9 +294,9 @@ func TestPluginArbitration(t *testing.T) {
 		name   string
 		offers []offer
 		driver string
-		want   string // name of the file or the builtin
+		want   string // file or builtin that serves the driver
 		err    string
-		unused []string // names of the plugins that are never launched
+		unused []string // names of the plugins that must not be launched
 	}{
 		{"an external plugin of a builtin's name replaces it", []offer{
 			{entry: builtin("raw_exec")}, {entry: external("raw_exec"), name: "raw_exec", version: "0.1.0"},
@@ -419,13 +421,14 @@ func TestNameChange(t *testing.T) {
 	})
 }
 
-// A slow plugin delays a caller only if it may serve the driver or hook that the caller requests.
+// A plugin that is slow to start delays a caller only if it may serve the driver or hook
+// that the caller requests.
 func TestSlowPluginDelaysOnlyWhatItMayServe(t *testing.T) {
 	const launchTime = 10 * time.Second
 	podman := driverKey("podman")
 	for _, tt := range []struct {
 		name       string
-		entry      catalog.Entry // of the slow plugin, which serves podman
+		entry      catalog.Entry // catalog entry of the slow plugin, which serves the driver podman
 		lastServed PluginKey     // of the slow plugin
 		request    PluginKey
 		want       time.Duration
@@ -521,7 +524,7 @@ func TestFingerprints(t *testing.T) {
 	})
 }
 
-// A stream that ends at once is not reopened in a busy loop.
+// A stream that ends immediately is reopened with a backoff, and not in a busy loop.
 func TestStreamsEndAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake("x", "1")
@@ -543,7 +546,7 @@ func TestStreamsEndAtOnce(t *testing.T) {
 	})
 }
 
-// A living process without a listener is replaced.
+// A process that runs but no longer listens on its socket is replaced.
 func TestUnreachable(t *testing.T) {
 	for name, notice := range map[string]func(*Supervisor, *fakeDriver){
 		"its stream breaks":  func(_ *Supervisor, d *fakeDriver) { d.fingerprints <- driver.Fingerprint{Err: errors.New("broke")} },
@@ -656,8 +659,8 @@ func TestReady(t *testing.T) {
 	})
 }
 
-// An unused builtin is stopped after a minute and started again on request; the state of its
-// driver is kept.
+// An unused builtin is stopped after a minute and started again on request; meanwhile the
+// supervisor keeps the DriverInfo of its driver.
 func TestIdleBuiltinIsStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var busy atomic.Bool
@@ -685,12 +688,12 @@ func TestIdleBuiltinIsStopped(t *testing.T) {
 			return ended(current.Load())
 		}
 		busy.Store(true)
-		time.Sleep(10*time.Minute - time.Second) // not at a tick of the idle check
+		time.Sleep(10*time.Minute - time.Second) // one second before the idle check, which runs every minute
 		if rested() || launches.Load() != 1 {
 			t.Error("a builtin with tasks has ended")
 		}
 		busy.Store(false)
-		mustDriver(t, s, "b") // counts as a use of the driver
+		mustDriver(t, s, "b") // the call resets the idle time of the plugin
 		time.Sleep(idleTimeout - time.Second)
 		if rested() {
 			t.Error("it has ended within a minute")
@@ -707,7 +710,8 @@ func TestIdleBuiltinIsStopped(t *testing.T) {
 				t.Errorf("driver of %v after %d launches", d.plugin, launches.Load())
 			}
 		}
-		// A builtin that dies while it is in use is launched again at once, and does not become idle.
+		// A builtin that exits while it is in use is launched again immediately, and does
+		// not become idle.
 		current.Load().die()
 		if mustDriver(t, s, "b"); launches.Load() != 3 {
 			t.Errorf("%d launches", launches.Load())
@@ -738,8 +742,8 @@ func newFakeHook(name string) *fakePlugin {
 	return f
 }
 
-// A hook that dies in each call is launched again soon: the next call may be for another
-// allocation.
+// A hook that dies in each call is launched again with a short delay: the next call may be
+// for another allocation.
 func TestHookDiesOverCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, Config{}, []catalog.Entry{hookEntry("h")}, func(context.Context, string, int) (*fakePlugin, error) {
@@ -762,7 +766,7 @@ func TestHookDiesOverCalls(t *testing.T) {
 	})
 }
 
-// A caller that waits for a hook gets the reason why the hook does not start.
+// If a hook does not start, Hook returns the reason.
 func TestHookThatDoesNotStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := start(t, Config{}, []catalog.Entry{hookEntry("h")}, func(ctx context.Context, _ string, n int) (*fakePlugin, error) {
@@ -784,8 +788,8 @@ func TestHookThatDoesNotStart(t *testing.T) {
 	})
 }
 
-// A builtin hook is started on request, is started again when it has died or was stopped as
-// idle, and does not serve a driver.
+// A builtin hook is started on request, also after it has died or was stopped as idle. It
+// does not serve a driver of the same name.
 func TestHooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		launched := map[string]int{}
@@ -795,7 +799,7 @@ func TestHooks(t *testing.T) {
 			func(_ context.Context, name string, _ int) (*fakePlugin, error) {
 				launched[name]++
 				if name == "builtin stamp" {
-					return newFake("stamp", "0.1.0"), nil // a driver of the same name does not conflict with the hook
+					return newFake("stamp", "0.1.0"), nil // the driver and the hook named stamp do not conflict
 				}
 				last = newFakeHook(strings.TrimPrefix(name, "builtin "))
 				return last, nil
