@@ -10,11 +10,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// The functions of this file call the methods that the author of a driver wrote. Each
-// function converts a panic into an error that names the method. No other file calls a
-// method of an author, except Info at the start of the process and a hook's methods for
-// hook points, which package hook calls in the same way, and Start and Recover
-// (taskdriver.go).
+// The functions of this file call methods of the author's driver or hook. Each function
+// converts a panic into an error that names the method. Only the calls of Info, of
+// Start and Recover (taskdriver.go), and of a hook's methods for hook points (package
+// hook) are elsewhere.
 
 func callInfo(d infoProvider) (info DriverInfo, err error) {
 	defer base.Recover(d, "Info", &err)

@@ -23,7 +23,8 @@ import (
 // NAME=SOCKET, with the plugin's name and the path of a unix socket.
 const EnvDebug = "NOMAD_LITE_PLUGIN_DEBUG"
 
-// debugSocketPath returns the socket in value if value names the plugin name.
+// debugSocketPath returns SOCKET if value is NAME=SOCKET for the plugin with
+// the given name, else "".
 func debugSocketPath(value, name string) string {
 	if of, socket, ok := strings.Cut(value, "="); ok && of == name {
 		return socket
@@ -31,8 +32,9 @@ func debugSocketPath(value, name string) string {
 	return ""
 }
 
-// serveDebug serves on a socket until the user ends the process. It has no handshake: the
-// process that a host starts (attach) handles the host's handshake.
+// serveDebug serves on a socket until the user ends the process. There is no handshake on
+// the socket: the process that the host starts (proxyToDebugProcess) performs the handshake
+// with the host.
 func serveDebug(p *pluginSpec, socket string) error {
 	logger := hclog.New(&hclog.LoggerOptions{Name: p.name, Level: hclog.Trace, Output: os.Stderr})
 	hclog.SetDefault(logger)

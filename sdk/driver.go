@@ -97,8 +97,8 @@ type Destroyer interface {
 	Destroy(ctx context.Context) error
 }
 
-// Recoverer is a driver whose tasks outlive its process. Without it, the driver loses
-// its tasks when its process exits, and the host starts them again.
+// Recoverer is a driver whose tasks outlive its process. A driver without Recover loses its
+// tasks when its process exits, and the host starts them again.
 type Recoverer[T Task] interface {
 	// Recover finds a task that an earlier process of this driver started. It must only
 	// rely on start.State: start.DriverConfig may be empty. It returns an error if the
@@ -141,8 +141,8 @@ type NetworkManager interface {
 	DestroyNetwork(ctx context.Context, allocID string, isolation *driver.NetworkIsolation) error
 }
 
-// OrphanKiller is a driver that can find the remains of a start that it has no record
-// of, for example because its process died during Start.
+// OrphanKiller is a driver that can find the processes of a start that it has no record of,
+// for example because its own process died during Start.
 type OrphanKiller interface {
 	// Sweep kills the processes that an earlier start of the task has left, and reports
 	// whether it found any. The package calls Sweep when a host destroys a task id that the

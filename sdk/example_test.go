@@ -69,11 +69,12 @@ func ExampleStartRequest() {
 }
 
 func (k *kettle) Start(context.Context, *sdk.StartRequest) (*pot, error) {
-	// Another process uses the socket: the restart policy may start the task again.
+	// Recoverable: the restart policy may start the task again, because a socket
+	// may become free.
 	return nil, sdk.Recoverable(errors.New("no socket is free"))
 }
 
-// A task that can be recovered has a state, and its driver has Recover.
+// For recovery, a task has the method State, and its driver has the method Recover.
 func ExampleRecoverer() {
 	recover := func(ctx context.Context, start *sdk.StartRequest) (*pot, error) {
 		var s potState
@@ -190,7 +191,8 @@ func ExampleServeHook() {
 	_ = main
 }
 
-// Prestart can fail a task, and change its environment. The next call gets its State.
+// Prestart can fail a task, and change its environment. The next Prestart of the task
+// gets the returned State as PreviousState.
 func (b *bouncer) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	var config struct {
 		Guests []string `codec:"guests"`
@@ -207,7 +209,8 @@ func (b *bouncer) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hoo
 	}, nil
 }
 
-// Exited calls the host. The scope of the request says for which task.
+// Exited calls the host. The scope that it passes identifies the task of the
+// request.
 func (b *bouncer) Exited(ctx context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
 	return hook.TaskExitedResponse{}, b.host.EmitEvent(ctx, req.Scope(), hook.Event{Message: "see you"})
 }

@@ -7,10 +7,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// Hook is the interface that the author of a hook implements, with at least one method
-// for a hook point: those of [hook.TaskPrestart], [hook.AllocPostrun], and so on. One value
-// can have all of them. The methods may be called concurrently, for one task as well as
-// for many, and again with the same request after a restart of the plugin or the agent.
+// Hook is the interface that the author of a hook implements, with a method for at least one
+// hook point, such as that of [hook.TaskPrestart] or [hook.AllocPostrun]. A hook can have
+// the methods of all hook points. The methods may be called concurrently, for one task as
+// well as for many, and again with the same request after a restart of the plugin or the
+// agent.
 type Hook interface {
 	// Info describes the hook. It is called once, when the process starts.
 	Info() HookInfo
@@ -47,7 +48,7 @@ type HookInfo struct {
 // HostSetter is a hook that calls its host: to run a command in a task, to restart a
 // task, to read variables, and for the other methods of [hook.Host].
 type HostSetter interface {
-	// SetHost is called once, before the first hook point. The host is valid as long as
-	// the process lives: while no agent runs, its calls wait for one.
+	// SetHost is called once, before the first hook point. The host is valid as long as the
+	// process lives: its calls block while no agent runs.
 	SetHost(host hook.Host, node hook.Node)
 }

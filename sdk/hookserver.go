@@ -17,7 +17,7 @@ type hookServer struct {
 	description *hook.Description
 
 	mu   sync.Mutex
-	host *hook.HostClient // nil before Configure, and if the author does not call the host
+	host *hook.HostClient // host is nil before Configure, and if the hook has no SetHost method
 }
 
 var (
@@ -26,7 +26,7 @@ var (
 )
 
 // newHookServer returns an error for a hook without a hook point, for a method that would
-// never be called, and for a field of info that could have no effect.
+// never be called, and for a field of info that has no effect for this hook.
 func newHookServer(impl Hook, id identity, info HookInfo) (*hookServer, error) {
 	if err := checkSchema("AttachmentSchema", info.AttachmentSchema); err != nil {
 		return nil, err
@@ -63,8 +63,8 @@ func newHookServer(impl Hook, id identity, info HookInfo) (*hookServer, error) {
 
 func (s *hookServer) Describe(context.Context) (*hook.Description, error) { return s.description, nil }
 
-// Configure passes the host to the author once: the client connects to later agents by
-// itself.
+// Configure calls the author's SetHost in the first call. Later calls only connect the
+// HostClient to the socket of another agent.
 func (s *hookServer) Configure(_ context.Context, c hook.Config) error {
 	user, ok := s.impl.(HostSetter)
 	if !ok {

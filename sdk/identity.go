@@ -30,8 +30,8 @@ type identity struct {
 	configSchema *hclspec.Spec
 }
 
-// newIdentity returns an error for a name that no plugin can have, for a schema that no
-// block can match, and for a schema of a configuration that impl does not accept.
+// newIdentity returns an error for an invalid name, for a schema that is not valid, and for
+// a schema without a Configure method of impl.
 func newIdentity(impl any, name, version string, configSchema *hclspec.Spec) (identity, error) {
 	if name == "" {
 		return identity{}, fmt.Errorf("%T.Info has no Name", impl)
@@ -54,8 +54,8 @@ func newIdentity(impl any, name, version string, configSchema *hclspec.Spec) (id
 	return identity{name, version, configSchema}, nil
 }
 
-// checkSchema returns an error that names the field of Info if no block can match the
-// schema.
+// checkSchema returns an error for a schema that is not valid. The error names the field of
+// Info.
 func checkSchema(field string, schema *hclspec.Spec) error {
 	if err := schema.Fault(); err != nil {
 		return fmt.Errorf("%s in Info: %w", field, err)
@@ -71,7 +71,8 @@ func (i *basePlugin) ConfigSchema(context.Context) (*hclspec.Spec, error) {
 	return i.configSchema, nil
 }
 
-// SetConfig passes a configuration to the author once: hosts send it repeatedly.
+// SetConfig calls the author's Configure if the configuration differs from the last one:
+// hosts send the same configuration repeatedly.
 func (i *basePlugin) SetConfig(ctx context.Context, config *base.Config) error {
 	configurer, ok := i.impl.(Configurer)
 	if !ok {

@@ -11,8 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/memtrim"
 )
 
-// idleTimer ends a plugin that has had no connection and no task for the time that a host
-// may need to come back.
+// idleTimer stops a plugin after idleTimeout without a connection and without a task.
 type idleTimer struct {
 	isBusy func() bool
 
@@ -38,7 +37,7 @@ func (i *idleTimer) onTimeout() {
 	case i.isBusy():
 		i.timer.Reset(idleTimeout)
 	default:
-		go i.stop() // stop waits for connections, and the end of each takes mu
+		go i.stop() // in a goroutine, because stop waits for connections, and connClosed locks mu
 	}
 }
 
@@ -80,8 +79,9 @@ func (c *statsHandler) HandleConn(_ context.Context, s stats.ConnStats) {
 
 func (c *statsHandler) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
 
-// TagRPC implements stats.Handler. Tasks are destroyed before they restart and when they
-// stop; tasks that only start make objects that stay.
+// TagRPC implements stats.Handler. It reports a DestroyTask call as busy: the garbage
+// collector then runs less often during stops and restarts of tasks. A start alone is
+// not reported, because the objects that it allocates stay in use.
 func (c *statsHandler) TagRPC(ctx context.Context, call *stats.RPCTagInfo) context.Context {
 	if strings.HasSuffix(call.FullMethodName, "/DestroyTask") {
 		c.trimmer.NotifyBusy()

@@ -29,9 +29,9 @@ func pointInterfaces() (interfaces []reflect.Type) {
 	return interfaces
 }
 
-// checkMethods returns an error for a method that seems to be meant for one of the
-// interfaces and would never be called: it has another signature, or its name is
-// spelled differently, or only a pointer to the value has it.
+// checkMethods returns an error for a method that looks like a method of one of the
+// interfaces, but does not implement it: its signature is different, its name is spelled
+// differently, or only a pointer to the value has it.
 func checkMethods(t reflect.Type, interfaces []reflect.Type) error {
 	for _, want := range interfaces {
 		if t.Implements(want) {

@@ -30,7 +30,8 @@ type panickingTask struct {
 	driver *panickingDriver
 }
 
-// newPanickingDriver discards the stacks in the log until the test ends.
+// newPanickingDriver returns a driver. Until the test ends, the log discards
+// the stacks of its panics.
 func newPanickingDriver(t *testing.T) *panickingDriver {
 	log := hclog.Default()
 	hclog.SetDefault(hclog.NewNullLogger())
@@ -199,7 +200,7 @@ func callAllMethods(t *testing.T, s *server) error {
 	return errors.Join(errs...)
 }
 
-// A panic of any method is an error of the call that used it, and names the method; the
+// If a method panics, the call that used it returns an error that names the method; the
 // process continues.
 func TestPanicOfAnyMethodIsAnError(t *testing.T) {
 	for _, method := range []string{
@@ -216,7 +217,7 @@ func TestPanicOfAnyMethodIsAnError(t *testing.T) {
 					t.Errorf("the errors of all calls are: %v", err)
 				}
 				d.panicMethod.Store(new(""))
-				for _, id := range []string{testTaskID, "alloc/task/00000002"} { // a Destroy that panicked is repeated
+				for _, id := range []string{testTaskID, "alloc/task/00000002"} { // after the panic, Destroy is called again
 					if err := s.DestroyTask(t.Context(), id, true); err != nil && (method == "Destroy" || !errors.Is(err, driver.ErrTaskNotFound)) {
 						t.Errorf("destroy %s again: %v", id, err)
 					}

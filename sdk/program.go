@@ -10,12 +10,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// pluginSpec is an author's value as a plugin of its kind.
+// pluginSpec describes an author's driver or hook as a plugin.
 type pluginSpec struct {
 	kind            string // name of the kind in messages
-	compatibleHosts string // other hosts that support this kind, as a sentence
+	compatibleHosts string // " or …" if another host also supports this kind
 	identity
-	// newService makes the service of the plugin itself.
+	// newService makes the service that calls the author's methods.
 	newService func(hclog.Logger) service
 	// newDebugProxy makes a service that passes every call on to conn, a process under debug.
 	newDebugProxy func(conn grpc.ClientConnInterface, gone <-chan struct{}) service
@@ -26,7 +26,7 @@ type service struct {
 	base       base.Plugin
 	name       string // key in a plugin set
 	grpcPlugin pluginSetEntry
-	isBusy     func() bool // reports whether the service has state to lose
+	isBusy     func() bool // isBusy reports whether the process must not exit when it is idle
 }
 
 // pluginSetEntry is an entry of a plugin set.
@@ -87,8 +87,8 @@ func newHookSpec(impl Hook) (*pluginSpec, error) {
 		kind:     "hook",
 		identity: id,
 		newService: func(hclog.Logger) service {
-			// Without an agent, a hook's work for a task either continues by itself or not at
-			// all, because only an agent reports the state of the task.
+			// A hook is never busy: without an agent, no hook point is called, and the work
+			// that a hook does for a task is not kept by its process.
 			return service{s, hook.PluginName, &hook.GRPCPlugin{Impl: s, Hook: impl}, neverBusy}
 		},
 		newDebugProxy: func(conn grpc.ClientConnInterface, gone <-chan struct{}) service {

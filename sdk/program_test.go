@@ -148,7 +148,8 @@ func TestDriverThatCannotBeServedIsRejected(t *testing.T) {
 	}
 }
 
-// driverCase is a driver without its type parameter.
+// driverCase makes drivers with different task types usable in one table of
+// tests.
 type driverCase[T Task] struct{ driver Driver[T] }
 
 func (c driverCase[T]) newSpec() (*pluginSpec, error) { return newDriverSpec(c.driver) }
@@ -188,8 +189,8 @@ func TestTimeoutsAreDescribed(t *testing.T) {
 // expectedErrorComment matches a comment with an expected error of the compiler.
 var expectedErrorComment = regexp.MustCompile(`(?m)// ERROR "(.*)"$`)
 
-// The program in testdata/wrong has mistakes of authors, each with the error of the
-// compiler in a comment at the end of its line.
+// The program in testdata/wrong has mistakes of plugin authors. A comment at the end of each
+// line with a mistake has the error of the compiler.
 func TestWrongSignatureDoesNotCompile(t *testing.T) {
 	if _, err := exec.LookPath("go"); err != nil {
 		t.Skip("no go command on this machine")

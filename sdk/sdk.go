@@ -40,7 +40,7 @@ type Configurer interface {
 
 // Config is the configuration of a driver or a hook.
 type Config struct {
-	// MinPort and MaxPort are the ports that Nomad reserves for helper processes of
+	// MinPort and MaxPort limit the range of ports that Nomad reserves for helper processes of
 	// drivers; both are 0 if the host did not send them.
 	MinPort, MaxPort uint32
 

@@ -62,7 +62,8 @@ func serve(p *pluginSpec) error {
 	return nil
 }
 
-// newLogger logs all levels, in the format that hosts parse: hosts filter.
+// newLogger returns a logger for all levels, because hosts filter by level. It writes the
+// format that hosts parse.
 func newLogger(name string) hclog.Logger {
 	return hclog.New(&hclog.LoggerOptions{
 		Name:       name,
@@ -73,7 +74,7 @@ func newLogger(name string) hclog.Logger {
 	})
 }
 
-// quotedCommandLine returns the command line of this process, for `plugin test`.
+// quotedCommandLine returns the command line of this process as arguments of `plugin test`.
 func quotedCommandLine() string {
 	line := os.Args[0]
 	if len(os.Args) > 1 {
@@ -82,16 +83,17 @@ func quotedCommandLine() string {
 	return line
 }
 
-// servePlugin serves the plugin protocol until the host ends it, no host connects for
-// idleTimeout, or ctx ends.
+// servePlugin serves the plugin protocol until the host stops the plugin, the plugin
+// has been idle for idleTimeout, or ctx ends.
 func servePlugin(ctx context.Context, s service, logger hclog.Logger) {
 	i := &idleTimer{isBusy: s.isBusy}
-	// Messages of go-plugin below the level Warn help no user, and would be the last lines
-	// in the log of a plugin that has died.
+	// Messages of go-plugin below the level Warn are not useful for users, and would be
+	// the last log lines of a plugin that has crashed.
 	quiet := newLogger("go-plugin")
 	quiet.SetLevel(hclog.Warn)
 	prints := sync.OnceFunc(func() { captureStdio(logger) })
-	// A plugin process idles beside every task.
+	// The process is idle most of the time, so the trimmer returns unused memory to
+	// the system.
 	trim := memtrim.New(25, 100)
 	defer trim.Stop()
 	plugin.Serve(&plugin.ServeConfig{
@@ -117,20 +119,20 @@ func setProcessName() {
 	_ = os.WriteFile("/proc/self/comm", []byte(filepath.Base(os.Args[0])), 0)
 }
 
-// isolateInheritedFDsAndSignals keeps inherited descriptors and signal settings from reaching the
-// tasks, and keeps the loss of a host from ending this process. With a host, SIGHUP
-// does not end the process either: it comes from a closed terminal, or was meant for
-// the agent as a reload signal.
+// isolateInheritedFDsAndSignals prevents tasks from inheriting descriptors and signal settings of
+// the host, and keeps this process running after its host has exited. With hosted, the process
+// also survives SIGHUP, which comes from a closed terminal, or is the agent's reload signal.
 func isolateInheritedFDsAndSignals(hosted bool) {
-	// The host may have left descriptors without close-on-exec.
+	// The host may pass on descriptors without close-on-exec.
 	if err := unix.CloseRange(3, ^uint(0)>>1, unix.CLOSE_RANGE_CLOEXEC); err != nil {
-		for fd := 3; fd < 1024; fd++ { // old kernel without close_range
+		for fd := 3; fd < 1024; fd++ { // kernels without close_range
 			unix.CloseOnExec(fd)
 		}
 	}
-	// After the host's death, a write to stderr must not end the process. A handler is
-	// used instead of SIG_IGN, because tasks would inherit SIG_IGN; they must not inherit
-	// signals that a shell or nohup has set to be ignored either.
+	// When the host has exited, a write to stderr raises SIGPIPE, which must not end the
+	// process. A handler is used instead of SIG_IGN, because tasks would inherit SIG_IGN.
+	// A signal that was already ignored (by a shell or nohup) also gets a handler, so
+	// that tasks do not inherit that.
 	caught := []os.Signal{syscall.SIGPIPE}
 	if hosted || signal.Ignored(syscall.SIGHUP) {
 		caught = append(caught, syscall.SIGHUP)
@@ -158,7 +160,7 @@ func captureStdio(logger hclog.Logger) {
 		return
 	}
 	os.Stdout, os.Stderr = w, w
-	go func() { // runs as long as the process, like the pipe that it reads
+	go func() { // the goroutine runs as long as the process
 		lines := bufio.NewReaderSize(r, 64<<10)
 		for {
 			line, _, err := lines.ReadLine()

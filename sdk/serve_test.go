@@ -38,7 +38,7 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// loggingDriver writes to every log and output that a plugin has.
+// loggingDriver writes to each log and output stream that a plugin has.
 type loggingDriver struct{}
 
 func (*loggingDriver) Info() sdk.DriverInfo { return sdk.DriverInfo{Name: "talker"} }
@@ -175,8 +175,7 @@ func TestHangupAndInterruptDoNotEndThePlugin(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// A signal that ends a process would have ended it before the process handles a later
-	// call.
+	// This call would fail if one of the signals had ended the process.
 	if _, err := d.Capabilities(t.Context()); err != nil || client.Exited() {
 		t.Errorf("Capabilities: %v, plugin exited: %v", err, client.Exited())
 	}
@@ -202,7 +201,7 @@ func TestLostHostDoesNotEndThePlugin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// After the host's death the pipes have no readers.
+	// The pipes have no readers, as after a crash of the host.
 	stdout.Close()
 	stderr.Close()
 
@@ -212,7 +211,7 @@ func TestLostHostDoesNotEndThePlugin(t *testing.T) {
 	}
 	defer conn.Close()
 	d := driver.NewClient(conn, make(chan struct{}))
-	for i := range 300 { // more than the capacity of a pipe
+	for i := range 300 { // the log lines of 300 starts exceed the capacity of a pipe
 		id := fmt.Sprintf("a/t/%d", i)
 		if _, _, err := d.StartTask(t.Context(), &driver.TaskConfig{ID: id, AllocID: "a", Name: "t"}); err != nil {
 			t.Fatalf("start %d: %v", i, err)
@@ -257,8 +256,8 @@ func TestDebug(t *testing.T) {
 		t.Fatal(err)
 	}
 	client.Kill()
-	// The process that a host starts passes calls on; the process under debug is the
-	// plugin.
+	// The plugin serves in the process under debug; the process that the host starts
+	// passes calls on to it.
 	second, client := launchDriver(t, io.Discard, env)
 	if status, err := second.InspectTask(t.Context(), "a/t/0"); err != nil || status.State != driver.TaskRunning {
 		t.Errorf("after the host has come back the task is %+v, %v", status, err)
@@ -284,7 +283,7 @@ func TestDebug(t *testing.T) {
 		t.Error("the socket is left behind")
 	}
 
-	// Without a process to attach to there is an error message.
+	// Without a process to attach to, the plugin prints an error message.
 	stub := exec.Command(os.Args[0])
 	stub.Env = append(os.Environ(), env, base.Handshake.MagicCookieKey+"="+base.Handshake.MagicCookieValue, "PLUGIN_PROTOCOL_VERSIONS=2")
 	if out, err := stub.CombinedOutput(); err == nil || !strings.Contains(string(out), "no plugin listens there") {

@@ -31,7 +31,7 @@ type server struct {
 
 	mu           sync.Mutex
 	tasks        map[string]*task         // key: start id
-	activeSweeps map[string]chan struct{} // key: alloc and task; the channel is closed when the sweep ends
+	activeSweeps map[string]chan struct{} // key: alloc id and task name; the channel is closed when the sweep ends
 }
 
 var (
@@ -39,13 +39,13 @@ var (
 	_ base.Plugin   = (*server)(nil)
 )
 
-// task is one start in the server's table. Fields below started are set when started is
-// closed; fields below exited when exited is closed.
+// task is one start of a task. The fields from err to cancelWait may be read after
+// started is closed, the fields after exited when exited is closed.
 type task struct {
 	start  *StartRequest
 	cancel context.CancelCauseFunc // cancels a Start that is in progress
 
-	started    chan struct{} // closed when the start or the recovery has ended
+	started    chan struct{} // closed when Start or Recover has returned
 	err        error         // reason why impl is not set
 	impl       Task
 	startedAt  time.Time
@@ -63,7 +63,7 @@ type task struct {
 
 var errDestroyed = errors.New("task was destroyed while it started")
 
-// newServer requires a validated info.
+// newServer returns a server for a driver whose info was validated.
 func newServer(d *taskDriver, id identity, info DriverInfo, logger hclog.Logger) *server {
 	s := &server{
 		basePlugin:   basePlugin{impl: d.impl, identity: id, kind: base.TypeDriver, apiVersion: driver.APIVersion},
@@ -191,12 +191,12 @@ func (s *server) StartTask(ctx context.Context, config *driver.TaskConfig) (*dri
 	sweep := s.activeSweeps[config.AllocID+"/"+config.Name]
 	s.mu.Unlock()
 	if sweep != nil {
-		<-sweep // an earlier sweep that still runs could kill the processes of this start
+		<-sweep // wait for an earlier sweep, which could kill the processes of this start
 	}
 
 	author, err := s.driver.start(ctx, start)
 	if err == nil && ctx.Err() != nil {
-		// The host gets no handle of this start, so it would never stop the task.
+		// The host cannot stop this task, because it gets no handle.
 		err = errors.Join(context.Cause(ctx), s.undoStart(context.WithoutCancel(ctx), author))
 	}
 	var handle *driver.Handle
@@ -216,7 +216,7 @@ func (s *server) StartTask(ctx context.Context, config *driver.TaskConfig) (*dri
 }
 
 // sweepPanickedStart kills the processes that a Start may have started before it panicked:
-// no task value exists with which they could be stopped.
+// it returned no task that could stop them.
 func (s *server) sweepPanickedStart(ctx context.Context, start *StartRequest, err error) {
 	var panicked *base.PanicError
 	if !errors.As(err, &panicked) {
@@ -228,7 +228,7 @@ func (s *server) sweepPanickedStart(ctx context.Context, start *StartRequest, er
 }
 
 func (s *server) newStart(config driver.TaskConfig) *StartRequest {
-	config.Env = maps.Clone(config.Env) // the author may change the copy; the handle must not change
+	config.Env = maps.Clone(config.Env) // the author may change the clone; the handle must not change
 	return &StartRequest{
 		TaskConfig: config,
 		events:     &s.events,
@@ -332,7 +332,7 @@ func (s *server) RecoverTask(ctx context.Context, handle *driver.Handle) error {
 		s.failStart(t, err)
 		return err
 	}
-	// A running task without a known address is better than no task.
+	// After an error the task is recovered without its address.
 	if t.network, err = callNetwork(author); err != nil {
 		start.Logger().Warn("the address of a recovered task is unknown", "error", err)
 	}
@@ -480,9 +480,9 @@ func (s *server) DestroyTask(ctx context.Context, id string, force bool) error {
 		}
 	}
 	t.cancelWait()
-	// The cleanup continues if the host disconnects. After an error the task stays in the
-	// table: the host repeats the call, and for an unknown task the response would be that
-	// nothing is left.
+	// The context is not cancelled if the host disconnects. After an error the task stays
+	// in the table: the host repeats the call, and for an unknown task the response would
+	// be that nothing is left.
 	if err := callDestroy(context.WithoutCancel(ctx), t.impl); err != nil {
 		return fmt.Errorf("destroy task %q: %w", id, err)
 	}
@@ -493,7 +493,7 @@ func (s *server) DestroyTask(ctx context.Context, id string, force bool) error {
 	return nil
 }
 
-// destroyMatching destroys the known starts of a task.
+// destroyMatching destroys the starts in the table whose id has the prefix.
 func (s *server) destroyMatching(ctx context.Context, prefix string) (found bool, err error) {
 	s.mu.Lock()
 	var ids []string
@@ -510,7 +510,7 @@ func (s *server) destroyMatching(ctx context.Context, prefix string) (found bool
 	return len(ids) > 0, errors.Join(errs...)
 }
 
-// sweepTask kills what may be left of an unknown start.
+// sweepTask kills the remaining processes of a start that is not in the table.
 func (s *server) sweepTask(ctx context.Context, id string, force bool) error {
 	sweeper, ok := s.impl.(OrphanKiller)
 	if !ok || !force {
@@ -526,12 +526,12 @@ func (s *server) sweepTask(ctx context.Context, id string, force bool) error {
 	for _, t := range s.tasks {
 		if t.start.AllocID == allocID && t.start.Name == name {
 			s.mu.Unlock()
-			return driver.ErrTaskNotFound // the processes found would belong to another start
+			return driver.ErrTaskNotFound // Sweep could kill the processes of this start
 		}
 	}
 	if s.activeSweeps[key] != nil {
 		s.mu.Unlock()
-		return driver.ErrTaskNotFound // another call sweeps already
+		return driver.ErrTaskNotFound // a sweep for this task is already running
 	}
 	s.activeSweeps[key] = over
 	s.mu.Unlock()
@@ -605,7 +605,7 @@ func (s *server) TaskStats(ctx context.Context, id string, interval time.Duratio
 			switch {
 			case err == nil:
 				if err := sample.Validate(); err != nil {
-					t.start.Logger().Error("task statistics are refused", "error", err) // the server rejects the statistics for this reason
+					t.start.Logger().Error("task statistics are refused", "error", err) // the host rejects invalid statistics
 				}
 				if sample.Timestamp.IsZero() {
 					sample.Timestamp = time.Now()
@@ -660,7 +660,7 @@ func (s *server) ExecTask(ctx context.Context, id string, command []string, time
 		ctx, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("command %q did not end within %v", programName(command), timeout))
 		defer cancel()
 	}
-	// One buffer holds both streams in order, as a shell would show them: hosts show only
+	// One buffer holds both streams in order, as in a terminal, because hosts show only
 	// Stdout as the output of a check.
 	var output outputTail
 	exit, err := s.exec(ctx, id, driver.Exec{Command: command, Stdout: &output, Stderr: &output})
@@ -698,7 +698,7 @@ func (s *server) exec(ctx context.Context, id string, exec driver.Exec) (driver.
 	}
 	result, err := callExec(ctx, execer, exec)
 	if ctx.Err() != nil {
-		return driver.ExitResult{}, context.Cause(ctx) // the command was killed for this cause, so its exit status means nothing
+		return driver.ExitResult{}, context.Cause(ctx) // the command was killed, so its exit status has no meaning
 	}
 	return result, err
 }
@@ -726,7 +726,7 @@ func (s *server) DestroyNetwork(ctx context.Context, allocID string, isolation *
 	return callDestroyNetwork(ctx, networker, allocID, isolation)
 }
 
-// isBusy reports whether there are tasks about which a host may still call.
+// isBusy reports whether the table has tasks, for which a host may call again.
 func (s *server) isBusy() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -51,7 +51,7 @@ func (n *sleepingTask) Kill(context.Context) error {
 	return nil
 }
 
-// minimalDriver is the minimal driver.
+// minimalDriver is a driver without optional methods.
 type minimalDriver struct {
 	startBlock chan struct{} // Start blocks until this channel is closed; nil means no wait
 	err        error
@@ -139,7 +139,7 @@ type allMethodsDriver struct {
 	mu              sync.Mutex
 	recoveredStates []any
 	sweptTasks      []string
-	sweepBlock      chan struct{} // pauses a sweep, unless nil
+	sweepBlock      chan struct{} // pauses a sweep until it is closed; nil means no pause
 	configs         []string
 	fingerprints    []driver.Fingerprint
 	schema          *hclspec.Spec
@@ -252,8 +252,8 @@ func TestCapabilitiesAreDeclared(t *testing.T) {
 	}
 }
 
-// A task that has the methods gets no command and no signal if its driver declines both,
-// except the signal of a stop.
+// A driver that declares neither Exec nor SendSignals gets no command and no signal,
+// although its tasks have the methods. Only a stop sends a signal.
 func TestCallsWithoutCapabilityFail(t *testing.T) {
 	f := &allMethodsTask{sleepingTask: newSleepingTask()}
 	s := newTestServer(&allMethodsDriver{noCapabilities: true, newTask: func() *allMethodsTask { return f }})
@@ -468,8 +468,8 @@ func TestDestroy(t *testing.T) {
 	})
 }
 
-// A host that repeats a failed DestroyTask must not get the response that nothing is
-// left.
+// A host that repeats a failed DestroyTask must not get the response that the task
+// is unknown.
 func TestDestroyThatFailedIsRepeated(t *testing.T) {
 	f := &allMethodsTask{sleepingTask: newSleepingTask(), destroyErr: errors.New("no descriptor")}
 	s := newTestServer(&allMethodsDriver{newTask: func() *allMethodsTask { return f }})
@@ -562,7 +562,7 @@ func TestRecover(t *testing.T) {
 	handle := startTestTask(t, newTestServer(&allMethodsDriver{}))
 	d := &allMethodsDriver{}
 	s := newTestServer(d)
-	for range 2 { // the second call finds the task in the table
+	for range 2 { // twice: the second call finds the task in the table
 		if err := s.RecoverTask(t.Context(), handle); err != nil {
 			t.Fatal(err)
 		}
@@ -605,11 +605,11 @@ func TestConfiguration(t *testing.T) {
 		ok     bool
 	}{
 		{&base.Config{}, true},
-		{&base.Config{}, true}, // the same configuration again
+		{&base.Config{}, true}, // same configuration as before
 		{&base.Config{Plugin: body("bad")}, false},
 		{&base.Config{Plugin: body("bad")}, false}, // still invalid
 		{&base.Config{Plugin: body("good")}, true},
-		{&base.Config{Plugin: body("good")}, true}, // the same configuration again
+		{&base.Config{Plugin: body("good")}, true}, // same configuration as before
 		{&base.Config{Plugin: body("good"), Driver: &base.DriverConfig{ClientMinPort: 1}}, true},
 	}
 	for i, step := range steps {
@@ -625,7 +625,8 @@ func TestConfiguration(t *testing.T) {
 	}
 }
 
-// A key of the schema that is missing in the author's struct would be lost silently.
+// A key of the schema without a field in the author's struct is an error, because
+// its value would be lost silently.
 func TestConfigThatTheStructCannotHoldIsAnError(t *testing.T) {
 	body, err := hclspec.MarshalState(map[string]any{"message": "hi", "times": 2})
 	if err != nil {
@@ -649,7 +650,7 @@ func TestConfigThatTheStructCannotHoldIsAnError(t *testing.T) {
 	if err := start.Config(&wrongFieldType); err == nil || !strings.Contains(err.Error(), `"message" is a string, which does not fit the Go type []string`) {
 		t.Errorf("Config with another type: %v", err)
 	}
-	start.StateVersion = 1 // the schema may have changed since
+	start.StateVersion = 1 // an earlier version, for which keys without a field are allowed
 	if err := start.Config(&tooFewFields); err != nil || tooFewFields.Times != 2 {
 		t.Errorf("Config of a task that is recovered: %v, %+v", err, tooFewFields)
 	}
@@ -671,7 +672,7 @@ func TestFingerprintStream(t *testing.T) {
 			f     driver.Fingerprint
 		}{
 			{0, driver.Fingerprint{Health: driver.HealthHealthy, HealthDescription: "Healthy"}},
-			{2 * time.Minute, bad}, // an unchanged report is not sent again
+			{2 * time.Minute, bad}, // sent only at the next change, because an unchanged report is not repeated
 			{3 * time.Minute, driver.Fingerprint{Health: driver.HealthHealthy, HealthDescription: "Healthy"}},
 		} {
 			if got := <-c; !reflect.DeepEqual(got, want.f) || time.Since(began) != want.after {
@@ -758,7 +759,7 @@ func errorOf[A any](_ A, err error) error { return err }
 func TestEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTestServer(&allMethodsDriver{})
-		startTestTask(t, s) // the driver sends an event while no host listens
+		startTestTask(t, s) // the event of this start is sent while no host listens
 		ctx, cancel := context.WithCancel(t.Context())
 		first, err := s.TaskEvents(ctx)
 		if err != nil {
@@ -777,7 +778,8 @@ func TestEvents(t *testing.T) {
 				t.Errorf("event %+v", got)
 			}
 		}
-		// A host that does not read blocks no sender, and misses the oldest events.
+		// A host that does not read events blocks no sender, and misses the oldest
+		// events.
 		for range eventBufferSize + 10 {
 			s.events.send(&driver.TaskEvent{Message: "many"})
 		}

@@ -68,15 +68,15 @@ func (s *StartRequest) Event(message string, annotations map[string]string) {
 }
 
 // EventOnce is Event for a message that applies to each start of the task, such as "the
-// image has no entrypoint". The agent adds it to the task once; a Nomad agent adds it
-// each time.
+// image has no entrypoint". The nomad-lite agent adds the message to the task once; a Nomad
+// agent adds it each time.
 func (s *StartRequest) EventOnce(message string) {
 	s.emitEvent(message, map[string]string{driver.OnceAnnotation: "true"})
 }
 
 func (s *StartRequest) emitEvent(message string, annotations map[string]string) {
 	if s.events == nil {
-		return // an author's test made s without events
+		return // events is nil in a test of a plugin author
 	}
 	s.events.send(&driver.TaskEvent{
 		TaskID:      s.ID,

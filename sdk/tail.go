@@ -20,7 +20,8 @@ func (t *outputTail) Write(p []byte) (int, error) {
 		p = p[len(p)-tailSize:]
 	}
 	t.buf = append(t.buf, p...)
-	// Cutting only at twice the size keeps the copying linear.
+	// The data are cut only at twice the size, so that the cost of copying is
+	// linear.
 	if len(t.buf) > 2*tailSize {
 		t.buf = append(t.buf[:0], t.buf[len(t.buf)-tailSize:]...)
 	}

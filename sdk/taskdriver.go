@@ -38,7 +38,7 @@ func newTaskDriver[T Task](impl Driver[T]) (*taskDriver, error) {
 	return d, nil
 }
 
-// newStarter makes a starter of a method of the author. The starter converts a panic
+// newStarter wraps Start or Recover of a driver. The returned function converts a panic
 // into an error, and returns an error if the method returns neither a task nor an error.
 func newStarter[T Task](impl any, name string, method func(context.Context, *StartRequest) (T, error)) startFunc {
 	return func(ctx context.Context, start *StartRequest) (task Task, err error) {
@@ -75,7 +75,7 @@ func (d *taskDriver) checkCapabilities(c *driver.Capabilities) error {
 
 func isNil(v reflect.Value) bool {
 	switch v.Kind() {
-	case reflect.Invalid: // the nil of an interface type
+	case reflect.Invalid: // nil interface value
 		return true
 	case reflect.Pointer, reflect.Map, reflect.Slice, reflect.Func, reflect.Chan:
 		return v.IsNil()

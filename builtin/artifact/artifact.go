@@ -23,16 +23,16 @@ import (
 // Name is the name of the plugin.
 const Name = "artifact"
 
-// maxConcurrentDownloads is the number of concurrent downloads per task.
+// maxConcurrentDownloads limits the concurrent downloads of a task.
 const maxConcurrentDownloads = 3
 
-// Hook downloads the artifacts of tasks. DownloadArgs are the arguments with which this
-// program, executed again, calls Download.
+// Hook downloads the artifacts of tasks. Each download is a process of this program,
+// started with DownloadArgs, which must call Download.
 type Hook struct {
 	DownloadArgs []string
 
 	host      hook.Host
-	installMu sync.Mutex // held while a download moves its result to the destination
+	installMu sync.Mutex // installMu is held while a download moves its result to the destination
 }
 
 var (
@@ -50,7 +50,7 @@ func (h *Hook) Info() sdk.HookInfo {
 			"artifacts": hclspec.Attr("artifacts", "any", true),
 			"limits":    hclspec.Attr("limits", "any", false),
 		}),
-		// Each download has its own timeout.
+		// No timeout in practice: each download has its own.
 		Timeouts: map[hook.Point]time.Duration{hook.Prestart: 7 * 24 * time.Hour},
 	}
 }
@@ -58,7 +58,8 @@ func (h *Hook) Info() sdk.HookInfo {
 // SetHost stores the host, which resolves references and shows events.
 func (h *Hook) SetHost(host hook.Host, _ hook.Node) { h.host = host }
 
-// attachmentConfig is the configuration that the task runner attaches.
+// attachmentConfig has the artifact blocks of a task and the operator's limits.
+// The task runner attaches the hook with it.
 type attachmentConfig struct {
 	Artifacts []artifact `json:"artifacts"`
 	Limits    Limits     `json:"limits"`
@@ -75,16 +76,16 @@ type artifact struct {
 	Chown       bool              `json:"Chown"`
 }
 
-// key returns a string that is equal for equal blocks.
+// key returns a hash of the block.
 func (a *artifact) key() string {
 	text, _ := json.Marshal(a) // cannot fail: strings and booleans only
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:8])
 }
 
-// Prestart downloads the artifacts that are missing. The state has a path of
+// Prestart downloads the artifacts that are missing. Its state has a path of
 // each artifact that was downloaded, so that no artifact is downloaded twice.
-// Errors can be retried: Prestart returns the last error.
+// It returns the last error, which is recoverable.
 func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	at := attachmentConfig{Limits: defaultLimits()}
 	if err := json.Unmarshal(req.Attachment, &at); err != nil {
@@ -134,8 +135,8 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 		return answer, sdk.Recoverable(lastErr)
 	}
 	for _, path := range answer.State {
-		// Directories in memory are empty after a reboot, so their artifacts are
-		// downloaded again.
+		// Directories in memory (tmpfs) are empty after a reboot, so their artifacts
+		// are downloaded again.
 		if isWithinDir(path, req.Dir.SecretsDir) || isWithinDir(path, req.Dir.PrivateDir) {
 			answer.Done = false
 		}
@@ -143,7 +144,7 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 	return answer, nil
 }
 
-// emitEvent emits a task event. A failure to do so does not fail the download.
+// emitEvent emits a task event. It ignores errors.
 func (h *Hook) emitEvent(ctx context.Context, req *hook.TaskPrestartRequest, message string) {
 	_ = h.host.EmitEvent(ctx, req.Scope(), hook.Event{Type: "Downloading Artifacts", Message: message})
 }
@@ -153,7 +154,8 @@ func pathExists(path string) bool {
 	return err == nil
 }
 
-// download gets one artifact, and returns a path of its result.
+// download downloads one artifact, installs it, and returns a path of the
+// installed files.
 func (h *Hook) download(ctx context.Context, req *hook.TaskPrestartRequest, a artifact, limits Limits) (string, error) {
 	path, err := h.tryDownload(ctx, req, a, limits)
 	if err != nil {
@@ -197,9 +199,9 @@ func (h *Hook) tryDownload(ctx context.Context, req *hook.TaskPrestartRequest, a
 	return path, nil
 }
 
-// downloadToStage downloads an artifact into the stage. The hook compares the checksum
-// here and passes the verified file to a second process for unpacking: the
-// process that has talked to a server takes no part in that.
+// downloadToStage downloads an artifact into the staging directory. The hook itself
+// compares a checksum, and another process unpacks the verified file, so that a server
+// that compromises the download process can affect neither.
 func (h *Hook) downloadToStage(ctx context.Context, o downloadRequest, p *installer) error {
 	src, err := parseSource(o.Source, o.Options)
 	if err != nil {
@@ -234,9 +236,8 @@ func (h *Hook) downloadToStage(ctx context.Context, o downloadRequest, p *instal
 	return runDownloadProcess(ctx, h.DownloadArgs, o, p.dir)
 }
 
-// interpolate resolves the references in all fields that may have them. The
-// directories of a destination are paths of this machine, not paths that the
-// task sees.
+// interpolate resolves the references in all fields that may have them. In a
+// destination, the directories of the task are their paths on the host.
 func (h *Hook) interpolate(ctx context.Context, req *hook.TaskPrestartRequest, a artifact) (artifact, error) {
 	var interpolateErr error
 	fill := func(text string) string {

@@ -61,13 +61,14 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(attackHostFromDownload(os.Args[2]))
 	}
-	// By default a program built with -race sleeps for a second before it exits.
+	// Downloads would take longer: a program built with -race sleeps for a second
+	// before it exits by default.
 	os.Setenv("GORACE", "atexit_sleep_ms=0")
 	os.Exit(m.Run())
 }
 
-// readDownloadRequestAndChdir waits for the request, as a download does: until it arrives, the
-// stage does not belong to the process.
+// readDownloadRequestAndChdir waits for the request before it enters the staging directory:
+// earlier, the directory does not belong to the process.
 func readDownloadRequestAndChdir() (downloadRequest, error) {
 	var o downloadRequest
 	if err := json.NewDecoder(os.Stdin).Decode(&o); err != nil {
@@ -102,7 +103,7 @@ func (h *fakeHost) Interpolate(_ context.Context, _ hook.Scope, text string) (st
 // fixture has one task, with its directories and a web server.
 type fixture struct {
 	t        *testing.T
-	outerDir string // directory that downloads must not change
+	outerDir string // directory around the task's directory, which downloads must not change
 	dir      hook.TaskDir
 	host     *fakeHost
 	hook     *Hook
@@ -118,7 +119,7 @@ type fixture struct {
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	outer := t.TempDir()
-	// A download runs as another user.
+	// Downloads run as another user, who must be able to reach the directory.
 	for dir := outer; dir != "/" && dir != os.TempDir(); dir = filepath.Dir(dir) {
 		if err := os.Chmod(dir, 0o755); err != nil {
 			t.Fatal(err)
@@ -164,7 +165,7 @@ func (w *fixture) serveHTTP(rw http.ResponseWriter, r *http.Request) {
 // prestart calls Prestart with artifacts in the API's form.
 func (w *fixture) prestart(state map[string]string, artifacts ...map[string]any) (hook.TaskPrestartResponse, error) {
 	w.t.Helper()
-	limits := map[string]any{ // the race detector reads its settings from /proc
+	limits := map[string]any{ // with /proc, from which the race detector reads its settings
 		"set_environment_variables": []string{"GORACE"}, "filesystem_isolation_extra_paths": []string{"d:r:/proc"},
 	}
 	maps.Copy(limits, w.limits)
@@ -186,8 +187,8 @@ func (w *fixture) mustDownload(artifact map[string]any) {
 	}
 }
 
-// expectFailure downloads one artifact, which must fail with an error that contains
-// words and leave no files.
+// expectFailure downloads one artifact. The download must fail with an error that
+// contains words, and must leave no files.
 func (w *fixture) expectFailure(artifact map[string]any, words string) {
 	w.t.Helper()
 	before := w.listFiles()
@@ -273,7 +274,7 @@ func optionMap(pairs ...string) map[string]string {
 type archiveEntry struct {
 	name, content string
 	mode          int64
-	kind          byte // type of the tar entry; 0 is a file
+	kind          byte // type of the tar entry; 0 means a regular file
 	link          string
 }
 
@@ -662,7 +663,8 @@ func TestSpecialBitsAreRemoved(t *testing.T) {
 	}
 }
 
-// Only the artifacts that have failed are downloaded again (RS-083).
+// The next Prestart downloads only the artifacts that have failed before
+// (RS-083).
 func TestOnlyFailedArtifactsAreDownloadedAgain(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -686,7 +688,8 @@ func TestOnlyFailedArtifactsAreDownloadedAgain(t *testing.T) {
 	w.expectLocalFiles(map[string]string{"a": "alpha", "late": "late", "sub/b": "beta"})
 }
 
-// Stages of an agent that has died are removed, and no other stages.
+// A new installer removes the staging directories that an earlier agent has
+// left for the same artifact, and no others.
 func TestNewInstallerRemovesOldStages(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -703,7 +706,7 @@ func TestNewInstallerRemovesOldStages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	left.close() // after the new stage was made
+	left.close() // the earlier agent is still closing its installer
 	for p, want := range map[*installer]bool{left: false, other: true, next: true} {
 		if got := pathExists(filepath.Join(w.dir.Dir, p.stageName)); got != want {
 			t.Errorf("%s is there: %v, want %v", p.stageName, got, want)
@@ -713,7 +716,8 @@ func TestNewInstallerRemovesOldStages(t *testing.T) {
 	next.close()
 }
 
-// Directories in memory are empty after a reboot.
+// Secrets are downloaded again after a reboot, because their directory is in
+// memory.
 func TestSecretsAreDownloadedAgainWhenTheyAreGone(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -839,7 +843,7 @@ func TestProxy(t *testing.T) {
 	w.expectLocalFiles(map[string]string{"f": "by proxy: http://far.invalid/f"})
 }
 
-// A kill ends a download at once, and leaves no files.
+// Cancelling Prestart kills the download at once, and leaves no files.
 func TestCancelKillsDownload(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -850,7 +854,7 @@ func TestCancelKillsDownload(t *testing.T) {
 		_, _ = rw.Write([]byte("begin"))
 		rw.(http.Flusher).Flush()
 		kill(killed)
-		<-r.Context().Done() // the connection ends with the process
+		<-r.Context().Done() // the process was killed when its connection closes
 	})
 	at, err := json.Marshal(map[string]any{"artifacts": []any{httpArtifact(w, "/slow")}})
 	if err != nil {
@@ -865,7 +869,7 @@ func TestCancelKillsDownload(t *testing.T) {
 	}
 }
 
-// A download ends with the process of the hook, whatever it does.
+// A download process exits when the process of the hook exits.
 func TestDownloadEndsWithItsHook(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -893,7 +897,7 @@ func TestDownloadEndsWithItsHook(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-requested
-	stdin.Close() // as if the process of the hook had exited
+	stdin.Close() // closed, as when the process of the hook exits
 	if err := cmd.Wait(); err == nil || cmd.ProcessState.ExitCode() == 0 {
 		t.Errorf("it ended with %v, want it to be killed", cmd.ProcessState)
 	}
@@ -955,7 +959,7 @@ func TestResume(t *testing.T) {
 				if len(requestedRanges) <= c.breaks {
 					rest = rest[:30_000]
 				}
-				_, _ = io.WriteString(rw, rest) // the server closes the connection if the body is too short
+				_, _ = io.WriteString(rw, rest) // the body is shorter than Content-Length, so the server closes the connection
 			})
 			sum := sha256.Sum256([]byte(text))
 			artifact := httpArtifact(w, "/big", "GetterOptions", optionMap("checksum", "sha256:"+hex.EncodeToString(sum[:])))
@@ -991,7 +995,8 @@ func TestRedirects(t *testing.T) {
 	w.expectLocalFiles(map[string]string{"other": ""})
 }
 
-// Links at the destination are not followed out of the task's directory.
+// Symbolic links at the destination are not followed out of the task's
+// directory.
 func TestExistingLinksAreNotFollowed(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -1019,15 +1024,15 @@ func TestExistingLinksAreNotFollowed(t *testing.T) {
 	}
 }
 
-// A decompression bomb is rejected before it fills the disk: many gzip members
-// with the best ratio.
+// A decompression bomb (many gzip members with the best ratio) is rejected
+// before it fills the disk.
 func TestDecompressionRatio(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	bomb := bytes.Repeat(gzipBytes(t, zeros(8<<20)), ratioLimitMinSize>>23+1)
 	w.routes = map[string]any{"/x.gz": bomb, "/x.tgz": gzipBytes(t, makeTar(t, archiveEntry{name: "zeros", content: string(zeros(2 << 20))}))}
 	w.expectFailure(httpArtifact(w, "/x.gz"), "it unpacks to more than 1000 times its size, like a bomb: see decompression_limit_ratio")
-	w.mustDownload(httpArtifact(w, "/x.tgz")) // small enough to be harmless
+	w.mustDownload(httpArtifact(w, "/x.tgz")) // unpacked size below ratioLimitMinSize
 
 	for _, c := range []struct {
 		name          string
@@ -1049,7 +1054,7 @@ func TestDecompressionRatio(t *testing.T) {
 	}
 }
 
-// Concurrent downloads must not interfere.
+// Concurrent downloads of one task do not affect each other.
 func TestConcurrentDownloads(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)

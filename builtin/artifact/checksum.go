@@ -14,7 +14,7 @@ import (
 	"strings"
 )
 
-// hashFuncs are the supported kinds of checksums.
+// hashFuncs are the supported hash functions of checksums.
 var hashFuncs = []struct {
 	kind string
 	new  func() hash.Hash
@@ -58,7 +58,7 @@ func parseChecksum(text string) (*checksum, error) {
 	return nil, fmt.Errorf("unsupported checksum type: %s", kind)
 }
 
-// bsd matches a line such as "SHA256 (file) = hex".
+// bsd matches a line of BSD's checksum tools, such as "SHA256 (file) = hex".
 var bsd = lazyRegexp(`^(MD5|SHA1|SHA256|SHA512) \((.+)\) = ([0-9a-fA-F]+)$`)
 
 // findChecksum reads a file of checksums in the format of sha256sum or of BSD's
@@ -87,7 +87,8 @@ func findChecksum(r io.Reader, name string) (string, error) {
 	return "", fmt.Errorf("the file of checksums has none for %q", name)
 }
 
-// compare compares the checksum with the content that was written to hash.
+// compare returns an error if the checksum differs from that of the data
+// written to hash.
 func (c *checksum) compare(name string) error {
 	if got := hex.EncodeToString(c.hash.Sum(nil)); got != c.expected {
 		//lint:ignore ST1005 people and scripts know these words

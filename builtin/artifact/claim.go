@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// takeOwnership gives an entry of the stage to root. Afterwards no other user can open
-// it, and no process has it open for writing. If the agent is not root, the
-// download has the same user, and takeOwnership changes nothing.
+// takeOwnership gives a file or directory of the staging directory to root. Afterwards
+// no other user can open it, and no process has it open for writing. If the agent is
+// not root, the download runs as the same user, and takeOwnership changes nothing.
 func (p *installer) takeOwnership(name string, mode fs.FileMode) error {
 	if os.Geteuid() != 0 {
 		return nil
@@ -53,9 +53,10 @@ func isNotOpenForWriting(f *os.File) bool {
 	return err == nil
 }
 
-// replaceWithCopy replaces a file with a copy, which no process has open.
+// replaceWithCopy replaces a file with a copy that no process has open.
 func (p *installer) replaceWithCopy(name string, f *os.File) error {
-	// The file may have other names, which inspectResult counts.
+	// A file with more than one name is rejected: a copy would change the link
+	// count, which inspectResult checks.
 	info, err := f.Stat()
 	if err != nil {
 		return err
@@ -76,7 +77,7 @@ func (p *installer) replaceWithCopy(name string, f *os.File) error {
 }
 
 // verifyChecksum compares the downloaded file with the checksum of the source, and
-// removes everything else from the stage.
+// removes everything else from the staging directory.
 func (p *installer) verifyChecksum(ctx context.Context, name, sum string) error {
 	info, err := p.stage.Lstat(fetchedName)
 	if err != nil {
@@ -108,7 +109,7 @@ func (p *installer) verifyChecksum(ctx context.Context, name, sum string) error 
 	if err := want.compare(name); err != nil {
 		return err
 	}
-	if err := f.Chmod(0o644); err != nil { // the process that unpacks the file only reads it
+	if err := f.Chmod(0o644); err != nil { // readable for the process that unpacks the file
 		return err
 	}
 	entries, err := fs.ReadDir(p.stage.FS(), ".")
@@ -130,7 +131,7 @@ func (p *installer) readChecksumFile() (string, error) {
 	return string(text), err
 }
 
-// contextReader is a reader that fails when a context ends.
+// contextReader is a reader that returns an error when its context has ended.
 type contextReader struct {
 	ctx context.Context
 	io.Reader

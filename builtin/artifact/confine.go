@@ -13,17 +13,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/confine"
 )
 
-// Confine permanently drops the system calls and capabilities that neither this
-// process nor its downloads need. The main function of a process that only
-// serves the hook calls it first: it may execute the program again, see
-// confine.KeepProcessCapabilities.
+// Confine permanently drops the system calls and capabilities that neither this process nor
+// its downloads need. A process that only serves the hook must call Confine at the start of
+// main: Confine may execute the program again, see confine.KeepProcessCapabilities.
 func Confine() {
 	err := confine.KeepProcessCapabilities(
-		unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, // the hook takes back files of a download, and gives them to a task
-		unix.CAP_SETUID, unix.CAP_SETGID, // a download has a user of its own
-		unix.CAP_KILL,       // the hook kills the processes of a download
-		unix.CAP_SYS_PTRACE, // with hidepid, /proc shows processes of other users only with this capability
-		unix.CAP_SYS_ADMIN,  // a download has a PID namespace; git has mounts
+		unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, // to take ownership of downloaded files, and to give them to a task
+		unix.CAP_SETUID, unix.CAP_SETGID, // to start a download with its own user id
+		unix.CAP_KILL,       // to kill the processes of a download
+		unix.CAP_SYS_PTRACE, // to see processes of other users in a /proc with hidepid
+		unix.CAP_SYS_ADMIN,  // to make a PID namespace for a download, and mounts for git
 	)
 	if err != nil {
 		hclog.Default().Debug("artifacts are downloaded by a process with all capabilities", "error", err)
@@ -31,7 +30,7 @@ func Confine() {
 	confine.DenyProcessCalls(confine.SystemAdminCalls()...)
 }
 
-// Access rights of a download to a part of the file system.
+// Landlock access rights of a download.
 const (
 	readRights    = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
 	executeRights = unix.LANDLOCK_ACCESS_FS_EXECUTE
@@ -39,7 +38,7 @@ const (
 	writeRights   = unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE |
 		unix.LANDLOCK_ACCESS_FS_REMOVE_DIR | unix.LANDLOCK_ACCESS_FS_REFER
 
-	// fileRights are the access rights that apply to files.
+	// fileRights are the Landlock access rights that apply to files.
 	fileRights = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_EXECUTE |
 		unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE
 )
@@ -80,16 +79,18 @@ var landlockPaths = []struct {
 // errNoLandlock means that the kernel does not support Landlock.
 var errNoLandlock = errors.New("this kernel has no landlock")
 
-// restrictThread confines the calling thread, and processes that it starts, to
-// landlockPaths, the paths of the limits, and the stage. A thread that makes a
-// user namespace needs /proc.
+// restrictThread restricts the file access of the calling thread, and of
+// processes that it starts, to landlockPaths, the extra paths of limits, and
+// the stage directory. With proc it also allows /proc, which a thread needs to
+// make a user namespace.
 func restrictThread(stage *os.File, limits Limits, proc bool) error {
 	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
 		return errNoLandlock
 	}
 	handled := newRulesetAttr(int(abi))
-	// An older kernel accepts the longer struct if the rest is zero.
+	// Kernels with an older version accept the longer struct if the additional
+	// fields are zero.
 	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&handled)), unsafe.Sizeof(handled), 0)
 	if errno != 0 {
 		return fmt.Errorf("landlock: %w", errno)
@@ -121,7 +122,8 @@ func restrictThread(stage *os.File, limits Limits, proc bool) error {
 	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, fd, 0, 0); errno != 0 {
 		return fmt.Errorf("landlock: %w", errno)
 	}
-	// Landlock does not restrict connections to sockets in the file system.
+	// These calls are denied because Landlock does not restrict connections to unix
+	// sockets in the file system.
 	confine.DenyThreadCalls(
 		confine.Call{Number: unix.SYS_SOCKET, CheckArgument: true, Argument: unix.AF_UNIX},
 		confine.Call{Number: unix.SYS_IO_URING_SETUP}, // io_uring can make sockets too
@@ -129,8 +131,8 @@ func restrictThread(stage *os.File, limits Limits, proc bool) error {
 	return nil
 }
 
-// newRulesetAttr returns the access rights that a version of Landlock can restrict
-// and that downloads do not have in general.
+// newRulesetAttr returns the access rights that the Landlock version abi can
+// restrict. Downloads get them only for allowed paths.
 func newRulesetAttr(abi int) unix.LandlockRulesetAttr {
 	rules := unix.LandlockRulesetAttr{Handled_access_fs: 1<<13 - 1} // all access rights of Landlock ABI 1
 	if abi >= 2 {
@@ -148,10 +150,11 @@ func newRulesetAttr(abi int) unix.LandlockRulesetAttr {
 	return rules
 }
 
-// landlockRuleset is a Landlock ruleset, to which exceptions are added.
+// landlockRuleset is a Landlock ruleset that denies access rights except for
+// allowed paths.
 type landlockRuleset struct {
 	fd           int
-	deniedRights uint64 // access rights that are denied, except for the paths that allowBeneath has allowed
+	deniedRights uint64 // denied except below the paths that allowBeneath has allowed
 }
 
 func (r landlockRuleset) allowBeneath(beneath int, access uint64) error {
@@ -179,7 +182,7 @@ func (r landlockRuleset) allowPath(path string, access uint64) error {
 	return r.allowBeneath(fd, access)
 }
 
-// accessRights returns the access rights for the letters of an extra path.
+// accessRights converts the letters of an extra path to access rights.
 func (p extraLandlockPath) accessRights() uint64 {
 	var access uint64
 	for _, letter := range p.accessMode {

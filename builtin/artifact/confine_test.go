@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A compromised download cannot affect the rest of the machine: attackHostFromDownload tries to,
-// and reports the calls that have succeeded.
+// attackHostFromDownload tries to affect the rest of the machine, as a compromised download
+// could, and reports the calls that have succeeded.
 func attackHostFromDownload(outer string) int {
 	var succeeded []string
 	try := func(what string, err error) {
@@ -39,12 +39,13 @@ func attackHostFromDownload(outer string) int {
 	_, err = net.Dial("unix", filepath.Join(outer, "everybody", "socket"))
 	try("talk to a service", err)
 	_, err = unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
-	try("", err) // must work: socket pairs are allowed
+	try("", err) // socket pairs are allowed, so this call must succeed
 	try("make a pipe", unix.Mkfifo("pipe", 0o600))
 	try("make a device", unix.Mknod("device", unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))))
 	_, err = unix.KeyctlGetKeyringID(unix.KEY_SPEC_SESSION_KEYRING, true)
 	try("use the kernel's keys", err)
-	// The filter rejects these calls before the kernel checks permissions.
+	// These calls must fail with EACCES, the error of the seccomp filter: the
+	// filter acts before the kernel checks permissions.
 	for what, err := range map[string]error{
 		"mount": unix.Mount("none", ".", "tmpfs", 0, ""), "look into its parent": unix.PtraceSeize(os.Getppid()), "unshare": unix.Unshare(unix.CLONE_NEWNS),
 	} {
@@ -67,7 +68,8 @@ func attackHostFromDownload(outer string) int {
 	return 0
 }
 
-// attackConfinement tries what Confine denies, and reports what was not denied.
+// attackConfinement makes calls that Confine denies, and reports those that
+// were not denied.
 func attackConfinement() int {
 	self, err := os.Open("/proc/self/ns/uts")
 	if err != nil {
@@ -154,7 +156,8 @@ func TestConfinement(t *testing.T) {
 	}
 }
 
-// inspectResult does not trust the output of the process.
+// inspectResult rejects results that only a compromised download process can
+// make.
 func TestInspectRejectsHostileResults(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -191,8 +194,8 @@ func TestInspectRejectsHostileResults(t *testing.T) {
 	}
 }
 
-// The process that starts git has access to /proc for its user namespace, and
-// git does not.
+// The process that starts git has access to /proc, which it needs for a user
+// namespace; git itself has no access.
 func TestGitSeesNoProcesses(t *testing.T) {
 	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION); errno != 0 {
 		t.Skip(errNoLandlock)
@@ -212,8 +215,8 @@ func TestGitSeesNoProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer dir.Close()
-	// The race detector of this binary cannot start without /proc, so git reads
-	// /proc instead.
+	// The request makes git run cat instead of this program: with the race detector, the program
+	// could not start without /proc.
 	o := downloadRequest{Source: "git::https://x" + repo.dir, Limits: Limits{ExtraPaths: []string{"d:r:" + closed + "/tool"}}}
 	err = runDownloadProcess(t.Context(), []string{"gitburgle"}, o, dir)
 	if err == nil || !strings.Contains(err.Error(), "/proc/1/status: Permission denied") || strings.Contains(err.Error(), "Name:") {
@@ -221,7 +224,7 @@ func TestGitSeesNoProcesses(t *testing.T) {
 	}
 }
 
-// attackAsGit makes git read a file of /proc.
+// attackAsGit runs git with an alias that prints a file of /proc.
 func attackAsGit(o downloadRequest) error {
 	root, err := os.OpenRoot(".")
 	if err != nil {

@@ -17,7 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// downloadRequest is what the downloading process reads from standard input.
+// downloadRequest is the JSON that the download process reads from its standard
+// input.
 type downloadRequest struct {
 	Source   string
 	Options  map[string]string
@@ -29,26 +30,28 @@ type downloadRequest struct {
 	Env      map[string]string
 }
 
-// isGit reports whether the source is a repository.
+// isGit reports whether the source is a git repository.
 func (o *downloadRequest) isGit() bool {
 	src, err := parseSource(o.Source, o.Options)
 	return err == nil && src.sourceType == "git"
 }
 
-// downloadStep is the part of a download that one process does.
+// downloadStep is the part of a download that one process performs.
 type downloadStep string
 
-// A file with a checksum takes two steps. In between the hook compares the
-// checksum, when the first process no longer has access to the file.
+// A file with a checksum is downloaded in two steps, each with its own process.
+// Between the steps, when the first process has exited, the hook compares the
+// checksum.
 const (
 	stepAll    downloadStep = ""
 	stepFetch  downloadStep = "fetch"  // downloads the file and, if the source names a file of checksums, stores the expected checksum
-	stepUnpack downloadStep = "unpack" // unpacks the file, which exists already
+	stepUnpack downloadStep = "unpack" // unpacks the file that was fetched
 )
 
-// stageFD is the descriptor of the directory in which the process works. The
-// process leaves its output there under the name result: a file in mode file,
-// else a directory with the content of the destination.
+// stageFD is the descriptor of the staging directory, in which the download
+// process works. The process leaves its output there under the name resultName:
+// a file if the mode is "file", else a directory with the content of the
+// destination.
 const (
 	stageFD = 3
 
@@ -60,12 +63,12 @@ const (
 )
 
 // Download is the main function of the process that makes one download, and
-// returns its exit code. It reads an order from in, and writes errors to stderr.
-// It exits when in is closed, which means that its caller has exited.
+// returns its exit code. It reads the request from in, and writes errors to
+// stderr. It exits when in is closed, which means that its caller has exited.
 func Download(in io.Reader, stderr io.Writer) int {
-	// This comes first: the order may have secrets, which other processes of the
-	// same user must not read. Processes that the download starts are protected
-	// by their user id.
+	// This call comes first: the request may have secrets, and other processes of the same user
+	// must not read them from the memory of this process. Processes that the download starts are
+	// protected only by their user id.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		fmt.Fprintf(stderr, "hide the memory of the download: %v\n", err)
 		return 1
@@ -91,10 +94,10 @@ func runDownload(in io.Reader) error {
 			return fmt.Errorf("the variable %s: %w", name, err)
 		}
 	}
-	go func() { // runs until the process exits
+	go func() { // the goroutine runs until the process exits
 		_, _ = io.Copy(io.Discard, in)
-		_ = syscall.Kill(0, syscall.SIGKILL) // includes git and its children
-		os.Exit(1)                           // init of a PID namespace survives the signal
+		_ = syscall.Kill(0, syscall.SIGKILL) // kills the process group, with git and its children
+		os.Exit(1)                           // for the init process of a PID namespace, which ignores the signal
 	}()
 	return download(context.Background(), o)
 }
@@ -180,14 +183,15 @@ func (d *downloader) moveFetchedFileToResult(name string) error {
 	return d.moveToResult(fetchedName, name)
 }
 
-// fetchChecksum downloads the file of checksums and stores the checksum of the file.
+// fetchChecksum downloads the file of checksums and stores the expected checksum of
+// the named file.
 func (d *downloader) fetchChecksum(ctx context.Context, name string) error {
 	of, err := parseSource(strings.TrimPrefix(d.checksum, checksumFilePrefix), nil)
 	if err != nil {
 		return fmt.Errorf("file of checksums: %w", err)
 	}
 	other := &downloader{downloadRequest: d.downloadRequest, parsedSource: of, stage: d.stage}
-	other.Headers = nil // the headers are meant for the source only
+	other.Headers = nil // the headers are only for the server of the source
 	r, err := other.openSource(ctx)
 	if err != nil {
 		return fmt.Errorf("file of checksums: %w", err)
@@ -198,12 +202,12 @@ func (d *downloader) fetchChecksum(ctx context.Context, name string) error {
 		return err
 	}
 	if _, err := parseChecksum(text); err != nil {
-		return err // reported before the download
+		return err // an invalid checksum is reported before the file is downloaded
 	}
 	return d.stage.WriteFile(checksumName, []byte(text), 0o600)
 }
 
-// fetchFile downloads the file of the source.
+// fetchFile downloads the file of the source to the named file.
 func (d *downloader) fetchFile(ctx context.Context, to string) error {
 	r, err := d.openSource(ctx)
 	if err != nil {
@@ -274,7 +278,7 @@ func (d *downloader) openLocalFile() (io.ReadCloser, error) {
 	return nil, unsupportedSchemeError("file")
 }
 
-// moveTreeToResult moves a tree, or the part of it that was requested, to the result.
+// moveTreeToResult moves a directory tree, or the requested part of it, to the result.
 func (d *downloader) moveTreeToResult(tree, name string) error {
 	if d.subpath != "" {
 		part, err := d.findSubpath(tree)
@@ -305,8 +309,8 @@ func (d *downloader) moveTreeToResult(tree, name string) error {
 	return d.stage.Rename(path.Join(tree, entries[0].Name()), resultName)
 }
 
-// findSubpath returns the requested part of a tree, which is given by its name or by a
-// pattern.
+// findSubpath returns the path of the requested part of a directory tree. The request is a
+// path or a pattern.
 func (d *downloader) findSubpath(tree string) (string, error) {
 	part := path.Join(tree, d.subpath)
 	if _, err := d.stage.Lstat(part); err == nil || !strings.ContainsAny(d.subpath, "*?[") {
@@ -358,8 +362,7 @@ func contextCause(ctx context.Context, err error) error {
 	return unwrapURLError(err)
 }
 
-// unwrapURLError removes the URL from an error: the caller knows it, and it may have
-// a password.
+// unwrapURLError removes the URL, which may have a password, from an error.
 func unwrapURLError(err error) error {
 	if e, ok := errors.AsType[*url.Error](err); ok {
 		return e.Err

@@ -13,15 +13,15 @@ func isLocalPath(name string) bool {
 	return name != ".." && !strings.HasPrefix(name, "../") && !path.IsAbs(name)
 }
 
-// Limits for the depth of directories, and for the length of a path. Each level
-// costs a system call in each walk.
+// The limits protect against archives with deep directories or long paths: each
+// level costs a system call in each walk.
 const (
 	maxDirDepth   = 256
 	maxNameLength = 4096
 )
 
-// checkName rejects the name of an entry that would not be inside the artifact,
-// or that programs could not use.
+// checkName rejects the name of an entry that leads out of the artifact, is empty, too long
+// or too deep, or has a zero byte.
 func checkName(name string) (string, error) {
 	switch {
 	case len(name) > maxNameLength:
@@ -40,9 +40,9 @@ func checkName(name string) (string, error) {
 	return path.Clean(name), nil
 }
 
-// checkLink rejects a symbolic link that leads out of the artifact, wherever the
-// artifact is moved: ".." must come first, so that the other names of the target
-// do not matter.
+// checkLink rejects a symbolic link that leads out of the artifact. In the
+// target, ".." is allowed only at the start, so that the check holds wherever
+// the artifact is moved, and whatever the other names are.
 func checkLink(name, target string) error {
 	switch {
 	case path.IsAbs(target):
@@ -60,7 +60,8 @@ func checkLink(name, target string) error {
 	return nil
 }
 
-// describeFileType names a kind of file that is not allowed in an artifact.
+// describeFileType returns the type of a file that is not allowed in an
+// artifact, for an error message.
 func describeFileType(mode fs.FileMode) string {
 	switch {
 	case mode&fs.ModeDevice != 0:
@@ -73,10 +74,11 @@ func describeFileType(mode fs.FileMode) string {
 	return "neither a file, a directory nor a link"
 }
 
-// specialModeBits are the mode bits that downloaded files lose.
+// specialModeBits are the mode bits that are removed from downloaded files.
 const specialModeBits = fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky
 
-// describeSpecialBits returns the names of the special bits.
+// describeSpecialBits returns the names of the special mode bits, for a
+// message.
 func describeSpecialBits(mode fs.FileMode) string {
 	if mode&fs.ModeSetuid != 0 {
 		return "setuid"

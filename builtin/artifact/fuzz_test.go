@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// parseSource does not panic, and its results have no path that leads out.
+// parseSource never panics, and never returns a path that leads out of the
+// artifact.
 func FuzzSource(f *testing.F) {
 	for _, s := range []string{"https://x/y//z?checksum=md5:00", "git@github.com:o/r.git", "github.com/o/r//..", "s3::x", "file:///a//b", "git::ssh://-x/y", "http://%zz"} {
 		f.Add(s, "filename", "../x")
@@ -33,7 +34,8 @@ func FuzzSource(f *testing.F) {
 	})
 }
 
-// An archive cannot create a file outside, or a link that leads there.
+// An archive never makes a file outside of its directory, or a link that leads
+// there.
 func FuzzUnpack(f *testing.F) {
 	t := &testing.T{}
 	f.Add("x.tar", makeTar(t, archiveEntry{name: "a/b", content: "c"}, archiveEntry{name: "l", kind: tar.TypeSymlink, link: "a/b"}, archiveEntry{name: "h", kind: tar.TypeLink, link: "a/b"}))

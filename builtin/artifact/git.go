@@ -21,7 +21,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// gitProtocols are the allowed transports, so that a download cannot read files of this machine.
+// gitProtocols are the transports that git may use. The transport "file" is missing, so that a
+// download cannot read files of this machine.
 var gitProtocols = []string{"https", "http", "ssh", "git"}
 
 // downloadGit clones a repository, and checks out the requested revision and its
@@ -44,7 +45,8 @@ func (d *downloader) downloadGit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// This limits the size of single files; checkRepositorySize checks the total afterwards.
+	// RLIMIT_FSIZE limits the size of single files; checkRepositorySize checks the total
+	// size of the clone.
 	if limit := uint64(d.Limits.Unpacked); limit > 0 {
 		if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: limit, Max: limit}); err != nil {
 			return err
@@ -88,9 +90,9 @@ func (d *downloader) downloadGit(ctx context.Context) error {
 	return d.moveTreeToResult(tree, "")
 }
 
-// repositoryURL returns the URL for the arguments of git and its helpers, which
-// every user can read: without a password, and without the user of http, which
-// may be a key.
+// repositoryURL returns the URL that is passed to git. For http it has no user
+// (which may be a key) and no password, because every user of the machine can
+// read the arguments of git.
 func (d *downloader) repositoryURL() string {
 	if !d.hasHTTPLogin() {
 		return d.url.String()
@@ -104,8 +106,8 @@ func (d *downloader) hasHTTPLogin() bool {
 	return d.url.User != nil && (d.url.Scheme == "http" || d.url.Scheme == "https")
 }
 
-// writeOriginURL writes the whole URL into the repository's configuration, as a
-// plain clone would, so that a task can fetch.
+// writeOriginURL writes the URL with user and password into the repository's
+// configuration, as git clone would, so that a task can fetch.
 func (d *downloader) writeOriginURL(config string) error {
 	if !d.hasHTTPLogin() {
 		return nil
@@ -123,12 +125,14 @@ const (
 	// envGitUser and envGitPassword are the environment variables of credentialHelper.
 	envGitUser     = "NOMAD_LITE_GIT_USER"
 	envGitPassword = "NOMAD_LITE_GIT_PASSWORD"
-	// credentialHelper is a credential helper. git calls it for a single host.
+	// credentialHelper is a git credential helper that prints the user and password
+	// in the environment. git is configured to call it for a single host.
 	credentialHelper = `!f() { test "$1" = get && printf 'username=%s\npassword=%s\n' "$` + envGitUser + `" "$` + envGitPassword + `"; }; f`
 )
 
 // loginConfig returns the configuration with which git logs in as the user of the URL:
-// flags, which are not secret, and variables, which only the same user can read.
+// flags, which have no secrets, and environment variables, which only processes of the
+// same user can read.
 func (d *downloader) loginConfig() (flags, env []string) {
 	if !d.hasHTTPLogin() {
 		return nil, nil
@@ -140,8 +144,8 @@ func (d *downloader) loginConfig() (flags, env []string) {
 }
 
 const (
-	// archiveToGitFileFactor is the limit for files of a repository, as a multiple of the
-	// limit for archives.
+	// archiveToGitFileFactor is the limit of files in a repository, divided by the limit of
+	// files in an archive.
 	archiveToGitFileFactor = 64
 	// memoryLimitedGitScript starts git with a limit of 4 GiB of memory for each of its
 	// processes.
@@ -154,9 +158,9 @@ func (d *downloader) newGitQuota() unpackQuota {
 	return unpackQuota{limits: limits}
 }
 
-// checkFileCount rejects a tree that has too many files before the files are written or
-// read: with directories that contain the same directory many times, a small
-// repository can have a huge tree.
+// checkFileCount rejects a revision that has too many files. It uses git ls-tree,
+// before files are written or read: a small repository can have a huge tree, in which
+// directories have the same subdirectory many times.
 func (d *downloader) checkFileCount(ctx context.Context, env []string, tree string) error {
 	entries := &fileCounter{unpackQuota: d.newGitQuota()}
 	err := errors.New("no revision")
@@ -165,10 +169,11 @@ func (d *downloader) checkFileCount(ctx context.Context, env []string, tree stri
 			err = d.runGit(ctx, env, []string{"-C", tree, "ls-tree", "-r", "-z", "--name-only", ref}, entries)
 		}
 	}
-	return entries.err // the checkout reports an invalid revision
+	return entries.err // an error of ls-tree is ignored: an invalid revision makes the checkout fail
 }
 
-// fileCounter counts the names that are written to it.
+// fileCounter counts the file names, each with a zero byte at the end, that are
+// written to it.
 type fileCounter struct {
 	unpackQuota
 	err error
@@ -189,16 +194,16 @@ var revisionPattern = lazyRegexp(`^[A-Za-z0-9_][A-Za-z0-9_./+@{}^~-]*$`)
 // commitPattern matches a full commit hash.
 var commitPattern = lazyRegexp(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
 
-// gitEnv returns the environment of git, in which it does not prompt, reads no
-// configuration of a user or the machine, and uses only the listed transports.
+// gitEnv returns the environment of git. With it git does not prompt, reads no configuration
+// of a user or the machine, and uses only the transports of gitProtocols.
 func (d *downloader) gitEnv() ([]string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
 		return nil, err
 	}
 	home := path.Join(dir, scratchName)
-	// Without a list of known hosts ssh rejects every host: the operator has a
-	// list at the usual path, or the job turns the check off (insecure).
+	// ssh rejects hosts that are not in a list of known hosts: the operator must provide the
+	// list at the usual path of ssh, or the job must turn the check off (insecure).
 	ssh := "ssh -o BatchMode=yes -o UserKnownHostsFile=/dev/null"
 	if d.Insecure {
 		ssh += " -o StrictHostKeyChecking=no"
@@ -261,8 +266,8 @@ func (d *downloader) runGit(ctx context.Context, env, args []string, out io.Writ
 	return fmt.Errorf("git: %w: %s", contextCause(ctx, err), text)
 }
 
-// startGit starts git without access to /proc, which this process has for its
-// user namespace.
+// startGit starts git without access to /proc. This process itself has access,
+// because it needs it to make a user namespace.
 func (d *downloader) startGit(cmd *exec.Cmd) error {
 	if d.Limits.NoLandlock {
 		return cmd.Start()

@@ -25,8 +25,8 @@ type testRepository struct {
 	commits []string // oldest first
 }
 
-// newRepository makes a repository with a branch, a tag and a link that leads
-// out.
+// newRepository makes a repository with a branch, a tag and a symbolic link
+// that leads out of the repository.
 func newRepository(t *testing.T) *testRepository {
 	t.Helper()
 	if _, err := exec.LookPath("git"); err != nil {
@@ -74,7 +74,7 @@ func (r *testRepository) commit(message string) {
 	r.commits = append(r.commits, r.git("rev-parse", "HEAD"))
 }
 
-// serveHTTP serves the repository from w's server, as /r.git.
+// serveHTTP serves the repository as /r.git from the web server of w.
 func (r *testRepository) serveHTTP(w *fixture) {
 	r.t.Helper()
 	r.git("update-server-info")
@@ -87,8 +87,8 @@ func (r *testRepository) serveHTTP(w *fixture) {
 	})
 }
 
-// gitHTTPBackend serves repositories by their directories with git's http-backend, as
-// large git hosts do.
+// gitHTTPBackend serves each repository under the path of its directory. It uses git
+// http-backend, as large git hosts do.
 func gitHTTPBackend(t *testing.T) string {
 	t.Helper()
 	server := httptest.NewServer(cgiBackend(t))
@@ -146,8 +146,8 @@ func TestGit(t *testing.T) {
 	w.mustDownload(git("local/g", ""))
 }
 
-// The directories of an allocation are closed to the user of the download, and
-// git resolves its directory from the root of the machine.
+// Git can clone below directories that its user cannot enter, such as the directory of an
+// allocation, although git resolves its directory from the root of the machine.
 func TestGitBelowPrivateDirectory(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("without root, downloads have the user of the task")
@@ -174,7 +174,8 @@ func TestGitBelowPrivateDirectory(t *testing.T) {
 	}
 }
 
-// listMountsBelow returns the mounts with a path in dir: other tests have mounts elsewhere.
+// listMountsBelow returns the mounts whose path contains dir. Concurrent tests have mounts
+// in other directories.
 func listMountsBelow(t *testing.T, dir string) (mounts []string) {
 	t.Helper()
 	all, err := os.ReadFile("/proc/self/mounts")
@@ -189,8 +190,8 @@ func listMountsBelow(t *testing.T, dir string) (mounts []string) {
 	return mounts
 }
 
-// The number of files of a repository is limited: eight objects are enough for a
-// million files.
+// The files of a repository are counted before the checkout: in this repository,
+// eight objects result in a million files.
 func TestGitBomb(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -216,7 +217,8 @@ func TestGitBomb(t *testing.T) {
 	w.expectFailure(git("bomb"), "it holds more than 128 files: see decompression_limit_file_count")
 }
 
-// A git host also supports shallow clones and submodules.
+// The server of this test supports shallow clones and submodules, as git hosting services
+// do.
 func TestGitBackend(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -263,8 +265,9 @@ func TestGitBackend(t *testing.T) {
 	w.expectFailure(git(hostile.dir, "local/x", "ref", hostile.commits[3]), "transport 'file' not allowed")
 }
 
-// The password of a repository is not in any argument, which every account of
-// the machine can read, but is in the configuration with which a task can fetch.
+// The password of a repository is in no argument of a process, which every user
+// of the machine can read. It is in the repository's configuration, so that the
+// task can fetch.
 func TestGitLogin(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -319,8 +322,8 @@ func TestGitLogin(t *testing.T) {
 	w.expectFailure(httpArtifact(w, "", "GetterSource", "git::"+address(url.UserPassword("me", "a\nb"), repo.dir), "RelativeDest", "local/x"), "has a line break")
 }
 
-// startSSHServer runs a server for one key, on a port of its own, and returns its
-// address and the key.
+// startSSHServer runs an ssh server that accepts one key, and returns its address
+// and the key.
 func startSSHServer(t *testing.T) (address, key string) {
 	t.Helper()
 	const program = "/usr/sbin/sshd"

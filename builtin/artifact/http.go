@@ -11,11 +11,12 @@ import (
 	"time"
 )
 
-// maxResumes is how many times in a row a broken download is resumed without
+// maxResumes limits how many times in a row a download is resumed without
 // receiving any data.
 const maxResumes = 5
 
-// get starts a download. It uses the proxies of the environment.
+// get requests the file and returns its content. It uses the proxies that the
+// environment configures.
 func (d *downloader) get(ctx context.Context) (io.ReadCloser, error) {
 	body := &httpBody{d: d, ctx: ctx, client: d.newHTTPClient(), resumesLeft: maxResumes}
 	response, err := body.sendRequest()
@@ -42,7 +43,7 @@ func (d *downloader) get(ctx context.Context) (io.ReadCloser, error) {
 
 func (d *downloader) newHTTPClient() *http.Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.DisableCompression = true // the file is stored as the server has it
+	transport.DisableCompression = true // the file is stored as the server has it, also if it is compressed
 	transport.TLSClientConfig = &tls.Config{InsecureSkipVerify: d.Insecure}
 	return &http.Client{
 		Transport: transport,
@@ -50,7 +51,8 @@ func (d *downloader) newHTTPClient() *http.Client {
 			if len(via) >= 10 {
 				return errors.New("it redirects more than 10 times")
 			}
-			// Headers for one server must not be sent to another one.
+			// A redirect to another server gets no headers of the artifact block, which may
+			// have secrets.
 			if first := via[0].URL; r.URL.Host != first.Host || r.URL.Scheme != first.Scheme {
 				for name := range d.Headers {
 					r.Header.Del(name)
@@ -61,14 +63,14 @@ func (d *downloader) newHTTPClient() *http.Client {
 	}
 }
 
-// httpBody is the body of one or more responses: when the connection breaks, it
-// requests the rest, if the server can identify the version of the file.
+// httpBody is the content of a file. When the connection breaks, httpBody
+// requests the rest, if the server identifies the version of the file.
 type httpBody struct {
 	io.ReadCloser
 	d           *downloader
 	ctx         context.Context
 	client      *http.Client
-	validator   string // version of the file from the server; "" if the download cannot be resumed
+	validator   string // ETag or Last-Modified of the file; "" if the download cannot be resumed
 	received    int64
 	resumesLeft int
 }
@@ -119,7 +121,7 @@ func (b *httpBody) resumeDownload() bool {
 	from := fmt.Sprintf("bytes %d-", b.received)
 	if response.StatusCode != http.StatusPartialContent || !strings.HasPrefix(response.Header.Get("Content-Range"), from) {
 		response.Body.Close()
-		b.resumesLeft = 0 // the file has changed, or the server ignores the range
+		b.resumesLeft = 0 // not resumable: the file has changed, or the server does not support ranges
 		return false
 	}
 	b.ReadCloser.Close()

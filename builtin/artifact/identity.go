@@ -22,11 +22,11 @@ import (
 
 // idAllocator gives each download a user id, and a group id with the same number.
 type idAllocator struct {
-	accountDir string // directory of passwd, group, subuid and subgid
+	accountDir string // directory with the files passwd, group, subuid and subgid
 
 	mu          sync.Mutex
 	reservedIDs map[uint32]bool
-	idReleased  chan struct{} // closed when an id is released
+	idReleased  chan struct{} // closed when an id is released; nil if no reserve call waits
 }
 
 // reserve returns an id of the set that no account of this machine and no other
@@ -54,7 +54,8 @@ func (d *idAllocator) tryReserve(set idrange.Set, accounts *systemAccounts) (id 
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	n, busy := set.Len(), false
-	// Concurrent agents start at different ids.
+	// The first candidate is random, so that concurrent agents choose different
+	// ids.
 	for i, from := uint64(0), rand.Uint64N(n); i < n; i++ {
 		id := set.At((from + i) % n)
 		switch {
@@ -79,7 +80,7 @@ func (d *idAllocator) tryReserve(set idrange.Set, accounts *systemAccounts) (id 
 	return 0, d.idReleased, nil
 }
 
-// release releases an id that no process has.
+// release releases an id that is no longer the user id of a process.
 func (d *idAllocator) release(id uint32) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -90,7 +91,8 @@ func (d *idAllocator) release(id uint32) {
 	}
 }
 
-// systemAccounts are the ids that are assigned to accounts, and the ids that exist.
+// systemAccounts has the ids of the machine's accounts and, in a user namespace,
+// the ids that are mapped.
 type systemAccounts struct {
 	assignedIDs                   idrange.Set
 	mappedUserIDs, mappedGroupIDs idrange.Set // ids that exist in this user namespace; empty means all
@@ -100,14 +102,14 @@ func (a *systemAccounts) isFree(id uint32) bool {
 	return !a.assignedIDs.Contains(id) && (len(a.mappedUserIDs) == 0 || a.mappedUserIDs.Contains(id)) && (len(a.mappedGroupIDs) == 0 || a.mappedGroupIDs.Contains(id))
 }
 
-// readAccounts reads the files in dir. A file that does not exist has no
-// accounts.
+// readAccounts reads passwd, group, subuid and subgid in dir. A missing file
+// counts as empty.
 func readAccounts(dir string) (*systemAccounts, error) {
 	a := &systemAccounts{}
 	for _, file := range []struct {
 		name  string
-		first int  // index of the field with the id
-		count bool // the next field is the number of ids
+		first int  // index of the field with the (first) id
+		count bool // the next field is the number of ids in the range
 	}{{"passwd", 2, false}, {"passwd", 3, false}, {"group", 2, false}, {"subuid", 1, true}, {"subgid", 1, true}} {
 		if err := forEachLine(dir+"/"+file.name, func(line string) {
 			fields := strings.Split(line, ":")
@@ -130,8 +132,9 @@ func readAccounts(dir string) (*systemAccounts, error) {
 	return a, nil
 }
 
-// addIDs adds the id in the first field to the set. If counted, it adds a range:
-// the first field is the first id, the second field is the number of ids.
+// addIDs adds the id in the first field to the set. If counted is true, it adds
+// a range: the first field is the first id, the second field is the number of
+// ids.
 func addIDs(set idrange.Set, fields []string, counted bool) idrange.Set {
 	first, err := strconv.ParseUint(fields[0], 10, 32)
 	if err != nil {
@@ -193,13 +196,14 @@ func findProcessesOfUser(id uint32) ([]int, error) {
 }
 
 func processHasUID(pid int, id uint32) (bool, error) {
-	// The directory of a process that hides its memory belongs to root.
+	// The Uid line is read instead of the owner of /proc/PID, which is root for a
+	// process that is not dumpable.
 	status, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
 	if err != nil {
 		return false, err
 	}
 	if bytes.Contains(status, []byte("\nState:\tZ")) || bytes.Contains(status, []byte("\nState:\tX")) {
-		return false, nil // a zombie, which its parent has not reaped yet
+		return false, nil // a zombie, which was not reaped yet
 	}
 	_, rest, _ := bytes.Cut(status, []byte("\nUid:"))
 	line, _, _ := bytes.Cut(rest, []byte("\n"))
@@ -228,8 +232,8 @@ func killProcessesOfUser(id uint32) error {
 	}
 }
 
-// killAndWait kills each of the processes that has the user id, and waits for their ends. It
-// never kills another process that has got the same pid.
+// killAndWait kills each of the processes that has the user id, and waits for their exits.
+// It never kills another process that reuses a pid.
 func killAndWait(ctx context.Context, pids []int, id uint32) error {
 	var killed []*osprocess.Pidfd
 	for _, pid := range pids {

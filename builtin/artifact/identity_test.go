@@ -24,9 +24,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/idrange"
 )
 
-// runSnoopingTask is a task of another user. For each input line it does a step: first it
-// looks for a download below outerDir, and prints what it could access; then it
-// writes evil to all files that it has opened.
+// runSnoopingTask simulates a malicious task of another user. At the first input line it
+// searches for a download below outer, and prints what it could access. At the second
+// input line it writes to all files that it could open.
 func runSnoopingTask(outer, secret string) int {
 	in := bufio.NewScanner(os.Stdin)
 	in.Scan()
@@ -61,7 +61,7 @@ func runSnoopingTask(outer, secret string) int {
 			add("the right to kill it")
 		}
 	}
-	// A task can read the names of these directories in /proc.
+	// A real task could read the names of these directories in /proc.
 	stages, _ := filepath.Glob(outer + "/allocs/a1/*/.artifact-*")
 	for _, stage := range stages {
 		_ = filepath.WalkDir(stage, func(name string, e os.DirEntry, err error) error {
@@ -86,14 +86,14 @@ func runSnoopingTask(outer, secret string) int {
 	return 0
 }
 
-// startSnoopingTask starts a spy as user 65534. Each call of the returned function sends
-// a line to the spy, and returns its output.
+// startSnoopingTask starts runSnoopingTask in a process of user 65534. Each call of the
+// returned function sends an input line to the process, and returns its output.
 func startSnoopingTask(t *testing.T, outer, secret string) func() string {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("only root makes downloads as somebody else, and tasks as nobody")
 	}
-	exe := filepath.Join(t.TempDir(), "spy") // executable by the user nobody
+	exe := filepath.Join(t.TempDir(), "spy") // a copy that user 65534 can execute
 	for dir := filepath.Dir(exe); dir != os.TempDir(); dir = filepath.Dir(dir) {
 		if err := os.Chmod(dir, 0o755); err != nil {
 			t.Fatal(err)
@@ -129,8 +129,8 @@ func startSnoopingTask(t *testing.T, outer, secret string) func() string {
 	}
 }
 
-// A task of the user nobody has no access to a download of another job, while it
-// runs and after its checksum was compared (R10).
+// A task of user 65534 has no access to the download of another task, neither
+// while the download runs nor after its checksum was compared (R10).
 func TestOtherTaskCannotReadDownload(t *testing.T) {
 	for _, c := range []struct {
 		name, file string
@@ -161,7 +161,7 @@ func TestOtherTaskCannotReadDownload(t *testing.T) {
 				_, _ = rw.Write(content[:1])
 				_ = http.NewResponseController(rw).Flush()
 				once.Do(func() {
-					deadline := time.Now().Add(10 * time.Second) // until the byte is in the file
+					deadline := time.Now().Add(10 * time.Second) // wait until the first byte is in the file
 					for !downloadHasWritten(w.outerDir) && time.Now().Before(deadline) {
 						time.Sleep(time.Millisecond)
 					}
@@ -192,8 +192,8 @@ func downloadHasWritten(outer string) bool {
 	return false
 }
 
-// The process that talks to the server cannot affect the expected checksum, and
-// root owns its output before the comparison.
+// The process that talks to the server cannot change the expected checksum, and
+// root owns the downloaded file before the checksums are compared.
 func TestVerifyChecksum(t *testing.T) {
 	good := sha256Sum([]byte("good"))
 	for _, c := range []struct {
@@ -243,7 +243,8 @@ func TestVerifyChecksum(t *testing.T) {
 	}
 }
 
-// A handle that a process has kept cannot write to delivered files.
+// If a download process keeps a file open, a write to its descriptor does not change the
+// file in the task's directory.
 func TestOpenHandleCannotWriteToDeliveredFiles(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("an agent that is not root has the same user as the download")
@@ -279,7 +280,8 @@ func TestOpenHandleCannotWriteToDeliveredFiles(t *testing.T) {
 	}
 }
 
-// A directory that replaces the stage under its name is not delivered.
+// If another directory replaces the staging directory under its name, its
+// content is not delivered to the task.
 func TestReplacedStageIsIgnored(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
@@ -299,8 +301,8 @@ func TestReplacedStageIsIgnored(t *testing.T) {
 	w.expectLocalFiles(map[string]string{"run": "good"})
 }
 
-// Without a PID namespace, remaining processes of a download are killed before
-// the stage is inspected.
+// Without a PID namespace, the hook kills remaining processes of a download by
+// their user id before it inspects the result.
 func TestRemainingProcessesAreKilled(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("an agent that is not root has the same user as the download")
@@ -330,7 +332,8 @@ func TestRemainingProcessesAreKilled(t *testing.T) {
 	}
 }
 
-// A download never has the id of another process, whatever has started it.
+// A download never gets a user id that another process has, no matter which
+// program has started that process.
 func TestUserIDOfAnotherProcessIsSkipped(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("an agent that is not root has the same user as the download")

@@ -29,8 +29,8 @@ type destination struct {
 	path string // path in root, with slashes
 }
 
-// findDestination resolves the destination of a job, whose references are
-// resolved already.
+// findDestination returns the destination for a job's path, in which references
+// are already resolved.
 func findDestination(dir hook.TaskDir, text string) (destination, error) {
 	if strings.ContainsRune(text, 0) {
 		return destination{}, errors.New("the destination has a zero byte")
@@ -57,9 +57,9 @@ func isWithinDir(p, dir string) bool {
 // fileOwner is the owner of an artifact's files; nil means no change of the owner.
 type fileOwner struct{ uid, gid int }
 
-// lookupFileOwner returns the user of the agent, which owns everything else in a task's
-// directory, or with chown the user of the task. It returns nil if the agent is
-// not root, which cannot change owners.
+// lookupFileOwner returns the owner of an artifact's files: the user of the task if
+// chown is true, else root, like the other files in a task's directory. It returns nil
+// if the agent is not root: it cannot change owners then.
 func lookupFileOwner(chown bool, name string) (*fileOwner, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
@@ -71,7 +71,7 @@ func lookupFileOwner(chown bool, name string) (*fileOwner, error) {
 	u, err := user.Lookup(name)
 	if err != nil && strings.Trim(name, "0123456789") == "" {
 		if u, err = user.LookupId(name); err != nil {
-			u, err = &user.User{Uid: name, Gid: name}, nil // the user may exist in an image only
+			u, err = &user.User{Uid: name, Gid: name}, nil // the user may exist only in the image of a container
 		}
 	}
 	if err != nil {
@@ -91,28 +91,30 @@ func lookupFileOwner(chown bool, name string) (*fileOwner, error) {
 	return &fileOwner{int(uid), int(gid)}, nil
 }
 
-// installer has an empty directory for a download, and moves the allowed results
-// to the destination.
+// installer has the staging directory of a download, and moves the inspected
+// result to the destination.
 type installer struct {
 	destination     destination
 	owner           *fileOwner
 	root            *os.Root // root directory of the destination
-	stageName       string   // name of the stage in root
+	stageName       string   // name of the staging directory in root
 	stage           *os.Root
-	dir             *os.File // open handle of the stage
-	removedModeBits []string // bits that install has removed, such as: the setuid bit of "x"
+	dir             *os.File // open handle of the staging directory
+	removedModeBits []string // special mode bits that install has removed, for example: the setuid bit of "x"
 
-	entryModes []fs.FileMode // modes of the entries below result, in the order of inspectResult's walk
+	entryModes []fs.FileMode // modes of the files and directories of the result, in the order of inspectResult's walk
 }
 
-// newInstaller makes a stage, on the file system of the destination's root.
+// newInstaller makes the staging directory of a download, on the file system of
+// the destination.
 func newInstaller(to destination, task, key string, owner *fileOwner) (*installer, error) {
 	root, err := os.OpenRoot(to.root)
 	if err != nil {
 		return nil, err
 	}
 	p := &installer{destination: to, owner: owner, root: root}
-	// The name is hashed, because it may have the maximum length of a file name.
+	// The task name is hashed, because it may have the maximum length of a file
+	// name.
 	of := sha256.Sum256([]byte(task))
 	if err := p.openStage(".artifact-" + hex.EncodeToString(of[:8]) + "-" + key + "-"); err != nil {
 		p.close()
@@ -121,9 +123,9 @@ func newInstaller(to destination, task, key string, owner *fileOwner) (*installe
 	return p, nil
 }
 
-// openStage makes the stage and removes stages that were left behind. A call of an
-// agent that has died may still be shutting down: it must not find the new stage
-// under its own name.
+// openStage makes the staging directory, and removes those of earlier downloads of
+// the same artifact. The new directory has a unique name, because an earlier
+// download may still be shutting down, and must not find it under its own name.
 func (p *installer) openStage(prefix string) error {
 	old, err := fs.Glob(p.root.FS(), prefix+"*")
 	if err != nil {
@@ -145,7 +147,7 @@ func (p *installer) openStage(prefix string) error {
 	return err
 }
 
-// close removes the stage.
+// close removes the staging directory.
 func (p *installer) close() {
 	if p.dir != nil {
 		p.dir.Close()
@@ -230,9 +232,9 @@ func (p *installer) setOwner(root *os.Root, name string) error {
 }
 
 // inspectResult checks the files of the download again, because the process of the
-// download may have been compromised. If the agent is root, inspect first takes
-// ownership of each entry, and of each directory before it lists the directory,
-// so that the process can no longer change the entries.
+// download may have been compromised. If the agent is root, inspectResult first
+// takes ownership of each entry, and of each directory before it lists the
+// directory, so that the process can no longer change the entries.
 func (p *installer) inspectResult() error {
 	p.entryModes = nil
 	type inode struct{ dev, ino uint64 }
@@ -252,7 +254,7 @@ func (p *installer) inspectResult() error {
 		mode, sys := info.Mode(), info.Sys().(*syscall.Stat_t)
 		if of := (inode{sys.Dev, sys.Ino}); !mode.IsDir() && sys.Nlink > 1 {
 			if first, ok := modes[of]; ok {
-				mode = first // takeOwnership has changed the mode under another name
+				mode = first // the original mode: takeOwnership has changed it under the first name of the file
 			}
 			names[of]++
 			modes[of], links[of], linked[of] = mode, uint64(sys.Nlink), inside
@@ -284,7 +286,7 @@ func (p *installer) inspectResult() error {
 	if err != nil {
 		return err
 	}
-	// A file with a further name outside of the artifact must not be given away.
+	// A file with a hard link outside of the artifact must not get another owner.
 	for of, n := range names {
 		if n != links[of] {
 			return fmt.Errorf("artifact includes hard link %q to a file outside of it", linked[of])
@@ -293,8 +295,9 @@ func (p *installer) inspectResult() error {
 	return nil
 }
 
-// removedBitsText returns the text of an event about the bits that install has
-// removed, or "". It is a single text because a task keeps ten events.
+// removedBitsText returns the message of an event about the special mode bits
+// that install has removed, or "". It is a single message because a task keeps
+// only ten events.
 func (p *installer) removedBitsText() string {
 	const maxListedBits = 3
 	switch more := len(p.removedModeBits) - maxListedBits; {
@@ -306,8 +309,8 @@ func (p *installer) removedBitsText() string {
 	return "removed " + strings.Join(p.removedModeBits, ", ")
 }
 
-// setOwnersAndModes makes everything its owner's, who can read and enter it. It removes
-// special bits.
+// setOwnersAndModes sets the owner of all files and directories, and makes them
+// readable for the owner. It removes special mode bits.
 func (p *installer) setOwnersAndModes() error {
 	modes := p.entryModes
 	return fs.WalkDir(p.stage.FS(), resultName, func(name string, e fs.DirEntry, err error) error {
@@ -326,7 +329,8 @@ func (p *installer) setOwnersAndModes() error {
 	})
 }
 
-// moveEntry moves an entry of the stage and its content.
+// moveEntry moves a file, or a directory with its content, from the staging
+// directory to the destination.
 func (p *installer) moveEntry(from, to string) error {
 	info, err := p.stage.Lstat(from)
 	if err != nil {
@@ -352,8 +356,8 @@ func (p *installer) moveEntry(from, to string) error {
 	return p.copyEntry(from, to, info)
 }
 
-// renameEntry uses the handle of the stage: in the directory above it another user
-// may be able to put another file under the stage's name.
+// renameEntry renames relative to open directories instead of by path: in the
+// directory above the staging directory, another user may be able to replace it.
 func (p *installer) renameEntry(from, to string) error {
 	fromDir, err := p.stage.Open(path.Dir(from))
 	if err != nil {
@@ -385,8 +389,8 @@ func (p *installer) mergeDir(from, to string) error {
 	return nil
 }
 
-// copyEntry does what moveEntry does when the target is on another file system, for example in the
-// secrets directory.
+// copyEntry copies a file or directory to a destination on another file system, for example to the
+// secrets directory, where it cannot be renamed.
 func (p *installer) copyEntry(from, to string, info fs.FileInfo) error {
 	var err error
 	switch {

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// Limits is the operator's configuration, with the names of Nomad's client {
-// artifact {} }.
+// Limits is the operator's configuration, with the names of the artifact block
+// in Nomad's client block.
 type Limits struct {
-	HTTPTimeout time.Duration `json:"http_read_timeout"` // timeout per file; 0 means none
+	HTTPTimeout time.Duration `json:"http_read_timeout"` // timeout per file; 0 means no timeout
 	HTTPMaxSize int64         `json:"http_max_size"`     // bytes per file; 0 means no limit
 	GitTimeout  time.Duration `json:"git_timeout"`
 	Files       int           `json:"decompression_limit_file_count"` // number of files; 0 means no limit
@@ -27,7 +27,8 @@ type Limits struct {
 	// a directory and "f:r:/path" for a file. A readable path may be a source.
 	ExtraPaths []string `json:"filesystem_isolation_extra_paths"`
 	NoLandlock bool     `json:"disable_filesystem_isolation"`
-	// UIDs are the user ids that downloads may have, as idrange.Downloads reads them.
+	// UIDs are the user ids that downloads may have, in the syntax of
+	// idrange.ParseDownloadUIDs.
 	UIDs string `json:"download_uids"`
 }
 
@@ -43,15 +44,16 @@ func defaultLimits() Limits {
 	}
 }
 
-// ratioLimitMinSize is the size below which the ratio does not matter.
+// ratioLimitMinSize is the unpacked size below which MaxUnpackRatio has no
+// effect.
 const ratioLimitMinSize = 256 << 20
 
-// maxDownloadDuration returns the time within which a download from any source must end.
+// maxDownloadDuration returns the time after which the process of a download is killed.
 func (l *Limits) maxDownloadDuration() time.Duration {
 	return max(l.HTTPTimeout, l.GitTimeout, 30*time.Minute) + time.Minute
 }
 
-// extraLandlockPath is an element of Limits.Paths.
+// extraLandlockPath is a parsed element of Limits.ExtraPaths.
 type extraLandlockPath struct {
 	accessMode string // letters of r, w, c and x
 	path       string
@@ -59,7 +61,8 @@ type extraLandlockPath struct {
 
 func (p extraLandlockPath) isReadable() bool { return strings.Contains(p.accessMode, "r") }
 
-// parsePaths returns the valid paths: the agent has checked them.
+// parsePaths returns the elements of ExtraPaths. It skips invalid ones, which
+// the agent has already rejected.
 func (l *Limits) parsePaths() []extraLandlockPath {
 	var all []extraLandlockPath
 	for _, text := range l.ExtraPaths {
@@ -70,8 +73,8 @@ func (l *Limits) parsePaths() []extraLandlockPath {
 	return all
 }
 
-// withoutInaccessiblePaths returns the limits without paths that this process cannot access: no
-// process that it starts can.
+// withoutInaccessiblePaths returns the limits without the extra paths that this process cannot
+// access: its child processes cannot access them either.
 func (l Limits) withoutInaccessiblePaths() Limits {
 	l.ExtraPaths = slices.DeleteFunc(slices.Clone(l.ExtraPaths), func(text string) bool {
 		parts := strings.SplitN(text, ":", 3)
@@ -84,12 +87,13 @@ func (l Limits) withoutInaccessiblePaths() Limits {
 	return l
 }
 
-// unpackQuota counts the output of an archive or a repository.
+// unpackQuota counts the unpacked files, directories and bytes of an archive or
+// a repository.
 type unpackQuota struct {
 	limits      Limits
-	archiveSize int64 // size of the archive; 0 means no ratio
+	archiveSize int64 // size of the archive; 0 means no limit of the ratio
 	files       int
-	dirs        int // directories without an entry of their own
+	dirs        int // directories that are made only because an entry is below them
 	bytes       int64
 }
 
@@ -122,7 +126,7 @@ func (t *unpackQuota) errContentTooLarge() error {
 	return fmt.Errorf("it unpacks to more than %s: see decompression_limit_size in the client's artifact block", formatSize(t.limits.Unpacked))
 }
 
-// Write counts bytes on their way into a file.
+// Write counts the bytes that are written to an unpacked file.
 func (t *unpackQuota) Write(p []byte) (int, error) {
 	if err := t.addBytes(int64(len(p))); err != nil {
 		return 0, err

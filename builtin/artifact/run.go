@@ -24,9 +24,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/idrange"
 )
 
-// inheritedEnvNames are the environment variables that a download gets from this
-// process, for access to the network. They may have a password, and are part of
-// the order.
+// inheritedEnvNames are the environment variables for network access that a
+// download inherits. They may have a password, so they are passed in the
+// request, which other processes cannot read.
 var inheritedEnvNames = []string{
 	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "no_proxy", "all_proxy",
 }
@@ -36,16 +36,17 @@ var goRuntimeEnvNames = []string{"GODEBUG", "GOGC", "GOMAXPROCS", "GOMEMLIMIT", 
 
 var errDownloadTimeout = errors.New("the download has taken longer than the limits allow")
 
-// warnNoLandlockOnce logs once per process that the machine lacks a feature.
+// warnNoLandlockOnce logs at most once per process that the kernel has no
+// Landlock.
 var warnNoLandlockOnce sync.Once
 
-// downloadUserIDs are the user ids of the downloads of this process.
+// downloadUserIDs allocates the user ids of the downloads of this process.
 var downloadUserIDs = &idAllocator{accountDir: "/etc"}
 
-// runDownloadProcess makes one download in a process of its own, in the directory stage. It
-// blocks until the process has ended. When ctx ends, it kills the process and
-// everything that the process has started. When it returns, none of them is running, and
-// the stage belongs to the caller again; its content still has another owner.
+// runDownloadProcess runs the process of one download in the directory stage, and blocks
+// until it has exited. When ctx ends, it kills the process and all processes that the
+// process has started. When it returns, none of them is running, and the stage belongs to
+// the caller again; the files in it still have another owner.
 func runDownloadProcess(ctx context.Context, args []string, o downloadRequest, stage *os.File) error {
 	o.Env = map[string]string{}
 	for _, name := range slices.Concat(inheritedEnvNames, o.Limits.Env) {
@@ -81,7 +82,7 @@ func runDownloadProcess(ctx context.Context, args []string, o downloadRequest, s
 }
 
 // downloadProcess is the process of one download. It runs as the agent's user or, if
-// that is root, under an id of its own.
+// the agent is root, under a user id of its own.
 type downloadProcess struct {
 	args    []string
 	stage   *os.File
@@ -89,12 +90,13 @@ type downloadProcess struct {
 	stderr  *tailBuffer
 
 	cmd             *exec.Cmd
-	stdin           io.WriteCloser // closed when the process of the hook dies, which ends the download
+	stdin           io.WriteCloser // closed when the process of the hook exits, which ends the download
 	userID          uint32
-	hasPIDNamespace bool // the kernel kills all processes of the download when it exits
+	hasPIDNamespace bool // the process is in a PID namespace: when it exits, the kernel kills all its children
 }
 
-// start starts the process, which waits for its order, and gives it the stage.
+// start starts the process and gives it the staging directory. The process
+// waits for its request.
 func (p *downloadProcess) start(ctx context.Context) error {
 	if os.Geteuid() != 0 {
 		return p.spawn(ctx, nil)
@@ -112,9 +114,9 @@ func (p *downloadProcess) start(ctx context.Context) error {
 			downloadUserIDs.release(p.userID)
 			return err
 		}
-		// Two agents can choose the same id. Then at least one of them sees the
-		// process of the other one here, before its own process gets its order
-		// and any file.
+		// Two agents can choose the same id. Then at least one of them sees the other's
+		// process here, before its own process gets the request and the staging
+		// directory.
 		alone, err := p.hasUserIDAlone()
 		if err == nil && alone {
 			err = p.stage.Chown(int(p.userID), int(p.userID))
@@ -145,12 +147,13 @@ func (p *downloadProcess) spawn(ctx context.Context, cred *syscall.Credential) e
 			env = append(env, name+"="+value)
 		}
 	}
-	// Not every container may make namespaces.
+	// The namespaces are tried in this order, because some containers do not allow
+	// them.
 	kinds := []uintptr{unix.CLONE_NEWUSER | unix.CLONE_NEWPID, unix.CLONE_NEWPID, 0}
 	switch {
 	case cred == nil:
 		kinds = kinds[2:]
-	case !p.request.isGit(): // ssh requires an account for its user
+	case !p.request.isGit(): // only git needs a user namespace: ssh requires an account for its user id
 		kinds = kinds[1:]
 	}
 	var err error
@@ -160,13 +163,13 @@ func (p *downloadProcess) spawn(ctx context.Context, cred *syscall.Credential) e
 			attr.Credential = &syscall.Credential{Uid: nobodyID, Gid: nobodyID}
 			attr.UidMappings = []syscall.SysProcIDMap{{ContainerID: nobodyID, HostID: int(cred.Uid), Size: 1}}
 			attr.GidMappings = []syscall.SysProcIDMap{{ContainerID: nobodyID, HostID: int(cred.Gid), Size: 1}}
-			attr.GidMappingsEnableSetgroups = true // without setgroups the process would keep the groups of root
+			attr.GidMappingsEnableSetgroups = true // lets the process drop the groups of root
 		}
 		p.hasPIDNamespace = kind != 0
 		p.cmd = exec.CommandContext(ctx, "/proc/self/exe", p.args...)
 		p.cmd.Args[0] = os.Args[0]
 		p.cmd.Env, p.cmd.Stderr, p.cmd.ExtraFiles, p.cmd.SysProcAttr = env, p.stderr, []*os.File{p.stage}, attr
-		p.cmd.WaitDelay = 5 * time.Second // limits the wait for a helper of git that holds stderr
+		p.cmd.WaitDelay = 5 * time.Second // a child of git that keeps stderr open would otherwise delay Wait
 		p.cmd.Cancel = p.kill
 		if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 			return err
@@ -178,18 +181,20 @@ func (p *downloadProcess) spawn(ctx context.Context, cred *syscall.Credential) e
 	return err
 }
 
-// nobodyID is the id of an account in a user namespace; outside of the namespace
-// no download has this id.
+// nobodyID is the user id and group id of a download inside of its user
+// namespace, where it is an account in /etc/passwd. Outside of the namespace no
+// download has this id.
 const nobodyID = 65534
 
-// namespaceErrors are the errors on a machine that cannot make more namespaces.
+// namespaceErrors are the errors of machines on which namespaces cannot be
+// made.
 var namespaceErrors = []error{unix.EPERM, unix.EACCES, unix.ENOSPC, unix.EUSERS, unix.EINVAL, unix.ENOSYS}
 
 func (p *downloadProcess) kill() error { return syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) }
 
-// waitAndCleanUp waits for the process, kills everything that it has started, and takes the
-// stage from its user. left is an error of the latter two steps: the content of
-// the stage must not be used then.
+// waitAndCleanUp waits for the process, kills everything that it has started, and takes
+// back the staging directory. left is an error of the kill or of taking back: the content
+// of the directory must not be used then.
 func (p *downloadProcess) waitAndCleanUp() (waited, left error) {
 	waited = p.cmd.Wait()
 	if os.Geteuid() != 0 {
@@ -198,22 +203,23 @@ func (p *downloadProcess) waitAndCleanUp() (waited, left error) {
 	if !p.hasPIDNamespace {
 		left = killProcessesOfUser(p.userID)
 	}
-	// Both calls use the handle; with mode 0700 other users cannot reach the
-	// content.
+	// Both calls use the open handle and not the path. With mode 0700 other users
+	// cannot reach the content.
 	left = errors.Join(left, p.stage.Chown(0, 0), p.stage.Chmod(0o700))
 	if left == nil {
-		downloadUserIDs.release(p.userID) // after an error the id is never used again
+		downloadUserIDs.release(p.userID) // otherwise the id is not released, and never used again
 	}
 	return waited, left
 }
 
-// startConfined starts a command as confined as this machine supports.
+// startConfined starts a command with all restrictions that this machine
+// supports.
 func startConfined(cmd *exec.Cmd, stage *os.File, o downloadRequest) error {
 	return runOnNewThread(func() error { return startOnThread(cmd, stage, o) })
 }
 
-// runOnNewThread calls a function that confines its thread. The thread ends
-// afterwards, because it cannot be used for anything else.
+// runOnNewThread calls f, which restricts its thread, on a new thread. The
+// thread exits with the goroutine, because it cannot run other goroutines.
 func runOnNewThread(f func() error) error {
 	result := make(chan error)
 	go func() {
@@ -223,8 +229,8 @@ func runOnNewThread(f func() error) error {
 	return <-result
 }
 
-// startOnThread starts a command with the restrictions of the calling thread, which
-// keeps them.
+// startOnThread restricts the calling thread permanently, and starts a command,
+// which inherits the restrictions.
 func startOnThread(cmd *exec.Cmd, stage *os.File, o downloadRequest) error {
 	if o.isGit() && os.Geteuid() == 0 {
 		shown, err := ensureStageReachable(stage)
@@ -247,12 +253,12 @@ func startOnThread(cmd *exec.Cmd, stage *os.File, o downloadRequest) error {
 			return err
 		}
 	}
-	// The namespaces above need these system calls, so they are denied only now.
+	// These calls are denied last, because ensureStageReachable needs some of them.
 	confine.DenyThreadCalls(append(confine.NamespaceCalls(), confine.SystemAdminCalls()...)...)
 	return cmd.Start()
 }
 
-// tailBuffer keeps the end of its input.
+// tailBuffer keeps the end of the data written to it.
 type tailBuffer struct {
 	limit int
 	buf   bytes.Buffer

@@ -12,15 +12,15 @@ import (
 	"sync"
 )
 
-// parsedSource is the parsed source of an artifact, with the options of the block
-// merged in.
+// parsedSource is the parsed source of an artifact, including the options of the
+// artifact block.
 type parsedSource struct {
 	sourceType string   // "http", "file" or "git"
-	url        *url.URL // URL without the parts below
-	subpath    string   // requested part of the archive or repository; "" means all
+	url        *url.URL // the URL without subpath and options
+	subpath    string   // requested path in the archive or repository; "" means all
 
 	checksum string
-	archive  string // "" means by the file name; "false" means none
+	archive  string // archive format; "" means by the file name, "false" means no archive
 	filename string
 	ref      string
 	depth    string
@@ -31,12 +31,13 @@ var (
 	getterPattern = lazyRegexp(`^([A-Za-z0-9]+)::(.+)$`)
 	scpPattern    = lazyRegexp(`^([A-Za-z0-9_.-]+@[A-Za-z0-9_][A-Za-z0-9_.-]*):([^/].*)$`)
 
-	// repositoryHosts are the hosts for which a path without a scheme is a repository.
+	// repositoryHosts are the hosts for which a source without a scheme is a git
+	// repository.
 	repositoryHosts = []string{"github.com", "gitlab.com", "bitbucket.org"}
 )
 
-// lazyRegexp compiles a regular expression on first use: otherwise every process
-// of this program would have it in memory.
+// lazyRegexp compiles a regular expression on first use, so that the other
+// processes of this program do not have it in memory.
 func lazyRegexp(text string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(text) })
 }
@@ -91,12 +92,14 @@ func parseSource(text string, options map[string]string) (*parsedSource, error) 
 	return s, s.parseOptions(options)
 }
 
-// hasChecksumFile reports whether the checksum is in a file of checksums.
+// hasChecksumFile reports whether the checksum must be looked up in a file of
+// checksums.
 func (s *parsedSource) hasChecksumFile() bool {
 	return strings.HasPrefix(s.checksum, checksumFilePrefix)
 }
 
-// checksumFilePrefix is the prefix of the source of a file of checksums.
+// checksumFilePrefix is the prefix of a checksum option that is the source of a
+// file of checksums.
 const checksumFilePrefix = "file:"
 
 // invalidURLError returns an error for an invalid URL, without its password.
@@ -112,8 +115,8 @@ func invalidURLError(text string, err error) error {
 	return fmt.Errorf("the source is no URL: %w", unwrapURLError(err))
 }
 
-// schemeHints are the hints in errors about schemes that Nomad supports, and
-// about sources that look like a path.
+// schemeHints are hints for errors, by URL scheme: for schemes that only Nomad
+// supports, and for sources that look like a path.
 var schemeHints = map[string]string{
 	"file": "begin the source with https://, or let the operator list the path in filesystem_isolation_extra_paths of the client's artifact block",
 	"gcs":  "take the object's https URL, https://storage.googleapis.com/bucket/object, with a signed query if it is not public",
@@ -122,8 +125,8 @@ var schemeHints = map[string]string{
 	"ssh":  "put git:: before it",
 }
 
-// unsupportedSchemeError returns the error for an unsupported URL scheme. It starts with the
-// text of Nomad's error.
+// unsupportedSchemeError returns the error for an unsupported URL scheme. Its text starts
+// with the text of Nomad's error.
 func unsupportedSchemeError(scheme string) error {
 	err := fmt.Errorf("download not supported for scheme '%s'", scheme)
 	if way := schemeHints[scheme]; way != "" {
@@ -152,8 +155,8 @@ func expandRepositoryPath(text string) (string, bool) {
 	return full, true
 }
 
-// parseOptions merges the options of the block into the query, and removes the
-// options of the artifact block. The remaining parameters are for the server.
+// parseOptions merges the options of the artifact block into the query, and
+// removes the options that are not for the server from it.
 func (s *parsedSource) parseOptions(options map[string]string) error {
 	q, err := url.ParseQuery(s.url.RawQuery)
 	if err != nil {
@@ -171,15 +174,16 @@ func (s *parsedSource) parseOptions(options map[string]string) error {
 		*to = q.Get(name)
 		q.Del(name)
 	}
-	// A server may have signed the query in its original form.
+	// An unchanged query is sent in its original form, because a server may have
+	// signed it.
 	if !maps.EqualFunc(before, q, slices.Equal) {
 		s.url.RawQuery = q.Encode()
 	}
 	return nil
 }
 
-// fileName returns the name of the file: the last part of the path, or the value of
-// the option.
+// fileName returns the name of the downloaded file: the value of the option
+// filename, else the last part of the path.
 func (s *parsedSource) fileName() (string, error) {
 	name := path.Base(s.url.Path)
 	if s.filename != "" {

@@ -19,7 +19,7 @@ import (
 	"strings"
 )
 
-// archiveFormat is an archive format.
+// archiveFormat describes how a type of archive is recognized and unpacked.
 type archiveFormat struct {
 	extensions []string // values of the archive option and file extensions, without the dot
 	openStream func(context.Context, *os.File) (io.ReadCloser, error)
@@ -27,7 +27,7 @@ type archiveFormat struct {
 	unpackEntries func(u *unpacker, f *os.File, stream io.Reader) error
 }
 
-// archiveFormats are matched by the longest extension.
+// archiveFormats are compared in this order: tar.gz must come before gz.
 var archiveFormats = []archiveFormat{
 	{[]string{"tar.gz", "tgz"}, openGzip, (*unpacker).unpackTar},
 	{[]string{"tar.bz2", "tbz2"}, openBzip2, (*unpacker).unpackTar},
@@ -41,8 +41,8 @@ var archiveFormats = []archiveFormat{
 	{[]string{"zst"}, decompressWithCommand("zstd", "zstd", "--memory=256MB"), nil},
 }
 
-// findFormat returns the format by the option, or else by the name. nil means
-// that the file is not an archive.
+// findFormat returns the format that the archive option or, without the option,
+// the file name says. nil means that the file is not an archive.
 func findFormat(name, option string) (*archiveFormat, error) {
 	if on, err := strconv.ParseBool(option); err == nil && !on {
 		return nil, nil
@@ -82,8 +82,8 @@ func openBzip2(_ context.Context, f *os.File) (io.ReadCloser, error) {
 	return io.NopCloser(bzip2.NewReader(bufio.NewReaderSize(f, 64<<10))), nil
 }
 
-// decompressWithCommand returns a function that decompresses with a program, which has the
-// confinement of this process.
+// decompressWithCommand returns a function that decompresses with a program. The program
+// has the same restrictions as this process.
 func decompressWithCommand(name, pkg, memory string) func(context.Context, *os.File) (io.ReadCloser, error) {
 	return func(ctx context.Context, f *os.File) (io.ReadCloser, error) {
 		p := &decompressor{cmd: exec.CommandContext(ctx, name, "-d", "-c", "-q", memory)}
@@ -101,8 +101,8 @@ func decompressWithCommand(name, pkg, memory string) func(context.Context, *os.F
 	}
 }
 
-// decompressor is the output of a decompression program. At its end it returns the
-// program's error.
+// decompressor is the output of a decompression program. At the end of the output,
+// Read returns an error if the program has failed.
 type decompressor struct {
 	cmd    *exec.Cmd
 	out    io.ReadCloser
@@ -134,13 +134,13 @@ func (p *decompressor) Close() error {
 	return nil
 }
 
-// unpacker writes the entries of one archive into a new directory.
+// unpacker unpacks one archive into a new directory.
 type unpacker struct {
 	root *os.Root
 	unpackQuota
 }
 
-// unpack unpacks a file of the stage into a new directory of the stage. A
+// unpack unpacks a file of the staging directory into a new directory in it. A
 // compressed single file is decompressed into a file.
 func (d *downloader) unpack(ctx context.Context, format *archiveFormat, from, to string) error {
 	f, err := d.stage.Open(from)
@@ -260,8 +260,9 @@ func (u *unpacker) unpackZipEntry(e *zip.File) error {
 	return fmt.Errorf("entry %q is %s", name, describeFileType(mode))
 }
 
-// dir makes a directory that is writable, whatever its mode in the archive. As
-// with files, setOwnersAndModes removes the special bits.
+// dir makes a directory. The owner can write to it, whatever its mode in the
+// archive is. The special mode bits are kept; setOwnersAndModes removes and
+// reports them.
 func (u *unpacker) dir(name string, mode fs.FileMode) error {
 	if err := u.makeParentDirs(path.Join(name, "_")); err != nil || name == "." {
 		return err
@@ -269,8 +270,8 @@ func (u *unpacker) dir(name string, mode fs.FileMode) error {
 	return u.root.Chmod(name, mode.Perm()|mode&specialModeBits|0o700)
 }
 
-// makeParentDirs makes the directories above an entry. They are never symbolic links:
-// an entry below a link would be at another path than its name.
+// makeParentDirs makes the directories above an entry. It returns an error if one of
+// them is a symbolic link, because the entry would be written to another directory.
 func (u *unpacker) makeParentDirs(name string) error {
 	dir := path.Dir(name)
 	if dir == "." {
@@ -296,8 +297,8 @@ func (u *unpacker) makeParentDirs(name string) error {
 	return u.root.Mkdir(dir, 0o755)
 }
 
-// prepareEntryPath removes an existing entry with the name: of two entries of the archive
-// with the same name, the later one counts.
+// prepareEntryPath removes an existing entry with the same name: if an archive has a name
+// twice, the later entry replaces the earlier one.
 func (u *unpacker) prepareEntryPath(name string) error {
 	if name == "." {
 		return errors.New(`an entry that is no directory has the name "."`)
@@ -318,8 +319,8 @@ func (u *unpacker) writeRegularFile(name string, mode fs.FileMode, content io.Re
 	return u.writeFile(name, mode, content)
 }
 
-// writeFile writes a new file. It keeps special bits; setOwnersAndModes removes
-// and reports them.
+// writeFile writes a new file. The special mode bits are kept;
+// setOwnersAndModes removes and reports them.
 func (u *unpacker) writeFile(name string, mode fs.FileMode, content io.Reader) error {
 	f, err := u.root.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -345,7 +346,7 @@ func (u *unpacker) makeSymlink(name, target string) error {
 	return u.root.Symlink(target, name)
 }
 
-// makeHardLink makes a second name of a file of the archive.
+// makeHardLink makes a hard link to a file that was already unpacked.
 func (u *unpacker) makeHardLink(name, target string) error {
 	clean, err := checkName(target)
 	if err != nil {

@@ -10,16 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ensureStageReachable makes the stage reachable by its path for the user of the download.
-// git needs this, because it resolves the path of its directory from the root of
-// the machine. If a directory above the stage is closed to other accounts, as
-// the directory of an allocation is, the stage is mounted in the place of that
-// directory. That needs root. Only the calling thread and the processes that it
-// starts see the mount, which ends with the last of them: the thread must end
-// afterwards.
+// ensureStageReachable makes the staging directory reachable by a path for the user of the
+// download, because git resolves its directory from the root of the machine. If other
+// users cannot enter a directory above it (such as the directory of an allocation),
+// ensureStageReachable mounts the staging directory over that directory, which requires
+// root. Only the calling thread and its child processes see the mount, which ends with the
+// last of them: the thread must exit afterwards.
 //
-// ensureStageReachable returns the stage under its new path, or nil if the stage can be
-// reached as it is.
+// ensureStageReachable returns a handle of the mounted directory, or nil if no mount was
+// necessary.
 func ensureStageReachable(stage *os.File) (*os.File, error) {
 	path, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(int(stage.Fd())))
 	if err != nil {
@@ -32,12 +31,12 @@ func ensureStageReachable(stage *os.File) (*os.File, error) {
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return nil, fmt.Errorf("unshare mounts: %w", err)
 	}
-	// Other processes must not see the mount.
+	// Mounts must be private, so that other processes do not see the new mount.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return nil, fmt.Errorf("make mounts private: %w", err)
 	}
-	// The mount uses the path: the open handle belongs to the mounts of the
-	// other threads.
+	// The mount uses the path of the stage, because the open handle refers to the
+	// mount namespace of the other threads.
 	if err := unix.Mount(path, closed, "", unix.MS_BIND, ""); err != nil {
 		return nil, fmt.Errorf("mount on %s: %w", closed, err)
 	}
@@ -45,7 +44,8 @@ func ensureStageReachable(stage *os.File) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A task may have put another directory in its place.
+	// The path may lead to another directory, because a task can replace a
+	// directory in it.
 	want, err := stage.Stat()
 	if err == nil {
 		var got os.FileInfo
@@ -60,8 +60,8 @@ func ensureStageReachable(stage *os.File) (*os.File, error) {
 	return shown, nil
 }
 
-// findInaccessibleParent returns the first directory on the way to path that not every
-// account can enter, or "".
+// findInaccessibleParent returns the first directory above path that not every user
+// can enter, or "".
 func findInaccessibleParent(path string) (string, error) {
 	for dir, rest := "/", strings.Trim(path, "/"); rest != ""; {
 		info, err := os.Lstat(dir)

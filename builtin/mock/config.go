@@ -50,8 +50,8 @@ var fsIsolationByName = map[string]driver.FSIsolation{
 	"unveil": driver.FSIsolationUnveil,
 }
 
-// taskConfig is the `config` block of a task. All durations are strings like
-// "2s". It is large because each field is an independent fault or behaviour that a test can ask for.
+// taskConfig is the `config` block of a task. All durations are strings like "2s". It has many
+// fields, because each one is an independent fault or behavior for tests.
 type taskConfig struct {
 	// Start.
 	StartBlockFor         durationText `codec:"start_block_for"` // duration of StartTask
@@ -60,7 +60,7 @@ type taskConfig struct {
 	StartErrors           int          `codec:"start_errors"` // number of failed starts per task and alloc; 0 means always
 
 	// Run.
-	RunFor durationText `codec:"run_for"` // 0 means that the task exits at once
+	RunFor durationText `codec:"run_for"` // 0 means that the task exits immediately
 	Events []string     `codec:"events"`  // task events that are emitted at the start
 
 	// Exit.
@@ -76,9 +76,9 @@ type taskConfig struct {
 	DestroyError     string       `codec:"destroy_error"`
 	SignalError      string       `codec:"signal_error"`
 	RecoverError     string       `codec:"recover_error"`
-	FailAfterRecover bool         `codec:"bad_recover"`       // the task is recovered, and exits at once with an error
+	FailAfterRecover bool         `codec:"bad_recover"`       // the task is recovered, and exits immediately with an error
 	PluginExitAt     durationText `codec:"plugin_exit_after"` // the plugin process exits this long after the start of the task
-	PluginExitOnce   bool         `codec:"plugin_exit_once"`  // a plugin process that has recovered the task does not exit again
+	PluginExitOnce   bool         `codec:"plugin_exit_once"`  // a plugin process that has recovered the task ignores plugin_exit_after
 
 	// Output.
 	StdoutString         string       `codec:"stdout_string"`
@@ -145,7 +145,7 @@ func attrSpecs(types map[string]string) *hclspec.Spec {
 	return hclspec.Object(parts)
 }
 
-// durationText is a string like "2s"; "" is 0.
+// durationText is a duration as a string like "2s"; "" means 0.
 type durationText string
 
 func (d durationText) parse() (time.Duration, error) {

@@ -24,7 +24,7 @@ type Driver struct {
 	mu            sync.Mutex
 	config        pluginConfig
 	configuredAt  time.Time      // time of the configuration
-	startFailures map[string]int // failed starts, by alloc and task
+	startFailures map[string]int // number of failed starts, by allocation and task
 }
 
 var (
@@ -49,7 +49,8 @@ func (d *Driver) Info() sdk.DriverInfo {
 			FSIsolation:          fsIsolationByName[c.FSIsolation],
 			DisableLogCollection: c.DisableLogCollection,
 		},
-		// Tests change the health and need a new fingerprint quickly.
+		// The interval is short, because tests change the health and need a new
+		// fingerprint quickly.
 		FingerprintInterval: 20 * time.Millisecond,
 	}
 	if c.NoMounts {
@@ -134,7 +135,7 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*task, err
 		start.Event(message, map[string]string{"driver": Name})
 	}
 	t.Started = time.Now()
-	// The marker file is the only trace of the task outside of this process.
+	// The marker file shows another process of the driver that the task was started.
 	t.MarkerPath = filepath.Join(start.TaskDir(), ".mock_driver-"+filepath.Base(start.ID))
 	if err := os.WriteFile(t.MarkerPath, nil, 0o600); err != nil {
 		return nil, sdk.Recoverable(fmt.Errorf("mark the task as started: %w", err))
@@ -143,8 +144,8 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*task, err
 	return t, nil
 }
 
-// shouldFailStart reports whether a start must fail, at most times times per task; 0
-// means always.
+// shouldFailStart reports whether a start must fail: the first times starts of each
+// task, or every start if times is 0.
 func (d *Driver) shouldFailStart(start *sdk.StartRequest, times int) bool {
 	if times == 0 {
 		return true
@@ -178,7 +179,8 @@ func (d *Driver) Recover(_ context.Context, start *sdk.StartRequest) (*task, err
 	return t, nil
 }
 
-// task runs until its time is over, or it is stopped.
+// task is a simulated task. It runs for the configured time, or until it is
+// stopped.
 type task struct {
 	taskState
 	start     *sdk.StartRequest
@@ -187,7 +189,7 @@ type task struct {
 	mu           sync.Mutex
 	stopFailures int // number of failed stops
 
-	forcedExit chan driver.ExitResult // holds the result of a forced exit, at most one
+	forcedExit chan driver.ExitResult // has the exit result of Kill or Stop, at most one
 	exited     chan struct{}          // closed when the task has exited
 }
 
@@ -202,7 +204,8 @@ func newTask(start *sdk.StartRequest) *task {
 	return &task{start: start, forcedExit: make(chan driver.ExitResult, 1), exited: make(chan struct{})}
 }
 
-// schedulePluginExit schedules the exit of this process, which looks like a crash.
+// schedulePluginExit schedules the exit of this process with an error code, as
+// after a crash.
 func (t *task) schedulePluginExit() {
 	if after := t.Config.PluginExitAt.value(); after > 0 {
 		time.AfterFunc(time.Until(t.Started.Add(after)), func() { os.Exit(1) })
@@ -231,7 +234,7 @@ func (t *task) Wait(ctx context.Context) (driver.ExitResult, error) {
 	select {
 	case <-timer.C:
 		if c.RunFor == "" {
-			output.Wait() // the task exits after its whole output
+			output.Wait() // the task exits when all its output is written
 		}
 		result := driver.ExitResult{ExitCode: c.ExitCode, Signal: c.ExitSignal, OOMKilled: c.OOMKilled}
 		if c.ExitErrMsg != "" {
@@ -373,7 +376,7 @@ func (t *task) Network() *driver.NetworkOverride {
 	if c.DriverIP == "" && c.DriverPortMap == "" {
 		return nil
 	}
-	ports, _ := c.portMap() // Start has checked the ports
+	ports, _ := c.portMap() // no error: Start has checked the ports
 	return &driver.NetworkOverride{Addr: c.DriverIP, AutoAdvertise: c.DriverAdvertise, PortMap: ports}
 }
 

@@ -7,8 +7,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk/process"
 )
 
-// removeDeniedVars removes the variables whose names match one of the patterns, in which *
-// matches any text.
+// removeDeniedVars removes the environment variables whose names match one of the
+// patterns, in which * matches any text.
 func removeDeniedVars(env map[string]string, patterns []string) {
 	for name := range env {
 		for _, pattern := range patterns {
@@ -19,8 +19,8 @@ func removeDeniedVars(env map[string]string, patterns []string) {
 	}
 }
 
-// checkUser rejects a task whose user, also the default user, is denied by the
-// operator.
+// checkUser returns an error if the operator denies the user of a task, also if
+// it is the default user.
 func (c *pluginConfig) checkUser(name string) error {
 	if len(c.deniedUIDs) == 0 && len(c.deniedGIDs) == 0 {
 		return nil

@@ -44,7 +44,8 @@ type pluginConfig struct {
 }
 
 var configSchema = hclspec.Object(map[string]*hclspec.Spec{
-	// No default: if it is not set, it depends on the user of the agent.
+	// The attribute has no default, because the default depends on the user of the
+	// agent.
 	"enabled":          hclspec.Attr("enabled", "bool", false),
 	"denied_host_uids": hclspec.Attr("denied_host_uids", "string", false),
 	"denied_host_gids": hclspec.Attr("denied_host_gids", "string", false),
@@ -68,7 +69,8 @@ var taskSchema = hclspec.Object(map[string]*hclspec.Spec{
 	"args":          hclspec.Attr("args", "list(string)", false),
 	"work_dir":      hclspec.Attr("work_dir", "string", false),
 	"oom_score_adj": hclspec.Attr("oom_score_adj", "number", false),
-	// An HCL object is decoded as a list with one element.
+	// list(map(string)), because an HCL object is decoded as a list with one
+	// element
 	"cgroup_v1_override": hclspec.Attr("cgroup_v1_override", "list(map(string))", false),
 	"cgroup_v2_override": hclspec.Attr("cgroup_v2_override", "string", false),
 	"denied_envvars":     hclspec.Attr("denied_envvars", "list(string)", false),
@@ -119,9 +121,9 @@ func (d *Driver) currentConfig() pluginConfig {
 	return d.config
 }
 
-// isEnabled reports whether tasks may run. As root an operator must enable the
-// driver, because it gives a root shell to everyone who can submit a job.
-// Without root it is enabled by default.
+// isEnabled reports whether tasks may run. If the agent runs as root, the operator must
+// enable the driver, because it gives root access to everyone who can submit a job.
+// Otherwise it is enabled by default.
 func (c *pluginConfig) isEnabled() bool {
 	if c.Enabled != nil {
 		return *c.Enabled
@@ -144,7 +146,8 @@ func (d *Driver) Fingerprint(context.Context) driver.Fingerprint {
 // Start starts the command of a task.
 func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*task, error) {
 	c := d.currentConfig()
-	// Start checks this too, because a host may ignore the fingerprint.
+	// The fingerprint also reports whether the driver is enabled, but a host may
+	// ignore it.
 	if !c.isEnabled() {
 		return nil, errors.New(`raw_exec is disabled; its operator enables it by plugin "raw_exec" { config { enabled = true } }`)
 	}
@@ -183,7 +186,7 @@ func (d *Driver) Recover(ctx context.Context, start *sdk.StartRequest) (*task, e
 		return nil, err
 	}
 	t := &task{deniedEnvvars: s.DeniedEnvvars}
-	removeDeniedVars(start.Env, t.deniedEnvvars) // for later commands in the task
+	removeDeniedVars(start.Env, t.deniedEnvvars) // commands that run in the task later get this environment
 	var err error
 	t.Process, err = process.Recover(ctx, start, s.Process)
 	return t, err
@@ -194,7 +197,8 @@ func (d *Driver) Sweep(ctx context.Context, allocID, taskName string) (bool, err
 	return process.Sweep(ctx, allocID, taskName)
 }
 
-// task is a process, with the variables that its environment must not have.
+// task is a process, with the patterns of variables that are removed from its
+// environment.
 type task struct {
 	*process.Process
 	deniedEnvvars []string

@@ -38,7 +38,7 @@ func TestContract(t *testing.T) { sdktest.Driver(t, testPlugin()) }
 
 func BenchmarkDriver(b *testing.B) { sdktest.Benchmark(b, testPlugin()) }
 
-// TestContractUnprivileged runs the suite as an unprivileged user.
+// TestContractUnprivileged runs the sdktest suite as an unprivileged user.
 func TestContractUnprivileged(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("TestContract runs unprivileged already")
@@ -75,9 +75,9 @@ func TestContractUnprivileged(t *testing.T) {
 }
 
 func copyTestBinary(to string) error {
-	// A concurrently forked child must not inherit the file while it is open for
-	// writing: otherwise executing it fails with ETXTBSY until the child
-	// executes its own program.
+	// The lock prevents concurrent forks: a child would inherit the file while it
+	// is open for writing, and executing the file would fail with ETXTBSY until the
+	// child executes its own program.
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	from, err := os.Open("/proc/self/exe")
@@ -161,7 +161,7 @@ func TestDisabledByDefault(t *testing.T) {
 			if got := d.Fingerprint(t.Context()); got.Health != want {
 				t.Errorf("fingerprint %+v, want health %v", got, want)
 			}
-			// CVE-2019-15928: Start must check again.
+			// Start must also check whether the driver is enabled (CVE-2019-15928).
 			task, err := d.Start(t.Context(), newStart(t, sleepConfig))
 			if err == nil {
 				end(t, task)
@@ -213,7 +213,7 @@ func TestDeniedUsers(t *testing.T) {
 
 func TestDeniedEnvvars(t *testing.T) {
 	d := newConfiguredDriver(map[string]any{"enabled": true, "denied_envvars": []any{"*_KEY"}})
-	d.config.DeniedEnvvars = slices.Grow(d.config.DeniedEnvvars, 8) // an append would write to the array that tasks share
+	d.config.DeniedEnvvars = slices.Grow(d.config.DeniedEnvvars, 8) // capacity for an append in Start, which would change the array that all tasks share
 	s := newStart(t, map[string]any{"command": "/bin/sleep", "args": []any{"3600"}, "denied_envvars": []any{"TOK*"}})
 	first, err := d.Start(t.Context(), s)
 	if err != nil {

@@ -19,14 +19,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// action is what the hook does at one hook point.
+// action is the action that a job or the operator has configured for a hook
+// point.
 type action struct {
 	Command []string          `codec:"command"` // command on the host
 	Exec    []string          `codec:"exec"`    // command in the task
 	URL     string            `codec:"url"`
 	Method  string            `codec:"method"`
 	Headers map[string]string `codec:"headers"`
-	Body    string            `codec:"body"`    // "" means the payload as JSON
+	Body    string            `codec:"body"`    // "" means that the payload is sent as JSON
 	Timeout string            `codec:"timeout"` // "" means the timeout of the hook point
 
 	redactedURL string // URL without secrets, for display
@@ -133,17 +134,17 @@ func runCommand(ctx context.Context, command []string, o payload) (output string
 	var exitErr *exec.ExitError
 	switch {
 	case errors.Is(err, exec.ErrWaitDelay):
-		err = nil // the command has exited; a remaining process holds the output
+		err = nil // the command has exited; a remaining process holds its output open
 	case errors.As(err, &exitErr) && exitErr.Exited():
 		err = fmt.Errorf("exit code %d", exitErr.ExitCode())
 	}
 	return t.String(), err
 }
 
-// httpClient has no timeout, because each call has its own.
+// httpClient has no timeout, because the context of each call has one.
 var httpClient = &http.Client{}
 
-// maxResponseSize is how many bytes of a response are read.
+// maxResponseSize limits how many bytes of a response are read.
 const maxResponseSize = 64 << 10
 
 // sendRequest makes an HTTP request.
@@ -168,7 +169,7 @@ func sendRequest(ctx context.Context, a *action, o payload) (output string, err 
 	}
 	resp, err := httpClient.Do(req)
 	if err != nil {
-		return "", errors.Unwrap(err) // without the method and the URL, which the message has already
+		return "", errors.Unwrap(err) // without method and URL, which the caller adds to the message
 	}
 	defer resp.Body.Close()
 	var t tailBuffer

@@ -71,7 +71,7 @@ func (h *Hook) Configure(_ context.Context, c *sdk.Config) error {
 		return err
 	}
 	h.commandsAllowed.Store(config.Commands)
-	if h.DedicatedProcess && !config.Commands { // another configuration means another process
+	if h.DedicatedProcess && !config.Commands { // permanent: the host starts a new process for another configuration
 		confine.DenyProcessCalls(confine.ExecAndSystemAdminCalls()...)
 	}
 	return nil
@@ -80,9 +80,9 @@ func (h *Hook) Configure(_ context.Context, c *sdk.Config) error {
 // SetHost implements sdk.HostSetter.
 func (h *Hook) SetHost(host hook.Host, _ hook.Node) { h.host = host }
 
-// do runs the action of the attachment for the hook point. It returns an error
-// if the action fails, and otherwise emits an event. Before a start the restart
-// policy can retry failures, except configuration errors.
+// do runs the action that the attachment has for the hook point. If the action succeeds, do
+// emits an event. Errors are recoverable (the restart policy of the task may start it
+// again), except for errors of the configuration.
 func (h *Hook) do(ctx context.Context, meta hook.RequestMeta, o payload) error {
 	var actions map[string]*action
 	if err := meta.Config(&actions); err != nil {
@@ -125,7 +125,7 @@ type permanentError string
 
 func (m permanentError) Error() string { return string(m) }
 
-// act runs the action, and returns its name and its output.
+// act runs the action, and returns its name (done) and its output.
 func (h *Hook) act(ctx context.Context, a *action, meta hook.RequestMeta, o payload) (done, output string, err error) {
 	switch {
 	case !a.hasOneCommandOrURL():
@@ -149,7 +149,7 @@ func (h *Hook) execInTask(ctx context.Context, meta hook.RequestMeta, command []
 		return "", err
 	}
 	var t tailBuffer
-	_, _ = t.Write(result.Stdout) // a write to memory cannot fail
+	_, _ = t.Write(result.Stdout) // Write to a tailBuffer never fails
 	_, _ = t.Write(result.Stderr)
 	if code := result.Exit.ExitCode; code != 0 {
 		return t.String(), fmt.Errorf("exit code %d", code)
@@ -216,7 +216,7 @@ func (h *Hook) ShutdownAlloc(ctx context.Context, req hook.AllocShutdownRequest)
 // Prestart implements hook.TaskPrestart.
 func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	if req.Running {
-		return hook.TaskPrestartResponse{}, nil // done before the start of the task
+		return hook.TaskPrestartResponse{}, nil // the action has run before the task was started
 	}
 	return hook.TaskPrestartResponse{}, h.do(ctx, req.RequestMeta, newTaskPayload(hook.Prestart, req.Alloc, req.Task))
 }
@@ -258,7 +258,7 @@ func (h *Hook) Shutdown(ctx context.Context, req hook.TaskShutdownRequest) (hook
 	return hook.TaskShutdownResponse{}, h.do(ctx, req.RequestMeta, newTaskPayload(hook.Shutdown, req.Alloc, req.Task))
 }
 
-// payload is the JSON input of commands and HTTP requests.
+// payload is the JSON that commands and HTTP requests get as their input.
 type payload struct {
 	HookPoint string    `json:"hook_point"`
 	AllocID   string    `json:"alloc_id"`
@@ -327,7 +327,7 @@ func (o payload) envList() []string {
 // maxOutputSize is the maximum size of the output in an event, in bytes.
 const maxOutputSize = 1 << 10
 
-// tailBuffer keeps the end of its input.
+// tailBuffer keeps the end of the data written to it.
 type tailBuffer struct{ b []byte }
 
 func (t *tailBuffer) Write(p []byte) (int, error) {

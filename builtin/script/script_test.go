@@ -37,7 +37,8 @@ func TestContract(t *testing.T) {
 	sdktest.Hook(t, sdktest.Plugin{Path: os.Args[0], Config: map[string]any{"commands": true}, Attachment: every})
 }
 
-// fakeHost is an agent with one task, whose commands echo.
+// fakeHost is a hook host with one task. Commands in the task echo their
+// arguments.
 type fakeHost struct {
 	hook.Host // methods that the tests do not call
 
@@ -127,7 +128,7 @@ func TestActions(t *testing.T) {
 		name   string
 		action map[string]any
 		event  string
-		err    string // expected error instead of an event
+		err    string // expected error; "" means that an event is expected
 	}{
 		{"a command's output is an event", sh("echo hello $1; echo all >&2", "${who}"), "exited: /bin/sh: hello world\nall", ""},
 		{"a command without output is one too", sh("true"), "exited: /bin/sh", ""},
@@ -257,8 +258,8 @@ func TestChildOfAKilledCommandIsKilled(t *testing.T) {
 	}
 }
 
-// TestRemainingChildDoesNotBlock checks that a remaining process does not block
-// the hook.
+// TestRemainingChildDoesNotBlock checks that the hook does not wait for a
+// process that the command has left running.
 func TestRemainingChildDoesNotBlock(t *testing.T) {
 	events, err := callExited(t, sh("sleep 3 & echo done"))
 	if want := []string{"exited: /bin/sh: done"}; err != nil || !slices.Equal(events, want) {
@@ -266,7 +267,8 @@ func TestRemainingChildDoesNotBlock(t *testing.T) {
 	}
 }
 
-// A command can distinguish a repeated poststart from the first one.
+// The input of a command shows whether Poststart is repeated for the same
+// start.
 func TestCommandSeesRepeatedPoststart(t *testing.T) {
 	host := &fakeHost{}
 	h := &Hook{}

@@ -7,21 +7,22 @@ import (
 	"time"
 )
 
-// hookConfig is the configuration that the task runner attaches.
+// hookConfig has the template blocks of a task and the operator's limits. The
+// task runner attaches the hook with it.
 type hookConfig struct {
 	Templates []templateBlock `json:"templates"`
-	// RenderOnRestart is restart.render_templates: a restart of the task renders all
-	// templates again.
+	// RenderOnRestart is the option render_templates of the restart block: when the
+	// task restarts, all templates are rendered again.
 	RenderOnRestart bool   `json:"render_templates"`
 	Limits          limits `json:"limits"`
 }
 
-// limits is the operator's configuration, with the names of Nomad's client {
-// template {} }.
+// limits is the operator's configuration, with the names of the template block
+// in Nomad's client block.
 type limits struct {
-	Wait               *waitConfig `json:"wait"`                 // default for blocks without wait
-	WaitBounds         waitConfig  `json:"wait_bounds"`          // bounds for blocks with wait
-	DeniedFunctions    []string    `json:"function_denylist"`    // denied functions, besides those that are always denied
+	Wait               *waitConfig `json:"wait"`                 // wait of the blocks that have none
+	WaitBounds         waitConfig  `json:"wait_bounds"`          // bounds for the wait of blocks that have one
+	DeniedFunctions    []string    `json:"function_denylist"`    // functions that are denied in addition to the functions that are always denied
 	DisableFileSandbox bool        `json:"disable_file_sandbox"` // templates may read the files of the machine
 }
 
@@ -54,7 +55,7 @@ type changeScript struct {
 
 type waitConfig struct{ Min, Max time.Duration }
 
-// Nomad's defaults for how long a change must settle.
+// Nomad's defaults for the wait of a template block.
 const (
 	defaultWaitMin = 5 * time.Second
 	defaultWaitMax = 4 * time.Minute
@@ -63,7 +64,7 @@ const (
 func parseConfig(attachment []byte) (*hookConfig, error) {
 	c := &hookConfig{}
 	if len(attachment) == 0 {
-		return c, nil // an attachment of an operator or a job has no configuration
+		return c, nil // empty if a job or the operator attaches the hook explicitly
 	}
 	if err := json.Unmarshal(attachment, c); err != nil {
 		return nil, fmt.Errorf("read the template blocks: %w", err)
@@ -71,8 +72,9 @@ func parseConfig(attachment []byte) (*hookConfig, error) {
 	return c, nil
 }
 
-// settleTimes returns how long no further change must occur before a change is
-// handled, and how long further changes can delay that.
+// settleTimes returns the minimum and the maximum of the block's wait: a change
+// is handled after no further change has occurred for the minimum, and at the
+// latest after the maximum.
 func (b *templateBlock) settleTimes(l *limits) (shortest, maxWait time.Duration) {
 	w, bounds := b.Wait, l.WaitBounds
 	if w == nil {
@@ -91,8 +93,8 @@ func (b *templateBlock) settleTimes(l *limits) (shortest, maxWait time.Duration)
 	return shortest, max(shortest, maxWait)
 }
 
-// fileMode returns the permissions of the file. A template cannot set setuid, setgid
-// and sticky bits.
+// fileMode returns the permission bits of the file. setuid, setgid and sticky bits
+// are ignored.
 func (b *templateBlock) fileMode() (uint32, error) {
 	if b.Perms == "" {
 		return 0o644, nil

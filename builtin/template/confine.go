@@ -14,7 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/confine"
 )
 
-// Access rights that Landlock can restrict, by the version that introduced them.
+// Access rights of Landlock.
 const (
 	landlockABI1Rights    = unix.LANDLOCK_ACCESS_FS_MAKE_SYM<<1 - 1
 	landlockAllowedRights = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR | unix.LANDLOCK_ACCESS_FS_WRITE_FILE |
@@ -22,11 +22,11 @@ const (
 		unix.LANDLOCK_ACCESS_FS_REFER | unix.LANDLOCK_ACCESS_FS_TRUNCATE
 )
 
-// Confine permanently drops what the hook does not need: it cannot start
-// programs, use the network, inspect other processes, or change the machine. Of
-// root's capabilities it keeps those for writing a task's file. The main
-// function of a process that only serves the hook calls it first: it may execute
-// the program again, see confine.KeepProcessCapabilities.
+// Confine permanently drops system calls and capabilities that the hook does not need: the
+// process can no longer start programs, use the network, inspect other processes, or change
+// the machine. Of root's capabilities it keeps those for writing a task's file. A process
+// that only serves the hook must call Confine at the start of main: Confine may execute the
+// program again, see confine.KeepProcessCapabilities.
 func Confine() {
 	if err := confine.KeepProcessCapabilities(fileWritingCapabilities()...); err != nil {
 		hclog.Default().Debug("templates are rendered by a process with all capabilities", "error", err)
@@ -34,16 +34,18 @@ func Confine() {
 	confine.DenyProcessCalls(append(confine.ExecAndSystemAdminCalls(), confine.InternetSocketCalls()...)...)
 }
 
-// noDir is the directory for calls that need no files; they get a nil root.
+// noDir is passed to runConfined for calls that need no files. They get a nil
+// root.
 const noDir = ""
 
-// runConfined calls access on a new thread that can only reach files below dir. The
-// thread ends afterwards. On a kernel without Landlock, only os.Root restricts
+// runConfined calls access on a new thread that can only access files below dir.
+// The thread exits afterwards. On a kernel without Landlock, only os.Root restricts
 // access.
 func runConfined(dir string, access func(*os.Root) error) error {
 	done := make(chan error, 1)
 	go func() {
-		// Never unlocked: the restricted thread must not be used again.
+		// The thread stays locked, so that it exits with the goroutine and is not
+		// reused.
 		runtime.LockOSThread()
 		done <- confineThread(dir, access)
 	}()
@@ -65,7 +67,8 @@ func confineThread(dir string, access func(*os.Root) error) error {
 	return access(root)
 }
 
-// threadCapabilities returns the capabilities of a thread that reads and writes below dir.
+// threadCapabilities returns the capabilities that a thread needs to read and write files
+// below dir.
 func threadCapabilities(dir string) []uint {
 	if dir == noDir {
 		return nil
@@ -74,12 +77,13 @@ func threadCapabilities(dir string) []uint {
 }
 
 // fileWritingCapabilities returns the capabilities for writing a file in a directory of a
-// task's user, and for setting its owner and mode as the template block says.
+// task's user, and for setting the owner and mode that the template block configures.
 func fileWritingCapabilities() []uint {
 	return []uint{unix.CAP_DAC_OVERRIDE, unix.CAP_CHOWN, unix.CAP_FOWNER, unix.CAP_FSETID}
 }
 
-// warnNoLandlockOnce logs once per process that the machine lacks a feature.
+// warnNoLandlockOnce logs at most once per process that the kernel has no
+// Landlock.
 var warnNoLandlockOnce sync.Once
 
 func restrictThread(dir string) error {

@@ -82,8 +82,8 @@ func parseEnvValue(text string) (string, error) {
 	return "", errors.New(`the closing quote is missing: a line end inside is written \n`)
 }
 
-// unescapeChar returns the character for the letter after a backslash. Before any
-// other character the backslash stays.
+// unescapeChar returns the text for a backslash and the character c. For an unknown escape
+// sequence this is the sequence itself.
 func unescapeChar(c byte) string {
 	switch c {
 	case 'b':
@@ -102,8 +102,8 @@ func unescapeChar(c byte) string {
 	return `\` + string(c)
 }
 
-// parseCodePoint reads \u00e9, or a surrogate pair of two escapes as in JSON, and
-// returns its length.
+// parseCodePoint parses \u00e9, or a surrogate pair of two such escapes as in
+// JSON, and returns the character and the length of the escape.
 func parseCodePoint(text string) (r rune, length int) {
 	half := func(text string) rune {
 		if !strings.HasPrefix(text, `\u`) || len(text) < 6 {
@@ -128,7 +128,8 @@ func parseCodePoint(text string) (r rune, length int) {
 	return r, 12
 }
 
-// commentStart returns the position of the comment after a plain value, or -1.
+// commentStart returns the position of the comment after an unquoted value, or
+// -1.
 func commentStart(text string) int {
 	for i := range len(text) {
 		if text[i] == '#' && (i == 0 || text[i-1] == ' ' || text[i-1] == '\t') {

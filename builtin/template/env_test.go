@@ -33,7 +33,7 @@ func TestParseEnv(t *testing.T) {
 	}
 }
 
-// A quoted value is parsed as the same value.
+// Quoting a value and parsing it results in the same value.
 func FuzzParseEnv(f *testing.F) {
 	f.Add("A=1\nB='x' # y", "v")
 	f.Fuzz(func(t *testing.T, text, value string) {

@@ -2,8 +2,8 @@ package template
 
 import "fmt"
 
-// permanentError is an error that a retry cannot fix: the template is wrong,
-// whatever the data. It kills the task; every other error is left to the restart
+// permanentError is an error that a retry cannot fix, because the template
+// itself is wrong. It kills the task; other errors are handled by the restart
 // policy.
 type permanentError struct{ error }
 
@@ -13,7 +13,8 @@ func permanentErrorf(format string, args ...any) error {
 	return permanentError{fmt.Errorf(format, args...)}
 }
 
-// renderError is an error of a template with Nomad's text.
+// renderError is an error with the prefix that Nomad uses for errors of
+// templates.
 type renderError struct{ error }
 
 func (f renderError) Error() string { return "Template failed: " + f.error.Error() }

@@ -20,8 +20,8 @@ import (
 // and each intermediate string, in bytes.
 const maxContentSize = 4 << 20
 
-// templateDirs are the directories in which templates read and write. With host they can
-// read files everywhere.
+// templateDirs are the directories in which templates read and write files. If
+// allowHostFiles is true, templates can read files everywhere.
 type templateDirs struct {
 	taskDir, sharedAllocDir string
 	allowHostFiles          bool
@@ -31,13 +31,13 @@ type templateDirs struct {
 // followed as long as they stay below the root.
 type rootedPath struct{ root, name string }
 
-// hostRoot is the root of a path outside of the task's directories: all symbolic
+// hostRoot is the root for files outside of the task's directories. All symbolic
 // links are followed there.
 const hostRoot = "/"
 
 // resolvePath resolves a path without access to the file system. A relative path is
-// below the directory of the task. With rejoin, an absolute path outside of the
-// directories is taken as relative.
+// below the directory of the task. If rejoin is true, an absolute path outside of
+// the directories is also taken as relative to the task's directory.
 func (d templateDirs) resolvePath(path string, rejoin bool) (rootedPath, bool) {
 	clean := filepath.Clean(path)
 	if _, inside := d.splitRoot(clean); !filepath.IsAbs(path) || rejoin && !inside {
@@ -46,7 +46,8 @@ func (d templateDirs) resolvePath(path string, rejoin bool) (rootedPath, bool) {
 	return d.splitRoot(clean)
 }
 
-// resolveReadable is resolvePath for files that are only read.
+// resolveReadable is resolvePath for files that are only read: with
+// allowHostFiles, the path may lead anywhere.
 func (d templateDirs) resolveReadable(path string) (rootedPath, bool) {
 	if !d.allowHostFiles {
 		return d.resolvePath(path, false)
@@ -88,7 +89,8 @@ func (p rootedPath) readFile() (content []byte, at time.Time, err error) {
 	return content, at, err
 }
 
-// fileVersion returns a number that changes when the file changes.
+// fileVersion returns a number that changes with the modification time or the size of the
+// file.
 func (p rootedPath) fileVersion() (stamp uint64, err error) {
 	err = p.runConfined(func(root *os.Root, name string) error {
 		info, err := root.Stat(name)
@@ -117,10 +119,10 @@ func openRegularFile(root *os.Root, name string) (*os.File, error) {
 	return f, nil
 }
 
-// writeFile replaces the file in one step, so that the task never reads half of it.
-// A link in its place is replaced and not followed. If the template uses the
-// time, at is the modification time of the file, so that another process can
-// render the same content.
+// writeFile replaces the file by a rename, so that the task never reads an
+// incomplete file. A symbolic link is replaced and not followed. at is the
+// modification time of the file, or zero for the current time: for a template that
+// uses the time, it lets another process render the same content.
 func (p rootedPath) writeFile(content []byte, mode uint32, uid, gid int, at time.Time) error {
 	return p.runConfined(func(root *os.Root, name string) error {
 		dir := filepath.Dir(name)
@@ -153,7 +155,7 @@ func (p rootedPath) writeFile(content []byte, mode uint32, uid, gid int, at time
 	})
 }
 
-// runConfined calls access with the root open, on a thread that cannot access other
+// runConfined calls access with an open root, on a thread that cannot access other
 // files if the kernel supports Landlock.
 func (p rootedPath) runConfined(access func(root *os.Root, name string) error) error {
 	return runConfined(p.root, func(root *os.Root) error {
@@ -169,12 +171,12 @@ func (p rootedPath) runConfined(access func(root *os.Root, name string) error) e
 	})
 }
 
-// filePollInterval is the interval of polling files. inotify does not report changes
-// that a task makes through another mount.
+// filePollInterval is the polling interval for changes of files. inotify would not
+// report changes that a task makes through another mount.
 const filePollInterval = 2 * time.Second
 
-// waitForChange is the fetch function of a file. The index of a missing file is
-// 1.
+// waitForChange is the fetchFunc of a file. Its index is fileVersion, or 1 if
+// the file is missing.
 func (p rootedPath) waitForChange(ctx context.Context, after uint64) (value any, index uint64, err error) {
 	for {
 		index, err := p.fileVersion()

@@ -122,8 +122,8 @@ func requireLandlock(t *testing.T) {
 	}
 }
 
-// A confined thread can access its directory only; the other threads of the
-// process keep their access.
+// Only the confined thread loses access to files outside of its directory; the
+// other threads of the process keep their access.
 func TestConfine(t *testing.T) {
 	requireLandlock(t)
 	dir, outside := t.TempDir(), t.TempDir()
@@ -144,7 +144,8 @@ func TestConfine(t *testing.T) {
 	}
 }
 
-// expectAccessDenied tries what a compromised template function could try, and expects errors.
+// expectAccessDenied accesses files outside of the confinement, as a compromised template
+// function could, and expects errors.
 func expectAccessDenied(t *testing.T, outside string) {
 	t.Helper()
 	path := filepath.Join(outside, "x")
@@ -170,7 +171,7 @@ func expectAccessDenied(t *testing.T, outside string) {
 	}
 }
 
-// becomeUser changes the user of the calling thread.
+// becomeUser calls setuid for the calling thread only.
 func becomeUser(uid uintptr) error {
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETUID, uid, 0, 0); errno != 0 {
 		return errno
@@ -178,7 +179,7 @@ func becomeUser(uid uintptr) error {
 	return nil
 }
 
-// The functions of a template run without access to files.
+// Functions of a template run on a thread without access to files.
 func TestRenderingIsConfined(t *testing.T) {
 	requireLandlock(t)
 	outside := t.TempDir()
@@ -191,7 +192,7 @@ func TestRenderingIsConfined(t *testing.T) {
 	}
 }
 
-// The test binary also serves as the process of the hook.
+// TestMain also serves as a confined hook process.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == "confined" {
 		Confine()
@@ -200,7 +201,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// attackConfinement tries what Confine denies, and reports the calls that have succeeded.
+// attackConfinement makes calls that Confine denies, and reports the calls that have
+// succeeded.
 func attackConfinement(dir string) int {
 	_, internet := net.Dial("udp", "127.0.0.1:9")
 	_, local := net.Listen("unix", filepath.Join(dir, "socket"))

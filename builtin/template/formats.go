@@ -14,7 +14,8 @@ import (
 )
 
 // parseYAML parses a YAML document. With aliases a short document can expand to
-// a huge one, so parseYAML weighs it before the expansion.
+// a huge one, so parseYAML checks the size before it converts the parsed
+// document.
 func parseYAML(s string) (any, error) {
 	if strings.TrimSpace(s) == "" {
 		return map[string]any{}, nil
@@ -41,8 +42,9 @@ func parseYAML(s string) (any, error) {
 	return decodeJSON(text)
 }
 
-// yamlDepth returns an upper limit for the nesting of a document, from its
-// brackets and the beginnings of its lines: the parser recurses for each level.
+// yamlDepth returns an upper limit for the nesting depth of a document,
+// computed from its brackets and the indentation of its lines. The limit is
+// needed because the parser is recursive.
 func yamlDepth(s string) (deepest int) {
 	brackets := 0
 	for line := range strings.Lines(s) {
@@ -60,9 +62,9 @@ func yamlDepth(s string) (deepest int) {
 	return deepest
 }
 
-// checkYAMLSize subtracts the size of a value of the YAML parser from left, and
-// returns an error if left is negative. A value of the parser needs more memory
-// than sizeOf counts.
+// checkYAMLSize subtracts the size of a parsed YAML value from left, and
+// returns an error if left becomes negative. It counts more bytes than sizeOf,
+// because values of the YAML parser need more memory.
 func checkYAMLSize(v cty.Value, left *int) error {
 	*left -= 4 * valueOverhead
 	if v.Type() == cty.String && v.IsKnown() && !v.IsNull() {
@@ -97,7 +99,8 @@ func toTOML(v any) (string, error) {
 	return limitLength(strings.TrimSuffix(b.String(), "\n"))
 }
 
-// toJSONTypes converts a value to the types of JSON, with whole numbers as integers.
+// toJSONTypes converts a value to the types of a decoded JSON document, with whole
+// numbers as integers.
 func toJSONTypes(v any) (plain any, err error) {
 	if _, err := sizeOf(v); err != nil {
 		return nil, err
@@ -116,7 +119,8 @@ func decodeJSON(text []byte) (plain any, err error) {
 	return convertJSONNumbers(plain), err
 }
 
-// convertJSONNumbers converts the whole numbers of JSON to integers.
+// convertJSONNumbers converts the whole numbers of a decoded JSON document to
+// integers.
 func convertJSONNumbers(v any) any {
 	switch v := v.(type) {
 	case json.Number:

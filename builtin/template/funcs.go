@@ -21,10 +21,10 @@ import (
 	"unicode"
 )
 
-// pureFuncs returns the functions that depend only on their arguments. In a pipeline,
-// the last argument is the piped value. Like the other tables, the map is made
-// when the first template needs it: otherwise every process of this program
-// would have it in memory.
+// pureFuncs returns the template functions whose result depends only on their
+// arguments. In a pipeline, the last argument is the piped value. The map is made
+// when the first template needs it, so that other processes of this program do not
+// have it in memory.
 var pureFuncs = sync.OnceValue(func() template.FuncMap {
 	all := template.FuncMap{
 		"base64Decode":    base64Decoder(base64.StdEncoding),
@@ -93,7 +93,8 @@ var pureFuncs = sync.OnceValue(func() template.FuncMap {
 		"spew_printf":  limitedPrintf,
 		"spew_sprintf": limitedPrintf,
 
-		// Builtin functions of text/template, with a limit for their output.
+		// These functions replace builtin functions of text/template: they limit the
+		// size of their output.
 		"print":    limitedPrintFunc(fmt.Sprint),
 		"printf":   limitedPrintf,
 		"println":  limitedPrintFunc(fmt.Sprintln),
@@ -103,8 +104,8 @@ var pureFuncs = sync.OnceValue(func() template.FuncMap {
 	}
 	for name, f := range sprigFuncs() {
 		all["sprig_"+name] = f
-		// All functions here return errors; in sprig only those with the prefix
-		// must do, so the second name is an alias.
+		// sprig has some functions twice: the variant with the prefix "must" returns
+		// errors. Here all variants return errors, so the second name is an alias.
 		all["sprig_must"+titleCase(name)] = f
 	}
 	return acceptItemArgs(all)
@@ -112,7 +113,8 @@ var pureFuncs = sync.OnceValue(func() template.FuncMap {
 
 const disabledReason = "the function is disabled"
 
-// unsupportedFuncs are the rejected functions, with the reasons.
+// unsupportedFuncs maps the names of unsupported template functions to the
+// reasons.
 var unsupportedFuncs = sync.OnceValue(func() map[string]string {
 	all := map[string]string{}
 	for why, names := range map[string][]string{
@@ -152,8 +154,8 @@ func hmacSHA256Hex(message, key string) string {
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
-// emptyAsZero wraps a parse function: an empty string, as from missing data, results
-// in the zero value.
+// emptyAsZero wraps a parse function. For an empty string, which missing data result
+// in, the wrapped function returns the zero value.
 func emptyAsZero[T any](parse func(string) (T, error)) func(string) (T, error) {
 	return func(s string) (zero T, err error) {
 		if s == "" {
@@ -190,12 +192,12 @@ func containsValue(in, want any) (bool, error) {
 	return false, fmt.Errorf("%T has no elements", in)
 }
 
-// equalValues compares values by their text, too: numbers of different types can be
-// equal.
+// equalValues reports whether values are equal or have the same text: numbers of
+// different types can be equal.
 func equalValues(a, b any) bool { return reflect.DeepEqual(a, b) || fmt.Sprint(a) == fmt.Sprint(b) }
 
-// countContained returns how many of the elements of want are in in, and the length of
-// want.
+// countContained returns how many elements of the list want are contained in the value in,
+// and the length of want.
 func countContained(want, in any) (n, total int, err error) {
 	list := reflect.ValueOf(want)
 	if k := list.Kind(); k != reflect.Slice && k != reflect.Array {
@@ -330,7 +332,8 @@ func jsonWriter(indent string, escape bool) func(any) (string, error) {
 	}
 }
 
-// explodeMap converts a map whose keys are paths into a tree.
+// explodeMap converts a map whose keys are slash-separated paths into nested
+// maps.
 func explodeMap(flat map[string]any) (map[string]any, error) {
 	tree := map[string]any{}
 	for _, path := range slices.Sorted(maps.Keys(flat)) {
@@ -359,8 +362,8 @@ func explodeMap(flat map[string]any) (map[string]any, error) {
 	return limitSize(tree)
 }
 
-// mergeMaps returns to with the additional entries of from, at every level. With
-// override the entries of from win.
+// mergeMaps returns a copy of the map to, with the additional entries of the map from, also
+// in nested maps. If override is true, entries of from replace those of to.
 func mergeMaps(to, from map[string]any, override bool) map[string]any {
 	out := make(map[string]any, len(to)+len(from))
 	maps.Copy(out, to)
@@ -377,8 +380,8 @@ func mergeMaps(to, from map[string]any, override bool) map[string]any {
 	return out
 }
 
-// arithmeticFunc accepts numbers of any type; the result has a fraction if an
-// argument has one.
+// arithmeticFunc returns a function for numbers of any type. Its result is a
+// floating-point number if an argument is one.
 func arithmeticFunc(name string, whole func(b, a int64) (int64, error), fraction func(b, a float64) float64) func(b, a any) (any, error) {
 	return func(b, a any) (any, error) { return calculate(name, whole, fraction, b, a) }
 }
@@ -428,8 +431,8 @@ func modulo(b, a int64) (int64, error) {
 	return a % b, nil
 }
 
-// useCurrentTime returns the current time for a template, which is constant during a
-// rendering pass.
+// useCurrentTime returns the current time, which is the same for all calls in a
+// rendering pass, and records that the template uses the time.
 func (p *renderPass) useCurrentTime() time.Time {
 	p.usesTime = true
 	return p.now

@@ -9,7 +9,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// renderText renders one text for a task, on a node with some data.
+// renderText renders a template for a task. The node has some variables and
+// services.
 func renderText(t *testing.T, text string) (string, error) {
 	t.Helper()
 	f := newFixture(t)
@@ -191,8 +192,8 @@ func TestFunctionErrors(t *testing.T) {
 		{`{{ sprig_first 1 }}`, "int is no list"},
 		{`{{ sprig_regexFind "(" "x" }}`, "missing closing )"},
 
-		// Values that are quick to build and grow exponentially when they are
-		// printed.
+		// Values that templates can build fast, and whose printed size grows
+		// exponentially.
 		{`{{ range loop 40 }}{{ scratch.MapSet "m" "a" (scratch.Get "m") }}{{ scratch.MapSet "m" "b" (scratch.Get "m") }}{{ end }}{{ scratch.Get "m" }}`, "a value of more than 8388608 bytes"},
 		{`{{ range loop 1002 }}{{ scratch.Set "n" (scratch.Get "m") }}{{ scratch.Set "m" nil }}{{ scratch.MapSet "m" "a" (scratch.Get "n") }}{{ end }}`, "nested more than 1000 deep"},
 		{`{{ $l := sprig_list "x" }}{{ range loop 40 }}{{ $l = sprig_list $l $l }}{{ end }}`, "a value of more than 8388608 bytes"},
@@ -216,7 +217,7 @@ func TestFunctionErrors(t *testing.T) {
 const yamlBomb = `a: &a [x,x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b,*b]\n` +
 	`d: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: [*e,*e,*e,*e,*e,*e,*e,*e,*e,*e]\n`
 
-// A key gets the same instances while they live.
+// nomadService with a key selects the same instances as long as they exist.
 func TestServiceSelectionIsStableByKey(t *testing.T) {
 	var instances []service
 	for _, id := range []string{"1", "2", "3", "4"} {

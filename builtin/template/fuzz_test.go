@@ -8,8 +8,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// Every template of a user ends in a text or an error, and its file stays inside
-// the task's directory.
+// A template either returns an error, or renders to a text of at most maxContentSize bytes.
 func FuzzExecute(f *testing.F) {
 	f.Add(`{{ with nomadVar "app" }}{{ .w | toUpper }}{{ end }}`, false)
 	f.Add(`{{ define "a" }}{{ template "a" }}{{ end }}{{ template "a" }}`, true)

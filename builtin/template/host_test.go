@@ -37,7 +37,8 @@ func newFakeHost() *fakeHost {
 	return &fakeHost{index: 1, changed: make(chan struct{}), variables: map[string]map[string]string{}, callErrors: map[string]error{}}
 }
 
-// changeData changes the data of the node.
+// changeData calls f, which changes variables or services, and increments the
+// index.
 func (n *fakeHost) changeData(f func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -63,7 +64,7 @@ func (n *fakeHost) recordCall(s hook.Scope, format string, args ...any) {
 	n.calls = append(n.calls, s.Token+": "+fmt.Sprintf(format, args...))
 }
 
-// takeCalls returns and forgets the recorded calls, sorted by task.
+// takeCalls returns and removes the recorded calls, sorted by task.
 func (n *fakeHost) takeCalls() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -79,8 +80,8 @@ func (n *fakeHost) callError(call string) error {
 	return n.callErrors[call]
 }
 
-// waitForIndex blocks until the index is above after, calls read, and returns the
-// index.
+// waitForIndex blocks until the index of the data is higher than after, calls
+// read, and returns the index.
 func (n *fakeHost) waitForIndex(ctx context.Context, after uint64, read func()) (uint64, error) {
 	for {
 		n.mu.Lock()
@@ -177,13 +178,13 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
-// newHook creates a new hook, as after the death of the process.
+// newHook replaces the hook by a new one, as after a restart of its process.
 func (f *fixture) newHook() {
 	f.hook = &Hook{}
 	f.hook.SetHost(f.fakeHost, hook.Node{Region: "global"})
 }
 
-// stopTasks stops all tasks of the hook.
+// stopTasks stops the renderers of all tasks.
 func (f *fixture) stopTasks() {
 	for k := range f.hook.renderers {
 		f.hook.stopRenderer(k)
@@ -219,7 +220,8 @@ func (f *fixture) newRequest(task string, blocks []templateBlock, more ...map[st
 	}
 }
 
-// startTask starts a task as the task runner does.
+// startTask calls Prestart and Poststart for a task, as the task runner does,
+// and returns the environment variables from Prestart.
 func (f *fixture) startTask(req hook.TaskPrestartRequest) map[string]string {
 	f.Helper()
 	answer, err := f.hook.Prestart(f.Context(), req)

@@ -9,15 +9,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// hostClient connects a task's templates with the host. It uses the scope of the
-// newest request: the scope of an agent that has shut down may not be valid for
-// the next agent.
+// hostClient calls the host for the templates of a task. It uses the scope of
+// the newest request, because the next agent may not accept the scope of an
+// agent that has shut down.
 type hostClient struct {
 	host hook.Host
 
 	mu                  sync.Mutex
 	scope               hook.Scope
-	scopeAcceptedByHost bool          // the host has accepted the scope
+	scopeAcceptedByHost bool          // the host has accepted a call with this scope
 	scopeReplaced       chan struct{} // closed when a newer request arrives
 }
 
@@ -25,8 +25,9 @@ func newHostClient(host hook.Host, scope hook.Scope) *hostClient {
 	return &hostClient{host: host, scope: scope, scopeReplaced: make(chan struct{})}
 }
 
-// setScope stores the scope of a newer request. It may be equal to the old scope,
-// which the previous agent has denied while it shut down.
+// setScope stores the scope of a newer request. The scope may be equal to the old
+// one: then calls that the previous agent rejected during its shutdown are
+// repeated.
 func (l *hostClient) setScope(scope hook.Scope) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -35,10 +36,11 @@ func (l *hostClient) setScope(scope hook.Scope) {
 	l.scopeReplaced = make(chan struct{})
 }
 
-// call calls the host until the result is known: a signal that arrives twice
-// does less harm than a signal that never arrives. After ErrDenied for a scope
-// that was accepted before, it blocks until there is a new scope. A success
-// counts even if ctx has ended: a kill ends the request that has caused it.
+// call calls the host, and repeats the call if the host becomes unavailable: a
+// signal that is sent twice does less harm than a lost signal. If the host
+// denies permission for a scope that it has accepted before, call blocks until
+// there is a new scope. A success is returned even if ctx has ended, because
+// killing the task cancels the request that has requested the kill.
 func (l *hostClient) call(ctx context.Context, request func(hook.Scope) error) error {
 	for {
 		l.mu.Lock()
@@ -64,7 +66,7 @@ func (l *hostClient) call(ctx context.Context, request func(hook.Scope) error) e
 	}
 }
 
-// fetchVariable returns the fetchFunc of one variable.
+// fetchVariable returns the fetchFunc of a variable.
 func (l *hostClient) fetchVariable(path string) fetchFunc {
 	return func(ctx context.Context, after uint64) (value any, index uint64, err error) {
 		err = l.call(ctx, func(s hook.Scope) error {
@@ -78,7 +80,8 @@ func (l *hostClient) fetchVariable(path string) fetchFunc {
 	}
 }
 
-// fetchVariables returns the fetchFunc of the list of paths below a prefix.
+// fetchVariables returns the fetchFunc of the list of variable paths below a
+// prefix.
 func (l *hostClient) fetchVariables(prefix string) fetchFunc {
 	return func(ctx context.Context, after uint64) (value any, index uint64, err error) {
 		err = l.call(ctx, func(s hook.Scope) error {

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// sprigFuncs returns the functions of the library sprig that depend on the
-// rendering pass: the current time and random numbers.
+// sprigFuncs returns the functions of the library sprig whose result depends on
+// the rendering pass: those that use the current time or random numbers.
 func (p *renderPass) sprigFuncs() template.FuncMap {
 	const digits, letters = "0123456789", "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 	var printableASCII strings.Builder
@@ -38,9 +38,9 @@ func (p *renderPass) sprigFuncs() template.FuncMap {
 	}
 }
 
-// randomSource returns a source of random numbers, which are the same for each
-// execution of the template while the task lives. So random numbers do not
-// change the file, and a generated password stays the same.
+// randomSource returns a source of random numbers. As long as the task exists,
+// every rendering pass of the template gets the same numbers, so that they do
+// not change the file, and a generated password stays the same.
 func (p *renderPass) randomSource() (*rand.Rand, error) {
 	if p.randomNumbers == nil {
 		seed, err := p.task.readOrCreateSeed()
@@ -52,8 +52,8 @@ func (p *renderPass) randomSource() (*rand.Rand, error) {
 	return p.randomNumbers, nil
 }
 
-// readOrCreateSeed returns the seed of the task's random numbers. It is stored where only
-// the task could read it, and is removed with the task's directory.
+// readOrCreateSeed returns the seed of the task's random numbers. The seed is stored in
+// the task's private directory, which is removed with the task.
 func (t *taskRenderer) readOrCreateSeed() ([]byte, error) {
 	seed, _, err := t.seedFile.readFile()
 	if err == nil && len(seed) == sha256.Size {

@@ -21,37 +21,37 @@ import (
 )
 
 const (
-	maxTemplateBodyExecutions = 100_000 // executions of the bodies of loops and templates
-	maxNestingDepth           = 1000    // nesting of template calls, and of blocks
+	maxTemplateBodyExecutions = 100_000 // maximum number of executions of loop and template bodies
+	maxNestingDepth           = 1000    // maximum nesting of template calls, and of blocks
 )
 
-// renderPass is one rendering pass: one execution of the template of a file, with
-// one current time and one sequence of random numbers.
+// renderPass is one execution of a template. During the pass, the current time
+// and the sequence of random numbers are fixed.
 type renderPass struct {
 	ctx            context.Context
 	task           *taskRenderer
 	file           *templateFile
 	now            time.Time  // current time for the template
-	usesTime       bool       // the template has called a function that returns now
+	usesTime       bool       // a function of the template has returned the time
 	randomNumbers  *rand.Rand // nil if the template has not used random numbers
 	bodyExecutions int
 	templateDepth  int
-	sourcesRead    map[dataSource]int // the sources that the template has read, and the change count of each at its first read
+	sourcesRead    map[dataSource]int // sources that the template has read, with their change counts at the first read
 	missingSources map[dataSource]bool
 }
 
-// parsedTemplate is a parsed template.
+// parsedTemplate is a template after parsing.
 type parsedTemplate struct{ text *template.Template }
 
-// Names of functions that are called in every body of a loop or template, and
-// around each call of a template.
+// The functions with these names are called in every body of a loop or
+// template, and before and after each call of a template.
 const (
 	countBodyFuncName     = "_step"
 	enterTemplateFuncName = "_enter"
 	leaveTemplateFuncName = "_leave"
 )
 
-// compile parses the text of a template. All its errors are permanent.
+// compile parses a template. Its errors are always permanent.
 func compile(name, text string, b *templateBlock) (*parsedTemplate, error) {
 	if blockDepth(text, b.LeftDelim) > maxNestingDepth {
 		return nil, permanentErrorf("template: %s: blocks are nested more than %d deep", name, maxNestingDepth)
@@ -60,7 +60,8 @@ func compile(name, text string, b *templateBlock) (*parsedTemplate, error) {
 	if b.ErrMissingKey {
 		missing = "missingkey=error"
 	}
-	// The functions are bound to a rendering pass before the execution.
+	// The methods of a nil renderPass are replaced by those of the actual pass
+	// before each execution.
 	t, err := template.New(name).Option(missing).Delims(b.LeftDelim, b.RightDelim).Funcs(pureFuncs()).Funcs((*renderPass)(nil).funcs()).Parse(text)
 	if err != nil {
 		return nil, permanentError{err}
@@ -73,12 +74,12 @@ func compile(name, text string, b *templateBlock) (*parsedTemplate, error) {
 	return &parsedTemplate{t}, nil
 }
 
-// blockDepth returns how deep the blocks of a text are nested; each "else if"
-// counts as a level. The parser needs a kilobyte of stack per level, and a stack
-// overflow would crash the process.
+// blockDepth returns the nesting depth of the blocks in the text of a template;
+// each "else if" counts as a level. The parser is recursive, with a kilobyte of
+// stack per level, and a stack overflow would crash the process.
 func blockDepth(text, delimiter string) (deepest int) {
 	block := regexp.MustCompile(regexp.QuoteMeta(cmp.Or(delimiter, "{{")) + `(?:-\s)?\s*(if|range|with|block|define|end|else\s+(?:if|with))\b`)
-	var openBlocks []int // number of blocks that each pending end closes
+	var openBlocks []int // for each open block, the number of levels that its end closes
 	depth := 0
 	for _, m := range block.FindAllStringSubmatchIndex(text, -1) {
 		switch word := text[m[2]:m[3]]; {
@@ -99,9 +100,9 @@ func blockDepth(text, delimiter string) (deepest int) {
 	return deepest
 }
 
-// addBodyLimitCalls adds a call of countBodyExecution to every body below a list, so that the
-// execution ends after maxTemplateBodyExecutions: text/template cannot be cancelled, and {{range
-// 1000000000000}} would keep a core busy forever.
+// addBodyLimitCalls adds a call of countBodyExecution to the list and to every body in it, so
+// that the execution fails after maxTemplateBodyExecutions: text/template cannot be cancelled,
+// and {{range 1000000000000}} would keep a CPU busy for hours.
 func addBodyLimitCalls(tree *parse.Tree, list *parse.ListNode) {
 	if list == nil {
 		return
@@ -126,22 +127,23 @@ func addBodyLimitCalls(tree *parse.Tree, list *parse.ListNode) {
 	list.Nodes = nodes
 }
 
-// addBranchBodyLimitCalls is addBodyLimitCalls for both bodies of an if or with.
+// addBranchBodyLimitCalls calls addBodyLimitCalls for both bodies of an if or
+// with.
 func addBranchBodyLimitCalls(tree *parse.Tree, n *parse.BranchNode) {
 	addBodyLimitCalls(tree, n.List)
 	addBodyLimitCalls(tree, n.ElseList)
 }
 
-// newCallNode returns the node of {{ function }}.
+// newCallNode returns the parsed form of {{ function }}.
 func newCallNode(tree *parse.Tree, pos parse.Pos, function string) parse.Node {
 	name := parse.NewIdentifier(function).SetTree(tree).SetPos(pos)
 	command := &parse.CommandNode{NodeType: parse.NodeCommand, Pos: pos, Args: []parse.Node{name}}
 	return &parse.ActionNode{NodeType: parse.NodeAction, Pos: pos, Pipe: &parse.PipeNode{NodeType: parse.NodePipe, Pos: pos, Cmds: []*parse.CommandNode{command}}}
 }
 
-// execute renders the document, on a thread that cannot access files: only the
-// function file opens files, on a thread of its own. The text must be ignored
-// while data are missing.
+// execute renders a template on a thread that cannot access files; the template
+// function file opens files on a thread of its own. If data are missing, the
+// returned text must not be used.
 func (d *parsedTemplate) execute(p *renderPass) (text string, err error) {
 	var out limitedBuffer
 	err = runConfined(noDir, func(*os.Root) error { return d.executeOnThread(p, &out) })
@@ -152,13 +154,13 @@ func (d *parsedTemplate) execute(p *renderPass) (text string, err error) {
 	case errors.As(err, &permanent):
 		return "", permanentError{err}
 	case len(p.missingSources) > 0 && p.ctx.Err() == nil:
-		return "", nil // the missing data may be the cause of the error
+		return "", nil // ignored: the missing data may be the cause of the error
 	}
 	return "", err
 }
 
-// executeOnThread converts a panic to an error, because the process serves other
-// tasks too.
+// executeOnThread executes a template. It converts a panic into an error,
+// because the process serves other tasks too.
 func (d *parsedTemplate) executeOnThread(p *renderPass, out *limitedBuffer) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -171,7 +173,7 @@ func (d *parsedTemplate) executeOnThread(p *renderPass, out *limitedBuffer) (err
 	}
 	err = t.Funcs(p.funcs()).Execute(out, nil)
 	if errors.Is(err, errTooLarge) {
-		err = fmt.Errorf("template: %s: %w", t.Name(), err) // an error of the buffer out lacks the template name
+		err = fmt.Errorf("template: %s: %w", t.Name(), err) // adds the template name, which errors of the output buffer lack
 	}
 	return err
 }
@@ -188,7 +190,8 @@ func (l *limitedBuffer) Write(b []byte) (int, error) {
 	return l.Buffer.Write(b)
 }
 
-// funcs returns the functions that depend on the rendering pass.
+// funcs returns the template functions whose results depend on the rendering
+// pass.
 func (p *renderPass) funcs() template.FuncMap {
 	all := template.FuncMap{
 		countBodyFuncName:     p.countBodyExecution,
@@ -241,8 +244,8 @@ func (p *renderPass) enterTemplate() (string, error) {
 	return "", nil
 }
 
-// loopNumbers is the function loop of templates: it returns the numbers from 0, or
-// from the first of two bounds, up to the last bound, exclusive.
+// loopNumbers is the template function loop. It returns the numbers from 0 or,
+// with two arguments, from the first one, up to the last argument, exclusive.
 func (p *renderPass) loopNumbers(bounds ...any) ([]int64, error) {
 	ints := make([]int64, len(bounds))
 	for i, b := range bounds {
@@ -271,8 +274,8 @@ func (p *renderPass) loopNumbers(bounds ...any) ([]int64, error) {
 	return numbers, nil
 }
 
-// env returns a variable of the task's environment. Attributes of the node are
-// available under their names too.
+// env returns the value of an environment variable of the task. Attributes of
+// the node (attr., meta., node.) are also available.
 func (p *renderPass) env(name string) (value string, ok bool, err error) {
 	if value, ok = p.task.env[name]; ok {
 		return value, true, nil
@@ -305,7 +308,7 @@ func (p *renderPass) envOrDefault(name, otherwise string) (string, error) {
 }
 
 // readSource returns the value of a source, and records that the template depends
-// on it. A nil value means that the source is missing.
+// on the source. The value of a missing source is nil.
 func (p *renderPass) readSource(s dataSource, how fetchFunc) (any, error) {
 	value, changeCount, err := p.task.watcher.get(p.ctx, s, how)
 	if _, known := p.sourcesRead[s]; !known && err == nil {
@@ -331,8 +334,8 @@ func (p *renderPass) fileFunc(path string) (string, error) {
 	return content.(string), nil
 }
 
-// localPath removes the namespace and the region from a path. It returns an error
-// if they are not the namespace and the region of the job.
+// localPath removes the namespace and the region ("@namespace.region") from a
+// path. It returns an error if they are not those of the job.
 func (p *renderPass) localPath(path string) (string, error) {
 	bare, where, other := strings.Cut(strings.Trim(path, "/"), "@")
 	namespace, region, _ := strings.Cut(where, ".")
@@ -374,8 +377,8 @@ func (p *renderPass) nomadVarExists(path string) (bool, error) {
 	return found != nil, err
 }
 
-// nomadVarList lists the variables below a prefix; the safe variant treats an
-// empty list as missing.
+// nomadVarList lists the variables below a prefix. If safe is true (nomadVarListSafe), an
+// empty list counts as missing data.
 func (p *renderPass) nomadVarList(safe bool, prefix []string) ([]varMeta, error) {
 	path, err := p.localPath(strings.Join(prefix, ""))
 	if err != nil {
@@ -396,9 +399,10 @@ func (p *renderPass) nomadVarList(safe bool, prefix []string) ([]varMeta, error)
 	return list, nil
 }
 
-// nomadService lists the instances of "name" or "tag.name". With a number and a
-// key before the name it returns that many instances, which are stable for the
-// key while the instances live.
+// nomadService lists the instances of the service "name", with "tag.name" only
+// those with the tag. With a number and a key as the first arguments, it
+// returns that many instances, which are the same for the same key as long as
+// they exist.
 func (p *renderPass) nomadService(args ...any) ([]service, error) {
 	limit, key := -1, ""
 	switch len(args) {
@@ -444,8 +448,8 @@ func (p *renderPass) nomadService(args ...any) ([]service, error) {
 	return list, nil
 }
 
-// instanceSortKey returns the sort key of an instance for a key: added or removed instances
-// do not reorder the others.
+// instanceSortKey returns a hash by which nomadService sorts instances for a key: added or
+// removed instances do not change the order of the others.
 func instanceSortKey(key string, s service) string {
 	h := fnv.New128a()
 	h.Write([]byte(key + "\x00" + s.ID))

@@ -7,27 +7,27 @@ import (
 	"slices"
 )
 
-// scratch holds values that a template stores while it is rendered.
+// scratch is the template function scratch, which stores values during a
+// rendering pass.
 type scratch struct {
 	values    map[string]any
 	sizes     map[string]int
 	totalSize int
 }
 
-// newScratch returns a function that returns the same scratch during a rendering
-// pass.
+// newScratch returns a function that always returns the same new scratch.
 func newScratch() func() *scratch {
 	s := &scratch{values: map[string]any{}, sizes: map[string]int{}}
 	return func() *scratch { return s }
 }
 
-// Key reports whether there is a value of that name.
+// Key reports whether a value with the name k is stored.
 func (s *scratch) Key(k string) bool { _, ok := s.values[k]; return ok }
 
-// Get returns a value, or nil.
+// Get returns the value with the name k, or nil.
 func (s *scratch) Get(k string) any { return s.values[k] }
 
-// Set stores a value, and returns "" to print.
+// Set stores a value, and returns "", because templates print results.
 func (s *scratch) Set(k string, v any) (string, error) {
 	w, err := sizeOf(v)
 	if err != nil {
@@ -40,7 +40,7 @@ func (s *scratch) Set(k string, v any) (string, error) {
 	return "", nil
 }
 
-// SetX is Set if there is no such value.
+// SetX is Set if no value with the name is stored.
 func (s *scratch) SetX(k string, v any) (string, error) {
 	if s.Key(k) {
 		return "", nil
@@ -62,7 +62,7 @@ func (s *scratch) MapSet(k, mk string, v any) (string, error) {
 	return s.Set(k, m)
 }
 
-// MapSetX is MapSet if there is no such value.
+// MapSetX is MapSet if the map has no value for the key.
 func (s *scratch) MapSetX(k, mk string, v any) (string, error) {
 	if m, err := s.getMap(k); err == nil {
 		if _, taken := m[mk]; taken {

@@ -11,11 +11,11 @@ import (
 // print, in bytes.
 const maxValueSize = 2 * maxContentSize
 
-// sizeOf returns roughly how many bytes a value has when it is printed, and an
-// error if that is too much: a value that contains another one twice, at many
-// levels, is quick to build and grows exponentially in print. Every function
-// that builds values calls sizeOf. Values are immutable, so that no value can
-// contain itself.
+// sizeOf returns approximately how many bytes a value has when it is printed,
+// and an error if these are too many. A value that contains another value
+// twice, at many levels, can be built fast and grows exponentially when it is
+// printed, so every function that builds values calls sizeOf. Values are
+// immutable, so that no value can contain itself.
 func sizeOf(v any) (int, error) {
 	left := maxValueSize
 	err := checkSize(reflect.ValueOf(v), 0, &left)
@@ -28,7 +28,8 @@ func limitSize[T any](v T) (T, error) {
 	return v, err
 }
 
-// valueOverhead is the size of each value, without its text.
+// valueOverhead is the number of bytes that each value counts in addition to
+// its text.
 const valueOverhead = 8
 
 var errScratch = errors.New("scratch is not a value: take what is in it with scratch.Get")
@@ -75,7 +76,7 @@ func checkSize(v reflect.Value, depth int, left *int) error {
 	return nil
 }
 
-// limitLength rejects a string that is too long.
+// limitLength returns an error if a string is longer than maxContentSize.
 func limitLength(s string) (string, error) {
 	if len(s) > maxContentSize {
 		return "", fmt.Errorf("a text of more than %d bytes", maxContentSize)
@@ -94,16 +95,17 @@ func limitedPrintFunc(print func(...any) string) func(...any) (string, error) {
 	}
 }
 
-// limitedPrintf checks the format first: it may request a million blanks, many times
-// for each value.
+// limitedPrintf is printf with a limit for its output. It computes an upper limit
+// from the format before it prints, because a format can request a million blanks
+// many times.
 func limitedPrintf(format string, v ...any) (string, error) {
 	largest, err := sizeOf(v)
 	if err != nil {
 		return "", err
 	}
 	const (
-		escapedCharSize = 4       // maximum bytes per quoted byte
-		maxNumberSize   = 512     // maximum bytes of a number without a width
+		escapedCharSize = 4       // maximum number of bytes for a quoted byte
+		maxNumberSize   = 512     // maximum number of bytes for a number without a width
 		maxWidth        = 1 << 20 // maximum width that fmt accepts
 	)
 	maxLength, in := 0, false

@@ -34,8 +34,8 @@ func (l addressList) evaluate(expression string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	// The expression must be a single pipeline, because its steps are not
-	// counted.
+	// An expression with other template actions, such as range, is rejected, because the
+	// executions of their bodies are not counted here.
 	if nodes := t.Root.Nodes; len(nodes) != 1 || nodes[0].Type() != parse.NodeAction {
 		return "", fmt.Errorf("sockaddr: %q is not one pipeline", expression)
 	}
@@ -46,15 +46,15 @@ func (l addressList) evaluate(expression string) (string, error) {
 
 // interfaceAddress is an address of an interface.
 type interfaceAddress struct {
-	net            netip.Prefix // address, with the length of its network prefix
+	net            netip.Prefix // address with the prefix length of its network
 	interfaceName  string       // name of the interface
 	flags          net.Flags    // flags of the interface
-	onDefaultRoute bool         // the default route uses the interface
+	onDefaultRoute bool         // the default route leads through the interface
 }
 
 type addressList []*interfaceAddress
 
-// String formats a list that is printed without selecting an attribute.
+// String formats a list of addresses that a template prints.
 func (l addressList) String() string {
 	text, _ := l.joinAttrs("string", " ")
 	return text
@@ -81,8 +81,8 @@ func interfaceAddresses() (list addressList, err error) {
 	return list, nil
 }
 
-// defaultInterface returns the index of the interface with the default route, or
-// 0.
+// defaultInterface returns the index of the interface with the default route. It
+// returns 0 if there is no default route.
 func defaultInterface() int {
 	for _, family := range []int{syscall.AF_INET, syscall.AF_INET6} {
 		table, err := syscall.NetlinkRIB(syscall.RTM_GETROUTE, family)
@@ -91,8 +91,8 @@ func defaultInterface() int {
 		}
 		messages, _ := syscall.ParseNetlinkMessage(table)
 		for _, m := range messages {
-			// Only routes without a destination (prefix length Data[1] is 0) in
-			// the main table (Data[4]): struct rtmsg of rtnetlink(7).
+			// A default route has no destination (prefix length Data[1] is 0) and is in the
+			// main table (Data[4]): see struct rtmsg in rtnetlink(7).
 			if m.Header.Type != syscall.RTM_NEWROUTE || len(m.Data) < syscall.SizeofRtMsg || m.Data[1] != 0 || m.Data[4] != syscall.RT_TABLE_MAIN {
 				continue
 			}
@@ -107,7 +107,8 @@ func defaultInterface() int {
 	return 0
 }
 
-// funcs returns the functions of expressions about the addresses in l.
+// funcs returns the functions of a sockaddr expression, for a machine with the
+// addresses of the list.
 func (l addressList) funcs() template.FuncMap {
 	listGlobal := func(keep func(*interfaceAddress) bool) addressList {
 		list := l.filter(func(a *interfaceAddress) bool { return a.up() && a.net.Addr().IsGlobalUnicast() && keep(a) })
@@ -162,7 +163,7 @@ func (a *interfaceAddress) ipVersion() string {
 	return "IPv6"
 }
 
-// flagNames are the flags by which addresses can be selected.
+// flagNames maps the names of address flags in selectors to their conditions.
 var flagNames = map[string]func(*interfaceAddress) bool{
 	"up":                        (*interfaceAddress).up,
 	"down":                      func(a *interfaceAddress) bool { return !a.up() },
@@ -178,7 +179,7 @@ var flagNames = map[string]func(*interfaceAddress) bool{
 	"unspecified":               func(a *interfaceAddress) bool { return a.net.Addr().IsUnspecified() },
 }
 
-// rfcNetworks are the networks that an RFC defines, by its number.
+// rfcNetworks maps the numbers of RFCs to the networks that they define.
 var rfcNetworks = sync.OnceValue(func() map[string][]netip.Prefix {
 	return map[string][]netip.Prefix{
 		"1918": parsePrefixes("10.0.0.0/8 172.16.0.0/12 192.168.0.0/16"),
@@ -204,8 +205,10 @@ func anyContains(list []netip.Prefix, ip netip.Addr) bool {
 	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
-// newSelector returns the condition that by and what describe. Alternatives are
-// separated by |; with flags, an address must have all of them.
+// newSelector returns the condition of the functions include and exclude. by is the property
+// to compare. what is a regular expression for "address" and "name", a prefix length for
+// "size", and otherwise a list, separated by |: an address must have all flags of the list,
+// but match only one element of other lists.
 func newSelector(by, what string) (func(*interfaceAddress) bool, error) {
 	words := strings.Split(strings.ToLower(what), "|")
 	switch strings.ToLower(by) {
@@ -269,7 +272,7 @@ func (l addressList) selectAddresses(by, what string, with bool) (addressList, e
 	return l.filter(func(a *interfaceAddress) bool { return meant(a) == with }), nil
 }
 
-// compareFuncs are the sort orders of lists.
+// compareFuncs maps the sort keys of the function sort to comparisons.
 var compareFuncs = map[string]func(a, b *interfaceAddress) int{
 	"address": func(a, b *interfaceAddress) int { return a.net.Addr().Compare(b.net.Addr()) },
 	"default": func(a, b *interfaceAddress) int { return compareTrueFirst(a.onDefaultRoute, b.onDefaultRoute) },
@@ -333,8 +336,8 @@ func (l addressList) uniqueBy(by string) (addressList, error) {
 
 func (l addressList) limit(n int) addressList { return l[:max(0, min(n, len(l)))] }
 
-// offset drops the first n addresses, or keeps only the last -n if n is
-// negative.
+// offset removes the first n addresses. If n is negative, it keeps only the
+// last -n addresses.
 func (l addressList) offset(n int) addressList {
 	if n < 0 {
 		n += len(l)
@@ -342,8 +345,9 @@ func (l addressList) offset(n int) addressList {
 	return l[max(0, min(n, len(l))):]
 }
 
-// addToAddresses adds a number to addresses, or to the first address of their networks. In
-// a network, a negative number counts from the end: -1 is the last address.
+// addToAddresses adds the number operand to each address, or with on == "network" to the
+// first address of its network. For a network, a negative number counts from the end: -1
+// is the last address.
 func (l addressList) addToAddresses(on, operand string) (addressList, error) {
 	n, err := strconv.ParseInt(operand, 10, 64)
 	if err != nil {
@@ -386,7 +390,8 @@ func (a *interfaceAddress) lastOfNetwork() netip.Addr {
 // attr returns an attribute of an address.
 func (a *interfaceAddress) attr(name string) (string, error) {
 	ip := a.net.Addr()
-	// The first and the last address of an IPv4 network are not host addresses.
+	// The first and the last address of an IPv4 network cannot be addresses of
+	// hosts.
 	first, last := a.net.Masked().Addr(), a.lastOfNetwork()
 	if ip.Is4() && a.net.Bits() < 31 {
 		first, last = first.Next(), last.Prev()

@@ -92,7 +92,7 @@ func TestSockaddr(t *testing.T) {
 	}
 }
 
-// defaultInterface agrees with the kernel's routing table.
+// defaultInterface returns the index of an existing interface.
 func TestDefaultInterface(t *testing.T) {
 	index := defaultInterface()
 	if index == 0 {

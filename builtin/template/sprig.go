@@ -295,8 +295,8 @@ func truncateText(n int, s string) string {
 	return s[:min(n, len(s))]
 }
 
-// joinMapped joins the results of how for the values with blanks, and skips nil
-// values.
+// joinMapped applies how to each value that is not nil, and joins the results
+// with blanks.
 func joinMapped(v []any, how func(string) string) string {
 	var words []string
 	for _, one := range v {
@@ -308,7 +308,7 @@ func joinMapped(v []any, how func(string) string) string {
 }
 
 func indentWithPrefix(before string, n int, s string) (string, error) {
-	out, err := indentLines(n, s+"x") // the added x indents the end of the text too
+	out, err := indentLines(n, s+"x") // with the added x, an empty last line is indented too
 	return before + strings.TrimSuffix(out, "x"), err
 }
 
@@ -342,8 +342,8 @@ func toStrings(list any) ([]string, error) {
 	return all, nil
 }
 
-// elementAt returns an element, counted from the end if i is negative, and nil for an
-// empty list.
+// elementAt returns an element of a list, or nil if the list is empty. A negative i
+// counts from the end.
 func elementAt(list any, i int) (any, error) {
 	l, err := toAnySlice(list)
 	if len(l) == 0 {
@@ -395,7 +395,7 @@ func mergeDicts(dicts []map[string]any, override bool) map[string]any {
 	return out
 }
 
-// toInt converts numbers, also with fractions, and strings.
+// toInt converts numbers and strings to an integer. Fractions are cut off.
 func toInt(v any) (int64, error) {
 	if n := reflect.ValueOf(v); n.IsValid() && (n.CanInt() || n.CanUint()) {
 		return toInt64(n), nil
@@ -450,7 +450,7 @@ func countUntil(n int) ([]int, error) {
 	return list, nil
 }
 
-// toTime accepts a time, or seconds since 1970.
+// toTime converts a time, or a number of seconds since 1970, to a time.
 func toTime(v any) (time.Time, error) {
 	if t, ok := v.(time.Time); ok {
 		return t, nil
@@ -489,7 +489,7 @@ func dateModify(by string, at any) (time.Time, error) {
 	return t.Add(d), err
 }
 
-// countSteps counts from from to to, exclusive, in steps of by.
+// countSteps returns the numbers from, from+by, from+2*by, … that come before to.
 func countSteps(from, to, by int) ([]int, error) {
 	var list []int
 	for at := from; by > 0 && at < to || by < 0 && at > to; at += by {
@@ -500,8 +500,8 @@ func countSteps(from, to, by int) ([]int, error) {
 	return list, nil
 }
 
-// formatSequence works as the program of that name: with to, with from and to, or with
-// from, step and to.
+// formatSequence returns a sequence of numbers, separated by blanks. The arguments are those
+// of the program seq: to, or from and to, or from, step and to.
 func formatSequence(bounds ...int) (string, error) {
 	from, by, to := 1, 1, 0
 	switch len(bounds) {
@@ -517,7 +517,7 @@ func formatSequence(bounds ...int) (string, error) {
 	if len(bounds) < 3 && to < from {
 		by = -1
 	}
-	end := to + 1 // exclusive end; seq includes to
+	end := to + 1 // countSteps excludes the last number, seq includes it
 	if by < 0 {
 		end = to - 1
 	}
@@ -539,7 +539,8 @@ func reduceFloats(v []any, do func(a, b float64) float64) (result float64, err e
 	return result, nil
 }
 
-// subslice returns list[from:to], limited to the length of the list.
+// subslice returns list[from:to], with indexes limited to the length of the
+// list.
 func subslice(list any, from, to int) ([]any, error) {
 	l, err := toAnySlice(list)
 	from = min(max(0, from), len(l))
@@ -601,7 +602,7 @@ func dig(path ...any) (any, error) {
 	return at, nil
 }
 
-// numberedDict returns the parts of a text under the names _0, _1, …
+// numberedDict returns a dictionary that maps _0, _1, … to the parts of a text.
 func numberedDict(parts []string) map[string]string {
 	d := map[string]string{}
 	for i, s := range parts {
@@ -650,7 +651,7 @@ func camelCase(s string) string {
 func urlParse(s string) (map[string]any, error) {
 	u, err := url.Parse(s)
 	if err != nil {
-		return nil, errors.Unwrap(err) // without the text, which may have a password
+		return nil, errors.Unwrap(err) // without the URL, which may have a password
 	}
 	userinfo := ""
 	if u.User != nil {

@@ -17,28 +17,28 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// taskRenderer renders the templates of one task for as long as the task lives.
+// taskRenderer renders the templates of a task as long as the task exists.
 type taskRenderer struct {
 	namespace, region string
 	limits            limits
 	dirs              templateDirs
 	seedFile          rootedPath
-	pathReplacer      *strings.Replacer // replaces directories that the task sees with directories of the host
+	pathReplacer      *strings.Replacer // replaces references to the directories of the task by their paths on the host
 	env               map[string]string
 	client            *hostClient
 	watcher           *watcher
 	files             []*templateFile
-	wasRunning        bool // the task was running before this process started
+	wasRunning        bool // the task was already running when the renderer started
 
-	taskStarted     chan struct{} // has an element after the task has started
+	taskStarted     chan struct{} // receives an element when the task has started
 	firstRenderDone chan struct{} // closed when all templates are rendered, or rendering has failed
 	cancel          context.CancelFunc
 	done            chan struct{} // closed when run has returned
 
 	mu             sync.Mutex
-	err            error             // why the templates cannot be rendered
+	err            error             // error of the last rendering; nil after a success
 	renderedEnv    map[string]string // environment variables for the task
-	pendingRestart *restartRequest   // restart that found no running process
+	pendingRestart *restartRequest   // restart that failed because the task was not running
 }
 
 // templateFile is one template of the task and its output.
@@ -50,12 +50,13 @@ type templateFile struct {
 	contentOnDisk  string // content of the file on disk
 
 	newContent     string              // result of the last execution
-	renderTime     time.Time           // time of the last execution, if newContent depends on the time
+	renderTime     time.Time           // time of the last execution; zero if newContent does not depend on the time
 	sourcesRead    map[dataSource]int  // change counts of the sources that the template has read; nil before the first execution
 	missingSources map[dataSource]bool // sources without data; while there are any, newContent is not valid
 }
 
-// restartRequest is a restart that a change requires.
+// restartRequest is a restart of the task that a change_mode or an error
+// requires.
 type restartRequest struct {
 	reason  string
 	failure bool
@@ -64,7 +65,7 @@ type restartRequest struct {
 // missingEventInterval is the interval of events about missing data.
 const missingEventInterval = 3 * time.Second
 
-// reasonRestart is Nomad's text.
+// reasonRestart is the text of Nomad's event.
 const reasonRestart = "Template with change_mode restart re-rendered"
 
 // startRequestFields holds the common fields of Prestart and Poststart requests.
@@ -88,7 +89,7 @@ func newTask(host hook.Host, node hook.Node, scope hook.Scope, r startRequestFie
 	}
 }
 
-// start starts rendering in the background, which continues until stop.
+// start renders the templates in the background until stop is called.
 func (t *taskRenderer) start(blocks []templateBlock) {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.cancel = cancel
@@ -132,7 +133,7 @@ func (t *taskRenderer) run(ctx context.Context, blocks []templateBlock) {
 	}
 }
 
-// prepare resolves the paths of the templates.
+// prepare resolves the destination paths of the templates.
 func (t *taskRenderer) prepare(ctx context.Context, blocks []templateBlock) error {
 	for _, b := range blocks {
 		path, err := t.interpolate(ctx, b.DestPath)
@@ -151,8 +152,8 @@ func (t *taskRenderer) prepare(ctx context.Context, blocks []templateBlock) erro
 	return nil
 }
 
-// interpolate resolves the references of a text. Directories are paths of the
-// host, not paths that the task sees.
+// interpolate resolves the references in a text. References to directories of
+// the task resolve to their paths on the host.
 func (t *taskRenderer) interpolate(ctx context.Context, text string) (string, error) {
 	text = t.pathReplacer.Replace(text)
 	if !strings.Contains(text, "${") {
@@ -165,8 +166,8 @@ func (t *taskRenderer) interpolate(ctx context.Context, text string) (string, er
 	return text, err
 }
 
-// loadRenderedFiles treats the files on disk as rendered, because the running
-// task uses them.
+// loadRenderedFiles treats existing files as the last output of the templates,
+// because the running task uses them.
 func (t *taskRenderer) loadRenderedFiles() {
 	for _, f := range t.files {
 		content, at, err := f.output.readFile()
@@ -177,7 +178,8 @@ func (t *taskRenderer) loadRenderedFiles() {
 	}
 }
 
-// renderFirst renders all templates once, and emits events about missing data.
+// renderFirst renders all templates for the first time, and emits events while
+// data are missing.
 func (t *taskRenderer) renderFirst(ctx context.Context) error {
 	lastEvent, ticker := "", time.NewTicker(missingEventInterval)
 	defer ticker.Stop()
@@ -219,8 +221,8 @@ func formatMissing(missing []string) string {
 }
 
 // renderStale renders the templates whose data have changed. It returns the
-// templates with new output, and the missing sources of the others. Afterwards
-// the watcher follows the sources that the templates have read.
+// templates with new output, and the missing sources of the other templates.
+// Afterwards the watcher polls the sources that the templates have read.
 func (t *taskRenderer) renderStale(ctx context.Context) (changed []*templateFile, missing []string, err error) {
 	used, absent := map[dataSource]int{}, map[dataSource]bool{}
 	for _, f := range t.files {
@@ -256,7 +258,7 @@ func (t *taskRenderer) renderFile(ctx context.Context, f *templateFile) (err err
 	}
 	now := time.Now()
 	if f.sourcesRead == nil && f.rendered {
-		now = f.renderTime // another process has rendered the file at this time, maybe with the same data
+		now = f.renderTime // an earlier process has rendered the file at this time, possibly from the same data
 	}
 	for {
 		p := &renderPass{ctx: ctx, task: t, file: f, now: now, sourcesRead: map[dataSource]int{}, missingSources: map[dataSource]bool{}}
@@ -265,7 +267,7 @@ func (t *taskRenderer) renderFile(ctx context.Context, f *templateFile) (err err
 			return err
 		}
 		if f.sourcesRead == nil && p.usesTime && text != f.contentOnDisk && now.Equal(f.renderTime) {
-			now = time.Now() // the data have changed since
+			now = time.Now() // the output differs also with the earlier time, so the data have changed
 			continue
 		}
 		f.newContent, f.sourcesRead, f.missingSources, f.renderTime = text, p.sourcesRead, p.missingSources, time.Time{}
@@ -294,14 +296,15 @@ func (t *taskRenderer) compile(ctx context.Context, f *templateFile) (*parsedTem
 	text, _, err := at.readFile()
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, permanentErrorf("template source %q: %w", f.SourcePath, err) // a retry cannot create the file
+		return nil, permanentErrorf("template source %q: %w", f.SourcePath, err) // permanent: a retry cannot create the file
 	case err != nil:
 		return nil, fmt.Errorf("template source %q: %w", f.SourcePath, err)
 	}
 	return compile(f.SourcePath, string(text), &f.templateBlock)
 }
 
-// writeFiles writes the files, and sets the environment variables from them.
+// writeFiles writes the new output to the files, and sets the environment
+// variables from templates with env = true.
 func (t *taskRenderer) writeFiles(changed []*templateFile) error {
 	for _, f := range changed {
 		mode, err := f.fileMode()
@@ -322,8 +325,8 @@ func (t *taskRenderer) writeFiles(changed []*templateFile) error {
 	return nil
 }
 
-// stripErrorPath returns an error of the file system without file names, which differ
-// from the user's.
+// stripErrorPath removes the path from an error of the file system: it is not the
+// path that the job has configured.
 func stripErrorPath(err error) error {
 	if path, ok := errors.AsType[*fs.PathError](err); ok {
 		return fmt.Errorf("%s: %w", path.Op, path.Err)
@@ -358,8 +361,8 @@ func (t *taskRenderer) setVars(vars map[string]string) {
 	t.renderedEnv, t.err = vars, nil
 }
 
-// renderChanges renders the templates with changed data after the data have
-// settled, and does the change_mode actions of these templates.
+// renderChanges handles changed data: it waits until the data are stable,
+// renders and writes the templates, and performs their change_mode actions.
 func (t *taskRenderer) renderChanges(ctx context.Context) {
 	changed, err := t.awaitStableData(ctx)
 	if err == nil && len(changed) > 0 {
@@ -369,8 +372,8 @@ func (t *taskRenderer) renderChanges(ctx context.Context) {
 				maxSplay = max(maxSplay, c.Splay)
 			}
 		}
-		// The splay comes before the write: if this process dies in between, the
-		// next process still finds a change.
+		// The splay delays the write too: if this process exits during the delay, the
+		// next process still detects the change.
 		if maxSplay > 0 && sleep(ctx, rand.N(maxSplay)) != nil {
 			return
 		}
@@ -383,8 +386,8 @@ func (t *taskRenderer) renderChanges(ctx context.Context) {
 	}
 }
 
-// awaitStableData blocks until no further change has occurred for the configured
-// time.
+// awaitStableData renders the changed templates until no further change has
+// occurred for the configured wait, and returns the templates with new output.
 func (t *taskRenderer) awaitStableData(ctx context.Context) ([]*templateFile, error) {
 	began := time.Now()
 	for {
@@ -410,8 +413,9 @@ func (t *taskRenderer) awaitStableData(ctx context.Context) ([]*templateFile, er
 	}
 }
 
-// doChangeActions does the actions of the changed templates: a restart replaces
-// all others, each signal is sent once, scripts run concurrently.
+// doChangeActions performs the change_mode actions of the changed templates. If
+// one of them restarts the task, the other actions are omitted. Each signal is
+// sent once, and scripts run concurrently.
 func (t *taskRenderer) doChangeActions(ctx context.Context, changed []*templateFile) {
 	var signals []string
 	var scripts []*changeScript
@@ -440,7 +444,8 @@ func (t *taskRenderer) restartTask(ctx context.Context, r restartRequest) {
 	err := t.client.call(ctx, func(s hook.Scope) error { return t.client.host.Restart(ctx, s, r.reason, r.failure) })
 	switch {
 	case errors.Is(err, hook.ErrTaskNotRunning):
-		// The task may be starting with the old files.
+		// The task may be starting with the old files, so it is restarted after its
+		// start.
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		t.pendingRestart = &r
@@ -497,7 +502,8 @@ func (t *taskRenderer) runScript(ctx context.Context, s *changeScript) {
 	}
 }
 
-// handleTaskStart does the actions that need a running process.
+// handleTaskStart performs the actions that need a running process: a pending
+// restart, and scripts with run_on_first_render.
 func (t *taskRenderer) handleTaskStart(ctx context.Context) {
 	t.mu.Lock()
 	pendingChange := t.pendingRestart
@@ -520,9 +526,9 @@ func (t *taskRenderer) handleTaskStart(ctx context.Context) {
 	t.runScripts(ctx, scripts)
 }
 
-// handleError stores an error for Prestart. A permanent error kills the task. Other
-// errors are left to the restart policy: Prestart returns them, and a running
-// task is restarted at once.
+// handleError stores an error of rendering. A permanent error kills the task. Other
+// errors are handled by the restart policy: Prestart returns them, and a running
+// task is restarted immediately.
 func (t *taskRenderer) handleError(ctx context.Context, err error, starting bool) {
 	err = renderError{err}
 	t.mu.Lock()
@@ -546,7 +552,7 @@ func (t *taskRenderer) killTask(ctx context.Context, reason string) {
 }
 
 func (t *taskRenderer) emitEvent(ctx context.Context, kind, text string) {
-	// A failed event has no other channel, so the error is ignored.
+	// The error is ignored, because it can be reported only by an event.
 	_ = t.client.call(ctx, func(s hook.Scope) error {
 		return t.client.host.EmitEvent(ctx, s, hook.Event{Type: kind, Message: text})
 	})
@@ -559,8 +565,9 @@ func (t *taskRenderer) lastError() error {
 	return t.err
 }
 
-// envForStart returns the environment variables for a process that starts now. If the task
-// is not running, it also drops a pending restart: the process starts with the new values.
+// envForStart returns the environment variables from templates, and the last error of
+// rendering. If the task is not running, it also removes a pending restart, because the
+// process starts with the new values.
 func (t *taskRenderer) envForStart(running bool) (map[string]string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

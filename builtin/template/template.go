@@ -32,7 +32,8 @@ var (
 	_ hook.TaskStop      = (*Hook)(nil)
 )
 
-// Info describes the hook. Prestart has no timeout, because it waits for data.
+// Info describes the hook. Prestart has no timeout, because it waits for
+// missing data.
 func (*Hook) Info() sdk.HookInfo {
 	const year = 365 * 24 * time.Hour
 	return sdk.HookInfo{Name: Name, Timeouts: map[hook.Point]time.Duration{hook.Prestart: 10 * year}}
@@ -41,12 +42,13 @@ func (*Hook) Info() sdk.HookInfo {
 // SetHost is called once, before the first hook point.
 func (h *Hook) SetHost(host hook.Host, node hook.Node) {
 	h.host, h.node = host, node
-	_, _ = time.Now().Zone() // loads the zone files, which templates cannot read
+	_, _ = time.Now().Zone() // loads the time zone before the threads lose access to its file
 }
 
-// Prestart blocks until all templates are rendered. When the task restarts, it
-// returns at once with the earlier output, unless the job requests a new
-// rendering. For a task that is running it does not wait for missing data.
+// Prestart blocks until all templates are rendered. When a task restarts, it
+// returns the earlier output immediately, unless the job requests a new
+// rendering. For a task that is already running, it does not wait for missing
+// data.
 func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	config, err := parseConfig(req.Attachment)
 	if err != nil {
@@ -70,8 +72,8 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 	case err == nil || req.Running:
 		return hook.TaskPrestartResponse{Env: vars}, nil
 	case errors.As(err, &permanent):
-		// The kill of the task should end ctx; the timeout is for the case that
-		// it does not.
+		// Normally ctx ends, because the error kills the task. The timeout is for a
+		// kill that fails.
 		select {
 		case <-ctx.Done():
 			return hook.TaskPrestartResponse{}, ctx.Err()
@@ -82,10 +84,12 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 	return hook.TaskPrestartResponse{}, sdk.Recoverable(err)
 }
 
-// cleanupTimeout is how long Prestart waits for the kill to end its request.
+// cleanupTimeout is how long Prestart waits, after a permanent error, until the
+// kill of the task cancels the request.
 const cleanupTimeout = 5 * time.Second
 
-// Poststart triggers the actions that need a running process.
+// Poststart triggers the actions that need a running process, such as scripts
+// and pending restarts.
 func (h *Hook) Poststart(_ context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	config, err := parseConfig(req.Attachment)
 	if err != nil {
@@ -112,9 +116,9 @@ func (h *Hook) findRenderer(k taskKey) *taskRenderer {
 	return h.renderers[k]
 }
 
-// findOrStartRenderer returns the renderer of a task, and gives it the scope for its calls of
-// the host. It creates and starts the renderer if there is none. running means that the task
-// already runs with files that another process has rendered.
+// findOrStartRenderer returns the renderer of a task, and passes it the scope for calls of
+// the host. It makes and starts the renderer if the task has none. running means that the
+// task is running with files that an earlier process has rendered.
 func (h *Hook) findOrStartRenderer(k taskKey, scope hook.Scope, r startRequestFields, running bool) *taskRenderer {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -25,8 +25,8 @@ func singleBlock(b templateBlock) []templateBlock {
 	return []templateBlock{b}
 }
 
-// Twenty tasks re-render after one change, each gets one signal, and none is
-// restarted.
+// After one change of a variable, twenty tasks render their templates again.
+// Each task gets one signal, and none is restarted.
 func TestTwentyTasksOneSignalEach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -56,7 +56,7 @@ func TestTwentyTasksOneSignalEach(t *testing.T) {
 	})
 }
 
-// RS-080: each change mode does its own action.
+// Each change_mode performs its own action (RS-080).
 func TestChangeModes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -108,7 +108,7 @@ func TestScripts(t *testing.T) {
 		f.startTask(req)
 		synctest.Wait()
 		f.expectCalls("web: exec [/bin/x] 0s", "web: event  / Template successfully ran script /bin/x with arguments: []. Exit code: 0")
-		f.startTask(req) // a restart is not the first render
+		f.startTask(req) // a restart of the task is not a first render, so no script runs
 		synctest.Wait()
 		f.expectCalls()
 		f.scriptExitCode = 3
@@ -120,8 +120,8 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// A script that exceeds its timeout fails, and so does a script without a
-// running process.
+// A change_script that exceeds its timeout fails, and so does one whose task is
+// not running.
 func TestChangeScriptErrorKillsTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -145,8 +145,8 @@ func TestChangeScriptErrorKillsTask(t *testing.T) {
 	})
 }
 
-// RS-081: a missing variable blocks the start of the task, and an event reports
-// it; a service without instances does not block.
+// A missing variable blocks the start of the task, and an event reports it. A
+// service without instances does not block the start (RS-081).
 func TestPrestartWaitsForMissingData(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -185,7 +185,8 @@ func TestPrestartWaitsForMissingData(t *testing.T) {
 	})
 }
 
-// RS-031: a kill ends the wait at once, and leaves no goroutine.
+// When the task is killed, Prestart returns immediately, and leaves no
+// goroutine running (RS-031).
 func TestKilledWhileWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -202,8 +203,8 @@ func TestKilledWhileWaiting(t *testing.T) {
 	})
 }
 
-// RS-082, and errors that only other data can fix, which are left to the restart
-// policy.
+// An error of the template itself kills the task (RS-082). An error that other
+// data could fix is left to the restart policy.
 func TestFailures(t *testing.T) {
 	for _, test := range []struct {
 		name  string
@@ -265,7 +266,8 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// isRecoverable reports whether the restart policy may retry.
+// isRecoverable reports whether the error lets the restart policy start the
+// task again.
 func isRecoverable(err error) bool {
 	return err != nil && reflect.TypeOf(err) == reflect.TypeOf(sdk.Recoverable(errors.New("x")))
 }
@@ -280,8 +282,8 @@ func exponentialTemplate() string {
 	return b.String()
 }
 
-// An error while the task is running counts as a failure for the restart policy,
-// and so does the next start, until the data are valid again.
+// If new data cause an error while the task is running, the hook restarts the
+// task as failed, and its next starts fail until the data are valid again.
 func TestErrorOnChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -307,8 +309,8 @@ func TestErrorOnChange(t *testing.T) {
 	})
 }
 
-// A restart that finds no running process is done after the next start, unless
-// that process starts with the change.
+// If a change requires a restart while the task is not running, the task is
+// restarted after its next start, unless that start already uses the change.
 func TestChangeBetweenPrestartAndStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -357,8 +359,8 @@ func TestSignals(t *testing.T) {
 	})
 }
 
-// After the death of the process and of the agent, data that have changed in the
-// meantime count as a change; unchanged data do not.
+// When the hook has been restarted, data that have changed in the meantime count
+// as a change; unchanged data do not.
 func TestRecoveredTemplates(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -397,8 +399,8 @@ func TestRecoveredTemplates(t *testing.T) {
 	}
 }
 
-// A change of one template's data does not change other templates, although the
-// time has changed.
+// A change of one template's data does not render the other templates again,
+// although their output depends on the time.
 func TestUnaffectedTemplatesAreNotRendered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -419,9 +421,9 @@ func TestUnaffectedTemplatesAreNotRendered(t *testing.T) {
 	})
 }
 
-// The time and random numbers do not count as changes: not for a later process,
-// and random numbers not after a change of other data. No two templates have the
-// same random numbers.
+// New values of the time and of random numbers do not count as changes: neither
+// for a later process nor, with random numbers, after a change of other data. No
+// two templates get the same random numbers.
 func TestTimeAndRandomNumbersAreStable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
@@ -501,13 +503,14 @@ func TestRenderTemplatesOnRestart(t *testing.T) {
 	}
 }
 
-// wait delays a change until further changes have settled, up to a maximum.
+// The option wait delays the handling of a change until no further change has occurred for
+// its minimum, or until its maximum.
 func TestWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.setVariable("app", "w", "0")
 		f.startTask(f.newRequest("web", singleBlock(templateBlock{EmbeddedTmpl: greetTemplate, ChangeMode: "noop", Wait: &waitConfig{Min: 10 * time.Second, Max: 25 * time.Second}})))
-		for i := range 6 { // every 6 seconds, the last after 30
+		for i := range 6 { // a change every 6 seconds, until 30 seconds have passed
 			f.setVariable("app", "w", fmt.Sprint(i+1))
 			time.Sleep(6 * time.Second)
 			want := "W=0\n"
@@ -522,8 +525,8 @@ func TestWait(t *testing.T) {
 	})
 }
 
-// The scope of an agent that has shut down is not valid for the next agent:
-// pending calls wait for a new scope.
+// The next agent rejects the scope of an agent that has shut down. Pending
+// calls are repeated with the scope of a new request.
 func TestNewScopeIsUsed(t *testing.T) {
 	for _, capability := range []string{"new", "web"} {
 		synctest.Test(t, func(t *testing.T) {
@@ -582,7 +585,8 @@ func TestDestinationPaths(t *testing.T) {
 	}
 }
 
-// R10: a link cannot lead out of the directory of the task.
+// A symbolic link cannot lead a template out of the directory of the task
+// (R10).
 func TestLinks(t *testing.T) {
 	f := newFixture(t)
 	outside := t.TempDir()
@@ -630,8 +634,8 @@ func TestFileChangeIsRendered(t *testing.T) {
 	})
 }
 
-// The operator's wait applies to blocks without wait; wait_bounds apply to
-// blocks with wait.
+// The operator's wait applies to template blocks without wait; wait_bounds
+// apply to blocks with wait.
 func TestSettleTime(t *testing.T) {
 	const s = time.Second
 	for _, test := range []struct {

@@ -15,14 +15,14 @@ type varMeta struct{ Namespace, Path string }
 
 func (m varMeta) String() string { return m.Path }
 
-// items is a variable as templates see it: its items by key.
+// items is a variable in templates: a map of its items.
 type items map[string]item
 
-// item is the value of an item. It is a string, and also has Value for templates
-// that use it.
+// item is the value of an item of a variable. It is a string, and has the method
+// Value for templates that call it.
 type item string
 
-// Value returns the text in the type that functions take.
+// Value returns the text as a string, the type that functions accept.
 func (i item) Value() string { return string(i) }
 
 // Keys returns the keys in order.
@@ -48,8 +48,8 @@ func (m items) Tuples() []tuple {
 
 type tuple struct{ K, V string }
 
-// service is a service instance. Its field for the node has another name in
-// templates.
+// service is a service instance, with the field Node that templates use instead
+// of NodeID.
 type service struct {
 	hook.Service
 	Node string
@@ -66,8 +66,8 @@ var (
 	anyType    = reflect.TypeFor[any]()
 )
 
-// acceptItemArgs lets functions with string parameters accept an item: text/template
-// does not convert it.
+// acceptItemArgs wraps functions so that their string parameters accept an item,
+// because text/template does not convert an item to a string.
 func acceptItemArgs(funcs template.FuncMap) template.FuncMap {
 	for name, f := range funcs {
 		funcs[name] = wrapFuncForItemArgs(name, reflect.ValueOf(f)).Interface()

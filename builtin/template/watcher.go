@@ -7,10 +7,11 @@ import (
 	"time"
 )
 
-// dataSource identifies changeable data that a template reads.
+// dataSource identifies data that a template reads and that can change, such as
+// a variable.
 type dataSource struct{ kind, name string }
 
-// String returns the name that Nomad uses for missing data.
+// String returns the name of the source in Nomad's messages about missing data.
 func (s dataSource) String() string { return s.kind + "(" + s.name + ")" }
 
 // fetchFunc reads a source, and blocks until its index is higher than after, unless
@@ -20,7 +21,7 @@ type fetchFunc func(ctx context.Context, after uint64) (value any, index uint64,
 // watcher caches the sources that the templates of one task have read, and keeps
 // them up to date.
 type watcher struct {
-	changed chan struct{} // has an element after a change
+	changed chan struct{} // receives an element after a change
 	wg      sync.WaitGroup
 
 	mu           sync.Mutex
@@ -39,8 +40,8 @@ func newWatcher() *watcher {
 	return &watcher{changed: make(chan struct{}, 1), dependencies: map[dataSource]*dependency{}}
 }
 
-// get returns the value of a source, and its change count. The first call reads the
-// source.
+// get returns the value of a source, and its change count. The first call for a
+// source fetches the value.
 func (f *watcher) get(ctx context.Context, s dataSource, read fetchFunc) (value any, changeCount int, err error) {
 	f.mu.Lock()
 	known := f.dependencies[s]
@@ -59,8 +60,8 @@ func (f *watcher) get(ctx context.Context, s dataSource, read fetchFunc) (value 
 	return value, 0, nil
 }
 
-// isCurrent reports whether each source in seen still has the change count that seen
-// has for it.
+// isCurrent reports whether each source in seen still has the change count that the
+// map contains for it.
 func (f *watcher) isCurrent(seen map[dataSource]int) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -72,7 +73,8 @@ func (f *watcher) isCurrent(seen map[dataSource]int) bool {
 	return true
 }
 
-// setPolledSources keeps the used sources up to date, and drops all other sources.
+// setPolledSources starts polling the sources in used, and removes all other
+// sources.
 func (f *watcher) setPolledSources(ctx context.Context, used map[dataSource]int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -91,8 +93,8 @@ func (f *watcher) setPolledSources(ctx context.Context, used map[dataSource]int)
 	}
 }
 
-// pollSource reads a source whenever it has changed. After an error the source keeps
-// its value, so that the task can continue.
+// pollSource fetches the value of a source whenever its index changes. After an
+// error the source keeps its old value, so that the task can continue.
 func (f *watcher) pollSource(ctx context.Context, r *dependency) {
 	const minDelay, maxDelay = 250 * time.Millisecond, time.Minute
 	delay, after := minDelay, r.index
@@ -122,7 +124,7 @@ func (f *watcher) pollSource(ctx context.Context, r *dependency) {
 	}
 }
 
-// notify makes the task render its templates again.
+// notify triggers a rendering of the task's templates.
 func (f *watcher) notify() {
 	select {
 	case f.changed <- struct{}{}:

@@ -32,11 +32,11 @@ func toYAML(v any) (string, error) {
 
 type yamlWriter struct {
 	strings.Builder
-	endsWithNewline bool // the last line end is part of a string
+	endsWithNewline bool // the last newline belongs to a string
 }
 
-// writeValue writes a value at the current position. Its further lines are indented
-// by the given number of blanks.
+// writeValue writes a value at the current position. If the value has more lines,
+// they are indented by the given number of blanks.
 func (w *yamlWriter) writeValue(v any, blanks int) {
 	switch v := v.(type) {
 	case map[string]any:

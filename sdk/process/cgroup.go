@@ -24,16 +24,16 @@ type cgroupHierarchy struct {
 	unavailableReason string // reason why there are no cgroups
 	mountPath         string // /sys/fs/cgroup
 	parentPaths       []string
-	v1Controllers     []string // v1: controllers whose hierarchy is mounted; parentPaths are paths in the first
+	v1Controllers     []string // cgroup v1: the mounted controllers; parentPaths are in the hierarchy of the first
 }
 
-// usedV1Controllers are the controllers of version 1 that tasks use. The processes of a
-// task are found in the first of them that is mounted; only the freezer can stop
-// processes that fork while they are killed.
+// usedV1Controllers are the cgroup v1 controllers that tasks use. The cgroup of the first
+// mounted one is used to find the processes of a task. This is the freezer if possible,
+// because only the freezer can stop processes that fork while they are killed.
 var usedV1Controllers = []string{"freezer", "memory", "pids", "cpu"}
 
-// machineCgroups is detected as the official drivers do it: a hybrid counts as v1, and
-// v1 needs root.
+// machineCgroups is detected as in Nomad's drivers: a machine with both versions
+// counts as v1, and cgroups v1 require root.
 var machineCgroups = sync.OnceValue(func() cgroupHierarchy { return detectCgroups("/sys/fs/cgroup") })
 
 func detectCgroups(mount string) cgroupHierarchy {
@@ -124,25 +124,26 @@ type cgroup struct {
 	v1Paths    []string
 	memoryPath string
 
-	initialOOMKills uint64 // oomKills before the process started
+	initialOOMKills uint64 // value of oomKills before the process started
 
-	setCPUShares func() // nil if the task gets no CPU shares, or has them already
+	setCPUShares func() // setCPUShares is nil if the task gets no CPU shares or already has them
 }
 
 func (g *cgroup) dir() process.Cgroup { return process.Cgroup(g.path) }
 
 // forkPlacement is the cgroups and network namespace in which a process is forked.
 type forkPlacement struct {
-	cgroupDir      string      // v2: cgroup that the process is cloned into
-	cgroupRequired bool        // the user has configured dir
-	v1TasksFiles   []tasksFile // v1: cgroups that the forking thread enters
+	cgroupDir      string      // cgroup v2 that the process is cloned into
+	cgroupRequired bool        // cgroupDir was configured by the user
+	v1TasksFiles   []tasksFile // cgroups v1 that the forking thread enters
 	netnsPath      string      // network namespace that the forking thread enters; empty means the plugin's own
 }
 
-// tasksFile is the file by which a thread enters a cgroup v1.
+// tasksFile is the file "tasks" of a cgroup v1: a thread that writes to it
+// enters the cgroup.
 type tasksFile struct {
 	path     string
-	required bool // the user has configured this cgroup
+	required bool // the cgroup was configured by the user
 }
 
 func newTasksFile(dir string, must bool) tasksFile {
@@ -193,7 +194,8 @@ func (p *Process) preparePlacement(ctx context.Context, c Command) (forkPlacemen
 	return pl, nil
 }
 
-// tasksFiles returns the files by which a thread enters the task's cgroups of v1.
+// tasksFiles returns the files "tasks" of the task's cgroups v1, to which the
+// forking thread writes.
 func (p *Process) tasksFiles() (entries []tasksFile) {
 	if p.cgroup == nil {
 		return nil
@@ -241,9 +243,9 @@ func (p *Process) cpusetDir() string {
 	return dir
 }
 
-// makeCgroup makes the cgroup of a task, empty and limited, and leaves p.cgroup
-// nil if that fails. overridden has the controllers of v1 for which the user has
-// named other cgroups.
+// makeCgroup makes the cgroup of a task, without processes, and sets its limits.
+// If that fails, p.cgroup is nil. overridden has the controllers of v1 for which
+// the user has named other cgroups.
 func (p *Process) makeCgroup(ctx context.Context, l limits, overridden map[string]string) error {
 	var g *cgroup
 	if hostOwned := p.cpusetDir(); hostOwned != "" && machineCgroups().version == 2 {
@@ -282,8 +284,8 @@ func (p *Process) makeCgroup(ctx context.Context, l limits, overridden map[strin
 	return nil
 }
 
-// adoptCgroup returns the cgroup of a recovered process, or nil if it does not
-// exist.
+// adoptCgroup returns the existing cgroup of a recovered process, or nil if it
+// does not exist.
 func adoptCgroup(p *Process, path string) *cgroup {
 	if _, err := os.Stat(path); err != nil {
 		return nil
@@ -305,16 +307,16 @@ func adoptCgroup(p *Process, path string) *cgroup {
 	return g
 }
 
-// enableMemoryController makes the kernel count the memory of a new cgroup v2, if it can.
-// Without the counter, memory is the sum over the processes.
+// enableMemoryController makes the kernel count the memory of a new cgroup v2. Without the
+// counter, the memory usage of a task is the sum over its processes.
 func (g *cgroup) enableMemoryController() {
 	if _, err := os.Stat(filepath.Join(g.path, "memory.current")); err != nil {
 		_ = g.enableController("memory") // fails if the controller is not available
 	}
 }
 
-// remove removes the cgroups of a task, in which no process may be running.
-// Cgroups of the host stay.
+// remove removes the cgroups of a task, except those that the host has made. No process may
+// be running in them.
 func (g *cgroup) remove() error {
 	if g.hostOwned {
 		return nil
@@ -405,19 +407,18 @@ func isCgroupError(err error) bool {
 // enterAndFork enters cgroups v1 and a network namespace with one thread, forks,
 // and ends the thread. It must run in a goroutine of its own.
 func (pl forkPlacement) enterAndFork(sys *syscall.SysProcAttr, fork func() error) error {
-	runtime.LockOSThread() // not unlocked below: the thread ends with the goroutine
+	runtime.LockOSThread() // the thread stays locked, so that it exits with the goroutine
 	if unix.Gettid() == os.Getpid() {
-		// The main thread cannot end. While this goroutine holds it, another
-		// goroutine gets another thread.
+		// The main thread cannot exit. While this goroutine is locked to it, the new
+		// goroutine runs on another thread.
 		defer runtime.UnlockOSThread()
 		done := make(chan error)
 		go func() { done <- pl.enterAndFork(sys, fork) }()
 		return <-done
 	}
 	for _, t := range pl.v1TasksFiles {
-		// "0" means the writing thread and needs no kernel lock. With a thread's
-		// number, even the writer's own, the kernel waits some 10 ms for all
-		// CPUs.
+		// The kernel moves the writing thread for "0", without a global lock. For a
+		// thread id, even the writer's own, the kernel waits some 10 ms for all CPUs.
 		if err := writeExistingFile(t.path, "0"); err != nil && t.required {
 			return fmt.Errorf("enter cgroup: %w", err)
 		}

@@ -7,8 +7,8 @@
 // of its own and, if one can be made, in a cgroup of its own.
 //
 // The cgroup limits the task to its resources. If a limit cannot be enforced,
-// the task runs without it and has an event about that.
+// the task runs without it, and the package emits a task event.
 //
 // The package isolates nothing: a process sees the machine as the plugin does.
-// DESIGN.md describes how an exit status survives the plugin.
+// DESIGN.md describes how an exit status is kept when the plugin process exits.
 package process

@@ -16,7 +16,7 @@ func (pythonDriver) Info() sdk.DriverInfo {
 	return sdk.DriverInfo{
 		Name:         "python",
 		TaskSchema:   hclspec.Object(map[string]*hclspec.Spec{"program": hclspec.Attr("program", "string", true)}),
-		Capabilities: driver.Capabilities{SendSignals: true}, // without Exec: no commands from outside
+		Capabilities: driver.Capabilities{SendSignals: true}, // Exec is not declared: no other commands can run in a task
 	}
 }
 

@@ -78,7 +78,7 @@ func (p *Process) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, e
 	var streams execStreams
 	if e.TTY {
 		if _, ok := p.start.Env["TERM"]; !ok {
-			cmd.Env = append(cmd.Env, "TERM=xterm") // programs on a terminal need its type
+			cmd.Env = append(cmd.Env, "TERM=xterm") // TERM: programs need the type of their terminal
 		}
 		err = streams.openTerminal(cmd, e, p.cred)
 	} else {
@@ -94,7 +94,7 @@ func (p *Process) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, e
 		streams.close()
 		var errno syscall.Errno
 		if errors.As(err, &errno) {
-			err = errno // without the wrapping of os/exec
+			err = errno // only the errno, without the text that os/exec adds
 		}
 		return driver.ExitResult{}, p.execError(path, err)
 	}
@@ -103,8 +103,9 @@ func (p *Process) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, e
 	resized := make(chan struct{})
 	streams.startCopies(e, resized)
 	err = waitIgnoringExitCode(cmd)
-	// The process group number may have been reused from here on. Processes that
-	// the command has left running are killed with the task.
+	// After the wait, the number of the process group may be reused, so the group
+	// is no longer killed. Processes that the command has left running are killed
+	// with the task.
 	stop()
 	close(resized)
 	streams.waitOutput()
@@ -142,7 +143,7 @@ func (p *Process) execPlacement() forkPlacement {
 
 // execStreams connects a command with the streams of its caller.
 type execStreams struct {
-	childFiles []*os.File // descriptors of the command, closed here after the fork
+	childFiles []*os.File // descriptors for the command; this process closes its copies after the fork
 	in         *os.File
 	out        []outputCopyJob
 	tty        *os.File
@@ -172,8 +173,8 @@ func (s *execStreams) openPipes(cmd *exec.Cmd, e driver.Exec) error {
 		if out.to == nil {
 			continue
 		}
-		// A single pipe for both streams keeps their order, if the caller passes
-		// one writer.
+		// If the caller passes one writer for both streams, a single pipe keeps the order of the
+		// output.
 		if out.set == &cmd.Stderr && cmd.Stdout != nil && sameWriter(e.Stdout, e.Stderr) {
 			cmd.Stderr = cmd.Stdout
 			continue
@@ -208,7 +209,7 @@ func (s *execStreams) openTerminal(cmd *exec.Cmd, e driver.Exec, cred *syscall.C
 		}
 	}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
-	cmd.SysProcAttr.Setctty = true // the terminal is descriptor 0
+	cmd.SysProcAttr.Setctty = true // Setctty: descriptor 0 becomes the controlling terminal
 	to := e.Stdout
 	if to == nil {
 		to = io.Discard
@@ -217,8 +218,8 @@ func (s *execStreams) openTerminal(cmd *exec.Cmd, e driver.Exec, cred *syscall.C
 	return nil
 }
 
-// startCopies copies the streams. The copy of the input ends only when the caller's
-// reader ends.
+// startCopies starts goroutines that copy the streams. The copy of the input ends only when
+// the caller's reader returns EOF or an error.
 func (s *execStreams) startCopies(e driver.Exec, end <-chan struct{}) {
 	if s.in != nil && e.Stdin != nil {
 		go func() {
@@ -231,8 +232,8 @@ func (s *execStreams) startCopies(e driver.Exec, end <-chan struct{}) {
 		}()
 	}
 	for _, out := range s.out {
-		// A terminal without a user returns EIO, a pipe EOF. A writer that fails
-		// must not leave the command blocked.
+		// io.Copy fails with EIO when no process has the terminal open, or with an error of the
+		// writer. In the latter case the rest is discarded, so that the command does not block.
 		s.readers.Go(func() {
 			if _, err := io.Copy(out.to, out.source); err != nil {
 				io.Copy(io.Discard, out.source)

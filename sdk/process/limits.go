@@ -29,7 +29,7 @@ func (p *Process) resourceLimits(c Command) limits {
 	return l
 }
 
-// limitSetting is one limit in the files of a controller.
+// limitSetting is one limit, as the content of cgroup files.
 type limitSetting struct {
 	name       string // shown to the user
 	controller string
@@ -41,7 +41,7 @@ type cgroupFile struct {
 	optional    bool // the file does not exist on every kernel
 }
 
-// settings returns the limits that are set, as files of cgroup version 1 or 2.
+// settings returns the limits that are not 0, for cgroup version 1 or 2.
 func (l limits) settings(version int) (settings []limitSetting) {
 	memory := limitSetting{name: "memory", controller: "memory"}
 	cpu := limitSetting{name: "cpu", controller: "cpu"}
@@ -166,8 +166,8 @@ func (s limitSetting) writeTo(dir string) error {
 
 // writeExistingFile writes a file that the kernel has made; it creates no file.
 func writeExistingFile(path, value string) error {
-	// os.OpenFile would register the descriptor with the poller and deregister
-	// it again.
+	// unix.Open is faster: os.OpenFile would register the descriptor with the poller and
+	// deregister it again.
 	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err == nil {
 		_, err = unix.Write(fd, []byte(value))
@@ -204,7 +204,7 @@ func makeCgroupDir(path string) (existed bool, err error) {
 // enableController makes a controller of version 2 available in the cgroup: each cgroup
 // above it must pass the controller on.
 func (g *cgroup) enableController(controller string) error {
-	parent := filepath.Dir(g.path) // share.slice, in nomad.slice, in the root or in the cgroup delegated to the plugin
+	parent := filepath.Dir(g.path) // nomad.slice/share.slice, below the root or the cgroup that is delegated to the plugin
 	for _, dir := range []string{filepath.Dir(filepath.Dir(parent)), filepath.Dir(parent), parent} {
 		if err := writeExistingFile(filepath.Join(dir, "cgroup.subtree_control"), "+"+controller); err != nil {
 			return fmt.Errorf("the cgroup controller %q is not available: %w", controller, err)
@@ -246,7 +246,7 @@ func (g *cgroup) oomKills() (kills uint64) {
 	if g.memoryPath == "" {
 		return 0
 	}
-	dirs, _ := process.Cgroup(g.memoryPath).Tree() // an error means that there are no descriptors, and then no counter can be read either
+	dirs, _ := process.Cgroup(g.memoryPath).Tree() // the error is ignored: Tree fails only without free descriptors, and then the counters cannot be read either
 	for _, dir := range dirs {
 		kills += readCounter(filepath.Join(string(dir), "memory.oom_control"), "oom_kill")
 	}

@@ -16,7 +16,7 @@ import (
 
 const mebibyte = 1 << 20
 
-// newLimitedStart returns a start whose cgroups have limits.
+// newLimitedStart returns a start request with limits for memory and CPU.
 func newLimitedStart(t *testing.T, memory, cpu int64) *sdk.StartRequest {
 	t.Helper()
 	if os.Geteuid() != 0 || machineCgroups().version == 0 {
@@ -27,8 +27,8 @@ func newLimitedStart(t *testing.T, memory, cpu int64) *sdk.StartRequest {
 	return s
 }
 
-// exceedMemoryScript is a command whose memory grows without limit, because tail
-// stores the line that it reads.
+// exceedMemoryScript is a command whose memory use grows without limit:
+// /dev/zero has no newline, so tail buffers all of it.
 const exceedMemoryScript = "tail /dev/zero"
 
 func TestMemoryLimit(t *testing.T) {

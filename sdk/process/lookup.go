@@ -104,8 +104,8 @@ func Credential(name string) (*syscall.Credential, error) {
 }
 
 // credentialIfDifferent returns the credential that a task of the user needs, or
-// nil if the plugin has it already. An unprivileged plugin could not set it
-// again.
+// nil if an unprivileged plugin already has it: setting it again would fail,
+// because setgroups requires privileges.
 func credentialIfDifferent(name string) (*syscall.Credential, error) {
 	if name == "" {
 		return nil, nil

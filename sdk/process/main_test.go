@@ -60,7 +60,7 @@ func isOwnCgroup(dir string) bool {
 type pluginMainIO struct {
 	Config      driver.TaskConfig
 	Command     Command
-	WaitForExit bool // pluginMain waits until the task has ended before it writes the output
+	WaitForExit bool // wait for the exit of the task before the output is written
 	State       State
 	Error       string
 }

@@ -113,7 +113,8 @@ func openFIFO(dir int, name string, flags int) (int, error) {
 		unix.Close(fd)
 		return -1, fmt.Errorf("%s is a FIFO of user %d, who would read the output", name, st.Uid)
 	}
-	// The task expects to block while the reader is slow.
+	// The descriptors are in blocking mode, which a task expects when the reader is
+	// slow.
 	if err := unix.SetNonblock(fd, false); err != nil {
 		unix.Close(fd)
 		return -1, err

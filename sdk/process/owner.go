@@ -10,9 +10,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// taskOwners has the latest process of each task, until it is destroyed. The starts
-// of a task share its cgroup and the names in its environment: cleanup after an
-// earlier start must not kill the process of a later start.
+// taskOwners has the latest process of each task, until it is destroyed. All starts of a
+// task have the same cgroup, and the same allocation and task name in their environment:
+// cleanup after an earlier start must not kill the process of a later start.
 var taskOwners = struct {
 	sync.Mutex
 	m map[process.TaskEnvID]*Process
@@ -26,10 +26,10 @@ func (p *Process) taskKey() process.TaskEnvID {
 	return process.TaskEnvID{AllocID: p.start.AllocID, Task: p.start.Name}
 }
 
-// acquireTaskOwnership makes p the owner of its task. It fails if a process of the task that
-// this plugin process has started or recovered is running. earlier is an owner
-// whose process has ended and that was not destroyed. A start without names
-// occurs only in tests of plugin authors, and shares nothing.
+// acquireTaskOwnership makes p the owner of its task, and returns the earlier owner, if it
+// has exited without being destroyed. It returns an error if the earlier owner is running. A
+// start without an allocation ID or task name, which occurs only in tests of plugin authors,
+// has no owner.
 func (p *Process) acquireTaskOwnership() (earlier *Process, err error) {
 	if !p.hasAllocAndTaskName() {
 		return nil, nil

@@ -2,8 +2,8 @@ package process
 
 import "github.com/nomad-lite/nomad-lite/plugins/process"
 
-// descendants returns a process and its descendants that still have a parent
-// among them. Other descendants are found only by a cgroup.
+// descendants returns a process and its descendants, by their parent pids. A descendant
+// whose ancestor has exited is missing; it can be found only by a cgroup.
 func descendants(pid int) []int {
 	pids := []int{pid}
 	for i := 0; i < len(pids); i++ {

@@ -33,8 +33,8 @@ type Command struct {
 	// directory.
 	Dir string
 
-	// OOMScoreAdj makes the process a likelier victim when memory runs out, up
-	// to 1000.
+	// OOMScoreAdj is the OOM score adjustment of the process, from 0 to 1000: with a higher
+	// value the kernel is likelier to kill the process when memory runs out.
 	OOMScoreAdj int
 
 	// PidsLimit is how many processes and threads the task can have at a time; 0
@@ -42,16 +42,16 @@ type Command struct {
 	// resources.
 	PidsLimit int64
 
-	// CgroupV1 places the process in cgroups that the user has made, by
-	// controller, and CgroupV2 in a single one, all relative to the mount. They
-	// are neither made nor removed, and only the process group is killed in
-	// them.
+	// CgroupV1 maps controllers to existing cgroups for the process, and CgroupV2 is a single
+	// existing cgroup. The paths are relative to the mount. The cgroups belong to the user: they
+	// are neither made nor removed, and of the processes in them only the process group is
+	// killed.
 	CgroupV1 map[string]string
 	CgroupV2 string
 }
 
-// Process is a task that runs as an operating system process, with its own
-// session and process group, and everything that they start. It implements
+// Process is a task that runs as an operating system process, in a session and process group
+// of its own. It includes all processes that the process has started. It implements
 // sdk.Task, sdk.Signaler, sdk.Execer, sdk.StatsProvider, sdk.StateProvider,
 // sdk.AttributesProvider and sdk.Destroyer.
 type Process struct {
@@ -64,7 +64,7 @@ type Process struct {
 	logger     hclog.Logger
 	cpuSampler cpuSampler
 
-	unenforcedLimits []string // events about limits that are not enforced, for emitUnenforcedLimits
+	unenforcedLimits []string // unenforcedLimits are event messages about limits that are not enforced
 
 	// userLookupErr is not nil if the user of a recovered process no longer resolves,
 	// and so no command can run as that user.
@@ -132,7 +132,7 @@ func Start(ctx context.Context, start *sdk.StartRequest, c Command) (*Process, e
 		return nil, fmt.Errorf("pids limit is %d; it cannot be negative", c.PidsLimit)
 	}
 	if _, err := process.BootID(); err != nil {
-		return nil, sdk.Recoverable(err) // without the id the process could not be recovered
+		return nil, sdk.Recoverable(err) // a process without a recorded boot ID could not be recovered
 	}
 	path, err := lookPath(start, c.Path)
 	if err != nil {
@@ -174,8 +174,8 @@ func Start(ctx context.Context, start *sdk.StartRequest, c Command) (*Process, e
 	return p, nil
 }
 
-// spawn forks and executes. ETXTBSY is temporary: another thread of this process
-// has forked while the file was open for writing.
+// spawn starts the process. It retries after ETXTBSY, which is temporary: a concurrently
+// forked child of this process still has the program file open for writing.
 func (p *Process) spawn(path string, c Command, files *taskStreams, place forkPlacement) error {
 	attr := &syscall.ProcAttr{
 		Dir:   p.dir,
@@ -206,7 +206,7 @@ func (p *Process) spawn(path string, c Command, files *taskStreams, place forkPl
 			p.id, err = process.LookupID(pid)
 		}
 		if err != nil {
-			// The process is an unreaped child, so the number is still its own.
+			// The process is a child that was not reaped, so its pid was not reused.
 			unix.Kill(-pid, unix.SIGKILL)
 			unix.Wait4(pid, nil, 0, nil)
 			return fmt.Errorf("take hold of process %d: %w", pid, err)
@@ -231,8 +231,8 @@ func (p *Process) execError(path string, err error) error {
 	return fmt.Errorf("execute %s: %w", path, err)
 }
 
-// setOOMScore sets the OOM score adjustment. It also undoes the protection that
-// a service manager gives to the plugin, which a task must not inherit.
+// setOOMScore sets the OOM score adjustment. For 0 it resets a negative adjustment that the
+// plugin has got from a service manager: a task must not inherit this protection.
 func (p *Process) setOOMScore(score int) {
 	if score == 0 {
 		p.resetOOMScore(p.id.PID)
@@ -254,13 +254,13 @@ func (p *Process) resetOOMScore(pid int) {
 // process group.
 func (p *Process) PID() int { return p.id.PID }
 
-// State returns the data that Recover needs, in the same boot.
+// State returns the data with which Recover finds the process, until the next boot.
 func (p *Process) State() any { return p.Snapshot() }
 
-// Snapshot returns the same data as State, with their type: a driver whose tasks
-// have further state stores both.
+// Snapshot returns the same data as State, as a typed value. A driver whose
+// tasks have further state stores both.
 func (p *Process) Snapshot() State {
-	boot, _ := process.BootID() // Start and Recover have read it successfully
+	boot, _ := process.BootID() // no error: Start and Recover have read the boot ID successfully
 	s := State{PID: p.id.PID, StartTime: p.id.StartTime, BootID: boot, Dir: p.dir}
 	if p.cgroup != nil {
 		s.Cgroup, s.OOMKills = p.cgroup.path, p.cgroup.initialOOMKills
@@ -273,9 +273,9 @@ func (p *Process) Attributes() map[string]string {
 	return map[string]string{"pid": fmt.Sprint(p.id.PID)}
 }
 
-// Wait blocks until the process has ended. The status is left in the kernel
-// until Destroy, so that it outlives a plugin that dies now. It may be called
-// more than once.
+// Wait blocks until the process has ended. The kernel keeps the exit status
+// until Destroy, so that another plugin process can read it if this one exits.
+// Wait may be called more than once.
 func (p *Process) Wait(ctx context.Context) (driver.ExitResult, error) {
 	p.waitMu.Lock()
 	defer p.waitMu.Unlock()
@@ -300,10 +300,10 @@ func (p *Process) Wait(ctx context.Context) (driver.ExitResult, error) {
 // of its processes for memory. The text is Nomad's.
 var errOOM = errors.New("OOM Killed")
 
-// end records the exit of the process, with p.waiting locked. The OOM kill of a
-// child counts: the process may have failed because of it. If the process has
-// succeeded, the kill is reported as an event and not as its exit message, which
-// would make the task fail.
+// end records the exit of the process; p.waitMu must be locked. The result has
+// OOMKilled also if only a child was killed, because the process may have failed
+// because of it. If the process has succeeded, the kill is reported as an event
+// and not as its exit message, which would make the task fail.
 func (p *Process) end(status process.ExitStatus, err error) {
 	p.ended = true
 	p.result = toExitResult(status, err)
@@ -369,8 +369,8 @@ func (p *Process) Kill(ctx context.Context) error {
 	return p.killAll(ctx)
 }
 
-// killGroup kills the process group. It never kills a process that has got the
-// same number later.
+// killGroup kills the process group. It never kills a process that reuses the
+// pid.
 func (p *Process) killGroup() error {
 	err := unix.ENOSYS
 	if p.fd != nil {
@@ -378,8 +378,9 @@ func (p *Process) killGroup() error {
 			return nil
 		}
 	}
-	// An older kernel. An unreaped child keeps its number. For an orphan, the
-	// only possible check is that its number does not belong to another process.
+	// Older kernels cannot signal a group through a pidfd. The pid of a child is
+	// not reused before the child is reaped. For an orphan, the start time is
+	// compared, so that another process with the same pid is not killed.
 	if now, statErr := process.LookupID(p.id.PID); p.isChild || errors.Is(statErr, os.ErrProcessDone) || statErr == nil && now == p.id {
 		if killErr := unix.Kill(-p.id.PID, unix.SIGKILL); killErr != nil && killErr != unix.ESRCH {
 			err = killErr.(syscall.Errno)
@@ -391,7 +392,7 @@ func (p *Process) killGroup() error {
 
 // Destroy kills the processes that the process has left running, drops its exit
 // status and removes its cgroup. The process itself must have ended. After an
-// error, processes or the cgroup can be left, and the caller must call Destroy
+// error, processes or the cgroup may remain, and the caller must call Destroy
 // again; after a success a second Destroy does nothing.
 func (p *Process) Destroy(ctx context.Context) error {
 	p.releaseMu.Lock()
@@ -400,8 +401,8 @@ func (p *Process) Destroy(ctx context.Context) error {
 	defer cancel()
 	var errs []error
 	if !p.pidReleased {
-		// killAll comes before the reaping: the number of a child is also the
-		// number of its process group.
+		// killAll comes first: until a child is reaped, the id of its process group
+		// cannot be reused.
 		if err := p.killAll(ctx); err != nil {
 			return err
 		}
@@ -418,12 +419,12 @@ func (p *Process) Destroy(ctx context.Context) error {
 	}
 	err := errors.Join(errs...)
 	if err == nil {
-		p.releaseTaskOwnership(nil) // without an owner, the next start does not search for leftover processes
+		p.releaseTaskOwnership(nil) // without an owner, the next start searches for no leftover processes
 	}
 	return err
 }
 
-// envList returns the environment in the kernel's form, in a stable order.
+// envList returns the environment as KEY=VALUE strings, in a stable order.
 func envList(env map[string]string) []string {
 	list := make([]string, 0, len(env))
 	for k, v := range env {

@@ -40,8 +40,8 @@ func cgroupV2Hierarchy(t *testing.T) cgroupHierarchy {
 }
 
 func TestAllProcessesDieWithTheTask(t *testing.T) {
-	// One child is in the process group, one has left it, and both ignore
-	// signals.
+	// The script starts two children that ignore signals: one in its process group,
+	// one in a session of its own.
 	const script = `trap "" INT TERM HUP; (echo $(exec sh -c 'echo $PPID') >child; exec sleep 3600) & ` +
 		`setsid sh -c 'echo $$ >own; exec sleep 3600' & until [ -s child ] && [ -s own ]; do sleep 0.01; done; `
 	for name, machine := range map[string]func(*testing.T) cgroupHierarchy{
@@ -167,7 +167,8 @@ func TestNestedCgroupsAreKilledAndRemoved(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			use(t, h)
 			s := newStart(t)
-			// The child is not recognizable by its environment, which is empty.
+			// The child has an empty environment, so only the cgroup identifies it as part
+			// of the task.
 			s.Env["OWN"] = cgroupPaths(s.AllocID, s.Name)[0]
 			p := startProcess(t, s, shellCommand(`mkdir -p $OWN/a/b && env -i setsid sh -c "echo \$\$ >$OWN/a/b/cgroup.procs; echo \$\$ >child; exec sleep 3600" & exec sleep 3600`))
 			child := parseNumber(t, waitForFile(t, s, "child"))
@@ -225,8 +226,7 @@ func TestStartKillsProcessesOfAnEarlierStart(t *testing.T) {
 			use(t, h)
 			resetLeftoverSearch(t)
 			s, other := newStart(t), newStart(t)
-			// A killed plugin process has left both tasks, and they are not
-			// recovered.
+			// Both tasks are left by a plugin process that was killed, and are not recovered.
 			state := startOrphan(t, nil, pluginMainIO{Config: s.TaskConfig, Command: shellCommand("exec sleep 3600")})
 			kept := startOrphan(t, nil, pluginMainIO{Config: other.TaskConfig, Command: shellCommand("exec sleep 3600")})
 			t.Cleanup(func() { Sweep(context.Background(), other.AllocID, "task") })
@@ -708,7 +708,7 @@ func TestTaskEntersGroupNetwork(t *testing.T) {
 	}
 	made := make(chan error)
 	go func() {
-		runtime.LockOSThread() // the thread ends with the goroutine
+		runtime.LockOSThread() // not unlocked: the thread exits with the goroutine
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			made <- err
 			return

@@ -47,13 +47,13 @@ func Recover(ctx context.Context, start *sdk.StartRequest, s State) (*Process, e
 			p.cgroup.initialOOMKills = s.OOMKills
 		}
 	}
-	earlier, _ := p.acquireTaskOwnership() // if it fails, a later start of the task has the cgroup
+	earlier, _ := p.acquireTaskOwnership() // a failure means that a later start of the task owns the cgroup
 	if p.fd, err = openPidfd(p.id); err == nil {
 		p.isChild = isChild(p.id.PID)
 		return p, nil
 	}
 	if !errors.Is(err, os.ErrProcessDone) {
-		p.releaseTaskOwnership(earlier) // the next Recover becomes the owner
+		p.releaseTaskOwnership(earlier) // The next Recover must be able to become the owner.
 		return nil, sdk.Recoverable(fmt.Errorf("recover process %d: %w", s.PID, err))
 	}
 	status, err := keeperExitStatus(ctx, p.id)
@@ -101,9 +101,9 @@ func (p *Process) waitOrphan(ctx context.Context) (process.ExitStatus, error) {
 	if status, err := keeperExitStatus(ctx, p.id); err == nil {
 		return status, nil
 	}
-	// The kernel shows the status of a zombie only to permitted readers, and the
-	// status of a process that was reaped only through a pidfd (6.15). In
-	// between, waitOrphan must wait until the parent reaps it.
+	// The exit status of a zombie can be read only with the required privileges, and the status
+	// of a reaped process only through a pidfd (Linux 6.15). Without privileges, waitOrphan
+	// waits until the parent reaps the zombie.
 	deadline := time.Now().Add(2 * time.Second)
 	for {
 		if status, ok := p.id.ExitStatus(p.fd); ok {
@@ -123,12 +123,12 @@ func (p *Process) waitOrphan(ctx context.Context) (process.ExitStatus, error) {
 	}
 }
 
-// waitOrphanExit returns when the process has ended.
+// waitOrphanExit blocks until the process has ended.
 func (p *Process) waitOrphanExit(ctx context.Context) error {
 	if p.fd != nil {
 		return p.fd.Wait(ctx)
 	}
-	for p.id.Alive() { // without pidfds, polling is the only way
+	for p.id.Alive() { // polling, on kernels without pidfds
 		select {
 		case <-time.After(250 * time.Millisecond):
 		case <-ctx.Done():

@@ -30,7 +30,7 @@ var exitCodeSeven = driver.ExitResult{ExitCode: 7}
 func TestExitStatusSurvivesThePlugin(t *testing.T) {
 	for name, test := range map[string]struct {
 		script string
-		await  bool // the first plugin sees the exit and leaves the zombie
+		await  bool // the first plugin process waits for the exit, and does not reap the zombie
 		before bool // the task exits before it is recovered
 		want   driver.ExitResult
 	}{
@@ -76,8 +76,8 @@ func TestExitStatusWithoutKeeper(t *testing.T) {
 	}
 	defer destroyProcess(t, p)
 	createGoFile(t, s)
-	// Since Linux 6.15 a pidfd reports the status; before that the test may see
-	// the zombie in time.
+	// Since Linux 6.15 the exit status can be read through a pidfd; on older
+	// kernels it is known only if the test sees the zombie in time.
 	if got := waitExit(t, p); got != exitCodeSeven && !errors.Is(got.Err, errExitStatusUnknown) {
 		t.Errorf("exit result %+v, want exit code 7, or that it is unknown", got)
 	} else if got != exitCodeSeven {
@@ -102,8 +102,7 @@ func TestUnknownExitStatus(t *testing.T) {
 	waitUntil(t, "what it left running is killed", func() bool { return processGone(child) })
 }
 
-// RecoverTask that is cancelled returns no result, and the next host can call it
-// again.
+// A cancelled RecoverTask returns no result, and the next host can call it again.
 func TestCancelledRecoverReportsNoExitStatus(t *testing.T) {
 	ended := exec.Command("/bin/true")
 	if err := ended.Start(); err != nil {

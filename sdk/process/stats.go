@@ -24,7 +24,7 @@ const minSampleInterval = 50 * time.Millisecond
 type cpuSampler struct {
 	mu        sync.Mutex
 	at        time.Time
-	lastTimes map[int]cpuTime // by pid; 0 is the task as a whole
+	lastTimes map[int]cpuTime // by pid; key 0 has the total of the task
 	lastRates map[int]driver.CPUUsage
 }
 
@@ -124,8 +124,7 @@ func (m *cpuSampler) computeRates(now time.Time, used map[int]cpuTime) map[int]d
 	rate := make(map[int]driver.CPUUsage, len(used))
 	for pid, t := range used {
 		u := driver.CPUUsage{Measured: measuredCPUFields}
-		// The CPU time of a process that is new in this sample counts as a
-		// whole.
+		// For a process that is new in this sample, all of its CPU time counts.
 		if before, ok := m.lastTimes[pid]; m.lastTimes != nil && (ok || pid != 0) {
 			u.User = cpuPercent(t.user-before.user, passed)
 			u.System = cpuPercent(t.system-before.system, passed)
@@ -138,8 +137,8 @@ func (m *cpuSampler) computeRates(now time.Time, used map[int]cpuTime) map[int]d
 	return rate
 }
 
-// cpuPercent returns the CPU usage in percent of one core. The sum over processes
-// falls when a process ends.
+// cpuPercent returns the CPU usage in percent of one core. It is not negative:
+// the total CPU time of a group of processes falls when one of them exits.
 func cpuPercent(used, passed time.Duration) float64 {
 	return max(0, 100*float64(used)/float64(passed))
 }

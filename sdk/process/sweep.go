@@ -7,8 +7,9 @@ import (
 )
 
 // Sweep kills the running processes of a task that has no known Process: all
-// processes in the cgroup of its name, and all processes that have the task's
-// names in their environment. It implements the contract of sdk.OrphanKiller.
+// processes in the cgroup that is named after the task, and all processes whose
+// environment names the allocation and the task. It implements the contract of
+// sdk.OrphanKiller.
 func Sweep(ctx context.Context, allocID, taskName string) (found bool, err error) {
 	ended, err := process.EndLeftovers(ctx, allocID, taskName)
 	return len(ended) > 0, err

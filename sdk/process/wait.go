@@ -42,7 +42,7 @@ func (p *Process) waitChildBlocking(ctx context.Context) (process.ExitStatus, er
 		err    error
 	}
 	c := make(chan answer, 1)
-	go func() { // the goroutine ends with the child, which is not reaped before
+	go func() { // the goroutine returns when the child has exited; WNOWAIT does not reap the child
 		_, status, err := process.Waitid(unix.P_PID, p.id.PID, unix.WEXITED|unix.WNOWAIT)
 		c <- answer{status, err}
 	}()

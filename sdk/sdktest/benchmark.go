@@ -74,8 +74,7 @@ func Benchmark(b *testing.B, p Plugin) {
 			for range taskCount {
 				config, s := h.newConfigWithoutOutput(b)
 				s.start(config)
-				// Like a host, the benchmark waits for the task and samples
-				// statistics.
+				// The benchmark waits for the task and samples statistics, as a host does.
 				go s.h.sharedProcess.driver.WaitTask(ctx, config.ID)
 				if c, err := s.h.sharedProcess.driver.TaskStats(ctx, config.ID, time.Second); err == nil {
 					go func() {

@@ -157,10 +157,10 @@ func testFirstFingerprint(t tb, h *host) {
 	}
 }
 
-// openDriverStreams are the streams that a driver must keep open: a host reopens a stream
-// at once, and would do so in a loop. The suite watches them during the other
-// cases, in a plugin process of their own, because a client needs some time to
-// distinguish the end of a stream from the end of the process.
+// openDriverStreams are the streams that a driver must keep open: if they ended, a host
+// would reopen them in a loop. The suite watches them during the other cases, in a
+// separate plugin process, because a client needs some time to distinguish the end of a
+// stream from the end of the process.
 type openDriverStreams struct {
 	process  *process
 	cancel   context.CancelFunc
@@ -186,7 +186,7 @@ func testOpenStreams(t tb, h *host) {
 	if err := h.configure(t.Context(), p); err != nil {
 		t.Fatalf("%v", err)
 	}
-	for range 2 { // a host that restarts while its old streams are open
+	for range 2 { // twice: the host restarts while its old streams are open
 		fingerprints, err := p.driver.Fingerprint(ctx)
 		if err != nil {
 			t.Fatalf("Fingerprint: %v", err)
@@ -200,8 +200,8 @@ func testOpenStreams(t tb, h *host) {
 	}
 }
 
-// watchStream records in s that the stream has ended, or has failed a check by good,
-// before ctx ended.
+// watchStream reads c until it is closed or good rejects a value. If ctx has not
+// ended by then, it adds the name what to s.endedStreams.
 func watchStream[V any](s *openDriverStreams, ctx context.Context, what string, c <-chan V, good func(V) bool) {
 	for v := range c {
 		if !good(v) {

@@ -14,8 +14,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// fakeHost is the hook host of the suite: its tasks are running, accept every
-// call and have no output; there are no variables and no services.
+// fakeHost is the hook host of the suite. Its tasks are running, and calls for
+// them succeed. It has no task output, no variables and no services.
 type fakeHost struct {
 	mu            sync.Mutex
 	activeTokens  map[string]bool // by capability token; false after its allocation has ended
@@ -56,7 +56,8 @@ func (b *fakeHost) listen(dir string) (socket string, stop func(), err error) {
 	return socket, func() { server.Stop(); <-served }, nil
 }
 
-// checkScope validates the scope of a call.
+// checkScope returns an error if the capability token of a call is unknown or
+// has expired.
 func (b *fakeHost) checkScope(s hook.Scope) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -145,11 +146,11 @@ func (b *fakeHost) SetHealth(_ context.Context, s hook.Scope, _ bool, _ string) 
 	return b.checkScope(s)
 }
 
-// fakeDataIndex is the constant index of the suite's data.
+// fakeDataIndex is the constant index in the responses of fakeHost.
 const fakeDataIndex = 1
 
-// awaitChange blocks until ctx ends if after is the current index, because the
-// data never change.
+// awaitChange blocks until ctx ends if after is not less than the index,
+// because the data of fakeHost never change.
 func (b *fakeHost) awaitChange(ctx context.Context, s hook.Scope, after uint64) error {
 	if err := b.checkScope(s); err != nil {
 		return err

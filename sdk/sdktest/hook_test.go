@@ -206,8 +206,8 @@ func TestHookWithoutFaults(t *testing.T) { Hook(t, faultyHookPlugin("")) }
 
 // TestEachHookCaseCanFail is TestEachCaseCanFail for hooks.
 func TestEachHookCaseCanFail(t *testing.T) {
-	// The last timeout is long enough for a call to reach the plugin on a slow
-	// machine.
+	// This additional timeout is long enough for a call to reach the plugin on a
+	// slow machine.
 	defaultTimeouts := cancelTimeouts
 	t.Cleanup(func() { cancelTimeouts = defaultTimeouts })
 	cancelTimeouts = append(slices.Clone(defaultTimeouts), 5*time.Second)

@@ -72,8 +72,8 @@ func testEachPoint(t tb, h *host) {
 	}
 }
 
-// testEachPointTwice repeats each call, as after the death of a host that
-// could not record the call.
+// testEachPointTwice calls the hook twice for each hook point, as a host does
+// that crashed before it recorded the first call.
 func testEachPointTwice(t tb, h *host) {
 	l := h.startScenario(t)
 	for _, m := range lifecyclePoints {
@@ -113,8 +113,8 @@ func testCleanupOfUnknownTask(t tb, h *host) {
 	}
 }
 
-// cancelTimeouts are timeouts of an impatient host: some calls have reached the
-// plugin by then, and some have not.
+// cancelTimeouts are so short that some calls are cancelled before they reach
+// the plugin.
 var cancelTimeouts = []time.Duration{200 * time.Microsecond, 2 * time.Millisecond}
 
 func testCancelledCalls(t tb, h *host) {
@@ -126,7 +126,7 @@ func testCancelledCalls(t tb, h *host) {
 		exits := l.exitCount
 		for _, timeout := range cancelTimeouts {
 			ctx, cancel := context.WithTimeout(t.Context(), timeout)
-			_ = l.call(ctx, t, m) // the result depends on timing
+			_ = l.call(ctx, t, m) // error or not, depending on timing
 			cancel()
 		}
 		l.exitCount = exits
@@ -171,8 +171,8 @@ func testConcurrentAllocs(t tb, h *host) {
 	var mu sync.Mutex
 	var distinctErrors []string // distinct errors; most scenarios fail for the same reason
 	for _, l := range scenarios {
-		// Each scenario runs as a case of its own, because Fatalf ends the
-		// goroutine.
+		// Each scenario runs as a case of its own, because Fatalf ends the goroutine
+		// that calls it.
 		wg.Go(func() {
 			r := runCase(t.Context(), testCase{run: func(t tb, _ *host) {
 				for _, m := range lifecyclePoints {
@@ -205,7 +205,7 @@ func testHostDeniesCalls(t tb, h *host) {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), min(hookTimeout(part), caseTimeout))
-		err := l.call(ctx, t, m) // an error is allowed, a timeout is not
+		err := l.call(ctx, t, m) // the hook may return an error, but must not block
 		if ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%v: no answer within %v", m, min(hookTimeout(part), caseTimeout))
 		}
@@ -214,7 +214,8 @@ func testHostDeniesCalls(t tb, h *host) {
 	h.useProcess(t)
 }
 
-// testCapabilityTokens checks the calls of all cases.
+// testCapabilityTokens fails if the hook has called the host with an unknown
+// capability token in any case of the suite.
 func testCapabilityTokens(t tb, h *host) {
 	h.hookHost.mu.Lock()
 	defer h.hookHost.mu.Unlock()

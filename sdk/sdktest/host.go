@@ -30,15 +30,15 @@ import (
 	proc "github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-// caseTimeout limits how long the suite waits for an event that should occur at
-// once.
+// caseTimeout limits how long the suite waits for an event that normally occurs
+// at once.
 var caseTimeout = 20 * time.Second
 
 // host acts as an agent for the plugin. Cases run sequentially and share its
 // plugin process, which is started on demand.
 type host struct {
 	plugin        Plugin
-	dir           string     // directory for plugin sockets, which a killed plugin leaves behind
+	dir           string     // directory for plugin sockets, which remain when a plugin is killed
 	startMu       sync.Mutex // serializes starts of the shared process
 	sharedProcess *process
 	driverStreams *openDriverStreams // streams of a driver; nil until they are opened
@@ -48,8 +48,8 @@ type host struct {
 	mu          sync.Mutex
 	processes   []*process // processes that this case started, or that are still running
 	allocIDs    []string   // ids of the tasks' allocations in this case
-	caseAborted bool       // the case was aborted, and its tasks killed
-	suiteKilled bool       // no further process may be started
+	caseAborted bool       // the case was aborted, and its processes were killed
+	suiteKilled bool       // no further process may be started, because the suite was killed
 
 	hookHost       fakeHost // host service for hooks
 	hookHostSocket string   // socket of hookHost; "" if it does not listen
@@ -65,7 +65,8 @@ func newHost(p Plugin) *host {
 // found.
 const envMark = "NOMAD_LITE_SDKTEST"
 
-// addShellTasks fills the missing tasks with scripts, if there is a shell.
+// addShellTasks sets the tasks that are nil to shell scripts, if t.Shell is
+// set.
 func (t *Tasks) addShellTasks() {
 	if t.Shell == nil {
 		return
@@ -82,7 +83,8 @@ func (t *Tasks) addShellTasks() {
 }
 
 // detectType determines the type of a plugin and, without configured tasks, whether a
-// driver runs commands. Its errors occur again in a case, which reports them.
+// driver runs commands. It ignores errors of the driver's calls, because a case of the suite
+// reports them.
 func (h *host) detectType(ctx context.Context) (kind base.Type, err error) {
 	p, err := h.launch()
 	if err != nil {
@@ -139,7 +141,7 @@ func (h *host) stopSharedProcess() {
 // process is one plugin process.
 type process struct {
 	base   base.Plugin
-	driver driver.Driver // driver or hook is usable, depending on the type of the plugin
+	driver driver.Driver // driver is usable for a driver, hook for a hook
 	hook   *hook.Client
 	pid    int
 	cmd    *exec.Cmd
@@ -212,8 +214,8 @@ func (h *host) launch() (*process, error) {
 	return p, nil
 }
 
-// handshakeError returns the reason why a plugin could not be started, without
-// go-plugin's guesses about a program that it cannot read.
+// handshakeError returns the error of a plugin that could not be started. It replaces the
+// long error of go-plugin about an invalid handshake line.
 func handshakeError(err error) error {
 	text, strange := strings.CutPrefix(err.Error(), "Unrecognized remote plugin message: ")
 	line, _, _ := strings.Cut(text, "\n")
@@ -358,7 +360,7 @@ func (h *host) crashPlugin(t tb) {
 // crashReport describes an unexpected end of the plugin process.
 func (p *process) crashReport() string {
 	died := "the plugin has died by itself"
-	// The connection may have ended before the process.
+	// The client may see the end of the connection before the exit of the process.
 	for deadline := time.Now().Add(time.Second); !p.client.Exited() && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
@@ -372,7 +374,7 @@ func (p *process) crashReport() string {
 	return died + "; the end of its standard error:\n" + words
 }
 
-// stderrTail returns the start of the panic with which the process ended, or else
+// stderrTail returns the start of the panic message if the process panicked, else
 // the end of its standard error.
 func (p *process) stderrTail() string {
 	const maxLines = 40 // lines
@@ -467,7 +469,7 @@ func (h *host) newConfig(t tb, body map[string]any) (*driver.TaskConfig, *starte
 func (s *startedTask) readFIFO(path string, to io.Writer) {
 	opened := make(chan struct{})
 	s.outputReaders.Go(func() {
-		f, err := os.Open(path) // blocks until there is a writer
+		f, err := os.Open(path) // os.Open blocks until the FIFO has a writer
 		close(opened)
 		if err != nil {
 			return
@@ -476,7 +478,8 @@ func (s *startedTask) readFIFO(path string, to io.Writer) {
 		io.Copy(to, f)
 	})
 	s.t.Cleanup(func() {
-		// The FIFO may never have had a writer.
+		// If the FIFO never had a writer, os.Open still blocks: opening the FIFO for
+		// writing ends that.
 		for {
 			select {
 			case <-opened:
@@ -508,8 +511,8 @@ func (s *startedTask) start(config *driver.TaskConfig) {
 	s.handle = handle
 }
 
-// cleanUp destroys a task that a case has left, also after a restart of the
-// plugin, and kills the processes that a faulty driver has left running.
+// cleanUp destroys a task that the case has not destroyed, also after a restart
+// of the plugin, and kills the processes that a faulty driver has left running.
 func (s *startedTask) cleanUp() {
 	defer killProcessesByEnv("NOMAD_ALLOC_ID=" + s.config.AllocID)
 	if s.handle == nil || s.destroyed || s.h.isAborted() {
@@ -520,7 +523,7 @@ func (s *startedTask) cleanUp() {
 	d := s.h.useProcess(&contextTB{s.t, ctx}).driver
 	err := d.DestroyTask(ctx, s.config.ID, true)
 	if errors.Is(err, driver.ErrTaskNotFound) && d.RecoverTask(ctx, s.handle) == nil {
-		err = d.DestroyTask(ctx, s.config.ID, true) // another plugin process has started the task
+		err = d.DestroyTask(ctx, s.config.ID, true) // recovered: an earlier plugin process has started the task
 	}
 	if err != nil && !errors.Is(err, driver.ErrTaskNotFound) {
 		s.t.Errorf("DestroyTask at the end of the case: %v", err)
@@ -550,8 +553,8 @@ func killProcessesByEnv(entry string) {
 	}
 }
 
-// contextTB is a tb with its own context: cleanups run after the context of the case has
-// ended.
+// contextTB is a tb with its own context, for cleanups: they run after the context of
+// the case has ended.
 type contextTB struct {
 	tb
 	ctx context.Context
@@ -603,7 +606,7 @@ func (s *startedTask) waitForLine(prefix string) string {
 	return restOfLine
 }
 
-// recover passes the task to the current plugin process, as a restarted host
+// recover calls RecoverTask of the current plugin process, as a restarted host
 // does.
 func (s *startedTask) recover() error {
 	handle := *s.handle

@@ -20,8 +20,9 @@ const (
 	// defaultCaseTimeout is several times the duration of the longest case.
 	defaultCaseTimeout = 2 * time.Minute
 
-	// callReturnTimeout is how long the calls of a case can take to return after its
-	// timeout, before the plugin is killed: their errors show which call hung.
+	// callReturnTimeout is the time between the timeout of a case and the kill of
+	// its plugin. Calls that return in this time report errors, which show the call
+	// that hung.
 	callReturnTimeout = time.Second
 )
 
@@ -31,27 +32,28 @@ func (h *host) caseTimeout() time.Duration {
 	return cmp.Or(h.plugin.CaseTimeout, defaultCaseTimeout)
 }
 
-// timeoutError returns the cause with which the context of a case ends at its
+// timeoutError returns the cancellation cause for a case that exceeds its
 // timeout.
 func (h *host) timeoutError() error {
 	return fmt.Errorf("the case did not end within %v, and its plugin was killed", h.caseTimeout())
 }
 
-// newCaseContext returns the context of a case that starts now.
+// newCaseContext returns a context that ends at the timeout of a case, counted
+// from this call.
 func (h *host) newCaseContext(parent context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeoutCause(parent, h.caseTimeout(), h.timeoutError())
 	return contextWithoutDeadline{ctx}, cancel
 }
 
-// contextWithoutDeadline is a context that hides its deadline from the plugin. gRPC would
-// send the deadline, and the plugin's timeout could arrive before the deadline
-// has passed here.
+// contextWithoutDeadline is a context that hides its deadline. gRPC would send the
+// deadline to the plugin, which could then return a timeout error before the context of
+// the suite has ended.
 type contextWithoutDeadline struct{ context.Context }
 
 func (contextWithoutDeadline) Deadline() (deadline time.Time, ok bool) { return time.Time{}, false }
 
-// runStandaloneCase runs one case outside of go test. ended is false if the case does not
-// end; its goroutine is leaked then.
+// runStandaloneCase runs one case outside of go test. ended is false if the case did not
+// return although its plugin was killed; its goroutine is leaked then.
 func (h *host) runStandaloneCase(kill context.Context, c testCase) (r *caseResult, ended bool) {
 	ctx, cancel := h.newCaseContext(kill)
 	defer cancel()
@@ -74,7 +76,7 @@ func (h *host) runStandaloneCase(kill context.Context, c testCase) (r *caseResul
 		case <-done:
 		case <-time.After(callReturnTimeout):
 		}
-		r.Errorf("%v", context.Cause(ctx)) // after the errors of the calls
+		r.Errorf("%v", context.Cause(ctx)) // after the errors of the calls that returned
 		h.abortCase()
 	}
 	select {
@@ -150,7 +152,8 @@ func (h *host) abortCase() {
 	}
 }
 
-// kill kills a process directly, because go-plugin would wait for a response.
+// kill kills the process with SIGKILL, because Kill of go-plugin would first
+// wait for a response.
 func (p *process) kill() {
 	if !p.client.Exited() {
 		_ = unix.Kill(p.pid, unix.SIGKILL) // fails if the process has ended
@@ -158,8 +161,9 @@ func (p *process) kill() {
 	p.client.Kill()
 }
 
-// reportPanics makes the case fail for every panic during it, in a plugin
-// process that crashed or in a handler where the SDK recovered.
+// reportPanics fails the case for each panic during the case: panics that
+// crashed a plugin process, and panics in handlers from which the SDK
+// recovered.
 func (h *host) reportPanics(t tb) {
 	t.Helper()
 	if h.isKilled() {

@@ -25,8 +25,8 @@ func TestPanicIsFoundAtTheStartOfALine(t *testing.T) {
 	}
 }
 
-// The suite ends although a case ignores its context: the goroutine of the case
-// is leaked.
+// The suite ends although a case ignores the end of its context: it leaks the
+// goroutine of the case.
 func TestCaseThatIgnoresItsContextIsLeaked(t *testing.T) {
 	defer func(defaultTimeout time.Duration) { caseTimeout = defaultTimeout }(caseTimeout)
 	caseTimeout = 50 * time.Millisecond

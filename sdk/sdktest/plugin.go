@@ -15,7 +15,7 @@ import (
 type Plugin struct {
 	Path string   // path of the program
 	Args []string // arguments of the program
-	Env  []string // KEY=value, added to the environment of this process
+	Env  []string // KEY=value pairs, which the plugin gets in addition to the environment of this process
 
 	// Config is the body of the plugin block.
 	Config map[string]any
@@ -38,9 +38,9 @@ type Tasks struct {
 	Ends  map[string]any // a task that exits successfully within seconds
 	Fails map[string]any // a task that fails within seconds
 
-	// Shell returns the task for a script for /bin/sh, for a driver that runs
-	// commands: most of the suite needs it. It also provides the tasks above
-	// that are nil.
+	// Shell returns the body of a task that runs the script with /bin/sh. It is for
+	// drivers that run commands: most cases need it. The suite also uses it for
+	// Runs, Ends and Fails if they are nil.
 	Shell func(script string) map[string]any
 }
 
@@ -52,16 +52,16 @@ func Main(m *testing.M, serve func()) {
 		serve()
 		os.Exit(0)
 	}
-	// A program built with -race sleeps for a second before it exits by default,
-	// and the suite ends many processes.
+	// The suite ends many processes: a program built with -race sleeps for a second
+	// before it exits by default.
 	if os.Getenv("GORACE") == "" {
 		os.Setenv("GORACE", "atexit_sleep_ms=0")
 	}
 	os.Exit(m.Run())
 }
 
-// envStartedByHand makes a test binary serve without the cookie, as if a user had
-// started the plugin.
+// envStartedByHand is an environment variable that makes a test binary serve
+// without the handshake cookie, as if a user had started the plugin.
 const envStartedByHand = "NOMAD_LITE_SDKTEST_BY_HAND"
 
 // Driver runs the suite for drivers as subtests of t.
@@ -89,8 +89,9 @@ func Check(ctx context.Context, out io.Writer, p Plugin) error {
 	return CheckUntil(ctx, context.Background(), out, p)
 }
 
-// CheckUntil is Check that also ends when kill ends: at once, during a case. It
-// then kills the processes of the plugin and of its tasks.
+// CheckUntil is Check with a second context: when kill ends, CheckUntil kills the processes
+// of the plugin and of its tasks, and returns without waiting for the end of the current
+// case.
 func CheckUntil(ctx, kill context.Context, out io.Writer, p Plugin) error {
 	h := newHost(p)
 	defer h.close()
@@ -109,7 +110,7 @@ func CheckUntil(ctx, kill context.Context, out io.Writer, p Plugin) error {
 		}
 		r, ended := h.runStandaloneCase(kill, c)
 		if kill.Err() != nil {
-			h.kill() // again, because a plugin process may have been starting
+			h.kill() // second kill, of a plugin process that was being started during the first one
 			return context.Cause(kill)
 		}
 		r.write(out)

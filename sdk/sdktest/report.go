@@ -52,8 +52,8 @@ func runCase(ctx context.Context, c testCase, h *host) *caseResult {
 	return r
 }
 
-// startCase runs one case in a new goroutine, which Fatalf ends. done is closed
-// when the case and its cleanups have ended.
+// startCase runs one case in a new goroutine, because Fatalf ends the
+// goroutine. done is closed when the case and its cleanups have ended.
 func startCase(ctx context.Context, c testCase, h *host) (r *caseResult, done <-chan struct{}) {
 	ctx, cancel := context.WithCancel(ctx)
 	r = &caseResult{name: c.name, ctx: ctx}
@@ -63,7 +63,7 @@ func startCase(ctx context.Context, c testCase, h *host) (r *caseResult, done <-
 		defer close(ended)
 		defer func() { r.duration = time.Since(began) }()
 		defer r.cleanUp()
-		defer cancel() // before the cleanups, as in package testing
+		defer cancel() // cancelled before the cleanups, as in package testing
 		defer func() {
 			if p := recover(); p != nil {
 				r.Errorf("panic: %v", p)

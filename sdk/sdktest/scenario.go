@@ -30,7 +30,8 @@ var lifecyclePoints = []hook.Point{
 	hook.Postrun, hook.Destroy,
 }
 
-// allocScenario is a simulated allocation, for which the suite calls a hook.
+// allocScenario is a simulated allocation. The suite calls the hook at its hook
+// points.
 type allocScenario struct {
 	h     *host
 	d     *hook.Description
@@ -48,8 +49,8 @@ type allocScenario struct {
 	skipPrestart    bool
 }
 
-// startScenario starts a scenario. Its capability token expires at the end of the
-// case.
+// startScenario starts a scenario. The capability token of the scenario expires
+// at the end of the case.
 func (h *host) startScenario(t tb) *allocScenario {
 	t.Helper()
 	d, err := h.useProcess(t).hook.Describe(t.Context())
@@ -142,7 +143,7 @@ func (l *allocScenario) callPoint(t tb, m hook.Point) {
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	switch err := l.call(ctx, t, m); {
-	case ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded): // the plugin's clock may be ahead
+	case ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded): // the clock of the plugin may be ahead
 		t.Fatalf("%v: no answer within %v", m, limit)
 	case errors.Is(err, hook.ErrPluginDown):
 		t.Fatalf("%v: %s", m, process.crashReport())

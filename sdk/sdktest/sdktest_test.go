@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, "this is a plugin")
 			os.Exit(1)
 		}
-		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // with nohup's SIG_IGN, its tasks would ignore SIGHUP too
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // an ignored SIGHUP (nohup) would be inherited by tasks
 		n := &faultyDriver{fault: os.Getenv(envFault), tasks: map[string]*faultyDriverTask{}}
 		if n.fault == "talks before the handshake" {
 			fmt.Println("welcome")
@@ -456,9 +456,10 @@ func TestEachCaseCanFail(t *testing.T) {
 	}
 }
 
-// TestCheck checks the output for users.
+// TestCheck tests the output of Check.
 func TestCheck(t *testing.T) {
-	// Shorter timeouts, because one case waits for an event that never occurs.
+	// The timeouts are shorter, because one case waits for an event that never
+	// occurs.
 	defer func(child, stay time.Duration) { childKillTimeout, streamTestDuration = child, stay }(childKillTimeout, streamTestDuration)
 	childKillTimeout, streamTestDuration = time.Second, 0
 	var out bytes.Buffer

@@ -134,8 +134,8 @@ func testInheritedDescriptors(t tb, h *host) {
 	h.skipUnlessHostFilesVisible(t)
 	s := h.startShellTask(t, `echo pid $$; exec sleep 60`)
 	pid := s.waitForLine("pid ")
-	// The shell keeps its script open for some time, and the loader its
-	// libraries; a leaked descriptor stays open.
+	// For some time, the shell has its script open, and the dynamic loader its
+	// libraries; a leaked descriptor remains open.
 	const maxWait = 5 * time.Second
 	var openFDs []string
 	for deadline := time.Now().Add(maxWait); ; time.Sleep(2 * time.Millisecond) {
@@ -303,8 +303,8 @@ func testExec(t tb, h *host) {
 	if got := result.Exit; got.ExitCode != 7 {
 		t.Errorf("it ended with %+v, want exit code 7", got)
 	}
-	// The maximum size of gRPC messages limits the output: its end must be
-	// enough.
+	// A driver may cut long output to fit into a gRPC message, but must return the
+	// end of it.
 	result, err = s.driver().ExecTask(t.Context(), s.config.ID, []string{"/bin/sh", "-c", `head -c 6000000 /dev/zero | tr '\0' x; echo end`}, caseTimeout)
 	if err != nil {
 		t.Fatalf("ExecTask with much output: %v", err)
@@ -433,7 +433,7 @@ func testTaskOutlivesPlugin(t tb, h *host) {
 	}
 	h.crashPlugin(t)
 	err = s.recover()
-	// A task that was killed with its plugin may need some time to die.
+	// A driver's task that dies with its plugin process may exit somewhat later.
 	for wait := time.Now().Add(time.Second); err != nil && processAlive(pid) && time.Now().Before(wait); {
 		time.Sleep(2 * time.Millisecond)
 	}
@@ -477,12 +477,12 @@ func testExitBeforePluginCrash(t tb, h *host) {
 	s.checkRecoveredExit()
 }
 
-// checkRecoveredExit checks that a recovered task, which has exited with code 7, has no
-// other exit status.
+// checkRecoveredExit recovers a task that has exited with code 7, and fails if the
+// driver reports another exit status. An error of the recovery is accepted.
 func (s *startedTask) checkRecoveredExit() {
 	s.t.Helper()
 	if err := s.recover(); err != nil {
-		return // the host starts the task again, and emits an event
+		return // accepted: a host then starts the task again, and emits an event
 	}
 	if exit := s.wait(); exit.Err == nil && (exit.ExitCode != 7 || exit.Signal != 0) {
 		s.t.Errorf("a task that ended with code 7 is said to have ended with %+v", *exit)

@@ -52,8 +52,8 @@ func (*scriptDriver) Start(ctx context.Context, start *sdk.StartRequest) (*proce
 	if len(config.Interpreter) == 0 {
 		return nil, fmt.Errorf("interpreter is empty")
 	}
-	// The root keeps the file inside the task's directory, in which the task can
-	// place links.
+	// os.Root ensures that the file is inside the task's directory, in which the task could
+	// place symbolic links.
 	dir, err := os.OpenRoot(start.TaskDir())
 	if err != nil {
 		return nil, sdk.Recoverable(err)

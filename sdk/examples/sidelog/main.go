@@ -97,7 +97,8 @@ func key(a hook.Alloc, t hook.Task) string { return a.ID + "/" + t.Name }
 
 // startWatch watches a task in the background until the watch or the task ends.
 func (s *usageLogHook) startWatch(key string, scope hook.Scope, interval time.Duration, log *os.File) {
-	// The context of the hook point ends with the call.
+	// The context of the call ends when Poststart returns, so the watch has its own
+	// context.
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &taskWatch{cancel: cancel, done: make(chan struct{})}
 	s.replaceWatch(key, w).end()
@@ -132,7 +133,8 @@ func (s *usageLogHook) replaceWatch(key string, w *taskWatch) (old *taskWatch) {
 	return old
 }
 
-// end stops the watch, and blocks until it has ended. w may be nil.
+// end stops the watch, and blocks until its goroutine has returned. A nil watch
+// is accepted.
 func (w *taskWatch) end() {
 	if w != nil {
 		w.cancel()
@@ -143,7 +145,7 @@ func (w *taskWatch) end() {
 func (s *usageLogHook) Exited(ctx context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
 	w := s.replaceWatch(key(req.Alloc, req.Task), nil)
 	if w == nil {
-		return hook.TaskExitedResponse{}, nil // another process has watched the task
+		return hook.TaskExitedResponse{}, nil // the task was watched by an earlier plugin process
 	}
 	w.end()
 	return hook.TaskExitedResponse{}, s.host.EmitEvent(ctx, req.Scope(), hook.Event{

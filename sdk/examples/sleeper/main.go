@@ -1,6 +1,6 @@
-// Command sleeper is a minimal task driver: its tasks sleep, in the process of
-// the driver, and end with it. It shows the required methods of a driver, and
-// how to add optional ones.
+// Command sleeper is a minimal task driver: its tasks sleep in the process of the driver,
+// and end when it exits. It shows the required methods of a driver, and how to add optional
+// ones.
 package main
 
 import (
@@ -74,7 +74,7 @@ func (n *sleepTask) Wait(ctx context.Context) (driver.ExitResult, error) {
 	}
 }
 
-// end ends the nap; only the first call has an effect.
+// end ends the sleep of the task; only the first call has an effect.
 func (n *sleepTask) end(result driver.ExitResult) {
 	n.once.Do(func() {
 		n.result = result
@@ -87,7 +87,7 @@ func (n *sleepTask) Kill(context.Context) error {
 	return nil
 }
 
-// Signal ends the nap successfully. A stop starts with a signal.
+// Signal ends the task successfully. The host stops a task with a signal first.
 func (n *sleepTask) Signal(context.Context, string) error {
 	n.end(driver.ExitResult{})
 	return nil

@@ -1,7 +1,7 @@
 // Command stamp is a hook that implements every hook point and writes a line for
-// each call to a ledger, whose path the job configures. Its state counts the
-// visits of a task, across restarts of the task, of this program and of the
-// agent.
+// each call to a log file, whose path the job configures. Its state counts the
+// Prestart calls of a task, across restarts of the task, of this program and of
+// the agent.
 package main
 
 import (
@@ -56,8 +56,8 @@ func (lifecycleLogHook) Info() sdk.HookInfo {
 	}
 }
 
-// appendToLedger appends a line to the ledger, in a single write call, so that the lines
-// of several tasks do not mix.
+// appendToLedger appends a line to the configured file, in a single write call, so that
+// the lines of several tasks do not mix.
 func appendToLedger(meta hook.RequestMeta, format string, values ...any) error {
 	var a attachmentConfig
 	if err := meta.Config(&a); err != nil {
