@@ -29,7 +29,7 @@ func findTestNames(t *testing.T) map[string]bool {
 	return names
 }
 
-// Each row of the table of advisories must name existing tests, or give a reason.
+// Each row of the table of advisories must name existing tests, or the reason why there is none.
 func TestSecurityAdvisoriesHaveTests(t *testing.T) {
 	text, err := os.ReadFile("../../docs/advisories.md")
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// A type that depends on a type parameter keeps all methods of the types that it mentions,
-// and the client has many: see DESIGN.md.
+// A generic type keeps all methods of the types that it mentions in the binary. The API client has
+// many methods, so no generic type may mention it: see DESIGN.md.
 func TestGenericTypesDoNotMentionAPIClient(t *testing.T) {
 	var paths []string
 	err := filepath.WalkDir(".", func(path string, _ fs.DirEntry, err error) error {
@@ -49,7 +49,8 @@ func TestGenericTypesDoNotMentionAPIClient(t *testing.T) {
 	}
 }
 
-// declaredTypes returns the type parameters of a declaration, and the types in it.
+// declaredTypes returns the names of a declaration's type parameters, and the type expressions in
+// the declaration.
 func declaredTypes(n ast.Node) (params []string, types []ast.Expr) {
 	var generic *ast.FieldList
 	switch n := n.(type) {

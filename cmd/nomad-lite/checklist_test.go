@@ -11,16 +11,16 @@ import (
 	"testing"
 )
 
-// TestEachPointOfTheChecklistHasATest searches for the numbers of points in the comments of
-// tests and scripts. With -v it prints where each is.
+// TestEachPointOfTheChecklistHasATest checks that each numbered point of the checklist in
+// docs/rules.md is named in a comment of a test or a script. With -v it prints where.
 func TestEachPointOfTheChecklistHasATest(t *testing.T) {
 	t.Parallel()
 	named := regexp.MustCompile(`checklist (?:\d+,?\s*(?:#\s*)?)+`)
 	checkRowsHaveTests(t, `(?m)^\| (\d+) \|`, named)
 }
 
-// TestEachBehaviourOfTheCatalogueHasATest searches for their numbers after RS, in comments of
-// tests and in the names of the files that tests read.
+// TestEachBehaviourOfTheCatalogueHasATest checks that each RS number in docs/rules.md is in a
+// comment of a test, or in the name of a file that tests read.
 func TestEachBehaviourOfTheCatalogueHasATest(t *testing.T) {
 	t.Parallel()
 	checkRowsHaveTests(t, `(?m)^\| RS-(\d{3}) \|`, regexp.MustCompile(`RS-?\d{3}`))

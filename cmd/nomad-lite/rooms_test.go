@@ -10,7 +10,8 @@ import (
 
 const repositoryPath = "github.com/nomad-lite/nomad-lite/"
 
-// allowedFolderImports maps each room to the rooms that it can import. A room can always import itself.
+// allowedFolderImports maps each folder to the other folders whose packages its packages can
+// import.
 var allowedFolderImports = map[string][]string{
 	"hclspec":        {},
 	"plugins":        {"hclspec"},
@@ -20,22 +21,24 @@ var allowedFolderImports = map[string][]string{
 	"cmd/nomad-lite": {"hclspec", "plugins", "sdk", "builtin", "runtime"},
 }
 
-// generatedPackages can be imported only by the rooms that own the wire format.
+// generatedPackages maps each package of generated code to the folders that can import it, which
+// own the wire format.
 var generatedPackages = map[string][]string{
 	"plugins/proto":  {"plugins"},
 	"hclspec/specpb": {"hclspec", "plugins"},
 }
 
-// leafPackages are packages without imports of this module, except packages below them, which
-// further rooms can import: builtin plugins and the runtime share their rules.
+// leafPackages maps packages to further folders that can import them, because builtin plugins and
+// the runtime share their rules. A leaf package imports no package of this module, except packages
+// below its own.
 var leafPackages = map[string][]string{
 	"plugins/confine": {"builtin"},
 	"plugins/idrange": {"builtin"},
 	"plugins/process": {"builtin"},
 }
 
-// pluginContractPackages are the packages of plugins that authors of plugins import. Builtins import
-// nothing that another author does not.
+// pluginContractPackages are the packages that all authors of plugins import. Builtins must not
+// import packages that other plugins cannot import.
 var pluginContractPackages = map[string][]string{
 	"plugins/driver": {"builtin"},
 	"plugins/hook":   {"builtin"},
@@ -60,15 +63,15 @@ var runtimeLayers = [][]string{
 	{"agent/config"},
 }
 
-// The packages that run allocations do not import the scheduler: they receive allocations,
-// and report states, through interfaces that they declare.
+// runnerPackages are the packages that run allocations. They do not import the scheduler: they
+// receive allocations, and report states, through interfaces that they declare.
 var runnerPackages = []string{
 	"allocdir", "logs", "cgroup", "taskenv", "taskfiles", "services", "health", "hoststats", "fingerprint",
 	"hooks", "hookplugin", "taskrunner", "allocrunner", "hookhost", "noderunner", "orphans",
 }
 
-// layerOf returns the layer of a package of runtime, whose path is relative to runtime, and
-// the name by which layers has it.
+// layerOf returns the index of a package's layer in runtimeLayers, and the entry of the layer that
+// contains the package. The package path is relative to runtime.
 func layerOf(pkg string) (at int, name string) {
 	at = -1
 	for i, names := range runtimeLayers {

@@ -11,26 +11,25 @@ import (
 	"testing"
 )
 
-// Limits of a type without a reason in its doc comment.
+// These are the limits for a type whose doc comment does not justify its size.
 const (
 	maxMethods = 40
 	maxFields  = 20
 )
 
-// largeReason is the start of the sentence with which a doc comment justifies a larger type.
+// largeReason is the start of the sentence by which a doc comment justifies a type over the limits.
 const largeReason = "It is large because "
 
-// typeSize counts the methods that are declared on a type, and the fields or methods in its
-// declaration. What an embedded type adds is not counted.
+// typeSize counts the methods of a type, and the fields or methods in its declaration. The fields
+// and methods of an embedded type are not counted.
 type typeSize struct {
 	methods, fields int
-	justified       bool // the doc comment has a reason
+	justified       bool // the doc comment has a sentence that starts with largeReason
 }
 
 func (s typeSize) String() string { return fmt.Sprintf("%d methods, %d fields", s.methods, s.fields) }
 
-// A type with more methods or fields than one person can remember is split, or its doc comment has
-// a reason.
+// A type has no more methods and fields than the limits, unless its doc comment has a reason.
 func TestTypeSizes(t *testing.T) {
 	sizes := typeSizes(t, "../..")
 	if len(sizes) < 500 {
@@ -44,7 +43,8 @@ func TestTypeSizes(t *testing.T) {
 	}
 }
 
-// A type over the limit is found in each form of declaration, and a reason permits it.
+// The size of a type is counted in each form of declaration, and a reason in its doc comment is
+// found.
 func TestTypeSizesCountsDeclarations(t *testing.T) {
 	const source = `package p
 
@@ -76,7 +76,7 @@ func (C[T]) three() {}
 	}
 }
 
-// typeSizes returns the sizes of all types in the module that are not generated, without those in
+// typeSizes returns the sizes of all types in the module, except for generated types and types in
 // tests.
 func typeSizes(t *testing.T, root string) map[string]typeSize {
 	t.Helper()
@@ -109,7 +109,7 @@ func typeSizes(t *testing.T, root string) map[string]typeSize {
 	return sizes
 }
 
-// addTypes adds the declarations of a file.
+// addTypes adds the sizes of the types that a file declares, and counts the methods in the file.
 func addTypes(sizes map[string]typeSize, pkg string, file *ast.File) {
 	add := func(name string, n typeSize) {
 		size := sizes[pkg+"."+name]
@@ -144,7 +144,7 @@ func addTypes(sizes map[string]typeSize, pkg string, file *ast.File) {
 	}
 }
 
-// receiverTypeName returns the name of the type of a method.
+// receiverTypeName returns the name of the receiver type of a method.
 func receiverTypeName(method *ast.FuncDecl) string {
 	expr := method.Recv.List[0].Type
 	for {

@@ -103,7 +103,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	if err != nil {
 		return err
 	}
-	// From here on a signal must shut down in order what has been started.
+	// Signals are caught before the agent starts, so that a signal always shuts it down in order.
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)

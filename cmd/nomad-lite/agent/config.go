@@ -18,7 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
 )
 
-// loadConfig reads the configuration: files first, flags over them.
+// loadConfig reads the configuration from the files and the flags. Flags override files.
 func (o options) loadConfig(s *cli.Streams) (*config.Config, error) {
 	c, err := agentconfig.ReadFiles(o.configPaths, s)
 	if err != nil {
@@ -83,7 +83,7 @@ func (r *runningAgent) selfConfig() map[string]any {
 		plugins = append(plugins, map[string]any{"Name": p.Name})
 	}
 	_, port, _ := net.SplitHostPort(r.clientAddress)
-	number, _ := strconv.Atoi(port) // port is "" without an address, and number then 0
+	number, _ := strconv.Atoi(port) // without an address, port is "" and number is 0
 	return map[string]any{
 		"Region": node.Region, "Datacenter": node.Datacenter, "NodeName": node.Name, "BindAddr": c.BindAddr,
 		"DataDir": r.agent.DataDir(), "LogLevel": c.LogLevel, "LogJson": c.LogJSON, "DevMode": r.options.dev,

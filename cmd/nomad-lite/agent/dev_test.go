@@ -8,7 +8,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
 )
 
-// An agent in development mode that is root has a port only if the user requests it.
+// An agent in development mode that runs as root opens a TCP port only if the user requests it.
 func TestPortInDevelopmentMode(t *testing.T) {
 	root := os.Geteuid() == 0
 	for text, want := range map[string]bool{

@@ -1,7 +1,7 @@
-// Package agent has the commands that run an agent and show how it works: agent, agent-info
-// and monitor.
+// Package agent has the commands that run an agent and show how it works: agent, agent-info and
+// monitor.
 //
-// It reads the flags and the configuration, opens the listeners, makes the token, and wires
-// runtime/agent to runtime/httpapi until a signal ends the process. It makes no decision
-// about jobs. Package root adds its commands to the command line.
+// It reads the flags and the configuration, opens the listeners, creates the tokens, and connects
+// runtime/agent with runtime/httpapi until a signal ends the process. It makes no decision about
+// jobs. Package root adds its commands to the command line.
 package agent

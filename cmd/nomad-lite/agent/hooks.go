@@ -11,8 +11,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 )
 
-// hookStatuses returns the hooks of the agent in the order of their plugins, followed by hooks
-// that only a hook block names.
+// hookStatuses returns the hooks of the agent in the order of their plugins, followed by the hooks
+// that have a hook block but no plugin.
 func (r *runningAgent) hookStatuses() []pluginstatus.Hook {
 	list := []pluginstatus.Hook{}
 	rules := r.currentConfig().Hooks
@@ -23,7 +23,7 @@ func (r *runningAgent) hookStatuses() []pluginstatus.Hook {
 			continue
 		case p.Serves.Type == base.TypeHook:
 		case name == "" && (p.Builtin && builtins.All[p.Name].Kind == base.TypeHook || hasRuleNamed(rules, p.Name)):
-			name = p.Name // the plugin has not been up
+			name = p.Name // the plugin has never run, so the name of its hook is unknown
 		default:
 			continue
 		}

@@ -31,15 +31,15 @@ type listeners struct {
 	certificates *certificates // nil without TLS
 	unixListener net.Listener
 	socketPath   string
-	socketLink   string // link to the socket, where commands look for it; empty without a link
+	socketLink   string // link to the socket at a path where commands look for it; "" if there is none
 }
 
 // defaultMaxConnections is the default limit of TCP connections. Half of the descriptors that the
 // agent can open are kept for its tasks in any case.
 const defaultMaxConnections = 8192
 
-// servesTCP reports whether the API is served over TCP. An agent in development mode needs
-// no token; as root it serves TCP only if the operator has asked for it explicitly.
+// servesTCP reports whether the API is served over TCP. An agent in development mode needs no
+// token, so as root it serves TCP only if the operator has requested that explicitly.
 func servesTCP(c *config.Config, dev bool) bool {
 	return !dev || os.Geteuid() != 0 || c.HTTPPort != nil || c.HTTPAddr != "" || c.BindAddr != "" || c.NoTokens
 }
@@ -103,7 +103,8 @@ func (l *listeners) addSocket(dataDir, group string, conns int, logger hclog.Log
 		return fmt.Errorf("make unix socket: %w", err)
 	}
 	defer os.RemoveAll(dir)
-	// The path of a socket is limited to 107 bytes; this path is always short.
+	// The path of a unix socket is limited to 107 bytes. A path below /proc/self/fd is always short
+	// enough.
 	handle, err := os.Open(dir)
 	if err != nil {
 		return fmt.Errorf("make unix socket: %w", err)
@@ -238,7 +239,8 @@ func (l *listeners) advertisedAddress(c *config.Config) string {
 	return ""
 }
 
-// addressForIP returns the address of a listener on all interfaces at one of their IP addresses.
+// addressForIP returns the address at which an IP address of this machine reaches a listener on all
+// interfaces.
 func (l *listeners) addressForIP(ip string) string {
 	if l.tcpListener == nil {
 		return ""

@@ -17,11 +17,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
 )
 
-// connectAs connects to a unix socket as another user, who is in one more group.
+// connectAs connects to a unix socket as another user, with one additional group.
 func connectAs(socket string, uid, gid, group uint32) error {
 	result := make(chan error)
 	go func() {
-		// Only this thread changes its user, and it ends with the goroutine.
+		// Only this thread changes its user. The thread ends with its goroutine.
 		runtime.LockOSThread()
 		result <- func() error {
 			groups := []uint32{group}

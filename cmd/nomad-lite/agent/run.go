@@ -25,12 +25,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/httpapi"
 )
 
-// runningAgent is an open agent and the operations on it that signals and the API offer.
+// runningAgent is an agent that serves its API, and handles signals and requests for a reload.
 type runningAgent struct {
 	agent         *agent.Agent
 	api           *httpapi.API
 	options       options
-	clientAddress string // address of the API for commands
+	clientAddress string // address at which commands reach the API
 	listeners     *listeners
 	streams       *cli.Streams
 	logger        hclog.Logger
@@ -40,7 +40,7 @@ type runningAgent struct {
 	reloadMu sync.Mutex // serializes reloads
 
 	mu     sync.Mutex
-	config *config.Config // replaced as a whole, never modified
+	config *config.Config // replaced as a whole by a reload, never modified
 }
 
 // currentConfig returns the current configuration.
@@ -74,7 +74,7 @@ func (r *runningAgent) run(ctx context.Context) error {
 	return serveErr
 }
 
-// announceReady prints that the agent is ready, once jobs can be placed.
+// announceReady waits until jobs can be placed, and then prints that the agent is ready.
 func (r *runningAgent) announceReady(ctx context.Context) {
 	select {
 	case <-r.agent.Node().Registered():
@@ -87,7 +87,8 @@ func (r *runningAgent) announceReady(ctx context.Context) {
 	}
 }
 
-// nonDefaultAddress returns the address of an agent that commands do not find by default, else "".
+// nonDefaultAddress returns the agent's address if commands must be given it, or "" if they find
+// the agent by default.
 func (r *runningAgent) nonDefaultAddress() string {
 	switch {
 	case slices.Contains(agentsocket.DefaultSocketPaths(), r.listeners.socketPath):
@@ -128,9 +129,8 @@ func (r *runningAgent) handleSignals(stop context.CancelCauseFunc, ended <-chan 
 	}
 }
 
-// shutdownStopsTasks reports whether a shutdown by this signal stops the tasks. They continue,
-// unless the agent leaves nothing behind, or the operator wants the node drained on
-// shutdown.
+// shutdownStopsTasks reports whether a shutdown by this signal stops the tasks. It does so in
+// development mode, or if the operator has configured that the signal drains the node.
 func (r *runningAgent) shutdownStopsTasks(s os.Signal) bool {
 	c := r.currentConfig()
 	leaves := s == syscall.SIGINT && c.LeaveOnInterrupt || s == syscall.SIGTERM && c.LeaveOnTerminate
@@ -151,7 +151,7 @@ func (r *runningAgent) forceKill(ended <-chan struct{}) {
 		}
 	}
 	select {
-	case <-time.After(cli.DuplicateSignalWindow): // the same signal, delivered in another way
+	case <-time.After(cli.DuplicateSignalWindow): // a signal in this time is a duplicate of the first one
 	case <-ended:
 		return
 	}
@@ -204,6 +204,6 @@ func (r *runningAgent) reload() error {
 	return nil
 }
 
-// JobParserCommand is the name of the process that reads one job file for the API, with
-// limits.
+// JobParserCommand is the hidden command of the helper process that parses one job file for the
+// API, with resource limits.
 const JobParserCommand = "job-parser"

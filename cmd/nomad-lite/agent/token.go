@@ -45,7 +45,7 @@ func (l *listeners) loadTokens(c *config.Config, dev bool, dataDir string, s *cl
 	path := filepath.Join(dataDir, TokenFile)
 	token, made, err := readToken(path)
 	if made {
-		// The message names the file, because the token itself would get into the journal.
+		// The message has the name of the file and not the token, which would get into the journal.
 		fmt.Fprintf(s.Err, "==> clients over TCP must show the token in %s:\n    export NOMAD_TOKEN=$(cat %s)\n", path, cli.ShellQuote(path))
 	}
 	if err == nil {

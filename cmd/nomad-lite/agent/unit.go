@@ -101,7 +101,7 @@ func (s systemdNotifier) notify(state string) {
 	}
 	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Net: "unixgram", Name: s.socket})
 	if err != nil {
-		return // the socket of systemd is gone
+		return // the socket of systemd no longer exists
 	}
 	defer c.Close()
 	_, _ = c.Write([]byte(state))

@@ -55,11 +55,11 @@ func PluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Ca
 		named := slices.ContainsFunc(c.Plugins, func(b catalog.Block) bool { return b.Name == name })
 		switch {
 		case builtins.All[name].Kind == base.TypeHook:
-			// The plugin starts when a job needs it.
+			// A builtin hook is always available: its plugin starts when a job needs it.
 		case DriverIsDisabled(c, name):
 			continue
 		case name != rawexec.Name && !named:
-			continue // this driver exists for tests
+			continue // the other builtin drivers are for tests, and need a plugin block
 		}
 		builtin := catalog.Builtin{Name: name, Type: builtins.All[name].Kind}
 		if dev || c.RawExec && name == rawexec.Name {
@@ -81,7 +81,7 @@ func New(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.
 		MaxKillTimeout: c.MaxKillTimeout, UserDenylist: c.UserDenylist, UserCheckedDrivers: c.UserDrivers,
 		NomadFileModes: c.NomadFileModes,
 	}
-	if os.Geteuid() == 0 { // an agent that is not root has one user for all downloads
+	if os.Geteuid() == 0 { // an agent that is not root makes all downloads as its own user
 		limits.DownloadUIDs = c.DownloadUIDs()
 	}
 	return agent.Config{

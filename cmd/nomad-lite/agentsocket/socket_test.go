@@ -43,7 +43,7 @@ func TestSocketsOfOtherUsersAreNotTrusted(t *testing.T) {
 				t.Fatal(err)
 			}
 			if conn, err := net.Dial("unix", socket); err != nil {
-				t.Fatal(err) // the test is only about trust
+				t.Fatal(err) // the socket must accept connections, because the test is only about its owner and mode
 			} else {
 				conn.Close()
 			}

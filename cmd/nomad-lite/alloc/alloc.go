@@ -49,7 +49,8 @@ func taskByName(alloc *api.Allocation, name string) (string, error) {
 	return "", fmt.Errorf("allocation %q has several tasks; name one with -task: %s", output.TruncateID(alloc.ID), strings.Join(names, ", "))
 }
 
-// taskNameFromArgs returns the task that the flag or an argument names.
+// taskNameFromArgs returns the task that the -task flag or the second argument names; both can name
+// the same one.
 func taskNameFromArgs(flag string, args []string) (string, error) {
 	switch {
 	case len(args) == 0:
@@ -60,8 +61,8 @@ func taskNameFromArgs(flag string, args []string) (string, error) {
 	return "", fmt.Errorf("-task says %q and the argument %q; leave one out", flag, args[0])
 }
 
-// findAllocAndTask is FindAlloc for a command about one task of an allocation, which must exist, or
-// about all tasks. It also returns a description of the target for messages.
+// findAllocAndTask finds an allocation by its id or prefix, and checks that the named task exists
+// in it; an empty name means all tasks. what describes the allocation, or the task, for messages.
 func findAllocAndTask(ctx context.Context, f *apiclient.Flags, id, task string) (c *api.Client, alloc *api.Allocation, what string, err error) {
 	c, alloc, err = f.FindAlloc(ctx, id)
 	if err != nil {

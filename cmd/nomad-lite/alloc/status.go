@@ -105,7 +105,7 @@ func showAlloc(ctx context.Context, o statusOptions, id string, s *cli.Streams) 
 	}
 	printAddresses(p, alloc)
 
-	// An error of these requests is ignored: the rest of the status is shown without them.
+	// Services and checks are optional: after an error, the other parts of the status are shown.
 	if services, _, err := c.Allocations().Services(alloc.ID, q); err == nil && len(services) > 0 {
 		p.Section("Services")
 		p.Table(tables.NewServiceTable(services, o.verbose))
@@ -136,7 +136,7 @@ func showAlloc(ctx context.Context, o statusOptions, id string, s *cli.Streams) 
 	return output.Print(s, p)
 }
 
-// allocFields returns the fields of the allocation as a whole.
+// allocFields returns the fields of an allocation that are not about one of its tasks.
 func allocFields(ctx context.Context, c *api.Client, alloc *api.Allocation, verbose bool) output.Pairs {
 	var version any = "<unknown>"
 	if alloc.Job != nil && alloc.Job.Version != nil {
@@ -370,7 +370,7 @@ func resourceCells(alloc *api.Allocation, name string, used *api.ResourceUsage) 
 	return []any{cpuText, memoryText, output.FormatMebibytes(disk)}
 }
 
-// formatTaskAddresses returns the ports of a task's own network block, a deprecated form of jobs.
+// formatTaskAddresses returns the ports of a task's own network block, which is deprecated.
 func formatTaskAddresses(alloc *api.Allocation, name string) string {
 	if alloc.AllocatedResources == nil {
 		return ""

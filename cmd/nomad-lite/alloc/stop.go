@@ -60,7 +60,7 @@ func stopAlloc(ctx context.Context, o stopOptions, id string, s *cli.Streams) er
 		q.Params["no_shutdown_delay"] = "true"
 	}
 	if alloc.Job != nil && apiclient.Deref(alloc.Job.Type) == api.JobTypeBatch {
-		q.Params["reschedule"] = "true" // without it, an allocation of a batch job is not replaced
+		q.Params["reschedule"] = "true" // without this parameter, a stopped allocation of a batch job is not replaced
 	}
 	answer, err := c.Allocations().Stop(alloc, q)
 	if err != nil {

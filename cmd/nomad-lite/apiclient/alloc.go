@@ -13,8 +13,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
 )
 
-// AllocFlags select the allocation of a command: the allocation with the id, or an
-// allocation of a job.
+// AllocFlags select the allocation of a command: the argument is the id of an allocation or, with
+// -job, the id of a job that has it.
 type AllocFlags struct {
 	Job   bool
 	Group string
@@ -26,7 +26,8 @@ func (f *AllocFlags) Register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.Group, "group", "", "with -job, take one of this `group`")
 }
 
-// FindAlloc returns the allocation that the argument names, and the agent that has it.
+// FindAlloc returns the allocation that the argument selects, and a client of the agent that has
+// it.
 func (f *AllocFlags) FindAlloc(ctx context.Context, client *Flags, name string) (*api.Client, *api.Allocation, error) {
 	if !f.Job {
 		return client.FindAlloc(ctx, name)

@@ -13,8 +13,8 @@ import (
 // completionTimeout is the timeout of a completion request.
 const completionTimeout = 2 * time.Second
 
-// CompleteFromAgent asks the agent for values. Without an agent it suggests none, because a shell
-// that completes cannot show an error.
+// CompleteFromAgent requests suggestions from the agent. Without an agent it suggests nothing,
+// because a shell that completes cannot show an error.
 func (f *Flags) CompleteFromAgent(ctx context.Context, ask func(context.Context, *api.Client) ([]string, error)) ([]string, cobra.ShellCompDirective) {
 	ctx, cancel := context.WithTimeout(ctx, completionTimeout)
 	defer cancel()

@@ -66,7 +66,8 @@ func unreachableAdvice(err error) string {
 		return socketPermissionAdvice(socket)
 	}
 	if os.Getenv("NOMAD_ADDR") == "" && strings.Contains(text, api.DefaultConfig().Address) {
-		// No address was given, and the search for a socket has skipped some.
+		// The client has used the default address, because FindSocket skips sockets that this user
+		// has no permission to open.
 		sockets := slices.DeleteFunc(agentsocket.DefaultSocketPaths(), func(socket string) bool { return safepath.CheckDir(filepath.Dir(socket)) != nil })
 		if socket := agentsocket.FirstDeniedSocket(sockets); socket != "" {
 			return socketPermissionAdvice(socket)
@@ -79,7 +80,7 @@ func unreachableAdvice(err error) string {
 func socketPermissionAdvice(socket string) string {
 	advice := fmt.Sprintf("An agent may be running: permission denied for its socket %s. Run the command as the user of the agent (root with sudo)", socket)
 	if slices.Contains(agentsocket.DevSocketPaths(), socket) {
-		return advice // the agent of that socket has no other address
+		return advice // an agent in development mode that is root does not listen on TCP by default
 	}
 	return advice + ", or use its HTTP address: -address http://127.0.0.1:4646 and its token in NOMAD_TOKEN"
 }

@@ -38,11 +38,11 @@ func (f *Flags) Register(cmd *cobra.Command) {
 	flags.StringVar(&f.tls.TLSServerName, "tls-server-name", "", "`name` that the certificate of the agent must bear (NOMAD_TLS_SERVER_NAME)")
 	flags.BoolVar(&f.tls.Insecure, "tls-skip-verify", false, "believe any certificate of the agent (NOMAD_SKIP_VERIFY)")
 	flags.BoolVar(&f.tls.Insecure, "insecure", false, "the same as -tls-skip-verify")
-	_ = flags.MarkHidden("insecure") // fails only without the flag
+	_ = flags.MarkHidden("insecure") // MarkHidden fails only for an unknown flag
 	for _, name := range []string{
 		"address", "region", "namespace", "token", "ca-cert", "ca-path", "client-cert", "client-key", "tls-server-name", "tls-skip-verify",
 	} {
-		_ = flags.SetAnnotation(name, ConnectionFlagAnnotation, nil) // fails only without the flag
+		_ = flags.SetAnnotation(name, ConnectionFlagAnnotation, nil) // SetAnnotation fails only for an unknown flag
 	}
 	cli.CompleteFlag(cmd, "namespace", f.CompleteNamespaces)
 }

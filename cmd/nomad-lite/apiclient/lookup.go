@@ -51,19 +51,21 @@ func FindJob(ctx context.Context, c *api.Client, prefix, filter string) (id, nam
 	return "", "", AmbiguousPrefixError("job", prefix, t)
 }
 
-// These filters select the jobs that a command applies to.
+// These filters are for commands that apply only to parameterized or only to periodic jobs.
 const (
 	ParameterizedJobsFilter = `ParentID == "" and ParameterizedJob is not nil`
 	PeriodicJobsFilter      = "Periodic is not nil"
 )
 
-// filterFuncs holds the same filters for older servers, which cannot parse such expressions.
+// filterFuncs holds a Go function for each filter, for older servers, which cannot parse the
+// filter's expression.
 var filterFuncs = map[string]func(*api.JobListStub) bool{
 	ParameterizedJobsFilter: func(j *api.JobListStub) bool { return j.ParentID == "" && j.ParameterizedJob },
 	PeriodicJobsFilter:      func(j *api.JobListStub) bool { return j.Periodic },
 }
 
-// FindJob also returns the client that has found the job.
+// FindJob finds the only job with this id or id prefix, and also returns the client of the agent
+// that has it.
 func (f *Flags) FindJob(ctx context.Context, prefix, filter string) (c *api.Client, id, namespace string, err error) {
 	if c, err = f.Client(); err != nil {
 		return nil, "", "", err
@@ -106,9 +108,10 @@ func AmbiguousPrefixError(noun, prefix string, t *output.Table) error {
 // Resource describes one kind of object with an id.
 type Resource[T any] struct {
 	noun     string
-	listPath string // path of the list; see DESIGN.md for why it is no method of api.Client
+	listPath string // API path of the list of objects; see DESIGN.md for why it is not a method of api.Client
 	id       func(T) string
-	// columnTitles and row are the columns that distinguish objects, beside the id.
+	// columnTitles and row are the columns after the id in the table of the objects that match an
+	// ambiguous prefix.
 	columnTitles []string
 	row          func(T) []any
 }
@@ -178,7 +181,7 @@ func (k *Resource[T]) FindOne(ctx context.Context, c *api.Client, prefix string)
 // listWithPrefix returns the objects whose id has this prefix of hexadecimal digits.
 func (k *Resource[T]) listWithPrefix(ctx context.Context, c *api.Client, digits string) ([]T, error) {
 	q := QueryOptions(ctx, "")
-	q.Prefix = digits[:len(digits)&^1] // servers reject half a byte
+	q.Prefix = digits[:len(digits)&^1] // servers reject a prefix with an odd number of digits
 	var all []T
 	if _, err := c.Raw().Query(k.listPath, &all, q); err != nil {
 		return nil, err

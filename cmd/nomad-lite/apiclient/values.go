@@ -11,7 +11,8 @@ func Deref[T any](p *T) T {
 	return *p
 }
 
-// ForEachTask calls do for each task of a job, which can be invalid.
+// ForEachTask calls do for each task of a job. It skips nil groups and tasks, which an invalid job
+// can have.
 func ForEachTask(job *api.Job, do func(*api.TaskGroup, *api.Task)) {
 	for _, group := range job.TaskGroups {
 		if group == nil {
@@ -25,7 +26,7 @@ func ForEachTask(job *api.Job, do func(*api.TaskGroup, *api.Task)) {
 	}
 }
 
-// InstanceCount returns the number of allocations that a job asks for.
+// InstanceCount returns the number of allocations that a job requests.
 func InstanceCount(job *api.Job) int {
 	n := 0
 	for _, g := range job.TaskGroups {

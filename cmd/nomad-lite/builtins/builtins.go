@@ -31,15 +31,14 @@ var All = map[string]struct {
 	template.Name: {base.TypeHook, func() { template.Confine(); sdk.ServeHook(&template.Hook{}) }},
 }
 
-// DevConfig is the configuration of builtins for users who let jobs run commands without
-// isolation.
+// DevConfig is the configuration with which builtins run commands without isolation.
 var DevConfig = map[string]map[string]any{
 	rawexec.Name: {"enabled": true},
 	script.Name:  {"commands": true},
 }
 
-// ServePlugin serves a builtin as a plugin process. Started by a person, it prints that it
-// is a plugin.
+// ServePlugin serves a builtin as a plugin process. If a user runs the command directly, it prints
+// that it is a plugin.
 func ServePlugin(name string) error {
 	builtin, ok := All[name]
 	if !ok {
@@ -58,5 +57,6 @@ func DriverNames() []string {
 	return slices.DeleteFunc(Names(), func(name string) bool { return All[name].Kind != base.TypeDriver })
 }
 
-// ArtifactDownloadCommand is the name of the process that makes one download, confined.
+// ArtifactDownloadCommand is the hidden command of the helper process that downloads one artifact
+// with restricted rights.
 const ArtifactDownloadCommand = "artifact-download"

@@ -50,8 +50,8 @@ func suggestCommands(cmd *cobra.Command, name string) []string {
 	return near
 }
 
-// FlagError names the command that does not take the flag. For a command that does not
-// exist, it reports that instead.
+// FlagError returns the error for an unknown flag, with the name of the command. If the subcommand
+// is unknown as well, the error names the subcommand instead.
 func FlagError(cmd *cobra.Command, err error) error {
 	if args := cmd.Flags().Args(); cmd.HasSubCommands() && len(args) > 0 {
 		return UnknownCommandError(cmd, args[0])
@@ -64,7 +64,8 @@ func UsageError(cmd *cobra.Command, err error) error {
 	return fmt.Errorf("%s: %w\nRun '%s --help' for its flags and arguments", cmd.CommandPath(), err, cmd.CommandPath())
 }
 
-// RequireArgCount checks the number of arguments. A negative most means no limit.
+// RequireArgCount returns a check that the number of arguments is between least and most. A
+// negative most means no limit.
 func RequireArgCount(least, most int, what string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) >= least && (most < 0 || len(args) <= most) {
@@ -89,15 +90,16 @@ func argumentError(cmd *cobra.Command, args []string, what string) error {
 	return UsageError(cmd, fmt.Errorf("takes %s, and not %q", what, args))
 }
 
-// HideDefaults removes defaults that stand for no number from the help text.
+// HideDefaults removes the defaults of flags from the help text, such as the -1 of a flag that is
+// not given.
 func HideDefaults(cmd *cobra.Command, flags ...string) {
 	for _, name := range flags {
 		cmd.Flags().Lookup(name).DefValue = "0"
 	}
 }
 
-// RunsProgramAnnotation marks a command whose arguments after the first are the command line
-// of a program: a flag there is the program's.
+// RunsProgramAnnotation marks a command whose arguments after the first are the command line of a
+// program: the flags among them belong to the program.
 const RunsProgramAnnotation = "runs a program"
 
 // MarkRunsProgram marks a command with RunsProgramAnnotation.

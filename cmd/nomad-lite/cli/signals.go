@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// ContextUntilInterrupted returns a context that ends when the user interrupts the command. A
-// command that followed an output has then succeeded.
+// ContextUntilInterrupted returns a context that ends when the user interrupts the command. For a
+// command that follows output, an interrupt is a success.
 func ContextUntilInterrupted(ctx context.Context) (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(ctx, TerminationSignals()...)
 }

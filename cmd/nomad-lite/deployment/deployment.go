@@ -28,7 +28,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 // changeCommand is an action on a deployment.
 type changeCommand struct {
 	name, shortHelp, longHelp string
-	did                       string // text printed after success
+	did                       string // text that is printed after the action has succeeded
 	hasGroupFlag              bool   // the action can be limited to some groups
 	do                        func(*api.Deployments, *api.Deployment, []string, *api.WriteOptions) (*api.DeploymentUpdateResponse, *api.WriteMeta, error)
 }
@@ -121,7 +121,7 @@ func changeDeployment(ctx context.Context, o changeOptions, command changeComman
 		return err
 	}
 	if command.name == "pause" {
-		return nil // there is no evaluation to watch
+		return nil // pausing a deployment creates no evaluation
 	}
 	return o.monitor.Watch(ctx, s, c, d.Namespace, out.EvalID)
 }

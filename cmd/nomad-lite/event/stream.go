@@ -90,7 +90,7 @@ func streamEvents(ctx context.Context, o streamOptions, s *cli.Streams) error {
 	var filter *bexpr.Evaluator
 	if o.filter != "" {
 		var err error
-		// A field that an event does not have is equal to no value.
+		// In a filter, a field that the event does not have is equal to "".
 		if filter, err = bexpr.CreateEvaluator(o.filter, bexpr.WithUnknownValue("")); err != nil {
 			return fmt.Errorf("-filter: %w", err)
 		}
@@ -150,7 +150,7 @@ func (o streamOptions) printEvent(s *cli.Streams, filter *bexpr.Evaluator, text 
 	return output.Print(s, p)
 }
 
-// truncateEventKey shortens keys that are ids.
+// truncateEventKey shortens a key that is an id, and returns other keys as they are.
 func truncateEventKey(key string) string {
 	if len(key) == 36 && strings.Count(key, "-") == 4 {
 		return output.TruncateID(key)

@@ -2,8 +2,8 @@ package execsession
 
 import "io"
 
-// escapeReader looks in the input for an escape at the start of a line: the character and a
-// dot leave the session, the character twice sends one of it.
+// escapeReader reads the input of a session. At the start of a line, the escape character and a dot
+// end the session, and the escape character twice is sent as one.
 type escapeReader struct {
 	r           io.Reader
 	escapeChar  byte
@@ -32,7 +32,7 @@ func (e *escapeReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// add processes c, and reports whether the session continues.
+// add processes the input byte c, and reports whether the session continues.
 func (e *escapeReader) add(c byte) bool {
 	switch {
 	case e.escaped && c == '.':

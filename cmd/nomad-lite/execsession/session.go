@@ -19,8 +19,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
 )
 
-// Flags select what a command that runs in a task reads and writes here. They are
-// Nomad's flags.
+// Flags select the input, the terminal and the escape character of a command that runs in a task.
+// They are Nomad's flags.
 type Flags struct {
 	stdin       bool
 	TTY         bool
@@ -36,7 +36,8 @@ func (f *Flags) Register(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&f.escapeChar, "escape", "e", "~", "`character` that begins an escape at the begin of a line, or none")
 }
 
-// Run connects the streams to a command that runs elsewhere, and returns its exit code.
+// Run calls exec, which runs a command in a task with the user's streams. The error holds the exit
+// code of the command; what names the operation.
 func (f *Flags) Run(ctx context.Context, s *cli.Streams, what string, exec func(context.Context, Session) (int, error)) error {
 	session := Session{Stdin: s.In, Stdout: s.Out, Stderr: s.Err}
 	if !f.stdin {
@@ -51,11 +52,12 @@ func (f *Flags) Run(ctx context.Context, s *cli.Streams, what string, exec func(
 		}
 		defer restore()
 	}
-	// On a terminal Ctrl-C is an ordinary byte; these signals come from other processes.
+	// In raw mode Ctrl-C is an ordinary byte of the input, so these signals come from other
+	// processes.
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, cli.TerminationSignals()...)
 	defer signal.Stop(signals)
-	go func() { // this goroutine ends with cancel
+	go func() { // cancel ends this goroutine
 		select {
 		case sig := <-signals:
 			cancel(interruptedError{sig.(syscall.Signal)})
@@ -92,8 +94,7 @@ type emptyReader struct{}
 
 func (emptyReader) Read([]byte) (int, error) { return 0, io.EOF }
 
-// Session is the input, the output and the terminal size of a command that runs
-// elsewhere.
+// Session is the input, the output and the terminal size of a command that runs in a task.
 type Session struct {
 	Stdin         io.Reader
 	Stdout        io.Writer
@@ -128,7 +129,7 @@ func (e *Session) useTerminal(ctx context.Context, s *cli.Streams, escape string
 		if err != nil {
 			return nil, fmt.Errorf("prepare the terminal: %w", err)
 		}
-		restore = func() { _ = term.Restore(int(in.Fd()), before) } // the terminal can be closed by now
+		restore = func() { _ = term.Restore(int(in.Fd()), before) } // an error means that the terminal was closed
 		if escape != "none" && escape != "" {
 			e.Stdin = &escapeReader{r: s.In, escapeChar: escape[0], atLineStart: true, onDetach: func() { leave(errDetached) }}
 		}
@@ -141,7 +142,7 @@ func (e *Session) useTerminal(ctx context.Context, s *cli.Streams, escape string
 	signal.Notify(changes, syscall.SIGWINCH)
 	sizes := make(chan api.TerminalSize)
 	e.TerminalSizes = sizes
-	go func() { // this goroutine ends with ctx
+	go func() { // the end of ctx ends this goroutine
 		defer signal.Stop(changes)
 		for {
 			if width, height, err := term.GetSize(int(out.Fd())); err == nil {

@@ -37,8 +37,8 @@ var updateColours = map[string]string{
 	"create/destroy update": terminal.ColourYellow,
 }
 
-// diffPage writes the diff of a job. Parts that were added or removed as a whole are only
-// named, unless all is set.
+// diffPage writes the diff of a job. For parts that were added or removed as a whole it writes only
+// the name, unless showAll is set.
 type diffPage struct {
 	*output.Page
 	showAll bool
@@ -92,7 +92,8 @@ func (d diffPage) formatMark(kind string, width int) string {
 	return d.Colourize(mark.Colour, mark.Text) + strings.Repeat(" ", max(width, len(mark.Text)+1)-len(mark.Text))
 }
 
-// writeFieldsIfShown writes the fields and objects of a part.
+// writeFieldsIfShown writes the fields and objects of a part of the diff, unless the page has only
+// the name of the part.
 func (d diffPage) writeFieldsIfShown(indent int, kind string, fields []*api.FieldDiff, objects []*api.ObjectDiff) {
 	if kind == diffEdited || d.showAll {
 		d.writeFields(indent, fields, objects)

@@ -84,10 +84,10 @@ type batchRestart struct {
 	batchSize     int
 	sizeIsPercent bool
 	batchWait     time.Duration
-	ask           bool // ask for confirmation between batches
+	ask           bool // the user must confirm each batch
 
 	mu               sync.Mutex // guards the output
-	anyRestartFailed bool       // an allocation could not be restarted
+	anyRestartFailed bool       // the restart of an allocation has failed
 }
 
 // newBatchRestart builds a restart from the flags.
@@ -130,7 +130,7 @@ func (r *batchRestart) printTimedLine(add func(*output.Page)) {
 	add(p)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	_ = output.Print(r.streams, p) // an error of the output must not leave a restart half done
+	_ = output.Print(r.streams, p) // a failed write to the output must not interrupt the restart
 }
 
 func (r *batchRestart) run(ctx context.Context, prefix string) error {
@@ -259,7 +259,7 @@ func (r *batchRestart) waitBetweenBatches(ctx context.Context) error {
 	return monitor.Sleep(ctx, r.batchWait)
 }
 
-// checkNoDeployment returns an error if a deployment is replacing the allocations.
+// checkNoDeployment returns an error if the job has an active deployment.
 func (r *batchRestart) checkNoDeployment(ctx context.Context, job *api.Job) error {
 	all, _, err := r.client.Jobs().Deployments(apiclient.Deref(job.ID), true, apiclient.QueryOptions(ctx, apiclient.Deref(job.Namespace)))
 	if err != nil {
@@ -275,7 +275,7 @@ func (r *batchRestart) checkNoDeployment(ctx context.Context, job *api.Job) erro
 	return nil
 }
 
-// one restarts or replaces one allocation.
+// one restarts a single allocation, or replaces it if -reschedule is set.
 func (r *batchRestart) one(ctx context.Context, job *api.Job, stub *api.AllocationListStub) error {
 	alloc := &api.Allocation{ID: stub.ID, Namespace: stub.Namespace, NodeID: stub.NodeID}
 	q := apiclient.QueryOptions(ctx, stub.Namespace)
@@ -294,7 +294,7 @@ func (r *batchRestart) one(ctx context.Context, job *api.Job, stub *api.Allocati
 	case len(r.tasks) > 0:
 		for _, task := range r.tasks {
 			if state := stub.TaskStates[task]; state == nil || state.State != "running" {
-				continue // the task is in another group, or has ended
+				continue // this allocation does not have the task, or the task does not run
 			}
 			r.printTimedLine(func(p *output.Page) {
 				p.DetailLine("Restarting task %q in allocation %q for group %q", task, id, stub.TaskGroup)
@@ -325,14 +325,15 @@ func (r *batchRestart) replaceAlloc(ctx context.Context, job *api.Job, alloc *ap
 		q.Params["no_shutdown_delay"] = "true"
 	}
 	if apiclient.Deref(job.Type) == api.JobTypeBatch {
-		q.Params["reschedule"] = "true" // without it, the allocation counts as complete
+		q.Params["reschedule"] = "true" // without this parameter, a stopped allocation of a batch job counts as complete and is not replaced
 	}
 	stopped, err := r.client.Allocations().Stop(alloc, q)
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("stop allocation %q", id), err)
 	}
 	if kind := apiclient.Deref(job.Type); kind == api.JobTypeSystem || kind == api.JobTypeSysbatch {
-		// Without a forced reschedule, the scheduler regards the node as served.
+		// Without ForceReschedule, the scheduler does not place an allocation of a system job again
+		// on the node where the user has stopped it.
 		if _, _, err := r.client.Jobs().EvaluateWithOpts(apiclient.Deref(job.ID), api.EvalOptions{ForceReschedule: true}, apiclient.WriteOptions(ctx, alloc.Namespace)); err != nil {
 			return apiclient.WrapError(fmt.Sprintf("evaluate job %q", apiclient.Deref(job.ID)), err)
 		}
@@ -360,12 +361,12 @@ func (r *batchRestart) replaceAlloc(ctx context.Context, job *api.Job, alloc *ap
 	return nil
 }
 
-// slowPollInterval is the time after which await checks whether the allocation can still be
+// slowPollInterval is the interval at which waitAlloc checks whether the allocation can still be
 // placed.
 const slowPollInterval = 10 * time.Second
 
-// waitAlloc reads an allocation until reached reports true. It returns an error when the
-// evaluation reports that there is no room.
+// waitAlloc reads an allocation until reached accepts it. It returns an error when the evaluation
+// could not place all allocations.
 func (r *batchRestart) waitAlloc(ctx context.Context, alloc *api.Allocation, reached func(*api.Allocation) bool, evalID string) (*api.Allocation, error) {
 	q := apiclient.QueryOptions(ctx, alloc.Namespace)
 	q.WaitTime = slowPollInterval

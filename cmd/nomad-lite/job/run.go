@@ -107,7 +107,8 @@ func submitJob(ctx context.Context, o runOptions, job *jobfile.File, path string
 	return o.monitor.Watch(ctx, s, client, namespace, out.EvalID)
 }
 
-// deferredStartHint returns how a job starts that does not start when it is registered, else "".
+// deferredStartHint returns how a periodic or parameterized job starts, which does not start when
+// it is registered. It is empty for other jobs.
 func deferredStartHint(job *api.Job) string {
 	switch {
 	case job.Periodic != nil:

@@ -40,7 +40,7 @@ func newScalingEventsCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-// scalingEvent is one scaling of a group.
+// scalingEvent is a scaling event and the task group that was scaled.
 type scalingEvent struct {
 	TaskGroup string
 	api.ScalingEvent

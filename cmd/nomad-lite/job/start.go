@@ -50,7 +50,7 @@ func startJob(ctx context.Context, o startOptions, prefix string, s *cli.Streams
 		}
 		return fmt.Errorf("job %q was not stopped: its status is %q\n%s", id, apiclient.Deref(job.Status), hint)
 	}
-	// The new version keeps the source of the version that is started again.
+	// The new version of the job keeps the job file of the version that is started again.
 	source, _, err := c.Jobs().Submission(id, int(apiclient.Deref(job.Version)), apiclient.QueryOptions(ctx, namespace))
 	if err != nil || source == nil || source.Source == "" {
 		source = nil

@@ -58,7 +58,7 @@ func stopJobs(ctx context.Context, o stopOptions, prefixes []string, s *cli.Stre
 	if err != nil {
 		return err
 	}
-	// All jobs are looked up before the first is stopped.
+	// All jobs are looked up before the first is stopped, so that an unknown name stops no job.
 	var jobs []*api.Job
 	for _, prefix := range slices.Compact(slices.Sorted(slices.Values(prefixes))) {
 		id, namespace, err := apiclient.FindJob(ctx, c, prefix, "")
@@ -87,7 +87,7 @@ func stopJobs(ctx context.Context, o stopOptions, prefixes []string, s *cli.Stre
 	}
 	for i, job := range jobs {
 		switch {
-		case evals[i] == "": // nothing was left to stop, so there is no evaluation
+		case evals[i] == "": // stopping this job has created no evaluation
 		case o.monitor.Detach:
 			_, err = fmt.Fprintln(s.Out, evals[i])
 		default:

@@ -172,15 +172,16 @@ func (j *File) AddSourcePositions(refusal error) error {
 }
 
 // CheckSupported prints each part of a canonical job that this build cannot run, with its place in
-// the file: in the foreground, or on an agent, which can wait. drivers are the names of the
-// available drivers; nil means unknown. It reports whether the job can run.
+// the file. If foreground is set, it also prints the parts that only an agent can run. drivers are
+// the names of the available drivers; nil means unknown. It reports whether the job can run.
 func (j *File) CheckSupported(s *cli.Streams, drivers []string, foreground bool) (bool, error) {
 	known := func(name string) bool { return drivers == nil || slices.Contains(drivers, name) }
 	refusals := slices.DeleteFunc(model.UnsupportedParts(j.Job, known, drivers...), func(r model.Unsupported) bool { return partRunsOnAgent(r) && !foreground })
 	return j.printUnsupported(s, "This job cannot run here:", append(refusals, model.UnknownPorts(j.Job)...))
 }
 
-// partRunsOnAgent reports whether the refused part of a job runs on an agent.
+// partRunsOnAgent reports whether a part of a job that a foreground run cannot run is supported on
+// an agent.
 func partRunsOnAgent(r model.Unsupported) bool { return r.ForegroundOnly && !r.NeverPlaced }
 
 // CheckPorts reports port labels that do not exist, for commands that leave all other
@@ -212,8 +213,8 @@ func (j *File) CheckNode(s *cli.Streams, heading string, node scheduler.Node) (b
 	return j.printUnsupported(s, heading, unmetConstraints)
 }
 
-// printUnsupported prints refusals under a heading, with their places in the file. It returns true if
-// there are none.
+// printUnsupported prints the unsupported parts of a job under a heading, with their places in the
+// file. It returns true if there are none.
 func (j *File) printUnsupported(s *cli.Streams, heading string, refusals []model.Unsupported) (bool, error) {
 	if len(refusals) == 0 {
 		return true, nil
@@ -254,8 +255,8 @@ func (j *File) newDiagnostic(path []string, text string) *hcl.Diagnostic {
 	return diag
 }
 
-// writeDiagnostics prints the source positions of the errors in a list that has none. It prints
-// nothing for a job without source text.
+// writeDiagnostics prints those errors that have a position in the job file, with the lines of the
+// file. For a job without source text it prints nothing.
 func (j *File) writeDiagnostics(s *cli.Streams, diags hcl.Diagnostics) error {
 	var diagsWithSource hcl.Diagnostics
 	for _, diag := range diags {

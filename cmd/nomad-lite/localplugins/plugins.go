@@ -34,7 +34,8 @@ func (f *Flags) Register(cmd *cobra.Command) {
 // Plugins are the plugins that a command uses without an agent.
 type Plugins struct{ Config *config.Config }
 
-// Read reads the configuration. It prints errors and warnings to standard error.
+// Read reads the agent configuration that the flags name. It prints errors and warnings to standard
+// error.
 func (f *Flags) Read(s *cli.Streams) (Plugins, error) {
 	var files []string
 	if f.configPath != "" {
@@ -45,14 +46,14 @@ func (f *Flags) Read(s *cli.Streams) (Plugins, error) {
 		return Plugins{}, err
 	}
 	if f.dir != "" {
-		// A directory from a configuration file can be created later; a directory from the
-		// flag must exist.
+		// The directory of the -plugin-dir flag must exist. A plugin directory in a configuration
+		// file can be created later.
 		if _, err := os.ReadDir(f.dir); err != nil {
 			return Plugins{}, fmt.Errorf("plugin-dir: %w", err)
 		}
 		c.PluginDir = f.dir
 	}
-	c.DataDir = "" // the data directory belongs to an agent
+	c.DataDir = "" // only the agent itself may use its data directory
 	return Plugins{c}, nil
 }
 
@@ -85,7 +86,8 @@ func (p Plugins) HookNames() []string {
 	return names
 }
 
-// OptionalHookNames returns the names of the hooks without which tasks run, too.
+// OptionalHookNames returns the names of the hooks whose failure does not prevent tasks from
+// running.
 func (p Plugins) OptionalHookNames() []string {
 	var names []string
 	for _, rule := range p.Config.Hooks {
@@ -118,9 +120,10 @@ func (p Plugins) DriverNames(wanted []string) ([]string, error) {
 	return slices.Compact(names), nil
 }
 
-// RunWithAgent starts the plugins of these names, and calls do with their agent.
+// RunWithAgent starts the plugins with the wanted names in a temporary agent, and calls do with the
+// agent.
 func RunWithAgent(ctx context.Context, plugins Plugins, wanted []string, do func(*agent.Agent)) error {
-	logger := hclog.NewNullLogger() // the caller reports plugins that do not start
+	logger := hclog.NewNullLogger() // the log is dropped, because the caller reports plugins that do not start
 	known, err := plugins.NewCatalog(wanted, logger)
 	if err != nil {
 		return err

@@ -85,8 +85,8 @@ type jobOutput struct {
 	job            *api.Job
 	view           *taskview.View
 	streamReaders  sync.WaitGroup
-	startedStreams map[string]bool          // streams that are read, by allocation and task
-	allocEnded     map[string]chan struct{} // by allocation; closed when the allocation has ended
+	startedStreams map[string]bool          // the output streams that are being read, by allocation id and task name
+	allocEnded     map[string]chan struct{} // by allocation id; each channel is closed when the allocation has ended
 	taskCount      int
 }
 
@@ -107,7 +107,7 @@ func printJobLogs(ctx context.Context, o options, name string, s *cli.Streams) e
 	defer j.view.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	go func() { // this goroutine ends with cancel
+	go func() { // cancel ends this goroutine
 		select {
 		case <-j.view.BrokenPipe:
 			cancel()
@@ -122,9 +122,10 @@ func printJobLogs(ctx context.Context, o options, name string, s *cli.Streams) e
 	return err
 }
 
-// run starts to read as soon as there is output.
+// run reads the output of each task as soon as the task has started; with -f it does so until the
+// job has ended.
 func (j *jobOutput) run(ctx context.Context, id, namespace string) error {
-	var initialIndex uint64 // allocations created after this index are shown whatever their name
+	var initialIndex uint64 // index of the first list of allocations; all allocations that are created later are shown
 	q := apiclient.QueryOptions(ctx, namespace)
 	for {
 		allocs, meta, err := j.client.Jobs().Allocations(id, false, q)
@@ -217,7 +218,7 @@ func (j *jobOutput) noteIfEnded(a *api.AllocationListStub) bool {
 	return true
 }
 
-// readAlloc reads the output of the tasks of an allocation that have started.
+// readAlloc reads the output of those tasks of an allocation that have started.
 func (j *jobOutput) readAlloc(ctx context.Context, a *api.AllocationListStub, late bool) {
 	if j.o.group != "" && a.TaskGroup != j.o.group {
 		return

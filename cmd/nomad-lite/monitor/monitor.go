@@ -34,8 +34,8 @@ func (f *Flags) registerVerbose(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.Verbose, "verbose", false, "print whole ids, and more about allocations")
 }
 
-// Watch follows an evaluation, or with -detach prints its id. A job that is only a template
-// for others has no evaluation.
+// Watch follows an evaluation, or with -detach prints its id. An empty evalID, as for a periodic or
+// parameterized job, is no error.
 func (f *Flags) Watch(ctx context.Context, s *cli.Streams, c *api.Client, namespace, evalID string) error {
 	if evalID == "" {
 		return nil
@@ -66,7 +66,8 @@ func New(s *cli.Streams, c *api.Client, namespace string, verbose bool) *Monitor
 	return m
 }
 
-// printPage writes a page. On a terminal the live lines stay below it, until the next call.
+// printPage writes a page. On a terminal, the text in live stays below the page until the next
+// call.
 func (m *Monitor) printPage(p *output.Page, live string) error {
 	if m.screen == nil {
 		return output.Print(m.streams, p)
@@ -89,7 +90,7 @@ func (m *Monitor) id(id string) string { return output.ShortID(id, m.verbose) }
 func (m *Monitor) WatchEvaluation(ctx context.Context, id string) error {
 	p := m.newPage()
 	p.Heading("Monitoring evaluation %q", m.id(id))
-	seen := make(map[string]string) // client status by allocation
+	seen := make(map[string]string) // client status by allocation id
 	q, told := apiclient.QueryOptions(ctx, m.namespace), false
 	for {
 		eval, meta, err := m.client.Evaluations().Info(id, q)
@@ -193,8 +194,8 @@ func (m *Monitor) finishEvaluation(ctx context.Context, p *output.Page, eval *ap
 	return m.WatchDeployment(ctx, eval.DeploymentID)
 }
 
-// WatchDeployment waits for the end of a deployment, and of its rollback. On a terminal it
-// updates the live lines; elsewhere each change is another page.
+// WatchDeployment waits for the end of a deployment, and of its rollback. On a terminal it redraws
+// the deployment in place; elsewhere it prints a page for each change.
 func (m *Monitor) WatchDeployment(ctx context.Context, id string) error {
 	p := m.newPage()
 	p.Heading("Monitoring deployment %q", m.id(id))

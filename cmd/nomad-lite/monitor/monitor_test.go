@@ -16,8 +16,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal/terminaltest"
 )
 
-// newScriptedClient returns a client of a server that gives each of its answers once, and repeats
-// the last.
+// newScriptedClient returns a client of a server that sends the given answers of each path in
+// order, and repeats the last one.
 func newScriptedClient(t *testing.T, answers map[string][]string) *api.Client {
 	index := 0
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -90,7 +90,7 @@ func TestMonitorExitCodes(t *testing.T) {
 	}
 }
 
-// A deployment is drawn in one place of the terminal, until it has ended.
+// On a terminal, a deployment is redrawn in place until it has ended.
 func TestMonitorOnTerminal(t *testing.T) {
 	tty := terminaltest.New(t, 80, 24)
 	deployment := func(healthy int, status string) string {

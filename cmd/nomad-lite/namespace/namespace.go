@@ -185,7 +185,7 @@ func applyNamespace(cmd *cobra.Command, o options, name string, s *cli.Streams) 
 		return err
 	}
 	if n == nil {
-		// Fields without a flag keep their values.
+		// Fields of an existing namespace keep their values if no flag sets them.
 		n, _, err = c.Namespaces().Info(name, apiclient.QueryOptions(ctx, ""))
 		if apiclient.IsNotFound(err) {
 			n, err = &api.Namespace{Name: name}, nil

@@ -84,7 +84,7 @@ func (o *metaOptions) register(cmd *cobra.Command) {
 	cli.CompleteFlag(cmd, "node-id", apiclient.Nodes.CompleteID(&o.client))
 }
 
-// id returns the id of the node, "" for the node of the agent.
+// id returns the id of the selected node; "" means the agent's own node.
 func (o metaOptions) id(ctx context.Context, c *api.Client) (string, error) {
 	if o.nodeID == "" {
 		return "", nil
@@ -96,7 +96,8 @@ func (o metaOptions) id(ctx context.Context, c *api.Client) (string, error) {
 	return found.ID, nil
 }
 
-// parseChanges returns the changes of the arguments and -unset; nil removes a name.
+// parseChanges returns the changes of node metadata that the arguments and -unset describe. A nil
+// value removes a name.
 func (o metaOptions) parseChanges(args []string) (map[string]*string, error) {
 	meta := map[string]*string{}
 	for _, name := range o.unsetKeys {
@@ -149,7 +150,8 @@ func readNodeMeta(ctx context.Context, o metaOptions, s *cli.Streams) error {
 	return output.Print(s, p)
 }
 
-// dynamicMetaPairs returns the pairs of a map in which nil means removed.
+// dynamicMetaPairs returns the dynamic metadata of a node as sorted pairs. A nil value means that
+// the name was removed.
 func dynamicMetaPairs(m map[string]*string) output.Pairs {
 	flat := map[string]string{}
 	for name, value := range m {

@@ -26,7 +26,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	)
 }
 
-// nodeFlags select the node of a command, beside its argument.
+// nodeFlags select the node of a command that also accepts the id of a node as its argument.
 type nodeFlags struct {
 	self bool
 }
@@ -35,7 +35,7 @@ func (f *nodeFlags) register(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.self, "self", false, "take the node of the agent that is asked")
 }
 
-// check requires either -self or one argument.
+// check returns an error unless the command line has either -self or the id of a node.
 func (f *nodeFlags) check(cmd *cobra.Command, args []string) error {
 	switch {
 	case f.self && len(args) > 0:

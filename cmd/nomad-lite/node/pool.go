@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/tables"
 )
 
-// newPoolCommand holds the commands that look at node pools.
+// newPoolCommand returns the command "node pool" with its subcommands.
 func newPoolCommand(s *cli.Streams) *cobra.Command {
 	cmd := cli.NewGroupCommand("pool", "Look at node pools", newPoolListCommand(s), newPoolInfoCommand(s), newPoolNodesCommand(s), newPoolJobsCommand(s))
 	for _, name := range []string{"apply", "delete", "init"} {
@@ -58,7 +58,7 @@ func newPoolListCommand(s *cli.Streams) *cobra.Command {
 
 var oneNodePoolArg = cli.RequireArgCount(1, 1, "the name of a node pool; 'nomad-lite node pool list' lists them")
 
-// completePools suggests names.
+// completePools suggests the names of node pools.
 func completePools(f *apiclient.Flags) cli.Completer {
 	return func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
 		return f.CompleteFromAgent(cmd.Context(), func(ctx context.Context, c *api.Client) (names []string, err error) {
@@ -71,8 +71,8 @@ func completePools(f *apiclient.Flags) cli.Completer {
 	}
 }
 
-// newPoolViewCommand returns a command that reads and shows something of a pool. doing names the
-// operation in errors.
+// newPoolViewCommand returns a command about a node pool: read requests data from the agent, and
+// show prints it. doing names the operation in errors.
 func newPoolViewCommand(s *cli.Streams, use, short, doing string, read func(ctx context.Context, c *api.Client, name string) (found any, show func(*output.Page), err error)) *cobra.Command {
 	var client apiclient.Flags
 	var format output.FormatFlags

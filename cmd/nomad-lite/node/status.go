@@ -152,7 +152,8 @@ func showNode(ctx context.Context, o statusOptions, args []string, s *cli.Stream
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("list allocations of node %q", output.TruncateID(node.ID)), err)
 	}
-	// The figures of the host are optional.
+	// The resource usage of the host is optional: without it, the other parts of the status are
+	// shown.
 	host, err := c.Nodes().Stats(node.ID, apiclient.QueryOptions(ctx, ""))
 	if err != nil {
 		host = nil

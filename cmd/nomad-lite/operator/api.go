@@ -69,7 +69,7 @@ func newAPICommand(s *cli.Streams) *cobra.Command {
 func sendAPIRequest(ctx context.Context, o apiOptions, path string, s *cli.Streams) error {
 	config := o.client.ClientConfig()
 	socket, _ := strings.CutPrefix(config.Address, "unix://")
-	c, err := api.NewClient(config) // NewClient replaces the address of a socket by an ordinary one
+	c, err := api.NewClient(config) // NewClient replaces a unix:// address in config by an http:// address
 	if err != nil {
 		return fmt.Errorf("address %q: %w", config.Address, err)
 	}
@@ -139,8 +139,7 @@ func (o apiOptions) readBody(stdin io.Reader) ([]byte, error) {
 	return []byte(o.bodyData), nil
 }
 
-// isPipe reports whether standard input is a pipe or a file with a body to read, and not
-// just inherited from a script.
+// isPipe reports whether r is a pipe or a regular file, which can contain a request body.
 func isPipe(r io.Reader) bool {
 	file, ok := r.(*os.File)
 	if !ok {

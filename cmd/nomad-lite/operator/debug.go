@@ -89,7 +89,7 @@ func newDebugCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-// captureRequest is a file, and the API path of its content.
+// captureRequest is a file of the bundle, and the API path of its content.
 type captureRequest struct{ fileName, apiPath string }
 
 var (
@@ -131,7 +131,7 @@ type debugCapture struct {
 	dir    *os.Root
 
 	mu           sync.Mutex
-	errorsByFile map[string]string // why a file is missing or incomplete; guarded by mu
+	errorsByFile map[string]string // by file name: why the file is missing or incomplete; guarded by mu
 }
 
 func captureDebug(ctx context.Context, o debugOptions, s *cli.Streams) (err error) {
@@ -250,7 +250,8 @@ func (c *debugCapture) saveNodes(ctx context.Context, o debugOptions) {
 	}
 }
 
-// saveResponses creates files in a directory. value replaces name in paths.
+// saveResponses saves the answer to each request in a file below dir. It replaces name in the API
+// paths by value.
 func (c *debugCapture) saveResponses(ctx context.Context, all []captureRequest, dir, name, value string) {
 	for _, r := range all {
 		if name != "" {
@@ -260,7 +261,8 @@ func (c *debugCapture) saveResponses(ctx context.Context, all []captureRequest, 
 	}
 }
 
-// saveResponse writes an answer to a file. An answer without an end is complete when ctx ends.
+// saveResponse writes an answer to a file. A stream that is cut off because ctx has ended counts as
+// complete.
 func (c *debugCapture) saveResponse(ctx context.Context, r captureRequest) {
 	if ctx.Err() != nil {
 		return

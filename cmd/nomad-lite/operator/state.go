@@ -112,7 +112,7 @@ func stateFilePath(arg string) string {
 	return arg
 }
 
-// tableRow is one table of the state in the summary.
+// tableRow is the row of a state table in the summary.
 type tableRow struct {
 	Table   store.Table
 	Records int

@@ -31,8 +31,8 @@ func StatusCell(text string) ColoredCell {
 	return ColoredCell{"", text}
 }
 
-// ShortID returns an id for display: its first eight characters are enough for a person,
-// and for each command that takes an id.
+// ShortID returns the first eight characters of an id, which all commands accept as an id, or the
+// whole id if verbose is set.
 func ShortID(id string, verbose bool) string {
 	if verbose {
 		return id

@@ -32,7 +32,7 @@ func (f *FormatFlags) RegisterTemplate(cmd *cobra.Command) {
 // IsSet reports whether the output is for a program.
 func (f *FormatFlags) IsSet() bool { return f.JSON || f.Template != "" }
 
-// Print writes an object of the API, or a list of them.
+// Print writes an object of the API, or a list of objects, in the format that the flags select.
 func (f *FormatFlags) Print(s *cli.Streams, value any) error {
 	if f.Template == "" {
 		return PrintJSON(s, value)
@@ -52,8 +52,8 @@ func (f *FormatFlags) Print(s *cli.Streams, value any) error {
 	return err
 }
 
-// PrintOrDraw writes an object of the API, or a list of them, in the selected format. Without one
-// it draws the page for people.
+// PrintOrDraw writes an object of the API, or a list of objects, in the format that the flags
+// select. If they select none, it draws the page for people.
 func (f *FormatFlags) PrintOrDraw(s *cli.Streams, value any, draw func(*Page)) error {
 	if f.IsSet() {
 		return f.Print(s, value)

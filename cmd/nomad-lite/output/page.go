@@ -139,7 +139,7 @@ func (p *Page) writeAligned(indent, gap string, rows [][]string) {
 	}
 }
 
-// TableOrMessage adds a table, or the line nothing if the table is empty.
+// TableOrMessage adds a table, or the given message if the table is empty.
 func (p *Page) TableOrMessage(t *Table, nothing string) {
 	if len(t.Rows) == 0 {
 		p.Line("%s", nothing)
@@ -164,7 +164,7 @@ func (p *Page) Lines(text string) {
 	}
 }
 
-// Indent adds the output of add with a prefix on each line that is not empty.
+// Indent calls add, and puts indent before each line that add writes, except for empty lines.
 func (p *Page) Indent(indent string, add func(*Page)) {
 	inner := &Page{colours: p.colours}
 	add(inner)
@@ -176,7 +176,7 @@ func (p *Page) Indent(indent string, add func(*Page)) {
 	}
 }
 
-// MorePages adds the command line for the rest of a list.
+// MorePages adds the flag that shows the next page of a list, if the list has one.
 func (p *Page) MorePages(meta *api.QueryMeta) {
 	if meta != nil && meta.NextToken != "" {
 		p.Line("")

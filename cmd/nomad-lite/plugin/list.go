@@ -88,7 +88,7 @@ func waitReady(ctx context.Context, a *agent.Agent, s *cli.Streams) error {
 	}
 	limited, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
-	_ = a.WaitAllPlugins(limited) // the list shows plugins that have not launched
+	_ = a.WaitAllPlugins(limited) // a plugin that has not launched is no error: the list shows its state
 	return ctx.Err()
 }
 

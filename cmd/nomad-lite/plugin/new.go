@@ -44,8 +44,8 @@ func newNewCommand(s *cli.Streams) *cobra.Command {
 	)
 }
 
-// newNewPluginCommand returns the command that creates plugins of a kind; what is the
-// kind in messages.
+// newNewPluginCommand returns the command that creates plugins of a kind. what names the kind in
+// messages.
 func newNewPluginCommand(s *cli.Streams, kind, what string) *cobra.Command {
 	var replace string
 	cmd := &cobra.Command{
@@ -126,7 +126,7 @@ type moduleData struct {
 	Name    string
 	Go      string
 	Version string // version of nomad-lite
-	Replace string // directory of a checkout, or empty
+	Replace string // directory of a checkout for a replace line in go.mod; "" for no such line
 
 	Indirect []moduleRequirement
 	sum      []byte
@@ -224,7 +224,7 @@ func renderTemplates(m *moduleData, kind string) (files []renderedFile, err erro
 		}
 		name := strings.ReplaceAll(strings.TrimSuffix(filepath.Base(path), ".tmpl"), "NAME", m.Name)
 		if name == "gitignore" {
-			name = ".gitignore" // a template named .gitignore would be in force here, and is not embedded
+			name = ".gitignore" // git would apply a template named .gitignore in this repository, and the binary would not embed it
 		}
 		files = append(files, renderedFile{name, rendered.Bytes()})
 	}

@@ -55,7 +55,8 @@ its tasks are killed.
 
 Exit codes: 0 when nothing failed, else 1.`
 
-// pluginTestFile is the name of the configuration file beside the plugin.
+// pluginTestFile is the name of the file that configures the test of a plugin. It is in the
+// directory of the plugin.
 const pluginTestFile = "plugin_test.hcl"
 
 func newTestCommand(s *cli.Streams) *cobra.Command {
@@ -116,8 +117,7 @@ func testPlugin(ctx context.Context, s *cli.Streams, path string, args []string,
 }
 
 // contextsUntilInterrupts returns two contexts. The first interrupt ends first, so that the suite
-// stops in order after the current case; the second ends kill. stop releases the signal
-// handler.
+// stops after the current case; the second interrupt ends kill. stop releases the signal handler.
 func contextsUntilInterrupts(ctx context.Context, s *cli.Streams) (first, kill context.Context, stop func()) {
 	first, endFirst := context.WithCancelCause(ctx)
 	kill, endKill := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -181,7 +181,7 @@ func readTestConfig(s *cli.Streams, path string, p *sdktest.Plugin) error {
 		case "shell":
 			_, diags = evalConfigBody(attribute, "exit 0")
 			p.Tasks.Shell = func(script string) map[string]any {
-				b, _ := evalConfigBody(attribute, script) // evalConfigBody has succeeded with another text
+				b, _ := evalConfigBody(attribute, script) // no error is possible: evalConfigBody has accepted the attribute with another script
 				return b
 			}
 		default:
@@ -204,7 +204,7 @@ func readTestConfig(s *cli.Streams, path string, p *sdktest.Plugin) error {
 func evalConfigBody(attribute *hcl.Attribute, script string) (map[string]any, hcl.Diagnostics) {
 	var variables map[string]cty.Value
 	if script != "" {
-		// The value is interpolated once more, as in any config block.
+		// The returned config block is interpolated again, so the script is quoted.
 		variables = map[string]cty.Value{"script": cty.StringVal(hclspec.Verbatim(script))}
 	}
 	value, diags := attribute.Expr.Value(&hcl.EvalContext{Variables: variables})

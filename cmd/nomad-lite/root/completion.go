@@ -25,7 +25,8 @@ func unquoteFlagUsages(cmd *cobra.Command) {
 	}
 }
 
-// singleDashFlagWriter writes the flags that a shell completes with the single dash of the typed prefix.
+// singleDashFlagWriter writes the flags that cobra suggests to a shell with one dash instead of
+// two, because the user has typed one.
 type singleDashFlagWriter struct{ io.Writer }
 
 func (d singleDashFlagWriter) Write(line []byte) (int, error) {
@@ -36,7 +37,7 @@ func (d singleDashFlagWriter) Write(line []byte) (int, error) {
 	return n + 1, err
 }
 
-// completesSingleDash reports whether a shell completes a flag that has one dash so far.
+// completesSingleDash reports whether the user completes a flag that starts with a single dash.
 func completesSingleDash(args []string) bool {
 	if len(args) < 2 || !isCompletion(args) {
 		return false

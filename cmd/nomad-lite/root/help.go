@@ -10,8 +10,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
 )
 
-// printUsage writes the part of a command's help after its description. The flags that all
-// commands share come last.
+// printUsage prints the usage, the examples, the subcommands and the flags of a command. The flags
+// that all commands share come last.
 func printUsage(cmd *cobra.Command) error {
 	var b strings.Builder
 	b.WriteString("Usage:")

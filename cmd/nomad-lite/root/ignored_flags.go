@@ -14,8 +14,7 @@ const (
 	noVaultReason   = "Consul and Vault are not a part of it"
 	noBrowserReason = "no browser is opened; 'nomad-lite ui ID' prints the address of the page"
 	noAgentReason   = "no agent is asked"
-	// noReason is the reason of flags that need no message, because their effect is the
-	// default.
+	// noReason is for ignored flags without a message, because their effect is the default.
 	noReason = ""
 )
 

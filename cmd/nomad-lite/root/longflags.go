@@ -52,8 +52,8 @@ func findSubcommand(cmd *cobra.Command, name string) *cobra.Command {
 	return nil
 }
 
-// isLongFlag reports whether a word with one dash is a flag of several letters,
-// not several flags (-it) nor a flag with its value (-n5).
+// isLongFlag reports whether a word with one dash is a long flag (-var), and neither several short
+// flags (-it) nor a short flag with its value (-n5).
 func isLongFlag(cmd *cobra.Command, arg string) bool {
 	if len(arg) < 3 || arg[1] == '-' || strings.ContainsAny(arg[1:2], "0123456789.=") {
 		return false
@@ -74,7 +74,7 @@ func isLongFlag(cmd *cobra.Command, arg string) bool {
 	return false
 }
 
-// takesValue reports whether the word after this one is the value of a flag.
+// takesValue reports whether a flag takes the next word of the command line as its value.
 func takesValue(cmd *cobra.Command, arg string) bool {
 	var f *pflag.Flag
 	if name, long := strings.CutPrefix(arg, "--"); long {

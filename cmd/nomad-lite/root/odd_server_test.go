@@ -132,7 +132,7 @@ func runCommand(t *testing.T, address, command string) (code int, stderr string)
 	if err != nil {
 		t.Fatal(err)
 	}
-	words := len(strings.Fields(cmd.CommandPath())) - 1 // without the name of the program
+	words := len(strings.Fields(cmd.CommandPath())) - 1 // CommandPath starts with the name of the program
 	var out, said bytes.Buffer
 	s.Out, s.Err = &out, &said
 	code = Execute(slices.Insert(args, words, "-address", address), s)

@@ -3,7 +3,7 @@ package root
 import (
 	"context"
 	"errors"
-	_ "time/tzdata" // the time zones of periodic jobs, for machines without zone files
+	_ "time/tzdata" // embeds the time zones of periodic jobs, for machines without zone files
 
 	"github.com/spf13/cobra"
 

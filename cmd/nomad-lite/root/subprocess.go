@@ -13,9 +13,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 )
 
-// findHelperProcess returns the helper process of nomad-lite that these arguments start, or nil. It is
-// called before any command is constructed: all commands with all their flags would be a
-// third of the memory of a process that idles beside the tasks.
+// findHelperProcess returns the helper process of nomad-lite that these arguments start, or nil. It
+// is called before any command is constructed, because the commands and their flags would be a
+// third of the memory of an idle helper process.
 func findHelperProcess(args []string, s *cli.Streams) func() error {
 	switch {
 	case slices.Equal(args, []string{"keeper"}):
@@ -32,8 +32,8 @@ func findHelperProcess(args []string, s *cli.Streams) func() error {
 	return nil
 }
 
-// asCommand turns a helper into a command. A helper that returns a code other than 0 has
-// printed the reason.
+// asCommand converts a function that returns an exit code to one that returns an error. The
+// function has printed the reason of a code other than 0.
 func asCommand(run func() int) func() error {
 	return func() error {
 		if code := run(); code != 0 {

@@ -10,8 +10,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 )
 
-// showTaskOutput shows the output of a task, from its first start to its last byte. It returns
-// without output for a task that has not started when shown is closed.
+// showTaskOutput shows the output of a task, from its first start to its last byte. If the task has
+// not started when the channel shown is closed, it returns without output.
 func (r *foregroundRun) showTaskOutput(ctx context.Context, t *taskview.Task, shown <-chan struct{}) {
 	defer close(t.OutputDone)
 	select {
@@ -30,7 +30,7 @@ func (r *foregroundRun) showTaskOutput(ctx context.Context, t *taskview.Task, sh
 // showStream shows one stream of a started task until the final end of the stream.
 func (r *foregroundRun) showStream(ctx context.Context, t *taskview.Task, stream logs.Stream) {
 	var lines taskview.LineBuffer
-	last := int64(-1) // number of the last log file
+	last := int64(-1) // number of the log file of the last chunk
 	show := func(text []byte) { r.view.PrintLines(t, stream == logs.Stderr, text) }
 	err := r.agent.Logs().Follow(ctx, logs.FollowRequest{
 		AllocID: t.Alloc.ID,

@@ -11,7 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// jobResult returns how a job ended, after all its allocations have: nil for success. An
+// jobResult returns the error of a job whose allocations have all ended, or nil for success. An
 // allocation that was replaced does not count.
 func jobResult(job *api.Job, allocs []*api.Allocation, stopped bool) error {
 	var reasons []error
@@ -65,7 +65,7 @@ func taskFailures(alloc *api.Allocation) []error {
 		events := state.Events
 		for i, e := range events {
 			if e.Type == api.TaskRestarting {
-				events = state.Events[i:] // earlier events did not end the task
+				events = state.Events[i:] // events before the last restart are not the cause of the failure
 			}
 		}
 		var parts []string
@@ -79,7 +79,7 @@ func taskFailures(alloc *api.Allocation) []error {
 			}
 		}
 		if e := lastEventOfType(events, api.TaskKilling); len(parts) == 0 && e != nil {
-			parts = append(parts, firstCause(e.DisplayMessage)) // for example a template that never renders
+			parts = append(parts, firstCause(e.DisplayMessage)) // a task can be killed before its first start, for example if its template never renders
 		}
 		errs = append(errs, fmt.Errorf("task %q of alloc %s: %s", task.Name, alloc.Name, strings.Join(parts, ": ")))
 	}

@@ -95,8 +95,8 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-// stopSignals stop the job. SIGQUIT (Ctrl-\\) is one of them because its default action
-// prints the stacks of all goroutines.
+// stopSignals stop the job. SIGQUIT (Ctrl-\) is one of them because its default action prints the
+// stacks of all goroutines.
 var stopSignals = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT}
 
 // errNotStarted is the error of a run that did not start and has printed the reason.
@@ -146,7 +146,7 @@ func run(ctx context.Context, o options, path string, s *cli.Streams) error {
 		return startError(err)
 	}
 
-	// From here on a signal must shut down in order what has been started.
+	// Signals are caught before the agent starts, so that a signal always shuts it down in order.
 	signals, release := notifySignals()
 	defer release()
 
@@ -179,8 +179,8 @@ func notifySignals() (signals chan os.Signal, release func()) {
 			signal.Notify(signals, s)
 		}
 	}
-	// With a handler, SIGPIPE becomes a write error, which the view handles. If the run
-	// ignored SIGPIPE, the tasks would inherit that.
+	// SIGPIPE has a handler, so that it becomes a write error, which the view handles. If SIGPIPE
+	// were ignored, the tasks would inherit that.
 	pipe := make(chan os.Signal, 1)
 	signal.Notify(pipe, syscall.SIGPIPE)
 	return signals, func() {
@@ -197,7 +197,7 @@ type foregroundRun struct {
 	streams *cli.Streams
 	signals <-chan os.Signal
 
-	optionalHooks []string // hooks without which tasks run, too
+	optionalHooks []string // names of the hooks whose failure does not prevent tasks from running
 
 	shownVersions map[string]uint64 // last shown version of each allocation
 	stopped       atomic.Bool
@@ -247,8 +247,8 @@ func (r *foregroundRun) run(ctx context.Context) error {
 	return r.watchAllocs(ctx)
 }
 
-// checkCapacity rejects a job that does not fit on this machine as a whole: a foreground run
-// does not wait for room.
+// checkCapacity rejects a job that does not fit on this machine as a whole, because a foreground
+// run does not wait for free resources.
 func (r *foregroundRun) checkCapacity() error {
 	fits, err := r.jobFile.CheckCapacity(r.streams, r.agent, scheduler.PortFree)
 	if err == nil && !fits {
@@ -275,11 +275,11 @@ func foregroundJob(job *api.Job) *api.Job {
 	return &next
 }
 
-// watchAllocs shows the job's updates until all allocations have ended and none will follow, and
-// returns how the job ended.
+// watchAllocs shows the job's updates until all its allocations have ended and none will be
+// replaced. It returns the result of the job.
 func (r *foregroundRun) watchAllocs(ctx context.Context) error {
 	job := r.jobFile.Job
-	shown := make(chan struct{}) // closed when the view has all updates
+	shown := make(chan struct{}) // closed when the view has shown all updates
 	var outputReaders sync.WaitGroup
 	for {
 		ws := store.NewWatchSet()
@@ -311,7 +311,8 @@ func (r *foregroundRun) watchAllocs(ctx context.Context) error {
 			}
 		}
 		if blockedErr != nil && !r.stopped.Load() {
-			// Another process has taken the resources since CheckCapacity.
+			// The job was checked to fit on the machine, so another process has taken resources
+			// since then.
 			r.stopAllocs(ctx)
 			continue
 		}
@@ -340,8 +341,8 @@ func (r *foregroundRun) stopAllocs(ctx context.Context) {
 	}
 }
 
-// waitDrivers waits for plugins of this job that start more slowly than a node would wait
-// for. The launch timeout of each plugin limits the wait.
+// waitDrivers waits until all plugins that the job may need are ready, also those that start too
+// slowly for the agent to wait for them. The launch timeout of each plugin limits the wait.
 func (r *foregroundRun) waitDrivers(ctx context.Context) error {
 	reported := false
 	for {
@@ -380,7 +381,7 @@ func (r *foregroundRun) slowPlugins() []string {
 		if p.StateKnown {
 			continue
 		}
-		// A launched plugin provides its driver only after the first fingerprint.
+		// A plugin that has launched provides its driver only after the driver's first fingerprint.
 		provides := p.Serves.Type == base.TypeDriver && slices.Contains(wanted, p.Serves.Name)
 		named := slices.Contains(wanted, strings.TrimPrefix(p.Name, catalog.DriverPrefix))
 		if provides || named || missing && p.Serves.Name == "" {
@@ -390,12 +391,12 @@ func (r *foregroundRun) slowPlugins() []string {
 	return slow
 }
 
-// flushTimeout is the time after which Ctrl-C discards the last output. An earlier signal
-// was meant for the job.
+// flushTimeout is the time after the end of the job in which Ctrl-C still counts as meant for the
+// job. Later it discards the output that is not written yet.
 const flushTimeout = time.Second
 
-// waitOutput waits until the last output is written, or until a signal discards it: a terminal
-// or a pager can block it.
+// waitOutput waits until the last output is written, or until a signal discards it, because a
+// terminal or a pager can block the output.
 func (r *foregroundRun) waitOutput(writeOutput func()) {
 	read := make(chan struct{})
 	go func() {

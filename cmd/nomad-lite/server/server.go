@@ -90,7 +90,7 @@ func listMembers(ctx context.Context, o membersOptions, s *cli.Streams) error {
 		for _, m := range members {
 			region := m.Tags["region"]
 			if _, known := leaders[region]; !known {
-				// After an error the leader is unknown and shown as missing.
+				// RegionLeader returns "" with an error, and the leader is then shown as missing.
 				leaders[region], _ = c.Status().RegionLeader(region)
 			}
 			leads := leaders[region] == fmt.Sprintf("%s:%s", m.Addr, m.Tags["port"])

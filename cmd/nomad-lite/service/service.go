@@ -101,7 +101,7 @@ func newDeleteCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-// completeServices suggests names.
+// completeServices suggests names of services.
 func completeServices(f *apiclient.Flags) cli.Completer {
 	return func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		return f.CompleteFromAgent(cmd.Context(), func(ctx context.Context, c *api.Client) (names []string, err error) {

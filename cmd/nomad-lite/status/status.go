@@ -65,7 +65,8 @@ evaluation, a deployment, a node… Without an id the jobs are listed.`,
 	return cmd
 }
 
-// runCommand runs another command with the flags and arguments of this one.
+// runCommand runs the command that shows the object, with the flags and arguments of the status
+// command.
 func runCommand(cmd *cobra.Command, path, args []string) error {
 	other, _, err := cmd.Root().Find(path)
 	if err != nil {

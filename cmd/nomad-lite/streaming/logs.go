@@ -14,17 +14,18 @@ type LogRequest struct {
 	Task           string
 	Stream         string
 	Follow         bool
-	FromNewestFile bool            // following starts at the newest file
-	Lines          int             // lines from the end; negative means all
-	Bytes          int64           // bytes from the end; negative means all
-	TaskEnded      <-chan struct{} // closed when the task writes no more; can be nil
+	FromNewestFile bool            // with Follow: start at the newest log file, not at the oldest
+	Lines          int             // number of lines from the end of the output; negative means all
+	Bytes          int64           // number of bytes from the end of the output; negative means all
+	TaskEnded      <-chan struct{} // closed when the task no longer writes output; can be nil
 }
 
 // AssumedLineLength is the assumed length of a line, in bytes, in requests for the last lines. It is
 // the value of Nomad's command line.
 const AssumedLineLength = 120
 
-// Read passes the output to each until the output ends. The end of ctx is not an error.
+// Read calls each with the parts of the output until the output ends. The end of ctx is not an
+// error.
 func (r LogRequest) Read(ctx context.Context, c *api.Client, each func([]byte) error) error {
 	switch {
 	case !r.Follow && (r.Lines == 0 || r.Bytes == 0):
@@ -41,8 +42,9 @@ func (r LogRequest) Read(ctx context.Context, c *api.Client, each func([]byte) e
 	return r.openStream(ctx, c, api.OriginStart, 0, FrameReader{OnData: each})
 }
 
-// readUntilEnded follows the output until the task writes no more, and then requests the missing
-// rest: a busy machine can deliver the end late, or no output at all.
+// readUntilEnded follows the output until the task writes no more. Then it requests the part that
+// is still missing, because the agent of a busy machine can send the end of the output late, or no
+// output at all.
 func (r LogRequest) readUntilEnded(ctx context.Context, c *api.Client, each func([]byte) error) error {
 	over := r.TaskEnded
 	var received int64
@@ -68,7 +70,7 @@ func (r LogRequest) readUntilEnded(ctx context.Context, c *api.Client, each func
 	switch {
 	case r.Lines < 0:
 		err = r.openStream(ctx, c, api.OriginStart, received, FrameReader{OnData: each})
-	case received == 0: // otherwise the offset of the received output is unknown
+	case received == 0: // after some output was received, the offset of the missing part is unknown
 		err = r.Read(ctx, c, each)
 	}
 	if followed && apiclient.IsNotFound(err) {
@@ -87,7 +89,8 @@ func IsClosed(c <-chan struct{}) bool {
 	}
 }
 
-// readLastLines requests more and more of the end, until there are enough lines.
+// readLastLines requests more and more bytes from the end of the output, until they contain enough
+// lines.
 func (r LogRequest) readLastLines(ctx context.Context, c *api.Client, each func([]byte) error) error {
 	for size := int64(r.Lines) * AssumedLineLength; ; size *= 8 {
 		var logTail []byte

@@ -11,22 +11,22 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// FrameReader passes on the frames of a stream of the Go client.
+// FrameReader calls OnData with the data of each frame of a stream of the Go client.
 //
-// The reader of the Go client loses the error of a stream that breaks while
-// frames are waiting, and then blocks for ever.
+// The frame reader of the Go client loses the error of a stream that breaks while frames are
+// queued, and then blocks forever.
 type FrameReader struct {
 	OnData      func([]byte) error
-	onIdle      func() error    // called each time nothing has arrived for a while
-	outputEnded <-chan struct{} // closed when nothing more will be written; can be nil
+	onIdle      func() error    // called whenever no frame has arrived for idleDelay
+	outputEnded <-chan struct{} // closed when nothing more will be written to the stream's file; can be nil
 }
 
-// idleDelay is the time without a frame after which all existing output has arrived. A Nomad
-// client collects output for 200 ms before it sends it.
+// idleDelay is the time without a frame after which the existing output counts as received. A Nomad
+// client buffers output for 200 ms before it sends it.
 const idleDelay = 300 * time.Millisecond
 
-// Read returns when the stream has ended, when over is closed, or when ctx ends, which is
-// not an error.
+// Read reads frames until the stream ends, or until ctx ends, which is not an error. After
+// outputEnded is closed, Read returns when no frame has arrived for idleDelay.
 func (r FrameReader) Read(ctx context.Context, frames <-chan *api.StreamFrame, errs <-chan error) error {
 	if frames == nil {
 		return StreamError(ctx, <-errs)
@@ -64,7 +64,7 @@ func (r FrameReader) Read(ctx context.Context, frames <-chan *api.StreamFrame, e
 	}
 }
 
-// end passes on the waiting frames, and returns the error of the stream.
+// end calls OnData for the frames that are queued, and returns the error of the stream.
 func (r FrameReader) end(ctx context.Context, frames <-chan *api.StreamFrame, errs <-chan error) error {
 	for {
 		select {
@@ -117,13 +117,13 @@ func DescribeError(err error) error {
 	return err
 }
 
-// A tail passes on the last lines of the existing text, and all later text.
+// tailBuffer passes on the last lines of the existing text, and all text that arrives later.
 type tailBuffer struct {
 	maxLines    int // number of lines
-	maxBytes    int // maximum number of bytes held back
+	maxBytes    int // maximum number of bytes that are buffered
 	out         func([]byte) error
 	buffer      []byte
-	passThrough bool // the tail no longer holds text back
+	passThrough bool // the last lines were written, and later text is no longer buffered
 }
 
 func (t *tailBuffer) add(data []byte) error {
@@ -137,7 +137,7 @@ func (t *tailBuffer) add(data []byte) error {
 	return nil
 }
 
-// flush writes the last lines of the text held back. It can be called again.
+// flush writes the last lines of the buffered text. It can be called more than once.
 func (t *tailBuffer) flush() error {
 	data := LastLines(t.buffer, t.maxLines)
 	t.passThrough, t.buffer = true, nil
@@ -147,7 +147,7 @@ func (t *tailBuffer) flush() error {
 	return t.out(data)
 }
 
-// LastLines returns the last n lines of a text, whose last line can be unterminated.
+// LastLines returns the last n lines of a text. The last line of the text can be unterminated.
 func LastLines(text []byte, n int) []byte {
 	from := len(text)
 	for range n {

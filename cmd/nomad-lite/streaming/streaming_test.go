@@ -38,7 +38,8 @@ func TestLastLines(t *testing.T) {
 	}
 }
 
-// newFrameStream returns a stream of the Go client with these texts, and with the error at its end.
+// newFrameStream returns a stream of frames with these texts, like one of the Go client. It ends
+// with the error.
 func newFrameStream(end error, texts ...string) (<-chan *api.StreamFrame, <-chan error) {
 	all, errs := make(chan *api.StreamFrame, len(texts)), make(chan error, 1)
 	for _, text := range texts {
@@ -77,8 +78,8 @@ func TestFrameReader(t *testing.T) {
 	}
 }
 
-// TestTailOfLiveStream follows a stream from its last two lines, until the task has ended
-// and its last output has arrived.
+// TestTailOfLiveStream reads a stream from its last two lines on, until the task has ended and its
+// last output has arrived.
 func TestTailOfLiveStream(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -103,15 +104,14 @@ func TestTailOfLiveStream(t *testing.T) {
 	})
 }
 
-// TestEndOfSlowStream checks that output that is missing when a task has ended is
-// requested.
+// TestEndOfSlowStream checks that output which is still missing when a task has ended is requested.
 func TestEndOfSlowStream(t *testing.T) {
 	t.Parallel()
 	const output = "one\ntwo\nthree\n"
 	for name, c := range map[string]struct {
 		lines int
 		late  bool   // the task has ended before the first read
-		come  string // output that arrives while the stream is followed
+		come  string // output that arrives while the client follows the stream
 		gone  bool   // output that arrives later
 		want  string
 	}{
@@ -163,7 +163,7 @@ func TestEndOfSlowStream(t *testing.T) {
 	}
 }
 
-// TestTailIsBounded checks that a tail does not hold back output without a pause for ever.
+// TestTailIsBounded checks that a tail does not buffer an endless stream that has no pause.
 func TestTailIsBounded(t *testing.T) {
 	t.Parallel()
 	var got strings.Builder

@@ -26,16 +26,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// agentStartFixture is a node whose tasks must not be affected by the ends of its agents.
+// agentStartFixture is a node whose tasks must not be affected when its agents exit.
 type agentStartFixture struct {
 	*testing.T
 	agentEnvironment
 	dir, dataDir, pluginDir, configFile string
 
 	startCount      int
-	log             string                     // log file of the last agent
-	processesBefore map[string][]process.ID    // all processes except the agent
-	allocs          map[string]*api.Allocation // allocations as reported by the first agent
+	log             string                     // log file of the agent that was started last
+	processesBefore map[string][]process.ID    // all processes of the node except the agent, by kind
+	allocs          map[string]*api.Allocation // allocations as reported by the first agent, by id
 }
 
 const agentStartConfig = `
@@ -185,7 +185,7 @@ func (n *agentStartFixture) waitReady(agent *exec.Cmd) *api.Client {
 	return client
 }
 
-// end sends a signal to an agent and waits until it exits.
+// end sends a signal to an agent and waits until the agent exits.
 func (n *agentStartFixture) end(agent *exec.Cmd, signal syscall.Signal) {
 	n.Helper()
 	_ = agent.Process.Signal(signal) // the agent can have exited
@@ -225,7 +225,7 @@ func (n *agentStartFixture) assertSameProcesses(after string) {
 	}
 }
 
-// assertSameTasks asserts that the tasks are still the same processes.
+// assertSameTasks asserts that the tasks still have the same processes.
 func (n *agentStartFixture) assertSameTasks(after string) {
 	n.Helper()
 	tasks := func(all map[string][]process.ID) map[string][]process.ID {
@@ -263,9 +263,8 @@ func (n *agentStartFixture) waitTasksRunning(client *api.Client, count int) map[
 	return nil
 }
 
-// recoverAndStop starts the last agent. It must recover all tasks, which have no new events except
-// of the given types; then finish stops the tasks, and asserts that the node leaves nothing
-// behind.
+// recoverAndStop starts an agent, which must recover all tasks. Their only new events can be of the
+// expected types. Then it stops the tasks, and asserts that the node leaves nothing behind.
 func (n *agentStartFixture) recoverAndStop(expected ...string) {
 	n.Helper()
 	agent := n.startAgent()
@@ -275,7 +274,7 @@ func (n *agentStartFixture) recoverAndStop(expected ...string) {
 		if before == nil {
 			n.Fatalf("allocation %s is new", id)
 		}
-		// A session proves that the runner has its task.
+		// An exec session succeeds only when the task runner has recovered its task.
 		runs := func() (code int, err error) {
 			ctx, cancel := context.WithTimeout(n.Context(), waitTimeout)
 			defer cancel()
@@ -283,7 +282,7 @@ func (n *agentStartFixture) recoverAndStop(expected ...string) {
 		}
 		code, err := runs()
 		for deadline := time.Now().Add(waitTimeout); err != nil && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-			code, err = runs() // the state shows the task as running before it is restored
+			code, err = runs() // exec can fail at first: the restored state shows the task as running before it is recovered
 		}
 		if code != 0 || err != nil {
 			n.Errorf("allocation %s: exec: %d, %v", id, code, err)
@@ -319,12 +318,12 @@ type nopWriter struct{}
 
 func (nopWriter) Write(p []byte) (int, error) { return len(p), nil }
 
-// TestStoppedStartLeavesTasks ends agents at various times of their start, by each of three
-// signals, while tasks of a builtin driver and of an external one run. No process of the
-// node except the agent may exit, and the last agent recovers all tasks.
+// TestStoppedStartLeavesTasks sends each of three signals to agents at various times of their
+// start, while tasks of a builtin driver and of an external one run. No process of the node
+// except the agent may exit, and the last agent must recover all tasks. With -faults, the
+// test uses more times.
 //
-//	go test -run TestStoppedStartLeavesTasks ./cmd/nomad-lite/systemtest            some moments
-//	go test -run TestStoppedStartLeavesTasks ./cmd/nomad-lite/systemtest -faults    each millisecond
+//	go test -run TestStoppedStartLeavesTasks ./cmd/nomad-lite/systemtest -faults
 func TestStoppedStartLeavesTasks(t *testing.T) {
 	for i, s := range allEnvironments {
 		t.Run(s.name, func(t *testing.T) {
@@ -363,8 +362,8 @@ func TestStoppedStartLeavesTasks(t *testing.T) {
 	}
 }
 
-// TestFailedStartLeavesTasks starts agents that cannot start, each because of another
-// fault. Their tasks, and the processes that these need, must not be affected.
+// TestFailedStartLeavesTasks starts agents that cannot start, each because of another fault. The
+// tasks, and the processes that the tasks need, must not be affected.
 func TestFailedStartLeavesTasks(t *testing.T) {
 	t.Parallel()
 	n := newAgentStartFixture(t, allEnvironments[0], 2)
@@ -447,22 +446,21 @@ func TestFailedStartLeavesTasks(t *testing.T) {
 }
 
 // TestStartWithoutDescriptorsLeavesTasks starts agents that run out of descriptors, each at
-// another step: before anything is restored, while plugins are reattached and tasks are
-// recovered, or afterwards. An agent with a limit fails at the step that exceeds the limit;
-// an agent whose limit is lowered while it starts fails from then on.
+// another step: before the state is restored, while plugins are reattached and tasks are
+// recovered, or afterwards. Some agents start with a low limit of descriptors, and the limit of
+// others is lowered while they start. With -faults, the test uses more limits and times.
 //
-//	go test -run TestStartWithoutDescriptorsLeavesTasks ./cmd/nomad-lite/systemtest            some of them
-//	go test -run TestStartWithoutDescriptorsLeavesTasks ./cmd/nomad-lite/systemtest -faults    each limit and moment
+//	go test -run TestStartWithoutDescriptorsLeavesTasks ./cmd/nomad-lite/systemtest -faults
 func TestStartWithoutDescriptorsLeavesTasks(t *testing.T) {
 	t.Parallel()
 	n := newAgentStartFixture(t, allEnvironments[0], 2)
 	start := func(limit int, delay time.Duration) {
 		agent := n.startAgent()
 		time.Sleep(delay)
-		// The agent can have exited.
+		// An error means that the agent has already exited.
 		_ = unix.Prlimit(agent.Process.Pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(limit), Max: uint64(limit)}, nil)
 		if !n.failsToStart(agent) {
-			time.Sleep(200 * time.Millisecond) // the steps after the start need descriptors, too
+			time.Sleep(200 * time.Millisecond) // an agent that has started also needs descriptors for its next steps
 			n.end(agent, syscall.SIGTERM)
 		}
 		n.assertSameProcesses(fmt.Sprintf("a start with %d descriptors after %v", limit, delay))
@@ -477,12 +475,12 @@ func TestStartWithoutDescriptorsLeavesTasks(t *testing.T) {
 	for delay := 10 * time.Millisecond; delay <= 400*time.Millisecond; delay += delayStep {
 		start(4, delay)
 	}
-	// An agent that cannot reach a driver, or call a hook again, does not change the task.
-	// Such events can take the places of earlier ones.
+	// An agent without descriptors cannot reach a driver or repeat a call of a hook. It reports
+	// that in events of these types, which can displace earlier events.
 	n.recoverAndStop(api.TaskDriverMessage, model.TaskHookFailed, model.TaskHookMessage)
 }
 
-// waitLogText waits until the last agent has logged a text, which the caller checks.
+// waitLogText waits until the last agent has logged the text. The caller must check whether it has.
 func (n *agentStartFixture) waitLogText(text string) {
 	for deadline := time.Now().Add(waitTimeout); !strings.Contains(n.readLog(), text) && time.Now().Before(deadline); {
 		time.Sleep(5 * time.Millisecond)
@@ -519,7 +517,8 @@ func (n *agentStartFixture) keeperSocket() string {
 	return ""
 }
 
-// replacePathFault returns a fault that replaces a path, which can be missing.
+// replacePathFault returns a fault that replaces the file at a path, if there is one, by another
+// file or directory.
 func replacePathFault(path string, by func(string) error) func() (func() error, error) {
 	return func() (undo func() error, err error) {
 		aside := path + ".aside"

@@ -11,9 +11,9 @@ import (
 // nomadComparisonEnvVar enables TestBehaviourMatchesNomad.
 const nomadComparisonEnvVar = "NOMAD_LITE_BEHAVIOUR"
 
-// TestBehaviourMatchesNomad runs scenarios that were run on Nomad, and compares the results. The
-// scenarios are not part of this repository. The script names features that are not
-// implemented yet.
+// TestBehaviourMatchesNomad runs scenarios whose results on Nomad were recorded, and compares the
+// results. The scenarios are not part of this repository. The script that runs them lists the
+// features that are not implemented yet.
 func TestBehaviourMatchesNomad(t *testing.T) {
 	if os.Getenv(nomadComparisonEnvVar) == "" {
 		t.Skipf("takes the better part of a minute, and a machine that does nothing else; %s=1 runs it", nomadComparisonEnvVar)

@@ -8,11 +8,11 @@ import (
 	"text/tabwriter"
 )
 
-// benchResult is a line of the report of the benchmarks: a budget of the design, the
-// measured values, and the floor of the same run.
+// benchResult is a line of the benchmark report: the budget, the measured values, and the baselines
+// that the same run has measured.
 type benchResult struct {
 	name, description, unit string
-	budget, nomadValue      string // Nomad's value was measured once, on another run
+	budget, nomadValue      string // nomadValue is the value of Nomad from an earlier measurement
 	values, baselines       []float64
 }
 
@@ -52,10 +52,10 @@ var benchResults = []*benchResult{
 	{name: "binary", description: "binary, stripped", unit: "MB", budget: "30", nomadValue: "100+"},
 }
 
-// noBaseline is the floor of figures that have none.
+// noBaseline is the baseline of a measurement without a baseline.
 var noBaseline = math.NaN()
 
-// addSample adds a sample to the result with this name.
+// addSample adds a measured value and its baseline to the result with this name.
 func addSample(b *testing.B, name string, value, floor float64) {
 	b.Helper()
 	for _, f := range benchResults {
@@ -64,7 +64,7 @@ func addSample(b *testing.B, name string, value, floor float64) {
 			if !math.IsNaN(floor) {
 				f.baselines = append(f.baselines, floor)
 			}
-			b.ReportMetric(0, "ns/op") // a benchmark reports several figures, so the time of the whole benchmark means nothing
+			b.ReportMetric(0, "ns/op") // a benchmark reports several results, so the duration of the whole benchmark means nothing
 			return
 		}
 	}

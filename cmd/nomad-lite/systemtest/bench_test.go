@@ -62,9 +62,9 @@ type benchAgent struct {
 	*exec.Cmd
 	dir           string
 	client        *api.Client
-	startDuration time.Duration     // from the start of the program until jobs can be placed
-	logDone       chan struct{}     // closed when all of its log was read
-	jobMeta       map[string]string // meta of the jobs that it runs from now on
+	startDuration time.Duration     // time from the start of the program until jobs can be placed
+	logDone       chan struct{}     // closed when the whole log of the agent was read
+	jobMeta       map[string]string // meta block of the jobs that are registered next
 }
 
 const benchConfig = `
@@ -86,7 +86,7 @@ plugin "raw_exec" {
 }
 `
 
-// startAgent starts an agent; more is appended to its configuration.
+// startAgent starts an agent. The strings in more are appended to its configuration.
 func startAgent(b *testing.B, dir string, more ...string) *benchAgent {
 	b.Helper()
 	config := filepath.Join(b.TempDir(), "agent.hcl")
@@ -99,7 +99,7 @@ func startAgent(b *testing.B, dir string, more ...string) *benchAgent {
 	if err != nil {
 		b.Fatal(err)
 	}
-	b.Cleanup(func() { // the agent still runs if the benchmark has failed
+	b.Cleanup(func() { // if the benchmark has failed, the agent still runs
 		for _, p := range nodeProcesses(dir) {
 			_ = p.Signal(syscall.SIGKILL)
 		}
@@ -130,7 +130,7 @@ func startAgent(b *testing.B, dir string, more ...string) *benchAgent {
 	return a
 }
 
-// end signals the agent and waits until it exits.
+// end sends a signal to the agent and waits until the agent exits.
 func (a *benchAgent) end(b *testing.B, signal syscall.Signal) {
 	b.Helper()
 	a.client.Close()
@@ -138,10 +138,10 @@ func (a *benchAgent) end(b *testing.B, signal syscall.Signal) {
 		b.Fatal(err)
 	}
 	<-a.logDone
-	_ = a.Wait() // a killed agent returns an error
+	_ = a.Wait() // Wait returns an error for a killed agent
 }
 
-// run registers a job of one task.
+// run registers a job with count allocations of one task.
 func (a *benchAgent) run(b *testing.B, kind, id string, count int, argv ...string) {
 	b.Helper()
 	job := api.NewServiceJob(id, id, "global", 50)
@@ -149,7 +149,7 @@ func (a *benchAgent) run(b *testing.B, kind, id string, count int, argv ...strin
 	task := api.NewTask("t", "raw_exec").SetConfig("command", argv[0]).SetConfig("args", argv[1:])
 	cpu := 100 // Nomad's default
 	if count > 1 {
-		cpu = 1 // hundreds of tasks must find room
+		cpu = 1 // hundreds of such tasks must fit on the node
 	}
 	task.Resources = &api.Resources{CPU: &cpu, MemoryMB: new(10)}
 	group := api.NewTaskGroup("g", count).AddTask(task)
@@ -192,8 +192,8 @@ func (a *benchAgent) stopJob(b *testing.B, id string, count int) time.Duration {
 	return time.Since(began)
 }
 
-// memoryMB returns the sum of the memory (PSS) of all processes of nomad-lite, in MB, after
-// they were idle for quiet.
+// memoryMB returns the sum of the memory (PSS) of all processes of nomad-lite, in MB, after they
+// were idle for the duration quiet.
 func (a *benchAgent) memoryMB(b *testing.B, quiet time.Duration) float64 {
 	b.Helper()
 	time.Sleep(quiet)
@@ -220,7 +220,8 @@ func pss(b *testing.B, pid int) int {
 	return kib
 }
 
-// idleProgramSource imports the libraries that every agent needs.
+// idleProgramSource is a program that imports the libraries that every agent needs, and does
+// nothing.
 const idleProgramSource = `package main
 
 import (
@@ -235,8 +236,8 @@ import (
 func main() { time.Sleep(time.Hour) }
 `
 
-// idleProcessesMB returns the memory of count processes of a program that does nothing, in MB. It is
-// the floor for a node, which is an agent and a keeper.
+// idleProcessesMB returns the memory of count processes of a program that does nothing, in MB. It
+// is the baseline for the memory of a node, which is an agent and a keeper.
 func idleProcessesMB(b *testing.B, count int) (sum float64) {
 	b.Helper()
 	dir := b.TempDir()
@@ -266,8 +267,9 @@ func idleProcessesMB(b *testing.B, count int) (sum float64) {
 	return sum
 }
 
-// forkPrograms starts count programs, one after the other, and returns the time that this took;
-// end ends them, and returns the same. It is the floor for starting and stopping tasks.
+// forkPrograms starts count programs, one after the other, and returns the time that this took. end
+// stops them, and returns the time that this took. They are the baselines for starting and stopping
+// tasks.
 func forkPrograms(b *testing.B, count int, argv ...string) (took time.Duration, end func() time.Duration) {
 	b.Helper()
 	began := time.Now()
@@ -321,7 +323,7 @@ func measureNoopCommand(b *testing.B) float64 {
 // BenchmarkAgentReady measures the time from exec until jobs can be placed, with an empty
 // data directory and with a used one.
 func BenchmarkAgentReady(b *testing.B) {
-	measureNoopCommand(b) // loads the program into the page cache
+	measureNoopCommand(b) // the first run loads the program into the page cache
 	for b.Loop() {
 		dir, floor := b.TempDir(), measureNoopCommand(b)
 		for _, name := range []string{"ready, fresh", "ready, warm"} {
@@ -341,18 +343,18 @@ func BenchmarkAgentReady(b *testing.B) {
 	addSample(b, "binary", float64(info.Size())/1e6, noBaseline)
 }
 
-// BenchmarkMemory measures the memory of a node without tasks, and of each task.
+// BenchmarkMemory measures the memory of a node without tasks, and the additional memory per task.
 func BenchmarkMemory(b *testing.B) {
 	for first := true; b.Loop(); first = false {
 		if !first {
-			continue // this figure takes minutes, and varies little
+			continue // this measurement takes minutes and varies little, so it is made once
 		}
 		a := startAgent(b, b.TempDir())
-		// An unused builtin exits after a minute.
+		// The measurement starts after an unused builtin has exited, which it does after a minute.
 		addSample(b, "idle memory", a.memoryMB(b, 65*time.Second), idleProcessesMB(b, 2))
 		a.run(b, "service", "one", 1, "/bin/sleep", "1000")
 		a.waitStatus(b, "one", 1, api.AllocClientStatusRunning)
-		const settleDelay = 40 * time.Second // by then the deployment has ended, and the driver has sent another fingerprint
+		const settleDelay = 40 * time.Second // after this time the deployment has ended, and the driver has sent another fingerprint
 		one := a.memoryMB(b, settleDelay)
 		for _, count := range []int{100, 500} {
 			id := fmt.Sprint("sleep-", count)
@@ -366,8 +368,8 @@ func BenchmarkMemory(b *testing.B) {
 	}
 }
 
-// BenchmarkAllocationBursts starts and stops many allocations at once. A figure ends when the API
-// reports the status.
+// BenchmarkAllocationBursts starts and stops many allocations at once. It measures the time until
+// the API reports the new status of all of them.
 func BenchmarkAllocationBursts(b *testing.B) {
 	for b.Loop() {
 		for _, count := range []int{100, 500} {
@@ -449,8 +451,8 @@ func (noopHookPlugin) Prestart(context.Context, hook.TaskPrestartRequest) (hook.
 	return hook.TaskPrestartResponse{}, nil
 }
 
-// measureUnaryCall returns the time of a call to a hook that does nothing: a server and a client at
-// both ends of a socket.
+// measureUnaryCall returns the duration of a gRPC call to a hook that does nothing, over a unix
+// socket within this process.
 func measureUnaryCall(b *testing.B) float64 {
 	b.Helper()
 	l, err := net.Listen("unix", filepath.Join(b.TempDir(), "s"))
@@ -508,7 +510,7 @@ func BenchmarkHooks(b *testing.B) {
 		}
 	}
 	round := 0
-	// A task that exits at once is started again and again, each time with Prestart.
+	// A task that exits at once is restarted repeatedly, and each restart calls Prestart.
 	starts := func(hooks int) (delays []float64) {
 		round++
 		id, file := fmt.Sprint("again-", round), filepath.Join(b.TempDir(), "stamps")
@@ -521,7 +523,7 @@ func BenchmarkHooks(b *testing.B) {
 		}
 		return delays
 	}
-	starts(3) // this run starts the plugins
+	starts(3) // this first run starts the hook plugins, and is not measured
 	for b.Loop() {
 		var delays [4][]float64
 		for range 5 {
@@ -553,7 +555,8 @@ func BenchmarkHooks(b *testing.B) {
 	}
 }
 
-// BenchmarkLogFollower measures the time of a line from a task to a client that follows.
+// BenchmarkLogFollower measures the time from the moment when a task writes a line until a client
+// that follows the log has received the line.
 func BenchmarkLogFollower(b *testing.B) {
 	a := startAgent(b, b.TempDir())
 	defer a.end(b, syscall.SIGINT)
@@ -584,7 +587,7 @@ func BenchmarkLogFollower(b *testing.B) {
 	follow() // reads the existing output
 	for b.Loop() {
 		line := milliseconds(follow())
-		text, err := exec.Command("/bin/sh", "-c", "date +%s%N").Output() // the floor: a line through a pipe
+		text, err := exec.Command("/bin/sh", "-c", "date +%s%N").Output() // the baseline: a line that arrives through a pipe
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -594,7 +597,7 @@ func BenchmarkLogFollower(b *testing.B) {
 	a.stopJob(b, "lines", 1)
 }
 
-// BenchmarkLogs measures the cost of a task's output.
+// BenchmarkLogs measures the throughput of a task's output.
 func BenchmarkLogs(b *testing.B) {
 	a := startAgent(b, b.TempDir())
 	defer a.end(b, syscall.SIGINT)
@@ -620,8 +623,8 @@ func BenchmarkLogs(b *testing.B) {
 	}
 }
 
-// BenchmarkExec measures a command in a task for a client of the API: the websocket, the
-// driver, the process, and the answer.
+// BenchmarkExec measures the execution of a command in a task by a client of the API: the
+// websocket, the driver, the process, and the answer.
 func BenchmarkExec(b *testing.B) {
 	a := startAgent(b, b.TempDir())
 	defer a.end(b, syscall.SIGINT)
@@ -740,9 +743,9 @@ func BenchmarkEndedAllocations(b *testing.B) {
 	round := 0
 	for b.Loop() {
 		round++
-		// Memory that does not grow with the number of ended allocations is allocated
-		// before: for the largest number that ran at once, and for the events that the feed
-		// keeps.
+		// The first 1000 allocations make the agent allocate the memory that does not depend on the
+		// number of ended allocations: for the allocations that run at once, and for the stored
+		// events.
 		const count = 1000
 		heapBefore := complete(fmt.Sprint("first-", round), count)
 		heapAfter := complete(fmt.Sprint("then-", round), count)
@@ -809,7 +812,7 @@ func measureTime(b *testing.B, do func() error) time.Duration {
 	return time.Since(began)
 }
 
-// waitTimestamps waits until a file has count times.
+// waitTimestamps waits until a file has count lines, and returns the timestamps in them.
 func waitTimestamps(b *testing.B, file string, count int) (timestamps []time.Time) {
 	b.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
@@ -826,7 +829,7 @@ func waitTimestamps(b *testing.B, file string, count int) (timestamps []time.Tim
 	}
 }
 
-// parseTimestamp parses a time that a program has written, in nanoseconds since 1970.
+// parseTimestamp parses the output of date +%s%N.
 func parseTimestamp(b *testing.B, out []byte) time.Time {
 	b.Helper()
 	digits := regexp.MustCompile(`[0-9]{19}`).FindAll(out, -1)

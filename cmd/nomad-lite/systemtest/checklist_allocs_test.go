@@ -24,8 +24,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// TestAllocationRequests checks the requests of Nomad's API about allocations and the node.
-// Each test has the number of its requests in the checklist of requests that clients need.
+// TestAllocationRequests checks the requests of Nomad's API about allocations and the node. Each
+// subtest names its numbers in the checklist of requests that clients need.
 func TestAllocationRequests(t *testing.T) { forEachTransport(t, testAllocationRequests) }
 
 func testAllocationRequests(t *testing.T, s *testAgent) {
@@ -160,7 +160,7 @@ func testAllocPrefixes(t *testing.T, s *testAgent, alloc *api.Allocation) {
 	}
 }
 
-// readLog reads a log without following it.
+// readLog reads a log from an origin and offset, without following the log.
 func (s *testAgent) readLog(alloc *api.Allocation, task, stream, origin string, offset int64) (string, error) {
 	frames, errs := s.AllocFS().Logs(alloc, false, task, stream, origin, offset, nil, nil)
 	text := ""
@@ -184,7 +184,7 @@ func testLogs(t *testing.T, s *testAgent, main *api.Allocation) {
 			t.Errorf("%s: %q, %v", stream, text, err)
 		}
 	}
-	// Three files: the first is full, the newest is followed.
+	// The task writes three log files: the first one is full, the last one can be followed.
 	small := func(t *api.Task) { t.LogConfig = &api.LogConfig{MaxFiles: new(5), MaxFileSizeMB: new(1)} }
 	alloc := s.run("lines", api.JobTypeService, "running", shellTask("t", "seq 1000000 1320000; while :; do [ -e local/go ] && seq 5 && rm local/go; sleep 0.02; done", small))
 	last := "1320000\n"
@@ -202,12 +202,12 @@ func testLogs(t *testing.T, s *testAgent, main *api.Allocation) {
 	if text, err := s.readLog(alloc, "t", "stdout", "end", 20); err != nil || text != "998\n1319999\n1320000\n" {
 		t.Errorf("-tail -c 20: %q, %v", text, err)
 	}
-	// The client implements -tail -n: it requests more than one file holds, and counts the
-	// lines.
+	// The client implements -tail -n: it requests more bytes than one log file holds, and counts
+	// the lines.
 	if text, err := s.readLog(alloc, "t", "stdout", "end", 2_400_000); err != nil || len(text) != 2_400_000 || !strings.HasSuffix(text, last) {
 		t.Errorf("-tail over files: %d bytes, %v", len(text), err)
 	}
-	// -f shows the newest file from its start, and later output.
+	// The client implements -f: the agent sends the newest file from its start, and later output.
 	cancel := make(chan struct{})
 	defer close(cancel)
 	frames, errs := s.AllocFS().Logs(alloc, true, "t", "stdout", "end", 0, cancel, nil)
@@ -463,7 +463,7 @@ func testFiles(t *testing.T, s *testAgent, alloc *api.Allocation) {
 	}
 }
 
-// execScript runs a script in the task "web" and returns what it prints.
+// execScript runs a script in the task "web" and returns the output of the script.
 func (s *testAgent) execScript(alloc *api.Allocation, script string) string {
 	s.t.Helper()
 	var out, stderrText bytes.Buffer
@@ -510,7 +510,8 @@ func testExec(t *testing.T, s *testAgent, alloc *api.Allocation) {
 		t.Errorf("without a websocket: %+v", got)
 	}
 
-	// A terminal: its size is set and changes, and Ctrl-C reaches the program.
+	// A session with a terminal: the program sees its size and each change of the size, and
+	// receives Ctrl-C.
 	sizes := make(chan api.TerminalSize, 2)
 	keys, typed := io.Pipe()
 	screen := &lockedBuffer{}
@@ -555,7 +556,7 @@ func testExec(t *testing.T, s *testAgent, alloc *api.Allocation) {
 	}
 }
 
-// lockedBuffer is written and read concurrently.
+// lockedBuffer is a buffer for concurrent reads and writes.
 type lockedBuffer struct {
 	mu     sync.Mutex
 	buffer bytes.Buffer
@@ -631,8 +632,7 @@ func testStoppedAllocIsReplaced(t *testing.T, s *testAgent) {
 	}
 }
 
-// RS-037 to RS-042 and RS-044, through the API.
-// (checklist 26)
+// The rules are RS-037 to RS-042 and RS-044, tested through the API. (checklist 26)
 func testSignalAndRestart(t *testing.T, s *testAgent, main *api.Allocation) {
 	never := func(t *api.Task) { t.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail")} }
 	alloc := s.run("signalled", api.JobTypeBatch, "running",
@@ -650,7 +650,7 @@ func testSignalAndRestart(t *testing.T, s *testAgent, main *api.Allocation) {
 			return text + fmt.Sprint(err), text == want
 		})
 	}
-	// The task can report this before the agent has stored that the task runs.
+	// The output of the task can arrive before the agent has stored that the task runs.
 	runs := func(want string) {
 		t.Helper()
 		says(want)

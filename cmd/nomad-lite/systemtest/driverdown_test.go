@@ -25,8 +25,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk/process"
 )
 
-// serveShellDriver is an external driver made with the SDK. A task with crash set makes the
-// plugin process exit at its start.
+// serveShellDriver is an external driver that is built with the SDK. A task whose config sets crash
+// makes the plugin process exit when the task starts.
 func serveShellDriver() { sdk.ServeDriver(&shellDriverPlugin{}) }
 
 type shellDriverPlugin struct{}
@@ -73,7 +73,7 @@ func init() {
 	}
 }
 
-// driverOutageNode is a node whose driver plugin can be made to fail.
+// driverOutageNode is a node whose driver plugin can be made unavailable.
 type driverOutageNode struct {
 	*testing.T
 	*killableAgent
@@ -137,8 +137,8 @@ func (n *driverOutageNode) waitPlugin(before osprocess.ID) osprocess.ID {
 	return osprocess.ID{}
 }
 
-// breakDriver makes the driver unavailable: a builtin one for the back-off of five seconds
-// after its second death, an external one until repairDriver.
+// breakDriver makes the driver unavailable: an external driver until repairDriver, a builtin driver
+// for the back-off of five seconds after the second exit of its plugin.
 func (n *driverOutageNode) breakDriver() {
 	n.Helper()
 	if n.driverName == "shell" {
@@ -158,7 +158,8 @@ func (n *driverOutageNode) repairDriver() {
 	}
 }
 
-// killPluginTwice kills the plugin, and the next plugin process as soon as it exists.
+// killPluginTwice kills the plugin, and then its next plugin process as soon as that process
+// exists.
 func (n *driverOutageNode) killPluginTwice() {
 	n.Helper()
 	first := n.waitPlugin(osprocess.ID{})
@@ -166,7 +167,7 @@ func (n *driverOutageNode) killPluginTwice() {
 	n.killProcess(n.waitPlugin(first))
 }
 
-// killProcess kills a process, which may have ended by itself.
+// killProcess kills a process, which can have exited already.
 func (n *driverOutageNode) killProcess(p osprocess.ID) {
 	n.Helper()
 	if err := p.Signal(syscall.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -190,7 +191,7 @@ func hasEventText(s *api.TaskState, text string) bool {
 	return s != nil && slices.ContainsFunc(s.Events, func(e *api.TaskEvent) bool { return strings.Contains(e.DisplayMessage, text) })
 }
 
-// waitTask waits until ok accepts the task of a job, and returns its allocation.
+// waitTask waits until ok accepts the state of a job's task, and returns the id of the allocation.
 func (n *driverOutageNode) waitTask(what, job string, ok func(*api.TaskState) bool) string {
 	n.Helper()
 	id := ""
@@ -262,7 +263,7 @@ func (n *driverOutageNode) job(name, typ, script, more string) string {
 	return fmt.Sprintf(driverOutageJob, name, typ, n.driverName, script, more)
 }
 
-// ignoreSignalsScript ignores the signals with which a driver stops a task.
+// ignoreSignalsScript ignores the signal with which a driver stops a task.
 const ignoreSignalsScript = "trap '' INT; while :; do sleep 1 & wait; done"
 
 // forEachDriver runs a test with a builtin and an external driver, with and without
@@ -322,7 +323,8 @@ func TestStopDuringAnOutageOfTheDriver(t *testing.T) {
 		n.ask("deregister service", new(string))
 		n.waitTask("the stop is pending", "service", taskHasEventText("stop is pending, driver unavailable: "))
 		if n.driverName == "shell" {
-			// Only the driver can end the task, and the next agent waits again.
+			// Only the external driver can stop the task, so the next agent must wait for the
+			// driver again.
 			n.assertSameTaskProcess(id, was)
 			n.end("leave")
 			n.assertSameTaskProcess(id, was)
@@ -360,14 +362,14 @@ func TestPurgeDuringAnOutageOfTheDriver(t *testing.T) {
 		id := n.waitTask("it runs", "service", taskHasState(model.TaskRunning))
 		n.breakDriver()
 		n.waitTask("the outage is an event", "service", taskHasEventText("driver unavailable"))
-		n.ask("deregister service", new(string)) // the purge must also work after a stop
+		n.ask("deregister service", new(string)) // the job is stopped first, because a purge must also work for a stopped job
 		n.waitTask("the stop is pending", "service", taskHasEventText("stop is pending"))
 		n.ask("purge service", new(string))
 		seen := false
 		n.waitReport("it has ended", func(v taskReport) bool {
 			alloc, s := v.taskOfJob("service")
 			if alloc == nil {
-				return true // the allocation is gone, and was dead before
+				return true // an allocation is removed only after its tasks are dead
 			}
 			seen = seen || hasEventText(s, "exit status unknown")
 			return s.State == model.TaskDead
@@ -440,7 +442,7 @@ func TestExitStatusSurvivesDriverOutage(t *testing.T) {
 	})
 }
 
-// A start that makes the plugin process exit does not disturb the running tasks.
+// A task whose start makes the plugin process exit does not disturb the running tasks.
 func TestStartThatEndsThePluginLeavesOtherTasksRunning(t *testing.T) {
 	for _, without := range []bool{false, true} {
 		t.Run(fmt.Sprintf("without cgroups %v", without), func(t *testing.T) {
@@ -463,7 +465,7 @@ func TestStartThatEndsThePluginLeavesOtherTasksRunning(t *testing.T) {
 	}
 }
 
-// A batch job that must not be repeated, and whose exit status is unknown, has failed.
+// A batch task that its restart policy does not repeat has failed if its exit status is unknown.
 func TestUnknownEndOfABatchJobIsNotRunAgain(t *testing.T) {
 	n := newDriverOutageNode(t, "raw_exec", false)
 	runs := n.dir + "/runs"
@@ -471,7 +473,7 @@ func TestUnknownEndOfABatchJobIsNotRunAgain(t *testing.T) {
 	id := n.waitTask("it runs", "work", taskHasState(model.TaskRunning))
 	tasks := n.taskProcesses(id)
 	n.kill()
-	for _, p := range nodeProcesses(n.dataDir) { // the keeper first: no process may see the exit of another one
+	for _, p := range nodeProcesses(n.dataDir) { // the keeper is killed first, so that no process observes the exit of another one
 		if p.kind == "keeper" {
 			n.killProcess(p.ID)
 		}
@@ -479,7 +481,7 @@ func TestUnknownEndOfABatchJobIsNotRunAgain(t *testing.T) {
 	for _, p := range nodeProcesses(n.dataDir) {
 		n.killProcess(p.ID)
 	}
-	// A zombie still has the exit status.
+	// A zombie still has its exit status, so the test waits until no process of the task is left.
 	for _, p := range tasks {
 		for err := error(nil); err == nil; _, err = os.Stat(fmt.Sprintf("/proc/%d", p.PID)) {
 			time.Sleep(5 * time.Millisecond)

@@ -15,12 +15,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 )
 
-// agentEnvironment is the user of an agent, and whether the agent has cgroups. The zero value is
-// root with cgroups.
+// agentEnvironment is the user of an agent, and whether the agent can use cgroups. The zero value
+// is root with cgroups.
 type agentEnvironment struct {
 	name      string
 	uid       uint32 // 0 means root
-	noCgroups bool   // an unprivileged user has none, either
+	noCgroups bool   // the agent cannot use cgroups; an unprivileged user never can
 }
 
 var allEnvironments = []agentEnvironment{
@@ -67,25 +67,24 @@ func (s agentEnvironment) chown(dir string) error {
 	return errors.Join(os.Chmod(dir, 0o711), os.Chown(dir, int(s.uid), int(s.uid)))
 }
 
-// remove removes the directory of a node, with its data directory in it.
+// remove removes the directory of a node, including the data directory.
 func (s agentEnvironment) remove(dir string) error {
 	if s.uid == 0 {
 		return allocdir.Sweep(dir)
 	}
-	_ = unix.Unmount(filepath.Join(dir, "data"), unix.MNT_DETACH) // the directory can be a mounted disk
-	return os.RemoveAll(dir)                                      // Sweep rejects directories of other users
+	_ = unix.Unmount(filepath.Join(dir, "data"), unix.MNT_DETACH) // the data directory can be a mounted disk
+	return os.RemoveAll(dir)                                      // allocdir.Sweep rejects directories of other users
 }
 
-// tmpfsDisk is a file system in memory that can be made full, mounted on the directory of this
-// name.
+// tmpfsDisk is the mount point of a file system in memory that can be made full.
 type tmpfsDisk string
 
-// mount mounts the disk for a user.
+// mount mounts the disk with the user of the environment as its owner.
 func (d tmpfsDisk) mount(s agentEnvironment) error {
 	return unix.Mount("tmpfs", string(d), "tmpfs", 0, fmt.Sprintf("size=1g,mode=0711,uid=%d,gid=%[1]d", s.uid))
 }
 
-// fill leaves no free block on the disk.
+// fill reduces the size of the disk until it has no free block.
 func (d tmpfsDisk) fill() error {
 	var stat unix.Statfs_t
 	if err := unix.Statfs(string(d), &stat); err != nil {
@@ -113,8 +112,8 @@ func linkProgram(program, path string) error {
 	if err != nil {
 		return err
 	}
-	// A child that is started meanwhile must not inherit the file while it is open for
-	// writing, or its execution fails with ETXTBSY.
+	// The file is copied while no child is started: a child that inherits the file while it is open
+	// for writing makes its execution fail with ETXTBSY.
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	return os.WriteFile(path, text, 0o755)

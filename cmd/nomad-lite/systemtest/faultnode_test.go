@@ -44,11 +44,11 @@ job "bystander" {
 }
 `
 
-// lifecycleJob is the job whose life is tested. Its task takes an exclusive lock, writes a history
-// of its runs, counts on its standard output, and fails once in its first run if the test
-// requests it. It can be killed between any two of its commands: it only appends to files,
-// and no child of its own has the lock. A hook plugin that is done after its first Prestart
-// writes a ledger of the hook points of each allocation.
+// lifecycleJob is the job whose lifecycle is tested. Its task takes an exclusive lock, writes a
+// history of its runs, counts on its standard output, and fails once in its first run if the test
+// requests it. It can be killed between any two of its commands: it only appends to files, and no
+// child process inherits the lock. A hook plugin that is done after its first Prestart writes a
+// ledger of the hook points of each allocation.
 const lifecycleJob = `
 job "life" {
   group "g" {
@@ -106,10 +106,10 @@ job "life" {
 }
 `
 
-// waitTimeout is the timeout of every wait. Only an operation that hangs takes so long.
+// waitTimeout is the timeout of every wait. Only an operation that hangs takes this long.
 const waitTimeout = 2 * time.Minute
 
-// faultNode is a node on which faults happen.
+// faultNode is a node into which a test injects a fault.
 type faultNode struct {
 	*testing.T
 	fault          fault
@@ -119,12 +119,12 @@ type faultNode struct {
 
 	agent            *killableAgent // the current agent
 	restarted        bool
-	faultInjected    chan struct{} // closed when the fault has happened
-	injectorDone     chan struct{} // closed when the agent has exited, or the strike on it is complete
+	faultInjected    chan struct{} // closed when the fault was injected
+	injectorDone     chan struct{} // closed when the injector has finished, or the agent has exited without the fault
 	unrelatedProcess *exec.Cmd
 
 	lastAllocs         map[string]*api.Allocation // allocations as last seen
-	finalRunCounts     map[string]int             // number of runs of allocations that were seen to be terminal
+	finalRunCounts     map[string]int             // number of runs of each allocation that has become terminal
 	bystanderProcesses []process.ID
 }
 
@@ -182,7 +182,7 @@ func (n *faultNode) installHook(program, name string) error {
 
 func (n *faultNode) pluginDir() string { return filepath.Join(n.dir, "plugins") }
 
-// readLog returns the log of the agents.
+// readLog returns the log of all agents of the node.
 func (n *faultNode) readLog() string {
 	text, err := os.ReadFile(n.logFile.Name())
 	if err != nil {
@@ -191,9 +191,10 @@ func (n *faultNode) readLog() string {
 	return string(text)
 }
 
-// runJobLifecycle runs the job through its life, and returns the failpoints that were reached.
+// runJobLifecycle runs the job through all steps of its lifecycle, and returns the failpoints that
+// the agents have hit.
 func (n *faultNode) runJobLifecycle() []string {
-	n.unrelatedProcess = exec.Command("/bin/sleep", "1000") // a process in the process group of the agent
+	n.unrelatedProcess = exec.Command("/bin/sleep", "1000") // a process in the process group of the agent, which the agent must not kill
 	if err := n.unrelatedProcess.Start(); err != nil {
 		n.Fatal(err)
 	}
@@ -278,7 +279,7 @@ func (f fault) failpointName() string {
 	return fmt.Sprint(f.step, " ", f.phase)
 }
 
-// startAgent starts an agent, the first or the next after a fault.
+// startAgent starts the first agent, or the next agent after a fault.
 func (n *faultNode) startAgent() {
 	n.Helper()
 	tell, tellIn, err := os.Pipe()
@@ -315,22 +316,22 @@ func (n *faultNode) startAgent() {
 	})
 }
 
-// injectFault kills the victims, the agent first, so that it does not see the deaths of the
-// others. Then come the tasks, which must not die of a pipe without a reader.
+// injectFault kills the victims: first the agent, so that it does not see the other processes exit,
+// then the tasks, so that they do not exit because the reader of their pipe has exited.
 func (n *faultNode) injectFault(agent *os.Process) {
 	if n.fault.victim.killsAgent {
 		_ = agent.Kill()
 	}
 	killed := n.killAllVictims()
 	needed := !n.fault.victim.killsAgent && !n.fault.victim.removesSocketDir
-	// A process has no environment for a short time during exec, and is not found then.
+	// A process is found by its environment, which is empty for a short time during exec.
 	for deadline := time.Now().Add(waitTimeout); needed && len(killed) == 0 && time.Now().Before(deadline); {
 		time.Sleep(10 * time.Millisecond)
 		killed = n.killAllVictims()
 	}
 	if n.fault.victim.removesSocketDir {
-		// A running agent creates the directory again at once, so that the removal can fail
-		// half way.
+		// A running agent recreates the directory at once, so the removal can fail because the
+		// directory is not empty.
 		if err := os.RemoveAll(keeper.SocketDir(n.dataDir)); err != nil && !errors.Is(err, syscall.ENOTEMPTY) {
 			n.Error(err)
 		}
@@ -384,7 +385,8 @@ func (n *faultNode) killNextProcess(kind string, killed map[process.ID]bool) {
 	n.Errorf("there is no second %s", kind)
 }
 
-// do sends a command to the agent, or to the next agent if the agent dies meanwhile.
+// do sends a command to the agent. If the agent exits before it has answered, do starts the next
+// agent and sends the command to it.
 func (n *faultNode) do(what string, answer any) {
 	n.Helper()
 	for {
@@ -395,7 +397,7 @@ func (n *faultNode) do(what string, answer any) {
 		if err == nil {
 			return
 		}
-		<-n.injectorDone // otherwise the next agent would be struck, too
+		<-n.injectorDone // an injector that still runs would kill the next agent, too
 		_ = n.agent.cmd.Wait()
 		if !n.fault.victim.killsAgent || n.restarted {
 			n.Fatalf("%s: the agent has ended: %v, %v", what, err, n.agent.cmd.ProcessState)
@@ -404,8 +406,8 @@ func (n *faultNode) do(what string, answer any) {
 	}
 }
 
-// restartAgent starts an agent after the fault has killed the last one. For some victims the test
-// first starts another agent, and kills it.
+// restartAgent starts an agent after the fault has killed the previous one. For some victims it
+// first starts and kills another agent.
 func (n *faultNode) restartAgent() {
 	n.Helper()
 	n.restarted = true
@@ -417,7 +419,7 @@ func (n *faultNode) restartAgent() {
 	}
 	if v.killsNextAgent || v.fillsDisk {
 		n.startAgent()
-		delay := 200*time.Millisecond + rand.N(1300*time.Millisecond) // the agent starts in the first part of the delay and runs its allocations in the rest
+		delay := 200*time.Millisecond + rand.N(1300*time.Millisecond) // time for the start of the agent, and a random time in which it runs its allocations
 		if v.killsNextAgent {
 			delay = rand.N(300 * time.Millisecond)
 		}
@@ -443,7 +445,7 @@ func (n *faultNode) registerJob(job string) {
 	n.do("run "+file, new(string))
 }
 
-// waitReport looks at the node until ok accepts its state.
+// waitReport requests reports from the agent until ok accepts one.
 func (n *faultNode) waitReport(what string, ok func(allocReport) bool) {
 	n.Helper()
 	var s allocReport
@@ -461,7 +463,8 @@ func (n *faultNode) waitReport(what string, ok func(allocReport) bool) {
 	n.Fatalf("I2: %s: not within %v: %s\n%s\ndirectories %v", what, waitTimeout, text, history, dirs)
 }
 
-// jobIsRunning returns a condition: the allocation of the job runs, in the state and as a process.
+// jobIsRunning returns a condition for waitReport: an allocation of the job that ok accepts is
+// running, and its task has exactly one process.
 func (n *faultNode) jobIsRunning(ok func(*api.Allocation) bool) func(allocReport) bool {
 	return func(s allocReport) bool {
 		a := s.findAlloc("life", allTasksRunning)
@@ -492,7 +495,7 @@ func (n *faultNode) allocIsComplete(id string) bool {
 	return n.lastAllocs[id].ClientStatus == api.AllocClientStatusComplete && len(n.processesByKind()[id+"/life"]) == 0
 }
 
-// checkReport checks that the report can follow the previous report.
+// checkReport checks that the report is a possible successor of the previous report.
 func (n *faultNode) checkReport(s allocReport) {
 	n.Helper()
 	for _, a := range s.Allocs {
@@ -517,9 +520,9 @@ func (n *faultNode) checkReport(s allocReport) {
 	}
 }
 
-// onlyAppendsEvents reports whether now is before with more events at the end, sorted by time. Only
-// the newest ten events are kept. A driver sets the time of its events; the agent receives
-// them later, so that they can be out of order.
+// onlyAppendsEvents reports whether the events in now are the events in before and later ones,
+// sorted by time. A task keeps only its newest ten events. A driver sets the time of its own
+// events, which the agent receives later, so they can be out of order.
 func onlyAppendsEvents(before, now []*api.TaskEvent) bool {
 	own := slices.DeleteFunc(slices.Clone(now), func(e *api.TaskEvent) bool { return e.Type == api.TaskDriverMessage })
 	if !slices.IsSortedFunc(own, func(a, b *api.TaskEvent) int { return int(a.Time - b.Time) }) {
@@ -540,12 +543,12 @@ func onlyAppendsEvents(before, now []*api.TaskEvent) bool {
 	return true
 }
 
-// runHistory is the history of the task's runs in one allocation.
+// runHistory is the history of the runs of an allocation's task.
 type runHistory struct {
 	runs            []int // process ids of the runs
 	run             int   // number of the last run
 	firstRunFailed  bool
-	ranAfterFailure bool // the task has run again after its failure
+	ranAfterFailure bool // the task was run again after the failure of its first run
 	runsOverlapped  bool
 }
 
@@ -574,14 +577,13 @@ func (n *faultNode) readRunHistory(id string) (d runHistory) {
 	return d
 }
 
-// lastRunIsOnlyProcess reports whether the last run is the only process.
+// lastRunIsOnlyProcess reports whether the process of the last run is the only one in processes.
 func (d runHistory) lastRunIsOnlyProcess(processes []process.ID) bool {
 	return len(processes) == 1 && len(d.runs) > 0 && processes[0].PID == d.runs[len(d.runs)-1]
 }
 
-// checkRunningAlloc asserts the invariants of an allocation whose task runs. The history, the events
-// and the output cannot be read atomically, so checkRunningAlloc retries when they do not match: a
-// fault can happen in between.
+// checkRunningAlloc asserts the invariants of an allocation whose task runs. It retries after a
+// violation, because the history, the events and the output cannot be read atomically.
 func (n *faultNode) checkRunningAlloc(id string) {
 	n.Helper()
 	var violations []error
@@ -596,7 +598,7 @@ func (n *faultNode) checkRunningAlloc(id string) {
 	})
 }
 
-// findViolations returns the violations in the life of an allocation.
+// findViolations returns the violations of the invariants in the events and runs of an allocation.
 func (n *faultNode) findViolations(id string) (violations []error) {
 	d, state := n.readRunHistory(id), n.lastAllocs[id].TaskStates["life"]
 	say := func(format string, values ...any) {
@@ -616,9 +618,10 @@ func (n *faultNode) findViolations(id string) (violations []error) {
 		say("I1: two of %s have run at once", id)
 	}
 	if n.fault.victim.makesDriverUnavailable() && len(state.Events) == 10 {
-		return violations // older events are dropped, and cannot be counted
+		return violations // the task has dropped its oldest events, so the events cannot be counted
 	}
-	// A run can be undone before it is recorded, or killed before it has written its start.
+	// A run without a Started event is possible if the agent is killed before it records the start.
+	// An event without a run is possible if the task is killed before it writes its history.
 	least, most := 0, 0
 	if n.fault.killsTasks() {
 		least = -1
@@ -655,8 +658,8 @@ func (n *faultNode) findViolations(id string) (violations []error) {
 	return violations
 }
 
-// checkOutput returns an error unless the output holds 1, 2, 3 … of each run, up to the run
-// last.
+// checkOutput returns an error unless the output of each run is 1, 2, 3 …, and the newest output is
+// of the run with the number last.
 func (n *faultNode) checkOutput(id string, last int) error {
 	text, err := os.ReadFile(filepath.Join(n.dataDir, "alloc", id, "alloc", "logs", "life.stdout.0"))
 	if err != nil {
@@ -668,7 +671,7 @@ func (n *faultNode) checkOutput(id string, last int) error {
 		if _, err := fmt.Sscanf(line, "%d %d\n", &r, &i); err != nil {
 			return fmt.Errorf("line %q", line)
 		}
-		if r != run || i == 1 && n.fault.victim.fillsDisk { // a run cannot be counted on a full disk
+		if r != run || i == 1 && n.fault.victim.fillsDisk { // on a full disk a run cannot store its number, so the next run has the same one
 			run, next = r, 1
 		}
 		if i != next {
@@ -706,9 +709,8 @@ func isUnenforcedLimitEvent(e *api.TaskEvent) bool {
 	return e.Type == api.TaskDriverMessage && strings.Contains(e.DisplayMessage, " limit not enforced here: ")
 }
 
-// checkHookCalls asserts that the hook was called for the life of an allocation: once at the
-// hook points that were done, and at the cleanup points with the state of the earlier
-// calls.
+// checkHookCalls asserts that the hook was called for an allocation once at each hook point that it
+// reported as done, and at the cleanup points with the state that the earlier calls returned.
 func (n *faultNode) checkHookCalls(version string) {
 	n.Helper()
 	ledger, err := os.ReadFile(n.runHistoryFile + "." + version)
@@ -721,7 +723,7 @@ func (n *faultNode) checkHookCalls(version string) {
 	}
 	most := 1
 	if s := n.fault.step; s == failpoint.TaskDir || s == failpoint.Prestart || n.fault.canHitAnytime() {
-		most = 2 // the answer was not on the disk yet: consecutive hooks share a commit
+		most = 2 // the agent can be killed before the first answer is on disk, because the writes of consecutive hooks share a commit
 	}
 	most += n.fault.randomKillCount()
 	if called := count["prestart x"]; called < 1 || called > most || count["prestart xx"] > 0 {

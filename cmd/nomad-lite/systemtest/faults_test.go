@@ -31,20 +31,20 @@ var allFaults = flag.Bool("faults", false, "run the whole matrix of faults, not 
 type faultVictim struct {
 	name       string
 	killsAgent bool
-	killsKind  func(kind string) bool // whether the fault kills processes of this kind, besides the agent; kinds as in nodeProcesses
+	killsKind  func(kind string) bool // reports whether the fault also kills processes of this kind; the kinds are those of nodeProcesses
 
-	removesSocketDir bool // the directory for sockets is removed
-	// secondVictimKind is the kind of the process that is killed second, as soon as a new process of
-	// that kind runs. If it is empty, no second process is killed.
+	removesSocketDir bool // the fault removes the directory of the sockets
+	// secondVictimKind is the kind of the process that is killed second, as soon as a new process
+	// of that kind runs; "" means that no second process is killed.
 	secondVictimKind string
 
-	killsNextAgent bool // the next agent is killed, too, while it starts
-	fillsDisk      bool // the disk is full when the next agent starts, and has room again after that agent's death
+	killsNextAgent bool // the fault also kills the next agent, while it starts
+	fillsDisk      bool // the disk is full when the next agent starts, until that agent is killed
 
-	inAllEnvironments bool // the matrix has rows for both drivers in all environments
+	inAllEnvironments bool // the fault is tested with both drivers in all environments
 }
 
-// makesDriverUnavailable reports whether the driver is unavailable for some time after the deaths.
+// makesDriverUnavailable reports whether the driver is unavailable for some time after the fault.
 func (v faultVictim) makesDriverUnavailable() bool { return v.secondVictimKind != "" }
 
 func isKind(wanted string) func(string) bool { return func(kind string) bool { return kind == wanted } }
@@ -69,13 +69,13 @@ var faultVictims = []faultVictim{
 	{name: "disk full at start", killsAgent: true, killsKind: matchesNoKind, fillsDisk: true, inAllEnvironments: true},
 }
 
-// fault is one row of the matrix.
+// fault is one row of the fault matrix.
 type fault struct {
 	step   failpoint.Step
 	phase  failpoint.Phase
 	victim faultVictim
 
-	externalDriver bool // the driver is external, made with the SDK; otherwise builtin
+	externalDriver bool // the driver is an external one, built with the SDK, and not a builtin
 	in             agentEnvironment
 }
 
@@ -87,7 +87,7 @@ func (f fault) String() string {
 	return name
 }
 
-// environmentName returns the driver and the environment of the fault.
+// environmentName returns the names of the driver and of the environment.
 func (f fault) environmentName() string { return f.driverName() + ", " + f.in.name }
 
 func (f fault) driverName() string {
@@ -97,7 +97,7 @@ func (f fault) driverName() string {
 	return "raw_exec"
 }
 
-// victimKind returns the kind of a process as victims use it: "plugin" is the plugin of the
+// victimKind maps the kind of a process to a kind in faultVictims: "plugin" is the plugin of the
 // driver.
 func (f fault) victimKind(kind string) string {
 	switch {
@@ -112,12 +112,11 @@ func (f fault) victimKind(kind string) string {
 // killsTasks reports whether the fault can kill tasks.
 func (f fault) killsTasks() bool { return f.victim.name == "task" || f.victim.name == "all" }
 
-// canHitAnytime reports whether the fault can come at any time of the start: the failpoint
-// blocks the goroutine that has accepted the job, while the allocation continues.
+// canHitAnytime reports whether the fault can come at any time of the task's start: the failpoint
+// blocks only the goroutine that has accepted the job, while the allocation runs.
 func (f fault) canHitAnytime() bool { return f.step == failpoint.JobAccepted }
 
-// randomKillCount returns the number of agents that are killed at a time of their start that
-// the row does not name.
+// randomKillCount returns how many agents the fault kills at a random time of their start.
 func (f fault) randomKillCount() int {
 	if f.victim.killsNextAgent || f.victim.fillsDisk {
 		return 1
@@ -141,8 +140,8 @@ func (f fault) isPossible() bool {
 	return false
 }
 
-// faultMatrix returns all faults: each victim at each phase of each step, and in each
-// place.
+// faultMatrix returns all faults: each victim at each phase of each step, and some victims in each
+// environment.
 func faultMatrix() (faults []fault) {
 	for _, step := range failpoint.Steps() {
 		for _, phase := range failpoint.Phases {
@@ -166,9 +165,9 @@ func faultMatrix() (faults []fault) {
 	return faults
 }
 
-// sampleFaults returns a part of the matrix: the failpoints between an action of a driver
-// and its record, with each victim, and each step once, with the victims, the phases and
-// the places in turn.
+// sampleFaults returns a part of the matrix: all victims at the failpoints between an action of a
+// driver and its record, and one fault of each other step, with the victims, phases and
+// environments in turn.
 func sampleFaults(faults []fault) (chosen []fault) {
 	turns := map[string]int{}
 	choose := func(from []fault) {
@@ -207,14 +206,12 @@ func sampleFaults(faults []fault) (chosen []fault) {
 	return chosen
 }
 
-// TestFaults kills one process of a node, or all, at a failpoint in the life of a job, and
-// asserts the invariants that hold for every failpoint. The life: the job is registered,
-// runs, has a session in it, fails once, is updated in place and then by a replacement, and
-// is purged. TestStoppedStartLeavesTasks ends the program itself at each millisecond of its
-// start, by each signal.
+// TestFaults kills one process of a node, or all, at a failpoint in the lifecycle of a job,
+// and asserts the invariants that hold for every failpoint. In its lifecycle, the job is
+// registered, runs, has an exec session, fails once, is updated in place and then by a
+// replacement, and is purged. With -faults, the test runs all rows of the fault matrix.
 //
-//	go test -run TestFaults ./cmd/nomad-lite/systemtest            some rows, of each step one
-//	go test -run TestFaults ./cmd/nomad-lite/systemtest -faults    all rows
+//	go test -run TestFaults ./cmd/nomad-lite/systemtest -faults
 func TestFaults(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to have task directories like an agent's")
@@ -257,14 +254,15 @@ func TestEachFailpointIsReached(t *testing.T) {
 	}
 }
 
-// These are the pipes over which an agent reports that it has reached the failpoint, and
-// receives the permission to continue.
+// An agent reports over the first of these pipes that it has reached the failpoint, and reads the
+// permission to continue from the second.
 const (
 	failpointReachedFD  = 3
 	failpointContinueFD = 4
 )
 
-// runFailpointAgent is a killable agent that blocks at a failpoint after a command.
+// runFailpointAgent is a killable agent that blocks when it reaches the failpoint that the command
+// "arm" names.
 func runFailpointAgent() {
 	syscall.CloseOnExec(failpointReachedFD)
 	syscall.CloseOnExec(failpointContinueFD)
@@ -299,12 +297,12 @@ func runFailpointAgent() {
 	killableAgentCommands["reached"] = func(context.Context, *agent.Agent, string) any {
 		mu.Lock()
 		defer mu.Unlock()
-		return maps.Clone(reached) // a copy, because steps are reached while it is encoded
+		return maps.Clone(reached) // the map is copied, because failpoints are reached while the answer is encoded
 	}
 	serveKillableAgent()
 }
 
-// killableAgentCommands are further commands of a killable agent.
+// killableAgentCommands are additional commands of a killable agent.
 var killableAgentCommands = map[string]func(ctx context.Context, a *agent.Agent, arg string) any{
 	"look": func(_ context.Context, a *agent.Agent, _ string) any {
 		s := a.Store().Snapshot()
@@ -350,7 +348,7 @@ var killableAgentCommands = map[string]func(ctx context.Context, a *agent.Agent,
 // allocReport is an agent's report about its allocations.
 type allocReport struct {
 	Allocs []*api.Allocation
-	Local  []string // allocations with records of their tasks
+	Local  []string // ids of the allocations with runner records in the store
 }
 
 func (s allocReport) findAlloc(job string, wanted func(*api.Allocation) bool) (found *api.Allocation) {

@@ -27,10 +27,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
 )
 
-// These are the parts of half-sent requests that a client without a token sends.
+// These are the number and the size of the incomplete requests that a client without a token sends.
 const (
 	halfRequestCount = 1000
-	halfRequestSize  = 128 << 10 // bytes sent of a body or a message of 1 MiB
+	halfRequestSize  = 128 << 10 // number of bytes that are sent of a body, or of a message, of 1 MiB
 )
 
 var halfRequests = map[string]string{
@@ -45,7 +45,7 @@ var halfRequests = map[string]string{
 
 const halfTLSHandshake = "half of a TLS handshake"
 
-// headersUpToLimit returns as many headers as a server reads at most.
+// headersUpToLimit returns about as many headers as a server reads at most.
 func headersUpToLimit() string {
 	var b strings.Builder
 	for i := range 2500 {
@@ -54,7 +54,8 @@ func headersUpToLimit() string {
 	return b.String()
 }
 
-// halfWebsocketMessage starts a session whose token is in the first message.
+// halfWebsocketMessage returns the request of an exec session and a part of its first message,
+// which contains the token.
 func halfWebsocketMessage() string {
 	frame := binary.BigEndian.AppendUint64([]byte{0x81, 0x80 | 127}, 1<<20)
 	return "GET /v1/client/allocation/x/exec?ws_handshake=true HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" +
@@ -62,9 +63,9 @@ func halfWebsocketMessage() string {
 		string(frame) + "mask" + strings.Repeat("x", halfRequestSize)
 }
 
-// sendHalfRequests KIND ADDRESS SOURCES COUNT keeps COUNT half-sent requests open until it
-// is killed, from SOURCES addresses of this machine. It prints a word after it has sent the
-// first request of each.
+// sendHalfRequests KIND ADDRESS SOURCES COUNT keeps COUNT incomplete requests open until it is
+// killed. They come from SOURCES addresses of this machine. After the first round of requests it
+// prints a line.
 func sendHalfRequests() {
 	kind, address := os.Args[1], os.Args[2]
 	sources, _ := strconv.Atoi(os.Args[3])
@@ -90,21 +91,22 @@ func sendHalfRequests() {
 	select {}
 }
 
-// sendHalfRequest sends a half request, and returns when the server has closed the connection.
+// sendHalfRequest sends an incomplete request, and returns when the server has closed the
+// connection.
 func sendHalfRequest(from net.Addr, address, text string, onSent func()) {
 	conn, err := (&net.Dialer{LocalAddr: from}).Dial("tcp", address)
 	if err != nil {
-		return // the server has no free connection now
+		return // the server accepts no further connection at the moment
 	}
 	defer conn.Close()
 	_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
-	_, _ = io.WriteString(conn, text) // a server that does not read the text accepts only a part
+	_, _ = io.WriteString(conn, text) // the write times out if the server does not read the whole text
 	onSent()
 	_, _ = io.Copy(io.Discard, conn)
 }
 
-// startAttack starts half-sent requests as a user without any rights. The returned function
-// stops them.
+// startAttack sends incomplete requests from a process whose user has no rights. end kills the
+// process.
 func startAttack(t testing.TB, kind, address string, sources int) (end func()) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe", kind, address, strconv.Itoa(sources), strconv.Itoa(halfRequestCount))
@@ -172,7 +174,7 @@ func startTokenAgent(t *testing.T, secure bool) *tokenAgent {
 			t.Error("the agent: ", err)
 		}
 		for _, p := range nodeProcesses(data) {
-			_ = p.Signal(syscall.SIGKILL) // keeper and collector stay for the next agent
+			_ = p.Signal(syscall.SIGKILL) // the keeper and the log collector outlive the agent, so the test kills them
 		}
 		assertNodeExited(t, data)
 	})
@@ -230,7 +232,7 @@ func insecureTransport() *http.Transport {
 
 var secondLoopbackIP = net.IPv4(127, 0, 0, 2)
 
-// processMemory returns a line of the memory of a process, in bytes.
+// processMemory returns the value of a line of /proc/PID/status, in bytes.
 func processMemory(t testing.TB, pid int, line string) int {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -245,8 +247,8 @@ func processMemory(t testing.TB, pid int, line string) int {
 	return kib << 10
 }
 
-// 1,000 half-sent requests of a client without a token do not fill the memory of the agent,
-// and do not block other clients, whether they come from one address or from ten.
+// 1,000 incomplete requests of a client without a token do not fill the memory of the agent, and do
+// not block other clients, whether they come from one address or from ten.
 func TestHalfSentRequests(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -265,11 +267,11 @@ func TestHalfSentRequests(t *testing.T) {
 		g := agents[secure]
 		for _, sources := range []int{1, 10} {
 			if sources == 1 && kind != "half of a header" {
-				continue // this attack is weaker: the agent serves only 100 connections of an address
+				continue // an attack from one address is weaker, because the agent serves only 100 connections of an address
 			}
 			t.Run(fmt.Sprintf("%s from %d addresses", kind, sources), func(t *testing.T) {
 				before := processMemory(t, g.pid, "VmRSS")
-				// This resets the peak of the memory.
+				// A write of 5 to clear_refs resets the peak memory (VmHWM) of the agent.
 				if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", g.pid), []byte("5"), 0); err != nil {
 					t.Fatal(err)
 				}
@@ -295,8 +297,8 @@ func TestHalfSentRequests(t *testing.T) {
 	}
 }
 
-// BenchmarkHealthUnderAttack measures a request over a new connection while another user
-// has 1,000 half-sent requests open, of the kind that delays it most.
+// BenchmarkHealthUnderAttack measures a health request over a new connection while another user has
+// 1,000 incomplete requests open, of the kind that delays it most.
 func BenchmarkHealthUnderAttack(b *testing.B) {
 	a := startAgent(b, b.TempDir())
 	defer a.end(b, syscall.SIGINT)

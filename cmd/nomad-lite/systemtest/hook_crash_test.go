@@ -15,7 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// runSelfKillingAgent is an agent that is killed when it is about to start a task.
+// runSelfKillingAgent is an agent that kills itself when it is about to start a task.
 func runSelfKillingAgent() {
 	failpoint.OnHit = func(s failpoint.Step, p failpoint.Phase) {
 		if s == failpoint.StartTask && p == failpoint.Before {
@@ -25,8 +25,9 @@ func runSelfKillingAgent() {
 	runNomadLite()
 }
 
-// serveCrashingHook is a plugin that writes each hook point into a ledger, and dies at some. Its
-// arguments are its name, and any word to take part in every allocation.
+// serveCrashingHook is a plugin that writes each hook point into a ledger, and kills itself at the
+// hook points that its attachment names. Its first argument is its name; with a second argument it
+// takes part in every allocation.
 func serveCrashingHook() { sdk.ServeHook(crashingPlugin{}) }
 
 type crashingPlugin struct{}
@@ -37,7 +38,7 @@ func (crashingPlugin) Info() sdk.HookInfo {
 		name = os.Args[1]
 	}
 	ledger, every := hclspec.Attr("ledger", "string", true), len(os.Args) > 2
-	if every { // jobs attach no configuration to this hook
+	if every { // a hook that takes part in every allocation has no attachment
 		ledger = hclspec.Default(hclspec.Attr("ledger", "string", false), hclspec.Literal(`"ledger.JOB"`))
 	}
 	return sdk.HookInfo{
@@ -45,7 +46,7 @@ func (crashingPlugin) Info() sdk.HookInfo {
 		AttachmentSchema: hclspec.Object(map[string]*hclspec.Spec{
 			"ledger": ledger,
 			"name":   hclspec.Attr("name", "string", false),      // prefix of each line
-			"die":    hclspec.Attr("die", "list(string)", false), // hook points at which the hook dies
+			"die":    hclspec.Attr("die", "list(string)", false), // hook points at which the plugin kills itself
 			"often":  hclspec.Default(hclspec.Attr("often", "number", false), hclspec.Literal("1")),
 			"refuse": hclspec.Attr("refuse", "list(string)", false),
 			"until":  hclspec.Attr("until", "string", false), // the hook returns an error until this file exists
@@ -66,7 +67,8 @@ type crashingHookConfig struct {
 	OversizedResponse bool     `codec:"lie"`
 }
 
-// recordCall writes the call to the ledger, and then dies or fails as the attachment says.
+// recordCall writes the call to the ledger. Then it kills the plugin or returns an error, if the
+// attachment requests that for this hook point.
 func (crashingPlugin) recordCall(g hook.RequestMeta, alloc hook.Alloc, point, text string) (o crashingHookConfig, err error) {
 	if err := g.Config(&o); err != nil {
 		return o, err
@@ -92,14 +94,14 @@ func (crashingPlugin) recordCall(g hook.RequestMeta, alloc hook.Alloc, point, te
 	switch {
 	case dies:
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-		time.Sleep(time.Minute) // the answer must not overtake the signal
+		time.Sleep(time.Minute) // no answer must be sent before the signal arrives
 	case refuses:
 		return o, fmt.Errorf("no %s here", point)
 	}
 	return o, nil
 }
 
-// serveHangingHook is a plugin that never answers. It takes part in two hook points only, so
+// serveHangingHook is a plugin whose calls never return. It takes part in two hook points only, so
 // that its timeout can be short.
 func serveHangingHook() { sdk.ServeHook(hangingPlugin{}) }
 

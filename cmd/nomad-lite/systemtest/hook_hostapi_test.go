@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// serveHostAPIHook is a plugin that makes all calls to its host, and writes down the answers.
+// serveHostAPIHook is a plugin that makes all calls to the host API, and records the answers.
 func serveHostAPIHook() { sdk.ServeHook(&hostAPIPlugin{}) }
 
 type hostAPIPlugin struct {
@@ -38,8 +38,8 @@ func appendLine(file, format string, values ...any) {
 	fmt.Fprintf(f, format+"\n", values...)
 }
 
-// watchVariable watches a variable until the task has exited, and then writes down how the watch
-// ended. The variable's value decides about the health.
+// watchVariable watches a variable until the task has exited, and reports the health that its value
+// names. Then it records the error that ended the watch.
 func (a *hostAPIPlugin) watchVariable(s hook.Scope) {
 	ctx := context.Background()
 	for after := uint64(0); ; {
@@ -58,7 +58,7 @@ func (a *hostAPIPlugin) watchVariable(s hook.Scope) {
 	}
 }
 
-// recordSamples notes each sample of a stream until the process of the task has exited.
+// recordSamples records each sample of a stream until the process of the task has exited.
 func (a *hostAPIPlugin) recordSamples(s hook.Scope) {
 	stream := a.statsStreamCount.Add(1)
 	samples, err := a.host.Stats(context.Background(), s, 100*time.Millisecond)
@@ -114,7 +114,8 @@ func (a *hostAPIPlugin) Poststart(ctx context.Context, req hook.TaskPoststartReq
 	return hook.TaskPoststartResponse{}, nil
 }
 
-// PreKill has the scope of an allocation, in which a call must name its task.
+// PreKill tests a scope that is valid for the whole allocation, so that each call must name its
+// task.
 func (a *hostAPIPlugin) PreKill(ctx context.Context, req hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
 	for _, task := range []string{"", "main", "nobody"} {
 		s := req.Scope()

@@ -24,13 +24,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 )
 
-// serveMisbehavingHook NAME MODE is a hook plugin that violates the expectations of a host.
+// serveMisbehavingHook NAME MODE is a hook plugin that violates the hook protocol in the way that
+// MODE names.
 func serveMisbehavingHook() {
 	s := &misbehavingPlugin{
 		name: os.Args[1], mode: os.Args[2],
 		info: base.Info{Type: base.TypeHook, Name: os.Args[1], Version: "1.0.0", APIVersions: []string{hook.APIVersion}},
 	}
-	// Each launch appends a mark.
+	// The file has a mark for each launch of the plugin.
 	marks, _ := os.ReadFile(s.name + ".launches")
 	s.launchCount = 1 + bytes.Count(marks, []byte("x"))
 	if err := os.WriteFile(s.name+".launches", bytes.Repeat([]byte("x"), s.launchCount), 0o644); err != nil {
@@ -78,7 +79,7 @@ func serveMisbehavingHook() {
 	}
 }
 
-// intercept replaces answers by answers of another version of the protocol.
+// intercept changes answers into those of an older or newer version of the protocol.
 func (s *misbehavingPlugin) intercept(ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	method := path.Base(call.FullMethod)
 	if s.mode == "older" && slices.Contains([]string{"Configure", "Prestart", "Exited"}, method) {
@@ -91,9 +92,9 @@ func (s *misbehavingPlugin) intercept(ctx context.Context, request any, call *gr
 	return answer, err
 }
 
-// misbehavingPlugin violates the expectations of a host in the way that mode names.
+// misbehavingPlugin violates the hook protocol in the way that mode names.
 type misbehavingPlugin struct {
-	hookplugin.Remote // all hook points, of which only the methods below are called
+	hookplugin.Remote // implements all hook points; only the methods below are called
 	name, mode        string
 	launchCount       int
 	info              base.Info
@@ -126,7 +127,7 @@ func (s *misbehavingPlugin) Describe(context.Context) (*hook.Description, error)
 	case "large":
 		d.Schema = hclspec.Object(map[string]*hclspec.Spec{strings.Repeat("x", 5<<20): hclspec.Attr("x", "string", false)})
 	case "changes":
-		if s.launchCount > 1 { // later launches no longer take part in Prerun, and require a larger schema
+		if s.launchCount > 1 { // from its second launch on, the plugin no longer takes part in Prerun and has another schema
 			d.Subscriptions = slices.Delete(d.Subscriptions, 0, 1)
 			d.Schema = hclspec.Object(map[string]*hclspec.Spec{"key": hclspec.Attr("key", "string", true)})
 		}
@@ -136,7 +137,7 @@ func (s *misbehavingPlugin) Describe(context.Context) (*hook.Description, error)
 
 func (s *misbehavingPlugin) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
 	if s.mode == "deaf" && s.launchCount == 1 {
-		go s.server.Stop() // the process continues without its server
+		go s.server.Stop() // the plugin process continues without its gRPC server
 		<-make(chan struct{})
 	}
 	return hook.AllocPrerunResponse{}, s.recordCall("prerun")
@@ -150,7 +151,7 @@ func (s *misbehavingPlugin) Stop(context.Context, hook.TaskStopRequest) (hook.Ta
 	return hook.TaskStopResponse{}, s.recordCall("stop")
 }
 
-// recordCall notes a call at a hook point.
+// recordCall records in a file that a hook point was called.
 func (s *misbehavingPlugin) recordCall(point string) error {
 	f, err := os.OpenFile(s.name+".points", os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
 	if err == nil {

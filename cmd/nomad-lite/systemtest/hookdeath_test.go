@@ -16,8 +16,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// jobWithHooks returns a job with hooks: their attachments, by name. Its task fails the given
-// number of times.
+// jobWithHooks returns the specification of a job. attached holds the attachments of its hooks by
+// name. Its task fails the given number of times.
 func jobWithHooks(name string, failures int, killTimeout string, attached map[string]string) string {
 	var meta strings.Builder
 	for _, hook := range slices.Sorted(maps.Keys(attached)) {
@@ -57,7 +57,7 @@ job "%[1]s" {
 `, name, meta.String(), failures, killTimeout)
 }
 
-// crashingHookJob is a job whose hooks die a number of times at each hook point.
+// crashingHookJob is a job whose hooks exit crashCount times at each hook point in at.
 type crashingHookJob struct {
 	job         string
 	crashCount  int
@@ -66,7 +66,7 @@ type crashingHookJob struct {
 	seenEvents  map[string]bool
 }
 
-// hookName returns the name of the hook that dies at a hook point.
+// hookName returns the name of the hook that exits at a hook point.
 func (v *crashingHookJob) hookName(m hook.Point) string {
 	if m.IsTask() {
 		return "task-" + v.job
@@ -74,9 +74,8 @@ func (v *crashingHookJob) hookName(m hook.Point) string {
 	return "alloc-" + v.job
 }
 
-// jobSpec returns the job, with one hook that dies at the hook points of the allocation, and
-// another hook that dies at the hook points of the task. Another kill timeout makes another
-// version of the job.
+// jobSpec returns the job with two hooks: one exits at the hook points of the allocation, the other
+// at the hook points of the task. A changed kill timeout makes a new version of the job.
 func (v *crashingHookJob) jobSpec(n *faultNode, killTimeout string) string {
 	attached := make(map[string]string)
 	for _, of := range []hook.Point{hook.Prerun, hook.Prestart} {
@@ -97,7 +96,8 @@ func (v *crashingHookJob) jobSpec(n *faultNode, killTimeout string) string {
 
 func (n *faultNode) hookLedgerFile(hook string) string { return filepath.Join(n.dir, "ledger."+hook) }
 
-// countHookCalls counts how often a hook has died at a hook point, and how often it has survived.
+// countHookCalls returns how often a hook has exited during a call at a hook point, and how often
+// it has answered.
 func (n *faultNode) countHookCalls(name string, m hook.Point) (deaths, others int) {
 	ledger, _ := os.ReadFile(n.hookLedgerFile(name)) // a hook that was never called has not created its ledger
 	for line := range strings.Lines(string(ledger)) {
@@ -113,7 +113,7 @@ func (n *faultNode) countHookCalls(name string, m hook.Point) (deaths, others in
 	return deaths, others
 }
 
-// expectedEvent returns the event of a second death at a hook point.
+// expectedEvent returns the event after the hook has exited twice at a hook point.
 func (v *crashingHookJob) expectedEvent(m hook.Point) string {
 	says := fmt.Sprintf("%s: plugin is shut down: it died at this call, twice; the agent's log has its last words", m)
 	if m == hook.Stop || m == hook.Postrun {
@@ -128,7 +128,8 @@ func (v *crashingHookJob) expectedEvent(m hook.Point) string {
 	return fmt.Sprintf("%s: %s: %s", model.TaskHookFailed, v.hookName(m), says)
 }
 
-// isPointDone reports whether a hook point has come, with all its expected consequences.
+// isPointDone reports whether a hook point was called as often as expected, with the expected
+// events.
 func (v *crashingHookJob) isPointDone(n *faultNode, m hook.Point) bool {
 	deaths, others := n.countHookCalls(v.hookName(m), m)
 	cleansUp := m == hook.Stop || m == hook.Postrun || m == hook.Destroy
@@ -136,16 +137,16 @@ func (v *crashingHookJob) isPointDone(n *faultNode, m hook.Point) bool {
 	case deaths < v.crashCount:
 		return false
 	case v.crashCount == 1 || cleansUp:
-		// A failure of Destroy is no event, because the allocation is gone.
+		// A failure of Destroy creates no event, because the allocation was removed.
 		return others > 0 && (v.crashCount == 1 || m == hook.Destroy || v.seenEvents[v.expectedEvent(m)])
 	}
 	return v.seenEvents[v.expectedEvent(m)]
 }
 
-// TestHookDeaths kills hook plugins at each hook point, once and twice, with on_error fail
-// and with on_error warn. A plugin is started again and the call repeated once. Cleanup
-// calls are repeated until they succeed; at all other hook points on_error decides about a
-// second death, and the event names the hook and the hook point.
+// TestHookDeaths kills hook plugins at each hook point, once and twice, with on_error fail and with
+// on_error warn. After the first exit, the plugin is started again and the call repeated. Cleanup
+// calls are repeated until they succeed. At all other hook points on_error decides about a second
+// exit, and the event names the hook and the hook point.
 func TestHookDeaths(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to have task directories like an agent's")
@@ -155,7 +156,7 @@ func TestHookDeaths(t *testing.T) {
 	lives := []*crashingHookJob{
 		{job: "once", crashCount: 1, at: all},
 		{job: "once-warn", crashCount: 1, at: all, onErrorWarn: true},
-		{job: "twice", crashCount: 2, at: all[1:]}, // without the first hook point, where the job would end
+		{job: "twice", crashCount: 2, at: all[1:]}, // a second failure at the first hook point would end the job
 		{job: "twice-warn", crashCount: 2, at: all, onErrorWarn: true},
 	}
 	begins := &crashingHookJob{job: "begins", crashCount: 2, at: all[:1]}
@@ -168,8 +169,8 @@ func TestHookDeaths(t *testing.T) {
 			}
 		}
 	}
-	// after waits until the given hook points have come in all lives and ok accepts their
-	// allocations.
+	// after waits until the given hook points were called for all jobs, and ok accepts the jobs'
+	// allocations. A nil ok means that the allocations were removed.
 	after := func(what string, ok func(*api.Allocation) bool, points ...hook.Point) {
 		t.Helper()
 		n.waitReport(what, func(s allocReport) bool {
@@ -245,7 +246,8 @@ func TestHookDeaths(t *testing.T) {
 	n.agent.end("stop")
 }
 
-// recordEvents notes the events of an allocation, which keeps only a few.
+// recordEvents adds the events of an allocation to heard, because a task keeps only its latest
+// events.
 func recordEvents(a *api.Allocation, heard map[string]bool) {
 	if a == nil {
 		return

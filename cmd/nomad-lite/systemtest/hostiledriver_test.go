@@ -18,9 +18,10 @@ import (
 )
 
 // serveHostileDriver is a driver plugin without the SDK that misbehaves in one of its methods:
-// `hostile-driver NAME FAULT METHOD`. The faults are panic, hang (regardless of the
-// context, until a file "answer" exists), and goroutine: a panic in a goroutine that
-// outlives the call. Its tasks run in the process, until they are stopped.
+// `hostile-driver NAME FAULT METHOD`. The fault panic panics in the method. The fault hang blocks
+// regardless of the context, until a file "answer" exists. The fault goroutine panics in a
+// goroutine that outlives the call. The tasks run inside of the plugin process, until they are
+// stopped.
 func serveHostileDriver() {
 	d := &faultyDriver{name: os.Args[1], fault: os.Args[2], method: os.Args[3], tasks: map[string]*faultyDriverTask{}}
 	plugin.Serve(&plugin.ServeConfig{
@@ -35,7 +36,7 @@ func serveHostileDriver() {
 }
 
 type faultyDriver struct {
-	driver.Driver // methods that hosts do not call in these tests
+	driver.Driver // implements the methods that hosts do not call in these tests
 	name, fault   string
 	method        string
 
@@ -49,7 +50,7 @@ type faultyDriverTask struct {
 	ended   chan struct{}
 }
 
-// injectFault runs at the start of every method.
+// injectFault is called at the start of every method, and misbehaves in the chosen method.
 func (d *faultyDriver) injectFault(method string) {
 	if method != d.method {
 		return
@@ -219,8 +220,9 @@ func (d *faultyDriver) ExecTaskStreaming(context.Context, string, driver.Exec) (
 	return &driver.ExitResult{}, nil
 }
 
-// serveHostileSDKDriver is the same with the SDK: `hostile-sdk-driver NAME FAULT METHOD`. Its
-// method Start can also return nothing, and lack a field of its schema.
+// serveHostileSDKDriver is a driver plugin with the SDK that misbehaves in one of its methods:
+// `hostile-sdk-driver NAME FAULT METHOD`. It has the faults of serveHostileDriver. Its method Start
+// can also return nothing, and decode its config into a struct that does not match the schema.
 func serveHostileSDKDriver() {
 	sdk.ServeDriver(&faultySDKDriver{name: os.Args[1], faulty: &faultyDriver{fault: os.Args[2], method: os.Args[3]}})
 }

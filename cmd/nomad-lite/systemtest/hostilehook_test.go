@@ -50,15 +50,15 @@ func serveHostileHook() {
 	})
 }
 
-// hostileHookPlugin takes part in all hook points. It implements only Prestart: intercept
-// answers all other calls.
+// hostileHookPlugin takes part in all hook points. It implements only Prestart; intercept answers
+// the calls at the other hook points.
 type hostileHookPlugin struct {
 	hookplugin.Remote
 	name string
 	host *hook.HostClient
 }
 
-// invalidPrestartResponses are answers of Prestart that are invalid for every task.
+// invalidPrestartResponses are responses of Prestart that are invalid for every task.
 var invalidPrestartResponses = map[string]hook.TaskPrestartResponse{
 	"env":    {Env: map[string]string{"GOOD": "yes", "BAD": "a\x00b"}},
 	"mount":  {Mounts: []driver.Mount{{TaskPath: "/local/../../../etc", HostPath: "/etc"}}},
@@ -95,9 +95,8 @@ func (h *hostileHookPlugin) Describe(context.Context) (*hook.Description, error)
 	return d, nil
 }
 
-// shortTimeoutHook returns the name of the hook with a short timeout that does not answer
-// at a hook point. At all other hook points, and with all other faults, the timeout of a
-// hook is long enough for a busy machine.
+// shortTimeoutHook returns the name of the hook that does not answer at a hook point, and has a
+// short timeout there. All other timeouts of hooks are long enough for a busy machine.
 func shortTimeoutHook(m hook.Point) string { return "tardy-" + m.String() }
 
 // hostileTimeout is the timeout of hooks that do not answer.
@@ -108,7 +107,8 @@ func (h *hostileHookPlugin) Configure(_ context.Context, c hook.Config) (err err
 	return err
 }
 
-// intercept answers calls in place of the methods.
+// intercept answers the calls at hook points. Only a Prestart that must return an invalid response
+// reaches the method.
 func (h *hostileHookPlugin) intercept(ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	asked, ok := request.(interface {
 		GetToken() string
@@ -129,7 +129,7 @@ func (h *hostileHookPlugin) intercept(ctx context.Context, request any, call *gr
 			return answer, err
 		}
 	}
-	return &emptypb.Empty{}, nil // on the wire, an answer without a failure is empty
+	return &emptypb.Empty{}, nil // an empty response means success
 }
 
 type hostileConfig struct{ At, Mode string }
@@ -138,7 +138,7 @@ func parseHostileConfig(attachment []byte) (o hostileConfig, err error) {
 	return o, json.Unmarshal(attachment, &o)
 }
 
-// failureResponse returns an answer with a failure, as it is on the wire.
+// failureResponse returns a response with a failure in the wire format.
 func failureResponse(message string) (any, error) {
 	text, err := proto.Marshal(wrapperspb.String(message))
 	return wrapperspb.Bytes(text), err
@@ -153,8 +153,8 @@ func rpcMethodName(point string) string {
 	return name.String()
 }
 
-// faultyResponse returns the wrong answer of a mode, or nil if the fault comes in addition to a
-// correct answer.
+// faultyResponse returns the faulty response of a mode. It returns nil if the mode misbehaves in
+// another way and the response is correct.
 func (h *hostileHookPlugin) faultyResponse(ctx context.Context, mode string, s hook.Scope) (any, error) {
 	mode, arg, _ := strings.Cut(mode, " ")
 	switch mode {
@@ -162,7 +162,7 @@ func (h *hostileHookPlugin) faultyResponse(ctx context.Context, mode string, s h
 		<-make(chan struct{}) // ignores ctx
 	case "late":
 		<-ctx.Done()
-		time.Sleep(time.Second) // gives the host time to notice
+		time.Sleep(time.Second) // the host must notice that the deadline has passed before the call returns
 	case "refuse":
 		return failureResponse("I do not like it")
 	case "code":
@@ -172,7 +172,7 @@ func (h *hostileHookPlugin) faultyResponse(ctx context.Context, mode string, s h
 		}
 		return nil, status.Error(code, "I do not like it")
 	case "corrupt":
-		return wrapperspb.Bytes([]byte{0xff, 0xff, 0xff}), nil // invalid bytes in place of the failure
+		return wrapperspb.Bytes([]byte{0xff, 0xff, 0xff}), nil // bytes that are not a valid failure message
 	case "oversize":
 		return failureResponse(strings.Repeat("x", 20<<20))
 	case "chatter":
@@ -206,7 +206,7 @@ func (h *hostileHookPlugin) faultyResponse(ctx context.Context, mode string, s h
 	return nil, nil
 }
 
-// init adds the commands of the agent of these tests.
+// init adds commands of killable agents for the tests of hostile hooks.
 func init() {
 	killableAgentCommands["end"] = func(ctx context.Context, a *agent.Agent, job string) any {
 		_, err := a.Scheduler().Deregister(ctx, scheduler.JobKey{Namespace: "default", ID: job}, scheduler.DeregisterOptions{})
@@ -214,22 +214,22 @@ func init() {
 	}
 	killableAgentCommands["restart"] = func(ctx context.Context, a *agent.Agent, ids string) any {
 		for _, id := range strings.Fields(ids) {
-			go func() { _ = a.Alloc(id).RestartAll(ctx) }() // the test checks the result in the events
+			go func() { _ = a.Alloc(id).RestartAll(ctx) }() // the test checks the result of the restart in the task's events
 		}
 		return "ok"
 	}
 }
 
-// hookFault is a fault of a hook, and the expected message.
+// hookFault is a way in which a hook misbehaves, and the message that an event must contain.
 type hookFault struct {
 	at                 hook.Point
 	mode               string
 	expectedText       string
-	harmless           bool // the fault is harmless even with on_error fail
-	onlyWithFaultsFlag bool // one of many similar faults, which run only with -faults
+	harmless           bool // the fault does not fail the task, even with on_error fail
+	onlyWithFaultsFlag bool // there are many similar faults, so this one is tested only with -faults
 }
 
-// allHookFaults returns all faults.
+// allHookFaults returns the faults of all hook points.
 func allHookFaults() (list []hookFault) {
 	for m := range hook.AllPoints() {
 		list = append(list,
@@ -263,10 +263,10 @@ type faultyHookJob struct {
 	jobID, attachedHook string
 	onErrorWarn         bool
 	seenEvents          map[string]bool
-	steps               []jobStep // remaining steps of its life
+	steps               []jobStep // steps of the job that are not done yet
 }
 
-// hookName returns the name of the hook that has the fault.
+// hookName returns the name of the hook plugin that has the fault.
 func (w hookFault) hookName() string {
 	if w.mode == "hang" || w.mode == "late" {
 		return shortTimeoutHook(w.at)
@@ -274,15 +274,15 @@ func (w hookFault) hookName() string {
 	return "bad"
 }
 
-// jobSpec returns the job, with the hook that misbehaves.
+// jobSpec returns the specification of the job, with the hook that misbehaves.
 func (s *faultyHookJob) jobSpec(killTimeout string) string {
 	return jobWithHooks(s.jobID, 0, killTimeout, map[string]string{s.attachedHook: fmt.Sprintf("{ at = %q, mode = %q }", s.at, s.mode)})
 }
 
-// jobStep is a condition to wait for, and an action after it.
+// jobStep is a condition for which a test waits, and the action that follows.
 type jobStep struct {
 	description string
-	ok          func(*api.Allocation) bool // called with nil after the allocation is gone
+	ok          func(*api.Allocation) bool // reports whether the action can run; if ok is nil, the step waits until the allocation was removed
 	action      func(*api.Allocation)
 }
 
@@ -290,7 +290,7 @@ func (s *faultyHookJob) String() string {
 	return fmt.Sprintf("%s at %s, lenient %v", s.mode, s.at, s.onErrorWarn)
 }
 
-// hasExpectedEvent reports whether an event contains the expected message.
+// hasExpectedEvent reports whether an event contains the expected text of the fault.
 func (s *faultyHookJob) hasExpectedEvent() bool {
 	for message := range s.seenEvents {
 		if strings.Contains(message, s.attachedHook) && strings.Contains(message, s.at.String()+": ") && strings.Contains(message, s.expectedText) && strings.Contains(message, "(on_error is warn)") == s.onErrorWarn {
@@ -300,8 +300,8 @@ func (s *faultyHookJob) hasExpectedEvent() bool {
 	return false
 }
 
-// planSteps sets the steps of the job. Steps for the shutdown of the agent run after all
-// other steps of all jobs: replaced reports whether the next agent runs.
+// planSteps sets the steps of the job. Steps for the shutdown of the agent come after all other
+// steps of all jobs; replaced is set when the next agent runs.
 func (s *faultyHookJob) planSteps(n *faultNode, replaced *bool) {
 	register := func(timeout string) {
 		n.registerJob(s.jobSpec(timeout))
@@ -351,7 +351,8 @@ func (s *faultyHookJob) planSteps(n *faultNode, replaced *bool) {
 	}
 }
 
-// runNextStep runs the next step if its condition holds, and reports whether no step is left.
+// runNextStep runs the next step of the job if its condition holds, and reports whether no step is
+// left.
 func (s *faultyHookJob) runNextStep(a *api.Allocation) bool {
 	recordEvents(a, s.seenEvents)
 	if len(s.steps) == 0 {
@@ -368,9 +369,9 @@ func (s *faultyHookJob) runNextStep(a *api.Allocation) bool {
 	return len(s.steps) == 0
 }
 
-// TestHostileHooks makes a hook misbehave at each hook point, in each way, for many jobs at
-// once. Each fault affects its own allocation as on_error says, and no other allocation:
-// neither an allocation in which the same hook behaves, nor an allocation without it.
+// TestHostileHooks makes a hook misbehave in each way at each hook point, for many jobs at once.
+// Each fault affects its own allocation as on_error says, and no other allocation: neither an
+// allocation in which the same hook is correct, nor an allocation without the hook.
 func TestHostileHooks(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to have task directories like an agent's")
@@ -400,7 +401,7 @@ func TestHostileHooks(t *testing.T) {
 	neighbour := &faultyHookJob{hookFault: hookFault{at: hook.Prerun, mode: "nothing"}, jobID: "neighbour", attachedHook: "bad", seenEvents: map[string]bool{}}
 	n.registerJob(neighbour.jobSpec("1s"))
 
-	// Number of concurrent jobs: the others start when some have ended.
+	// At most this many jobs run at once. The next ones start when some have ended.
 	const maxConcurrentJobs = 40
 	begun := 0
 	var waiting []string

@@ -32,11 +32,11 @@ func (d *isolatingDriverPlugin) Info() sdk.DriverInfo {
 	}
 }
 
-// isolationScripts are the scripts that mount the files of the task, and become the task. Their
-// arguments are the directory of the task, the shared one, user and group, and the script
-// of the task. Their mounts are in a namespace of the task, and end with it.
+// isolationScripts are the scripts that mount the files of the task, and then execute the task's
+// script. Their arguments are the task directory, the shared alloc directory, USER:GROUP, and the
+// task's script. Their mounts are in a mount namespace of the task, which ends with the task.
 var isolationScripts = map[string]string{
-	// The directory of the task becomes its root.
+	// The task directory becomes the root directory of the task.
 	"chroot": `set -e
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 cd "$1"
@@ -45,7 +45,7 @@ for dir in usr dev; do mount --rbind /$dir $dir; done
 for dir in bin sbin lib lib64; do ln -sfn usr/$dir $dir; done
 exec chroot --userspec="$3" --groups= . /bin/sh -c "$4"
 `,
-	// A root that is empty but for the programs stands for an image.
+	// A new root directory that has only the host's programs stands for an image.
 	"image": `set -e
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 mount -t tmpfs -o mode=755 tmpfs /mnt
@@ -75,7 +75,7 @@ func (d *isolatingDriverPlugin) Start(ctx context.Context, start *sdk.StartReque
 		return nil, err
 	}
 	asRoot := *start
-	asRoot.User = "" // root until the task has its root directory
+	asRoot.User = "" // the process runs as root until it has changed its root directory
 	return process.Start(ctx, &asRoot, process.Command{Path: "/usr/bin/unshare", Dir: "/", Args: []string{
 		"--mount", "/bin/sh", "-c", isolationScripts[d.isolation], "isolate",
 		start.TaskDir(), filepath.Join(start.AllocDir, "alloc"), fmt.Sprintf("%d:%d", cred.Uid, cred.Gid), config.Script,

@@ -16,8 +16,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// resourceUsage is the resource usage of an agent: descriptors of all its processes, and goroutines
-// and memory of its own.
+// resourceUsage is the resource usage of an agent: the descriptors of all its processes, and the
+// goroutines and the heap of the agent process.
 type resourceUsage struct {
 	descriptors int
 	goroutines  float64
@@ -49,8 +49,8 @@ func (s *testAgent) readResourceUsage() resourceUsage {
 	return l
 }
 
-// disconnectAfterText requests a stream over a connection of its own, reads until the text comes, and
-// closes the connection without a further message.
+// disconnectAfterText opens a stream over a new connection, reads until a line contains the text,
+// and resets the connection.
 func (s *testAgent) disconnectAfterText(path, until string) error {
 	conn, err := net.Dial("tcp", strings.TrimPrefix(s.address, "http://"))
 	if err != nil {
@@ -70,8 +70,8 @@ func (s *testAgent) disconnectAfterText(path, until string) error {
 	return fmt.Errorf("the stream ended: %v", seen.Err())
 }
 
-// 500 followers of one log and 100 terminals connect at once, and half of them close the
-// connection without a message: all get their output, and the agent keeps nothing of them.
+// 500 followers of one log and 100 terminals connect at once, and half of them close the connection
+// without a message. All of them get their output, and the agent releases all their resources.
 func TestManyClients(t *testing.T) {
 	const followers, sessions = 500, 100
 	t.Parallel()
@@ -80,7 +80,7 @@ func TestManyClients(t *testing.T) {
 	t.Cleanup(lastClients.Wait)
 	s := startTestAgent(t, false)
 	alloc := s.run("crowd", api.JobTypeService, "running", shellTask("web", "n=0; while :; do n=$((n+1)); echo line $n; sleep 0.2; done",
-		func(task *api.Task) { task.Resources.MemoryMB = new(200) })) // the commands of all sessions count as memory of the task
+		func(task *api.Task) { task.Resources.MemoryMB = new(200) })) // the commands of all sessions count against the task's memory limit
 	logs := "/v1/client/fs/logs/" + alloc.ID + "?task=web&type=stdout&follow=true&plain=true&origin=end"
 	file := "/v1/client/fs/stream/" + alloc.ID + "?path=alloc/logs/web.stdout.0&origin=end"
 	connectClients := func(followers, sessions int) {
@@ -113,7 +113,7 @@ func TestManyClients(t *testing.T) {
 		}
 		all.Wait()
 	}
-	connectClients(20, 8) // the first clients make the agent allocate memory and descriptors that it keeps
+	connectClients(20, 8) // the first clients make the agent allocate memory and descriptors that it does not release
 	before := s.readResourceUsage()
 	connectClients(followers, sessions)
 	s.waitUntil("nothing is left of the crowd", func() (string, bool) {
@@ -138,7 +138,8 @@ func TestManyClients(t *testing.T) {
 	})
 }
 
-// disconnectingTerminal is the terminal of a client. It disconnects after it has read a word.
+// disconnectingTerminal is the output of a session. It disconnects the client after it has received
+// a text.
 type disconnectingTerminal struct {
 	out         *bytes.Buffer
 	disconnect  func()

@@ -17,9 +17,9 @@ import (
 )
 
 // serveOldDriver is a driver plugin in the style of old drivers, written directly for the wire
-// format and without code of nomad-lite: no Init, no Shutdown, no Inspect, sub-messages
-// omitted wherever possible, and a name other than its file's. Its only task writes its
-// greeting and exits.
+// format and without code of nomad-lite. It has no Init, Shutdown and Inspect, omits sub-messages
+// wherever possible, and its name differs from its file's name. Its only task writes its greeting
+// and exits.
 func serveOldDriver() {
 	dir, err := os.MkdirTemp("", "old")
 	if err != nil {
@@ -42,22 +42,23 @@ func serveOldDriver() {
 	_ = server.Serve(listener)
 }
 
-// oldProtocolDriver is a driver of protocol 0.1.0 without any code of this project: it sends
-// recordedAnswers.
+// oldProtocolDriver implements the driver protocol 0.1.0 without any code of nomad-lite. Its
+// constant answers are in recordedAnswers.
 type oldProtocolDriver struct {
 	stopServer func()
 
 	mu         sync.Mutex
 	taskEnded  map[string]chan struct{} // by task id
-	hostConfig []byte                   // NomadConfig.driver of the last SetConfig
+	hostConfig []byte                   // field NomadConfig.driver of the last SetConfig request
 }
 
-// recordedAnswers are the constant answers, in hex.
+// recordedAnswers maps methods to their constant answers, encoded in hex.
 var recordedAnswers = map[string]string{
-	// driver, v0.1.0, 0.0.1, gramophone
+	// This answer has the type driver, the API version v0.1.0, the plugin version 0.0.1 and the
+	// name gramophone.
 	"BasePlugin/PluginInfo":   "0802" + "1206" + "76302e312e30" + "1a05" + "302e302e31" + "220a" + "6772616d6f70686f6e65",
 	"BasePlugin/ConfigSchema": "",
-	// greeting = default(attr string, "hi"): the example of plugin-protocol 2.5
+	// This schema has one attribute: greeting, a string with the default "hi".
 	"Driver/TaskConfigSchema": "0a32" + "0a300a2e0a086772656574696e6712224a200a141a120a086772656574696e671206737472696e67120852060a0422686922",
 	"Driver/Capabilities":     "",
 	"Driver/StopTask":         "",
@@ -89,7 +90,7 @@ func (d *oldProtocolDriver) handleCall(stream grpc.ServerStream) error {
 	case "GRPCController/Shutdown":
 		d.stopServer()
 		return stream.SendMsg(&rawMessage{})
-	case "Driver/Fingerprint": // the answer: healthy, no attributes, no description
+	case "Driver/Fingerprint": // the fingerprint is healthy, without attributes and description
 		if err := stream.SendMsg(&rawMessage{0x10, 0x02}); err != nil {
 			return err
 		}
@@ -98,7 +99,7 @@ func (d *oldProtocolDriver) handleCall(stream grpc.ServerStream) error {
 	case "Driver/TaskEvents":
 		<-stream.Context().Done()
 		return nil
-	case "Driver/TaskStats": // the answer: stats without usage or time
+	case "Driver/TaskStats": // the stats have neither a usage nor a time
 		if err := stream.SendMsg(&rawMessage{0x0a, 0x00}); err != nil {
 			return err
 		}
@@ -109,9 +110,9 @@ func (d *oldProtocolDriver) handleCall(stream grpc.ServerStream) error {
 		id := string(bytesField(config, 1))
 		linux := bytesField(bytesField(config, 6), 2)
 		if err := d.runTask(id, string(bytesField(config, 11)), bytesField(config, 3), string(bytesField(linux, 9))); err != nil {
-			return err // a plain error becomes the code Unknown
+			return err // gRPC sends a plain error with the code Unknown
 		}
-		var handle []byte // version 1, the config unchanged, no state
+		var handle []byte // the handle has version 1, the task config and no driver state
 		handle = protowire.AppendTag(handle, 1, protowire.VarintType)
 		handle = protowire.AppendVarint(handle, 1)
 		handle = protowire.AppendTag(handle, 2, protowire.BytesType)
@@ -140,7 +141,8 @@ func (d *oldProtocolDriver) handleCall(stream grpc.ServerStream) error {
 	return status.Errorf(codes.Unimplemented, "unknown method %s", full)
 }
 
-// runTask runs the task. The greeting is the only string in the config. The cgroup must exist.
+// runTask runs the task, whose cgroup must exist. The greeting is the only string in the encoded
+// config.
 func (d *oldProtocolDriver) runTask(id, path string, config []byte, cgroup string) error {
 	if _, err := os.Stat(cgroup); cgroup != "" && err != nil {
 		return err
@@ -153,8 +155,8 @@ func (d *oldProtocolDriver) runTask(id, path string, config []byte, cgroup strin
 	d.mu.Lock()
 	host := d.hostConfig
 	d.mu.Unlock()
-	// Like drivers made from the public skeleton, this driver assumes that the host has
-	// sent its ports and its cores: without them it panics.
+	// Like drivers made from Nomad's skeleton project, this driver panics unless the host has sent
+	// its port range and its cores.
 	ports := [2]uint64{varintFields(host, 2)[0], varintFields(host, 1)[0]}
 	topology := bytesFields(host, 3)[0]
 	cores := bytesFields(topology, 3)

@@ -12,8 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// editStateFile is the command "statefile FILE" of the scripts. It creates a state file. With the arguments FILE OLD NEW it replaces bytes in
-// a state file, wherever they are.
+// editStateFile is the command "statefile FILE" of the scripts. It creates a state file. With the
+// arguments FILE OLD NEW it replaces bytes in a state file, wherever they are.
 func editStateFile(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 && len(args) != 3 {
 		ts.Fatalf("usage: statefile FILE [OLD NEW]")

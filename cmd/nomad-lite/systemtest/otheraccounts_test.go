@@ -34,21 +34,21 @@ var (
 	accountSeed         = flag.Uint64("account-seed", 0, "the seed of the first schedule; random if it is 0")
 )
 
-// These are the users of tasks, and the accounts that attack them. None has an entry in the
-// user database except nobody, which owns the shared directories of all allocations.
+// These are the users of tasks, and the intruders' accounts. Only nobody, which owns the shared
+// directories of all allocations, has an entry in the user database.
 const (
 	firstUser, secondUser, thirdUser = 4001, 4002, 4003
 	intruderUser, nobodyUser         = 4242, 65534
 )
 
-// plantedSecret is the text of each template and artifact.
+// plantedSecret is the content of each template and artifact.
 const plantedSecret = "planted-secret"
 
-// intruder is an account that attacks the files and processes of an agent whose paths it
-// has.
+// intruder is an account that attacks the files and the processes of an agent. It is given the
+// paths and the process ids.
 type intruder struct {
 	uid      int
-	own      string // directory of the intruder, on the same file system
+	own      string // the intruder's own directory, on the same file system as the agent's files
 	paths    *atomic.Pointer[[]string]
 	pids     *atomic.Pointer[[]int]
 	attempts atomic.Int64
@@ -58,24 +58,24 @@ type intruder struct {
 	countsByAttack map[string]*attackCount // by kind of attack
 }
 
-// attackCount counts the attempts of an attack, and its successes.
+// attackCount counts the attempts of a kind of attack, and the successful ones.
 type attackCount struct{ attempts, successes int }
 
 func (o attackCount) String() string { return fmt.Sprintf("%d of %d", o.successes, o.attempts) }
 
-// run attacks until ctx ends, on a thread that has the uid and no other privilege.
+// run attacks until ctx ends, on a thread that has the intruder's uid and no privileges.
 func (i *intruder) run(ctx context.Context, seed uint64) error {
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		runtime.LockOSThread() // the thread is never unlocked, so that it ends with the goroutine
 		done <- i.attack(ctx, rand.New(rand.NewPCG(seed, uint64(i.uid))))
 	}()
 	return <-done
 }
 
 func (i *intruder) attack(ctx context.Context, r *rand.Rand) error {
-	// Raw system calls change only this thread; the functions of package syscall change all
-	// threads.
+	// The users are changed by raw system calls, which affect only this thread. The functions of
+	// package syscall would change all threads.
 	id := uintptr(i.uid)
 	for _, c := range [][4]uintptr{{unix.SYS_SETGROUPS, 0, 0, 0}, {unix.SYS_SETRESGID, id, id, id}, {unix.SYS_SETRESUID, id, id, id}} {
 		if _, _, errno := unix.RawSyscall(c[0], c[1], c[2], c[3]); errno != 0 {
@@ -91,7 +91,7 @@ func (i *intruder) attack(ctx context.Context, r *rand.Rand) error {
 			}
 			for _, file := range []string{"environ", "maps"} {
 				path := fmt.Sprintf("/proc/%d/%s", pid, file)
-				if text, _ := os.ReadFile(path); len(text) > 0 { // every account can read the empty text of a zombie
+				if text, _ := os.ReadFile(path); len(text) > 0 { // every account can read these files of a zombie, which are empty
 					i.try("read", path, nil)
 				}
 			}
@@ -114,14 +114,14 @@ func (i *intruder) trySignals(pid int) {
 	i.try("signal", name, unix.Kill(pid, 0))
 	i.try("continue", name, unix.Kill(pid, unix.SIGCONT))
 	i.try("signal the thread", name, unix.Tgkill(pid, pid, 0))
-	i.try("signal the group", name, unix.Kill(-pid, 0)) // most processes lead their own group
+	i.try("signal the group", name, unix.Kill(-pid, 0)) // most targets are leaders of their own process group
 	if fd, err := unix.PidfdOpen(pid, 0); err == nil {
 		i.try("signal the handle", name, unix.PidfdSendSignal(fd, 0, nil, 0))
 		unix.Close(fd)
 	}
 }
 
-// tryPathAttack tries one attack on a path.
+// tryPathAttack tries one random attack on a path.
 func (i *intruder) tryPathAttack(r *rand.Rand, path string) {
 	evil := filepath.Join(path, "evil")
 	mine := filepath.Join(i.own, strconv.FormatUint(r.Uint64(), 36))
@@ -210,14 +210,15 @@ func newPublicDir(t *testing.T) string {
 	return dir
 }
 
-// attackTargets are the targets of the intruders: all paths below a directory, and the
+// attackTargets are the targets of the intruders: all paths below the data directory, and the
 // processes of the agent and of its tasks.
 type attackTargets struct {
 	paths atomic.Pointer[[]string]
 	pids  atomic.Pointer[[]int]
 }
 
-// refreshUntilDone refreshes the targets until ctx ends. It sleeps longer than a refresh takes.
+// refreshUntilDone refreshes the targets until ctx ends. It sleeps twice as long as a refresh
+// takes.
 func (w *attackTargets) refreshUntilDone(ctx context.Context, dataDir string, pids func() []int) {
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -240,8 +241,8 @@ func (w *attackTargets) refresh(dataDir string, processes func() []int) {
 	w.pids.Store(&pids)
 }
 
-// processesOfOtherUsers returns the processes of the node and of its tasks that run as none of the
-// users.
+// processesOfOtherUsers returns the processes of the agent and of its tasks that do not run as one
+// of the given users.
 func (s *testAgent) processesOfOtherUsers(users ...int) (found []int) {
 	for pid := range scriptProcesses(s.workDir) {
 		var st unix.Stat_t
@@ -252,11 +253,11 @@ func (s *testAgent) processesOfOtherUsers(users ...int) (found []int) {
 	return found
 }
 
-// An account of the machine that has every path reads, lists, replaces, links, mounts and
-// signals nothing of an agent that is root, while tasks start, render, download, restart
-// and end in random schedules, in each of which the agent is killed or stopped, and started
-// again. The tasks themselves check that they have their own files, and no access to the
-// files of other tasks.
+// An account of the machine that is given every path cannot read, list, replace, link, mount or
+// signal anything of an agent that is root. Meanwhile tasks start, render templates, download,
+// restart and end in random schedules, in each of which the agent is killed or stopped, and started
+// again. The tasks themselves check that they have their own files, and no access to the files of
+// other tasks.
 func TestOtherAccountsGetNothing(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("an agent that is not root closes its data directory, which runtime/agent tests")
@@ -289,7 +290,7 @@ func TestOtherAccountsGetNothing(t *testing.T) {
 			}
 		})
 	}
-	// The check also runs after a schedule that failed because of an intruder.
+	// The intruders are also checked if they made a schedule fail.
 	defer func() {
 		end()
 		attackWG.Wait()
@@ -313,8 +314,8 @@ func TestOtherAccountsGetNothing(t *testing.T) {
 	}
 }
 
-// This test shows that an intruder can succeed: without it TestOtherAccountsGetNothing
-// would prove nothing.
+// This test shows that the intruder detects open files and processes. Without it,
+// TestOtherAccountsGetNothing would prove nothing.
 func TestIntruderSucceedsWhereAllIsOpen(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root becomes another user")
@@ -323,13 +324,14 @@ func TestIntruderSucceedsWhereAllIsOpen(t *testing.T) {
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	for n := range 50 { // each file can be removed once
+	for n := range 50 { // there are many files, because the intruder can remove each only once
 		file := filepath.Join(dir, strconv.Itoa(n))
 		if err := errors.Join(os.WriteFile(file, []byte(plantedSecret), 0o666), os.Chmod(file, 0o666)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	// The intruder has no permission to signal the first process; the second is its own.
+	// The first process belongs to another user, so the intruder cannot signal it. The second
+	// process belongs to the intruder.
 	var pids []int
 	for _, uid := range []uint32{nobodyUser, intruderUser} {
 		cmd := exec.Command("sleep", "1000")
@@ -352,7 +354,7 @@ func TestIntruderSucceedsWhereAllIsOpen(t *testing.T) {
 	if err := i.run(ctx, 1); err != nil {
 		t.Fatal(err)
 	}
-	made := 0 // number of created files; all attempts use one name in the directory
+	made := 0 // number of created files of all kinds: only one can be created, because all attempts use the same path
 	for _, what := range []string{"create", "mkdir", "symlink", "make a FIFO"} {
 		if o := i.countsByAttack[what]; o != nil {
 			made += o.successes
@@ -391,8 +393,8 @@ plugin "image-driver" {
 }
 `
 
-// startPersistentAgent starts an agent whose data directory others can reach, with a driver of each
-// isolation.
+// startPersistentAgent starts an agent with drivers of each file system isolation. Other users can
+// search the parent of its data directory.
 func startPersistentAgent(t *testing.T) *persistentAgent {
 	t.Helper()
 	dir := newNodeDir(t)
@@ -427,7 +429,7 @@ func startPersistentAgent(t *testing.T) *persistentAgent {
 		s.stopJobs()
 		s.end(unix.SIGTERM)
 		for _, p := range nodeProcesses(s.dataDir) {
-			_ = p.Signal(unix.SIGKILL) // keeper and collector stay for the next agent
+			_ = p.Signal(unix.SIGKILL) // the keeper and the log collector outlive the agent, so the test kills them
 		}
 		text, err := os.ReadFile(s.logFile)
 		if err != nil {
@@ -442,8 +444,8 @@ func startPersistentAgent(t *testing.T) *persistentAgent {
 	return s
 }
 
-// start starts an agent and waits until it is ready. The agent is not in the session of the
-// test, to which the intruders belong.
+// start starts an agent and waits until it is ready. The agent has a session of its own, because
+// the intruders run in the session of the test.
 func (s *persistentAgent) start() {
 	s.t.Helper()
 	log, err := os.OpenFile(s.logFile, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -469,7 +471,7 @@ func (s *persistentAgent) start() {
 	})
 }
 
-// end ends the agent with a signal.
+// end sends a signal to the agent and waits until the agent exits.
 func (s *persistentAgent) end(how unix.Signal) {
 	s.t.Helper()
 	if err := s.agent.Process.Signal(how); err != nil {
@@ -480,7 +482,7 @@ func (s *persistentAgent) end(how unix.Signal) {
 	}
 }
 
-// stopJobs stops the jobs that a failed schedule has left.
+// stopJobs stops the jobs that a failed schedule has not stopped.
 func (s *persistentAgent) stopJobs() {
 	jobs, _, err := s.Jobs().List(nil)
 	if err != nil {
@@ -498,19 +500,20 @@ func (s *persistentAgent) stopJobs() {
 	})
 }
 
-// randomJobSchedule is a random sequence of operations on jobs, and one end of the agent.
+// randomJobSchedule is a random sequence of operations on jobs, in which the agent is stopped or
+// killed once.
 type randomJobSchedule struct {
 	*persistentAgent
 	rand *rand.Rand
 	seed uint64
 	url  string
-	how  unix.Signal // signal that ends the agent
+	how  unix.Signal // signal that stops or kills the agent
 
-	stepsUntilExit int // number of steps until the agent is ended
+	stepsUntilExit int // number of steps until the agent is stopped or killed
 }
 
-// accountTaskGroups are the groups of a schedule. They have no tasks without a user of their own
-// that run as nobody, because another process of nobody has full access to such tasks.
+// accountTaskGroups are the task groups of a schedule. None of their tasks runs as nobody by
+// default, because other processes of nobody have full access to such tasks.
 var accountTaskGroups = map[string]func(*randomJobSchedule) *api.TaskGroup{
 	"as-root": func(s *randomJobSchedule) *api.TaskGroup { return newTaskGroup(s.accountTask("main", "", "")) },
 	"as-user": func(s *randomJobSchedule) *api.TaskGroup {
@@ -522,7 +525,7 @@ var accountTaskGroups = map[string]func(*randomJobSchedule) *api.TaskGroup{
 	"after-other": (*randomJobSchedule).sequentialUsersGroup,
 }
 
-// isolatedGroups are task groups. Each schedule has exactly one of them.
+// isolatedGroups are task groups with file system isolation. Each schedule has exactly one of them.
 var isolatedGroups = map[string]func(*randomJobSchedule) *api.TaskGroup{
 	"in-chroot": func(s *randomJobSchedule) *api.TaskGroup {
 		return newTaskGroup(withIsolation("chroot", s.accountTask("main", strconv.Itoa(firstUser), ownRootDirScript)))
@@ -536,13 +539,13 @@ var isolatedGroups = map[string]func(*randomJobSchedule) *api.TaskGroup{
 	"each-isolation": (*randomJobSchedule).eachIsolationGroup,
 }
 
-// ownRootDirScript is a script that fails unless the root directory of a task is not the host's.
+// ownRootDirScript is a script that fails if the task's root directory is the host's.
 const ownRootDirScript = `
 test -d /secrets
 if test -e /proc/self || test -e /etc/passwd; then exit 1; fi
 `
 
-// withIsolation changes a shell task so that another driver runs it.
+// withIsolation changes a shell task so that the driver in_chroot or in_image runs its script.
 func withIsolation(isolation string, t *api.Task) *api.Task {
 	t.Driver = "in_" + isolation
 	t.Config = map[string]any{"script": t.Config["args"].([]string)[1]}
@@ -559,7 +562,7 @@ func newTaskGroup(tasks ...*api.Task) *api.TaskGroup {
 	return g
 }
 
-// ownFilesScript is a script that fails unless the task has its own files.
+// ownFilesScript is a script that fails unless the task has its templates and its artifact.
 const ownFilesScript = `set -e
 test "$(cat $NOMAD_SECRETS_DIR/t)" = ` + plantedSecret + `
 test "$(cat $NOMAD_TASK_DIR/t)" = ` + plantedSecret + `
@@ -567,8 +570,8 @@ test "$(cat $NOMAD_TASK_DIR/artifact/a)" = ` + plantedSecret + `
 for d in $NOMAD_TASK_DIR $NOMAD_SECRETS_DIR $NOMAD_ALLOC_DIR/data $NOMAD_TASK_DIR/../tmp; do echo x > $d/by-$NOMAD_TASK_NAME; rm $d/by-$NOMAD_TASK_NAME; done
 `
 
-// accountTask returns a task with templates and an artifact, which checks them, runs the
-// script, and continues.
+// accountTask returns a task with templates and an artifact. The task checks its files, runs the
+// script, and then runs until it is stopped.
 func (s *randomJobSchedule) accountTask(name, user, script string) *api.Task {
 	return shellTask(name, ownFilesScript+script+sleepForeverScript, func(t *api.Task) {
 		t.User = user
@@ -590,7 +593,8 @@ func cannotReadScript(others ...string) (script string) {
 	return script
 }
 
-// severalUsersGroup returns tasks of several users, who cannot read one another's files.
+// severalUsersGroup returns a group whose tasks run as different users, who cannot read one
+// another's files.
 func (s *randomJobSchedule) severalUsersGroup() *api.TaskGroup {
 	const cannotListScript = "if ls $NOMAD_ALLOC_DIR/../%s; then exit 1; fi\n"
 	return newTaskGroup(s.accountTask("root", "", ""),
@@ -598,14 +602,16 @@ func (s *randomJobSchedule) severalUsersGroup() *api.TaskGroup {
 		s.accountTask("second", strconv.Itoa(secondUser), cannotReadScript("root", "first")+fmt.Sprintf(cannotListScript+cannotListScript, "root", "first")))
 }
 
-// eachIsolationGroup returns tasks of several users with one driver each.
+// eachIsolationGroup returns a group with one task for each file system isolation, each of another
+// user.
 func (s *randomJobSchedule) eachIsolationGroup() *api.TaskGroup {
 	return newTaskGroup(s.accountTask("none", strconv.Itoa(firstUser), cannotReadScript("chroot", "image")),
 		withIsolation("chroot", s.accountTask("chroot", strconv.Itoa(secondUser), ownRootDirScript+cannotReadScript("none", "image"))),
 		withIsolation("image", s.accountTask("image", strconv.Itoa(thirdUser), ownRootDirScript+cannotReadScript("none", "chroot"))))
 }
 
-// privilegeDroppingGroup returns a task that starts as root and continues as another user.
+// privilegeDroppingGroup returns a group with a task that starts as root and continues as another
+// user.
 func (s *randomJobSchedule) privilegeDroppingGroup() *api.TaskGroup {
 	as := fmt.Sprintf("setpriv --reuid=%d --regid=%d --clear-groups", thirdUser, thirdUser)
 	task := s.accountTask("main", "", as+` sh -c 'set -e; cat $NOMAD_SECRETS_DIR/t; echo x > $NOMAD_TASK_DIR/cache'
@@ -615,8 +621,8 @@ if `+as+` sh -c 'echo x > $NOMAD_TASK_DIR/t'; then exit 1; fi
 	return newTaskGroup(task)
 }
 
-// sequentialUsersGroup returns a task that starts when a task of another user has ended, and
-// uses the files that the other task has left.
+// sequentialUsersGroup returns a group with two tasks of different users: the second task starts
+// when the first has ended, and uses the files that the first has created.
 func (s *randomJobSchedule) sequentialUsersGroup() *api.TaskGroup {
 	first := shellTask("first", "echo "+plantedSecret+" > $NOMAD_ALLOC_DIR/data/left", func(t *api.Task) {
 		t.User = strconv.Itoa(secondUser)
@@ -625,15 +631,15 @@ func (s *randomJobSchedule) sequentialUsersGroup() *api.TaskGroup {
 	return newTaskGroup(first, s.accountTask("main", strconv.Itoa(firstUser), "test \"$(cat $NOMAD_ALLOC_DIR/data/left)\" = "+plantedSecret+"\n"))
 }
 
-// pickGroups returns a few of the jobs, in a random order.
+// pickGroups returns some of the groups, in random order.
 func (s *randomJobSchedule) pickGroups(count int, jobs map[string]func(*randomJobSchedule) *api.TaskGroup) []string {
 	names := slices.Sorted(maps.Keys(jobs))
 	s.rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 	return names[:count]
 }
 
-// maybeRestartAgent is called between two operations of a schedule. At one of the steps it ends the
-// agent, and starts it again a little later.
+// maybeRestartAgent is called before each operation of a schedule. Before one of them it stops or
+// kills the agent, and starts it again after a random delay.
 func (s *randomJobSchedule) maybeRestartAgent() {
 	s.t.Helper()
 	s.stepsUntilExit--
@@ -650,7 +656,7 @@ func (s *randomJobSchedule) sleepRandomly(most int) {
 	time.Sleep(time.Duration(s.rand.IntN(most)) * time.Millisecond)
 }
 
-// run registers some jobs, restarts and stops them at random, and waits until each has run.
+// run registers some jobs, restarts and stops them at random, and waits until each of them has run.
 func (s *randomJobSchedule) run() {
 	s.t.Helper()
 	groups := map[string]*api.TaskGroup{}

@@ -25,7 +25,8 @@ func init() {
 	}
 }
 
-// installDriverScript replaces the program of the external driver by a script.
+// installDriverScript replaces the executable of the external driver by a script, and returns the
+// previous executable.
 func (n *driverOutageNode) installDriverScript(script string) (before []byte) {
 	n.Helper()
 	file := filepath.Join(n.pluginDir, "shell-driver")
@@ -42,8 +43,9 @@ func (n *driverOutageNode) installDriverScript(script string) (before []byte) {
 	return before
 }
 
-// An agent stops the plugin of the earlier build, and the next build does not start: the
-// tasks continue, also after the end of that agent, until a build recovers them.
+// The driver plugin is updated to a build that does not start. The next agent stops the plugin of
+// the previous build, but the tasks continue, also after that agent has exited, until a working
+// build recovers them.
 func TestTasksOutliveADriverBuildThatDoesNotStart(t *testing.T) {
 	for name, broken := range map[string]string{
 		"it exits":                           "#!/bin/sh\nexit 3\n",
@@ -69,12 +71,12 @@ func TestTasksOutliveADriverBuildThatDoesNotStart(t *testing.T) {
 			plugin := n.waitPlugin(process.ID{})
 			n.end("leave")
 			good := n.installDriverScript(broken)
-			for range 2 { // the second of these agents finds no plugin process
+			for range 2 { // the first agent stops the plugin process, the second agent finds none
 				n.startAgent()
 				n.waitReport("the plugin of the build before has ended, and the tasks run", func(v taskReport) bool {
 					return !plugin.Alive() && v.runningTaskCount() == len(jobs)
 				})
-				time.Sleep(500 * time.Millisecond) // a wrong action of the agent would follow at once
+				time.Sleep(500 * time.Millisecond) // if the agent acted on the missing driver, it would do so within this time
 				v := n.waitReport("the tasks run", func(taskReport) bool { return true })
 				for _, job := range jobs {
 					if _, s := v.taskOfJob(job); s == nil || s.State != model.TaskRunning || s.Failed || s.Restarts != 0 {
@@ -125,18 +127,18 @@ func processesOfAlloc(t *testing.T, id string) (found []int) {
 	return found
 }
 
-// The children of a task, also in sessions of their own, end with the task, whether or not
-// the keeper that adopts orphans is still the keeper of their start.
+// The children of a task, even in sessions of their own, are killed with the task, whether or not
+// the keeper process that was running at their start still runs.
 func TestChildrenEndWithTheirTaskWhenTheKeeperHasDied(t *testing.T) {
 	forEachDriver(t, func(n *driverOutageNode) {
 		script, count := "trap '' INT; sleep 1000 & setsid sleep 1000 & setsid sh -c 'sleep 1000 & (setsid sleep 1000 &); wait' & ", 6
-		if !n.withoutCgroups { // without cgroups, a process without the names in its environment is not found
+		if !n.withoutCgroups { // without cgroups, a process is found only by the task's variables in its environment
 			script, count = script+"env -i setsid sh -c ': '$NOMAD_ALLOC_ID'; while :; do sleep 1; done' & ", count+1
 		}
 		jobs := []string{"stopped", "purged", "collected"}
 		ids := map[string]string{}
 		for _, job := range jobs {
-			fifo := filepath.Join(n.dir, job) // a task that starts no more processes reads it
+			fifo := filepath.Join(n.dir, job) // the task reads the FIFO, so that it waits without starting processes
 			if err := errors.Join(syscall.Mkfifo(fifo, 0o600), os.Chmod(fifo, 0o666)); err != nil {
 				n.Fatal(err)
 			}
@@ -154,7 +156,7 @@ func TestChildrenEndWithTheirTaskWhenTheKeeperHasDied(t *testing.T) {
 			return len(now) == 1 && now[0] != first[0]
 		})
 		for _, job := range jobs {
-			// A process that executes a program now has no environment for a moment.
+			// During exec a process has no environment for a moment, and is not found then.
 			n.waitReport(job+" keeps its children", func(taskReport) bool { return len(processesOfAlloc(n.T, ids[job])) >= count })
 		}
 		none := func(job string) {

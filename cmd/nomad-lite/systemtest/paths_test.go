@@ -18,7 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 )
 
-// relocatedNode is a node whose data directory, or the path to it, changes.
+// relocatedNode is a node whose data directory is moved, or reached by another path.
 type relocatedNode struct {
 	*testing.T
 	dir, dataPath, runtimeDir string
@@ -33,7 +33,7 @@ func (n *relocatedNode) start() {
 	n.agent = startKillableAgentAs(n.T, n.uid, n.dataPath, "XDG_RUNTIME_DIR="+n.runtimeDir)
 }
 
-// startKillableAgentAs starts an agent of a user, with another environment.
+// startKillableAgentAs starts an agent of a user, with additional environment variables.
 func startKillableAgentAs(t *testing.T, uid int, data string, env ...string) *killableAgent {
 	t.Helper()
 	cmd := agentEnvironment{uid: uint32(uid)}.newCommand("mortal-agent", data)
@@ -42,7 +42,7 @@ func startKillableAgentAs(t *testing.T, uid int, data string, env ...string) *ki
 	return launchKillableAgent(t, cmd)
 }
 
-// newRuntimeDir creates another directory for XDG_RUNTIME_DIR.
+// newRuntimeDir creates a new directory for XDG_RUNTIME_DIR.
 func (n *relocatedNode) newRuntimeDir() {
 	n.Helper()
 	n.runtimeDir = filepath.Join(n.dir, fmt.Sprint("xdg-", n.checkCount))
@@ -59,10 +59,9 @@ func (n *relocatedNode) makeDir(path string) {
 	}
 }
 
-// removeSocketDirs removes the directories with the node's sockets: the one in the data directory,
-// and the directories that the user's session and cleaners of temporary directories can
-// remove. A running agent creates them again at once, so that the removal can fail half
-// way.
+// removeSocketDirs removes the directories with the node's sockets: the directory in the data
+// directory, and the directories that a user session or a cleaner of temporary files can remove. A
+// running agent recreates them at once, so a removal can fail because a directory is not empty.
 func (n *relocatedNode) removeSocketDirs() {
 	n.Helper()
 	links, _ := filepath.Glob("/run/nomad-lite/*")
@@ -73,14 +72,14 @@ func (n *relocatedNode) removeSocketDirs() {
 	}
 }
 
-// processesByKind returns the processes of the node by kind, for every path of the data directory
-// under which they were started.
+// processesByKind returns the processes of the node by kind, whichever path of the data directory
+// they were started with.
 func (n *relocatedNode) processesByKind() map[string][]process.ID {
 	return groupByKind(nodeProcesses(n.dir))
 }
 
-// assertOneOfEachKind asserts that one keeper, one log collector and one plugin serve the node, and
-// that the keeper is still the same process.
+// assertOneOfEachKind asserts that the node has exactly one keeper, one log collector and one
+// plugin process, and that the keeper and the tasks still have their processes.
 func (n *relocatedNode) assertOneOfEachKind(what string, before map[string][]process.ID) {
 	n.Helper()
 	now := n.processesByKind()
@@ -123,8 +122,8 @@ job %q {
 }
 `
 
-// checkTasks asserts that all tasks are owned, that none of their output is lost or doubled, and
-// that a plugin and a task can be started.
+// checkTasks asserts that the agent has all tasks, that none of their output is lost or duplicated,
+// and that a plugin and a task can be started.
 func (n *relocatedNode) checkTasks(what string, before map[string][]process.ID) {
 	n.Helper()
 	v := n.agent.waitReport(what+": all tasks are owned", func(v taskReport) bool { return v.Owned == pathTaskCount })
@@ -139,7 +138,7 @@ func (n *relocatedNode) checkTasks(what string, before map[string][]process.ID) 
 
 	plugins := n.processesByKind()["plugin"]
 	for _, p := range plugins {
-		_ = p.Signal(syscall.SIGKILL) // the process can just have been replaced
+		_ = p.Signal(syscall.SIGKILL) // an error means that another plugin process has just replaced this one
 	}
 	n.checkCount++
 	job := fmt.Sprint("once-", n.checkCount)
@@ -159,8 +158,8 @@ func (n *relocatedNode) checkTasks(what string, before map[string][]process.ID) 
 
 const pathTaskCount = 3
 
-// TestDataDirectoryIsFoundByEveryPath changes the path to a data directory with running
-// tasks, and removes the directories for sockets, both with and without a running agent.
+// TestDataDirectoryIsFoundByEveryPath changes the path of a data directory with running tasks, and
+// removes the directories of the sockets, both with and without a running agent.
 func TestDataDirectoryIsFoundByEveryPath(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to be other users")
@@ -202,7 +201,7 @@ func TestDataDirectoryIsFoundByEveryPath(t *testing.T) {
 			link := filepath.Join(dir, "link")
 			for _, step := range []struct {
 				name  string
-				alive bool // the agent runs during the change
+				alive bool // the agent is running during the change
 				do    func() error
 			}{
 				{"sockets removed while the agent runs", true, func() error { n.removeSocketDirs(); return nil }},

@@ -19,21 +19,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// processLimits are the limits that a row of SECURITY.md lists for a process.
+// processLimits are the restrictions that a row of the table in SECURITY.md lists for a process.
 type processLimits struct {
 	capabilities     uint64
 	all              bool // the process has all capabilities of root
 	syscallsFiltered bool // system calls are filtered
 }
 
-// capabilityBits are the capabilities in the table.
+// capabilityBits are the capabilities in the table of SECURITY.md, with their bits.
 var capabilityBits = map[string]uint64{
 	"CAP_CHOWN": 1 << unix.CAP_CHOWN, "CAP_DAC_OVERRIDE": 1 << unix.CAP_DAC_OVERRIDE, "CAP_FOWNER": 1 << unix.CAP_FOWNER, "CAP_FSETID": 1 << unix.CAP_FSETID,
 	"CAP_KILL": 1 << unix.CAP_KILL, "CAP_SETGID": 1 << unix.CAP_SETGID, "CAP_SETUID": 1 << unix.CAP_SETUID,
 	"CAP_SYS_ADMIN": 1 << unix.CAP_SYS_ADMIN, "CAP_SYS_PTRACE": 1 << unix.CAP_SYS_PTRACE,
 }
 
-// readProcessLimits reads the table of SECURITY.md; its keys are the arguments of the processes.
+// readProcessLimits reads the table of SECURITY.md. The keys are the command lines of the
+// processes.
 func readProcessLimits(t *testing.T) map[string]processLimits {
 	t.Helper()
 	text, err := os.ReadFile("../../../SECURITY.md")
@@ -55,8 +56,8 @@ func readProcessLimits(t *testing.T) map[string]processLimits {
 	return rows
 }
 
-// check compares each thread of a process with a row. "all" means the capabilities of the
-// test.
+// check compares each thread of a process with a row of the table in SECURITY.md. The capabilities
+// "all" mean those of the test process.
 func (p processLimits) check(pid int, bounded bool) error {
 	all, err := boundingSet("/proc/self/status")
 	if err != nil {
@@ -81,7 +82,8 @@ func (p processLimits) check(pid int, bounded bool) error {
 		if !p.all {
 			set := fmt.Sprintf("%016x", p.capabilities&all)
 			want = append(want, "CapInh:\t0000000000000000")
-			// The threads that render have fewer capabilities.
+			// A thread can have fewer capabilities than the row lists, such as the threads that
+			// render templates.
 			for _, name := range []string{"CapPrm", "CapEff"} {
 				var has uint64
 				if _, rest, ok := bytes.Cut(status, []byte("\n"+name+":\t")); ok {
@@ -145,7 +147,7 @@ func processesWithArgs(args string) (found []int) {
 	return found
 }
 
-// Each process of an agent has the limits that SECURITY.md lists, in each of its threads.
+// Each process of an agent has the restrictions that SECURITY.md lists, in each of its threads.
 func TestPowersOfProcesses(t *testing.T) {
 	if os.Geteuid() != 0 || runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64" {
 		t.Skip("needs root, which has capabilities, and filters of system calls")
@@ -158,7 +160,7 @@ func TestPowersOfProcesses(t *testing.T) {
 		checkOnce.Do(func() {
 			for _, pid := range processesWithArgs("artifact-download") {
 				checked = true
-				// The bounding set of a user namespace is full.
+				// The process is in a user namespace of its own, so its bounding set is full.
 				if err := download.check(pid, false); err != nil {
 					t.Errorf("artifact-download: %v", err)
 				}

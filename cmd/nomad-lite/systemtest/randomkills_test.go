@@ -68,7 +68,7 @@ plugin "exec-driver" {
 }
 `
 
-// randomKillsGroup is one group per driver. A task holds an exclusive lock, records the
+// randomKillsGroup is the task group of one driver. Its task holds an exclusive lock, records the
 // start of each run and each requested exit, and counts on its standard output.
 const randomKillsGroup = `
   group %[1]q {
@@ -117,15 +117,15 @@ const randomKillsGroup = `
   }
 `
 
-// killWaitTimeout is longer than the longest delay before a plugin is started again.
+// killWaitTimeout is longer than the longest delay before a plugin is restarted.
 const killWaitTimeout = 2 * waitTimeout
 
 // randomKillsRun is one run of TestRandomKills.
 type randomKillsRun struct {
 	*testing.T
 	random     *rand.Rand
-	dir        string // directory of all files of the run
-	recordDir  string // records of the tasks, one file per allocation
+	dir        string // directory of all files of the test run
+	recordDir  string // directory in which the tasks record their runs, one file per allocation
 	configFile string
 	log        *os.File
 	client     *api.Client
@@ -133,16 +133,16 @@ type randomKillsRun struct {
 
 	allocs          []string          // ids of the allocations, sorted by name
 	drivers         map[string]string // driver by allocation
-	requestedExits  map[string]int    // number of exits that the test has caused, by allocation
-	recentlyEnded   map[string]bool   // allocations whose task was ended since the last check
-	interruptedRuns map[string][]int  // by allocation: runs whose plugin or agent did not survive the start
+	requestedExits  map[string]int    // number of exits that the test has caused, by allocation id
+	recentlyEnded   map[string]bool   // allocations whose task the test has killed or stopped since the last check
+	interruptedRuns map[string][]int  // by allocation id: numbers of the runs that were repeated because the plugin or the agent was killed during their start
 	killCounts      map[string]int    // number of kills since the last check, by kind of process
 	lastKeeperKill  time.Time         // time at which a keeper was last killed
-	recentKills     []string          // kills since the last check
+	recentKills     []string          // times and kinds of the kills since the last check
 }
 
-// TestRandomKills kills random pairs of the processes of a node while its tasks run and
-// end, and checks that no task, no exit status and no line of output is lost or doubled,
+// TestRandomKills kills random pairs of the processes of a node while its tasks start and
+// exit. It checks that no task, no exit status and no line of output is lost or duplicated,
 // and that the node leaves nothing behind.
 //
 //	go test -run TestRandomKills ./cmd/nomad-lite/systemtest -random-kills 1h -random-kills-tasks 100 -timeout 90m
@@ -212,7 +212,7 @@ func newRandomKillsRun(t *testing.T, random *rand.Rand) *randomKillsRun {
 		if t.Failed() {
 			r.keepLog()
 			for _, p := range nodeProcesses(r.dataDir()) {
-				_ = p.Signal(syscall.SIGKILL) // the node no longer shuts down by itself
+				_ = p.Signal(syscall.SIGKILL) // after a failure the processes of the node do not exit by themselves
 			}
 		}
 		r.log.Close()
@@ -253,7 +253,7 @@ func (r *randomKillsRun) startAgent() {
 	r.Cleanup(func() { _ = process.Kill() })
 }
 
-// end sends a signal to the agent and waits until it exits.
+// end sends a signal to the agent and waits until the agent exits.
 func (r *randomKillsRun) end(signal syscall.Signal) {
 	r.Helper()
 	if err := r.agent.Process.Signal(signal); err != nil {
@@ -261,7 +261,7 @@ func (r *randomKillsRun) end(signal syscall.Signal) {
 	}
 	err := r.agent.Wait()
 	if status := (*exec.ExitError)(nil); errors.As(err, &status) && status.Sys().(syscall.WaitStatus).Signal() == signal {
-		return // the signal came before the agent handled signals, or was SIGKILL
+		return // the signal was SIGKILL, or arrived before the agent handled signals
 	}
 	if err != nil {
 		r.Errorf("agent, ended by %v: %v", signal, err)
@@ -307,7 +307,7 @@ func (r *randomKillsRun) registerJob() {
 	})
 }
 
-// waitNoError repeats look until it returns nil.
+// waitNoError calls look repeatedly until it returns nil.
 func (r *randomKillsRun) waitNoError(what string, look func() error) {
 	r.Helper()
 	var err error
@@ -319,11 +319,12 @@ func (r *randomKillsRun) waitNoError(what string, look func() error) {
 	r.Fatalf("%s: not within %v: %v", what, killWaitTimeout, err)
 }
 
-// victimKinds are the kinds of victims; "stop" is an orderly shutdown of the agent.
+// victimKinds are the kinds of processes that the test kills. "stop" is an orderly shutdown of the
+// agent, and "exit" is an exit of a task by itself.
 var victimKinds = []string{"agent", "stop", "plugin", "exec-driver", "keeper", "log-collector", "task", "exit"}
 
-// killVictimPair kills two victims shortly after each other, and starts the next agent when the agent
-// was one of them.
+// killVictimPair kills two victims shortly after each other. If one of them was the agent, it
+// starts the next agent.
 func (r *randomKillsRun) killVictimPair() {
 	r.Helper()
 	first := victimKinds[r.random.IntN(len(victimKinds))]
@@ -331,7 +332,7 @@ func (r *randomKillsRun) killVictimPair() {
 	down := false
 	for _, kind := range []string{first, second} {
 		if kind == "agent" || kind == "stop" {
-			if down { // the second kill comes while the next agent starts
+			if down { // the second victim is the next agent, which is killed during its start
 				r.startAgent()
 				r.sleepRandomly(150 * time.Millisecond)
 			}
@@ -348,8 +349,8 @@ func (r *randomKillsRun) killVictimPair() {
 	r.waitFIFOReaders()
 }
 
-// waitFIFOReaders waits until keeper and log collector hold the FIFOs of all tasks again:
-// the death of a third process before that would leave tasks without a reader.
+// waitFIFOReaders waits until the keeper and the log collector have opened the FIFOs of all tasks
+// again. If a third process were killed before that, the FIFOs would have no reader.
 func (r *randomKillsRun) waitFIFOReaders() {
 	r.Helper()
 	r.waitNoError("keeper and log collector hold the output of the tasks", func() error {
@@ -369,10 +370,10 @@ func (r *randomKillsRun) waitFIFOReaders() {
 	})
 }
 
-// countTaskFIFOs counts the FIFOs of tasks that a process has open.
+// countTaskFIFOs counts the open FIFOs of tasks in a process.
 func countTaskFIFOs(pid int) (count int) {
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
-	fds, _ := os.ReadDir(dir) // the process can have exited
+	fds, _ := os.ReadDir(dir) // an error means that the process has exited
 	for _, fd := range fds {
 		if path, err := os.Readlink(filepath.Join(dir, fd.Name())); err == nil && strings.HasSuffix(path, ".fifo") {
 			count++
@@ -381,7 +382,7 @@ func countTaskFIFOs(pid int) (count int) {
 	return count
 }
 
-// killVictim kills one victim of a kind, if one exists.
+// killVictim kills a victim of the kind, if there is one.
 func (r *randomKillsRun) killVictim(kind string) {
 	r.Helper()
 	r.recentKills = append(r.recentKills, fmt.Sprint(time.Now().Format("15:04:05.000 "), kind))
@@ -395,7 +396,7 @@ func (r *randomKillsRun) killVictim(kind string) {
 		r.endTask(kind)
 	default:
 		for _, p := range groupByKind(nodeProcesses(r.dataDir()))[kind] {
-			_ = p.Signal(syscall.SIGKILL) // the process can have exited
+			_ = p.Signal(syscall.SIGKILL) // an error means that the process has exited
 			r.killCounts[kind]++
 			if kind == "keeper" {
 				r.lastKeeperKill = time.Now()
@@ -404,8 +405,8 @@ func (r *randomKillsRun) killVictim(kind string) {
 	}
 }
 
-// endTask kills the process of a task, or makes it exit with code 7. It selects a task
-// whose latest run has recorded its start, and which was not ended since the last check.
+// endTask kills the process of a random task, or makes it exit with code 7. It skips a task whose
+// latest run has not recorded its start, or that was already ended since the last check.
 func (r *randomKillsRun) endTask(how string) {
 	r.Helper()
 	id := r.allocs[r.random.IntN(len(r.allocs))]
@@ -432,10 +433,10 @@ func (r *randomKillsRun) endTask(how string) {
 	r.requestedExits[id]++
 }
 
-// taskRecord is the record of one allocation's task.
+// taskRecord is what an allocation's task has recorded about its runs.
 type taskRecord struct {
 	pids              []int       // process ids of the runs
-	lastOutputNumbers map[int]int // by run: the last number that the run wrote before it exited by itself
+	lastOutputNumbers map[int]int // by run: the last number that the run wrote, if it exited by itself
 	runsOverlapped    bool
 }
 
@@ -461,14 +462,14 @@ func (r *randomKillsRun) readRecord(id string) taskRecord {
 	return record
 }
 
-// checkTasks waits until all tasks run, and compares the agent's report with the records of the
-// tasks.
+// checkTasks waits until all tasks run, and compares the agent's report with the records that the
+// tasks have written.
 func (r *randomKillsRun) checkTasks() {
 	r.Helper()
 	r.waitNoError("the node is as it should be", func() error {
 		processes := groupByKind(nodeProcesses(r.dataDir()))
-		// If a task exits while a plugin is down that was killed before this check, the
-		// next check would expect its exit status.
+		// The check waits for all plugins. Otherwise a task could exit while its plugin is down,
+		// and the next check would expect an exit status that no plugin could observe.
 		for _, kind := range []string{"keeper", "log-collector", "plugin", "exec-driver"} {
 			if n := len(processes[kind]); n != 1 {
 				return fmt.Errorf("%d processes %s", n, kind)
@@ -495,7 +496,8 @@ func (r *randomKillsRun) checkAlloc(a *api.AllocationListStub, processes []proce
 	record, state := r.readRecord(a.ID), a.TaskStates["count"]
 	runs := len(record.pids)
 	wanted := 1 + r.requestedExits[a.ID] + len(r.interruptedRuns[a.ID])
-	// Each death of the plugin or of the agent can interrupt one start, which is repeated.
+	// Each kill of the plugin or of the agent can interrupt the start of one run, which is then
+	// repeated.
 	interruptions := r.killCounts[r.pluginKind(a.ID)] + r.killCounts["agent"]
 	for run := wanted - 1; slices.Contains(r.interruptedRuns[a.ID], run); run-- {
 		interruptions--
@@ -515,14 +517,14 @@ func (r *randomKillsRun) checkAlloc(a *api.AllocationListStub, processes []proce
 		return fmt.Errorf("%d runs, want %d", runs, wanted)
 	case a.ClientStatus != api.AllocClientStatusRunning || state == nil || state.State != model.TaskRunning:
 		return fmt.Errorf("status %s", a.ClientStatus)
-	case int(state.Restarts) < r.requestedExits[a.ID]: // a start without a driver counts, too
+	case int(state.Restarts) < r.requestedExits[a.ID]: // the number of restarts includes starts that failed while the driver was unavailable
 		return fmt.Errorf("%d restarts after %d ends", state.Restarts, r.requestedExits[a.ID])
 	case len(processes) != 1 || processes[0].PID != record.pids[runs-1]:
 		return fmt.Errorf("processes %v, the last run is %v", processes, record.pids[runs-1])
 	}
 	ended := runs - 1
 	for slices.Contains(r.interruptedRuns[a.ID], ended) {
-		ended-- // the agent has ended this run
+		ended-- // the agent has killed this run, and started another one
 	}
 	if ended > 0 {
 		if err := r.checkExitStatus(a.ID, record.lastOutputNumbers[ended] > 0, state); err != nil {
@@ -532,7 +534,7 @@ func (r *randomKillsRun) checkAlloc(a *api.AllocationListStub, processes []proce
 	return r.checkOutput(a.ID, record)
 }
 
-// pluginKind returns the kind of the process that serves the driver of an allocation.
+// pluginKind returns the kind of the plugin process that serves the driver of an allocation.
 func (r *randomKillsRun) pluginKind(id string) string {
 	if r.drivers[id] == rawexec.Name {
 		return "plugin"
@@ -540,16 +542,16 @@ func (r *randomKillsRun) pluginKind(id string) string {
 	return "exec-driver"
 }
 
-// checkExitStatus checks that the last exit of a task was reported with its exit status. The
-// status can be lost if the plugin was killed since the last check, and the task was
-// started before a keeper was killed: the next keeper is not the parent of such a task.
+// checkExitStatus checks that the last exit of a task was reported with its exit status. The status
+// can be unknown if the plugin was killed since the last check and the task was started before a
+// keeper was killed, because the next keeper is not the parent of the task.
 func (r *randomKillsRun) checkExitStatus(id string, exited bool, state *api.TaskState) error {
 	want := "Exit Code: 137, Signal: 9"
 	if exited {
 		want = "Exit Code: 7"
 	}
 	starts := 0
-	var started time.Time // start of the run that has ended; zero if the task no longer has its event
+	var started time.Time // start of the run that has ended; zero if the task has dropped that event
 	restarted := false
 	for _, e := range slices.Backward(state.Events) {
 		switch {
@@ -567,10 +569,10 @@ func (r *randomKillsRun) checkExitStatus(id string, exited bool, state *api.Task
 		}
 	}
 	if slices.ContainsFunc(state.Events, func(e *api.TaskEvent) bool { return e.Type == api.TaskDriverFailure }) {
-		return nil // starts without a driver have replaced the event
+		return nil // events of failed starts have displaced the Terminated event
 	}
 	if !r.recentlyEnded[id] {
-		return nil // the event was checked before; others have replaced it
+		return nil // an earlier check has seen the Terminated event, which later events have displaced
 	}
 	if restarted && r.killCounts[r.pluginKind(id)] > 0 && started.Before(r.lastKeeperKill) {
 		return nil
@@ -578,7 +580,7 @@ func (r *randomKillsRun) checkExitStatus(id string, exited bool, state *api.Task
 	return fmt.Errorf("no event %q: %v", api.TaskTerminated, eventTypes(state.Events))
 }
 
-// checkOutput checks that the output holds 1, 2, 3 … of each run, and is complete for runs
+// checkOutput checks that the output of each run is 1, 2, 3 …, and that it is complete for runs
 // that exited by themselves.
 func (r *randomKillsRun) checkOutput(id string, record taskRecord) error {
 	text, err := os.ReadFile(filepath.Join(r.dataDir(), "alloc", id, "alloc", "logs", "count.stdout.0"))
@@ -610,7 +612,7 @@ func (r *randomKillsRun) checkOutput(id string, record taskRecord) error {
 	return nil
 }
 
-// stopAndCheck stops the job and the agent, and checks that they leave nothing behind.
+// stopAndCheck stops the job and the agent, and checks that the node leaves nothing behind.
 func (r *randomKillsRun) stopAndCheck() {
 	r.Helper()
 	r.waitNoError("the job is stopped", func() error {

@@ -36,8 +36,8 @@ job "churn" {
 }
 `
 
-// TestRestartLoopKeepsNothing makes a task start again and again (I12): the processes of
-// the node must keep nothing of the runs.
+// TestRestartLoopKeepsNothing makes a task start again and again. The processes of the node must
+// release all resources of each run.
 func TestRestartLoopKeepsNothing(t *testing.T) {
 	t.Parallel()
 	runs := uint64(100)
@@ -58,7 +58,7 @@ func TestRestartLoopKeepsNothing(t *testing.T) {
 	n.waitReport("it has run often", restarts(runs/5+runs))
 	after := n.openDescriptors()
 	for _, kind := range slices.Sorted(maps.Keys(before)) {
-		// Some descriptors come and go with a run.
+		// Some descriptors are open only during a run.
 		if growth := after[kind] - before[kind]; growth > 16 {
 			t.Errorf("%s has %d more descriptors open after %d runs: %d, then %d", kind, growth, runs, before[kind], after[kind])
 		}

@@ -36,13 +36,13 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// testConfigEnvVar names the configuration that all agents of tests start with.
+// testConfigEnvVar names the configuration file that all agents of the tests read first.
 const testConfigEnvVar = "NOMAD_LITE_TEST_ROOMY"
 
 const testConfigFile = "testdata/roomy.hcl"
 
-// runWithTestConfig is nomad-lite with agents that ignore the disk usage of this machine, because they
-// would otherwise remove ended allocations before a test could check them.
+// runWithTestConfig runs nomad-lite. Its agents ignore the disk usage of this machine, because they
+// could otherwise remove ended allocations before a test has checked them.
 func runWithTestConfig() {
 	config := os.Getenv(testConfigEnvVar)
 	if config != "" && len(os.Args) > 1 && os.Args[1] == "agent" && !slices.Contains(os.Args, "-print-unit") {
@@ -56,7 +56,8 @@ func runNomadLite() {
 	os.Exit(root.Execute(os.Args[1:], &cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
 }
 
-// leakCheckedTests fails the package when a script has left files or processes on the machine.
+// leakCheckedTests runs the tests of the package, and fails if they leave files or processes on the
+// machine.
 type leakCheckedTests struct{ tests testscript.TestingM }
 
 func (g leakCheckedTests) Run() int {
@@ -65,7 +66,7 @@ func (g leakCheckedTests) Run() int {
 	printBenchResults(os.Stdout)
 	_ = os.RemoveAll(benchBinaryDir)
 	left := slices.DeleteFunc(leftoverPaths(), func(trace string) bool { return slices.Contains(before, trace) })
-	// Traces of other processes, such as tests of other packages, come and go.
+	// Files of other processes, such as the tests of other packages, are removed after some time.
 	for deadline := time.Now().Add(waitTimeout); ; time.Sleep(50 * time.Millisecond) {
 		now := leftoverPaths()
 		left = slices.DeleteFunc(left, func(trace string) bool { return !slices.Contains(now, trace) || isLeftoverInUse(trace) })
@@ -80,8 +81,8 @@ func (g leakCheckedTests) Run() int {
 	return code
 }
 
-// isLeftoverInUse reports whether a trace belongs to a running nomad-lite, such as a user's job in
-// another terminal. The command "alone" finds processes that a script leaves running.
+// isLeftoverInUse reports whether a leftover belongs to a running nomad-lite, such as a user's job
+// in another terminal. Running processes are found by the script command "alone".
 func isLeftoverInUse(trace string) bool {
 	if procs, _ := os.ReadFile(filepath.Join(trace, "cgroup.procs")); len(procs) > 0 {
 		return true
@@ -94,7 +95,8 @@ func isLeftoverInUse(trace string) bool {
 	return true
 }
 
-// leftoverPaths returns the paths outside of its data directory at which a node leaves files.
+// leftoverPaths returns the files, cgroups and mounts of nodes that are outside of a data
+// directory.
 func leftoverPaths() []string {
 	var all []string
 	for _, pattern := range []string{"/run/nomad-lite/*", "/tmp/nomad-lite-*-run/*", "/sys/fs/cgroup/*/nomad/*-*-*-*-*.*", "/sys/fs/cgroup/nomad.slice/*/*.scope"} {
@@ -110,7 +112,8 @@ func leftoverPaths() []string {
 	return all
 }
 
-// sendAPIRequest is the program "ask METHOD PATH [BODY]" of the scripts. It sends a request to the agent of NOMAD_ADDR, and prints the answer.
+// sendAPIRequest is the program "ask METHOD PATH [BODY]" of the scripts. It sends a request to the
+// agent of NOMAD_ADDR, and prints the answer.
 func sendAPIRequest() {
 	client, err := api.NewClient(api.DefaultConfig())
 	if err == nil && len(os.Args) < 3 {
@@ -169,14 +172,14 @@ func scriptParams(t *testing.T, dir string) testscript.Params {
 		},
 		Condition: scriptCondition,
 		Setup: func(env *testscript.Env) error {
-			// A script that fails leaves an agent with tasks that would continue.
+			// A failed script does not stop its agent and its tasks.
 			work := env.Getenv("WORK")
 			env.Defer(func() {
 				for pid := range scriptProcesses(work) {
-					_ = syscall.Kill(pid, syscall.SIGKILL) // the process can have exited
+					_ = syscall.Kill(pid, syscall.SIGKILL) // an error means that the process has exited
 				}
 			})
-			// Go builds of a script use this checkout and the caches of the machine.
+			// The go command in a script uses this checkout and the caches of the machine.
 			for _, name := range []string{"GOCACHE", "GOMODCACHE", "GOFLAGS", "GOPROXY", "GONOSUMDB", "GOTOOLCHAIN"} {
 				env.Setenv(name, goEnvVar(name))
 			}
@@ -185,17 +188,16 @@ func scriptParams(t *testing.T, dir string) testscript.Params {
 			env.Setenv("XDG_CACHE_HOME", filepath.Join(work, ".cache"))
 			env.Setenv(testConfigEnvVar, filepath.Join(repository, "cmd/nomad-lite/systemtest", testConfigFile))
 			env.Values[ptyTerminal{}] = new(ptyTerminal)
-			// Without this, each process under the race detector sleeps for a second at its
-			// exit.
+			// By default, each process under the race detector sleeps for a second before it exits.
 			env.Setenv("GORACE", "atexit_sleep_ms=0")
 			return nil
 		},
 	}
 }
 
-// awaitFile is the command "await FILE [REGEXP]" of the scripts. It waits until a file exists, or until a line of it matches. A script
-// that signals a process in the background first waits for the output that the process
-// writes when it is ready.
+// awaitFile is the command "await FILE [REGEXP]" of the scripts. It waits until a file exists, or
+// until a line of it matches. A script that signals a process in the background first waits for the
+// output that the process writes when it is ready.
 func awaitFile(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 1 || len(args) > 2 {
 		ts.Fatalf("usage: await file [regexp]")
@@ -215,24 +217,24 @@ func awaitFile(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// scriptCondition evaluates a condition in brackets, in addition to the conditions of testscript.
+// scriptCondition evaluates the conditions in brackets that testscript does not have.
 func scriptCondition(name string) (bool, error) {
 	switch name {
 	case "python-grpc":
-		// CI has installed the module: a script that does not find it fails.
+		// In CI the condition is true without a check, so that a missing Python module is a
+		// failure.
 		return os.Getenv("NOMAD_LITE_CI") != "" || exec.Command("/usr/bin/python3", "-c", "import grpc").Run() == nil, nil
 	case "root":
 		return os.Geteuid() == 0, nil
 	case "protects":
-		// Root needs the capability CAP_SYS_RESOURCE for this, which containers do not
-		// have.
+		// To lower oom_score_adj, root needs CAP_SYS_RESOURCE, which containers do not have.
 		return exec.Command("/bin/sh", "-c", "echo -1 >/proc/self/oom_score_adj").Run() == nil, nil
 	}
 	return false, fmt.Errorf("unknown condition %q", name)
 }
 
-// retryProgram is the command "soon REGEXP PROGRAM [ARGUMENT...]" of the scripts. It runs a program again and again until its output
-// matches.
+// retryProgram is the command "soon REGEXP PROGRAM [ARGUMENT...]" of the scripts. It runs a program
+// again and again until its output matches.
 func retryProgram(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: soon regexp program [argument...]")
@@ -249,9 +251,9 @@ func retryProgram(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// normalizeOutput is the command "normal" of the scripts. It writes the output of the last program to the file "normal", with the same ids,
-// times, addresses and names of hosts on all machines and all days. They change the width
-// of columns, so several spaces become one.
+// normalizeOutput is the command "normal" of the scripts. It writes the output of the last program
+// to the file "normal". In it, ids, times, addresses and host names are replaced by constants, and
+// several spaces by one, because the replaced values have different widths.
 func normalizeOutput(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) > 0 {
 		ts.Fatalf("usage: normal")
@@ -284,8 +286,8 @@ func normalizeOutput(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs("normal"), []byte(text), 0o644))
 }
 
-// signalProcesses is the command "raise SIGNAL REGEXP" of the scripts. It sends a signal to the processes of this script whose command line
-// matches; there must be one.
+// signalProcesses is the command "raise SIGNAL REGEXP" of the scripts. It sends a signal to the
+// processes of this script whose command line matches; there must be one.
 func signalProcesses(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 || unix.SignalNum(args[0]) == 0 {
 		ts.Fatalf("usage: raise signal regexp")
@@ -304,8 +306,8 @@ func signalProcesses(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// killProcesses is the command "slay REGEXP" of the scripts. It kills, with SIGKILL, the processes of this script whose command
-// line matches; there must be one.
+// killProcesses is the command "slay REGEXP" of the scripts. It kills, with SIGKILL, the processes
+// of this script whose command line matches; there must be one.
 func killProcesses(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: slay regexp")
@@ -324,9 +326,9 @@ func killProcesses(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// assertProcessesGone is the command "alone" of the scripts. It asserts that no process of this script runs any longer, and that none of its
-// directories is left; "alone processes" leaves out the latter. "! alone" asserts that a
-// process runs.
+// assertProcessesGone is the command "alone" of the scripts. It asserts that no process of this
+// script runs any longer, and that none of its directories is left; "alone processes" leaves out
+// the latter. "! alone" asserts that a process runs.
 func assertProcessesGone(ts *testscript.TestScript, neg bool, args []string) {
 	work := ts.Getenv("WORK")
 	if neg {
@@ -372,11 +374,12 @@ func awaitUnmounted(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// workDirEnvVar marks the processes of a test: plugins inherit it, too.
+// workDirEnvVar is the environment variable by which the processes of a test are found. Plugins
+// inherit it.
 const workDirEnvVar = "NOMAD_LITE_PLUGIN_WORK"
 
-// scriptProcesses returns the processes with the script's directory in their environment, and
-// their children.
+// scriptProcesses returns the processes that have the script's directory in their environment, and
+// the children of these processes.
 func scriptProcesses(work string) map[int]string {
 	found := map[int]string{}
 	parents := map[int]int{}
@@ -390,7 +393,7 @@ func scriptProcesses(work string) map[int]string {
 		if len(command) == 0 || len(stat) == 0 {
 			continue // the process has exited, or is a zombie
 		}
-		// The name in parentheses can contain any character.
+		// In /proc/PID/stat, the name in parentheses can contain any character.
 		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 		parents[pid], _ = strconv.Atoi(fields[1])
 		commands[pid] = strings.ReplaceAll(strings.TrimRight(string(command), "\x00"), "\x00", " ")
@@ -409,9 +412,9 @@ func scriptProcesses(work string) map[int]string {
 	return found
 }
 
-// TestDocs runs the commands of the documents, in their order: each block that is marked sh
-// is executed by a shell that stops at the first error, and each block that is marked with
-// a language and a name is a file.
+// TestDocs runs the commands of the documents, in their order. A shell that stops at the first
+// error executes each block that is marked sh. A block that is marked with a language and a name is
+// a file.
 func TestDocs(t *testing.T) {
 	documents, err := filepath.Glob("../../../docs/*.md")
 	if err != nil || len(documents) == 0 {
@@ -431,7 +434,7 @@ func TestDocs(t *testing.T) {
 	testscript.Run(t, scriptParams(t, scripts))
 }
 
-// documentScript turns a document into a script.
+// documentScript turns a Markdown document into a testscript.
 func documentScript(document string) []byte {
 	var script, fileSections strings.Builder
 	for _, program := range []string{"curl", "openssl"} {
@@ -444,7 +447,7 @@ func documentScript(document string) []byte {
 		language, name, _ := strings.Cut(mark, " ")
 		switch {
 		case i%2 == 0:
-			continue // this text is between two blocks
+			continue // this part of the text is between two code blocks
 		case name != "":
 			fmt.Fprintf(&fileSections, "-- %s --\n%s\n", name, text)
 		case language == "sh":

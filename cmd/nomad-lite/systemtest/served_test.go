@@ -17,12 +17,12 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// testAgent is an agent in a process of its own that keeps no state, and a client of it.
+// testAgent is an agent in a process of its own, with an empty state, and a client of the agent.
 // Its tasks are shell commands.
 type testAgent struct {
 	*api.Client
 	t          testing.TB
-	httpClient *http.Client // HTTP client with the same TLS configuration
+	httpClient *http.Client // uses the same TLS configuration as the API client
 	address    string
 	tls        bool
 	workDir    string
@@ -30,7 +30,7 @@ type testAgent struct {
 }
 
 // forEachTransport runs a test with an agent over plain TCP, and with an agent that requires and
-// presents certificates. Scripts use the unix socket.
+// presents certificates. The unix socket is tested by scripts.
 func forEachTransport(t *testing.T, test func(t *testing.T, s *testAgent)) {
 	t.Parallel()
 	for name, secure := range map[string]bool{"in the clear": false, "over TLS": true} {
@@ -67,8 +67,8 @@ tls {
 }
 `
 
-// startTestAgent starts an agent, which shuts down with the test. more is appended to its
-// configuration.
+// startTestAgent starts an agent that shuts down at the end of the test. The strings in more are
+// appended to its configuration.
 func startTestAgent(t testing.TB, secure bool, more ...string) *testAgent {
 	t.Helper()
 	dir := t.TempDir()
@@ -91,7 +91,7 @@ func startTestAgent(t testing.TB, secure bool, more ...string) *testAgent {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd.Env = append(os.Environ(), testConfigEnvVar+"="+roomy, workDirEnvVar+"="+work) // workDirEnvVar identifies its processes
+	cmd.Env = append(os.Environ(), testConfigEnvVar+"="+roomy, workDirEnvVar+"="+work) // the test finds the processes of the agent by workDirEnvVar
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -148,7 +148,7 @@ func startTestAgent(t testing.TB, secure bool, more ...string) *testAgent {
 	return &testAgent{client, t, base, address, secure, work, nodes[0].ID}
 }
 
-// shellTask is a task that runs a script.
+// shellTask returns a task that runs a script.
 func shellTask(name, script string, edit ...func(*api.Task)) *api.Task {
 	task := api.NewTask(name, "raw_exec").SetConfig("command", "/bin/sh").SetConfig("args", []string{"-c", script})
 	task.Resources = &api.Resources{CPU: new(1), MemoryMB: new(10)}
@@ -161,8 +161,8 @@ func shellTask(name, script string, edit ...func(*api.Task)) *api.Task {
 // sleepForeverScript is a script that runs until it receives SIGTERM or SIGINT.
 const sleepForeverScript = `trap 'exit 0' TERM INT; while :; do sleep 1000 & wait; done`
 
-// run registers a job with one group of these tasks and waits until its allocation has the
-// status, which it returns.
+// run registers a job with one group of the given tasks, and waits until its allocation has the
+// status. It returns the allocation.
 func (s *testAgent) run(id, kind, status string, tasks ...*api.Task) *api.Allocation {
 	s.t.Helper()
 	group := api.NewTaskGroup("g", 1)
@@ -212,8 +212,8 @@ func (s *testAgent) readAlloc(id string) *api.Allocation {
 	return alloc
 }
 
-// waitUntil waits until is returns true. After a timeout the test fails with the last text
-// of is.
+// waitUntil calls the function is until it reports true. After a timeout, the test fails with the
+// text of the last call.
 func (s *testAgent) waitUntil(what string, is func() (string, bool)) {
 	s.t.Helper()
 	last, ok := "", false
@@ -227,7 +227,7 @@ func (s *testAgent) waitUntil(what string, is func() (string, bool)) {
 	}
 }
 
-// isErrorResponse reports whether the error of a client is this answer.
+// isErrorResponse reports whether an error of the client is a response with this code and text.
 func isErrorResponse(err error, code int, text string) bool {
 	return err != nil && strings.Contains(err.Error(), fmt.Sprintf("Unexpected response code: %d (%s)", code, text))
 }

@@ -18,13 +18,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// stateDamage is a damage to a state file while no agent runs.
+// stateDamage is a way to damage a state file while no agent is running.
 type stateDamage struct {
 	name string
 	do   func(path string) error
 }
 
-// stateDamages returns the damages for a state of the usual size.
+// stateDamages returns the damages for a state file of the usual size.
 func stateDamages() []stateDamage {
 	const blockSize, usualStateSize = 4096, 32 * 4096
 	all := []stateDamage{
@@ -73,7 +73,7 @@ func TestDamagedState(t *testing.T) {
 			if err := d.do(n.stateFile()); err != nil {
 				t.Fatal(err)
 			}
-			n.lastAllocs = map[string]*api.Allocation{} // all allocations can be lost
+			n.lastAllocs = map[string]*api.Allocation{} // after damage, the agent can have lost all allocations
 			n.startAgent()
 			n.registerJob(n.jobSpec("1s", "one"))
 			n.waitReport("it runs again, once", n.jobIsRunning(func(a *api.Allocation) bool { return n.isOnlyRunningAlloc(a.ID) }))
@@ -178,7 +178,7 @@ func TestFullDisk(t *testing.T) {
 	n.end()
 }
 
-// fillDisk writes a file until there is no room left.
+// fillDisk creates a file that fills the disk.
 func fillDisk(t *testing.T, path string) {
 	t.Helper()
 	file, err := os.Create(path)
@@ -204,7 +204,7 @@ func newNodeAsRoot(t *testing.T) *faultNode {
 	return newFaultNode(t, fault{step: -1})
 }
 
-// newRunningNode is a node on which the job runs.
+// newRunningNode returns a node on which the lifecycle job runs.
 func newRunningNode(t *testing.T) *faultNode {
 	t.Helper()
 	n := newNodeAsRoot(t)
@@ -221,7 +221,7 @@ func (n *faultNode) startLifecycleJob() {
 
 func (n *faultNode) stateFile() string { return filepath.Join(n.dataDir, store.FileName) }
 
-// end purges the job and stops the agent.
+// end purges the lifecycle job and stops the agent.
 func (n *faultNode) end() {
 	n.Helper()
 	n.do("purge life", new(string))
@@ -229,7 +229,7 @@ func (n *faultNode) end() {
 	n.agent.end("stop")
 }
 
-// taskProcesses returns the processes of the job.
+// taskProcesses returns the processes of the lifecycle job's tasks.
 func (n *faultNode) taskProcesses() (all []process.ID) {
 	for kind, processes := range n.processesByKind() {
 		if isTaskKind(kind) {
@@ -239,8 +239,8 @@ func (n *faultNode) taskProcesses() (all []process.ID) {
 	return all
 }
 
-// isOnlyRunningAlloc reports whether no other allocation of the job has a process, and asserts
-// that no two had at the same time.
+// isOnlyRunningAlloc reports whether no other allocation of the lifecycle job has a process. It
+// fails the test if two allocations have run at the same time.
 func (n *faultNode) isOnlyRunningAlloc(id string) bool {
 	n.Helper()
 	text, err := os.ReadFile(n.runHistoryFile)

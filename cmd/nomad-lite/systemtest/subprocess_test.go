@@ -7,7 +7,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec/confined"
 )
 
-// The hidden command must be the command that the API starts.
+// The hidden command JobParserCommand must start the job parser.
 func TestJobParser(t *testing.T) {
 	job, err := confined.New("nomad-lite", agent.JobParserCommand).Parse(t.Context(), `job "web" {}`, "")
 	if err != nil || *job.ID != "web" {

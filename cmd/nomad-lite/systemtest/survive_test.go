@@ -38,10 +38,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// serveKillableAgent is an agent that executes commands from its standard input, until it
-// is killed. Its external plugins are in the directory of its second argument: plugins
-// named -driver are drivers, the others are hooks, and the hooks named -warn have on_error
-// warn.
+// serveKillableAgent is an agent that executes commands from its standard input, until it is
+// killed. Its second argument is the directory of its external plugins: plugins named -driver are
+// drivers, the others are hooks, and hooks named -warn have on_error warn.
 func serveKillableAgent() {
 	if err := runKillableAgent(os.Args[1], os.Args[2:]...); err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -82,7 +81,7 @@ func runKillableAgent(dir string, programs ...string) error {
 		Plugins:     plugins,
 		Hooks:       rules,
 		TaskProcess: agentconfig.TaskProcess,
-		GC:          noderunner.GC{MaxAllocs: 10_000, DiskUsage: 100, InodeUsage: 100}, // keeps everything that a test checks
+		GC:          noderunner.GC{MaxAllocs: 10_000, DiskUsage: 100, InodeUsage: 100}, // prevents the garbage collection of allocations that a test checks
 		Logger:      hclog.New(&hclog.LoggerOptions{Level: level, Output: os.Stderr}),
 	})
 	if err != nil {
@@ -140,19 +139,19 @@ func runKillableAgent(dir string, programs ...string) error {
 			break
 		}
 	}
-	end(nil) // the test is over; its result does not matter here
+	end(nil) // the test is over, so it does not matter how the agent shuts down
 	<-ended
 	return a.Close()
 }
 
-// taskReport is the answer of a killable agent to the command "states".
+// taskReport is the response of a killable agent to the command "states".
 type taskReport struct {
 	Owned   int   // tasks with a process
 	Commits int64 // writes of the state
 	Allocs  map[string]*api.Allocation
 }
 
-// runningTaskCount counts the tasks that are reported as running.
+// runningTaskCount returns the number of tasks with the state running.
 func (v taskReport) runningTaskCount() (n int) {
 	for _, alloc := range v.Allocs {
 		for _, s := range alloc.TaskStates {
@@ -164,7 +163,7 @@ func (v taskReport) runningTaskCount() (n int) {
 	return n
 }
 
-// killableAgent is an agent in its own process, which a test can kill.
+// killableAgent is an agent in a process of its own, which a test can kill.
 type killableAgent struct {
 	t   testing.TB
 	cmd *exec.Cmd
@@ -210,7 +209,7 @@ func (m *killableAgent) ask(what string, answer any) {
 	}
 }
 
-// registerJobs registers jobs.
+// registerJobs registers jobs, which are given as the text of job files.
 func (m *killableAgent) registerJobs(dir string, jobs ...string) {
 	m.t.Helper()
 	file := filepath.Join(dir, "job.nomad.hcl")
@@ -222,7 +221,7 @@ func (m *killableAgent) registerJobs(dir string, jobs ...string) {
 	}
 }
 
-// waitReport requests the states until ok accepts them.
+// waitReport requests reports from the agent until ok accepts one, and returns it.
 func (m *killableAgent) waitReport(what string, ok func(taskReport) bool) taskReport {
 	m.t.Helper()
 	var v taskReport
@@ -255,10 +254,11 @@ func (m *killableAgent) end(how string) {
 // nodeProcess is one process of a node.
 type nodeProcess struct {
 	process.ID
-	kind string // "keeper", "log-collector", "plugin", "dying-hook", "shell-driver", or "ALLOC/TASK"
+	kind string // "keeper", "log-collector", "plugin", "dying-hook", "shell-driver", or "ALLOC/TASK" for a task
 }
 
-// nodeProcesses finds the processes that belong to a data directory.
+// nodeProcesses returns the processes that have the data directory in their environment. It skips
+// the child processes of tasks.
 func nodeProcesses(data string) (found []nodeProcess) {
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
@@ -297,7 +297,7 @@ func nodeProcesses(data string) (found []nodeProcess) {
 	return found
 }
 
-// assertNodeExited asserts that the processes of a node have exited after the node's end.
+// assertNodeExited asserts that all processes of a node exit.
 func assertNodeExited(t testing.TB, data string) {
 	t.Helper()
 	left := nodeProcesses(data)
@@ -422,7 +422,8 @@ job "stages" {
 }
 `
 
-// copyAsOtherBuild returns the path of this program with other content.
+// copyAsOtherBuild creates a copy of this program that counts as another build, and returns its
+// path.
 func copyAsOtherBuild(t testing.TB) string {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/exe")
@@ -430,8 +431,8 @@ func copyAsOtherBuild(t testing.TB) string {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "another")
-	// A child that is started meanwhile must not inherit the file while it is open for
-	// writing: the file cannot be executed until the child has executed its own program.
+	// The file is written while no child is started: a child that inherits the file while it is
+	// open for writing makes its execution fail with ETXTBSY.
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	if err := os.WriteFile(path, append(b, "another build"...), 0o755); err != nil {
@@ -440,17 +441,17 @@ func copyAsOtherBuild(t testing.TB) string {
 	return path
 }
 
-// nodeFailure is a failure of a node, in addition to the end of its agent.
+// nodeFailure is a failure of a node: its agent exits, and other processes are killed.
 type nodeFailure struct {
 	name             string
 	victims          []string // victims besides the agent
-	gracefulShutdown bool     // the agent shuts down in order
-	upgradesAgent    bool     // the next agent is another build
+	gracefulShutdown bool     // the agent is stopped in order, and not killed
+	upgradesAgent    bool     // the next agent is another build of the program
 }
 
 var helperKinds = []string{"keeper", "log-collector", "plugin"}
 
-// TestTasksSurviveDeaths runs services through one death after the other. Tasks change
+// TestTasksSurviveDeaths injects one failure after the other into a node with services. Tasks exit
 // while no agent runs, and the test checks the report of the next agent.
 func TestTasksSurviveDeaths(t *testing.T) {
 	if os.Geteuid() != 0 {
@@ -468,7 +469,8 @@ func TestTasksSurviveDeaths(t *testing.T) {
 			{name: "agent and plugin", victims: []string{"plugin"}},
 			{name: "agent, and the next one is another build", upgradesAgent: true},
 		}},
-		// Only the keeper could record the exit of a task whose plugin dies later.
+		// The keeper is killed in a test of its own, because without it the exit of a task whose
+		// plugin is killed later is not recorded.
 		{"with the keeper", 3, []nodeFailure{{name: "agent and keeper", victims: []string{"keeper"}}}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -483,7 +485,7 @@ func testTasksSurvive(t *testing.T, services int, deaths []nodeFailure) {
 	data, program := filepath.Join(dir, "data"), "/proc/self/exe"
 	m := startKillableAgent(t, program, data)
 	m.registerJobs(dir, fmt.Sprintf(manyTasksJob, services), lifecycleStagesJob)
-	stay := services + 2 // with the tasks of the job with stages
+	stay := services + 2 // the count includes the two running tasks of lifecycleStagesJob
 	killed := map[string]bool{}
 	for round, death := range deaths {
 		ends, flag := fmt.Sprint("ends-", round), filepath.Join(dir, fmt.Sprint("go-", round))
@@ -531,7 +533,7 @@ func testTasksSurvive(t *testing.T, services int, deaths []nodeFailure) {
 		t.Logf("%s: all tasks owned after %v", death.name, time.Since(begin))
 		now := groupByKind(nodeProcesses(data))
 		several := func(kind string) bool { return len(now[kind]) != 1 }
-		// A helper of the old build exits when the new helper has taken over.
+		// A keeper or log collector of the old build exits when its successor has taken over.
 		for limit := time.Now().Add(waitTimeout); slices.ContainsFunc(helperKinds, several) && time.Now().Before(limit); {
 			time.Sleep(10 * time.Millisecond)
 			now = groupByKind(nodeProcesses(data))
@@ -603,8 +605,8 @@ func testTasksSurvive(t *testing.T, services int, deaths []nodeFailure) {
 	m.end("stop")
 }
 
-// newNodeDir returns a directory for a node, and checks at the end that nothing is left
-// behind.
+// newNodeDir returns a directory for a node. At the end of the test it checks that the node leaves
+// nothing behind.
 func newNodeDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "survive")
@@ -620,8 +622,8 @@ func newNodeDir(t *testing.T) string {
 	return dir
 }
 
-// TestStartThatTheAgentDidNotSee removes the handle of a running task from the state, as if
-// the agent had been killed before it could store the handle.
+// TestStartThatTheAgentDidNotSee removes the handle of a running task from the state. The result is
+// the same as if the agent had been killed before it could store the handle.
 func TestStartThatTheAgentDidNotSee(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to have task directories like an agent's")
@@ -678,7 +680,7 @@ func TestStartThatTheAgentDidNotSee(t *testing.T) {
 	}
 }
 
-// taskIsDead reports whether a task of all allocations of a job is dead.
+// taskIsDead reports whether the named task is dead in all allocations of a job.
 func taskIsDead(v taskReport, job, task string) bool {
 	found := false
 	for _, alloc := range v.Allocs {
@@ -699,12 +701,13 @@ func eventTypes(events []*api.TaskEvent) (list []string) {
 	return list
 }
 
-// assertConsecutiveOutput asserts that the output of tasks is 1, 2, 3 … and still grows.
+// assertConsecutiveOutput asserts that each file of task output has the lines 1, 2, 3 … and still
+// grows.
 func assertConsecutiveOutput(t *testing.T, files []string) {
 	t.Helper()
 	read := func(file string) (lines int) {
 		text, err := os.ReadFile(file)
-		if err != nil && !errors.Is(err, os.ErrNotExist) { // the first output can be pending
+		if err != nil && !errors.Is(err, os.ErrNotExist) { // the task may not have written its first output yet
 			t.Fatal(err)
 		}
 		for line := range strings.Lines(string(text)) {

@@ -12,19 +12,20 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// ptyTerminal is a pseudo terminal on which a script runs a program. The output of the program
-// is in the file "screen".
+// ptyTerminal is a pseudo terminal on which a script runs a program. The program's output is
+// written to the file "screen".
 type ptyTerminal struct {
 	master     *os.File
 	cmd        *exec.Cmd
-	outputDone chan struct{} // closed when all output is in the file
+	outputDone chan struct{} // closed when the file "screen" has the whole output
 }
 
 func scriptTerminal(ts *testscript.TestScript) *ptyTerminal {
 	return ts.Value(ptyTerminal{}).(*ptyTerminal)
 }
 
-// startTerminal PROGRAM [ARGUMENT...] runs a program on a terminal of 80 columns.
+// startTerminal is the command "terminal PROGRAM [ARGUMENT...]" of the scripts. It runs a program
+// on a terminal of 80 columns.
 func startTerminal(ts *testscript.TestScript, neg bool, args []string) {
 	t := scriptTerminal(ts)
 	if neg || len(args) == 0 || t.cmd != nil {
@@ -43,17 +44,18 @@ func startTerminal(ts *testscript.TestScript, neg bool, args []string) {
 	go func() {
 		defer close(t.outputDone)
 		defer screen.Close()
-		_, _ = io.Copy(screen, t.master) // ends with an error when the program has exited
+		_, _ = io.Copy(screen, t.master) // the read of a terminal fails when the program has exited
 	}()
 	cmd, master, shown := t.cmd, t.master, t.outputDone
-	ts.Defer(func() { // a failed script did not call waitTerminalExit
+	ts.Defer(func() { // after a failure, the script has not waited for the program
 		_ = cmd.Process.Kill()
 		master.Close()
 		<-shown
 	})
 }
 
-// typeText TEXT types a text, in which escapes such as \r stand for keys.
+// typeText is the command "type TEXT" of the scripts. It types a text, in which escapes such as \r
+// stand for keys.
 func typeText(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: type text")
@@ -77,7 +79,8 @@ func escapeQuotes(text string) string {
 	return quoted
 }
 
-// resizeTerminal ROWS COLUMNS resizes the terminal.
+// resizeTerminal is the command "resize ROWS COLUMNS" of the scripts. It changes the size of the
+// terminal.
 func resizeTerminal(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: resize rows columns")
@@ -89,13 +92,14 @@ func resizeTerminal(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(pty.Setsize(scriptTerminal(ts).master, &pty.Winsize{Rows: uint16(rows), Cols: uint16(columns)}))
 }
 
-// waitTerminalExit is the command "hangup CODE" of the scripts. It waits until the program exits, with this exit code.
+// waitTerminalExit is the command "hangup CODE" of the scripts. It waits until the program exits,
+// which must be with this exit code.
 func waitTerminalExit(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: hangup code")
 	}
 	t := scriptTerminal(ts)
-	defer time.AfterFunc(waitTimeout, func() { _ = t.cmd.Process.Kill() }).Stop() // the program can have exited
+	defer time.AfterFunc(waitTimeout, func() { _ = t.cmd.Process.Kill() }).Stop() // an error means that the program has exited
 	err := t.cmd.Wait()
 	<-t.outputDone
 	t.master.Close()

@@ -14,12 +14,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// vmModeClock makes a machine set its clock while an agent runs.
+// vmModeClock is the mode in which a virtual machine sets its clock while an agent runs.
 const vmModeClock = "clock"
 
 const vmStepClock = "clock steps"
 
-// testVMClockSteps checks a whole agent on a machine whose clock is set forward and back.
+// testVMClockSteps tests an agent in a virtual machine whose clock is set forward and back.
 func testVMClockSteps(t *testing.T, m vm) {
 	reports, rest := m.boot(t, vmModeClock, nil)
 	report, ok := reports[vmStepClock]
@@ -30,7 +30,7 @@ func testVMClockSteps(t *testing.T, m vm) {
 	}
 }
 
-// clockPeriodicJob is launched every two seconds.
+// clockPeriodicJob is a periodic job that is launched every two seconds.
 const clockPeriodicJob = `job "tick" {
   type = "batch"
   periodic {
@@ -47,7 +47,7 @@ const clockPeriodicJob = `job "tick" {
 }
 `
 
-// clockRescheduleJob is rescheduled after five seconds.
+// clockRescheduleJob is a job whose failed allocation is rescheduled after five seconds.
 const clockRescheduleJob = `job "fails" {
   type = "batch"
   group "g" {
@@ -71,8 +71,8 @@ const clockRescheduleJob = `job "fails" {
 }
 `
 
-// runClockSteps runs an agent in the machine, sets the clock, and waits for the events that
-// must continue.
+// runClockSteps runs an agent in the virtual machine, sets the clock, and checks that launches and
+// reschedules continue.
 func runClockSteps() error {
 	dir, err := os.MkdirTemp("", "clock")
 	if err != nil {
@@ -170,7 +170,7 @@ func runClockSteps() error {
 	return goOn("after a suspend")
 }
 
-// suspendVM suspends the machine until its real time clock wakes it.
+// suspendVM suspends the virtual machine until its real time clock wakes it.
 func suspendVM() error {
 	states, err := os.ReadFile("/sys/power/state")
 	if err != nil {

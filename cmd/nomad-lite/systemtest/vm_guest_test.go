@@ -17,33 +17,33 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// These are paths and users in the machine.
+// These are a directory and a user in the virtual machine.
 const (
 	vmPackageDir = "repository/cmd/nomad-lite/systemtest" // directory of this package
 	vmUser       = 1000                                   // a user without privileges
 )
 
-// These are the cgroups in which the steps run, as in a session of a service manager.
+// These are the cgroups in which the test programs run, like those of a service manager.
 const (
 	vmRootCgroup        = "/session.slice/root.scope"
-	vmUndelegatedCgroup = "/session.slice/plain.scope"     // cgroup of the user without delegation
-	vmDelegatedCgroup   = "/session.slice/delegated.scope" // cgroup of the user with delegation
+	vmUndelegatedCgroup = "/session.slice/plain.scope"     // cgroup of a user who cannot write in it
+	vmDelegatedCgroup   = "/session.slice/delegated.scope" // cgroup that is delegated to the user
 )
 
-// vmStep is one program that runs in the machine, as a child of its first process.
+// vmStep is a program that runs in the virtual machine, as a child of its init process.
 type vmStep struct {
 	name   string
 	argv   []string
 	cgroup string
 }
 
-// vmDriverContractFlag selects the cases of the contract that can depend on cgroups.
+// vmDriverContractFlag selects the tests of the driver contract that can depend on cgroups.
 const vmDriverContractFlag = "-test.run=^TestContract$/(children|statistics|survives|keeps|exec)"
 
-// vmSkipSlowFlag skips tests that only compute, which takes minutes in an emulated machine.
+// vmSkipSlowFlag skips a test that only computes, which takes minutes in an emulated machine.
 const vmSkipSlowFlag = "-test.skip=^TestSimulation$"
 
-// The scripts check the cgroups of the whole machine.
+// These scripts run one at a time, because they check the cgroups of the whole machine.
 const (
 	vmScriptsFlag = "-test.run=^TestVMScripts$"
 	vmSerialFlag  = "-test.parallel=1"
@@ -55,13 +55,13 @@ var vmSteps = []vmStep{
 	{"raw_exec contract unprivileged", []string{"/tests/rawexec.test", vmDriverContractFlag}, vmUndelegatedCgroup},
 	{"raw_exec contract in delegated cgroups", []string{"/tests/rawexec.test", vmDriverContractFlag}, vmDelegatedCgroup},
 	{"keeper", []string{"/tests/keeper.test"}, vmRootCgroup},
-	// The skipped tests move much data, which takes long in an emulated machine.
+	// The skipped tests move large amounts of data, which takes long in an emulated machine.
 	{"logs", []string{"/tests/logs.test", "-test.skip=^TestNothingIsLost"}, vmRootCgroup},
 	{"agent", []string{"/tests/agent.test", vmSkipSlowFlag}, vmRootCgroup},
 	{"cgroups", []string{"/tests/cgroup.test"}, vmRootCgroup},
 	{"cgroups that are delegated", []string{"/tests/cgroup.test"}, vmDelegatedCgroup},
-	// This test runs here because a container, the usual place of tests, may be unable to
-	// protect a process.
+	// This test runs in the virtual machine because a container, in which tests usually run, may be
+	// unable to lower an OOM score.
 	{"job parser of a protected agent", []string{"/tests/confined.test", "-test.run=^TestChildResetsOOMScore$"}, vmRootCgroup},
 	{"protected agent", []string{"/tests/systemtest.test", `-test.run=^TestScripts$/^oom$`}, vmRootCgroup},
 	{"run", []string{"/tests/systemtest.test", `-test.run=^TestScripts$/^run_(batch|killed|survives|limits)$`}, vmRootCgroup},
@@ -70,7 +70,8 @@ var vmSteps = []vmStep{
 	{"run unprivileged in delegated cgroups", []string{"/tests/systemtest.test", vmScriptsFlag, vmSerialFlag}, vmDelegatedCgroup},
 }
 
-// runVMInit is the first process of the machine. When it returns, the kernel stops.
+// runVMInit is the init process of the virtual machine. It runs the steps of the mode, and then
+// stops the machine.
 func runVMInit(guest string) {
 	if err := prepareVM(); err != nil {
 		fmt.Println("prepare the machine:", err)
@@ -86,7 +87,7 @@ func runVMInit(guest string) {
 	unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART)
 }
 
-// reportVMStep executes do, and writes the result to the console.
+// reportVMStep calls do, and writes the result to the console.
 func reportVMStep(name string, do func() error) {
 	fmt.Println(vmReportBegin + name)
 	began := time.Now()
@@ -152,7 +153,7 @@ func setLoopbackUp() error {
 	return unix.IoctlIfreq(s, unix.SIOCSIFFLAGS, lo)
 }
 
-// run runs a step. A step that leaves something behind fails, too.
+// run runs the program of a step. A step that leaves processes or files behind fails.
 func (s vmStep) run() error {
 	before := findVMLeftovers()
 	cgroup, err := os.Open("/sys/fs/cgroup" + s.cgroup)
@@ -182,8 +183,8 @@ func (s vmStep) run() error {
 	return errors.Join(err, s.findLeftovers(before))
 }
 
-// vmReapUntilExit does the work of a first process: it waits for all orphans, until the child pid
-// has exited.
+// vmReapUntilExit waits for orphaned processes, as an init process must, until the child pid has
+// exited.
 func vmReapUntilExit(pid int) unix.WaitStatus {
 	for {
 		var status unix.WaitStatus
@@ -193,7 +194,8 @@ func vmReapUntilExit(pid int) unix.WaitStatus {
 	}
 }
 
-// findLeftovers returns new traces in the machine, and kills the processes among them.
+// findLeftovers returns an error if the step has left processes, mounts, cgroups or files behind,
+// and removes them.
 func (s vmStep) findLeftovers(before []string) error {
 	var left []string
 	for deadline := time.Now().Add(waitTimeout); ; time.Sleep(5 * time.Millisecond) {
@@ -211,7 +213,7 @@ func (s vmStep) findLeftovers(before []string) error {
 	}
 }
 
-// cleanUpVM removes the traces before the next step.
+// cleanUpVM removes the leftovers of a step, so that they do not affect the next step.
 func cleanUpVM(left []string) {
 	unix.Kill(-1, unix.SIGKILL)
 	for {
@@ -219,7 +221,7 @@ func cleanUpVM(left []string) {
 			break
 		}
 	}
-	for _, trace := range slices.Backward(left) { // the content of a directory comes first
+	for _, trace := range slices.Backward(left) { // backward, so that the content of a directory is removed before the directory
 		if strings.HasPrefix(trace, "/sys/fs/cgroup/") {
 			unix.Rmdir(trace)
 		} else if strings.HasPrefix(trace, "/") {
@@ -228,9 +230,10 @@ func cleanUpVM(left []string) {
 	}
 }
 
-// findVMLeftovers returns everything that a program can leave behind in the machine.
+// findVMLeftovers returns all processes, mounts, cgroups and files that a step can leave behind in
+// the virtual machine.
 func findVMLeftovers() (all []string) {
-	// testscript leaves its empty directory when not all scripts of a test run.
+	// testscript does not remove its empty directory if only some scripts of a test run.
 	empty, _ := filepath.Glob("/tmp/go-test-script*")
 	for _, dir := range empty {
 		unix.Rmdir(dir)
@@ -259,7 +262,7 @@ func findVMLeftovers() (all []string) {
 	for _, pattern := range []string{"/tmp/*", "/tmp/nomad-lite-*/*", "/run/*", "/run/nomad-lite/*"} {
 		found, _ := filepath.Glob(pattern)
 		for _, path := range found {
-			// These directories are permanent.
+			// These directories are never removed.
 			if base := filepath.Base(path); path == "/run/nomad-lite" || base == "lock" ||
 				strings.HasPrefix(base, "nomad-lite-"+strconv.Itoa(vmUser)) || strings.HasPrefix(base, "nomad-lite-0") {
 				continue
@@ -270,7 +273,7 @@ func findVMLeftovers() (all []string) {
 	return all
 }
 
-// TestVMScripts runs the scripts that are about cgroups version 2.
+// TestVMScripts runs the scripts that test cgroups version 2.
 func TestVMScripts(t *testing.T) {
 	own, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {

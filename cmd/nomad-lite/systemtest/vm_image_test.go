@@ -13,8 +13,8 @@ import (
 	"strings"
 )
 
-// initramfs writes an initramfs: a cpio archive of the format "newc", the first file system of
-// a machine. After an error it writes nothing more.
+// initramfs writes an initramfs, which is the first file system of a virtual machine: a cpio
+// archive of the format "newc". After an error it writes nothing more.
 type initramfs struct {
 	w            *bufio.Writer
 	inodeCount   int
@@ -26,7 +26,7 @@ func newInitramfs(w io.Writer) *initramfs {
 	return &initramfs{w: bufio.NewWriterSize(w, 1<<20), writtenNames: map[string]bool{}}
 }
 
-// writeEntry writes one file, unless it is already in the archive.
+// writeEntry writes a file to the archive, unless the archive already has it.
 func (i *initramfs) writeEntry(name string, mode uint32, content []byte) {
 	name = strings.TrimPrefix(path.Clean(name), "/")
 	if i.err != nil || i.writtenNames[name] {
@@ -34,8 +34,8 @@ func (i *initramfs) writeEntry(name string, mode uint32, content []byte) {
 	}
 	i.writtenNames[name] = true
 	i.inodeCount++
-	// The fields are: inode, mode, uid, gid, links, time, size, device, device of a node,
-	// length of the name, checksum.
+	// The fields are: inode, mode, uid, gid, number of links, modification time, size, device
+	// numbers of the file, device numbers of a device node, length of the name, checksum.
 	_, i.err = fmt.Fprintf(i.w, "070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%s\x00",
 		i.inodeCount, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(name)+1, 0, name)
 	i.pad(110 + len(name) + 1)
@@ -51,7 +51,7 @@ func (i *initramfs) pad(n int) {
 	}
 }
 
-// writeDir writes a directory and its parents.
+// writeDir writes a directory and its parents to the archive.
 func (i *initramfs) writeDir(name string) {
 	if parent := path.Dir(path.Clean(name)); parent != "." && parent != "/" {
 		i.writeDir(parent)
@@ -66,7 +66,7 @@ func (i *initramfs) writeFile(name string, mode uint32, content []byte) {
 	i.writeEntry(name, 0o100000|mode, content)
 }
 
-// writeTree writes a directory of this machine with its content.
+// writeTree copies a directory of this machine, with its content, to the archive.
 func (i *initramfs) writeTree(source, name string) {
 	err := filepath.WalkDir(source, func(file string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -81,7 +81,7 @@ func (i *initramfs) writeTree(source, name string) {
 	i.err = errors.Join(i.err, err)
 }
 
-// writeProgram writes a program of this machine and its libraries.
+// writeProgram copies a program of this machine and its libraries to the archive.
 func (i *initramfs) writeProgram(source, name string) {
 	content, err := os.ReadFile(source)
 	if err != nil {
@@ -92,7 +92,7 @@ func (i *initramfs) writeProgram(source, name string) {
 	libraries, err := sharedLibraries(source)
 	i.err = errors.Join(i.err, err)
 	for _, library := range libraries {
-		// /lib is a link in the machine, as on most machines.
+		// /lib is a symbolic link to usr/lib in the virtual machine.
 		if name := "usr" + strings.TrimPrefix(library, "/usr"); !i.writtenNames[name] {
 			i.writeProgram(library, name)
 		}

@@ -22,12 +22,12 @@ import (
 
 const (
 	vmStepPowerLoss        = "power loss"
-	powerLossStartedPrefix = "tasks of this boot: " // printed to the console with their number
+	powerLossStartedPrefix = "tasks of this boot: " // start of a line on the console, which continues with the number of started tasks
 	powerLossTaskCount     = 50
 )
 
-// testVMPowerLoss cuts the power of a node in the middle of 50 starts, and again while they are
-// repeated. After the third boot the state must be consistent.
+// testVMPowerLoss cuts the power of a node while it starts 50 tasks, and again while it restarts
+// them. After the third boot the state must be consistent.
 func testVMPowerLoss(t *testing.T, m vm) {
 	m.disk = filepath.Join(t.TempDir(), "disk")
 	if out, err := exec.Command("mke2fs", "-q", "-t", "ext4", m.disk, "512M").CombinedOutput(); err != nil {
@@ -49,8 +49,9 @@ func testVMPowerLoss(t *testing.T, m vm) {
 	}
 }
 
-// This directory is on the permanent disk of the machine: a file for each task, with a line
-// for each of its starts. A task holds a lock on its file for as long as it runs.
+// These paths are on the permanent disk of the virtual machine. The record directory has a file for
+// each task, with a line for each start of the task. A task holds a lock on its file for as long as
+// it runs.
 const (
 	powerLossDisk          = "/disk"
 	powerLossDataDir       = powerLossDisk + "/node"
@@ -58,7 +59,8 @@ const (
 	powerLossDoubleRunFile = powerLossDisk + "/doubled"
 )
 
-// powerLossBootRecordDir is the directory with the same files for the current boot.
+// powerLossBootRecordDir has a file for each task, with a line for each start since the machine
+// booted.
 const powerLossBootRecordDir = "/run/tasks"
 
 const powerLossConfig = `
@@ -83,8 +85,8 @@ echo $NOMAD_ALLOC_ID >&9
 echo $NOMAD_ALLOC_ID >> ` + powerLossBootRecordDir + `/$NOMAD_ALLOC_INDEX
 exec sleep 100000`
 
-// runPowerLossNode runs a node with a job of 50 tasks. It prints how many have started, and
-// returns when all run.
+// runPowerLossNode runs a node with a job of 50 tasks. It prints the number of started tasks, and
+// returns when all are running.
 func runPowerLossNode() error {
 	for _, dir := range []string{powerLossDisk, powerLossBootRecordDir} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -145,7 +147,7 @@ func runPowerLossNode() error {
 	return errors.Join(err, startErr)
 }
 
-// startPowerLossCommand starts this program as a child of the first process.
+// startPowerLossCommand starts this program with other arguments, as a child of the init process.
 func startPowerLossCommand(args ...string) (pid int, err error) {
 	return syscall.ForkExec("/proc/self/exe", append([]string{"nomad-lite"}, args...), &syscall.ProcAttr{
 		Env:   []string{"PATH=/usr/bin:/bin", "HOME=/root"},
@@ -181,7 +183,7 @@ func registerPowerLossJob(client *api.Client) error {
 	return err
 }
 
-// checkPowerLossTasks compares the agent's report with the running tasks.
+// checkPowerLossTasks compares the tasks that the agent reports with the running processes.
 func checkPowerLossTasks(client *api.Client) error {
 	var allocs []*api.AllocationListStub
 	for deadline := time.Now().Add(waitTimeout); ; time.Sleep(20 * time.Millisecond) {
@@ -212,7 +214,7 @@ func checkPowerLossTasks(client *api.Client) error {
 	}
 	for _, a := range allocs {
 		index := strings.TrimSuffix(strings.TrimPrefix(a.Name, "power.g["), "]")
-		// The file has a line for each start.
+		// The file must have a single line: the task was started once since the machine booted.
 		if text, err := os.ReadFile(filepath.Join(powerLossBootRecordDir, index)); string(text) != a.ID+"\n" {
 			fault("%s: allocation %s, started %q, %v", a.Name, a.ID, text, err)
 		}

@@ -15,16 +15,17 @@ import (
 	"time"
 )
 
-// vmEnvVar enables the test that boots a machine; CI sets it.
+// vmEnvVar enables the test that boots virtual machines. CI sets it.
 const vmEnvVar = "NOMAD_LITE_VM"
 
-// These are its values in the machine, where the kernel passes it to the first process.
+// These are modes of the virtual machine. The kernel passes the mode to the init process as the
+// value of vmEnvVar.
 const (
 	vmModeAllSteps  = "guest" // run all steps
-	vmModePowerLoss = "power" // run a node that can lose its power
+	vmModePowerLoss = "power" // run a node whose power is cut
 )
 
-// vmPackages are the packages whose tests also run in the machine.
+// vmPackages are the packages whose tests also run in the virtual machine.
 var vmPackages = []string{
 	"./cmd/nomad-lite/systemtest",
 	"./sdk/process",
@@ -37,16 +38,17 @@ var vmPackages = []string{
 	"./runtime/orphans",
 }
 
-// vmTools are the programs that tests in the machine use, copied from this machine.
+// vmTools are the programs that the tests in the virtual machine use. They are copied from this
+// machine.
 var vmTools = []string{
 	"sh", "cat", "chmod", "cut", "dirname", "env", "flock", "grep", "head", "id", "ls", "mkdir", "mv", "ps", "rm", "sed", "setsid", "sleep", "stat", "stty",
 	"tail", "tee", "timeout", "touch", "tr", "true", "wc",
 }
 
-// TestVM runs nomad-lite in a machine of its own with nothing but cgroups version 2.
+// TestVM runs nomad-lite in a virtual machine that has only cgroups version 2.
 //
-// The machine is emulated, so that the test works where no hardware virtualization exists.
-// Its file system is the content of the archive; its first process is this program.
+// The machine is emulated, so that the test needs no hardware virtualization. Its file system is an
+// initramfs, and its init process is this test program.
 func TestVM(t *testing.T) {
 	if testing.Short() || os.Getenv(vmEnvVar) == "" {
 		t.Skipf("boots virtual machines, for minutes; %s=1 runs it", vmEnvVar)
@@ -64,7 +66,7 @@ func TestVM(t *testing.T) {
 }
 
 // testVMSteps runs the tests that affect processes: as root, and as a user with and without
-// delegated cgroups. No step may leave anything behind.
+// delegated cgroups. No test program may leave anything behind.
 func testVMSteps(t *testing.T, m vm) {
 	reports, rest := m.boot(t, vmModeAllSteps, nil)
 	for _, step := range vmSteps {
@@ -85,14 +87,14 @@ func testVMSteps(t *testing.T, m vm) {
 	}
 }
 
-// vm holds the parts of the machines.
+// vm holds the paths of a virtual machine's files.
 type vm struct {
 	kernel, image string
-	disk          string // path of the disk's file; empty means no disk
+	disk          string // path of the disk image; "" means no disk
 }
 
-// boot runs a machine until it shuts down, or until cut returns true for a line of the
-// console, which cuts the power.
+// boot runs the virtual machine until it shuts down. When cut returns true for a line of the
+// console, boot cuts the power.
 func (m vm) boot(t *testing.T, guest string, cut func(line string) bool) (reports map[string]vmReport, rest string) {
 	t.Helper()
 	qemu, err := exec.LookPath("qemu-system-x86_64")
@@ -101,15 +103,15 @@ func (m vm) boot(t *testing.T, guest string, cut func(line string) bool) (report
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 	defer cancel()
-	// Emulating a processor without AVX is a quarter faster. The machine "microvm" boots
-	// faster, but has no timer by which a kernel could calibrate another one: on a busy
-	// host it often hung.
+	// The emulation is a quarter faster for a processor without AVX. The QEMU machine "microvm"
+	// boots faster, but it has no timer by which the kernel can calibrate the others, and often
+	// hung on a busy host.
 	args := []string{"-M", "pc", "-accel", "tcg,thread=multi", "-cpu", "Nehalem", "-smp", "2", "-m", "2048",
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio",
 		"-kernel", m.kernel, "-initrd", m.image,
 		"-append", "console=ttyS0 quiet panic=-1 reboot=t mitigations=off tsc=reliable " + vmEnvVar + "=" + guest}
 	if m.disk != "" {
-		// Debian's cloud kernel has the driver of this type of disk built in.
+		// The disk is an NVMe disk, because Debian's cloud kernel has the driver for it built in.
 		args = append(args, "-drive", "if=none,id=disk,format=raw,file="+m.disk, "-device", "nvme,drive=disk,serial=disk")
 	}
 	cmd := exec.CommandContext(ctx, qemu, args...)
@@ -137,18 +139,18 @@ func (m vm) boot(t *testing.T, guest string, cut func(line string) bool) (report
 	return reports, rest
 }
 
-// vmReport is the output of a step, and its result.
+// vmReport is the output and the result of a step.
 type vmReport struct {
 	output, result string
 }
 
-// These lines of the console mark the start and the end of a step's output.
+// Lines of the console with these prefixes mark the start and the end of a step's output.
 const (
 	vmReportBegin = "vm-begin "
 	vmReportEnd   = "vm-end "
 )
 
-// readVMReports reads the console to its end.
+// readVMReports reads the console until the machine stops, and calls seen for each line.
 func readVMReports(console io.Reader, seen func(line string)) (reports map[string]vmReport, rest string) {
 	reports = map[string]vmReport{}
 	var output, otherOutput strings.Builder
@@ -178,7 +180,7 @@ func readVMReports(console io.Reader, seen func(line string)) (reports map[strin
 	}
 }
 
-// findVMKernel returns a kernel with the required drivers built in, such as Debian's cloud
+// findVMKernel returns a kernel that has the required drivers built in, such as Debian's cloud
 // kernel.
 func findVMKernel(t *testing.T) string {
 	for _, pattern := range []string{"/boot/vmlinuz-*-cloud-amd64", "/boot/vmlinuz-*"} {
@@ -194,8 +196,8 @@ func findVMKernel(t *testing.T) string {
 	return ""
 }
 
-// buildVMTests builds the test programs, without the race detector, because the machine is
-// emulated.
+// buildVMTests builds the test programs for the virtual machine. It leaves out the race detector,
+// because the machine is emulated.
 func buildVMTests(t *testing.T, dir string) (programs []string) {
 	args := append([]string{"test", "-c", "-ldflags=-s -w", "-o", dir + "/"}, vmPackages...)
 	cmd := exec.Command("go", args...)

@@ -10,7 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
 )
 
-// PrintEvaluations adds the evaluations of a job.
+// PrintEvaluations adds a table of evaluations.
 func PrintEvaluations(p *output.Page, evals []*api.Evaluation, verbose bool) {
 	t := output.NewTable("ID", "Priority", "Triggered By", "Status", "Placement Failures")
 	for _, e := range evals {
@@ -19,7 +19,8 @@ func PrintEvaluations(p *output.Page, evals []*api.Evaluation, verbose bool) {
 	p.Table(t)
 }
 
-// PlacementFailureCell returns the column that shows whether all allocations could be placed.
+// PlacementFailureCell returns the table cell that shows whether an evaluation has failed to place
+// allocations.
 func PlacementFailureCell(e *api.Evaluation) string {
 	if e.Status == api.EvalStatusPending || e.Status == api.EvalStatusBlocked {
 		return "N/A - In Progress"

@@ -9,7 +9,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
 )
 
-// PrintJobs adds a line for each job, or a line that there is none.
+// PrintJobs adds a table of jobs, or the given message if there are none.
 func PrintJobs(p *output.Page, jobs []*api.JobListStub, nothing string) {
 	wild := slices.ContainsFunc(jobs, func(j *api.JobListStub) bool { return apiclient.NamespaceOf(j) != apiclient.NamespaceOf(jobs[0]) })
 	t := output.NewTable("ID", "Type", "Priority", "Status", "Submit Date")

@@ -2,13 +2,14 @@ package taskview
 
 import "bytes"
 
-// maxLine is the number of bytes after which an unterminated line is shown.
+// maxLine is the number of bytes after which an incomplete line is shown.
 const maxLine = 64 << 10
 
-// LineBuffer splits a stream after whole lines.
+// LineBuffer buffers a stream, and passes it on in whole lines.
 type LineBuffer struct{ partialLine []byte }
 
-// Add passes the whole lines of the stream so far to show, and keeps the rest.
+// Add appends data to the stream. It calls show with the lines that are complete, and buffers the
+// rest.
 func (b *LineBuffer) Add(data []byte, show func([]byte)) {
 	if first := bytes.IndexByte(data, '\n') + 1; first > 0 && len(b.partialLine) > 0 {
 		b.partialLine = append(b.partialLine, data[:first]...)
@@ -24,7 +25,7 @@ func (b *LineBuffer) Add(data []byte, show func([]byte)) {
 	}
 }
 
-// Flush passes the rest to show.
+// Flush calls show with the buffered part of a line.
 func (b *LineBuffer) Flush(show func([]byte)) {
 	if len(b.partialLine) > 0 {
 		show(b.partialLine)

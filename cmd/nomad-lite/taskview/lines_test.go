@@ -27,7 +27,7 @@ func TestLineBuffer(t *testing.T) {
 			for _, piece := range c.pieces {
 				data := []byte(piece)
 				b.Add(data, show)
-				clear(data) // the caller reuses the buffer
+				clear(data) // a caller of Add reuses the buffer
 			}
 			b.Flush(show)
 			if !slices.Equal(got, c.want) {

@@ -16,7 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// newTestView returns a view on a fake terminal, of a job with these tasks.
+// newTestView returns a view of a job with the given tasks, on a fake terminal.
 func newTestView(t *testing.T, tty *terminaltest.Terminal, tasks ...string) *View {
 	v := &View{
 		screen:        &terminal.Screen{W: tty, Size: func() (int, int) { return tty.Columns, tty.Rows }},
@@ -35,7 +35,7 @@ func newTestView(t *testing.T, tty *terminaltest.Terminal, tasks ...string) *Vie
 	return v
 }
 
-// updateTask reports events of a task, and returns when they are shown.
+// updateTask queues an update with events of a task, and returns when the view has shown them.
 func (v *View) updateTask(task, state string, events ...*api.TaskEvent) {
 	for i, e := range events {
 		e.Time = int64(i + 1)
@@ -199,7 +199,7 @@ the end
 	}
 }
 
-// No line of output is lost or doubled when the size changes.
+// No line of output is lost or duplicated when the size of the terminal changes.
 func TestViewKeepsAllLines(t *testing.T) {
 	terminal := terminaltest.New(t, 80, 24)
 	v := newTestView(t, terminal, "a", "b", "c")
@@ -222,7 +222,7 @@ func TestViewKeepsAllLines(t *testing.T) {
 	}
 }
 
-// blockedWriter is a terminal whose output is blocked (Ctrl-S).
+// blockedWriter is a terminal whose output the user has stopped with Ctrl-S.
 type blockedWriter struct{ release chan struct{} }
 
 func (w blockedWriter) Write(p []byte) (int, error) {

@@ -21,33 +21,33 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// View shows a running job to a person: the output of the tasks, with the task's label on
-// each line, and the state of each task. On a terminal the state is one live line per task
-// below the output; elsewhere each change is a line of its own.
+// View shows a running job to a person: the output of the tasks, with the task's label on each
+// line, and the state of each task. On a terminal, the states are live lines below the output, one
+// for each task. Elsewhere, each change of a state is a new line.
 //
 // All methods may be called concurrently.
 type View struct {
 	out, err         outputStream
-	screen           *terminal.Screen // nil unless err is a terminal
-	BrokenPipe       chan struct{}    // closed by reportBrokenPipe
-	reportBrokenPipe func()           // called when the reader of the output has closed it
-	updatesQueued    chan struct{}    // receives a value when there is news
+	screen           *terminal.Screen // nil if standard error is no terminal
+	BrokenPipe       chan struct{}    // closed when a write has failed because the reader has closed the output
+	reportBrokenPipe func()           // closes BrokenPipe
+	updatesQueued    chan struct{}    // receives a value when an update is queued
 	closing          chan struct{}    // closed by close
 	wg               sync.WaitGroup
 
-	outputClosed atomic.Bool // remaining output is discarded
+	outputClosed atomic.Bool // if set, all further output is discarded
 
 	showMu  sync.Mutex // held while news is shown
 	queueMu sync.Mutex
 	queue   []queuedUpdate // updates not shown yet
 
 	mu         sync.Mutex // guards the following fields, standard error and the screen
-	tasks      []*Task    // tasks in the order of the job; written with showMu held as well
+	tasks      []*Task    // in the order of the job; written while showMu is held, too
 	LabelWidth int        // width of the widest label
 }
 
-// queuedUpdate is an update of an allocation, or a text for standard error. The sender does not
-// wait for a terminal or a pager that blocks the output.
+// queuedUpdate is an update of an allocation, or a message for standard error. It is queued so that
+// its sender does not block on a terminal or a pager.
 type queuedUpdate struct {
 	time    time.Time
 	allocID string
@@ -58,21 +58,21 @@ type queuedUpdate struct {
 // outputStream is standard output or standard error.
 type outputStream struct {
 	w              io.Writer
-	mu             *sync.Mutex // shared by both outputs if they are the same file
-	onScreen       bool        // the output goes to the terminal with the live lines
+	mu             *sync.Mutex // both streams share mu if they are the same file
+	onScreen       bool        // the stream goes to the terminal with the live lines
 	supportsCursor bool
 	useColour      bool
 	writeFailed    bool
 }
 
-// Task is the view's state of one task.
+// Task is a task in the view.
 type Task struct {
 	Alloc          *api.Allocation
 	Name           string
 	LogDir         string
 	Started        chan struct{} // closed by the first start
-	OutputDone     chan struct{} // closed after the last output of the task
-	Label          string        // label of the task: "server", or "web[1].server"
+	OutputDone     chan struct{} // closed when the whole output of the task was shown
+	Label          string        // "server", or "web[1].server" if the job has several instances
 	lifecycleStage string        // "main", "prestart", …
 	state          string
 	detail         string
@@ -80,18 +80,17 @@ type Task struct {
 	lastShown      *api.TaskEvent // last event that was shown
 }
 
-// MaxLabelWidth is the maximum width to which shorter labels are padded.
+// MaxLabelWidth is the maximum width to which labels are padded.
 const MaxLabelWidth = 40
 
-// eventDelay is the delay of the end event of a task that can start again. The task's
-// earlier output arrives from another process, and is easier to read before the event.
+// eventDelay is the maximum time that the event of a task's exit waits for the task's output, which
+// arrives from another process and should be shown before the event.
 const eventDelay = 10 * time.Millisecond
 
-// The colours distinguish tasks; red is reserved for failures.
+// TaskColours are the colours by which a person distinguishes tasks. Red is reserved for failures.
 var TaskColours = []string{"\x1b[36m", "\x1b[33m", "\x1b[32m", "\x1b[35m", "\x1b[34m", "\x1b[96m", "\x1b[93m", "\x1b[92m"}
 
-// New returns a view, which the caller must close. Without a screen it has no live
-// lines.
+// New returns a view, which the caller must close. If live is nil, the view has no live lines.
 func New(s *cli.Streams, live *terminal.Screen) *View {
 	brokenPipe := make(chan struct{})
 	v := &View{
@@ -104,7 +103,7 @@ func New(s *cli.Streams, live *terminal.Screen) *View {
 	v.err = v.newOutputStream(s, s.Err, &v.mu)
 	v.out = v.newOutputStream(s, s.Out, &v.mu)
 	if !terminal.SameFile(s.Out, s.Err) {
-		v.out.mu = new(sync.Mutex) // a blocked output does not block the other one
+		v.out.mu = new(sync.Mutex) // different files have different mutexes, so that a blocked stream does not block the other one
 	}
 	v.wg.Go(v.run)
 	return v
@@ -120,8 +119,8 @@ func (v *View) newOutputStream(s *cli.Streams, w io.Writer, mu *sync.Mutex) outp
 	}
 }
 
-// run shows news until the view is closed, and redraws the live lines when the terminal
-// changes.
+// run shows queued updates until the view is closed, and redraws the live lines when the size of
+// the terminal changes or the process continues after a stop.
 func (v *View) run() {
 	changes := make(chan os.Signal, 2)
 	if v.screen != nil {
@@ -141,8 +140,8 @@ func (v *View) run() {
 	}
 }
 
-// redraw redraws the live lines. After a stop (Ctrl-Z) the shell has written below the old
-// lines.
+// redraw redraws the live lines. If the process was stopped (Ctrl-Z), the shell has written below
+// the old live lines, which are then left on the terminal.
 func (v *View) redraw(stopped bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -152,8 +151,9 @@ func (v *View) redraw(stopped bool) {
 	v.writeLocked(&v.err, nil)
 }
 
-// AddTasks adds tasks to the view, with the directories of their output. For a job with several
-// instances each line names its instance. It returns the tasks.
+// AddTasks adds the tasks of allocations to the view, and returns the tasks. If the job has several
+// instances, the label of each task names the instance. logDir returns the directory of an
+// allocation's output.
 func (v *View) AddTasks(allocs []*api.Allocation, instances int, logDir func(allocID string) string) []*Task {
 	v.showMu.Lock()
 	defer v.showMu.Unlock()
@@ -186,7 +186,7 @@ func (v *View) AddTasks(allocs []*api.Allocation, instances int, logDir func(all
 	return v.tasks[before:len(v.tasks):len(v.tasks)]
 }
 
-// QueueUpdate queues an update of an allocation.
+// QueueUpdate queues the new task states of an allocation.
 func (v *View) QueueUpdate(allocID string, tasks map[string]*api.TaskState) {
 	v.add(queuedUpdate{allocID: allocID, tasks: tasks})
 }
@@ -194,7 +194,7 @@ func (v *View) QueueUpdate(allocID string, tasks map[string]*api.TaskState) {
 // PrintMessage queues a message about the job as a whole.
 func (v *View) PrintMessage(text string) { v.add(queuedUpdate{text: text + "\n"}) }
 
-// Write queues a message of nomad-lite itself.
+// Write queues a text of nomad-lite itself, such as a line of its log.
 func (v *View) Write(text []byte) (int, error) {
 	v.add(queuedUpdate{text: string(text)})
 	return len(text), nil
@@ -252,18 +252,19 @@ func (v *View) showState(t *Task, state *api.TaskState, come time.Time) {
 	v.setStatus(t, state.State, detail)
 }
 
-// newEvents returns the events after the last event shown. Timestamps are not enough: with a
-// coarse clock several events have the same time, and a clock can be set back.
+// newEvents returns the events after last, the last event that was shown. Timestamps alone do not
+// identify an event: with a coarse clock several events have the same time, and a clock can be set
+// back.
 func newEvents(events []*api.TaskEvent, last *api.TaskEvent) []*api.TaskEvent {
 	for i := len(events) - 1; last != nil && i >= 0; i-- {
 		if e := events[i]; e.Time == last.Time && e.Type == last.Type && e.DisplayMessage == last.DisplayMessage {
 			return events[i+1:]
 		}
 	}
-	return events // the ring has dropped all events that were shown
+	return events // the task has dropped all events that were shown
 }
 
-// eventText returns an event in one line.
+// eventText returns the type and the message of an event.
 func eventText(e *api.TaskEvent) string {
 	if e.DisplayMessage == "" || e.DisplayMessage == e.Type {
 		return e.Type
@@ -271,7 +272,7 @@ func eventText(e *api.TaskEvent) string {
 	return e.Type + ": " + strings.TrimSpace(e.DisplayMessage)
 }
 
-// isFailure reports whether an event needs attention.
+// isFailure reports whether an event is a failure, which is shown in red.
 func isFailure(e *api.TaskEvent) bool {
 	switch e.Type {
 	case api.TaskTerminated:
@@ -282,8 +283,8 @@ func isFailure(e *api.TaskEvent) bool {
 	return e.FailsTask
 }
 
-// PrintLines shows whole lines of a task's output; only the last can be unterminated. A task's
-// stderr goes to stderr.
+// PrintLines shows lines of a task's output. Only the last line can be incomplete. A task's stderr
+// is written to standard error.
 func (v *View) PrintLines(t *Task, stderr bool, text []byte) {
 	o := &v.out
 	if stderr {
@@ -292,7 +293,7 @@ func (v *View) PrintLines(t *Task, stderr bool, text []byte) {
 	v.write(o, v.prefixLines(o, t, "|", text))
 }
 
-// printEvent shows a step in the life of a task.
+// printEvent shows an event of a task.
 func (v *View) printEvent(t *Task, text string, bad bool) {
 	colour := terminal.ColourDim
 	if bad {
@@ -307,7 +308,7 @@ func (v *View) printEvent(t *Task, text string, bad bool) {
 	v.write(&v.err, v.prefixLines(&v.err, t, "*", lines))
 }
 
-// setStatus sets the live line of a task.
+// setStatus sets the state and the detail in the live line of a task.
 func (v *View) setStatus(t *Task, state, detail string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -320,11 +321,11 @@ func (v *View) setStatus(t *Task, state, detail string) {
 	}
 }
 
-// DiscardOutput discards all output, because its reader blocks it. After that no method of the
-// view blocks on output.
+// DiscardOutput discards all further output, because the reader of the output does not read. No
+// method of the view blocks on output afterwards.
 func (v *View) DiscardOutput() { v.outputClosed.Store(true) }
 
-// Close shows the last news and removes the live lines.
+// Close shows the updates that are still queued, and removes the live lines.
 func (v *View) Close() {
 	close(v.closing)
 	if v.outputClosed.Load() {
@@ -339,7 +340,7 @@ func (v *View) Close() {
 	}
 }
 
-// prefixLines adds the label of a task to each line.
+// prefixLines adds the label of a task and a mark to the start of each line.
 func (v *View) prefixLines(o *outputStream, t *Task, mark string, text []byte) []byte {
 	prefix := o.paint(t.Colour, fmt.Sprintf("%-*s %s ", v.LabelWidth, t.Label, mark))
 	if o.supportsCursor {
@@ -385,8 +386,8 @@ func (v *View) writeLocked(o *outputStream, text []byte) {
 	o.writeFailed = err != nil
 }
 
-// taskStatusLines returns one line for each task, or one for all tasks if that would leave less
-// than half of the terminal to the output.
+// taskStatusLines returns a live line for each task. It returns a single line for all tasks if more
+// than half of the terminal would be live lines.
 func (v *View) taskStatusLines(columns, rows int) []string {
 	if rows < 3 || len(v.tasks) == 0 {
 		return nil

@@ -1,5 +1,5 @@
-// Package terminal has what commands need to know about terminals: whether a stream is one,
-// which text is safe to print, colours, and lines that are redrawn in place.
+// Package terminal has the terminal functions of commands: the detection of terminals, the removal
+// of unsafe characters from text, colours, and lines that are redrawn in place.
 //
 // It imports no other package of nomad-lite.
 package terminal

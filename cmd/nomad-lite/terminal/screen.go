@@ -12,23 +12,23 @@ import (
 
 // Screen is a terminal that keeps live lines below all text that is written to it.
 //
-// The live lines are erased, followed by the new text and drawn again in one write, so that
+// One write erases the live lines, writes the new text and draws the live lines again, so that
 // nothing flickers and the terminal is in its usual state even if nomad-lite is killed.
 type Screen struct {
 	W io.Writer
-	// Size returns the size of the terminal; without columns, no live lines are drawn.
+	// Size returns the size of the terminal. If columns is 0, no live lines are drawn.
 	Size        func() (columns, rows int)
-	drawnWidths []int // widths of the live lines on the terminal
+	drawnWidths []int // widths of the live lines that are drawn on the terminal
 }
 
 const (
-	disableWrap = "\x1b[?7l" // the terminal cuts off wide lines
+	disableWrap = "\x1b[?7l" // makes the terminal cut off wide lines
 	enableWrap  = "\x1b[?7h"
 )
 
-// NewScreen returns the screen on standard error, or nil. It returns nil if standard output
-// is a pipe: the reader of the pipe can write to the same terminal, and the screen would
-// erase that text.
+// NewScreen returns a screen on standard error, or nil if that is no terminal. It also returns nil
+// if standard output is a pipe: the reader of the pipe can write to the same terminal, and the
+// screen would erase its text.
 func NewScreen(stdout, stderr io.Writer) *Screen {
 	file, _ := stderr.(*os.File)
 	out, ok := stdout.(*os.File)
@@ -40,7 +40,8 @@ func NewScreen(stdout, stderr io.Writer) *Screen {
 	}
 	return &Screen{W: file, Size: func() (columns, rows int) {
 		fd := int(file.Fd())
-		// The terminal of a background job shows the lines of other processes.
+		// A background job must not draw live lines, because its terminal shows the output of other
+		// processes.
 		if owner, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP); err == nil && owner != unix.Getpgrp() {
 			return 0, 0
 		}
@@ -52,8 +53,7 @@ func NewScreen(stdout, stderr io.Writer) *Screen {
 	}}
 }
 
-// Show writes whole lines of text, and draws the lines that live returns for the space
-// below them.
+// Show writes whole lines of text, and then draws the live lines that live returns.
 func (s *Screen) Show(text []byte, live func(columns, rows int) []string) error {
 	columns, rows := s.Size()
 	var b bytes.Buffer
@@ -75,8 +75,8 @@ func (s *Screen) Show(text []byte, live func(columns, rows int) []string) error 
 	return err
 }
 
-// liveHeight returns the number of terminal rows that the live lines occupy. A terminal that
-// has become narrower shows a line that is too wide in several rows.
+// liveHeight returns the number of terminal rows that the live lines occupy. If the terminal has
+// become narrower, a wide line occupies several rows.
 func (s *Screen) liveHeight(columns int) int {
 	rows := 0
 	for _, width := range s.drawnWidths {
@@ -88,6 +88,6 @@ func (s *Screen) liveHeight(columns int) int {
 	return rows
 }
 
-// ForgetDrawnLines leaves the live lines on the terminal, after another program has written below
-// them.
+// ForgetDrawnLines makes the next call of Show leave the drawn live lines on the terminal, because
+// another program has written below them.
 func (s *Screen) ForgetDrawnLines() { s.drawnWidths = s.drawnWidths[:0] }

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/term"
 )
 
-// SupportsCursor reports whether a stream is a terminal that supports cursor movement.
+// SupportsCursor reports whether a stream is a terminal on which the cursor can be moved.
 func SupportsCursor(w io.Writer) bool {
 	file, ok := w.(*os.File)
 	name := os.Getenv("TERM")

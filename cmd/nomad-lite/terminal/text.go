@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// These are sequences that change the colour of the following text.
+// These sequences change the colour of the text that follows.
 const (
 	ColourBold   = "\x1b[1m"
 	ColourDim    = "\x1b[2m"
@@ -16,9 +16,9 @@ const (
 	ColourReset  = "\x1b[0m"
 )
 
-// Printable removes from text what would move the cursor or change the terminal: of control
-// characters and sequences it keeps only tabs, ends of lines and, with colours, colours. A
-// carriage return inside of a line ends the line, too.
+// Printable removes the characters and sequences from a text that would move the cursor or change
+// the terminal. Of control characters and sequences it keeps only tabs, newlines and, if colours is
+// set, colours. A carriage return inside of a line becomes a newline.
 func Printable(text []byte, colours bool) []byte {
 	out := make([]byte, 0, len(text))
 	coloured := false
@@ -53,8 +53,8 @@ func EscapeSequenceLength(text []byte) int {
 	}
 	ends := func(c byte) bool { return c >= 0x40 && c <= 0x7e }
 	switch text[1] {
-	case '[': // a control sequence, up to its final byte
-	case ']', 'P', 'X', '^', '_': // a string, up to BEL or ESC \
+	case '[': // a control sequence, which ends with its final byte
+	case ']', 'P', 'X', '^', '_': // a control string, which ends with BEL or ESC \
 		ends = func(c byte) bool { return c == '\a' || c == '\\' }
 	default:
 		return 2

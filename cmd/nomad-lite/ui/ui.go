@@ -54,12 +54,12 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	}
 	o.client.Register(cmd)
 	cmd.Flags().BoolVar(&o.showURL, "show-url", true, "print the address; nomad-lite does nothing else")
-	_ = cmd.Flags().MarkHidden("show-url") // accepted for users who know it from Nomad
+	_ = cmd.Flags().MarkHidden("show-url") // the flag does nothing, and is accepted because Nomad has it
 	return cmd
 }
 
-// findUIAddress returns the http address of the agent, because browsers do not support unix
-// sockets.
+// findUIAddress returns the http address of the agent, also if the command uses the unix socket,
+// which browsers do not support.
 func findUIAddress(ctx context.Context, o options, c *api.Client) (string, error) {
 	address := o.client.ClientConfig().Address
 	if !strings.HasPrefix(address, "unix:") {
@@ -73,7 +73,7 @@ func findUIAddress(ctx context.Context, o options, c *api.Client) (string, error
 	if err != nil {
 		return "", apiclient.WrapError("ask the agent where it listens", err)
 	}
-	listens := node.Attributes["unique.advertise.address"] // answers over a socket leave out HTTPAddr
+	listens := node.Attributes["unique.advertise.address"] // HTTPAddr is empty in answers over a unix socket
 	switch {
 	case listens == "":
 		return "", fmt.Errorf("the agent listens on its socket only, which a browser cannot reach: set ports { http = 4646 } in its configuration")
@@ -83,7 +83,7 @@ func findUIAddress(ctx context.Context, o options, c *api.Client) (string, error
 	return "http://" + listens, nil
 }
 
-// uiPathPrefixes maps kinds of objects to the paths of their pages.
+// uiPathPrefixes maps kinds of objects to the paths of their web pages.
 var uiPathPrefixes = map[contexts.Context]string{
 	contexts.Jobs:   "jobs/",
 	contexts.Allocs: "allocations/",

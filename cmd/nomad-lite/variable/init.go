@@ -73,7 +73,7 @@ func newInitCommand(s *cli.Streams) *cobra.Command {
 }
 
 func (o initOptions) writeExample(name, text string, s *cli.Streams) error {
-	// The file will hold secrets.
+	// The user will write secrets into the file.
 	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("%s exists already; name another file as the argument", name)

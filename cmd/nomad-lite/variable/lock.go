@@ -28,7 +28,7 @@ it.
 
 Exit codes: that of the command, or 1 when there was no lock, or it was lost.`
 
-// commandShutdownTimeout is the time between the signal that stops the command and the kill.
+// commandShutdownTimeout is the time between SIGTERM and SIGKILL for a command that must stop.
 const commandShutdownTimeout = 5 * time.Second
 
 type lockOptions struct {
@@ -98,7 +98,7 @@ func runLocked(ctx context.Context, o lockOptions, path string, command []string
 	return err
 }
 
-// acquireLock blocks until the client holds the lock.
+// acquireLock tries to acquire the lock until the client holds it.
 func acquireLock(ctx context.Context, lock *api.Locks) error {
 	for {
 		_, err := lock.Acquire(ctx)
@@ -135,7 +135,7 @@ func runWhileHeld(ctx context.Context, lock *api.Locks, do func(context.Context)
 	}
 }
 
-// run runs the command; its exit code becomes the exit code of nomad-lite.
+// run runs the user's command. Its exit code becomes the exit code of nomad-lite.
 func (o lockOptions) run(ctx context.Context, command []string, s *cli.Streams) error {
 	if o.shell {
 		command = []string{"/bin/sh", "-c", strings.Join(command, " ")}

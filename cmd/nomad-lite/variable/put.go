@@ -86,7 +86,7 @@ func newPutCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-// newVariable returns the variable that the arguments describe.
+// newVariable returns the variable that the arguments of the command describe.
 func (o *putOptions) newVariable(args []string, stdin io.Reader) (*api.Variable, error) {
 	v := &api.Variable{}
 	path := ""
@@ -138,7 +138,7 @@ func (o *putOptions) newVariable(args []string, stdin io.Reader) (*api.Variable,
 	return v, nil
 }
 
-// readSpec reads the file that an argument refers to.
+// readSpec reads a variable from the file that an argument refers to, or from standard input.
 func (o *putOptions) readSpec(reference string, read *specInputs) (*api.Variable, error) {
 	text, err := read.readInput(reference)
 	if err != nil {
@@ -147,11 +147,10 @@ func (o *putOptions) readSpec(reference string, read *specInputs) (*api.Variable
 	return o.parseSpec(text, reference)
 }
 
-// isSpecFile reports whether an argument is a reference to a file or to standard
-// input.
+// isSpecFile reports whether an argument refers to a file (@file) or to standard input (-).
 func isSpecFile(arg string) bool { return arg == "-" || len(arg) > 1 && arg[0] == '@' }
 
-// specInputs reads the files that arguments refer to. Standard input can be read once.
+// specInputs reads the files that arguments refer to. It reads standard input only once.
 type specInputs struct {
 	stdin     io.Reader
 	stdinRead bool
@@ -172,7 +171,7 @@ func (i *specInputs) readInput(reference string) ([]byte, error) {
 	return text, nil
 }
 
-// parseSpec reads a specification.
+// parseSpec parses a variable in JSON or HCL.
 func (o *putOptions) parseSpec(text []byte, reference string) (*api.Variable, error) {
 	format := o.in
 	switch {
@@ -195,7 +194,7 @@ func (o *putOptions) parseSpec(text []byte, reference string) (*api.Variable, er
 	return parseVariable(text, name)
 }
 
-// parseVariable reads a specification in HCL.
+// parseVariable parses a variable in HCL.
 func parseVariable(text []byte, name string) (*api.Variable, error) {
 	file, diags := hclsyntax.ParseConfig(text, name, hcl.InitialPos)
 	if diags.HasErrors() {
@@ -278,7 +277,7 @@ func putVariable(ctx context.Context, o putOptions, v *api.Variable, s *cli.Stre
 	return o.output.printVariable(s, stored, "none")
 }
 
-// variableConflict returns the error of a failed check-and-set, with the variable's current
+// variableConflict returns the error of a failed check-and-set. It contains the variable's current
 // state.
 func variableConflict(path string, conflict *api.ErrCASConflict) error {
 	found := conflict.Conflict

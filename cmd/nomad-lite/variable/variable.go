@@ -34,7 +34,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 
 var onePathArg = cli.RequireArgCount(1, 1, "the path of a variable; 'nomad-lite var list' lists them")
 
-// completeVariables suggests paths.
+// completeVariables suggests paths of variables.
 func completeVariables(f *apiclient.Flags) cli.Completer {
 	return func(cmd *cobra.Command, _ []string, begun string) ([]string, cobra.ShellCompDirective) {
 		return f.CompleteFromAgent(cmd.Context(), func(ctx context.Context, c *api.Client) (paths []string, err error) {
@@ -55,8 +55,8 @@ type outputFlags struct {
 	template string
 }
 
-// register adds the flags. Without a flag, a terminal gets the command's default format,
-// and a pipe gets JSON.
+// register adds the flags to a command. Without one of them, the command prints its default format
+// on a terminal, and JSON otherwise.
 func (o *outputFlags) register(cmd *cobra.Command, formats ...string) {
 	o.format.Register(cmd)
 	cmd.Flags().StringVar(&o.out, "out", "", "`format` to print: "+strings.Join(formats, ", "))
@@ -80,7 +80,8 @@ func (o *outputFlags) register(cmd *cobra.Command, formats ...string) {
 	}
 }
 
-// formatFor returns the output format.
+// formatFor returns the format that the flags select. Without a flag, it returns onTerminal if
+// standard output is a terminal, and "json" otherwise.
 func (o *outputFlags) formatFor(s *cli.Streams, onTerminal string) string {
 	switch {
 	case o.format.JSON:

@@ -11,10 +11,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 )
 
-// Release is set by release builds with -ldflags "-X PACKAGE.Release=…", with the path of this package.
+// Release is the version of a release. Release builds set it with -ldflags "-X PACKAGE.Release=…",
+// where PACKAGE is the path of this package.
 var Release = ""
 
-// develVersion is the version of a build without a recorded module version and revision.
+// develVersion is the version of a build that has neither a module version nor a revision.
 const develVersion = "devel"
 
 // NewCommand returns the command "version".
@@ -29,25 +30,25 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	}
 }
 
-// Build is what the Go tool recorded about this binary.
+// Build is the version and the source revision of this binary, as the Go tool has recorded them.
 type Build struct {
-	Version  string // release, module version, "devel+" and the revision, or devel
-	Revision string // commit; empty if it is not recorded
+	Version  string // the release, the module version, "devel+REVISION", or "devel"
+	Revision string // commit; "" if the Go tool has not recorded it
 	Time     string // time of the commit, RFC 3339
-	Modified bool   // the work tree differed from the commit
+	Modified bool   // the work tree had uncommitted changes
 }
 
 // String returns the version of this binary.
 func String() string { return ReadBuild().Version }
 
-// ReadBuild returns what the Go tool recorded about this binary.
+// ReadBuild returns the build information of this binary.
 func ReadBuild() Build {
 	info, _ := debug.ReadBuildInfo()
 	return newBuild(Release, info)
 }
 
-// newBuild returns the build of a release, or of a development build if release is empty.
-// info may be nil.
+// newBuild returns the build of a release, or of a development build if release is "". info may be
+// nil.
 func newBuild(release string, info *debug.BuildInfo) Build {
 	if info == nil {
 		info = new(debug.BuildInfo)
@@ -80,7 +81,7 @@ func newBuild(release string, info *debug.BuildInfo) Build {
 // letters, digits, hyphens and dots.
 func (b Build) Metadata() string { return "lite." + strings.ReplaceAll(b.Version, "+", ".") }
 
-// writeTo writes the lines of `nomad version`, as far as they are known.
+// writeTo writes the output of the version command. It leaves out unknown values.
 func (b Build) writeTo(w io.Writer) error {
 	text := "nomad-lite " + b.Version + "\n"
 	if b.Revision != "" {

@@ -41,7 +41,7 @@ func TestVersionOfABuild(t *testing.T) {
 		if got := b.Metadata(); got != test.metadata {
 			t.Errorf("%s: metadata %s, want %s", test.name, got, test.metadata)
 		}
-		// Clients join version and metadata with a plus.
+		// Clients put a plus between the version and its build metadata.
 		if _, err := semver.NewSemver("2.0.6+" + b.Metadata()); err != nil {
 			t.Errorf("%s: %v", test.name, err)
 		}

@@ -57,7 +57,7 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-// volumeLists are the volumes of all kinds.
+// volumeLists holds the volumes of a cluster by kind.
 type volumeLists struct {
 	Configured []configuredVolume
 	Host       []*api.HostVolumeStub
@@ -106,7 +106,7 @@ func readVolumes(ctx context.Context, c *api.Client, kind string) (*volumeLists,
 	if kind == "csi" {
 		return v, nil
 	}
-	if v.Host, _, err = c.HostVolumes().List(nil, apiclient.QueryOptions(ctx, "")); err != nil && !apiclient.IsNotFound(err) { // servers before 1.10 have no host volumes
+	if v.Host, _, err = c.HostVolumes().List(nil, apiclient.QueryOptions(ctx, "")); err != nil && !apiclient.IsNotFound(err) { // "not found" means a server before Nomad 1.10, which has no host volumes
 		return nil, apiclient.WrapError("list host volumes", err)
 	}
 	all, _, err := c.Nodes().List(apiclient.QueryOptions(ctx, ""))
@@ -119,7 +119,7 @@ func readVolumes(ctx context.Context, c *api.Client, kind string) (*volumeLists,
 			return nil, apiclient.WrapError(fmt.Sprintf("read node %q", output.TruncateID(stub.ID)), err)
 		}
 		for _, name := range slices.Sorted(maps.Keys(node.HostVolumes)) {
-			if h := node.HostVolumes[name]; h != nil && h.ID == "" { // a volume with an id was created by a plugin
+			if h := node.HostVolumes[name]; h != nil && h.ID == "" { // a host volume with an id was created by a plugin, and is not from the configuration
 				v.Configured = append(v.Configured, configuredVolume{name, h.Path, node.ID, h.ReadOnly})
 			}
 		}

@@ -8,13 +8,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
 )
 
-// Terminal interprets the text of a screen like a terminal.
+// Terminal is a fake terminal that interprets the text written to it.
 type Terminal struct {
 	t             *testing.T
 	Columns, Rows int
-	lines         []string // all rows, including rows that have scrolled out
-	rowWraps      []bool   // whether a row continues in the next one
-	y, x          int      // cursor, counted from the first row
+	lines         []string // all rows, including those that have scrolled off the top
+	rowWraps      []bool   // reports for each row whether its line continues in the next row
+	y, x          int      // position of the cursor, counted from the first row in lines
 	autoWrap      bool
 }
 
@@ -85,7 +85,7 @@ func (f *Terminal) moveDown(broken bool) {
 	}
 }
 
-// Resize wraps and joins lines as most terminals do.
+// Resize changes the size. It wraps and joins rows as most terminals do.
 func (f *Terminal) Resize(columns, rows int) {
 	var joinedLines []string
 	joined := ""
@@ -106,5 +106,5 @@ func (f *Terminal) Resize(columns, rows int) {
 	f.y, f.x = len(f.lines)-1, len(f.lines[len(f.lines)-1])
 }
 
-// String returns all rows, including rows that have scrolled out.
+// String returns all rows, including those that have scrolled off the top.
 func (f *Terminal) String() string { return strings.Join(f.lines, "\n") }
