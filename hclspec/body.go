@@ -55,7 +55,7 @@ type bodyLayout struct {
 	isRepeated bool
 }
 
-func newLayout(listed bool) *bodyLayout {
+func newBodyLayout(listed bool) *bodyLayout {
 	return &bodyLayout{argTypes: make(map[string]cty.Type), blocks: make(map[string]*bodyLayout), isRepeated: listed}
 }
 
@@ -73,11 +73,11 @@ func (l *bodyLayout) addArg(name string, ty cty.Type) {
 type typedBody struct {
 	hcl.Body
 	*bodyLayout
-	run *decodeRun
+	run *decodeState
 }
 
-// decodeRun is the state of one call of Decode or Check.
-type decodeRun struct {
+// decodeState is the state of one call of Decode or Check.
+type decodeState struct {
 	ctx           context.Context
 	anyValueCount int // number of values in arguments of type "any" inside of repeated blocks
 	// stopDiag is the reason why decoding was stopped. If it is set, the diagnostics of
@@ -158,13 +158,13 @@ func (b *typedBody) typeAttribute(attr *hcl.Attribute, ty cty.Type) *hcl.Attribu
 type argumentExpr struct {
 	hcl.Expression
 	name                string
-	run                 *decodeRun
+	run                 *decodeState
 	countsAgainstMaxAny bool // countsAgainstMaxAny: maxAnyValues applies to the argument
 }
 
 func (a *argumentExpr) Value(scope *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 	if err := a.run.ctx.Err(); err != nil && a.run.stopDiag == nil {
-		a.run.stopDiag = stoppedDiag(err)
+		a.run.stopDiag = contextEndDiag(err)
 	}
 	if a.run.stopDiag != nil {
 		return cty.DynamicVal, nil
@@ -187,6 +187,6 @@ func (a *argumentExpr) Value(scope *hcl.EvalContext) (cty.Value, hcl.Diagnostics
 
 func (a *argumentExpr) UnwrapExpression() hcl.Expression { return a.Expression }
 
-func stoppedDiag(err error) *hcl.Diagnostic {
+func contextEndDiag(err error) *hcl.Diagnostic {
 	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: "Config not read", Detail: err.Error()}
 }

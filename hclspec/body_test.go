@@ -37,7 +37,7 @@ func TestDecoderSeesListsInsteadOfTuples(t *testing.T) {
 	if diags.HasErrors() {
 		t.Fatal(diags)
 	}
-	body := &typedBody{file.Body, c.body, &decodeRun{ctx: t.Context()}}
+	body := &typedBody{file.Body, c.bodyLayout, &decodeState{ctx: t.Context()}}
 	content, diags := body.Content(hcldec.ImpliedSchema(spec))
 	if diags.HasErrors() {
 		t.Fatal(diags)
@@ -103,7 +103,7 @@ func TestCheckEndsWithContext(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	// The context can also end while the arguments are decoded.
-	a := &argumentExpr{run: &decodeRun{ctx: ctx}}
+	a := &argumentExpr{run: &decodeState{ctx: ctx}}
 	if val, _ := a.Value(nil); val != cty.DynamicVal || a.run.stopDiag == nil {
 		t.Errorf("the argument was evaluated: %#v", val)
 	}

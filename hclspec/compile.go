@@ -17,17 +17,17 @@ import (
 
 // compiler converts a Spec to a spec of hcldec, and collects the errors of the Spec.
 type compiler struct {
-	diags hcl.Diagnostics
-	body  *bodyLayout // layout of the body that contains the part of the Spec being compiled
+	diags      hcl.Diagnostics
+	bodyLayout *bodyLayout // layout of the body that contains the part of the Spec being compiled
 }
 
-func newCompiler() *compiler { return &compiler{body: newLayout(false)} }
+func newCompiler() *compiler { return &compiler{bodyLayout: newBodyLayout(false)} }
 
 // compiledSpec is a Spec converted for hcldec. It is immutable.
 type compiledSpec struct {
-	spec  hcldec.Spec
-	body  *bodyLayout
-	diags hcl.Diagnostics
+	spec       hcldec.Spec
+	bodyLayout *bodyLayout
+	diags      hcl.Diagnostics
 }
 
 // compiled returns the compiledSpec of the Spec of a whole block. It compiles only once,
@@ -41,7 +41,7 @@ func (s *Spec) compiled() *compiledSpec {
 	}
 	c := newCompiler()
 	spec := c.compileSpec(s, "config", "")
-	done := &compiledSpec{spec, c.body, c.diags}
+	done := &compiledSpec{spec, c.bodyLayout, c.diags}
 	if s != nil {
 		s.compiledCache.Store(done)
 	}
@@ -95,7 +95,7 @@ func (c *compiler) compileSpec(s *Spec, path, key string) hcldec.Spec {
 			return c.addFault(path, "Missing name in attribute spec", "an argument needs a name.")
 		}
 		ty := c.parseType(s, path)
-		c.body.addArg(name, ty)
+		c.bodyLayout.addArg(name, ty)
 		return &hcldec.AttrSpec{Name: name, Type: ty, Required: s.required}
 
 	case kindBlockAttrs:
@@ -103,7 +103,7 @@ func (c *compiler) compileSpec(s *Spec, path, key string) hcldec.Spec {
 			return c.addFault(path, "Missing name in block_attrs spec", "a block needs a name.")
 		}
 		ty := c.parseType(s, path)
-		c.nestedBody(name, false).anyArgType = &ty
+		c.nestedLayout(name, false).anyArgType = &ty
 		return &hcldec.BlockAttrsSpec{TypeName: name, ElementType: ty, Required: s.required}
 
 	case kindBlock, kindBlockList, kindBlockSet, kindBlockMap:
@@ -137,10 +137,10 @@ func (c *compiler) compileBlock(s *Spec, path, name string) hcldec.Spec {
 		return c.addFault(path, "Invalid block limits", "%d to %d blocks are out of range.", s.min, s.max)
 	}
 
-	outer := c.body
-	c.body = c.nestedBody(name, s.kind != kindBlock)
+	outer := c.bodyLayout
+	c.bodyLayout = c.nestedLayout(name, s.kind != kindBlock)
 	nested := c.compileSpec(s.nested, path, "")
-	c.body = outer
+	c.bodyLayout = outer
 	switch s.kind {
 	case kindBlock:
 		return &hcldec.BlockSpec{TypeName: name, Nested: nested, Required: s.required}
@@ -162,14 +162,14 @@ func (c *compiler) compileBlock(s *Spec, path, name string) hcldec.Spec {
 	return &hcldec.BlockMapSpec{TypeName: name, LabelNames: slices.Clone(s.labels), Nested: nested}
 }
 
-// nestedBody returns the layout of the blocks of one type. It is the same layout if two
+// nestedLayout returns the layout of the blocks of one type. It is the same layout if two
 // parts of a Spec have the same block type.
-func (c *compiler) nestedBody(name string, listed bool) *bodyLayout {
-	listed = listed || c.body.isRepeated
-	nested := c.body.blocks[name]
+func (c *compiler) nestedLayout(name string, listed bool) *bodyLayout {
+	listed = listed || c.bodyLayout.isRepeated
+	nested := c.bodyLayout.blocks[name]
 	if nested == nil {
-		nested = newLayout(listed)
-		c.body.blocks[name] = nested
+		nested = newBodyLayout(listed)
+		c.bodyLayout.blocks[name] = nested
 	}
 	nested.isRepeated = nested.isRepeated || listed
 	return nested

@@ -66,7 +66,7 @@ func (s *Spec) CheckPart(config map[string]any) hcl.Diagnostics {
 }
 
 func (s *Spec) decode(ctx context.Context, config map[string]any, vars func(hcl.Body, hcldec.Spec) map[string]cty.Value) (value cty.Value, diags hcl.Diagnostics) {
-	run := &decodeRun{ctx: ctx}
+	run := &decodeState{ctx: ctx}
 	defer func() {
 		if run.stopDiag != nil {
 			value, diags = cty.DynamicVal, hcl.Diagnostics{run.stopDiag}
@@ -99,7 +99,7 @@ func (s *Spec) decode(ctx context.Context, config map[string]any, vars func(hcl.
 	if config == nil {
 		config = map[string]any{}
 	}
-	text, err := json.Marshal(preciseNumbers(config))
+	text, err := json.Marshal(withPreciseNumbers(config))
 	if err != nil {
 		return cty.DynamicVal, hcl.Diagnostics{{
 			Severity: hcl.DiagError,
@@ -107,7 +107,7 @@ func (s *Spec) decode(ctx context.Context, config map[string]any, vars func(hcl.
 			Detail:   fmt.Sprintf("The config cannot be read: %v.", err),
 		}}
 	}
-	refers, diags := checkConfig(text)
+	refers, diags := checkConfigNesting(text)
 	if diags.HasErrors() {
 		return cty.DynamicVal, diags
 	}
@@ -116,10 +116,10 @@ func (s *Spec) decode(ctx context.Context, config map[string]any, vars func(hcl.
 		return cty.DynamicVal, diags
 	}
 	if err := ctx.Err(); err != nil {
-		return cty.DynamicVal, hcl.Diagnostics{stoppedDiag(err)}
+		return cty.DynamicVal, hcl.Diagnostics{contextEndDiag(err)}
 	}
 	scope := &hcl.EvalContext{Functions: hclFunctions}
-	body := &typedBody{file.Body, c.body, run}
+	body := &typedBody{file.Body, c.bodyLayout, run}
 	if refers {
 		scope.Variables = vars(body, c.spec)
 	}
@@ -134,9 +134,9 @@ func (s *Spec) decode(ctx context.Context, config map[string]any, vars func(hcl.
 	return value, diags
 }
 
-// preciseNumbers replaces integral float64 values, which come from JSON, by all their
+// withPreciseNumbers replaces integral float64 values, which come from JSON, by all their
 // decimal digits. encoding/json would write zeros for the last digits of large ones.
-func preciseNumbers(v any) any {
+func withPreciseNumbers(v any) any {
 	switch v := v.(type) {
 	case float64:
 		if v == math.Trunc(v) && math.Abs(v) < 1e21 {
@@ -148,7 +148,7 @@ func preciseNumbers(v any) any {
 		}
 		m := make(map[string]any, len(v))
 		for key, elem := range v {
-			m[key] = preciseNumbers(elem)
+			m[key] = withPreciseNumbers(elem)
 		}
 		return m
 	case []any:
@@ -157,7 +157,7 @@ func preciseNumbers(v any) any {
 		}
 		list := make([]any, len(v))
 		for i, elem := range v {
-			list[i] = preciseNumbers(elem)
+			list[i] = withPreciseNumbers(elem)
 		}
 		return list
 	case []map[string]any:
@@ -166,7 +166,7 @@ func preciseNumbers(v any) any {
 		}
 		list := make([]any, len(v))
 		for i, elem := range v {
-			list[i] = preciseNumbers(elem)
+			list[i] = withPreciseNumbers(elem)
 		}
 		return list
 	}

@@ -20,26 +20,26 @@ func UnmarshalExact(b []byte, dst any) error {
 	if t == nil || t.Kind() != reflect.Pointer || len(b) == 0 {
 		return Unmarshal(b, dst)
 	}
-	var untyped any
-	if err := UnmarshalState(b, &untyped); err != nil {
+	var untypedValue any
+	if err := UnmarshalState(b, &untypedValue); err != nil {
 		return err
 	}
-	untyped, _ = fitType(untyped, t)
-	if err := checkFits(nil, untyped, t.Elem()); err != nil {
+	untypedValue, _ = convertToType(untypedValue, t)
+	if err := checkFitsType(nil, untypedValue, t.Elem()); err != nil {
 		return err
 	}
 	return Unmarshal(b, dst)
 }
 
-// customDecoderTypes are interfaces of types with their own decoder. checkFits does not
+// customDecoderTypes are interfaces of types with their own decoder. checkFitsType does not
 // check values for such types.
 var customDecoderTypes = []reflect.Type{
 	reflect.TypeFor[codec.Selfer](), reflect.TypeFor[encoding.BinaryUnmarshaler](),
 }
 
-// checkFits returns an error if decoding the value v into type t would fail or lose data.
+// checkFitsType returns an error if decoding the value v into type t would fail or lose data.
 // path is the position of v in the config.
-func checkFits(path []string, v any, t reflect.Type) error {
+func checkFitsType(path []string, v any, t reflect.Type) error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
@@ -80,7 +80,7 @@ func checkFits(path []string, v any, t reflect.Type) error {
 			return does(false)
 		}
 		for i, elem := range list {
-			if err := checkFits(append(path, strconv.Itoa(i)), elem, t.Elem()); err != nil {
+			if err := checkFitsType(append(path, strconv.Itoa(i)), elem, t.Elem()); err != nil {
 				return err
 			}
 		}
@@ -91,7 +91,7 @@ func checkFits(path []string, v any, t reflect.Type) error {
 			return does(false)
 		}
 		for _, key := range sortedKeys(m) {
-			if err := checkFits(append(path, key), m[key], t.Elem()); err != nil {
+			if err := checkFitsType(append(path, key), m[key], t.Elem()); err != nil {
 				return err
 			}
 		}
@@ -107,7 +107,7 @@ func checkFits(path []string, v any, t reflect.Type) error {
 			if !ok {
 				return fmt.Errorf("%s has no field in %s: add one with the tag `codec:%q`", formatPath(append(path, key)), describeType(t), key)
 			}
-			if err := checkFits(append(path, key), m[key], field); err != nil {
+			if err := checkFitsType(append(path, key), m[key], field); err != nil {
 				return err
 			}
 		}

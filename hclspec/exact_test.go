@@ -108,8 +108,8 @@ func TestUnmarshalExactDecodesWhatFits(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
-	var untyped map[string]any
-	if err := UnmarshalExact(b, &untyped); err != nil || len(untyped) != 11 {
-		t.Errorf("into a map: %v, %v", untyped, err)
+	var untypedMap map[string]any
+	if err := UnmarshalExact(b, &untypedMap); err != nil || len(untypedMap) != 11 {
+		t.Errorf("into a map: %v, %v", untypedMap, err)
 	}
 }

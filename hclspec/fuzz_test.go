@@ -58,8 +58,8 @@ func FuzzConfig(f *testing.F) {
 		if again, err := Marshal(back); err != nil || !bytes.Equal(again, b) {
 			t.Fatalf("%x became %x, %v", b, again, err)
 		}
-		var untyped any
-		if err := Unmarshal(b, &untyped); err != nil && value.Type() != cty.DynamicPseudoType {
+		var untypedValue any
+		if err := Unmarshal(b, &untypedValue); err != nil && value.Type() != cty.DynamicPseudoType {
 			t.Fatalf("a driver cannot read %x: %v", b, err)
 		}
 	})
@@ -97,9 +97,9 @@ func FuzzUnmarshal(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var again fuzzState
-		if err := UnmarshalState(b, &again); err != nil || !reflect.DeepEqual(again, state) {
-			t.Fatalf("%+v became %+v, %v", state, again, err)
+		var decodedAgain fuzzState
+		if err := UnmarshalState(b, &decodedAgain); err != nil || !reflect.DeepEqual(decodedAgain, state) {
+			t.Fatalf("%+v became %+v, %v", state, decodedAgain, err)
 		}
 	})
 }

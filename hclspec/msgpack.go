@@ -78,11 +78,11 @@ func Unmarshal(b []byte, dst any) error {
 	if err == nil || len(b) == 0 {
 		return err
 	}
-	var untyped any
-	if UnmarshalState(b, &untyped) != nil {
+	var untypedValue any
+	if UnmarshalState(b, &untypedValue) != nil {
 		return err
 	}
-	fitted, changed := fitType(untyped, reflect.TypeOf(dst))
+	fitted, changed := convertToType(untypedValue, reflect.TypeOf(dst))
 	if !changed {
 		return err
 	}
@@ -152,9 +152,9 @@ func UnmarshalState(b []byte, dst any) error {
 	return codec.NewDecoderBytes(b, codecHandle).Decode(dst)
 }
 
-// fitType converts v for the type t if it is one of the two kinds of values that Unmarshal
+// convertToType converts v for the type t if it is one of the two kinds of values that Unmarshal
 // accepts for another type. It reports whether it has converted anything.
-func fitType(v any, t reflect.Type) (any, bool) {
+func convertToType(v any, t reflect.Type) (any, bool) {
 	for t != nil && t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
@@ -181,7 +181,7 @@ func fitType(v any, t reflect.Type) (any, bool) {
 			}
 		}
 	case reflect.Slice, reflect.Array:
-		return fitList(v, t.Elem())
+		return convertListElements(v, t.Elem())
 	case reflect.Map:
 		merged, changed := mergeMaps(v)
 		m, ok := merged.(map[string]any)
@@ -189,22 +189,22 @@ func fitType(v any, t reflect.Type) (any, bool) {
 			return v, false
 		}
 		for key, value := range m {
-			fitted, c := fitType(value, t.Elem())
+			fitted, c := convertToType(value, t.Elem())
 			m[key], changed = fitted, changed || c
 		}
 		return m, changed
 	case reflect.Struct:
 		m, ok := v.(map[string]any)
-		return v, ok && fitStruct(m, t)
+		return v, ok && convertStructFields(m, t)
 	}
 	return v, false
 }
 
-func fitList(v any, elem reflect.Type) (any, bool) {
+func convertListElements(v any, elem reflect.Type) (any, bool) {
 	list, ok := v.([]any)
 	changed := false
 	for i := range list {
-		fitted, c := fitType(list[i], elem)
+		fitted, c := convertToType(list[i], elem)
 		list[i], changed = fitted, changed || c
 	}
 	return v, ok && changed
@@ -229,7 +229,7 @@ func mergeMaps(v any) (any, bool) {
 	return merged, true
 }
 
-func fitStruct(m map[string]any, t reflect.Type) bool {
+func convertStructFields(m map[string]any, t reflect.Type) bool {
 	changed := false
 	for i := range t.NumField() {
 		field := t.Field(i)
@@ -238,14 +238,14 @@ func fitStruct(m map[string]any, t reflect.Type) bool {
 			continue
 		}
 		if name == "" && field.Anonymous && field.Type.Kind() == reflect.Struct {
-			changed = fitStruct(m, field.Type) || changed
+			changed = convertStructFields(m, field.Type) || changed
 			continue
 		}
 		if name == "" {
 			name = field.Name
 		}
 		if value, ok := m[name]; ok {
-			fitted, c := fitType(value, field.Type)
+			fitted, c := convertToType(value, field.Type)
 			m[name], changed = fitted, changed || c
 		}
 	}

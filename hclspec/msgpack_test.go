@@ -232,7 +232,7 @@ func TestStateEncoding(t *testing.T) {
 }
 
 func TestStateRoundTrip(t *testing.T) {
-	type state struct {
+	type roundTripState struct {
 		Pid     int
 		Start   time.Time
 		Timeout time.Duration
@@ -240,12 +240,12 @@ func TestStateRoundTrip(t *testing.T) {
 		Labels  map[string]string
 		Deep    *namedState
 	}
-	want := state{7, time.Date(2024, 5, 6, 7, 8, 9, 10, time.UTC), time.Hour, []byte{0xff, 0}, map[string]string{"a": "b"}, &namedState{1, "n"}}
+	want := roundTripState{7, time.Date(2024, 5, 6, 7, 8, 9, 10, time.UTC), time.Hour, []byte{0xff, 0}, map[string]string{"a": "b"}, &namedState{1, "n"}}
 	b, err := MarshalState(&want)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got state
+	var got roundTripState
 	if err := UnmarshalState(b, &got); err != nil {
 		t.Fatal(err)
 	}
@@ -255,7 +255,7 @@ func TestStateRoundTrip(t *testing.T) {
 }
 
 func TestUnmarshalJSON(t *testing.T) {
-	type config struct {
+	type jsonConfig struct {
 		Name  string            `codec:"name"`
 		Big   int64             `codec:"big"`
 		Ratio float64           `codec:"ratio"`
@@ -264,12 +264,12 @@ func TestUnmarshalJSON(t *testing.T) {
 		Any   any               `codec:"any"`
 		Kept  string            `codec:"kept"`
 	}
-	got := config{Kept: "as it was"}
+	got := jsonConfig{Kept: "as it was"}
 	text := `{"name":"a","big":9007199254740993,"ratio":0.5,"many":[1,2],"env":[{"A":"1"},{"B":"2"}],"any":{"n":3}}`
 	if err := UnmarshalJSON([]byte(text), &got); err != nil {
 		t.Fatal(err)
 	}
-	want := config{"a", 9007199254740993, 0.5, []int{1, 2}, map[string]string{"A": "1", "B": "2"}, map[string]any{"n": int64(3)}, "as it was"}
+	want := jsonConfig{"a", 9007199254740993, 0.5, []int{1, 2}, map[string]string{"A": "1", "B": "2"}, map[string]any{"n": int64(3)}, "as it was"}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}

@@ -10,9 +10,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec/nesting"
 )
 
-// checkConfig rejects a config whose decoding would overflow the stack, and reports whether
+// checkConfigNesting rejects a config whose decoding would overflow the stack, and reports whether
 // any string in it may refer to a variable.
-func checkConfig(config []byte) (refers bool, diags hcl.Diagnostics) {
+func checkConfigNesting(config []byte) (refers bool, diags hcl.Diagnostics) {
 	if diags := nesting.CheckJSON(config, "config"); diags.HasErrors() {
 		return false, diags
 	}

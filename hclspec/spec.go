@@ -17,7 +17,7 @@ const maxSpecDepth = 100
 // is created by the functions of this package and is immutable, so it may be shared. A nil
 // Spec means that the plugin has no configuration.
 type Spec struct {
-	kind          kind
+	kind          specKind
 	name          string // name of the part in the block; empty means the part's key in the enclosing Object
 	typeOrLiteral string // HCL expression of the type, or of the literal
 	required      bool
@@ -32,11 +32,11 @@ type Spec struct {
 	compiledCache atomic.Pointer[compiledSpec] // compiledCache: nil before the first use
 }
 
-type kind uint8
+type specKind uint8
 
 // kindNone is the kind of a Spec from a message that has no kind.
 const (
-	kindNone kind = iota
+	kindNone specKind = iota
 	kindObject
 	kindArray
 	kindAttr

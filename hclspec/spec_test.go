@@ -95,7 +95,7 @@ func TestFromProtoRefusesDeepSpecs(t *testing.T) {
 	}
 }
 
-func TestFault(t *testing.T) {
+func TestFaultOfInvalidSpec(t *testing.T) {
 	in := func(parts map[string]*Spec) *Spec { return Object(parts) }
 	for _, c := range []struct {
 		name string

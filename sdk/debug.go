@@ -53,7 +53,7 @@ func serveDebug(p *pluginSpec, socket string) error {
 		return errors.Join(fmt.Errorf("debug on %s: %w", socket, err), listener.Close())
 	}
 	g := base.NewServer(nil)
-	if err := p.newService(logger).register(g); err != nil {
+	if err := p.newService(logger).registerGRPC(g); err != nil {
 		return errors.Join(fmt.Errorf("debug: %w", err), listener.Close())
 	}
 

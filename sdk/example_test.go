@@ -12,33 +12,33 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// kettle is the driver of the examples. Each of its tasks, a pot, boils water.
-type kettle struct{ heaterWatts int }
+// kettleDriver is the driver of the examples. Each of its tasks, a pot, boils water.
+type kettleDriver struct{ heaterWatts int }
 
-// pot is one task of a kettle.
-type pot struct {
+// kettleTask is one task of a kettle.
+type kettleTask struct {
 	startRequest *sdk.StartRequest
 	done         chan struct{}
 }
 
 var (
-	_ sdk.Driver[*pot]    = (*kettle)(nil)
-	_ sdk.Recoverer[*pot] = (*kettle)(nil)
-	_ sdk.Configurer      = (*kettle)(nil)
-	_ sdk.Fingerprinter   = (*kettle)(nil)
-	_ sdk.Task            = (*pot)(nil)
-	_ sdk.StateProvider   = (*pot)(nil)
-	_ sdk.Execer          = (*pot)(nil)
-	_ sdk.StatsProvider   = (*pot)(nil)
+	_ sdk.Driver[*kettleTask]    = (*kettleDriver)(nil)
+	_ sdk.Recoverer[*kettleTask] = (*kettleDriver)(nil)
+	_ sdk.Configurer             = (*kettleDriver)(nil)
+	_ sdk.Fingerprinter          = (*kettleDriver)(nil)
+	_ sdk.Task                   = (*kettleTask)(nil)
+	_ sdk.StateProvider          = (*kettleTask)(nil)
+	_ sdk.Execer                 = (*kettleTask)(nil)
+	_ sdk.StatsProvider          = (*kettleTask)(nil)
 )
 
-func (k *kettle) Info() sdk.DriverInfo {
+func (k *kettleDriver) Info() sdk.DriverInfo {
 	return sdk.DriverInfo{Name: "kettle", ConfigSchema: kettleSchema, TaskSchema: taskConfigSchema, Capabilities: driver.Capabilities{Exec: true}}
 }
 
 // The main function of a driver has one line.
 func ExampleServeDriver() {
-	main := func() { sdk.ServeDriver(&kettle{}) }
+	main := func() { sdk.ServeDriver(&kettleDriver{}) }
 	_ = main
 }
 
@@ -49,7 +49,7 @@ var taskConfigSchema = hclspec.Object(map[string]*hclspec.Spec{
 
 // Start decodes the job's config, and reports progress with events.
 func ExampleStartRequest() {
-	start := func(ctx context.Context, start *sdk.StartRequest) (*pot, error) {
+	start := func(ctx context.Context, start *sdk.StartRequest) (*kettleTask, error) {
 		var config struct {
 			Litres float64 `codec:"litres"`
 			Tea    *struct {
@@ -63,12 +63,12 @@ func ExampleStartRequest() {
 			return nil, errors.New("the kettle holds 2 litres")
 		}
 		start.Event("filling the kettle", nil)
-		return &pot{startRequest: start, done: make(chan struct{})}, nil
+		return &kettleTask{startRequest: start, done: make(chan struct{})}, nil
 	}
 	_ = start
 }
 
-func (k *kettle) Start(context.Context, *sdk.StartRequest) (*pot, error) {
+func (k *kettleDriver) Start(context.Context, *sdk.StartRequest) (*kettleTask, error) {
 	// Recoverable: the restart policy may start the task again, because a socket
 	// may become free.
 	return nil, sdk.Recoverable(errors.New("no socket is free"))
@@ -76,26 +76,26 @@ func (k *kettle) Start(context.Context, *sdk.StartRequest) (*pot, error) {
 
 // For recovery, a task has the method State, and its driver has the method Recover.
 func ExampleRecoverer() {
-	recover := func(ctx context.Context, start *sdk.StartRequest) (*pot, error) {
-		var s potState
+	recover := func(ctx context.Context, start *sdk.StartRequest) (*kettleTask, error) {
+		var s kettleTaskState
 		if err := start.State(&s); err != nil {
 			return nil, err
 		}
 		if time.Since(s.StartedAt) > time.Hour {
 			return nil, errors.New("the water has long gone cold")
 		}
-		return &pot{startRequest: start, done: make(chan struct{})}, nil
+		return &kettleTask{startRequest: start, done: make(chan struct{})}, nil
 	}
 	_ = recover
 }
 
-type potState struct {
+type kettleTaskState struct {
 	StartedAt time.Time `codec:"began"`
 }
 
-func (p *pot) State() any { return potState{StartedAt: time.Now()} }
+func (p *kettleTask) State() any { return kettleTaskState{StartedAt: time.Now()} }
 
-func (k *kettle) Recover(context.Context, *sdk.StartRequest) (*pot, error) {
+func (k *kettleDriver) Recover(context.Context, *sdk.StartRequest) (*kettleTask, error) {
 	return nil, errors.New("gone")
 }
 
@@ -106,7 +106,7 @@ var kettleSchema = hclspec.Object(map[string]*hclspec.Spec{
 // The driver's own configuration is in the host's plugin block. Hosts may call
 // Configure more than once, also only for validation.
 func ExampleConfigurer() {
-	k := &kettle{}
+	k := &kettleDriver{}
 	configure := func(_ context.Context, c *sdk.Config) error {
 		var config struct {
 			Watts int `codec:"watts"`
@@ -123,7 +123,7 @@ func ExampleConfigurer() {
 	_ = configure
 }
 
-func (k *kettle) Configure(context.Context, *sdk.Config) error { return nil }
+func (k *kettleDriver) Configure(context.Context, *sdk.Config) error { return nil }
 
 // Fingerprint is called periodically; a host only receives changes.
 func ExampleFingerprinter() {
@@ -140,11 +140,11 @@ func ExampleFingerprinter() {
 	_ = fingerprint
 }
 
-func (k *kettle) Fingerprint(context.Context) driver.Fingerprint {
+func (k *kettleDriver) Fingerprint(context.Context) driver.Fingerprint {
 	return driver.Fingerprint{Health: driver.HealthHealthy}
 }
 
-func (p *pot) Wait(ctx context.Context) (driver.ExitResult, error) {
+func (p *kettleTask) Wait(ctx context.Context) (driver.ExitResult, error) {
 	select {
 	case <-p.done:
 		return driver.ExitResult{}, nil
@@ -153,29 +153,29 @@ func (p *pot) Wait(ctx context.Context) (driver.ExitResult, error) {
 	}
 }
 
-func (p *pot) Kill(context.Context) error { return nil }
+func (p *kettleTask) Kill(context.Context) error { return nil }
 
-func (p *pot) Exec(_ context.Context, e driver.Exec) (driver.ExitResult, error) {
+func (p *kettleTask) Exec(_ context.Context, e driver.Exec) (driver.ExitResult, error) {
 	if _, err := e.Stdout.Write([]byte("stirring\n")); err != nil {
 		return driver.ExitResult{}, err
 	}
 	return driver.ExitResult{ExitCode: 0}, nil
 }
 
-func (p *pot) Stats(context.Context) (driver.TaskStats, error) {
+func (p *kettleTask) Stats(context.Context) (driver.TaskStats, error) {
 	return driver.TaskStats{Total: driver.Usage{Memory: driver.MemoryUsage{RSS: 1 << 20, Measured: []string{"RSS"}}}}, nil
 }
 
-// bouncer is a hook with two hook points.
-type bouncer struct{ host hook.Host }
+// bouncerHook is a hook with two hook points.
+type bouncerHook struct{ host hook.Host }
 
 var (
-	_ sdk.HostSetter    = (*bouncer)(nil)
-	_ hook.TaskPrestart = (*bouncer)(nil)
-	_ hook.TaskExited   = (*bouncer)(nil)
+	_ sdk.HostSetter    = (*bouncerHook)(nil)
+	_ hook.TaskPrestart = (*bouncerHook)(nil)
+	_ hook.TaskExited   = (*bouncerHook)(nil)
 )
 
-func (*bouncer) Info() sdk.HookInfo {
+func (*bouncerHook) Info() sdk.HookInfo {
 	return sdk.HookInfo{
 		Name:             "bouncer",
 		AttachmentSchema: hclspec.Object(map[string]*hclspec.Spec{"guests": hclspec.Attr("guests", "list(string)", true)}),
@@ -183,17 +183,17 @@ func (*bouncer) Info() sdk.HookInfo {
 	}
 }
 
-func (b *bouncer) SetHost(host hook.Host, _ hook.Node) { b.host = host }
+func (b *bouncerHook) SetHost(host hook.Host, _ hook.Node) { b.host = host }
 
 // The main function of a hook has one line.
 func ExampleServeHook() {
-	main := func() { sdk.ServeHook(&bouncer{}) }
+	main := func() { sdk.ServeHook(&bouncerHook{}) }
 	_ = main
 }
 
 // Prestart can fail a task, and change its environment. The next Prestart of the task
 // gets the returned State as PreviousState.
-func (b *bouncer) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (b *bouncerHook) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	var config struct {
 		Guests []string `codec:"guests"`
 	}
@@ -211,13 +211,13 @@ func (b *bouncer) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hoo
 
 // Exited calls the host. The scope that it passes identifies the task of the
 // request.
-func (b *bouncer) Exited(ctx context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
+func (b *bouncerHook) Exited(ctx context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
 	return hook.TaskExitedResponse{}, b.host.EmitEvent(ctx, req.Scope(), hook.Event{Message: "see you"})
 }
 
 // An author can test a hook with a fake host.
 func ExampleHostSetter() {
-	b := &bouncer{}
+	b := &bouncerHook{}
 	b.SetHost(stubHost{}, hook.Node{Name: "here"})
 	if _, err := b.Exited(context.Background(), hook.TaskExitedRequest{}); err != nil {
 		panic(err)

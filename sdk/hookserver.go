@@ -27,11 +27,11 @@ var (
 
 // newHookServer returns an error for a hook without a hook point, for a method that would
 // never be called, and for a field of info that has no effect for this hook.
-func newHookServer(impl Hook, id identity, info HookInfo) (*hookServer, error) {
+func newHookServer(impl Hook, id pluginIdentity, info HookInfo) (*hookServer, error) {
 	if err := checkSchema("AttachmentSchema", info.AttachmentSchema); err != nil {
 		return nil, err
 	}
-	if err := checkMethods(reflect.TypeOf(impl), hookInterfaces); err != nil {
+	if err := checkOptionalMethods(reflect.TypeOf(impl), hookInterfaces); err != nil {
 		return nil, err
 	}
 	points := hook.PointsOf(impl)
@@ -39,7 +39,7 @@ func newHookServer(impl Hook, id identity, info HookInfo) (*hookServer, error) {
 		return nil, fmt.Errorf("%T takes part in nothing: a hook has a method for at least one hook point, such as Prestart(context.Context, hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error)", impl)
 	}
 	s := &hookServer{
-		basePlugin: basePlugin{impl: impl, identity: id, kind: base.TypeHook, apiVersion: hook.APIVersion},
+		basePlugin: basePlugin{impl: impl, pluginIdentity: id, kind: base.TypeHook, apiVersion: hook.APIVersion},
 		description: &hook.Description{
 			AllAllocs: info.AllAllocs, Schema: info.AttachmentSchema, IncludeAllocJSON: info.IncludeAllocJSON, ReportsHealth: info.ReportsHealth,
 		},

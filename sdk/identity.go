@@ -15,7 +15,7 @@ import (
 // configuration. It satisfies base.Plugin.
 type basePlugin struct {
 	impl any // the author's value
-	identity
+	pluginIdentity
 	kind       base.Type
 	apiVersion string // version of the protocol for the plugin's kind
 
@@ -23,35 +23,35 @@ type basePlugin struct {
 	config   *base.Config // last configuration that the author accepted
 }
 
-// identity holds the fields that DriverInfo and HookInfo have in common.
-type identity struct {
+// pluginIdentity holds the fields that DriverInfo and HookInfo have in common.
+type pluginIdentity struct {
 	name         string
 	version      string
 	configSchema *hclspec.Spec
 }
 
-// newIdentity returns an error for an invalid name, for a schema that is not valid, and for
+// newPluginIdentity returns an error for an invalid name, for a schema that is not valid, and for
 // a schema without a Configure method of impl.
-func newIdentity(impl any, name, version string, configSchema *hclspec.Spec) (identity, error) {
+func newPluginIdentity(impl any, name, version string, configSchema *hclspec.Spec) (pluginIdentity, error) {
 	if name == "" {
-		return identity{}, fmt.Errorf("%T.Info has no Name", impl)
+		return pluginIdentity{}, fmt.Errorf("%T.Info has no Name", impl)
 	}
 	for _, r := range name {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-' || r == '.' {
 			continue
 		}
-		return identity{}, fmt.Errorf("name %q has the character %q; letters, digits, _, - and . are possible", name, r)
+		return pluginIdentity{}, fmt.Errorf("name %q has the character %q; letters, digits, _, - and . are possible", name, r)
 	}
 	if version == "" {
 		version = "0.1.0"
 	}
 	if err := checkSchema("ConfigSchema", configSchema); err != nil {
-		return identity{}, err
+		return pluginIdentity{}, err
 	}
 	if _, ok := impl.(Configurer); !ok && configSchema != nil {
-		return identity{}, fmt.Errorf("%T.Info has a ConfigSchema, and nothing takes the configuration: add Configure(context.Context, *sdk.Config) error", impl)
+		return pluginIdentity{}, fmt.Errorf("%T.Info has a ConfigSchema, and nothing takes the configuration: add Configure(context.Context, *sdk.Config) error", impl)
 	}
-	return identity{name, version, configSchema}, nil
+	return pluginIdentity{name, version, configSchema}, nil
 }
 
 // checkSchema returns an error for a schema that is not valid. The error names the field of

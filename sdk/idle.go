@@ -15,17 +15,17 @@ import (
 type idleTimer struct {
 	isBusy func() bool
 
-	mu        sync.Mutex
-	openConns int
-	timer     *time.Timer
-	stop      func()
+	mu         sync.Mutex
+	openConns  int
+	timer      *time.Timer
+	stopServer func()
 }
 
 // start starts the timer; stop may be called from another goroutine.
 func (i *idleTimer) start(stop func()) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.stop = stop
+	i.stopServer = stop
 	i.timer = time.AfterFunc(idleTimeout, i.onTimeout)
 }
 
@@ -37,7 +37,7 @@ func (i *idleTimer) onTimeout() {
 	case i.isBusy():
 		i.timer.Reset(idleTimeout)
 	default:
-		go i.stop() // in a goroutine, because stop waits for connections, and connClosed locks mu
+		go i.stopServer() // in a goroutine, because stop waits for connections, and connClosed locks mu
 	}
 }
 
@@ -57,17 +57,17 @@ func (i *idleTimer) connClosed() {
 	}
 }
 
-// statsHandler reports connections to idleTimer, and calls to trimmer; onFirstConn runs at the
+// grpcStatsHandler reports connections to idleTimer, and calls to trimmer; onFirstConn runs at the
 // first connection.
-type statsHandler struct {
+type grpcStatsHandler struct {
 	idleTimer   *idleTimer
 	trimmer     *memtrim.Trimmer
 	onFirstConn func()
 }
 
-var _ stats.Handler = (*statsHandler)(nil)
+var _ stats.Handler = (*grpcStatsHandler)(nil)
 
-func (c *statsHandler) HandleConn(_ context.Context, s stats.ConnStats) {
+func (c *grpcStatsHandler) HandleConn(_ context.Context, s stats.ConnStats) {
 	switch s.(type) {
 	case *stats.ConnBegin:
 		c.idleTimer.connOpened()
@@ -77,12 +77,14 @@ func (c *statsHandler) HandleConn(_ context.Context, s stats.ConnStats) {
 	}
 }
 
-func (c *statsHandler) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (c *grpcStatsHandler) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context {
+	return ctx
+}
 
 // TagRPC implements stats.Handler. It reports a DestroyTask call as busy: the garbage
 // collector then runs less often during stops and restarts of tasks. A start alone is
 // not reported, because the objects that it allocates stay in use.
-func (c *statsHandler) TagRPC(ctx context.Context, call *stats.RPCTagInfo) context.Context {
+func (c *grpcStatsHandler) TagRPC(ctx context.Context, call *stats.RPCTagInfo) context.Context {
 	if strings.HasSuffix(call.FullMethodName, "/DestroyTask") {
 		c.trimmer.NotifyBusy()
 	}
@@ -90,7 +92,7 @@ func (c *statsHandler) TagRPC(ctx context.Context, call *stats.RPCTagInfo) conte
 }
 
 // HandleRPC implements stats.Handler.
-func (c *statsHandler) HandleRPC(_ context.Context, s stats.RPCStats) {
+func (c *grpcStatsHandler) HandleRPC(_ context.Context, s stats.RPCStats) {
 	if _, ended := s.(*stats.End); ended {
 		c.trimmer.Postpone()
 	}

@@ -11,7 +11,7 @@ import (
 
 // The optional interfaces that a hook, a driver and a task of a driver can implement.
 var (
-	hookInterfaces   = append(pointInterfaces(), reflect.TypeFor[HostSetter](), reflect.TypeFor[Configurer]())
+	hookInterfaces   = append(hookPointInterfaces(), reflect.TypeFor[HostSetter](), reflect.TypeFor[Configurer]())
 	driverInterfaces = []reflect.Type{
 		reflect.TypeFor[Configurer](), reflect.TypeFor[Fingerprinter](), reflect.TypeFor[Initializer](),
 		reflect.TypeFor[Shutdowner](), reflect.TypeFor[NetworkManager](), reflect.TypeFor[OrphanKiller](),
@@ -22,17 +22,17 @@ var (
 	}
 )
 
-func pointInterfaces() (interfaces []reflect.Type) {
+func hookPointInterfaces() (interfaces []reflect.Type) {
 	for point := range hook.AllPoints() {
 		interfaces = append(interfaces, point.Interface())
 	}
 	return interfaces
 }
 
-// checkMethods returns an error for a method that looks like a method of one of the
+// checkOptionalMethods returns an error for a method that looks like a method of one of the
 // interfaces, but does not implement it: its signature is different, its name is spelled
 // differently, or only a pointer to the value has it.
-func checkMethods(t reflect.Type, interfaces []reflect.Type) error {
+func checkOptionalMethods(t reflect.Type, interfaces []reflect.Type) error {
 	for _, want := range interfaces {
 		if t.Implements(want) {
 			continue

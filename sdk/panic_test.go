@@ -41,8 +41,8 @@ func newPanickingDriver(t *testing.T) *panickingDriver {
 
 func (d *panickingDriver) panicIfSelected(method string) {
 	if panics := d.panicMethod.Load(); panics != nil && *panics == method {
-		var nilTask *sleepingTask
-		nilTask.killCount++ // nil dereference, the most common panic
+		var nilPointer *sleepingTask
+		nilPointer.killCount++ // nil dereference, the most common panic
 	}
 }
 

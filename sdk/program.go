@@ -14,16 +14,16 @@ import (
 type pluginSpec struct {
 	kind            string // name of the kind in messages
 	compatibleHosts string // " or …" if another host also supports this kind
-	identity
+	pluginIdentity
 	// newService makes the service that calls the author's methods.
-	newService func(hclog.Logger) service
+	newService func(hclog.Logger) pluginService
 	// newDebugProxy makes a service that passes every call on to conn, a process under debug.
-	newDebugProxy func(conn grpc.ClientConnInterface, gone <-chan struct{}) service
+	newDebugProxy func(conn grpc.ClientConnInterface, gone <-chan struct{}) pluginService
 }
 
-// service is one plugin service with its name.
-type service struct {
-	base       base.Plugin
+// pluginService is one plugin service with its name.
+type pluginService struct {
+	basePlugin base.Plugin
 	name       string // key in a plugin set
 	grpcPlugin pluginSetEntry
 	isBusy     func() bool // isBusy reports whether the process must not exit when it is idle
@@ -35,14 +35,14 @@ type pluginSetEntry interface {
 	plugin.GRPCPlugin
 }
 
-func (s service) register(g *grpc.Server) error {
-	base.RegisterServer(g, s.base)
+func (s pluginService) registerGRPC(g *grpc.Server) error {
+	base.RegisterServer(g, s.basePlugin)
 	return s.grpcPlugin.GRPCServer(nil, g)
 }
 
 func newDriverSpec[T Task](impl Driver[T]) (*pluginSpec, error) {
 	info := impl.Info()
-	id, err := newIdentity(impl, info.Name, info.Version, info.ConfigSchema)
+	id, err := newPluginIdentity(impl, info.Name, info.Version, info.ConfigSchema)
 	if err != nil {
 		return nil, err
 	}
@@ -56,18 +56,18 @@ func newDriverSpec[T Task](impl Driver[T]) (*pluginSpec, error) {
 	if err := d.checkCapabilities(&info.Capabilities); err != nil {
 		return nil, err
 	}
-	newService := func(b base.Plugin, d driver.Driver, busy func() bool) service {
-		return service{b, driver.PluginName, &driver.GRPCPlugin{Impl: d}, busy}
+	newService := func(b base.Plugin, d driver.Driver, busy func() bool) pluginService {
+		return pluginService{b, driver.PluginName, &driver.GRPCPlugin{Impl: d}, busy}
 	}
 	return &pluginSpec{
 		kind:            "task driver",
 		compatibleHosts: " or Nomad",
-		identity:        id,
-		newService: func(logger hclog.Logger) service {
+		pluginIdentity:  id,
+		newService: func(logger hclog.Logger) pluginService {
 			s := newServer(d, id, info, logger)
 			return newService(s, s, s.isBusy)
 		},
-		newDebugProxy: func(conn grpc.ClientConnInterface, gone <-chan struct{}) service {
+		newDebugProxy: func(conn grpc.ClientConnInterface, gone <-chan struct{}) pluginService {
 			return newService(base.NewClient(conn, gone), driver.NewClient(conn, gone), alwaysBusy)
 		},
 	}, nil
@@ -75,7 +75,7 @@ func newDriverSpec[T Task](impl Driver[T]) (*pluginSpec, error) {
 
 func newHookSpec(impl Hook) (*pluginSpec, error) {
 	info := impl.Info()
-	id, err := newIdentity(impl, info.Name, info.Version, info.ConfigSchema)
+	id, err := newPluginIdentity(impl, info.Name, info.Version, info.ConfigSchema)
 	if err != nil {
 		return nil, err
 	}
@@ -84,16 +84,16 @@ func newHookSpec(impl Hook) (*pluginSpec, error) {
 		return nil, err
 	}
 	return &pluginSpec{
-		kind:     "hook",
-		identity: id,
-		newService: func(hclog.Logger) service {
+		kind:           "hook",
+		pluginIdentity: id,
+		newService: func(hclog.Logger) pluginService {
 			// A hook is never busy: without an agent, no hook point is called, and the work
 			// that a hook does for a task is not kept by its process.
-			return service{s, hook.PluginName, &hook.GRPCPlugin{Impl: s, Hook: impl}, neverBusy}
+			return pluginService{s, hook.PluginName, &hook.GRPCPlugin{Impl: s, Hook: impl}, neverBusy}
 		},
-		newDebugProxy: func(conn grpc.ClientConnInterface, gone <-chan struct{}) service {
+		newDebugProxy: func(conn grpc.ClientConnInterface, gone <-chan struct{}) pluginService {
 			c := hook.NewClient(conn, gone)
-			return service{base.NewClient(conn, gone), hook.PluginName, &hook.GRPCPlugin{Impl: c, Hook: c}, alwaysBusy}
+			return pluginService{base.NewClient(conn, gone), hook.PluginName, &hook.GRPCPlugin{Impl: c, Hook: c}, alwaysBusy}
 		},
 	}, nil
 }

@@ -176,7 +176,7 @@ func (c hookCase) newSpec() (*pluginSpec, error) { return newHookSpec(c.hook) }
 
 func TestTimeoutsAreDescribed(t *testing.T) {
 	h := hookWithTimeouts{timeouts: map[hook.Point]time.Duration{hook.Stop: time.Hour}}
-	s, err := newHookServer(h, identity{}, h.Info())
+	s, err := newHookServer(h, pluginIdentity{}, h.Info())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,8 +195,8 @@ func TestWrongSignatureDoesNotCompile(t *testing.T) {
 	if _, err := exec.LookPath("go"); err != nil {
 		t.Skip("no go command on this machine")
 	}
-	const source = "testdata/wrong/wrong.go"
-	text, err := os.ReadFile(source)
+	const wrongSourcePath = "testdata/wrong/wrong.go"
+	text, err := os.ReadFile(wrongSourcePath)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +206,7 @@ func TestWrongSignatureDoesNotCompile(t *testing.T) {
 	}
 	var expectedErrors int
 	for i, line := range strings.Split(string(text), "\n") {
-		place := fmt.Sprintf("%s:%d:", source, i+1)
+		place := fmt.Sprintf("%s:%d:", wrongSourcePath, i+1)
 		want := expectedErrorComment.FindStringSubmatch(line)
 		switch found := strings.Contains(string(out), place); {
 		case want == nil && found:
@@ -219,7 +219,7 @@ func TestWrongSignatureDoesNotCompile(t *testing.T) {
 		}
 	}
 	if expectedErrors == 0 {
-		t.Error("no error is expected in " + source)
+		t.Error("no error is expected in " + wrongSourcePath)
 	}
 	if t.Failed() {
 		t.Logf("output of the compiler:\n%s", out)

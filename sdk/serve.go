@@ -28,7 +28,7 @@ const idleTimeout = 10 * time.Minute
 // run serves a plugin, and exits the process with an error message if it cannot.
 func run(p *pluginSpec, err error) {
 	if err == nil {
-		err = serve(p)
+		err = runPlugin(p)
 	} else {
 		err = fmt.Errorf("serve a plugin: %w", err)
 	}
@@ -38,7 +38,7 @@ func run(p *pluginSpec, err error) {
 	}
 }
 
-func serve(p *pluginSpec) error {
+func runPlugin(p *pluginSpec) error {
 	byHand := os.Getenv(base.Handshake.MagicCookieKey) != base.Handshake.MagicCookieValue
 	socket := debugSocketPath(os.Getenv(EnvDebug), p.name)
 	if byHand && socket == "" {
@@ -85,7 +85,7 @@ func quotedCommandLine() string {
 
 // servePlugin serves the plugin protocol until the host stops the plugin, the plugin
 // has been idle for idleTimeout, or ctx ends.
-func servePlugin(ctx context.Context, s service, logger hclog.Logger) {
+func servePlugin(ctx context.Context, s pluginService, logger hclog.Logger) {
 	i := &idleTimer{isBusy: s.isBusy}
 	// Messages of go-plugin below the level Warn are not useful for users, and would be
 	// the last log lines of a plugin that has crashed.
@@ -99,12 +99,12 @@ func servePlugin(ctx context.Context, s service, logger hclog.Logger) {
 	plugin.Serve(&plugin.ServeConfig{
 		HandshakeConfig: base.Handshake,
 		Plugins: plugin.PluginSet{
-			base.PluginName: &base.GRPCPlugin{Impl: s.base},
+			base.PluginName: &base.GRPCPlugin{Impl: s.basePlugin},
 			s.name:          s.grpcPlugin,
 		},
 		Logger: quiet,
 		GRPCServer: func(opts []grpc.ServerOption) *grpc.Server {
-			server := base.NewServer(append(opts, grpc.StatsHandler(&statsHandler{idleTimer: i, trimmer: trim, onFirstConn: prints})))
+			server := base.NewServer(append(opts, grpc.StatsHandler(&grpcStatsHandler{idleTimer: i, trimmer: trim, onFirstConn: prints})))
 			i.start(server.Stop)
 			context.AfterFunc(ctx, server.Stop)
 			return server

@@ -42,8 +42,8 @@ var (
 // task is one start of a task. The fields from err to cancelWait may be read after
 // started is closed, the fields after exited when exited is closed.
 type task struct {
-	start  *StartRequest
-	cancel context.CancelCauseFunc // cancels a Start that is in progress
+	startRequest *StartRequest
+	cancel       context.CancelCauseFunc // cancels a Start that is in progress
 
 	started    chan struct{} // closed when Start or Recover has returned
 	err        error         // reason why impl is not set
@@ -64,9 +64,9 @@ type task struct {
 var errDestroyed = errors.New("task was destroyed while it started")
 
 // newServer returns a server for a driver whose info was validated.
-func newServer(d *taskDriver, id identity, info DriverInfo, logger hclog.Logger) *server {
+func newServer(d *taskDriver, id pluginIdentity, info DriverInfo, logger hclog.Logger) *server {
 	s := &server{
-		basePlugin:   basePlugin{impl: d.impl, identity: id, kind: base.TypeDriver, apiVersion: driver.APIVersion},
+		basePlugin:   basePlugin{impl: d.impl, pluginIdentity: id, kind: base.TypeDriver, apiVersion: driver.APIVersion},
 		driver:       d,
 		info:         info,
 		logger:       logger,
@@ -178,10 +178,10 @@ func (s *server) StartTask(ctx context.Context, config *driver.TaskConfig) (*dri
 	if config == nil || config.ID == "" {
 		return nil, nil, errors.New("start task: no task id given")
 	}
-	start := s.newStart(*config)
+	start := s.newStartRequest(*config)
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	t := &task{start: start, cancel: cancel, started: make(chan struct{}), exited: make(chan struct{})}
+	t := &task{startRequest: start, cancel: cancel, started: make(chan struct{}), exited: make(chan struct{})}
 	s.mu.Lock()
 	if s.tasks[config.ID] != nil {
 		s.mu.Unlock()
@@ -194,7 +194,7 @@ func (s *server) StartTask(ctx context.Context, config *driver.TaskConfig) (*dri
 		<-sweep // wait for an earlier sweep, which could kill the processes of this start
 	}
 
-	author, err := s.driver.start(ctx, start)
+	author, err := s.driver.startMethod(ctx, start)
 	if err == nil && ctx.Err() != nil {
 		// The host cannot stop this task, because it gets no handle.
 		err = errors.Join(context.Cause(ctx), s.undoStart(context.WithoutCancel(ctx), author))
@@ -218,8 +218,8 @@ func (s *server) StartTask(ctx context.Context, config *driver.TaskConfig) (*dri
 // sweepPanickedStart kills the processes that a Start may have started before it panicked:
 // it returned no task that could stop them.
 func (s *server) sweepPanickedStart(ctx context.Context, start *StartRequest, err error) {
-	var panicked *base.PanicError
-	if !errors.As(err, &panicked) {
+	var panicErr *base.PanicError
+	if !errors.As(err, &panicErr) {
 		return
 	}
 	if err := s.sweepTask(ctx, start.ID, true); err != nil && !errors.Is(err, driver.ErrTaskNotFound) {
@@ -227,7 +227,7 @@ func (s *server) sweepPanickedStart(ctx context.Context, start *StartRequest, er
 	}
 }
 
-func (s *server) newStart(config driver.TaskConfig) *StartRequest {
+func (s *server) newStartRequest(config driver.TaskConfig) *StartRequest {
 	config.Env = maps.Clone(config.Env) // the author may change the clone; the handle must not change
 	return &StartRequest{
 		TaskConfig: config,
@@ -276,7 +276,7 @@ func (s *server) undoStart(ctx context.Context, author Task) error {
 // failStart removes a task whose start has failed.
 func (s *server) failStart(t *task, err error) {
 	s.mu.Lock()
-	delete(s.tasks, t.start.ID)
+	delete(s.tasks, t.startRequest.ID)
 	s.mu.Unlock()
 	t.err = err
 	close(t.started)
@@ -292,13 +292,13 @@ func (s *server) run(t *task, author Task) {
 		defer cancel()
 		result, err := callWait(ctx, author)
 		if err != nil {
-			var panicked *base.PanicError
-			t.exitUnknown = errors.As(err, &panicked)
+			var panicErr *base.PanicError
+			t.exitUnknown = errors.As(err, &panicErr)
 			result.Err = errors.Join(err, result.Err)
 		}
 		t.result, t.completedAt = result, time.Now()
 		close(t.exited)
-		t.start.Logger().Debug("task ended", "exit_code", result.ExitCode, "signal", result.Signal, "error", result.Err)
+		t.startRequest.Logger().Debug("task ended", "exit_code", result.ExitCode, "signal", result.Signal, "error", result.Err)
 	}()
 }
 
@@ -315,19 +315,19 @@ func (s *server) RecoverTask(ctx context.Context, handle *driver.Handle) error {
 		_, err := t.waitStarted(ctx)
 		return err
 	}
-	if s.driver.recover == nil {
+	if s.driver.recoverMethod == nil {
 		s.mu.Unlock()
 		return fmt.Errorf("recover task %q: tasks of driver %q end with its process", handle.Config.ID, s.name)
 	}
-	start := s.newStart(*handle.Config)
+	start := s.newStartRequest(*handle.Config)
 	start.StateVersion, start.state = handle.Version, handle.DriverState
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	t := &task{start: start, cancel: cancel, started: make(chan struct{}), exited: make(chan struct{})}
+	t := &task{startRequest: start, cancel: cancel, started: make(chan struct{}), exited: make(chan struct{})}
 	s.tasks[start.ID] = t
 	s.mu.Unlock()
 
-	author, err := s.driver.recover(ctx, start)
+	author, err := s.driver.recoverMethod(ctx, start)
 	if err != nil {
 		s.failStart(t, err)
 		return err
@@ -417,11 +417,11 @@ func (s *server) StopTask(ctx context.Context, id string, timeout time.Duration,
 func (t *task) sendStopSignal(ctx context.Context, signaler Signaler, signal string) bool {
 	err := callSignal(ctx, signaler, signal)
 	if err != nil && signal != "" && !t.hasExited() {
-		t.start.Logger().Warn("stop signal not sent, sending the default one", "signal", signal, "error", err)
+		t.startRequest.Logger().Warn("stop signal not sent, sending the default one", "signal", signal, "error", err)
 		err = callSignal(ctx, signaler, "")
 	}
 	if err != nil && !t.hasExited() {
-		t.start.Logger().Warn("stop signal not sent, killing the task", "error", err)
+		t.startRequest.Logger().Warn("stop signal not sent, killing the task", "error", err)
 		return false
 	}
 	return true
@@ -429,7 +429,7 @@ func (t *task) sendStopSignal(ctx context.Context, signaler Signaler, signal str
 
 func (t *task) kill(ctx context.Context) error {
 	if err := callKill(ctx, t.impl); err != nil && !t.hasExited() {
-		return fmt.Errorf("kill task %q: %w", t.start.ID, err)
+		return fmt.Errorf("kill task %q: %w", t.startRequest.ID, err)
 	}
 	return t.waitExit(ctx)
 }
@@ -449,7 +449,7 @@ func (s *server) DestroyTask(ctx context.Context, id string, force bool) error {
 	s.mu.Unlock()
 	if t == nil {
 		if task, any := strings.CutSuffix(id, "/"+driver.WildcardStart); any && force {
-			if found, err := s.destroyMatching(ctx, task+"/"); found {
+			if found, err := s.destroyTasksWithPrefix(ctx, task+"/"); found {
 				return err
 			}
 		}
@@ -493,8 +493,8 @@ func (s *server) DestroyTask(ctx context.Context, id string, force bool) error {
 	return nil
 }
 
-// destroyMatching destroys the starts in the table whose id has the prefix.
-func (s *server) destroyMatching(ctx context.Context, prefix string) (found bool, err error) {
+// destroyTasksWithPrefix destroys the starts in the table whose id has the prefix.
+func (s *server) destroyTasksWithPrefix(ctx context.Context, prefix string) (found bool, err error) {
 	s.mu.Lock()
 	var ids []string
 	for id := range s.tasks {
@@ -516,7 +516,7 @@ func (s *server) sweepTask(ctx context.Context, id string, force bool) error {
 	if !ok || !force {
 		return driver.ErrTaskNotFound
 	}
-	allocID, name, ok := splitID(id)
+	allocID, name, ok := splitTaskID(id)
 	if !ok {
 		return driver.ErrTaskNotFound
 	}
@@ -524,7 +524,7 @@ func (s *server) sweepTask(ctx context.Context, id string, force bool) error {
 	over := make(chan struct{})
 	s.mu.Lock()
 	for _, t := range s.tasks {
-		if t.start.AllocID == allocID && t.start.Name == name {
+		if t.startRequest.AllocID == allocID && t.startRequest.Name == name {
 			s.mu.Unlock()
 			return driver.ErrTaskNotFound // Sweep could kill the processes of this start
 		}
@@ -551,8 +551,8 @@ func (s *server) sweepTask(ctx context.Context, id string, force bool) error {
 	return nil
 }
 
-// splitID splits "<alloc id>/<task name>/<8 hex>".
-func splitID(id string) (allocID, name string, ok bool) {
+// splitTaskID splits "<alloc id>/<task name>/<8 hex>".
+func splitTaskID(id string) (allocID, name string, ok bool) {
 	parts := strings.Split(id, "/")
 	if len(parts) != 3 || slices.Contains(parts, "") {
 		return "", "", false
@@ -567,7 +567,7 @@ func (s *server) InspectTask(ctx context.Context, id string) (*driver.TaskStatus
 	}
 	status := &driver.TaskStatus{
 		ID:              id,
-		Name:            t.start.Name,
+		Name:            t.startRequest.Name,
 		State:           driver.TaskRunning,
 		StartedAt:       t.startedAt,
 		ExitResult:      &driver.ExitResult{},
@@ -605,7 +605,7 @@ func (s *server) TaskStats(ctx context.Context, id string, interval time.Duratio
 			switch {
 			case err == nil:
 				if err := sample.Validate(); err != nil {
-					t.start.Logger().Error("task statistics are refused", "error", err) // the host rejects invalid statistics
+					t.startRequest.Logger().Error("task statistics are refused", "error", err) // the host rejects invalid statistics
 				}
 				if sample.Timestamp.IsZero() {
 					sample.Timestamp = time.Now()
@@ -618,7 +618,7 @@ func (s *server) TaskStats(ctx context.Context, id string, interval time.Duratio
 					return
 				}
 			case !t.hasExited() && ctx.Err() == nil:
-				t.start.Logger().Debug("no statistics this time", "error", err)
+				t.startRequest.Logger().Debug("no statistics this time", "error", err)
 			}
 			select {
 			case <-ticker.C:
@@ -663,7 +663,7 @@ func (s *server) ExecTask(ctx context.Context, id string, command []string, time
 	// One buffer holds both streams in order, as in a terminal, because hosts show only
 	// Stdout as the output of a check.
 	var output outputTail
-	exit, err := s.exec(ctx, id, driver.Exec{Command: command, Stdout: &output, Stderr: &output})
+	exit, err := s.execInTask(ctx, id, driver.Exec{Command: command, Stdout: &output, Stderr: &output})
 	if err != nil {
 		return nil, err
 	}
@@ -671,14 +671,14 @@ func (s *server) ExecTask(ctx context.Context, id string, command []string, time
 }
 
 func (s *server) ExecTaskStreaming(ctx context.Context, id string, exec driver.Exec) (*driver.ExitResult, error) {
-	result, err := s.exec(ctx, id, exec)
+	result, err := s.execInTask(ctx, id, exec)
 	if err != nil {
 		return nil, err
 	}
 	return &result, nil
 }
 
-func (s *server) exec(ctx context.Context, id string, exec driver.Exec) (driver.ExitResult, error) {
+func (s *server) execInTask(ctx context.Context, id string, exec driver.Exec) (driver.ExitResult, error) {
 	t, err := s.findTask(ctx, id)
 	if err != nil {
 		return driver.ExitResult{}, err

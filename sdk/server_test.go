@@ -178,14 +178,14 @@ func (d *allMethodsDriver) Recover(_ context.Context, start *StartRequest) (*all
 }
 
 func (d *allMethodsDriver) Configure(_ context.Context, c *Config) error {
-	var body struct {
+	var configBody struct {
 		Name string `codec:"name"`
 	}
-	if err := c.Decode(&body); err != nil {
+	if err := c.Decode(&configBody); err != nil {
 		return err
 	}
-	d.configs = append(d.configs, body.Name)
-	if body.Name == "bad" {
+	d.configs = append(d.configs, configBody.Name)
+	if configBody.Name == "bad" {
 		return errors.New("bad name")
 	}
 	return nil
@@ -214,7 +214,7 @@ func (d *allMethodsDriver) Sweep(_ context.Context, allocID, task string) (bool,
 
 func newTestServer[T Task](d Driver[T]) *server {
 	info := d.Info()
-	id, err := newIdentity(d, info.Name, info.Version, info.ConfigSchema)
+	id, err := newPluginIdentity(d, info.Name, info.Version, info.ConfigSchema)
 	if err != nil {
 		panic(err)
 	}
@@ -288,7 +288,7 @@ func TestInfoDefaults(t *testing.T) {
 		t.Errorf("config schema %v, %v, want none", schema, err)
 	}
 	for _, bad := range []string{"", "a b", "a/b", "ä"} {
-		if _, err := newIdentity(nil, bad, "", nil); err == nil {
+		if _, err := newPluginIdentity(nil, bad, "", nil); err == nil {
 			t.Errorf("name %q is taken", bad)
 		}
 	}
@@ -308,13 +308,13 @@ func TestHandle(t *testing.T) {
 	}
 }
 
-type unencodable struct{}
+type unencodableState struct{}
 
-func (unencodable) MarshalBinary() ([]byte, error) { return nil, errors.New("no") }
-func (*unencodable) UnmarshalBinary([]byte) error  { return nil }
+func (unencodableState) MarshalBinary() ([]byte, error) { return nil, errors.New("no") }
+func (*unencodableState) UnmarshalBinary([]byte) error  { return nil }
 
 func TestStateThatCannotBeEncodedEndsTheTask(t *testing.T) {
-	f := &allMethodsTask{sleepingTask: newSleepingTask(), state: unencodable{}}
+	f := &allMethodsTask{sleepingTask: newSleepingTask(), state: unencodableState{}}
 	s := newTestServer(&allMethodsDriver{newTask: func() *allMethodsTask { return f }})
 	if _, _, err := s.StartTask(t.Context(), testTaskConfig()); err == nil {
 		t.Fatal("the task starts")
@@ -810,7 +810,7 @@ func TestEventsWithoutListener(t *testing.T) {
 }
 
 func TestOutputTailKeepsTheEnd(t *testing.T) {
-	for _, size := range []int{0, 1, 10, tailSize - 1, tailSize, tailSize + 1, 3 * tailSize, 5*tailSize + 3} {
+	for _, size := range []int{0, 1, 10, outputTailSize - 1, outputTailSize, outputTailSize + 1, 3 * outputTailSize, 5*outputTailSize + 3} {
 		for _, chunk := range []int{1 << 20, 1000} {
 			text := make([]byte, size)
 			for i := range text {
@@ -824,7 +824,7 @@ func TestOutputTailKeepsTheEnd(t *testing.T) {
 				}
 				rest = rest[n:]
 			}
-			if got, want := out.bytes(), text[max(0, size-tailSize):]; string(got) != string(want) {
+			if got, want := out.bytes(), text[max(0, size-outputTailSize):]; string(got) != string(want) {
 				t.Errorf("of %d bytes in chunks of %d the tail is wrong: %d bytes", size, chunk, len(got))
 			}
 		}

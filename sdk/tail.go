@@ -2,9 +2,9 @@ package sdk
 
 import "sync"
 
-// tailSize is the maximum size of a command's output that a host receives, in bytes:
+// outputTailSize is the maximum size of a command's output that a host receives, in bytes:
 // the end of the output, far below the 4 MiB limit of a message.
-const tailSize = 64 << 10
+const outputTailSize = 64 << 10
 
 // outputTail keeps the end of the data written to it.
 type outputTail struct {
@@ -16,14 +16,14 @@ func (t *outputTail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n := len(p)
-	if len(p) > tailSize {
-		p = p[len(p)-tailSize:]
+	if len(p) > outputTailSize {
+		p = p[len(p)-outputTailSize:]
 	}
 	t.buf = append(t.buf, p...)
 	// The data are cut only at twice the size, so that the cost of copying is
 	// linear.
-	if len(t.buf) > 2*tailSize {
-		t.buf = append(t.buf[:0], t.buf[len(t.buf)-tailSize:]...)
+	if len(t.buf) > 2*outputTailSize {
+		t.buf = append(t.buf[:0], t.buf[len(t.buf)-outputTailSize:]...)
 	}
 	return n, nil
 }
@@ -31,8 +31,8 @@ func (t *outputTail) Write(p []byte) (int, error) {
 func (t *outputTail) bytes() []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.buf) > tailSize {
-		return t.buf[len(t.buf)-tailSize:]
+	if len(t.buf) > outputTailSize {
+		return t.buf[len(t.buf)-outputTailSize:]
 	}
 	return t.buf
 }

@@ -12,10 +12,10 @@ import (
 
 // taskDriver is an author's driver without its type parameter.
 type taskDriver struct {
-	impl     infoProvider
-	taskType reflect.Type // T
-	start    startFunc
-	recover  startFunc // nil if the driver is not a Recoverer
+	impl          infoProvider
+	taskType      reflect.Type // T
+	startMethod   startFunc
+	recoverMethod startFunc // nil if the driver is not a Recoverer
 }
 
 // infoProvider is the part of a Driver that does not depend on T.
@@ -27,20 +27,20 @@ type startFunc func(context.Context, *StartRequest) (Task, error)
 // newTaskDriver returns an error for a method of the driver or of its tasks that would
 // never be called.
 func newTaskDriver[T Task](impl Driver[T]) (*taskDriver, error) {
-	d := &taskDriver{impl: impl, taskType: reflect.TypeFor[T](), start: newStarter(impl, "Start", impl.Start)}
+	d := &taskDriver{impl: impl, taskType: reflect.TypeFor[T](), startMethod: newStartFunc(impl, "Start", impl.Start)}
 	interfaces := append([]reflect.Type{reflect.TypeFor[Recoverer[T]]()}, driverInterfaces...)
-	if err := errors.Join(checkMethods(reflect.TypeOf(impl), interfaces), checkMethods(d.taskType, taskInterfaces)); err != nil {
+	if err := errors.Join(checkOptionalMethods(reflect.TypeOf(impl), interfaces), checkOptionalMethods(d.taskType, taskInterfaces)); err != nil {
 		return nil, err
 	}
 	if recoverer, ok := impl.(Recoverer[T]); ok {
-		d.recover = newStarter(impl, "Recover", recoverer.Recover)
+		d.recoverMethod = newStartFunc(impl, "Recover", recoverer.Recover)
 	}
 	return d, nil
 }
 
-// newStarter wraps Start or Recover of a driver. The returned function converts a panic
+// newStartFunc wraps Start or Recover of a driver. The returned function converts a panic
 // into an error, and returns an error if the method returns neither a task nor an error.
-func newStarter[T Task](impl any, name string, method func(context.Context, *StartRequest) (T, error)) startFunc {
+func newStartFunc[T Task](impl any, name string, method func(context.Context, *StartRequest) (T, error)) startFunc {
 	return func(ctx context.Context, start *StartRequest) (task Task, err error) {
 		defer base.Recover(impl, name, &err)
 		started, err := method(ctx, start)

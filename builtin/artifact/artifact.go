@@ -108,16 +108,16 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 	}
 
 	var (
-		wg      sync.WaitGroup
-		mu      sync.Mutex
-		lastErr error
-		slots   = make(chan struct{}, maxConcurrentDownloads)
+		wg            sync.WaitGroup
+		mu            sync.Mutex
+		lastErr       error
+		downloadSlots = make(chan struct{}, maxConcurrentDownloads)
 	)
 	for key, a := range missing {
 		wg.Go(func() {
-			slots <- struct{}{}
-			defer func() { <-slots }()
-			path, err := h.download(ctx, &req, a, at.Limits)
+			downloadSlots <- struct{}{}
+			defer func() { <-downloadSlots }()
+			path, err := h.downloadArtifact(ctx, &req, a, at.Limits)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -154,18 +154,18 @@ func pathExists(path string) bool {
 	return err == nil
 }
 
-// download downloads one artifact, installs it, and returns a path of the
+// downloadArtifact downloads one artifact, installs it, and returns a path of the
 // installed files.
-func (h *Hook) download(ctx context.Context, req *hook.TaskPrestartRequest, a artifact, limits Limits) (string, error) {
-	path, err := h.tryDownload(ctx, req, a, limits)
+func (h *Hook) downloadArtifact(ctx context.Context, req *hook.TaskPrestartRequest, a artifact, limits Limits) (string, error) {
+	path, err := h.downloadAndInstall(ctx, req, a, limits)
 	if err != nil {
 		return "", fmt.Errorf("failed to download artifact %q: %w", redactSource(a.Source), err)
 	}
 	return path, nil
 }
 
-func (h *Hook) tryDownload(ctx context.Context, req *hook.TaskPrestartRequest, a artifact, limits Limits) (string, error) {
-	a, err := h.interpolate(ctx, req, a)
+func (h *Hook) downloadAndInstall(ctx context.Context, req *hook.TaskPrestartRequest, a artifact, limits Limits) (string, error) {
+	a, err := h.interpolateArtifact(ctx, req, a)
 	if err != nil {
 		return "", err
 	}
@@ -214,7 +214,7 @@ func (h *Hook) downloadToStage(ctx context.Context, o downloadRequest, p *instal
 	if err != nil {
 		return err
 	}
-	format, err := findFormat(path.Base(src.url.Path), src.archive)
+	format, err := findFormat(path.Base(src.url.Path), src.archiveOption)
 	if err != nil {
 		return err
 	}
@@ -236,9 +236,9 @@ func (h *Hook) downloadToStage(ctx context.Context, o downloadRequest, p *instal
 	return runDownloadProcess(ctx, h.DownloadArgs, o, p.dir)
 }
 
-// interpolate resolves the references in all fields that may have them. In a
+// interpolateArtifact resolves the references in all fields that may have them. In a
 // destination, the directories of the task are their paths on the host.
-func (h *Hook) interpolate(ctx context.Context, req *hook.TaskPrestartRequest, a artifact) (artifact, error) {
+func (h *Hook) interpolateArtifact(ctx context.Context, req *hook.TaskPrestartRequest, a artifact) (artifact, error) {
 	var interpolateErr error
 	fill := func(text string) string {
 		if !strings.Contains(text, "${") || interpolateErr != nil {

@@ -550,17 +550,17 @@ func TestHostileArchives(t *testing.T) {
 			return makeTar(t, slices.Repeat([]archiveEntry{file}, 21)...)
 		}, "it holds more than 20 files: see decompression_limit_file_count"},
 		{"too many bytes", "/x.tgz", func(t *testing.T) []byte {
-			return gzipBytes(t, makeTar(t, archiveEntry{name: "big", content: string(zeros(2 << 20))}))
+			return gzipBytes(t, makeTar(t, archiveEntry{name: "big", content: string(zeroBytes(2 << 20))}))
 		}, "it unpacks to more than 1000 kB: see decompression_limit_size"},
-		{"too many bytes in one gz", "/x.gz", func(t *testing.T) []byte { return gzipBytes(t, zeros(2<<20)) }, "see decompression_limit_size"},
-		{"too many bytes after the archive", "/x.tgz", func(t *testing.T) []byte { return gzipBytes(t, append(makeTar(t, file), zeros(2<<20)...)) }, "see decompression_limit_size"},
-		{"too large a download", "/x.bin", func(*testing.T) []byte { return zeros(600_000) }, "the download is larger than 500 kB: see http_max_size"},
+		{"too many bytes in one gz", "/x.gz", func(t *testing.T) []byte { return gzipBytes(t, zeroBytes(2<<20)) }, "see decompression_limit_size"},
+		{"too many bytes after the archive", "/x.tgz", func(t *testing.T) []byte { return gzipBytes(t, append(makeTar(t, file), zeroBytes(2<<20)...)) }, "see decompression_limit_size"},
+		{"too large a download", "/x.bin", func(*testing.T) []byte { return zeroBytes(600_000) }, "the download is larger than 500 kB: see http_max_size"},
 		{"no archive", "/x.zip", func(*testing.T) []byte { return []byte("hello") }, "unpack x.zip: zip: not a valid zip file"},
 		{"half an archive", "/x.tgz", func(t *testing.T) []byte {
-			return gzipBytes(t, makeTar(t, archiveEntry{name: "a", content: string(zeros(9000))})[:5000])
+			return gzipBytes(t, makeTar(t, archiveEntry{name: "a", content: string(zeroBytes(9000))})[:5000])
 		}, "unexpected EOF"},
 		{"half an xz", "/x.tar.xz", func(t *testing.T) []byte {
-			b := pipeThroughCommand(t, makeTar(t, archiveEntry{name: "a", content: string(zeros(9000))}), "xz", "-c")
+			b := pipeThroughCommand(t, makeTar(t, archiveEntry{name: "a", content: string(zeroBytes(9000))}), "xz", "-c")
 			return b[:len(b)-20]
 		}, "xz"},
 	} {
@@ -1029,8 +1029,8 @@ func TestExistingLinksAreNotFollowed(t *testing.T) {
 func TestDecompressionRatio(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
-	bomb := bytes.Repeat(gzipBytes(t, zeros(8<<20)), ratioLimitMinSize>>23+1)
-	w.routes = map[string]any{"/x.gz": bomb, "/x.tgz": gzipBytes(t, makeTar(t, archiveEntry{name: "zeros", content: string(zeros(2 << 20))}))}
+	bomb := bytes.Repeat(gzipBytes(t, zeroBytes(8<<20)), ratioLimitMinSize>>23+1)
+	w.routes = map[string]any{"/x.gz": bomb, "/x.tgz": gzipBytes(t, makeTar(t, archiveEntry{name: "zeros", content: string(zeroBytes(2 << 20))}))}
 	w.expectFailure(httpArtifact(w, "/x.gz"), "it unpacks to more than 1000 times its size, like a bomb: see decompression_limit_ratio")
 	w.mustDownload(httpArtifact(w, "/x.tgz")) // unpacked size below ratioLimitMinSize
 
@@ -1084,7 +1084,7 @@ func TestRunningTaskDownloadsNothing(t *testing.T) {
 	}
 }
 
-func zeros(n int) []byte { return make([]byte, n) }
+func zeroBytes(n int) []byte { return make([]byte, n) }
 
 func sha256Sum(content []byte) string {
 	sum := sha256.Sum256(content)

@@ -27,9 +27,9 @@ var hashFuncs = []struct {
 
 // checksum is the expected checksum of a file.
 type checksum struct {
-	kind     string
-	expected string // lower case hex
-	hash     hash.Hash
+	algorithm string
+	expected  string // lower case hex
+	hash      hash.Hash
 }
 
 // parseChecksum parses "kind:hex", or only the hex, whose length determines the
@@ -49,7 +49,7 @@ func parseChecksum(text string) (*checksum, error) {
 			return nil, fmt.Errorf("invalid %s checksum: %s", kind, value)
 		}
 		if kind == h.kind || kind == "" && len(sum) == made.Size() {
-			return &checksum{kind: h.kind, expected: hex.EncodeToString(sum), hash: made}, nil
+			return &checksum{algorithm: h.kind, expected: hex.EncodeToString(sum), hash: made}, nil
 		}
 	}
 	if kind == "" {
@@ -58,8 +58,8 @@ func parseChecksum(text string) (*checksum, error) {
 	return nil, fmt.Errorf("unsupported checksum type: %s", kind)
 }
 
-// bsd matches a line of BSD's checksum tools, such as "SHA256 (file) = hex".
-var bsd = lazyRegexp(`^(MD5|SHA1|SHA256|SHA512) \((.+)\) = ([0-9a-fA-F]+)$`)
+// bsdChecksumPattern matches a line of BSD's checksum tools, such as "SHA256 (file) = hex".
+var bsdChecksumPattern = lazyRegexp(`^(MD5|SHA1|SHA256|SHA512) \((.+)\) = ([0-9a-fA-F]+)$`)
 
 // findChecksum reads a file of checksums in the format of sha256sum or of BSD's
 // sha256, or a file with a single checksum. It returns the checksum of the named
@@ -68,7 +68,7 @@ func findChecksum(r io.Reader, name string) (string, error) {
 	var hashOnlyLines []string
 	for lines := bufio.NewScanner(r); lines.Scan(); {
 		line := strings.TrimSpace(lines.Text())
-		if m := bsd().FindStringSubmatch(line); m != nil {
+		if m := bsdChecksumPattern().FindStringSubmatch(line); m != nil {
 			if path.Base(m[2]) == name {
 				return strings.ToLower(m[1]) + ":" + m[3], nil
 			}
@@ -87,12 +87,12 @@ func findChecksum(r io.Reader, name string) (string, error) {
 	return "", fmt.Errorf("the file of checksums has none for %q", name)
 }
 
-// compare returns an error if the checksum differs from that of the data
+// verify returns an error if the checksum differs from that of the data
 // written to hash.
-func (c *checksum) compare(name string) error {
+func (c *checksum) verify(name string) error {
 	if got := hex.EncodeToString(c.hash.Sum(nil)); got != c.expected {
 		//lint:ignore ST1005 people and scripts know these words
-		return fmt.Errorf("Checksums did not match for %s: expected %s %s, got %s", name, c.kind, c.expected, got)
+		return fmt.Errorf("Checksums did not match for %s: expected %s %s, got %s", name, c.algorithm, c.expected, got)
 	}
 	return nil
 }

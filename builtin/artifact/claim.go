@@ -79,14 +79,14 @@ func (p *installer) replaceWithCopy(name string, f *os.File) error {
 // verifyChecksum compares the downloaded file with the checksum of the source, and
 // removes everything else from the staging directory.
 func (p *installer) verifyChecksum(ctx context.Context, name, sum string) error {
-	info, err := p.stage.Lstat(fetchedName)
+	info, err := p.stage.Lstat(fetchedFileName)
 	if err != nil {
 		return err
 	}
 	if !info.Mode().IsRegular() || info.Sys().(*syscall.Stat_t).Nlink != 1 {
 		return errors.New("the download has left no file, or one with other names")
 	}
-	if err := p.takeOwnership(fetchedName, info.Mode()); err != nil {
+	if err := p.takeOwnership(fetchedFileName, info.Mode()); err != nil {
 		return fmt.Errorf("take %q from the download: %w", name, err)
 	}
 	if strings.HasPrefix(sum, checksumFilePrefix) {
@@ -98,7 +98,7 @@ func (p *installer) verifyChecksum(ctx context.Context, name, sum string) error 
 	if err != nil {
 		return err
 	}
-	f, err := p.stage.Open(fetchedName)
+	f, err := p.stage.Open(fetchedFileName)
 	if err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func (p *installer) verifyChecksum(ctx context.Context, name, sum string) error 
 	if _, err := io.Copy(want.hash, contextReader{ctx, f}); err != nil {
 		return err
 	}
-	if err := want.compare(name); err != nil {
+	if err := want.verify(name); err != nil {
 		return err
 	}
 	if err := f.Chmod(0o644); err != nil { // readable for the process that unpacks the file
@@ -114,7 +114,7 @@ func (p *installer) verifyChecksum(ctx context.Context, name, sum string) error 
 	}
 	entries, err := fs.ReadDir(p.stage.FS(), ".")
 	for _, e := range entries {
-		if e.Name() != fetchedName {
+		if e.Name() != fetchedFileName {
 			err = errors.Join(err, p.stage.RemoveAll(e.Name()))
 		}
 	}
@@ -122,7 +122,7 @@ func (p *installer) verifyChecksum(ctx context.Context, name, sum string) error 
 }
 
 func (p *installer) readChecksumFile() (string, error) {
-	f, err := p.stage.OpenFile(checksumName, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	f, err := p.stage.OpenFile(checksumFileName, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return "", err
 	}

@@ -27,7 +27,7 @@ func Confine() {
 	if err != nil {
 		hclog.Default().Debug("artifacts are downloaded by a process with all capabilities", "error", err)
 	}
-	confine.DenyProcessCalls(confine.SystemAdminCalls()...)
+	confine.DenyProcessSyscalls(confine.SystemAdminSyscalls()...)
 }
 
 // Landlock access rights of a download.
@@ -79,11 +79,11 @@ var landlockPaths = []struct {
 // errNoLandlock means that the kernel does not support Landlock.
 var errNoLandlock = errors.New("this kernel has no landlock")
 
-// restrictThread restricts the file access of the calling thread, and of
+// restrictThreadWithLandlock restricts the file access of the calling thread, and of
 // processes that it starts, to landlockPaths, the extra paths of limits, and
 // the stage directory. With proc it also allows /proc, which a thread needs to
 // make a user namespace.
-func restrictThread(stage *os.File, limits Limits, proc bool) error {
+func restrictThreadWithLandlock(stage *os.File, limits Limits, proc bool) error {
 	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
 		return errNoLandlock
@@ -124,9 +124,9 @@ func restrictThread(stage *os.File, limits Limits, proc bool) error {
 	}
 	// These calls are denied because Landlock does not restrict connections to unix
 	// sockets in the file system.
-	confine.DenyThreadCalls(
-		confine.Call{Number: unix.SYS_SOCKET, CheckArgument: true, Argument: unix.AF_UNIX},
-		confine.Call{Number: unix.SYS_IO_URING_SETUP}, // io_uring can make sockets too
+	confine.DenyThreadSyscalls(
+		confine.Syscall{Number: unix.SYS_SOCKET, CheckArgument: true, Argument: unix.AF_UNIX},
+		confine.Syscall{Number: unix.SYS_IO_URING_SETUP}, // io_uring can make sockets too
 	)
 	return nil
 }
@@ -158,12 +158,12 @@ type landlockRuleset struct {
 }
 
 func (r landlockRuleset) allowBeneath(beneath int, access uint64) error {
-	var info unix.Stat_t
-	if err := unix.Fstat(beneath, &info); err != nil {
+	var fileStat unix.Stat_t
+	if err := unix.Fstat(beneath, &fileStat); err != nil {
 		return err
 	}
 	access &= r.deniedRights
-	if info.Mode&unix.S_IFMT != unix.S_IFDIR {
+	if fileStat.Mode&unix.S_IFMT != unix.S_IFDIR {
 		access &= fileRights
 	}
 	rule := unix.LandlockPathBeneathAttr{Allowed_access: access, Parent_fd: int32(beneath)}
@@ -184,18 +184,18 @@ func (r landlockRuleset) allowPath(path string, access uint64) error {
 
 // accessRights converts the letters of an extra path to access rights.
 func (p extraLandlockPath) accessRights() uint64 {
-	var access uint64
+	var rights uint64
 	for _, letter := range p.accessMode {
 		switch letter {
 		case 'r':
-			access |= readRights
+			rights |= readRights
 		case 'w':
-			access |= writeRights
+			rights |= writeRights
 		case 'c':
-			access |= createRights
+			rights |= createRights
 		case 'x':
-			access |= executeRights
+			rights |= executeRights
 		}
 	}
-	return access
+	return rights
 }

@@ -19,10 +19,10 @@ import (
 // attackHostFromDownload tries to affect the rest of the machine, as a compromised download
 // could, and reports the calls that have succeeded.
 func attackHostFromDownload(outer string) int {
-	var succeeded []string
+	var succeededCalls []string
 	try := func(what string, err error) {
 		if err == nil {
-			succeeded = append(succeeded, what)
+			succeededCalls = append(succeededCalls, what)
 		}
 	}
 	_, err := os.ReadFile("/etc/shadow")
@@ -50,19 +50,19 @@ func attackHostFromDownload(outer string) int {
 		"mount": unix.Mount("none", ".", "tmpfs", 0, ""), "look into its parent": unix.PtraceSeize(os.Getppid()), "unshare": unix.Unshare(unix.CLONE_NEWNS),
 	} {
 		if !errors.Is(err, unix.EACCES) {
-			succeeded = append(succeeded, fmt.Sprintf("ask to %s: %v", what, err))
+			succeededCalls = append(succeededCalls, fmt.Sprintf("ask to %s: %v", what, err))
 		}
 	}
 	if os.Geteuid() == 0 {
-		succeeded = append(succeeded, "be root")
+		succeededCalls = append(succeededCalls, "be root")
 	}
-	if i := slices.Index(succeeded, ""); i < 0 {
-		succeeded = append(succeeded, "not even talk to itself")
+	if i := slices.Index(succeededCalls, ""); i < 0 {
+		succeededCalls = append(succeededCalls, "not even talk to itself")
 	} else {
-		succeeded = slices.Delete(succeeded, i, i+1)
+		succeededCalls = slices.Delete(succeededCalls, i, i+1)
 	}
-	if len(succeeded) > 0 {
-		fmt.Fprintln(os.Stderr, "could "+strings.Join(succeeded, ", "))
+	if len(succeededCalls) > 0 {
+		fmt.Fprintln(os.Stderr, "could "+strings.Join(succeededCalls, ", "))
 		return 1
 	}
 	return 0
@@ -182,7 +182,7 @@ func TestInspectRejectsHostileResults(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer p.close()
-			dir := filepath.Join(w.dir.Dir, p.stageName, resultName)
+			dir := filepath.Join(w.dir.Dir, p.stageName, resultFileName)
 			if err := errors.Join(os.Mkdir(dir, 0o755), c.make(dir, w.outerDir)); err != nil {
 				t.Fatal(err)
 			}

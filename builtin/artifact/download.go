@@ -49,17 +49,17 @@ const (
 )
 
 // stageFD is the descriptor of the staging directory, in which the download
-// process works. The process leaves its output there under the name resultName:
+// process works. The process leaves its output there under the name resultFileName:
 // a file if the mode is "file", else a directory with the content of the
 // destination.
 const (
 	stageFD = 3
 
-	resultName   = "result"
-	fetchedName  = "file"
-	checksumName = "checksum"
-	unpackedName = "scratch/unpacked"
-	scratchName  = "scratch"
+	resultFileName   = "result"
+	fetchedFileName  = "file"
+	checksumFileName = "checksum"
+	unpackedDirName  = "scratch/unpacked"
+	scratchDirName   = "scratch"
 )
 
 // Download is the main function of the process that makes one download, and
@@ -99,7 +99,7 @@ func runDownload(in io.Reader) error {
 		_ = syscall.Kill(0, syscall.SIGKILL) // kills the process group, with git and its children
 		os.Exit(1)                           // for the init process of a PID namespace, which ignores the signal
 	}()
-	return download(context.Background(), o)
+	return runDownloadSteps(context.Background(), o)
 }
 
 // downloader makes one download into the working directory.
@@ -109,7 +109,7 @@ type downloader struct {
 	stage *os.Root
 }
 
-func download(ctx context.Context, o downloadRequest) error {
+func runDownloadSteps(ctx context.Context, o downloadRequest) error {
 	src, err := parseSource(o.Source, o.Options)
 	if err != nil {
 		return err
@@ -119,7 +119,7 @@ func download(ctx context.Context, o downloadRequest) error {
 		return err
 	}
 	defer stage.Close()
-	if err := stage.Mkdir(scratchName, 0o700); err != nil {
+	if err := stage.Mkdir(scratchDirName, 0o700); err != nil {
 		return err
 	}
 	d := &downloader{downloadRequest: o, parsedSource: src, stage: stage}
@@ -152,14 +152,14 @@ func (d *downloader) downloadFile(ctx context.Context) error {
 		}
 	}
 	if d.Step != stepUnpack {
-		if err := d.fetchFile(ctx, fetchedName); err != nil {
+		if err := d.fetchFile(ctx, fetchedFileName); err != nil {
 			return err
 		}
 	}
 	if d.Step == stepFetch {
 		return nil
 	}
-	format, err := findFormat(path.Base(d.url.Path), d.archive)
+	format, err := findFormat(path.Base(d.url.Path), d.archiveOption)
 	if err != nil {
 		return err
 	}
@@ -169,10 +169,10 @@ func (d *downloader) downloadFile(ctx context.Context) error {
 	if format.unpackEntries == nil {
 		name = format.trimExtension(name)
 	}
-	if err := d.unpack(ctx, format, fetchedName, unpackedName); err != nil {
+	if err := d.unpack(ctx, format, fetchedFileName, unpackedDirName); err != nil {
 		return fmt.Errorf("unpack %s: %w", path.Base(d.url.Path), err)
 	}
-	return d.moveTreeToResult(unpackedName, name)
+	return d.moveTreeToResult(unpackedDirName, name)
 }
 
 // moveFetchedFileToResult moves the downloaded file unchanged to the result.
@@ -180,7 +180,7 @@ func (d *downloader) moveFetchedFileToResult(name string) error {
 	if d.subpath != "" {
 		return fmt.Errorf("%q of %s is wanted, which is no archive", d.subpath, name)
 	}
-	return d.moveToResult(fetchedName, name)
+	return d.moveToResult(fetchedFileName, name)
 }
 
 // fetchChecksum downloads the file of checksums and stores the expected checksum of
@@ -204,7 +204,7 @@ func (d *downloader) fetchChecksum(ctx context.Context, name string) error {
 	if _, err := parseChecksum(text); err != nil {
 		return err // an invalid checksum is reported before the file is downloaded
 	}
-	return d.stage.WriteFile(checksumName, []byte(text), 0o600)
+	return d.stage.WriteFile(checksumFileName, []byte(text), 0o600)
 }
 
 // fetchFile downloads the file of the source to the named file.
@@ -297,7 +297,7 @@ func (d *downloader) moveTreeToResult(tree, name string) error {
 	case !info.IsDir():
 		return fmt.Errorf("%q is neither a file nor a directory", d.subpath)
 	case d.Mode != "file":
-		return d.stage.Rename(tree, resultName)
+		return d.stage.Rename(tree, resultFileName)
 	}
 	entries, err := fs.ReadDir(d.stage.FS(), tree)
 	if err != nil {
@@ -306,7 +306,7 @@ func (d *downloader) moveTreeToResult(tree, name string) error {
 	if len(entries) != 1 || !entries[0].Type().IsRegular() {
 		return errors.New("expected a single file")
 	}
-	return d.stage.Rename(path.Join(tree, entries[0].Name()), resultName)
+	return d.stage.Rename(path.Join(tree, entries[0].Name()), resultFileName)
 }
 
 // findSubpath returns the path of the requested part of a directory tree. The request is a
@@ -330,14 +330,14 @@ func (d *downloader) findSubpath(tree string) (string, error) {
 func (d *downloader) moveToResult(file, name string) error {
 	switch d.Mode {
 	case "file":
-		return d.stage.Rename(file, resultName)
+		return d.stage.Rename(file, resultFileName)
 	case "dir":
 		return fmt.Errorf("%s is one file, and mode is dir: use mode any or file", name)
 	}
-	if err := d.stage.Mkdir(resultName, 0o755); err != nil {
+	if err := d.stage.Mkdir(resultFileName, 0o755); err != nil {
 		return err
 	}
-	return d.stage.Rename(file, path.Join(resultName, name))
+	return d.stage.Rename(file, path.Join(resultFileName, name))
 }
 
 // limitWriter is a writer that fails with errFull when its limit is exceeded.

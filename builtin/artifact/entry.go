@@ -20,9 +20,9 @@ const (
 	maxNameLength = 4096
 )
 
-// checkName rejects the name of an entry that leads out of the artifact, is empty, too long
+// checkEntryName rejects the name of an entry that leads out of the artifact, is empty, too long
 // or too deep, or has a zero byte.
-func checkName(name string) (string, error) {
+func checkEntryName(name string) (string, error) {
 	switch {
 	case len(name) > maxNameLength:
 		return "", fmt.Errorf("the name of entry %q… is longer than %d bytes", name[:64], maxNameLength)
@@ -40,10 +40,10 @@ func checkName(name string) (string, error) {
 	return path.Clean(name), nil
 }
 
-// checkLink rejects a symbolic link that leads out of the artifact. In the
+// checkSymlinkTarget rejects a symbolic link that leads out of the artifact. In the
 // target, ".." is allowed only at the start, so that the check holds wherever
 // the artifact is moved, and whatever the other names are.
-func checkLink(name, target string) error {
+func checkSymlinkTarget(name, target string) error {
 	switch {
 	case path.IsAbs(target):
 		return fmt.Errorf("symbolic link %q leads to the absolute path %q", name, target)

@@ -52,15 +52,15 @@ func (d *downloader) downloadGit(ctx context.Context) error {
 			return err
 		}
 	}
-	tree := path.Join(scratchName, "repository")
+	tree := path.Join(scratchDirName, "repository")
 	clone := []string{"clone", "--quiet", "--no-checkout"}
 	checkout := []string{"-C", tree, "checkout", "--quiet"}
-	if depth, err := strconv.ParseUint(cmp.Or(d.depth, "0"), 10, 31); err != nil {
-		return fmt.Errorf("the depth %q is no number", d.depth)
+	if depth, err := strconv.ParseUint(cmp.Or(d.cloneDepth, "0"), 10, 31); err != nil {
+		return fmt.Errorf("the depth %q is no number", d.cloneDepth)
 	} else if depth > 0 && commitPattern().MatchString(d.ref) {
 		return fmt.Errorf("with a depth the ref must be a branch or a tag, and not the commit %s: leave the depth out", d.ref)
 	} else if depth > 0 {
-		clone = append(clone, "--depth", d.depth)
+		clone = append(clone, "--depth", d.cloneDepth)
 		if d.ref != "" {
 			clone = append(clone, "--branch", d.ref)
 		}
@@ -201,7 +201,7 @@ func (d *downloader) gitEnv() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	home := path.Join(dir, scratchName)
+	home := path.Join(dir, scratchDirName)
 	// ssh rejects hosts that are not in a list of known hosts: the operator must provide the
 	// list at the usual path of ssh, or the job must turn the check off (insecure).
 	ssh := "ssh -o BatchMode=yes -o UserKnownHostsFile=/dev/null"
@@ -213,7 +213,7 @@ func (d *downloader) gitEnv() ([]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("the option sshkey is no base64: %w", err)
 		}
-		if err := d.stage.WriteFile(path.Join(scratchName, "key"), key, 0o600); err != nil {
+		if err := d.stage.WriteFile(path.Join(scratchDirName, "key"), key, 0o600); err != nil {
 			return nil, err
 		}
 		ssh += " -o IdentitiesOnly=yes -i '" + strings.ReplaceAll(path.Join(home, "key"), "'", `'\''`) + "'"
@@ -232,12 +232,12 @@ func (d *downloader) runGit(ctx context.Context, env, args []string, out io.Writ
 	}
 	login, variables := d.loginConfig()
 	flags = append(flags, login...)
-	var output bytes.Buffer
+	var gitOutput bytes.Buffer
 	if _, err := exec.LookPath("git"); err != nil {
 		return errors.New("there is no git on this machine: install it")
 	}
 	cmd := exec.CommandContext(ctx, "sh", slices.Concat([]string{"-c", memoryLimitedGitScript, "git"}, flags, args)...)
-	cmd.Env, cmd.Stdout, cmd.Stderr = append(slices.Clip(env), variables...), &output, &output
+	cmd.Env, cmd.Stdout, cmd.Stderr = append(slices.Clip(env), variables...), &gitOutput, &gitOutput
 	if out != nil {
 		cmd.Stdout = out
 	}
@@ -253,7 +253,7 @@ func (d *downloader) runGit(ctx context.Context, env, args []string, out io.Writ
 			return (&unpackQuota{limits: d.Limits}).errContentTooLarge()
 		}
 	}
-	text := strings.TrimSpace(output.String())
+	text := strings.TrimSpace(gitOutput.String())
 	if user := d.url.User; user != nil && d.url.Scheme != "ssh" {
 		text = strings.ReplaceAll(text, user.String()+"@", "xxxxx@")
 		if password, _ := user.Password(); password != "" {
@@ -278,7 +278,7 @@ func (d *downloader) startGit(cmd *exec.Cmd) error {
 	}
 	defer stage.Close()
 	return runOnNewThread(func() error {
-		if err := restrictThread(stage, d.Limits.withoutInaccessiblePaths(), false); err != nil && !errors.Is(err, errNoLandlock) {
+		if err := restrictThreadWithLandlock(stage, d.Limits.withoutInaccessiblePaths(), false); err != nil && !errors.Is(err, errNoLandlock) {
 			return err
 		}
 		return cmd.Start()

@@ -326,8 +326,8 @@ func TestGitLogin(t *testing.T) {
 // and the key.
 func startSSHServer(t *testing.T) (address, key string) {
 	t.Helper()
-	const program = "/usr/sbin/sshd"
-	if _, err := os.Stat(program); err != nil || os.Geteuid() != 0 {
+	const sshdPath = "/usr/sbin/sshd"
+	if _, err := os.Stat(sshdPath); err != nil || os.Geteuid() != 0 {
 		if os.Getenv("NOMAD_LITE_CI") != "" {
 			t.Fatal("there must be an sshd where this runs")
 		}
@@ -350,9 +350,9 @@ func startSSHServer(t *testing.T) (address, key string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var sessions sync.WaitGroup
-	t.Cleanup(func() { listener.Close(); sessions.Wait() })
-	sessions.Go(func() {
+	var sshSessions sync.WaitGroup
+	t.Cleanup(func() { listener.Close(); sshSessions.Wait() })
+	sshSessions.Go(func() {
 		for {
 			conn, err := listener.Accept()
 			if err != nil {
@@ -363,10 +363,10 @@ func startSSHServer(t *testing.T) (address, key string) {
 			if err != nil {
 				return
 			}
-			cmd := exec.Command(program, "-i", "-e", "-f", "/dev/null", "-h", dir+"/host", "-o", "AuthorizedKeysFile="+dir+"/key.pub",
+			cmd := exec.Command(sshdPath, "-i", "-e", "-f", "/dev/null", "-h", dir+"/host", "-o", "AuthorizedKeysFile="+dir+"/key.pub",
 				"-o", "StrictModes=no", "-o", "UsePAM=no", "-o", "PermitRootLogin=yes", "-o", "PidFile=none")
 			cmd.Stdin, cmd.Stdout = socket, socket
-			sessions.Go(func() { _ = cmd.Run(); socket.Close() })
+			sshSessions.Go(func() { _ = cmd.Run(); socket.Close() })
 		}
 	})
 	return listener.Addr().String(), base64.StdEncoding.EncodeToString(private)

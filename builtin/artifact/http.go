@@ -18,7 +18,7 @@ const maxResumes = 5
 // get requests the file and returns its content. It uses the proxies that the
 // environment configures.
 func (d *downloader) get(ctx context.Context) (io.ReadCloser, error) {
-	body := &httpBody{d: d, ctx: ctx, client: d.newHTTPClient(), resumesLeft: maxResumes}
+	body := &resumableBody{d: d, ctx: ctx, client: d.newHTTPClient(), resumesLeft: maxResumes}
 	response, err := body.sendRequest()
 	if err != nil {
 		return nil, contextCause(ctx, err)
@@ -33,9 +33,9 @@ func (d *downloader) get(ctx context.Context) (io.ReadCloser, error) {
 	}
 	body.ReadCloser = response.Body
 	if response.Header.Get("Accept-Ranges") == "bytes" {
-		body.validator = response.Header.Get("Etag")
-		if body.validator == "" || strings.HasPrefix(body.validator, "W/") {
-			body.validator = response.Header.Get("Last-Modified")
+		body.ifRangeValidator = response.Header.Get("Etag")
+		if body.ifRangeValidator == "" || strings.HasPrefix(body.ifRangeValidator, "W/") {
+			body.ifRangeValidator = response.Header.Get("Last-Modified")
 		}
 	}
 	return body, nil
@@ -63,19 +63,19 @@ func (d *downloader) newHTTPClient() *http.Client {
 	}
 }
 
-// httpBody is the content of a file. When the connection breaks, httpBody
+// resumableBody is the content of a file. When the connection breaks, resumableBody
 // requests the rest, if the server identifies the version of the file.
-type httpBody struct {
+type resumableBody struct {
 	io.ReadCloser
-	d           *downloader
-	ctx         context.Context
-	client      *http.Client
-	validator   string // ETag or Last-Modified of the file; "" if the download cannot be resumed
-	received    int64
-	resumesLeft int
+	d                *downloader
+	ctx              context.Context
+	client           *http.Client
+	ifRangeValidator string // ETag or Last-Modified of the file; "" if the download cannot be resumed
+	received         int64
+	resumesLeft      int
 }
 
-func (b *httpBody) sendRequest() (*http.Response, error) {
+func (b *resumableBody) sendRequest() (*http.Response, error) {
 	request, err := http.NewRequestWithContext(b.ctx, http.MethodGet, b.d.url.String(), nil)
 	if err != nil {
 		return nil, err
@@ -88,21 +88,21 @@ func (b *httpBody) sendRequest() (*http.Response, error) {
 	}
 	if b.received > 0 {
 		request.Header.Set("Range", fmt.Sprintf("bytes=%d-", b.received))
-		request.Header.Set("If-Range", b.validator)
+		request.Header.Set("If-Range", b.ifRangeValidator)
 	}
 	return b.client.Do(request)
 }
 
-func (b *httpBody) Read(p []byte) (int, error) {
+func (b *resumableBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if n > 0 {
 		b.received, b.resumesLeft = b.received+int64(n), maxResumes
 	}
-	if err == nil || err == io.EOF || b.validator == "" || b.received == 0 {
+	if err == nil || err == io.EOF || b.ifRangeValidator == "" || b.received == 0 {
 		return n, err
 	}
 	for ; b.resumesLeft > 0; b.resumesLeft-- {
-		if sleep(b.ctx, time.Second) != nil {
+		if sleepContext(b.ctx, time.Second) != nil {
 			break
 		}
 		if b.resumeDownload() {
@@ -113,7 +113,7 @@ func (b *httpBody) Read(p []byte) (int, error) {
 }
 
 // resumeDownload requests the rest of the file, and reports whether the server sends it.
-func (b *httpBody) resumeDownload() bool {
+func (b *resumableBody) resumeDownload() bool {
 	response, err := b.sendRequest()
 	if err != nil {
 		return false
@@ -130,7 +130,7 @@ func (b *httpBody) resumeDownload() bool {
 	return true
 }
 
-func sleep(ctx context.Context, d time.Duration) error {
+func sleepContext(ctx context.Context, d time.Duration) error {
 	select {
 	case <-time.After(d):
 		return nil

@@ -29,16 +29,16 @@ type idAllocator struct {
 	idReleased  chan struct{} // closed when an id is released; nil if no reserve call waits
 }
 
-// reserve returns an id of the set that no account of this machine and no other
+// reserveID returns an id of the set that no account of this machine and no other
 // download of this process has. It blocks while all ids are in use. The caller
 // must call release.
-func (d *idAllocator) reserve(ctx context.Context, set idrange.Set) (uint32, error) {
+func (d *idAllocator) reserveID(ctx context.Context, set idrange.Set) (uint32, error) {
 	accounts, err := readAccounts(d.accountDir)
 	if err != nil {
 		return 0, err
 	}
 	for {
-		id, wait, err := d.tryReserve(set, accounts)
+		id, wait, err := d.tryReserveID(set, accounts)
 		if err != nil || wait == nil {
 			return id, err
 		}
@@ -50,7 +50,7 @@ func (d *idAllocator) reserve(ctx context.Context, set idrange.Set) (uint32, err
 	}
 }
 
-func (d *idAllocator) tryReserve(set idrange.Set, accounts *systemAccounts) (id uint32, wait <-chan struct{}, err error) {
+func (d *idAllocator) tryReserveID(set idrange.Set, accounts *systemAccounts) (id uint32, wait <-chan struct{}, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	n, busy := set.Len(), false
@@ -80,8 +80,8 @@ func (d *idAllocator) tryReserve(set idrange.Set, accounts *systemAccounts) (id 
 	return 0, d.idReleased, nil
 }
 
-// release releases an id that is no longer the user id of a process.
-func (d *idAllocator) release(id uint32) {
+// releaseID releases an id that is no longer the user id of a process.
+func (d *idAllocator) releaseID(id uint32) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.reservedIDs, id)
@@ -114,7 +114,7 @@ func readAccounts(dir string) (*systemAccounts, error) {
 		if err := forEachLine(dir+"/"+file.name, func(line string) {
 			fields := strings.Split(line, ":")
 			if len(fields) > file.first+1 || len(fields) > file.first && !file.count {
-				a.assignedIDs = addIDs(a.assignedIDs, fields[file.first:], file.count)
+				a.assignedIDs = addIDRanges(a.assignedIDs, fields[file.first:], file.count)
 			}
 		}); err != nil {
 			return nil, err
@@ -123,7 +123,7 @@ func readAccounts(dir string) (*systemAccounts, error) {
 	for name, to := range map[string]*idrange.Set{"uid_map": &a.mappedUserIDs, "gid_map": &a.mappedGroupIDs} {
 		if err := forEachLine("/proc/self/"+name, func(line string) {
 			if fields := strings.Fields(line); len(fields) == 3 {
-				*to = addIDs(*to, []string{fields[0], fields[2]}, true)
+				*to = addIDRanges(*to, []string{fields[0], fields[2]}, true)
 			}
 		}); err != nil {
 			return nil, err
@@ -132,10 +132,10 @@ func readAccounts(dir string) (*systemAccounts, error) {
 	return a, nil
 }
 
-// addIDs adds the id in the first field to the set. If counted is true, it adds
+// addIDRanges adds the id in the first field to the set. If counted is true, it adds
 // a range: the first field is the first id, the second field is the number of
 // ids.
-func addIDs(set idrange.Set, fields []string, counted bool) idrange.Set {
+func addIDRanges(set idrange.Set, fields []string, counted bool) idrange.Set {
 	first, err := strconv.ParseUint(fields[0], 10, 32)
 	if err != nil {
 		return set
@@ -177,7 +177,7 @@ func findProcessesOfUser(id uint32) ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	var found []int
+	var pids []int
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)
 		if err != nil {
@@ -189,10 +189,10 @@ func findProcessesOfUser(id uint32) ([]int, error) {
 		case err != nil:
 			return nil, err
 		case has:
-			found = append(found, pid)
+			pids = append(pids, pid)
 		}
 	}
-	return found, nil
+	return pids, nil
 }
 
 func processHasUID(pid int, id uint32) (bool, error) {
@@ -235,7 +235,7 @@ func killProcessesOfUser(id uint32) error {
 // killAndWait kills each of the processes that has the user id, and waits for their exits.
 // It never kills another process that reuses a pid.
 func killAndWait(ctx context.Context, pids []int, id uint32) error {
-	var killed []*osprocess.Pidfd
+	var killedProcesses []*osprocess.Pidfd
 	for _, pid := range pids {
 		f, err := osprocess.OpenPidfd(pid)
 		if errors.Is(err, os.ErrProcessDone) {
@@ -251,9 +251,9 @@ func killAndWait(ctx context.Context, pids []int, id uint32) error {
 		if err := f.Signal(unix.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			return err
 		}
-		killed = append(killed, f)
+		killedProcesses = append(killedProcesses, f)
 	}
-	for _, f := range killed {
+	for _, f := range killedProcesses {
 		if err := f.Wait(ctx); err != nil {
 			return err
 		}

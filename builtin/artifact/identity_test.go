@@ -155,12 +155,12 @@ func TestOtherTaskCannotReadDownload(t *testing.T) {
 			w.limits = map[string]any{"set_environment_variables": []string{"GORACE", "PLANTED"}}
 			content, got := c.content(t), ""
 			line := startSnoopingTask(t, w.outerDir, secret)
-			var once sync.Once
+			var snoopOnce sync.Once
 			w.routes[c.file] = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 				rw.Header().Set("Content-Length", strconv.Itoa(len(content)))
 				_, _ = rw.Write(content[:1])
 				_ = http.NewResponseController(rw).Flush()
-				once.Do(func() {
+				snoopOnce.Do(func() {
 					deadline := time.Now().Add(10 * time.Second) // wait until the first byte is in the file
 					for !downloadHasWritten(w.outerDir) && time.Now().Before(deadline) {
 						time.Sleep(time.Millisecond)
@@ -255,7 +255,7 @@ func TestOpenHandleCannotWriteToDeliveredFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.close()
-	dir := filepath.Join(w.dir.Dir, p.stageName, resultName)
+	dir := filepath.Join(w.dir.Dir, p.stageName, resultFileName)
 	if err := errors.Join(os.MkdirAll(dir+"/d", 0o777), os.Chmod(dir+"/d", 0o777),
 		os.WriteFile(dir+"/d/run", []byte("good"), 0o755), os.Chown(dir+"/d/run", 4321, 4321), os.Chown(dir+"/d", 4321, 4321)); err != nil {
 		t.Fatal(err)
@@ -371,11 +371,11 @@ func TestReserveUserID(t *testing.T) {
 	freeIDs := []uint32{70006, 70008}
 	for range 20 {
 		d := &idAllocator{accountDir: dir}
-		first, err := d.reserve(t.Context(), set)
+		first, err := d.reserveID(t.Context(), set)
 		if err != nil {
 			t.Fatal(err)
 		}
-		second, err := d.reserve(t.Context(), set)
+		second, err := d.reserveID(t.Context(), set)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -385,16 +385,16 @@ func TestReserveUserID(t *testing.T) {
 			t.Fatalf("got %v, want %v", got, freeIDs)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-		if id, err := d.reserve(ctx, set); !errors.Is(err, context.DeadlineExceeded) {
+		if id, err := d.reserveID(ctx, set); !errors.Is(err, context.DeadlineExceeded) {
 			t.Fatalf("a third download got %d, %v", id, err)
 		}
 		cancel()
-		time.AfterFunc(time.Millisecond, func() { d.release(second) })
-		if third, err := d.reserve(t.Context(), set); err != nil || third != second {
+		time.AfterFunc(time.Millisecond, func() { d.releaseID(second) })
+		if third, err := d.reserveID(t.Context(), set); err != nil || third != second {
 			t.Fatalf("got %d, %v, want %d, which was given back", third, err, second)
 		}
 	}
-	if id, err := (&idAllocator{accountDir: dir}).reserve(t.Context(), idrange.Set{{First: 70004, Last: 70005}}); err == nil || !strings.Contains(err.Error(), "download_uids") {
+	if id, err := (&idAllocator{accountDir: dir}).reserveID(t.Context(), idrange.Set{{First: 70004, Last: 70005}}); err == nil || !strings.Contains(err.Error(), "download_uids") {
 		t.Errorf("an id of a container: %d, %v", id, err)
 	}
 }

@@ -171,7 +171,7 @@ func (p *installer) install() (string, error) {
 	if err := p.setOwnersAndModes(); err != nil {
 		return "", err
 	}
-	info, err := p.stage.Lstat(resultName)
+	info, err := p.stage.Lstat(resultFileName)
 	if err != nil {
 		return "", err
 	}
@@ -179,12 +179,12 @@ func (p *installer) install() (string, error) {
 		if err := p.makeDirs(path.Dir(p.destination.path)); err != nil {
 			return "", err
 		}
-		return filepath.Join(p.destination.root, p.destination.path), p.moveEntry(resultName, p.destination.path)
+		return filepath.Join(p.destination.root, p.destination.path), p.moveEntry(resultFileName, p.destination.path)
 	}
 	if err := p.makeDirs(p.destination.path); err != nil {
 		return "", err
 	}
-	entries, err := fs.ReadDir(p.stage.FS(), resultName)
+	entries, err := fs.ReadDir(p.stage.FS(), resultFileName)
 	if err != nil {
 		return "", err
 	}
@@ -193,7 +193,7 @@ func (p *installer) install() (string, error) {
 		if i == 0 {
 			first = path.Join(p.destination.path, e.Name())
 		}
-		if err := p.moveEntry(path.Join(resultName, e.Name()), path.Join(p.destination.path, e.Name())); err != nil {
+		if err := p.moveEntry(path.Join(resultFileName, e.Name()), path.Join(p.destination.path, e.Name())); err != nil {
 			return "", err
 		}
 	}
@@ -242,7 +242,7 @@ func (p *installer) inspectResult() error {
 	modes := map[inode]fs.FileMode{}
 	links := map[inode]uint64{}
 	linked := map[inode]string{}
-	err := fs.WalkDir(p.stage.FS(), resultName, func(name string, e fs.DirEntry, err error) error {
+	err := fs.WalkDir(p.stage.FS(), resultFileName, func(name string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -250,7 +250,7 @@ func (p *installer) inspectResult() error {
 		if err != nil {
 			return err
 		}
-		inside := strings.TrimPrefix(strings.TrimPrefix(name, resultName), "/")
+		inside := strings.TrimPrefix(strings.TrimPrefix(name, resultFileName), "/")
 		mode, sys := info.Mode(), info.Sys().(*syscall.Stat_t)
 		if of := (inode{sys.Dev, sys.Ino}); !mode.IsDir() && sys.Nlink > 1 {
 			if first, ok := modes[of]; ok {
@@ -271,7 +271,7 @@ func (p *installer) inspectResult() error {
 			if err != nil {
 				return err
 			}
-			if err := checkLink(inside, target); err != nil {
+			if err := checkSymlinkTarget(inside, target); err != nil {
 				return fmt.Errorf("artifact includes symlink that resolves outside of sandbox: %w", err)
 			}
 		case mode.IsRegular(), mode.IsDir():
@@ -313,7 +313,7 @@ func (p *installer) removedBitsText() string {
 // readable for the owner. It removes special mode bits.
 func (p *installer) setOwnersAndModes() error {
 	modes := p.entryModes
-	return fs.WalkDir(p.stage.FS(), resultName, func(name string, e fs.DirEntry, err error) error {
+	return fs.WalkDir(p.stage.FS(), resultFileName, func(name string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}

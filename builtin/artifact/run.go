@@ -107,11 +107,11 @@ func (p *downloadProcess) start(ctx context.Context) error {
 	}
 	const maxTries = 20
 	for range maxTries {
-		if p.userID, err = downloadUserIDs.reserve(ctx, set); err != nil {
+		if p.userID, err = downloadUserIDs.reserveID(ctx, set); err != nil {
 			return err
 		}
 		if err = p.spawn(ctx, &syscall.Credential{Uid: p.userID, Gid: p.userID}); err != nil {
-			downloadUserIDs.release(p.userID)
+			downloadUserIDs.releaseID(p.userID)
 			return err
 		}
 		// Two agents can choose the same id. Then at least one of them sees the other's
@@ -141,7 +141,7 @@ func (p *downloadProcess) hasUserIDAlone() (bool, error) {
 }
 
 func (p *downloadProcess) spawn(ctx context.Context, cred *syscall.Credential) error {
-	env := []string{"PATH=/usr/local/bin:/usr/bin:/bin", "TMPDIR=" + scratchName, "HOME=/nonexistent"}
+	env := []string{"PATH=/usr/local/bin:/usr/bin:/bin", "TMPDIR=" + scratchDirName, "HOME=/nonexistent"}
 	for _, name := range goRuntimeEnvNames {
 		if value, ok := os.LookupEnv(name); ok && slices.Contains(p.request.Limits.Env, name) {
 			env = append(env, name+"="+value)
@@ -207,7 +207,7 @@ func (p *downloadProcess) waitAndCleanUp() (waited, left error) {
 	// cannot reach the content.
 	left = errors.Join(left, p.stage.Chown(0, 0), p.stage.Chmod(0o700))
 	if left == nil {
-		downloadUserIDs.release(p.userID) // otherwise the id is not released, and never used again
+		downloadUserIDs.releaseID(p.userID) // otherwise the id is not released, and never used again
 	}
 	return waited, left
 }
@@ -215,7 +215,7 @@ func (p *downloadProcess) waitAndCleanUp() (waited, left error) {
 // startConfined starts a command with all restrictions that this machine
 // supports.
 func startConfined(cmd *exec.Cmd, stage *os.File, o downloadRequest) error {
-	return runOnNewThread(func() error { return startOnThread(cmd, stage, o) })
+	return runOnNewThread(func() error { return startOnConfinedThread(cmd, stage, o) })
 }
 
 // runOnNewThread calls f, which restricts its thread, on a new thread. The
@@ -229,9 +229,9 @@ func runOnNewThread(f func() error) error {
 	return <-result
 }
 
-// startOnThread restricts the calling thread permanently, and starts a command,
+// startOnConfinedThread restricts the calling thread permanently, and starts a command,
 // which inherits the restrictions.
-func startOnThread(cmd *exec.Cmd, stage *os.File, o downloadRequest) error {
+func startOnConfinedThread(cmd *exec.Cmd, stage *os.File, o downloadRequest) error {
 	if o.isGit() && os.Geteuid() == 0 {
 		shown, err := ensureStageReachable(stage)
 		if err != nil {
@@ -243,7 +243,7 @@ func startOnThread(cmd *exec.Cmd, stage *os.File, o downloadRequest) error {
 		}
 	}
 	if !o.Limits.NoLandlock {
-		err := restrictThread(stage, o.Limits, cmd.SysProcAttr.UidMappings != nil)
+		err := restrictThreadWithLandlock(stage, o.Limits, cmd.SysProcAttr.UidMappings != nil)
 		switch {
 		case errors.Is(err, errNoLandlock):
 			warnNoLandlockOnce.Do(func() {
@@ -254,7 +254,7 @@ func startOnThread(cmd *exec.Cmd, stage *os.File, o downloadRequest) error {
 		}
 	}
 	// These calls are denied last, because ensureStageReachable needs some of them.
-	confine.DenyThreadCalls(append(confine.NamespaceCalls(), confine.SystemAdminCalls()...)...)
+	confine.DenyThreadSyscalls(append(confine.NamespaceSyscalls(), confine.SystemAdminSyscalls()...)...)
 	return cmd.Start()
 }
 

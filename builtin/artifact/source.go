@@ -19,17 +19,17 @@ type parsedSource struct {
 	url        *url.URL // the URL without subpath and options
 	subpath    string   // requested path in the archive or repository; "" means all
 
-	checksum string
-	archive  string // archive format; "" means by the file name, "false" means no archive
-	filename string
-	ref      string
-	depth    string
-	sshKey   string // base64
+	checksum      string
+	archiveOption string // archive format; "" means by the file name, "false" means no archive
+	filename      string
+	ref           string
+	cloneDepth    string
+	sshKey        string // base64
 }
 
 var (
-	getterPattern = lazyRegexp(`^([A-Za-z0-9]+)::(.+)$`)
-	scpPattern    = lazyRegexp(`^([A-Za-z0-9_.-]+@[A-Za-z0-9_][A-Za-z0-9_.-]*):([^/].*)$`)
+	getterPrefixPattern = lazyRegexp(`^([A-Za-z0-9]+)::(.+)$`)
+	scpAddressPattern   = lazyRegexp(`^([A-Za-z0-9_.-]+@[A-Za-z0-9_][A-Za-z0-9_.-]*):([^/].*)$`)
 
 	// repositoryHosts are the hosts for which a source without a scheme is a git
 	// repository.
@@ -45,10 +45,10 @@ func lazyRegexp(text string) func() *regexp.Regexp {
 // parseSource parses a source in any of its forms.
 func parseSource(text string, options map[string]string) (*parsedSource, error) {
 	getter := ""
-	if m := getterPattern().FindStringSubmatch(text); m != nil {
+	if m := getterPrefixPattern().FindStringSubmatch(text); m != nil {
 		getter, text = strings.ToLower(m[1]), m[2]
 	}
-	if m := scpPattern().FindStringSubmatch(text); m != nil && !strings.Contains(text, "://") {
+	if m := scpAddressPattern().FindStringSubmatch(text); m != nil && !strings.Contains(text, "://") {
 		text = "ssh://" + m[1] + "/" + m[2]
 		if getter == "" {
 			getter = "git"
@@ -166,9 +166,9 @@ func (s *parsedSource) parseOptions(options map[string]string) error {
 	for name, value := range options {
 		q.Set(name, value)
 	}
-	ours := map[string]*string{"checksum": &s.checksum, "archive": &s.archive, "filename": &s.filename}
+	ours := map[string]*string{"checksum": &s.checksum, "archive": &s.archiveOption, "filename": &s.filename}
 	if s.sourceType == "git" {
-		ours = map[string]*string{"checksum": &s.checksum, "archive": &s.archive, "ref": &s.ref, "depth": &s.depth, "sshkey": &s.sshKey}
+		ours = map[string]*string{"checksum": &s.checksum, "archive": &s.archiveOption, "ref": &s.ref, "depth": &s.cloneDepth, "sshkey": &s.sshKey}
 	}
 	for name, to := range ours {
 		*to = q.Get(name)

@@ -194,7 +194,7 @@ func (u *unpacker) unpackTar(_ *os.File, stream io.Reader) error {
 		if err := u.addFile(); err != nil {
 			return err
 		}
-		name, err := checkName(h.Name)
+		name, err := checkEntryName(h.Name)
 		if err != nil {
 			return err
 		}
@@ -234,7 +234,7 @@ func (u *unpacker) unpackZipEntry(e *zip.File) error {
 	if err := u.addFile(); err != nil {
 		return err
 	}
-	name, err := checkName(e.Name)
+	name, err := checkEntryName(e.Name)
 	if err != nil {
 		return err
 	}
@@ -337,7 +337,7 @@ func (u *unpacker) writeFile(name string, mode fs.FileMode, content io.Reader) e
 }
 
 func (u *unpacker) makeSymlink(name, target string) error {
-	if err := checkLink(name, target); err != nil {
+	if err := checkSymlinkTarget(name, target); err != nil {
 		return err
 	}
 	if err := u.prepareEntryPath(name); err != nil {
@@ -348,7 +348,7 @@ func (u *unpacker) makeSymlink(name, target string) error {
 
 // makeHardLink makes a hard link to a file that was already unpacked.
 func (u *unpacker) makeHardLink(name, target string) error {
-	clean, err := checkName(target)
+	clean, err := checkEntryName(target)
 	if err != nil {
 		return fmt.Errorf("hard link %q leads out of the artifact, to %q", name, target)
 	}

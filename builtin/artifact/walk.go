@@ -71,9 +71,9 @@ func findInaccessibleParent(path string) (string, error) {
 		if info.Mode()&0o001 == 0 {
 			return dir, nil
 		}
-		var name string
-		name, rest, _ = strings.Cut(rest, "/")
-		dir = filepath.Join(dir, name)
+		var dirName string
+		dirName, rest, _ = strings.Cut(rest, "/")
+		dir = filepath.Join(dir, dirName)
 	}
 	return "", nil
 }

@@ -50,8 +50,8 @@ var fsIsolationByName = map[string]driver.FSIsolation{
 	"unveil": driver.FSIsolationUnveil,
 }
 
-// taskConfig is the `config` block of a task. All durations are strings like "2s". It has many
-// fields, because each one is an independent fault or behavior for tests.
+// taskConfig is the `config` block of a task. All durations are strings like
+// "2s". It is large because each field is an independent fault or behaviour that a test can ask for.
 type taskConfig struct {
 	// Start.
 	StartBlockFor         durationText `codec:"start_block_for"` // duration of StartTask
@@ -155,8 +155,8 @@ func (d durationText) parse() (time.Duration, error) {
 	return time.ParseDuration(string(d))
 }
 
-// value returns the duration. The string must be valid, which check ensures.
-func (d durationText) value() time.Duration {
+// duration returns the duration. The string must be valid, which check ensures.
+func (d durationText) duration() time.Duration {
 	v, _ := d.parse()
 	return v
 }

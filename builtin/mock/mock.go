@@ -102,9 +102,9 @@ func (d *Driver) Fingerprint(context.Context) driver.Fingerprint {
 	if h, ok := healthByName[c.Health]; ok {
 		f.Health = h
 	}
-	if after := c.UnhealthyAfter.value(); after > 0 {
+	if after := c.UnhealthyAfter.duration(); after > 0 {
 		past := time.Since(since) - after
-		if past >= 0 && (c.UnhealthyFor == "" || past < c.UnhealthyFor.value()) {
+		if past >= 0 && (c.UnhealthyFor == "" || past < c.UnhealthyFor.duration()) {
 			f.Health, f.HealthDescription = driver.HealthUnhealthy, "unhealthy as configured"
 		}
 	}
@@ -121,7 +121,7 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*task, err
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	if err := sleep(ctx, c.StartBlockFor.value()); err != nil {
+	if err := sleepContext(ctx, c.StartBlockFor.duration()); err != nil {
 		return nil, err
 	}
 	if c.StartError != "" && d.shouldFailStart(start, c.StartErrors) {
@@ -183,8 +183,8 @@ func (d *Driver) Recover(_ context.Context, start *sdk.StartRequest) (*task, err
 // stopped.
 type task struct {
 	taskState
-	start     *sdk.StartRequest
-	recovered bool
+	startRequest *sdk.StartRequest
+	recovered    bool
 
 	mu           sync.Mutex
 	stopFailures int // number of failed stops
@@ -201,13 +201,13 @@ type taskState struct {
 }
 
 func newTask(start *sdk.StartRequest) *task {
-	return &task{start: start, forcedExit: make(chan driver.ExitResult, 1), exited: make(chan struct{})}
+	return &task{startRequest: start, forcedExit: make(chan driver.ExitResult, 1), exited: make(chan struct{})}
 }
 
 // schedulePluginExit schedules the exit of this process with an error code, as
 // after a crash.
 func (t *task) schedulePluginExit() {
-	if after := t.Config.PluginExitAt.value(); after > 0 {
+	if after := t.Config.PluginExitAt.duration(); after > 0 {
 		time.AfterFunc(time.Until(t.Started.Add(after)), func() { os.Exit(1) })
 	}
 }
@@ -215,26 +215,26 @@ func (t *task) schedulePluginExit() {
 // Wait runs the task, and blocks until it has exited.
 func (t *task) Wait(ctx context.Context) (driver.ExitResult, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	var output sync.WaitGroup
+	var outputWriters sync.WaitGroup
 	defer close(t.exited)
-	defer output.Wait()
+	defer outputWriters.Wait()
 	defer cancel()
 	c := &t.Config
-	output.Go(func() {
-		writeOutput(ctx, t.start.StdoutPath, c.StdoutString, c.StdoutRepeat, c.StdoutRepeatDuration.value())
+	outputWriters.Go(func() {
+		writeOutput(ctx, t.startRequest.StdoutPath, c.StdoutString, c.StdoutRepeat, c.StdoutRepeatDuration.duration())
 	})
-	output.Go(func() {
-		writeOutput(ctx, t.start.StderrPath, c.StderrString, c.StderrRepeat, c.StderrRepeatDuration.value())
+	outputWriters.Go(func() {
+		writeOutput(ctx, t.startRequest.StderrPath, c.StderrString, c.StderrRepeat, c.StderrRepeatDuration.duration())
 	})
 	if t.recovered && c.FailAfterRecover {
 		return driver.ExitResult{}, errors.New("the task is lost, as configured by bad_recover")
 	}
-	timer := time.NewTimer(time.Until(t.Started.Add(c.RunFor.value())))
+	timer := time.NewTimer(time.Until(t.Started.Add(c.RunFor.duration())))
 	defer timer.Stop()
 	select {
 	case <-timer.C:
 		if c.RunFor == "" {
-			output.Wait() // the task exits when all its output is written
+			outputWriters.Wait() // the task exits when all its output is written
 		}
 		result := driver.ExitResult{ExitCode: c.ExitCode, Signal: c.ExitSignal, OOMKilled: c.OOMKilled}
 		if c.ExitErrMsg != "" {
@@ -263,7 +263,7 @@ func writeOutput(ctx context.Context, path, text string, repeat int, every time.
 		if _, err := io.WriteString(out, text); err != nil || i >= repeat {
 			return
 		}
-		if sleep(ctx, every) != nil {
+		if sleepContext(ctx, every) != nil {
 			return
 		}
 	}
@@ -277,7 +277,7 @@ func openFIFO(ctx context.Context, path string) (*os.File, error) {
 		if !errors.Is(err, unix.ENXIO) {
 			return f, err
 		}
-		if err := sleep(ctx, 2*time.Millisecond); err != nil {
+		if err := sleepContext(ctx, 2*time.Millisecond); err != nil {
 			return nil, err
 		}
 	}
@@ -303,7 +303,7 @@ func (t *task) Stop(ctx context.Context, timeout time.Duration, _ string) error 
 	if t.Config.StopError != "" && t.shouldFailStop() {
 		return errors.New(t.Config.StopError)
 	}
-	after := t.Config.KillAfter.value()
+	after := t.Config.KillAfter.duration()
 	timer := time.NewTimer(min(after, timeout))
 	defer timer.Stop()
 	select {
@@ -332,7 +332,7 @@ func (t *task) Signal(_ context.Context, name string) error {
 	if t.Config.SignalError != "" {
 		return errors.New(t.Config.SignalError)
 	}
-	t.start.Event("got signal "+name, map[string]string{"signal": name})
+	t.startRequest.Event("got signal "+name, map[string]string{"signal": name})
 	return nil
 }
 
@@ -350,7 +350,7 @@ func (t *task) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, erro
 			return driver.ExitResult{}, fmt.Errorf("write the output of %q: %w", e.Command, err)
 		}
 	}
-	if err := sleep(ctx, c.RunFor.value()); err != nil {
+	if err := sleepContext(ctx, c.RunFor.duration()); err != nil {
 		return driver.ExitResult{}, err
 	}
 	if c.ExitErrMsg != "" {
@@ -391,8 +391,8 @@ func (t *task) Destroy(context.Context) error {
 	return nil
 }
 
-// sleep blocks for d, or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) error {
+// sleepContext blocks for d, or until ctx ends.
+func sleepContext(ctx context.Context, d time.Duration) error {
 	if d <= 0 {
 		return ctx.Err()
 	}

@@ -43,7 +43,7 @@ func TestContractUnprivileged(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("TestContract runs unprivileged already")
 	}
-	const nobody = 65534
+	const nobodyUID = 65534
 	dir := t.TempDir()
 	for _, d := range []string{dir, filepath.Dir(dir)} {
 		if err := os.Chmod(d, 0o755); err != nil {
@@ -64,7 +64,7 @@ func TestContractUnprivileged(t *testing.T) {
 	cmd := exec.Command(program, "-test.run=^TestContract$", "-test.v")
 	cmd.Dir = tmp
 	cmd.Env = append(os.Environ(), "TMPDIR="+tmp, "HOME="+tmp)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobodyUID, Gid: nobodyUID}}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Errorf("%v\n%s", err, out)
@@ -128,7 +128,7 @@ func encodeConfig(schema *hclspec.Spec, body map[string]any) []byte {
 	return b
 }
 
-func newStart(t *testing.T, body map[string]any) *sdk.StartRequest {
+func newStartRequest(t *testing.T, body map[string]any) *sdk.StartRequest {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.Mkdir(filepath.Join(dir, "task"), 0o755); err != nil {
@@ -162,7 +162,7 @@ func TestDisabledByDefault(t *testing.T) {
 				t.Errorf("fingerprint %+v, want health %v", got, want)
 			}
 			// Start must also check whether the driver is enabled (CVE-2019-15928).
-			task, err := d.Start(t.Context(), newStart(t, sleepConfig))
+			task, err := d.Start(t.Context(), newStartRequest(t, sleepConfig))
 			if err == nil {
 				end(t, task)
 			}
@@ -214,13 +214,13 @@ func TestDeniedUsers(t *testing.T) {
 func TestDeniedEnvvars(t *testing.T) {
 	d := newConfiguredDriver(map[string]any{"enabled": true, "denied_envvars": []any{"*_KEY"}})
 	d.config.DeniedEnvvars = slices.Grow(d.config.DeniedEnvvars, 8) // capacity for an append in Start, which would change the array that all tasks share
-	s := newStart(t, map[string]any{"command": "/bin/sleep", "args": []any{"3600"}, "denied_envvars": []any{"TOK*"}})
+	s := newStartRequest(t, map[string]any{"command": "/bin/sleep", "args": []any{"3600"}, "denied_envvars": []any{"TOK*"}})
 	first, err := d.Start(t.Context(), s)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer end(t, first)
-	second, err := d.Start(t.Context(), newStart(t, map[string]any{"command": "/bin/sleep", "args": []any{"3600"}, "denied_envvars": []any{"OTHER*"}}))
+	second, err := d.Start(t.Context(), newStartRequest(t, map[string]any{"command": "/bin/sleep", "args": []any{"3600"}, "denied_envvars": []any{"OTHER*"}}))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,9 +19,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// action is the action that a job or the operator has configured for a hook
+// scriptAction is the action that a job or the operator has configured for a hook
 // point.
-type action struct {
+type scriptAction struct {
 	Command []string          `codec:"command"` // command on the host
 	Exec    []string          `codec:"exec"`    // command in the task
 	URL     string            `codec:"url"`
@@ -54,7 +54,7 @@ var attachmentSchema = func() *hclspec.Spec {
 }()
 
 // hasOneCommandOrURL reports whether exactly one of command, exec and url is set.
-func (a *action) hasOneCommandOrURL() bool {
+func (a *scriptAction) hasOneCommandOrURL() bool {
 	things := 0
 	for _, asked := range []bool{len(a.Command) > 0, len(a.Exec) > 0, a.URL != ""} {
 		if asked {
@@ -64,10 +64,10 @@ func (a *action) hasOneCommandOrURL() bool {
 	return things == 1
 }
 
-func (a *action) methodOrDefault() string { return cmp.Or(a.Method, http.MethodPost) }
+func (a *scriptAction) methodOrDefault() string { return cmp.Or(a.Method, http.MethodPost) }
 
 // interpolate resolves references such as ${NOMAD_ALLOC_ID} and ${meta.owner}.
-func (a *action) interpolate(ctx context.Context, host hook.Host, scope hook.Scope) (*action, error) {
+func (a *scriptAction) interpolate(ctx context.Context, host hook.Host, scope hook.Scope) (*scriptAction, error) {
 	var interpolateErr error
 	text := func(s string) string {
 		if interpolateErr != nil || !strings.Contains(s, "${") {
@@ -116,7 +116,7 @@ func redactURL(text string) string {
 // command and everything that it has started are killed. Processes that the
 // command leaves running after its exit are not killed; runCommand waits at most a
 // second for output that they hold open.
-func runCommand(ctx context.Context, command []string, o payload) (output string, err error) {
+func runCommand(ctx context.Context, command []string, o hookPayload) (output string, err error) {
 	about, err := json.Marshal(o)
 	if err != nil {
 		return "", err
@@ -148,7 +148,7 @@ var httpClient = &http.Client{}
 const maxResponseSize = 64 << 10
 
 // sendRequest makes an HTTP request.
-func sendRequest(ctx context.Context, a *action, o payload) (output string, err error) {
+func sendRequest(ctx context.Context, a *scriptAction, o hookPayload) (output string, err error) {
 	body, kind := []byte(a.Body), "text/plain; charset=utf-8"
 	if a.Body == "" && a.methodOrDefault() != http.MethodGet && a.methodOrDefault() != http.MethodHead {
 		kind = "application/json"

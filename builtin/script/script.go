@@ -72,7 +72,7 @@ func (h *Hook) Configure(_ context.Context, c *sdk.Config) error {
 	}
 	h.commandsAllowed.Store(config.Commands)
 	if h.DedicatedProcess && !config.Commands { // permanent: the host starts a new process for another configuration
-		confine.DenyProcessCalls(confine.ExecAndSystemAdminCalls()...)
+		confine.DenyProcessSyscalls(confine.ExecAndSystemAdminSyscalls()...)
 	}
 	return nil
 }
@@ -80,15 +80,15 @@ func (h *Hook) Configure(_ context.Context, c *sdk.Config) error {
 // SetHost implements sdk.HostSetter.
 func (h *Hook) SetHost(host hook.Host, _ hook.Node) { h.host = host }
 
-// do runs the action that the attachment has for the hook point. If the action succeeds, do
+// runPointAction runs the action that the attachment has for the hook point. If the action succeeds, do
 // emits an event. Errors are recoverable (the restart policy of the task may start it
 // again), except for errors of the configuration.
-func (h *Hook) do(ctx context.Context, meta hook.RequestMeta, o payload) error {
-	var actions map[string]*action
-	if err := meta.Config(&actions); err != nil {
+func (h *Hook) runPointAction(ctx context.Context, meta hook.RequestMeta, o hookPayload) error {
+	var actionsByPoint map[string]*scriptAction
+	if err := meta.Config(&actionsByPoint); err != nil {
 		return err
 	}
-	a := actions[o.HookPoint]
+	a := actionsByPoint[o.HookPoint]
 	if a == nil {
 		return nil
 	}
@@ -105,7 +105,7 @@ func (h *Hook) do(ctx context.Context, meta hook.RequestMeta, o payload) error {
 		ctx, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no end within %v", timeout))
 		defer cancel()
 	}
-	done, output, err := h.act(ctx, a, meta, o)
+	done, output, err := h.runAction(ctx, a, meta, o)
 	switch {
 	case errors.As(err, new(permanentError)):
 		return fmt.Errorf("%s: %w", done, err)
@@ -125,8 +125,8 @@ type permanentError string
 
 func (m permanentError) Error() string { return string(m) }
 
-// act runs the action, and returns its name (done) and its output.
-func (h *Hook) act(ctx context.Context, a *action, meta hook.RequestMeta, o payload) (done, output string, err error) {
+// runAction runs the action, and returns its name (done) and its output.
+func (h *Hook) runAction(ctx context.Context, a *scriptAction, meta hook.RequestMeta, o hookPayload) (done, output string, err error) {
 	switch {
 	case !a.hasOneCommandOrURL():
 		return o.HookPoint, "", permanentError("say one of command, exec and url")
@@ -162,7 +162,7 @@ func (h *Hook) execInTask(ctx context.Context, meta hook.RequestMeta, command []
 const eventTimeout = time.Second
 
 // emitEvent emits an event. Errors are only logged.
-func (h *Hook) emitEvent(ctx context.Context, meta hook.RequestMeta, o payload, done, output string) {
+func (h *Hook) emitEvent(ctx context.Context, meta hook.RequestMeta, o hookPayload, done, output string) {
 	ctx, cancel := context.WithTimeout(ctx, eventTimeout)
 	defer cancel()
 	message := o.HookPoint + ": " + done
@@ -180,37 +180,37 @@ func (h *Hook) emitEvent(ctx context.Context, meta hook.RequestMeta, o payload, 
 
 // Prerun implements hook.AllocPrerun.
 func (h *Hook) Prerun(ctx context.Context, req hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
-	return hook.AllocPrerunResponse{}, h.do(ctx, req.RequestMeta, newAllocPayload(hook.Prerun, req.Alloc))
+	return hook.AllocPrerunResponse{}, h.runPointAction(ctx, req.RequestMeta, newAllocPayload(hook.Prerun, req.Alloc))
 }
 
 // UpdateAlloc implements hook.AllocUpdate.
 func (h *Hook) UpdateAlloc(ctx context.Context, req hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
-	return hook.AllocUpdateResponse{}, h.do(ctx, req.RequestMeta, newAllocPayload(hook.UpdateAlloc, req.Alloc))
+	return hook.AllocUpdateResponse{}, h.runPointAction(ctx, req.RequestMeta, newAllocPayload(hook.UpdateAlloc, req.Alloc))
 }
 
 // PreTaskRestart implements hook.AllocPreTaskRestart.
 func (h *Hook) PreTaskRestart(ctx context.Context, req hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
-	return hook.AllocPreTaskRestartResponse{}, h.do(ctx, req.RequestMeta, newAllocPayload(hook.PreTaskRestart, req.Alloc))
+	return hook.AllocPreTaskRestartResponse{}, h.runPointAction(ctx, req.RequestMeta, newAllocPayload(hook.PreTaskRestart, req.Alloc))
 }
 
 // PreKill implements hook.AllocPreKill.
 func (h *Hook) PreKill(ctx context.Context, req hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
-	return hook.AllocPreKillResponse{}, h.do(ctx, req.RequestMeta, newAllocPayload(hook.PreKill, req.Alloc))
+	return hook.AllocPreKillResponse{}, h.runPointAction(ctx, req.RequestMeta, newAllocPayload(hook.PreKill, req.Alloc))
 }
 
 // Postrun implements hook.AllocPostrun.
 func (h *Hook) Postrun(ctx context.Context, req hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
-	return hook.AllocPostrunResponse{}, h.do(ctx, req.RequestMeta, newAllocPayload(hook.Postrun, req.Alloc))
+	return hook.AllocPostrunResponse{}, h.runPointAction(ctx, req.RequestMeta, newAllocPayload(hook.Postrun, req.Alloc))
 }
 
 // Destroy implements hook.AllocDestroy.
 func (h *Hook) Destroy(ctx context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
-	return hook.AllocDestroyResponse{}, h.do(ctx, req.RequestMeta, newAllocPayload(hook.Destroy, req.Alloc))
+	return hook.AllocDestroyResponse{}, h.runPointAction(ctx, req.RequestMeta, newAllocPayload(hook.Destroy, req.Alloc))
 }
 
 // ShutdownAlloc implements hook.AllocShutdown.
 func (h *Hook) ShutdownAlloc(ctx context.Context, req hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
-	return hook.AllocShutdownResponse{}, h.do(ctx, req.RequestMeta, newAllocPayload(hook.ShutdownAlloc, req.Alloc))
+	return hook.AllocShutdownResponse{}, h.runPointAction(ctx, req.RequestMeta, newAllocPayload(hook.ShutdownAlloc, req.Alloc))
 }
 
 // Prestart implements hook.TaskPrestart.
@@ -218,24 +218,24 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 	if req.Running {
 		return hook.TaskPrestartResponse{}, nil // the action has run before the task was started
 	}
-	return hook.TaskPrestartResponse{}, h.do(ctx, req.RequestMeta, newTaskPayload(hook.Prestart, req.Alloc, req.Task))
+	return hook.TaskPrestartResponse{}, h.runPointAction(ctx, req.RequestMeta, newTaskPayload(hook.Prestart, req.Alloc, req.Task))
 }
 
 // Poststart implements hook.TaskPoststart.
 func (h *Hook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	o := newTaskPayload(hook.Poststart, req.Alloc, req.Task)
 	o.Repeated = req.Repeated
-	return hook.TaskPoststartResponse{}, h.do(ctx, req.RequestMeta, o)
+	return hook.TaskPoststartResponse{}, h.runPointAction(ctx, req.RequestMeta, o)
 }
 
 // Update implements hook.TaskUpdate.
 func (h *Hook) Update(ctx context.Context, req hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
-	return hook.TaskUpdateResponse{}, h.do(ctx, req.RequestMeta, newTaskPayload(hook.Update, req.Alloc, req.Task))
+	return hook.TaskUpdateResponse{}, h.runPointAction(ctx, req.RequestMeta, newTaskPayload(hook.Update, req.Alloc, req.Task))
 }
 
 // PreKilling implements hook.TaskPreKilling.
 func (h *Hook) PreKilling(ctx context.Context, req hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
-	return hook.TaskPreKillingResponse{}, h.do(ctx, req.RequestMeta, newTaskPayload(hook.PreKilling, req.Alloc, req.Task))
+	return hook.TaskPreKillingResponse{}, h.runPointAction(ctx, req.RequestMeta, newTaskPayload(hook.PreKilling, req.Alloc, req.Task))
 }
 
 // Exited implements hook.TaskExited.
@@ -245,21 +245,21 @@ func (h *Hook) Exited(ctx context.Context, req hook.TaskExitedRequest) (hook.Tas
 	if req.Exit.Err != nil {
 		o.Exit.Error = req.Exit.Err.Error()
 	}
-	return hook.TaskExitedResponse{}, h.do(ctx, req.RequestMeta, o)
+	return hook.TaskExitedResponse{}, h.runPointAction(ctx, req.RequestMeta, o)
 }
 
 // Stop implements hook.TaskStop.
 func (h *Hook) Stop(ctx context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	return hook.TaskStopResponse{}, h.do(ctx, req.RequestMeta, newTaskPayload(hook.Stop, req.Alloc, req.Task))
+	return hook.TaskStopResponse{}, h.runPointAction(ctx, req.RequestMeta, newTaskPayload(hook.Stop, req.Alloc, req.Task))
 }
 
 // Shutdown implements hook.TaskShutdown.
 func (h *Hook) Shutdown(ctx context.Context, req hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
-	return hook.TaskShutdownResponse{}, h.do(ctx, req.RequestMeta, newTaskPayload(hook.Shutdown, req.Alloc, req.Task))
+	return hook.TaskShutdownResponse{}, h.runPointAction(ctx, req.RequestMeta, newTaskPayload(hook.Shutdown, req.Alloc, req.Task))
 }
 
-// payload is the JSON that commands and HTTP requests get as their input.
-type payload struct {
+// hookPayload is the JSON that commands and HTTP requests get as their input.
+type hookPayload struct {
 	HookPoint string    `json:"hook_point"`
 	AllocID   string    `json:"alloc_id"`
 	AllocName string    `json:"alloc_name"`
@@ -282,14 +282,14 @@ type exitInfo struct {
 	WillRestart bool   `json:"will_restart"`
 }
 
-func newAllocPayload(point hook.Point, a hook.Alloc) payload {
-	return payload{
+func newAllocPayload(point hook.Point, a hook.Alloc) hookPayload {
+	return hookPayload{
 		HookPoint: point.String(), AllocID: a.ID, AllocName: a.Name, Namespace: a.Namespace, JobID: a.JobID, JobName: a.JobName,
 		Group: a.TaskGroup, NodeID: a.NodeID, NodeName: a.NodeName,
 	}
 }
 
-func newTaskPayload(point hook.Point, a hook.Alloc, t hook.Task) payload {
+func newTaskPayload(point hook.Point, a hook.Alloc, t hook.Task) hookPayload {
 	o := newAllocPayload(point, a)
 	o.Task = t.Name
 	return o
@@ -297,7 +297,7 @@ func newTaskPayload(point hook.Point, a hook.Alloc, t hook.Task) payload {
 
 // envList returns the payload as environment variables, for commands that do not
 // read JSON. It uses Nomad's variable names if Nomad has them.
-func (o payload) envList() []string {
+func (o hookPayload) envList() []string {
 	env := []string{
 		"HOOK_POINT=" + o.HookPoint,
 		"NOMAD_ALLOC_ID=" + o.AllocID,

@@ -13,13 +13,13 @@ type hookConfig struct {
 	Templates []templateBlock `json:"templates"`
 	// RenderOnRestart is the option render_templates of the restart block: when the
 	// task restarts, all templates are rendered again.
-	RenderOnRestart bool   `json:"render_templates"`
-	Limits          limits `json:"limits"`
+	RenderOnRestart bool           `json:"render_templates"`
+	Limits          templateLimits `json:"limits"`
 }
 
-// limits is the operator's configuration, with the names of the template block
+// templateLimits is the operator's configuration, with the names of the template block
 // in Nomad's client block.
-type limits struct {
+type templateLimits struct {
 	Wait               *waitConfig `json:"wait"`                 // wait of the blocks that have none
 	WaitBounds         waitConfig  `json:"wait_bounds"`          // bounds for the wait of blocks that have one
 	DeniedFunctions    []string    `json:"function_denylist"`    // functions that are denied in addition to the functions that are always denied
@@ -75,7 +75,7 @@ func parseConfig(attachment []byte) (*hookConfig, error) {
 // settleTimes returns the minimum and the maximum of the block's wait: a change
 // is handled after no further change has occurred for the minimum, and at the
 // latest after the maximum.
-func (b *templateBlock) settleTimes(l *limits) (shortest, maxWait time.Duration) {
+func (b *templateBlock) settleTimes(l *templateLimits) (shortest, maxWait time.Duration) {
 	w, bounds := b.Wait, l.WaitBounds
 	if w == nil {
 		w, bounds = l.Wait, waitConfig{}

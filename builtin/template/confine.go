@@ -31,12 +31,12 @@ func Confine() {
 	if err := confine.KeepProcessCapabilities(fileWritingCapabilities()...); err != nil {
 		hclog.Default().Debug("templates are rendered by a process with all capabilities", "error", err)
 	}
-	confine.DenyProcessCalls(append(confine.ExecAndSystemAdminCalls(), confine.InternetSocketCalls()...)...)
+	confine.DenyProcessSyscalls(append(confine.ExecAndSystemAdminSyscalls(), confine.InternetSocketSyscalls()...)...)
 }
 
-// noDir is passed to runConfined for calls that need no files. They get a nil
+// noAccessibleDir is passed to runConfined for calls that need no files. They get a nil
 // root.
-const noDir = ""
+const noAccessibleDir = ""
 
 // runConfined calls access on a new thread that can only access files below dir.
 // The thread exits afterwards. On a kernel without Landlock, only os.Root restricts
@@ -54,14 +54,14 @@ func runConfined(dir string, access func(*os.Root) error) error {
 
 func confineThread(dir string, access func(*os.Root) error) error {
 	var root *os.Root
-	if dir != noDir {
+	if dir != noAccessibleDir {
 		var err error
 		if root, err = os.OpenRoot(dir); err != nil {
 			return err
 		}
 		defer root.Close()
 	}
-	if err := errors.Join(confine.KeepCapabilities(threadCapabilities(dir)...), restrictThread(dir)); err != nil {
+	if err := errors.Join(confine.KeepCapabilities(threadCapabilities(dir)...), restrictThreadWithLandlock(dir)); err != nil {
 		return fmt.Errorf("confine to %q: %w", dir, err)
 	}
 	return access(root)
@@ -70,7 +70,7 @@ func confineThread(dir string, access func(*os.Root) error) error {
 // threadCapabilities returns the capabilities that a thread needs to read and write files
 // below dir.
 func threadCapabilities(dir string) []uint {
-	if dir == noDir {
+	if dir == noAccessibleDir {
 		return nil
 	}
 	return fileWritingCapabilities()
@@ -86,7 +86,7 @@ func fileWritingCapabilities() []uint {
 // Landlock.
 var warnNoLandlockOnce sync.Once
 
-func restrictThread(dir string) error {
+func restrictThreadWithLandlock(dir string) error {
 	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
 		warnNoLandlockOnce.Do(func() {
@@ -108,7 +108,7 @@ func restrictThread(dir string) error {
 		return errno
 	}
 	defer unix.Close(int(rules))
-	if dir != noDir {
+	if dir != noAccessibleDir {
 		parent, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return err

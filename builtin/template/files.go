@@ -196,7 +196,7 @@ func (p rootedPath) waitForChange(ctx context.Context, after uint64) (value any,
 			}
 			return string(content), index, nil
 		}
-		if err := sleep(ctx, filePollInterval); err != nil {
+		if err := sleepContext(ctx, filePollInterval); err != nil {
 			return nil, 0, err
 		}
 	}

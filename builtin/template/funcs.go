@@ -58,17 +58,17 @@ var pureFuncs = sync.OnceValue(func() template.FuncMap {
 		"regexMatch":      func(re, s string) (bool, error) { return regexp.MatchString(re, s) },
 		"regexReplaceAll": regexReplaceAll,
 
-		"parseBool":  emptyAsZero(strconv.ParseBool),
-		"parseFloat": emptyAsZero(func(s string) (float64, error) { return strconv.ParseFloat(s, 64) }),
-		"parseInt":   emptyAsZero(func(s string) (int64, error) { return strconv.ParseInt(s, 10, 64) }),
-		"parseUint":  emptyAsZero(func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) }),
+		"parseBool":  parseEmptyAsZero(strconv.ParseBool),
+		"parseFloat": parseEmptyAsZero(func(s string) (float64, error) { return strconv.ParseFloat(s, 64) }),
+		"parseInt":   parseEmptyAsZero(func(s string) (int64, error) { return strconv.ParseInt(s, 10, 64) }),
+		"parseUint":  parseEmptyAsZero(func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) }),
 		"parseJSON":  parseJSON,
 		"parseYAML":  parseYAML,
 
-		"toJSON":                jsonWriter("", true),
-		"toJSONPretty":          jsonWriter("  ", true),
-		"toUnescapedJSON":       jsonWriter("", false),
-		"toUnescapedJSONPretty": jsonWriter("  ", false),
+		"toJSON":                newJSONEncodeFunc("", true),
+		"toJSONPretty":          newJSONEncodeFunc("  ", true),
+		"toUnescapedJSON":       newJSONEncodeFunc("", false),
+		"toUnescapedJSONPretty": newJSONEncodeFunc("  ", false),
 		"toYAML":                toYAML,
 		"toTOML":                toTOML,
 
@@ -80,8 +80,8 @@ var pureFuncs = sync.OnceValue(func() template.FuncMap {
 		"add":      arithmeticFunc("add", func(b, a int64) (int64, error) { return a + b, nil }, func(b, a float64) float64 { return a + b }),
 		"subtract": arithmeticFunc("subtract", func(b, a int64) (int64, error) { return a - b, nil }, func(b, a float64) float64 { return a - b }),
 		"multiply": arithmeticFunc("multiply", func(b, a int64) (int64, error) { return a * b, nil }, func(b, a float64) float64 { return a * b }),
-		"divide":   arithmeticFunc("divide", divide, func(b, a float64) float64 { return a / b }),
-		"modulo":   arithmeticFunc("modulo", modulo, nil),
+		"divide":   arithmeticFunc("divide", divideInts, func(b, a float64) float64 { return a / b }),
+		"modulo":   arithmeticFunc("modulo", moduloInts, nil),
 		"minimum":  arithmeticFunc("minimum", func(b, a int64) (int64, error) { return min(a, b), nil }, func(b, a float64) float64 { return min(a, b) }),
 		"maximum":  arithmeticFunc("maximum", func(b, a int64) (int64, error) { return max(a, b), nil }, func(b, a float64) float64 { return max(a, b) }),
 
@@ -154,9 +154,9 @@ func hmacSHA256Hex(message, key string) string {
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
-// emptyAsZero wraps a parse function. For an empty string, which missing data result
+// parseEmptyAsZero wraps a parse function. For an empty string, which missing data result
 // in, the wrapped function returns the zero value.
-func emptyAsZero[T any](parse func(string) (T, error)) func(string) (T, error) {
+func parseEmptyAsZero[T any](parse func(string) (T, error)) func(string) (T, error) {
 	return func(s string) (zero T, err error) {
 		if s == "" {
 			return zero, nil
@@ -316,7 +316,7 @@ func parseJSON(s string) (any, error) {
 	return v, err
 }
 
-func jsonWriter(indent string, escape bool) func(any) (string, error) {
+func newJSONEncodeFunc(indent string, escape bool) func(any) (string, error) {
 	return func(v any) (string, error) {
 		if _, err := sizeOf(v); err != nil {
 			return "", err
@@ -383,10 +383,10 @@ func mergeMaps(to, from map[string]any, override bool) map[string]any {
 // arithmeticFunc returns a function for numbers of any type. Its result is a
 // floating-point number if an argument is one.
 func arithmeticFunc(name string, whole func(b, a int64) (int64, error), fraction func(b, a float64) float64) func(b, a any) (any, error) {
-	return func(b, a any) (any, error) { return calculate(name, whole, fraction, b, a) }
+	return func(b, a any) (any, error) { return applyArithmetic(name, whole, fraction, b, a) }
 }
 
-func calculate(name string, whole func(b, a int64) (int64, error), fraction func(b, a float64) float64, b, a any) (any, error) {
+func applyArithmetic(name string, whole func(b, a int64) (int64, error), fraction func(b, a float64) float64, b, a any) (any, error) {
 	x, y := reflect.ValueOf(a), reflect.ValueOf(b)
 	switch {
 	case !isNumeric(x) || !isNumeric(y):
@@ -417,14 +417,14 @@ func toFloat64(v reflect.Value) float64 {
 	return float64(toInt64(v))
 }
 
-func divide(b, a int64) (int64, error) {
+func divideInts(b, a int64) (int64, error) {
 	if b == 0 {
 		return 0, fmt.Errorf("a division by zero")
 	}
 	return a / b, nil
 }
 
-func modulo(b, a int64) (int64, error) {
+func moduloInts(b, a int64) (int64, error) {
 	if b == 0 {
 		return 0, fmt.Errorf("a division by zero")
 	}
@@ -451,8 +451,8 @@ func (p *renderPass) timestamp(format ...string) (string, error) {
 	return now.Format(format[0]), nil
 }
 
-func groupByTag(list []service) map[string][]service {
-	m := map[string][]service{}
+func groupByTag(list []serviceInstance) map[string][]serviceInstance {
+	m := map[string][]serviceInstance{}
 	for _, s := range list {
 		for _, tag := range s.Tags {
 			m[tag] = append(m[tag], s)
@@ -461,8 +461,8 @@ func groupByTag(list []service) map[string][]service {
 	return m
 }
 
-func groupByPort(list []service) map[int][]service {
-	m := map[int][]service{}
+func groupByPort(list []serviceInstance) map[int][]serviceInstance {
+	m := map[int][]serviceInstance{}
 	for _, s := range list {
 		m[s.Port] = append(m[s.Port], s)
 	}

@@ -219,12 +219,14 @@ const yamlBomb = `a: &a [x,x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a
 
 // nomadService with a key selects the same instances as long as they exist.
 func TestServiceSelectionIsStableByKey(t *testing.T) {
-	var instances []service
+	var instances []serviceInstance
 	for _, id := range []string{"1", "2", "3", "4"} {
-		instances = append(instances, service{Service: hook.Service{ID: id}})
+		instances = append(instances, serviceInstance{Service: hook.Service{ID: id}})
 	}
-	first := func(instances []service, key string) string {
-		return slices.MinFunc(instances, func(a, b service) int { return strings.Compare(instanceSortKey(key, a), instanceSortKey(key, b)) }).ID
+	first := func(instances []serviceInstance, key string) string {
+		return slices.MinFunc(instances, func(a, b serviceInstance) int {
+			return strings.Compare(instanceSortKey(key, a), instanceSortKey(key, b))
+		}).ID
 	}
 	got := map[string]bool{}
 	for _, key := range []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"} {

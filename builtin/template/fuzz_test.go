@@ -25,8 +25,8 @@ func FuzzExecute(f *testing.F) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		dir := t.TempDir()
-		task := newTask(n, hook.Node{Region: "global"}, hook.Scope{}, startRequestFields{config: &hookConfig{}, namespace: "default", dir: hook.TaskDir{Dir: dir, PrivateDir: dir}}, false)
-		document, err := compile("x", text, &templateBlock{ErrMissingKey: strict})
+		task := newTaskRenderer(n, hook.Node{Region: "global"}, hook.Scope{}, startRequestFields{config: &hookConfig{}, namespace: "default", dir: hook.TaskDir{Dir: dir, PrivateDir: dir}}, false)
+		document, err := compileTemplate("x", text, &templateBlock{ErrMissingKey: strict})
 		if err != nil {
 			return
 		}

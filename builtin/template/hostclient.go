@@ -36,12 +36,12 @@ func (l *hostClient) setScope(scope hook.Scope) {
 	l.scopeReplaced = make(chan struct{})
 }
 
-// call calls the host, and repeats the call if the host becomes unavailable: a
+// callUntilAnswered calls the host, and repeats the call if the host becomes unavailable: a
 // signal that is sent twice does less harm than a lost signal. If the host
 // denies permission for a scope that it has accepted before, call blocks until
 // there is a new scope. A success is returned even if ctx has ended, because
 // killing the task cancels the request that has requested the kill.
-func (l *hostClient) call(ctx context.Context, request func(hook.Scope) error) error {
+func (l *hostClient) callUntilAnswered(ctx context.Context, request func(hook.Scope) error) error {
 	for {
 		l.mu.Lock()
 		scope, good, replaced := l.scope, l.scopeAcceptedByHost, l.scopeReplaced
@@ -69,7 +69,7 @@ func (l *hostClient) call(ctx context.Context, request func(hook.Scope) error) e
 // fetchVariable returns the fetchFunc of a variable.
 func (l *hostClient) fetchVariable(path string) fetchFunc {
 	return func(ctx context.Context, after uint64) (value any, index uint64, err error) {
-		err = l.call(ctx, func(s hook.Scope) error {
+		err = l.callUntilAnswered(ctx, func(s hook.Scope) error {
 			found, at, err := l.host.Variable(ctx, s, path, after)
 			if value, index = nil, at; found != nil {
 				value = found
@@ -84,7 +84,7 @@ func (l *hostClient) fetchVariable(path string) fetchFunc {
 // prefix.
 func (l *hostClient) fetchVariables(prefix string) fetchFunc {
 	return func(ctx context.Context, after uint64) (value any, index uint64, err error) {
-		err = l.call(ctx, func(s hook.Scope) error {
+		err = l.callUntilAnswered(ctx, func(s hook.Scope) error {
 			paths, at, err := l.host.Variables(ctx, s, prefix, after)
 			slices.Sort(paths)
 			value, index = paths, at
@@ -97,7 +97,7 @@ func (l *hostClient) fetchVariables(prefix string) fetchFunc {
 // fetchServices returns the fetchFunc of the instances of a service, or of all services.
 func (l *hostClient) fetchServices(name string) fetchFunc {
 	return func(ctx context.Context, after uint64) (value any, index uint64, err error) {
-		err = l.call(ctx, func(s hook.Scope) error {
+		err = l.callUntilAnswered(ctx, func(s hook.Scope) error {
 			value, index, err = l.host.Services(ctx, s, name, after)
 			return err
 		})

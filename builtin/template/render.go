@@ -46,13 +46,13 @@ type parsedTemplate struct{ text *template.Template }
 // The functions with these names are called in every body of a loop or
 // template, and before and after each call of a template.
 const (
-	countBodyFuncName     = "_step"
-	enterTemplateFuncName = "_enter"
-	leaveTemplateFuncName = "_leave"
+	bodyStartFuncName          = "_step"
+	beforeTemplateCallFuncName = "_enter"
+	afterTemplateCallFuncName  = "_leave"
 )
 
-// compile parses a template. Its errors are always permanent.
-func compile(name, text string, b *templateBlock) (*parsedTemplate, error) {
+// compileTemplate parses a template. Its errors are always permanent.
+func compileTemplate(name, text string, b *templateBlock) (*parsedTemplate, error) {
 	if blockDepth(text, b.LeftDelim) > maxNestingDepth {
 		return nil, permanentErrorf("template: %s: blocks are nested more than %d deep", name, maxNestingDepth)
 	}
@@ -107,10 +107,10 @@ func addBodyLimitCalls(tree *parse.Tree, list *parse.ListNode) {
 	if list == nil {
 		return
 	}
-	nodes := []parse.Node{newCallNode(tree, list.Pos, countBodyFuncName)}
+	nodes := []parse.Node{newCallNode(tree, list.Pos, bodyStartFuncName)}
 	for _, n := range list.Nodes {
 		if _, calls := n.(*parse.TemplateNode); calls {
-			nodes = append(nodes, newCallNode(tree, n.Position(), enterTemplateFuncName), n, newCallNode(tree, n.Position(), leaveTemplateFuncName))
+			nodes = append(nodes, newCallNode(tree, n.Position(), beforeTemplateCallFuncName), n, newCallNode(tree, n.Position(), afterTemplateCallFuncName))
 			continue
 		}
 		nodes = append(nodes, n)
@@ -146,12 +146,12 @@ func newCallNode(tree *parse.Tree, pos parse.Pos, function string) parse.Node {
 // returned text must not be used.
 func (d *parsedTemplate) execute(p *renderPass) (text string, err error) {
 	var out limitedBuffer
-	err = runConfined(noDir, func(*os.Root) error { return d.executeOnThread(p, &out) })
-	var permanent permanentError
+	err = runConfined(noAccessibleDir, func(*os.Root) error { return d.executeConfined(p, &out) })
+	var permanentErr permanentError
 	switch {
 	case err == nil:
 		return out.String(), nil
-	case errors.As(err, &permanent):
+	case errors.As(err, &permanentErr):
 		return "", permanentError{err}
 	case len(p.missingSources) > 0 && p.ctx.Err() == nil:
 		return "", nil // ignored: the missing data may be the cause of the error
@@ -159,9 +159,9 @@ func (d *parsedTemplate) execute(p *renderPass) (text string, err error) {
 	return "", err
 }
 
-// executeOnThread executes a template. It converts a panic into an error,
+// executeConfined executes a template. It converts a panic into an error,
 // because the process serves other tasks too.
-func (d *parsedTemplate) executeOnThread(p *renderPass, out *limitedBuffer) (err error) {
+func (d *parsedTemplate) executeConfined(p *renderPass, out *limitedBuffer) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("%v", r)
@@ -172,20 +172,20 @@ func (d *parsedTemplate) executeOnThread(p *renderPass, out *limitedBuffer) (err
 		return err
 	}
 	err = t.Funcs(p.funcs()).Execute(out, nil)
-	if errors.Is(err, errTooLarge) {
+	if errors.Is(err, errOutputTooLarge) {
 		err = fmt.Errorf("template: %s: %w", t.Name(), err) // adds the template name, which errors of the output buffer lack
 	}
 	return err
 }
 
-var errTooLarge = fmt.Errorf("more than %d bytes come of it", maxContentSize)
+var errOutputTooLarge = fmt.Errorf("more than %d bytes come of it", maxContentSize)
 
 // limitedBuffer is a buffer with a maximum size.
 type limitedBuffer struct{ bytes.Buffer }
 
 func (l *limitedBuffer) Write(b []byte) (int, error) {
 	if l.Len()+len(b) > maxContentSize {
-		return 0, errTooLarge
+		return 0, errOutputTooLarge
 	}
 	return l.Buffer.Write(b)
 }
@@ -194,22 +194,22 @@ func (l *limitedBuffer) Write(b []byte) (int, error) {
 // pass.
 func (p *renderPass) funcs() template.FuncMap {
 	all := template.FuncMap{
-		countBodyFuncName:     p.countBodyExecution,
-		enterTemplateFuncName: p.enterTemplate,
-		leaveTemplateFuncName: func() string { p.templateDepth--; return "" },
-		"env":                 func(name string) (string, error) { value, _, err := p.env(name); return value, err },
-		"mustEnv":             p.mustEnv,
-		"envOrDefault":        p.envOrDefault,
-		"file":                p.fileFunc,
-		"loop":                p.loopNumbers,
-		"scratch":             newScratch(),
-		"sockaddr":            evaluateSockaddr,
-		"timestamp":           p.timestamp,
+		bodyStartFuncName:          p.countBodyExecution,
+		beforeTemplateCallFuncName: p.enterTemplateCall,
+		afterTemplateCallFuncName:  func() string { p.templateDepth--; return "" },
+		"env":                      func(name string) (string, error) { value, _, err := p.env(name); return value, err },
+		"mustEnv":                  p.mustEnv,
+		"envOrDefault":             p.envOrDefault,
+		"file":                     p.fileFunc,
+		"loop":                     p.loopNumbers,
+		"scratch":                  newScratch(),
+		"sockaddr":                 evaluateSockaddr,
+		"timestamp":                p.timestamp,
 
 		"nomadVar":         p.nomadVar,
 		"nomadVarExists":   p.nomadVarExists,
-		"nomadVarList":     func(prefix ...string) ([]varMeta, error) { return p.nomadVarList(false, prefix) },
-		"nomadVarListSafe": func(prefix ...string) ([]varMeta, error) { return p.nomadVarList(true, prefix) },
+		"nomadVarList":     func(prefix ...string) ([]nomadVarMeta, error) { return p.nomadVarList(false, prefix) },
+		"nomadVarListSafe": func(prefix ...string) ([]nomadVarMeta, error) { return p.nomadVarList(true, prefix) },
 		"nomadService":     p.nomadService,
 		"nomadServices":    p.nomadServices,
 	}
@@ -237,7 +237,7 @@ func (p *renderPass) countBodyExecution() (string, error) {
 	return "", p.ctx.Err()
 }
 
-func (p *renderPass) enterTemplate() (string, error) {
+func (p *renderPass) enterTemplateCall() (string, error) {
 	if p.templateDepth++; p.templateDepth > maxNestingDepth {
 		return "", fmt.Errorf("templates call each other more than %d deep", maxNestingDepth)
 	}
@@ -249,27 +249,27 @@ func (p *renderPass) enterTemplate() (string, error) {
 func (p *renderPass) loopNumbers(bounds ...any) ([]int64, error) {
 	ints := make([]int64, len(bounds))
 	for i, b := range bounds {
-		n, err := emptyAsZero(func(s string) (n int64, err error) { _, err = fmt.Sscan(s, &n); return n, err })(fmt.Sprint(b))
+		n, err := parseEmptyAsZero(func(s string) (n int64, err error) { _, err = fmt.Sscan(s, &n); return n, err })(fmt.Sprint(b))
 		if err != nil {
 			return nil, fmt.Errorf("loop: %v is no whole number", b)
 		}
 		ints[i] = n
 	}
-	var from, to int64
+	var loopStart, to int64
 	switch len(ints) {
 	case 1:
 		to = ints[0]
 	case 2:
-		from, to = ints[0], ints[1]
+		loopStart, to = ints[0], ints[1]
 	default:
 		return nil, errors.New("loop takes one number or two")
 	}
-	if to-from > maxTemplateBodyExecutions {
+	if to-loopStart > maxTemplateBodyExecutions {
 		return nil, fmt.Errorf("a loop of more than %d steps", maxTemplateBodyExecutions)
 	}
 	var numbers []int64
-	for ; from < to; from++ {
-		numbers = append(numbers, from)
+	for ; loopStart < to; loopStart++ {
+		numbers = append(numbers, loopStart)
 	}
 	return numbers, nil
 }
@@ -334,9 +334,9 @@ func (p *renderPass) fileFunc(path string) (string, error) {
 	return content.(string), nil
 }
 
-// localPath removes the namespace and the region ("@namespace.region") from a
+// pathInJobNamespace removes the namespace and the region ("@namespace.region") from a
 // path. It returns an error if they are not those of the job.
-func (p *renderPass) localPath(path string) (string, error) {
+func (p *renderPass) pathInJobNamespace(path string) (string, error) {
 	bare, where, other := strings.Cut(strings.Trim(path, "/"), "@")
 	namespace, region, _ := strings.Cut(where, ".")
 	if other && (namespace != p.task.namespace || region != "" && region != p.task.region) {
@@ -346,17 +346,17 @@ func (p *renderPass) localPath(path string) (string, error) {
 }
 
 func (p *renderPass) readVariable(kind, path string) (dataSource, map[string]string, error) {
-	path, err := p.localPath(path)
+	path, err := p.pathInJobNamespace(path)
 	if err != nil {
 		return dataSource{}, nil, err
 	}
 	s := dataSource{kind, path + "@" + p.task.namespace + "." + p.task.region}
-	value, err := p.readSource(s, p.task.client.fetchVariable(path))
+	value, err := p.readSource(s, p.task.hostClient.fetchVariable(path))
 	found, _ := value.(map[string]string)
 	return s, found, err
 }
 
-func (p *renderPass) nomadVar(path string) (items, error) {
+func (p *renderPass) nomadVar(path string) (nomadVarItems, error) {
 	s, found, err := p.readVariable("nomad.var.block", path)
 	if err != nil {
 		return nil, err
@@ -365,9 +365,9 @@ func (p *renderPass) nomadVar(path string) (items, error) {
 		p.missingSources[s] = true
 		return nil, nil
 	}
-	all := make(items, len(found))
+	all := make(nomadVarItems, len(found))
 	for k, v := range found {
-		all[k] = item(v)
+		all[k] = nomadVarItem(v)
 	}
 	return all, nil
 }
@@ -379,19 +379,19 @@ func (p *renderPass) nomadVarExists(path string) (bool, error) {
 
 // nomadVarList lists the variables below a prefix. If safe is true (nomadVarListSafe), an
 // empty list counts as missing data.
-func (p *renderPass) nomadVarList(safe bool, prefix []string) ([]varMeta, error) {
-	path, err := p.localPath(strings.Join(prefix, ""))
+func (p *renderPass) nomadVarList(safe bool, prefix []string) ([]nomadVarMeta, error) {
+	path, err := p.pathInJobNamespace(strings.Join(prefix, ""))
 	if err != nil {
 		return nil, err
 	}
 	s := dataSource{"nomad.var.list", path + "@" + p.task.namespace + "." + p.task.region}
-	value, err := p.readSource(s, p.task.client.fetchVariables(path))
+	value, err := p.readSource(s, p.task.hostClient.fetchVariables(path))
 	if err != nil {
 		return nil, err
 	}
-	list := []varMeta{}
+	list := []nomadVarMeta{}
 	for _, path := range value.([]string) {
-		list = append(list, varMeta{Path: path, Namespace: p.task.namespace})
+		list = append(list, nomadVarMeta{Path: path, Namespace: p.task.namespace})
 	}
 	if safe && len(list) == 0 {
 		p.missingSources[s] = true
@@ -403,7 +403,7 @@ func (p *renderPass) nomadVarList(safe bool, prefix []string) ([]varMeta, error)
 // those with the tag. With a number and a key as the first arguments, it
 // returns that many instances, which are the same for the same key as long as
 // they exist.
-func (p *renderPass) nomadService(args ...any) ([]service, error) {
+func (p *renderPass) nomadService(args ...any) ([]serviceInstance, error) {
 	limit, key := -1, ""
 	switch len(args) {
 	case 1:
@@ -416,7 +416,7 @@ func (p *renderPass) nomadService(args ...any) ([]service, error) {
 	default:
 		return nil, errors.New(`nomadService takes a name, or a number, a key and a name`)
 	}
-	name, err := p.localPath(fmt.Sprint(args[len(args)-1]))
+	name, err := p.pathInJobNamespace(fmt.Sprint(args[len(args)-1]))
 	if err != nil {
 		return nil, err
 	}
@@ -424,20 +424,20 @@ func (p *renderPass) nomadService(args ...any) ([]service, error) {
 	if !tagged {
 		bare = name
 	}
-	value, err := p.readSource(dataSource{"nomad.service", bare + "@" + p.task.region}, p.task.client.fetchServices(bare))
+	value, err := p.readSource(dataSource{"nomad.service", bare + "@" + p.task.region}, p.task.hostClient.fetchServices(bare))
 	if err != nil {
 		return nil, err
 	}
-	list := []service{}
+	list := []serviceInstance{}
 	for _, s := range value.([]hook.Service) {
 		if !tagged || slices.Contains(s.Tags, tag) {
-			list = append(list, service{s, s.NodeID})
+			list = append(list, serviceInstance{s, s.NodeID})
 		}
 	}
 	if limit < 0 || limit >= len(list) {
 		return list, nil
 	}
-	byRank := make(map[string]service, len(list))
+	byRank := make(map[string]serviceInstance, len(list))
 	for _, s := range list {
 		byRank[instanceSortKey(key, s)] = s
 	}
@@ -450,14 +450,14 @@ func (p *renderPass) nomadService(args ...any) ([]service, error) {
 
 // instanceSortKey returns a hash by which nomadService sorts instances for a key: added or
 // removed instances do not change the order of the others.
-func instanceSortKey(key string, s service) string {
+func instanceSortKey(key string, s serviceInstance) string {
 	h := fnv.New128a()
 	h.Write([]byte(key + "\x00" + s.ID))
 	return string(h.Sum(nil))
 }
 
 func (p *renderPass) nomadServices() ([]serviceName, error) {
-	value, err := p.readSource(dataSource{"nomad.services", p.task.region}, p.task.client.fetchServices(""))
+	value, err := p.readSource(dataSource{"nomad.services", p.task.region}, p.task.hostClient.fetchServices(""))
 	if err != nil {
 		return nil, err
 	}

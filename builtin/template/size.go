@@ -32,14 +32,14 @@ func limitSize[T any](v T) (T, error) {
 // its text.
 const valueOverhead = 8
 
-var errScratch = errors.New("scratch is not a value: take what is in it with scratch.Get")
+var errScratchAsValue = errors.New("scratch is not a value: take what is in it with scratch.Get")
 
 func checkSize(v reflect.Value, depth int, left *int) error {
 	switch *left -= valueOverhead; {
 	case v.Kind() == reflect.String:
 		*left -= v.Len()
 	case v.Kind() == reflect.Pointer && v.Type() == reflect.TypeFor[*scratch]():
-		return errScratch
+		return errScratchAsValue
 	}
 	switch {
 	case *left < 0:

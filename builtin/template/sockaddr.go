@@ -66,7 +66,7 @@ func interfaceAddresses() (list addressList, err error) {
 	if err != nil {
 		return nil, err
 	}
-	outward := defaultInterface()
+	outward := defaultInterfaceIndex()
 	for _, i := range interfaces {
 		all, err := i.Addrs()
 		if err != nil {
@@ -81,9 +81,9 @@ func interfaceAddresses() (list addressList, err error) {
 	return list, nil
 }
 
-// defaultInterface returns the index of the interface with the default route. It
+// defaultInterfaceIndex returns the index of the interface with the default route. It
 // returns 0 if there is no default route.
-func defaultInterface() int {
+func defaultInterfaceIndex() int {
 	for _, family := range []int{syscall.AF_INET, syscall.AF_INET6} {
 		table, err := syscall.NetlinkRIB(syscall.RTM_GETROUTE, family)
 		if err != nil {
@@ -163,8 +163,8 @@ func (a *interfaceAddress) ipVersion() string {
 	return "IPv6"
 }
 
-// flagNames maps the names of address flags in selectors to their conditions.
-var flagNames = map[string]func(*interfaceAddress) bool{
+// flagConditions maps the names of address flags in selectors to their conditions.
+var flagConditions = map[string]func(*interfaceAddress) bool{
 	"up":                        (*interfaceAddress).up,
 	"down":                      func(a *interfaceAddress) bool { return !a.up() },
 	"broadcast":                 func(a *interfaceAddress) bool { return a.flags&net.FlagBroadcast != 0 },
@@ -199,17 +199,17 @@ func parsePrefixes(text string) (list []netip.Prefix) {
 	return list
 }
 
-func isRFC6890(ip netip.Addr) bool { return anyContains(rfcNetworks()["6890"], ip) }
+func isRFC6890(ip netip.Addr) bool { return anyPrefixContains(rfcNetworks()["6890"], ip) }
 
-func anyContains(list []netip.Prefix, ip netip.Addr) bool {
+func anyPrefixContains(list []netip.Prefix, ip netip.Addr) bool {
 	return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
-// newSelector returns the condition of the functions include and exclude. by is the property
+// newAddressFilter returns the condition of the functions include and exclude. by is the property
 // to compare. what is a regular expression for "address" and "name", a prefix length for
 // "size", and otherwise a list, separated by |: an address must have all flags of the list,
 // but match only one element of other lists.
-func newSelector(by, what string) (func(*interfaceAddress) bool, error) {
+func newAddressFilter(by, what string) (func(*interfaceAddress) bool, error) {
 	words := strings.Split(strings.ToLower(what), "|")
 	switch strings.ToLower(by) {
 	case "address", "name":
@@ -225,23 +225,23 @@ func newSelector(by, what string) (func(*interfaceAddress) bool, error) {
 		}, nil
 	case "flag", "flags":
 		for _, word := range words {
-			if flagNames[word] == nil {
-				return nil, fmt.Errorf("sockaddr: there is no flag %q, only %s", word, sortedKeys(flagNames))
+			if flagConditions[word] == nil {
+				return nil, fmt.Errorf("sockaddr: there is no flag %q, only %s", word, sortedKeys(flagConditions))
 			}
 		}
 		return func(a *interfaceAddress) bool {
-			return !slices.ContainsFunc(words, func(word string) bool { return !flagNames[word](a) })
+			return !slices.ContainsFunc(words, func(word string) bool { return !flagConditions[word](a) })
 		}, nil
 	case "network":
-		var nets []netip.Prefix
+		var networks []netip.Prefix
 		for _, word := range words {
 			p, err := netip.ParsePrefix(word)
 			if err != nil {
 				return nil, err
 			}
-			nets = append(nets, p)
+			networks = append(networks, p)
 		}
-		return func(a *interfaceAddress) bool { return anyContains(nets, a.net.Addr()) }, nil
+		return func(a *interfaceAddress) bool { return anyPrefixContains(networks, a.net.Addr()) }, nil
 	case "rfc":
 		for _, word := range words {
 			if rfcNetworks()[word] == nil {
@@ -249,7 +249,7 @@ func newSelector(by, what string) (func(*interfaceAddress) bool, error) {
 			}
 		}
 		return func(a *interfaceAddress) bool {
-			return slices.ContainsFunc(words, func(word string) bool { return anyContains(rfcNetworks()[word], a.net.Addr()) })
+			return slices.ContainsFunc(words, func(word string) bool { return anyPrefixContains(rfcNetworks()[word], a.net.Addr()) })
 		}, nil
 	case "size":
 		bits, err := strconv.Atoi(strings.TrimPrefix(what, "/"))
@@ -265,7 +265,7 @@ func newSelector(by, what string) (func(*interfaceAddress) bool, error) {
 func sortedKeys[T any](m map[string]T) string { return strings.Join(slices.Sorted(maps.Keys(m)), ", ") }
 
 func (l addressList) selectAddresses(by, what string, with bool) (addressList, error) {
-	meant, err := newSelector(by, what)
+	meant, err := newAddressFilter(by, what)
 	if err != nil {
 		return nil, err
 	}
@@ -326,7 +326,7 @@ func (l addressList) uniqueBy(by string) (addressList, error) {
 	seen := map[string]bool{}
 	var attrErr error
 	return l.filter(func(a *interfaceAddress) bool {
-		text, err := a.attr(by)
+		text, err := a.attribute(by)
 		attrErr = cmp.Or(attrErr, err)
 		was := seen[text]
 		seen[text] = true
@@ -360,7 +360,7 @@ func (l addressList) addToAddresses(on, operand string) (addressList, error) {
 		case "address":
 		case "network":
 			if from = a.net.Masked().Addr(); n < 0 {
-				from = a.lastOfNetwork()
+				from = a.lastNetworkAddr()
 				n++
 			}
 		default:
@@ -377,8 +377,8 @@ func (l addressList) addToAddresses(on, operand string) (addressList, error) {
 	return l, nil
 }
 
-// lastOfNetwork returns the last address of the network.
-func (a *interfaceAddress) lastOfNetwork() netip.Addr {
+// lastNetworkAddr returns the last address of the network.
+func (a *interfaceAddress) lastNetworkAddr() netip.Addr {
 	bytes := a.net.Masked().Addr().AsSlice()
 	for bit := a.net.Bits(); bit < len(bytes)*8; bit++ {
 		bytes[bit/8] |= 0x80 >> (bit % 8)
@@ -387,12 +387,12 @@ func (a *interfaceAddress) lastOfNetwork() netip.Addr {
 	return last
 }
 
-// attr returns an attribute of an address.
-func (a *interfaceAddress) attr(name string) (string, error) {
+// attribute returns an attribute of an address.
+func (a *interfaceAddress) attribute(name string) (string, error) {
 	ip := a.net.Addr()
 	// The first and the last address of an IPv4 network cannot be addresses of
 	// hosts.
-	first, last := a.net.Masked().Addr(), a.lastOfNetwork()
+	first, last := a.net.Masked().Addr(), a.lastNetworkAddr()
 	if ip.Is4() && a.net.Bits() < 31 {
 		first, last = first.Next(), last.Prev()
 	}
@@ -424,13 +424,13 @@ func (a *interfaceAddress) attr(name string) (string, error) {
 }
 
 func (l addressList) joinAttrs(name, by string) (string, error) {
-	var texts []string
+	var attributeTexts []string
 	for _, a := range l {
-		text, err := a.attr(name)
+		text, err := a.attribute(name)
 		if err != nil {
 			return "", err
 		}
-		texts = append(texts, text)
+		attributeTexts = append(attributeTexts, text)
 	}
-	return strings.Join(texts, by), nil
+	return strings.Join(attributeTexts, by), nil
 }

@@ -66,7 +66,7 @@ func TestSockaddr(t *testing.T) {
 		"address": "8.8.4.4", "host": "8.8.4.4", "name": "eth1", "flags": "up|broadcast|multicast", "type": "IPv4", "string": "8.8.4.4/29",
 		"network": "8.8.4.0", "mask_bits": "29", "netmask": "255.255.255.248", "size": "8", "first_usable": "8.8.4.1", "last_usable": "8.8.4.6",
 	} {
-		if got, err := eth1.attr(name); err != nil || got != want {
+		if got, err := eth1.attribute(name); err != nil || got != want {
 			t.Errorf("%s of %v: %q, %v, want %q", name, eth1, got, err, want)
 		}
 	}
@@ -92,9 +92,9 @@ func TestSockaddr(t *testing.T) {
 	}
 }
 
-// defaultInterface returns the index of an existing interface.
+// defaultInterfaceIndex returns the index of an existing interface.
 func TestDefaultInterface(t *testing.T) {
-	index := defaultInterface()
+	index := defaultInterfaceIndex()
 	if index == 0 {
 		t.Skip("there is no default route here")
 	}

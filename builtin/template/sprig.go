@@ -48,7 +48,7 @@ func sprigFuncs() template.FuncMap {
 		"repeat":     repeatText,
 		"substr":     substring,
 		"trunc":      truncateText,
-		"abbrev":     abbreviate,
+		"abbrev":     abbreviateText,
 		"snakecase":  func(s string) string { return strings.ToLower(strings.Join(splitWords(s), "_")) },
 		"kebabcase":  func(s string) string { return strings.ToLower(strings.Join(splitWords(s), "-")) },
 		"camelcase":  camelCase,
@@ -114,10 +114,10 @@ func sprigFuncs() template.FuncMap {
 			return reduceInts(v, func(a, b int64) (int64, error) { return a * b, nil })
 		},
 		"div": func(a, b any) (int64, error) {
-			return reduceInts([]any{a, b}, func(a, b int64) (int64, error) { return divide(b, a) })
+			return reduceInts([]any{a, b}, func(a, b int64) (int64, error) { return divideInts(b, a) })
 		},
 		"mod": func(a, b any) (int64, error) {
-			return reduceInts([]any{a, b}, func(a, b int64) (int64, error) { return modulo(b, a) })
+			return reduceInts([]any{a, b}, func(a, b int64) (int64, error) { return moduloInts(b, a) })
 		},
 		"max": func(v ...any) (int64, error) {
 			return reduceInts(v, func(a, b int64) (int64, error) { return max(a, b), nil })
@@ -166,9 +166,9 @@ func sprigFuncs() template.FuncMap {
 		"urlParse":  urlParse,
 
 		"fromJson":     parseJSON,
-		"toJson":       jsonWriter("", true),
-		"toPrettyJson": jsonWriter("  ", true),
-		"toRawJson":    jsonWriter("", false),
+		"toJson":       newJSONEncodeFunc("", true),
+		"toPrettyJson": newJSONEncodeFunc("  ", true),
+		"toRawJson":    newJSONEncodeFunc("", false),
 
 		"list":   func(v ...any) ([]any, error) { return limitSize(v) },
 		"tuple":  func(v ...any) ([]any, error) { return limitSize(v) },
@@ -298,13 +298,13 @@ func truncateText(n int, s string) string {
 // joinMapped applies how to each value that is not nil, and joins the results
 // with blanks.
 func joinMapped(v []any, how func(string) string) string {
-	var words []string
+	var mappedTexts []string
 	for _, one := range v {
 		if one != nil {
-			words = append(words, how(fmt.Sprint(one)))
+			mappedTexts = append(mappedTexts, how(fmt.Sprint(one)))
 		}
 	}
-	return strings.Join(words, " ")
+	return strings.Join(mappedTexts, " ")
 }
 
 func indentWithPrefix(before string, n int, s string) (string, error) {
@@ -491,13 +491,13 @@ func dateModify(by string, at any) (time.Time, error) {
 
 // countSteps returns the numbers from, from+by, from+2*by, … that come before to.
 func countSteps(from, to, by int) ([]int, error) {
-	var list []int
+	var numbers []int
 	for at := from; by > 0 && at < to || by < 0 && at > to; at += by {
-		if list = append(list, at); len(list) > maxTemplateBodyExecutions {
+		if numbers = append(numbers, at); len(numbers) > maxTemplateBodyExecutions {
 			return nil, fmt.Errorf("a list of more than %d numbers", maxTemplateBodyExecutions)
 		}
 	}
-	return list, nil
+	return numbers, nil
 }
 
 // formatSequence returns a sequence of numbers, separated by blanks. The arguments are those
@@ -611,7 +611,7 @@ func numberedDict(parts []string) map[string]string {
 	return d
 }
 
-func abbreviate(width int, s string) string {
+func abbreviateText(width int, s string) string {
 	if width < 4 || len(s) <= width {
 		return s
 	}

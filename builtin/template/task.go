@@ -20,13 +20,13 @@ import (
 // taskRenderer renders the templates of a task as long as the task exists.
 type taskRenderer struct {
 	namespace, region string
-	limits            limits
+	limits            templateLimits
 	dirs              templateDirs
 	seedFile          rootedPath
 	pathReplacer      *strings.Replacer // replaces references to the directories of the task by their paths on the host
 	env               map[string]string
-	client            *hostClient
-	watcher           *watcher
+	hostClient        *hostClient
+	watcher           *sourceWatcher
 	files             []*templateFile
 	wasRunning        bool // the task was already running when the renderer started
 
@@ -44,7 +44,7 @@ type taskRenderer struct {
 // templateFile is one template of the task and its output.
 type templateFile struct {
 	templateBlock
-	output         rootedPath
+	outputPath     rootedPath
 	parsedTemplate *parsedTemplate // nil before the first execution
 	rendered       bool
 	contentOnDisk  string // content of the file on disk
@@ -65,8 +65,8 @@ type restartRequest struct {
 // missingEventInterval is the interval of events about missing data.
 const missingEventInterval = 3 * time.Second
 
-// reasonRestart is the text of Nomad's event.
-const reasonRestart = "Template with change_mode restart re-rendered"
+// restartReason is the text of Nomad's event.
+const restartReason = "Template with change_mode restart re-rendered"
 
 // startRequestFields holds the common fields of Prestart and Poststart requests.
 type startRequestFields struct {
@@ -76,7 +76,7 @@ type startRequestFields struct {
 	env       map[string]string
 }
 
-func newTask(host hook.Host, node hook.Node, scope hook.Scope, r startRequestFields, recovered bool) *taskRenderer {
+func newTaskRenderer(host hook.Host, node hook.Node, scope hook.Scope, r startRequestFields, recovered bool) *taskRenderer {
 	return &taskRenderer{
 		namespace: r.namespace, region: node.Region,
 		limits:   r.config.Limits,
@@ -84,7 +84,7 @@ func newTask(host hook.Host, node hook.Node, scope hook.Scope, r startRequestFie
 		seedFile: rootedPath{r.dir.PrivateDir, "template-seed"},
 		pathReplacer: strings.NewReplacer(
 			"${NOMAD_ALLOC_DIR}", r.dir.SharedAllocDir, "${NOMAD_TASK_DIR}", r.dir.LocalDir, "${NOMAD_SECRETS_DIR}", r.dir.SecretsDir),
-		env: r.env, client: newHostClient(host, scope), watcher: newWatcher(), wasRunning: recovered,
+		env: r.env, hostClient: newHostClient(host, scope), watcher: newSourceWatcher(), wasRunning: recovered,
 		taskStarted: make(chan struct{}, 1), firstRenderDone: make(chan struct{}), done: make(chan struct{}),
 	}
 }
@@ -107,12 +107,12 @@ func (t *taskRenderer) stop() {
 }
 
 func (t *taskRenderer) run(ctx context.Context, blocks []templateBlock) {
-	err := t.prepare(ctx, blocks)
+	err := t.resolvePaths(ctx, blocks)
 	if err == nil && t.wasRunning {
 		t.loadRenderedFiles()
 		t.watcher.notify()
 	} else if err == nil {
-		err = t.renderFirst(ctx)
+		err = t.renderUntilComplete(ctx)
 	}
 	if err != nil {
 		t.handleError(ctx, err, true)
@@ -133,8 +133,8 @@ func (t *taskRenderer) run(ctx context.Context, blocks []templateBlock) {
 	}
 }
 
-// prepare resolves the destination paths of the templates.
-func (t *taskRenderer) prepare(ctx context.Context, blocks []templateBlock) error {
+// resolvePaths resolves the destination paths of the templates.
+func (t *taskRenderer) resolvePaths(ctx context.Context, blocks []templateBlock) error {
 	for _, b := range blocks {
 		path, err := t.interpolate(ctx, b.DestPath)
 		if err != nil {
@@ -147,7 +147,7 @@ func (t *taskRenderer) prepare(ctx context.Context, blocks []templateBlock) erro
 		if _, err := b.fileMode(); err != nil {
 			return err
 		}
-		t.files = append(t.files, &templateFile{templateBlock: b, output: at})
+		t.files = append(t.files, &templateFile{templateBlock: b, outputPath: at})
 	}
 	return nil
 }
@@ -159,8 +159,8 @@ func (t *taskRenderer) interpolate(ctx context.Context, text string) (string, er
 	if !strings.Contains(text, "${") {
 		return text, nil
 	}
-	err := t.client.call(ctx, func(s hook.Scope) (err error) {
-		text, err = t.client.host.Interpolate(ctx, s, text)
+	err := t.hostClient.callUntilAnswered(ctx, func(s hook.Scope) (err error) {
+		text, err = t.hostClient.host.Interpolate(ctx, s, text)
 		return err
 	})
 	return text, err
@@ -170,21 +170,21 @@ func (t *taskRenderer) interpolate(ctx context.Context, text string) (string, er
 // because the running task uses them.
 func (t *taskRenderer) loadRenderedFiles() {
 	for _, f := range t.files {
-		content, at, err := f.output.readFile()
+		content, at, err := f.outputPath.readFile()
 		f.rendered, f.contentOnDisk, f.renderTime = err == nil, string(content), at
 	}
-	if vars, err := t.readVars(); err == nil {
-		t.setVars(vars)
+	if vars, err := t.parseEnvFiles(); err == nil {
+		t.setRenderedEnv(vars)
 	}
 }
 
-// renderFirst renders all templates for the first time, and emits events while
+// renderUntilComplete renders all templates for the first time, and emits events while
 // data are missing.
-func (t *taskRenderer) renderFirst(ctx context.Context) error {
+func (t *taskRenderer) renderUntilComplete(ctx context.Context) error {
 	lastEvent, ticker := "", time.NewTicker(missingEventInterval)
 	defer ticker.Stop()
 	for {
-		changed, missing, err := t.renderStale(ctx)
+		changed, missing, err := t.renderStaleFiles(ctx)
 		if err != nil {
 			return err
 		}
@@ -194,7 +194,7 @@ func (t *taskRenderer) renderFirst(ctx context.Context) error {
 		if len(missing) == 0 {
 			return nil
 		}
-		text := formatMissing(missing)
+		text := formatMissingSources(missing)
 	waiting:
 		for {
 			select {
@@ -212,7 +212,7 @@ func (t *taskRenderer) renderFirst(ctx context.Context) error {
 	}
 }
 
-func formatMissing(missing []string) string {
+func formatMissingSources(missing []string) string {
 	const maxListed = 3
 	if more := len(missing) - maxListed; more > 0 {
 		missing = append(slices.Clone(missing[:maxListed]), fmt.Sprintf("and %d more", more))
@@ -220,10 +220,10 @@ func formatMissing(missing []string) string {
 	return "Missing: " + strings.Join(missing, ", ")
 }
 
-// renderStale renders the templates whose data have changed. It returns the
+// renderStaleFiles renders the templates whose data have changed. It returns the
 // templates with new output, and the missing sources of the other templates.
 // Afterwards the watcher polls the sources that the templates have read.
-func (t *taskRenderer) renderStale(ctx context.Context) (changed []*templateFile, missing []string, err error) {
+func (t *taskRenderer) renderStaleFiles(ctx context.Context) (changed []*templateFile, missing []string, err error) {
 	used, absent := map[dataSource]int{}, map[dataSource]bool{}
 	for _, f := range t.files {
 		if f.Once && f.rendered {
@@ -252,7 +252,7 @@ func (t *taskRenderer) renderStale(ctx context.Context) (changed []*templateFile
 
 func (t *taskRenderer) renderFile(ctx context.Context, f *templateFile) (err error) {
 	if f.parsedTemplate == nil {
-		if f.parsedTemplate, err = t.compile(ctx, f); err != nil {
+		if f.parsedTemplate, err = t.compileFile(ctx, f); err != nil {
 			return err
 		}
 	}
@@ -278,9 +278,9 @@ func (t *taskRenderer) renderFile(ctx context.Context, f *templateFile) (err err
 	}
 }
 
-func (t *taskRenderer) compile(ctx context.Context, f *templateFile) (*parsedTemplate, error) {
+func (t *taskRenderer) compileFile(ctx context.Context, f *templateFile) (*parsedTemplate, error) {
 	if f.SourcePath == "" {
-		return compile(f.DestPath, f.EmbeddedTmpl, &f.templateBlock)
+		return compileTemplate(f.DestPath, f.EmbeddedTmpl, &f.templateBlock)
 	}
 	if f.EmbeddedTmpl != "" {
 		return nil, permanentErrorf("template %q has both source and data: say one of them", f.DestPath)
@@ -300,7 +300,7 @@ func (t *taskRenderer) compile(ctx context.Context, f *templateFile) (*parsedTem
 	case err != nil:
 		return nil, fmt.Errorf("template source %q: %w", f.SourcePath, err)
 	}
-	return compile(f.SourcePath, string(text), &f.templateBlock)
+	return compileTemplate(f.SourcePath, string(text), &f.templateBlock)
 }
 
 // writeFiles writes the new output to the files, and sets the environment
@@ -312,16 +312,16 @@ func (t *taskRenderer) writeFiles(changed []*templateFile) error {
 			return err
 		}
 		uid, gid := f.fileOwner()
-		if err := f.output.writeFile([]byte(f.newContent), mode, uid, gid, f.renderTime); err != nil {
+		if err := f.outputPath.writeFile([]byte(f.newContent), mode, uid, gid, f.renderTime); err != nil {
 			return fmt.Errorf("template destination %q: %w", f.DestPath, stripErrorPath(err))
 		}
 		f.rendered, f.contentOnDisk = true, f.newContent
 	}
-	vars, err := t.readVars()
+	vars, err := t.parseEnvFiles()
 	if err != nil {
 		return err
 	}
-	t.setVars(vars)
+	t.setRenderedEnv(vars)
 	return nil
 }
 
@@ -337,8 +337,8 @@ func stripErrorPath(err error) error {
 	return err
 }
 
-func (t *taskRenderer) readVars() (map[string]string, error) {
-	var vars map[string]string
+func (t *taskRenderer) parseEnvFiles() (map[string]string, error) {
+	var envVars map[string]string
 	for _, f := range t.files {
 		if !f.Envvars || !f.rendered {
 			continue
@@ -347,15 +347,15 @@ func (t *taskRenderer) readVars() (map[string]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("template with env %q: %w", f.DestPath, err)
 		}
-		if vars == nil {
-			vars = map[string]string{}
+		if envVars == nil {
+			envVars = map[string]string{}
 		}
-		maps.Copy(vars, env)
+		maps.Copy(envVars, env)
 	}
-	return vars, nil
+	return envVars, nil
 }
 
-func (t *taskRenderer) setVars(vars map[string]string) {
+func (t *taskRenderer) setRenderedEnv(vars map[string]string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.renderedEnv, t.err = vars, nil
@@ -374,7 +374,7 @@ func (t *taskRenderer) renderChanges(ctx context.Context) {
 		}
 		// The splay delays the write too: if this process exits during the delay, the
 		// next process still detects the change.
-		if maxSplay > 0 && sleep(ctx, rand.N(maxSplay)) != nil {
+		if maxSplay > 0 && sleepContext(ctx, rand.N(maxSplay)) != nil {
 			return
 		}
 		if err = t.writeFiles(changed); err == nil {
@@ -391,16 +391,16 @@ func (t *taskRenderer) renderChanges(ctx context.Context) {
 func (t *taskRenderer) awaitStableData(ctx context.Context) ([]*templateFile, error) {
 	began := time.Now()
 	for {
-		changed, _, err := t.renderStale(ctx)
+		changed, _, err := t.renderStaleFiles(ctx)
 		if err != nil || len(changed) == 0 {
 			return nil, err
 		}
-		var shortest, maxWait time.Duration
+		var minWait, maxWait time.Duration
 		for _, c := range changed {
 			l, m := c.settleTimes(&t.limits)
-			shortest, maxWait = max(shortest, l), max(maxWait, m)
+			minWait, maxWait = max(minWait, l), max(maxWait, m)
 		}
-		timer := time.NewTimer(min(shortest, maxWait-time.Since(began)))
+		timer := time.NewTimer(min(minWait, maxWait-time.Since(began)))
 		select {
 		case <-t.watcher.changed:
 			timer.Stop()
@@ -418,11 +418,11 @@ func (t *taskRenderer) awaitStableData(ctx context.Context) ([]*templateFile, er
 // sent once, and scripts run concurrently.
 func (t *taskRenderer) doChangeActions(ctx context.Context, changed []*templateFile) {
 	var signals []string
-	var scripts []*changeScript
+	var changeScripts []*changeScript
 	for _, c := range changed {
 		switch c.ChangeMode {
 		case "restart":
-			t.restartTask(ctx, restartRequest{reason: reasonRestart})
+			t.restartTask(ctx, restartRequest{reason: restartReason})
 			return
 		case "signal":
 			if !slices.Contains(signals, c.ChangeSignal) {
@@ -430,18 +430,18 @@ func (t *taskRenderer) doChangeActions(ctx context.Context, changed []*templateF
 			}
 		case "script":
 			if c.ChangeScript != nil {
-				scripts = append(scripts, c.ChangeScript)
+				changeScripts = append(changeScripts, c.ChangeScript)
 			}
 		}
 	}
 	for _, name := range signals {
 		t.signalTask(ctx, name)
 	}
-	t.runScripts(ctx, scripts)
+	t.runScripts(ctx, changeScripts)
 }
 
 func (t *taskRenderer) restartTask(ctx context.Context, r restartRequest) {
-	err := t.client.call(ctx, func(s hook.Scope) error { return t.client.host.Restart(ctx, s, r.reason, r.failure) })
+	err := t.hostClient.callUntilAnswered(ctx, func(s hook.Scope) error { return t.hostClient.host.Restart(ctx, s, r.reason, r.failure) })
 	switch {
 	case errors.Is(err, hook.ErrTaskNotRunning):
 		// The task may be starting with the old files, so it is restarted after its
@@ -455,7 +455,7 @@ func (t *taskRenderer) restartTask(ctx context.Context, r restartRequest) {
 }
 
 func (t *taskRenderer) signalTask(ctx context.Context, name string) {
-	err := t.client.call(ctx, func(s hook.Scope) error { return t.client.host.Signal(ctx, s, name, "Template re-rendered") })
+	err := t.hostClient.callUntilAnswered(ctx, func(s hook.Scope) error { return t.hostClient.host.Signal(ctx, s, name, "Template re-rendered") })
 	switch {
 	case errors.Is(err, hook.ErrTaskNotRunning):
 		t.emitEvent(ctx, "", fmt.Sprintf("Template skipped signal %s: task is not running", name))
@@ -473,9 +473,9 @@ func (t *taskRenderer) runScripts(ctx context.Context, scripts []*changeScript) 
 }
 
 func (t *taskRenderer) runScript(ctx context.Context, s *changeScript) {
-	var result *driver.ExecResult
-	err := t.client.call(ctx, func(scope hook.Scope) (err error) {
-		result, err = t.client.host.Exec(ctx, scope, append([]string{s.Command}, s.Args...), s.Timeout)
+	var execResult *driver.ExecResult
+	err := t.hostClient.callUntilAnswered(ctx, func(scope hook.Scope) (err error) {
+		execResult, err = t.hostClient.host.Exec(ctx, scope, append([]string{s.Command}, s.Args...), s.Timeout)
 		return err
 	})
 	if ctx.Err() != nil {
@@ -487,10 +487,10 @@ func (t *taskRenderer) runScript(ctx context.Context, s *changeScript) {
 		outcome = fmt.Sprintf("It was ended after %v", s.Timeout)
 	case err != nil:
 		outcome = err.Error()
-	case result.Exit.Signal != 0:
-		outcome = fmt.Sprintf("Signal: %d", result.Exit.Signal)
-	case result.Exit.ExitCode != 0:
-		outcome = fmt.Sprintf("Exit code: %d", result.Exit.ExitCode)
+	case execResult.Exit.Signal != 0:
+		outcome = fmt.Sprintf("Signal: %d", execResult.Exit.Signal)
+	case execResult.Exit.ExitCode != 0:
+		outcome = fmt.Sprintf("Exit code: %d", execResult.Exit.ExitCode)
 	default:
 		t.emitEvent(ctx, "", fmt.Sprintf("Template successfully ran script %s with arguments: %v. Exit code: 0", s.Command, s.Args))
 		return
@@ -517,13 +517,13 @@ func (t *taskRenderer) handleTaskStart(ctx context.Context) {
 		return
 	}
 	t.wasRunning = true
-	var scripts []*changeScript
+	var changeScripts []*changeScript
 	for _, f := range t.files {
 		if f.ChangeMode == "script" && f.ChangeScript != nil && f.ChangeScript.RunOnFirstRender {
-			scripts = append(scripts, f.ChangeScript)
+			changeScripts = append(changeScripts, f.ChangeScript)
 		}
 	}
-	t.runScripts(ctx, scripts)
+	t.runScripts(ctx, changeScripts)
 }
 
 // handleError stores an error of rendering. A permanent error kills the task. Other
@@ -534,10 +534,10 @@ func (t *taskRenderer) handleError(ctx context.Context, err error, starting bool
 	t.mu.Lock()
 	t.err = err
 	t.mu.Unlock()
-	var permanent permanentError
+	var permanentErr permanentError
 	switch {
 	case ctx.Err() != nil:
-	case errors.As(err, &permanent):
+	case errors.As(err, &permanentErr):
 		t.killTask(ctx, err.Error())
 	case !starting || t.wasRunning:
 		t.restartTask(ctx, restartRequest{reason: err.Error(), failure: true})
@@ -545,7 +545,7 @@ func (t *taskRenderer) handleError(ctx context.Context, err error, starting bool
 }
 
 func (t *taskRenderer) killTask(ctx context.Context, reason string) {
-	err := t.client.call(ctx, func(s hook.Scope) error { return t.client.host.Kill(ctx, s, reason) })
+	err := t.hostClient.callUntilAnswered(ctx, func(s hook.Scope) error { return t.hostClient.host.Kill(ctx, s, reason) })
 	if err != nil && !errors.Is(err, hook.ErrTaskNotRunning) {
 		t.emitEvent(ctx, hook.EventFailed, fmt.Sprintf("%s. The task could not be killed for that: %v", reason, err))
 	}
@@ -553,8 +553,8 @@ func (t *taskRenderer) killTask(ctx context.Context, reason string) {
 
 func (t *taskRenderer) emitEvent(ctx context.Context, kind, text string) {
 	// The error is ignored, because it can be reported only by an event.
-	_ = t.client.call(ctx, func(s hook.Scope) error {
-		return t.client.host.EmitEvent(ctx, s, hook.Event{Type: kind, Message: text})
+	_ = t.hostClient.callUntilAnswered(ctx, func(s hook.Scope) error {
+		return t.hostClient.host.EmitEvent(ctx, s, hook.Event{Type: kind, Message: text})
 	})
 }
 

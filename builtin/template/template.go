@@ -23,7 +23,7 @@ type Hook struct {
 	renderers map[taskKey]*taskRenderer
 }
 
-type taskKey struct{ alloc, task string }
+type taskKey struct{ allocID, task string }
 
 var (
 	_ sdk.HostSetter     = (*Hook)(nil)
@@ -67,11 +67,11 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 		return hook.TaskPrestartResponse{}, ctx.Err()
 	}
 	vars, err := t.envForStart(req.Running)
-	var permanent permanentError
+	var permanentErr permanentError
 	switch {
 	case err == nil || req.Running:
 		return hook.TaskPrestartResponse{Env: vars}, nil
-	case errors.As(err, &permanent):
+	case errors.As(err, &permanentErr):
 		// Normally ctx ends, because the error kills the task. The timeout is for a
 		// kill that fails.
 		select {
@@ -124,10 +124,10 @@ func (h *Hook) findOrStartRenderer(k taskKey, scope hook.Scope, r startRequestFi
 	defer h.mu.Unlock()
 	t := h.renderers[k]
 	if t != nil {
-		t.client.setScope(scope)
+		t.hostClient.setScope(scope)
 		return t
 	}
-	t = newTask(h.host, h.node, scope, r, running)
+	t = newTaskRenderer(h.host, h.node, scope, r, running)
 	if h.renderers == nil {
 		h.renderers = map[taskKey]*taskRenderer{}
 	}

@@ -114,8 +114,8 @@ func TestScripts(t *testing.T) {
 		f.scriptExitCode = 3
 		f.setVariable("app", "w", "two")
 		time.Sleep(6 * time.Second)
-		const message = "Template failed to run script /bin/x with arguments: []. Exit code: 3"
-		f.expectCalls("web: exec [/bin/x] 0s", "web: event Task hook failed / "+message, "web: kill "+message)
+		const wantMessage = "Template failed to run script /bin/x with arguments: []. Exit code: 3"
+		f.expectCalls("web: exec [/bin/x] 0s", "web: event Task hook failed / "+wantMessage, "web: kill "+wantMessage)
 		f.stopTasks()
 	})
 }
@@ -319,7 +319,7 @@ func TestChangeBetweenPrestartAndStart(t *testing.T) {
 		if _, err := f.hook.Prestart(t.Context(), req); err != nil {
 			t.Fatal(err)
 		}
-		const restartCall = "web: restart " + reasonRestart + " false"
+		const restartCall = "web: restart " + restartReason + " false"
 		f.callErrors["restart"] = hook.ErrTaskNotRunning
 		f.setVariable("app", "w", "two")
 		time.Sleep(10 * time.Second)
@@ -368,7 +368,7 @@ func TestRecoveredTemplates(t *testing.T) {
 		want   []string
 	}{
 		{"nothing has changed", false, nil},
-		{"the variable has changed", true, []string{"web: restart " + reasonRestart + " false"}},
+		{"the variable has changed", true, []string{"web: restart " + restartReason + " false"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -451,7 +451,7 @@ func TestTimeAndRandomNumbersAreStable(t *testing.T) {
 		f.expectCalls()
 		f.setVariable("app", "w", "two")
 		time.Sleep(time.Minute)
-		f.expectCalls("web: restart " + reasonRestart + " false")
+		f.expectCalls("web: restart " + restartReason + " false")
 		if got := read("time"); got == at {
 			t.Errorf("after a change the time is still %s", got)
 		}
@@ -641,19 +641,19 @@ func TestSettleTime(t *testing.T) {
 	for _, test := range []struct {
 		name        string
 		block       *waitConfig
-		limits      limits
+		limits      templateLimits
 		least, most time.Duration
 	}{
-		{"nobody says anything", nil, limits{}, 5 * s, 240 * s},
-		{"the operator does", nil, limits{Wait: &waitConfig{Min: s, Max: 3 * s}}, s, 3 * s},
-		{"the operator says the least only", nil, limits{Wait: &waitConfig{Min: s}}, s, 4 * s},
-		{"the bounds are not for the operator", nil, limits{Wait: &waitConfig{Min: s, Max: 3 * s}, WaitBounds: waitConfig{Min: 2 * s, Max: 2 * s}}, s, 3 * s},
-		{"the bounds are not for those who say nothing", nil, limits{WaitBounds: waitConfig{Min: 10 * s}}, 5 * s, 240 * s},
-		{"the block does", &waitConfig{Min: s, Max: 2 * s}, limits{Wait: &waitConfig{Min: 9 * s, Max: 9 * s}}, s, 2 * s},
-		{"the block waits too little", &waitConfig{Min: s, Max: 20 * s}, limits{WaitBounds: waitConfig{Min: 2 * s}}, 2 * s, 20 * s},
-		{"the block waits too long", &waitConfig{Min: s, Max: 20 * s}, limits{WaitBounds: waitConfig{Max: 3 * s}}, s, 3 * s},
-		{"the most that follows from the least is bound too", &waitConfig{Min: s}, limits{WaitBounds: waitConfig{Max: 3 * s}}, s, 3 * s},
-		{"the least is never above the most", &waitConfig{Min: s, Max: s}, limits{WaitBounds: waitConfig{Min: 9 * s, Max: 3 * s}}, 9 * s, 9 * s},
+		{"nobody says anything", nil, templateLimits{}, 5 * s, 240 * s},
+		{"the operator does", nil, templateLimits{Wait: &waitConfig{Min: s, Max: 3 * s}}, s, 3 * s},
+		{"the operator says the least only", nil, templateLimits{Wait: &waitConfig{Min: s}}, s, 4 * s},
+		{"the bounds are not for the operator", nil, templateLimits{Wait: &waitConfig{Min: s, Max: 3 * s}, WaitBounds: waitConfig{Min: 2 * s, Max: 2 * s}}, s, 3 * s},
+		{"the bounds are not for those who say nothing", nil, templateLimits{WaitBounds: waitConfig{Min: 10 * s}}, 5 * s, 240 * s},
+		{"the block does", &waitConfig{Min: s, Max: 2 * s}, templateLimits{Wait: &waitConfig{Min: 9 * s, Max: 9 * s}}, s, 2 * s},
+		{"the block waits too little", &waitConfig{Min: s, Max: 20 * s}, templateLimits{WaitBounds: waitConfig{Min: 2 * s}}, 2 * s, 20 * s},
+		{"the block waits too long", &waitConfig{Min: s, Max: 20 * s}, templateLimits{WaitBounds: waitConfig{Max: 3 * s}}, s, 3 * s},
+		{"the most that follows from the least is bound too", &waitConfig{Min: s}, templateLimits{WaitBounds: waitConfig{Max: 3 * s}}, s, 3 * s},
+		{"the least is never above the most", &waitConfig{Min: s, Max: s}, templateLimits{WaitBounds: waitConfig{Min: 9 * s, Max: 3 * s}}, 9 * s, 9 * s},
 	} {
 		b := templateBlock{Wait: test.block}
 		if shortest, maxWait := b.settleTimes(&test.limits); shortest != test.least || maxWait != test.most {

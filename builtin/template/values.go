@@ -10,26 +10,26 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// varMeta identifies a variable.
-type varMeta struct{ Namespace, Path string }
+// nomadVarMeta identifies a variable.
+type nomadVarMeta struct{ Namespace, Path string }
 
-func (m varMeta) String() string { return m.Path }
+func (m nomadVarMeta) String() string { return m.Path }
 
-// items is a variable in templates: a map of its items.
-type items map[string]item
+// nomadVarItems is a variable in templates: a map of its items.
+type nomadVarItems map[string]nomadVarItem
 
-// item is the value of an item of a variable. It is a string, and has the method
+// nomadVarItem is the value of an item of a variable. It is a string, and has the method
 // Value for templates that call it.
-type item string
+type nomadVarItem string
 
 // Value returns the text as a string, the type that functions accept.
-func (i item) Value() string { return string(i) }
+func (i nomadVarItem) Value() string { return string(i) }
 
 // Keys returns the keys in order.
-func (m items) Keys() []string { return slices.Sorted(maps.Keys(m)) }
+func (m nomadVarItems) Keys() []string { return slices.Sorted(maps.Keys(m)) }
 
 // Values returns the values in the order of their keys.
-func (m items) Values() []string {
+func (m nomadVarItems) Values() []string {
 	list := make([]string, 0, len(m))
 	for _, k := range m.Keys() {
 		list = append(list, string(m[k]))
@@ -38,19 +38,19 @@ func (m items) Values() []string {
 }
 
 // Tuples returns the keys and values in the order of the keys.
-func (m items) Tuples() []tuple {
-	list := make([]tuple, 0, len(m))
+func (m nomadVarItems) Tuples() []nomadVarTuple {
+	list := make([]nomadVarTuple, 0, len(m))
 	for _, k := range m.Keys() {
-		list = append(list, tuple{k, string(m[k])})
+		list = append(list, nomadVarTuple{k, string(m[k])})
 	}
 	return list
 }
 
-type tuple struct{ K, V string }
+type nomadVarTuple struct{ K, V string }
 
-// service is a service instance, with the field Node that templates use instead
+// serviceInstance is a service instance, with the field Node that templates use instead
 // of NodeID.
-type service struct {
+type serviceInstance struct {
 	hook.Service
 	Node string
 }

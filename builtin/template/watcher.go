@@ -18,17 +18,17 @@ func (s dataSource) String() string { return s.kind + "(" + s.name + ")" }
 // after is 0. The value of a missing source is nil.
 type fetchFunc func(ctx context.Context, after uint64) (value any, index uint64, err error)
 
-// watcher caches the sources that the templates of one task have read, and keeps
+// sourceWatcher caches the sources that the templates of one task have read, and keeps
 // them up to date.
-type watcher struct {
+type sourceWatcher struct {
 	changed chan struct{} // receives an element after a change
 	wg      sync.WaitGroup
 
-	mu           sync.Mutex
-	dependencies map[dataSource]*dependency
+	mu             sync.Mutex
+	watchedSources map[dataSource]*watchedSource
 }
 
-type dependency struct {
+type watchedSource struct {
 	fetch       fetchFunc
 	value       any
 	changeCount int // number of changes of the value since the first read
@@ -36,15 +36,15 @@ type dependency struct {
 	stopPolling context.CancelFunc // nil means not followed
 }
 
-func newWatcher() *watcher {
-	return &watcher{changed: make(chan struct{}, 1), dependencies: map[dataSource]*dependency{}}
+func newSourceWatcher() *sourceWatcher {
+	return &sourceWatcher{changed: make(chan struct{}, 1), watchedSources: map[dataSource]*watchedSource{}}
 }
 
 // get returns the value of a source, and its change count. The first call for a
 // source fetches the value.
-func (f *watcher) get(ctx context.Context, s dataSource, read fetchFunc) (value any, changeCount int, err error) {
+func (f *sourceWatcher) get(ctx context.Context, s dataSource, read fetchFunc) (value any, changeCount int, err error) {
 	f.mu.Lock()
-	known := f.dependencies[s]
+	known := f.watchedSources[s]
 	if known != nil {
 		defer f.mu.Unlock()
 		return known.value, known.changeCount, nil
@@ -56,17 +56,17 @@ func (f *watcher) get(ctx context.Context, s dataSource, read fetchFunc) (value 
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.dependencies[s] = &dependency{fetch: read, value: value, index: index}
+	f.watchedSources[s] = &watchedSource{fetch: read, value: value, index: index}
 	return value, 0, nil
 }
 
 // isCurrent reports whether each source in seen still has the change count that the
 // map contains for it.
-func (f *watcher) isCurrent(seen map[dataSource]int) bool {
+func (f *sourceWatcher) isCurrent(seen map[dataSource]int) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for s, changeCount := range seen {
-		if r := f.dependencies[s]; r == nil || r.changeCount != changeCount {
+		if r := f.watchedSources[s]; r == nil || r.changeCount != changeCount {
 			return false
 		}
 	}
@@ -75,27 +75,27 @@ func (f *watcher) isCurrent(seen map[dataSource]int) bool {
 
 // setPolledSources starts polling the sources in used, and removes all other
 // sources.
-func (f *watcher) setPolledSources(ctx context.Context, used map[dataSource]int) {
+func (f *sourceWatcher) setPolledSources(ctx context.Context, used map[dataSource]int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for s, r := range f.dependencies {
+	for s, r := range f.watchedSources {
 		switch _, used := used[s]; {
 		case used && r.stopPolling == nil:
-			var followCtx context.Context
-			followCtx, r.stopPolling = context.WithCancel(ctx)
-			f.wg.Go(func() { f.pollSource(followCtx, r) })
+			var pollCtx context.Context
+			pollCtx, r.stopPolling = context.WithCancel(ctx)
+			f.wg.Go(func() { f.pollSource(pollCtx, r) })
 		case !used:
 			if r.stopPolling != nil {
 				r.stopPolling()
 			}
-			delete(f.dependencies, s)
+			delete(f.watchedSources, s)
 		}
 	}
 }
 
 // pollSource fetches the value of a source whenever its index changes. After an
 // error the source keeps its old value, so that the task can continue.
-func (f *watcher) pollSource(ctx context.Context, r *dependency) {
+func (f *sourceWatcher) pollSource(ctx context.Context, r *watchedSource) {
 	const minDelay, maxDelay = 250 * time.Millisecond, time.Minute
 	delay, after := minDelay, r.index
 	for {
@@ -104,7 +104,7 @@ func (f *watcher) pollSource(ctx context.Context, r *dependency) {
 			return
 		}
 		if err != nil {
-			if sleep(ctx, delay) != nil {
+			if sleepContext(ctx, delay) != nil {
 				return
 			}
 			delay = min(2*delay, maxDelay)
@@ -125,14 +125,14 @@ func (f *watcher) pollSource(ctx context.Context, r *dependency) {
 }
 
 // notify triggers a rendering of the task's templates.
-func (f *watcher) notify() {
+func (f *sourceWatcher) notify() {
 	select {
 	case f.changed <- struct{}{}:
 	default:
 	}
 }
 
-func sleep(ctx context.Context, d time.Duration) error {
+func sleepContext(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

@@ -52,20 +52,20 @@ func TestGenericTypesDoNotMentionAPIClient(t *testing.T) {
 // declaredTypes returns the names of a declaration's type parameters, and the type expressions in
 // the declaration.
 func declaredTypes(n ast.Node) (params []string, types []ast.Expr) {
-	var generic *ast.FieldList
+	var typeParams *ast.FieldList
 	switch n := n.(type) {
 	case *ast.TypeSpec:
-		generic, types = n.TypeParams, []ast.Expr{n.Type}
+		typeParams, types = n.TypeParams, []ast.Expr{n.Type}
 	case *ast.FuncDecl:
-		generic = n.Type.TypeParams
+		typeParams = n.Type.TypeParams
 		for _, field := range n.Type.Params.List {
 			types = append(types, field.Type)
 		}
 	}
-	if generic == nil {
+	if typeParams == nil {
 		return nil, nil
 	}
-	for _, field := range generic.List {
+	for _, field := range typeParams.List {
 		for _, name := range field.Names {
 			params = append(params, name.Name)
 		}

@@ -16,18 +16,18 @@ import (
 func TestEachPointOfTheChecklistHasATest(t *testing.T) {
 	t.Parallel()
 	named := regexp.MustCompile(`checklist (?:\d+,?\s*(?:#\s*)?)+`)
-	checkRowsHaveTests(t, `(?m)^\| (\d+) \|`, named)
+	checkRuleRowsHaveTests(t, `(?m)^\| (\d+) \|`, named)
 }
 
 // TestEachBehaviourOfTheCatalogueHasATest checks that each RS number in docs/rules.md is in a
 // comment of a test, or in the name of a file that tests read.
 func TestEachBehaviourOfTheCatalogueHasATest(t *testing.T) {
 	t.Parallel()
-	checkRowsHaveTests(t, `(?m)^\| RS-(\d{3}) \|`, regexp.MustCompile(`RS-?\d{3}`))
+	checkRuleRowsHaveTests(t, `(?m)^\| RS-(\d{3}) \|`, regexp.MustCompile(`RS-?\d{3}`))
 }
 
-// checkRowsHaveTests fails for each row of docs/rules.md that has no test.
-func checkRowsHaveTests(t *testing.T, row string, named *regexp.Regexp) {
+// checkRuleRowsHaveTests fails for each row of docs/rules.md that has no test.
+func checkRuleRowsHaveTests(t *testing.T, row string, named *regexp.Regexp) {
 	t.Helper()
 	rules, err := os.ReadFile("../../docs/rules.md")
 	if err != nil {

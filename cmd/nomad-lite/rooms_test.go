@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-const repositoryPath = "github.com/nomad-lite/nomad-lite/"
+const modulePathPrefix = "github.com/nomad-lite/nomad-lite/"
 
 // allowedFolderImports maps each folder to the other folders whose packages its packages can
 // import.
@@ -70,13 +70,13 @@ var runnerPackages = []string{
 	"hooks", "hookplugin", "taskrunner", "allocrunner", "hookhost", "noderunner", "orphans",
 }
 
-// layerOf returns the index of a package's layer in runtimeLayers, and the entry of the layer that
+// runtimeLayerOf returns the index of a package's layer in runtimeLayers, and the entry of the layer that
 // contains the package. The package path is relative to runtime.
-func layerOf(pkg string) (at int, name string) {
+func runtimeLayerOf(pkg string) (at int, name string) {
 	at = -1
 	for i, names := range runtimeLayers {
 		for _, n := range names {
-			if isWithin(pkg, n) && len(n) > len(name) {
+			if isPackageWithin(pkg, n) && len(n) > len(name) {
 				at, name = i, n
 			}
 		}
@@ -87,21 +87,21 @@ func layerOf(pkg string) (at int, name string) {
 func TestRuntimeLayers(t *testing.T) {
 	for _, line := range strings.Split(listPackageImports(t), "\n") {
 		importer, imports, _ := strings.Cut(line, " ")
-		importer, ours := strings.CutPrefix(importer, repositoryPath+"runtime/")
+		importer, ours := strings.CutPrefix(importer, modulePathPrefix+"runtime/")
 		if !ours {
 			continue
 		}
-		at, from := layerOf(importer)
+		at, from := runtimeLayerOf(importer)
 		if at < 0 {
 			t.Errorf("package runtime/%s is in no layer", importer)
 			continue
 		}
 		for _, imported := range strings.Fields(imports) {
-			imported, ours := strings.CutPrefix(imported, repositoryPath+"runtime/")
+			imported, ours := strings.CutPrefix(imported, modulePathPrefix+"runtime/")
 			if !ours {
 				continue
 			}
-			below, to := layerOf(imported)
+			below, to := runtimeLayerOf(imported)
 			switch {
 			case below > at:
 				t.Errorf("runtime/%s imports runtime/%s, which is in a later layer", importer, imported)
@@ -122,7 +122,7 @@ var sharedCommandPackages = []string{
 // Only the root of the command tree, and tests of the whole program, import groups of
 // commands; only the program imports the root.
 func TestCommandGroupsAreIndependent(t *testing.T) {
-	const commandsPath = repositoryPath + "cmd/nomad-lite"
+	const commandsPath = modulePathPrefix + "cmd/nomad-lite"
 	groups := 0
 	for _, line := range strings.Split(listPackageImports(t), "\n") {
 		importer, imports, _ := strings.Cut(line, " ")
@@ -150,26 +150,26 @@ func TestFolderImports(t *testing.T) {
 	seen := map[string]bool{}
 	for _, line := range strings.Split(listPackageImports(t), "\n") {
 		importer, imports, _ := strings.Cut(line, " ")
-		importer = strings.TrimPrefix(importer, repositoryPath)
-		from := folderOf(importer)
+		importer = strings.TrimPrefix(importer, modulePathPrefix)
+		from := topFolderOf(importer)
 		if from == "" {
 			t.Errorf("package %s is in no room", importer)
 			continue
 		}
 		seen[from] = true
 		for _, imported := range strings.Fields(imports) {
-			imported, ours := strings.CutPrefix(imported, repositoryPath)
+			imported, ours := strings.CutPrefix(imported, modulePathPrefix)
 			if !ours {
 				continue
 			}
-			if _, leaf := leafPackages[importer]; leaf && !isWithin(imported, importer) {
+			if _, leaf := leafPackages[importer]; leaf && !isPackageWithin(imported, importer) {
 				t.Errorf("%s imports %s: a leaf imports none of ours", importer, imported)
 			}
-			if to := folderOf(imported); to != from && !slices.Contains(allowedFolderImports[from], to) && !slices.Contains(leafPackages[imported], from) && !slices.Contains(pluginContractPackages[imported], from) {
+			if to := topFolderOf(imported); to != from && !slices.Contains(allowedFolderImports[from], to) && !slices.Contains(leafPackages[imported], from) && !slices.Contains(pluginContractPackages[imported], from) {
 				t.Errorf("%s imports %s: %s may import %v", importer, imported, from, allowedFolderImports[from])
 			}
 			for prefix, users := range generatedPackages {
-				if isWithin(imported, prefix) && !slices.Contains(users, from) {
+				if isPackageWithin(imported, prefix) && !slices.Contains(users, from) {
 					t.Errorf("%s imports %s: generated code stays inside %v", importer, imported, users)
 				}
 			}
@@ -182,16 +182,16 @@ func TestFolderImports(t *testing.T) {
 	}
 }
 
-func folderOf(pkg string) string {
+func topFolderOf(pkg string) string {
 	for name := range allowedFolderImports {
-		if isWithin(pkg, name) {
+		if isPackageWithin(pkg, name) {
 			return name
 		}
 	}
 	return ""
 }
 
-func isWithin(pkg, dir string) bool {
+func isPackageWithin(pkg, dir string) bool {
 	return pkg == dir || strings.HasPrefix(pkg, dir+"/")
 }
 

@@ -17,28 +17,28 @@ const (
 	maxFields  = 20
 )
 
-// largeReason is the start of the sentence by which a doc comment justifies a type over the limits.
-const largeReason = "It is large because "
+// largeTypeReason is the start of the sentence by which a doc comment justifies a type over the limits.
+const largeTypeReason = "It is large because "
 
 // typeSize counts the methods of a type, and the fields or methods in its declaration. The fields
 // and methods of an embedded type are not counted.
 type typeSize struct {
 	methods, fields int
-	justified       bool // the doc comment has a sentence that starts with largeReason
+	justified       bool // the doc comment has a sentence that starts with largeTypeReason
 }
 
 func (s typeSize) String() string { return fmt.Sprintf("%d methods, %d fields", s.methods, s.fields) }
 
 // A type has no more methods and fields than the limits, unless its doc comment has a reason.
 func TestTypeSizes(t *testing.T) {
-	sizes := typeSizes(t, "../..")
+	sizes := measureTypeSizes(t, "../..")
 	if len(sizes) < 500 {
 		t.Fatalf("only %d types were found", len(sizes))
 	}
 	for name, size := range sizes {
 		if !size.justified && (size.methods > maxMethods || size.fields > maxFields) {
 			t.Errorf("%s has %v: a type has at most %d methods and %d fields, unless its doc comment has a sentence that starts with %q",
-				name, size, maxMethods, maxFields, largeReason)
+				name, size, maxMethods, maxFields, largeTypeReason)
 		}
 	}
 }
@@ -66,7 +66,7 @@ func (C[T]) three() {}
 		t.Fatal(err)
 	}
 	sizes := map[string]typeSize{}
-	addTypes(sizes, "p", file)
+	addTypeSizes(sizes, "p", file)
 	for name, want := range map[string]typeSize{
 		"p.A": {methods: 2, fields: 4, justified: true}, "p.B": {methods: 2}, "p.C": {methods: 1},
 	} {
@@ -76,9 +76,9 @@ func (C[T]) three() {}
 	}
 }
 
-// typeSizes returns the sizes of all types in the module, except for generated types and types in
+// measureTypeSizes returns the sizes of all types in the module, except for generated types and types in
 // tests.
-func typeSizes(t *testing.T, root string) map[string]typeSize {
+func measureTypeSizes(t *testing.T, root string) map[string]typeSize {
 	t.Helper()
 	sizes := map[string]typeSize{}
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -99,7 +99,7 @@ func typeSizes(t *testing.T, root string) map[string]typeSize {
 			if err != nil {
 				return err
 			}
-			addTypes(sizes, filepath.ToSlash(pkg), file)
+			addTypeSizes(sizes, filepath.ToSlash(pkg), file)
 		}
 		return nil
 	})
@@ -109,8 +109,8 @@ func typeSizes(t *testing.T, root string) map[string]typeSize {
 	return sizes
 }
 
-// addTypes adds the sizes of the types that a file declares, and counts the methods in the file.
-func addTypes(sizes map[string]typeSize, pkg string, file *ast.File) {
+// addTypeSizes adds the sizes of the types that a file declares, and counts the methods in the file.
+func addTypeSizes(sizes map[string]typeSize, pkg string, file *ast.File) {
 	add := func(name string, n typeSize) {
 		size := sizes[pkg+"."+name]
 		size.methods += n.methods
@@ -131,7 +131,7 @@ func addTypes(sizes map[string]typeSize, pkg string, file *ast.File) {
 					continue
 				}
 				doc := decl.Doc.Text() + spec.Doc.Text()
-				size := typeSize{justified: strings.Contains(strings.Join(strings.Fields(doc), " "), largeReason)}
+				size := typeSize{justified: strings.Contains(strings.Join(strings.Fields(doc), " "), largeTypeReason)}
 				switch declared := spec.Type.(type) {
 				case *ast.StructType:
 					size.fields = declared.Fields.NumFields()

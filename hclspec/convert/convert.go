@@ -76,7 +76,7 @@ func preconvert(val cty.Value, want cty.Type) (cty.Value, error) {
 		}
 		return cty.MapVal(valuesByName(names, elems)), nil
 	case want.IsTupleType() && ty.IsTupleType() && ty.Length() == want.Length():
-		elems, err := preconvertEach(elementsOf(val), want.TupleElementType)
+		elems, err := preconvertElements(elementsOf(val), want.TupleElementType)
 		if err != nil {
 			return cty.NilVal, err
 		}
@@ -102,13 +102,13 @@ func preconvert(val cty.Value, want cty.Type) (cty.Value, error) {
 // want. same is true if all elements have the same type afterwards. For an empty collection
 // same is false, because go-cty determines its type.
 func preconvertCollection(elems []cty.Value, want cty.Type) (prepared []cty.Value, same bool, err error) {
-	elems, err = preconvertEach(elems, func(int) cty.Type { return want.ElementType() })
+	elems, err = preconvertElements(elems, func(int) cty.Type { return want.ElementType() })
 	if err != nil || len(elems) == 0 {
 		return elems, false, err
 	}
 	converted := elems
 	if elem := want.ElementType(); elem != cty.DynamicPseudoType {
-		if converted, same = convertEach(elems, elem); !same {
+		if converted, same = convertElements(elems, elem); !same {
 			return elems, false, nil
 		}
 		if !elem.HasDynamicTypes() {
@@ -132,7 +132,7 @@ func preconvertCollection(elems []cty.Value, want cty.Type) (prepared []cty.Valu
 		types[i] = sample.Type()
 	}
 	if ty, _ := convert.UnifyUnsafe(types); ty != cty.NilType && ty != cty.DynamicPseudoType {
-		if converted, same = convertEach(converted, ty); same && cty.CanListVal(converted) {
+		if converted, same = convertElements(converted, ty); same && cty.CanListVal(converted) {
 			return converted, true, nil
 		}
 	}
@@ -191,8 +191,8 @@ func valuesByName(names []string, vals []cty.Value) map[string]cty.Value {
 	return attrs
 }
 
-// preconvertEach calls preconvert for each element, in place.
-func preconvertEach(elems []cty.Value, want func(i int) cty.Type) ([]cty.Value, error) {
+// preconvertElements calls preconvert for each element, in place.
+func preconvertElements(elems []cty.Value, want func(i int) cty.Type) ([]cty.Value, error) {
 	for i, elem := range elems {
 		var err error
 		if elems[i], err = preconvert(elem, want(i)); err != nil {
@@ -202,9 +202,9 @@ func preconvertEach(elems []cty.Value, want func(i int) cty.Type) ([]cty.Value, 
 	return elems, nil
 }
 
-// convertEach returns converted copies of the elements. ok is false if it cannot convert an
+// convertElements returns converted copies of the elements. ok is false if it cannot convert an
 // element.
-func convertEach(elems []cty.Value, want cty.Type) (converted []cty.Value, ok bool) {
+func convertElements(elems []cty.Value, want cty.Type) (converted []cty.Value, ok bool) {
 	converted = make([]cty.Value, len(elems))
 	for i, elem := range elems {
 		val, err := convert.Convert(elem, want)
@@ -258,16 +258,16 @@ func CountTypes(ty cty.Type) int {
 // value, for the type want. If Preconvert fails, the value is unknown, and the diagnostic
 // has the same text as that of hcldec.
 func Expression(expr hcl.Expression, name string, want cty.Type) hcl.Expression {
-	return &expression{expr, name, want}
+	return &preconvertedExpr{expr, name, want}
 }
 
-type expression struct {
+type preconvertedExpr struct {
 	hcl.Expression
 	name string
 	want cty.Type
 }
 
-func (e *expression) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
+func (e *preconvertedExpr) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 	val, diags := e.Expression.Value(ctx)
 	prepared, err := Preconvert(val, e.want)
 	if err == nil {
@@ -282,4 +282,4 @@ func (e *expression) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
 }
 
 // UnwrapExpression returns the original expression, for hcl's static analysis.
-func (e *expression) UnwrapExpression() hcl.Expression { return e.Expression }
+func (e *preconvertedExpr) UnwrapExpression() hcl.Expression { return e.Expression }

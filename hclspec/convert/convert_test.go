@@ -160,11 +160,11 @@ func TestPreconvertLeavesNoTuple(t *testing.T) {
 
 // tupleOfManyTypes returns a tuple of objects, each with a different type.
 func tupleOfManyTypes() cty.Value {
-	var elems []cty.Value
+	var tupleElements []cty.Value
 	for i := range 2000 {
-		elems = append(elems, cty.ObjectVal(map[string]cty.Value{fmt.Sprint("a", i): cty.True}))
+		tupleElements = append(tupleElements, cty.ObjectVal(map[string]cty.Value{fmt.Sprint("a", i): cty.True}))
 	}
-	return cty.TupleVal(elems)
+	return cty.TupleVal(tupleElements)
 }
 
 // Convert rejects a long list that cannot be converted without a comparison of all its

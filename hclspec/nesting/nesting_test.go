@@ -7,7 +7,7 @@ import (
 	"github.com/hashicorp/hcl/v2"
 )
 
-func TestScan(t *testing.T) {
+func TestNestingChecks(t *testing.T) {
 	many := strings.Repeat
 	template := func(text []byte, name string) hcl.Diagnostics {
 		return CheckTemplate(text, name, hcl.Pos{Line: 7, Column: 1})

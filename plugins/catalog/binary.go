@@ -84,7 +84,7 @@ func (b *Binary) checkStartable(e Entry, logger hclog.Logger) error {
 	if !info.Mode().IsRegular() {
 		return errors.New("not a regular file")
 	}
-	if err := checkAccess(info, "the file", logger); err != nil {
+	if err := checkFilePermissions(info, "the file", logger); err != nil {
 		return err
 	}
 	// The file may be a symbolic link, so the directories between the plugin directory and
@@ -93,12 +93,12 @@ func (b *Binary) checkStartable(e Entry, logger hclog.Logger) error {
 		return err
 	}
 
-	var magic [4]byte
-	n, err := b.File.ReadAt(magic[:], 0)
+	var fileMagic [4]byte
+	n, err := b.File.ReadAt(fileMagic[:], 0)
 	if err != nil && err != io.EOF {
 		return err
 	}
-	b.Script = !bytes.Equal(magic[:n], []byte("\x7fELF"))
+	b.Script = !bytes.Equal(fileMagic[:n], []byte("\x7fELF"))
 
 	if e.Block == nil || e.Block.SHA256 == "" {
 		return nil
@@ -114,7 +114,7 @@ func (b *Binary) checkStartable(e Entry, logger hclog.Logger) error {
 }
 
 // SHA256 reads the whole file through the handle and returns its checksum, in hex.
-func (b *Binary) SHA256() (string, error) { return hash(b.File) }
+func (b *Binary) SHA256() (string, error) { return hashContent(b.File) }
 
 // HashFile returns the SHA-256 checksum of the file at path, in hex. It returns an error if
 // the file's metadata differs from stat before or after the file is read.
@@ -135,15 +135,15 @@ func HashFile(path string, stat FileStat) (string, error) {
 	if err := unchanged(); err != nil {
 		return "", err
 	}
-	sum, err := hash(f)
+	sum, err := hashContent(f)
 	if err != nil {
 		return "", err
 	}
 	return sum, unchanged()
 }
 
-// hash returns the SHA-256 checksum of the whole file, in hex.
-func hash(f *os.File) (string, error) {
+// hashContent returns the SHA-256 checksum of the whole file, in hex.
+func hashContent(f *os.File) (string, error) {
 	sum := sha256.New()
 	if _, err := io.Copy(sum, io.NewSectionReader(f, 0, math.MaxInt64)); err != nil {
 		return "", err
@@ -158,7 +158,7 @@ func checkDir(root *os.Root, dir string, logger hclog.Logger) error {
 	if err != nil {
 		return err
 	}
-	if err := checkAccess(info, "the plugin directory "+dir, logger); err != nil {
+	if err := checkFilePermissions(info, "the plugin directory "+dir, logger); err != nil {
 		return err
 	}
 	if err := safepath.CheckParents(dir); err != nil {
@@ -167,15 +167,15 @@ func checkDir(root *os.Root, dir string, logger hclog.Logger) error {
 	return nil
 }
 
-// checkAccess returns an error if users other than root and the agent's user may write to
+// checkFilePermissions returns an error if users other than root and the agent's user may write to
 // the file. subject names the file in errors.
-func checkAccess(info fs.FileInfo, subject string, logger hclog.Logger) error {
-	return checkWriters(subject, info.Mode().Perm(), int(info.Sys().(*syscall.Stat_t).Uid), os.Geteuid(), logger)
+func checkFilePermissions(info fs.FileInfo, subject string, logger hclog.Logger) error {
+	return checkOwnerAndMode(subject, info.Mode().Perm(), int(info.Sys().(*syscall.Stat_t).Uid), os.Geteuid(), logger)
 }
 
-// checkWriters returns an error if users other than root and the agent's user self may
+// checkOwnerAndMode returns an error if users other than root and the agent's user self may
 // write to a file with the given mode and owner. subject names the file in errors.
-func checkWriters(subject string, mode fs.FileMode, owner, self int, logger hclog.Logger) error {
+func checkOwnerAndMode(subject string, mode fs.FileMode, owner, self int, logger hclog.Logger) error {
 	switch {
 	case owner != 0 && owner != self:
 		return fmt.Errorf("%s belongs to uid %d; it must belong to root or to uid %d, who runs it", subject, owner, self)

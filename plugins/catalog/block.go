@@ -2,8 +2,8 @@ package catalog
 
 import "github.com/hashicorp/hcl/v2"
 
-// Block is one plugin block of the configuration.
-type Block struct {
+// PluginBlock is one plugin block of the configuration.
+type PluginBlock struct {
 	Name string
 	Args []string
 

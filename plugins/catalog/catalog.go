@@ -52,7 +52,7 @@ type Config struct {
 
 	// Blocks are the plugin blocks of the configuration, in their order. Of two blocks
 	// with one name the later block wins, field by field.
-	Blocks []Block
+	Blocks []PluginBlock
 
 	// Requested are the names of the drivers and hooks of one job. If it is set, the catalog
 	// holds the builtins of these names, the files that a block names, and the files of
@@ -74,9 +74,9 @@ type Entry struct {
 	Path    string   // path of the file, for messages; "" for a builtin
 	Args    []string // arguments after argv[0]
 	Builtin bool
-	Type    base.Type // type of a builtin; other plugins report theirs at run time
-	Version string    // version of a builtin
-	Block   *Block    // configuration of the plugin; nil if it has none
+	Type    base.Type    // type of a builtin; other plugins report theirs at run time
+	Version string       // version of a builtin
+	Block   *PluginBlock // configuration of the plugin; nil if it has none
 
 	// ProgramID identifies the file and how it is started. It is zero for a builtin, and if
 	// there is no file.
@@ -133,13 +133,13 @@ func (e Entry) SameID(other Entry) bool {
 
 // Equal reports whether two entries have the same ID and start the plugin in the same way.
 func (e Entry) Equal(other Entry) bool {
-	options := func(e Entry) Block {
+	options := func(e Entry) PluginBlock {
 		if e.Block == nil {
-			return Block{}
+			return PluginBlock{}
 		}
 		// Name and Range are omitted: the position of the block in the configuration makes
 		// no difference.
-		return Block{Config: e.Block.Config, EnvAllowlist: e.Block.EnvAllowlist, SHA256: e.Block.SHA256}
+		return PluginBlock{Config: e.Block.Config, EnvAllowlist: e.Block.EnvAllowlist, SHA256: e.Block.SHA256}
 	}
 	return e.SameID(other) && e.Program == other.Program && slices.Equal(e.Args, other.Args) &&
 		reflect.DeepEqual(options(e), options(other)) && fmt.Sprint(e.Err) == fmt.Sprint(other.Err)
@@ -159,7 +159,7 @@ func New(cfg Config) (*Catalog, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
 	}
-	blocks, order, err := merge(cfg.Blocks)
+	blocks, order, err := mergeBlocks(cfg.Blocks)
 	if err != nil {
 		return nil, err
 	}
@@ -187,7 +187,7 @@ func New(cfg Config) (*Catalog, error) {
 		if block != nil {
 			e.Args = block.Args
 		}
-		if e.Program, err = e.program(f.info); err != nil {
+		if e.Program, err = e.programID(f.info); err != nil {
 			return nil, err
 		}
 		c.entries = append(c.entries, e)
@@ -229,7 +229,7 @@ func builtinNames(builtins []Builtin) (map[string]bool, error) {
 }
 
 // missingEntry returns the entry of a plugin that has a block but no file and no builtin.
-func (b *Block) missingEntry(dir string) Entry {
+func (b *PluginBlock) missingEntry(dir string) Entry {
 	where := "no plugin directory is given"
 	if dir != "" {
 		where = "no such file in " + dir
@@ -253,7 +253,7 @@ func (cfg *Config) autoStart(f dirEntry, builtins map[string]bool) bool {
 }
 
 // entry returns the entry of a builtin plugin, with its block if there is one.
-func (b Builtin) entry(block *Block) Entry {
+func (b Builtin) entry(block *PluginBlock) Entry {
 	e := Entry{Name: b.Name, Args: b.Args, Builtin: true, Type: b.Type, Version: cmp.Or(b.Version, DefaultBuiltinVersion), Block: block}
 	if e.Type == base.TypeUnknown {
 		e.Type = base.TypeDriver
@@ -262,7 +262,7 @@ func (b Builtin) entry(block *Block) Entry {
 		e.Args = []string{"plugin", "serve", b.Name}
 	}
 	if b.Config != nil && (block == nil || block.Config == nil) {
-		merged := Block{Name: b.Name}
+		merged := PluginBlock{Name: b.Name}
 		if block != nil {
 			merged = *block
 		}
@@ -276,9 +276,9 @@ func (b Builtin) entry(block *Block) Entry {
 // the same name, the builtin comes first.
 func (c *Catalog) Entries() []Entry { return slices.Clone(c.entries) }
 
-// merge combines the blocks of each name into one.
-func merge(blocks []Block) (byName map[string]*Block, order []string, err error) {
-	byName = map[string]*Block{}
+// mergeBlocks combines the blocks of each name into one.
+func mergeBlocks(blocks []PluginBlock) (byName map[string]*PluginBlock, order []string, err error) {
+	byName = map[string]*PluginBlock{}
 	for _, b := range blocks {
 		if !base.ValidName(b.Name) {
 			return nil, nil, fmt.Errorf("%s: plugin %q: a plugin name has letters, digits, dots, dashes and underscores, and begins with a letter or digit", b.Range, b.Name)
@@ -320,7 +320,7 @@ var builtinEnv = []string{
 }
 
 // InheritedEnv returns the variables of the agent that the plugin inherits, in the format
-// of [Block].EnvAllowlist. Nil means all except the variables that no plugin inherits.
+// of [PluginBlock].EnvAllowlist. Nil means all except the variables that no plugin inherits.
 func (e Entry) InheritedEnv() []string {
 	switch {
 	case e.Block != nil && e.Block.EnvAllowlist != nil:
@@ -331,9 +331,9 @@ func (e Entry) InheritedEnv() []string {
 	return nil
 }
 
-// program returns the ProgramID of an entry with this file, which may be nil. It does not read the
+// programID returns the ProgramID of an entry with this file, which may be nil. It does not read the
 // content of the file: plugins are large, and a change of the content changes the ctime.
-func (e Entry) program(file fs.FileInfo) (ProgramID, error) {
+func (e Entry) programID(file fs.FileInfo) (ProgramID, error) {
 	if file == nil {
 		return ProgramID{}, nil
 	}

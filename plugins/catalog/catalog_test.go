@@ -17,8 +17,8 @@ import (
 	"github.com/hashicorp/hcl/v2"
 )
 
-// makeDir creates a plugin directory with scripts of the given names.
-func makeDir(t *testing.T, names ...string) string {
+// makePluginDir creates a plugin directory with scripts of the given names.
+func makePluginDir(t *testing.T, names ...string) string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o755); err != nil {
@@ -32,9 +32,9 @@ func makeDir(t *testing.T, names ...string) string {
 	return dir
 }
 
-// list formats the entries: a builtin in brackets, a rejected plugin with a question
+// formatEntries formats the entries: a builtin in brackets, a rejected plugin with a question
 // mark.
-func list(c *Catalog) []string {
+func formatEntries(c *Catalog) []string {
 	var out []string
 	for _, e := range c.Entries() {
 		s := e.Name
@@ -52,15 +52,15 @@ func list(c *Catalog) []string {
 func TestStartableFiles(t *testing.T) {
 	files := []string{"hello", "nomad-driver-podman", "other", "raw_exec", "tool.exe", ".hidden", "with space", "README.md"}
 	builtins := []Builtin{{Name: "mock"}, {Name: "raw_exec"}}
-	block := func(names ...string) (out []Block) {
+	block := func(names ...string) (out []PluginBlock) {
 		for _, n := range names {
-			out = append(out, Block{Name: n})
+			out = append(out, PluginBlock{Name: n})
 		}
 		return out
 	}
 	tests := []struct {
 		name   string
-		blocks []Block
+		blocks []PluginBlock
 		wanted []string
 		noDir  bool
 		want   []string
@@ -83,7 +83,7 @@ func TestStartableFiles(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			cfg := Config{Builtins: builtins, Dir: makeDir(t, files...), Blocks: tt.blocks, Requested: tt.wanted}
+			cfg := Config{Builtins: builtins, Dir: makePluginDir(t, files...), Blocks: tt.blocks, Requested: tt.wanted}
 			if tt.noDir {
 				cfg.Dir = ""
 			}
@@ -91,16 +91,16 @@ func TestStartableFiles(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := list(c); !slices.Equal(got, tt.want) {
+			if got := formatEntries(c); !slices.Equal(got, tt.want) {
 				t.Errorf("got %v, want %v", got, tt.want)
 			}
 		})
 	}
 }
 
-func TestBadNames(t *testing.T) {
+func TestInvalidPluginNames(t *testing.T) {
 	for _, name := range []string{"", "..", "../x", "a/b", "/bin/sh", "-x", ".x", "a b", "a\x00", "ä", strings.Repeat("a", 129)} {
-		if _, err := New(Config{Blocks: []Block{{Name: name, Range: hcl.Range{Filename: "agent.hcl", Start: hcl.Pos{Line: 3}}}}}); err == nil || !strings.Contains(err.Error(), "agent.hcl:3") {
+		if _, err := New(Config{Blocks: []PluginBlock{{Name: name, Range: hcl.Range{Filename: "agent.hcl", Start: hcl.Pos{Line: 3}}}}}); err == nil || !strings.Contains(err.Error(), "agent.hcl:3") {
 			t.Errorf("block %q: %v", name, err)
 		}
 		if _, err := New(Config{Builtins: []Builtin{{Name: name}}}); err == nil {
@@ -113,11 +113,11 @@ func TestBadNames(t *testing.T) {
 }
 
 func TestEntry(t *testing.T) {
-	dir := makeDir(t, "nomad-driver-hello")
+	dir := makePluginDir(t, "nomad-driver-hello")
 	c, err := New(Config{
 		Dir:      dir,
 		Builtins: []Builtin{{Name: "mock"}, {Name: "raw_exec", Args: []string{"x"}, Version: "2.0"}},
-		Blocks: []Block{
+		Blocks: []PluginBlock{
 			{Name: "nomad-driver-hello", Args: []string{"-v"}, Config: map[string]any{"a": 1}},
 			{Name: "nomad-driver-hello", Config: map[string]any{"b": 2}},
 		},
@@ -171,14 +171,14 @@ func TestEntry(t *testing.T) {
 func TestBuiltinConfig(t *testing.T) {
 	own := map[string]any{"enabled": true}
 	for name, tt := range map[string]struct {
-		blocks []Block
+		blocks []PluginBlock
 		want   string
 	}{
 		"no block":               {nil, "map[enabled:true]"},
-		"a block without config": {[]Block{{Name: "raw_exec", Args: []string{"x"}}}, "map[enabled:true]"},
-		"a block with config":    {[]Block{{Name: "raw_exec", Config: map[string]any{}}}, "map[]"},
+		"a block without config": {[]PluginBlock{{Name: "raw_exec", Args: []string{"x"}}}, "map[enabled:true]"},
+		"a block with config":    {[]PluginBlock{{Name: "raw_exec", Config: map[string]any{}}}, "map[]"},
 	} {
-		c, err := New(Config{Builtins: []Builtin{{Name: "raw_exec", Config: own}}, Blocks: tt.blocks, Dir: makeDir(t, "raw_exec"), Requested: []string{"raw_exec"}})
+		c, err := New(Config{Builtins: []Builtin{{Name: "raw_exec", Config: own}}, Blocks: tt.blocks, Dir: makePluginDir(t, "raw_exec"), Requested: []string{"raw_exec"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -192,7 +192,7 @@ func TestBuiltinConfig(t *testing.T) {
 }
 
 func TestRelativeDirectory(t *testing.T) {
-	dir := makeDir(t, "x")
+	dir := makePluginDir(t, "x")
 	t.Chdir(dir)
 	c, err := New(Config{Dir: ".", Requested: []string{"x"}})
 	if err != nil {
@@ -210,7 +210,7 @@ func TestRelativeDirectory(t *testing.T) {
 }
 
 func TestElfIsExecutedByHandle(t *testing.T) {
-	dir := makeDir(t)
+	dir := makePluginDir(t)
 	if err := os.WriteFile(filepath.Join(dir, "x"), []byte("\x7fELF and so on"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -238,7 +238,7 @@ func TestElfIsExecutedByHandle(t *testing.T) {
 
 // TestUnsafePluginIsRefused checks which plugin files are refused, and with which errors.
 func TestUnsafePluginIsRefused(t *testing.T) {
-	outside := makeDir(t, "evil")
+	outside := makePluginDir(t, "evil")
 	tests := []struct {
 		name  string
 		setup func(t *testing.T, dir, file string)
@@ -294,14 +294,14 @@ func TestUnsafePluginIsRefused(t *testing.T) {
 			if tt.root && os.Geteuid() != 0 {
 				t.Skip("needs root")
 			}
-			dir := makeDir(t, "x", "target")
+			dir := makePluginDir(t, "x", "target")
 			tt.setup(t, dir, filepath.Join(dir, "x"))
 			err := openRequestedPlugin(t, dir)
 			checkRefusal(t, err, tt.want)
 
 			// The same change is also detected when it is made after the scan of the
 			// directory, before the launch.
-			dir = makeDir(t, "x", "target")
+			dir = makePluginDir(t, "x", "target")
 			c, newErr := New(Config{Dir: dir, Requested: []string{"x"}})
 			if newErr != nil {
 				t.Fatal(newErr)
@@ -347,7 +347,7 @@ func checkRefusal(t *testing.T, err error, want string) {
 	}
 }
 
-func TestWriters(t *testing.T) {
+func TestCheckOwnerAndMode(t *testing.T) {
 	tests := []struct {
 		mode        fs.FileMode
 		owner, self int
@@ -364,7 +364,7 @@ func TestWriters(t *testing.T) {
 	}
 	for _, tt := range tests {
 		var out strings.Builder
-		err := checkWriters("the file", tt.mode, tt.owner, tt.self, hclog.New(&hclog.LoggerOptions{Output: &out}))
+		err := checkOwnerAndMode("the file", tt.mode, tt.owner, tt.self, hclog.New(&hclog.LoggerOptions{Output: &out}))
 		if warned := out.Len() > 0; warned != (tt.want == "warn") {
 			t.Errorf("%o by %d for %d: warned %v", tt.mode, tt.owner, tt.self, warned)
 		}
@@ -375,13 +375,13 @@ func TestWriters(t *testing.T) {
 }
 
 func TestPinnedChecksum(t *testing.T) {
-	dir := makeDir(t, "x")
+	dir := makePluginDir(t, "x")
 	sum := sha256.Sum256([]byte("#!/bin/sh\n"))
 	for pin, want := range map[string]string{
 		strings.ToUpper(hex.EncodeToString(sum[:])): "",
 		strings.Repeat("0", 64):                     "agent.hcl:7,1-2 wants 000",
 	} {
-		c, err := New(Config{Dir: dir, Blocks: []Block{{Name: "x", SHA256: pin, Range: hcl.Range{Filename: "agent.hcl", Start: hcl.Pos{Line: 7, Column: 1}, End: hcl.Pos{Line: 7, Column: 2}}}}})
+		c, err := New(Config{Dir: dir, Blocks: []PluginBlock{{Name: "x", SHA256: pin, Range: hcl.Range{Filename: "agent.hcl", Start: hcl.Pos{Line: 7, Column: 1}, End: hcl.Pos{Line: 7, Column: 2}}}}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -393,7 +393,7 @@ func TestPinnedChecksum(t *testing.T) {
 	}
 }
 
-func TestNoDirectory(t *testing.T) {
+func TestMissingPluginDirectory(t *testing.T) {
 	var out strings.Builder
 	logger := hclog.New(&hclog.LoggerOptions{Output: &out})
 	c, err := New(Config{Dir: filepath.Join(t.TempDir(), "none"), Builtins: []Builtin{{Name: "mock"}}, Logger: logger})
@@ -429,23 +429,23 @@ func symlink(t *testing.T, target, link string) {
 	}
 }
 
-// TestProgram checks that the ProgramID of a plugin changes with its file, its arguments
+// TestProgramID checks that the ProgramID of a plugin changes with its file, its arguments
 // and its configuration, and is the same after another scan.
-func TestProgram(t *testing.T) {
-	dir := makeDir(t, "mine")
+func TestProgramID(t *testing.T) {
+	dir := makePluginDir(t, "mine")
 	path := filepath.Join(dir, "mine")
-	program := func(b Block) ProgramID {
+	program := func(b PluginBlock) ProgramID {
 		t.Helper()
 		b.Name = "mine"
-		c, err := New(Config{Dir: dir, Blocks: []Block{b}})
+		c, err := New(Config{Dir: dir, Blocks: []PluginBlock{b}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return c.Entries()[0].Program
 	}
-	first := program(Block{})
-	if first == (ProgramID{}) || program(Block{SHA256: "0"}) != first {
-		t.Errorf("the same program is %v and %v", first, program(Block{SHA256: "0"}))
+	first := program(PluginBlock{})
+	if first == (ProgramID{}) || program(PluginBlock{SHA256: "0"}) != first {
+		t.Errorf("the same program is %v and %v", first, program(PluginBlock{SHA256: "0"}))
 	}
 	seen := map[ProgramID]string{first: "the first"}
 	differs := func(what string, id ProgramID) {
@@ -455,8 +455,8 @@ func TestProgram(t *testing.T) {
 		}
 		seen[id] = what
 	}
-	differs("one with arguments", program(Block{Args: []string{"-x"}}))
-	differs("one with a configuration", program(Block{Config: map[string]any{"a": 1}}))
+	differs("one with arguments", program(PluginBlock{Args: []string{"-x"}}))
+	differs("one with a configuration", program(PluginBlock{Config: map[string]any{"a": 1}}))
 	info, err := os.Stat(path)
 	if err != nil {
 		t.Fatal(err)
@@ -469,15 +469,15 @@ func TestProgram(t *testing.T) {
 		if err := os.Chtimes(path, info.ModTime(), info.ModTime()); err != nil {
 			t.Fatal(err)
 		}
-		if program(Block{}) != first || time.Now().After(deadline) {
+		if program(PluginBlock{}) != first || time.Now().After(deadline) {
 			break
 		}
 	}
-	differs("a file of the same size and time", program(Block{}))
+	differs("a file of the same size and time", program(PluginBlock{}))
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
-	if id := program(Block{}); id != (ProgramID{}) {
+	if id := program(PluginBlock{}); id != (ProgramID{}) {
 		t.Errorf("without a file it is %v", id)
 	}
 }

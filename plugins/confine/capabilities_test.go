@@ -20,29 +20,29 @@ func TestKeepCapabilities(t *testing.T) {
 		t.Skip("needs root, which has capabilities")
 	}
 	dir := t.TempDir()
-	closed, own := filepath.Join(dir, "closed"), filepath.Join(dir, "own")
-	for _, path := range []string{closed, own} {
+	closedErr, ownErr := filepath.Join(dir, "closed"), filepath.Join(dir, "own")
+	for _, path := range []string{closedErr, ownErr} {
 		if err := os.WriteFile(path, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Chown(closed, 12345, 12345); err != nil {
+	if err := os.Chown(closedErr, 12345, 12345); err != nil {
 		t.Fatal(err)
 	}
-	type result struct{ drop, closed, own, chown error }
-	results := make(chan result)
+	type capabilityChecks struct{ drop, closed, own, chown error }
+	results := make(chan capabilityChecks)
 	go func() {
 		runtime.LockOSThread() // the locked thread exits with the goroutine
-		r := result{drop: KeepCapabilities(unix.CAP_CHOWN)}
-		_, r.closed = os.ReadFile(closed)
-		_, r.own = os.ReadFile(own)
-		r.chown = os.Chown(own, 12345, 12345)
+		r := capabilityChecks{drop: KeepCapabilities(unix.CAP_CHOWN)}
+		_, r.closed = os.ReadFile(closedErr)
+		_, r.own = os.ReadFile(ownErr)
+		r.chown = os.Chown(ownErr, 12345, 12345)
 		results <- r
 	}()
 	if r := <-results; r.drop != nil || !errors.Is(r.closed, os.ErrPermission) || r.own != nil || r.chown != nil {
 		t.Errorf("on the thread: %v, a file of another user: %v, one of root: %v, its owner: %v", r.drop, r.closed, r.own, r.chown)
 	}
-	if _, err := os.ReadFile(closed); err != nil {
+	if _, err := os.ReadFile(closedErr); err != nil {
 		t.Errorf("the process has lost its capabilities: %v", err)
 	}
 }

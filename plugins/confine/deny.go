@@ -8,29 +8,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Call identifies the system calls to deny: all calls with the Number, or only those with
+// Syscall identifies the system calls to deny: all calls with the Number, or only those with
 // the given first argument.
-type Call struct {
+type Syscall struct {
 	Number        uint32
 	CheckArgument bool
 	Argument      uint32
 }
 
-// ExecAndSystemAdminCalls returns the system calls that start programs, inspect other
+// ExecAndSystemAdminSyscalls returns the system calls that start programs, inspect other
 // processes or change the machine. A process that only reads and writes files needs none of
 // them.
-func ExecAndSystemAdminCalls() []Call {
-	return slices.Concat(newCalls(unix.SYS_EXECVE, unix.SYS_EXECVEAT), NamespaceCalls(), SystemAdminCalls())
+func ExecAndSystemAdminSyscalls() []Syscall {
+	return slices.Concat(newSyscalls(unix.SYS_EXECVE, unix.SYS_EXECVEAT), NamespaceSyscalls(), SystemAdminSyscalls())
 }
 
-// NamespaceCalls returns the system calls unshare and mount, with which a process creates
+// NamespaceSyscalls returns the system calls unshare and mount, with which a process creates
 // namespaces and mounts file systems in them.
-func NamespaceCalls() []Call { return newCalls(unix.SYS_UNSHARE, unix.SYS_MOUNT) }
+func NamespaceSyscalls() []Syscall { return newSyscalls(unix.SYS_UNSHARE, unix.SYS_MOUNT) }
 
-// SystemAdminCalls returns the system calls that inspect other processes or change the
+// SystemAdminSyscalls returns the system calls that inspect other processes or change the
 // machine. A process that starts programs in new namespaces does not need them.
-func SystemAdminCalls() []Call {
-	return newCalls(
+func SystemAdminSyscalls() []Syscall {
+	return newSyscalls(
 		unix.SYS_PTRACE, unix.SYS_PROCESS_VM_READV, unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PROCESS_MADVISE, unix.SYS_PIDFD_GETFD, unix.SYS_KCMP,
 		unix.SYS_UMOUNT2, unix.SYS_OPEN_TREE, unix.SYS_MOVE_MOUNT, unix.SYS_FSOPEN, unix.SYS_FSPICK, unix.SYS_FSMOUNT, unix.SYS_MOUNT_SETATTR,
 		unix.SYS_PIVOT_ROOT, unix.SYS_CHROOT, unix.SYS_SETNS, unix.SYS_OPEN_BY_HANDLE_AT, unix.SYS_FANOTIFY_INIT,
@@ -44,17 +44,17 @@ func SystemAdminCalls() []Call {
 	)
 }
 
-func newCalls(numbers ...uint32) []Call {
-	calls := make([]Call, len(numbers))
+func newSyscalls(numbers ...uint32) []Syscall {
+	calls := make([]Syscall, len(numbers))
 	for i, number := range numbers {
 		calls[i].Number = number
 	}
 	return calls
 }
 
-// InternetSocketCalls returns the calls that create an internet socket.
-func InternetSocketCalls() []Call {
-	return []Call{
+// InternetSocketSyscalls returns the calls that create an internet socket.
+func InternetSocketSyscalls() []Syscall {
+	return []Syscall{
 		{Number: unix.SYS_SOCKET, CheckArgument: true, Argument: unix.AF_INET},
 		{Number: unix.SYS_SOCKET, CheckArgument: true, Argument: unix.AF_INET6},
 	}
@@ -64,32 +64,32 @@ func InternetSocketCalls() []Call {
 // numbers in a filter are valid for one architecture only.
 var auditArchByGOARCH = map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}
 
-// DenyThreadCalls denies calls to the calling thread, and to the threads and processes that
+// DenyThreadSyscalls denies calls to the calling thread, and to the threads and processes that
 // it starts. The caller must have locked the thread. If the kernel does not support
-// filters, DenyThreadCalls has no effect.
-func DenyThreadCalls(calls ...Call) { installFilter(0, calls) }
+// filters, DenyThreadSyscalls has no effect.
+func DenyThreadSyscalls(calls ...Syscall) { installSeccompFilter(0, calls) }
 
-// DenyProcessCalls denies calls to all threads.
-func DenyProcessCalls(calls ...Call) {
+// DenyProcessSyscalls denies calls to all threads.
+func DenyProcessSyscalls(calls ...Syscall) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	installFilter(unix.SECCOMP_FILTER_FLAG_TSYNC, calls)
+	installSeccompFilter(unix.SECCOMP_FILTER_FLAG_TSYNC, calls)
 }
 
-func installFilter(flags uintptr, calls []Call) {
+func installSeccompFilter(flags uintptr, calls []Syscall) {
 	arch, ok := auditArchByGOARCH[runtime.GOARCH]
 	if !ok || unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != nil {
 		return
 	}
-	filter := compileFilter(arch, calls)
+	filter := compileSeccompFilter(arch, calls)
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	_, _, _ = unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&program)))
 	runtime.KeepAlive(filter)
 }
 
-// compileFilter returns a filter program for the kernel. Denied calls, and calls of another
+// compileSeccompFilter returns a filter program for the kernel. Denied calls, and calls of another
 // architecture, fail with EACCES.
-func compileFilter(arch uint32, calls []Call) []unix.SockFilter {
+func compileSeccompFilter(arch uint32, calls []Syscall) []unix.SockFilter {
 	const (
 		loadOp        = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
 		jumpIfEqual   = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
@@ -97,15 +97,15 @@ func compileFilter(arch uint32, calls []Call) []unix.SockFilter {
 		returnOp      = unix.BPF_RET | unix.BPF_K
 
 		// Offsets in struct seccomp_data.
-		number, architectureOffset, argumentOffset = 0, 4, 16
-		x32ABIStart                                = 0x40000000 // lowest system call number of the x32 ABI
+		numberOffset, architectureOffset, argumentOffset = 0, 4, 16
+		x32ABIStart                                      = 0x40000000 // lowest system call number of the x32 ABI
 	)
 	denied := unix.SockFilter{Code: returnOp, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EACCES)}
 	filter := []unix.SockFilter{
 		{Code: loadOp, K: architectureOffset},
 		{Code: jumpIfEqual, K: arch, Jt: 1},
 		denied,
-		{Code: loadOp, K: number},
+		{Code: loadOp, K: numberOffset},
 		{Code: jumpIfAtLeast, K: x32ABIStart, Jf: 1},
 		denied,
 	}
@@ -119,7 +119,7 @@ func compileFilter(arch uint32, calls []Call) []unix.SockFilter {
 			unix.SockFilter{Code: loadOp, K: argumentOffset},
 			unix.SockFilter{Code: jumpIfEqual, K: c.Argument, Jf: 1},
 			denied,
-			unix.SockFilter{Code: loadOp, K: number})
+			unix.SockFilter{Code: loadOp, K: numberOffset})
 	}
 	return append(filter, unix.SockFilter{Code: returnOp, K: unix.SECCOMP_RET_ALLOW})
 }

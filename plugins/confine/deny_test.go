@@ -11,8 +11,8 @@ import (
 )
 
 var (
-	unixSocketCall = Call{Number: unix.SYS_SOCKET, CheckArgument: true, Argument: unix.AF_UNIX}
-	execveCall     = Call{Number: unix.SYS_EXECVE}
+	unixSocketSyscall = Syscall{Number: unix.SYS_SOCKET, CheckArgument: true, Argument: unix.AF_UNIX}
+	execveSyscall     = Syscall{Number: unix.SYS_EXECVE}
 )
 
 // TestMain runs the test binary as a process that denies system calls to itself, if an
@@ -20,8 +20,8 @@ var (
 func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == "deny" {
 		go func() { select {} }() // a second thread, at times
-		DenyProcessCalls(execveCall, unixSocketCall)
-		os.Exit(tryDeniedCalls())
+		DenyProcessSyscalls(execveSyscall, unixSocketSyscall)
+		os.Exit(tryDeniedSyscalls())
 	}
 	if len(os.Args) == 2 && os.Args[1] == "keep" {
 		os.Exit(keepChownAndPrintCaps())
@@ -29,9 +29,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// tryDeniedCalls returns a bit for each operation that works: a unix socket, an internet socket,
+// tryDeniedSyscalls returns a bit for each operation that works: a unix socket, an internet socket,
 // a program, another call.
-func tryDeniedCalls() (worked int) {
+func tryDeniedSyscalls() (worked int) {
 	for i, family := range []int{unix.AF_UNIX, unix.AF_INET} {
 		fd, err := unix.Socket(family, unix.SOCK_STREAM, 0)
 		if err == nil {
@@ -52,7 +52,7 @@ func tryDeniedCalls() (worked int) {
 	return worked
 }
 
-func TestDenyProcessCalls(t *testing.T) {
+func TestDenyProcessSyscalls(t *testing.T) {
 	if _, ok := auditArchByGOARCH[runtime.GOARCH]; !ok {
 		t.Skip("the calls of this machine have other numbers")
 	}
@@ -69,20 +69,20 @@ func TestDenyProcessCalls(t *testing.T) {
 }
 
 // A thread and its children lose the calls; the rest of the process keeps them.
-func TestDenyThreadCalls(t *testing.T) {
+func TestDenyThreadSyscalls(t *testing.T) {
 	if _, ok := auditArchByGOARCH[runtime.GOARCH]; !ok {
 		t.Skip("the calls of this machine have other numbers")
 	}
 	inside := make(chan int)
 	go func() {
 		runtime.LockOSThread() // the locked thread exits with the goroutine
-		DenyThreadCalls(unixSocketCall)
-		inside <- tryDeniedCalls()
+		DenyThreadSyscalls(unixSocketSyscall)
+		inside <- tryDeniedSyscalls()
 	}()
 	if got := <-inside; got != 2|4|8 {
 		t.Errorf("on the thread %b works", got)
 	}
-	if got := tryDeniedCalls(); got != 1|2|4|8 {
+	if got := tryDeniedSyscalls(); got != 1|2|4|8 {
 		t.Errorf("elsewhere %b works", got)
 	}
 }

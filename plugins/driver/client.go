@@ -143,7 +143,7 @@ func (c *client) StartTask(ctx context.Context, config *TaskConfig) (*Handle, *N
 	if sent := resp.GetHandle().GetConfig(); sent == nil || proto.Equal(sent, task) {
 		handle.Config = config // config replaces its decoded copy, to save memory while the task runs
 	}
-	return handle, overrideFromProto(resp.GetNetworkOverride()), nil
+	return handle, networkOverrideFromProto(resp.GetNetworkOverride()), nil
 }
 
 // checkUTF8 returns an error that names the invalid environment variable. The error of
@@ -180,7 +180,7 @@ func (c *client) WaitTask(ctx context.Context, taskID string) (*ExitResult, erro
 	if resp.GetResult() == nil && resp.GetErr() == ErrChannelClosed.Error() {
 		return nil, c.channelClosedError(ctx, ErrChannelClosed) // older drivers report a closed channel in the response
 	}
-	exitResult := exitFromProto(resp.GetResult())
+	exitResult := exitResultFromProto(resp.GetResult())
 	if resp.GetErr() != "" {
 		exitResult.Err = errors.New(resp.GetErr())
 	}
@@ -202,7 +202,7 @@ func (c *client) InspectTask(ctx context.Context, taskID string) (*TaskStatus, e
 	if err != nil {
 		return nil, c.err(ctx, err)
 	}
-	return statusFromProto(resp), nil
+	return taskStatusFromProto(resp), nil
 }
 
 func (c *client) TaskStats(ctx context.Context, taskID string, interval time.Duration) (<-chan *TaskStats, error) {
@@ -223,7 +223,7 @@ func (c *client) TaskStats(ctx context.Context, taskID string, interval time.Dur
 	go func() {
 		defer close(ch)
 		defer cancel()
-		read := func(p *driverpb.TaskStatsResponse) *TaskStats { return statsFromProto(p.GetStats()) }
+		read := func(p *driverpb.TaskStatsResponse) *TaskStats { return taskStatsFromProto(p.GetStats()) }
 		if err == nil && sendValue(ctx, ch, read(first)) {
 			_ = forwardValues(ctx, stream, ch, read) // a stream error only closes ch
 		}
@@ -239,7 +239,7 @@ func (c *client) TaskEvents(ctx context.Context) (<-chan *TaskEvent, error) {
 	ch := make(chan *TaskEvent)
 	go func() {
 		defer close(ch)
-		_ = forwardValues(ctx, stream, ch, eventFromProto) // a stream error only closes ch
+		_ = forwardValues(ctx, stream, ch, taskEventFromProto) // a stream error only closes ch
 	}()
 	return ch, nil
 }
@@ -276,7 +276,7 @@ func (c *client) ExecTask(ctx context.Context, taskID string, command []string, 
 	if err != nil {
 		return nil, c.err(ctx, err)
 	}
-	return &ExecResult{Stdout: resp.GetStdout(), Stderr: resp.GetStderr(), Exit: exitFromProto(resp.GetResult())}, nil
+	return &ExecResult{Stdout: resp.GetStdout(), Stderr: resp.GetStderr(), Exit: exitResultFromProto(resp.GetResult())}, nil
 }
 
 func (c *client) CreateNetwork(ctx context.Context, allocID, hostname string) (*NetworkIsolation, bool, error) {
@@ -284,13 +284,13 @@ func (c *client) CreateNetwork(ctx context.Context, allocID, hostname string) (*
 	if err != nil {
 		return nil, false, c.err(ctx, err)
 	}
-	return isolationFromProto(resp.GetIsolationSpec()), resp.GetCreated(), nil
+	return networkIsolationFromProto(resp.GetIsolationSpec()), resp.GetCreated(), nil
 }
 
 func (c *client) DestroyNetwork(ctx context.Context, allocID string, isolation *NetworkIsolation) error {
 	if isolation == nil {
 		return nil // isolation is nil: CreateNetwork created no namespace
 	}
-	_, err := c.pb.DestroyNetwork(ctx, &driverpb.DestroyNetworkRequest{AllocId: allocID, IsolationSpec: isolationProto(isolation)})
+	_, err := c.pb.DestroyNetwork(ctx, &driverpb.DestroyNetworkRequest{AllocId: allocID, IsolationSpec: networkIsolationProto(isolation)})
 	return c.err(ctx, err)
 }

@@ -36,7 +36,7 @@ func taskConfigProto(c *TaskConfig) *driverpb.TaskConfig {
 		TaskGroupName:        c.TaskGroupName,
 		JobName:              c.JobName,
 		AllocId:              c.AllocID,
-		NetworkIsolationSpec: isolationProto(c.NetworkIsolation),
+		NetworkIsolationSpec: networkIsolationProto(c.NetworkIsolation),
 		JobId:                c.JobID,
 		Namespace:            c.Namespace,
 		NodeName:             c.NodeName,
@@ -89,7 +89,7 @@ func taskConfigFromProto(p *driverpb.TaskConfig) *TaskConfig {
 		StdoutPath:       p.GetStdoutPath(),
 		StderrPath:       p.GetStderrPath(),
 		Resources:        resourcesFromProto(p.GetResources()),
-		NetworkIsolation: isolationFromProto(p.GetNetworkIsolationSpec()),
+		NetworkIsolation: networkIsolationFromProto(p.GetNetworkIsolationSpec()),
 	}
 	for _, m := range p.GetMounts() {
 		c.Mounts = append(c.Mounts, Mount{
@@ -204,7 +204,7 @@ func networkPortsFromProto(p []*driverpb.NetworkPort) []NetworkPort {
 	return ports
 }
 
-func isolationProto(n *NetworkIsolation) *driverpb.NetworkIsolationSpec {
+func networkIsolationProto(n *NetworkIsolation) *driverpb.NetworkIsolationSpec {
 	if n == nil {
 		return nil
 	}
@@ -219,7 +219,7 @@ func isolationProto(n *NetworkIsolation) *driverpb.NetworkIsolationSpec {
 	return p
 }
 
-func isolationFromProto(p *driverpb.NetworkIsolationSpec) *NetworkIsolation {
+func networkIsolationFromProto(p *driverpb.NetworkIsolationSpec) *NetworkIsolation {
 	if p == nil {
 		return nil
 	}
@@ -254,7 +254,7 @@ func handleFromProto(p *driverpb.TaskHandle) *Handle {
 	}
 }
 
-func overrideProto(o *NetworkOverride) (*driverpb.NetworkOverride, error) {
+func networkOverrideProto(o *NetworkOverride) (*driverpb.NetworkOverride, error) {
 	if o == nil {
 		return nil, nil
 	}
@@ -271,7 +271,7 @@ func overrideProto(o *NetworkOverride) (*driverpb.NetworkOverride, error) {
 	return p, nil
 }
 
-func overrideFromProto(p *driverpb.NetworkOverride) *NetworkOverride {
+func networkOverrideFromProto(p *driverpb.NetworkOverride) *NetworkOverride {
 	if p == nil {
 		return nil
 	}
@@ -285,8 +285,8 @@ func overrideFromProto(p *driverpb.NetworkOverride) *NetworkOverride {
 	return o
 }
 
-// exitProto converts an ExitResult without Err, for which the message has no field.
-func exitProto(r *ExitResult) *driverpb.ExitResult {
+// exitResultProto converts an ExitResult without Err, for which the message has no field.
+func exitResultProto(r *ExitResult) *driverpb.ExitResult {
 	if r == nil {
 		r = &ExitResult{}
 	}
@@ -297,7 +297,7 @@ func exitProto(r *ExitResult) *driverpb.ExitResult {
 // not a success.
 var errNoExitResult = errors.New("driver sent no exit status")
 
-func exitFromProto(p *driverpb.ExitResult) ExitResult {
+func exitResultFromProto(p *driverpb.ExitResult) ExitResult {
 	if p == nil {
 		return ExitResult{Err: errNoExitResult}
 	}
@@ -415,11 +415,11 @@ func attributeFromProto(p *structspb.Attribute) (Attribute, bool) {
 	return a, true
 }
 
-func statusProto(s *TaskStatus) (*driverpb.InspectTaskResponse, error) {
+func taskStatusProto(s *TaskStatus) (*driverpb.InspectTaskResponse, error) {
 	if s == nil {
 		s = &TaskStatus{}
 	}
-	override, err := overrideProto(s.NetworkOverride)
+	override, err := networkOverrideProto(s.NetworkOverride)
 	if err != nil {
 		return nil, err
 	}
@@ -430,14 +430,14 @@ func statusProto(s *TaskStatus) (*driverpb.InspectTaskResponse, error) {
 			State:       driverpb.TaskState(s.State),
 			StartedAt:   timestamppb.New(s.StartedAt),
 			CompletedAt: timestamppb.New(s.CompletedAt),
-			Result:      exitProto(s.ExitResult),
+			Result:      exitResultProto(s.ExitResult),
 		},
 		Driver:          &driverpb.TaskDriverStatus{Attributes: s.DriverAttributes},
 		NetworkOverride: override,
 	}, nil
 }
 
-func statusFromProto(p *driverpb.InspectTaskResponse) *TaskStatus {
+func taskStatusFromProto(p *driverpb.InspectTaskResponse) *TaskStatus {
 	task := p.GetTask()
 	s := &TaskStatus{
 		ID:               task.GetId(),
@@ -446,10 +446,10 @@ func statusFromProto(p *driverpb.InspectTaskResponse) *TaskStatus {
 		StartedAt:        timeFromProto(task.GetStartedAt()),
 		CompletedAt:      timeFromProto(task.GetCompletedAt()),
 		DriverAttributes: p.GetDriver().GetAttributes(),
-		NetworkOverride:  overrideFromProto(p.GetNetworkOverride()),
+		NetworkOverride:  networkOverrideFromProto(p.GetNetworkOverride()),
 	}
 	if task.GetResult() != nil {
-		exitResult := exitFromProto(task.GetResult())
+		exitResult := exitResultFromProto(task.GetResult())
 		s.ExitResult = &exitResult
 	}
 	return s
@@ -464,7 +464,7 @@ func timeFromProto(p *timestamppb.Timestamp) time.Time {
 	return p.AsTime()
 }
 
-func statsProto(id string, s *TaskStats) *driverpb.TaskStats {
+func taskStatsProto(id string, s *TaskStats) *driverpb.TaskStats {
 	if s == nil {
 		s = &TaskStats{}
 	}
@@ -482,7 +482,7 @@ func statsProto(id string, s *TaskStats) *driverpb.TaskStats {
 	return p
 }
 
-func statsFromProto(p *driverpb.TaskStats) *TaskStats {
+func taskStatsFromProto(p *driverpb.TaskStats) *TaskStats {
 	s := &TaskStats{Timestamp: timeFromProto(p.GetTimestamp()), Total: usageFromProto(p.GetAggResourceUsage())}
 	if len(p.GetResourceUsageByPid()) > 0 {
 		s.ByPID = make(map[string]Usage, len(p.GetResourceUsageByPid()))
@@ -502,7 +502,7 @@ func usageProto(u Usage) *driverpb.TaskResourceUsage {
 			ThrottledPeriods: u.CPU.ThrottledPeriods,
 			ThrottledTime:    u.CPU.ThrottledTime,
 			Percent:          u.CPU.Percent,
-			MeasuredFields:   measuredToProto[driverpb.CPUUsage_Fields](u.CPU.Measured, cpuFieldNames),
+			MeasuredFields:   measuredFieldsToProto[driverpb.CPUUsage_Fields](u.CPU.Measured, cpuFieldNames),
 		},
 		Memory: &driverpb.MemoryUsage{
 			Rss:            u.Memory.RSS,
@@ -512,7 +512,7 @@ func usageProto(u Usage) *driverpb.TaskResourceUsage {
 			KernelMaxUsage: u.Memory.KernelMaxUsage,
 			Usage:          u.Memory.Usage,
 			Swap:           u.Memory.Swap,
-			MeasuredFields: measuredToProto[driverpb.MemoryUsage_Fields](u.Memory.Measured, memoryFieldNames),
+			MeasuredFields: measuredFieldsToProto[driverpb.MemoryUsage_Fields](u.Memory.Measured, memoryFieldNames),
 		},
 	}
 }
@@ -527,7 +527,7 @@ func usageFromProto(p *driverpb.TaskResourceUsage) Usage {
 			TotalTicks:       cpu.GetTotalTicks(),
 			ThrottledPeriods: cpu.GetThrottledPeriods(),
 			ThrottledTime:    cpu.GetThrottledTime(),
-			Measured:         measuredFromProto(cpu.GetMeasuredFields(), cpuFieldNames),
+			Measured:         measuredFieldsFromProto(cpu.GetMeasuredFields(), cpuFieldNames),
 		},
 		Memory: MemoryUsage{
 			RSS:            memory.GetRss(),
@@ -537,7 +537,7 @@ func usageFromProto(p *driverpb.TaskResourceUsage) Usage {
 			MaxUsage:       memory.GetMaxUsage(),
 			KernelUsage:    memory.GetKernelUsage(),
 			KernelMaxUsage: memory.GetKernelMaxUsage(),
-			Measured:       measuredFromProto(memory.GetMeasuredFields(), memoryFieldNames),
+			Measured:       measuredFieldsFromProto(memory.GetMeasuredFields(), memoryFieldNames),
 		},
 	}
 }
@@ -580,29 +580,29 @@ func (u Usage) validate(at string) error {
 	return nil
 }
 
-func measuredToProto[N ~int32](measured, names []string) []N {
-	var numbers []N
+func measuredFieldsToProto[N ~int32](measured, names []string) []N {
+	var fieldNumbers []N
 	for _, name := range measured {
 		for n := range names {
 			if names[n] == name {
-				numbers = append(numbers, N(n))
+				fieldNumbers = append(fieldNumbers, N(n))
 			}
 		}
 	}
-	return numbers
+	return fieldNumbers
 }
 
-func measuredFromProto[N ~int32](numbers []N, names []string) []string {
-	var measured []string
+func measuredFieldsFromProto[N ~int32](numbers []N, names []string) []string {
+	var fieldNames []string
 	for _, n := range numbers {
 		if n >= 0 && int(n) < len(names) {
-			measured = append(measured, names[n])
+			fieldNames = append(fieldNames, names[n])
 		}
 	}
-	return measured
+	return fieldNames
 }
 
-func eventProto(e *TaskEvent) *driverpb.DriverTaskEvent {
+func taskEventProto(e *TaskEvent) *driverpb.DriverTaskEvent {
 	return &driverpb.DriverTaskEvent{
 		TaskId:      e.TaskID,
 		AllocId:     e.AllocID,
@@ -613,7 +613,7 @@ func eventProto(e *TaskEvent) *driverpb.DriverTaskEvent {
 	}
 }
 
-func eventFromProto(p *driverpb.DriverTaskEvent) *TaskEvent {
+func taskEventFromProto(p *driverpb.DriverTaskEvent) *TaskEvent {
 	return &TaskEvent{
 		TaskID:      p.GetTaskId(),
 		AllocID:     p.GetAllocId(),

@@ -13,15 +13,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// sleeper implements only the methods of a driver that the example calls. Most authors use
+// sleepDriver implements only the methods of a driver that the example calls. Most authors use
 // package sdk instead, which implements all methods.
-type sleeper struct{ driver.Driver }
+type sleepDriver struct{ driver.Driver }
 
-func (sleeper) StartTask(_ context.Context, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
+func (sleepDriver) StartTask(_ context.Context, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
 	return &driver.Handle{Version: 1, Config: config, State: driver.TaskRunning}, nil, nil
 }
 
-func (sleeper) WaitTask(context.Context, string) (*driver.ExitResult, error) {
+func (sleepDriver) WaitTask(context.Context, string) (*driver.ExitResult, error) {
 	return &driver.ExitResult{ExitCode: 3}, nil
 }
 
@@ -41,7 +41,7 @@ func ExampleNewClient() {
 	}
 	server := grpc.NewServer()
 	defer server.Stop()
-	driver.RegisterServer(server, sleeper{})
+	driver.RegisterServer(server, sleepDriver{})
 	go server.Serve(listener)
 
 	conn, err := grpc.NewClient("unix:"+listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))

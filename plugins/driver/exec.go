@@ -54,7 +54,7 @@ func (c *client) ExecTaskStreaming(ctx context.Context, taskID string, exec Exec
 	}()
 	wg.Go(func() { in.sendTerminalSizes(callCtx, exec.Resize) })
 
-	exitResult, err := receiveOutput(stream, exec, cancel)
+	exitResult, err := receiveExecOutput(stream, exec, cancel)
 	if exitResult != nil {
 		return exitResult, nil
 	}
@@ -71,9 +71,9 @@ func (c *client) ExecTaskStreaming(ctx context.Context, taskID string, exec Exec
 	return nil, c.err(ctx, err)
 }
 
-// receiveOutput writes the command's output until the stream ends. The exit status is
-// the last frame; if the stream stays open after it, receiveOutput cancels the call.
-func receiveOutput(stream execClientStream, exec Exec, cancel context.CancelCauseFunc) (*ExitResult, error) {
+// receiveExecOutput writes the command's output until the stream ends. The exit status is
+// the last frame; if the stream stays open after it, receiveExecOutput cancels the call.
+func receiveExecOutput(stream execClientStream, exec Exec, cancel context.CancelCauseFunc) (*ExitResult, error) {
 	var exitResult *ExitResult
 	for {
 		frame, err := stream.Recv()
@@ -87,7 +87,7 @@ func receiveOutput(stream execClientStream, exec Exec, cancel context.CancelCaus
 			return exitResult, err
 		}
 		if frame.GetExited() && exitResult == nil {
-			result := exitFromProto(frame.GetResult())
+			result := exitResultFromProto(frame.GetResult())
 			exitResult = &result
 			defer time.AfterFunc(execDrainTimeout, func() { cancel(nil) }).Stop()
 		}
@@ -187,7 +187,7 @@ func (s *server) ExecTaskStreaming(stream execServerStream) error {
 	// function does not wait for the goroutine.
 	go func() {
 		defer close(resize)
-		input.CloseWithError(receiveInput(stream, input, resize, cancel))
+		input.CloseWithError(receiveExecInput(stream, input, resize, cancel))
 	}()
 
 	out := &execOutput{stream: stream}
@@ -212,12 +212,12 @@ func (s *server) ExecTaskStreaming(stream execServerStream) error {
 	return out.finish(nil,
 		stdoutFrame(nil, true),
 		stderrFrame(nil, true),
-		&driverpb.ExecTaskStreamingResponse{Exited: true, Result: exitProto(exitResult)})
+		&driverpb.ExecTaskStreamingResponse{Exited: true, Result: exitResultProto(exitResult)})
 }
 
-// receiveInput passes the client's frames to the command until the stream ends, and returns
+// receiveExecInput passes the client's frames to the command until the stream ends, and returns
 // the error that the next read of stdin gets. An unexpected frame cancels the command.
-func receiveInput(stream execServerStream, stdin *io.PipeWriter, resize chan TerminalSize, cancel context.CancelCauseFunc) error {
+func receiveExecInput(stream execServerStream, stdin *io.PipeWriter, resize chan TerminalSize, cancel context.CancelCauseFunc) error {
 	for {
 		frame, err := stream.Recv()
 		if err != nil {

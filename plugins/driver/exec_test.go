@@ -326,7 +326,7 @@ func TestExecOfMalformedServers(t *testing.T) {
 		{"an end without an exit", func(execServerStream) error { return nil }, nil, ""},
 	}
 	for _, tt := range tests {
-		runWithMalformedServer(t, tt.name, &malformedServer{execHandler: tt.exec}, func(t *testing.T, d Driver, _ *fakeProcess) {
+		runWithMalformedServer(t, tt.name, &malformedServer{execHandler: tt.exec}, func(t *testing.T, d Driver, _ *fakePluginProcess) {
 			var stdout bytes.Buffer
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()

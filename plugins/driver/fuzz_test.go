@@ -18,7 +18,7 @@ func FuzzMessages(f *testing.F) {
 	for _, m := range []proto.Message{
 		taskConfigProto(&TaskConfig{ID: "id", Env: map[string]string{"A": "1"}, Mounts: []Mount{{}}, DNS: &DNSConfig{}}),
 		handleProto(&Handle{Version: 1, Config: &TaskConfig{NetworkIsolation: &NetworkIsolation{Hosts: &HostsConfig{}}}}),
-		statsProto("id", &TaskStats{ByPID: map[string]Usage{"1": {CPU: CPUUsage{Measured: cpuFieldNames}}}}),
+		taskStatsProto("id", &TaskStats{ByPID: map[string]Usage{"1": {CPU: CPUUsage{Measured: cpuFieldNames}}}}),
 		capabilitiesProto(&Capabilities{NetworkIsolationModes: []NetworkMode{NetworkNone}}),
 		&driverpb.FingerprintResponse{Err: "x"},
 	} {
@@ -36,13 +36,13 @@ func FuzzMessages(f *testing.F) {
 			return handleProto(handleFromProto(p))
 		})
 		checkRoundTripIsStable(t, b, &driverpb.TaskStats{}, func(p *driverpb.TaskStats) *driverpb.TaskStats {
-			return statsProto("", statsFromProto(p))
+			return taskStatsProto("", taskStatsFromProto(p))
 		})
 		checkRoundTripIsStable(t, b, &driverpb.DriverCapabilities{}, func(p *driverpb.DriverCapabilities) *driverpb.DriverCapabilities {
 			return capabilitiesProto(capabilitiesFromProto(p))
 		})
 		checkRoundTripIsStable(t, b, &driverpb.DriverTaskEvent{}, func(p *driverpb.DriverTaskEvent) *driverpb.DriverTaskEvent {
-			return eventProto(eventFromProto(p))
+			return taskEventProto(taskEventFromProto(p))
 		})
 		checkRoundTripIsStable(t, b, &driverpb.FingerprintResponse{}, func(p *driverpb.FingerprintResponse) *driverpb.FingerprintResponse {
 			p, err := fingerprintProto(fingerprintFromProto(p))
@@ -52,7 +52,7 @@ func FuzzMessages(f *testing.F) {
 			return p
 		})
 		checkRoundTripIsStable(t, b, &driverpb.InspectTaskResponse{}, func(p *driverpb.InspectTaskResponse) *driverpb.InspectTaskResponse {
-			p, err := statusProto(statusFromProto(p))
+			p, err := taskStatusProto(taskStatusFromProto(p))
 			if err != nil {
 				t.Fatal(err)
 			}

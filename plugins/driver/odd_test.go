@@ -117,7 +117,7 @@ func openMalformedServer(t *testing.T, o *malformedServer) Driver {
 
 // runWithMalformedServer runs a test with a fake clock, because a client waits for the exit
 // of the process after a stream or connection has ended.
-func runWithMalformedServer(t *testing.T, name string, o *malformedServer, test func(*testing.T, Driver, *fakeProcess)) {
+func runWithMalformedServer(t *testing.T, name string, o *malformedServer, test func(*testing.T, Driver, *fakePluginProcess)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -127,21 +127,21 @@ func runWithMalformedServer(t *testing.T, name string, o *malformedServer, test 
 	})
 }
 
-// TestDescriptionIsRequestedOnce checks that tasks which request schema and capabilities
+// TestSchemaAndCapabilitiesAreRequestedOnce checks that tasks which request schema and capabilities
 // concurrently share one request.
-func TestDescriptionIsRequestedOnce(t *testing.T) {
-	testDescriptionIsRequestedOnce(t, "schema", func(ctx context.Context, d Driver) (any, error) { return d.TaskConfigSchema(ctx) })
-	testDescriptionIsRequestedOnce(t, "capabilities", func(ctx context.Context, d Driver) (any, error) { return d.Capabilities(ctx) })
+func TestSchemaAndCapabilitiesAreRequestedOnce(t *testing.T) {
+	testConcurrentCallsSendOneRequest(t, "schema", func(ctx context.Context, d Driver) (any, error) { return d.TaskConfigSchema(ctx) })
+	testConcurrentCallsSendOneRequest(t, "capabilities", func(ctx context.Context, d Driver) (any, error) { return d.Capabilities(ctx) })
 }
 
-func testDescriptionIsRequestedOnce(t *testing.T, name string, describe func(context.Context, Driver) (any, error)) {
-	var requests, responses chan error // the channels must be created inside the synctest bubble
+func testConcurrentCallsSendOneRequest(t *testing.T, name string, describe func(context.Context, Driver) (any, error)) {
+	var receivedRequests, responseErrs chan error // the channels must be created inside the synctest bubble
 	o := &malformedServer{
 		spec:                   &specpb.Spec{Block: &specpb.Spec_Object{Object: &specpb.Object{}}},
-		onSchemaOrCapabilities: func() error { requests <- nil; return <-responses },
+		onSchemaOrCapabilities: func() error { receivedRequests <- nil; return <-responseErrs },
 	}
-	runWithMalformedServer(t, name, o, func(t *testing.T, d Driver, p *fakeProcess) {
-		requests, responses = make(chan error, 10), make(chan error, 10)
+	runWithMalformedServer(t, name, o, func(t *testing.T, d Driver, p *fakePluginProcess) {
+		receivedRequests, responseErrs = make(chan error, 10), make(chan error, 10)
 		results := make(chan error, 100)
 		all := func() {
 			for range cap(results) {
@@ -152,8 +152,8 @@ func testDescriptionIsRequestedOnce(t *testing.T, name string, describe func(con
 		step := func(questions, ended int) {
 			t.Helper()
 			synctest.Wait()
-			if len(requests) != questions || len(results) != ended {
-				t.Errorf("asked %d times, want %d; %d tasks know, want %d", len(requests), questions, len(results), ended)
+			if len(receivedRequests) != questions || len(results) != ended {
+				t.Errorf("asked %d times, want %d; %d tasks know, want %d", len(receivedRequests), questions, len(results), ended)
 			}
 		}
 		impatient, giveUp := context.WithCancel(t.Context())
@@ -167,11 +167,11 @@ func testDescriptionIsRequestedOnce(t *testing.T, name string, describe func(con
 			t.Errorf("who has asked and gives up gets %v", err)
 		}
 		step(2, 0)
-		responses <- nil // completes the first request, whose caller has been cancelled
+		responseErrs <- nil // completes the first request, whose caller has been cancelled
 		if _, err := describe(impatient, d); !errors.Is(err, context.Canceled) {
 			t.Errorf("who waits and gives up gets %v", err)
 		}
-		responses <- status.Error(codes.Internal, "not now")
+		responseErrs <- status.Error(codes.Internal, "not now")
 		step(2, 100)
 		for range cap(results) {
 			if err := <-results; status.Code(err) != codes.Internal {
@@ -180,7 +180,7 @@ func testDescriptionIsRequestedOnce(t *testing.T, name string, describe func(con
 		}
 		all()
 		step(3, 0)
-		responses <- nil
+		responseErrs <- nil
 		step(3, 100)
 		for range cap(results) {
 			if err := <-results; err != nil {
@@ -260,12 +260,12 @@ func TestMalformedWaitTaskResponse(t *testing.T) {
 		{"as newer servers say it", malformedServer{waitErr: errors.New("channel closed")}},
 	}
 	for _, tt := range tests {
-		runWithMalformedServer(t, tt.name, &tt.odd, func(t *testing.T, d Driver, _ *fakeProcess) {
+		runWithMalformedServer(t, tt.name, &tt.odd, func(t *testing.T, d Driver, _ *fakePluginProcess) {
 			if _, err := d.WaitTask(t.Context(), "id"); !errors.Is(err, ErrChannelClosed) {
 				t.Errorf("got %v", err)
 			}
 		})
-		runWithMalformedServer(t, tt.name+" while the plugin ends", &tt.odd, func(t *testing.T, d Driver, p *fakeProcess) {
+		runWithMalformedServer(t, tt.name+" while the plugin ends", &tt.odd, func(t *testing.T, d Driver, p *fakePluginProcess) {
 			errs := make(chan error)
 			go func() { _, err := d.WaitTask(t.Context(), "id"); errs <- err }()
 			time.Sleep(time.Second)
@@ -292,7 +292,7 @@ func TestMalformedFingerprints(t *testing.T) {
 		},
 	}}
 	for name, end := range map[string]error{"a clean end": nil, "channel closed": errors.New("channel closed")} {
-		runWithMalformedServer(t, name, &malformedServer{fingerprints: some, fingerprintErr: end}, func(t *testing.T, d Driver, _ *fakeProcess) {
+		runWithMalformedServer(t, name, &malformedServer{fingerprints: some, fingerprintErr: end}, func(t *testing.T, d Driver, _ *fakePluginProcess) {
 			ch, err := d.Fingerprint(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -340,7 +340,7 @@ func TestMalformedTaskStatus(t *testing.T) {
 		})
 	}
 	away := &malformedServer{startErr: status.Error(codes.Unavailable, "containerd is away")}
-	runWithMalformedServer(t, "Unavailable from a live plugin is not its death", away, func(t *testing.T, d Driver, _ *fakeProcess) {
+	runWithMalformedServer(t, "Unavailable from a live plugin is not its death", away, func(t *testing.T, d Driver, _ *fakePluginProcess) {
 		_, _, err := d.StartTask(t.Context(), &TaskConfig{})
 		if got, want := err.Error(), "rpc error: code = Unavailable desc = containerd is away"; got != want {
 			t.Errorf("got %q, want %q", got, want)

@@ -87,7 +87,7 @@ func (s *server) StartTask(ctx context.Context, req *driverpb.StartTaskRequest) 
 	if err != nil {
 		return nil, statusError(err)
 	}
-	p, err := overrideProto(override)
+	p, err := networkOverrideProto(override)
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +133,7 @@ func (s *server) WaitTask(ctx context.Context, req *driverpb.WaitTaskRequest) (*
 	if err != nil {
 		return nil, err
 	}
-	resp := &driverpb.WaitTaskResponse{Result: exitProto(exitResult)}
+	resp := &driverpb.WaitTaskResponse{Result: exitResultProto(exitResult)}
 	if exitResult == nil {
 		resp.Err = errNoExitResult.Error()
 	} else if exitResult.Err != nil {
@@ -155,7 +155,7 @@ func (s *server) InspectTask(ctx context.Context, req *driverpb.InspectTaskReque
 	if err != nil {
 		return nil, err
 	}
-	return statusProto(status)
+	return taskStatusProto(status)
 }
 
 func (s *server) TaskStats(req *driverpb.TaskStatsRequest, stream grpc.ServerStreamingServer[driverpb.TaskStatsResponse]) error {
@@ -173,7 +173,7 @@ func (s *server) TaskStats(req *driverpb.TaskStatsRequest, stream grpc.ServerStr
 			if err := stats.Validate(); err != nil {
 				return status.Error(codes.InvalidArgument, err.Error())
 			}
-			if err := stream.Send(&driverpb.TaskStatsResponse{Stats: statsProto(req.GetTaskId(), stats)}); err != nil {
+			if err := stream.Send(&driverpb.TaskStatsResponse{Stats: taskStatsProto(req.GetTaskId(), stats)}); err != nil {
 				return err
 			}
 		case <-ctx.Done():
@@ -200,7 +200,7 @@ func (s *server) TaskEvents(_ *driverpb.TaskEventsRequest, stream grpc.ServerStr
 			if event == nil {
 				continue
 			}
-			if err := stream.Send(eventProto(event)); err != nil {
+			if err := stream.Send(taskEventProto(event)); err != nil {
 				return err
 			}
 		case <-ctx.Done():
@@ -223,7 +223,7 @@ func (s *server) ExecTask(ctx context.Context, req *driverpb.ExecTaskRequest) (*
 	case result.Exit.Err != nil:
 		return nil, result.Exit.Err // Err is returned as the error of the call: the response has no field for it
 	}
-	return &driverpb.ExecTaskResponse{Stdout: result.Stdout, Stderr: result.Stderr, Result: exitProto(&result.Exit)}, nil
+	return &driverpb.ExecTaskResponse{Stdout: result.Stdout, Stderr: result.Stderr, Result: exitResultProto(&result.Exit)}, nil
 }
 
 func (s *server) CreateNetwork(ctx context.Context, req *driverpb.CreateNetworkRequest) (*driverpb.CreateNetworkResponse, error) {
@@ -231,9 +231,9 @@ func (s *server) CreateNetwork(ctx context.Context, req *driverpb.CreateNetworkR
 	if err != nil {
 		return nil, err
 	}
-	return &driverpb.CreateNetworkResponse{IsolationSpec: isolationProto(isolation), Created: created}, nil
+	return &driverpb.CreateNetworkResponse{IsolationSpec: networkIsolationProto(isolation), Created: created}, nil
 }
 
 func (s *server) DestroyNetwork(ctx context.Context, req *driverpb.DestroyNetworkRequest) (*driverpb.DestroyNetworkResponse, error) {
-	return &driverpb.DestroyNetworkResponse{}, s.impl.DestroyNetwork(ctx, req.GetAllocId(), isolationFromProto(req.GetIsolationSpec()))
+	return &driverpb.DestroyNetworkResponse{}, s.impl.DestroyNetwork(ctx, req.GetAllocId(), networkIsolationFromProto(req.GetIsolationSpec()))
 }

@@ -26,8 +26,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 )
 
-// fakeProcess is a plugin process whose server runs in the test.
-type fakeProcess struct {
+// fakePluginProcess is a plugin process whose server runs in the test.
+type fakePluginProcess struct {
 	server  *grpc.Server
 	conn    *grpc.ClientConn
 	done    chan struct{}
@@ -35,7 +35,7 @@ type fakeProcess struct {
 }
 
 // die ends the connections first and the process shortly after, like a kill.
-func (p *fakeProcess) die() {
+func (p *fakePluginProcess) die() {
 	p.dieOnce.Do(func() {
 		p.server.Stop()
 		time.Sleep(10 * time.Millisecond)
@@ -44,7 +44,7 @@ func (p *fakeProcess) die() {
 }
 
 // serveOnSocket runs a server on a unix socket until the test ends.
-func serveOnSocket(t testing.TB, register func(grpc.ServiceRegistrar)) *fakeProcess {
+func serveOnSocket(t testing.TB, register func(grpc.ServiceRegistrar)) *fakePluginProcess {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "wire")
 	if err != nil {
@@ -64,16 +64,16 @@ func serveOnSocket(t testing.TB, register func(grpc.ServiceRegistrar)) *fakeProc
 
 // serveInMemory runs a server on an in-memory connection until the test ends, for a test
 // with a fake clock.
-func serveInMemory(t testing.TB, register func(grpc.ServiceRegistrar)) *fakeProcess {
+func serveInMemory(t testing.TB, register func(grpc.ServiceRegistrar)) *fakePluginProcess {
 	t.Helper()
 	listener := bufconn.Listen(1 << 16)
 	return serveListener(t, listener, "passthrough:memory", register,
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return listener.DialContext(ctx) }))
 }
 
-func serveListener(t testing.TB, listener net.Listener, target string, register func(grpc.ServiceRegistrar), opts ...grpc.DialOption) *fakeProcess {
+func serveListener(t testing.TB, listener net.Listener, target string, register func(grpc.ServiceRegistrar), opts ...grpc.DialOption) *fakePluginProcess {
 	t.Helper()
-	p := &fakeProcess{server: base.NewServer(nil), done: make(chan struct{})}
+	p := &fakePluginProcess{server: base.NewServer(nil), done: make(chan struct{})}
 	register(p.server)
 	served := make(chan struct{})
 	go func() {
@@ -100,33 +100,33 @@ func TestMain(m *testing.M) {
 		return
 	}
 	code := m.Run()
-	if left := waitForGoroutines(); len(left) > 0 {
+	if left := waitForGoroutinesToEnd(); len(left) > 0 {
 		fmt.Fprintf(os.Stderr, "goroutines are left:\n%s\n", strings.Join(left, "\n\n"))
 		code = 1
 	}
 	os.Exit(code)
 }
 
-// waitForGoroutines waits for the last goroutines to end, and returns the stacks of the
+// waitForGoroutinesToEnd waits for the last goroutines to end, and returns the stacks of the
 // goroutines that still run.
-func waitForGoroutines() []string {
-	var left []string
+func waitForGoroutinesToEnd() []string {
+	var leftStacks []string
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		buf := make([]byte, 1<<20)
-		left = left[:0]
+		leftStacks = leftStacks[:0]
 		for stack := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
 			if strings.Contains(stack, "plugins/driver.") && !strings.Contains(stack, "plugins/driver.TestMain") {
-				left = append(left, stack)
+				leftStacks = append(leftStacks, stack)
 			}
 		}
-		if len(left) == 0 {
+		if len(leftStacks) == 0 {
 			return nil
 		}
 	}
-	return left
+	return leftStacks
 }
 
-func newClientOf(t testing.TB, impl Driver) (Driver, *fakeProcess) {
+func newClientOf(t testing.TB, impl Driver) (Driver, *fakePluginProcess) {
 	t.Helper()
 	p := serveOnSocket(t, func(s grpc.ServiceRegistrar) { RegisterServer(s, impl) })
 	return NewClient(p.conn, p.done), p
@@ -242,9 +242,9 @@ func (f *fakeDriver) DestroyNetwork(_ context.Context, allocID string, isolation
 	return f.recordCall("DestroyNetwork", allocID, isolation)
 }
 
-// newFilled returns a value in which no field is zero, so that a test detects a field that
+// newFilledValue returns a value in which no field is zero, so that a test detects a field that
 // is missing in the conversion to a message.
-func newFilled[T any](t testing.TB) T {
+func newFilledValue[T any](t testing.TB) T {
 	t.Helper()
 	var v T
 	n := 0
@@ -314,17 +314,17 @@ func expectEqual(t *testing.T, what string, got, want any) {
 
 // TestEveryFieldSurvivesBothDirections sends values in which every field is set.
 func TestEveryFieldSurvivesBothDirections(t *testing.T) {
-	stats := newFilled[TaskStats](t)
+	stats := newFilledValue[TaskStats](t)
 	for _, usage := range stats.ByPID {
 		copy(usage.CPU.Measured, cpuFieldNames)
 		copy(usage.Memory.Measured, memoryFieldNames)
 	}
 	stats.Total.CPU.Measured, stats.Total.Memory.Measured = cpuFieldNames, memoryFieldNames
-	event := newFilled[TaskEvent](t)
-	exitResult := newFilled[ExitResult](t)
+	event := newFilledValue[TaskEvent](t)
+	exitResult := newFilledValue[ExitResult](t)
 	exitResult.Err = errors.New("the driver's own")
-	handle, override, inspect := newFilled[Handle](t), newFilled[NetworkOverride](t), newFilled[TaskStatus](t)
-	capabilities, isolation, result := newFilled[Capabilities](t), newFilled[NetworkIsolation](t), newFilled[ExecResult](t)
+	handle, override, inspect := newFilledValue[Handle](t), newFilledValue[NetworkOverride](t), newFilledValue[TaskStatus](t)
+	capabilities, isolation, result := newFilledValue[Capabilities](t), newFilledValue[NetworkIsolation](t), newFilledValue[ExecResult](t)
 	fingerprint := Fingerprint{
 		Attributes: map[string]Attribute{
 			"bool": {Value: true}, "int": {Value: int64(5), Unit: "GiB"}, "float": {Value: 1.5, Unit: "MHz"}, "string": {Value: "s"},
@@ -369,7 +369,7 @@ func TestEveryFieldSurvivesBothDirections(t *testing.T) {
 	}
 	expectEqual(t, "Fingerprint", <-fingerprints, fingerprint)
 
-	config := newFilled[TaskConfig](t)
+	config := newFilledValue[TaskConfig](t)
 	gotHandle, gotOverride, err := d.StartTask(ctx, &config)
 	expectEqual(t, "StartTask", []any{gotHandle, gotOverride, err}, []any{&handle, &override, nil})
 	expectEqual(t, "StartTask's call", f.lastCall(), []any{"StartTask", &config})
@@ -485,11 +485,11 @@ func TestSentMessagesAreComplete(t *testing.T) {
 		r.AllocatedResources.Memory == nil || r.LinuxResources == nil {
 		t.Errorf("the resources have holes: %v", r)
 	}
-	stats := statsProto("id", &TaskStats{})
+	stats := taskStatsProto("id", &TaskStats{})
 	if u := stats.AggResourceUsage; u == nil || u.Cpu == nil || u.Memory == nil || stats.Timestamp == nil {
 		t.Errorf("the stats have holes: %v", stats)
 	}
-	inspect, err := statusProto(&TaskStatus{})
+	inspect, err := taskStatusProto(&TaskStatus{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -74,9 +74,9 @@ func (c *Client) Configure(ctx context.Context, config Config) error {
 	return c.conn.Err(ctx, err)
 }
 
-// pluginError returns a gRPC error with the plugin's text only, without the prefix of the
+// pluginErrorFromStatus returns a gRPC error with the plugin's text only, without the prefix of the
 // gRPC library. It returns other errors unchanged.
-func pluginError(err error) error {
+func pluginErrorFromStatus(err error) error {
 	if _, ok := err.(interface{ GRPCStatus() *status.Status }); ok {
 		return &remoteError{err, base.ErrorMessage(err)}
 	}
@@ -90,7 +90,7 @@ type failureResponse interface{ GetFailure() *hookpb.Failure }
 func invokePoint[Q any, A failureResponse](ctx context.Context, c *Client, call func(context.Context, Q, ...grpc.CallOption) (A, error), request Q) (A, error) {
 	answer, err := call(ctx, request)
 	if err != nil {
-		return answer, pluginError(c.conn.Err(ctx, err))
+		return answer, pluginErrorFromStatus(c.conn.Err(ctx, err))
 	}
 	failure := answer.GetFailure()
 	switch {
@@ -102,44 +102,44 @@ func invokePoint[Q any, A failureResponse](ctx context.Context, c *Client, call 
 	return answer, errors.New(failure.GetMessage())
 }
 
-func invokeVoid[Q any, A failureResponse](ctx context.Context, c *Client, call func(context.Context, Q, ...grpc.CallOption) (A, error), request Q) error {
+func invokePointWithoutResponse[Q any, A failureResponse](ctx context.Context, c *Client, call func(context.Context, Q, ...grpc.CallOption) (A, error), request Q) error {
 	_, err := invokePoint(ctx, c, call, request)
 	return err
 }
 
 // Prerun implements AllocPrerun.
 func (c *Client) Prerun(ctx context.Context, r AllocPrerunRequest) (AllocPrerunResponse, error) {
-	return AllocPrerunResponse{}, invokeVoid(ctx, c, c.pb.Prerun, allocRequestProto(r.RequestMeta, r.Alloc, r.Env))
+	return AllocPrerunResponse{}, invokePointWithoutResponse(ctx, c, c.pb.Prerun, allocRequestProto(r.RequestMeta, r.Alloc, r.Env))
 }
 
 // UpdateAlloc implements AllocUpdate.
 func (c *Client) UpdateAlloc(ctx context.Context, r AllocUpdateRequest) (AllocUpdateResponse, error) {
-	return AllocUpdateResponse{}, invokeVoid(ctx, c, c.pb.UpdateAlloc, allocRequestProto(r.RequestMeta, r.Alloc, r.Env))
+	return AllocUpdateResponse{}, invokePointWithoutResponse(ctx, c, c.pb.UpdateAlloc, allocRequestProto(r.RequestMeta, r.Alloc, r.Env))
 }
 
 // PreTaskRestart implements AllocPreTaskRestart.
 func (c *Client) PreTaskRestart(ctx context.Context, r AllocPreTaskRestartRequest) (AllocPreTaskRestartResponse, error) {
-	return AllocPreTaskRestartResponse{}, invokeVoid(ctx, c, c.pb.PreTaskRestart, allocRequestProto(r.RequestMeta, r.Alloc, nil))
+	return AllocPreTaskRestartResponse{}, invokePointWithoutResponse(ctx, c, c.pb.PreTaskRestart, allocRequestProto(r.RequestMeta, r.Alloc, nil))
 }
 
 // PreKill implements AllocPreKill.
 func (c *Client) PreKill(ctx context.Context, r AllocPreKillRequest) (AllocPreKillResponse, error) {
-	return AllocPreKillResponse{}, invokeVoid(ctx, c, c.pb.PreKill, allocRequestProto(r.RequestMeta, r.Alloc, nil))
+	return AllocPreKillResponse{}, invokePointWithoutResponse(ctx, c, c.pb.PreKill, allocRequestProto(r.RequestMeta, r.Alloc, nil))
 }
 
 // Postrun implements AllocPostrun.
 func (c *Client) Postrun(ctx context.Context, r AllocPostrunRequest) (AllocPostrunResponse, error) {
-	return AllocPostrunResponse{}, invokeVoid(ctx, c, c.pb.Postrun, allocRequestProto(r.RequestMeta, r.Alloc, nil))
+	return AllocPostrunResponse{}, invokePointWithoutResponse(ctx, c, c.pb.Postrun, allocRequestProto(r.RequestMeta, r.Alloc, nil))
 }
 
 // Destroy implements AllocDestroy.
 func (c *Client) Destroy(ctx context.Context, r AllocDestroyRequest) (AllocDestroyResponse, error) {
-	return AllocDestroyResponse{}, invokeVoid(ctx, c, c.pb.Destroy, allocRequestProto(r.RequestMeta, r.Alloc, nil))
+	return AllocDestroyResponse{}, invokePointWithoutResponse(ctx, c, c.pb.Destroy, allocRequestProto(r.RequestMeta, r.Alloc, nil))
 }
 
 // ShutdownAlloc implements AllocShutdown.
 func (c *Client) ShutdownAlloc(ctx context.Context, r AllocShutdownRequest) (AllocShutdownResponse, error) {
-	return AllocShutdownResponse{}, invokeVoid(ctx, c, c.pb.ShutdownAlloc, allocRequestProto(r.RequestMeta, r.Alloc, nil))
+	return AllocShutdownResponse{}, invokePointWithoutResponse(ctx, c, c.pb.ShutdownAlloc, allocRequestProto(r.RequestMeta, r.Alloc, nil))
 }
 
 // Prestart implements TaskPrestart. The State of the response is valid with an error too.
@@ -153,30 +153,30 @@ func (c *Client) Prestart(ctx context.Context, r TaskPrestartRequest) (TaskPrest
 
 // Poststart implements TaskPoststart.
 func (c *Client) Poststart(ctx context.Context, r TaskPoststartRequest) (TaskPoststartResponse, error) {
-	return TaskPoststartResponse{}, invokeVoid(ctx, c, c.pb.Poststart, poststartRequestProto(r))
+	return TaskPoststartResponse{}, invokePointWithoutResponse(ctx, c, c.pb.Poststart, poststartRequestProto(r))
 }
 
 // Update implements TaskUpdate.
 func (c *Client) Update(ctx context.Context, r TaskUpdateRequest) (TaskUpdateResponse, error) {
-	return TaskUpdateResponse{}, invokeVoid(ctx, c, c.pb.Update, taskRequestProto(r.RequestMeta, r.Alloc, r.Task, r.Env))
+	return TaskUpdateResponse{}, invokePointWithoutResponse(ctx, c, c.pb.Update, taskRequestProto(r.RequestMeta, r.Alloc, r.Task, r.Env))
 }
 
 // PreKilling implements TaskPreKilling.
 func (c *Client) PreKilling(ctx context.Context, r TaskPreKillingRequest) (TaskPreKillingResponse, error) {
-	return TaskPreKillingResponse{}, invokeVoid(ctx, c, c.pb.PreKilling, taskRequestProto(r.RequestMeta, r.Alloc, r.Task, nil))
+	return TaskPreKillingResponse{}, invokePointWithoutResponse(ctx, c, c.pb.PreKilling, taskRequestProto(r.RequestMeta, r.Alloc, r.Task, nil))
 }
 
 // Exited implements TaskExited.
 func (c *Client) Exited(ctx context.Context, r TaskExitedRequest) (TaskExitedResponse, error) {
-	return TaskExitedResponse{}, invokeVoid(ctx, c, c.pb.Exited, exitedRequestProto(r))
+	return TaskExitedResponse{}, invokePointWithoutResponse(ctx, c, c.pb.Exited, exitedRequestProto(r))
 }
 
 // Stop implements TaskStop.
 func (c *Client) Stop(ctx context.Context, r TaskStopRequest) (TaskStopResponse, error) {
-	return TaskStopResponse{}, invokeVoid(ctx, c, c.pb.Stop, stopRequestProto(r))
+	return TaskStopResponse{}, invokePointWithoutResponse(ctx, c, c.pb.Stop, stopRequestProto(r))
 }
 
 // Shutdown implements TaskShutdown.
 func (c *Client) Shutdown(ctx context.Context, r TaskShutdownRequest) (TaskShutdownResponse, error) {
-	return TaskShutdownResponse{}, invokeVoid(ctx, c, c.pb.Shutdown, taskRequestProto(r.RequestMeta, r.Alloc, r.Task, nil))
+	return TaskShutdownResponse{}, invokePointWithoutResponse(ctx, c, c.pb.Shutdown, taskRequestProto(r.RequestMeta, r.Alloc, r.Task, nil))
 }

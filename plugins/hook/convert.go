@@ -55,14 +55,14 @@ func taskFromProto(p *hookpb.Task) Task {
 	}
 }
 
-func dirProto(d TaskDir) *hookpb.TaskDir {
+func taskDirProto(d TaskDir) *hookpb.TaskDir {
 	return &hookpb.TaskDir{
 		AllocDir: d.AllocDir, Dir: d.Dir, SharedAllocDir: d.SharedAllocDir, SharedTaskDir: d.SharedTaskDir, LocalDir: d.LocalDir, LogDir: d.LogDir,
 		SecretsDir: d.SecretsDir, PrivateDir: d.PrivateDir, MountsAllocDir: d.MountsAllocDir, MountsTaskDir: d.MountsTaskDir, MountsSecretsDir: d.MountsSecretsDir,
 	}
 }
 
-func dirFromProto(p *hookpb.TaskDir) TaskDir {
+func taskDirFromProto(p *hookpb.TaskDir) TaskDir {
 	return TaskDir{
 		AllocDir: p.GetAllocDir(), Dir: p.GetDir(), SharedAllocDir: p.GetSharedAllocDir(), SharedTaskDir: p.GetSharedTaskDir(), LocalDir: p.GetLocalDir(), LogDir: p.GetLogDir(),
 		SecretsDir: p.GetSecretsDir(), PrivateDir: p.GetPrivateDir(), MountsAllocDir: p.GetMountsAllocDir(), MountsTaskDir: p.GetMountsTaskDir(), MountsSecretsDir: p.GetMountsSecretsDir(),
@@ -128,7 +128,7 @@ func taskRequestProto(m RequestMeta, a Alloc, t Task, env map[string]string) *ho
 
 func prestartRequestProto(r TaskPrestartRequest) *hookpb.PrestartRequest {
 	return &hookpb.PrestartRequest{
-		Alloc: allocProto(r.Alloc), Token: r.Token, Attachment: r.Attachment, Task: taskProto(r.Task), Dir: dirProto(r.Dir),
+		Alloc: allocProto(r.Alloc), Token: r.Token, Attachment: r.Attachment, Task: taskProto(r.Task), Dir: taskDirProto(r.Dir),
 		Env: r.Env, Resources: resourcesProto(r.Resources), PreviousState: r.PreviousState, Running: r.Running,
 	}
 }
@@ -162,7 +162,7 @@ func prestartResponseProto(r TaskPrestartResponse) *hookpb.PrestartResponse {
 
 func poststartRequestProto(r TaskPoststartRequest) *hookpb.PoststartRequest {
 	return &hookpb.PoststartRequest{
-		Alloc: allocProto(r.Alloc), Token: r.Token, Attachment: r.Attachment, Task: taskProto(r.Task), Dir: dirProto(r.Dir),
+		Alloc: allocProto(r.Alloc), Token: r.Token, Attachment: r.Attachment, Task: taskProto(r.Task), Dir: taskDirProto(r.Dir),
 		Env: r.Env, Network: networkProto(r.Network), Repeated: r.Repeated,
 	}
 }
@@ -180,7 +180,7 @@ func exitedRequestProto(r TaskExitedRequest) *hookpb.ExitedRequest {
 
 func stopRequestProto(r TaskStopRequest) *hookpb.StopRequest {
 	return &hookpb.StopRequest{
-		Alloc: allocProto(r.Alloc), Token: r.Token, Attachment: r.Attachment, Task: taskProto(r.Task), Dir: dirProto(r.Dir),
+		Alloc: allocProto(r.Alloc), Token: r.Token, Attachment: r.Attachment, Task: taskProto(r.Task), Dir: taskDirProto(r.Dir),
 		PreviousState: r.PreviousState,
 	}
 }

@@ -13,22 +13,22 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// greeter is a hook with one hook point. The hooks of most authors use package sdk
+// greetingHook is a hook with one hook point. The hooks of most authors use package sdk
 // instead, which implements hook.Plugin.
-type greeter struct{}
+type greetingHook struct{}
 
 var (
-	_ hook.Plugin       = greeter{}
-	_ hook.TaskPrestart = greeter{}
+	_ hook.Plugin       = greetingHook{}
+	_ hook.TaskPrestart = greetingHook{}
 )
 
-func (greeter) Describe(context.Context) (*hook.Description, error) {
+func (greetingHook) Describe(context.Context) (*hook.Description, error) {
 	return &hook.Description{Subscriptions: []hook.Subscription{{Point: hook.Prestart}}}, nil
 }
 
-func (greeter) Configure(context.Context, hook.Config) error { return nil }
+func (greetingHook) Configure(context.Context, hook.Config) error { return nil }
 
-func (greeter) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (greetingHook) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	return hook.TaskPrestartResponse{Env: map[string]string{"GREETING": "hello, " + req.Task.Name}}, nil
 }
 
@@ -48,7 +48,7 @@ func ExampleNewClient() {
 	}
 	server := grpc.NewServer()
 	defer server.Stop()
-	hook.RegisterServer(server, greeter{}, greeter{})
+	hook.RegisterServer(server, greetingHook{}, greetingHook{})
 	go server.Serve(listener)
 
 	conn, err := grpc.NewClient("unix:"+listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -75,7 +75,7 @@ func ExampleNewClient() {
 
 // PointsOf finds the hook points of a value by its methods.
 func ExamplePointsOf() {
-	fmt.Println(hook.PointsOf(greeter{}))
+	fmt.Println(hook.PointsOf(greetingHook{}))
 	// Output: [prestart]
 }
 

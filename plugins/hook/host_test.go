@@ -36,14 +36,14 @@ func (b *fakeHost) Stats(ctx context.Context, s hook.Scope, interval time.Durati
 		return nil, err
 	}
 	samples := make(chan hook.Usage, 2)
-	samples <- newFilled[hook.Usage]()
+	samples <- newFilledValue[hook.Usage]()
 	samples <- hook.Usage{}
 	close(samples)
 	return samples, nil
 }
 
 func (b *fakeHost) State(_ context.Context, s hook.Scope) (*hook.AllocState, error) {
-	state := newFilled[hook.AllocState]()
+	state := newFilledValue[hook.AllocState]()
 	return &state, b.recordCall(s)
 }
 
@@ -87,7 +87,7 @@ func (b *fakeHost) Variables(_ context.Context, s hook.Scope, prefix string, aft
 }
 
 func (b *fakeHost) Services(_ context.Context, s hook.Scope, name string, after uint64) ([]hook.Service, uint64, error) {
-	return []hook.Service{newFilled[hook.Service]()}, 9, b.recordCall(s, name, after)
+	return []hook.Service{newFilledValue[hook.Service]()}, 9, b.recordCall(s, name, after)
 }
 
 func dialFakeHost(t *testing.T, b *fakeHost) *hook.HostClient {
@@ -115,7 +115,7 @@ func TestHostCarriesAllFields(t *testing.T) {
 	}{
 		{"exec", func() (any, error) { return host.Exec(ctx, of, []string{"ls", "-l"}, time.Second) }, []any{of, []string{"ls", "-l"}, time.Second},
 			&driver.ExecResult{Stdout: []byte("out"), Stderr: []byte("err"), Exit: driver.ExitResult{ExitCode: 3, Signal: 4}}},
-		{"state", func() (any, error) { return host.State(ctx, whole) }, []any{whole}, func() any { s := newFilled[hook.AllocState](); return &s }()},
+		{"state", func() (any, error) { return host.State(ctx, whole) }, []any{whole}, func() any { s := newFilledValue[hook.AllocState](); return &s }()},
 		{"interpolate", func() (any, error) { return host.Interpolate(ctx, of, "x") }, []any{of, "x"}, "<x>"},
 		{"event", func() (any, error) { return nil, host.EmitEvent(ctx, of, event) }, []any{of, event}, nil},
 		{"restart", func() (any, error) { return nil, host.Restart(ctx, of, "why", true) }, []any{of, "restart", "why", true}, nil},
@@ -126,7 +126,7 @@ func TestHostCarriesAllFields(t *testing.T) {
 		{"no variable", func() (any, error) { v, i, err := host.Variable(ctx, whole, "missing", 5); return []any{v, i}, err }, []any{whole, "missing", uint64(5)}, []any{map[string]string(nil), uint64(8)}},
 		{"empty variable", func() (any, error) { v, i, err := host.Variable(ctx, whole, "empty", 5); return []any{v, i}, err }, []any{whole, "empty", uint64(5)}, []any{map[string]string{}, uint64(8)}},
 		{"variables", func() (any, error) { v, i, err := host.Variables(ctx, whole, "p", 5); return []any{v, i}, err }, []any{whole, "p", uint64(5)}, []any{[]string{"a", "b"}, uint64(9)}},
-		{"services", func() (any, error) { v, i, err := host.Services(ctx, whole, "s", 5); return []any{v, i}, err }, []any{whole, "s", uint64(5)}, []any{[]hook.Service{newFilled[hook.Service]()}, uint64(9)}},
+		{"services", func() (any, error) { v, i, err := host.Services(ctx, whole, "s", 5); return []any{v, i}, err }, []any{whole, "s", uint64(5)}, []any{[]hook.Service{newFilledValue[hook.Service]()}, uint64(9)}},
 	} {
 		got, err := test.call()
 		if err != nil || !reflect.DeepEqual(got, test.want) || !reflect.DeepEqual(b.lastCall, test.asked) {
@@ -184,7 +184,7 @@ func TestHostStats(t *testing.T) {
 	for s := range samples {
 		got = append(got, s)
 	}
-	if want := newFilled[hook.Usage](); len(got) != 2 || !reflect.DeepEqual(got[0], want) {
+	if want := newFilledValue[hook.Usage](); len(got) != 2 || !reflect.DeepEqual(got[0], want) {
 		t.Errorf("got %+v", got)
 	}
 	b.err = hook.ErrPermissionDenied

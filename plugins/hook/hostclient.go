@@ -70,9 +70,9 @@ type remoteError struct {
 func (e *remoteError) Error() string { return e.message }
 func (e *remoteError) Unwrap() error { return e.sentinel }
 
-// hostError returns an error that errors.Is recognizes: gRPC sends only a status code and a
+// hostErrorFromStatus returns an error that errors.Is recognizes: gRPC sends only a status code and a
 // text.
-func hostError(ctx context.Context, err error) error {
+func hostErrorFromStatus(ctx context.Context, err error) error {
 	s, ok := status.FromError(err)
 	switch {
 	case err == nil || !ok:
@@ -95,11 +95,11 @@ func hostError(ctx context.Context, err error) error {
 	return err
 }
 
-// retryUnavailable repeats an idempotent call as long as its result is ErrHostUnavailable.
-func retryUnavailable[Q, A any](ctx context.Context, call func(context.Context, Q, ...grpc.CallOption) (A, error), request Q) (A, error) {
+// retryWhileUnavailable repeats an idempotent call as long as its result is ErrHostUnavailable.
+func retryWhileUnavailable[Q, A any](ctx context.Context, call func(context.Context, Q, ...grpc.CallOption) (A, error), request Q) (A, error) {
 	for {
 		answer, err := call(ctx, request)
-		if err = hostError(ctx, err); !errors.Is(err, ErrHostUnavailable) {
+		if err = hostErrorFromStatus(ctx, err); !errors.Is(err, ErrHostUnavailable) {
 			return answer, err
 		}
 	}
@@ -113,7 +113,7 @@ func (c *HostClient) Exec(ctx context.Context, s Scope, command []string, timeou
 	}
 	p, err := c.pb.Exec(ctx, request)
 	if err != nil {
-		return nil, hostError(ctx, err)
+		return nil, hostErrorFromStatus(ctx, err)
 	}
 	return &driver.ExecResult{
 		Stdout: p.GetStdout(), Stderr: p.GetStderr(),
@@ -140,7 +140,7 @@ func (c *HostClient) Stats(ctx context.Context, s Scope, interval time.Duration)
 			case <-ctx.Done():
 				return
 			}
-			if p, err = stream.Recv(); errors.Is(hostError(ctx, err), ErrHostUnavailable) {
+			if p, err = stream.Recv(); errors.Is(hostErrorFromStatus(ctx, err), ErrHostUnavailable) {
 				stream, p, err = c.openStatsStream(ctx, request)
 			}
 		}
@@ -151,7 +151,7 @@ func (c *HostClient) Stats(ctx context.Context, s Scope, interval time.Duration)
 // openStatsStream opens a stream and waits for its first sample, so that an error of the call is
 // returned and is not an empty stream.
 func (c *HostClient) openStatsStream(ctx context.Context, request *hookpb.StatsRequest) (stream grpc.ServerStreamingClient[hookpb.StatsSample], first *hookpb.StatsSample, err error) {
-	first, err = retryUnavailable(ctx, func(ctx context.Context, request *hookpb.StatsRequest, _ ...grpc.CallOption) (*hookpb.StatsSample, error) {
+	first, err = retryWhileUnavailable(ctx, func(ctx context.Context, request *hookpb.StatsRequest, _ ...grpc.CallOption) (*hookpb.StatsSample, error) {
 		if stream, err = c.pb.Stats(ctx, request); err != nil {
 			return nil, err
 		}
@@ -162,7 +162,7 @@ func (c *HostClient) openStatsStream(ctx context.Context, request *hookpb.StatsR
 
 // State implements Host.
 func (c *HostClient) State(ctx context.Context, s Scope) (*AllocState, error) {
-	p, err := retryUnavailable(ctx, c.pb.State, &hookpb.StateRequest{Token: s.Token})
+	p, err := retryWhileUnavailable(ctx, c.pb.State, &hookpb.StateRequest{Token: s.Token})
 	if err != nil {
 		return nil, err
 	}
@@ -178,7 +178,7 @@ func (c *HostClient) State(ctx context.Context, s Scope) (*AllocState, error) {
 
 // Interpolate implements Host.
 func (c *HostClient) Interpolate(ctx context.Context, s Scope, text string) (string, error) {
-	p, err := retryUnavailable(ctx, c.pb.Interpolate, &hookpb.InterpolateRequest{Token: s.Token, Task: s.Task, Text: text})
+	p, err := retryWhileUnavailable(ctx, c.pb.Interpolate, &hookpb.InterpolateRequest{Token: s.Token, Task: s.Task, Text: text})
 	return p.GetText(), err
 }
 
@@ -192,36 +192,36 @@ func (c *HostClient) EmitEvent(ctx context.Context, s Scope, event Event) error 
 		request.Details[key] = sanitizeUTF8(detail)
 	}
 	_, err := c.pb.EmitEvent(ctx, request)
-	return hostError(ctx, err)
+	return hostErrorFromStatus(ctx, err)
 }
 
 // Restart implements Host.
 func (c *HostClient) Restart(ctx context.Context, s Scope, reason string, failure bool) error {
 	_, err := c.pb.Restart(ctx, &hookpb.RestartRequest{Token: s.Token, Task: s.Task, Reason: sanitizeUTF8(reason), Failure: failure})
-	return hostError(ctx, err)
+	return hostErrorFromStatus(ctx, err)
 }
 
 // Signal implements Host.
 func (c *HostClient) Signal(ctx context.Context, s Scope, signal, reason string) error {
 	_, err := c.pb.Signal(ctx, &hookpb.SignalRequest{Token: s.Token, Task: s.Task, Signal: signal, Reason: sanitizeUTF8(reason)})
-	return hostError(ctx, err)
+	return hostErrorFromStatus(ctx, err)
 }
 
 // Kill implements Host.
 func (c *HostClient) Kill(ctx context.Context, s Scope, reason string) error {
 	_, err := c.pb.Kill(ctx, &hookpb.KillRequest{Token: s.Token, Task: s.Task, Reason: sanitizeUTF8(reason)})
-	return hostError(ctx, err)
+	return hostErrorFromStatus(ctx, err)
 }
 
 // SetHealth implements Host.
 func (c *HostClient) SetHealth(ctx context.Context, s Scope, healthy bool, reason string) error {
-	_, err := retryUnavailable(ctx, c.pb.SetHealth, &hookpb.SetHealthRequest{Token: s.Token, Healthy: healthy, Reason: sanitizeUTF8(reason)})
+	_, err := retryWhileUnavailable(ctx, c.pb.SetHealth, &hookpb.SetHealthRequest{Token: s.Token, Healthy: healthy, Reason: sanitizeUTF8(reason)})
 	return err
 }
 
 // Variable implements Host.
 func (c *HostClient) Variable(ctx context.Context, s Scope, path string, after uint64) (map[string]string, uint64, error) {
-	p, err := retryUnavailable(ctx, c.pb.Variable, &hookpb.VariableRequest{Token: s.Token, Path: path, After: after})
+	p, err := retryWhileUnavailable(ctx, c.pb.Variable, &hookpb.VariableRequest{Token: s.Token, Path: path, After: after})
 	if err != nil || !p.GetFound() {
 		return nil, p.GetIndex(), err
 	}
@@ -234,13 +234,13 @@ func (c *HostClient) Variable(ctx context.Context, s Scope, path string, after u
 
 // Variables implements Host.
 func (c *HostClient) Variables(ctx context.Context, s Scope, prefix string, after uint64) ([]string, uint64, error) {
-	p, err := retryUnavailable(ctx, c.pb.Variables, &hookpb.VariablesRequest{Token: s.Token, Prefix: prefix, After: after})
+	p, err := retryWhileUnavailable(ctx, c.pb.Variables, &hookpb.VariablesRequest{Token: s.Token, Prefix: prefix, After: after})
 	return p.GetPaths(), p.GetIndex(), err
 }
 
 // Services implements Host.
 func (c *HostClient) Services(ctx context.Context, s Scope, name string, after uint64) ([]Service, uint64, error) {
-	p, err := retryUnavailable(ctx, c.pb.Services, &hookpb.ServicesRequest{Token: s.Token, Name: name, After: after})
+	p, err := retryWhileUnavailable(ctx, c.pb.Services, &hookpb.ServicesRequest{Token: s.Token, Name: name, After: after})
 	if err != nil {
 		return nil, 0, err
 	}

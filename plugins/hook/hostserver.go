@@ -24,8 +24,8 @@ type hostServer struct {
 	impl Host
 }
 
-// hostStatus converts an error of a Host to a gRPC status.
-func hostStatus(err error) error {
+// statusFromHostError converts an error of a Host to a gRPC status.
+func statusFromHostError(err error) error {
 	switch {
 	case err == nil:
 		return nil
@@ -53,7 +53,7 @@ func (s *hostServer) Exec(ctx context.Context, r *hookpb.ExecRequest) (*hookpb.E
 		err = result.Exit.Err
 	}
 	if err != nil {
-		return nil, hostStatus(err)
+		return nil, statusFromHostError(err)
 	}
 	return &hookpb.ExecResponse{
 		Stdout: result.Stdout, Stderr: result.Stderr, ExitCode: int32(result.Exit.ExitCode), Signal: int32(result.Exit.Signal),
@@ -63,7 +63,7 @@ func (s *hostServer) Exec(ctx context.Context, r *hookpb.ExecRequest) (*hookpb.E
 func (s *hostServer) Stats(r *hookpb.StatsRequest, stream grpc.ServerStreamingServer[hookpb.StatsSample]) error {
 	samples, err := s.impl.Stats(stream.Context(), scopeFromProto(r), r.GetInterval().AsDuration())
 	if err != nil {
-		return hostStatus(err)
+		return statusFromHostError(err)
 	}
 	for {
 		select {
@@ -86,7 +86,7 @@ func (s *hostServer) Stats(r *hookpb.StatsRequest, stream grpc.ServerStreamingSe
 func (s *hostServer) State(ctx context.Context, r *hookpb.StateRequest) (*hookpb.AllocState, error) {
 	state, err := s.impl.State(ctx, Scope{Token: r.GetToken()})
 	if err != nil {
-		return nil, hostStatus(err)
+		return nil, statusFromHostError(err)
 	}
 	p := &hookpb.AllocState{
 		ClientStatus: state.ClientStatus, ClientDescription: state.ClientDescription, DesiredStatus: state.DesiredStatus,
@@ -101,7 +101,7 @@ func (s *hostServer) State(ctx context.Context, r *hookpb.StateRequest) (*hookpb
 func (s *hostServer) Interpolate(ctx context.Context, r *hookpb.InterpolateRequest) (*hookpb.InterpolateResponse, error) {
 	text, err := s.impl.Interpolate(ctx, scopeFromProto(r), r.GetText())
 	if err != nil {
-		return nil, hostStatus(err)
+		return nil, statusFromHostError(err)
 	}
 	return &hookpb.InterpolateResponse{Text: text}, nil
 }
@@ -109,7 +109,7 @@ func (s *hostServer) Interpolate(ctx context.Context, r *hookpb.InterpolateReque
 // doneResponse returns the empty response of a call, or its error.
 func doneResponse(err error) (*hookpb.Done, error) {
 	if err != nil {
-		return nil, hostStatus(err)
+		return nil, statusFromHostError(err)
 	}
 	return &hookpb.Done{}, nil
 }
@@ -137,7 +137,7 @@ func (s *hostServer) SetHealth(ctx context.Context, r *hookpb.SetHealthRequest) 
 func (s *hostServer) Variable(ctx context.Context, r *hookpb.VariableRequest) (*hookpb.VariableResponse, error) {
 	items, index, err := s.impl.Variable(ctx, Scope{Token: r.GetToken()}, r.GetPath(), r.GetAfter())
 	if err != nil {
-		return nil, hostStatus(err)
+		return nil, statusFromHostError(err)
 	}
 	return &hookpb.VariableResponse{Found: items != nil, Items: items, Index: index}, nil
 }
@@ -145,7 +145,7 @@ func (s *hostServer) Variable(ctx context.Context, r *hookpb.VariableRequest) (*
 func (s *hostServer) Variables(ctx context.Context, r *hookpb.VariablesRequest) (*hookpb.VariablesResponse, error) {
 	paths, index, err := s.impl.Variables(ctx, Scope{Token: r.GetToken()}, r.GetPrefix(), r.GetAfter())
 	if err != nil {
-		return nil, hostStatus(err)
+		return nil, statusFromHostError(err)
 	}
 	return &hookpb.VariablesResponse{Paths: paths, Index: index}, nil
 }
@@ -153,7 +153,7 @@ func (s *hostServer) Variables(ctx context.Context, r *hookpb.VariablesRequest) 
 func (s *hostServer) Services(ctx context.Context, r *hookpb.ServicesRequest) (*hookpb.ServicesResponse, error) {
 	instances, index, err := s.impl.Services(ctx, Scope{Token: r.GetToken()}, r.GetName(), r.GetAfter())
 	if err != nil {
-		return nil, hostStatus(err)
+		return nil, statusFromHostError(err)
 	}
 	p := &hookpb.ServicesResponse{Index: index}
 	for _, i := range instances {

@@ -78,11 +78,11 @@ func AllPoints() iter.Seq[Point] {
 
 // PointsOf returns the hook points whose interfaces the type of h implements.
 func PointsOf(h any) []Point {
-	var list []Point
+	var points []Point
 	for p := range AllPoints() {
 		if reflect.TypeOf(h).Implements(p.Interface()) {
-			list = append(list, p)
+			points = append(points, p)
 		}
 	}
-	return list
+	return points
 }

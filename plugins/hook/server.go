@@ -69,7 +69,7 @@ func callPoint[I, Q, R any](ctx context.Context, s *server, point Point, call fu
 	if !ok {
 		return nil, unimplementedError(point)
 	}
-	f, err := failureProto(ctx, callRecovered(s.hook, point, func() error {
+	f, err := failureProto(ctx, callRecoveringPanic(s.hook, point, func() error {
 		_, err := call(h, ctx, request)
 		return err
 	}))
@@ -79,8 +79,8 @@ func callPoint[I, Q, R any](ctx context.Context, s *server, point Point, call fu
 	return &hookpb.Response{Failure: f}, nil
 }
 
-// callRecovered calls a method of the hook. A panic becomes an error that names the method.
-func callRecovered(hook any, point Point, call func() error) (err error) {
+// callRecoveringPanic calls a method of the hook. A panic becomes an error that names the method.
+func callRecoveringPanic(hook any, point Point, call func() error) (err error) {
 	defer base.Recover(hook, point.Interface().Method(0).Name, &err)
 	return call()
 }
@@ -126,14 +126,14 @@ func (s *server) Prestart(ctx context.Context, r *hookpb.PrestartRequest) (*hook
 		RequestMeta:   requestMetaFromProto(r),
 		Alloc:         allocFromProto(r.GetAlloc()),
 		Task:          taskFromProto(r.GetTask()),
-		Dir:           dirFromProto(r.GetDir()),
+		Dir:           taskDirFromProto(r.GetDir()),
 		Env:           r.GetEnv(),
 		Resources:     resourcesFromProto(r.GetResources()),
 		PreviousState: r.GetPreviousState(),
 		Running:       r.GetRunning(),
 	}
 	var response TaskPrestartResponse
-	f, err := failureProto(ctx, callRecovered(s.hook, Prestart, func() (err error) {
+	f, err := failureProto(ctx, callRecoveringPanic(s.hook, Prestart, func() (err error) {
 		response, err = h.Prestart(ctx, request)
 		return err
 	}))
@@ -151,7 +151,7 @@ func (s *server) Poststart(ctx context.Context, r *hookpb.PoststartRequest) (*ho
 		RequestMeta: requestMetaFromProto(r),
 		Alloc:       allocFromProto(r.GetAlloc()),
 		Task:        taskFromProto(r.GetTask()),
-		Dir:         dirFromProto(r.GetDir()),
+		Dir:         taskDirFromProto(r.GetDir()),
 		Env:         r.GetEnv(),
 		Network:     networkFromProto(r.GetNetwork()),
 
@@ -186,7 +186,7 @@ func (s *server) Stop(ctx context.Context, r *hookpb.StopRequest) (*hookpb.Respo
 		RequestMeta:   requestMetaFromProto(r),
 		Alloc:         allocFromProto(r.GetAlloc()),
 		Task:          taskFromProto(r.GetTask()),
-		Dir:           dirFromProto(r.GetDir()),
+		Dir:           taskDirFromProto(r.GetDir()),
 		PreviousState: r.GetPreviousState(),
 	})
 }

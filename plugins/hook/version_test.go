@@ -43,16 +43,16 @@ func addFieldsToRequest(ctx context.Context, method string, request, answer any,
 	return invoke(ctx, method, request, answer, conn, options...)
 }
 
-// withoutMethods returns the service without the named methods, like the service of an
+// serviceDescWithoutMethods returns the service without the named methods, like the service of an
 // earlier version.
-func withoutMethods(s grpc.ServiceDesc, without ...string) *grpc.ServiceDesc {
-	var methods []grpc.MethodDesc
+func serviceDescWithoutMethods(s grpc.ServiceDesc, without ...string) *grpc.ServiceDesc {
+	var keptMethods []grpc.MethodDesc
 	for _, m := range s.Methods {
 		if !slices.Contains(without, m.MethodName) {
-			methods = append(methods, m)
+			keptMethods = append(keptMethods, m)
 		}
 	}
-	s.Methods = methods
+	s.Methods = keptMethods
 	return &s
 }
 
@@ -64,7 +64,7 @@ type filteringRegistrar struct {
 }
 
 func (r filteringRegistrar) RegisterService(s *grpc.ServiceDesc, impl any) {
-	r.Server.RegisterService(withoutMethods(*s, r.omittedMethods...), impl)
+	r.Server.RegisterService(serviceDescWithoutMethods(*s, r.omittedMethods...), impl)
 }
 
 // dialServer connects to a server that is created with options.
@@ -79,21 +79,21 @@ func dialServer(t *testing.T, serverOptions []grpc.ServerOption, register func(*
 }
 
 func TestPluginOfTheNextVersion(t *testing.T) {
-	e := &recordingHook{response: newFilled[hook.TaskPrestartResponse]()}
+	e := &recordingHook{response: newFilledValue[hook.TaskPrestartResponse]()}
 	l := &stopOnlyHook{description: hook.Description{Subscriptions: []hook.Subscription{{Point: hook.Stop}, {Point: 99}}}}
 	client := hook.NewClient(dialServer(t, []grpc.ServerOption{grpc.UnaryInterceptor(addFieldsToResponse)}, func(s *grpc.Server) { hook.RegisterServer(s, l, e) }), nil)
 	if d, err := client.Describe(t.Context()); err != nil || len(d.Subscriptions) != 1 || d.Subscriptions[0].Point != hook.Stop {
 		t.Errorf("%+v, %v", d, err)
 	}
 	for m := range hook.AllPoints() {
-		if _, out := callMethod(client, m); out[len(out)-1].Interface() != nil {
+		if _, out := callHookMethod(client, m); out[len(out)-1].Interface() != nil {
 			t.Errorf("%s: %v", m, out)
 		}
 	}
 }
 
 func TestPluginOfTheVersionBefore(t *testing.T) {
-	e := &recordingHook{response: newFilled[hook.TaskPrestartResponse]()}
+	e := &recordingHook{response: newFilledValue[hook.TaskPrestartResponse]()}
 	// A plugin of the previous version receives unknown fields, and lacks the newer
 	// methods.
 	conn := dialServer(t, nil, func(s *grpc.Server) {
@@ -105,7 +105,7 @@ func TestPluginOfTheVersionBefore(t *testing.T) {
 	}
 	for m := range hook.AllPoints() {
 		e.lastRequest = nil
-		request, out := callMethod(client, m)
+		request, out := callHookMethod(client, m)
 		err, _ := out[len(out)-1].Interface().(error)
 		if m == hook.UpdateAlloc || m == hook.Exited {
 			if status.Code(err) != codes.Unimplemented {

@@ -112,7 +112,7 @@ func fillFields(v reflect.Value, n *int) {
 	}
 }
 
-func newFilled[T any]() (v T) {
+func newFilledValue[T any]() (v T) {
 	n := 0
 	fillFields(reflect.ValueOf(&v).Elem(), &n)
 	return v
@@ -183,9 +183,9 @@ func (e *recordingHook) Describe(context.Context) (*hook.Description, error) {
 }
 func (e *recordingHook) Configure(_ context.Context, c hook.Config) error { return e.recordRequest(c) }
 
-// callMethod calls the client's method for a hook point with a request whose fields are all
+// callHookMethod calls the client's method for a hook point with a request whose fields are all
 // set.
-func callMethod(client *hook.Client, m hook.Point) (request any, out []reflect.Value) {
+func callHookMethod(client *hook.Client, m hook.Point) (request any, out []reflect.Value) {
 	method := reflect.ValueOf(client).MethodByName(methodNames[m])
 	v := reflect.New(method.Type().In(1))
 	n := 0
@@ -200,11 +200,11 @@ var methodNames = map[hook.Point]string{
 }
 
 func TestHookPointsCarryAllFields(t *testing.T) {
-	e := &recordingHook{response: newFilled[hook.TaskPrestartResponse]()}
+	e := &recordingHook{response: newFilledValue[hook.TaskPrestartResponse]()}
 	client := newClientOf(t, e, e)
 	for _, m := range hook.PointsOf(e) {
 		e.err = nil
-		request, out := callMethod(client, m)
+		request, out := callHookMethod(client, m)
 		if err := out[len(out)-1].Interface(); err != nil {
 			t.Errorf("%s: %v", m, err)
 		}
@@ -216,7 +216,7 @@ func TestHookPointsCarryAllFields(t *testing.T) {
 		}
 
 		e.err = driver.Recoverable(errors.New("not today"))
-		_, out = callMethod(client, m)
+		_, out = callHookMethod(client, m)
 		err, _ := out[len(out)-1].Interface().(error)
 		if err == nil || err.Error() != "not today" || !driver.IsRecoverable(err) {
 			t.Errorf("%s: error %v", m, err)
@@ -232,7 +232,7 @@ func TestHookPointsCarryAllFields(t *testing.T) {
 
 func TestConfigure(t *testing.T) {
 	e := &recordingHook{}
-	want := newFilled[hook.Config]()
+	want := newFilledValue[hook.Config]()
 	if err := newClientOf(t, e, e).Configure(t.Context(), want); err != nil {
 		t.Fatal(err)
 	}
@@ -314,7 +314,7 @@ func TestPanicOfAMethodIsAnError(t *testing.T) {
 	e := &recordingHook{panics: true}
 	client := newClientOf(t, e, e)
 	for _, m := range hook.PointsOf(e) {
-		_, out := callMethod(client, m)
+		_, out := callHookMethod(client, m)
 		err, _ := out[len(out)-1].Interface().(error)
 		if want := "method *hook_test.recordingHook." + methodNames[m] + " panicked: not today (the log of the plugin has the stack)"; err == nil || err.Error() != want || driver.IsRecoverable(err) {
 			t.Errorf("%s: %v, want %s", m, err, want)

@@ -25,7 +25,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-func TestSet(t *testing.T) {
+func TestSetContainsAndOverlaps(t *testing.T) {
 	s := Set{{5, 7}, {0, 0}, {4294967290, 4294967295}}
 	var all []uint32
 	for i := range s.Len() {

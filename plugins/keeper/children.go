@@ -17,13 +17,13 @@ func hasChildren() bool {
 	return !errors.Is(err, unix.ECHILD)
 }
 
-// spawnedWithDescendants returns the keeper and its spawned or adopted processes, but only
+// processesWithTasks returns the keeper and its spawned or adopted processes, but only
 // those with a living child that is not itself such a process. The child can be a task.
-func (k *server) spawnedWithDescendants() []process.ID {
+func (k *server) processesWithTasks() []process.ID {
 	k.forkMu.Lock() // forkMu: spawned lacks a child that is being started
 	defer k.forkMu.Unlock()
 	k.mu.Lock()
-	own := append([]process.ID{k.selfID}, k.spawned...)
+	own := append([]process.ID{k.selfID}, k.spawnedProcs...)
 	own = append(own, k.managedProcs...)
 	k.mu.Unlock()
 	started := make(map[int]bool, len(own))
@@ -80,15 +80,15 @@ func killDescendants() {
 	}
 }
 
-// killTree kills a process that is not a child of this one, and its descendants. It stops each
+// killProcessTree kills a process that is not a child of this one, and its descendants. It stops each
 // process before it lists the children, so that the process cannot fork meanwhile.
-func killTree(p process.ID) {
+func killProcessTree(p process.ID) {
 	if p.Signal(unix.SIGSTOP) != nil {
 		return
 	}
 	for _, pid := range process.Children(p.PID) {
 		if child, err := process.LookupID(pid); err == nil {
-			killTree(child)
+			killProcessTree(child)
 		}
 	}
 	_ = p.Signal(unix.SIGKILL)

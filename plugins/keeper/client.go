@@ -55,7 +55,7 @@ type Client struct {
 
 	mu            sync.Mutex
 	fdCopies      map[string]fdCopy
-	spawned       map[process.ID]bool // processes that the next keeper must adopt
+	spawnedProcs  map[process.ID]bool // processes that the next keeper must adopt
 	keeperChild   *os.Process         // the keeper that this process has started last and must reap
 	keeperChildID process.ID          // identifies keeperChild
 	keeperID      process.ID          // the keeper of the last connection
@@ -109,14 +109,14 @@ func openClient(ctx context.Context, c *Client) (*Client, error) {
 	c.stop = stop
 	c.conns = rpcmux.NewReconnector[*clientConn](life.Done(), ErrClosed)
 	c.fdCopies = map[string]fdCopy{}
-	c.spawned = map[process.ID]bool{}
+	c.spawnedProcs = map[process.ID]bool{}
 	l, err := c.connectOrStart(ctx)
 	if err != nil {
 		stop()
 		c.closeFDCopies()
 		return nil, fmt.Errorf("keeper in %s: %w", c.cfg.Dir, err)
 	}
-	c.useConn(l)
+	c.publishConn(l)
 	c.wg.Go(func() { c.keepConnected(life, l) })
 	return c, nil
 }
@@ -134,15 +134,15 @@ func (c *Client) RestoreSocket() error {
 	if c.dir.HasSocket(socketName) {
 		return nil
 	}
-	err := c.Process().Signal(unix.SIGHUP)
+	err := c.KeeperProcess().Signal(unix.SIGHUP)
 	if errors.Is(err, os.ErrProcessDone) {
 		return nil // no keeper is connected: a new one creates its socket
 	}
 	return err
 }
 
-// Process returns the process of the last connected keeper.
-func (c *Client) Process() process.ID {
+// KeeperProcess returns the process of the last connected keeper.
+func (c *Client) KeeperProcess() process.ID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.keeperID
@@ -197,7 +197,7 @@ func (c *Client) Spawn(ctx context.Context, cmd Command) (process.ID, error) {
 	if params.Env == nil {
 		params.Env = []string{}
 	}
-	exe := cmd.Exec
+	exe := cmd.Executable
 	if exe == nil && cmd.Path == selfExePath {
 		// The client opens the file, because in the keeper /proc/self/exe is the keeper's
 		// executable.
@@ -242,34 +242,34 @@ func (c *Client) Spawn(ctx context.Context, cmd Command) (process.ID, error) {
 		return process.ID{}, err
 	}
 	c.mu.Lock()
-	c.spawned[resp.Process] = true
+	c.spawnedProcs[resp.Process] = true
 	c.mu.Unlock()
 	return resp.Process, nil
 }
 
-// Confirm clears KillOnDisconnect of a child: the keeper no longer kills it when this
+// ConfirmProcess clears KillOnDisconnect of a child: the keeper no longer kills it when this
 // client disconnects. The caller must have stored what the next client needs to find the
 // child. Confirm does nothing if the child has ended or was started without
 // KillOnDisconnect. A keeper of a build without this operation rejects the call.
-func (c *Client) Confirm(ctx context.Context, p process.ID) error {
-	if _, err := c.callIdempotent(ctx, &request{Op: opConfirmProcess, Process: p}); err != nil {
+func (c *Client) ConfirmProcess(ctx context.Context, p process.ID) error {
+	if _, err := c.retryIdempotentCall(ctx, &request{Op: opConfirmProcess, Process: p}); err != nil {
 		return fmt.Errorf("confirm process %d: %w", p.PID, err)
 	}
 	return nil
 }
 
-// Adopt adds a process, which an earlier keeper started for another agent, to the processes
+// AdoptProcess adds a process, which an earlier keeper started for another agent, to the processes
 // that an ephemeral keeper kills. A process that was added before, or has ended, is no
 // error.
-func (c *Client) Adopt(ctx context.Context, p process.ID) error {
+func (c *Client) AdoptProcess(ctx context.Context, p process.ID) error {
 	c.mu.Lock()
-	known := c.spawned[p]
-	c.spawned[p] = true
+	known := c.spawnedProcs[p]
+	c.spawnedProcs[p] = true
 	c.mu.Unlock()
 	if known {
 		return nil
 	}
-	if _, err := c.callIdempotent(ctx, &request{Op: opAdopt, ManagedProcs: c.managedProcs()}); err != nil {
+	if _, err := c.retryIdempotentCall(ctx, &request{Op: opAdoptProcesses, ManagedProcs: c.managedProcs()}); err != nil {
 		return fmt.Errorf("adopt process %d: %w", p.PID, err)
 	}
 	return nil
@@ -279,15 +279,15 @@ func (c *Client) Adopt(ctx context.Context, p process.ID) error {
 func (c *Client) managedProcs() []process.ID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var alive []process.ID
-	for p := range c.spawned {
+	var aliveProcs []process.ID
+	for p := range c.spawnedProcs {
 		if p.Alive() {
-			alive = append(alive, p)
+			aliveProcs = append(aliveProcs, p)
 		} else {
-			delete(c.spawned, p)
+			delete(c.spawnedProcs, p)
 		}
 	}
-	return alive
+	return aliveProcs
 }
 
 // Wait blocks until a process has ended and returns its exit status. It works for children of
@@ -311,7 +311,7 @@ func (c *Client) Wait(ctx context.Context, p process.ID) (process.ExitStatus, er
 			return process.ExitStatus{}, err
 		}
 		c.mu.Lock()
-		delete(c.spawned, p)
+		delete(c.spawnedProcs, p)
 		c.mu.Unlock()
 		return resp.Status, nil
 	}
@@ -372,7 +372,7 @@ func (c *Client) storeFD(ctx context.Context, key string, f *os.File, drain bool
 	c.fdCopies[key] = fdCopy{own, drain}
 	c.mu.Unlock()
 
-	_, err = c.callIdempotent(ctx, &request{Op: opStoreFD, Keys: []string{key}, DrainWithoutAgent: []bool{drain}}, fd)
+	_, err = c.retryIdempotentCall(ctx, &request{Op: opStoreFD, Keys: []string{key}, DrainWithoutAgent: []bool{drain}}, fd)
 	if err != nil {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -412,7 +412,7 @@ func (c *Client) RemoveFD(ctx context.Context, key string) error {
 		delete(c.fdCopies, key)
 	}
 	c.mu.Unlock()
-	if _, err := c.callIdempotent(ctx, &request{Op: opRemoveFD, Keys: []string{key}}); err != nil {
+	if _, err := c.retryIdempotentCall(ctx, &request{Op: opRemoveFD, Keys: []string{key}}); err != nil {
 		return fmt.Errorf("drop %q: %w", key, err)
 	}
 	return nil
@@ -420,7 +420,7 @@ func (c *Client) RemoveFD(ctx context.Context, key string) error {
 
 // ListFDs returns the keys of the held descriptors, sorted.
 func (c *Client) ListFDs(ctx context.Context) ([]string, error) {
-	resp, err := c.callIdempotent(ctx, &request{Op: opListFDs})
+	resp, err := c.retryIdempotentCall(ctx, &request{Op: opListFDs})
 	if err != nil {
 		return nil, fmt.Errorf("list held descriptors: %w", err)
 	}
@@ -431,7 +431,7 @@ func (c *Client) ListFDs(ctx context.Context) ([]string, error) {
 // those with a living child that is not itself such a process. The child can be a task: an
 // empty list without an error means that no task runs below the keeper.
 func (c *Client) ListParentProcesses(ctx context.Context) ([]process.ID, error) {
-	resp, err := c.callIdempotent(ctx, &request{Op: opListParentProcesses})
+	resp, err := c.retryIdempotentCall(ctx, &request{Op: opListParentProcesses})
 	if err != nil {
 		return nil, fmt.Errorf("list processes below the keeper: %w", err)
 	}
@@ -442,7 +442,7 @@ func (c *Client) ListParentProcesses(ctx context.Context) ([]process.ID, error) 
 // processes below it when the agent's connection ends, and Close blocks until it has
 // exited.
 func (c *Client) SetEphemeral(ctx context.Context) error {
-	if _, err := c.callIdempotent(ctx, &request{Op: opEphemeral}); err != nil {
+	if _, err := c.retryIdempotentCall(ctx, &request{Op: opSetEphemeral}); err != nil {
 		return fmt.Errorf("end with the agent: %w", err)
 	}
 	c.mu.Lock()
@@ -451,9 +451,9 @@ func (c *Client) SetEphemeral(ctx context.Context) error {
 	return nil
 }
 
-// callIdempotent sends a request, and sends it again on each new connection until the
+// retryIdempotentCall sends a request, and sends it again on each new connection until the
 // keeper responds. The request must be idempotent, and its response carries no descriptors.
-func (c *Client) callIdempotent(ctx context.Context, req *request, fds ...int) (*response, error) {
+func (c *Client) retryIdempotentCall(ctx context.Context, req *request, fds ...int) (*response, error) {
 	for {
 		l, err := c.conns.Wait(ctx)
 		if err != nil {

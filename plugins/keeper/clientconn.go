@@ -20,7 +20,7 @@ var errConnDown = errors.New("connection to the keeper is down")
 // clientConn is one connection of a client.
 type clientConn struct {
 	*rpcmux.PendingCalls[callResult]
-	wire      *frameConn
+	frameConn *frameConn
 	keeperID  process.ID
 	ephemeral bool
 	wg        sync.WaitGroup
@@ -35,7 +35,7 @@ type callResult struct {
 // connection.
 func newClientConn(ctx context.Context, conn *net.UnixConn, agent bool) (*clientConn, error) {
 	unwanted := func(r callResult) { closeFDs(r.fds) }
-	l := &clientConn{PendingCalls: rpcmux.New(errConnDown, unwanted), wire: &frameConn{conn: conn}}
+	l := &clientConn{PendingCalls: rpcmux.New(errConnDown, unwanted), frameConn: &frameConn{conn: conn}}
 	l.wg.Go(l.readResponses)
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -53,7 +53,7 @@ func newClientConn(ctx context.Context, conn *net.UnixConn, agent bool) (*client
 
 // close ends the connection and waits for its goroutine.
 func (l *clientConn) close() {
-	l.wire.conn.Close()
+	l.frameConn.conn.Close()
 	l.wg.Wait()
 }
 
@@ -63,7 +63,7 @@ func (l *clientConn) call(ctx context.Context, req *request, fds ...int) (*respo
 	r := *req
 	res, err := l.Call(ctx, func(id uint64) error {
 		r.ID = id
-		err := l.wire.sendFrame(&r, fds...)
+		err := l.frameConn.sendFrame(&r, fds...)
 		var op *net.OpError
 		if errors.As(err, &op) {
 			return errConnDown
@@ -71,7 +71,7 @@ func (l *clientConn) call(ctx context.Context, req *request, fds ...int) (*respo
 		return err // another type of error is caused by the request, not by the connection
 	})
 	if err != nil && ctx.Err() != nil {
-		_ = l.wire.sendFrame(&request{ID: r.ID, Op: opCancel})
+		_ = l.frameConn.sendFrame(&request{ID: r.ID, Op: opCancelWait})
 	}
 	return res.resp, res.fds, err
 }
@@ -79,15 +79,15 @@ func (l *clientConn) call(ctx context.Context, req *request, fds ...int) (*respo
 // readResponses delivers responses until the connection ends.
 func (l *clientConn) readResponses() {
 	defer l.End()
-	defer l.wire.conn.Close()
+	defer l.frameConn.conn.Close()
 	for {
 		resp := &response{}
-		fds, err := l.wire.receiveFrame(resp)
+		fds, err := l.frameConn.receiveFrame(resp)
 		if errors.Is(err, errNoFreeFDs) {
 			resp = &response{ID: resp.ID, Error: err.Error(), Errno: int(unix.EMFILE)}
 		} else if err != nil {
 			return
 		}
-		l.Answer(resp.ID, callResult{resp, fds})
+		l.DeliverResponse(resp.ID, callResult{resp, fds})
 	}
 }

@@ -27,11 +27,11 @@ func (k *server) acceptConns(listener *net.UnixListener) {
 			time.Sleep(50 * time.Millisecond)
 			continue
 		}
-		if process.SameUser(conn) != nil {
+		if process.CheckPeerUser(conn) != nil {
 			conn.Close()
 			continue
 		}
-		c := &serverConn{server: k, wire: &frameConn{conn: conn}, waitRequests: map[uint64]process.ID{}, killOnDisconnect: map[process.ID]bool{}, responseReady: make(chan struct{}, 1)}
+		c := &serverConn{server: k, frameConn: &frameConn{conn: conn}, waitRequests: map[uint64]process.ID{}, killOnDisconnect: map[process.ID]bool{}, responseReady: make(chan struct{}, 1)}
 		k.mu.Lock()
 		k.conns[c] = true
 		k.mu.Unlock()
@@ -42,7 +42,7 @@ func (k *server) acceptConns(listener *net.UnixListener) {
 // serverConn is the connection of one client.
 type serverConn struct {
 	server        *server
-	wire          *frameConn
+	frameConn     *frameConn
 	responseReady chan struct{} // responseReady: capacity 1; signals that responseQueue is not empty
 
 	// killOnDisconnect: children that are killed when the connection ends; used only by
@@ -78,13 +78,13 @@ func (c *serverConn) queueResponse(msg *response, fds []int) {
 // serveRequests reads requests until the connection ends.
 func (c *serverConn) serveRequests() {
 	k := c.server
-	var writer sync.WaitGroup
+	var responseWriter sync.WaitGroup
 	stop := make(chan struct{})
-	writer.Go(func() { c.writeResponses(stop) })
+	responseWriter.Go(func() { c.writeResponses(stop) })
 
 	for {
 		var req request
-		fds, err := c.wire.receiveFrame(&req)
+		fds, err := c.frameConn.receiveFrame(&req)
 		if errors.Is(err, errNoFreeFDs) {
 			// The connection stays open: otherwise the client would repeat the request on
 			// new connections forever.
@@ -102,9 +102,9 @@ func (c *serverConn) serveRequests() {
 	for p := range c.killOnDisconnect {
 		_ = p.Signal(unix.SIGKILL) // Signal fails only if the process has ended
 	}
-	c.wire.conn.Close()
+	c.frameConn.conn.Close()
 	close(stop)
-	writer.Wait()
+	responseWriter.Wait()
 	k.mu.Lock()
 	c.disconnected = true
 	for _, a := range c.responseQueue {
@@ -138,7 +138,7 @@ func (c *serverConn) writeResponses(stop <-chan struct{}) {
 		c.responseQueue = nil
 		c.server.mu.Unlock()
 		for _, a := range queue {
-			_ = c.wire.sendFrame(a.msg, a.fds...) // sendFrame closes the connection if it fails
+			_ = c.frameConn.sendFrame(a.msg, a.fds...) // sendFrame closes the connection if it fails
 			closeFDs(a.fds)
 		}
 	}
@@ -161,7 +161,7 @@ func (c *serverConn) handleRequest(req *request, fds []int) {
 		delete(c.killOnDisconnect, req.Process)
 		resp = &response{}
 	case req.Op == opListParentProcesses:
-		resp = &response{ParentProcesses: k.spawnedWithDescendants()}
+		resp = &response{ParentProcesses: k.processesWithTasks()}
 	case req.Op == opReplaceProgram:
 		resp = &response{Error: k.execReplacement(req.Args, fds).Error()}
 	case req.Op == opMoveToDir:
@@ -171,7 +171,7 @@ func (c *serverConn) handleRequest(req *request, fds []int) {
 		}
 		fds = nil
 	default:
-		c.handleUnderLock(req, fds)
+		c.handleRequestUnderLock(req, fds)
 		return
 	}
 	closeFDs(fds)
@@ -185,11 +185,11 @@ func (c *serverConn) handleRequest(req *request, fds []int) {
 func (c *serverConn) may(o op) bool {
 	c.server.mu.Lock()
 	defer c.server.mu.Unlock()
-	return c.isAgent || o == opHello || o == opWait || o == opCancel
+	return c.isAgent || o == opHello || o == opWait || o == opCancelWait
 }
 
-// handleUnderLock executes a request whose operation needs server.mu.
-func (c *serverConn) handleUnderLock(req *request, fds []int) {
+// handleRequestUnderLock executes a request whose operation needs server.mu.
+func (c *serverConn) handleRequestUnderLock(req *request, fds []int) {
 	k := c.server
 	if req.Op == opWait {
 		// forkMu is held because a child that is being reaped is no longer in /proc, but
@@ -205,11 +205,11 @@ func (c *serverConn) handleUnderLock(req *request, fds []int) {
 	case opHello:
 		c.handleHelloLocked(req.IsAgent)
 		resp.Process, resp.Ephemeral = k.selfID, k.ephemeral.Load()
-	case opEphemeral:
+	case opSetEphemeral:
 		k.ephemeral.Store(true)
 	case opWait:
 		resp = k.waitLocked(c, req.ID, req.Process)
-	case opCancel:
+	case opCancelWait:
 		if p, ok := c.waitRequests[req.ID]; ok {
 			k.removeWaiterLocked(c, req.ID, p)
 		}
@@ -229,7 +229,7 @@ func (c *serverConn) handleUnderLock(req *request, fds []int) {
 		for _, key := range req.Keys {
 			k.removeFDLocked(key)
 		}
-	case opAdopt:
+	case opAdoptProcesses:
 		k.managedProcs = req.ManagedProcs
 	case opListFDs:
 		resp.Keys = slices.Sorted(maps.Keys(k.storedFDs))

@@ -19,8 +19,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-// useConn publishes a connection to all callers.
-func (c *Client) useConn(l *clientConn) {
+// publishConn publishes a connection to all callers.
+func (c *Client) publishConn(l *clientConn) {
 	c.mu.Lock()
 	c.keeperID, c.ephemeral = l.keeperID, l.ephemeral
 	c.mu.Unlock()
@@ -40,7 +40,7 @@ func (c *Client) keepConnected(ctx context.Context, l *clientConn) {
 			c.cfg.Logger.Warn("keeper is gone", "pid", l.keeperID.PID, "dir", c.cfg.Dir)
 		}
 		if l, ok = c.conns.ConnectWithBackoff(ctx, c.connectOrStart, c.logConnectError); ok {
-			c.useConn(l)
+			c.publishConn(l)
 		}
 	}
 }
@@ -68,9 +68,9 @@ func (c *Client) connectOrStart(ctx context.Context) (*clientConn, error) {
 		return nil, err
 	}
 	defer lock.Close()
-	l, err := c.connectRunning(ctx)
+	l, err := c.connectRunningKeeper(ctx)
 	if err == nil && l == nil {
-		l, err = c.connectFormer(ctx)
+		l, err = c.connectFormerKeeper(ctx)
 	}
 	if err == nil && l == nil {
 		l, err = c.startKeeper(ctx)
@@ -87,12 +87,12 @@ func (c *Client) connectOrStart(ctx context.Context) (*clientConn, error) {
 
 func (c *Client) dialKeeper() (*net.UnixConn, error) { return c.dir.Dial("unix", socketName) }
 
-// connectRunning returns a connection to the keeper of the directory, or nil if none runs.
+// connectRunningKeeper returns a connection to the keeper of the directory, or nil if none runs.
 // A keeper runs as long as a process holds the lock of its PID file, even if its socket is
-// missing. connectRunning makes a keeper without a socket listen again, and kills a keeper
-// that does not respond. If this process has no free descriptors, connectRunning returns
+// missing. connectRunningKeeper makes a keeper without a socket listen again, and kills a keeper
+// that does not respond. If this process has no free descriptors, connectRunningKeeper returns
 // that error and kills nothing. The caller holds the lock of the directory.
-func (c *Client) connectRunning(ctx context.Context) (*clientConn, error) {
+func (c *Client) connectRunningKeeper(ctx context.Context) (*clientConn, error) {
 	logger := c.cfg.Logger.With("dir", c.cfg.Dir)
 	conn, err := c.dialKeeper()
 	if err != nil && !isUnreachable(err) {
@@ -159,10 +159,10 @@ func (c *Client) wakeAndDial(ctx context.Context, p process.ID) (*net.UnixConn, 
 // listenTimeout is the maximum time that wakeAndDial waits for the keeper to listen.
 const listenTimeout = 2 * time.Second
 
-// connectFormer returns a connection to a keeper that an earlier version has started for
+// connectFormerKeeper returns a connection to a keeper that an earlier version has started for
 // the data directory in one of Config.FormerDirs, or nil if none runs. It makes the keeper
 // listen in the data directory. The caller holds the lock of the directory.
-func (c *Client) connectFormer(ctx context.Context) (*clientConn, error) {
+func (c *Client) connectFormerKeeper(ctx context.Context) (*clientConn, error) {
 	for _, former := range c.cfg.FormerDirs {
 		socket := &socketPath{path: filepath.Join(former, socketName)}
 		conn, err := socket.dial()
@@ -259,7 +259,7 @@ func (c *Client) upgradeKeeper(ctx context.Context, l *clientConn, dial func() (
 // the keeper.
 func (c *Client) syncDescriptors(ctx context.Context, l *clientConn) error {
 	if managedProcs := c.managedProcs(); len(managedProcs) > 0 {
-		if _, _, err := l.call(ctx, &request{Op: opAdopt, ManagedProcs: managedProcs}); err != nil {
+		if _, _, err := l.call(ctx, &request{Op: opAdoptProcesses, ManagedProcs: managedProcs}); err != nil {
 			return err
 		}
 	}

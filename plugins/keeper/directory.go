@@ -148,7 +148,7 @@ func (d *Directory) Dial(network, name string) (*net.UnixConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := process.SameUser(conn); err != nil {
+	if err := process.CheckPeerUser(conn); err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("socket %s: %w", filepath.Join(SocketDir(d.path), name), err)
 	}

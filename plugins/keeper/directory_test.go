@@ -59,7 +59,7 @@ func TestAgentFindsKeeperAfterPathChange(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "data")
 			task, keeper := startAndKillAgent(t, dir, "persistent")
 			c := startClient(t, Config{Dir: tt.change(t, dir)})
-			if got := c.Process(); got != keeper {
+			if got := c.KeeperProcess(); got != keeper {
 				t.Errorf("the keeper is %v, was %v", got, keeper)
 			}
 			plugin, err := Attach(t.Context(), c.Socket())
@@ -101,8 +101,8 @@ func TestKeeperThatCannotBeReachedIsReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := startClient(t, Config{Dir: dir})
-	if keeper.Alive() || c.Process() == keeper {
-		t.Errorf("keepers %v and %v serve one directory", keeper, c.Process())
+	if keeper.Alive() || c.KeeperProcess() == keeper {
+		t.Errorf("keepers %v and %v serve one directory", keeper, c.KeeperProcess())
 	}
 }
 
@@ -116,19 +116,19 @@ func TestRestoreSocket(t *testing.T) {
 	if err := c.RestoreSocket(); err != nil {
 		t.Fatal(err)
 	}
-	var plugin *Client
-	for end := time.Now().Add(time.Minute); plugin == nil; time.Sleep(time.Millisecond) {
+	var pluginClient *Client
+	for end := time.Now().Add(time.Minute); pluginClient == nil; time.Sleep(time.Millisecond) {
 		var err error
-		if plugin, err = Attach(t.Context(), c.Socket()); err != nil && time.Now().After(end) {
+		if pluginClient, err = Attach(t.Context(), c.Socket()); err != nil && time.Now().After(end) {
 			t.Fatal(err)
 		}
 	}
-	defer plugin.Close()
+	defer pluginClient.Close()
 	p, err := c.Spawn(t.Context(), sh("exit 5"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if st, err := plugin.Wait(t.Context(), p); err != nil || st.ExitCode != 5 {
+	if st, err := pluginClient.Wait(t.Context(), p); err != nil || st.ExitCode != 5 {
 		t.Errorf("Wait = %v, %v", st, err)
 	}
 }
@@ -151,10 +151,10 @@ func TestPluginReconnectsAfterTheDirectoryWasMoved(t *testing.T) {
 	}
 	startClient(t, Config{Dir: dir})
 	own := startClient(t, Config{Dir: moved})
-	if err := first.Process().Signal(unix.SIGKILL); err != nil {
+	if err := first.KeeperProcess().Signal(unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if !first.Process().EndsWithin(time.Minute) {
+	if !first.KeeperProcess().EndsWithin(time.Minute) {
 		t.Fatal("the keeper does not end")
 	}
 	p, err := own.Spawn(t.Context(), sh("exit 6"))
@@ -167,7 +167,7 @@ func TestPluginReconnectsAfterTheDirectoryWasMoved(t *testing.T) {
 	if st, err := plugin.Wait(t.Context(), p); err != nil || st.ExitCode != 6 {
 		t.Errorf("Wait = %v, %v", st, err)
 	}
-	if got, want := plugin.Process(), own.Process(); got != want || got == first.Process() {
+	if got, want := plugin.KeeperProcess(), own.KeeperProcess(); got != want || got == first.KeeperProcess() {
 		t.Errorf("the plugin is connected to %v, its keeper is %v", got, want)
 	}
 }
@@ -228,8 +228,8 @@ func TestKeeperOfAnEarlierVersionIsMoved(t *testing.T) {
 
 	dir := filepath.Join(t.TempDir(), "data")
 	c := startClient(t, Config{Dir: dir, FormerDirs: []string{filepath.Join(former, "none"), former}})
-	if c.Process() != keeper {
-		t.Fatalf("the keeper is %v, was %v", c.Process(), keeper)
+	if c.KeeperProcess() != keeper {
+		t.Fatalf("the keeper is %v, was %v", c.KeeperProcess(), keeper)
 	}
 	p, err := c.Spawn(t.Context(), sh("exit 7"))
 	if err != nil {
@@ -243,16 +243,16 @@ func TestKeeperOfAnEarlierVersionIsMoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer late.Close()
-	if late.Process() != keeper {
-		t.Errorf("a plugin finds %v", late.Process())
+	if late.KeeperProcess() != keeper {
+		t.Errorf("a plugin finds %v", late.KeeperProcess())
 	}
 	c.Close()
 	if err := os.RemoveAll(SocketDir(dir)); err != nil { // the next agent finds the keeper by its lock
 		t.Fatal(err)
 	}
 	next := startClient(t, Config{Dir: dir})
-	if next.Process() != keeper {
-		t.Errorf("the next agent has keeper %v, not %v", next.Process(), keeper)
+	if next.KeeperProcess() != keeper {
+		t.Errorf("the next agent has keeper %v, not %v", next.KeeperProcess(), keeper)
 	}
 }
 

@@ -25,7 +25,7 @@ func TestAgentWithoutDescriptorsKeepsKeeper(t *testing.T) {
 			if err := c.StoreFD(t.Context(), "a", r); err != nil {
 				t.Fatal(err)
 			}
-			keeper := c.Process()
+			keeper := c.KeeperProcess()
 			failed, connected := 0, 0
 			for free := range 12 {
 				if !socket {

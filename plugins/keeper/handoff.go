@@ -66,9 +66,9 @@ func (k *server) execReplacement(args []string, fds []int) error {
 		return errors.New("replace keeper: it is ending")
 	}
 
-	var inheritable []int // inheritable: descriptors without close-on-exec
+	var inheritableFDs []int // inheritable: descriptors without close-on-exec
 	defer func() {
-		for _, fd := range inheritable {
+		for _, fd := range inheritableFDs {
 			unix.CloseOnExec(fd)
 		}
 	}()
@@ -76,7 +76,7 @@ func (k *server) execReplacement(args []string, fds []int) error {
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0); err != nil {
 			return err
 		}
-		inheritable = append(inheritable, fd)
+		inheritableFDs = append(inheritableFDs, fd)
 		return nil
 	}
 	socket, err := duplicateFile(k.endpoint.listener) // listener.File would make the listening socket blocking
@@ -116,7 +116,7 @@ func (k *server) execReplacement(args []string, fds []int) error {
 }
 
 func (k *server) handoffStateLocked() *handoffState {
-	e := &handoffState{ManagedProcs: k.managedProcs, SpawnedProcs: k.spawned, SessionLeaderStatuses: k.exitStatuses.sessionLeaders.records(), NonLeaderStatuses: k.exitStatuses.nonLeaders.records()}
+	e := &handoffState{ManagedProcs: k.managedProcs, SpawnedProcs: k.spawnedProcs, SessionLeaderStatuses: k.exitStatuses.sessionLeaders.records(), NonLeaderStatuses: k.exitStatuses.nonLeaders.records()}
 	for key, h := range k.storedFDs {
 		e.StoredFDs = append(e.StoredFDs, storedFDRecord{key, h.fd, h.drainWithoutAgent})
 	}
@@ -146,7 +146,7 @@ func (e *handoffState) writeMemfd() (*os.File, error) {
 	return f, nil
 }
 
-// readState reads the state, and sets close-on-exec on its descriptors, because [closeInherited]
+// readState reads the state, and sets close-on-exec on its descriptors, because [closeInheritedFDs]
 // closes every inherited descriptor without that flag.
 func (l *execHandoff) readState() (*handoffState, error) {
 	if l == nil {
@@ -166,7 +166,7 @@ func (l *execHandoff) readState() (*handoffState, error) {
 
 // restoreTo copies the state into a server that has not started yet.
 func (e *handoffState) restoreTo(k *server) {
-	k.managedProcs, k.spawned = e.ManagedProcs, e.SpawnedProcs
+	k.managedProcs, k.spawnedProcs = e.ManagedProcs, e.SpawnedProcs
 	for _, s := range e.SessionLeaderStatuses {
 		k.exitStatuses.add(s.Process, s.Status, true)
 	}

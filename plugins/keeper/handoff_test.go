@@ -25,9 +25,9 @@ type startedProcesses struct {
 	Keeper, Task, Ended process.ID
 }
 
-// agentOfOldBuildMain starts a keeper with a running task, the exit status of another task,
+// oldBuildAgentMain starts a keeper with a running task, the exit status of another task,
 // a stored pipe and a drained pipe, prints the processes, and waits to be killed.
-func agentOfOldBuildMain(dir string) int {
+func oldBuildAgentMain(dir string) int {
 	err := func() error {
 		ctx := context.Background()
 		c, err := Start(ctx, Config{Dir: dir, Args: []string{"nomad-lite", "keeper"}})
@@ -42,7 +42,7 @@ func agentOfOldBuildMain(dir string) int {
 		if err != nil {
 			return err
 		}
-		l := startedProcesses{Keeper: c.Process()}
+		l := startedProcesses{Keeper: c.KeeperProcess()}
 		if err := c.StoreFD(ctx, "fifo", held); err != nil {
 			return err
 		}
@@ -69,9 +69,9 @@ func agentOfOldBuildMain(dir string) int {
 	select {}
 }
 
-// buildWithOtherContent returns the path of a copy of the test binary with different
+// copyBinaryAsOtherBuild returns the path of a copy of the test binary with different
 // content.
-func buildWithOtherContent(t *testing.T) string {
+func copyBinaryAsOtherBuild(t *testing.T) string {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/exe")
 	if err != nil {
@@ -92,7 +92,7 @@ func buildWithOtherContent(t *testing.T) string {
 func TestKeeperOfAnotherBuildIsReplacedInPlace(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "run")
-	cmd := exec.Command(buildWithOtherContent(t), "old-agent", dir)
+	cmd := exec.Command(copyBinaryAsOtherBuild(t), "old-agent", dir)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -123,8 +123,8 @@ func TestKeeperOfAnotherBuildIsReplacedInPlace(t *testing.T) {
 	begin := time.Now()
 	c := startClient(t, Config{Dir: dir})
 	t.Logf("joined and replaced in %v", time.Since(begin))
-	if c.Process() != l.Keeper {
-		t.Errorf("keeper is %v, was %v", c.Process(), l.Keeper)
+	if c.KeeperProcess() != l.Keeper {
+		t.Errorf("keeper is %v, was %v", c.KeeperProcess(), l.Keeper)
 	}
 	if same, err := l.Keeper.SameExecutable(self); !same || err != nil {
 		t.Errorf("the keeper runs this build: %v, %v", same, err)
@@ -173,7 +173,7 @@ func TestKeeperOfAnotherBuildIsReplacedInPlace(t *testing.T) {
 		t.Errorf("a child has\n%s", text)
 	}
 	if canLowerOOMScore(t) {
-		expectProtected(t, c)
+		expectOOMProtection(t, c)
 	}
 }
 

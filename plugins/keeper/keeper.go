@@ -32,9 +32,9 @@ type Command struct {
 	// Name is for error texts, for example the name of the plugin.
 	Name string
 
-	// Exec is the file to execute. It is executed by its descriptor, so that the file
+	// Executable is the file to execute. It is executed by its descriptor, so that the file
 	// cannot be replaced between a check and the start. This does not work for scripts.
-	Exec *os.File
+	Executable *os.File
 
 	// Path is executed if Exec is nil. "/proc/self/exe" means the client's program, not the
 	// keeper's.

@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 		case "agent":
 			os.Exit(agentMain(os.Args[2:]))
 		case "old-agent":
-			os.Exit(agentOfOldBuildMain(os.Args[2]))
+			os.Exit(oldBuildAgentMain(os.Args[2]))
 		case "driver":
 			os.Exit(driverMain(os.Args[2:]))
 		}
@@ -121,7 +121,7 @@ func agentMain(args []string) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	fmt.Println(p.PID, c.Process().PID)
+	fmt.Println(p.PID, c.KeeperProcess().PID)
 	select {}
 }
 
@@ -146,7 +146,7 @@ func end(t *testing.T, c *Client) {
 	if err := c.Close(); err != nil {
 		t.Error(err)
 	}
-	keeper := c.Process()
+	keeper := c.KeeperProcess()
 	_ = keeper.Signal(unix.SIGTERM)
 	if !keeper.EndsWithin(10 * time.Second) {
 		t.Errorf("keeper %d does not end", keeper.PID)
@@ -234,7 +234,7 @@ func TestSpawnThroughHandleAndOwnProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer exe.Close()
-	p, err := c.Spawn(t.Context(), Command{Name: "true", Exec: exe, Args: []string{"true"}})
+	p, err := c.Spawn(t.Context(), Command{Name: "true", Executable: exe, Args: []string{"true"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -423,7 +423,7 @@ func TestKeeperWithoutDescriptors(t *testing.T) {
 	t.Parallel()
 	c := startClient(t, Config{Ephemeral: true})
 	r, _ := newPipe(t)
-	keeper := c.Process()
+	keeper := c.KeeperProcess()
 	var was unix.Rlimit
 	if err := unix.Prlimit(keeper.PID, unix.RLIMIT_NOFILE, nil, &was); err != nil {
 		t.Fatal(err)
@@ -443,7 +443,7 @@ func TestKeeperWithoutDescriptors(t *testing.T) {
 	if err := c.StoreFD(t.Context(), "a", r); err != nil {
 		t.Errorf("afterwards: %v", err)
 	}
-	if c.Process() != keeper {
+	if c.KeeperProcess() != keeper {
 		t.Error("it is another keeper")
 	}
 }
@@ -533,23 +533,23 @@ func TestKeeperDeathIsRepaired(t *testing.T) {
 		t.Fatal(err)
 	}
 	inR.Close()
-	type answer struct {
+	type waitResult struct {
 		status process.ExitStatus
 		err    error
 	}
-	waited := make(chan answer, 1)
+	waited := make(chan waitResult, 1)
 	go func() {
 		st, err := c.Wait(context.Background(), running)
-		waited <- answer{st, err}
+		waited <- waitResult{st, err}
 	}()
 
-	first := c.Process()
+	first := c.KeeperProcess()
 	for range 3 {
-		old := c.Process()
+		old := c.KeeperProcess()
 		if err := old.Signal(unix.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		for c.Process() == old || !c.Process().Alive() {
+		for c.KeeperProcess() == old || !c.KeeperProcess().Alive() {
 			time.Sleep(time.Millisecond)
 		}
 		// While the keeper is replaced, the agent's copy is a reader of the pipe: a write
@@ -558,7 +558,7 @@ func TestKeeperDeathIsRepaired(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if c.Process() == first {
+	if c.KeeperProcess() == first {
 		t.Fatal("the keeper is still the first one")
 	}
 	f, err := c.GetFD("fifo")
@@ -585,7 +585,7 @@ func TestKeeperDeathIsRepaired(t *testing.T) {
 	// Reaps the process, because the test is the subreaper of the dead keeper.
 	go func() { _, _ = unix.Wait4(running.PID, nil, 0, nil) }()
 	a := <-waited
-	if !errors.Is(a.err, ErrExitStatusUnknown) && a != (answer{status: process.ExitStatus{ExitCode: 5}}) {
+	if !errors.Is(a.err, ErrExitStatusUnknown) && a != (waitResult{status: process.ExitStatus{ExitCode: 5}}) {
 		t.Errorf("Wait = %v; want the truth or ErrExitStatusUnknown", a)
 	}
 	t.Logf("the status of a child of a dead keeper: %v, %v", a.status, a.err)
@@ -599,8 +599,8 @@ func TestKeeperOutlivesAgent(t *testing.T) {
 		t.Fatalf("task alive: %v, keeper alive: %v", task.Alive(), keeper.Alive())
 	}
 	c := startClient(t, Config{Dir: dir})
-	if c.Process() != keeper {
-		t.Errorf("the next agent has keeper %v, want %v", c.Process(), keeper)
+	if c.KeeperProcess() != keeper {
+		t.Errorf("the next agent has keeper %v, want %v", c.KeeperProcess(), keeper)
 	}
 	if err := unix.Kill(-task.PID, unix.SIGTERM); err != nil {
 		t.Fatal(err)
@@ -628,11 +628,11 @@ func TestEphemeralKeeperEndsWhatAnotherOneStarted(t *testing.T) {
 	for len(children) == 0 {
 		children = descendants(p.PID)
 	}
-	old := c.Process()
+	old := c.KeeperProcess()
 	if err := old.Signal(unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	for c.Process() == old {
+	for c.KeeperProcess() == old {
 		time.Sleep(time.Millisecond)
 	}
 	if err := c.Close(); err != nil {
@@ -692,7 +692,7 @@ func TestConcurrentWaitsForOneProcess(t *testing.T) {
 	waiters.Wait()
 }
 
-func TestSetEphemeral(t *testing.T) {
+func TestKeeperMadeEphemeralEndsWithItsAgent(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "run")
 	c := startClient(t, Config{Dir: dir})
@@ -703,7 +703,7 @@ func TestSetEphemeral(t *testing.T) {
 	if err := c.SetEphemeral(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	keeper := c.Process()
+	keeper := c.KeeperProcess()
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -767,7 +767,7 @@ func TestIdleKeeperEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Close()
-	keeper := c.Process()
+	keeper := c.KeeperProcess()
 	c.Close()
 	if keeper.EndsWithin(400 * time.Millisecond) {
 		t.Fatal("the keeper ended although a writer holds the other end of its descriptor")
@@ -785,15 +785,15 @@ func TestConcurrentStartsShareOneKeeper(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "run")
 	const n = 8
-	type started struct {
+	type startResult struct {
 		c   *Client
 		err error
 	}
-	ch := make(chan started, n)
+	ch := make(chan startResult, n)
 	for range n {
 		go func() {
 			c, err := Start(t.Context(), Config{Dir: dir, Args: []string{"nomad-lite", "keeper"}})
-			ch <- started{c, err}
+			ch <- startResult{c, err}
 		}()
 	}
 	seen := map[process.ID]bool{}
@@ -804,7 +804,7 @@ func TestConcurrentStartsShareOneKeeper(t *testing.T) {
 			t.Error(s.err)
 			continue
 		}
-		seen[s.c.Process()] = true
+		seen[s.c.KeeperProcess()] = true
 		clients = append(clients, s.c)
 	}
 	for _, c := range clients[1:] {
@@ -856,9 +856,9 @@ func TestServeWithoutSetupFails(t *testing.T) {
 	}
 }
 
-// spawnWithTask spawns a process that starts another in a new session, as a driver plugin
+// spawnPluginWithTask spawns a process that starts another in a new session, as a driver plugin
 // starts a task.
-func spawnWithTask(t *testing.T, c *Client, provisional bool) (plugin, task process.ID) {
+func spawnPluginWithTask(t *testing.T, c *Client, provisional bool) (plugin, task process.ID) {
 	t.Helper()
 	r, w := newPipe(t)
 	cmd := sh("setsid sleep 1000 >&- 2>&- & echo $!; wait")
@@ -890,7 +890,7 @@ func TestProvisionalChildEndsWithItsClient(t *testing.T) {
 	var all []process.ID
 	spawn := func(c *Client, provisional bool) process.ID {
 		t.Helper()
-		plugin, task := spawnWithTask(t, c, provisional)
+		plugin, task := spawnPluginWithTask(t, c, provisional)
 		all = append(all, plugin, task)
 		return plugin
 	}
@@ -898,7 +898,7 @@ func TestProvisionalChildEndsWithItsClient(t *testing.T) {
 	spawn(leaving, false)
 	spawn(c, true)
 	for range 2 { // Confirm may be repeated
-		if err := leaving.Confirm(t.Context(), confirmed); err != nil {
+		if err := leaving.ConfirmProcess(t.Context(), confirmed); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -938,7 +938,7 @@ func TestListParentProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect()
-	plugin, task := spawnWithTask(t, c, false)
+	plugin, task := spawnPluginWithTask(t, c, false)
 	expect(plugin)
 	for _, p := range []process.ID{plugin, alone} {
 		if err := p.Signal(unix.SIGKILL); err != nil {
@@ -948,7 +948,7 @@ func TestListParentProcesses(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	expect(c.Process()) // the task has become a child of the keeper
+	expect(c.KeeperProcess()) // the task has become a child of the keeper
 	if err := task.Signal(unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}

@@ -18,8 +18,8 @@ func readOOMScore(t *testing.T, pid string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// expectProtected asserts that the keeper is protected, and its children are not.
-func expectProtected(t *testing.T, c *Client) {
+// expectOOMProtection asserts that the keeper is protected, and its children are not.
+func expectOOMProtection(t *testing.T, c *Client) {
 	t.Helper()
 	r, w := newPipe(t)
 	// If the child's score were set after the fork, a grandchild could inherit the keeper's
@@ -40,7 +40,7 @@ func expectProtected(t *testing.T, c *Client) {
 	if own := readOOMScore(t, "self"); childScore != own {
 		t.Errorf("a child has the score %s, want %s", childScore, own)
 	}
-	if got := readOOMScore(t, fmt.Sprint(c.Process().PID)); got != "-999" {
+	if got := readOOMScore(t, fmt.Sprint(c.KeeperProcess().PID)); got != "-999" {
 		t.Errorf("the keeper has the score %s, want -999", got)
 	}
 }
@@ -50,11 +50,11 @@ func expectProtected(t *testing.T, c *Client) {
 func canLowerOOMScore(t *testing.T) bool {
 	t.Helper()
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var data [2]unix.CapUserData
-	if err := unix.Capget(&header, &data[0]); err != nil {
+	var capData [2]unix.CapUserData
+	if err := unix.Capget(&header, &capData[0]); err != nil {
 		t.Fatal(err)
 	}
-	return data[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
+	return capData[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
 }
 
 func TestKeeperIsEndedLastWhenMemoryRunsOut(t *testing.T) {
@@ -62,5 +62,5 @@ func TestKeeperIsEndedLastWhenMemoryRunsOut(t *testing.T) {
 	if !canLowerOOMScore(t) {
 		t.Skip("needs CAP_SYS_RESOURCE, to lower the score")
 	}
-	expectProtected(t, startClient(t, Config{Ephemeral: true}))
+	expectOOMProtection(t, startClient(t, Config{Ephemeral: true}))
 }

@@ -97,16 +97,16 @@ func Serve(ctx context.Context) error {
 	return k.run(ctx)
 }
 
-// endpoint is the listener of a keeper, with the directory and the locked PID file by which
+// keeperEndpoint is the listener of a keeper, with the directory and the locked PID file by which
 // clients find it. dir and lock are nil for a keeper of an earlier version until moveToDir.
-type endpoint struct {
+type keeperEndpoint struct {
 	listener *net.UnixListener
 	lock     *os.File
 	dir      *Directory
 }
 
 // writeProcess writes the keeper's process into the PID file, for [Directory.LockedBy].
-func (p *endpoint) writeProcess(self process.ID) error {
+func (p *keeperEndpoint) writeProcess(self process.ID) error {
 	if p.lock == nil {
 		return nil
 	}
@@ -114,12 +114,12 @@ func (p *endpoint) writeProcess(self process.ID) error {
 }
 
 // takeEndpoint takes ownership of the inherited descriptors and closes all others.
-func (s *keeperSetup) takeEndpoint() (*endpoint, error) {
+func (s *keeperSetup) takeEndpoint() (*keeperEndpoint, error) {
 	fds := execHandoff{ListenerFD: listenerFD, LockFD: lockFD, DirFD: dirFD}
 	if s.Handoff != nil {
 		fds = *s.Handoff
 	}
-	p := &endpoint{}
+	p := &keeperEndpoint{}
 	if fds.LockFD > 0 {
 		unix.CloseOnExec(fds.LockFD)
 		p.lock = os.NewFile(uintptr(fds.LockFD), pidFileName)
@@ -137,7 +137,7 @@ func (s *keeperSetup) takeEndpoint() (*endpoint, error) {
 // inherited descriptors: the reader of a pipe would never see its end.
 func takeInheritedListener(fd int) (*net.UnixListener, error) {
 	unix.CloseOnExec(fd)
-	if err := closeInherited(); err != nil {
+	if err := closeInheritedFDs(); err != nil {
 		return nil, err
 	}
 	return listenerFromFD(fd)
@@ -160,9 +160,9 @@ func listenerFromFD(fd int) (*net.UnixListener, error) {
 	return ul, nil
 }
 
-// closeInherited closes the descriptors above stderr that lack close-on-exec. Every descriptor
+// closeInheritedFDs closes the descriptors above stderr that lack close-on-exec. Every descriptor
 // that this process has opened has the flag.
-func closeInherited() error {
+func closeInheritedFDs() error {
 	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		return fmt.Errorf("list inherited descriptors: %w", err)
@@ -195,7 +195,7 @@ type server struct {
 	wakeCh   chan struct{} // wakeCh: capacity 1; makes run call shouldExit
 	wg       sync.WaitGroup
 
-	ephemeral atomic.Bool // ephemeral: set once, at the start or by opEphemeral
+	ephemeral atomic.Bool // ephemeral: set once, at the start or by opSetEphemeral
 
 	// forkMu is held from a fork until the child's start time has been read, and from the
 	// reaping of a child until its status is recorded. Code that looks up children must
@@ -204,15 +204,15 @@ type server struct {
 	rejectSpawns bool // rejectSpawns: requests to start a process are rejected
 
 	mu            sync.Mutex
-	endpoint      endpoint
+	endpoint      keeperEndpoint
 	conns         map[*serverConn]bool
 	agents        agentConns
 	storedFDs     map[string]*storedFD
 	managedProcs  []process.ID // processes of an earlier keeper, which the agent has passed to Adopt
-	spawned       []process.ID // processes that this keeper started on request: plugins and the log collector
-	exitStatuses  statuses
+	spawnedProcs  []process.ID // processes that this keeper started on request: plugins and the log collector
+	exitStatuses  exitStatusCache
 	trimmer       *memtrim.Trimmer
-	waiters       map[process.ID][]waiter
+	exitWaiters   map[process.ID][]exitWaiter
 	watchedPidfds map[process.ID]*process.Pidfd // a pidfd for each process in waiters
 }
 
@@ -224,7 +224,7 @@ func newServer(s keeperSetup, self process.ID) *server {
 		conns:         map[*serverConn]bool{},
 		agents:        agentConns{zeroSince: time.Now()},
 		storedFDs:     map[string]*storedFD{},
-		waiters:       map[process.ID][]waiter{},
+		exitWaiters:   map[process.ID][]exitWaiter{},
 		watchedPidfds: map[process.ID]*process.Pidfd{},
 	}
 	k.ephemeral.Store(s.Ephemeral)
@@ -381,7 +381,7 @@ func (k *server) shutDown(dir *Directory, locked bool) {
 		managedProcs := k.managedProcs
 		k.mu.Unlock()
 		for _, p := range managedProcs {
-			killTree(p)
+			killProcessTree(p)
 		}
 		killDescendants()
 	}
@@ -392,7 +392,7 @@ func (k *server) shutDown(dir *Directory, locked bool) {
 	k.mu.Lock()
 	k.endpoint.listener.Close()
 	for c := range k.conns {
-		c.wire.conn.Close()
+		c.frameConn.conn.Close()
 	}
 	for key := range k.storedFDs {
 		k.removeFDLocked(key)

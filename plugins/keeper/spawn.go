@@ -83,7 +83,7 @@ func (k *server) startChild(p *spawnParams, fds []int) (process.ID, error) {
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.spawned = append(k.spawned, child)
+	k.spawnedProcs = append(k.spawnedProcs, child)
 	return child, nil
 }
 

@@ -10,12 +10,12 @@ const (
 	maxNonLeaderStatuses     = 512
 )
 
-// statuses stores exit statuses in bounded memory.
-type statuses struct {
+// exitStatusCache stores exit statuses in bounded memory.
+type exitStatusCache struct {
 	sessionLeaders, nonLeaders statusRing
 }
 
-func (s *statuses) add(p process.ID, status process.ExitStatus, leader bool) {
+func (s *exitStatusCache) add(p process.ID, status process.ExitStatus, leader bool) {
 	if leader {
 		s.sessionLeaders.add(p, status, maxSessionLeaderStatuses)
 	} else {
@@ -23,7 +23,7 @@ func (s *statuses) add(p process.ID, status process.ExitStatus, leader bool) {
 	}
 }
 
-func (s *statuses) get(p process.ID) (process.ExitStatus, bool) {
+func (s *exitStatusCache) get(p process.ID) (process.ExitStatus, bool) {
 	if status, ok := s.sessionLeaders.get(p); ok {
 		return status, true
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-// waiter is a wait request that has no response yet.
-type waiter struct {
+// exitWaiter is a wait request that has no response yet.
+type exitWaiter struct {
 	conn *serverConn
 	id   uint64
 }
@@ -37,7 +37,7 @@ func (k *server) waitLocked(c *serverConn, id uint64, p process.ID) *response {
 			return &response{Code: codeStatusUnknown}
 		}
 	}
-	k.waiters[p] = append(k.waiters[p], waiter{c, id})
+	k.exitWaiters[p] = append(k.exitWaiters[p], exitWaiter{c, id})
 	c.waitRequests[id] = p
 	switch {
 	case fd == nil:
@@ -80,14 +80,14 @@ func nextZombie() (int, error) {
 func (k *server) recordExit(p process.ID, status process.ExitStatus, leader bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.spawned = slices.DeleteFunc(k.spawned, func(s process.ID) bool { return s == p })
+	k.spawnedProcs = slices.DeleteFunc(k.spawnedProcs, func(s process.ID) bool { return s == p })
 	k.exitStatuses.add(p, status, leader)
 	k.respondToWaitersLocked(p, response{Status: status})
 }
 
 // respondToWaitersLocked sends a response to all waiters of a process.
 func (k *server) respondToWaitersLocked(p process.ID, resp response) {
-	for _, w := range k.waiters[p] {
+	for _, w := range k.exitWaiters[p] {
 		own := resp // a copy for each waiter, because the queued responses have different ids
 		own.ID = w.id
 		w.conn.queueResponse(&own, nil)
@@ -98,7 +98,7 @@ func (k *server) respondToWaitersLocked(p process.ID, resp response) {
 
 // removeWaitersLocked removes all waiters of a process, and closes its pidfd.
 func (k *server) removeWaitersLocked(p process.ID) {
-	delete(k.waiters, p)
+	delete(k.exitWaiters, p)
 	if fd := k.watchedPidfds[p]; fd != nil {
 		fd.Close()
 		delete(k.watchedPidfds, p)
@@ -117,7 +117,7 @@ func (k *server) watchProcess(p process.ID, fd *process.Pidfd) {
 	defer k.forkMu.Unlock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if len(k.waiters[p]) == 0 {
+	if len(k.exitWaiters[p]) == 0 {
 		return
 	}
 	if st, err := process.ReadStat(p.PID); err == nil && st.StartTime == p.StartTime && st.PPID == os.Getpid() {
@@ -135,8 +135,8 @@ func (k *server) watchProcess(p process.ID, fd *process.Pidfd) {
 // removeWaiterLocked removes one waiter.
 func (k *server) removeWaiterLocked(c *serverConn, id uint64, p process.ID) {
 	delete(c.waitRequests, id)
-	k.waiters[p] = slices.DeleteFunc(k.waiters[p], func(w waiter) bool { return w == waiter{c, id} })
-	if len(k.waiters[p]) == 0 {
+	k.exitWaiters[p] = slices.DeleteFunc(k.exitWaiters[p], func(w exitWaiter) bool { return w == exitWaiter{c, id} })
+	if len(k.exitWaiters[p]) == 0 {
 		k.removeWaitersLocked(p)
 	}
 }

@@ -35,13 +35,13 @@ const (
 	opSpawn          op = "spawn"
 	opConfirmProcess op = "confirm" // confirm clears KillOnDisconnect of a child
 	opWait           op = "wait"
-	opCancel         op = "cancel" // cancel ends the wait request with the same ID; it has no response
+	opCancelWait     op = "cancel" // cancel ends the wait request with the same ID; it has no response
 	opStoreFD        op = "hold"
 	opGetFDs         op = "take"
 	opRemoveFD       op = "drop"
 	opListFDs        op = "keys"
-	opAdopt          op = "adopt" // adopt has a list of processes that a dead keeper has started
-	opEphemeral      op = "ephemeral"
+	opAdoptProcesses op = "adopt" // adopt has a list of processes that a dead keeper has started
+	opSetEphemeral   op = "ephemeral"
 	// opListParentProcesses returns the keeper and its spawned processes, if tasks run below them.
 	opListParentProcesses op = "parents"
 	opReplaceProgram      op = "replace" // replace has the program to execute; it has no response on success
@@ -314,7 +314,7 @@ func dialInDir(home *os.File, path string) (*net.UnixConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := process.SameUser(conn); err != nil {
+	if err := process.CheckPeerUser(conn); err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("keeper socket %s: %w", path, err)
 	}

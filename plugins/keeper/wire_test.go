@@ -54,15 +54,15 @@ func TestReadFrame(t *testing.T) {
 // arrive.
 func TestReadFrameAllocatesOnlyReceivedBytes(t *testing.T) {
 	in := binary.BigEndian.AppendUint32(nil, maxFrameSize)
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
+	var statsBefore, statsAfter runtime.MemStats
+	runtime.ReadMemStats(&statsBefore)
 	for range 10 {
 		if _, err := readFrame(bytes.NewReader(in)); !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Fatal(err)
 		}
 	}
-	runtime.ReadMemStats(&after)
-	if per := (after.TotalAlloc - before.TotalAlloc) / 10; per > 64<<10 {
+	runtime.ReadMemStats(&statsAfter)
+	if per := (statsAfter.TotalAlloc - statsBefore.TotalAlloc) / 10; per > 64<<10 {
 		t.Errorf("%d bytes for an empty body", per)
 	}
 }
@@ -73,7 +73,7 @@ func TestHostileClients(t *testing.T) {
 	t.Parallel()
 	c := startClient(t, Config{Ephemeral: true})
 	open := func() int {
-		entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", c.Process().PID))
+		entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", c.KeeperProcess().PID))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -186,9 +186,9 @@ func mustJSON(v any) []byte {
 	return b
 }
 
-func TestStatuses(t *testing.T) {
+func TestExitStatusCacheIsLimited(t *testing.T) {
 	t.Parallel()
-	var s statuses
+	var s exitStatusCache
 	s.add(process.ID{PID: 1}, process.ExitStatus{ExitCode: 1}, true)
 	for i := range 10 * maxNonLeaderStatuses { // orphans of one task
 		s.add(process.ID{PID: 100 + i}, process.ExitStatus{}, false)
@@ -231,7 +231,7 @@ func FuzzReadFrame(f *testing.F) {
 // FuzzRequests passes requests to a keeper in the test process.
 func FuzzRequests(f *testing.F) {
 	for _, req := range []request{
-		{Op: opHello, IsAgent: true}, {Op: opWait, Process: process.ID{PID: 1, StartTime: 2}}, {Op: opCancel, ID: 3},
+		{Op: opHello, IsAgent: true}, {Op: opWait, Process: process.ID{PID: 1, StartTime: 2}}, {Op: opCancelWait, ID: 3},
 		{Op: opStoreFD, Keys: []string{"a"}, DrainWithoutAgent: []bool{true}}, {Op: opGetFDs, Keys: []string{"a"}}, {Op: opRemoveFD, Keys: []string{"a"}}, {Op: opListFDs}, {Op: opSpawn},
 	} {
 		f.Add(mustJSON(req), 1)

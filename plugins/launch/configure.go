@@ -15,8 +15,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// apiVersions are the API versions that the host supports, by plugin type, highest first.
-var apiVersions = map[base.Type][]string{
+// supportedAPIVersions are the API versions that the host supports, by plugin type, highest first.
+var supportedAPIVersions = map[base.Type][]string{
 	base.TypeDriver: {"v0.1.0"},
 	base.TypeDevice: {"v0.1.0"},
 	base.TypeHook:   {hook.APIVersion},
@@ -28,7 +28,7 @@ func (p *Plugin) identify(ctx context.Context) error {
 	defer cancel()
 	info, err := base.NewClient(p.conn, p.proc.done).PluginInfo(ctx)
 	if err != nil {
-		return p.explainCall(ctx, "PluginInfo", err)
+		return p.explainCallError(ctx, "PluginInfo", err)
 	}
 	p.info = *info
 	p.version, err = checkInfo(p.info)
@@ -37,21 +37,21 @@ func (p *Plugin) identify(ctx context.Context) error {
 
 // checkInfo returns the API version to use, or an error if the host must refuse the plugin.
 func checkInfo(info base.Info) (string, error) {
-	offered, ok := apiVersions[info.Type]
+	offered, ok := supportedAPIVersions[info.Type]
 	if !ok {
 		return "", fmt.Errorf("plugin is of unknown type: %q", info.Type)
 	}
 	if !base.ValidName(info.Name) {
-		return "", fmt.Errorf("it reports itself as %s, which is not a plugin name", quote(info.Name))
+		return "", fmt.Errorf("it reports itself as %s, which is not a plugin name", quoteTruncated(info.Name))
 	}
 	if _, err := version.NewVersion(info.Version); err != nil {
-		return "", fmt.Errorf("failed to parse plugin version %s: malformed version", quote(info.Version))
+		return "", fmt.Errorf("failed to parse plugin version %s: malformed version", quoteTruncated(info.Version))
 	}
-	return chooseAPI(offered, info.APIVersions)
+	return chooseAPIVersion(offered, info.APIVersions)
 }
 
-// chooseAPI returns the highest common version, in the plugin's spelling.
-func chooseAPI(host, plugin []string) (string, error) {
+// chooseAPIVersion returns the highest common version, in the plugin's spelling.
+func chooseAPIVersion(host, plugin []string) (string, error) {
 	if len(plugin) == 0 {
 		return "", errors.New("plugin provided no compatible API versions: it names none")
 	}
@@ -59,7 +59,7 @@ func chooseAPI(host, plugin []string) (string, error) {
 	for _, text := range plugin {
 		v, err := version.NewVersion(text)
 		if err != nil {
-			return "", fmt.Errorf("plugin provided invalid API versions: malformed version: %s", quote(text))
+			return "", fmt.Errorf("plugin provided invalid API versions: malformed version: %s", quoteTruncated(text))
 		}
 		pluginVersions = append(pluginVersions, v)
 	}
@@ -72,7 +72,7 @@ func chooseAPI(host, plugin []string) (string, error) {
 			}
 		}
 	}
-	return "", fmt.Errorf("plugin provided no compatible API versions: it speaks %s, this host %s", quote(strings.Join(plugin, ", ")), strings.Join(host, ", "))
+	return "", fmt.Errorf("plugin provided no compatible API versions: it speaks %s, this host %s", quoteTruncated(strings.Join(plugin, ", ")), strings.Join(host, ", "))
 }
 
 // configure decodes the plugin's settings by its schema and sends them.
@@ -83,7 +83,7 @@ func (p *Plugin) configure(ctx context.Context) error {
 	defer cancel()
 	schema, err := plug.ConfigSchema(call)
 	if err != nil {
-		return p.explainCall(call, "ConfigSchema", err)
+		return p.explainCallError(call, "ConfigSchema", err)
 	}
 	settings, err := encodeSettings(schema, p.cfg.Settings)
 	if err != nil {
@@ -100,7 +100,7 @@ func (p *Plugin) configure(ctx context.Context) error {
 	call, cancel = p.callContext(ctx)
 	defer cancel()
 	if err := plug.SetConfig(call, config); err != nil {
-		return p.explainCall(call, "SetConfig", err)
+		return p.explainCallError(call, "SetConfig", err)
 	}
 	return nil
 }
@@ -142,7 +142,7 @@ func (p *Plugin) initDriver(ctx context.Context) error {
 	ctx, cancel := p.callContext(ctx)
 	defer cancel()
 	if err := p.driver.Init(ctx); err != nil {
-		return p.explainCall(ctx, "Init", err)
+		return p.explainCallError(ctx, "Init", err)
 	}
 	return nil
 }
@@ -154,7 +154,7 @@ func (p *Plugin) initHook(ctx context.Context) error {
 	defer cancel()
 	description, err := p.hook.Describe(call)
 	if err != nil {
-		return p.explainCall(call, "Describe", err)
+		return p.explainCallError(call, "Describe", err)
 	}
 	if len(description.Subscriptions) == 0 {
 		return errors.New("the hook subscribes to no hook point that this host knows")
@@ -162,7 +162,7 @@ func (p *Plugin) initHook(ctx context.Context) error {
 	call, cancel = p.callContext(ctx)
 	defer cancel()
 	if err := p.hook.Configure(call, p.cfg.HookConfig); err != nil {
-		return p.explainCall(call, "Configure", err)
+		return p.explainCallError(call, "Configure", err)
 	}
 	p.description = description
 	return nil

@@ -13,17 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cookieNotice is part of the message that every go-plugin binary prints when the magic cookie
+// magicCookieNotice is part of the message that every go-plugin binary prints when the magic cookie
 // is wrong.
-const cookieNotice = "not meant to be executed directly"
+const magicCookieNotice = "not meant to be executed directly"
 
-// explainSpawn adds the reason why the kernel refused to execute the file.
-func explainSpawn(err error, path string, file *os.File) error {
+// explainSpawnError adds the reason why the kernel refused to execute the file.
+func explainSpawnError(err error, path string, file *os.File) error {
 	switch {
 	case errors.Is(err, unix.ENOEXEC):
 		return fmt.Errorf("%w: %s", err, describeFile(path, file))
 	case errors.Is(err, unix.ENOENT):
-		if name := missingInterpreter(path, file); name != "" {
+		if name := findMissingInterpreter(path, file); name != "" {
 			return fmt.Errorf("%w: it needs the interpreter %s, which is not on this machine", err, name)
 		}
 	case errors.Is(err, unix.ETXTBSY):
@@ -78,9 +78,9 @@ func machineName(m elf.Machine) string {
 	return strings.ToLower(strings.TrimPrefix(m.String(), "EM_"))
 }
 
-// missingInterpreter returns the loader of an ELF file or the interpreter of a script, if that
+// findMissingInterpreter returns the loader of an ELF file or the interpreter of a script, if that
 // does not exist.
-func missingInterpreter(path string, file *os.File) string {
+func findMissingInterpreter(path string, file *os.File) string {
 	r, done := openReader(path, file)
 	if r == nil {
 		return ""
@@ -133,7 +133,7 @@ func errorWithStderr(reason string, t *stderrTail) error {
 		return errors.New(reason)
 	case isPanic:
 		return fmt.Errorf("%s, after a panic:\n\t%s", reason, strings.Join(lines, "\n\t"))
-	case strings.Contains(strings.Join(lines, " "), cookieNotice):
+	case strings.Contains(strings.Join(lines, " "), magicCookieNotice):
 		return fmt.Errorf("%s: it is a plugin of another program than Nomad (it refuses the magic cookie)", reason)
 	case len(lines) == 1:
 		return fmt.Errorf("%s, its last words on stderr: %s", reason, lines[0])

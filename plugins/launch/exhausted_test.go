@@ -12,7 +12,7 @@ import (
 // to run and can be reattached later.
 func TestReattachWithoutDescriptorsKeepsThePlugin(t *testing.T) {
 	cfg, _ := newConfig(t, "schema")
-	first := mustStart(t, cfg)
+	first := mustStartPlugin(t, cfg)
 	rec := first.ReattachConfig()
 	first.Detach()
 	id := process.ID{PID: rec.Pid, StartTime: rec.StartTime}

@@ -44,18 +44,18 @@ func FuzzLogLine(f *testing.F) {
 	for _, s := range []string{
 		`{"@level":"warn","@message":"disk","@timestamp":"2026-01-02T03:04:05.000000Z","n":1}`,
 		`{"@level":1,"@message":2,"@timestamp":3}`, `{"@level":"info","@message":null,"":{}}`, `{`, `{}`, `{"@level":"info"}{}`,
-		"[WARN] x", "panic: x", "\x00\xff\x1b[2J", strings.Repeat("x", maxPlainLine+1), strings.Repeat(`{"a":`, 500),
+		"[WARN] x", "panic: x", "\x00\xff\x1b[2J", strings.Repeat("x", maxPlainLineSize+1), strings.Repeat(`{"a":`, 500),
 	} {
 		f.Add(s)
 	}
-	out := &logs{}
+	out := &logBuffer{}
 	logger := hclog.New(&hclog.LoggerOptions{Output: out, Level: hclog.Trace})
 	f.Fuzz(func(t *testing.T, line string) {
 		out.buf.Reset()
 		tail := &stderrTail{}
 		logLine(line, 0, false, logger, tail)
 		got := out.String()
-		if len(got) > 10*len(line)+10*maxPlainLine {
+		if len(got) > 10*len(line)+10*maxPlainLineSize {
 			t.Errorf("%d bytes make %d in the log", len(line), len(got))
 		}
 		if strings.ContainsAny(got, "\x1b\x00\x07") || !utf8.ValidString(got) {
@@ -63,7 +63,7 @@ func FuzzLogLine(f *testing.F) {
 		}
 		last, _ := tail.lines()
 		for _, l := range last {
-			if strings.ContainsAny(l, "\n\x1b") || len(l) > 20*tailLength {
+			if strings.ContainsAny(l, "\n\x1b") || len(l) > 20*maxTailLineSize {
 				t.Errorf("last words %q", l)
 			}
 		}

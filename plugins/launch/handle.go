@@ -28,8 +28,8 @@ func openHandle(id process.ID) (*processHandle, error) {
 	return &processHandle{ID: id, pidfd: pidfd, done: make(chan struct{})}, nil
 }
 
-// endedHandle returns a handle of a process that ended before it could be opened.
-func endedHandle(id process.ID) *processHandle {
+// newEndedHandle returns a handle of a process that ended before it could be opened.
+func newEndedHandle(id process.ID) *processHandle {
 	return &processHandle{ID: id, done: make(chan struct{})}
 }
 

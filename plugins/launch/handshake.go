@@ -9,11 +9,11 @@ import (
 )
 
 const (
-	coreProtocol = 1
-	appProtocol  = 2
+	coreProtocolVersion = 1
+	appProtocolVersion  = 2
 
-	// maxHandshake is the maximum length of the first line of stdout, in bytes.
-	maxHandshake = 4096
+	// maxHandshakeSize is the maximum length of the first line of stdout, in bytes.
+	maxHandshakeSize = 4096
 )
 
 // handshake is the content of a valid handshake line of go-plugin, which a plugin writes to
@@ -27,7 +27,7 @@ type handshake struct {
 // go-plugin 1.8 dereferences nil if a plugin sends a certificate that go-plugin did not
 // request.
 func (h handshake) line() string {
-	return fmt.Sprintf("%d|%d|%s|%s|grpc|\n", coreProtocol, appProtocol, h.network, h.addr)
+	return fmt.Sprintf("%d|%d|%s|%s|grpc|\n", coreProtocolVersion, appProtocolVersion, h.network, h.addr)
 }
 
 // parseHandshake parses the first line of a plugin's stdout. The error describes what is wrong
@@ -36,57 +36,57 @@ func parseHandshake(line string) (handshake, error) {
 	line = strings.TrimSpace(line)
 	parts := strings.Split(line, "|")
 	if len(parts) < 4 {
-		return handshake{}, fmt.Errorf("wrote %s on stdout, where only the handshake line may stand; a plugin logs to stderr", quote(line))
+		return handshake{}, fmt.Errorf("wrote %s on stdout, where only the handshake line may stand; a plugin logs to stderr", quoteTruncated(line))
 	}
 	core, err := strconv.Atoi(parts[0])
 	if err != nil {
-		return handshake{}, fmt.Errorf("wrote %s on stdout, where only the handshake line may stand; a plugin logs to stderr", quote(line))
+		return handshake{}, fmt.Errorf("wrote %s on stdout, where only the handshake line may stand; a plugin logs to stderr", quoteTruncated(line))
 	}
-	if core != coreProtocol {
-		return handshake{}, fmt.Errorf("incompatible core API version with plugin: it speaks version %d of go-plugin's protocol, not %d; build it again with a current go-plugin", core, coreProtocol)
+	if core != coreProtocolVersion {
+		return handshake{}, fmt.Errorf("incompatible core API version with plugin: it speaks version %d of go-plugin's protocol, not %d; build it again with a current go-plugin", core, coreProtocolVersion)
 	}
 	app, err := strconv.Atoi(parts[1])
 	if err != nil {
-		return handshake{}, fmt.Errorf("handshake line %s: protocol version %s is no number", quote(line), quote(parts[1]))
+		return handshake{}, fmt.Errorf("handshake line %s: protocol version %s is no number", quoteTruncated(line), quoteTruncated(parts[1]))
 	}
-	if app != appProtocol {
-		return handshake{}, fmt.Errorf("incompatible API version with plugin: it speaks version %d of Nomad's plugin protocol, not %d", app, appProtocol)
+	if app != appProtocolVersion {
+		return handshake{}, fmt.Errorf("incompatible API version with plugin: it speaks version %d of Nomad's plugin protocol, not %d", app, appProtocolVersion)
 	}
 	protocol := "netrpc"
 	if len(parts) >= 5 {
 		protocol = parts[4]
 	}
 	if protocol != "grpc" {
-		return handshake{}, fmt.Errorf("unsupported plugin protocol %s: only grpc is spoken here", quote(protocol))
+		return handshake{}, fmt.Errorf("unsupported plugin protocol %s: only grpc is spoken here", quoteTruncated(protocol))
 	}
 
 	h := handshake{network: parts[2], addr: parts[3]}
 	switch h.network {
 	case "unix":
 		if !strings.HasPrefix(h.addr, "/") {
-			return handshake{}, fmt.Errorf("handshake line %s: socket %s is not an absolute path", quote(line), quote(h.addr))
+			return handshake{}, fmt.Errorf("handshake line %s: socket %s is not an absolute path", quoteTruncated(line), quoteTruncated(h.addr))
 		}
 	case "tcp":
 		host, _, err := net.SplitHostPort(h.addr)
 		if err != nil {
-			return handshake{}, fmt.Errorf("handshake line %s: address %s is not host:port", quote(line), quote(h.addr))
+			return handshake{}, fmt.Errorf("handshake line %s: address %s is not host:port", quoteTruncated(line), quoteTruncated(h.addr))
 		}
 		// only loopback addresses are allowed: the connection is not encrypted, and
 		// transfers the secrets of tasks
 		if ip, err := netip.ParseAddr(host); err != nil || !ip.IsLoopback() {
-			return handshake{}, fmt.Errorf("handshake line %s: the plugin listens on %s, which is not a loopback address", quote(line), quote(host))
+			return handshake{}, fmt.Errorf("handshake line %s: the plugin listens on %s, which is not a loopback address", quoteTruncated(line), quoteTruncated(host))
 		}
 	default:
-		return handshake{}, fmt.Errorf("unknown address type %s in handshake line %s", quote(h.network), quote(line))
+		return handshake{}, fmt.Errorf("unknown address type %s in handshake line %s", quoteTruncated(h.network), quoteTruncated(line))
 	}
 	return h, nil
 }
 
-// quote quotes untrusted text, at most 200 bytes, without control characters.
-func quote(s string) string {
-	const limit = 200
-	if len(s) > limit {
-		return strconv.Quote(strings.ToValidUTF8(s[:limit], "")) + "…"
+// quoteTruncated quotes untrusted text, at most 200 bytes, without control characters.
+func quoteTruncated(s string) string {
+	const maxQuotedSize = 200
+	if len(s) > maxQuotedSize {
+		return strconv.Quote(strings.ToValidUTF8(s[:maxQuotedSize], "")) + "…"
 	}
 	return strconv.Quote(s)
 }

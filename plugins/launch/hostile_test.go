@@ -62,7 +62,7 @@ func runMisbehavingPlugin(mode string) {
 		handshake.MagicCookieValue = "another"
 		plugin.Serve(&plugin.ServeConfig{HandshakeConfig: handshake, Plugins: plugin.PluginSet{}, GRPCServer: plugin.DefaultGRPCServer})
 	case "handshake-exit":
-		l := listen()
+		l := listenUnix()
 		fmt.Printf("1|2|unix|%s|grpc|\n", l.Addr())
 		fmt.Fprintln(os.Stderr, "I have changed my mind")
 		os.Exit(7)
@@ -70,7 +70,7 @@ func runMisbehavingPlugin(mode string) {
 		fmt.Printf("1|2|unix|%s|grpc|\n", filepath.Join(os.Getenv(plugin.EnvUnixSocketDir), "nothing"))
 		sleepLong()
 	case "not-listening":
-		l := listen()
+		l := listenUnix()
 		l.(*net.UnixListener).SetUnlinkOnClose(false)
 		l.Close()
 		fmt.Printf("1|2|unix|%s|grpc|\n", l.Addr())
@@ -102,7 +102,7 @@ func runMisbehavingPlugin(mode string) {
 		}
 		sleepLong()
 	case "mute":
-		l := listen()
+		l := listenUnix()
 		fmt.Printf("1|2|unix|%s|grpc|\n", l.Addr())
 		for {
 			if _, err := l.Accept(); err != nil {
@@ -110,18 +110,18 @@ func runMisbehavingPlugin(mode string) {
 			}
 		}
 	case "cert":
-		serveOwnHandshake(nil, strings.Repeat("QUJD", 40), &testDriver{})
+		servePluginWithHandshake(nil, strings.Repeat("QUJD", 40), &testDriver{})
 	case "more-fields":
-		serveOwnHandshake(nil, "|true|what", &testDriver{})
+		servePluginWithHandshake(nil, "|true|what", &testDriver{})
 	case "no-services":
-		l := listen()
+		l := listenUnix()
 		fmt.Printf("1|2|unix|%s|grpc|\n", l.Addr())
 		_ = grpc.NewServer().Serve(l)
 	case "info":
 		parts := strings.Split(arg, ";")
-		var versions []string
+		var offeredVersions []string
 		if parts[2] != "" {
-			versions = strings.Split(parts[2], ",")
+			offeredVersions = strings.Split(parts[2], ",")
 		}
 		t := base.TypeDriver
 		if parts[3] == "device" {
@@ -129,33 +129,33 @@ func runMisbehavingPlugin(mode string) {
 		} else if parts[3] != "" {
 			t = 9
 		}
-		serve(&testDriver{info: &base.Info{Type: t, Name: parts[0], Version: parts[1], APIVersions: versions}})
+		servePlugin(&testDriver{info: &base.Info{Type: t, Name: parts[0], Version: parts[1], APIVersions: offeredVersions}})
 	case "hang", "exit-in":
-		serve(&testDriver{misbehavior: name, misbehaviorCall: arg})
+		servePlugin(&testDriver{misbehavior: name, misbehaviorCall: arg})
 	case "stderr-first":
 		chunk := bytes.Repeat([]byte(strings.Repeat("0123456789abcdef", 63)+"0123456789abcde\n"), 64)
 		for range 1600 { // 100 MiB
 			_, _ = os.Stderr.Write(chunk)
 		}
-		serve(&testDriver{})
+		servePlugin(&testDriver{})
 	case "long-line":
 		chunk := bytes.Repeat([]byte{'x'}, 1<<20)
 		for range 64 {
 			_, _ = os.Stderr.Write(chunk)
 		}
 		fmt.Fprintln(os.Stderr, "\nafter the long line")
-		serve(&testDriver{})
+		servePlugin(&testDriver{})
 	case "storm":
 		d := &testDriver{}
 		go func() {
 			for i := 0; ; i++ {
-				fmt.Fprintf(stderr, `{"@level":"info","@message":"storm","n":%d}`+"\n", i)
+				fmt.Fprintf(originalStderr, `{"@level":"info","@message":"storm","n":%d}`+"\n", i)
 			}
 		}()
-		serve(d)
+		servePlugin(d)
 	case "log":
 		fmt.Fprint(os.Stderr, strings.ReplaceAll(arg, "\\n", "\n"))
-		serve(&testDriver{})
+		servePlugin(&testDriver{})
 	case "holder":
 		// "holder" exits, or serves, while its child keeps stdout and stderr open.
 		cmd := exec.Command("/proc/self/exe", "test-plugin", "held="+arg)
@@ -164,7 +164,7 @@ func runMisbehavingPlugin(mode string) {
 			panic(err)
 		}
 		if arg == "serve" {
-			serve(&testDriver{})
+			servePlugin(&testDriver{})
 		}
 		os.Exit(4)
 	case "held":
@@ -177,7 +177,7 @@ func runMisbehavingPlugin(mode string) {
 	case "stubborn":
 		// "stubborn" continues to run after Shutdown, without go-plugin's controller
 		// service, and after the connection is closed.
-		l := listen()
+		l := listenUnix()
 		s := grpc.NewServer()
 		base.RegisterServer(s, &testDriver{})
 		driver.RegisterServer(s, &testDriver{misbehavior: "hang", misbehaviorCall: "Shutdown"})
@@ -187,7 +187,7 @@ func runMisbehavingPlugin(mode string) {
 	case "deaf":
 		// "deaf" stops listening, closes the connection and continues to run.
 		d := &testDriver{}
-		l := listen()
+		l := listenUnix()
 		s := grpc.NewServer()
 		base.RegisterServer(s, d)
 		driver.RegisterServer(s, d)
@@ -201,28 +201,28 @@ func runMisbehavingPlugin(mode string) {
 		_ = s.Serve(l)
 		sleepLong()
 	case "schema":
-		serve(&testDriver{schema: hclspec.Object(map[string]*hclspec.Spec{
+		servePlugin(&testDriver{schema: hclspec.Object(map[string]*hclspec.Spec{
 			"root":  hclspec.Attr("root", "string", false),
 			"count": hclspec.Default(hclspec.Attr("count", "number", false), hclspec.Literal("3")),
 		})})
 	case "config-error":
-		serve(&testDriver{configErr: "the root is full"})
+		servePlugin(&testDriver{configErr: "the root is full"})
 	case "env":
 		for _, v := range os.Environ() {
 			fmt.Fprintln(os.Stderr, "env "+v)
 		}
 		fmt.Fprintf(os.Stderr, "argv0 %s\n", os.Args[0])
-		serve(&testDriver{})
+		servePlugin(&testDriver{})
 	case "stdout-later":
-		serve(&testDriver{onInit: func() {
+		servePlugin(&testDriver{onInit: func() {
 			line := strings.Repeat("y", 200<<10) + "\n"
 			for range 50 {
-				_, _ = io.WriteString(stdout, line)
+				_, _ = io.WriteString(originalStdout, line)
 			}
-			fmt.Fprintln(stderr, `{"@level":"info","@message":"stdout is written"}`)
+			fmt.Fprintln(originalStderr, `{"@level":"info","@message":"stdout is written"}`)
 		}})
 	case "good":
-		serve(&testDriver{})
+		servePlugin(&testDriver{})
 	default:
 		panic("unknown mode " + mode)
 	}
@@ -230,13 +230,13 @@ func runMisbehavingPlugin(mode string) {
 
 // The original streams are stored here, because go-plugin replaces os.Stdout and os.Stderr
 // when it serves.
-var stdout, stderr = os.Stdout, os.Stderr
+var originalStdout, originalStderr = os.Stdout, os.Stderr
 
 // sleepLong sleeps longer than any test takes. It returns, so that a process that a test
 // has not killed exits.
 func sleepLong() { time.Sleep(2 * time.Minute) }
 
-func listen() net.Listener {
+func listenUnix() net.Listener {
 	l, err := net.Listen("unix", filepath.Join(os.Getenv(plugin.EnvUnixSocketDir), fmt.Sprintf("own%d", os.Getpid())))
 	if err != nil {
 		panic(err)
@@ -244,9 +244,9 @@ func listen() net.Listener {
 	return l
 }
 
-// serveOwnHandshake serves a driver after a handshake line that ends with the text rest.
-func serveOwnHandshake(opts []grpc.ServerOption, rest string, d *testDriver) {
-	l := listen()
+// servePluginWithHandshake serves a driver after a handshake line that ends with the text rest.
+func servePluginWithHandshake(opts []grpc.ServerOption, rest string, d *testDriver) {
+	l := listenUnix()
 	s := grpc.NewServer(opts...)
 	base.RegisterServer(s, d)
 	driver.RegisterServer(s, d)
@@ -254,8 +254,8 @@ func serveOwnHandshake(opts []grpc.ServerOption, rest string, d *testDriver) {
 	_ = s.Serve(l)
 }
 
-// serve serves a driver with go-plugin, as package sdk does.
-func serve(d *testDriver) {
+// servePlugin serves a driver with go-plugin, as package sdk does.
+func servePlugin(d *testDriver) {
 	plugin.Serve(&plugin.ServeConfig{
 		HandshakeConfig: base.Handshake,
 		Plugins: plugin.PluginSet{
@@ -263,7 +263,7 @@ func serve(d *testDriver) {
 			driver.PluginName: &driver.GRPCPlugin{Impl: d},
 		},
 		GRPCServer: plugin.DefaultGRPCServer,
-		Logger:     hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, JSONFormat: true, Output: stderr}),
+		Logger:     hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, JSONFormat: true, Output: originalStderr}),
 	})
 }
 
@@ -288,7 +288,7 @@ func (d *testDriver) misbehaveIfRequested(ctx context.Context, call string) {
 	case "hang":
 		sleepLong()
 	case "exit-in":
-		fmt.Fprintf(stderr, "leaving in %s\n", call)
+		fmt.Fprintf(originalStderr, "leaving in %s\n", call)
 		os.Exit(5)
 	}
 }
@@ -313,7 +313,7 @@ func (d *testDriver) SetConfig(ctx context.Context, c *base.Config) error {
 	if c.Driver != nil {
 		ports = fmt.Sprint(c.Driver.ClientMinPort, "-", c.Driver.ClientMaxPort)
 	}
-	fmt.Fprintf(stderr, "config %d %x %s %s\n", d.setConfigCount, c.Plugin, c.APIVersion, ports)
+	fmt.Fprintf(originalStderr, "config %d %x %s %s\n", d.setConfigCount, c.Plugin, c.APIVersion, ports)
 	if d.configErr != "" {
 		return fmt.Errorf("%s", d.configErr)
 	}
@@ -325,13 +325,13 @@ func (d *testDriver) Init(ctx context.Context) error {
 	if d.onInit != nil {
 		d.onInit()
 	}
-	fmt.Fprintln(stderr, "init")
+	fmt.Fprintln(originalStderr, "init")
 	return nil
 }
 
 func (d *testDriver) Shutdown(ctx context.Context) error {
 	d.misbehaveIfRequested(ctx, "Shutdown")
-	fmt.Fprintln(stderr, "shutdown")
+	fmt.Fprintln(originalStderr, "shutdown")
 	return nil
 }
 

@@ -35,7 +35,7 @@ import (
 // descriptors that must outlive the agent. *keeper.Client implements it.
 type Keeper interface {
 	Spawn(context.Context, keeper.Command) (process.ID, error)
-	Confirm(context.Context, process.ID) error
+	ConfirmProcess(context.Context, process.ID) error
 	Wait(context.Context, process.ID) (process.ExitStatus, error)
 	StoreDrainedFD(ctx context.Context, key string, f *os.File) error
 	GetFD(key string) (*os.File, error)
@@ -50,8 +50,8 @@ type Config struct {
 	// Path names the file in errors. It is executed if Exec is nil.
 	Path string
 
-	// Exec is the checked file, which is executed by its descriptor.
-	Exec *os.File
+	// Executable is the checked file, which is executed by its descriptor.
+	Executable *os.File
 
 	Args []string // with argv[0]
 	Env  []string // Env: see Environ; the variables of the handshake are added
@@ -107,28 +107,28 @@ type Plugin struct {
 	client       *plugin.Client
 	conn         *grpc.ClientConn
 	proc         *processHandle
-	addr         handshake
+	handshake    handshake
 	peerVerified atomic.Bool // peerVerified: addr is a unix socket on which the plugin itself listens
 	info         base.Info
 	version      string
 	driver       driver.Driver
 	hook         *hook.Client
 	description  *hook.Description // of hook
-	stdio        stdio
+	stdio        processOutput
 
-	detached chan struct{} // detached: closed by releaseOnce; go-plugin's runner then stops waiting for the process
+	detached chan struct{} // detached: closed by releaseResources; go-plugin's runner then stops waiting for the process
 	ended    chan struct{} // closed when exit is set
-	exit     error
+	exitErr  error
 
-	wg      sync.WaitGroup
-	release sync.Once
+	wg       sync.WaitGroup
+	released sync.Once
 
 	mu          sync.Mutex
 	initialConn net.Conn // the verified connection, which dial returns to gRPC first
 }
 
-// stdio holds the stdout and stderr of a plugin process.
-type stdio struct {
+// processOutput holds the stdout and stderr of a plugin process.
+type processOutput struct {
 	pipes      [2]*os.File   // the agent's read ends of stdout and stderr
 	fdKey      string        // prefix of the keys under which the keeper holds the pipes
 	stderrTail stderrTail    // last lines of stderr
@@ -143,11 +143,11 @@ type stdio struct {
 // and describes what it did. The end of ctx cancels the launch, but does not affect a
 // plugin that Start has returned.
 func Start(ctx context.Context, cfg Config) (*Plugin, error) {
-	p, err := startOnce(ctx, cfg)
+	p, err := tryStart(ctx, cfg)
 	if errors.Is(err, keeper.ErrKeeperDied) {
-		// The keeper died during the spawn, and startOnce has killed the process that may
+		// The keeper died during the spawn, and tryStart has killed the process that may
 		// have been started. The new keeper does not know that process.
-		p, err = startOnce(ctx, cfg)
+		p, err = tryStart(ctx, cfg)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", cfg.errorPrefix(), err)
@@ -155,7 +155,7 @@ func Start(ctx context.Context, cfg Config) (*Plugin, error) {
 	return p, nil
 }
 
-func startOnce(ctx context.Context, cfg Config) (*Plugin, error) {
+func tryStart(ctx context.Context, cfg Config) (*Plugin, error) {
 	p := newPlugin(cfg)
 	if err := p.start(ctx); err != nil {
 		p.abort()
@@ -178,7 +178,7 @@ func newPlugin(cfg Config) *Plugin {
 		cfg:      cfg,
 		logger:   cfg.Logger.Named(cfg.Name),
 		detached: make(chan struct{}),
-		stdio:    stdio{stderrDone: make(chan struct{})},
+		stdio:    processOutput{stderrDone: make(chan struct{})},
 		ended:    make(chan struct{}),
 	}
 }
@@ -266,11 +266,11 @@ func (p *Plugin) connect(ctx context.Context) error {
 	defer stop()
 	protocol, err := p.client.Client()
 	if err != nil {
-		return p.explainCall(ctx, "connect", err)
+		return p.explainCallError(ctx, "connect", err)
 	}
 	p.conn = protocol.(*plugin.GRPCClient).Conn
 	if ctx.Err() != nil {
-		return p.explainCall(ctx, "connect", ctx.Err())
+		return p.explainCallError(ctx, "connect", ctx.Err())
 	}
 	return nil
 }
@@ -285,7 +285,7 @@ func (p *Plugin) PID() int { return p.proc.PID }
 // call the keeper kills the process with the agent, because no later agent could find it.
 // The caller must have stored the ReattachConfig before the call.
 func (p *Plugin) KeepAfterAgentExit(ctx context.Context) error {
-	return p.cfg.Keeper.Confirm(ctx, p.proc.ID)
+	return p.cfg.Keeper.ConfirmProcess(ctx, p.proc.ID)
 }
 
 // Driver returns the plugin's driver; nil if the plugin is not a driver.
@@ -301,7 +301,7 @@ func (p *Plugin) Done() <-chan struct{} { return p.proc.done }
 // last output. It returns an error also after exit code 0: a plugin must not exit by itself.
 func (p *Plugin) Exit() error {
 	<-p.ended
-	return fmt.Errorf("%s: %w", p.cfg.errorPrefix(), p.exit)
+	return fmt.Errorf("%s: %w", p.cfg.errorPrefix(), p.exitErr)
 }
 
 // Connected reports whether gRPC's connection to the plugin is ready. It makes no call. The
@@ -393,13 +393,13 @@ func (p *Plugin) Close() {
 	} else {
 		<-p.ended
 	}
-	p.releaseOnce(false)
+	p.releaseResources(false)
 }
 
 // abort closes the plugin after a failed launch, and kills all processes in its session.
 func (p *Plugin) abort() {
 	if p.proc == nil {
-		p.releaseOnce(false)
+		p.releaseResources(false)
 		return
 	}
 	p.proc.killSession()
@@ -408,12 +408,12 @@ func (p *Plugin) abort() {
 
 // Detach releases the plugin and leaves it running for another agent, which reattaches it with
 // the ReattachConfig.
-func (p *Plugin) Detach() { p.releaseOnce(true) }
+func (p *Plugin) Detach() { p.releaseResources(true) }
 
-// releaseOnce releases the agent's resources for the plugin. If keepRunning is true, the process
+// releaseResources releases the agent's resources for the plugin. If keepRunning is true, the process
 // keeps running and the keeper keeps the plugin's streams.
-func (p *Plugin) releaseOnce(keepRunning bool) {
-	p.release.Do(func() {
+func (p *Plugin) releaseResources(keepRunning bool) {
+	p.released.Do(func() {
 		close(p.detached) // go-plugin's goroutines wait for detached
 		if p.conn != nil {
 			p.conn.Close()
@@ -433,8 +433,8 @@ func (p *Plugin) releaseOnce(keepRunning bool) {
 			}
 			// Only the plugin's own socket is removed: processes that the plugin has
 			// started can outlive it, and may have sockets in the same directory.
-			if p.peerVerified.Load() && filepath.Dir(p.addr.addr) == p.cfg.SocketDir {
-				_ = os.Remove(p.addr.addr)
+			if p.peerVerified.Load() && filepath.Dir(p.handshake.addr) == p.cfg.SocketDir {
+				_ = os.Remove(p.handshake.addr)
 			}
 			if p.client != nil {
 				p.client.Kill() // the process has exited; go-plugin's Kill waits for its goroutines
@@ -456,19 +456,19 @@ func (p *Plugin) releaseOnce(keepRunning bool) {
 // stdio.pipes.
 var pipeNames = [2]string{"stdout", "stderr"}
 
-// watch starts the goroutines that wait for the process and relay its stderr.
-func (p *Plugin) watch() {
+// watchProcess starts the goroutines that wait for the process and relay its stderr.
+func (p *Plugin) watchProcess() {
 	p.wg.Go(func() {
 		if !p.proc.watch() {
 			return // detached
 		}
-		p.exit = p.exitError()
+		p.exitErr = p.exitError()
 		close(p.ended)
 	})
 	if p.stdio.pipes[1] != nil {
 		p.wg.Go(func() {
 			defer close(p.stdio.stderrDone)
-			relay(p.stdio.pipes[1], p.logger, &p.stdio.stderrTail)
+			relayStderr(p.stdio.pipes[1], p.logger, &p.stdio.stderrTail)
 		})
 	} else {
 		close(p.stdio.stderrDone)
@@ -505,8 +505,8 @@ func (p *Plugin) callContext(ctx context.Context) (context.Context, context.Canc
 
 var errNoAnswer = errors.New("no answer")
 
-// explainCall returns an error that describes why a call during the launch failed.
-func (p *Plugin) explainCall(ctx context.Context, call string, err error) error {
+// explainCallError returns an error that describes why a call during the launch failed.
+func (p *Plugin) explainCallError(ctx context.Context, call string, err error) error {
 	cause := context.Cause(ctx)
 	switch {
 	// The plugin also gets the deadline, and can return DeadlineExceeded before ctx has
@@ -521,10 +521,10 @@ func (p *Plugin) explainCall(ctx context.Context, call string, err error) error 
 		// plugin.
 		if p.waitDone(ctx, time.Second) {
 			<-p.ended
-			return fmt.Errorf("%s: %w", call, p.exit)
+			return fmt.Errorf("%s: %w", call, p.exitErr)
 		}
 		if cause := context.Cause(ctx); cause == nil {
-			return fmt.Errorf("%s: the process runs, and nothing answers gRPC on its socket %s", call, p.addr.addr)
+			return fmt.Errorf("%s: the process runs, and nothing answers gRPC on its socket %s", call, p.handshake.addr)
 		}
 	}
 	return fmt.Errorf("%s: %w", call, err)
@@ -546,14 +546,14 @@ func (p *Plugin) dial(ctx context.Context, _ string) (net.Conn, error) {
 // listens on it.
 func (p *Plugin) dialVerified(ctx context.Context) (net.Conn, error) {
 	var d net.Dialer
-	conn, err := d.DialContext(ctx, p.addr.network, p.addr.addr)
+	conn, err := d.DialContext(ctx, p.handshake.network, p.handshake.addr)
 	if err != nil {
 		return nil, err
 	}
 	if uc, ok := conn.(*net.UnixConn); ok {
 		if err := checkPeer(uc, p.proc.PID); err != nil {
 			conn.Close()
-			return nil, fmt.Errorf("socket %s: %w", p.addr.addr, err)
+			return nil, fmt.Errorf("socket %s: %w", p.handshake.addr, err)
 		}
 		p.peerVerified.Store(true)
 	}

@@ -27,26 +27,26 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-// logs stores the output of a logger.
-type logs struct {
+// logBuffer stores the output of a logger.
+type logBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
 }
 
-func (l *logs) Write(b []byte) (int, error) {
+func (l *logBuffer) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.buf.Write(b)
 }
 
-func (l *logs) String() string {
+func (l *logBuffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.buf.String()
 }
 
-// await waits for a log line that contains all parts.
-func (l *logs) await(t *testing.T, parts ...string) {
+// awaitLine waits for a log line that contains all parts.
+func (l *logBuffer) awaitLine(t *testing.T, parts ...string) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		for line := range strings.SplitSeq(l.String(), "\n") {
@@ -67,13 +67,13 @@ const noRaceSleep = "GORACE=atexit_sleep_ms=0"
 
 // newConfig returns a Config that starts the test binary as a plugin; mode selects the
 // behaviour of the plugin.
-func newConfig(t testing.TB, mode string) (Config, *logs) {
+func newConfig(t testing.TB, mode string) (Config, *logBuffer) {
 	exe, err := os.Open("/proc/self/exe")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { exe.Close() })
-	out := &logs{}
+	out := &logBuffer{}
 	dir, err := os.MkdirTemp("", "launch")
 	if err != nil {
 		t.Fatal(err)
@@ -92,18 +92,18 @@ func newConfig(t testing.TB, mode string) (Config, *logs) {
 	return Config{
 		Name:         "tester",
 		Path:         "/plugins/tester",
-		Exec:         exe,
+		Executable:   exe,
 		Args:         []string{"/plugins/tester", "test-plugin", mode},
-		Env:          append(Environ(os.Environ(), nil, ""), noRaceSleep, envMark),
+		Env:          append(Environ(os.Environ(), nil, ""), noRaceSleep, testRunEnv),
 		SocketDir:    dir,
-		Keeper:       newDirectKeeper(t),
+		Keeper:       newInProcessKeeper(t),
 		Logger:       hclog.New(&hclog.LoggerOptions{Output: out, Level: hclog.Trace, Name: "host"}),
 		StartTimeout: time.Minute,
 		CallTimeout:  time.Minute,
 	}, out
 }
 
-func mustStart(t testing.TB, cfg Config) *Plugin {
+func mustStartPlugin(t testing.TB, cfg Config) *Plugin {
 	t.Helper()
 	p, err := Start(t.Context(), cfg)
 	if err != nil {
@@ -253,7 +253,7 @@ func TestBusyExecutable(t *testing.T) {
 				closed <- nil
 				defer f.Close()
 			}
-			cfg.Args, cfg.Exec = []string{cfg.Path}, nil
+			cfg.Args, cfg.Executable = []string{cfg.Path}, nil
 			p, err := Start(t.Context(), cfg)
 			if err == nil {
 				p.Close()
@@ -313,14 +313,14 @@ func TestExecutableErrors(t *testing.T) {
 				t.Fatal(err)
 			}
 			cfg.Args = []string{cfg.Path}
-			cfg.Exec = nil
+			cfg.Executable = nil
 			if !tt.script {
 				f, err := os.Open(cfg.Path)
 				if err != nil {
 					t.Fatal(err)
 				}
 				defer f.Close()
-				cfg.Exec = f
+				cfg.Executable = f
 			}
 			p, err := Start(t.Context(), cfg)
 			if err == nil {
@@ -349,7 +349,7 @@ func TestStart(t *testing.T) {
 	cfg, out := newConfig(t, "schema")
 	cfg.Settings = map[string]any{"root": "${upper(\"/srv\")}"}
 	cfg.DriverConfig = &base.DriverConfig{ClientMinPort: 14000, ClientMaxPort: 14512}
-	p := mustStart(t, cfg)
+	p := mustStartPlugin(t, cfg)
 
 	if got := p.Info(); got.Name != "good" || got.Type != base.TypeDriver || got.Version != "1.2.3" {
 		t.Errorf("info %+v", got)
@@ -359,8 +359,8 @@ func TestStart(t *testing.T) {
 	}
 	// The MessagePack bytes are {"count": 3, "root": "/SRV"}, with sorted keys and strings
 	// of type str.
-	out.await(t, "host.tester", "config 1 82a5636f756e7403a4726f6f74a42f535256 0.1.0 14000-14512")
-	out.await(t, "host.tester", "init")
+	out.awaitLine(t, "host.tester", "config 1 82a5636f756e7403a4726f6f74a42f535256 0.1.0 14000-14512")
+	out.awaitLine(t, "host.tester", "init")
 	if c, err := p.Driver().Capabilities(t.Context()); err != nil || !c.Exec {
 		t.Errorf("capabilities %+v, %v", c, err)
 	}
@@ -369,7 +369,7 @@ func TestStart(t *testing.T) {
 	}
 
 	p.Stop(t.Context())
-	out.await(t, "host.tester", "shutdown")
+	out.awaitLine(t, "host.tester", "shutdown")
 	if err := p.Exit(); !strings.Contains(err.Error(), "exited with code 0") {
 		t.Errorf("exit: %v", err)
 	}
@@ -388,7 +388,7 @@ func TestHandshakeLineVariants(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			cfg, _ := newConfig(t, mode)
-			mustStart(t, cfg)
+			mustStartPlugin(t, cfg)
 		})
 	}
 }
@@ -396,7 +396,7 @@ func TestHandshakeLineVariants(t *testing.T) {
 func TestDeviceHasNoDriver(t *testing.T) {
 	t.Parallel()
 	cfg, _ := newConfig(t, "info=gpu;1;v0.1.0;device")
-	if p := mustStart(t, cfg); p.Info().Type != base.TypeDevice || p.Driver() != nil {
+	if p := mustStartPlugin(t, cfg); p.Info().Type != base.TypeDevice || p.Driver() != nil {
 		t.Errorf("info %+v, driver %v", p.Info(), p.Driver())
 	}
 }
@@ -424,16 +424,16 @@ func TestSocketOfAnotherProcessIsRefused(t *testing.T) {
 	}
 }
 
-func TestKeeperDiesOverSpawn(t *testing.T) {
+func TestKeeperDiesDuringSpawn(t *testing.T) {
 	t.Parallel()
 	for _, listens := range []bool{false, true} {
 		cfg, _ := newConfig(t, "good")
-		k := &dyingKeeper{directKeeper: newDirectKeeper(t)}
+		k := &dyingKeeper{inProcessKeeper: newInProcessKeeper(t)}
 		if listens {
 			k.socketDir = cfg.SocketDir
 		}
 		cfg.Keeper = k
-		mustStart(t, cfg)
+		mustStartPlugin(t, cfg)
 		if k.firstChild.PID == 0 || !k.firstChild.EndsWithin(10*time.Second) {
 			t.Errorf("listens %v: process %v of the dead keeper continues beside the other", listens, k.firstChild)
 		}
@@ -445,7 +445,7 @@ func TestKeeperDiesOverSpawn(t *testing.T) {
 func TestChildHoldsStreams(t *testing.T) {
 	t.Parallel()
 	cfg, out := newConfig(t, "holder=serve")
-	p := mustStart(t, cfg)
+	p := mustStartPlugin(t, cfg)
 	p.Kill()
 	<-p.Done()
 	if err := p.Exit(); !strings.Contains(err.Error(), "killed by signal 9") {
@@ -456,7 +456,7 @@ func TestChildHoldsStreams(t *testing.T) {
 		t.Error("drained while the child lives")
 	default:
 	}
-	out.await(t, "the child still writes")
+	out.awaitLine(t, "the child still writes")
 	killByArg(t, "held=serve", cfg.SocketDir)
 	select {
 	case <-p.StderrClosed():
@@ -486,31 +486,31 @@ func killByArg(t *testing.T, arg, socketDir string) {
 func TestStubbornPluginIsKilled(t *testing.T) {
 	t.Parallel()
 	cfg, out := newConfig(t, "stubborn")
-	p := mustStart(t, cfg)
+	p := mustStartPlugin(t, cfg)
 	began := time.Now()
 	p.Stop(t.Context())
 	if d := time.Since(began); d < 3900*time.Millisecond {
 		t.Errorf("stop took %v, want 2s for Shutdown and 2s of grace", d)
 	}
-	out.await(t, "failed to exit gracefully")
+	out.awaitLine(t, "failed to exit gracefully")
 
 	// If the context of Stop has ended, Stop kills the plugin without waiting.
 	cfg, out = newConfig(t, "stubborn")
-	p = mustStart(t, cfg)
+	p = mustStartPlugin(t, cfg)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if p.waitDone(ctx, time.Hour) {
 		t.Error("it has ended by itself")
 	}
 	p.Stop(ctx)
-	out.await(t, "driver shutdown", "context canceled")
-	out.await(t, "failed to exit gracefully")
+	out.awaitLine(t, "driver shutdown", "context canceled")
+	out.awaitLine(t, "failed to exit gracefully")
 }
 
-func TestDeafPlugin(t *testing.T) {
+func TestUnresponsivePlugin(t *testing.T) {
 	t.Parallel()
 	cfg, _ := newConfig(t, "deaf")
-	p := mustStart(t, cfg)
+	p := mustStartPlugin(t, cfg)
 	var err error
 	for end := time.Now().Add(time.Minute); err == nil && time.Now().Before(end); time.Sleep(time.Millisecond) {
 		err = p.CheckHealth(t.Context())
@@ -542,11 +542,11 @@ func TestHostileLogs(t *testing.T) {
 				// level.
 				cfg.Logger.SetLevel(hclog.Info)
 			}
-			var before, after runtime.MemStats
-			runtime.ReadMemStats(&before)
-			p := mustStart(t, cfg)
+			var statsBefore, statsAfter runtime.MemStats
+			runtime.ReadMemStats(&statsBefore)
+			p := mustStartPlugin(t, cfg)
 			if want != "" {
-				out.await(t, want)
+				out.awaitLine(t, want)
 			}
 			p.Stop(t.Context())
 			logged := uint64(len(out.String()))
@@ -554,10 +554,10 @@ func TestHostileLogs(t *testing.T) {
 			logged = max(logged, uint64(out.buf.Cap()))
 			out.mu.Unlock()
 			runtime.GC()
-			runtime.ReadMemStats(&after)
+			runtime.ReadMemStats(&statsAfter)
 			// The limit allows for twice the output that this test stores, and for other
 			// tests.
-			if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc) - int64(2*logged); grown > 24<<20 {
+			if grown := int64(statsAfter.HeapAlloc) - int64(statsBefore.HeapAlloc) - int64(2*logged); grown > 24<<20 {
 				t.Errorf("the heap has grown by %d MiB", grown>>20)
 			}
 		})
@@ -581,7 +581,7 @@ func TestLogRelay(t *testing.T) {
 		"goroutine 1 [running]:",
 	}
 	cfg, out := newConfig(t, "log="+strings.Join(lines, "\n")+"\n")
-	mustStart(t, cfg)
+	mustStartPlugin(t, cfg)
 	for _, want := range [][]string{
 		{"[WARN]", "host.tester: disk:", "@module=hello.disk", `dirs="[\"a\",\"b\"]"`, "free=12", "timestamp=2026-01-02T03:04:05.000000Z"},
 		{"[WARN]", "host.tester: of the plugin itself: timestamp="},
@@ -596,7 +596,7 @@ func TestLogRelay(t *testing.T) {
 		{"[ERROR]", "panic: it is over"},
 		{"[ERROR]", "goroutine 1 [running]:"},
 	} {
-		out.await(t, want...)
+		out.awaitLine(t, want...)
 	}
 }
 
@@ -608,21 +608,21 @@ func TestPluginEnvironment(t *testing.T) {
 		"PLUGIN_CLIENT_CERT=secret4", "NOMAD_PLUGIN_MAGIC_COOKIE=secret5", "NOMAD_ADDR=http://here",
 		"NOMAD_LITE_PLUGIN_DEBUG=x=/y",
 	}, nil, "/run/keeper.sock")
-	mustStart(t, cfg)
+	mustStartPlugin(t, cfg)
 	for _, want := range []string{
 		"env HOME=/root", "env NOMAD_ADDR=http://here", "env NOMAD_LITE_PLUGIN_DEBUG=x=/y", "env NOMAD_LITE_KEEPER=/run/keeper.sock",
 		"env NOMAD_PLUGIN_MAGIC_COOKIE=e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255",
 		"env PLUGIN_MIN_PORT=10000", "env PLUGIN_MAX_PORT=25000", "env PLUGIN_PROTOCOL_VERSIONS=2",
 		"env PLUGIN_UNIX_SOCKET_DIR=" + cfg.SocketDir, "argv0 /plugins/tester",
 	} {
-		out.await(t, want)
+		out.awaitLine(t, want)
 	}
 	if regexp.MustCompile(`secret\d`).MatchString(out.String()) {
 		t.Error("a secret reached the plugin")
 	}
 }
 
-func TestPluginInheritsWhatIsAllowed(t *testing.T) {
+func TestPluginInheritsAllowedEnv(t *testing.T) {
 	t.Parallel()
 	environ := []string{"PATH=/bin", "LC_TIME=C", "LC=x", "AWS_SECRET_ACCESS_KEY=s", "DB_PASSWORD=s", "NOMAD_LITE_TOKEN=s", "PLUGIN_CLIENT_CERT=s"}
 	for _, tt := range []struct{ allow, want []string }{
@@ -673,11 +673,11 @@ func TestZombieHasEnded(t *testing.T) {
 func TestReattach(t *testing.T) {
 	t.Parallel()
 	cfg, _ := newConfig(t, "schema")
-	first := mustStart(t, cfg)
+	first := mustStartPlugin(t, cfg)
 	rec := first.ReattachConfig()
 	first.Detach()
 
-	out := &logs{}
+	out := &logBuffer{}
 	cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: out, Level: hclog.Trace, Name: "second"})
 	p, err := Reattach(t.Context(), cfg, rec)
 	if err != nil {
@@ -687,7 +687,7 @@ func TestReattach(t *testing.T) {
 	if p.PID() != rec.Pid || p.Info().Name != "good" || p.version != "0.1.0" {
 		t.Errorf("reattached to pid %d, %+v", p.PID(), p.Info())
 	}
-	out.await(t, "second.tester", "init")
+	out.awaitLine(t, "second.tester", "init")
 	if strings.Contains(out.String(), "config 2") {
 		t.Error("SetConfig after a reattach")
 	}
@@ -695,7 +695,7 @@ func TestReattach(t *testing.T) {
 		t.Errorf("record %+v, want %+v", got, rec)
 	}
 	p.Stop(t.Context())
-	out.await(t, "second.tester", "shutdown")
+	out.awaitLine(t, "second.tester", "shutdown")
 	if err := p.Exit(); !strings.Contains(err.Error(), "exited with code 0") {
 		t.Errorf("exit: %v", err)
 	}
@@ -706,7 +706,7 @@ func TestReattach(t *testing.T) {
 }
 
 // Reattach does not touch a process that has reused the pid of a ReattachConfig.
-func TestReattachStranger(t *testing.T) {
+func TestForeignProcessIsNotReattached(t *testing.T) {
 	t.Parallel()
 	stranger := exec.Command("/bin/sleep", "60")
 	if err := stranger.Start(); err != nil {
@@ -748,8 +748,8 @@ func TestUnansweredCallNamesTheSocket(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlugin(Config{Name: "x"})
 		p.proc = &processHandle{done: make(chan struct{})}
-		p.addr = handshake{network: "unix", addr: "/run/x.sock"}
-		err := p.explainCall(t.Context(), "PluginInfo", driver.ErrPluginDown)
+		p.handshake = handshake{network: "unix", addr: "/run/x.sock"}
+		err := p.explainCallError(t.Context(), "PluginInfo", driver.ErrPluginDown)
 		if want := "PluginInfo: the process runs, and nothing answers gRPC on its socket /run/x.sock"; err.Error() != want {
 			t.Errorf("error %q, want %q", err, want)
 		}

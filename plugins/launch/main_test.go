@@ -43,15 +43,15 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// envMark is an environment variable that all processes of these tests inherit.
-var envMark = fmt.Sprintf("LAUNCH_TEST=%d.%d", os.Getpid(), time.Now().UnixNano())
+// testRunEnv is an environment variable that all processes of these tests inherit.
+var testRunEnv = fmt.Sprintf("LAUNCH_TEST=%d.%d", os.Getpid(), time.Now().UnixNano())
 
 // leftovers waits for the processes and goroutines of the tests to end, and describes the ones
 // that still run.
 func leftovers() string {
-	var detached string
+	var remaining string
 	for range 100 {
-		detached = ""
+		remaining = ""
 		buf := make([]byte, 1<<20)
 		for g := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
 			if strings.Contains(g, "leftovers") {
@@ -59,7 +59,7 @@ func leftovers() string {
 			}
 			for _, ours := range []string{"nomad-lite/plugins", "go-plugin", "google.golang.org/grpc"} {
 				if strings.Contains(g, ours) {
-					detached += g + "\n\n"
+					remaining += g + "\n\n"
 					break
 				}
 			}
@@ -68,33 +68,33 @@ func leftovers() string {
 		// the test process.
 		procs, _ := filepath.Glob("/proc/[0-9]*/environ")
 		for _, proc := range procs {
-			if env, _ := os.ReadFile(proc); strings.Contains(string(env), envMark) {
-				detached += proc + "\n"
+			if env, _ := os.ReadFile(proc); strings.Contains(string(env), testRunEnv) {
+				remaining += proc + "\n"
 			}
 		}
-		if detached == "" {
+		if remaining == "" {
 			return ""
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	return detached
+	return remaining
 }
 
-// directKeeper is a Keeper that starts its children from the test process.
-type directKeeper struct {
+// inProcessKeeper is a Keeper that starts its children from the test process.
+type inProcessKeeper struct {
 	mu         sync.Mutex
-	kids       map[process.ID]*directChild
+	children   map[process.ID]*keeperChild
 	storedFDs  map[string]*os.File
 	spawnCount int
 }
 
-type directChild struct {
+type keeperChild struct {
 	done   chan struct{}
 	status process.ExitStatus
 }
 
-func newDirectKeeper(t testing.TB) *directKeeper {
-	d := &directKeeper{kids: map[process.ID]*directChild{}, storedFDs: map[string]*os.File{}}
+func newInProcessKeeper(t testing.TB) *inProcessKeeper {
+	d := &inProcessKeeper{children: map[process.ID]*keeperChild{}, storedFDs: map[string]*os.File{}}
 	t.Cleanup(func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -105,12 +105,12 @@ func newDirectKeeper(t testing.TB) *directKeeper {
 	return d
 }
 
-func (d *directKeeper) Confirm(context.Context, process.ID) error { return nil }
+func (d *inProcessKeeper) ConfirmProcess(context.Context, process.ID) error { return nil }
 
-func (d *directKeeper) Spawn(_ context.Context, c keeper.Command) (process.ID, error) {
+func (d *inProcessKeeper) Spawn(_ context.Context, c keeper.Command) (process.ID, error) {
 	path := c.Path
-	if c.Exec != nil {
-		path = "/proc/self/fd/" + strconv.Itoa(int(c.Exec.Fd()))
+	if c.Executable != nil {
+		path = "/proc/self/fd/" + strconv.Itoa(int(c.Executable.Fd()))
 	}
 	cmd := &exec.Cmd{Path: path, Args: c.Args, Env: c.Env, Dir: c.Dir, SysProcAttr: &syscall.SysProcAttr{Setsid: true}}
 	// Stdout is assigned only if it is not nil: an interface that contains a nil *os.File
@@ -128,9 +128,9 @@ func (d *directKeeper) Spawn(_ context.Context, c keeper.Command) (process.ID, e
 	if err != nil {
 		return process.ID{}, err
 	}
-	k := &directChild{done: make(chan struct{})}
+	k := &keeperChild{done: make(chan struct{})}
 	d.mu.Lock()
-	d.kids[p] = k
+	d.children[p] = k
 	d.spawnCount++
 	d.mu.Unlock()
 	go func() {
@@ -146,9 +146,9 @@ func (d *directKeeper) Spawn(_ context.Context, c keeper.Command) (process.ID, e
 	return p, nil
 }
 
-func (d *directKeeper) Wait(ctx context.Context, p process.ID) (process.ExitStatus, error) {
+func (d *inProcessKeeper) Wait(ctx context.Context, p process.ID) (process.ExitStatus, error) {
 	d.mu.Lock()
-	k := d.kids[p]
+	k := d.children[p]
 	d.mu.Unlock()
 	if k == nil {
 		return process.ExitStatus{}, keeper.ErrExitStatusUnknown
@@ -161,7 +161,7 @@ func (d *directKeeper) Wait(ctx context.Context, p process.ID) (process.ExitStat
 	}
 }
 
-func (d *directKeeper) StoreDrainedFD(_ context.Context, key string, f *os.File) error {
+func (d *inProcessKeeper) StoreDrainedFD(_ context.Context, key string, f *os.File) error {
 	fd, err := syscall.Dup(int(f.Fd()))
 	if err != nil {
 		return err
@@ -176,7 +176,7 @@ func (d *directKeeper) StoreDrainedFD(_ context.Context, key string, f *os.File)
 	return nil
 }
 
-func (d *directKeeper) GetFD(key string) (*os.File, error) {
+func (d *inProcessKeeper) GetFD(key string) (*os.File, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	f := d.storedFDs[key]
@@ -193,7 +193,7 @@ func (d *directKeeper) GetFD(key string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), key), nil
 }
 
-func (d *directKeeper) RemoveFD(_ context.Context, key string) error {
+func (d *inProcessKeeper) RemoveFD(_ context.Context, key string) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if f := d.storedFDs[key]; f != nil {
@@ -206,18 +206,18 @@ func (d *directKeeper) RemoveFD(_ context.Context, key string) error {
 // dyingKeeper is a keeper whose first Spawn starts the child and then fails as if the
 // keeper had died.
 type dyingKeeper struct {
-	*directKeeper
+	*inProcessKeeper
 	// socketDir: Spawn fails when the plugin has created a socket in this directory; empty
 	// means immediately.
 	socketDir  string
-	once       sync.Once
+	dieOnce    sync.Once
 	firstChild process.ID
 }
 
 func (l *dyingKeeper) Spawn(ctx context.Context, c keeper.Command) (process.ID, error) {
 	err := errors.New("")
-	l.once.Do(func() {
-		if l.firstChild, err = l.directKeeper.Spawn(ctx, c); err == nil {
+	l.dieOnce.Do(func() {
+		if l.firstChild, err = l.inProcessKeeper.Spawn(ctx, c); err == nil {
 			err = fmt.Errorf("spawn: %w", keeper.ErrKeeperDied)
 		}
 		for deadline := time.Now().Add(10 * time.Second); l.socketDir != "" && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
@@ -230,5 +230,5 @@ func (l *dyingKeeper) Spawn(ctx context.Context, c keeper.Command) (process.ID, 
 	if errors.Is(err, keeper.ErrKeeperDied) {
 		return process.ID{}, err
 	}
-	return l.directKeeper.Spawn(ctx, c)
+	return l.inProcessKeeper.Spawn(ctx, c)
 }

@@ -58,8 +58,8 @@ func (p *Plugin) ReattachConfig() ReattachConfig {
 	boot, _ := process.BootID() // no error is possible: Start or Reattach has cached the boot id
 	return ReattachConfig{
 		Protocol:  string(plugin.ProtocolGRPC),
-		Network:   p.addr.network,
-		Addr:      p.addr.addr,
+		Network:   p.handshake.network,
+		Addr:      p.handshake.addr,
 		Pid:       p.proc.PID,
 		StartTime: p.proc.StartTime,
 		BootID:    boot,
@@ -81,7 +81,7 @@ func Reattach(ctx context.Context, cfg Config, rec ReattachConfig) (*Plugin, err
 			err = fmt.Errorf("%w: %w", ErrResourceExhausted, err)
 			fallthrough
 		case p.proc == nil:
-			p.releaseOnce(true)
+			p.releaseResources(true)
 		default:
 			p.proc.kill()
 			p.Close()
@@ -99,7 +99,7 @@ func (p *Plugin) reattach(ctx context.Context, rec ReattachConfig) error {
 	}
 	// The stored ReattachConfig may be damaged, so its address is validated like that of a
 	// handshake line.
-	h, err := parseHandshake(fmt.Sprintf("%d|%d|%s|%s|%s|", coreProtocol, appProtocol, rec.Network, rec.Addr, rec.Protocol))
+	h, err := parseHandshake(fmt.Sprintf("%d|%d|%s|%s|%s|", coreProtocolVersion, appProtocolVersion, rec.Network, rec.Addr, rec.Protocol))
 	if err != nil {
 		return fmt.Errorf("%w: %v", ErrProcessChanged, err)
 	}
@@ -111,10 +111,10 @@ func (p *Plugin) reattach(ctx context.Context, rec ReattachConfig) error {
 		return err
 	}
 	h.addr = p.cfg.findSocket(h)
-	p.proc, p.addr, p.stdio.fdKey = proc, h, rec.Streams
+	p.proc, p.handshake, p.stdio.fdKey = proc, h, rec.Streams
 
-	p.fetchStreams()
-	p.watch()
+	p.fetchStdioPipes()
+	p.watchProcess()
 	if p.stdio.pipes[0] != nil {
 		p.wg.Go(func() { p.readStdout(make(chan struct{})) })
 	}
@@ -123,7 +123,7 @@ func (p *Plugin) reattach(ctx context.Context, rec ReattachConfig) error {
 	defer cancel()
 	conn, err := p.dialVerified(call)
 	if err != nil {
-		return explainDial(p.addr, err)
+		return explainDialError(p.handshake, err)
 	}
 	p.mu.Lock()
 	p.initialConn = conn
@@ -157,9 +157,9 @@ func (c Config) findSocket(h handshake) string {
 	return h.addr
 }
 
-// fetchStreams gets the plugin's stdout and stderr from the keeper. A plugin whose streams
+// fetchStdioPipes gets the plugin's stdout and stderr from the keeper. A plugin whose streams
 // are lost can be used, but its output is lost.
-func (p *Plugin) fetchStreams() {
+func (p *Plugin) fetchStdioPipes() {
 	for i, stream := range pipeNames {
 		if f, err := p.cfg.Keeper.GetFD(p.stdio.fdKey + stream); err == nil {
 			p.stdio.pipes[i] = f

@@ -17,22 +17,22 @@ import (
 )
 
 const (
-	// maxLine is the maximum length of a line that is logged, in bytes. The bytes after it
+	// maxLineSize is the maximum length of a line that is logged, in bytes. The bytes after it
 	// are counted and dropped.
-	maxLine = 64 << 10
-	// maxPlainLine is the maximum length of a logged line that is not an hclog record, in
+	maxLineSize = 64 << 10
+	// maxPlainLineSize is the maximum length of a logged line that is not an hclog record, in
 	// bytes.
-	maxPlainLine = 4 << 10
+	maxPlainLineSize = 4 << 10
 
-	tailLines  = 6
-	tailLength = 300
-	panicLines = 10
+	maxTailLines    = 6
+	maxTailLineSize = 300
+	maxPanicLines   = 10
 )
 
-// relay logs the lines of a plugin's stderr, and returns when r ends. Its memory use does
+// relayStderr logs the lines of a plugin's stderr, and returns when r ends. Its memory use does
 // not depend on the plugin's output.
-func relay(r io.Reader, logger hclog.Logger, t *stderrTail) {
-	br := bufio.NewReaderSize(r, maxLine)
+func relayStderr(r io.Reader, logger hclog.Logger, t *stderrTail) {
+	br := bufio.NewReaderSize(r, maxLineSize)
 	inPanic := false
 	for {
 		line, err := br.ReadSlice('\n')
@@ -61,7 +61,7 @@ func logLine(line string, dropped int, inPanic bool, logger hclog.Logger, t *std
 		return inPanic
 	}
 	if dropped == 0 && strings.HasPrefix(line, "{") {
-		if rec, ok := parseRecord(line); ok {
+		if rec, ok := parseLogRecord(line); ok {
 			t.add(rec.String(), false)
 			rec.log(logger)
 			return inPanic
@@ -87,14 +87,14 @@ func logLine(line string, dropped int, inPanic bool, logger hclog.Logger, t *std
 	if level < logger.GetLevel() {
 		return inPanic
 	}
-	if len(line) > maxPlainLine {
-		dropped += len(line) - maxPlainLine
-		line = line[:maxPlainLine]
+	if len(line) > maxPlainLineSize {
+		dropped += len(line) - maxPlainLineSize
+		line = line[:maxPlainLineSize]
 	}
 	if dropped > 0 {
-		logger.Log(level, cleanText(line), "dropped_bytes", dropped)
+		logger.Log(level, escapeNonGraphic(line), "dropped_bytes", dropped)
 	} else {
-		logger.Log(level, cleanText(line))
+		logger.Log(level, escapeNonGraphic(line))
 	}
 	return inPanic
 }
@@ -108,31 +108,31 @@ var levelPrefixes = []struct {
 
 // logRecord is one line in hclog's JSON form.
 type logRecord struct {
-	level   hclog.Level
-	module  string
-	stamp   string
-	message string
-	pairs   []any
+	level     hclog.Level
+	module    string
+	timestamp string
+	message   string
+	keyValues []any
 }
 
 // log logs the record. It adds the record's module or time as an attribute only if they
 // differ from the logger's name or the current time.
 func (r logRecord) log(logger hclog.Logger) {
-	pairs := r.pairs
+	pairs := r.keyValues
 	if plugin, part, parts := strings.Cut(r.module, "."); r.module != "" && !strings.HasSuffix(logger.Name(), "."+plugin) {
-		pairs = append(pairs, "@module", cleanText(r.module))
+		pairs = append(pairs, "@module", escapeNonGraphic(r.module))
 	} else if parts {
-		logger = logger.Named(cleanText(part))
+		logger = logger.Named(escapeNonGraphic(part))
 	}
-	if at, err := time.Parse(time.RFC3339Nano, r.stamp); r.stamp != "" && (err != nil || time.Since(at).Abs() > time.Second) {
-		pairs = append(pairs, "timestamp", cleanText(r.stamp))
+	if at, err := time.Parse(time.RFC3339Nano, r.timestamp); r.timestamp != "" && (err != nil || time.Since(at).Abs() > time.Second) {
+		pairs = append(pairs, "timestamp", escapeNonGraphic(r.timestamp))
 	}
-	logger.Log(r.level, cleanText(r.message), pairs...)
+	logger.Log(r.level, escapeNonGraphic(r.message), pairs...)
 }
 
-// parseRecord parses a line in hclog's JSON format. It returns false for other lines,
+// parseLogRecord parses a line in hclog's JSON format. It returns false for other lines,
 // including JSON whose fields have other types.
-func parseRecord(line string) (logRecord, bool) {
+func parseLogRecord(line string) (logRecord, bool) {
 	var raw map[string]any
 	dec := json.NewDecoder(strings.NewReader(line))
 	dec.UseNumber()
@@ -153,13 +153,13 @@ func parseRecord(line string) (logRecord, bool) {
 	}
 	rec := logRecord{level: level, message: message}
 	rec.module, _ = raw["@module"].(string)
-	rec.stamp, _ = raw["@timestamp"].(string)
+	rec.timestamp, _ = raw["@timestamp"].(string)
 	delete(raw, "@level")
 	delete(raw, "@module")
 	delete(raw, "@message")
 	delete(raw, "@timestamp")
 	for _, k := range slices.Sorted(maps.Keys(raw)) {
-		rec.pairs = append(rec.pairs, cleanText(k), plainValue(raw[k]))
+		rec.keyValues = append(rec.keyValues, escapeNonGraphic(k), plainValue(raw[k]))
 	}
 	return rec, true
 }
@@ -182,16 +182,16 @@ func plainValue(v any) any {
 // String returns the message, with the error if there is one.
 func (r logRecord) String() string {
 	s := r.message
-	for i := 0; i+1 < len(r.pairs); i += 2 {
-		if r.pairs[i] == "error" {
-			s = fmt.Sprintf("%s: %v", s, r.pairs[i+1])
+	for i := 0; i+1 < len(r.keyValues); i += 2 {
+		if r.keyValues[i] == "error" {
+			s = fmt.Sprintf("%s: %v", s, r.keyValues[i+1])
 		}
 	}
 	return s
 }
 
-// cleanText makes text safe for a terminal and a line-based log.
-func cleanText(s string) string {
+// escapeNonGraphic makes text safe for a terminal and a line-based log.
+func escapeNonGraphic(s string) string {
 	ok := utf8.ValidString(s)
 	for _, r := range s {
 		if !ok {
@@ -209,36 +209,36 @@ func cleanText(s string) string {
 // stderrTail keeps the last lines of a plugin's stderr, and the first lines of its panic. It is safe
 // for concurrent use.
 type stderrTail struct {
-	mu    sync.Mutex
-	last  []string
-	panic []string
+	mu         sync.Mutex
+	lastLines  []string
+	panicLines []string
 }
 
 func (t *stderrTail) add(line string, inPanic bool) {
 	if strings.TrimSpace(line) == "" {
 		return
 	}
-	if len(line) > tailLength {
-		line = line[:tailLength] + "…"
+	if len(line) > maxTailLineSize {
+		line = line[:maxTailLineSize] + "…"
 	}
-	line = cleanText(strings.TrimRight(line, " \t"))
+	line = escapeNonGraphic(strings.TrimRight(line, " \t"))
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if inPanic && len(t.panic) < panicLines {
-		t.panic = append(t.panic, line)
+	if inPanic && len(t.panicLines) < maxPanicLines {
+		t.panicLines = append(t.panicLines, line)
 	}
-	if len(t.last) == tailLines {
-		t.last = slices.Delete(t.last, 0, 1)
+	if len(t.lastLines) == maxTailLines {
+		t.lastLines = slices.Delete(t.lastLines, 0, 1)
 	}
-	t.last = append(t.last, line)
+	t.lastLines = append(t.lastLines, line)
 }
 
 // lines returns the lines of the plugin's panic, or its last lines if there was no panic.
 func (t *stderrTail) lines() (lines []string, isPanic bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.panic) > 0 {
-		return slices.Clone(t.panic), true
+	if len(t.panicLines) > 0 {
+		return slices.Clone(t.panicLines), true
 	}
-	return slices.Clone(t.last), false
+	return slices.Clone(t.lastLines), false
 }

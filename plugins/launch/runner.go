@@ -79,17 +79,17 @@ func (r *spawnRunner) Start(context.Context) error {
 		return err
 	}
 	lineRead := make(chan struct{})
-	p.watch()
+	p.watchProcess()
 	p.wg.Go(func() { p.readStdout(lineRead) })
 
-	line, err := p.awaitLine(ctx, lineRead)
+	line, err := p.awaitHandshakeLine(ctx, lineRead)
 	if err != nil {
 		return err
 	}
-	if p.addr, err = parseHandshake(line); err != nil {
+	if p.handshake, err = parseHandshake(line); err != nil {
 		if p.waitDone(ctx, 100*time.Millisecond) {
 			<-p.ended
-			return fmt.Errorf("%w; it %w", err, p.exit)
+			return fmt.Errorf("%w; it %w", err, p.exitErr)
 		}
 		return err
 	}
@@ -97,9 +97,9 @@ func (r *spawnRunner) Start(context.Context) error {
 	if err != nil {
 		if p.waitDone(ctx, 100*time.Millisecond) {
 			<-p.ended
-			return fmt.Errorf("after its handshake line it %w", p.exit)
+			return fmt.Errorf("after its handshake line it %w", p.exitErr)
 		}
-		return explainDial(p.addr, err)
+		return explainDialError(p.handshake, err)
 	}
 	p.mu.Lock()
 	p.initialConn = conn
@@ -109,13 +109,13 @@ func (r *spawnRunner) Start(context.Context) error {
 
 func (r *spawnRunner) spawn(ctx context.Context) error {
 	p := r.p
-	var writers [2]*os.File
-	for i := range writers {
+	var pipeWriters [2]*os.File
+	for i := range pipeWriters {
 		reader, writer, err := os.Pipe()
 		if err != nil {
 			return err
 		}
-		p.stdio.pipes[i], writers[i] = reader, writer
+		p.stdio.pipes[i], pipeWriters[i] = reader, writer
 		defer writer.Close()
 	}
 	// The keeper gets the read ends before the plugin starts: a plugin that writes to a
@@ -128,28 +128,28 @@ func (r *spawnRunner) spawn(ctx context.Context) error {
 	}
 	env := slices.Concat(p.cfg.Env, r.env)
 	id, err := spawnWithRetry(ctx, p.cfg.Keeper, keeper.Command{
-		Name:   p.cfg.Name,
-		Exec:   p.cfg.Exec,
-		Path:   p.cfg.Path,
-		Args:   p.cfg.Args,
-		Env:    withSocketDir(env, p.cfg.SocketDir),
-		Dir:    p.cfg.Dir,
-		Stdout: writers[0],
-		Stderr: writers[1],
+		Name:       p.cfg.Name,
+		Executable: p.cfg.Executable,
+		Path:       p.cfg.Path,
+		Args:       p.cfg.Args,
+		Env:        withSocketDir(env, p.cfg.SocketDir),
+		Dir:        p.cfg.Dir,
+		Stdout:     pipeWriters[0],
+		Stderr:     pipeWriters[1],
 
 		KillOnDisconnect: true,
 	})
 	if errors.Is(err, keeper.ErrKeeperDied) {
-		writers[0].Close() // now no process except the plugin can have the write end
-		return errors.Join(err, killLost(p.stdio.pipes[0], p.cfg.SocketDir))
+		pipeWriters[0].Close() // now no process except the plugin can have the write end
+		return errors.Join(err, killLostPlugin(p.stdio.pipes[0], p.cfg.SocketDir))
 	}
 	if err != nil {
-		return explainSpawn(err, p.cfg.Path, p.cfg.Exec)
+		return explainSpawnError(err, p.cfg.Path, p.cfg.Executable)
 	}
 	p.proc, err = openHandle(id)
 	switch {
 	case errors.Is(err, os.ErrProcessDone):
-		p.proc = endedHandle(id) // the process has ended, and the keeper has reaped it
+		p.proc = newEndedHandle(id) // the process has ended, and the keeper has reaped it
 		return nil
 	case err != nil:
 		_ = id.Signal(unix.SIGKILL) // Signal fails only if the process has ended
@@ -180,11 +180,11 @@ func spawnWithRetry(ctx context.Context, k Keeper, command keeper.Command) (proc
 	}
 }
 
-// killLost kills the plugin that a dead keeper may have started: the process whose stdout
+// killLostPlugin kills the plugin that a dead keeper may have started: the process whose stdout
 // is the pipe with the given read end. It returns when no process has the write end, or
 // after a second, because a child that was being forked when the keeper died opens its
 // stdout later. It removes the plugin's socket from dir.
-func killLost(stdout *os.File, dir string) error {
+func killLostPlugin(stdout *os.File, dir string) error {
 	conn, err := stdout.SyscallConn()
 	if err != nil {
 		return err
@@ -281,7 +281,7 @@ func withSocketDir(env []string, dir string) []string {
 }
 
 // addStdout appends text to the first line, and reports whether the line is complete.
-func (s *stdio) addStdout(text []byte) (complete bool) {
+func (s *processOutput) addStdout(text []byte) (complete bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.firstLine = append(s.firstLine, text...)
@@ -289,11 +289,11 @@ func (s *stdio) addStdout(text []byte) (complete bool) {
 		s.firstLine = s.firstLine[:i]
 		return true
 	}
-	return len(s.firstLine) >= maxHandshake
+	return len(s.firstLine) >= maxHandshakeSize
 }
 
-// line returns the part of the first line of stdout that has been read.
-func (s *stdio) line() string {
+// readFirstLine returns the part of the first line of stdout that has been read.
+func (s *processOutput) readFirstLine() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return string(s.firstLine)
@@ -302,7 +302,7 @@ func (s *stdio) line() string {
 // readStdout reads the first line of stdout, closes lineRead, and then discards the output
 // until stdout ends.
 func (p *Plugin) readStdout(lineRead chan<- struct{}) {
-	buf := make([]byte, maxHandshake)
+	buf := make([]byte, maxHandshakeSize)
 	complete := false
 	for {
 		n, err := p.stdio.pipes[0].Read(buf)
@@ -318,8 +318,8 @@ func (p *Plugin) readStdout(lineRead chan<- struct{}) {
 	}
 }
 
-// awaitLine waits for the first line of stdout. Its error describes why there is no line.
-func (p *Plugin) awaitLine(ctx context.Context, lineRead <-chan struct{}) (string, error) {
+// awaitHandshakeLine waits for the first line of stdout. Its error describes why there is no line.
+func (p *Plugin) awaitHandshakeLine(ctx context.Context, lineRead <-chan struct{}) (string, error) {
 	select {
 	case <-lineRead:
 	case <-p.proc.done:
@@ -330,7 +330,7 @@ func (p *Plugin) awaitLine(ctx context.Context, lineRead <-chan struct{}) (strin
 		}
 	case <-ctx.Done():
 	}
-	line := p.stdio.line()
+	line := p.stdio.readFirstLine()
 
 	select {
 	case <-lineRead:
@@ -345,23 +345,23 @@ func (p *Plugin) awaitLine(ctx context.Context, lineRead <-chan struct{}) (strin
 	if p.waitDone(ctx, 0) {
 		<-p.ended
 		if line != "" {
-			return "", fmt.Errorf("wrote %s on stdout instead of a handshake line and %w", quote(line), p.exit)
+			return "", fmt.Errorf("wrote %s on stdout instead of a handshake line and %w", quoteTruncated(line), p.exitErr)
 		}
-		return "", fmt.Errorf("wrote no handshake line and %w", p.exit)
+		return "", fmt.Errorf("wrote no handshake line and %w", p.exitErr)
 	}
 	if cause := context.Cause(ctx); !errors.Is(cause, errNoAnswer) {
 		return "", cause
 	}
 	reason := fmt.Sprintf("timeout while waiting for plugin to start: no handshake line within %s", p.cfg.StartTimeout)
 	if line != "" {
-		reason += fmt.Sprintf(", only %s without a line end", quote(line))
+		reason += fmt.Sprintf(", only %s without a line end", quoteTruncated(line))
 	}
 	return "", errorWithStderr(reason, &p.stdio.stderrTail)
 }
 
 // Stdout returns the validated handshake line for go-plugin.
 func (r *spawnRunner) Stdout() io.ReadCloser {
-	return &untilExitReader{Reader: strings.NewReader(r.p.addr.line()), process: r.attachedRunner}
+	return &untilExitReader{Reader: strings.NewReader(r.p.handshake.line()), process: r.attachedRunner}
 }
 
 // Stderr returns an empty stream for go-plugin.
@@ -393,9 +393,9 @@ func (r *untilExitReader) Read(b []byte) (int, error) {
 
 func (r *untilExitReader) Close() error { return nil }
 
-// explainDial returns an error that describes why the socket of the handshake line cannot
+// explainDialError returns an error that describes why the socket of the handshake line cannot
 // be used.
-func explainDial(h handshake, err error) error {
+func explainDialError(h handshake, err error) error {
 	switch {
 	case errors.Is(err, unix.ENOENT):
 		return fmt.Errorf("its socket %s does not exist", h.addr)
@@ -409,7 +409,7 @@ func explainDial(h handshake, err error) error {
 // The session is checked, not the pid, because a script may have started the program that
 // listens.
 func checkPeer(conn *net.UnixConn, pid int) error {
-	cred, err := process.Peer(conn)
+	cred, err := process.PeerCredentials(conn)
 	if err != nil {
 		return err
 	}

@@ -10,11 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Release returns memory to the system: free memory, and the pages of the program
+// ReleaseMemory returns memory to the system: free memory, and the pages of the program
 // itself, most of which are only needed at the start or in a burst of work. It blocks
 // for some milliseconds, and may be called concurrently. Without /proc the pages of the
 // program stay.
-func Release() {
+func ReleaseMemory() {
 	debug.FreeOSMemory()
 	for _, p := range programMappings() {
 		// The kernel reads the pages from the file again when they are used. Errors are

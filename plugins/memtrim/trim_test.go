@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestTrim(t *testing.T) {
+func TestReleaseMemory(t *testing.T) {
 	var programKB int
 	for _, p := range programMappings() {
 		_, _, err := unix.Syscall(unix.SYS_MADVISE, p.start, p.end-p.start, unix.MADV_POPULATE_READ)
@@ -22,7 +22,7 @@ func TestTrim(t *testing.T) {
 		return n
 	}
 	before := resident()
-	Release()
+	ReleaseMemory()
 	if after := resident(); before < programKB*9/10 || after > before*9/10 {
 		t.Errorf("of %d kB of the program %d are in memory, and %d after Trim", programKB, before, after)
 	}

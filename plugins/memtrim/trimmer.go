@@ -77,5 +77,5 @@ func (t *Trimmer) onIdle() {
 	t.isBusy = false
 	debug.SetGCPercent(t.idleGCPercent)
 	t.mu.Unlock()
-	Release()
+	ReleaseMemory()
 }

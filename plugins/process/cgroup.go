@@ -31,18 +31,18 @@ func Cgroups(allocID, task string) ([]Cgroup, error) {
 	}
 	parents, err := CgroupParents()
 	errs := []error{err}
-	var groups []Cgroup
+	var cgroups []Cgroup
 	for _, parent := range parents {
 		for _, suffix := range []string{"", ".scope"} {
 			path := filepath.Join(parent, name+suffix)
 			exists, err := isDir(path)
 			errs = append(errs, err)
 			if exists {
-				groups = append(groups, Cgroup(path))
+				cgroups = append(cgroups, Cgroup(path))
 			}
 		}
 	}
-	return groups, errors.Join(errs...)
+	return cgroups, errors.Join(errs...)
 }
 
 // CgroupParents returns the directories that contain cgroups of tasks, a parent before
@@ -62,8 +62,8 @@ func CgroupParents() ([]string, error) {
 			}
 		}
 	}
-	var file unix.Statfs_t
-	if err := unix.Statfs(CgroupMount, &file); err != nil || file.Type != unix.CGROUP2_SUPER_MAGIC {
+	var fsStat unix.Statfs_t
+	if err := unix.Statfs(CgroupMount, &fsStat); err != nil || fsStat.Type != unix.CGROUP2_SUPER_MAGIC {
 		errs = append(errs, ignoreNotExist(err))
 		return parents, errors.Join(errs...)
 	}

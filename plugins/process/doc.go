@@ -1,6 +1,6 @@
 // Package process contains facts about processes of the operating system: the identity of a
 // process ([ID]), whether it runs, its exit status, its pidfd, the boot in which it runs
-// ([BootID]), and the process at the other end of a socket ([Peer]).
+// ([BootID]), and the process at the other end of a socket ([PeerCredentials]).
 //
 // It also finds the processes of a task in the kernel's data, kills them, and resets their
 // protection from the out-of-memory killer. That is for callers without a handle of the

@@ -113,13 +113,13 @@ func FindByTaskEnv(allocID, task string) ([]ID, error) {
 	if allocID == "" || task == "" {
 		return nil, nil
 	}
-	var marked []ID
-	err := eachWithTaskEnv(func(p ID, mark TaskEnvID) {
+	var taskProcesses []ID
+	err := forEachWithTaskEnv(func(p ID, mark TaskEnvID) {
 		if mark == (TaskEnvID{allocID, task}) {
-			marked = append(marked, p)
+			taskProcesses = append(taskProcesses, p)
 		}
 	})
-	return marked, err
+	return taskProcesses, err
 }
 
 // TaskEnvID identifies a task by the variables in the environment of its processes.
@@ -131,13 +131,13 @@ type TaskEnvID struct {
 // variables in their environment. With an error tasks can be missing.
 func AllTaskEnvIDs() (map[TaskEnvID]bool, error) {
 	marks := map[TaskEnvID]bool{}
-	err := eachWithTaskEnv(func(_ ID, mark TaskEnvID) { marks[mark] = true })
+	err := forEachWithTaskEnv(func(_ ID, mark TaskEnvID) { marks[mark] = true })
 	return marks, err
 }
 
-// eachWithTaskEnv calls f for each process that has a task's variables in its environment.
+// forEachWithTaskEnv calls f for each process that has a task's variables in its environment.
 // With an error it has not called f for some processes.
-func eachWithTaskEnv(f func(ID, TaskEnvID)) error {
+func forEachWithTaskEnv(f func(ID, TaskEnvID)) error {
 	names, err := os.ReadDir("/proc")
 	if err != nil {
 		return fmt.Errorf("find processes: %w", err)

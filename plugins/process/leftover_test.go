@@ -52,11 +52,11 @@ func newAllocID() string {
 // makeCgroup creates a cgroup of a task, as a driver does, in a v1 hierarchy or in v2.
 func makeCgroup(t *testing.T, tree, allocID, task string) Cgroup {
 	t.Helper()
-	var file unix.Statfs_t
+	var fsStat unix.Statfs_t
 	dir := filepath.Join(CgroupMount, tree, "nomad", allocID+"."+task)
-	if unix.Statfs(CgroupMount, &file) == nil && file.Type == unix.CGROUP2_SUPER_MAGIC {
+	if unix.Statfs(CgroupMount, &fsStat) == nil && fsStat.Type == unix.CGROUP2_SUPER_MAGIC {
 		dir = filepath.Join(CgroupMount, "nomad.slice/share.slice", allocID+"."+task+".scope")
-	} else if unix.Statfs(filepath.Join(CgroupMount, tree), &file) != nil || file.Type != unix.CGROUP_SUPER_MAGIC {
+	} else if unix.Statfs(filepath.Join(CgroupMount, tree), &fsStat) != nil || fsStat.Type != unix.CGROUP_SUPER_MAGIC {
 		t.Skipf("there is no hierarchy %s here", tree)
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -106,9 +106,9 @@ func TestEndLeftoversByCgroup(t *testing.T) {
 	}
 }
 
-// awaitMark waits until the environment of a process is readable. It is empty for a
+// awaitLeftover waits until the environment of a process is readable. It is empty for a
 // short time after execve.
-func awaitMark(t *testing.T, p ID, allocID, task string) {
+func awaitLeftover(t *testing.T, p ID, allocID, task string) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		found, err := FindLeftovers(allocID, task)
@@ -127,7 +127,7 @@ func awaitMark(t *testing.T, p ID, allocID, task string) {
 func TestEndLeftoversByEnvironment(t *testing.T) {
 	id := newAllocID()
 	leftover, exited := startSleep(t, taskEnv(id, "web")...)
-	var kept []ID
+	var unrelated []ID
 	for _, env := range [][]string{
 		nil,
 		taskEnv(id, "we"),
@@ -136,9 +136,9 @@ func TestEndLeftoversByEnvironment(t *testing.T) {
 		{"NOMAD_TASK_NAME=web"},
 	} {
 		p, _ := startSleep(t, env...)
-		kept = append(kept, p)
+		unrelated = append(unrelated, p)
 	}
-	awaitMark(t, leftover, id, "web")
+	awaitLeftover(t, leftover, id, "web")
 	if marks, err := AllTaskEnvIDs(); err != nil || !marks[TaskEnvID{AllocID: id, Task: "web"}] {
 		t.Errorf("the marks of all processes lack the task: %v", err)
 	}
@@ -147,7 +147,7 @@ func TestEndLeftoversByEnvironment(t *testing.T) {
 		t.Errorf("ended %v, %v, want %v", ended, err, leftover)
 	}
 	<-exited
-	for _, p := range kept {
+	for _, p := range unrelated {
 		if !p.Alive() {
 			t.Errorf("process %d was killed and is not the task's", p.PID)
 		}
@@ -189,7 +189,7 @@ func TestLeftoversAreUnknownWithoutDescriptors(t *testing.T) {
 				})
 			} else {
 				leftover, exited = startSleep(t, taskEnv(id, "web")...)
-				awaitMark(t, leftover, id, "web")
+				awaitLeftover(t, leftover, id, "web")
 			}
 
 			restore := processtest.LimitDescriptors(t, 0)

@@ -8,21 +8,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Peer returns the credentials of the process at the other end of a unix socket, as of its
+// PeerCredentials returns the credentials of the process at the other end of a unix socket, as of its
 // connect or listen call. The pid is 0 if that process is in a pid namespace that this
 // process cannot see.
-func Peer(conn *net.UnixConn) (cred *unix.Ucred, err error) {
+func PeerCredentials(conn *net.UnixConn) (cred *unix.Ucred, err error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return nil, err
 	}
-	if controlErr := raw.Control(func(fd uintptr) { cred, err = peerCredentials(int(fd)) }); controlErr != nil {
+	if controlErr := raw.Control(func(fd uintptr) { cred, err = fdPeerCredentials(int(fd)) }); controlErr != nil {
 		return nil, controlErr
 	}
 	return cred, err
 }
 
-func peerCredentials(fd int) (*unix.Ucred, error) {
+func fdPeerCredentials(fd int) (*unix.Ucred, error) {
 	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
 		return nil, fmt.Errorf("peer credentials: %w", err)
@@ -30,14 +30,14 @@ func peerCredentials(fd int) (*unix.Ucred, error) {
 	return cred, nil
 }
 
-// SameUser returns an error unless the process at the other end of a unix socket has the same
+// CheckPeerUser returns an error unless the process at the other end of a unix socket has the same
 // user as this process, or had it when it connected.
-func SameUser(conn *net.UnixConn) error { return sameUser(Peer(conn)) }
+func CheckPeerUser(conn *net.UnixConn) error { return checkPeerUser(PeerCredentials(conn)) }
 
-// SameUserFD does the check of SameUser for the descriptor of a socket.
-func SameUserFD(fd int) error { return sameUser(peerCredentials(fd)) }
+// CheckPeerUserFD does the check of CheckPeerUser for the descriptor of a socket.
+func CheckPeerUserFD(fd int) error { return checkPeerUser(fdPeerCredentials(fd)) }
 
-func sameUser(cred *unix.Ucred, err error) error {
+func checkPeerUser(cred *unix.Ucred, err error) error {
 	if err == nil && int(cred.Uid) != os.Geteuid() {
 		err = fmt.Errorf("peer is user %d, not %d", cred.Uid, os.Geteuid())
 	}

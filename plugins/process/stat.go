@@ -49,9 +49,9 @@ func parseStat(b []byte) (Stat, error) {
 	if i < 0 {
 		return Stat{}, errors.New("read process status: no name")
 	}
-	const firstField, state, ppid, session, utime, stime, threads, starttime, rss, exitCode = 3, 3, 4, 6, 14, 15, 20, 22, 24, 52
+	const firstField, stateField, ppidField, sessionField, utimeField, stimeField, threadsField, starttimeField, rssField, exitCodeField = 3, 3, 4, 6, 14, 15, 20, 22, 24, 52
 	fields := bytes.Fields(b[i+1:])
-	if len(fields) <= rss-firstField || len(fields[0]) != 1 {
+	if len(fields) <= rssField-firstField || len(fields[0]) != 1 {
 		return Stat{}, errors.New("read process status: too few fields")
 	}
 	var errs []error
@@ -66,17 +66,17 @@ func parseStat(b []byte) (Stat, error) {
 		return n
 	}
 	st := Stat{
-		State:      fields[state-firstField][0],
-		PPID:       signed(ppid),
-		Session:    signed(session),
-		UserTime:   unsigned(utime),
-		SystemTime: unsigned(stime),
-		Threads:    signed(threads),
-		StartTime:  unsigned(starttime),
-		RSS:        unsigned(rss),
+		State:      fields[stateField-firstField][0],
+		PPID:       signed(ppidField),
+		Session:    signed(sessionField),
+		UserTime:   unsigned(utimeField),
+		SystemTime: unsigned(stimeField),
+		Threads:    signed(threadsField),
+		StartTime:  unsigned(starttimeField),
+		RSS:        unsigned(rssField),
 	}
-	if len(fields) > exitCode-firstField {
-		st.waitStatus = signed(exitCode)
+	if len(fields) > exitCodeField-firstField {
+		st.waitStatus = signed(exitCodeField)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return Stat{}, fmt.Errorf("read process status: %w", err)

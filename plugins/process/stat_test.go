@@ -7,15 +7,15 @@ import (
 
 func TestParseStat(t *testing.T) {
 	t.Parallel()
-	const rest = " Z 12 34 56 0 -1 4228100 103 0 0 0 0 0 0 0 20 0 1 0 7890 0 0 18446744073709551615 0 0 0 0 0 0 0 0 0 0 0 0 17 1 0 0 0 0 0 0 0 0 0 0 0 0 2304"
+	const fieldsAfterName = " Z 12 34 56 0 -1 4228100 103 0 0 0 0 0 0 0 20 0 1 0 7890 0 0 18446744073709551615 0 0 0 0 0 0 0 0 0 0 0 0 17 1 0 0 0 0 0 0 0 0 0 0 0 0 2304"
 	want := Stat{State: 'Z', PPID: 12, Session: 56, Threads: 1, StartTime: 7890, waitStatus: 2304}
 	for _, name := range []string{"sleep", "a b", ") R 1 1 1", "((", ""} {
-		got, err := parseStat([]byte("99 (" + name + ")" + rest + "\n"))
+		got, err := parseStat([]byte("99 (" + name + ")" + fieldsAfterName + "\n"))
 		if err != nil || got != want {
 			t.Errorf("program named %q: %+v, %v", name, got, err)
 		}
 	}
-	for _, text := range []string{"", "99", "99 (x)", "99 (x) Z 1 2", "99 (x)" + strings.Replace(rest, "7890", "x", 1)} {
+	for _, text := range []string{"", "99", "99 (x)", "99 (x) Z 1 2", "99 (x)" + strings.Replace(fieldsAfterName, "7890", "x", 1)} {
 		if got, err := parseStat([]byte(text)); err == nil {
 			t.Errorf("%q is read as %+v", text, got)
 		}

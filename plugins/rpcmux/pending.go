@@ -88,8 +88,8 @@ func (p *PendingCalls[T]) removeCaller(id uint64, ch chan T) {
 	}
 }
 
-// Answer passes a received response to the Call with its request number.
-func (p *PendingCalls[T]) Answer(id uint64, answer T) {
+// DeliverResponse passes a received response to the Call with its request number.
+func (p *PendingCalls[T]) DeliverResponse(id uint64, answer T) {
 	p.mu.Lock()
 	ch := p.callers[id]
 	delete(p.callers, id)

@@ -30,8 +30,8 @@ func TestAnswersInAnyOrder(t *testing.T) {
 		synctest.Wait()
 		second := startCall(t.Context(), p, sendSucceeds)
 		synctest.Wait()
-		p.Answer(2, "two")
-		p.Answer(1, "one")
+		p.DeliverResponse(2, "two")
+		p.DeliverResponse(1, "one")
 		if got := <-first + " " + <-second; got != `"one" <nil> "two" <nil>` {
 			t.Error(got)
 		}
@@ -77,15 +77,15 @@ func TestLateAnswersAreDropped(t *testing.T) {
 		if got := <-waiting; got != `"" enough` {
 			t.Error(got)
 		}
-		p.Answer(1, "late")
+		p.DeliverResponse(1, "late")
 		answered := startCall(t.Context(), p, func(id uint64) error {
-			p.Answer(id, "early")
+			p.DeliverResponse(id, "early")
 			return errors.New("refused")
 		})
 		if got := <-answered; got != `"" refused` {
 			t.Error(got)
 		}
-		p.Answer(9, "unasked")
+		p.DeliverResponse(9, "unasked")
 		if want := []string{"late", "early", "unasked"}; !slices.Equal(dropped, want) {
 			t.Errorf("dropped %q, want %q", dropped, want)
 		}

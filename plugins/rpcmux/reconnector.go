@@ -20,10 +20,10 @@ type Reconnector[C connection] struct {
 	stop      <-chan struct{}
 	errClosed error
 
-	mu      sync.Mutex
-	current C
-	err     error         // the reason why there is no connection
-	changed chan struct{} // changed: closed and replaced by Set
+	mu          sync.Mutex
+	currentConn C
+	err         error         // the reason why there is no connection
+	changed     chan struct{} // changed: closed and replaced by Set
 }
 
 // NewReconnector returns a Reconnector without a connection. When stop is closed, Wait
@@ -37,7 +37,7 @@ func NewReconnector[C connection](stop <-chan struct{}, closed error) *Reconnect
 func (l *Reconnector[C]) Set(c C, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.current, l.err = c, err
+	l.currentConn, l.err = c, err
 	close(l.changed)
 	l.changed = make(chan struct{})
 }
@@ -46,7 +46,7 @@ func (l *Reconnector[C]) Set(c C, err error) {
 func (l *Reconnector[C]) Now() C {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.current
+	return l.currentConn
 }
 
 // Wait returns the connection, and blocks while there is none. If ctx ends first, the
@@ -55,7 +55,7 @@ func (l *Reconnector[C]) Wait(ctx context.Context) (c C, err error) {
 	var zero C
 	for {
 		l.mu.Lock()
-		now, changed, last := l.current, l.changed, l.err
+		now, changed, last := l.currentConn, l.changed, l.err
 		l.mu.Unlock()
 		if now != zero && !now.Ended() {
 			return now, nil

@@ -81,9 +81,9 @@ func allUIDsMapped() bool {
 	defer f.Close()
 	var mappedCount uint64
 	for lines := bufio.NewScanner(f); lines.Scan(); {
-		var first, hostID, count uint64
-		if _, err := fmt.Sscan(lines.Text(), &first, &hostID, &count); err == nil {
-			mappedCount += count
+		var firstID, hostID, idCount uint64
+		if _, err := fmt.Sscan(lines.Text(), &firstID, &hostID, &idCount); err == nil {
+			mappedCount += idCount
 		}
 	}
 	return mappedCount >= 1<<32-1

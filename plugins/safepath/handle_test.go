@@ -58,13 +58,13 @@ func TestOpenAtFollowsNoLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	var opened unix.Stat_t
-	if err := unix.Fstat(fd, &opened); err != nil || opened.Mode&unix.S_IFMT != unix.S_IFLNK {
-		t.Errorf("the handle of a link has mode %o, %v: want the link itself", opened.Mode, err)
+	var openedStat unix.Stat_t
+	if err := unix.Fstat(fd, &openedStat); err != nil || openedStat.Mode&unix.S_IFMT != unix.S_IFLNK {
+		t.Errorf("the handle of a link has mode %o, %v: want the link itself", openedStat.Mode, err)
 	}
 	st, err := StatAt(dir, "file")
-	if err != nil || st.Ino != opened.Ino {
-		t.Errorf("StatAt describes inode %d, %v: want the link, %d", st.Ino, err, opened.Ino)
+	if err != nil || st.Ino != openedStat.Ino {
+		t.Errorf("StatAt describes inode %d, %v: want the link, %d", st.Ino, err, openedStat.Ino)
 	}
 	if _, err := os.Stat(filepath.Join(root, "data/nowhere")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("a file was created behind a link: %v", err)

@@ -30,15 +30,15 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// testEntry is a directory, or a link if it has a target, below the directory of a test.
-type testEntry struct {
+// testDirEntry is a directory, or a link if it has a target, below the directory of a test.
+type testDirEntry struct {
 	path         string
 	mode         os.FileMode
 	owner, group int
 	to           string
 }
 
-func makeEntries(t *testing.T, entries []testEntry) (root string) {
+func makeEntries(t *testing.T, entries []testDirEntry) (root string) {
 	t.Helper()
 	root, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
@@ -103,7 +103,7 @@ func TestCheckDir(t *testing.T) {
 			if os.Geteuid() != 0 && test.owner+test.group != 0 {
 				t.Skip("only root can give directories away")
 			}
-			root := makeEntries(t, []testEntry{{path: "data", mode: test.mode, owner: test.owner, group: test.group}, {path: "link", to: "data"}})
+			root := makeEntries(t, []testDirEntry{{path: "data", mode: test.mode, owner: test.owner, group: test.group}, {path: "link", to: "data"}})
 			for _, path := range []string{"data", "link"} {
 				checkError(t, path, CheckDir(filepath.Join(root, path)), filepath.Join(root, "data"), test.want)
 			}
@@ -117,35 +117,35 @@ func TestCheckParents(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give directories away")
 	}
-	safe := testEntry{path: "a", mode: 0o755}
-	shared := testEntry{path: "tmp", mode: 0o777 | os.ModeSticky}
+	safe := testDirEntry{path: "a", mode: 0o755}
+	shared := testDirEntry{path: "tmp", mode: 0o777 | os.ModeSticky}
 	for _, test := range []struct {
 		name     string
-		entries  []testEntry
+		entries  []testDirEntry
 		path     string
 		of, want string // directory and reason in the error; empty means no error
 	}{
-		{"ours", []testEntry{safe}, "a/data", "", ""},
-		{"where everybody may make directories", []testEntry{{path: "a", mode: 0o777 | os.ModeSticky}}, "a/data", "", ""},
-		{"where everybody may replace it", []testEntry{{path: "a", mode: 0o777}}, "a/data", "a", "chmod o-w"},
-		{"of a stranger", []testEntry{{path: "a", mode: 0o755, owner: otherUID}}, "a/data", "a", "belongs to user 12345"},
-		{"of a stranger, sticky", []testEntry{{path: "a", mode: 0o755 | os.ModeSticky, owner: otherUID}}, "a/data", "a", "belongs to user 12345"},
-		{"of a group", []testEntry{{path: "a", mode: 0o775, group: otherUID}}, "a/data", "a", "all of group 12345"},
-		{"of a group, sticky", []testEntry{{path: "a", mode: 0o775 | os.ModeSticky, group: otherUID}}, "a/data", "", ""},
-		{"of a group that is root's", []testEntry{{path: "a", mode: 0o775}}, "a/data", "", ""},
-		{"that belongs to the account nobody", []testEntry{{path: "a", mode: 0o755, owner: overflowUID}}, "a/data", "a", "belongs to user 65534"},
-		{"behind a link", []testEntry{{path: "a", mode: 0o777}}, "link", "a", "chmod o-w"},
-		{"where the link is", []testEntry{safe, {path: "b", mode: 0o777}, {path: "b/link", to: "../a/data"}}, "b/link", "b", "chmod o-w"},
-		{"where a link that a link leads to is", []testEntry{safe, {path: "b", mode: 0o755, owner: otherUID}, {path: "b/two", to: "ROOT/a/data"}, {path: "one", to: "b/two"}},
+		{"ours", []testDirEntry{safe}, "a/data", "", ""},
+		{"where everybody may make directories", []testDirEntry{{path: "a", mode: 0o777 | os.ModeSticky}}, "a/data", "", ""},
+		{"where everybody may replace it", []testDirEntry{{path: "a", mode: 0o777}}, "a/data", "a", "chmod o-w"},
+		{"of a stranger", []testDirEntry{{path: "a", mode: 0o755, owner: otherUID}}, "a/data", "a", "belongs to user 12345"},
+		{"of a stranger, sticky", []testDirEntry{{path: "a", mode: 0o755 | os.ModeSticky, owner: otherUID}}, "a/data", "a", "belongs to user 12345"},
+		{"of a group", []testDirEntry{{path: "a", mode: 0o775, group: otherUID}}, "a/data", "a", "all of group 12345"},
+		{"of a group, sticky", []testDirEntry{{path: "a", mode: 0o775 | os.ModeSticky, group: otherUID}}, "a/data", "", ""},
+		{"of a group that is root's", []testDirEntry{{path: "a", mode: 0o775}}, "a/data", "", ""},
+		{"that belongs to the account nobody", []testDirEntry{{path: "a", mode: 0o755, owner: overflowUID}}, "a/data", "a", "belongs to user 65534"},
+		{"behind a link", []testDirEntry{{path: "a", mode: 0o777}}, "link", "a", "chmod o-w"},
+		{"where the link is", []testDirEntry{safe, {path: "b", mode: 0o777}, {path: "b/link", to: "../a/data"}}, "b/link", "b", "chmod o-w"},
+		{"where a link that a link leads to is", []testDirEntry{safe, {path: "b", mode: 0o755, owner: otherUID}, {path: "b/two", to: "ROOT/a/data"}, {path: "one", to: "b/two"}},
 			"one", "b", "belongs to user 12345"},
-		{"where a directory on the way is a link", []testEntry{safe, {path: "b", mode: 0o777}, {path: "b/a", to: "../a"}}, "b/a/data", "b", "chmod o-w"},
-		{"that a link goes through and leaves", []testEntry{safe, {path: "b", mode: 0o777}, {path: "b/c", mode: 0o755}, {path: "one", to: "b/c/../../a"}}, "one/data", "b", "chmod o-w"},
-		{"the link of a stranger", []testEntry{safe, shared, {path: "tmp/link", to: "ROOT/a/data", owner: otherUID}}, "tmp/link", "tmp/link", "belongs to user 12345"},
-		{"a link of ours where everybody makes links", []testEntry{safe, shared, {path: "tmp/link", to: "ROOT/a/data"}}, "tmp/link", "", ""},
-		{"the link of a stranger where only we make links", []testEntry{safe, {path: "unpacked", to: "a/data", owner: otherUID}}, "unpacked", "", ""},
+		{"where a directory on the way is a link", []testDirEntry{safe, {path: "b", mode: 0o777}, {path: "b/a", to: "../a"}}, "b/a/data", "b", "chmod o-w"},
+		{"that a link goes through and leaves", []testDirEntry{safe, {path: "b", mode: 0o777}, {path: "b/c", mode: 0o755}, {path: "one", to: "b/c/../../a"}}, "one/data", "b", "chmod o-w"},
+		{"the link of a stranger", []testDirEntry{safe, shared, {path: "tmp/link", to: "ROOT/a/data", owner: otherUID}}, "tmp/link", "tmp/link", "belongs to user 12345"},
+		{"a link of ours where everybody makes links", []testDirEntry{safe, shared, {path: "tmp/link", to: "ROOT/a/data"}}, "tmp/link", "", ""},
+		{"the link of a stranger where only we make links", []testDirEntry{safe, {path: "unpacked", to: "a/data", owner: otherUID}}, "unpacked", "", ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			root := makeEntries(t, append(test.entries, testEntry{path: "a/data", mode: 0o755}, testEntry{path: "link", to: "a/data"}))
+			root := makeEntries(t, append(test.entries, testDirEntry{path: "a/data", mode: 0o755}, testDirEntry{path: "link", to: "a/data"}))
 			path, blamed := filepath.Join(root, test.path), filepath.Join(root, test.of)
 			checkError(t, "parents", CheckParents(path), blamed, test.want)
 			checkError(t, "parents of a file in it", CheckParents(path+"/."), blamed, test.want)
@@ -157,7 +157,7 @@ func TestCheckParents(t *testing.T) {
 }
 
 func TestLinkLoop(t *testing.T) {
-	root := makeEntries(t, []testEntry{{path: "a", to: "b"}, {path: "b", to: "a"}})
+	root := makeEntries(t, []testDirEntry{{path: "a", to: "b"}, {path: "b", to: "a"}})
 	if err := CheckParents(root + "/a"); !errors.Is(err, unix.ELOOP) {
 		t.Errorf("got %v, want %v", err, unix.ELOOP)
 	}
@@ -168,7 +168,7 @@ func TestDirectoryWithACL(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root trusts the group of root")
 	}
-	root := makeEntries(t, []testEntry{{path: "a", mode: 0o755}, {path: "a/data", mode: 0o755}})
+	root := makeEntries(t, []testDirEntry{{path: "a", mode: 0o755}, {path: "a/data", mode: 0o755}})
 	const undefinedACLID = 1<<32 - 1
 	acl := []byte{2, 0, 0, 0}
 	for _, e := range []struct {
@@ -194,7 +194,7 @@ func TestUnprivilegedUserOwnsDirectories(t *testing.T) {
 		t.Skip("only root becomes other users")
 	}
 	const us = 4001
-	root := makeEntries(t, []testEntry{
+	root := makeEntries(t, []testDirEntry{
 		{path: "home", mode: 0o775, owner: us, group: 100},
 		{path: "home/data", mode: 0o755, owner: us, group: us},
 		{path: "home/theirs", mode: 0o755, owner: otherUID},
@@ -234,7 +234,7 @@ func TestUserNamespace(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give directories away")
 	}
-	root := makeEntries(t, []testEntry{{path: "a", mode: 0o755, owner: otherUID, group: otherUID}, {path: "a/data", mode: 0o755}})
+	root := makeEntries(t, []testDirEntry{{path: "a", mode: 0o755, owner: otherUID, group: otherUID}, {path: "a/data", mode: 0o755}})
 	for _, path := range []string{root + "/a/data", root} {
 		cmd := exec.Command("/proc/self/exe")
 		cmd.Env = []string{envCheckPath + "=" + path}

@@ -7,22 +7,22 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 )
 
-// pluginOffer describes a plugin that can serve a driver or hook.
-type pluginOffer struct {
-	entry catalog.Entry
-	order int       // position in the catalog
-	info  base.Info // info: reported by the plugin; before that, the catalog's data about a builtin, or zero
-	inUse bool      // inUse: Driver or Hook has returned the plugin, so that no other plugin replaces it
+// pluginCandidate describes a plugin that can serve a driver or hook.
+type pluginCandidate struct {
+	entry           catalog.Entry
+	catalogPosition int       // position in the catalog
+	info            base.Info // info: reported by the plugin; before that, the catalog's data about a builtin, or zero
+	inUse           bool      // inUse: Driver or Hook has returned the plugin, so that no other plugin replaces it
 }
 
-// arbitrate decides whether the plugin claimant serves the driver or hook in its info. It
+// arbitratePlugins decides whether the plugin claimant serves the driver or hook in its info. It
 // compares claimant with each rival, and returns the indexes of the rivals that claimant
 // replaces, and the index of the first rival that takes precedence over claimant, -1 if
 // there is none.
-func arbitrate(claimant pluginOffer, rivals []pluginOffer) (replaced []int, winner int) {
+func arbitratePlugins(claimant pluginCandidate, rivals []pluginCandidate) (replaced []int, winner int) {
 	for i, rival := range rivals {
 		switch {
-		case servedBy(rival.info) != servedBy(claimant.info):
+		case servedKey(rival.info) != servedKey(claimant.info):
 		case rival.inUse || !takesPrecedence(claimant, rival):
 			return replaced, i
 		default:
@@ -36,7 +36,7 @@ func arbitrate(claimant pluginOffer, rivals []pluginOffer) (replaced []int, winn
 // offer. The higher version wins; for equal versions, an external plugin wins over a builtin,
 // and a later file over an earlier one. A file without a plugin block never wins over a
 // builtin.
-func takesPrecedence(a, b pluginOffer) bool {
+func takesPrecedence(a, b pluginCandidate) bool {
 	if a.entry.Builtin != b.entry.Builtin && (a.entry.Builtin && b.entry.Block == nil || b.entry.Builtin && a.entry.Block == nil) {
 		return a.entry.Builtin
 	}
@@ -50,5 +50,5 @@ func takesPrecedence(a, b pluginOffer) bool {
 	if a.entry.Builtin != b.entry.Builtin {
 		return b.entry.Builtin
 	}
-	return a.order > b.order
+	return a.catalogPosition > b.catalogPosition
 }

@@ -3,19 +3,19 @@ package supervisor
 import "time"
 
 const (
-	// stableAfter is the uptime after which the failure count of a plugin is reset.
-	stableAfter = time.Minute
+	// stableUptime is the uptime after which the failure count of a plugin is reset.
+	stableUptime = time.Minute
 
-	// stableStreamAfter is the duration after which the failure count of a stream is reset.
-	stableStreamAfter = 5 * time.Second
+	// stableStreamUptime is the duration after which the failure count of a stream is reset.
+	stableStreamUptime = 5 * time.Second
 )
 
 // backoff computes the delay before a retry: none without a failure, the duration first
 // after one failure, then twice as long after each further failure, up to limit.
-type backoff struct{ first, limit time.Duration }
+type backoff struct{ minDelay, maxDelay time.Duration }
 
 var (
-	// launchBackoff is the backoff before a launch. A plugin that has run for stableAfter
+	// launchBackoff is the backoff before a launch. A plugin that has run for stableUptime
 	// is launched again immediately.
 	launchBackoff = backoff{5 * time.Second, 2 * time.Minute}
 
@@ -28,20 +28,20 @@ var (
 	streamBackoff = backoff{250 * time.Millisecond, 30 * time.Second}
 )
 
-// after returns the delay after the given number of consecutive failures.
-func (b backoff) after(failureCount int) time.Duration {
+// delayAfter returns the delay after the given number of consecutive failures.
+func (b backoff) delayAfter(failureCount int) time.Duration {
 	if failureCount <= 0 {
 		return 0
 	}
-	d := b.first
-	for ; failureCount > 1 && d < b.limit; failureCount-- {
+	d := b.minDelay
+	for ; failureCount > 1 && d < b.maxDelay; failureCount-- {
 		d *= 2
 	}
-	return min(d, b.limit)
+	return min(d, b.maxDelay)
 }
 
-// runResult describes how a run of a plugin process ended.
-type runResult struct {
+// pluginRunResult describes how a run of a plugin process ended.
+type pluginRunResult struct {
 	// launchRequested: closed when the plugin is requested again; set only if the process
 	// was stopped because it was unused.
 	launchRequested <-chan struct{}
@@ -54,16 +54,16 @@ type runResult struct {
 	crashedInCall bool
 }
 
-// failures counts the consecutive early exits and failed starts of a plugin.
-type failures int
+// failureCounter counts the consecutive early exits and failed starts of a plugin.
+type failureCounter int
 
-// delay updates the failure count after the end of a run, and returns the delay before the
+// nextLaunchDelay updates the failure count after the end of a run, and returns the delay before the
 // next launch.
-func (f *failures) delay(result runResult) time.Duration {
+func (f *failureCounter) nextLaunchDelay(result pluginRunResult) time.Duration {
 	switch {
 	case !result.started:
 		*f = max(*f, 1) // at least one, because an immediate retry of a failed start would fail too
-	case result.uptime >= stableAfter:
+	case result.uptime >= stableUptime:
 		*f = 0
 	}
 	b := launchBackoff
@@ -71,5 +71,5 @@ func (f *failures) delay(result runResult) time.Duration {
 		b = callCrashBackoff
 	}
 	*f++
-	return b.after(int(*f) - 1)
+	return b.delayAfter(int(*f) - 1)
 }

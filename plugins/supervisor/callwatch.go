@@ -33,7 +33,7 @@ const (
 type callWatch struct {
 	s      *Supervisor
 	plugin *managedPlugin
-	inst   instance
+	inst   pluginInstance
 	driver string
 	// lateReason: why the driver is unhealthy because of a late call; "" if no call is
 	// late; guarded by Supervisor.mu.
@@ -42,11 +42,11 @@ type callWatch struct {
 	mu           sync.Mutex
 	calls        map[*watchedCall]struct{}
 	lastResponse time.Time // time of the driver's latest response
-	// abandoned: cancelled call that the driver has not answered; nil after any response of
+	// abandonedCall: cancelled call that the driver has not answered; nil after any response of
 	// the driver.
-	abandoned *watchedCall
-	nextCheck time.Time     // time of the next call of check; zero while run waits for wake
-	wake      chan struct{} // wake: capacity 1; makes run call check immediately
+	abandonedCall *watchedCall
+	nextCheck     time.Time     // time of the next call of check; zero while run waits for wake
+	wake          chan struct{} // wake: capacity 1; makes run call check immediately
 }
 
 // watchedCall is a call of a driver that has not returned.
@@ -60,15 +60,15 @@ type watchedCall struct {
 	abandoned bool // abandoned: the caller has cancelled the call before the driver answered
 }
 
-func (s *Supervisor) newCallWatch(m *managedPlugin, inst instance) *callWatch {
+func (s *Supervisor) newCallWatch(m *managedPlugin, inst pluginInstance) *callWatch {
 	return &callWatch{
 		s: s, plugin: m, inst: inst, driver: inst.Info().Name,
 		calls: map[*watchedCall]struct{}{}, wake: make(chan struct{}, 1),
 	}
 }
 
-// begin registers a call. When the call returns, end must be called.
-func (w *callWatch) begin(ctx context.Context, method, taskID string, timeout time.Duration) *watchedCall {
+// beginCall registers a call. When the call returns, end must be called.
+func (w *callWatch) beginCall(ctx context.Context, method, taskID string, timeout time.Duration) *watchedCall {
 	now := time.Now()
 	c := &watchedCall{ctx: ctx, method: method, taskID: taskID, started: now, deadline: now.Add(timeout)}
 	w.mu.Lock()
@@ -84,8 +84,8 @@ func (w *callWatch) addLocked(c *watchedCall) {
 	}
 }
 
-// end records that the call has returned with err.
-func (w *callWatch) end(c *watchedCall, err error) {
+// endCall records that the call has returned with err.
+func (w *callWatch) endCall(c *watchedCall, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.calls, c)
@@ -96,9 +96,9 @@ func (w *callWatch) end(c *watchedCall, err error) {
 	switch {
 	case errors.Is(err, driver.ErrPluginDown):
 	case !isAbandoned(c.ctx, err):
-		w.lastResponse, w.abandoned = now, nil
+		w.lastResponse, w.abandonedCall = now, nil
 	case c.late:
-		w.abandoned = c
+		w.abandonedCall = c
 	default:
 		c.abandoned = true
 		if limit := now.Add(answerTimeout); limit.Before(c.deadline) {
@@ -127,12 +127,12 @@ func (w *callWatch) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		late, waiting, abandoned := w.check()
+		late, waiting, abandoned := w.findLateCalls()
 		for _, c := range late {
-			w.report(c)
+			w.reportLateCall(c)
 		}
 		if !waiting && abandoned != nil {
-			abandoned = w.probe(ctx, abandoned)
+			abandoned = w.probeDriver(ctx, abandoned)
 		}
 		if !waiting && abandoned == nil {
 			w.setLateReason("")
@@ -147,9 +147,9 @@ func (w *callWatch) run(ctx context.Context) {
 	}
 }
 
-// check finds late calls. It returns the calls that have become late since the last check,
+// findLateCalls finds late calls. It returns the calls that have become late since the last check,
 // whether any call is late, and the abandoned call for probe.
-func (w *callWatch) check() (late []*watchedCall, waiting bool, abandoned *watchedCall) {
+func (w *callWatch) findLateCalls() (late []*watchedCall, waiting bool, abandoned *watchedCall) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
@@ -158,8 +158,8 @@ func (w *callWatch) check() (late []*watchedCall, waiting bool, abandoned *watch
 		switch {
 		case c.abandoned && expired:
 			delete(w.calls, c)
-			if w.abandoned == nil && !w.lastResponse.After(c.started) {
-				w.abandoned = c
+			if w.abandonedCall == nil && !w.lastResponse.After(c.started) {
+				w.abandonedCall = c
 			}
 		case !c.late && !c.abandoned && expired:
 			c.late = true
@@ -167,13 +167,13 @@ func (w *callWatch) check() (late []*watchedCall, waiting bool, abandoned *watch
 		}
 		waiting = waiting || c.late
 	}
-	return late, waiting, w.abandoned
+	return late, waiting, w.abandonedCall
 }
 
 // untilNextCheck returns the time until run must call check. If probing is true, run must
 // also call probe again.
 func (w *callWatch) untilNextCheck(probing bool) time.Duration {
-	const idle = time.Hour
+	const idleSleep = time.Hour
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Now()
@@ -187,21 +187,21 @@ func (w *callWatch) untilNextCheck(probing bool) time.Duration {
 		}
 	}
 	if w.nextCheck.IsZero() {
-		return idle
+		return idleSleep
 	}
 	return w.nextCheck.Sub(now)
 }
 
-// probe calls InspectTask for the task of the abandoned call c. It returns nil after any
+// probeDriver calls InspectTask for the task of the abandoned call c. It returns nil after any
 // response, and c if there is none.
-func (w *callWatch) probe(ctx context.Context, c *watchedCall) *watchedCall {
+func (w *callWatch) probeDriver(ctx context.Context, c *watchedCall) *watchedCall {
 	probeCtx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	_, err := w.inst.Driver().InspectTask(probeCtx, c.taskID)
 	w.mu.Lock()
 	answered := !isAbandoned(probeCtx, err) && !errors.Is(err, driver.ErrPluginDown)
 	if answered {
-		w.lastResponse, w.abandoned = time.Now(), nil
+		w.lastResponse, w.abandonedCall = time.Now(), nil
 	}
 	report := !answered && !c.late && ctx.Err() == nil
 	c.late = c.late || report
@@ -210,13 +210,13 @@ func (w *callWatch) probe(ctx context.Context, c *watchedCall) *watchedCall {
 		return nil
 	}
 	if report {
-		w.report(c)
+		w.reportLateCall(c)
 	}
 	return c
 }
 
-// report logs a late call, makes the driver unhealthy and sends an event to the task.
-func (w *callWatch) report(c *watchedCall) {
+// reportLateCall logs a late call, makes the driver unhealthy and sends an event to the task.
+func (w *callWatch) reportLateCall(c *watchedCall) {
 	after := time.Since(c.started).Round(time.Second)
 	name, pid := w.plugin.entry.Name, w.inst.PID()
 	w.s.logger.Warn("driver does not answer", "driver", w.driver, "plugin", name, "pid", pid, "call", c.method, "task_id", c.taskID, "after", after)
@@ -244,7 +244,7 @@ func (w *callWatch) setLateReason(reason string) {
 		return // the first reason stays, so that further late calls do not update the node
 	}
 	w.lateReason = reason
-	if reason == "" && !ended(w.inst) {
+	if reason == "" && !hasExited(w.inst) {
 		s.logger.Info("driver answers again", "driver", w.driver, "plugin", w.plugin.entry.Name, "pid", w.inst.PID())
 	}
 	if info, ok := s.registry.drivers[w.driver]; ok && s.registry.owners[driverKey(w.driver)] == w.plugin {
@@ -254,8 +254,8 @@ func (w *callWatch) setLateReason(reason string) {
 	s.notifyLocked()
 }
 
-// applyLocked sets the health in info to unhealthy while a call is late.
-func (w *callWatch) applyLocked(info *DriverInfo) {
+// overrideHealthLocked sets the health in info to unhealthy while a call is late.
+func (w *callWatch) overrideHealthLocked(info *DriverInfo) {
 	if w.lateReason != "" {
 		info.Healthy, info.Description = false, w.lateReason
 	}
@@ -264,18 +264,18 @@ func (w *callWatch) applyLocked(info *DriverInfo) {
 // watchedDriver is a driver whose calls are watched by a callWatch.
 type watchedDriver struct {
 	driver.Driver
-	calls *callWatch
+	callWatch *callWatch
 }
 
 func (d *watchedDriver) TaskConfigSchema(ctx context.Context) (_ *hclspec.Spec, err error) {
-	c := d.calls.begin(ctx, "TaskConfigSchema", "", answerTimeout)
-	defer func() { d.calls.end(c, err) }()
+	c := d.callWatch.beginCall(ctx, "TaskConfigSchema", "", answerTimeout)
+	defer func() { d.callWatch.endCall(c, err) }()
 	return d.Driver.TaskConfigSchema(ctx)
 }
 
 func (d *watchedDriver) Capabilities(ctx context.Context) (_ *driver.Capabilities, err error) {
-	c := d.calls.begin(ctx, "Capabilities", "", answerTimeout)
-	defer func() { d.calls.end(c, err) }()
+	c := d.callWatch.beginCall(ctx, "Capabilities", "", answerTimeout)
+	defer func() { d.callWatch.endCall(c, err) }()
 	return d.Driver.Capabilities(ctx)
 }
 
@@ -284,43 +284,43 @@ func (d *watchedDriver) RecoverTask(ctx context.Context, handle *driver.Handle) 
 	if handle != nil && handle.Config != nil {
 		id = handle.Config.ID
 	}
-	c := d.calls.begin(ctx, "RecoverTask", id, slowCallTimeout)
-	defer func() { d.calls.end(c, err) }()
+	c := d.callWatch.beginCall(ctx, "RecoverTask", id, slowCallTimeout)
+	defer func() { d.callWatch.endCall(c, err) }()
 	return d.Driver.RecoverTask(ctx, handle)
 }
 
 func (d *watchedDriver) StopTask(ctx context.Context, taskID string, timeout time.Duration, signal string) (err error) {
-	c := d.calls.begin(ctx, "StopTask", taskID, max(timeout, 0)+answerTimeout)
-	defer func() { d.calls.end(c, err) }()
+	c := d.callWatch.beginCall(ctx, "StopTask", taskID, max(timeout, 0)+answerTimeout)
+	defer func() { d.callWatch.endCall(c, err) }()
 	return d.Driver.StopTask(ctx, taskID, timeout, signal)
 }
 
 func (d *watchedDriver) DestroyTask(ctx context.Context, taskID string, force bool) (err error) {
-	c := d.calls.begin(ctx, "DestroyTask", taskID, slowCallTimeout)
-	defer func() { d.calls.end(c, err) }()
+	c := d.callWatch.beginCall(ctx, "DestroyTask", taskID, slowCallTimeout)
+	defer func() { d.callWatch.endCall(c, err) }()
 	return d.Driver.DestroyTask(ctx, taskID, force)
 }
 
 func (d *watchedDriver) InspectTask(ctx context.Context, taskID string) (_ *driver.TaskStatus, err error) {
-	c := d.calls.begin(ctx, "InspectTask", taskID, answerTimeout)
-	defer func() { d.calls.end(c, err) }()
+	c := d.callWatch.beginCall(ctx, "InspectTask", taskID, answerTimeout)
+	defer func() { d.callWatch.endCall(c, err) }()
 	return d.Driver.InspectTask(ctx, taskID)
 }
 
 func (d *watchedDriver) SignalTask(ctx context.Context, taskID, signal string) (err error) {
-	c := d.calls.begin(ctx, "SignalTask", taskID, answerTimeout)
-	defer func() { d.calls.end(c, err) }()
+	c := d.callWatch.beginCall(ctx, "SignalTask", taskID, answerTimeout)
+	defer func() { d.callWatch.endCall(c, err) }()
 	return d.Driver.SignalTask(ctx, taskID, signal)
 }
 
 func (d *watchedDriver) CreateNetwork(ctx context.Context, allocID, hostname string) (_ *driver.NetworkIsolation, _ bool, err error) {
-	c := d.calls.begin(ctx, "CreateNetwork", "", slowCallTimeout)
-	defer func() { d.calls.end(c, err) }()
+	c := d.callWatch.beginCall(ctx, "CreateNetwork", "", slowCallTimeout)
+	defer func() { d.callWatch.endCall(c, err) }()
 	return d.Driver.CreateNetwork(ctx, allocID, hostname)
 }
 
 func (d *watchedDriver) DestroyNetwork(ctx context.Context, allocID string, isolation *driver.NetworkIsolation) (err error) {
-	c := d.calls.begin(ctx, "DestroyNetwork", "", slowCallTimeout)
-	defer func() { d.calls.end(c, err) }()
+	c := d.callWatch.beginCall(ctx, "DestroyNetwork", "", slowCallTimeout)
+	defer func() { d.callWatch.endCall(c, err) }()
 	return d.Driver.DestroyNetwork(ctx, allocID, isolation)
 }

@@ -20,29 +20,29 @@ import (
 type hangingDriver struct {
 	*fakeDriver
 	mu           sync.Mutex
-	hanging      chan struct{} // hanging: closed when the driver no longer hangs; nil if it does not hang
+	answersAgain chan struct{} // hanging: closed when the driver no longer hangs; nil if it does not hang
 	inspectCount int           // number of calls of InspectTask
 	// clockAhead: how much earlier than the caller the driver notices the end of a
 	// deadline.
 	clockAhead time.Duration
 }
 
-func (d *hangingDriver) hang() {
+func (d *hangingDriver) stopAnswering() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.hanging = make(chan struct{})
+	d.answersAgain = make(chan struct{})
 }
 
-func (d *hangingDriver) answer() {
+func (d *hangingDriver) resumeAnswering() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	close(d.hanging)
-	d.hanging = nil
+	close(d.answersAgain)
+	d.answersAgain = nil
 }
 
-func (d *hangingDriver) call(ctx context.Context) error {
+func (d *hangingDriver) waitWhileHanging(ctx context.Context) error {
 	d.mu.Lock()
-	hanging := d.hanging
+	hanging := d.answersAgain
 	d.mu.Unlock()
 	if hanging == nil {
 		return nil
@@ -63,56 +63,62 @@ func (d *hangingDriver) call(ctx context.Context) error {
 }
 
 func (d *hangingDriver) TaskConfigSchema(ctx context.Context) (*hclspec.Spec, error) {
-	return nil, d.call(ctx)
+	return nil, d.waitWhileHanging(ctx)
 }
 func (d *hangingDriver) Capabilities(ctx context.Context) (*driver.Capabilities, error) {
-	return nil, d.call(ctx)
+	return nil, d.waitWhileHanging(ctx)
 }
 func (d *hangingDriver) StartTask(ctx context.Context, _ *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
-	return nil, nil, d.call(ctx)
+	return nil, nil, d.waitWhileHanging(ctx)
 }
-func (d *hangingDriver) RecoverTask(ctx context.Context, _ *driver.Handle) error { return d.call(ctx) }
+func (d *hangingDriver) RecoverTask(ctx context.Context, _ *driver.Handle) error {
+	return d.waitWhileHanging(ctx)
+}
 func (d *hangingDriver) WaitTask(ctx context.Context, _ string) (*driver.ExitResult, error) {
-	return nil, d.call(ctx)
+	return nil, d.waitWhileHanging(ctx)
 }
 func (d *hangingDriver) StopTask(ctx context.Context, _ string, _ time.Duration, _ string) error {
-	return d.call(ctx)
+	return d.waitWhileHanging(ctx)
 }
-func (d *hangingDriver) DestroyTask(ctx context.Context, _ string, _ bool) error { return d.call(ctx) }
+func (d *hangingDriver) DestroyTask(ctx context.Context, _ string, _ bool) error {
+	return d.waitWhileHanging(ctx)
+}
 func (d *hangingDriver) InspectTask(ctx context.Context, _ string) (*driver.TaskStatus, error) {
 	d.mu.Lock()
 	d.inspectCount++
 	d.mu.Unlock()
-	return nil, d.call(ctx)
+	return nil, d.waitWhileHanging(ctx)
 }
-func (d *hangingDriver) SignalTask(ctx context.Context, _, _ string) error { return d.call(ctx) }
+func (d *hangingDriver) SignalTask(ctx context.Context, _, _ string) error {
+	return d.waitWhileHanging(ctx)
+}
 func (d *hangingDriver) CreateNetwork(ctx context.Context, _, _ string) (*driver.NetworkIsolation, bool, error) {
-	return nil, false, d.call(ctx)
+	return nil, false, d.waitWhileHanging(ctx)
 }
 func (d *hangingDriver) DestroyNetwork(ctx context.Context, _ string, _ *driver.NetworkIsolation) error {
-	return d.call(ctx)
+	return d.waitWhileHanging(ctx)
 }
 
-// newHanging returns a plugin with a hangingDriver.
-func newHanging() (*fakePlugin, *hangingDriver) {
-	f := newFake("slow", "1")
+// newHangingPlugin returns a plugin with a hangingDriver.
+func newHangingPlugin() (*fakePlugin, *hangingDriver) {
+	f := newFakePlugin("slow", "1")
 	slow := &hangingDriver{fakeDriver: f.drv}
-	f.wrapped = slow
+	f.wrapperDriver = slow
 	return f, slow
 }
 
-// startHanging returns a supervisor with one driver that can hang, and a function that returns
+// startSupervisorOfHangingDriver returns a supervisor with one driver that can hang, and a function that returns
 // the events of its tasks.
-func startHanging(t *testing.T) (*Supervisor, driver.Driver, *hangingDriver, func() []string) {
+func startSupervisorOfHangingDriver(t *testing.T) (*Supervisor, driver.Driver, *hangingDriver, func() []string) {
 	t.Helper()
 	var mu sync.Mutex
 	var events []string
-	f, slow := newHanging()
-	s := start(t, Config{OnTaskEvent: func(name string, e driver.TaskEvent) {
+	f, slow := newHangingPlugin()
+	s := startSupervisor(t, Config{OnTaskEvent: func(name string, e driver.TaskEvent) {
 		mu.Lock()
 		defer mu.Unlock()
 		events = append(events, fmt.Sprintf("%s %s %s: %s", name, e.AllocID, e.TaskName, e.Message))
-	}}, []catalog.Entry{external("slow")}, func(context.Context, string, int) (*fakePlugin, error) { return f, nil })
+	}}, []catalog.Entry{externalEntry("slow")}, func(context.Context, string, int) (*fakePlugin, error) { return f, nil })
 	d, err := s.Driver(t.Context(), "slow")
 	if err != nil {
 		t.Fatal(err)
@@ -125,7 +131,7 @@ func startHanging(t *testing.T) (*Supervisor, driver.Driver, *hangingDriver, fun
 	}
 }
 
-func healthOf(s *Supervisor) string {
+func describeDriverHealth(s *Supervisor) string {
 	synctest.Wait()
 	info := s.Drivers()["slow"]
 	return fmt.Sprintf("%v %v %s", info.Detected, info.Healthy, info.Description)
@@ -137,17 +143,17 @@ const healthyStatus = "true true Healthy"
 // the task, and makes the driver unhealthy until it answers. The call is not cancelled.
 func TestHangingStopMakesTheDriverUnhealthyUntilItAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, d, slow, events := startHanging(t)
-		slow.hang()
+		s, d, slow, events := startSupervisorOfHangingDriver(t)
+		slow.stopAnswering()
 		stopped := make(chan error, 1)
 		go func() { stopped <- d.StopTask(t.Context(), "alloc/web/1234abcd", 20*time.Second, "") }()
 		time.Sleep(30*time.Second - time.Millisecond)
-		if got := healthOf(s); got != healthyStatus || len(events()) > 0 {
+		if got := describeDriverHealth(s); got != healthyStatus || len(events()) > 0 {
 			t.Errorf("before its time: %s, %q", got, events())
 		}
 		infoChanged := s.Changed()
 		time.Sleep(time.Millisecond)
-		if got, want := healthOf(s), "true false no answer to StopTask for 30s (plugin slow, pid 42)"; got != want {
+		if got, want := describeDriverHealth(s), "true false no answer to StopTask for 30s (plugin slow, pid 42)"; got != want {
 			t.Errorf("late: %s, want %s", got, want)
 		}
 		select {
@@ -160,15 +166,15 @@ func TestHangingStopMakesTheDriverUnhealthyUntilItAnswers(t *testing.T) {
 			t.Errorf("events %q, want %q", got, want)
 		}
 		slow.fingerprints <- driver.Fingerprint{Health: driver.HealthHealthy, HealthDescription: "fine", Attributes: map[string]driver.Attribute{"driver.slow": {Value: true}}}
-		if got := healthOf(s); !strings.HasPrefix(got, "true false no answer") {
+		if got := describeDriverHealth(s); !strings.HasPrefix(got, "true false no answer") {
 			t.Errorf("a fingerprint made the driver healthy, which does not answer: %s", got)
 		}
 		time.Sleep(time.Hour)
-		slow.answer()
+		slow.resumeAnswering()
 		if err := <-stopped; err != nil {
 			t.Error(err)
 		}
-		if got := healthOf(s); got != "true true fine" {
+		if got := describeDriverHealth(s); got != "true true fine" {
 			t.Errorf("after its answer: %s", got)
 		}
 		if n := len(events()); n != 1 {
@@ -202,30 +208,30 @@ func TestEveryCallThatMustEndHasALimit(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s, d, slow, _ := startHanging(t)
-				slow.hang()
+				s, d, slow, _ := startSupervisorOfHangingDriver(t)
+				slow.stopAnswering()
 				done := make(chan error, 1)
 				go func() { done <- c.call(d) }()
 				if c.limit == 0 {
 					time.Sleep(time.Hour)
-					if got := healthOf(s); got != healthyStatus {
+					if got := describeDriverHealth(s); got != healthyStatus {
 						t.Errorf("after an hour: %s", got)
 					}
 				} else {
 					time.Sleep(c.limit - time.Millisecond)
-					if got := healthOf(s); got != healthyStatus {
+					if got := describeDriverHealth(s); got != healthyStatus {
 						t.Errorf("before its time: %s", got)
 					}
 					time.Sleep(time.Millisecond)
-					if got := healthOf(s); !strings.HasPrefix(got, "true false no answer to "+c.name) {
+					if got := describeDriverHealth(s); !strings.HasPrefix(got, "true false no answer to "+c.name) {
 						t.Errorf("late: %s", got)
 					}
 				}
-				slow.answer()
+				slow.resumeAnswering()
 				if err := <-done; err != nil {
 					t.Error(err)
 				}
-				if got := healthOf(s); got != healthyStatus {
+				if got := describeDriverHealth(s); got != healthyStatus {
 					t.Errorf("after its answer: %s", got)
 				}
 			})
@@ -240,8 +246,8 @@ func TestDriverIsAskedAfterItsCallersGaveUp(t *testing.T) {
 		giveUp := c.giveUp
 		t.Run(fmt.Sprintf("after %v, the driver %v ahead", giveUp, c.ahead), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s, d, slow, events := startHanging(t)
-				slow.hang()
+				s, d, slow, events := startSupervisorOfHangingDriver(t)
+				slow.stopAnswering()
 				slow.clockAhead = c.ahead
 				ctx, cancel := context.WithTimeout(t.Context(), giveUp)
 				defer cancel()
@@ -249,12 +255,12 @@ func TestDriverIsAskedAfterItsCallersGaveUp(t *testing.T) {
 					t.Errorf("StopTask: %v", err)
 				}
 				time.Sleep(time.Minute)
-				if got := healthOf(s); !strings.HasPrefix(got, "true false no answer to StopTask") || len(events()) != 1 {
+				if got := describeDriverHealth(s); !strings.HasPrefix(got, "true false no answer to StopTask") || len(events()) != 1 {
 					t.Errorf("after its caller gave up: %s, %q", got, events())
 				}
-				slow.answer()
+				slow.resumeAnswering()
 				time.Sleep(answerTimeout)
-				if got := healthOf(s); got != healthyStatus {
+				if got := describeDriverHealth(s); got != healthyStatus {
 					t.Errorf("after it answers again: %s", got)
 				}
 				inspectCount := slow.inspectCount
@@ -271,17 +277,17 @@ func TestDriverIsAskedAfterItsCallersGaveUp(t *testing.T) {
 // answers other calls.
 func TestCallerThatGivesUpDoesNotMakeTheDriverUnhealthy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, d, slow, events := startHanging(t)
-		slow.hang()
+		s, d, slow, events := startSupervisorOfHangingDriver(t)
+		slow.stopAnswering()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if _, err := d.InspectTask(ctx, "a/t/1"); err == nil {
 			t.Error("InspectTask succeeds")
 		}
-		slow.answer()
+		slow.resumeAnswering()
 		for range 60 {
 			time.Sleep(time.Second)
-			if got := healthOf(s); got != healthyStatus {
+			if got := describeDriverHealth(s); got != healthyStatus {
 				t.Fatal(got)
 			}
 		}
@@ -295,28 +301,28 @@ func TestCallerThatGivesUpDoesNotMakeTheDriverUnhealthy(t *testing.T) {
 func TestNextProcessOfAHangingDriverIsHealthy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		launches := 0
-		var last *hangingDriver
-		s := start(t, Config{}, []catalog.Entry{external("slow")}, func(context.Context, string, int) (f *fakePlugin, _ error) {
+		var lastDriver *hangingDriver
+		s := startSupervisor(t, Config{}, []catalog.Entry{externalEntry("slow")}, func(context.Context, string, int) (f *fakePlugin, _ error) {
 			launches++
-			f, last = newHanging()
+			f, lastDriver = newHangingPlugin()
 			return f, nil
 		})
 		d, err := s.Driver(t.Context(), "slow")
 		if err != nil {
 			t.Fatal(err)
 		}
-		last.hang()
+		lastDriver.stopAnswering()
 		stopped := make(chan error, 1)
 		go func() { stopped <- d.StopTask(t.Context(), "a/t/1", 0, "") }()
 		time.Sleep(11 * time.Second)
-		if got := healthOf(s); !strings.HasPrefix(got, "true false no answer") {
+		if got := describeDriverHealth(s); !strings.HasPrefix(got, "true false no answer") {
 			t.Errorf("late: %s", got)
 		}
-		last.plugin.die()
+		lastDriver.plugin.die()
 		if err := <-stopped; !errors.Is(err, driver.ErrPluginDown) {
 			t.Errorf("StopTask: %v", err)
 		}
-		if got := healthOf(s); got != healthyStatus || launches != 2 {
+		if got := describeDriverHealth(s); got != healthyStatus || launches != 2 {
 			t.Errorf("the process after: %s, %d launches", got, launches)
 		}
 	})

@@ -35,7 +35,7 @@ func (b *busyDrivers) get(what PluginKey) bool {
 
 // entryWithConfig returns the catalog entry of plugin "db" with a configuration.
 func entryWithConfig(config string) catalog.Entry {
-	e := external("db")
+	e := externalEntry("db")
 	e.Block.Config = map[string]any{"config": config}
 	return e
 }
@@ -51,7 +51,7 @@ func TestSetEntries(t *testing.T) {
 		runs          string // the expected process of the driver "db": name, number of launches, configuration
 	}{
 		"the same":                      {before: []catalog.Entry{entryWithConfig("a")}, after: []catalog.Entry{entryWithConfig("a")}, launches: map[string]int{"db": 1}, runs: "db 1 a"},
-		"a new one":                     {before: []catalog.Entry{external("web")}, after: []catalog.Entry{entryWithConfig("a"), external("web")}, launches: map[string]int{"web": 1, "db": 1}, runs: "db 1 a"},
+		"a new one":                     {before: []catalog.Entry{externalEntry("web")}, after: []catalog.Entry{entryWithConfig("a"), externalEntry("web")}, launches: map[string]int{"web": 1, "db": 1}, runs: "db 1 a"},
 		"one less":                      {before: []catalog.Entry{entryWithConfig("a")}, launches: map[string]int{"db": 1}},
 		"one less, which has tasks":     {before: []catalog.Entry{entryWithConfig("a")}, tasks: true, launches: map[string]int{"db": 1}, runs: "db 1 a"},
 		"one less, which had tasks":     {before: []catalog.Entry{entryWithConfig("a")}, tasks: true, meanwhile: func(_ *fakePlugin, b *busyDrivers) { b.set("db", false) }, launches: map[string]int{"db": 1}},
@@ -62,43 +62,43 @@ func TestSetEntries(t *testing.T) {
 		"another, and the one dies":     {before: []catalog.Entry{entryWithConfig("a")}, after: []catalog.Entry{entryWithConfig("b")}, tasks: true, meanwhile: func(f *fakePlugin, _ *busyDrivers) { f.die() }, launches: map[string]int{"db": 2}, runs: "db 2 b"},
 		"one that could not be started": {before: []catalog.Entry{{Name: "db", Err: errors.New("no such file")}}, after: []catalog.Entry{entryWithConfig("a")}, launches: map[string]int{"db": 1}, runs: "db 1 a"},
 		// The builtin is launched twice, because it was stopped once as idle.
-		"one in the place of a builtin": {before: []catalog.Entry{builtin("db"), entryWithConfig("a")}, after: []catalog.Entry{builtin("db")}, launches: map[string]int{"db": 1, "builtin db": 2}, runs: "builtin db 2"},
+		"one in the place of a builtin": {before: []catalog.Entry{builtinEntry("db"), entryWithConfig("a")}, after: []catalog.Entry{builtinEntry("db")}, launches: map[string]int{"db": 1, "builtin db": 2}, runs: "builtin db 2"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var (
-					mu       sync.Mutex
-					running  *fakePlugin // the latest process
-					is       = map[*fakePlugin]string{}
-					launches = map[string]int{}
-					tasks    busyDrivers
+					mu               sync.Mutex
+					runningPlugin    *fakePlugin // the latest process
+					is               = map[*fakePlugin]string{}
+					launchCounts     = map[string]int{}
+					driversWithTasks busyDrivers
 				)
-				tasks.set("db", c.tasks)
-				s := start(t, Config{Busy: tasks.get}, c.before, func(_ context.Context, name string, n int) (*fakePlugin, error) {
+				driversWithTasks.set("db", c.tasks)
+				s := startSupervisor(t, Config{HasTasks: driversWithTasks.get}, c.before, func(_ context.Context, name string, n int) (*fakePlugin, error) {
 					mu.Lock()
 					defer mu.Unlock()
-					launches[name] = n
-					f := newFake("db", "1.0.0")
+					launchCounts[name] = n
+					f := newFakePlugin("db", "1.0.0")
 					if name == "web" {
-						f = newFake("web", "1.0.0")
+						f = newFakePlugin("web", "1.0.0")
 					}
-					running, is[f] = f, fmt.Sprint(name, " ", n)
+					runningPlugin, is[f] = f, fmt.Sprint(name, " ", n)
 					return f, nil
 				})
 				_, _ = s.Driver(t.Context(), "db") // the error is ignored: the driver may not be available yet
 				mu.Lock()
-				reattached := running
+				reattached := runningPlugin
 				mu.Unlock()
 				s.setEntries(c.after)
 				synctest.Wait()
 				if c.meanwhile != nil {
-					c.meanwhile(reattached, &tasks)
+					c.meanwhile(reattached, &driversWithTasks)
 				}
 				time.Sleep(2 * idleTimeout)
 				d, err := s.Driver(t.Context(), "db")
 				runs := ""
 				if err == nil {
-					f := unwatched(d).plugin
+					f := unwrapFakeDriver(d).plugin
 					runs = is[f]
 					s.mu.Lock()
 					if m := s.registry.owners[driverKey("db")]; m.entry.Block != nil {
@@ -114,8 +114,8 @@ func TestSetEntries(t *testing.T) {
 				if _, there := s.Drivers()["db"]; there != (c.runs != "") {
 					t.Errorf("the driver is there: %v", there)
 				}
-				if fmt.Sprint(launches) != fmt.Sprint(c.launches) {
-					t.Errorf("launches %v, want %v", launches, c.launches)
+				if fmt.Sprint(launchCounts) != fmt.Sprint(c.launches) {
+					t.Errorf("launches %v, want %v", launchCounts, c.launches)
 				}
 			})
 		})

@@ -19,18 +19,18 @@ type fakePlugin struct {
 	exitOnce sync.Once
 	drv      *fakeDriver
 
-	wrapped driver.Driver // wrapped: replaces drv if it is set; it contains drv
+	wrapperDriver driver.Driver // wrapped: replaces drv if it is set; it contains drv
 
 	hook        *hook.Client // hook: nil if the plugin is a driver
 	description *hook.Description
 
-	mu      sync.Mutex
-	stopped bool
-	closed  bool
-	deaf    bool // deaf: CheckHealth fails, as if no process listened on the plugin's socket
+	mu          sync.Mutex
+	stopped     bool
+	closed      bool
+	unreachable bool // deaf: CheckHealth fails, as if no process listened on the plugin's socket
 }
 
-func newFake(name, version string) *fakePlugin {
+func newFakePlugin(name, version string) *fakePlugin {
 	f := &fakePlugin{
 		info: base.Info{Type: base.TypeDriver, Name: name, Version: version, APIVersions: []string{"v0.1.0"}},
 		done: make(chan struct{}),
@@ -41,8 +41,8 @@ func newFake(name, version string) *fakePlugin {
 
 func (f *fakePlugin) Info() base.Info { return f.info }
 func (f *fakePlugin) Driver() driver.Driver {
-	if f.wrapped != nil {
-		return f.wrapped
+	if f.wrapperDriver != nil {
+		return f.wrapperDriver
 	}
 	return f.drv
 }
@@ -72,14 +72,14 @@ func (f *fakePlugin) Connected() bool { return f.CheckHealth(context.Background(
 func (f *fakePlugin) CheckHealth(context.Context) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.deaf {
+	if f.unreachable {
 		return errors.New("connection refused")
 	}
 	return nil
 }
-func (f *fakePlugin) goDeaf() {
+func (f *fakePlugin) becomeUnreachable() {
 	f.mu.Lock()
-	f.deaf = true
+	f.unreachable = true
 	f.mu.Unlock()
 }
 
@@ -91,16 +91,16 @@ type fakeDriver struct {
 	fingerprints chan driver.Fingerprint
 	events       chan *driver.TaskEvent
 
-	mu          sync.Mutex
-	streamCount int  // number of opened fingerprint streams
-	broken      bool // streams end at once
-	silent      bool // silent: the driver sends no first fingerprint
+	mu                    sync.Mutex
+	streamCount           int  // number of opened fingerprint streams
+	streamsBroken         bool // streams end at once
+	omitsFirstFingerprint bool // silent: the driver sends no first fingerprint
 }
 
 func (d *fakeDriver) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, error) {
 	d.mu.Lock()
 	d.streamCount++
-	broken, silent := d.broken, d.silent
+	broken, silent := d.streamsBroken, d.omitsFirstFingerprint
 	d.mu.Unlock()
 	out := make(chan driver.Fingerprint)
 	go func() {
@@ -163,18 +163,18 @@ func (d *fakeDriver) set(change func(*fakeDriver)) {
 	change(d)
 }
 
-func builtin(name string) catalog.Entry {
+func builtinEntry(name string) catalog.Entry {
 	return catalog.Entry{Name: name, Builtin: true, Type: base.TypeDriver, Version: "0.1.0"}
 }
 
-func external(name string) catalog.Entry {
-	return catalog.Entry{Name: name, Path: "/plugins/" + name, Block: &catalog.Block{Name: name}}
+func externalEntry(name string) catalog.Entry {
+	return catalog.Entry{Name: name, Path: "/plugins/" + name, Block: &catalog.PluginBlock{Name: name}}
 }
 
-// externalWithoutBlock returns the catalog entry of a file in the plugin directory that has no plugin block.
-func externalWithoutBlock(name string) catalog.Entry {
+// externalEntryWithoutBlock returns the catalog entry of a file in the plugin directory that has no plugin block.
+func externalEntryWithoutBlock(name string) catalog.Entry {
 	return catalog.Entry{Name: name, Path: "/plugins/" + name}
 }
 
-// unwatched returns the fakeDriver inside a driver that the supervisor has returned.
-func unwatched(d driver.Driver) *fakeDriver { return d.(*watchedDriver).Driver.(*fakeDriver) }
+// unwrapFakeDriver returns the fakeDriver inside a driver that the supervisor has returned.
+func unwrapFakeDriver(d driver.Driver) *fakeDriver { return d.(*watchedDriver).Driver.(*fakeDriver) }

@@ -11,12 +11,12 @@ import (
 
 // launcher starts the processes of plugins.
 type launcher struct {
-	cfg      Config
-	recorded *recordedPlugins
+	cfg             Config
+	recordedPlugins *recordedPlugins
 }
 
 // launch starts or reattaches the process of one catalog entry.
-func (l *launcher) launch(ctx context.Context, e catalog.Entry) (instance, error) {
+func (l *launcher) launch(ctx context.Context, e catalog.Entry) (pluginInstance, error) {
 	binary, err := e.Open(l.cfg.Logger)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", e, err)
@@ -43,7 +43,7 @@ func (l *launcher) launch(ctx context.Context, e catalog.Entry) (instance, error
 		Logger:       l.cfg.Logger,
 	}
 	if !binary.Script {
-		cfg.Exec = binary.File
+		cfg.Executable = binary.File
 	}
 	if e.Block != nil {
 		cfg.Settings = e.Block.Config
@@ -51,7 +51,7 @@ func (l *launcher) launch(ctx context.Context, e catalog.Entry) (instance, error
 			cfg.SettingsPosition = e.Block.Range.String()
 		}
 	}
-	if l.recorded.store == nil {
+	if l.recordedPlugins.store == nil {
 		p, err := launch.Start(ctx, cfg)
 		if err != nil {
 			return nil, err
@@ -62,7 +62,7 @@ func (l *launcher) launch(ctx context.Context, e catalog.Entry) (instance, error
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", e, err)
 	}
-	p, err := l.recorded.reattach(ctx, e, cfg, binary, identity)
+	p, err := l.recordedPlugins.reattach(ctx, e, cfg, binary, identity)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", e, err)
@@ -73,6 +73,6 @@ func (l *launcher) launch(ctx context.Context, e catalog.Entry) (instance, error
 	if err != nil {
 		return nil, err
 	}
-	l.recorded.put(ctx, e, p, identity)
+	l.recordedPlugins.put(ctx, e, p, identity)
 	return p, nil
 }

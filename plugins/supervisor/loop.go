@@ -24,10 +24,10 @@ type pluginLoop struct {
 func (l *pluginLoop) run(ctx context.Context, wg *sync.WaitGroup) {
 	m := l.plugin
 	defer m.cancel(nil)
-	defer l.s.update(func() {
+	defer l.s.updateAndNotify(func() {
 		m.loopRunning = false
 		if m.removed {
-			l.s.registry.release(m)
+			l.s.registry.deleteRemovedPlugin(m)
 		}
 	})
 	if !l.waitForConfiguredPlugin(ctx) {
@@ -36,48 +36,48 @@ func (l *pluginLoop) run(ctx context.Context, wg *sync.WaitGroup) {
 	if err := m.entry.Err; err != nil {
 		err = fmt.Errorf("%s: %w", m.entry, err)
 		l.logger.Warn("plugin is not started", "plugin", m.entry.Name, "error", err)
-		l.fail(eventLaunchRejected, err, time.Time{})
+		l.recordFailure(eventLaunchRejected, err, time.Time{})
 		return
 	}
 	if !l.waitForDemand(ctx) {
 		return
 	}
-	var consecutive failures
+	var consecutiveFailures failureCounter
 	for ctx.Err() == nil && !l.hasSuccessor() {
 		result := l.runOnce(ctx, wg)
 		switch {
 		case ctx.Err() != nil, l.hasSuccessor():
 		case result.launchRequested != nil:
-			consecutive = 0
+			consecutiveFailures = 0
 			select {
 			case <-result.launchRequested:
 			case <-ctx.Done():
 			}
 		default:
-			l.backOff(ctx, result, consecutive.delay(result))
+			l.backOff(ctx, result, consecutiveFailures.nextLaunchDelay(result))
 		}
 	}
 }
 
 // runOnce launches the plugin, and returns when the process has exited or is unused, or ctx
 // has ended. When ctx ends, a process with tasks is detached and continues.
-func (l *pluginLoop) runOnce(ctx context.Context, wg *sync.WaitGroup) runResult {
+func (l *pluginLoop) runOnce(ctx context.Context, wg *sync.WaitGroup) pluginRunResult {
 	launched := time.Now()
 	inst, err := l.launch(ctx)
 	if err != nil {
-		l.setInfo((*DriverInfo).markFingerprintFailed)
-		return runResult{err: err}
+		l.updateDriverInfo((*DriverInfo).markFingerprintFailed)
+		return pluginRunResult{err: err}
 	}
-	if requested := l.serve(ctx, inst); requested != nil {
-		l.stop(ctx, inst)
-		return runResult{launchRequested: requested}
+	if requested := l.watchProcess(ctx, inst); requested != nil {
+		l.stopPlugin(ctx, inst)
+		return pluginRunResult{launchRequested: requested}
 	}
-	if !ended(inst) {
-		l.s.update(func() { l.plugin.inst = nil })
+	if !hasExited(inst) {
+		l.s.updateAndNotify(func() { l.plugin.inst = nil })
 		l.stopOrDetach(ctx, inst)
-		return runResult{}
+		return pluginRunResult{}
 	}
-	result := runResult{err: inst.Exit(), started: true, uptime: time.Since(launched), crashedInCall: l.crashedInCall(launched)}
+	result := pluginRunResult{err: inst.Exit(), started: true, uptime: time.Since(launched), crashedInCall: l.crashedInCall(launched)}
 	// Close is called later, because a child of the plugin may still write to the plugin's
 	// stderr.
 	wg.Go(func() {
@@ -91,12 +91,12 @@ func (l *pluginLoop) runOnce(ctx context.Context, wg *sync.WaitGroup) runResult 
 }
 
 // backOff records that the plugin has no process, and waits before the next launch.
-func (l *pluginLoop) backOff(ctx context.Context, result runResult, delay time.Duration) {
+func (l *pluginLoop) backOff(ctx context.Context, result pluginRunResult, delay time.Duration) {
 	m := l.plugin
 	l.logger.Warn("plugin is down", "plugin", m.entry.Name, "error", result.err, "delay", delay)
 	if delay == 0 {
-		l.s.update(func() {
-			m.apply(eventExited)
+		l.s.updateAndNotify(func() {
+			m.applyEvent(eventExited)
 			m.inst = nil
 		})
 		return
@@ -105,22 +105,22 @@ func (l *pluginLoop) backOff(ctx context.Context, result runResult, delay time.D
 	if !result.started {
 		cause = eventLaunchFailed
 	}
-	l.fail(cause, result.err, time.Now().Add(delay))
-	if sleep(ctx, delay) {
-		l.s.update(func() { m.apply(eventLaunchStarted) })
+	l.recordFailure(cause, result.err, time.Now().Add(delay))
+	if sleepContext(ctx, delay) {
+		l.s.updateAndNotify(func() { m.applyEvent(eventLaunchStarted) })
 	}
 }
 
-// fail records why the plugin has no process. If retryAt is zero, the plugin is not
+// recordFailure records why the plugin has no process. If retryAt is zero, the plugin is not
 // launched again.
-func (l *pluginLoop) fail(e event, err error, retryAt time.Time) {
+func (l *pluginLoop) recordFailure(e pluginEvent, err error, retryAt time.Time) {
 	m := l.plugin
-	l.s.update(func() {
-		m.apply(e)
+	l.s.updateAndNotify(func() {
+		m.applyEvent(e)
 		m.inst = nil
 		m.launchAttempted = true
 		if m.state != stateSuperseded {
-			m.failure, m.retryAt = err, retryAt
+			m.lastFailure, m.retryAt = err, retryAt
 		}
 		l.s.registry.updateFirstLaunchesDone()
 	})
@@ -165,15 +165,15 @@ func (l *pluginLoop) waitForConfiguredPlugin(ctx context.Context) bool {
 // running. It returns false when ctx has ended.
 func (l *pluginLoop) waitForDemand(ctx context.Context) bool {
 	m := l.plugin
-	if !m.entry.Builtin || m.entry.Type != base.TypeHook || l.s.recorded.mayBeRunning(m.entry) {
+	if !m.entry.Builtin || m.entry.Type != base.TypeHook || l.s.recordedPlugins.mayBeRunning(m.entry) {
 		l.s.mu.Lock()
 		defer l.s.mu.Unlock()
-		m.apply(eventLaunchStarted)
+		m.applyEvent(eventLaunchStarted)
 		return true
 	}
 	requested := make(chan struct{})
-	l.s.update(func() {
-		m.apply(eventUnused)
+	l.s.updateAndNotify(func() {
+		m.applyEvent(eventUnused)
 		m.launchAttempted, m.fingerprinted, m.launchRequested = true, true, requested // a hook has no fingerprint
 		l.s.registry.updateFirstLaunchesDone()
 	})
@@ -186,72 +186,72 @@ func (l *pluginLoop) waitForDemand(ctx context.Context) bool {
 }
 
 // launch starts or reattaches a process, and registers it for its driver or hook.
-func (l *pluginLoop) launch(ctx context.Context) (instance, error) {
+func (l *pluginLoop) launch(ctx context.Context) (pluginInstance, error) {
 	m := l.plugin
-	if err := l.s.recorded.killOrphans(); err != nil {
+	if err := l.s.recordedPlugins.killOrphans(); err != nil {
 		return nil, fmt.Errorf("%s: %w", m.entry, err)
 	}
-	inst, err := l.s.start(ctx, m.entry)
+	inst, err := l.s.launchPlugin(ctx, m.entry)
 	if err != nil {
 		return nil, err
 	}
-	if err := l.s.recorded.killUnmanaged(servedBy(inst.Info())); err != nil {
+	if err := l.s.recordedPlugins.killUnmanagedPlugin(servedKey(inst.Info())); err != nil {
 		inst.Detach() // the process is not killed, because it can have tasks; the next launch reattaches it
 		return nil, fmt.Errorf("%s: %w", m.entry, err)
 	}
 	if err := l.register(inst); err != nil {
-		l.stop(context.WithoutCancel(ctx), inst)
+		l.stopPlugin(context.WithoutCancel(ctx), inst)
 		return nil, err
 	}
 	return inst, nil
 }
 
 // register registers a new process for the driver or hook that it serves.
-func (l *pluginLoop) register(inst instance) (err error) {
+func (l *pluginLoop) register(inst pluginInstance) (err error) {
 	m, info := l.plugin, inst.Info()
 	if info.Type != base.TypeDriver && info.Type != base.TypeHook {
 		return fmt.Errorf("%s: it is a %s plugin, neither a task driver nor a hook", m.entry, info.Type)
 	}
-	l.s.update(func() {
-		if err = l.s.registry.register(m, info); err != nil {
+	l.s.updateAndNotify(func() {
+		if err = l.s.registry.registerOwner(m, info); err != nil {
 			return
 		}
-		m.apply(eventLaunched)
+		m.applyEvent(eventLaunched)
 		if m.removed {
-			m.apply(eventRemoved)
+			m.applyEvent(eventRemoved)
 		}
-		m.inst, m.info, m.failure, m.launchAttempted = inst, info, nil, true
+		m.inst, m.info, m.lastFailure, m.launchAttempted = inst, info, nil, true
 		if m.driver = nil; info.Type == base.TypeDriver {
 			m.driver = &watchedDriver{inst.Driver(), l.s.newCallWatch(m, inst)}
 		}
-		_, m.hook = inst.Hook()
+		_, m.hookDescription = inst.Hook()
 		m.fingerprinted = m.fingerprinted || info.Type != base.TypeDriver // a hook has no fingerprint
 		l.s.registry.updateFirstLaunchesDone()
 	})
 	return err
 }
 
-// serve reads the streams of a process until the process ends, ctx ends, or the process is
+// watchProcess reads the streams of a process until the process ends, ctx ends, or the process is
 // unused. If it is unused, serve returns a channel that is closed when the plugin is
 // requested again. Otherwise it returns nil.
-func (l *pluginLoop) serve(ctx context.Context, inst instance) (requested <-chan struct{}) {
-	m, served := l.plugin, servedBy(inst.Info())
+func (l *pluginLoop) watchProcess(ctx context.Context, inst pluginInstance) (requested <-chan struct{}) {
+	m, served := l.plugin, servedKey(inst.Info())
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
 	var wg sync.WaitGroup
 	if served.Type == base.TypeDriver {
-		fingerprints := fingerprintStream{inst: inst, driver: served.Name, plugin: m.entry.Name, onChange: l.setInfo, logger: l.logger}
-		events := eventStream{inst: inst, driver: served.Name, onEvent: l.s.cfg.OnTaskEvent, logger: l.logger}
+		fingerprints := fingerprintStream{inst: inst, driver: served.Name, plugin: m.entry.Name, onChange: l.updateDriverInfo, logger: l.logger}
+		events := taskEventStream{inst: inst, driver: served.Name, onEvent: l.s.cfg.OnTaskEvent, logger: l.logger}
 		l.s.mu.Lock()
-		calls := m.driver.calls
+		calls := m.driver.callWatch
 		l.s.mu.Unlock()
 		wg.Go(func() { fingerprints.run(ctx) })
 		wg.Go(func() { events.run(ctx) })
 		wg.Go(func() { calls.run(ctx) })
 	}
 	var idleCheck <-chan time.Time
-	if m.entry.Builtin && l.s.cfg.Busy != nil {
+	if m.entry.Builtin && l.s.cfg.HasTasks != nil {
 		ticker := time.NewTicker(idleTimeout)
 		defer ticker.Stop()
 		idleCheck = ticker.C
@@ -270,7 +270,7 @@ func (l *pluginLoop) serve(ctx context.Context, inst instance) (requested <-chan
 	cancel()
 	wg.Wait()
 	if requested == nil {
-		l.setInfo((*DriverInfo).markFingerprintFailed)
+		l.updateDriverInfo((*DriverInfo).markFingerprintFailed)
 	}
 	return requested
 }
@@ -279,71 +279,71 @@ func (l *pluginLoop) serve(ctx context.Context, inst instance) (requested <-chan
 // return it, and releaseIfIdle returns a channel that is closed when the plugin is
 // requested again. Otherwise releaseIfIdle returns nil.
 func (l *pluginLoop) releaseIfIdle(served PluginKey) (requested chan struct{}) {
-	if l.s.cfg.Busy(served) {
+	if l.s.cfg.HasTasks(served) {
 		return nil
 	}
 	// A driver becomes busy before its task requests it. If it was not busy above, the
 	// request follows after this update, and starts a new process.
-	l.s.update(func() {
+	l.s.updateAndNotify(func() {
 		if m := l.plugin; time.Since(m.lastAcquired) >= idleTimeout {
 			requested = make(chan struct{})
-			m.apply(eventUnused)
+			m.applyEvent(eventUnused)
 			m.inst, m.launchRequested = nil, requested
 		}
 	})
 	return requested
 }
 
-// setInfo changes the DriverInfo of the driver that the plugin serves.
-func (l *pluginLoop) setInfo(change func(*DriverInfo)) {
+// updateDriverInfo changes the DriverInfo of the driver that the plugin serves.
+func (l *pluginLoop) updateDriverInfo(change func(*DriverInfo)) {
 	l.s.mu.Lock()
 	defer l.s.mu.Unlock()
-	if l.s.registry.setInfo(l.plugin, change) {
+	if l.s.registry.updateDriverInfo(l.plugin, change) {
 		l.s.notifyLocked()
 	}
 }
 
 // stopOrDetach detaches a plugin that has tasks if the supervisor stops, and stops the
 // plugin otherwise. It is called after ctx has ended.
-func (l *pluginLoop) stopOrDetach(ctx context.Context, inst instance) {
+func (l *pluginLoop) stopOrDetach(ctx context.Context, inst pluginInstance) {
 	cfg := l.s.cfg
 	l.s.mu.Lock()
-	served, wanted := servedBy(l.plugin.info), l.plugin.state != stateSuperseded && !errors.Is(context.Cause(ctx), errRemoved)
+	served, wanted := servedKey(l.plugin.info), l.plugin.state != stateSuperseded && !errors.Is(context.Cause(ctx), errRemoved)
 	l.s.mu.Unlock()
 	ctx = context.WithoutCancel(ctx)
 	if cfg.Records != nil && cfg.KeepRunning != nil && wanted && cfg.KeepRunning(served, inst.PID()) {
 		inst.Detach()
 		return
 	}
-	l.stop(ctx, inst)
+	l.stopPlugin(ctx, inst)
 }
 
-// stop stops a plugin gracefully and deletes its record.
-func (l *pluginLoop) stop(ctx context.Context, inst instance) {
+// stopPlugin stops a plugin gracefully and deletes its record.
+func (l *pluginLoop) stopPlugin(ctx context.Context, inst pluginInstance) {
 	inst.Stop(ctx)
 	if l.s.cfg.Records != nil {
-		l.s.recorded.delete(recordKey(l.plugin.entry))
+		l.s.recordedPlugins.deleteRecord(recordKey(l.plugin.entry))
 	}
 }
 
 // stopWhenUnused waits until no task needs a removed plugin, and then stops its pluginLoop.
 func (l *pluginLoop) stopWhenUnused(ctx context.Context) {
-	for logged := false; l.needed(); logged = true {
+	for logged := false; l.servesTasks(); logged = true {
 		if !logged {
 			l.logger.Info("plugin continues unchanged until no task needs it", "plugin", l.plugin.entry.Name)
 		}
-		if !sleep(ctx, idleTimeout) {
+		if !sleepContext(ctx, idleTimeout) {
 			return
 		}
 	}
 	l.plugin.cancel(errRemoved)
 }
 
-// needed reports whether the plugin has a process that tasks use.
-func (l *pluginLoop) needed() bool {
+// servesTasks reports whether the plugin has a process that tasks use.
+func (l *pluginLoop) servesTasks() bool {
 	m := l.plugin
 	l.s.mu.Lock()
-	served, up := servedBy(m.info), m.loopRunning && m.inst != nil && !ended(m.inst)
+	served, up := servedKey(m.info), m.loopRunning && m.inst != nil && !hasExited(m.inst)
 	l.s.mu.Unlock()
-	return up && l.s.cfg.Busy != nil && l.s.cfg.Busy(served)
+	return up && l.s.cfg.HasTasks != nil && l.s.cfg.HasTasks(served)
 }

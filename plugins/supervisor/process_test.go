@@ -60,38 +60,38 @@ func TestMain(m *testing.M) {
 // leftovers waits up to a minute for the goroutines of the tests to end, and returns the stacks
 // of the goroutines that still run.
 func leftovers() string {
-	var left string
+	var remaining string
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		left = ""
+		remaining = ""
 		buf := make([]byte, 1<<20)
 		for g := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
 			if strings.Contains(g, "leftovers") {
 				continue
 			}
 			if strings.Contains(g, "nomad-lite/plugins") || strings.Contains(g, "go-plugin") || strings.Contains(g, "google.golang.org/grpc") {
-				left += g + "\n\n"
+				remaining += g + "\n\n"
 			}
 		}
-		if left == "" {
+		if remaining == "" {
 			return ""
 		}
 	}
-	return left
+	return remaining
 }
 
 // servePlugin is the main function of a plugin process.
 func servePlugin(mode string) {
 	stderr := os.Stderr
-	d := &procDriver{name: mode}
+	d := &pluginProcessDriver{name: mode}
 	switch mode {
 	case "legacy":
-		serveLegacy()
+		serveLegacyPlugin()
 		return
 	case "deaf":
-		l := listen()
+		l := listenUnix()
 		s := grpc.NewServer()
 		base.RegisterServer(s, d)
-		driver.RegisterServer(s, &deafDriver{procDriver: d, deafen: s.Stop})
+		driver.RegisterServer(s, &unreachableDriver{pluginProcessDriver: d, closeListener: s.Stop})
 		_ = s.Serve(l)
 		time.Sleep(10 * eventuallyLimit)
 		return
@@ -116,7 +116,7 @@ func servePlugin(mode string) {
 	})
 }
 
-func listen() net.Listener {
+func listenUnix() net.Listener {
 	l, err := net.Listen("unix", filepath.Join(os.Getenv(plugin.EnvUnixSocketDir), fmt.Sprintf("own%d", os.Getpid())))
 	if err != nil {
 		panic(err)
@@ -125,23 +125,23 @@ func listen() net.Listener {
 	return l
 }
 
-// procDriver is a driver without tasks.
-type procDriver struct {
+// pluginProcessDriver is a driver without tasks.
+type pluginProcessDriver struct {
 	driver.Driver
 	name string
 }
 
-func (d *procDriver) PluginInfo(context.Context) (*base.Info, error) {
+func (d *pluginProcessDriver) PluginInfo(context.Context) (*base.Info, error) {
 	return &base.Info{Type: base.TypeDriver, Name: d.name, Version: "0.1.0", APIVersions: []string{"v0.1.0"}}, nil
 }
-func (d *procDriver) ConfigSchema(context.Context) (*hclspec.Spec, error) { return nil, nil }
-func (d *procDriver) SetConfig(context.Context, *base.Config) error       { return nil }
-func (d *procDriver) Init(context.Context) error                          { return nil }
-func (d *procDriver) Shutdown(context.Context) error                      { return nil }
-func (d *procDriver) Capabilities(context.Context) (*driver.Capabilities, error) {
+func (d *pluginProcessDriver) ConfigSchema(context.Context) (*hclspec.Spec, error) { return nil, nil }
+func (d *pluginProcessDriver) SetConfig(context.Context, *base.Config) error       { return nil }
+func (d *pluginProcessDriver) Init(context.Context) error                          { return nil }
+func (d *pluginProcessDriver) Shutdown(context.Context) error                      { return nil }
+func (d *pluginProcessDriver) Capabilities(context.Context) (*driver.Capabilities, error) {
 	return &driver.Capabilities{Exec: true}, nil
 }
-func (d *procDriver) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, error) {
+func (d *pluginProcessDriver) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, error) {
 	ch := make(chan driver.Fingerprint, 1)
 	ch <- driver.Fingerprint{
 		Health: driver.HealthHealthy, HealthDescription: "Healthy",
@@ -149,21 +149,21 @@ func (d *procDriver) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint
 	}
 	return ch, nil
 }
-func (d *procDriver) TaskEvents(ctx context.Context) (<-chan *driver.TaskEvent, error) {
+func (d *pluginProcessDriver) TaskEvents(ctx context.Context) (<-chan *driver.TaskEvent, error) {
 	ch := make(chan *driver.TaskEvent, 1)
 	ch <- &driver.TaskEvent{TaskID: "id", AllocID: "alloc", TaskName: "task", Message: "hello", Timestamp: time.Now()}
 	return ch, nil
 }
 
-// deafDriver stops listening soon after its first fingerprint.
-type deafDriver struct {
-	*procDriver
-	deafen func()
+// unreachableDriver stops listening soon after its first fingerprint.
+type unreachableDriver struct {
+	*pluginProcessDriver
+	closeListener func()
 }
 
-func (d *deafDriver) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, error) {
-	time.AfterFunc(100*time.Millisecond, d.deafen)
-	return d.procDriver.Fingerprint(ctx)
+func (d *unreachableDriver) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, error) {
+	time.AfterFunc(100*time.Millisecond, d.closeListener)
+	return d.pluginProcessDriver.Fingerprint(ctx)
 }
 
 // legacyDriver behaves like a driver for an early version of Nomad: it has neither Init nor
@@ -173,8 +173,8 @@ type legacyDriver struct {
 	basepb.UnimplementedBasePluginServer
 }
 
-func serveLegacy() {
-	l := listen()
+func serveLegacyPlugin() {
+	l := listenUnix()
 	s := grpc.NewServer()
 	driverpb.RegisterDriverServer(s, legacyDriver{})
 	basepb.RegisterBasePluginServer(s, legacyDriver{})
@@ -219,9 +219,9 @@ func socketDirFunc(dir string) func() (string, error) {
 	return func() (string, error) { return dir, nil }
 }
 
-// newNode starts a keeper and a supervisor. The test fails if processes that they have
+// newSupervisorWithKeeper starts a keeper and a supervisor. The test fails if processes that they have
 // started remain.
-func newNode(t testing.TB, cc catalog.Config, onEvent func(string, driver.TaskEvent)) *Supervisor {
+func newSupervisorWithKeeper(t testing.TB, cc catalog.Config, onEvent func(string, driver.TaskEvent)) *Supervisor {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "node")
 	if err != nil {
@@ -271,15 +271,15 @@ func newNode(t testing.TB, cc catalog.Config, onEvent func(string, driver.TaskEv
 	return s
 }
 
-func builtins(names ...string) (out []catalog.Builtin) {
+func newCatalogBuiltins(names ...string) (out []catalog.Builtin) {
 	for _, n := range names {
 		out = append(out, catalog.Builtin{Name: n})
 	}
 	return out
 }
 
-// install copies this test binary into a plugin directory.
-func install(t testing.TB, names ...string) string {
+// installPlugins copies this test binary into a plugin directory.
+func installPlugins(t testing.TB, names ...string) string {
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
@@ -335,7 +335,7 @@ func awaitHealthy(t *testing.T, s *Supervisor, names []string) {
 
 func TestDriversOfBuiltinsAndFiles(t *testing.T) {
 	t.Parallel()
-	dir := install(t, "strange-file", "scripted.real")
+	dir := installPlugins(t, "strange-file", "scripted.real")
 	script := "#!/bin/sh\nexec \"$0.real\" plugin serve \"$1\"\n"
 	syscall.ForkLock.RLock() // see install
 	err := os.WriteFile(filepath.Join(dir, "scripted"), []byte(script), 0o755)
@@ -343,17 +343,17 @@ func TestDriversOfBuiltinsAndFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var events atomic.Int32
-	s := newNode(t, catalog.Config{
-		Builtins: builtins("one", "two", "broken"),
+	var eventCount atomic.Int32
+	s := newSupervisorWithKeeper(t, catalog.Config{
+		Builtins: newCatalogBuiltins("one", "two", "broken"),
 		Dir:      dir,
-		Blocks: []catalog.Block{
+		Blocks: []catalog.PluginBlock{
 			{Name: "strange-file", Args: []string{"plugin", "serve", "legacy"}},
 			{Name: "scripted", Args: []string{"three"}},
 		},
 	}, func(name string, ev driver.TaskEvent) {
 		if (name == "hello-world-example" && ev.Message == "bare") || ev.Message == "hello" {
-			events.Add(1)
+			eventCount.Add(1)
 		}
 	})
 	names := []string{"one", "two", "three", "hello-world-example"}
@@ -370,8 +370,8 @@ func TestDriversOfBuiltinsAndFiles(t *testing.T) {
 	if _, err := s.Driver(t.Context(), "broken"); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "exited with code 3, its last words on stderr: no licence") {
 		t.Errorf("broken driver: %v", err)
 	}
-	eventually(t, "each driver has sent its task event", func() bool { return events.Load() >= 4 })
-	if got := events.Load(); got != 4 {
+	eventually(t, "each driver has sent its task event", func() bool { return eventCount.Load() >= 4 })
+	if got := eventCount.Load(); got != 4 {
 		t.Errorf("%d task events, want one of each driver", got)
 	}
 }
@@ -380,7 +380,7 @@ func TestDriversOfBuiltinsAndFiles(t *testing.T) {
 // returns another process without delay.
 func TestPluginKilled(t *testing.T) {
 	t.Parallel()
-	s := newNode(t, catalog.Config{Builtins: builtins("one")}, nil)
+	s := newSupervisorWithKeeper(t, catalog.Config{Builtins: newCatalogBuiltins("one")}, nil)
 	d, err := s.Driver(t.Context(), "one")
 	if err != nil {
 		t.Fatal(err)
@@ -430,18 +430,18 @@ func eventually(t *testing.T, what string, holds func() bool) {
 // plugin dies, a new keeper starts the next process.
 func TestKeeperKilled(t *testing.T) {
 	t.Parallel()
-	s := newNode(t, catalog.Config{Builtins: builtins("one")}, nil)
+	s := newSupervisorWithKeeper(t, catalog.Config{Builtins: newCatalogBuiltins("one")}, nil)
 	d, err := s.Driver(t.Context(), "one")
 	if err != nil {
 		t.Fatal(err)
 	}
 	pid := s.Plugins()[0].PID
 	k := s.cfg.Keeper.(*keeper.Client)
-	reattached := k.Process()
+	reattached := k.KeeperProcess()
 	if err := reattached.Signal(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	for k.Process() == reattached {
+	for k.KeeperProcess() == reattached {
 		time.Sleep(10 * time.Millisecond)
 	}
 	if _, err := d.Capabilities(t.Context()); err != nil || s.Plugins()[0].PID != pid {
@@ -464,9 +464,9 @@ func TestKeeperKilled(t *testing.T) {
 	}
 }
 
-func TestDeafPluginIsReplaced(t *testing.T) {
+func TestUnreachablePluginIsReplaced(t *testing.T) {
 	t.Parallel()
-	s := newNode(t, catalog.Config{Builtins: builtins("deaf")}, nil)
+	s := newSupervisorWithKeeper(t, catalog.Config{Builtins: newCatalogBuiltins("deaf")}, nil)
 	var pid int
 	eventually(t, "a process is there", func() bool {
 		pid = s.Plugins()[0].PID
@@ -481,7 +481,7 @@ func TestDeafPluginIsReplaced(t *testing.T) {
 
 func TestLogStormAtTheEnd(t *testing.T) {
 	t.Parallel()
-	s := newNode(t, catalog.Config{Builtins: builtins("storm")}, nil)
+	s := newSupervisorWithKeeper(t, catalog.Config{Builtins: newCatalogBuiltins("storm")}, nil)
 	if _, err := s.Driver(t.Context(), "storm"); err != nil {
 		t.Fatal(err)
 	}
@@ -497,7 +497,7 @@ func BenchmarkLaunchToFingerprint(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer k.Close()
-	c, err := catalog.New(catalog.Config{Builtins: builtins("one")})
+	c, err := catalog.New(catalog.Config{Builtins: newCatalogBuiltins("one")})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -506,7 +506,7 @@ func BenchmarkLaunchToFingerprint(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer os.RemoveAll(sockets)
-	var spent time.Duration
+	var totalLaunchTime time.Duration
 	for b.Loop() {
 		s := New(Config{Catalog: c, Keeper: k, SocketDir: socketDirFunc(sockets)})
 		ctx, cancel := context.WithCancel(b.Context())
@@ -516,14 +516,14 @@ func BenchmarkLaunchToFingerprint(b *testing.B) {
 		if err := s.Ready(ctx); err != nil {
 			b.Fatal(err)
 		}
-		spent += time.Since(began)
+		totalLaunchTime += time.Since(began)
 		if !s.Drivers()["one"].Healthy {
 			b.Fatal("not healthy")
 		}
 		cancel()
 		wg.Wait()
 	}
-	b.ReportMetric(float64(spent.Microseconds())/1000/float64(b.N), "ms/launch")
+	b.ReportMetric(float64(totalLaunchTime.Microseconds())/1000/float64(b.N), "ms/launch")
 }
 
 func BenchmarkForkExecBaseline(b *testing.B) {

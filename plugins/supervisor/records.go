@@ -79,10 +79,10 @@ func pluginIdentity(e catalog.Entry, binary *catalog.Binary) (string, error) {
 // recordedPlugins reattaches plugins that an earlier supervisor has started, and kills
 // those that are no longer in the catalog.
 type recordedPlugins struct {
-	store      RecordStore // store: nil if plugins are not recorded
-	keep       func(PluginKey, int) bool
-	configured func() []string // configured: returns the record keys of the plugins in the catalog
-	logger     hclog.Logger
+	store             RecordStore // store: nil if plugins are not recorded
+	keepRunning       func(PluginKey, int) bool
+	catalogRecordKeys func() []string // configured: returns the record keys of the plugins in the catalog
+	logger            hclog.Logger
 
 	// replaceMu is held while a plugin of another build is replaced, so that only one
 	// plugin is replaced at a time.
@@ -91,21 +91,21 @@ type recordedPlugins struct {
 	orphansMu     sync.Mutex // held by killOrphans
 	orphansKilled bool       // killOrphans has succeeded
 
-	mu        sync.Mutex
-	unmanaged map[PluginKey]string // record keys of plugins that run and are not in the catalog
+	mu                  sync.Mutex
+	unmanagedRecordKeys map[PluginKey]string // record keys of plugins that run and are not in the catalog
 }
 
 func newRecordedPlugins(cfg Config, configured func() []string) *recordedPlugins {
 	return &recordedPlugins{
-		store: cfg.Records, keep: cfg.KeepRunning, configured: configured, logger: cfg.Logger,
-		unmanaged: map[PluginKey]string{},
+		store: cfg.Records, keepRunning: cfg.KeepRunning, catalogRecordKeys: configured, logger: cfg.Logger,
+		unmanagedRecordKeys: map[PluginKey]string{},
 	}
 }
 
 // put stores the record of a started plugin. Then it calls KeepAfterAgentExit, so that the
 // process outlives the agent.
 func (r *recordedPlugins) put(ctx context.Context, e catalog.Entry, p *launch.Plugin, identity string) {
-	rec := Record{ReattachConfig: p.ReattachConfig(), Identity: identity, Serves: servedBy(p.Info())}
+	rec := Record{ReattachConfig: p.ReattachConfig(), Identity: identity, Serves: servedKey(p.Info())}
 	if err := r.store.PutPlugin(recordKey(e), rec); err != nil {
 		r.logger.Error("record of a plugin not written, the next agent cannot reattach it", "plugin", e.Name, "error", err)
 	} else if err := p.KeepAfterAgentExit(ctx); err != nil {
@@ -201,29 +201,29 @@ func (r *recordedPlugins) killOrphans() error {
 		}
 	}
 	r.orphansKilled = true
-	for _, key := range r.configured() {
+	for _, key := range r.catalogRecordKeys() {
 		delete(records, key)
 	}
 	for key, rec := range records {
-		if r.keep != nil && rec.Serves != (PluginKey{}) && rec.process().Alive() && r.keep(rec.Serves, rec.Pid) {
+		if r.keepRunning != nil && rec.Serves != (PluginKey{}) && rec.processID().Alive() && r.keepRunning(rec.Serves, rec.Pid) {
 			r.logger.Warn("plugin was removed from the configuration and continues, because its tasks may run; configure it again to manage them",
 				"plugin", key, "pid", rec.Pid, "serves", rec.Serves)
 			r.mu.Lock()
-			r.unmanaged[rec.Serves] = key
+			r.unmanagedRecordKeys[rec.Serves] = key
 			r.mu.Unlock()
 			continue
 		}
-		r.kill(key, rec)
+		r.killPlugin(key, rec)
 	}
 	return nil
 }
 
-// killUnmanaged kills the plugin of a driver or hook that killOrphans has left running. It
+// killUnmanagedPlugin kills the plugin of a driver or hook that killOrphans has left running. It
 // is called before another plugin serves the driver or hook: two processes of one driver
 // must not have the same tasks. After an error the plugin may still run.
-func (r *recordedPlugins) killUnmanaged(served PluginKey) error {
+func (r *recordedPlugins) killUnmanagedPlugin(served PluginKey) error {
 	r.mu.Lock()
-	key, found := r.unmanaged[served]
+	key, found := r.unmanagedRecordKeys[served]
 	r.mu.Unlock()
 	if !found {
 		return nil
@@ -233,28 +233,28 @@ func (r *recordedPlugins) killUnmanaged(served PluginKey) error {
 		return fmt.Errorf("read the record of running plugin %q: %w", key, err)
 	}
 	if rec, found := records[key]; found {
-		r.kill(key, rec)
+		r.killPlugin(key, rec)
 	}
 	r.mu.Lock()
-	delete(r.unmanaged, served)
+	delete(r.unmanagedRecordKeys, served)
 	r.mu.Unlock()
 	return nil
 }
 
-func (r *recordedPlugins) kill(key string, rec Record) {
-	if rec.process().Signal(unix.SIGKILL) == nil {
+func (r *recordedPlugins) killPlugin(key string, rec Record) {
+	if rec.processID().Signal(unix.SIGKILL) == nil {
 		r.logger.Info("stopped a plugin that no configuration needs", "plugin", key, "pid", rec.Pid)
 	}
-	r.delete(key)
+	r.deleteRecord(key)
 }
 
-// process returns the ID of the recorded process. It is valid only if ThisBoot returns
+// processID returns the ID of the recorded process. It is valid only if ThisBoot returns
 // true.
-func (r Record) process() process.ID {
+func (r Record) processID() process.ID {
 	return process.ID{PID: r.Pid, StartTime: r.StartTime}
 }
 
-func (r *recordedPlugins) delete(key string) {
+func (r *recordedPlugins) deleteRecord(key string) {
 	if err := r.store.DeletePlugin(key); err != nil {
 		r.logger.Warn("record of a plugin not deleted", "plugin", key, "error", err)
 	}

@@ -18,33 +18,33 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-// ledger is a RecordStore in memory.
-type ledger struct {
-	mu      sync.Mutex
-	records map[string]Record
-	calls   int                  // number of calls of Plugins
-	fails   func(call int) error // fails: returns the error of the given call of Plugins; may be nil
+// memoryRecordStore is a RecordStore in memory.
+type memoryRecordStore struct {
+	mu        sync.Mutex
+	records   map[string]Record
+	readCount int                  // number of calls of Plugins
+	readError func(call int) error // fails: returns the error of the given call of Plugins; may be nil
 }
 
-func (l *ledger) Plugins() (map[string]Record, error) {
+func (l *memoryRecordStore) Plugins() (map[string]Record, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.calls++
-	if l.fails != nil {
-		if err := l.fails(l.calls); err != nil {
+	l.readCount++
+	if l.readError != nil {
+		if err := l.readError(l.readCount); err != nil {
 			return nil, err
 		}
 	}
 	return maps.Clone(l.records), nil
 }
 
-// failOn makes the calls of Plugins with the given numbers fail. The next call has number
+// failReads makes the calls of Plugins with the given numbers fail. The next call has number
 // 1.
-func (l *ledger) failOn(err error, calls ...int) {
+func (l *memoryRecordStore) failReads(err error, calls ...int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.calls = 0
-	l.fails = func(call int) error {
+	l.readCount = 0
+	l.readError = func(call int) error {
 		if slices.Contains(calls, call) {
 			return err
 		}
@@ -52,7 +52,7 @@ func (l *ledger) failOn(err error, calls ...int) {
 	}
 }
 
-func (l *ledger) PutPlugin(key string, r Record) error {
+func (l *memoryRecordStore) PutPlugin(key string, r Record) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.records == nil {
@@ -62,22 +62,22 @@ func (l *ledger) PutPlugin(key string, r Record) error {
 	return nil
 }
 
-func (l *ledger) DeletePlugin(key string) error {
+func (l *memoryRecordStore) DeletePlugin(key string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.records, key)
 	return nil
 }
 
-// node is a machine on which a test runs supervisors one after another.
-type node struct {
-	t       *testing.T
-	keeper  *keeper.Client
-	sockets string
-	ledger  ledger
+// restartableNode is a machine on which a test runs supervisors one after another.
+type restartableNode struct {
+	t           *testing.T
+	keeper      *keeper.Client
+	socketDir   string
+	recordStore memoryRecordStore
 }
 
-func newRestartableNode(t *testing.T) *node {
+func newRestartableNode(t *testing.T) *restartableNode {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "node")
 	if err != nil {
@@ -97,18 +97,18 @@ func newRestartableNode(t *testing.T) *node {
 		}
 		os.RemoveAll(dir)
 	})
-	return &node{t: t, keeper: k, sockets: sockets}
+	return &restartableNode{t: t, keeper: k, socketDir: sockets}
 }
 
 // run starts a supervisor, calls f and stops the supervisor. If keep is true, the plugins
 // continue to run.
-func (n *node) run(cc catalog.Config, keep bool, f func(*Supervisor)) {
+func (n *restartableNode) run(cc catalog.Config, keep bool, f func(*Supervisor)) {
 	n.t.Helper()
 	c, err := catalog.New(cc)
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	s := n.supervisor(c, keep)
+	s := n.newSupervisor(c, keep)
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { _ = s.Run(ctx) })
@@ -120,15 +120,15 @@ func (n *node) run(cc catalog.Config, keep bool, f func(*Supervisor)) {
 	f(s)
 }
 
-func (n *node) supervisor(c *catalog.Catalog, keep bool) *Supervisor {
+func (n *restartableNode) newSupervisor(c *catalog.Catalog, keep bool) *Supervisor {
 	return New(Config{
-		Catalog: c, Keeper: n.keeper, KeeperSocket: n.keeper.Socket(), SocketDir: socketDirFunc(n.sockets),
-		Records: &n.ledger, KeepRunning: func(PluginKey, int) bool { return keep },
+		Catalog: c, Keeper: n.keeper, KeeperSocket: n.keeper.Socket(), SocketDir: socketDirFunc(n.socketDir),
+		Records: &n.recordStore, KeepRunning: func(PluginKey, int) bool { return keep },
 	})
 }
 
 // pid returns the pid of the plugin that serves a driver.
-func (n *node) pid(s *Supervisor, name string) int {
+func (n *restartableNode) pid(s *Supervisor, name string) int {
 	n.t.Helper()
 	for {
 		d, err := s.Driver(n.t.Context(), name)
@@ -149,7 +149,7 @@ func (n *node) pid(s *Supervisor, name string) int {
 func TestPluginWithTasksOutlivesTheSupervisor(t *testing.T) {
 	t.Parallel()
 	n := newRestartableNode(t)
-	cc := catalog.Config{Builtins: builtins("one")}
+	cc := catalog.Config{Builtins: newCatalogBuiltins("one")}
 	first := 0
 	n.run(cc, true, func(s *Supervisor) { first = n.pid(s, "one") })
 	n.run(cc, true, func(s *Supervisor) {
@@ -163,7 +163,7 @@ func TestPluginWithTasksOutlivesTheSupervisor(t *testing.T) {
 		if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		p := process.ID{PID: first, StartTime: n.ledger.records["builtin one"].StartTime}
+		p := process.ID{PID: first, StartTime: n.recordStore.records["builtin one"].StartTime}
 		if status, err := n.keeper.Wait(t.Context(), p); err != nil || status.Signal != 9 {
 			t.Errorf("status %v, %v", status, err)
 		}
@@ -177,7 +177,7 @@ func TestPluginWithTasksOutlivesTheSupervisor(t *testing.T) {
 			t.Errorf("pid %d, was %d", pid, first)
 		}
 	})
-	if records, _ := n.ledger.Plugins(); len(records) > 0 {
+	if records, _ := n.recordStore.Plugins(); len(records) > 0 {
 		t.Errorf("records stay: %v", records)
 	}
 	n.run(cc, false, func(s *Supervisor) {
@@ -190,16 +190,16 @@ func TestPluginWithTasksOutlivesTheSupervisor(t *testing.T) {
 func TestPluginWithChangedIdentityIsReplaced(t *testing.T) {
 	t.Parallel()
 	n := newRestartableNode(t)
-	cc := catalog.Config{Builtins: builtins("one")}
+	cc := catalog.Config{Builtins: newCatalogBuiltins("one")}
 	first := 0
 	n.run(cc, true, func(s *Supervisor) { first = n.pid(s, "one") })
-	reattached := process.ID{PID: first, StartTime: n.ledger.records["builtin one"].StartTime}
+	reattached := process.ID{PID: first, StartTime: n.recordStore.records["builtin one"].StartTime}
 
 	// The recorded plugin has another configuration. TestTasksOutliveEverybody covers
 	// another executable.
-	infoChanged := n.ledger.records["builtin one"]
+	infoChanged := n.recordStore.records["builtin one"]
 	infoChanged.Identity = "of another configuration"
-	_ = n.ledger.PutPlugin("builtin one", infoChanged)
+	_ = n.recordStore.PutPlugin("builtin one", infoChanged)
 	second := 0
 	n.run(cc, true, func(s *Supervisor) { second = n.pid(s, "one") })
 	if second == first || reattached.Alive() {
@@ -207,9 +207,9 @@ func TestPluginWithChangedIdentityIsReplaced(t *testing.T) {
 	}
 
 	// If another process has reused the recorded pid, it is not killed.
-	stranger := n.ledger.records["builtin one"]
+	stranger := n.recordStore.records["builtin one"]
 	stranger.StartTime++
-	_ = n.ledger.PutPlugin("builtin one", stranger)
+	_ = n.recordStore.PutPlugin("builtin one", stranger)
 	n.run(cc, false, func(s *Supervisor) {
 		if pid := n.pid(s, "one"); pid == second {
 			t.Error("a process was taken over that is not the recorded one")
@@ -224,24 +224,24 @@ func TestPluginWithChangedIdentityIsReplaced(t *testing.T) {
 func TestPluginThatIsNotWantedAnyMoreIsEnded(t *testing.T) {
 	t.Parallel()
 	n := newRestartableNode(t)
-	n.run(catalog.Config{Builtins: builtins("one")}, true, func(s *Supervisor) { n.pid(s, "one") })
-	rec := n.ledger.records["builtin one"]
+	n.run(catalog.Config{Builtins: newCatalogBuiltins("one")}, true, func(s *Supervisor) { n.pid(s, "one") })
+	rec := n.recordStore.records["builtin one"]
 	// A record of another boot belongs to an unrelated process.
 	other := rec
 	other.BootID = "another"
-	_ = n.ledger.PutPlugin("builtin one", other)
-	n.run(catalog.Config{Builtins: builtins("two")}, false, func(s *Supervisor) { n.pid(s, "two") })
+	_ = n.recordStore.PutPlugin("builtin one", other)
+	n.run(catalog.Config{Builtins: newCatalogBuiltins("two")}, false, func(s *Supervisor) { n.pid(s, "two") })
 	p := process.ID{PID: rec.Pid, StartTime: rec.StartTime}
 	if !p.Alive() {
 		t.Fatal("a process of another boot was killed")
 	}
-	_ = n.ledger.PutPlugin("builtin one", rec)
-	n.run(catalog.Config{Builtins: builtins("two")}, false, func(s *Supervisor) { n.pid(s, "two") })
+	_ = n.recordStore.PutPlugin("builtin one", rec)
+	n.run(catalog.Config{Builtins: newCatalogBuiltins("two")}, false, func(s *Supervisor) { n.pid(s, "two") })
 	if status, err := n.keeper.Wait(t.Context(), p); err != nil || status.Signal != 9 {
 		t.Errorf("status %v, %v", status, err)
 	}
-	if len(n.ledger.records) > 0 {
-		t.Errorf("records stay: %v", n.ledger.records)
+	if len(n.recordStore.records) > 0 {
+		t.Errorf("records stay: %v", n.recordStore.records)
 	}
 }
 
@@ -250,7 +250,7 @@ func TestPluginThatIsNotWantedAnyMoreIsEnded(t *testing.T) {
 func TestReattachIsNotCutShort(t *testing.T) {
 	t.Parallel()
 	n := newRestartableNode(t)
-	cc := catalog.Config{Builtins: builtins("one")}
+	cc := catalog.Config{Builtins: newCatalogBuiltins("one")}
 	first := 0
 	n.run(cc, true, func(s *Supervisor) { first = n.pid(s, "one") })
 	c, err := catalog.New(cc)
@@ -259,12 +259,12 @@ func TestReattachIsNotCutShort(t *testing.T) {
 	}
 	for delay := time.Duration(0); delay < 15*time.Millisecond; delay += 250 * time.Microsecond {
 		ctx, cancel := context.WithTimeout(t.Context(), delay)
-		if err := n.supervisor(c, true).Run(ctx); err != nil {
+		if err := n.newSupervisor(c, true).Run(ctx); err != nil {
 			t.Error(err)
 		}
 		cancel()
-		if err := syscall.Kill(first, 0); err != nil || n.ledger.records["builtin one"].Pid != first {
-			t.Fatalf("after a start that ended after %v: process %d: %v; record %+v", delay, first, err, n.ledger.records)
+		if err := syscall.Kill(first, 0); err != nil || n.recordStore.records["builtin one"].Pid != first {
+			t.Fatalf("after a start that ended after %v: process %d: %v; record %+v", delay, first, err, n.recordStore.records)
 		}
 	}
 	n.run(cc, false, func(s *Supervisor) {
@@ -279,31 +279,31 @@ func TestReattachIsNotCutShort(t *testing.T) {
 func TestPluginWithTasksOutlivesItsConfiguration(t *testing.T) {
 	t.Parallel()
 	n := newRestartableNode(t)
-	n.run(catalog.Config{Builtins: builtins("one")}, true, func(s *Supervisor) { n.pid(s, "one") })
-	rec := n.ledger.records["builtin one"]
-	n.run(catalog.Config{Builtins: builtins("two")}, true, func(s *Supervisor) { n.pid(s, "two") })
-	if !rec.process().Alive() || n.ledger.records["builtin one"] != rec {
-		t.Fatalf("alive %v, records %v", rec.process().Alive(), n.ledger.records)
+	n.run(catalog.Config{Builtins: newCatalogBuiltins("one")}, true, func(s *Supervisor) { n.pid(s, "one") })
+	rec := n.recordStore.records["builtin one"]
+	n.run(catalog.Config{Builtins: newCatalogBuiltins("two")}, true, func(s *Supervisor) { n.pid(s, "two") })
+	if !rec.processID().Alive() || n.recordStore.records["builtin one"] != rec {
+		t.Fatalf("alive %v, records %v", rec.processID().Alive(), n.recordStore.records)
 	}
-	n.run(catalog.Config{Builtins: builtins("one")}, true, func(s *Supervisor) {
+	n.run(catalog.Config{Builtins: newCatalogBuiltins("one")}, true, func(s *Supervisor) {
 		if pid := n.pid(s, "one"); pid != rec.Pid {
 			t.Errorf("pid %d, was %d", pid, rec.Pid)
 		}
 	})
 
-	_ = n.ledger.DeletePlugin("builtin one")
-	_ = n.ledger.PutPlugin("/where/it/was", rec)
-	n.run(catalog.Config{Builtins: builtins("one")}, true, func(s *Supervisor) {
+	_ = n.recordStore.DeletePlugin("builtin one")
+	_ = n.recordStore.PutPlugin("/where/it/was", rec)
+	n.run(catalog.Config{Builtins: newCatalogBuiltins("one")}, true, func(s *Supervisor) {
 		if pid := n.pid(s, "one"); pid == rec.Pid {
 			t.Error("a process that the configuration does not name was taken over")
 		}
-		if status, err := n.keeper.Wait(t.Context(), rec.process()); err != nil || status.Signal != 9 {
+		if status, err := n.keeper.Wait(t.Context(), rec.processID()); err != nil || status.Signal != 9 {
 			t.Errorf("status %v, %v", status, err)
 		}
 	})
-	n.run(catalog.Config{Builtins: builtins("one", "two")}, false, func(s *Supervisor) { n.pid(s, "one") })
-	if len(n.ledger.records) > 0 {
-		t.Errorf("records stay: %v", n.ledger.records)
+	n.run(catalog.Config{Builtins: newCatalogBuiltins("one", "two")}, false, func(s *Supervisor) { n.pid(s, "one") })
+	if len(n.recordStore.records) > 0 {
+		t.Errorf("records stay: %v", n.recordStore.records)
 	}
 }
 
@@ -315,11 +315,11 @@ func TestPluginIsNotStartedWhileTheRecordsCannotBeRead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newRestartableNode(t)
-			cc := catalog.Config{Builtins: builtins("one")}
+			cc := catalog.Config{Builtins: newCatalogBuiltins("one")}
 			first := 0
 			n.run(cc, true, func(s *Supervisor) { first = n.pid(s, "one") })
 			unreadable := errors.New("too many open files")
-			n.ledger.failOn(unreadable, calls...)
+			n.recordStore.failReads(unreadable, calls...)
 			n.run(cc, true, func(s *Supervisor) {
 				if p := s.Plugins()[0]; p.PID != 0 || !errors.Is(p.Err, unreadable) {
 					t.Errorf("pid %d, %v, want no process and %v", p.PID, p.Err, unreadable)
@@ -342,26 +342,26 @@ func TestUnmanagedPluginIsEndedWhenTheRecordsCanBeRead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newRestartableNode(t)
-			n.run(catalog.Config{Builtins: builtins("one")}, true, func(s *Supervisor) { n.pid(s, "one") })
-			rec := n.ledger.records["builtin one"]
-			_ = n.ledger.DeletePlugin("builtin one")
-			_ = n.ledger.PutPlugin("/where/it/was", rec)
-			n.ledger.failOn(errors.New("too many open files"), calls...)
-			n.run(catalog.Config{Builtins: builtins("one")}, true, func(s *Supervisor) {
-				if p := s.Plugins()[0]; p.PID != 0 || p.Err == nil || !rec.process().Alive() {
-					t.Errorf("pid %d, %v, the recorded one runs: %v", p.PID, p.Err, rec.process().Alive())
+			n.run(catalog.Config{Builtins: newCatalogBuiltins("one")}, true, func(s *Supervisor) { n.pid(s, "one") })
+			rec := n.recordStore.records["builtin one"]
+			_ = n.recordStore.DeletePlugin("builtin one")
+			_ = n.recordStore.PutPlugin("/where/it/was", rec)
+			n.recordStore.failReads(errors.New("too many open files"), calls...)
+			n.run(catalog.Config{Builtins: newCatalogBuiltins("one")}, true, func(s *Supervisor) {
+				if p := s.Plugins()[0]; p.PID != 0 || p.Err == nil || !rec.processID().Alive() {
+					t.Errorf("pid %d, %v, the recorded one runs: %v", p.PID, p.Err, rec.processID().Alive())
 				}
 				eventually(t, "there is a process", func() bool { return s.Plugins()[0].PID != 0 })
 				if pid := n.pid(s, "one"); pid == rec.Pid {
 					t.Error("a process that the configuration does not name was reattached")
 				}
-				if status, err := n.keeper.Wait(t.Context(), rec.process()); err != nil || status.Signal != 9 {
+				if status, err := n.keeper.Wait(t.Context(), rec.processID()); err != nil || status.Signal != 9 {
 					t.Errorf("status %v, %v", status, err)
 				}
 			})
-			n.run(catalog.Config{Builtins: builtins("one")}, false, func(s *Supervisor) { n.pid(s, "one") })
-			if len(n.ledger.records) > 0 {
-				t.Errorf("records stay: %v", n.ledger.records)
+			n.run(catalog.Config{Builtins: newCatalogBuiltins("one")}, false, func(s *Supervisor) { n.pid(s, "one") })
+			if len(n.recordStore.records) > 0 {
+				t.Errorf("records stay: %v", n.recordStore.records)
 			}
 		})
 	}

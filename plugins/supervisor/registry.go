@@ -18,40 +18,40 @@ import (
 // managedPlugin is one plugin of the catalog. The fields are guarded by Supervisor.mu, except
 // entry, order and lastServed, which never change.
 type managedPlugin struct {
-	entry      catalog.Entry
-	order      int                     // position in the catalog
-	lastServed PluginKey               // see Config.LastServed
-	cancel     context.CancelCauseFunc // cancel: stops the plugin's goroutine; nil before the goroutine is started
+	entry           catalog.Entry
+	catalogPosition int                     // position in the catalog
+	lastServed      PluginKey               // see Config.LastServed
+	cancel          context.CancelCauseFunc // cancel: stops the plugin's goroutine; nil before the goroutine is started
 
-	state       state
+	state       pluginState
 	loopRunning bool           // loopRunning: the plugin's goroutine runs
 	removed     bool           // removed: the plugin is stopped as soon as no task needs it
 	stopping    bool           // stopWhenUnused runs
 	replacement *managedPlugin // the plugin that follows after the end of this one; may be nil
 
-	inst   instance
-	driver *watchedDriver    // driver of the latest process; nil for a hook
-	info   base.Info         // info of the latest process; zero before the first
-	hook   *hook.Description // description of the latest process; nil for a driver
+	inst            pluginInstance
+	driver          *watchedDriver    // driver of the latest process; nil for a hook
+	info            base.Info         // info of the latest process; zero before the first
+	hookDescription *hook.Description // description of the latest process; nil for a driver
 	// launchAttempted: the first launch has succeeded or failed, or waits for a request.
 	launchAttempted bool
 	fingerprinted   bool      // fingerprinted: the first fingerprint has arrived; always true for a hook
 	lastAcquired    time.Time // time when Driver or Hook last returned the plugin
-	// failure: error of the last launch, or of a process that exited early; nil after a
+	// lastFailure: error of the last launch, or of a process that exited early; nil after a
 	// successful launch.
-	failure         error
+	lastFailure     error
 	retryAt         time.Time     // time of the next launch after a failure; zero if there is none
 	supersededBy    string        // supersededBy: describes the plugin that is used instead of this one
 	launchRequested chan struct{} // launchRequested: closed when a plugin that was stopped as idle is requested
 }
 
-func (m *managedPlugin) apply(e event) { m.state = m.state.next(e) }
+func (m *managedPlugin) applyEvent(e pluginEvent) { m.state = m.state.next(e) }
 
 // err returns the reason why the plugin has no process, or nil if it has one or is being
 // started.
 func (m *managedPlugin) err() error {
 	if m.state == stateBackingOff || m.state == stateFailed {
-		return m.failure
+		return m.lastFailure
 	}
 	return nil
 }
@@ -67,16 +67,16 @@ func (m *managedPlugin) stateKnown() bool {
 func (m *managedPlugin) mayServe(key PluginKey) bool {
 	switch {
 	case m.info.Name != "":
-		return servedBy(m.info) == key
+		return servedKey(m.info) == key
 	case m.entry.Builtin:
 		return m.entry.Type == key.Type && m.entry.Name == key.Name
 	}
 	return m.lastServed == PluginKey{} || m.lastServed == key || m.entry.DriverName() == key.Name
 }
 
-// offer returns the plugin's pluginOffer for the arbitration.
-func (m *managedPlugin) offer() pluginOffer {
-	c := pluginOffer{entry: m.entry, order: m.order, info: m.info, inUse: !m.lastAcquired.IsZero()}
+// asCandidate returns the plugin's pluginCandidate for the arbitration.
+func (m *managedPlugin) asCandidate() pluginCandidate {
+	c := pluginCandidate{entry: m.entry, catalogPosition: m.catalogPosition, info: m.info, inUse: !m.lastAcquired.IsZero()}
 	if c.info.Name == "" && m.entry.Builtin {
 		// The catalog has the name of a builtin, which may not have been launched yet.
 		c.info = base.Info{Type: m.entry.Type, Name: m.entry.Name, Version: m.entry.Version}
@@ -90,7 +90,7 @@ type registry struct {
 	plugins           []*managedPlugin // plugins: in the order of the catalog
 	owners            map[PluginKey]*managedPlugin
 	drivers           map[string]DriverInfo
-	firstLaunchesDone bool // firstLaunchesDone: no first launch is pending, or readyLimit has passed
+	firstLaunchesDone bool // firstLaunchesDone: no first launch is pending, or readyTimeout has passed
 	logger            hclog.Logger
 }
 
@@ -104,10 +104,10 @@ func (r *registry) awaitsConfiguredPlugin(m *managedPlugin) bool {
 	})
 }
 
-// find returns the plugin of a driver or hook. Before the first process of a plugin has
+// findPlugin returns the plugin of a driver or hook. Before the first process of a plugin has
 // reported its driver, find uses the expected name. It returns nil if there is no such
 // plugin.
-func (r *registry) find(key PluginKey) *managedPlugin {
+func (r *registry) findPlugin(key PluginKey) *managedPlugin {
 	if m := r.owners[key]; m != nil {
 		return m
 	}
@@ -122,9 +122,9 @@ func (r *registry) find(key PluginKey) *managedPlugin {
 	return nil
 }
 
-// candidateStarting reports whether an external plugin that may serve the driver or hook is
+// isCandidateStarting reports whether an external plugin that may serve the driver or hook is
 // being launched, and has not reported its name yet.
-func (r *registry) candidateStarting(key PluginKey) bool {
+func (r *registry) isCandidateStarting(key PluginKey) bool {
 	return slices.ContainsFunc(r.plugins, func(m *managedPlugin) bool {
 		return !m.entry.Builtin && m.info.Name == "" && (m.state == stateNotLaunched || m.state == stateStarting) && m.mayServe(key)
 	})
@@ -132,42 +132,42 @@ func (r *registry) candidateStarting(key PluginKey) bool {
 
 // notFoundError returns the error for a driver or hook that no plugin serves.
 func (r *registry) notFoundError(key PluginKey) error {
-	var have []string
+	var available []string
 	for served := range r.owners {
 		if served.Type == key.Type {
-			have = append(have, served.Name)
+			available = append(available, served.Name)
 		}
 	}
 	for _, m := range r.plugins {
 		switch {
 		case m.info.Name != "" || m.state == stateSuperseded:
 		case m.entry.Builtin && m.entry.Type == key.Type:
-			have = append(have, m.entry.Name) // not started yet
+			available = append(available, m.entry.Name) // not started yet
 		case m.lastServed.Type == key.Type && m.err() == nil:
-			have = append(have, m.lastServed.Name) // starts
+			available = append(available, m.lastServed.Name) // starts
 		}
 	}
-	slices.Sort(have)
-	have = slices.Compact(have)
+	slices.Sort(available)
+	available = slices.Compact(available)
 	// misnamed: plugins whose file has the requested name and that serve another driver or
 	// hook; unstarted: plugins that failed to start.
-	var misnamed, unstarted []string
+	var misnamedPlugins, failureReasons []string
 	for _, m := range r.plugins {
 		if m.entry.DriverName() == key.Name && m.info.Name != "" {
-			misnamed = append(misnamed, fmt.Sprintf("%s reports itself as %s", m.entry, servedBy(m.info)))
+			misnamedPlugins = append(misnamedPlugins, fmt.Sprintf("%s reports itself as %s", m.entry, servedKey(m.info)))
 		} else if err := m.err(); err != nil {
-			unstarted = append(unstarted, err.Error())
+			failureReasons = append(failureReasons, err.Error())
 		}
 	}
-	if len(misnamed) > 0 {
-		unstarted = misnamed
+	if len(misnamedPlugins) > 0 {
+		failureReasons = misnamedPlugins
 	}
 	msg := "no plugin serves it"
-	if len(have) > 0 {
-		msg = "there are " + strings.Join(have, ", ")
+	if len(available) > 0 {
+		msg = "there are " + strings.Join(available, ", ")
 	}
-	if len(unstarted) > 0 {
-		msg += "; " + strings.Join(unstarted, "; ")
+	if len(failureReasons) > 0 {
+		msg += "; " + strings.Join(failureReasons, "; ")
 	}
 	none := ErrNoDriver
 	if key.Type == base.TypeHook {
@@ -176,38 +176,38 @@ func (r *registry) notFoundError(key PluginKey) error {
 	return fmt.Errorf("%s: %w: %s", key, none, msg)
 }
 
-// register makes plugin m the owner of the driver or hook in info. If several plugins serve
+// registerOwner makes plugin m the owner of the driver or hook in info. If several plugins serve
 // it, arbitrate selects one and the others are superseded. If m is superseded, the error is
 // errSuperseded.
-func (r *registry) register(m *managedPlugin, info base.Info) error {
-	if was, is := servedBy(m.info), servedBy(info); m.info.Name != "" && was != is {
+func (r *registry) registerOwner(m *managedPlugin, info base.Info) error {
+	if was, is := servedKey(m.info), servedKey(info); m.info.Name != "" && was != is {
 		return fmt.Errorf("%s: it was %s and reports itself as %s now; start again to accept that", m.entry, was, is)
 	}
 	if m.state == stateSuperseded {
 		return errSuperseded
 	}
-	var others []*managedPlugin
-	var rivals []pluginOffer
+	var otherPlugins []*managedPlugin
+	var rivalPlugins []pluginCandidate
 	for _, other := range r.plugins {
 		if other != m && other.state != stateSuperseded {
-			others, rivals = append(others, other), append(rivals, other.offer())
+			otherPlugins, rivalPlugins = append(otherPlugins, other), append(rivalPlugins, other.asCandidate())
 		}
 	}
-	losers, winner := arbitrate(pluginOffer{entry: m.entry, order: m.order, info: info}, rivals)
+	losers, winner := arbitratePlugins(pluginCandidate{entry: m.entry, catalogPosition: m.catalogPosition, info: info}, rivalPlugins)
 	for _, i := range losers {
-		r.supersede(others[i], m, rivals[i].info, info)
+		r.supersedePlugin(otherPlugins[i], m, rivalPlugins[i].info, info)
 	}
 	if winner >= 0 {
-		r.supersede(m, others[winner], info, rivals[winner].info)
+		r.supersedePlugin(m, otherPlugins[winner], info, rivalPlugins[winner].info)
 		return errSuperseded
 	}
-	r.owners[servedBy(info)] = m
+	r.owners[servedKey(info)] = m
 	return nil
 }
 
-func (r *registry) supersede(loser, winner *managedPlugin, lost, won base.Info) {
-	loser.apply(eventReplaced)
-	loser.supersededBy = fmt.Sprintf("%s is served by %s, version %s", servedBy(won), winner.entry, won.Version)
+func (r *registry) supersedePlugin(loser, winner *managedPlugin, lost, won base.Info) {
+	loser.applyEvent(eventReplaced)
+	loser.supersededBy = fmt.Sprintf("%s is served by %s, version %s", servedKey(won), winner.entry, won.Version)
 	loser.inst = nil
 	loser.info = lost // info has the name that the superseded plugin would serve
 	if loser.cancel != nil {
@@ -225,9 +225,9 @@ func (r *registry) firstLaunchPending(m *managedPlugin) bool {
 	return !m.launchAttempted && m.state != stateSuperseded && !r.awaitsConfiguredPlugin(m)
 }
 
-// undecided reports whether a plugin whose first launch is pending may become the owner of
+// mayOwnerChange reports whether a plugin whose first launch is pending may become the owner of
 // the driver or hook.
-func (r *registry) undecided(key PluginKey) bool {
+func (r *registry) mayOwnerChange(key PluginKey) bool {
 	return !r.firstLaunchesDone && slices.ContainsFunc(r.plugins, func(m *managedPlugin) bool { return r.firstLaunchPending(m) && m.mayServe(key) })
 }
 
@@ -243,9 +243,9 @@ func (r *registry) allStatesKnown() bool {
 	})
 }
 
-// setInfo changes the DriverInfo of the driver that plugin m serves. It returns false if m
+// updateDriverInfo changes the DriverInfo of the driver that plugin m serves. It returns false if m
 // serves no driver.
-func (r *registry) setInfo(m *managedPlugin, change func(*DriverInfo)) bool {
+func (r *registry) updateDriverInfo(m *managedPlugin, change func(*DriverInfo)) bool {
 	name := m.info.Name
 	if r.owners[driverKey(name)] != m {
 		return false // plugin m is a hook, or another plugin serves its driver
@@ -262,7 +262,7 @@ func (r *registry) setInfo(m *managedPlugin, change func(*DriverInfo)) bool {
 func newPlugins(entries []catalog.Entry, lastServed func(catalog.Entry) PluginKey) []*managedPlugin {
 	plugins := make([]*managedPlugin, len(entries))
 	for i, e := range entries {
-		plugins[i] = &managedPlugin{entry: e, order: i}
+		plugins[i] = &managedPlugin{entry: e, catalogPosition: i}
 		if lastServed != nil && !e.Builtin {
 			plugins[i].lastServed = lastServed(e)
 		}
@@ -275,33 +275,33 @@ func newPlugins(entries []catalog.Entry, lastServed func(catalog.Entry) PluginKe
 func (r *registry) setPlugins(fresh []*managedPlugin) {
 	before := slices.Clone(r.plugins)
 	for _, m := range before {
-		var next *managedPlugin
+		var replacement *managedPlugin
 		if i := slices.IndexFunc(fresh, func(f *managedPlugin) bool { return f.entry.SameID(m.entry) }); i >= 0 {
-			next = fresh[i]
+			replacement = fresh[i]
 			fresh = slices.Delete(fresh, i, i+1)
 		}
-		if m.removed || next == nil || !next.entry.Equal(m.entry) {
-			r.remove(m, next)
+		if m.removed || replacement == nil || !replacement.entry.Equal(m.entry) {
+			r.markRemoved(m, replacement)
 		}
 	}
 	r.plugins = append(r.plugins, fresh...)
 	if len(before) == 0 {
 		return // no log at the start, when every plugin is new
 	}
-	r.sort()
+	r.sortPlugins()
 	for _, m := range fresh {
 		r.logger.Info("plugin is new", "plugin", m.entry.Name)
 	}
 }
 
-// sort sorts the plugins as in the catalog.
-func (r *registry) sort() {
+// sortPlugins sorts the plugins as in the catalog.
+func (r *registry) sortPlugins() {
 	slices.SortStableFunc(r.plugins, func(a, b *managedPlugin) int { return a.entry.Compare(&b.entry) })
 }
 
-// remove removes plugin m as soon as no task needs its process. Then the plugin next, if it
+// markRemoved removes plugin m as soon as no task needs its process. Then the plugin next, if it
 // is not nil, replaces m.
-func (r *registry) remove(m, next *managedPlugin) {
+func (r *registry) markRemoved(m, next *managedPlugin) {
 	switch {
 	case next == nil:
 		r.logger.Info("plugin was removed from the configuration", "plugin", m.entry.Name)
@@ -309,32 +309,32 @@ func (r *registry) remove(m, next *managedPlugin) {
 		r.logger.Info("plugin has changed", "plugin", m.entry.Name)
 	}
 	m.removed, m.replacement = true, next
-	m.apply(eventRemoved)
+	m.applyEvent(eventRemoved)
 	if !m.loopRunning {
-		r.release(m)
+		r.deleteRemovedPlugin(m)
 	}
 }
 
-// release deletes a removed plugin, and adds its replacement if there is one. Plugins that
+// deleteRemovedPlugin deletes a removed plugin, and adds its replacement if there is one. Plugins that
 // it has superseded are launched again, and can become the owner.
-func (r *registry) release(m *managedPlugin) {
-	m.apply(eventDiscarded)
+func (r *registry) deleteRemovedPlugin(m *managedPlugin) {
+	m.applyEvent(eventDiscarded)
 	r.plugins = slices.DeleteFunc(r.plugins, func(other *managedPlugin) bool { return other == m })
-	if served := servedBy(m.info); r.owners[served] == m {
+	if served := servedKey(m.info); r.owners[served] == m {
 		delete(r.owners, served)
 		if served.Type == base.TypeDriver && m.replacement == nil {
 			delete(r.drivers, served.Name)
 		}
 		for i, loser := range r.plugins {
-			if loser.state == stateSuperseded && !loser.loopRunning && servedBy(loser.info) == served {
-				loser.apply(eventDiscarded)
-				r.plugins[i] = &managedPlugin{entry: loser.entry, order: loser.order, lastServed: loser.lastServed}
+			if loser.state == stateSuperseded && !loser.loopRunning && servedKey(loser.info) == served {
+				loser.applyEvent(eventDiscarded)
+				r.plugins[i] = &managedPlugin{entry: loser.entry, catalogPosition: loser.catalogPosition, lastServed: loser.lastServed}
 			}
 		}
 	}
 	if m.replacement != nil {
 		r.plugins = append(r.plugins, m.replacement)
-		r.sort()
+		r.sortPlugins()
 	}
 }
 
@@ -344,4 +344,4 @@ var (
 	errRemoved    = errors.New("removed from the configuration")
 )
 
-func servedBy(info base.Info) PluginKey { return PluginKey{info.Type, info.Name} }
+func servedKey(info base.Info) PluginKey { return PluginKey{info.Type, info.Name} }

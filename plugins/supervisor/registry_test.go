@@ -14,12 +14,12 @@ import (
 // reports a higher version than the catalog has.
 func TestSupersededPluginIsNotRegistered(t *testing.T) {
 	r := registry{owners: map[PluginKey]*managedPlugin{}, drivers: map[string]DriverInfo{}, logger: hclog.NewNullLogger()}
-	r.setPlugins(newPlugins([]catalog.Entry{builtin("x"), external("a")}, nil))
+	r.setPlugins(newPlugins([]catalog.Entry{builtinEntry("x"), externalEntry("a")}, nil))
 	late, owner := r.plugins[0], r.plugins[1]
-	if err := r.register(owner, base.Info{Type: base.TypeDriver, Name: "x", Version: "0.2.0"}); err != nil {
+	if err := r.registerOwner(owner, base.Info{Type: base.TypeDriver, Name: "x", Version: "0.2.0"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.register(late, base.Info{Type: base.TypeDriver, Name: "x", Version: "9.0.0"}); !errors.Is(err, errSuperseded) {
+	if err := r.registerOwner(late, base.Info{Type: base.TypeDriver, Name: "x", Version: "9.0.0"}); !errors.Is(err, errSuperseded) {
 		t.Errorf("register: %v, want %v", err, errSuperseded)
 	}
 	if r.owners[driverKey("x")] != owner || owner.state == stateSuperseded {

@@ -1,15 +1,15 @@
 package supervisor
 
-// state is the state of a managed plugin.
-type state int
+// pluginState is the state of a managed plugin.
+type pluginState int
 
 const (
 	// Not launched yet: the plugin's goroutine has not started, or waits for a configured
 	// plugin that may replace the builtin.
-	stateNotLaunched state = iota
-	stateStarting          // a process is being started or reattached
-	stateRunning           // a process runs
-	stateIdle              // an unused builtin has no process until the next request
+	stateNotLaunched pluginState = iota
+	stateStarting                // a process is being started or reattached
+	stateRunning                 // a process runs
+	stateIdle                    // an unused builtin has no process until the next request
 	// The last launch or process has failed, and the plugin is launched again after a
 	// delay.
 	stateBackingOff
@@ -19,26 +19,26 @@ const (
 	stateGone       // the supervisor no longer manages the plugin
 )
 
-// event changes the state of a managed plugin.
-type event int
+// pluginEvent changes the state of a managed plugin.
+type pluginEvent int
 
 const (
-	eventLaunchRejected event = iota // the catalog has an error for the plugin
-	eventLaunchStarted               // a launch starts: the first one, on request, or after a delay
-	eventLaunchFailed                // the launch has failed
-	eventLaunched                    // the process is registered for its driver or hook
-	eventExited                      // the process has exited, and the plugin is launched again immediately
-	eventExitedEarly                 // the process has exited early, and the plugin is launched again after a delay
-	eventUnused                      // the plugin is a builtin that no task needs
-	eventReplaced                    // the plugin has lost the arbitration
-	eventRemoved                     // the plugin was removed from the catalog or changed
-	eventDiscarded                   // the goroutine of a removed plugin has ended, or a superseded plugin can compete again
+	eventLaunchRejected pluginEvent = iota // the catalog has an error for the plugin
+	eventLaunchStarted                     // a launch starts: the first one, on request, or after a delay
+	eventLaunchFailed                      // the launch has failed
+	eventLaunched                          // the process is registered for its driver or hook
+	eventExited                            // the process has exited, and the plugin is launched again immediately
+	eventExitedEarly                       // the process has exited early, and the plugin is launched again after a delay
+	eventUnused                            // the plugin is a builtin that no task needs
+	eventReplaced                          // the plugin has lost the arbitration
+	eventRemoved                           // the plugin was removed from the catalog or changed
+	eventDiscarded                         // the goroutine of a removed plugin has ended, or a superseded plugin can compete again
 )
 
-// transitions is the transition table of the states. An event without an entry does not
+// stateTransitions is the transition table of the states. An event without an entry does not
 // change the state: for example, a superseded plugin stays superseded when its process
 // exits.
-var transitions = [...]map[event]state{
+var stateTransitions = [...]map[pluginEvent]pluginState{
 	stateNotLaunched: {
 		eventLaunchRejected: stateFailed, eventLaunchStarted: stateStarting, eventUnused: stateIdle,
 		eventReplaced: stateSuperseded, eventDiscarded: stateGone,
@@ -63,8 +63,8 @@ var transitions = [...]map[event]state{
 }
 
 // next returns the state after event e.
-func (s state) next(e event) state {
-	if to, ok := transitions[s][e]; ok {
+func (s pluginState) next(e pluginEvent) pluginState {
+	if to, ok := stateTransitions[s][e]; ok {
 		return to
 	}
 	return s

@@ -8,46 +8,46 @@ import (
 func TestTransitions(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		events []event
-		want   []state // state after each event
+		events []pluginEvent
+		want   []pluginState // state after each event
 	}{
 		{"a plugin that exits is launched again at once",
-			[]event{eventLaunchStarted, eventLaunched, eventExited, eventLaunched}, []state{stateStarting, stateRunning, stateStarting, stateRunning}},
+			[]pluginEvent{eventLaunchStarted, eventLaunched, eventExited, eventLaunched}, []pluginState{stateStarting, stateRunning, stateStarting, stateRunning}},
 		{"an early exit delays the next launch",
-			[]event{eventLaunchStarted, eventLaunched, eventExitedEarly, eventLaunchStarted, eventLaunched}, []state{stateStarting, stateRunning, stateBackingOff, stateStarting, stateRunning}},
+			[]pluginEvent{eventLaunchStarted, eventLaunched, eventExitedEarly, eventLaunchStarted, eventLaunched}, []pluginState{stateStarting, stateRunning, stateBackingOff, stateStarting, stateRunning}},
 		{"a failed launch is retried after a delay",
-			[]event{eventLaunchStarted, eventLaunchFailed, eventLaunchStarted, eventLaunched}, []state{stateStarting, stateBackingOff, stateStarting, stateRunning}},
+			[]pluginEvent{eventLaunchStarted, eventLaunchFailed, eventLaunchStarted, eventLaunched}, []pluginState{stateStarting, stateBackingOff, stateStarting, stateRunning}},
 		{"a plugin with an error in the catalog is never launched",
-			[]event{eventLaunchRejected, eventLaunchStarted, eventLaunched}, []state{stateFailed, stateFailed, stateFailed}},
+			[]pluginEvent{eventLaunchRejected, eventLaunchStarted, eventLaunched}, []pluginState{stateFailed, stateFailed, stateFailed}},
 		{"a builtin hook is launched on request",
-			[]event{eventUnused, eventLaunchStarted, eventLaunched}, []state{stateIdle, stateStarting, stateRunning}},
+			[]pluginEvent{eventUnused, eventLaunchStarted, eventLaunched}, []pluginState{stateIdle, stateStarting, stateRunning}},
 		{"an unused builtin is launched again on request",
-			[]event{eventLaunchStarted, eventLaunched, eventUnused, eventLaunchStarted, eventLaunched}, []state{stateStarting, stateRunning, stateIdle, stateStarting, stateRunning}},
+			[]pluginEvent{eventLaunchStarted, eventLaunched, eventUnused, eventLaunchStarted, eventLaunched}, []pluginState{stateStarting, stateRunning, stateIdle, stateStarting, stateRunning}},
 		{"a plugin without a process is not unused",
-			[]event{eventLaunchStarted, eventUnused, eventLaunchFailed, eventUnused}, []state{stateStarting, stateStarting, stateBackingOff, stateBackingOff}},
+			[]pluginEvent{eventLaunchStarted, eventUnused, eventLaunchFailed, eventUnused}, []pluginState{stateStarting, stateStarting, stateBackingOff, stateBackingOff}},
 		{"a superseded builtin is not launched",
-			[]event{eventReplaced, eventLaunchStarted, eventLaunched}, []state{stateSuperseded, stateSuperseded, stateSuperseded}},
+			[]pluginEvent{eventReplaced, eventLaunchStarted, eventLaunched}, []pluginState{stateSuperseded, stateSuperseded, stateSuperseded}},
 		{"a superseded plugin stays superseded when its process exits",
-			[]event{eventLaunchStarted, eventLaunched, eventReplaced, eventExited, eventLaunchFailed, eventUnused}, []state{stateStarting, stateRunning, stateSuperseded, stateSuperseded, stateSuperseded, stateSuperseded}},
+			[]pluginEvent{eventLaunchStarted, eventLaunched, eventReplaced, eventExited, eventLaunchFailed, eventUnused}, []pluginState{stateStarting, stateRunning, stateSuperseded, stateSuperseded, stateSuperseded, stateSuperseded}},
 		{"an idle builtin is superseded and ignores requests",
-			[]event{eventUnused, eventReplaced, eventLaunchStarted}, []state{stateIdle, stateSuperseded, stateSuperseded}},
+			[]pluginEvent{eventUnused, eventReplaced, eventLaunchStarted}, []pluginState{stateIdle, stateSuperseded, stateSuperseded}},
 		{"a plugin in back-off is superseded and not launched",
-			[]event{eventLaunchStarted, eventLaunchFailed, eventReplaced, eventLaunchStarted}, []state{stateStarting, stateBackingOff, stateSuperseded, stateSuperseded}},
+			[]pluginEvent{eventLaunchStarted, eventLaunchFailed, eventReplaced, eventLaunchStarted}, []pluginState{stateStarting, stateBackingOff, stateSuperseded, stateSuperseded}},
 		{"a removed plugin drains until it is released",
-			[]event{eventLaunchStarted, eventLaunched, eventRemoved, eventDiscarded}, []state{stateStarting, stateRunning, stateDraining, stateGone}},
+			[]pluginEvent{eventLaunchStarted, eventLaunched, eventRemoved, eventDiscarded}, []pluginState{stateStarting, stateRunning, stateDraining, stateGone}},
 		{"a draining plugin that exits is launched for its tasks, and drains again",
-			[]event{eventLaunchStarted, eventLaunched, eventRemoved, eventExited, eventLaunched, eventRemoved, eventDiscarded}, []state{stateStarting, stateRunning, stateDraining, stateStarting, stateRunning, stateDraining, stateGone}},
+			[]pluginEvent{eventLaunchStarted, eventLaunched, eventRemoved, eventExited, eventLaunched, eventRemoved, eventDiscarded}, []pluginState{stateStarting, stateRunning, stateDraining, stateStarting, stateRunning, stateDraining, stateGone}},
 		{"a draining plugin waits before the launch after an early exit",
-			[]event{eventLaunchStarted, eventLaunched, eventRemoved, eventExitedEarly, eventDiscarded}, []state{stateStarting, stateRunning, stateDraining, stateBackingOff, stateGone}},
+			[]pluginEvent{eventLaunchStarted, eventLaunched, eventRemoved, eventExitedEarly, eventDiscarded}, []pluginState{stateStarting, stateRunning, stateDraining, stateBackingOff, stateGone}},
 		{"a draining builtin without tasks is idle until it is released",
-			[]event{eventLaunchStarted, eventLaunched, eventRemoved, eventUnused, eventDiscarded}, []state{stateStarting, stateRunning, stateDraining, stateIdle, stateGone}},
+			[]pluginEvent{eventLaunchStarted, eventLaunched, eventRemoved, eventUnused, eventDiscarded}, []pluginState{stateStarting, stateRunning, stateDraining, stateIdle, stateGone}},
 		{"a draining plugin is superseded",
-			[]event{eventLaunchStarted, eventLaunched, eventRemoved, eventReplaced, eventDiscarded}, []state{stateStarting, stateRunning, stateDraining, stateSuperseded, stateGone}},
+			[]pluginEvent{eventLaunchStarted, eventLaunched, eventRemoved, eventReplaced, eventDiscarded}, []pluginState{stateStarting, stateRunning, stateDraining, stateSuperseded, stateGone}},
 		{"a removed plugin without a process does not drain",
-			[]event{eventRemoved, eventLaunchStarted, eventRemoved, eventLaunchFailed, eventRemoved, eventDiscarded}, []state{stateNotLaunched, stateStarting, stateStarting, stateBackingOff, stateBackingOff, stateGone}},
+			[]pluginEvent{eventRemoved, eventLaunchStarted, eventRemoved, eventLaunchFailed, eventRemoved, eventDiscarded}, []pluginState{stateNotLaunched, stateStarting, stateStarting, stateBackingOff, stateBackingOff, stateGone}},
 	} {
-		var s state
-		var got []state
+		var s pluginState
+		var got []pluginState
 		for _, e := range tt.events {
 			s = s.next(e)
 			got = append(got, s)
@@ -61,8 +61,8 @@ func TestTransitions(t *testing.T) {
 // Every state changes to superseded or gone by eventReplaced or eventDiscarded, and no
 // other event leads back.
 func TestEveryStateEnds(t *testing.T) {
-	if len(transitions) != int(stateGone)+1 {
-		t.Fatalf("%d rows, want one for each of %d states", len(transitions), stateGone+1)
+	if len(stateTransitions) != int(stateGone)+1 {
+		t.Fatalf("%d rows, want one for each of %d states", len(stateTransitions), stateGone+1)
 	}
 	for s := stateNotLaunched; s <= stateGone; s++ {
 		if got := s.next(eventDiscarded); got != stateGone {

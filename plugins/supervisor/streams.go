@@ -12,7 +12,7 @@ import (
 
 // fingerprintStream reads the fingerprints of the driver in one plugin process.
 type fingerprintStream struct {
-	inst     instance
+	inst     pluginInstance
 	driver   string
 	plugin   string
 	onChange func(change func(*DriverInfo)) // onChange: changes the DriverInfo of the driver
@@ -22,9 +22,9 @@ type fingerprintStream struct {
 // run reads the stream, and opens it again when it breaks, until ctx or the process ends. If
 // the process is unreachable, run kills it.
 func (f *fingerprintStream) run(ctx context.Context) {
-	keepOpen(ctx, f.inst, f.inst.Driver().Fingerprint, func(fp driver.Fingerprint) error {
+	keepStreamOpen(ctx, f.inst, f.inst.Driver().Fingerprint, func(fp driver.Fingerprint) error {
 		if fp.Err == nil {
-			f.onChange(func(info *DriverInfo) { info.apply(fp) })
+			f.onChange(func(info *DriverInfo) { info.applyFingerprint(fp) })
 		}
 		return fp.Err
 	}, func(err error) bool {
@@ -34,17 +34,17 @@ func (f *fingerprintStream) run(ctx context.Context) {
 	})
 }
 
-// eventStream reads the task events of the driver in one plugin process.
-type eventStream struct {
-	inst    instance
+// taskEventStream reads the task events of the driver in one plugin process.
+type taskEventStream struct {
+	inst    pluginInstance
 	driver  string
 	onEvent func(driver string, event driver.TaskEvent) // nil discards the events
 	logger  hclog.Logger
 }
 
 // run reads the stream, and opens it again when it breaks, until ctx or the process ends.
-func (e *eventStream) run(ctx context.Context) {
-	keepOpen(ctx, e.inst, e.inst.Driver().TaskEvents, func(event *driver.TaskEvent) error {
+func (e *taskEventStream) run(ctx context.Context) {
+	keepStreamOpen(ctx, e.inst, e.inst.Driver().TaskEvents, func(event *driver.TaskEvent) error {
 		if e.onEvent != nil && event != nil {
 			e.onEvent(e.driver, *event)
 		}
@@ -55,10 +55,10 @@ func (e *eventStream) run(ctx context.Context) {
 	})
 }
 
-// keepOpen reads a stream of a plugin, and reopens it when it breaks, until ctx or the
+// keepStreamOpen reads a stream of a plugin, and reopens it when it breaks, until ctx or the
 // process ends, or onBreak returns false. It passes the error of the stream, or nil, to
 // onBreak.
-func keepOpen[T any](ctx context.Context, inst instance, open func(context.Context) (<-chan T, error), onItem func(T) error, onBreak func(error) bool) {
+func keepStreamOpen[T any](ctx context.Context, inst pluginInstance, open func(context.Context) (<-chan T, error), onItem func(T) error, onBreak func(error) bool) {
 	for failureCount := 1; ; {
 		opened := time.Now()
 		stream, err := open(ctx)
@@ -67,13 +67,13 @@ func keepOpen[T any](ctx context.Context, inst instance, open func(context.Conte
 				err = cmp.Or(onItem(item), err)
 			}
 		}
-		if ctx.Err() != nil || ended(inst) || !onBreak(err) {
+		if ctx.Err() != nil || hasExited(inst) || !onBreak(err) {
 			return
 		}
-		if failureCount++; time.Since(opened) >= stableStreamAfter {
+		if failureCount++; time.Since(opened) >= stableStreamUptime {
 			failureCount = 1
 		}
-		if !sleep(ctx, streamBackoff.after(failureCount)) {
+		if !sleepContext(ctx, streamBackoff.delayAfter(failureCount)) {
 			return
 		}
 	}
@@ -82,21 +82,21 @@ func keepOpen[T any](ctx context.Context, inst instance, open func(context.Conte
 // checkReachable checks whether a process that runs accepts connections on its socket.
 // After three failed checks, checkReachable kills the process. It returns false when ctx or
 // the process ends.
-func checkReachable(ctx context.Context, inst instance, logger hclog.Logger) bool {
-	const tries, pause = 3, 500 * time.Millisecond
-	for i := range tries {
+func checkReachable(ctx context.Context, inst pluginInstance, logger hclog.Logger) bool {
+	const maxChecks, checkInterval = 3, 500 * time.Millisecond
+	for i := range maxChecks {
 		err := inst.CheckHealth(ctx)
 		if err == nil {
-			return ctx.Err() == nil && !ended(inst)
+			return ctx.Err() == nil && !hasExited(inst)
 		}
-		if ctx.Err() != nil || ended(inst) {
+		if ctx.Err() != nil || hasExited(inst) {
 			return false
 		}
-		if i == tries-1 {
+		if i == maxChecks-1 {
 			logger.Warn("plugin unreachable, killing process", "plugin", inst.Info().Name, "pid", inst.PID(), "error", err)
 			break
 		}
-		if !sleep(ctx, pause) {
+		if !sleepContext(ctx, checkInterval) {
 			return false
 		}
 	}
@@ -104,8 +104,8 @@ func checkReachable(ctx context.Context, inst instance, logger hclog.Logger) boo
 	return false
 }
 
-// sleep returns true after duration d, or false when ctx ends first.
-func sleep(ctx context.Context, d time.Duration) bool {
+// sleepContext returns true after duration d, or false when ctx ends first.
+func sleepContext(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
@@ -116,9 +116,9 @@ func sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// apply updates the DriverInfo by a fingerprint. An attribute stays until the driver
+// applyFingerprint updates the DriverInfo by a fingerprint. An attribute stays until the driver
 // reports an empty string for it.
-func (i *DriverInfo) apply(fp driver.Fingerprint) {
+func (i *DriverInfo) applyFingerprint(fp driver.Fingerprint) {
 	i.Detected = fp.Health != driver.HealthUndetected
 	i.Healthy = fp.Health == driver.HealthHealthy
 	i.Description = fp.HealthDescription

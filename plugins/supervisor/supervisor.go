@@ -34,9 +34,9 @@ var (
 	ErrStopped = errors.New("plugin supervisor has stopped")
 )
 
-// readyLimit is the maximum time that a node waits for plugins to start before it continues
+// readyTimeout is the maximum time that a node waits for plugins to start before it continues
 // without them.
-const readyLimit = 2 * time.Second
+const readyTimeout = 2 * time.Second
 
 // idleTimeout is the time after which an unused builtin is stopped.
 const idleTimeout = time.Minute
@@ -70,11 +70,11 @@ type Config struct {
 	// start for recorded plugins that are no longer in the catalog. Nil stops all processes.
 	KeepRunning func(key PluginKey, pid int) bool
 
-	// Busy reports whether a driver or hook has tasks, or is about to get some. A builtin that
+	// HasTasks reports whether a driver or hook has tasks, or is about to get some. A builtin that
 	// is not busy and was not requested for a minute is stopped, and started again on request;
 	// its last fingerprint stays valid meanwhile. A builtin hook is not started before the
 	// first request. Nil keeps builtins running.
-	Busy func(PluginKey) bool
+	HasTasks func(PluginKey) bool
 
 	// LastServed returns the driver or hook that the plugin of an entry served when it last ran
 	// with the same file content, arguments and configuration, and zero if that is unknown. While
@@ -134,11 +134,11 @@ type Plugin struct {
 
 // Supervisor keeps plugins running. Its methods may be called concurrently.
 type Supervisor struct {
-	cfg      Config
-	logger   hclog.Logger
-	start    func(context.Context, catalog.Entry) (instance, error)
-	recorded *recordedPlugins
-	created  time.Time
+	cfg             Config
+	logger          hclog.Logger
+	launchPlugin    func(context.Context, catalog.Entry) (pluginInstance, error)
+	recordedPlugins *recordedPlugins
+	createdAt       time.Time
 
 	mu           sync.Mutex
 	registry     registry
@@ -147,8 +147,8 @@ type Supervisor struct {
 	infoChanged  chan struct{} // infoChanged: closed and replaced when drivers or plugins change
 }
 
-// instance is one running plugin. *launch.Plugin implements it.
-type instance interface {
+// pluginInstance is one running plugin. *launch.Plugin implements it.
+type pluginInstance interface {
 	Info() base.Info
 	Driver() driver.Driver
 	Hook() (*hook.Client, *hook.Description)
@@ -172,21 +172,21 @@ func New(cfg Config) *Supervisor {
 	s := &Supervisor{
 		cfg:          cfg,
 		logger:       cfg.Logger,
-		created:      time.Now(),
+		createdAt:    time.Now(),
 		registry:     registry{owners: map[PluginKey]*managedPlugin{}, drivers: map[string]DriverInfo{}, logger: cfg.Logger},
 		stateChanged: make(chan struct{}),
 		infoChanged:  make(chan struct{}),
 	}
-	s.recorded = newRecordedPlugins(cfg, s.configured)
-	s.start = (&launcher{cfg, s.recorded}).launch
+	s.recordedPlugins = newRecordedPlugins(cfg, s.catalogRecordKeys)
+	s.launchPlugin = (&launcher{cfg, s.recordedPlugins}).launch
 	if cfg.Catalog != nil {
 		s.setEntries(cfg.Catalog.Entries())
 	}
 	return s
 }
 
-// configured returns the record keys of the plugins in the catalog.
-func (s *Supervisor) configured() []string {
+// catalogRecordKeys returns the record keys of the plugins in the catalog.
+func (s *Supervisor) catalogRecordKeys() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	keys := make([]string, len(s.registry.plugins))
@@ -203,19 +203,19 @@ func (s *Supervisor) SetCatalog(c *catalog.Catalog) { s.setEntries(c.Entries()) 
 
 func (s *Supervisor) setEntries(entries []catalog.Entry) {
 	plugins := newPlugins(entries, s.cfg.LastServed)
-	s.update(func() { s.registry.setPlugins(plugins) })
+	s.updateAndNotify(func() { s.registry.setPlugins(plugins) })
 }
 
 // Run launches or reattaches the plugins, and keeps them running until ctx ends. Then it
 // stops the plugins for which Config.KeepRunning returns false, and returns nil. Tasks
 // continue to run. Run must be called once.
 func (s *Supervisor) Run(ctx context.Context) error {
-	if err := s.recorded.killOrphans(); err != nil {
+	if err := s.recordedPlugins.killOrphans(); err != nil {
 		s.logger.Error("plugins not started", "error", err)
 	}
-	waiting := time.AfterFunc(readyLimit, s.stopWaiting)
+	waiting := time.AfterFunc(readyTimeout, s.endFirstLaunchWait)
 	defer waiting.Stop()
-	s.update(s.registry.updateFirstLaunchesDone) // without plugins no first launch is pending
+	s.updateAndNotify(s.registry.updateFirstLaunchesDone) // without plugins no first launch is pending
 	var wg sync.WaitGroup
 	for ctx.Err() == nil { // the supervisor continues although no plugin can run, so that Driver returns the reasons
 		select {
@@ -224,7 +224,7 @@ func (s *Supervisor) Run(ctx context.Context) error {
 		}
 	}
 	wg.Wait()
-	s.update(func() { s.stopped = true })
+	s.updateAndNotify(func() { s.stopped = true })
 	return nil
 }
 
@@ -238,9 +238,9 @@ func (s *Supervisor) startLoops(ctx context.Context, wg *sync.WaitGroup) <-chan 
 		switch {
 		case m.cancel == nil && m.state != stateSuperseded:
 			m.loopRunning = true
-			var untilRemoved context.Context
-			untilRemoved, m.cancel = context.WithCancelCause(ctx)
-			wg.Go(func() { l.run(untilRemoved, wg) })
+			var loopCtx context.Context
+			loopCtx, m.cancel = context.WithCancelCause(ctx)
+			wg.Go(func() { l.run(loopCtx, wg) })
 		case m.removed && !m.stopping:
 			m.stopping = true
 			wg.Go(func() { l.stopWhenUnused(ctx) })
@@ -257,7 +257,7 @@ func (s *Supervisor) startLoops(ctx context.Context, wg *sync.WaitGroup) <-chan 
 // *driver.UnavailableError, which signals when another call may succeed. All calls return
 // the same value for one plugin process, and another value for the next process.
 func (s *Supervisor) Driver(ctx context.Context, name string) (driver.Driver, error) {
-	_, d, err := s.serving(ctx, driverKey(name), time.Time{})
+	_, d, err := s.waitForPlugin(ctx, driverKey(name), time.Time{})
 	if err != nil {
 		return nil, err
 	}
@@ -268,7 +268,7 @@ func (s *Supervisor) Driver(ctx context.Context, name string) (driver.Driver, er
 // with one difference: if the retry of a failed launch is due before the time until, Hook
 // waits for it. If no plugin serves the name, the error is ErrNoHook.
 func (s *Supervisor) Hook(ctx context.Context, name string, until time.Time) (*hook.Client, *hook.Description, error) {
-	inst, _, err := s.serving(ctx, PluginKey{base.TypeHook, name}, until)
+	inst, _, err := s.waitForPlugin(ctx, PluginKey{base.TypeHook, name}, until)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -276,12 +276,12 @@ func (s *Supervisor) Hook(ctx context.Context, name string, until time.Time) (*h
 	return client, description, nil
 }
 
-// serving returns a plugin whose process runs. It blocks during a launch, and during a
+// waitForPlugin returns a plugin whose process runs. It blocks during a launch, and during a
 // backoff that ends before the time until.
-func (s *Supervisor) serving(ctx context.Context, key PluginKey, until time.Time) (instance, *watchedDriver, error) {
+func (s *Supervisor) waitForPlugin(ctx context.Context, key PluginKey, until time.Time) (pluginInstance, *watchedDriver, error) {
 	for {
 		s.mu.Lock()
-		inst, d, err := s.servingLocked(key, until)
+		inst, d, err := s.findLivePluginLocked(key, until)
 		stateChanged := s.stateChanged
 		s.mu.Unlock()
 		if err != nil {
@@ -295,37 +295,37 @@ func (s *Supervisor) serving(ctx context.Context, key PluginKey, until time.Time
 		select {
 		case <-stateChanged:
 		case <-ctx.Done():
-			return nil, nil, s.waitError(key, context.Cause(ctx))
+			return nil, nil, s.interruptedWaitError(key, context.Cause(ctx))
 		}
 	}
 }
 
-// waitError returns the error of serving after the caller's context has ended.
-func (s *Supervisor) waitError(key PluginKey, cause error) error {
+// interruptedWaitError returns the error of serving after the caller's context has ended.
+func (s *Supervisor) interruptedWaitError(key PluginKey, cause error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m := s.registry.find(key)
+	m := s.registry.findPlugin(key)
 	switch {
 	case m == nil:
 		return fmt.Errorf("%s: %w", key, cause)
-	case m.failure == nil:
+	case m.lastFailure == nil:
 		return fmt.Errorf("%s: %s is still being started: %w", key, m.entry, cause)
 	}
-	return fmt.Errorf("%s: %w: %w (%w)", key, ErrUnavailable, m.failure, cause)
+	return fmt.Errorf("%s: %w: %w (%w)", key, ErrUnavailable, m.lastFailure, cause)
 }
 
-// servingLocked returns an instance whose process runs, or an error. It returns neither if
+// findLivePluginLocked returns an instance whose process runs, or an error. It returns neither if
 // the caller must wait for stateChanged.
-func (s *Supervisor) servingLocked(key PluginKey, until time.Time) (instance, *watchedDriver, error) {
+func (s *Supervisor) findLivePluginLocked(key PluginKey, until time.Time) (pluginInstance, *watchedDriver, error) {
 	if s.stopped {
 		return nil, nil, fmt.Errorf("%s: %w", key, ErrStopped)
 	}
-	if s.registry.undecided(key) {
+	if s.registry.mayOwnerChange(key) {
 		return nil, nil, nil // a plugin that may take precedence is still being launched
 	}
-	m := s.registry.find(key)
+	m := s.registry.findPlugin(key)
 	switch {
-	case m == nil && s.registry.candidateStarting(key):
+	case m == nil && s.registry.isCandidateStarting(key):
 		return nil, nil, nil
 	case m == nil:
 		return nil, nil, &driver.UnavailableError{Err: s.registry.notFoundError(key), Changed: s.stateChanged}
@@ -341,11 +341,11 @@ func (s *Supervisor) servingLocked(key PluginKey, until time.Time) (instance, *w
 		return nil, nil, &driver.UnavailableError{Plugin: m.entry.String(), Builtin: m.entry.Builtin, Err: err, Changed: s.stateChanged}
 	}
 	if m.state == stateIdle {
-		m.apply(eventLaunchStarted)
+		m.applyEvent(eventLaunchStarted)
 		close(m.launchRequested)
 		return nil, nil, nil
 	}
-	if m.inst == nil || ended(m.inst) {
+	if m.inst == nil || hasExited(m.inst) {
 		return nil, nil, nil
 	}
 	m.lastAcquired = time.Now()
@@ -360,7 +360,7 @@ func (s *Supervisor) Drivers() map[string]DriverInfo {
 	for name, info := range s.registry.drivers {
 		info.Attributes = maps.Clone(info.Attributes)
 		if m := s.registry.owners[driverKey(name)]; m != nil && m.driver != nil {
-			m.driver.calls.applyLocked(&info)
+			m.driver.callWatch.overrideHealthLocked(&info)
 		}
 		out[name] = info
 	}
@@ -375,10 +375,10 @@ func (s *Supervisor) Plugins() []Plugin {
 	for _, m := range s.registry.plugins {
 		p := Plugin{
 			Name: m.entry.Name, Path: m.entry.Path, Builtin: m.entry.Builtin, Program: m.entry.Program,
-			Serves: servedBy(m.info), Version: m.info.Version, Hook: m.hook,
+			Serves: servedKey(m.info), Version: m.info.Version, Hook: m.hookDescription,
 			Idle: m.state == stateIdle, LaunchAttempted: m.launchAttempted, StateKnown: m.stateKnown(), Superseded: m.supersededBy, Err: m.err(),
 		}
-		if m.inst != nil && !ended(m.inst) {
+		if m.inst != nil && !hasExited(m.inst) {
 			p.PID = m.inst.PID()
 		}
 		out = append(out, p)
@@ -398,7 +398,7 @@ func (s *Supervisor) Changed() <-chan struct{} {
 // seconds after New. For a later fingerprint see Changed. An error is the cause of the end
 // of ctx.
 func (s *Supervisor) Ready(ctx context.Context) error {
-	limit := time.NewTimer(time.Until(s.created.Add(readyLimit)))
+	limit := time.NewTimer(time.Until(s.createdAt.Add(readyTimeout)))
 	defer limit.Stop()
 	return s.waitStatesKnown(ctx, limit.C)
 }
@@ -428,8 +428,8 @@ func (s *Supervisor) waitStatesKnown(ctx context.Context, limit <-chan time.Time
 	}
 }
 
-// update calls change with mu locked, and closes stateChanged and infoChanged.
-func (s *Supervisor) update(change func()) {
+// updateAndNotify calls change with mu locked, and closes stateChanged and infoChanged.
+func (s *Supervisor) updateAndNotify(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change()
@@ -443,10 +443,10 @@ func (s *Supervisor) notifyLocked() {
 	s.infoChanged = make(chan struct{})
 }
 
-// stopWaiting is called after readyLimit: callers of Driver and Hook no longer wait for
+// endFirstLaunchWait is called after readyTimeout: callers of Driver and Hook no longer wait for
 // plugins whose first launch is pending.
-func (s *Supervisor) stopWaiting() {
-	s.update(func() {
+func (s *Supervisor) endFirstLaunchWait() {
+	s.updateAndNotify(func() {
 		if s.registry.firstLaunchesDone {
 			return
 		}
@@ -459,7 +459,7 @@ func (s *Supervisor) stopWaiting() {
 	})
 }
 
-func ended(inst instance) bool {
+func hasExited(inst pluginInstance) bool {
 	select {
 	case <-inst.Done():
 		return true
@@ -474,12 +474,12 @@ func ended(inst instance) bool {
 func (s *Supervisor) KnowsTasks(driver string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m := s.registry.find(driverKey(driver))
+	m := s.registry.findPlugin(driverKey(driver))
 	if m == nil || m.entry.Builtin {
 		return m != nil
 	}
 	_, reattached := m.inst.(reattachedPlugin)
-	return reattached && !ended(m.inst)
+	return reattached && !hasExited(m.inst)
 }
 
 // FindsTasks reports whether a driver is a builtin, which searches for the processes of a task
@@ -487,6 +487,6 @@ func (s *Supervisor) KnowsTasks(driver string) bool {
 func (s *Supervisor) FindsTasks(driver string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m := s.registry.find(driverKey(driver))
+	m := s.registry.findPlugin(driverKey(driver))
 	return m != nil && m.entry.Builtin
 }

@@ -18,15 +18,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// start runs a supervisor, which calls open instead of launching a plugin; n is the number
+// startSupervisor runs a supervisor, which calls open instead of launching a plugin; n is the number
 // of launches of the entry so far. The supervisor stops when the test ends.
-func start(t *testing.T, cfg Config, entries []catalog.Entry, open func(ctx context.Context, name string, n int) (*fakePlugin, error)) *Supervisor {
+func startSupervisor(t *testing.T, cfg Config, entries []catalog.Entry, open func(ctx context.Context, name string, n int) (*fakePlugin, error)) *Supervisor {
 	s := New(cfg)
 	s.setEntries(entries)
 	var mu sync.Mutex
 	counts := map[string]int{}
 	var all []*fakePlugin
-	s.start = func(ctx context.Context, e catalog.Entry) (instance, error) {
+	s.launchPlugin = func(ctx context.Context, e catalog.Entry) (pluginInstance, error) {
 		key := e.Name
 		if e.Builtin {
 			key = "builtin " + key
@@ -55,7 +55,7 @@ func start(t *testing.T, cfg Config, entries []catalog.Entry, open func(ctx cont
 		cancel()
 		wg.Wait()
 		for _, f := range all {
-			if !ended(f) {
+			if !hasExited(f) {
 				t.Errorf("plugin %q lives on", f.info.Name)
 			}
 			if !f.stopped && !f.closed {
@@ -75,47 +75,47 @@ func mustDriver(t *testing.T, s *Supervisor, name string) *fakeDriver {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return unwatched(d)
+	return unwrapFakeDriver(d)
 }
 
 func TestBackoff(t *testing.T) {
 	want := []time.Duration{0, 5, 10, 20, 40, 80, 120, 120}
 	for n, w := range want {
-		if got := launchBackoff.after(n); got != w*time.Second {
+		if got := launchBackoff.delayAfter(n); got != w*time.Second {
 			t.Errorf("after %d troubles %v, want %v", n, got, w*time.Second)
 		}
 	}
-	if got := launchBackoff.after(1 << 30); got != 2*time.Minute {
+	if got := launchBackoff.delayAfter(1 << 30); got != 2*time.Minute {
 		t.Errorf("after very many troubles %v", got)
 	}
-	if a, b := streamBackoff.after(1), streamBackoff.after(40); a != 250*time.Millisecond || b != 30*time.Second {
+	if a, b := streamBackoff.delayAfter(1), streamBackoff.delayAfter(40); a != 250*time.Millisecond || b != 30*time.Second {
 		t.Errorf("reopening: %v and %v", a, b)
 	}
 }
 
 func TestFailureDelays(t *testing.T) {
 	var (
-		refused       = runResult{}
-		died          = runResult{started: true, uptime: time.Second}
-		stable        = runResult{started: true, uptime: stableAfter}
-		crashedInCall = runResult{started: true, uptime: time.Second, crashedInCall: true}
+		failedLaunch = pluginRunResult{}
+		earlyExit    = pluginRunResult{started: true, uptime: time.Second}
+		stableRun    = pluginRunResult{started: true, uptime: stableUptime}
+		callCrash    = pluginRunResult{started: true, uptime: time.Second, crashedInCall: true}
 	)
 	const ms = time.Millisecond
 	for _, c := range []struct {
 		name  string
-		lives []runResult
+		lives []pluginRunResult
 		want  []time.Duration
 	}{
-		{"a first death is followed by a launch at once", []runResult{died, died, died}, []time.Duration{0, 5 * time.Second, 10 * time.Second}},
-		{"a launch that fails is not tried again at once", []runResult{refused, refused}, []time.Duration{5 * time.Second, 10 * time.Second}},
-		{"a process that was well for a while has no past", []runResult{died, died, stable, died}, []time.Duration{0, 5 * time.Second, 0, 5 * time.Second}},
-		{"a hook that dies over calls comes back soon", []runResult{crashedInCall, crashedInCall, crashedInCall}, []time.Duration{0, 100 * ms, 200 * ms}},
-		{"one that does not come back then waits like others", []runResult{crashedInCall, crashedInCall, refused}, []time.Duration{0, 100 * ms, 10 * time.Second}},
+		{"a first death is followed by a launch at once", []pluginRunResult{earlyExit, earlyExit, earlyExit}, []time.Duration{0, 5 * time.Second, 10 * time.Second}},
+		{"a launch that fails is not tried again at once", []pluginRunResult{failedLaunch, failedLaunch}, []time.Duration{5 * time.Second, 10 * time.Second}},
+		{"a process that was well for a while has no past", []pluginRunResult{earlyExit, earlyExit, stableRun, earlyExit}, []time.Duration{0, 5 * time.Second, 0, 5 * time.Second}},
+		{"a hook that dies over calls comes back soon", []pluginRunResult{callCrash, callCrash, callCrash}, []time.Duration{0, 100 * ms, 200 * ms}},
+		{"one that does not come back then waits like others", []pluginRunResult{callCrash, callCrash, failedLaunch}, []time.Duration{0, 100 * ms, 10 * time.Second}},
 	} {
-		var consecutiveFailures failures
+		var consecutiveFailures failureCounter
 		var got []time.Duration
 		for _, l := range c.lives {
-			got = append(got, consecutiveFailures.delay(l))
+			got = append(got, consecutiveFailures.nextLaunchDelay(l))
 		}
 		if !slices.Equal(got, c.want) {
 			t.Errorf("%s: delays %v, want %v", c.name, got, c.want)
@@ -126,10 +126,10 @@ func TestFailureDelays(t *testing.T) {
 func TestOneProcessForAllCallers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		launches := 0
-		s := start(t, Config{}, []catalog.Entry{builtin("raw_exec")}, func(context.Context, string, int) (*fakePlugin, error) {
+		s := startSupervisor(t, Config{}, []catalog.Entry{builtinEntry("raw_exec")}, func(context.Context, string, int) (*fakePlugin, error) {
 			launches++
 			time.Sleep(time.Second)
-			return newFake("raw_exec", "0.1.0"), nil
+			return newFakePlugin("raw_exec", "0.1.0"), nil
 		})
 		var got [8]driver.Driver
 		var wg sync.WaitGroup
@@ -157,9 +157,9 @@ func TestRelaunchThenBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
 		var at []time.Duration
-		s := start(t, Config{}, []catalog.Entry{builtin("x")}, func(_ context.Context, _ string, n int) (*fakePlugin, error) {
+		s := startSupervisor(t, Config{}, []catalog.Entry{builtinEntry("x")}, func(_ context.Context, _ string, n int) (*fakePlugin, error) {
 			at = append(at, time.Since(began))
-			f := newFake("x", "1")
+			f := newFakePlugin("x", "1")
 			switch {
 			// The plugin exits early three times: launched again immediately after the first, after a
 			// backoff from the second.
@@ -167,8 +167,8 @@ func TestRelaunchThenBackoff(t *testing.T) {
 				time.AfterFunc(time.Second, f.die)
 			case n == 4 || n == 5:
 				return nil, errors.New("no licence")
-			case n == 6: // runs for stableAfter, which resets the failure count
-				time.AfterFunc(stableAfter, f.die)
+			case n == 6: // runs for stableUptime, which resets the failure count
+				time.AfterFunc(stableUptime, f.die)
 			}
 			return f, nil
 		})
@@ -194,12 +194,12 @@ func TestRelaunchThenBackoff(t *testing.T) {
 
 func TestDriverDuringBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := start(t, Config{}, []catalog.Entry{external("x")}, func(_ context.Context, _ string, n int) (*fakePlugin, error) {
+		s := startSupervisor(t, Config{}, []catalog.Entry{externalEntry("x")}, func(_ context.Context, _ string, n int) (*fakePlugin, error) {
 			if n == 1 {
 				return nil, errors.New(`plugin "x" (/plugins/x): exited with code 3`)
 			}
 			time.Sleep(time.Second)
-			return newFake("x", "1"), nil
+			return newFakePlugin("x", "1"), nil
 		})
 		_, err := s.Driver(t.Context(), "x")
 		if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), `driver "x": not available: plugin "x" (/plugins/x): exited with code 3 (next try in 5s)`) {
@@ -211,23 +211,23 @@ func TestDriverDuringBackoff(t *testing.T) {
 }
 
 func TestUnavailableDriverAnnouncesTheNextAttempt(t *testing.T) {
-	for _, entry := range []catalog.Entry{external("x"), builtin("x")} {
+	for _, entry := range []catalog.Entry{externalEntry("x"), builtinEntry("x")} {
 		t.Run(entry.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
-				s := start(t, Config{}, []catalog.Entry{entry}, func(_ context.Context, _ string, n int) (*fakePlugin, error) {
+				s := startSupervisor(t, Config{}, []catalog.Entry{entry}, func(_ context.Context, _ string, n int) (*fakePlugin, error) {
 					if n < 3 {
 						return nil, errors.New("exit status 3")
 					}
-					return newFake("x", "1"), nil
+					return newFakePlugin("x", "1"), nil
 				})
 				_, err := s.Driver(t.Context(), "x")
 				for err != nil {
-					var unavailable *driver.UnavailableError
-					if !errors.As(err, &unavailable) || unavailable.Plugin != entry.String() || unavailable.Builtin != entry.Builtin {
-						t.Fatalf("got %v (%+v)", err, unavailable)
+					var unavailableErr *driver.UnavailableError
+					if !errors.As(err, &unavailableErr) || unavailableErr.Plugin != entry.String() || unavailableErr.Builtin != entry.Builtin {
+						t.Fatalf("got %v (%+v)", err, unavailableErr)
 					}
-					<-unavailable.Changed
+					<-unavailableErr.Changed
 					_, err = s.Driver(t.Context(), "x")
 				}
 				if took := time.Since(began); took != 15*time.Second {
@@ -238,11 +238,11 @@ func TestUnavailableDriverAnnouncesTheNextAttempt(t *testing.T) {
 	}
 	t.Run("no plugin", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			s := start(t, Config{}, nil, nil)
+			s := startSupervisor(t, Config{}, nil, nil)
 			_, err := s.Driver(t.Context(), "x")
-			var unavailable *driver.UnavailableError
-			if !errors.As(err, &unavailable) || unavailable.Plugin != "" || !errors.Is(err, ErrNoDriver) {
-				t.Errorf("got %v (%+v)", err, unavailable)
+			var unavailableErr *driver.UnavailableError
+			if !errors.As(err, &unavailableErr) || unavailableErr.Plugin != "" || !errors.Is(err, ErrNoDriver) {
+				t.Errorf("got %v (%+v)", err, unavailableErr)
 			}
 		})
 	})
@@ -250,10 +250,10 @@ func TestUnavailableDriverAnnouncesTheNextAttempt(t *testing.T) {
 
 func TestUnknownDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		broken := external("broken")
+		broken := externalEntry("broken")
 		broken.Err = errors.New("other users may write to it")
-		s := start(t, Config{}, []catalog.Entry{builtin("mock"), builtin("raw_exec"), broken}, func(_ context.Context, name string, _ int) (*fakePlugin, error) {
-			return newFake(strings.TrimPrefix(name, "builtin "), "1"), nil
+		s := startSupervisor(t, Config{}, []catalog.Entry{builtinEntry("mock"), builtinEntry("raw_exec"), broken}, func(_ context.Context, name string, _ int) (*fakePlugin, error) {
+			return newFakePlugin(strings.TrimPrefix(name, "builtin "), "1"), nil
 		})
 		_, err := s.Driver(t.Context(), "docker")
 		want := `driver "docker": no such driver: there are mock, raw_exec; plugin "broken" (/plugins/broken): other users may write to it`
@@ -268,7 +268,7 @@ func TestUnknownDriver(t *testing.T) {
 
 func TestDriverContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := start(t, Config{}, []catalog.Entry{external("x")}, func(ctx context.Context, _ string, _ int) (*fakePlugin, error) {
+		s := startSupervisor(t, Config{}, []catalog.Entry{externalEntry("x")}, func(ctx context.Context, _ string, _ int) (*fakePlugin, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		})
@@ -283,7 +283,7 @@ func TestDriverContextEnds(t *testing.T) {
 
 // TestPluginArbitration checks which plugin serves a driver that several plugins offer.
 func TestPluginArbitration(t *testing.T) {
-	type offer struct {
+	type testPlugin struct {
 		entry   catalog.Entry
 		name    string
 		version string
@@ -292,60 +292,60 @@ func TestPluginArbitration(t *testing.T) {
 	}
 	tests := []struct {
 		name   string
-		offers []offer
+		offers []testPlugin
 		driver string
 		want   string // file or builtin that serves the driver
 		err    string
 		unused []string // names of the plugins that must not be launched
 	}{
-		{"an external plugin of a builtin's name replaces it", []offer{
-			{entry: builtin("raw_exec")}, {entry: external("raw_exec"), name: "raw_exec", version: "0.1.0"},
+		{"an external plugin of a builtin's name replaces it", []testPlugin{
+			{entry: builtinEntry("raw_exec")}, {entry: externalEntry("raw_exec"), name: "raw_exec", version: "0.1.0"},
 		}, "raw_exec", "raw_exec", "", []string{"builtin raw_exec"}},
-		{"one of a lower version does not", []offer{
-			{entry: builtin("raw_exec"), name: "raw_exec", version: "0.1.0"}, {entry: external("raw_exec"), name: "raw_exec", version: "0.0.9"},
+		{"one of a lower version does not", []testPlugin{
+			{entry: builtinEntry("raw_exec"), name: "raw_exec", version: "0.1.0"}, {entry: externalEntry("raw_exec"), name: "raw_exec", version: "0.0.9"},
 		}, "raw_exec", "builtin raw_exec", "", nil},
-		{"nor one that is another driver after all", []offer{
-			{entry: builtin("raw_exec"), name: "raw_exec", version: "0.1.0"}, {entry: external("raw_exec"), name: "other", version: "9"},
+		{"nor one that is another driver after all", []testPlugin{
+			{entry: builtinEntry("raw_exec"), name: "raw_exec", version: "0.1.0"}, {entry: externalEntry("raw_exec"), name: "other", version: "9"},
 		}, "raw_exec", "builtin raw_exec", "", nil},
-		{"the file's name does not matter", []offer{
-			{entry: builtin("raw_exec"), name: "raw_exec", version: "0.1.0"}, {entry: external("zz"), name: "raw_exec", version: "1.0.0", delay: 300 * time.Millisecond},
+		{"the file's name does not matter", []testPlugin{
+			{entry: builtinEntry("raw_exec"), name: "raw_exec", version: "0.1.0"}, {entry: externalEntry("zz"), name: "raw_exec", version: "1.0.0", delay: 300 * time.Millisecond},
 		}, "raw_exec", "zz", "", nil},
-		{"a configured plugin that does not start is not replaced by the builtin", []offer{
-			{entry: builtin("raw_exec")}, {entry: external("nomad-driver-raw_exec"), err: errors.New("no licence")},
+		{"a configured plugin that does not start is not replaced by the builtin", []testPlugin{
+			{entry: builtinEntry("raw_exec")}, {entry: externalEntry("nomad-driver-raw_exec"), err: errors.New("no licence")},
 		}, "raw_exec", "", "no licence", []string{"builtin raw_exec"}},
-		{"a file that no block names does not replace a builtin", []offer{
-			{entry: builtin("raw_exec"), name: "raw_exec", version: "0.1.0"}, {entry: externalWithoutBlock("hello"), name: "raw_exec", version: "9.0.0"},
+		{"a file that no block names does not replace a builtin", []testPlugin{
+			{entry: builtinEntry("raw_exec"), name: "raw_exec", version: "0.1.0"}, {entry: externalEntryWithoutBlock("hello"), name: "raw_exec", version: "9.0.0"},
 		}, "raw_exec", "builtin raw_exec", "", nil},
-		{"nor when it comes first", []offer{
-			{entry: builtin("raw_exec"), name: "raw_exec", version: "0.1.0", delay: time.Second}, {entry: externalWithoutBlock("hello"), name: "raw_exec", version: "9.0.0"},
+		{"nor when it comes first", []testPlugin{
+			{entry: builtinEntry("raw_exec"), name: "raw_exec", version: "0.1.0", delay: time.Second}, {entry: externalEntryWithoutBlock("hello"), name: "raw_exec", version: "9.0.0"},
 		}, "raw_exec", "builtin raw_exec", "", nil},
-		{"a file that is another driver than its name says", []offer{
-			{entry: external("hello"), name: "other", version: "1"},
+		{"a file that is another driver than its name says", []testPlugin{
+			{entry: externalEntry("hello"), name: "other", version: "1"},
 		}, "hello", "", `there are other; plugin "hello" (/plugins/hello) reports itself as driver "other"`, nil},
-		{"the highest version of two files", []offer{
-			{entry: external("a"), name: "hello", version: "v1.10.0"}, {entry: external("b"), name: "hello", version: "1.9.0", delay: time.Second},
+		{"the highest version of two files", []testPlugin{
+			{entry: externalEntry("a"), name: "hello", version: "v1.10.0"}, {entry: externalEntry("b"), name: "hello", version: "1.9.0", delay: time.Second},
 		}, "hello", "a", "", nil},
-		{"the highest version, although it is slower", []offer{
-			{entry: external("a"), name: "hello", version: "2", delay: time.Second}, {entry: external("b"), name: "hello", version: "1"},
+		{"the highest version, although it is slower", []testPlugin{
+			{entry: externalEntry("a"), name: "hello", version: "2", delay: time.Second}, {entry: externalEntry("b"), name: "hello", version: "1"},
 		}, "hello", "a", "", nil},
-		{"of equal versions the later file", []offer{
-			{entry: external("a"), name: "hello", version: "1.0.0", delay: time.Second}, {entry: external("b"), name: "hello", version: "1.0"},
+		{"of equal versions the later file", []testPlugin{
+			{entry: externalEntry("a"), name: "hello", version: "1.0.0", delay: time.Second}, {entry: externalEntry("b"), name: "hello", version: "1.0"},
 		}, "hello", "b", "", nil},
-		{"a file that comes too late does not take over", []offer{
-			{entry: builtin("raw_exec"), name: "raw_exec", version: "0.1.0"}, {entry: external("zz"), name: "raw_exec", version: "1.0.0", delay: 5 * time.Second},
+		{"a file that comes too late does not take over", []testPlugin{
+			{entry: builtinEntry("raw_exec"), name: "raw_exec", version: "0.1.0"}, {entry: externalEntry("zz"), name: "raw_exec", version: "1.0.0", delay: 5 * time.Second},
 		}, "raw_exec", "builtin raw_exec", "", nil},
-		{"a slow file of an unknown driver is waited for", []offer{
-			{entry: external("zz"), name: "hello", version: "1.0.0", delay: 5 * time.Second},
+		{"a slow file of an unknown driver is waited for", []testPlugin{
+			{entry: externalEntry("zz"), name: "hello", version: "1.0.0", delay: 5 * time.Second},
 		}, "hello", "zz", "", nil},
-		{"a device is no driver", []offer{
-			{entry: external("gpu"), name: "gpu", version: "device"},
+		{"a device is no driver", []testPlugin{
+			{entry: externalEntry("gpu"), name: "gpu", version: "device"},
 		}, "gpu", "", "it is a device plugin, neither a task driver nor a hook", nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var entries []catalog.Entry
-				offers := map[string]offer{}
+				offers := map[string]testPlugin{}
 				for _, o := range tt.offers {
 					entries = append(entries, o.entry)
 					key := o.entry.Name
@@ -356,13 +356,13 @@ func TestPluginArbitration(t *testing.T) {
 				}
 				plugins := map[string]*fakePlugin{}
 				var mu sync.Mutex
-				s := start(t, Config{}, entries, func(_ context.Context, key string, _ int) (*fakePlugin, error) {
+				s := startSupervisor(t, Config{}, entries, func(_ context.Context, key string, _ int) (*fakePlugin, error) {
 					o := offers[key]
 					time.Sleep(o.delay)
 					if o.err != nil {
 						return nil, o.err
 					}
-					f := newFake(o.name, o.version)
+					f := newFakePlugin(o.name, o.version)
 					if o.version == "device" {
 						f.info.Type = base.TypeDevice
 					}
@@ -384,11 +384,11 @@ func TestPluginArbitration(t *testing.T) {
 				mu.Lock()
 				defer mu.Unlock()
 				for key, f := range plugins {
-					served := d != nil && unwatched(d).plugin == f
+					served := d != nil && unwrapFakeDriver(d).plugin == f
 					if served != (key == tt.want) {
 						t.Errorf("%s serves: %v, want %s to", key, served, tt.want)
 					}
-					if o := offers[key]; o.name == tt.driver && !served && !ended(f) {
+					if o := offers[key]; o.name == tt.driver && !served && !hasExited(f) {
 						t.Errorf("%s is not used and runs", key)
 					}
 				}
@@ -405,13 +405,13 @@ func TestPluginArbitration(t *testing.T) {
 	}
 }
 
-func TestNameChange(t *testing.T) {
+func TestPluginThatChangesItsNameIsRejected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := start(t, Config{}, []catalog.Entry{external("x")}, func(_ context.Context, _ string, n int) (*fakePlugin, error) {
+		s := startSupervisor(t, Config{}, []catalog.Entry{externalEntry("x")}, func(_ context.Context, _ string, n int) (*fakePlugin, error) {
 			if n == 1 {
-				return newFake("hello", "1"), nil
+				return newFakePlugin("hello", "1"), nil
 			}
-			return newFake("raw_exec", "1"), nil
+			return newFakePlugin("raw_exec", "1"), nil
 		})
 		mustDriver(t, s, "hello").plugin.die()
 		synctest.Wait()
@@ -433,33 +433,33 @@ func TestSlowPluginDelaysOnlyWhatItMayServe(t *testing.T) {
 		request    PluginKey
 		want       time.Duration
 	}{
-		{"a known plugin does not delay another driver", external("slow"), podman, driverKey("raw_exec"), 0},
-		{"a known plugin does not delay a hook", external("slow"), podman, PluginKey{base.TypeHook, "audit"}, 0},
-		{"a known plugin does not delay a hook with the name of its driver", external("slow"), driverKey("audit"), PluginKey{base.TypeHook, "audit"}, 0},
-		{"a known plugin does not delay an error for an unknown driver", external("slow"), podman, driverKey("none"), 0},
-		{"an unknown plugin delays each driver", external("slow"), PluginKey{}, driverKey("raw_exec"), readyLimit},
-		{"an unknown plugin delays each hook", external("slow"), PluginKey{}, PluginKey{base.TypeHook, "audit"}, readyLimit},
-		{"an unknown plugin delays an error for an unknown driver", external("slow"), PluginKey{}, driverKey("none"), launchTime},
-		{"a known plugin delays the driver that it served", external("slow"), driverKey("second"), driverKey("second"), readyLimit},
-		{"a known plugin delays the driver of its name", external("nomad-driver-second"), podman, driverKey("second"), readyLimit},
-		{"a known plugin is waited for if no other plugin serves its driver", external("slow"), podman, podman, launchTime},
+		{"a known plugin does not delay another driver", externalEntry("slow"), podman, driverKey("raw_exec"), 0},
+		{"a known plugin does not delay a hook", externalEntry("slow"), podman, PluginKey{base.TypeHook, "audit"}, 0},
+		{"a known plugin does not delay a hook with the name of its driver", externalEntry("slow"), driverKey("audit"), PluginKey{base.TypeHook, "audit"}, 0},
+		{"a known plugin does not delay an error for an unknown driver", externalEntry("slow"), podman, driverKey("none"), 0},
+		{"an unknown plugin delays each driver", externalEntry("slow"), PluginKey{}, driverKey("raw_exec"), readyTimeout},
+		{"an unknown plugin delays each hook", externalEntry("slow"), PluginKey{}, PluginKey{base.TypeHook, "audit"}, readyTimeout},
+		{"an unknown plugin delays an error for an unknown driver", externalEntry("slow"), PluginKey{}, driverKey("none"), launchTime},
+		{"a known plugin delays the driver that it served", externalEntry("slow"), driverKey("second"), driverKey("second"), readyTimeout},
+		{"a known plugin delays the driver of its name", externalEntry("nomad-driver-second"), podman, driverKey("second"), readyTimeout},
+		{"a known plugin is waited for if no other plugin serves its driver", externalEntry("slow"), podman, podman, launchTime},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				entries := []catalog.Entry{builtin("raw_exec"), external("audit"), external("other"), tt.entry}
+				entries := []catalog.Entry{builtinEntry("raw_exec"), externalEntry("audit"), externalEntry("other"), tt.entry}
 				served := map[string]PluginKey{"audit": {base.TypeHook, "audit"}, "other": driverKey("second"), tt.entry.Name: tt.lastServed}
 				cfg := Config{LastServed: func(e catalog.Entry) PluginKey { return served[e.Name] }}
-				s := start(t, cfg, entries, func(_ context.Context, name string, _ int) (*fakePlugin, error) {
+				s := startSupervisor(t, cfg, entries, func(_ context.Context, name string, _ int) (*fakePlugin, error) {
 					switch name {
 					case "builtin raw_exec":
-						return newFake("raw_exec", "0.1.0"), nil
+						return newFakePlugin("raw_exec", "0.1.0"), nil
 					case "audit":
 						return newFakeHook("audit"), nil
 					case "other":
-						return newFake("second", "1.0.0"), nil
+						return newFakePlugin("second", "1.0.0"), nil
 					}
 					time.Sleep(launchTime)
-					return newFake("podman", "1.0.0"), nil
+					return newFakePlugin("podman", "1.0.0"), nil
 				})
 				began := time.Now()
 				var err error
@@ -481,8 +481,8 @@ func TestSlowPluginDelaysOnlyWhatItMayServe(t *testing.T) {
 
 func TestFingerprints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := start(t, Config{}, []catalog.Entry{builtin("x")}, func(context.Context, string, int) (*fakePlugin, error) {
-			return newFake("x", "1"), nil
+		s := startSupervisor(t, Config{}, []catalog.Entry{builtinEntry("x")}, func(context.Context, string, int) (*fakePlugin, error) {
+			return newFakePlugin("x", "1"), nil
 		})
 		infoChanged := s.Changed()
 		if err := s.Ready(t.Context()); err != nil {
@@ -494,12 +494,12 @@ func TestFingerprints(t *testing.T) {
 			t.Helper()
 			synctest.Wait()
 			info := s.Drivers()["x"]
-			var have []string
+			var attributeTexts []string
 			for k, v := range info.Attributes {
-				have = append(have, fmt.Sprint(k, "=", v.Value))
+				attributeTexts = append(attributeTexts, fmt.Sprint(k, "=", v.Value))
 			}
-			slices.Sort(have)
-			if info.Detected != detected || info.Healthy != healthy || info.Description != description || !slices.Equal(have, attributes) {
+			slices.Sort(attributeTexts)
+			if info.Detected != detected || info.Healthy != healthy || info.Description != description || !slices.Equal(attributeTexts, attributes) {
 				t.Errorf("%s: %+v", what, info)
 			}
 		}
@@ -514,7 +514,7 @@ func TestFingerprints(t *testing.T) {
 		expect("broken stream", false, false, "failed to fingerprint driver", "driver.x=true")
 		time.Sleep(time.Second)
 		expect("stream reopened", true, true, "Healthy", "driver.x=true")
-		if d.streamCount != opened+1 || ended(d.plugin) {
+		if d.streamCount != opened+1 || hasExited(d.plugin) {
 			t.Errorf("%d streams opened, want one more than %d, and the plugin alive", d.streamCount, opened)
 		}
 
@@ -525,20 +525,20 @@ func TestFingerprints(t *testing.T) {
 }
 
 // A stream that ends immediately is reopened with a backoff, and not in a busy loop.
-func TestStreamsEndAtOnce(t *testing.T) {
+func TestStreamsThatEndAtOnceAreReopened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake("x", "1")
-		f.drv.broken = true
-		s := start(t, Config{}, []catalog.Entry{builtin("x")}, func(context.Context, string, int) (*fakePlugin, error) { return f, nil })
+		f := newFakePlugin("x", "1")
+		f.drv.streamsBroken = true
+		s := startSupervisor(t, Config{}, []catalog.Entry{builtinEntry("x")}, func(context.Context, string, int) (*fakePlugin, error) { return f, nil })
 		mustDriver(t, s, "x")
 		time.Sleep(time.Minute)
 		f.drv.set(func(d *fakeDriver) {
 			if d.streamCount > 12 {
 				t.Errorf("%d streams in a minute", d.streamCount)
 			}
-			d.broken = false
+			d.streamsBroken = false
 		})
-		time.Sleep(streamBackoff.limit)
+		time.Sleep(streamBackoff.maxDelay)
 		synctest.Wait()
 		if !s.Drivers()["x"].Healthy {
 			t.Error("not healthy after the stream has recovered")
@@ -547,22 +547,22 @@ func TestStreamsEndAtOnce(t *testing.T) {
 }
 
 // A process that runs but no longer listens on its socket is replaced.
-func TestUnreachable(t *testing.T) {
+func TestStreamsOfAnUnreachablePlugin(t *testing.T) {
 	for name, notice := range map[string]func(*Supervisor, *fakeDriver){
 		"its stream breaks":  func(_ *Supervisor, d *fakeDriver) { d.fingerprints <- driver.Fingerprint{Err: errors.New("broke")} },
 		"its driver is used": func(*Supervisor, *fakeDriver) {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := start(t, Config{}, []catalog.Entry{builtin("x")}, func(context.Context, string, int) (*fakePlugin, error) {
-					return newFake("x", "1"), nil
+				s := startSupervisor(t, Config{}, []catalog.Entry{builtinEntry("x")}, func(context.Context, string, int) (*fakePlugin, error) {
+					return newFakePlugin("x", "1"), nil
 				})
 				first := mustDriver(t, s, "x")
-				first.plugin.goDeaf()
+				first.plugin.becomeUnreachable()
 				notice(s, first)
 				began := time.Now()
 				second := mustDriver(t, s, "x")
-				if second == first || !ended(first.plugin) {
+				if second == first || !hasExited(first.plugin) {
 					t.Error("the deaf plugin is still there")
 				}
 				if d := time.Since(began); d > 2*time.Second {
@@ -577,8 +577,8 @@ func TestTaskEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got []string
 		cfg := Config{OnTaskEvent: func(name string, ev driver.TaskEvent) { got = append(got, name+" "+ev.TaskID+" "+ev.Message) }}
-		s := start(t, cfg, []catalog.Entry{builtin("x")}, func(context.Context, string, int) (*fakePlugin, error) {
-			return newFake("x", "1"), nil
+		s := startSupervisor(t, cfg, []catalog.Entry{builtinEntry("x")}, func(context.Context, string, int) (*fakePlugin, error) {
+			return newFakePlugin("x", "1"), nil
 		})
 		d := mustDriver(t, s, "x")
 		d.events <- &driver.TaskEvent{TaskID: "1", Message: "image pulled"}
@@ -595,16 +595,16 @@ func TestTaskEvents(t *testing.T) {
 	})
 }
 
-func TestReady(t *testing.T) {
+func TestReadyWaitsForFingerprints(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := start(t, Config{}, []catalog.Entry{builtin("a"), builtin("b"), external("c"), hookEntry("nobody asks for")}, func(_ context.Context, key string, _ int) (*fakePlugin, error) {
+		s := startSupervisor(t, Config{}, []catalog.Entry{builtinEntry("a"), builtinEntry("b"), externalEntry("c"), hookEntry("nobody asks for")}, func(_ context.Context, key string, _ int) (*fakePlugin, error) {
 			switch key {
 			case "builtin b":
 				time.Sleep(300 * time.Millisecond)
 			case "c":
 				return nil, errors.New("does not start")
 			}
-			return newFake(strings.TrimPrefix(key, "builtin "), "1"), nil
+			return newFakePlugin(strings.TrimPrefix(key, "builtin "), "1"), nil
 		})
 		began := time.Now()
 		if err := s.Ready(t.Context()); err != nil || time.Since(began) != 300*time.Millisecond {
@@ -621,12 +621,12 @@ func TestReady(t *testing.T) {
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
-		f := newFake("a", "1")
-		f.drv.silent = true
-		s := start(t, Config{}, []catalog.Entry{builtin("a")}, func(context.Context, string, int) (*fakePlugin, error) { return f, nil })
+		f := newFakePlugin("a", "1")
+		f.drv.omitsFirstFingerprint = true
+		s := startSupervisor(t, Config{}, []catalog.Entry{builtinEntry("a")}, func(context.Context, string, int) (*fakePlugin, error) { return f, nil })
 		began := time.Now()
-		if err := s.Ready(t.Context()); err != nil || time.Since(began) != readyLimit {
-			t.Errorf("ready after %v, %v; want %v", time.Since(began), err, readyLimit)
+		if err := s.Ready(t.Context()); err != nil || time.Since(began) != readyTimeout {
+			t.Errorf("ready after %v, %v; want %v", time.Since(began), err, readyTimeout)
 		}
 		short, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
@@ -635,7 +635,7 @@ func TestReady(t *testing.T) {
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
-		s := start(t, Config{}, []catalog.Entry{external("c")}, func(context.Context, string, int) (*fakePlugin, error) {
+		s := startSupervisor(t, Config{}, []catalog.Entry{externalEntry("c")}, func(context.Context, string, int) (*fakePlugin, error) {
 			time.Sleep(time.Minute)
 			return nil, errors.New("does not start")
 		})
@@ -648,7 +648,7 @@ func TestReady(t *testing.T) {
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
-		s := start(t, Config{}, nil, nil)
+		s := startSupervisor(t, Config{}, nil, nil)
 		began := time.Now()
 		if err := s.Ready(t.Context()); err != nil || time.Since(began) != 0 {
 			t.Errorf("ready without plugins after %v, %v", time.Since(began), err)
@@ -663,36 +663,36 @@ func TestReady(t *testing.T) {
 // supervisor keeps the DriverInfo of its driver.
 func TestIdleBuiltinIsStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var busy atomic.Bool
-		var launches atomic.Int32
-		var current atomic.Pointer[fakePlugin]
+		var hasTasks atomic.Bool
+		var launchCount atomic.Int32
+		var currentPlugin atomic.Pointer[fakePlugin]
 		broken := false
-		s := start(t, Config{Busy: func(what PluginKey) bool { return what.Name == "b" && busy.Load() }},
-			[]catalog.Entry{builtin("b"), external("x")},
+		s := startSupervisor(t, Config{HasTasks: func(what PluginKey) bool { return what.Name == "b" && hasTasks.Load() }},
+			[]catalog.Entry{builtinEntry("b"), externalEntry("x")},
 			func(_ context.Context, key string, n int) (*fakePlugin, error) {
 				if key == "x" {
-					return newFake("x", "1"), nil
+					return newFakePlugin("x", "1"), nil
 				}
 				if broken {
 					return nil, errors.New("out of memory")
 				}
-				launches.Store(int32(n))
-				f := newFake("b", "0.1.0")
-				current.Store(f)
+				launchCount.Store(int32(n))
+				f := newFakePlugin("b", "0.1.0")
+				currentPlugin.Store(f)
 				return f, nil
 			})
 		rested := func() bool {
 			if d := s.Drivers()["b"]; !d.Healthy || d.Description != "Healthy" {
 				t.Errorf("driver %+v", d)
 			}
-			return ended(current.Load())
+			return hasExited(currentPlugin.Load())
 		}
-		busy.Store(true)
+		hasTasks.Store(true)
 		time.Sleep(10*time.Minute - time.Second) // one second before the idle check, which runs every minute
-		if rested() || launches.Load() != 1 {
+		if rested() || launchCount.Load() != 1 {
 			t.Error("a builtin with tasks has ended")
 		}
-		busy.Store(false)
+		hasTasks.Store(false)
 		mustDriver(t, s, "b") // the call resets the idle time of the plugin
 		time.Sleep(idleTimeout - time.Second)
 		if rested() {
@@ -706,15 +706,15 @@ func TestIdleBuiltinIsStopped(t *testing.T) {
 			t.Errorf("plugin %+v", p)
 		}
 		for range 2 {
-			if d := mustDriver(t, s, "b"); d.plugin != current.Load() || ended(d.plugin) || launches.Load() != 2 {
-				t.Errorf("driver of %v after %d launches", d.plugin, launches.Load())
+			if d := mustDriver(t, s, "b"); d.plugin != currentPlugin.Load() || hasExited(d.plugin) || launchCount.Load() != 2 {
+				t.Errorf("driver of %v after %d launches", d.plugin, launchCount.Load())
 			}
 		}
 		// A builtin that exits while it is in use is launched again immediately, and does
 		// not become idle.
-		current.Load().die()
-		if mustDriver(t, s, "b"); launches.Load() != 3 {
-			t.Errorf("%d launches", launches.Load())
+		currentPlugin.Load().die()
+		if mustDriver(t, s, "b"); launchCount.Load() != 3 {
+			t.Errorf("%d launches", launchCount.Load())
 		}
 		time.Sleep(3 * idleTimeout)
 		broken = true
@@ -724,7 +724,7 @@ func TestIdleBuiltinIsStopped(t *testing.T) {
 		if d := s.Drivers()["b"]; d.Healthy {
 			t.Errorf("and is %+v", d)
 		}
-		if d := mustDriver(t, s, "x"); ended(d.plugin) {
+		if d := mustDriver(t, s, "x"); hasExited(d.plugin) {
 			t.Error("a plugin that is no builtin has ended")
 		}
 	})
@@ -735,7 +735,7 @@ func hookEntry(name string) catalog.Entry {
 }
 
 func newFakeHook(name string) *fakePlugin {
-	f := newFake(name, "1.0.0")
+	f := newFakePlugin(name, "1.0.0")
 	f.info.Type, f.info.APIVersions = base.TypeHook, []string{hook.APIVersion}
 	f.hook = new(hook.Client)
 	f.description = &hook.Description{Subscriptions: []hook.Subscription{{Point: hook.Prestart}}}
@@ -744,9 +744,9 @@ func newFakeHook(name string) *fakePlugin {
 
 // A hook that dies in each call is launched again with a short delay: the next call may be
 // for another allocation.
-func TestHookDiesOverCalls(t *testing.T) {
+func TestHookDiesDuringCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := start(t, Config{}, []catalog.Entry{hookEntry("h")}, func(context.Context, string, int) (*fakePlugin, error) {
+		s := startSupervisor(t, Config{}, []catalog.Entry{hookEntry("h")}, func(context.Context, string, int) (*fakePlugin, error) {
 			return newFakeHook("h"), nil
 		})
 		began := time.Now()
@@ -769,7 +769,7 @@ func TestHookDiesOverCalls(t *testing.T) {
 // If a hook does not start, Hook returns the reason.
 func TestHookThatDoesNotStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := start(t, Config{}, []catalog.Entry{hookEntry("h")}, func(ctx context.Context, _ string, n int) (*fakePlugin, error) {
+		s := startSupervisor(t, Config{}, []catalog.Entry{hookEntry("h")}, func(ctx context.Context, _ string, n int) (*fakePlugin, error) {
 			if n > 1 {
 				<-ctx.Done() // the launch hangs
 			}
@@ -793,16 +793,16 @@ func TestHookThatDoesNotStart(t *testing.T) {
 func TestHooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		launched := map[string]int{}
-		var last *fakePlugin
-		s := start(t, Config{Busy: func(what PluginKey) bool { return what == PluginKey{base.TypeHook, "stamp"} }},
-			[]catalog.Entry{hookEntry("artifact"), external("stamp"), builtin("stamp")},
+		var lastPlugin *fakePlugin
+		s := startSupervisor(t, Config{HasTasks: func(what PluginKey) bool { return what == PluginKey{base.TypeHook, "stamp"} }},
+			[]catalog.Entry{hookEntry("artifact"), externalEntry("stamp"), builtinEntry("stamp")},
 			func(_ context.Context, name string, _ int) (*fakePlugin, error) {
 				launched[name]++
 				if name == "builtin stamp" {
-					return newFake("stamp", "0.1.0"), nil // the driver and the hook named stamp do not conflict
+					return newFakePlugin("stamp", "0.1.0"), nil // the driver and the hook named stamp do not conflict
 				}
-				last = newFakeHook(strings.TrimPrefix(name, "builtin "))
-				return last, nil
+				lastPlugin = newFakeHook(strings.TrimPrefix(name, "builtin "))
+				return lastPlugin, nil
 			})
 		if err := s.Ready(t.Context()); err != nil {
 			t.Fatal(err)
@@ -817,15 +817,15 @@ func TestHooks(t *testing.T) {
 		mustDriver(t, s, "stamp")
 		for _, name := range []string{"artifact", "stamp"} {
 			client, description, err := s.Hook(t.Context(), name, time.Time{})
-			if err != nil || client != last.hook && name == "artifact" || description == nil || len(description.Subscriptions) != 1 {
+			if err != nil || client != lastPlugin.hook && name == "artifact" || description == nil || len(description.Subscriptions) != 1 {
 				t.Errorf("hook %s: %v %v", name, description, err)
 			}
 		}
 		if _, ok := s.Drivers()["artifact"]; ok {
 			t.Error("a hook is a driver")
 		}
-		last.die()
-		if client, _, err := s.Hook(t.Context(), "artifact", time.Time{}); err != nil || client != last.hook || launched["builtin artifact"] != 2 {
+		lastPlugin.die()
+		if client, _, err := s.Hook(t.Context(), "artifact", time.Time{}); err != nil || client != lastPlugin.hook || launched["builtin artifact"] != 2 {
 			t.Errorf("after its death: %v, %d launches", err, launched["builtin artifact"])
 		}
 		time.Sleep(3 * idleTimeout)

@@ -62,9 +62,9 @@ type Config struct {
 	// HookLimits are the operator's limits for the builtin hooks, by name of the hook. A hook receives
 	// its limits together with the task's block for the hook.
 	HookLimits map[string]map[string]any
-	// TaskProcess returns the main process of a task, from the driver state in the task's handle. It is
+	// FindTaskProcess returns the main process of a task, from the driver state in the task's handle. It is
 	// for tasks of builtin drivers. It may be nil.
-	TaskProcess func(driver string, state []byte) (process.ID, bool)
+	FindTaskProcess func(driver string, state []byte) (process.ID, bool)
 	// PluginCacheFile is the path of the file in which an agent with EphemeralState stores the
 	// descriptions of plugins for later agents. With an empty path nothing is stored.
 	PluginCacheFile string
@@ -74,23 +74,23 @@ type Config struct {
 
 // Agent is a running nomad-lite agent. Its methods may be called concurrently.
 type Agent struct {
-	logger    hclog.Logger
-	config    Config
-	directory *dataDirectory
-	host      fingerprint.Host
-	store     *store.Store // nil after Close
-	scheduler *scheduler.Scheduler
-	allocSync *localnode.AllocSync
-	node      *localnode.Node
-	orphans   *orphans.Cleaner
-	helpers   *helpers
-	retention *retention
-	plugins   *plugins
-	files     taskfiles.Files
-	usage     hoststats.Sampler
+	logger           hclog.Logger
+	config           Config
+	directory        *dataDirectory
+	host             fingerprint.Host
+	store            *store.Store // nil after Close
+	scheduler        *scheduler.Scheduler
+	allocSync        *localnode.AllocSync
+	node             *localnode.Node
+	orphans          *orphans.Cleaner
+	helperProcesses  *helperProcesses
+	processRetention *processRetention
+	plugins          *plugins
+	files            taskfiles.Files
+	usage            hoststats.Sampler
 
-	mu    sync.Mutex
-	nodes *noderunner.Runner // nil before Run
+	mu         sync.Mutex
+	nodeRunner *noderunner.Runner // nil before Run
 }
 
 // These are garbage collection percentages (GOGC), see [memtrim.New].
@@ -152,7 +152,7 @@ func (a *Agent) SetMeta(ctx context.Context, changes map[string]*string) error {
 }
 
 // Logs returns the client of the log collector.
-func (a *Agent) Logs() *logs.Collector { return a.helpers.collector }
+func (a *Agent) Logs() *logs.Collector { return a.helperProcesses.collector }
 
 // Host returns the properties of the machine.
 func (a *Agent) Host() fingerprint.Host { return a.host }
@@ -166,21 +166,23 @@ func (a *Agent) TaskConfigSchema(ctx context.Context, name string) (*hclspec.Spe
 	return a.plugins.taskConfigSchema(ctx, name)
 }
 
-// CheckHooks checks the operator's hook rules against the plugins and returns the reasons why rules
+// CheckHookRules checks the operator's hook rules against the plugins and returns the reasons why rules
 // have no effect. It waits for plugins that are starting.
-func (a *Agent) CheckHooks(ctx context.Context) (trouble []error) { return a.plugins.checkRules(ctx) }
-
-// CheckAttachments checks the hook attachments of a canonical job. The faults are attachments of a hook
-// that does not exist, that is never called at this place of a job, or that rejects the configuration.
-// The errors in trouble are about hooks that were not reachable. CheckAttachments waits for plugins
-// that are starting.
-func (a *Agent) CheckAttachments(ctx context.Context, job *api.Job) (faults []model.Unsupported, trouble []error) {
-	return a.plugins.checkAttachments(ctx, job)
+func (a *Agent) CheckHookRules(ctx context.Context) (trouble []error) {
+	return a.plugins.checkHookRules(ctx)
 }
 
-// HookUsers returns the sorted ids of the running allocations that use a hook.
-func (a *Agent) HookUsers(name string) []string {
-	nodes := a.running()
+// CheckHookAttachments checks the hook attachments of a canonical job. The faults are attachments of a hook
+// that does not exist, that is never called at this place of a job, or that rejects the configuration.
+// The errors in trouble are about hooks that were not reachable. CheckHookAttachments waits for plugins
+// that are starting.
+func (a *Agent) CheckHookAttachments(ctx context.Context, job *api.Job) (faults []model.UnsupportedPart, trouble []error) {
+	return a.plugins.checkHookAttachments(ctx, job)
+}
+
+// AllocsUsingHook returns the sorted ids of the running allocations that use a hook.
+func (a *Agent) AllocsUsingHook(name string) []string {
+	nodes := a.currentNodeRunner()
 	if nodes == nil {
 		return nil
 	}
@@ -210,22 +212,22 @@ func (a *Agent) Run(ctx context.Context) {
 	defer trim.Stop()
 	nodes := noderunner.New(a.runnerConfig(trim))
 	a.mu.Lock()
-	a.nodes = nodes
+	a.nodeRunner = nodes
 	a.mu.Unlock()
 
 	// The status of allocations is stored, and the scheduler makes plans, until all runners have
 	// returned.
 	reporting, endReports := context.WithCancel(context.WithoutCancel(ctx))
-	var background, reports sync.WaitGroup
-	reports.Go(func() { a.allocSync.Run(reporting, a.scheduler) })
-	background.Go(func() { a.node.Run(ctx) })
-	background.Go(func() { a.plugins.run(ctx, nodes.PreviousAllocsLoaded()) })
-	background.Go(func() {
+	var backgroundWG, reportsWG sync.WaitGroup
+	reportsWG.Go(func() { a.allocSync.Run(reporting, a.scheduler) })
+	backgroundWG.Go(func() { a.node.Run(ctx) })
+	backgroundWG.Go(func() { a.plugins.run(ctx, nodes.PreviousAllocsLoaded()) })
+	backgroundWG.Go(func() {
 		if err := clock.Watch(ctx, a.scheduler.ClockStepped); err != nil {
 			a.logger.Warn("steps of the clock are noticed late", "error", err)
 		}
 	})
-	background.Go(func() {
+	backgroundWG.Go(func() {
 		select {
 		case <-a.node.Registered():
 			a.scheduler.Run(ctx)
@@ -233,16 +235,16 @@ func (a *Agent) Run(ctx context.Context) {
 		}
 	})
 	nodes.Run(ctx)
-	background.Wait()
+	backgroundWG.Wait()
 	endReports()
-	reports.Wait()
+	reportsWG.Wait()
 	if a.directory.temporary {
 		nodes.CollectAll() // removes also resources that hooks have created outside of the allocation directories
 	}
 	if a.directory.ephemeralState {
 		settling, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()
-		a.plugins.hooks.Drain(settling)
+		a.plugins.hooks.RetryAllCleanups(settling)
 	}
 }
 
@@ -255,22 +257,22 @@ func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 		Alloc: allocrunner.Config{
 			HostEnv:      taskenv.HostEnv(os.Environ(), a.config.EnvDenylist, a.config.EnvAllowlist),
 			Drivers:      a.plugins.supervisor,
-			Logs:         a.helpers.collector,
+			Logs:         a.helperProcesses.collector,
 			AllocDirRoot: a.directory.allocDirs(),
 			Store:        a.store,
 			Services:     a.store,
 			Checks:       a.store,
 			Hooks:        a.plugins.hooks,
-			Cgroups:      cgroupsOf(cgroup.Open(), a.plugins.supervisor.Plugins),
+			Cgroups:      cgroupsByDriver(cgroup.Open(), a.plugins.supervisor.Plugins),
 			Limits:       limits,
 			TaskRecords:  localnode.TaskRecords{Store: a.store},
 			Rebooted:     a.orphans.Rebooted,
-			EndTask:      taskEnder{a.helpers.keeper, a.config.TaskProcess}.end,
+			EndTask:      taskEnder{a.helperProcesses.keeper, a.config.FindTaskProcess}.end,
 			Logger:       a.logger,
 		},
 		Node:   a.node.FactsForTasks,
 		OnStop: trim.NotifyBusy,
-		OnReport: func(u allocrunner.Update) {
+		OnReport: func(u allocrunner.StatusUpdate) {
 			for _, task := range u.TaskStates {
 				if task.Restarts > 0 || task.State == model.TaskDead {
 					trim.NotifyBusy()
@@ -290,7 +292,7 @@ const cleanupTimeout = 10 * time.Second
 
 // Alloc returns the runner of an allocation, or nil if this node does not have it.
 func (a *Agent) Alloc(id string) *allocrunner.Runner {
-	if nodes := a.running(); nodes != nil {
+	if nodes := a.currentNodeRunner(); nodes != nil {
 		return nodes.Alloc(id)
 	}
 	return nil
@@ -299,7 +301,7 @@ func (a *Agent) Alloc(id string) *allocrunner.Runner {
 // CollectAlloc removes an ended allocation from the disk. It waits for the cleanup of hooks, but not
 // for an unavailable driver: in that case the directory is removed later.
 func (a *Agent) CollectAlloc(ctx context.Context, id string) error {
-	if nodes := a.running(); nodes != nil {
+	if nodes := a.currentNodeRunner(); nodes != nil {
 		return nodes.Collect(ctx, id)
 	}
 	return noderunner.ErrNotCollectable
@@ -307,7 +309,7 @@ func (a *Agent) CollectAlloc(ctx context.Context, id string) error {
 
 // CollectAllocs removes all ended allocations from the disk.
 func (a *Agent) CollectAllocs() {
-	if nodes := a.running(); nodes != nil {
+	if nodes := a.currentNodeRunner(); nodes != nil {
 		nodes.CollectAll()
 	}
 }
@@ -317,7 +319,7 @@ func (a *Agent) CollectAllocs() {
 // checked the rules with hookplugin.CheckRules.
 func (a *Agent) Reload(node localnode.Settings, gc noderunner.GC, plugins *catalog.Catalog, rules []hookplugin.Rule) {
 	a.plugins.reload(plugins, rules)
-	if nodes := a.running(); nodes != nil {
+	if nodes := a.currentNodeRunner(); nodes != nil {
 		nodes.SetGC(gc)
 	}
 	a.node.Reload(node)
@@ -326,21 +328,21 @@ func (a *Agent) Reload(node localnode.Settings, gc noderunner.GC, plugins *catal
 // Kill force kills all allocations at once. It respects no kill order, and runs no poststop tasks. It
 // does not wait.
 func (a *Agent) Kill() {
-	if nodes := a.running(); nodes != nil {
+	if nodes := a.currentNodeRunner(); nodes != nil {
 		nodes.Kill()
 	}
 }
 
 func (a *Agent) taskEvent(name string, event driver.TaskEvent) {
-	if nodes := a.running(); nodes != nil {
+	if nodes := a.currentNodeRunner(); nodes != nil {
 		nodes.TaskEvent(name, event)
 	}
 }
 
-func (a *Agent) running() *noderunner.Runner {
+func (a *Agent) currentNodeRunner() *noderunner.Runner {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.nodes
+	return a.nodeRunner
 }
 
 // Close shuts down the helper processes that are no longer needed and unlocks the data directory; a
@@ -352,15 +354,15 @@ func (a *Agent) Close() error {
 	if a.directory == nil || a.directory.lock == nil {
 		return nil
 	}
-	a.helpers.unwatch() // the watch would restore the sockets that the calls below remove
+	a.helperProcesses.stopWatchingSockets() // the watch would restore the sockets that the calls below remove
 	remaining := new(remainingProcesses)
-	if a.helpers.keeper != nil && !a.directory.ephemeralState {
-		remaining = a.retention.decide(a.running(), a.helpers.keeper)
+	if a.helperProcesses.keeper != nil && !a.directory.ephemeralState {
+		remaining = a.processRetention.decideRemaining(a.currentNodeRunner(), a.helperProcesses.keeper)
 	}
 	if a.plugins != nil {
 		a.plugins.close()
 	}
-	ended, err := a.helpers.close(remaining)
+	ended, err := a.helperProcesses.close(remaining)
 	errs := []error{err}
 	if a.store != nil {
 		errs = append(errs, a.store.Close())
@@ -370,7 +372,7 @@ func (a *Agent) Close() error {
 		a.store = nil
 	}
 	if ended && !a.directory.temporary {
-		errs = append(errs, a.helpers.sockets.remove())
+		errs = append(errs, a.helperProcesses.sockets.remove())
 	}
 	errs = append(errs, a.directory.close())
 	return errors.Join(errs...)

@@ -6,9 +6,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 )
 
-// cgroupsOf returns a function that selects the cgroup tree for the tasks of a driver. For builtin
+// cgroupsByDriver returns a function that selects the cgroup tree for the tasks of a driver. For builtin
 // drivers the function returns nil, because these drivers create cgroups themselves in less time.
-func cgroupsOf(tree *cgroup.Hierarchy, plugins func() []supervisor.Plugin) func(driver string) hooks.Cgroups {
+func cgroupsByDriver(tree *cgroup.Hierarchy, plugins func() []supervisor.Plugin) func(driver string) hooks.Cgroups {
 	return func(driver string) hooks.Cgroups {
 		for _, p := range plugins() {
 			if p.Builtin && p.Name == driver && p.Superseded == "" {

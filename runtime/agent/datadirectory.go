@@ -49,7 +49,7 @@ func (d *dataDirectory) open(logger hclog.Logger) error {
 				return fmt.Errorf("data directory %s: %w, or choose another with -data-dir", d.path, err)
 			}
 		}
-		if d.lock, err = lock(d.path, unix.LOCK_NB); err != nil {
+		if d.lock, err = lockDataDir(d.path, unix.LOCK_NB); err != nil {
 			return err
 		}
 		if d.ephemeralState {

@@ -23,9 +23,9 @@ const (
 	keyFile  = "keyring.json"
 )
 
-// lock locks the data directory until all copies of the returned file are closed.
+// lockDataDir locks the data directory until all copies of the returned file are closed.
 // With unix.LOCK_NB in flags it fails with ErrInUse instead of blocking.
-func lock(dataDir string, flags int) (*os.File, error) {
+func lockDataDir(dataDir string, flags int) (*os.File, error) {
 	f, err := os.OpenFile(filepath.Join(dataDir, lockFile), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock data directory: %w", err)
@@ -71,14 +71,14 @@ func checkOwnedDir(dir string) error {
 	return nil
 }
 
-// ownedDir creates a directory at path, or returns the existing directory if it belongs to this user.
+// makeOwnedDir creates a directory at path, or returns the existing directory if it belongs to this user.
 // If another account has created a file at path, the directory gets a random suffix after a dot.
-func ownedDir(path string, mode fs.FileMode) (string, error) {
+func makeOwnedDir(path string, mode fs.FileMode) (string, error) {
 	taken := ensureDir(path, mode)
 	if taken == nil {
 		return path, nil
 	}
-	if ours := ownedDirs(path); len(ours) > 0 {
+	if ours := findOwnedDirs(path); len(ours) > 0 {
 		return ours[0], nil
 	}
 	dir, err := os.MkdirTemp(filepath.Dir(path), filepath.Base(path)+".")
@@ -88,21 +88,21 @@ func ownedDir(path string, mode fs.FileMode) (string, error) {
 	return dir, os.Chmod(dir, mode)
 }
 
-// ownedDirs returns the directories that ownedDir has created for a path and that still exist.
-func ownedDirs(path string) []string {
+// findOwnedDirs returns the directories that makeOwnedDir has created for a path and that still exist.
+func findOwnedDirs(path string) []string {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil {
 		return nil
 	}
-	var ours []string
+	var ownedPaths []string
 	for _, e := range entries {
 		name := e.Name()
 		if name != filepath.Base(path) && !strings.HasPrefix(name, filepath.Base(path)+".") {
 			continue
 		}
 		if dir := filepath.Join(filepath.Dir(path), name); checkOwnedDir(dir) == nil {
-			ours = append(ours, dir)
+			ownedPaths = append(ownedPaths, dir)
 		}
 	}
-	return ours
+	return ownedPaths
 }

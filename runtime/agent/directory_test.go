@@ -80,7 +80,7 @@ func TestTakenTemporaryDirectory(t *testing.T) {
 	}
 }
 
-func TestOurDirs(t *testing.T) {
+func TestFindOwnedDirs(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"a", "a.1", "a-run", "ab", "a.link"} {
 		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
@@ -90,7 +90,7 @@ func TestOurDirs(t *testing.T) {
 	if err := errors.Join(os.Remove(dir+"/a.link"), os.Symlink("a", dir+"/a.link")); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := ownedDirs(dir+"/a"), []string{dir + "/a", dir + "/a.1"}; !slices.Equal(got, want) {
+	if got, want := findOwnedDirs(dir+"/a"), []string{dir + "/a", dir + "/a.1"}; !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
@@ -123,7 +123,7 @@ func TestUnprivilegedAgentClosesItsDirectory(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root becomes other users")
 	}
-	const us, attacker, owner = 4001, 4242, 4002
+	const us, attackerUID, ownerUID = 4001, 4242, 4002
 	for _, c := range []struct {
 		name             string
 		owner            int
@@ -132,7 +132,7 @@ func TestUnprivilegedAgentClosesItsDirectory(t *testing.T) {
 		{"new", us, 0o755, 0o700, 0o711},
 		{"of an earlier version", us, 0o711, 0o700, 0o711},
 		{"closed", us, 0o700, 0o700, 0o711},
-		{"of another user", owner, 0o777, 0o777, 0o700},
+		{"of another user", ownerUID, 0o777, 0o777, 0o700},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			base := t.TempDir()
@@ -154,7 +154,7 @@ func TestUnprivilegedAgentClosesItsDirectory(t *testing.T) {
 					t.Errorf("%s: mode %v, %v; want %v", path, info.Mode().Perm(), err, want)
 				}
 			}
-			asUser(t, attacker, func() error {
+			asUser(t, attackerUID, func() error {
 				if _, err := os.ReadDir(secret); !errors.Is(err, os.ErrPermission) {
 					return fmt.Errorf("read %s: %v, want %v", secret, err, os.ErrPermission)
 				}

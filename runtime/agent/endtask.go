@@ -14,8 +14,8 @@ import (
 
 // taskEnder ends tasks without their drivers.
 type taskEnder struct {
-	keeper      *keeper.Client
-	taskProcess func(driver string, state []byte) (taskprocess.ID, bool) // see Config.TaskProcess
+	keeper          *keeper.Client
+	findTaskProcess func(driver string, state []byte) (taskprocess.ID, bool) // see Config.FindTaskProcess
 }
 
 // end ends the processes of a task whose driver is unavailable. It implements
@@ -23,16 +23,16 @@ type taskEnder struct {
 //
 // The keeper adopted the task when its plugin died, so it has the exit status of
 // the main process, even if the process has ended before.
-func (e taskEnder) end(ctx context.Context, req taskrunner.EndRequest) (taskrunner.EndResult, error) {
+func (e taskEnder) end(ctx context.Context, req taskrunner.EndTaskRequest) (taskrunner.EndTaskResult, error) {
 	found, err := taskprocess.EndLeftovers(ctx, req.AllocID, req.Task)
-	result := taskrunner.EndResult{Found: len(found) > 0}
+	result := taskrunner.EndTaskResult{Found: len(found) > 0}
 	if err != nil {
 		return result, err
 	}
-	if !req.Builtin || req.Handle == nil || e.taskProcess == nil {
+	if !req.Builtin || req.Handle == nil || e.findTaskProcess == nil {
 		return result, nil
 	}
-	main, known := e.taskProcess(req.Driver, req.Handle.DriverState)
+	main, known := e.findTaskProcess(req.Driver, req.Handle.DriverState)
 	if !known {
 		return result, nil
 	}

@@ -16,10 +16,10 @@ import (
 // as the agent.
 const argv0 = "nomad-lite"
 
-// helpers are the helper processes of an agent, and the sockets of its data directory.
-type helpers struct {
+// helperProcesses are the helper processes of an agent, and the sockets of its data directory.
+type helperProcesses struct {
 	directory *dataDirectory
-	sockets   *sockets        // nil before start
+	sockets   *socketDir      // nil before start
 	keeper    *keeper.Client  // nil until the keeper runs
 	collector *logs.Collector // nil until the log collector runs
 	logger    hclog.Logger
@@ -27,7 +27,7 @@ type helpers struct {
 
 // start starts the keeper and the log collector. The caller must call close, also after
 // an error.
-func (h *helpers) start(ctx context.Context) (err error) {
+func (h *helperProcesses) start(ctx context.Context) (err error) {
 	d := h.directory
 	if h.sockets, err = openSockets(d.path, h.logger); err != nil {
 		return err
@@ -64,16 +64,16 @@ func (h *helpers) start(ctx context.Context) (err error) {
 	return nil
 }
 
-// unwatch stops the goroutine that restores removed sockets.
-func (h *helpers) unwatch() {
+// stopWatchingSockets stops the goroutine that restores removed sockets.
+func (h *helperProcesses) stopWatchingSockets() {
 	if h.sockets != nil {
-		h.sockets.unwatch()
+		h.sockets.stopWatching()
 	}
 }
 
 // close shuts down the helper processes, unless tasks may run, and closes the
 // connections to them. It reports whether it shut them down.
-func (h *helpers) close(remaining *remainingProcesses) (ended bool, err error) {
+func (h *helperProcesses) close(remaining *remainingProcesses) (ended bool, err error) {
 	var errs []error
 	if h.collector != nil {
 		errs = append(errs, h.collector.Close())
@@ -94,12 +94,12 @@ const keeperTimeout = 5 * time.Second
 
 // shutDown shuts down the keeper and all processes below it, unless tasks may run. It
 // reports whether it did.
-func (h *helpers) shutDown(remaining *remainingProcesses) (ended bool, err error) {
+func (h *helperProcesses) shutDown(remaining *remainingProcesses) (ended bool, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), keeperTimeout)
 	defer cancel()
 	if !h.directory.ephemeralState {
 		// A plugin that has exited since retention.decide was called may have left a process behind.
-		if parents, err := h.keeper.ListParentProcesses(ctx); remaining.tasks || err != nil || len(parents) > 0 {
+		if parents, err := h.keeper.ListParentProcesses(ctx); remaining.taskMayRun || err != nil || len(parents) > 0 {
 			return false, nil
 		}
 	}

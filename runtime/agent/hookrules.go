@@ -9,9 +9,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 )
 
-// checkRules checks the operator's hook rules against the plugins and returns the reasons why rules
+// checkHookRules checks the operator's hook rules against the plugins and returns the reasons why rules
 // have no effect. It waits for plugins that are starting.
-func (p *plugins) checkRules(ctx context.Context) (trouble []error) {
+func (p *plugins) checkHookRules(ctx context.Context) (trouble []error) {
 	for _, rule := range p.hooks.Rules() {
 		meanwhile := "until then allocations fail that it might apply to"
 		if rule.WarnOnError {
@@ -24,7 +24,7 @@ func (p *plugins) checkRules(ctx context.Context) (trouble []error) {
 		case err != nil:
 			err = fmt.Errorf("%w; %s", err, meanwhile)
 		default:
-			if err = rule.Check(takes); err != nil {
+			if err = rule.Validate(takes); err != nil {
 				err = fmt.Errorf("hook %q: %w; correct the config of the hook block: %s", rule.Name, err, meanwhile)
 			}
 		}
@@ -32,17 +32,17 @@ func (p *plugins) checkRules(ctx context.Context) (trouble []error) {
 			break
 		}
 		if err != nil {
-			trouble = append(trouble, rule.AtPosition(err))
+			trouble = append(trouble, rule.WrapWithPosition(err))
 		}
 	}
 	return trouble
 }
 
-// logRuleErrors logs the errors of checkRules at the start and after each change of
+// logRuleErrors logs the errors of checkHookRules at the start and after each change of
 // the rules, until ctx ends.
 func (p *plugins) logRuleErrors(ctx context.Context) {
 	for {
-		for _, err := range p.checkRules(ctx) {
+		for _, err := range p.checkHookRules(ctx) {
 			p.logger.Warn("hook block does not work", "error", err)
 		}
 		select {

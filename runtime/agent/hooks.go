@@ -21,16 +21,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// hookKeyKey is the name of the record that has the key for signing capability tokens of hooks.
-const hookKeyKey = "hook_key"
+// hookKeyRecord is the name of the record that has the key for signing capability tokens of hooks.
+const hookKeyRecord = "hook_key"
 
 // loadHookKey returns the key that is stored in the state. It creates a new key if none is stored, or
 // if the stored one was unreadable and was moved into the quarantine.
 func loadHookKey(s *store.Store, logger hclog.Logger) (hookhost.Key, error) {
-	var stored state.HookKey
-	known, err := s.Snapshot().Meta(hookKeyKey, &stored)
+	var storedKey state.HookKey
+	known, err := s.Snapshot().Meta(hookKeyRecord, &storedKey)
 	if err == nil && known {
-		return hookhost.Key(stored), nil
+		return hookhost.Key(storedKey), nil
 	}
 	if err != nil {
 		logger.Warn("the key of the hooks' capability tokens is replaced; hooks use their old tokens in vain until the next call", "error", err)
@@ -38,7 +38,7 @@ func loadHookKey(s *store.Store, logger hclog.Logger) (hookhost.Key, error) {
 	key := make(hookhost.Key, state.HookKeySize)
 	rand.Read(key) // never fails
 	_, err = s.Update(context.Background(), func(tx *store.Txn) error {
-		tx.PutMeta(hookKeyKey, key)
+		tx.PutMeta(hookKeyRecord, key)
 		return nil
 	})
 	if err != nil {
@@ -49,7 +49,7 @@ func loadHookKey(s *store.Store, logger hclog.Logger) (hookhost.Key, error) {
 
 // serveHooks creates the set of hook plugins and starts the host service that hooks call. alloc returns
 // the runner of an allocation, nil if there is none.
-func (p *plugins) serveHooks(c Config, s *store.Store, sockets *sockets, alloc func(id string) *allocrunner.Runner) error {
+func (p *plugins) serveHooks(c Config, s *store.Store, sockets *socketDir, alloc func(id string) *allocrunner.Runner) error {
 	key, err := loadHookKey(s, p.logger)
 	if err != nil {
 		return err
@@ -84,7 +84,7 @@ func (p *plugins) serveHooks(c Config, s *store.Store, sockets *sockets, alloc f
 		return err
 	}
 	p.host = hookhost.Serve(hookhost.Config{
-		Listener: listener, Key: key, AllocRunner: alloc, Ready: p.restored, Store: s, Logger: p.logger.Named("hookhost"),
+		Listener: listener, Key: key, AllocRunner: alloc, Ready: p.allocsRestored, Store: s, Logger: p.logger.Named("hookhost"),
 	})
 	return nil
 }
@@ -92,11 +92,11 @@ func (p *plugins) serveHooks(c Config, s *store.Store, sockets *sockets, alloc f
 // missingHookHint returns a text that explains how to provide a hook that was not found.
 const missingHookHint = "give the directory of its program with -plugin-dir, for an agent name it in a plugin block too"
 
-// checkAttachments checks the hook attachments of a canonical job. The faults are attachments of a hook
+// checkHookAttachments checks the hook attachments of a canonical job. The faults are attachments of a hook
 // that does not exist, that is never called at this place of a job, or that rejects the configuration.
-// The errors in trouble are about hooks that were not reachable. checkAttachments waits for plugins
+// The errors in trouble are about hooks that were not reachable. checkHookAttachments waits for plugins
 // that are starting.
-func (p *plugins) checkAttachments(ctx context.Context, job *api.Job) (faults []model.Unsupported, trouble []error) {
+func (p *plugins) checkHookAttachments(ctx context.Context, job *api.Job) (faults []model.UnsupportedPart, trouble []error) {
 	for _, at := range model.HookAttachments(job) {
 		if at.Hook == "" {
 			faults = append(faults, attachmentFault(at, fmt.Errorf("the name of a hook is missing: write %sNAME", model.HookPrefix)))
@@ -126,16 +126,16 @@ func (p *plugins) checkAttachments(ctx context.Context, job *api.Job) (faults []
 	return faults, trouble
 }
 
-// launchTimeout limits how long checkAttachments waits for a plugin that has exited: it waits only if
+// launchTimeout limits how long checkHookAttachments waits for a plugin that has exited: it waits only if
 // the next launch of the plugin follows within this time.
 const launchTimeout = time.Second
 
-func attachmentFault(at model.HookAttachment, err error) model.Unsupported {
-	return model.Unsupported{Path: at.Path, Reason: fmt.Sprintf("meta %s%s: %v", model.HookPrefix, at.Hook, err)}
+func attachmentFault(at model.HookAttachment, err error) model.UnsupportedPart {
+	return model.UnsupportedPart{Path: at.Path, Reason: fmt.Sprintf("meta %s%s: %v", model.HookPrefix, at.Hook, err)}
 }
 
-// pendingCleanupKey is the prefix of the names of records that have pending cleanups of hooks.
-const pendingCleanupKey = "hook_debt/"
+// pendingCleanupPrefix is the prefix of the names of records that have pending cleanups of hooks.
+const pendingCleanupPrefix = "hook_debt/"
 
 // cleanupStore stores the pending cleanups of hooks in the state.
 type cleanupStore struct {
@@ -146,7 +146,7 @@ type cleanupStore struct {
 // List implements hookplugin.CleanupStore.
 func (d cleanupStore) List() (list []state.PendingCleanup) {
 	snapshot := d.store.Snapshot()
-	for _, name := range snapshot.MetaKeys(pendingCleanupKey) {
+	for _, name := range snapshot.MetaKeys(pendingCleanupPrefix) {
 		var cleanup state.PendingCleanup
 		known, err := snapshot.Meta(name, &cleanup)
 		if err != nil || !known {
@@ -170,7 +170,7 @@ func (d cleanupStore) List() (list []state.PendingCleanup) {
 // Put implements hookplugin.CleanupStore.
 func (d cleanupStore) Put(cleanup state.PendingCleanup) error {
 	_, err := d.store.Update(context.Background(), func(tx *store.Txn) error {
-		tx.PutMeta(pendingCleanupKey+cleanup.ID(), cleanup)
+		tx.PutMeta(pendingCleanupPrefix+cleanup.ID(), cleanup)
 		return nil
 	})
 	return err
@@ -179,7 +179,7 @@ func (d cleanupStore) Put(cleanup state.PendingCleanup) error {
 // Delete implements hookplugin.CleanupStore.
 func (d cleanupStore) Delete(cleanup state.PendingCleanup) error {
 	_, err := d.store.Update(context.Background(), func(tx *store.Txn) error {
-		tx.DeleteMeta(pendingCleanupKey + cleanup.ID())
+		tx.DeleteMeta(pendingCleanupPrefix + cleanup.ID())
 		return nil
 	})
 	return err

@@ -33,7 +33,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	if a.directory, err = openDirectory(a.config); err != nil {
 		return err
 	}
-	a.helpers = &helpers{directory: a.directory, logger: a.logger}
+	a.helperProcesses = &helperProcesses{directory: a.directory, logger: a.logger}
 	if a.store, err = openStore(a.directory, a.logger); err != nil {
 		return err
 	}
@@ -45,8 +45,8 @@ func (a *Agent) open(ctx context.Context) (err error) {
 		return err
 	}
 	a.orphans = &orphans.Cleaner{Store: a.store, AllocDirs: a.directory.allocDirs(), Rebooted: rebooted, Logger: a.logger}
-	a.retention = &retention{store: a.store, orphans: a.orphans, logger: a.logger}
-	if err := a.helpers.start(ctx); err != nil {
+	a.processRetention = &processRetention{store: a.store, orphans: a.orphans, logger: a.logger}
+	if err := a.helperProcesses.start(ctx); err != nil {
 		return err
 	}
 	settings := a.config.Node
@@ -57,7 +57,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 
 // openStore opens the state of a data directory.
 func openStore(d *dataDirectory, logger hclog.Logger) (*store.Store, error) {
-	config := store.Config{Path: d.statePath(), Logger: logger, SecretMeta: []string{pendingCleanupKey}, TemporaryKeys: d.ephemeralState}
+	config := store.Config{Path: d.statePath(), Logger: logger, SecretMeta: []string{pendingCleanupPrefix}, TemporaryKeys: d.ephemeralState}
 	if d.ephemeralState {
 		if err := os.Remove(config.Path); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, fmt.Errorf("remove old state: %w", err)
@@ -90,8 +90,8 @@ func (a *Agent) newScheduler(nodeID string) *scheduler.Scheduler {
 	})
 }
 
-// bootKey is the name of the record that has the boot id of the machine during the last agent.
-const bootKey = "boot_id"
+// bootIDRecord is the name of the record that has the boot id of the machine during the last agent.
+const bootIDRecord = "boot_id"
 
 // detectReboot reports whether the machine was booted since the last agent ran.
 func detectReboot(s *store.Store, logger hclog.Logger) (rebooted bool, err error) {
@@ -101,12 +101,12 @@ func detectReboot(s *store.Store, logger hclog.Logger) (rebooted bool, err error
 		return false, nil
 	}
 	before := ""
-	known, err := s.Snapshot().Meta(bootKey, &before)
+	known, err := s.Snapshot().Meta(bootIDRecord, &before)
 	if err == nil && known && before == now {
 		return false, nil
 	}
 	_, err = s.Update(context.Background(), func(tx *store.Txn) error {
-		tx.PutMeta(bootKey, now)
+		tx.PutMeta(bootIDRecord, now)
 		return nil
 	})
 	if err != nil {
@@ -120,13 +120,13 @@ func (a *Agent) startPlugins(ctx context.Context, nodeID string, settings localn
 	var cache pluginCache = fileCache(a.config.PluginCacheFile)
 	config := supervisor.Config{
 		Catalog:      a.config.Plugins,
-		Keeper:       a.helpers.keeper,
-		KeeperSocket: a.helpers.keeper.Socket(),
-		SocketDir:    a.helpers.sockets.restore,
+		Keeper:       a.helperProcesses.keeper,
+		KeeperSocket: a.helperProcesses.keeper.Socket(),
+		SocketDir:    a.helperProcesses.sockets.restoreDir,
 		DriverConfig: driverConfig(settings, a.host),
-		HookConfig:   hook.Config{HostSocket: a.helpers.sockets.hookPath(), Node: nodeForHooks(nodeID, settings)},
-		Busy: func(what supervisor.PluginKey) bool {
-			nodes := a.running()
+		HookConfig:   hook.Config{HostSocket: a.helperProcesses.sockets.hookPath(), Node: nodeForHooks(nodeID, settings)},
+		HasTasks: func(what supervisor.PluginKey) bool {
+			nodes := a.currentNodeRunner()
 			return nodes == nil || nodes.UsesPlugin(what)
 		},
 		OnTaskEvent: a.taskEvent,
@@ -135,7 +135,7 @@ func (a *Agent) startPlugins(ctx context.Context, nodeID string, settings localn
 	if !a.directory.ephemeralState {
 		cache = storeCache{a.store}
 		config.Records = pluginRecords{a.store}
-		config.KeepRunning = a.retention.keepsPlugin
+		config.KeepRunning = a.processRetention.keepsPlugin
 	}
 	a.plugins = newPlugins(config, cache)
 	a.node = localnode.New(localnode.Config{
@@ -145,14 +145,14 @@ func (a *Agent) startPlugins(ctx context.Context, nodeID string, settings localn
 		Store:          a.store,
 		Drivers:        a.plugins.supervisor,
 		Logger:         a.logger,
-		BeforeRegister: func(ctx context.Context) { a.orphans.Clear(ctx, a.plugins.supervisor) },
+		BeforeRegister: func(ctx context.Context) { a.orphans.DestroyOrphans(ctx, a.plugins.supervisor) },
 		OnRegistered:   a.orphans.CleanEndedAllocs,
 		OnNodeStored:   a.scheduler.NodeChanged,
 	})
-	if err := a.plugins.serveHooks(a.config, a.store, a.helpers.sockets, a.Alloc); err != nil {
+	if err := a.plugins.serveHooks(a.config, a.store, a.helperProcesses.sockets, a.Alloc); err != nil {
 		return err
 	}
-	a.helpers.sockets.watch()
+	a.helperProcesses.sockets.watch()
 	a.plugins.start(ctx)
 	return nil
 }

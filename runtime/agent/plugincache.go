@@ -25,20 +25,20 @@ type pluginCache interface {
 	save([]state.PluginInfo) error
 }
 
-// pluginInfoKey is the name of the record that has an agent's plugin descriptions.
-const pluginInfoKey = "plugins_known"
+// pluginInfoRecord is the name of the record that has an agent's plugin descriptions.
+const pluginInfoRecord = "plugins_known"
 
 // storeCache is a pluginCache in the state file of an agent.
 type storeCache struct{ store *store.Store }
 
 func (c storeCache) load() (infos []state.PluginInfo, err error) {
-	_, err = c.store.Snapshot().Meta(pluginInfoKey, &infos)
+	_, err = c.store.Snapshot().Meta(pluginInfoRecord, &infos)
 	return infos, err
 }
 
 func (c storeCache) save(infos []state.PluginInfo) error {
 	_, err := c.store.Update(context.Background(), func(tx *store.Txn) error {
-		tx.PutMeta(pluginInfoKey, infos)
+		tx.PutMeta(pluginInfoRecord, infos)
 		return nil
 	})
 	return err
@@ -109,12 +109,12 @@ type cachedPlugins struct {
 // fileHash is the SHA-256 of a file's content.
 type fileHash struct {
 	sum             string
-	changedRecently bool // less than minFileAge has passed between the last change of the file and the computation of the hash
+	changedRecently bool // less than minUnchangedTime has passed between the last change of the file and the computation of the hash
 }
 
-// minFileAge is the age of a file from which any further change of the file also changes its metadata.
+// minUnchangedTime is the age of a file from which any further change of the file also changes its metadata.
 // The resolution of ctime is 2 s at most.
-const minFileAge = 2 * time.Second
+const minUnchangedTime = 2 * time.Second
 
 // loadCachedPlugins returns the descriptions that are stored in cache.
 func loadCachedPlugins(cache pluginCache, logger hclog.Logger) *cachedPlugins {
@@ -169,7 +169,7 @@ func (c *cachedPlugins) hash(path string, file catalog.FileStat) (fileHash, bool
 	if ok {
 		return hash, true
 	}
-	hash.changedRecently = time.Since(time.Unix(0, file.ChangeTime)) < minFileAge
+	hash.changedRecently = time.Since(time.Unix(0, file.ChangeTime)) < minUnchangedTime
 	var err error
 	if hash.sum, err = catalog.HashFile(path, file); err != nil {
 		c.logger.Debug("plugin file not hashed", "path", path, "error", err)
@@ -203,12 +203,12 @@ func (c *cachedPlugins) describe(p supervisor.Plugin) state.PluginInfo {
 type knownPlugins struct {
 	cache   pluginCache
 	cached  *cachedPlugins
-	plugins pluginStates
+	plugins pluginLister
 	logger  hclog.Logger
 }
 
-// pluginStates is the part of the supervisor that knownPlugins needs.
-type pluginStates interface {
+// pluginLister is the part of the supervisor that knownPlugins needs.
+type pluginLister interface {
 	Plugins() []supervisor.Plugin
 	Changed() <-chan struct{}
 }
@@ -241,7 +241,7 @@ func (k *knownPlugins) lastKnown(p supervisor.Plugin) (state.PluginInfo, bool) {
 // first start. The channel is closed when the result may have changed.
 func (k *knownPlugins) unknownPlugins() (map[string]bool, <-chan struct{}) {
 	changed := k.plugins.Changed()
-	var unknown map[string]bool
+	var unknownNames map[string]bool
 	for _, p := range k.plugins.Plugins() {
 		if p.Builtin || p.Serves.Name != "" {
 			continue
@@ -249,17 +249,17 @@ func (k *knownPlugins) unknownPlugins() (map[string]bool, <-chan struct{}) {
 		if _, known := k.cached.find(p.Path, p.Program); known {
 			continue
 		}
-		if unknown == nil {
-			unknown = make(map[string]bool)
+		if unknownNames == nil {
+			unknownNames = make(map[string]bool)
 		}
-		unknown[p.Name] = !p.LaunchAttempted
+		unknownNames[p.Name] = !p.LaunchAttempted
 	}
-	return unknown, changed
+	return unknownNames, changed
 }
 
-// current returns the descriptions of the current plugins. If a plugin has not run yet, its cached
+// currentInfos returns the descriptions of the current plugins. If a plugin has not run yet, its cached
 // description is used.
-func (k *knownPlugins) current() (infos []state.PluginInfo) {
+func (k *knownPlugins) currentInfos() (infos []state.PluginInfo) {
 	for _, p := range k.plugins.Plugins() {
 		if p.Builtin || p.Path == "" {
 			continue
@@ -274,22 +274,22 @@ func (k *knownPlugins) current() (infos []state.PluginInfo) {
 	return infos
 }
 
-// sync stores the descriptions of the current plugins for later agents whenever they change,
+// storeChanges stores the descriptions of the current plugins for later agents whenever they change,
 // until ctx ends.
-func (k *knownPlugins) sync(ctx context.Context) {
-	var stored []state.PluginInfo // stored descriptions of the plugins that the agent has now
+func (k *knownPlugins) storeChanges(ctx context.Context) {
+	var storedInfos []state.PluginInfo // stored descriptions of the plugins that the agent has now
 	for _, p := range k.plugins.Plugins() {
 		if info, ok := k.cached.findPath(p.Path); ok {
-			stored = append(stored, info)
+			storedInfos = append(storedInfos, info)
 		}
 	}
 	for stopping := false; ; {
 		changed := k.plugins.Changed()
-		if infos := k.current(); !slices.Equal(infos, stored) {
+		if infos := k.currentInfos(); !slices.Equal(infos, storedInfos) {
 			if err := k.cache.save(infos); err != nil {
 				k.logger.Info("plugin cache not written; the next agent starts without it", "error", err)
 			} else {
-				stored = infos
+				storedInfos = infos
 			}
 		}
 		if stopping {

@@ -89,18 +89,18 @@ func (c *cacheTest) write(path, content string) {
 	}
 }
 
-// fixedPlugins are plugins that do not change.
-type fixedPlugins []supervisor.Plugin
+// staticPluginList are plugins that do not change.
+type staticPluginList []supervisor.Plugin
 
-func (f fixedPlugins) Plugins() []supervisor.Plugin { return f }
-func (f fixedPlugins) Changed() <-chan struct{}     { return nil }
+func (f staticPluginList) Plugins() []supervisor.Plugin { return f }
+func (f staticPluginList) Changed() <-chan struct{}     { return nil }
 
 // newKnownPlugins returns the knownPlugins of an agent that has just started. The agent has one plugin,
 // the file at path with these arguments.
 func (c *cacheTest) newKnownPlugins(path string, running bool, args ...string) *knownPlugins {
 	c.t.Helper()
 	dir, name := filepath.Split(path)
-	all, err := catalog.New(catalog.Config{Dir: dir, Blocks: []catalog.Block{{Name: name, Args: args}}})
+	all, err := catalog.New(catalog.Config{Dir: dir, Blocks: []catalog.PluginBlock{{Name: name, Args: args}}})
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func (c *cacheTest) newKnownPlugins(path string, running bool, args ...string) *
 		p.Hook = &hook.Description{AllAllocs: true}
 	}
 	logger := hclog.NewNullLogger()
-	return &knownPlugins{cache: c.cache, cached: loadCachedPlugins(c.cache, logger), plugins: fixedPlugins{p}, logger: logger}
+	return &knownPlugins{cache: c.cache, cached: loadCachedPlugins(c.cache, logger), plugins: staticPluginList{p}, logger: logger}
 }
 
 // run simulates an agent that runs until it has stored the description of the plugin at path.
@@ -119,7 +119,7 @@ func (c *cacheTest) run(path string, args ...string) {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(c.t.Context())
 	cancel()
-	c.newKnownPlugins(path, true, args...).sync(ctx)
+	c.newKnownPlugins(path, true, args...).storeChanges(ctx)
 }
 
 func (c *cacheTest) wantKnown(what string, k *knownPlugins, want bool) {
@@ -221,10 +221,10 @@ func TestPluginCacheOmitsRecentChangeTime(t *testing.T) {
 	}
 	began := time.Now()
 	c := newCacheTest(t)
-	if changed := stored(c, c.path); changed != 0 && time.Since(began) < minFileAge {
+	if changed := stored(c, c.path); changed != 0 && time.Since(began) < minUnchangedTime {
 		t.Errorf("a new file: ctime %d is stored", changed)
 	}
-	old, err := filepath.EvalSymlinks("/bin/sh") // older than minFileAge
+	old, err := filepath.EvalSymlinks("/bin/sh") // older than minUnchangedTime
 	if err != nil {
 		t.Fatal(err)
 	}

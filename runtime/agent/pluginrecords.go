@@ -9,8 +9,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// pluginKey is the prefix of the names of records of running plugins.
-const pluginKey = "plugin/"
+// pluginRecordPrefix is the prefix of the names of records of running plugins.
+const pluginRecordPrefix = "plugin/"
 
 // pluginRecords stores in the state the addresses and pids by which the next agent reattaches to
 // running plugins.
@@ -34,10 +34,10 @@ func (r *pluginRecord) CheckRecord() error {
 func (p pluginRecords) Plugins() (map[string]supervisor.Record, error) {
 	snapshot := p.store.Snapshot()
 	all := make(map[string]supervisor.Record)
-	for _, name := range snapshot.MetaKeys(pluginKey) {
+	for _, name := range snapshot.MetaKeys(pluginRecordPrefix) {
 		var r pluginRecord
 		if known, err := snapshot.Meta(name, &r); err == nil && known {
-			all[strings.TrimPrefix(name, pluginKey)] = supervisor.Record(r)
+			all[strings.TrimPrefix(name, pluginRecordPrefix)] = supervisor.Record(r)
 		}
 	}
 	return all, nil
@@ -46,7 +46,7 @@ func (p pluginRecords) Plugins() (map[string]supervisor.Record, error) {
 // PutPlugin implements supervisor.RecordStore.
 func (p pluginRecords) PutPlugin(key string, r supervisor.Record) error {
 	_, err := p.store.Update(context.Background(), func(tx *store.Txn) error {
-		tx.PutMeta(pluginKey+key, r)
+		tx.PutMeta(pluginRecordPrefix+key, r)
 		return nil
 	})
 	return err
@@ -55,7 +55,7 @@ func (p pluginRecords) PutPlugin(key string, r supervisor.Record) error {
 // DeletePlugin implements supervisor.RecordStore.
 func (p pluginRecords) DeletePlugin(key string) error {
 	_, err := p.store.Update(context.Background(), func(tx *store.Txn) error {
-		tx.DeleteMeta(pluginKey + key)
+		tx.DeleteMeta(pluginRecordPrefix + key)
 		return nil
 	})
 	return err

@@ -25,11 +25,11 @@ type plugins struct {
 	host         *hookhost.Host // serves the requests of hooks to the agent; nil before serveHooks is called
 	logger       hclog.Logger
 
-	rulesChanged chan struct{} // receives a value when the rules for hooks have changed
-	restored     chan struct{} // closed by run when the node has listed the allocations that an earlier agent started
+	rulesChanged   chan struct{} // receives a value when the rules for hooks have changed
+	allocsRestored chan struct{} // closed by run when the node has listed the allocations that an earlier agent started
 
-	stop    context.CancelFunc // stops the supervisor; nil before start is called
-	running sync.WaitGroup     // waits for the supervisor
+	stopSupervisor context.CancelFunc // stops the supervisor; nil before start is called
+	supervisorWG   sync.WaitGroup     // waits for the supervisor
 }
 
 // newPlugins returns plugins that are not started. The caller must call close.
@@ -38,11 +38,11 @@ func newPlugins(c supervisor.Config, cache pluginCache) *plugins {
 	c.LastServed = cached.lastPluginKey
 	s := supervisor.New(c)
 	return &plugins{
-		supervisor:   s,
-		knownPlugins: &knownPlugins{cache: cache, cached: cached, plugins: s, logger: c.Logger},
-		logger:       c.Logger,
-		rulesChanged: make(chan struct{}, 1),
-		restored:     make(chan struct{}),
+		supervisor:     s,
+		knownPlugins:   &knownPlugins{cache: cache, cached: cached, plugins: s, logger: c.Logger},
+		logger:         c.Logger,
+		rulesChanged:   make(chan struct{}, 1),
+		allocsRestored: make(chan struct{}),
 	}
 }
 
@@ -52,8 +52,8 @@ func newPlugins(c supervisor.Config, cache pluginCache) *plugins {
 // until they are stopped.
 func (p *plugins) start(ctx context.Context) {
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	p.stop = stop
-	p.running.Go(func() {
+	p.stopSupervisor = stop
+	p.supervisorWG.Go(func() {
 		if err := p.supervisor.Run(running); err != nil {
 			p.logger.Error("plugins did not end well", "error", err)
 		}
@@ -64,16 +64,16 @@ func (p *plugins) start(ctx context.Context) {
 // plugins, until ctx ends. restored is closed when the node has listed the allocations that an earlier
 // agent started.
 func (p *plugins) run(ctx context.Context, restored <-chan struct{}) {
-	var running sync.WaitGroup
-	running.Go(func() { p.hooks.Run(ctx) })
-	running.Go(func() { p.logRuleErrors(ctx) })
-	running.Go(func() { p.knownPlugins.sync(ctx) })
+	var runningWG sync.WaitGroup
+	runningWG.Go(func() { p.hooks.Run(ctx) })
+	runningWG.Go(func() { p.logRuleErrors(ctx) })
+	runningWG.Go(func() { p.knownPlugins.storeChanges(ctx) })
 	select {
 	case <-restored:
-		close(p.restored)
+		close(p.allocsRestored)
 	case <-ctx.Done():
 	}
-	running.Wait()
+	runningWG.Wait()
 }
 
 // reload replaces the plugins and the rules for hooks.
@@ -91,9 +91,9 @@ func (p *plugins) close() {
 	if p.host != nil {
 		p.host.Close()
 	}
-	if p.stop != nil {
-		p.stop()
-		p.running.Wait()
+	if p.stopSupervisor != nil {
+		p.stopSupervisor()
+		p.supervisorWG.Wait()
 	}
 }
 

@@ -26,55 +26,55 @@ import (
 // remainingProcesses describes the processes that must continue after the agent has ended, because
 // tasks may run. The zero value means that no task runs.
 type remainingProcesses struct {
-	tasks      bool // a task may run, so the keeper and the log collector must continue
-	plugins    bool // the plugin of a task is unknown, so all plugins must continue
-	pluginKeys map[supervisor.PluginKey]bool
-	pids       map[int]bool // pids of plugins that have child processes
+	taskMayRun     bool // a task may run, so the keeper and the log collector must continue
+	keepAllPlugins bool // the plugin of a task is unknown, so all plugins must continue
+	pluginKeys     map[supervisor.PluginKey]bool
+	pluginPIDs     map[int]bool // pids of plugins that have child processes
 }
 
 // keepsPlugin reports whether a plugin must continue.
 func (r *remainingProcesses) keepsPlugin(what supervisor.PluginKey, pid int) bool {
-	return r.plugins || r.pluginKeys[what] || r.pids[pid]
+	return r.keepAllPlugins || r.pluginKeys[what] || r.pluginPIDs[pid]
 }
 
-func (r *remainingProcesses) needPlugin(what supervisor.PluginKey) {
-	r.tasks = true
+func (r *remainingProcesses) keepPlugin(what supervisor.PluginKey) {
+	r.taskMayRun = true
 	if r.pluginKeys == nil {
 		r.pluginKeys = make(map[supervisor.PluginKey]bool)
 	}
 	r.pluginKeys[what] = true
 }
 
-// needAll records that a task may run whose driver is unknown.
-func (r *remainingProcesses) needAll() { r.tasks, r.plugins = true, true }
+// keepAll records that a task may run whose driver is unknown.
+func (r *remainingProcesses) keepAll() { r.taskMayRun, r.keepAllPlugins = true, true }
 
-// retention decides which processes continue after the agent has ended.
-type retention struct {
+// processRetention decides which processes continue after the agent has ended.
+type processRetention struct {
 	store   *store.Store
 	orphans *orphans.Cleaner
 	logger  hclog.Logger
 
-	decided atomic.Pointer[remainingProcesses] // set by decide
+	decision atomic.Pointer[remainingProcesses] // set by decide
 }
 
 // keepsPlugin implements supervisor.Config.KeepRunning. Before decide is called, the result depends on
 // the state alone.
-func (r *retention) keepsPlugin(what supervisor.PluginKey, pid int) bool {
-	remaining := r.decided.Load()
+func (r *processRetention) keepsPlugin(what supervisor.PluginKey, pid int) bool {
+	remaining := r.decision.Load()
 	if remaining == nil {
-		remaining = r.fromState()
+		remaining = r.remainingByState()
 	}
 	return remaining.keepsPlugin(what, pid)
 }
 
-// decide returns the processes that must continue. It assumes that no task runs only if neither the
+// decideRemaining returns the processes that must continue. It assumes that no task runs only if neither the
 // state nor the keeper has one: an agent can end before it has restored its tasks, and the state can be
 // lost. nodes is nil if Agent.Run was not called.
-func (r *retention) decide(nodes *noderunner.Runner, k *keeper.Client) *remainingProcesses {
-	remaining := r.fromState()
+func (r *processRetention) decideRemaining(nodes *noderunner.Runner, k *keeper.Client) *remainingProcesses {
+	remaining := r.remainingByState()
 	if nodes != nil {
 		for what := range nodes.PluginsLeftRunning() {
-			remaining.needPlugin(what)
+			remaining.keepPlugin(what)
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), keeperTimeout)
@@ -82,39 +82,39 @@ func (r *retention) decide(nodes *noderunner.Runner, k *keeper.Client) *remainin
 	parents, err := k.ListParentProcesses(ctx)
 	if err != nil {
 		r.logger.Warn("tasks may run", "error", err)
-		remaining.needAll()
+		remaining.keepAll()
 	}
 	for _, p := range parents {
-		remaining.tasks = true
-		if remaining.pids == nil {
-			remaining.pids = make(map[int]bool)
+		remaining.taskMayRun = true
+		if remaining.pluginPIDs == nil {
+			remaining.pluginPIDs = make(map[int]bool)
 		}
-		remaining.pids[p.PID] = true
+		remaining.pluginPIDs[p.PID] = true
 	}
-	r.decided.Store(remaining)
+	r.decision.Store(remaining)
 	return remaining
 }
 
-// fromState returns the processes that must continue according to the state.
-func (r *retention) fromState() *remainingProcesses {
+// remainingByState returns the processes that must continue according to the state.
+func (r *processRetention) remainingByState() *remainingProcesses {
 	remaining := new(remainingProcesses)
-	remaining.readState(r.store, r.orphans.Cleared())
+	remaining.addTasksOfState(r.store, r.orphans.OrphansDestroyed())
 	return remaining
 }
 
-// readState adds the tasks that may run according to the state. A task may run if its record has a
+// addTasksOfState adds the tasks that may run according to the state. A task may run if its record has a
 // start id or a handle, or cannot be read. If the state was damaged, tasks of allocations whose last
 // known status is running and possible orphans are added too.
-func (r *remainingProcesses) readState(s *store.Store, orphansCleared bool) {
+func (r *remainingProcesses) addTasksOfState(s *store.Store, orphansCleared bool) {
 	state := s.Snapshot()
 	for _, id := range state.LocalAllocations() {
 		for _, task := range state.LocalTasks(id) {
 			local, known, err := state.TaskLocal(id, task)
 			switch {
 			case err != nil:
-				r.needAll()
+				r.keepAll()
 			case known && (local.StartID != "" || local.Handle != nil):
-				r.needTask(state.Allocation(nil, id), task, local)
+				r.keepTask(state.Allocation(nil, id), task, local)
 			}
 		}
 	}
@@ -122,33 +122,33 @@ func (r *remainingProcesses) readState(s *store.Store, orphansCleared bool) {
 		return
 	}
 	if !orphansCleared {
-		r.needAll()
+		r.keepAll()
 	}
 	for _, alloc := range state.Allocations(nil, "") {
 		if alloc.ClientStatus == api.AllocClientStatusRunning && !state.AllocationEnded(alloc.ID) {
-			r.needAll()
+			r.keepAll()
 		}
 	}
 }
 
-// needTask records that the driver and the hooks of a task must continue.
-func (r *remainingProcesses) needTask(alloc *api.Allocation, task string, local state.LocalState) {
-	r.tasks = true
+// keepTask records that the driver and the hooks of a task must continue.
+func (r *remainingProcesses) keepTask(alloc *api.Allocation, task string, local state.LocalState) {
+	r.taskMayRun = true
 	for name := range maps.Keys(local.AllocHooks) {
-		r.needPlugin(supervisor.PluginKey{Type: base.TypeHook, Name: name})
+		r.keepPlugin(supervisor.PluginKey{Type: base.TypeHook, Name: name})
 	}
 	for name := range maps.Keys(local.Hooks) {
-		r.needPlugin(supervisor.PluginKey{Type: base.TypeHook, Name: name})
+		r.keepPlugin(supervisor.PluginKey{Type: base.TypeHook, Name: name})
 	}
 	if alloc != nil && alloc.Job != nil {
 		if group := alloc.Job.LookupTaskGroup(alloc.TaskGroup); group != nil {
 			if i := slices.IndexFunc(group.Tasks, func(t *api.Task) bool { return t.Name == task }); i >= 0 {
-				r.needPlugin(supervisor.PluginKey{Type: base.TypeDriver, Name: group.Tasks[i].Driver})
+				r.keepPlugin(supervisor.PluginKey{Type: base.TypeDriver, Name: group.Tasks[i].Driver})
 				return
 			}
 		}
 	}
-	r.plugins = true
+	r.keepAllPlugins = true
 }
 
 // checkNoAgent returns an error if an agent has allocations in the data directory. A foreground run
@@ -161,12 +161,12 @@ func checkNoAgent(dataDir string) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	const remedy = "use another directory, or give the job to the agent: nomad-lite job run"
+	const remedyText = "use another directory, or give the job to the agent: nomad-lite job run"
 	if err == nil && len(contents.Damage) > 0 {
 		err = errors.New(contents.Damage[0].RecordName())
 	}
 	if err != nil {
-		return fmt.Errorf("data directory %s: it has the state of an agent, whose tasks would end with this run, and that state cannot be read: %w\n%s", dataDir, err, remedy)
+		return fmt.Errorf("data directory %s: it has the state of an agent, whose tasks would end with this run, and that state cannot be read: %w\n%s", dataDir, err, remedyText)
 	}
 	var ids []string
 	for _, r := range contents.Records {
@@ -178,11 +178,11 @@ func checkNoAgent(dataDir string) error {
 		return nil
 	}
 	return fmt.Errorf("data directory %s: it belongs to an agent with %d allocations (%s), whose tasks would end with this run\n%s",
-		dataDir, len(ids), strings.Join(shorten(ids), ", "), remedy)
+		dataDir, len(ids), strings.Join(shortIDs(ids), ", "), remedyText)
 }
 
-// shorten returns the short forms of the first three ids.
-func shorten(ids []string) (short []string) {
+// shortIDs returns the short forms of the first three ids.
+func shortIDs(ids []string) (short []string) {
 	for _, id := range ids[:min(len(ids), 3)] {
 		short = append(short, id[:min(len(id), 8)])
 	}

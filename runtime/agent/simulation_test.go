@@ -36,8 +36,8 @@ import (
 )
 
 var (
-	seeds = flag.Int("seeds", 20, "how many simulations to run")
-	seed  = flag.Uint64("seed", 0, "the only simulation to run")
+	seedCountFlag = flag.Int("seeds", 20, "how many simulations to run")
+	seedFlag      = flag.Uint64("seed", 0, "the only simulation to run")
 )
 
 // TestSimulation runs agents under virtual time with one store and simulated
@@ -48,11 +48,11 @@ var (
 //	go test -run Simulation ./runtime/agent -seeds 1000
 //	go test -run Simulation ./runtime/agent -seed 42
 func TestSimulation(t *testing.T) {
-	if *seed != 0 {
-		simulate(t, *seed)
+	if *seedFlag != 0 {
+		simulate(t, *seedFlag)
 		return
 	}
-	schedtest.RunSeeds(t, *seeds, func(seed uint64) { simulate(t, seed) })
+	schedtest.RunWithSeeds(t, *seedCountFlag, func(seed uint64) { simulate(t, seed) })
 }
 
 // simulation is one run.
@@ -60,14 +60,14 @@ type simulation struct {
 	rand  *rand.Rand // chooses the actions
 	dir   string
 	store *store.Store
-	world *world
+	world *simulatedHost
 	node  *api.Node
 
-	mu         sync.Mutex
-	faultRand  *rand.Rand // random source for the changes that are rejected, and for ids
-	faults     bool
-	lastAllocs map[string]*api.Allocation
-	hooks      map[string]state.HookState // stored hook states, by allocation and task
+	mu            sync.Mutex
+	faultRand     *rand.Rand // random source for the changes that are rejected, and for ids
+	faultsEnabled bool
+	lastAllocs    map[string]*api.Allocation
+	hooks         map[string]state.HookState // stored hook states, by allocation and task
 
 	killTimes []int64 // times at which agents and plugins were killed
 
@@ -98,7 +98,7 @@ func simulate(t *testing.T, seed uint64) {
 		return
 	}
 	defer func() {
-		if err := allocdir.Sweep(dir); err != nil {
+		if err := allocdir.RemoveAllocDir(dir); err != nil {
 			t.Error(err)
 		}
 	}()
@@ -124,14 +124,14 @@ func simulate(t *testing.T, seed uint64) {
 			t.Error(err)
 		}
 		s.start()
-		s.allowAllChanges(false)
+		s.setFaultsDisabled(false)
 		for range 15 + s.rand.IntN(15) {
-			s.step(t.Context())
+			s.randomAction(t.Context())
 			// The pauses are short, so that actions overlap.
 			time.Sleep(time.Duration(s.rand.IntN([]int{100, 1000, 8000}[s.rand.IntN(3)])) * time.Millisecond)
 			s.checkHistory()
 		}
-		s.allowAllChanges(true)
+		s.setFaultsDisabled(true)
 		time.Sleep(2 * time.Minute)
 		s.checkHistory()
 		s.checkProcesses()
@@ -150,10 +150,10 @@ func simulate(t *testing.T, seed uint64) {
 	})
 }
 
-func (s *simulation) allowAllChanges(all bool) {
+func (s *simulation) setFaultsDisabled(all bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.faults = !all
+	s.faultsEnabled = !all
 }
 
 // start starts an agent with the current store and processes.
@@ -173,14 +173,14 @@ func (s *simulation) start() {
 		Logger:          logger,
 		OnDesiredChange: r.AllocsChanged,
 	})
-	up := &agentView{world: s.world, died: g.died}
+	up := &simAgentDrivers{simulatedHost: s.world, agentDied: g.died}
 	allocs := filepath.Join(s.dir, allocDir)
 	nodes := noderunner.New(noderunner.Config{
 		Source: r,
 		Alloc: allocrunner.Config{
 			Node:         taskenv.Node{NodeFacts: model.NodeFacts{ID: s.node.ID, Name: "n", Datacenter: "dc1"}},
 			Drivers:      up,
-			Logs:         noLogs{},
+			Logs:         nopLogCollector{},
 			AllocDirRoot: allocs,
 			Services:     s.store,
 			Store:        &killableRunnerStore{s, g},
@@ -194,18 +194,18 @@ func (s *simulation) start() {
 	})
 	ctx, end := context.WithCancelCause(context.Background())
 	g.end = end
-	(&orphans.Cleaner{Store: s.store, AllocDirs: allocs, Logger: logger}).Clear(ctx, up)
+	(&orphans.Cleaner{Store: s.store, AllocDirs: allocs, Logger: logger}).DestroyOrphans(ctx, up)
 	if _, err := s.store.Update(ctx, func(tx *store.Txn) error { node := *s.node; tx.PutNode(&node); return nil }); err != nil {
-		s.world.fault("node: %v", err)
+		s.world.addFault("node: %v", err)
 	}
 	reporting, endReports := context.WithCancel(context.WithoutCancel(ctx))
-	var reports sync.WaitGroup
-	reports.Go(func() { r.Run(reporting, g.scheduler) })
+	var reportsWG sync.WaitGroup
+	reportsWG.Go(func() { r.Run(reporting, g.scheduler) })
 	g.running.Go(func() { g.scheduler.Run(ctx) })
 	g.running.Go(func() {
 		nodes.Run(ctx)
 		endReports()
-		reports.Wait()
+		reportsWG.Wait()
 	})
 	s.agent = g
 }
@@ -213,7 +213,7 @@ func (s *simulation) start() {
 // kill simulates kill -9 of the agent: it no longer writes or calls drivers.
 func (s *simulation) kill() {
 	close(s.agent.died)
-	s.leave()
+	s.shutDownAgent()
 }
 
 func (s *simulation) killPlugin() {
@@ -221,8 +221,8 @@ func (s *simulation) killPlugin() {
 	s.world.killPlugin()
 }
 
-// leave shuts the agent down. Its tasks continue to run.
-func (s *simulation) leave() {
+// shutDownAgent shuts the agent down. Its tasks continue to run.
+func (s *simulation) shutDownAgent() {
 	s.killTimes = append(s.killTimes, time.Now().UnixNano())
 	s.agent.end(allocrunner.ErrShutdown)
 	s.agent.running.Wait()
@@ -245,7 +245,7 @@ type killableSchedulerStore struct {
 
 func (r *killableSchedulerStore) Update(ctx context.Context, fn func(*store.Txn) error) (uint64, error) {
 	r.s.mu.Lock()
-	refused := r.s.faults && r.s.faultRand.IntN(10) == 0
+	refused := r.s.faultsEnabled && r.s.faultRand.IntN(10) == 0
 	r.s.mu.Unlock()
 	if err := r.g.flush(); err != nil || refused {
 		return 0, errDead
@@ -270,11 +270,11 @@ type killableRunnerStore struct {
 }
 
 func (m *killableRunnerStore) PutTaskState(alloc, task string, s *api.TaskState, h state.Durability) state.WaitFunc {
-	return m.put(alloc, task, nil, h, func() error { return m.s.store.PutTaskState(alloc, task, s, state.Sync)() })
+	return m.put(alloc, task, nil, h, func() error { return m.s.store.PutTaskState(alloc, task, s, state.DurabilitySync)() })
 }
 
 func (m *killableRunnerStore) PutTask(alloc, task string, l state.LocalState, s *api.TaskState, h state.Durability) state.WaitFunc {
-	return m.put(alloc, task, &l, h, func() error { return m.s.store.PutTask(alloc, task, l, s, state.Sync)() })
+	return m.put(alloc, task, &l, h, func() error { return m.s.store.PutTask(alloc, task, l, s, state.DurabilitySync)() })
 }
 
 func (m *killableRunnerStore) put(alloc, task string, l *state.LocalState, h state.Durability, put func() error) state.WaitFunc {
@@ -293,7 +293,7 @@ func (m *killableRunnerStore) put(alloc, task string, l *state.LocalState, h sta
 		}
 	})
 	g.mu.Unlock()
-	if h == state.Async {
+	if h == state.DurabilityAsync {
 		time.AfterFunc(50*time.Millisecond, func() { _ = g.flush() })
 		return func() error { return nil } // async writes cannot fail
 	}
@@ -315,8 +315,8 @@ func (g *simAgent) flush() error {
 	return nil
 }
 
-// step makes one random action.
-func (s *simulation) step(ctx context.Context) {
+// randomAction makes one random action.
+func (s *simulation) randomAction(ctx context.Context) {
 	id := "job" + strconv.Itoa(s.rand.IntN(3))
 	switch n := s.rand.IntN(20); {
 	case n < 7:
@@ -339,11 +339,11 @@ func (s *simulation) step(ctx context.Context) {
 		time.Sleep(time.Duration(s.rand.IntN(2000)) * time.Millisecond)
 		s.start()
 	case n < 18:
-		s.leave()
+		s.shutDownAgent()
 		s.start()
 	default:
 		// Kill a task's process.
-		if processes := s.world.living(); len(processes) > 0 {
+		if processes := s.world.runningProcesses(); len(processes) > 0 {
 			slices.SortFunc(processes, func(a, b *taskProcess) int { return len(a.id) - len(b.id) })
 			processes[s.rand.IntN(len(processes))].exit(driver.ExitResult{ExitCode: 137, Signal: 9})
 		}
@@ -398,14 +398,16 @@ type simHooks struct {
 	g *simAgent
 }
 
-func (h simHooks) AllocHooks(*api.Allocation, hookplugin.Target) []hooks.Entry         { return nil }
-func (h simHooks) Pending(*api.Allocation) func(context.Context, func(*api.TaskEvent)) { return nil }
-func (h simHooks) TaskHooks(a *api.Allocation, t *api.Task, _ hookplugin.Target) []hooks.Entry {
+func (h simHooks) AllocHooks(*api.Allocation, hookplugin.AttachTarget) []hooks.Entry { return nil }
+func (h simHooks) PendingLaunches(*api.Allocation) func(context.Context, func(*api.TaskEvent)) {
+	return nil
+}
+func (h simHooks) TaskHooks(a *api.Allocation, t *api.Task, _ hookplugin.AttachTarget) []hooks.Entry {
 	return []hooks.Entry{{Order: hooks.OrderPlugin, Hook: &simHook{s: h.s, g: h.g, key: a.ID + "/" + t.Name}}}
 }
 
 type simHook struct {
-	hooks.Builtin
+	hooks.BuiltinHook
 	s   *simulation
 	g   *simAgent
 	key string
@@ -421,7 +423,7 @@ func (h *simHook) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hoo
 	h.g.mu.Unlock()
 	said := req.PreviousState["said"]
 	if stored.Done || said != stored.Data["said"] {
-		h.s.world.fault("I6: the hook of %s is told %q, stored is %+v", h.key, said, stored)
+		h.s.world.addFault("I6: the hook of %s is told %q, stored is %+v", h.key, said, stored)
 	}
 	return hook.TaskPrestartResponse{State: map[string]string{"said": said + "x"}, Done: said != ""}, nil
 }
@@ -437,27 +439,27 @@ func (s *simulation) checkHistory() {
 			continue
 		}
 		if model.ClientTerminal(was) && a.ClientStatus != was.ClientStatus {
-			s.world.fault("I9: %s went from %s to %s", a.Name, was.ClientStatus, a.ClientStatus)
+			s.world.addFault("I9: %s went from %s to %s", a.Name, was.ClientStatus, a.ClientStatus)
 		}
 		for name, state := range a.TaskStates {
 			s.checkStartDelay(a, name)
-			if before := was.TaskStates[name]; before != nil && !continues(before.Events, state.Events) {
-				s.world.fault("I7: events of %s %s were %v, are %v", a.Name, name, types(before.Events), types(state.Events))
+			if before := was.TaskStates[name]; before != nil && !continuesHistory(before.Events, state.Events) {
+				s.world.addFault("I7: events of %s %s were %v, are %v", a.Name, name, eventTypes(before.Events), eventTypes(state.Events))
 			}
 		}
 	}
 }
 
-func types(events []*api.TaskEvent) (list []string) {
+func eventTypes(events []*api.TaskEvent) (list []string) {
 	for _, e := range events {
 		list = append(list, e.Type)
 	}
 	return list
 }
 
-// continues reports whether now has the events of before in the same order, followed by new ones. The
+// continuesHistory reports whether now has the events of before in the same order, followed by new ones. The
 // oldest events may be missing.
-func continues(before, now []*api.TaskEvent) bool {
+func continuesHistory(before, now []*api.TaskEvent) bool {
 	if !slices.IsSortedFunc(now, func(a, b *api.TaskEvent) int { return int(a.Time - b.Time) }) {
 		return false
 	}
@@ -473,7 +475,7 @@ func continues(before, now []*api.TaskEvent) bool {
 // one process, and no other process runs.
 func (s *simulation) checkProcesses() {
 	living := make(map[string]int)
-	for _, p := range s.world.living() {
+	for _, p := range s.world.runningProcesses() {
 		living[p.alloc+"/"+p.task]++
 	}
 	snapshot := s.store.Snapshot()
@@ -485,46 +487,46 @@ func (s *simulation) checkProcesses() {
 				want = 1
 			}
 			if living[key] != want {
-				s.world.fault("I2: %s of %s is %s, and has %d processes: %v", name, a.Name, state.State, living[key], types(state.Events))
+				s.world.addFault("I2: %s of %s is %s, and has %d processes: %v", name, a.Name, state.State, living[key], eventTypes(state.Events))
 			}
 			delete(living, key)
 		}
 		over := model.ClientTerminal(a) || a.ServerTerminalStatus()
 		if over != snapshot.AllocationEnded(a.ID) {
-			s.world.fault("I2: %s is %s, %s, and ended is %v", a.Name, a.DesiredStatus, a.ClientStatus, !over)
+			s.world.addFault("I2: %s is %s, %s, and ended is %v", a.Name, a.DesiredStatus, a.ClientStatus, !over)
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(living)) {
-		s.world.fault("I3: %s runs, and nobody knows of it", key)
+		s.world.addFault("I3: %s runs, and nobody knows of it", key)
 	}
 }
 
 // checkStartDelay checks that a start takes no longer than the driver needs if no agent or plugin was
 // killed: a start waits for the recovery of other tasks only after the death of a plugin.
 func (s *simulation) checkStartDelay(a *api.Allocation, task string) {
-	const limit = 15 * time.Second // StartTask takes at most two seconds, and there may be a pause before it
+	const maxStartDelay = 15 * time.Second // StartTask takes at most two seconds, and there may be a pause before it
 	events := a.TaskStates[task].Events
 	for i := 1; i < len(events); i++ {
 		from, to := events[i-1], events[i]
-		if from.Type != api.TaskSetup || to.Type != api.TaskStarted || to.Time-from.Time <= int64(limit) {
+		if from.Type != api.TaskSetup || to.Type != api.TaskStarted || to.Time-from.Time <= int64(maxStartDelay) {
 			continue
 		}
 		if !slices.ContainsFunc(s.killTimes, func(k int64) bool { return from.Time <= k && k <= to.Time }) {
-			s.world.fault("I10: the start of %s of %s took %v", task, a.Name, time.Duration(to.Time-from.Time))
+			s.world.addFault("I10: the start of %s of %s took %v", task, a.Name, time.Duration(to.Time-from.Time))
 		}
 	}
 }
 
 // checkNothingLeft checks that no allocation, record or process remains after a purge of all jobs.
 func (s *simulation) checkNothingLeft() {
-	if living := s.world.living(); len(living) > 0 {
-		s.world.fault("I3: %d processes are left", len(living))
+	if living := s.world.runningProcesses(); len(living) > 0 {
+		s.world.addFault("I3: %d processes are left", len(living))
 	}
 	if dirs, err := os.ReadDir(filepath.Join(s.dir, allocDir)); err != nil || len(dirs) > 0 {
-		s.world.fault("I3: %d directories are left, %v", len(dirs), err)
+		s.world.addFault("I3: %d directories are left, %v", len(dirs), err)
 	}
 	snapshot := s.store.Snapshot()
 	if ids, facts := snapshot.LocalAllocations(), snapshot.MetaKeys(""); len(ids)+len(facts) > 0 {
-		s.world.fault("I3: records are left: %v %v", ids, facts)
+		s.world.addFault("I3: records are left: %v %v", ids, facts)
 	}
 }

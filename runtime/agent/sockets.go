@@ -21,10 +21,10 @@ import (
 
 const hookSocketName = "hooks.sock"
 
-// sockets manages the directory for the sockets of a data directory. The clients of keeper and log
+// socketDir manages the directory for the sockets of a data directory. The clients of keeper and log
 // collector open it by a file descriptor; plugins and hooks need a path that is short enough for a
 // socket address. If the path of the directory is too long, they use a link to it.
-type sockets struct {
+type socketDir struct {
 	dataDir    string
 	dir        *keeper.Directory
 	keeper     *keeper.Client       // nil until the keeper runs
@@ -38,13 +38,13 @@ type sockets struct {
 }
 
 // openSockets makes the directory for sockets. The caller must call close.
-func openSockets(dataDir string, logger hclog.Logger) (*sockets, error) {
+func openSockets(dataDir string, logger hclog.Logger) (*socketDir, error) {
 	dir, err := keeper.OpenDirectory(dataDir)
 	if err != nil {
 		return nil, fmt.Errorf("open data directory: %w", err)
 	}
-	s := &sockets{dataDir: dataDir, dir: dir, logger: logger}
-	if _, err := s.restore(); err != nil {
+	s := &socketDir{dataDir: dataDir, dir: dir, logger: logger}
+	if _, err := s.restoreDir(); err != nil {
 		dir.Close()
 		return nil, err
 	}
@@ -52,7 +52,7 @@ func openSockets(dataDir string, logger hclog.Logger) (*sockets, error) {
 }
 
 // path returns a path of the directory that is short enough for socket addresses.
-func (s *sockets) path() string {
+func (s *socketDir) path() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.dirLink != "" {
@@ -61,10 +61,10 @@ func (s *sockets) path() string {
 	return keeper.SocketDir(s.dataDir)
 }
 
-// restore creates the directory, the link, and the sockets of keeper and agent if they are missing:
+// restoreDir creates the directory, the link, and the sockets of keeper and agent if they are missing:
 // logind removes the directory of a user who logs out, and cleaners of temporary directories remove old
 // files. It returns the short path of the directory.
-func (s *sockets) restore() (string, error) {
+func (s *socketDir) restoreDir() (string, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	path := keeper.SocketDir(s.dataDir)
@@ -94,11 +94,11 @@ func (s *sockets) restore() (string, error) {
 }
 
 // hookPath returns the path of the socket at which hook plugins reach this agent and later agents.
-func (s *sockets) hookPath() string { return filepath.Join(s.path(), hookSocketName) }
+func (s *socketDir) hookPath() string { return filepath.Join(s.path(), hookSocketName) }
 
 // listenForHooks returns a listener on the socket for hooks. The listener continues when the socket is
 // restored.
-func (s *sockets) listenForHooks() (net.Listener, error) {
+func (s *socketDir) listenForHooks() (net.Listener, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	listener, err := s.dir.Listen("unix", hookSocketName)
@@ -112,7 +112,7 @@ func (s *sockets) listenForHooks() (net.Listener, error) {
 // watch starts a goroutine that calls restore whenever a file is removed from the directory, until
 // unwatch or close is called. If inotify is not available, it does nothing: restore is also called
 // before each start of a plugin.
-func (s *sockets) watch() {
+func (s *socketDir) watch() {
 	w, err := newWatcher()
 	if err != nil {
 		s.logger.Debug("the directory for sockets is not watched", "error", err)
@@ -127,8 +127,8 @@ func (s *sockets) watch() {
 	}
 	arm()
 	s.watchGroup.Go(func() {
-		for w.wait() {
-			if _, err := s.restore(); err != nil {
+		for w.waitForEvent() {
+			if _, err := s.restoreDir(); err != nil {
 				s.logger.Error("directory for sockets was removed", "error", err)
 			}
 			arm()
@@ -136,8 +136,8 @@ func (s *sockets) watch() {
 	})
 }
 
-// unwatch stops the goroutine that watch has started. It may be called twice.
-func (s *sockets) unwatch() {
+// stopWatching stops the goroutine that watch has started. It may be called twice.
+func (s *socketDir) stopWatching() {
 	if s.stopWatch != nil {
 		s.stopWatch()
 		s.watchGroup.Wait()
@@ -146,13 +146,13 @@ func (s *sockets) unwatch() {
 }
 
 // close stops the watch and closes the directory. It does not remove the sockets.
-func (s *sockets) close() error {
-	s.unwatch()
+func (s *socketDir) close() error {
+	s.stopWatching()
 	return s.dir.Close()
 }
 
 // remove removes the directory for the sockets and the link to it. No process may use them any longer.
-func (s *sockets) remove() error { return removeSockets(s.dataDir) }
+func (s *socketDir) remove() error { return removeSockets(s.dataDir) }
 
 // removeSockets removes the directory for the sockets of a data directory, the
 // links to it, and the directories of earlier versions.
@@ -160,7 +160,7 @@ func removeSockets(dataDir string) error {
 	errs := []error{os.RemoveAll(keeper.SocketDir(dataDir))}
 	if name, err := linkName(dataDir); err == nil {
 		for _, base := range shortPathDirs() {
-			for _, dir := range ownedDirs(base) {
+			for _, dir := range findOwnedDirs(base) {
 				if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 					errs = append(errs, err)
 				}
@@ -191,7 +191,7 @@ func makeDirLink(dataDir string) (string, error) {
 		if len(filepath.Join(base, name)) > launch.MaxSocketDirLen {
 			continue
 		}
-		dir, err := ownedDir(base, 0o700)
+		dir, err := makeOwnedDir(base, 0o700)
 		link := filepath.Join(dir, name)
 		if err == nil && len(link) > launch.MaxSocketDirLen {
 			err = fmt.Errorf("%s is too long for sockets", link)
@@ -233,13 +233,13 @@ func ensureLink(link, target string) error {
 
 // shortPathDirs returns the directories in which links with short paths can be created, best first.
 func shortPathDirs() []string {
-	var bases []string
+	var baseDirs []string
 	if os.Geteuid() == 0 {
-		bases = append(bases, "/run/nomad-lite")
+		baseDirs = append(baseDirs, "/run/nomad-lite")
 	} else if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
-		bases = append(bases, filepath.Join(dir, "nomad-lite"))
+		baseDirs = append(baseDirs, filepath.Join(dir, "nomad-lite"))
 	}
-	return append(bases, "/tmp/nomad-lite-"+strconv.Itoa(os.Geteuid())+"-run")
+	return append(baseDirs, "/tmp/nomad-lite-"+strconv.Itoa(os.Geteuid())+"-run")
 }
 
 // formerSocketDirs returns the socket directories of earlier versions: below
@@ -253,18 +253,18 @@ func formerSocketDirs(dataDir string) []string {
 	if uid := os.Geteuid(); uid != 0 {
 		bases = append(bases, "/run/user/"+strconv.Itoa(uid)+"/nomad-lite")
 	}
-	var found []string
+	var foundDirs []string
 	for _, base := range bases {
 		for _, path := range paths {
 			sum := sha256.Sum256([]byte(path))
 			dir := filepath.Join(base, hex.EncodeToString(sum[:6]))
 			var st unix.Stat_t
 			if unix.Lstat(dir, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR && int(st.Uid) == os.Geteuid() {
-				found = append(found, dir)
+				foundDirs = append(foundDirs, dir)
 			}
 		}
 	}
-	return found
+	return foundDirs
 }
 
 // replaceableListener is a listener whose socket can be replaced while Accept blocks.
@@ -324,36 +324,36 @@ func (r *replaceableListener) Addr() net.Addr {
 	return r.current.Addr()
 }
 
-// watcher reports when files in the watched directories or these directories themselves are removed.
-type watcher struct {
+// removalWatcher reports when files in the watched directories or these directories themselves are removed.
+type removalWatcher struct {
 	f *os.File // inotify instance
 }
 
-func newWatcher() (*watcher, error) {
+func newWatcher() (*removalWatcher, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil, os.NewSyscallError("inotify_init1", err)
 	}
-	return &watcher{os.NewFile(uintptr(fd), "inotify")}, nil
+	return &removalWatcher{os.NewFile(uintptr(fd), "inotify")}, nil
 }
 
 // add watches a directory if it exists. It may be called again for the same
 // directory.
-func (w *watcher) add(dir string) {
+func (w *removalWatcher) add(dir string) {
 	raw, err := w.f.SyscallConn()
 	if err != nil {
 		return
 	}
 	_ = raw.Control(func(fd uintptr) {
-		const events = unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
-		_, _ = unix.InotifyAddWatch(int(fd), dir, events)
+		const eventMask = unix.IN_DELETE | unix.IN_MOVED_FROM | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF | unix.IN_ONLYDIR
+		_, _ = unix.InotifyAddWatch(int(fd), dir, eventMask)
 	})
 }
 
-// wait blocks until the next event. It returns false after close.
-func (w *watcher) wait() bool {
+// waitForEvent blocks until the next event. It returns false after close.
+func (w *removalWatcher) waitForEvent() bool {
 	_, err := w.f.Read(make([]byte, 4096)) // the content of the event is not needed
 	return err == nil
 }
 
-func (w *watcher) close() { w.f.Close() }
+func (w *removalWatcher) close() { w.f.Close() }

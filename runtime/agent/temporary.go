@@ -14,7 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/cgroup"
 )
 
-const temporaryPrefix = "run-"
+const temporaryDirPrefix = "run-"
 
 // TemporaryDir returns the path of the directory that contains the temporary data directories of a
 // user. The directory may be missing or belong to another user, which package safepath can check.
@@ -29,30 +29,30 @@ func makeTemporary(logger hclog.Logger) (string, *os.File, error) {
 	path := TemporaryDir(os.Geteuid())
 	// If the agent is root, tasks of other users traverse this directory to reach their own
 	// directories.
-	base, err := ownedDir(path, 0o711)
+	base, err := makeOwnedDir(path, 0o711)
 	if err != nil {
 		return "", nil, fmt.Errorf("make temporary data directory: %w", err)
 	}
-	baseLock, err := lock(base, 0)
+	baseLock, err := lockDataDir(base, 0)
 	if err != nil {
 		return "", nil, err
 	}
 	defer baseLock.Close()
-	sweep(base, logger)
-	for _, other := range ownedDirs(path) {
+	removeAbandonedDirs(base, logger)
+	for _, other := range findOwnedDirs(path) {
 		if other == base {
 			continue
 		}
-		if baseLock, err := lock(other, unix.LOCK_NB); err == nil { // if another run holds the lock, that run removes the old directories
-			sweep(other, logger)
+		if baseLock, err := lockDataDir(other, unix.LOCK_NB); err == nil { // if another run holds the lock, that run removes the old directories
+			removeAbandonedDirs(other, logger)
 			baseLock.Close()
 		}
 	}
-	dir, err := os.MkdirTemp(base, temporaryPrefix)
+	dir, err := os.MkdirTemp(base, temporaryDirPrefix)
 	if err != nil {
 		return "", nil, fmt.Errorf("make temporary data directory: %w", err)
 	}
-	f, err := lock(dir, unix.LOCK_NB)
+	f, err := lockDataDir(dir, unix.LOCK_NB)
 	if err != nil {
 		return "", nil, errors.Join(err, os.Remove(dir))
 	}
@@ -64,15 +64,15 @@ func makeTemporary(logger hclog.Logger) (string, *os.File, error) {
 	return dir, f, nil
 }
 
-// sweep removes the data directories of killed runs from the directory base. It only logs errors, so
+// removeAbandonedDirs removes the data directories of killed runs from the directory base. It only logs errors, so
 // that they do not stop the current run; the next run tries again.
-func sweep(base string, logger hclog.Logger) {
-	dirs, err := filepath.Glob(filepath.Join(base, temporaryPrefix+"*"))
+func removeAbandonedDirs(base string, logger hclog.Logger) {
+	dirs, err := filepath.Glob(filepath.Join(base, temporaryDirPrefix+"*"))
 	if err != nil {
 		return
 	}
 	for _, dir := range dirs {
-		f, err := lock(dir, unix.LOCK_NB)
+		f, err := lockDataDir(dir, unix.LOCK_NB)
 		if errors.Is(err, ErrInUse) {
 			continue
 		}
@@ -93,7 +93,7 @@ func sweep(base string, logger hclog.Logger) {
 func removeTemporary(dir string) error {
 	return errors.Join(
 		removeSockets(dir), // called before the directory is removed, because the name of the link is derived from the directory
-		cgroup.Sweep(filepath.Join(dir, allocDir)),
-		allocdir.Sweep(dir),
+		cgroup.RemoveAllocCgroups(filepath.Join(dir, allocDir)),
+		allocdir.RemoveAllocDir(dir),
 	)
 }

@@ -15,10 +15,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 )
 
-// world has the simulated processes of tasks, which continue when agents and plugins end.
-type world struct {
+// simulatedHost has the simulated processes of tasks, which continue when agents and plugins end.
+type simulatedHost struct {
 	mu        sync.Mutex
-	plugin    *worldPlugin
+	plugin    *simPlugin
 	processes map[string]*taskProcess // the processes by start id, until they are destroyed
 	faults    []string
 }
@@ -27,7 +27,7 @@ type world struct {
 // "start", "run" and "stop" are durations in seconds, and "code" is its exit code.
 type taskProcess struct {
 	id, alloc, task string
-	stop            time.Duration
+	stopDuration    time.Duration
 	mu              sync.Mutex
 	exited          chan struct{}
 	result          driver.ExitResult
@@ -51,22 +51,22 @@ func (p *taskProcess) exit(r driver.ExitResult) {
 	}
 }
 
-func newWorld() *world { return &world{processes: make(map[string]*taskProcess)} }
+func newWorld() *simulatedHost { return &simulatedHost{processes: make(map[string]*taskProcess)} }
 
-func (w *world) fault(format string, args ...any) {
+func (w *simulatedHost) addFault(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.faultLocked(format, args...)
+	w.addFaultLocked(format, args...)
 }
 
-func (w *world) faultLocked(format string, args ...any) {
+func (w *simulatedHost) addFaultLocked(format string, args ...any) {
 	if len(w.faults) < 5 {
 		w.faults = append(w.faults, fmt.Sprintf(format, args...))
 	}
 }
 
-// living returns the processes that have not ended.
-func (w *world) living() (list []*taskProcess) {
+// runningProcesses returns the processes that have not ended.
+func (w *simulatedHost) runningProcesses() (list []*taskProcess) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, p := range w.processes {
@@ -78,26 +78,26 @@ func (w *world) living() (list []*taskProcess) {
 }
 
 // killPlugin simulates kill -9 of the plugin. The processes of its tasks continue.
-func (w *world) killPlugin() {
+func (w *simulatedHost) killPlugin() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.plugin != nil {
-		close(w.plugin.down)
+		close(w.plugin.exited)
 		w.plugin = nil
 	}
 }
 
 // addProcess creates the process of a start. No other process of the task may be alive.
-func (w *world) addProcess(c *driver.TaskConfig) {
+func (w *simulatedHost) addProcess(c *driver.TaskConfig) {
 	seconds := func(name string) time.Duration {
 		n, _ := strconv.ParseFloat(c.Env[name], 64)
 		return time.Duration(n * float64(time.Second))
 	}
-	p := &taskProcess{id: c.ID, alloc: c.AllocID, task: c.Name, stop: seconds("stop"), exited: make(chan struct{})}
+	p := &taskProcess{id: c.ID, alloc: c.AllocID, task: c.Name, stopDuration: seconds("stop"), exited: make(chan struct{})}
 	w.mu.Lock()
 	for _, other := range w.processes {
 		if other.alive() && other.alloc == p.alloc && other.task == p.task {
-			w.faultLocked("I1: %s runs already when %s starts", other.id, p.id)
+			w.addFaultLocked("I1: %s runs already when %s starts", other.id, p.id)
 		}
 	}
 	w.processes[p.id] = p
@@ -108,18 +108,18 @@ func (w *world) addProcess(c *driver.TaskConfig) {
 	}
 }
 
-// agentView gives one agent access to the world. Its methods fail when the agent is dead.
-type agentView struct {
-	*world
-	died   <-chan struct{}
-	driver *simDriver // driver of the current plugin; guarded by world.mu
+// simAgentDrivers gives one agent access to the world. Its methods fail when the agent is dead.
+type simAgentDrivers struct {
+	*simulatedHost
+	agentDied <-chan struct{}
+	driver    *simDriver // driver of the current plugin; guarded by world.mu
 }
 
 var errDead = errors.New("the agent is dead")
 
-func (v *agentView) dead() bool {
+func (v *simAgentDrivers) isDead() bool {
 	select {
-	case <-v.died:
+	case <-v.agentDied:
 		return true
 	default:
 		return false
@@ -127,71 +127,71 @@ func (v *agentView) dead() bool {
 }
 
 // Drivers implements the drivers of package orphans.
-func (v *agentView) Drivers() map[string]supervisor.DriverInfo {
+func (v *simAgentDrivers) Drivers() map[string]supervisor.DriverInfo {
 	return map[string]supervisor.DriverInfo{"sim": {Detected: true, Healthy: true}}
 }
 
 // Driver implements the drivers of package orphans and allocrunner.Drivers.
-func (v *agentView) Driver(context.Context, string) (driver.Driver, error) {
-	if v.dead() {
+func (v *simAgentDrivers) Driver(context.Context, string) (driver.Driver, error) {
+	if v.isDead() {
 		return nil, errDead
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.plugin == nil {
-		v.plugin = &worldPlugin{down: make(chan struct{}), knownTasks: make(map[string]bool)}
+		v.plugin = &simPlugin{exited: make(chan struct{}), knownTasks: make(map[string]bool)}
 	}
 	if v.driver == nil || v.driver.plugin != v.plugin {
-		v.driver = &simDriver{agentView: v, plugin: v.plugin}
+		v.driver = &simDriver{simAgentDrivers: v, plugin: v.plugin}
 	}
 	return v.driver, nil
 }
 
 // KnowsTasks and FindsTasks return true, as for builtin drivers.
-func (v *agentView) KnowsTasks(string) bool { return true }
-func (v *agentView) FindsTasks(string) bool { return true }
+func (v *simAgentDrivers) KnowsTasks(string) bool { return true }
+func (v *simAgentDrivers) FindsTasks(string) bool { return true }
 
-// noLogs is a log collector whose methods do nothing.
-type noLogs struct{}
+// nopLogCollector is a log collector whose methods do nothing.
+type nopLogCollector struct{}
 
-func (noLogs) Start(context.Context, logs.Task) (string, string, error) { return "", "", nil }
-func (noLogs) Stop(context.Context, string, string, bool) error         { return nil }
-func (noLogs) Finish(context.Context, logs.Task, bool) error            { return nil }
+func (nopLogCollector) Start(context.Context, logs.Task) (string, string, error) { return "", "", nil }
+func (nopLogCollector) Stop(context.Context, string, string, bool) error         { return nil }
+func (nopLogCollector) Finish(context.Context, logs.Task, bool) error            { return nil }
 
-// worldPlugin is a simulated process of the driver's plugin.
-type worldPlugin struct {
-	down       chan struct{}
+// simPlugin is a simulated process of the driver's plugin.
+type simPlugin struct {
+	exited     chan struct{}
 	knownTasks map[string]bool // ids of tasks that this plugin has started or recovered; guarded by world.mu
 }
 
 // simDriver is the driver as one agent uses it.
 type simDriver struct {
 	driver.Driver // nil: methods that the tests do not need panic
-	*agentView
-	plugin *worldPlugin
+	*simAgentDrivers
+	plugin *simPlugin
 }
 
 // err returns an error if the agent or the plugin is dead.
 func (d *simDriver) err() error {
-	if d.dead() {
+	if d.isDead() {
 		return errDead
 	}
 	select {
-	case <-d.plugin.down:
+	case <-d.plugin.exited:
 		return driver.ErrPluginDown
 	default:
 		return nil
 	}
 }
 
-// pause sleeps for a duration. It returns an error if the agent or the plugin dies or ctx ends.
-func (d *simDriver) pause(ctx context.Context, t time.Duration) error {
+// sleepUnlessDown sleeps for a duration. It returns an error if the agent or the plugin dies or ctx ends.
+func (d *simDriver) sleepUnlessDown(ctx context.Context, t time.Duration) error {
 	timer := time.NewTimer(t)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-d.died:
-	case <-d.plugin.down:
+	case <-d.agentDied:
+	case <-d.plugin.exited:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
@@ -215,7 +215,7 @@ func (d *simDriver) StartTask(ctx context.Context, c *driver.TaskConfig) (*drive
 		return nil, nil, err
 	}
 	n, _ := strconv.ParseFloat(c.Env["start"], 64)
-	pause := d.pause(ctx, time.Duration(n*float64(time.Second)))
+	pause := d.sleepUnlessDown(ctx, time.Duration(n*float64(time.Second)))
 	if errors.Is(pause, errDead) && c.Env["listens"] == "" || pause == nil {
 		// The plugin starts the task even if the agent is killed during the call.
 		d.addProcess(c)
@@ -262,8 +262,8 @@ func (d *simDriver) WaitTask(ctx context.Context, id string) (*driver.ExitResult
 	select {
 	case <-p.exited:
 		return &p.result, nil
-	case <-d.died:
-	case <-d.plugin.down:
+	case <-d.agentDied:
+	case <-d.plugin.exited:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -275,7 +275,7 @@ func (d *simDriver) StopTask(ctx context.Context, id string, timeout time.Durati
 	if err != nil {
 		return err
 	}
-	if err := d.pause(ctx, min(p.stop, timeout)); err != nil {
+	if err := d.sleepUnlessDown(ctx, min(p.stopDuration, timeout)); err != nil {
 		return err
 	}
 	p.exit(driver.ExitResult{ExitCode: 130, Signal: 2})

@@ -16,13 +16,13 @@ import (
 
 // The names of the directories below the directory of an allocation.
 const (
-	sharedName  = "alloc"
-	dataName    = "data"
-	logsName    = "logs"
-	tmpName     = "tmp"
-	localName   = "local"
-	secretsName = "secrets"
-	privateName = "private"
+	sharedDirName  = "alloc"
+	dataDirName    = "data"
+	logsDirName    = "logs"
+	tmpDirName     = "tmp"
+	localDirName   = "local"
+	secretsDirName = "secrets"
+	privateDirName = "private"
 )
 
 // Dir is the directory of one allocation. Under a root agent it has this layout:
@@ -67,7 +67,7 @@ func New(root, allocID string) (*Dir, error) {
 func (d *Dir) Path() string { return filepath.Join(d.allocsRoot, d.id) }
 
 // LogDir returns the path of the directory for the tasks' output.
-func (d *Dir) LogDir() string { return filepath.Join(d.Path(), sharedName, logsName) }
+func (d *Dir) LogDir() string { return filepath.Join(d.Path(), sharedDirName, logsDirName) }
 
 // Task returns the paths of one task. It does not access the file system.
 func (d *Dir) Task(name string) hook.TaskDir {
@@ -76,15 +76,15 @@ func (d *Dir) Task(name string) hook.TaskDir {
 	return hook.TaskDir{
 		AllocDir:         d.Path(),
 		Dir:              task,
-		SharedAllocDir:   filepath.Join(d.Path(), sharedName),
-		SharedTaskDir:    filepath.Join(task, sharedName),
-		LocalDir:         filepath.Join(task, localName),
+		SharedAllocDir:   filepath.Join(d.Path(), sharedDirName),
+		SharedTaskDir:    filepath.Join(task, sharedDirName),
+		LocalDir:         filepath.Join(task, localDirName),
 		LogDir:           d.LogDir(),
-		SecretsDir:       filepath.Join(task, secretsName),
-		PrivateDir:       filepath.Join(task, privateName),
-		MountsAllocDir:   filepath.Join(mounts, sharedName),
-		MountsTaskDir:    filepath.Join(mounts, localName),
-		MountsSecretsDir: filepath.Join(mounts, secretsName),
+		SecretsDir:       filepath.Join(task, secretsDirName),
+		PrivateDir:       filepath.Join(task, privateDirName),
+		MountsAllocDir:   filepath.Join(mounts, sharedDirName),
+		MountsTaskDir:    filepath.Join(mounts, localDirName),
+		MountsSecretsDir: filepath.Join(mounts, secretsDirName),
 	}
 }
 
@@ -95,11 +95,11 @@ func (d *Dir) mountsRoot() string { return d.allocsRoot + "_mounts" }
 
 // Build creates the directory and its shared part, except what exists already.
 func (d *Dir) Build() error {
-	failpoint.Hit(failpoint.AllocDir, failpoint.Before)
+	failpoint.Hit(failpoint.StepAllocDir, failpoint.PhaseBefore)
 	if err := d.build(); err != nil {
 		return fmt.Errorf("build alloc directory %s: %w", d.Path(), err)
 	}
-	failpoint.Hit(failpoint.AllocDir, failpoint.After)
+	failpoint.Hit(failpoint.StepAllocDir, failpoint.PhaseAfter)
 	return nil
 }
 
@@ -117,13 +117,13 @@ func (d *Dir) build() error {
 		return err
 	}
 	defer alloc.close()
-	shared, err := alloc.ensureDir(sharedName, 0o777, taskOwned)
+	shared, err := alloc.ensureDir(sharedDirName, 0o777, taskOwned)
 	if err != nil {
 		return err
 	}
 	defer shared.close()
-	failpoint.Hit(failpoint.AllocDir, failpoint.During)
-	for _, name := range []string{dataName, logsName, tmpName} {
+	failpoint.Hit(failpoint.StepAllocDir, failpoint.PhaseDuring)
+	for _, name := range []string{dataDirName, logsDirName, tmpDirName} {
 		if err := shared.ensureDirExists(name, 0o777); err != nil {
 			return err
 		}
@@ -186,7 +186,7 @@ func (d *Dir) Destroy() error {
 			errs = append(errs, removeBelow(d.mountsRoot(), e.Name()))
 		}
 	}
-	point := failpoint.Enter(failpoint.Collection)
+	point := failpoint.Enter(failpoint.StepCollection)
 	errs = append(errs, removeBelow(d.allocsRoot, d.id))
 	point.Leave()
 	if err := errors.Join(errs...); err != nil {

@@ -58,14 +58,14 @@ func mountsBelow(t *testing.T, path string) []string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var found []string
+	var mountPoints []string
 	for line := range strings.Lines(string(table)) {
 		point := strings.Fields(line)[4]
 		if point == path || strings.HasPrefix(point, path+"/") {
-			found = append(found, point)
+			mountPoints = append(mountPoints, point)
 		}
 	}
-	return found
+	return mountPoints
 }
 
 func stat(t *testing.T, path string) unix.Stat_t {
@@ -352,7 +352,7 @@ func TestDestroyRemovesAllFileTypes(t *testing.T) {
 func TestDestroyDeepTrees(t *testing.T) {
 	d := newTestDir(t)
 	task := buildTask(t, d, "web")
-	const depth = 250
+	const treeDepth = 250
 	dir, err := unix.Open(task.LocalDir, unix.O_PATH, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -361,7 +361,7 @@ func TestDestroyDeepTrees(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(d.Path(), ".removed-1", "x"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for range depth {
+	for range treeDepth {
 		if err := unix.Mkdirat(dir, "a-name-of-some-length", 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -374,12 +374,12 @@ func TestDestroyDeepTrees(t *testing.T) {
 	}
 	unix.Close(dir)
 
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+	var oldLimit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &oldLimit); err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
-	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 100, Max: limit.Max}); err != nil {
+	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &oldLimit)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 100, Max: oldLimit.Max}); err != nil {
 		t.Fatal(err)
 	}
 	if err := d.Destroy(); err != nil {
@@ -602,7 +602,7 @@ func TestSweep(t *testing.T) {
 	}
 	buildTask(t, d, "web")
 	for range 2 {
-		if err := Sweep(base); err != nil {
+		if err := RemoveAllocDir(base); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -618,7 +618,7 @@ func TestSweep(t *testing.T) {
 	if err := os.Symlink(victim, link); err != nil {
 		t.Fatal(err)
 	}
-	if err := Sweep(link); err == nil {
+	if err := RemoveAllocDir(link); err == nil {
 		t.Error("Sweep took a link")
 	}
 	if _, err := os.Stat(victim); err != nil {
@@ -629,7 +629,7 @@ func TestSweep(t *testing.T) {
 		if err := os.Chown(foreign, 1234, 1234); err != nil {
 			t.Fatal(err)
 		}
-		if err := Sweep(foreign); err == nil {
+		if err := RemoveAllocDir(foreign); err == nil {
 			t.Error("Sweep took a directory of another user")
 		}
 	}

@@ -31,13 +31,13 @@ func (d *Dir) inherit(previous *Dir, tasks []string) error {
 	}
 	defer to.close()
 
-	errs := []error{moveDir(from, to, sharedName, dataName)}
+	errs := []error{moveDir(from, to, sharedDirName, dataDirName)}
 	for _, name := range tasks {
 		if err := checkTaskName(name); err != nil {
 			errs = append(errs, fmt.Errorf("task %q: %w", name, err))
 			continue
 		}
-		errs = append(errs, moveDir(from, to, name, localName))
+		errs = append(errs, moveDir(from, to, name, localDirName))
 	}
 	return errors.Join(errs...)
 }
@@ -61,7 +61,7 @@ func moveDir(from, to *dirHandle, parent, name string) error {
 	}
 	dir.close()
 	mode, whose := fs.FileMode(0o777), taskOwned
-	if isPrivileged() && parent != sharedName {
+	if isPrivileged() && parent != sharedDirName {
 		mode, whose = 0o700, agentOwned // BuildTask gives the directory to the user of the task
 	}
 	target, err := to.ensureDir(parent, mode, whose)

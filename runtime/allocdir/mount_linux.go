@@ -12,8 +12,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 )
 
-// markerName is a file that Nomad creates in its memory file systems.
-const markerName = ".nomad-mount"
+// tmpfsMarkerName is a file that Nomad creates in its memory file systems.
+const tmpfsMarkerName = ".nomad-mount"
 
 // mountSecret mounts a memory file system for the users of a task on the directory
 // called name, unless a memory file system is mounted there.
@@ -36,10 +36,10 @@ func (h *dirHandle) mountSecret(name string, sizeMB int, u taskUsers) (onDisk, e
 		mode = 0o777
 	}
 	options := fmt.Sprintf("size=%dm,mode=%04o,uid=%d,gid=%d", sizeMB, mode, u.owner.uid, u.owner.gid)
-	const flags = unix.MS_NOEXEC | unix.MS_NOSUID | unix.MS_NODEV
-	err = unix.Mount("tmpfs", dir.procPath(), "tmpfs", flags, options+",noswap")
+	const mountFlags = unix.MS_NOEXEC | unix.MS_NOSUID | unix.MS_NODEV
+	err = unix.Mount("tmpfs", dir.procPath(), "tmpfs", mountFlags, options+",noswap")
 	if errors.Is(err, unix.EINVAL) { // Linux before 6.4, or a user namespace, rejects the option noswap
-		err = unix.Mount("tmpfs", dir.procPath(), "tmpfs", flags, options)
+		err = unix.Mount("tmpfs", dir.procPath(), "tmpfs", mountFlags, options)
 	}
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.ENODEV) {
 		return h.errorf("mount tmpfs on", name, err), nil // the agent is root in a container that may not mount
@@ -62,12 +62,12 @@ func (h *dirHandle) prepareMount(name string, u taskUsers) error {
 			return err
 		}
 	}
-	fd, err := safepath.OpenAt(dir.fd, markerName, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY, 0o600)
+	fd, err := safepath.OpenAt(dir.fd, tmpfsMarkerName, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY, 0o600)
 	if errors.Is(err, unix.EEXIST) {
 		return nil
 	}
 	if err != nil {
-		return dir.errorf("create", markerName, err)
+		return dir.errorf("create", tmpfsMarkerName, err)
 	}
 	unix.Close(fd)
 	return nil

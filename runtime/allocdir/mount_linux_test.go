@@ -272,7 +272,7 @@ func TestSweepUnmounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if err := Sweep(base); err != nil {
+	if err := RemoveAllocDir(base); err != nil {
 		t.Fatal(err)
 	}
 	if got := mountsBelow(t, base); len(got) > 0 {

@@ -14,10 +14,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 )
 
-// Sweep unmounts and removes a directory that a process of this program has left, with
+// RemoveAllocDir unmounts and removes a directory that a process of this program has left, with
 // everything in it. It rejects a directory that belongs to another user, and does
 // nothing if the directory does not exist.
-func Sweep(path string) error {
+func RemoveAllocDir(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -79,8 +79,8 @@ const (
 	maxDepth = 64
 	// maxErrors limits the number of errors that are returned.
 	maxErrors = 8
-	// maxPasses limits how often a directory is emptied while another process fills it.
-	maxPasses = 16
+	// maxEmptyingPasses limits how often a directory is emptied while another process fills it.
+	maxEmptyingPasses = 16
 )
 
 // removeAll removes the tree called name. It does not follow links, and unmounts mounts
@@ -140,7 +140,7 @@ func (r *treeRemover) removeTree(h *dirHandle, name string, t topDirRemoval) err
 
 // removeContent removes the content of dir.
 func (r *treeRemover) removeContent(dir *os.File, depth int) {
-	for range maxPasses {
+	for range maxEmptyingPasses {
 		before, found := r.errorCount, false
 		if _, err := dir.Seek(0, io.SeekStart); err != nil {
 			r.addError(err)

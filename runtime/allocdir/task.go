@@ -80,16 +80,16 @@ func (d *Dir) buildTask(t *TaskDir, name string, o TaskOptions) error {
 	}
 	defer task.close()
 
-	if err := task.ensureDirExistsFor(localName, u, 0o777); err != nil {
+	if err := task.ensureDirExistsFor(localDirName, u, 0o777); err != nil {
 		return err
 	}
-	if err := task.ensureDirExistsFor(tmpName, u, 0o777|fs.ModeSticky); err != nil {
+	if err := task.ensureDirExistsFor(tmpDirName, u, 0o777|fs.ModeSticky); err != nil {
 		return err
 	}
 	for _, m := range []struct {
 		name   string
 		sizeMB int
-	}{{secretsName, max(o.SecretsMB, 1)}, {privateName, 1}} {
+	}{{secretsDirName, max(o.SecretsMB, 1)}, {privateDirName, 1}} {
 		onDisk, err := task.ensureSecret(m.name, m.sizeMB, u)
 		if err != nil {
 			return err
@@ -131,25 +131,25 @@ func (h *dirHandle) ensureTask(name string, o TaskOptions, u taskUsers) (*dirHan
 // bindSharedDir bind-mounts the shared directory into the directory of a chroot task, with
 // the logs read-only.
 func (h *dirHandle) bindSharedDir(task *dirHandle) error {
-	shared, err := h.open(sharedName)
+	shared, err := h.open(sharedDirName)
 	if err != nil {
 		return err
 	}
 	defer shared.close()
-	if err := task.bindMount(sharedName, shared, readWrite); err != nil {
+	if err := task.bindMount(sharedDirName, shared, readWrite); err != nil {
 		return err
 	}
-	shown, err := task.open(sharedName)
+	shown, err := task.open(sharedDirName)
 	if err != nil {
 		return err
 	}
 	defer shown.close()
-	logs, err := shown.open(logsName)
+	logs, err := shown.open(logsDirName)
 	if err != nil {
 		return err
 	}
 	defer logs.close()
-	return shown.bindMount(logsName, logs, readOnly)
+	return shown.bindMount(logsDirName, logs, readOnly)
 }
 
 // bindTaskDirs bind-mounts the directories of a task below mountsRoot.
@@ -174,7 +174,7 @@ func (d *Dir) bindTaskDirs(alloc, task *dirHandle, name string, u taskUsers) err
 	for _, m := range []struct {
 		parent *dirHandle
 		name   string
-	}{{alloc, sharedName}, {task, localName}, {task, secretsName}} {
+	}{{alloc, sharedDirName}, {task, localDirName}, {task, secretsDirName}} {
 		source, err := m.parent.open(m.name)
 		if err != nil {
 			return err
@@ -235,8 +235,8 @@ func (d *Dir) dropSecrets(name string) error {
 		return ignoreMissing(err)
 	}
 	defer task.close()
-	errs := []error{task.unmount(sharedName)}
-	for _, name := range []string{secretsName, privateName} {
+	errs := []error{task.unmount(sharedDirName)}
+	for _, name := range []string{secretsDirName, privateDirName} {
 		errs = append(errs, task.unmount(name), task.removeAll(name, keepTopDir))
 	}
 	return errors.Join(errs...)
@@ -271,7 +271,7 @@ func (d *Dir) writeLocal(task, name string, data []byte) error {
 	}
 	defer root.Close()
 
-	file := path.Join(task, localName, name)
+	file := path.Join(task, localDirName, name)
 	if !filepath.IsLocal(file) {
 		return errors.New("path escapes the alloc directory")
 	}
@@ -303,7 +303,7 @@ func (d *Dir) writeLocal(task, name string, data []byte) error {
 // checkTaskName rejects names that cannot have a directory of their own.
 func checkTaskName(name string) error {
 	switch {
-	case name == sharedName:
+	case name == sharedDirName:
 		return errors.New(`the name "alloc" is reserved for the shared directory`)
 	case strings.HasPrefix(name, ".") && strings.HasSuffix(name, ".fifo"):
 		return errors.New(`names like ".web.stdout.fifo" are reserved for the output of tasks`)

@@ -140,7 +140,7 @@ func (h *dirHandle) setTaskOwnership(dir *dirHandle, name string, made bool, u t
 		// If the owner is root, no file changes its owner, because root can read all files.
 		// Of the directories that belong to root before the first start, only local can have
 		// files: the data of an earlier allocation.
-		if !made && u.owner != rootAccount && (int(st.Uid) != rootAccount.uid || name == localName) {
+		if !made && u.owner != rootAccount && (int(st.Uid) != rootAccount.uid || name == localDirName) {
 			if err := dir.chownTree(int(st.Uid), u.owner); err != nil {
 				return err
 			}
@@ -182,7 +182,7 @@ func (h *dirHandle) isForeignMount(dir *dirHandle, name string) (bool, error) {
 	if err != nil || !mounted {
 		return false, err
 	}
-	if name != secretsName && name != privateName {
+	if name != secretsDirName && name != privateDirName {
 		return true, nil
 	}
 	tmpfs, err := dir.onTmpfs()
@@ -294,7 +294,7 @@ func (d *Dir) restrictAccess(tasks []TaskOptions) error {
 	if err != nil || st.Mode&0o007 == 0 {
 		return err
 	}
-	var users []uint32
+	var allowedUIDs []uint32
 	fallback := false
 	for _, t := range tasks {
 		u, err := t.users()
@@ -302,12 +302,12 @@ func (d *Dir) restrictAccess(tasks []TaskOptions) error {
 		if err != nil {
 			continue // no process runs as a user that does not exist
 		}
-		users = append(users, u.traversingUIDs()...)
+		allowedUIDs = append(allowedUIDs, u.traversingUIDs()...)
 	}
-	if len(users) == 0 {
+	if len(allowedUIDs) == 0 {
 		return alloc.chmod(0o700)
 	}
-	if err := alloc.admitUsers(users, false); err != nil && !(fallback && isOwnershipDenied(err)) {
+	if err := alloc.admitUsers(allowedUIDs, false); err != nil && !(fallback && isOwnershipDenied(err)) {
 		return err
 	}
 	return nil

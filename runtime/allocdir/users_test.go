@@ -51,7 +51,7 @@ func newPublicDir(t *testing.T) *Dir {
 	t.Cleanup(func() {
 		entries, _ := os.ReadDir(d.Path())
 		for _, e := range entries { // drops the secrets of each task, as the runner does when a task has ended
-			if e.Name() != sharedName {
+			if e.Name() != sharedDirName {
 				if err := d.DropSecrets(e.Name()); err != nil {
 					t.Error(err)
 				}
@@ -83,8 +83,8 @@ func runShellAs(t *testing.T, uid int, script string, args ...string) (string, e
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
 	out, err := cmd.CombinedOutput()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
+	var exitErr *exec.ExitError
+	if err != nil && !errors.As(err, &exitErr) {
 		t.Fatal(err)
 	}
 	return strings.TrimSpace(string(out)), err
@@ -417,15 +417,15 @@ func TestMountsOfTheTaskKeepTheirOwner(t *testing.T) {
 // Tasks of one allocation start at the same time: each admits its user.
 func TestUsersAreAdmittedConcurrently(t *testing.T) {
 	d := newPublicDir(t)
-	const tasks = 40
+	const taskCount = 40
 	errs := make(chan error)
-	for i := range tasks {
+	for i := range taskCount {
 		go func() {
 			_, err := d.BuildTask(fmt.Sprint("task-", i), TaskOptions{User: fmt.Sprint(5000 + i)})
 			errs <- err
 		}()
 	}
-	for range tasks {
+	for range taskCount {
 		if err := <-errs; err != nil {
 			t.Error(err)
 		}
@@ -436,8 +436,8 @@ func TestUsersAreAdmittedConcurrently(t *testing.T) {
 	}
 	defer h.close()
 	users, err := h.readACLUsers()
-	if err != nil || len(users) != tasks {
-		t.Errorf("%d users are admitted, want %d: %v", len(users), tasks, err)
+	if err != nil || len(users) != taskCount {
+		t.Errorf("%d users are admitted, want %d: %v", len(users), taskCount, err)
 	}
 }
 

@@ -42,22 +42,22 @@ type Config struct {
 	Services     services.Registry                 // service registrations of all allocations of the node
 	Checks       services.Results                  // stores the results of checks; nil keeps them in memory
 	Dial         services.DialFunc                 // connects checks to their targets; nil uses the network of the host
-	Report       func(Update)                      // receives each change of the status, one call at a time; should return soon
+	Report       func(StatusUpdate)                // receives each change of the status, one call at a time; should return soon
 	Hooks        HookFactory                       // hooks other than the builtin ones; may be nil
 	Cgroups      func(driver string) hooks.Cgroups // returns the cgroups for the tasks of a driver, nil if the driver creates cgroups itself; may be nil
 	Limits       Limits
 	Logger       hclog.Logger
 
-	// Restored means that an earlier agent ran the allocation and that its records are restored. An
+	// RestoredTask means that an earlier agent ran the allocation and that its records are restored. An
 	// allocation that has no records is new.
 	Restored    bool
 	TaskRecords RecordReader // records of the earlier agent; required if Restored is set, otherwise nil
 	Rebooted    bool         // the machine has rebooted since the earlier agent ran
 
-	// Recoveries is shared by all allocations of the node. EndTask ends tasks without
+	// RecoveryTracker is shared by all allocations of the node. EndTaskFunc ends tasks without
 	// their drivers; see taskrunner.Config. Both may be nil.
-	Recoveries *taskrunner.Recoveries
-	EndTask    taskrunner.EndTask
+	RecoveryTracker *taskrunner.RecoveryTracker
+	EndTask         taskrunner.EndTaskFunc
 
 	// AllocDone returns a channel that is closed when no task or hook of the given
 	// allocation runs on this node, immediately if the allocation is unknown. An
@@ -86,16 +86,16 @@ type Runner struct {
 	alloc         atomic.Pointer[api.Allocation] // current version
 	dir           *allocdir.Dir
 	tasks         taskSet
-	envs          *environments
+	envs          *envBuilders
 	services      *allocServices
 	health        *healthTracker
 	status        *clientStatus
-	stop          *stopSequence
-	restarts      *restarts
+	stopSequence  *stopSequence
+	restarts      *taskRestarter
 	asyncRestarts *asyncRestarts
-	updates       *updates
+	updates       *allocUpdater
 	reconciler    *reconciler
-	restore       *restorer
+	restorer      *restorer
 	hooks         *allocHooks
 	hookBuilder   *hookBuilder
 	samplers      samplers
@@ -122,7 +122,7 @@ func New(c Config) (*Runner, error) {
 	}
 	tasks := make([]taskrunner.Task, len(group.Tasks))
 	for i, t := range group.Tasks {
-		if tasks[i], err = taskOf(alloc, group, t.Name, limits); err != nil {
+		if tasks[i], err = runnerTask(alloc, group, t.Name, limits); err != nil {
 			return nil, fmt.Errorf("alloc %s: %w", alloc.ID, err)
 		}
 	}
@@ -133,29 +133,29 @@ func New(c Config) (*Runner, error) {
 		done:   make(chan struct{}),
 	}
 	r.alloc.Store(alloc)
-	r.connect(c, limits, tasks)
+	r.createComponents(c, limits, tasks)
 	if c.Restored {
-		r.restore.resumeStop()
+		r.restorer.resumeStop()
 	}
-	r.hookBuilder.previousDataPending = !r.restore.started
+	r.hookBuilder.previousDataPending = !r.restorer.startedEarlier
 	if c.Hooks != nil {
-		r.hookBuilder.waitForHooks = c.Hooks.Pending(alloc)
+		r.hookBuilder.waitForHooks = c.Hooks.PendingLaunches(alloc)
 	}
 	if r.hookBuilder.waitForHooks == nil {
-		r.hookBuilder.attach()
+		r.hookBuilder.attachHooks()
 	}
 	return r, nil
 }
 
-// connect creates the parts of the runner for New. All parts share r.tasks, whose elements are set
+// createComponents creates the parts of the runner for New. All parts share r.tasks, whose elements are set
 // last.
-func (r *Runner) connect(c Config, limits Limits, tasks []taskrunner.Task) {
-	alloc, created, changes := c.Alloc, time.Now(), newChanges()
+func (r *Runner) createComponents(c Config, limits Limits, tasks []taskrunner.Task) {
+	alloc, created, changes := c.Alloc, time.Now(), newReconcileSignal()
 	network := networkStatus(alloc.GetTaskGroup())
 
 	delay := newShutdownDelay(func() time.Duration { return valueOrZero(r.Alloc().GetTaskGroup().ShutdownDelay) })
-	r.stop = newStopSequence(r.tasks, delay, func(ctx context.Context) { r.hooks.preKill(ctx) })
-	r.envs = &environments{node: c.Node, alloc: r.Alloc, tasks: make(map[string]*taskenv.Builder)}
+	r.stopSequence = newStopSequence(r.tasks, delay, func(ctx context.Context) { r.hooks.preKill(ctx) })
+	r.envs = &envBuilders{node: c.Node, alloc: r.Alloc, tasks: make(map[string]*taskenv.Builder)}
 	r.services = newAllocServices(services.Config{
 		AllocID:   alloc.ID,
 		AllocName: alloc.Name,
@@ -166,40 +166,40 @@ func (r *Runner) connect(c Config, limits Limits, tasks []taskrunner.Task) {
 		Dial:      c.Dial,
 	}, r.tasks, r.logger)
 	r.health = &healthTracker{
-		alloc: r.Alloc, tasks: r.tasks, checks: r.services.set.Checks, stopped: r.stop.isRequested,
-		changes: changes, created: created, logger: r.logger,
+		alloc: r.Alloc, tasks: r.tasks, checks: r.services.set.Checks, stopRequested: r.stopSequence.isRequested,
+		reconcileSignal: changes, createTime: created, logger: r.logger,
 	}
 	gates := &gates{
-		tasks: r.tasks, checks: r.services.set.Checks, stopped: r.stop.isRequested, changes: changes, created: created,
+		tasks: r.tasks, checks: r.services.set.Checks, stopRequested: r.stopSequence.isRequested, reconcileSignal: changes, createTime: created,
 	}
-	gates.coordinator, gates.group = lifecycleOf(alloc, tasks, r.logger)
-	r.status = &clientStatus{allocID: alloc.ID, network: network, snapshot: gates.snapshot, health: r.health.reportedHealth, changes: changes}
-	r.updates = &updates{
+	gates.coordinator, gates.group = newLifecycle(alloc, tasks, r.logger)
+	r.status = &clientStatus{allocID: alloc.ID, network: network, snapshot: gates.snapshot, health: r.health.reportedHealth, reconcileSignal: changes}
+	r.updates = &allocUpdater{
 		alloc: &r.alloc, tasks: r.tasks, envs: r.envs, limits: limits,
-		onApply: func(ctx context.Context) { r.hooks.update(ctx) }, stop: r.Stop, logger: r.logger,
-		nextSet: make(chan struct{}, 1), stopReceived: make(chan struct{}),
+		callUpdateHooks: func(ctx context.Context) { r.hooks.update(ctx) }, stop: r.Stop, logger: r.logger,
+		nextReceived: make(chan struct{}, 1), stopReceived: make(chan struct{}),
 	}
 	r.hooks = &allocHooks{
-		alloc: r.Alloc, envs: r.envs, tasks: r.tasks, stopped: r.stop.requested, ending: r.updates.stopReceived,
+		alloc: r.Alloc, envs: r.envs, tasks: r.tasks, stopRequested: r.stopSequence.requested, stopAnnounced: r.updates.stopReceived,
 		limits: limits, logger: r.logger,
 	}
-	r.restore = &restorer{
+	r.restorer = &restorer{
 		alloc: alloc, rebooted: c.Rebooted, drivers: c.Drivers, dir: r.dir, tasks: r.tasks, gates: gates,
-		status: r.status, stop: r.stop, limits: limits, logger: r.logger, done: make(chan struct{}),
+		status: r.status, stop: r.stopSequence, limits: limits, logger: r.logger, done: make(chan struct{}),
 	}
 	if c.Restored {
-		r.restore.records = c.TaskRecords
+		r.restorer.records = c.TaskRecords
 	}
-	r.restarts = &restarts{
-		tasks: r.tasks, gates: gates, status: r.status, stop: r.stop, changes: changes, restored: r.restore.await,
-		removed: func() bool { return r.Alloc().ServerTerminalStatus() }, done: r.done,
-		prepare: r.hooks.preTaskRestart, reregisterServices: r.services.reregister, timeout: limits.RestartDeadline,
+	r.restarts = &taskRestarter{
+		tasks: r.tasks, gates: gates, status: r.status, stop: r.stopSequence, reconcileSignal: changes, awaitRestored: r.restorer.awaitRestored,
+		stopDesired: func() bool { return r.Alloc().ServerTerminalStatus() }, done: r.done,
+		callPreTaskRestartHooks: r.hooks.preTaskRestart, reregisterServices: r.services.reregister, timeout: limits.RestartDeadline,
 		semaphore: make(chan struct{}, 1),
 	}
 	r.asyncRestarts = &asyncRestarts{logger: r.logger}
 	r.reconciler = &reconciler{
-		tasks: r.tasks, gates: gates, status: r.status, stop: r.stop, restarts: r.restarts, updates: r.updates,
-		changes: changes, report: c.Report,
+		tasks: r.tasks, gates: gates, status: r.status, stop: r.stopSequence, restarts: r.restarts, updates: r.updates,
+		reconcileSignal: changes, report: c.Report,
 	}
 	r.samplers = make(samplers)
 	for i, task := range tasks {
@@ -212,20 +212,20 @@ func (r *Runner) connect(c Config, limits Limits, tasks []taskrunner.Task) {
 			Driver: func(ctx context.Context) (driver.Driver, error) {
 				return c.Drivers.Driver(ctx, task.Driver)
 			},
-			Store:     taskStore{c.Store, alloc.ID, task.Name},
-			Notify:    changes.notify,
-			Deadlines: limits.hookDeadlines(),
-			Restored:  r.restore.readTask(task.Name),
-			Recovery:  c.Recoveries,
-			EndTask:   c.EndTask,
-			Logger:    r.logger,
+			Store:           taskStore{c.Store, alloc.ID, task.Name},
+			Notify:          changes.requestReconcile,
+			Deadlines:       limits.hookDeadlines(),
+			Restored:        r.restorer.readTask(task.Name),
+			RecoveryTracker: c.RecoveryTracker,
+			EndTask:         c.EndTask,
+			Logger:          r.logger,
 		})
 		r.samplers[task.Name] = hooks.NewStats(r.tasks[i].Stats, limits.StatsInterval, r.logger)
 	}
 	r.hookBuilder = &hookBuilder{
 		config: c, limits: limits, dir: r.dir, tasks: r.tasks, alloc: r.Alloc, services: r.services, health: r.health,
-		samplers: r.samplers, status: r.status.current, exceedMaxRun: r.exceedMaxRunDuration, restoredHooks: r.restore.attachments,
-		hooks: r.hooks, logger: r.logger, attached: make(chan struct{}),
+		samplers: r.samplers, status: r.status.current, onMaxRunExceeded: r.exceedMaxRunDuration, restoredHooks: r.restorer.attachments,
+		hooks: r.hooks, logger: r.logger, hooksAttached: make(chan struct{}),
 	}
 }
 
@@ -238,7 +238,7 @@ func (r *Runner) Finished() bool { return r.finished.Load() }
 
 // Restored returns a channel that is closed when the tasks that an earlier agent left running accept
 // requests.
-func (r *Runner) Restored() <-chan struct{} { return r.restore.done }
+func (r *Runner) Restored() <-chan struct{} { return r.restorer.done }
 
 // AwaitTasks blocks until each task has ended for good, or until ctx is done, in which case it returns
 // the cause. It does not wait for tasks that have ended and whose driver has not destroyed them yet;
@@ -252,7 +252,7 @@ func (r *Runner) AwaitTasks(ctx context.Context) (destroying bool, err error) {
 			return false, context.Cause(ctx)
 		}
 	}
-	return !r.tasks.ended(), nil
+	return !r.tasks.allEnded(), nil
 }
 
 // Dir returns the directory of the allocation.
@@ -262,7 +262,7 @@ func (r *Runner) Dir() *allocdir.Dir { return r.dir }
 func (r *Runner) Alloc() *api.Allocation { return r.alloc.Load() }
 
 // Status returns the current status of the allocation.
-func (r *Runner) Status() Update { return r.status.current() }
+func (r *Runner) Status() StatusUpdate { return r.status.current() }
 
 // Run blocks until the allocation has ended, including its poststop tasks: all tasks
 // have ended for good, or ctx is done with the cause ErrShutdown and the tasks are left
@@ -271,52 +271,52 @@ func (r *Runner) Status() Update { return r.status.current() }
 // called. Run waits for all goroutines that the runner has started.
 func (r *Runner) Run(ctx context.Context) {
 	defer close(r.done)
-	untilShutdown, untilKill, untilStop := r.stop.begin(ctx)
-	r.asyncRestarts.begin(untilShutdown)
+	untilShutdown, untilKill, untilStop := r.stopSequence.runContexts(ctx)
+	r.asyncRestarts.allowRestarts(untilShutdown)
 	defer r.asyncRestarts.end()
-	defer r.stop.end()
+	defer r.stopSequence.end()
 
 	// A context.AfterFunc instead of a goroutine waits for ctx, because most allocations are never
 	// stopped.
-	defer afterDone(ctx, func() {
+	defer callAfterDone(ctx, func() {
 		if errors.Is(context.Cause(ctx), ErrShutdown) {
-			r.stop.shutdown()
+			r.stopSequence.shutdown()
 		} else {
 			r.Stop()
 		}
 	})()
 	preKilled := false
-	stopped := afterDone(untilStop, func() {
-		if r.restore.started {
-			<-r.hookBuilder.attached // the stop calls the hooks of running tasks, which must be attached
+	stopped := callAfterDone(untilStop, func() {
+		if r.restorer.startedEarlier {
+			<-r.hookBuilder.hooksAttached // the stop calls the hooks of running tasks, which must be attached
 		}
-		preKilled = r.stop.run(untilKill)
+		preKilled = r.stopSequence.run(untilKill)
 	})
 
-	var running sync.WaitGroup
-	running.Go(func() {
-		restored := r.restore.run(untilKill)
-		if r.restore.started {
-			r.hookBuilder.awaitRestored(untilStop) // before requests are accepted, because they call the hooks of running tasks
-			close(r.restore.done)
+	var runWG sync.WaitGroup
+	runWG.Go(func() {
+		restored := r.restorer.run(untilKill)
+		if r.restorer.startedEarlier {
+			r.hookBuilder.awaitRestoredHooks(untilStop) // before requests are accepted, because they call the hooks of running tasks
+			close(r.restorer.done)
 		} else {
-			close(r.restore.done)
+			close(r.restorer.done)
 			r.hookBuilder.awaitHooks(untilStop)
 		}
 		if restored {
 			r.setup(untilStop)
 		}
 		for _, t := range r.tasks {
-			running.Go(func() {
-				defer r.reconciler.changes.notify()
+			runWG.Go(func() {
+				defer r.reconciler.reconcileSignal.requestReconcile()
 				t.Run(untilShutdown)
 			})
 		}
 	})
 	uncanceled := context.WithoutCancel(ctx)
-	r.reconciler.watch(uncanceled, r.restore.done)
-	running.Wait()
-	close(r.stop.delay.tasksEnded)
+	r.reconciler.watch(uncanceled, r.restorer.done)
+	runWG.Wait()
+	close(r.stopSequence.delay.tasksEnded)
 
 	preKilled = stopped() && preKilled
 	if untilShutdown.Err() != nil {
@@ -326,7 +326,7 @@ func (r *Runner) Run(ctx context.Context) {
 		if !preKilled {
 			r.hooks.preKill(uncanceled)
 		}
-		point := failpoint.Enter(failpoint.Postrun)
+		point := failpoint.Enter(failpoint.StepPostrun)
 		r.hooks.postrun(uncanceled)
 		point.Leave()
 	}
@@ -336,8 +336,8 @@ func (r *Runner) Run(ctx context.Context) {
 // setup prepares the allocation so that its tasks can run. If that fails, all tasks are killed before
 // they start. Poststop tasks are killed too, because no task has run whose work they would clean up.
 func (r *Runner) setup(untilStop context.Context) {
-	restored := r.restore.started
-	if restored && (r.stop.isRequested() || r.onlyPoststop()) {
+	restored := r.restorer.startedEarlier
+	if restored && (r.stopSequence.isRequested() || r.onlyPoststopRemains()) {
 		return // no task needs the setup, and stopSequence handles a stop
 	}
 	kill := func(event func(*taskrunner.Runner) *api.TaskEvent) {
@@ -351,28 +351,28 @@ func (r *Runner) setup(untilStop context.Context) {
 		return
 	}
 	if !restored {
-		if err := r.tasks.prepare(untilStop); err != nil && untilStop.Err() == nil {
+		if err := r.tasks.prepareTasks(untilStop); err != nil && untilStop.Err() == nil {
 			r.logger.Error("alloc not added", "error", err)
-			r.status.force(statusOverride{api.AllocClientStatusFailed, fmt.Sprintf("Unable to add allocation due to error: %v", err)})
+			r.status.setOverride(statusOverride{api.AllocClientStatusFailed, fmt.Sprintf("Unable to add allocation due to error: %v", err)})
 			kill(noEvent)
 			return
 		}
 	}
 	err := r.hooks.prerun(untilStop, restored)
 	switch {
-	case r.stop.isRequested() && restored:
-	case r.stop.isRequested():
-		kill(r.stop.killingEvent)
+	case r.stopSequence.isRequested() && restored:
+	case r.stopSequence.isRequested():
+		kill(r.stopSequence.killingEvent)
 	case err != nil && untilStop.Err() == nil:
 		r.logger.Error("alloc not set up", "error", err)
-		r.tasks.emit(model.EventSetupFailure(fmt.Sprintf("failed to setup alloc: %v", err)))
+		r.tasks.emitEvent(model.EventSetupFailure(fmt.Sprintf("failed to setup alloc: %v", err)))
 		kill(noEvent)
 	}
 }
 
-// onlyPoststop reports whether only poststop tasks remain.
-func (r *Runner) onlyPoststop() bool {
-	_, finished := evaluateTasks(r.tasks.views(r.Status().TaskStates))
+// onlyPoststopRemains reports whether only poststop tasks remain.
+func (r *Runner) onlyPoststopRemains() bool {
+	_, finished := evaluateSiblings(r.tasks.siblingStates(r.Status().TaskStates))
 	return finished
 }
 
@@ -388,7 +388,7 @@ func (r *Runner) Update(alloc *api.Allocation) {
 
 // skipShutdownDelay skips the shutdown delays of the current or a later stop.
 func (r *Runner) skipShutdownDelay() {
-	r.stop.delay.skip()
+	r.stopSequence.delay.skip()
 	for _, t := range r.tasks {
 		t.SkipShutdownDelay()
 	}
@@ -396,11 +396,11 @@ func (r *Runner) skipShutdownDelay() {
 
 // Stop requests the end of the allocation: its tasks are killed in kill order, and its poststop tasks
 // run. It does not block.
-func (r *Runner) Stop() { r.stop.request(stopReason{}) }
+func (r *Runner) Stop() { r.stopSequence.request(stopReason{}) }
 
 // Kill ends the allocation. It calls no hooks, respects no kill order and no delay, and runs no
 // poststop tasks. It does not block.
-func (r *Runner) Kill() { r.stop.forceKill() }
+func (r *Runner) Kill() { r.stopSequence.forceKill() }
 
 // Purge is called when the job of the allocation was purged: a task that is being
 // stopped while its driver is unavailable is ended without the driver. It does not
@@ -414,16 +414,16 @@ func (r *Runner) Purge() {
 // exceedMaxRunDuration sets the client status to complete, whatever the results of the
 // tasks, and stops the allocation without running its poststop tasks.
 func (r *Runner) exceedMaxRunDuration() {
-	r.status.force(statusOverride{api.AllocClientStatusComplete, model.MaxRunDurationExceeded})
-	r.stop.request(stopReason{text: model.MaxRunDurationExceeded})
-	r.stop.killPoststop()
+	r.status.setOverride(statusOverride{api.AllocClientStatusComplete, model.MaxRunDurationExceeded})
+	r.stopSequence.request(stopReason{text: model.MaxRunDurationExceeded})
+	r.stopSequence.killPoststop()
 }
 
 // Destroy removes the resources of the allocation from the node. It must not be called before
 // Run has returned. It may be called again after an error.
 func (r *Runner) Destroy(ctx context.Context) error {
-	if r.hooks.attached() == nil {
-		r.hookBuilder.attach() // the runner was created only for Destroy, so it does not wait until the hooks are known
+	if r.hooks.currentChain() == nil {
+		r.hookBuilder.attachHooks() // the runner was created only for Destroy, so it does not wait until the hooks are known
 	}
 	return r.hooks.destroy(ctx)
 }
@@ -431,24 +431,24 @@ func (r *Runner) Destroy(ctx context.Context) error {
 // PluginsLeftRunning returns the plugins that the running tasks need, after the agent's
 // shutdown has ended Run.
 func (r *Runner) PluginsLeftRunning() []supervisor.PluginKey {
-	var needed []supervisor.PluginKey
+	var neededPlugins []supervisor.PluginKey
 	for _, t := range r.tasks {
-		if t.Running() || t.Undestroyed() {
-			needed = append(needed, supervisor.PluginKey{Type: base.TypeDriver, Name: t.Task().Driver})
+		if t.Running() || t.IsDestroyPending() {
+			neededPlugins = append(neededPlugins, supervisor.PluginKey{Type: base.TypeDriver, Name: t.Task().Driver})
 		}
 	}
-	if len(needed) > 0 {
+	if len(neededPlugins) > 0 {
 		for _, name := range r.hooks.pluginNames() {
-			needed = append(needed, supervisor.PluginKey{Type: base.TypeHook, Name: name})
+			neededPlugins = append(neededPlugins, supervisor.PluginKey{Type: base.TypeHook, Name: name})
 		}
 	}
-	return needed
+	return neededPlugins
 }
 
-// Needs reports whether a task uses the given driver, or the given hook is attached.
-func (r *Runner) Needs(what supervisor.PluginKey) bool {
+// NeedsPlugin reports whether a task uses the given driver, or the given hook is attached.
+func (r *Runner) NeedsPlugin(what supervisor.PluginKey) bool {
 	if what.Type == base.TypeHook {
-		return r.hooks.needs(what.Name)
+		return r.hooks.needsPluginHook(what.Name)
 	}
 	return slices.ContainsFunc(r.tasks, func(t *taskrunner.Runner) bool { return t.Task().Driver == what.Name })
 }

@@ -35,14 +35,14 @@ func TestRestartDelayHasJitter(t *testing.T) {
 			}
 		}
 		`
-		h := start(t, parseJob(t, job("service", "restart {\n attempts = 1000\n delay = \"8s\"\n interval = \"24h\"\n}\n"+
+		h := startHarness(t, parseJob(t, job("service", "restart {\n attempts = 1000\n delay = \"8s\"\n interval = \"24h\"\n}\n"+
 			fmt.Sprintf(task, "a")+fmt.Sprintf(task, "b"))), nil)
 		h.advance(10 * time.Minute)
 		h.Stop()
 		h.wait()
 		delays := make(map[string][]time.Duration)
 		for _, name := range []string{"a", "b"} {
-			for _, e := range h.state(name).Events {
+			for _, e := range h.taskState(name).Events {
 				if e.Type != api.TaskRestarting {
 					continue
 				}
@@ -52,7 +52,7 @@ func TestRestartDelayHasJitter(t *testing.T) {
 				}
 				delays[name] = append(delays[name], d)
 			}
-			if n := h.state(name).Restarts; n < 50 {
+			if n := h.taskState(name).Restarts; n < 50 {
 				t.Errorf("%s: %d restarts", name, n)
 			}
 		}
@@ -85,7 +85,7 @@ func TestTaskConfig(t *testing.T) {
 				}
 			}
 		}`)
-		h := start(t, j, func(c *Config) {
+		h := startHarness(t, j, func(c *Config) {
 			c.Limits.NodeCPU = 4000
 			c.Alloc.Job.ParentID = new("parent")
 			granted := c.Alloc.AllocatedResources
@@ -93,38 +93,38 @@ func TestTaskConfig(t *testing.T) {
 			granted.Shared.Ports = []api.PortMapping{{Label: "http", Value: 20000, To: 80, HostIP: "192.0.2.1"}}
 		})
 		h.advance(time.Second)
-		c := h.world.config("web")
+		c := h.drivers.config("web")
 		if !strings.HasPrefix(c.ID, testAllocID+"/web/") || len(c.ID) != len(testAllocID+"/web/")+8 {
 			t.Errorf("id %q", c.ID)
 		}
-		want(t, "identity", []string{c.Name, c.JobName, c.JobID, c.ParentJobID, c.TaskGroupName, c.Namespace, c.NodeName, c.NodeID, c.AllocID, c.User},
+		wantEqual(t, "identity", []string{c.Name, c.JobName, c.JobID, c.ParentJobID, c.TaskGroupName, c.Namespace, c.NodeName, c.NodeID, c.AllocID, c.User},
 			[]string{"web", "j", "j", "parent", "g", "default", "node-name", "node-id", testAllocID, "nobody"})
-		want(t, "alloc dir", filepath.Base(c.AllocDir), testAllocID)
-		want(t, "output", []string{c.StdoutPath, c.StderrPath},
+		wantEqual(t, "alloc dir", filepath.Base(c.AllocDir), testAllocID)
+		wantEqual(t, "output", []string{c.StdoutPath, c.StderrPath},
 			[]string{h.Dir().LogDir() + "/.web.stdout.fifo", h.Dir().LogDir() + "/.web.stderr.fifo"})
 		r := *c.Resources
-		want(t, "resources", r, driver.Resources{CPUShares: 200, MemoryMB: 64, MemoryMaxMB: 128,
+		wantEqual(t, "resources", r, driver.Resources{CPUShares: 200, MemoryMB: 64, MemoryMaxMB: 128,
 			Ports: []driver.PortMapping{{Label: "http", Value: 20000, To: 80, HostIP: "192.0.2.1"}},
 			Linux: driver.LinuxResources{CPUShares: 200, MemoryLimitBytes: 128 << 20, PercentTicks: 0.05}})
-		want(t, "dns", c.DNS.Servers, "[10.0.0.1]")
-		want(t, "network status", h.last().NetworkStatus.DNS.Servers, "[10.0.0.1]")
-		want(t, "network", c.NetworkIsolation == nil, true)
-		want(t, "port", c.Env["NOMAD_PORT_http"], "80")
-		want(t, "memory", c.Env["NOMAD_MEMORY_MAX_LIMIT"], "128")
+		wantEqual(t, "dns", c.DNS.Servers, "[10.0.0.1]")
+		wantEqual(t, "network status", h.lastUpdate().NetworkStatus.DNS.Servers, "[10.0.0.1]")
+		wantEqual(t, "network", c.NetworkIsolation == nil, true)
+		wantEqual(t, "port", c.Env["NOMAD_PORT_http"], "80")
+		wantEqual(t, "memory", c.Env["NOMAD_MEMORY_MAX_LIMIT"], "128")
 
 		var args []string
-		for id, task := range h.world.tasks {
-			want(t, "id of the process", id, c.ID)
+		for id, task := range h.drivers.tasks {
+			wantEqual(t, "id of the process", id, c.ID)
 			args = task.Args
 		}
-		want(t, "args", args, []string{testAllocID, "web", "linux", "node-name", "J"})
+		wantEqual(t, "args", args, []string{testAllocID, "web", "linux", "node-name", "J"})
 
 		before := c.ID
 		if err := h.RestartTask(t.Context(), "web"); err != nil {
 			t.Fatal(err)
 		}
 		h.advance(time.Second)
-		if h.world.config("web").ID == before {
+		if h.drivers.config("web").ID == before {
 			t.Error("the id of a start came back")
 		}
 	})
@@ -134,7 +134,7 @@ func TestTaskConfig(t *testing.T) {
 // are tested in taskenv. (rules RS-073, RS-074, RS-075)
 func TestEnvironmentReachesDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := start(t, parseJob(t, job("service", `task "web" {
+		h := startHarness(t, parseJob(t, job("service", `task "web" {
 			driver = "fake"
 			meta { my-key = "v" }
 			env {
@@ -148,7 +148,7 @@ func TestEnvironmentReachesDriver(t *testing.T) {
 			c.HostEnv = taskenv.HostEnv([]string{"HOSTVAR=host", "AWS_SECRET_ACCESS_KEY=x"}, nil, nil)
 		})
 		h.advance(time.Second)
-		env := h.world.config("web").Env
+		env := h.drivers.config("web").Env
 		for key, value := range map[string]string{
 			"ID": testAllocID, "NODE": "node-name", "KERN": "linux", "NOPE": "${nope.nope}", // RS-073
 			"HOSTVAR": "host", "HOST": "of host", // RS-074
@@ -167,21 +167,21 @@ func TestEnvironmentReachesDriver(t *testing.T) {
 
 func TestIsolationDecidesAboutDirectories(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := start(t, parseJob(t, job("service", sleeper)), func(c *Config) {
+		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) {
 			c.HostEnv = map[string]string{"HOSTVAR": "host"}
-			c.Drivers.(*world).capabilities.FSIsolation = driver.FSIsolationImage
+			c.Drivers.(*fakeDrivers).capabilities.FSIsolation = driver.FSIsolationImage
 		})
 		h.advance(time.Second)
-		env := h.world.config("web").Env
+		env := h.drivers.config("web").Env
 		_, inherited := env["HOSTVAR"]
-		want(t, "env", []any{env["NOMAD_TASK_DIR"], env["NOMAD_SECRETS_DIR"], inherited}, "[/local /secrets false]")
+		wantEqual(t, "env", []any{env["NOMAD_TASK_DIR"], env["NOMAD_SECRETS_DIR"], inherited}, "[/local /secrets false]")
 	})
 }
 
 // RS-076.
 func TestTaskDirectoryExistsAtStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := start(t, parseJob(t, job("service", sleeper)), nil)
+		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), nil)
 		h.advance(time.Second)
 		dir := h.Dir().Task("web")
 		for _, d := range []string{dir.SharedAllocDir, dir.LogDir, dir.LocalDir, dir.SecretsDir, dir.PrivateDir} {
@@ -210,12 +210,12 @@ func TestTaskDirectoryExistsAtStart(t *testing.T) {
 // RS-078.
 func TestLogSettingsReachCollector(t *testing.T) {
 	logs := func(h *harness) string {
-		c := h.world.config("web")
+		c := h.drivers.config("web")
 		return filepath.Base(c.StdoutPath) + " " + filepath.Base(c.StderrPath)
 	}
 	t.Run("limits reach the collector", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			h := start(t, parseJob(t, job("batch", `task "web" {
+			h := startHarness(t, parseJob(t, job("batch", `task "web" {
 				driver = "fake"
 				logs {
 					max_files     = 3
@@ -226,40 +226,40 @@ func TestLogSettingsReachCollector(t *testing.T) {
 			h.wait()
 			started, stopped := h.logs.snapshot()
 			task := started["web"]
-			want(t, "task", []any{task.AllocID, task.Name, task.Dir, task.Stdout, task.Stderr},
+			wantEqual(t, "task", []any{task.AllocID, task.Name, task.Dir, task.Stdout, task.Stderr},
 				[]any{testAllocID, "web", h.Dir().LogDir(), "{3 1048576}", "{3 1048576}"})
-			want(t, "stopped", stopped, "map[web:1]")
-			want(t, "paths", logs(h), ".web.stdout.fifo .web.stderr.fifo")
+			wantEqual(t, "stopped", stopped, "map[web:1]")
+			wantEqual(t, "paths", logs(h), ".web.stdout.fifo .web.stderr.fifo")
 		})
 	})
 	t.Run("a task can do without", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			h := start(t, parseJob(t, job("batch", `task "web" {
+			h := startHarness(t, parseJob(t, job("batch", `task "web" {
 				driver = "fake"
 				logs { disabled = true }
 				config { run_for = "1s" }
 			}`)), nil)
 			h.wait()
-			want(t, "collector", fmt.Sprint(h.logs.snapshot()), "map[] map[]")
-			want(t, "paths", logs(h), "null null")
+			wantEqual(t, "collector", fmt.Sprint(h.logs.snapshot()), "map[] map[]")
+			wantEqual(t, "paths", logs(h), "null null")
 		})
 	})
 	t.Run("a driver can do without", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			h := start(t, parseJob(t, job("batch", shortRun)), func(c *Config) {
-				c.Drivers.(*world).capabilities.DisableLogCollection = true
+			h := startHarness(t, parseJob(t, job("batch", oneSecondTaskText)), func(c *Config) {
+				c.Drivers.(*fakeDrivers).capabilities.DisableLogCollection = true
 			})
 			h.wait()
-			want(t, "collector", fmt.Sprint(h.logs.snapshot()), "map[] map[]")
-			want(t, "paths", logs(h), "null null")
+			wantEqual(t, "collector", fmt.Sprint(h.logs.snapshot()), "map[] map[]")
+			wantEqual(t, "paths", logs(h), "null null")
 		})
 	})
 	t.Run("a collector that does not start is tried again", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			h := start(t, parseJob(t, job("batch", oneTry+shortRun)), func(c *Config) { c.Logs.(*fakeLogs).fail = 1 })
+			h := startHarness(t, parseJob(t, job("batch", oneRestartText+oneSecondTaskText)), func(c *Config) { c.Logs.(*fakeLogs).remainingFailures = 1 })
 			h.wait()
-			want(t, "events", h.events("web"), "[Received Task Setup Task hook failed Restarting Started Terminated]")
-			want(t, "message", h.state("web").Events[2].DisplayMessage, "logmon: collect logs: no collector")
+			wantEqual(t, "events", h.taskEventTypes("web"), "[Received Task Setup Task hook failed Restarting Started Terminated]")
+			wantEqual(t, "message", h.taskState("web").Events[2].DisplayMessage, "logmon: collect logs: no collector")
 		})
 	})
 }
@@ -267,7 +267,7 @@ func TestLogSettingsReachCollector(t *testing.T) {
 // RS-096.
 func TestDispatchPayloadIsWritten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := start(t, parseJob(t, job("batch", `task "web" {
+		h := startHarness(t, parseJob(t, job("batch", `task "web" {
 			driver = "fake"
 			dispatch_payload { file = "in/config.json" }
 		}`)), func(c *Config) { c.Alloc.Job.Payload = []byte("{}") })
@@ -288,16 +288,16 @@ func TestDeniedUserFailsTask(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				h := start(t, parseJob(t, job("batch", oneTry+fmt.Sprintf(`task "web" {
+				h := startHarness(t, parseJob(t, job("batch", oneRestartText+fmt.Sprintf(`task "web" {
 					driver = "fake"
 					user   = %q
 					config { run_for = "1s" }
 				}`, c.user))), func(cfg *Config) { cfg.Limits.UserCheckedDrivers = []string{c.driver} })
 				h.wait()
-				want(t, "status", h.last().ClientStatus, c.want)
+				wantEqual(t, "status", h.lastUpdate().ClientStatus, c.want)
 				if c.want == "failed" {
-					want(t, "events", h.events("web"), "[Received Task hook failed Not Restarting]")
-					want(t, "message", h.state("web").Events[1].DisplayMessage, `validate: running as user "root" is disallowed`)
+					wantEqual(t, "events", h.taskEventTypes("web"), "[Received Task hook failed Not Restarting]")
+					wantEqual(t, "message", h.taskState("web").Events[1].DisplayMessage, `validate: running as user "root" is disallowed`)
 				}
 			})
 		})
@@ -307,7 +307,7 @@ func TestDeniedUserFailsTask(t *testing.T) {
 func TestStatsAreSampledOnDemand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
-		h := start(t, parseJob(t, job("batch", `
+		h := startHarness(t, parseJob(t, job("batch", `
 			task "a" {
 				driver = "fake"
 				config { run_for = "5s" }
@@ -318,20 +318,20 @@ func TestStatsAreSampledOnDemand(t *testing.T) {
 			}`)), nil)
 		h.advance(500 * time.Millisecond)
 		s := h.Stats(ctx, "") // the first call of Stats returns a fresh sample
-		want(t, "total at once", []any{len(s.Tasks), s.Total.Memory.RSS, s.Timestamp.Sub(h.begin)}, "[2 2 500ms]")
+		wantEqual(t, "total at once", []any{len(s.Tasks), s.Total.Memory.RSS, s.Timestamp.Sub(h.startTime)}, "[2 2 500ms]")
 		h.advance(3 * time.Second)
 		s = h.Stats(ctx, "")
-		want(t, "total", []any{len(s.Tasks), s.Total.Memory.RSS, s.Timestamp.Sub(h.begin)}, "[2 8 3.5s]")
-		want(t, "one", len(h.Stats(ctx, "a").Tasks), 1)
-		want(t, "unknown", len(h.Stats(ctx, "nope").Tasks), 0)
+		wantEqual(t, "total", []any{len(s.Tasks), s.Total.Memory.RSS, s.Timestamp.Sub(h.startTime)}, "[2 8 3.5s]")
+		wantEqual(t, "one", len(h.Stats(ctx, "a").Tasks), 1)
+		wantEqual(t, "unknown", len(h.Stats(ctx, "nope").Tasks), 0)
 
 		h.advance(4 * time.Second) // a has ended
 		s = h.Stats(ctx, "")
-		want(t, "total after a", []any{len(s.Tasks), s.Total.Memory.RSS}, "[2 8]")
+		wantEqual(t, "total after a", []any{len(s.Tasks), s.Total.Memory.RSS}, "[2 8]")
 
-		h.world.killPlugin()
+		h.drivers.killPlugin()
 		h.advance(2500 * time.Millisecond) // the next plugin process continues the samples
-		if got := h.Stats(ctx, "b").Timestamp.Sub(h.begin); got < 8*time.Second {
+		if got := h.Stats(ctx, "b").Timestamp.Sub(h.startTime); got < 8*time.Second {
 			t.Errorf("last sample at %v", got)
 		}
 	})
@@ -340,15 +340,15 @@ func TestStatsAreSampledOnDemand(t *testing.T) {
 func TestExec(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx := t.Context()
-		h := start(t, parseJob(t, job("batch", `
+		h := startHarness(t, parseJob(t, job("batch", `
 			task "init" {
 				driver = "fake"
 				lifecycle { hook = "prestart" }
 				config { run_for = "1s" }
 			}
-			`+sleeper)), nil)
+			`+endlessTaskText)), nil)
 		h.advance(2 * time.Second)
-		h.world.killPlugin() // the next plugin process recovers the task
+		h.drivers.killPlugin() // the next plugin process recovers the task
 		result, err := h.Exec(ctx, "web", []string{"ls", "-la"}, time.Minute)
 		if err != nil || string(result.Stdout) != "ls -la" || result.Exit.ExitCode != 3 {
 			t.Errorf("exec: %v, %v", result, err)
@@ -371,35 +371,35 @@ func TestExec(t *testing.T) {
 
 func TestTaskEvent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := start(t, parseJob(t, job("batch", sleeper)), nil)
+		h := startHarness(t, parseJob(t, job("batch", endlessTaskText)), nil)
 		h.advance(2 * time.Second)
-		e := driver.TaskEvent{AllocID: testAllocID, TaskName: "web", Timestamp: h.begin.Add(time.Second),
+		e := driver.TaskEvent{AllocID: testAllocID, TaskName: "web", Timestamp: h.startTime.Add(time.Second),
 			Message: "pulling", Annotations: map[string]string{"image": "x"}}
-		want(t, "taken", h.TaskEvent(e), true)
-		events := h.state("web").Events
+		wantEqual(t, "taken", h.TaskEvent(e), true)
+		events := h.taskState("web").Events
 		got := events[len(events)-1]
-		want(t, "event", []any{got.Type, got.DisplayMessage, got.DriverMessage, got.Details, h.at(time.Unix(0, got.Time))},
+		wantEqual(t, "event", []any{got.Type, got.DisplayMessage, got.DriverMessage, got.Details, h.at(time.Unix(0, got.Time))},
 			"[Driver pulling pulling map[image:x] +1s]")
 		e.TaskName = "nope"
-		want(t, "unknown task", h.TaskEvent(e), false)
+		wantEqual(t, "unknown task", h.TaskEvent(e), false)
 		e.TaskName, e.AllocID = "web", "other"
-		want(t, "other allocation", h.TaskEvent(e), false)
+		wantEqual(t, "other allocation", h.TaskEvent(e), false)
 	})
 }
 
 func TestUnknownDriverFailsTheAllocation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := start(t, parseJob(t, job("batch", `task "web" { driver = "nope" }`)), nil)
+		h := startHarness(t, parseJob(t, job("batch", `task "web" { driver = "nope" }`)), nil)
 		h.wait()
-		u := h.last()
-		want(t, "status", u.ClientStatus+": "+u.ClientDescription,
+		u := h.lastUpdate()
+		wantEqual(t, "status", u.ClientStatus+": "+u.ClientDescription,
 			`failed: Unable to add allocation due to error: failed creating runner for task "web": driver "nope": no driver "nope"`)
-		want(t, "finished", u.TaskStates["web"].FinishedAt.IsZero(), false)
+		wantEqual(t, "finished", u.TaskStates["web"].FinishedAt.IsZero(), false)
 	})
 }
 
 func TestNewRejectsInvalidAlloc(t *testing.T) {
-	j := parseJob(t, job("batch", sleeper))
+	j := parseJob(t, job("batch", endlessTaskText))
 	for name, c := range map[string]struct {
 		mangle func(*api.Allocation)
 		want   string
@@ -409,7 +409,7 @@ func TestNewRejectsInvalidAlloc(t *testing.T) {
 		"an id with a slash":       {func(a *api.Allocation) { a.ID = "../x" }, "slash"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			alloc := place(j)
+			alloc := newAllocation(j)
 			c.mangle(alloc)
 			_, err := New(Config{Alloc: alloc, AllocDirRoot: "/nowhere", Logger: nullLogger})
 			if err == nil || !strings.Contains(err.Error(), c.want) {
@@ -429,7 +429,7 @@ func TestUpdateStopsAndRemoves(t *testing.T) {
 			}`)
 	}
 	newer := func(t *testing.T, text string, mangle func(*api.Allocation)) *api.Allocation {
-		a := place(parseJob(t, text))
+		a := newAllocation(parseJob(t, text))
 		a.AllocModifyIndex = 2
 		if mangle != nil {
 			mangle(a)
@@ -438,36 +438,36 @@ func TestUpdateStopsAndRemoves(t *testing.T) {
 	}
 	t.Run("desired to stop", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			h := start(t, parseJob(t, two("")), nil)
+			h := startHarness(t, parseJob(t, two("")), nil)
 			h.advance(time.Second)
 			h.Update(newer(t, two(""), func(a *api.Allocation) { a.DesiredStatus = "stop" }))
 			h.wait()
-			want(t, "took", time.Since(h.begin), "31s")
-			want(t, "status", h.last().ClientStatus, "complete")
+			wantEqual(t, "took", time.Since(h.startTime), "31s")
+			wantEqual(t, "status", h.lastUpdate().ClientStatus, "complete")
 		})
 	})
 	t.Run("desired to stop without delay", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			h := start(t, parseJob(t, two("")), nil)
+			h := startHarness(t, parseJob(t, two("")), nil)
 			h.advance(time.Second)
 			h.Update(newer(t, two(""), func(a *api.Allocation) {
 				a.DesiredStatus = "stop"
 				a.DesiredTransition.NoShutdownDelay = new(true)
 			}))
 			h.wait()
-			want(t, "took", time.Since(h.begin), "1s")
-			want(t, "b", slices.Contains(h.events("b"), "Skipping shutdown delay"), true)
+			wantEqual(t, "took", time.Since(h.startTime), "1s")
+			wantEqual(t, "b", slices.Contains(h.taskEventTypes("b"), "Skipping shutdown delay"), true)
 		})
 	})
 	t.Run("a missing task is killed and fails", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			h := start(t, parseJob(t, two("")), nil)
+			h := startHarness(t, parseJob(t, two("")), nil)
 			h.advance(time.Second)
 			h.Update(newer(t, job("service", `task "b" { driver = "fake" }`), nil))
 			h.wait()
-			s := h.state("a")
-			want(t, "a", []any{s.Failed, s.Events[3].Type, s.Events[3].DisplayMessage}, "[true Killing update missing task]")
-			want(t, "status", h.last().ClientStatus, "failed")
+			s := h.taskState("a")
+			wantEqual(t, "a", []any{s.Failed, s.Events[3].Type, s.Events[3].DisplayMessage}, "[true Killing update missing task]")
+			wantEqual(t, "status", h.lastUpdate().ClientStatus, "failed")
 		})
 	})
 }
@@ -491,82 +491,82 @@ func TestUpdateInPlace(t *testing.T) {
 			}`, attempts, kill, signal))
 	}
 	synctest.Test(t, func(t *testing.T) {
-		h := start(t, parseJob(t, web(0, "5s", "SIGINT")), nil)
+		h := startHarness(t, parseJob(t, web(0, "5s", "SIGINT")), nil)
 		h.advance(time.Second)
-		next := place(parseJob(t, web(1, "7s", "SIGTERM")))
+		next := newAllocation(parseJob(t, web(1, "7s", "SIGTERM")))
 		next.AllocModifyIndex = 1
 		h.Update(next)
 		h.advance(12 * time.Second)
-		want(t, "the new policy lets it restart", []any{h.state("web").State, h.state("web").Restarts}, "[running 1]")
+		wantEqual(t, "the new policy lets it restart", []any{h.taskState("web").State, h.taskState("web").Restarts}, "[running 1]")
 		h.Stop()
 		h.wait()
-		want(t, "the new way to stop", h.world.recordedCalls("StopTask"), `[+13s StopTask web timeout=7s signal="SIGTERM"]`)
-		for _, e := range h.state("web").Events {
+		wantEqual(t, "the new way to stop", h.drivers.recordedCalls("StopTask"), `[+13s StopTask web timeout=7s signal="SIGTERM"]`)
+		for _, e := range h.taskState("web").Events {
 			if e.Type == api.TaskKilling {
-				want(t, "event", e.DisplayMessage, "Sent interrupt. Waiting 7s before force killing")
+				wantEqual(t, "event", e.DisplayMessage, "Sent interrupt. Waiting 7s before force killing")
 			}
 		}
 	})
 }
 
 func TestMaxRunDuration(t *testing.T) {
-	limited := func(d string) string { return job("batch", "max_run_duration = \""+d+"\"\n"+sleeper) }
+	limited := func(d string) string { return job("batch", "max_run_duration = \""+d+"\"\n"+endlessTaskText) }
 	t.Run("counts from the creation", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			h := start(t, parseJob(t, limited("10s")), func(c *Config) { c.Alloc.CreateTime -= int64(7 * time.Second) })
+			h := startHarness(t, parseJob(t, limited("10s")), func(c *Config) { c.Alloc.CreateTime -= int64(7 * time.Second) })
 			h.wait()
-			want(t, "took", time.Since(h.begin), "3s")
+			wantEqual(t, "took", time.Since(h.startTime), "3s")
 		})
 	})
 	t.Run("can be changed", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			h := start(t, parseJob(t, limited("10s")), nil)
+			h := startHarness(t, parseJob(t, limited("10s")), nil)
 			h.advance(5 * time.Second)
-			next := place(parseJob(t, limited("20s")))
+			next := newAllocation(parseJob(t, limited("20s")))
 			next.AllocModifyIndex = 1
-			next.CreateTime = h.begin.UnixNano()
+			next.CreateTime = h.startTime.UnixNano()
 			h.Update(next)
 			h.wait()
-			want(t, "took", time.Since(h.begin), "20s")
-			want(t, "status", h.last().ClientDescription, "allocation exceeded max_run_duration")
+			wantEqual(t, "took", time.Since(h.startTime), "20s")
+			wantEqual(t, "status", h.lastUpdate().ClientDescription, "allocation exceeded max_run_duration")
 		})
 	})
 	t.Run("also ends a poststop task", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			h := start(t, parseJob(t, limited("10s")+""), nil)
+			h := startHarness(t, parseJob(t, limited("10s")+""), nil)
 			h.advance(time.Second)
 			h.Stop()
 			h.wait()
-			want(t, "status", h.last().ClientDescription, "All tasks have completed")
+			wantEqual(t, "status", h.lastUpdate().ClientDescription, "All tasks have completed")
 			h.advance(time.Hour) // no timer is left
 		})
 	})
 	t.Run("is nothing to a service", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			h := start(t, parseJob(t, job("service", "max_run_duration = \"10s\"\n"+sleeper)), nil)
+			h := startHarness(t, parseJob(t, job("service", "max_run_duration = \"10s\"\n"+endlessTaskText)), nil)
 			h.advance(time.Minute)
-			want(t, "state", h.state("web").State, "running")
+			wantEqual(t, "state", h.taskState("web").State, "running")
 		})
 	})
 }
 
 func TestRestartAllFailsTheAllocationWhenATaskDoesNotEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := start(t, parseJob(t, job("service", `
+		h := startHarness(t, parseJob(t, job("service", `
 			task "stuck" {
 				driver = "fake"
 				config {
 					stop_errors = 7
 				}
 			}
-			`+sleeper)), nil)
+			`+endlessTaskText)), nil)
 		h.advance(time.Second)
 		err := h.RestartAll(t.Context())
 		if err == nil || !strings.Contains(err.Error(), "restart all tasks: stop task: cannot stop") {
 			t.Errorf("got %v", err)
 		}
 		h.wait()
-		want(t, "status", h.last().ClientStatus, "failed")
+		wantEqual(t, "status", h.lastUpdate().ClientStatus, "failed")
 	})
 }
 
@@ -574,7 +574,7 @@ func TestRestartAllFailsTheAllocationWhenATaskDoesNotEnd(t *testing.T) {
 // would never end.
 func TestRestartAllFindsATaskThatWasStarting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := start(t, parseJob(t, job("service", `
+		h := startHarness(t, parseJob(t, job("service", `
 			task "web" {
 				driver       = "fake"
 				kill_timeout = "5s"
@@ -588,16 +588,16 @@ func TestRestartAllFindsATaskThatWasStarting(t *testing.T) {
 		if err := h.RestartAll(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		want(t, "took", time.Since(h.begin), "6s")
+		wantEqual(t, "took", time.Since(h.startTime), "6s")
 		h.advance(time.Minute)
-		want(t, "web", []any{h.state("web").State, h.state("web").Restarts}, "[running 1]")
-		want(t, "slow", []any{h.state("slow").State, h.state("slow").Restarts}, "[running 1]")
+		wantEqual(t, "web", []any{h.taskState("web").State, h.taskState("web").Restarts}, "[running 1]")
+		wantEqual(t, "slow", []any{h.taskState("slow").State, h.taskState("slow").Restarts}, "[running 1]")
 	})
 }
 
 func TestTwoRestartsOfOneProcessAreOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := start(t, parseJob(t, job("service", `task "web" {
+		h := startHarness(t, parseJob(t, job("service", `task "web" {
 			driver       = "fake"
 			kill_timeout = "3s"
 			config { ignore_signals = true }
@@ -608,9 +608,9 @@ func TestTwoRestartsOfOneProcessAreOne(t *testing.T) {
 			go func() { errs <- h.RestartTask(context.Background(), "web") }()
 		}
 		h.advance(10 * time.Second)
-		want(t, "errors", []error{<-errs, <-errs}, "[<nil> <nil>]")
-		want(t, "restarts", h.state("web").Restarts, 1)
-		want(t, "events", h.events("web"), "[Received Task Setup Started Restart Signaled Terminated Restarting Started]")
+		wantEqual(t, "errors", []error{<-errs, <-errs}, "[<nil> <nil>]")
+		wantEqual(t, "restarts", h.taskState("web").Restarts, 1)
+		wantEqual(t, "events", h.taskEventTypes("web"), "[Received Task Setup Started Restart Signaled Terminated Restarting Started]")
 	})
 }
 
@@ -618,8 +618,8 @@ func TestTwoRestartsOfOneProcessAreOne(t *testing.T) {
 // policy.
 func TestRestartAsAFailureCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := start(t, parseJob(t, job("service", oneTry+sleeper)), nil)
-		web, _ := h.tasks.named("web")
+		h := startHarness(t, parseJob(t, job("service", oneRestartText+endlessTaskText)), nil)
+		web, _ := h.tasks.findByName("web")
 		for range 2 {
 			h.advance(time.Second)
 			if err := web.Restart(t.Context(), model.EventRestartSignal("unhealthy"), true); err != nil {
@@ -627,14 +627,14 @@ func TestRestartAsAFailureCounts(t *testing.T) {
 			}
 		}
 		h.wait()
-		want(t, "events", h.events("web"), "[Received Task Setup Started Restart Signaled Terminated Restarting Started Restart Signaled Terminated Not Restarting]")
-		want(t, "status", h.last().ClientStatus, "failed")
+		wantEqual(t, "events", h.taskEventTypes("web"), "[Received Task Setup Started Restart Signaled Terminated Restarting Started Restart Signaled Terminated Not Restarting]")
+		wantEqual(t, "status", h.lastUpdate().ClientStatus, "failed")
 	})
 }
 
 func TestKillDuringTheShutdownDelayOfARestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := start(t, parseJob(t, job("service", `task "web" {
+		h := startHarness(t, parseJob(t, job("service", `task "web" {
 			driver         = "fake"
 			shutdown_delay = "10s"
 		}`)), nil)
@@ -644,16 +644,16 @@ func TestKillDuringTheShutdownDelayOfARestart(t *testing.T) {
 		h.advance(5 * time.Second)
 		h.Stop()
 		h.wait()
-		want(t, "took", time.Since(h.begin), "16s")
-		want(t, "restart", <-restarted, "<nil>")
-		want(t, "stops", h.world.recordedCalls("StopTask"), `[+16s StopTask web timeout=5s signal=""]`)
-		want(t, "restarts", h.state("web").Restarts, 0)
+		wantEqual(t, "took", time.Since(h.startTime), "16s")
+		wantEqual(t, "restart", <-restarted, "<nil>")
+		wantEqual(t, "stops", h.drivers.recordedCalls("StopTask"), `[+16s StopTask web timeout=5s signal=""]`)
+		wantEqual(t, "restarts", h.taskState("web").Restarts, 0)
 	})
 }
 
 func TestStatusNeverGoesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := start(t, parseJob(t, job("service", noTry+`
+		h := startHarness(t, parseJob(t, job("service", noRestartText+`
 			task "web" {
 				driver = "fake"
 				config {
@@ -668,7 +668,7 @@ func TestStatusNeverGoesBack(t *testing.T) {
 			}`)), nil)
 		h.wait()
 		final := ""
-		for _, u := range h.reports {
+		for _, u := range h.reportedUpdates {
 			if final != "" && u.ClientStatus != final {
 				t.Errorf("from %s to %s", final, u.ClientStatus)
 			}
@@ -676,30 +676,30 @@ func TestStatusNeverGoesBack(t *testing.T) {
 				final = u.ClientStatus
 				for name, s := range u.TaskStates {
 					if s.FinishedAt.IsZero() {
-						t.Errorf("%s: terminal without an end of task %s", u.Time.Sub(h.begin), name)
+						t.Errorf("%s: terminal without an end of task %s", u.Time.Sub(h.startTime), name)
 					}
 				}
 			}
 		}
-		want(t, "final", final, "failed")
+		wantEqual(t, "final", final, "failed")
 	})
 }
 
-// cgroups is a hooks.Cgroups that records its calls.
-type cgroups struct {
+// recordingCgroups is a hooks.Cgroups that records its calls.
+type recordingCgroups struct {
 	mu    sync.Mutex
 	calls []string
 	err   error
 }
 
-func (c *cgroups) Make(allocID, task string) (string, error) {
+func (c *recordingCgroups) Make(allocID, task string) (string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.calls = append(c.calls, "make "+task)
 	return "/cgroup/" + allocID + "." + task, c.err
 }
 
-func (c *cgroups) Remove(_, task string) error {
+func (c *recordingCgroups) Remove(_, task string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.calls = append(c.calls, "remove "+task)
@@ -710,24 +710,24 @@ func (c *cgroups) Remove(_, task string) error {
 // removes the cgroup after the end of the task, but not when the agent ends.
 func TestCgroupOfTheHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		groups := &cgroups{}
-		a := startAgent(t, parseJob(t, job("service", sleeper)), func(c *Config) {
+		groups := &recordingCgroups{}
+		a := startAgent(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) {
 			c.Cgroups = func(driver string) hooks.Cgroups {
-				want(t, "driver", driver, "fake")
+				wantEqual(t, "driver", driver, "fake")
 				return groups
 			}
 		})
 		a.advance(time.Second)
-		told := func() string { return a.world.config("web").Resources.Linux.CpusetCgroup }
-		want(t, "told", told(), "/cgroup/"+testAllocID+".web")
+		told := func() string { return a.drivers.config("web").Resources.Linux.CpusetCgroup }
+		wantEqual(t, "told", told(), "/cgroup/"+testAllocID+".web")
 		a.die()
-		a = a.again(nil)
+		a = a.startNextAgent(nil)
 		a.advance(time.Second)
 		if err := a.RestartTask(t.Context(), "web"); err != nil {
 			t.Fatal(err)
 		}
 		a.advance(time.Second)
-		want(t, "told by the next agent", told(), "/cgroup/"+testAllocID+".web")
+		wantEqual(t, "told by the next agent", told(), "/cgroup/"+testAllocID+".web")
 		groups.mu.Lock()
 		groups.err = errors.New("read-only file system")
 		groups.mu.Unlock()
@@ -735,18 +735,18 @@ func TestCgroupOfTheHost(t *testing.T) {
 			t.Fatal(err)
 		}
 		a.advance(time.Second)
-		want(t, "told when none can be made", told(), "")
-		want(t, "task without it", a.state("web").State, "running")
+		wantEqual(t, "told when none can be made", told(), "")
+		wantEqual(t, "task without it", a.taskState("web").State, "running")
 		a.Stop()
 		a.wait()
-		want(t, "done", groups.calls, "[make web make web make web make web remove web]")
+		wantEqual(t, "done", groups.calls, "[make web make web make web make web remove web]")
 	})
 	synctest.Test(t, func(t *testing.T) {
-		h := start(t, parseJob(t, job("service", sleeper)), func(c *Config) {
+		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) {
 			c.Cgroups = func(string) hooks.Cgroups { return nil }
 		})
 		h.advance(time.Second)
-		want(t, "told a driver that makes its own", h.world.config("web").Resources.Linux.CpusetCgroup, "")
+		wantEqual(t, "told a driver that makes its own", h.drivers.config("web").Resources.Linux.CpusetCgroup, "")
 	})
 }
 
@@ -766,7 +766,7 @@ func (d slowDisk) PutTaskState(alloc, task string, s *api.TaskState, h state.Dur
 // A task must not start a graceful stop while the record of its kill is being written.
 func TestNoGracefulStopWhileKillIsStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := start(t, parseJob(t, jobOf("service", `
+		h := startHarness(t, parseJob(t, joinedJobText("service", `
 			task "web" {
 				driver         = "fake"
 				shutdown_delay = "1m"
@@ -774,7 +774,7 @@ func TestNoGracefulStopWhileKillIsStored(t *testing.T) {
 		h.advance(time.Minute)
 		h.Kill()
 		h.wait()
-		want(t, "calls", h.world.recordedCalls("StopTask"), `[+1m0s StopTask web timeout=0s signal="SIGKILL"]`)
-		want(t, "events", h.events("web"), "[Received Task Setup Started Killing Terminated Killed]")
+		wantEqual(t, "calls", h.drivers.recordedCalls("StopTask"), `[+1m0s StopTask web timeout=0s signal="SIGKILL"]`)
+		wantEqual(t, "events", h.taskEventTypes("web"), "[Received Task Setup Started Killing Terminated Killed]")
 	})
 }

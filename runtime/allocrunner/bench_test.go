@@ -18,16 +18,16 @@ func BenchmarkNoOpAlloc(b *testing.B) {
 		config { run_for = "0s" }
 	}`))
 	root := b.TempDir() + "/allocs"
-	w := newWorld()
+	w := newFakeDrivers()
 	n := 0
 	b.ReportAllocs()
 	for b.Loop() {
-		alloc := place(job)
+		alloc := newAllocation(job)
 		alloc.ID = fmt.Sprintf("%08d-2222-3333-4444-555555555555", n)
 		n++
 		r, err := New(Config{
 			Alloc: alloc, Node: taskenv.Node{NodeFacts: model.NodeFacts{ID: "node-id", Name: "node-name"}}, Drivers: w, Logs: newFakeLogs(),
-			Services: new(servicestest.Registry), AllocDirRoot: root, Report: func(Update) {}, Logger: nullLogger,
+			Services: new(servicestest.Registry), AllocDirRoot: root, Report: func(StatusUpdate) {}, Logger: nullLogger,
 		})
 		if err != nil {
 			b.Fatal(err)

@@ -2,28 +2,30 @@ package allocrunner
 
 import "sync"
 
-// changes connects the goroutines that change the state of an allocation with the goroutine that
+// reconcileSignal connects the goroutines that change the state of an allocation with the goroutine that
 // reconciles it, and with goroutines that wait until a change is reconciled.
-type changes struct {
-	requested chan struct{} // buffered: contains a value if a reconcile is requested
+type reconcileSignal struct {
+	reconcileRequested chan struct{} // buffered: contains a value if a reconcile is requested
 
 	mu      sync.Mutex
 	waiters []chan struct{} // the next reconcile closes and removes these channels
 }
 
-func newChanges() *changes { return &changes{requested: make(chan struct{}, 1)} }
+func newReconcileSignal() *reconcileSignal {
+	return &reconcileSignal{reconcileRequested: make(chan struct{}, 1)}
+}
 
-// notify requests a reconcile after a change of a task or of the allocation. Several requests may cause
+// requestReconcile requests a reconcile after a change of a task or of the allocation. Several requests may cause
 // one reconcile. It does not block.
-func (c *changes) notify() {
+func (c *reconcileSignal) requestReconcile() {
 	select {
-	case c.requested <- struct{}{}:
+	case c.reconcileRequested <- struct{}{}:
 	default: // a reconcile is requested already
 	}
 }
 
-// reconciled returns a channel that is closed at the end of the next reconcile.
-func (c *changes) reconciled() <-chan struct{} {
+// nextReconcile returns a channel that is closed at the end of the next reconcile.
+func (c *reconcileSignal) nextReconcile() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	w := make(chan struct{})
@@ -32,7 +34,7 @@ func (c *changes) reconciled() <-chan struct{} {
 }
 
 // wakeWaiters closes the channels that reconciled has returned.
-func (c *changes) wakeWaiters() {
+func (c *reconcileSignal) wakeWaiters() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, w := range c.waiters {

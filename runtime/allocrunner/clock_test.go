@@ -24,7 +24,7 @@ func TestStoredTimesInTheFuture(t *testing.T) {
 			{"a start in the future was before this runner", now.AddDate(1, 0, 0).Round(0), created},
 			{"no start stays none", time.Time{}, time.Time{}},
 		} {
-			if got := startedAt(&api.TaskState{StartedAt: c.started}, created); !got.Equal(c.want) {
+			if got := lastStartTime(&api.TaskState{StartedAt: c.started}, created); !got.Equal(c.want) {
 				t.Errorf("%s: %s, want %s", c.name, got, c.want)
 			}
 		}
@@ -32,11 +32,11 @@ func TestStoredTimesInTheFuture(t *testing.T) {
 		group := &api.TaskGroup{Name: new("g"), MaxRunDuration: new(10 * time.Minute)}
 		alloc := &api.Allocation{TaskGroup: "g", Job: &api.Job{Type: new("batch"), TaskGroups: []*api.TaskGroup{group}}}
 		alloc.CreateTime = now.AddDate(1, 0, 0).UnixNano()
-		if got, want := deadline(alloc), now.Add(10*time.Minute); !got.Equal(want) {
+		if got, want := maxRunDeadline(alloc), now.Add(10*time.Minute); !got.Equal(want) {
 			t.Errorf("the deadline of an allocation of the future is %s, want %s", got, want)
 		}
 		alloc.CreateTime = now.Add(-time.Minute).UnixNano()
-		if got, want := deadline(alloc), now.Add(9*time.Minute); !got.Equal(want) {
+		if got, want := maxRunDeadline(alloc), now.Add(9*time.Minute); !got.Equal(want) {
 			t.Errorf("the deadline of an allocation is %s, want %s", got, want)
 		}
 	})

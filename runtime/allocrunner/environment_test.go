@@ -9,17 +9,17 @@ import (
 )
 
 func TestEnvironmentOfTaskAndAllocation(t *testing.T) {
-	alloc := place(parseJob(t, job("service", sleeper)))
-	e := &environments{alloc: func() *api.Allocation { return alloc }, tasks: make(map[string]*taskenv.Builder)}
+	alloc := newAllocation(parseJob(t, job("service", endlessTaskText)))
+	e := &envBuilders{alloc: func() *api.Allocation { return alloc }, tasks: make(map[string]*taskenv.Builder)}
 	e.addTask("web", map[string]string{"PATH": "/bin"})
 	const text = "${NOMAD_TASK_NAME} of ${NOMAD_ALLOC_NAME}"
-	want(t, "task", e.of("web").Replace(text), "web of "+alloc.Name)
-	want(t, "variable of the host", e.of("web").Vars()["PATH"], "/bin")
-	want(t, "allocation", e.ofAlloc().Vars()["NOMAD_ALLOC_NAME"], alloc.Name)
-	want(t, "no such task", e.of("other").Replace(text), e.ofAlloc().Replace(text))
+	wantEqual(t, "task", e.of("web").Replace(text), "web of "+alloc.Name)
+	wantEqual(t, "variable of the host", e.of("web").Vars()["PATH"], "/bin")
+	wantEqual(t, "allocation", e.allocEnv().Vars()["NOMAD_ALLOC_NAME"], alloc.Name)
+	wantEqual(t, "no such task", e.of("other").Replace(text), e.allocEnv().Replace(text))
 
 	next := *alloc
 	next.Name = "renamed"
 	e.setAlloc(&next, "web")
-	want(t, "next version", e.of("web").Replace(text), "web of renamed")
+	wantEqual(t, "next version", e.of("web").Replace(text), "web of renamed")
 }

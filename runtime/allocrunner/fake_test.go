@@ -18,8 +18,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/logs"
 )
 
-// behaviour is the config block of tasks of the fake driver. It describes how a task behaves.
-type behaviour struct {
+// fakeTaskBehaviour is the config block of tasks of the fake driver. It describes how a task behaves.
+type fakeTaskBehaviour struct {
 	RunFor        string   `codec:"run_for"`        // duration of a run; if empty, the process runs until it is stopped
 	ExitOnce      bool     `codec:"once"`           // only the first run ends by itself; later runs continue until they are stopped
 	ExitCodes     []int    `codec:"exit_codes"`     // exit code of each run; the last one repeats
@@ -34,7 +34,7 @@ type behaviour struct {
 	Args          []string `codec:"args"`           // not used by the driver; for tests of interpolation
 }
 
-var behaviourSpec = hclspec.Object(map[string]*hclspec.Spec{
+var fakeTaskConfigSpec = hclspec.Object(map[string]*hclspec.Spec{
 	"run_for":        hclspec.Attr("run_for", "string", false),
 	"once":           hclspec.Attr("once", "bool", false),
 	"exit_codes":     hclspec.Attr("exit_codes", "list(number)", false),
@@ -49,93 +49,95 @@ var behaviourSpec = hclspec.Object(map[string]*hclspec.Spec{
 	"args":           hclspec.Attr("args", "list(string)", false),
 })
 
-// world contains the fake processes of a test, which continue when their plugin exits.
-type world struct {
+// fakeDrivers contains the fake processes of a test, which continue when their plugin exits.
+type fakeDrivers struct {
 	capabilities      driver.Capabilities
 	findsUnknownTasks bool // plugins of this world find processes that they have not started
 	forgetsTasks      bool // plugins of this world do not know tasks that an earlier plugin has started
 
 	mu                sync.Mutex
 	recoveryUndecided bool // RecoverTask cannot determine whether a task exists
-	plugin            *plugin
-	plugins           int                           // number of plugin processes so far
+	plugin            *fakePlugin
+	pluginCount       int                           // number of plugin processes so far
 	tasks             map[string]*fakeTask          // by id, until destroyed
-	starts            map[string]int                // number of starts by task
+	startCounts       map[string]int                // number of starts by task
 	successCounts     map[string]int                // by task: number of runs that ended successfully by themselves
-	configs           map[string]*driver.TaskConfig // last config of each task
-	calls             []call                        // calls of StopTask, DestroyTask and other methods
-	begin             time.Time
+	lastConfigs       map[string]*driver.TaskConfig // last config of each task
+	calls             []driverCall                  // calls of StopTask, DestroyTask and other methods
+	startTime         time.Time
 
-	// checkStart, if set, is called with mu held before a task starts. It returns the text of a rule
+	// startChecker, if set, is called with mu held before a task starts. It returns the text of a rule
 	// violation, or "".
-	checkStart   func(task string, alive []string) string
+	startChecker func(task string, alive []string) string
 	violations   []string
 	recoveryTime time.Duration                          // duration of RecoverTask
-	sawExit      func(task string, r driver.ExitResult) // called at the end of each process; may be nil
+	onExit       func(task string, r driver.ExitResult) // called at the end of each process; may be nil
 }
 
-func newWorld() *world {
-	return &world{
+func newFakeDrivers() *fakeDrivers {
+	return &fakeDrivers{
 		tasks:         make(map[string]*fakeTask),
-		starts:        make(map[string]int),
+		startCounts:   make(map[string]int),
 		successCounts: make(map[string]int),
-		configs:       make(map[string]*driver.TaskConfig),
-		begin:         time.Now(),
+		lastConfigs:   make(map[string]*driver.TaskConfig),
+		startTime:     time.Now(),
 	}
 }
 
 // Driver implements Drivers.
-func (w *world) Driver(_ context.Context, name string) (driver.Driver, error) {
+func (w *fakeDrivers) Driver(_ context.Context, name string) (driver.Driver, error) {
 	if name != "fake" {
 		return nil, fmt.Errorf("no driver %q", name)
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.plugin == nil {
-		w.plugins++
-		w.plugin = &plugin{world: w, down: make(chan struct{}), knownTasks: make(map[string]bool)}
+		w.pluginCount++
+		w.plugin = &fakePlugin{drivers: w, exited: make(chan struct{}), knownTasks: make(map[string]bool)}
 	}
 	return w.plugin, nil
 }
 
 // KnowsTasks implements recoveryCapabilities.
-func (w *world) KnowsTasks(string) bool { return !w.forgetsTasks }
+func (w *fakeDrivers) KnowsTasks(string) bool { return !w.forgetsTasks }
 
 // FindsTasks implements recoveryCapabilities.
-func (w *world) FindsTasks(string) bool { return w.findsUnknownTasks }
+func (w *fakeDrivers) FindsTasks(string) bool { return w.findsUnknownTasks }
 
 // killPlugin simulates kill -9 of the plugin process. Tasks that cannot be recovered end too.
-func (w *world) killPlugin() {
+func (w *fakeDrivers) killPlugin() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	maps.DeleteFunc(w.tasks, func(_ string, t *fakeTask) bool { return t.Unrecovered })
 	if w.plugin != nil {
-		close(w.plugin.down)
+		close(w.plugin.exited)
 		w.plugin = nil
 	}
 }
 
-func (w *world) recordCall(format string, args ...any) {
+func (w *fakeDrivers) recordCall(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.calls = append(w.calls, call{time.Since(w.begin), fmt.Sprintf(format, args...)})
+	w.calls = append(w.calls, driverCall{time.Since(w.startTime), fmt.Sprintf(format, args...)})
 }
 
-// call is a recorded call of a driver method.
-type call struct {
+// driverCall is a recorded call of a driver method.
+type driverCall struct {
 	at      time.Duration
 	summary string
 }
 
-func (c call) String() string { return fmt.Sprintf("+%v %s", c.at.Round(time.Millisecond), c.summary) }
+func (c driverCall) String() string {
+	return fmt.Sprintf("+%v %s", c.at.Round(time.Millisecond), c.summary)
+}
 
 // recordedCalls returns the calls of one driver method. Calls at the same time are sorted by their
 // text.
-func (w *world) recordedCalls(method string) (found []string) {
+func (w *fakeDrivers) recordedCalls(method string) (found []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	calls := slices.Clone(w.calls)
-	slices.SortStableFunc(calls, func(a, b call) int {
+	slices.SortStableFunc(calls, func(a, b driverCall) int {
 		return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.summary, b.summary))
 	})
 	for _, c := range calls {
@@ -146,13 +148,13 @@ func (w *world) recordedCalls(method string) (found []string) {
 	return found
 }
 
-func (w *world) config(task string) *driver.TaskConfig {
+func (w *fakeDrivers) config(task string) *driver.TaskConfig {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.configs[task]
+	return w.lastConfigs[task]
 }
 
-func (w *world) alive() []string {
+func (w *fakeDrivers) alive() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var ids []string
@@ -166,7 +168,7 @@ func (w *world) alive() []string {
 
 // fakeTask is a process.
 type fakeTask struct {
-	behaviour
+	fakeTaskBehaviour
 	exited     chan struct{}
 	once       sync.Once
 	result     driver.ExitResult
@@ -191,7 +193,7 @@ func nth[T any](list []T, n int) (v T) {
 	return v
 }
 
-func duration(s string) time.Duration {
+func mustParseDuration(s string) time.Duration {
 	d, err := time.ParseDuration(s)
 	if err != nil {
 		panic(err)
@@ -199,57 +201,59 @@ func duration(s string) time.Duration {
 	return d
 }
 
-// plugin is a process of the fake driver's plugin.
-type plugin struct {
+// fakePlugin is a process of the fake driver's plugin.
+type fakePlugin struct {
 	driver.Driver // nil: methods that the tests do not need panic
-	world         *world
-	down          chan struct{}
+	drivers       *fakeDrivers
+	exited        chan struct{}
 	knownTasks    map[string]bool // guarded by world.mu
 }
 
-func (p *plugin) TaskConfigSchema(context.Context) (*hclspec.Spec, error) { return behaviourSpec, nil }
+func (p *fakePlugin) TaskConfigSchema(context.Context) (*hclspec.Spec, error) {
+	return fakeTaskConfigSpec, nil
+}
 
-func (p *plugin) Capabilities(context.Context) (*driver.Capabilities, error) {
-	c := p.world.capabilities
+func (p *fakePlugin) Capabilities(context.Context) (*driver.Capabilities, error) {
+	c := p.drivers.capabilities
 	return &c, nil
 }
 
-func (p *plugin) StartTask(ctx context.Context, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
-	var b behaviour
+func (p *fakePlugin) StartTask(ctx context.Context, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
+	var b fakeTaskBehaviour
 	if err := hclspec.Unmarshal(config.DriverConfig, &b); err != nil {
 		return nil, nil, err
 	}
-	w := p.world
+	w := p.drivers
 	w.mu.Lock()
-	n := w.starts[config.Name]
-	w.starts[config.Name]++
-	w.configs[config.Name] = config
+	n := w.startCounts[config.Name]
+	w.startCounts[config.Name]++
+	w.lastConfigs[config.Name] = config
 	w.mu.Unlock()
 	if b.StartFor != "" {
 		select {
-		case <-time.After(duration(b.StartFor)):
-		case <-p.down:
+		case <-time.After(mustParseDuration(b.StartFor)):
+		case <-p.exited:
 			return nil, nil, driver.ErrPluginDown
 		case <-ctx.Done():
 			return nil, nil, ctx.Err()
 		}
 	}
-	if isClosed(p.down) {
+	if isClosed(p.exited) {
 		return nil, nil, driver.ErrPluginDown
 	}
 	if text := nth(b.StartErrors, n); text != "" {
 		return nil, nil, &driver.Error{Err: errors.New(text), Recoverable: b.Recoverable}
 	}
-	t := &fakeTask{behaviour: b, exited: make(chan struct{}), stopErrors: b.StopErrors}
-	if w.sawExit != nil {
-		t.saw = func(r driver.ExitResult) { w.sawExit(config.Name, r) }
+	t := &fakeTask{fakeTaskBehaviour: b, exited: make(chan struct{}), stopErrors: b.StopErrors}
+	if w.onExit != nil {
+		t.saw = func(r driver.ExitResult) { w.onExit(config.Name, r) }
 	}
 	if b.RunFor != "" && (n == 0 || !b.ExitOnce) {
 		result := driver.ExitResult{ExitCode: nth(b.ExitCodes, n), Signal: b.ExitSignal}
 		if b.ExitError != "" {
 			result.Err = errors.New(b.ExitError)
 		}
-		time.AfterFunc(duration(b.RunFor), func() {
+		time.AfterFunc(mustParseDuration(b.RunFor), func() {
 			if !isClosed(t.exited) && result.Successful() {
 				w.mu.Lock()
 				w.successCounts[config.Name]++
@@ -259,14 +263,14 @@ func (p *plugin) StartTask(ctx context.Context, config *driver.TaskConfig) (*dri
 		})
 	}
 	w.mu.Lock()
-	if w.checkStart != nil {
+	if w.startChecker != nil {
 		var alive []string
 		for id, t := range w.tasks {
 			if !isClosed(t.exited) {
 				alive = append(alive, strings.Split(id, "/")[1])
 			}
 		}
-		if wrong := w.checkStart(config.Name, alive); wrong != "" {
+		if wrong := w.startChecker(config.Name, alive); wrong != "" {
 			w.violations = append(w.violations, wrong)
 		}
 	}
@@ -277,29 +281,29 @@ func (p *plugin) StartTask(ctx context.Context, config *driver.TaskConfig) (*dri
 	return &driver.Handle{Version: 1, Config: config, State: driver.TaskRunning}, nil, nil
 }
 
-func (p *plugin) find(id string) (*fakeTask, error) {
-	if isClosed(p.down) {
+func (p *fakePlugin) find(id string) (*fakeTask, error) {
+	if isClosed(p.exited) {
 		return nil, driver.ErrPluginDown
 	}
-	p.world.mu.Lock()
-	defer p.world.mu.Unlock()
-	t := p.world.tasks[id]
+	p.drivers.mu.Lock()
+	defer p.drivers.mu.Unlock()
+	t := p.drivers.tasks[id]
 	if t == nil || !p.knownTasks[id] {
 		return nil, driver.ErrTaskNotFound
 	}
 	return t, nil
 }
 
-func (p *plugin) RecoverTask(_ context.Context, h *driver.Handle) error {
-	if isClosed(p.down) {
+func (p *fakePlugin) RecoverTask(_ context.Context, h *driver.Handle) error {
+	if isClosed(p.exited) {
 		return driver.ErrPluginDown
 	}
-	p.world.recordCall("RecoverTask %s", strings.Split(h.Config.ID, "/")[1])
-	time.Sleep(p.world.recoveryTime)
-	p.world.mu.Lock()
-	defer p.world.mu.Unlock()
-	t := p.world.tasks[h.Config.ID]
-	if p.world.recoveryUndecided {
+	p.drivers.recordCall("RecoverTask %s", strings.Split(h.Config.ID, "/")[1])
+	time.Sleep(p.drivers.recoveryTime)
+	p.drivers.mu.Lock()
+	defer p.drivers.mu.Unlock()
+	t := p.drivers.tasks[h.Config.ID]
+	if p.drivers.recoveryUndecided {
 		return driver.Recoverable(errors.New("too many open files"))
 	}
 	if t == nil || t.Unrecovered {
@@ -309,7 +313,7 @@ func (p *plugin) RecoverTask(_ context.Context, h *driver.Handle) error {
 	return nil
 }
 
-func (p *plugin) WaitTask(ctx context.Context, id string) (*driver.ExitResult, error) {
+func (p *fakePlugin) WaitTask(ctx context.Context, id string) (*driver.ExitResult, error) {
 	t, err := p.find(id)
 	if err != nil {
 		return nil, err
@@ -318,23 +322,23 @@ func (p *plugin) WaitTask(ctx context.Context, id string) (*driver.ExitResult, e
 	case <-t.exited:
 		r := t.result
 		return &r, nil
-	case <-p.down:
+	case <-p.exited:
 		return nil, driver.ErrPluginDown
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 }
 
-func (p *plugin) StopTask(ctx context.Context, id string, timeout time.Duration, signal string) error {
+func (p *fakePlugin) StopTask(ctx context.Context, id string, timeout time.Duration, signal string) error {
 	t, err := p.find(id)
 	if err != nil {
 		return err
 	}
-	p.world.recordCall("StopTask %s timeout=%v signal=%q", strings.Split(id, "/")[1], timeout, signal)
-	p.world.mu.Lock()
+	p.drivers.recordCall("StopTask %s timeout=%v signal=%q", strings.Split(id, "/")[1], timeout, signal)
+	p.drivers.mu.Lock()
 	t.stopErrors--
 	fails := t.stopErrors >= 0
-	p.world.mu.Unlock()
+	p.drivers.mu.Unlock()
 	if fails {
 		return errors.New("cannot stop")
 	}
@@ -342,7 +346,7 @@ func (p *plugin) StopTask(ctx context.Context, id string, timeout time.Duration,
 		select {
 		case <-time.After(timeout):
 		case <-t.exited:
-		case <-p.down:
+		case <-p.exited:
 			return driver.ErrPluginDown
 		case <-ctx.Done():
 			return ctx.Err()
@@ -357,9 +361,9 @@ func (p *plugin) StopTask(ctx context.Context, id string, timeout time.Duration,
 	return nil
 }
 
-func (p *plugin) DestroyTask(_ context.Context, id string, force bool) error {
+func (p *fakePlugin) DestroyTask(_ context.Context, id string, force bool) error {
 	t, err := p.find(id)
-	if errors.Is(err, driver.ErrTaskNotFound) && p.world.findsUnknownTasks {
+	if errors.Is(err, driver.ErrTaskNotFound) && p.drivers.findsUnknownTasks {
 		return p.destroyAllStarts(id)
 	}
 	if err != nil {
@@ -371,44 +375,44 @@ func (p *plugin) DestroyTask(_ context.Context, id string, force bool) error {
 		}
 		t.exit(driver.ExitResult{ExitCode: 137, Signal: 9})
 	}
-	p.world.recordCall("DestroyTask %s", strings.Split(id, "/")[1])
-	p.world.mu.Lock()
-	defer p.world.mu.Unlock()
-	delete(p.world.tasks, id)
+	p.drivers.recordCall("DestroyTask %s", strings.Split(id, "/")[1])
+	p.drivers.mu.Lock()
+	defer p.drivers.mu.Unlock()
+	delete(p.drivers.tasks, id)
 	return nil
 }
 
 // destroyAllStarts ends the processes of all starts of a task, whatever their ids.
-func (p *plugin) destroyAllStarts(id string) error {
-	p.world.mu.Lock()
-	defer p.world.mu.Unlock()
+func (p *fakePlugin) destroyAllStarts(id string) error {
+	p.drivers.mu.Lock()
+	defer p.drivers.mu.Unlock()
 	err := driver.ErrTaskNotFound
-	for other, t := range p.world.tasks {
+	for other, t := range p.drivers.tasks {
 		if strings.HasPrefix(other, id[:strings.LastIndexByte(id, '/')+1]) {
 			t.exit(driver.ExitResult{ExitCode: 137, Signal: 9})
-			delete(p.world.tasks, other)
+			delete(p.drivers.tasks, other)
 			err = nil
 		}
 	}
 	return err
 }
 
-func (p *plugin) SignalTask(_ context.Context, id, signal string) error {
+func (p *fakePlugin) SignalTask(_ context.Context, id, signal string) error {
 	if _, err := p.find(id); err != nil {
 		return err
 	}
-	p.world.recordCall("SignalTask %s %s", strings.Split(id, "/")[1], signal)
+	p.drivers.recordCall("SignalTask %s %s", strings.Split(id, "/")[1], signal)
 	return nil
 }
 
-func (p *plugin) ExecTask(_ context.Context, id string, command []string, _ time.Duration) (*driver.ExecResult, error) {
+func (p *fakePlugin) ExecTask(_ context.Context, id string, command []string, _ time.Duration) (*driver.ExecResult, error) {
 	if _, err := p.find(id); err != nil {
 		return nil, err
 	}
 	return &driver.ExecResult{Stdout: []byte(strings.Join(command, " ")), Exit: driver.ExitResult{ExitCode: 3}}, nil
 }
 
-func (p *plugin) ExecTaskStreaming(_ context.Context, id string, exec driver.Exec) (*driver.ExitResult, error) {
+func (p *fakePlugin) ExecTaskStreaming(_ context.Context, id string, exec driver.Exec) (*driver.ExitResult, error) {
 	if _, err := p.find(id); err != nil {
 		return nil, err
 	}
@@ -416,7 +420,7 @@ func (p *plugin) ExecTaskStreaming(_ context.Context, id string, exec driver.Exe
 	return &driver.ExitResult{ExitCode: 4}, nil
 }
 
-func (p *plugin) TaskStats(ctx context.Context, id string, interval time.Duration) (<-chan *driver.TaskStats, error) {
+func (p *fakePlugin) TaskStats(ctx context.Context, id string, interval time.Duration) (<-chan *driver.TaskStats, error) {
 	t, err := p.find(id)
 	if err != nil {
 		return nil, err
@@ -431,7 +435,7 @@ func (p *plugin) TaskStats(ctx context.Context, id string, interval time.Duratio
 			case stream <- s:
 			case <-t.exited:
 				return
-			case <-p.down:
+			case <-p.exited:
 				return
 			case <-ctx.Done():
 				return
@@ -440,7 +444,7 @@ func (p *plugin) TaskStats(ctx context.Context, id string, interval time.Duratio
 			case <-time.After(interval):
 			case <-t.exited:
 				return
-			case <-p.down:
+			case <-p.exited:
 				return
 			case <-ctx.Done():
 				return
@@ -452,33 +456,33 @@ func (p *plugin) TaskStats(ctx context.Context, id string, interval time.Duratio
 
 // fakeLogs is a log collector that records its calls.
 type fakeLogs struct {
-	mu      sync.Mutex
-	started map[string]logs.Task
-	stopped map[string]int
-	ended   map[string]bool // by task: the argument of the last call of Stop
-	fail    int             // number of failing starts
+	mu                sync.Mutex
+	startedTasks      map[string]logs.Task
+	stopCounts        map[string]int
+	endedTasks        map[string]bool // by task: the argument of the last call of Stop
+	remainingFailures int             // number of failing starts
 }
 
 func newFakeLogs() *fakeLogs {
-	return &fakeLogs{started: make(map[string]logs.Task), stopped: make(map[string]int), ended: make(map[string]bool)}
+	return &fakeLogs{startedTasks: make(map[string]logs.Task), stopCounts: make(map[string]int), endedTasks: make(map[string]bool)}
 }
 
 func (l *fakeLogs) Start(_ context.Context, t logs.Task) (string, string, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.fail > 0 {
-		l.fail--
+	if l.remainingFailures > 0 {
+		l.remainingFailures--
 		return "", "", errors.New("no collector")
 	}
-	l.started[t.Name] = t
+	l.startedTasks[t.Name] = t
 	return t.Dir + "/." + t.Name + ".stdout.fifo", t.Dir + "/." + t.Name + ".stderr.fifo", nil
 }
 
 func (l *fakeLogs) Stop(_ context.Context, _, task string, ended bool) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.ended[task] = ended
-	l.stopped[task]++
+	l.endedTasks[task] = ended
+	l.stopCounts[task]++
 	return nil
 }
 
@@ -489,5 +493,5 @@ func (l *fakeLogs) Finish(ctx context.Context, t logs.Task, ended bool) error {
 func (l *fakeLogs) snapshot() (started map[string]logs.Task, stopped map[string]int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return maps.Clone(l.started), maps.Clone(l.stopped)
+	return maps.Clone(l.startedTasks), maps.Clone(l.stopCounts)
 }

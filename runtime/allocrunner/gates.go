@@ -16,13 +16,13 @@ import (
 // gates applies the rules of the task lifecycle and of its extensions: which tasks may start, must run
 // again, restart together, or can no longer start.
 type gates struct {
-	coordinator *lifecycle.Coordinator
-	group       *lifecycle.Group // nil if the group uses no lifecycle extensions
-	tasks       taskSet
-	checks      func() (results []services.Result, ready bool, changed <-chan struct{})
-	stopped     func() bool // stopped reports whether a stop was requested
-	changes     *changes
-	created     time.Time // see startedAt
+	coordinator     *lifecycle.Coordinator
+	group           *lifecycle.Group // nil if the group uses no lifecycle extensions
+	tasks           taskSet
+	checks          func() (results []services.Result, ready bool, changed <-chan struct{})
+	stopRequested   func() bool // stopped reports whether a stop was requested
+	reconcileSignal *reconcileSignal
+	createTime      time.Time // see lastStartTime
 }
 
 // of returns the gate of a task.
@@ -44,7 +44,7 @@ type gate struct {
 
 func (g gate) Wait(ctx context.Context) error {
 	for {
-		reconciled := g.gates.changes.reconciled()
+		reconciled := g.gates.reconcileSignal.nextReconcile()
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -62,7 +62,7 @@ func (g *gates) mayStart(task string) bool {
 	facts, _ := g.taskFacts(g.snapshot())
 	phase := g.coordinator.Phase()
 	// After a stop was requested, only poststop tasks may start.
-	return (!g.stopped() || phase == lifecycle.Poststop) && g.group.MayStart(phase, task, facts)
+	return (!g.stopRequested() || phase == lifecycle.PhasePoststop) && g.group.MayStart(phase, task, facts)
 }
 
 // taskFacts returns the facts about the tasks to which the group's rules apply. The channel is closed
@@ -74,14 +74,14 @@ func (g *gates) taskFacts(now snapshot) (facts map[string]lifecycle.TaskFacts, c
 	}
 	facts = make(map[string]lifecycle.TaskFacts, len(now.states))
 	for name, s := range now.states {
-		f := factOf(s, now.killed[name])
-		f.Healthy = passesChecks(results, name, startedAt(s, g.created))
+		f := taskFactsOf(s, now.killed[name])
+		f.Healthy = passesChecks(results, name, lastStartTime(s, g.createTime))
 		facts[name] = f
 	}
 	return facts, checks
 }
 
-func factOf(s *api.TaskState, killed bool) lifecycle.TaskFacts {
+func taskFactsOf(s *api.TaskState, killed bool) lifecycle.TaskFacts {
 	return lifecycle.TaskFacts{State: lifecycle.StateOf(s.State, s.Failed), Started: s.StartedAt, Restarted: s.LastRestart, Killed: killed}
 }
 
@@ -101,10 +101,10 @@ func passesChecks(results []services.Result, task string, since time.Time) bool 
 	return hasCheck
 }
 
-// observe opens the gates of tasks that may start according to the states of the other tasks, and ends
+// openReadyGates opens the gates of tasks that may start according to the states of the other tasks, and ends
 // the tasks whose start condition can no longer become true. The returned channel is closed when check
 // results change on which a gate depends.
-func (g *gates) observe(now snapshot) (checks <-chan struct{}) {
+func (g *gates) openReadyGates(now snapshot) (checks <-chan struct{}) {
 	g.coordinator.Observe(lifecycleStates(now.states))
 	if g.group == nil {
 		return nil
@@ -138,12 +138,12 @@ func (g *gates) endUnstartableTasks(facts map[string]lifecycle.TaskFacts) {
 // otherwise a group whose main task has just ended would seem to be complete.
 func (g *gates) snapshot() snapshot {
 	now := g.tasks.snapshot()
-	if g.group == nil || g.stopped() {
+	if g.group == nil || g.stopRequested() {
 		return now
 	}
 	facts := make(map[string]lifecycle.TaskFacts, len(now.states))
 	for name, s := range now.states {
-		facts[name] = factOf(s, now.killed[name])
+		facts[name] = taskFactsOf(s, now.killed[name])
 	}
 	now.tasksToRerun = g.group.TasksToRerun(facts)
 	for name := range now.tasksToRerun {
@@ -156,7 +156,7 @@ func (g *gates) snapshot() snapshot {
 // rerun runs tasks again that have ended. While all tasks are being restarted, it does nothing, because
 // the restart includes these tasks.
 func (g *gates) rerun(reruns map[string]string) {
-	if g.coordinator.Phase() == lifecycle.Init {
+	if g.coordinator.Phase() == lifecycle.PhaseInit {
 		return
 	}
 	for _, t := range g.tasks {
@@ -169,7 +169,7 @@ func (g *gates) rerun(reruns map[string]string) {
 // restartDependents returns the running tasks that must restart because of another task, and the name
 // of that other task for each.
 func (g *gates) restartDependents() map[string]string {
-	if g.group == nil || g.group.Restart == lifecycle.OneForOne || g.stopped() {
+	if g.group == nil || g.group.Restart == lifecycle.OneForOne || g.stopRequested() {
 		return nil
 	}
 	facts, _ := g.taskFacts(g.snapshot())

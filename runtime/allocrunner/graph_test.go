@@ -113,7 +113,7 @@ func randomGraph(t *testing.T, random *rand.Rand) *api.Job {
 
 func graphText(job *api.Job) string {
 	var b strings.Builder
-	b.WriteString(*job.Type + "\n" + model.GateGraph(job))
+	b.WriteString(*job.Type + "\n" + model.DescribeStartOrder(job))
 	for _, t := range job.TaskGroups[0].Tasks {
 		fmt.Fprintf(&b, "%s: %v %v\n", t.Name, t.Meta, t.Config)
 	}
@@ -122,23 +122,23 @@ func graphText(job *api.Job) string {
 
 // historyChecker records the history of the processes in a world and reports violations of the rules.
 type historyChecker struct {
-	job       *api.Job
-	tasks     map[string]*api.Task
-	mu        sync.Mutex // taken after world.mu
-	histories map[string]*taskHistory
-	boot      time.Time // start of the agent, which may not have seen events at this time
+	job        *api.Job
+	tasks      map[string]*api.Task
+	mu         sync.Mutex // taken after world.mu
+	histories  map[string]*taskHistory
+	agentStart time.Time // start of the agent, which may not have seen events at this time
 }
 
 type taskHistory struct {
-	starts    int
-	started   time.Time
-	exited    time.Time // end of the last run; zero before the end of the first run
-	alive     bool
-	succeeded bool // the last run was successful and was not stopped
+	startCount int
+	lastStart  time.Time
+	lastExit   time.Time // end of the last run; zero before the end of the first run
+	alive      bool
+	succeeded  bool // the last run was successful and was not stopped
 }
 
 func newHistoryChecker(job *api.Job) *historyChecker {
-	j := &historyChecker{job: job, tasks: make(map[string]*api.Task), histories: make(map[string]*taskHistory), boot: time.Now()}
+	j := &historyChecker{job: job, tasks: make(map[string]*api.Task), histories: make(map[string]*taskHistory), agentStart: time.Now()}
 	for _, t := range job.TaskGroups[0].Tasks {
 		j.tasks[t.Name] = t
 		j.histories[t.Name] = &taskHistory{}
@@ -146,23 +146,23 @@ func newHistoryChecker(job *api.Job) *historyChecker {
 	return j
 }
 
-func hookOf(t *api.Task) string {
+func lifecycleHookOf(t *api.Task) string {
 	if t.Lifecycle == nil {
 		return ""
 	}
 	return t.Lifecycle.Hook
 }
 
-func isLongRunning(t *api.Task) bool { return hookOf(t) == "" || t.Lifecycle.Sidecar }
+func isLongRunning(t *api.Task) bool { return lifecycleHookOf(t) == "" || t.Lifecycle.Sidecar }
 
-// start is called before a process starts and checks whether the start violates a rule.
-func (j *historyChecker) start(name string, alive []string) string {
+// checkStart is called before a process starts and checks whether the start violates a rule.
+func (j *historyChecker) checkStart(name string, alive []string) string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	self, now := j.histories[name], time.Now()
 	defer func() {
-		self.starts++
-		self.started, self.alive, self.succeeded = now, true, false
+		self.startCount++
+		self.lastStart, self.alive, self.succeeded = now, true, false
 	}()
 	if slices.Contains(alive, name) {
 		return name + " runs twice"
@@ -177,8 +177,8 @@ func (j *historyChecker) start(name string, alive []string) string {
 		holds := false
 		switch condition {
 		case "started":
-			over := other.succeeded || hookOf(task) == "poststop"
-			holds = other.starts > 0 && (other.alive || over || j.exitedJustNow(other))
+			over := other.succeeded || lifecycleHookOf(task) == "poststop"
+			holds = other.startCount > 0 && (other.alive || over || j.exitedJustNow(other))
 		case "success":
 			holds = other.succeeded
 		case "exited":
@@ -190,20 +190,20 @@ func (j *historyChecker) start(name string, alive []string) string {
 	}
 	// If an agent dies before it has stored the result of a start, the next agent destroys that start
 	// and repeats it. The repetition is not a restart.
-	again := self.starts > 0 && !self.exited.Equal(j.boot)
+	again := self.startCount > 0 && !self.lastExit.Equal(j.agentStart)
 	for of, other := range j.histories {
 		t := j.tasks[of]
-		if hookOf(task) == "poststop" && hookOf(t) != "poststop" && other.alive {
+		if lifecycleHookOf(task) == "poststop" && lifecycleHookOf(t) != "poststop" && other.alive {
 			return fmt.Sprintf("%s starts while %s runs", name, of)
 		}
-		if hookOf(task) == "" && again && hookOf(t) == "prestart" && t.Meta["lite_rerun"] != "" &&
-			(!other.succeeded || other.started.Before(self.exited)) {
+		if lifecycleHookOf(task) == "" && again && lifecycleHookOf(t) == "prestart" && t.Meta["lite_rerun"] != "" &&
+			(!other.succeeded || other.lastStart.Before(self.lastExit)) {
 			return fmt.Sprintf("%s starts again before %s has run", name, of)
 		}
-		if hookOf(task) == "poststart" && again && task.Meta["lite_rerun"] != "" && hookOf(t) == "" && !other.alive && !other.succeeded && !j.exitedJustNow(other) {
+		if lifecycleHookOf(task) == "poststart" && again && task.Meta["lite_rerun"] != "" && lifecycleHookOf(t) == "" && !other.alive && !other.succeeded && !j.exitedJustNow(other) {
 			return fmt.Sprintf("%s starts again while %s is down", name, of)
 		}
-		if other.alive && isLongRunning(t) && isLongRunning(task) && again && other.started.Before(self.exited) && j.follows(of, name) {
+		if other.alive && isLongRunning(t) && isLongRunning(task) && again && other.lastStart.Before(self.lastExit) && j.restartsWith(of, name) {
 			return fmt.Sprintf("%s starts again while %s still runs", name, of)
 		}
 	}
@@ -214,11 +214,11 @@ func (j *historyChecker) start(name string, alive []string) string {
 // it.
 func (j *historyChecker) exitedJustNow(l *taskHistory) bool {
 	now := time.Now()
-	return !l.alive && (l.exited.Equal(now) || j.boot.Equal(now))
+	return !l.alive && (l.lastExit.Equal(now) || j.agentStart.Equal(now))
 }
 
-// follows reports whether a task must restart when another task restarts.
-func (j *historyChecker) follows(task, first string) bool {
+// restartsWith reports whether a task must restart when another task restarts.
+func (j *historyChecker) restartsWith(task, first string) bool {
 	switch j.job.TaskGroups[0].Meta["lite_restart_group"] {
 	case "one_for_all":
 		return task != first
@@ -237,9 +237,9 @@ func (j *historyChecker) comesAfter(task, first string, seen map[string]bool) bo
 	}
 	seen[task] = true
 	order := []string{"prestart", "", "poststart"}
-	mine := slices.Index(order, hookOf(j.tasks[task]))
+	mine := slices.Index(order, lifecycleHookOf(j.tasks[task]))
 	for name, t := range j.tasks {
-		earlier := mine > 0 && slices.Index(order, hookOf(t)) == mine-1
+		earlier := mine > 0 && slices.Index(order, lifecycleHookOf(t)) == mine-1
 		waits := slices.ContainsFunc(strings.Split(j.tasks[task].Meta["lite_after"], ","), func(after string) bool {
 			return strings.HasPrefix(strings.TrimSpace(after), name+":")
 		})
@@ -250,24 +250,24 @@ func (j *historyChecker) comesAfter(task, first string, seen map[string]bool) bo
 	return false
 }
 
-// exit is called at the end of each process.
-func (j *historyChecker) exit(name string, r driver.ExitResult) {
+// recordExit is called at the end of each process.
+func (j *historyChecker) recordExit(name string, r driver.ExitResult) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	l := j.histories[name]
-	l.alive, l.exited, l.succeeded = false, time.Now(), r.Successful()
+	l.alive, l.lastExit, l.succeeded = false, time.Now(), r.Successful()
 }
 
 func (j *historyChecker) observeWorld(c *Config) {
-	w := c.Drivers.(*world)
-	w.checkStart, w.sawExit = j.start, j.exit
+	w := c.Drivers.(*fakeDrivers)
+	w.startChecker, w.onExit = j.checkStart, j.recordExit
 }
 
 // runUndisturbed runs the job without restarts or kills by the test: no task may wait forever, and no
 // completed work may be repeated.
 func runUndisturbed(t *testing.T, job *api.Job) {
 	j := newHistoryChecker(job)
-	h := start(t, job, j.observeWorld)
+	h := startHarness(t, job, j.observeWorld)
 	defer func() {
 		if t.Failed() {
 			t.Log(h.transcript())
@@ -276,7 +276,7 @@ func runUndisturbed(t *testing.T, job *api.Job) {
 	h.advance(10 * time.Minute) // longer than the runs of all tasks one after the other
 	if *job.Type == "service" {
 		for name, task := range j.tasks {
-			if s := h.state(name); s.State == "pending" && hookOf(task) != "poststop" && h.last().ClientStatus != "failed" {
+			if s := h.taskState(name); s.State == "pending" && lifecycleHookOf(task) != "poststop" && h.lastUpdate().ClientStatus != "failed" {
 				t.Errorf("%s still waits", name)
 			}
 		}
@@ -285,29 +285,29 @@ func runUndisturbed(t *testing.T, job *api.Job) {
 	h.wait()
 	mains := 0 // sum of the restarts of all main tasks
 	for name, task := range j.tasks {
-		if hookOf(task) == "" {
-			mains += int(h.state(name).Restarts)
+		if lifecycleHookOf(task) == "" {
+			mains += int(h.taskState(name).Restarts)
 		}
 	}
 	for name, task := range j.tasks {
 		// One more run is allowed, because the first may fail.
-		if runs := j.histories[name].starts; task.Meta["lite_rerun"] != "" && runs > 2+mains {
+		if runs := j.histories[name].startCount; task.Meta["lite_rerun"] != "" && runs > 2+mains {
 			t.Errorf("%s has run %d times for %d restarts of main tasks", name, runs, mains)
 		}
 	}
-	if failed := h.last().ClientStatus == "failed"; !failed {
+	if failed := h.lastUpdate().ClientStatus == "failed"; !failed {
 		for name, task := range j.tasks {
-			s := h.state(name)
+			s := h.taskState(name)
 			skipped := slices.ContainsFunc(s.Events, func(e *api.TaskEvent) bool { return strings.Contains(e.DisplayMessage, "lite_after") })
 			if s.StartedAt.IsZero() && !skipped && (task.Lifecycle == nil || !task.Lifecycle.Sidecar) {
 				t.Errorf("%s was never started", name)
 			}
-			if skipped && hookOf(task) != "poststop" {
+			if skipped && lifecycleHookOf(task) != "poststop" {
 				t.Errorf("%s was given up in a group that has not failed", name)
 			}
 			// A task that is stopped while it waits at its gate counts a restart without a start.
-			if l := j.histories[name]; l.starts != 1+int(s.Restarts) && !s.StartedAt.IsZero() && !(l.starts == int(s.Restarts) && isLongRunning(task)) {
-				t.Errorf("%s was started %d times with %d restarts", name, l.starts, s.Restarts)
+			if l := j.histories[name]; l.startCount != 1+int(s.Restarts) && !s.StartedAt.IsZero() && !(l.startCount == int(s.Restarts) && isLongRunning(task)) {
+				t.Errorf("%s was started %d times with %d restarts", name, l.startCount, s.Restarts)
 			}
 		}
 	}
@@ -316,15 +316,15 @@ func runUndisturbed(t *testing.T, job *api.Job) {
 
 // checkFinalState checks the invariants of a group that has ended.
 func (h *harness) checkFinalState() {
-	h.world.mu.Lock()
-	for _, wrong := range h.world.violations {
+	h.drivers.mu.Lock()
+	for _, wrong := range h.drivers.violations {
 		h.t.Error(wrong)
 	}
-	h.world.mu.Unlock()
-	if alive := h.world.alive(); len(alive) > 0 {
+	h.drivers.mu.Unlock()
+	if alive := h.drivers.alive(); len(alive) > 0 {
 		h.t.Errorf("processes left: %v", alive)
 	}
-	for name, s := range h.last().TaskStates {
+	for name, s := range h.lastUpdate().TaskStates {
 		if s.State != "dead" || s.FinishedAt.IsZero() {
 			h.t.Errorf("%s is %s in the end", name, s.State)
 		}
@@ -346,7 +346,7 @@ func runDisturbed(t *testing.T, job *api.Job, random *rand.Rand) {
 		names[i] = r.Name()
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	var acting sync.WaitGroup
+	var actionsWG sync.WaitGroup
 	for range 2 + random.IntN(8) {
 		a.advance(time.Duration(random.IntN(6000))*time.Millisecond + time.Microsecond)
 		name := names[random.IntN(len(names))]
@@ -354,13 +354,13 @@ func runDisturbed(t *testing.T, job *api.Job, random *rand.Rand) {
 		agent, asking := a, ctx
 		switch random.IntN(8) {
 		case 0, 1:
-			acting.Go(func() { _ = agent.RestartTask(asking, name) })
+			actionsWG.Go(func() { _ = agent.RestartTask(asking, name) })
 		case 2:
-			acting.Go(func() { _ = agent.RestartRunning(asking) })
+			actionsWG.Go(func() { _ = agent.RestartRunning(asking) })
 		case 3:
-			acting.Go(func() { _ = agent.RestartAll(asking) })
+			actionsWG.Go(func() { _ = agent.RestartAll(asking) })
 		case 4:
-			a.world.killPlugin()
+			a.drivers.killPlugin()
 		default:
 			if isClosed(a.Done()) {
 				continue
@@ -370,9 +370,9 @@ func runDisturbed(t *testing.T, job *api.Job, random *rand.Rand) {
 			ctx, cancel = context.WithCancel(context.Background())
 			a.advance(time.Duration(random.IntN(3)) * time.Second)
 			j.mu.Lock()
-			j.boot = time.Now()
+			j.agentStart = time.Now()
 			j.mu.Unlock()
-			a = a.again(nil)
+			a = a.startNextAgent(nil)
 		}
 	}
 	a.advance(time.Duration(random.IntN(30)) * time.Second)
@@ -386,7 +386,7 @@ func runDisturbed(t *testing.T, job *api.Job, random *rand.Rand) {
 		a.wait()
 	}
 	cancel()
-	acting.Wait()
+	actionsWG.Wait()
 	a.checkFinalState()
 }
 
@@ -446,8 +446,8 @@ func TestDeathAtEachStepInAGraph(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := startAgent(t, job, nil)
 		a.wait()
-		total = a.store.writes
-		want(t, "done", a.world.successCounts, "map[init:2 next:1 publish:1 web:1]")
+		total = a.store.writeCount
+		wantEqual(t, "done", a.drivers.successCounts, "map[init:2 next:1 publish:1 web:1]")
 	})
 	for n := 2; n <= total; n++ { // at the first write, the agent has only recorded that the tasks were received
 		for _, stopped := range []bool{false, true} {
@@ -456,15 +456,15 @@ func TestDeathAtEachStepInAGraph(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					j := newHistoryChecker(job)
 					a := startWithWriteLimit(t, job, n-1, func(c *Config) {
-						c.Drivers.(*world).findsUnknownTasks = true
+						c.Drivers.(*fakeDrivers).findsUnknownTasks = true
 						j.observeWorld(c)
 					})
-					if !a.dies() {
+					if !a.awaitDeathOrEnd() {
 						return
 					}
 					a.die()
-					j.boot = time.Now()
-					b := a.again(nil)
+					j.agentStart = time.Now()
+					b := a.startNextAgent(nil)
 					if stopped {
 						b.Stop()
 					}
@@ -476,13 +476,13 @@ func TestDeathAtEachStepInAGraph(t *testing.T) {
 					if stopped || t.Failed() {
 						return
 					}
-					want(t, "status", b.last().ClientStatus, "complete")
+					wantEqual(t, "status", b.lastUpdate().ClientStatus, "complete")
 					for _, name := range []string{"web", "next", "publish"} {
-						want(t, name+" done", b.world.successCounts[name], "1")
+						wantEqual(t, name+" done", b.drivers.successCounts[name], "1")
 					}
 					// The agents may not have seen the failed run of web, so the work of init can be
 					// done again.
-					if done := b.world.successCounts["init"]; done < 1 || done > 3 {
+					if done := b.drivers.successCounts["init"]; done < 1 || done > 3 {
 						t.Errorf("init has done its work %d times", done)
 					}
 				})

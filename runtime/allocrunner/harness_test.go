@@ -35,8 +35,8 @@ func parseJob(t testing.TB, text string) *api.Job {
 	return file.Job
 }
 
-// place returns an allocation of the first group of a job.
-func place(job *api.Job) *api.Allocation {
+// newAllocation returns an allocation of the first group of a job.
+func newAllocation(job *api.Job) *api.Allocation {
 	group := job.TaskGroups[0]
 	alloc := &api.Allocation{
 		ID:            testAllocID,
@@ -66,29 +66,29 @@ func place(job *api.Job) *api.Allocation {
 // harness runs one allocation with its own fake processes.
 type harness struct {
 	*Runner
-	t     *testing.T
-	world *world
-	logs  *fakeLogs
-	begin time.Time
+	t         *testing.T
+	drivers   *fakeDrivers
+	logs      *fakeLogs
+	startTime time.Time
 
 	cancel context.CancelCauseFunc // cancels the context that Run was called with
 
-	mu      sync.Mutex
-	reports []Update
+	mu              sync.Mutex
+	reportedUpdates []StatusUpdate
 }
 
-// start runs the allocation of a job inside a synctest bubble. mangle may change the configuration. The
+// startHarness runs the allocation of a job inside a synctest bubble. mangle may change the configuration. The
 // runner is stopped at the end of the test at the latest.
-func start(t *testing.T, job *api.Job, mangle func(*Config)) *harness {
+func startHarness(t *testing.T, job *api.Job, mangle func(*Config)) *harness {
 	t.Helper()
-	h := &harness{t: t, world: newWorld(), logs: newFakeLogs(), begin: time.Now()}
+	h := &harness{t: t, drivers: newFakeDrivers(), logs: newFakeLogs(), startTime: time.Now()}
 	c := Config{
-		Alloc: place(job),
+		Alloc: newAllocation(job),
 		Node: taskenv.Node{NodeFacts: model.NodeFacts{
 			ID: "node-id", Name: "node-name", Datacenter: "dc1", Region: "global", Pool: "default",
 			Attributes: map[string]string{"kernel.name": "linux"},
 		}},
-		Drivers:      h.world,
+		Drivers:      h.drivers,
 		Logs:         h.logs,
 		Services:     new(servicestest.Registry),
 		AllocDirRoot: t.TempDir() + "/allocs",
@@ -113,17 +113,17 @@ func start(t *testing.T, job *api.Job, mangle func(*Config)) *harness {
 		if err := r.Destroy(context.Background()); err != nil {
 			t.Error(err)
 		}
-		if alive := h.world.alive(); len(alive) > 0 && context.Cause(ctx) != ErrShutdown {
+		if alive := h.drivers.alive(); len(alive) > 0 && context.Cause(ctx) != ErrShutdown {
 			t.Errorf("processes left: %v", alive)
 		}
 	})
 	return h
 }
 
-func (h *harness) report(u Update) {
+func (h *harness) report(u StatusUpdate) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.reports = append(h.reports, u)
+	h.reportedUpdates = append(h.reportedUpdates, u)
 }
 
 // advance sleeps for d, and then waits until all goroutines are blocked.
@@ -144,10 +144,10 @@ func (h *harness) wait() {
 	}
 }
 
-func (h *harness) last() Update {
+func (h *harness) lastUpdate() StatusUpdate {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.reports[len(h.reports)-1]
+	return h.reportedUpdates[len(h.reportedUpdates)-1]
 }
 
 // transcript returns the history of the allocation and of each task. Of several changes of the
@@ -158,8 +158,8 @@ func (h *harness) transcript() string {
 	var b strings.Builder
 	fmt.Fprintln(&b, "alloc")
 	said := ""
-	for i, u := range h.reports {
-		if i+1 < len(h.reports) && h.reports[i+1].Time.Equal(u.Time) {
+	for i, u := range h.reportedUpdates {
+		if i+1 < len(h.reportedUpdates) && h.reportedUpdates[i+1].Time.Equal(u.Time) {
 			continue
 		}
 		if text := u.ClientStatus + ", " + u.ClientDescription; text != said {
@@ -167,17 +167,17 @@ func (h *harness) transcript() string {
 			said = text
 		}
 	}
-	last := h.reports[len(h.reports)-1]
+	last := h.reportedUpdates[len(h.reportedUpdates)-1]
 	for _, t := range h.tasks {
-		h.describe(&b, t.Name(), last.TaskStates[t.Name()])
+		h.describeTask(&b, t.Name(), last.TaskStates[t.Name()])
 	}
-	if calls := append(h.world.recordedCalls("StopTask"), h.world.recordedCalls("SignalTask")...); len(calls) > 0 {
+	if calls := append(h.drivers.recordedCalls("StopTask"), h.drivers.recordedCalls("SignalTask")...); len(calls) > 0 {
 		fmt.Fprintf(&b, "driver\n  %s\n", strings.Join(calls, "\n  "))
 	}
 	return b.String()
 }
 
-func (h *harness) describe(b *strings.Builder, name string, s *api.TaskState) {
+func (h *harness) describeTask(b *strings.Builder, name string, s *api.TaskState) {
 	facts := []string{s.State}
 	if s.Failed {
 		facts = append(facts, "failed")
@@ -199,12 +199,12 @@ func (h *harness) describe(b *strings.Builder, name string, s *api.TaskState) {
 }
 
 func (h *harness) at(t time.Time) string {
-	return "+" + t.Sub(h.begin).Round(time.Millisecond).String()
+	return "+" + t.Sub(h.startTime).Round(time.Millisecond).String()
 }
 
-// events returns the types of a task's events.
-func (h *harness) events(task string) []string {
-	t, ok := h.tasks.named(task)
+// taskEventTypes returns the types of a task's events.
+func (h *harness) taskEventTypes(task string) []string {
+	t, ok := h.tasks.findByName(task)
 	if !ok {
 		h.t.Fatalf("no task %q", task)
 	}
@@ -215,28 +215,30 @@ func (h *harness) events(task string) []string {
 	return types
 }
 
-func (h *harness) state(task string) *api.TaskState {
-	t, ok := h.tasks.named(task)
+func (h *harness) taskState(task string) *api.TaskState {
+	t, ok := h.tasks.findByName(task)
 	if !ok {
 		h.t.Fatalf("no task %q", task)
 	}
 	return t.State()
 }
 
-// extraHooks is a HookFactory of fixed hooks.
-type extraHooks struct {
+// fixedHookFactory is a HookFactory of fixed hooks.
+type fixedHookFactory struct {
 	alloc []hooks.Hook
 	task  []hooks.Hook
 }
 
-func (e extraHooks) AllocHooks(*api.Allocation, hookplugin.Target) []hooks.Entry {
+func (e fixedHookFactory) AllocHooks(*api.Allocation, hookplugin.AttachTarget) []hooks.Entry {
 	return pluginEntries(e.alloc)
 }
-func (e extraHooks) TaskHooks(*api.Allocation, *api.Task, hookplugin.Target) []hooks.Entry {
+func (e fixedHookFactory) TaskHooks(*api.Allocation, *api.Task, hookplugin.AttachTarget) []hooks.Entry {
 	return pluginEntries(e.task)
 }
 
-func (extraHooks) Pending(*api.Allocation) func(context.Context, func(*api.TaskEvent)) { return nil }
+func (fixedHookFactory) PendingLaunches(*api.Allocation) func(context.Context, func(*api.TaskEvent)) {
+	return nil
+}
 
 func pluginEntries(list []hooks.Hook) (ordered []hooks.Entry) {
 	for _, h := range list {

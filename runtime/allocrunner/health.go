@@ -27,24 +27,24 @@ type Health struct {
 // healthTracker records the health of the current version of an allocation. Its methods
 // may be called concurrently.
 type healthTracker struct {
-	alloc   func() *api.Allocation // alloc returns the current version of the allocation
-	tasks   taskSet
-	checks  func() (results []services.Result, ready bool, changed <-chan struct{})
-	stopped func() bool // stopped reports whether a stop was requested
-	changes *changes
-	created time.Time // see startedAt
-	logger  hclog.Logger
+	alloc           func() *api.Allocation // alloc returns the current version of the allocation
+	tasks           taskSet
+	checks          func() (results []services.Result, ready bool, changed <-chan struct{})
+	stopRequested   func() bool // stopped reports whether a stop was requested
+	reconcileSignal *reconcileSignal
+	createTime      time.Time // see lastStartTime
+	logger          hclog.Logger
 
-	mu        sync.Mutex
-	verdict   *Health      // nil until known
-	reporters []hooks.Hook // hooks that may report the health of the allocation, see hooks.Hook
-	reports   hookReports
+	mu          sync.Mutex
+	verdict     *Health      // nil until known
+	reporters   []hooks.Hook // hooks that may report the health of the allocation, see hooks.Hook
+	hookReports hookReports
 }
 
 // hookReports are the hooks' reports about the health of one version of the allocation.
 type hookReports struct {
-	deployment string // deployment of the version
-	byHook     map[string]health.Hook
+	deploymentID string // deployment of the version
+	byHook       map[string]health.Hook
 }
 
 // addReporter adds a hook that may report health.
@@ -59,14 +59,14 @@ func (h *healthTracker) setHookHealth(name string, healthy bool, reason string) 
 	h.mu.Lock()
 	// The version is read under the lock, so that a report about an earlier version
 	// never replaces the reports about a later one.
-	if deployment := h.alloc().DeploymentID; h.reports.byHook == nil || h.reports.deployment != deployment {
-		h.reports = hookReports{deployment, make(map[string]health.Hook)}
+	if deployment := h.alloc().DeploymentID; h.hookReports.byHook == nil || h.hookReports.deploymentID != deployment {
+		h.hookReports = hookReports{deployment, make(map[string]health.Hook)}
 	}
-	if !h.reports.byHook[name].Unhealthy {
-		h.reports.byHook[name] = health.Hook{Name: name, Healthy: healthy, Unhealthy: !healthy, Reason: reason}
+	if !h.hookReports.byHook[name].Unhealthy {
+		h.hookReports.byHook[name] = health.Hook{Name: name, Healthy: healthy, Unhealthy: !healthy, Reason: reason}
 	}
 	h.mu.Unlock()
-	h.changes.notify()
+	h.reconcileSignal.requestReconcile()
 }
 
 // hookHealth returns the health reports of the hooks, and an empty report for each hook
@@ -75,8 +75,8 @@ func (h *healthTracker) hookHealth() (list []health.Hook) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	reports := make(map[string]health.Hook)
-	if h.reports.deployment == h.alloc().DeploymentID {
-		maps.Copy(reports, h.reports.byHook)
+	if h.hookReports.deploymentID == h.alloc().DeploymentID {
+		maps.Copy(reports, h.hookReports.byHook)
 	}
 	for _, r := range h.reporters {
 		if _, reported := reports[r.Name()]; !reported && r.ReportsHealth() {
@@ -91,8 +91,8 @@ func (h *healthTracker) hookHealth() (list []health.Hook) {
 
 // newHook returns the builtin hook that watches the health of the allocation. status returns the
 // current status of the allocation.
-func (h *healthTracker) newHook(status func() Update) *hooks.Health {
-	var reconciled <-chan struct{}
+func (h *healthTracker) newHook(status func() StatusUpdate) *hooks.Health {
+	var nextReconcile <-chan struct{}
 	return hooks.NewHealth(hooks.HealthConfig{
 		Params: func() (health.Params, bool) {
 			alloc := h.alloc()
@@ -102,11 +102,11 @@ func (h *healthTracker) newHook(status func() Update) *hooks.Health {
 			return healthParams(alloc)
 		},
 		Snapshot: func() (health.Snapshot, <-chan struct{}, <-chan struct{}) {
-			if reconciled == nil || isClosed(reconciled) {
-				reconciled = h.changes.reconciled()
+			if nextReconcile == nil || isClosed(nextReconcile) {
+				nextReconcile = h.reconcileSignal.nextReconcile()
 			}
 			snapshot, checks := h.snapshot(status())
-			return snapshot, reconciled, checks
+			return snapshot, nextReconcile, checks
 		},
 		OnVerdict: h.set,
 	})
@@ -114,11 +114,11 @@ func (h *healthTracker) newHook(status func() Update) *hooks.Health {
 
 // snapshot returns the data from which the health is decided. The channel is closed when check results
 // change.
-func (h *healthTracker) snapshot(status Update) (health.Snapshot, <-chan struct{}) {
+func (h *healthTracker) snapshot(status StatusUpdate) (health.Snapshot, <-chan struct{}) {
 	alloc := h.alloc()
 	s := health.Snapshot{
 		Now:         time.Now(),
-		Stopping:    alloc.ServerTerminalStatus() || h.stopped(),
+		Stopping:    alloc.ServerTerminalStatus() || h.stopRequested(),
 		AllocFailed: status.ClientStatus == api.AllocClientStatusFailed,
 		Hooks:       h.hookHealth(),
 	}
@@ -131,7 +131,7 @@ func (h *healthTracker) snapshot(status Update) (health.Snapshot, <-chan struct{
 			Pending: state.State == model.TaskPending,
 			Dead:    state.State == model.TaskDead || !state.FinishedAt.IsZero(),
 			Failed:  state.Failed,
-			Started: startedAt(state, h.created),
+			Started: lastStartTime(state, h.createTime),
 		})
 	}
 	results, ready, changed := h.checks()
@@ -152,10 +152,10 @@ func (h *healthTracker) snapshot(status Update) (health.Snapshot, <-chan struct{
 	return s, changed
 }
 
-// startedAt returns when a task was last started. If the stored time is in the future, it comes from an
-// earlier agent whose clock was ahead: then startedAt returns the time at which the runner was created,
+// lastStartTime returns when a task was last started. If the stored time is in the future, it comes from an
+// earlier agent whose clock was ahead: then lastStartTime returns the time at which the runner was created,
 // because the task has run at least since then.
-func startedAt(s *api.TaskState, created time.Time) time.Time {
+func lastStartTime(s *api.TaskState, created time.Time) time.Time {
 	if s.StartedAt.After(time.Now()) {
 		return created
 	}
@@ -180,7 +180,7 @@ func (h *healthTracker) set(v health.Verdict) {
 			}
 		}
 	}
-	h.changes.notify()
+	h.reconcileSignal.requestReconcile()
 }
 
 // of returns the recorded health of a version of the allocation, or nil if none is recorded.

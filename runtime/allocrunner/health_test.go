@@ -12,7 +12,7 @@ import (
 
 // reporter is a hook that may report health.
 type reporter struct {
-	hooks.Builtin
+	hooks.BuiltinHook
 	name     string
 	required bool
 }
@@ -23,7 +23,7 @@ func (r reporter) ReportsHealth() bool { return r.required }
 // newTracker returns the tracker of an allocation without tasks in deployment "d1".
 func newTracker() (*healthTracker, *api.Allocation) {
 	alloc := &api.Allocation{DeploymentID: "d1"}
-	return &healthTracker{alloc: func() *api.Allocation { return alloc }, changes: newChanges(), logger: nullLogger}, alloc
+	return &healthTracker{alloc: func() *api.Allocation { return alloc }, reconcileSignal: newReconcileSignal(), logger: nullLogger}, alloc
 }
 
 func TestHookReportsBelongToAVersion(t *testing.T) {
@@ -36,29 +36,29 @@ func TestHookReportsBelongToAVersion(t *testing.T) {
 		}
 		return list
 	}
-	want(t, "before a report", reports(), "[required:false:false]")
+	wantEqual(t, "before a report", reports(), "[required:false:false]")
 	h.setHookHealth("optional", true, "")
-	want(t, "requests a reconcile", len(h.changes.requested), 1)
-	want(t, "healthy", reports(), "[optional:true:false required:false:false]")
+	wantEqual(t, "requests a reconcile", len(h.reconcileSignal.reconcileRequested), 1)
+	wantEqual(t, "healthy", reports(), "[optional:true:false required:false:false]")
 	h.setHookHealth("required", false, "broken")
 	h.setHookHealth("required", true, "")
-	want(t, "unhealthy is final", reports(), "[optional:true:false required:false:true]")
+	wantEqual(t, "unhealthy is final", reports(), "[optional:true:false required:false:true]")
 	alloc.DeploymentID = "d2"
-	want(t, "another version", reports(), "[required:false:false]")
+	wantEqual(t, "another version", reports(), "[required:false:false]")
 	h.setHookHealth("required", true, "")
-	want(t, "its report", reports(), "[required:true:false]")
+	wantEqual(t, "its report", reports(), "[required:true:false]")
 }
 
 func TestHealthBelongsToADeployment(t *testing.T) {
 	h, alloc := newTracker()
-	want(t, "unknown", h.reportedHealth(api.AllocClientStatusRunning), (*Health)(nil))
+	wantEqual(t, "unknown", h.reportedHealth(api.AllocClientStatusRunning), (*Health)(nil))
 	h.set(health.Verdict{State: health.Healthy})
-	want(t, "healthy", h.reportedHealth(api.AllocClientStatusFailed).Healthy, true)
+	wantEqual(t, "healthy", h.reportedHealth(api.AllocClientStatusFailed).Healthy, true)
 	alloc.DeploymentID = "d2"
-	want(t, "another deployment", h.reportedHealth(api.AllocClientStatusRunning), (*Health)(nil))
+	wantEqual(t, "another deployment", h.reportedHealth(api.AllocClientStatusRunning), (*Health)(nil))
 	alloc.DeploymentID = ""
 	h.set(health.Verdict{State: health.Stopped})
-	want(t, "stopped without a deployment", h.of(alloc), (*Health)(nil))
+	wantEqual(t, "stopped without a deployment", h.of(alloc), (*Health)(nil))
 }
 
 func TestFailureBeforeAVerdictIsUnhealthy(t *testing.T) {
@@ -79,6 +79,6 @@ func TestFailureBeforeAVerdictIsUnhealthy(t *testing.T) {
 		if v := h.reportedHealth(api.AllocClientStatusFailed); v != nil && !v.Healthy {
 			got = "unhealthy"
 		}
-		want(t, c.name, got, c.want)
+		wantEqual(t, c.name, got, c.want)
 	}
 }

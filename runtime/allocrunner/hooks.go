@@ -19,29 +19,29 @@ import (
 
 // allocHooks calls the hooks of an allocation.
 type allocHooks struct {
-	alloc   func() *api.Allocation // alloc returns the current version of the allocation
-	envs    *environments
-	tasks   taskSet
-	stopped <-chan struct{} // closed when the stop of the allocation is requested
-	ending  <-chan struct{} // closed before a version of the allocation that stops it is applied
-	limits  Limits
-	logger  hclog.Logger
+	alloc         func() *api.Allocation // alloc returns the current version of the allocation
+	envs          *envBuilders
+	tasks         taskSet
+	stopRequested <-chan struct{} // closed when the stop of the allocation is requested
+	stopAnnounced <-chan struct{} // closed before a version of the allocation that stops it is applied
+	limits        Limits
+	logger        hclog.Logger
 
 	mu          sync.Mutex
 	chain       *hooks.Chain    // nil until attached
 	pluginHooks map[string]bool // names of the hooks that the HookFactory has created
 }
 
-// attached returns the hooks of the allocation, or nil until they are known.
-func (a *allocHooks) attached() *hooks.Chain {
+// currentChain returns the hooks of the allocation, or nil until they are known.
+func (a *allocHooks) currentChain() *hooks.Chain {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.chain
 }
 
-// attach sets the hooks and returns their attachments. It is called once, before any hook is called.
-func (a *allocHooks) attach(list []hooks.Entry) map[string]string {
-	chain := hooks.NewChain(hooks.ChainConfig{Deadlines: a.limits.hookDeadlines(), Emit: a.tasks.emit, Logger: a.logger}, list)
+// setHooks sets the hooks and returns their attachments. It is called once, before any hook is called.
+func (a *allocHooks) setHooks(list []hooks.Entry) map[string]string {
+	chain := hooks.NewChain(hooks.ChainConfig{Deadlines: a.limits.hookDeadlines(), Emit: a.tasks.emitEvent, Logger: a.logger}, list)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.chain = chain
@@ -59,8 +59,8 @@ func (a *allocHooks) addPlugin(name string) {
 	a.pluginHooks[name] = true
 }
 
-// needs reports whether addPlugin was called with the name.
-func (a *allocHooks) needs(name string) bool {
+// needsPluginHook reports whether addPlugin was called with the name.
+func (a *allocHooks) needsPluginHook(name string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.pluginHooks[name]
@@ -78,33 +78,33 @@ func (a *allocHooks) pluginNames() []string {
 func (a *allocHooks) prerun(untilStop context.Context, restored bool) error {
 	var alloc *api.Allocation
 	var env map[string]string // of alloc
-	return hooks.CallUntilError(untilStop, a.attached(), hook.Prerun, func(ctx context.Context, _ hooks.Hook, h hook.AllocPrerun) (hook.AllocPrerunResponse, error) {
+	return hooks.CallUntilError(untilStop, a.currentChain(), hook.Prerun, func(ctx context.Context, _ hooks.Hook, h hook.AllocPrerun) (hook.AllocPrerunResponse, error) {
 		if now := a.alloc(); now != alloc {
-			alloc, env = now, a.envs.ofAlloc().Vars()
+			alloc, env = now, a.envs.allocEnv().Vars()
 		}
-		point := failpoint.Enter(failpoint.Prerun)
+		point := failpoint.Enter(failpoint.StepPrerun)
 		defer point.Leave()
 		return h.Prerun(ctx, hook.AllocPrerunRequest{Alloc: hookAlloc(a.alloc()), Env: env})
 	}, func(err error) bool { return restored && a.tasksContinueAfter(err) })
 }
 
-// untilStop returns a context that is canceled with the parent, and also when the allocation is stopped
+// contextUntilStop returns a context that is canceled with the parent, and also when the allocation is stopped
 // or about to be stopped, so that hooks that hang do not delay the stop. The caller must call the
 // returned function.
-func (a *allocHooks) untilStop(ctx context.Context) (context.Context, func()) {
+func (a *allocHooks) contextUntilStop(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	var waiting sync.WaitGroup
-	waiting.Go(func() {
+	var waiterWG sync.WaitGroup
+	waiterWG.Go(func() {
 		select {
-		case <-a.stopped:
-		case <-a.ending:
+		case <-a.stopRequested:
+		case <-a.stopAnnounced:
 		case <-ctx.Done():
 		}
 		cancel()
 	})
 	return ctx, func() {
 		cancel()
-		waiting.Wait()
+		waiterWG.Wait()
 	}
 }
 
@@ -115,47 +115,47 @@ func (a *allocHooks) tasksContinueAfter(err error) bool {
 	if !errors.As(err, new(*hooks.UnavailableError)) && !process.IsResourceExhausted(err) {
 		return false
 	}
-	_, err = a.tasks.running("")
+	_, err = a.tasks.runningTasks("")
 	return err == nil
 }
 
 func (a *allocHooks) update(ctx context.Context) {
-	ctx, end := a.untilStop(ctx)
+	ctx, end := a.contextUntilStop(ctx)
 	defer end()
-	hooks.CallEach(ctx, a.attached(), hook.UpdateAlloc, func(ctx context.Context, _ hooks.Hook, h hook.AllocUpdate) (hook.AllocUpdateResponse, error) {
-		return h.UpdateAlloc(ctx, hook.AllocUpdateRequest{Alloc: hookAlloc(a.alloc()), Env: a.envs.ofAlloc().Vars()})
+	hooks.CallEach(ctx, a.currentChain(), hook.UpdateAlloc, func(ctx context.Context, _ hooks.Hook, h hook.AllocUpdate) (hook.AllocUpdateResponse, error) {
+		return h.UpdateAlloc(ctx, hook.AllocUpdateRequest{Alloc: hookAlloc(a.alloc()), Env: a.envs.allocEnv().Vars()})
 	})
 }
 
 func (a *allocHooks) preTaskRestart(ctx context.Context) {
-	ctx, end := a.untilStop(ctx)
+	ctx, end := a.contextUntilStop(ctx)
 	defer end()
-	hooks.CallEach(ctx, a.attached(), hook.PreTaskRestart, func(ctx context.Context, _ hooks.Hook, h hook.AllocPreTaskRestart) (hook.AllocPreTaskRestartResponse, error) {
+	hooks.CallEach(ctx, a.currentChain(), hook.PreTaskRestart, func(ctx context.Context, _ hooks.Hook, h hook.AllocPreTaskRestart) (hook.AllocPreTaskRestartResponse, error) {
 		return h.PreTaskRestart(ctx, hook.AllocPreTaskRestartRequest{Alloc: hookAlloc(a.alloc())})
 	})
 }
 
 func (a *allocHooks) preKill(ctx context.Context) {
-	hooks.CallEach(ctx, a.attached(), hook.PreKill, func(ctx context.Context, _ hooks.Hook, h hook.AllocPreKill) (hook.AllocPreKillResponse, error) {
+	hooks.CallEach(ctx, a.currentChain(), hook.PreKill, func(ctx context.Context, _ hooks.Hook, h hook.AllocPreKill) (hook.AllocPreKillResponse, error) {
 		return h.PreKill(ctx, hook.AllocPreKillRequest{Alloc: hookAlloc(a.alloc())})
 	})
 }
 
 func (a *allocHooks) postrun(ctx context.Context) {
-	hooks.CallEach(ctx, a.attached(), hook.Postrun, func(ctx context.Context, _ hooks.Hook, h hook.AllocPostrun) (hook.AllocPostrunResponse, error) {
+	hooks.CallEach(ctx, a.currentChain(), hook.Postrun, func(ctx context.Context, _ hooks.Hook, h hook.AllocPostrun) (hook.AllocPostrunResponse, error) {
 		return h.Postrun(ctx, hook.AllocPostrunRequest{Alloc: hookAlloc(a.alloc())})
 	})
 }
 
 func (a *allocHooks) shutdown(ctx context.Context) {
-	hooks.CallEach(ctx, a.attached(), hook.ShutdownAlloc, func(ctx context.Context, _ hooks.Hook, h hook.AllocShutdown) (hook.AllocShutdownResponse, error) {
+	hooks.CallEach(ctx, a.currentChain(), hook.ShutdownAlloc, func(ctx context.Context, _ hooks.Hook, h hook.AllocShutdown) (hook.AllocShutdownResponse, error) {
 		return h.ShutdownAlloc(ctx, hook.AllocShutdownRequest{Alloc: hookAlloc(a.alloc())})
 	})
 }
 
 // destroy calls the Destroy hooks.
 func (a *allocHooks) destroy(ctx context.Context) error {
-	return hooks.CallAndJoinErrors(ctx, a.attached(), hook.Destroy, func(ctx context.Context, h hooks.Hook, at hook.AllocDestroy) (hook.AllocDestroyResponse, error) {
+	return hooks.CallAndJoinErrors(ctx, a.currentChain(), hook.Destroy, func(ctx context.Context, h hooks.Hook, at hook.AllocDestroy) (hook.AllocDestroyResponse, error) {
 		response, err := at.Destroy(ctx, hook.AllocDestroyRequest{Alloc: hookAlloc(a.alloc())})
 		if err != nil {
 			err = fmt.Errorf("destroy alloc %s: hook %q: %w", a.alloc().ID, h.Name(), err)

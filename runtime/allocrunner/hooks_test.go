@@ -26,34 +26,34 @@ import (
 
 // recordingHook is a hook for all hook points of an allocation and of a task. It records the calls.
 type recordingHook struct {
-	hooks.Builtin
+	hooks.BuiltinHook
 	name string
 
 	mu               sync.Mutex
-	seen             []string
-	errs             map[string]error         // errors by hook point
-	hang             map[string]bool          // hook points whose calls block until their context is done
-	last             hook.TaskPrestartRequest // last request of Prestart
-	stop             hook.TaskStopRequest
+	startedCalls     []string
+	errsByPoint      map[string]error         // errors by hook point
+	hangingPoints    map[string]bool          // hook points whose calls block until their context is done
+	lastPrestart     hook.TaskPrestartRequest // last request of Prestart
+	lastStop         hook.TaskStopRequest
 	prestartResponse func(n int) (hook.TaskPrestartResponse, error) // returns the response to the n-th Prestart call
 	n                int
 
 	callDurations map[string]time.Duration // how long calls take, by hook point, even if their context is done
-	returned      []string                 // hook points whose calls have returned
+	returnedCalls []string                 // hook points whose calls have returned
 }
 
 func (s *recordingHook) Name() string { return s.name }
 
 func (s *recordingHook) record(ctx context.Context, name string) error {
 	s.mu.Lock()
-	s.seen = append(s.seen, name)
-	err, hang, busy := s.errs[name], s.hang[name], s.callDurations[name]
+	s.startedCalls = append(s.startedCalls, name)
+	err, hang, busy := s.errsByPoint[name], s.hangingPoints[name], s.callDurations[name]
 	s.mu.Unlock()
 	time.Sleep(busy)
 	defer func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.returned = append(s.returned, name)
+		s.returnedCalls = append(s.returnedCalls, name)
 	}()
 	if hang {
 		<-ctx.Done()
@@ -65,7 +65,7 @@ func (s *recordingHook) record(ctx context.Context, name string) error {
 func (s *recordingHook) calls() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.seen)
+	return slices.Clone(s.startedCalls)
 }
 
 // recordingAllocHook is a recordingHook for the hook points of an allocation.
@@ -98,7 +98,7 @@ type recordingTaskHook struct{ *recordingHook }
 
 func (s recordingTaskHook) Prestart(ctx context.Context, r hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	s.mu.Lock()
-	s.last = r
+	s.lastPrestart = r
 	n, give := s.n, s.prestartResponse
 	s.n++
 	s.mu.Unlock()
@@ -121,7 +121,7 @@ func (s recordingTaskHook) Exited(ctx context.Context, _ hook.TaskExitedRequest)
 }
 func (s recordingTaskHook) Stop(ctx context.Context, r hook.TaskStopRequest) (hook.TaskStopResponse, error) {
 	s.mu.Lock()
-	s.stop = r
+	s.lastStop = r
 	s.mu.Unlock()
 	if ctx.Err() != nil {
 		return hook.TaskStopResponse{}, s.record(ctx, "stop too late")
@@ -133,7 +133,7 @@ func (s recordingTaskHook) Shutdown(ctx context.Context, _ hook.TaskShutdownRequ
 }
 
 func withHooks(alloc, task []hooks.Hook) func(*Config) {
-	return func(c *Config) { c.Hooks = extraHooks{alloc: alloc, task: task} }
+	return func(c *Config) { c.Hooks = fixedHookFactory{alloc: alloc, task: task} }
 }
 
 // job returns the text of a job with one group that contains the given tasks, which are HCL.
@@ -142,13 +142,13 @@ func job(typ, group string) string {
 }
 
 const (
-	sleeper  = `task "web" { driver = "fake" }`
-	shortRun = "task \"web\" {\n driver = \"fake\"\n config { run_for = \"1s\" }\n}"
-	noTry    = "restart { attempts = 0 }\n"
-	oneTry   = "restart {\n attempts = 1\n delay = \"0s\"\n mode = \"fail\" \n}\n"
+	endlessTaskText   = `task "web" { driver = "fake" }`
+	oneSecondTaskText = "task \"web\" {\n driver = \"fake\"\n config { run_for = \"1s\" }\n}"
+	noRestartText     = "restart { attempts = 0 }\n"
+	oneRestartText    = "restart {\n attempts = 1\n delay = \"0s\"\n mode = \"fail\" \n}\n"
 )
 
-func want(t *testing.T, what string, got, want any) {
+func wantEqual(t *testing.T, what string, got, want any) {
 	t.Helper()
 	if g, w := fmt.Sprint(got), fmt.Sprint(want); g != w {
 		t.Errorf("%s:\n got %s\nwant %s", what, g, w)
@@ -159,10 +159,10 @@ func want(t *testing.T, what string, got, want any) {
 func TestFailedPrerunFailsAlloc(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first := recordingAllocHook{&recordingHook{name: "first"}}
-		bad := recordingAllocHook{&recordingHook{name: "bad", errs: map[string]error{"prerun": errors.New("no network")}}}
-		last := recordingAllocHook{&recordingHook{name: "last", errs: map[string]error{"postrun": errors.New("bad day")}}}
+		bad := recordingAllocHook{&recordingHook{name: "bad", errsByPoint: map[string]error{"prerun": errors.New("no network")}}}
+		last := recordingAllocHook{&recordingHook{name: "last", errsByPoint: map[string]error{"postrun": errors.New("bad day")}}}
 		task := recordingTaskHook{&recordingHook{name: "task"}}
-		h := start(t, parseJob(t, job("service", noTry+sleeper+`
+		h := startHarness(t, parseJob(t, job("service", noRestartText+endlessTaskText+`
 			task "cleanup" {
 				driver = "fake"
 				lifecycle { hook = "poststop" }
@@ -170,19 +170,19 @@ func TestFailedPrerunFailsAlloc(t *testing.T) {
 			withHooks([]hooks.Hook{first, bad, last}, []hooks.Hook{task}))
 		h.wait()
 
-		u := h.last()
-		want(t, "status", u.ClientStatus+", "+u.ClientDescription, "failed, Failed tasks")
+		u := h.lastUpdate()
+		wantEqual(t, "status", u.ClientStatus+", "+u.ClientDescription, "failed, Failed tasks")
 		for _, name := range []string{"web", "cleanup"} {
 			s := u.TaskStates[name]
 			e := s.Events[len(s.Events)-1]
-			want(t, name, []any{s.State, s.Failed, s.StartedAt.IsZero(), len(s.Events), e.Type, e.DisplayMessage, e.FailsTask},
+			wantEqual(t, name, []any{s.State, s.Failed, s.StartedAt.IsZero(), len(s.Events), e.Type, e.DisplayMessage, e.FailsTask},
 				[]any{"dead", true, true, 2, "Setup Failure", `failed to setup alloc: pre-run hook "bad" failed: no network`, true})
 		}
-		want(t, "hook before", first.calls(), "[prerun prekill postrun]")
-		want(t, "hook that failed", bad.calls(), "[prerun prekill postrun]")
-		want(t, "hook after", last.calls(), "[prekill postrun]")
-		want(t, "task hook", task.calls(), "[stop stop]")
-		want(t, "starts", h.world.recordedCalls("StartTask"), "[]")
+		wantEqual(t, "hook before", first.calls(), "[prerun prekill postrun]")
+		wantEqual(t, "hook that failed", bad.calls(), "[prerun prekill postrun]")
+		wantEqual(t, "hook after", last.calls(), "[prekill postrun]")
+		wantEqual(t, "task hook", task.calls(), "[stop stop]")
+		wantEqual(t, "starts", h.drivers.recordedCalls("StartTask"), "[]")
 	})
 }
 
@@ -200,8 +200,8 @@ func TestPrerunIsCutShort(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				slow := recordingAllocHook{&recordingHook{name: "slow", hang: map[string]bool{"prerun": true}}}
-				h := start(t, parseJob(t, job("service", sleeper+`
+				slow := recordingAllocHook{&recordingHook{name: "slow", hangingPoints: map[string]bool{"prerun": true}}}
+				h := startHarness(t, parseJob(t, job("service", endlessTaskText+`
 					task "cleanup" {
 						driver = "fake"
 						lifecycle { hook = "poststop" }
@@ -209,15 +209,15 @@ func TestPrerunIsCutShort(t *testing.T) {
 				h.advance(5 * time.Second)
 				c.end(h)
 				h.wait()
-				want(t, "took", time.Since(h.begin), "5s")
+				wantEqual(t, "took", time.Since(h.startTime), "5s")
 				calls := slow.calls()
-				want(t, "last call", calls[len(calls)-1], c.point)
+				wantEqual(t, "last call", calls[len(calls)-1], c.point)
 				for _, name := range []string{"web", "cleanup"} {
-					s := h.state(name)
-					want(t, name, fmt.Sprint(s.State, " ", h.events(name)), c.state)
-					want(t, name+" failed", s.Failed, false)
+					s := h.taskState(name)
+					wantEqual(t, name, fmt.Sprint(s.State, " ", h.taskEventTypes(name)), c.state)
+					wantEqual(t, name+" failed", s.Failed, false)
 				}
-				want(t, "starts", h.world.recordedCalls("StartTask"), "[]")
+				wantEqual(t, "starts", h.drivers.recordedCalls("StartTask"), "[]")
 			})
 		})
 	}
@@ -225,11 +225,11 @@ func TestPrerunIsCutShort(t *testing.T) {
 
 func TestPrerunHasADeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slow := recordingAllocHook{&recordingHook{name: "slow", hang: map[string]bool{"prerun": true, "postrun": true}}}
-		h := start(t, parseJob(t, job("service", sleeper)), withHooks([]hooks.Hook{slow}, nil))
+		slow := recordingAllocHook{&recordingHook{name: "slow", hangingPoints: map[string]bool{"prerun": true, "postrun": true}}}
+		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), withHooks([]hooks.Hook{slow}, nil))
 		h.wait()
-		want(t, "took", time.Since(h.begin), "1m10s")
-		want(t, "status", h.last().ClientStatus, "failed")
+		wantEqual(t, "took", time.Since(h.startTime), "1m10s")
+		wantEqual(t, "status", h.lastUpdate().ClientStatus, "failed")
 	})
 }
 
@@ -240,7 +240,7 @@ func TestDoneHookIsNotCalledAgain(t *testing.T) {
 			return hook.TaskPrestartResponse{Env: map[string]string{"X": "1"}, Done: true}, nil
 		}}}
 		again := recordingTaskHook{&recordingHook{name: "again"}}
-		h := start(t, parseJob(t, job("service", oneTry+sleeper)), withHooks(nil, []hooks.Hook{done, again}))
+		h := startHarness(t, parseJob(t, job("service", oneRestartText+endlessTaskText)), withHooks(nil, []hooks.Hook{done, again}))
 		h.advance(time.Second)
 		if err := h.RestartTask(t.Context(), "web"); err != nil {
 			t.Fatal(err)
@@ -248,9 +248,9 @@ func TestDoneHookIsNotCalledAgain(t *testing.T) {
 		h.advance(time.Second)
 		h.Stop()
 		h.wait()
-		want(t, "done hook", done.calls(), "[prestart poststart prekilling exited poststart prekilling exited stop]")
-		want(t, "other hook", again.calls(), "[prestart poststart prekilling exited prestart poststart prekilling exited stop]")
-		want(t, "X", h.world.config("web").Env["X"], "1")
+		wantEqual(t, "done hook", done.calls(), "[prestart poststart prekilling exited poststart prekilling exited stop]")
+		wantEqual(t, "other hook", again.calls(), "[prestart poststart prekilling exited prestart poststart prekilling exited stop]")
+		wantEqual(t, "X", h.drivers.config("web").Env["X"], "1")
 	})
 }
 
@@ -265,20 +265,20 @@ func TestHookStateIsStored(t *testing.T) {
 			return r, nil
 		}}}
 		store := &memoryStore{}
-		h := start(t, parseJob(t, job("service", "restart {\n attempts = 3\n delay = \"0s\"\n}\n"+sleeper)), func(c *Config) {
-			c.Hooks = extraHooks{task: []hooks.Hook{s}}
+		h := startHarness(t, parseJob(t, job("service", "restart {\n attempts = 3\n delay = \"0s\"\n}\n"+endlessTaskText)), func(c *Config) {
+			c.Hooks = fixedHookFactory{task: []hooks.Hook{s}}
 			c.Store = store
 		})
 		h.advance(time.Second)
-		want(t, "stored before the start", store.hookData("web", "counter"), "map[n:0]")
+		wantEqual(t, "stored before the start", store.hookData("web", "counter"), "map[n:0]")
 		if err := h.RestartTask(t.Context(), "web"); err != nil {
 			t.Fatal(err)
 		}
 		h.advance(time.Minute)
-		want(t, "previous state after an error", s.last.PreviousState, "map[n:1]")
+		wantEqual(t, "previous state after an error", s.lastPrestart.PreviousState, "map[n:1]")
 		h.Stop()
 		h.wait()
-		want(t, "existing state", s.stop.PreviousState, "map[n:2]")
+		wantEqual(t, "existing state", s.lastStop.PreviousState, "map[n:2]")
 	})
 }
 
@@ -286,21 +286,21 @@ func TestHookStateIsStored(t *testing.T) {
 // had when it was first reported as running.
 type memoryStore struct {
 	mu              sync.Mutex
-	local           map[string]state.LocalState
-	states          map[string]*api.TaskState
+	localStates     map[string]state.LocalState
+	taskStates      map[string]*api.TaskState
 	localAtFirstRun map[string]state.LocalState
-	fail            error
+	putErr          error
 }
 
 func (m *memoryStore) putLocal(task string, s state.LocalState) state.WaitFunc {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.local == nil {
-		m.local = make(map[string]state.LocalState)
+	if m.localStates == nil {
+		m.localStates = make(map[string]state.LocalState)
 	}
-	err := m.fail
+	err := m.putErr
 	if err == nil {
-		m.local[task] = s
+		m.localStates[task] = s
 	}
 	return func() error { return err }
 }
@@ -308,15 +308,15 @@ func (m *memoryStore) putLocal(task string, s state.LocalState) state.WaitFunc {
 func (m *memoryStore) PutTaskState(_, task string, s *api.TaskState, _ state.Durability) state.WaitFunc {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.states == nil {
-		m.states = make(map[string]*api.TaskState)
+	if m.taskStates == nil {
+		m.taskStates = make(map[string]*api.TaskState)
 		m.localAtFirstRun = make(map[string]state.LocalState)
 	}
-	if m.states[task] != nil && m.states[task].State != "running" && s.State == "running" {
-		m.localAtFirstRun[task] = m.local[task]
+	if m.taskStates[task] != nil && m.taskStates[task].State != "running" && s.State == "running" {
+		m.localAtFirstRun[task] = m.localStates[task]
 	}
-	m.states[task] = s
-	return noWait
+	m.taskStates[task] = s
+	return nopWaitFunc
 }
 
 func (m *memoryStore) PutTask(alloc, task string, local state.LocalState, s *api.TaskState, h state.Durability) state.WaitFunc {
@@ -329,13 +329,13 @@ func (m *memoryStore) PutTask(alloc, task string, local state.LocalState, s *api
 func (m *memoryStore) hookData(task, hook string) map[string]string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.local[task].Hooks[hook].Data
+	return m.localStates[task].Hooks[hook].Data
 }
 
 func TestHandleIsStoredBeforeTaskIsReportedRunning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &memoryStore{}
-		h := start(t, parseJob(t, job("service", sleeper)), func(c *Config) { c.Store = store })
+		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) { c.Store = store })
 		h.advance(time.Second)
 		store.mu.Lock()
 		at := store.localAtFirstRun["web"]
@@ -345,18 +345,18 @@ func TestHandleIsStoredBeforeTaskIsReportedRunning(t *testing.T) {
 		}
 		h.Stop()
 		h.wait()
-		last := store.local["web"]
-		want(t, "afterwards", []any{last.Handle == nil, last.RunComplete, store.states["web"].State}, "[true true dead]")
+		last := store.localStates["web"]
+		wantEqual(t, "afterwards", []any{last.Handle == nil, last.RunComplete, store.taskStates["web"].State}, "[true true dead]")
 	})
 }
 
 func TestNothingStartsWithoutARecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &memoryStore{fail: errors.New("disk full")}
-		h := start(t, parseJob(t, job("service", oneTry+sleeper)), func(c *Config) { c.Store = store })
+		store := &memoryStore{putErr: errors.New("disk full")}
+		h := startHarness(t, parseJob(t, job("service", oneRestartText+endlessTaskText)), func(c *Config) { c.Store = store })
 		h.wait()
-		want(t, "starts", h.world.recordedCalls("StartTask"), "[]")
-		want(t, "status", h.last().ClientStatus, "failed")
+		wantEqual(t, "starts", h.drivers.recordedCalls("StartTask"), "[]")
+		wantEqual(t, "status", h.lastUpdate().ClientStatus, "failed")
 	})
 }
 
@@ -381,19 +381,19 @@ func (f *runningTaskRefuser) PutTask(alloc, task string, local state.LocalState,
 func TestRecordIsStoredAfterFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &runningTaskRefuser{fakeStore: newFakeStore(), full: true}
-		h := start(t, parseJob(t, job("service", sleeper)), func(c *Config) { c.Store = store })
+		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) { c.Store = store })
 		h.advance(time.Second)
 		if err := h.EmitEvent("web", &api.TaskEvent{Type: "said"}); err != nil {
 			t.Fatal(err)
 		}
 		h.advance(10 * time.Second)
 		store.mu.Lock()
-		want(t, "on a full disk", []any{store.locals["web"].Handle == nil, store.states["web"].State}, "[true pending]")
+		wantEqual(t, "on a full disk", []any{store.localStates["web"].Handle == nil, store.taskStates["web"].State}, "[true pending]")
 		store.full = false
 		store.mu.Unlock()
 		h.advance(2 * time.Second)
 		store.mu.Lock()
-		want(t, "with room", []any{store.locals["web"].Handle == nil, store.states["web"].State}, "[false running]")
+		wantEqual(t, "with room", []any{store.localStates["web"].Handle == nil, store.taskStates["web"].State}, "[false running]")
 		store.mu.Unlock()
 		h.Stop()
 		h.wait()
@@ -405,7 +405,7 @@ func TestRecordIsStoredAfterFullDisk(t *testing.T) {
 func TestKillIsStoredAfterFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &runningTaskRefuser{fakeStore: newFakeStore()}
-		h := start(t, parseJob(t, job("service", `task "web" {
+		h := startHarness(t, parseJob(t, job("service", `task "web" {
 			driver       = "fake"
 			kill_timeout = "20s"
 			config { ignore_signals = true }
@@ -419,15 +419,15 @@ func TestKillIsStoredAfterFullDisk(t *testing.T) {
 		stored := func() state.LocalState {
 			store.mu.Lock()
 			defer store.mu.Unlock()
-			return store.locals["web"]
+			return store.localStates["web"]
 		}
 		setFull(true)
 		h.Stop()
 		h.advance(10 * time.Second)
-		want(t, "on a full disk", stored().Killed, "false")
+		wantEqual(t, "on a full disk", stored().Killed, "false")
 		setFull(false)
 		h.advance(2 * time.Second)
-		want(t, "with room, before the task has ended", []any{stored().Killed, stored().Handle != nil, h.state("web").State}, "[true true running]")
+		wantEqual(t, "with room, before the task has ended", []any{stored().Killed, stored().Handle != nil, h.taskState("web").State}, "[true true running]")
 		h.wait()
 	})
 }
@@ -435,15 +435,15 @@ func TestKillIsStoredAfterFullDisk(t *testing.T) {
 // fullDisk is a Store that rejects puts while it is full.
 type fullDisk struct {
 	*fakeStore
-	full       bool
-	untilStart bool // the store has space again from the first record that contains the id of a start
+	full           bool
+	fullUntilStart bool // the store has space again from the first record that contains the id of a start
 }
 
-// refuses reports whether a put is rejected. local is nil for a put without a local state.
-func (f *fullDisk) refuses(local *state.LocalState) bool {
+// refusesPut reports whether a put is rejected. local is nil for a put without a local state.
+func (f *fullDisk) refusesPut(local *state.LocalState) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.untilStart && local != nil && local.StartID != "" {
+	if f.fullUntilStart && local != nil && local.StartID != "" {
 		f.full = false
 	}
 	return f.full
@@ -456,14 +456,14 @@ func (f *fullDisk) setFull(full bool) {
 }
 
 func (f *fullDisk) PutTaskState(alloc, task string, s *api.TaskState, h state.Durability) state.WaitFunc {
-	if f.refuses(nil) {
+	if f.refusesPut(nil) {
 		return func() error { return errors.New("disk full") }
 	}
 	return f.fakeStore.PutTaskState(alloc, task, s, h)
 }
 
 func (f *fullDisk) PutTask(alloc, task string, local state.LocalState, s *api.TaskState, h state.Durability) state.WaitFunc {
-	if f.refuses(&local) {
+	if f.refusesPut(&local) {
 		return func() error { return errors.New("disk full") }
 	}
 	return f.fakeStore.PutTask(alloc, task, local, s, h)
@@ -473,18 +473,18 @@ func (f *fullDisk) PutTask(alloc, task string, local state.LocalState, s *api.Ta
 func TestExitStatusIsStoredBeforeDestroy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &fullDisk{fakeStore: newFakeStore()}
-		h := start(t, parseJob(t, job("batch", `task "web" {
+		h := startHarness(t, parseJob(t, job("batch", `task "web" {
 			driver = "fake"
 			config { run_for = "5s" }
 		}`)), func(c *Config) { c.Store = store })
 		h.advance(time.Second)
 		store.setFull(true)
 		h.advance(20 * time.Second)
-		want(t, "on a full disk", h.world.recordedCalls("DestroyTask"), "[]")
+		wantEqual(t, "on a full disk", h.drivers.recordedCalls("DestroyTask"), "[]")
 		store.setFull(false)
 		h.wait()
-		want(t, "with space", len(h.world.recordedCalls("DestroyTask")), "1")
-		want(t, "stored events", store.storedEvents("web"), "[Received Task Setup Started Terminated]")
+		wantEqual(t, "with space", len(h.drivers.recordedCalls("DestroyTask")), "1")
+		wantEqual(t, "stored events", store.storedEvents("web"), "[Received Task Setup Started Terminated]")
 	})
 }
 
@@ -492,7 +492,7 @@ func TestExitStatusIsStoredBeforeDestroy(t *testing.T) {
 func (l *fakeStore) storedEvents(task string) (types []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if state := l.states[task]; state != nil {
+	if state := l.taskStates[task]; state != nil {
 		for _, e := range state.Events {
 			types = append(types, e.Type)
 		}
@@ -505,7 +505,7 @@ func (l *fakeStore) storedEvents(task string) (types []string) {
 func TestEventIsStoredAfterFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &fullDisk{fakeStore: newFakeStore()}
-		h := start(t, parseJob(t, job("service", sleeper)), func(c *Config) { c.Store = store })
+		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) { c.Store = store })
 		h.advance(time.Second)
 		store.setFull(true)
 		if err := h.EmitEvent("web", &api.TaskEvent{Type: "said"}); err != nil {
@@ -530,10 +530,10 @@ func TestEventIsStoredAfterFullDisk(t *testing.T) {
 // missing forever.
 func TestRefusedEventIsStoredWithTheLocalRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &fullDisk{fakeStore: newFakeStore(), full: true, untilStart: true}
-		h := start(t, parseJob(t, job("service", sleeper)), func(c *Config) {
+		store := &fullDisk{fakeStore: newFakeStore(), full: true, fullUntilStart: true}
+		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) {
 			c.Store = store
-			c.Drivers.(*world).checkStart = func(string, []string) string {
+			c.Drivers.(*fakeDrivers).startChecker = func(string, []string) string {
 				if events := store.storedEvents("web"); !slices.Contains(events, api.TaskSetup) {
 					t.Errorf("when the task is started, the stored events are %v", events)
 				}
@@ -541,7 +541,7 @@ func TestRefusedEventIsStoredWithTheLocalRecord(t *testing.T) {
 			}
 		})
 		h.advance(time.Second)
-		want(t, "starts", len(h.world.recordedCalls("StartTask")), "1")
+		wantEqual(t, "starts", len(h.drivers.recordedCalls("StartTask")), "1")
 		h.Stop()
 		h.wait()
 	})
@@ -559,21 +559,21 @@ func TestHookEnvMerges(t *testing.T) {
 			}
 			return hook.TaskPrestartResponse{Env: map[string]string{"X": "2", "B": "b"}}, nil
 		}}}
-		h := start(t, parseJob(t, job("service", oneTry+`task "web" {
+		h := startHarness(t, parseJob(t, job("service", oneRestartText+`task "web" {
 			driver = "fake"
 			env { X = "0" }
 		}`)), withHooks(nil, []hooks.Hook{a, b}))
 		h.advance(time.Second)
-		env := h.world.config("web").Env
-		want(t, "first start", []string{env["X"], env["A"], env["B"]}, "[2 a b]")
-		want(t, "b saw", b.last.Env["X"], "1")
+		env := h.drivers.config("web").Env
+		wantEqual(t, "first start", []string{env["X"], env["A"], env["B"]}, "[2 a b]")
+		wantEqual(t, "b saw", b.lastPrestart.Env["X"], "1")
 		if err := h.RestartTask(t.Context(), "web"); err != nil {
 			t.Fatal(err)
 		}
 		h.advance(time.Second)
-		env = h.world.config("web").Env
+		env = h.drivers.config("web").Env
 		_, has := env["B"]
-		want(t, "second start", []any{env["X"], env["A"], has}, "[1 a false]")
+		wantEqual(t, "second start", []any{env["X"], env["A"], has}, "[1 a false]")
 	})
 }
 
@@ -589,7 +589,7 @@ func TestHookEnvIsInTheOrderOfTheHooks(t *testing.T) {
 				return hook.TaskPrestartResponse{Env: map[string]string{"X": name}}, nil
 			}}}
 		}
-		a := startAgent(t, parseJob(t, job("service", oneTry+sleeper)), withHooks(nil, []hooks.Hook{say("late", 1), say("early", 0)}))
+		a := startAgent(t, parseJob(t, job("service", oneRestartText+endlessTaskText)), withHooks(nil, []hooks.Hook{say("late", 1), say("early", 0)}))
 		restart := func() {
 			t.Helper()
 			if err := a.RestartTask(t.Context(), "web"); err != nil {
@@ -599,12 +599,12 @@ func TestHookEnvIsInTheOrderOfTheHooks(t *testing.T) {
 		}
 		a.advance(time.Second)
 		restart()
-		want(t, "X", a.world.config("web").Env["X"], "early")
+		wantEqual(t, "X", a.drivers.config("web").Env["X"], "early")
 		a.die()
-		a = a.again(nil)
+		a = a.startNextAgent(nil)
 		a.advance(time.Second)
 		restart()
-		want(t, "X under the next agent", a.world.config("web").Env["X"], "early")
+		wantEqual(t, "X under the next agent", a.drivers.config("web").Env["X"], "early")
 		a.Stop()
 		a.wait()
 	})
@@ -621,17 +621,17 @@ func TestHookMountsMerge(t *testing.T) {
 		devices := recordingTaskHook{&recordingHook{name: "devices", prestartResponse: give(hook.TaskPrestartResponse{Done: true,
 			Mounts:  []driver.Mount{{TaskPath: "/both", HostPath: "/srv/device"}, {TaskPath: "/lib", HostPath: "/srv/lib"}},
 			Devices: []driver.Device{{TaskPath: "/dev/x", HostPath: "/dev/x0", Permissions: "rw"}}})}}
-		a := startAgent(t, parseJob(t, job("service", sleeper)), withHooks(nil, []hooks.Hook{volumes, devices}))
+		a := startAgent(t, parseJob(t, job("service", endlessTaskText)), withHooks(nil, []hooks.Hook{volumes, devices}))
 		a.advance(time.Second)
 		seen := func(when string) {
 			t.Helper()
-			c := a.world.config("web")
+			c := a.drivers.config("web")
 			var mounts []string
 			for _, m := range c.Mounts {
 				mounts = append(mounts, m.TaskPath+"="+m.HostPath)
 			}
-			want(t, when, mounts, "[/data=/srv/data /both=/srv/device /lib=/srv/lib]")
-			want(t, when, len(c.Devices), 1)
+			wantEqual(t, when, mounts, "[/data=/srv/data /both=/srv/device /lib=/srv/lib]")
+			wantEqual(t, when, len(c.Devices), 1)
 		}
 		restart := func() {
 			t.Helper()
@@ -644,11 +644,11 @@ func TestHookMountsMerge(t *testing.T) {
 		restart()
 		seen("after a restart")
 		a.die()
-		a = a.again(nil)
+		a = a.startNextAgent(nil)
 		a.advance(time.Second)
-		want(t, "starts that the next agent has found", a.starts("web"), 2)
+		wantEqual(t, "starts that the next agent has found", a.startCount("web"), 2)
 		restart()
-		want(t, "starts after its restart", a.starts("web"), 3)
+		wantEqual(t, "starts after its restart", a.startCount("web"), 3)
 		seen("after a restart by the next agent")
 	})
 }
@@ -656,31 +656,31 @@ func TestHookMountsMerge(t *testing.T) {
 // RS-057.
 func TestHookErrorsAreEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		bad := recordingTaskHook{&recordingHook{name: "bad", errs: map[string]error{
+		bad := recordingTaskHook{&recordingHook{name: "bad", errsByPoint: map[string]error{
 			"poststart": errors.New("p"), "prekilling": errors.New("k"), "exited": errors.New("e"), "stop": errors.New("s"), "update": errors.New("u"),
 		}}}
 		good := recordingTaskHook{&recordingHook{name: "good"}}
-		badAlloc := recordingAllocHook{&recordingHook{name: "bad", errs: map[string]error{"postrun": errors.New("x"), "prekill": errors.New("x")}}}
+		badAlloc := recordingAllocHook{&recordingHook{name: "bad", errsByPoint: map[string]error{"postrun": errors.New("x"), "prekill": errors.New("x")}}}
 		goodAlloc := recordingAllocHook{&recordingHook{name: "good"}}
-		j := parseJob(t, job("service", sleeper))
-		h := start(t, j, withHooks([]hooks.Hook{badAlloc, goodAlloc}, []hooks.Hook{bad, good}))
+		j := parseJob(t, job("service", endlessTaskText))
+		h := startHarness(t, j, withHooks([]hooks.Hook{badAlloc, goodAlloc}, []hooks.Hook{bad, good}))
 		h.advance(time.Second)
-		want(t, "state", h.state("web").State, "running")
-		h.Update(place(j))
+		wantEqual(t, "state", h.taskState("web").State, "running")
+		h.Update(newAllocation(j))
 		h.advance(time.Second)
 		h.Stop()
 		h.wait()
-		want(t, "events", h.events("web"), "[Task Setup Started Task hook failed Task hook failed Killing Task hook failed Terminated Task hook failed Killed Task hook failed]")
-		var texts []string
-		for _, e := range h.state("web").Events {
+		wantEqual(t, "events", h.taskEventTypes("web"), "[Task Setup Started Task hook failed Task hook failed Killing Task hook failed Terminated Task hook failed Killed Task hook failed]")
+		var eventTexts []string
+		for _, e := range h.taskState("web").Events {
 			if e.Type == "Task hook failed" {
-				texts = append(texts, e.DisplayMessage)
+				eventTexts = append(eventTexts, e.DisplayMessage)
 			}
 		}
-		want(t, "texts", texts, "[bad: p bad: u bad: k bad: e bad: s]")
-		want(t, "good hook", good.calls(), "[prestart poststart update prekilling exited stop]")
-		want(t, "good alloc hook", goodAlloc.calls(), "[prerun update  prekill postrun]")
-		want(t, "failed", h.state("web").Failed, false)
+		wantEqual(t, "texts", eventTexts, "[bad: p bad: u bad: k bad: e bad: s]")
+		wantEqual(t, "good hook", good.calls(), "[prestart poststart update prekilling exited stop]")
+		wantEqual(t, "good alloc hook", goodAlloc.calls(), "[prerun update  prekill postrun]")
+		wantEqual(t, "failed", h.taskState("web").Failed, false)
 	})
 }
 
@@ -689,15 +689,15 @@ func TestStopBeforeStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		alloc := recordingAllocHook{&recordingHook{name: "alloc"}}
 		task := recordingTaskHook{&recordingHook{name: "task"}}
-		h := start(t, parseJob(t, job("service", sleeper)), func(c *Config) {
-			c.Hooks = extraHooks{alloc: []hooks.Hook{alloc}, task: []hooks.Hook{task}}
+		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) {
+			c.Hooks = fixedHookFactory{alloc: []hooks.Hook{alloc}, task: []hooks.Hook{task}}
 			c.Alloc.DesiredStatus = api.AllocDesiredStatusStop
 		})
 		h.wait()
-		want(t, "alloc hook", alloc.calls(), "[prekill postrun]")
-		want(t, "task hook", task.calls(), "[stop]")
-		want(t, "status", h.last().ClientStatus, "complete")
-		want(t, "starts", h.world.recordedCalls("StartTask"), "[]")
+		wantEqual(t, "alloc hook", alloc.calls(), "[prekill postrun]")
+		wantEqual(t, "task hook", task.calls(), "[stop]")
+		wantEqual(t, "status", h.lastUpdate().ClientStatus, "complete")
+		wantEqual(t, "starts", h.drivers.recordedCalls("StartTask"), "[]")
 	})
 }
 
@@ -705,10 +705,10 @@ func TestStopBeforeStart(t *testing.T) {
 func TestUpdatesAreOrdered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		alloc := recordingAllocHook{&recordingHook{name: "alloc"}}
-		h := start(t, parseJob(t, job("service", sleeper)), withHooks([]hooks.Hook{alloc}, nil))
+		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), withHooks([]hooks.Hook{alloc}, nil))
 		h.advance(time.Second)
 		version := func(n int) *api.Allocation {
-			a := place(parseJob(t, job("service", fmt.Sprintf("meta { version = \"%d\" }\n", n)+sleeper)))
+			a := newAllocation(parseJob(t, job("service", fmt.Sprintf("meta { version = \"%d\" }\n", n)+endlessTaskText)))
 			a.AllocModifyIndex = uint64(n)
 			return a
 		}
@@ -724,7 +724,7 @@ func TestUpdatesAreOrdered(t *testing.T) {
 		}
 		h.Update(version(1)) // an older version is ignored
 		h.advance(time.Second)
-		want(t, "after an old version", alloc.calls(), calls)
+		wantEqual(t, "after an old version", alloc.calls(), calls)
 	})
 }
 
@@ -736,16 +736,16 @@ func TestKillDuringPrestart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				slow := recordingTaskHook{&recordingHook{name: "slow", hang: map[string]bool{"prestart": true}}}
-				h := start(t, parseJob(t, job("service", sleeper)), withHooks(nil, []hooks.Hook{slow}))
+				slow := recordingTaskHook{&recordingHook{name: "slow", hangingPoints: map[string]bool{"prestart": true}}}
+				h := startHarness(t, parseJob(t, job("service", endlessTaskText)), withHooks(nil, []hooks.Hook{slow}))
 				h.advance(5 * time.Second)
 				kill(h)
 				h.wait()
-				want(t, "took", time.Since(h.begin), "5s")
-				s := h.state("web")
-				want(t, "web", []any{s.State, s.Failed, h.events("web")}, "[dead false [Received Task Setup Killing]]")
-				want(t, "status", h.last().ClientStatus, "complete")
-				want(t, "hook", slow.calls(), "[prestart stop]")
+				wantEqual(t, "took", time.Since(h.startTime), "5s")
+				s := h.taskState("web")
+				wantEqual(t, "web", []any{s.State, s.Failed, h.taskEventTypes("web")}, "[dead false [Received Task Setup Killing]]")
+				wantEqual(t, "status", h.lastUpdate().ClientStatus, "complete")
+				wantEqual(t, "hook", slow.calls(), "[prestart stop]")
 			})
 		})
 	}
@@ -763,14 +763,14 @@ func TestPrestartErrors(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				bad := recordingTaskHook{&recordingHook{name: "bad", errs: map[string]error{"prestart": c.err}}}
+				bad := recordingTaskHook{&recordingHook{name: "bad", errsByPoint: map[string]error{"prestart": c.err}}}
 				after := recordingTaskHook{&recordingHook{name: "after"}}
-				h := start(t, parseJob(t, job("service", oneTry+sleeper)), withHooks(nil, []hooks.Hook{bad, after}))
+				h := startHarness(t, parseJob(t, job("service", oneRestartText+endlessTaskText)), withHooks(nil, []hooks.Hook{bad, after}))
 				h.wait()
-				want(t, "events", h.events("web"), c.want)
-				want(t, "message", h.state("web").Events[2].DisplayMessage, "bad: bad")
-				want(t, "the hook after", after.calls(), "[stop]")
-				want(t, "failed", h.state("web").Failed, true)
+				wantEqual(t, "events", h.taskEventTypes("web"), c.want)
+				wantEqual(t, "message", h.taskState("web").Events[2].DisplayMessage, "bad: bad")
+				wantEqual(t, "the hook after", after.calls(), "[stop]")
+				wantEqual(t, "failed", h.taskState("web").Failed, true)
 			})
 		})
 	}
@@ -781,13 +781,13 @@ func TestMountsForADriverThatTakesNone(t *testing.T) {
 		volumes := recordingTaskHook{&recordingHook{name: "volumes", prestartResponse: func(int) (hook.TaskPrestartResponse, error) {
 			return hook.TaskPrestartResponse{Done: true, Mounts: []driver.Mount{{TaskPath: "/data", HostPath: "/srv/data"}}}, nil
 		}}}
-		h := start(t, parseJob(t, job("service", sleeper)), func(c *Config) {
+		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) {
 			withHooks(nil, []hooks.Hook{volumes})(c)
-			c.Drivers.(*world).capabilities.MountConfigs = driver.MountConfigsNone
+			c.Drivers.(*fakeDrivers).capabilities.MountConfigs = driver.MountConfigsNone
 		})
 		h.advance(time.Second)
-		want(t, "events", h.events("web"), "[Received Task Setup Task hook failed Started]")
-		want(t, "message", h.state("web").Events[2].DisplayMessage, `volumes: prestart: the driver "fake" takes no mounts: the task will not see /data`)
+		wantEqual(t, "events", h.taskEventTypes("web"), "[Received Task Setup Task hook failed Started]")
+		wantEqual(t, "message", h.taskState("web").Events[2].DisplayMessage, `volumes: prestart: the driver "fake" takes no mounts: the task will not see /data`)
 		h.Stop()
 		h.wait()
 	})
@@ -796,7 +796,7 @@ func TestMountsForADriverThatTakesNone(t *testing.T) {
 func TestHookRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := recordingTaskHook{&recordingHook{name: "s"}}
-		h := start(t, parseJob(t, `job "j" {
+		h := startHarness(t, parseJob(t, `job "j" {
 			type = "service"
 			meta { a = "job" }
 			group "g" {
@@ -810,14 +810,14 @@ func TestHookRequests(t *testing.T) {
 			}
 		}`), withHooks(nil, []hooks.Hook{s}))
 		h.advance(time.Second)
-		r := s.last
-		want(t, "alloc", r.Alloc, hook.Alloc{ID: testAllocID, Name: "j.g[0]", Namespace: "default", JobID: "j", JobName: "j",
+		r := s.lastPrestart
+		wantEqual(t, "alloc", r.Alloc, hook.Alloc{ID: testAllocID, Name: "j.g[0]", Namespace: "default", JobID: "j", JobName: "j",
 			JobType: "service", TaskGroup: "g", NodeID: "node-id", NodeName: "node-name", Meta: map[string]string{"a": "job", "b": "group"}})
-		want(t, "meta", slices.Sorted(maps.Keys(r.Task.Meta)), "[a b c]")
+		wantEqual(t, "meta", slices.Sorted(maps.Keys(r.Task.Meta)), "[a b c]")
 		r.Task.Meta = nil
-		want(t, "task", r.Task, hook.Task{Name: "web", Driver: "fake", User: "nobody", Leader: true})
-		want(t, "dir", r.Dir, h.Dir().Task("web"))
-		want(t, "memory", r.Resources.MemoryMB, 300)
+		wantEqual(t, "task", r.Task, hook.Task{Name: "web", Driver: "fake", User: "nobody", Leader: true})
+		wantEqual(t, "dir", r.Dir, h.Dir().Task("web"))
+		wantEqual(t, "memory", r.Resources.MemoryMB, 300)
 	})
 }
 
@@ -825,16 +825,16 @@ func TestShutdownLeavesTheTaskAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		alloc := recordingAllocHook{&recordingHook{name: "alloc"}}
 		task := recordingTaskHook{&recordingHook{name: "task"}}
-		h := start(t, parseJob(t, job("service", sleeper)), withHooks([]hooks.Hook{alloc}, []hooks.Hook{task}))
+		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), withHooks([]hooks.Hook{alloc}, []hooks.Hook{task}))
 		h.advance(time.Second)
 		h.cancel(ErrShutdown)
 		h.wait()
-		want(t, "took", time.Since(h.begin), "1s")
-		want(t, "processes", len(h.world.alive()), 1)
-		want(t, "state", h.state("web").State, "running")
-		want(t, "alloc hook", alloc.calls(), "[prerun shutdown]")
-		want(t, "task hook", task.calls(), "[prestart poststart shutdown]")
-		want(t, "stops", h.world.recordedCalls("StopTask"), "[]")
+		wantEqual(t, "took", time.Since(h.startTime), "1s")
+		wantEqual(t, "processes", len(h.drivers.alive()), 1)
+		wantEqual(t, "state", h.taskState("web").State, "running")
+		wantEqual(t, "alloc hook", alloc.calls(), "[prerun shutdown]")
+		wantEqual(t, "task hook", task.calls(), "[prestart poststart shutdown]")
+		wantEqual(t, "stops", h.drivers.recordedCalls("StopTask"), "[]")
 	})
 }
 
@@ -842,49 +842,49 @@ func TestShutdownLeavesTheTaskAlone(t *testing.T) {
 // the hook again, and then applies the restart policy.
 func TestShutdownWhileExitIsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slow := recordingTaskHook{&recordingHook{name: "slow", hang: map[string]bool{"exited": true}}}
+		slow := recordingTaskHook{&recordingHook{name: "slow", hangingPoints: map[string]bool{"exited": true}}}
 		after := recordingTaskHook{&recordingHook{name: "after"}}
-		a := startAgent(t, parseJob(t, job("batch", noTry+shortRun)), withHooks(nil, []hooks.Hook{slow, after}))
+		a := startAgent(t, parseJob(t, job("batch", noRestartText+oneSecondTaskText)), withHooks(nil, []hooks.Hook{slow, after}))
 		a.advance(2 * time.Second)
 		a.cancel(ErrShutdown)
 		a.wait()
-		want(t, "took", time.Since(a.begin), "2s")
-		want(t, "state", a.state("web").State, "running")
-		want(t, "the hook after", after.calls(), "[prestart poststart shutdown]")
+		wantEqual(t, "took", time.Since(a.startTime), "2s")
+		wantEqual(t, "state", a.taskState("web").State, "running")
+		wantEqual(t, "the hook after", after.calls(), "[prestart poststart shutdown]")
 		a.die()
 
 		slow.mu.Lock()
-		slow.hang = nil
+		slow.hangingPoints = nil
 		slow.mu.Unlock()
-		a = a.again(nil)
+		a = a.startNextAgent(nil)
 		a.wait()
-		want(t, "took", time.Since(a.begin), "2s")
-		want(t, "status", a.last().ClientStatus, "complete")
-		want(t, "events", a.events("web"), "[Received Task Setup Started Terminated]")
-		want(t, "the hook", slow.calls(), "[prestart poststart exited shutdown exited stop]")
-		want(t, "the hook after", after.calls(), "[prestart poststart shutdown exited stop]")
+		wantEqual(t, "took", time.Since(a.startTime), "2s")
+		wantEqual(t, "status", a.lastUpdate().ClientStatus, "complete")
+		wantEqual(t, "events", a.taskEventTypes("web"), "[Received Task Setup Started Terminated]")
+		wantEqual(t, "the hook", slow.calls(), "[prestart poststart exited shutdown exited stop]")
+		wantEqual(t, "the hook after", after.calls(), "[prestart poststart shutdown exited stop]")
 	})
 }
 
 // Calls of the Update hooks do not overlap each other. They run concurrently with all other hooks.
 func TestUpdatesOfATask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slow := recordingTaskHook{&recordingHook{name: "slow", hang: map[string]bool{"update": true}}}
-		j := parseJob(t, job("service", oneTry+sleeper))
-		h := start(t, j, withHooks(nil, []hooks.Hook{slow}))
+		slow := recordingTaskHook{&recordingHook{name: "slow", hangingPoints: map[string]bool{"update": true}}}
+		j := parseJob(t, job("service", oneRestartText+endlessTaskText))
+		h := startHarness(t, j, withHooks(nil, []hooks.Hook{slow}))
 		h.advance(time.Second)
 		for range 3 {
-			h.Update(place(j))
+			h.Update(newAllocation(j))
 			h.advance(time.Second)
 		}
-		want(t, "while the first one hangs", slow.calls(), "[prestart poststart update]")
+		wantEqual(t, "while the first one hangs", slow.calls(), "[prestart poststart update]")
 		if err := h.RestartTask(t.Context(), "web"); err != nil {
 			t.Fatal(err)
 		}
 		h.advance(time.Second)
-		want(t, "after a restart meanwhile", slow.calls(), "[prestart poststart update prekilling exited prestart poststart]")
+		wantEqual(t, "after a restart meanwhile", slow.calls(), "[prestart poststart update prekilling exited prestart poststart]")
 		h.advance(10 * time.Second)
-		want(t, "after its deadline, of all that came since", slow.calls(), "[prestart poststart update prekilling exited prestart poststart update]")
+		wantEqual(t, "after its deadline, of all that came since", slow.calls(), "[prestart poststart update prekilling exited prestart poststart update]")
 		h.Stop()
 		h.wait()
 	})
@@ -893,7 +893,7 @@ func TestUpdatesOfATask(t *testing.T) {
 // A stop does not wait for a hook that hangs, except for the hooks that belong to the stop and have a
 // deadline. A shutdown of the agent waits for the Stop and Postrun hooks.
 func TestStopWhileAHookHangs(t *testing.T) {
-	update := func(h *harness, j *api.Job) { h.Update(place(j)) }
+	update := func(h *harness, j *api.Job) { h.Update(newAllocation(j)) }
 	restart := func(h *harness, _ *api.Job) { go func() { _ = h.RestartAll(context.Background()) }() } // the error does not matter
 	for _, c := range []struct {
 		point  string
@@ -917,13 +917,13 @@ func TestStopWhileAHookHangs(t *testing.T) {
 		for _, shutdown := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, shutdown %v", c.point, shutdown), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					slow := &recordingHook{name: "slow", hang: map[string]bool{c.point: true}}
+					slow := &recordingHook{name: "slow", hangingPoints: map[string]bool{c.point: true}}
 					configure := withHooks([]hooks.Hook{recordingAllocHook{slow}}, nil)
 					if c.ofTask {
 						configure = withHooks(nil, []hooks.Hook{recordingTaskHook{slow}})
 					}
-					j := parseJob(t, job("service", sleeper))
-					h := start(t, j, configure)
+					j := parseJob(t, job("service", endlessTaskText))
+					h := startHarness(t, j, configure)
 					h.advance(time.Second)
 					if c.begin != nil {
 						c.begin(h, j)
@@ -931,7 +931,7 @@ func TestStopWhileAHookHangs(t *testing.T) {
 					h.advance(time.Second)
 					begin, takes := time.Now(), c.stop
 					if !shutdown || takes != "0s" {
-						stop := place(j)
+						stop := newAllocation(j)
 						stop.DesiredStatus = api.AllocDesiredStatusStop
 						h.Update(stop)
 					}
@@ -943,12 +943,12 @@ func TestStopWhileAHookHangs(t *testing.T) {
 						h.cancel(ErrShutdown)
 					}
 					h.wait()
-					want(t, "it takes", time.Since(begin), takes)
+					wantEqual(t, "it takes", time.Since(begin), takes)
 					if !slices.Contains(slow.calls(), c.point) {
 						t.Errorf("the hook point was not reached: %v", slow.calls())
 					}
 					if !shutdown {
-						want(t, "processes left", h.world.alive(), "[]")
+						wantEqual(t, "processes left", h.drivers.alive(), "[]")
 					}
 				})
 			})
@@ -958,7 +958,7 @@ func TestStopWhileAHookHangs(t *testing.T) {
 
 func TestShutdownDuringAStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := start(t, parseJob(t, job("service", `task "web" {
+		h := startHarness(t, parseJob(t, job("service", `task "web" {
 			driver       = "fake"
 			kill_timeout = "30s"
 			config { ignore_signals = true }
@@ -968,33 +968,33 @@ func TestShutdownDuringAStop(t *testing.T) {
 		h.advance(time.Second)
 		h.cancel(ErrShutdown)
 		h.wait()
-		want(t, "took", time.Since(h.begin), "2s")
-		want(t, "events", h.events("web"), "[Received Task Setup Started Killing]")
-		want(t, "processes", len(h.world.alive()), 1)
+		wantEqual(t, "took", time.Since(h.startTime), "2s")
+		wantEqual(t, "events", h.taskEventTypes("web"), "[Received Task Setup Started Killing]")
+		wantEqual(t, "processes", len(h.drivers.alive()), 1)
 	})
 }
 
 func TestPreTaskRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		alloc := recordingAllocHook{&recordingHook{name: "alloc"}}
-		h := start(t, parseJob(t, job("service", "shutdown_delay = \"4s\"\n"+sleeper)), withHooks([]hooks.Hook{alloc}, nil))
+		h := startHarness(t, parseJob(t, job("service", "shutdown_delay = \"4s\"\n"+endlessTaskText)), withHooks([]hooks.Hook{alloc}, nil))
 		h.advance(time.Second)
 		ctx := context.Background()
 		if err := errors.Join(h.RestartTask(ctx, "web"), h.RestartRunning(ctx), h.RestartAll(ctx)); err != nil {
 			t.Fatal(err)
 		}
-		want(t, "took", time.Since(h.begin), "9s") // the restarts of all tasks wait for shutdown_delay, the restart of one task does not
-		want(t, "alloc hook", alloc.calls(), "[prerun pretaskrestart pretaskrestart]")
+		wantEqual(t, "took", time.Since(h.startTime), "9s") // the restarts of all tasks wait for shutdown_delay, the restart of one task does not
+		wantEqual(t, "alloc hook", alloc.calls(), "[prerun pretaskrestart pretaskrestart]")
 	})
 }
 
-// lateHooks is a HookFactory that knows its hooks only when hooksKnown is closed.
-type lateHooks struct {
-	hooks      extraHooks
+// lateHookFactory is a HookFactory that knows its hooks only when hooksKnown is closed.
+type lateHookFactory struct {
+	hooks      fixedHookFactory
 	hooksKnown chan struct{}
 }
 
-func (l lateHooks) Pending(*api.Allocation) func(context.Context, func(*api.TaskEvent)) {
+func (l lateHookFactory) PendingLaunches(*api.Allocation) func(context.Context, func(*api.TaskEvent)) {
 	if isClosed(l.hooksKnown) {
 		return nil
 	}
@@ -1007,14 +1007,14 @@ func (l lateHooks) Pending(*api.Allocation) func(context.Context, func(*api.Task
 	}
 }
 
-func (l lateHooks) AllocHooks(a *api.Allocation, c hookplugin.Target) []hooks.Entry {
+func (l lateHookFactory) AllocHooks(a *api.Allocation, c hookplugin.AttachTarget) []hooks.Entry {
 	if !isClosed(l.hooksKnown) {
 		return nil
 	}
 	return l.hooks.AllocHooks(a, c)
 }
 
-func (l lateHooks) TaskHooks(a *api.Allocation, t *api.Task, c hookplugin.Target) []hooks.Entry {
+func (l lateHookFactory) TaskHooks(a *api.Allocation, t *api.Task, c hookplugin.AttachTarget) []hooks.Entry {
 	if !isClosed(l.hooksKnown) {
 		return nil
 	}
@@ -1026,43 +1026,43 @@ func (l lateHooks) TaskHooks(a *api.Allocation, t *api.Task, c hookplugin.Target
 func TestHooksAreAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ofAlloc, ofTask := &recordingHook{name: "late"}, &recordingHook{name: "late"}
-		late := lateHooks{extraHooks{[]hooks.Hook{recordingAllocHook{ofAlloc}}, []hooks.Hook{recordingTaskHook{ofTask}}}, make(chan struct{})}
-		a := startAgent(t, parseJob(t, job("service", noTry+sleeper)), func(c *Config) { c.Hooks = late })
+		late := lateHookFactory{fixedHookFactory{[]hooks.Hook{recordingAllocHook{ofAlloc}}, []hooks.Hook{recordingTaskHook{ofTask}}}, make(chan struct{})}
+		a := startAgent(t, parseJob(t, job("service", noRestartText+endlessTaskText)), func(c *Config) { c.Hooks = late })
 		waits := func(when string) {
 			t.Helper()
 			a.advance(30 * time.Second)
-			want(t, when, a.state("web").State, "pending")
-			want(t, "hooks", append(ofAlloc.calls(), ofTask.calls()...), "[]")
-			want(t, "what it waits for", a.state("web").Events[len(a.state("web").Events)-1].Message, "waiting for late to start")
+			wantEqual(t, when, a.taskState("web").State, "pending")
+			wantEqual(t, "hooks", append(ofAlloc.calls(), ofTask.calls()...), "[]")
+			wantEqual(t, "what it waits for", a.taskState("web").Events[len(a.taskState("web").Events)-1].Message, "waiting for late to start")
 			a.Stats(t.Context(), "")
 		}
 		waits("before the plugin is up")
 		a.die()
-		a = a.again(nil)
+		a = a.startNextAgent(nil)
 		waits("under the next agent")
 		close(late.hooksKnown)
 		a.advance(time.Second)
-		want(t, "then", a.state("web").State, "running")
-		want(t, "hooks of the allocation", ofAlloc.calls(), "[prerun]")
-		want(t, "it is needed", a.Needs(supervisor.PluginKey{Type: base.TypeHook, Name: "late"}), "true")
+		wantEqual(t, "then", a.taskState("web").State, "running")
+		wantEqual(t, "hooks of the allocation", ofAlloc.calls(), "[prerun]")
+		wantEqual(t, "it is needed", a.NeedsPlugin(supervisor.PluginKey{Type: base.TypeHook, Name: "late"}), "true")
 
 		a.die()
-		a = a.again(func(c *Config) { c.Hooks = lateHooks{late.hooks, make(chan struct{})} })
+		a = a.startNextAgent(func(c *Config) { c.Hooks = lateHookFactory{late.hooks, make(chan struct{})} })
 		a.advance(time.Second)
-		want(t, "what runs", a.state("web").State, "running")
+		wantEqual(t, "what runs", a.taskState("web").State, "running")
 		a.Stop()
 		a.wait()
 	})
 }
 
-// lateHookList is a HookFactory whose list of hooks is incomplete until hooksKnown is closed.
-type lateHookList struct {
-	extraHooks
+// incompleteHookFactory is a HookFactory whose list of hooks is incomplete until hooksKnown is closed.
+type incompleteHookFactory struct {
+	fixedHookFactory
 	hooksKnown chan struct{}
 }
 
-func (l lateHookList) Pending(a *api.Allocation) func(context.Context, func(*api.TaskEvent)) {
-	return lateHooks{l.extraHooks, l.hooksKnown}.Pending(a)
+func (l incompleteHookFactory) PendingLaunches(a *api.Allocation) func(context.Context, func(*api.TaskEvent)) {
+	return lateHookFactory{l.fixedHookFactory, l.hooksKnown}.PendingLaunches(a)
 }
 
 // Under the next agent, the tasks are recovered before the hooks are known, and the wait for the hooks
@@ -1070,16 +1070,16 @@ func (l lateHookList) Pending(a *api.Allocation) func(context.Context, func(*api
 func TestRestoredTasksDoNotWaitForHooks(t *testing.T) {
 	for _, c := range []struct {
 		name    string
-		then    func(*agent, lateHookList)
+		then    func(*testAgent, incompleteHookFactory)
 		prerun  time.Duration // when the Prerun hook is called under the next agent; 0 if it is not called
 		prekill int           // number of calls of the PreKill hook
 	}{
-		{"known after a second", func(a *agent, l lateHookList) {
+		{"known after a second", func(a *testAgent, l incompleteHookFactory) {
 			a.advance(time.Second)
 			close(l.hooksKnown)
 		}, time.Second, 0},
-		{"never known", func(*agent, lateHookList) {}, 2 * time.Second, 0},
-		{"stopped meanwhile", func(a *agent, _ lateHookList) {
+		{"never known", func(*testAgent, incompleteHookFactory) {}, 2 * time.Second, 0},
+		{"stopped meanwhile", func(a *testAgent, _ incompleteHookFactory) {
 			a.advance(time.Second)
 			a.Stop()
 			a.wait()
@@ -1088,29 +1088,29 @@ func TestRestoredTasksDoNotWaitForHooks(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				late := &recordingHook{name: "late"}
-				list := extraHooks{alloc: []hooks.Hook{recordingAllocHook{late}}}
-				a := startAgent(t, parseJob(t, job("service", sleeper)), withHooks(list.alloc, nil))
+				list := fixedHookFactory{alloc: []hooks.Hook{recordingAllocHook{late}}}
+				a := startAgent(t, parseJob(t, job("service", endlessTaskText)), withHooks(list.alloc, nil))
 				a.advance(time.Second)
 				a.die()
-				factory := lateHookList{list, make(chan struct{})}
-				b := a.again(func(c *Config) { c.Hooks = factory })
+				factory := incompleteHookFactory{list, make(chan struct{})}
+				b := a.startNextAgent(func(c *Config) { c.Hooks = factory })
 				synctest.Wait()
-				want(t, "recovered at once", recovered(b), "[web]")
-				var requests sync.WaitGroup
-				requests.Go(func() { _ = b.RestartTask(t.Context(), "web") }) // an error is ignored: the task may be stopped before
+				wantEqual(t, "recovered at once", recoveredTasks(b), "[web]")
+				var requestsWG sync.WaitGroup
+				requestsWG.Go(func() { _ = b.RestartTask(t.Context(), "web") }) // an error is ignored: the task may be stopped before
 				begin := time.Now()
 				c.then(b, factory)
-				for count(late.calls(), "prerun") < 2 && time.Since(begin) < time.Minute {
+				for countCalls(late.calls(), "prerun") < 2 && time.Since(begin) < time.Minute {
 					b.advance(100 * time.Millisecond)
 				}
 				prerun := time.Since(begin).Truncate(time.Second)
-				if count(late.calls(), "prerun") < 2 {
+				if countCalls(late.calls(), "prerun") < 2 {
 					prerun = 0
 				}
-				want(t, "prerun", prerun, c.prerun)
-				want(t, "prekill", count(late.calls(), "prekill"), c.prekill)
-				requests.Wait()
-				want(t, "events", slices.Contains(b.events("web"), "Driver"), false)
+				wantEqual(t, "prerun", prerun, c.prerun)
+				wantEqual(t, "prekill", countCalls(late.calls(), "prekill"), c.prekill)
+				requestsWG.Wait()
+				wantEqual(t, "events", slices.Contains(b.taskEventTypes("web"), "Driver"), false)
 			})
 		})
 	}
@@ -1120,15 +1120,15 @@ func TestRestoredTasksDoNotWaitForHooks(t *testing.T) {
 func TestStopWhileHooksAreAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ofAlloc := &recordingHook{name: "late"}
-		late := lateHooks{extraHooks{[]hooks.Hook{recordingAllocHook{ofAlloc}}, nil}, make(chan struct{})}
-		h := start(t, parseJob(t, job("service", noTry+sleeper)), func(c *Config) { c.Hooks = late })
+		late := lateHookFactory{fixedHookFactory{[]hooks.Hook{recordingAllocHook{ofAlloc}}, nil}, make(chan struct{})}
+		h := startHarness(t, parseJob(t, job("service", noRestartText+endlessTaskText)), func(c *Config) { c.Hooks = late })
 		h.advance(time.Second)
 		begin := time.Now()
 		h.Stop()
 		h.wait()
-		want(t, "the stop takes", time.Since(begin), "0s")
-		want(t, "task", h.state("web").State, "dead")
-		want(t, "hooks", ofAlloc.calls(), "[]")
+		wantEqual(t, "the stop takes", time.Since(begin), "0s")
+		wantEqual(t, "task", h.taskState("web").State, "dead")
+		wantEqual(t, "hooks", ofAlloc.calls(), "[]")
 	})
 }
 
@@ -1136,8 +1136,8 @@ func TestStopWhileHooksAreAwaited(t *testing.T) {
 func TestDestroyWhileHooksAreAwaited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ofAlloc := &recordingHook{name: "late"}
-		late := lateHooks{extraHooks{[]hooks.Hook{recordingAllocHook{ofAlloc}}, nil}, make(chan struct{})}
-		h := start(t, parseJob(t, job("service", noTry+sleeper)), func(c *Config) { c.Hooks = late })
+		late := lateHookFactory{fixedHookFactory{[]hooks.Hook{recordingAllocHook{ofAlloc}}, nil}, make(chan struct{})}
+		h := startHarness(t, parseJob(t, job("service", noRestartText+endlessTaskText)), func(c *Config) { c.Hooks = late })
 		h.Stop()
 		h.wait()
 		again, err := New(h.hookBuilder.config)
@@ -1148,7 +1148,7 @@ func TestDestroyWhileHooksAreAwaited(t *testing.T) {
 		if err := again.Destroy(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		want(t, "hooks", ofAlloc.calls(), "[destroy]")
+		wantEqual(t, "hooks", ofAlloc.calls(), "[destroy]")
 	})
 }
 
@@ -1156,19 +1156,19 @@ func TestDestroyWhileHooksAreAwaited(t *testing.T) {
 func TestRunWaitsForRequestedRestarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow := &recordingHook{name: "slow", callDurations: map[string]time.Duration{"prekilling": time.Minute}}
-		h := start(t, parseJob(t, job("service", sleeper)), withHooks(nil, []hooks.Hook{recordingTaskHook{slow}}))
+		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), withHooks(nil, []hooks.Hook{recordingTaskHook{slow}}))
 		h.advance(time.Second)
 		if err := h.RestartWithReason("web", "a reason", false); err != nil {
 			t.Fatal(err)
 		}
 		h.advance(time.Second)
-		want(t, "calls", slow.calls(), "[prestart poststart prekilling]")
+		wantEqual(t, "calls", slow.calls(), "[prestart poststart prekilling]")
 		h.cancel(ErrShutdown)
 		h.wait()
 		slow.mu.Lock()
 		defer slow.mu.Unlock()
-		if !slices.Contains(slow.returned, "prekilling") {
-			t.Errorf("Run has returned while a hook is being called: %v of %v have returned", slow.returned, slow.seen)
+		if !slices.Contains(slow.returnedCalls, "prekilling") {
+			t.Errorf("Run has returned while a hook is being called: %v of %v have returned", slow.returnedCalls, slow.startedCalls)
 		}
 		if err := h.RestartWithReason("web", "a reason", false); !errors.Is(err, ErrNotRunning) {
 			t.Errorf("restart after Run: %v", err)

@@ -9,14 +9,14 @@ import (
 
 // reconciler makes the changes that follow from changed task states. Only one goroutine calls it.
 type reconciler struct {
-	tasks    taskSet
-	gates    *gates
-	status   *clientStatus
-	stop     *stopSequence
-	restarts *restarts
-	updates  *updates
-	changes  *changes
-	report   func(Update)
+	tasks           taskSet
+	gates           *gates
+	status          *clientStatus
+	stop            *stopSequence
+	restarts        *taskRestarter
+	updates         *allocUpdater
+	reconcileSignal *reconcileSignal
+	report          func(StatusUpdate)
 }
 
 // watch calls reconcile after each change and applies new versions of the allocation until all tasks
@@ -26,52 +26,52 @@ type reconciler struct {
 // watch does not reconcile before the tasks of an earlier agent are restored: before that, running
 // tasks have the state pending.
 func (r *reconciler) watch(ctx context.Context, restored <-chan struct{}) {
-	var background sync.WaitGroup
-	defer background.Wait()
+	var backgroundWG sync.WaitGroup
+	defer backgroundWG.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
-	updated := r.updates.nextSet
-	var applied, changed, restarted chan struct{}
-	var checks <-chan struct{}
+	updated := r.updates.nextReceived
+	var updateApplied, reconcileRequested, groupRestarted chan struct{}
+	var checksChanged <-chan struct{}
 	restartGroup := func() {
-		if restarted != nil || len(r.gates.restartDependents()) == 0 {
+		if groupRestarted != nil || len(r.gates.restartDependents()) == 0 {
 			return
 		}
 		done := make(chan struct{})
-		restarted = done
-		background.Go(func() {
+		groupRestarted = done
+		backgroundWG.Go(func() {
 			defer close(done)
 			r.restarts.restartGroup(ctx)
 		})
 	}
-	r.changes.notify()
+	r.reconcileSignal.requestReconcile()
 	for {
 		select {
 		case <-restored:
-			restored, changed = nil, r.changes.requested
-		case <-changed:
-			ended := r.tasks.ended() // called before reconcile, so that the last reconcile includes the final states
-			checks = r.reconcile()
+			restored, reconcileRequested = nil, r.reconcileSignal.reconcileRequested
+		case <-reconcileRequested:
+			ended := r.tasks.allEnded() // called before reconcile, so that the last reconcile includes the final states
+			checksChanged = r.reconcile()
 			if ended {
 				return
 			}
 			restartGroup()
-		case <-checks:
-			checks = nil // set again after the next reconcile
-			r.changes.notify()
-		case <-restarted:
-			restarted = nil
+		case <-checksChanged:
+			checksChanged = nil // set again after the next reconcile
+			r.reconcileSignal.requestReconcile()
+		case <-groupRestarted:
+			groupRestarted = nil
 			restartGroup() // meanwhile more tasks may have to restart
 		case <-updated:
 			done := make(chan struct{})
-			updated, applied = nil, done // one update at a time
-			background.Go(func() {
+			updated, updateApplied = nil, done // one update at a time
+			backgroundWG.Go(func() {
 				defer close(done)
 				r.updates.applyNext(ctx)
 			})
-		case <-applied:
-			updated, applied = r.updates.nextSet, nil
+		case <-updateApplied:
+			updated, updateApplied = r.updates.nextReceived, nil
 		}
 	}
 }
@@ -82,7 +82,7 @@ func (r *reconciler) watch(ctx context.Context, restored <-chan struct{}) {
 func (r *reconciler) reconcile() (checks <-chan struct{}) {
 	now := r.gates.snapshot()
 	status := r.status.rollUp(now.states)
-	why, finished := evaluateTasks(r.tasks.views(now.states))
+	why, finished := evaluateSiblings(r.tasks.siblingStates(now.states))
 	if why != nil {
 		r.stop.request(stopReason{why: why})
 	}
@@ -95,10 +95,10 @@ func (r *reconciler) reconcile() (checks <-chan struct{}) {
 	}
 	// During a stop no gate is opened. Otherwise tasks that the stop has not reached yet would start.
 	if !r.stop.isRequested() || finished {
-		checks = r.gates.observe(now)
+		checks = r.gates.openReadyGates(now)
 	}
 	r.gates.rerun(now.tasksToRerun)
 	r.report(status)
-	r.changes.wakeWaiters()
+	r.reconcileSignal.wakeWaiters()
 	return checks
 }

@@ -50,7 +50,7 @@ func (r *Runner) RestartAll(ctx context.Context) error { return r.restarts.resta
 // the task events. It does not wait for the restarts: Run does. If failure is set, they count for the
 // restart policy.
 func (r *Runner) RestartWithReason(task, reason string, failure bool) error {
-	tasks, err := r.tasks.running(task)
+	tasks, err := r.tasks.runningTasks(task)
 	if err != nil {
 		return err
 	}
@@ -59,11 +59,11 @@ func (r *Runner) RestartWithReason(task, reason string, failure bool) error {
 
 // Signal sends a signal to one task, or to all running tasks if task is empty.
 func (r *Runner) Signal(ctx context.Context, task, signal string) error {
-	if err := r.restore.await(ctx); err != nil {
+	if err := r.restorer.awaitRestored(ctx); err != nil {
 		return err
 	}
 	if task != "" {
-		t, ok := r.tasks.named(task)
+		t, ok := r.tasks.findByName(task)
 		if !ok {
 			return ErrTaskNotFound
 		}
@@ -90,7 +90,7 @@ func (r *Runner) Signal(ctx context.Context, task, signal string) error {
 // SignalWithReason sends a signal to the named task, or to all running tasks if task is empty. reason
 // is shown in the task events.
 func (r *Runner) SignalWithReason(ctx context.Context, task, signal, reason string) error {
-	tasks, err := r.tasks.running(task)
+	tasks, err := r.tasks.runningTasks(task)
 	if err != nil {
 		return err
 	}
@@ -117,11 +117,11 @@ func (r *Runner) KillWithReason(task, reason string) error {
 
 // Exec runs a command in the context of a task, and collects its output.
 func (r *Runner) Exec(ctx context.Context, task string, command []string, timeout time.Duration) (*driver.ExecResult, error) {
-	t, ok := r.tasks.named(task)
+	t, ok := r.tasks.findByName(task)
 	if !ok {
 		return nil, ErrTaskNotFound
 	}
-	if err := r.restore.await(ctx); err != nil {
+	if err := r.restorer.awaitRestored(ctx); err != nil {
 		return nil, err
 	}
 	return t.Exec(ctx, command, timeout)
@@ -130,11 +130,11 @@ func (r *Runner) Exec(ctx context.Context, task string, command []string, timeou
 // ExecStreaming runs a command in the context of a task with streamed input and
 // output, and blocks until the command has exited.
 func (r *Runner) ExecStreaming(ctx context.Context, task string, exec driver.Exec) (*driver.ExitResult, error) {
-	t, ok := r.tasks.named(task)
+	t, ok := r.tasks.findByName(task)
 	if !ok {
 		return nil, ErrTaskNotFound
 	}
-	if err := r.restore.await(ctx); err != nil {
+	if err := r.restorer.awaitRestored(ctx); err != nil {
 		return nil, err
 	}
 	return t.ExecStreaming(ctx, exec)
@@ -143,7 +143,7 @@ func (r *Runner) ExecStreaming(ctx context.Context, task string, exec driver.Exe
 // TaskEvent adds a driver's event to the events of a task. It reports whether the event
 // was for a task of this allocation.
 func (r *Runner) TaskEvent(e driver.TaskEvent) bool {
-	t, ok := r.tasks.named(e.TaskName)
+	t, ok := r.tasks.findByName(e.TaskName)
 	if !ok || e.AllocID != r.Alloc().ID {
 		return false
 	}
@@ -160,10 +160,10 @@ func (r *Runner) TaskEvent(e driver.TaskEvent) bool {
 // EmitEvent adds an event to a task, or to all tasks if task is empty.
 func (r *Runner) EmitEvent(task string, event *api.TaskEvent) error {
 	if task == "" {
-		r.tasks.emit(event)
+		r.tasks.emitEvent(event)
 		return nil
 	}
-	t, ok := r.tasks.named(task)
+	t, ok := r.tasks.findByName(task)
 	if !ok {
 		return ErrTaskNotFound
 	}
@@ -174,7 +174,7 @@ func (r *Runner) EmitEvent(task string, event *api.TaskEvent) error {
 // TaskDone returns a channel that is closed when the task has ended for good. It
 // returns nil for an unknown task.
 func (r *Runner) TaskDone(task string) <-chan struct{} {
-	if t, ok := r.tasks.named(task); ok {
+	if t, ok := r.tasks.findByName(task); ok {
 		return t.Done()
 	}
 	return nil
@@ -203,7 +203,7 @@ func (r *Runner) Stats(ctx context.Context, task string) Stats {
 // SampleTask requests resource usage samples of a task from the driver, as
 // [taskrunner.Runner.Sample].
 func (r *Runner) SampleTask(ctx context.Context, task string, interval time.Duration) (samples <-chan *driver.TaskStats, exited <-chan struct{}, err error) {
-	t, ok := r.tasks.named(task)
+	t, ok := r.tasks.findByName(task)
 	if !ok {
 		return nil, nil, ErrTaskNotFound
 	}

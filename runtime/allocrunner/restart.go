@@ -16,50 +16,50 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// restarts makes the restarts that users, hooks, checks and restart groups request. Only one caller at
+// taskRestarter makes the restarts that users, hooks, checks and restart groups request. Only one caller at
 // a time restarts several tasks. Its methods may be called concurrently.
-type restarts struct {
-	tasks              taskSet
-	gates              *gates
-	status             *clientStatus
-	stop               *stopSequence
-	changes            *changes
-	restored           func(context.Context) error // waits until the tasks of an earlier agent are restored
-	removed            func() bool                 // reports whether the current version of the allocation is desired to stop
-	done               <-chan struct{}             // closed by Run
-	prepare            func(context.Context)       // calls the PreTaskRestart hooks
-	reregisterServices func()                      // registers the group's services that hooks have deregistered
-	timeout            time.Duration               // timeout until all tasks are down in a restart of several tasks
+type taskRestarter struct {
+	tasks                   taskSet
+	gates                   *gates
+	status                  *clientStatus
+	stop                    *stopSequence
+	reconcileSignal         *reconcileSignal
+	awaitRestored           func(context.Context) error // waits until the tasks of an earlier agent are restored
+	stopDesired             func() bool                 // reports whether the current version of the allocation is desired to stop
+	done                    <-chan struct{}             // closed by Run
+	callPreTaskRestartHooks func(context.Context)       // calls the PreTaskRestart hooks
+	reregisterServices      func()                      // registers the group's services that hooks have deregistered
+	timeout                 time.Duration               // timeout until all tasks are down in a restart of several tasks
 
 	semaphore chan struct{} // contains a value while several tasks are restarted
 }
 
 // restartTask implements [Runner.RestartTask].
-func (r *restarts) restartTask(ctx context.Context, name string) error {
-	t, ok := r.tasks.named(name)
+func (r *taskRestarter) restartTask(ctx context.Context, name string) error {
+	t, ok := r.tasks.findByName(name)
 	if !ok {
 		return UnknownTask(name)
 	}
-	if err := r.restored(ctx); err != nil {
+	if err := r.awaitRestored(ctx); err != nil {
 		return err
 	}
 	if !isClosed(r.done) && !t.Running() {
 		return ErrNotRunning // this error has precedence over errors about the state of the allocation
 	}
-	if err := r.allowed(); err != nil {
+	if err := r.checkAllowed(); err != nil {
 		return err
 	}
 	return t.Restart(ctx, model.EventRestartSignal(model.RestartTaskReason), false)
 }
 
 // restartRunning implements [Runner.RestartRunning].
-func (r *restarts) restartRunning(ctx context.Context) error {
-	if err := r.begin(ctx); err != nil {
+func (r *taskRestarter) restartRunning(ctx context.Context) error {
+	if err := r.acquireSemaphore(ctx); err != nil {
 		return err
 	}
-	defer r.end()
+	defer r.releaseSemaphore()
 	defer r.reregisterServices()
-	r.prepare(ctx)
+	r.callPreTaskRestartHooks(ctx)
 	r.stop.delay.wait(ctx)
 	if r.stop.isRequested() {
 		return ErrShouldNotRun
@@ -70,14 +70,14 @@ func (r *restarts) restartRunning(ctx context.Context) error {
 }
 
 // restartAll implements [Runner.RestartAll].
-func (r *restarts) restartAll(ctx context.Context) error {
-	if err := r.begin(ctx); err != nil {
+func (r *taskRestarter) restartAll(ctx context.Context) error {
+	if err := r.acquireSemaphore(ctx); err != nil {
 		return err
 	}
-	defer r.end()
+	defer r.releaseSemaphore()
 	r.gates.coordinator.Restart()
 	defer r.reregisterServices()
-	r.prepare(ctx)
+	r.callPreTaskRestartHooks(ctx)
 	r.stop.delay.wait(ctx)
 	if r.stop.isRequested() {
 		return ErrShouldNotRun
@@ -86,7 +86,7 @@ func (r *restarts) restartAll(ctx context.Context) error {
 	// A cancellation after this line would leave the tasks blocked at closed gates.
 	ctx, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), r.timeout, errDeadlinePassed)
 	defer cancel()
-	if err := r.inKillOrder(ctx); err != nil {
+	if err := r.restartInKillOrder(ctx); err != nil {
 		err = fmt.Errorf("restart all tasks: %w", err)
 		r.failAlloc(err)
 		return err
@@ -94,11 +94,11 @@ func (r *restarts) restartAll(ctx context.Context) error {
 	return nil
 }
 
-// inKillOrder restarts running and dead tasks in kill order, until all tasks are down at the same time
+// restartInKillOrder restarts running and dead tasks in kill order, until all tasks are down at the same time
 // and the lifecycle starts again.
-func (r *restarts) inKillOrder(ctx context.Context) error {
+func (r *taskRestarter) restartInKillOrder(ctx context.Context) error {
 	for tasks := r.tasks; ; {
-		reconciled := r.changes.reconciled()
+		reconciled := r.reconcileSignal.nextReconcile()
 		// Dead tasks are rerun first: the restart of a running task could rerun a dead one, with an
 		// event that names the running task as the reason.
 		order := tasks.killOrder()
@@ -119,7 +119,7 @@ func (r *restarts) inKillOrder(ctx context.Context) error {
 				return err
 			}
 		}
-		r.changes.notify()
+		r.reconcileSignal.requestReconcile()
 		var err error
 		if tasks, err = r.waitRestarted(ctx, reconciled); len(tasks) == 0 {
 			return err
@@ -130,7 +130,7 @@ func (r *restarts) inKillOrder(ctx context.Context) error {
 // waitRestarted waits until all tasks are down and the lifecycle starts again, or until the allocation
 // has ended. It returns the tasks that run nevertheless, because they were starting when their gates
 // were closed. Only these tasks must be stopped once more; the other tasks start after that.
-func (r *restarts) waitRestarted(ctx context.Context, reconciled <-chan struct{}) (again taskSet, err error) {
+func (r *taskRestarter) waitRestarted(ctx context.Context, reconciled <-chan struct{}) (again taskSet, err error) {
 	for len(again) == 0 {
 		select {
 		case <-reconciled:
@@ -141,7 +141,7 @@ func (r *restarts) waitRestarted(ctx context.Context, reconciled <-chan struct{}
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
-		reconciled = r.changes.reconciled()
+		reconciled = r.reconcileSignal.nextReconcile()
 		for _, t := range r.tasks {
 			if t.Running() {
 				again = append(again, t)
@@ -149,7 +149,7 @@ func (r *restarts) waitRestarted(ctx context.Context, reconciled <-chan struct{}
 		}
 		// Running is called before Phase, because a gate that opened in between may have let tasks
 		// start.
-		if r.gates.coordinator.Phase() != lifecycle.Init {
+		if r.gates.coordinator.Phase() != lifecycle.PhaseInit {
 			return nil, nil
 		}
 	}
@@ -159,11 +159,11 @@ func (r *restarts) waitRestarted(ctx context.Context, reconciled <-chan struct{}
 // restartGroup restarts in kill order the tasks that must restart because of other tasks. Their gates
 // stay closed until all of them are down. A task that does not exit fails the allocation, because the
 // others would wait forever.
-func (r *restarts) restartGroup(ctx context.Context) {
-	if r.begin(ctx) != nil {
+func (r *taskRestarter) restartGroup(ctx context.Context) {
+	if r.acquireSemaphore(ctx) != nil {
 		return
 	}
-	defer r.end()
+	defer r.releaseSemaphore()
 	names := r.gates.restartDependents() // computed now, because another restart may have included some tasks
 	members := slices.DeleteFunc(slices.Clone(r.tasks), func(t *taskrunner.Runner) bool { return names[t.Name()] == "" })
 	limited, cancel := context.WithTimeoutCause(ctx, r.timeout, errDeadlinePassed)
@@ -182,14 +182,14 @@ func (r *restarts) restartGroup(ctx context.Context) {
 }
 
 // failAlloc fails the allocation after a restart has failed and has left tasks blocked at closed gates.
-func (r *restarts) failAlloc(err error) {
-	r.status.force(statusOverride{api.AllocClientStatusFailed, err.Error()})
+func (r *taskRestarter) failAlloc(err error) {
+	r.status.setOverride(statusOverride{api.AllocClientStatusFailed, err.Error()})
 	r.stop.request(stopReason{})
 }
 
-// begin waits until no other caller restarts several tasks; the caller must call end.
-func (r *restarts) begin(ctx context.Context) error {
-	if err := r.restored(ctx); err != nil {
+// acquireSemaphore waits until no other caller restarts several tasks; the caller must call end.
+func (r *taskRestarter) acquireSemaphore(ctx context.Context) error {
+	if err := r.awaitRestored(ctx); err != nil {
 		return err
 	}
 	select {
@@ -197,20 +197,20 @@ func (r *restarts) begin(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if err := r.allowed(); err != nil {
-		r.end()
+	if err := r.checkAllowed(); err != nil {
+		r.releaseSemaphore()
 		return err
 	}
 	return nil
 }
 
-func (r *restarts) end() { <-r.semaphore }
+func (r *taskRestarter) releaseSemaphore() { <-r.semaphore }
 
-// allowed returns ErrShouldNotRun if the allocation has ended or is being stopped.
-func (r *restarts) allowed() error {
+// checkAllowed returns ErrShouldNotRun if the allocation has ended or is being stopped.
+func (r *taskRestarter) checkAllowed() error {
 	status := r.status.current()
-	_, finished := evaluateTasks(r.tasks.views(status.TaskStates))
-	if finished || status.Terminal() || r.stop.isRequested() || r.removed() {
+	_, finished := evaluateSiblings(r.tasks.siblingStates(status.TaskStates))
+	if finished || status.Terminal() || r.stop.isRequested() || r.stopDesired() {
 		return ErrShouldNotRun
 	}
 	return nil
@@ -232,11 +232,11 @@ type asyncRestarts struct {
 	mu           sync.Mutex
 	untilRunEnds context.Context // nil outside Run
 	cancel       context.CancelFunc
-	running      sync.WaitGroup
+	restartsWG   sync.WaitGroup
 }
 
-// begin makes asyncRestarts accept restarts, which are canceled with ctx.
-func (d *asyncRestarts) begin(ctx context.Context) {
+// allowRestarts makes asyncRestarts accept restarts, which are canceled with ctx.
+func (d *asyncRestarts) allowRestarts(ctx context.Context) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.untilRunEnds, d.cancel = context.WithCancel(ctx)
@@ -248,7 +248,7 @@ func (d *asyncRestarts) end() {
 	d.cancel()
 	d.untilRunEnds = nil
 	d.mu.Unlock()
-	d.running.Wait()
+	d.restartsWG.Wait()
 }
 
 // start starts the restart of tasks and does not wait for it. reason is shown in the task events. If
@@ -261,7 +261,7 @@ func (d *asyncRestarts) start(tasks taskSet, reason string, failure bool) error 
 		return ErrNotRunning // Run has returned, or is about to return
 	}
 	for _, t := range tasks {
-		d.running.Go(func() {
+		d.restartsWG.Go(func() {
 			err := ignoreNotRunning(t.Restart(ctx, model.EventRestartSignal(reason), failure))
 			if err != nil && ctx.Err() == nil {
 				d.logger.Error("restart that a hook has asked for", "task", t.Name(), "error", err)

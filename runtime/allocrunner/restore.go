@@ -52,14 +52,14 @@ type restorer struct {
 	limits   Limits
 	logger   hclog.Logger
 
-	started     bool                         // an earlier agent started to run the allocation; set by readTask
-	attachments map[string]map[string]string // hooks that tasks had under an earlier agent, with their configurations; set by readTask
-	done        chan struct{}                // closed by Run when the tasks of the earlier agent are restored
+	startedEarlier bool                         // an earlier agent started to run the allocation; set by readTask
+	attachments    map[string]map[string]string // hooks that tasks had under an earlier agent, with their configurations; set by readTask
+	done           chan struct{}                // closed by Run when the tasks of the earlier agent are restored
 }
 
-// await waits until the tasks of an earlier agent are restored, because a request would find no
+// awaitRestored waits until the tasks of an earlier agent are restored, because a request would find no
 // processes before.
-func (r *restorer) await(ctx context.Context) error {
+func (r *restorer) awaitRestored(ctx context.Context) error {
 	select {
 	case <-r.done:
 		return nil
@@ -71,11 +71,11 @@ func (r *restorer) await(ctx context.Context) error {
 // readTask returns the records of one task, nil if the task is new. New calls it once per task. An
 // unreadable record is treated as missing: the driver may find a running process of the task by the
 // names of the task.
-func (r *restorer) readTask(name string) *taskrunner.Restored {
+func (r *restorer) readTask(name string) *taskrunner.RestoredTask {
 	if r.records == nil {
 		// An earlier agent may have exited after it had reported only that the allocation was received.
 		if state := r.alloc.TaskStates[name]; state != nil {
-			return &taskrunner.Restored{State: state}
+			return &taskrunner.RestoredTask{State: state}
 		}
 		return nil
 	}
@@ -96,8 +96,8 @@ func (r *restorer) readTask(name string) *taskrunner.Restored {
 	if !found && task == nil {
 		return nil
 	}
-	restored := &taskrunner.Restored{Local: local, State: task}
-	r.started = r.started || restored.Started()
+	restored := &taskrunner.RestoredTask{Local: local, State: task}
+	r.startedEarlier = r.startedEarlier || restored.Started()
 	if attachments := restored.Attachments(); attachments != nil {
 		if r.attachments == nil {
 			r.attachments = make(map[string]map[string]string)
@@ -109,12 +109,12 @@ func (r *restorer) readTask(name string) *taskrunner.Restored {
 
 // resumeStop continues, for New, the stop of an allocation that an earlier agent has started.
 func (r *restorer) resumeStop() {
-	if !r.started {
+	if !r.startedEarlier {
 		return
 	}
 	// A terminal status never changes, whatever states the tasks have now.
 	if r.alloc.ClientTerminalStatus() {
-		r.status.force(statusOverride{r.alloc.ClientStatus, r.alloc.ClientDescription})
+		r.status.setOverride(statusOverride{r.alloc.ClientStatus, r.alloc.ClientDescription})
 	}
 	if r.alloc.ServerTerminalStatus() || r.alloc.ClientTerminalStatus() {
 		r.stop.request(stopReason{omitEvents: true})
@@ -128,13 +128,13 @@ func (r *restorer) run(untilKill context.Context) bool {
 	if r.records != nil {
 		r.restrictDir()
 	}
-	if !r.started {
+	if !r.startedEarlier {
 		return true
 	}
 	r.recoverTasks(untilKill)
 	if err := r.checkDir(untilKill); err != nil {
 		r.logger.Error("alloc not restored", "error", err)
-		r.status.force(statusOverride{api.AllocClientStatusFailed, err.Error()})
+		r.status.setOverride(statusOverride{api.AllocClientStatusFailed, err.Error()})
 		r.stop.request(stopReason{omitEvents: true}) // without this request, the first task to end would become the reason why the others are stopped
 		for _, t := range r.tasks {
 			if t.State().State != model.TaskDead {
@@ -145,7 +145,7 @@ func (r *restorer) run(untilKill context.Context) bool {
 		return false
 	}
 	if r.stop.isRequested() {
-		if r.status.forced().description == model.MaxRunDurationExceeded {
+		if r.status.currentOverride().description == model.MaxRunDurationExceeded {
 			r.stop.killPoststop()
 		}
 		return true // a stop opens no gate
@@ -159,15 +159,15 @@ func (r *restorer) run(untilKill context.Context) bool {
 // not delayed.
 func (r *restorer) recoverTasks(ctx context.Context) {
 	info, _ := r.drivers.(recoveryCapabilities)
-	var recovering sync.WaitGroup
+	var recoveryWG sync.WaitGroup
 	for _, t := range r.tasks {
 		past := taskrunner.RecoverInfo{Rebooted: r.rebooted}
 		if info != nil {
 			past.DriverKnowsTasks, past.DriverFindsTasks = info.KnowsTasks(t.Task().Driver), info.FindsTasks(t.Task().Driver)
 		}
-		recovering.Go(func() { t.Recover(ctx, past) })
+		recoveryWG.Go(func() { t.Recover(ctx, past) })
 	}
-	recovering.Wait()
+	recoveryWG.Wait()
 }
 
 // checkDir checks that the directory of the allocation exists. If the directory was lost in a reboot,

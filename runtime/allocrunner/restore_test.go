@@ -33,24 +33,24 @@ import (
 // set, otherwise with the next write or after a delay.
 type fakeStore struct {
 	mu                sync.Mutex
-	locals            map[string]state.LocalState
-	states            map[string]*api.TaskState
+	localStates       map[string]state.LocalState
+	taskStates        map[string]*api.TaskState
 	unreadable        map[string]bool // tasks whose local records cannot be read
-	writes            int
-	limit             int // maximum number of writes before the agent dies; 0 means no limit
+	writeCount        int
+	maxWrites         int // maximum number of writes before the agent dies; 0 means no limit
 	writesAsyncAtOnce bool
 	pendingWrites     []func()
 	deathComplete     bool          // the calls of the dead agent are ignored
-	dead              chan struct{} // closed when limit is reached
-	ended             chan struct{} // closed when the dead agent's context was canceled
+	agentDied         chan struct{} // closed when limit is reached
+	agentCanceled     chan struct{} // closed when the dead agent's context was canceled
 }
 
 func newFakeStore() *fakeStore {
 	return &fakeStore{
-		locals: make(map[string]state.LocalState),
-		states: make(map[string]*api.TaskState),
-		dead:   make(chan struct{}),
-		ended:  make(chan struct{}),
+		localStates:   make(map[string]state.LocalState),
+		taskStates:    make(map[string]*api.TaskState),
+		agentDied:     make(chan struct{}),
+		agentCanceled: make(chan struct{}),
 	}
 }
 
@@ -58,17 +58,17 @@ func (l *fakeStore) put(h state.Durability, f func()) state.WaitFunc {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.pendingWrites = append(l.pendingWrites, f)
-	if h == state.Async && !l.writesAsyncAtOnce {
+	if h == state.DurabilityAsync && !l.writesAsyncAtOnce {
 		time.AfterFunc(50*time.Millisecond, func() {
 			l.mu.Lock()
 			defer l.mu.Unlock()
 			l.writeLocked()
 		})
-		return noWait // an async put needs no wait, and the store does not reject it
+		return nopWaitFunc // an async put needs no wait, and the store does not reject it
 	}
 	l.writeLocked()
-	if !isClosed(l.dead) {
-		return noWait
+	if !isClosed(l.agentDied) {
+		return nopWaitFunc
 	}
 	return func() error {
 		l.mu.Lock()
@@ -77,7 +77,7 @@ func (l *fakeStore) put(h state.Durability, f func()) state.WaitFunc {
 		if deathComplete {
 			return errors.New("the agent is dead")
 		}
-		<-l.ended
+		<-l.agentCanceled
 		runtime.Goexit()
 		return nil
 	}
@@ -86,10 +86,10 @@ func (l *fakeStore) put(h state.Durability, f func()) state.WaitFunc {
 func (l *fakeStore) writeLocked() {
 	switch {
 	case len(l.pendingWrites) == 0:
-	case isClosed(l.dead), l.limit > 0 && l.writes == l.limit:
-		closeOnce(l.dead)
+	case isClosed(l.agentDied), l.maxWrites > 0 && l.writeCount == l.maxWrites:
+		closeOnce(l.agentDied)
 	default:
-		l.writes++
+		l.writeCount++
 		for _, f := range l.pendingWrites {
 			f()
 		}
@@ -98,11 +98,11 @@ func (l *fakeStore) writeLocked() {
 }
 
 func (l *fakeStore) PutTaskState(_, task string, s *api.TaskState, h state.Durability) state.WaitFunc {
-	return l.put(h, func() { l.states[task] = s })
+	return l.put(h, func() { l.taskStates[task] = s })
 }
 
 func (l *fakeStore) PutTask(_, task string, local state.LocalState, s *api.TaskState, h state.Durability) state.WaitFunc {
-	return l.put(h, func() { l.locals[task], l.states[task] = local, s })
+	return l.put(h, func() { l.localStates[task], l.taskStates[task] = local, s })
 }
 
 func (l *fakeStore) TaskLocal(_, task string) (state.LocalState, bool, error) {
@@ -111,7 +111,7 @@ func (l *fakeStore) TaskLocal(_, task string) (state.LocalState, bool, error) {
 	if l.unreadable[task] {
 		return state.LocalState{}, true, errors.New("checksum is wrong")
 	}
-	s, ok := l.locals[task]
+	s, ok := l.localStates[task]
 	return s, ok, nil
 }
 
@@ -119,7 +119,7 @@ func (l *fakeStore) AllocHooks(string) map[string]string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	all := make(map[string]string)
-	for _, local := range l.locals {
+	for _, local := range l.localStates {
 		maps.Copy(all, local.AllocHooks)
 	}
 	return all
@@ -128,7 +128,7 @@ func (l *fakeStore) AllocHooks(string) map[string]string {
 func (l *fakeStore) TaskState(_, task string) (*api.TaskState, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.states[task], nil
+	return l.taskStates[task], nil
 }
 
 // cloneForNextAgent returns a copy of the store, which the next agent uses.
@@ -136,28 +136,28 @@ func (l *fakeStore) cloneForNextAgent() *fakeStore {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := newFakeStore()
-	n.locals, n.states, n.unreadable = maps.Clone(l.locals), maps.Clone(l.states), l.unreadable
+	n.localStates, n.taskStates, n.unreadable = maps.Clone(l.localStates), maps.Clone(l.taskStates), l.unreadable
 	return n
 }
 
-// agent is one agent that runs one allocation with a fakeStore.
-type agent struct {
+// testAgent is one agent that runs one allocation with a fakeStore.
+type testAgent struct {
 	*harness
 	store  *fakeStore
 	config Config
 }
 
-func startAgent(t *testing.T, job *api.Job, mangle func(*Config)) *agent {
+func startAgent(t *testing.T, job *api.Job, mangle func(*Config)) *testAgent {
 	t.Helper()
 	return startWithWriteLimit(t, job, 0, mangle)
 }
 
 // startWithWriteLimit starts an agent that dies instead of making the given write.
-func startWithWriteLimit(t *testing.T, job *api.Job, writes int, mangle func(*Config)) *agent {
+func startWithWriteLimit(t *testing.T, job *api.Job, writes int, mangle func(*Config)) *testAgent {
 	t.Helper()
-	a := &agent{store: newFakeStore()}
-	a.store.limit = writes
-	a.harness = start(t, job, func(c *Config) {
+	a := &testAgent{store: newFakeStore()}
+	a.store.maxWrites = writes
+	a.harness = startHarness(t, job, func(c *Config) {
 		c.Store = a.store
 		if mangle != nil {
 			mangle(c)
@@ -168,41 +168,41 @@ func startWithWriteLimit(t *testing.T, job *api.Job, writes int, mangle func(*Co
 	return a
 }
 
-// dies waits for the simulated death of the agent. It returns false if the job has ended before,
+// awaitDeathOrEnd waits for the simulated death of the agent. It returns false if the job has ended before,
 // because it made fewer writes than in another run: which puts share a write is not deterministic.
-func (a *agent) dies() bool {
+func (a *testAgent) awaitDeathOrEnd() bool {
 	select {
-	case <-a.store.dead:
+	case <-a.store.agentDied:
 	case <-a.Done():
 	}
-	if !isClosed(a.store.dead) { // after a death the test must not sleep, because a process that was started would end
+	if !isClosed(a.store.agentDied) { // after a death the test must not sleep, because a process that was started would end
 		time.Sleep(time.Second) // Async puts are written
 	}
-	if !isClosed(a.store.dead) {
+	if !isClosed(a.store.agentDied) {
 		return false
 	}
-	if synctest.Wait(); !isClosed(a.store.ended) {
-		close(a.store.ended) // awaitDeath has seen that Run returned, and not the death
+	if synctest.Wait(); !isClosed(a.store.agentCanceled) {
+		close(a.store.agentCanceled) // awaitDeath has seen that Run returned, and not the death
 	}
 	return true
 }
 
 // awaitDeath cancels the agent's context when the store simulates the death of the agent.
-func (a *agent) awaitDeath() {
+func (a *testAgent) awaitDeath() {
 	go func() {
 		select {
-		case <-a.store.dead:
+		case <-a.store.agentDied:
 			a.cancel(ErrShutdown)
-			close(a.store.ended)
+			close(a.store.agentCanceled)
 		case <-a.Done():
 		}
 	}()
 }
 
 // die simulates kill -9 of the agent: from then on the store writes no more.
-func (a *agent) die() {
+func (a *testAgent) die() {
 	a.store.mu.Lock()
-	closeOnce(a.store.dead)
+	closeOnce(a.store.agentDied)
 	a.store.mu.Unlock()
 	synctest.Wait()
 	a.store.mu.Lock()
@@ -210,15 +210,15 @@ func (a *agent) die() {
 	a.store.mu.Unlock()
 }
 
-// again starts the next agent with the same fake processes and the content of the store. mangle may
+// startNextAgent starts the next agent with the same fake processes and the content of the store. mangle may
 // change the configuration, and the allocation in it.
-func (a *agent) again(mangle func(*Config)) *agent {
+func (a *testAgent) startNextAgent(mangle func(*Config)) *testAgent {
 	a.t.Helper()
-	if !isClosed(a.store.dead) {
+	if !isClosed(a.store.agentDied) {
 		a.t.Fatal("the agent before lives")
 	}
-	next := &agent{store: a.store.cloneForNextAgent()}
-	next.harness = start(a.t, a.config.Alloc.Job, func(c *Config) {
+	next := &testAgent{store: a.store.cloneForNextAgent()}
+	next.harness = startHarness(a.t, a.config.Alloc.Job, func(c *Config) {
 		alloc, report := *a.config.Alloc, c.Report
 		*c = a.config
 		c.Alloc, c.Store, c.Report = &alloc, next.store, report
@@ -228,13 +228,13 @@ func (a *agent) again(mangle func(*Config)) *agent {
 		}
 		next.config = *c
 	})
-	next.world, next.logs, next.begin = a.world, a.logs, a.begin
+	next.drivers, next.logs, next.startTime = a.drivers, a.logs, a.startTime
 	next.awaitDeath()
 	return next
 }
 
-// restarted runs a job for a while, kills the agent, calls meanwhile, and starts the next agent.
-func restarted(t *testing.T, job *api.Job, after time.Duration, meanwhile func(*agent), mangle func(*Config)) *agent {
+// runAndRestartAgent runs a job for a while, kills the agent, calls meanwhile, and starts the next agent.
+func runAndRestartAgent(t *testing.T, job *api.Job, after time.Duration, meanwhile func(*testAgent), mangle func(*Config)) *testAgent {
 	t.Helper()
 	a := startAgent(t, job, nil)
 	a.advance(after)
@@ -242,37 +242,37 @@ func restarted(t *testing.T, job *api.Job, after time.Duration, meanwhile func(*
 	if meanwhile != nil {
 		meanwhile(a)
 	}
-	b := a.again(mangle)
+	b := a.startNextAgent(mangle)
 	synctest.Wait()
 	return b
 }
 
-func (a *agent) exit(task string, r driver.ExitResult) {
-	a.world.mu.Lock()
-	defer a.world.mu.Unlock()
-	for id, t := range a.world.tasks {
+func (a *testAgent) exitTask(task string, r driver.ExitResult) {
+	a.drivers.mu.Lock()
+	defer a.drivers.mu.Unlock()
+	for id, t := range a.drivers.tasks {
 		if strings.Split(id, "/")[1] == task {
 			t.exit(r)
 		}
 	}
 }
 
-// vanish removes a process so that no driver knows it.
-func (a *agent) vanish(task string) {
-	a.exit(task, driver.ExitResult{})
-	a.world.mu.Lock()
-	defer a.world.mu.Unlock()
-	maps.DeleteFunc(a.world.tasks, func(id string, _ *fakeTask) bool { return strings.Split(id, "/")[1] == task })
-	if a.world.plugin != nil {
-		close(a.world.plugin.down)
-		a.world.plugin = nil
+// removeTaskProcess removes a process so that no driver knows it.
+func (a *testAgent) removeTaskProcess(task string) {
+	a.exitTask(task, driver.ExitResult{})
+	a.drivers.mu.Lock()
+	defer a.drivers.mu.Unlock()
+	maps.DeleteFunc(a.drivers.tasks, func(id string, _ *fakeTask) bool { return strings.Split(id, "/")[1] == task })
+	if a.drivers.plugin != nil {
+		close(a.drivers.plugin.exited)
+		a.drivers.plugin = nil
 	}
 }
 
-func (a *agent) starts(task string) int {
-	a.world.mu.Lock()
-	defer a.world.mu.Unlock()
-	return a.world.starts[task]
+func (a *testAgent) startCount(task string) int {
+	a.drivers.mu.Lock()
+	defer a.drivers.mu.Unlock()
+	return a.drivers.startCounts[task]
 }
 
 const (
@@ -298,9 +298,9 @@ const (
 		}`
 )
 
-func jobOf(typ string, parts ...string) string { return job(typ, strings.Join(parts, "\n")) }
+func joinedJobText(typ string, parts ...string) string { return job(typ, strings.Join(parts, "\n")) }
 
-func sticky() string {
+func stickyDiskText() string {
 	return `
 		ephemeral_disk { sticky = true }`
 }
@@ -309,15 +309,15 @@ func sticky() string {
 func TestRestoreRecoversRunningTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var events []string
-		a := restarted(t, parseJob(t, jobOf("service", prestartTask, sidecarTask, sleeper)), 5*time.Second, func(a *agent) {
-			events = slices.Concat(a.events("init"), a.events("side"), a.events("web"))
+		a := runAndRestartAgent(t, parseJob(t, joinedJobText("service", prestartTask, sidecarTask, endlessTaskText)), 5*time.Second, func(a *testAgent) {
+			events = slices.Concat(a.taskEventTypes("init"), a.taskEventTypes("side"), a.taskEventTypes("web"))
 		}, nil)
 		a.advance(time.Minute)
-		want(t, "starts", []int{a.starts("init"), a.starts("side"), a.starts("web")}, "[1 1 1]")
-		want(t, "events", slices.Concat(a.events("init"), a.events("side"), a.events("web")), fmt.Sprint(events))
-		want(t, "status", a.last().ClientStatus, "running")
-		if !a.state("web").StartedAt.Equal(a.begin.Add(time.Second)) {
-			t.Errorf("web started at %v", a.state("web").StartedAt)
+		wantEqual(t, "starts", []int{a.startCount("init"), a.startCount("side"), a.startCount("web")}, "[1 1 1]")
+		wantEqual(t, "events", slices.Concat(a.taskEventTypes("init"), a.taskEventTypes("side"), a.taskEventTypes("web")), fmt.Sprint(events))
+		wantEqual(t, "status", a.lastUpdate().ClientStatus, "running")
+		if !a.taskState("web").StartedAt.Equal(a.startTime.Add(time.Second)) {
+			t.Errorf("web started at %v", a.taskState("web").StartedAt)
 		}
 	})
 }
@@ -325,34 +325,34 @@ func TestRestoreRecoversRunningTasks(t *testing.T) {
 // RS-063.
 func TestShutdownLeavesTasksRunning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := startAgent(t, parseJob(t, jobOf("service", sleeper)), nil)
+		a := startAgent(t, parseJob(t, joinedJobText("service", endlessTaskText)), nil)
 		a.advance(time.Second)
 		a.cancel(ErrShutdown)
 		a.wait()
-		want(t, "left running", a.PluginsLeftRunning(), `[driver "fake"]`)
-		want(t, "finished", a.Finished(), "false")
+		wantEqual(t, "left running", a.PluginsLeftRunning(), `[driver "fake"]`)
+		wantEqual(t, "finished", a.Finished(), "false")
 		a.die()
-		b := a.again(nil)
+		b := a.startNextAgent(nil)
 		b.advance(time.Second)
-		want(t, "starts", b.starts("web"), "1")
-		want(t, "state", b.state("web").State, "running")
+		wantEqual(t, "starts", b.startCount("web"), "1")
+		wantEqual(t, "state", b.taskState("web").State, "running")
 		b.Stop()
 		b.wait()
-		want(t, "finished", b.Finished(), "true")
-		want(t, "left running", b.PluginsLeftRunning(), "[]")
+		wantEqual(t, "finished", b.Finished(), "true")
+		wantEqual(t, "left running", b.PluginsLeftRunning(), "[]")
 	})
 }
 
 // RS-064.
 func TestRestoreReportsTaskThatWasKilledMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := restarted(t, parseJob(t, jobOf("service", sleeper)), 5*time.Second, func(a *agent) {
-			a.exit("web", driver.ExitResult{ExitCode: 137, Signal: 9})
+		a := runAndRestartAgent(t, parseJob(t, joinedJobText("service", endlessTaskText)), 5*time.Second, func(a *testAgent) {
+			a.exitTask("web", driver.ExitResult{ExitCode: 137, Signal: 9})
 		}, nil)
 		a.advance(time.Minute)
-		want(t, "events", a.events("web"), "[Received Task Setup Started Terminated Restarting Started]")
-		e := a.state("web").Events[3]
-		want(t, "end", []any{e.DisplayMessage, a.state("web").Restarts}, "[Exit Code: 137, Signal: 9 1]")
+		wantEqual(t, "events", a.taskEventTypes("web"), "[Received Task Setup Started Terminated Restarting Started]")
+		e := a.taskState("web").Events[3]
+		wantEqual(t, "end", []any{e.DisplayMessage, a.taskState("web").Restarts}, "[Exit Code: 137, Signal: 9 1]")
 	})
 }
 
@@ -360,62 +360,62 @@ func TestRestoreReportsTaskThatWasKilledMeanwhile(t *testing.T) {
 func TestRestoreHandlesTasksThatExitedMeanwhile(t *testing.T) {
 	t.Run("main of a batch job", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			a := restarted(t, parseJob(t, jobOf("batch", `
-				restart { attempts = 0 }`, sleeper, poststopTask)), 5*time.Second, func(a *agent) {
-				a.exit("web", driver.ExitResult{ExitCode: 4})
+			a := runAndRestartAgent(t, parseJob(t, joinedJobText("batch", `
+				restart { attempts = 0 }`, endlessTaskText, poststopTask)), 5*time.Second, func(a *testAgent) {
+				a.exitTask("web", driver.ExitResult{ExitCode: 4})
 			}, nil)
 			a.wait()
-			want(t, "events", a.events("web"), "[Received Task Setup Started Terminated Not Restarting]")
-			want(t, "end", a.state("web").Events[3].DisplayMessage, "Exit Code: 4")
-			want(t, "poststop", a.events("after"), "[Received Task Setup Started Terminated]")
-			want(t, "status", a.last().ClientStatus, "failed")
+			wantEqual(t, "events", a.taskEventTypes("web"), "[Received Task Setup Started Terminated Not Restarting]")
+			wantEqual(t, "end", a.taskState("web").Events[3].DisplayMessage, "Exit Code: 4")
+			wantEqual(t, "poststop", a.taskEventTypes("after"), "[Received Task Setup Started Terminated]")
+			wantEqual(t, "status", a.lastUpdate().ClientStatus, "failed")
 		})
 	})
 	t.Run("prestart", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			a := restarted(t, parseJob(t, jobOf("service", prestartTask, sleeper)), 500*time.Millisecond, func(a *agent) {
+			a := runAndRestartAgent(t, parseJob(t, joinedJobText("service", prestartTask, endlessTaskText)), 500*time.Millisecond, func(a *testAgent) {
 				time.Sleep(time.Minute) // after this time, the prestart task has ended successfully
 				synctest.Wait()
 			}, nil)
 			a.advance(time.Second)
-			want(t, "prestart", a.events("init"), "[Received Task Setup Started Terminated]")
-			want(t, "main", a.events("web"), "[Received Task Setup Started]")
+			wantEqual(t, "prestart", a.taskEventTypes("init"), "[Received Task Setup Started Terminated]")
+			wantEqual(t, "main", a.taskEventTypes("web"), "[Received Task Setup Started]")
 		})
 	})
 }
 
 // The process of a task ends without an exit status while no agent runs. The restart policy applies, as
 // after a failed run. (rule RS-066)
-func vanishWeb(a *agent) { a.vanish("web") }
+func removeWebProcess(a *testAgent) { a.removeTaskProcess("web") }
 
 func TestUnknownEndAtRestorePassesThroughTheRestartPolicy(t *testing.T) {
 	for _, test := range []struct {
 		name, job string
-		lose      func(*agent)
+		lose      func(*testAgent)
 		events    string
 		state     string
 		alloc     string
 	}{
-		{"restarts are left", jobOf("service", sleeper), vanishWeb,
+		{"restarts are left", joinedJobText("service", endlessTaskText), removeWebProcess,
 			"[Received Task Setup Started Failed Restoring Task Restarting Started]", "[running false 1 2]", "running"},
-		{"the handle was not stored", jobOf("service", sleeper), func(a *agent) {
-			local := a.store.locals["web"]
+		{"the handle was not stored", joinedJobText("service", endlessTaskText), func(a *testAgent) {
+			local := a.store.localStates["web"]
 			local.Handle = nil
-			a.store.locals["web"] = local
+			a.store.localStates["web"] = local
 		},
 			"[Received Task Setup Started Failed Restoring Task Restarting Started]", "[running false 1 2]", "running"},
-		{"batch job without attempts", jobOf("batch", `
-			restart { attempts = 0 }`, sleeper), vanishWeb,
+		{"batch job without attempts", joinedJobText("batch", `
+			restart { attempts = 0 }`, endlessTaskText), removeWebProcess,
 			"[Received Task Setup Started Failed Restoring Task Not Restarting]", "[dead true 0 1]", "failed"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a := restarted(t, parseJob(t, test.job), 5*time.Second, test.lose, nil)
+				a := runAndRestartAgent(t, parseJob(t, test.job), 5*time.Second, test.lose, nil)
 				a.advance(time.Minute)
-				want(t, "events", a.events("web"), test.events)
-				s := a.state("web")
-				want(t, "state", []any{s.State, s.Failed, s.Restarts, a.starts("web")}, test.state)
-				want(t, "alloc", a.last().ClientStatus, test.alloc)
+				wantEqual(t, "events", a.taskEventTypes("web"), test.events)
+				s := a.taskState("web")
+				wantEqual(t, "state", []any{s.State, s.Failed, s.Restarts, a.startCount("web")}, test.state)
+				wantEqual(t, "alloc", a.lastUpdate().ClientStatus, test.alloc)
 			})
 		})
 	}
@@ -425,39 +425,39 @@ func TestUnknownEndAtRestorePassesThroughTheRestartPolicy(t *testing.T) {
 func TestRestoreDoesNotRerunCompletedTasks(t *testing.T) {
 	t.Run("complete allocation", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			text := jobOf("batch", `task "web" {
+			text := joinedJobText("batch", `task "web" {
 				driver = "fake"
 				config { run_for = "1s" }
 			}`)
 			a := startAgent(t, parseJob(t, text), nil)
 			a.wait()
-			events := fmt.Sprint(a.events("web"))
+			events := fmt.Sprint(a.taskEventTypes("web"))
 			a.die()
 			for range 2 {
-				a = a.again(func(c *Config) { c.Alloc.ClientStatus = "complete" })
+				a = a.startNextAgent(func(c *Config) { c.Alloc.ClientStatus = "complete" })
 				a.wait()
-				want(t, "events", a.events("web"), events)
-				want(t, "starts", a.starts("web"), "1")
-				want(t, "status", a.last().ClientStatus, "complete")
+				wantEqual(t, "events", a.taskEventTypes("web"), events)
+				wantEqual(t, "starts", a.startCount("web"), "1")
+				wantEqual(t, "status", a.lastUpdate().ClientStatus, "complete")
 				a.die()
 			}
 		})
 	})
 	t.Run("dead task of a live allocation", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			a := restarted(t, parseJob(t, jobOf("batch", sleeper, `
+			a := runAndRestartAgent(t, parseJob(t, joinedJobText("batch", endlessTaskText, `
 				task "short" {
 					driver = "fake"
 					config { run_for = "1s" }
 				}`)), 5*time.Second, nil, nil)
 			a.advance(time.Minute)
-			want(t, "starts", []int{a.starts("web"), a.starts("short")}, "[1 1]")
-			want(t, "short", a.state("short").State, "dead")
+			wantEqual(t, "starts", []int{a.startCount("web"), a.startCount("short")}, "[1 1]")
+			wantEqual(t, "short", a.taskState("short").State, "dead")
 			if err := a.RestartAll(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			a.advance(time.Minute)
-			want(t, "starts", []int{a.starts("web"), a.starts("short")}, "[2 2]")
+			wantEqual(t, "starts", []int{a.startCount("web"), a.startCount("short")}, "[2 2]")
 		})
 	})
 }
@@ -467,26 +467,26 @@ func TestRestoreDoesNotRerunCompletedTasks(t *testing.T) {
 func TestRequestsDuringRestore(t *testing.T) {
 	for _, c := range []struct {
 		name    string
-		request func(context.Context, *agent) error
+		request func(context.Context, *testAgent) error
 		starts  string // expected numbers of starts of the tasks web and before, after the request
 	}{
-		{"restart all", func(ctx context.Context, a *agent) error { return a.RestartAll(ctx) }, "[2 2]"},
-		{"restart running", func(ctx context.Context, a *agent) error { return a.RestartRunning(ctx) }, "[2 1]"},
-		{"restart task", func(ctx context.Context, a *agent) error { return a.RestartTask(ctx, "web") }, "[2 1]"},
-		{"signal", func(ctx context.Context, a *agent) error { return a.Signal(ctx, "web", "SIGHUP") }, "[1 1]"},
-		{"exec", func(ctx context.Context, a *agent) error {
+		{"restart all", func(ctx context.Context, a *testAgent) error { return a.RestartAll(ctx) }, "[2 2]"},
+		{"restart running", func(ctx context.Context, a *testAgent) error { return a.RestartRunning(ctx) }, "[2 1]"},
+		{"restart task", func(ctx context.Context, a *testAgent) error { return a.RestartTask(ctx, "web") }, "[2 1]"},
+		{"signal", func(ctx context.Context, a *testAgent) error { return a.Signal(ctx, "web", "SIGHUP") }, "[1 1]"},
+		{"exec", func(ctx context.Context, a *testAgent) error {
 			_, err := a.Exec(ctx, "web", []string{"true"}, time.Second)
 			return err
 		}, "[1 1]"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a := restarted(t, parseJob(t, jobOf("batch", sleeper, `
+				a := runAndRestartAgent(t, parseJob(t, joinedJobText("batch", endlessTaskText, `
 					task "before" {
 						driver = "fake"
 						config { run_for = "1s" }
 						lifecycle { hook = "prestart" }
-					}`)), 5*time.Second, func(a *agent) { a.world.recoveryTime = time.Second }, nil)
+					}`)), 5*time.Second, func(a *testAgent) { a.drivers.recoveryTime = time.Second }, nil)
 				short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 				defer cancel()
 				if err := c.request(short, a); !errors.Is(err, context.DeadlineExceeded) {
@@ -496,8 +496,8 @@ func TestRequestsDuringRestore(t *testing.T) {
 					t.Error(err)
 				}
 				a.advance(time.Minute)
-				want(t, "starts", []int{a.starts("web"), a.starts("before")}, c.starts)
-				want(t, "web", a.state("web").State, "running")
+				wantEqual(t, "starts", []int{a.startCount("web"), a.startCount("before")}, c.starts)
+				wantEqual(t, "web", a.taskState("web").State, "running")
 			})
 		})
 	}
@@ -507,14 +507,14 @@ func TestRequestsDuringRestore(t *testing.T) {
 func TestRestoreExecutesPendingStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		task, alloc := &recordingHook{name: "task"}, &recordingHook{name: "alloc"}
-		a := restarted(t, parseJob(t, jobOf("service", sleeper, poststopTask)), 5*time.Second, nil, func(c *Config) {
+		a := runAndRestartAgent(t, parseJob(t, joinedJobText("service", endlessTaskText, poststopTask)), 5*time.Second, nil, func(c *Config) {
 			c.Alloc.DesiredStatus = api.AllocDesiredStatusStop
-			c.Hooks = extraHooks{task: []hooks.Hook{recordingTaskHook{task}}, alloc: []hooks.Hook{recordingAllocHook{alloc}}}
+			c.Hooks = fixedHookFactory{task: []hooks.Hook{recordingTaskHook{task}}, alloc: []hooks.Hook{recordingAllocHook{alloc}}}
 		})
 		a.wait()
-		want(t, "events", a.events("web"), "[Received Task Setup Started Terminated]")
-		want(t, "poststop", a.state("after").State, "dead")
-		want(t, "poststop starts", a.starts("after"), "1")
+		wantEqual(t, "events", a.taskEventTypes("web"), "[Received Task Setup Started Terminated]")
+		wantEqual(t, "poststop", a.taskState("after").State, "dead")
+		wantEqual(t, "poststop starts", a.startCount("after"), "1")
 		if strings.Contains(strings.Join(alloc.calls(), " "), "prerun") {
 			t.Errorf("alloc hooks: %v", alloc.calls())
 		}
@@ -522,15 +522,15 @@ func TestRestoreExecutesPendingStop(t *testing.T) {
 			t.Errorf("task hooks: %v", calls)
 		}
 		_, stopped := a.logs.snapshot()
-		want(t, "logs", stopped["web"], "1")
-		want(t, "status", a.last().ClientStatus, "complete")
+		wantEqual(t, "logs", stopped["web"], "1")
+		wantEqual(t, "status", a.lastUpdate().ClientStatus, "complete")
 	})
 }
 
 // RS-069.
 func TestRestoreKeepsRestartDelaysAndCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := restarted(t, parseJob(t, jobOf("service", `
+		a := runAndRestartAgent(t, parseJob(t, joinedJobText("service", `
 			restart {
 				attempts = 2
 				delay    = "50s"
@@ -542,37 +542,37 @@ func TestRestoreKeepsRestartDelaysAndCounts(t *testing.T) {
 					run_for    = "1s"
 					exit_codes = [3]
 				}
-			}`, poststopTask)), 11*time.Second, func(*agent) { time.Sleep(10 * time.Second) }, nil)
-		due := time.Unix(0, a.state("web").Events[4].Time).Add(time.Duration(a.state("web").Events[4].StartDelay))
-		want(t, "events", a.events("web"), "[Received Task Setup Started Terminated Restarting]")
-		want(t, "state", a.state("web").State, "pending")
-		want(t, "poststop", a.events("after"), "[Received]")
+			}`, poststopTask)), 11*time.Second, func(*testAgent) { time.Sleep(10 * time.Second) }, nil)
+		due := time.Unix(0, a.taskState("web").Events[4].Time).Add(time.Duration(a.taskState("web").Events[4].StartDelay))
+		wantEqual(t, "events", a.taskEventTypes("web"), "[Received Task Setup Started Terminated Restarting]")
+		wantEqual(t, "state", a.taskState("web").State, "pending")
+		wantEqual(t, "poststop", a.taskEventTypes("after"), "[Received]")
 		a.advance(time.Until(due) - time.Millisecond)
-		want(t, "starts before the delay is over", a.starts("web"), "1")
+		wantEqual(t, "starts before the delay is over", a.startCount("web"), "1")
 		a.advance(time.Millisecond)
-		want(t, "starts", a.starts("web"), "2")
+		wantEqual(t, "starts", a.startCount("web"), "2")
 		a.wait()
-		last := a.state("web").Events[len(a.state("web").Events)-1]
-		want(t, "end", []any{last.Type, a.state("web").Restarts}, "[Not Restarting 2]")
+		last := a.taskState("web").Events[len(a.taskState("web").Events)-1]
+		wantEqual(t, "end", []any{last.Type, a.taskState("web").Restarts}, "[Not Restarting 2]")
 	})
 }
 
 // RS-070.
 func TestRestoreWithoutAllocDirectory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := restarted(t, parseJob(t, jobOf("service", sleeper, sidecarTask, poststopTask)), 5*time.Second, func(a *agent) {
+		a := runAndRestartAgent(t, parseJob(t, joinedJobText("service", endlessTaskText, sidecarTask, poststopTask)), 5*time.Second, func(a *testAgent) {
 			if err := a.Dir().Destroy(); err != nil {
 				t.Fatal(err)
 			}
 		}, nil)
 		a.wait()
-		want(t, "alive", a.world.alive(), "[]")
-		want(t, "status", a.last().ClientStatus, "failed")
-		if d := a.last().ClientDescription; !strings.HasPrefix(d, "allocation directory is inaccessible: ") {
+		wantEqual(t, "alive", a.drivers.alive(), "[]")
+		wantEqual(t, "status", a.lastUpdate().ClientStatus, "failed")
+		if d := a.lastUpdate().ClientDescription; !strings.HasPrefix(d, "allocation directory is inaccessible: ") {
 			t.Errorf("description %q", d)
 		}
-		want(t, "events", a.events("web"), "[Received Task Setup Started Setup Failure Terminated]")
-		want(t, "starts", []int{a.starts("web"), a.starts("side"), a.starts("after")}, "[1 1 0]")
+		wantEqual(t, "events", a.taskEventTypes("web"), "[Received Task Setup Started Setup Failure Terminated]")
+		wantEqual(t, "starts", []int{a.startCount("web"), a.startCount("side"), a.startCount("after")}, "[1 1 0]")
 		if _, err := os.Stat(a.Dir().Path()); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("the directory was made again: %v", err)
 		}
@@ -582,26 +582,26 @@ func TestRestoreWithoutAllocDirectory(t *testing.T) {
 // RS-071.
 func TestAllocWithoutRecordIsNew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := startAgent(t, parseJob(t, jobOf("service", sleeper)), func(c *Config) {
+		a := startAgent(t, parseJob(t, joinedJobText("service", endlessTaskText)), func(c *Config) {
 			c.Restored, c.TaskRecords = true, newFakeStore()
 		})
 		a.advance(time.Second)
-		want(t, "events", a.events("web"), "[Received Task Setup Started]")
+		wantEqual(t, "events", a.taskEventTypes("web"), "[Received Task Setup Started]")
 	})
 }
 
 // RS-072.
 func TestRestoreAfterReboot(t *testing.T) {
-	reboot := func(t *testing.T, text string, meanwhile func(*agent)) *agent {
-		return restarted(t, parseJob(t, text), 5*time.Second, func(a *agent) {
-			a.world.mu.Lock()
-			for _, task := range a.world.tasks {
+	reboot := func(t *testing.T, text string, meanwhile func(*testAgent)) *testAgent {
+		return runAndRestartAgent(t, parseJob(t, text), 5*time.Second, func(a *testAgent) {
+			a.drivers.mu.Lock()
+			for _, task := range a.drivers.tasks {
 				task.exit(driver.ExitResult{})
 			}
-			clear(a.world.tasks)
-			close(a.world.plugin.down)
-			a.world.plugin = nil
-			a.world.mu.Unlock()
+			clear(a.drivers.tasks)
+			close(a.drivers.plugin.exited)
+			a.drivers.plugin = nil
+			a.drivers.mu.Unlock()
 			if meanwhile != nil {
 				meanwhile(a)
 			}
@@ -609,13 +609,13 @@ func TestRestoreAfterReboot(t *testing.T) {
 	}
 	t.Run("tasks start again, in memory is built again", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			a := reboot(t, jobOf("service", prestartTask, sleeper), func(a *agent) {
+			a := reboot(t, joinedJobText("service", prestartTask, endlessTaskText), func(a *testAgent) {
 				if err := a.Dir().DropSecrets("web"); err != nil { // removing the secrets simulates the loss of the memory file system
 					t.Fatal(err)
 				}
 			})
-			want(t, "events", a.events("web"), "[Received Task Setup Started Failed Restoring Task Started]")
-			want(t, "starts", []int{a.starts("init"), a.starts("web")}, "[1 2]")
+			wantEqual(t, "events", a.taskEventTypes("web"), "[Received Task Setup Started Failed Restoring Task Started]")
+			wantEqual(t, "starts", []int{a.startCount("init"), a.startCount("web")}, "[1 2]")
 			if os.Geteuid() == 0 {
 				if _, err := os.Stat(a.Dir().Path() + "/web/secrets/.nomad-mount"); err != nil {
 					t.Errorf("secrets are not in memory again: %v", err)
@@ -628,44 +628,44 @@ func TestRestoreAfterReboot(t *testing.T) {
 			t.Skip("only root can mount")
 		}
 		synctest.Test(t, func(t *testing.T) {
-			var mounted []bool
+			var mountResults []bool
 			templates := recordingTaskHook{&recordingHook{name: "templates"}}
 			templates.prestartResponse = func(int) (hook.TaskPrestartResponse, error) {
-				_, err := os.Stat(templates.last.Dir.SecretsDir + "/.nomad-mount")
-				mounted = append(mounted, err == nil)
+				_, err := os.Stat(templates.lastPrestart.Dir.SecretsDir + "/.nomad-mount")
+				mountResults = append(mountResults, err == nil)
 				return hook.TaskPrestartResponse{}, nil
 			}
-			a := startAgent(t, parseJob(t, jobOf("service", sleeper)), withHooks(nil, []hooks.Hook{templates}))
+			a := startAgent(t, parseJob(t, joinedJobText("service", endlessTaskText)), withHooks(nil, []hooks.Hook{templates}))
 			a.advance(time.Second)
 			a.die()
-			a.vanish("web")
+			a.removeTaskProcess("web")
 			if err := a.Dir().DropSecrets("web"); err != nil {
 				t.Fatal(err)
 			}
-			a = a.again(func(c *Config) { c.Rebooted = true })
+			a = a.startNextAgent(func(c *Config) { c.Rebooted = true })
 			a.advance(time.Minute)
-			want(t, "secrets in memory when the hook is called", mounted, "[true true]")
+			wantEqual(t, "secrets in memory when the hook is called", mountResults, "[true true]")
 		})
 	})
 	t.Run("prestart that wants to run again", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			a := reboot(t, jobOf("service", strings.Replace(prestartTask, "config", `meta { lite_rerun = "restart, reboot" }
-				config`, 1), sleeper), nil)
-			want(t, "web waits", a.state("web").State, "pending")
+			a := reboot(t, joinedJobText("service", strings.Replace(prestartTask, "config", `meta { lite_rerun = "restart, reboot" }
+				config`, 1), endlessTaskText), nil)
+			wantEqual(t, "web waits", a.taskState("web").State, "pending")
 			a.advance(time.Second)
-			want(t, "starts", []int{a.starts("init"), a.starts("web")}, "[2 2]")
+			wantEqual(t, "starts", []int{a.startCount("init"), a.startCount("web")}, "[2 2]")
 		})
 	})
 	t.Run("with the directory everything begins anew", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			a := reboot(t, jobOf("service", prestartTask, sleeper), func(a *agent) {
+			a := reboot(t, joinedJobText("service", prestartTask, endlessTaskText), func(a *testAgent) {
 				if err := a.Dir().Destroy(); err != nil {
 					t.Fatal(err)
 				}
 			})
 			a.advance(time.Second)
-			want(t, "starts", []int{a.starts("init"), a.starts("web")}, "[2 2]")
-			want(t, "status", a.last().ClientStatus, "running")
+			wantEqual(t, "starts", []int{a.startCount("init"), a.startCount("web")}, "[2 2]")
+			wantEqual(t, "status", a.lastUpdate().ClientStatus, "running")
 		})
 	})
 	t.Run("but hooks have their state", func(t *testing.T) {
@@ -676,18 +676,18 @@ func TestRestoreAfterReboot(t *testing.T) {
 				}
 				return hook.TaskPrestartResponse{Done: true, State: map[string]string{"leased": "10.0.0.7"}, Env: map[string]string{"IP": "10.0.0.7"}}, nil
 			}}}
-			a := startAgent(t, parseJob(t, jobOf("service", sleeper)), withHooks(nil, []hooks.Hook{h}))
+			a := startAgent(t, parseJob(t, joinedJobText("service", endlessTaskText)), withHooks(nil, []hooks.Hook{h}))
 			a.advance(time.Second)
 			a.die()
-			a.vanish("web")
+			a.removeTaskProcess("web")
 			if err := a.Dir().Destroy(); err != nil {
 				t.Fatal(err)
 			}
-			a = a.again(func(c *Config) { c.Rebooted = true })
+			a = a.startNextAgent(func(c *Config) { c.Rebooted = true })
 			a.advance(time.Second)
-			want(t, "previous state", h.last.PreviousState, "map[leased:10.0.0.7]")
-			_, has := a.world.config("web").Env["IP"]
-			want(t, "what it has given up is in the environment", has, false)
+			wantEqual(t, "previous state", h.lastPrestart.PreviousState, "map[leased:10.0.0.7]")
+			_, has := a.drivers.config("web").Env["IP"]
+			wantEqual(t, "what it has given up is in the environment", has, false)
 			a.Stop()
 			a.wait()
 		})
@@ -704,21 +704,21 @@ func (h attachedHook) Attachment() string { return h.attachment }
 
 // recordingFactory is a hook factory that records which hooks the previous agent had.
 type recordingFactory struct {
-	extraHooks
+	fixedHookFactory
 	previousHooks map[string]string
 }
 
-func (f *recordingFactory) AllocHooks(a *api.Allocation, c hookplugin.Target) []hooks.Entry {
+func (f *recordingFactory) AllocHooks(a *api.Allocation, c hookplugin.AttachTarget) []hooks.Entry {
 	f.recordPrevious("", c)
-	return f.extraHooks.AllocHooks(a, c)
+	return f.fixedHookFactory.AllocHooks(a, c)
 }
 
-func (f *recordingFactory) TaskHooks(a *api.Allocation, t *api.Task, c hookplugin.Target) []hooks.Entry {
+func (f *recordingFactory) TaskHooks(a *api.Allocation, t *api.Task, c hookplugin.AttachTarget) []hooks.Entry {
 	f.recordPrevious("t:"+t.Name, c)
-	return f.extraHooks.TaskHooks(a, t, c)
+	return f.fixedHookFactory.TaskHooks(a, t, c)
 }
 
-func (f *recordingFactory) recordPrevious(whose string, c hookplugin.Target) {
+func (f *recordingFactory) recordPrevious(whose string, c hookplugin.AttachTarget) {
 	if f.previousHooks == nil {
 		f.previousHooks = make(map[string]string)
 	}
@@ -731,7 +731,7 @@ func (f *recordingFactory) recordPrevious(whose string, c hookplugin.Target) {
 // RS-077.
 func TestStickyDiskIsMigrated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := startAgent(t, parseJob(t, jobOf("service", sticky(), sleeper)), nil)
+		a := startAgent(t, parseJob(t, joinedJobText("service", stickyDiskText(), endlessTaskText)), nil)
 		a.advance(time.Second)
 		old := a.Dir().Path()
 		for _, file := range []string{"alloc/data/a", "web/local/b", "alloc/tmp/c", "alloc/logs/d", "web/secrets/e"} {
@@ -740,20 +740,20 @@ func TestStickyDiskIsMigrated(t *testing.T) {
 			}
 		}
 		const id = "66666666-2222-3333-4444-555555555555"
-		b := start(t, a.config.Alloc.Job, func(c *Config) {
+		b := startHarness(t, a.config.Alloc.Job, func(c *Config) {
 			c.AllocDirRoot = a.config.AllocDirRoot
 			c.Alloc.ID, c.Alloc.PreviousAllocation = id, testAllocID
 			c.AllocDone = func(allocID string) <-chan struct{} {
-				want(t, "previous", allocID, testAllocID)
+				wantEqual(t, "previous", allocID, testAllocID)
 				return a.Done()
 			}
 		})
 		b.advance(time.Hour) // the wait for the earlier allocation has no timeout
-		want(t, "while the old one runs", b.state("web").State, "pending")
+		wantEqual(t, "while the old one runs", b.taskState("web").State, "pending")
 		a.Stop()
 		a.wait()
 		b.advance(time.Second)
-		want(t, "afterwards", b.state("web").State, "running")
+		wantEqual(t, "afterwards", b.taskState("web").State, "running")
 		for file, there := range map[string]bool{"alloc/data/a": true, "web/local/b": true, "alloc/tmp/c": false, "alloc/logs/d": false, "web/secrets/e": false} {
 			text, err := os.ReadFile(b.Dir().Path() + "/" + file)
 			if there && string(text) != file || !there && !errors.Is(err, os.ErrNotExist) {
@@ -771,7 +771,7 @@ func TestStickyDiskIsMigrated(t *testing.T) {
 // RS-088.
 func TestUpdatedKillTimeoutApplies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		text := jobOf("service", `
+		text := joinedJobText("service", `
 			task "web" {
 				driver       = "fake"
 				kill_timeout = "20s"
@@ -779,23 +779,23 @@ func TestUpdatedKillTimeoutApplies(t *testing.T) {
 			}`)
 		a := startAgent(t, parseJob(t, text), nil)
 		a.advance(time.Second)
-		next := place(parseJob(t, strings.Replace(text, "20s", "3s", 1)))
+		next := newAllocation(parseJob(t, strings.Replace(text, "20s", "3s", 1)))
 		next.AllocModifyIndex = 7
 		a.Update(next)
 		a.advance(0)
-		want(t, "starts", a.starts("web"), "1")
+		wantEqual(t, "starts", a.startCount("web"), "1")
 
 		// An update of the allocation also applies to a recovered task.
 		a.die()
-		b := a.again(func(c *Config) { c.Alloc = next })
+		b := a.startNextAgent(func(c *Config) { c.Alloc = next })
 		b.advance(time.Second)
-		last := place(parseJob(t, strings.Replace(text, "20s", "4s", 1)))
+		last := newAllocation(parseJob(t, strings.Replace(text, "20s", "4s", 1)))
 		last.AllocModifyIndex = 8
 		b.Update(last)
 		b.advance(0)
 		b.Stop()
 		b.wait()
-		want(t, "stop", b.world.recordedCalls("StopTask"), `[+2s StopTask web timeout=4s signal=""]`)
+		wantEqual(t, "stop", b.drivers.recordedCalls("StopTask"), `[+2s StopTask web timeout=4s signal=""]`)
 	})
 }
 
@@ -803,21 +803,21 @@ func TestUpdatedKillTimeoutApplies(t *testing.T) {
 func TestRestore(t *testing.T) {
 	t.Run("batch that has completed waits for its allocation", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			a := restarted(t, parseJob(t, jobOf("batch", sleeper, `
+			a := runAndRestartAgent(t, parseJob(t, joinedJobText("batch", endlessTaskText, `
 				task "short" {
 					driver = "fake"
 					config { run_for = "1s" }
 				}`)), 5*time.Second, nil, nil)
-			short, _ := a.tasks.named("short")
-			want(t, "over", isClosed(short.Done()), "false")
+			short, _ := a.tasks.findByName("short")
+			wantEqual(t, "over", isClosed(short.Done()), "false")
 			a.Stop()
 			a.wait()
 			a.advance(time.Second) // time in which the records of the allocation's end are written
 			a.die()
-			b := a.again(nil)
+			b := a.startNextAgent(nil)
 			b.wait()
-			short, _ = b.tasks.named("short")
-			want(t, "rerun of a task that is over", short.Rerun(model.EventRestartSignal("x")), "false")
+			short, _ = b.tasks.findByName("short")
+			wantEqual(t, "rerun of a task that is over", short.Rerun(model.EventRestartSignal("x")), "false")
 			if err := short.Restart(t.Context(), model.EventRestartSignal("x"), false); !errors.Is(err, ErrNotRunning) {
 				t.Errorf("restart of a task that is over: %v", err)
 			}
@@ -825,33 +825,33 @@ func TestRestore(t *testing.T) {
 	})
 	t.Run("gates stand where they stood", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			a := restarted(t, parseJob(t, jobOf("service", prestartTask, sidecarTask, sleeper, `
+			a := runAndRestartAgent(t, parseJob(t, joinedJobText("service", prestartTask, sidecarTask, endlessTaskText, `
 				task "up" {
 					driver = "fake"
 					lifecycle { hook = "poststart" }
 				}`)), 5*time.Second, nil, nil)
-			want(t, "phase", a.restore.gates.coordinator.Phase(), "poststart")
+			wantEqual(t, "phase", a.restorer.gates.coordinator.Phase(), "poststart")
 			for stage, open := range map[lifecycle.Stage]bool{
 				lifecycle.PrestartEphemeral: false, lifecycle.PrestartSidecar: true,
 				lifecycle.MainTask: true, lifecycle.PoststartEphemeral: true,
 			} {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-				want(t, fmt.Sprint("gate ", stage), a.restore.gates.coordinator.Gate(stage).Wait(ctx) == nil, fmt.Sprint(open))
+				wantEqual(t, fmt.Sprint("gate ", stage), a.restorer.gates.coordinator.Gate(stage).Wait(ctx) == nil, fmt.Sprint(open))
 				cancel()
 			}
 		})
 	})
 	t.Run("leader and follower of a restored group are stopped", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			a := restarted(t, parseJob(t, jobOf("service", sleeper, `
+			a := runAndRestartAgent(t, parseJob(t, joinedJobText("service", endlessTaskText, `
 				task "lead" {
 					driver = "fake"
 					leader = true
 				}`)), time.Second, nil, nil)
 			a.Stop()
 			a.wait()
-			want(t, "alive", a.world.alive(), "[]")
-			want(t, "status", a.last().ClientStatus, "complete")
+			wantEqual(t, "alive", a.drivers.alive(), "[]")
+			wantEqual(t, "status", a.lastUpdate().ClientStatus, "complete")
 		})
 	})
 	t.Run("environment of a hook that is done", func(t *testing.T) {
@@ -859,17 +859,17 @@ func TestRestore(t *testing.T) {
 			env := &recordingHook{name: "env", prestartResponse: func(int) (hook.TaskPrestartResponse, error) {
 				return hook.TaskPrestartResponse{Done: true, Env: map[string]string{"FROM_HOOK": "1"}}, nil
 			}}
-			a := startAgent(t, parseJob(t, jobOf("service", sleeper)), func(c *Config) {
-				c.Hooks = extraHooks{task: []hooks.Hook{recordingTaskHook{env}}}
+			a := startAgent(t, parseJob(t, joinedJobText("service", endlessTaskText)), func(c *Config) {
+				c.Hooks = fixedHookFactory{task: []hooks.Hook{recordingTaskHook{env}}}
 			})
 			a.advance(time.Second)
 			a.die()
-			a.vanish("web")
+			a.removeTaskProcess("web")
 			before := len(env.calls())
-			b := a.again(nil)
+			b := a.startNextAgent(nil)
 			b.advance(time.Minute)
-			want(t, "starts", b.starts("web"), "2")
-			want(t, "env", b.world.config("web").Env["FROM_HOOK"], "1")
+			wantEqual(t, "starts", b.startCount("web"), "2")
+			wantEqual(t, "env", b.drivers.config("web").Env["FROM_HOOK"], "1")
 			for _, call := range env.calls()[before:] {
 				if strings.Contains(call, "prestart") {
 					t.Errorf("called again: %v", call)
@@ -879,16 +879,16 @@ func TestRestore(t *testing.T) {
 	})
 	t.Run("the next agent knows what was attached", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			factory := &recordingFactory{extraHooks: extraHooks{
+			factory := &recordingFactory{fixedHookFactory: fixedHookFactory{
 				alloc: []hooks.Hook{attachedHook{recordingAllocHook{&recordingHook{name: "whole"}}, `{"a": 1}`}},
 				task:  []hooks.Hook{attachedHook{recordingTaskHook{&recordingHook{name: "quiet"}}, "{}"}, recordingTaskHook{&recordingHook{name: "builtin"}}},
 			}}
-			a := startAgent(t, parseJob(t, jobOf("service", sleeper)), func(c *Config) { c.Hooks = factory })
-			want(t, "at first", factory.previousHooks, "map[: t:web:]")
+			a := startAgent(t, parseJob(t, joinedJobText("service", endlessTaskText)), func(c *Config) { c.Hooks = factory })
+			wantEqual(t, "at first", factory.previousHooks, "map[: t:web:]")
 			a.advance(time.Second)
 			a.die()
-			b := a.again(nil)
-			want(t, "then", factory.previousHooks, `map[:map[whole:{"a": 1}] t:web:map[quiet:{}]]`)
+			b := a.startNextAgent(nil)
+			wantEqual(t, "then", factory.previousHooks, `map[:map[whole:{"a": 1}] t:web:map[quiet:{}]]`)
 			b.advance(time.Second)
 			b.Stop()
 			b.wait()
@@ -902,79 +902,79 @@ func TestRestore(t *testing.T) {
 				}
 				return hook.TaskPrestartResponse{State: map[string]string{"n": "1"}}, nil
 			}}
-			a := startAgent(t, parseJob(t, jobOf("service", sleeper)), func(c *Config) {
-				c.Hooks = extraHooks{task: []hooks.Hook{recordingTaskHook{h}}}
+			a := startAgent(t, parseJob(t, joinedJobText("service", endlessTaskText)), func(c *Config) {
+				c.Hooks = fixedHookFactory{task: []hooks.Hook{recordingTaskHook{h}}}
 			})
 			a.advance(time.Second)
 			a.die()
-			b := a.again(nil)
+			b := a.startNextAgent(nil)
 			b.advance(time.Second)
-			want(t, "request", []any{h.last.Running, h.last.PreviousState}, "[true map[n:1]]")
-			want(t, "starts", b.starts("web"), "1")
-			want(t, "events", b.events("web"), "[Received Task Setup Started Task hook failed]")
-			want(t, "state", b.state("web").State, "running")
+			wantEqual(t, "request", []any{h.lastPrestart.Running, h.lastPrestart.PreviousState}, "[true map[n:1]]")
+			wantEqual(t, "starts", b.startCount("web"), "1")
+			wantEqual(t, "events", b.taskEventTypes("web"), "[Received Task Setup Started Task hook failed]")
+			wantEqual(t, "state", b.taskState("web").State, "running")
 		})
 	})
 	t.Run("prerun fails on restore", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			failing := &recordingHook{name: "failing", errs: map[string]error{"prerun": errors.New("no")}}
-			a := restarted(t, parseJob(t, jobOf("service", sleeper)), time.Second, nil, func(c *Config) {
-				c.Hooks = extraHooks{alloc: []hooks.Hook{recordingAllocHook{failing}}}
+			failing := &recordingHook{name: "failing", errsByPoint: map[string]error{"prerun": errors.New("no")}}
+			a := runAndRestartAgent(t, parseJob(t, joinedJobText("service", endlessTaskText)), time.Second, nil, func(c *Config) {
+				c.Hooks = fixedHookFactory{alloc: []hooks.Hook{recordingAllocHook{failing}}}
 			})
 			a.wait()
-			want(t, "status", a.last().ClientStatus, "failed")
-			want(t, "alive", a.world.alive(), "[]")
-			want(t, "events", a.events("web"), "[Received Task Setup Started Setup Failure Terminated]")
+			wantEqual(t, "status", a.lastUpdate().ClientStatus, "failed")
+			wantEqual(t, "alive", a.drivers.alive(), "[]")
+			wantEqual(t, "events", a.taskEventTypes("web"), "[Received Task Setup Started Setup Failure Terminated]")
 		})
 	})
 	t.Run("nobody is there to be asked on restore", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			away := &recordingHook{name: "away", errs: map[string]error{"prerun": fmt.Errorf("prerun: %w", &hooks.UnavailableError{Err: errors.New("nobody is there")})}}
+			away := &recordingHook{name: "away", errsByPoint: map[string]error{"prerun": fmt.Errorf("prerun: %w", &hooks.UnavailableError{Err: errors.New("nobody is there")})}}
 			next := &recordingHook{name: "next"}
 			withHooks := func(c *Config) {
-				c.Hooks = extraHooks{alloc: []hooks.Hook{recordingAllocHook{away}, recordingAllocHook{next}}}
+				c.Hooks = fixedHookFactory{alloc: []hooks.Hook{recordingAllocHook{away}, recordingAllocHook{next}}}
 			}
-			a := restarted(t, parseJob(t, jobOf("service", sleeper)), time.Second, nil, withHooks)
+			a := runAndRestartAgent(t, parseJob(t, joinedJobText("service", endlessTaskText)), time.Second, nil, withHooks)
 			a.advance(time.Minute)
-			want(t, "starts", a.starts("web"), "1")
-			want(t, "state", a.state("web").State, "running")
-			want(t, "events", a.events("web"), "[Received Task Setup Started Task hook failed]")
-			want(t, "next hook", next.calls(), "[prerun]")
+			wantEqual(t, "starts", a.startCount("web"), "1")
+			wantEqual(t, "state", a.taskState("web").State, "running")
+			wantEqual(t, "events", a.taskEventTypes("web"), "[Received Task Setup Started Task hook failed]")
+			wantEqual(t, "next hook", next.calls(), "[prerun]")
 
-			first := startAgent(t, parseJob(t, jobOf("service", sleeper)), withHooks)
+			first := startAgent(t, parseJob(t, joinedJobText("service", endlessTaskText)), withHooks)
 			first.wait()
-			want(t, "a task that does not run yet", first.events("web"), "[Received Setup Failure]")
+			wantEqual(t, "a task that does not run yet", first.taskEventTypes("web"), "[Received Setup Failure]")
 		})
 	})
 	t.Run("deadline counts from the creation", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			a := restarted(t, parseJob(t, jobOf("batch", `
-				max_run_duration = "60s"`, sleeper, poststopTask)), 20*time.Second, nil, nil)
+			a := runAndRestartAgent(t, parseJob(t, joinedJobText("batch", `
+				max_run_duration = "60s"`, endlessTaskText, poststopTask)), 20*time.Second, nil, nil)
 			a.wait()
-			want(t, "end", time.Since(a.begin), "1m0s")
-			want(t, "status", a.last().ClientDescription, model.MaxRunDurationExceeded)
+			wantEqual(t, "end", time.Since(a.startTime), "1m0s")
+			wantEqual(t, "status", a.lastUpdate().ClientDescription, model.MaxRunDurationExceeded)
 			a.die()
-			b := a.again(func(c *Config) {
-				c.Alloc.ClientStatus, c.Alloc.ClientDescription = a.last().ClientStatus, a.last().ClientDescription
+			b := a.startNextAgent(func(c *Config) {
+				c.Alloc.ClientStatus, c.Alloc.ClientDescription = a.lastUpdate().ClientStatus, a.lastUpdate().ClientDescription
 			})
 			b.wait()
-			want(t, "poststop", b.starts("after"), "0")
-			want(t, "status", b.last().ClientDescription, model.MaxRunDurationExceeded)
+			wantEqual(t, "poststop", b.startCount("after"), "0")
+			wantEqual(t, "status", b.lastUpdate().ClientDescription, model.MaxRunDurationExceeded)
 		})
 	})
 	t.Run("the plugin dies with the agent", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			a := restarted(t, parseJob(t, jobOf("service", sleeper)), time.Second, func(a *agent) { a.world.killPlugin() }, nil)
+			a := runAndRestartAgent(t, parseJob(t, joinedJobText("service", endlessTaskText)), time.Second, func(a *testAgent) { a.drivers.killPlugin() }, nil)
 			a.advance(time.Second)
-			want(t, "starts", a.starts("web"), "1")
-			a.exit("web", driver.ExitResult{ExitCode: 5})
+			wantEqual(t, "starts", a.startCount("web"), "1")
+			a.exitTask("web", driver.ExitResult{ExitCode: 5})
 			a.advance(time.Minute)
-			want(t, "events", a.events("web"), "[Received Task Setup Started Terminated Restarting Started]")
+			wantEqual(t, "events", a.taskEventTypes("web"), "[Received Task Setup Started Terminated Restarting Started]")
 		})
 	})
 	t.Run("a restart that was asked for is finished, and is no failure", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			a := startAgent(t, parseJob(t, jobOf("service", `
+			a := startAgent(t, parseJob(t, joinedJobText("service", `
 				restart { attempts = 0 }`, `
 				task "web" {
 					driver       = "fake"
@@ -987,39 +987,39 @@ func TestRestore(t *testing.T) {
 			a.advance(time.Second)
 			a.die()
 			cancel()
-			b := a.again(nil)
+			b := a.startNextAgent(nil)
 			b.advance(time.Minute)
-			want(t, "events", b.events("web"), "[Received Task Setup Started Restart Signaled Terminated Restarting Started]")
-			want(t, "state", []any{b.state("web").State, b.starts("web")}, "[running 2]")
+			wantEqual(t, "events", b.taskEventTypes("web"), "[Received Task Setup Started Restart Signaled Terminated Restarting Started]")
+			wantEqual(t, "state", []any{b.taskState("web").State, b.startCount("web")}, "[running 2]")
 		})
 	})
 	t.Run("a lost record starts no second process", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			a := restarted(t, parseJob(t, jobOf("service", sleeper)), time.Second, func(a *agent) {
+			a := runAndRestartAgent(t, parseJob(t, joinedJobText("service", endlessTaskText)), time.Second, func(a *testAgent) {
 				a.store.unreadable = map[string]bool{"web": true}
-				a.world.findsUnknownTasks = true
-				a.world.killPlugin()
+				a.drivers.findsUnknownTasks = true
+				a.drivers.killPlugin()
 			}, nil)
 			a.advance(time.Minute)
-			want(t, "alive", len(a.world.alive()), "1")
-			want(t, "events", a.events("web"), "[Received Task Setup Started Failed Restoring Task Restarting Task Setup Started]")
+			wantEqual(t, "alive", len(a.drivers.alive()), "1")
+			wantEqual(t, "events", a.taskEventTypes("web"), "[Received Task Setup Started Failed Restoring Task Restarting Task Setup Started]")
 		})
 	})
 	t.Run("RS-071: without any record it is known what was reported, and the plugin searches", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			var reported map[string]*api.TaskState
-			a := restarted(t, parseJob(t, jobOf("service", sleeper)), time.Second, func(a *agent) {
-				reported = a.last().TaskStates
+			var reportedStates map[string]*api.TaskState
+			a := runAndRestartAgent(t, parseJob(t, joinedJobText("service", endlessTaskText)), time.Second, func(a *testAgent) {
+				reportedStates = a.lastUpdate().TaskStates
 				a.store = newFakeStore()
 				a.die()
-				a.world.findsUnknownTasks = true
+				a.drivers.findsUnknownTasks = true
 			}, func(c *Config) {
-				c.Alloc.ClientStatus, c.Alloc.TaskStates = api.AllocClientStatusRunning, reported
+				c.Alloc.ClientStatus, c.Alloc.TaskStates = api.AllocClientStatusRunning, reportedStates
 			})
 			a.advance(time.Minute)
-			want(t, "alive", len(a.world.alive()), "1")
-			want(t, "starts", a.starts("web"), "2")
-			want(t, "events", a.events("web"), "[Received Task Setup Started Failed Restoring Task Restarting Task Setup Started]")
+			wantEqual(t, "alive", len(a.drivers.alive()), "1")
+			wantEqual(t, "starts", a.startCount("web"), "2")
+			wantEqual(t, "events", a.taskEventTypes("web"), "[Received Task Setup Started Failed Restoring Task Restarting Task Setup Started]")
 		})
 	})
 }
@@ -1028,17 +1028,17 @@ func TestRestore(t *testing.T) {
 func TestStartThatTheAgentDidNotSee(t *testing.T) {
 	for _, test := range []struct {
 		name   string
-		world  func(*world)
+		world  func(*fakeDrivers)
 		alive  int
 		events string
 	}{
-		{"the plugin has survived, and destroys it", func(*world) {}, 1, "[Received Task Setup Started]"},
-		{"the next plugin looks for it", func(w *world) { w.findsUnknownTasks = true; w.killPlugin() }, 1, "[Received Task Setup Started]"},
-		{"nobody can know", func(w *world) { w.forgetsTasks = true; w.killPlugin() }, 2, "[Received Task Setup Driver Started]"},
+		{"the plugin has survived, and destroys it", func(*fakeDrivers) {}, 1, "[Received Task Setup Started]"},
+		{"the next plugin looks for it", func(w *fakeDrivers) { w.findsUnknownTasks = true; w.killPlugin() }, 1, "[Received Task Setup Started]"},
+		{"nobody can know", func(w *fakeDrivers) { w.forgetsTasks = true; w.killPlugin() }, 2, "[Received Task Setup Driver Started]"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a := startAgent(t, parseJob(t, jobOf("service", `
+				a := startAgent(t, parseJob(t, joinedJobText("service", `
 					task "web" {
 						driver = "fake"
 						config { start_for = "2s" }
@@ -1047,16 +1047,16 @@ func TestStartThatTheAgentDidNotSee(t *testing.T) {
 				// The driver completes the StartTask call, but its result is not stored.
 				a.die()
 				a.advance(2 * time.Second)
-				if a.store.locals["web"].Handle != nil || a.store.locals["web"].StartID == "" || len(a.world.alive()) != 1 {
-					t.Fatalf("record %+v, alive %v", a.store.locals["web"], a.world.alive())
+				if a.store.localStates["web"].Handle != nil || a.store.localStates["web"].StartID == "" || len(a.drivers.alive()) != 1 {
+					t.Fatalf("record %+v, alive %v", a.store.localStates["web"], a.drivers.alive())
 				}
-				test.world(a.world)
-				b := a.again(nil)
+				test.world(a.drivers)
+				b := a.startNextAgent(nil)
 				b.advance(5 * time.Second)
-				want(t, "events", b.events("web"), test.events)
-				want(t, "alive", len(b.world.alive()), fmt.Sprint(test.alive))
-				for _, id := range b.world.alive() { // ends the processes that no agent could find
-					b.exit(strings.Split(id, "/")[1], driver.ExitResult{})
+				wantEqual(t, "events", b.taskEventTypes("web"), test.events)
+				wantEqual(t, "alive", len(b.drivers.alive()), fmt.Sprint(test.alive))
+				for _, id := range b.drivers.alive() { // ends the processes that no agent could find
+					b.exitTask(strings.Split(id, "/")[1], driver.ExitResult{})
 				}
 				b.Stop()
 			})
@@ -1074,7 +1074,7 @@ func TestDeathAtEachStep(t *testing.T) {
 }
 
 func testDeathAtEachStep(t *testing.T, delay string) {
-	text := jobOf("batch", prestartTask, `
+	text := joinedJobText("batch", prestartTask, `
 		restart {
 			attempts = 1
 			delay    = "`+delay+`"
@@ -1093,7 +1093,7 @@ func testDeathAtEachStep(t *testing.T, delay string) {
 		synctest.Test(t, func(t *testing.T) {
 			a := startAgent(t, j, func(c *Config) { c.Store.(*fakeStore).writesAsyncAtOnce = prompt })
 			a.wait()
-			moments[prompt] = a.store.writes
+			moments[prompt] = a.store.writeCount
 		})
 	}
 	t.Logf("%d writes in the life of three tasks with four starts, %d if none waits for another", moments[false], moments[true])
@@ -1111,48 +1111,48 @@ func testDeathAtEachStep(t *testing.T, delay string) {
 				synctest.Test(t, func(t *testing.T) {
 					a := startWithWriteLimit(t, j, n-1, func(c *Config) {
 						c.Store.(*fakeStore).writesAsyncAtOnce = prompt
-						w := c.Drivers.(*world)
+						w := c.Drivers.(*fakeDrivers)
 						w.findsUnknownTasks = pluginDies // needed only after the plugin was killed: a plugin that continues to run knows each start by its id
-						w.checkStart = func(task string, alive []string) string {
+						w.startChecker = func(task string, alive []string) string {
 							if slices.Contains(alive, task) {
 								return task + " runs twice"
 							}
 							return ""
 						}
 					})
-					if !a.dies() {
+					if !a.awaitDeathOrEnd() {
 						return
 					}
 					a.die()
 					if pluginDies {
-						a.world.killPlugin()
+						a.drivers.killPlugin()
 					}
-					b := a.again(nil)
+					b := a.startNextAgent(nil)
 					b.wait()
-					if len(b.world.violations) > 0 {
-						t.Errorf("%v", b.world.violations)
+					if len(b.drivers.violations) > 0 {
+						t.Errorf("%v", b.drivers.violations)
 					}
-					want(t, "alive", b.world.alive(), "[]")
+					wantEqual(t, "alive", b.drivers.alive(), "[]")
 					for _, task := range []string{"init", "web", "after"} {
-						s := b.state(task)
-						want(t, task, []any{s.State, s.Failed}, "[dead false]")
-						var started, ended int
+						s := b.taskState(task)
+						wantEqual(t, task, []any{s.State, s.Failed}, "[dead false]")
+						var startCount, endCount int
 						for _, e := range s.Events {
 							switch e.Type {
 							case api.TaskStarted:
-								started++
+								startCount++
 							case api.TaskTerminated, model.TaskRestoreFailed:
-								ended++
+								endCount++
 							}
 						}
-						if started != ended {
-							t.Errorf("%s: %d starts and %d ends: %v", task, started, ended, b.events(task))
+						if startCount != endCount {
+							t.Errorf("%s: %d starts and %d ends: %v", task, startCount, endCount, b.taskEventTypes(task))
 						}
 					}
-					want(t, "status", b.last().ClientStatus, "complete")
+					wantEqual(t, "status", b.lastUpdate().ClientStatus, "complete")
 					// A task whose run was cut short may run once more; a task whose run was completed
 					// must not.
-					want(t, "done", b.world.successCounts, "map[after:1 init:1 web:1]")
+					wantEqual(t, "done", b.drivers.successCounts, "map[after:1 init:1 web:1]")
 				})
 			})
 		}
@@ -1165,12 +1165,12 @@ func TestRestoreSendsNoSecondReceivedEvent(t *testing.T) {
 		received := &api.TaskState{State: model.TaskPending}
 		model.AppendTaskEvent(received, model.EventReceived(), time.Now())
 		time.Sleep(time.Minute) // simulates that an agent has only reported the event Received and exited without writing a record
-		h := start(t, parseJob(t, jobOf("service", sleeper)), func(c *Config) {
+		h := startHarness(t, parseJob(t, joinedJobText("service", endlessTaskText)), func(c *Config) {
 			c.Alloc.TaskStates = map[string]*api.TaskState{"web": received}
 		})
 		h.advance(time.Second)
-		want(t, "events", h.events("web"), "[Received Task Setup Started]")
-		if e := h.state("web").Events[0]; e.Time != received.Events[0].Time {
+		wantEqual(t, "events", h.taskEventTypes("web"), "[Received Task Setup Started]")
+		if e := h.taskState("web").Events[0]; e.Time != received.Events[0].Time {
 			t.Error("Received is told anew")
 		}
 	})
@@ -1178,7 +1178,7 @@ func TestRestoreSendsNoSecondReceivedEvent(t *testing.T) {
 
 func TestDelayIsNotKeptPastAStart(t *testing.T) {
 	tracker := restart.New(restart.Policy{Attempts: 3, Interval: time.Hour, Delay: time.Minute}, time.Now(), func(int64) int64 { return 0 })
-	tracker.Next(time.Now(), restart.Outcome{})
+	tracker.Decide(time.Now(), restart.Outcome{})
 	if tracker.RemainingDelay(time.Now()) == 0 {
 		t.Fatal("no delay")
 	}
@@ -1246,24 +1246,24 @@ func TestRestoreFinishesRequestedRestart(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a := startAgent(t, parseJob(t, jobOf("service", noTry, `
+				a := startAgent(t, parseJob(t, joinedJobText("service", noRestartText, `
 					task "web" {
 						driver         = "fake"
 						shutdown_delay = "10s"
 					}`)), nil)
 				a.advance(time.Second)
-				web, _ := a.tasks.named("web")
+				web, _ := a.tasks.findByName("web")
 				go func() { _ = web.Restart(t.Context(), test.event, test.failure) }()
 				a.advance(time.Second)
 				for range 10 {
 					web.EmitEvent(model.EventHookMessage("", "an event for people", nil))
 				}
 				a.advance(time.Second)
-				want(t, "pending in the events", model.FindEventSinceStart(web.State(), api.TaskRestartSignal) != nil, "false")
+				wantEqual(t, "pending in the events", model.FindEventSinceStart(web.State(), api.TaskRestartSignal) != nil, "false")
 				a.die()
-				b := a.again(nil)
+				b := a.startNextAgent(nil)
 				b.advance(time.Minute)
-				want(t, "web", []any{b.state("web").State, b.state("web").Restarts}, test.want)
+				wantEqual(t, "web", []any{b.taskState("web").State, b.taskState("web").Restarts}, test.want)
 			})
 		})
 	}
@@ -1272,30 +1272,30 @@ func TestRestoreFinishesRequestedRestart(t *testing.T) {
 // A request for a restart applies to one process: it must not restart the next process.
 func TestRestoreForgetsFinishedRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := startAgent(t, parseJob(t, jobOf("service", sleeper)), nil)
+		a := startAgent(t, parseJob(t, joinedJobText("service", endlessTaskText)), nil)
 		a.advance(time.Second)
 		if err := a.RestartTask(t.Context(), "web"); err != nil {
 			t.Fatal(err)
 		}
 		a.advance(time.Second)
-		want(t, "starts", a.starts("web"), "2")
+		wantEqual(t, "starts", a.startCount("web"), "2")
 		a.die()
-		b := a.again(nil)
+		b := a.startNextAgent(nil)
 		b.advance(time.Minute)
-		want(t, "starts", b.starts("web"), "2")
+		wantEqual(t, "starts", b.startCount("web"), "2")
 	})
 }
 
 // A dead task for which a rerun was requested runs again exactly once, whichever write the agent dies
 // at.
 func TestRestoreRunsRequestedTaskAgain(t *testing.T) {
-	text := jobOf("batch", sleeper, `
+	text := joinedJobText("batch", endlessTaskText, `
 		task "short" {
 			driver = "fake"
 			config { run_for = "1s" }
 		}`)
-	request := func(a *agent) {
-		short, _ := a.tasks.named("short")
+	request := func(a *testAgent) {
+		short, _ := a.tasks.findByName("short")
 		short.Rerun(model.EventRestartSignal(model.RestartAllReason))
 	}
 	for n := 1; ; n++ {
@@ -1305,23 +1305,23 @@ func TestRestoreRunsRequestedTaskAgain(t *testing.T) {
 				a := startAgent(t, parseJob(t, text), func(c *Config) { c.Store.(*fakeStore).writesAsyncAtOnce = true })
 				a.advance(5 * time.Second)
 				a.store.mu.Lock()
-				a.store.limit = a.store.writes + n
+				a.store.maxWrites = a.store.writeCount + n
 				a.store.mu.Unlock()
 				go request(a)
 				select { // after the death the test must not sleep, because the new process would end
-				case <-a.store.dead:
+				case <-a.store.agentDied:
 				case <-time.After(5 * time.Second):
 				}
-				if done = !isClosed(a.store.dead); done {
+				if done = !isClosed(a.store.agentDied); done {
 					a.store.mu.Lock()
 					defer a.store.mu.Unlock()
-					a.store.limit = 0
+					a.store.maxWrites = 0
 					return
 				}
 				a.die()
-				b := a.again(nil)
+				b := a.startNextAgent(nil)
 				b.advance(time.Minute)
-				want(t, "short", []any{b.state("short").State, b.world.successCounts["short"]}, "[dead 2]")
+				wantEqual(t, "short", []any{b.taskState("short").State, b.drivers.successCounts["short"]}, "[dead 2]")
 			})
 		})
 		if done {
@@ -1337,7 +1337,7 @@ func TestRestoreRunsRequestedTaskAgain(t *testing.T) {
 // without the lock.
 func TestRestoreReadsForcedStatusUnderLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := startAgent(t, parseJob(t, jobOf("service", sleeper)), nil)
+		a := startAgent(t, parseJob(t, joinedJobText("service", endlessTaskText)), nil)
 		a.advance(time.Second)
 		a.Stop()
 		a.wait()
@@ -1350,29 +1350,29 @@ func TestRestoreReadsForcedStatusUnderLock(t *testing.T) {
 		}
 		r.Stop()
 		ctx, stop := context.WithCancel(t.Context())
-		var forcing sync.WaitGroup
-		forcing.Go(func() {
+		var forcingWG sync.WaitGroup
+		forcingWG.Go(func() {
 			for ctx.Err() == nil {
-				r.status.force(statusOverride{api.AllocClientStatusComplete, model.MaxRunDurationExceeded})
+				r.status.setOverride(statusOverride{api.AllocClientStatusComplete, model.MaxRunDurationExceeded})
 			}
 		})
 		for range 200 {
-			want(t, "restored", r.restore.run(t.Context()), "true")
+			wantEqual(t, "restored", r.restorer.run(t.Context()), "true")
 		}
 		stop()
-		forcing.Wait()
+		forcingWG.Wait()
 	})
 }
 
 // recordingPluginHook is a hook in a plugin process. The process can be replaced by a new one.
 type recordingPluginHook struct {
-	hooks.Builtin
-	mu           sync.Mutex
-	calls        []string
-	process      int
-	exited       chan struct{}
-	pluginExited <-chan struct{}
-	poststart    time.Duration // how long a call of Poststart takes, unless its context is canceled
+	hooks.BuiltinHook
+	mu                sync.Mutex
+	calls             []string
+	processNumber     int
+	exited            chan struct{}
+	pluginExited      <-chan struct{}
+	poststartDuration time.Duration // how long a call of Poststart takes, unless its context is canceled
 }
 
 func (p *recordingPluginHook) Name() string { return "plugin" }
@@ -1388,11 +1388,11 @@ func (p *recordingPluginHook) Poststart(ctx context.Context, req hook.TaskPostst
 	if p.exited == nil {
 		p.exited = make(chan struct{})
 	}
-	p.calls = append(p.calls, fmt.Sprintf("poststart %d repeated=%t", p.process, req.Repeated))
+	p.calls = append(p.calls, fmt.Sprintf("poststart %d repeated=%t", p.processNumber, req.Repeated))
 	p.pluginExited = p.exited
 	p.mu.Unlock()
 	select {
-	case <-time.After(p.poststart):
+	case <-time.After(p.poststartDuration):
 	case <-ctx.Done():
 		p.recordCall("given up")
 	}
@@ -1424,7 +1424,7 @@ func (p *recordingPluginHook) WaitPlugin(ctx context.Context) error {
 func (p *recordingPluginHook) replace() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.process++
+	p.processNumber++
 	close(p.exited)
 	p.exited = make(chan struct{})
 }
@@ -1434,8 +1434,8 @@ func (p *recordingPluginHook) replace() {
 func TestPoststartIsRepeatedForEachPluginProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := new(recordingPluginHook)
-		a := startAgent(t, parseJob(t, jobOf("service", sleeper)), func(c *Config) {
-			c.Hooks = extraHooks{task: []hooks.Hook{p}}
+		a := startAgent(t, parseJob(t, joinedJobText("service", endlessTaskText)), func(c *Config) {
+			c.Hooks = fixedHookFactory{task: []hooks.Hook{p}}
 		})
 		a.advance(time.Second)
 		p.replace()
@@ -1444,13 +1444,13 @@ func TestPoststartIsRepeatedForEachPluginProcess(t *testing.T) {
 		a.advance(time.Minute)
 		a.die()
 		a.cancel(ErrShutdown)
-		b := a.again(nil)
+		b := a.startNextAgent(nil)
 		b.advance(time.Minute)
 		if err := b.RestartTask(t.Context(), "web"); err != nil {
 			t.Fatal(err)
 		}
 		b.advance(time.Second)
-		want(t, "calls", strings.Join(p.calls, ", "), "poststart 0 repeated=false, poststart 1 repeated=true, poststart 2 repeated=true, "+
+		wantEqual(t, "calls", strings.Join(p.calls, ", "), "poststart 0 repeated=false, poststart 1 repeated=true, poststart 2 repeated=true, "+
 			"poststart 2 repeated=true, prekilling, exited, poststart 2 repeated=false")
 	})
 }
@@ -1458,20 +1458,20 @@ func TestPoststartIsRepeatedForEachPluginProcess(t *testing.T) {
 // After a task is killed or has exited, Poststart is not repeated, and no Poststart call runs when the
 // hooks of the kill are called.
 func TestPoststartIsNotRepeatedForAnEndingTask(t *testing.T) {
-	for name, end := range map[string]func(*agent){
-		"killed": func(a *agent) { a.Stop() },
-		"exited": func(a *agent) { a.exit("web", driver.ExitResult{ExitCode: 1}) },
+	for name, end := range map[string]func(*testAgent){
+		"killed": func(a *testAgent) { a.Stop() },
+		"exited": func(a *testAgent) { a.exitTask("web", driver.ExitResult{ExitCode: 1}) },
 	} {
 		for _, early := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, plugin back before: %t", name, early), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					p := new(recordingPluginHook)
-					a := startAgent(t, parseJob(t, jobOf("batch", noTry, sleeper)), func(c *Config) {
-						c.Hooks = extraHooks{task: []hooks.Hook{p}}
+					a := startAgent(t, parseJob(t, joinedJobText("batch", noRestartText, endlessTaskText)), func(c *Config) {
+						c.Hooks = fixedHookFactory{task: []hooks.Hook{p}}
 					})
 					a.advance(time.Second)
 					p.mu.Lock()
-					p.poststart = time.Hour
+					p.poststartDuration = time.Hour
 					p.mu.Unlock()
 					p.replace()
 					calls := []string{"poststart 0 repeated=false"}
@@ -1484,7 +1484,7 @@ func TestPoststartIsNotRepeatedForAnEndingTask(t *testing.T) {
 					if name == "killed" {
 						calls = append(calls, "prekilling")
 					}
-					want(t, "calls", p.calls, append(calls, "exited"))
+					wantEqual(t, "calls", p.calls, append(calls, "exited"))
 				})
 			})
 		}
@@ -1505,7 +1505,7 @@ func TestKilledTaskHasNotSucceeded(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a := startAgent(t, parseJob(t, jobOf("batch", `
+				a := startAgent(t, parseJob(t, joinedJobText("batch", `
 					task "web" {
 						driver         = "fake"
 						shutdown_delay = "5s"
@@ -1525,23 +1525,23 @@ func TestKilledTaskHasNotSucceeded(t *testing.T) {
 					a.Stop()
 					a.advance(time.Second)
 				}
-				a.exit("web", driver.ExitResult{})
+				a.exitTask("web", driver.ExitResult{})
 				a.advance(time.Second)
-				web, _ := a.tasks.named("web")
+				web, _ := a.tasks.findByName("web")
 				for range 10 {
 					web.EmitEvent(model.EventHookMessage("", "an event for people", nil))
 				}
 				a.advance(time.Second)
-				want(t, "killed in the events", model.FindEventSinceStart(web.State(), api.TaskKilled) != nil, "false")
+				wantEqual(t, "killed in the events", model.FindEventSinceStart(web.State(), api.TaskKilled) != nil, "false")
 				if c.nextAgent {
 					a.die()
-					a = a.again(nil)
+					a = a.startNextAgent(nil)
 					a.Stop()
 				}
 				a.advance(time.Second)
-				a.exit("slow", driver.ExitResult{})
+				a.exitTask("slow", driver.ExitResult{})
 				a.advance(10 * time.Second)
-				want(t, "starts of publish", a.starts("publish"), c.publish)
+				wantEqual(t, "starts of publish", a.startCount("publish"), c.publish)
 			})
 		})
 	}
@@ -1550,27 +1550,27 @@ func TestKilledTaskHasNotSucceeded(t *testing.T) {
 // A kill during the start of a task applies to that start, and not to the next start.
 func TestKillBelongsToAStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := startAgent(t, parseJob(t, jobOf("batch", `
+		a := startAgent(t, parseJob(t, joinedJobText("batch", `
 			task "web" {
 				driver = "fake"
 				config { start_for = "5s" }
 			}`)), nil)
 		a.advance(time.Second)
-		web, _ := a.tasks.named("web")
+		web, _ := a.tasks.findByName("web")
 		killed := func() bool { _, killed := web.Snapshot(); return killed }
-		want(t, "before the kill", killed(), "false")
+		wantEqual(t, "before the kill", killed(), "false")
 		web.Kill(model.EventKilling(time.Second))
 		a.wait()
-		want(t, "events", a.events("web"), "[Received Task Setup Killing Started Terminated Killed]")
-		want(t, "after the kill", killed(), "true")
+		wantEqual(t, "events", a.taskEventTypes("web"), "[Received Task Setup Killing Started Terminated Killed]")
+		wantEqual(t, "after the kill", killed(), "true")
 	})
 	synctest.Test(t, func(t *testing.T) {
-		a := startAgent(t, parseJob(t, jobOf("batch", shortRun)), nil)
+		a := startAgent(t, parseJob(t, joinedJobText("batch", oneSecondTaskText)), nil)
 		a.wait()
-		web, _ := a.tasks.named("web")
+		web, _ := a.tasks.findByName("web")
 		web.Kill(model.EventKilling(time.Second))
 		_, killed := web.Snapshot()
-		want(t, "a kill after the end", killed, "false")
+		wantEqual(t, "a kill after the end", killed, "false")
 	})
 }
 
@@ -1578,7 +1578,7 @@ func TestKillBelongsToAStart(t *testing.T) {
 // agents and plugin processes, even when it is no longer among the last ten events.
 func TestDriverEventOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := startAgent(t, parseJob(t, jobOf("service", sleeper)), nil)
+		a := startAgent(t, parseJob(t, joinedJobText("service", endlessTaskText)), nil)
 		a.advance(time.Second)
 		send := func(message string) {
 			if !a.TaskEvent(driver.TaskEvent{AllocID: testAllocID, TaskName: "web", Message: message,
@@ -1589,24 +1589,24 @@ func TestDriverEventOnce(t *testing.T) {
 		send("no limit")
 		send("no limit")
 		send("no network")
-		want(t, "events", messages(a, "web"), "[no limit no network]")
-		for _, e := range a.state("web").Events {
+		wantEqual(t, "events", eventMessages(a, "web"), "[no limit no network]")
+		for _, e := range a.taskState("web").Events {
 			if e.DisplayMessage == "no limit" {
-				want(t, "details", e.Details, "map[]")
+				wantEqual(t, "details", e.Details, "map[]")
 			}
 		}
 		a.advance(time.Second)
 		a.die()
-		a = a.again(nil)
+		a = a.startNextAgent(nil)
 		a.advance(time.Second)
 		send("no limit")
 		send("no space")
-		want(t, "events under the next agent", messages(a, "web"), "[no limit no network no space]")
-		web, _ := a.tasks.named("web")
+		wantEqual(t, "events under the next agent", eventMessages(a, "web"), "[no limit no network no space]")
+		web, _ := a.tasks.findByName("web")
 		for range 10 {
 			web.EmitEvent(model.EventHookMessage("", "an event for people", nil))
 		}
 		send("no limit")
-		want(t, "events after ten others", messages(a, "web"), "[]")
+		wantEqual(t, "events after ten others", eventMessages(a, "web"), "[]")
 	})
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 )
 
-var update = flag.Bool("update", false, "rewrite the transcripts in testdata")
+var updateGolden = flag.Bool("update", false, "rewrite the transcripts in testdata")
 
 // TestScenarios runs allocations from start to end and compares their transcripts. Each file in
 // testdata is one case: a job, a script of timed actions, and the transcript.
@@ -51,17 +51,17 @@ func runScenario(t *testing.T, file string) {
 	job := parseJob(t, string(part("job.nomad.hcl").Data))
 	var got string
 	synctest.Test(t, func(t *testing.T) {
-		h := start(t, job, nil)
-		var acts strings.Builder
+		h := startHarness(t, job, nil)
+		var actionLog strings.Builder
 		if script := part("script"); script != nil {
 			for line := range strings.Lines(string(script.Data)) {
-				h.act(&acts, strings.Fields(line))
+				h.act(&actionLog, strings.Fields(line))
 			}
 		}
 		h.wait()
-		got = acts.String() + h.transcript()
+		got = actionLog.String() + h.transcript()
 	})
-	if *update {
+	if *updateGolden {
 		part("want").Data = []byte(got)
 		if err := os.WriteFile(file, txtar.Format(archive), 0o644); err != nil {
 			t.Fatal(err)
@@ -76,8 +76,8 @@ func runScenario(t *testing.T, file string) {
 // act runs one line of a script, which has a time, a verb and an argument. Verbs with a result add a
 // line to the transcript.
 func (h *harness) act(out *strings.Builder, words []string) {
-	at := duration(words[0])
-	h.advance(at - time.Since(h.begin))
+	at := mustParseDuration(words[0])
+	h.advance(at - time.Since(h.startTime))
 	arg := ""
 	if len(words) > 2 {
 		arg = words[2]
@@ -85,7 +85,7 @@ func (h *harness) act(out *strings.Builder, words []string) {
 	ctx := context.Background()
 	answer := func(err error) {
 		took := ""
-		if d := time.Since(h.begin) - at; d > 0 {
+		if d := time.Since(h.startTime) - at; d > 0 {
 			took = fmt.Sprintf(" after %v", d)
 		}
 		text := "ok"
@@ -107,7 +107,7 @@ func (h *harness) act(out *strings.Builder, words []string) {
 	case "cancel":
 		h.cancel(nil)
 	case "plugin-dies":
-		h.world.killPlugin()
+		h.drivers.killPlugin()
 	case "restart":
 		answer(h.RestartTask(ctx, arg))
 	case "restart-running":
@@ -121,7 +121,7 @@ func (h *harness) act(out *strings.Builder, words []string) {
 		}
 		answer(h.Signal(ctx, task, arg))
 	case "look":
-		fmt.Fprintf(out, "%s: %s\n", strings.Join(words, " "), strings.Join(h.events(arg), ", "))
+		fmt.Fprintf(out, "%s: %s\n", strings.Join(words, " "), strings.Join(h.taskEventTypes(arg), ", "))
 	default:
 		h.t.Fatalf("unknown verb %q", words[1])
 	}

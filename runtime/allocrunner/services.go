@@ -45,7 +45,7 @@ func (s *allocServices) checkStatuses() []api.AllocCheckStatus {
 func (s *allocServices) restartForCheck(ctx context.Context, task, reason string) error {
 	tasks := s.tasks
 	if task != services.GroupWorkload {
-		t, ok := s.tasks.named(task)
+		t, ok := s.tasks.findByName(task)
 		if !ok {
 			return ErrTaskNotFound
 		}

@@ -57,27 +57,27 @@ func runServices(t *testing.T, file string) {
 	}
 	var got string
 	synctest.Test(t, func(t *testing.T) {
-		serviceNetwork := &fakeServiceNetwork{begin: time.Now(), listeners: make(map[string]*pipeListener)}
+		serviceNetwork := &fakeServiceNetwork{startTime: time.Now(), listeners: make(map[string]*pipeListener)}
 		defer serviceNetwork.closeAll()
-		h := start(t, job, func(c *Config) {
+		h := startHarness(t, job, func(c *Config) {
 			grantPorts(c.Alloc)
 			c.Alloc.DeploymentID = "deployment-1"
 			c.Services, c.Dial = serviceNetwork, serviceNetwork.dial
 		})
-		var acts strings.Builder
+		var actionLog strings.Builder
 		for line := range strings.Lines(string(parts["script"].Data)) {
 			words := strings.Fields(line)
-			if !serviceNetwork.act(h, &acts, words, next) {
-				h.act(&acts, words)
+			if !serviceNetwork.act(h, &actionLog, words, next) {
+				h.act(&actionLog, words)
 			}
 		}
 		h.wait()
-		got = acts.String() + h.transcript() + "health\n" + h.healths() + "services\n" + serviceNetwork.transcript()
+		got = actionLog.String() + h.transcript() + "health\n" + h.healthHistory() + "services\n" + serviceNetwork.transcript()
 		if left := serviceNetwork.ServicesByAllocation(testAllocID); len(left) > 0 {
 			t.Errorf("still registered: %v", left)
 		}
 	})
-	if *update {
+	if *updateGolden {
 		parts["want"].Data = []byte(got)
 		if err := os.WriteFile(file, txtar.Format(archive), 0o644); err != nil {
 			t.Fatal(err)
@@ -105,25 +105,25 @@ func grantPorts(alloc *api.Allocation) {
 // respond to its checks.
 type fakeServiceNetwork struct {
 	servicestest.Registry
-	begin   time.Time
-	serving sync.WaitGroup
+	startTime time.Time
+	serversWG sync.WaitGroup
 
 	mu        sync.Mutex
 	listeners map[string]*pipeListener // by port
 	log       []string
-	dials     int
+	dialCount int
 }
 
 func (o *fakeServiceNetwork) ChangeServices(put, remove []*api.ServiceRegistration) error {
 	o.mu.Lock()
-	var words []string
+	var changeTexts []string
 	for _, s := range put {
-		words = append(words, fmt.Sprintf("+%s=%s:%d%v", shortID(s), s.Address, s.Port, s.Tags))
+		changeTexts = append(changeTexts, fmt.Sprintf("+%s=%s:%d%v", shortID(s), s.Address, s.Port, s.Tags))
 	}
 	for _, s := range remove {
-		words = append(words, "-"+shortID(s))
+		changeTexts = append(changeTexts, "-"+shortID(s))
 	}
-	o.log = append(o.log, fmt.Sprintf("  +%-5v %s\n", time.Since(o.begin).Round(time.Millisecond), strings.Join(words, " ")))
+	o.log = append(o.log, fmt.Sprintf("  +%-5v %s\n", time.Since(o.startTime).Round(time.Millisecond), strings.Join(changeTexts, " ")))
 	o.mu.Unlock()
 	return o.Registry.ChangeServices(put, remove)
 }
@@ -146,7 +146,7 @@ func (o *fakeServiceNetwork) act(h *harness, out *strings.Builder, words []strin
 	default:
 		return false
 	}
-	h.advance(duration(words[0]) - time.Since(h.begin))
+	h.advance(mustParseDuration(words[0]) - time.Since(h.startTime))
 	switch words[1] {
 	case "serve":
 		code := http.StatusOK
@@ -163,12 +163,12 @@ func (o *fakeServiceNetwork) act(h *harness, out *strings.Builder, words []strin
 	case "checks":
 		fmt.Fprintf(out, "%s checks:\n", words[0])
 		for _, c := range h.Checks() {
-			fmt.Fprintf(out, "  %s/%s of %s%s, %s: %s %d %s\n", c.Service, c.Check, c.Group, prefixed(" ", c.Task), c.Mode, c.Status, c.StatusCode, strings.TrimSpace(c.Output))
+			fmt.Fprintf(out, "  %s/%s of %s%s, %s: %s %d %s\n", c.Service, c.Check, c.Group, prefixUnlessEmpty(" ", c.Task), c.Mode, c.Status, c.StatusCode, strings.TrimSpace(c.Output))
 		}
 	case "dials":
 		o.mu.Lock()
-		fmt.Fprintf(out, "%s dials: %d\n", words[0], o.dials)
-		o.dials = 0
+		fmt.Fprintf(out, "%s dials: %d\n", words[0], o.dialCount)
+		o.dialCount = 0
 		o.mu.Unlock()
 	case "update":
 		alloc := *h.Alloc()
@@ -181,27 +181,27 @@ func (o *fakeServiceNetwork) act(h *harness, out *strings.Builder, words []strin
 	return true
 }
 
-func prefixed(prefix, s string) string {
+func prefixUnlessEmpty(prefix, s string) string {
 	if s == "" {
 		return ""
 	}
 	return prefix + s
 }
 
-// healths returns the health values that were reported, and when they changed.
-func (h *harness) healths() string {
+// healthHistory returns the health values that were reported, and when they changed.
+func (h *harness) healthHistory() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var b strings.Builder
-	var last *Health
-	for _, u := range h.reports {
-		if u.Health == nil && last != nil {
+	var lastHealth *Health
+	for _, u := range h.reportedUpdates {
+		if u.Health == nil && lastHealth != nil {
 			fmt.Fprintf(&b, "  %-6s unknown\n", h.at(u.Time))
 		}
-		if u.Health != nil && (last == nil || *u.Health != *last) {
+		if u.Health != nil && (lastHealth == nil || *u.Health != *lastHealth) {
 			fmt.Fprintf(&b, "  %-6s healthy %v in %s\n", h.at(u.Health.Time), u.Health.Healthy, u.Health.DeploymentID)
 		}
-		last = u.Health
+		lastHealth = u.Health
 	}
 	return b.String()
 }
@@ -209,7 +209,7 @@ func (h *harness) healths() string {
 func (o *fakeServiceNetwork) dial(ctx context.Context, _, address string) (net.Conn, error) {
 	_, port, _ := net.SplitHostPort(address)
 	o.mu.Lock()
-	o.dials++
+	o.dialCount++
 	l := o.listeners[port]
 	o.mu.Unlock()
 	if l == nil {
@@ -235,7 +235,7 @@ func (o *fakeServiceNetwork) serve(port string, code int) {
 		fmt.Fprintf(w, "answer %d", code)
 	})}
 	l.end = func() { _ = server.Close() }
-	o.serving.Go(func() { _ = server.Serve(l) })
+	o.serversWG.Go(func() { _ = server.Serve(l) })
 	o.mu.Lock()
 	o.listeners[port] = l
 	o.mu.Unlock()
@@ -247,7 +247,7 @@ func (o *fakeServiceNetwork) closeAll() {
 		l.end()
 	}
 	o.mu.Unlock()
-	o.serving.Wait()
+	o.serversWG.Wait()
 }
 
 type pipeListener struct {
@@ -327,7 +327,7 @@ job "j" {
 	consul := *job.TaskGroups[0].Services[0]
 	consul.Provider = "consul"
 	job.TaskGroups[0].Services = append(job.TaskGroups[0].Services, &consul)
-	alloc := place(job)
+	alloc := newAllocation(job)
 	grantPorts(alloc)
 	alloc.DeploymentStatus = &api.AllocDeploymentStatus{Canary: true}
 	alloc.AllocatedResources.Tasks["web"].Networks = []*api.NetworkResource{{IP: "10.0.0.2", DynamicPorts: []api.Port{{Label: "db", Value: 30000}}}}
@@ -345,7 +345,7 @@ job "j" {
 					Name: `service: "j-g" check`, Type: "http", Port: "http", AddressMode: "alloc", OnUpdate: "ignore",
 					Interval: 3 * time.Second, Timeout: 2 * time.Second, Protocol: "https", Method: "POST", Path: "/x", Body: "y",
 					Header: map[string][]string{"K": {"v"}}, TLSSkipVerify: true,
-					Restart: services.Restart{Limit: 3, Grace: 4 * time.Second},
+					Restart: services.CheckRestart{Limit: 3, Grace: 4 * time.Second},
 				}},
 			},
 			{Task: "web", Name: "own", Port: "db", AddressMode: "auto"},

@@ -21,23 +21,23 @@ import (
 // HookFactory creates hooks other than the builtin ones, with their order relative to
 // the builtin hooks. *hookplugin.Set implements it.
 type HookFactory interface {
-	AllocHooks(*api.Allocation, hookplugin.Target) []hooks.Entry
-	TaskHooks(*api.Allocation, *api.Task, hookplugin.Target) []hooks.Entry
+	AllocHooks(*api.Allocation, hookplugin.AttachTarget) []hooks.Entry
+	TaskHooks(*api.Allocation, *api.Task, hookplugin.AttachTarget) []hooks.Entry
 
-	// Pending returns a function that blocks until AllocHooks and TaskHooks can return
+	// PendingLaunches returns a function that blocks until AllocHooks and TaskHooks can return
 	// complete lists, and emits an event if that takes long. It returns nil if the
 	// lists are complete already. It is called before AllocHooks and TaskHooks.
-	Pending(*api.Allocation) func(ctx context.Context, emit func(*api.TaskEvent))
+	PendingLaunches(*api.Allocation) func(ctx context.Context, emit func(*api.TaskEvent))
 }
 
-// lifecycleOf returns the coordinator of the tasks of a group, given in the order of the
+// newLifecycle returns the coordinator of the tasks of a group, given in the order of the
 // job, and the group's lifecycle extensions, nil if it uses none.
-func lifecycleOf(alloc *api.Allocation, tasks []taskrunner.Task, logger hclog.Logger) (*lifecycle.Coordinator, *lifecycle.Group) {
+func newLifecycle(alloc *api.Allocation, tasks []taskrunner.Task, logger hclog.Logger) (*lifecycle.Coordinator, *lifecycle.Group) {
 	stages := make([]lifecycle.Task, len(tasks))
 	for i, task := range tasks {
 		stages[i] = lifecycle.Task{Name: task.Name, Stage: task.Stage()}
 	}
-	extensions, err := model.Extensions(alloc.Job, alloc.GetTaskGroup())
+	extensions, err := model.LifecycleExtensions(alloc.Job, alloc.GetTaskGroup())
 	if err != nil {
 		// The job uses an extension that is not supported: an earlier version of this program, which
 		// did not know the key, has accepted the job.
@@ -56,8 +56,8 @@ type hookBuilder struct {
 	services            *allocServices
 	health              *healthTracker
 	samplers            samplers
-	status              func() Update                // returns the current status of the allocation
-	exceedMaxRun        func()                       // called when max_run_duration has passed
+	status              func() StatusUpdate          // returns the current status of the allocation
+	onMaxRunExceeded    func()                       // called when max_run_duration has passed
 	restoredHooks       map[string]map[string]string // hooks that the tasks had under an earlier agent, with their configurations
 	previousDataPending bool                         // this allocation replaces another one, whose data has not been copied or moved yet
 	hooks               *allocHooks
@@ -66,53 +66,53 @@ type hookBuilder struct {
 	// waitForHooks blocks until the HookFactory knows all hooks; nil if it knows them already.
 	waitForHooks func(context.Context, func(*api.TaskEvent))
 
-	attached chan struct{} // closed by attach
+	hooksAttached chan struct{} // closed by attach
 }
 
 // awaitHooks waits for the hooks and attaches them, if New could not because they were not known yet.
-// It blocks until they are known or untilStop is done.
+// It blocks until they are known or contextUntilStop is done.
 func (b *hookBuilder) awaitHooks(untilStop context.Context) {
 	if b.waitForHooks == nil {
 		return
 	}
 	if !b.alloc().ServerTerminalStatus() {
-		b.waitForHooks(untilStop, b.tasks.emit)
+		b.waitForHooks(untilStop, b.tasks.emitEvent)
 	}
-	b.attach()
+	b.attachHooks()
 }
 
 // restoredHooksTimeout is how long a restored allocation waits until its hooks are known. A longer wait
 // is not necessary: its tasks run already, and the hooks that they had are in the records.
 const restoredHooksTimeout = 2 * time.Second
 
-// awaitRestored is like awaitHooks, but for a restored allocation: it has a timeout, and adds no event.
-func (b *hookBuilder) awaitRestored(untilStop context.Context) {
+// awaitRestoredHooks is like awaitHooks, but for a restored allocation: it has a timeout, and adds no event.
+func (b *hookBuilder) awaitRestoredHooks(untilStop context.Context) {
 	if b.waitForHooks == nil {
 		return
 	}
 	limited, cancel := context.WithTimeout(untilStop, restoredHooksTimeout)
 	defer cancel()
 	b.waitForHooks(limited, func(*api.TaskEvent) {})
-	b.attach()
+	b.attachHooks()
 }
 
-// attach creates the hooks of the allocation and of its tasks. It is called once, before
+// attachHooks creates the hooks of the allocation and of its tasks. It is called once, before
 // any hook is called.
-func (b *hookBuilder) attach() {
+func (b *hookBuilder) attachHooks() {
 	lists := make([][]hooks.Entry, len(b.tasks))
 	for i, t := range b.config.Alloc.GetTaskGroup().Tasks {
 		lists[i] = b.taskHooks(b.tasks[i], t)
 	}
-	attachments := b.hooks.attach(b.allocHooks())
+	attachments := b.hooks.setHooks(b.allocHooks())
 	for i, t := range b.tasks {
 		t.SetHooks(lists[i], attachments)
 	}
-	close(b.attached)
+	close(b.hooksAttached)
 }
 
 func (b *hookBuilder) taskHooks(runner *taskrunner.Runner, t *api.Task) []hooks.Entry {
 	list := []hooks.Entry{
-		{Order: hooks.OrderFirst, Hook: hooks.NewValidate(b.limits.UserDenylist, b.limits.UserCheckedDrivers, b.limits.DownloadUIDs, model.AdmittedUsers(t), func() error { return b.services.set.Validate(t.Name) })},
+		{Order: hooks.OrderFirst, Hook: hooks.NewTaskValidator(b.limits.UserDenylist, b.limits.UserCheckedDrivers, b.limits.DownloadUIDs, model.AdmittedUsers(t), func() error { return b.services.set.Validate(t.Name) })},
 		{Order: hooks.OrderFirst, Hook: hooks.NewTaskDir(b.dir, func() allocdir.TaskOptions {
 			return taskOptions(runner, t, b.limits)
 		}, runner.EmitEvent, b.logger)},
@@ -155,8 +155,8 @@ func taskOptions(runner *taskrunner.Runner, t *api.Task, limits Limits) allocdir
 
 // hookTarget returns the target for hooks of the HookFactory: this allocation, or one of its tasks.
 // before are the hooks that the target had under an earlier agent.
-func (b *hookBuilder) hookTarget(task string, emit func(*api.TaskEvent), before map[string]string) hookplugin.Target {
-	return hookplugin.Target{
+func (b *hookBuilder) hookTarget(task string, emit func(*api.TaskEvent), before map[string]string) hookplugin.AttachTarget {
+	return hookplugin.AttachTarget{
 		AllocID: b.config.Alloc.ID, Task: task, Emit: emit, PreviousAttachments: before,
 		AllocJSON: func() ([]byte, error) { return json.Marshal(b.alloc()) },
 	}
@@ -183,7 +183,7 @@ func (b *hookBuilder) addPlugins(list []hooks.Entry) []hooks.Entry {
 func (b *hookBuilder) allocHooks() []hooks.Entry {
 	first := []hooks.Hook{
 		hooks.NewAllocDir(b.dir),
-		hooks.NewMaxRunDuration(func() time.Time { return deadline(b.alloc()) }, b.exceedMaxRun),
+		hooks.NewMaxRunDuration(func() time.Time { return maxRunDeadline(b.alloc()) }, b.onMaxRunExceeded),
 	}
 	first = append(first, b.previousAllocHooks()...)
 	health := b.health.newHook(b.status)
@@ -193,7 +193,7 @@ func (b *hookBuilder) allocHooks() []hooks.Entry {
 		list = append(list, hooks.Entry{Order: hooks.OrderFirst, Hook: h})
 	}
 	if factory := b.config.Hooks; factory != nil {
-		list = append(list, b.addPlugins(factory.AllocHooks(b.config.Alloc, b.hookTarget("", b.tasks.emit, b.attachments())))...)
+		list = append(list, b.addPlugins(factory.AllocHooks(b.config.Alloc, b.hookTarget("", b.tasks.emitEvent, b.attachments())))...)
 	}
 	return append(list,
 		hooks.Entry{Order: hooks.OrderLast, Hook: b.services.group},
@@ -210,7 +210,7 @@ func (b *hookBuilder) previousAllocHooks() []hooks.Hook {
 	}
 	var list []hooks.Hook
 	if previous := b.config.AllocDone; previous != nil {
-		list = append(list, hooks.NewAwaitPrevious(func() <-chan struct{} { return previous(id) }))
+		list = append(list, hooks.NewPreviousAllocWaiter(func() <-chan struct{} { return previous(id) }))
 	}
 	group := b.config.Alloc.GetTaskGroup()
 	disk := group.EphemeralDisk
@@ -226,12 +226,12 @@ func (b *hookBuilder) previousAllocHooks() []hooks.Hook {
 	for _, t := range group.Tasks {
 		tasks = append(tasks, t.Name)
 	}
-	return append(list, hooks.NewMigrateDisk(b.dir, dir, tasks, b.logger))
+	return append(list, hooks.NewDiskMigrator(b.dir, dir, tasks, b.logger))
 }
 
-// deadline returns when the allocation must have ended, counted from its creation and
+// maxRunDeadline returns when the allocation must have ended, counted from its creation and
 // not from its start; zero means never. Only batch and sysbatch jobs have a deadline.
-func deadline(a *api.Allocation) time.Time {
+func maxRunDeadline(a *api.Allocation) time.Time {
 	limit := a.GetTaskGroup().MaxRunDuration
 	if jobType := valueOrZero(a.Job.Type); limit == nil || *limit <= 0 || jobType != "batch" && jobType != "sysbatch" {
 		return time.Time{}
@@ -271,18 +271,18 @@ type taskStore struct {
 	allocID, task string
 }
 
-func noWait() error { return nil }
+func nopWaitFunc() error { return nil }
 
 func (s taskStore) PutState(state *api.TaskState, h state.Durability) state.WaitFunc {
 	if s.store == nil {
-		return noWait
+		return nopWaitFunc
 	}
 	return s.store.PutTaskState(s.allocID, s.task, state, h)
 }
 
 func (s taskStore) Put(local state.LocalState, state *api.TaskState, h state.Durability) state.WaitFunc {
 	if s.store == nil {
-		return noWait
+		return nopWaitFunc
 	}
 	return s.store.PutTask(s.allocID, s.task, local, state, h)
 }

@@ -34,43 +34,43 @@ func TestSimulation(t *testing.T) {
 func simulate(t *testing.T, random *rand.Rand) {
 	text := randomJob(random)
 	job := parseJob(t, text)
-	type action struct {
+	type randomAction struct {
 		at time.Duration
 		do int
 	}
-	var actions []action
+	var randomActions []randomAction
 	for range random.IntN(7) {
-		actions = append(actions, action{time.Duration(random.IntN(20000)) * time.Millisecond, random.IntN(20)})
+		randomActions = append(randomActions, randomAction{time.Duration(random.IntN(20000)) * time.Millisecond, random.IntN(20)})
 	}
-	slices.SortFunc(actions, func(a, b action) int { return int(a.at - b.at) })
+	slices.SortFunc(randomActions, func(a, b randomAction) int { return int(a.at - b.at) })
 	defer func() {
 		if t.Failed() {
-			t.Logf("%s\nactions %v", text, actions)
+			t.Logf("%s\nactions %v", text, randomActions)
 		}
 	}()
 
 	synctest.Test(t, func(t *testing.T) {
 		alloc := recordingAllocHook{&recordingHook{name: "alloc"}}
 		stops := recordingTaskHook{&recordingHook{name: "task"}}
-		h := start(t, job, func(c *Config) {
-			c.Hooks = extraHooks{alloc: []hooks.Hook{alloc}, task: []hooks.Hook{stops}}
-			c.Drivers.(*world).checkStart = checkStart(job)
+		h := startHarness(t, job, func(c *Config) {
+			c.Hooks = fixedHookFactory{alloc: []hooks.Hook{alloc}, task: []hooks.Hook{stops}}
+			c.Drivers.(*fakeDrivers).startChecker = newStartChecker(job)
 		})
 		names := make([]string, len(h.tasks))
 		for i, r := range h.tasks {
 			names[i] = r.Name()
 		}
 		ctx := context.Background()
-		var acting sync.WaitGroup
-		for _, a := range actions {
-			h.advance(a.at - time.Since(h.begin))
-			acting.Go(func() {
+		var actionsWG sync.WaitGroup
+		for _, a := range randomActions {
+			h.advance(a.at - time.Since(h.startTime))
+			actionsWG.Go(func() {
 				// Errors are ignored: a request fails if its task does not run, or if the allocation
 				// has ended.
 				name := names[a.do%len(names)]
 				switch a.do {
 				case 0, 1, 2, 3:
-					h.world.killPlugin()
+					h.drivers.killPlugin()
 				case 4, 5, 6:
 					_ = h.RestartTask(ctx, name)
 				case 7, 8:
@@ -89,11 +89,11 @@ func simulate(t *testing.T, random *rand.Rand) {
 				case 16:
 					h.cancel(nil)
 				case 17, 18:
-					next := place(job)
+					next := newAllocation(job)
 					next.AllocModifyIndex = uint64(a.at)
 					h.Update(next)
 				case 19:
-					next := place(job)
+					next := newAllocation(job)
 					next.AllocModifyIndex = uint64(a.at)
 					next.DesiredStatus = api.AllocDesiredStatusStop
 					h.Update(next)
@@ -105,13 +105,13 @@ func simulate(t *testing.T, random *rand.Rand) {
 		select {
 		case <-h.Done():
 		case <-time.After(10 * time.Minute): // longer than any stop
-			if poststop, ok := h.tasks.named("poststop"); !ok || poststop.State().Restarts == 0 {
+			if poststop, ok := h.tasks.findByName("poststop"); !ok || poststop.State().Restarts == 0 {
 				t.Error("the stop does not end")
 			}
 			h.Kill() // a poststop task may fail and restart without end
 		}
 		h.wait()
-		acting.Wait()
+		actionsWG.Wait()
 		h.checkEnd(alloc, stops)
 	})
 }
@@ -119,14 +119,14 @@ func simulate(t *testing.T, random *rand.Rand) {
 // checkEnd checks the invariants of an allocation that has ended.
 func (h *harness) checkEnd(alloc recordingAllocHook, stops recordingTaskHook) {
 	t := h.t
-	for _, wrong := range h.world.violations {
+	for _, wrong := range h.drivers.violations {
 		t.Error(wrong)
 	}
-	if alive := h.world.alive(); len(alive) > 0 {
+	if alive := h.drivers.alive(); len(alive) > 0 {
 		t.Errorf("processes left: %v", alive)
 	}
 	final := ""
-	for _, u := range h.reports {
+	for _, u := range h.reportedUpdates {
 		if final != "" && u.ClientStatus != final && u.ClientDescription != "allocation exceeded max_run_duration" {
 			t.Errorf("status goes from %s to %s", final, u.ClientStatus)
 		}
@@ -134,10 +134,10 @@ func (h *harness) checkEnd(alloc recordingAllocHook, stops recordingTaskHook) {
 			final = u.ClientStatus
 		}
 	}
-	if final == "" || h.last().ClientStatus != final {
-		t.Errorf("the last status is %s", h.last().ClientStatus)
+	if final == "" || h.lastUpdate().ClientStatus != final {
+		t.Errorf("the last status is %s", h.lastUpdate().ClientStatus)
 	}
-	for name, s := range h.last().TaskStates {
+	for name, s := range h.lastUpdate().TaskStates {
 		if s.State != "dead" || s.FinishedAt.IsZero() || s.FinishedAt.Before(s.StartedAt) {
 			t.Errorf("%s: %s, started %s, finished %s", name, s.State, h.at(s.StartedAt), h.at(s.FinishedAt))
 		}
@@ -155,14 +155,14 @@ func (h *harness) checkEnd(alloc recordingAllocHook, stops recordingTaskHook) {
 		}
 	}
 	calls := alloc.calls()
-	want(t, "prerun, prekill, postrun", []int{count(calls, "prerun"), count(calls, "prekill"), count(calls, "postrun")}, "[1 1 1]")
-	want(t, "stop hooks", []int{count(stops.calls(), "stop"), count(stops.calls(), "stop too late")}, []int{len(h.tasks), 0})
+	wantEqual(t, "prerun, prekill, postrun", []int{countCalls(calls, "prerun"), countCalls(calls, "prekill"), countCalls(calls, "postrun")}, "[1 1 1]")
+	wantEqual(t, "stop hooks", []int{countCalls(stops.calls(), "stop"), countCalls(stops.calls(), "stop too late")}, []int{len(h.tasks), 0})
 	if t.Failed() {
 		t.Log(h.transcript())
 	}
 }
 
-func count(calls []string, call string) (n int) {
+func countCalls(calls []string, call string) (n int) {
 	for _, c := range calls {
 		if c == call {
 			n++
@@ -171,9 +171,9 @@ func count(calls []string, call string) (n int) {
 	return n
 }
 
-// checkStart returns a function that is called when a task of the job starts, and checks that the other
+// newStartChecker returns a function that is called when a task of the job starts, and checks that the other
 // running tasks are permitted.
-func checkStart(job *api.Job) func(string, []string) string {
+func newStartChecker(job *api.Job) func(string, []string) string {
 	stage := make(map[string]string)
 	for _, t := range job.TaskGroups[0].Tasks {
 		if t.Lifecycle != nil {

@@ -23,13 +23,13 @@ type samplers map[string]*hooks.Stats
 // stats implements [Runner.Stats].
 func (s samplers) stats(ctx context.Context, tasks taskSet, task string) Stats {
 	samples := make([]*driver.TaskStats, len(tasks))
-	var calls sync.WaitGroup
+	var callsWG sync.WaitGroup
 	for i, t := range tasks {
 		if task == "" || t.Name() == task {
-			calls.Go(func() { samples[i] = s[t.Name()].Latest(ctx) })
+			callsWG.Go(func() { samples[i] = s[t.Name()].Latest(ctx) })
 		}
 	}
-	calls.Wait()
+	callsWG.Wait()
 
 	now := Stats{Tasks: make(map[string]*driver.TaskStats)}
 	for i, t := range tasks {
@@ -57,7 +57,7 @@ func addUsage(sum *driver.Usage, u driver.Usage) {
 	c.TotalTicks += u.CPU.TotalTicks
 	c.ThrottledPeriods += u.CPU.ThrottledPeriods
 	c.ThrottledTime += u.CPU.ThrottledTime
-	c.Measured = union(c.Measured, u.CPU.Measured)
+	c.Measured = appendMissing(c.Measured, u.CPU.Measured)
 	m.RSS += u.Memory.RSS
 	m.Cache += u.Memory.Cache
 	m.Swap += u.Memory.Swap
@@ -65,11 +65,11 @@ func addUsage(sum *driver.Usage, u driver.Usage) {
 	m.MaxUsage += u.Memory.MaxUsage
 	m.KernelUsage += u.Memory.KernelUsage
 	m.KernelMaxUsage += u.Memory.KernelMaxUsage
-	m.Measured = union(m.Measured, u.Memory.Measured)
+	m.Measured = appendMissing(m.Measured, u.Memory.Measured)
 }
 
-// union appends those elements of more that have does not contain, in their order.
-func union(have, more []string) []string {
+// appendMissing appends those elements of more that have does not contain, in their order.
+func appendMissing(have, more []string) []string {
 	for _, s := range more {
 		if !slices.Contains(have, s) {
 			have = append(have, s)

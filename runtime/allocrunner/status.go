@@ -9,8 +9,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// Update is the complete status of an allocation, not the difference to the previous Update.
-type Update struct {
+// StatusUpdate is the complete status of an allocation, not the difference to the previous Update.
+type StatusUpdate struct {
 	AllocID           string
 	ClientStatus      string
 	ClientDescription string
@@ -22,18 +22,18 @@ type Update struct {
 
 // Terminal reports whether the client status is final. The runner may still be killing tasks or running
 // poststop tasks; its work is complete only when Run has returned.
-func (u Update) Terminal() bool {
+func (u StatusUpdate) Terminal() bool {
 	return u.ClientStatus == api.AllocClientStatusComplete || u.ClientStatus == api.AllocClientStatusFailed
 }
 
 // clientStatus aggregates the states of the tasks to the status of the allocation. Its
 // methods may be called concurrently.
 type clientStatus struct {
-	allocID  string
-	network  *api.AllocNetworkStatus
-	snapshot func() snapshot                   // returns the current states of the tasks
-	health   func(clientStatus string) *Health // returns the health of the allocation when it has the given client status
-	changes  *changes
+	allocID         string
+	network         *api.AllocNetworkStatus
+	snapshot        func() snapshot                   // returns the current states of the tasks
+	health          func(clientStatus string) *Health // returns the health of the allocation when it has the given client status
+	reconcileSignal *reconcileSignal
 
 	mu       sync.Mutex
 	override statusOverride
@@ -45,14 +45,14 @@ type statusOverride struct {
 }
 
 // current returns the current status of the allocation.
-func (c *clientStatus) current() Update { return c.rollUp(c.snapshot().states) }
+func (c *clientStatus) current() StatusUpdate { return c.rollUp(c.snapshot().states) }
 
 // rollUp derives the status of the allocation from the states of the tasks. An override has precedence.
 // The returned Update owns the states.
-func (c *clientStatus) rollUp(states map[string]*api.TaskState) Update {
-	u := Update{AllocID: c.allocID, TaskStates: states, NetworkStatus: c.network, Time: time.Now()}
+func (c *clientStatus) rollUp(states map[string]*api.TaskState) StatusUpdate {
+	u := StatusUpdate{AllocID: c.allocID, TaskStates: states, NetworkStatus: c.network, Time: time.Now()}
 	u.ClientStatus, u.ClientDescription = model.ClientStatus(states)
-	if override := c.forced(); override.status != "" {
+	if override := c.currentOverride(); override.status != "" {
 		u.ClientStatus, u.ClientDescription = override.status, override.description
 	}
 	u.Health = c.health(u.ClientStatus)
@@ -66,19 +66,19 @@ func (c *clientStatus) rollUp(states map[string]*api.TaskState) Update {
 	return u
 }
 
-func (c *clientStatus) forced() statusOverride {
+func (c *clientStatus) currentOverride() statusOverride {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.override
 }
 
-// force sets the client status permanently. After the first call further calls have no effect, except
+// setOverride sets the client status permanently. After the first call further calls have no effect, except
 // that a status for an exceeded max_run_duration replaces the first one.
-func (c *clientStatus) force(f statusOverride) {
+func (c *clientStatus) setOverride(f statusOverride) {
 	c.mu.Lock()
 	if c.override.status == "" || f.description == model.MaxRunDurationExceeded {
 		c.override = f
 	}
 	c.mu.Unlock()
-	c.changes.notify()
+	c.reconcileSignal.requestReconcile()
 }

@@ -31,17 +31,17 @@ func TestForcedClientStatus(t *testing.T) {
 				snapshot: func() snapshot {
 					return snapshot{states: map[string]*api.TaskState{"web": {State: model.TaskRunning, StartedAt: started}}}
 				},
-				health:  func(status string) *Health { return &Health{DeploymentID: status} },
-				changes: newChanges(),
+				health:          func(status string) *Health { return &Health{DeploymentID: status} },
+				reconcileSignal: newReconcileSignal(),
 			}
 			for _, f := range c.forced {
-				status.force(f)
-				<-status.changes.requested // each call of force requests a reconcile
+				status.setOverride(f)
+				<-status.reconcileSignal.reconcileRequested // each call of force requests a reconcile
 			}
 			u := status.current()
-			want(t, "status", statusOverride{u.ClientStatus, u.ClientDescription}, c.want)
-			want(t, "health is that of the status", u.Health.DeploymentID, c.want.status)
-			want(t, "the task has a time of its end", u.TaskStates["web"].FinishedAt.Equal(u.Time), u.Terminal())
+			wantEqual(t, "status", statusOverride{u.ClientStatus, u.ClientDescription}, c.want)
+			wantEqual(t, "health is that of the status", u.Health.DeploymentID, c.want.status)
+			wantEqual(t, "the task has a time of its end", u.TaskStates["web"].FinishedAt.Equal(u.Time), u.Terminal())
 		})
 	}
 }

@@ -46,10 +46,10 @@ func newStopSequence(tasks taskSet, delay *shutdownDelay, preKill func(context.C
 	}
 }
 
-// begin returns three contexts for Run. untilKill is derived from untilShutdown, and untilStop from
+// runContexts returns three contexts for Run. untilKill is derived from untilShutdown, and contextUntilStop from
 // untilKill. shutdown cancels untilShutdown, forceKill cancels untilKill, and a request of a stop
-// cancels untilStop, which is used for all work before the tasks run.
-func (s *stopSequence) begin(ctx context.Context) (untilShutdown, untilKill, untilStop context.Context) {
+// cancels contextUntilStop, which is used for all work before the tasks run.
+func (s *stopSequence) runContexts(ctx context.Context) (untilShutdown, untilKill, untilStop context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	untilShutdown, s.cancelShutdown = context.WithCancelCause(context.WithoutCancel(ctx))
@@ -106,7 +106,7 @@ func (s *stopSequence) forceKill() {
 	s.requestLocked(stopReason{})
 	closeOnce(s.forceKilled)
 	if s.cancelKill != nil {
-		s.cancelKill(taskrunner.ErrKilled) // cancels untilStop too, so that no goroutine starts a graceful stop
+		s.cancelKill(taskrunner.ErrKilled) // cancels contextUntilStop too, so that no goroutine starts a graceful stop
 	}
 	s.mu.Unlock()
 	for _, t := range s.tasks {
@@ -229,10 +229,10 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// afterDone calls f in a goroutine of its own when ctx is done. The returned function
+// callAfterDone calls f in a goroutine of its own when ctx is done. The returned function
 // must be called once: it prevents the call of f, or blocks until f has returned. It
 // reports whether f was called.
-func afterDone(ctx context.Context, f func()) (wait func() bool) {
+func callAfterDone(ctx context.Context, f func()) (wait func() bool) {
 	returned := make(chan struct{})
 	prevent := context.AfterFunc(ctx, func() {
 		defer close(returned) // deferred, because f may panic or call runtime.Goexit

@@ -33,7 +33,7 @@ func TestShutdownDelay(t *testing.T) {
 				}
 				begin := time.Now()
 				d.wait(ctx)
-				want(t, "took", time.Since(begin), c.took)
+				wantEqual(t, "took", time.Since(begin), c.took)
 			})
 		})
 	}
@@ -46,7 +46,7 @@ func TestSkippedShutdownDelayStaysSkipped(t *testing.T) {
 		d.skip()
 		begin := time.Now()
 		d.wait(t.Context())
-		want(t, "took", time.Since(begin), "0s")
+		wantEqual(t, "took", time.Since(begin), "0s")
 	})
 }
 
@@ -55,7 +55,7 @@ func TestStopCancelsTheContextsOfRun(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		do    func(*stopSequence)
-		cause [3]error // causes of untilShutdown, untilKill and untilStop
+		cause [3]error // causes of untilShutdown, untilKill and contextUntilStop
 	}{
 		{"nothing", func(*stopSequence) {}, [3]error{}},
 		{"request", request, [3]error{nil, nil, taskrunner.ErrKilled}},
@@ -75,7 +75,7 @@ func TestStopCancelsTheContextsOfRun(t *testing.T) {
 			if before {
 				c.do(s)
 			}
-			untilShutdown, untilKill, untilStop := s.begin(t.Context())
+			untilShutdown, untilKill, untilStop := s.runContexts(t.Context())
 			if !before {
 				c.do(s)
 			}
@@ -89,17 +89,17 @@ func TestStopCancelsTheContextsOfRun(t *testing.T) {
 
 func TestFirstReasonOfAStopCounts(t *testing.T) {
 	s := newStopSequence(nil, nil, nil)
-	want(t, "requested", s.isRequested(), false)
+	wantEqual(t, "requested", s.isRequested(), false)
 	s.request(stopReason{text: "first"})
 	s.request(stopReason{text: "second"})
 	s.forceKill()
-	want(t, "requested", s.isRequested(), true)
-	want(t, "reason", s.reason.text, "first")
+	wantEqual(t, "requested", s.isRequested(), true)
+	wantEqual(t, "reason", s.reason.text, "first")
 }
 
 func TestStopSequenceDoesNothingWithoutARequest(t *testing.T) {
 	s := newStopSequence(nil, nil, func(context.Context) { t.Error("PreKill hooks were called") })
-	want(t, "called PreKill", s.run(t.Context()), false)
+	wantEqual(t, "called PreKill", s.run(t.Context()), false)
 }
 
 func TestAfterDone(t *testing.T) {
@@ -110,10 +110,10 @@ func TestAfterDone(t *testing.T) {
 			time.Sleep(time.Second)
 			calls++
 		}
-		prevented, waited := afterDone(ctx, call), afterDone(ctx, call)
-		want(t, "called before ctx was done", prevented(), false)
+		prevented, waited := callAfterDone(ctx, call), callAfterDone(ctx, call)
+		wantEqual(t, "called before ctx was done", prevented(), false)
 		cancel(errors.New("done"))
-		want(t, "called", waited(), true)
-		want(t, "calls that have returned", calls, 1)
+		wantEqual(t, "called", waited(), true)
+		wantEqual(t, "calls that have returned", calls, 1)
 	})
 }

@@ -17,8 +17,8 @@ import (
 // taskSet holds the runners of tasks, in the order of the job.
 type taskSet []*taskrunner.Runner
 
-// named returns the runner of the named task.
-func (s taskSet) named(name string) (*taskrunner.Runner, bool) {
+// findByName returns the runner of the named task.
+func (s taskSet) findByName(name string) (*taskrunner.Runner, bool) {
 	for _, t := range s {
 		if t.Name() == name {
 			return t, true
@@ -27,9 +27,9 @@ func (s taskSet) named(name string) (*taskrunner.Runner, bool) {
 	return nil, false
 }
 
-// running returns the runner of the named task, or of all running tasks if name is empty. It fails if
+// runningTasks returns the runner of the named task, or of all running tasks if name is empty. It fails if
 // no such task is running.
-func (s taskSet) running(name string) (list taskSet, err error) {
+func (s taskSet) runningTasks(name string) (list taskSet, err error) {
 	err = ErrTaskNotFound
 	for _, t := range s {
 		if name != "" && t.Name() != name {
@@ -46,8 +46,8 @@ func (s taskSet) running(name string) (list taskSet, err error) {
 	return nil, err
 }
 
-// emit adds an event to each task.
-func (s taskSet) emit(e *api.TaskEvent) {
+// emitEvent adds an event to each task.
+func (s taskSet) emitEvent(e *api.TaskEvent) {
 	for _, t := range s {
 		copied := *e
 		copied.Details = maps.Clone(e.Details)
@@ -58,27 +58,27 @@ func (s taskSet) emit(e *api.TaskEvent) {
 // forEachParallel calls f concurrently for each task, and returns the joined errors.
 func (s taskSet) forEachParallel(f func(*taskrunner.Runner) error) error {
 	errs := make([]error, len(s))
-	var calls sync.WaitGroup
+	var callsWG sync.WaitGroup
 	for i, t := range s {
-		calls.Go(func() { errs[i] = f(t) })
+		callsWG.Go(func() { errs[i] = f(t) })
 	}
-	calls.Wait()
+	callsWG.Wait()
 	return errors.Join(errs...)
 }
 
-// prepare requests from the drivers the data that task setup needs. If a driver is unavailable, the
+// prepareTasks requests from the drivers the data that task setup needs. If a driver is unavailable, the
 // data is requested again when its task starts.
-func (s taskSet) prepare(ctx context.Context) error {
+func (s taskSet) prepareTasks(ctx context.Context) error {
 	return s.forEachParallel(func(t *taskrunner.Runner) error {
-		if err := t.Prepare(ctx); err != nil && !taskrunner.Temporary(err) {
+		if err := t.Prepare(ctx); err != nil && !taskrunner.IsTemporaryError(err) {
 			return fmt.Errorf("failed creating runner for task %q: %w", t.Name(), err)
 		}
 		return nil
 	})
 }
 
-// ended reports whether each task has ended for good and was destroyed by its driver.
-func (s taskSet) ended() bool {
+// allEnded reports whether each task has ended for good and was destroyed by its driver.
+func (s taskSet) allEnded() bool {
 	return !slices.ContainsFunc(s, func(t *taskrunner.Runner) bool { return !isClosed(t.Done()) })
 }
 
@@ -102,12 +102,12 @@ func (s taskSet) killOrder() []taskSet {
 	return order
 }
 
-// views returns the input of evaluateTasks for tasks in the given states.
-func (s taskSet) views(states map[string]*api.TaskState) []taskView {
-	views := make([]taskView, len(s))
+// siblingStates returns the input of evaluateSiblings for tasks in the given states.
+func (s taskSet) siblingStates(states map[string]*api.TaskState) []siblingState {
+	views := make([]siblingState, len(s))
 	for i, t := range s {
 		task, state := t.Task(), states[t.Name()]
-		views[i] = taskView{t.Name(), task.Stage(), task.Leader, lifecycle.StateOf(state.State, state.Failed)}
+		views[i] = siblingState{t.Name(), task.Stage(), task.Leader, lifecycle.StateOf(state.State, state.Failed)}
 	}
 	return views
 }

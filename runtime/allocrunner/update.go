@@ -13,17 +13,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// updates applies newer versions of the allocation, one after the other.
-type updates struct {
-	alloc   *atomic.Pointer[api.Allocation] // current version of the allocation; only apply replaces it
-	tasks   taskSet
-	envs    *environments
-	limits  Limits
-	onApply func(context.Context) // calls the Update hooks
-	stop    func()                // requests the stop of the allocation
-	logger  hclog.Logger
+// allocUpdater applies newer versions of the allocation, one after the other.
+type allocUpdater struct {
+	alloc           *atomic.Pointer[api.Allocation] // current version of the allocation; only apply replaces it
+	tasks           taskSet
+	envs            *envBuilders
+	limits          Limits
+	callUpdateHooks func(context.Context) // calls the Update hooks
+	stop            func()                // requests the stop of the allocation
+	logger          hclog.Logger
 
-	nextSet      chan struct{} // receives a value when next is set
+	nextReceived chan struct{} // receives a value when next is set
 	stopReceived chan struct{} // closed when put receives a version that stops the allocation
 
 	mu   sync.Mutex
@@ -31,7 +31,7 @@ type updates struct {
 }
 
 // put replaces a waiting version unless the waiting version is newer.
-func (u *updates) put(alloc *api.Allocation) {
+func (u *allocUpdater) put(alloc *api.Allocation) {
 	u.mu.Lock()
 	if u.next == nil || u.next.AllocModifyIndex <= alloc.AllocModifyIndex {
 		u.next = alloc
@@ -41,12 +41,12 @@ func (u *updates) put(alloc *api.Allocation) {
 	}
 	u.mu.Unlock()
 	select {
-	case u.nextSet <- struct{}{}:
+	case u.nextReceived <- struct{}{}:
 	default:
 	}
 }
 
-func (u *updates) take() *api.Allocation {
+func (u *allocUpdater) takeNext() *api.Allocation {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	alloc := u.next
@@ -55,13 +55,13 @@ func (u *updates) take() *api.Allocation {
 }
 
 // applyNext applies the newest version, if it is not applied yet.
-func (u *updates) applyNext(ctx context.Context) {
-	if alloc := u.take(); alloc != nil {
-		u.apply(ctx, alloc)
+func (u *allocUpdater) applyNext(ctx context.Context) {
+	if alloc := u.takeNext(); alloc != nil {
+		u.applyVersion(ctx, alloc)
 	}
 }
 
-func (u *updates) apply(ctx context.Context, alloc *api.Allocation) {
+func (u *allocUpdater) applyVersion(ctx context.Context, alloc *api.Allocation) {
 	old := u.alloc.Load()
 	if alloc.AllocModifyIndex < old.AllocModifyIndex {
 		return
@@ -71,24 +71,24 @@ func (u *updates) apply(ctx context.Context, alloc *api.Allocation) {
 		u.logger.Error("update ignored: its job lacks the group", "group", alloc.TaskGroup)
 		return
 	}
-	step := failpoint.UpdateInPlace
+	step := failpoint.StepUpdateInPlace
 	if alloc.ServerTerminalStatus() {
-		step = failpoint.UpdateStop
+		step = failpoint.StepUpdateStop
 	}
-	failpoint.Hit(step, failpoint.Before)
+	failpoint.Hit(step, failpoint.PhaseBefore)
 	u.alloc.Store(alloc)
 	tasks := make([]taskrunner.Task, len(u.tasks))
 	missing := make([]error, len(u.tasks))
 	for i, t := range u.tasks {
-		if tasks[i], missing[i] = taskOf(alloc, group, t.Name(), u.limits); missing[i] == nil {
+		if tasks[i], missing[i] = runnerTask(alloc, group, t.Name(), u.limits); missing[i] == nil {
 			u.envs.setAlloc(alloc, t.Name())
 		}
 	}
 	callHooks := !alloc.ServerTerminalStatus() // for a version that stops the allocation, the hooks of the stop are called instead
 	if callHooks {
-		u.onApply(ctx) // called after the environments were set
+		u.callUpdateHooks(ctx) // called after the environments were set
 	}
-	failpoint.Hit(step, failpoint.During)
+	failpoint.Hit(step, failpoint.PhaseDuring)
 	for i, t := range u.tasks {
 		if err := missing[i]; err != nil {
 			u.logger.Error("task killed", "task", t.Name(), "error", err)
@@ -100,5 +100,5 @@ func (u *updates) apply(ctx context.Context, alloc *api.Allocation) {
 	if alloc.ServerTerminalStatus() && !old.ServerTerminalStatus() {
 		u.stop()
 	}
-	failpoint.Hit(step, failpoint.After)
+	failpoint.Hit(step, failpoint.PhaseAfter)
 }

@@ -7,19 +7,19 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// newUpdates returns the updates of an allocation without tasks, whose version is 1. calls counts the
+// newTestUpdater returns the updates of an allocation without tasks, whose version is 1. calls counts the
 // calls of the Update hooks, stops counts the requests to stop the allocation.
-func newUpdates() (u *updates, calls, stops *int) {
+func newTestUpdater() (u *allocUpdater, calls, stops *int) {
 	r := new(Runner)
-	r.alloc.Store(version(1, api.AllocDesiredStatusRun))
+	r.alloc.Store(allocVersion(1, api.AllocDesiredStatusRun))
 	calls, stops = new(int), new(int)
-	return &updates{
-		alloc: &r.alloc, onApply: func(context.Context) { *calls++ }, stop: func() { *stops++ }, logger: nullLogger,
-		nextSet: make(chan struct{}, 1), stopReceived: make(chan struct{}),
+	return &allocUpdater{
+		alloc: &r.alloc, callUpdateHooks: func(context.Context) { *calls++ }, stop: func() { *stops++ }, logger: nullLogger,
+		nextReceived: make(chan struct{}, 1), stopReceived: make(chan struct{}),
 	}, calls, stops
 }
 
-func version(index uint64, desired string) *api.Allocation {
+func allocVersion(index uint64, desired string) *api.Allocation {
 	return &api.Allocation{
 		AllocModifyIndex: index, TaskGroup: "g", DesiredStatus: desired,
 		Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: new("g")}}},
@@ -27,36 +27,36 @@ func version(index uint64, desired string) *api.Allocation {
 }
 
 func TestNewestVersionIsApplied(t *testing.T) {
-	u, calls, _ := newUpdates()
+	u, calls, _ := newTestUpdater()
 	for _, index := range []uint64{2, 4, 3} {
-		u.put(version(index, api.AllocDesiredStatusRun))
+		u.put(allocVersion(index, api.AllocDesiredStatusRun))
 	}
-	want(t, "one tick", len(u.nextSet), 1)
+	wantEqual(t, "one tick", len(u.nextReceived), 1)
 	u.applyNext(t.Context())
 	u.applyNext(t.Context())
-	want(t, "version and calls of the hooks", []any{u.alloc.Load().AllocModifyIndex, *calls}, "[4 1]")
-	u.put(version(3, api.AllocDesiredStatusRun))
+	wantEqual(t, "version and calls of the hooks", []any{u.alloc.Load().AllocModifyIndex, *calls}, "[4 1]")
+	u.put(allocVersion(3, api.AllocDesiredStatusRun))
 	u.applyNext(t.Context())
-	want(t, "after an older version", []any{u.alloc.Load().AllocModifyIndex, *calls}, "[4 1]")
+	wantEqual(t, "after an older version", []any{u.alloc.Load().AllocModifyIndex, *calls}, "[4 1]")
 }
 
 func TestVersionWithoutTheGroupIsIgnored(t *testing.T) {
-	u, calls, _ := newUpdates()
-	renamed := version(2, api.AllocDesiredStatusRun)
+	u, calls, _ := newTestUpdater()
+	renamed := allocVersion(2, api.AllocDesiredStatusRun)
 	renamed.TaskGroup = "other"
 	u.put(renamed)
 	u.applyNext(t.Context())
-	want(t, "version and calls of the hooks", []any{u.alloc.Load().AllocModifyIndex, *calls}, "[1 0]")
+	wantEqual(t, "version and calls of the hooks", []any{u.alloc.Load().AllocModifyIndex, *calls}, "[1 0]")
 }
 
 func TestVersionThatStopsIsAnnounced(t *testing.T) {
-	u, calls, stops := newUpdates()
-	want(t, "announced", isClosed(u.stopReceived), false)
-	u.put(version(2, api.AllocDesiredStatusStop))
-	want(t, "announced before it is applied", []any{isClosed(u.stopReceived), *stops}, "[true 0]")
+	u, calls, stops := newTestUpdater()
+	wantEqual(t, "announced", isClosed(u.stopReceived), false)
+	u.put(allocVersion(2, api.AllocDesiredStatusStop))
+	wantEqual(t, "announced before it is applied", []any{isClosed(u.stopReceived), *stops}, "[true 0]")
 	u.applyNext(t.Context())
-	want(t, "stops and calls of the hooks", []any{*stops, *calls}, "[1 0]")
-	u.put(version(3, api.AllocDesiredStatusStop))
+	wantEqual(t, "stops and calls of the hooks", []any{*stops, *calls}, "[1 0]")
+	u.put(allocVersion(3, api.AllocDesiredStatusStop))
 	u.applyNext(t.Context())
-	want(t, "stops after another such version", *stops, 1)
+	wantEqual(t, "stops after another such version", *stops, 1)
 }

@@ -83,8 +83,8 @@ func networkStatus(group *api.TaskGroup) *api.AllocNetworkStatus {
 	return &api.AllocNetworkStatus{DNS: groupDNS(group)}
 }
 
-// taskOf returns one task of the allocation in the form that the task's runner uses.
-func taskOf(a *api.Allocation, group *api.TaskGroup, name string, limits Limits) (taskrunner.Task, error) {
+// runnerTask returns one task of the allocation in the form that the task's runner uses.
+func runnerTask(a *api.Allocation, group *api.TaskGroup, name string, limits Limits) (taskrunner.Task, error) {
 	t, err := findTask(group, name)
 	if err != nil {
 		return taskrunner.Task{}, err
@@ -130,26 +130,26 @@ func taskOf(a *api.Allocation, group *api.TaskGroup, name string, limits Limits)
 }
 
 func resourcesOf(a *api.Allocation, task string, limits Limits) (driver.Resources, error) {
-	var granted *api.AllocatedTaskResources
+	var taskResources *api.AllocatedTaskResources
 	if a.AllocatedResources != nil {
-		granted = a.AllocatedResources.Tasks[task]
+		taskResources = a.AllocatedResources.Tasks[task]
 	}
-	if granted == nil {
+	if taskResources == nil {
 		return driver.Resources{}, fmt.Errorf("task %q: no task resources found on allocation", task)
 	}
 	r := driver.Resources{
-		CPUShares:   granted.Cpu.CpuShares,
-		MemoryMB:    granted.Memory.MemoryMB,
-		MemoryMaxMB: granted.Memory.MemoryMaxMB,
+		CPUShares:   taskResources.Cpu.CpuShares,
+		MemoryMB:    taskResources.Memory.MemoryMB,
+		MemoryMaxMB: taskResources.Memory.MemoryMaxMB,
 		Linux: driver.LinuxResources{
-			CPUShares:        granted.Cpu.CpuShares,
-			MemoryLimitBytes: max(granted.Memory.MemoryMB, granted.Memory.MemoryMaxMB) * mebibyte,
+			CPUShares:        taskResources.Cpu.CpuShares,
+			MemoryLimitBytes: max(taskResources.Memory.MemoryMB, taskResources.Memory.MemoryMaxMB) * mebibyte,
 		},
 	}
 	if limits.NodeCPU > 0 {
 		r.Linux.PercentTicks = float64(r.CPUShares) / float64(limits.NodeCPU)
 	}
-	for _, n := range granted.Networks {
+	for _, n := range taskResources.Networks {
 		r.Networks = append(r.Networks, driver.NetworkResource{
 			Device:        n.Device,
 			CIDR:          n.CIDR,
@@ -309,7 +309,7 @@ func serviceOf(s *api.Service, task string) services.Service {
 			check.OnUpdate = s.OnUpdate
 		}
 		if r := c.CheckRestart; r != nil {
-			check.Restart = services.Restart{Limit: r.Limit, Grace: valueOrZero(r.Grace)}
+			check.Restart = services.CheckRestart{Limit: r.Limit, Grace: valueOrZero(r.Grace)}
 		}
 		service.Checks = append(service.Checks, check)
 	}

@@ -18,8 +18,8 @@ const mountPoint = "/sys/fs/cgroup"
 type Version int
 
 const (
-	None Version = iota
-	V1           // also a hybrid hierarchy
+	NoCgroups Version = iota
+	V1                // also a hybrid hierarchy
 	V2
 )
 
@@ -47,7 +47,7 @@ func Open() *Hierarchy {
 func detectVersion(mount string) Version {
 	var fs unix.Statfs_t
 	if os.Geteuid() != 0 || unix.Statfs(mount, &fs) != nil {
-		return None
+		return NoCgroups
 	}
 	switch fs.Type {
 	case unix.TMPFS_MAGIC:
@@ -56,17 +56,17 @@ func detectVersion(mount string) Version {
 		text, err := os.ReadFile(filepath.Join(mount, "cgroup.controllers"))
 		available := strings.Fields(string(text))
 		if err != nil || slices.ContainsFunc(v2Controllers, func(c string) bool { return !slices.Contains(available, c) }) {
-			return None
+			return NoCgroups
 		}
 		return V2
 	}
-	return None
+	return NoCgroups
 }
 
 // Make makes the cgroups of a task, unless they exist, and returns the cgroup for the task's
 // driver: empty if the machine has none.
 func (t *Hierarchy) Make(allocID, task string) (string, error) {
-	if t.version == None || !isPathElement(allocID, task) {
+	if t.version == NoCgroups || !isPathElement(allocID, task) {
 		return "", nil
 	}
 	t.mu.Lock()
@@ -93,27 +93,27 @@ func (t *Hierarchy) Make(allocID, task string) (string, error) {
 // seconds. It does nothing if the task has no cgroups. It keeps the cpuset that all tasks share
 // with version 1: it is empty while a driver of another agent is about to enter it.
 func (t *Hierarchy) Remove(allocID, task string) error {
-	if t.version == None || !isPathElement(allocID, task) {
+	if t.version == NoCgroups || !isPathElement(allocID, task) {
 		return nil
 	}
 	var errs []error
-	var parents []string // children before parents
+	var parentDirs []string // children before parents
 	if t.version == V2 {
 		path := t.scopePath(allocID, task)
 		errs = append(errs, killAndRemove(path))
-		parents = []string{filepath.Dir(path), filepath.Dir(filepath.Dir(path))}
+		parentDirs = []string{filepath.Dir(path), filepath.Dir(filepath.Dir(path))}
 	} else {
 		for _, tree := range v1Controllers {
 			if t.isMounted(tree) {
 				path := filepath.Join(t.mountPoint, tree, "nomad", allocID+"."+task)
 				errs = append(errs, killAndRemove(path))
-				parents = append(parents, filepath.Dir(path))
+				parentDirs = append(parentDirs, filepath.Dir(path))
 			}
 		}
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, parent := range parents {
+	for _, parent := range parentDirs {
 		os.Remove(parent) // the removal fails if the parent has other cgroups
 	}
 	return errors.Join(errs...)

@@ -52,9 +52,9 @@ var taskCgroupParents = sync.OnceValue(func() (parents []string) {
 	return parents
 })
 
-// SweepEmpty removes the cgroups without processes of the allocations for which ended returns
+// RemoveEmptyOfEnded removes the cgroups without processes of the allocations for which ended returns
 // true. It checks all task cgroups of this machine.
-func SweepEmpty(ended func(allocID string) bool) {
+func RemoveEmptyOfEnded(ended func(allocID string) bool) {
 	parents, _ := process.CgroupParents() // on an error, directories may be missing; they are swept at the next start
 	for _, parent := range parents {
 		entries, err := os.ReadDir(parent)

@@ -14,7 +14,7 @@ import (
 func TestEmptyCgroupsAreRemoved(t *testing.T) {
 	for name, sweep := range map[string]func(id string){
 		"of one task":                    func(id string) { RemoveEmpty(id, "web") },
-		"of allocations that have ended": func(id string) { SweepEmpty(func(allocID string) bool { return allocID == id }) },
+		"of allocations that have ended": func(id string) { RemoveEmptyOfEnded(func(allocID string) bool { return allocID == id }) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			tree := openHierarchy(t)

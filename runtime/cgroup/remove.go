@@ -12,9 +12,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-// Sweep removes the cgroups of the allocations in dir, which all programs name <alloc id>.<task>,
+// RemoveAllocCgroups removes the cgroups of the allocations in dir, which all programs name <alloc id>.<task>,
 // and kills the processes in them. The allocation ids are unique, so no other cgroups match.
-func Sweep(dir string) error {
+func RemoveAllocCgroups(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, os.ErrNotExist) || len(entries) == 0 {
 		return nil

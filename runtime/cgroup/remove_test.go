@@ -14,8 +14,8 @@ import (
 
 func TestSweep(t *testing.T) {
 	parent := filepath.Join(mountPoint, "freezer/nomad")
-	var file unix.Statfs_t
-	if err := unix.Statfs(mountPoint, &file); err == nil && file.Type == unix.CGROUP2_SUPER_MAGIC {
+	var fsStat unix.Statfs_t
+	if err := unix.Statfs(mountPoint, &fsStat); err == nil && fsStat.Type == unix.CGROUP2_SUPER_MAGIC {
 		base := mountPoint
 		if os.Geteuid() != 0 {
 			own, err := os.ReadFile("/proc/self/cgroup")
@@ -49,7 +49,7 @@ func TestSweep(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, ours), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := Sweep(dir); err != nil {
+	if err := RemoveAllocCgroups(dir); err != nil {
 		t.Error(err)
 	}
 	<-ended
@@ -62,13 +62,13 @@ func TestSweep(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, other), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := Sweep(dir); err != nil {
+	if err := RemoveAllocCgroups(dir); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(stranger); err == nil {
 		t.Errorf("%s is still there", stranger)
 	}
-	if err := Sweep(filepath.Join(dir, "none")); err != nil {
+	if err := RemoveAllocCgroups(filepath.Join(dir, "none")); err != nil {
 		t.Errorf("without a directory: %v", err)
 	}
 }

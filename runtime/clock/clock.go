@@ -20,29 +20,29 @@ func Watch(ctx context.Context, onStep func()) error {
 	defer timer.Close()
 	defer context.AfterFunc(ctx, func() { timer.Close() })()
 
-	var value [8]byte
+	var expiryCount [8]byte
 	for {
 		if err := armTimer(timer); err != nil {
 			return errUnlessDone(ctx, err)
 		}
 		// When the clock is set, a read of the timer fails with ECANCELED.
-		if _, err := timer.Read(value[:]); err != nil && !errors.Is(err, unix.ECANCELED) {
+		if _, err := timer.Read(expiryCount[:]); err != nil && !errors.Is(err, unix.ECANCELED) {
 			return errUnlessDone(ctx, err)
 		}
 		onStep()
 	}
 }
 
-// timerExpiry is the expiry time of the timer: the largest number of seconds that the kernel accepts
+// farTimerExpiry is the expiry time of the timer: the largest number of seconds that the kernel accepts
 // without an overflow of its nanoseconds.
-const timerExpiry int64 = 9_223_372_036
+const farTimerExpiry int64 = 9_223_372_036
 
 func armTimer(timer *os.File) error {
 	conn, err := timer.SyscallConn()
 	if err != nil {
 		return err
 	}
-	spec := &unix.ItimerSpec{Value: unix.Timespec{Sec: timerExpiry}}
+	spec := &unix.ItimerSpec{Value: unix.Timespec{Sec: farTimerExpiry}}
 	var set error
 	if err := conn.Control(func(fd uintptr) {
 		set = unix.TimerfdSettime(int(fd), unix.TFD_TIMER_ABSTIME|unix.TFD_TIMER_CANCEL_ON_SET, spec, nil)

@@ -45,14 +45,14 @@ func Follow(ctx context.Context, from eventSource, f Filter, send func(Batch) er
 		if err := send(Batch{}); err != nil {
 			return err
 		}
-		if err := f.followFor(ctx, HeartbeatInterval, from, send); err != nil {
+		if err := f.followForDuration(ctx, HeartbeatInterval, from, send); err != nil {
 			return err
 		}
 	}
 }
 
-// followFor sends events as Follow does, for the duration d.
-func (f Filter) followFor(ctx context.Context, d time.Duration, from eventSource, send func(Batch) error) error {
+// followForDuration sends events as Follow does, for the duration d.
+func (f Filter) followForDuration(ctx context.Context, d time.Duration, from eventSource, send func(Batch) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, d, errHeartbeatDue)
 	defer cancel()
 	for {

@@ -6,25 +6,25 @@ type Step int
 // The steps in the order in which an allocation reaches them. The tests have a row for
 // each step, with each phase and each process that can be killed.
 const (
-	JobAccepted   Step = iota // a job is registered
-	AllocDir                  // the directory of the allocation is made
-	Prerun                    // a hook of the allocation is called
-	TaskDir                   // the directory of the task and its FIFOs are made
-	Prestart                  // a hook of the task is called
-	StartTask                 // the driver starts the task
-	HandleStored              // the handle of the task is stored
-	Poststart                 // a hook is called after the start of the task
-	Running                   // the task runs, with an open exec session
-	ExitObserved              // the exit of the process is stored
-	RestartDelay              // the decision to restart the task is stored
-	PreKill                   // hooks are called and the shutdown delay runs before a stop
-	StopTask                  // the driver stops the task
-	DestroyTask               // the driver removes the task
-	StopHooks                 // hooks clean up after the task
-	Postrun                   // hooks clean up after the allocation
-	Collection                // the directory of the allocation is removed
-	UpdateInPlace             // a running allocation gets another version of its job
-	UpdateStop                // another allocation replaces a running one
+	StepJobAccepted   Step = iota // a job is registered
+	StepAllocDir                  // the directory of the allocation is made
+	StepPrerun                    // a hook of the allocation is called
+	StepTaskDir                   // the directory of the task and its FIFOs are made
+	StepPrestart                  // a hook of the task is called
+	StepStartTask                 // the driver starts the task
+	StepHandleStored              // the handle of the task is stored
+	StepPoststart                 // a hook is called after the start of the task
+	StepRunning                   // the task runs, with an open exec session
+	StepExitObserved              // the exit of the process is stored
+	StepRestartDelay              // the decision to restart the task is stored
+	StepPreKill                   // hooks are called and the shutdown delay runs before a stop
+	StepStopTask                  // the driver stops the task
+	StepDestroyTask               // the driver removes the task
+	StepStopHooks                 // hooks clean up after the task
+	StepPostrun                   // hooks clean up after the allocation
+	StepCollection                // the directory of the allocation is removed
+	StepUpdateInPlace             // a running allocation gets another version of its job
+	StepUpdateStop                // another allocation replaces a running one
 
 	stepCount
 )
@@ -54,16 +54,16 @@ type Phase int
 
 // Phases of a step.
 const (
-	Before Phase = iota // the step has not started
-	During              // the step is in progress
-	After               // the step is complete, and the next record is not written
+	PhaseBefore Phase = iota // the step has not started
+	PhaseDuring              // the step is in progress
+	PhaseAfter               // the step is complete, and the next record is not written
 )
 
 // String returns the name of the phase.
 func (p Phase) String() string { return [...]string{"before", "during", "after"}[p] }
 
 // Phases lists all phases.
-var Phases = []Phase{Before, During, After}
+var Phases = []Phase{PhaseBefore, PhaseDuring, PhaseAfter}
 
 // OnHit is called at each point, in the goroutine of the step, which continues when OnHit
 // returns. Only tests set it, before any other code runs.
@@ -78,8 +78,8 @@ func Hit(s Step, p Phase) {
 
 // ActiveStep is a step that is in progress.
 type ActiveStep struct {
-	step          Step
-	duringHitDone chan struct{} // closed when OnHit(During) has returned; nil if OnHit is not set
+	step           Step
+	duringReported chan struct{} // closed when OnHit(During) has returned; nil if OnHit is not set
 }
 
 // Enter reports Before, and reports During concurrently with the work of the caller, because
@@ -88,20 +88,20 @@ func Enter(s Step) ActiveStep {
 	if OnHit == nil {
 		return ActiveStep{}
 	}
-	OnHit(s, Before)
-	e := ActiveStep{step: s, duringHitDone: make(chan struct{})}
+	OnHit(s, PhaseBefore)
+	e := ActiveStep{step: s, duringReported: make(chan struct{})}
 	go func() {
-		defer close(e.duringHitDone)
-		OnHit(s, During)
+		defer close(e.duringReported)
+		OnHit(s, PhaseDuring)
 	}()
 	return e
 }
 
 // Leave waits until During has been reported, and reports After.
 func (e ActiveStep) Leave() {
-	if e.duringHitDone == nil {
+	if e.duringReported == nil {
 		return
 	}
-	<-e.duringHitDone
-	OnHit(e.step, After)
+	<-e.duringReported
+	OnHit(e.step, PhaseAfter)
 }

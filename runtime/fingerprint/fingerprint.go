@@ -153,7 +153,7 @@ func parseOSRelease(text string) (id, version string) {
 
 func (p *prober) readCPU() {
 	usable := runtime.NumCPU()
-	cores := parseList(p.readText("sys/devices/system/cpu/online"))
+	cores := parseCPUList(p.readText("sys/devices/system/cpu/online"))
 	if len(cores) == 0 {
 		for id := range usable {
 			cores = append(cores, id)
@@ -216,9 +216,9 @@ func (p *prober) readNUMA() {
 	}
 }
 
-// parseList parses a list such as "0-3,8". It returns nil for an invalid list.
-func parseList(list string) (members []int) {
-	const limit = 1 << 16
+// parseCPUList parses a list such as "0-3,8". It returns nil for an invalid list.
+func parseCPUList(list string) (members []int) {
+	const maxCPUNumber = 1 << 16
 	for part := range strings.SplitSeq(list, ",") {
 		first, last, isRange := strings.Cut(strings.TrimSpace(part), "-")
 		a, err := strconv.Atoi(first)
@@ -231,7 +231,7 @@ func parseList(list string) (members []int) {
 				return nil
 			}
 		}
-		if b-a >= limit || len(members)+b-a >= limit {
+		if b-a >= maxCPUNumber || len(members)+b-a >= maxCPUNumber {
 			return nil
 		}
 		for n := a; n <= b; n++ {

@@ -160,7 +160,7 @@ func TestParsers(t *testing.T) {
 }
 
 func TestTopology(t *testing.T) {
-	const info = "cpu MHz : 2596.992\n"
+	const cpuinfoText = "cpu MHz : 2596.992\n"
 	for _, c := range []struct {
 		name  string
 		files map[string]string
@@ -169,7 +169,7 @@ func TestTopology(t *testing.T) {
 		{
 			"two memory nodes and cores of two speeds",
 			map[string]string{
-				"proc/cpuinfo": info, "sys/devices/system/cpu/online": "0-1,4",
+				"proc/cpuinfo": cpuinfoText, "sys/devices/system/cpu/online": "0-1,4",
 				"sys/devices/system/cpu/cpu0/cpufreq/base_frequency":       "2000000",
 				"sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq":     "3000000",
 				"sys/devices/system/cpu/cpu4/topology/physical_package_id": "1",
@@ -212,7 +212,7 @@ func TestTopology(t *testing.T) {
 }
 
 func TestMountedDevice(t *testing.T) {
-	const table = `22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+	const mountTable = `22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
 23 22 0:5 / /dev rw - devtmpfs devtmpfs rw
 24 22 254:1 / /var/lib rw - xfs /dev/vdb rw
 25 24 254:2 / /var/lib/no\040mad rw - btrfs /dev/mapper/x\040y rw
@@ -229,7 +229,7 @@ nonsense
 		"/var/lib/no mad/dir": "/dev/mapper/x y",
 		"/srv/x":              "/dev/vdd",
 	} {
-		if got := mountedDevice(table, path); got != want {
+		if got := mountedDevice(mountTable, path); got != want {
 			t.Errorf("volume of %s = %q, want %q", path, got, want)
 		}
 	}
@@ -289,12 +289,12 @@ func TestDefaultAddr(t *testing.T) {
 }
 
 func TestHostIDHidesTheMachineID(t *testing.T) {
-	const machine = "3d1219c7c4c5404aaa1f6d2a48adfda4"
-	id := hostID(machine)
-	if !regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`).MatchString(id) || strings.Contains(strings.ReplaceAll(id, "-", ""), machine) {
+	const machineID = "3d1219c7c4c5404aaa1f6d2a48adfda4"
+	id := hostID(machineID)
+	if !regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`).MatchString(id) || strings.Contains(strings.ReplaceAll(id, "-", ""), machineID) {
 		t.Errorf("host id %q", id)
 	}
-	if id != hostID(machine) || id == hostID(machine+"x") || hostID("") != "" {
+	if id != hostID(machineID) || id == hostID(machineID+"x") || hostID("") != "" {
 		t.Error("the id does not follow from the machine's")
 	}
 }

@@ -121,12 +121,12 @@ func (p *prober) readStorage() {
 
 // mountedDevice returns the device of a path from the mount table.
 func mountedDevice(table, path string) string {
-	var best hoststats.Mount
+	var bestMount hoststats.Mount
 	for _, m := range hoststats.Mounts(table) {
 		inside := m.Point == "/" || path == m.Point || strings.HasPrefix(path, m.Point+"/")
-		if inside && len(m.Point) >= len(best.Point) { // a later mount covers an earlier one
-			best = m
+		if inside && len(m.Point) >= len(bestMount.Point) { // a later mount covers an earlier one
+			bestMount = m
 		}
 	}
-	return best.Device
+	return bestMount.Device
 }

@@ -17,9 +17,9 @@ const localNUMADistance, remoteNUMADistance = 10, 20
 func (p *prober) readTopology(cores []int, mhz int) *base.Topology {
 	t := &base.Topology{}
 	nodeOf := map[int]uint32{}
-	for _, node := range parseList(p.readText("sys/devices/system/node/online")) {
+	for _, node := range parseCPUList(p.readText("sys/devices/system/node/online")) {
 		t.NodeIDs = append(t.NodeIDs, uint32(node))
-		for _, core := range parseList(p.readText(fmt.Sprintf("sys/devices/system/node/node%d/cpulist", node))) {
+		for _, core := range parseCPUList(p.readText(fmt.Sprintf("sys/devices/system/node/node%d/cpulist", node))) {
 			nodeOf[core] = uint32(node)
 		}
 	}

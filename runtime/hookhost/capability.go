@@ -12,8 +12,8 @@ import (
 // Key signs and verifies capability tokens.
 type Key []byte
 
-// claims are the names in a capability token.
-type claims struct {
+// tokenClaims are the names in a capability token.
+type tokenClaims struct {
 	AllocID string
 	Task    string // "" for the allocation
 	Hook    string
@@ -35,15 +35,15 @@ func (k Key) sign(names string) []byte {
 }
 
 // Verify verifies a token and returns its claims. The error is hook.ErrPermissionDenied.
-func (k Key) Verify(token string) (claims, error) {
+func (k Key) Verify(token string) (tokenClaims, error) {
 	b, err := base64.RawURLEncoding.DecodeString(token)
 	if err != nil || len(b) < sha256.Size {
-		return claims{}, hook.ErrPermissionDenied
+		return tokenClaims{}, hook.ErrPermissionDenied
 	}
 	names := string(b[sha256.Size:])
 	parts := strings.Split(names, nameSeparator)
 	if !hmac.Equal(b[:sha256.Size], k.sign(names)) || len(parts) != 3 {
-		return claims{}, hook.ErrPermissionDenied
+		return tokenClaims{}, hook.ErrPermissionDenied
 	}
-	return claims{parts[0], parts[1], parts[2]}, nil
+	return tokenClaims{parts[0], parts[1], parts[2]}, nil
 }

@@ -10,10 +10,10 @@ import (
 func TestCapabilityToken(t *testing.T) {
 	key, other := Key("one key"), Key("another")
 	made := key.Token("alloc", "task", "stamp")
-	if got, err := key.Verify(made); err != nil || got != (claims{"alloc", "task", "stamp"}) {
+	if got, err := key.Verify(made); err != nil || got != (tokenClaims{"alloc", "task", "stamp"}) {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	if got, err := Key("one key").Verify(key.Token("alloc", "", "stamp")); err != nil || got != (claims{"alloc", "", "stamp"}) {
+	if got, err := Key("one key").Verify(key.Token("alloc", "", "stamp")); err != nil || got != (tokenClaims{"alloc", "", "stamp"}) {
 		t.Errorf("of an allocation, under another agent: %+v, %v", got, err)
 	}
 	for what, capability := range map[string]string{
@@ -30,7 +30,7 @@ func FuzzVerifyToken(f *testing.F) {
 	key := Key("key")
 	f.Add(key.Token("alloc", "task", "hook"))
 	f.Fuzz(func(t *testing.T, capability string) {
-		if b, err := key.Verify(capability); err == nil && b != (claims{"alloc", "task", "hook"}) {
+		if b, err := key.Verify(capability); err == nil && b != (tokenClaims{"alloc", "task", "hook"}) {
 			t.Errorf("%q is good for %+v", capability, b)
 		}
 	})

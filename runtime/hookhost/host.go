@@ -37,10 +37,10 @@ type Config struct {
 
 // Host implements hook.Host for the plugins of a node.
 type Host struct {
-	config  Config
-	server  *grpc.Server
-	serving sync.WaitGroup
-	limiter callLimiter
+	config    Config
+	server    *grpc.Server
+	servingWG sync.WaitGroup
+	limiter   callLimiter
 }
 
 var _ hook.Host = (*Host)(nil)
@@ -49,7 +49,7 @@ var _ hook.Host = (*Host)(nil)
 func Serve(c Config) *Host {
 	h := &Host{config: c, server: grpc.NewServer(grpc.MaxRecvMsgSize(maxRequestBytes), grpc.MaxConcurrentStreams(maxCalls), grpc.WaitForHandlers(true))}
 	hook.RegisterHost(h.server, h)
-	h.serving.Go(func() {
+	h.servingWG.Go(func() {
 		if err := h.server.Serve(c.Listener); err != nil {
 			c.Logger.Error("hooks can no longer reach the agent", "error", err)
 		}
@@ -61,12 +61,12 @@ func Serve(c Config) *Host {
 // reconnects to the next agent.
 func (h *Host) Close() {
 	h.server.Stop()
-	h.serving.Wait()
+	h.servingWG.Wait()
 }
 
 // authorizedCall is the bearer of a token, with the runner and the task that the call is for.
 type authorizedCall struct {
-	claims
+	tokenClaims
 	runner *allocrunner.Runner
 	task   string // task is "" for all tasks
 }
@@ -82,7 +82,7 @@ func (h *Host) authorize(ctx context.Context, s hook.Scope) (authorizedCall, err
 	case <-ctx.Done():
 		return authorizedCall{}, ctx.Err()
 	}
-	c := authorizedCall{claims: verified, runner: h.config.AllocRunner(verified.AllocID), task: s.Task}
+	c := authorizedCall{tokenClaims: verified, runner: h.config.AllocRunner(verified.AllocID), task: s.Task}
 	switch {
 	case c.runner == nil:
 		return authorizedCall{}, fmt.Errorf("%w: its allocation has ended", hook.ErrPermissionDenied)
@@ -122,8 +122,8 @@ func (c authorizedCall) continuesAfterShutdown() bool {
 	return t != nil && t.State != model.TaskDead
 }
 
-// expired reports whether the token has expired, under any agent.
-func (c authorizedCall) expired() bool {
+// tokenExpired reports whether the token has expired, under any agent.
+func (c authorizedCall) tokenExpired() bool {
 	select {
 	case <-c.done():
 		return !c.continuesAfterShutdown()
@@ -136,7 +136,7 @@ func (c authorizedCall) expired() bool {
 func (h *Host) authorizeWrite(ctx context.Context, s hook.Scope) (authorizedCall, error) {
 	c, err := h.authorize(ctx, s)
 	if err == nil {
-		err = h.limiter.countWrite(c.claims)
+		err = h.limiter.countWrite(c.tokenClaims)
 	}
 	return c, err
 }
@@ -175,7 +175,7 @@ func (h *Host) Exec(ctx context.Context, s hook.Scope, command []string, timeout
 	if len(command) == 0 {
 		return nil, errors.New("there is no command to be run")
 	}
-	end, err := h.limiter.startCall(c.claims, execCalls)
+	end, err := h.limiter.startCall(c.tokenClaims, execCalls)
 	if err != nil {
 		return nil, err
 	}
@@ -201,7 +201,7 @@ func (h *Host) Stats(ctx context.Context, s hook.Scope, interval time.Duration) 
 		interval = time.Second
 	}
 	interval = max(interval, 100*time.Millisecond)
-	end, err := h.limiter.startCall(c.claims, sampleCalls)
+	end, err := h.limiter.startCall(c.tokenClaims, statsCalls)
 	if err != nil {
 		return nil, err
 	}
@@ -213,7 +213,7 @@ func (h *Host) Stats(ctx context.Context, s hook.Scope, interval time.Duration) 
 		return nil, toHookError(err)
 	}
 	usage := make(chan hook.Usage)
-	h.serving.Go(func() {
+	h.servingWG.Go(func() {
 		defer end()
 		defer close(usage)
 		defer cancel()
@@ -236,7 +236,7 @@ func (h *Host) Stats(ctx context.Context, s hook.Scope, interval time.Duration) 
 			}
 			next, of, err := c.runner.SampleTask(ctx, c.task, interval)
 			switch {
-			case of != exited, c.expired():
+			case of != exited, c.tokenExpired():
 				return
 			case err == nil:
 				stream = next
@@ -363,7 +363,7 @@ func readOrWatch[T any](ctx context.Context, h *Host, s hook.Scope, after uint64
 		if err != nil {
 			return answer, 0, h.blockUntilDone(ctx, err)
 		}
-		end, err := h.limiter.startCall(c.claims, watchCalls)
+		end, err := h.limiter.startCall(c.tokenClaims, watchCalls)
 		if err != nil {
 			return answer, 0, err
 		}

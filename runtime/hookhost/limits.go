@@ -21,7 +21,7 @@ type callKind int
 
 const (
 	execCalls callKind = iota
-	sampleCalls
+	statsCalls
 	watchCalls
 	callKindCount
 )
@@ -31,9 +31,9 @@ var callLimits = [callKindCount]struct {
 	n    int
 	name string // in messages
 }{
-	execCalls:   {16, "commands in the task"},
-	sampleCalls: {16, "streams of samples"},
-	watchCalls:  {1000, "calls that wait for a change"},
+	execCalls:  {16, "commands in the task"},
+	statsCalls: {16, "streams of samples"},
+	watchCalls: {1000, "calls that wait for a change"},
 }
 
 // An event, a signal or a restart costs a write of the state. These are the burst and
@@ -47,55 +47,55 @@ const (
 // recent calls.
 type callLimiter struct {
 	mu      sync.Mutex
-	buckets map[claims]*tokenBucket
+	buckets map[tokenClaims]*callBucket
 }
 
-type tokenBucket struct {
-	running [callKindCount]int // number of running calls of each kind
-	writes  float64            // writes that are not yet refilled by writesPerSecond
-	at      time.Time          // time of the last refill
+type callBucket struct {
+	runningCalls [callKindCount]int // number of running calls of each kind
+	writes       float64            // writes that are not yet refilled by writesPerSecond
+	at           time.Time          // time of the last refill
 }
 
 // refill refills the bucket and reports whether it can be removed.
-func (b *tokenBucket) refill(now time.Time) (unused bool) {
+func (b *callBucket) refill(now time.Time) (unused bool) {
 	b.writes = max(b.writes-now.Sub(b.at).Seconds()*writesPerSecond, 0)
 	b.at = now
-	return b.writes == 0 && b.running == [callKindCount]int{}
+	return b.writes == 0 && b.runningCalls == [callKindCount]int{}
 }
 
 // bucketLocked returns the refilled bucket of a token.
-func (l *callLimiter) bucketLocked(c claims) *tokenBucket {
+func (l *callLimiter) bucketLocked(c tokenClaims) *callBucket {
 	now := time.Now()
 	if b := l.buckets[c]; b != nil {
 		b.refill(now)
 		return b
 	}
-	maps.DeleteFunc(l.buckets, func(_ claims, other *tokenBucket) bool { return other.refill(now) })
+	maps.DeleteFunc(l.buckets, func(_ tokenClaims, other *callBucket) bool { return other.refill(now) })
 	if l.buckets == nil {
-		l.buckets = make(map[claims]*tokenBucket)
+		l.buckets = make(map[tokenClaims]*callBucket)
 	}
-	l.buckets[c] = &tokenBucket{at: now}
+	l.buckets[c] = &callBucket{at: now}
 	return l.buckets[c]
 }
 
 // startCall counts one more call of a kind until end is called. It fails at the limit.
-func (l *callLimiter) startCall(c claims, k callKind) (end func(), err error) {
+func (l *callLimiter) startCall(c tokenClaims, k callKind) (end func(), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b := l.bucketLocked(c)
-	if b.running[k] >= callLimits[k].n {
-		return nil, fmt.Errorf("hook %q has %d %s under way, and may not have more: end one first", c.Hook, b.running[k], callLimits[k].name)
+	if b.runningCalls[k] >= callLimits[k].n {
+		return nil, fmt.Errorf("hook %q has %d %s under way, and may not have more: end one first", c.Hook, b.runningCalls[k], callLimits[k].name)
 	}
-	b.running[k]++
+	b.runningCalls[k]++
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		b.running[k]--
+		b.runningCalls[k]--
 	}, nil
 }
 
 // countWrite counts one more call that changes state. It fails at the rate limit.
-func (l *callLimiter) countWrite(c claims) error {
+func (l *callLimiter) countWrite(c tokenClaims) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b := l.bucketLocked(c)

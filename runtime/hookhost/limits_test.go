@@ -8,15 +8,15 @@ import (
 
 func TestRunningCallsAreLimited(t *testing.T) {
 	var l callLimiter
-	one, other := claims{"a", "t", "h"}, claims{"a", "u", "h"}
+	one, other := tokenClaims{"a", "t", "h"}, tokenClaims{"a", "u", "h"}
 	for k := range callKindCount {
-		var ends []func()
+		var endFuncs []func()
 		for range callLimits[k].n {
 			end, err := l.startCall(one, k)
 			if err != nil {
 				t.Fatal(err)
 			}
-			ends = append(ends, end)
+			endFuncs = append(endFuncs, end)
 		}
 		if _, err := l.startCall(one, k); err == nil {
 			t.Errorf("more than %d %s", callLimits[k].n, callLimits[k].name)
@@ -26,12 +26,12 @@ func TestRunningCallsAreLimited(t *testing.T) {
 		} else {
 			end()
 		}
-		ends[0]()
+		endFuncs[0]()
 		end, err := l.startCall(one, k)
 		if err != nil {
 			t.Errorf("after the end of one: %v", err)
 		}
-		for _, end := range append(ends[1:], end) {
+		for _, end := range append(endFuncs[1:], end) {
 			end()
 		}
 	}
@@ -40,7 +40,7 @@ func TestRunningCallsAreLimited(t *testing.T) {
 func TestWritesAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l callLimiter
-		one := claims{"a", "t", "h"}
+		one := tokenClaims{"a", "t", "h"}
 		count := func() (n int) {
 			for l.countWrite(one) == nil {
 				n++
@@ -50,7 +50,7 @@ func TestWritesAreLimited(t *testing.T) {
 		if n := count(); n != writeBurst {
 			t.Errorf("%d at once", n)
 		}
-		if err := l.countWrite(claims{"b", "t", "h"}); err != nil {
+		if err := l.countWrite(tokenClaims{"b", "t", "h"}); err != nil {
 			t.Errorf("another pays for it: %v", err)
 		}
 		time.Sleep(3 * time.Second)
@@ -67,13 +67,13 @@ func TestWritesAreLimited(t *testing.T) {
 func TestUnusedBucketsAreRemoved(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var l callLimiter
-		_ = l.countWrite(claims{Hook: "acts"})
-		end, _ := l.startCall(claims{Hook: "waits"}, watchCalls)
-		_, _ = l.startCall(claims{Hook: "runs"}, execCalls)
+		_ = l.countWrite(tokenClaims{Hook: "acts"})
+		end, _ := l.startCall(tokenClaims{Hook: "waits"}, watchCalls)
+		_, _ = l.startCall(tokenClaims{Hook: "runs"}, execCalls)
 		time.Sleep(time.Minute)
 		end()
-		_ = l.countWrite(claims{Hook: "another"})
-		if len(l.buckets) != 2 || l.buckets[claims{Hook: "runs"}] == nil || l.buckets[claims{Hook: "another"}] == nil {
+		_ = l.countWrite(tokenClaims{Hook: "another"})
+		if len(l.buckets) != 2 || l.buckets[tokenClaims{Hook: "runs"}] == nil || l.buckets[tokenClaims{Hook: "another"}] == nil {
 			t.Errorf("%v", l.buckets)
 		}
 	})

@@ -17,8 +17,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// Target is the allocation, or the task of an allocation, that a Hook is attached to.
-type Target struct {
+// AttachTarget is the allocation, or the task of an allocation, that a Hook is attached to.
+type AttachTarget struct {
 	AllocID   string
 	Task      string // "" for the allocation
 	AllocJSON func() ([]byte, error)
@@ -157,17 +157,17 @@ func BuiltinHooks(job *api.Job) (names []string) {
 
 // AllocHooks returns the hooks of an allocation, without the hooks that only one of
 // its tasks attaches.
-func (s *Set) AllocHooks(a *api.Allocation, c Target) []hooks.Entry {
+func (s *Set) AllocHooks(a *api.Allocation, c AttachTarget) []hooks.Entry {
 	group := a.GetTaskGroup()
-	var drivers []string
+	var taskDrivers []string
 	for _, t := range group.Tasks {
-		drivers = append(drivers, t.Driver)
+		taskDrivers = append(taskDrivers, t.Driver)
 	}
-	return s.attachedHooks(a, drivers, model.MergedMeta(a.Job.Meta, group.Meta), c)
+	return s.attachedHooks(a, taskDrivers, model.MergedMeta(a.Job.Meta, group.Meta), c)
 }
 
 // TaskHooks returns the hooks of a task.
-func (s *Set) TaskHooks(a *api.Allocation, t *api.Task, c Target) []hooks.Entry {
+func (s *Set) TaskHooks(a *api.Allocation, t *api.Task, c AttachTarget) []hooks.Entry {
 	list := s.attachedHooks(a, []string{t.Driver}, model.MergedMeta(a.Job.Meta, a.GetTaskGroup().Meta, t.Meta), c)
 	for _, b := range builtinHooks {
 		blocks := b.readBlocks(t)
@@ -191,11 +191,11 @@ func (s *Set) TaskHooks(a *api.Allocation, t *api.Task, c Target) []hooks.Entry 
 
 // attachedHooks returns the plugin hooks for an allocation or a task with these drivers and
 // this meta, including the detached hooks of c.PreviousAttachments.
-func (s *Set) attachedHooks(a *api.Allocation, drivers []string, meta map[string]string, c Target) []hooks.Entry {
+func (s *Set) attachedHooks(a *api.Allocation, drivers []string, meta map[string]string, c AttachTarget) []hooks.Entry {
 	known := s.config.KnownHooks()
 	attached := make(map[string]bool)
 	var list []hooks.Entry
-	for _, name := range s.candidates(known, meta) {
+	for _, name := range s.candidateHooks(known, meta) {
 		h, d := s.newHook(name, attachment{}, c), known[name]
 		match := h.rule.Match
 		text, made := meta[model.HookPrefix+name]
@@ -211,16 +211,16 @@ func (s *Set) attachedHooks(a *api.Allocation, drivers []string, meta map[string
 	for _, name := range slices.Sorted(maps.Keys(c.PreviousAttachments)) {
 		if !attached[name] && CheckHookName(name) == nil {
 			h := s.newHook(name, attachment{explicit: true, jobJSON: c.PreviousAttachments[name]}, c)
-			h.detached = true
+			h.cleanupOnly = true
 			list = append(list, hooks.Entry{Order: h.rule.Order, Hook: h})
 		}
 	}
 	return list
 }
 
-// candidates returns the plugins that may take part for this meta: the plugins that
+// candidateHooks returns the plugins that may take part for this meta: the plugins that
 // the operator's rules name, that want every allocation, or that the job names.
-func (s *Set) candidates(known map[string]*hook.Description, meta map[string]string) (names []string) {
+func (s *Set) candidateHooks(known map[string]*hook.Description, meta map[string]string) (names []string) {
 	named := make(map[string]bool)
 	add := func(name string) {
 		if !named[name] && CheckHookName(name) == nil {
@@ -260,6 +260,6 @@ func (s *Set) ruleFor(name string) Rule {
 	return rule
 }
 
-func (s *Set) newHook(name string, a attachment, c Target) *Hook {
+func (s *Set) newHook(name string, a attachment, c AttachTarget) *Hook {
 	return &Hook{name: name, rule: s.ruleFor(name), attachment: a, target: c, set: s, logger: s.logger.With("alloc_id", c.AllocID, "task", c.Task)}
 }

@@ -36,22 +36,22 @@ func TestOnlyBlocksAttachBuiltinHooks(t *testing.T) {
 	group := &api.TaskGroup{Name: new("g"), Tasks: []*api.Task{plain, task}}
 	alloc := &api.Allocation{TaskGroup: "g", Job: &api.Job{TaskGroups: []*api.TaskGroup{group}}}
 
-	if list := plugins.TaskHooks(alloc, plain, Target{}); len(list) != 1 || list[0].Hook.Name() != "mine" {
+	if list := plugins.TaskHooks(alloc, plain, AttachTarget{}); len(list) != 1 || list[0].Hook.Name() != "mine" {
 		t.Errorf("a task without blocks has %v, want the hook mine", list)
 	}
-	list := plugins.TaskHooks(alloc, task, Target{})
+	list := plugins.TaskHooks(alloc, task, AttachTarget{})
 	if len(list) != 2 || list[1].Hook.Name() != "artifact" {
 		t.Fatalf("a task with blocks has %v, want the hooks mine and artifact", list)
 	}
-	var told struct {
+	var receivedConfig struct {
 		Artifacts []api.TaskArtifact
 		Limits    map[string]int
 	}
-	if err := json.Unmarshal(list[1].Hook.(*Hook).attachment.builtinJSON, &told); err != nil {
+	if err := json.Unmarshal(list[1].Hook.(*Hook).attachment.builtinJSON, &receivedConfig); err != nil {
 		t.Fatal(err)
 	}
-	if len(told.Artifacts) != 1 || *told.Artifacts[0].GetterSource != source || told.Limits["http_max_size"] != 1 {
-		t.Errorf("the hook is told %+v, want the blocks with the limits of the operator", told)
+	if len(receivedConfig.Artifacts) != 1 || *receivedConfig.Artifacts[0].GetterSource != source || receivedConfig.Limits["http_max_size"] != 1 {
+		t.Errorf("the hook is told %+v, want the blocks with the limits of the operator", receivedConfig)
 	}
 	if CheckHookName("artifact") == nil || CheckHookName("mine") != nil {
 		t.Error("meta may attach mine, and not artifact")
@@ -60,7 +60,7 @@ func TestOnlyBlocksAttachBuiltinHooks(t *testing.T) {
 
 // The attachment of a task must not configure a hook point that is never called for a task.
 func TestCheckTaskAttachment(t *testing.T) {
-	const refused = ": comes for the allocation, and never for one of its tasks: put it into the meta of the group or the job"
+	const refusedText = ": comes for the allocation, and never for one of its tasks: put it into the meta of the group or the job"
 	both := []hook.Point{hook.Prerun, hook.Postrun, hook.Exited}
 	for _, c := range []struct {
 		name   string
@@ -76,7 +76,7 @@ func TestCheckTaskAttachment(t *testing.T) {
 		{"script", both, "", ""},
 	} {
 		err := CheckTaskAttachment(c.name, c.config, descriptionOf(c.points...))
-		if want := c.want + refused; c.want == "" && err != nil || c.want != "" && (err == nil || err.Error() != want) {
+		if want := c.want + refusedText; c.want == "" && err != nil || c.want != "" && (err == nil || err.Error() != want) {
 			t.Errorf("%s at %v with %s: %v, want %q", c.name, c.points, c.config, err, c.want)
 		}
 	}
@@ -124,9 +124,9 @@ func TestDetachedHookIsCalledForCleanup(t *testing.T) {
 	all := descriptionOf(slices.Collect(hook.AllPoints())...)
 	all.ReportsHealth = true
 	all.Schema = hclspec.Object(map[string]*hclspec.Spec{"pool": hclspec.Attr("pool", "string", true)})
-	var called []string
+	var calledPoints []string
 	s := &pluginFixture{description: all, onCall: func(_ int, m hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
-		called = append(called, m.String()+" "+string(g.Attachment))
+		calledPoints = append(calledPoints, m.String()+" "+string(g.Attachment))
 		return nil
 	}}
 	first := s.newSet(Rule{Name: "stamp", Match: &Match{}, Config: map[string]any{"pool": "a"}})
@@ -136,7 +136,7 @@ func TestDetachedHookIsCalledForCleanup(t *testing.T) {
 
 	// A hook that is still attached is listed once, with the current rule.
 	again := s.newSet(Rule{Name: "stamp", Match: &Match{}, Config: map[string]any{"pool": "b"}}).AllocHooks(alloc, of)
-	if got := formatEntries(again); got != "stamp@300 gone@300" || again[0].Hook.(*Hook).detached || again[0].Hook.(*Hook).Attachment() != `{"pool":"b"}` {
+	if got := formatEntries(again); got != "stamp@300 gone@300" || again[0].Hook.(*Hook).cleanupOnly || again[0].Hook.(*Hook).Attachment() != `{"pool":"b"}` {
 		t.Errorf("attached still: %s, %+v", got, again[0].Hook)
 	}
 
@@ -162,7 +162,7 @@ func TestDetachedHookIsCalledForCleanup(t *testing.T) {
 			t.Errorf("%s: %v", p.Name(), err)
 		}
 	}
-	if got, want := fmt.Sprint(called), `[postrun {"pool":"a"} stop {"pool":"a"} destroy {"pool":"a"}]`; got != want {
+	if got, want := fmt.Sprint(calledPoints), `[postrun {"pool":"a"} stop {"pool":"a"} destroy {"pool":"a"}]`; got != want {
 		t.Errorf("called %s, want %s", got, want)
 	}
 	if len(s.events)+len(s.cleanups) > 0 {
@@ -189,7 +189,7 @@ func TestNearestAttachmentIsUsed(t *testing.T) {
 	} {
 		task := &api.Task{Name: "t", Meta: keys(c.task)}
 		alloc := &api.Allocation{TaskGroup: "g", Job: &api.Job{Meta: keys(c.job), TaskGroups: []*api.TaskGroup{{Name: new("g"), Meta: keys(c.group), Tasks: []*api.Task{task}}}}}
-		for what, list := range map[string][]hooks.Entry{c.ofAlloc: s.newSet().AllocHooks(alloc, Target{}), c.ofTask: s.newSet().TaskHooks(alloc, task, Target{})} {
+		for what, list := range map[string][]hooks.Entry{c.ofAlloc: s.newSet().AllocHooks(alloc, AttachTarget{}), c.ofTask: s.newSet().TaskHooks(alloc, task, AttachTarget{})} {
 			got := ""
 			for _, o := range list {
 				got += o.Hook.(*Hook).Attachment()

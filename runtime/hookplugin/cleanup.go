@@ -41,9 +41,9 @@ const (
 	maxCleanupPause = time.Minute
 )
 
-// destroyTimeout limits the retries of Destroy for an allocation without a record: a
+// destroyRetryTimeout limits the retries of Destroy for an allocation without a record: a
 // plugin that never succeeds must not fill the state.
-const destroyTimeout = 24 * time.Hour
+const destroyRetryTimeout = 24 * time.Hour
 
 // enqueueCleanup stores a failed call for a retry, and returns err with that outcome added.
 func (h *Hook) enqueueCleanup(d state.PendingCleanup, err error) error {
@@ -91,14 +91,14 @@ func (s *Set) Run(ctx context.Context) {
 	}
 }
 
-// Drain retries pending cleanups until none is left or ctx ends, and logs the remaining
+// RetryAllCleanups retries pending cleanups until none is left or ctx ends, and logs the remaining
 // ones, for an agent that has no successor. Run must have returned.
-func (s *Set) Drain(ctx context.Context) {
-	var draining sync.WaitGroup
+func (s *Set) RetryAllCleanups(ctx context.Context) {
+	var retryWG sync.WaitGroup
 	for name := range s.pendingHooks() {
-		draining.Go(func() { s.retryLoop(ctx, name, nil) })
+		retryWG.Go(func() { s.retryLoop(ctx, name, nil) })
 	}
-	draining.Wait()
+	retryWG.Wait()
 	for _, d := range s.config.Cleanups.List() {
 		s.logger.Warn("cleanup of a hook abandoned", "hook", d.Hook, "alloc_id", d.AllocID, "task", d.Task, "hook_point", d.Point)
 	}
@@ -123,7 +123,7 @@ func signalChannel(c chan<- struct{}) {
 
 // retryLoop retries the pending cleanups of one hook, until none is left or ctx ends.
 func (s *Set) retryLoop(ctx context.Context, hook string, enqueued <-chan struct{}) {
-	for delay := minCleanupPause; s.retryOnce(ctx, hook); {
+	for delay := minCleanupPause; s.retryCleanupsOnce(ctx, hook); {
 		if waitForCleanup(ctx, delay, enqueued) {
 			delay = minCleanupPause
 		} else {
@@ -132,9 +132,9 @@ func (s *Set) retryLoop(ctx context.Context, hook string, enqueued <-chan struct
 	}
 }
 
-// retryOnce retries each pending cleanup of the hook once, and reports whether any is
+// retryCleanupsOnce retries each pending cleanup of the hook once, and reports whether any is
 // left to be retried.
-func (s *Set) retryOnce(ctx context.Context, hook string) (pending bool) {
+func (s *Set) retryCleanupsOnce(ctx context.Context, hook string) (pending bool) {
 	list := s.config.Cleanups.List()
 	slices.SortStableFunc(list, func(a, b state.PendingCleanup) int { return a.Until.Compare(b.Until) }) // sorts Destroy after the other cleanups of its allocation
 	for _, d := range list {
@@ -167,7 +167,7 @@ func waitForCleanup(ctx context.Context, d time.Duration, enqueued <-chan struct
 
 // retryCleanup makes the call of a pending cleanup once.
 func (s *Set) retryCleanup(ctx context.Context, d state.PendingCleanup) error {
-	h := s.newHook(d.Hook, attachment{explicit: true, jobJSON: d.Job, builtinJSON: d.Raw}, Target{
+	h := s.newHook(d.Hook, attachment{explicit: true, jobJSON: d.Job, builtinJSON: d.Raw}, AttachTarget{
 		AllocID: d.AllocID, Task: d.Task,
 		AllocJSON: func() ([]byte, error) { return nil, nil }, // the request has it
 		Emit:      func(*api.TaskEvent) {},

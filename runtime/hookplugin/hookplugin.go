@@ -48,9 +48,9 @@ type Hook struct {
 	rule        Rule
 	attachment  attachment
 	builtin     *builtinHook                     // builtin hook that blocks of the task attach; nil for other hooks
-	detached    bool                             // the hook is no longer attached, and is only called to clean up
+	cleanupOnly bool                             // the hook is no longer attached, and is only called to clean up
 	description atomic.Pointer[hook.Description] // description of the hook; nil until the plugin has been launched
-	target      Target
+	target      AttachTarget
 	set         *Set
 	logger      hclog.Logger
 
@@ -67,7 +67,7 @@ func (*Hook) NoDeadline() bool { return true }
 // ReportsHealth implements hooks.Hook. It is false until the plugin has been launched.
 func (h *Hook) ReportsHealth() bool {
 	d := h.description.Load()
-	return d != nil && d.ReportsHealth && h.isAttached(d) && !h.detached
+	return d != nil && d.ReportsHealth && h.isAttached(d) && !h.cleanupOnly
 }
 
 // VerbatimEnv implements hooks.Hook.
@@ -107,12 +107,12 @@ func (h *Hook) isAttached(d *hook.Description) bool {
 // callPoint calls the plugin at a hook point. The error names the hook point and decides how
 // the allocation or the task continues.
 func (h *Hook) callPoint(ctx context.Context, point hook.Point, f callFunc) error {
-	return h.applyOnError(ctx, point, h.invoke(ctx, point, f))
+	return h.applyOnError(ctx, point, h.callWithRetries(ctx, point, f))
 }
 
 // cleanUp is callPoint for the hook point of a cleanup. A failed cleanup is retried later.
 func (h *Hook) cleanUp(ctx context.Context, d state.PendingCleanup) error {
-	err := h.invoke(ctx, d.Point, cleanupCall(&d))
+	err := h.callWithRetries(ctx, d.Point, cleanupCall(&d))
 	if err != nil && ctx.Err() == nil {
 		err = h.enqueueCleanup(d, err)
 	}

@@ -103,8 +103,8 @@ func (s *pluginFixture) newSet(rules ...Rule) *Set {
 	})
 }
 
-func (s *pluginFixture) target(task string) Target {
-	return Target{
+func (s *pluginFixture) target(task string) AttachTarget {
+	return AttachTarget{
 		AllocID: "a", Task: task,
 		AllocJSON: func() ([]byte, error) { return []byte("whole"), nil },
 		Emit:      func(e *api.TaskEvent) { s.events = append(s.events, e.Message) },
@@ -192,9 +192,9 @@ func checkPluginKillingCall(t *testing.T, kills, takes time.Duration, want int64
 			return nil
 		}}
 		plugins := s.newSet()
-		var calls sync.WaitGroup
+		var callsWG sync.WaitGroup
 		for _, alloc := range []string{"a", "b", "poison", "c", "d"} {
-			calls.Go(func() {
+			callsWG.Go(func() {
 				c := s.target("")
 				c.AllocID = alloc
 				p := plugins.newHook("stamp", attachment{explicit: true}, c)
@@ -203,7 +203,7 @@ func checkPluginKillingCall(t *testing.T, kills, takes time.Duration, want int64
 				}
 			})
 		}
-		calls.Wait()
+		callsWG.Wait()
 		if n := s.callCount.Load(); n > 15 || want > 0 && n != want {
 			t.Errorf("%d calls", n)
 		}
@@ -222,15 +222,15 @@ func TestSlowRepeatedCallDelaysOthersBriefly(t *testing.T) {
 			return nil
 		}}
 		p, began := newTestHook(s, ""), time.Now()
-		var calls sync.WaitGroup
+		var callsWG sync.WaitGroup
 		for range 2 {
-			calls.Go(func() {
+			callsWG.Go(func() {
 				if err := callPrerun(t.Context(), p); err != nil {
 					t.Error(err)
 				}
 			})
 		}
-		calls.Wait()
+		callsWG.Wait()
 		if took := time.Since(began); took != 36*time.Second {
 			t.Errorf("after %v", took)
 		}
@@ -291,12 +291,12 @@ func callPrestart(ctx context.Context, p *Hook) error {
 // end the retries. It comes after the other pending cleanups.
 func TestFailedDestroyIsRetriedForADay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var called []string
+		var calledPoints []string
 		s := &pluginFixture{description: descriptionOf(hook.Destroy, hook.Stop, hook.Postrun), onCall: func(n int, m hook.Point, _ hook.RequestMeta, _ hook.Alloc) error {
 			if n <= 3 {
 				return errors.New("busy")
 			}
-			called = append(called, m.String())
+			calledPoints = append(calledPoints, m.String())
 			return nil
 		}}
 		p := newTestHook(s, "")
@@ -310,10 +310,10 @@ func TestFailedDestroyIsRetriedForADay(t *testing.T) {
 		if err := errors.Join(errOf(p.Stop(t.Context(), hook.TaskStopRequest{})), errOf(p.Postrun(t.Context(), hook.AllocPostrunRequest{}))); err == nil {
 			t.Error("no error")
 		}
-		p.set.Drain(t.Context())
-		slices.Sort(called[:2])
-		if !slices.Equal(called, []string{"postrun", "stop", "destroy"}) || len(s.cleanups) > 0 {
-			t.Errorf("called %q, pending %v", called, s.cleanups)
+		p.set.RetryAllCleanups(t.Context())
+		slices.Sort(calledPoints[:2])
+		if !slices.Equal(calledPoints, []string{"postrun", "stop", "destroy"}) || len(s.cleanups) > 0 {
+			t.Errorf("called %q, pending %v", calledPoints, s.cleanups)
 		}
 	})
 }
@@ -328,7 +328,7 @@ func TestDrainEndsWithItsContext(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
-		p.set.Drain(ctx)
+		p.set.RetryAllCleanups(ctx)
 		if ctx.Err() == nil || s.callCount.Load() < 3 || len(s.cleanups) != 1 {
 			t.Errorf("after %d calls: %v, pending %v", s.callCount.Load(), ctx.Err(), s.cleanups)
 		}
@@ -365,14 +365,14 @@ func TestDeadlines(t *testing.T) {
 
 func TestPendingCleanupIsRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var broken atomic.Bool
-		broken.Store(true)
-		var states []string
+		var pluginBroken atomic.Bool
+		pluginBroken.Store(true)
+		var hookStates []string
 		s := &pluginFixture{description: fullDescription, onCall: func(_ int, m hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
-			if broken.Load() {
+			if pluginBroken.Load() {
 				return errors.New("the database is away")
 			}
-			states = append(states, fmt.Sprint(m, " ", g.Token))
+			hookStates = append(hookStates, fmt.Sprint(m, " ", g.Token))
 			return nil
 		}}
 		p := newTestHook(s, "t")
@@ -393,11 +393,11 @@ func TestPendingCleanupIsRetried(t *testing.T) {
 		if n := s.callCount.Load(); n < 10 || n > 30 {
 			t.Errorf("tried %d times in ten minutes", n)
 		}
-		broken.Store(false)
+		pluginBroken.Store(false)
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		if !slices.Equal(states, []string{"stop a/t/stamp"}) || len(s.cleanups) > 0 {
-			t.Errorf("called %q, pending %v", states, s.cleanups)
+		if !slices.Equal(hookStates, []string{"stop a/t/stamp"}) || len(s.cleanups) > 0 {
+			t.Errorf("called %q, pending %v", hookStates, s.cleanups)
 		}
 		cancel()
 		<-done
@@ -410,9 +410,9 @@ func TestPendingCleanupIsStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := descriptionOf(hook.Postrun)
 		d.IncludeAllocJSON = true
-		var told []string
+		var receivedRequests []string
 		s := &pluginFixture{description: d, onCall: func(n int, _ hook.Point, g hook.RequestMeta, a hook.Alloc) error {
-			told = append(told, g.Token+" "+string(a.JSON))
+			receivedRequests = append(receivedRequests, g.Token+" "+string(a.JSON))
 			if n == 1 {
 				return errors.New("busy")
 			}
@@ -430,9 +430,9 @@ func TestPendingCleanupIsStored(t *testing.T) {
 			t.Errorf("the record is\n%+v, want\n%+v", record, want)
 		}
 		s.cleanups[want.ID()] = want
-		p.set.Drain(t.Context())
-		if !slices.Equal(told, []string{"a//stamp whole", "a//stamp whole"}) || len(s.cleanups) > 0 {
-			t.Errorf("told %q, pending %v", told, s.cleanups)
+		p.set.RetryAllCleanups(t.Context())
+		if !slices.Equal(receivedRequests, []string{"a//stamp whole", "a//stamp whole"}) || len(s.cleanups) > 0 {
+			t.Errorf("told %q, pending %v", receivedRequests, s.cleanups)
 		}
 	})
 }
@@ -510,11 +510,11 @@ func (g *lockedMemoryStore) Delete(d state.PendingCleanup) error {
 
 // formatEntries returns the attached hooks with their orders.
 func formatEntries(list []hooks.Entry) string {
-	var text []string
+	var entryTexts []string
 	for _, o := range list {
-		text = append(text, fmt.Sprintf("%s@%d", o.Hook.Name(), o.Order))
+		entryTexts = append(entryTexts, fmt.Sprintf("%s@%d", o.Hook.Name(), o.Order))
 	}
-	return strings.Join(text, " ")
+	return strings.Join(entryTexts, " ")
 }
 
 func TestAttachedHooks(t *testing.T) {
@@ -555,7 +555,7 @@ func TestAttachedHooks(t *testing.T) {
 		{"rules go first, in their order", fullDescription, alloc(on, nil, nil), []Rule{{Name: "z", Match: &Match{}}, {Name: "b", Match: &Match{}}}, "z@300 b@300 stamp@300", "z@300 b@300 stamp@300"},
 	} {
 		p := (&pluginFixture{description: c.takes}).newSet(c.rules...)
-		ofAlloc, of := formatEntries(p.AllocHooks(c.alloc, Target{})), formatEntries(p.TaskHooks(c.alloc, c.alloc.GetTaskGroup().Tasks[0], Target{}))
+		ofAlloc, of := formatEntries(p.AllocHooks(c.alloc, AttachTarget{})), formatEntries(p.TaskHooks(c.alloc, c.alloc.GetTaskGroup().Tasks[0], AttachTarget{}))
 		if ofAlloc != c.ofAlloc || of != c.of {
 			t.Errorf("%s: of the allocation %q, of the task %q", c.what, ofAlloc, of)
 		}
@@ -626,7 +626,7 @@ func TestBuiltinHooksOfBlocks(t *testing.T) {
 	group := "g"
 	task := &api.Task{Name: "t", Artifacts: []*api.TaskArtifact{{}}, Templates: []*api.Template{{}}}
 	a := &api.Allocation{ID: "a", TaskGroup: group, Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: &group, Tasks: []*api.Task{task}}}}}
-	if got := formatEntries(s.newSet().TaskHooks(a, task, Target{})); got != "artifact@600 template@800" {
+	if got := formatEntries(s.newSet().TaskHooks(a, task, AttachTarget{})); got != "artifact@600 template@800" {
 		t.Errorf("got %q", got)
 	}
 	if got := BuiltinHooks(a.Job); !reflect.DeepEqual(got, []string{"artifact", "template"}) {
@@ -663,9 +663,9 @@ func TestPluginProcessIsFollowedAfterPoststart(t *testing.T) {
 				s := &pluginFixture{description: fullDescription}
 				plugins := s.newSet()
 				w := &fakeProcess{done: make(chan struct{})}
-				var broken time.Time // broken is the time until which launches fail
+				var brokenUntil time.Time // broken is the time until which launches fail
 				plugins.config.FindPlugin = func(context.Context, string, time.Time) (Remote, *hook.Description, error) {
-					if time.Now().Before(broken) {
+					if time.Now().Before(brokenUntil) {
 						return nil, nil, errors.New("it cannot be started")
 					}
 					return w, s.description, nil
@@ -679,14 +679,14 @@ func TestPluginProcessIsFollowedAfterPoststart(t *testing.T) {
 				}
 				close(w.done)
 				began := time.Now()
-				broken, w = began.Add(2*time.Second), &fakeProcess{done: make(chan struct{})}
+				brokenUntil, w = began.Add(2*time.Second), &fakeProcess{done: make(chan struct{})}
 				if err := p.WaitPlugin(t.Context()); err != nil || time.Since(began) != 3*time.Second {
 					t.Errorf("%v after %v", err, time.Since(began))
 				}
 				if _, err := p.Poststart(t.Context(), hook.TaskPoststartRequest{}); err != nil || p.PluginExited() != w.Done() {
 					t.Errorf("%v, and it is not the new one that is followed", err)
 				}
-				broken = time.Now().Add(time.Hour)
+				brokenUntil = time.Now().Add(time.Hour)
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				if err := p.WaitPlugin(ctx); !errors.Is(err, context.DeadlineExceeded) {
@@ -736,12 +736,12 @@ func TestPoststartThatEndsItsProcess(t *testing.T) {
 				if (err == nil) != test.followed || (p.PluginExited() != nil) != test.followed {
 					t.Errorf("%v, followed: %t", err, p.PluginExited() != nil)
 				}
-				var repeated [][]bool
+				var repeatedFlags [][]bool
 				for _, p := range processes {
-					repeated = append(repeated, p.repeatedFlags)
+					repeatedFlags = append(repeatedFlags, p.repeatedFlags)
 				}
-				if fmt.Sprint(repeated) != test.repeated {
-					t.Errorf("repeated %v, want %s", repeated, test.repeated)
+				if fmt.Sprint(repeatedFlags) != test.repeated {
+					t.Errorf("repeated %v, want %s", repeatedFlags, test.repeated)
 				}
 			})
 		})

@@ -31,9 +31,9 @@ type FindFunc func(ctx context.Context, name string, until time.Time) (Remote, *
 // The timeouts of one call. The hook's description and the operator's rule override
 // the first two.
 const (
-	startTimeout = time.Minute // Prerun and Prestart
-	callTimeout  = 10 * time.Second
-	maxTimeout   = time.Hour // limit of the timeout that a hook can request for other hook points
+	startTimeout        = time.Minute // Prerun and Prestart
+	callTimeout         = 10 * time.Second
+	maxRequestedTimeout = time.Hour // limit of the timeout that a hook can request for other hook points
 )
 
 // launchTimeout limits how long a call waits for the restart of a plugin that has died.
@@ -47,8 +47,8 @@ const waitingEventDelay = 2 * time.Second
 // [Hook.callSerialized].
 var retryWindows = []time.Duration{5 * time.Second, time.Minute}
 
-// deathCounts are the words in messages for the number of times that a plugin has died.
-var deathCounts = []string{2: "twice", 3: "three times"}
+// deathCountTexts are the words in messages for the number of times that a plugin has died.
+var deathCountTexts = []string{2: "twice", 3: "three times"}
 
 // callMeta holds the request fields of a call that the runner does not fill in.
 type callMeta struct {
@@ -59,26 +59,26 @@ type callMeta struct {
 // callFunc calls the plugin once.
 type callFunc func(context.Context, Remote, callMeta) error
 
-// invoke calls the plugin at a hook point, if the hook takes part in it. If the plugin
+// callWithRetries calls the plugin at a hook point, if the hook takes part in it. If the plugin
 // dies during the call, invoke repeats the call.
 //
 // When a plugin dies, many calls may be running, and any of them may have killed it. So the
 // calls are repeated one after the other: the call that kills the plugin does not fail the
 // others again. A call that kills the plugin only after its retry window leaves the cause
 // unknown again, and each call is repeated a last time.
-func (h *Hook) invoke(ctx context.Context, point hook.Point, f callFunc) error {
-	if d := h.description.Load(); d != nil && !h.isCalledAt(d, point) || h.detached && !cleanupPoints[point] {
+func (h *Hook) callWithRetries(ctx context.Context, point hook.Point, f callFunc) error {
+	if d := h.description.Load(); d != nil && !h.isCalledAt(d, point) || h.cleanupOnly && !cleanupPoints[point] {
 		return nil
 	}
 	err := h.callOnce(ctx, point, f)
-	if h.detached && errors.Is(err, supervisor.ErrNoHook) {
+	if h.cleanupOnly && errors.Is(err, supervisor.ErrNoHook) {
 		h.logger.Warn("hook was removed and cannot clean up", "hook", h.name, "hook_point", point, "error", err)
 		return nil
 	}
 	alone := false // whether no other call to the plugin was retried at the same time as this call
 	for deaths := 1; errors.Is(err, hook.ErrPluginDown) && ctx.Err() == nil; deaths++ {
 		if alone || deaths > len(retryWindows) {
-			return &hooks.UnavailableError{Err: fmt.Errorf("%w: it died at this call, %s; the agent's log has its last words", hook.ErrPluginDown, deathCounts[deaths])}
+			return &hooks.UnavailableError{Err: fmt.Errorf("%w: it died at this call, %s; the agent's log has its last words", hook.ErrPluginDown, deathCountTexts[deaths])}
 		}
 		h.logger.Warn("hook plugin died, the call is repeated", "hook", h.name, "hook_point", point)
 		alone, err = h.callSerialized(ctx, point, retryWindows[deaths-1], f)
@@ -132,7 +132,7 @@ func (h *Hook) callOnce(ctx context.Context, point hook.Point, f callFunc) error
 	}
 	subscription, _ := d.Subscription(point)
 	if !isStartPoint(point) { // Prerun and Prestart have no maximum timeout, because a kill ends them
-		subscription.Timeout = min(subscription.Timeout, maxTimeout)
+		subscription.Timeout = min(subscription.Timeout, maxRequestedTimeout)
 	}
 	timeout = cmp.Or(h.rule.Timeout, subscription.Timeout, timeout)
 	called, cancel := context.WithTimeout(ctx, timeout)

@@ -93,9 +93,9 @@ func (h *oldHook) startProcess(t *testing.T, process int, dies bool) *hook.Clien
 	if err != nil {
 		t.Fatal(err)
 	}
-	var serving sync.WaitGroup
-	serving.Go(func() { _ = server.Serve(listener) })
-	t.Cleanup(func() { server.Stop(); serving.Wait() })
+	var servingWG sync.WaitGroup
+	servingWG.Go(func() { _ = server.Serve(listener) })
+	t.Cleanup(func() { server.Stop(); servingWG.Wait() })
 	conn, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)

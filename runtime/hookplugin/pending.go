@@ -11,11 +11,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// Pending returns a function that blocks until every plugin that may take part in all
+// PendingLaunches returns a function that blocks until every plugin that may take part in all
 // allocations has been launched or has failed to start, and emits an event if that takes
 // long. It returns nil if there is nothing to wait for. Until the function returns,
 // AllocHooks and TaskHooks may leave out hooks.
-func (s *Set) Pending(a *api.Allocation) func(ctx context.Context, emit func(*api.TaskEvent)) {
+func (s *Set) PendingLaunches(a *api.Allocation) func(ctx context.Context, emit func(*api.TaskEvent)) {
 	meta := model.MergedMeta(a.Job.Meta, a.GetTaskGroup().Meta)
 	if launching, _ := s.launchingPlugins(meta); len(launching) == 0 {
 		return nil

@@ -49,7 +49,7 @@ func (u *unknownPlugins) set(name string, up bool) {
 // A starting allocation waits for each plugin that may take part in every allocation, and
 // for no plugin that has failed.
 func TestPendingWaitsForUnknownPlugins(t *testing.T) {
-	const slowPlugin, broken = "plugin slow, which may be a hook of every allocation,", "plugin broken, which may be a hook of every allocation,"
+	const slowPluginText, brokenPluginText = "plugin slow, which may be a hook of every allocation,", "plugin broken, which may be a hook of every allocation,"
 	for what, c := range map[string]struct {
 		plugins     []string
 		rules       []Rule
@@ -62,11 +62,11 @@ func TestPendingWaitsForUnknownPlugins(t *testing.T) {
 	}{
 		"all are known":                  {},
 		"it comes at once":               {plugins: []string{"slow"}, at: map[string]time.Duration{"slow": time.Second}, ups: "slow", waits: time.Second},
-		"it is slow":                     {plugins: []string{"slow"}, at: map[string]time.Duration{"slow": 5 * time.Second}, ups: "slow", waits: 5 * time.Second, told: slowPlugin},
+		"it is slow":                     {plugins: []string{"slow"}, at: map[string]time.Duration{"slow": 5 * time.Second}, ups: "slow", waits: 5 * time.Second, told: slowPluginText},
 		"it fails":                       {plugins: []string{"broken"}, at: map[string]time.Duration{"broken": time.Second}, waits: time.Second, warns: "broken"},
-		"one is slow, and one fails":     {plugins: []string{"broken", "slow"}, at: map[string]time.Duration{"broken": 3 * time.Second, "slow": 5 * time.Second}, ups: "slow", waits: 5 * time.Second, told: broken + slowPlugin, warns: "broken"},
-		"it never has an outcome":        {plugins: []string{"slow"}, waits: time.Minute, told: slowPlugin, warns: "slow"},
-		"the allocation is stopped":      {plugins: []string{"slow"}, end: 3 * time.Second, waits: 3 * time.Second, told: slowPlugin},
+		"one is slow, and one fails":     {plugins: []string{"broken", "slow"}, at: map[string]time.Duration{"broken": 3 * time.Second, "slow": 5 * time.Second}, ups: "slow", waits: 5 * time.Second, told: brokenPluginText + slowPluginText, warns: "broken"},
+		"it never has an outcome":        {plugins: []string{"slow"}, waits: time.Minute, told: slowPluginText, warns: "slow"},
+		"the allocation is stopped":      {plugins: []string{"slow"}, end: 3 * time.Second, waits: 3 * time.Second, told: slowPluginText},
 		"the operator says what it does": {plugins: []string{"slow"}, rules: []Rule{{Name: "slow"}}},
 		"the job attaches it":            {plugins: []string{"slow"}, meta: map[string]string{"lite_hook_slow": ""}},
 	} {
@@ -75,7 +75,7 @@ func TestPendingWaitsForUnknownPlugins(t *testing.T) {
 				u := newUnknownPlugins(c.plugins...)
 				var log bytes.Buffer
 				p := New(Config{UnknownPlugins: u.get, Rules: c.rules, Logger: hclog.New(&hclog.LoggerOptions{Output: &log})})
-				pending := p.Pending(&api.Allocation{TaskGroup: "g", Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: new("g"), Meta: c.meta}}}})
+				pending := p.PendingLaunches(&api.Allocation{TaskGroup: "g", Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: new("g"), Meta: c.meta}}}})
 				if waits := pending != nil; waits != (c.waits > 0) {
 					t.Fatalf("waits: %v", waits)
 				}

@@ -53,7 +53,7 @@ func (h *Hook) Postrun(ctx context.Context, req hook.AllocPostrunRequest) (hook.
 
 // Destroy implements hook.AllocDestroy. A failed call becomes a pending cleanup.
 func (h *Hook) Destroy(ctx context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
-	return hook.AllocDestroyResponse{}, h.cleanUp(ctx, state.PendingCleanup{Point: hook.Destroy, Destroy: &req, Until: time.Now().Add(destroyTimeout)})
+	return hook.AllocDestroyResponse{}, h.cleanUp(ctx, state.PendingCleanup{Point: hook.Destroy, Destroy: &req, Until: time.Now().Add(destroyRetryTimeout)})
 }
 
 // ShutdownAlloc implements hook.AllocShutdown.
@@ -81,23 +81,23 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 
 // Poststart implements hook.TaskPoststart.
 func (h *Hook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
-	var called <-chan struct{} // called is closed when the process that was called last has exited
+	var processExited <-chan struct{} // called is closed when the process that was called last has exited
 	poststart := func(r Remote, ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
-		if called != nil {
+		if processExited != nil {
 			req.Repeated = true // Repeated is set because the previous process may have done the work
 		}
-		called = r.Done()
+		processExited = r.Done()
 		return r.Poststart(ctx, req)
 	}
-	err := h.invoke(ctx, hook.Poststart, bindRequest(poststart, &req, &req.RequestMeta, &req.Alloc))
+	err := h.callWithRetries(ctx, hook.Poststart, bindRequest(poststart, &req, &req.RequestMeta, &req.Alloc))
 	switch {
-	case errors.Is(err, hook.ErrPluginDown) && called != nil && ctx.Err() == nil:
-		called = nil // the repeated call ended the second process too, and would end the next one
-	case called == nil && errors.As(err, new(*hooks.UnavailableError)) && !errors.Is(err, supervisor.ErrNoHook):
-		called = closedChannel // no process was up
+	case errors.Is(err, hook.ErrPluginDown) && processExited != nil && ctx.Err() == nil:
+		processExited = nil // the repeated call ended the second process too, and would end the next one
+	case processExited == nil && errors.As(err, new(*hooks.UnavailableError)) && !errors.Is(err, supervisor.ErrNoHook):
+		processExited = closedChannel // no process was up
 	}
 	h.mu.Lock()
-	h.pluginExited = called
+	h.pluginExited = processExited
 	h.mu.Unlock()
 	return hook.TaskPoststartResponse{}, h.applyOnError(ctx, hook.Poststart, err)
 }

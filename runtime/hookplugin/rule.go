@@ -72,8 +72,8 @@ func (m *Match) matches(a *api.Allocation, drivers []string, meta map[string]str
 	return true
 }
 
-// AtPosition prefixes err with the position of the rule.
-func (r *Rule) AtPosition(err error) error {
+// WrapWithPosition prefixes err with the position of the rule.
+func (r *Rule) WrapWithPosition(err error) error {
 	if r.Range.Filename == "" {
 		return err
 	}
@@ -83,16 +83,16 @@ func (r *Rule) AtPosition(err error) error {
 // CheckRules rejects rules that cannot be valid, whatever the plugins of the catalog
 // report about themselves.
 func CheckRules(rules []Rule, plugins []catalog.Entry) error {
-	var faults []error
+	var ruleErrs []error
 	for _, r := range rules {
-		if err := r.check(plugins); err != nil {
-			faults = append(faults, r.AtPosition(fmt.Errorf("hook %q: %w", r.Name, err)))
+		if err := r.checkPlugin(plugins); err != nil {
+			ruleErrs = append(ruleErrs, r.WrapWithPosition(fmt.Errorf("hook %q: %w", r.Name, err)))
 		}
 	}
-	return errors.Join(faults...)
+	return errors.Join(ruleErrs...)
 }
 
-func (r *Rule) check(plugins []catalog.Entry) error {
+func (r *Rule) checkPlugin(plugins []catalog.Entry) error {
 	if CheckHookName(r.Name) != nil {
 		if r.Order != 0 || r.Match != nil || r.Config != nil {
 			return fmt.Errorf("order, match and config mean nothing for it: it is attached by %s blocks of tasks; only timeout and on_error can be set", r.Name)
@@ -116,8 +116,8 @@ func (r *Rule) check(plugins []catalog.Entry) error {
 	return fmt.Errorf("there is no plugin that could be it: name its program, which is in plugin_dir, in a plugin %q block, or remove the block", r.Name)
 }
 
-// Check validates a rule against the description of the plugin.
-func (r *Rule) Check(d *hook.Description) error {
+// Validate validates a rule against the description of the plugin.
+func (r *Rule) Validate(d *hook.Description) error {
 	if CheckHookName(r.Name) != nil {
 		return nil // the rule has the name of a builtin hook, which has no configuration
 	}

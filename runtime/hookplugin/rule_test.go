@@ -59,7 +59,7 @@ func TestConfigOfARule(t *testing.T) {
 		"something for who takes nothing": {Rule{Config: whole}, hook.Description{}, "takes no configuration"},
 		"nothing for who takes nothing":   {Rule{Match: &Match{}}, hook.Description{}, ""},
 	} {
-		err := c.rule.Check(&c.takes)
+		err := c.rule.Validate(&c.takes)
 		if c.want == "" && err != nil || c.want != "" && !strings.Contains(fmt.Sprint(err), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}

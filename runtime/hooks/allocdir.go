@@ -14,7 +14,7 @@ var (
 
 // AllocDir builds and removes the directory of the allocation.
 type AllocDir struct {
-	Builtin
+	BuiltinHook
 	dir *allocdir.Dir
 }
 

@@ -22,7 +22,7 @@ type Cgroups interface {
 
 // Cgroup makes the cgroup of a task before its driver starts it.
 type Cgroup struct {
-	Builtin
+	BuiltinHook
 	groups  Cgroups
 	setPath func(path string)
 	logger  hclog.Logger

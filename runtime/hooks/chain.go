@@ -99,8 +99,8 @@ func (c *Chain) Attachments() map[string]string {
 	return attachments
 }
 
-// Implementing yields the hooks that implement the interface of a hook point.
-func Implementing[H any](c *Chain) iter.Seq2[Hook, H] {
+// HooksImplementing yields the hooks that implement the interface of a hook point.
+func HooksImplementing[H any](c *Chain) iter.Seq2[Hook, H] {
 	return func(yield func(Hook, H) bool) {
 		for _, h := range c.Hooks() {
 			if impl, ok := h.(H); ok && !yield(h, impl) {
@@ -118,7 +118,7 @@ var startPointNames = map[hook.Point]string{hook.Prerun: "pre-run", hook.Prestar
 // tolerated error. When ctx is done, CallUntilError returns the cause, or the error of
 // the hook that was being called.
 func CallUntilError[H, R any](ctx context.Context, c *Chain, point hook.Point, call func(context.Context, Hook, H) (R, error), tolerate func(error) bool) error {
-	for h, impl := range Implementing[H](c) {
+	for h, impl := range HooksImplementing[H](c) {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
@@ -141,7 +141,7 @@ func CallUntilError[H, R any](ctx context.Context, c *Chain, point hook.Point, c
 // the task, or a log line for a hook point of the allocation, unless ctx is done. When ctx
 // is done, hooks of a task are not called any longer, except Stop.
 func CallEach[H, R any](ctx context.Context, c *Chain, point hook.Point, call func(context.Context, Hook, H) (R, error)) {
-	for h, impl := range Implementing[H](c) {
+	for h, impl := range HooksImplementing[H](c) {
 		if ctx.Err() != nil && point.IsTask() && point != hook.Stop {
 			return
 		}
@@ -152,7 +152,7 @@ func CallEach[H, R any](ctx context.Context, c *Chain, point hook.Point, call fu
 // CallAndJoinErrors calls the hooks of a hook point, and returns their errors.
 func CallAndJoinErrors[H, R any](ctx context.Context, c *Chain, point hook.Point, call func(context.Context, Hook, H) (R, error)) error {
 	var errs []error
-	for h, impl := range Implementing[H](c) {
+	for h, impl := range HooksImplementing[H](c) {
 		errs = append(errs, callHook(ctx, c, point, h, impl, call))
 	}
 	return errors.Join(errs...)
@@ -162,7 +162,7 @@ func CallAndJoinErrors[H, R any](ctx context.Context, c *Chain, point hook.Point
 // until ctx is done. It handles errors as CallEach does. It does not block: each hook with a
 // plugin process has a goroutine in wg.
 func CallAfterPluginRestarts[H, R any](ctx context.Context, wg *sync.WaitGroup, c *Chain, point hook.Point, call func(context.Context, Hook, H) (R, error)) {
-	for h, impl := range Implementing[H](c) {
+	for h, impl := range HooksImplementing[H](c) {
 		exited := h.PluginExited()
 		if exited == nil {
 			continue

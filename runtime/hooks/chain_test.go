@@ -18,7 +18,7 @@ import (
 
 // recorderHook is a hook that takes part in a few hook points and records its calls.
 type recorderHook struct {
-	Builtin
+	BuiltinHook
 	name       string
 	noDeadline bool
 	attachment string // result of Attachment
@@ -63,7 +63,7 @@ func (r *recorderHook) Stop(ctx context.Context, _ hook.TaskStopRequest) (hook.T
 }
 
 // hookWithoutPoints is a hook without hook points.
-type hookWithoutPoints struct{ Builtin }
+type hookWithoutPoints struct{ BuiltinHook }
 
 func (hookWithoutPoints) Name() string { return "none" }
 
@@ -236,11 +236,11 @@ func TestCallAfterPluginRestarts(t *testing.T) {
 }
 
 func TestChainWithoutHooks(t *testing.T) {
-	var none *Chain
-	if err := CallUntilError(t.Context(), none.Without(func(Hook) bool { return false }), hook.Prerun, callPrerun, nil); err != nil {
+	var nilChain *Chain
+	if err := CallUntilError(t.Context(), nilChain.Without(func(Hook) bool { return false }), hook.Prerun, callPrerun, nil); err != nil {
 		t.Error(err)
 	}
-	if none.Hooks() != nil || none.Attachments() != nil {
+	if nilChain.Hooks() != nil || nilChain.Attachments() != nil {
 		t.Error("a nil chain has hooks")
 	}
 	chain, calls, _ := newTestChain(&recorderHook{name: "a", attachment: `{"x": 1}`}, &recorderHook{name: "b"})

@@ -12,7 +12,7 @@ import (
 
 // Hook is a hook of an allocation or a task, as its runner sees it. The hook also
 // implements the interface of each hook point at which it is called, see [hook.Point].
-// Builtin hooks embed [Builtin]; hookplugin.Hook is a hook in a plugin.
+// Builtin hooks embed [BuiltinHook]; hookplugin.Hook is a hook in a plugin.
 type Hook interface {
 	hook.Hook
 
@@ -41,26 +41,26 @@ type Hook interface {
 	WaitPlugin(ctx context.Context) error
 }
 
-// Builtin has the methods of Hook, except Name, for a hook in the agent.
-type Builtin struct{}
+// BuiltinHook has the methods of Hook, except Name, for a hook in the agent.
+type BuiltinHook struct{}
 
 // NoDeadline implements Hook.
-func (Builtin) NoDeadline() bool { return false }
+func (BuiltinHook) NoDeadline() bool { return false }
 
 // Attachment implements Hook.
-func (Builtin) Attachment() string { return "" }
+func (BuiltinHook) Attachment() string { return "" }
 
 // ReportsHealth implements Hook.
-func (Builtin) ReportsHealth() bool { return false }
+func (BuiltinHook) ReportsHealth() bool { return false }
 
 // VerbatimEnv implements Hook.
-func (Builtin) VerbatimEnv() bool { return false }
+func (BuiltinHook) VerbatimEnv() bool { return false }
 
 // PluginExited implements Hook.
-func (Builtin) PluginExited() <-chan struct{} { return nil }
+func (BuiltinHook) PluginExited() <-chan struct{} { return nil }
 
 // WaitPlugin implements Hook.
-func (Builtin) WaitPlugin(ctx context.Context) error { return ctx.Err() }
+func (BuiltinHook) WaitPlugin(ctx context.Context) error { return ctx.Err() }
 
 // UnavailableError is an error of the hook's plugin process and not of the request: a
 // retry may succeed.

@@ -11,7 +11,7 @@ var _ hook.TaskPrestart = (*DispatchPayload)(nil)
 
 // DispatchPayload writes the payload of a dispatched job to the task's file.
 type DispatchPayload struct {
-	Builtin
+	BuiltinHook
 	dir     *allocdir.Dir
 	file    string
 	payload []byte

@@ -31,7 +31,7 @@ type HealthConfig struct {
 
 // Health watches an allocation until its health is decided.
 type Health struct {
-	Builtin
+	BuiltinHook
 	config HealthConfig
 
 	mu            sync.Mutex
@@ -44,8 +44,8 @@ type healthWatch struct {
 	params health.Params
 	cancel context.CancelFunc
 
-	done    chan struct{} // done is closed when the watch returns
-	decided bool          // decided is set if there was a verdict, or if Params reports that the allocation has no health settings; valid once done is closed
+	done       chan struct{} // done is closed when the watch returns
+	hasVerdict bool          // decided is set if there was a verdict, or if Params reports that the allocation has no health settings; valid once done is closed
 }
 
 // NewHealth returns the hook for one allocation.
@@ -97,8 +97,8 @@ func (h *Health) Postrun(context.Context, hook.AllocPostrunRequest) (hook.AllocP
 	defer h.mu.Unlock()
 	h.watchDisabled = true
 	h.stopWatchLocked()
-	if w := h.watch; w != nil && !w.decided {
-		w.decided = true
+	if w := h.watch; w != nil && !w.hasVerdict {
+		w.hasVerdict = true
 		now, _, _ := h.config.Snapshot()
 		h.handleVerdict(health.Evaluate(w.params, now))
 	}
@@ -118,7 +118,7 @@ func (h *Health) startWatchLocked() {
 	params, wanted := h.config.Params()
 	params.Deadline = time.Now().Add(params.HealthyDeadline)
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &healthWatch{params: params, cancel: cancel, done: make(chan struct{}), decided: true}
+	w := &healthWatch{params: params, cancel: cancel, done: make(chan struct{}), hasVerdict: true}
 	h.watch = w
 	if h.watchDisabled || !wanted {
 		close(w.done)
@@ -126,7 +126,7 @@ func (h *Health) startWatchLocked() {
 	}
 	go func() {
 		defer close(w.done)
-		w.decided = h.run(ctx, params)
+		w.hasVerdict = h.run(ctx, params)
 	}()
 }
 

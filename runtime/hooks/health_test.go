@@ -61,15 +61,15 @@ func (p *fakeAlloc) startTask() {
 
 func TestHealth(t *testing.T) {
 	var (
-		prerun = func(t *testing.T, h *Health) error { return errOf(h.Prerun(t.Context(), hook.AllocPrerunRequest{})) }
-		update = func(t *testing.T, h *Health) error {
+		callPrerun      = func(t *testing.T, h *Health) error { return errOf(h.Prerun(t.Context(), hook.AllocPrerunRequest{})) }
+		callUpdateAlloc = func(t *testing.T, h *Health) error {
 			return errors.Join(errOf(h.UpdateAlloc(t.Context(), hook.AllocUpdateRequest{})), errOf(h.RestartHook().(hook.AllocUpdate).UpdateAlloc(t.Context(), hook.AllocUpdateRequest{})))
 		}
-		postrun  = func(t *testing.T, h *Health) error { return errOf(h.Postrun(t.Context(), hook.AllocPostrunRequest{})) }
-		shutdown = func(t *testing.T, h *Health) error {
+		callPostrun       = func(t *testing.T, h *Health) error { return errOf(h.Postrun(t.Context(), hook.AllocPostrunRequest{})) }
+		callShutdownAlloc = func(t *testing.T, h *Health) error {
 			return errOf(h.ShutdownAlloc(t.Context(), hook.AllocShutdownRequest{}))
 		}
-		healthy = fmt.Sprint(health.Healthy)
+		healthyVerdict = fmt.Sprint(health.Healthy)
 	)
 	type step struct {
 		at int
@@ -91,23 +91,23 @@ func TestHealth(t *testing.T) {
 		steps []step
 		want  []string
 	}{
-		{"a task that starts is healthy after its time", []step{point(0, prerun), change(5, (*fakeAlloc).startTask), point(90, postrun)}, []string{"+15s " + healthy}},
-		{"nothing starts", []step{point(0, prerun), point(90, postrun)}, []string{fmt.Sprintf("+1m0s %d", health.Unhealthy)}},
-		{"an update begins anew", []step{point(0, prerun), point(50, update), point(200, postrun)}, []string{fmt.Sprintf("+1m50s %d", health.Unhealthy)}},
-		{"after an update comes no other beginning", []step{point(0, update), point(50, prerun), point(90, postrun)}, []string{fmt.Sprintf("+1m0s %d", health.Unhealthy)}},
-		{"each version has its verdict", []step{point(0, prerun), change(0, (*fakeAlloc).startTask), point(20, update), point(90, postrun)}, []string{"+10s " + healthy, "+20s " + healthy}},
-		{"what can be said at the end is said", []step{point(0, prerun), change(5, (*fakeAlloc).startTask), change(7, func(p *fakeAlloc) { p.snapshot.Stopping = true }), point(8, postrun), point(9, postrun), point(9, update)}, []string{fmt.Sprintf("+8s %d", health.Stopped)}},
-		{"a shutdown leaves it open", []step{point(0, prerun), change(5, (*fakeAlloc).startTask), point(8, shutdown), point(90, update)}, nil},
-		{"nobody wants to know", []step{change(0, func(p *fakeAlloc) { p.hasParams = false }), point(0, prerun), point(90, postrun)}, nil},
-		{"it was never watched", []step{point(0, postrun)}, nil},
+		{"a task that starts is healthy after its time", []step{point(0, callPrerun), change(5, (*fakeAlloc).startTask), point(90, callPostrun)}, []string{"+15s " + healthyVerdict}},
+		{"nothing starts", []step{point(0, callPrerun), point(90, callPostrun)}, []string{fmt.Sprintf("+1m0s %d", health.Unhealthy)}},
+		{"an update begins anew", []step{point(0, callPrerun), point(50, callUpdateAlloc), point(200, callPostrun)}, []string{fmt.Sprintf("+1m50s %d", health.Unhealthy)}},
+		{"after an update comes no other beginning", []step{point(0, callUpdateAlloc), point(50, callPrerun), point(90, callPostrun)}, []string{fmt.Sprintf("+1m0s %d", health.Unhealthy)}},
+		{"each version has its verdict", []step{point(0, callPrerun), change(0, (*fakeAlloc).startTask), point(20, callUpdateAlloc), point(90, callPostrun)}, []string{"+10s " + healthyVerdict, "+20s " + healthyVerdict}},
+		{"what can be said at the end is said", []step{point(0, callPrerun), change(5, (*fakeAlloc).startTask), change(7, func(p *fakeAlloc) { p.snapshot.Stopping = true }), point(8, callPostrun), point(9, callPostrun), point(9, callUpdateAlloc)}, []string{fmt.Sprintf("+8s %d", health.Stopped)}},
+		{"a shutdown leaves it open", []step{point(0, callPrerun), change(5, (*fakeAlloc).startTask), point(8, callShutdownAlloc), point(90, callUpdateAlloc)}, nil},
+		{"nobody wants to know", []step{change(0, func(p *fakeAlloc) { p.hasParams = false }), point(0, callPrerun), point(90, callPostrun)}, nil},
+		{"it was never watched", []step{point(0, callPostrun)}, nil},
 		{"news of the checks", []step{
-			change(0, func(p *fakeAlloc) { p.snapshot.ChecksMissing = true }), point(0, prerun), change(5, (*fakeAlloc).startTask),
+			change(0, func(p *fakeAlloc) { p.snapshot.ChecksMissing = true }), point(0, callPrerun), change(5, (*fakeAlloc).startTask),
 			change(30, func(p *fakeAlloc) {
 				p.snapshot.ChecksMissing = false
 				close(p.checksChanged)
 				p.checksChanged = make(chan struct{})
-			}), point(90, postrun),
-		}, []string{"+30s " + healthy}},
+			}), point(90, callPostrun),
+		}, []string{"+30s " + healthyVerdict}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

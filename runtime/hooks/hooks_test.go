@@ -23,8 +23,8 @@ func TestMaxRunDuration(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
 		deadline := begin.Add(10 * time.Second)
-		var exceeded []time.Duration
-		h := NewMaxRunDuration(func() time.Time { return deadline }, func() { exceeded = append(exceeded, time.Since(begin)) })
+		var exceededTimes []time.Duration
+		h := NewMaxRunDuration(func() time.Time { return deadline }, func() { exceededTimes = append(exceededTimes, time.Since(begin)) })
 		ctx := t.Context()
 		if _, err := h.Prerun(ctx, hook.AllocPrerunRequest{}); err != nil {
 			t.Fatal(err)
@@ -35,8 +35,8 @@ func TestMaxRunDuration(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if len(exceeded) != 1 || exceeded[0] != 15*time.Second {
-			t.Errorf("exceeded at %v, want once at 15s", exceeded)
+		if len(exceededTimes) != 1 || exceededTimes[0] != 15*time.Second {
+			t.Errorf("exceeded at %v, want once at 15s", exceededTimes)
 		}
 		for name, end := range map[string]func() error{
 			"postrun":  func() error { return errOf(h.Postrun(ctx, hook.AllocPostrunRequest{})) },
@@ -53,7 +53,7 @@ func TestMaxRunDuration(t *testing.T) {
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			synctest.Wait()
-			if len(exceeded) != 1 {
+			if len(exceededTimes) != 1 {
 				t.Errorf("exceeded after %s", name)
 			}
 		}
@@ -84,7 +84,7 @@ func TestValidate(t *testing.T) {
 		{"", "raw_exec", nil, strings.Replace(ofDownloads(90003), "90003", "90003 in lite_users", 1), []string{"www-data", "90003"}},
 		{"nobody", "docker", nil, strings.Replace(ofDownloads(90009), "90009", "90009 in lite_users", 1), []string{"nomad-90009"}},
 	} {
-		h := NewValidate([]string{"root"}, []string{"exec"}, idrange.Set{{First: 90000, Last: 90009}}, c.admitted, func() error { return c.services })
+		h := NewTaskValidator([]string{"root"}, []string{"exec"}, idrange.Set{{First: 90000, Last: 90009}}, c.admitted, func() error { return c.services })
 		r, err := h.Prestart(t.Context(), hook.TaskPrestartRequest{Task: hook.Task{User: c.user, Driver: c.driver}})
 		got := ""
 		if err != nil {
@@ -104,9 +104,9 @@ func TestTaskDirEmitsOneEvent(t *testing.T) {
 	if _, err := NewAllocDir(dir).Prerun(t.Context(), hook.AllocPrerunRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	var events []string
+	var eventTypes []string
 	h := NewTaskDir(dir, func() allocdir.TaskOptions { return allocdir.TaskOptions{} },
-		func(e *api.TaskEvent) { events = append(events, e.Type+": "+e.Message) }, hclog.NewNullLogger())
+		func(e *api.TaskEvent) { eventTypes = append(eventTypes, e.Type+": "+e.Message) }, hclog.NewNullLogger())
 	state := map[string]string(nil)
 	for range 2 {
 		r, err := h.Prestart(t.Context(), hook.TaskPrestartRequest{Task: hook.Task{Name: "web"}, PreviousState: state})
@@ -118,8 +118,8 @@ func TestTaskDirEmitsOneEvent(t *testing.T) {
 		}
 		state = r.State
 	}
-	if len(events) != 1 || events[0] != "Task Setup: Building Task Directory" {
-		t.Errorf("events %q", events)
+	if len(eventTypes) != 1 || eventTypes[0] != "Task Setup: Building Task Directory" {
+		t.Errorf("events %q", eventTypes)
 	}
 	if _, err := h.Stop(t.Context(), hook.TaskStopRequest{Task: hook.Task{Name: "web"}}); err != nil {
 		t.Error(err)
@@ -194,15 +194,15 @@ func TestLogs(t *testing.T) {
 // fullCollector has no room for a task until freed is closed.
 type fullCollector struct {
 	fakeCollector
-	freed chan struct{}
+	descriptorsFreed chan struct{}
 }
 
 func (c *fullCollector) Start(ctx context.Context, t logs.Task) (string, string, error) {
 	select {
-	case <-c.freed:
+	case <-c.descriptorsFreed:
 		return c.fakeCollector.Start(ctx, t)
 	default:
-		return "", "", fmt.Errorf("collect: %w", &logs.FullError{Tasks: 3, Limit: 100, Freed: c.freed})
+		return "", "", fmt.Errorf("collect: %w", &logs.TooManyTasksError{Tasks: 3, Limit: 100, DescriptorsFreed: c.descriptorsFreed})
 	}
 }
 
@@ -211,7 +211,7 @@ func (c *fullCollector) Start(ctx context.Context, t logs.Task) (string, string,
 func TestLogsWaitForDescriptors(t *testing.T) {
 	for _, killed := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			c := &fullCollector{freed: make(chan struct{})}
+			c := &fullCollector{descriptorsFreed: make(chan struct{})}
 			var events []*api.TaskEvent
 			paths := ""
 			h := NewLogs(c, func() (logs.Task, bool) { return logs.Task{Name: "web"}, true },
@@ -229,7 +229,7 @@ func TestLogsWaitForDescriptors(t *testing.T) {
 			if killed {
 				kill()
 			} else {
-				close(c.freed)
+				close(c.descriptorsFreed)
 			}
 			if err := <-done; (err != nil) != killed || (paths == "web.out web.err") == killed {
 				t.Errorf("killed %v: %v, paths %q", killed, err, paths)

@@ -35,7 +35,7 @@ type Collector interface {
 
 // Logs collects the output of the task. Its name in events is Nomad's.
 type Logs struct {
-	Builtin
+	BuiltinHook
 	collector Collector
 	task      func() (logs.Task, bool)
 	setOutput func(stdout, stderr string)
@@ -61,12 +61,12 @@ func (h *Logs) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.T
 	if !wanted {
 		return hook.TaskPrestartResponse{}, nil
 	}
-	failpoint.Hit(failpoint.TaskDir, failpoint.During)
+	failpoint.Hit(failpoint.StepTaskDir, failpoint.PhaseDuring)
 	stdout, stderr, err := h.start(ctx, task)
 	if err != nil {
 		return hook.TaskPrestartResponse{}, driver.Recoverable(fmt.Errorf("collect logs: %w", err))
 	}
-	failpoint.Hit(failpoint.TaskDir, failpoint.After)
+	failpoint.Hit(failpoint.StepTaskDir, failpoint.PhaseAfter)
 	h.started.Store(true)
 	h.setOutput(stdout, stderr)
 	return hook.TaskPrestartResponse{}, nil
@@ -76,15 +76,15 @@ func (h *Logs) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.T
 func (h *Logs) start(ctx context.Context, task logs.Task) (stdout, stderr string, err error) {
 	for waiting := false; ; waiting = true {
 		stdout, stderr, err = h.collector.Start(ctx, task)
-		var full *logs.FullError
-		if !errors.As(err, &full) {
+		var fullErr *logs.TooManyTasksError
+		if !errors.As(err, &fullErr) {
 			return stdout, stderr, err
 		}
 		if !waiting {
-			h.emit(model.EventWaitingForDescriptors(full.Error()))
+			h.emit(model.EventWaitingForDescriptors(fullErr.Error()))
 		}
 		select {
-		case <-full.Freed:
+		case <-fullErr.DescriptorsFreed:
 		case <-ctx.Done():
 			return "", "", context.Cause(ctx)
 		}

@@ -17,7 +17,7 @@ var (
 
 // MaxRunDuration ends an allocation that exceeds its maximum run time.
 type MaxRunDuration struct {
-	Builtin
+	BuiltinHook
 	deadline   func() time.Time
 	onExceeded func()
 

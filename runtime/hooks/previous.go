@@ -10,28 +10,28 @@ import (
 )
 
 var (
-	_ hook.AllocPrerun = (*AwaitPrevious)(nil)
-	_ hook.AllocPrerun = (*MigrateDisk)(nil)
+	_ hook.AllocPrerun = (*PreviousAllocWaiter)(nil)
+	_ hook.AllocPrerun = (*DiskMigrator)(nil)
 )
 
-// AwaitPrevious blocks an allocation until the allocation that it replaces has ended,
+// PreviousAllocWaiter blocks an allocation until the allocation that it replaces has ended,
 // however long that takes.
-type AwaitPrevious struct {
-	Builtin
+type PreviousAllocWaiter struct {
+	BuiltinHook
 	previousEnded func() <-chan struct{}
 }
 
-// NewAwaitPrevious returns the hook for one allocation. ended is called when the wait
+// NewPreviousAllocWaiter returns the hook for one allocation. ended is called when the wait
 // starts; its channel is closed when the previous allocation has ended.
-func NewAwaitPrevious(ended func() <-chan struct{}) *AwaitPrevious {
-	return &AwaitPrevious{previousEnded: ended}
+func NewPreviousAllocWaiter(ended func() <-chan struct{}) *PreviousAllocWaiter {
+	return &PreviousAllocWaiter{previousEnded: ended}
 }
 
 // Name implements hook.Hook.
-func (*AwaitPrevious) Name() string { return "await_previous_allocations" }
+func (*PreviousAllocWaiter) Name() string { return "await_previous_allocations" }
 
 // Prerun implements hook.AllocPrerun.
-func (h *AwaitPrevious) Prerun(ctx context.Context, _ hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+func (h *PreviousAllocWaiter) Prerun(ctx context.Context, _ hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
 	select {
 	case <-h.previousEnded():
 		return hook.AllocPrerunResponse{}, nil
@@ -41,27 +41,27 @@ func (h *AwaitPrevious) Prerun(ctx context.Context, _ hook.AllocPrerunRequest) (
 }
 
 // NoDeadline implements Hook: the previous allocation may take long to end.
-func (*AwaitPrevious) NoDeadline() bool { return true }
+func (*PreviousAllocWaiter) NoDeadline() bool { return true }
 
-// MigrateDisk moves the data of the previous allocation, which must have ended. If that
+// DiskMigrator moves the data of the previous allocation, which must have ended. If that
 // fails, the allocation starts without the data.
-type MigrateDisk struct {
-	Builtin
+type DiskMigrator struct {
+	BuiltinHook
 	dir, previous *allocdir.Dir
 	tasks         []string
 	logger        hclog.Logger
 }
 
-// NewMigrateDisk returns the hook for one allocation with the named tasks.
-func NewMigrateDisk(dir, previous *allocdir.Dir, tasks []string, logger hclog.Logger) *MigrateDisk {
-	return &MigrateDisk{dir: dir, previous: previous, tasks: tasks, logger: logger}
+// NewDiskMigrator returns the hook for one allocation with the named tasks.
+func NewDiskMigrator(dir, previous *allocdir.Dir, tasks []string, logger hclog.Logger) *DiskMigrator {
+	return &DiskMigrator{dir: dir, previous: previous, tasks: tasks, logger: logger}
 }
 
 // Name implements hook.Hook.
-func (*MigrateDisk) Name() string { return "migrate_disk" }
+func (*DiskMigrator) Name() string { return "migrate_disk" }
 
 // Prerun implements hook.AllocPrerun.
-func (h *MigrateDisk) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+func (h *DiskMigrator) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
 	if err := h.dir.Inherit(h.previous, h.tasks); err != nil {
 		h.logger.Error("data of the allocation before is left behind", "error", err)
 	}

@@ -32,13 +32,13 @@ var (
 // GroupServices registers the services of the group. After PreKill and PreTaskRestart
 // have deregistered them, the runner waits for the shutdown_delay of the group.
 type GroupServices struct {
-	Builtin
+	BuiltinHook
 	set *services.Set
 
 	// mu is held while the services are registered, so that no registration follows
 	// PreKill.
-	mu        sync.Mutex
-	preKilled bool
+	mu            sync.Mutex
+	preKillCalled bool
 }
 
 // NewGroupServices returns the hook for one allocation.
@@ -55,7 +55,7 @@ func (h *GroupServices) Prerun(context.Context, hook.AllocPrerunRequest) (hook.A
 func (h *GroupServices) register() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.preKilled {
+	if h.preKillCalled {
 		return nil
 	}
 	return h.set.Register(services.GroupWorkload, nil)
@@ -79,7 +79,7 @@ func (h *GroupServices) RegisterAgain() error { return h.register() }
 // PreKill implements hook.AllocPreKill.
 func (h *GroupServices) PreKill(ctx context.Context, _ hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
 	h.mu.Lock()
-	h.preKilled = true
+	h.preKillCalled = true
 	h.mu.Unlock()
 	return hook.AllocPreKillResponse{}, h.set.Deregister(ctx, services.GroupWorkload)
 }
@@ -87,12 +87,12 @@ func (h *GroupServices) PreKill(ctx context.Context, _ hook.AllocPreKillRequest)
 // Postrun implements hook.AllocPostrun. No task runs, so it removes every registration
 // of the allocation.
 func (h *GroupServices) Postrun(ctx context.Context, _ hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
-	return hook.AllocPostrunResponse{}, h.set.Clear(ctx)
+	return hook.AllocPostrunResponse{}, h.set.DeregisterAll(ctx)
 }
 
 // TaskServices registers the services of one task while it runs.
 type TaskServices struct {
-	Builtin
+	BuiltinHook
 	set  *services.Set
 	task string
 }
@@ -144,7 +144,7 @@ func (h *TaskServices) Stop(ctx context.Context, _ hook.TaskStopRequest) (hook.T
 
 // Checks runs the checks of all services of the allocation.
 type Checks struct {
-	Builtin
+	BuiltinHook
 	set *services.Set
 }
 

@@ -124,7 +124,7 @@ func TestChecksHook(t *testing.T) {
 			return taskenv.NewBuilder(taskenv.Node{}, taskenv.Alloc{}, taskenv.Task{}).Build()
 		},
 		Registry: new(servicestest.Registry),
-		Results:  discardedResults(kept),
+		Results:  memoryResults(kept),
 		Logger:   hclog.NewNullLogger(),
 	})
 	h := NewChecks(set)
@@ -152,19 +152,19 @@ func TestChecksHook(t *testing.T) {
 	}
 }
 
-// discardedResults is a services.Results in memory, for one allocation.
-type discardedResults map[string]*api.AllocCheckStatus
+// memoryResults is a services.Results in memory, for one allocation.
+type memoryResults map[string]*api.AllocCheckStatus
 
-func (r discardedResults) CheckResults(string) (map[string]*api.AllocCheckStatus, error) {
+func (r memoryResults) CheckResults(string) (map[string]*api.AllocCheckStatus, error) {
 	return r, nil
 }
 
-func (r discardedResults) PutCheckResult(_ string, result *api.AllocCheckStatus) error {
+func (r memoryResults) PutCheckResult(_ string, result *api.AllocCheckStatus) error {
 	r[result.ID] = result
 	return nil
 }
 
-func (r discardedResults) DeleteCheckResults(_ string, ids []string) error {
+func (r memoryResults) DeleteCheckResults(_ string, ids []string) error {
 	for _, id := range ids {
 		delete(r, id)
 	}

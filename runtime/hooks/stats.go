@@ -39,7 +39,7 @@ type StatsSource func(ctx context.Context, interval time.Duration) (<-chan *driv
 
 // Stats samples the resource usage of the task on demand.
 type Stats struct {
-	Builtin
+	BuiltinHook
 	source   StatsSource
 	interval time.Duration
 	logger   hclog.Logger
@@ -148,7 +148,7 @@ func (h *Stats) runStream(ctx context.Context, s *sampleStream) {
 	pause := minStatsPause
 	for {
 		samples, err := h.source(ctx, h.interval)
-		if isFinal(err) {
+		if isPermanentError(err) {
 			h.logger.Debug("driver has no stats", "error", err)
 			h.mu.Lock()
 			s.unsupported = true
@@ -177,8 +177,8 @@ func (h *Stats) runStream(ctx context.Context, s *sampleStream) {
 	}
 }
 
-// isFinal reports whether err means that a retry cannot succeed.
-func isFinal(err error) bool {
+// isPermanentError reports whether err means that a retry cannot succeed.
+func isPermanentError(err error) bool {
 	var e *driver.Error
 	return errors.As(err, &e) && !e.Recoverable
 }

@@ -34,7 +34,7 @@ func endStats(t *testing.T, h *Stats) {
 // fakeDriver is a driver that sends a sample at once, and then at intervals. The samples are
 // numbered by their memory.
 type fakeDriver struct {
-	begin time.Time
+	startTime time.Time
 
 	silent bool // silent means that the driver sends nothing
 
@@ -86,7 +86,7 @@ func (s *fakeDriver) wantOpenStreams(t *testing.T, want int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.openStreams != want {
-		t.Errorf("after %v %d streams are open, want %d", time.Since(s.begin), s.openStreams, want)
+		t.Errorf("after %v %d streams are open, want %d", time.Since(s.startTime), s.openStreams, want)
 	}
 }
 
@@ -109,7 +109,7 @@ func wantLatest(t *testing.T, h *Stats, want uint64) {
 
 func TestStatsAreSampledOnDemand(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &fakeDriver{begin: time.Now()}
+		s := &fakeDriver{startTime: time.Now()}
 		h := NewStats(s.openStream, time.Second, hclog.NewNullLogger())
 		wantLatest(t, h, 0) // no process has started
 		startStats(t, h)
@@ -155,18 +155,18 @@ func TestStatsAreSampledOnDemand(t *testing.T) {
 
 func TestStatsRequestsShareAStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &fakeDriver{begin: time.Now()}
+		s := &fakeDriver{startTime: time.Now()}
 		h := NewStats(s.openStream, time.Second, hclog.NewNullLogger())
 		startStats(t, h)
-		var askers sync.WaitGroup
+		var callersWG sync.WaitGroup
 		for range 20 {
-			askers.Go(func() {
+			callersWG.Go(func() {
 				if h.Latest(t.Context()) == nil {
 					t.Error("no sample")
 				}
 			})
 		}
-		askers.Wait()
+		callersWG.Wait()
 		s.wantOpenStreams(t, 1)
 		endStats(t, h)
 	})
@@ -174,7 +174,7 @@ func TestStatsRequestsShareAStream(t *testing.T) {
 
 func TestLatestReturnsWithSilentDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &fakeDriver{begin: time.Now()}
+		s := &fakeDriver{startTime: time.Now()}
 		s.silent = true
 		h := NewStats(s.openStream, time.Second, hclog.NewNullLogger())
 		startStats(t, h)
@@ -214,12 +214,12 @@ func TestStatsRetries(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				begin := time.Now()
 				var mu sync.Mutex
-				var asked []time.Duration
+				var requestTimes []time.Duration
 				source := func(context.Context, time.Duration) (<-chan *driver.TaskStats, error) {
 					mu.Lock()
 					defer mu.Unlock()
-					asked = append(asked, time.Since(begin))
-					if err := c.answer(len(asked) - 1); err != nil {
+					requestTimes = append(requestTimes, time.Since(begin))
+					if err := c.answer(len(requestTimes) - 1); err != nil {
 						return nil, err
 					}
 					stream := make(chan *driver.TaskStats, 1)
@@ -239,10 +239,10 @@ func TestStatsRetries(t *testing.T) {
 				}
 				time.Sleep(time.Millisecond)
 				endStats(t, h)
-				at := len(asked)
+				at := len(requestTimes)
 				time.Sleep(time.Minute)
-				if got := fmt.Sprint(asked[:at]); got != c.want || len(asked) != at {
-					t.Errorf("asked at %v and %d times later, want %s", got, len(asked)-at, c.want)
+				if got := fmt.Sprint(requestTimes[:at]); got != c.want || len(requestTimes) != at {
+					t.Errorf("asked at %v and %d times later, want %s", got, len(requestTimes)-at, c.want)
 				}
 			})
 		})

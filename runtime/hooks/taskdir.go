@@ -17,15 +17,15 @@ var (
 	_ hook.TaskStop     = (*TaskDir)(nil)
 )
 
-// builtStateKey is a key in the state of TaskDir. It is set once the directory has been
+// dirBuiltKey is a key in the state of StepTaskDir. It is set once the directory has been
 // built, so that the event for the build is emitted once. The hook is never done,
 // because directories in memory are lost at a reboot.
-const builtStateKey = "is_done"
+const dirBuiltKey = "is_done"
 
-// TaskDir builds the directory of the task, and removes the secrets when the task has
+// StepTaskDir builds the directory of the task, and removes the secrets when the task has
 // ended.
 type TaskDir struct {
-	Builtin
+	BuiltinHook
 	dir     *allocdir.Dir
 	options func() allocdir.TaskOptions
 	emit    func(*api.TaskEvent)
@@ -42,12 +42,12 @@ func (*TaskDir) Name() string { return "task_dir" }
 
 // Prestart implements hook.TaskPrestart.
 func (h *TaskDir) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
-	built := hook.TaskPrestartResponse{State: map[string]string{builtStateKey: "true"}}
-	first := req.PreviousState[builtStateKey] == ""
+	built := hook.TaskPrestartResponse{State: map[string]string{dirBuiltKey: "true"}}
+	first := req.PreviousState[dirBuiltKey] == ""
 	if first {
 		h.emit(model.EventTaskSetup())
 	}
-	failpoint.Hit(failpoint.TaskDir, failpoint.Before)
+	failpoint.Hit(failpoint.StepTaskDir, failpoint.PhaseBefore)
 	dir, err := h.dir.BuildTask(req.Task.Name, h.options())
 	if err != nil {
 		return hook.TaskPrestartResponse{}, err

@@ -11,11 +11,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/idrange"
 )
 
-var _ hook.TaskPrestart = (*Validate)(nil)
+var _ hook.TaskPrestart = (*TaskValidator)(nil)
 
-// Validate rejects tasks that the operator of the node does not allow.
-type Validate struct {
-	Builtin
+// TaskValidator rejects tasks that the operator of the node does not allow.
+type TaskValidator struct {
+	BuiltinHook
 	deniedUsers    []string
 	checkedDrivers []string
 	downloadUIDs   idrange.Set
@@ -23,19 +23,19 @@ type Validate struct {
 	checkServices  func() error
 }
 
-// NewValidate returns the hook for one task. It rejects deniedUsers if the task has one
+// NewTaskValidator returns the hook for one task. It rejects deniedUsers if the task has one
 // of checkedDrivers. It always rejects user ids of downloads, also in admitted, the users
 // that the task switches to by itself. services returns an error if the interpolated names
 // of the task's services are invalid.
-func NewValidate(deniedUsers, checkedDrivers []string, downloads idrange.Set, admitted []string, services func() error) *Validate {
-	return &Validate{deniedUsers: deniedUsers, checkedDrivers: checkedDrivers, downloadUIDs: downloads, admittedUsers: admitted, checkServices: services}
+func NewTaskValidator(deniedUsers, checkedDrivers []string, downloads idrange.Set, admitted []string, services func() error) *TaskValidator {
+	return &TaskValidator{deniedUsers: deniedUsers, checkedDrivers: checkedDrivers, downloadUIDs: downloads, admittedUsers: admitted, checkServices: services}
 }
 
 // Name implements hook.Hook.
-func (*Validate) Name() string { return "validate" }
+func (*TaskValidator) Name() string { return "validate" }
 
 // Prestart implements hook.TaskPrestart.
-func (h *Validate) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (h *TaskValidator) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	if slices.Contains(h.checkedDrivers, req.Task.Driver) && slices.Contains(h.deniedUsers, req.Task.User) {
 		return hook.TaskPrestartResponse{}, fmt.Errorf("running as user %q is disallowed", req.Task.User)
 	}

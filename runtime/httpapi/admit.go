@@ -58,7 +58,7 @@ func (p *accessPolicy) authorize(r *http.Request) (authenticated bool, err error
 		return false, &statusError{http.StatusForbidden, "requests of other web sites are not answered"}
 	case p.isTrusted(r), token, p.isReadOnly(r):
 		return true, nil
-	case openPaths[r.URL.Path], sendsTokenInSession(r), isPreflight(r) && p.allowsCORS(r):
+	case publicPaths[r.URL.Path], sendsTokenInSession(r), isPreflight(r) && p.allowsCORS(r):
 		return false, nil
 	}
 	return false, errPermissionDenied

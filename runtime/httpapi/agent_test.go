@@ -324,10 +324,10 @@ func TestDebugging(t *testing.T) {
 	})
 }
 
-// busyNode is a node with host statistics.
-type busyNode struct{ stubNode }
+// nodeWithStats is a node with host statistics.
+type nodeWithStats struct{ stubNode }
 
-func (busyNode) Usage(context.Context) hoststats.Stats {
+func (nodeWithStats) Usage(context.Context) hoststats.Stats {
 	disk := &api.HostDiskStats{Device: "/dev/vda", Size: 1 << 30}
 	return hoststats.Stats{
 		Uptime: 7, Memory: &api.HostMemoryStats{Total: 1 << 30}, CPU: []*hoststats.CPU{{CPU: "cpu0", TotalPercent: 50}},
@@ -336,7 +336,7 @@ func (busyNode) Usage(context.Context) hoststats.Stats {
 }
 
 func TestMetrics(t *testing.T) {
-	f := newFixture(t, func(c *Config) { c.Node = busyNode{} })
+	f := newFixture(t, func(c *Config) { c.Node = nodeWithStats{} })
 	f.putNode(t)
 	f.putJob(t, "web")
 	alloc := f.putAlloc(t, "web")
@@ -392,22 +392,22 @@ func TestMetrics(t *testing.T) {
 // A follower of the log that reads too slowly loses lines, and receives their number. Writers of the log
 // never wait.
 func TestSlowMonitorClient(t *testing.T) {
-	f := &logSink{lines: make(chan []byte, 2), dropped: make(chan int, 1)}
+	f := &logSink{lines: make(chan []byte, 2), droppedLines: make(chan int, 1)}
 	for range 10 {
 		if _, err := f.Write([]byte("line\n")); err != nil {
 			t.Fatal(err)
 		}
 	}
-	var seen bytes.Buffer
+	var receivedText bytes.Buffer
 	ctx, cancel := context.WithCancel(t.Context())
 	_ = f.forwardLines(ctx, func(line []byte) error {
-		seen.Write(line)
-		if strings.Count(seen.String(), "\n") == 3 {
+		receivedText.Write(line)
+		if strings.Count(receivedText.String(), "\n") == 3 {
 			cancel()
 		}
 		return nil
 	}, nil)
-	if got := seen.String(); strings.Count(got, "line\n") != 2 || !strings.Contains(got, "8 lines were dropped") {
+	if got := receivedText.String(); strings.Count(got, "line\n") != 2 || !strings.Contains(got, "8 lines were dropped") {
 		t.Errorf("%q", got)
 	}
 	f.Write([]byte("more\n"))

@@ -30,7 +30,7 @@ type allocHandler struct {
 type allocStub struct {
 	*api.AllocationListStub
 	DesiredTransition api.DesiredTransition
-	delays            map[*api.RescheduleEvent]time.Duration
+	rescheduleDelays  map[*api.RescheduleEvent]time.Duration
 }
 
 func newAllocStub(a *api.Allocation, states, resources bool) allocStub {
@@ -47,7 +47,7 @@ func newAllocStub(a *api.Allocation, states, resources bool) allocStub {
 // allocWithoutJob is an allocation in an event.
 type allocWithoutJob struct {
 	*api.Allocation
-	delays map[*api.RescheduleEvent]time.Duration
+	rescheduleDelays map[*api.RescheduleEvent]time.Duration
 }
 
 // rescheduleDelays returns the delays of the events of an allocation's reschedule tracker, according to the
@@ -56,7 +56,7 @@ func rescheduleDelays(a *api.Allocation) map[*api.RescheduleEvent]time.Duration 
 	if a.RescheduleTracker == nil || a.Job == nil {
 		return nil
 	}
-	g := model.Group(a.Job, a.TaskGroup)
+	g := model.FindGroup(a.Job, a.TaskGroup)
 	if g == nil {
 		return nil
 	}
@@ -126,7 +126,7 @@ func (h *allocHandler) stop(r *request) (any, error) {
 	return struct {
 		EvalID string
 		replyMeta
-	}{out.EvalID, r.meta(out.Index)}, nil
+	}{out.EvalID, r.replyMetaOfWrite(out.Index)}, nil
 }
 
 // findAllocation returns an allocation for a request about its data on this node.
@@ -155,22 +155,22 @@ func (h *allocHandler) runner(id, task string, unknown, ended error) (*allocrunn
 }
 
 func (h *allocHandler) restart(r *request) (any, error) {
-	var body struct {
+	var restartBody struct {
 		TaskName string
 		AllTasks bool
 	}
-	if err := r.decodeBody(&body, maxBodyBytes, true); err != nil {
+	if err := r.decodeBody(&restartBody, maxBodyBytes, true); err != nil {
 		return nil, err
 	}
-	runner, err := h.runner(r.id, body.TaskName, allocrunner.UnknownTask(body.TaskName), allocrunner.ErrShouldNotRun)
+	runner, err := h.runner(r.id, restartBody.TaskName, allocrunner.UnknownTask(restartBody.TaskName), allocrunner.ErrShouldNotRun)
 	switch {
 	case err != nil:
-	case body.AllTasks && body.TaskName != "":
+	case restartBody.AllTasks && restartBody.TaskName != "":
 		err = errors.New("task name cannot be set when restarting all tasks")
-	case body.AllTasks:
+	case restartBody.AllTasks:
 		err = runner.RestartAll(r.Context())
-	case body.TaskName != "":
-		err = runner.RestartTask(r.Context(), body.TaskName)
+	case restartBody.TaskName != "":
+		err = runner.RestartTask(r.Context(), restartBody.TaskName)
 	default:
 		err = runner.RestartRunning(r.Context())
 	}

@@ -25,8 +25,8 @@ type replyMeta struct {
 	NextToken   string
 }
 
-// meta returns the metadata of the reply to a write. index is the index of the write.
-func (r *request) meta(index uint64) replyMeta {
+// replyMetaOfWrite returns the metadata of the reply to a write. index is the index of the write.
+func (r *request) replyMetaOfWrite(index uint64) replyMeta {
 	r.replyIndex = index
 	return replyMeta{Index: index}
 }
@@ -71,7 +71,7 @@ const maxPooledBuffer = 4 << 20
 
 // writeReply writes a value as JSON.
 func (a *API) writeReply(r *request, value any) {
-	r.setHeaders()
+	r.setIndexHeaders()
 	if _, empty := value.(noContent); empty {
 		if r.statusCode != http.StatusNoContent {
 			r.w.Header().Set("Content-Length", "0")
@@ -129,16 +129,16 @@ func acceptsGzip(r *http.Request) bool {
 
 // writeError writes an error as plain text.
 func (a *API) writeError(r *request, err error) {
-	r.setHeaders()
+	r.setIndexHeaders()
 	code := http.StatusInternalServerError
-	var status *statusError
+	var statusErr *statusError
 	var requestErr *scheduler.RequestError
 	switch {
-	case errors.As(err, &status):
-		code = status.code
-	case errors.As(err, &requestErr) && requestErr.Kind == scheduler.Invalid:
+	case errors.As(err, &statusErr):
+		code = statusErr.code
+	case errors.As(err, &requestErr) && requestErr.Kind == scheduler.RequestInvalid:
 		code = http.StatusBadRequest
-	case errors.As(err, &requestErr) && requestErr.Kind == scheduler.NotFound && r.notFoundIs404():
+	case errors.As(err, &requestErr) && requestErr.Kind == scheduler.RequestNotFound && r.notFoundIs404():
 		code = http.StatusNotFound
 	case len(model.Faults(err)) > 0:
 	default:
@@ -152,8 +152,8 @@ func (a *API) writeError(r *request, err error) {
 // notFoundIs404 returns false for paths for which Nomad reports a missing object with status 500.
 func (r *request) notFoundIs404() bool { return strings.HasPrefix(r.URL.Path, "/v1/allocation/") }
 
-// setHeaders sets the headers that clients use for blocking queries.
-func (r *request) setHeaders() {
+// setIndexHeaders sets the headers that clients use for blocking queries.
+func (r *request) setIndexHeaders() {
 	h := r.w.Header()
 	if r.replyIndex > 0 {
 		h.Set("X-Nomad-Index", strconv.FormatUint(r.replyIndex, 10))

@@ -33,9 +33,9 @@ type Node interface {
 	// CollectAlloc removes an ended allocation from the disk, CollectAllocs all ended allocations.
 	CollectAlloc(ctx context.Context, id string) error
 	CollectAllocs()
-	// CheckAttachments checks the hooks that a canonical job attaches. It returns the mistakes in the
+	// CheckHookAttachments checks the hooks that a canonical job attaches. It returns the mistakes in the
 	// attachments, and the errors of hooks that cannot be checked now.
-	CheckAttachments(context.Context, *api.Job) (faults []model.Unsupported, trouble []error)
+	CheckHookAttachments(context.Context, *api.Job) (faults []model.UnsupportedPart, trouble []error)
 	// Logs is the client of the log collector. It has the output of tasks, below the LogDir of their
 	// allocations.
 	Logs() *logs.Collector
@@ -169,10 +169,10 @@ func (a *API) Serve(ctx context.Context, listeners ...net.Listener) error {
 		ErrorLog: a.logger.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
 	}
 	errs := make([]error, len(listeners))
-	var serving sync.WaitGroup
-	serving.Go(func() { a.variables.Run(base) })
+	var servingWG sync.WaitGroup
+	servingWG.Go(func() { a.variables.Run(base) })
 	for i, l := range listeners {
-		serving.Go(func() {
+		servingWG.Go(func() {
 			if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 				errs[i] = fmt.Errorf("serve %s: %w", l.Addr(), err)
 			}
@@ -186,7 +186,7 @@ func (a *API) Serve(ctx context.Context, listeners ...net.Listener) error {
 		server.Close()
 	}
 	a.sessions.stop()
-	serving.Wait()
+	servingWG.Wait()
 	return errors.Join(errs...)
 }
 
@@ -207,10 +207,10 @@ func (a *API) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 	switch {
 	case r.replyWritten:
 	case err != nil:
-		r.startReply()
+		r.setWriteDeadline()
 		a.writeError(r, err)
 	default:
-		r.startReply()
+		r.setWriteDeadline()
 		a.writeReply(r, value)
 	}
 	a.logger.Debug("request complete", "method", hr.Method, "path", hr.URL.Path, "duration", time.Since(begin))

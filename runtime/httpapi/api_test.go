@@ -35,7 +35,7 @@ type stubNode struct{}
 func (stubNode) Alloc(string) *allocrunner.Runner           { return nil }
 func (stubNode) CollectAlloc(context.Context, string) error { return errors.New("not here") }
 func (stubNode) CollectAllocs()                             {}
-func (stubNode) CheckAttachments(context.Context, *api.Job) ([]model.Unsupported, []error) {
+func (stubNode) CheckHookAttachments(context.Context, *api.Job) ([]model.UnsupportedPart, []error) {
 	return nil, nil
 }
 
@@ -83,7 +83,7 @@ func newFixture(t testing.TB, edit func(*Config)) *fixture {
 type rejectingStore struct{ *store.Store }
 
 func (rejectingStore) Update(context.Context, func(*store.Txn) error) (uint64, error) {
-	return 0, &scheduler.RequestError{Kind: scheduler.Invalid, Text: "no changes here"}
+	return 0, &scheduler.RequestError{Kind: scheduler.RequestInvalid, Text: "no changes here"}
 }
 
 func (f *fixture) putJob(t *testing.T, id string) uint64 {

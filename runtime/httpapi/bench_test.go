@@ -32,21 +32,21 @@ type clientFixture struct {
 func newClientFixture(t testing.TB, lives map[string]schedtest.AllocTimes) *clientFixture {
 	t.Helper()
 	node := schedtest.NewNode(4096)
-	var sched *scheduler.Scheduler
+	var testScheduler *scheduler.Scheduler
 	f := newFixture(t, func(c *Config) {
-		sched = scheduler.New(scheduler.Config{Store: c.Store, NodeID: node.ID, Logger: hclog.NewNullLogger(), Env: scheduler.Env{
+		testScheduler = scheduler.New(scheduler.Config{Store: c.Store, NodeID: node.ID, Logger: hclog.NewNullLogger(), Env: scheduler.Env{
 			NewID: uuid.NewString, PortFree: func(int) bool { return true }, RandIntN: func(int) int { return 0 }, Now: time.Now,
 		}})
-		c.Scheduler, c.NodeID, c.Parser = sched, node.ID, inProcessParser{}
+		c.Scheduler, c.NodeID, c.Parser = testScheduler, node.ID, inProcessParser{}
 	})
 	if _, err := f.store.Update(t.Context(), func(tx *store.Txn) error { tx.PutNode(node); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() { sched.Run(ctx) })
-	running.Go(func() {
-		n := &schedtest.Node{Store: f.store, Scheduler: sched, AllocTimes: func(a *api.Allocation) schedtest.AllocTimes { return lives[a.TaskGroup] }}
+	var runningWG sync.WaitGroup
+	runningWG.Go(func() { testScheduler.Run(ctx) })
+	runningWG.Go(func() {
+		n := &schedtest.Node{Store: f.store, Scheduler: testScheduler, AllocTimes: func(a *api.Allocation) schedtest.AllocTimes { return lives[a.TaskGroup] }}
 		n.Run(ctx)
 	})
 	server := httptest.NewServer(f)
@@ -58,7 +58,7 @@ func newClientFixture(t testing.TB, lives map[string]schedtest.AllocTimes) *clie
 		client.Close()
 		cancel()
 		server.Close()
-		running.Wait()
+		runningWG.Wait()
 	})
 	return &clientFixture{f, client, ctx}
 }

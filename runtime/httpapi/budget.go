@@ -42,7 +42,7 @@ func (b *memoryBudget) readAll(r io.Reader, size int64) (text []byte, taken int6
 			text, taken = nil, 0
 		}
 	}()
-	var pieces [][]byte
+	var bodyPieces [][]byte
 	// The last piece is one byte longer than the rest of the text, so that its read reports the end of the
 	// text.
 	next := min(max(size, 511)+1, maxChunk)
@@ -52,21 +52,21 @@ func (b *memoryBudget) readAll(r io.Reader, size int64) (text []byte, taken int6
 		}
 		taken += next
 		piece, err := readFull(r, make([]byte, next))
-		pieces = append(pieces, piece)
+		bodyPieces = append(bodyPieces, piece)
 		switch {
 		case err == nil:
 			next = maxChunk
 			continue
 		case !errors.Is(err, io.EOF):
 			return nil, taken, err
-		case len(pieces) == 1:
+		case len(bodyPieces) == 1:
 			return piece, taken, nil
 		}
 		whole := taken
 		if !b.reserve(whole) {
 			return nil, taken, errTooManyBodies
 		}
-		text = slices.Concat(pieces...)
+		text = slices.Concat(bodyPieces...)
 		b.release(taken)
 		return text, whole, nil
 	}

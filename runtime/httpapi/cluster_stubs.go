@@ -38,8 +38,8 @@ var (
 	noACLRoute        = errorRoute(http.StatusBadRequest, "ACL support disabled")
 )
 
-// joined is the reply to a request that the agent joins other agents.
-type joined struct {
+// agentJoinReply is the reply to a request that the agent joins other agents.
+type agentJoinReply struct {
 	Number  int    `json:"num_joined"`
 	Error   string `json:"error"`
 	Warning string `json:"warning"`
@@ -107,8 +107,8 @@ func (h *clusterHandler) autopilotHealth(*request) (any, error) {
 	}, nil
 }
 
-// noLicense replies without a body, which clients interpret as "no license".
-func noLicense(r *request) (any, error) {
+// replyNoLicense replies without a body, which clients interpret as "no license".
+func replyNoLicense(r *request) (any, error) {
 	r.replyWritten = true
 	r.w.WriteHeader(http.StatusNoContent)
 	return nil, nil

@@ -83,7 +83,7 @@ func (h *deploymentHandler) allocations(r *request) (any, error) {
 }
 
 // deploymentReply returns the reply to a change of a deployment, or the error of the change.
-func (r *request) deploymentReply(o scheduler.Outcome, err error) (any, error) {
+func (r *request) deploymentReply(o scheduler.RequestOutcome, err error) (any, error) {
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +93,7 @@ func (r *request) deploymentReply(o scheduler.Outcome, err error) (any, error) {
 		DeploymentModifyIndex uint64
 		RevertedJobVersion    *uint64
 		replyMeta
-	}{o.EvalID, o.EvalCreateIndex, o.DeploymentModifyIndex, o.RevertedJobVersion, r.meta(o.Index)}, nil
+	}{o.EvalID, o.EvalCreateIndex, o.DeploymentModifyIndex, o.RevertedJobVersion, r.replyMetaOfWrite(o.Index)}, nil
 }
 
 // deploymentBody is the part that the bodies of all requests to change a deployment have.

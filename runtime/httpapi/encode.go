@@ -87,7 +87,7 @@ type structField struct {
 	index              []int // nil if the field has a constant value
 	constantJSON       string
 	omitEmpty          bool
-	asString           bool
+	encodedAsString    bool
 	zeroWhenNil        bool
 }
 
@@ -113,7 +113,7 @@ func structFields(t reflect.Type) []*structField {
 			hiddenFromReadOnly: isHidden(t, cmp.Or(name, tag, f.Name)),
 			index:              f.Index,
 			omitEmpty:          !named && (strings.Contains(options, "omitempty") || slices.Contains(omitEmptyTypes, t) || omitEmptyFields[t] == f.Name),
-			asString:           strings.Contains(options, "string"),
+			encodedAsString:    strings.Contains(options, "string"),
 			zeroWhenNil:        zeroFilledTypes[t] && slices.Contains([]reflect.Kind{reflect.Bool, reflect.Int, reflect.String}, deref(f.Type).Kind()),
 		})
 	}
@@ -165,9 +165,9 @@ func encodingOf(t reflect.Type) valueEncoding {
 // jsonEncoder has the access rights of the client, and data of the job and of the allocation that are being
 // encoded.
 type jsonEncoder struct {
-	readOnly  bool                                   // fields that the read-only token may not read are encoded as unset
-	namespace string                                 // of the current job
-	delays    map[*api.RescheduleEvent]time.Duration // of the current allocation
+	readOnly         bool                                   // fields that the read-only token may not read are encoded as unset
+	namespace        string                                 // of the current job
+	rescheduleDelays map[*api.RescheduleEvent]time.Duration // of the current allocation
 }
 
 func appendValue(b []byte, v reflect.Value, readOnly bool) ([]byte, error) {
@@ -241,13 +241,13 @@ func (e *jsonEncoder) appendStruct(b []byte, v reflect.Value, depth int) ([]byte
 	case allocType:
 		if v.CanAddr() {
 			if alloc := v.Addr().Interface().(*api.Allocation); alloc.Job != nil {
-				e.delays = rescheduleDelays(alloc)
+				e.rescheduleDelays = rescheduleDelays(alloc)
 			}
 		}
 	case stubType:
-		e.delays = v.Interface().(allocStub).delays
+		e.rescheduleDelays = v.Interface().(allocStub).rescheduleDelays
 	case allocWithoutJobType:
-		e.delays = v.Interface().(allocWithoutJob).delays
+		e.rescheduleDelays = v.Interface().(allocWithoutJob).rescheduleDelays
 	}
 	b = append(b, '{')
 	first := true
@@ -274,7 +274,7 @@ func (e *jsonEncoder) appendStruct(b []byte, v reflect.Value, depth int) ([]byte
 			case rescheduleDelayValue:
 				delay := time.Duration(0)
 				if v.CanAddr() {
-					delay = e.delays[v.Addr().Interface().(*api.RescheduleEvent)]
+					delay = e.rescheduleDelays[v.Addr().Interface().(*api.RescheduleEvent)]
 				}
 				b = strconv.AppendInt(b, int64(delay), 10)
 			default:
@@ -282,13 +282,13 @@ func (e *jsonEncoder) appendStruct(b []byte, v reflect.Value, depth int) ([]byte
 			}
 			continue
 		}
-		if f.asString {
+		if f.encodedAsString {
 			b = append(b, '"')
 		}
 		if b, err = e.appendNested(b, value, f.encoding, depth+1); err != nil {
 			return b, err
 		}
-		if f.asString {
+		if f.encodedAsString {
 			b = append(b, '"')
 		}
 	}

@@ -9,8 +9,8 @@ import (
 )
 
 func TestEncode(t *testing.T) {
-	type inner struct{ B, A int }
-	type embedding struct {
+	type innerStruct struct{ B, A int }
+	type embeddingStruct struct {
 		Z string
 		embeddedInner
 	}
@@ -19,8 +19,8 @@ func TestEncode(t *testing.T) {
 		value any
 		want  string
 	}{
-		{"names are sorted", inner{1, 2}, `{"A":2,"B":1}`},
-		{"an embedded struct is part of its owner", embedding{"z", embeddedInner{3}}, `{"Y":3,"Z":"z"}`},
+		{"names are sorted", innerStruct{1, 2}, `{"A":2,"B":1}`},
+		{"an embedded struct is part of its owner", embeddingStruct{"z", embeddedInner{3}}, `{"Y":3,"Z":"z"}`},
 		{"nothing is null", nil, `null`},
 		{"a nil list is null, an empty one is not", []any{[]string(nil), []string{}}, `[null,[]]`},
 		{"a nil map is null, an empty one is not", []any{map[string]int(nil), map[string]int{}}, `[null,{}]`},
@@ -68,12 +68,12 @@ func FuzzEncode(f *testing.F) {
 		if err != nil {
 			return // nested too deep
 		}
-		var again any
-		if err := json.Unmarshal(got, &again); err != nil {
+		var decodedAgain any
+		if err := json.Unmarshal(got, &decodedAgain); err != nil {
 			t.Fatalf("%s: %v", got, err)
 		}
 		a, _ := json.Marshal(value)
-		b, _ := json.Marshal(again)
+		b, _ := json.Marshal(decodedAgain)
 		if string(a) != string(b) {
 			t.Errorf("%s became %s", a, b)
 		}

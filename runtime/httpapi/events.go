@@ -46,7 +46,7 @@ func (h *eventHandler) follow(r *request) (any, error) {
 				if stored := h.store.Snapshot().Allocation(nil, alloc.ID); stored != nil {
 					known := *stored
 					known.RescheduleTracker = alloc.RescheduleTracker
-					shown.delays = rescheduleDelays(&known)
+					shown.rescheduleDelays = rescheduleDelays(&known)
 				}
 				e.Payload["Allocation"] = shown
 			}

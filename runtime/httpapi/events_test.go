@@ -110,14 +110,14 @@ func (w *eventClient) wantEvents(t *testing.T, what string) (events []api.Event)
 	if err := json.Unmarshal([]byte(line), &batch); err != nil {
 		t.Fatal(err)
 	}
-	var keys []string
+	var eventKeys []string
 	for _, e := range batch.Events {
 		if e.Index != batch.Index {
 			t.Errorf("event at %d in a line of %d", e.Index, batch.Index)
 		}
-		keys = append(keys, fmt.Sprint(e.Topic, ":", e.Key))
+		eventKeys = append(eventKeys, fmt.Sprint(e.Topic, ":", e.Key))
 	}
-	if got := strings.Join(keys, " "); got != what {
+	if got := strings.Join(eventKeys, " "); got != what {
 		t.Fatalf("events %q, want %q", got, what)
 	}
 	return batch.Events
@@ -143,7 +143,7 @@ func TestEventStream(t *testing.T) {
 	}
 	f.putJob(t, "web")
 	f.updateStore(t, func(tx *store.Txn) {
-		tx.Operation("PlanResult")
+		tx.SetOperation("PlanResult")
 		tx.PutAllocation(&api.Allocation{ID: "a", Namespace: "default", JobID: "web", Job: &api.Job{ID: new("web"), Namespace: new("default")}})
 		tx.PutEvaluation(&api.Evaluation{ID: "e", Namespace: "default", JobID: "web"})
 		tx.PutNode(&api.Node{ID: "n"})
@@ -235,9 +235,9 @@ func TestDisconnectedEventClientsLeakNothing(t *testing.T) {
 	f := newFixture(t, nil)
 	address := f.listen(t)
 	f.putVariable(t, "v")
-	var before runtime.MemStats
+	var memBefore runtime.MemStats
 	runtime.GC()
-	runtime.ReadMemStats(&before)
+	runtime.ReadMemStats(&memBefore)
 	gone := checkLeaks(t)
 	goroutines := runtime.NumGoroutine()
 
@@ -272,12 +272,12 @@ func TestDisconnectedEventClientsLeakNothing(t *testing.T) {
 		c.Close()
 	}
 	gone()
-	var after runtime.MemStats
+	var memAfter runtime.MemStats
 	for range 3 { // net/http pools objects in sync.Pool, which more than one collection empties
 		runtime.GC()
 	}
-	runtime.ReadMemStats(&after)
-	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 4<<20 {
+	runtime.ReadMemStats(&memAfter)
+	if grown := int64(memAfter.HeapAlloc) - int64(memBefore.HeapAlloc); grown > 4<<20 {
 		t.Errorf("the heap has grown by %d bytes", grown)
 	}
 }
@@ -351,16 +351,16 @@ func TestMonitorStreamsNewLogLines(t *testing.T) {
 		stop := make(chan struct{})
 		// The command line sends all parameters, some of them empty.
 		params := map[string]string{"log_level": c.level, "log_json": "false", "log_include_location": "false", "node_id": "", "server_id": "", "plain": c.plain}
-		var seen string
+		var receivedText string
 		read := func(want string) {
 			t.Helper()
 			frames, errs := client.Agent().Monitor(stop, &api.QueryOptions{Params: params})
-			for !strings.Contains(seen, want) {
+			for !strings.Contains(receivedText, want) {
 				log.Debug("quiet") // the monitor may start to follow the log only now
 				log.Warn("loud")
 				select {
 				case frame := <-frames:
-					seen += string(frame.Data)
+					receivedText += string(frame.Data)
 				case err := <-errs:
 					t.Fatal(err)
 				}
@@ -383,8 +383,8 @@ func TestMonitorStreamsNewLogLines(t *testing.T) {
 			continue
 		}
 		read("[WARN]  agent: loud")
-		if quiet := strings.Contains(seen, "[DEBUG] agent: quiet"); quiet != (c.level == "DEBUG") || strings.Contains(seen, "before") {
-			t.Errorf("level %s: %q", c.level, seen)
+		if quiet := strings.Contains(receivedText, "[DEBUG] agent: quiet"); quiet != (c.level == "DEBUG") || strings.Contains(receivedText, "before") {
+			t.Errorf("level %s: %q", c.level, receivedText)
 		}
 	}
 	client.Close()

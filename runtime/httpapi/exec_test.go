@@ -64,10 +64,10 @@ func (c *sessionClient) readMessage() string {
 	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
 	defer cancel()
 	kind, text, err := c.Read(ctx)
-	var closed websocket.CloseError
+	var closeErr websocket.CloseError
 	switch {
-	case errors.As(err, &closed):
-		return fmt.Sprintf("closed %d %s", closed.Code, closed.Reason)
+	case errors.As(err, &closeErr):
+		return fmt.Sprintf("closed %d %s", closeErr.Code, closeErr.Reason)
 	case err != nil:
 		return err.Error()
 	case kind != websocket.MessageText:
@@ -310,7 +310,7 @@ func FuzzExecFrames(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		stdin, typed := io.Pipe()
-		in := &execInput{stdin: typed, resize: make(chan driver.TerminalSize, 1)}
+		in := &execInput{stdin: typed, terminalSizes: make(chan driver.TerminalSize, 1)}
 		var frame api.ExecStreamingInput
 		valid := json.Unmarshal(text, &frame) == nil
 		read := make(chan string)
@@ -327,7 +327,7 @@ func FuzzExecFrames(f *testing.F) {
 			t.Errorf("%q gives the command %q", text, got)
 		}
 		select {
-		case size := <-in.resize:
+		case size := <-in.terminalSizes:
 			if size.Height <= 0 || size.Width <= 0 {
 				t.Errorf("%q makes a terminal of %+v", text, size)
 			}

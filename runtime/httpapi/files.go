@@ -57,24 +57,24 @@ func gcHint(alloc *api.Allocation) string {
 }
 
 // fileStatusCodes are the status codes for file errors.
-type fileStatusCodes struct{ missing, outsideDir, protected int }
+type fileStatusCodes struct{ notFound, escapesDir, protectedFile int }
 
 // Nomad replies with 200 and the error text as content if a file cannot be read.
 var (
-	statCodes   = fileStatusCodes{http.StatusNotFound, http.StatusInternalServerError, 0} // stat and list of protected files are allowed
-	readCodes   = fileStatusCodes{http.StatusNotFound, http.StatusBadRequest, http.StatusForbidden}
-	streamCodes = fileStatusCodes{http.StatusBadRequest, http.StatusBadRequest, http.StatusInternalServerError}
+	statErrorCodes   = fileStatusCodes{http.StatusNotFound, http.StatusInternalServerError, 0} // stat and list of protected files are allowed
+	readErrorCodes   = fileStatusCodes{http.StatusNotFound, http.StatusBadRequest, http.StatusForbidden}
+	streamErrorCodes = fileStatusCodes{http.StatusBadRequest, http.StatusBadRequest, http.StatusInternalServerError}
 )
 
 func (c fileStatusCodes) toStatusError(err error) error {
-	var protected *taskfiles.ProtectedError
+	var protectedErr *taskfiles.ProtectedError
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return &statusError{c.missing, err.Error()}
-	case errors.Is(err, taskfiles.ErrEscapes):
-		return &statusError{c.outsideDir, err.Error()}
-	case errors.As(err, &protected):
-		return &statusError{c.protected, err.Error()}
+		return &statusError{c.notFound, err.Error()}
+	case errors.Is(err, taskfiles.ErrPathEscapes):
+		return &statusError{c.escapesDir, err.Error()}
+	case errors.As(err, &protectedErr):
+		return &statusError{c.protectedFile, err.Error()}
 	case errors.Is(err, taskfiles.ErrDirectory), errors.Is(err, taskfiles.ErrNotRegular):
 		return badRequest(err.Error())
 	}
@@ -82,7 +82,7 @@ func (c fileStatusCodes) toStatusError(err error) error {
 }
 
 // fileInfo converts the metadata of a file to Nomad's format.
-func fileInfo(i taskfiles.Info) api.AllocFileInfo {
+func fileInfo(i taskfiles.EntryInfo) api.AllocFileInfo {
 	return api.AllocFileInfo{
 		Name: i.Name(), IsDir: i.IsDir(), Size: i.Size(), FileMode: i.Mode().String(), ModTime: i.ModTime(), ContentType: i.ContentType,
 	}
@@ -98,7 +98,7 @@ func (h *fileHandler) replyFromDir(r *request, ask func(*taskfiles.Dir) (any, er
 	defer dir.Close()
 	value, err := ask(dir)
 	if err != nil {
-		return nil, statCodes.toStatusError(err)
+		return nil, statErrorCodes.toStatusError(err)
 	}
 	return value, nil
 }
@@ -165,7 +165,7 @@ func (h *fileHandler) read(r *request) (any, error) {
 	if offset < 0 {
 		return nil, badRequest("offset must not be negative")
 	}
-	f, err := h.open(r, readCodes)
+	f, err := h.open(r, readErrorCodes)
 	if err != nil {
 		return nil, err
 	}
@@ -195,7 +195,7 @@ func (h *fileHandler) stream(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := h.open(r, streamCodes)
+	f, err := h.open(r, streamErrorCodes)
 	if err != nil {
 		return nil, err
 	}

@@ -18,13 +18,13 @@ var emptyFrame = []byte("{}")
 func (r *request) streamFrames(follow func(ctx context.Context, emit func(api.StreamFrame) error) error) {
 	s := r.stream("application/json")
 	ctx, cancel := context.WithCancel(r.Context())
-	var heartbeats sync.WaitGroup
-	defer heartbeats.Wait()
+	var heartbeatWG sync.WaitGroup
+	defer heartbeatWG.Wait()
 	defer cancel()
 
 	var mu sync.Mutex // one frame at a time
 	var buf []byte
-	heartbeats.Go(func() {
+	heartbeatWG.Go(func() {
 		ticker := time.NewTicker(heartbeatInterval)
 		defer ticker.Stop()
 		for {

@@ -27,12 +27,12 @@ func FuzzFrames(f *testing.F) {
 			t.Fatalf("two frames are %s", text)
 		}
 		stream := json.NewDecoder(bytes.NewReader(text))
-		var got, beat api.StreamFrame
+		var got, heartbeatFrame api.StreamFrame
 		if err := stream.Decode(&got); err != nil {
 			t.Fatalf("%s: %v", text, err)
 		}
-		if err := stream.Decode(&beat); err != nil || !beat.IsHeartbeat() {
-			t.Fatalf("%s: heartbeat %+v, %v", text, beat, err)
+		if err := stream.Decode(&heartbeatFrame); err != nil || !heartbeatFrame.IsHeartbeat() {
+			t.Fatalf("%s: heartbeat %+v, %v", text, heartbeatFrame, err)
 		}
 		if !bytes.Equal(got.Data, data) || got.Offset != offset {
 			t.Errorf("%s is %+v", text, got)

@@ -12,9 +12,9 @@ import (
 func BenchmarkHTTP(b *testing.B) {
 	f := newClientFixture(b, nil)
 	f.registerAndWait(b, newJob("web", "batch", "app"))
-	var last string
+	var lastEvalID string
 	for range 1000 {
-		last = f.putAlloc(b, "web")
+		lastEvalID = f.putAlloc(b, "web")
 	}
 	server := httptest.NewServer(f)
 	defer server.Close()
@@ -37,7 +37,7 @@ func BenchmarkHTTP(b *testing.B) {
 	}
 	for _, c := range []struct{ name, path string }{
 		{"health", "/v1/agent/health"},
-		{"info of an allocation", "/v1/allocation/" + last},
+		{"info of an allocation", "/v1/allocation/" + lastEvalID},
 		{"list of 1000 allocations", "/v1/allocations"},
 		{"list of 1000 allocations by filter", `/v1/allocations?filter=ClientStatus+==+%22running%22`},
 		{"page of 20 allocations", "/v1/allocations?per_page=20&reverse=true"},

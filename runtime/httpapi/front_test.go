@@ -17,7 +17,7 @@ import (
 )
 
 func TestCrossOriginRequests(t *testing.T) {
-	const page = "https://ui.example"
+	const otherOrigin = "https://ui.example"
 	guarded := newFixture(t, func(c *Config) { c.Token = "secret" })
 	free := newFixture(t, nil)
 	for _, c := range []struct {
@@ -29,14 +29,14 @@ func TestCrossOriginRequests(t *testing.T) {
 		origin         string // header Access-Control-Allow-Origin
 		methods        string // header Access-Control-Allow-Methods
 	}{
-		{"with the token", guarded, "GET", "/v1/vars", []string{"Origin", page, "X-Nomad-Token", "secret"}, 200, "*", ""},
-		{"with the token, what is not shared", guarded, "GET", "/v1/jobs", []string{"Origin", page, "X-Nomad-Token", "secret"}, 403, "", ""},
-		{"without the token", guarded, "GET", "/v1/vars", []string{"Origin", page}, 403, "", ""},
-		{"where no token is asked for", free, "GET", "/v1/vars", []string{"Origin", page}, 403, "", ""},
-		{"the question before", guarded, "OPTIONS", "/v1/var/a", []string{"Origin", page, "Access-Control-Request-Method", "PUT"}, 200, "*", "GET, HEAD, PUT, DELETE"},
-		{"the question before logs", guarded, "OPTIONS", "/v1/client/fs/logs/x", []string{"Origin", page, "Access-Control-Request-Method", "GET"}, 200, "*", "GET, HEAD"},
-		{"the question before what is not shared", guarded, "OPTIONS", "/v1/jobs", []string{"Origin", page, "Access-Control-Request-Method", "GET"}, 403, "", ""},
-		{"the question where no token is asked for", free, "OPTIONS", "/v1/vars", []string{"Origin", page, "Access-Control-Request-Method", "GET"}, 403, "", ""},
+		{"with the token", guarded, "GET", "/v1/vars", []string{"Origin", otherOrigin, "X-Nomad-Token", "secret"}, 200, "*", ""},
+		{"with the token, what is not shared", guarded, "GET", "/v1/jobs", []string{"Origin", otherOrigin, "X-Nomad-Token", "secret"}, 403, "", ""},
+		{"without the token", guarded, "GET", "/v1/vars", []string{"Origin", otherOrigin}, 403, "", ""},
+		{"where no token is asked for", free, "GET", "/v1/vars", []string{"Origin", otherOrigin}, 403, "", ""},
+		{"the question before", guarded, "OPTIONS", "/v1/var/a", []string{"Origin", otherOrigin, "Access-Control-Request-Method", "PUT"}, 200, "*", "GET, HEAD, PUT, DELETE"},
+		{"the question before logs", guarded, "OPTIONS", "/v1/client/fs/logs/x", []string{"Origin", otherOrigin, "Access-Control-Request-Method", "GET"}, 200, "*", "GET, HEAD"},
+		{"the question before what is not shared", guarded, "OPTIONS", "/v1/jobs", []string{"Origin", otherOrigin, "Access-Control-Request-Method", "GET"}, 403, "", ""},
+		{"the question where no token is asked for", free, "OPTIONS", "/v1/vars", []string{"Origin", otherOrigin, "Access-Control-Request-Method", "GET"}, 403, "", ""},
 		{"to collect, as the Go client asks", free, "GET", "/v1/client/gc", nil, 200, "", ""},
 		{"to collect, by a link in a page", free, "GET", "/v1/client/gc", []string{"Referer", "http://here/"}, 403, "", ""},
 		{"to collect, by a picture in a page", free, "GET", "/v1/client/gc", []string{"Sec-Fetch-Dest", "image"}, 403, "", ""},
@@ -233,7 +233,7 @@ func TestConnectionFloods(t *testing.T) {
 	}
 	flood.Close()
 
-	var open []net.Conn
+	var openConns []net.Conn
 	for range 3 {
 		conn := dial()
 		defer conn.Close()
@@ -242,14 +242,14 @@ func TestConnectionFloods(t *testing.T) {
 			conn = dial()
 			defer conn.Close()
 		}
-		open = append(open, conn)
+		openConns = append(openConns, conn)
 	}
 	more := dial()
 	if code := get(more, ""); code != http.StatusTooManyRequests {
 		t.Errorf("one connection too many: %d", code)
 	}
 	more.Close()
-	open[0].Close()
+	openConns[0].Close()
 	for deadline := time.Now().Add(time.Minute); ; {
 		again := dial()
 		code := get(again, "")

@@ -36,8 +36,8 @@ func (h *debugHandler) profile(r *request) (any, error) {
 // secret.
 var publicEnvVars = []string{"GODEBUG", "GOMAXPROCS", "GOMEMLIMIT", "HOME", "LANG", "PATH", "PWD", "SHELL", "TERM", "TMPDIR", "TZ", "USER"}
 
-// host returns host data for a bug report.
-func (h *debugHandler) host(r *request) (any, error) {
+// readHostData returns host data for a bug report.
+func (h *debugHandler) readHostData(r *request) (any, error) {
 	if !h.enabled {
 		return nil, errPermissionDenied
 	}
@@ -68,11 +68,11 @@ func (h *debugHandler) host(r *request) (any, error) {
 		if err != nil {
 			continue // the file system was unmounted meanwhile
 		}
-		var texts []string
+		var addressTexts []string
 		for _, address := range addresses {
-			texts = append(texts, address.String())
+			addressTexts = append(addressTexts, address.String())
 		}
-		host.Network = append(host.Network, map[string]string{"interface": i.Name, "address": strings.Join(texts, " ")})
+		host.Network = append(host.Network, map[string]string{"interface": i.Name, "address": strings.Join(addressTexts, " ")})
 	}
 	for _, d := range h.node.Usage(r.Context()).DiskStats {
 		host.Disk[d.Device] = api.DiskUsage{DiskMB: int64(d.Size >> 20), UsedMB: int64(d.Used >> 20)}

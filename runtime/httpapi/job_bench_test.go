@@ -10,17 +10,17 @@ import (
 // reportLatency calls f repeatedly and reports the median and the 99th percentile of its duration.
 func reportLatency(b *testing.B, f func(i int) error) {
 	b.Helper()
-	var times []time.Duration
+	var callDurations []time.Duration
 	for i := 0; b.Loop(); i++ {
 		begin := time.Now()
 		if err := f(i); err != nil {
 			b.Fatal(err)
 		}
-		times = append(times, time.Since(begin))
+		callDurations = append(callDurations, time.Since(begin))
 	}
-	slices.Sort(times)
-	b.ReportMetric(float64(times[len(times)/2].Microseconds()), "p50-µs")
-	b.ReportMetric(float64(times[len(times)*99/100].Microseconds()), "p99-µs")
+	slices.Sort(callDurations)
+	b.ReportMetric(float64(callDurations[len(callDurations)/2].Microseconds()), "p50-µs")
+	b.ReportMetric(float64(callDurations[len(callDurations)*99/100].Microseconds()), "p99-µs")
 }
 
 // BenchmarkJobs uses the public client over the loopback interface.

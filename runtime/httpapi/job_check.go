@@ -25,8 +25,8 @@ type jobChecker struct {
 	logger hclog.Logger
 }
 
-// sentJob is the job in the body of a request, with the namespace and region that the body names.
-type sentJob struct {
+// submittedJob is the job in the body of a request, with the namespace and region that the body names.
+type submittedJob struct {
 	Job       *api.Job
 	Region    string
 	Namespace string
@@ -34,7 +34,7 @@ type sentJob struct {
 
 // decodeJob decodes the body of a request and returns the canonical form of its job. sent points to the
 // part of body that has the job.
-func (c *jobChecker) decodeJob(r *request, body any, sent *sentJob) (*api.Job, error) {
+func (c *jobChecker) decodeJob(r *request, body any, sent *submittedJob) (*api.Job, error) {
 	if err := r.decodeBody(body, maxJobBytes, false); err != nil {
 		return nil, err
 	}
@@ -77,22 +77,22 @@ func (c *jobChecker) checkJob(ctx context.Context, job *api.Job) (warnings []str
 	if err := model.Validate(job, c.namespaceNames()...); err != nil {
 		return nil, err
 	}
-	var lines []string
+	var faultLines []string
 	ctx, cancel := context.WithTimeout(ctx, hookStartTimeout)
 	defer cancel()
-	attachments, trouble := c.node.CheckAttachments(ctx, job)
+	attachments, trouble := c.node.CheckHookAttachments(ctx, job)
 	for _, err := range trouble {
 		warnings = append(warnings, fmt.Sprintf("What the job says to a hook was not checked: %v.", err))
 	}
 	for _, refusal := range append(model.UnsupportedParts(job, func(string) bool { return true }), attachments...) {
 		if !refusal.ForegroundOnly {
-			lines = append(lines, strings.Join(refusal.Path, ".")+": "+refusal.Reason)
+			faultLines = append(faultLines, strings.Join(refusal.Path, ".")+": "+refusal.Reason)
 		}
 	}
-	if len(lines) == 0 {
+	if len(faultLines) == 0 {
 		return warnings, nil
 	}
-	return warnings, badRequest("This job cannot run here:\n" + strings.Join(lines, "\n"))
+	return warnings, badRequest("This job cannot run here:\n" + strings.Join(faultLines, "\n"))
 }
 
 // namespaceNames returns the names of the stored namespaces, for the validation of jobs.
@@ -112,11 +112,11 @@ const schemaTimeout = time.Second
 func (c *jobChecker) configErrors(ctx context.Context, job *api.Job) (faults []string, all bool) {
 	wait, cancel := context.WithTimeout(ctx, schemaTimeout)
 	defer cancel()
-	type answer struct {
+	type schemaResult struct {
 		schema *hclspec.Spec
 		err    error
 	}
-	answers := make(map[string]answer)
+	answers := make(map[string]schemaResult)
 	all = true
 	for _, g := range job.TaskGroups {
 		for _, t := range g.Tasks {

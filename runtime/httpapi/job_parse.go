@@ -29,9 +29,9 @@ func (h *jobWriter) parse(r *request) (any, error) {
 		return nil, badRequest("Job spec is empty")
 	}
 	job, err := h.parser.Parse(r.Context(), body.JobHCL, body.Variables)
-	var text *confined.TextError
-	if errors.As(err, &text) {
-		return nil, badRequest("Failed to parse job: " + text.Error())
+	var textErr *confined.TextError
+	if errors.As(err, &textErr) {
+		return nil, badRequest("Failed to parse job: " + textErr.Error())
 	}
 	if err != nil {
 		return nil, err

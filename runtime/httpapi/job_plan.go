@@ -12,14 +12,14 @@ import (
 
 // planRequest is the body of a plan request.
 type planRequest struct {
-	sentJob
+	submittedJob
 	Diff bool
 }
 
 // plan returns what the registration of a job would change. It changes nothing.
 func (h *jobWriter) plan(r *request) (any, error) {
 	var body planRequest
-	job, err := h.checker.decodeJob(r, &body, &body.sentJob)
+	job, err := h.checker.decodeJob(r, &body, &body.submittedJob)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func (h *jobWriter) plan(r *request) (any, error) {
 		replyMeta
 	}{
 		Annotations: plan.Eval.PlanAnnotations, FailedTGAllocs: plan.Eval.FailedTGAllocs, CreatedEvals: plan.Evals,
-		replyMeta: r.meta(index),
+		replyMeta: r.replyMetaOfWrite(index),
 	}
 	warnings := model.Warnings(job)
 	if current != nil {
@@ -54,7 +54,7 @@ func (h *jobWriter) plan(r *request) (any, error) {
 	}
 	if body.Diff {
 		answer.Diff = model.Diff(current, job)
-		model.Annotate(answer.Diff, current, job, answer.Annotations.DesiredTGUpdates)
+		model.AnnotateDiff(answer.Diff, current, job, answer.Annotations.DesiredTGUpdates)
 	}
 	if job.Periodic != nil && val(job.Periodic.Enabled) {
 		answer.NextPeriodicLaunch = model.NextLaunch(job, time.Now())

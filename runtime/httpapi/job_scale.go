@@ -73,9 +73,9 @@ func (h *scalingHandler) scale(r *request) (any, error) {
 		Group: body.Target["Group"], Count: body.Count, Message: body.Message, Error: body.Error, Meta: body.Meta,
 		JobModifyIndex: body.JobModifyIndex,
 	})
-	var refused *scheduler.RequestError
-	if errors.As(err, &refused) && refused.Kind == scheduler.NotFound {
-		return nil, notFound(refused.Text)
+	var requestErr *scheduler.RequestError
+	if errors.As(err, &requestErr) && requestErr.Kind == scheduler.RequestNotFound {
+		return nil, notFound(requestErr.Text)
 	}
 	if err != nil {
 		return nil, err

@@ -76,8 +76,8 @@ func TestRegistrationOfClientThatIsGoneChangesNothing(t *testing.T) {
 	r.Host = "127.0.0.1:4646"
 	b.ServeHTTP(httptest.NewRecorder(), r)
 	_, _, err = b.Jobs().Info("gone", nil)
-	var answer api.UnexpectedResponseError
-	if !errors.As(err, &answer) || answer.StatusCode() != 404 {
+	var responseErr api.UnexpectedResponseError
+	if !errors.As(err, &responseErr) || responseErr.StatusCode() != 404 {
 		t.Errorf("the job was registered: %v", err)
 	}
 }

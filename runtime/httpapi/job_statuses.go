@@ -64,7 +64,7 @@ func (h *jobReader) statuses(r *request) (any, error) {
 			}
 		}
 		byChange := func(j *api.Job) sortKey {
-			return sortKey{created: val(j.ModifyIndex), name: val(j.Namespace) + "/" + val(j.ID)}
+			return sortKey{createIndex: val(j.ModifyIndex), name: val(j.Namespace) + "/" + val(j.ID)}
 		}
 		statuses, err := listPage(r, jobs, byChange, func(j *api.Job) jobStatus { return newJobStatus(s, ws, j) })
 		return statuses, s.TableIndex(ws, store.Jobs, store.Allocations, store.Deployments), err

@@ -403,11 +403,11 @@ func TestDispatchRequiresMeta(t *testing.T) {
 	// The body is the payload.
 	b.registerAndWait(t, newJob("plain", "batch", "app", func(j *api.Job) { j.ParameterizedJob = &api.ParameterizedJobConfig{} }))
 	answer := b.send("PUT", "/v1/job/plain/dispatch/payload", strings.NewReader("\x00raw"))
-	var dispatched api.JobDispatchResponse
-	if err := json.NewDecoder(answer.Body).Decode(&dispatched); err != nil {
+	var dispatchResponse api.JobDispatchResponse
+	if err := json.NewDecoder(answer.Body).Decode(&dispatchResponse); err != nil {
 		t.Fatal(err)
 	}
-	if job, _, err := b.Jobs().Info(dispatched.DispatchedJobID, nil); err != nil || string(job.Payload) != "\x00raw" {
+	if job, _, err := b.Jobs().Info(dispatchResponse.DispatchedJobID, nil); err != nil || string(job.Payload) != "\x00raw" {
 		t.Errorf("%+v, %v", job, err)
 	}
 }

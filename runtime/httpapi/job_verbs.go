@@ -54,7 +54,7 @@ func (h *jobWriter) sendDispatch(r *request, d scheduler.DispatchRequest) (any, 
 		EvalCreateIndex uint64
 		JobCreateIndex  uint64
 		replyMeta
-	}{out.JobID, out.EvalID, out.EvalCreateIndex, out.JobCreateIndex, r.meta(out.Index)}, nil
+	}{out.JobID, out.EvalID, out.EvalCreateIndex, out.JobCreateIndex, r.replyMetaOfWrite(out.Index)}, nil
 }
 
 func (h *jobWriter) evaluate(r *request) (any, error) {
@@ -84,7 +84,7 @@ func (h *jobWriter) forcePeriodicLaunch(r *request) (any, error) {
 		EvalID          string
 		EvalCreateIndex uint64
 		replyMeta
-	}{out.EvalID, out.EvalCreateIndex, r.meta(out.Index)}, nil
+	}{out.EvalID, out.EvalCreateIndex, r.replyMetaOfWrite(out.Index)}, nil
 }
 
 func (h *jobWriter) revert(r *request) (any, error) {
@@ -119,5 +119,5 @@ func (h *jobWriter) setStable(r *request) (any, error) {
 	return struct {
 		JobModifyIndex uint64
 		replyMeta
-	}{index, r.meta(index)}, nil
+	}{index, r.replyMetaOfWrite(index)}, nil
 }

@@ -237,7 +237,7 @@ func TestRevert(t *testing.T) {
 // A purged job does not exist, and a new job of its name does not inherit its data.
 func TestPurge(t *testing.T) {
 	t.Parallel()
-	b := newClientFixture(t, map[string]schedtest.AllocTimes{"slow": {Stop: time.Hour}})
+	b := newClientFixture(t, map[string]schedtest.AllocTimes{"slow": {StopDuration: time.Hour}})
 	b.registerAndWait(t, newJob("web", "service", "slow"))
 	if _, _, err := b.Jobs().DeregisterOpts("web", &api.DeregisterOptions{Purge: true, EvalPriority: 60, NoShutdownDelay: true}, nil); err != nil {
 		t.Fatal(err)
@@ -319,9 +319,9 @@ func TestValidateJob(t *testing.T) {
 		t.Errorf("%+v, %v", good, err)
 	}
 	typo := func(j *api.Job) { j.TaskGroups[0].Tasks[0].Config["run_fro"] = "1s" }
-	const labelError = `Task group app, task t: driver mock: config: Invalid label: No argument or block type is named "run_fro".`
+	const wantLabelError = `Task group app, task t: driver mock: config: Invalid label: No argument or block type is named "run_fro".`
 	misspelled, _, err := b.Jobs().Validate(newJob("web", "service", "app", typo), nil)
-	if err != nil || len(misspelled.ValidationErrors) != 1 || !strings.HasPrefix(misspelled.ValidationErrors[0], labelError) || misspelled.Error != model.FormatErrorList(misspelled.ValidationErrors) || !misspelled.DriverConfigValidated {
+	if err != nil || len(misspelled.ValidationErrors) != 1 || !strings.HasPrefix(misspelled.ValidationErrors[0], wantLabelError) || misspelled.Error != model.FormatErrorList(misspelled.ValidationErrors) || !misspelled.DriverConfigValidated {
 		t.Errorf("%+v, %v", misspelled, err)
 	}
 	unknown, _, err := b.Jobs().Validate(newJob("web", "service", "app", func(j *api.Job) { j.TaskGroups[0].Tasks[0].Driver = "nope" }), nil)
@@ -344,11 +344,11 @@ func TestValidateJob(t *testing.T) {
 	}
 	// A task with an invalid config block fails when it starts, so a plan only warns.
 	plan, _, err := b.Jobs().Plan(newJob("web", "service", "app", typo), false, nil)
-	if err != nil || !strings.Contains(plan.Warnings, labelError) {
+	if err != nil || !strings.Contains(plan.Warnings, wantLabelError) {
 		t.Errorf("%+v, %v", plan, err)
 	}
 	written, _, err := b.Jobs().Register(newJob("web", "service", "app", typo), nil)
-	if err != nil || !strings.Contains(written.Warnings, labelError) {
+	if err != nil || !strings.Contains(written.Warnings, wantLabelError) {
 		t.Errorf("%+v, %v", written, err)
 	}
 	bad, _, err := b.Jobs().Validate(newJob("a b", "nope", "app"), nil)
@@ -366,7 +366,7 @@ func TestValidateJob(t *testing.T) {
 // A deployment with a canary is paused, resumed, marked and promoted on request.
 func TestManualDeployment(t *testing.T) {
 	t.Parallel()
-	b := newClientFixture(t, map[string]schedtest.AllocTimes{"slow": {Healthy: time.Hour}})
+	b := newClientFixture(t, map[string]schedtest.AllocTimes{"slow": {TimeToHealth: time.Hour}})
 	canary := func(j *api.Job) { j.Update.Canary = new(1) }
 	written, _, err := b.Jobs().Register(newJob("web", "service", "slow", withCount(2), canary), nil)
 	if err != nil {

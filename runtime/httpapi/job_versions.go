@@ -131,5 +131,5 @@ func replyWithTag(r *request, tag api.JobVersionTag, index uint64, err error) (a
 	return struct {
 		api.JobVersionTag
 		replyMeta
-	}{tag, r.meta(index)}, nil
+	}{tag, r.replyMetaOfWrite(index)}, nil
 }

@@ -21,8 +21,8 @@ type jobWriter struct {
 	checker   *jobChecker
 }
 
-// jobWritten is the reply to a change of a job.
-type jobWritten struct {
+// jobWriteReply is the reply to a change of a job.
+type jobWriteReply struct {
 	EvalID          string
 	EvalCreateIndex uint64
 	JobModifyIndex  uint64
@@ -30,10 +30,10 @@ type jobWritten struct {
 	replyMeta
 }
 
-func (r *request) jobReply(o scheduler.Outcome) jobWritten {
-	return jobWritten{
+func (r *request) jobReply(o scheduler.RequestOutcome) jobWriteReply {
+	return jobWriteReply{
 		EvalID: o.EvalID, EvalCreateIndex: o.EvalCreateIndex, JobModifyIndex: o.JobModifyIndex,
-		Warnings: model.FormatWarnings(o.Warnings), replyMeta: r.meta(o.Index),
+		Warnings: model.FormatWarnings(o.Warnings), replyMeta: r.replyMetaOfWrite(o.Index),
 	}
 }
 
@@ -56,9 +56,9 @@ func limitSubmission(s *api.JobSubmission) (*api.JobSubmission, []string) {
 	return nil, []string{fmt.Sprintf("job source size of %s exceeds maximum of %s and will be discarded", megabytes(size), megabytes(maxSubmissionBytes))}
 }
 
-// registration is the body of a registration.
-type registration struct {
-	sentJob
+// registerRequest is the body of a registration.
+type registerRequest struct {
+	submittedJob
 	Submission        *api.JobSubmission
 	EnforceIndex      bool
 	JobModifyIndex    uint64
@@ -68,8 +68,8 @@ type registration struct {
 }
 
 func (h *jobWriter) register(r *request) (any, error) {
-	var body registration
-	job, err := h.checker.decodeJob(r, &body, &body.sentJob)
+	var body registerRequest
+	job, err := h.checker.decodeJob(r, &body, &body.submittedJob)
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +90,7 @@ func (h *jobWriter) register(r *request) (any, error) {
 }
 
 func (h *jobWriter) validate(r *request) (any, error) {
-	var body sentJob
+	var body submittedJob
 	job, err := h.checker.decodeJob(r, &body, &body)
 	if err != nil {
 		return nil, err
@@ -99,7 +99,7 @@ func (h *jobWriter) validate(r *request) (any, error) {
 	answer := api.JobValidateResponse{Warnings: model.FormatWarnings(append(model.Warnings(job), hookWarnings...))}
 	if err != nil {
 		answer.Error = err.Error()
-		answer.ValidationErrors = errorSentences(err)
+		answer.ValidationErrors = splitJoinedError(err)
 	}
 	faults, all := h.checker.configErrors(r.Context(), job)
 	answer.DriverConfigValidated = all
@@ -110,14 +110,14 @@ func (h *jobWriter) validate(r *request) (any, error) {
 	return answer, nil
 }
 
-// errorSentences returns the messages of the errors that were joined.
-func errorSentences(err error) []string {
-	var list interface{ Unwrap() []error }
-	if !errors.As(err, &list) || len(list.Unwrap()) == 0 {
+// splitJoinedError returns the messages of the errors that were joined.
+func splitJoinedError(err error) []string {
+	var joinedErr interface{ Unwrap() []error }
+	if !errors.As(err, &joinedErr) || len(joinedErr.Unwrap()) == 0 {
 		return []string{err.Error()}
 	}
 	var all []string
-	for _, e := range list.Unwrap() {
+	for _, e := range joinedErr.Unwrap() {
 		all = append(all, e.Error())
 	}
 	return all
@@ -154,5 +154,5 @@ func (h *jobWriter) deregister(r *request) (any, error) {
 		VolumeEvalID    string
 		VolumeEvalIndex uint64
 		replyMeta
-	}{EvalID: out.EvalID, EvalCreateIndex: out.EvalCreateIndex, JobModifyIndex: out.JobModifyIndex, replyMeta: r.meta(out.Index)}, nil
+	}{EvalID: out.EvalID, EvalCreateIndex: out.EvalCreateIndex, JobModifyIndex: out.JobModifyIndex, replyMeta: r.replyMetaOfWrite(out.Index)}, nil
 }

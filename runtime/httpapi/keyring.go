@@ -11,8 +11,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// keyRotated is the reply to a key rotation.
-type keyRotated struct {
+// keyRotationReply is the reply to a key rotation.
+type keyRotationReply struct {
 	Key *api.RootKeyMeta
 	replyMeta
 }
@@ -50,7 +50,7 @@ func (h *keyringHandler) rotate(r *request) (any, error) {
 		return nil, err
 	}
 	h.logger.Info("key of variables rotated", "key_id", key.KeyID, "full", full)
-	return keyRotated{Key: key, replyMeta: replyMeta{Index: h.store.Index(), KnownLeader: true}}, nil
+	return keyRotationReply{Key: key, replyMeta: replyMeta{Index: h.store.Index(), KnownLeader: true}}, nil
 }
 
 func (h *keyringHandler) remove(r *request) (any, error) {
@@ -59,11 +59,11 @@ func (h *keyringHandler) remove(r *request) (any, error) {
 		return nil, err
 	}
 	err = h.store.RemoveKey(r.Context(), r.id, force)
-	var keyInUse *store.KeyInUseError
+	var keyInUseErr *store.KeyInUseError
 	switch {
 	case errors.Is(err, keyring.ErrKeyUnknown):
 		return nil, notFound(err.Error())
-	case errors.Is(err, keyring.ErrKeyActive), errors.As(err, &keyInUse):
+	case errors.Is(err, keyring.ErrKeyActive), errors.As(err, &keyInUseErr):
 		return nil, &statusError{http.StatusConflict, err.Error()}
 	case err != nil:
 		return nil, err

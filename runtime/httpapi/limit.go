@@ -33,9 +33,9 @@ const (
 	// evictedCloseDelay is how long after its eviction a connection is closed. Without the delay, clients
 	// that reconnect at once would keep the server busy with evictions.
 	evictedCloseDelay = 2 * time.Second
-	// maxEvictedOpen is the maximum number of evicted connections that are open. Further evicted
+	// maxEvictedOpenConns is the maximum number of evicted connections that are open. Further evicted
 	// connections are closed at once.
-	maxEvictedOpen = 1000
+	maxEvictedOpenConns = 1000
 	// overdueCheckInterval is how often a waiting connection checks whether a served connection
 	// is overdue.
 	overdueCheckInterval = 100 * time.Millisecond
@@ -61,24 +61,24 @@ type limitListener struct {
 	maxConns, maxPerClient int
 	isUnixSocket           bool // a unix socket: its file mode controls access
 
-	mu              sync.Mutex
-	openConns       int // connections of all clients, authenticated or not
-	unauthenticated int // unauthenticated connections of all clients
-	receivedBytes   int // bytes from all unauthenticated connections
-	clients         map[string]*clientConns
+	mu                   sync.Mutex
+	openConns            int // connections of all clients, authenticated or not
+	unauthenticatedConns int // unauthenticated connections of all clients
+	receivedBytes        int // bytes from all unauthenticated connections
+	clients              map[string]*clientConns
 
-	largeRequests chan struct{} // contains one element per large request that the server processes
-	evictedOpen   atomic.Int32  // evicted connections that are not closed yet
+	largeRequests    chan struct{} // contains one element per large request that the server processes
+	evictedOpenConns atomic.Int32  // evicted connections that are not closed yet
 }
 
 // clientConns are the connections from one address.
 type clientConns struct {
-	authenticated int
-	served        []*limitConn // unauthenticated connections, the oldest first
-	waiting       []*limitConn // unauthenticated connections that are not read yet, the oldest first
+	authenticatedConns int
+	servedConns        []*limitConn // unauthenticated connections, the oldest first
+	waitingConns       []*limitConn // unauthenticated connections that are not read yet, the oldest first
 }
 
-func (c *clientConns) unauthenticated() int { return len(c.served) + len(c.waiting) }
+func (c *clientConns) countUnauthenticated() int { return len(c.servedConns) + len(c.waitingConns) }
 
 // LimitListener returns a listener that has at most maxConns connections open at once, of which at
 // most maxPerClient are authenticated and come from one address; 0 means no limit. The limit of
@@ -100,7 +100,7 @@ func (l *limitListener) Accept() (net.Conn, error) {
 		if err != nil {
 			host = conn.RemoteAddr().String()
 		}
-		c := &limitConn{Conn: conn, listener: l, host: host, serveStarted: make(chan struct{}), ended: make(chan struct{})}
+		c := &limitConn{Conn: conn, listener: l, host: host, serveStarted: make(chan struct{}), closedOrEvicted: make(chan struct{})}
 		if l.addConn(c) {
 			return c, nil
 		}
@@ -120,46 +120,46 @@ func (l *limitListener) addConn(c *limitConn) bool {
 		return false
 	}
 	l.openConns++
-	var evicted *limitConn
+	var evictedConn *limitConn
 	if l.isUnixSocket {
 		c.startServing()
 	} else {
-		if l.unauthenticated >= maxUnauthenticated {
-			evicted = l.oldestConnOfBusiestClient()
-			l.removeUnauthenticated(evicted)
+		if l.unauthenticatedConns >= maxUnauthenticated {
+			evictedConn = l.oldestConnOfBusiestClient()
+			l.removeUnauthenticated(evictedConn)
 		}
 		client := l.clients[c.host]
 		if client == nil {
 			client = &clientConns{}
 			l.clients[c.host] = client
 		}
-		l.unauthenticated++
+		l.unauthenticatedConns++
 		c.countsReceivedBytes.Store(true)
-		client.waiting = append(client.waiting, c)
-		client.serveWaiting()
+		client.waitingConns = append(client.waitingConns, c)
+		client.serveWaitingConns()
 	}
 	l.mu.Unlock()
-	if evicted != nil {
-		evicted.evict()
+	if evictedConn != nil {
+		evictedConn.evict()
 	}
 	return true
 }
 
 // oldestConnOfBusiestClient returns the oldest unauthenticated connection of the client that has the most of them.
 func (l *limitListener) oldestConnOfBusiestClient() *limitConn {
-	var most *clientConns
+	var busiestClient *clientConns
 	for _, client := range l.clients {
-		if most == nil || client.unauthenticated() > most.unauthenticated() {
-			most = client
+		if busiestClient == nil || client.countUnauthenticated() > busiestClient.countUnauthenticated() {
+			busiestClient = client
 		}
 	}
-	return most.served[0] // a client that has waiting connections also has a served connection
+	return busiestClient.servedConns[0] // a client that has waiting connections also has a served connection
 }
 
 // largestSender returns the unauthenticated connection that has sent most.
 func (l *limitListener) largestSender() (most *limitConn) {
 	for _, client := range l.clients {
-		for _, c := range client.served {
+		for _, c := range client.servedConns {
 			if most == nil || c.receivedBytes > most.receivedBytes {
 				most = c
 			}
@@ -168,20 +168,20 @@ func (l *limitListener) largestSender() (most *limitConn) {
 	return most
 }
 
-// addBytes increases the number of bytes that an unauthenticated connection has sent. If the request is
-// large, addBytes blocks until the server may process its bytes, or until the connection has ended.
-func (l *limitListener) addBytes(c *limitConn, n int) {
+// countReceivedBytes increases the number of bytes that an unauthenticated connection has sent. If the request is
+// large, countReceivedBytes blocks until the server may process its bytes, or until the connection has ended.
+func (l *limitListener) countReceivedBytes(c *limitConn, n int) {
 	l.mu.Lock()
 	large := c.receivedBytes+n > smallRequestBytes
 	l.mu.Unlock()
 	if large {
 		select {
 		case l.largeRequests <- struct{}{}:
-			c.isProcessed.Store(true)
-		case <-c.ended:
+			c.processingLargeRequest.Store(true)
+		case <-c.closedOrEvicted:
 		}
 	}
-	var evicted []*limitConn
+	var evictedConns []*limitConn
 	l.mu.Lock()
 	if c.countsReceivedBytes.Load() {
 		c.receivedBytes += n
@@ -190,18 +190,18 @@ func (l *limitListener) addBytes(c *limitConn, n int) {
 	for l.receivedBytes > maxUnauthenticatedBytes {
 		most := l.largestSender()
 		l.removeUnauthenticated(most)
-		evicted = append(evicted, most)
+		evictedConns = append(evictedConns, most)
 	}
 	l.mu.Unlock()
-	for _, c := range evicted {
+	for _, c := range evictedConns {
 		c.evict()
 	}
 }
 
-// processed is called when the server has processed the bytes that it has read from the connection. Several
+// markBytesProcessed is called when the server has processed the bytes that it has read from the connection. Several
 // calls have the effect of one.
-func (c *limitConn) processed() {
-	if c.isProcessed.Swap(false) {
+func (c *limitConn) markBytesProcessed() {
+	if c.processingLargeRequest.Swap(false) {
 		<-c.listener.largeRequests
 	}
 }
@@ -212,12 +212,12 @@ func (l *limitListener) resetReceivedBytes(c *limitConn) {
 	c.receivedBytes = 0
 }
 
-// serveWaiting serves waiting connections up to the limit.
-func (c *clientConns) serveWaiting() {
-	for len(c.waiting) > 0 && len(c.served) < maxUnauthenticatedPerClient {
-		next := c.waiting[0]
-		c.waiting = slices.Delete(c.waiting, 0, 1)
-		c.served = append(c.served, next)
+// serveWaitingConns serves waiting connections up to the limit.
+func (c *clientConns) serveWaitingConns() {
+	for len(c.waitingConns) > 0 && len(c.servedConns) < maxUnauthenticatedPerClient {
+		next := c.waitingConns[0]
+		c.waitingConns = slices.Delete(c.waitingConns, 0, 1)
+		c.servedConns = append(c.servedConns, next)
 		next.startServing()
 	}
 }
@@ -232,17 +232,17 @@ func (l *limitListener) removeUnauthenticated(c *limitConn) {
 	c.countsReceivedBytes.Store(false)
 	l.resetReceivedBytes(c)
 	same := func(other *limitConn) bool { return other == c }
-	before := client.unauthenticated()
-	client.served = slices.DeleteFunc(client.served, same)
-	client.waiting = slices.DeleteFunc(client.waiting, same)
-	l.unauthenticated -= before - client.unauthenticated()
-	client.serveWaiting()
+	before := client.countUnauthenticated()
+	client.servedConns = slices.DeleteFunc(client.servedConns, same)
+	client.waitingConns = slices.DeleteFunc(client.waitingConns, same)
+	l.unauthenticatedConns -= before - client.countUnauthenticated()
+	client.serveWaitingConns()
 	l.removeClientIfEmpty(c.host)
 }
 
 // removeClientIfEmpty removes the entry of a client without connections.
 func (l *limitListener) removeClientIfEmpty(host string) {
-	if client := l.clients[host]; client.authenticated+client.unauthenticated() == 0 {
+	if client := l.clients[host]; client.authenticatedConns+client.countUnauthenticated() == 0 {
 		delete(l.clients, host)
 	}
 }
@@ -250,23 +250,23 @@ func (l *limitListener) removeClientIfEmpty(host string) {
 // closeOverdue closes the client's overdue connections and serves waiting connections in their place.
 // Only the first waiting connection calls it.
 func (l *limitListener) closeOverdue(c *limitConn) {
-	var overdue []*limitConn
+	var overdueConns []*limitConn
 	l.mu.Lock()
 	client := l.clients[c.host]
-	if client == nil || len(client.waiting) == 0 || client.waiting[0] != c {
+	if client == nil || len(client.waitingConns) == 0 || client.waitingConns[0] != c {
 		l.mu.Unlock()
 		return
 	}
-	for _, served := range client.served {
-		if len(overdue) < len(client.waiting) && served.isOverdue() {
-			overdue = append(overdue, served)
+	for _, served := range client.servedConns {
+		if len(overdueConns) < len(client.waitingConns) && served.isOverdue() {
+			overdueConns = append(overdueConns, served)
 		}
 	}
-	for _, served := range overdue {
+	for _, served := range overdueConns {
 		l.removeUnauthenticated(served)
 	}
 	l.mu.Unlock()
-	for _, served := range overdue {
+	for _, served := range overdueConns {
 		served.evict()
 	}
 }
@@ -277,7 +277,7 @@ func (l *limitListener) removeConn(c *limitConn) {
 	defer l.mu.Unlock()
 	l.openConns--
 	if c.authenticated {
-		l.clients[c.host].authenticated--
+		l.clients[c.host].authenticatedConns--
 		l.removeClientIfEmpty(c.host)
 		return
 	}
@@ -287,21 +287,21 @@ func (l *limitListener) removeConn(c *limitConn) {
 // limitConn is a connection that is counted until it is closed.
 type limitConn struct {
 	net.Conn
-	listener     *limitListener
-	host         string
-	serveStarted chan struct{} // closed by the listener when the connection is served
-	ended        chan struct{} // closed when the connection is closed or evicted
+	listener        *limitListener
+	host            string
+	serveStarted    chan struct{} // closed by the listener when the connection is served
+	closedOrEvicted chan struct{} // closed when the connection is closed or evicted
 
-	endOnce             sync.Once
-	isEvicted           atomic.Bool   // the connection is evicted: limitListener closes it
-	authenticated       bool          // guarded by listener.mu
-	receivedBytes       int           // bytes of the client's request; guarded by listener.mu
-	countsReceivedBytes atomic.Bool   // receivedBytes counts the bytes that the client sends; set with listener.mu held
-	isProcessed         atomic.Bool   // the server processes a large request of this connection, which has an element in listener.largeRequests
-	isServed            atomic.Bool   // serveStarted is closed
-	readTimeout         time.Duration // the server's read timeout, measured from startServing; 0 means none
-	isReading           atomic.Bool   // the server is in a call of Read
-	servedSince         time.Time     // when startServing was called; guarded by listener.mu
+	endOnce                sync.Once
+	isEvicted              atomic.Bool   // the connection is evicted: limitListener closes it
+	authenticated          bool          // guarded by listener.mu
+	receivedBytes          int           // bytes of the client's request; guarded by listener.mu
+	countsReceivedBytes    atomic.Bool   // receivedBytes counts the bytes that the client sends; set with listener.mu held
+	processingLargeRequest atomic.Bool   // the server processes a large request of this connection, which has an element in listener.largeRequests
+	isServed               atomic.Bool   // serveStarted is closed
+	readTimeout            time.Duration // the server's read timeout, measured from startServing; 0 means none
+	isReading              atomic.Bool   // the server is in a call of Read
+	servedSince            time.Time     // when startServing was called; guarded by listener.mu
 }
 
 // isOverdue reports whether the connection was served for minServeTime and the server waits for bytes of
@@ -342,12 +342,12 @@ func (c *limitConn) authenticate() bool {
 		return true
 	}
 	client := cmp.Or(l.clients[c.host], &clientConns{})
-	if l.maxPerClient > 0 && client.authenticated >= l.maxPerClient {
+	if l.maxPerClient > 0 && client.authenticatedConns >= l.maxPerClient {
 		return false
 	}
 	c.authenticated = true
-	c.processed()
-	client.authenticated++
+	c.markBytesProcessed()
+	client.authenticatedConns++
 	l.clients[c.host] = client
 	l.removeUnauthenticated(c)
 	return true
@@ -360,7 +360,7 @@ func (c *limitConn) headerReceived(body bool) {
 	if c == nil || !c.countsReceivedBytes.Load() {
 		return
 	}
-	c.processed()
+	c.markBytesProcessed()
 	c.listener.mu.Lock()
 	defer c.listener.mu.Unlock()
 	c.listener.resetReceivedBytes(c)
@@ -389,11 +389,11 @@ func (c *limitConn) SetReadDeadline(t time.Time) error {
 
 // Read first waits until the connection is served.
 func (c *limitConn) Read(p []byte) (int, error) {
-	c.processed()
+	c.markBytesProcessed()
 	for !c.isServed.Load() {
 		select {
 		case <-c.serveStarted:
-		case <-c.ended:
+		case <-c.closedOrEvicted:
 			return 0, net.ErrClosed
 		case <-time.After(overdueCheckInterval):
 			c.listener.closeOverdue(c)
@@ -409,10 +409,10 @@ func (c *limitConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	c.isReading.Store(false)
 	if c.countsReceivedBytes.Load() {
-		c.listener.addBytes(c, n)
+		c.listener.countReceivedBytes(c, n)
 	}
 	if c.hasEnded() {
-		c.processed()
+		c.markBytesProcessed()
 		return 0, net.ErrClosed
 	}
 	return n, err
@@ -430,7 +430,7 @@ func (c *limitConn) CloseWrite() error {
 // Close implements net.Conn. The server calls it when it no longer needs the connection.
 func (c *limitConn) Close() error {
 	c.end()
-	c.processed()
+	c.markBytesProcessed()
 	if c.isEvicted.Load() {
 		return nil
 	}
@@ -440,14 +440,14 @@ func (c *limitConn) Close() error {
 // end removes the connection from the counts. Reads of the server fail from then on.
 func (c *limitConn) end() {
 	c.endOnce.Do(func() {
-		close(c.ended)
+		close(c.closedOrEvicted)
 		c.listener.removeConn(c)
 	})
 }
 
 func (c *limitConn) hasEnded() bool {
 	select {
-	case <-c.ended:
+	case <-c.closedOrEvicted:
 		return true
 	default:
 		return false
@@ -462,11 +462,11 @@ func (c *limitConn) evict() {
 	c.isEvicted.Store(true)
 	c.end()
 	closeConn := func() {
-		c.listener.evictedOpen.Add(-1)
+		c.listener.evictedOpenConns.Add(-1)
 		c.Conn.Close()
 	}
 	half, ok := c.Conn.(interface{ CloseRead() error })
-	if c.listener.evictedOpen.Add(1) > maxEvictedOpen || !ok || half.CloseRead() != nil {
+	if c.listener.evictedOpenConns.Add(1) > maxEvictedOpenConns || !ok || half.CloseRead() != nil {
 		closeConn()
 		return
 	}

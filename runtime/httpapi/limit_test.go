@@ -39,8 +39,8 @@ var (
 	otherIP    = net.IPv4(127, 0, 0, 2)
 )
 
-// silentClient is a client that writes once and reads until the connection is closed.
-type silentClient struct {
+// readingClient is a client that writes once and reads until the connection is closed.
+type readingClient struct {
 	net.Conn
 	closed   chan struct{} // closed at the end of the connection
 	lifetime time.Duration // lifetime of the connection; valid after closed is closed
@@ -49,20 +49,20 @@ type silentClient struct {
 	received bytes.Buffer
 }
 
-func (l *silentClient) Write(p []byte) (int, error) {
+func (l *readingClient) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.received.Write(p)
 }
 
-func (l *silentClient) receivedText() string {
+func (l *readingClient) receivedText() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.received.String()
 }
 
-func startSilentClient(conn net.Conn, says string) *silentClient {
-	l := &silentClient{Conn: conn, closed: make(chan struct{})}
+func startReadingClient(conn net.Conn, says string) *readingClient {
+	l := &readingClient{Conn: conn, closed: make(chan struct{})}
 	begin := time.Now()
 	go io.WriteString(conn, says) // the server may never read what the client writes
 	go func() {
@@ -73,7 +73,7 @@ func startSilentClient(conn net.Conn, says string) *silentClient {
 	return l
 }
 
-func (l *silentClient) isOpen() bool {
+func (l *readingClient) isOpen() bool {
 	select {
 	case <-l.closed:
 		return false
@@ -82,7 +82,7 @@ func (l *silentClient) isOpen() bool {
 	}
 }
 
-func countOpen(all []*silentClient) (n int) {
+func countOpen(all []*readingClient) (n int) {
 	for _, l := range all {
 		if l.isOpen() {
 			n++
@@ -123,9 +123,9 @@ func sendRequest(t *testing.T, conn net.Conn, says string) (int, time.Duration) 
 func TestConnectionsThatHaveNotAuthenticatedAreLimitedPerAddress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l, _ := newLimitedFixture(t, 0)
-		var all []*silentClient
+		var all []*readingClient
 		for range 300 {
-			all = append(all, startSilentClient(l.dialFrom(attackerIP), partialHeader))
+			all = append(all, startReadingClient(l.dialFrom(attackerIP), partialHeader))
 		}
 		if code, took := sendRequest(t, l.dialFrom(otherIP), healthRequest); code != 200 || took > 0 {
 			t.Errorf("another address: %d after %v", code, took)
@@ -136,14 +136,14 @@ func TestConnectionsThatHaveNotAuthenticatedAreLimitedPerAddress(t *testing.T) {
 		}
 		// A new connection from the same address replaces the oldest one.
 		conn := l.dialFrom(attackerIP)
-		const queueTime = 300 / maxUnauthenticatedPerClient * minServeTime
-		if code, took := sendRequest(t, conn, requestWithToken); code != 200 || took > queueTime {
+		const maxQueueTime = 300 / maxUnauthenticatedPerClient * minServeTime
+		if code, took := sendRequest(t, conn, requestWithToken); code != 200 || took > maxQueueTime {
 			t.Errorf("the same address: %d after %v", code, took)
 		}
-		time.Sleep(queueTime)
+		time.Sleep(maxQueueTime)
 		synctest.Wait()
 		if n := countOpen(all); n > maxUnauthenticatedPerClient {
-			t.Errorf("%d connections are open after %v, want at most %d", n, queueTime, maxUnauthenticatedPerClient)
+			t.Errorf("%d connections are open after %v, want at most %d", n, maxQueueTime, maxUnauthenticatedPerClient)
 		}
 		time.Sleep(headerTimeout)
 		synctest.Wait()
@@ -165,7 +165,7 @@ func TestRequestsThatHaveArrivedAreNotReplaced(t *testing.T) {
 	}
 	defer tcp.Close()
 	listener := LimitListener(tcp, 0, 0)
-	var served []net.Conn
+	var servedConns []net.Conn
 	for range maxUnauthenticatedPerClient + 1 {
 		client, err := net.Dial("tcp", tcp.Addr().String())
 		if err != nil {
@@ -180,9 +180,9 @@ func TestRequestsThatHaveArrivedAreNotReplaced(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		served = append(served, conn)
+		servedConns = append(servedConns, conn)
 	}
-	waiting := served[maxUnauthenticatedPerClient].(*limitConn)
+	waiting := servedConns[maxUnauthenticatedPerClient].(*limitConn)
 	read := make(chan error)
 	go func() {
 		if err := waiting.SetReadDeadline(time.Now().Add(minServeTime)); err != nil {
@@ -193,13 +193,13 @@ func TestRequestsThatHaveArrivedAreNotReplaced(t *testing.T) {
 		read <- err
 	}()
 	time.Sleep(minServeTime + 3*overdueCheckInterval)
-	for i, conn := range served[:maxUnauthenticatedPerClient] {
+	for i, conn := range servedConns[:maxUnauthenticatedPerClient] {
 		if _, err := io.ReadFull(conn, make([]byte, len(requestWithToken))); err != nil {
 			t.Fatalf("connection %d: %v", i, err)
 		}
 	}
 	// From here on the server waits for bytes of the first client.
-	go served[0].Read(make([]byte, 1))
+	go servedConns[0].Read(make([]byte, 1))
 	if err := <-read; err != nil {
 		t.Error("the connection that waited: ", err)
 	}
@@ -209,9 +209,9 @@ func TestRequestsThatHaveArrivedAreNotReplaced(t *testing.T) {
 func TestIdleConnectionsThatHaveNotAuthenticatedAreReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l, _ := newLimitedFixture(t, 0)
-		var all []*silentClient
+		var all []*readingClient
 		for range maxUnauthenticatedPerClient {
-			all = append(all, startSilentClient(l.dialFrom(attackerIP), healthRequest))
+			all = append(all, startReadingClient(l.dialFrom(attackerIP), healthRequest))
 		}
 		time.Sleep(2 * headerTimeout)
 		synctest.Wait()
@@ -231,10 +231,10 @@ func TestIdleConnectionsThatHaveNotAuthenticatedAreReplaced(t *testing.T) {
 func TestConnectionsThatHaveNotAuthenticatedAreLimitedInTotal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l, limit := newLimitedFixture(t, 0)
-		byAddress := make(map[byte][]*silentClient)
+		byAddress := make(map[byte][]*readingClient)
 		for host := byte(10); host < 20; host++ {
 			for range maxUnauthenticated / 10 {
-				byAddress[host] = append(byAddress[host], startSilentClient(l.dialFrom(net.IPv4(127, 0, 0, host)), partialHeader))
+				byAddress[host] = append(byAddress[host], startReadingClient(l.dialFrom(net.IPv4(127, 0, 0, host)), partialHeader))
 			}
 		}
 		synctest.Wait()
@@ -251,7 +251,7 @@ func TestConnectionsThatHaveNotAuthenticatedAreLimitedInTotal(t *testing.T) {
 			}
 		}
 		limit.mu.Lock()
-		counted := limit.unauthenticated
+		counted := limit.unauthenticatedConns
 		limit.mu.Unlock()
 		if open != maxUnauthenticated-1 || counted != maxUnauthenticated {
 			t.Errorf("%d connections are open besides the last one, and %d counted; want %d", open, counted, maxUnauthenticated-1)
@@ -264,9 +264,9 @@ func TestConnectionsThatHaveNotAuthenticatedAreLimitedInTotal(t *testing.T) {
 func TestAuthenticatedConnectionsHaveNoLimitUnlessConfigured(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l, limit := newLimitedFixture(t, 0)
-		var all []*silentClient
+		var all []*readingClient
 		for range 600 {
-			all = append(all, startSilentClient(l.dialFrom(attackerIP), requestWithToken))
+			all = append(all, startReadingClient(l.dialFrom(attackerIP), requestWithToken))
 		}
 		time.Sleep(headerTimeout)
 		synctest.Wait()
@@ -281,15 +281,15 @@ func TestAuthenticatedConnectionsHaveNoLimitUnlessConfigured(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if limit.openConns != 0 || limit.unauthenticated != 0 || len(limit.clients) != 0 {
-			t.Errorf("after the end %d connections are counted, %d of them not authenticated, of %d addresses", limit.openConns, limit.unauthenticated, len(limit.clients))
+		if limit.openConns != 0 || limit.unauthenticatedConns != 0 || len(limit.clients) != 0 {
+			t.Errorf("after the end %d connections are counted, %d of them not authenticated, of %d addresses", limit.openConns, limit.unauthenticatedConns, len(limit.clients))
 		}
 	})
 	synctest.Test(t, func(t *testing.T) {
 		_, l, _ := newLimitedFixture(t, 3)
-		var all []*silentClient
+		var all []*readingClient
 		for range 50 { // connections whose requests have no token are not counted
-			all = append(all, startSilentClient(l.dialFrom(attackerIP), healthRequest))
+			all = append(all, startReadingClient(l.dialFrom(attackerIP), healthRequest))
 		}
 		for range 3 {
 			conn := l.dialFrom(attackerIP)
@@ -320,7 +320,7 @@ func TestConnectionsOfUnixSocketAreLimitedOnlyByConfiguration(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.serve(t, LimitListener(listener, 0, maxUnauthenticatedPerClient+20))
-	var codes [600]int
+	var statusCodes [600]int
 	for range maxUnauthenticatedPerClient + 21 {
 		conn, err := net.Dial("unix", path)
 		if err != nil {
@@ -328,10 +328,10 @@ func TestConnectionsOfUnixSocketAreLimitedOnlyByConfiguration(t *testing.T) {
 		}
 		defer conn.Close()
 		code, _ := sendRequest(t, conn, "GET /v1/regions HTTP/1.1\r\nHost: localhost\r\n\r\n")
-		codes[code]++
+		statusCodes[code]++
 	}
-	if codes[200] != maxUnauthenticatedPerClient+20 || codes[429] != 1 {
-		t.Errorf("%d connections have an answer, %d were refused", codes[200], codes[429])
+	if statusCodes[200] != maxUnauthenticatedPerClient+20 || statusCodes[429] != 1 {
+		t.Errorf("%d connections have an answer, %d were refused", statusCodes[200], statusCodes[429])
 	}
 }
 
@@ -346,14 +346,14 @@ func TestCompleteRequestAuthenticatesWithoutTokens(t *testing.T) {
 			synctest.Wait()
 			limit.mu.Lock()
 			defer limit.mu.Unlock()
-			return limit.unauthenticated, limit.clients[attackerIP.String()].authenticated
+			return limit.unauthenticatedConns, limit.clients[attackerIP.String()].authenticatedConns
 		}
 		for i, says := range []string{
 			"GET /v1/regions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhalf",
 			"PUT /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhalf",
 		} {
 			conn := l.dialFrom(attackerIP)
-			half := startSilentClient(conn, says)
+			half := startReadingClient(conn, says)
 			if unauthenticated, authenticated := state(); unauthenticated != 1 || authenticated != i {
 				t.Errorf("with half of a request: %d not authenticated, %d authenticated", unauthenticated, authenticated)
 			}
@@ -379,7 +379,7 @@ func TestBodiesOfClientsWithoutTokenAreNotRead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				_, l, _ := newLimitedFixture(t, 0)
-				client := startSilentClient(l.dialFrom(attackerIP), c.says)
+				client := startReadingClient(l.dialFrom(attackerIP), c.says)
 				time.Sleep(time.Millisecond)
 				synctest.Wait()
 				if got := client.receivedText(); !strings.HasPrefix(got, c.want) || !strings.Contains(got, "Connection: close") {
@@ -429,21 +429,21 @@ func TestMessageBeforeTokenOfWebsocketIsLimited(t *testing.T) {
 // blockingBody is a body that blocks after its first part.
 type blockingBody struct {
 	io.Reader
-	arrived *sync.WaitGroup
-	unblock chan struct{} // closed when the second part of the body may be read
-	blocked bool
+	readsStarted *sync.WaitGroup
+	unblock      chan struct{} // closed when the second part of the body may be read
+	blocked      bool
 }
 
 func newBlockingBody(size int, came *sync.WaitGroup, rest chan struct{}) *blockingBody {
 	came.Add(1)
-	return &blockingBody{Reader: io.LimitReader(spaceReader{}, int64(size)), arrived: came, unblock: rest}
+	return &blockingBody{Reader: io.LimitReader(spaceReader{}, int64(size)), readsStarted: came, unblock: rest}
 }
 
 func (b *blockingBody) Read(p []byte) (int, error) {
 	n, err := b.Reader.Read(p)
 	if err != nil && !b.blocked {
 		b.blocked = true
-		b.arrived.Done()
+		b.readsStarted.Done()
 		<-b.unblock
 	}
 	return n, err
@@ -468,19 +468,19 @@ func TestBodiesOfAllRequestsHaveOneLimit(t *testing.T) {
 		f.ServeHTTP(w, r)
 		return w.Code
 	}
-	var came, all sync.WaitGroup
+	var arrivedWG, all sync.WaitGroup
 	rest := make(chan struct{})
-	const size = maxJobBytes / 2
-	for range maxBodyMemory / size {
-		body := newBlockingBody(size-maxChunk, &came, rest)
+	const bodySize = maxJobBytes / 2
+	for range maxBodyMemory / bodySize {
+		body := newBlockingBody(bodySize-maxChunk, &arrivedWG, rest)
 		all.Go(func() {
 			if code := ask(body); code != http.StatusBadRequest && code != http.StatusServiceUnavailable { // the body has no job
 				t.Errorf("a body within the limit: %d", code)
 			}
 		})
 	}
-	came.Wait()
-	if code := ask(io.LimitReader(spaceReader{}, size)); code != http.StatusServiceUnavailable {
+	arrivedWG.Wait()
+	if code := ask(io.LimitReader(spaceReader{}, bodySize)); code != http.StatusServiceUnavailable {
 		t.Errorf("a body above the limit: %d", code)
 	}
 	// A request without a body reserves no memory.
@@ -554,22 +554,22 @@ func TestHeadersHaveALimit(t *testing.T) {
 func TestHeadersOfClientsWithoutTokenAreLimitedInTotal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l, limit := newLimitedFixture(t, 0)
-		var small, large []*silentClient
+		var smallSenders, largeSenders []*readingClient
 		for range 50 {
-			small = append(small, startSilentClient(l.dialFrom(otherIP), partialHeader))
+			smallSenders = append(smallSenders, startReadingClient(l.dialFrom(otherIP), partialHeader))
 		}
-		const size = maxHeaderBytes - 1<<10
+		const headerSize = maxHeaderBytes - 1<<10
 		for host := byte(10); host < 20; host++ {
 			for range 50 {
-				large = append(large, startSilentClient(l.dialFrom(net.IPv4(127, 0, 0, host)), partialHeader+strings.Repeat("x", size)))
+				largeSenders = append(largeSenders, startReadingClient(l.dialFrom(net.IPv4(127, 0, 0, host)), partialHeader+strings.Repeat("x", headerSize)))
 			}
 		}
 		synctest.Wait()
-		if open := countOpen(large); open < maxUnauthenticatedBytes/maxHeaderBytes-1 || open*size > maxUnauthenticatedBytes {
-			t.Errorf("%d connections are open that have sent %d bytes", open, size)
+		if open := countOpen(largeSenders); open < maxUnauthenticatedBytes/maxHeaderBytes-1 || open*headerSize > maxUnauthenticatedBytes {
+			t.Errorf("%d connections are open that have sent %d bytes", open, headerSize)
 		}
-		if n := countOpen(small); n != len(small) {
-			t.Errorf("%d connections are open that have sent little, want %d", n, len(small))
+		if n := countOpen(smallSenders); n != len(smallSenders) {
+			t.Errorf("%d connections are open that have sent little, want %d", n, len(smallSenders))
 		}
 		if code, took := sendRequest(t, l.dialFrom(attackerIP), requestWithToken); code != 200 || took > 0 {
 			t.Errorf("a client with a token: %d after %v", code, took)
@@ -590,33 +590,33 @@ func TestLargeRequestsAreProcessedOneAfterTheOther(t *testing.T) {
 		l := make(pipeListener)
 		limit := LimitListener(l, 0, 0).(*limitListener)
 		defer limit.Close()
-		var clients, served []net.Conn
-		var done []chan error
+		var openConns, servedConns []net.Conn
+		var doneChans []chan error
 		for i := range maxLargeRequests + 3 {
-			go func() { clients = append(clients, l.dialFrom(net.IPv4(127, 0, 1, byte(i)))) }()
+			go func() { openConns = append(openConns, l.dialFrom(net.IPv4(127, 0, 1, byte(i)))) }()
 			conn, err := limit.Accept()
 			if err != nil {
 				t.Fatal(err)
 			}
 			synctest.Wait()
-			served = append(served, conn)
+			servedConns = append(servedConns, conn)
 			size := 2 * smallRequestBytes
 			if i == maxLargeRequests+2 {
 				size = smallRequestBytes
 			}
 			read := make(chan error, 1)
-			done = append(done, read)
-			go clients[i].Write(make([]byte, size))
+			doneChans = append(doneChans, read)
+			go openConns[i].Write(make([]byte, size))
 			go func() {
 				_, err := conn.Read(make([]byte, size))
 				read <- err
 			}()
 		}
 		defer func() {
-			for i := range served {
-				served[i].Close()
-				served[i].Close()
-				clients[i].Close()
+			for i := range servedConns {
+				servedConns[i].Close()
+				servedConns[i].Close()
+				openConns[i].Close()
 			}
 			if n := len(limit.largeRequests); n != 0 || limit.receivedBytes != 0 {
 				t.Errorf("%d large requests and %d bytes count of connections that are closed", n, limit.receivedBytes)
@@ -624,19 +624,19 @@ func TestLargeRequestsAreProcessedOneAfterTheOther(t *testing.T) {
 		}()
 		processed := func() (n int) {
 			synctest.Wait()
-			for _, d := range done[:maxLargeRequests+2] {
+			for _, d := range doneChans[:maxLargeRequests+2] {
 				n += len(d)
 			}
 			return n
 		}
-		if n := processed(); n != maxLargeRequests || len(done[maxLargeRequests+2]) != 1 {
-			t.Fatalf("the server processes %d large requests, want %d, and %d small ones, want 1", n, maxLargeRequests, len(done[maxLargeRequests+2]))
+		if n := processed(); n != maxLargeRequests || len(doneChans[maxLargeRequests+2]) != 1 {
+			t.Fatalf("the server processes %d large requests, want %d, and %d small ones, want 1", n, maxLargeRequests, len(doneChans[maxLargeRequests+2]))
 		}
-		go served[0].Read(make([]byte, 1)) // the server has processed the first request
+		go servedConns[0].Read(make([]byte, 1)) // the server has processed the first request
 		if n := processed(); n != maxLargeRequests+1 {
 			t.Fatalf("%d large requests were processed or are, want %d", n, maxLargeRequests+1)
 		}
-		served[1].Close()
+		servedConns[1].Close()
 		if n := processed(); n != maxLargeRequests+2 {
 			t.Fatalf("%d large requests were processed or are, want %d", n, maxLargeRequests+2)
 		}
@@ -653,30 +653,30 @@ func (c halfClosedConn) CloseRead() error { return c.SetReadDeadline(time.Now())
 func TestEvictedConnectionsAreClosedAfterDelay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l, limit := newLimitedFixture(t, 0)
-		count := 2*maxUnauthenticatedBytes/maxHeaderBytes + maxEvictedOpen
+		count := 2*maxUnauthenticatedBytes/maxHeaderBytes + maxEvictedOpenConns
 		large := partialHeader + strings.Repeat("x", maxHeaderBytes-1<<10)
-		var clients []*silentClient
+		var evictedClients []*readingClient
 		for i := range count {
 			ours, theirs := net.Pipe()
 			l <- halfClosedConn{addressedConn{theirs, net.IPv4(127, 0, 1, byte(i))}}
-			clients = append(clients, startSilentClient(ours, large))
+			evictedClients = append(evictedClients, startReadingClient(ours, large))
 			synctest.Wait()
 		}
 		limit.mu.Lock()
-		served := limit.unauthenticated
+		served := limit.unauthenticatedConns
 		limit.mu.Unlock()
-		if n := countOpen(clients) - served; n != maxEvictedOpen {
-			t.Errorf("%d evicted connections are open, want %d", n, maxEvictedOpen)
+		if n := countOpen(evictedClients) - served; n != maxEvictedOpenConns {
+			t.Errorf("%d evicted connections are open, want %d", n, maxEvictedOpenConns)
 		}
 		time.Sleep(evictedCloseDelay)
 		synctest.Wait()
-		if n := countOpen(clients); n != served {
+		if n := countOpen(evictedClients); n != served {
 			t.Errorf("%d connections are open after the delay, want the %d that are served", n, served)
 		}
-		if n := limit.evictedOpen.Load(); n != 0 {
+		if n := limit.evictedOpenConns.Load(); n != 0 {
 			t.Errorf("%d evicted connections count as open", n)
 		}
-		for _, c := range clients {
+		for _, c := range evictedClients {
 			if !c.isOpen() && c.lifetime != 0 && c.lifetime < evictedCloseDelay {
 				t.Fatalf("an evicted connection was closed after %v", c.lifetime)
 			}

@@ -14,7 +14,7 @@ import (
 // sortKey is the position of an object in a list: by create index, then by namespace, then by name. Fields
 // that do not apply to a kind of object are empty. The page token of a list is the text of a sortKey.
 type sortKey struct {
-	created         uint64
+	createIndex     uint64
 	namespace, name string
 }
 
@@ -24,20 +24,20 @@ func (r *request) creationKey(index uint64, id string) sortKey {
 	if r.query.Get("prefix") != "" {
 		return sortKey{name: id}
 	}
-	return sortKey{created: index, name: id}
+	return sortKey{createIndex: index, name: id}
 }
 
 // nameKey returns the sort key of objects that are listed by name. The namespace may be empty.
 func nameKey(namespace, name string) sortKey { return sortKey{namespace: namespace, name: name} }
 
 func (p sortKey) compare(q sortKey) int {
-	return cmp.Or(cmp.Compare(p.created, q.created), strings.Compare(p.namespace, q.namespace), strings.Compare(p.name, q.name))
+	return cmp.Or(cmp.Compare(p.createIndex, q.createIndex), strings.Compare(p.namespace, q.namespace), strings.Compare(p.name, q.name))
 }
 
 func (p sortKey) pageToken() string {
 	switch {
-	case p.created > 0:
-		return strconv.FormatUint(p.created, 10) + "." + p.name
+	case p.createIndex > 0:
+		return strconv.FormatUint(p.createIndex, 10) + "." + p.name
 	case p.namespace != "":
 		return p.namespace + "." + p.name
 	}
@@ -49,9 +49,9 @@ func (p sortKey) parseToken(token string) sortKey {
 	before, name, cut := strings.Cut(token, ".")
 	switch {
 	case !cut:
-	case p.created > 0:
+	case p.createIndex > 0:
 		if index, err := strconv.ParseUint(before, 10, 64); err == nil {
-			return sortKey{created: index, name: name}
+			return sortKey{createIndex: index, name: name}
 		}
 	case p.namespace != "":
 		return sortKey{namespace: before, name: name}

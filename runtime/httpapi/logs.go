@@ -116,7 +116,7 @@ func (h *fileHandler) newFollowRequest(r *request) (logs.FollowRequest, error) {
 
 // findTask returns the task with the name, nil if the allocation has none.
 func findTask(alloc *api.Allocation, name string) *api.Task {
-	if g := model.Group(alloc.Job, alloc.TaskGroup); g != nil {
+	if g := model.FindGroup(alloc.Job, alloc.TaskGroup); g != nil {
 		for _, t := range g.Tasks {
 			if t.Name == name {
 				return t

@@ -64,7 +64,7 @@ func (h *metricsHandler) read(r *request) (any, error) {
 			return nil, err
 		}
 		r.replyWritten = true
-		r.startReply()
+		r.setWriteDeadline()
 		format, names := expfmt.NegotiateAccept(r.Header, expfmt.DefaultAcceptedFormats()...), r.query["name[]"]
 		r.w.Header().Set("Content-Type", string(format))
 		encoder := expfmt.NewEncoder(r.w, format)
@@ -149,9 +149,9 @@ func (h *metricsHandler) collectMetrics(ctx context.Context, t *Telemetry) []*me
 
 // metricSet has the metrics that are collected for one request.
 type metricSet struct {
-	host    string
-	metrics []*metric
-	jobs    struct{ pending, running, dead int }
+	host      string
+	metrics   []*metric
+	jobCounts struct{ pending, running, dead int }
 }
 
 // addGauge adds a gauge.
@@ -160,27 +160,27 @@ func (m *metricSet) addGauge(name string, value float64, labels map[string]strin
 }
 
 func (m *metricSet) addAgent() {
-	var memory runtime.MemStats
-	runtime.ReadMemStats(&memory)
+	var memStats runtime.MemStats
+	runtime.ReadMemStats(&memStats)
 	labels := map[string]string{"host": m.host}
 	m.addGauge("runtime.num_goroutines", float64(runtime.NumGoroutine()), labels)
-	m.addGauge("runtime.alloc_bytes", float64(memory.Alloc), labels)
-	m.addGauge("runtime.sys_bytes", float64(memory.Sys), labels)
-	m.addGauge("runtime.heap_objects", float64(memory.HeapObjects), labels)
-	m.addGauge("runtime.malloc_count", float64(memory.Mallocs), labels)
-	m.addGauge("runtime.free_count", float64(memory.Frees), labels)
-	m.addGauge("runtime.total_gc_pause_ns", float64(memory.PauseTotalNs), labels)
-	m.addGauge("runtime.total_gc_runs", float64(memory.NumGC), labels)
+	m.addGauge("runtime.alloc_bytes", float64(memStats.Alloc), labels)
+	m.addGauge("runtime.sys_bytes", float64(memStats.Sys), labels)
+	m.addGauge("runtime.heap_objects", float64(memStats.HeapObjects), labels)
+	m.addGauge("runtime.malloc_count", float64(memStats.Mallocs), labels)
+	m.addGauge("runtime.free_count", float64(memStats.Frees), labels)
+	m.addGauge("runtime.total_gc_pause_ns", float64(memStats.PauseTotalNs), labels)
+	m.addGauge("runtime.total_gc_runs", float64(memStats.NumGC), labels)
 }
 
 func (m *metricSet) addJob(j *api.Job, sum *api.JobSummary) {
 	switch val(j.Status) {
 	case model.JobPending:
-		m.jobs.pending++
+		m.jobCounts.pending++
 	case model.JobRunning:
-		m.jobs.running++
+		m.jobCounts.running++
 	default:
-		m.jobs.dead++
+		m.jobCounts.dead++
 	}
 	for group, counts := range sum.Summary {
 		labels := map[string]string{"host": m.host, "job": sum.JobID, "namespace": sum.Namespace, "task_group": group}
@@ -201,9 +201,9 @@ func (m *metricSet) addJob(j *api.Job, sum *api.JobSummary) {
 
 func (m *metricSet) addJobStatuses() {
 	labels := map[string]string{"host": m.host}
-	m.addGauge("nomad.job_status.pending", float64(m.jobs.pending), labels)
-	m.addGauge("nomad.job_status.running", float64(m.jobs.running), labels)
-	m.addGauge("nomad.job_status.dead", float64(m.jobs.dead), labels)
+	m.addGauge("nomad.job_status.pending", float64(m.jobCounts.pending), labels)
+	m.addGauge("nomad.job_status.running", float64(m.jobCounts.running), labels)
+	m.addGauge("nomad.job_status.dead", float64(m.jobCounts.dead), labels)
 }
 
 // addNode adds the resources of the node, the resources that are allocated, and the states of the node's
@@ -213,36 +213,36 @@ func (m *metricSet) addNode(n *api.Node, allocs []*api.Allocation) {
 		"host": m.host, "node_id": n.ID, "datacenter": n.Datacenter, "node_class": cmp.Or(n.NodeClass, "none"), "node_pool": n.NodePool,
 		"node_status": n.Status, "node_scheduling_eligibility": n.SchedulingEligibility,
 	}
-	var cpu, memory, disk int64
-	var pending, running, terminal int
+	var cpu, allocatedMemory, allocatedDisk int64
+	var pendingAllocs, runningAllocs, terminalAllocs int
 	for _, alloc := range allocs {
 		if alloc.ClientTerminalStatus() {
-			terminal++
+			terminalAllocs++
 			continue
 		}
 		if alloc.ClientStatus == api.AllocClientStatusRunning {
-			running++
+			runningAllocs++
 		} else {
-			pending++
+			pendingAllocs++
 		}
 		if given := alloc.AllocatedResources; given != nil {
-			disk += given.Shared.DiskMB
+			allocatedDisk += given.Shared.DiskMB
 			for _, task := range given.Tasks {
 				cpu += task.Cpu.CpuShares
-				memory += task.Memory.MemoryMB
+				allocatedMemory += task.Memory.MemoryMB
 			}
 		}
 	}
-	m.addGauge("client.allocations.pending", float64(pending), labels)
-	m.addGauge("client.allocations.running", float64(running), labels)
-	m.addGauge("client.allocations.terminal", float64(terminal), labels)
+	m.addGauge("client.allocations.pending", float64(pendingAllocs), labels)
+	m.addGauge("client.allocations.running", float64(runningAllocs), labels)
+	m.addGauge("client.allocations.terminal", float64(terminalAllocs), labels)
 	m.addGauge("client.allocated.cpu", float64(cpu), labels)
-	m.addGauge("client.allocated.memory", float64(memory), labels)
-	m.addGauge("client.allocated.disk", float64(disk), labels)
+	m.addGauge("client.allocated.memory", float64(allocatedMemory), labels)
+	m.addGauge("client.allocated.disk", float64(allocatedDisk), labels)
 	if has, kept := n.NodeResources, n.ReservedResources; has != nil && kept != nil {
 		m.addGauge("client.unallocated.cpu", float64(has.Cpu.CpuShares-int64(kept.Cpu.CpuShares)-cpu), labels)
-		m.addGauge("client.unallocated.memory", float64(has.Memory.MemoryMB-int64(kept.Memory.MemoryMB)-memory), labels)
-		m.addGauge("client.unallocated.disk", float64(has.Disk.DiskMB-int64(kept.Disk.DiskMB)-disk), labels)
+		m.addGauge("client.unallocated.memory", float64(has.Memory.MemoryMB-int64(kept.Memory.MemoryMB)-allocatedMemory), labels)
+		m.addGauge("client.unallocated.disk", float64(has.Disk.DiskMB-int64(kept.Disk.DiskMB)-allocatedDisk), labels)
 	}
 }
 
@@ -311,13 +311,13 @@ type taskUsage struct {
 // taskUsages requests the usage of all tasks in parallel, and omits tasks without a timely reply.
 func (h *metricsHandler) taskUsages(ctx context.Context, allocs []*api.Allocation) []taskUsage {
 	stats := make([]allocrunner.Stats, len(allocs))
-	var asking sync.WaitGroup
+	var statsWG sync.WaitGroup
 	for i, alloc := range allocs {
 		if runner := h.node.Alloc(alloc.ID); runner != nil && alloc.ClientStatus == api.AllocClientStatusRunning {
-			asking.Go(func() { stats[i] = runner.Stats(ctx, "") })
+			statsWG.Go(func() { stats[i] = runner.Stats(ctx, "") })
 		}
 	}
-	asking.Wait()
+	statsWG.Wait()
 	var all []taskUsage
 	for i, alloc := range allocs {
 		for task, sample := range stats[i].Tasks {

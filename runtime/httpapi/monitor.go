@@ -26,8 +26,8 @@ type logFrame struct {
 
 // logSink receives the lines of a log. It never blocks the logger.
 type logSink struct {
-	lines   chan []byte
-	dropped chan int // the number of dropped lines; receiving resets it
+	lines        chan []byte
+	droppedLines chan int // the number of dropped lines; receiving resets it
 }
 
 func (f *logSink) Write(line []byte) (int, error) {
@@ -36,10 +36,10 @@ func (f *logSink) Write(line []byte) (int, error) {
 	default:
 		n := 0
 		select {
-		case n = <-f.dropped:
+		case n = <-f.droppedLines:
 		default:
 		}
-		f.dropped <- n + 1 // the send does not block because the logger writes one line at a time
+		f.droppedLines <- n + 1 // the send does not block because the logger writes one line at a time
 	}
 	return len(line), nil
 }
@@ -78,7 +78,7 @@ func (h *debugHandler) monitor(r *request) (any, error) {
 		return nil, &statusError{http.StatusNotImplemented, "this agent has no log to follow"}
 	}
 
-	f := &logSink{lines: make(chan []byte, monitorBufferLines), dropped: make(chan int, 1)}
+	f := &logSink{lines: make(chan []byte, monitorBufferLines), droppedLines: make(chan int, 1)}
 	sink := hclog.NewSinkAdapter(&hclog.LoggerOptions{Name: h.log.Name(), Level: level, Output: f, JSONFormat: inJSON})
 	h.log.RegisterSink(sink)
 	defer h.log.DeregisterSink(sink)
@@ -107,7 +107,7 @@ func (f *logSink) forwardLines(ctx context.Context, write func(line []byte) erro
 		select {
 		case line := <-f.lines:
 			err = write(line)
-		case n := <-f.dropped:
+		case n := <-f.droppedLines:
 			err = write(fmt.Appendf(nil, "[%d lines were dropped: they came faster than they were read]\n", n))
 		case <-ticker.C:
 			if beat != nil {

@@ -91,8 +91,8 @@ func (h *nodeHandler) allocations(r *request) (any, error) {
 	})
 }
 
-// nodeWritten is the reply to a change of a node.
-type nodeWritten struct {
+// nodeWriteReply is the reply to a change of a node.
+type nodeWriteReply struct {
 	EvalIDs                          []string
 	EvalCreateIndex, NodeModifyIndex uint64
 	replyMeta
@@ -104,7 +104,7 @@ func (r *request) nodeReply(out scheduler.NodeOutcome, err error) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return nodeWritten{out.EvalIDs, out.EvalCreateIndex, out.NodeModifyIndex, r.meta(out.Index)}, nil
+	return nodeWriteReply{out.EvalIDs, out.EvalCreateIndex, out.NodeModifyIndex, r.replyMetaOfWrite(out.Index)}, nil
 }
 
 // checkID rejects a change of a node other than this one.
@@ -146,7 +146,7 @@ func (h *nodeHandler) evaluate(r *request) (any, error) {
 	if n == nil {
 		return nil, &statusError{http.StatusInternalServerError, "node not found"}
 	}
-	return nodeWritten{EvalIDs: []string{}, NodeModifyIndex: n.ModifyIndex}, nil
+	return nodeWriteReply{EvalIDs: []string{}, NodeModifyIndex: n.ModifyIndex}, nil
 }
 
 func (h *nodeHandler) purge(r *request) (any, error) {

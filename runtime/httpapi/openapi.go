@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// parameters are the types and descriptions of all query parameters.
-var parameters = map[string]struct{ kind, means string }{
+// queryParameters are the types and descriptions of all query parameters.
+var queryParameters = map[string]struct{ kind, means string }{
 	"region":    {"string", "the region; an error if it is not the region of the agent"},
 	"namespace": {"string", "the namespace; * is all of them in lists"},
 	"pretty":    {"boolean", "indent the answer"},
@@ -85,7 +85,7 @@ type jsonObject = map[string]any
 
 // newOpenAPIDocument returns the description of an API with these routes.
 func newOpenAPIDocument(routes []route) jsonObject {
-	s := schemas{}
+	s := openAPISchemas{}
 	paths := jsonObject{}
 	for _, rt := range routes {
 		path := strings.ReplaceAll(rt.pattern, "...}", "}")
@@ -95,7 +95,7 @@ func newOpenAPIDocument(routes []route) jsonObject {
 			paths[path] = item
 		}
 		for method := range strings.FieldsSeq(rt.methods) {
-			item[strings.ToLower(method)] = s.operation(rt)
+			item[strings.ToLower(method)] = s.newOperation(rt)
 		}
 	}
 	return jsonObject{
@@ -119,10 +119,10 @@ func newOpenAPIDocument(routes []route) jsonObject {
 
 func (a *API) serveOpenAPI(*request) (any, error) { return newOpenAPIDocument(a.routes), nil }
 
-// schemas are the schemas of the named types found so far.
-type schemas jsonObject
+// openAPISchemas are the schemas of the named types found so far.
+type openAPISchemas jsonObject
 
-func (s schemas) operation(rt route) jsonObject {
+func (s openAPISchemas) newOperation(rt route) jsonObject {
 	var params []jsonObject
 	for rest := rt.pattern; strings.Contains(rest, "{"); {
 		_, after, _ := strings.Cut(rest, "{")
@@ -136,7 +136,7 @@ func (s schemas) operation(rt route) jsonObject {
 		params = append(params, p)
 	}
 	for _, name := range strings.Fields("region namespace pretty " + strings.Join(rt.params, " ")) {
-		known := parameters[name]
+		known := queryParameters[name]
 		params = append(params, jsonObject{"name": name, "in": "query", "description": known.means, "schema": jsonObject{"type": known.kind}})
 	}
 	answer := jsonObject{"description": "the answer"}
@@ -157,7 +157,7 @@ func (s schemas) operation(rt route) jsonObject {
 }
 
 // schemaOf returns the schema of a type as [encode] writes it.
-func (s schemas) schemaOf(t reflect.Type) jsonObject {
+func (s openAPISchemas) schemaOf(t reflect.Type) jsonObject {
 	switch {
 	case t == timeType:
 		return jsonObject{"type": []string{"string", "null"}, "format": "date-time"}
@@ -193,7 +193,7 @@ func (s schemas) schemaOf(t reflect.Type) jsonObject {
 }
 
 // structSchema describes a struct once, under its name, because some structs are recursive.
-func (s schemas) structSchema(t reflect.Type) jsonObject {
+func (s openAPISchemas) structSchema(t reflect.Type) jsonObject {
 	name := t.Name()
 	if name != "" {
 		name = strings.TrimPrefix(t.String(), "api.")

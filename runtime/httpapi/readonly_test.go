@@ -112,13 +112,13 @@ func newJobWithSecrets() *api.Job {
 
 func TestReadOnlyTokenHidesSecrets(t *testing.T) {
 	f := readOnlyFixture(t)
-	const alloc, node = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"
+	const gotAlloc, gotNode = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"
 	job := newJobWithSecrets()
 	f.updateStore(t, func(tx *store.Txn) {
 		tx.PutJob(job)
-		tx.PutNode(&api.Node{ID: node, Name: "n", Meta: map[string]string{"word": secretValue}, Events: []*api.NodeEvent{{Message: secretValue}}})
+		tx.PutNode(&api.Node{ID: gotNode, Name: "n", Meta: map[string]string{"word": secretValue}, Events: []*api.NodeEvent{{Message: secretValue}}})
 		tx.PutAllocation(&api.Allocation{
-			ID: alloc, Namespace: "default", JobID: "web", NodeID: node, TaskGroup: "g", Job: job, EvalID: "33333333-3333-3333-3333-333333333333",
+			ID: gotAlloc, Namespace: "default", JobID: "web", NodeID: gotNode, TaskGroup: "g", Job: job, EvalID: "33333333-3333-3333-3333-333333333333",
 			TaskStates: map[string]*api.TaskState{"t": {State: "running", Events: []*api.TaskEvent{{
 				Type: "Terminated", DisplayMessage: secretValue, Message: secretValue, DriverError: secretValue, DriverMessage: secretValue, DownloadError: secretValue,
 				SetupError: secretValue, ValidationError: secretValue, RestartReason: secretValue, KillReason: secretValue, KillError: secretValue, TaskSignalReason: secretValue,
@@ -127,11 +127,11 @@ func TestReadOnlyTokenHidesSecrets(t *testing.T) {
 		})
 		tx.PutEvaluation(&api.Evaluation{ID: "33333333-3333-3333-3333-333333333333", Namespace: "default", JobID: "web"})
 		tx.PutDeployment(&api.Deployment{ID: "44444444-4444-4444-4444-444444444444", Namespace: "default", JobID: "web"})
-		tx.PutService(&api.ServiceRegistration{ID: "s", ServiceName: "web", Namespace: "default", JobID: "web", AllocID: alloc, NodeID: node, Tags: []string{"shown-tag"}})
+		tx.PutService(&api.ServiceRegistration{ID: "s", ServiceName: "web", Namespace: "default", JobID: "web", AllocID: gotAlloc, NodeID: gotNode, Tags: []string{"shown-tag"}})
 		tx.PutVariable(&api.Variable{Namespace: "default", Path: "path-of-a-variable", Items: api.VariableItems{"word": secretValue}})
 		tx.AddScalingEvent("default", "web", "g", api.ScalingEvent{Message: secretValue, Meta: map[string]any{"word": secretValue}})
 	})
-	ids := map[string]string{"alloc": alloc, "node": node, "eval": "33333333-3333-3333-3333-333333333333", "deploy": "44444444-4444-4444-4444-444444444444"}
+	ids := map[string]string{"alloc": gotAlloc, "node": gotNode, "eval": "33333333-3333-3333-3333-333333333333", "deploy": "44444444-4444-4444-4444-444444444444"}
 	for pattern := range readOnlyRoutes {
 		if pattern == eventsPath {
 			continue
@@ -154,7 +154,7 @@ func TestReadOnlyTokenHidesSecrets(t *testing.T) {
 			}
 		}
 	}
-	for _, path := range []string{"/v1/job/web", "/v1/allocation/" + alloc, "/v1/node/" + node, "/v1/jobs?meta=true"} {
+	for _, path := range []string{"/v1/job/web", "/v1/allocation/" + gotAlloc, "/v1/node/" + gotNode, "/v1/jobs?meta=true"} {
 		if body := bodyText(f.send("GET", path, nil, "X-Nomad-Token", "operator")); !strings.Contains(body, secretValue) {
 			t.Errorf("%s hides the word from the operator: %s", path, body)
 		}

@@ -137,9 +137,9 @@ func (r *request) limitBody() {
 	}
 }
 
-// startReply sets the deadline for writing the reply. A handler that writes the reply itself calls
-// startReply before its first write.
-func (r *request) startReply() { _ = r.control.SetWriteDeadline(time.Now().Add(writeTimeout)) }
+// setWriteDeadline sets the deadline for writing the reply. A handler that writes the reply itself calls
+// setWriteDeadline before its first write.
+func (r *request) setWriteDeadline() { _ = r.control.SetWriteDeadline(time.Now().Add(writeTimeout)) }
 
 // countConn counts the connection as authenticated. If the limit is reached, the connection is
 // closed after the reply.
@@ -197,12 +197,12 @@ func (r *request) readBody(limit int64, read func(io.Reader) error) error {
 		return tooLarge(limit)
 	}
 	err := read(http.MaxBytesReader(r.w, r.Body, limit))
-	var larger *http.MaxBytesError
-	var status *statusError
+	var maxBytesErr *http.MaxBytesError
+	var statusErr *statusError
 	switch {
-	case errors.As(err, &larger):
+	case errors.As(err, &maxBytesErr):
 		return tooLarge(limit)
-	case errors.As(err, &status):
+	case errors.As(err, &statusErr):
 		return err
 	case err != nil:
 		return badRequest("read the body of the request: " + err.Error())
@@ -275,6 +275,6 @@ func (r *request) blockingQuery(state *store.Store, read stateReader) (any, erro
 // isBadRequest reports whether err means that the request is invalid, so that its reply need not wait for a
 // change.
 func isBadRequest(err error) bool {
-	var status *statusError
-	return errors.As(err, &status) && status.code == http.StatusBadRequest
+	var statusErr *statusError
+	return errors.As(err, &statusErr) && statusErr.code == http.StatusBadRequest
 }

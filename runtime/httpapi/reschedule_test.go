@@ -33,14 +33,14 @@ func TestRescheduleEventsHaveTheirDelay(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var decoded any
-		if err := json.Unmarshal(text, &decoded); err != nil {
+		var decodedReply any
+		if err := json.Unmarshal(text, &decodedReply); err != nil {
 			t.Fatal(err)
 		}
-		if list, ok := decoded.([]any); ok {
-			decoded = list[0]
+		if list, ok := decodedReply.([]any); ok {
+			decodedReply = list[0]
 		}
-		shown := decoded.(map[string]any)
+		shown := decodedReply.(map[string]any)
 		if inner, ok := shown["Allocation"].(map[string]any); ok {
 			shown = inner
 		}

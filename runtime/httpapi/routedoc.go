@@ -12,23 +12,23 @@ type routeDoc struct {
 	contentType  string // content type of the response, if it is not JSON
 }
 
-// readDoc describes a route that returns a part of the state. Its request may be a blocking query.
-func readDoc[Out any](summary string, params ...string) routeDoc {
+// readRouteDoc describes a route that returns a part of the state. Its request may be a blocking query.
+func readRouteDoc[Out any](summary string, params ...string) routeDoc {
 	return routeDoc{summary: summary, params: append(params, "index wait stale"), responseType: reflect.TypeFor[Out]()}
 }
 
-// noBodyDoc describes a route whose request has no body.
-func noBodyDoc[Out any](summary string, params ...string) routeDoc {
+// noBodyRouteDoc describes a route whose request has no body.
+func noBodyRouteDoc[Out any](summary string, params ...string) routeDoc {
 	return routeDoc{summary: summary, params: params, responseType: reflect.TypeFor[Out]()}
 }
 
-// withBodyDoc describes a route whose request has a body.
-func withBodyDoc[In, Out any](summary string, params ...string) routeDoc {
+// bodyRouteDoc describes a route whose request has a body.
+func bodyRouteDoc[In, Out any](summary string, params ...string) routeDoc {
 	return routeDoc{summary: summary, params: params, requestType: reflect.TypeFor[In](), responseType: reflect.TypeFor[Out]()}
 }
 
-// streamDoc describes a route whose response is not JSON, or has no end.
-func streamDoc(kind, summary string, params ...string) routeDoc {
+// streamRouteDoc describes a route whose response is not JSON, or has no end.
+func streamRouteDoc(kind, summary string, params ...string) routeDoc {
 	return routeDoc{summary: summary, params: params, contentType: kind}
 }
 

@@ -20,41 +20,41 @@ const maxMatches = 20
 // minFuzzyLen is the minimum length of a text for a fuzzy search.
 const minFuzzyLen = 2
 
-// candidate is an object that a search may return.
-type candidate struct {
-	name  string
-	scope []string // the scope of the object in the format of Nomad's search results
+// searchCandidate is an object that a search may return.
+type searchCandidate struct {
+	name      string
+	parentIDs []string // the scope of the object in the format of Nomad's search results
 }
 
 // findFunc returns the objects of one search context that match a text.
-type findFunc func(s *searchState, text string) []*candidate
+type findFunc func(s *searchState, text string) []*searchCandidate
 
 // prefixContexts has the function of each context for a prefix search.
 var prefixContexts = map[contexts.Context]findFunc{
-	contexts.Allocs: func(s *searchState, prefix string) []*candidate {
+	contexts.Allocs: func(s *searchState, prefix string) []*searchCandidate {
 		return candidatesByID(s, prefix, s.Allocations, func(a *api.Allocation) (string, string) { return a.Namespace, a.ID })
 	},
-	contexts.Deployments: func(s *searchState, prefix string) []*candidate {
+	contexts.Deployments: func(s *searchState, prefix string) []*searchCandidate {
 		return candidatesByID(s, prefix, s.Deployments, func(d *api.Deployment) (string, string) { return d.Namespace, d.ID })
 	},
-	contexts.Evals: func(s *searchState, prefix string) []*candidate {
+	contexts.Evals: func(s *searchState, prefix string) []*searchCandidate {
 		return candidatesByID(s, prefix, s.Evaluations, func(e *api.Evaluation) (string, string) { return e.Namespace, e.ID })
 	},
-	contexts.Nodes: func(s *searchState, prefix string) []*candidate {
+	contexts.Nodes: func(s *searchState, prefix string) []*searchCandidate {
 		return candidatesByID(s, prefix, s.Nodes, func(n *api.Node) (string, string) { return "", n.ID })
 	},
-	contexts.Jobs: func(s *searchState, prefix string) []*candidate {
-		return toCandidates(s.Jobs(nil, s.namespace, prefix), func(j *api.Job) *candidate { return &candidate{name: val(j.ID)} })
+	contexts.Jobs: func(s *searchState, prefix string) []*searchCandidate {
+		return toCandidates(s.Jobs(nil, s.namespace, prefix), func(j *api.Job) *searchCandidate { return &searchCandidate{name: val(j.ID)} })
 	},
-	contexts.Namespaces: func(s *searchState, prefix string) []*candidate {
-		return toCandidates(listNamespaces(s.Reader, nil, prefix), func(n *api.Namespace) *candidate { return &candidate{name: n.Name} })
+	contexts.Namespaces: func(s *searchState, prefix string) []*searchCandidate {
+		return toCandidates(listNamespaces(s.Reader, nil, prefix), func(n *api.Namespace) *searchCandidate { return &searchCandidate{name: n.Name} })
 	},
-	contexts.NodePools: func(_ *searchState, prefix string) []*candidate {
+	contexts.NodePools: func(_ *searchState, prefix string) []*searchCandidate {
 		pools := slices.DeleteFunc([]string{api.NodePoolAll, api.NodePoolDefault}, func(pool string) bool { return !strings.HasPrefix(pool, prefix) })
-		return toCandidates(pools, func(pool string) *candidate { return &candidate{name: pool} })
+		return toCandidates(pools, func(pool string) *searchCandidate { return &searchCandidate{name: pool} })
 	},
-	contexts.Variables: func(s *searchState, prefix string) []*candidate {
-		return toCandidates(s.Variables(nil, s.namespace, prefix), func(v *api.Variable) *candidate { return &candidate{name: v.Path} })
+	contexts.Variables: func(s *searchState, prefix string) []*searchCandidate {
+		return toCandidates(s.Variables(nil, s.namespace, prefix), func(v *api.Variable) *searchCandidate { return &searchCandidate{name: v.Path} })
 	},
 	contexts.Plugins:         findNothing,
 	contexts.Quotas:          findNothing,
@@ -69,32 +69,32 @@ var prefixContexts = map[contexts.Context]findFunc{
 var fuzzyContexts = map[contexts.Context]findFunc{
 	contexts.Deployments: prefixContexts[contexts.Deployments],
 	contexts.Evals:       prefixContexts[contexts.Evals],
-	contexts.Namespaces:  containingFinder(func(s *searchState) []*candidate { return prefixContexts[contexts.Namespaces](s, "") }),
-	contexts.NodePools:   containingFinder(func(s *searchState) []*candidate { return prefixContexts[contexts.NodePools](s, "") }),
-	contexts.Allocs: containingFinder(func(s *searchState) []*candidate {
+	contexts.Namespaces:  newFuzzyFinder(func(s *searchState) []*searchCandidate { return prefixContexts[contexts.Namespaces](s, "") }),
+	contexts.NodePools:   newFuzzyFinder(func(s *searchState) []*searchCandidate { return prefixContexts[contexts.NodePools](s, "") }),
+	contexts.Allocs: newFuzzyFinder(func(s *searchState) []*searchCandidate {
 		seen := slices.DeleteFunc(s.Allocations(nil, ""), func(a *api.Allocation) bool { return !s.includesNamespace(a.Namespace) })
-		return toCandidates(seen, func(a *api.Allocation) *candidate { return &candidate{a.Name, []string{a.Namespace, a.ID}} })
+		return toCandidates(seen, func(a *api.Allocation) *searchCandidate { return &searchCandidate{a.Name, []string{a.Namespace, a.ID}} })
 	}),
-	contexts.Nodes: containingFinder(func(s *searchState) []*candidate {
-		return toCandidates(s.Nodes(nil, ""), func(n *api.Node) *candidate { return &candidate{n.Name, []string{n.ID}} })
+	contexts.Nodes: newFuzzyFinder(func(s *searchState) []*searchCandidate {
+		return toCandidates(s.Nodes(nil, ""), func(n *api.Node) *searchCandidate { return &searchCandidate{n.Name, []string{n.ID}} })
 	}),
-	contexts.Classes: containingFinder(func(s *searchState) []*candidate {
-		return toCandidates(s.Nodes(nil, ""), func(n *api.Node) *candidate { return &candidate{n.NodeClass, []string{n.ID}} })
+	contexts.Classes: newFuzzyFinder(func(s *searchState) []*searchCandidate {
+		return toCandidates(s.Nodes(nil, ""), func(n *api.Node) *searchCandidate { return &searchCandidate{n.NodeClass, []string{n.ID}} })
 	}),
-	contexts.Variables: containingFinder(func(s *searchState) []*candidate {
-		return toCandidates(s.Variables(nil, s.namespace, ""), func(v *api.Variable) *candidate { return &candidate{v.Path, []string{v.Namespace, v.Path}} })
+	contexts.Variables: newFuzzyFinder(func(s *searchState) []*searchCandidate {
+		return toCandidates(s.Variables(nil, s.namespace, ""), func(v *api.Variable) *searchCandidate { return &searchCandidate{v.Path, []string{v.Namespace, v.Path}} })
 	}),
-	contexts.Jobs: containingFinder(func(s *searchState) []*candidate {
-		return toCandidates(s.Jobs(nil, s.namespace, ""), func(j *api.Job) *candidate { return &candidate{val(j.Name), jobScope(j)} })
+	contexts.Jobs: newFuzzyFinder(func(s *searchState) []*searchCandidate {
+		return toCandidates(s.Jobs(nil, s.namespace, ""), func(j *api.Job) *searchCandidate { return &searchCandidate{val(j.Name), jobScope(j)} })
 	}),
-	contexts.Groups: containingFinder(func(s *searchState) (found []*candidate) {
-		s.forEachGroup(func(j *api.Job, g *api.TaskGroup) { found = append(found, &candidate{val(g.Name), jobScope(j)}) })
+	contexts.Groups: newFuzzyFinder(func(s *searchState) (found []*searchCandidate) {
+		s.forEachGroup(func(j *api.Job, g *api.TaskGroup) { found = append(found, &searchCandidate{val(g.Name), jobScope(j)}) })
 		return found
 	}),
-	contexts.Services: containingFinder(func(s *searchState) (found []*candidate) {
+	contexts.Services: newFuzzyFinder(func(s *searchState) (found []*searchCandidate) {
 		add := func(services []*api.Service, scope ...string) {
 			for _, service := range services {
-				found = append(found, &candidate{service.Name, scope})
+				found = append(found, &searchCandidate{service.Name, scope})
 			}
 		}
 		s.forEachGroup(func(j *api.Job, g *api.TaskGroup) {
@@ -105,11 +105,11 @@ var fuzzyContexts = map[contexts.Context]findFunc{
 		})
 		return found
 	}),
-	contexts.Tasks: containingFinder(func(s *searchState) []*candidate {
-		return s.taskCandidates(func(t *api.Task, group []string) *candidate { return &candidate{t.Name, group} })
+	contexts.Tasks: newFuzzyFinder(func(s *searchState) []*searchCandidate {
+		return s.taskCandidates(func(t *api.Task, group []string) *searchCandidate { return &searchCandidate{t.Name, group} })
 	}),
-	contexts.Images:          containingFinder(func(s *searchState) []*candidate { return s.configCandidates("image") }),
-	contexts.Commands:        containingFinder(func(s *searchState) []*candidate { return s.configCandidates("command") }),
+	contexts.Images:          newFuzzyFinder(func(s *searchState) []*searchCandidate { return s.configCandidates("image") }),
+	contexts.Commands:        newFuzzyFinder(func(s *searchState) []*searchCandidate { return s.configCandidates("command") }),
 	contexts.Plugins:         findNothing,
 	contexts.Volumes:         findNothing,
 	contexts.ScalingPolicies: findNothing,
@@ -125,16 +125,16 @@ func (s *searchState) includesNamespace(namespace string) bool {
 	return namespace == "" || s.namespace == store.AnyNamespace || s.namespace == namespace
 }
 
-func findNothing(*searchState, string) []*candidate { return nil }
+func findNothing(*searchState, string) []*searchCandidate { return nil }
 
-// containingFinder returns a function that selects from the candidates of all those whose names contain the
+// newFuzzyFinder returns a function that selects from the candidates of all those whose names contain the
 // text, the closest first.
-func containingFinder(all func(*searchState) []*candidate) findFunc {
-	return func(s *searchState, text string) []*candidate { return closestCandidates(all(s), text) }
+func newFuzzyFinder(all func(*searchState) []*searchCandidate) findFunc {
+	return func(s *searchState, text string) []*searchCandidate { return closestCandidates(all(s), text) }
 }
 
-func toCandidates[T any](all []T, of func(T) *candidate) []*candidate {
-	found := make([]*candidate, len(all))
+func toCandidates[T any](all []T, of func(T) *searchCandidate) []*searchCandidate {
+	found := make([]*searchCandidate, len(all))
 	for i, o := range all {
 		found[i] = of(o)
 	}
@@ -142,10 +142,10 @@ func toCandidates[T any](all []T, of func(T) *candidate) []*candidate {
 }
 
 // candidatesByID returns the candidates of objects that have an id and no name.
-func candidatesByID[T any](s *searchState, prefix string, list func(store.WatchSet, string) []T, key func(T) (namespace, id string)) (found []*candidate) {
+func candidatesByID[T any](s *searchState, prefix string, list func(store.WatchSet, string) []T, key func(T) (namespace, id string)) (found []*searchCandidate) {
 	for _, o := range list(nil, prefix) {
 		if namespace, id := key(o); s.includesNamespace(namespace) {
-			found = append(found, &candidate{name: id})
+			found = append(found, &searchCandidate{name: id})
 		}
 	}
 	return found
@@ -162,7 +162,7 @@ func (s *searchState) forEachGroup(visit func(*api.Job, *api.TaskGroup)) {
 }
 
 // taskCandidates returns candidates for the tasks of all jobs.
-func (s *searchState) taskCandidates(of func(t *api.Task, group []string) *candidate) (found []*candidate) {
+func (s *searchState) taskCandidates(of func(t *api.Task, group []string) *searchCandidate) (found []*searchCandidate) {
 	s.forEachGroup(func(j *api.Job, g *api.TaskGroup) {
 		for _, t := range g.Tasks {
 			found = append(found, of(t, append(jobScope(j), val(g.Name))))
@@ -172,10 +172,10 @@ func (s *searchState) taskCandidates(of func(t *api.Task, group []string) *candi
 }
 
 // configCandidates returns the texts under a key of the tasks' config blocks.
-func (s *searchState) configCandidates(key string) []*candidate {
-	return s.taskCandidates(func(t *api.Task, group []string) *candidate {
+func (s *searchState) configCandidates(key string) []*searchCandidate {
+	return s.taskCandidates(func(t *api.Task, group []string) *searchCandidate {
 		text, _ := t.Config[key].(string)
-		return &candidate{text, append(group, t.Name)}
+		return &searchCandidate{text, append(group, t.Name)}
 	})
 }
 
@@ -196,12 +196,12 @@ type searchAnswer struct {
 // searchHandler serves the search.
 type searchHandler struct{ store *store.Store }
 
-func (h *searchHandler) prefix(r *request) (any, error) {
+func (h *searchHandler) searchPrefix(r *request) (any, error) {
 	var body searchBody
 	if err := r.decodeBody(&body, maxBodyBytes, false); err != nil {
 		return nil, err
 	}
-	return h.search(r, prefixContexts, body.Context, body.Prefix, func(found []*candidate) any {
+	return h.search(r, prefixContexts, body.Context, body.Prefix, func(found []*searchCandidate) any {
 		names := make([]string, len(found))
 		for i, c := range found {
 			names[i] = c.name
@@ -210,7 +210,7 @@ func (h *searchHandler) prefix(r *request) (any, error) {
 	})
 }
 
-func (h *searchHandler) fuzzy(r *request) (any, error) {
+func (h *searchHandler) searchFuzzy(r *request) (any, error) {
 	var body searchBody
 	if err := r.decodeBody(&body, maxBodyBytes, false); err != nil {
 		return nil, err
@@ -218,17 +218,17 @@ func (h *searchHandler) fuzzy(r *request) (any, error) {
 	if n := utf8.RuneCountInString(body.Text); n < minFuzzyLen {
 		return nil, fmt.Errorf("fuzzy search query must be at least %d characters, got %d", minFuzzyLen, n)
 	}
-	return h.search(r, fuzzyContexts, body.Context, body.Text, func(found []*candidate) any {
+	return h.search(r, fuzzyContexts, body.Context, body.Text, func(found []*searchCandidate) any {
 		matches := make([]api.FuzzyMatch, len(found))
 		for i, c := range found {
-			matches[i] = api.FuzzyMatch{ID: c.name, Scope: c.scope}
+			matches[i] = api.FuzzyMatch{ID: c.name, Scope: c.parentIDs}
 		}
 		return matches
 	})
 }
 
 // search searches for a text in one context, or in all contexts.
-func (h *searchHandler) search(r *request, in map[contexts.Context]findFunc, context contexts.Context, text string, encode func([]*candidate) any) (any, error) {
+func (h *searchHandler) search(r *request, in map[contexts.Context]findFunc, context contexts.Context, text string, encode func([]*searchCandidate) any) (any, error) {
 	asked := []contexts.Context{context}
 	if context == contexts.All || context == "" {
 		asked = slices.Collect(maps.Keys(in))
@@ -237,7 +237,7 @@ func (h *searchHandler) search(r *request, in map[contexts.Context]findFunc, con
 	}
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		state := &searchState{s, r.namespace}
-		answer := searchAnswer{make(map[contexts.Context]any), make(map[contexts.Context]bool), r.meta(s.Index())}
+		answer := searchAnswer{make(map[contexts.Context]any), make(map[contexts.Context]bool), r.replyMetaOfWrite(s.Index())}
 		for _, c := range asked {
 			found := in[c](state, text)
 			answer.Truncations[c] = len(found) > maxMatches
@@ -252,11 +252,11 @@ func (h *searchHandler) search(r *request, in map[contexts.Context]findFunc, con
 
 // closestCandidates returns the candidates whose names have the text, sorted by the position of the text and
 // then by the length of the name.
-func closestCandidates(found []*candidate, text string) []*candidate {
+func closestCandidates(found []*searchCandidate, text string) []*searchCandidate {
 	text = strings.ToLower(text)
-	at := func(c *candidate) int { return strings.Index(strings.ToLower(c.name), text) }
-	found = slices.DeleteFunc(found, func(c *candidate) bool { return at(c) < 0 })
-	slices.SortStableFunc(found, func(a, b *candidate) int {
+	at := func(c *searchCandidate) int { return strings.Index(strings.ToLower(c.name), text) }
+	found = slices.DeleteFunc(found, func(c *searchCandidate) bool { return at(c) < 0 })
+	slices.SortStableFunc(found, func(a, b *searchCandidate) int {
 		return cmp.Or(cmp.Compare(at(a), at(b)), cmp.Compare(len(a.name), len(b.name)), strings.Compare(a.name, b.name))
 	})
 	return found

@@ -45,7 +45,7 @@ func (h *serviceHandler) list(r *request) (any, error) {
 	})
 }
 
-func (h *serviceHandler) noName(*request) (any, error) {
+func (h *serviceHandler) rejectMissingName(*request) (any, error) {
 	return nil, badRequest("missing service name")
 }
 

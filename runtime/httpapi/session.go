@@ -56,9 +56,9 @@ func execError(format string, args ...any) error {
 // connections. A handler can outlive http.Server.Close, so a WaitGroup alone is not enough: its
 // Add must not race Wait.
 type sessionGroup struct {
-	mu      sync.Mutex
-	stopped bool
-	running sync.WaitGroup
+	mu         sync.Mutex
+	stopped    bool
+	sessionsWG sync.WaitGroup
 }
 
 // start adds a session to the count; the session calls end when it ends. It returns false after stop
@@ -67,19 +67,19 @@ func (g *sessionGroup) start() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.stopped {
-		g.running.Add(1)
+		g.sessionsWG.Add(1)
 	}
 	return !g.stopped
 }
 
-func (g *sessionGroup) end() { g.running.Done() }
+func (g *sessionGroup) end() { g.sessionsWG.Done() }
 
 // stop rejects further sessions and blocks until the running ones have ended.
 func (g *sessionGroup) stop() {
 	g.mu.Lock()
 	g.stopped = true
 	g.mu.Unlock()
-	g.running.Wait()
+	g.sessionsWG.Wait()
 }
 
 // serveSession runs a command for a client over a websocket. It sends errors of the request in the session,
@@ -175,17 +175,17 @@ func (h *execHandler) handshake(r *request, conn *websocket.Conn) error {
 		r.conn.evict()
 		return errClientGone
 	}
-	var hello struct {
+	var helloMessage struct {
 		Version   int    `json:"version"`
 		AuthToken string `json:"auth_token"`
 	}
-	switch err := json.Unmarshal(text, &hello); {
+	switch err := json.Unmarshal(text, &helloMessage); {
 	case err != nil:
 		return execError("failed to decode the handshake: %v", err)
-	case hello.Version != 1:
-		return execError("unsupported handshake version: %d", hello.Version)
+	case helloMessage.Version != 1:
+		return execError("unsupported handshake version: %d", helloMessage.Version)
 	}
-	if !h.access.isTrusted(r.Request) && !equalSecrets(hello.AuthToken, string(h.access.token)) {
+	if !h.access.isTrusted(r.Request) && !equalSecrets(helloMessage.AuthToken, string(h.access.token)) {
 		return execError("%v", errPermissionDenied)
 	}
 	if !r.conn.authenticate() {
@@ -208,15 +208,15 @@ func serveExec(parent context.Context, conn *websocket.Conn, command execCommand
 
 	stdin, typed := io.Pipe()
 	resize := make(chan driver.TerminalSize, 1)
-	in := &execInput{conn: conn, stdin: typed, resize: resize}
-	in.lastMessage.Store(time.Now().UnixNano())
-	var background sync.WaitGroup
-	defer background.Wait()
-	background.Go(func() {
+	in := &execInput{conn: conn, stdin: typed, terminalSizes: resize}
+	in.lastMessageTime.Store(time.Now().UnixNano())
+	var backgroundWG sync.WaitGroup
+	defer backgroundWG.Wait()
+	backgroundWG.Go(func() {
 		cancel(in.readMessages(connCtx))
 		endSoon()
 	})
-	background.Go(func() {
+	backgroundWG.Go(func() {
 		if in.awaitDisconnect(ctx) {
 			cancel(errClientGone)
 			cancelConn()
@@ -245,11 +245,11 @@ func serveExec(parent context.Context, conn *websocket.Conn, command execCommand
 
 // execInput passes the input of the client to the command.
 type execInput struct {
-	conn         *websocket.Conn
-	stdin        *io.PipeWriter
-	resize       chan driver.TerminalSize
-	lastMessage  atomic.Int64 // time of the last message
-	stdinBlocked atomic.Bool  // the command does not read its input
+	conn            *websocket.Conn
+	stdin           *io.PipeWriter
+	terminalSizes   chan driver.TerminalSize
+	lastMessageTime atomic.Int64 // time of the last message
+	stdinBlocked    atomic.Bool  // the command does not read its input
 }
 
 // readMessages handles the client's messages until the connection fails, and returns the reason. The
@@ -269,17 +269,17 @@ func (in *execInput) readMessages(ctx context.Context) error {
 
 // handleMessage handles one message of the client: input, a terminal size, or a heartbeat.
 func (in *execInput) handleMessage(text []byte) error {
-	in.lastMessage.Store(time.Now().UnixNano())
+	in.lastMessageTime.Store(time.Now().UnixNano())
 	var frame api.ExecStreamingInput
 	if err := json.Unmarshal(text, &frame); err != nil {
 		return execError("failed to decode input: %v", err)
 	}
 	if size := frame.TTYSize; size != nil && size.Height > 0 && size.Width > 0 {
 		select {
-		case <-in.resize: // discards a previous size that was not applied
+		case <-in.terminalSizes: // discards a previous size that was not applied
 		default:
 		}
-		in.resize <- driver.TerminalSize{Height: size.Height, Width: size.Width}
+		in.terminalSizes <- driver.TerminalSize{Height: size.Height, Width: size.Width}
 	}
 	if frame.Stdin == nil {
 		return nil // a heartbeat
@@ -288,7 +288,7 @@ func (in *execInput) handleMessage(text []byte) error {
 		in.stdinBlocked.Store(true)
 		_, _ = in.stdin.Write(frame.Stdin.Data) // the write fails if the command has closed its input
 		in.stdinBlocked.Store(false)
-		in.lastMessage.Store(time.Now().UnixNano())
+		in.lastMessageTime.Store(time.Now().UnixNano())
 	}
 	if frame.Stdin.Close {
 		_ = in.stdin.Close()
@@ -315,9 +315,9 @@ func (in *execInput) awaitDisconnect(ctx context.Context) (gone bool) {
 		ping, end := context.WithTimeout(ctx, busyPingInterval)
 		err := in.conn.Ping(ping)
 		end()
-		switch quiet := time.Since(time.Unix(0, in.lastMessage.Load())); {
+		switch quiet := time.Since(time.Unix(0, in.lastMessageTime.Load())); {
 		case err == nil:
-			in.lastMessage.Store(time.Now().UnixNano())
+			in.lastMessageTime.Store(time.Now().UnixNano())
 		case ctx.Err() != nil:
 			return false
 		case !errors.Is(err, context.DeadlineExceeded), quiet > idleExecTimeout && !in.stdinBlocked.Load():

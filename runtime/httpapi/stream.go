@@ -13,9 +13,9 @@ type stream struct {
 // calling stream, a handler returns nil as its reply and no error.
 func (r *request) stream(contentType string) *stream {
 	r.replyWritten = true
-	r.setHeaders()
+	r.setIndexHeaders()
 	r.w.Header().Set("Content-Type", contentType)
-	r.startReply()
+	r.setWriteDeadline()
 	r.w.WriteHeader(http.StatusOK)
 	_ = r.control.Flush() // the next write fails if the connection is lost
 	return &stream{r}
@@ -23,7 +23,7 @@ func (r *request) stream(contentType string) *stream {
 
 // Write sends p at once. It fails if the client does not accept p within a minute.
 func (s *stream) Write(p []byte) (int, error) {
-	s.r.startReply()
+	s.r.setWriteDeadline()
 	n, err := s.r.w.Write(p)
 	if err != nil {
 		return n, err

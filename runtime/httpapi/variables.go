@@ -33,7 +33,7 @@ func (h *variableHandler) list(r *request) (any, error) {
 	})
 }
 
-func (h *variableHandler) noPath(*request) (any, error) {
+func (h *variableHandler) rejectMissingPath(*request) (any, error) {
 	return nil, badRequest("missing variable path")
 }
 
@@ -84,7 +84,7 @@ func (h *variableHandler) put(r *request) (any, error) {
 		v, err = h.variables.Put(r.Context(), v, check)
 	}
 	if err != nil {
-		return replyNotChanged(r, err, check)
+		return replyVariableConflict(r, err, check)
 	}
 	r.replyIndex = v.ModifyIndex
 	return v, nil
@@ -97,7 +97,7 @@ func (h *variableHandler) delete(r *request) (any, error) {
 	}
 	r.replyIndex, err = h.variables.Delete(r.Context(), r.namespace, r.id, check)
 	if err != nil {
-		return replyNotChanged(r, err, check)
+		return replyVariableConflict(r, err, check)
 	}
 	r.statusCode = http.StatusNoContent
 	return noContent{}, nil
@@ -117,9 +117,9 @@ func casIndex(r *request) (variables.ExpectedIndex, error) {
 }
 
 var lockOperations = map[string]func(*variables.Variables, context.Context, *api.Variable) (*api.Variable, error){
-	"lock-acquire": (*variables.Variables).Acquire,
-	"lock-renew":   (*variables.Variables).Reset,
-	"lock-release": (*variables.Variables).Release,
+	"lock-acquire": (*variables.Variables).AcquireLock,
+	"lock-renew":   (*variables.Variables).RenewLock,
+	"lock-release": (*variables.Variables).ReleaseLock,
 }
 
 // lockOperation returns the lock operation of a request, nil if the request has none.
@@ -136,19 +136,19 @@ func lockOperation(r *request) (do func(*variables.Variables, context.Context, *
 	return do, nil
 }
 
-// replyNotChanged returns why a variable was not changed. If the request has a check-and-set index, the
+// replyVariableConflict returns why a variable was not changed. If the request has a check-and-set index, the
 // reply is the current variable, which clients decode.
-func replyNotChanged(r *request, err error, check variables.ExpectedIndex) (any, error) {
-	var invalid variables.InvalidError
-	var conflict *variables.ConflictError
+func replyVariableConflict(r *request, err error, check variables.ExpectedIndex) (any, error) {
+	var invalidErr variables.InvalidError
+	var conflictErr *variables.ConflictError
 	switch {
-	case errors.As(err, &invalid):
-		return nil, badRequest(invalid.Error())
-	case errors.As(err, &conflict) && check != nil:
-		r.replyIndex, r.statusCode = conflict.Current.ModifyIndex, http.StatusConflict
-		return model.VariableWithoutLockID(conflict.Current), nil
-	case errors.As(err, &conflict):
-		return nil, &statusError{http.StatusConflict, conflict.Text}
+	case errors.As(err, &invalidErr):
+		return nil, badRequest(invalidErr.Error())
+	case errors.As(err, &conflictErr) && check != nil:
+		r.replyIndex, r.statusCode = conflictErr.Current.ModifyIndex, http.StatusConflict
+		return model.VariableWithoutLockID(conflictErr.Current), nil
+	case errors.As(err, &conflictErr):
+		return nil, &statusError{http.StatusConflict, conflictErr.Text}
 	}
 	return nil, err
 }

@@ -117,7 +117,7 @@ func (d *decoder) decodeSchemalessBlock(body hcl.Body, field reflect.Value, path
 		return diags
 	}
 	if field.Type() != stringMapType && field.Type() != stringListMapType {
-		d.deferred = append(d.deferred, func() hcl.Diagnostics {
+		d.deferredDecodes = append(d.deferredDecodes, func() hcl.Diagnostics {
 			data, diags := scoped.body.decodeSchemaless(scoped.ctx)
 			field.Set(reflect.ValueOf(data))
 			return diags
@@ -136,19 +136,19 @@ func (d *decoder) decodeSchemalessBlock(body hcl.Body, field reflect.Value, path
 	return diags
 }
 
-// mapBlockTypes are the blocks that may also be written as an attribute.
-var mapBlockTypes = map[string]bool{"meta": true, "env": true}
+// blocksAllowedAsAttribute are the blocks that may also be written as an attribute.
+var blocksAllowedAsAttribute = map[string]bool{"meta": true, "env": true}
 
 // withMapAttributes adds the attribute form of meta and env to a schema, for the types where Nomad
 // accepts it.
 func withMapAttributes(schema *hcl.BodySchema, t reflect.Type) *hcl.BodySchema {
-	if !acceptsMapAttributes[t] {
+	if !typesWithMapAttributes[t] {
 		return schema
 	}
 	out := *schema
 	out.Attributes = schema.Attributes[:len(schema.Attributes):len(schema.Attributes)]
 	for _, block := range schema.Blocks {
-		if mapBlockTypes[block.Type] {
+		if blocksAllowedAsAttribute[block.Type] {
 			out.Attributes = append(out.Attributes, hcl.AttributeSchema{Name: block.Type})
 		}
 	}

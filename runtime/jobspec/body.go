@@ -33,11 +33,11 @@ type scopedBody struct {
 
 var scopedBodyType = cty.Capsule("body", reflect.TypeFor[scopedBody]())
 
-var bodySchema = &hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: scopedBodyAttribute}}}
+var scopedBodySchema = &hcl.BodySchema{Attributes: []hcl.AttributeSchema{{Name: scopedBodyAttribute}}}
 
 // unwrapBody returns the body and its context, without the wrappers of dynamic blocks.
 func unwrapBody(body hcl.Body, ctx *hcl.EvalContext) (scopedBody, hcl.Diagnostics) {
-	content, diags := body.Content(bodySchema)
+	content, diags := body.Content(scopedBodySchema)
 	attr, ok := content.Attributes[scopedBodyAttribute]
 	if !ok {
 		return scopedBody{}, append(diags, errorAt("Unreadable block", "This block cannot be read here.", body.MissingItemRange()))
@@ -66,7 +66,7 @@ func hasScopedBodyAttribute(schema *hcl.BodySchema) bool {
 	return false
 }
 
-func bodyContent(body schemalessBody) *hcl.BodyContent {
+func scopedBodyContent(body schemalessBody) *hcl.BodyContent {
 	rng := body.MissingItemRange()
 	return &hcl.BodyContent{
 		Attributes:       hcl.Attributes{scopedBodyAttribute: {Name: scopedBodyAttribute, Expr: bodyExpr{body}, Range: rng, NameRange: rng}},
@@ -82,7 +82,7 @@ type nativeBody struct {
 
 func (b *nativeBody) Content(schema *hcl.BodySchema) (*hcl.BodyContent, hcl.Diagnostics) {
 	if hasScopedBodyAttribute(schema) {
-		return bodyContent(b), nil
+		return scopedBodyContent(b), nil
 	}
 	content, diags := b.Body.Content(schema)
 	wrapNativeBlocks(content)

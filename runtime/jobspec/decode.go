@@ -17,9 +17,9 @@ type decoder struct {
 	ctx    *hcl.EvalContext
 	budget *evaluationBudget
 	ranges sourceRanges
-	// deferred decodes the bodies without a schema. These functions run after all other parts were
+	// deferredDecodes decodes the bodies without a schema. These functions run after all other parts were
 	// decoded without errors.
-	deferred []func() hcl.Diagnostics
+	deferredDecodes []func() hcl.Diagnostics
 }
 
 // decodeJob decodes the job block, whose body is passed with dynamic blocks expanded.
@@ -32,10 +32,10 @@ func (d *decoder) decodeJob(block *hcl.Block, body hcl.Body) (*api.Job, hcl.Diag
 	}
 	finishJob(job, block.Labels[0])
 	var schemalessDiags hcl.Diagnostics
-	for _, evaluate := range d.deferred {
+	for _, evaluate := range d.deferredDecodes {
 		schemalessDiags = append(schemalessDiags, evaluate()...)
 	}
-	return job, append(diags, groupDiagnostics(schemalessDiags, "")...)
+	return job, append(diags, withDiagnosticStep(schemalessDiags, "")...)
 }
 
 // typeExtension defines the decoding of those parts of a type that its struct tags do
@@ -120,7 +120,7 @@ func (d *decoder) decodeBlocks(blocks hcl.Blocks, field reflect.Value, path []st
 	switch {
 	case t.Kind() == reflect.Slice:
 		return d.decodeList(blocks, field, path)
-	case t.Kind() == reflect.Map && elementStruct(t) != nil:
+	case t.Kind() == reflect.Map && blockStructType(t) != nil:
 		return d.decodeLabelledMap(blocks, field, path)
 	}
 	d.ranges.add(path, blocks[0].DefRange)
@@ -148,7 +148,7 @@ func (d *decoder) decodeList(blocks hcl.Blocks, field reflect.Value, path []stri
 	var diags hcl.Diagnostics
 	list := reflect.MakeSlice(field.Type(), 0, len(blocks))
 	for i, block := range blocks {
-		element := reflect.New(elementStruct(field.Type()))
+		element := reflect.New(blockStructType(field.Type()))
 		diags = append(diags, d.decodeElement(block, element, path, i)...)
 		if field.Type().Elem().Kind() != reflect.Pointer {
 			element = element.Elem()
@@ -178,7 +178,7 @@ func (d *decoder) decodeLabelledMap(blocks hcl.Blocks, field reflect.Value, path
 	var diags hcl.Diagnostics
 	out := reflect.MakeMap(field.Type())
 	for i, block := range blocks {
-		element := reflect.New(elementStruct(field.Type()))
+		element := reflect.New(blockStructType(field.Type()))
 		diags = append(diags, d.decodeElement(block, element, path, i)...)
 		out.SetMapIndex(reflect.ValueOf(block.Labels[0]), element)
 	}

@@ -12,17 +12,17 @@ import (
 	"github.com/hashicorp/hcl/v2"
 )
 
-// diagnosticGroup marks a diagnostic, in its Extra field, with the parser step that found it. Nomad prints
+// diagnosticStep marks a diagnostic, in its Extra field, with the parser step that found it. Nomad prints
 // the diagnostics of some steps in a shortened form, and clients show that text.
-type diagnosticGroup struct {
+type diagnosticStep struct {
 	// prefix precedes the text.
 	prefix string
 }
 
-// groupDiagnostics marks diagnostics of a step of which DiagnosticsText prints only the first diagnostic and the number of
+// withDiagnosticStep marks diagnostics of a step of which DiagnosticsText prints only the first diagnostic and the number of
 // the other diagnostics.
-func groupDiagnostics(diags hcl.Diagnostics, prefix string) hcl.Diagnostics {
-	mark := &diagnosticGroup{prefix: prefix}
+func withDiagnosticStep(diags hcl.Diagnostics, prefix string) hcl.Diagnostics {
+	mark := &diagnosticStep{prefix: prefix}
 	for _, diag := range diags {
 		diag.Extra = mark
 	}
@@ -35,7 +35,7 @@ func groupDiagnostics(diags hcl.Diagnostics, prefix string) hcl.Diagnostics {
 func DiagnosticsText(diags hcl.Diagnostics) string {
 	var lines []string
 	for i := 0; i < len(diags); {
-		mark, short := diags[i].Extra.(*diagnosticGroup)
+		mark, short := diags[i].Extra.(*diagnosticStep)
 		n := 1
 		for short && i+n < len(diags) && diags[i+n].Extra == any(mark) {
 			n++
@@ -79,13 +79,13 @@ const maxShownDiagnostics = 20
 // Beyond maxShownDiagnostics diagnostics it prints only the number of the rest.
 func WriteDiagnostics(w io.Writer, diags hcl.Diagnostics, texts map[string][]byte) error {
 	var b strings.Builder
-	diags = slices.DeleteFunc(slices.Clone(diags), func(d *hcl.Diagnostic) bool { return isConsequence(d, diags) })
+	diags = slices.DeleteFunc(slices.Clone(diags), func(d *hcl.Diagnostic) bool { return isConsequentError(d, diags) })
 	for i, diag := range diags {
 		if i == maxShownDiagnostics {
 			fmt.Fprintf(&b, "and %d more\n", len(diags)-i)
 			break
 		}
-		if mark, ok := diag.Extra.(*diagnosticGroup); ok {
+		if mark, ok := diag.Extra.(*diagnosticStep); ok {
 			b.WriteString(mark.prefix)
 		}
 		if diag.Severity == hcl.DiagWarning {
@@ -101,9 +101,9 @@ func WriteDiagnostics(w io.Writer, diags hcl.Diagnostics, texts map[string][]byt
 	return err
 }
 
-// isConsequence reports whether a diagnostic only reports that an expression has no value, while another
+// isConsequentError reports whether a diagnostic only reports that an expression has no value, while another
 // diagnostic has the reason.
-func isConsequence(d *hcl.Diagnostic, all hcl.Diagnostics) bool {
+func isConsequentError(d *hcl.Diagnostic, all hcl.Diagnostics) bool {
 	return strings.HasSuffix(d.Detail, ": value must be known") && d.Subject != nil &&
 		slices.ContainsFunc(all, func(why *hcl.Diagnostic) bool {
 			return why != d && why.Subject != nil && why.Subject.Filename == d.Subject.Filename && d.Subject.ContainsPos(why.Subject.Start)

@@ -14,8 +14,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// acceptsMapAttributes are the types whose meta and env may be attributes.
-var acceptsMapAttributes = map[reflect.Type]bool{
+// typesWithMapAttributes are the types whose meta and env may be attributes.
+var typesWithMapAttributes = map[reflect.Type]bool{
 	reflect.TypeFor[api.Job]():       true,
 	reflect.TypeFor[api.TaskGroup](): true,
 	reflect.TypeFor[api.Task]():      true,
@@ -133,10 +133,10 @@ func (d *decoder) decodeStrings(content *hcl.BodyContent, fields map[string]*str
 		if attr == nil {
 			continue
 		}
-		var text *string
-		diags = append(diags, gohcl.DecodeExpression(attr.Expr, d.ctx, &text)...)
-		if text != nil {
-			*fields[name] = *text
+		var stringValue *string
+		diags = append(diags, gohcl.DecodeExpression(attr.Expr, d.ctx, &stringValue)...)
+		if stringValue != nil {
+			*fields[name] = *stringValue
 		}
 	}
 	return diags
@@ -160,16 +160,16 @@ func finishAffinity(d *decoder, content *hcl.BodyContent, target any, _ []string
 
 // decodeAffinityWeight rejects a weight that Nomad would truncate to eight bits.
 func (d *decoder) decodeAffinityWeight(attr *hcl.Attribute, a *api.Affinity) hcl.Diagnostics {
-	var weight64 *int64
-	diags := gohcl.DecodeExpression(attr.Expr, d.ctx, &weight64)
-	if diags.HasErrors() || weight64 == nil {
+	var weightValue *int64
+	diags := gohcl.DecodeExpression(attr.Expr, d.ctx, &weightValue)
+	if diags.HasErrors() || weightValue == nil {
 		return diags
 	}
-	if *weight64 < -100 || *weight64 > 100 {
+	if *weightValue < -100 || *weightValue > 100 {
 		return append(diags, errorAt("Weight out of range",
-			fmt.Sprintf("The weight of an affinity must be between -100 and 100, not %d.", *weight64), attr.Expr.Range()))
+			fmt.Sprintf("The weight of an affinity must be between -100 and 100, not %d.", *weightValue), attr.Expr.Range()))
 	}
-	weight := int8(*weight64)
+	weight := int8(*weightValue)
 	a.Weight = &weight
 	return diags
 }
@@ -190,15 +190,15 @@ func finishNetwork(_ *decoder, content *hcl.BodyContent, target any, _ []string)
 			Subject:  block.DefRange.Ptr(),
 		})
 	}
-	var reserved, dynamic []api.Port
+	var reservedPorts, dynamicPorts []api.Port
 	for _, port := range n.DynamicPorts {
 		if port.Value > 0 {
-			reserved = append(reserved, port)
+			reservedPorts = append(reservedPorts, port)
 		} else {
-			dynamic = append(dynamic, port)
+			dynamicPorts = append(dynamicPorts, port)
 		}
 	}
-	n.ReservedPorts, n.DynamicPorts = reserved, dynamic
+	n.ReservedPorts, n.DynamicPorts = reservedPorts, dynamicPorts
 	return diags
 }
 

@@ -118,11 +118,11 @@ var errFileFunctionDisabled = errors.New("filesystem function disabled.")
 func functionTable(m *evaluationBudget, withFiles bool) map[string]function.Function {
 	table := make(map[string]function.Function, len(pureFunctions)+len(fileFunctions))
 	for name, f := range pureFunctions {
-		table[name] = withGuard(name, f, m)
+		table[name] = guardedFunction(name, f, m)
 	}
 	for name, f := range fileFunctions {
 		if withFiles {
-			table[name] = withGuard(name, f, m)
+			table[name] = guardedFunction(name, f, m)
 		} else {
 			table[name] = disabledFunction(f)
 		}
@@ -130,9 +130,9 @@ func functionTable(m *evaluationBudget, withFiles bool) map[string]function.Func
 	return table
 }
 
-// withGuard returns a function that checks and charges its arguments before it runs, and that
+// guardedFunction returns a function that checks and charges its arguments before it runs, and that
 // returns panics as errors without a stack.
-func withGuard(name string, f function.Function, m *evaluationBudget) function.Function {
+func guardedFunction(name string, f function.Function, m *evaluationBudget) function.Function {
 	check := argumentGuards[name]
 	return function.New(&function.Spec{
 		Description: f.Description(),
@@ -160,9 +160,9 @@ func withGuard(name string, f function.Function, m *evaluationBudget) function.F
 }
 
 func withoutStackTrace(err error) error {
-	var panicked function.PanicError
-	if errors.As(err, &panicked) {
-		return fmt.Errorf("cannot be computed for these arguments: %v", panicked.Value)
+	var panicErr function.PanicError
+	if errors.As(err, &panicErr) {
+		return fmt.Errorf("cannot be computed for these arguments: %v", panicErr.Value)
 	}
 	return err
 }

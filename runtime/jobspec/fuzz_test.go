@@ -27,8 +27,8 @@ func checkParse(t *testing.T, src Source) {
 			}
 		}
 	}
-	var printed bytes.Buffer
-	if err := WriteDiagnostics(&printed, diags, file.Texts); err != nil {
+	var printedDiagnostics bytes.Buffer
+	if err := WriteDiagnostics(&printedDiagnostics, diags, file.Texts); err != nil {
 		t.Fatal(err)
 	}
 	if (file.Job == nil) != diags.HasErrors() {
@@ -37,22 +37,22 @@ func checkParse(t *testing.T, src Source) {
 	if file.Job == nil {
 		return
 	}
-	var first, second bytes.Buffer
-	if err := Encode(&first, file.Job); err != nil {
+	var firstJSON, secondJSON bytes.Buffer
+	if err := Encode(&firstJSON, file.Job); err != nil {
 		return // an infinite number
 	}
-	job, err := ParseJSON(first.Bytes())
+	job, err := ParseJSON(firstJSON.Bytes())
 	if err != nil {
 		if strings.Contains(err.Error(), "Nesting too deep") || strings.Contains(err.Error(), "out of range") {
 			return
 		}
 		t.Fatal(err)
 	}
-	if err := Encode(&second, job); err != nil {
+	if err := Encode(&secondJSON, job); err != nil {
 		t.Fatal(err)
 	}
-	if !sameJSON(t, first.Bytes(), second.Bytes()) {
-		t.Fatalf("comes back from its JSON as\n%s\nwas\n%s", second.Bytes(), first.Bytes())
+	if !sameJSON(t, firstJSON.Bytes(), secondJSON.Bytes()) {
+		t.Fatalf("comes back from its JSON as\n%s\nwas\n%s", secondJSON.Bytes(), firstJSON.Bytes())
 	}
 }
 
@@ -60,7 +60,7 @@ func checkParse(t *testing.T, src Source) {
 // round trip.
 func sameJSON(t *testing.T, a, b []byte) bool {
 	t.Helper()
-	var texts [2]string
+	var jsonTexts [2]string
 	for i, text := range [][]byte{a, b} {
 		var v any
 		if err := json.Unmarshal(text, &v); err != nil {
@@ -70,9 +70,9 @@ func sameJSON(t *testing.T, a, b []byte) bool {
 		if err != nil {
 			t.Fatal(err)
 		}
-		texts[i] = string(out)
+		jsonTexts[i] = string(out)
 	}
-	return texts[0] == texts[1]
+	return jsonTexts[0] == jsonTexts[1]
 }
 
 func FuzzHCL(f *testing.F) {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "rewrite the golden files in testdata")
+var updateGolden = flag.Bool("update", false, "rewrite the golden files in testdata")
 
 // TestGolden parses each job in testdata and compares it with its golden JSON file.
 func TestGolden(t *testing.T) {
@@ -31,7 +31,7 @@ func TestGolden(t *testing.T) {
 			t.Errorf("testdata/%s: nothing uses it", name)
 		}
 	}
-	if jobs == 0 || jobs != len(goldens) && !*update {
+	if jobs == 0 || jobs != len(goldens) && !*updateGolden {
 		t.Errorf("%d jobs and %d golden files", jobs, len(goldens))
 	}
 }
@@ -40,7 +40,7 @@ func compareGolden(t *testing.T, path string) {
 	stem, _, _ := strings.Cut(path, ".nomad.")
 	golden := stem + ".golden.json"
 	got := readExpectedJSON(t, path)
-	if *update {
+	if *updateGolden {
 		if err := os.WriteFile(golden, got, 0o644); err != nil {
 			t.Fatal(err)
 		}

@@ -18,15 +18,15 @@ type jsonBody struct {
 
 func (b *jsonBody) Content(schema *hcl.BodySchema) (*hcl.BodyContent, hcl.Diagnostics) {
 	if hasScopedBodyAttribute(schema) {
-		return bodyContent(b), nil
+		return scopedBodyContent(b), nil
 	}
-	content, diags := b.Body.Content(orderBlocksFirst(schema))
+	content, diags := b.Body.Content(preferBlocksToAttributes(schema))
 	b.wrapContent(content)
 	return content, diags
 }
 
 func (b *jsonBody) PartialContent(schema *hcl.BodySchema) (*hcl.BodyContent, hcl.Body, hcl.Diagnostics) {
-	content, rest, diags := b.Body.PartialContent(orderBlocksFirst(schema))
+	content, rest, diags := b.Body.PartialContent(preferBlocksToAttributes(schema))
 	b.wrapContent(content)
 	return content, &jsonBody{Body: rest, budget: b.budget}, diags
 }
@@ -48,9 +48,9 @@ func (b *jsonBody) wrapContent(content *hcl.BodyContent) {
 	}
 }
 
-// orderBlocksFirst removes the attribute form from a schema for names that may also be
+// preferBlocksToAttributes removes the attribute form from a schema for names that may also be
 // a block (env, meta), because JSON has the same syntax for both.
-func orderBlocksFirst(schema *hcl.BodySchema) *hcl.BodySchema {
+func preferBlocksToAttributes(schema *hcl.BodySchema) *hcl.BodySchema {
 	blocks := make(map[string]bool, len(schema.Blocks))
 	for _, block := range schema.Blocks {
 		blocks[block.Type] = true
@@ -74,7 +74,7 @@ type jsonExpr struct {
 func (e *jsonExpr) UnwrapExpression() hcl.Expression { return e.Expression }
 
 func (e *jsonExpr) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
-	if e.budget.exceeded != nil {
+	if e.budget.exceededDiagnostic != nil {
 		return cty.DynamicVal, nil
 	}
 	val, diags := e.evaluate(ctx)
@@ -191,17 +191,17 @@ func (e *jsonExpr) evaluateMemberName(key hcl.Expression, ctx *hcl.EvalContext) 
 
 // references lists the traversals in the templates of the value.
 func (e *jsonExpr) references() []hcl.Traversal {
-	var collected []hcl.Traversal
+	var traversals []hcl.Traversal
 	list, _, members, _ := e.splitChildren()
 	for _, element := range list {
-		collected = append(collected, e.wrapChild(element).references()...)
+		traversals = append(traversals, e.wrapChild(element).references()...)
 	}
 	for _, member := range members {
-		collected = append(collected, e.wrapChild(member.Key).references()...)
-		collected = append(collected, e.wrapChild(member.Value).references()...)
+		traversals = append(traversals, e.wrapChild(member.Key).references()...)
+		traversals = append(traversals, e.wrapChild(member.Value).references()...)
 	}
 	if list != nil || members != nil {
-		return collected
+		return traversals
 	}
 	val, diags := e.Expression.Value(nil)
 	if diags.HasErrors() || val.Type() != cty.String || !isTemplate(val) {

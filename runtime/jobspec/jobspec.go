@@ -62,13 +62,13 @@ func parseWithBudget(limit int, src Source) (*File, hcl.Diagnostics) {
 	p := &parser{
 		src:    src,
 		file:   &File{Texts: map[string][]byte{src.Name: src.Text}, ranges: sourceRanges{}},
-		budget: &evaluationBudget{limit: limit},
+		budget: &evaluationBudget{maxCost: limit},
 	}
 	job, diags := p.parse()
-	if p.budget.exceeded != nil {
+	if p.budget.exceededDiagnostic != nil {
 		// Other errors may only result from values that were truncated when the budget was
 		// exceeded.
-		diags = hcl.Diagnostics{p.budget.exceeded}
+		diags = hcl.Diagnostics{p.budget.exceededDiagnostic}
 	}
 	if !diags.HasErrors() {
 		p.file.Job = job

@@ -14,10 +14,10 @@ type localValue struct {
 	attr *hcl.Attribute
 	// dependencies are the names of the locals in the expression; all is set if the expression uses the
 	// object local itself.
-	dependencies []string
-	all          bool
-	state        localState
-	val          cty.Value
+	dependencies    []string
+	all             bool
+	evaluationState localState
+	val             cty.Value
 }
 
 type localState int
@@ -112,23 +112,23 @@ type localEvaluation struct {
 // or that depends on itself, has no value when an expression refers to it.
 func (e *localEvaluation) evaluate(name string) hcl.Diagnostics {
 	l := e.declared[name]
-	if l == nil || l.state != localPending {
+	if l == nil || l.evaluationState != localPending {
 		return nil
 	}
 	if e.depth++; e.depth > nesting.MaxOperators {
 		e.depth--
-		l.state = localFailed
+		l.evaluationState = localFailed
 		return hcl.Diagnostics{errorAt("Locals too deep", fmt.Sprintf("Locals may build on each other %d times at most.", nesting.MaxOperators), l.attr.Range)}
 	}
-	l.state = localEvaluating
+	l.evaluationState = localEvaluating
 	var diags hcl.Diagnostics
 	for _, need := range l.dependencies {
 		diags = append(diags, e.evaluate(need)...)
 	}
 	e.depth--
 	for _, need := range l.dependencies {
-		if other := e.declared[need]; other != nil && other.state == localFailed {
-			l.state = localFailed
+		if other := e.declared[need]; other != nil && other.evaluationState == localFailed {
+			l.evaluationState = localFailed
 			return diags
 		}
 	}
@@ -145,9 +145,9 @@ func (e *localEvaluation) evaluate(name string) hcl.Diagnostics {
 	ctx := e.ctx.NewChild()
 	ctx.Variables = map[string]cty.Value{"local": e.object(names)}
 	val, moreDiags := l.attr.Expr.Value(ctx)
-	l.val, l.state = val, localEvaluated
+	l.val, l.evaluationState = val, localEvaluated
 	if moreDiags.HasErrors() {
-		l.state = localFailed
+		l.evaluationState = localFailed
 	}
 	return append(diags, moreDiags...)
 }
@@ -156,7 +156,7 @@ func (e *localEvaluation) evaluate(name string) hcl.Diagnostics {
 func (e *localEvaluation) object(names []string) cty.Value {
 	vals := make(map[string]cty.Value, len(names))
 	for _, name := range names {
-		if l := e.declared[name]; l != nil && l.state == localEvaluated {
+		if l := e.declared[name]; l != nil && l.evaluationState == localEvaluated {
 			vals[name] = l.val
 		}
 	}

@@ -31,32 +31,32 @@ const (
 // evaluationBudget stops an evaluation that grows without bound. HCL cannot be interrupted, so every metered
 // expression first checks the budget; once the budget is spent, all of them return at once.
 type evaluationBudget struct {
-	limit    int
-	used     int
-	exceeded *hcl.Diagnostic
+	maxCost            int
+	usedCost           int
+	exceededDiagnostic *hcl.Diagnostic
 }
 
 // chargeValue counts the size of a value and returns a diagnostic when the budget is
 // exceeded for the first time.
 func (m *evaluationBudget) chargeValue(val cty.Value, rng hcl.Range) *hcl.Diagnostic {
-	if m.exceeded != nil {
+	if m.exceededDiagnostic != nil {
 		return nil
 	}
 	if reason := m.measureValue(val, 0); reason != "" {
-		m.exceeded = errorAt("Evaluation too large", reason, rng)
+		m.exceededDiagnostic = errorAt("Evaluation too large", reason, rng)
 	}
-	return m.exceeded
+	return m.exceededDiagnostic
 }
 
 // chargeCost counts work that creates no value.
 func (m *evaluationBudget) chargeCost(n int, rng hcl.Range) *hcl.Diagnostic {
-	if m.exceeded != nil {
+	if m.exceededDiagnostic != nil {
 		return nil
 	}
-	if m.used += n; m.used > m.limit {
-		m.exceeded = errorAt("Evaluation too large", overBudgetReason, rng)
+	if m.usedCost += n; m.usedCost > m.maxCost {
+		m.exceededDiagnostic = errorAt("Evaluation too large", overBudgetReason, rng)
 	}
-	return m.exceeded
+	return m.exceededDiagnostic
 }
 
 const overBudgetReason = "The expressions of this file make values that are too large. Are locals, for expressions or dynamic blocks multiplying each other?"
@@ -64,9 +64,9 @@ const overBudgetReason = "The expressions of this file make values that are too 
 // measureValue counts the size of a value. If the value is rejected, it returns the
 // reason, otherwise "".
 func (m *evaluationBudget) measureValue(val cty.Value, depth int) string {
-	m.used += valueCost
+	m.usedCost += valueCost
 	switch {
-	case m.used > m.limit:
+	case m.usedCost > m.maxCost:
 		return overBudgetReason
 	case depth > maxValueDepth:
 		return fmt.Sprintf("A value may nest %d levels deep at most.", maxValueDepth)
@@ -76,14 +76,14 @@ func (m *evaluationBudget) measureValue(val cty.Value, depth int) string {
 	val, _ = val.Unmark()
 	switch ty := val.Type(); {
 	case ty == cty.String:
-		m.used += len(val.AsString())
+		m.usedCost += len(val.AsString())
 	case ty == cty.Number:
 		return m.measureNumber(val)
 	case ty.IsCollectionType() || ty.IsTupleType() || ty.IsObjectType():
 		for it := val.ElementIterator(); it.Next(); {
 			key, element := it.Element()
 			if key.Type() == cty.String && key.IsKnown() {
-				m.used += len(key.AsString())
+				m.usedCost += len(key.AsString())
 			}
 			if reason := m.measureValue(element, depth+1); reason != "" {
 				return reason
@@ -107,7 +107,7 @@ func (m *evaluationBudget) measureNumber(val cty.Value) string {
 	if exp > maxNumberBits {
 		return "A number is too large or too small to be written out."
 	}
-	m.used += numberCost + exp
+	m.usedCost += numberCost + exp
 	return ""
 }
 
@@ -128,7 +128,7 @@ type budgetedExpression struct {
 }
 
 func (e *budgetedExpression) Value(ctx *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
-	if e.budget.exceeded != nil {
+	if e.budget.exceededDiagnostic != nil {
 		return cty.DynamicVal, nil
 	}
 	val, diags := e.Expression.Value(ctx)

@@ -59,17 +59,17 @@ func TestDeepTextIsRefused(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			var before, after runtime.MemStats
-			runtime.ReadMemStats(&before)
+			var memBefore, memAfter runtime.MemStats
+			runtime.ReadMemStats(&memBefore)
 			_, diags := Parse(Source{Name: "in.hcl", Text: []byte(test.text), Vars: test.vars, Strict: true})
-			runtime.ReadMemStats(&after)
+			runtime.ReadMemStats(&memAfter)
 			if !diags.HasErrors() {
 				t.Fatal("accepted")
 			}
 			if diags[0].Subject == nil || diags[0].Subject.Filename != test.file || diags[0].Subject.Start.Line < 1 {
 				t.Errorf("diagnostic at %v, want a place in %s: %s", diags[0].Subject, test.file, diags[0].Summary)
 			}
-			if used := (after.TotalAlloc - before.TotalAlloc) >> 20; used > 1024 {
+			if used := (memAfter.TotalAlloc - memBefore.TotalAlloc) >> 20; used > 1024 {
 				t.Errorf("took %d MiB of memory", used)
 			}
 		})
@@ -85,7 +85,7 @@ func TestVariableFileIsScanned(t *testing.T) {
 		"additions": "x = " + repeatToMaxText("1+") + "1",
 	} {
 		_, diags := Parse(Source{Name: "in.hcl", Text: []byte("variable \"x\" {}\njob \"j\" {}\n"), VarText: text})
-		if !diags.HasErrors() || diags[0].Subject == nil || diags[0].Subject.Filename != varTextName {
+		if !diags.HasErrors() || diags[0].Subject == nil || diags[0].Subject.Filename != varTextFileName {
 			t.Errorf("%s: got %v", name, diags)
 		}
 	}

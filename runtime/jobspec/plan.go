@@ -58,7 +58,7 @@ func newDecodePlan(t reflect.Type) *decodePlan {
 func (p *decodePlan) addBlock(name string, field int, t reflect.Type) {
 	p.blocks = append(p.blocks, plannedField{name, field})
 	header := hcl.BlockHeaderSchema{Type: name}
-	if element := elementStruct(t); element != nil {
+	if element := blockStructType(t); element != nil {
 		if label := decodePlanOf(element).labelField; label >= 0 {
 			header.LabelNames = []string{labelName(element.Field(label))}
 		}
@@ -66,9 +66,9 @@ func (p *decodePlan) addBlock(name string, field int, t reflect.Type) {
 	p.schema.Blocks = append(p.schema.Blocks, header)
 }
 
-// elementStruct returns the struct type that a block of this field type decodes into, nil if the
+// blockStructType returns the struct type that a block of this field type decodes into, nil if the
 // block is a map.
-func elementStruct(t reflect.Type) reflect.Type {
+func blockStructType(t reflect.Type) reflect.Type {
 	for t.Kind() == reflect.Pointer || t.Kind() == reflect.Slice || t.Kind() == reflect.Map {
 		t = t.Elem()
 	}

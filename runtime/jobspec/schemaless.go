@@ -25,7 +25,7 @@ func decodeNativeSchemaless(body *hclsyntax.Body, ctx *hcl.EvalContext, top bool
 	var diags hcl.Diagnostics
 	for _, name := range sortedNames(body.Attributes) {
 		attr := body.Attributes[name]
-		val, moreDiags := evaluatePlain(attr.Expr, ctx)
+		val, moreDiags := evaluateToPlainValue(attr.Expr, ctx)
 		diags = append(diags, moreDiags...)
 		if top && val == nil {
 			continue
@@ -55,7 +55,7 @@ func (b *jsonBody) decodeSchemaless(ctx *hcl.EvalContext) (map[string]any, hcl.D
 	attrs, diags := b.JustAttributes()
 	out := make(map[string]any, len(attrs))
 	for _, attr := range sortedAttributes(attrs) {
-		val, moreDiags := evaluatePlain(attr.Expr, ctx)
+		val, moreDiags := evaluateToPlainValue(attr.Expr, ctx)
 		diags = append(diags, moreDiags...)
 		if val != nil {
 			out[attr.Name] = val
@@ -87,9 +87,9 @@ func isObjectLiteral(expr hcl.Expression) bool {
 	return ok
 }
 
-// evaluatePlain evaluates an expression into the types of encoding/json: nil, bool, int, float64,
+// evaluateToPlainValue evaluates an expression into the types of encoding/json: nil, bool, int, float64,
 // string, []any and map[string]any.
-func evaluatePlain(expr hcl.Expression, ctx *hcl.EvalContext) (any, hcl.Diagnostics) {
+func evaluateToPlainValue(expr hcl.Expression, ctx *hcl.EvalContext) (any, hcl.Diagnostics) {
 	val, diags := expr.Value(ctx)
 	plain, err := toPlainValue(val)
 	if err != nil {

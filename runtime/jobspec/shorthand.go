@@ -18,9 +18,9 @@ func expandJobShorthands(d *decoder, content *hcl.BodyContent, target any, path 
 	job := target.(*api.Job)
 	alone, diags := d.decodeJobTasks(content.Blocks.OfType("task"))
 	job.TaskGroups = append(alone, job.TaskGroups...)
-	vault, secrets, moreDiags := d.decodeInherited(content, path)
+	vault, secrets, moreDiags := d.decodeVaultAndSecrets(content, path)
 	for _, group := range job.TaskGroups {
-		d.inheritInto(group, vault, secrets, path)
+		d.copyVaultAndSecretsToTasks(group, vault, secrets, path)
 	}
 	return append(diags, moreDiags...)
 }
@@ -43,13 +43,13 @@ func (d *decoder) decodeJobTasks(blocks hcl.Blocks) ([]*api.TaskGroup, hcl.Diagn
 // expandGroupShorthands copies the vault and secret blocks of a group to its tasks.
 func expandGroupShorthands(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics {
 	group := target.(*api.TaskGroup)
-	vault, secrets, diags := d.decodeInherited(content, path)
-	d.inheritInto(group, vault, secrets, path)
+	vault, secrets, diags := d.decodeVaultAndSecrets(content, path)
+	d.copyVaultAndSecretsToTasks(group, vault, secrets, path)
 	return diags
 }
 
-// decodeInherited decodes the vault and secret blocks of a job or a group.
-func (d *decoder) decodeInherited(content *hcl.BodyContent, path []string) (*api.Vault, []*api.Secret, hcl.Diagnostics) {
+// decodeVaultAndSecrets decodes the vault and secret blocks of a job or a group.
+func (d *decoder) decodeVaultAndSecrets(content *hcl.BodyContent, path []string) (*api.Vault, []*api.Secret, hcl.Diagnostics) {
 	var vault *api.Vault
 	var secrets []*api.Secret
 	diags := d.decodeBlocks(content.Blocks.OfType("vault"), reflect.ValueOf(&vault).Elem(), joinPath(path, "vault"))
@@ -57,10 +57,10 @@ func (d *decoder) decodeInherited(content *hcl.BodyContent, path []string) (*api
 	return vault, secrets, diags
 }
 
-// inheritInto copies the vault and the secrets that were written at path to the tasks of a group.
+// copyVaultAndSecretsToTasks copies the vault and the secrets that were written at path to the tasks of a group.
 // Secrets follow the task's own. (If both a group and its task have secrets, Nomad duplicates the
 // task's secrets, and then rejects the job for it.)
-func (d *decoder) inheritInto(group *api.TaskGroup, vault *api.Vault, secrets []*api.Secret, path []string) {
+func (d *decoder) copyVaultAndSecretsToTasks(group *api.TaskGroup, vault *api.Vault, secrets []*api.Secret, path []string) {
 	for _, task := range group.Tasks {
 		at := []string{"group", *group.Name, "task", task.Name}
 		if task.Vault == nil && vault != nil {

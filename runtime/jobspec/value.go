@@ -28,8 +28,8 @@ type variableAssignment struct {
 // varFileErrorPrefix is Nomad's prefix of an error in a variable file.
 const varFileErrorPrefix = "unable to parse var file: "
 
-// varTextName is the file name of Source.VarText in diagnostics.
-const varTextName = "input.hcl.variables"
+// varTextFileName is the file name of Source.VarText in diagnostics.
+const varTextFileName = "input.hcl.variables"
 
 // parseVarFiles reads the variable files, lowest precedence first.
 func (p *parser) parseVarFiles() ([]variableAssignment, hcl.Diagnostics) {
@@ -38,7 +38,7 @@ func (p *parser) parseVarFiles() ([]variableAssignment, hcl.Diagnostics) {
 	for _, path := range p.src.VarFiles {
 		text, err := readText(path)
 		if err != nil {
-			diags = append(diags, groupDiagnostics(hcl.Diagnostics{{
+			diags = append(diags, withDiagnosticStep(hcl.Diagnostics{{
 				Severity: hcl.DiagError,
 				Summary:  "Failed to read file",
 				Detail:   fmt.Sprintf("failed to read %q: %s", path, err),
@@ -50,7 +50,7 @@ func (p *parser) parseVarFiles() ([]variableAssignment, hcl.Diagnostics) {
 		diags = append(diags, moreDiags...)
 	}
 	if p.src.VarText != "" {
-		parsed, moreDiags := p.parseVarFile([]byte(p.src.VarText), varTextName)
+		parsed, moreDiags := p.parseVarFile([]byte(p.src.VarText), varTextFileName)
 		all = append(all, parsed...)
 		diags = append(diags, moreDiags...)
 	}
@@ -71,7 +71,7 @@ func (p *parser) parseVarFile(text []byte, name string) ([]variableAssignment, h
 	p.file.Texts[name] = text
 	body, diags := p.parseBody(text, name)
 	if diags.HasErrors() {
-		return nil, groupDiagnostics(diags, varFileErrorPrefix)
+		return nil, withDiagnosticStep(diags, varFileErrorPrefix)
 	}
 	if moreDiags := rejectDeclarations(body); moreDiags.HasErrors() {
 		return nil, append(diags, moreDiags...)
@@ -111,10 +111,10 @@ func rejectDeclarations(body hcl.Body) hcl.Diagnostics {
 func (v *variable) assign(val cty.Value, from string, rng hcl.Range, summary, detail string) hcl.Diagnostics {
 	val, err := convert.Convert(val, v.ty)
 	if err != nil {
-		v.invalid = true
+		v.hasInvalidValue = true
 		return hcl.Diagnostics{errorAt(summary, fmt.Sprintf(detail, v.name, err), rng)}
 	}
-	v.value, v.invalid = &variableValue{val, from, rng}, false
+	v.assignedValue, v.hasInvalidValue = &variableValue{val, from, rng}, false
 	return nil
 }
 
@@ -196,13 +196,13 @@ func (p *parser) assignFromText(v *variable, text, from, where, summary, detail 
 	p.file.Texts[name] = []byte(text)
 	expr, diags := p.parseExpression([]byte(text), name)
 	if diags.HasErrors() {
-		v.invalid = true
+		v.hasInvalidValue = true
 		return diags
 	}
 	val, moreDiags := expr.Value(nil)
 	diags = append(diags, moreDiags...)
 	if diags.HasErrors() {
-		v.invalid = true
+		v.hasInvalidValue = true
 		return diags
 	}
 	return append(diags, v.assign(val, from, expr.Range(), summary, detail)...)

@@ -17,12 +17,12 @@ import (
 type variable struct {
 	name string
 	// ty is the declared type, or the type of the default, or DynamicPseudoType for any type.
-	ty          cty.Type
-	validations []validation
-	value       *variableValue
-	// invalid is set if a given value cannot be used.
-	invalid bool
-	rng     hcl.Range // of the declaration
+	ty            cty.Type
+	validations   []validation
+	assignedValue *variableValue
+	// hasInvalidValue is set if a given value cannot be used.
+	hasInvalidValue bool
+	rng             hcl.Range // of the declaration
 }
 
 // variableValue is a value for a variable and its source.
@@ -62,10 +62,10 @@ func (p *parser) evaluateVariables(blocks hcl.Blocks, files []variableAssignment
 
 	vals := make(map[string]cty.Value, len(declared))
 	for _, v := range declared {
-		if v.invalid {
+		if v.hasInvalidValue {
 			continue // the value is invalid, and a diagnostic has been added
 		}
-		if v.value == nil {
+		if v.assignedValue == nil {
 			diags = append(diags, &hcl.Diagnostic{
 				Severity: hcl.DiagError,
 				Extra:    unsetVariable(v.name),
@@ -76,7 +76,7 @@ func (p *parser) evaluateVariables(blocks hcl.Blocks, files []variableAssignment
 			continue
 		}
 		diags = append(diags, p.validateVariable(v)...)
-		vals[v.name] = v.value.val
+		vals[v.name] = v.assignedValue.val
 	}
 	return cty.ObjectVal(vals), diags
 }
@@ -103,7 +103,7 @@ var (
 
 // parseDeclarations reads the variable and variables blocks, which share one name space.
 func (p *parser) parseDeclarations(blocks hcl.Blocks) ([]*variable, hcl.Diagnostics) {
-	var declared []*variable
+	var declarations []*variable
 	var diags hcl.Diagnostics
 	taken := map[string]bool{}
 	add := func(v *variable, rng hcl.Range) {
@@ -115,7 +115,7 @@ func (p *parser) parseDeclarations(blocks hcl.Blocks) ([]*variable, hcl.Diagnost
 			return
 		}
 		taken[v.name] = true
-		declared = append(declared, v)
+		declarations = append(declarations, v)
 	}
 	for _, block := range blocks {
 		switch block.Type {
@@ -129,11 +129,11 @@ func (p *parser) parseDeclarations(blocks hcl.Blocks) ([]*variable, hcl.Diagnost
 			for _, attr := range sortedAttributes(attrs) {
 				val, moreDiags := attr.Expr.Value(nil)
 				diags = append(diags, moreDiags...)
-				add(&variable{name: attr.Name, ty: val.Type(), value: &variableValue{val, "default", attr.Expr.Range()}}, attr.NameRange)
+				add(&variable{name: attr.Name, ty: val.Type(), assignedValue: &variableValue{val, "default", attr.Expr.Range()}}, attr.NameRange)
 			}
 		}
 	}
-	return declared, diags
+	return declarations, diags
 }
 
 func (p *parser) parseDeclaration(block *hcl.Block) (*variable, hcl.Diagnostics) {
@@ -144,8 +144,8 @@ func (p *parser) parseDeclaration(block *hcl.Block) (*variable, hcl.Diagnostics)
 			"A name must start with a letter or underscore and may contain only letters, digits, underscores, and dashes.", block.LabelRanges[0]))
 	}
 	if attr := content.Attributes["description"]; attr != nil {
-		var text string
-		diags = append(diags, gohcl.DecodeExpression(attr.Expr, nil, &text)...)
+		var typeText string
+		diags = append(diags, gohcl.DecodeExpression(attr.Expr, nil, &typeText)...)
 	}
 	typeGood := true
 	if attr := content.Attributes["type"]; attr != nil {
@@ -177,7 +177,7 @@ func (v *variable) setDefault(expr hcl.Expression) hcl.Diagnostics {
 		return append(diags, errorAt("Invalid default value for variable",
 			fmt.Sprintf("This default value is not compatible with the variable's type constraint: %s.", err), expr.Range()))
 	}
-	v.value = &variableValue{val, "default", expr.Range()}
+	v.assignedValue = &variableValue{val, "default", expr.Range()}
 	if v.ty == cty.DynamicPseudoType && !val.IsNull() {
 		v.ty = val.Type()
 	}
@@ -205,13 +205,13 @@ func (v *variable) parseValidation(block *hcl.Block) (*validation, hcl.Diagnosti
 func (v *variable) checkReferences(condition hcl.Expression) hcl.Diagnostics {
 	refersToItself := false
 	for _, traversal := range references(condition) {
-		var name string
+		var referencedName string
 		if len(traversal) > 1 && traversal.RootName() == "var" {
 			if step, ok := traversal[1].(hcl.TraverseAttr); ok {
-				name = step.Name
+				referencedName = step.Name
 			}
 		}
-		if name != v.name {
+		if referencedName != v.name {
 			return hcl.Diagnostics{errorAt("Invalid reference in variable validation",
 				fmt.Sprintf("The condition for variable %q can only refer to the variable itself, using var.%s.", v.name, v.name), traversal.SourceRange())}
 		}
@@ -231,7 +231,7 @@ func (p *parser) validateVariable(v *variable) hcl.Diagnostics {
 	}
 	ctx := &hcl.EvalContext{
 		Functions: p.functionTable(false),
-		Variables: map[string]cty.Value{"var": cty.ObjectVal(map[string]cty.Value{v.name: v.value.val})},
+		Variables: map[string]cty.Value{"var": cty.ObjectVal(map[string]cty.Value{v.name: v.assignedValue.val})},
 	}
 	var diags hcl.Diagnostics
 	for _, rule := range v.validations {
@@ -246,8 +246,8 @@ func (p *parser) validateVariable(v *variable) hcl.Diagnostics {
 			continue
 		}
 		if result.False() {
-			diags = append(diags, errorAt(fmt.Sprintf("Invalid value for %s variable", v.value.source),
-				fmt.Sprintf("%s\n\nThis was checked by the validation rule at %s.", rule.message, rule.rng), v.value.rng))
+			diags = append(diags, errorAt(fmt.Sprintf("Invalid value for %s variable", v.assignedValue.source),
+				fmt.Sprintf("%s\n\nThis was checked by the validation rule at %s.", rule.message, rule.rng), v.assignedValue.rng))
 		}
 	}
 	return diags

@@ -30,14 +30,14 @@ type fileKey struct {
 // maxFileSize is the size of the largest key file that Load reads, in bytes.
 const maxFileSize = 1 << 20
 
-// tempInfix is in the names of the temporary files that a crash of Save leaves.
-const tempInfix = ".new-"
+// temporaryFileInfix is in the names of the temporary files that a crash of Save leaves.
+const temporaryFileInfix = ".new-"
 
 // Load reads a key file. The error is fs.ErrNotExist if there is none. The file must
 // be a regular file of the current user. If its mode gives access to other users, Load
 // removes that access, and opened is true. Load removes files that a crash of Save left.
 func Load(path string) (r *Ring, opened bool, err error) {
-	left, err := filepath.Glob(filepath.Join(escapeGlob(filepath.Dir(path)), escapeGlob(filepath.Base(path))+tempInfix+"*"))
+	left, err := filepath.Glob(filepath.Join(escapeGlob(filepath.Dir(path)), escapeGlob(filepath.Base(path))+temporaryFileInfix+"*"))
 	for _, name := range left {
 		err = errors.Join(err, os.Remove(name))
 	}
@@ -76,14 +76,14 @@ func Load(path string) (r *Ring, opened bool, err error) {
 }
 
 func parseKeyFile(text []byte) (*Ring, error) {
-	var content keyFile
-	if err := json.Unmarshal(text, &content); err != nil {
+	var keyFileContent keyFile
+	if err := json.Unmarshal(text, &keyFileContent); err != nil {
 		// The decoder's error can quote the text, which has secrets.
 		return nil, errors.New("it is not the JSON of a key file")
 	}
 	r := new(Ring)
 	active := 0
-	for i, k := range content.Keys {
+	for i, k := range keyFileContent.Keys {
 		id, err := uuid.Parse(k.KeyID)
 		switch {
 		case err != nil || id == uuid.Nil:
@@ -113,18 +113,18 @@ func parseKeyFile(text []byte) (*Ring, error) {
 // are on disk. After an error or a crash, the file has either its former content or the
 // new content.
 func (r *Ring) Save(path string) (err error) {
-	var content keyFile
+	var keyFileContent keyFile
 	for i, meta := range r.Keys() {
-		content.Keys = append(content.Keys, fileKey{
+		keyFileContent.Keys = append(keyFileContent.Keys, fileKey{
 			KeyID: meta.KeyID, Algorithm: meta.Algorithm, Key: r.keys[i].secret, CreateTime: r.keys[i].created.UTC(), State: meta.State,
 		})
 	}
-	text, err := json.MarshalIndent(content, "", "  ")
+	text, err := json.MarshalIndent(keyFileContent, "", "  ")
 	if err != nil {
 		return err
 	}
 	dir := filepath.Dir(path)
-	f, err := os.CreateTemp(dir, filepath.Base(path)+tempInfix+"*") // mode 0600
+	f, err := os.CreateTemp(dir, filepath.Base(path)+temporaryFileInfix+"*") // mode 0600
 	if err != nil {
 		return err
 	}

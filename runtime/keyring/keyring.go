@@ -43,10 +43,10 @@ type key struct {
 }
 
 // New returns a ring with one new key.
-func New() *Ring { return new(Ring).Rotated() }
+func New() *Ring { return new(Ring).WithNewKey() }
 
-// Rotated returns a ring with the same keys and a new one, which is active.
-func (r *Ring) Rotated() *Ring {
+// WithNewKey returns a ring with the same keys and a new one, which is active.
+func (r *Ring) WithNewKey() *Ring {
 	keys := slices.Clone(r.keys)
 	for i := range keys {
 		keys[i].active = false
@@ -70,8 +70,8 @@ func newKey(id uuid.UUID, secret []byte) (key, error) {
 	return key{id: id, secret: secret, aead: aead}, err
 }
 
-// Without returns a ring without the key of that id. The error is ErrKeyUnknown or ErrKeyActive.
-func (r *Ring) Without(id string) (*Ring, error) {
+// WithoutKey returns a ring without the key of that id. The error is ErrKeyUnknown or ErrKeyActive.
+func (r *Ring) WithoutKey(id string) (*Ring, error) {
 	i := slices.IndexFunc(r.keys, func(k key) bool { return k.id.String() == id })
 	switch {
 	case i < 0:

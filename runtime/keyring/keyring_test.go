@@ -35,8 +35,8 @@ func TestSealedBytesOpenOnlyForSamePlace(t *testing.T) {
 			t.Errorf("open of the first %d bytes: %q", i, plain)
 		}
 	}
-	var missing *MissingKeyError
-	if _, err := New().Open(sealed, "variables\x00default\x00a"); !errors.As(err, &missing) || missing.KeyID != r.Active().KeyID {
+	var missingKeyErr *MissingKeyError
+	if _, err := New().Open(sealed, "variables\x00default\x00a"); !errors.As(err, &missingKeyErr) || missingKeyErr.KeyID != r.Active().KeyID {
 		t.Errorf("open without the key: %v", err)
 	}
 	if KeyID(sealed) != r.Active().KeyID {
@@ -47,7 +47,7 @@ func TestSealedBytesOpenOnlyForSamePlace(t *testing.T) {
 func TestRotatedRingOpensWhatItsKeysHaveSealed(t *testing.T) {
 	first := New()
 	sealed := first.Seal([]byte("x"), "p")
-	second := first.Rotated()
+	second := first.WithNewKey()
 	if plain, err := second.Open(sealed, "p"); err != nil || string(plain) != "x" {
 		t.Errorf("open with the former key: %q, %v", plain, err)
 	}
@@ -58,13 +58,13 @@ func TestRotatedRingOpensWhatItsKeysHaveSealed(t *testing.T) {
 	if len(keys) != 2 || keys[0].State != api.RootKeyStateInactive || keys[1].State != api.RootKeyStateActive || keys[1].KeyID != second.Active().KeyID {
 		t.Errorf("keys %v %v", *keys[0], *keys[1])
 	}
-	if _, err := second.Without(second.Active().KeyID); !errors.Is(err, ErrKeyActive) {
+	if _, err := second.WithoutKey(second.Active().KeyID); !errors.Is(err, ErrKeyActive) {
 		t.Errorf("remove the active key: %v", err)
 	}
-	if _, err := second.Without("nope"); !errors.Is(err, ErrKeyUnknown) {
+	if _, err := second.WithoutKey("nope"); !errors.Is(err, ErrKeyUnknown) {
 		t.Errorf("remove an unknown key: %v", err)
 	}
-	third, err := second.Without(first.Active().KeyID)
+	third, err := second.WithoutKey(first.Active().KeyID)
 	if err != nil || len(third.Keys()) != 1 {
 		t.Errorf("remove: %v", err)
 	}
@@ -81,7 +81,7 @@ func TestKeyFile(t *testing.T) {
 	if _, _, err := Load(path); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("load without a file: %v", err)
 	}
-	r := New().Rotated()
+	r := New().WithNewKey()
 	sealed := r.Seal([]byte("x"), "p")
 	old := unix.Umask(0)
 	err := r.Save(path)
@@ -92,7 +92,7 @@ func TestKeyFile(t *testing.T) {
 	if info, err := os.Stat(path); err != nil || info.Mode() != 0o600 {
 		t.Errorf("mode %v, want 0600: %v", info.Mode(), err)
 	}
-	if err := os.WriteFile(path+tempInfix+"1", []byte("half"), 0o600); err != nil {
+	if err := os.WriteFile(path+temporaryFileInfix+"1", []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	again, opened, err := Load(path)
@@ -102,7 +102,7 @@ func TestKeyFile(t *testing.T) {
 	if plain, err := again.Open(sealed, "p"); err != nil || string(plain) != "x" || again.Active().KeyID != r.Active().KeyID || again.Active().CreateTime != r.Active().CreateTime {
 		t.Errorf("the loaded ring is another one: %q, %v", plain, err)
 	}
-	if _, err := os.Stat(path + tempInfix + "1"); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(path + temporaryFileInfix + "1"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the unfinished file is still there: %v", err)
 	}
 	if err := os.Chmod(path, 0o644); err != nil {

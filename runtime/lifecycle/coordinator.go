@@ -11,9 +11,9 @@ type Task struct {
 	Name  string
 	Stage Stage
 
-	// After and Rerun are used by a Group; a Coordinator ignores them.
-	After []Dependency // conditions of the task in addition to its stage
-	Rerun RerunPolicy  // when an ephemeral prestart or poststart task runs again
+	// Dependencies and Rerun are used by a Group; a Coordinator ignores them.
+	Dependencies []Dependency // conditions of the task in addition to its stage
+	Rerun        RerunPolicy  // when an ephemeral prestart or poststart task runs again
 }
 
 // Coordinator holds the phase of one allocation, and one gate per stage. Its
@@ -65,7 +65,7 @@ func (c *Coordinator) Observe(states map[string]State) {
 func (c *Coordinator) Restart() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.enterPhaseLocked(Init)
+	c.enterPhaseLocked(PhaseInit)
 }
 
 // Restore determines the phase of an allocation that ran under an earlier agent. It
@@ -73,15 +73,15 @@ func (c *Coordinator) Restart() {
 func (c *Coordinator) Restore(states map[string]State) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.enterPhaseLocked(Prestart.Next(c.snapshot(states)))
+	c.enterPhaseLocked(PhasePrestart.Next(c.snapshot(states)))
 }
 
 func (c *Coordinator) snapshot(states map[string]State) StageStates {
-	var tasks StageStates
+	var stageStates StageStates
 	for _, t := range c.tasks {
-		tasks.Add(t.Stage, states[t.Name])
+		stageStates.Add(t.Stage, states[t.Name])
 	}
-	return tasks
+	return stageStates
 }
 
 func (c *Coordinator) enterPhaseLocked(next Phase) {

@@ -14,7 +14,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 )
 
-var update = flag.Bool("update", false, "rewrite the transcripts")
+var updateGolden = flag.Bool("update", false, "rewrite the transcripts")
 
 // Each transcript contains the histories of allocations: a line per event, and indented
 // below it the phase and the tasks that may start. Tasks keep their state until an
@@ -31,7 +31,7 @@ func TestTranscripts(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := replayTranscript(t, string(want))
-			if *update {
+			if *updateGolden {
 				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 					t.Fatal(err)
 				}
@@ -100,24 +100,24 @@ func replayTranscript(t *testing.T, transcript string) string {
 }
 
 func openTasks(c *Coordinator, tasks []Task) string {
-	var names string
+	var openTaskNames string
 	for _, t := range tasks {
 		if c.Gate(t.Stage).openedChan() == nil {
-			names += " " + t.Name
+			openTaskNames += " " + t.Name
 		}
 	}
-	return names
+	return openTaskNames
 }
 
 func TestMissingStateCountsAsPending(t *testing.T) {
 	c := New(hclog.NewNullLogger(), []Task{{Name: "web", Stage: MainTask}, {Name: "log", Stage: MainTask}})
 	c.Observe(map[string]State{"stranger": Running})
-	if got := c.Phase(); got != Main {
-		t.Errorf("phase with no states = %v, want %v", got, Main)
+	if got := c.Phase(); got != PhaseMain {
+		t.Errorf("phase with no states = %v, want %v", got, PhaseMain)
 	}
 	c.Observe(map[string]State{"web": Running})
-	if got := c.Phase(); got != Main {
-		t.Errorf("phase with one task unknown = %v, want %v", got, Main)
+	if got := c.Phase(); got != PhaseMain {
+		t.Errorf("phase with one task unknown = %v, want %v", got, PhaseMain)
 	}
 }
 

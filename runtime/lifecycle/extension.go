@@ -11,10 +11,10 @@ type Condition uint8
 
 // The conditions on a task, in the order of the table conditions.
 const (
-	Started Condition = iota
-	Healthy
-	Success
-	Exited
+	ConditionStarted Condition = iota
+	ConditionHealthy
+	ConditionSuccess
+	ConditionExited
 )
 
 // conditions holds the name, the text and the function of each condition. A condition
@@ -23,10 +23,10 @@ var conditions = [...]struct {
 	word, text string
 	holds      func(TaskFacts) bool
 }{
-	Started: {"started", "has started", TaskFacts.hasStarted},
-	Healthy: {"healthy", "is healthy", TaskFacts.isHealthy},
-	Success: {"success", "has ended well", TaskFacts.hasSucceeded},
-	Exited:  {"exited", "has ended", TaskFacts.hasEnded},
+	ConditionStarted: {"started", "has started", TaskFacts.hasStarted},
+	ConditionHealthy: {"healthy", "is healthy", TaskFacts.isHealthy},
+	ConditionSuccess: {"success", "has ended well", TaskFacts.hasSucceeded},
+	ConditionExited:  {"exited", "has ended", TaskFacts.hasEnded},
 }
 
 func (c Condition) String() string { return conditions[c].word }

@@ -47,11 +47,11 @@ func FuzzParseAfter(f *testing.F) {
 		if err != nil {
 			return
 		}
-		var again []string
+		var formatted []string
 		for _, a := range list {
-			again = append(again, a.String())
+			formatted = append(formatted, a.String())
 		}
-		if same, err := ParseAfter(strings.Join(again, ",")); err != nil || !slices.Equal(same, list) {
+		if same, err := ParseAfter(strings.Join(formatted, ",")); err != nil || !slices.Equal(same, list) {
 			t.Errorf("%q is read as %v, and that as %v, %v", text, list, same, err)
 		}
 	})
@@ -111,7 +111,7 @@ func newTestGroup(t *testing.T, restart RestartGroup, lines ...string) *Group {
 			if err != nil {
 				t.Fatal(err)
 			}
-			task.After = append(task.After, after...)
+			task.Dependencies = append(task.Dependencies, after...)
 		}
 		tasks = append(tasks, task)
 	}
@@ -147,36 +147,36 @@ func TestMayStart(t *testing.T) {
 		facts map[string]TaskFacts
 		want  bool
 	}{
-		{"the stage counts", after, Init, "db", nil, false},
-		{"no condition", after, Prestart, "db", nil, true},
-		{"a condition that does not hold yet", after, Prestart, "init", nil, false},
-		{"a condition that holds", after, Prestart, "init", map[string]TaskFacts{"db": run(1)}, true},
-		{"a condition that does not hold any more", after, Prestart, "init", map[string]TaskFacts{"db": pending(1, 2)}, false},
-		{"inside a stage", after, Main, "two", map[string]TaskFacts{"one": run(1)}, false},
-		{"inside a stage, later", after, Main, "two", map[string]TaskFacts{"one": done(1)}, true},
-		{"the condition alone is not enough", after, Prestart, "two", map[string]TaskFacts{"one": done(1)}, false},
-		{"poststop", after, Poststop, "tidy", map[string]TaskFacts{"two": done(1)}, true},
-		{"a stranger", after, Main, "three", nil, false},
+		{"the stage counts", after, PhaseInit, "db", nil, false},
+		{"no condition", after, PhasePrestart, "db", nil, true},
+		{"a condition that does not hold yet", after, PhasePrestart, "init", nil, false},
+		{"a condition that holds", after, PhasePrestart, "init", map[string]TaskFacts{"db": run(1)}, true},
+		{"a condition that does not hold any more", after, PhasePrestart, "init", map[string]TaskFacts{"db": pending(1, 2)}, false},
+		{"inside a stage", after, PhaseMain, "two", map[string]TaskFacts{"one": run(1)}, false},
+		{"inside a stage, later", after, PhaseMain, "two", map[string]TaskFacts{"one": done(1)}, true},
+		{"the condition alone is not enough", after, PhasePrestart, "two", map[string]TaskFacts{"one": done(1)}, false},
+		{"poststop", after, PhasePoststop, "tidy", map[string]TaskFacts{"two": done(1)}, true},
+		{"a stranger", after, PhaseMain, "three", nil, false},
 
-		{"prestart again", again, WaitAlloc, "init", map[string]TaskFacts{"web": pending(1, 2)}, true},
-		{"not when all is over", again, Poststop, "init", nil, false},
-		{"not while all tasks go down", again, Init, "init", nil, false},
-		{"main waits for prestart", again, WaitAlloc, "web", map[string]TaskFacts{"init": {}, "web": pending(1, 2)}, false},
-		{"main waits for its end", again, WaitAlloc, "web", map[string]TaskFacts{"init": run(3), "web": pending(1, 2)}, false},
-		{"main after prestart", again, WaitAlloc, "web", map[string]TaskFacts{"init": done(3), "web": pending(1, 2)}, true},
-		{"poststart again waits for main", again, WaitAlloc, "warm", map[string]TaskFacts{"web": pending(1, 2), "other": run(1)}, false},
-		{"poststart again", again, WaitAlloc, "warm", map[string]TaskFacts{"web": run(3), "other": done(1)}, true},
-		{"others do not run again", again, WaitAlloc, "once", map[string]TaskFacts{"web": run(3), "other": run(1)}, false},
+		{"prestart again", again, PhaseWaitAlloc, "init", map[string]TaskFacts{"web": pending(1, 2)}, true},
+		{"not when all is over", again, PhasePoststop, "init", nil, false},
+		{"not while all tasks go down", again, PhaseInit, "init", nil, false},
+		{"main waits for prestart", again, PhaseWaitAlloc, "web", map[string]TaskFacts{"init": {}, "web": pending(1, 2)}, false},
+		{"main waits for its end", again, PhaseWaitAlloc, "web", map[string]TaskFacts{"init": run(3), "web": pending(1, 2)}, false},
+		{"main after prestart", again, PhaseWaitAlloc, "web", map[string]TaskFacts{"init": done(3), "web": pending(1, 2)}, true},
+		{"poststart again waits for main", again, PhaseWaitAlloc, "warm", map[string]TaskFacts{"web": pending(1, 2), "other": run(1)}, false},
+		{"poststart again", again, PhaseWaitAlloc, "warm", map[string]TaskFacts{"web": run(3), "other": done(1)}, true},
+		{"others do not run again", again, PhaseWaitAlloc, "once", map[string]TaskFacts{"web": run(3), "other": run(1)}, false},
 
-		{"who is to go down holds the first", all, Main, "web", map[string]TaskFacts{"db": run(1), "web": pending(2, 5)}, false},
-		{"who is down does not, unless it comes before", all, Main, "web", map[string]TaskFacts{"db": pending(1, 6), "web": pending(2, 5)}, false},
-		{"who comes after does not", all, Main, "web", map[string]TaskFacts{"db": run(6), "web": pending(2, 5), "log": pending(1, 6)}, true},
-		{"who has come up again does not", all, Main, "web", map[string]TaskFacts{"db": run(7), "web": pending(2, 5)}, true},
-		{"the others wait as well", all, Main, "db", map[string]TaskFacts{"db": pending(1, 6), "web": pending(2, 5), "log": run(3)}, false},
-		{"prestart again waits until all are down", both, WaitAlloc, "init", map[string]TaskFacts{"db": run(1), "web": pending(2, 5)}, false},
-		{"and runs then", both, WaitAlloc, "init", map[string]TaskFacts{"db": pending(1, 6), "web": pending(2, 5)}, true},
-		{"what comes before stays up", rest, Main, "web", map[string]TaskFacts{"db": run(1), "web": pending(2, 5)}, true},
-		{"what comes after does not", rest, Main, "web", map[string]TaskFacts{"db": run(1), "web": pending(2, 5), "log": run(3)}, false},
+		{"who is to go down holds the first", all, PhaseMain, "web", map[string]TaskFacts{"db": run(1), "web": pending(2, 5)}, false},
+		{"who is down does not, unless it comes before", all, PhaseMain, "web", map[string]TaskFacts{"db": pending(1, 6), "web": pending(2, 5)}, false},
+		{"who comes after does not", all, PhaseMain, "web", map[string]TaskFacts{"db": run(6), "web": pending(2, 5), "log": pending(1, 6)}, true},
+		{"who has come up again does not", all, PhaseMain, "web", map[string]TaskFacts{"db": run(7), "web": pending(2, 5)}, true},
+		{"the others wait as well", all, PhaseMain, "db", map[string]TaskFacts{"db": pending(1, 6), "web": pending(2, 5), "log": run(3)}, false},
+		{"prestart again waits until all are down", both, PhaseWaitAlloc, "init", map[string]TaskFacts{"db": run(1), "web": pending(2, 5)}, false},
+		{"and runs then", both, PhaseWaitAlloc, "init", map[string]TaskFacts{"db": pending(1, 6), "web": pending(2, 5)}, true},
+		{"what comes before stays up", rest, PhaseMain, "web", map[string]TaskFacts{"db": run(1), "web": pending(2, 5)}, true},
+		{"what comes after does not", rest, PhaseMain, "web", map[string]TaskFacts{"db": run(1), "web": pending(2, 5), "log": run(3)}, false},
 	} {
 		if got := c.g.MayStart(c.phase, c.task, c.facts); got != c.want {
 			t.Errorf("%s: MayStart(%v, %s) = %v", c.name, c.phase, c.task, got)
@@ -248,13 +248,13 @@ func TestTasksToRerunAndFailedDependency(t *testing.T) {
 		got  bool
 		want bool
 	}{
-		{"health may come", lost(Poststart, "once", TaskFacts{State: Running}), false},
-		{"the dead have none", lost(Poststart, "once", TaskFacts{State: Succeeded, Started: timeAt(1)}), true},
-		{"a restart of all begins anew", lost(Init, "once", TaskFacts{State: Succeeded, Started: timeAt(1)}), false},
-		{"success", lost(Poststop, "tidy", TaskFacts{State: Succeeded, Started: timeAt(1)}), false},
-		{"failure", lost(Poststop, "tidy", TaskFacts{State: Failed, Started: timeAt(1)}), true},
-		{"a kill", lost(Poststop, "tidy", TaskFacts{State: Succeeded, Started: timeAt(1), Killed: true}), true},
-		{"nothing is decided before its time", lost(WaitAlloc, "tidy", TaskFacts{State: Failed, Started: timeAt(1)}), false},
+		{"health may come", lost(PhasePoststart, "once", TaskFacts{State: Running}), false},
+		{"the dead have none", lost(PhasePoststart, "once", TaskFacts{State: Succeeded, Started: timeAt(1)}), true},
+		{"a restart of all begins anew", lost(PhaseInit, "once", TaskFacts{State: Succeeded, Started: timeAt(1)}), false},
+		{"success", lost(PhasePoststop, "tidy", TaskFacts{State: Succeeded, Started: timeAt(1)}), false},
+		{"failure", lost(PhasePoststop, "tidy", TaskFacts{State: Failed, Started: timeAt(1)}), true},
+		{"a kill", lost(PhasePoststop, "tidy", TaskFacts{State: Succeeded, Started: timeAt(1), Killed: true}), true},
+		{"nothing is decided before its time", lost(PhaseWaitAlloc, "tidy", TaskFacts{State: Failed, Started: timeAt(1)}), false},
 	} {
 		if c.got != c.want {
 			t.Errorf("%s: lost = %v", c.name, c.got)
@@ -264,19 +264,19 @@ func TestTasksToRerunAndFailedDependency(t *testing.T) {
 
 // A graph as large as a job file can define is checked without noticeable delay.
 func TestCheckOfALargeGraph(t *testing.T) {
-	var nodes []Node
+	var nodes []GraphTask
 	for i := range 20_000 {
-		n := Node{Task: Task{Name: fmt.Sprint(i), Stage: Stage(1 << (i % 6))}}
+		n := GraphTask{Task: Task{Name: fmt.Sprint(i), Stage: Stage(1 << (i % 6))}}
 		if i >= 6 {
-			n.After = []Dependency{{fmt.Sprint(i - 6), Started}}
+			n.Dependencies = []Dependency{{fmt.Sprint(i - 6), ConditionStarted}}
 		}
 		nodes = append(nodes, n)
 	}
-	if problems := Check(nodes); len(problems) > 0 {
+	if problems := CheckGraph(nodes); len(problems) > 0 {
 		t.Errorf("%d problems, such as %v", len(problems), problems[0])
 	}
-	nodes[2].After = []Dependency{{fmt.Sprint(20_000 - 6 + 2 - 2), Started}} // the dependency is on the last task of its stage
-	if problems := Check(nodes); len(problems) != 1 || !strings.HasPrefix(problems[0].Text, "these tasks wait for each other") {
+	nodes[2].Dependencies = []Dependency{{fmt.Sprint(20_000 - 6 + 2 - 2), ConditionStarted}} // the dependency is on the last task of its stage
+	if problems := CheckGraph(nodes); len(problems) != 1 || !strings.HasPrefix(problems[0].Text, "these tasks wait for each other") {
 		t.Errorf("%d problems with a long circle", len(problems))
 	}
 }

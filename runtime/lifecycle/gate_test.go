@@ -11,22 +11,22 @@ import (
 func TestOpenGateLetsAllPass(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var g Gate
-		var passed atomic.Int32
+		var passedCount atomic.Int32
 		for range 3 {
 			go func() {
 				if g.Wait(t.Context()) == nil {
-					passed.Add(1)
+					passedCount.Add(1)
 				}
 			}()
 		}
 		synctest.Wait()
-		if n := passed.Load(); n != 0 {
+		if n := passedCount.Load(); n != 0 {
 			t.Fatalf("%d passed a closed gate", n)
 		}
 		g.Set(true)
 		g.Set(true)
 		synctest.Wait()
-		if n := passed.Load(); n != 3 {
+		if n := passedCount.Load(); n != 3 {
 			t.Errorf("%d of 3 passed an open gate", n)
 		}
 		if err := g.Wait(t.Context()); err != nil {

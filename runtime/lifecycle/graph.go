@@ -6,36 +6,36 @@ import (
 	"strings"
 )
 
-// Node is a task with the properties that decide whether its gate can open.
-type Node struct {
+// GraphTask is a task with the properties that decide whether its gate can open.
+type GraphTask struct {
 	Task
 	Leader           bool
 	RunsUntilStopped bool // the task runs until it is stopped
 	HasCheck         bool // service checks decide whether the task is healthy
 }
 
-// Problem is an error in the conditions of a task.
-type Problem struct {
+// GraphProblem is an error in the conditions of a task.
+type GraphProblem struct {
 	Task string
 	Text string
 }
 
-// Check returns the problems of a graph of gates: missing tasks, conditions that can
+// CheckGraph returns the problems of a graph of gates: missing tasks, conditions that can
 // never hold, and cycles. The names of the tasks must be unique.
-func Check(nodes []Node) []Problem {
+func CheckGraph(nodes []GraphTask) []GraphProblem {
 	tasks := make([]Task, len(nodes))
 	for i, n := range nodes {
 		tasks[i] = n.Task
 	}
 	index := indexOf(tasks)
-	var problems []Problem
+	var problems []GraphProblem
 	for _, n := range nodes {
-		for _, a := range n.After {
+		for _, a := range n.Dependencies {
 			on, ok := index[a.Task]
 			if !ok {
-				problems = append(problems, Problem{n.Name, fmt.Sprintf("%v: there is no task %q in the group, only %s", a, a.Task, joinNames(tasks))})
-			} else if why := n.explainUnsatisfiable(nodes[on], a.Condition); why != "" {
-				problems = append(problems, Problem{n.Name, fmt.Sprintf("%v can never hold: %s", a, why)})
+				problems = append(problems, GraphProblem{n.Name, fmt.Sprintf("%v: there is no task %q in the group, only %s", a, a.Task, joinNames(tasks))})
+			} else if why := n.whyNeverSatisfied(nodes[on], a.Condition); why != "" {
+				problems = append(problems, GraphProblem{n.Name, fmt.Sprintf("%v can never hold: %s", a, why)})
 			}
 		}
 	}
@@ -44,7 +44,7 @@ func Check(nodes []Node) []Problem {
 	}
 	order := newStartGraph(tasks)
 	if cycle := order.findCycle(); cycle != nil {
-		return []Problem{{tasks[cycle[0]].Name, "these tasks wait for each other: " + order.describeCycle(cycle)}}
+		return []GraphProblem{{tasks[cycle[0]].Name, "these tasks wait for each other: " + order.describeCycle(cycle)}}
 	}
 	// The loop below is quadratic in the number of tasks. It is skipped unless some tasks
 	// wait for the end of all others, which is rare.
@@ -53,29 +53,29 @@ func Check(nodes []Node) []Problem {
 	}
 	for i, n := range nodes {
 		if n.Stage == PoststartSidecar && order.dependsOnAllTaskEnds(order.ancestors(i)) {
-			problems = append(problems, Problem{n.Name, "the gate can never open: a sidecar does not run when all that it is there for have ended"})
+			problems = append(problems, GraphProblem{n.Name, "the gate can never open: a sidecar does not run when all that it is there for have ended"})
 		}
 	}
 	return problems
 }
 
-// explainUnsatisfiable returns why task n can never start if it waits for condition c
+// whyNeverSatisfied returns why task n can never start if it waits for condition c
 // on the other task (the parameter of), or "". Cycles are found by findCycle.
-func (n Node) explainUnsatisfiable(of Node, c Condition) string {
-	ends := c == Success || c == Exited
+func (n GraphTask) whyNeverSatisfied(of GraphTask, c Condition) string {
+	ends := c == ConditionSuccess || c == ConditionExited
 	last := n.Stage == PoststopTask && of.Stage != PoststopTask // a poststop task starts when all other tasks have ended
 	switch {
 	case n.Name == of.Name:
 		return "it is the same task"
-	case c == Success && of.RunsUntilStopped && last:
+	case c == ConditionSuccess && of.RunsUntilStopped && last:
 		return fmt.Sprintf("%q runs until it is stopped, and then has no result. Write exited or started", of.Name)
 	case ends && of.RunsUntilStopped && !last:
 		return fmt.Sprintf("%q runs as long as the allocation does. Write started or healthy", of.Name)
 	case ends && of.Leader && !last:
 		return fmt.Sprintf("%q is the leader, the others end with it. Write started or healthy", of.Name)
-	case c == Healthy && last:
+	case c == ConditionHealthy && last:
 		return fmt.Sprintf("%q has ended before a poststop task starts. Write started, success or exited", of.Name)
-	case c == Healthy && !of.HasCheck:
+	case c == ConditionHealthy && !of.HasCheck:
 		return fmt.Sprintf("no check says whether %q is healthy. Give it a service with a check, provider = \"nomad\", in its own block or in the group with task = %q; or write started", of.Name, of.Name)
 	}
 	return ""
@@ -89,41 +89,41 @@ func indexOf(tasks []Task) map[string]int {
 	return index
 }
 
-// maxNames is the maximum number of names in an error.
-const maxNames = 12
+// maxNamesInError is the maximum number of names in an error.
+const maxNamesInError = 12
 
 func joinNames(tasks []Task) string {
 	var list []string
-	for _, t := range tasks[:min(len(tasks), maxNames)] {
+	for _, t := range tasks[:min(len(tasks), maxNamesInError)] {
 		list = append(list, t.Name)
 	}
-	if len(tasks) > maxNames {
+	if len(tasks) > maxNamesInError {
 		list = append(list, "…")
 	}
 	return strings.Join(list, ", ")
 }
 
 // startGraph is the graph of starts that precede other starts. Its vertices are the tasks,
-// followed by the entries of stageOrder. These extra vertices keep the number of edges
+// followed by the entries of stagePredecessors. These extra vertices keep the number of edges
 // linear in the number of tasks.
 type startGraph struct {
 	tasks        []Task
 	predecessors [][]int // direct predecessors of each vertex
 }
 
-// stageOrder lists the starts of stages: the stages that start, and the stages that precede
+// stagePredecessors lists the starts of stages: the stages that start, and the stages that precede
 // them.
-var stageOrder = [...]struct{ stages, after Stage }{
+var stagePredecessors = [...]struct{ stages, after Stage }{
 	{MainTask, PrestartEphemeral | PrestartSidecar},
 	{PoststartEphemeral | PoststartSidecar, MainTask},
 	{PoststopTask, allStages &^ PoststopTask},
 }
 
 func newStartGraph(tasks []Task) *startGraph {
-	o := &startGraph{tasks, make([][]int, len(tasks)+len(stageOrder))}
+	o := &startGraph{tasks, make([][]int, len(tasks)+len(stagePredecessors))}
 	index := indexOf(tasks)
 	for i, t := range tasks {
-		for m, moment := range stageOrder {
+		for m, moment := range stagePredecessors {
 			if t.Stage&moment.stages != 0 {
 				o.predecessors[i] = append(o.predecessors[i], len(tasks)+m)
 			}
@@ -131,7 +131,7 @@ func newStartGraph(tasks []Task) *startGraph {
 				o.predecessors[len(tasks)+m] = append(o.predecessors[len(tasks)+m], i)
 			}
 		}
-		for _, a := range t.After {
+		for _, a := range t.Dependencies {
 			if on, ok := index[a.Task]; ok {
 				o.predecessors[i] = append(o.predecessors[i], on)
 			}
@@ -162,9 +162,9 @@ func (o *startGraph) ancestors(i int) []bool {
 // nil. The first vertex is a task that waits for the second.
 func (o *startGraph) findCycle() []int {
 	const (
-		unseen = iota
-		open
-		done
+		stateUnseen = iota
+		stateOpen
+		stateDone
 	)
 	mark := make([]byte, len(o.predecessors))
 	next := make([]int, len(o.predecessors)) // number of followed edges of each vertex
@@ -172,18 +172,18 @@ func (o *startGraph) findCycle() []int {
 		path := []int{start}
 		for len(path) > 0 {
 			v := path[len(path)-1]
-			mark[v] = open
+			mark[v] = stateOpen
 			if next[v] == len(o.predecessors[v]) {
-				mark[v] = done
+				mark[v] = stateDone
 				path = path[:len(path)-1]
 				continue
 			}
 			b := o.predecessors[v][next[v]]
 			next[v]++
 			switch mark[b] {
-			case unseen:
+			case stateUnseen:
 				path = append(path, b)
-			case open:
+			case stateOpen:
 				for path[0] != b {
 					path = path[1:]
 				}
@@ -204,7 +204,7 @@ func (o *startGraph) describeCycle(cycle []int) string {
 	var steps []string
 	for i := 0; i < len(cycle); i++ {
 		from, to, why := cycle[i], cycle[(i+1)%len(cycle)], "lite_after"
-		if to >= len(o.tasks) { // to is an entry of stageOrder
+		if to >= len(o.tasks) { // to is an entry of stagePredecessors
 			i++
 			to = cycle[(i+1)%len(cycle)]
 			why = fmt.Sprintf("%v before %v", o.tasks[to].Stage, o.tasks[from].Stage)
@@ -222,8 +222,8 @@ func (o *startGraph) dependsOnAllTaskEnds(chosen []bool) bool {
 		if !is {
 			continue
 		}
-		for _, a := range o.tasks[v].After {
-			if a.Condition == Success || a.Condition == Exited {
+		for _, a := range o.tasks[v].Dependencies {
+			if a.Condition == ConditionSuccess || a.Condition == ConditionExited {
 				ended[a.Task] = true
 			}
 		}

@@ -17,7 +17,7 @@ type Group struct {
 // NewGroup returns nil if the group uses no extension. The tasks must have passed
 // Check; NewGroup keeps them.
 func NewGroup(tasks []Task, restart RestartGroup) *Group {
-	extended := func(t Task) bool { return len(t.After) > 0 || t.Rerun != RerunPolicy{} }
+	extended := func(t Task) bool { return len(t.Dependencies) > 0 || t.Rerun != RerunPolicy{} }
 	if restart == OneForOne && !slices.ContainsFunc(tasks, extended) {
 		return nil
 	}
@@ -34,7 +34,7 @@ func NewGroup(tasks []Task, restart RestartGroup) *Group {
 // WaitsForHealth reports whether a task waits until another task is healthy.
 func (g *Group) WaitsForHealth() bool {
 	return slices.ContainsFunc(g.Tasks, func(t Task) bool {
-		return slices.ContainsFunc(t.After, func(a Dependency) bool { return a.Condition == Healthy })
+		return slices.ContainsFunc(t.Dependencies, func(a Dependency) bool { return a.Condition == ConditionHealthy })
 	})
 }
 
@@ -49,7 +49,7 @@ func (g *Group) MayStart(p Phase, task string, facts map[string]TaskFacts) bool 
 	if !p.Opens(t.Stage) && !t.mayRerunIn(p) {
 		return false
 	}
-	for _, a := range t.After {
+	for _, a := range t.Dependencies {
 		if !conditions[a.Condition].holds(facts[a.Task]) {
 			return false
 		}
@@ -95,12 +95,12 @@ func (g *Group) waitsForRestart(j, i int, facts map[string]TaskFacts) bool {
 // stage.
 func (t Task) mayRerunIn(p Phase) bool {
 	switch {
-	case !t.Rerun.Restart || p == Poststop:
+	case !t.Rerun.Restart || p == PhasePoststop:
 		return false
 	case t.Stage == PrestartEphemeral:
-		return p >= Prestart
+		return p >= PhasePrestart
 	}
-	return t.Stage == PoststartEphemeral && p >= Poststart
+	return t.Stage == PoststartEphemeral && p >= PhasePoststart
 }
 
 // FailedDependency returns a condition of the task that can no longer hold because the other task
@@ -110,7 +110,7 @@ func (g *Group) FailedDependency(p Phase, task string, facts map[string]TaskFact
 	if !ok || !p.Opens(g.Tasks[i].Stage) || facts[task].State != Pending {
 		return Dependency{}, false
 	}
-	for _, a := range g.Tasks[i].After {
+	for _, a := range g.Tasks[i].Dependencies {
 		of := facts[a.Task]
 		if of.State.Dead() && !conditions[a.Condition].holds(of) {
 			return a, true
@@ -138,7 +138,7 @@ func (g *Group) TasksToRerun(facts map[string]TaskFacts) map[string]string {
 			// A run that started before the restart of the main task does not count: it
 			// may have been too early.
 			if main.Stage == MainTask && facts[main.Name].Restarted.After(facts[t.Name].Started) {
-				names = addName(names, t.Name, main.Name)
+				names = addCause(names, t.Name, main.Name)
 				break
 			}
 		}
@@ -152,13 +152,13 @@ func (g *Group) TasksToRestart(facts map[string]TaskFacts) map[string]string {
 	var names map[string]string
 	for i, t := range g.Tasks {
 		if first, ok := g.restartCause(i, facts); ok {
-			names = addName(names, t.Name, g.Tasks[first].Name)
+			names = addCause(names, t.Name, g.Tasks[first].Name)
 		}
 	}
 	return names
 }
 
-func addName(names map[string]string, name, cause string) map[string]string {
+func addCause(names map[string]string, name, cause string) map[string]string {
 	if names == nil {
 		names = make(map[string]string)
 	}

@@ -5,12 +5,12 @@ type Phase uint8
 
 // The phases, in order.
 const (
-	Init      Phase = iota // no task may start; a restart of all tasks waits here until the old processes have exited
-	Prestart               // prestart tasks run
-	Main                   // main tasks start, beside the prestart sidecars
-	Poststart              // poststart tasks start, beside the main tasks
-	WaitAlloc              // all tasks have started; the phase lasts until they end
-	Poststop               // all other tasks are dead
+	PhaseInit      Phase = iota // no task may start; a restart of all tasks waits here until the old processes have exited
+	PhasePrestart               // prestart tasks run
+	PhaseMain                   // main tasks start, beside the prestart sidecars
+	PhasePoststart              // poststart tasks start, beside the main tasks
+	PhaseWaitAlloc              // all tasks have started; the phase lasts until they end
+	PhasePoststop               // all other tasks are dead
 )
 
 func (p Phase) String() string {
@@ -23,19 +23,19 @@ var phaseTable = [...]struct {
 	open Stage
 	done func(StageStates) bool
 }{
-	Init:      {0, StageStates.allPending},
-	Prestart:  {PrestartEphemeral | PrestartSidecar, StageStates.prestartDone},
-	Main:      {PrestartSidecar | MainTask, StageStates.mainStarted},
-	Poststart: {PrestartSidecar | MainTask | PoststartEphemeral | PoststartSidecar, StageStates.poststartDone},
-	WaitAlloc: {PrestartSidecar | MainTask | PoststartSidecar, neverDone},
-	Poststop:  {PoststopTask, neverDone},
+	PhaseInit:      {0, StageStates.allPending},
+	PhasePrestart:  {PrestartEphemeral | PrestartSidecar, StageStates.prestartDone},
+	PhaseMain:      {PrestartSidecar | MainTask, StageStates.mainStarted},
+	PhasePoststart: {PrestartSidecar | MainTask | PoststartEphemeral | PoststartSidecar, StageStates.poststartDone},
+	PhaseWaitAlloc: {PrestartSidecar | MainTask | PoststartSidecar, neverDone},
+	PhasePoststop:  {PoststopTask, neverDone},
 }
 
 // Next returns the phase that follows p for the given tasks. It may skip phases, and
 // returns p if the phase does not change.
 func (p Phase) Next(t StageStates) Phase {
 	if t.allIn(allStages&^PoststopTask, newStateSet(Succeeded, Failed)) {
-		return Poststop // Poststop follows any phase when all tasks but poststop tasks are dead
+		return PhasePoststop // Poststop follows any phase when all tasks but poststop tasks are dead
 	}
 	for phaseTable[p].done(t) {
 		p++

@@ -18,12 +18,12 @@ type specTask struct {
 // specGates is the table of open gates, one column per stage.
 var specGates = map[Phase]string{
 	// columns: pre-eph, pre-side, main, post-eph, post-side, poststop
-	Init:      "------",
-	Prestart:  "OO----",
-	Main:      "-OO---",
-	Poststart: "-OOOO-",
-	WaitAlloc: "-OO-O-",
-	Poststop:  "-----O",
+	PhaseInit:      "------",
+	PhasePrestart:  "OO----",
+	PhaseMain:      "-OO---",
+	PhasePoststart: "-OOOO-",
+	PhaseWaitAlloc: "-OO-O-",
+	PhasePoststop:  "-----O",
 }
 
 var specStages = [...]Stage{PrestartEphemeral, PrestartSidecar, MainTask, PoststartEphemeral, PoststartSidecar, PoststopTask}
@@ -70,15 +70,15 @@ func applySpecRule(p Phase, tasks []specTask) Phase {
 	}
 	switch {
 	case !alive:
-		return Poststop
-	case p == Init && !notPending:
-		return Prestart
-	case p == Prestart && !prestartUndone:
-		return Main
-	case p == Main && !mainPending:
-		return Poststart
-	case p == Poststart && !poststartAlive:
-		return WaitAlloc
+		return PhasePoststop
+	case p == PhaseInit && !notPending:
+		return PhasePrestart
+	case p == PhasePrestart && !prestartUndone:
+		return PhaseMain
+	case p == PhaseMain && !mainPending:
+		return PhasePoststart
+	case p == PhasePoststart && !poststartAlive:
+		return PhaseWaitAlloc
 	}
 	return p
 }
@@ -95,32 +95,32 @@ func checkNext(t *testing.T, p Phase, tasks []specTask) {
 
 // checkAllTaskLists checks all lists of tasks in these states, and returns their number.
 func checkAllTaskLists(t *testing.T, longest int, states ...State) int {
-	var kinds []specTask
+	var allTaskKinds []specTask
 	for _, stage := range specStages {
 		for _, state := range states {
-			kinds = append(kinds, specTask{stage, state})
+			allTaskKinds = append(allTaskKinds, specTask{stage, state})
 		}
 	}
-	var walk func(tasks []specTask, from int) int
-	walk = func(tasks []specTask, from int) int {
-		for p := Init; p <= Poststop; p++ {
+	var checkLists func(tasks []specTask, from int) int
+	checkLists = func(tasks []specTask, from int) int {
+		for p := PhaseInit; p <= PhasePoststop; p++ {
 			checkNext(t, p, tasks)
 		}
 		n := 1
 		if len(tasks) == longest || len(tasks) < 4 && t.Failed() {
 			return n
 		}
-		for i := from; i < len(kinds); i++ {
-			n += walk(append(tasks, kinds[i]), i)
+		for i := from; i < len(allTaskKinds); i++ {
+			n += checkLists(append(tasks, allTaskKinds[i]), i)
 		}
 		return n
 	}
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	total := 0
-	for first := range kinds {
+	for first := range allTaskKinds {
 		wg.Go(func() {
-			n := walk(append(make([]specTask, 0, longest), kinds[first]), first)
+			n := checkLists(append(make([]specTask, 0, longest), allTaskKinds[first]), first)
 			mu.Lock()
 			defer mu.Unlock()
 			total += n
@@ -134,13 +134,13 @@ func checkAllTaskLists(t *testing.T, longest int, states ...State) int {
 // in the code nor in the specification, so one order of each list is enough; the random
 // test shuffles.
 func TestNextAgreesWithSpecificationOnAllSmallAllocations(t *testing.T) {
-	const longest = 6
-	total := 1 + checkAllTaskLists(t, longest, Pending, Running, Succeeded, Failed) // includes the empty list
-	checkNext(t, Init, nil)
+	const maxListLength = 6
+	total := 1 + checkAllTaskLists(t, maxListLength, Pending, Running, Succeeded, Failed) // includes the empty list
+	checkNext(t, PhaseInit, nil)
 
 	// The number of lists without order: choose(24+k-1, k) of each length k.
 	want := 0
-	for k, c := 0, 1; k <= longest; k++ {
+	for k, c := 0, 1; k <= maxListLength; k++ {
 		want += c
 		c = c * (24 + k) / (k + 1)
 	}
@@ -164,7 +164,7 @@ func TestNextAgreesWithSpecificationOnLargeAllocations(t *testing.T) {
 }
 
 func TestGatesAreThoseOfTheReference(t *testing.T) {
-	for p := Init; p <= Poststop; p++ {
+	for p := PhaseInit; p <= PhasePoststop; p++ {
 		got := ""
 		for _, stage := range specStages {
 			if p.Opens(stage) {
@@ -183,17 +183,17 @@ func TestGatesAreThoseOfTheReference(t *testing.T) {
 func TestNextIsMonotonousAndIdempotent(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	for range 20_000 {
-		var tasks StageStates
-		for i := range tasks {
-			tasks[i] = stateSet(rng.IntN(16))
+		var stageStates StageStates
+		for i := range stageStates {
+			stageStates[i] = stateSet(rng.IntN(16))
 		}
-		for p := Init; p <= Poststop; p++ {
-			next := p.Next(tasks)
+		for p := PhaseInit; p <= PhasePoststop; p++ {
+			next := p.Next(stageStates)
 			if next < p {
-				t.Fatalf("%v.Next(%v) = %v goes back", p, tasks, next)
+				t.Fatalf("%v.Next(%v) = %v goes back", p, stageStates, next)
 			}
-			if again := next.Next(tasks); again != next {
-				t.Fatalf("%v.Next(%v) = %v, and then %v", p, tasks, next, again)
+			if again := next.Next(stageStates); again != next {
+				t.Fatalf("%v.Next(%v) = %v, and then %v", p, stageStates, next, again)
 			}
 		}
 	}

@@ -21,30 +21,30 @@ import (
 // Reports are written as fast as the disk allows. A report that arrives during a
 // write is part of the next write, and only the latest report of an allocation is
 // written. A report that only adds events, without a change of state, is written
-// with the next urgent report of its allocation or after batchInterval.
+// with the next urgent report of its allocation or after maxReportDelay.
 type AllocSync struct {
-	store   *store.Store
-	started map[string]bool // allocations that an earlier agent has started
-	logger  hclog.Logger
+	store         *store.Store
+	startedAllocs map[string]bool // allocations that an earlier agent has started
+	logger        hclog.Logger
 
-	wake chan struct{} // the channel has a value when there are reports to write
+	reportsAvailable chan struct{} // the channel has a value when there are reports to write
 
 	mu                      sync.Mutex
-	changed                 chan struct{} // channel, closed and replaced when the desired allocations change
-	reports                 map[string]scheduler.AllocReport
-	writing                 map[string]scheduler.AllocReport // reports that are being written
-	order                   []string                         // keys of the map reports, oldest first
-	urgent                  map[string]bool                  // reports that must be written at once
+	allocsChanged           chan struct{} // channel, closed and replaced when the desired allocations change
+	pendingReports          map[string]scheduler.AllocReport
+	currentWrite            map[string]scheduler.AllocReport // reports that are being written
+	reportOrder             []string                         // keys of the map reports, oldest first
+	urgentReports           map[string]bool                  // reports that must be written at once
 	flushTimer              *time.Timer                      // timer that calls flush; nil if it is not set
-	removed                 []string
-	collected               map[string]string // reasons for removed directories, by allocation id; see Collected
+	removedAllocs           []string
+	collectReasons          map[string]string // reasons for removed directories, by allocation id; see Collected
 	pendingRemovalsAssigned bool              // the deleted allocations (see store.Reader.PendingRemovals) were assigned
 }
 
-var _ noderunner.Source = (*AllocSync)(nil)
+var _ noderunner.AssignmentSource = (*AllocSync)(nil)
 
-// reporter is the part of the scheduler that an AllocSync needs.
-type reporter interface {
+// allocReporter is the part of the scheduler that an AllocSync needs.
+type allocReporter interface {
 	Report(context.Context, ...scheduler.AllocReport) (index uint64, err error)
 }
 
@@ -56,13 +56,13 @@ func NewAllocSync(s *store.Store, logger hclog.Logger) *AllocSync {
 		started[id] = true
 	}
 	return &AllocSync{
-		store:   s,
-		started: started,
-		logger:  logger.Named("allocsync"),
-		wake:    make(chan struct{}, 1),
-		changed: make(chan struct{}),
-		reports: make(map[string]scheduler.AllocReport),
-		urgent:  make(map[string]bool),
+		store:            s,
+		startedAllocs:    started,
+		logger:           logger.Named("allocsync"),
+		reportsAvailable: make(chan struct{}, 1),
+		allocsChanged:    make(chan struct{}),
+		pendingReports:   make(map[string]scheduler.AllocReport),
+		urgentReports:    make(map[string]bool),
 	}
 }
 
@@ -71,26 +71,26 @@ func NewAllocSync(s *store.Store, logger hclog.Logger) *AllocSync {
 // in the next one, so that the node removes it.
 func (r *AllocSync) Allocs() ([]noderunner.Assignment, <-chan struct{}) {
 	r.mu.Lock()
-	changed, first := r.changed, !r.pendingRemovalsAssigned
+	changed, first := r.allocsChanged, !r.pendingRemovalsAssigned
 	r.pendingRemovalsAssigned = true
 	r.mu.Unlock()
 	s := r.store.Snapshot()
-	var removals []*api.Allocation
+	var pendingRemovals []*api.Allocation
 	if first { // removals include allocations that were deleted after Open, which the node has not seen either
-		removals = s.PendingRemovals()
+		pendingRemovals = s.PendingRemovals()
 	}
 	var assignments []noderunner.Assignment
 	for _, a := range scheduler.DesiredAllocs(s.Reader) {
 		assignments = append(assignments, noderunner.Assignment{
-			Alloc: a, Ended: s.AllocationEnded(a.ID), Started: r.started[a.ID],
-			Purged:  a.ServerTerminalStatus() && s.Job(nil, a.Namespace, a.JobID) == nil,
-			Collect: s.CollectedAtEnd(a.ID),
+			Alloc: a, TasksEnded: s.AllocationEnded(a.ID), StartedEarlier: r.startedAllocs[a.ID],
+			JobPurged:        a.ServerTerminalStatus() && s.Job(nil, a.Namespace, a.JobID) == nil,
+			CollectWhenEnded: s.CollectedAtEnd(a.ID),
 		})
 	}
-	for _, a := range removals {
-		assignments = append(assignments, noderunner.Assignment{Alloc: a, Ended: true})
+	for _, a := range pendingRemovals {
+		assignments = append(assignments, noderunner.Assignment{Alloc: a, TasksEnded: true})
 	}
-	if len(removals) > 0 {
+	if len(pendingRemovals) > 0 {
 		r.AllocsChanged()
 	}
 	return assignments, changed
@@ -101,12 +101,12 @@ func (r *AllocSync) Allocs() ([]noderunner.Assignment, <-chan struct{}) {
 func (r *AllocSync) AllocsChanged() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	close(r.changed)
-	r.changed = make(chan struct{})
+	close(r.allocsChanged)
+	r.allocsChanged = make(chan struct{})
 }
 
 // Report implements noderunner.Source.
-func (r *AllocSync) Report(u allocrunner.Update) {
+func (r *AllocSync) Report(u allocrunner.StatusUpdate) {
 	r.add(u.AllocID, func() bool { return r.isUrgentLocked(u) }, func(report *scheduler.AllocReport) {
 		report.ClientStatus, report.ClientDescription = u.ClientStatus, u.ClientDescription
 		report.TaskStates, report.NetworkStatus = u.TaskStates, u.NetworkStatus
@@ -116,10 +116,10 @@ func (r *AllocSync) Report(u allocrunner.Update) {
 	})
 }
 
-// Ended implements noderunner.Source.
-func (r *AllocSync) Ended(allocID string, err error) {
+// ReportEnded implements noderunner.Source.
+func (r *AllocSync) ReportEnded(allocID string, err error) {
 	r.add(allocID, func() bool { return true }, func(report *scheduler.AllocReport) {
-		report.Ended = true
+		report.TasksEnded = true
 		if err != nil {
 			report.ClientStatus = api.AllocClientStatusFailed
 			report.ClientDescription = "Unable to add allocation due to error: " + err.Error()
@@ -136,32 +136,32 @@ func (r *AllocSync) CollectAtEnd(ctx context.Context, allocID string) error {
 	return err
 }
 
-// Collected implements noderunner.Source.
-func (r *AllocSync) Collected(allocID, reason string) {
+// ReportCollected implements noderunner.Source.
+func (r *AllocSync) ReportCollected(allocID, reason string) {
 	r.mu.Lock()
-	if r.collected == nil {
-		r.collected = make(map[string]string)
+	if r.collectReasons == nil {
+		r.collectReasons = make(map[string]string)
 	}
-	r.collected[allocID] = reason
+	r.collectReasons[allocID] = reason
 	r.mu.Unlock()
-	r.tick()
+	r.wakeWriter()
 }
 
-// Removed implements noderunner.Source.
-func (r *AllocSync) Removed(allocID string) {
+// ReportRemoved implements noderunner.Source.
+func (r *AllocSync) ReportRemoved(allocID string) {
 	r.mu.Lock()
-	r.removed = append(r.removed, allocID)
+	r.removedAllocs = append(r.removedAllocs, allocID)
 	r.mu.Unlock()
-	r.tick()
+	r.wakeWriter()
 }
 
 // isUrgentLocked reports whether an update must be written at once: the status of
 // the allocation, the state of a task or the first health differs from the stored
 // one. Other updates only add events. A report that is being written counts as
 // stored.
-func (r *AllocSync) isUrgentLocked(u allocrunner.Update) bool {
+func (r *AllocSync) isUrgentLocked(u allocrunner.StatusUpdate) bool {
 	known := r.store.Snapshot().Allocation(nil, u.AllocID)
-	if w, found := r.writing[u.AllocID]; found && known != nil && w.ClientStatus != "" {
+	if w, found := r.currentWrite[u.AllocID]; found && known != nil && w.ClientStatus != "" {
 		stored := *known
 		stored.ClientStatus, stored.TaskStates = w.ClientStatus, w.TaskStates
 		known = &stored
@@ -187,39 +187,39 @@ func (r *AllocSync) isUrgentLocked(u allocrunner.Update) bool {
 func (r *AllocSync) add(allocID string, urgent func() bool, edit func(*scheduler.AllocReport)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	report, waits := r.reports[allocID]
+	report, waits := r.pendingReports[allocID]
 	if !waits {
 		report.AllocID = allocID
-		r.order = append(r.order, allocID)
+		r.reportOrder = append(r.reportOrder, allocID)
 	}
 	edit(&report)
-	r.reports[allocID] = report
+	r.pendingReports[allocID] = report
 	switch {
 	case urgent():
-		r.urgent[allocID] = true
-		r.tick()
+		r.urgentReports[allocID] = true
+		r.wakeWriter()
 	case r.flushTimer == nil:
-		r.flushTimer = time.AfterFunc(batchInterval, r.flush)
+		r.flushTimer = time.AfterFunc(maxReportDelay, r.markAllUrgent)
 	}
 }
 
-// flush makes all reports urgent.
-func (r *AllocSync) flush() {
+// markAllUrgent makes all reports urgent.
+func (r *AllocSync) markAllUrgent() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.flushTimer = nil
-	for _, id := range r.order {
-		r.urgent[id] = true
+	for _, id := range r.reportOrder {
+		r.urgentReports[id] = true
 	}
-	r.tick()
+	r.wakeWriter()
 }
 
-// batchInterval is the maximum delay of a report that is not urgent.
-const batchInterval = 100 * time.Millisecond
+// maxReportDelay is the maximum delay of a report that is not urgent.
+const maxReportDelay = 100 * time.Millisecond
 
-func (r *AllocSync) tick() {
+func (r *AllocSync) wakeWriter() {
 	select {
-	case r.wake <- struct{}{}:
+	case r.reportsAvailable <- struct{}{}:
 	default:
 	}
 }
@@ -229,12 +229,12 @@ const retryDelay = time.Second
 
 // Run passes the reports to the scheduler until ctx ends, and then the remaining ones
 // once.
-func (r *AllocSync) Run(ctx context.Context, to reporter) {
+func (r *AllocSync) Run(ctx context.Context, to allocReporter) {
 	for {
 		select {
-		case <-r.wake:
+		case <-r.reportsAvailable:
 		case <-ctx.Done():
-			r.flush()
+			r.markAllUrgent()
 			if err := r.write(context.WithoutCancel(ctx), to); err != nil {
 				r.logger.Error("last states of allocations not stored", "error", err)
 			}
@@ -254,36 +254,36 @@ func (r *AllocSync) Run(ctx context.Context, to reporter) {
 	}
 }
 
-// take returns the urgent reports and the removed allocations. Reports that are not
+// takeUrgent returns the urgent reports and the removed allocations. Reports that are not
 // urgent stay queued, so that they do not delay the urgent ones.
-func (r *AllocSync) take() (reports []scheduler.AllocReport, removed []string) {
+func (r *AllocSync) takeUrgent() (reports []scheduler.AllocReport, removed []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	var rest []string
-	r.writing = make(map[string]scheduler.AllocReport)
-	for _, id := range r.order {
-		if r.urgent[id] {
-			reports = append(reports, r.reports[id])
-			r.writing[id] = r.reports[id]
-			delete(r.reports, id)
+	var notUrgent []string
+	r.currentWrite = make(map[string]scheduler.AllocReport)
+	for _, id := range r.reportOrder {
+		if r.urgentReports[id] {
+			reports = append(reports, r.pendingReports[id])
+			r.currentWrite[id] = r.pendingReports[id]
+			delete(r.pendingReports, id)
 		} else {
-			rest = append(rest, id)
+			notUrgent = append(notUrgent, id)
 		}
 	}
-	removed = r.removed
-	r.order, r.removed = rest, nil
-	clear(r.urgent)
+	removed = r.removedAllocs
+	r.reportOrder, r.removedAllocs = notUrgent, nil
+	clear(r.urgentReports)
 	return reports, removed
 }
 
 // write stores the urgent reports. Reports that cannot be stored are queued again,
 // unless a newer report of the allocation has arrived.
-func (r *AllocSync) write(ctx context.Context, to reporter) error {
-	reports, removed := r.take()
+func (r *AllocSync) write(ctx context.Context, to allocReporter) error {
+	reports, removed := r.takeUrgent()
 	if len(reports) > 0 {
 		_, err := to.Report(ctx, reports...)
 		r.mu.Lock()
-		r.writing = nil
+		r.currentWrite = nil
 		r.mu.Unlock()
 		if err != nil {
 			r.putBack(reports, removed)
@@ -311,8 +311,8 @@ func (r *AllocSync) write(ctx context.Context, to reporter) error {
 // follow the reports, because the last report of an allocation replaces its events.
 func (r *AllocSync) writeCollected(ctx context.Context) error {
 	r.mu.Lock()
-	collected := r.collected
-	r.collected = nil
+	collected := r.collectReasons
+	r.collectReasons = nil
 	r.mu.Unlock()
 	if len(collected) == 0 {
 		return nil
@@ -320,7 +320,7 @@ func (r *AllocSync) writeCollected(ctx context.Context) error {
 	_, err := r.store.Update(ctx, func(tx *store.Txn) error {
 		for id, reason := range collected {
 			if old := tx.Allocation(nil, id); old != nil {
-				tx.ReportAllocation(withCollectedEvent(old, reason, time.Now()))
+				tx.PutReportedAllocation(withCollectedEvent(old, reason, time.Now()))
 			}
 		}
 		return nil
@@ -328,10 +328,10 @@ func (r *AllocSync) writeCollected(ctx context.Context) error {
 	if err != nil {
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		for id, reason := range r.collected {
+		for id, reason := range r.collectReasons {
 			collected[id] = reason
 		}
-		r.collected = collected
+		r.collectReasons = collected
 	}
 	return err
 }
@@ -351,20 +351,20 @@ func withCollectedEvent(old *api.Allocation, reason string, now time.Time) *api.
 func (r *AllocSync) putBack(reports []scheduler.AllocReport, removed []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.removed = append(removed, r.removed...)
-	var order []string
+	r.removedAllocs = append(removed, r.removedAllocs...)
+	var newOrder []string
 	for _, old := range reports {
 		id := old.AllocID
-		newer, waits := r.reports[id]
+		newer, waits := r.pendingReports[id]
 		if !waits {
-			order = append(order, id)
+			newOrder = append(newOrder, id)
 		}
-		ended := old.Ended || newer.Ended
+		ended := old.TasksEnded || newer.TasksEnded
 		if newer.ClientStatus == "" { // the newer report is missing, or has only the field Ended
 			newer = old
 		}
-		newer.Ended = ended
-		r.reports[id], r.urgent[id] = newer, true
+		newer.TasksEnded = ended
+		r.pendingReports[id], r.urgentReports[id] = newer, true
 	}
-	r.order = append(order, r.order...)
+	r.reportOrder = append(newOrder, r.reportOrder...)
 }

@@ -100,11 +100,11 @@ func newSync(t testing.TB, count int) (*testSync, *flakyStore) {
 // startWriter runs the writer until the caller calls stop.
 func (r *testSync) startWriter(t testing.TB) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
-	var writing sync.WaitGroup
-	writing.Go(func() { r.Run(ctx, r.scheduler) })
+	var writerWG sync.WaitGroup
+	writerWG.Go(func() { r.Run(ctx, r.scheduler) })
 	return func() {
 		cancel()
-		writing.Wait()
+		writerWG.Wait()
 	}
 }
 
@@ -113,7 +113,7 @@ func (r *testSync) ids(t testing.TB) []string {
 	wanted, _ := r.Allocs()
 	var ids []string
 	for _, a := range wanted {
-		if a.Started {
+		if a.StartedEarlier {
 			t.Errorf("alloc %s counts as started", a.Alloc.ID)
 		}
 		ids = append(ids, a.Alloc.ID)
@@ -121,27 +121,27 @@ func (r *testSync) ids(t testing.TB) []string {
 	return ids
 }
 
-func update(id, status string) allocrunner.Update {
+func allocUpdate(id, status string) allocrunner.StatusUpdate {
 	state := map[string]string{api.AllocClientStatusRunning: model.TaskRunning, api.AllocClientStatusComplete: model.TaskDead}[status]
-	return allocrunner.Update{AllocID: id, ClientStatus: status, TaskStates: map[string]*api.TaskState{"t": {State: state}}, Time: time.Now()}
+	return allocrunner.StatusUpdate{AllocID: id, ClientStatus: status, TaskStates: map[string]*api.TaskState{"t": {State: state}}, Time: time.Now()}
 }
 
 func TestReportsShareWrites(t *testing.T) {
-	const count = 200
-	r, _ := newSync(t, count)
+	const allocCount = 200
+	r, _ := newSync(t, allocCount)
 	ids := r.ids(t)
-	if len(ids) != count {
+	if len(ids) != allocCount {
 		t.Fatalf("%d allocations", len(ids))
 	}
 	before := r.store.Commits()
 	stop := r.startWriter(t)
 	for _, status := range []string{api.AllocClientStatusRunning, api.AllocClientStatusComplete} {
 		for _, id := range ids {
-			r.Report(update(id, status))
+			r.Report(allocUpdate(id, status))
 		}
 	}
 	for _, id := range ids {
-		r.Ended(id, nil)
+		r.ReportEnded(id, nil)
 	}
 	stop()
 	for _, id := range ids {
@@ -150,8 +150,8 @@ func TestReportsShareWrites(t *testing.T) {
 			t.Fatalf("alloc %s is %s", id, a.ClientStatus)
 		}
 	}
-	if writes := r.store.Commits() - before; writes > count/4 {
-		t.Errorf("%d reports took %d writes", 3*count, writes)
+	if writes := r.store.Commits() - before; writes > allocCount/4 {
+		t.Errorf("%d reports took %d writes", 3*allocCount, writes)
 	}
 	if job := r.store.Snapshot().Job(nil, "default", "job"); *job.Status != model.JobDead {
 		t.Errorf("job is %s", *job.Status)
@@ -162,16 +162,16 @@ func TestReportsSurviveAFullDisk(t *testing.T) {
 	r, f := newSync(t, 1)
 	id := r.ids(t)[0]
 	f.diskFull.Store(true)
-	r.Report(update(id, api.AllocClientStatusRunning))
+	r.Report(allocUpdate(id, api.AllocClientStatusRunning))
 	if err := r.write(t.Context()); err == nil {
 		t.Fatal("a full disk is no error")
 	}
-	r.Report(update(id, api.AllocClientStatusComplete)) // newer report of the allocation
+	r.Report(allocUpdate(id, api.AllocClientStatusComplete)) // newer report of the allocation
 	if err := r.write(t.Context()); err == nil {
 		t.Fatal("a full disk is no error")
 	}
-	reports, removed := r.take()
-	r.Ended(id, nil) // Ended is called while the store refuses the reports
+	reports, removed := r.takeUrgent()
+	r.ReportEnded(id, nil) // Ended is called while the store refuses the reports
 	r.putBack(reports, removed)
 	f.diskFull.Store(false)
 	if err := r.write(t.Context()); err != nil {
@@ -181,8 +181,8 @@ func TestReportsSurviveAFullDisk(t *testing.T) {
 	if a := snapshot.Allocation(nil, id); a.ClientStatus != api.AllocClientStatusComplete || !snapshot.AllocationEnded(id) {
 		t.Errorf("alloc is %s, ended %v", a.ClientStatus, snapshot.AllocationEnded(id))
 	}
-	if len(r.reports) > 0 {
-		t.Errorf("still to write: %v", r.reports)
+	if len(r.pendingReports) > 0 {
+		t.Errorf("still to write: %v", r.pendingReports)
 	}
 }
 
@@ -192,21 +192,21 @@ func TestReportIsComparedWithTheOneThatIsBeingStored(t *testing.T) {
 	r, f := newSync(t, 1)
 	id := r.ids(t)[0]
 	for _, status := range []string{api.AllocClientStatusRunning, api.AllocClientStatusPending} {
-		r.Report(update(id, status))
+		r.Report(allocUpdate(id, status))
 		if status == api.AllocClientStatusPending {
-			f.beforeChange = func() { r.Report(update(id, api.AllocClientStatusRunning)) }
+			f.beforeChange = func() { r.Report(allocUpdate(id, api.AllocClientStatusRunning)) }
 		}
 		if err := r.write(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if !r.urgent[id] {
+	if !r.urgentReports[id] {
 		t.Error("the task runs again, and the report of that waits")
 	}
 }
 
 // TestReportsOfEventsWait checks that a change of state is written at once, and that
-// events wait for the next change of state of their allocation, or for batchInterval.
+// events wait for the next change of state of their allocation, or for maxReportDelay.
 func TestReportsOfEventsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, _ := newSync(t, 2)
@@ -214,7 +214,7 @@ func TestReportsOfEventsWait(t *testing.T) {
 		id := ids[0]
 		defer r.startWriter(t)()
 		begin := time.Now()
-		report := func(u allocrunner.Update, events int) {
+		report := func(u allocrunner.StatusUpdate, events int) {
 			u.TaskStates["t"].Events = make([]*api.TaskEvent, events)
 			for i := range u.TaskStates["t"].Events {
 				u.TaskStates["t"].Events[i] = &api.TaskEvent{Type: "x", Time: int64(i)}
@@ -232,23 +232,23 @@ func TestReportsOfEventsWait(t *testing.T) {
 				t.Errorf("%s with %d events after %v, want %s with %d after %v", got.State, len(got.Events), time.Since(begin), state, events, at)
 			}
 		}
-		pending := update(id, api.AllocClientStatusPending)
+		pending := allocUpdate(id, api.AllocClientStatusPending)
 		pending.TaskStates["t"].State = model.TaskPending
 		report(pending, 1)
 		check(model.TaskPending, 0, 0)
-		report(update(id, api.AllocClientStatusRunning), 2)
+		report(allocUpdate(id, api.AllocClientStatusRunning), 2)
 		check(model.TaskRunning, 2, 0)
-		report(update(id, api.AllocClientStatusRunning), 3)
+		report(allocUpdate(id, api.AllocClientStatusRunning), 3)
 		check(model.TaskRunning, 2, 0)
-		r.Report(update(ids[1], api.AllocClientStatusRunning)) // a change of state is written at once, without the events of the other allocation
+		r.Report(allocUpdate(ids[1], api.AllocClientStatusRunning)) // a change of state is written at once, without the events of the other allocation
 		check(model.TaskRunning, 2, 0)
 		if other := r.store.Snapshot().Allocation(nil, ids[1]); other.ClientStatus != api.AllocClientStatusRunning {
 			t.Errorf("the other one is %s", other.ClientStatus)
 		}
-		time.Sleep(batchInterval)
-		check(model.TaskRunning, 3, batchInterval)
+		time.Sleep(maxReportDelay)
+		check(model.TaskRunning, 3, maxReportDelay)
 		report(pending, 4)
-		check(model.TaskPending, 4, batchInterval)
+		check(model.TaskPending, 4, maxReportDelay)
 	})
 }
 
@@ -262,10 +262,10 @@ func TestNoNewsIsNotWritten(t *testing.T) {
 	model.AppendTaskEvent(status, model.EventReceived(), now)
 	model.SetTaskState(status, model.TaskRunning, now)
 	model.AppendTaskEvent(status, model.EventStarted(), now)
-	if err := r.store.PutTaskState(id, "t", status, state.Sync)(); err != nil {
+	if err := r.store.PutTaskState(id, "t", status, state.DurabilitySync)(); err != nil {
 		t.Fatal(err)
 	}
-	u := update(id, api.AllocClientStatusRunning)
+	u := allocUpdate(id, api.AllocClientStatusRunning)
 	u.TaskStates["t"] = status
 	u.Health = &allocrunner.Health{Healthy: true, Time: now}
 	r.Report(u)
@@ -283,7 +283,7 @@ func TestNoNewsIsNotWritten(t *testing.T) {
 	}
 	said := func() (commits int64, index uint64) {
 		r.Report(u)
-		r.flush()
+		r.markAllUrgent()
 		if err := r.write(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -297,7 +297,7 @@ func TestNoNewsIsNotWritten(t *testing.T) {
 	if commits, index := said(); commits != 1 || index != before+1 {
 		t.Errorf("an event is not written: %d commits, index %d, was %d", commits, index, before)
 	}
-	r.Ended(id, nil)
+	r.ReportEnded(id, nil)
 	if err := r.write(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -310,7 +310,7 @@ func TestReportsDoNotWakeTheNode(t *testing.T) {
 	r, _ := newSync(t, 1)
 	wanted, changed := r.Allocs()
 	id := wanted[0].Alloc.ID
-	r.Report(update(id, api.AllocClientStatusRunning))
+	r.Report(allocUpdate(id, api.AllocClientStatusRunning))
 	if err := r.write(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -335,10 +335,10 @@ func TestReportsDoNotWakeTheNode(t *testing.T) {
 func TestPurgedIsForgottenWhenItHasEnded(t *testing.T) {
 	r, _ := newSync(t, 1)
 	id := r.ids(t)[0]
-	if err := r.store.PutTaskState(id, "t", &api.TaskState{State: model.TaskRunning}, state.Sync)(); err != nil {
+	if err := r.store.PutTaskState(id, "t", &api.TaskState{State: model.TaskRunning}, state.DurabilitySync)(); err != nil {
 		t.Fatal(err)
 	}
-	r.Report(update(id, api.AllocClientStatusRunning))
+	r.Report(allocUpdate(id, api.AllocClientStatusRunning))
 	if err := r.write(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -348,15 +348,15 @@ func TestPurgedIsForgottenWhenItHasEnded(t *testing.T) {
 	if got := r.ids(t); !slices.Equal(got, []string{id}) {
 		t.Fatalf("allocations %q: one runs", got)
 	}
-	r.Report(update(id, api.AllocClientStatusComplete))
-	r.Ended(id, nil)
+	r.Report(allocUpdate(id, api.AllocClientStatusComplete))
+	r.ReportEnded(id, nil)
 	if err := r.write(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if got := r.ids(t); len(got) > 0 {
 		t.Errorf("allocations %q", got)
 	}
-	r.Removed(id)
+	r.ReportRemoved(id)
 	if err := r.write(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -374,8 +374,8 @@ func TestCollectAtEndIsStored(t *testing.T) {
 	}
 	assignments, _ := r.Allocs()
 	for _, a := range assignments {
-		if want := a.Alloc.ID == first; a.Collect != want {
-			t.Errorf("%s: Collect is %t, want %t", a.Alloc.ID, a.Collect, want)
+		if want := a.Alloc.ID == first; a.CollectWhenEnded != want {
+			t.Errorf("%s: Collect is %t, want %t", a.Alloc.ID, a.CollectWhenEnded, want)
 		}
 	}
 	_, err := r.store.Update(t.Context(), func(tx *store.Txn) error {
@@ -402,7 +402,7 @@ func BenchmarkReports(b *testing.B) {
 				before := r.store.Commits()
 				stop := r.startWriter(b)
 				for _, id := range ids {
-					r.Report(update(id, api.AllocClientStatusRunning))
+					r.Report(allocUpdate(id, api.AllocClientStatusRunning))
 				}
 				stop()
 				b.ReportMetric(float64(r.store.Commits()-before), "writes")
@@ -422,8 +422,8 @@ func TestCollectedDirectoryIsAnEvent(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := NewAllocSync(s, hclog.NewNullLogger())
-	r.Collected("a", "the disk is full")
-	r.Collected("deleted", "the disk is full")
+	r.ReportCollected("a", "the disk is full")
+	r.ReportCollected("deleted", "the disk is full")
 	for range 2 { // the second call of writeCollected has nothing to write
 		if err := r.write(t.Context(), nil); err != nil {
 			t.Fatal(err)
@@ -456,7 +456,7 @@ func TestDeletedAllocationIsAssignedOnce(t *testing.T) {
 	put(func(tx *store.Txn) { tx.DeleteAllocation("here") })
 
 	first, changed := r.Allocs()
-	if len(first) != 1 || first[0].Alloc.ID != "here" || !first[0].Ended {
+	if len(first) != 1 || first[0].Alloc.ID != "here" || !first[0].TasksEnded {
 		t.Errorf("the node gets %+v, want the one that has to be removed", first)
 	}
 	select {
@@ -467,7 +467,7 @@ func TestDeletedAllocationIsAssignedOnce(t *testing.T) {
 	if second, _ := r.Allocs(); len(second) != 0 {
 		t.Errorf("the node gets %+v again", second)
 	}
-	r.Removed("here")
+	r.ReportRemoved("here")
 	if err := r.write(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ func TestEventsOfAJob(t *testing.T) {
 	job := func() *api.Job { return r.store.Snapshot().Job(nil, "default", "job") }
 	report := func(status string) {
 		t.Helper()
-		if _, err := r.scheduler.Report(t.Context(), scheduler.AllocReport{AllocID: alloc, ClientStatus: status, Ended: status == api.AllocClientStatusComplete}); err != nil {
+		if _, err := r.scheduler.Report(t.Context(), scheduler.AllocReport{AllocID: alloc, ClientStatus: status, TasksEnded: status == api.AllocClientStatusComplete}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -82,8 +82,8 @@ func TestJobsInNamespaces(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	const missing = "1 error occurred:\n\t* job \"other\" is in nonexistent namespace \"prod\"\n\n"
-	if err := register(); err == nil || err.Error() != missing {
+	const missingNamespaceText = "1 error occurred:\n\t* job \"other\" is in nonexistent namespace \"prod\"\n\n"
+	if err := register(); err == nil || err.Error() != missingNamespaceText {
 		t.Errorf("error %v", err)
 	}
 	change(func(tx *store.Txn) { tx.PutNamespace(&api.Namespace{Name: "prod"}) })
@@ -91,7 +91,7 @@ func TestJobsInNamespaces(t *testing.T) {
 		t.Error(err)
 	}
 	change(func(tx *store.Txn) { tx.DeleteNamespace("prod") })
-	if err := register(); err == nil || err.Error() != missing {
+	if err := register(); err == nil || err.Error() != missingNamespaceText {
 		t.Errorf("error %v", err)
 	}
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
-// drivers is the part of the supervisor that a Node needs.
-type drivers interface {
+// driverLister is the part of the supervisor that a Node needs.
+type driverLister interface {
 	// Drivers returns the drivers that are up, by name.
 	Drivers() map[string]supervisor.DriverInfo
 	// Changed returns a channel that is closed when the result of Drivers changes.
@@ -34,7 +34,7 @@ type Config struct {
 	Settings Settings         // with defaults
 	Host     fingerprint.Host // see Settings.Fingerprint
 	Store    *store.Store
-	Drivers  drivers
+	Drivers  driverLister
 	Logger   hclog.Logger
 
 	// BeforeRegister is called once, when the drivers are ready and before the node
@@ -49,7 +49,7 @@ type Node struct {
 	config Config
 
 	registered        chan struct{} // closed when the node is in the store
-	changed           chan struct{} // the channel has a value when the settings have changed
+	settingsChanged   chan struct{} // the channel has a value when the settings have changed
 	damageEventStored bool          // Run has stored the node event about damage of the state file; used by Run only
 
 	metaUpdateMu sync.Mutex // metaUpdateMu is held while the metadata is changed, and locked before mu
@@ -76,10 +76,10 @@ func LoadID(s *store.Store) string {
 // New returns a Node with the metadata that was set under earlier agents.
 func New(c Config) *Node {
 	n := &Node{
-		config:     c,
-		registered: make(chan struct{}),
-		changed:    make(chan struct{}, 1),
-		settings:   c.Settings,
+		config:          c,
+		registered:      make(chan struct{}),
+		settingsChanged: make(chan struct{}, 1),
+		settings:        c.Settings,
 	}
 	n.readMeta()
 	return n
@@ -157,7 +157,7 @@ func (n *Node) Reload(s Settings) {
 // triggerUpdate requests an update of the node's record. It does not block.
 func (n *Node) triggerUpdate() {
 	select {
-	case n.changed <- struct{}{}:
+	case n.settingsChanged <- struct{}{}:
 	default:
 	}
 }
@@ -186,30 +186,30 @@ func (n *Node) Run(ctx context.Context) {
 		}
 		select {
 		case <-driversChanged:
-		case <-n.changed:
+		case <-n.settingsChanged:
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// errSame cancels an update that would change nothing.
-var errSame = errors.New("nothing has changed")
+// errNodeUnchanged cancels an update that would change nothing.
+var errNodeUnchanged = errors.New("nothing has changed")
 
 // update stores the record of the node if it has changed.
 func (n *Node) update(ctx context.Context) error {
 	s := n.config.Store
 	_, err := s.Update(ctx, func(tx *store.Txn) error {
 		old := tx.Node(nil, n.config.ID)
-		record := n.record(old)
+		record := n.newNodeRecord(old)
 		// The event about damage of the store is stored even if the record has not changed.
-		if same(record, old) && (n.damageEventStored || len(s.Damage()) == 0) {
-			return errSame
+		if sameNodeRecord(record, old) && (n.damageEventStored || len(s.Damage()) == 0) {
+			return errNodeUnchanged
 		}
 		putNode(tx, record, old, time.Now())
 		return nil
 	})
-	if errors.Is(err, errSame) {
+	if errors.Is(err, errNodeUnchanged) {
 		return nil
 	}
 	if err == nil {

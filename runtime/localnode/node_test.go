@@ -51,11 +51,11 @@ func TestSameNode(t *testing.T) {
 	later.Drivers["d"].UpdateTime = later.Drivers["d"].UpdateTime.AddDate(1, 0, 0)
 	sick.Drivers["d"].Healthy = false
 	switch {
-	case !same(node(), later):
+	case !sameNodeRecord(node(), later):
 		t.Error("a driver that says the same again makes another node")
-	case same(node(), sick):
+	case sameNodeRecord(node(), sick):
 		t.Error("a driver that is unhealthy makes no other node")
-	case same(node(), nil), !same(nil, nil):
+	case sameNodeRecord(node(), nil), !sameNodeRecord(nil, nil):
 		t.Error("no node")
 	}
 	n := sick

@@ -30,9 +30,9 @@ func (n *Node) readAttributes(drivers map[string]supervisor.DriverInfo) map[stri
 	return attributes
 }
 
-// record returns the current record of the node. Drain, eligibility and events are
+// newNodeRecord returns the current record of the node. Drain, eligibility and events are
 // copied from old, which may be nil.
-func (n *Node) record(old *api.Node) *api.Node {
+func (n *Node) newNodeRecord(old *api.Node) *api.Node {
 	c, drivers := n.currentSettings(), n.config.Drivers.Drivers()
 	record := &api.Node{
 		ID:           n.config.ID,
@@ -116,9 +116,9 @@ func addEvents(n, old *api.Node, now time.Time) (added bool) {
 	return added
 }
 
-// same reports whether two records are equal apart from the update times of
+// sameNodeRecord reports whether two records are equal apart from the update times of
 // drivers.
-func same(a, b *api.Node) bool {
+func sameNodeRecord(a, b *api.Node) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
@@ -139,7 +139,7 @@ func same(a, b *api.Node) bool {
 // none.
 func putNode(tx *store.Txn, n, old *api.Node, now time.Time) {
 	if addEvents(n, old, now) && old != nil {
-		tx.Operation(opNodeEvent)
+		tx.SetOperation(opNodeEvent)
 	}
 	if old == nil || old.Status != n.Status {
 		n.StatusUpdatedAt = now.Unix()

@@ -181,7 +181,7 @@ func BenchmarkLineToFollower(b *testing.B) {
 			return nil
 		})
 	}()
-	var worst, total time.Duration
+	var worstLatency, totalLatency time.Duration
 	n := 0
 	for b.Loop() {
 		begin := time.Now()
@@ -189,18 +189,18 @@ func BenchmarkLineToFollower(b *testing.B) {
 			b.Fatal(err)
 		}
 		took := (<-seen).Sub(begin)
-		worst, total, n = max(worst, took), total+took, n+1
+		worstLatency, totalLatency, n = max(worstLatency, took), totalLatency+took, n+1
 	}
-	b.ReportMetric(float64(worst.Microseconds())/1000, "worst-ms")
-	b.ReportMetric(float64(total.Microseconds())/float64(n)/1000, "mean-ms")
+	b.ReportMetric(float64(worstLatency.Microseconds())/1000, "worst-ms")
+	b.ReportMetric(float64(totalLatency.Microseconds())/float64(n)/1000, "mean-ms")
 }
 
 // BenchmarkIdleStreams measures the memory of the processes and of one more idle stream.
 func BenchmarkIdleStreams(b *testing.B) {
-	const first, more = 200, 400 // the further streams are measured, because the first ones fill gaps of the heap
+	const memoryOfFirst, memoryOfMore = 200, 400 // the further streams are measured, because the first ones fill gaps of the heap
 	for b.Loop() {
 		s := newBenchFixture(b)
-		k, c := s.keeper.Process, s.collector.Process
+		k, c := s.keeper.KeeperProcess, s.collector.Process
 		start := func(from, to int) {
 			for i := range to - from {
 				t := newTask(s.logDir, Limits{MaxFiles: 10, MaxFileSize: 10 << 20})
@@ -216,11 +216,11 @@ func BenchmarkIdleStreams(b *testing.B) {
 		b.ReportMetric(float64(proportionalMemory(b, c().PID)), "collector-PSS-KiB")
 		b.ReportMetric(float64(anonymousMemory(b, k().PID)), "keeper-private-KiB")
 		b.ReportMetric(float64(anonymousMemory(b, c().PID)), "collector-private-KiB")
-		start(1, first)
+		start(1, memoryOfFirst)
 		keeperBefore, collectorBefore := anonymousMemory(b, k().PID), anonymousMemory(b, c().PID)
-		start(first, first+more)
-		b.ReportMetric(float64(anonymousMemory(b, k().PID)-keeperBefore)/(2*more), "keeper-KiB/stream")
-		b.ReportMetric(float64(anonymousMemory(b, c().PID)-collectorBefore)/(2*more), "collector-KiB/stream")
+		start(memoryOfFirst, memoryOfFirst+memoryOfMore)
+		b.ReportMetric(float64(anonymousMemory(b, k().PID)-keeperBefore)/(2*memoryOfMore), "keeper-KiB/stream")
+		b.ReportMetric(float64(anonymousMemory(b, c().PID)-collectorBefore)/(2*memoryOfMore), "collector-KiB/stream")
 		s.collector.Close()
 		if err := s.keeper.Close(); err != nil {
 			b.Fatal(err)
@@ -257,7 +257,7 @@ func BenchmarkStartAndStop(b *testing.B) {
 	if _, _, err := s.collector.Start(b.Context(), t); err != nil { // starts the process
 		b.Fatal(err)
 	}
-	var start, stop time.Duration
+	var startTotal, stopTotal time.Duration
 	n := 0
 	for b.Loop() {
 		t.AllocID = fmt.Sprintf("a%d", n) // each task has its own directory
@@ -273,8 +273,8 @@ func BenchmarkStartAndStop(b *testing.B) {
 		if err := s.collector.Stop(b.Context(), t.AllocID, t.Name, true); err != nil {
 			b.Fatal(err)
 		}
-		start, stop, n = start+started.Sub(begin), stop+time.Since(started), n+1
+		startTotal, stopTotal, n = startTotal+started.Sub(begin), stopTotal+time.Since(started), n+1
 	}
-	b.ReportMetric(start.Seconds()*1e3/float64(n), "start-ms")
-	b.ReportMetric(stop.Seconds()*1e3/float64(n), "stop-ms")
+	b.ReportMetric(startTotal.Seconds()*1e3/float64(n), "start-ms")
+	b.ReportMetric(stopTotal.Seconds()*1e3/float64(n), "stop-ms")
 }

@@ -21,17 +21,17 @@ import (
 // ErrClosed means that the Collector was closed.
 var ErrClosed = errors.New("log collector client is closed")
 
-// FullError means that the output of a task cannot be collected because other tasks use all
+// TooManyTasksError means that the output of a task cannot be collected because other tasks use all
 // descriptors of this process or of the collector process.
-type FullError struct {
+type TooManyTasksError struct {
 	Tasks int // number of tasks whose output is collected
 	Limit int // descriptors per process
 
-	// Freed is closed when a descriptor may be free again.
-	Freed <-chan struct{}
+	// DescriptorsFreed is closed when a descriptor may be free again.
+	DescriptorsFreed <-chan struct{}
 }
 
-func (e *FullError) Error() string {
+func (e *TooManyTasksError) Error() string {
 	return fmt.Sprintf("%d tasks run, and the limit of %d open files (ulimit -n) has room for no more", e.Tasks, e.Limit)
 }
 
@@ -48,11 +48,11 @@ func maxTasks(limit int) int { return max(1, (limit-reserveDescriptors)/taskDesc
 
 // descriptorLimit returns the soft limit of this process, which Go has raised to the hard limit.
 func descriptorLimit() int {
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+	var fdLimit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &fdLimit); err != nil {
 		return math.MaxInt32
 	}
-	return int(min(limit.Cur, math.MaxInt32))
+	return int(min(fdLimit.Cur, math.MaxInt32))
 }
 
 // fdStore is the part of the keeper that a Collector uses; *keeper.Client is one.
@@ -61,7 +61,7 @@ type fdStore interface {
 	StoreFD(ctx context.Context, key string, f *os.File) error
 	GetFD(key string) (*os.File, error)
 	RemoveFD(ctx context.Context, key string) error
-	Adopt(context.Context, process.ID) error
+	AdoptProcess(context.Context, process.ID) error
 	Ephemeral() bool
 }
 
@@ -80,12 +80,12 @@ type Config struct {
 
 	// OnLoss is called when output of a task cannot be written, and again when it can be written.
 	// It must not block.
-	OnLoss func(Loss)
+	OnLoss func(OutputLoss)
 
 	Logger hclog.Logger
 
 	// MaxDescriptors is the limit of descriptors per process; 0 means the limit of this process.
-	// Start returns a FullError when all of them are used.
+	// Start returns a TooManyTasksError when all of them are used.
 	MaxDescriptors int
 
 	// Tests set these.
@@ -160,7 +160,7 @@ func New(conf Config) (*Collector, error) {
 		conf.MaxDescriptors = descriptorLimit()
 	}
 	if conf.OnLoss == nil {
-		conf.OnLoss = func(Loss) {}
+		conf.OnLoss = func(OutputLoss) {}
 	}
 	dir, err := keeper.OpenDirectory(conf.Dir)
 	if err != nil {
@@ -302,7 +302,7 @@ func (c *Collector) reserveTask(task Task) (*taskState, error) {
 	defer c.mu.Unlock()
 	known := c.tasks[taskKey{task.AllocID, task.Name}] != nil
 	if n := len(c.tasks); !known && !has && n >= maxTasks(c.conf.MaxDescriptors) {
-		return nil, &FullError{Tasks: n, Limit: c.conf.MaxDescriptors, Freed: c.descriptorsFreed}
+		return nil, &TooManyTasksError{Tasks: n, Limit: c.conf.MaxDescriptors, DescriptorsFreed: c.descriptorsFreed}
 	}
 	return c.getOrAddTaskLocked(task), nil
 }
@@ -423,9 +423,9 @@ func (c *Collector) Finish(ctx context.Context, task Task, ended bool) error {
 		return fmt.Errorf("end the logs of task %q: %w", task.Name, err)
 	}
 	switch left {
-	case nothingLeft:
+	case leftoverNone:
 		return nil
-	case outputLeft:
+	case leftoverOutput:
 		if _, _, err := c.Start(ctx, task); err != nil {
 			return err
 		}
@@ -434,20 +434,20 @@ func (c *Collector) Finish(ctx context.Context, task Task, ended bool) error {
 	return c.stopTask(ctx, c.getOrAddTask(task), task.AllocID, task.Name, ended)
 }
 
-// leftover is the state in which an earlier agent may have left the collection of a task.
-type leftover int
+// leftoverState is the state in which an earlier agent may have left the collection of a task.
+type leftoverState int
 
 const (
-	nothingLeft leftover = iota
-	outputLeft           // a FIFO and its log directory exist
-	onlyFDsLeft          // only descriptors in other processes exist
+	leftoverNone    leftoverState = iota
+	leftoverOutput                // a FIFO and its log directory exist
+	leftoverOnlyFDs               // only descriptors in other processes exist
 )
 
-func (c *Collector) findLeftover(task Task) (leftover, error) {
+func (c *Collector) findLeftover(task Task) (leftoverState, error) {
 	held := false
 	alloc, dir, err := openAllocAndLogDirs(task.Dir)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nothingLeft, err
+		return leftoverNone, err
 	}
 	if err == nil {
 		defer unix.Close(alloc)
@@ -456,7 +456,7 @@ func (c *Collector) findLeftover(task Task) (leftover, error) {
 	for _, s := range streams {
 		k := key{task.AllocID, task.Name, s}
 		if err == nil && (existsAt(alloc, k.fifoName()) || existsAt(dir, k.fifoName())) {
-			return outputLeft, nil
+			return leftoverOutput, nil
 		}
 		f, err := c.conf.Keeper.GetFD(k.fdKey())
 		switch {
@@ -464,13 +464,13 @@ func (c *Collector) findLeftover(task Task) (leftover, error) {
 			f.Close()
 			held = true
 		case !errors.Is(err, keeper.ErrFDNotStored):
-			return nothingLeft, err
+			return leftoverNone, err
 		}
 	}
 	if held {
-		return onlyFDsLeft, nil
+		return leftoverOnlyFDs, nil
 	}
-	return nothingLeft, nil
+	return leftoverNone, nil
 }
 
 func (c *Collector) stopTask(ctx context.Context, t *taskState, allocID, task string, ended bool) error {

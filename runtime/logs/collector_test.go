@@ -98,7 +98,7 @@ func TestOnlyTheNewestFilesAreKept(t *testing.T) {
 	}
 	for _, name := range names[:2] {
 		f, err := os.ReadFile(filepath.Join(s.logDir, name))
-		if err != nil || f[len(f)-1] != '\n' || len(f) > 1<<20 || len(f) < 1<<20-wholeLineWindow {
+		if err != nil || f[len(f)-1] != '\n' || len(f) > 1<<20 || len(f) < 1<<20-wholeLineTailSize {
 			t.Errorf("%s: %d bytes, last one %q, %v", name, len(f), f[len(f)-1], err)
 		}
 	}
@@ -132,8 +132,8 @@ func TestStoppedCollectorHoldsTheTaskButLosesNothing(t *testing.T) {
 	// The open returns at once without a reader in this process: the keeper holds the read end.
 	out := s.openFIFO(stdout)
 	data := bytes.Repeat([]byte("flood\n"), 1<<18)
-	var wrote sync.WaitGroup
-	wrote.Go(func() { s.writeText(out, string(data)) })
+	var writersWG sync.WaitGroup
+	writersWG.Go(func() { s.writeText(out, string(data)) })
 	time.Sleep(20 * time.Millisecond)
 	if _, b := s.readFiles(Stdout); len(b) != 0 {
 		t.Errorf("%d bytes were collected by a stopped process", len(b))
@@ -141,7 +141,7 @@ func TestStoppedCollectorHoldsTheTaskButLosesNothing(t *testing.T) {
 	if err := s.collector.Process().Signal(unix.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	wrote.Wait()
+	writersWG.Wait()
 	out.Close()
 	s.stopTask()
 	if _, b := s.readFiles(Stdout); !bytes.Equal(b, data) {
@@ -348,8 +348,8 @@ func TestStopWaitsForWriters(t *testing.T) {
 // process is killed during the wait.
 func TestStopClosesFIFOsWithWriters(t *testing.T) {
 	t.Parallel()
-	const grace = 500 * time.Millisecond
-	s := newFixture(t, Config{stopTimeout: grace})
+	const stopGrace = 500 * time.Millisecond
+	s := newFixture(t, Config{stopTimeout: stopGrace})
 	stdout, _ := s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
 	stays := s.openFIFO(stdout)
 	s.writeText(stays, "c\n")
@@ -357,7 +357,7 @@ func TestStopClosesFIFOsWithWriters(t *testing.T) {
 	time.AfterFunc(100*time.Millisecond, func() { _ = old.Signal(unix.SIGKILL) })
 	begin := time.Now()
 	s.stopTask()
-	if took := time.Since(begin); took < grace*9/10 {
+	if took := time.Since(begin); took < stopGrace*9/10 {
 		t.Errorf("took only %v", took)
 	}
 	if _, b := s.readFiles(Stdout); string(b) != "c\n" {
@@ -436,8 +436,8 @@ func TestStopOfATaskThatMayRunKeepsItsReader(t *testing.T) {
 // Endless output does not delay a stop.
 func TestStopWhileTaskWrites(t *testing.T) {
 	t.Parallel()
-	const grace = 500 * time.Millisecond
-	s := newFixture(t, Config{stopTimeout: grace})
+	const stopGrace = 500 * time.Millisecond
+	s := newFixture(t, Config{stopTimeout: stopGrace})
 	stdout, _ := s.startTask(Limits{MaxFiles: 2, MaxFileSize: 1 << 20})
 	out := s.openFIFO(stdout)
 	done := make(chan error, 1)
@@ -452,7 +452,7 @@ func TestStopWhileTaskWrites(t *testing.T) {
 	}()
 	begin := time.Now()
 	s.stopTask()
-	if took := time.Since(begin); took > grace+time.Minute {
+	if took := time.Since(begin); took > stopGrace+time.Minute {
 		t.Errorf("took %v", took)
 	}
 	if err := <-done; !errors.Is(err, unix.EPIPE) {
@@ -467,8 +467,8 @@ func TestFullFileSystem(t *testing.T) {
 		t.Skip("mounts a tmpfs: needs root")
 	}
 	t.Parallel()
-	losses := make(chan Loss, 10)
-	s := newFixture(t, Config{OnLoss: func(l Loss) { losses <- l }})
+	losses := make(chan OutputLoss, 10)
+	s := newFixture(t, Config{OnLoss: func(l OutputLoss) { losses <- l }})
 	if err := unix.Mount("tmpfs", s.logDir, "tmpfs", 0, "size=1m"); err != nil {
 		t.Skip("cannot mount a tmpfs:", err)
 	}
@@ -509,14 +509,14 @@ func TestFullFileSystem(t *testing.T) {
 	}
 }
 
-func nextLoss(t *testing.T, losses <-chan Loss) Loss {
+func nextLoss(t *testing.T, losses <-chan OutputLoss) OutputLoss {
 	t.Helper()
 	select {
 	case l := <-losses:
 		return l
 	case <-time.After(time.Minute):
 		t.Fatal("no loss is told")
-		return Loss{}
+		return OutputLoss{}
 	}
 }
 
@@ -791,12 +791,12 @@ func TestLimitOfDescriptors(t *testing.T) {
 	if err := errors.Join(start("one"), start("two"), start("one")); err != nil {
 		t.Fatal(err)
 	}
-	var full *FullError
-	if err := start("three"); !errors.As(err, &full) {
+	var tooManyTasksErr *TooManyTasksError
+	if err := start("three"); !errors.As(err, &tooManyTasksErr) {
 		t.Fatalf("a third task: %v", err)
 	}
-	if want := "2 tasks run, and the limit of 76 open files (ulimit -n) has room for no more"; full.Error() != want {
-		t.Errorf("got %q, want %q", full, want)
+	if want := "2 tasks run, and the limit of 76 open files (ulimit -n) has room for no more"; tooManyTasksErr.Error() != want {
+		t.Errorf("got %q, want %q", tooManyTasksErr, want)
 	}
 	next, err := New(Config{Keeper: s.keeper, Dir: s.runDir, Args: []string{"nomad-lite", "log-collector"}, MaxDescriptors: 1})
 	if err != nil {
@@ -807,7 +807,7 @@ func TestLimitOfDescriptors(t *testing.T) {
 	if err := errors.Join(start("one"), start("two")); err != nil {
 		t.Errorf("another agent with a lower limit: %v", err)
 	}
-	if err := start("three"); !errors.As(err, new(*FullError)) {
+	if err := start("three"); !errors.As(err, new(*TooManyTasksError)) {
 		t.Errorf("a third task: %v", err)
 	}
 	next.Close()
@@ -815,7 +815,7 @@ func TestLimitOfDescriptors(t *testing.T) {
 	if err := s.collector.Stop(t.Context(), "a1", "two", true); err != nil {
 		t.Fatal(err)
 	}
-	<-full.Freed
+	<-tooManyTasksErr.DescriptorsFreed
 	if err := start("three"); err != nil {
 		t.Error(err)
 	}
@@ -903,13 +903,13 @@ func TestSlowFollower(t *testing.T) {
 	stdout, _ := s.startTask(Limits{MaxFiles: 2, MaxFileSize: 64 << 10})
 	out := s.openFIFO(stdout)
 	hold := make(chan struct{})
-	var seen []string
+	var receivedChunks []string
 	done := make(chan error, 1)
 	go func() {
 		done <- s.collector.Follow(t.Context(), FollowRequest{AllocID: "a1", Task: "web", Dir: s.logDir, Stream: Stdout}, func(c Chunk) error {
 			<-hold
-			if len(seen) == 0 || seen[len(seen)-1] != c.File {
-				seen = append(seen, c.File)
+			if len(receivedChunks) == 0 || receivedChunks[len(receivedChunks)-1] != c.File {
+				receivedChunks = append(receivedChunks, c.File)
 			}
 			return nil
 		})
@@ -924,8 +924,8 @@ func TestSlowFollower(t *testing.T) {
 		t.Fatal(err)
 	}
 	names, _ := s.readFiles(Stdout)
-	if len(seen) > 3 || seen[len(seen)-1] != names[1] || !slices.IsSorted(seen[1:]) {
-		t.Errorf("saw %v, and %v are left", seen, names)
+	if len(receivedChunks) > 3 || receivedChunks[len(receivedChunks)-1] != names[1] || !slices.IsSorted(receivedChunks[1:]) {
+		t.Errorf("saw %v, and %v are left", receivedChunks, names)
 	}
 }
 
@@ -947,15 +947,15 @@ func TestProcessEndsWithoutTasks(t *testing.T) {
 	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
 	s := newFixture(t, Config{idleTimeout: 20 * time.Millisecond})
 	var want string
-	var last process.ID
+	var lastProcess process.ID
 	for round := range 3 {
-		if p := s.collector.Process(); p != last {
+		if p := s.collector.Process(); p != lastProcess {
 			t.Fatalf("round %d: process %v without a task", round, p)
 		}
 		stdout, _ := s.startTask(limits)
 		p := s.collector.Process()
-		if p == last || !p.Alive() {
-			t.Fatalf("round %d: process %v, before %v", round, p, last)
+		if p == lastProcess || !p.Alive() {
+			t.Fatalf("round %d: process %v, before %v", round, p, lastProcess)
 		}
 		f := s.openFIFO(stdout)
 		time.Sleep(50 * time.Millisecond) // the collector process must not exit during this time
@@ -971,7 +971,7 @@ func TestProcessEndsWithoutTasks(t *testing.T) {
 			t.Fatal(err)
 		}
 		awaitProcessExit(t, p)
-		last = p
+		lastProcess = p
 	}
 }
 

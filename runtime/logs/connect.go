@@ -178,7 +178,7 @@ func (c *Collector) dialOrSpawn(ctx context.Context, start bool) (*processConn, 
 		case !isOtherBuild(l):
 			// The current keeper adopts the process, because the keeper that started it may have
 			// exited.
-			if err := c.conf.Keeper.Adopt(ctx, l.process); err != nil {
+			if err := c.conf.Keeper.AdoptProcess(ctx, l.process); err != nil {
 				l.close()
 				return nil, err
 			}
@@ -204,7 +204,7 @@ func (c *Collector) dialOrSpawn(ctx context.Context, start bool) (*processConn, 
 	}
 	// One process serves the streams of a data directory. Output that the process has not moved is
 	// in the FIFOs, so a kill loses nothing.
-	p, running, lockErr := c.dir.LockedBy(processName)
+	p, running, lockErr := c.dir.LockedBy(pidFileName)
 	if lockErr != nil {
 		return nil, lockErr
 	}
@@ -314,7 +314,7 @@ func (c *Collector) spawn(ctx context.Context) error {
 		Name:   "log collector",
 		Path:   "/proc/self/exe",
 		Args:   c.conf.Args,
-		Env:    append(keeper.GoRuntimeEnv(), envSetup+"="+string(conf)),
+		Env:    append(keeper.GoRuntimeEnv(), processSetupEnvVar+"="+string(conf)),
 		Stdin:  socket,
 		Stderr: stderr,
 	})
@@ -334,7 +334,7 @@ func (c *Collector) handleEvent(m *message) {
 	case opEnd:
 		c.wg.Go(func() { c.releaseStream(m.Key) })
 	case opLoss:
-		loss := Loss{AllocID: m.Key.AllocID, Task: m.Key.Task, Stream: m.Key.Stream, Bytes: m.Bytes, Reason: m.Error, WritingResumed: m.WritingResumed}
+		loss := OutputLoss{AllocID: m.Key.AllocID, Task: m.Key.Task, Stream: m.Key.Stream, Bytes: m.Bytes, Reason: m.Error, WritingResumed: m.WritingResumed}
 		c.conf.Logger.Warn("output of a task is lost", "alloc_id", loss.AllocID, "task", loss.Task,
 			"stream", loss.Stream, "bytes", loss.Bytes, "over", loss.WritingResumed, "error", loss.Reason)
 		c.conf.OnLoss(loss)

@@ -39,7 +39,7 @@ func TestNothingIsLostWhenTheKeeperIsKilled(t *testing.T) {
 	stdout, _ := s.startTask(Limits{MaxFiles: 1000, MaxFileSize: 1 << 20})
 	collector := s.collector.Process()
 	killWhileWriting(t, stdout, func() {
-		s.killAndAwaitReplacement(s.keeper.Process, s.keeper.Process())
+		s.killAndAwaitReplacement(s.keeper.KeeperProcess, s.keeper.KeeperProcess())
 	})
 	s.stopTask()
 	_, b := s.readFiles(Stdout)
@@ -214,7 +214,7 @@ func TestOneCollectorServesADirectory(t *testing.T) {
 			}
 			write()
 			s.awaitOutput(Stdout, want.String())
-			first, held := s.collector.Process(), s.keeper.Process()
+			first, held := s.collector.Process(), s.keeper.KeeperProcess()
 			s.collector.Close()
 			s.keeper.Close()
 			if err := tt.change(s); err != nil {
@@ -225,7 +225,7 @@ func TestOneCollectorServesADirectory(t *testing.T) {
 			s.startTask(Limits{MaxFiles: 3, MaxFileSize: 1 << 20})
 			write()
 			s.awaitOutput(Stdout, want.String())
-			if got := s.keeper.Process(); got != held {
+			if got := s.keeper.KeeperProcess(); got != held {
 				t.Errorf("the keeper is %v, was %v", got, held)
 			}
 			if got := s.collector.Process(); (got == first) != tt.same || got != first && first.Alive() {
@@ -251,7 +251,7 @@ func TestCollectorOfAnEarlierVersionIsEnded(t *testing.T) {
 	former := t.TempDir()
 	if err := errors.Join(
 		os.Rename(filepath.Join(keeper.SocketDir(s.runDir), socketName), filepath.Join(former, socketName)),
-		os.Remove(filepath.Join(s.runDir, processName)),
+		os.Remove(filepath.Join(s.runDir, pidFileName)),
 	); err != nil {
 		t.Fatal(err)
 	}

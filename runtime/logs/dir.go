@@ -150,8 +150,8 @@ func removeAt(dir int, name string) error {
 // sameFile reports whether a name in dir is the open file. It does not follow links.
 func sameFile(dir int, name string, fd int) bool {
 	named, err := safepath.StatAt(dir, name)
-	var open unix.Stat_t
-	return err == nil && unix.Fstat(fd, &open) == nil && named.Dev == open.Dev && named.Ino == open.Ino
+	var openStat unix.Stat_t
+	return err == nil && unix.Fstat(fd, &openStat) == nil && named.Dev == openStat.Dev && named.Ino == openStat.Ino
 }
 
 // listIndexes lists the numbers of a stream's files, in order. Files of any type count, because a

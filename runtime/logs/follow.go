@@ -59,7 +59,7 @@ func (c *Collector) Follow(ctx context.Context, req FollowRequest, emit func(Chu
 		return fmt.Errorf("follow %s of task %q: %w", req.Stream, req.Task, err)
 	}
 	defer unix.Close(dir)
-	r := &logReader{dir: dir, prefix: k.prefix(), fd: -1}
+	r := &logReader{dir: dir, prefix: k.filePrefix(), fd: -1}
 	defer r.close()
 	if err := r.seek(req.Origin, req.Offset); err != nil {
 		return fmt.Errorf("follow %s of task %q: %w", req.Stream, req.Task, err)
@@ -122,7 +122,7 @@ func (c *Collector) HasLogs(req FollowRequest) (bool, error) {
 		return false, err
 	}
 	defer unix.Close(dir)
-	all, err := listIndexes(dir, k.prefix())
+	all, err := listIndexes(dir, k.filePrefix())
 	return len(all) > 0, err
 }
 

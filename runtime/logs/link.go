@@ -45,7 +45,7 @@ func dialPrevious(path string) (*net.UnixConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := process.SameUser(conn); err != nil {
+	if err := process.CheckPeerUser(conn); err != nil {
 		conn.Close()
 		return nil, err
 	}
@@ -119,7 +119,7 @@ func (l *processConn) read() {
 			return
 		}
 		if m.Op == opReply {
-			l.Answer(m.ID, m)
+			l.DeliverResponse(m.ID, m)
 		} else {
 			l.onEvent(m)
 		}

@@ -35,8 +35,8 @@ const (
 
 var streams = [...]Stream{Stdout, Stderr}
 
-// Loss reports that output of a task cannot be written, or that it can be written again.
-type Loss struct {
+// OutputLoss reports that output of a task cannot be written, or that it can be written again.
+type OutputLoss struct {
 	AllocID        string
 	Task           string
 	Stream         Stream
@@ -57,8 +57,8 @@ func (k key) fdKey() string { return "fifo/" + k.AllocID + "/" + k.Task + "/" + 
 
 func (k key) fifoName() string { return "." + k.Task + "." + string(k.Stream) + ".fifo" }
 
-// prefix returns the start of the names of the stream's files; a number follows.
-func (k key) prefix() string { return k.Task + "." + string(k.Stream) + "." }
+// filePrefix returns the start of the names of the stream's files; a number follows.
+func (k key) filePrefix() string { return k.Task + "." + string(k.Stream) + "." }
 
 // check rejects an unknown stream, because its name would be part of a path.
 func (k key) check() error {

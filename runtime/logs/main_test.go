@@ -130,7 +130,7 @@ func agentMain(args []string) error {
 	if _, _, err := c.Start(context.Background(), newTask(dir, Limits{MaxFiles: 1000, MaxFileSize: 1 << 20})); err != nil {
 		return err
 	}
-	fmt.Println(k.Process().PID, c.Process().PID)
+	fmt.Println(k.KeeperProcess().PID, c.Process().PID)
 	select {}
 }
 
@@ -205,8 +205,8 @@ func stopKeeper(t *testing.T, k *keeper.Client) {
 	if err := k.Close(); err != nil {
 		t.Error(err)
 	}
-	_ = k.Process().Signal(unix.SIGTERM)
-	awaitProcessExit(t, k.Process())
+	_ = k.KeeperProcess().Signal(unix.SIGTERM)
+	awaitProcessExit(t, k.KeeperProcess())
 }
 
 func awaitProcessExit(t *testing.T, p process.ID) {
@@ -265,7 +265,7 @@ func (s *fixture) readFiles(stream Stream) (names []string, all []byte) {
 		s.t.Fatal(err)
 	}
 	defer unix.Close(dir)
-	prefix := key{Task: "web", Stream: stream}.prefix()
+	prefix := key{Task: "web", Stream: stream}.filePrefix()
 	list, err := listIndexes(dir, prefix)
 	if err != nil {
 		s.t.Fatal(err)

@@ -14,15 +14,15 @@ import (
 
 // pendingReply is a request whose reply is sent later.
 type pendingReply struct {
-	peer *peer
+	peer *agentConn
 	id   uint64
 }
 
-// peer is a connected agent.
-type peer struct {
-	fd     int
-	queue  [][]byte // messages that the socket has not accepted yet
-	closed bool
+// agentConn is a connected agent.
+type agentConn struct {
+	fd             int
+	queuedMessages [][]byte // messages that the socket has not accepted yet
+	closed         bool
 }
 
 // maxQueuedMessages is how many messages are queued for an agent that does not read. An agent that is
@@ -36,18 +36,18 @@ func (p *server) accept() {
 		if err != nil {
 			return
 		}
-		if process.SameUserFD(fd) != nil || p.addToEpoll(fd, unix.EPOLLIN) != nil {
+		if process.CheckPeerUserFD(fd) != nil || p.addToEpoll(fd, unix.EPOLLIN) != nil {
 			unix.Close(fd)
 			continue
 		}
-		p.peers[int32(fd)] = &peer{fd: fd}
+		p.peers[int32(fd)] = &agentConn{fd: fd}
 	}
 }
 
 const noDescriptorsText = "the log collector has no free file descriptors (ulimit -n)"
 
 // receive handles the messages of an agent.
-func (p *server) receive(peer *peer) {
+func (p *server) receive(peer *agentConn) {
 	for !peer.closed {
 		n, oobn, flags, _, err := unix.Recvmsg(peer.fd, p.msg, p.oob, unix.MSG_CMSG_CLOEXEC|unix.MSG_DONTWAIT)
 		if errors.Is(err, unix.EINTR) {
@@ -82,15 +82,15 @@ func (p *server) receive(peer *peer) {
 }
 
 // handleRequest handles a request of an agent. It owns fds.
-func (p *server) handleRequest(peer *peer, m *message, fds []int) {
+func (p *server) handleRequest(peer *agentConn, m *message, fds []int) {
 	reply := &message{Op: opReply, ID: m.ID}
 	switch m.Op {
 	case opHello:
-		p.hadAgent = true
+		p.agentConnected = true
 		reply.Process = p.selfID
 		p.send(peer, reply)
 		for _, e := range p.streams {
-			if e.failure.dropping {
+			if e.writeFailure.isDropping {
 				p.send(peer, e.lossMessage())
 			}
 		}
@@ -131,15 +131,15 @@ func (p *server) handleRequest(peer *peer, m *message, fds []int) {
 // addStopRequest ends the stream when no output is left to read, or at the deadline. The earliest deadline
 // counts.
 func (e *serverStream) addStopRequest(w pendingReply, deadline time.Time) {
-	if len(e.stopRequests) == 0 || deadline.Before(e.deadline) {
-		e.deadline = deadline
+	if len(e.stopRequests) == 0 || deadline.Before(e.stopDeadline) {
+		e.stopDeadline = deadline
 	}
 	e.stopRequests = append(e.stopRequests, w)
 }
 
 // subscribe sends opOutput to an agent once, as soon as a stream has more output than
 // the position in m; it may do so immediately.
-func (p *server) subscribe(peer *peer, m *message) {
+func (p *server) subscribe(peer *agentConn, m *message) {
 	e := p.streams[m.Key]
 	if e != nil {
 		e.refreshFileSize()
@@ -154,7 +154,7 @@ func (p *server) subscribe(peer *peer, m *message) {
 }
 
 // send sends or queues a message. It never blocks.
-func (p *server) send(peer *peer, m *message) {
+func (p *server) send(peer *agentConn, m *message) {
 	if peer.closed {
 		return
 	}
@@ -162,12 +162,12 @@ func (p *server) send(peer *peer, m *message) {
 	if err != nil {
 		panic("log collector: message does not encode: " + err.Error()) // cannot happen, because every message can be encoded
 	}
-	peer.queue = append(peer.queue, b)
-	if len(peer.queue) > maxQueuedMessages {
+	peer.queuedMessages = append(peer.queuedMessages, b)
+	if len(peer.queuedMessages) > maxQueuedMessages {
 		p.disconnect(peer)
 		return
 	}
-	if len(peer.queue) == 1 {
+	if len(peer.queuedMessages) == 1 {
 		p.flush(peer)
 	}
 }
@@ -179,10 +179,10 @@ func (p *server) broadcast(m *message) {
 }
 
 // flush sends the queued messages until the socket would block.
-func (p *server) flush(peer *peer) {
-	waited := len(peer.queue)
-	for len(peer.queue) > 0 {
-		err := unix.Sendto(peer.fd, peer.queue[0], unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
+func (p *server) flush(peer *agentConn) {
+	waited := len(peer.queuedMessages)
+	for len(peer.queuedMessages) > 0 {
+		err := unix.Sendto(peer.fd, peer.queuedMessages[0], unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
@@ -193,16 +193,16 @@ func (p *server) flush(peer *peer) {
 			p.disconnect(peer)
 			return
 		}
-		peer.queue = peer.queue[1:]
+		peer.queuedMessages = peer.queuedMessages[1:]
 	}
 	if waited == 0 {
 		return
 	}
 	events := uint32(unix.EPOLLIN)
-	if len(peer.queue) > 0 {
+	if len(peer.queuedMessages) > 0 {
 		events |= unix.EPOLLOUT
 	} else {
-		peer.queue = nil
+		peer.queuedMessages = nil
 		if waited == 1 {
 			return // the queue was empty, so the epoll registration has not changed
 		}
@@ -211,16 +211,16 @@ func (p *server) flush(peer *peer) {
 }
 
 // disconnect removes an agent. Its streams continue.
-func (p *server) disconnect(gone *peer) {
+func (p *server) disconnect(gone *agentConn) {
 	if gone.closed {
 		return
 	}
 	gone.closed = true
-	gone.queue = nil
+	gone.queuedMessages = nil
 	unix.Close(gone.fd)
 	delete(p.peers, int32(gone.fd))
 	for _, e := range p.streams {
-		e.subscribers = slices.DeleteFunc(e.subscribers, func(p *peer) bool { return p == gone })
+		e.subscribers = slices.DeleteFunc(e.subscribers, func(p *agentConn) bool { return p == gone })
 	}
 	if len(p.peers) == 0 {
 		p.nextIdleCheck = time.Now().Add(p.conf.LingerTimeout)

@@ -19,13 +19,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-const envSetup = "NOMAD_LITE_COLLECTOR_SETUP"
+const processSetupEnvVar = "NOMAD_LITE_COLLECTOR_SETUP"
 
 // Files of a collector process in the data directory. The socket is in the directory for sockets.
 const (
 	socketName  = "collector.sock"
 	lockName    = "collector.lock" // this file is locked while a client starts a collector process, or a collector process exits
-	processName = "collector.pid"  // this file is locked by the collector process until it exits, and has the process.ID of the process
+	pidFileName = "collector.pid"  // this file is locked by the collector process until it exits, and has the process.ID of the process
 	logName     = "collector.log"  // stderr of the collector process; empty unless the process has crashed
 )
 
@@ -40,7 +40,7 @@ type processSetup struct {
 // writer and no agent is connected, or when ctx ends. Only a Collector starts it.
 func Serve(ctx context.Context) error {
 	var conf processSetup
-	text := os.Getenv(envSetup)
+	text := os.Getenv(processSetupEnvVar)
 	if text == "" {
 		return errors.New("the log collector is started by nomad-lite itself; it is not run by hand")
 	}
@@ -49,7 +49,7 @@ func Serve(ctx context.Context) error {
 	}
 	// The process reads untrusted output. An exploit of a fault in that code must not gain
 	// the privileges that the process does not need.
-	confine.DenyProcessCalls(append(confine.ExecAndSystemAdminCalls(), confine.InternetSocketCalls()...)...)
+	confine.DenyProcessSyscalls(append(confine.ExecAndSystemAdminSyscalls(), confine.InternetSocketSyscalls()...)...)
 	keeper.ProtectFromOOM()
 	_ = os.WriteFile("/proc/self/comm", []byte("nomad-lite"), 0) // the process name in ps
 
@@ -60,7 +60,7 @@ func Serve(ctx context.Context) error {
 		return err
 	}
 	defer dir.Close()
-	lock, err := dir.Lock(processName, unix.LOCK_EX)
+	lock, err := dir.Lock(pidFileName, unix.LOCK_EX)
 	if err != nil {
 		return err
 	}
@@ -94,10 +94,10 @@ type server struct {
 	spliceTools     *spliceTools
 	streams         map[key]*serverStream
 	fifos           map[int32]*serverStream
-	peers           map[int32]*peer
+	peers           map[int32]*agentConn
 	readyStreams    map[*serverStream]bool // streams that may have output
 	deadlineStreams map[*serverStream]bool // streams that have a deadline
-	hadAgent        bool                   // an agent was connected
+	agentConnected  bool                   // an agent was connected
 	quitRequested   bool                   // a client has sent opQuit, so that another process can take over the streams
 	nextIdleCheck   time.Time              // time of the next check whether the process has work
 	msg             []byte
@@ -108,9 +108,9 @@ type server struct {
 // serverStream is a stream and its state in the process.
 type serverStream struct {
 	stream
-	subscribers      []*peer
+	subscribers      []*agentConn
 	stopRequests     []pendingReply
-	deadline         time.Time // set while stopping
+	stopDeadline     time.Time // set while stopping
 	keepOpen         bool      // the stream outlives the deadline while it has a writer
 	untilWriterClose bool      // the stream ends with its writers; clients can no longer stop it
 }
@@ -131,7 +131,7 @@ func newServer(conf processSetup, dir *keeper.Directory, listen int) (*server, e
 		listenFD:        listen,
 		streams:         map[key]*serverStream{},
 		fifos:           map[int32]*serverStream{},
-		peers:           map[int32]*peer{},
+		peers:           map[int32]*agentConn{},
 		readyStreams:    map[*serverStream]bool{},
 		deadlineStreams: map[*serverStream]bool{},
 		nextIdleCheck:   time.Now().Add(conf.LingerTimeout),
@@ -206,7 +206,7 @@ func (p *server) run(ctx context.Context) error {
 			p.readyStreams[e] = true
 		}
 		for e := range p.readyStreams {
-			p.serviceStream(e, now)
+			p.handleStream(e, now)
 		}
 		if p.quitRequested {
 			return nil // the client that sent opQuit removes the socket
@@ -231,25 +231,25 @@ func (p *server) epollTimeout() int {
 	if len(p.readyStreams) > 0 {
 		return 0
 	}
-	var next time.Time
+	var nextDeadline time.Time
 	earlier := func(t time.Time) {
-		if !t.IsZero() && (next.IsZero() || t.Before(next)) {
-			next = t
+		if !t.IsZero() && (nextDeadline.IsZero() || t.Before(nextDeadline)) {
+			nextDeadline = t
 		}
 	}
 	for e := range p.deadlineStreams {
-		earlier(e.deadline)
-		if e.failure.err != nil {
-			earlier(e.failure.retryAt)
+		earlier(e.stopDeadline)
+		if e.writeFailure.err != nil {
+			earlier(e.writeFailure.retryAt)
 		}
 	}
 	if len(p.peers) == 0 {
 		earlier(p.nextIdleCheck)
 	}
-	if next.IsZero() {
+	if nextDeadline.IsZero() {
 		return -1
 	}
-	return int(max(0, time.Until(next)).Milliseconds()) + 1
+	return int(max(0, time.Until(nextDeadline)).Milliseconds()) + 1
 }
 
 // handleEpollEvent records one epoll event.
@@ -277,10 +277,10 @@ func (p *server) handleEpollEvent(ev unix.EpollEvent) {
 	}
 }
 
-// serviceStream moves output of one stream, notifies its followers, and ends the stream when it has no
+// handleStream moves output of one stream, notifies its followers, and ends the stream when it has no
 // writer or its deadline has passed.
-func (p *server) serviceStream(e *serverStream, now time.Time) {
-	index, size, dropping := e.fileIndex, e.fileSize, e.failure.dropping
+func (p *server) handleStream(e *serverStream, now time.Time) {
+	index, size, dropping := e.fileIndex, e.fileSize, e.writeFailure.isDropping
 	more := e.drain(p.spliceTools, now)
 	if !more {
 		delete(p.readyStreams, e)
@@ -288,7 +288,7 @@ func (p *server) serviceStream(e *serverStream, now time.Time) {
 	if e.fileIndex != index || e.fileSize != size {
 		p.notifySubscribers(e)
 	}
-	if e.failure.dropping != dropping {
+	if e.writeFailure.isDropping != dropping {
 		p.broadcast(e.lossMessage())
 	}
 	switch ended := !more && e.hasEnded(); {
@@ -297,15 +297,15 @@ func (p *server) serviceStream(e *serverStream, now time.Time) {
 		p.broadcast(&message{Op: opEnd, Key: e.key})
 		return
 	case len(e.stopRequests) == 0:
-	case e.keepOpen && !ended && !now.Before(e.deadline):
+	case e.keepOpen && !ended && !now.Before(e.stopDeadline):
 		p.notifySubscribers(e)
 		p.replyToStopRequests(e, message{HasWriter: true})
 		e.untilWriterClose = true
-	case ended || !now.Before(e.deadline):
+	case ended || !now.Before(e.stopDeadline):
 		p.endStream(e, now)
 		return
 	}
-	if len(e.stopRequests) > 0 || e.failure.err != nil {
+	if len(e.stopRequests) > 0 || e.writeFailure.err != nil {
 		p.deadlineStreams[e] = true
 	} else {
 		delete(p.deadlineStreams, e)
@@ -322,9 +322,9 @@ func (p *server) notifySubscribers(e *serverStream) {
 }
 
 func (e *serverStream) lossMessage() *message {
-	m := &message{Op: opLoss, Key: e.key, Bytes: e.lostBytes, WritingResumed: !e.failure.dropping}
-	if e.failure.err != nil {
-		m.Error = e.failure.err.Error()
+	m := &message{Op: opLoss, Key: e.key, Bytes: e.lostBytes, WritingResumed: !e.writeFailure.isDropping}
+	if e.writeFailure.err != nil {
+		m.Error = e.writeFailure.err.Error()
 	}
 	return m
 }
@@ -332,9 +332,9 @@ func (e *serverStream) lossMessage() *message {
 // endStream moves the current content of the FIFO and closes the stream. A task that still writes after
 // that gets SIGPIPE, as documented for output after a stop.
 func (p *server) endStream(e *serverStream, now time.Time) {
-	if e.failure.err != nil {
-		e.failure.retryAt = now // the output is tried a last time; the rest is lost if that fails
-		e.failure.dropping = true
+	if e.writeFailure.err != nil {
+		e.writeFailure.retryAt = now // the output is tried a last time; the rest is lost if that fails
+		e.writeFailure.isDropping = true
 	}
 	lost, moved := e.lostBytes, e.movedBytes
 	inside, _ := unix.IoctlGetInt(e.fifoFD, unix.TIOCINQ)
@@ -396,7 +396,7 @@ func (p *server) startStream(m *message, fifo, dir int) error {
 	}
 	p.streams[m.Key] = e
 	p.fifos[int32(fifo)] = e
-	// serviceStream opens the file, so that the client does not wait for it, and moves output
+	// handleStream opens the file, so that the client does not wait for it, and moves output
 	// that is already in the FIFO, for which epoll reports no event.
 	p.readyStreams[e] = true
 	return nil
@@ -428,7 +428,7 @@ func (p *server) hasNoWork(now time.Time, terminated bool) bool {
 	if len(p.peers) > 0 {
 		return false
 	}
-	if terminated || p.conf.Ephemeral && p.hadAgent {
+	if terminated || p.conf.Ephemeral && p.agentConnected {
 		return true
 	}
 	if now.Before(p.nextIdleCheck) {
@@ -461,7 +461,7 @@ func (p *server) shutDown(terminated bool) bool {
 	defer f.Close()
 	p.dir.RemoveSocket(socketName)
 	if p.conf.Ephemeral {
-		for _, name := range []string{logName, processName, lockName} {
+		for _, name := range []string{logName, pidFileName, lockName} {
 			p.dir.Remove(name)
 		}
 	}

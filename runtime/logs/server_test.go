@@ -194,7 +194,7 @@ func FuzzRequests(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer unix.Close(pair[1])
-		client := &peer{fd: pair[0]}
+		client := &agentConn{fd: pair[0]}
 		p.peers[int32(pair[0])] = client
 		for _, b := range [][]byte{first, second} {
 			m, err := decodeMessage(b)
@@ -215,7 +215,7 @@ func FuzzRequests(f *testing.F) {
 			}
 			p.handleRequest(client, m, []int{fifo[0], d})
 			for e := range p.readyStreams {
-				p.serviceStream(e, time.Now())
+				p.handleStream(e, time.Now())
 			}
 			p.epollTimeout()
 		}

@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// wholeLineWindow is the size of the end of a file in which lines are not split.
-	wholeLineWindow = 32 << 10
+	// wholeLineTailSize is the size of the end of a file in which lines are not split.
+	wholeLineTailSize = 32 << 10
 
 	// maxDrainBytes is how many bytes of one stream are moved before the next stream is served.
 	maxDrainBytes = 4 << 20
@@ -19,9 +19,9 @@ const (
 	// largePipeSize is the capacity of the FIFO of a task that writes faster than the collector reads.
 	largePipeSize = 1 << 20
 
-	// blockTimeout is how long a task blocks while the file system rejects its output, before output
+	// blockBeforeDropTimeout is how long a task blocks while the file system rejects its output, before output
 	// is dropped.
-	blockTimeout = 2 * time.Second
+	blockBeforeDropTimeout = 2 * time.Second
 
 	blockedRetryDelay  = 100 * time.Millisecond
 	droppingRetryDelay = time.Second
@@ -31,11 +31,11 @@ const (
 type spliceTools struct {
 	devNullFD   int    // /dev/null
 	scratchPipe [2]int // a pipe for copies
-	buf         []byte // of wholeLineWindow bytes
+	buf         []byte // of wholeLineTailSize bytes
 }
 
 func newSpliceTools() (*spliceTools, error) {
-	t := &spliceTools{buf: make([]byte, wholeLineWindow)}
+	t := &spliceTools{buf: make([]byte, wholeLineTailSize)}
 	var err error
 	if t.devNullFD, err = unix.Open("/dev/null", unix.O_WRONLY|unix.O_CLOEXEC, 0); err != nil {
 		return nil, fmt.Errorf("open /dev/null: %w", err)
@@ -70,7 +70,7 @@ type stream struct {
 
 	fifoEnlarged bool // the FIFO was enlarged, or cannot be
 	noSplice     bool // the file system cannot splice
-	failure      writeFailure
+	writeFailure writeFailure
 	lostBytes    int64 // bytes dropped in the current or last failure
 	movedBytes   int64 // bytes read from the FIFO, written or dropped
 }
@@ -78,29 +78,29 @@ type stream struct {
 // writeFailure is the state of a stream whose output the file system rejects.
 type writeFailure struct {
 	err          error // nil without a failure
-	since        time.Time
+	failedSince  time.Time
 	retryAt      time.Time
-	dropping     bool
+	isDropping   bool
 	droppedBytes int64
 }
 
 // openNewestFile sets the position at which a stream continues: the end of its newest file.
 func (s *stream) openNewestFile() error {
-	files, err := listIndexes(s.dirFD, s.key.prefix())
+	files, err := listIndexes(s.dirFD, s.key.filePrefix())
 	if err != nil {
 		return err
 	}
 	s.fileIndexes = files
 	if len(files) > 0 {
 		s.fileIndex = files[len(files)-1]
-		fd, size, err := openLogFile(s.dirFD, fileName(s.key.prefix(), s.fileIndex), unix.O_RDWR)
+		fd, size, err := openLogFile(s.dirFD, fileName(s.key.filePrefix(), s.fileIndex), unix.O_RDWR)
 		if err == nil {
 			s.fileFD, s.fileSize, s.newlineKnown = fd, size, false
 			s.prune()
 			return nil
 		}
 		if !errors.Is(err, errForeignFile) && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ELOOP) {
-			return fmt.Errorf("open %s: %w", fileName(s.key.prefix(), s.fileIndex), err)
+			return fmt.Errorf("open %s: %w", fileName(s.key.filePrefix(), s.fileIndex), err)
 		}
 	} else {
 		s.fileIndex = -1
@@ -111,12 +111,12 @@ func (s *stream) openNewestFile() error {
 // rotate continues in a new file.
 func (s *stream) rotate() error {
 	for index, tries := s.fileIndex+1, 0; ; index, tries = index+1, tries+1 {
-		name := fileName(s.key.prefix(), index)
+		name := fileName(s.key.filePrefix(), index)
 		fd, err := createLogFile(s.dirFD, name)
 		if errors.Is(err, unix.EEXIST) && tries < 10 {
 			// A task has made files with the names of this stream: continue after the last of
 			// them.
-			if files, err := listIndexes(s.dirFD, s.key.prefix()); err == nil && len(files) > 0 {
+			if files, err := listIndexes(s.dirFD, s.key.filePrefix()); err == nil && len(files) > 0 {
 				index = max(index, files[len(files)-1])
 			}
 			continue
@@ -138,7 +138,7 @@ func (s *stream) rotate() error {
 // prune removes the oldest files until their number is within the limit.
 func (s *stream) prune() {
 	for len(s.fileIndexes) > s.limits.MaxFiles {
-		_ = unix.Unlinkat(s.dirFD, fileName(s.key.prefix(), s.fileIndexes[0]), 0) // errors are ignored: the file may be removed already, or be a directory that a task has made
+		_ = unix.Unlinkat(s.dirFD, fileName(s.key.filePrefix(), s.fileIndexes[0]), 0) // errors are ignored: the file may be removed already, or be a directory that a task has made
 		s.fileIndexes = s.fileIndexes[1:]
 	}
 }
@@ -155,8 +155,8 @@ func (s *stream) close() {
 // drain moves the content of the FIFO, up to maxDrainBytes. It reports whether there may be more now.
 // While the file system rejects the output, the caller calls drain again at s.failure.retryAt.
 func (s *stream) drain(t *spliceTools, now time.Time) (more bool) {
-	if s.failure.err != nil {
-		if now.Before(s.failure.retryAt) {
+	if s.writeFailure.err != nil {
+		if now.Before(s.writeFailure.retryAt) {
 			return s.dropOutput(t)
 		}
 		if err := s.writeLossMarker(); err != nil {
@@ -168,7 +168,7 @@ func (s *stream) drain(t *spliceTools, now time.Time) (more bool) {
 		n, err := s.moveOrRotate(t, left)
 		switch {
 		case errors.Is(err, unix.EAGAIN):
-			s.failure = writeFailure{} // the file system accepts output again
+			s.writeFailure = writeFailure{} // the file system accepts output again
 			return false
 		case errors.Is(err, unix.EINTR):
 			continue
@@ -176,7 +176,7 @@ func (s *stream) drain(t *spliceTools, now time.Time) (more bool) {
 			s.recordFailure(err, now)
 			return s.dropOutput(t)
 		case n > 0:
-			s.failure = writeFailure{}
+			s.writeFailure = writeFailure{}
 		}
 		left -= n
 	}
@@ -190,8 +190,8 @@ func (s *stream) moveOrRotate(t *spliceTools, limit int64) (int64, error) {
 	}
 	s.refreshFileSize()
 	room := s.limits.MaxFileSize - s.fileSize
-	if room > wholeLineWindow {
-		n, err := s.moveOutput(t, min(room-wholeLineWindow, limit))
+	if room > wholeLineTailSize {
+		n, err := s.moveOutput(t, min(room-wholeLineTailSize, limit))
 		s.newlineKnown = false
 		return n, err
 	}
@@ -260,7 +260,7 @@ func (s *stream) moveOutput(t *spliceTools, n int64) (int64, error) {
 	}
 	s.fileSize += moved
 	s.movedBytes += moved
-	if !s.fifoEnlarged && moved >= wholeLineWindow && moved <= 64<<10 {
+	if !s.fifoEnlarged && moved >= wholeLineTailSize && moved <= 64<<10 {
 		s.enlargeFIFO()
 	}
 	return moved, nil
@@ -292,7 +292,7 @@ func (s *stream) copyOutput(t *spliceTools, n int64) (int64, error) {
 // enlargeFIFO enlarges a FIFO that its task has filled.
 func (s *stream) enlargeFIFO() {
 	avail, err := unix.IoctlGetInt(s.fifoFD, unix.TIOCINQ)
-	if err == nil && avail >= wholeLineWindow {
+	if err == nil && avail >= wholeLineTailSize {
 		s.fifoEnlarged = true
 		_, _ = unix.FcntlInt(uintptr(s.fifoFD), unix.F_SETPIPE_SZ, largePipeSize) // errors are ignored, because a limit of the user may forbid larger pipes
 	}
@@ -326,12 +326,12 @@ func (s *stream) atLineStart() (bool, error) {
 	if !s.newlineKnown {
 		s.endsWithNewline = true
 		if s.fileSize > 0 {
-			var last [1]byte
-			n, err := unix.Pread(s.fileFD, last[:], s.fileSize-1)
+			var lastByte [1]byte
+			n, err := unix.Pread(s.fileFD, lastByte[:], s.fileSize-1)
 			if err != nil {
-				return false, fmt.Errorf("read the end of %s: %w", fileName(s.key.prefix(), s.fileIndex), err)
+				return false, fmt.Errorf("read the end of %s: %w", fileName(s.key.filePrefix(), s.fileIndex), err)
 			}
-			s.endsWithNewline = n == 1 && last[0] == '\n'
+			s.endsWithNewline = n == 1 && lastByte[0] == '\n'
 		}
 		s.newlineKnown = true
 	}
@@ -340,22 +340,22 @@ func (s *stream) atLineStart() (bool, error) {
 
 // recordFailure records that the file system rejected output.
 func (s *stream) recordFailure(err error, now time.Time) {
-	if s.failure.err == nil {
-		s.failure.since = now
+	if s.writeFailure.err == nil {
+		s.writeFailure.failedSince = now
 		s.lostBytes = 0
 	}
-	s.failure.err = err
-	if s.failure.dropping || now.Sub(s.failure.since) >= blockTimeout {
-		s.failure.dropping = true
-		s.failure.retryAt = now.Add(droppingRetryDelay)
+	s.writeFailure.err = err
+	if s.writeFailure.isDropping || now.Sub(s.writeFailure.failedSince) >= blockBeforeDropTimeout {
+		s.writeFailure.isDropping = true
+		s.writeFailure.retryAt = now.Add(droppingRetryDelay)
 	} else {
-		s.failure.retryAt = now.Add(blockedRetryDelay)
+		s.writeFailure.retryAt = now.Add(blockedRetryDelay)
 	}
 }
 
-// dropOutput discards the content of the FIFO, if the failure has lasted longer than blockTimeout.
+// dropOutput discards the content of the FIFO, if the failure has lasted longer than blockBeforeDropTimeout.
 func (s *stream) dropOutput(t *spliceTools) (more bool) {
-	if !s.failure.dropping {
+	if !s.writeFailure.isDropping {
 		return false
 	}
 	for left := int64(maxDrainBytes); left > 0; {
@@ -366,7 +366,7 @@ func (s *stream) dropOutput(t *spliceTools) (more bool) {
 		if err != nil || n == 0 {
 			return false
 		}
-		s.failure.droppedBytes += n
+		s.writeFailure.droppedBytes += n
 		s.lostBytes += n
 		s.movedBytes += n
 		left -= n
@@ -376,7 +376,7 @@ func (s *stream) dropOutput(t *spliceTools) (more bool) {
 
 // writeLossMarker writes a line with the number of lost bytes before output continues.
 func (s *stream) writeLossMarker() error {
-	if s.failure.droppedBytes == 0 {
+	if s.writeFailure.droppedBytes == 0 {
 		return nil
 	}
 	if s.fileFD < 0 {
@@ -385,7 +385,7 @@ func (s *stream) writeLossMarker() error {
 		}
 	}
 	s.refreshFileSize()
-	line := fmt.Sprintf("[nomad-lite: %d bytes of output lost: %v]\n", s.failure.droppedBytes, s.failure.err)
+	line := fmt.Sprintf("[nomad-lite: %d bytes of output lost: %v]\n", s.writeFailure.droppedBytes, s.writeFailure.err)
 	atStart, err := s.atLineStart()
 	if err != nil {
 		return err
@@ -403,7 +403,7 @@ func (s *stream) writeLossMarker() error {
 	}
 	s.fileSize += int64(n)
 	s.endsWithNewline, s.newlineKnown = true, true
-	s.failure.droppedBytes = 0
+	s.writeFailure.droppedBytes = 0
 	return nil
 }
 

@@ -51,8 +51,8 @@ func feedStream(t *testing.T, s *stream, w *os.File, tl *spliceTools, pieces ...
 			}
 			for s.drain(tl, time.Now()) {
 			}
-			if s.failure.err != nil {
-				t.Fatal(s.failure.err)
+			if s.writeFailure.err != nil {
+				t.Fatal(s.writeFailure.err)
 			}
 			piece = piece[n:]
 		}
@@ -62,13 +62,13 @@ func feedStream(t *testing.T, s *stream, w *os.File, tl *spliceTools, pieces ...
 // readLogFiles returns the content of each file, oldest first.
 func readLogFiles(t *testing.T, s *stream, dir string) []string {
 	t.Helper()
-	list, err := listIndexes(s.dirFD, s.key.prefix())
+	list, err := listIndexes(s.dirFD, s.key.filePrefix())
 	if err != nil {
 		t.Fatal(err)
 	}
 	var all []string
 	for _, index := range list {
-		b, err := os.ReadFile(filepath.Join(dir, fileName(s.key.prefix(), index)))
+		b, err := os.ReadFile(filepath.Join(dir, fileName(s.key.filePrefix(), index)))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,7 +79,7 @@ func readLogFiles(t *testing.T, s *stream, dir string) []string {
 
 func TestRotation(t *testing.T) {
 	t.Parallel()
-	const limit = 100 << 10
+	const maxFileSize = 100 << 10
 	x := func(n int) string { return strings.Repeat("x", n) }
 	row := x(999) + "\n" // a thousand bytes
 	tests := []struct {
@@ -88,19 +88,19 @@ func TestRotation(t *testing.T) {
 		pieces []string
 		want   []int // sizes of the files
 	}{
-		{"nothing is written: one empty file", limit, nil, []int{0}},
-		{"a file that is filled to the last byte is not followed by an empty one", limit, []string{x(limit-1) + "\n"}, []int{limit}},
-		{"one byte more begins the next file", limit, []string{x(limit-1) + "\n", "y"}, []int{limit, 1}},
-		{"a line that does not fit moves to the next file", limit, []string{strings.Repeat(row, 102), row}, []int{102_000, 1000}},
-		{"a line that does not fit is found in the middle of a write", limit, []string{strings.Repeat(row, 60), strings.Repeat(row, 60)}, []int{102_000, 18_000}},
-		{"a write that ends within a line near the end begins the next file early", limit, []string{strings.Repeat(row, 60), strings.Repeat(row, 40) + x(500), x(499) + "\n"}, []int{100_000, 1000}},
-		{"a line that ends with the file stays in it", limit, []string{strings.Repeat(row, 102) + x(399) + "\n", "z\n"}, []int{limit, 2}},
-		{"a line written in pieces near the end is kept whole", limit, []string{strings.Repeat(row, 80), x(500), x(499) + "\n"}, []int{80_000, 1000}},
-		{"a line written in pieces far from the end stays where it is", limit, []string{strings.Repeat(row, 40), x(500), x(499) + "\n"}, []int{41_000}},
-		{"a line of 32 KiB that began in time is kept whole", limit, []string{strings.Repeat(row, 69), x(32<<10-1) + "\n"}, []int{69_000 + 32<<10}},
-		{"a line just shorter than 32 KiB at the worst place is kept whole", limit, []string{strings.Repeat(row, 70), x(32<<10-2) + "\n"}, []int{70_000, 32<<10 - 1}},
-		{"no line end at all: files are filled to the limit", limit, []string{x(3*limit + 7)}, []int{limit, limit, limit, 7}},
-		{"NUL bytes are bytes", limit, []string{strings.Repeat("\x00", limit+1)}, []int{limit, 1}},
+		{"nothing is written: one empty file", maxFileSize, nil, []int{0}},
+		{"a file that is filled to the last byte is not followed by an empty one", maxFileSize, []string{x(maxFileSize-1) + "\n"}, []int{maxFileSize}},
+		{"one byte more begins the next file", maxFileSize, []string{x(maxFileSize-1) + "\n", "y"}, []int{maxFileSize, 1}},
+		{"a line that does not fit moves to the next file", maxFileSize, []string{strings.Repeat(row, 102), row}, []int{102_000, 1000}},
+		{"a line that does not fit is found in the middle of a write", maxFileSize, []string{strings.Repeat(row, 60), strings.Repeat(row, 60)}, []int{102_000, 18_000}},
+		{"a write that ends within a line near the end begins the next file early", maxFileSize, []string{strings.Repeat(row, 60), strings.Repeat(row, 40) + x(500), x(499) + "\n"}, []int{100_000, 1000}},
+		{"a line that ends with the file stays in it", maxFileSize, []string{strings.Repeat(row, 102) + x(399) + "\n", "z\n"}, []int{maxFileSize, 2}},
+		{"a line written in pieces near the end is kept whole", maxFileSize, []string{strings.Repeat(row, 80), x(500), x(499) + "\n"}, []int{80_000, 1000}},
+		{"a line written in pieces far from the end stays where it is", maxFileSize, []string{strings.Repeat(row, 40), x(500), x(499) + "\n"}, []int{41_000}},
+		{"a line of 32 KiB that began in time is kept whole", maxFileSize, []string{strings.Repeat(row, 69), x(32<<10-1) + "\n"}, []int{69_000 + 32<<10}},
+		{"a line just shorter than 32 KiB at the worst place is kept whole", maxFileSize, []string{strings.Repeat(row, 70), x(32<<10-2) + "\n"}, []int{70_000, 32<<10 - 1}},
+		{"no line end at all: files are filled to the limit", maxFileSize, []string{x(3*maxFileSize + 7)}, []int{maxFileSize, maxFileSize, maxFileSize, 7}},
+		{"NUL bytes are bytes", maxFileSize, []string{strings.Repeat("\x00", maxFileSize+1)}, []int{maxFileSize, 1}},
 		{"a file smaller than a line takes what fits", 10, []string{x(25) + "\n"}, []int{10, 10, 6}},
 		{"small files hold whole lines", 10, []string{"aaaa\nbbbb\ncc\n", "dddddddd\n"}, []int{10, 3, 9}},
 	}
@@ -112,11 +112,11 @@ func TestRotation(t *testing.T) {
 			}
 			feedStream(t, s, w, tl, tt.pieces...)
 			files := readLogFiles(t, s, dir)
-			var sizes []int
+			var fileSizes []int
 			for _, f := range files {
-				sizes = append(sizes, len(f))
+				fileSizes = append(fileSizes, len(f))
 			}
-			if got, want := sizes, tt.want; !equal(got, want) {
+			if got, want := fileSizes, tt.want; !equal(got, want) {
 				t.Errorf("sizes %v, want %v", got, want)
 			}
 			if strings.Join(files, "") != strings.Join(tt.pieces, "") {
@@ -148,19 +148,19 @@ func TestTruncatedFile(t *testing.T) {
 				t.Fatal(err)
 			}
 			s.recordFailure(unix.ENOSPC, time.Now().Add(-time.Hour))
-			s.failure.droppedBytes = 7
+			s.writeFailure.droppedBytes = 7
 			feedStream(t, s, w, tl, "two\n")
 			text := "one\n[nomad-lite: 7 bytes of output lost: no space left on device]\ntwo\n"
 			if got := readLogFiles(t, s, dir); !slices.Equal(got, []string{text}) {
 				t.Errorf("got %.200q", got)
 			}
 			feedStream(t, s, w, tl, strings.Repeat(row, 103))
-			var sizes []int
+			var fileSizes []int
 			for _, f := range readLogFiles(t, s, dir) {
-				sizes = append(sizes, len(f))
+				fileSizes = append(fileSizes, len(f))
 			}
-			if !equal(sizes, []int{102_000 + len(text), 1000}) {
-				t.Errorf("sizes %v", sizes)
+			if !equal(fileSizes, []int{102_000 + len(text), 1000}) {
+				t.Errorf("sizes %v", fileSizes)
 			}
 		})
 	}
@@ -184,17 +184,17 @@ func TestShortLinesAreNeverSplit(t *testing.T) {
 	t.Parallel()
 	seed := time.Now().UnixNano()
 	r := rand.New(rand.NewPCG(uint64(seed), 0))
-	const limit = 128 << 10
-	s, w, dir, tl := newTestStream(t, Limits{MaxFiles: 1000, MaxFileSize: limit})
-	var text bytes.Buffer
-	for text.Len() < 4<<20 {
+	const maxFileSize = 128 << 10
+	s, w, dir, tl := newTestStream(t, Limits{MaxFiles: 1000, MaxFileSize: maxFileSize})
+	var outputText bytes.Buffer
+	for outputText.Len() < 4<<20 {
 		n := r.IntN(200)
 		if r.IntN(10) == 0 {
-			n = r.IntN(wholeLineWindow - 1)
+			n = r.IntN(wholeLineTailSize - 1)
 		}
-		text.WriteString(strings.Repeat(string(rune('a'+r.IntN(26))), n) + "\n")
+		outputText.WriteString(strings.Repeat(string(rune('a'+r.IntN(26))), n) + "\n")
 	}
-	all := text.String()
+	all := outputText.String()
 	for left := all; len(left) > 0; {
 		n := min(len(left), 1+r.IntN(40<<10))
 		feedStream(t, s, w, tl, left[:n])
@@ -209,13 +209,13 @@ func TestShortLinesAreNeverSplit(t *testing.T) {
 		t.Errorf("the files together are not what was written (seed %d)", seed)
 	}
 	for i, f := range files {
-		if len(f) > limit {
-			t.Errorf("file %d has %d bytes, the limit is %d (seed %d)", i, len(f), limit, seed)
+		if len(f) > maxFileSize {
+			t.Errorf("file %d has %d bytes, the limit is %d (seed %d)", i, len(f), maxFileSize, seed)
 		}
 		if i < len(files)-1 && !strings.HasSuffix(f, "\n") {
 			t.Errorf("file %d ends in the middle of a line (seed %d)", i, seed)
 		}
-		if i < len(files)-1 && len(f) < limit-wholeLineWindow {
+		if i < len(files)-1 && len(f) < maxFileSize-wholeLineTailSize {
 			t.Errorf("file %d has only %d bytes (seed %d)", i, len(f), seed)
 		}
 	}
@@ -321,8 +321,8 @@ func TestFullDisk(t *testing.T) {
 	step := func(wantDropping bool, wantDropped int64) {
 		t.Helper()
 		s.drain(tl, now)
-		if s.failure.err == nil || s.failure.dropping != wantDropping || s.lostBytes != wantDropped {
-			t.Fatalf("after the failure: %+v, lost %d; want dropping %v, lost %d", s.failure, s.lostBytes, wantDropping, wantDropped)
+		if s.writeFailure.err == nil || s.writeFailure.isDropping != wantDropping || s.lostBytes != wantDropped {
+			t.Fatalf("after the failure: %+v, lost %d; want dropping %v, lost %d", s.writeFailure, s.lostBytes, wantDropping, wantDropped)
 		}
 	}
 	if _, err := w.WriteString(" of a line that is longer than the file\n"); err != nil {
@@ -331,7 +331,7 @@ func TestFullDisk(t *testing.T) {
 	step(false, 0) // fills the file first
 	now = now.Add(blockedRetryDelay)
 	step(false, 0)
-	now = now.Add(blockTimeout)
+	now = now.Add(blockBeforeDropTimeout)
 	step(true, 24)
 	now = now.Add(time.Millisecond)
 	if _, err := w.WriteString("gone\n"); err != nil {
@@ -341,7 +341,7 @@ func TestFullDisk(t *testing.T) {
 
 	s.dirFD = full
 	s.drain(tl, now.Add(time.Millisecond))
-	if s.failure.err == nil {
+	if s.writeFailure.err == nil {
 		t.Error("tried again before it was time")
 	}
 	now = now.Add(droppingRetryDelay)
@@ -349,8 +349,8 @@ func TestFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.drain(tl, now)
-	if s.failure.err != nil || s.lostBytes != 29 {
-		t.Errorf("still failing: %+v, lost %d", s.failure, s.lostBytes)
+	if s.writeFailure.err != nil || s.lostBytes != 29 {
+		t.Errorf("still failing: %+v, lost %d", s.writeFailure, s.lostBytes)
 	}
 	want := "before\nhalf of a line that \n[nomad-lite: 29 bytes of output lost: "
 	got := strings.Join(readLogFiles(t, s, dir), "")

@@ -8,8 +8,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// maxCount is the maximum sum of all counts that a server allows by default.
-const maxCount = 50000
+// maxTotalCount is the maximum sum of all counts that a server allows by default.
+const maxTotalCount = 50000
 
 // checkServerAdmission reports errors that a server without Vault, Consul and a licence returns before
 // it validates the job.
@@ -31,8 +31,8 @@ func checkServerAdmission(r *faultReport, job *api.Job, namespaces []string) {
 	if pool := val(job.NodePool); pool != api.NodePoolDefault && pool != api.NodePoolAll {
 		r.atPath("node_pool").add("job %q is in nonexistent node pool %q", val(job.ID), pool)
 	}
-	if total := totalCount(job); total > maxCount {
-		r.add("total count was greater than configured job_max_count: %d > %d", total, maxCount)
+	if total := totalCount(job); total > maxTotalCount {
+		r.add("total count was greater than configured job_max_count: %d > %d", total, maxTotalCount)
 	}
 }
 
@@ -62,7 +62,7 @@ func checkSidecarNetwork(r *faultReport, g *api.TaskGroup) {
 	}
 	for i, s := range g.Services {
 		if s.Connect != nil && s.Connect.SidecarService != nil {
-			r.atPath("service", indexText(i), "connect").add(
+			r.atPath("service", positionText(i), "connect").add(
 				`connect sidecar: invalid network mode for Consul Connect: group %q uses network mode %q; must be "bridge" or "cni/*"`,
 				val(g.Name), mode)
 		}
@@ -97,7 +97,7 @@ func checkConsulCluster(r *faultReport, block *api.Consul, services []*api.Servi
 	}
 	for i, s := range services {
 		if s.Provider == api.ServiceProviderConsul && s.Cluster != defaultClusterName {
-			r.atPath("service", indexText(i)).add("non-default Consul cluster requires Nomad Enterprise")
+			r.atPath("service", positionText(i)).add("non-default Consul cluster requires Nomad Enterprise")
 		}
 	}
 }

@@ -16,7 +16,7 @@ var artifactModes = []string{"any", "file", "dir"}
 
 func checkArtifacts(r *faultReport, artifacts []*api.TaskArtifact) {
 	for i, a := range artifacts {
-		at := r.nestedReport("artifact", indexText(i))
+		at := r.nestedReport("artifact", positionText(i))
 		checkArtifact(at, a)
 		r.addNested(at, "Artifact %d validation failed:", i+1)
 	}

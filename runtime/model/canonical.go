@@ -26,10 +26,10 @@ func Canonicalize(job *api.Job) {
 	normalizeEmpty(reflect.ValueOf(job).Elem())
 	job.Canonicalize()
 
-	orDefault(&job.Region, api.GlobalRegion)
-	orDefault(&job.Namespace, api.DefaultNamespace)
-	orDefault(&job.NodePool, api.NodePoolDefault)
-	orDefault(&job.Priority, api.JobDefaultPriority)
+	setDefaultIfZero(&job.Region, api.GlobalRegion)
+	setDefaultIfZero(&job.Namespace, api.DefaultNamespace)
+	setDefaultIfZero(&job.NodePool, api.NodePoolDefault)
+	setDefaultIfZero(&job.Priority, api.JobDefaultPriority)
 	if len(job.Datacenters) == 0 {
 		job.Datacenters = []string{"*"}
 	}
@@ -47,8 +47,8 @@ func Canonicalize(job *api.Job) {
 	job.Update = jobLevelUpdate(job.Update)
 }
 
-// orDefault sets an attribute for which the zero value means the same as an unset one.
-func orDefault[T comparable](p **T, value T) {
+// setDefaultIfZero sets an attribute for which the zero value means the same as an unset one.
+func setDefaultIfZero[T comparable](p **T, value T) {
 	if *p == nil || **p == *new(T) {
 		*p = &value
 	}
@@ -183,7 +183,7 @@ func expandServiceName(name, job, group, task string) string {
 	if task == "" {
 		task = "group"
 	}
-	var pairs []string
+	var replacements []string
 	for _, p := range [][2]string{
 		{"${JOB}", job},
 		{"${TASKGROUP}", group},
@@ -193,10 +193,10 @@ func expandServiceName(name, job, group, task string) string {
 		// A value that contains a placeholder, or results in an empty name, would produce
 		// another name each time the job is canonicalized.
 		if p[1] != "" && !strings.Contains(p[1], "${") {
-			pairs = append(pairs, p[0], p[1])
+			replacements = append(replacements, p[0], p[1])
 		}
 	}
-	return strings.NewReplacer(pairs...).Replace(name)
+	return strings.NewReplacer(replacements...).Replace(name)
 }
 
 // normalizeEmpty drops null entries and sets empty collections to null, in all API

@@ -19,40 +19,40 @@ type constraintOperator struct {
 	evaluate func(left, right string) bool
 }
 
-// operators are the operators of both constraints and affinities.
-var operators = map[string]constraintOperator{
-	"=":                          {checkPresent, equalStrings},
-	"==":                         {checkPresent, equalStrings},
-	"is":                         {checkPresent, equalStrings},
-	"!=":                         {checkPresent, nil},
-	"not":                        {checkPresent, nil},
-	"<":                          {checkPresent, func(l, r string) bool { return compareValues(l, r) < 0 }},
-	"<=":                         {checkPresent, func(l, r string) bool { return compareValues(l, r) <= 0 }},
-	">":                          {checkPresent, func(l, r string) bool { return compareValues(l, r) > 0 }},
-	">=":                         {checkPresent, func(l, r string) bool { return compareValues(l, r) >= 0 }},
+// commonOperators are the operators of both constraints and affinities.
+var commonOperators = map[string]constraintOperator{
+	"=":                          {checkHasRTarget, equalStrings},
+	"==":                         {checkHasRTarget, equalStrings},
+	"is":                         {checkHasRTarget, equalStrings},
+	"!=":                         {checkHasRTarget, nil},
+	"not":                        {checkHasRTarget, nil},
+	"<":                          {checkHasRTarget, func(l, r string) bool { return compareValues(l, r) < 0 }},
+	"<=":                         {checkHasRTarget, func(l, r string) bool { return compareValues(l, r) <= 0 }},
+	">":                          {checkHasRTarget, func(l, r string) bool { return compareValues(l, r) > 0 }},
+	">=":                         {checkHasRTarget, func(l, r string) bool { return compareValues(l, r) >= 0 }},
 	api.ConstraintVersion:        {checkVersion, matchesVersion},
 	api.ConstraintSemver:         {checkSemver, matchesSemver},
 	api.ConstraintRegex:          {checkRegexp, matchesRegexp},
-	api.ConstraintSetContains:    {checkSet, containsAll},
-	api.ConstraintSetContainsAll: {checkSet, containsAll},
-	api.ConstraintSetContainsAny: {checkSet, containsAny},
+	api.ConstraintSetContains:    {checkSetRTarget, containsAll},
+	api.ConstraintSetContainsAll: {checkSetRTarget, containsAll},
+	api.ConstraintSetContainsAny: {checkSetRTarget, containsAny},
 }
 
-// constraintOperators are the operators of constraints only.
-var constraintOperators = map[string]constraintOperator{
-	api.ConstraintAttributeIsSet:    {checkAbsent, nil},
-	api.ConstraintAttributeIsNotSet: {checkAbsent, nil},
+// constraintOnlyOperators are the operators of constraints only.
+var constraintOnlyOperators = map[string]constraintOperator{
+	api.ConstraintAttributeIsSet:    {checkNoRTarget, nil},
+	api.ConstraintAttributeIsNotSet: {checkNoRTarget, nil},
 	api.ConstraintDistinctHosts:     {func(*faultReport, string, string) {}, nil},
 	api.ConstraintDistinctProperty:  {checkDistinctProperty, nil},
 }
 
-func checkPresent(r *faultReport, operand, value string) {
+func checkHasRTarget(r *faultReport, operand, value string) {
 	if value == "" {
 		r.add("Operator %q requires an RTarget", operand)
 	}
 }
 
-func checkAbsent(r *faultReport, operand, value string) {
+func checkNoRTarget(r *faultReport, operand, value string) {
 	if value != "" {
 		r.add("Operator %q does not support an RTarget", operand)
 	}
@@ -76,7 +76,7 @@ func checkRegexp(r *faultReport, _, value string) {
 	}
 }
 
-func checkSet(r *faultReport, _, value string) {
+func checkSetRTarget(r *faultReport, _, value string) {
 	if value == "" {
 		r.add("Set contains constraint requires an RTarget")
 	}
@@ -109,7 +109,7 @@ func ConstraintHolds(c *api.Constraint, resolve func(target string) (string, boo
 	case api.ConstraintAttributeIsNotSet:
 		return !hasLeft
 	}
-	op := operators[c.Operand]
+	op := commonOperators[c.Operand]
 	return op.evaluate != nil && hasLeft && hasRight && op.evaluate(left, right)
 }
 
@@ -204,9 +204,9 @@ func isDistinct(c *api.Constraint) bool {
 }
 
 func checkConstraint(r *faultReport, c *api.Constraint) {
-	op, ok := operators[c.Operand]
+	op, ok := commonOperators[c.Operand]
 	if !ok {
-		op, ok = constraintOperators[c.Operand]
+		op, ok = constraintOnlyOperators[c.Operand]
 	}
 	if !ok {
 		r.add("Unknown constraint type %q", c.Operand)
@@ -252,7 +252,7 @@ func checkAffinities(r *faultReport, jobType string, affinities []*api.Affinity)
 }
 
 func checkAffinity(r *faultReport, a *api.Affinity) {
-	if op, ok := operators[a.Operand]; ok {
+	if op, ok := commonOperators[a.Operand]; ok {
 		op.checkOperands(r, a.Operand, a.RTarget)
 	} else {
 		r.add("Unknown affinity operator %q", a.Operand)

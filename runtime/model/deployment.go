@@ -44,7 +44,7 @@ func AutoPromotes(job *api.Job, group string) bool {
 	if job == nil {
 		return false
 	}
-	g := Group(job, group)
+	g := FindGroup(job, group)
 	return g != nil && g.Update != nil && val(g.Update.AutoPromote)
 }
 
@@ -52,15 +52,15 @@ func AutoPromotes(job *api.Job, group string) bool {
 // priority of the evaluation that created the deployment, or, if that was removed, of the
 // job. evals are the evaluations of the job; job has the deployment's version, or is nil.
 func DeploymentPriority(d *api.Deployment, job *api.Job, evals []*api.Evaluation) int {
-	var first *api.Evaluation
+	var firstEval *api.Evaluation
 	for _, e := range evals {
-		if e.DeploymentID == d.ID && (first == nil || e.CreateIndex < first.CreateIndex) {
-			first = e
+		if e.DeploymentID == d.ID && (firstEval == nil || e.CreateIndex < firstEval.CreateIndex) {
+			firstEval = e
 		}
 	}
 	switch {
-	case first != nil:
-		return first.Priority
+	case firstEval != nil:
+		return firstEval.Priority
 	case job != nil:
 		return val(job.Priority)
 	}

@@ -134,7 +134,7 @@ func withoutUnchanged(diffs []*api.FieldDiff) []*api.FieldDiff {
 // diffObjects compares the blocks of two parts, of which one may be nil. Equal blocks are not
 // listed.
 func diffObjects(old, new *diffPart) []*api.ObjectDiff {
-	deleted, added := unmatchedParts(old.partsOrNil(), new.partsOrNil()), unmatchedParts(new.partsOrNil(), old.partsOrNil())
+	deleted, added := partsWithoutEqual(old.partsOrNil(), new.partsOrNil()), partsWithoutEqual(new.partsOrNil(), old.partsOrNil())
 	type id struct{ name, key string }
 	byID := make(map[id][]*diffPart)
 	for _, p := range deleted {
@@ -145,16 +145,16 @@ func diffObjects(old, new *diffPart) []*api.ObjectDiff {
 	paired := make(map[*diffPart]bool)
 	var diffs []*api.ObjectDiff
 	for _, to := range added {
-		var from *diffPart
+		var oldBlock *diffPart
 		if same := byID[id{to.name, to.key}]; len(same) > 0 {
-			from, byID[id{to.name, to.key}] = same[0], same[1:]
-			paired[from] = true
+			oldBlock, byID[id{to.name, to.key}] = same[0], same[1:]
+			paired[oldBlock] = true
 		}
-		diffs = append(diffs, diffObject(from, to))
+		diffs = append(diffs, diffObject(oldBlock, to))
 	}
-	for _, from := range deleted {
-		if !paired[from] {
-			diffs = append(diffs, diffObject(from, nil))
+	for _, oldBlock := range deleted {
+		if !paired[oldBlock] {
+			diffs = append(diffs, diffObject(oldBlock, nil))
 		}
 	}
 	slices.SortStableFunc(diffs, func(a, b *api.ObjectDiff) int { return strings.Compare(a.Name, b.Name) })
@@ -165,9 +165,9 @@ func diffObject(old, new *diffPart) *api.ObjectDiff {
 	return &api.ObjectDiff{Type: diffType(old, new), Name: cmp.Or(old, new).name, Fields: diffFields(old, new), Objects: diffObjects(old, new)}
 }
 
-// unmatchedParts returns the parts that have no equal part among the others. Each of the others
+// partsWithoutEqual returns the parts that have no equal part among the others. Each of the others
 // matches one part only.
-func unmatchedParts(parts, others []*diffPart) []*diffPart {
+func partsWithoutEqual(parts, others []*diffPart) []*diffPart {
 	left := make(map[string]int)
 	for _, p := range others {
 		left[p.name+p.fingerprint]++
@@ -181,9 +181,9 @@ func unmatchedParts(parts, others []*diffPart) []*diffPart {
 	return out
 }
 
-// Annotate adds the effects on allocations to the difference between two jobs. updates are
+// AnnotateDiff adds the effects on allocations to the difference between two jobs. updates are
 // the updates of the plan, by group.
-func Annotate(diff *api.JobDiff, old, new *api.Job, updates map[string]*api.DesiredUpdates) {
+func AnnotateDiff(diff *api.JobDiff, old, new *api.Job, updates map[string]*api.DesiredUpdates) {
 	before, after := newTaskSpecIndex(old), newTaskSpecIndex(new)
 	for _, g := range diff.TaskGroups {
 		g.Updates = updateCounts(updates[g.Name])

@@ -224,7 +224,7 @@ Edited job web
 		t.Run(c.name, func(t *testing.T) {
 			old, new := diffJob(nil), diffJob(c.edit)
 			diff := Diff(old, new)
-			Annotate(diff, old, new, nil)
+			AnnotateDiff(diff, old, new, nil)
 			if got := formatDiff(diff); got != c.want[1:]+"\n" {
 				t.Errorf("got\n%s\nwant%s", got, c.want)
 			}
@@ -253,7 +253,7 @@ func TestDiffOfAWholeJob(t *testing.T) {
 	job := diffJob(nil)
 	updates := map[string]*api.DesiredUpdates{"app": {Place: 2, Ignore: 0}}
 	diff := Diff(nil, job)
-	Annotate(diff, nil, job, updates)
+	AnnotateDiff(diff, nil, job, updates)
 	if g := diff.TaskGroups[0]; diff.Type != DiffAdded || diff.ID != "web" || g.Type != DiffAdded || len(g.Updates) != 1 || g.Updates["create"] != 2 ||
 		fmt.Sprint(g.Tasks[0].Annotations) != "[forces create]" {
 		t.Errorf("%s %v", formatDiff(diff), g.Updates)
@@ -264,7 +264,7 @@ func TestDiffOfAWholeJob(t *testing.T) {
 	// A removed group includes its tasks.
 	other := diffJob(func(j *api.Job) { firstGroup(j).Name = new("new") })
 	diff = Diff(job, other)
-	Annotate(diff, job, other, nil)
+	AnnotateDiff(diff, job, other, nil)
 	for i, want := range []string{"[forces destroy]", "[forces create]"} {
 		if got := fmt.Sprint(diff.TaskGroups[i].Tasks[0].Annotations); got != want {
 			t.Errorf("group %s: %s", diff.TaskGroups[i].Name, got)
@@ -275,11 +275,11 @@ func TestDiffOfAWholeJob(t *testing.T) {
 // A change of any field of the client's types is shown.
 func TestDiffSeesEachAttribute(t *testing.T) {
 	seen := make(map[reflect.Type]bool)
-	var visitType func(reflect.Type)
-	visitType = func(in reflect.Type) {
+	var checkType func(reflect.Type)
+	checkType = func(in reflect.Type) {
 		switch in.Kind() {
 		case reflect.Pointer, reflect.Slice, reflect.Map:
-			visitType(in.Elem())
+			checkType(in.Elem())
 			return
 		case reflect.Struct:
 		default:
@@ -289,21 +289,21 @@ func TestDiffSeesEachAttribute(t *testing.T) {
 			return
 		}
 		seen[in] = true
-		plain := newStructPart("", "", reflect.New(in).Elem())
+		plain := newDiffBlockOfStruct("", "", reflect.New(in).Elem())
 		for i := range in.NumField() {
 			f := in.Field(i)
-			visitType(f.Type)
-			if f.Tag.Get("json") == "-" || slices.Contains(diffHidden[in], f.Name) {
+			checkType(f.Type)
+			if f.Tag.Get("json") == "-" || slices.Contains(fieldsHiddenInDiff[in], f.Name) {
 				continue
 			}
 			changed := reflect.New(in).Elem()
 			set(changed.Field(i))
-			if newStructPart("", "", changed).fingerprint == plain.fingerprint {
+			if newDiffBlockOfStruct("", "", changed).fingerprint == plain.fingerprint {
 				t.Errorf("%s.%s is not seen", in, f.Name)
 			}
 		}
 	}
-	visitType(reflect.TypeFor[api.Job]())
+	checkType(reflect.TypeFor[api.Job]())
 	if len(seen) < 40 {
 		t.Errorf("only %d types", len(seen))
 	}

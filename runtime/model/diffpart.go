@@ -17,9 +17,9 @@ type diffPart struct {
 	name string
 	// key identifies the part among parts of the same name. Parts without a key form a
 	// set: they are added or deleted, but never edited.
-	key   string
-	attrs map[string]diffAttribute
-	parts []*diffPart
+	key         string
+	attrs       map[string]diffAttribute
+	innerBlocks []*diffPart
 	// fingerprint is the same text for equal parts.
 	fingerprint string
 }
@@ -37,11 +37,11 @@ func (p *diffPart) partsOrNil() []*diffPart {
 	if p == nil {
 		return nil
 	}
-	return p.parts
+	return p.innerBlocks
 }
 
-// diffNames maps field names to the names of their blocks in diffs.
-var diffNames = map[string]string{
+// diffBlockNames maps field names to the names of their blocks in diffs.
+var diffBlockNames = map[string]string{
 	"Actions": "Action", "Affinities": "Affinity", "Artifacts": "Artifact", "CNI": "CNIConfig", "Checks": "Check",
 	"Connect": "ConsulConnect", "Constraints": "Constraint", "Devices": "Device", "DynamicPorts": "Dynamic Port",
 	"Identities": "Identity", "Links": "Link", "Networks": "Network", "Regions": "Region", "ReservedPorts": "Static Port",
@@ -49,9 +49,9 @@ var diffNames = map[string]string{
 	"VolumeMounts": "VolumeMount", "Volumes": "Volume", "Wait": "Template",
 }
 
-// diffHidden are the fields that diffs do not show: fields that the agent sets, fields that
+// fieldsHiddenInDiff are the fields that diffs do not show: fields that the agent sets, fields that
 // are shown elsewhere, and fields that only the client's canonical form has.
-var diffHidden = map[reflect.Type][]string{
+var fieldsHiddenInDiff = map[reflect.Type][]string{
 	reflect.TypeFor[api.Job](): {
 		"CreateIndex", "ID", "JobModifyIndex", "Migrate", "ModifyIndex", "NomadTokenID", "Payload", "Reschedule", "Stable", "Status",
 		"StatusDescription", "SubmitTime", "TaskGroups", "Update", "Version", "VersionTag",
@@ -64,8 +64,8 @@ var diffHidden = map[reflect.Type][]string{
 	reflect.TypeFor[api.CSIMountOptions](): {"MountFlags"}, // MountFlags may contain a password
 }
 
-// diffKeys are the fields that identify a block among several blocks of its type.
-var diffKeys = map[reflect.Type]string{
+// blockKeyFields are the fields that identify a block among several blocks of its type.
+var blockKeyFields = map[reflect.Type]string{
 	reflect.TypeFor[api.Action]():           "Name",
 	reflect.TypeFor[api.Secret]():           "Name",
 	reflect.TypeFor[api.Service]():          "Name",
@@ -75,20 +75,20 @@ var diffKeys = map[reflect.Type]string{
 	reflect.TypeFor[api.WorkloadIdentity](): "Name",
 }
 
-// singletonKey is the key of a block that exists at most once.
-const singletonKey = "the only"
+// singletonBlockKey is the key of a block that exists at most once.
+const singletonBlockKey = "the only"
 
 // newDiffPart returns the part of a job, a group or a task; nil for nil.
 func newDiffPart[T any](v *T) *diffPart {
 	if v == nil {
 		return nil
 	}
-	return newStructPart("", singletonKey, reflect.ValueOf(v).Elem())
+	return newDiffBlockOfStruct("", singletonBlockKey, reflect.ValueOf(v).Elem())
 }
 
-func newStructPart(name, key string, v reflect.Value) *diffPart {
+func newDiffBlockOfStruct(name, key string, v reflect.Value) *diffPart {
 	p := &diffPart{name: name, key: key, attrs: make(map[string]diffAttribute)}
-	hidden := diffHidden[v.Type()]
+	hidden := fieldsHiddenInDiff[v.Type()]
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
 		if f.IsExported() && f.Tag.Get("json") != "-" && !slices.Contains(hidden, f.Name) {
@@ -107,7 +107,7 @@ func (p *diffPart) addField(name string, v reflect.Value) {
 	switch kind {
 	case reflect.Struct:
 		if v = reflect.Indirect(v); v.IsValid() {
-			p.parts = append(p.parts, newStructPart(diffName(name), singletonKey, v))
+			p.innerBlocks = append(p.innerBlocks, newDiffBlockOfStruct(diffName(name), singletonBlockKey, v))
 		}
 	case reflect.Slice:
 		p.addList(name, v)
@@ -121,7 +121,7 @@ func (p *diffPart) addField(name string, v reflect.Value) {
 func (p *diffPart) setAttribute(name, text string) { p.attrs[name] = diffAttribute{name, text} }
 
 func diffName(field string) string {
-	if name, ok := diffNames[field]; ok {
+	if name, ok := diffBlockNames[field]; ok {
 		return name
 	}
 	return field
@@ -133,26 +133,26 @@ func (p *diffPart) addList(name string, v reflect.Value) {
 	if v.Len() == 0 {
 		return
 	}
-	set := &diffPart{name: name, key: singletonKey, attrs: make(map[string]diffAttribute)}
+	set := &diffPart{name: name, key: singletonBlockKey, attrs: make(map[string]diffAttribute)}
 	for i := range v.Len() {
 		e := v.Index(i)
 		for e.Kind() == reflect.Pointer {
 			e = e.Elem()
 		}
 		if e.Kind() == reflect.Struct {
-			p.parts = append(p.parts, newStructPart(diffName(name), diffKeyOf(e), e))
+			p.innerBlocks = append(p.innerBlocks, newDiffBlockOfStruct(diffName(name), diffKeyOf(e), e))
 			continue
 		}
 		text := formatScalar(e)
 		set.attrs[text] = diffAttribute{name, text}
 	}
 	if len(set.attrs) > 0 {
-		p.parts = append(p.parts, set.sortAndFingerprint())
+		p.innerBlocks = append(p.innerBlocks, set.sortAndFingerprint())
 	}
 }
 
 func diffKeyOf(v reflect.Value) string {
-	field, ok := diffKeys[v.Type()]
+	field, ok := blockKeyFields[v.Type()]
 	if !ok {
 		return ""
 	}
@@ -169,22 +169,22 @@ func (p *diffPart) addMap(name string, v reflect.Value) {
 		}
 	case reflect.Pointer:
 		for _, value := range v.Seq2() {
-			p.parts = append(p.parts, newStructPart(diffName(name), diffKeyOf(value.Elem()), value.Elem()))
+			p.innerBlocks = append(p.innerBlocks, newDiffBlockOfStruct(diffName(name), diffKeyOf(value.Elem()), value.Elem()))
 		}
 	default:
 		if v.Len() == 0 {
 			return
 		}
-		free := &diffPart{name: name, key: singletonKey, attrs: make(map[string]diffAttribute)}
+		free := &diffPart{name: name, key: singletonBlockKey, attrs: make(map[string]diffAttribute)}
 		for key, value := range v.Seq2() {
-			free.flatten(key.String(), value)
+			free.addFlattened(key.String(), value)
 		}
-		p.parts = append(p.parts, free.sortAndFingerprint())
+		p.innerBlocks = append(p.innerBlocks, free.sortAndFingerprint())
 	}
 }
 
-// flatten adds a value of a configuration without a schema.
-func (p *diffPart) flatten(path string, v reflect.Value) {
+// addFlattened adds a value of a configuration without a schema.
+func (p *diffPart) addFlattened(path string, v reflect.Value) {
 	for v.Kind() == reflect.Interface || v.Kind() == reflect.Pointer {
 		v = v.Elem()
 	}
@@ -193,11 +193,11 @@ func (p *diffPart) flatten(path string, v reflect.Value) {
 		p.setAttribute(path, "")
 	case v.Kind() == reflect.Map:
 		for key, value := range v.Seq2() {
-			p.flatten(fmt.Sprintf("%s[%v]", path, key), value)
+			p.addFlattened(fmt.Sprintf("%s[%v]", path, key), value)
 		}
 	case v.Kind() == reflect.Slice:
 		for i := range v.Len() {
-			p.flatten(fmt.Sprintf("%s[%d]", path, i), v.Index(i))
+			p.addFlattened(fmt.Sprintf("%s[%d]", path, i), v.Index(i))
 		}
 	default:
 		p.setAttribute(path, formatScalar(v))
@@ -230,7 +230,7 @@ func formatScalar(v reflect.Value) string {
 
 // sortAndFingerprint sorts the inner parts and sets the fingerprint of the part.
 func (p *diffPart) sortAndFingerprint() *diffPart {
-	slices.SortStableFunc(p.parts, func(a, b *diffPart) int {
+	slices.SortStableFunc(p.innerBlocks, func(a, b *diffPart) int {
 		return strings.Compare(a.name+"\x00"+a.fingerprint, b.name+"\x00"+b.fingerprint)
 	})
 	lines := make([]string, 0, len(p.attrs))
@@ -240,7 +240,7 @@ func (p *diffPart) sortAndFingerprint() *diffPart {
 	slices.Sort(lines)
 	var b strings.Builder
 	b.WriteString("{" + strings.Join(lines, ","))
-	for _, child := range p.parts {
+	for _, child := range p.innerBlocks {
 		b.WriteString(";" + child.name + child.fingerprint)
 	}
 	b.WriteString("}")

@@ -77,10 +77,10 @@ func checkMetaKeys(r *faultReport, block, where string, meta map[string]string) 
 
 // groupExtensions are the lifecycle extensions in the meta of a group and its tasks.
 type groupExtensions struct {
-	anyUsed bool
-	tasks   []lifecycle.Node
-	group   lifecycle.RestartGroup
-	faults  []metaFault
+	extensionsUsed bool
+	graphTasks     []lifecycle.GraphTask
+	restartGroup   lifecycle.RestartGroup
+	faults         []metaFault
 }
 
 type metaFault struct{ task, key, text string }
@@ -89,13 +89,13 @@ func readExtensions(job *api.Job, g *api.TaskGroup) (e groupExtensions) {
 	if !usesExtensions(g) {
 		return e
 	}
-	e.anyUsed = true
+	e.extensionsUsed = true
 	fail := func(task, key string, err error) {
 		e.faults = append(e.faults, metaFault{task, key, err.Error()})
 	}
 	if text, ok := g.Meta[metaRestartGroup]; ok {
 		var err error
-		if e.group, err = lifecycle.ParseRestartGroup(text); err != nil {
+		if e.restartGroup, err = lifecycle.ParseRestartGroup(text); err != nil {
 			fail("", metaRestartGroup, err)
 		}
 	}
@@ -103,7 +103,7 @@ func readExtensions(job *api.Job, g *api.TaskGroup) (e groupExtensions) {
 		n := lifecycleNodeOf(job, g, t)
 		if text, ok := t.Meta[metaAfter]; ok {
 			var err error
-			if n.After, err = lifecycle.ParseAfter(text); err != nil {
+			if n.Dependencies, err = lifecycle.ParseAfter(text); err != nil {
 				fail(t.Name, metaAfter, err)
 			}
 		}
@@ -115,10 +115,10 @@ func readExtensions(job *api.Job, g *api.TaskGroup) (e groupExtensions) {
 				fail(t.Name, metaRerun, fmt.Errorf("only a prestart or poststart task that is no sidecar has work to do again, and this is a %v task", n.Stage))
 			}
 		}
-		e.tasks = append(e.tasks, n)
+		e.graphTasks = append(e.graphTasks, n)
 	}
 	if len(e.faults) == 0 {
-		for _, p := range lifecycle.Check(e.tasks) {
+		for _, p := range lifecycle.CheckGraph(e.graphTasks) {
 			e.faults = append(e.faults, metaFault{p.Task, metaAfter, p.Text})
 		}
 	}
@@ -132,8 +132,8 @@ func usesExtensions(g *api.TaskGroup) bool {
 	})
 }
 
-func lifecycleNodeOf(job *api.Job, g *api.TaskGroup, t *api.Task) lifecycle.Node {
-	n := lifecycle.Node{Task: lifecycle.Task{Name: t.Name, Stage: lifecycle.MainTask}, Leader: t.Leader, HasCheck: isHealthChecked(g, t)}
+func lifecycleNodeOf(job *api.Job, g *api.TaskGroup, t *api.Task) lifecycle.GraphTask {
+	n := lifecycle.GraphTask{Task: lifecycle.Task{Name: t.Name, Stage: lifecycle.MainTask}, Leader: t.Leader, HasCheck: isHealthChecked(g, t)}
 	if t.Lifecycle != nil {
 		n.Stage = lifecycle.StageOf(t.Lifecycle.Hook, t.Lifecycle.Sidecar)
 	}
@@ -167,32 +167,32 @@ func HealthCheckTask(s *api.Service, c api.ServiceCheck) string {
 	return s.TaskName
 }
 
-// Extensions returns the lifecycle extensions of a group of a canonical job, or nil if there
+// LifecycleExtensions returns the lifecycle extensions of a group of a canonical job, or nil if there
 // are none. An error means that the job is not valid.
-func Extensions(job *api.Job, g *api.TaskGroup) (*lifecycle.Group, error) {
+func LifecycleExtensions(job *api.Job, g *api.TaskGroup) (*lifecycle.Group, error) {
 	e := readExtensions(job, g)
 	if len(e.faults) > 0 {
 		f := e.faults[0]
 		return nil, fmt.Errorf("%s of task %q: %s", f.key, f.task, f.text)
 	}
-	if !e.anyUsed {
+	if !e.extensionsUsed {
 		return nil, nil
 	}
-	tasks := make([]lifecycle.Task, len(e.tasks))
-	for i, n := range e.tasks {
+	tasks := make([]lifecycle.Task, len(e.graphTasks))
+	for i, n := range e.graphTasks {
 		tasks[i] = n.Task
 	}
-	return lifecycle.NewGroup(tasks, e.group), nil
+	return lifecycle.NewGroup(tasks, e.restartGroup), nil
 }
 
-// GateGraph describes to users the order in which the tasks of a valid job start: each
+// DescribeStartOrder describes to users the order in which the tasks of a valid job start: each
 // group that uses lifecycle extensions, stage by stage. It is empty for a job without
 // extensions.
-func GateGraph(job *api.Job) string {
+func DescribeStartOrder(job *api.Job) string {
 	var b strings.Builder
 	for _, g := range job.TaskGroups {
 		e := readExtensions(job, g)
-		if !e.anyUsed || len(e.faults) > 0 {
+		if !e.extensionsUsed || len(e.faults) > 0 {
 			continue
 		}
 		if b.Len() > 0 {
@@ -209,16 +209,16 @@ func GateGraph(job *api.Job) string {
 			{"poststart", lifecycle.PoststartEphemeral | lifecycle.PoststartSidecar, "when all main tasks have started"},
 			{"poststop", lifecycle.PoststopTask, "when all other tasks have ended"},
 		} {
-			writeStage(&b, stage.name, stage.opens, slices.DeleteFunc(slices.Clone(e.tasks), func(n lifecycle.Node) bool { return n.Stage&stage.stages == 0 }))
+			writeStage(&b, stage.name, stage.opens, slices.DeleteFunc(slices.Clone(e.graphTasks), func(n lifecycle.GraphTask) bool { return n.Stage&stage.stages == 0 }))
 		}
-		if e.group != lifecycle.OneForOne {
-			fmt.Fprintf(&b, "  restarts: %v\n", e.group)
+		if e.restartGroup != lifecycle.OneForOne {
+			fmt.Fprintf(&b, "  restarts: %v\n", e.restartGroup)
 		}
 	}
 	return b.String()
 }
 
-func writeStage(b *strings.Builder, name, opens string, tasks []lifecycle.Node) {
+func writeStage(b *strings.Builder, name, opens string, tasks []lifecycle.GraphTask) {
 	if len(tasks) == 0 {
 		return
 	}
@@ -228,18 +228,18 @@ func writeStage(b *strings.Builder, name, opens string, tasks []lifecycle.Node) 
 		if n.Stage.Sidecar() {
 			b.WriteString(" (sidecar)")
 		}
-		var notes []string
-		for _, a := range n.After {
-			notes = append(notes, fmt.Sprintf("after %s %s", a.Task, a.Condition.Phrase()))
+		var taskNotes []string
+		for _, a := range n.Dependencies {
+			taskNotes = append(taskNotes, fmt.Sprintf("after %s %s", a.Task, a.Condition.Phrase()))
 		}
 		if n.Rerun.Restart {
-			notes = append(notes, "again when a main task restarts")
+			taskNotes = append(taskNotes, "again when a main task restarts")
 		}
 		if n.Rerun.Reboot {
-			notes = append(notes, "again after a reboot")
+			taskNotes = append(taskNotes, "again after a reboot")
 		}
-		if len(notes) > 0 {
-			fmt.Fprintf(b, ": %s", strings.Join(notes, ", "))
+		if len(taskNotes) > 0 {
+			fmt.Fprintf(b, ": %s", strings.Join(taskNotes, ", "))
 		}
 		b.WriteByte('\n')
 	}

@@ -56,4 +56,4 @@ func runFaultCases(t *testing.T, cases []faultCase) {
 	}
 }
 
-func singleFault(text string) []string { return []string{text} }
+func wantSingleFault(text string) []string { return []string{text} }

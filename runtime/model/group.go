@@ -12,7 +12,7 @@ import (
 
 const minEphemeralDiskMB = 10
 
-func indexText(i int) string { return strconv.Itoa(i) }
+func positionText(i int) string { return strconv.Itoa(i) }
 
 func checkGroup(r *faultReport, job *api.Job, g *api.TaskGroup) {
 	jobType := val(job.Type)

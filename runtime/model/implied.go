@@ -63,22 +63,22 @@ func consulConstraint() *api.Constraint {
 
 // signalsOf returns the signals that may be sent to a task of the group, sorted.
 func signalsOf(g *api.TaskGroup) []string {
-	var signals []string
+	var usedSignals []string
 	for _, t := range g.Tasks {
 		if t.KillSignal != "" {
-			signals = append(signals, t.KillSignal)
+			usedSignals = append(usedSignals, t.KillSignal)
 		}
 		for _, tmpl := range t.Templates {
 			if val(tmpl.ChangeMode) == "signal" {
-				signals = append(signals, val(tmpl.ChangeSignal))
+				usedSignals = append(usedSignals, val(tmpl.ChangeSignal))
 			}
 		}
 		if t.Vault != nil && val(t.Vault.ChangeMode) == "signal" {
-			signals = append(signals, val(t.Vault.ChangeSignal))
+			usedSignals = append(usedSignals, val(t.Vault.ChangeSignal))
 		}
 	}
-	slices.Sort(signals)
-	return slices.Compact(signals)
+	slices.Sort(usedSignals)
+	return slices.Compact(usedSignals)
 }
 
 type serviceUsage struct {
@@ -110,12 +110,12 @@ func servicesOf(g *api.TaskGroup) serviceUsage {
 }
 
 func secretProvidersOf(g *api.TaskGroup) []string {
-	var providers []string
+	var usedProviders []string
 	for _, t := range g.Tasks {
 		for _, s := range t.Secrets {
-			providers = append(providers, s.Provider)
+			usedProviders = append(usedProviders, s.Provider)
 		}
 	}
-	slices.Sort(providers)
-	return slices.Compact(providers)
+	slices.Sort(usedProviders)
+	return slices.Compact(usedProviders)
 }

@@ -27,7 +27,7 @@ func checkNetworks(r *faultReport, networks []*api.NetworkResource) {
 	all := r.nestedReport()
 	labels, static, args := map[string]bool{}, map[hostPort]string{}, map[string]bool{}
 	for i, n := range networks {
-		at := all.atPath("network", indexText(i))
+		at := all.atPath("network", positionText(i))
 		checkHostname(at.atPath("hostname"), n.Hostname)
 		for _, p := range n.ReservedPorts {
 			at := at.atPath("port", p.Label)

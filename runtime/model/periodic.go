@@ -63,13 +63,13 @@ func NextLaunch(job *api.Job, after time.Time) time.Time {
 	if spec := val(p.Spec); spec != "" {
 		specs = append(slices.Clone(specs), spec)
 	}
-	var first time.Time
+	var firstLaunch time.Time
 	for _, text := range specs {
-		if at := nextCronTime(text, after.In(zone)); !at.IsZero() && (first.IsZero() || at.Before(first)) {
-			first = at
+		if at := nextCronTime(text, after.In(zone)); !at.IsZero() && (firstLaunch.IsZero() || at.Before(firstLaunch)) {
+			firstLaunch = at
 		}
 	}
-	return first
+	return firstLaunch
 }
 
 // nextCronTime returns zero if the line has no later time or is invalid.
@@ -97,14 +97,14 @@ func checkParameterized(r *faultReport, job *api.Job) {
 	if !slices.Contains(payloadModes, p.Payload) {
 		r.add("Unknown payload requirement: %q", p.Payload)
 	}
-	var inBothLists []string
+	var metaInBothLists []string
 	for _, key := range p.MetaRequired {
 		if slices.Contains(p.MetaOptional, key) {
-			inBothLists = append(inBothLists, key)
+			metaInBothLists = append(metaInBothLists, key)
 		}
 	}
-	if len(inBothLists) > 0 {
-		r.add("Required and optional meta keys should be disjoint. Following keys exist in both: %v", inBothLists)
+	if len(metaInBothLists) > 0 {
+		r.add("Required and optional meta keys should be disjoint. Following keys exist in both: %v", metaInBothLists)
 	}
 }
 

@@ -15,8 +15,8 @@ import (
 // starts.
 //
 // Validate checks the services of tasks.
-func UnknownPorts(job *api.Job) []Unsupported {
-	var all []Unsupported
+func UnknownPorts(job *api.Job) []UnsupportedPart {
+	var all []UnsupportedPart
 	for _, g := range job.TaskGroups {
 		if g == nil {
 			continue
@@ -26,16 +26,16 @@ func UnknownPorts(job *api.Job) []Unsupported {
 			if s == nil {
 				continue
 			}
-			path := []string{"group", val(g.Name), "service", indexText(i)}
+			path := []string{"group", val(g.Name), "service", positionText(i)}
 			if reason := unknownPort(fmt.Sprintf("service %q", s.Name), s.PortLabel, known); reason != "" {
-				all = append(all, Unsupported{Path: append(slices.Clip(path), "port"), Reason: reason})
+				all = append(all, UnsupportedPart{Path: append(slices.Clip(path), "port"), Reason: reason})
 			}
 			for k, c := range s.Checks {
 				if c.PortLabel == s.PortLabel {
 					continue
 				}
 				if reason := unknownPort(fmt.Sprintf("check %q of service %q", c.Name, s.Name), c.PortLabel, known); reason != "" {
-					all = append(all, Unsupported{Path: append(slices.Clip(path), "check", indexText(k), "port"), Reason: reason})
+					all = append(all, UnsupportedPart{Path: append(slices.Clip(path), "check", positionText(k), "port"), Reason: reason})
 				}
 			}
 		}
@@ -51,10 +51,10 @@ func unknownPort(what, label string, known map[string]bool) string {
 	return fmt.Sprintf("%s: port label %q does not exist%s", what, label, portHint(label, known))
 }
 
-// maxPortHints and maxHintedLabel limit the labels that are compared with an unknown label.
+// maxPortHints and maxLabelLengthForHint limit the labels that are compared with an unknown label.
 const (
-	maxPortHints   = 100
-	maxHintedLabel = 100
+	maxPortHints          = 100
+	maxLabelLengthForHint = 100
 )
 
 // portHint suggests a label, or lists the known ones.
@@ -76,12 +76,12 @@ func portHint(label string, known map[string]bool) string {
 // closestName returns the name with the smallest edit distance, or "" if every distance is
 // greater than two and greater than a third of the length of name.
 func closestName(name string, names []string) string {
-	if len(name) > maxHintedLabel {
+	if len(name) > maxLabelLengthForHint {
 		return ""
 	}
 	best, least := "", max(len(name)/3, 2)+1
 	for _, n := range names {
-		if len(n) > maxHintedLabel {
+		if len(n) > maxLabelLengthForHint {
 			continue
 		}
 		if d := editDistance(name, n); d < least && d < len(n) {

@@ -17,7 +17,7 @@ type Fault struct {
 	// list.
 	Text string
 
-	causes         []*Fault
+	nestedFaults   []*Fault
 	foregroundOnly bool // see Unsupported.ForegroundOnly
 	neverPlaced    bool // see Unsupported.NeverPlaced
 	hint           func() string
@@ -25,10 +25,10 @@ type Fault struct {
 
 // Error returns the text, followed by the causes in the list format of Nomad's clients.
 func (f *Fault) Error() string {
-	if len(f.causes) == 0 {
+	if len(f.nestedFaults) == 0 {
 		return f.Text
 	}
-	list := faultListText(f.causes)
+	list := faultListText(f.nestedFaults)
 	if f.Text == "" {
 		return list
 	}
@@ -45,8 +45,8 @@ func (f *Fault) Hint() string {
 
 // Unwrap returns the faults that this fault contains.
 func (f *Fault) Unwrap() []error {
-	errs := make([]error, len(f.causes))
-	for i, cause := range f.causes {
+	errs := make([]error, len(f.nestedFaults))
+	for i, cause := range f.nestedFaults {
 		errs[i] = cause
 	}
 	return errs
@@ -63,14 +63,14 @@ func Faults(err error) []*Fault {
 }
 
 func (f *Fault) leafFaults() []*Fault {
-	if len(f.causes) == 0 {
+	if len(f.nestedFaults) == 0 {
 		return []*Fault{f}
 	}
-	var leaves []*Fault
-	for _, cause := range f.causes {
-		leaves = append(leaves, cause.leafFaults()...)
+	var allLeaves []*Fault
+	for _, cause := range f.nestedFaults {
+		allLeaves = append(allLeaves, cause.leafFaults()...)
 	}
-	return leaves
+	return allLeaves
 }
 
 func faultListText(faults []*Fault) string {
@@ -127,7 +127,7 @@ func (r *faultReport) add(format string, args ...any) *Fault {
 // bare list.
 func (r *faultReport) addNested(inner *faultReport, format string, args ...any) {
 	if len(*inner.faults) > 0 {
-		*r.faults = append(*r.faults, &Fault{Path: inner.path, Text: fmt.Sprintf(format, args...), causes: *inner.faults})
+		*r.faults = append(*r.faults, &Fault{Path: inner.path, Text: fmt.Sprintf(format, args...), nestedFaults: *inner.faults})
 	}
 }
 
@@ -136,5 +136,5 @@ func (r *faultReport) errOrNil() error {
 	if len(*r.faults) == 0 {
 		return nil
 	}
-	return &Fault{Path: r.path, causes: *r.faults}
+	return &Fault{Path: r.path, nestedFaults: *r.faults}
 }

@@ -85,7 +85,7 @@ func checkRescheduleWindow(r *faultReport, p *api.ReschedulePolicy) {
 	if val(p.DelayFunction) == delayExponential {
 		limit-- // an attempt at the very end of the interval does not count
 	}
-	possible := slots.countUntil(limit)
+	possible := slots.countAttemptsUntil(limit)
 	if possible >= attempts {
 		return
 	}
@@ -100,10 +100,10 @@ func checkRescheduleWindow(r *faultReport, p *api.ReschedulePolicy) {
 }
 
 // attemptTimes are the times of the attempts of a policy, as its check computes them:
-// first the times in firstTimes, then one attempt per interval.
+// first the times in timesInFirstInterval, then one attempt per interval.
 type attemptTimes struct {
-	firstTimes []time.Duration
-	interval   time.Duration
+	timesInFirstInterval []time.Duration
+	interval             time.Duration
 }
 
 func newAttemptTimes(function string, delay, ceiling time.Duration) attemptTimes {
@@ -129,24 +129,24 @@ func newAttemptTimes(function string, delay, ceiling time.Duration) attemptTimes
 
 // at returns the time of attempt i, counted from 0.
 func (s attemptTimes) at(i int) time.Duration {
-	if i < len(s.firstTimes) {
-		return s.firstTimes[i]
+	if i < len(s.timesInFirstInterval) {
+		return s.timesInFirstInterval[i]
 	}
-	last := s.firstTimes[len(s.firstTimes)-1]
-	rest := saturatingMulDuration(i-len(s.firstTimes)+1, s.interval)
+	last := s.timesInFirstInterval[len(s.timesInFirstInterval)-1]
+	rest := saturatingMulDuration(i-len(s.timesInFirstInterval)+1, s.interval)
 	if rest > 1<<63-1-last {
 		return 1<<63 - 1
 	}
 	return last + rest
 }
 
-// countUntil returns the number of attempts that are not later than limit.
-func (s attemptTimes) countUntil(limit time.Duration) int {
-	for i, slot := range s.firstTimes {
+// countAttemptsUntil returns the number of attempts that are not later than limit.
+func (s attemptTimes) countAttemptsUntil(limit time.Duration) int {
+	for i, slot := range s.timesInFirstInterval {
 		if slot > limit {
 			return i
 		}
 	}
-	last := s.firstTimes[len(s.firstTimes)-1]
-	return len(s.firstTimes) + int((limit-last)/s.interval)
+	last := s.timesInFirstInterval[len(s.timesInFirstInterval)-1]
+	return len(s.timesInFirstInterval) + int((limit-last)/s.interval)
 }

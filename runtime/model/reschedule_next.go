@@ -26,16 +26,16 @@ func NextReschedule(p *api.ReschedulePolicy, tracker *api.RescheduleTracker, fai
 	return failed.Add(rescheduleDelay(p, steps)), true
 }
 
-// ExtendTracker returns the tracker of an allocation that replaces another one. It keeps
+// AppendRescheduleEvent returns the tracker of an allocation that replaces another one. It keeps
 // only as many events as NextReschedule needs.
-func ExtendTracker(p *api.ReschedulePolicy, tracker *api.RescheduleTracker, event api.RescheduleEvent) *api.RescheduleTracker {
+func AppendRescheduleEvent(p *api.ReschedulePolicy, tracker *api.RescheduleTracker, event api.RescheduleEvent) *api.RescheduleTracker {
 	var events []*api.RescheduleEvent
 	if tracker != nil {
 		events = tracker.Events
 	}
 	keep := 1
 	if p != nil {
-		keep = max(len(newAttemptTimes(val(p.DelayFunction), val(p.Delay), val(p.MaxDelay)).firstTimes)+1, val(p.Attempts))
+		keep = max(len(newAttemptTimes(val(p.DelayFunction), val(p.Delay), val(p.MaxDelay)).timesInFirstInterval)+1, val(p.Attempts))
 	}
 	if n := len(events) + 1 - keep; n > 0 {
 		events = events[n:]

@@ -54,7 +54,7 @@ func checkDevice(r *faultReport, d *api.RequestedDevice) {
 		r.add("device name must be given as one of the following: type, vendor/type, or vendor/type/name")
 	}
 	for i, c := range d.Constraints {
-		at := r.nestedReport("constraint", indexText(i))
+		at := r.nestedReport("constraint", positionText(i))
 		if isDistinct(c) {
 			at.add("using unsupported operand %q", c.Operand)
 		} else {
@@ -63,7 +63,7 @@ func checkDevice(r *faultReport, d *api.RequestedDevice) {
 		r.addNested(at, "Constraint %d validation failed:", i+1)
 	}
 	for i, a := range d.Affinities {
-		at := r.nestedReport("affinity", indexText(i))
+		at := r.nestedReport("affinity", positionText(i))
 		checkAffinity(at, a)
 		r.addNested(at, "Affinity %d validation failed:", i+1)
 	}

@@ -34,9 +34,9 @@ func checkRestart(r *faultReport, p *api.RestartPolicy) {
 
 // saturatingMulDuration multiplies, and saturates on overflow.
 func saturatingMulDuration(n int, d time.Duration) time.Duration {
-	const limit = time.Duration(1<<63 - 1)
-	if n > 0 && d > limit/time.Duration(n) {
-		return limit
+	const maxDuration = time.Duration(1<<63 - 1)
+	if n > 0 && d > maxDuration/time.Duration(n) {
+		return maxDuration
 	}
 	return time.Duration(n) * d
 }

@@ -40,10 +40,10 @@ func checkGroupServices(r *faultReport, g *api.TaskGroup) {
 	tasks := taskNames(g)
 	for i, s := range g.Services {
 		note("group", s)
-		at := all.nestedReport("service", indexText(i))
+		at := all.nestedReport("service", positionText(i))
 		checkService(at, s)
 		all.addNested(at, "Service[%d] %s validation failed:", i, s.Name)
-		checkGroupService(all.atPath("service", indexText(i)), tasks, s)
+		checkGroupService(all.atPath("service", positionText(i)), tasks, s)
 	}
 	for _, t := range g.Tasks {
 		for _, s := range t.Services {
@@ -61,7 +61,7 @@ func checkGroupServices(r *faultReport, g *api.TaskGroup) {
 
 	scripts := r.nestedReport()
 	for i, s := range g.Services {
-		checkScripts(scripts.atPath("service", indexText(i)), val(g.Name), s)
+		checkScriptChecks(scripts.atPath("service", positionText(i)), val(g.Name), s)
 	}
 	r.addNested(scripts, "Task group service check validation failed:")
 }
@@ -80,7 +80,7 @@ func checkGroupService(r *faultReport, tasks map[string]bool, s *api.Service) {
 		r.add(`service %q cannot use address_mode="driver", only services defined in a "task" block can use this mode`, s.Name)
 	}
 	for i, c := range s.Checks {
-		at := r.atPath("check", indexText(i))
+		at := r.atPath("check", positionText(i))
 		checkHasPort(at, s, c)
 		if c.TaskName != "" && !tasks[c.TaskName] {
 			at.add("Check %s invalid: refers to non-existent task %s", c.Name, c.TaskName)
@@ -88,10 +88,10 @@ func checkGroupService(r *faultReport, tasks map[string]bool, s *api.Service) {
 	}
 }
 
-func checkScripts(r *faultReport, group string, s *api.Service) {
+func checkScriptChecks(r *faultReport, group string, s *api.Service) {
 	for i, c := range s.Checks {
 		if c.Type == "script" && s.TaskName == "" && c.TaskName == "" {
-			r.atPath("check", indexText(i)).add("Service [%s]->%s or Check %s must specify task parameter", group, s.Name, c.Name)
+			r.atPath("check", positionText(i)).add("Service [%s]->%s or Check %s must specify task parameter", group, s.Name, c.Name)
 		}
 	}
 }
@@ -102,24 +102,24 @@ func checkTaskServices(r *faultReport, g *api.TaskGroup, t *api.Task) {
 	names := map[string]bool{}
 	usedBy := map[string][]string{} // usedBy maps port labels to service names
 	place := map[string][]string{}  // place maps a port label to the path of its first use
-	type use struct{ label, service string }
-	seen := map[use]bool{}
+	type portLabelUse struct{ label, service string }
+	seen := map[portLabelUse]bool{}
 	for i, s := range t.Services {
-		at := r.nestedReport("service", indexText(i))
+		at := r.nestedReport("service", positionText(i))
 		checkService(at, s)
 		r.addNested(at, "service[%d] %q validation failed:", i, s.Name)
 
-		at = r.atPath("service", indexText(i))
+		at = r.atPath("service", positionText(i))
 		if names[s.Name] {
 			at.add("service %q is duplicate", s.Name)
 		}
 		names[s.Name] = true
 		checkTaskService(at, t, s)
-		for label, path := range labelledServices(s) {
+		for label, path := range servicePortLabels(s) {
 			if place[label] == nil {
-				place[label] = append([]string{"service", indexText(i)}, path...)
+				place[label] = append([]string{"service", positionText(i)}, path...)
 			}
-			if u := (use{label, s.Name}); !seen[u] {
+			if u := (portLabelUse{label, s.Name}); !seen[u] {
 				seen[u] = true
 				usedBy[label] = append(usedBy[label], s.Name)
 			}
@@ -134,16 +134,16 @@ func checkTaskServices(r *faultReport, g *api.TaskGroup, t *api.Task) {
 	}
 }
 
-// labelledServices returns the port labels of a service and its checks, each with the path of the
+// servicePortLabels returns the port labels of a service and its checks, each with the path of the
 // attribute. It includes a numeric port of the service, unless its address mode is driver,
 // and no numeric ports of checks, which have their own rule.
-func labelledServices(s *api.Service) iter.Seq2[string, []string] {
+func servicePortLabels(s *api.Service) iter.Seq2[string, []string] {
 	return func(yield func(string, []string) bool) {
 		if s.PortLabel != "" && !(isNumeric(s.PortLabel) && s.AddressMode == "driver") && !yield(s.PortLabel, []string{"port"}) {
 			return
 		}
 		for i, c := range s.Checks {
-			if c.PortLabel != "" && !isNumeric(c.PortLabel) && !yield(c.PortLabel, []string{"check", indexText(i), "port"}) {
+			if c.PortLabel != "" && !isNumeric(c.PortLabel) && !yield(c.PortLabel, []string{"check", positionText(i), "port"}) {
 				return
 			}
 		}
@@ -196,7 +196,7 @@ func checkTaskService(r *faultReport, t *api.Task, s *api.Service) {
 	}
 	names := map[string]bool{}
 	for i, c := range s.Checks {
-		at := r.atPath("check", indexText(i))
+		at := r.atPath("check", positionText(i))
 		if names[c.Name] {
 			at.add("check %q is duplicate", c.Name)
 		}
@@ -231,13 +231,13 @@ func checkService(r *faultReport, s *api.Service) {
 		}
 		for i, c := range s.Checks {
 			for _, fault := range nomadCheckFaults(c) {
-				r.atPath("check", indexText(i)).add("%s", fault)
+				r.atPath("check", positionText(i)).add("%s", fault)
 			}
 		}
 	case api.ServiceProviderConsul:
 		for i, c := range s.Checks {
 			for _, fault := range consulCheckFaults(c) {
-				r.atPath("check", indexText(i)).add("Check %s invalid: %s", c.Name, fault)
+				r.atPath("check", positionText(i)).add("Check %s invalid: %s", c.Name, fault)
 			}
 		}
 	default:

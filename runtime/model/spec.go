@@ -86,15 +86,15 @@ func ValidateTransition(from, to *api.Job) error {
 // canonical job is updated to the other. If not, they can be updated in place, unless the
 // node does not satisfy the other job.
 func UpdateIsDestructive(from, to *api.Job, group string) bool {
-	a, b := Group(from, group), Group(to, group)
+	a, b := FindGroup(from, group), FindGroup(to, group)
 	if a == nil || b == nil {
 		return true
 	}
 	return a != b && !sameJSONForm(immutableGroupSpecOf(from, a), immutableGroupSpecOf(to, b))
 }
 
-// Group returns a group of the job by its name, nil if there is none.
-func Group(job *api.Job, name string) *api.TaskGroup {
+// FindGroup returns a group of the job by its name, nil if there is none.
+func FindGroup(job *api.Job, name string) *api.TaskGroup {
 	for _, g := range job.TaskGroups {
 		if val(g.Name) == name {
 			return g

@@ -47,19 +47,19 @@ func TestSameSpec(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var decoded api.Job
-	if err := json.Unmarshal(text, &decoded); err != nil {
+	var decodedJob api.Job
+	if err := json.Unmarshal(text, &decodedJob); err != nil {
 		t.Fatal(err)
 	}
-	if !SameSpec(job, &decoded) || UpdateIsDestructive(job, &decoded, "g") {
+	if !SameSpec(job, &decodedJob) || UpdateIsDestructive(job, &decodedJob, "g") {
 		t.Error("a job that was stored and read is another one")
 	}
 }
 
 // Destructive is true only for changes that need a new allocation.
 func TestUpdateIsDestructive(t *testing.T) {
-	type edit = func(*api.Job, *api.TaskGroup, *api.Task)
-	for name, f := range map[string]edit{
+	type jobEdit = func(*api.Job, *api.TaskGroup, *api.Task)
+	for name, f := range map[string]jobEdit{
 		"number of tasks": func(_ *api.Job, g *api.TaskGroup, _ *api.Task) {
 			g.Tasks = append(g.Tasks, &api.Task{Name: "u", Driver: "d"})
 		},
@@ -101,7 +101,7 @@ func TestUpdateIsDestructive(t *testing.T) {
 			t.Errorf("%s is updated in place", name)
 		}
 	}
-	for name, f := range map[string]edit{
+	for name, f := range map[string]jobEdit{
 		"nothing":  nil,
 		"count":    func(_ *api.Job, g *api.TaskGroup, _ *api.Task) { g.Count = new(2) },
 		"priority": func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.Priority = new(7) },
@@ -195,7 +195,7 @@ func TestNextReschedule(t *testing.T) {
 			}
 			if ok {
 				now = at
-				tracker = ExtendTracker(p, tracker, api.RescheduleEvent{RescheduleTime: now.UnixNano()})
+				tracker = AppendRescheduleEvent(p, tracker, api.RescheduleEvent{RescheduleTime: now.UnixNano()})
 			}
 		}
 	}
@@ -205,7 +205,7 @@ func TestNextReschedule(t *testing.T) {
 	p := &api.ReschedulePolicy{Unlimited: new(true), Delay: new(s), MaxDelay: new(time.Hour), DelayFunction: new("exponential")}
 	var tracker *api.RescheduleTracker
 	for i := range 100 {
-		tracker = ExtendTracker(p, tracker, api.RescheduleEvent{RescheduleTime: int64(i)})
+		tracker = AppendRescheduleEvent(p, tracker, api.RescheduleEvent{RescheduleTime: int64(i)})
 	}
 	if n := len(tracker.Events); n > 20 {
 		t.Errorf("a tracker keeps %d events", n)

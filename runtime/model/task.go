@@ -47,7 +47,7 @@ func checkTask(r *faultReport, jobType string, g *api.TaskGroup, t *api.Task) {
 	if t.CSIPluginConfig != nil {
 		checkCSIPlugin(r.atPath("csi_plugin"), t.CSIPluginConfig)
 	}
-	checkKind(r.atPath("kind"), g, t)
+	checkTaskKind(r.atPath("kind"), g, t)
 	checkIdentities(r, t)
 	checkActions(r, t.Actions)
 	checkSecrets(r, t)
@@ -139,7 +139,7 @@ func checkVolumeMounts(r *faultReport, g *api.TaskGroup, mounts []*api.VolumeMou
 		if isEmptyMount(m) {
 			continue
 		}
-		at := r.atPath("volume_mount", indexText(i))
+		at := r.atPath("volume_mount", positionText(i))
 		if g.Volumes[val(m.Volume)] == nil {
 			at.add("Volume Mount (%d) references undefined volume %s", i, val(m.Volume))
 		}
@@ -165,8 +165,8 @@ func checkCSIPlugin(r *faultReport, p *api.TaskCSIPluginConfig) {
 
 const connectProxyPrefix = "connect-proxy:"
 
-// checkKind checks the kind of a Connect proxy. Other kinds have no meaning.
-func checkKind(r *faultReport, g *api.TaskGroup, t *api.Task) {
+// checkTaskKind checks the kind of a Connect proxy. Other kinds have no meaning.
+func checkTaskKind(r *faultReport, g *api.TaskGroup, t *api.Task) {
 	proxied, ok := strings.CutPrefix(t.Kind, connectProxyPrefix)
 	if !ok {
 		return

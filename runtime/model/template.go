@@ -12,12 +12,12 @@ const maxPermBits = 12
 func checkTemplates(r *faultReport, templates []*api.Template) {
 	destinations := map[string]int{}
 	for i, t := range templates {
-		at := r.nestedReport("template", indexText(i))
+		at := r.nestedReport("template", positionText(i))
 		checkTemplate(at, t)
 		r.addNested(at, "Template %d validation failed:", i+1)
 		dest := val(t.DestPath)
 		if other, taken := destinations[dest]; taken {
-			r.atPath("template", indexText(i)).add("Template %d has same destination as %d", i+1, other)
+			r.atPath("template", positionText(i)).add("Template %d has same destination as %d", i+1, other)
 		} else {
 			destinations[dest] = i + 1
 		}

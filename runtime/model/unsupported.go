@@ -11,8 +11,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 )
 
-// Unsupported is a part of a job that this build cannot run.
-type Unsupported struct {
+// UnsupportedPart is a part of a job that this build cannot run.
+type UnsupportedPart struct {
 	// Path is the path of the block or attribute, in the form of Fault.Path.
 	Path []string
 	// Reason states which part is rejected, why, and what to do instead.
@@ -30,15 +30,15 @@ type Unsupported struct {
 //
 // hasDriver reports whether there is a task driver of that name; drivers, if given, are the
 // names that are suggested to the user.
-func UnsupportedParts(job *api.Job, hasDriver func(name string) bool, drivers ...string) []Unsupported {
+func UnsupportedParts(job *api.Job, hasDriver func(name string) bool, drivers ...string) []UnsupportedPart {
 	if job == nil {
 		return nil
 	}
 	r := &unsupportedChecker{faultReport: newFaultReport(), hasDriver: hasDriver, drivers: drivers}
 	r.checkJob(job)
-	all := make([]Unsupported, 0, len(*r.faults))
+	all := make([]UnsupportedPart, 0, len(*r.faults))
 	for _, f := range *r.faults {
-		all = append(all, Unsupported{Path: f.Path, Reason: f.Text, ForegroundOnly: f.foregroundOnly, NeverPlaced: f.neverPlaced})
+		all = append(all, UnsupportedPart{Path: f.Path, Reason: f.Text, ForegroundOnly: f.foregroundOnly, NeverPlaced: f.neverPlaced})
 	}
 	return all
 }
@@ -90,7 +90,7 @@ func (r *unsupportedChecker) checkGroup(g *api.TaskGroup) {
 
 func rejectNetworks(r *faultReport, networks []*api.NetworkResource) {
 	for i, n := range networks {
-		at := r.atPath("network", indexText(i))
+		at := r.atPath("network", positionText(i))
 		if !hostNetworking(n.Mode) {
 			addUnsupported(at.atPath("mode"), fmt.Sprintf("network mode %q", n.Mode), `remove the mode, or write mode = "host": the tasks then use the network of this machine`)
 		} else if n.Hostname != "" {
@@ -104,7 +104,7 @@ func rejectNetworks(r *faultReport, networks []*api.NetworkResource) {
 // names.
 func rejectServices(r *faultReport, services []*api.Service) {
 	for i, s := range services {
-		at := r.atPath("service", indexText(i))
+		at := r.atPath("service", positionText(i))
 		switch {
 		case s.Connect != nil:
 			addUnsupported(at.atPath("connect"), "Consul Connect", "there is no Consul here, remove the connect block")
@@ -125,7 +125,7 @@ func (r *unsupportedChecker) checkTask(at *faultReport, t *api.Task) {
 	rejectServices(at, t.Services)
 	for i, m := range t.VolumeMounts {
 		if !isEmptyMount(m) {
-			addUnsupported(at.atPath("volume_mount", indexText(i)), "a volume_mount", "use a path on this machine in the configuration of the task")
+			addUnsupported(at.atPath("volume_mount", positionText(i)), "a volume_mount", "use a path on this machine in the configuration of the task")
 		}
 	}
 	for _, s := range t.Secrets {

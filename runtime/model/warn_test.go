@@ -11,7 +11,7 @@ import (
 
 func TestWarnings(t *testing.T) {
 	group := func(text string) []string {
-		return singleFault("Group \"g\" has warnings: 1 error occurred:\n\t* " + text)
+		return wantSingleFault("Group \"g\" has warnings: 1 error occurred:\n\t* " + text)
 	}
 	task := func(texts ...string) []string {
 		head := "1 error"
@@ -35,7 +35,7 @@ func TestWarnings(t *testing.T) {
 			group("Update max parallel count is greater than task group count (5 > 2). A destructive change would result in the simultaneous replacement of all allocations.")},
 		{"more at once than the only one", func(f *jobFixture) { f.group.Update = &api.UpdateStrategy{MaxParallel: new(5)} }, nil},
 		{"a service without delay", func(f *jobFixture) { f.group.Services = []*api.Service{{}} },
-			singleFault(`group "g" defines services, but neither the group nor any of its tasks have shutdown_delay set`)},
+			wantSingleFault(`group "g" defines services, but neither the group nor any of its tasks have shutdown_delay set`)},
 		{"a service with delay", func(f *jobFixture) {
 			f.group.Services = []*api.Service{{TaskName: "t"}}
 			f.group.ShutdownDelay = new(time.Second)
@@ -43,16 +43,16 @@ func TestWarnings(t *testing.T) {
 		{"a service of another task than the one with delay", func(f *jobFixture) {
 			f.group.Services = []*api.Service{{TaskName: "t"}}
 			f.group.Tasks = append(f.group.Tasks, &api.Task{Name: "u", Driver: "d", ShutdownDelay: time.Second})
-		}, singleFault(`group "g" references task "t" in a service definition, but the task has no shutdown_delay set`)},
-		{"a service of a task without delay", func(f *jobFixture) { f.task.Services = []*api.Service{{}} }, singleFault(`task "t" in group "g" defines services, but has no shutdown_delay set`)},
+		}, wantSingleFault(`group "g" references task "t" in a service definition, but the task has no shutdown_delay set`)},
+		{"a service of a task without delay", func(f *jobFixture) { f.task.Services = []*api.Service{{}} }, wantSingleFault(`task "t" in group "g" defines services, but has no shutdown_delay set`)},
 		{"auto_promote in one of two groups", func(f *jobFixture) {
 			f.group.Update = &api.UpdateStrategy{Canary: new(1), AutoPromote: new(true)}
 			f.addGroup("h")
-		}, singleFault("auto_promote must be true for all groups to enable automatic promotion")},
+		}, wantSingleFault("auto_promote must be true for all groups to enable automatic promotion")},
 		{"cron", func(f *jobFixture) { f.setJobType("batch"); f.job.Periodic = &api.PeriodicConfig{Spec: new("@daily")} },
-			singleFault("cron is deprecated and may be removed in a future release. Use crons instead")},
+			wantSingleFault("cron is deprecated and may be removed in a future release. Use crons instead")},
 		{"memory_max", func(f *jobFixture) { f.task.Resources = &api.Resources{MemoryMaxMB: new(500)} },
-			singleFault(`Memory oversubscription is not enabled; Task "g.t" memory_max value will be ignored. Update the Scheduler Configuration to allow oversubscription.`)},
+			wantSingleFault(`Memory oversubscription is not enabled; Task "g.t" memory_max value will be ignored. Update the Scheduler Configuration to allow oversubscription.`)},
 		{"iops", func(f *jobFixture) { f.task.Resources = &api.Resources{IOPS: new(1)} }, task("IOPS has been deprecated as of Nomad 0.9.0. Please remove IOPS from resource block.")},
 		{"network of a task", func(f *jobFixture) { f.task.Resources = &api.Resources{Networks: []*api.NetworkResource{{}}} },
 			task("task network resources have been deprecated as of Nomad 0.12.0. Please configure networking via group network block.")},
@@ -73,7 +73,7 @@ func TestWarnings(t *testing.T) {
 			f.job.Affinities = []*api.Affinity{{LTarget: "x"}}
 			f.job.Spreads = []*api.Spread{{Attribute: "x"}}
 		}, []string{"affinity has no effect on a single node", "spread has no effect on a single node"}},
-		{"all_at_once", func(f *jobFixture) { f.job.AllAtOnce = new(true) }, singleFault("all_at_once has no effect on a single node")},
+		{"all_at_once", func(f *jobFixture) { f.job.AllAtOnce = new(true) }, wantSingleFault("all_at_once has no effect on a single node")},
 		{"migrate by default", func(f *jobFixture) { f.group.Migrate = &api.MigrateStrategy{} }, nil},
 		{"migrate", func(f *jobFixture) { f.group.Migrate = &api.MigrateStrategy{MaxParallel: new(2)} }, group("migrate has no effect on a single node")},
 		{"disconnect", func(f *jobFixture) { f.group.Disconnect = &api.DisconnectStrategy{} }, group("disconnect has no effect on a single node")},
@@ -139,7 +139,7 @@ func TestForegroundRunWarnings(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			var want []string
 			if c.want != "" {
-				want = singleFault(`group "g": ` + c.want + " has no effect for a job that runs in the foreground")
+				want = wantSingleFault(`group "g": ` + c.want + " has no effect for a job that runs in the foreground")
 			}
 			if got := ForegroundRunWarnings(newJobFixture(c.edit).job); !slices.Equal(got, want) {
 				t.Errorf("warnings %q, want %q", got, want)

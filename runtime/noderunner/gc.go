@@ -53,9 +53,9 @@ var ErrNotCollectable = errors.New("No such allocation on client, or allocation 
 // diskUsage is the usage of the file system in percent.
 type diskUsage struct{ usedBlocks, usedInodes float64 }
 
-// candidate is an ended allocation whose directory is on the disk.
-type candidate struct {
-	*entry
+// gcCandidate is an ended allocation whose directory is on the disk.
+type gcCandidate struct {
+	*allocEntry
 	failed bool
 }
 
@@ -64,7 +64,7 @@ type candidate struct {
 // threshold it returns one allocation, because other programs may have filled the
 // disk: an allocation that ended less than DiskUsageMinAge ago is never chosen, and
 // a failed one only when no other is left.
-func (g GC) chooseCandidates(ended []candidate, onDisk int, u diskUsage, now time.Time) (chosen []candidate, reason string) {
+func (g GC) chooseCandidates(ended []gcCandidate, onDisk int, u diskUsage, now time.Time) (chosen []gcCandidate, reason string) {
 	if surplus := onDisk - g.MaxAllocs; surplus > 0 {
 		slices.SortFunc(ended, compareEndTimes)
 		n := min(surplus, g.Parallelism, len(ended))
@@ -78,11 +78,11 @@ func (g GC) chooseCandidates(ended []candidate, onDisk int, u diskUsage, now tim
 	default:
 		return nil, ""
 	}
-	ended = slices.DeleteFunc(ended, func(e candidate) bool { return now.Sub(e.endTime) < g.DiskUsageMinAge })
+	ended = slices.DeleteFunc(ended, func(e gcCandidate) bool { return now.Sub(e.endTime) < g.DiskUsageMinAge })
 	if len(ended) == 0 {
 		return nil, ""
 	}
-	return []candidate{slices.MinFunc(ended, func(a, b candidate) int {
+	return []gcCandidate{slices.MinFunc(ended, func(a, b gcCandidate) int {
 		switch {
 		case a.failed == b.failed:
 			return compareEndTimes(a, b)
@@ -93,7 +93,7 @@ func (g GC) chooseCandidates(ended []candidate, onDisk int, u diskUsage, now tim
 	})}, reason
 }
 
-func compareEndTimes(a, b candidate) int {
+func compareEndTimes(a, b gcCandidate) int {
 	return cmp.Or(a.endTime.Compare(b.endTime), strings.Compare(a.id, b.id))
 }
 
@@ -102,7 +102,7 @@ func (r *Runner) SetGC(g GC) {
 	r.mu.Lock()
 	r.config.GC = g
 	r.mu.Unlock()
-	notify(r.checkLimits)
+	notify(r.gcRequested)
 }
 
 // runCollection removes directories of ended allocations above the limits, until
@@ -116,7 +116,7 @@ func (r *Runner) runCollection(ctx context.Context) {
 		timer := time.NewTimer(gc.Interval)
 		select {
 		case <-timer.C:
-		case <-r.checkLimits:
+		case <-r.gcRequested:
 		case <-ctx.Done():
 		}
 		timer.Stop()
@@ -141,26 +141,26 @@ func (r *Runner) collectExcess(ctx context.Context, gc GC) {
 
 // gcBatch removes allocations concurrently. It reports the removals to the source
 // if there is a reason; for a request of a user, reason is empty.
-func (r *Runner) gcBatch(list []candidate, reason string) {
-	var collecting sync.WaitGroup
+func (r *Runner) gcBatch(list []gcCandidate, reason string) {
+	var collectWG sync.WaitGroup
 	for _, e := range list {
-		collecting.Go(func() {
-			if err := r.collectOne(e.entry); err != nil {
+		collectWG.Go(func() {
+			if err := r.collectOne(e.allocEntry); err != nil {
 				r.logger.Error("alloc directory not removed", "alloc_id", e.id, "error", err)
 				return
 			}
 			r.logger.Info("alloc directory removed", "alloc_id", e.id, "reason", reason)
 			if reason != "" {
-				r.config.Source.Collected(e.id, reason)
+				r.config.Source.ReportCollected(e.id, reason)
 			}
 		})
 	}
-	collecting.Wait()
+	collectWG.Wait()
 }
 
 // collectOne removes an ended allocation from the disk. A failed removal is repeated by
 // the next agent only, because this agent would repeat it forever.
-func (r *Runner) collectOne(e *entry) error {
+func (r *Runner) collectOne(e *allocEntry) error {
 	r.mu.Lock()
 	done := e.dirRemoved
 	e.dirRemoved = true
@@ -173,16 +173,16 @@ func (r *Runner) collectOne(e *entry) error {
 
 // collectableEntries returns the ended allocations that are on the disk, and the number of
 // all allocations on the disk.
-func (r *Runner) collectableEntries() (ended []candidate, onDisk int) {
+func (r *Runner) collectableEntries() (ended []gcCandidate, onDisk int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, e := range r.entries {
-		if e.dirRemoved || e.removing {
+		if e.dirRemoved || e.removalStarted {
 			continue
 		}
 		onDisk++
 		if !e.endTime.IsZero() {
-			ended = append(ended, candidate{e, e.alloc.ClientStatus == api.AllocClientStatusFailed})
+			ended = append(ended, gcCandidate{e, e.alloc.ClientStatus == api.AllocClientStatusFailed})
 		}
 	}
 	return ended, onDisk
@@ -206,7 +206,7 @@ func (r *Runner) diskUsage() diskUsage {
 	return u
 }
 
-// Collect removes an ended allocation from the disk. If its tasks have ended and
+// CollectWhenEnded removes an ended allocation from the disk. If its tasks have ended and
 // only its hooks still run, Collect waits for them as long as ctx allows, because
 // callers cannot see them. If a task only waits for its driver to destroy it,
 // Collect stores the request and returns, and the directory is removed when the
@@ -214,11 +214,11 @@ func (r *Runner) diskUsage() diskUsage {
 func (r *Runner) Collect(ctx context.Context, id string) error {
 	r.mu.Lock()
 	e := r.entries[id]
-	if e == nil || e.removing {
+	if e == nil || e.removalStarted {
 		r.mu.Unlock()
 		return ErrNotCollectable
 	}
-	over, runner := e.ended, e.runner
+	over, runner := e.tasksEnded, e.runner
 	r.mu.Unlock()
 	if over != nil {
 		if !hooksRunning(runner) {
@@ -241,7 +241,7 @@ func (r *Runner) Collect(ctx context.Context, id string) error {
 }
 
 // requestCollectAtEnd stores the request to remove an allocation when it has ended.
-func (r *Runner) requestCollectAtEnd(ctx context.Context, e *entry) error {
+func (r *Runner) requestCollectAtEnd(ctx context.Context, e *allocEntry) error {
 	if err := r.config.Source.CollectAtEnd(ctx, e.id); err != nil {
 		return err
 	}

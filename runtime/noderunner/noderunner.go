@@ -18,8 +18,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// Source assigns allocations to this node and receives their reports.
-type Source interface {
+// AssignmentSource assigns allocations to this node and receives their reports.
+type AssignmentSource interface {
 	// Allocs returns the allocations that are assigned to this node, and a channel that is
 	// closed when the result changes. A new version of an allocation has a higher
 	// AllocModifyIndex. An allocation whose DesiredStatus is terminal is stopped and its
@@ -28,47 +28,47 @@ type Source interface {
 
 	// Report is called for each change of an allocation; the calls for one
 	// allocation do not overlap. Report must return soon.
-	Report(allocrunner.Update)
+	Report(allocrunner.StatusUpdate)
 
-	// Ended is called once for an allocation, after its last Report, when its tasks
+	// TasksEnded is called once for an allocation, after its last Report, when its tasks
 	// and hooks have ended. err is the reason why the allocation could not be run at
 	// all; it is nil for an allocation that was run. Ended is not called when the
 	// agent leaves the tasks running.
-	Ended(allocID string, err error)
+	ReportEnded(allocID string, err error)
 
 	// CollectAtEnd stores that the directory of an allocation must be removed when
 	// the allocation has ended. From then on Assignment.Collect is true.
 	CollectAtEnd(ctx context.Context, allocID string) error
 
-	// Collected is called when the directory of an ended allocation was removed
+	// ReportCollected is called when the directory of an ended allocation was removed
 	// because of a limit of GC. reason names the limit.
-	Collected(allocID, reason string)
+	ReportCollected(allocID, reason string)
 
-	// Removed is called once for an allocation that was missing from Allocs, when
+	// ReportRemoved is called once for an allocation that was missing from Allocs, when
 	// it has been removed from the disk.
-	Removed(allocID string)
+	ReportRemoved(allocID string)
 }
 
 // Assignment is an allocation that is assigned to this node.
 type Assignment struct {
 	Alloc *api.Allocation
-	// Ended means that the allocation has ended for good: only its files may be
+	// TasksEnded means that the allocation has ended for good: only its files may be
 	// left.
-	Ended bool
-	// Started means that an earlier agent has started the allocation: its tasks are
+	TasksEnded bool
+	// StartedEarlier means that an earlier agent has started the allocation: its tasks are
 	// restored.
-	Started bool
-	// Purged means that the allocation's job was purged: its tasks end even while
+	StartedEarlier bool
+	// JobPurged means that the allocation's job was purged: its tasks end even while
 	// their drivers are unavailable.
-	Purged bool
-	// Collect means that the directory must be removed as soon as the allocation
+	JobPurged bool
+	// CollectWhenEnded means that the directory must be removed as soon as the allocation
 	// has ended.
-	Collect bool
+	CollectWhenEnded bool
 }
 
 // Config configures a Runner.
 type Config struct {
-	Source Source
+	Source AssignmentSource
 	// Alloc is the template for the runner of each allocation. The Runner sets
 	// Alloc.Alloc, Alloc.Restored, Alloc.AllocDone and Alloc.Report, and Alloc.Node
 	// if Node is not nil.
@@ -79,7 +79,7 @@ type Config struct {
 	// OnStop is called when the Runner has begun to stop allocations, and OnReport
 	// with each report of an allocation before the Source gets it. Both may be nil.
 	OnStop   func()
-	OnReport func(allocrunner.Update)
+	OnReport func(allocrunner.StatusUpdate)
 	GC       GC
 	Logger   hclog.Logger
 }
@@ -89,28 +89,28 @@ type Runner struct {
 	config               Config
 	logger               hclog.Logger
 	previousAllocsLoaded chan struct{} // closed when the entries of an earlier agent's allocations exist
-	checkLimits          chan struct{} // the channel has a value when the limits of GC must be checked
+	gcRequested          chan struct{} // the channel has a value when the limits of GC must be checked
 
-	mu      sync.Mutex
-	entries map[string]*entry
-	killed  bool // Kill was called, so a runner that is being built must be killed too
+	mu            sync.Mutex
+	entries       map[string]*allocEntry
+	killRequested bool // Kill was called, so a runner that is being built must be killed too
 }
 
-// entry is one allocation of the Runner. To save memory, an ended entry has no
+// allocEntry is one allocation of the Runner. To save memory, an ended entry has no
 // runner, and its alloc is shared with the source; destroy builds a new runner.
-type entry struct {
+type allocEntry struct {
 	id               string
 	alloc            *api.Allocation     // the newest version of the allocation that the runner has; without a runner, the source's version
 	runner           *allocrunner.Runner // runs the allocation; nil while it is being built, if building it failed, and after the end
 	endTime          time.Time           // time when the allocation ended; zero until then
-	ended            chan struct{}       // closed by Runner.handleEnd; nil after the end
+	tasksEnded       chan struct{}       // closed by Runner.handleEnd; nil after the end
 	runReturned      chan struct{}       // closed when the allocation runner's Run has returned; nil if the allocation has ended
-	removing         bool                // the removal of the entry has started
+	removalStarted   bool                // the removal of the entry has started
 	dirRemoved       bool                // the directory was removed, or the removal was tried
 	collectWhenEnded bool                // the directory must be removed when the allocation has ended
 
-	destroyMu sync.Mutex // destroyMu is held during destroyEntry, and locked before Runner.mu
-	destroyed bool       // guarded by destroyMu
+	destroyMu      sync.Mutex // destroyMu is held during destroyEntry, and locked before Runner.mu
+	allocDestroyed bool       // guarded by destroyMu
 }
 
 // New returns a Runner without allocations.
@@ -119,17 +119,17 @@ func New(c Config) *Runner {
 		c.OnStop = func() {}
 	}
 	if c.OnReport == nil {
-		c.OnReport = func(allocrunner.Update) {}
+		c.OnReport = func(allocrunner.StatusUpdate) {}
 	}
-	if c.Alloc.Recoveries == nil {
-		c.Alloc.Recoveries = taskrunner.NewRecoveries()
+	if c.Alloc.RecoveryTracker == nil {
+		c.Alloc.RecoveryTracker = taskrunner.NewRecoveryTracker()
 	}
 	return &Runner{
 		config:               c,
 		logger:               c.Logger.Named("noderunner"),
 		previousAllocsLoaded: make(chan struct{}),
-		checkLimits:          make(chan struct{}, 1),
-		entries:              make(map[string]*entry),
+		gcRequested:          make(chan struct{}, 1),
+		entries:              make(map[string]*allocEntry),
 	}
 }
 
@@ -141,13 +141,13 @@ func (r *Runner) PreviousAllocsLoaded() <-chan struct{} { return r.previousAlloc
 // allocrunner.ErrShutdown, tasks are left running; otherwise they are stopped. Run
 // returns when all runners have returned. It must be called once.
 func (r *Runner) Run(ctx context.Context) {
-	var running sync.WaitGroup
-	defer running.Wait()
-	running.Go(func() { r.runCollection(ctx) })
+	var runningWG sync.WaitGroup
+	defer runningWG.Wait()
+	runningWG.Go(func() { r.runCollection(ctx) })
 	closePreviousAllocsLoaded := sync.OnceFunc(func() { close(r.previousAllocsLoaded) })
 	for !errors.Is(context.Cause(ctx), allocrunner.ErrShutdown) { // a shutdown must not interrupt the restore
 		wanted, changed := r.config.Source.Allocs()
-		if r.reconcile(ctx, wanted, &running) {
+		if r.reconcile(ctx, wanted, &runningWG) {
 			r.config.OnStop()
 		}
 		closePreviousAllocsLoaded()
@@ -168,22 +168,22 @@ func (r *Runner) reconcile(ctx context.Context, wanted []Assignment, running *sy
 	change := compareAssignments(wanted, r.entries)
 	r.mu.Unlock()
 
-	added := make([]*entry, len(change.start))
+	added := make([]*allocEntry, len(change.start))
 	for i, a := range change.start {
 		added[i] = r.newEntry(a)
 	}
 	r.applyDifference(change, added, running)
 	for i, e := range added {
 		switch {
-		case !change.start[i].Ended:
+		case !change.start[i].TasksEnded:
 			r.startEntry(ctx, e, change.start[i], running)
 		case e.collectWhenEnded:
-			running.Go(func() { r.gcBatch([]candidate{{entry: e}}, "") })
+			running.Go(func() { r.gcBatch([]gcCandidate{{allocEntry: e}}, "") })
 		}
 	}
 	r.forwardPurges(wanted)
 	if len(added) > 0 {
-		notify(r.checkLimits)
+		notify(r.gcRequested)
 	}
 	return change.stopsRunning
 }
@@ -191,7 +191,7 @@ func (r *Runner) reconcile(ctx context.Context, wanted []Assignment, running *sy
 // forwardPurges forwards to the runners that their jobs were purged.
 func (r *Runner) forwardPurges(wanted []Assignment) {
 	for _, a := range wanted {
-		if !a.Purged {
+		if !a.JobPurged {
 			continue
 		}
 		if runner := r.Alloc(a.Alloc.ID); runner != nil {
@@ -200,9 +200,9 @@ func (r *Runner) forwardPurges(wanted []Assignment) {
 	}
 }
 
-func (r *Runner) newEntry(a Assignment) *entry {
-	e := &entry{id: a.Alloc.ID, alloc: a.Alloc, collectWhenEnded: a.Collect}
-	if a.Ended {
+func (r *Runner) newEntry(a Assignment) *allocEntry {
+	e := &allocEntry{id: a.Alloc.ID, alloc: a.Alloc, collectWhenEnded: a.CollectWhenEnded}
+	if a.TasksEnded {
 		// A time in the future, from a clock that was ahead, would make the entry the last
 		// one to be collected.
 		if e.endTime = time.Unix(0, a.Alloc.ModifyTime); e.endTime.After(time.Now()) {
@@ -211,12 +211,12 @@ func (r *Runner) newEntry(a Assignment) *entry {
 		e.dirRemoved = !r.hasAllocDir(e.id)
 		return e
 	}
-	e.ended, e.runReturned = make(chan struct{}), make(chan struct{})
+	e.tasksEnded, e.runReturned = make(chan struct{}), make(chan struct{})
 	return e
 }
 
 // applyDifference changes the entries and updates their runners.
-func (r *Runner) applyDifference(change assignmentChanges, added []*entry, running *sync.WaitGroup) {
+func (r *Runner) applyDifference(change assignmentChanges, added []*allocEntry, running *sync.WaitGroup) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, e := range added {
@@ -231,13 +231,13 @@ func (r *Runner) applyDifference(change assignmentChanges, added []*entry, runni
 	}
 	for _, id := range change.remove {
 		e := r.entries[id]
-		e.removing = true
+		e.removalStarted = true
 		running.Go(func() { r.removeEntry(e) })
 	}
 }
 
 // startEntry builds the allocation runner of an entry and runs it.
-func (r *Runner) startEntry(ctx context.Context, e *entry, a Assignment, running *sync.WaitGroup) {
+func (r *Runner) startEntry(ctx context.Context, e *allocEntry, a Assignment, running *sync.WaitGroup) {
 	config := r.config.Alloc
 	config.Alloc = a.Alloc
 	if r.config.Node != nil {
@@ -245,9 +245,9 @@ func (r *Runner) startEntry(ctx context.Context, e *entry, a Assignment, running
 	}
 	// If the records of a started allocation are lost, Started is false, and the
 	// client status shows that the allocation was started.
-	config.Restored = a.Started || a.Alloc.ClientStatus != api.AllocClientStatusPending
+	config.Restored = a.StartedEarlier || a.Alloc.ClientStatus != api.AllocClientStatusPending
 	config.AllocDone = r.tasksEnded
-	config.Report = func(u allocrunner.Update) {
+	config.Report = func(u allocrunner.StatusUpdate) {
 		r.config.OnReport(u)
 		r.config.Source.Report(u)
 	}
@@ -260,7 +260,7 @@ func (r *Runner) startEntry(ctx context.Context, e *entry, a Assignment, running
 	}
 	r.mu.Lock()
 	e.runner = runner
-	if r.killed {
+	if r.killRequested {
 		runner.Kill()
 	}
 	r.mu.Unlock()
@@ -310,7 +310,7 @@ func (r *Runner) PluginUsers(what supervisor.PluginKey) (ids []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for id, e := range r.entries {
-		if e.runner != nil && e.endTime.IsZero() && e.runner.Needs(what) {
+		if e.runner != nil && e.endTime.IsZero() && e.runner.NeedsPlugin(what) {
 			ids = append(ids, id)
 		}
 	}
@@ -318,23 +318,23 @@ func (r *Runner) PluginUsers(what supervisor.PluginKey) (ids []string) {
 }
 
 // handleEnd records that an allocation has ended, and drops its runner.
-func (r *Runner) handleEnd(e *entry, err error) {
+func (r *Runner) handleEnd(e *allocEntry, err error) {
 	r.mu.Lock()
 	e.endTime, e.runner = time.Now(), nil
-	close(e.ended)
-	e.ended, e.runReturned = nil, nil
+	close(e.tasksEnded)
+	e.tasksEnded, e.runReturned = nil, nil
 	collect := e.collectWhenEnded
 	r.mu.Unlock()
-	r.config.Source.Ended(e.id, err)
+	r.config.Source.ReportEnded(e.id, err)
 	if collect {
-		r.gcBatch([]candidate{{entry: e}}, "")
+		r.gcBatch([]gcCandidate{{allocEntry: e}}, "")
 	}
-	notify(r.checkLimits)
+	notify(r.gcRequested)
 }
 
 // removeEntry stops an allocation and removes it from the disk. It takes no context,
 // because files that it leaves behind would stay forever.
-func (r *Runner) removeEntry(e *entry) {
+func (r *Runner) removeEntry(e *allocEntry) {
 	if runner := r.Alloc(e.id); runner != nil {
 		runner.Purge()
 		runner.Stop()
@@ -346,23 +346,23 @@ func (r *Runner) removeEntry(e *entry) {
 	r.mu.Lock()
 	delete(r.entries, e.id)
 	r.mu.Unlock()
-	r.config.Source.Removed(e.id)
+	r.config.Source.ReportRemoved(e.id)
 }
 
 // destroyEntry removes an ended allocation from the disk, unless that was done before:
 // an allocation may first be collected and later be removed.
-func (r *Runner) destroyEntry(e *entry) error {
+func (r *Runner) destroyEntry(e *allocEntry) error {
 	e.destroyMu.Lock()
 	defer e.destroyMu.Unlock()
-	if e.destroyed {
+	if e.allocDestroyed {
 		return nil
 	}
 	r.mu.Lock()
 	runner, alloc := e.runner, e.alloc
 	r.mu.Unlock()
 	err := r.destroyOnce(runner, alloc)
-	e.destroyed = err == nil
-	if e.destroyed {
+	e.allocDestroyed = err == nil
+	if e.allocDestroyed {
 		removeCgroups(alloc)
 	}
 	return err
@@ -384,7 +384,7 @@ func removeCgroups(alloc *api.Allocation) {
 func (r *Runner) destroyOnce(runner *allocrunner.Runner, alloc *api.Allocation) error {
 	if runner == nil {
 		config := r.config.Alloc
-		config.Alloc, config.Report = alloc, func(allocrunner.Update) {}
+		config.Alloc, config.Report = alloc, func(allocrunner.StatusUpdate) {}
 		var err error
 		if runner, err = allocrunner.New(config); err != nil {
 			// The allocation never ran under this agent, so only its directory is known.
@@ -427,7 +427,7 @@ func (r *Runner) Alloc(id string) *allocrunner.Runner {
 func (r *Runner) Kill() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.killed = true
+	r.killRequested = true
 	for _, e := range r.entries {
 		if e.runner != nil {
 			e.runner.Kill()
@@ -456,7 +456,7 @@ type assignmentChanges struct {
 // version, and an allocation that is being removed starts again only after its removal.
 // Reports do not increase AllocModifyIndex, but an entry without a runner takes any
 // other version, which has the last report.
-func compareAssignments(wanted []Assignment, have map[string]*entry) assignmentChanges {
+func compareAssignments(wanted []Assignment, have map[string]*allocEntry) assignmentChanges {
 	var d assignmentChanges
 	keep := make(map[string]bool, len(wanted))
 	for _, a := range wanted {
@@ -466,14 +466,14 @@ func compareAssignments(wanted []Assignment, have map[string]*entry) assignmentC
 		switch {
 		case e == nil:
 			d.start = append(d.start, a)
-		case e.removing, a.Alloc == e.alloc:
+		case e.removalStarted, a.Alloc == e.alloc:
 		case e.runner == nil, a.Alloc.AllocModifyIndex > e.alloc.AllocModifyIndex:
 			d.update = append(d.update, a.Alloc)
 			d.stopsRunning = d.stopsRunning || e.runner != nil && a.Alloc.ServerTerminalStatus()
 		}
 	}
 	for id, e := range have {
-		if !keep[id] && !e.removing {
+		if !keep[id] && !e.removalStarted {
 			d.remove = append(d.remove, id)
 			d.stopsRunning = d.stopsRunning || e.runner != nil
 		}

@@ -30,7 +30,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
 )
 
-func assignment(id string, index uint64) Assignment {
+func newAssignment(id string, index uint64) Assignment {
 	return Assignment{Alloc: &api.Allocation{
 		ID: id, JobID: "job", TaskGroup: "g", AllocModifyIndex: index,
 		DesiredStatus: api.AllocDesiredStatusRun, ClientStatus: api.AllocClientStatusPending,
@@ -43,41 +43,41 @@ func assignment(id string, index uint64) Assignment {
 }
 
 func TestCompare(t *testing.T) {
-	has := func(index uint64, gone bool) *entry {
-		return &entry{alloc: &api.Allocation{AllocModifyIndex: index}, runner: new(allocrunner.Runner), removing: gone}
+	has := func(index uint64, gone bool) *allocEntry {
+		return &allocEntry{alloc: &api.Allocation{AllocModifyIndex: index}, runner: new(allocrunner.Runner), removalStarted: gone}
 	}
-	stopped := assignment("a", 2)
+	stopped := newAssignment("a", 2)
 	stopped.Alloc.DesiredStatus = api.AllocDesiredStatusStop
 	for _, c := range []struct {
 		name                  string
 		wanted                []Assignment
-		have                  map[string]*entry
+		have                  map[string]*allocEntry
 		start, update, remove []string
 		ending                bool
 	}{
-		{"what is missing is started", []Assignment{assignment("a", 1)}, nil, []string{"a"}, nil, nil, false},
-		{"what is the same is left alone", []Assignment{assignment("a", 1)}, map[string]*entry{"a": has(1, false)}, nil, nil, nil, false},
-		{"what is newer is an update", []Assignment{assignment("a", 2)}, map[string]*entry{"a": has(1, false)}, nil, []string{"a"}, nil, false},
-		{"what is older is not", []Assignment{assignment("a", 1)}, map[string]*entry{"a": has(2, false)}, nil, nil, nil, false},
-		{"what is not wanted is removed", nil, map[string]*entry{"a": has(1, false)}, nil, nil, []string{"a"}, true},
-		{"but once only", nil, map[string]*entry{"a": has(1, true)}, nil, nil, nil, false},
-		{"what is being removed gets no update", []Assignment{assignment("a", 2)}, map[string]*entry{"a": has(1, true)}, nil, nil, nil, false},
-		{"what has no runner is as it was reported last", []Assignment{assignment("a", 1)}, map[string]*entry{"a": {alloc: &api.Allocation{AllocModifyIndex: 1}}}, nil, []string{"a"}, nil, false},
-		{"what has to stop ends", []Assignment{stopped}, map[string]*entry{"a": has(1, false)}, nil, []string{"a"}, nil, true},
-		{"unless it has ended", []Assignment{stopped}, map[string]*entry{"a": {alloc: &api.Allocation{AllocModifyIndex: 1}}}, nil, []string{"a"}, nil, false},
-		{"what has ended is removed", nil, map[string]*entry{"a": {alloc: &api.Allocation{}}}, nil, nil, []string{"a"}, false},
+		{"what is missing is started", []Assignment{newAssignment("a", 1)}, nil, []string{"a"}, nil, nil, false},
+		{"what is the same is left alone", []Assignment{newAssignment("a", 1)}, map[string]*allocEntry{"a": has(1, false)}, nil, nil, nil, false},
+		{"what is newer is an update", []Assignment{newAssignment("a", 2)}, map[string]*allocEntry{"a": has(1, false)}, nil, []string{"a"}, nil, false},
+		{"what is older is not", []Assignment{newAssignment("a", 1)}, map[string]*allocEntry{"a": has(2, false)}, nil, nil, nil, false},
+		{"what is not wanted is removed", nil, map[string]*allocEntry{"a": has(1, false)}, nil, nil, []string{"a"}, true},
+		{"but once only", nil, map[string]*allocEntry{"a": has(1, true)}, nil, nil, nil, false},
+		{"what is being removed gets no update", []Assignment{newAssignment("a", 2)}, map[string]*allocEntry{"a": has(1, true)}, nil, nil, nil, false},
+		{"what has no runner is as it was reported last", []Assignment{newAssignment("a", 1)}, map[string]*allocEntry{"a": {alloc: &api.Allocation{AllocModifyIndex: 1}}}, nil, []string{"a"}, nil, false},
+		{"what has to stop ends", []Assignment{stopped}, map[string]*allocEntry{"a": has(1, false)}, nil, []string{"a"}, nil, true},
+		{"unless it has ended", []Assignment{stopped}, map[string]*allocEntry{"a": {alloc: &api.Allocation{AllocModifyIndex: 1}}}, nil, []string{"a"}, nil, false},
+		{"what has ended is removed", nil, map[string]*allocEntry{"a": {alloc: &api.Allocation{}}}, nil, nil, []string{"a"}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := compareAssignments(c.wanted, c.have)
-			var start, update []string
+			var startIDs, updateIDs []string
 			for _, a := range d.start {
-				start = append(start, a.Alloc.ID)
+				startIDs = append(startIDs, a.Alloc.ID)
 			}
 			for _, a := range d.update {
-				update = append(update, a.ID)
+				updateIDs = append(updateIDs, a.ID)
 			}
-			if !slices.Equal(start, c.start) || !slices.Equal(update, c.update) || !slices.Equal(d.remove, c.remove) || d.stopsRunning != c.ending {
-				t.Errorf("start %q update %q remove %q, ending: %t", start, update, d.remove, d.stopsRunning)
+			if !slices.Equal(startIDs, c.start) || !slices.Equal(updateIDs, c.update) || !slices.Equal(d.remove, c.remove) || d.stopsRunning != c.ending {
+				t.Errorf("start %q update %q remove %q, ending: %t", startIDs, updateIDs, d.remove, d.stopsRunning)
 			}
 		})
 	}
@@ -85,18 +85,18 @@ func TestCompare(t *testing.T) {
 
 func TestChooseCandidates(t *testing.T) {
 	now := time.Now()
-	const complete, failed = false, true
-	ended := func(id string, age time.Duration, failed bool) candidate {
-		return candidate{&entry{id: id, endTime: now.Add(-age)}, failed}
+	const notFailed, failed = false, true
+	ended := func(id string, age time.Duration, failed bool) gcCandidate {
+		return gcCandidate{&allocEntry{id: id, endTime: now.Add(-age)}, failed}
 	}
-	list := []candidate{
-		ended("young", time.Second, complete), ended("failed", 3*time.Hour, failed),
-		ended("older", 2*time.Hour, complete), ended("old", time.Hour, complete), ended("failed later", time.Hour, failed),
+	list := []gcCandidate{
+		ended("young", time.Second, notFailed), ended("failed", 3*time.Hour, failed),
+		ended("older", 2*time.Hour, notFailed), ended("old", time.Hour, notFailed), ended("failed later", time.Hour, failed),
 	}
 	g := GC{}.orDefault()
 	for _, c := range []struct {
 		name   string
-		ended  []candidate
+		ended  []gcCandidate
 		onDisk int
 		usage  diskUsage
 		want   string
@@ -108,8 +108,8 @@ func TestChooseCandidates(t *testing.T) {
 		{"the oldest that has not failed for a full disk", list, 5, diskUsage{usedBlocks: 81}, "[older]", "disk usage of 81 % is above gc_disk_usage_threshold = 80"},
 		{"the same for a lack of inodes", list, 5, diskUsage{usedInodes: 71}, "[older]", "inode usage of 71 % is above gc_inode_usage_threshold = 70"},
 		{"one that has ended just now stays", list[:1], 1, diskUsage{99, 99}, "[]", ""},
-		{"until it has its age", []candidate{ended("a", g.DiskUsageMinAge, complete)}, 1, diskUsage{99, 99}, "[a]", "disk usage"},
-		{"failed ones last, the oldest first", []candidate{list[4], list[1], list[0]}, 3, diskUsage{99, 0}, "[failed]", "disk usage"},
+		{"until it has its age", []gcCandidate{ended("a", g.DiskUsageMinAge, notFailed)}, 1, diskUsage{99, 99}, "[a]", "disk usage"},
+		{"failed ones last, the oldest first", []gcCandidate{list[4], list[1], list[0]}, 3, diskUsage{99, 0}, "[failed]", "disk usage"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			chosen, reason := g.chooseCandidates(slices.Clone(c.ended), c.onDisk, c.usage, now)
@@ -142,9 +142,9 @@ func (l *fakeSource) Allocs() ([]Assignment, <-chan struct{}) {
 	return l.assignments, l.changed
 }
 
-func (l *fakeSource) Report(allocrunner.Update) {}
+func (l *fakeSource) Report(allocrunner.StatusUpdate) {}
 
-func (l *fakeSource) Ended(id string, err error) {
+func (l *fakeSource) ReportEnded(id string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, twice := l.endErrors[id]; twice {
@@ -160,13 +160,13 @@ func (l *fakeSource) CollectAtEnd(_ context.Context, id string) error {
 	return nil
 }
 
-func (l *fakeSource) collectAtEndRequests() []string {
+func (l *fakeSource) requestedCollectIDs() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.Clone(l.collectAtEndIDs)
 }
 
-func (l *fakeSource) Collected(id, reason string) {
+func (l *fakeSource) ReportCollected(id, reason string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.collectReasons == nil {
@@ -181,7 +181,7 @@ func (l *fakeSource) collectReason(id string) string {
 	return l.collectReasons[id]
 }
 
-func (l *fakeSource) Removed(id string) {
+func (l *fakeSource) ReportRemoved(id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.removedIDs = append(l.removedIDs, id)
@@ -230,7 +230,7 @@ func startRunnerWith(t *testing.T, c allocrunner.Config, gc GC, wanted ...Assign
 	root := t.TempDir()
 	source := &fakeSource{assignments: wanted, changed: make(chan struct{}), endErrors: make(map[string]error)}
 	for _, a := range wanted {
-		if a.Ended {
+		if a.TasksEnded {
 			if err := os.Mkdir(filepath.Join(root, a.Alloc.ID), 0o755); err != nil {
 				t.Fatal(err)
 			}
@@ -289,19 +289,19 @@ func (l *fakeSource) endError(id string) (err error, yes bool) {
 }
 
 func endedAssignment(id string, age time.Duration) Assignment {
-	a := assignment(id, 1)
-	a.Ended = true
+	a := newAssignment(id, 1)
+	a.TasksEnded = true
 	a.Alloc.ClientStatus = api.AllocClientStatusComplete
 	a.Alloc.ModifyTime = time.Now().Add(-age).UnixNano()
 	return a
 }
 
 func TestOldestAllocationsAreCollectedFirst(t *testing.T) {
-	var wanted []Assignment
+	var wantedAssignments []Assignment
 	for i := range 6 {
-		wanted = append(wanted, endedAssignment(fmt.Sprint("a", i), time.Duration(i)*time.Minute))
+		wantedAssignments = append(wantedAssignments, endedAssignment(fmt.Sprint("a", i), time.Duration(i)*time.Minute))
 	}
-	_, _, root := startRunner(t, GC{MaxAllocs: 3, DiskUsage: 101, InodeUsage: 101}, wanted...)
+	_, _, root := startRunner(t, GC{MaxAllocs: 3, DiskUsage: 101, InodeUsage: 101}, wantedAssignments...)
 	eventually(t, "three are left", func() bool { return slices.Equal(allocDirNames(t, root), []string{"a0", "a1", "a2"}) })
 }
 
@@ -350,7 +350,7 @@ func TestNoCollectionBelowLimits(t *testing.T) {
 
 // blockingPlugins has a driver lookup and a hook that block until their channels are closed.
 type blockingPlugins struct {
-	hooks.Builtin
+	hooks.BuiltinHook
 	releaseDriver, releaseHook chan struct{}
 }
 
@@ -363,20 +363,20 @@ func (s blockingPlugins) Postrun(context.Context, hook.AllocPostrunRequest) (hoo
 	<-s.releaseHook
 	return hook.AllocPostrunResponse{}, nil
 }
-func (s blockingPlugins) AllocHooks(*api.Allocation, hookplugin.Target) []hooks.Entry {
+func (s blockingPlugins) AllocHooks(*api.Allocation, hookplugin.AttachTarget) []hooks.Entry {
 	return []hooks.Entry{{Order: hooks.OrderPlugin, Hook: s}}
 }
-func (blockingPlugins) TaskHooks(*api.Allocation, *api.Task, hookplugin.Target) []hooks.Entry {
+func (blockingPlugins) TaskHooks(*api.Allocation, *api.Task, hookplugin.AttachTarget) []hooks.Entry {
 	return nil
 }
-func (blockingPlugins) Pending(*api.Allocation) func(context.Context, func(*api.TaskEvent)) {
+func (blockingPlugins) PendingLaunches(*api.Allocation) func(context.Context, func(*api.TaskEvent)) {
 	return nil
 }
 
 func TestCollectWaitsForHooksOnly(t *testing.T) {
 	s := blockingPlugins{releaseDriver: make(chan struct{}), releaseHook: make(chan struct{})}
 	findDriver, endHook := sync.OnceFunc(func() { close(s.releaseDriver) }), sync.OnceFunc(func() { close(s.releaseHook) })
-	r, _, root := startRunnerWith(t, allocrunner.Config{Drivers: s, Hooks: s}, GC{DiskUsage: 101, InodeUsage: 101}, assignment("a", 1))
+	r, _, root := startRunnerWith(t, allocrunner.Config{Drivers: s, Hooks: s}, GC{DiskUsage: 101, InodeUsage: 101}, newAssignment("a", 1))
 	t.Cleanup(findDriver)
 	t.Cleanup(endHook)
 	eventually(t, "it is there", func() bool { return r.Alloc("a") != nil })
@@ -445,7 +445,7 @@ func (f driversFunc) Driver(ctx context.Context, name string) (driver.Driver, er
 // removed when the driver has destroyed the task, and not earlier.
 func TestCollectDoesNotWaitForAPendingDestroy(t *testing.T) {
 	d := &vanishingDriver{available: make(chan struct{})}
-	a := assignment("a", 1)
+	a := newAssignment("a", 1)
 	model.Canonicalize(a.Alloc.Job)
 	r, source, root := startRunnerWith(t, allocrunner.Config{Drivers: driversFunc(d.lookUp), Logs: discardLogs{}}, GC{DiskUsage: 101, InodeUsage: 101}, a)
 	back := sync.OnceFunc(func() { close(d.available) })
@@ -461,7 +461,7 @@ func TestCollectDoesNotWaitForAPendingDestroy(t *testing.T) {
 	if _, yes := source.endError("a"); yes || len(allocDirNames(t, root)) != 1 {
 		t.Errorf("before the task is destroyed: has ended %t, on disk %q", yes, allocDirNames(t, root))
 	}
-	if got := source.collectAtEndRequests(); len(got) == 0 || got[0] != "a" {
+	if got := source.requestedCollectIDs(); len(got) == 0 || got[0] != "a" {
 		t.Errorf("stored requests: %q", got)
 	}
 	back()
@@ -474,8 +474,8 @@ func TestCollectDoesNotWaitForAPendingDestroy(t *testing.T) {
 // A request that an earlier agent has stored takes effect as soon as the allocation
 // has ended.
 func TestStoredCollectRequest(t *testing.T) {
-	over, running, kept := endedAssignment("over", time.Hour), assignment("running", 1), endedAssignment("kept", time.Hour)
-	over.Collect, running.Collect = true, true
+	over, running, kept := endedAssignment("over", time.Hour), newAssignment("running", 1), endedAssignment("kept", time.Hour)
+	over.CollectWhenEnded, running.CollectWhenEnded = true, true
 	r, source, root := startRunner(t, GC{DiskUsage: 101, InodeUsage: 101}, over, running, kept)
 	eventually(t, "the directories are removed", func() bool {
 		_, yes := source.endError("running")
@@ -492,7 +492,7 @@ func TestEndedLeavesNoRunner(t *testing.T) {
 	s := blockingPlugins{releaseDriver: make(chan struct{}), releaseHook: make(chan struct{})}
 	findDriver, endHook := sync.OnceFunc(func() { close(s.releaseDriver) }), sync.OnceFunc(func() { close(s.releaseHook) })
 	destroyed := make(chan string, 1)
-	r, source, root := startRunnerWith(t, allocrunner.Config{Drivers: s, Hooks: destroyRecorder{s, destroyed}}, GC{DiskUsage: 101, InodeUsage: 101}, assignment("a", 1))
+	r, source, root := startRunnerWith(t, allocrunner.Config{Drivers: s, Hooks: destroyRecorder{s, destroyed}}, GC{DiskUsage: 101, InodeUsage: 101}, newAssignment("a", 1))
 	t.Cleanup(findDriver)
 	t.Cleanup(endHook)
 	var runner weak.Pointer[allocrunner.Runner]
@@ -506,8 +506,8 @@ func TestEndedLeavesNoRunner(t *testing.T) {
 	})
 
 	// If the entry has no runner, the version of the Source is sufficient for the removal.
-	last := assignment("a", 1)
-	last.Ended, last.Alloc.Name = true, "as reported last"
+	last := newAssignment("a", 1)
+	last.TasksEnded, last.Alloc.Name = true, "as reported last"
 	source.setAssignments(last)
 	eventually(t, "it is the one to have", func() bool {
 		r.mu.Lock()
@@ -532,7 +532,7 @@ func (d destroyRecorder) Destroy(_ context.Context, req hook.AllocDestroyRequest
 	d.destroyedAllocs <- req.Alloc.Name
 	return hook.AllocDestroyResponse{}, nil
 }
-func (d destroyRecorder) AllocHooks(*api.Allocation, hookplugin.Target) []hooks.Entry {
+func (d destroyRecorder) AllocHooks(*api.Allocation, hookplugin.AttachTarget) []hooks.Entry {
 	return []hooks.Entry{{Order: hooks.OrderPlugin, Hook: d}}
 }
 
@@ -548,7 +548,7 @@ func (r *Runner) allocIDs() []string {
 }
 
 func TestEndIsReportedOnceBeforeRemoval(t *testing.T) {
-	r, source, root := startRunner(t, GC{DiskUsage: 101, InodeUsage: 101}, assignment("a", 1))
+	r, source, root := startRunner(t, GC{DiskUsage: 101, InodeUsage: 101}, newAssignment("a", 1))
 	eventually(t, "it has failed", func() bool { _, yes := source.endError("a"); return yes })
 	if err, _ := source.endError("a"); err != nil {
 		t.Errorf("it was run, and ended with %v", err)
@@ -570,7 +570,7 @@ func TestEndIsReportedOnceBeforeRemoval(t *testing.T) {
 // A started allocation without records is restored, not started again (rule RS-071 of
 // docs/rules.md).
 func TestStartedAllocationWithoutRecordsIsRestored(t *testing.T) {
-	lost := assignment("a", 1)
+	lost := newAssignment("a", 1)
 	lost.Alloc.ClientStatus = api.AllocClientStatusRunning
 	_, source, _ := startRunner(t, GC{DiskUsage: 101, InodeUsage: 101}, lost)
 	eventually(t, "it has ended", func() bool { _, yes := source.endError("a"); return yes })
@@ -580,7 +580,7 @@ func TestStartedAllocationWithoutRecordsIsRestored(t *testing.T) {
 }
 
 func TestRunnerThatCannotBeBuilt(t *testing.T) {
-	bad := assignment("a", 1)
+	bad := newAssignment("a", 1)
 	bad.Alloc.TaskGroup = "nope"
 	_, source, _ := startRunner(t, GC{DiskUsage: 101, InodeUsage: 101}, bad)
 	eventually(t, "it is told", func() bool { err, _ := source.endError("a"); return err != nil })
@@ -603,7 +603,7 @@ func (blockingDrivers) Driver(ctx context.Context, _ string) (driver.Driver, err
 // Calls of other methods do not block while a runner is built, and they take effect on
 // that runner.
 func TestRunnersAreBuiltWithoutTheLock(t *testing.T) {
-	first, second := assignment("a", 1), assignment("b", 1)
+	first, second := newAssignment("a", 1), newAssignment("b", 1)
 	second.Alloc.PreviousAllocation = "a"
 	source := &fakeSource{assignments: []Assignment{first, second}, changed: make(chan struct{}), endErrors: make(map[string]error)}
 	var r *Runner
@@ -633,9 +633,9 @@ func TestRunnersAreBuiltWithoutTheLock(t *testing.T) {
 		Logger: hclog.NewNullLogger(),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() { r.Run(ctx) })
-	defer running.Wait()
+	var runningWG sync.WaitGroup
+	runningWG.Go(func() { r.Run(ctx) })
+	defer runningWG.Wait()
 	defer cancel()
 	for _, id := range []string{"a", "b"} {
 		eventually(t, id+" is killed", func() bool { _, yes := source.endError(id); return yes })

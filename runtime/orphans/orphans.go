@@ -26,9 +26,9 @@ import (
 // state.
 type orphan struct {
 	id string
-	// recorded is true if the state has records of its tasks or of its removal. The
+	// hasRecords is true if the state has records of its tasks or of its removal. The
 	// files of an unknown orphan are kept, since their owner may need them.
-	recorded bool
+	hasRecords bool
 	// removalPending is true if the node runner continues its removal.
 	removalPending bool
 }
@@ -40,11 +40,11 @@ type Cleaner struct {
 	Rebooted  bool   // the machine has rebooted, so no process of an earlier agent is left
 	Logger    hclog.Logger
 
-	cleared atomic.Bool // Clear has completed
+	orphansDestroyed atomic.Bool // Clear has completed
 }
 
-// Cleared reports whether Clear has completed.
-func (c *Cleaner) Cleared() bool { return c.cleared.Load() }
+// OrphansDestroyed reports whether Clear has completed.
+func (c *Cleaner) OrphansDestroyed() bool { return c.orphansDestroyed.Load() }
 
 // find returns the allocations that an earlier agent left behind and that are not in
 // the state.
@@ -86,15 +86,15 @@ func (c *Cleaner) find() (orphans []orphan) {
 // orphanDeadline is the time limit for clearing one orphan.
 const orphanDeadline = 10 * time.Second
 
-// drivers is the part of the supervisor that a Cleaner needs.
-type drivers interface {
+// driverSource is the part of the supervisor that a Cleaner needs.
+type driverSource interface {
 	Drivers() map[string]supervisor.DriverInfo
 	Driver(ctx context.Context, name string) (driver.Driver, error)
 }
 
-// Clear ends the tasks of allocations that are not in the state. The scheduler would
+// DestroyOrphans ends the tasks of allocations that are not in the state. The scheduler would
 // otherwise start second copies of these tasks.
-func (c *Cleaner) Clear(ctx context.Context, up drivers) {
+func (c *Cleaner) DestroyOrphans(ctx context.Context, up driverSource) {
 	for _, o := range c.find() {
 		if err := c.clearOne(ctx, up, o); err != nil {
 			c.Logger.Error("tasks of a lost allocation may still run", "alloc_id", o.id, "error", err)
@@ -103,17 +103,17 @@ func (c *Cleaner) Clear(ctx context.Context, up drivers) {
 		switch {
 		case o.removalPending:
 			c.Logger.Debug("removal of an allocation continues", "alloc_id", o.id)
-		case o.recorded:
+		case o.hasRecords:
 			c.Logger.Warn("tasks of a lost allocation are ended", "alloc_id", o.id)
 		default:
 			c.Logger.Warn("tasks of a lost allocation are ended; remove its directory when its files are not needed",
 				"alloc_id", o.id, "dir", filepath.Join(c.AllocDirs, o.id))
 		}
 	}
-	c.cleared.Store(ctx.Err() == nil)
+	c.orphansDestroyed.Store(ctx.Err() == nil)
 }
 
-func (c *Cleaner) clearOne(ctx context.Context, up drivers, o orphan) error {
+func (c *Cleaner) clearOne(ctx context.Context, up driverSource, o orphan) error {
 	ctx, cancel := context.WithTimeout(ctx, orphanDeadline)
 	defer cancel()
 	var errs []error
@@ -127,10 +127,10 @@ func (c *Cleaner) clearOne(ctx context.Context, up drivers, o orphan) error {
 			starts = []state.PendingDestroy{{ID: o.id + "/" + task + "/" + driver.WildcardStart}}
 		}
 		for _, start := range starts {
-			errs = append(errs, c.destroy(ctx, up, start))
+			errs = append(errs, c.destroyStart(ctx, up, start))
 		}
 	}
-	if !o.recorded || o.removalPending {
+	if !o.hasRecords || o.removalPending {
 		return errors.Join(errs...)
 	}
 	if dir, err := allocdir.New(c.AllocDirs, o.id); err != nil {
@@ -148,9 +148,9 @@ func (c *Cleaner) clearOne(ctx context.Context, up drivers, o orphan) error {
 	return nil
 }
 
-// destroy destroys a start. Its driver is not recorded, so DestroyTask is called on
+// destroyStart destroys a start. Its driver is not recorded, so DestroyTask is called on
 // each driver; drivers that did not start it do not find the task.
-func (c *Cleaner) destroy(ctx context.Context, up drivers, start state.PendingDestroy) error {
+func (c *Cleaner) destroyStart(ctx context.Context, up driverSource, start state.PendingDestroy) error {
 	var errs []error
 	for name := range up.Drivers() {
 		d, err := up.Driver(ctx, name)
@@ -209,7 +209,7 @@ func (c *Cleaner) denyAccessToEnded() {
 // in the state belong to another agent and stay.
 func (c *Cleaner) removeEmptyCgroups() {
 	state := c.Store.Snapshot()
-	cgroup.SweepEmpty(func(allocID string) bool {
+	cgroup.RemoveEmptyOfEnded(func(allocID string) bool {
 		alloc := state.Allocation(nil, allocID)
 		return alloc != nil && alloc.ClientTerminalStatus()
 	})

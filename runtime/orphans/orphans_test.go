@@ -50,10 +50,10 @@ func TestWhatAKilledAgentWasRemoving(t *testing.T) {
 	// The agent may receive a request to delete the allocation before the node
 	// runner first lists the allocations.
 	put(func(tx *store.Txn) { tx.DeleteAllocation("here") })
-	if got := c.find(); !slices.Equal(got, []orphan{{id: "gone"}, {id: "here", recorded: true, removalPending: true}}) {
+	if got := c.find(); !slices.Equal(got, []orphan{{id: "gone"}, {id: "here", hasRecords: true, removalPending: true}}) {
 		t.Errorf("orphans %v, want the one that was being removed too", got)
 	}
-	c.Clear(t.Context(), supervisor.New(supervisor.Config{Logger: c.Logger}))
+	c.DestroyOrphans(t.Context(), supervisor.New(supervisor.Config{Logger: c.Logger}))
 	if _, err := os.Stat(filepath.Join(c.AllocDirs, "here")); err != nil {
 		t.Error("its hooks were not told yet that it is removed:", err)
 	}
@@ -116,10 +116,10 @@ func TestOrphanWithQuarantinedRecordIsRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := c.find(); !slices.Equal(got, []orphan{{id: "gone", recorded: true}}) {
+	if got := c.find(); !slices.Equal(got, []orphan{{id: "gone", hasRecords: true}}) {
 		t.Errorf("orphans %v", got)
 	}
-	c.Clear(t.Context(), supervisor.New(supervisor.Config{Logger: c.Logger}))
+	c.DestroyOrphans(t.Context(), supervisor.New(supervisor.Config{Logger: c.Logger}))
 	if _, err := os.Stat(filepath.Join(c.AllocDirs, "gone")); err == nil {
 		t.Error("its directory is left")
 	}
@@ -158,7 +158,7 @@ func TestEachStartOfAnOrphanIsDestroyed(t *testing.T) {
 		{state.LocalState{}, ""},
 		{state.LocalState{StartID: "1"}, "1"},
 		{state.LocalState{StartID: "1", Handle: handle("1")}, "1"},
-		{state.LocalState{StartID: "1", Handle: handle("1"), Exit: &state.Exit{}, NextStartID: "2"}, "1 2"},
+		{state.LocalState{StartID: "1", Handle: handle("1"), Exit: &state.ProcessExit{}, NextStartID: "2"}, "1 2"},
 		{state.LocalState{Destroy: &state.PendingDestroy{ID: "1", Next: &state.PendingDestroy{ID: "2"}}}, "1 2"},
 	} {
 		dir := t.TempDir()
@@ -171,13 +171,13 @@ func TestEachStartOfAnOrphanIsDestroyed(t *testing.T) {
 			}
 		}
 		put(func(tx *store.Txn) { tx.PutAllocation(&api.Allocation{ID: "gone", Job: &api.Job{}}) })
-		if err := s.PutTask("gone", "web", tt.local, &api.TaskState{}, state.Sync)(); err != nil {
+		if err := s.PutTask("gone", "web", tt.local, &api.TaskState{}, state.DurabilitySync)(); err != nil {
 			t.Fatal(err)
 		}
 		put(func(tx *store.Txn) { tx.DeleteAllocation("gone") })
 		c := &Cleaner{Logger: hclog.NewNullLogger(), AllocDirs: filepath.Join(dir, "alloc"), Store: s}
 		d := &recordingDriver{}
-		c.Clear(t.Context(), oneDriver{d})
+		c.DestroyOrphans(t.Context(), oneDriver{d})
 		if got := strings.Join(d.destroyed, " "); got != tt.want {
 			t.Errorf("%+v: destroyed %q, want %q", tt.local, got, tt.want)
 		}

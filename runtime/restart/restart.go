@@ -62,7 +62,7 @@ func (a Action) String() string {
 	return [...]string{"finish", "kill", "give up", "restart"}[a]
 }
 
-// Decision is the result of [Tracker.Next].
+// Decision is the result of [Tracker.Decide].
 type Decision struct {
 	Action Action
 	Reason string        // text for the event; empty for a requested restart
@@ -126,18 +126,18 @@ func (t *Tracker) RemainingDelay(now time.Time) time.Duration {
 	return min(max(t.state.NextStart.Sub(now), 0), longest)
 }
 
-// Next decides about a task that has just ended. For ActionRestart it also records the end of
+// Decide decides about a task that has just ended. For ActionRestart it also records the end of
 // the delay in the state.
-func (t *Tracker) Next(now time.Time, o Outcome) Decision {
+func (t *Tracker) Decide(now time.Time, o Outcome) Decision {
 	t.state.NextStart, t.state.Delay = time.Time{}, 0
-	d := t.decide(now, o)
+	d := t.decideAction(now, o)
 	if d.Action == ActionRestart {
 		t.state.NextStart, t.state.Delay = now.Add(d.Delay), d.Delay
 	}
 	return d
 }
 
-func (t *Tracker) decide(now time.Time, o Outcome) Decision {
+func (t *Tracker) decideAction(now time.Time, o Outcome) Decision {
 	if o.Killed {
 		return Decision{Action: ActionKill}
 	}

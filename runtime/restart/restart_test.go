@@ -24,13 +24,13 @@ func testPolicy(change func(*Policy)) Policy {
 }
 
 func TestNextDecision(t *testing.T) {
-	const exceeded = `Exceeded allowed attempts 1 in interval 20s and mode is "fail"`
+	const exceededReason = `Exceeded allowed attempts 1 in interval 20s and mode is "fail"`
 	var (
-		failure      = Outcome{}
-		success      = Outcome{Success: true}
-		withinPolicy = Decision{ActionRestart, ReasonWithinPolicy, time.Second}
+		failureOutcome       = Outcome{}
+		successOutcome       = Outcome{Success: true}
+		withinPolicyDecision = Decision{ActionRestart, ReasonWithinPolicy, time.Second}
 	)
-	type step struct {
+	type testStep struct {
 		at      time.Duration // time since start
 		outcome Outcome
 		want    Decision
@@ -38,138 +38,138 @@ func TestNextDecision(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		policy Policy
-		steps  []step
+		steps  []testStep
 	}{
 		{
 			"RS-001 one attempt: the second failure is the last",
 			testPolicy(func(p *Policy) { p.Attempts = 1 }),
-			[]step{{0, failure, withinPolicy}, {2 * time.Second, failure, Decision{ActionGiveUp, exceeded, 0}}},
+			[]testStep{{0, failureOutcome, withinPolicyDecision}, {2 * time.Second, failureOutcome, Decision{ActionGiveUp, exceededReason, 0}}},
 		},
 		{
 			"RS-002 a clean exit of a task that may finish ends it quietly",
 			testPolicy(func(p *Policy) { p.OnSuccess = false }),
-			[]step{{0, success, Decision{ActionFinish, "", 0}}},
+			[]testStep{{0, successOutcome, Decision{ActionFinish, "", 0}}},
 		},
 		{
 			"RS-003 without attempts the first failure is the last",
 			testPolicy(func(p *Policy) { p.Attempts = 0 }),
-			[]step{{0, failure, Decision{ActionGiveUp, ReasonNoRestarts, 0}}},
+			[]testStep{{0, failureOutcome, Decision{ActionGiveUp, ReasonNoRestarts, 0}}},
 		},
 		{
 			"without attempts a clean exit ends a task that may finish quietly",
 			testPolicy(func(p *Policy) { p.Attempts, p.OnSuccess = 0, false }),
-			[]step{{0, success, Decision{ActionFinish, "", 0}}},
+			[]testStep{{0, successOutcome, Decision{ActionFinish, "", 0}}},
 		},
 		{
 			"without attempts a clean exit fails a task that may not finish",
 			testPolicy(func(p *Policy) { p.Attempts = 0 }),
-			[]step{{0, success, Decision{ActionGiveUp, ReasonNoRestarts, 0}}},
+			[]testStep{{0, successOutcome, Decision{ActionGiveUp, ReasonNoRestarts, 0}}},
 		},
 		{
 			"without attempts even an unrecoverable error gives the policy as the reason",
 			testPolicy(func(p *Policy) { p.Attempts = 0 }),
-			[]step{{0, Outcome{Unrecoverable: true}, Decision{ActionGiveUp, ReasonNoRestarts, 0}}},
+			[]testStep{{0, Outcome{Unrecoverable: true}, Decision{ActionGiveUp, ReasonNoRestarts, 0}}},
 		},
 		{
 			"RS-004 mode delay: clean exits over the attempts wait for the rest of the window",
 			testPolicy(func(p *Policy) { p.Mode = ModeDelay }),
-			[]step{
-				{1 * time.Second, success, withinPolicy},
-				{3 * time.Second, success, withinPolicy},
-				{5 * time.Second, success, Decision{ActionRestart, ReasonDelay, 15 * time.Second}},
-				{21 * time.Second, success, withinPolicy},
+			[]testStep{
+				{1 * time.Second, successOutcome, withinPolicyDecision},
+				{3 * time.Second, successOutcome, withinPolicyDecision},
+				{5 * time.Second, successOutcome, Decision{ActionRestart, ReasonDelay, 15 * time.Second}},
+				{21 * time.Second, successOutcome, withinPolicyDecision},
 			},
 		},
 		{
 			"RS-004 mode fail: a second clean exit over one attempt fails",
 			testPolicy(func(p *Policy) { p.Attempts = 1 }),
-			[]step{{0, success, withinPolicy}, {time.Second, success, Decision{ActionGiveUp, exceeded, 0}}},
+			[]testStep{{0, successOutcome, withinPolicyDecision}, {time.Second, successOutcome, Decision{ActionGiveUp, exceededReason, 0}}},
 		},
 		{
 			"an unknown mode is fail",
 			testPolicy(func(p *Policy) { p.Attempts, p.Mode = 1, "x" }),
-			[]step{{0, failure, withinPolicy}, {time.Second, failure, Decision{ActionGiveUp, exceeded, 0}}},
+			[]testStep{{0, failureOutcome, withinPolicyDecision}, {time.Second, failureOutcome, Decision{ActionGiveUp, exceededReason, 0}}},
 		},
 		{
 			"RS-010 after the window it counts from one",
 			testPolicy(func(p *Policy) { p.Attempts = 1 }),
-			[]step{
-				{0, failure, withinPolicy},
-				{20*time.Second + 1, failure, withinPolicy},
-				{20*time.Second + 2, failure, Decision{ActionGiveUp, exceeded, 0}},
+			[]testStep{
+				{0, failureOutcome, withinPolicyDecision},
+				{20*time.Second + 1, failureOutcome, withinPolicyDecision},
+				{20*time.Second + 2, failureOutcome, Decision{ActionGiveUp, exceededReason, 0}},
 			},
 		},
 		{
 			"the last moment of the window belongs to it",
 			testPolicy(func(p *Policy) { p.Attempts = 1 }),
-			[]step{{0, failure, withinPolicy}, {20 * time.Second, failure, Decision{ActionGiveUp, exceeded, 0}}},
+			[]testStep{{0, failureOutcome, withinPolicyDecision}, {20 * time.Second, failureOutcome, Decision{ActionGiveUp, exceededReason, 0}}},
 		},
 		{
 			"the first window begins with the tracker, not with the first failure",
 			testPolicy(func(p *Policy) { p.Attempts = 1 }),
-			[]step{{15 * time.Second, failure, withinPolicy}, {21 * time.Second, failure, withinPolicy}},
+			[]testStep{{15 * time.Second, failureOutcome, withinPolicyDecision}, {21 * time.Second, failureOutcome, withinPolicyDecision}},
 		},
 		{
 			"RS-046 a recoverable start error counts like a failure",
 			testPolicy(func(p *Policy) { p.Attempts = 1 }),
-			[]step{{0, failure, withinPolicy}, {time.Second, failure, Decision{ActionGiveUp, exceeded, 0}}},
+			[]testStep{{0, failureOutcome, withinPolicyDecision}, {time.Second, failureOutcome, Decision{ActionGiveUp, exceededReason, 0}}},
 		},
 		{
 			"RS-047 an unrecoverable start error is the last",
 			testPolicy(nil),
-			[]step{{0, Outcome{Unrecoverable: true}, Decision{ActionGiveUp, ReasonUnrecoverable, 0}}},
+			[]testStep{{0, Outcome{Unrecoverable: true}, Decision{ActionGiveUp, ReasonUnrecoverable, 0}}},
 		},
 		{
 			"a killed task stays down, whatever else is true",
 			testPolicy(nil),
-			[]step{{0, Outcome{Killed: true, Requested: true, Success: true, Unrecoverable: true}, Decision{ActionKill, "", 0}}},
+			[]testStep{{0, Outcome{Killed: true, Requested: true, Success: true, Unrecoverable: true}, Decision{ActionKill, "", 0}}},
 		},
 		{
 			"RS-037 a requested restart costs no attempt",
 			testPolicy(func(p *Policy) { p.Attempts = 1 }),
-			[]step{
+			[]testStep{
 				{0, Outcome{Requested: true}, Decision{ActionRestart, "", 0}},
 				{0, Outcome{Requested: true, Success: true}, Decision{ActionRestart, "", 0}},
-				{0, failure, withinPolicy},
+				{0, failureOutcome, withinPolicyDecision},
 			},
 		},
 		{
 			"a requested restart needs no attempts",
 			testPolicy(func(p *Policy) { p.Attempts = 0 }),
-			[]step{{0, Outcome{Requested: true}, Decision{ActionRestart, "", 0}}},
+			[]testStep{{0, Outcome{Requested: true}, Decision{ActionRestart, "", 0}}},
 		},
 		{
 			"an unhealthy task follows the policy, also if it then exits cleanly and may finish",
 			testPolicy(func(p *Policy) { p.Attempts, p.OnSuccess = 1, false }),
-			[]step{
-				{0, Outcome{Unhealthy: true, Success: true}, withinPolicy},
-				{0, Outcome{Unhealthy: true, Success: true}, Decision{ActionGiveUp, exceeded, 0}},
+			[]testStep{
+				{0, Outcome{Unhealthy: true, Success: true}, withinPolicyDecision},
+				{0, Outcome{Unhealthy: true, Success: true}, Decision{ActionGiveUp, exceededReason, 0}},
 			},
 		},
 		{
 			"an unhealthy task without attempts fails",
 			testPolicy(func(p *Policy) { p.Attempts, p.OnSuccess = 0, false }),
-			[]step{{0, Outcome{Unhealthy: true, Success: true}, Decision{ActionGiveUp, ReasonNoRestarts, 0}}},
+			[]testStep{{0, Outcome{Unhealthy: true, Success: true}, Decision{ActionGiveUp, ReasonNoRestarts, 0}}},
 		},
 		{
 			"no delay is none",
 			testPolicy(func(p *Policy) { p.Delay = 0 }),
-			[]step{{0, failure, Decision{ActionRestart, ReasonWithinPolicy, 0}}},
+			[]testStep{{0, failureOutcome, Decision{ActionRestart, ReasonWithinPolicy, 0}}},
 		},
 		{
 			"a clock that was set back does not make the window longer",
 			testPolicy(func(p *Policy) { p.Attempts, p.Mode = 1, ModeDelay }),
-			[]step{
-				{0, failure, withinPolicy},
-				{-time.Hour, failure, Decision{ActionRestart, ReasonDelay, 20 * time.Second}},
-				{-time.Hour + 20*time.Second + 1, failure, withinPolicy},
+			[]testStep{
+				{0, failureOutcome, withinPolicyDecision},
+				{-time.Hour, failureOutcome, Decision{ActionRestart, ReasonDelay, 20 * time.Second}},
+				{-time.Hour + 20*time.Second + 1, failureOutcome, withinPolicyDecision},
 			},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			tracker := New(c.policy, startTime, noJitter)
 			for i, s := range c.steps {
-				if got := tracker.Next(startTime.Add(s.at), s.outcome); got != s.want {
+				if got := tracker.Decide(startTime.Add(s.at), s.outcome); got != s.want {
 					t.Errorf("decision %d = %+v, want %+v", i+1, got, s.want)
 				}
 			}
@@ -182,14 +182,14 @@ func TestDelayHasUpToAQuarterOfJitter(t *testing.T) {
 	for range 2000 {
 		delay := time.Duration(1 + rng.Int64N(int64(10*time.Second)))
 		tracker := New(testPolicy(func(p *Policy) { p.Delay = delay }), startTime, rng.Int64N)
-		got := tracker.Next(startTime, Outcome{}).Delay
+		got := tracker.Decide(startTime, Outcome{}).Delay
 		if got < delay || got >= delay+delay/4+1 {
 			t.Fatalf("delay %v for a policy of %v", got, delay)
 		}
 	}
 	full := func(n int64) int64 { return n - 1 }
 	tracker := New(testPolicy(nil), startTime, full)
-	if got, want := tracker.Next(startTime, Outcome{}).Delay, 1250*time.Millisecond-1; got != want {
+	if got, want := tracker.Decide(startTime, Outcome{}).Delay, 1250*time.Millisecond-1; got != want {
 		t.Errorf("longest delay %v, want %v", got, want)
 	}
 }
@@ -199,7 +199,7 @@ func TestDelayHasUpToAQuarterOfJitter(t *testing.T) {
 func TestJitterIsIndependent(t *testing.T) {
 	p := testPolicy(func(p *Policy) { p.Delay = time.Hour })
 	a, b := New(p, startTime, rand.Int64N), New(p, startTime, rand.Int64N)
-	if a.Next(startTime, Outcome{}) == b.Next(startTime, Outcome{}) {
+	if a.Decide(startTime, Outcome{}) == b.Decide(startTime, Outcome{}) {
 		t.Error("both drew the same delay")
 	}
 }
@@ -207,7 +207,7 @@ func TestJitterIsIndependent(t *testing.T) {
 func TestHugeDelaysDoNotOverflow(t *testing.T) {
 	full := func(n int64) int64 { return n - 1 }
 	tracker := New(testPolicy(func(p *Policy) { p.Delay = math.MaxInt64 }), startTime, full)
-	if got := tracker.Next(startTime, Outcome{}).Delay; got != math.MaxInt64 {
+	if got := tracker.Decide(startTime, Outcome{}).Delay; got != math.MaxInt64 {
 		t.Errorf("delay %v", got)
 	}
 }
@@ -217,7 +217,7 @@ func TestHugeDelaysDoNotOverflow(t *testing.T) {
 func TestResume(t *testing.T) {
 	p := testPolicy(func(p *Policy) { p.Attempts, p.Interval, p.Delay = 2, 5*time.Minute, 58*time.Second })
 	before := New(p, startTime, noJitter)
-	before.Next(startTime.Add(time.Second), Outcome{})
+	before.Decide(startTime.Add(time.Second), Outcome{})
 
 	after := New(p, startTime.Add(20*time.Second), noJitter)
 	after.Resume(before.State())
@@ -227,10 +227,10 @@ func TestResume(t *testing.T) {
 	if got := after.RemainingDelay(startTime.Add(time.Hour)); got != 0 {
 		t.Errorf("remaining delay after its end %v, want none", got)
 	}
-	if got := after.Next(startTime.Add(time.Minute), Outcome{}); got.Action != ActionRestart {
+	if got := after.Decide(startTime.Add(time.Minute), Outcome{}); got.Action != ActionRestart {
 		t.Errorf("second failure: %+v", got)
 	}
-	if got := after.Next(startTime.Add(2*time.Minute), Outcome{}); got.Action != ActionGiveUp {
+	if got := after.Decide(startTime.Add(2*time.Minute), Outcome{}); got.Action != ActionGiveUp {
 		t.Errorf("third failure, one of them before the agent's restart: %+v", got)
 	}
 	if got := after.RemainingDelay(startTime.Add(2 * time.Minute)); got != 0 {
@@ -240,7 +240,7 @@ func TestResume(t *testing.T) {
 
 func TestRemainingIsBoundedWhenTheClockIsSetBack(t *testing.T) {
 	tracker := New(testPolicy(nil), startTime, noJitter)
-	tracker.Next(startTime, Outcome{})
+	tracker.Decide(startTime, Outcome{})
 	if got, want := tracker.RemainingDelay(startTime.Add(-time.Hour)), time.Second; got != want {
 		t.Errorf("remaining %v, want the delay, %v", got, want)
 	}
@@ -256,13 +256,13 @@ func TestRemainingIsBoundedWhenTheClockIsSetBack(t *testing.T) {
 // An updated policy applies from the next decision on.
 func TestSetPolicy(t *testing.T) {
 	tracker := New(testPolicy(func(p *Policy) { p.Attempts = 1 }), startTime, noJitter)
-	tracker.Next(startTime, Outcome{})
+	tracker.Decide(startTime, Outcome{})
 	tracker.SetPolicy(testPolicy(func(p *Policy) { p.Attempts = 2 }))
-	if got := tracker.Next(startTime, Outcome{}); got.Action != ActionRestart {
+	if got := tracker.Decide(startTime, Outcome{}); got.Action != ActionRestart {
 		t.Errorf("second failure under a policy of two attempts: %+v", got)
 	}
 	want := `Exceeded allowed attempts 2 in interval 20s and mode is "fail"`
-	if got := tracker.Next(startTime, Outcome{}); got != (Decision{ActionGiveUp, want, 0}) {
+	if got := tracker.Decide(startTime, Outcome{}); got != (Decision{ActionGiveUp, want, 0}) {
 		t.Errorf("third failure: %+v, want what was counted to stay counted", got)
 	}
 }
@@ -304,7 +304,7 @@ func TestRandomSequences(t *testing.T) {
 		window := tracker.State().WindowStart
 		for range 50 {
 			now = now.Add(time.Duration(rng.Int64N(int64(10 * time.Second))))
-			d := tracker.Next(now, Outcome{})
+			d := tracker.Decide(now, Outcome{})
 			if s := tracker.State(); !s.WindowStart.Equal(window) {
 				window, restarts = s.WindowStart, 0
 			}
@@ -334,13 +334,13 @@ func TestRandomSequences(t *testing.T) {
 func TestDelayMayExceedTheWindow(t *testing.T) {
 	now := time.Unix(0, 0)
 	tracker := New(Policy{Attempts: 1, Interval: 10 * time.Second, Mode: ModeDelay}, now, func(int64) int64 { return 0 })
-	tracker.Next(now, Outcome{})
+	tracker.Decide(now, Outcome{})
 	now = now.Add(10 * time.Second) // the end of the window
-	d := tracker.Next(now, Outcome{})
+	d := tracker.Decide(now, Outcome{})
 	if d.Reason != ReasonDelay || d.Delay <= 0 {
 		t.Fatalf("at the end of the window: %+v", d)
 	}
-	if d = tracker.Next(now.Add(d.Delay), Outcome{}); d.Reason != ReasonWithinPolicy {
+	if d = tracker.Decide(now.Add(d.Delay), Outcome{}); d.Reason != ReasonWithinPolicy {
 		t.Errorf("after the delay: %+v", d)
 	}
 }

@@ -26,8 +26,8 @@ type AllocReport struct {
 	HealthyTime time.Time
 	// DeploymentID is the deployment to which Healthy applies.
 	DeploymentID string
-	// Ended means that all tasks and hooks of the allocation have ended for good.
-	Ended bool
+	// TasksEnded means that all tasks and hooks of the allocation have ended for good.
+	TasksEnded bool
 }
 
 // Report stores reports about allocations and makes the changes that follow from them, such as replacements. It ignores
@@ -66,14 +66,14 @@ func (c *txn) applyReport(r AllocReport) bool {
 		a.NetworkStatus = r.NetworkStatus
 	}
 	c.applyHealth(&a, r)
-	if !r.Ended && reflect.DeepEqual(&a, old) {
+	if !r.TasksEnded && reflect.DeepEqual(&a, old) {
 		return false // a restarted agent repeats the last report of the agent before it
 	}
 	a.ModifyTime = c.now.UnixNano()
 	c.wroteAllocs = true
-	c.tx.ReportAllocation(&a)
+	c.tx.PutReportedAllocation(&a)
 	switch {
-	case r.Ended:
+	case r.TasksEnded:
 		c.tx.EndAllocation(a.ID)
 		c.desiredChanged = true // a replacement may have waited for the end of this allocation
 		c.nodeUsage.Remove(&a)
@@ -81,7 +81,7 @@ func (c *txn) applyReport(r AllocReport) bool {
 	case !c.tx.AllocationEnded(a.ID):
 		c.nodeUsage.Put(&a)
 	}
-	c.markDirty(JobKey{a.Namespace, a.JobID})
+	c.markJobDirty(JobKey{a.Namespace, a.JobID})
 	return true
 }
 
@@ -120,16 +120,16 @@ type StopOptions struct {
 
 // StopAlloc stops an allocation and replaces it. An allocation of a batch or
 // sysbatch job is replaced only with Reschedule.
-func (s *Scheduler) StopAlloc(ctx context.Context, id string, o StopOptions) (out Outcome, err error) {
+func (s *Scheduler) StopAlloc(ctx context.Context, id string, o StopOptions) (out RequestOutcome, err error) {
 	env := s.newPreparedEnv()
 	if a := s.store.Snapshot().Allocation(nil, id); a != nil {
 		env.expectReplacement(a)
 	}
 	out.Index, err = s.updateWith(ctx, env, func(c *txn) error {
-		out = Outcome{}
+		out = RequestOutcome{}
 		old := c.tx.Allocation(nil, id)
 		if old == nil {
-			return requestErrorf(NotFound, "allocation not found")
+			return requestErrorf(RequestNotFound, "allocation not found")
 		}
 		c.setOperation(opAllocStop)
 		a := *old
@@ -161,17 +161,17 @@ func (s *Scheduler) StopAlloc(ctx context.Context, id string, o StopOptions) (ou
 func DesiredAllocs(state store.Reader) []*api.Allocation {
 	all := state.Allocations(nil, "")
 	// leaving has, by name, the lowest CreateIndex of the terminal allocations that have not ended.
-	leaving := make(map[slotKey]uint64)
+	leaving := make(map[allocNameKey]uint64)
 	for _, a := range all {
 		if !model.AllocTerminal(a) || state.AllocationEnded(a.ID) {
 			continue
 		}
-		if first, some := leaving[slotKeyOf(a)]; !some || a.CreateIndex < first {
-			leaving[slotKeyOf(a)] = a.CreateIndex
+		if first, some := leaving[allocNameKeyOf(a)]; !some || a.CreateIndex < first {
+			leaving[allocNameKeyOf(a)] = a.CreateIndex
 		}
 	}
 	desired := slices.DeleteFunc(all, func(a *api.Allocation) bool {
-		first, some := leaving[slotKeyOf(a)]
+		first, some := leaving[allocNameKeyOf(a)]
 		return some && first <= a.CreateIndex && !model.AllocTerminal(a) && !hasStarted(a)
 	})
 	slices.SortStableFunc(desired, func(a, b *api.Allocation) int {

@@ -43,25 +43,25 @@ func (c *resourceAmounts) add(amount resourceAmounts, times float64) {
 // groupDemand returns the largest amounts that the tasks of a group use at one time. Prestart, main and poststop tasks
 // run one after the other: the result is the maximum over these stages, plus the sidecars.
 func groupDemand(g *api.TaskGroup) resourceAmounts {
-	var before, during, after, beside resourceAmounts
+	var prestartDemand, mainDemand, poststopDemand, sidecarDemand resourceAmounts
 	for _, t := range g.Tasks {
-		stage := &during
+		stage := &mainDemand
 		switch l := t.Lifecycle; {
 		case l == nil:
 		case l.Hook == api.TaskLifecycleHookPoststop:
-			stage = &after
+			stage = &poststopDemand
 		case l.Sidecar:
-			stage = &beside
+			stage = &sidecarDemand
 		case l.Hook == api.TaskLifecycleHookPrestart:
-			stage = &before
+			stage = &prestartDemand
 		}
 		stage[0] += float64(*t.Resources.CPU)
 		stage[1] += float64(*t.Resources.MemoryMB)
 	}
-	var need resourceAmounts
-	for i := range need {
-		need[i] = max(before[i], during[i], after[i]) + beside[i]
+	var maxDemand resourceAmounts
+	for i := range maxDemand {
+		maxDemand[i] = max(prestartDemand[i], mainDemand[i], poststopDemand[i]) + sidecarDemand[i]
 	}
-	need[2] = float64(*g.EphemeralDisk.SizeMB)
-	return need
+	maxDemand[2] = float64(*g.EphemeralDisk.SizeMB)
+	return maxDemand
 }

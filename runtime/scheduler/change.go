@@ -27,7 +27,7 @@ const (
 
 // txn is a store transaction in progress. It collects the changes that follow from the request: it plans and stores
 // evaluations, and reconciles the jobs that the transaction has changed. Types that embed txn make the other parts of a
-// change: jobVersions, childJobs, rollout, nodeDrain, clockAdjustment, collection.
+// change: jobVersions, childJobLauncher, rollout, nodeDrain, clockAdjustment, collection.
 type txn struct {
 	tx            *store.Txn
 	s             *Scheduler
@@ -37,11 +37,11 @@ type txn struct {
 	nodeUsage     *NodeUsage
 	operationName string // the current operation
 
-	wroteAllocs    bool
-	desiredChanged bool     // the allocations that the node must run have changed: see Config.OnDesiredChange
-	resourcesFreed bool     // resources may have become free for blocked evaluations
-	dirtyJobs      []JobKey // jobs to reconcile at the end of the change
-	afterCommit    []func() // functions to call when the change is durable
+	wroteAllocs     bool
+	desiredChanged  bool     // the allocations that the node must run have changed: see Config.OnDesiredChange
+	resourcesFreed  bool     // resources may have become free for blocked evaluations
+	jobsToReconcile []JobKey // jobs to reconcile at the end of the change
+	afterCommit     []func() // functions to call when the change is durable
 }
 
 // update makes a change of the store: edit writes it to a transaction. An error of edit is returned unchanged, and
@@ -55,13 +55,13 @@ func (s *Scheduler) updateWith(ctx context.Context, env *preparedEnv, edit func(
 	for {
 		env.prepare()
 		index, err := s.tryUpdate(ctx, env, edit)
-		if !errors.Is(err, errEnvIncomplete) {
+		if !errors.Is(err, errPreparedEnvTooSmall) {
 			return index, err
 		}
 	}
 }
 
-// tryUpdate makes one attempt of a change. It returns errEnvIncomplete if env had too few prepared ids or ports.
+// tryUpdate makes one attempt of a change. It returns errPreparedEnvTooSmall if env had too few prepared ids or ports.
 func (s *Scheduler) tryUpdate(ctx context.Context, env *preparedEnv, edit func(*txn) error) (uint64, error) {
 	var c *txn
 	index, err := s.store.Update(ctx, func(tx *store.Txn) error {
@@ -79,7 +79,7 @@ func (s *Scheduler) tryUpdate(ctx context.Context, env *preparedEnv, edit func(*
 		nodeDrain{c}.continueDrain()
 		c.reconcileDirtyJobs()
 		if env.isIncomplete() {
-			return errEnvIncomplete
+			return errPreparedEnvTooSmall
 		}
 		c.saveNodeUsage()
 		return nil
@@ -105,7 +105,7 @@ func (s *Scheduler) tryUpdate(ctx context.Context, env *preparedEnv, edit func(*
 // setOperation sets the operation that the event stream shows for the following writes.
 func (c *txn) setOperation(name string) {
 	c.operationName = name
-	c.tx.Operation(name)
+	c.tx.SetOperation(name)
 }
 
 // loadNodeUsage takes the cached usage of the node, or builds it from the state.
@@ -137,10 +137,10 @@ func (c *txn) saveNodeUsage() {
 // onCommit adds a function that is called when the change is durable.
 func (c *txn) onCommit(f func()) { c.afterCommit = append(c.afterCommit, f) }
 
-// markDirty adds a job to the jobs that are reconciled at the end of the change.
-func (c *txn) markDirty(key JobKey) {
-	if !slices.Contains(c.dirtyJobs, key) {
-		c.dirtyJobs = append(c.dirtyJobs, key)
+// markJobDirty adds a job to the jobs that are reconciled at the end of the change.
+func (c *txn) markJobDirty(key JobKey) {
+	if !slices.Contains(c.jobsToReconcile, key) {
+		c.jobsToReconcile = append(c.jobsToReconcile, key)
 	}
 }
 
@@ -216,9 +216,9 @@ func (c *txn) hasBlockedEval(key JobKey) bool {
 	return slices.ContainsFunc(c.tx.EvaluationsByJob(nil, key.Namespace, key.ID), func(e *api.Evaluation) bool { return e.Status == api.EvalStatusBlocked })
 }
 
-func (c *txn) planEval(eval *api.Evaluation) Changes {
+func (c *txn) planEval(eval *api.Evaluation) PlanChanges {
 	key := JobKey{eval.Namespace, eval.JobID}
-	return Plan(Input{
+	return Plan(PlanInput{
 		Eval:       eval,
 		Job:        c.tx.Job(nil, key.Namespace, key.ID),
 		Allocs:     c.tx.AllocationsByJob(nil, key.Namespace, key.ID),
@@ -231,18 +231,18 @@ func (c *txn) planEval(eval *api.Evaluation) Changes {
 	})
 }
 
-// evalOperations are the operations whose events include new evaluations. For other operations the event of a new
+// operationsWithEvalEvent are the operations whose events include new evaluations. For other operations the event of a new
 // evaluation has a separate operation.
-var evalOperations = map[string]bool{opJobRegistered: true, opJobDeregistered: true, opAllocStop: true}
+var operationsWithEvalEvent = map[string]bool{opJobRegistered: true, opJobDeregistered: true, opAllocStop: true}
 
 // applyPlan stores the plan of an evaluation in one change. Nomad needs three changes:
 // the evaluation is created, the plan is applied, the evaluation is completed. The
 // events are the same as Nomad's.
-func (c *txn) applyPlan(eval *api.Evaluation, out Changes) {
+func (c *txn) applyPlan(eval *api.Evaluation, out PlanChanges) {
 	pending := *eval
 	pending.ModifyIndex = c.tx.Index()
 	if c.tx.Evaluation(nil, eval.ID) == nil {
-		if !evalOperations[c.operationName] {
+		if !operationsWithEvalEvent[c.operationName] {
 			c.setOperation(opEvaluation)
 		}
 		c.tx.AnnounceEvaluation(&pending)
@@ -253,7 +253,7 @@ func (c *txn) applyPlan(eval *api.Evaluation, out Changes) {
 	}
 	for _, d := range out.Deployments {
 		c.tx.PutDeployment(d)
-		rollout{c}.setTimer(d)
+		deploymentUpdater{c}.setDeploymentTimer(d)
 	}
 	for _, a := range out.Update {
 		c.putAlloc(a)
@@ -275,7 +275,7 @@ func (c *txn) applyPlan(eval *api.Evaluation, out Changes) {
 	if planned {
 		c.setOperation(opPlan) // the status of the job follows from the allocations, so its change is part of this operation
 	}
-	c.markDirty(JobKey{out.Eval.Namespace, out.Eval.JobID})
+	c.markJobDirty(JobKey{out.Eval.Namespace, out.Eval.JobID})
 }
 
 // sameEval reports whether two evaluations have the same status, queued allocations and failed allocations.

@@ -12,9 +12,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// stepTolerance is the difference between wall clock and monotonic clock from which the wall clock has made a step.
+// clockStepTolerance is the difference between wall clock and monotonic clock from which the wall clock has made a step.
 // Because of it, a correction of less than a second does not repeat the launch of a periodic job.
-const stepTolerance = time.Second
+const clockStepTolerance = time.Second
 
 // wallClock detects steps of the wall clock. A suspend of the machine is a step
 // too, because the monotonic clock stands still during it.
@@ -53,7 +53,7 @@ func (w *wallClock) read(h Env) clockReading {
 	r := clockReading{now: now, offset: h.clockOffset(now)}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if step := r.offset - w.offset; step.Abs() >= stepTolerance {
+	if step := r.offset - w.offset; step.Abs() >= clockStepTolerance {
 		r.step = step
 	}
 	r.needsAdjustment = !w.stateAdjusted || r.step != 0
@@ -71,15 +71,15 @@ func (w *wallClock) recordAdjustment(r clockReading) {
 }
 
 // ClockStepped makes Run check the clock. It does not block.
-func (s *Scheduler) ClockStepped() { notify(s.clockTick) }
+func (s *Scheduler) ClockStepped() { notify(s.clockCheckRequested) }
 
-// runClock adjusts the state after steps of the clock, until ctx ends. Any other
+// runClockChecks adjusts the state after steps of the clock, until ctx ends. Any other
 // change of the state makes the same adjustment first.
-func (s *Scheduler) runClock(ctx context.Context) {
+func (s *Scheduler) runClockChecks(ctx context.Context) {
 	for {
 		select {
-		case <-s.clockTick:
-		case <-time.After(maxWait):
+		case <-s.clockCheckRequested:
+		case <-time.After(maxTimerWait):
 		case <-ctx.Done():
 			return
 		}
@@ -138,7 +138,7 @@ func (c clockAdjustment) moveDeadlines(step time.Duration) {
 }
 
 // isFutureTime reports whether a stored time is in the future, so that it comes from a clock that was ahead.
-func (c clockAdjustment) isFutureTime(at time.Time) bool { return at.Sub(c.now) > stepTolerance }
+func (c clockAdjustment) isFutureTime(at time.Time) bool { return at.Sub(c.now) > clockStepTolerance }
 
 // clearFutureTimes replaces stored times of a clock that was ahead: event times in the future become the current time,
 // and deadlines that are too far in the future become the current time plus their duration. Otherwise actions that
@@ -146,7 +146,7 @@ func (c clockAdjustment) isFutureTime(at time.Time) bool { return at.Sub(c.now) 
 func (c clockAdjustment) clearFutureTimes() {
 	for _, job := range c.tx.Jobs(nil, store.AnyNamespace, "") {
 		if key := KeyOf(job); c.isFutureTime(lastLaunch(c.tx.Reader, key)) {
-			childJobs(c).putLaunch(key)
+			childJobLauncher(c).putLaunch(key)
 		}
 	}
 	for _, job := range c.tx.Jobs(nil, store.AnyNamespace, "") {
@@ -226,7 +226,7 @@ func (c clockAdjustment) clearFutureTimesOfAlloc(a *api.Allocation) {
 		return
 	}
 	c.wroteAllocs = true
-	c.tx.ReportAllocation(&copied)
+	c.tx.PutReportedAllocation(&copied)
 	if !c.tx.AllocationEnded(a.ID) {
 		c.nodeUsage.Put(&copied)
 	}

@@ -129,9 +129,9 @@ func TestPeriodicJobContinuesAfterClockIsSetBack(t *testing.T) {
 				b.register(periodicJob("*/10 * * * *"))
 				b.advance(35 * time.Minute)
 				step(b, -365*24*time.Hour)
-				before := b.launchCount(webJob)
+				before := b.launchCount(webJobKey)
 				b.advance(time.Hour)
-				if got := b.launchCount(webJob) - before; got != 6 {
+				if got := b.launchCount(webJobKey) - before; got != 6 {
 					t.Errorf("%d launches in the hour after the clock was corrected, want 6", got)
 				}
 			})
@@ -147,7 +147,7 @@ func TestPeriodicJobIsLaunchedOnceAfterClockIsSetForward(t *testing.T) {
 		b.clock.Step(5 * time.Hour)
 		b.ClockStepped()
 		b.advance(time.Second)
-		if got := b.launchCount(webJob); got != 1 {
+		if got := b.launchCount(webJobKey); got != 1 {
 			t.Errorf("%d launches for five hours that the machine was suspended, want 1", got)
 		}
 	})
@@ -164,7 +164,7 @@ func TestSmallCorrectionRepeatsNoLaunch(t *testing.T) {
 		b.advance(5 * time.Minute)
 		b.startScheduler()
 		b.advance(time.Minute)
-		if got := b.launchCount(webJob); got != 1 {
+		if got := b.launchCount(webJobKey); got != 1 {
 			t.Errorf("%d launches, want 1", got)
 		}
 	})
@@ -187,7 +187,9 @@ func TestRescheduleDelayIgnoresClockSteps(t *testing.T) {
 			}
 			t.Run(name+" by "+by.String(), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					b := newClockHarness(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{Run: time.Second, Fail: true} })
+					b := newClockHarness(t, func(*api.Allocation) schedtest.AllocTimes {
+						return schedtest.AllocTimes{Run: time.Second, FailAtEnd: true}
+					})
 					b.clock.Step(365 * 24 * time.Hour)
 					b.startScheduler()
 					b.register(failingJob(0))
@@ -197,11 +199,11 @@ func TestRescheduleDelayIgnoresClockSteps(t *testing.T) {
 						b.advance(10 * time.Second) // a new scheduler starts the delay again, because it cannot measure how much of it has passed
 					}
 					b.advance(19 * time.Second)
-					if got := len(b.store.Snapshot().AllocationsByJob(nil, webJob.Namespace, webJob.ID)); got != 1 {
+					if got := len(b.store.Snapshot().AllocationsByJob(nil, webJobKey.Namespace, webJobKey.ID)); got != 1 {
 						t.Errorf("replaced before the delay: %d allocations", got)
 					}
 					b.advance(61 * time.Second) // the rest of the delay, and the minute after which a step that was not reported is noticed
-					if got := len(b.store.Snapshot().AllocationsByJob(nil, webJob.Namespace, webJob.ID)); got < 2 {
+					if got := len(b.store.Snapshot().AllocationsByJob(nil, webJobKey.Namespace, webJobKey.ID)); got < 2 {
 						t.Errorf("not replaced after the delay: %d allocations", got)
 					}
 				})
@@ -218,9 +220,9 @@ func TestRescheduleAttemptsExpireAfterClockIsSetBack(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := newClockHarness(t, func(a *api.Allocation) schedtest.AllocTimes {
 					if a.RescheduleTracker != nil && len(a.RescheduleTracker.Events) == 1 {
-						return schedtest.AllocTimes{Run: 90 * time.Minute, Fail: true}
+						return schedtest.AllocTimes{Run: 90 * time.Minute, FailAtEnd: true}
 					}
-					return schedtest.AllocTimes{Run: time.Second, Fail: true}
+					return schedtest.AllocTimes{Run: time.Second, FailAtEnd: true}
 				})
 				b.clock.Step(365 * 24 * time.Hour)
 				b.startScheduler()
@@ -228,7 +230,7 @@ func TestRescheduleAttemptsExpireAfterClockIsSetBack(t *testing.T) {
 				b.advance(2 * time.Minute) // the first allocation has failed, the second runs
 				step(b, -365*24*time.Hour)
 				b.advance(89*time.Minute + 30*time.Second) // a longer wait would exceed the time after which a dead job is deleted
-				if got := len(b.store.Snapshot().AllocationsByJob(nil, webJob.Namespace, webJob.ID)); got != 3 {
+				if got := len(b.store.Snapshot().AllocationsByJob(nil, webJobKey.Namespace, webJobKey.ID)); got != 3 {
 					t.Errorf("%d allocations, want 3: the attempt of before is out of the interval", got)
 				}
 			})
@@ -245,7 +247,7 @@ func TestProgressDeadlineIgnoresClockSteps(t *testing.T) {
 			}
 			t.Run(name+" by "+by.String(), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					b := newClockHarness(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{Healthy: time.Hour} })
+					b := newClockHarness(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{TimeToHealth: time.Hour} })
 					b.clock.Step(365 * 24 * time.Hour)
 					b.startScheduler()
 					b.register(serviceJob(withRollingUpdate(func(u *api.UpdateStrategy) {
@@ -254,11 +256,11 @@ func TestProgressDeadlineIgnoresClockSteps(t *testing.T) {
 					b.advance(5 * time.Minute)
 					step(b, by)
 					b.advance(4 * time.Minute)
-					if d := b.store.Snapshot().LatestDeployment(nil, webJob.Namespace, webJob.ID); d.Status != api.DeploymentStatusRunning {
+					if d := b.store.Snapshot().LatestDeployment(nil, webJobKey.Namespace, webJobKey.ID); d.Status != api.DeploymentStatusRunning {
 						t.Errorf("the deployment is %s (%s) before its progress deadline", d.Status, d.StatusDescription)
 					}
 					b.advance(7 * time.Minute)
-					if d := b.store.Snapshot().LatestDeployment(nil, webJob.Namespace, webJob.ID); d.StatusDescription != model.DeploymentFailedProgressDeadline {
+					if d := b.store.Snapshot().LatestDeployment(nil, webJobKey.Namespace, webJobKey.ID); d.StatusDescription != model.DeploymentFailedProgressDeadline {
 						t.Errorf("the deployment is %s (%s) after its progress deadline", d.Status, d.StatusDescription)
 					}
 				})
@@ -309,22 +311,22 @@ func TestRecordsAreCollectedAfterClockIsSetBack(t *testing.T) {
 				b.startScheduler()
 				b.register(serviceJob(nil))
 				b.advance(time.Minute)
-				if _, err := b.Deregister(t.Context(), webJob, scheduler.DeregisterOptions{}); err != nil {
+				if _, err := b.Deregister(t.Context(), webJobKey, scheduler.DeregisterOptions{}); err != nil {
 					t.Fatal(err)
 				}
 				b.advance(time.Minute)
 				step(b, -365*24*time.Hour)
 				b.advance(50 * time.Minute)
-				if len(b.store.Snapshot().AllocationsByJob(nil, webJob.Namespace, webJob.ID)) == 0 {
+				if len(b.store.Snapshot().AllocationsByJob(nil, webJobKey.Namespace, webJobKey.ID)) == 0 {
 					t.Error("collected before their time")
 				}
 				b.advance(4 * time.Hour)
-				if b.store.Snapshot().Job(nil, webJob.Namespace, webJob.ID) != nil {
-					var left strings.Builder
-					for _, e := range b.store.Snapshot().EvaluationsByJob(nil, webJob.Namespace, webJob.ID) {
-						left.WriteString(e.TriggeredBy + " " + time.Unix(0, e.ModifyTime).String() + "; ")
+				if b.store.Snapshot().Job(nil, webJobKey.Namespace, webJobKey.ID) != nil {
+					var leftRecords strings.Builder
+					for _, e := range b.store.Snapshot().EvaluationsByJob(nil, webJobKey.Namespace, webJobKey.ID) {
+						leftRecords.WriteString(e.TriggeredBy + " " + time.Unix(0, e.ModifyTime).String() + "; ")
 					}
-					t.Errorf("the job is still there, with %d allocations; %s", len(b.store.Snapshot().AllocationsByJob(nil, webJob.Namespace, webJob.ID)), left.String())
+					t.Errorf("the job is still there, with %d allocations; %s", len(b.store.Snapshot().AllocationsByJob(nil, webJobKey.Namespace, webJobKey.ID)), leftRecords.String())
 				}
 			})
 		})

@@ -75,13 +75,13 @@ type garbageCollection struct {
 // allocation that has not ended.
 func (c garbageCollection) collectAll() {
 	c.setOperation(opJobsCollected)
-	var done []*api.Job
+	var deadJobs []*api.Job
 	for _, job := range c.tx.Jobs(nil, store.AnyNamespace, "") {
 		if c.isJobDead(job, c.Jobs) {
-			done = append(done, job)
+			deadJobs = append(deadJobs, job)
 		}
 	}
-	for _, job := range done {
+	for _, job := range deadJobs {
 		c.removeJob(job)
 	}
 	c.collectAllocs()
@@ -145,7 +145,7 @@ func (c garbageCollection) isSurplus(a *api.Allocation) bool {
 	if isBatchLike(job) && *a.Job.Version != *job.Version {
 		return true
 	}
-	if a.NextAllocation != "" || a.DesiredStatus != api.AllocDesiredStatusRun && !stoppedForGood(a) {
+	if a.NextAllocation != "" || a.DesiredStatus != api.AllocDesiredStatusRun && !stoppedWithoutReplacement(a) {
 		return true
 	}
 	// Plans count completed allocations, and failed ones that are not replaced, if they have the current version of the
@@ -200,15 +200,15 @@ func (c garbageCollection) collectEvals() {
 // collectDeployments deletes deployments that are neither active nor the newest of
 // their job.
 func (c garbageCollection) collectDeployments() {
-	var unneeded []*api.Deployment
+	var unneededDeployments []*api.Deployment
 	for _, d := range c.tx.Deployments(nil, "") {
 		key := JobKey{d.Namespace, d.JobID}
 		newest := c.tx.Job(nil, key.Namespace, key.ID) != nil && c.tx.LatestDeployment(nil, key.Namespace, key.ID).ID == d.ID
 		if !model.DeploymentActive(d) && !newest && c.isOlderThan(d.ModifyTime, c.Deployments) {
-			unneeded = append(unneeded, d)
+			unneededDeployments = append(unneededDeployments, d)
 		}
 	}
-	for _, d := range unneeded {
+	for _, d := range unneededDeployments {
 		c.tx.DeleteDeployment(d.ID)
 	}
 }

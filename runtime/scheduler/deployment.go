@@ -31,7 +31,7 @@ func (p *planner) findDeployment() {
 	if model.DeploymentActive(d) {
 		d.Status, d.StatusDescription = api.DeploymentStatusCancelled, end
 		d.ModifyTime = p.Now.UnixNano()
-		p.cancelled = d
+		p.cancelledDeployment = d
 	}
 }
 
@@ -49,7 +49,7 @@ func copyDeployment(d *api.Deployment) *api.Deployment {
 // createDeployment adds the group to a deployment if the plan rolls out a new version of the job. Replacements of the
 // same version need no deployment.
 func (g *groupPlan) createDeployment(changing, destructive bool) {
-	if g.rollingUpdate == nil || *g.spec.Count == 0 || g.deployment != nil && !g.deploymentIsNew || g.hadCurrentVersion && !changing {
+	if g.rollingUpdate == nil || *g.taskGroup.Count == 0 || g.deployment != nil && !g.deploymentIsNew || g.hadCurrentVersion && !changing {
 		return
 	}
 	d := g.deployment
@@ -58,7 +58,7 @@ func (g *groupPlan) createDeployment(changing, destructive bool) {
 		g.deployment, g.deploymentIsNew = d, true
 	}
 	state := &api.DeploymentState{
-		DesiredTotal:     *g.spec.Count,
+		DesiredTotal:     *g.taskGroup.Count,
 		ProgressDeadline: deref(g.rollingUpdate.ProgressDeadline),
 		AutoRevert:       deref(g.rollingUpdate.AutoRevert),
 	}

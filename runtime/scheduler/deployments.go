@@ -10,20 +10,20 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// rollout makes changes of deployments in a transaction.
-type rollout struct{ *txn }
+// deploymentUpdater makes changes of deployments in a transaction.
+type deploymentUpdater struct{ *txn }
 
-// handleDeadline checks a deployment whose deadline has passed.
-func (c rollout) handleDeadline(id string) {
+// handleDeploymentDeadline checks a deployment whose deadline has passed.
+func (c deploymentUpdater) handleDeploymentDeadline(id string) {
 	c.setOperation(opDeployment)
 	if d := c.tx.Deployment(nil, id); d != nil {
-		c.markDirty(JobKey{d.Namespace, d.JobID})
+		c.markJobDirty(JobKey{d.Namespace, d.JobID})
 	}
 	c.onCommit(func() { c.s.deploymentTimers.set(id, noTime) })
 }
 
-// setTimer sets the timer for the first progress deadline of a deployment.
-func (c rollout) setTimer(d *api.Deployment) {
+// setDeploymentTimer sets the timer for the first progress deadline of a deployment.
+func (c deploymentUpdater) setDeploymentTimer(d *api.Deployment) {
 	id, first := d.ID, time.Time{}
 	if d.Status == api.DeploymentStatusRunning {
 		for _, state := range d.TaskGroups {
@@ -36,20 +36,20 @@ func (c rollout) setTimer(d *api.Deployment) {
 }
 
 // checkDeployment checks the active deployment of a job and applies the changes that result.
-func (c rollout) checkDeployment(job *api.Job) {
+func (c deploymentUpdater) checkDeployment(job *api.Job) {
 	key := KeyOf(job)
 	d := c.tx.LatestDeployment(nil, key.Namespace, key.ID)
 	if d == nil || !model.DeploymentActive(d) || d.JobCreateIndex != *job.CreateIndex || d.JobVersion != *job.Version {
 		return
 	}
 	v := CheckDeployment(d, job, c.tx.AllocationsByJob(nil, key.Namespace, key.ID), c.now)
-	c.applyChanges(job, d, v, v.Deployment != nil && v.Deployment.Status != d.Status)
+	c.applyDeploymentChanges(job, d, v, v.Deployment != nil && v.Deployment.Status != d.Status)
 }
 
-// applyChanges stores the changes of a deployment and evaluates the job. With alwaysEvaluate it creates an evaluation
+// applyDeploymentChanges stores the changes of a deployment and evaluates the job. With alwaysEvaluate it creates an evaluation
 // in any case and returns its id. Otherwise it evaluates only if the changes require it, and stores nothing if the plan
 // changes nothing.
-func (c rollout) applyChanges(job *api.Job, d *api.Deployment, v DeploymentChanges, alwaysEvaluate bool) (evalID string) {
+func (c deploymentUpdater) applyDeploymentChanges(job *api.Job, d *api.Deployment, v DeploymentChanges, alwaysEvaluate bool) (evalID string) {
 	for _, a := range v.Allocs {
 		c.putAlloc(a)
 	}
@@ -65,8 +65,8 @@ func (c rollout) applyChanges(job *api.Job, d *api.Deployment, v DeploymentChang
 		}
 	}
 	id := d.ID
-	c.onCommit(func() { c.s.deploymentTimers.set(id, v.Deadline) })
-	if !alwaysEvaluate && !v.Evaluate {
+	c.onCommit(func() { c.s.deploymentTimers.set(id, v.NextCheck) })
+	if !alwaysEvaluate && !v.NeedsEvaluation {
 		return ""
 	}
 	eval := c.newEval(job, triggerDeployment)
@@ -82,7 +82,7 @@ func (c rollout) applyChanges(job *api.Job, d *api.Deployment, v DeploymentChang
 
 // rollBack completes the status description of a failed deployment. If a group has auto_revert, it stores the latest
 // stable job version as a new version and returns it.
-func (c rollout) rollBack(job *api.Job, d *api.Deployment) *api.Job {
+func (c deploymentUpdater) rollBack(job *api.Job, d *api.Deployment) *api.Job {
 	revert := false
 	for _, state := range d.TaskGroups {
 		revert = revert || state.AutoRevert
@@ -110,20 +110,20 @@ func sameExceptStop(a, b *api.Job) bool {
 }
 
 // updateDeployment applies a user's change to an active deployment.
-func (s *Scheduler) updateDeployment(ctx context.Context, id, name string, edit func(c *txn, d *api.Deployment, job *api.Job) (DeploymentChanges, error)) (out Outcome, err error) {
+func (s *Scheduler) updateDeployment(ctx context.Context, id, name string, edit func(c *txn, d *api.Deployment, job *api.Job) (DeploymentChanges, error)) (out RequestOutcome, err error) {
 	out.Index, err = s.update(ctx, func(c *txn) error {
-		out = Outcome{}
+		out = RequestOutcome{}
 		d := c.tx.Deployment(nil, id)
 		if d == nil {
-			return requestErrorf(NotFound, "deployment not found")
+			return requestErrorf(RequestNotFound, "deployment not found")
 		}
 		if !model.DeploymentActive(d) {
-			return requestErrorf(Refused, "can't %s terminal deployment", name)
+			return requestErrorf(RequestRefused, "can't %s terminal deployment", name)
 		}
 		key := JobKey{d.Namespace, d.JobID}
 		job := c.tx.Job(nil, key.Namespace, key.ID)
 		if job == nil {
-			return requestErrorf(NotFound, "job not found")
+			return requestErrorf(RequestNotFound, "job not found")
 		}
 		c.setOperation(opDeployment)
 		v, err := edit(c, d, job)
@@ -131,22 +131,22 @@ func (s *Scheduler) updateDeployment(ctx context.Context, id, name string, edit 
 			return err
 		}
 		before := *job.Version
-		if evalID := (rollout{c}).applyChanges(job, d, v, v.Evaluate); evalID != "" {
+		if evalID := (deploymentUpdater{c}).applyDeploymentChanges(job, d, v, v.NeedsEvaluation); evalID != "" {
 			out.EvalID, out.EvalCreateIndex = evalID, c.tx.Index()
 		}
 		if after := c.tx.Job(nil, key.Namespace, key.ID); *after.Version != before {
-			out.RevertedJobVersion = rollout{c}.revertedFrom(key, before)
+			out.RevertedJobVersion = deploymentUpdater{c}.versionRevertedTo(key, before)
 		}
 		out.DeploymentModifyIndex = c.tx.Index()
-		c.markDirty(key)
+		c.markJobDirty(key)
 		return nil
 	})
 	return out, err
 }
 
-// revertedFrom returns the number of the latest stable version before the given version, to which a failed deployment
+// versionRevertedTo returns the number of the latest stable version before the given version, to which a failed deployment
 // reverts the job, or nil.
-func (c rollout) revertedFrom(key JobKey, version uint64) *uint64 {
+func (c deploymentUpdater) versionRevertedTo(key JobKey, version uint64) *uint64 {
 	if bad := c.tx.JobVersion(nil, key.Namespace, key.ID, version); bad != nil {
 		if stable := jobVersions(c).previousStableVersion(bad); stable != nil {
 			return stable.Version
@@ -157,29 +157,29 @@ func (c rollout) revertedFrom(key JobKey, version uint64) *uint64 {
 
 // PromoteDeployment promotes the canaries of the given groups of a deployment; nil
 // means all groups.
-func (s *Scheduler) PromoteDeployment(ctx context.Context, id string, groups []string) (Outcome, error) {
+func (s *Scheduler) PromoteDeployment(ctx context.Context, id string, groups []string) (RequestOutcome, error) {
 	return s.updateDeployment(ctx, id, "promote", func(c *txn, d *api.Deployment, job *api.Job) (DeploymentChanges, error) {
 		c.setOperation(opPromotion)
-		v, err := Promote(d, job, c.tx.AllocationsByJob(nil, *job.Namespace, *job.ID), groups, c.now)
+		v, err := PromoteCanaries(d, job, c.tx.AllocationsByJob(nil, *job.Namespace, *job.ID), groups, c.now)
 		if err != nil {
-			return DeploymentChanges{}, requestErrorf(Refused, "%v", err)
+			return DeploymentChanges{}, requestErrorf(RequestRefused, "%v", err)
 		}
 		return v, nil
 	})
 }
 
 // FailDeployment ends a deployment as failed, which may revert the job.
-func (s *Scheduler) FailDeployment(ctx context.Context, id string) (Outcome, error) {
+func (s *Scheduler) FailDeployment(ctx context.Context, id string) (RequestOutcome, error) {
 	return s.updateDeployment(ctx, id, "fail", func(c *txn, d *api.Deployment, _ *api.Job) (DeploymentChanges, error) {
 		failed := copyDeployment(d)
 		failed.Status, failed.StatusDescription = api.DeploymentStatusFailed, model.DeploymentMarkedAsFailed
 		failed.ModifyTime = c.now.UnixNano()
-		return DeploymentChanges{Deployment: failed, Evaluate: true}, nil
+		return DeploymentChanges{Deployment: failed, NeedsEvaluation: true}, nil
 	})
 }
 
 // PauseDeployment pauses or resumes the placements of a deployment.
-func (s *Scheduler) PauseDeployment(ctx context.Context, id string, pause bool) (Outcome, error) {
+func (s *Scheduler) PauseDeployment(ctx context.Context, id string, pause bool) (RequestOutcome, error) {
 	name := "resume"
 	if pause {
 		name = "pause"
@@ -197,18 +197,18 @@ func (s *Scheduler) PauseDeployment(ctx context.Context, id string, pause bool) 
 				state.RequireProgressBy = c.now.Add(state.ProgressDeadline)
 			}
 		}
-		return DeploymentChanges{Deployment: next, Evaluate: true}, nil
+		return DeploymentChanges{Deployment: next, NeedsEvaluation: true}, nil
 	})
 }
 
 // UnblockDeployment has no effect: only multi-region deployments block.
-func (s *Scheduler) UnblockDeployment(ctx context.Context, id string) (Outcome, error) {
+func (s *Scheduler) UnblockDeployment(ctx context.Context, id string) (RequestOutcome, error) {
 	return s.updateDeployment(ctx, id, "unblock", func(*txn, *api.Deployment, *api.Job) (DeploymentChanges, error) { return DeploymentChanges{}, nil })
 }
 
 // SetAllocHealth sets the health of allocations of a deployment, whatever its
 // health_check is.
-func (s *Scheduler) SetAllocHealth(ctx context.Context, id string, healthy, unhealthy []string) (Outcome, error) {
+func (s *Scheduler) SetAllocHealth(ctx context.Context, id string, healthy, unhealthy []string) (RequestOutcome, error) {
 	return s.updateDeployment(ctx, id, "set health of allocations for a", func(c *txn, d *api.Deployment, job *api.Job) (DeploymentChanges, error) {
 		c.setOperation(opAllocHealth)
 		for _, set := range []struct {
@@ -218,7 +218,7 @@ func (s *Scheduler) SetAllocHealth(ctx context.Context, id string, healthy, unhe
 			for _, allocID := range set.ids {
 				old := c.tx.Allocation(nil, allocID)
 				if old == nil || old.DeploymentID != d.ID {
-					return DeploymentChanges{}, requestErrorf(Refused, "allocation %q is not part of deployment %q", allocID, d.ID)
+					return DeploymentChanges{}, requestErrorf(RequestRefused, "allocation %q is not part of deployment %q", allocID, d.ID)
 				}
 				a := *old
 				status := api.AllocDeploymentStatus{}
@@ -231,7 +231,7 @@ func (s *Scheduler) SetAllocHealth(ctx context.Context, id string, healthy, unhe
 			}
 		}
 		if len(healthy)+len(unhealthy) == 0 {
-			return DeploymentChanges{}, requestErrorf(Invalid, "must specify at least one healthy/unhealthy allocation ID")
+			return DeploymentChanges{}, requestErrorf(RequestInvalid, "must specify at least one healthy/unhealthy allocation ID")
 		}
 		return DeploymentChanges{}, nil
 	})

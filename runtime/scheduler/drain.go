@@ -25,8 +25,8 @@ type NodeOutcome struct {
 	EvalCreateIndex, NodeModifyIndex, Index uint64
 }
 
-// drainKey is the key of this node's drain in the timer queue.
-const drainKey = "drain"
+// drainTimerKey is the key of this node's drain in the timer queue.
+const drainTimerKey = "drain"
 
 // SetEligibility sets whether new allocations can be placed on the node: "eligible"
 // or "ineligible".
@@ -36,12 +36,12 @@ func (s *Scheduler) SetEligibility(ctx context.Context, eligibility string) (Nod
 		switch eligibility {
 		case api.NodeSchedulingEligible:
 			if n.DrainStrategy != nil {
-				return requestErrorf(Refused, "can not set node's scheduling eligibility to eligible while it is draining")
+				return requestErrorf(RequestRefused, "can not set node's scheduling eligibility to eligible while it is draining")
 			}
 		case api.NodeSchedulingIneligible:
 			message = "Node marked as ineligible for scheduling"
 		default:
-			return requestErrorf(Refused, "invalid scheduling eligibility %q", eligibility)
+			return requestErrorf(RequestRefused, "invalid scheduling eligibility %q", eligibility)
 		}
 		if n.SchedulingEligibility != eligibility {
 			n.SchedulingEligibility = eligibility
@@ -107,7 +107,7 @@ func (s *Scheduler) updateNode(ctx context.Context, operation string, edit func(
 		out = NodeOutcome{}
 		old := c.tx.Node(nil, c.s.nodeID)
 		if old == nil {
-			return requestErrorf(NotFound, "node not found")
+			return requestErrorf(RequestNotFound, "node not found")
 		}
 		n := *old
 		if err := edit(c, &n); err != nil {
@@ -129,7 +129,7 @@ func (s *Scheduler) updateNode(ctx context.Context, operation string, edit func(
 func (c nodeDrain) putNode(n *api.Node) {
 	c.tx.PutNode(n)
 	c.node = NodeOf(n)
-	c.setTimer(n)
+	c.setDrainTimer(n)
 }
 
 // drainStartDelay is the delay between a drain request and the first stop. A client
@@ -138,9 +138,9 @@ func (c nodeDrain) putNode(n *api.Node) {
 // that stop quickly. Nomad batches the changes of a drain for a second.
 const drainStartDelay = 200 * time.Millisecond
 
-// setTimer sets the timer for the first stops of a drain, and then for its
+// setDrainTimer sets the timer for the first stops of a drain, and then for its
 // deadline.
-func (c nodeDrain) setTimer(n *api.Node) {
+func (c nodeDrain) setDrainTimer(n *api.Node) {
 	var at time.Time
 	if n != nil && n.DrainStrategy != nil {
 		for _, next := range []time.Time{n.DrainStrategy.StartedAt.Add(drainStartDelay), n.DrainStrategy.ForceDeadline} {
@@ -150,7 +150,7 @@ func (c nodeDrain) setTimer(n *api.Node) {
 			}
 		}
 	}
-	c.onCommit(func() { c.s.drainTimer.set(drainKey, at) })
+	c.onCommit(func() { c.s.drainTimer.set(drainTimerKey, at) })
 }
 
 // continueDrain continues the drain of the node, if there is one, and returns the new
@@ -161,7 +161,7 @@ func (c nodeDrain) continueDrain() (evalIDs []string) {
 	}
 	n := c.tx.Node(nil, c.s.nodeID)
 	if c.now.Before(n.DrainStrategy.StartedAt.Add(drainStartDelay)) {
-		c.setTimer(n)
+		c.setDrainTimer(n)
 		return nil
 	}
 	next, done := nextToDrain(n.DrainStrategy, c.tx.Allocations(nil, ""), c.tx.AllocationEnded, c.now)
@@ -196,13 +196,13 @@ func (c nodeDrain) continueDrain() (evalIDs []string) {
 // nextToDrain returns the allocations that the drain stops next, sorted by name, and whether the drain is complete.
 func nextToDrain(d *api.DrainStrategy, allocs []*api.Allocation, ended func(id string) bool, now time.Time) (next []*api.Allocation, done bool) {
 	due := d.Deadline < 0 || !d.ForceDeadline.IsZero() && !now.Before(d.ForceDeadline)
-	type group struct {
+	type groupKey struct {
 		job  JobKey
 		name string
 	}
-	leaving := make(map[group]int)
-	groups := make(map[group][]*api.Allocation)
-	var order []group
+	leaving := make(map[groupKey]int)
+	groups := make(map[groupKey][]*api.Allocation)
+	var groupOrder []groupKey
 	left, others := 0, 0 // left counts the allocations that have not ended, others those of them that do not belong to system jobs
 	for _, a := range allocs {
 		kind := *a.Job.Type
@@ -213,17 +213,17 @@ func nextToDrain(d *api.DrainStrategy, allocs []*api.Allocation, ended func(id s
 		if kind != api.JobTypeSystem {
 			others++
 		}
-		g := group{JobKey{a.Namespace, a.JobID}, a.TaskGroup}
+		g := groupKey{JobKey{a.Namespace, a.JobID}, a.TaskGroup}
 		if model.AllocTerminal(a) || a.DesiredTransition.ShouldMigrate() {
 			leaving[g]++
 			continue
 		}
 		if groups[g] == nil {
-			order = append(order, g)
+			groupOrder = append(groupOrder, g)
 		}
 		groups[g] = append(groups[g], a)
 	}
-	for _, g := range order {
+	for _, g := range groupOrder {
 		members := groups[g]
 		n := len(members)
 		switch *members[0].Job.Type {
@@ -247,12 +247,12 @@ func nextToDrain(d *api.DrainStrategy, allocs []*api.Allocation, ended func(id s
 
 // maxParallelStops returns how many allocations of a group may be stopping at once.
 func maxParallelStops(a *api.Allocation) int {
-	if g := model.Group(a.Job, a.TaskGroup); g != nil && g.Migrate != nil && g.Migrate.MaxParallel != nil {
+	if g := model.FindGroup(a.Job, a.TaskGroup); g != nil && g.Migrate != nil && g.Migrate.MaxParallel != nil {
 		return max(*g.Migrate.MaxParallel, 1)
 	}
 	return 1
 }
 
-// handleDeadline sets the next timer. It need not stop allocations itself, because each change of the store calls
+// handleDrainDeadline sets the next timer. It need not stop allocations itself, because each change of the store calls
 // continueDrain.
-func (c nodeDrain) handleDeadline() { c.setTimer(c.tx.Node(nil, c.s.nodeID)) }
+func (c nodeDrain) handleDrainDeadline() { c.setDrainTimer(c.tx.Node(nil, c.s.nodeID)) }

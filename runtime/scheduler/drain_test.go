@@ -16,7 +16,7 @@ import (
 // slowStopAllocTimes returns the durations of an allocation that takes a second to stop. Batch jobs complete after a
 // minute.
 func slowStopAllocTimes(a *api.Allocation) schedtest.AllocTimes {
-	l := schedtest.AllocTimes{Stop: time.Second}
+	l := schedtest.AllocTimes{StopDuration: time.Second}
 	if *a.Job.Type == api.JobTypeBatch {
 		l.Run = time.Minute
 	}
@@ -74,32 +74,32 @@ func drainRequest(deadline time.Duration, ignoreSystem bool) scheduler.DrainRequ
 // Allocations of services stop as their migrate blocks specify, those of batch jobs when they complete
 // or at the deadline, those of system jobs last. Then the drain is complete and the jobs are blocked.
 func TestDrain(t *testing.T) {
-	type step struct {
+	type drainStep struct {
 		after time.Duration
 		want  string
 	}
 	for _, c := range []struct {
 		name    string
 		request scheduler.DrainRequest
-		steps   []step
+		steps   []drainStep
 		back    string // allocations that run after the node has become eligible again
 	}{
-		{"with a deadline", drainRequest(10*time.Second, false), []step{
+		{"with a deadline", drainRequest(10*time.Second, false), []drainStep{
 			{500 * time.Millisecond, "web 3, batch 1, system 1"},
 			{time.Second, "web 1, batch 1, system 1"},
 			{time.Second, "web 0, batch 1, system 1"},
 			{6 * time.Second, "web 0, batch 1, system 1"},
 			{3 * time.Second, "web 0, batch 0, system 0"},
 		}, "web 3, batch 1, system 1"},
-		{"without a deadline", drainRequest(0, false), []step{
+		{"without a deadline", drainRequest(0, false), []drainStep{
 			{10 * time.Second, "web 0, batch 1, system 1"},
 			{55 * time.Second, "web 0, batch 0, system 0"},
 		}, "web 3, batch 0, system 1"},
-		{"at once", drainRequest(-1, false), []step{
+		{"at once", drainRequest(-1, false), []drainStep{
 			{500 * time.Millisecond, "web 3, batch 1, system 1"},
 			{time.Second, "web 0, batch 0, system 0"},
 		}, "web 3, batch 1, system 1"},
-		{"without system jobs", drainRequest(-1, true), []step{
+		{"without system jobs", drainRequest(-1, true), []drainStep{
 			{2 * time.Second, "web 0, batch 0, system 1"},
 		}, "web 3, batch 1, system 1"},
 	} {
@@ -118,9 +118,9 @@ func TestDrain(t *testing.T) {
 						t.Errorf("%s stops before a client can watch the drain", a.Name)
 					}
 				}
-				for _, step := range c.steps {
-					b.advance(step.after)
-					b.expectRunning(step.after.String()+" later", step.want)
+				for _, drainStep := range c.steps {
+					b.advance(drainStep.after)
+					b.expectRunning(drainStep.after.String()+" later", drainStep.want)
 				}
 				n = b.store.Snapshot().Node(nil, "node")
 				if n.DrainStrategy != nil || n.Drain || n.SchedulingEligibility != api.NodeSchedulingIneligible || n.LastDrain.Status != api.DrainStatusComplete ||

@@ -139,8 +139,8 @@ func checkConstraint(c *api.Constraint, node Node, count int) error {
 	return nil
 }
 
-// attributeOrigins has texts that explain constraints which a job has implicitly, by the constraint's target.
-var attributeOrigins = map[string]string{
+// implicitConstraintReasons has texts that explain constraints which a job has implicitly, by the constraint's target.
+var implicitConstraintReasons = map[string]string{
 	"${attr.consul.version}": `; a service is registered with Consul unless it says provider = "nomad"`,
 	"${attr.os.signals}":     "; it follows from the kill_signal or change_signal of a task",
 }
@@ -150,7 +150,7 @@ func explainUnsatisfied(c *api.Constraint, node Node) error {
 	if value, ok := node.Resolve(c.LTarget); ok {
 		here = fmt.Sprintf("is %q here", value)
 	}
-	return fmt.Errorf("constraint %q does not hold: %s %s%s", constraintText(c), c.LTarget, here, attributeOrigins[c.LTarget])
+	return fmt.Errorf("constraint %q does not hold: %s %s%s", constraintText(c), c.LTarget, here, implicitConstraintReasons[c.LTarget])
 }
 
 // constraintText returns a constraint in Nomad's form.

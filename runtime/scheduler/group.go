@@ -16,42 +16,42 @@ import (
 type terminalAllocAction uint8
 
 const (
-	replaceAlloc terminalAllocAction = iota // the plan places a new allocation in its place
-	countAsDone                             // the allocation counts as completed work
-	followPolicy                            // the reschedule policy decides
+	replaceAlloc           terminalAllocAction = iota // the plan places a new allocation in its place
+	countTerminalAsDone                               // the allocation counts as completed work
+	followReschedulePolicy                            // the reschedule policy decides
 )
 
 // terminalAllocActions has the action for terminal allocations by job type and client status. Batch and sysbatch
 // allocations of an older job version are ignored instead.
 var terminalAllocActions = map[string]map[string]terminalAllocAction{
-	api.JobTypeService:  {api.AllocClientStatusComplete: replaceAlloc, api.AllocClientStatusFailed: followPolicy, api.AllocClientStatusLost: replaceAlloc},
-	api.JobTypeBatch:    {api.AllocClientStatusComplete: countAsDone, api.AllocClientStatusFailed: followPolicy, api.AllocClientStatusLost: replaceAlloc},
+	api.JobTypeService:  {api.AllocClientStatusComplete: replaceAlloc, api.AllocClientStatusFailed: followReschedulePolicy, api.AllocClientStatusLost: replaceAlloc},
+	api.JobTypeBatch:    {api.AllocClientStatusComplete: countTerminalAsDone, api.AllocClientStatusFailed: followReschedulePolicy, api.AllocClientStatusLost: replaceAlloc},
 	api.JobTypeSystem:   {api.AllocClientStatusComplete: replaceAlloc, api.AllocClientStatusFailed: replaceAlloc, api.AllocClientStatusLost: replaceAlloc},
-	api.JobTypeSysbatch: {api.AllocClientStatusComplete: countAsDone, api.AllocClientStatusFailed: countAsDone, api.AllocClientStatusLost: replaceAlloc},
+	api.JobTypeSysbatch: {api.AllocClientStatusComplete: countTerminalAsDone, api.AllocClientStatusFailed: countTerminalAsDone, api.AllocClientStatusLost: replaceAlloc},
 }
 
 // groupPlan is the plan for a group of the job. Each allocation that counts for the
 // group is in one of its lists.
 type groupPlan struct {
 	*planner
-	spec          *api.TaskGroup
+	taskGroup     *api.TaskGroup
 	name          string
 	rollingUpdate *api.UpdateStrategy // nil if all allocations may change at once
-	updates       *api.DesiredUpdates
+	groupUpdates  *api.DesiredUpdates
 
-	live            []*api.Allocation // allocations that run, or that have failed and are not replaced
-	rescheduleLater []*delayedAlloc   // failed allocations that a later plan replaces; they are in live or canaries too
-	canaries        []*api.Allocation // canaries of the deployment that are not promoted
-	migrating       []*api.Allocation // allocations for which a user or a drain has requested a replacement
-	rescheduleNow   []*api.Allocation // failed allocations that this plan replaces
-	completed       []*api.Allocation // completed work
+	liveAllocs         []*api.Allocation // allocations that run, or that have failed and are not replaced
+	rescheduleLater    []*delayedAlloc   // failed allocations that a later plan replaces; they are in live or canaries too
+	unpromotedCanaries []*api.Allocation // canaries of the deployment that are not promoted
+	migratingAllocs    []*api.Allocation // allocations for which a user or a drain has requested a replacement
+	rescheduleNow      []*api.Allocation // failed allocations that this plan replaces
+	completedAllocs    []*api.Allocation // completed work
 
 	hadCurrentVersion bool // an allocation of the current version existed before this plan
 	placedCount       int
 }
 
 func (p *planner) planGroup(spec *api.TaskGroup, allocs []*api.Allocation) {
-	g := &groupPlan{planner: p, spec: spec, name: *spec.Name, updates: p.desiredUpdatesOf(*spec.Name)}
+	g := &groupPlan{planner: p, taskGroup: spec, name: *spec.Name, groupUpdates: p.desiredUpdatesOf(*spec.Name)}
 	if u := spec.Update; !isBatchLike(p.Job) && u != nil && u.MaxParallel != nil && *u.MaxParallel > 0 {
 		g.rollingUpdate = u
 	}
@@ -72,7 +72,7 @@ func (p *planner) planGroup(spec *api.TaskGroup, allocs []*api.Allocation) {
 	g.placeMissing()
 	destroyed := g.replaceOutdated(destroy)
 	g.requestFollowUps()
-	g.updates.Ignore = uint64(len(g.live) + len(g.canaries) + len(g.completed) - len(inPlace) - destroyed)
+	g.groupUpdates.Ignore = uint64(len(g.liveAllocs) + len(g.unpromotedCanaries) + len(g.completedAllocs) - len(inPlace) - destroyed)
 }
 
 func isBatchLike(job *api.Job) bool {
@@ -83,13 +83,13 @@ func isBatchLike(job *api.Job) bool {
 func (g *groupPlan) classify(a *api.Allocation) {
 	g.hadCurrentVersion = g.hadCurrentVersion || g.hasCurrentVersion(a)
 	switch terminal := model.ClientTerminal(a); {
-	case stoppedForGood(a):
+	case stoppedWithoutReplacement(a):
 		if !terminal && a.DesiredStatus == api.AllocDesiredStatusRun {
 			g.stopAlloc(a, model.AllocMigrating)
-			g.updates.Stop++
+			g.groupUpdates.Stop++
 		}
 		if g.hasCurrentVersion(a) {
-			g.completed = append(g.completed, a)
+			g.completedAllocs = append(g.completedAllocs, a)
 		}
 	case !isUnreplaced(a):
 		// Nothing to do: the allocation is stopping or has been replaced.
@@ -101,36 +101,36 @@ func (g *groupPlan) classify(a *api.Allocation) {
 	case terminal:
 		g.classifyTerminal(a)
 	case shouldMigrate(a):
-		g.migrating = append(g.migrating, a)
+		g.migratingAllocs = append(g.migratingAllocs, a)
 	case isCanary(a):
-		g.canaries = append(g.canaries, a)
+		g.unpromotedCanaries = append(g.unpromotedCanaries, a)
 	default:
-		g.live = append(g.live, a)
+		g.liveAllocs = append(g.liveAllocs, a)
 	}
 }
 
 func (g *groupPlan) classifyTerminal(a *api.Allocation) {
 	switch terminalAllocActions[*g.Job.Type][a.ClientStatus] {
 	case replaceAlloc:
-	case countAsDone:
-		g.completed = append(g.completed, a)
-	case followPolicy:
+	case countTerminalAsDone:
+		g.completedAllocs = append(g.completedAllocs, a)
+	case followReschedulePolicy:
 		if a.DesiredTransition.ShouldMigrate() {
-			g.migrating = append(g.migrating, a)
+			g.migratingAllocs = append(g.migratingAllocs, a)
 			return
 		}
 		at, ok := g.rescheduleTime(a)
 		switch {
-		case ok && at.Sub(g.Now) <= rescheduleWindow:
+		case ok && at.Sub(g.Now) <= rescheduleBatchWindow:
 			g.rescheduleNow = append(g.rescheduleNow, a)
 			return
 		case ok:
 			g.rescheduleLater = append(g.rescheduleLater, &delayedAlloc{a, at})
 		}
 		if isCanary(a) {
-			g.canaries = append(g.canaries, a)
+			g.unpromotedCanaries = append(g.unpromotedCanaries, a)
 		} else {
-			g.live = append(g.live, a)
+			g.liveAllocs = append(g.liveAllocs, a)
 		}
 	}
 }
@@ -155,9 +155,9 @@ func (g *groupPlan) isNeededCanary(a *api.Allocation) bool {
 	return state != nil && !state.Promoted
 }
 
-// stoppedForGood reports whether a user has stopped an allocation without a
+// stoppedWithoutReplacement reports whether a user has stopped an allocation without a
 // replacement.
-func stoppedForGood(a *api.Allocation) bool {
+func stoppedWithoutReplacement(a *api.Allocation) bool {
 	return a.DesiredTransition.ShouldDisableMigrationPlacement() && a.NextAllocation == ""
 }
 
@@ -190,7 +190,7 @@ func (g *groupPlan) rescheduleTime(a *api.Allocation) (time.Time, bool) {
 // reschedulePolicyOf returns the reschedule policy of the version with which an allocation
 // was placed.
 func reschedulePolicyOf(a *api.Allocation) *api.ReschedulePolicy {
-	if g := model.Group(a.Job, a.TaskGroup); g != nil {
+	if g := model.FindGroup(a.Job, a.TaskGroup); g != nil {
 		return g.ReschedulePolicy
 	}
 	return nil
@@ -199,48 +199,48 @@ func reschedulePolicyOf(a *api.Allocation) *api.ReschedulePolicy {
 // failureTime returns when the last task of an allocation ended. The result is not later than the last
 // change of the allocation, which is never in the future because of clearFutureTimes.
 func failureTime(a *api.Allocation) time.Time {
-	var last time.Time
+	var lastFinish time.Time
 	for _, t := range a.TaskStates {
-		if t.FinishedAt.After(last) {
-			last = t.FinishedAt
+		if t.FinishedAt.After(lastFinish) {
+			lastFinish = t.FinishedAt
 		}
 	}
-	if modified := time.Unix(0, a.ModifyTime); last.IsZero() || a.ModifyTime != 0 && last.After(modified) {
+	if modified := time.Unix(0, a.ModifyTime); lastFinish.IsZero() || a.ModifyTime != 0 && lastFinish.After(modified) {
 		return modified
 	}
-	return last
+	return lastFinish
 }
 
 // stopUnneeded stops an allocation that is no longer needed.
 func (g *groupPlan) stopUnneeded(a *api.Allocation) {
 	g.stopAlloc(a, model.AllocNotNeeded)
-	g.updates.Stop++
+	g.groupUpdates.Stop++
 }
 
 // stopDuplicates keeps one allocation of each name. Two exist when a canary was promoted.
 func (g *groupPlan) stopDuplicates() {
-	best := make(map[string]*api.Allocation, len(g.live))
+	best := make(map[string]*api.Allocation, len(g.liveAllocs))
 	n := 0
-	for _, list := range [][]*api.Allocation{g.live, g.migrating, g.rescheduleNow} {
+	for _, list := range [][]*api.Allocation{g.liveAllocs, g.migratingAllocs, g.rescheduleNow} {
 		for _, a := range list {
 			if isCanary(a) {
 				continue
 			}
 			n++
-			if b := best[a.Name]; b == nil || g.isPreferred(a, b) {
+			if b := best[a.Name]; b == nil || g.isPreferredToKeep(a, b) {
 				best[a.Name] = a
 			}
 		}
 	}
 	if len(best) < n {
-		g.stopSelected(func(a *api.Allocation) bool { return !isCanary(a) && best[a.Name] != a })
+		g.stopAllocsIf(func(a *api.Allocation) bool { return !isCanary(a) && best[a.Name] != a })
 	}
 }
 
-// stopSelected stops the allocations for which lost returns true. It also stops failed ones, so that no later plan
+// stopAllocsIf stops the allocations for which lost returns true. It also stops failed ones, so that no later plan
 // replaces them.
-func (g *groupPlan) stopSelected(lost func(*api.Allocation) bool) {
-	for _, list := range []*[]*api.Allocation{&g.live, &g.migrating, &g.rescheduleNow} {
+func (g *groupPlan) stopAllocsIf(lost func(*api.Allocation) bool) {
+	for _, list := range []*[]*api.Allocation{&g.liveAllocs, &g.migratingAllocs, &g.rescheduleNow} {
 		*list = slices.DeleteFunc(*list, func(a *api.Allocation) bool {
 			if lost(a) {
 				g.stopUnneeded(a)
@@ -252,7 +252,7 @@ func (g *groupPlan) stopSelected(lost func(*api.Allocation) bool) {
 	g.rescheduleLater = slices.DeleteFunc(g.rescheduleLater, func(l *delayedAlloc) bool { return !isCanary(l.alloc) && lost(l.alloc) })
 }
 
-func (g *groupPlan) isPreferred(a, b *api.Allocation) bool {
+func (g *groupPlan) isPreferredToKeep(a, b *api.Allocation) bool {
 	if x, y := model.AllocTerminal(a), model.AllocTerminal(b); x != y {
 		return y
 	}
@@ -265,14 +265,14 @@ func (g *groupPlan) isPreferred(a, b *api.Allocation) bool {
 // scaleDown stops the allocations above the group's count, the highest index first.
 func (g *groupPlan) scaleDown() {
 	var all []*api.Allocation
-	for _, list := range [][]*api.Allocation{g.live, g.migrating, g.rescheduleNow, g.completed} {
+	for _, list := range [][]*api.Allocation{g.liveAllocs, g.migratingAllocs, g.rescheduleNow, g.completedAllocs} {
 		for _, a := range list {
 			if !isCanary(a) {
 				all = append(all, a)
 			}
 		}
 	}
-	excess := len(all) - *g.spec.Count
+	excess := len(all) - *g.taskGroup.Count
 	if excess <= 0 {
 		return
 	}
@@ -281,8 +281,8 @@ func (g *groupPlan) scaleDown() {
 	for _, a := range all[:excess] {
 		cut[a] = true
 	}
-	g.stopSelected(func(a *api.Allocation) bool { return cut[a] })
-	g.completed = slices.DeleteFunc(g.completed, func(a *api.Allocation) bool { return cut[a] })
+	g.stopAllocsIf(func(a *api.Allocation) bool { return cut[a] })
+	g.completedAllocs = slices.DeleteFunc(g.completedAllocs, func(a *api.Allocation) bool { return cut[a] })
 }
 
 // allocIndex returns the index at the end of an allocation's name.
@@ -297,7 +297,7 @@ func allocIndex(a *api.Allocation) int {
 // splitOutdated returns the allocations of older versions, sorted by name: those that can
 // be updated in place, and those that must be replaced.
 func (g *groupPlan) splitOutdated() (inPlace, destroy []*api.Allocation) {
-	for _, a := range g.live {
+	for _, a := range g.liveAllocs {
 		switch {
 		case g.hasCurrentVersion(a):
 		case model.AllocTerminal(a) || g.needsDestructiveUpdate(a):
@@ -325,7 +325,7 @@ func (g *groupPlan) updateInPlace(a *api.Allocation) {
 		state.PlacedAllocs++
 		g.setProgressDeadline(state)
 	}
-	g.updates.InPlaceUpdate++
+	g.groupUpdates.InPlaceUpdate++
 }
 
 // placeCanaries places canaries of the new job version. The allocations that they will replace continue to run.
@@ -334,28 +334,28 @@ func (g *groupPlan) placeCanaries(destroy []*api.Allocation) {
 		return
 	}
 	taken := make(map[int]bool)
-	for _, a := range slices.Concat(g.canaries, g.canariesOf(g.migrating), g.canariesOf(g.rescheduleNow)) {
+	for _, a := range slices.Concat(g.unpromotedCanaries, g.canariesOf(g.migratingAllocs), g.canariesOf(g.rescheduleNow)) {
 		taken[allocIndex(a)] = true
 	}
 	missing := g.activeState().DesiredCanaries - len(taken)
-	var indexes []int
+	var canaryIndexes []int
 	for _, a := range destroy {
 		if i := allocIndex(a); !taken[i] {
 			taken[i] = true
-			indexes = append(indexes, i)
+			canaryIndexes = append(canaryIndexes, i)
 		}
 	}
-	for _, a := range g.live {
+	for _, a := range g.liveAllocs {
 		taken[allocIndex(a)] = true
 	}
-	for i := 0; len(indexes) < missing; i++ {
+	for i := 0; len(canaryIndexes) < missing; i++ {
 		if !taken[i] {
-			indexes = append(indexes, i)
+			canaryIndexes = append(canaryIndexes, i)
 		}
 	}
-	for _, i := range indexes[:max(missing, 0)] {
-		g.updates.Canary++
-		if a := g.placeAlloc(g.Job, allocName(g.Job, g.spec, i), nil, g.name); a != nil {
+	for _, i := range canaryIndexes[:max(missing, 0)] {
+		g.groupUpdates.Canary++
+		if a := g.placeAlloc(g.Job, allocName(g.Job, g.taskGroup, i), nil, g.name); a != nil {
 			g.markCanary(a)
 		}
 	}
@@ -371,13 +371,13 @@ func (g *groupPlan) markCanary(a *api.Allocation) {
 	state.PlacedCanaries = append(state.PlacedCanaries, a.ID)
 }
 
-// versionFor returns the job version for the replacement of an allocation. While the canaries of the current version
+// versionForReplacement returns the job version for the replacement of an allocation. While the canaries of the current version
 // are not promoted, and after its deployment has failed, an allocation of an older version is replaced by an allocation
 // of the same version.
-func (g *groupPlan) versionFor(a *api.Allocation) *api.Job {
+func (g *groupPlan) versionForReplacement(a *api.Allocation) *api.Job {
 	d := g.deployment
 	unproven := g.hasUnpromotedCanaries() || d != nil && d.Status == api.DeploymentStatusFailed
-	if unproven && !g.hasCurrentVersion(a) && model.Group(a.Job, g.name) != nil {
+	if unproven && !g.hasCurrentVersion(a) && model.FindGroup(a.Job, g.name) != nil {
 		return a.Job
 	}
 	return g.Job
@@ -385,15 +385,15 @@ func (g *groupPlan) versionFor(a *api.Allocation) *api.Job {
 
 // replaceMigrating replaces the allocations for which a user or a drain has requested a replacement.
 func (g *groupPlan) replaceMigrating() {
-	sortByIndex(g.migrating)
-	for _, a := range g.migrating {
+	sortByIndex(g.migratingAllocs)
+	for _, a := range g.migratingAllocs {
 		description := model.AllocMigrating
 		if !a.DesiredTransition.ShouldMigrate() {
 			description = ""
 		}
-		g.updates.Migrate++
+		g.groupUpdates.Migrate++
 		g.stopAlloc(a, description)
-		if b := g.placeAlloc(g.versionFor(a), a.Name, a, g.name); b != nil {
+		if b := g.placeAlloc(g.versionForReplacement(a), a.Name, a, g.name); b != nil {
 			b.RescheduleTracker = a.RescheduleTracker
 			g.placedCount++
 			if isCanary(a) {
@@ -406,12 +406,12 @@ func (g *groupPlan) replaceMigrating() {
 func (g *groupPlan) replaceFailed() {
 	sortByIndex(g.rescheduleNow)
 	for _, a := range g.rescheduleNow {
-		g.updates.RescheduleNow++
-		b := g.placeAlloc(g.versionFor(a), a.Name, a, g.name)
+		g.groupUpdates.RescheduleNow++
+		b := g.placeAlloc(g.versionForReplacement(a), a.Name, a, g.name)
 		if b == nil {
 			continue
 		}
-		b.RescheduleTracker = model.ExtendTracker(reschedulePolicyOf(a), a.RescheduleTracker, api.RescheduleEvent{
+		b.RescheduleTracker = model.AppendRescheduleEvent(reschedulePolicyOf(a), a.RescheduleTracker, api.RescheduleEvent{
 			RescheduleTime: g.Now.UnixNano(),
 			PrevAllocID:    a.ID,
 			PrevNodeID:     a.NodeID,
@@ -430,7 +430,7 @@ func (g *groupPlan) requestFollowUps() {
 		if g.isReplacedByPlan(l.alloc) {
 			continue
 		}
-		g.updates.RescheduleLater++
+		g.groupUpdates.RescheduleLater++
 		if !slices.ContainsFunc(g.Evals, func(e *api.Evaluation) bool {
 			return e.ID == l.alloc.FollowupEvalID && model.EvalPending(e)
 		}) {
@@ -441,21 +441,21 @@ func (g *groupPlan) requestFollowUps() {
 
 // isReplacedByPlan reports whether this plan has replaced the allocation.
 func (g *groupPlan) isReplacedByPlan(a *api.Allocation) bool {
-	c := g.planner.updates[a.ID]
+	c := g.planner.updatedAllocs[a.ID]
 	return c != nil && c.NextAllocation != ""
 }
 
 // placeMissing places as many allocations as the group lacks, at the lowest free indexes.
 func (g *groupPlan) placeMissing() {
-	missing := *g.spec.Count - len(g.live) - len(g.rescheduleNow) - len(g.migrating) - len(g.completed)
-	missing += len(g.canariesOf(g.rescheduleNow)) + len(g.canariesOf(g.migrating))
+	missing := *g.taskGroup.Count - len(g.liveAllocs) - len(g.rescheduleNow) - len(g.migratingAllocs) - len(g.completedAllocs)
+	missing += len(g.canariesOf(g.rescheduleNow)) + len(g.canariesOf(g.migratingAllocs))
 	// A rolling update does not delay placements of a system job: each evaluation replaces failed allocations.
 	held := g.rollingUpdate != nil && *g.Job.Type != api.JobTypeSystem && (g.isPausedOrFailed() || g.hasUnpromotedCanaries())
 	if missing <= 0 || held {
 		return
 	}
-	taken := make(map[int]bool, *g.spec.Count)
-	for _, list := range [][]*api.Allocation{g.live, g.rescheduleNow, g.migrating, g.completed} {
+	taken := make(map[int]bool, *g.taskGroup.Count)
+	for _, list := range [][]*api.Allocation{g.liveAllocs, g.rescheduleNow, g.migratingAllocs, g.completedAllocs} {
 		for _, a := range list {
 			taken[allocIndex(a)] = true
 		}
@@ -465,8 +465,8 @@ func (g *groupPlan) placeMissing() {
 			continue
 		}
 		missing--
-		g.updates.Place++
-		if g.placeAlloc(g.Job, allocName(g.Job, g.spec, i), nil, g.name) != nil {
+		g.groupUpdates.Place++
+		if g.placeAlloc(g.Job, allocName(g.Job, g.taskGroup, i), nil, g.name) != nil {
 			g.placedCount++
 		}
 	}
@@ -477,7 +477,7 @@ func (g *groupPlan) placeMissing() {
 func (g *groupPlan) replaceOutdated(old []*api.Allocation) int {
 	n := min(g.replacementLimit(len(old)), len(old))
 	for _, a := range old[:n] {
-		g.updates.DestructiveUpdate++
+		g.groupUpdates.DestructiveUpdate++
 		if g.placeAlloc(g.Job, a.Name, a, g.name) != nil {
 			g.stopAlloc(a, model.AllocUpdating)
 		}
@@ -494,7 +494,7 @@ func (g *groupPlan) replacementLimit(all int) int {
 		return 0
 	}
 	n := *g.rollingUpdate.MaxParallel - g.placedCount
-	for _, a := range g.live {
+	for _, a := range g.liveAllocs {
 		if g.deployment == nil || a.DeploymentID != g.deployment.ID {
 			continue
 		}

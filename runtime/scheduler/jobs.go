@@ -17,9 +17,9 @@ import (
 type RequestErrorKind uint8
 
 const (
-	Refused  RequestErrorKind = iota // the current state does not permit the request
-	Invalid                          // the request itself is invalid
-	NotFound                         // a named object does not exist
+	RequestRefused  RequestErrorKind = iota // the current state does not permit the request
+	RequestInvalid                          // the request itself is invalid
+	RequestNotFound                         // a named object does not exist
 )
 
 // RequestError is the error of a rejected request. Its text is the same as Nomad's.
@@ -49,8 +49,8 @@ type RegisterOptions struct {
 	Submission   *api.JobSubmission
 }
 
-// Outcome is the result of a change of a job, an allocation or a deployment.
-type Outcome struct {
+// RequestOutcome is the result of a change of a job, an allocation or a deployment.
+type RequestOutcome struct {
 	// EvalID is empty if no evaluation was necessary.
 	EvalID          string
 	EvalCreateIndex uint64
@@ -69,20 +69,20 @@ type Outcome struct {
 // Register stores a new job or a new version, or evaluates an unchanged job. The
 // job need not be canonical. It belongs to the scheduler after the call. The error
 // is from model.Validate, or a RequestError.
-func (s *Scheduler) Register(ctx context.Context, job *api.Job, o RegisterOptions) (Outcome, error) {
+func (s *Scheduler) Register(ctx context.Context, job *api.Job, o RegisterOptions) (RequestOutcome, error) {
 	if err := prepareJob(job, s.store.Snapshot().Reader); err != nil {
-		return Outcome{}, err
+		return RequestOutcome{}, err
 	}
 	if err := checkPriority(o.EvalPriority); err != nil {
-		return Outcome{}, err
+		return RequestOutcome{}, err
 	}
-	out := Outcome{Warnings: model.Warnings(job)}
+	out := RequestOutcome{Warnings: model.Warnings(job)}
 	env := s.newPreparedEnv()
 	env.expectJob(job, s.store.Snapshot().Job(nil, *job.Namespace, *job.ID))
-	failpoint.Hit(failpoint.JobAccepted, failpoint.Before)
+	failpoint.Hit(failpoint.StepJobAccepted, failpoint.PhaseBefore)
 	var err error
 	out.Index, err = s.updateWith(ctx, env, func(c *txn) error {
-		out = Outcome{Warnings: out.Warnings}
+		out = RequestOutcome{Warnings: out.Warnings}
 		old := c.tx.Job(nil, *job.Namespace, *job.ID)
 		if err := enforceModifyIndex(old, o); err != nil {
 			return err
@@ -95,22 +95,22 @@ func (s *Scheduler) Register(ctx context.Context, job *api.Job, o RegisterOption
 		}
 		if old != nil {
 			if err := model.ValidateTransition(old, next); err != nil {
-				return requestErrorf(Refused, "%v", err)
+				return requestErrorf(RequestRefused, "%v", err)
 			}
 		}
 		stored := jobVersions{c}.registerJob(next, old, o.Submission)
 		c.evaluateJob(&out, stored, triggerRegister, o.EvalPriority)
-		failpoint.Hit(failpoint.JobAccepted, failpoint.During)
+		failpoint.Hit(failpoint.StepJobAccepted, failpoint.PhaseDuring)
 		return nil
 	})
-	failpoint.Hit(failpoint.JobAccepted, failpoint.After)
+	failpoint.Hit(failpoint.StepJobAccepted, failpoint.PhaseAfter)
 	return out, err
 }
 
 // checkPriority checks the priority of an evaluation; zero is valid.
 func checkPriority(p int) error {
 	if p < 0 || p > 100 {
-		return requestErrorf(Invalid, "eval priority must be between 1 and 100 inclusively")
+		return requestErrorf(RequestInvalid, "eval priority must be between 1 and 100 inclusively")
 	}
 	return nil
 }
@@ -125,11 +125,11 @@ func enforceModifyIndex(old *api.Job, o RegisterOptions) error {
 	switch {
 	case !o.EnforceIndex:
 	case old == nil && want != 0:
-		return requestErrorf(Refused, "Enforcing job modify index %d: job does not exist", want)
+		return requestErrorf(RequestRefused, "Enforcing job modify index %d: job does not exist", want)
 	case old != nil && want == 0:
-		return requestErrorf(Refused, "Enforcing job modify index 0: job already exists")
+		return requestErrorf(RequestRefused, "Enforcing job modify index 0: job already exists")
 	case old != nil && want != *old.JobModifyIndex:
-		return requestErrorf(Refused, "Enforcing job modify index %d: job exists with conflicting job modify index: %d", want, *old.JobModifyIndex)
+		return requestErrorf(RequestRefused, "Enforcing job modify index %d: job exists with conflicting job modify index: %d", want, *old.JobModifyIndex)
 	}
 	return nil
 }
@@ -142,7 +142,7 @@ func preserveGroups(job, old *api.Job, o RegisterOptions) *api.Job {
 	c := *job
 	c.TaskGroups = slices.Clone(job.TaskGroups)
 	for i, g := range c.TaskGroups {
-		before := model.Group(old, *g.Name)
+		before := model.FindGroup(old, *g.Name)
 		if before == nil {
 			continue
 		}
@@ -166,9 +166,9 @@ func preserveGroups(job, old *api.Job, o RegisterOptions) *api.Job {
 }
 
 // evaluateJob evaluates a changed job. Periodic and parameterized jobs, which have no allocations, are not evaluated.
-func (c *txn) evaluateJob(out *Outcome, job *api.Job, trigger string, priority int) {
+func (c *txn) evaluateJob(out *RequestOutcome, job *api.Job, trigger string, priority int) {
 	out.JobModifyIndex = *job.ModifyIndex
-	c.markDirty(KeyOf(job))
+	c.markJobDirty(KeyOf(job))
 	if model.HasChildren(job) {
 		return
 	}
@@ -194,12 +194,12 @@ type DeregisterOptions struct {
 }
 
 // Deregister stops a job. A job that does not exist is not an error.
-func (s *Scheduler) Deregister(ctx context.Context, key JobKey, o DeregisterOptions) (out Outcome, err error) {
+func (s *Scheduler) Deregister(ctx context.Context, key JobKey, o DeregisterOptions) (out RequestOutcome, err error) {
 	if err := checkPriority(o.EvalPriority); err != nil {
-		return Outcome{}, err
+		return RequestOutcome{}, err
 	}
 	index, err := s.update(ctx, func(c *txn) error {
-		out = Outcome{}
+		out = RequestOutcome{}
 		old := c.tx.Job(nil, key.Namespace, key.ID)
 		if old == nil {
 			return nil
@@ -236,19 +236,19 @@ func (c *txn) skipShutdownDelays(key JobKey) {
 	}
 }
 
-// Evaluate creates an evaluation of a job. With force, failed allocations are
+// NeedsEvaluation creates an evaluation of a job. With force, failed allocations are
 // replaced whatever their reschedule policy says.
-func (s *Scheduler) Evaluate(ctx context.Context, key JobKey, force bool) (out Outcome, err error) {
+func (s *Scheduler) Evaluate(ctx context.Context, key JobKey, force bool) (out RequestOutcome, err error) {
 	out.Index, err = s.update(ctx, func(c *txn) error {
-		out = Outcome{}
+		out = RequestOutcome{}
 		job := c.tx.Job(nil, key.Namespace, key.ID)
 		switch {
 		case job == nil:
-			return requestErrorf(NotFound, "job not found")
+			return requestErrorf(RequestNotFound, "job not found")
 		case job.Periodic != nil:
-			return requestErrorf(Refused, "can't evaluate periodic job")
+			return requestErrorf(RequestRefused, "can't evaluate periodic job")
 		case job.IsParameterized():
-			return requestErrorf(Refused, "can't evaluate parameterized job")
+			return requestErrorf(RequestRefused, "can't evaluate parameterized job")
 		}
 		if force {
 			c.forceReschedule(key)
@@ -271,10 +271,10 @@ func (c *txn) forceReschedule(key JobKey) {
 
 // DryRun returns the changes that Register would make, and the stored job or nil.
 // It changes nothing.
-func (s *Scheduler) DryRun(job *api.Job) (changes Changes, stored *api.Job, err error) {
+func (s *Scheduler) DryRun(job *api.Job) (changes PlanChanges, stored *api.Job, err error) {
 	state := s.store.Snapshot()
 	if err := prepareJob(job, state.Reader); err != nil {
-		return Changes{}, nil, err
+		return PlanChanges{}, nil, err
 	}
 	key := KeyOf(job)
 	node := NodeOf(state.Node(nil, s.nodeID))
@@ -288,7 +288,7 @@ func (s *Scheduler) DryRun(job *api.Job) (changes Changes, stored *api.Job, err 
 		}
 	}
 	next.Version, next.CreateIndex, next.ModifyIndex, next.JobModifyIndex = &version, &created, &index, &index
-	return Plan(Input{
+	return Plan(PlanInput{
 		Eval: &api.Evaluation{
 			ID: s.env.NewID(), Namespace: key.Namespace, JobID: key.ID, Type: *job.Type, Priority: *job.Priority,
 			TriggeredBy: triggerRegister, Status: api.EvalStatusPending,

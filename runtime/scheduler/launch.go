@@ -21,12 +21,12 @@ func isActivePeriodic(job *api.Job) bool {
 	return p != nil && deref(p.Enabled) && !deref(job.Stop) && !job.IsParameterized()
 }
 
-// childJobs launches periodic jobs and dispatches parameterized jobs.
-type childJobs struct{ *txn }
+// childJobLauncher launches periodic jobs and dispatches parameterized jobs.
+type childJobLauncher struct{ *txn }
 
-// setTimer sets the timer for the next launch of a periodic job. If launches were missed while no scheduler ran, the
+// setLaunchTimer sets the timer for the next launch of a periodic job. If launches were missed while no scheduler ran, the
 // job is launched once at the start.
-func (c childJobs) setTimer(job *api.Job) {
+func (c childJobLauncher) setLaunchTimer(job *api.Job) {
 	key, at := KeyOf(job), noTime
 	if isActivePeriodic(job) {
 		last := lastLaunch(c.tx.Reader, key)
@@ -39,14 +39,14 @@ func (c childJobs) setTimer(job *api.Job) {
 }
 
 // launchDue launches a periodic job whose launch time has come, and sets the timer for the next launch.
-func (c childJobs) launchDue(key JobKey) {
+func (c childJobLauncher) launchDue(key JobKey) {
 	job := c.tx.Job(nil, key.Namespace, key.ID)
 	if job == nil || !isActivePeriodic(job) {
 		c.onCommit(func() { c.s.launchTimers.set(key, noTime) })
 		return
 	}
 	if !deref(job.Periodic.ProhibitOverlap) || !c.hasActiveChildren(key) {
-		c.launch(job)
+		c.launchChild(job)
 	} else {
 		c.s.logger.Info("periodic launch skipped: the one before is still at work", "job_id", key.ID)
 	}
@@ -56,12 +56,12 @@ func (c childJobs) launchDue(key JobKey) {
 }
 
 // putLaunch stores the current time as the last launch of a periodic job.
-func (c childJobs) putLaunch(key JobKey) {
+func (c childJobLauncher) putLaunch(key JobKey) {
 	c.tx.PutPeriodicLaunch(&store.PeriodicLaunch{Namespace: key.Namespace, JobID: key.ID, Launch: c.now})
 }
 
 // hasActiveChildren reports whether a child of a job is pending or running.
-func (c childJobs) hasActiveChildren(key JobKey) bool {
+func (c childJobLauncher) hasActiveChildren(key JobKey) bool {
 	return slices.ContainsFunc(c.tx.JobChildren(nil, key.Namespace, key.ID), func(child *api.Job) bool {
 		key := KeyOf(child)
 		return slices.ContainsFunc(c.tx.EvaluationsByJob(nil, key.Namespace, key.ID), model.EvalPending) ||
@@ -69,9 +69,9 @@ func (c childJobs) hasActiveChildren(key JobKey) bool {
 	})
 }
 
-// launch creates the child job for the current second. If it exists already, launch creates the child for the next
+// launchChild creates the child job for the current second. If it exists already, launch creates the child for the next
 // second that has none.
-func (c childJobs) launch(job *api.Job) (evalID string) {
+func (c childJobLauncher) launchChild(job *api.Job) (evalID string) {
 	at := c.now.Unix()
 	id := func() string { return fmt.Sprintf("%s/periodic-%d", *job.ID, at) }
 	for c.tx.Job(nil, *job.Namespace, id()) != nil {
@@ -79,24 +79,24 @@ func (c childJobs) launch(job *api.Job) (evalID string) {
 	}
 	next := newChildJob(job, id())
 	next.Periodic = nil
-	var out Outcome
+	var out RequestOutcome
 	c.evaluateJob(&out, jobVersions(c).putNewVersion(next, nil, nil), triggerPeriodic, 0)
 	return out.EvalID
 }
 
 // ForceLaunch launches a periodic job now, regardless of its schedule and of
 // running children.
-func (s *Scheduler) ForceLaunch(ctx context.Context, key JobKey) (out Outcome, err error) {
+func (s *Scheduler) ForceLaunch(ctx context.Context, key JobKey) (out RequestOutcome, err error) {
 	out.Index, err = s.update(ctx, func(c *txn) error {
-		out = Outcome{}
+		out = RequestOutcome{}
 		job := c.tx.Job(nil, key.Namespace, key.ID)
 		switch {
 		case job == nil:
-			return requestErrorf(NotFound, "job not found")
+			return requestErrorf(RequestNotFound, "job not found")
 		case job.Periodic == nil || job.IsParameterized():
-			return requestErrorf(Refused, "can't force launch non-periodic job")
+			return requestErrorf(RequestRefused, "can't force launch non-periodic job")
 		}
-		out.EvalID, out.EvalCreateIndex = childJobs{c}.launch(job), c.tx.Index()
+		out.EvalID, out.EvalCreateIndex = childJobLauncher{c}.launchChild(job), c.tx.Index()
 		return nil
 	})
 	return out, err
@@ -115,22 +115,22 @@ type DispatchRequest struct {
 }
 
 // Dispatch creates a child of a parameterized job.
-func (s *Scheduler) Dispatch(ctx context.Context, key JobKey, r DispatchRequest) (out Outcome, err error) {
+func (s *Scheduler) Dispatch(ctx context.Context, key JobKey, r DispatchRequest) (out RequestOutcome, err error) {
 	env := s.newPreparedEnv()
 	if parent := s.store.Snapshot().Job(nil, key.Namespace, key.ID); parent != nil {
 		env.expectChild(parent)
 	}
 	index, err := s.updateWith(ctx, env, func(c *txn) error {
-		out = Outcome{}
+		out = RequestOutcome{}
 		parent := c.tx.Job(nil, key.Namespace, key.ID)
 		if err := checkDispatch(parent, key, r); err != nil {
 			return err
 		}
-		if known := (childJobs{c}).findDispatched(key, r.IdempotencyToken); known != nil {
+		if known := (childJobLauncher{c}).findDispatched(key, r.IdempotencyToken); known != nil {
 			out.JobID, out.JobCreateIndex = *known.ID, *known.CreateIndex
 			return nil
 		}
-		job := jobVersions{c}.putNewVersion(childJobs{c}.newChild(parent, r), nil, nil)
+		job := jobVersions{c}.putNewVersion(childJobLauncher{c}.newChild(parent, r), nil, nil)
 		c.evaluateJob(&out, job, triggerRegister, 0)
 		out.JobID, out.JobCreateIndex = *job.ID, c.tx.Index()
 		return nil
@@ -142,47 +142,47 @@ func (s *Scheduler) Dispatch(ctx context.Context, key JobKey, r DispatchRequest)
 func checkDispatch(job *api.Job, key JobKey, r DispatchRequest) error {
 	switch {
 	case job == nil:
-		return requestErrorf(NotFound, "parameterized job not found")
+		return requestErrorf(RequestNotFound, "parameterized job not found")
 	case !job.IsParameterized():
-		return requestErrorf(Refused, "Specified job %q is not a parameterized job", key.ID)
+		return requestErrorf(RequestRefused, "Specified job %q is not a parameterized job", key.ID)
 	case deref(job.Stop):
-		return requestErrorf(Refused, "Specified job %q is stopped", key.ID)
+		return requestErrorf(RequestRefused, "Specified job %q is stopped", key.ID)
 	case r.Priority != 0 && (r.Priority < 1 || r.Priority > 100):
-		return requestErrorf(Refused, "dispatch job priority must be between [1, 100]")
+		return requestErrorf(RequestRefused, "dispatch job priority must be between [1, 100]")
 	}
 	p := job.ParameterizedJob
 	switch {
 	case p.Payload == "required" && len(r.Payload) == 0:
-		return requestErrorf(Refused, "Payload is not provided but required by parameterized job")
+		return requestErrorf(RequestRefused, "Payload is not provided but required by parameterized job")
 	case p.Payload == "forbidden" && len(r.Payload) > 0:
-		return requestErrorf(Refused, "Payload provided but forbidden by parameterized job")
+		return requestErrorf(RequestRefused, "Payload provided but forbidden by parameterized job")
 	case len(r.Payload) > maxPayload:
-		return requestErrorf(Refused, "Payload exceeds maximum size; %d > %d", len(r.Payload), maxPayload)
+		return requestErrorf(RequestRefused, "Payload exceeds maximum size; %d > %d", len(r.Payload), maxPayload)
 	}
-	var unknown, missing []string
+	var unknownMeta, missingMeta []string
 	for name := range r.Meta {
 		if !slices.Contains(p.MetaRequired, name) && !slices.Contains(p.MetaOptional, name) {
-			unknown = append(unknown, name)
+			unknownMeta = append(unknownMeta, name)
 		}
 	}
 	for _, name := range p.MetaRequired {
 		if _, ok := r.Meta[name]; !ok {
-			missing = append(missing, name)
+			missingMeta = append(missingMeta, name)
 		}
 	}
-	slices.Sort(unknown)
+	slices.Sort(unknownMeta)
 	switch {
-	case len(unknown) > 0:
-		return requestErrorf(Refused, "Dispatch request included unpermitted metadata keys: %v", unknown)
-	case len(missing) > 0:
-		return requestErrorf(Refused, "Dispatch did not provide required meta keys: %v", missing)
+	case len(unknownMeta) > 0:
+		return requestErrorf(RequestRefused, "Dispatch request included unpermitted metadata keys: %v", unknownMeta)
+	case len(missingMeta) > 0:
+		return requestErrorf(RequestRefused, "Dispatch did not provide required meta keys: %v", missingMeta)
 	}
 	return nil
 }
 
 // findDispatched returns the active child that was created for the same idempotency
 // token, or nil.
-func (c childJobs) findDispatched(parent JobKey, token string) *api.Job {
+func (c childJobLauncher) findDispatched(parent JobKey, token string) *api.Job {
 	if token == "" {
 		return nil
 	}
@@ -194,7 +194,7 @@ func (c childJobs) findDispatched(parent JobKey, token string) *api.Job {
 	return nil
 }
 
-func (c childJobs) newChild(parent *api.Job, r DispatchRequest) *api.Job {
+func (c childJobLauncher) newChild(parent *api.Job, r DispatchRequest) *api.Job {
 	var job *api.Job
 	for {
 		parts := []string{"dispatch"}

@@ -18,23 +18,25 @@ import (
 // DesiredAllocs), so it can be placed on resources that they still hold. NodeUsage is not
 // safe for concurrent use.
 type NodeUsage struct {
-	total, used resourceAmounts
-	slots       map[slotKey]*slot
-	ports       map[int][]*slot
-	reserved    map[int]bool
+	totalResources, usedResources resourceAmounts
+	usageByAllocName              map[allocNameKey]*allocNameUsage
+	portHolders                   map[int][]*allocNameUsage
+	reservedPorts                 map[int]bool
 }
 
-type slotKey struct{ namespace, job, name string }
+type allocNameKey struct{ namespace, job, name string }
 
-func slotKeyOf(a *api.Allocation) slotKey { return slotKey{a.Namespace, a.JobID, a.Name} }
-
-// slot has the reservations of all allocations with one name.
-type slot struct {
-	key          slotKey
-	reservations []reservation
+func allocNameKeyOf(a *api.Allocation) allocNameKey {
+	return allocNameKey{a.Namespace, a.JobID, a.Name}
 }
 
-type reservation struct {
+// allocNameUsage has the reservations of all allocations with one name.
+type allocNameUsage struct {
+	key          allocNameKey
+	reservations []allocReservation
+}
+
+type allocReservation struct {
 	id       string
 	demand   resourceAmounts
 	ports    []int
@@ -52,7 +54,7 @@ type reservation struct {
 // uncommittedIndex is used for the index of the current change, which is not known yet.
 const uncommittedIndex = math.MaxUint64
 
-func (h *reservation) waitsFor(other *reservation) bool {
+func (h *allocReservation) waitsFor(other *allocReservation) bool {
 	return !h.started && !h.terminal && other.terminal &&
 		(h.previousID == other.id || other.stoppedIndex != 0 && other.stoppedIndex <= h.placedIndex)
 }
@@ -60,13 +62,13 @@ func (h *reservation) waitsFor(other *reservation) bool {
 // NewNodeUsage returns the usage of a node without allocations.
 func NewNodeUsage(node Node) *NodeUsage {
 	r := &NodeUsage{
-		total:    nodeCapacity(node),
-		slots:    map[slotKey]*slot{},
-		ports:    map[int][]*slot{},
-		reserved: make(map[int]bool, len(node.ReservedPorts)),
+		totalResources:   nodeCapacity(node),
+		usageByAllocName: map[allocNameKey]*allocNameUsage{},
+		portHolders:      map[int][]*allocNameUsage{},
+		reservedPorts:    make(map[int]bool, len(node.ReservedPorts)),
 	}
 	for _, port := range node.ReservedPorts {
-		r.reserved[port] = true
+		r.reservedPorts[port] = true
 	}
 	return r
 }
@@ -85,14 +87,14 @@ func NodeUsageOf(state store.Reader, node Node) *NodeUsage {
 // Clone returns an independent copy.
 func (r *NodeUsage) Clone() *NodeUsage {
 	c := *r
-	c.slots = make(map[slotKey]*slot, len(r.slots))
-	c.ports = make(map[int][]*slot, len(r.ports))
-	for key, s := range r.slots {
-		c.slots[key] = &slot{s.key, slices.Clone(s.reservations)}
+	c.usageByAllocName = make(map[allocNameKey]*allocNameUsage, len(r.usageByAllocName))
+	c.portHolders = make(map[int][]*allocNameUsage, len(r.portHolders))
+	for key, s := range r.usageByAllocName {
+		c.usageByAllocName[key] = &allocNameUsage{s.key, slices.Clone(s.reservations)}
 	}
-	for port, slots := range r.ports {
+	for port, slots := range r.portHolders {
 		for _, s := range slots {
-			c.ports[port] = append(c.ports[port], c.slots[s.key])
+			c.portHolders[port] = append(c.portHolders[port], c.usageByAllocName[s.key])
 		}
 	}
 	return &c
@@ -100,7 +102,7 @@ func (r *NodeUsage) Clone() *NodeUsage {
 
 // Put adds or replaces an allocation that has not ended.
 func (r *NodeUsage) Put(a *api.Allocation) {
-	h := reservation{
+	h := allocReservation{
 		id:          a.ID,
 		terminal:    model.AllocTerminal(a),
 		started:     hasStarted(a),
@@ -119,19 +121,19 @@ func (r *NodeUsage) Put(a *api.Allocation) {
 
 // PutStopping records that an allocation is being stopped.
 func (r *NodeUsage) PutStopping(a *api.Allocation) {
-	r.putReservation(a, reservation{id: a.ID, terminal: true, started: hasStarted(a), ports: allocatedPorts(a), placedIndex: a.CreateIndex, stoppedIndex: uncommittedIndex})
+	r.putReservation(a, allocReservation{id: a.ID, terminal: true, started: hasStarted(a), ports: allocatedPorts(a), placedIndex: a.CreateIndex, stoppedIndex: uncommittedIndex})
 }
 
-func (r *NodeUsage) putReservation(a *api.Allocation, h reservation) {
-	if g := model.Group(a.Job, a.TaskGroup); g != nil {
+func (r *NodeUsage) putReservation(a *api.Allocation, h allocReservation) {
+	if g := model.FindGroup(a.Job, a.TaskGroup); g != nil {
 		h.demand = groupDemand(g)
 	}
-	r.editSlot(slotKeyOf(a), func(s *slot) {
+	r.editAllocNameUsage(allocNameKeyOf(a), func(s *allocNameUsage) {
 		r.removeReservation(s, a.ID)
 		s.reservations = append(s.reservations, h)
 		for _, port := range h.ports {
-			if !slices.Contains(r.ports[port], s) {
-				r.ports[port] = append(r.ports[port], s)
+			if !slices.Contains(r.portHolders[port], s) {
+				r.portHolders[port] = append(r.portHolders[port], s)
 			}
 		}
 	})
@@ -139,76 +141,76 @@ func (r *NodeUsage) putReservation(a *api.Allocation, h reservation) {
 
 // Remove records that an allocation has ended. An unknown allocation is ignored.
 func (r *NodeUsage) Remove(a *api.Allocation) {
-	r.editSlot(slotKeyOf(a), func(s *slot) { r.removeReservation(s, a.ID) })
+	r.editAllocNameUsage(allocNameKeyOf(a), func(s *allocNameUsage) { r.removeReservation(s, a.ID) })
 }
 
-func (r *NodeUsage) editSlot(key slotKey, edit func(*slot)) {
-	s := r.slots[key]
+func (r *NodeUsage) editAllocNameUsage(key allocNameKey, edit func(*allocNameUsage)) {
+	s := r.usageByAllocName[key]
 	if s == nil {
-		s = &slot{key: key}
-		r.slots[key] = s
+		s = &allocNameUsage{key: key}
+		r.usageByAllocName[key] = s
 	}
-	r.used.add(s.maxUsage(), -1)
+	r.usedResources.add(s.maxUsage(), -1)
 	edit(s)
-	r.used.add(s.maxUsage(), 1)
+	r.usedResources.add(s.maxUsage(), 1)
 	if len(s.reservations) == 0 {
-		delete(r.slots, key)
+		delete(r.usageByAllocName, key)
 	}
 }
 
-func (r *NodeUsage) removeReservation(s *slot, id string) {
-	i := slices.IndexFunc(s.reservations, func(h reservation) bool { return h.id == id })
+func (r *NodeUsage) removeReservation(s *allocNameUsage, id string) {
+	i := slices.IndexFunc(s.reservations, func(h allocReservation) bool { return h.id == id })
 	if i < 0 {
 		return
 	}
 	ports := s.reservations[i].ports
 	s.reservations = slices.Delete(s.reservations, i, i+1)
 	for _, port := range ports {
-		if slices.ContainsFunc(s.reservations, func(h reservation) bool { return slices.Contains(h.ports, port) }) {
+		if slices.ContainsFunc(s.reservations, func(h allocReservation) bool { return slices.Contains(h.ports, port) }) {
 			continue
 		}
-		if others := slices.DeleteFunc(r.ports[port], func(o *slot) bool { return o == s }); len(others) > 0 {
-			r.ports[port] = others
+		if others := slices.DeleteFunc(r.portHolders[port], func(o *allocNameUsage) bool { return o == s }); len(others) > 0 {
+			r.portHolders[port] = others
 		} else {
-			delete(r.ports, port)
+			delete(r.portHolders, port)
 		}
 	}
 }
 
 // maxUsage returns the largest amounts that the allocations of a slot hold at one time: allocations that wait reuse the
 // resources of those whose end they wait for.
-func (s *slot) maxUsage() resourceAmounts {
-	var awaited, waiting, running resourceAmounts
+func (s *allocNameUsage) maxUsage() resourceAmounts {
+	var awaitedAmounts, waitingAmounts, runningAmounts resourceAmounts
 	for i := range s.reservations {
 		h := &s.reservations[i]
 		switch {
-		case slices.ContainsFunc(s.reservations, func(o reservation) bool { return o.waitsFor(h) }):
-			awaited.add(h.demand, 1)
-		case slices.ContainsFunc(s.reservations, func(o reservation) bool { return h.waitsFor(&o) }):
-			waiting.add(h.demand, 1)
+		case slices.ContainsFunc(s.reservations, func(o allocReservation) bool { return o.waitsFor(h) }):
+			awaitedAmounts.add(h.demand, 1)
+		case slices.ContainsFunc(s.reservations, func(o allocReservation) bool { return h.waitsFor(&o) }):
+			waitingAmounts.add(h.demand, 1)
 		default:
-			running.add(h.demand, 1)
+			runningAmounts.add(h.demand, 1)
 		}
 	}
-	for i := range running {
-		running[i] += max(awaited[i], waiting[i])
+	for i := range runningAmounts {
+		runningAmounts[i] += max(awaitedAmounts[i], waitingAmounts[i])
 	}
-	return running
+	return runningAmounts
 }
 
 // checkFits checks whether another allocation fits, and returns an exhaustedError if
 // not. It reserves nothing: the caller calls Put when the ports are known.
-func (r *NodeUsage) checkFits(key slotKey, need resourceAmounts) error {
-	after := slot{}
-	var before resourceAmounts
-	if s := r.slots[key]; s != nil {
-		before = s.maxUsage()
+func (r *NodeUsage) checkFits(key allocNameKey, need resourceAmounts) error {
+	after := allocNameUsage{}
+	var amountsBefore resourceAmounts
+	if s := r.usageByAllocName[key]; s != nil {
+		amountsBefore = s.maxUsage()
 		after.reservations = slices.Clone(s.reservations)
 	}
-	after.reservations = append(after.reservations, reservation{demand: need, placedIndex: uncommittedIndex})
+	after.reservations = append(after.reservations, allocReservation{demand: need, placedIndex: uncommittedIndex})
 	grow := after.maxUsage()
 	for i, d := range resourceDimensions {
-		if left := r.total[i] - r.used[i]; grow[i]-before[i] > left {
+		if left := r.totalResources[i] - r.usedResources[i]; grow[i]-amountsBefore[i] > left {
 			return &exhaustedError{d.name, fmt.Errorf("%s exhausted: an allocation needs %.0f %s and %.0f %s are left on this node: ask for less in the resources of its tasks, or lower the count",
 				d.name, need[i], d.unit, max(left, 0), d.unit)}
 		}
@@ -219,8 +221,8 @@ func (r *NodeUsage) checkFits(key slotKey, need resourceAmounts) error {
 // portHolder returns the slot that prevents a placement with a static port in the slot key. That is another slot with
 // this port, or the same slot if one of its allocations with this port is not terminal. own is true if only terminal
 // allocations of the same slot hold the port.
-func (r *NodeUsage) portHolder(key slotKey, port int) (by *slot, own bool) {
-	for _, s := range r.ports[port] {
+func (r *NodeUsage) portHolder(key allocNameKey, port int) (by *allocNameUsage, own bool) {
+	for _, s := range r.portHolders[port] {
 		if s.key != key {
 			return s, false
 		}
@@ -235,7 +237,9 @@ func (r *NodeUsage) portHolder(key slotKey, port int) (by *slot, own bool) {
 }
 
 // isPortTaken reports whether a port is reserved or held by any slot.
-func (r *NodeUsage) isPortTaken(port int) bool { return r.reserved[port] || len(r.ports[port]) > 0 }
+func (r *NodeUsage) isPortTaken(port int) bool {
+	return r.reservedPorts[port] || len(r.portHolders[port]) > 0
+}
 
 func hasStarted(a *api.Allocation) bool {
 	return a.ClientStatus != api.AllocClientStatusPending || len(a.TaskStates) > 0
@@ -268,6 +272,6 @@ func allocatedPorts(a *api.Allocation) []int {
 
 // hasReservation reports whether an allocation holds resources.
 func (r *NodeUsage) hasReservation(a *api.Allocation) bool {
-	s := r.slots[slotKeyOf(a)]
-	return s != nil && slices.ContainsFunc(s.reservations, func(h reservation) bool { return h.id == a.ID })
+	s := r.usageByAllocName[allocNameKeyOf(a)]
+	return s != nil && slices.ContainsFunc(s.reservations, func(h allocReservation) bool { return h.id == a.ID })
 }

@@ -41,8 +41,8 @@ func (b *harness) allocs(id string) []*api.Allocation {
 
 func (b *harness) expectRejection(err error, want string) {
 	b.t.Helper()
-	var refused *scheduler.RequestError
-	if !errors.As(err, &refused) || err.Error() != want {
+	var requestErr *scheduler.RequestError
+	if !errors.As(err, &requestErr) || err.Error() != want {
 		b.t.Errorf("error %v, want the refusal %s", err, want)
 	}
 }
@@ -68,7 +68,7 @@ func TestRegister(t *testing.T) {
 		for i := range 10 {
 			b.register(serviceJob(withEnv(fmt.Sprint(i + 2))))
 		}
-		if got := len(b.store.Snapshot().JobVersions(nil, webJob.Namespace, webJob.ID)); got != 6 {
+		if got := len(b.store.Snapshot().JobVersions(nil, webJobKey.Namespace, webJobKey.ID)); got != 6 {
 			t.Errorf("%d versions are kept", got)
 		}
 
@@ -103,8 +103,8 @@ func TestPriorityOfADeployment(t *testing.T) {
 		}
 		b.advance(time.Minute)
 		var deploymentEvals int
-		d := b.store.Snapshot().LatestDeployment(nil, webJob.Namespace, webJob.ID)
-		for _, e := range b.store.Snapshot().EvaluationsByJob(nil, webJob.Namespace, webJob.ID) {
+		d := b.store.Snapshot().LatestDeployment(nil, webJobKey.Namespace, webJobKey.ID)
+		for _, e := range b.store.Snapshot().EvaluationsByJob(nil, webJobKey.Namespace, webJobKey.ID) {
 			if e.DeploymentID != d.ID {
 				continue
 			}
@@ -126,15 +126,15 @@ func TestPriorityOfADeployment(t *testing.T) {
 func TestPurge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, func(*api.Allocation) schedtest.AllocTimes {
-			return schedtest.AllocTimes{Stop: 5 * time.Second, Linger: 5 * time.Second}
+			return schedtest.AllocTimes{StopDuration: 5 * time.Second, EndDelay: 5 * time.Second}
 		})
 		b.register(serviceJob(nil))
 		b.advance(time.Minute)
-		if _, err := b.Deregister(t.Context(), webJob, scheduler.DeregisterOptions{Purge: true, NoShutdownDelay: true}); err != nil {
+		if _, err := b.Deregister(t.Context(), webJobKey, scheduler.DeregisterOptions{Purge: true, NoShutdownDelay: true}); err != nil {
 			t.Fatal(err)
 		}
 		b.advance(time.Second)
-		if b.job("web") != nil || len(b.store.Snapshot().JobVersions(nil, webJob.Namespace, webJob.ID)) != 0 {
+		if b.job("web") != nil || len(b.store.Snapshot().JobVersions(nil, webJobKey.Namespace, webJobKey.ID)) != 0 {
 			t.Error("the job is still there")
 		}
 		if got := b.allocs("web"); len(got) != 3 || got[0].DesiredStatus != "stop" || got[0].ClientStatus != "running" || !got[0].DesiredTransition.ShouldIgnoreShutdownDelay() {
@@ -144,7 +144,7 @@ func TestPurge(t *testing.T) {
 		if got := b.allocs("web"); len(got) != 0 {
 			t.Errorf("%d allocations have ended and are still there", len(got))
 		}
-		out, err := b.Deregister(t.Context(), webJob, scheduler.DeregisterOptions{})
+		out, err := b.Deregister(t.Context(), webJobKey, scheduler.DeregisterOptions{})
 		if err != nil || out.EvalID != "" || out.Index != 0 {
 			t.Errorf("stop of a job that is not there: %+v, %v", out, err)
 		}
@@ -228,22 +228,22 @@ func TestPeriodic(t *testing.T) {
 		if got := b.childIDs("web"); len(got) != 2 {
 			t.Errorf("after four minutes %v", got)
 		}
-		forced, err := b.ForceLaunch(t.Context(), webJob)
+		forced, err := b.ForceLaunch(t.Context(), webJobKey)
 		if err != nil || b.store.Snapshot().Evaluation(nil, forced.EvalID).TriggeredBy != "periodic-job" || len(b.childIDs("web")) != 3 {
 			t.Errorf("forced: %+v, %v, children %v", forced, err, b.childIDs("web"))
 		}
-		if _, err := b.ForceLaunch(t.Context(), webJob); err != nil || len(b.childIDs("web")) != 4 {
+		if _, err := b.ForceLaunch(t.Context(), webJobKey); err != nil || len(b.childIDs("web")) != 4 {
 			t.Errorf("forced twice in a second: %v, children %v", err, b.childIDs("web"))
 		}
 		b.transcript.Say("stop")
-		if out, err := b.Deregister(t.Context(), webJob, scheduler.DeregisterOptions{}); err != nil || out.EvalID != "" {
+		if out, err := b.Deregister(t.Context(), webJobKey, scheduler.DeregisterOptions{}); err != nil || out.EvalID != "" {
 			t.Errorf("stop of the parent: %+v, %v", out, err)
 		}
 		b.advance(time.Hour)
 		if got := b.childIDs("web"); len(got) != 4 || *b.job("web").Status != "dead" || *b.job(got[3]).Status != "dead" || b.allocs(got[3])[0].DesiredStatus != "run" {
 			t.Errorf("an hour after the stop: %v, parent %s", got, *b.job("web").Status)
 		}
-		_, err = b.Evaluate(t.Context(), webJob, false)
+		_, err = b.Evaluate(t.Context(), webJobKey, false)
 		b.expectRejection(err, "can't evaluate periodic job")
 		_, err = b.ForceLaunch(t.Context(), scheduler.JobKey{Namespace: "default", ID: b.childIDs("web")[0]})
 		b.expectRejection(err, "can't force launch non-periodic job")
@@ -281,12 +281,12 @@ func TestDispatch(t *testing.T) {
 			j.Meta = map[string]string{"a": "parent", "opt": "parent"}
 			j.ParameterizedJob = &api.ParameterizedJobConfig{Payload: "required", MetaRequired: []string{"req"}, MetaOptional: []string{"opt"}}
 		}))
-		dispatch := func(payload string, meta map[string]string, edit func(*scheduler.DispatchRequest)) (scheduler.Outcome, error) {
+		dispatch := func(payload string, meta map[string]string, edit func(*scheduler.DispatchRequest)) (scheduler.RequestOutcome, error) {
 			r := scheduler.DispatchRequest{Payload: []byte(payload), Meta: meta}
 			if edit != nil {
 				edit(&r)
 			}
-			return b.Dispatch(t.Context(), webJob, r)
+			return b.Dispatch(t.Context(), webJobKey, r)
 		}
 		meta := map[string]string{"req": "1", "opt": "2"}
 		for _, c := range []struct {
@@ -328,7 +328,7 @@ func TestDispatch(t *testing.T) {
 		b.expectRejection(err, "parameterized job not found")
 		_, err = b.Dispatch(t.Context(), scheduler.JobKey{Namespace: "default", ID: out.JobID}, scheduler.DispatchRequest{})
 		b.expectRejection(err, fmt.Sprintf("Specified job %q is not a parameterized job", out.JobID))
-		if _, err := b.Deregister(t.Context(), webJob, scheduler.DeregisterOptions{}); err != nil {
+		if _, err := b.Deregister(t.Context(), webJobKey, scheduler.DeregisterOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		_, err = dispatch("x", meta, nil)
@@ -345,7 +345,7 @@ func TestRevertScaleAndStable(t *testing.T) {
 		}
 		b.register(serviceJob(nil))
 		b.expectRejection(func() error {
-			_, err := b.Scale(t.Context(), webJob, scheduler.ScaleRequest{Group: "g", Count: new(int64(1))})
+			_, err := b.Scale(t.Context(), webJobKey, scheduler.ScaleRequest{Group: "g", Count: new(int64(1))})
 			return err
 		}(), "job scaling blocked due to active deployment")
 		b.advance(time.Minute)
@@ -361,7 +361,7 @@ func TestRevertScaleAndStable(t *testing.T) {
 		b.advance(time.Minute)
 
 		scale := func(r scheduler.ScaleRequest) error {
-			_, err := b.Scale(t.Context(), webJob, r)
+			_, err := b.Scale(t.Context(), webJobKey, r)
 			return err
 		}
 		b.expectRejection(scale(scheduler.ScaleRequest{Group: "nope", Count: new(int64(1))}), `task group "nope" specified for scaling does not exist in job`)
@@ -378,13 +378,13 @@ func TestRevertScaleAndStable(t *testing.T) {
 				live++
 			}
 		}
-		if events := b.store.Snapshot().ScalingEvents(nil, webJob.Namespace, webJob.ID)["g"]; live != 1 || len(events) != 2 || events[0].PreviousCount != 3 || events[0].EvalID == nil {
+		if events := b.store.Snapshot().ScalingEvents(nil, webJobKey.Namespace, webJobKey.ID)["g"]; live != 1 || len(events) != 2 || events[0].PreviousCount != 3 || events[0].EvalID == nil {
 			t.Errorf("%d are wanted, events %+v", live, events)
 		}
-		if _, err := b.SetStable(t.Context(), webJob, 3, false); err != nil || *b.job("web").Stable {
+		if _, err := b.SetStable(t.Context(), webJobKey, 3, false); err != nil || *b.job("web").Stable {
 			t.Errorf("marked as not stable: %v", err)
 		}
-		_, err := b.SetStable(t.Context(), webJob, 30, true)
+		_, err := b.SetStable(t.Context(), webJobKey, 30, true)
 		b.expectRejection(err, `job "web" in namespace "default" at version 30 not found`)
 	})
 }
@@ -395,7 +395,9 @@ func TestDeploymentVerbs(t *testing.T) {
 		slow := withRollingUpdate(func(u *api.UpdateStrategy) { u.ProgressDeadline, u.HealthyDeadline = new(2*time.Hour), new(time.Hour) })
 		b.register(serviceJob(slow))
 		b.advance(time.Second)
-		latest := func() *api.Deployment { return b.store.Snapshot().LatestDeployment(nil, webJob.Namespace, webJob.ID) }
+		latest := func() *api.Deployment {
+			return b.store.Snapshot().LatestDeployment(nil, webJobKey.Namespace, webJobKey.ID)
+		}
 		ids := []string{b.allocs("web")[0].ID, b.allocs("web")[1].ID, b.allocs("web")[2].ID}
 		if _, err := b.SetAllocHealth(t.Context(), latest().ID, ids, nil); err != nil || latest().Status != "successful" {
 			t.Errorf("health set: %v, %s", err, latest().Status)
@@ -441,19 +443,19 @@ func TestProgressDeadline(t *testing.T) {
 		b := newHarness(t, func(a *api.Allocation) schedtest.AllocTimes {
 			switch a.Name {
 			case "web.g[0]":
-				return schedtest.AllocTimes{Healthy: 110 * time.Second}
+				return schedtest.AllocTimes{TimeToHealth: 110 * time.Second}
 			default:
-				return schedtest.AllocTimes{Healthy: time.Hour}
+				return schedtest.AllocTimes{TimeToHealth: time.Hour}
 			}
 		})
 		b.register(serviceJob(deadline))
 		b.advance(200 * time.Second)
-		d := b.store.Snapshot().LatestDeployment(nil, webJob.Namespace, webJob.ID)
+		d := b.store.Snapshot().LatestDeployment(nil, webJobKey.Namespace, webJobKey.ID)
 		if d.Status != "running" {
 			t.Errorf("deployment %s after 200 s", d.Status)
 		}
 		b.advance(31 * time.Second)
-		d = b.store.Snapshot().LatestDeployment(nil, webJob.Namespace, webJob.ID)
+		d = b.store.Snapshot().LatestDeployment(nil, webJobKey.Namespace, webJobKey.ID)
 		if d.Status != "failed" || d.StatusDescription != "Failed due to progress deadline" {
 			t.Errorf("deployment %s: %s", d.Status, d.StatusDescription)
 		}
@@ -466,7 +468,7 @@ func TestGarbageCollection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, func(a *api.Allocation) schedtest.AllocTimes {
 			if a.JobID == "work" {
-				return schedtest.AllocTimes{Run: time.Second, Linger: 10 * time.Hour}
+				return schedtest.AllocTimes{Run: time.Second, EndDelay: 10 * time.Hour}
 			}
 			return schedtest.AllocTimes{}
 		})
@@ -493,7 +495,7 @@ func TestGarbageCollection(t *testing.T) {
 		if b.job("work") == nil || len(b.allocs("work")) != 1 {
 			t.Error("a job was removed though its runner is at work")
 		}
-		if d := b.store.Snapshot().DeploymentsByJob(nil, webJob.Namespace, webJob.ID); len(d) != 1 {
+		if d := b.store.Snapshot().DeploymentsByJob(nil, webJobKey.Namespace, webJobKey.ID); len(d) != 1 {
 			t.Errorf("%d deployments are kept", len(d))
 		}
 		b.advance(3 * time.Hour) // the job ended less than four hours ago
@@ -512,11 +514,13 @@ func TestGarbageCollection(t *testing.T) {
 // A change that the store rejects has no effect. The scheduler retries its own changes until the store accepts them.
 func TestRetryAfterStoreErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newHarness(t, func(*api.Allocation) schedtest.AllocTimes { return schedtest.AllocTimes{Run: time.Second, Fail: true} })
-		var full atomic.Bool
+		b := newHarness(t, func(*api.Allocation) schedtest.AllocTimes {
+			return schedtest.AllocTimes{Run: time.Second, FailAtEnd: true}
+		})
+		var diskFull atomic.Bool
 		synctest.Wait()
-		b.store.Fault = func() error {
-			if full.Load() {
+		b.store.InjectFault = func() error {
+			if diskFull.Load() {
 				return schedtest.ErrFault
 			}
 			return nil
@@ -525,7 +529,7 @@ func TestRetryAfterStoreErrors(t *testing.T) {
 			g.ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(1), Interval: new(time.Hour), Delay: new(10 * time.Second), DelayFunction: new("constant"), Unlimited: new(false)}
 		}))
 		b.advance(5 * time.Second)
-		full.Store(true)
+		diskFull.Store(true)
 		before := b.transcript.String()
 		if _, err := b.Register(t.Context(), serviceJob(func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.ID = new("other") }), scheduler.RegisterOptions{}); !errors.Is(err, schedtest.ErrFault) {
 			t.Errorf("error %v", err)
@@ -534,7 +538,7 @@ func TestRetryAfterStoreErrors(t *testing.T) {
 		if after := b.transcript.String(); after != before {
 			t.Errorf("something has changed:\n%s", strings.TrimPrefix(after, before))
 		}
-		full.Store(false)
+		diskFull.Store(false)
 		b.advance(5 * time.Second)
 		if got := b.allocs("web"); len(got) != 2 || got[0].NextAllocation != got[1].ID {
 			t.Errorf("%d allocations when there is room on the disk again", len(got))
@@ -552,8 +556,8 @@ func TestRecoverJob(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err := memory.Update(t.Context(), func(tx *store.Txn) error {
-			version := *tx.Job(nil, webJob.Namespace, webJob.ID)
-			tx.DeleteJob(webJob.Namespace, webJob.ID)
+			version := *tx.Job(nil, webJobKey.Namespace, webJobKey.ID)
+			tx.DeleteJob(webJobKey.Namespace, webJobKey.ID)
 			tx.PutJobVersion(&version)
 			return nil
 		})

@@ -71,7 +71,7 @@ type filteredError struct {
 
 // exhaustedError means that the node has too few free resources for a group.
 type exhaustedError struct {
-	dimension string // name of the resource in the placement metrics
+	resourceName string // name of the resource in the placement metrics
 	error
 }
 
@@ -84,7 +84,7 @@ func Place(job *api.Job, node Node, host Env) ([]*api.Allocation, error) {
 	if err := checkEligible(job, node); err != nil {
 		return nil, err
 	}
-	p := newPlacement(job, node, host, NewNodeUsage(node))
+	p := newAllocPlacer(job, node, host, NewNodeUsage(node))
 	p.evalID = host.NewID()
 	p.now = host.Now()
 	total := 0
@@ -106,8 +106,8 @@ func Place(job *api.Job, node Node, host Env) ([]*api.Allocation, error) {
 	return allocs, nil
 }
 
-// placement places the allocations of one job version.
-type placement struct {
+// allocPlacer places the allocations of one job version.
+type allocPlacer struct {
 	job         *api.Job
 	node        Node
 	env         Env
@@ -117,15 +117,15 @@ type placement struct {
 	staticPorts map[int]bool
 
 	// The next fields describe the allocation that is being placed.
-	slot        slotKey
-	chosenPorts map[int]bool
+	allocNameKey allocNameKey
+	chosenPorts  map[int]bool
 }
 
-func newPlacement(job *api.Job, node Node, host Env, room *NodeUsage) *placement {
-	return &placement{job: job, node: node, env: host, nodeUsage: room, staticPorts: staticPorts(job)}
+func newAllocPlacer(job *api.Job, node Node, host Env, room *NodeUsage) *allocPlacer {
+	return &allocPlacer{job: job, node: node, env: host, nodeUsage: room, staticPorts: staticPorts(job)}
 }
 
-func (p *placement) placeGroup(g *api.TaskGroup, total int) ([]*api.Allocation, error) {
+func (p *allocPlacer) placeGroup(g *api.TaskGroup, total int) ([]*api.Allocation, error) {
 	if err := checkFeasible(p.job, g, p.node, total, *g.Count); err != nil {
 		return nil, err
 	}
@@ -145,9 +145,9 @@ func allocName(job *api.Job, g *api.TaskGroup, i int) string {
 }
 
 // placeAlloc creates an allocation and reserves its resources.
-func (p *placement) placeAlloc(g *api.TaskGroup, name string) (*api.Allocation, error) {
-	p.slot = slotKey{*p.job.Namespace, *p.job.ID, name}
-	if err := p.nodeUsage.checkFits(p.slot, groupDemand(g)); err != nil {
+func (p *allocPlacer) placeAlloc(g *api.TaskGroup, name string) (*api.Allocation, error) {
+	p.allocNameKey = allocNameKey{*p.job.Namespace, *p.job.ID, name}
+	if err := p.nodeUsage.checkFits(p.allocNameKey, groupDemand(g)); err != nil {
 		return nil, err
 	}
 	resources, err := p.assignResources(g)

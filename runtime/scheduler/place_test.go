@@ -215,8 +215,8 @@ func TestPlaceRefuses(t *testing.T) {
 func TestPlaceNamesTheGroup(t *testing.T) {
 	f := newJobFixture(func(f *jobFixture) { f.group.Constraints = []*api.Constraint{api.NewConstraint("a", "=", "b")} })
 	_, err := Place(f.job, testNode(), testEnv())
-	var group *GroupError
-	if !errors.As(err, &group) || group.Group != "g" {
+	var groupErr *GroupError
+	if !errors.As(err, &groupErr) || groupErr.Group != "g" {
 		t.Errorf("error %v does not lead to the group", err)
 	}
 }
@@ -247,7 +247,7 @@ func TestDynamicPortSearch(t *testing.T) {
 	}
 
 	node := NodeOf(&api.Node{NodeResources: &api.NodeResources{MinDynamicPort: 30000, MaxDynamicPort: 30001}})
-	p := newPlacement(newJobFixture(port).job, node, testEnv(30000), NewNodeUsage(node))
+	p := newAllocPlacer(newJobFixture(port).job, node, testEnv(30000), NewNodeUsage(node))
 	p.chosenPorts = make(map[int]bool)
 	if got, err := p.takeDynamicPort(api.Port{HostNetwork: "default"}); err != nil || got != 30001 {
 		t.Errorf("port %d, %v in the range of the node, want 30001", got, err)

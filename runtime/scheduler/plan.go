@@ -13,12 +13,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// rescheduleWindow is how much earlier than planned a failed allocation may be replaced. Later replacements whose times
+// rescheduleBatchWindow is how much earlier than planned a failed allocation may be replaced. Later replacements whose times
 // differ by less share one follow-up evaluation.
-const rescheduleWindow = time.Second
+const rescheduleBatchWindow = time.Second
 
-// Input is the input of Plan. Plan modifies only NodeUsage.
-type Input struct {
+// PlanInput is the input of Plan. Plan modifies only NodeUsage.
+type PlanInput struct {
 	// Eval is the evaluation for which the plan is made.
 	Eval *api.Evaluation
 	// Job is the current version, or nil if the job was purged.
@@ -36,9 +36,9 @@ type Input struct {
 	Now       time.Time
 }
 
-// Changes are the result of Plan, to be written in one transaction. They share
+// PlanChanges are the result of Plan, to be written in one transaction. They share
 // nothing with the input except jobs and immutable values.
-type Changes struct {
+type PlanChanges struct {
 	// Eval is the processed evaluation.
 	Eval *api.Evaluation
 	// Place has the new allocations, Update the changed ones.
@@ -50,15 +50,15 @@ type Changes struct {
 }
 
 // Plan returns the changes that bring the job to its desired state.
-func Plan(in Input) Changes {
+func Plan(in PlanInput) PlanChanges {
 	p := &planner{
-		Input:            in,
-		updates:          make(map[string]*api.Allocation),
+		PlanInput:        in,
+		updatedAllocs:    make(map[string]*api.Allocation),
 		failedPlacements: make(map[string]*api.AllocationMetric),
 		queuedAllocs:     make(map[string]int),
 		desiredUpdates:   make(map[string]*api.DesiredUpdates),
-		placements:       make(map[*api.Job]*placement),
-		destructiveCache: make(map[destructiveKey]bool),
+		placersByJob:     make(map[*api.Job]*allocPlacer),
+		destructiveCache: make(map[destructiveUpdateKey]bool),
 	}
 	p.run()
 	return p.collectChanges()
@@ -66,22 +66,22 @@ func Plan(in Input) Changes {
 
 // planner holds the state of one call of Plan.
 type planner struct {
-	Input
-	deployment      *api.Deployment // a copy of the deployment of the current version, or nil
-	cancelled       *api.Deployment // a copy of the deployment that this plan cancels, or nil
-	deploymentIsNew bool            // this plan has created the deployment
+	PlanInput
+	deployment          *api.Deployment // a copy of the deployment of the current version, or nil
+	cancelledDeployment *api.Deployment // a copy of the deployment that this plan cancels, or nil
+	deploymentIsNew     bool            // this plan has created the deployment
 
-	placed           []*api.Allocation
-	updates          map[string]*api.Allocation // modified copies by id
-	updateOrder      []string                   // keys of updates, in the order in which they were added
+	placedAllocs     []*api.Allocation
+	updatedAllocs    map[string]*api.Allocation // modified copies by id
+	updatedAllocIDs  []string                   // keys of updates, in the order in which they were added
 	failedPlacements map[string]*api.AllocationMetric
 	failureReasons   []error
 	queuedAllocs     map[string]int
 	desiredUpdates   map[string]*api.DesiredUpdates
 	delayedAllocs    []*delayedAlloc
 
-	placements       map[*api.Job]*placement
-	destructiveCache map[destructiveKey]bool
+	placersByJob     map[*api.Job]*allocPlacer
+	destructiveCache map[destructiveUpdateKey]bool
 	allocsPerGroup   map[string]int // number of allocations by group that continue or are placed
 }
 
@@ -131,7 +131,7 @@ func (p *planner) hasCurrentVersion(a *api.Allocation) bool {
 	return a.Job == p.Job || *a.Job.Version == *p.Job.Version && *a.Job.CreateIndex == *p.Job.CreateIndex
 }
 
-type destructiveKey struct {
+type destructiveUpdateKey struct {
 	version, createIndex uint64
 	group                string
 }
@@ -139,12 +139,12 @@ type destructiveKey struct {
 // needsDestructiveUpdate reports whether an allocation must be replaced to get the current
 // version. The result is cached by version and group.
 func (p *planner) needsDestructiveUpdate(a *api.Allocation) bool {
-	key := destructiveKey{*a.Job.Version, *a.Job.CreateIndex, a.TaskGroup}
+	key := destructiveUpdateKey{*a.Job.Version, *a.Job.CreateIndex, a.TaskGroup}
 	answer, known := p.destructiveCache[key]
 	if !known {
 		answer = model.UpdateIsDestructive(a.Job, p.Job, a.TaskGroup) ||
 			checkEligible(p.Job, p.Node) != nil ||
-			checkFeasible(p.Job, model.Group(p.Job, a.TaskGroup), p.Node, 1, 1) != nil
+			checkFeasible(p.Job, model.FindGroup(p.Job, a.TaskGroup), p.Node, 1, 1) != nil
 		p.destructiveCache[key] = answer
 	}
 	return answer
@@ -161,13 +161,13 @@ func (p *planner) desiredUpdatesOf(group string) *api.DesiredUpdates {
 
 // editableCopy returns the plan's copy of an allocation, which the plan may modify.
 func (p *planner) editableCopy(a *api.Allocation) *api.Allocation {
-	c := p.updates[a.ID]
+	c := p.updatedAllocs[a.ID]
 	if c == nil {
 		copied := *a
 		c = &copied
 		c.ModifyTime = p.Now.UnixNano()
-		p.updates[a.ID] = c
-		p.updateOrder = append(p.updateOrder, a.ID)
+		p.updatedAllocs[a.ID] = c
+		p.updatedAllocIDs = append(p.updatedAllocIDs, a.ID)
 	}
 	return c
 }
@@ -188,7 +188,7 @@ func (p *planner) stopAlloc(a *api.Allocation, description string) {
 // placeAlloc creates an allocation of a job version. It returns nil if the allocation does not fit. A replacement can
 // reuse the resources of the previous allocation, which the caller must stop.
 func (p *planner) placeAlloc(job *api.Job, name string, previous *api.Allocation, group string) *api.Allocation {
-	g := model.Group(job, group)
+	g := model.FindGroup(job, group)
 	alloc, err := p.tryPlaceAlloc(job, g, name, previous)
 	if err != nil {
 		p.recordFailure(group, job, err)
@@ -206,7 +206,7 @@ func (p *planner) placeAlloc(job *api.Job, name string, previous *api.Allocation
 		p.setProgressDeadline(state)
 	}
 	p.allocsPerGroup[group]++
-	p.placed = append(p.placed, alloc)
+	p.placedAllocs = append(p.placedAllocs, alloc)
 	return alloc
 }
 
@@ -229,11 +229,11 @@ func (p *planner) tryPlaceAlloc(job *api.Job, g *api.TaskGroup, name string, pre
 	if err := checkFeasible(job, g, p.Node, inJob, inGroup); err != nil {
 		return nil, err
 	}
-	at := p.placements[job]
+	at := p.placersByJob[job]
 	if at == nil {
-		at = newPlacement(job, p.Node, p.Env, p.NodeUsage)
+		at = newAllocPlacer(job, p.Node, p.Env, p.NodeUsage)
 		at.evalID, at.now = p.Eval.ID, p.Now
-		p.placements[job] = at
+		p.placersByJob[job] = at
 	}
 	if previous == nil || !p.NodeUsage.hasReservation(previous) {
 		return at.placeAlloc(g, name)
@@ -243,14 +243,14 @@ func (p *planner) tryPlaceAlloc(job *api.Job, g *api.TaskGroup, name string, pre
 	p.NodeUsage.PutStopping(previous)
 	alloc, err := at.placeAlloc(g, name)
 	if err != nil {
-		p.NodeUsage.Put(cmp.Or(p.updates[previous.ID], previous))
+		p.NodeUsage.Put(cmp.Or(p.updatedAllocs[previous.ID], previous))
 	}
 	return alloc, err
 }
 
 // keepsAlloc reports whether an allocation is not terminal after the changes that the plan has made so far.
 func (p *planner) keepsAlloc(a *api.Allocation) bool {
-	if c := p.updates[a.ID]; c != nil {
+	if c := p.updatedAllocs[a.ID]; c != nil {
 		a = c
 	}
 	return !model.AllocTerminal(a)
@@ -275,15 +275,15 @@ func placementMetric(err error, job *api.Job, node Node) *api.AllocationMetric {
 		NodePool:       *job.NodePool,
 		NodesAvailable: map[string]int{node.Datacenter: 1},
 	}
-	var filtered *filteredError
-	var exhausted *exhaustedError
+	var filteredErr *filteredError
+	var exhaustedErr *exhaustedError
 	switch {
-	case errors.As(err, &filtered):
+	case errors.As(err, &filteredErr):
 		m.NodesFiltered = 1
-		m.ConstraintFiltered = map[string]int{filtered.constraint: 1}
-	case errors.As(err, &exhausted):
+		m.ConstraintFiltered = map[string]int{filteredErr.constraint: 1}
+	case errors.As(err, &exhaustedErr):
 		m.NodesExhausted = 1
-		m.DimensionExhausted = map[string]int{exhausted.dimension: 1}
+		m.DimensionExhausted = map[string]int{exhaustedErr.resourceName: 1}
 	case checkEligible(job, node) != nil:
 		m.NodesEvaluated, m.NodesInPool = 0, 0
 		if *job.NodePool == api.NodePoolAll || *job.NodePool == node.Pool {
@@ -301,18 +301,18 @@ func placementMetric(err error, job *api.Job, node Node) *api.AllocationMetric {
 }
 
 // collectChanges returns the changes that the plan makes: allocations, evaluations and deployments.
-func (p *planner) collectChanges() Changes {
-	c := Changes{Place: p.placed}
+func (p *planner) collectChanges() PlanChanges {
+	c := PlanChanges{Place: p.placedAllocs}
 	eval := *p.Eval
 	c.Eval = &eval
 	c.Evals = p.newFollowUpEvals()
 	c.Evals = append(c.Evals, p.completeEval(&eval)...)
-	for _, id := range p.updateOrder {
-		c.Update = append(c.Update, p.updates[id])
+	for _, id := range p.updatedAllocIDs {
+		c.Update = append(c.Update, p.updatedAllocs[id])
 	}
 	c.Evals = append(c.Evals, p.cancelSurplusEvals()...)
-	if p.cancelled != nil {
-		c.Deployments = append(c.Deployments, p.cancelled)
+	if p.cancelledDeployment != nil {
+		c.Deployments = append(c.Deployments, p.cancelledDeployment)
 	}
 	if d := p.deployment; d != nil {
 		eval.DeploymentID = d.ID
@@ -380,7 +380,7 @@ func (p *planner) newFollowUpEvals() []*api.Evaluation {
 	slices.SortStableFunc(p.delayedAllocs, func(a, b *delayedAlloc) int { return a.at.Compare(b.at) })
 	var evals []*api.Evaluation
 	for _, l := range p.delayedAllocs {
-		if n := len(evals); n == 0 || l.at.Sub(evals[n-1].WaitUntil) > rescheduleWindow {
+		if n := len(evals); n == 0 || l.at.Sub(evals[n-1].WaitUntil) > rescheduleBatchWindow {
 			e := p.newEval(api.EvalStatusPending, "alloc-reschedule", "created for delayed rescheduling")
 			e.WaitUntil = l.at
 			evals = append(evals, e)
@@ -395,7 +395,7 @@ func (p *planner) newFollowUpEvals() []*api.Evaluation {
 func (p *planner) cancelSurplusEvals() []*api.Evaluation {
 	waiting := make(map[string]bool)
 	for _, a := range p.Allocs {
-		if c := p.updates[a.ID]; c != nil {
+		if c := p.updatedAllocs[a.ID]; c != nil {
 			a = c
 		}
 		if p.jobWantsAllocs() && isUnreplaced(a) {

@@ -14,7 +14,7 @@ import (
 
 // planCase is the input of one call of Plan.
 type planCase struct {
-	input     Input
+	input     PlanInput
 	lastAlloc int
 }
 
@@ -29,7 +29,7 @@ func newPlanCase(jobType string, edit func(*jobFixture)) *planCase {
 			edit(f)
 		}
 	})
-	p := &planCase{input: Input{Job: f.job, Node: testNode(), Env: testEnv(), Now: planTime}}
+	p := &planCase{input: PlanInput{Job: f.job, Node: testNode(), Env: testEnv(), Now: planTime}}
 	p.input.Eval = &api.Evaluation{ID: "eval", JobID: "j", Namespace: "default", Type: jobType, Status: api.EvalStatusPending, Priority: 50}
 	return p
 }
@@ -65,7 +65,7 @@ func (p *planCase) addAlloc(index int, status string, edits ...func(*api.Allocat
 	return p
 }
 
-func (p *planCase) plan() Changes {
+func (p *planCase) plan() PlanChanges {
 	p.input.NodeUsage = NewNodeUsage(p.input.Node)
 	for _, a := range p.input.Allocs {
 		p.input.NodeUsage.Put(a)
@@ -74,16 +74,16 @@ func (p *planCase) plan() Changes {
 }
 
 // changesText describes the changes of a plan in one line.
-func changesText(c Changes) string {
-	var parts []string
+func changesText(c PlanChanges) string {
+	var changeTexts []string
 	for _, a := range c.Update {
 		switch {
 		case a.DesiredStatus == "stop":
-			parts = append(parts, fmt.Sprintf("stop %s (%s)", a.ID, a.DesiredDescription))
+			changeTexts = append(changeTexts, fmt.Sprintf("stop %s (%s)", a.ID, a.DesiredDescription))
 		case a.FollowupEvalID != "":
-			parts = append(parts, "later "+a.ID)
+			changeTexts = append(changeTexts, "later "+a.ID)
 		default:
-			parts = append(parts, fmt.Sprintf("update %s to v%d", a.ID, *a.Job.Version))
+			changeTexts = append(changeTexts, fmt.Sprintf("update %s to v%d", a.ID, *a.Job.Version))
 		}
 	}
 	for _, a := range c.Place {
@@ -94,15 +94,15 @@ func changesText(c Changes) string {
 		if a.PreviousAllocation != "" {
 			text += " for " + a.PreviousAllocation
 		}
-		parts = append(parts, text)
+		changeTexts = append(changeTexts, text)
 	}
 	for _, d := range c.Deployments {
-		parts = append(parts, fmt.Sprintf("deployment v%d %s", d.JobVersion, d.Status))
+		changeTexts = append(changeTexts, fmt.Sprintf("deployment v%d %s", d.JobVersion, d.Status))
 	}
 	for _, e := range c.Evals {
-		parts = append(parts, fmt.Sprintf("eval %s %s", e.TriggeredBy, e.Status))
+		changeTexts = append(changeTexts, fmt.Sprintf("eval %s %s", e.TriggeredBy, e.Status))
 	}
-	return strings.Join(parts, "; ")
+	return strings.Join(changeTexts, "; ")
 }
 
 func withHealth(yes bool, deployment string) func(*api.Allocation) {
@@ -128,7 +128,7 @@ func withUpdate(edit func(*api.UpdateStrategy)) func(*jobFixture) {
 	}
 }
 
-func deployed(version uint64, status string, state api.DeploymentState) *api.Deployment {
+func newTestDeployment(version uint64, status string, state api.DeploymentState) *api.Deployment {
 	state.DesiredTotal = 2
 	return &api.Deployment{ID: "d", JobID: "j", Namespace: "default", JobVersion: version, Status: status, StatusDescription: "x", TaskGroups: map[string]*api.DeploymentState{"g": &state}}
 }
@@ -161,7 +161,7 @@ func TestPlan(t *testing.T) {
 		}, "stop a1 (alloc not needed due to job update); place h[0] v1"},
 		{"a stopped job", func() *planCase {
 			p := newPlanCase("service", nil).addAlloc(0, running).addAlloc(1, failed)
-			p.input.Deployment = deployed(0, "running", api.DeploymentState{})
+			p.input.Deployment = newTestDeployment(0, "running", api.DeploymentState{})
 			return p.setNextVersion(func(f *jobFixture) { f.job.Stop = new(true) })
 		}, "stop a1 (alloc not needed due to job update); deployment v0 cancelled"},
 		{"a purged job", func() *planCase {
@@ -185,7 +185,7 @@ func TestPlan(t *testing.T) {
 		}, "place g[0] v0"},
 		{"a failed deployment does not hold back a system job", func() *planCase {
 			p := newPlanCase("system", func(f *jobFixture) { f.group.Count = new(1) }).addAlloc(0, failed, withHealth(false, "d"))
-			p.input.Deployment = deployed(0, "failed", api.DeploymentState{})
+			p.input.Deployment = newTestDeployment(0, "failed", api.DeploymentState{})
 			return p
 		}, "place g[0] v0"},
 		{"finished batch allocations count", func() *planCase { return newPlanCase("batch", nil).addAlloc(0, complete).addAlloc(1, running) }, ""},
@@ -208,27 +208,27 @@ func TestPlan(t *testing.T) {
 		}, "stop a1 (alloc is being updated due to job update); stop a2 (alloc is being updated due to job update); place g[0] v1 for a1; place g[1] v1 for a2"},
 		{"the next one waits for the health of the first", func() *planCase {
 			p := newPlanCase("service", nil).addAlloc(1, running).setNextVersion(withChangedEnv).addAlloc(0, running, func(a *api.Allocation) { a.DeploymentID = "d" })
-			p.input.Deployment = deployed(1, "running", api.DeploymentState{})
+			p.input.Deployment = newTestDeployment(1, "running", api.DeploymentState{})
 			return p
 		}, ""},
 		{"the next one goes when the first is healthy", func() *planCase {
 			p := newPlanCase("service", nil).addAlloc(1, running).setNextVersion(withChangedEnv).addAlloc(0, running, withHealth(true, "d"))
-			p.input.Deployment = deployed(1, "running", api.DeploymentState{})
+			p.input.Deployment = newTestDeployment(1, "running", api.DeploymentState{})
 			return p
 		}, "stop a1 (alloc is being updated due to job update); place g[1] v1 for a1; deployment v1 running"},
 		{"nothing goes on beside an unhealthy one", func() *planCase {
 			p := newPlanCase("service", nil).addAlloc(1, running).setNextVersion(withUpdate(func(u *api.UpdateStrategy) { u.MaxParallel = new(5) })).addAlloc(0, running, withHealth(false, "d"))
-			p.input.Deployment = deployed(1, "running", api.DeploymentState{})
+			p.input.Deployment = newTestDeployment(1, "running", api.DeploymentState{})
 			return p
 		}, ""},
 		{"a paused deployment places nothing", func() *planCase {
 			p := newPlanCase("service", nil).addAlloc(1, running).setNextVersion(withChangedEnv).addAlloc(0, running, withHealth(true, "d"))
-			p.input.Deployment = deployed(1, "paused", api.DeploymentState{})
+			p.input.Deployment = newTestDeployment(1, "paused", api.DeploymentState{})
 			return p
 		}, ""},
 		{"a failed deployment places nothing", func() *planCase {
 			p := newPlanCase("service", nil).setNextVersion(withChangedEnv).addAlloc(0, running, withHealth(true, "d"))
-			p.input.Deployment = deployed(1, "failed", api.DeploymentState{})
+			p.input.Deployment = newTestDeployment(1, "failed", api.DeploymentState{})
 			return p
 		}, ""},
 		{"a node that does not satisfy the new constraints keeps the old ones, and says so", func() *planCase {
@@ -250,7 +250,7 @@ func TestPlan(t *testing.T) {
 		{"canaries of a failed deployment go", func() *planCase {
 			p := newPlanCase("service", nil).addAlloc(0, running).addAlloc(1, running).setNextVersion(withUpdate(func(u *api.UpdateStrategy) { u.Canary = new(1) })).
 				addAlloc(0, running, withHealth(true, "d"), func(a *api.Allocation) { a.DeploymentStatus.Canary = true })
-			p.input.Deployment = deployed(1, "failed", api.DeploymentState{DesiredCanaries: 1, PlacedCanaries: []string{"a3"}})
+			p.input.Deployment = newTestDeployment(1, "failed", api.DeploymentState{DesiredCanaries: 1, PlacedCanaries: []string{"a3"}})
 			return p
 		}, "stop a3 (alloc not needed due to job update)"},
 		{"while canaries run, the old version is replaced by its like", func() *planCase {
@@ -260,13 +260,13 @@ func TestPlan(t *testing.T) {
 				addAlloc(0, running, func(a *api.Allocation) {
 					a.DeploymentID, a.DeploymentStatus = "d", &api.AllocDeploymentStatus{Canary: true}
 				})
-			p.input.Deployment = deployed(1, "running", api.DeploymentState{DesiredCanaries: 1, PlacedCanaries: []string{"a3"}})
+			p.input.Deployment = newTestDeployment(1, "running", api.DeploymentState{DesiredCanaries: 1, PlacedCanaries: []string{"a3"}})
 			return p
 		}, "stop a2 (alloc was rescheduled because it failed); place g[1] v0 for a2"},
 		{"promoted canaries take the place of those of the same name", func() *planCase {
 			p := newPlanCase("service", nil).addAlloc(0, running).addAlloc(1, running).setNextVersion(withUpdate(func(u *api.UpdateStrategy) { u.Canary = new(1) })).
 				addAlloc(0, running, withHealth(true, "d"))
-			p.input.Deployment = deployed(1, "running", api.DeploymentState{DesiredCanaries: 1, PlacedCanaries: []string{"a3"}, Promoted: true})
+			p.input.Deployment = newTestDeployment(1, "running", api.DeploymentState{DesiredCanaries: 1, PlacedCanaries: []string{"a3"}, Promoted: true})
 			return p
 		}, "stop a1 (alloc not needed due to job update); stop a2 (alloc is being updated due to job update); place g[1] v1 for a2; deployment v1 running"},
 
@@ -285,7 +285,7 @@ func TestPlan(t *testing.T) {
 		}, "stop a2 (alloc was rescheduled because it failed); place g[0] v0 for a2"},
 		{"in a deployment only what it has released is replaced", func() *planCase {
 			p := newPlanCase("service", withReschedulePolicy(3, 5*time.Second)).addAlloc(1, running, withHealth(true, "d")).addAlloc(0, failed, withHealth(false, "d"))
-			p.input.Deployment = deployed(0, "running", api.DeploymentState{})
+			p.input.Deployment = newTestDeployment(0, "running", api.DeploymentState{})
 			return p
 		}, ""},
 
@@ -432,8 +432,8 @@ func TestResourcesAreHandedOver(t *testing.T) {
 	if got := changesText(Plan(other.input)); got != "place other.g[0] v0" {
 		t.Errorf("another job when both have ended: %s", got)
 	}
-	if !slices.Equal(p.input.NodeUsage.used[:], []float64{100, 200, 300}) || len(p.input.NodeUsage.ports) != 0 {
-		t.Errorf("left in the room: %v, ports %v", p.input.NodeUsage.used, p.input.NodeUsage.ports)
+	if !slices.Equal(p.input.NodeUsage.usedResources[:], []float64{100, 200, 300}) || len(p.input.NodeUsage.portHolders) != 0 {
+		t.Errorf("left in the room: %v, ports %v", p.input.NodeUsage.usedResources, p.input.NodeUsage.portHolders)
 	}
 }
 

@@ -46,7 +46,7 @@ func dynamicPorts(node Node) (first, n int) {
 }
 
 // assignNetwork returns a copy of the network with its ports assigned.
-func (p *placement) assignNetwork(n *api.NetworkResource) (*api.NetworkResource, error) {
+func (p *allocPlacer) assignNetwork(n *api.NetworkResource) (*api.NetworkResource, error) {
 	out := *n
 	out.IP = p.node.IP
 	out.ReservedPorts = slices.Clone(n.ReservedPorts)
@@ -70,8 +70,8 @@ func (p *placement) assignNetwork(n *api.NetworkResource) (*api.NetworkResource,
 	return &out, nil
 }
 
-func (p *placement) takeStaticPort(port api.Port) error {
-	if err := hostNetwork(port); err != nil {
+func (p *allocPlacer) takeStaticPort(port api.Port) error {
+	if err := checkHostNetwork(port); err != nil {
 		return err
 	}
 	switch {
@@ -84,13 +84,13 @@ func (p *placement) takeStaticPort(port api.Port) error {
 		dimension := fmt.Sprintf("network: reserved port collision %s=%d", port.Label, port.Value)
 		return &exhaustedError{dimension, fmt.Errorf(format, args...)}
 	}
-	by, own := p.nodeUsage.portHolder(p.slot, port.Value)
+	by, own := p.nodeUsage.portHolder(p.allocNameKey, port.Value)
 	switch {
-	case by != nil && by.key.job == p.slot.job && by.key.namespace == p.slot.namespace, p.chosenPorts[port.Value]:
+	case by != nil && by.key.job == p.allocNameKey.job && by.key.namespace == p.allocNameKey.namespace, p.chosenPorts[port.Value]:
 		return collision("another allocation of this job has the static port %d on this node: leave out static, or lower the count", port.Value)
 	case by != nil:
 		return collision("reserved port collision %s=%d: allocation %q of job %q has it. Stop it, or leave out static", port.Label, port.Value, by.key.name, by.key.job)
-	case p.nodeUsage.reserved[port.Value]:
+	case p.nodeUsage.reservedPorts[port.Value]:
 		return collision("reserved port collision %s=%d: the configuration of the agent reserves it", port.Label, port.Value)
 	case !own && !p.env.PortFree(port.Value):
 		return collision("reserved port collision %s=%d: something listens there. Stop it, or leave out static", port.Label, port.Value)
@@ -99,8 +99,8 @@ func (p *placement) takeStaticPort(port api.Port) error {
 	return nil
 }
 
-func (p *placement) takeDynamicPort(port api.Port) (int, error) {
-	if err := hostNetwork(port); err != nil {
+func (p *allocPlacer) takeDynamicPort(port api.Port) (int, error) {
+	if err := checkHostNetwork(port); err != nil {
 		return 0, err
 	}
 	first, n := dynamicPorts(p.node)
@@ -116,15 +116,15 @@ func (p *placement) takeDynamicPort(port api.Port) (int, error) {
 	return 0, &exhaustedError{"network: dynamic port selection failed", fmt.Errorf("no port between %d and %d is free", first, first+n-1)}
 }
 
-func hostNetwork(port api.Port) error {
+func checkHostNetwork(port api.Port) error {
 	if port.HostNetwork != "default" {
 		return fmt.Errorf("missing host network %q: there is only the network %q", port.HostNetwork, "default")
 	}
 	return nil
 }
 
-// mappings returns the ports of a network in the form in which tasks see them.
-func mappings(n *api.NetworkResource) []api.PortMapping {
+// portMappings returns the ports of a network in the form in which tasks see them.
+func portMappings(n *api.NetworkResource) []api.PortMapping {
 	var all []api.PortMapping
 	for _, port := range slices.Concat(n.ReservedPorts, n.DynamicPorts) {
 		all = append(all, api.PortMapping{Label: port.Label, Value: port.Value, To: port.To, HostIP: n.IP})

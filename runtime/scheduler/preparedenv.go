@@ -34,8 +34,8 @@ type preparedEnv struct {
 	uncheckedPorts []int // ports for which portFree was called and had no prepared result
 }
 
-// errEnvIncomplete means that a change needed more ids or ports than were prepared.
-var errEnvIncomplete = errors.New("scheduler: the change needs more ids or ports than are prepared")
+// errPreparedEnvTooSmall means that a change needed more ids or ports than were prepared.
+var errPreparedEnvTooSmall = errors.New("scheduler: the change needs more ids or ports than are prepared")
 
 // minPreparedIDs is the number of ids that are prepared for each change. It suffices for a change of a few allocations.
 const minPreparedIDs = 32
@@ -52,7 +52,7 @@ func (s *preparedEnv) expectJob(job, old *api.Job) {
 	for _, g := range job.TaskGroups {
 		n := *g.Count
 		if before := groupOf(old, *g.Name); before != nil && !deref(old.Stop) {
-			n = max(n-*before.Count, 0) + min(n, firstReplacements(g))
+			n = max(n-*before.Count, 0) + min(n, countFirstReplacements(g))
 		}
 		s.expectPlacements(g, n)
 	}
@@ -111,12 +111,12 @@ func groupOf(job *api.Job, name string) *api.TaskGroup {
 	if job == nil {
 		return nil
 	}
-	return model.Group(job, name)
+	return model.FindGroup(job, name)
 }
 
-// firstReplacements returns how many allocations of a group a plan for a new version
+// countFirstReplacements returns how many allocations of a group a plan for a new version
 // replaces or adds as canaries.
-func firstReplacements(g *api.TaskGroup) int {
+func countFirstReplacements(g *api.TaskGroup) int {
 	if u := g.Update; u != nil && deref(u.MaxParallel) > 0 {
 		return max(*u.MaxParallel, deref(u.Canary))
 	}
@@ -217,7 +217,7 @@ func (s *preparedEnv) isIncomplete() bool { return s.placeholderIDs+len(s.unchec
 // planEnv returns the Env that plans use. Its functions do not block.
 func (s *preparedEnv) planEnv() Env {
 	env := s.s.env
-	env.NewID, env.RandIntN, env.PortFree = s.newID, s.pickStart, s.portFree
+	env.NewID, env.RandIntN, env.PortFree = s.newID, s.pickSearchStart, s.portFree
 	return env
 }
 
@@ -231,8 +231,8 @@ func (s *preparedEnv) newID() string {
 	return fmt.Sprintf("%08x-placeholder", s.placeholderIDs)
 }
 
-// pickStart returns the random start of a search. It returns the same start for the same search in each attempt.
-func (s *preparedEnv) pickStart(n int) int {
+// pickSearchStart returns the random start of a search. It returns the same start for the same search in each attempt.
+func (s *preparedEnv) pickSearchStart(n int) int {
 	if s.portSearches == len(s.searchStarts) {
 		s.searchStarts = append(s.searchStarts, s.s.env.RandIntN(n))
 	}
@@ -274,11 +274,11 @@ func (p *idPool) fill(n int, next func() string) {
 	p.mu.Lock()
 	missing := n - len(p.ids)
 	p.mu.Unlock()
-	var fresh []string
+	var newIDs []string
 	for range missing {
-		fresh = append(fresh, next())
+		newIDs = append(newIDs, next())
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.ids = append(p.ids, fresh...)
+	p.ids = append(p.ids, newIDs...)
 }

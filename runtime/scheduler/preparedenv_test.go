@@ -19,14 +19,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// observedStore records whether a transaction is in progress, how many were started, and how many failed.
-type observedStore struct {
+// transactionRecorder records whether a transaction is in progress, how many were started, and how many failed.
+type transactionRecorder struct {
 	*schedtest.Store
 	inTransaction            atomic.Bool
 	attempts, failedAttempts int
 }
 
-func (o *observedStore) Update(ctx context.Context, fn func(*store.Txn) error) (uint64, error) {
+func (o *transactionRecorder) Update(ctx context.Context, fn func(*store.Txn) error) (uint64, error) {
 	return o.Store.Update(ctx, func(tx *store.Txn) error {
 		o.inTransaction.Store(true)
 		defer o.inTransaction.Store(false)
@@ -75,7 +75,7 @@ func TestPortsAreCheckedOutsideOfTransactions(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			memory := &observedStore{Store: schedtest.NewStore(t, schedtest.NewNode(20000))}
+			memory := &transactionRecorder{Store: schedtest.NewStore(t, schedtest.NewNode(20000))}
 			host := newTestEnv()
 			outside := func(what string) {
 				if memory.inTransaction.Load() {
@@ -93,7 +93,7 @@ func TestPortsAreCheckedOutsideOfTransactions(t *testing.T) {
 				t.Fatal(err)
 			}
 			var ports []int
-			allocs := memory.Snapshot().AllocationsByJob(nil, webJob.Namespace, webJob.ID)
+			allocs := memory.Snapshot().AllocationsByJob(nil, webJobKey.Namespace, webJobKey.ID)
 			for _, a := range allocs {
 				if strings.Contains(a.ID, "placeholder") {
 					t.Errorf("an allocation has the id %s", a.ID)
@@ -138,7 +138,7 @@ func TestReplacementsWithPortsNeedOneTransaction(t *testing.T) {
 		port := func(_ *api.Job, g *api.TaskGroup, _ *api.Task) {
 			g.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "a"}}}}
 		}
-		memory := &observedStore{Store: schedtest.NewStore(t, schedtest.NewNode(1000))}
+		memory := &transactionRecorder{Store: schedtest.NewStore(t, schedtest.NewNode(1000))}
 		s := scheduler.New(scheduler.Config{NodeID: "node", Store: memory, Env: newTestEnv(), Logger: hclog.NewNullLogger()})
 		b := &harness{t: t, store: memory.Store, Scheduler: s, node: &schedtest.Node{Store: memory.Store, Scheduler: s}}
 		b.startLoops()
@@ -162,15 +162,15 @@ func TestReplacementsWithPortsNeedOneTransaction(t *testing.T) {
 			return err
 		})
 		request("stop", func() error {
-			_, err := s.StopAlloc(t.Context(), b.store.Snapshot().AllocationsByJob(nil, webJob.Namespace, webJob.ID)[5].ID, scheduler.StopOptions{})
+			_, err := s.StopAlloc(t.Context(), b.store.Snapshot().AllocationsByJob(nil, webJobKey.Namespace, webJobKey.ID)[5].ID, scheduler.StopOptions{})
 			return err
 		})
 		request("scaling", func() error {
-			_, err := s.Scale(t.Context(), webJob, scheduler.ScaleRequest{Group: "g", Count: new(int64(5))})
+			_, err := s.Scale(t.Context(), webJobKey, scheduler.ScaleRequest{Group: "g", Count: new(int64(5))})
 			return err
 		})
 		live := 0
-		for _, a := range b.store.Snapshot().AllocationsByJob(nil, webJob.Namespace, webJob.ID) {
+		for _, a := range b.store.Snapshot().AllocationsByJob(nil, webJobKey.Namespace, webJobKey.ID) {
 			if !a.ServerTerminalStatus() {
 				live++
 			}
@@ -183,11 +183,11 @@ func TestReplacementsWithPortsNeedOneTransaction(t *testing.T) {
 
 // TestARefusedChangeIsNotRepeated checks that a change that the store rejects is not attempted again.
 func TestARefusedChangeIsNotRepeated(t *testing.T) {
-	memory := &observedStore{Store: schedtest.NewStore(t, schedtest.NewNode(1000))}
+	memory := &transactionRecorder{Store: schedtest.NewStore(t, schedtest.NewNode(1000))}
 	s := scheduler.New(scheduler.Config{NodeID: "node", Store: memory, Env: newTestEnv(), Logger: hclog.NewNullLogger()})
-	_, err := s.Evaluate(t.Context(), webJob, false)
-	var refused *scheduler.RequestError
-	if !errors.As(err, &refused) || memory.attempts != 1 {
+	_, err := s.Evaluate(t.Context(), webJobKey, false)
+	var requestErr *scheduler.RequestError
+	if !errors.As(err, &requestErr) || memory.attempts != 1 {
 		t.Errorf("%v after %d attempts", err, memory.attempts)
 	}
 }

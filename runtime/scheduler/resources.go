@@ -7,7 +7,7 @@ import (
 )
 
 // assignResources returns the resources that an allocation of the group gets.
-func (p *placement) assignResources(g *api.TaskGroup) (*api.AllocatedResources, error) {
+func (p *allocPlacer) assignResources(g *api.TaskGroup) (*api.AllocatedResources, error) {
 	p.chosenPorts = map[int]bool{}
 	granted := &api.AllocatedResources{
 		Tasks:  make(map[string]*api.AllocatedTaskResources, len(g.Tasks)),
@@ -19,7 +19,7 @@ func (p *placement) assignResources(g *api.TaskGroup) (*api.AllocatedResources, 
 			return nil, err
 		}
 		granted.Shared.Networks = []*api.NetworkResource{n}
-		granted.Shared.Ports = mappings(n)
+		granted.Shared.Ports = portMappings(n)
 	}
 	for _, t := range g.Tasks {
 		task := &api.AllocatedTaskResources{
@@ -42,11 +42,11 @@ func (p *placement) assignResources(g *api.TaskGroup) (*api.AllocatedResources, 
 // legacyResources converts resources to Nomad's older form, which clients still read: the sum, and the resources of
 // each task.
 func legacyResources(granted *api.AllocatedResources) (*api.Resources, map[string]*api.Resources) {
-	var cpu, memory int
+	var cpu, totalMemoryMB int
 	tasks := make(map[string]*api.Resources, len(granted.Tasks))
 	for name, t := range granted.Tasks {
 		cpu += int(t.Cpu.CpuShares)
-		memory += int(t.Memory.MemoryMB)
+		totalMemoryMB += int(t.Memory.MemoryMB)
 		tasks[name] = &api.Resources{
 			CPU:      new(int(t.Cpu.CpuShares)),
 			MemoryMB: new(int(t.Memory.MemoryMB)),
@@ -56,7 +56,7 @@ func legacyResources(granted *api.AllocatedResources) (*api.Resources, map[strin
 	}
 	return &api.Resources{
 		CPU:      &cpu,
-		MemoryMB: &memory,
+		MemoryMB: &totalMemoryMB,
 		DiskMB:   new(int(granted.Shared.DiskMB)),
 		Networks: granted.Shared.Networks,
 	}, tasks

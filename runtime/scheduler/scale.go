@@ -21,18 +21,18 @@ type ScaleRequest struct {
 }
 
 // Scale changes the count of a group and adds a scaling event.
-func (s *Scheduler) Scale(ctx context.Context, key JobKey, r ScaleRequest) (out Outcome, err error) {
+func (s *Scheduler) Scale(ctx context.Context, key JobKey, r ScaleRequest) (out RequestOutcome, err error) {
 	env := s.newPreparedEnv()
 	if g := groupOf(s.store.Snapshot().Job(nil, key.Namespace, key.ID), r.Group); g != nil && r.Count != nil && *r.Count > int64(*g.Count) {
 		env.expectPlacements(g, int(*r.Count)-*g.Count)
 	}
 	out.Index, err = s.updateWith(ctx, env, func(c *txn) error {
-		out = Outcome{}
+		out = RequestOutcome{}
 		job := c.tx.Job(nil, key.Namespace, key.ID)
 		if job == nil {
-			return requestErrorf(NotFound, "job %q not found", key.ID)
+			return requestErrorf(RequestNotFound, "job %q not found", key.ID)
 		}
-		g := model.Group(job, r.Group)
+		g := model.FindGroup(job, r.Group)
 		if err := c.checkScale(job, g, r); err != nil {
 			return err
 		}
@@ -60,27 +60,27 @@ func (s *Scheduler) Scale(ctx context.Context, key JobKey, r ScaleRequest) (out 
 func (c *txn) checkScale(job *api.Job, g *api.TaskGroup, r ScaleRequest) error {
 	switch {
 	case g == nil:
-		return requestErrorf(Invalid, "task group %q specified for scaling does not exist in job", r.Group)
+		return requestErrorf(RequestInvalid, "task group %q specified for scaling does not exist in job", r.Group)
 	case r.JobModifyIndex != 0 && r.JobModifyIndex != *job.JobModifyIndex:
-		return requestErrorf(Refused, "job exists with conflicting job modify index: %d", *job.JobModifyIndex)
+		return requestErrorf(RequestRefused, "job exists with conflicting job modify index: %d", *job.JobModifyIndex)
 	case r.Error && r.Count != nil:
-		return requestErrorf(Invalid, "scaling action should not contain count if error is true")
+		return requestErrorf(RequestInvalid, "scaling action should not contain count if error is true")
 	case r.Count == nil:
 		return nil
 	case *r.Count < 0:
-		return requestErrorf(Invalid, "scaling action count can't be negative")
+		return requestErrorf(RequestInvalid, "scaling action count can't be negative")
 	case *job.Type == api.JobTypeSystem && *r.Count > 1:
-		return requestErrorf(Invalid, `jobs of type "system" can only be scaled between 0 and 1`)
+		return requestErrorf(RequestInvalid, `jobs of type "system" can only be scaled between 0 and 1`)
 	}
 	if d := c.tx.LatestDeployment(nil, *job.Namespace, *job.ID); d != nil && model.DeploymentActive(d) && d.JobCreateIndex == *job.CreateIndex {
-		return requestErrorf(Invalid, "job scaling blocked due to active deployment")
+		return requestErrorf(RequestInvalid, "job scaling blocked due to active deployment")
 	}
 	if p := g.Scaling; p != nil {
 		if p.Min != nil && *r.Count < *p.Min {
-			return requestErrorf(Invalid, "group count was less than scaling policy minimum: %d < %d", *r.Count, *p.Min)
+			return requestErrorf(RequestInvalid, "group count was less than scaling policy minimum: %d < %d", *r.Count, *p.Min)
 		}
 		if p.Max != nil && *r.Count > *p.Max {
-			return requestErrorf(Invalid, "group count was greater than scaling policy maximum: %d > %d", *r.Count, *p.Max)
+			return requestErrorf(RequestInvalid, "group count was greater than scaling policy maximum: %d > %d", *r.Count, *p.Max)
 		}
 	}
 	return nil

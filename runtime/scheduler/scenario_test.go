@@ -19,7 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler/schedtest"
 )
 
-var update = flag.Bool("update", false, "rewrite the golden files")
+var updateGolden = flag.Bool("update", false, "rewrite the golden files")
 
 // harness is a scheduler with a store and a simulated node in a synctest bubble.
 type harness struct {
@@ -48,7 +48,7 @@ func newHarness(t *testing.T, life func(*api.Allocation) schedtest.AllocTimes) *
 		// Allocations of a group act at different times, so that the order of
 		// events is deterministic.
 		l, index := life(a), time.Duration(a.Name[len(a.Name)-2]-'0')*10*time.Millisecond
-		l.Start, l.Healthy, l.Stop = l.Start+index, l.Healthy+index, l.Stop+index
+		l.StartDuration, l.TimeToHealth, l.StopDuration = l.StartDuration+index, l.TimeToHealth+index, l.StopDuration+index
 		return l
 	}}
 	b.transcript = schedtest.NewTranscript(b.store)
@@ -82,7 +82,7 @@ func (b *harness) advance(d time.Duration) {
 	synctest.Wait()
 }
 
-var webJob = scheduler.JobKey{Namespace: "default", ID: "web"}
+var webJobKey = scheduler.JobKey{Namespace: "default", ID: "web"}
 
 // serviceJob returns a service job. Its group has a count of three, and the health of an allocation is known after a
 // second.
@@ -96,7 +96,7 @@ func serviceJob(edit func(*api.Job, *api.TaskGroup, *api.Task)) *api.Job {
 	return job
 }
 
-func (b *harness) register(job *api.Job) scheduler.Outcome {
+func (b *harness) register(job *api.Job) scheduler.RequestOutcome {
 	b.t.Helper()
 	b.transcript.Say("register")
 	out, err := b.Register(b.t.Context(), job, scheduler.RegisterOptions{})
@@ -112,7 +112,7 @@ func (b *harness) compareGolden() {
 	b.t.Helper()
 	file := filepath.Join("testdata", strings.ToLower(strings.TrimPrefix(b.t.Name(), "Test"))+".golden")
 	got := b.transcript.String()
-	if *update {
+	if *updateGolden {
 		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 			b.t.Fatal(err)
 		}
@@ -150,7 +150,7 @@ func withRollingUpdate(edit func(*api.UpdateStrategy)) func(*api.Job, *api.TaskG
 
 func healthyAfterTimes(d time.Duration) func(*api.Allocation) schedtest.AllocTimes {
 	return func(*api.Allocation) schedtest.AllocTimes {
-		return schedtest.AllocTimes{Healthy: d, Stop: time.Second, Linger: time.Second}
+		return schedtest.AllocTimes{TimeToHealth: d, StopDuration: time.Second, EndDelay: time.Second}
 	}
 }
 
@@ -189,7 +189,7 @@ func TestCanary(t *testing.T) {
 		b.register(serviceJob(combineEdits(two, canary)))
 		b.advance(10 * time.Second)
 		b.register(serviceJob(combineEdits(two, canary, withEnv("1"))))
-		d := b.store.Snapshot().LatestDeployment(nil, webJob.Namespace, webJob.ID)
+		d := b.store.Snapshot().LatestDeployment(nil, webJobKey.Namespace, webJobKey.ID)
 		_, err := b.PromoteDeployment(t.Context(), d.ID, nil)
 		if want := "1 error occurred:\n\t* Task group \"g\" has 0/1 healthy allocations\n\n"; err == nil || err.Error() != want {
 			t.Errorf("promotion of a canary that is not healthy: %v, want %s", err, want)
@@ -226,9 +226,9 @@ func TestAutoRevert(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, func(a *api.Allocation) schedtest.AllocTimes {
 			if a.Job.TaskGroups[0].Tasks[0].Env["V"] == "bad" {
-				return schedtest.AllocTimes{Healthy: 5 * time.Second, Run: 2 * time.Second, Fail: true}
+				return schedtest.AllocTimes{TimeToHealth: 5 * time.Second, Run: 2 * time.Second, FailAtEnd: true}
 			}
-			return schedtest.AllocTimes{Healthy: 5 * time.Second}
+			return schedtest.AllocTimes{TimeToHealth: 5 * time.Second}
 		})
 		b.register(serviceJob(combineEdits(revert, once)))
 		b.advance(10 * time.Second)
@@ -243,7 +243,7 @@ func TestAutoRevert(t *testing.T) {
 func TestRescheduleUntilExhausted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, func(*api.Allocation) schedtest.AllocTimes {
-			return schedtest.AllocTimes{Run: time.Second, Fail: true, Linger: 7 * time.Second}
+			return schedtest.AllocTimes{Run: time.Second, FailAtEnd: true, EndDelay: 7 * time.Second}
 		})
 		b.register(serviceJob(func(j *api.Job, g *api.TaskGroup, _ *api.Task) {
 			j.Type = new(api.JobTypeBatch)
@@ -260,14 +260,14 @@ func TestRescheduleUntilExhausted(t *testing.T) {
 func TestBlockedThenUnblocked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, func(*api.Allocation) schedtest.AllocTimes {
-			return schedtest.AllocTimes{Stop: 3 * time.Second, Linger: 2 * time.Second}
+			return schedtest.AllocTimes{StopDuration: 3 * time.Second, EndDelay: 2 * time.Second}
 		})
 		big := func(j *api.Job, g *api.TaskGroup, t *api.Task) { t.Resources.MemoryMB = new(400); g.Count = new(2) }
 		b.register(serviceJob(big))
 		b.register(serviceJob(combineEdits(big, func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.ID = new("second") })))
 		b.advance(time.Minute)
 		b.transcript.Say("stop web")
-		if _, err := b.Deregister(t.Context(), webJob, scheduler.DeregisterOptions{}); err != nil {
+		if _, err := b.Deregister(t.Context(), webJobKey, scheduler.DeregisterOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		b.advance(time.Minute)

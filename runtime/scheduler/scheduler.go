@@ -38,14 +38,14 @@ type Scheduler struct {
 	logger          hclog.Logger
 	onDesiredChange func()
 
-	evalTimers       *timerQueue[string] // pending evaluations
-	deploymentTimers *timerQueue[string] // deadlines of deployments
-	launchTimers     *timerQueue[JobKey] // launches of periodic jobs
-	drainTimer       *timerQueue[string] // the drain of the node
-	retryBlocked     chan struct{}       // receives a value when blocked evaluations must be retried
-	wallClock        *wallClock
-	clockTick        chan struct{} // receives a value when the clock may have been set
-	ids              idPool        // ids that are prepared in advance for changes
+	evalTimers          *timerQueue[string] // pending evaluations
+	deploymentTimers    *timerQueue[string] // deadlines of deployments
+	launchTimers        *timerQueue[JobKey] // launches of periodic jobs
+	drainTimer          *timerQueue[string] // the drain of the node
+	retryBlocked        chan struct{}       // receives a value when blocked evaluations must be retried
+	wallClock           *wallClock
+	clockCheckRequested chan struct{} // receives a value when the clock may have been set
+	ids                 idPool        // ids that are prepared in advance for changes
 
 	mu sync.Mutex
 	// nodeUsage caches the usage of usageNode in the state with nodeUsageIndex. It is nil while a change uses it.
@@ -59,20 +59,20 @@ type Scheduler struct {
 // New returns a scheduler. It does not read the store.
 func New(c Config) *Scheduler {
 	return &Scheduler{
-		store:            c.Store,
-		nodeID:           c.NodeID,
-		env:              c.Env,
-		gc:               c.GC.orDefault(),
-		logger:           c.Logger.Named("scheduler"),
-		onDesiredChange:  c.OnDesiredChange,
-		evalTimers:       newTimerQueue[string](),
-		deploymentTimers: newTimerQueue[string](),
-		launchTimers:     newTimerQueue[JobKey](),
-		drainTimer:       newTimerQueue[string](),
-		retryBlocked:     make(chan struct{}, 1),
-		wallClock:        newWallClock(c.Env),
-		clockTick:        make(chan struct{}, 1),
-		blockedEvals:     make(map[string]bool),
+		store:               c.Store,
+		nodeID:              c.NodeID,
+		env:                 c.Env,
+		gc:                  c.GC.orDefault(),
+		logger:              c.Logger.Named("scheduler"),
+		onDesiredChange:     c.OnDesiredChange,
+		evalTimers:          newTimerQueue[string](),
+		deploymentTimers:    newTimerQueue[string](),
+		launchTimers:        newTimerQueue[JobKey](),
+		drainTimer:          newTimerQueue[string](),
+		retryBlocked:        make(chan struct{}, 1),
+		wallClock:           newWallClock(c.Env),
+		clockCheckRequested: make(chan struct{}, 1),
+		blockedEvals:        make(map[string]bool),
 	}
 }
 
@@ -83,20 +83,20 @@ func (s *Scheduler) NodeChanged() { notify(s.retryBlocked) }
 // until ctx ends. It must be called once.
 func (s *Scheduler) Run(ctx context.Context) {
 	s.updateWithRetry(ctx, "catch up", nil, (*txn).restoreTimers)
-	var loops sync.WaitGroup
-	loops.Go(func() { s.runEvaluations(ctx) })
-	loops.Go(func() {
-		runTimers(ctx, s, s.deploymentTimers, "deployment", func(c *txn, id string) { rollout{c}.handleDeadline(id) })
+	var loopsWG sync.WaitGroup
+	loopsWG.Go(func() { s.runEvaluations(ctx) })
+	loopsWG.Go(func() {
+		runTimers(ctx, s, s.deploymentTimers, "deployment", func(c *txn, id string) { deploymentUpdater{c}.handleDeploymentDeadline(id) })
 	})
-	loops.Go(func() {
-		runTimers(ctx, s, s.launchTimers, "periodic launch", func(c *txn, key JobKey) { childJobs{c}.launchDue(key) })
+	loopsWG.Go(func() {
+		runTimers(ctx, s, s.launchTimers, "periodic launch", func(c *txn, key JobKey) { childJobLauncher{c}.launchDue(key) })
 	})
-	loops.Go(func() {
-		runTimers(ctx, s, s.drainTimer, "drain", func(c *txn, _ string) { nodeDrain{c}.handleDeadline() })
+	loopsWG.Go(func() {
+		runTimers(ctx, s, s.drainTimer, "drain", func(c *txn, _ string) { nodeDrain{c}.handleDrainDeadline() })
 	})
-	loops.Go(func() { s.runCollection(ctx) })
-	loops.Go(func() { s.runClock(ctx) })
-	loops.Wait()
+	loopsWG.Go(func() { s.runCollection(ctx) })
+	loopsWG.Go(func() { s.runClockChecks(ctx) })
+	loopsWG.Wait()
 }
 
 // storeRetryDelay is the time between two attempts of a change that the store has rejected.
@@ -131,16 +131,16 @@ func (c *txn) restoreTimers() {
 		c.trackEval(e)
 	}
 	for _, job := range c.tx.Jobs(nil, store.AnyNamespace, "") {
-		c.markDirty(KeyOf(job))
-		childJobs{c}.setTimer(job)
+		c.markJobDirty(KeyOf(job))
+		childJobLauncher{c}.setLaunchTimer(job)
 	}
 	for _, a := range c.tx.Allocations(nil, "") {
 		if key := (JobKey{a.Namespace, a.JobID}); c.tx.Job(nil, key.Namespace, key.ID) == nil {
 			jobVersions{c}.recoverJob(key)
-			c.markDirty(key)
+			c.markJobDirty(key)
 		}
 	}
-	nodeDrain{c}.setTimer(c.tx.Node(nil, c.s.nodeID))
+	nodeDrain{c}.setDrainTimer(c.tx.Node(nil, c.s.nodeID))
 	c.resourcesFreed = true
 }
 

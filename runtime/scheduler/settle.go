@@ -13,9 +13,9 @@ const maxReconciliations = 20
 
 func (c *txn) reconcileDirtyJobs() {
 	rounds := make(map[JobKey]int)
-	for len(c.dirtyJobs) > 0 {
-		key := c.dirtyJobs[0]
-		c.dirtyJobs = c.dirtyJobs[1:]
+	for len(c.jobsToReconcile) > 0 {
+		key := c.jobsToReconcile[0]
+		c.jobsToReconcile = c.jobsToReconcile[1:]
 		if rounds[key]++; rounds[key] > maxReconciliations {
 			c.s.logger.Error("job does not settle", "job_id", key.ID)
 			continue
@@ -32,7 +32,7 @@ func (c *txn) reconcileJob(key JobKey) {
 		c.deletePurgedAllocs(key)
 		return
 	}
-	rollout{c}.checkDeployment(job)
+	deploymentUpdater{c}.checkDeployment(job)
 	if job = c.tx.Job(nil, key.Namespace, key.ID); c.hasUnhandledFailure(job) {
 		c.processEvalIfChanged(c.newEval(job, triggerAllocFailed))
 	}
@@ -57,7 +57,7 @@ func (c *txn) deleteAlloc(a *api.Allocation) {
 // hasUnhandledFailure reports whether the job has a failed allocation without a replacement
 // and without an active follow-up evaluation.
 func (c *txn) hasUnhandledFailure(job *api.Job) bool {
-	if terminalAllocActions[*job.Type][api.AllocClientStatusFailed] != followPolicy || *job.Stop {
+	if terminalAllocActions[*job.Type][api.AllocClientStatusFailed] != followReschedulePolicy || *job.Stop {
 		return false
 	}
 	for _, a := range c.tx.AllocationsByJob(nil, *job.Namespace, *job.ID) {

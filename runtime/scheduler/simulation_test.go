@@ -26,8 +26,8 @@ import (
 )
 
 var (
-	seeds = flag.Int("seeds", 150, "how many simulations to run")
-	seed  = flag.Uint64("seed", 0, "the only simulation to run, with its transcript")
+	seedCountFlag = flag.Int("seeds", 150, "how many simulations to run")
+	seedFlag      = flag.Uint64("seed", 0, "the only simulation to run, with its transcript")
 )
 
 // TestSimulation makes random requests, store faults, clock steps and restarts of
@@ -37,11 +37,11 @@ var (
 //	go test -run Simulation ./runtime/scheduler -seeds 10000   some minutes
 //	go test -run Simulation ./runtime/scheduler -seed 42       one, with its transcript
 func TestSimulation(t *testing.T) {
-	if *seed != 0 {
-		simulate(t, *seed, os.Stderr)
+	if *seedFlag != 0 {
+		simulate(t, *seedFlag, os.Stderr)
 		return
 	}
-	schedtest.RunSeeds(t, *seeds, func(seed uint64) { simulate(t, seed, nil) })
+	schedtest.RunWithSeeds(t, *seedCountFlag, func(seed uint64) { simulate(t, seed, nil) })
 }
 
 // simulation is a run of random requests against a scheduler and a simulated node.
@@ -52,57 +52,57 @@ type simulation struct {
 	sched     *scheduler.Scheduler
 	node      *schedtest.Node
 
-	mu               sync.Mutex
-	faultsEnabled    bool
-	running          map[string]*api.Allocation // started and not ended
-	clock            *wallClock
-	env              scheduler.Env
-	deploymentStarts map[string]time.Time // start of each deployment, by the monotonic clock
-	cronLaunches     []time.Time          // launches of the periodic job by the monotonic clock
-	cronChildren     map[uint64]bool      // children of the periodic job by CreateIndex
-	pastDeadline     map[string]bool      // deployments that may have exceeded their deadline
-	terminalStatuses map[string]string    // terminal client status by allocation
-	canaries         map[string]bool      // ids of the allocations that were placed as canaries
-	errs             []error
+	mu                sync.Mutex
+	faultsEnabled     bool
+	startedAllocs     map[string]*api.Allocation // started and not ended
+	clock             *wallClock
+	env               scheduler.Env
+	deploymentStarts  map[string]time.Time // start of each deployment, by the monotonic clock
+	cronLaunches      []time.Time          // launches of the periodic job by the monotonic clock
+	cronChildren      map[uint64]bool      // children of the periodic job by CreateIndex
+	mayExceedDeadline map[string]bool      // deployments that may have exceeded their deadline
+	terminalStatuses  map[string]string    // terminal client status by allocation
+	placedCanaries    map[string]bool      // ids of the allocations that were placed as canaries
+	errs              []error
 }
 
 func simulate(t *testing.T, seed uint64, out *os.File) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &simulation{
-			rand:             rand.New(rand.NewPCG(seed, 0)),
-			faultRand:        rand.New(rand.NewPCG(seed, 1)),
-			store:            schedtest.NewStore(t, schedtest.NewNode(1000)),
-			running:          make(map[string]*api.Allocation),
-			terminalStatuses: make(map[string]string),
-			canaries:         make(map[string]bool),
-			clock:            newWallClock(),
-			env:              newTestEnv(),
-			deploymentStarts: make(map[string]time.Time),
-			cronChildren:     make(map[uint64]bool),
-			pastDeadline:     make(map[string]bool),
+			rand:              rand.New(rand.NewPCG(seed, 0)),
+			faultRand:         rand.New(rand.NewPCG(seed, 1)),
+			store:             schedtest.NewStore(t, schedtest.NewNode(1000)),
+			startedAllocs:     make(map[string]*api.Allocation),
+			terminalStatuses:  make(map[string]string),
+			placedCanaries:    make(map[string]bool),
+			clock:             newWallClock(),
+			env:               newTestEnv(),
+			deploymentStarts:  make(map[string]time.Time),
+			cronChildren:      make(map[uint64]bool),
+			mayExceedDeadline: make(map[string]bool),
 		}
 		s.env.Now, s.env.Uptime = s.clock.Now, s.clock.Uptime
 		s.sched = scheduler.New(scheduler.Config{NodeID: "node", Store: s.store, Env: s.env, Logger: hclog.NewNullLogger()})
-		s.node = &schedtest.Node{Store: s.store, Scheduler: s.sched, AllocTimes: envAllocTimes, Now: s.clock.Now, Started: s.checkStart, Ended: s.recordEnd}
+		s.node = &schedtest.Node{Store: s.store, Scheduler: s.sched, AllocTimes: envAllocTimes, Now: s.clock.Now, OnAllocStarted: s.checkStart, OnAllocEnded: s.recordEnd}
 		var transcript *schedtest.Transcript
 		if out != nil {
 			transcript = schedtest.NewTranscript(s.store)
 		}
-		note := s.store.Committed
-		s.store.Committed = func(state *store.Snapshot) {
+		note := s.store.OnCommit
+		s.store.OnCommit = func(state *store.Snapshot) {
 			if note != nil {
 				note(state)
 			}
 			s.checkInvariants(state)
 		}
-		s.store.Fault = s.randomFault
+		s.store.InjectFault = s.randomFault
 
 		ctx, cancel := context.WithCancel(t.Context())
-		var loops sync.WaitGroup
-		loops.Go(func() { s.node.Run(ctx) })
+		var loopsWG sync.WaitGroup
+		loopsWG.Go(func() { s.node.Run(ctx) })
 		generation, end := context.WithCancel(ctx)
-		var scheduling sync.WaitGroup
-		scheduling.Go(func() { s.sched.Run(generation) })
+		var schedulerWG sync.WaitGroup
+		schedulerWG.Go(func() { s.sched.Run(generation) })
 		if _, err := s.sched.Register(ctx, cronJob(), scheduler.RegisterOptions{}); err != nil {
 			t.Error(err)
 		}
@@ -115,19 +115,19 @@ func simulate(t *testing.T, seed uint64, out *os.File) {
 			if s.rand.IntN(20) == 0 {
 				// A new scheduler continues with the stored state.
 				end()
-				scheduling.Wait()
+				schedulerWG.Wait()
 				if s.rand.IntN(2) == 0 {
 					s.stepClock(transcript)
 				}
 				s.mu.Lock()
 				for id := range s.deploymentStarts {
-					s.pastDeadline[id] = true // the deadline of a deployment may pass if the clock is set between the two schedulers
+					s.mayExceedDeadline[id] = true // the deadline of a deployment may pass if the clock is set between the two schedulers
 				}
 				s.mu.Unlock()
 				s.sched = scheduler.New(scheduler.Config{NodeID: "node", Store: s.store, Env: s.env, Logger: hclog.NewNullLogger()})
 				s.node.Use(s.sched)
 				generation, end = context.WithCancel(ctx)
-				scheduling.Go(func() { s.sched.Run(generation) })
+				schedulerWG.Go(func() { s.sched.Run(generation) })
 			}
 		}
 		s.mu.Lock()
@@ -145,8 +145,8 @@ func simulate(t *testing.T, seed uint64, out *os.File) {
 		s.checkEvaluationPlacesNothing(ctx)
 		end()
 		cancel()
-		scheduling.Wait()
-		loops.Wait()
+		schedulerWG.Wait()
+		loopsWG.Wait()
 		if err := errors.Join(s.errs...); err != nil {
 			t.Errorf("seed %d: %v", seed, err)
 		}
@@ -168,8 +168,8 @@ func envAllocTimes(a *api.Allocation) schedtest.AllocTimes {
 	h.Write([]byte(a.ID))
 	jitter := time.Duration(h.Sum32()%1e6) * time.Microsecond
 	return schedtest.AllocTimes{
-		Start: seconds("start") + jitter, Healthy: seconds("healthy") + jitter/3, Unhealthy: env["sick"] == "1",
-		Run: seconds("run"), Fail: env["fail"] == "1", Stop: seconds("stop") + jitter, Linger: seconds("linger") + jitter/7,
+		StartDuration: seconds("start") + jitter, TimeToHealth: seconds("healthy") + jitter/3, Unhealthy: env["sick"] == "1",
+		Run: seconds("run"), FailAtEnd: env["fail"] == "1", StopDuration: seconds("stop") + jitter, EndDelay: seconds("linger") + jitter/7,
 	}
 }
 
@@ -194,11 +194,11 @@ func (s *simulation) addError(format string, args ...any) {
 // that the node has enough resources.
 func (s *simulation) checkStart(a *api.Allocation) {
 	s.mu.Lock()
-	s.running[a.ID] = a
+	s.startedAllocs[a.ID] = a
 	memory, beside, ports := 0, 0, make(map[int]string)
 	var problems []string
-	for _, id := range slices.Sorted(maps.Keys(s.running)) {
-		b := s.running[id]
+	for _, id := range slices.Sorted(maps.Keys(s.startedAllocs)) {
+		b := s.startedAllocs[id]
 		memory += *b.Resources.MemoryMB
 		for _, port := range b.AllocatedResources.Shared.Ports {
 			if other := ports[port.Value]; other != "" {
@@ -207,7 +207,7 @@ func (s *simulation) checkStart(a *api.Allocation) {
 			ports[port.Value] = b.Name
 		}
 		if b.ID != a.ID && b.Name == a.Name && b.JobID == a.JobID {
-			if beside++; beside > 1 || !s.canaries[b.ID] && !s.canaries[a.ID] {
+			if beside++; beside > 1 || !s.placedCanaries[b.ID] && !s.placedCanaries[a.ID] {
 				problems = append(problems, fmt.Sprintf("%s is started while %s is at work", a.Name, b.ID))
 			}
 		}
@@ -226,7 +226,7 @@ func (s *simulation) runningAllocs() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var list []string
-	for _, a := range s.running {
+	for _, a := range s.startedAllocs {
 		list = append(list, fmt.Sprintf("%s %s v%d %d MB", a.Name, a.ID[:8], *a.Job.Version, *a.Resources.MemoryMB))
 	}
 	slices.Sort(list)
@@ -236,7 +236,7 @@ func (s *simulation) runningAllocs() []string {
 func (s *simulation) recordEnd(a *api.Allocation) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.running, a.ID)
+	delete(s.startedAllocs, a.ID)
 }
 
 // requestAtRandom makes one random request or clock step.
@@ -250,38 +250,38 @@ func (s *simulation) requestAtRandom(ctx context.Context, transcript *schedtest.
 	}
 	id := "job" + strconv.Itoa(s.rand.IntN(3))
 	key := scheduler.JobKey{Namespace: "default", ID: id}
-	var what string
+	var requestText string
 	var err error
 	switch n := s.rand.IntN(20); {
 	case n < 9:
-		what = "register"
+		requestText = "register"
 		_, err = s.sched.Register(ctx, s.job(id), scheduler.RegisterOptions{})
 	case n < 10:
-		what = "stop"
+		requestText = "stop"
 		_, err = s.sched.Deregister(ctx, key, scheduler.DeregisterOptions{Purge: s.rand.IntN(2) == 0})
 	case n < 12:
-		what = "evaluate"
+		requestText = "evaluate"
 		_, err = s.sched.Evaluate(ctx, key, s.rand.IntN(2) == 0)
 	case n < 13:
-		what = "scale"
+		requestText = "scale"
 		_, err = s.sched.Scale(ctx, key, scheduler.ScaleRequest{Group: "g", Count: new(int64(s.rand.IntN(5)))})
 	case n < 14:
-		what = "revert"
+		requestText = "revert"
 		_, err = s.sched.Revert(ctx, key, uint64(s.rand.IntN(4)), nil)
 	case n < 15:
-		what = "collect"
+		requestText = "collect"
 		_, err = s.sched.CollectGarbage(ctx)
 	case n < 17:
-		what, err = s.stopRandomAlloc(ctx)
+		requestText, err = s.stopRandomAlloc(ctx)
 	default:
-		what, err = s.changeDeploymentAtRandom(ctx, key)
+		requestText, err = s.changeDeploymentAtRandom(ctx, key)
 	}
 	if transcript != nil {
-		transcript.Say("%s %s: %v", what, id, err)
+		transcript.Say("%s %s: %v", requestText, id, err)
 	}
-	var refused *scheduler.RequestError
-	if err != nil && !errors.As(err, &refused) && !errors.Is(err, schedtest.ErrFault) {
-		s.addError("%s %s: %v", what, id, err)
+	var requestErr *scheduler.RequestError
+	if err != nil && !errors.As(err, &requestErr) && !errors.Is(err, schedtest.ErrFault) {
+		s.addError("%s %s: %v", requestText, id, err)
 	}
 }
 
@@ -469,8 +469,8 @@ func (s *simulation) checkTimes(state *store.Snapshot) {
 		if _, known := s.deploymentStarts[d.ID]; !known {
 			s.deploymentStarts[d.ID] = now
 		}
-		if d.StatusDescription == model.DeploymentFailedProgressDeadline && !s.pastDeadline[d.ID] {
-			s.pastDeadline[d.ID] = true
+		if d.StatusDescription == model.DeploymentFailedProgressDeadline && !s.mayExceedDeadline[d.ID] {
+			s.mayExceedDeadline[d.ID] = true
 			if took := now.Sub(s.deploymentStarts[d.ID]); took < 2*time.Minute-time.Second {
 				s.errs = append(s.errs, fmt.Errorf("deployment %s ran out of time after %s", d.ID, took))
 			}
@@ -482,7 +482,7 @@ func (s *simulation) checkTimes(state *store.Snapshot) {
 func (s *simulation) checkStatus(a *api.Allocation) {
 	s.mu.Lock()
 	before := s.terminalStatuses[a.ID]
-	s.canaries[a.ID] = s.canaries[a.ID] || a.DeploymentStatus != nil && a.DeploymentStatus.Canary
+	s.placedCanaries[a.ID] = s.placedCanaries[a.ID] || a.DeploymentStatus != nil && a.DeploymentStatus.Canary
 	if model.ClientTerminal(a) {
 		s.terminalStatuses[a.ID] = a.ClientStatus
 	}
@@ -504,22 +504,22 @@ func (s *simulation) checkQuiescentState() {
 	state := s.store.Snapshot()
 	for _, job := range state.Jobs(nil, store.AnyNamespace, "") {
 		key := scheduler.KeyOf(job)
-		var live, failed, done int
+		var liveCount, failedCount, completeCount int
 		for _, a := range state.AllocationsByJob(nil, key.Namespace, key.ID) {
 			switch {
 			case !model.AllocTerminal(a):
-				live++
+				liveCount++
 				if a.ClientStatus == api.AllocClientStatusPending {
 					s.addError("%s never started", a.Name)
 				}
 			case !state.AllocationEnded(a.ID):
 				s.addError("%s never ended", a.Name)
 			case a.DesiredTransition.ShouldDisableMigrationPlacement() && a.NextAllocation == "":
-				done++ // a request has stopped the allocation without a replacement
+				completeCount++ // a request has stopped the allocation without a replacement
 			case a.DesiredStatus == api.AllocDesiredStatusRun && a.ClientStatus == api.AllocClientStatusFailed && a.NextAllocation == "":
-				failed++
+				failedCount++
 			case a.DesiredStatus == api.AllocDesiredStatusRun && a.ClientStatus == api.AllocClientStatusComplete:
-				done++
+				completeCount++
 			}
 		}
 		blocked := false
@@ -538,8 +538,8 @@ func (s *simulation) checkQuiescentState() {
 		}
 		// A completed system allocation is replaced only by the next evaluation.
 		ends := *job.Type == api.JobTypeSystem && job.TaskGroups[0].Tasks[0].Env["run"] != ""
-		if count := *job.TaskGroups[0].Count; job.Periodic == nil && !ends && !*job.Stop && !blocked && !held && live+failed+done < count {
-			s.addError("job %s has %d of %d, %d failed, %d done", key.ID, live, count, failed, done)
+		if count := *job.TaskGroups[0].Count; job.Periodic == nil && !ends && !*job.Stop && !blocked && !held && liveCount+failedCount+completeCount < count {
+			s.addError("job %s has %d of %d, %d failed, %d done", key.ID, liveCount, count, failedCount, completeCount)
 		}
 		if want := model.JobStatus(job, state.AllocationsByJob(nil, key.Namespace, key.ID), state.EvaluationsByJob(nil, key.Namespace, key.ID), state.DeploymentsByJob(nil, key.Namespace, key.ID)); *job.Status != want && len(state.EvaluationsByJob(nil, key.Namespace, key.ID)) > 0 {
 			s.addError("job %s is %s, should be %s", key.ID, *job.Status, want)
@@ -580,7 +580,7 @@ func (s *simulation) isStuck(d *api.Deployment, state *store.Snapshot) bool {
 	for name, g := range d.TaskGroups {
 		// The description of a resumed deployment does not mention that a promotion is needed, so the update block of
 		// the job decides.
-		group := model.Group(job, name)
+		group := model.FindGroup(job, name)
 		byHand := group != nil && (group.Update == nil || group.Update.AutoPromote == nil || !*group.Update.AutoPromote)
 		if g.PlacedAllocs == 0 && g.DesiredTotal > 0 || g.DesiredCanaries > 0 && !g.Promoted && byHand {
 			return false

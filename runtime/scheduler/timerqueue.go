@@ -61,13 +61,13 @@ func (a *timerQueue[K]) next() (first time.Time) {
 	return first
 }
 
-// maxWait limits how long wait sleeps without reading the clock: the clock of the machine may be set meanwhile.
-const maxWait = time.Minute
+// maxTimerWait limits how long wait sleeps without reading the clock: the clock of the machine may be set meanwhile.
+const maxTimerWait = time.Minute
 
 // wait returns true when a key is due or the channel also receives a value, and false when ctx ends.
 func (a *timerQueue[K]) wait(ctx context.Context, now func() time.Time, also <-chan struct{}) bool {
 	for ctx.Err() == nil {
-		delay := maxWait
+		delay := maxTimerWait
 		if at := a.next(); !at.IsZero() {
 			if delay = min(delay, at.Sub(now())); delay <= 0 {
 				return true

@@ -55,11 +55,11 @@ func (c jobVersions) putNewVersion(job, old *api.Job, submission *api.JobSubmiss
 		c.tx.PutJobSubmission(key.Namespace, key.ID, version, submission)
 	}
 	if isActivePeriodic(&next) {
-		childJobs(c).putLaunch(key)
+		childJobLauncher(c).putLaunch(key)
 	}
-	childJobs(c).setTimer(&next)
+	childJobLauncher(c).setLaunchTimer(&next)
 	c.trimVersions(key)
-	c.markDirty(key)
+	c.markJobDirty(key)
 	return &next
 }
 
@@ -78,7 +78,7 @@ func (c jobVersions) recoverJob(key JobKey) {
 		c.s.logger.Warn("job recovered from its versions", "job_id", key.ID, "version", *versions[0].Version)
 		copied := *versions[0]
 		c.tx.PutJob(&copied)
-		childJobs(c).setTimer(&copied)
+		childJobLauncher(c).setLaunchTimer(&copied)
 	}
 }
 
@@ -104,21 +104,21 @@ func (c jobVersions) trimVersions(key JobKey) {
 
 // Revert stores an older version of a job as the newest one. If prior is not nil, it must be the number of the current
 // version.
-func (s *Scheduler) Revert(ctx context.Context, key JobKey, version uint64, prior *uint64) (out Outcome, err error) {
+func (s *Scheduler) Revert(ctx context.Context, key JobKey, version uint64, prior *uint64) (out RequestOutcome, err error) {
 	out.Index, err = s.update(ctx, func(c *txn) error {
-		out = Outcome{}
+		out = RequestOutcome{}
 		current := c.tx.Job(nil, key.Namespace, key.ID)
 		switch {
 		case current == nil:
-			return requestErrorf(NotFound, "job %q not found", key.ID)
+			return requestErrorf(RequestNotFound, "job %q not found", key.ID)
 		case prior != nil && *prior != *current.Version:
-			return requestErrorf(Refused, "Current job has version %d; enforcing version %d", *current.Version, *prior)
+			return requestErrorf(RequestRefused, "Current job has version %d; enforcing version %d", *current.Version, *prior)
 		case *current.Version == version:
-			return requestErrorf(Refused, "can't revert to current version")
+			return requestErrorf(RequestRefused, "can't revert to current version")
 		}
 		old := c.tx.JobVersion(nil, key.Namespace, key.ID, version)
 		if old == nil {
-			return requestErrorf(NotFound, "job %q in namespace %q at version %d not found", key.ID, key.Namespace, version)
+			return requestErrorf(RequestNotFound, "job %q in namespace %q at version %d not found", key.ID, key.Namespace, version)
 		}
 		job, again := current, *old
 		again.Stop = new(false)
@@ -135,7 +135,7 @@ func (s *Scheduler) Revert(ctx context.Context, key JobKey, version uint64, prio
 func (s *Scheduler) SetStable(ctx context.Context, key JobKey, version uint64, stable bool) (index uint64, err error) {
 	return s.update(ctx, func(c *txn) error {
 		if !(jobVersions{c}).markStable(key, version, stable) {
-			return requestErrorf(NotFound, "job %q in namespace %q at version %d not found", key.ID, key.Namespace, version)
+			return requestErrorf(RequestNotFound, "job %q in namespace %q at version %d not found", key.ID, key.Namespace, version)
 		}
 		return nil
 	})
@@ -167,20 +167,20 @@ func (c jobVersions) previousStableVersion(job *api.Job) *api.Job {
 // nil version means the current one.
 func (s *Scheduler) TagVersion(ctx context.Context, key JobKey, version *uint64, tag api.JobVersionTag) (api.JobVersionTag, uint64, error) {
 	if len(tag.Description) > maxTagDescription {
-		return tag, 0, requestErrorf(Invalid, "version tag description must be under %d characters, currently %d", maxTagDescription, len(tag.Description))
+		return tag, 0, requestErrorf(RequestInvalid, "version tag description must be under %d characters, currently %d", maxTagDescription, len(tag.Description))
 	}
 	index, err := s.update(ctx, func(c *txn) error {
 		job := c.tx.Job(nil, key.Namespace, key.ID)
 		if job == nil {
-			return requestErrorf(NotFound, "job %q not found", key.ID)
+			return requestErrorf(RequestNotFound, "job %q not found", key.ID)
 		}
 		if version != nil {
 			if job = c.tx.JobVersion(nil, key.Namespace, key.ID, *version); job == nil {
-				return requestErrorf(NotFound, "job %q version %d not found", key.ID, *version)
+				return requestErrorf(RequestNotFound, "job %q version %d not found", key.ID, *version)
 			}
 		}
 		if other := (jobVersions{c}).versionByTag(key, tag.Name); other != nil && *other.Version != *job.Version {
-			return requestErrorf(Refused, "tag %q already exists on a different version of job %q", tag.Name, key.ID)
+			return requestErrorf(RequestRefused, "tag %q already exists on a different version of job %q", tag.Name, key.ID)
 		}
 		tag.TaggedTime = c.now.UnixNano()
 		jobVersions{c}.putTag(job, &tag)
@@ -197,7 +197,7 @@ func (s *Scheduler) UntagVersion(ctx context.Context, key JobKey, name string) (
 	return s.update(ctx, func(c *txn) error {
 		job := jobVersions{c}.versionByTag(key, name)
 		if job == nil {
-			return requestErrorf(NotFound, "tag %q not found on job %q", name, key.ID)
+			return requestErrorf(RequestNotFound, "tag %q not found on job %q", name, key.ID)
 		}
 		jobVersions{c}.putTag(job, nil)
 		jobVersions{c}.trimVersions(key)
@@ -232,7 +232,7 @@ func (c jobVersions) setPolicyIndexes(job, old *api.Job) {
 		group, policy := *g, *g.Scaling
 		policy.CreateIndex, policy.ModifyIndex = c.tx.Index(), c.tx.Index()
 		if old != nil {
-			if before := model.Group(old, *g.Name); before != nil && before.Scaling != nil && before.Scaling.ModifyIndex != 0 {
+			if before := model.FindGroup(old, *g.Name); before != nil && before.Scaling != nil && before.Scaling.ModifyIndex != 0 {
 				policy.CreateIndex = before.Scaling.CreateIndex
 				if model.SamePolicy(before.Scaling, g.Scaling) {
 					policy = *before.Scaling

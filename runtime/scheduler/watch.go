@@ -20,10 +20,10 @@ type DeploymentChanges struct {
 	Deployment *api.Deployment
 	// Allocs are the changed allocations: those that are marked for a reschedule, and those that are promoted.
 	Allocs []*api.Allocation
-	// Evaluate means that the job must be evaluated.
-	Evaluate bool
-	// Deadline is when the deployment must be checked again; zero if only a change of the state requires a check.
-	Deadline time.Time
+	// NeedsEvaluation means that the job must be evaluated.
+	NeedsEvaluation bool
+	// NextCheck is when the deployment must be checked again; zero if only a change of the state requires a check.
+	NextCheck time.Time
 }
 
 // watchedDeployment is a deployment that is checked, with its allocations.
@@ -34,9 +34,9 @@ type watchedDeployment struct {
 	allocs map[string][]*api.Allocation // allocations of the deployment, by group
 }
 
-// deploymentEndings has the conditions that end a running deployment, and its final status. The first condition that
+// deploymentEndConditions has the conditions that end a running deployment, and its final status. The first condition that
 // holds applies.
-var deploymentEndings = [...]struct {
+var deploymentEndConditions = [...]struct {
 	holds        func(*watchedDeployment) bool
 	status, text string
 }{
@@ -52,9 +52,9 @@ func CheckDeployment(d *api.Deployment, job *api.Job, allocs []*api.Allocation, 
 	w := newWatchedDeployment(d, job, allocs, now)
 	var v DeploymentChanges
 	progress := w.countHealth()
-	v.Evaluate = progress
+	v.NeedsEvaluation = progress
 	if w.d.Status == api.DeploymentStatusRunning {
-		w.endOrContinue(&v)
+		w.updateStatus(&v)
 	}
 	if w.d.Status != d.Status || w.d.StatusDescription != d.StatusDescription || progress || !equalGroupStates(d, w.d) {
 		w.d.ModifyTime = now.UnixNano()
@@ -73,30 +73,30 @@ func newWatchedDeployment(d *api.Deployment, job *api.Job, allocs []*api.Allocat
 	return w
 }
 
-// endOrContinue ends the deployment, or makes the changes that it needs to continue.
-func (w *watchedDeployment) endOrContinue(v *DeploymentChanges) {
-	for _, e := range deploymentEndings {
+// updateStatus ends the deployment, or makes the changes that it needs to continue.
+func (w *watchedDeployment) updateStatus(v *DeploymentChanges) {
+	for _, e := range deploymentEndConditions {
 		if e.holds(w) {
 			w.d.Status, w.d.StatusDescription = e.status, e.text
-			v.Evaluate = true
+			v.NeedsEvaluation = true
 			return
 		}
 	}
 	if w.canAutoPromote() {
 		v.Allocs = w.promote(nil)
-		v.Evaluate = true
+		v.NeedsEvaluation = true
 	}
 	for _, a := range w.failingAllocs() {
 		if released := a.DesiredTransition.Reschedule; a.ClientStatus == api.AllocClientStatusFailed && (released == nil || !*released) {
 			c := *a
 			c.DesiredTransition.Reschedule = new(true)
 			v.Allocs = append(v.Allocs, &c)
-			v.Evaluate = true
+			v.NeedsEvaluation = true
 		}
 	}
 	for name, state := range w.d.TaskGroups {
-		if at := state.RequireProgressBy; w.mustProgress(name) && (v.Deadline.IsZero() || at.Before(v.Deadline)) {
-			v.Deadline = at
+		if at := state.RequireProgressBy; w.hasActiveProgressDeadline(name) && (v.NextCheck.IsZero() || at.Before(v.NextCheck)) {
+			v.NextCheck = at
 		}
 	}
 }
@@ -137,16 +137,16 @@ func (w *watchedDeployment) countHealth() (progress bool) {
 // failingAllocs returns the allocations that will not become healthy and have no
 // replacement.
 func (w *watchedDeployment) failingAllocs() []*api.Allocation {
-	var failing []*api.Allocation
+	var allFailing []*api.Allocation
 	for _, allocs := range w.allocs {
 		for _, a := range allocs {
 			if isUnreplaced(a) && (a.ClientStatus == api.AllocClientStatusFailed || isUnhealthy(a)) {
-				failing = append(failing, a)
+				allFailing = append(allFailing, a)
 			}
 		}
 	}
-	slices.SortFunc(failing, func(a, b *api.Allocation) int { return strings.Compare(a.ID, b.ID) })
-	return failing
+	slices.SortFunc(allFailing, func(a, b *api.Allocation) int { return strings.Compare(a.ID, b.ID) })
+	return allFailing
 }
 
 func isHealthy(a *api.Allocation) bool {
@@ -195,9 +195,9 @@ func (w *watchedDeployment) countHealthy(group string, which func(*api.Allocatio
 	return n
 }
 
-// mustProgress reports whether the progress deadline of a group applies. It does not apply while all allocations wait
+// hasActiveProgressDeadline reports whether the progress deadline of a group applies. It does not apply while all allocations wait
 // for a manual promotion of the canaries.
-func (w *watchedDeployment) mustProgress(name string) bool {
+func (w *watchedDeployment) hasActiveProgressDeadline(name string) bool {
 	state := w.d.TaskGroups[name]
 	waits := state.DesiredCanaries > 0 && !state.Promoted && w.countHealthy(name, isCanary) >= state.DesiredCanaries
 	return !state.RequireProgressBy.IsZero() && !waits && !w.isGroupComplete(name)
@@ -205,7 +205,7 @@ func (w *watchedDeployment) mustProgress(name string) bool {
 
 func (w *watchedDeployment) deadlineExceeded() bool {
 	for name, state := range w.d.TaskGroups {
-		if w.mustProgress(name) && !w.now.Before(state.RequireProgressBy) {
+		if w.hasActiveProgressDeadline(name) && !w.now.Before(state.RequireProgressBy) {
 			return true
 		}
 	}
@@ -230,7 +230,7 @@ func (w *watchedDeployment) canAutoPromote() bool {
 
 // promote makes the canaries of the groups (nil means all) ordinary allocations.
 func (w *watchedDeployment) promote(groups []string) []*api.Allocation {
-	var promoted []*api.Allocation
+	var promotedAllocs []*api.Allocation
 	for name, state := range w.d.TaskGroups {
 		if state.DesiredCanaries == 0 || state.Promoted || groups != nil && !slices.Contains(groups, name) {
 			continue
@@ -244,24 +244,24 @@ func (w *watchedDeployment) promote(groups []string) []*api.Allocation {
 				c, status := *a, *a.DeploymentStatus
 				status.Canary = false
 				c.DeploymentStatus = &status
-				promoted = append(promoted, &c)
+				promotedAllocs = append(promotedAllocs, &c)
 			}
 		}
 	}
-	slices.SortFunc(promoted, func(a, b *api.Allocation) int { return strings.Compare(a.ID, b.ID) })
+	slices.SortFunc(promotedAllocs, func(a, b *api.Allocation) int { return strings.Compare(a.ID, b.ID) })
 	w.d.StatusDescription = runningDescription(w.d, w.job)
 	if w.d.Status == api.DeploymentStatusPaused {
 		w.d.StatusDescription = model.DeploymentPaused
 	}
-	return promoted
+	return promotedAllocs
 }
 
-// Promote promotes the canaries of the groups of a deployment (nil means all
+// PromoteCanaries promotes the canaries of the groups of a deployment (nil means all
 // groups). It returns an error that names the unhealthy canaries.
-func Promote(d *api.Deployment, job *api.Job, allocs []*api.Allocation, groups []string, now time.Time) (DeploymentChanges, error) {
+func PromoteCanaries(d *api.Deployment, job *api.Job, allocs []*api.Allocation, groups []string, now time.Time) (DeploymentChanges, error) {
 	w := newWatchedDeployment(d, job, allocs, now)
 	w.countHealth()
-	var lines []string
+	var errorLines []string
 	canaries := 0
 	for name, state := range w.d.TaskGroups {
 		if groups != nil && !slices.Contains(groups, name) || state.DesiredCanaries == 0 {
@@ -269,17 +269,17 @@ func Promote(d *api.Deployment, job *api.Job, allocs []*api.Allocation, groups [
 		}
 		canaries++
 		if n := w.countHealthy(name, isCanary); !state.Promoted && n < state.DesiredCanaries {
-			lines = append(lines, fmt.Sprintf("Task group %q has %d/%d healthy allocations", name, n, state.DesiredCanaries))
+			errorLines = append(errorLines, fmt.Sprintf("Task group %q has %d/%d healthy allocations", name, n, state.DesiredCanaries))
 		}
 	}
 	if canaries == 0 {
 		return DeploymentChanges{}, errors.New("no canaries to promote")
 	}
-	if len(lines) > 0 {
-		slices.Sort(lines)
-		return DeploymentChanges{}, errors.New(model.FormatErrorList(lines))
+	if len(errorLines) > 0 {
+		slices.Sort(errorLines)
+		return DeploymentChanges{}, errors.New(model.FormatErrorList(errorLines))
 	}
-	v := DeploymentChanges{Allocs: w.promote(groups), Deployment: w.d, Evaluate: true}
+	v := DeploymentChanges{Allocs: w.promote(groups), Deployment: w.d, NeedsEvaluation: true}
 	w.d.ModifyTime = now.UnixNano()
 	return v, nil
 }

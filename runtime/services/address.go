@@ -13,11 +13,11 @@ import (
 
 // Address modes.
 const (
-	modeAuto      = "auto"
-	modeHost      = "host"
-	modeDriver    = "driver"
-	modeAlloc     = "alloc"
-	modeAllocIPv6 = "alloc_ipv6"
+	addressModeAuto      = "auto"
+	addressModeHost      = "host"
+	addressModeDriver    = "driver"
+	addressModeAlloc     = "alloc"
+	addressModeAllocIPv6 = "alloc_ipv6"
 )
 
 // addressResolver has the data from which the address of a service or a check is resolved.
@@ -31,7 +31,7 @@ type addressResolver struct {
 // resolve resolves an address mode and a port label. Port zero means no port.
 func (p addressResolver) resolve(mode, label string) (ip string, port int, err error) {
 	switch mode {
-	case "", modeAuto:
+	case "", addressModeAuto:
 		switch {
 		case p.serviceAddress != "":
 			_, port, err := p.resolveHost(label)
@@ -40,16 +40,16 @@ func (p addressResolver) resolve(mode, label string) (ip string, port int, err e
 			return p.resolveDriver(label)
 		}
 		return p.resolveHost(label)
-	case modeHost:
+	case addressModeHost:
 		return p.resolveHost(label)
-	case modeDriver:
+	case addressModeDriver:
 		if p.network == nil {
 			return "", 0, errors.New(`cannot use address_mode="driver": no driver network exists`)
 		}
 		return p.resolveDriver(label)
-	case modeAlloc:
+	case addressModeAlloc:
 		return p.resolveAlloc(mode, p.spec.Address, label)
-	case modeAllocIPv6:
+	case addressModeAllocIPv6:
 		return p.resolveAlloc(mode, p.spec.AddressIPv6, label)
 	}
 	return "", 0, fmt.Errorf("invalid address mode %q", mode)
@@ -127,9 +127,9 @@ func (p addressResolver) resolveCheck(s *Service, c *Check) (string, error) {
 		label = s.Port
 	}
 	if mode == "" {
-		mode = modeHost
+		mode = addressModeHost
 		if p.serviceAddress != "" {
-			mode = modeAuto
+			mode = addressModeAuto
 		}
 	}
 	ip, port, err := p.resolve(mode, label)

@@ -21,12 +21,12 @@ func BenchmarkCheckRun(b *testing.B) {
 	defer server.Close()
 	for _, kind := range []string{"tcp", "http"} {
 		b.Run(kind, func(b *testing.B) {
-			c := &checker{allocID: testAllocID, logger: hclog.NewNullLogger(), dial: new(net.Dialer).DialContext, changed: make(chan struct{})}
+			c := &checker{allocID: testAllocID, logger: hclog.NewNullLogger(), dial: new(net.Dialer).DialContext, resultsChanged: make(chan struct{})}
 			check := Check{Name: "c", Type: kind, Path: "/", Interval: time.Hour, Timeout: time.Second}
 			c.setTargets([]checkTarget{{id: "x", check: check, address: server.Listener.Addr().String()}}, func(string) bool { return true })
 			defer c.stop(true)
-			o := c.observers["x"]
-			run := o.target.newProbe(c.dial)
+			o := c.observersByID["x"]
+			run := o.resolved.newProbe(c.dial)
 			before := processCPUTime()
 			for b.Loop() {
 				began := time.Now()
@@ -57,7 +57,7 @@ func BenchmarkIdleChecks(b *testing.B) {
 		s.Name += string(rune('a'+len(spec.Services)/26%26)) + string(rune('a'+len(spec.Services)%26)) + string(rune('a'+len(spec.Services)/676))
 		spec.Services = append(spec.Services, s)
 	}
-	var sets []*Set
+	var idleSets []*Set
 	before := heapBytes()
 	for b.Loop() {
 		s := New(Config{
@@ -70,14 +70,14 @@ func BenchmarkIdleChecks(b *testing.B) {
 			Logger:   hclog.NewNullLogger(),
 		})
 		s.StartChecks()
-		sets = append(sets, s)
+		idleSets = append(idleSets, s)
 	}
-	if list, _, _ := sets[0].Checks(); len(list) != n {
+	if list, _, _ := idleSets[0].Checks(); len(list) != n {
 		b.Fatalf("%d checks", len(list))
 	}
 	time.Sleep(100 * time.Millisecond) // waits until all observers block
-	b.ReportMetric(float64(heapBytes()-before)/float64(len(sets)*n), "B/check")
-	for _, s := range sets {
+	b.ReportMetric(float64(heapBytes()-before)/float64(len(idleSets)*n), "B/check")
+	for _, s := range idleSets {
 		s.StopChecks(true)
 	}
 }

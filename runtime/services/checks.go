@@ -20,8 +20,8 @@ import (
 
 // Modes of a check.
 const (
-	modeHealthiness = "healthiness"
-	modeReadiness   = "readiness" // a readiness check has no effect on the health of a deployment
+	checkModeHealthiness = "healthiness"
+	checkModeReadiness   = "readiness" // a readiness check has no effect on the health of a deployment
 
 	onUpdateIgnore = "ignore"
 )
@@ -84,16 +84,16 @@ type Result struct {
 }
 
 // IsReadiness reports whether the result has no effect on the health of a deployment.
-func (r Result) IsReadiness() bool { return r.Mode == modeReadiness }
+func (r Result) IsReadiness() bool { return r.Mode == checkModeReadiness }
 
 // checker runs the checks of one allocation.
 type checker struct {
-	allocID   string
-	allocName string
-	dial      DialFunc
-	results   Results                                        // store for results; nil if they are not stored
-	restart   func(ctx context.Context, task, reason string) // may block
-	logger    hclog.Logger
+	allocID     string
+	allocName   string
+	dial        DialFunc
+	resultStore Results                                        // store for results; nil if they are not stored
+	restart     func(ctx context.Context, task, reason string) // may block
+	logger      hclog.Logger
 
 	wg sync.WaitGroup // wg counts the observers and the calls of restart
 
@@ -102,22 +102,22 @@ type checker struct {
 	writeMu sync.Mutex // locked before mu
 
 	mu             sync.Mutex
-	observers      map[string]*checkObserver  // observers by check id; nil before the checks are started
-	changed        chan struct{}              // channel, closed and replaced by each change of a result
+	observersByID  map[string]*checkObserver  // observers by check id; nil before the checks are started
+	resultsChanged chan struct{}              // channel, closed and replaced by each change of a result
 	activeRestarts map[int]context.CancelFunc // active calls of restart, by number
 	lastRestart    int                        // number of the latest call of restart
 }
 
 // checkObserver is the state of one running check.
 type checkObserver struct {
-	target checkTarget
-	cancel context.CancelFunc
+	resolved checkTarget
+	cancel   context.CancelFunc
 
 	// Guarded by checker.mu.
 	result       Result
-	stored       api.AllocCheckStatus // the stored form of result, without its timestamp
+	storedStatus api.AllocCheckStatus // the stored form of result, without its timestamp
 	restartWatch restartWatch
-	timer        *time.Timer // calls onRestartTimer when a restart can become due; nil if no restart is pending
+	restartTimer *time.Timer // calls onRestartTimer when a restart can become due; nil if no restart is pending
 	timerNumber  int         // identifies the current timer; an older timer has no effect
 }
 
@@ -129,62 +129,62 @@ func (c *checker) setTargets(targets []checkTarget, armed func(task string) bool
 	defer c.writeMu.Unlock()
 
 	c.mu.Lock()
-	if c.observers == nil {
-		c.observers = make(map[string]*checkObserver)
+	if c.observersByID == nil {
+		c.observersByID = make(map[string]*checkObserver)
 	}
 	wanted := make(map[string]bool, len(targets))
-	var fresh []*checkObserver
+	var newObservers []*checkObserver
 	for _, t := range targets {
 		if wanted[t.id] {
 			continue // equal checks share one observer
 		}
 		wanted[t.id] = true
-		old := c.observers[t.id]
-		if old != nil && reflect.DeepEqual(old.target, t) {
+		old := c.observersByID[t.id]
+		if old != nil && reflect.DeepEqual(old.resolved, t) {
 			continue
 		}
 		o := c.newObserverLocked(t, old, stored[t.id])
 		if armed(t.task) {
 			o.restartWatch.arm(time.Now(), t.check.Restart)
 		}
-		fresh = append(fresh, o)
+		newObservers = append(newObservers, o)
 	}
-	var gone []string
-	for id, o := range c.observers {
+	var removedIDs []string
+	for id, o := range c.observersByID {
 		if !wanted[id] {
 			o.stopLocked()
-			delete(c.observers, id)
-			gone = append(gone, id)
+			delete(c.observersByID, id)
+			removedIDs = append(removedIDs, id)
 		}
 	}
 	for id := range stored {
-		if !wanted[id] && !slices.Contains(gone, id) {
-			gone = append(gone, id)
+		if !wanted[id] && !slices.Contains(removedIDs, id) {
+			removedIDs = append(removedIDs, id)
 		}
 	}
-	for _, o := range fresh {
+	for _, o := range newObservers {
 		c.evaluateRestartLocked(o)
 	}
-	if len(fresh) > 0 || len(gone) > 0 {
+	if len(newObservers) > 0 || len(removedIDs) > 0 {
 		c.notifyChangedLocked()
 	}
 	c.mu.Unlock()
 
-	for _, o := range fresh {
+	for _, o := range newObservers {
 		c.storeResult(o)
 	}
-	c.deleteResults(gone)
+	c.deleteResults(removedIDs)
 }
 
 // storedResults returns the results of an earlier agent if no check has started.
 func (c *checker) storedResults() map[string]*api.AllocCheckStatus {
 	c.mu.Lock()
-	started := c.observers != nil
+	started := c.observersByID != nil
 	c.mu.Unlock()
-	if started || c.results == nil {
+	if started || c.resultStore == nil {
 		return nil
 	}
-	stored, err := c.results.CheckResults(c.allocID)
+	stored, err := c.resultStore.CheckResults(c.allocID)
 	if err != nil {
 		c.logger.Warn("results of checks not read", "error", err)
 	}
@@ -199,12 +199,12 @@ func (c *checker) newObserverLocked(t checkTarget, old *checkObserver, stored *a
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	now := time.Now()
-	o := &checkObserver{target: t, cancel: cancel}
+	o := &checkObserver{resolved: t, cancel: cancel}
 	o.result = Result{StatusSince: now, For: cmp.Or(t.task, t.check.For), AllocCheckStatus: api.AllocCheckStatus{
 		ID:        t.id,
 		Check:     t.check.Name,
 		Group:     c.allocName,
-		Mode:      modeHealthiness,
+		Mode:      checkModeHealthiness,
 		Service:   t.service,
 		Task:      t.task,
 		Status:    StatusPending,
@@ -212,12 +212,12 @@ func (c *checker) newObserverLocked(t checkTarget, old *checkObserver, stored *a
 		Timestamp: now.Unix(),
 	}}
 	if t.check.OnUpdate == onUpdateIgnore {
-		o.result.Mode = modeReadiness
+		o.result.Mode = checkModeReadiness
 	}
 	if stored != nil {
-		o.result.AllocCheckStatus, o.stored = *stored, withoutTimestamp(*stored)
+		o.result.AllocCheckStatus, o.storedStatus = *stored, withoutTimestamp(*stored)
 	}
-	c.observers[t.id] = o
+	c.observersByID[t.id] = o
 	c.wg.Go(func() { c.runObserver(ctx, o) })
 	return o
 }
@@ -225,8 +225,8 @@ func (c *checker) newObserverLocked(t checkTarget, old *checkObserver, stored *a
 // runObserver runs the check after half an interval, and then an interval after the end of each run,
 // until ctx ends.
 func (c *checker) runObserver(ctx context.Context, o *checkObserver) {
-	run := o.target.newProbe(c.dial)
-	timer := time.NewTimer(o.target.check.Interval / 2)
+	run := o.resolved.newProbe(c.dial)
+	timer := time.NewTimer(o.resolved.check.Interval / 2)
 	defer timer.Stop()
 	for {
 		select {
@@ -239,7 +239,7 @@ func (c *checker) runObserver(ctx context.Context, o *checkObserver) {
 		if !c.recordOutcome(o, began, found) {
 			return
 		}
-		timer.Reset(o.target.check.Interval)
+		timer.Reset(o.resolved.check.Interval)
 	}
 }
 
@@ -249,7 +249,7 @@ func (c *checker) recordOutcome(o *checkObserver, began time.Time, found probeRe
 	defer c.writeMu.Unlock()
 
 	c.mu.Lock()
-	if c.observers[o.target.id] != o {
+	if c.observersByID[o.resolved.id] != o {
 		c.mu.Unlock()
 		return false
 	}
@@ -269,25 +269,25 @@ func (c *checker) recordOutcome(o *checkObserver, began time.Time, found probeRe
 }
 
 func (c *checker) notifyChangedLocked() {
-	close(c.changed)
-	c.changed = make(chan struct{})
+	close(c.resultsChanged)
+	c.resultsChanged = make(chan struct{})
 }
 
 // storeResult stores the result of an observer if it has changed, apart from its timestamp. The caller
 // must hold writeMu.
 func (c *checker) storeResult(o *checkObserver) {
-	if c.results == nil {
+	if c.resultStore == nil {
 		return
 	}
 	c.mu.Lock()
 	result := o.result.AllocCheckStatus
-	news := withoutTimestamp(result) != o.stored
-	o.stored = withoutTimestamp(result)
+	news := withoutTimestamp(result) != o.storedStatus
+	o.storedStatus = withoutTimestamp(result)
 	c.mu.Unlock()
 	if !news {
 		return
 	}
-	if err := c.results.PutCheckResult(c.allocID, &result); err != nil {
+	if err := c.resultStore.PutCheckResult(c.allocID, &result); err != nil {
 		c.logger.Warn("result of a check not stored", "check", result.Check, "error", err)
 	}
 }
@@ -298,10 +298,10 @@ func withoutTimestamp(s api.AllocCheckStatus) api.AllocCheckStatus {
 }
 
 func (c *checker) deleteResults(ids []string) {
-	if c.results == nil || len(ids) == 0 {
+	if c.resultStore == nil || len(ids) == 0 {
 		return
 	}
-	if err := c.results.DeleteCheckResults(c.allocID, ids); err != nil {
+	if err := c.resultStore.DeleteCheckResults(c.allocID, ids); err != nil {
 		c.logger.Warn("results of checks not removed", "error", err)
 	}
 }
@@ -311,14 +311,14 @@ func (c *checker) deleteResults(ids []string) {
 func (c *checker) stop(purge bool) {
 	c.mu.Lock()
 	var ids []string
-	for id, o := range c.observers {
+	for id, o := range c.observersByID {
 		o.stopLocked()
 		ids = append(ids, id)
 	}
 	for _, cancel := range c.activeRestarts {
 		cancel()
 	}
-	c.observers = nil
+	c.observersByID = nil
 	c.notifyChangedLocked()
 	c.mu.Unlock()
 	c.wg.Wait()
@@ -336,20 +336,20 @@ func (o *checkObserver) stopLocked() {
 // setTimerLocked replaces the timer; a zero time removes it.
 func (o *checkObserver) setTimerLocked(at time.Time, look func(attempt int)) {
 	o.timerNumber++
-	if o.timer != nil {
-		o.timer.Stop()
-		o.timer = nil
+	if o.restartTimer != nil {
+		o.restartTimer.Stop()
+		o.restartTimer = nil
 	}
 	if !at.IsZero() {
 		attempt := o.timerNumber
-		o.timer = time.AfterFunc(time.Until(at), func() { look(attempt) })
+		o.restartTimer = time.AfterFunc(time.Until(at), func() { look(attempt) })
 	}
 }
 
 // armRestarts enables check_restart for the checks of a workload.
 func (c *checker) armRestarts(task string) {
 	c.forEachOfTask(task, func(o *checkObserver) {
-		o.restartWatch.arm(time.Now(), o.target.check.Restart)
+		o.restartWatch.arm(time.Now(), o.resolved.check.Restart)
 		c.evaluateRestartLocked(o)
 	})
 }
@@ -365,8 +365,8 @@ func (c *checker) disarmRestarts(task string) {
 func (c *checker) forEachOfTask(task string, f func(*checkObserver)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, o := range c.observers {
-		if o.target.task == task {
+	for _, o := range c.observersByID {
+		if o.resolved.task == task {
 			f(o)
 		}
 	}
@@ -376,21 +376,21 @@ func (c *checker) forEachOfTask(task string, f func(*checkObserver)) {
 // if a restart is due. It disarms the other checks of the workload until the workload
 // is registered again, so that it is restarted only once.
 func (c *checker) evaluateRestartLocked(o *checkObserver) {
-	r := o.target.check.Restart
+	r := o.resolved.check.Restart
 	unhealthy := o.result.Status == StatusFailure && !o.result.RunStarted.IsZero() && !o.result.RunStarted.Before(o.restartWatch.armedAt)
-	due, next := o.restartWatch.evaluate(time.Now(), unhealthy, o.target.check.Interval, r.Limit)
+	due, next := o.restartWatch.evaluate(time.Now(), unhealthy, o.resolved.check.Interval, r.Limit)
 	o.setTimerLocked(next, func(attempt int) { c.onRestartTimer(o, attempt) })
 	if !due {
 		return
 	}
-	for _, other := range c.observers {
-		if other.target.task == o.target.task {
+	for _, other := range c.observersByID {
+		if other.resolved.task == o.resolved.task {
 			other.restartWatch.disarm()
 			other.setTimerLocked(time.Time{}, nil)
 		}
 	}
-	task, reason := o.target.task, fmt.Sprintf("healthcheck: check %q unhealthy", o.target.check.Name)
-	c.logger.Info("restarting for a check", "task", task, "check", o.target.check.Name, "output", firstLine(o.result.Output))
+	task, reason := o.resolved.task, fmt.Sprintf("healthcheck: check %q unhealthy", o.resolved.check.Name)
+	c.logger.Info("restarting for a check", "task", task, "check", o.resolved.check.Name, "output", firstLine(o.result.Output))
 	ctx, cancel := context.WithCancel(context.Background())
 	c.lastRestart++
 	number := c.lastRestart
@@ -407,7 +407,7 @@ func (c *checker) evaluateRestartLocked(o *checkObserver) {
 func (c *checker) onRestartTimer(o *checkObserver, attempt int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if o.timerNumber == attempt && c.observers[o.target.id] == o {
+	if o.timerNumber == attempt && c.observersByID[o.resolved.id] == o {
 		c.evaluateRestartLocked(o)
 	}
 }
@@ -426,8 +426,8 @@ func (c *checker) snapshot() (results []Result, started bool, changed <-chan str
 		a, b := x.result, y.result
 		return slices.Compare([]string{a.Task, a.Service, a.Check, a.ID}, []string{b.Task, b.Service, b.Check, b.ID})
 	}
-	for _, o := range slices.SortedFunc(maps.Values(c.observers), inOrder) {
+	for _, o := range slices.SortedFunc(maps.Values(c.observersByID), inOrder) {
 		results = append(results, o.result)
 	}
-	return results, c.observers != nil, c.changed
+	return results, c.observersByID != nil, c.resultsChanged
 }

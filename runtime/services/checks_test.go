@@ -161,7 +161,7 @@ func TestChangedCheckIsReplaced(t *testing.T) {
 	}{
 		{"body", func(s *Service) { s.Checks[0].Body = "new" }},
 		{"header", func(s *Service) { s.Checks[0].Header = map[string][]string{"x": {"new"}} }},
-		{"check_restart", func(s *Service) { s.Checks[0].Restart = Restart{Limit: 9} }},
+		{"check_restart", func(s *Service) { s.Checks[0].Restart = CheckRestart{Limit: 9} }},
 		{"path", func(s *Service) { s.Checks[0].Path = "/new" }},
 		{"address", func(s *Service) { s.Address = "10.0.0.1" }},
 	} {

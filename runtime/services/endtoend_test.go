@@ -42,9 +42,9 @@ func TestEndToEnd(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	var broken atomic.Bool
+	var serverBroken atomic.Bool
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if broken.Load() || r.Host != "web.example" {
+		if serverBroken.Load() || r.Host != "web.example" {
 			http.Error(w, "broken "+r.Host, http.StatusInternalServerError)
 		}
 	}))
@@ -70,7 +70,7 @@ func TestEndToEnd(t *testing.T) {
 	if len(registered) != 1 || registered[0].Port != spec.Ports[0].Value || registered[0].CreateIndex == 0 {
 		t.Fatalf("registered: %+v", registered)
 	}
-	broken.Store(true)
+	serverBroken.Store(true)
 	awaitResults(t, set, "http failure 500 broken web.example\n", "tcp success 0 nomad: tcp ok")
 	index := db.Snapshot().Index()
 

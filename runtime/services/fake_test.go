@@ -102,8 +102,8 @@ func (n *fakeNetwork) serve(address string, h http.Handler) (close func()) {
 	n.listeners[address] = l
 	n.mu.Unlock()
 	server := &http.Server{Handler: h}
-	var serving sync.WaitGroup
-	serving.Go(func() { _ = server.Serve(l) })
+	var servingWG sync.WaitGroup
+	servingWG.Go(func() { _ = server.Serve(l) })
 	close = sync.OnceFunc(func() {
 		n.mu.Lock()
 		if n.listeners[address] == l {
@@ -111,7 +111,7 @@ func (n *fakeNetwork) serve(address string, h http.Handler) (close func()) {
 		}
 		n.mu.Unlock()
 		_ = server.Close()
-		serving.Wait()
+		servingWG.Wait()
 	})
 	n.t.Cleanup(close)
 	return close
@@ -170,14 +170,14 @@ func (r *recordingRegistry) ChangeServices(put, remove []*api.ServiceRegistratio
 		r.calls = append(r.calls, "fail")
 		return errors.New("disk full")
 	}
-	var words []string
+	var changeTexts []string
 	for _, s := range put {
-		words = append(words, "+"+strings.TrimPrefix(s.ID, "_nomad-task-"+testAllocID+"-"))
+		changeTexts = append(changeTexts, "+"+strings.TrimPrefix(s.ID, "_nomad-task-"+testAllocID+"-"))
 	}
 	for _, s := range remove {
-		words = append(words, "-"+strings.TrimPrefix(s.ID, "_nomad-task-"+testAllocID+"-"))
+		changeTexts = append(changeTexts, "-"+strings.TrimPrefix(s.ID, "_nomad-task-"+testAllocID+"-"))
 	}
-	r.calls = append(r.calls, strings.Join(words, " "))
+	r.calls = append(r.calls, strings.Join(changeTexts, " "))
 	return r.Registry.ChangeServices(put, remove)
 }
 
@@ -251,24 +251,24 @@ func (r *restartRecorder) allRequests() []string {
 // set.
 type testSet struct {
 	*Set
-	net      *fakeNetwork
-	registry *recordingRegistry
-	results  *memoryResults
-	restarts *restartRecorder
+	net             *fakeNetwork
+	registry        *recordingRegistry
+	results         *memoryResults
+	restartRecorder *restartRecorder
 
-	mu   sync.Mutex
-	spec *Spec
-	vars map[string]map[string]string // env of each task
+	mu       sync.Mutex
+	spec     *Spec
+	taskVars map[string]map[string]string // env of each task
 }
 
 func newTestSet(t *testing.T, services ...Service) *testSet {
 	w := &testSet{
-		net:      newFakeNetwork(t),
-		registry: new(recordingRegistry),
-		results:  new(memoryResults),
-		restarts: &restartRecorder{startTime: time.Now()},
-		spec:     testSpec(services...),
-		vars:     make(map[string]map[string]string),
+		net:             newFakeNetwork(t),
+		registry:        new(recordingRegistry),
+		results:         new(memoryResults),
+		restartRecorder: &restartRecorder{startTime: time.Now()},
+		spec:            testSpec(services...),
+		taskVars:        make(map[string]map[string]string),
 	}
 	w.Set = w.newSet()
 	t.Cleanup(func() { w.StopChecks(true) })
@@ -285,7 +285,7 @@ func (w *testSet) newSet() *Set {
 			return w.spec
 		},
 		Env:      w.env,
-		Restart:  w.restarts.restart,
+		Restart:  w.restartRecorder.restart,
 		Registry: w.registry,
 		Results:  w.results,
 		Dial:     w.net.dial,
@@ -298,7 +298,7 @@ func (w *testSet) env(task string) *taskenv.Env {
 	defer w.mu.Unlock()
 	node := taskenv.Node{NodeFacts: model.NodeFacts{Attributes: map[string]string{"kernel.name": "linux"}, Datacenter: "dc1"}}
 	alloc := taskenv.Alloc{ID: testAllocID, Name: "j.g[0]", JobName: "j", Group: "g", Ports: w.spec.Ports}
-	return taskenv.NewBuilder(node, alloc, taskenv.Task{Name: task, Env: w.vars[task]}).Build()
+	return taskenv.NewBuilder(node, alloc, taskenv.Task{Name: task, Env: w.taskVars[task]}).Build()
 }
 
 // setServices replaces the services by a new version of the job.
@@ -313,7 +313,7 @@ func (w *testSet) setServices(services ...Service) {
 func (w *testSet) setVar(task, key, value string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.vars[task] = map[string]string{key: value}
+	w.taskVars[task] = map[string]string{key: value}
 }
 
 // statuses returns the results of the checks, as "name status code output".

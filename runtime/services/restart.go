@@ -9,14 +9,14 @@ import "time"
 // grace period are ignored. The first unhealthy result sets a deadline; if the check is still
 // unhealthy at the deadline, a restart is due, and the watch is disarmed.
 type restartWatch struct {
-	armed    bool
-	armedAt  time.Time // results of runs before this time are about an earlier process
-	graceEnd time.Time // results before this time are ignored
-	deadline time.Time // time at which a restart is due; zero unless the check is unhealthy
+	isArmed         bool
+	armedAt         time.Time // results of runs before this time are about an earlier process
+	graceEnd        time.Time // results before this time are ignored
+	restartDeadline time.Time // time at which a restart is due; zero unless the check is unhealthy
 }
 
-func (w *restartWatch) arm(now time.Time, r Restart) {
-	*w = restartWatch{armed: r.Limit > 0, armedAt: now, graceEnd: now.Add(r.Grace)}
+func (w *restartWatch) arm(now time.Time, r CheckRestart) {
+	*w = restartWatch{isArmed: r.Limit > 0, armedAt: now, graceEnd: now.Add(r.Grace)}
 }
 
 func (w *restartWatch) disarm() { *w = restartWatch{} }
@@ -25,18 +25,18 @@ func (w *restartWatch) disarm() { *w = restartWatch{} }
 // otherwise when to call evaluate again; zero means after the next result.
 func (w *restartWatch) evaluate(now time.Time, unhealthy bool, interval time.Duration, limit int) (due bool, next time.Time) {
 	switch {
-	case !w.armed:
+	case !w.isArmed:
 		return false, time.Time{}
 	case now.Before(w.graceEnd):
 		return false, w.graceEnd
 	case !unhealthy:
-		w.deadline = time.Time{}
+		w.restartDeadline = time.Time{}
 		return false, time.Time{}
-	case w.deadline.IsZero():
-		w.deadline = now.Add(interval * time.Duration(limit-1))
+	case w.restartDeadline.IsZero():
+		w.restartDeadline = now.Add(interval * time.Duration(limit-1))
 	}
-	if now.Before(w.deadline) {
-		return false, w.deadline
+	if now.Before(w.restartDeadline) {
+		return false, w.restartDeadline
 	}
 	w.disarm()
 	return true, time.Time{}

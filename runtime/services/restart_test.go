@@ -11,22 +11,22 @@ import (
 // TestRestartWatch calls evaluate at the given seconds, and compares the results: "-"
 // for nothing, "!" for a restart, otherwise the time of the next call.
 func TestRestartWatch(t *testing.T) {
-	type look struct {
+	type observation struct {
 		at        int
 		unhealthy bool
 		want      string
 	}
 	for _, c := range []struct {
 		name     string
-		restart  Restart
+		restart  CheckRestart
 		interval int
-		looks    []look
+		looks    []observation
 	}{
-		{"without a limit nothing happens", Restart{}, 1, []look{{0, true, "-"}, {100, true, "-"}}},
-		{"nothing counts in the grace period", Restart{Limit: 1, Grace: 5 * time.Second}, 10, []look{{0, true, "5s"}, {4, true, "5s"}, {5, true, "!"}}},
-		{"RS-086: limit 2, interval 1 s, grace 2 s", Restart{Limit: 2, Grace: 2 * time.Second}, 1, []look{{0, false, "2s"}, {2, true, "3s"}, {3, true, "!"}, {4, true, "-"}}},
-		{"a good result takes the deadline back", Restart{Limit: 3}, 10, []look{{0, true, "20s"}, {19, false, "-"}, {21, true, "41s"}, {40, true, "41s"}, {41, true, "!"}}},
-		{"healthy for ever", Restart{Limit: 1}, 10, []look{{0, false, "-"}, {10, false, "-"}}},
+		{"without a limit nothing happens", CheckRestart{}, 1, []observation{{0, true, "-"}, {100, true, "-"}}},
+		{"nothing counts in the grace period", CheckRestart{Limit: 1, Grace: 5 * time.Second}, 10, []observation{{0, true, "5s"}, {4, true, "5s"}, {5, true, "!"}}},
+		{"RS-086: limit 2, interval 1 s, grace 2 s", CheckRestart{Limit: 2, Grace: 2 * time.Second}, 1, []observation{{0, false, "2s"}, {2, true, "3s"}, {3, true, "!"}, {4, true, "-"}}},
+		{"a good result takes the deadline back", CheckRestart{Limit: 3}, 10, []observation{{0, true, "20s"}, {19, false, "-"}, {21, true, "41s"}, {40, true, "41s"}, {41, true, "!"}}},
+		{"healthy for ever", CheckRestart{Limit: 1}, 10, []observation{{0, false, "-"}, {10, false, "-"}}},
 	} {
 		begin := time.Now()
 		var w restartWatch
@@ -48,7 +48,7 @@ func TestRestartWatch(t *testing.T) {
 }
 
 func withRestart(c Check, limit int, grace time.Duration) Check {
-	c.Restart = Restart{Limit: limit, Grace: grace}
+	c.Restart = CheckRestart{Limit: limit, Grace: grace}
 	return c
 }
 
@@ -59,21 +59,21 @@ func TestCheckRestart(t *testing.T) {
 		w := newTestSet(t, testService("t", withRestart(tcpCheck("alive", time.Second), 2, 2*time.Second)))
 		w.StartChecks()
 		advanceTime(time.Minute)
-		wantList(t, "before the task is registered", w.restarts.allRequests())
+		wantList(t, "before the task is registered", w.restartRecorder.allRequests())
 
-		w.restarts.startTime = time.Now()
+		w.restartRecorder.startTime = time.Now()
 		if err := w.Register("t", nil); err != nil {
 			t.Fatal(err)
 		}
 		advanceTime(10 * time.Second)
-		const first = `+3s t: healthcheck: check "alive" unhealthy`
-		wantList(t, "once", w.restarts.allRequests(), first)
+		const firstRestart = `+3s t: healthcheck: check "alive" unhealthy`
+		wantList(t, "once", w.restartRecorder.allRequests(), firstRestart)
 		if err := errors.Join(w.Deregister(t.Context(), "t"), w.Register("t", nil)); err != nil {
 			t.Fatal(err)
 		}
 		advanceTime(10 * time.Second)
-		const second = `+13s t: healthcheck: check "alive" unhealthy`
-		wantList(t, "again when it is back", w.restarts.allRequests(), first, second)
+		const secondRestart = `+13s t: healthcheck: check "alive" unhealthy`
+		wantList(t, "again when it is back", w.restartRecorder.allRequests(), firstRestart, secondRestart)
 
 		// A healthy task is not restarted, and neither is a deregistered task.
 		if err := w.Register("t", nil); err != nil {
@@ -89,7 +89,7 @@ func TestCheckRestart(t *testing.T) {
 			t.Fatal(err)
 		}
 		advanceTime(time.Minute)
-		wantList(t, "in the end", w.restarts.allRequests(), first, second)
+		wantList(t, "in the end", w.restartRecorder.allRequests(), firstRestart, secondRestart)
 	})
 }
 
@@ -106,16 +106,16 @@ func TestOneRestartPerRound(t *testing.T) {
 			}
 		}
 		advanceTime(14 * time.Second)
-		wantList(t, "restarts", w.restarts.allRequests(), `+3s t: healthcheck: check "fast" unhealthy`, `+7s u: healthcheck: check "slow" unhealthy`)
+		wantList(t, "restarts", w.restartRecorder.allRequests(), `+3s t: healthcheck: check "fast" unhealthy`, `+7s u: healthcheck: check "slow" unhealthy`)
 		advanceTime(2 * time.Second) // the group's first result is at 3 s
-		wantList(t, "restarts", w.restarts.allRequests()[2:], `+15s : healthcheck: check "g" unhealthy`)
+		wantList(t, "restarts", w.restartRecorder.allRequests()[2:], `+15s : healthcheck: check "g" unhealthy`)
 
 		// The registration of a task gives the group a new grace period.
 		if err := w.Register("t", nil); err != nil {
 			t.Fatal(err)
 		}
 		advanceTime(17500 * time.Millisecond)
-		all := w.restarts.allRequests()
+		all := w.restartRecorder.allRequests()
 		wantList(t, "a new round", all[3:], `+19s t: healthcheck: check "fast" unhealthy`, `+33s : healthcheck: check "g" unhealthy`)
 	})
 }
@@ -131,17 +131,17 @@ func TestPendingIsNotUnhealthy(t *testing.T) {
 			t.Fatal(err)
 		}
 		advanceTime(time.Minute)
-		wantList(t, "restarts", w.restarts.allRequests())
+		wantList(t, "restarts", w.restartRecorder.allRequests())
 
 		stop()
 		advanceTime(10 * time.Second)
-		wantList(t, "restarts", w.restarts.allRequests(), `+1m5s t: healthcheck: check "alive" unhealthy`)
+		wantList(t, "restarts", w.restartRecorder.allRequests(), `+1m5s t: healthcheck: check "alive" unhealthy`)
 		w.net.serve(webAddress, statusHandler(200, ""))
 		if err := w.Register("t", nil); err != nil {
 			t.Fatal(err)
 		}
 		advanceTime(time.Minute)
-		if got := w.restarts.allRequests(); len(got) != 1 {
+		if got := w.restartRecorder.allRequests(); len(got) != 1 {
 			t.Errorf("restarted for an old result: %v", got)
 		}
 	})

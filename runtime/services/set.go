@@ -37,7 +37,7 @@ type Config struct {
 	Spec func() *Spec
 	// Env returns the current environment of a task, or of the allocation for GroupWorkload.
 	Env func(task string) *taskenv.Env
-	// Restart restarts a task, or all running tasks for GroupWorkload, because a check has failed; the
+	// CheckRestart restarts a task, or all running tasks for GroupWorkload, because a check has failed; the
 	// restart counts as a failure. It blocks until the restart is complete; ctx ends when the
 	// checks are stopped. Restart may be nil.
 	Restart func(ctx context.Context, task, reason string) error
@@ -58,8 +58,8 @@ type Set struct {
 
 	// The mutex writeMu keeps changes of registrations in order: unlike mu, it is held
 	// during each change.
-	writeMu    sync.Mutex                                     // locked before mu
-	registered map[string]map[string]*api.ServiceRegistration // registrations by workload and id; guarded by writeMu
+	writeMu             sync.Mutex                                     // locked before mu
+	storedRegistrations map[string]map[string]*api.ServiceRegistration // registrations by workload and id; guarded by writeMu
 
 	// The mutex refreshMu prevents an older version of the checks from replacing a newer
 	// version. It is held while the checks are replaced or stopped.
@@ -67,11 +67,11 @@ type Set struct {
 	checksStarted bool       // set from StartChecks to StopChecks; guarded by refreshMu
 
 	mu                  sync.Mutex
-	registeredWorkloads map[string]*workload // by name
+	registeredWorkloads map[string]*workloadRegistration // by name
 }
 
-// workload is a registered task, or the registered group.
-type workload struct {
+// workloadRegistration is a registered task, or the registered group.
+type workloadRegistration struct {
 	network *driver.NetworkOverride // network of a task whose driver made one
 }
 
@@ -84,17 +84,17 @@ func New(c Config) *Set {
 		config:              c,
 		registry:            c.Registry,
 		logger:              c.Logger.Named("services"),
-		registered:          make(map[string]map[string]*api.ServiceRegistration),
-		registeredWorkloads: make(map[string]*workload),
+		storedRegistrations: make(map[string]map[string]*api.ServiceRegistration),
+		registeredWorkloads: make(map[string]*workloadRegistration),
 	}
 	s.checker = &checker{
 		allocID:        c.AllocID,
 		allocName:      c.AllocName,
 		dial:           c.Dial,
-		results:        c.Results,
+		resultStore:    c.Results,
 		restart:        s.requestRestart,
 		logger:         s.logger,
-		changed:        make(chan struct{}),
+		resultsChanged: make(chan struct{}),
 		activeRestarts: make(map[int]context.CancelFunc),
 	}
 	return s
@@ -125,7 +125,7 @@ func (s *Set) Validate(task string) error {
 // has made for a task, and arms its check_restart. On an error no new service is registered.
 func (s *Set) Register(task string, network *driver.NetworkOverride) error {
 	s.mu.Lock()
-	s.registeredWorkloads[task] = &workload{network}
+	s.registeredWorkloads[task] = &workloadRegistration{network}
 	s.mu.Unlock()
 	err := s.syncRegistrations(task)
 	// The environment and the network of a task are complete only after its start, so the
@@ -155,8 +155,8 @@ func (s *Set) Deregister(ctx context.Context, task string) error {
 	return s.retryRemoval(ctx, func() error { return s.syncRegistrations(task) })
 }
 
-// Clear removes all registrations of the allocation, including those of earlier agents.
-func (s *Set) Clear(ctx context.Context) error {
+// DeregisterAll removes all registrations of the allocation, including those of earlier agents.
+func (s *Set) DeregisterAll(ctx context.Context) error {
 	s.mu.Lock()
 	clear(s.registeredWorkloads)
 	s.mu.Unlock()
@@ -170,7 +170,7 @@ func (s *Set) Clear(ctx context.Context) error {
 		if err := s.registry.ChangeServices(nil, left); err != nil {
 			return fmt.Errorf("deregister services: %w", err)
 		}
-		clear(s.registered)
+		clear(s.storedRegistrations)
 		return nil
 	})
 }
@@ -191,7 +191,7 @@ func (s *Set) retryRemoval(ctx context.Context, f func() error) error {
 
 func (s *Set) isRegistered(task string) bool { return s.registeredWorkload(task) != nil }
 
-func (s *Set) registeredWorkload(task string) *workload {
+func (s *Set) registeredWorkload(task string) *workloadRegistration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.registeredWorkloads[task]
@@ -202,17 +202,17 @@ func (s *Set) syncRegistrations(task string) error {
 	s.writeMu.Lock()
 	defer s.writeMu.Unlock()
 	spec := s.config.Spec()
-	var wanted []*api.ServiceRegistration
+	var wantedRegistrations []*api.ServiceRegistration
 	if w := s.registeredWorkload(task); w != nil {
 		var err error
-		if wanted, err = s.buildRegistrations(spec, task, w.network); err != nil {
+		if wantedRegistrations, err = s.buildRegistrations(spec, task, w.network); err != nil {
 			return fmt.Errorf("register services: %w", err)
 		}
 	}
 	have := s.currentRegistrations(spec, task)
-	ids := make(map[string]*api.ServiceRegistration, len(wanted))
-	var put, remove []*api.ServiceRegistration
-	for _, r := range wanted {
+	ids := make(map[string]*api.ServiceRegistration, len(wantedRegistrations))
+	var put, toRemove []*api.ServiceRegistration
+	for _, r := range wantedRegistrations {
 		ids[r.ID] = r
 		if old := have[r.ID]; old == nil || !sameRegistration(old, r) {
 			put = append(put, r)
@@ -220,27 +220,27 @@ func (s *Set) syncRegistrations(task string) error {
 	}
 	for _, id := range slices.Sorted(maps.Keys(have)) {
 		if ids[id] == nil {
-			remove = append(remove, have[id])
+			toRemove = append(toRemove, have[id])
 		}
 	}
-	if len(put) == 0 && len(remove) == 0 {
+	if len(put) == 0 && len(toRemove) == 0 {
 		return nil
 	}
-	if err := s.registry.ChangeServices(put, remove); err != nil {
+	if err := s.registry.ChangeServices(put, toRemove); err != nil {
 		verb := "register"
 		if len(put) == 0 {
 			verb = "deregister"
 		}
 		return fmt.Errorf("%s services: %w", verb, err)
 	}
-	s.registered[task] = ids
+	s.storedRegistrations[task] = ids
 	return nil
 }
 
 // currentRegistrations returns the registrations of a workload. Its first call reads the registry, where an
 // earlier agent may have left registrations.
 func (s *Set) currentRegistrations(spec *Spec, task string) map[string]*api.ServiceRegistration {
-	if have, ok := s.registered[task]; ok {
+	if have, ok := s.storedRegistrations[task]; ok {
 		return have
 	}
 	have := make(map[string]*api.ServiceRegistration)
@@ -249,7 +249,7 @@ func (s *Set) currentRegistrations(spec *Spec, task string) map[string]*api.Serv
 			have[r.ID] = r
 		}
 	}
-	s.registered[task] = have
+	s.storedRegistrations[task] = have
 	return have
 }
 

@@ -114,7 +114,7 @@ func TestUpdateOfRegistrations(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "end", "-group-g-b-http -group-g-c-http")
-	if err := errors.Join(w.Deregister(t.Context(), GroupWorkload), w.Update(GroupWorkload), w.Clear(t.Context())); err != nil {
+	if err := errors.Join(w.Deregister(t.Context(), GroupWorkload), w.Update(GroupWorkload), w.DeregisterAll(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	wantCalls(t, w.registry, "after the end")
@@ -140,14 +140,14 @@ func TestRegistrationErrors(t *testing.T) {
 	bad := Service{Task: "t", Name: "svc-${BAD}", Port: "http"}
 	w := newTestSet(t, bad, Service{Name: "a", Port: "http", AddressMode: "alloc"})
 	w.setVar("t", "BAD", "a_b")
-	const name = `service name must be valid per RFC 1123 and can contain only alphanumeric characters or dashes and must be no longer than 63 characters: "svc-a_b"`
-	if err := w.Validate("t"); err == nil || err.Error() != name {
+	const invalidNameText = `service name must be valid per RFC 1123 and can contain only alphanumeric characters or dashes and must be no longer than 63 characters: "svc-a_b"`
+	if err := w.Validate("t"); err == nil || err.Error() != invalidNameText {
 		t.Errorf("validate: %v", err)
 	}
 	if err := w.Validate(GroupWorkload); err != nil {
 		t.Errorf("validate group: %v", err)
 	}
-	if err := w.Register("t", nil); err == nil || err.Error() != `register services: service "svc-${BAD}": `+name {
+	if err := w.Register("t", nil); err == nil || err.Error() != `register services: service "svc-${BAD}": `+invalidNameText {
 		t.Errorf("register: %v", err)
 	}
 	if err := w.Register(GroupWorkload, nil); err == nil || err.Error() != `register services: service "a": cannot use address_mode="alloc": no allocation network status reported` {
@@ -195,7 +195,7 @@ func TestRemovalIsRetried(t *testing.T) {
 			t.Errorf("deregister: %v", err)
 		}
 		wantCalls(t, w.registry, "one attempt", "fail")
-		if err := w.Clear(over); err != nil {
+		if err := w.DeregisterAll(over); err != nil {
 			t.Fatal(err)
 		}
 		wantCalls(t, w.registry, "clear", "-group-g-web-http")

@@ -64,12 +64,12 @@ type Check struct {
 	Header        map[string][]string
 	Body          string
 	TLSSkipVerify bool
-	Restart       Restart
+	Restart       CheckRestart
 	For           string // task to whose health a check of the group contributes; may be empty
 }
 
-// Restart is the check_restart block. A zero Limit disables it.
-type Restart struct {
+// CheckRestart is the check_restart block. A zero Limit disables it.
+type CheckRestart struct {
 	Limit int
 	Grace time.Duration
 }

@@ -8,11 +8,11 @@ type WaitFunc func() error
 type Durability int
 
 const (
-	Sync Durability = iota
-	// Grouped may take a millisecond longer than Sync, so that the write can be shared
+	DurabilitySync Durability = iota
+	// DurabilityGrouped may take a millisecond longer than Sync, so that the write can be shared
 	// with a write that is expected as its consequence.
-	Grouped
-	// Async may take longer than Grouped, unless another record is written. No caller
+	DurabilityGrouped
+	// DurabilityAsync may take longer than Grouped, unless another record is written. No caller
 	// waits for an Async record.
-	Async
+	DurabilityAsync
 )

@@ -15,8 +15,8 @@ type LocalState struct {
 	StartID     string               // id of the current start: set before StartTask is called; empty after the exit is handled, unless NextStartID replaces it
 	Handle      *driver.Handle       // handle of the task; nil unless the task runs or its exit is not handled yet
 	Network     *driver.NetworkOverride
-	Exit        *Exit  // exit of the process of Handle; nil after the restart policy has decided
-	NextStartID string // StartID of the restart that is expected to follow Exit without a delay; empty if none is
+	Exit        *ProcessExit // exit of the process of Handle; nil after the restart policy has decided
+	NextStartID string       // StartID of the restart that is expected to follow Exit without a delay; empty if none is
 	Restart     restart.State
 	RunComplete bool // the task will never run again
 
@@ -44,8 +44,8 @@ type RestartRequest struct {
 	Reason  string // reason of the restart, for the log
 }
 
-// Exit is the end of a process, for the restart policy.
-type Exit struct {
+// ProcessExit is the end of a process, for the restart policy.
+type ProcessExit struct {
 	Lost    bool // exit status unknown
 	Success bool
 	Asked   bool // a restart was requested
@@ -58,7 +58,7 @@ type Exit struct {
 }
 
 // Result returns the exit as reported by the driver.
-func (e *Exit) Result() driver.ExitResult {
+func (e *ProcessExit) Result() driver.ExitResult {
 	result := driver.ExitResult{ExitCode: e.Code, Signal: e.Signal, OOMKilled: e.OOMKilled}
 	if e.Error != "" {
 		result.Err = errors.New(e.Error)
@@ -67,7 +67,7 @@ func (e *Exit) Result() driver.ExitResult {
 }
 
 // Outcome returns the input of the restart policy.
-func (e *Exit) Outcome() restart.Outcome {
+func (e *ProcessExit) Outcome() restart.Outcome {
 	return restart.Outcome{
 		Requested: e.Asked && !e.Failure,
 		Unhealthy: e.Asked && e.Failure,

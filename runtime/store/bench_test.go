@@ -51,7 +51,7 @@ func BenchmarkSyncWrite(b *testing.B) {
 			if err := f.Sync(); err != nil {
 				b.Fatal(err)
 			}
-			var took []time.Duration
+			var latencies []time.Duration
 			b.SetBytes(int64(len(payload)))
 			for b.Loop() {
 				start := time.Now()
@@ -63,9 +63,9 @@ func BenchmarkSyncWrite(b *testing.B) {
 						b.Fatal(err)
 					}
 				}
-				took = append(took, time.Since(start))
+				latencies = append(latencies, time.Since(start))
 			}
-			reportLatencies(b, took)
+			reportLatencies(b, latencies)
 		})
 	}
 }
@@ -87,7 +87,7 @@ func BenchmarkPutTaskState(b *testing.B) {
 				wg.Go(func() {
 					for i := w; i < b.N; i += writers {
 						start := time.Now()
-						if err := s.PutTaskState(fmt.Sprint(w), "web", benchState(i), state.Sync)(); err != nil {
+						if err := s.PutTaskState(fmt.Sprint(w), "web", benchState(i), state.DurabilitySync)(); err != nil {
 							b.Error(err)
 						}
 						took[w] = append(took[w], time.Since(start))
@@ -118,7 +118,7 @@ func fillStore(b *testing.B, s *Store, n int) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			tx.putLocal(taskStates, id, id+"\x00web", state, nil)
+			tx.putLocal(taskStatesTable, id, id+"\x00web", state, nil)
 		}
 	})
 }
@@ -132,15 +132,15 @@ func BenchmarkOpen(b *testing.B) {
 	}
 	path := s.file.path
 	s = nil
-	var before, after runtime.MemStats
+	var memBefore, memAfter runtime.MemStats
 	live := func(m *runtime.MemStats) {
 		runtime.GC()
 		runtime.GC() // the second collection frees the objects of sync.Pools
 		runtime.ReadMemStats(m)
 	}
-	live(&before)
+	live(&memBefore)
 	opened := openStore(b, path)
-	live(&after)
+	live(&memAfter)
 	if err := opened.Close(); err != nil {
 		b.Fatal(err)
 	}
@@ -153,7 +153,7 @@ func BenchmarkOpen(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/n, "heap-B/alloc")
+	b.ReportMetric(float64(memAfter.HeapAlloc-memBefore.HeapAlloc)/n, "heap-B/alloc")
 	b.ReportMetric(float64(info.Size())/n, "file-B/alloc")
 	runtime.KeepAlive(opened)
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/hashicorp/go-msgpack/v2/codec"
 )
 
-// msgpack encodes every field of a struct under its Go name, because the struct tags of the API types omit
+// msgpackFormat encodes every field of a struct under its Go name, because the struct tags of the API types omit
 // fields. A field that only a newer build's type has is skipped, and lost when the record is written again.
-var msgpack = func() *codec.MsgpackHandle {
+var msgpackFormat = func() *codec.MsgpackHandle {
 	h := &codec.MsgpackHandle{WriteExt: true} // WriteExt distinguishes bytes, strings and times
 	h.Canonical = true                        // Canonical encodes equal values to equal bytes
 	h.RawToString = true
@@ -36,35 +36,35 @@ type pooledEncoder struct {
 	buffer []byte
 }
 
-var encoders = sync.Pool{New: func() any {
+var encoderPool = sync.Pool{New: func() any {
 	e := &pooledEncoder{buffer: make([]byte, 0, 4<<10)}
-	e.codec = codec.NewEncoderBytes(&e.buffer, msgpack)
+	e.codec = codec.NewEncoderBytes(&e.buffer, msgpackFormat)
 	return e
 }}
 
 // encode returns the encoded value in a slice without spare capacity, because many of these slices stay in
 // memory.
 func encode(v any) ([]byte, error) {
-	e := encoders.Get().(*pooledEncoder)
+	e := encoderPool.Get().(*pooledEncoder)
 	e.codec.ResetBytes(&e.buffer)
 	if err := e.codec.Encode(v); err != nil {
 		return nil, err // e is not reused: its state is undefined after an error
 	}
-	defer encoders.Put(e)
+	defer encoderPool.Put(e)
 	return bytes.Clone(e.buffer), nil
 }
 
-var decoders = sync.Pool{New: func() any { return codec.NewDecoderBytes(nil, msgpack) }}
+var decoderPool = sync.Pool{New: func() any { return codec.NewDecoderBytes(nil, msgpackFormat) }}
 
 // decode decodes payload into the value that v points to, which must be zero.
 func decode(payload []byte, v any) error {
-	d := decoders.Get().(*codec.Decoder)
+	d := decoderPool.Get().(*codec.Decoder)
 	d.ResetBytes(payload)
 	if err := d.Decode(v); err != nil {
 		return err // d is not reused: its state is undefined after an error
 	}
 	d.ResetBytes(nil)
-	decoders.Put(d)
+	decoderPool.Put(d)
 	restoreInts(reflect.ValueOf(v))
 	return nil
 }
@@ -106,20 +106,20 @@ func restoreInts(v reflect.Value) {
 	}
 }
 
-// anyTypes caches the results of containsAny.
-var anyTypes sync.Map
+// containsAnyCache caches the results of containsAny.
+var containsAnyCache sync.Map
 
 // containsAny reports whether a value of the type can contain a value of type any.
 func containsAny(t reflect.Type) bool {
-	if known, ok := anyTypes.Load(t); ok {
+	if known, ok := containsAnyCache.Load(t); ok {
 		return known.(bool)
 	}
-	result := searchAny(t, make(map[reflect.Type]bool))
-	anyTypes.Store(t, result)
+	result := searchAnyType(t, make(map[reflect.Type]bool))
+	containsAnyCache.Store(t, result)
 	return result
 }
 
-func searchAny(t reflect.Type, seen map[reflect.Type]bool) bool {
+func searchAnyType(t reflect.Type, seen map[reflect.Type]bool) bool {
 	if seen[t] {
 		return false
 	}
@@ -128,10 +128,10 @@ func searchAny(t reflect.Type, seen map[reflect.Type]bool) bool {
 	case reflect.Interface:
 		return true
 	case reflect.Pointer, reflect.Slice, reflect.Map:
-		return searchAny(t.Elem(), seen)
+		return searchAnyType(t.Elem(), seen)
 	case reflect.Struct:
 		for i := range t.NumField() {
-			if f := t.Field(i); f.IsExported() && searchAny(f.Type, seen) {
+			if f := t.Field(i); f.IsExported() && searchAnyType(f.Type, seen) {
 				return true
 			}
 		}
@@ -216,15 +216,15 @@ func decodeRecord(bucket, key string, b []byte) (fileRecord, error) {
 		return fileRecord{}, errChecksum
 	}
 	if r.schema != schemaVersion {
-		return r, &SchemaError{Have: r.schema}
+		return r, &SchemaError{FoundVersion: r.schema}
 	}
 	return r, nil
 }
 
 // SchemaError means that a record is intact, but has a schema version that this build
 // does not support.
-type SchemaError struct{ Have byte }
+type SchemaError struct{ FoundVersion byte }
 
 func (e *SchemaError) Error() string {
-	return fmt.Sprintf("record has schema version %d, this build reads %d", e.Have, schemaVersion)
+	return fmt.Sprintf("record has schema version %d, this build reads %d", e.FoundVersion, schemaVersion)
 }

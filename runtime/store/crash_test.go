@@ -15,12 +15,12 @@ import (
 
 var testContext = context.Background()
 
-// childCommand returns a command that starts the test binary again. The role selects what the new process
+// testChildCommand returns a command that starts the test binary again. The role selects what the new process
 // does.
-func childCommand(t *testing.T, role, path string) *exec.Cmd {
+func testChildCommand(t *testing.T, role, path string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), roleEnv+"="+role, pathEnv+"="+path, "GORACE=atexit_sleep_ms=0")
+	cmd.Env = append(os.Environ(), testRoleEnvVar+"="+role, testPathEnvVar+"="+path, "GORACE=atexit_sleep_ms=0")
 	cmd.Stderr = new(bytes.Buffer)
 	return cmd
 }
@@ -38,7 +38,7 @@ func TestKilledWriterLosesNothing(t *testing.T) {
 		rounds = 4
 	}
 	for range rounds {
-		cmd := childCommand(t, "write", path)
+		cmd := testChildCommand(t, "write", path)
 		out, err := cmd.StdoutPipe()
 		if err != nil {
 			t.Fatal(err)

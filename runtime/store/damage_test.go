@@ -152,16 +152,16 @@ func TestFlippedBits(t *testing.T) {
 	lost := 0
 	for range rounds {
 		bad := bytes.Clone(text)
-		var bits []int
+		var flippedBits []int
 		for range 1 + random.IntN(3) {
 			bit := random.IntN(len(bad) * 8)
 			if random.IntN(2) == 0 { // damage at the start of a page has the most effect
 				bit = bit/(8*pageSize)*8*pageSize + random.IntN(8*200)
 			}
 			bad[bit/8] ^= 1 << (bit % 8)
-			bits = append(bits, bit)
+			flippedBits = append(flippedBits, bit)
 		}
-		lost += openDamaged(t, fmt.Sprintf("seed %d, bits %v", seed, bits), bad, want)
+		lost += openDamaged(t, fmt.Sprintf("seed %d, bits %v", seed, flippedBits), bad, want)
 	}
 	if lost == 0 {
 		t.Error("nothing was lost at all, so nothing was tested")
@@ -239,7 +239,7 @@ func TestDamagedFileIsKept(t *testing.T) {
 		}
 		before := s.Index()
 		s = openStore(t, path)
-		if s.Index() <= before || s.Index() < lostIndexGap {
+		if s.Index() <= before || s.Index() < lostIndexJump {
 			t.Errorf("index %d after %d", s.Index(), before)
 		}
 		d := s.Damage()
@@ -295,23 +295,23 @@ func withSchemaVersion(bucket, key string, version byte) func([]byte) []byte {
 
 func TestBadRecordGoesToQuarantine(t *testing.T) {
 	t.Parallel()
-	const eval = "eval-1"
+	const evalID = "eval-1"
 	for name, tc := range map[string]struct {
 		edit  func([]byte) []byte
 		cause string
 	}{
-		"next schema version":     {withSchemaVersion("evaluations", eval, schemaVersion+1), "record has schema version 2, this build reads 1"},
-		"previous schema version": {withSchemaVersion("evaluations", eval, schemaVersion-1), "record has schema version 0, this build reads 1"},
+		"next schema version":     {withSchemaVersion("evaluations", evalID, schemaVersion+1), "record has schema version 2, this build reads 1"},
+		"previous schema version": {withSchemaVersion("evaluations", evalID, schemaVersion-1), "record has schema version 0, this build reads 1"},
 		"flipped bit":             {func(b []byte) []byte { b[len(b)-1] ^= 4; return b }, "checksum does not match"},
 		"too short":               {func(b []byte) []byte { return b[:5] }, "record is too short"},
 		"other content": {func([]byte) []byte {
 			payload, _ := encode("a string")
-			return encodeRecord("evaluations", eval, 1, payload)
+			return encodeRecord("evaluations", evalID, 1, payload)
 		}, "only encoded map or array"},
 		"content of another": {func([]byte) []byte {
 			payload, _ := encode(&api.Evaluation{ID: "other"})
-			return encodeRecord("evaluations", eval, 1, payload)
-		}, errWrongKey.Error()},
+			return encodeRecord("evaluations", evalID, 1, payload)
+		}, errRecordOfOtherKey.Error()},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -323,14 +323,14 @@ func TestBadRecordGoesToQuarantine(t *testing.T) {
 			})
 			s.Close()
 			path, bad := s.file.path, []byte(nil)
-			editRecord(t, path, "evaluations", eval, func(b []byte) []byte { bad = tc.edit(b); return bad })
+			editRecord(t, path, "evaluations", evalID, func(b []byte) []byte { bad = tc.edit(b); return bad })
 			s = openStore(t, path)
 			d := s.Damage()
-			if len(d) != 1 || d[0].Table != Evaluations || d[0].Key != eval || !strings.Contains(d[0].Cause, tc.cause) || d[0].KeptIn != "quarantine" {
+			if len(d) != 1 || d[0].Table != Evaluations || d[0].Key != evalID || !strings.Contains(d[0].Cause, tc.cause) || d[0].KeptIn != "quarantine" {
 				t.Fatalf("damage %+v, want %q", d, tc.cause)
 			}
 			snap := s.Snapshot()
-			if snap.Evaluation(nil, eval) != nil || len(snap.Evaluations(nil, "")) != 2 {
+			if snap.Evaluation(nil, evalID) != nil || len(snap.Evaluations(nil, "")) != 2 {
 				t.Error("not exactly the bad one is gone")
 			}
 			s = reopenStore(t, s)
@@ -399,7 +399,7 @@ func TestLostIndexNeverGoesBack(t *testing.T) {
 	s.Close()
 	editRecord(t, s.file.path, metaBucket, indexKey, func(b []byte) []byte { b[20] ^= 1; return b })
 	s = openStore(t, s.file.path)
-	if s.Index() < lostIndexGap || s.Snapshot().TableIndex(nil, Jobs) != s.Index() {
+	if s.Index() < lostIndexJump || s.Snapshot().TableIndex(nil, Jobs) != s.Index() {
 		t.Errorf("index %d, of jobs %d", s.Index(), s.Snapshot().TableIndex(nil, Jobs))
 	}
 	was := s.Index()
@@ -444,7 +444,7 @@ func TestUnknownTableIsKept(t *testing.T) {
 func TestFileInUse(t *testing.T) {
 	t.Parallel()
 	path := tempStatePath(t)
-	cmd := childCommand(t, "hold", path)
+	cmd := testChildCommand(t, "hold", path)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -460,14 +460,14 @@ func TestFileInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = Open(Config{Path: path, Logger: hclog.NewNullLogger()})
-	var locked *LockedError
-	if !errors.As(err, &locked) || locked.PID != cmd.Process.Pid {
+	var lockedErr *LockedError
+	if !errors.As(err, &lockedErr) || lockedErr.PID != cmd.Process.Pid {
 		t.Errorf("error %v, want one that names process %d", err, cmd.Process.Pid)
 	}
 	if want := fmt.Sprintf("state file %s is in use by process %d", path, cmd.Process.Pid); err == nil || err.Error() != want {
 		t.Errorf("error %q, want %q", err, want)
 	}
-	if _, err := Inspect(path); !errors.As(err, &locked) || locked.PID != cmd.Process.Pid {
+	if _, err := Inspect(path); !errors.As(err, &lockedErr) || lockedErr.PID != cmd.Process.Pid {
 		t.Errorf("inspect: %v", err)
 	}
 	in.Close()
@@ -508,7 +508,7 @@ func TestFileReplacedWhileOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	put := func(tx *Txn) error { tx.PutJob(testJob("b", 0)); return nil }
-	if _, err := s.Update(t.Context(), put); !errors.Is(err, errReplaced) {
+	if _, err := s.Update(t.Context(), put); !errors.Is(err, errFileReplaced) {
 		t.Errorf("error %v", err)
 	}
 	if s.Snapshot().Job(nil, "default", "b") != nil {
@@ -531,7 +531,7 @@ func TestUnfinishedFilesAreRemoved(t *testing.T) {
 	path := s.file.path
 	// These files remain after a crash between the two links of a new file, and after a crash while the file
 	// is written.
-	if err := errors.Join(os.Link(path, path+tempInfix+"1"), os.WriteFile(path+tempInfix+"2", nil, 0o600)); err != nil {
+	if err := errors.Join(os.Link(path, path+temporaryFileInfix+"1"), os.WriteFile(path+temporaryFileInfix+"2", nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	s = openStore(t, path)
@@ -544,24 +544,24 @@ func TestConcurrentCreation(t *testing.T) {
 	t.Parallel()
 	path := tempStatePath(t)
 	var wg sync.WaitGroup
-	var made, locked atomic.Int64
+	var createdCount, lockedCount atomic.Int64
 	for range 8 {
 		wg.Go(func() {
 			s, err := Open(Config{Path: path, Logger: hclog.NewNullLogger()})
 			switch {
 			case err == nil:
-				made.Add(1)
+				createdCount.Add(1)
 				t.Cleanup(func() { s.Close() })
 			case errors.As(err, new(*LockedError)):
-				locked.Add(1)
+				lockedCount.Add(1)
 			default:
 				t.Error(err)
 			}
 		})
 	}
 	wg.Wait()
-	if made.Load() != 1 || locked.Load() != 7 {
-		t.Errorf("%d have the file, %d were told that it is in use", made.Load(), locked.Load())
+	if createdCount.Load() != 1 || lockedCount.Load() != 7 {
+		t.Errorf("%d have the file, %d were told that it is in use", createdCount.Load(), lockedCount.Load())
 	}
 }
 
@@ -816,18 +816,18 @@ func FuzzScan(f *testing.F) {
 // caller ignores the error.
 func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
 	t.Parallel()
-	const alloc = "alloc-1"
+	const allocID = "alloc-1"
 	for _, tc := range []struct {
 		table    Table
 		key      string
 		read     func(Reader) (bool, error)
 		complete bool // the test stores complete records, which can be decoded and are rejected by CheckRecord
 	}{
-		{taskLocals, alloc + "\x00web", func(r Reader) (bool, error) { _, ok, err := r.TaskLocal(alloc, "web"); return ok, err }, false},
-		{taskStates, alloc + "\x00web", func(r Reader) (bool, error) { s, err := r.TaskState(alloc, "web"); return s != nil, err }, false},
-		{allocLocals, alloc, func(r Reader) (bool, error) { c, err := r.CheckResults(alloc); return c != nil, err }, false},
-		{agentMeta, "hook_debt/x", func(r Reader) (bool, error) { return r.Meta("hook_debt/x", new(api.Job)) }, false},
-		{agentMeta, "plugin/x", func(r Reader) (bool, error) { return r.Meta("plugin/x", new(checkedMeta)) }, true},
+		{taskLocalsTable, allocID + "\x00web", func(r Reader) (bool, error) { _, ok, err := r.TaskLocal(allocID, "web"); return ok, err }, false},
+		{taskStatesTable, allocID + "\x00web", func(r Reader) (bool, error) { s, err := r.TaskState(allocID, "web"); return s != nil, err }, false},
+		{allocLocalsTable, allocID, func(r Reader) (bool, error) { c, err := r.CheckResults(allocID); return c != nil, err }, false},
+		{agentMetaTable, "hook_debt/x", func(r Reader) (bool, error) { return r.Meta("hook_debt/x", new(api.Job)) }, false},
+		{agentMetaTable, "plugin/x", func(r Reader) (bool, error) { return r.Meta("plugin/x", new(checkedMetaRecord)) }, true},
 	} {
 		t.Run(string(tc.table)+" "+readableKey(tc.key), func(t *testing.T) {
 			t.Parallel()
@@ -871,8 +871,8 @@ func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
 			if d := s.Damage(); len(d) > 0 {
 				t.Errorf("damage at the second open: %v", d)
 			}
-			var text string
-			if ok, err := s.Snapshot().Meta("sound", &text); !ok || err != nil {
+			var metaText string
+			if ok, err := s.Snapshot().Meta("sound", &metaText); !ok || err != nil {
 				t.Errorf("another record: %t, %v", ok, err)
 			}
 			s.Close()
@@ -892,9 +892,9 @@ func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
 	}
 }
 
-type checkedMeta struct{ Name string }
+type checkedMetaRecord struct{ Name string }
 
-func (f checkedMeta) CheckRecord() error {
+func (f checkedMetaRecord) CheckRecord() error {
 	if f.Name == "" {
 		return errors.New("no name")
 	}
@@ -907,13 +907,13 @@ func TestRewrittenRecordIsNotQuarantined(t *testing.T) {
 	s := openStore(t, tempStatePath(t))
 	mustUpdate(t, s, func(tx *Txn) { tx.PutMeta("x", "a string") })
 	mustUpdate(t, s, func(tx *Txn) {
-		if _, err := tx.Meta("x", new(checkedMeta)); err == nil {
+		if _, err := tx.Meta("x", new(checkedMetaRecord)); err == nil {
 			t.Error("it reads")
 		}
-		tx.PutMeta("x", checkedMeta{"new"})
+		tx.PutMeta("x", checkedMetaRecord{"new"})
 	})
 	mustUpdate(t, s, func(tx *Txn) {
-		var f checkedMeta
+		var f checkedMetaRecord
 		if ok, err := tx.Meta("x", &f); !ok || err != nil || f.Name != "new" {
 			t.Errorf("%v, %t, %v", f, ok, err)
 		}

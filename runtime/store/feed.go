@@ -12,7 +12,7 @@ import (
 type Event struct {
 	Index      uint64
 	Topic      api.Topic
-	Type       string // Type is the operation: see [Txn.Operation]
+	Type       string // Type is the operation: see [Txn.SetOperation]
 	Key        string
 	Namespace  string // Namespace is empty for a node
 	FilterKeys []string
@@ -28,14 +28,14 @@ var ErrLagged = errors.New("subscriber has missed events")
 type eventFeed struct {
 	mu             sync.Mutex
 	maxChanges     int
-	changes        [][]Event
+	eventsByChange [][]Event
 	eventCount     int           // number of events in changes
 	droppedChanges uint64        // number of changes that were removed from the feed
-	added          chan struct{} // closed and replaced when a change is added
+	eventsAdded    chan struct{} // closed and replaced when a change is added
 }
 
 func newEventFeed(size int) *eventFeed {
-	return &eventFeed{maxChanges: size, added: make(chan struct{})}
+	return &eventFeed{maxChanges: size, eventsAdded: make(chan struct{})}
 }
 
 func (f *eventFeed) add(changes [][]Event) {
@@ -44,18 +44,18 @@ func (f *eventFeed) add(changes [][]Event) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.changes = append(f.changes, changes...)
+	f.eventsByChange = append(f.eventsByChange, changes...)
 	for _, events := range changes {
 		f.eventCount += len(events)
 	}
 	for f.isOverLimit() {
-		f.eventCount -= len(f.changes[0])
-		f.changes[0] = nil // lets the events be collected while the array is in use
-		f.changes = f.changes[1:]
+		f.eventCount -= len(f.eventsByChange[0])
+		f.eventsByChange[0] = nil // lets the events be collected while the array is in use
+		f.eventsByChange = f.eventsByChange[1:]
 		f.droppedChanges++
 	}
-	close(f.added)
-	f.added = make(chan struct{})
+	close(f.eventsAdded)
+	f.eventsAdded = make(chan struct{})
 }
 
 // maxEvents limits the number of events that are kept if changes are large: each event may hold the only
@@ -64,7 +64,7 @@ const maxEvents = 1 << 11
 
 // isOverLimit reports whether the oldest change must be dropped.
 func (f *eventFeed) isOverLimit() bool {
-	return len(f.changes) > f.maxChanges || f.eventCount > maxEvents && len(f.changes) > 1
+	return len(f.eventsByChange) > f.maxChanges || f.eventCount > maxEvents && len(f.eventsByChange) > 1
 }
 
 // Subscription is one reader of the feed. It need not be closed.
@@ -80,7 +80,7 @@ func (s *Store) Subscribe(from uint64) *Subscription {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	next := f.droppedChanges
-	for _, events := range f.changes {
+	for _, events := range f.eventsByChange {
 		if events[0].Index >= from {
 			break
 		}
@@ -100,13 +100,13 @@ func (s *Subscription) Next(ctx context.Context) ([]Event, error) {
 			s.feed.mu.Unlock()
 			return nil, ErrLagged
 		}
-		if i := s.nextChange - s.feed.droppedChanges; i < uint64(len(s.feed.changes)) {
-			events := s.feed.changes[i]
+		if i := s.nextChange - s.feed.droppedChanges; i < uint64(len(s.feed.eventsByChange)) {
+			events := s.feed.eventsByChange[i]
 			s.nextChange++
 			s.feed.mu.Unlock()
 			return events, nil
 		}
-		added := s.feed.added
+		added := s.feed.eventsAdded
 		s.feed.mu.Unlock()
 		select {
 		case <-added:

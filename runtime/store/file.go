@@ -31,12 +31,12 @@ func (e *LockedError) Error() string {
 	return fmt.Sprintf("state file %s is in use by process %d", e.Path, e.PID)
 }
 
-// errReplaced means that another process has replaced the file at the path while this
+// errFileReplaced means that another process has replaced the file at the path while this
 // process had it open.
-var errReplaced = errors.New("the file was replaced by another one while it was in use")
+var errFileReplaced = errors.New("the file was replaced by another one while it was in use")
 
-// writeOp is one write. A nil value deletes.
-type writeOp struct {
+// bucketWrite is one write. A nil value deletes.
+type bucketWrite struct {
 	bucket, key string
 	value       []byte
 }
@@ -45,7 +45,7 @@ type writeOp struct {
 type stateFile struct {
 	path        string
 	db          *bolt.DB // db is nil if the file must be rebuilt
-	handle      *os.File // handle is the open file of db, and holds the lock
+	openFile    *os.File // handle is the open file of db, and holds the lock
 	mappedBytes int64    // lower bound of the number of bytes that db has mapped into memory
 }
 
@@ -127,7 +127,7 @@ func (f *stateFile) openDatabase(handle *os.File) (err error) {
 	if err != nil {
 		return err
 	}
-	f.db, f.handle, f.mappedBytes = db, handle, 0
+	f.db, f.openFile, f.mappedBytes = db, handle, 0
 	return nil
 }
 
@@ -144,14 +144,14 @@ func (f *stateFile) releasePages() {
 // writeOps writes the changes to the disk. all yields every record of the state after the changes: if the
 // file can no longer be written, a new file is made from these records. After an error the stored state is
 // unchanged.
-func (f *stateFile) writeOps(ops []writeOp, all func(yield func(writeOp) bool)) error {
-	if err := f.writeOnce(ops, all); err != nil {
+func (f *stateFile) writeOps(ops []bucketWrite, all func(yield func(bucketWrite) bool)) error {
+	if err := f.tryWrite(ops, all); err != nil {
 		return fmt.Errorf("write state file %s: %w", f.path, err)
 	}
 	return nil
 }
 
-func (f *stateFile) writeOnce(ops []writeOp, all func(yield func(writeOp) bool)) error {
+func (f *stateFile) tryWrite(ops []bucketWrite, all func(yield func(bucketWrite) bool)) error {
 	atPath, err := f.isAtPath()
 	if err != nil {
 		return err
@@ -180,22 +180,22 @@ func (f *stateFile) isAtPath() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if f.handle == nil {
+	if f.openFile == nil {
 		return true, nil
 	}
-	mine, err := f.handle.Stat()
+	mine, err := f.openFile.Stat()
 	if err != nil {
 		return false, err
 	}
 	if !os.SameFile(info, mine) {
-		return false, errReplaced
+		return false, errFileReplaced
 	}
 	return true, nil
 }
 
 // applyOps writes one transaction. After an error that leaves the content of the file
 // uncertain, it sets db to nil, so that the next write rebuilds the file.
-func (f *stateFile) applyOps(ops []writeOp) (err error) {
+func (f *stateFile) applyOps(ops []bucketWrite) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // an I/O error on a mapped page causes a panic, which is recovered below
 	defer func() {
 		if p := recover(); p != nil {
@@ -217,7 +217,7 @@ func (f *stateFile) applyOps(ops []writeOp) (err error) {
 	if err := tx.Commit(); err != nil {
 		f.mappedBytes = 0 // the file may no longer be mapped into memory
 		// If the meta page of the failed transaction was written, the next transaction would be based on it.
-		if h, headErr := readMetaPage(f.handle); headErr != nil || h.txid >= id {
+		if h, headErr := readMetaPage(f.openFile); headErr != nil || h.txid >= id {
 			f.db = nil
 		}
 		return err
@@ -225,7 +225,7 @@ func (f *stateFile) applyOps(ops []writeOp) (err error) {
 	return nil
 }
 
-func putOp(tx *bolt.Tx, o writeOp) error {
+func putOp(tx *bolt.Tx, o bucketWrite) error {
 	b, err := tx.CreateBucketIfNotExists([]byte(o.bucket))
 	if err != nil {
 		return fmt.Errorf("table %s: %w", o.bucket, err)
@@ -239,12 +239,12 @@ func putOp(tx *bolt.Tx, o writeOp) error {
 	return nil
 }
 
-// tempInfix is a part of the names of temporary files. A crash can leave such files.
-const tempInfix = ".new-"
+// temporaryFileInfix is a part of the names of temporary files. A crash can leave such files.
+const temporaryFileInfix = ".new-"
 
-// removeUnfinished removes temporary files that a crash has left. The file must be locked.
-func (f *stateFile) removeUnfinished() error {
-	names, err := filepath.Glob(escapeGlob(f.path) + tempInfix + "*")
+// removeTemporaryFiles removes temporary files that a crash has left. The file must be locked.
+func (f *stateFile) removeTemporaryFiles() error {
+	names, err := filepath.Glob(escapeGlob(f.path) + temporaryFileInfix + "*")
 	for _, name := range names {
 		err = errors.Join(err, os.Remove(name))
 	}
@@ -253,8 +253,8 @@ func (f *stateFile) removeUnfinished() error {
 
 // rebuild writes all records into a new file and replaces the old file by it. Until the replacement the old
 // file is unchanged.
-func (f *stateFile) rebuild(all func(yield func(writeOp) bool)) (err error) {
-	handle, err := os.CreateTemp(filepath.Dir(f.path), filepath.Base(f.path)+tempInfix+"*")
+func (f *stateFile) rebuild(all func(yield func(bucketWrite) bool)) (err error) {
+	handle, err := os.CreateTemp(filepath.Dir(f.path), filepath.Base(f.path)+temporaryFileInfix+"*")
 	if err != nil {
 		return err
 	}
@@ -274,11 +274,11 @@ func (f *stateFile) rebuild(all func(yield func(writeOp) bool)) (err error) {
 	if err := rebuilt.writeAll(all); err != nil {
 		return err
 	}
-	if err := f.replace(temporary); err != nil {
+	if err := f.renameToPath(temporary); err != nil {
 		return err
 	}
-	old, oldHandle := f.db, f.handle
-	f.db, f.handle, f.mappedBytes = rebuilt.db, handle, 0
+	old, oldHandle := f.db, f.openFile
+	f.db, f.openFile, f.mappedBytes = rebuilt.db, handle, 0
 	if old != nil {
 		old.Close() // an error is ignored: the new file has all records
 	} else if oldHandle != nil {
@@ -286,20 +286,20 @@ func (f *stateFile) rebuild(all func(yield func(writeOp) bool)) (err error) {
 	}
 	if err := syncDir(filepath.Dir(f.path)); err != nil {
 		f.db.Close() // after a power failure the path may refer to the old file
-		f.db, f.handle = nil, nil
+		f.db, f.openFile = nil, nil
 		return err
 	}
 	return nil
 }
 
-// replace renames the temporary file to the path. It fails if the path refers to a file other than the one
+// renameToPath renames the temporary file to the path. It fails if the path refers to a file other than the one
 // that f has open.
-func (f *stateFile) replace(temporary string) error {
+func (f *stateFile) renameToPath(temporary string) error {
 	atPath, err := f.isAtPath()
 	if err != nil {
 		return err
 	}
-	if atPath && f.handle != nil {
+	if atPath && f.openFile != nil {
 		err = os.Rename(temporary, f.path)
 	} else if err = os.Link(temporary, f.path); err == nil {
 		err = os.Remove(temporary)
@@ -316,9 +316,9 @@ func syncDir(name string) error {
 }
 
 // writeAll writes all records, in transactions of about four megabytes.
-func (f *stateFile) writeAll(all func(yield func(writeOp) bool)) error {
+func (f *stateFile) writeAll(all func(yield func(bucketWrite) bool)) error {
 	const batchBytes = 4 << 20
-	var ops []writeOp
+	var ops []bucketWrite
 	var err error
 	size := 0
 	for o := range all {
@@ -336,13 +336,13 @@ func (f *stateFile) writeAll(all func(yield func(writeOp) bool)) error {
 // keepDamaged gives a damaged file a second name, under which it can be inspected after a new file has
 // replaced it. The last three damaged files are kept.
 func keepDamaged(path string, now time.Time) (string, error) {
-	const kept = 3
+	const maxKeptFiles = 3
 	name := path + ".damaged-" + now.UTC().Format(damagedTimeFormat)
 	if err := os.Link(path, name); err != nil {
 		return "", err
 	}
 	old := damagedFiles(path)
-	for _, extra := range old[:max(0, len(old)-kept)] {
+	for _, extra := range old[:max(0, len(old)-maxKeptFiles)] {
 		if err := os.Remove(extra); err != nil {
 			return name, err
 		}
@@ -370,14 +370,14 @@ func (f *stateFile) close() error {
 	if f.db != nil {
 		return f.db.Close()
 	}
-	if f.handle != nil {
-		return f.handle.Close()
+	if f.openFile != nil {
+		return f.openFile.Close()
 	}
 	return nil
 }
 
 // scanFile calls visit for every readable record of a locked file, and returns the parts that cannot be read.
-func scanFile(f *os.File, visit func(bucket string, key, value []byte)) ([]fileFault, error) {
+func scanFile(f *os.File, visit func(bucket string, key, value []byte)) ([]unreadablePart, error) {
 	size, err := f.Seek(0, io.SeekEnd)
 	if err != nil {
 		return nil, fmt.Errorf("read state file: %w", err)

@@ -22,7 +22,7 @@ type Contents struct {
 	Size       int64
 	Index      uint64 // Index is the index of the last visible change
 	Records    []*Record
-	Quarantine []Quarantined
+	Quarantine []QuarantinedEntry
 	Damage     []Damage // Damage is the damage that Open would report
 }
 
@@ -37,8 +37,8 @@ type Record struct {
 	isSealed bool // a part of the record is encrypted and therefore missing
 }
 
-// Quarantined is a record that could not be read and is kept in the quarantine.
-type Quarantined struct {
+// QuarantinedEntry is a record that could not be read and is kept in the quarantine.
+type QuarantinedEntry struct {
 	Table Table
 	Key   string
 	Cause string
@@ -61,12 +61,12 @@ func Inspect(path string) (*Contents, error) {
 	if _, err := s.load(handle); err != nil {
 		return nil, err
 	}
-	c := &Contents{Index: s.index, Damage: s.damage}
+	c := &Contents{Index: s.index, Damage: s.damagedParts}
 	if info, err := handle.Stat(); err == nil {
 		c.Size = info.Size()
 	}
-	for _, name := range slices.Sorted(maps.Keys(s.quarantine)) {
-		c.Quarantine = append(c.Quarantine, s.sealer.inspectQuarantined(name, s.quarantine[name]))
+	for _, name := range slices.Sorted(maps.Keys(s.quarantinedRecords)) {
+		c.Quarantine = append(c.Quarantine, s.sealer.inspectQuarantined(name, s.quarantinedRecords[name]))
 	}
 	txn := s.mem.Txn(false)
 	_, err = scanFile(handle, func(bucket string, k, value []byte) {
@@ -82,7 +82,7 @@ func Inspect(path string) (*Contents, error) {
 		box, _, err := decodeEnvelope(r.payload)
 		c.Records = append(c.Records, &Record{
 			Table: kind.table, Key: readableKey(string(k)), Index: r.index, Bytes: len(value), object: object,
-			isSealed: err == nil && box != nil && !isPlain(box),
+			isSealed: err == nil && box != nil && !isPlainBox(box),
 		})
 	})
 	slices.SortStableFunc(c.Records, func(a, b *Record) int {
@@ -92,25 +92,25 @@ func Inspect(path string) (*Contents, error) {
 }
 
 // inspectQuarantined returns the readable fields of a quarantined record.
-func (s *sealer) inspectQuarantined(name string, sealed []byte) Quarantined {
+func (s *sealer) inspectQuarantined(name string, sealed []byte) QuarantinedEntry {
 	table, key, _ := strings.Cut(name, "\x00")
-	q := Quarantined{Table: Table(table), Key: readableKey(key)}
-	var stored quarantinedRecord
+	q := QuarantinedEntry{Table: Table(table), Key: readableKey(key)}
+	var storedRecord quarantinedRecord
 	r, err := decodeRecord(quarantineBucket, name, sealed)
 	if err == nil {
-		stored, err = s.openQuarantined(name, r.payload)
+		storedRecord, err = s.openQuarantined(name, r.payload)
 	}
-	var missing *keyring.MissingKeyError
-	if err != nil && !errors.As(err, &missing) {
+	var missingKeyErr *keyring.MissingKeyError
+	if err != nil && !errors.As(err, &missingKeyErr) {
 		q.Cause = err.Error()
 		return q
 	}
-	q.Cause, q.Time, q.Value = stored.Cause, stored.Time, stored.Value
+	q.Cause, q.Time, q.Value = storedRecord.Cause, storedRecord.Time, storedRecord.Value
 	return q
 }
 
 // Redacted returns the object of the record as encoding/json would decode it, without empty values, and with
-// [Redaction] in place of secrets. The field Sealed replaces a part that is encrypted in the file.
+// [RedactedText] in place of secrets. The field Sealed replaces a part that is encrypted in the file.
 func (r *Record) Redacted() (any, error) {
 	object := r.object
 	switch o := object.(type) {
@@ -120,11 +120,11 @@ func (r *Record) Redacted() (any, error) {
 		}
 		var v any
 		switch r.Table {
-		case taskLocals:
+		case taskLocalsTable:
 			v = new(taskLocalRecord)
-		case taskStates:
+		case taskStatesTable:
 			v = new(api.TaskState)
-		case allocLocals:
+		case allocLocalsTable:
 			v = new(allocLocalRecord)
 		default:
 			v = new(any)
@@ -145,12 +145,12 @@ func (r *Record) Redacted() (any, error) {
 	if fields == nil {
 		fields = make(map[string]any)
 	}
-	fields["Sealed"] = Redaction
+	fields["Sealed"] = RedactedText
 	return fields, nil
 }
 
-// Redaction is the text in place of a value that may be a secret.
-const Redaction = "(redacted)"
+// RedactedText is the text in place of a value that may be a secret.
+const RedactedText = "(redacted)"
 
 // secretFields are the fields of stored types that hold or may hold secrets: the
 // environment, the items and lock of a variable, the results of hooks, texts of jobs and
@@ -162,14 +162,14 @@ var secretFields = map[string]bool{
 	"DriverConfig": true, "DriverState": true,
 }
 
-// secretName matches the names of fields and keys that hold secrets and are not in secretFields.
-var secretName = regexp.MustCompile(`(?i)passw|secret|token|credential|private_?key|api_?key|^auth`)
+// secretNamePattern matches the names of fields and keys that hold secrets and are not in secretFields.
+var secretNamePattern = regexp.MustCompile(`(?i)passw|secret|token|credential|private_?key|api_?key|^auth`)
 
-func isSecret(name string) bool { return secretFields[name] || secretName.MatchString(name) }
+func isSecret(name string) bool { return secretFields[name] || secretNamePattern.MatchString(name) }
 
 // redactValue returns the redacted form of v as encoding/json would decode it, and nil if v is empty.
 func redactValue(v reflect.Value) any {
-	if t, ok := timeOf(v); ok {
+	if t, ok := timeOfValue(v); ok {
 		if t.IsZero() {
 			return nil
 		}
@@ -215,7 +215,7 @@ func redactValue(v reflect.Value) any {
 	return v.Interface()
 }
 
-func timeOf(v reflect.Value) (time.Time, bool) {
+func timeOfValue(v reflect.Value) (time.Time, bool) {
 	if !v.IsValid() || v.Kind() != reflect.Struct {
 		return time.Time{}, false
 	}
@@ -250,5 +250,5 @@ func hideStrings(plain any) any {
 		}
 		return m
 	}
-	return Redaction
+	return RedactedText
 }

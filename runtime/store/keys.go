@@ -140,7 +140,7 @@ func (s *Store) Keys() ([]*api.RootKeyMeta, error) {
 // RotateKeys makes a new active key. If full is set, it also seals the records that are already sealed with
 // the new key. If it returns a key and an error, sealing these records has failed, and can be retried.
 func (s *Store) RotateKeys(ctx context.Context, full bool) (*api.RootKeyMeta, error) {
-	var made *api.RootKeyMeta
+	var newKey *api.RootKeyMeta
 	err := s.runExclusive(ctx, func() error {
 		ring := s.sealer.ring.Load()
 		lost := s.KeyFileErr()
@@ -154,21 +154,21 @@ func (s *Store) RotateKeys(ctx context.Context, full bool) (*api.RootKeyMeta, er
 			}
 			ring = new(keyring.Ring)
 		}
-		ring = ring.Rotated()
+		ring = ring.WithNewKey()
 		if err := s.sealer.saveKeys(ring); err != nil {
 			return err
 		}
 		s.sealer.setKeyFileErr(nil)
-		made = ring.Active()
+		newKey = ring.Active()
 		if !full && lost == nil {
 			return nil
 		}
 		if err := s.file.rebuild(s.allRecords(s.mem.Txn(false))); err != nil {
-			return fmt.Errorf("key %s is the active one, but what is there could not be sealed with it: %w", made.KeyID, err)
+			return fmt.Errorf("key %s is the active one, but what is there could not be sealed with it: %w", newKey.KeyID, err)
 		}
 		return nil
 	})
-	return made, err
+	return newKey, err
 }
 
 // RemoveKey removes a key. It fails if records are sealed with the key, unless force is set. With force it
@@ -182,7 +182,7 @@ func (s *Store) RemoveKey(ctx context.Context, id string, force bool) error {
 		if ring == nil {
 			return ErrNoKeyFile
 		}
-		remaining, err := ring.Without(id)
+		remaining, err := ring.WithoutKey(id)
 		if err != nil {
 			return fmt.Errorf("remove key %s: %w", id, err)
 		}
@@ -221,11 +221,11 @@ func (s *sealer) saveKeys(ring *keyring.Ring) error {
 
 // countKeyUses counts the records that are sealed with a key.
 func (s *Store) countKeyUses(id string) (int, error) {
-	if s.file.handle == nil {
+	if s.file.openFile == nil {
 		return 0, errors.New("the state file is not open")
 	}
 	n := 0
-	faults, err := scanFile(s.file.handle, func(bucket string, key, value []byte) {
+	faults, err := scanFile(s.file.openFile, func(bucket string, key, value []byte) {
 		if _, r, err := tableOfRecord(bucket, string(key), value); err == nil {
 			if box, _, err := decodeEnvelope(r.payload); err == nil && keyring.KeyID(box) == id {
 				n++
@@ -251,7 +251,7 @@ func (s *Store) runExclusive(ctx context.Context, f func() error) error {
 	select {
 	case <-r.done:
 	case <-ctx.Done():
-		if r.state.CompareAndSwap(requestQueued, requestWithdrawn) {
+		if r.state.CompareAndSwap(requestStateQueued, requestStateWithdrawn) {
 			return context.Cause(ctx)
 		}
 		<-r.done

@@ -23,9 +23,9 @@ const (
 	indexKey         = "index"
 	quarantineBucket = "quarantine"
 
-	// lostIndexGap is the minimum by which the index increases when the record of the index is lost: clients
+	// lostIndexJump is the minimum by which the index increases when the record of the index is lost: clients
 	// that have seen a higher index would block forever.
-	lostIndexGap = 1 << 20
+	lostIndexJump = 1 << 20
 )
 
 // Damage describes a part of the state that could not be read.
@@ -97,15 +97,15 @@ func Open(c Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, d := range s.damage {
+	for _, d := range s.damagedParts {
 		s.logger.Error("state could not be read", "table", d.Table, "key", d.Key, "error", d.Cause, "kept", d.KeptIn)
 	}
 	s.logSealedErrors()
-	for _, d := range s.damage[:min(len(s.damage), maxNodeEvents)] {
+	for _, d := range s.damagedParts[:min(len(s.damagedParts), maxNodeEvents)] {
 		s.nodeEvents = append(s.nodeEvents, d.nodeEvent())
 	}
-	if n := len(s.damage) - maxNodeEvents; n > 0 {
-		s.nodeEvents = append(s.nodeEvents, Damage{Cause: fmt.Sprintf("%d more things, see the log", n), Time: s.damage[0].Time}.nodeEvent())
+	if n := len(s.damagedParts) - maxNodeEvents; n > 0 {
+		s.nodeEvents = append(s.nodeEvents, Damage{Cause: fmt.Sprintf("%d more things, see the log", n), Time: s.damagedParts[0].Time}.nodeEvent())
 	}
 	go s.run()
 	return s, nil
@@ -126,14 +126,14 @@ func OpenMemory(c Config) (*Store, error) {
 
 func newStore(c Config) (*Store, error) {
 	s := &Store{
-		logger:     c.Logger.Named("store"),
-		sealer:     newSealer(c),
-		feed:       newEventFeed(cmp.Or(c.FeedSize, 100)),
-		done:       make(chan struct{}),
-		queue:      requestQueue{wake: make(chan struct{}, 1)},
-		file:       &stateFile{path: c.Path},
-		jobs:       newJobTable(),
-		quarantine: make(map[string][]byte),
+		logger:             c.Logger.Named("store"),
+		sealer:             newSealer(c),
+		feed:               newEventFeed(cmp.Or(c.FeedSize, 100)),
+		done:               make(chan struct{}),
+		queue:              requestQueue{wake: make(chan struct{}, 1)},
+		file:               &stateFile{path: c.Path},
+		jobs:               newJobTable(),
+		quarantinedRecords: make(map[string][]byte),
 	}
 	var err error
 	if s.mem, err = memdb.NewMemDB(memdbSchema()); err != nil {
@@ -161,8 +161,8 @@ func (s *Store) open() error {
 	if err != nil {
 		return err
 	}
-	s.file.handle = handle
-	if err := s.file.removeUnfinished(); err != nil {
+	s.file.openFile = handle
+	if err := s.file.removeTemporaryFiles(); err != nil {
 		s.logger.Warn("unfinished state file cannot be removed", "error", err)
 	}
 	s.sealer.loadKeys()
@@ -172,13 +172,13 @@ func (s *Store) open() error {
 		return err
 	}
 	s.sealer.createKeys()
-	if len(s.damage) == 0 {
+	if len(s.damagedParts) == 0 {
 		err := s.file.openDatabase(handle)
 		if err == nil {
 			s.encryptPlainRecords()
 			return nil
 		}
-		faults = append(faults, fileFault{cause: err.Error()})
+		faults = append(faults, unreadablePart{cause: err.Error()})
 		s.addDamage(Damage{Cause: err.Error()})
 	}
 	s.rebuildDamaged(faults)
@@ -188,14 +188,14 @@ func (s *Store) open() error {
 
 // rebuildDamaged writes a new file with all readable records. If the write fails,
 // each update writes the file again.
-func (s *Store) rebuildDamaged(faults []fileFault) {
+func (s *Store) rebuildDamaged(faults []unreadablePart) {
 	if len(faults) > 0 { // if the pages have no faults, the quarantine has every unreadable record
 		name, err := keepDamaged(s.file.path, time.Now())
 		if err != nil {
 			s.logger.Error("damaged state file cannot be kept", "error", err)
 		}
-		for i := range s.damage {
-			s.damage[i].KeptIn = cmp.Or(s.damage[i].KeptIn, name)
+		for i := range s.damagedParts {
+			s.damagedParts[i].KeptIn = cmp.Or(s.damagedParts[i].KeptIn, name)
 		}
 	}
 	if err := s.file.rebuild(s.allRecords(s.mem.Txn(false))); err != nil {
@@ -206,7 +206,7 @@ func (s *Store) rebuildDamaged(faults []fileFault) {
 func (s *Store) addDamage(d Damage) {
 	d.Time = time.Now()
 	d.Key = readableKey(d.Key)
-	s.damage = append(s.damage, d)
+	s.damagedParts = append(s.damagedParts, d)
 }
 
 // loader reads the records of the file into memory.
@@ -226,7 +226,7 @@ type loadedAllocation struct {
 }
 
 // load reads the file into memory.
-func (s *Store) load(handle *os.File) ([]fileFault, error) {
+func (s *Store) load(handle *os.File) ([]unreadablePart, error) {
 	l := &loader{
 		store:         s,
 		mem:           s.mem.Txn(true),
@@ -256,8 +256,8 @@ func (l *loader) loadRecord(bucket string, k, value []byte) {
 		l.store.addDamage(Damage{Table: Table(home), Cause: fmt.Sprintf("the file calls it %q", bucket)})
 	}
 	bucket = home
-	if !slices.Contains(buckets, bucket) && isIntact(err) {
-		l.store.unknownRecords = append(l.store.unknownRecords, writeOp{bucket, key, slices.Clone(value)})
+	if !slices.Contains(bucketNames, bucket) && isIntact(err) {
+		l.store.unknownRecords = append(l.store.unknownRecords, bucketWrite{bucket, key, slices.Clone(value)})
 		return
 	}
 	if err == nil {
@@ -274,10 +274,10 @@ func (l *loader) loadRecord(bucket string, k, value []byte) {
 // a record includes the name: a record in an unknown table may belong to a table whose name is damaged.
 func tableOfRecord(bucket, key string, value []byte) (home string, r fileRecord, err error) {
 	r, err = decodeRecord(bucket, key, value)
-	if isIntact(err) || slices.Contains(buckets, bucket) {
+	if isIntact(err) || slices.Contains(bucketNames, bucket) {
 		return bucket, r, err
 	}
-	for _, name := range buckets {
+	for _, name := range bucketNames {
 		if r, err := decodeRecord(name, key, value); isIntact(err) {
 			return name, r, err
 		}
@@ -288,8 +288,8 @@ func tableOfRecord(bucket, key string, value []byte) (home string, r fileRecord,
 // isIntact reports whether the error of [decodeRecord] means that the record is undamaged. Such a record may
 // have been written by a newer build.
 func isIntact(err error) bool {
-	var other *SchemaError
-	return err == nil || errors.As(err, &other)
+	var schemaErr *SchemaError
+	return err == nil || errors.As(err, &schemaErr)
 }
 
 // loadIntact loads a record whose checksum is valid.
@@ -310,12 +310,12 @@ func (l *loader) loadIntact(bucket, key string, k *tableDef, r fileRecord, value
 		if err != nil {
 			return err
 		}
-		if box == nil || isPlain(box) {
+		if box == nil || isPlainBox(box) {
 			l.store.sealer.hasPlainSecrets = true
 		} else if _, err := l.store.sealer.openBox(bucket, key, box); err != nil {
-			l.store.sealer.lockBox(fmt.Sprintf("quarantined record %q", readableKey(key)), box, err)
+			l.store.sealer.keepUnopened(fmt.Sprintf("quarantined record %q", readableKey(key)), box, err)
 		}
-		l.store.quarantine[key] = slices.Clone(value)
+		l.store.quarantinedRecords[key] = slices.Clone(value)
 		return nil
 	case bucket == jobBucket:
 		job := new(api.Job)
@@ -330,7 +330,7 @@ func (l *loader) loadIntact(bucket, key string, k *tableDef, r fileRecord, value
 			return err
 		}
 		if a.Alloc == nil || a.Alloc.ID != key {
-			return errWrongKey
+			return errRecordOfOtherKey
 		}
 		l.allocations[key] = loadedAllocation{a, value}
 		return nil
@@ -344,7 +344,7 @@ func (l *loader) loadIntact(bucket, key string, k *tableDef, r fileRecord, value
 		return err
 	}
 	if k.key(obj) != key {
-		return errWrongKey
+		return errRecordOfOtherKey
 	}
 	if err := l.openSecrets(k.table, key, obj, box); err != nil {
 		return err
@@ -357,31 +357,31 @@ func (l *loader) loadIntact(bucket, key string, k *tableDef, r fileRecord, value
 func (l *loader) openSecrets(t Table, key string, obj any, box []byte) error {
 	s := l.store.sealer
 	var secret []byte
-	var locked *lockedSecret
+	var unopened *unopenedSecret
 	if box != nil {
 		var err error
 		if secret, err = s.openBox(string(t), key, box); err != nil {
-			locked = s.lockBox(fmt.Sprintf("%s %q", recordName(t), readableKey(key)), box, err)
+			unopened = s.keepUnopened(fmt.Sprintf("%s %q", recordName(t), readableKey(key)), box, err)
 		}
-		s.hasPlainSecrets = s.hasPlainSecrets || isPlain(box)
+		s.hasPlainSecrets = s.hasPlainSecrets || isPlainBox(box)
 	}
 	switch o := obj.(type) {
 	case *api.Variable:
 		switch {
-		case locked != nil:
-			s.lockedVariables[o] = locked
+		case unopened != nil:
+			s.unopenedVariables[o] = unopened
 		case box != nil:
-			var items map[string]string
-			if err := decode(secret, &items); err != nil {
+			var variableItems map[string]string
+			if err := decode(secret, &variableItems); err != nil {
 				return err
 			}
-			o.Items = items
+			o.Items = variableItems
 		case len(o.Items) > 0:
 			s.hasPlainSecrets = true
 		}
 	case *localRecord:
-		o.secret, o.locked = secret, locked
-		if box == nil && s.splitRecord(t, o) {
+		o.secret, o.unopenedSecret = secret, unopened
+		if box == nil && s.splitPlainSecrets(t, o) {
 			s.hasPlainSecrets = true
 		}
 	default:
@@ -392,7 +392,7 @@ func (l *loader) openSecrets(t Table, key string, obj any, box []byte) error {
 	return nil
 }
 
-var errWrongKey = errors.New("it is the record of another key")
+var errRecordOfOtherKey = errors.New("it is the record of another key")
 
 // quarantineRecord moves an unreadable record into the quarantine bucket.
 func (l *loader) quarantineRecord(bucket, key string, value []byte, cause error) {
@@ -400,7 +400,7 @@ func (l *loader) quarantineRecord(bucket, key string, value []byte, cause error)
 	if bucket != quarantineBucket && bucket != metaBucket {
 		name := bucket + "\x00" + key
 		if payload, err := l.store.sealer.encodeQuarantineRecord(name, quarantinedRecord{Cause: d.Cause, Time: time.Now(), Value: slices.Clone(value)}); err == nil {
-			l.store.quarantine[name] = encodeRecord(quarantineBucket, name, l.highestIndex, payload)
+			l.store.quarantinedRecords[name] = encodeRecord(quarantineBucket, name, l.highestIndex, payload)
 			d.KeptIn = "quarantine"
 		}
 	}
@@ -436,7 +436,7 @@ func (l *loader) loadAllocations() {
 				known.byJob[a.Job] = r.Spec
 			}
 			known.byHash[r.Spec].shareValues(a)
-			known.byHash[r.Spec].refs++
+			known.byHash[r.Spec].refCount++
 		}
 		if !a.ClientTerminalStatus() {
 			addTaskStates(a, loaded)
@@ -452,7 +452,7 @@ func (l *loader) loadAllocations() {
 // of its tasks, which the agent restores. If the disk is full, the record of a task may
 // be older than the state in the record of its allocation.
 func addTaskStates(a *api.Allocation, from Reader) {
-	for _, r := range listRows[localRecord](from, nil, taskStates, "id_prefix", a.ID+"\x00") {
+	for _, r := range listRows[localRecord](from, nil, taskStatesTable, "id_prefix", a.ID+"\x00") {
 		state := new(api.TaskState)
 		if decode(r.payload, state) != nil {
 			continue // the error is reported when the record is read
@@ -474,16 +474,16 @@ func (l *loader) setIndexes(isSound bool) {
 		for name, index := range l.storedIndexes.Tables {
 			tables[Table(name)] = index
 		}
-	} else if !isSound || l.highestIndex > 0 || len(s.damage) > 0 {
+	} else if !isSound || l.highestIndex > 0 || len(s.damagedParts) > 0 {
 		// The time in microseconds is higher than any index of an agent that makes less than a million
 		// changes per second.
-		s.index = max(l.highestIndex+lostIndexGap, uint64(time.Now().UnixMicro()))
+		s.index = max(l.highestIndex+lostIndexJump, uint64(time.Now().UnixMicro()))
 		for _, k := range tableDefs {
 			if k.hasIndex {
 				tables[k.table] = s.index
 			}
 		}
-		if len(s.damage) == 0 {
+		if len(s.damagedParts) == 0 {
 			s.addDamage(Damage{Table: metaBucket, Key: indexKey, Cause: fmt.Sprintf("the record of the index is missing; the index continues at %d", s.index)})
 		}
 	}
@@ -496,7 +496,7 @@ func (l *loader) setIndexes(isSound bool) {
 }
 
 // indexRecord returns the write operation that stores all indexes of mem in one record.
-func indexRecord(mem *memdb.Txn) (writeOp, error) {
+func indexRecord(mem *memdb.Txn) (bucketWrite, error) {
 	x := tableIndexRecord{Tables: make(map[string]uint64)}
 	for _, row := range listRows[indexRow](Reader{beginRead: func() *memdb.Txn { return mem }}, nil, tableIndexes, "id_prefix", "") {
 		if row.table == allTablesRow {
@@ -507,7 +507,7 @@ func indexRecord(mem *memdb.Txn) (writeOp, error) {
 	}
 	payload, err := encode(x)
 	if err != nil {
-		return writeOp{}, fmt.Errorf("encode indexes: %w", err)
+		return bucketWrite{}, fmt.Errorf("encode indexes: %w", err)
 	}
-	return writeOp{metaBucket, indexKey, encodeRecord(metaBucket, indexKey, x.Index, payload)}, nil
+	return bucketWrite{metaBucket, indexKey, encodeRecord(metaBucket, indexKey, x.Index, payload)}, nil
 }

@@ -54,23 +54,23 @@ func (l taskLocalRecord) state() state.LocalState {
 	return local
 }
 
-// groupDelay is the maximum time that a write waits so that other writes can share its commit.
-var groupDelay = [...]time.Duration{
-	state.Sync:    0,
-	state.Grouped: time.Millisecond,
-	state.Async:   50 * time.Millisecond,
+// maxCommitDelay is the maximum time that a write waits so that other writes can share its commit.
+var maxCommitDelay = [...]time.Duration{
+	state.DurabilitySync:    0,
+	state.DurabilityGrouped: time.Millisecond,
+	state.DurabilityAsync:   50 * time.Millisecond,
 }
 
 // PutTaskState stores the state of a task with its events. An unchanged state is not
 // written again.
 func (s *Store) PutTaskState(allocID, task string, status *api.TaskState, durability state.Durability) state.WaitFunc {
-	return s.putLocals(allocID, task, durability, localWrite{taskStates, newTaskState(status)})
+	return s.putLocals(allocID, task, durability, localWrite{taskStatesTable, newTaskState(status)})
 }
 
 // PutTask stores in one commit the local state of a task, which the next agent needs to restore the task, and
 // its task state: after a crash either both are stored or neither. Unchanged records are not written again.
 func (s *Store) PutTask(allocID, task string, local state.LocalState, status *api.TaskState, durability state.Durability) state.WaitFunc {
-	return s.putLocals(allocID, task, durability, localWrite{taskLocals, local}, localWrite{taskStates, newTaskState(status)})
+	return s.putLocals(allocID, task, durability, localWrite{taskLocalsTable, local}, localWrite{taskStatesTable, newTaskState(status)})
 }
 
 // localWrite is a value to be stored as a task's record in a table.
@@ -100,7 +100,7 @@ func (s *Store) putLocals(allocID, task string, durability state.Durability, rec
 			tx.putLocal(r.table, allocID, key, encoded[i].payload, encoded[i].secret)
 		}
 		return nil
-	}, groupDelay[durability])
+	}, maxCommitDelay[durability])
 	if err != nil {
 		return failed(err)
 	}
@@ -129,10 +129,10 @@ func (tx *Txn) changeAllocState(allocID string, f func(*allocLocalRecord)) {
 	f(&state)
 	payload, err := encode(state)
 	if err != nil {
-		tx.setError(fmt.Errorf("store %s %q: %w", allocLocals, allocID, err))
+		tx.setError(fmt.Errorf("store %s %q: %w", allocLocalsTable, allocID, err))
 		return
 	}
-	tx.putLocal(allocLocals, allocID, allocID, payload, nil)
+	tx.putLocal(allocLocalsTable, allocID, allocID, payload, nil)
 }
 
 func (tx *Txn) putLocal(t Table, allocID, key string, payload, secret []byte) {
@@ -148,9 +148,9 @@ func (tx *Txn) putRecord(t Table, key string, payload, secret []byte) {
 	record := &localRecord{key: key, payload: payload, secret: secret}
 	if old := firstRow[localRecord](tx.Reader, nil, t, key); old != nil {
 		if secret == nil {
-			record.locked = old.locked
+			record.unopenedSecret = old.unopenedSecret
 		}
-		if bytes.Equal(old.payload, payload) && bytes.Equal(old.secret, secret) && old.locked == record.locked {
+		if bytes.Equal(old.payload, payload) && bytes.Equal(old.secret, secret) && old.unopenedSecret == record.unopenedSecret {
 			return
 		}
 	}
@@ -164,25 +164,25 @@ func (tx *Txn) ForgetAllocation(allocID string) {
 	for _, s := range tx.ServicesByAllocation(nil, allocID) {
 		tx.DeleteService(s.Namespace, s.ID)
 	}
-	for _, t := range []Table{taskLocals, taskStates} {
+	for _, t := range []Table{taskLocalsTable, taskStatesTable} {
 		for _, r := range listRows[localRecord](tx.Reader, nil, t, "id_prefix", allocID+"\x00") {
 			tx.delete(t, r.key)
 		}
 	}
-	tx.delete(allocLocals, allocID)
+	tx.delete(allocLocalsTable, allocID)
 }
 
 func (r Reader) hasLocalRecords(allocID string) bool {
-	return firstRow[localRecord](r, nil, allocLocals, allocID) != nil ||
-		len(listRows[localRecord](r, nil, taskLocals, "id_prefix", allocID+"\x00")) > 0 ||
-		len(listRows[localRecord](r, nil, taskStates, "id_prefix", allocID+"\x00")) > 0
+	return firstRow[localRecord](r, nil, allocLocalsTable, allocID) != nil ||
+		len(listRows[localRecord](r, nil, taskLocalsTable, "id_prefix", allocID+"\x00")) > 0 ||
+		len(listRows[localRecord](r, nil, taskStatesTable, "id_prefix", allocID+"\x00")) > 0
 }
 
 // TaskLocal returns the local state that PutTask has stored, and false if none was stored.
 func (r Reader) TaskLocal(allocID, task string) (state.LocalState, bool, error) {
 	var l taskLocalRecord
 	var secrets taskSecrets
-	ok, err := r.readLocal(taskLocals, allocID+"\x00"+task, &l, &secrets)
+	ok, err := r.readLocal(taskLocalsTable, allocID+"\x00"+task, &l, &secrets)
 	l.joinSecrets(secrets)
 	return l.state(), ok, err
 }
@@ -190,7 +190,7 @@ func (r Reader) TaskLocal(allocID, task string) (state.LocalState, bool, error) 
 // TaskState returns the state that PutTaskState has stored, nil if there is none.
 func (r Reader) TaskState(allocID, task string) (*api.TaskState, error) {
 	state := new(api.TaskState)
-	if ok, err := r.readLocal(taskStates, allocID+"\x00"+task, state, nil); !ok {
+	if ok, err := r.readLocal(taskStatesTable, allocID+"\x00"+task, state, nil); !ok {
 		return nil, err
 	}
 	return state, nil
@@ -204,7 +204,7 @@ func (r Reader) CheckResults(allocID string) (map[string]*api.AllocCheckStatus, 
 
 func (r Reader) allocState(allocID string) (allocLocalRecord, error) {
 	var s allocLocalRecord
-	_, err := r.readLocal(allocLocals, allocID, &s, nil)
+	_, err := r.readLocal(allocLocalsTable, allocID, &s, nil)
 	return s, err
 }
 
@@ -212,7 +212,7 @@ func (r Reader) allocState(allocID string) (allocLocalRecord, error) {
 // deleted allocations, because their tasks may still be running.
 func (r Reader) LocalAllocations() []string {
 	var ids []string
-	for _, t := range []Table{taskLocals, taskStates, allocLocals} {
+	for _, t := range []Table{taskLocalsTable, taskStatesTable, allocLocalsTable} {
 		for _, record := range listRows[localRecord](r, nil, t, "id_prefix", "") {
 			id, _, _ := strings.Cut(record.key, "\x00")
 			ids = append(ids, id)
@@ -225,7 +225,7 @@ func (r Reader) LocalAllocations() []string {
 // LocalTasks returns the names of the tasks of an allocation that have a record.
 func (r Reader) LocalTasks(allocID string) []string {
 	var names []string
-	for _, t := range []Table{taskLocals, taskStates} {
+	for _, t := range []Table{taskLocalsTable, taskStatesTable} {
 		for _, record := range listRows[localRecord](r, nil, t, "id_prefix", allocID+"\x00") {
 			_, name, _ := strings.Cut(record.key, "\x00")
 			names = append(names, name)
@@ -249,39 +249,39 @@ func (tx *Txn) PutMeta(name string, value any) {
 		return
 	}
 	if tx.store.sealer.isSecretMeta(name) {
-		tx.putRecord(agentMeta, name, nil, payload)
+		tx.putRecord(agentMetaTable, name, nil, payload)
 		return
 	}
-	tx.putRecord(agentMeta, name, payload, nil)
+	tx.putRecord(agentMetaTable, name, payload, nil)
 }
 
 // DeleteMeta removes the value that PutMeta has stored under the name, if there is one.
-func (tx *Txn) DeleteMeta(name string) { tx.delete(agentMeta, name) }
+func (tx *Txn) DeleteMeta(name string) { tx.delete(agentMetaTable, name) }
 
 // Meta reads the value that PutMeta has stored into value, a pointer to a zero value. It returns false if
 // none was stored. If value has a method CheckRecord() error and this method fails, the record is treated as
 // unreadable. If the record is sealed and cannot be opened, the error is a [SealedError], and the record is
 // kept.
 func (r Reader) Meta(name string, value any) (bool, error) {
-	record := firstRow[localRecord](r, nil, agentMeta, name)
+	record := firstRow[localRecord](r, nil, agentMetaTable, name)
 	switch {
-	case record != nil && record.locked != nil:
-		return false, record.locked.err
+	case record != nil && record.unopenedSecret != nil:
+		return false, record.unopenedSecret.err
 	case record != nil && record.secret != nil:
-		return r.readLocal(agentMeta, name, nil, value)
+		return r.readLocal(agentMetaTable, name, nil, value)
 	}
-	return r.readLocal(agentMeta, name, value, nil)
+	return r.readLocal(agentMetaTable, name, value, nil)
 }
 
 // HasMeta reports whether PutMeta has stored a value under the name. The record may be unreadable.
 func (r Reader) HasMeta(name string) bool {
-	return firstRow[localRecord](r, nil, agentMeta, name) != nil
+	return firstRow[localRecord](r, nil, agentMetaTable, name) != nil
 }
 
 // MetaKeys returns the names with the prefix under which PutMeta has stored values.
 func (r Reader) MetaKeys(prefix string) []string {
 	var names []string
-	for _, record := range listRows[localRecord](r, nil, agentMeta, "id_prefix", prefix) {
+	for _, record := range listRows[localRecord](r, nil, agentMetaTable, "id_prefix", prefix) {
 		names = append(names, record.key)
 	}
 	return names

@@ -15,25 +15,25 @@ import (
 // Environment variables by which a test starts its own binary again: with a role and the path of a state
 // file.
 const (
-	roleEnv = "NOMAD_LITE_STORE_TEST"
-	pathEnv = "NOMAD_LITE_STORE_PATH"
+	testRoleEnvVar = "NOMAD_LITE_STORE_TEST"
+	testPathEnvVar = "NOMAD_LITE_STORE_PATH"
 )
 
 func TestMain(m *testing.M) {
-	switch os.Getenv(roleEnv) {
+	switch os.Getenv(testRoleEnvVar) {
 	case "":
 		os.Exit(m.Run())
 	case "write":
-		writeUntilKilled(os.Getenv(pathEnv))
+		writeUntilKilled(os.Getenv(testPathEnvVar))
 	case "hold":
-		holdStore(os.Getenv(pathEnv))
+		holdStoreOpen(os.Getenv(testPathEnvVar))
 	case "rotate":
-		rotateUntilKilled(os.Getenv(pathEnv))
+		rotateUntilKilled(os.Getenv(testPathEnvVar))
 	}
 }
 
-// holdStore opens the state file, prints a line and blocks until the test closes stdin.
-func holdStore(path string) {
+// holdStoreOpen opens the state file, prints a line and blocks until the test closes stdin.
+func holdStoreOpen(path string) {
 	if _, err := Open(Config{Path: path, Logger: hclog.NewNullLogger()}); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)

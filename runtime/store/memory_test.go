@@ -39,7 +39,7 @@ func TestStoreInMemory(t *testing.T) {
 		if ws.Watch(time.After(time.Minute)) {
 			t.Error("a watch of the job was not triggered")
 		}
-		if err := s.PutTask("a", "t", state.LocalState{StartID: "one"}, &api.TaskState{State: "running"}, state.Async)(); err != nil {
+		if err := s.PutTask("a", "t", state.LocalState{StartID: "one"}, &api.TaskState{State: "running"}, state.DurabilityAsync)(); err != nil {
 			t.Error(err)
 		}
 		refused := errors.New("refused")
@@ -71,7 +71,7 @@ func TestStoreInMemory(t *testing.T) {
 		if err := s.WriteErr(); err != nil {
 			t.Error(err)
 		}
-		time.Sleep(2 * idleDelay)
+		time.Sleep(2 * idleReleaseDelay)
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
@@ -110,7 +110,7 @@ func TestEndAndRemovalOfAnAllocation(t *testing.T) {
 	mustUpdate(t, s, func(tx *Txn) {
 		tx.PutAllocation(&api.Allocation{ID: "a", Job: testJob("web", 0), TaskStates: map[string]*api.TaskState{"t": {}}})
 	})
-	if err := s.PutTask("a", "t", state.LocalState{AllocHooks: hooks}, &api.TaskState{}, state.Sync)(); err != nil {
+	if err := s.PutTask("a", "t", state.LocalState{AllocHooks: hooks}, &api.TaskState{}, state.DurabilitySync)(); err != nil {
 		t.Fatal(err)
 	}
 	check := func(step string, ended, collect, removal, attached bool) {

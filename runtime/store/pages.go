@@ -16,13 +16,13 @@ const (
 	pageHeader    = 16 // layout: id u64, flags u16, count u16, overflow u32
 	elementHeader = 16 // layout in a leaf: flags u32, pos u32, key size u32, value size u32; in a branch: pos u32, key size u32, page u64
 	bucketHeader  = 16 // layout: root page u64, sequence u64
-	metaSize      = 64
+	metaPageSize  = 64
 
 	branchPage = 0x01
 	leafPage   = 0x02
 	metaPage   = 0x04
 
-	bucketElement = 0x01
+	bucketElementFlag = 0x01
 
 	metaMagic   = 0xED0CDAED
 	metaVersion = 2
@@ -31,14 +31,14 @@ const (
 	maxTreeDepth = 32
 )
 
-// fileFault is a part of the file that cannot be read.
-type fileFault struct {
+// unreadablePart is a part of the file that cannot be read.
+type unreadablePart struct {
 	bucket string // table of the damaged part; empty for the list of tables
 	page   uint64
 	cause  string
 }
 
-func (f fileFault) String() string {
+func (f unreadablePart) String() string {
 	where := "the list of tables"
 	if f.bucket != "" {
 		where = f.bucket
@@ -48,20 +48,20 @@ func (f fileFault) String() string {
 
 // metaPageContent is the content of a bbolt file's newest valid meta page.
 type metaPageContent struct {
-	root         uint64
-	freelist     uint64
-	pageCount    uint64 // pages from this number on are unused
-	txid         uint64
-	otherInvalid bool // the other meta page is invalid, and may have been that of a newer transaction
+	root             uint64
+	freelist         uint64
+	pageCount        uint64 // pages from this number on are unused
+	txid             uint64
+	otherMetaInvalid bool // the other meta page is invalid, and may have been that of a newer transaction
 }
 
 var errNoMetaPage = errors.New("neither of its two heads is valid")
 
 // readMetaPage returns the content of the newest valid meta page.
 func readMetaPage(f io.ReaderAt) (metaPageContent, error) {
-	var newest metaPageContent
+	var newestMeta metaPageContent
 	valid := 0
-	buf := make([]byte, pageHeader+metaSize)
+	buf := make([]byte, pageHeader+metaPageSize)
 	for id := range int64(2) {
 		if _, err := f.ReadAt(buf, id*pageSize); err != nil {
 			continue
@@ -74,15 +74,15 @@ func readMetaPage(f io.ReaderAt) (metaPageContent, error) {
 			continue
 		}
 		valid++
-		if txid := le.Uint64(m[48:]); valid == 1 || txid > newest.txid {
-			newest = metaPageContent{root: le.Uint64(m[16:]), freelist: le.Uint64(m[32:]), pageCount: le.Uint64(m[40:]), txid: txid}
+		if txid := le.Uint64(m[48:]); valid == 1 || txid > newestMeta.txid {
+			newestMeta = metaPageContent{root: le.Uint64(m[16:]), freelist: le.Uint64(m[32:]), pageCount: le.Uint64(m[40:]), txid: txid}
 		}
 	}
 	if valid == 0 {
 		return metaPageContent{}, errNoMetaPage
 	}
-	newest.otherInvalid = valid == 1
-	return newest, nil
+	newestMeta.otherMetaInvalid = valid == 1
+	return newestMeta, nil
 }
 
 // pageScanner reads and verifies all pages that are in use.
@@ -90,26 +90,26 @@ type pageScanner struct {
 	f         io.ReaderAt
 	pageCount uint64 // number of pages in the file
 	visited   map[uint64]bool
-	faults    []fileFault
+	faults    []unreadablePart
 	visit     func(bucket string, key, value []byte)
 }
 
 // scanPages calls visit for every readable record, and returns the faults it has found. If there are none,
 // bbolt can open the file safely. The slices are parts of pages and must not be changed.
-func scanPages(f io.ReaderAt, size int64, visit func(bucket string, key, value []byte)) []fileFault {
+func scanPages(f io.ReaderAt, size int64, visit func(bucket string, key, value []byte)) []unreadablePart {
 	h, err := readMetaPage(f)
 	if err != nil {
-		return []fileFault{{cause: err.Error()}}
+		return []unreadablePart{{cause: err.Error()}}
 	}
 	s := &pageScanner{f: f, pageCount: uint64(size) / pageSize, visited: map[uint64]bool{0: true, 1: true}, visit: visit}
-	if h.otherInvalid {
-		s.faults = append(s.faults, fileFault{page: (h.txid + 1) % 2, cause: "one of the two heads is not valid, the last change may be lost"})
+	if h.otherMetaInvalid {
+		s.faults = append(s.faults, unreadablePart{page: (h.txid + 1) % 2, cause: "one of the two heads is not valid, the last change may be lost"})
 	}
 	if h.freelist != noFreelist {
-		s.faults = append(s.faults, fileFault{page: h.freelist, cause: "a list of free pages, which no build of this program stores"})
+		s.faults = append(s.faults, unreadablePart{page: h.freelist, cause: "a list of free pages, which no build of this program stores"})
 	}
 	if h.pageCount > s.pageCount {
-		s.faults = append(s.faults, fileFault{page: s.pageCount, cause: fmt.Sprintf("the file ends here, %d pages are missing", h.pageCount-s.pageCount)})
+		s.faults = append(s.faults, unreadablePart{page: s.pageCount, cause: fmt.Sprintf("the file ends here, %d pages are missing", h.pageCount-s.pageCount)})
 	}
 	s.pageCount = min(s.pageCount, h.pageCount)
 	s.walkPages("", h.root, 0, nil, nil)
@@ -117,7 +117,7 @@ func scanPages(f io.ReaderAt, size int64, visit func(bucket string, key, value [
 }
 
 func (s *pageScanner) addFault(bucket string, page uint64, format string, args ...any) {
-	s.faults = append(s.faults, fileFault{bucket, page, fmt.Sprintf(format, args...)})
+	s.faults = append(s.faults, unreadablePart{bucket, page, fmt.Sprintf(format, args...)})
 }
 
 // walkPages visits the records in a page and the pages below it. The keys must be at least low and less than
@@ -191,7 +191,7 @@ func (s *pageScanner) scanLeaf(bucket string, id uint64, page []byte, low, high 
 		} else {
 			low = key
 		}
-		isBucket := flags == bucketElement
+		isBucket := flags == bucketElementFlag
 		switch {
 		case flags != 0 && !isBucket, isBucket != (bucket == ""):
 			s.addFault(bucket, id, "element %d has flags %#x", i, flags)

@@ -20,16 +20,16 @@ type unreadableRecord struct {
 }
 
 // op returns the write operation that adds the record to the quarantine.
-func (u unreadableRecord) op(s *Store, index uint64) (writeOp, error) {
+func (u unreadableRecord) op(s *Store, index uint64) (bucketWrite, error) {
 	table, key := string(u.damage.Table), u.record.key
 	name := table + "\x00" + key
 	payload, err := s.sealer.encodeQuarantineRecord(name, quarantinedRecord{
 		Cause: u.damage.Cause, Time: u.damage.Time, Value: encodeRecord(table, key, index, s.sealer.encodeLocalRecord(u.damage.Table, u.record)),
 	})
 	if err != nil {
-		return writeOp{}, fmt.Errorf("encode quarantine record of %s %q: %w", table, readableKey(key), err)
+		return bucketWrite{}, fmt.Errorf("encode quarantine record of %s %q: %w", table, readableKey(key), err)
 	}
-	return writeOp{quarantineBucket, name, encodeRecord(quarantineBucket, name, index, payload)}, nil
+	return bucketWrite{quarantineBucket, name, encodeRecord(quarantineBucket, name, index, payload)}, nil
 }
 
 // quarantineRecord enqueues an update that moves a record into the quarantine and reports it, unless the
@@ -74,7 +74,7 @@ func (s *Store) reportUnreadable(list []unreadableRecord) {
 			s.nodeEvents = append(s.nodeEvents, u.event)
 		}
 		s.mu.Lock()
-		s.damage = append(s.damage, u.damage)
+		s.damagedParts = append(s.damagedParts, u.damage)
 		s.mu.Unlock()
 	}
 }

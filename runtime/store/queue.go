@@ -15,15 +15,15 @@ type updateRequest struct {
 	state       atomic.Int32
 	index       uint64
 	err         error
-	panicked    any
+	panicValue  any
 	done        chan struct{} // done is closed by the writer
 }
 
 // The states of a request.
 const (
-	requestQueued = iota
-	requestTaken
-	requestWithdrawn
+	requestStateQueued = iota
+	requestStateTaken
+	requestStateWithdrawn
 )
 
 // maxBatch is the maximum number of requests in one transaction.

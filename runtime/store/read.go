@@ -28,9 +28,9 @@ const AnyNamespace = "*"
 //
 // It is large because each table has its own typed methods for reading, one for each index.
 type Reader struct {
-	beginRead       func() *memdb.Txn
-	quarantine      func(Table, *localRecord, error) // moves an unreadable record into the quarantine; it does not block
-	lockedVariables map[*api.Variable]*lockedSecret
+	beginRead         func() *memdb.Txn
+	quarantine        func(Table, *localRecord, error) // moves an unreadable record into the quarantine; it does not block
+	unopenedVariables map[*api.Variable]*unopenedSecret
 }
 
 // Snapshot is an immutable state at one index. Its methods may be called concurrently.
@@ -45,7 +45,7 @@ func (s *Snapshot) Index() uint64 { return s.index }
 // Snapshot returns the current state.
 func (s *Store) Snapshot() *Snapshot {
 	db := s.mem.Snapshot()
-	r := Reader{beginRead: func() *memdb.Txn { return db.Txn(false) }, quarantine: s.quarantineRecord, lockedVariables: s.sealer.lockedVariables}
+	r := Reader{beginRead: func() *memdb.Txn { return db.Txn(false) }, quarantine: s.quarantineRecord, unopenedVariables: s.sealer.unopenedVariables}
 	return &Snapshot{Reader: r, index: r.TableIndex(nil, allTablesRow)}
 }
 
@@ -113,18 +113,18 @@ func uuidPrefix(s string) string {
 
 // TableIndex returns the index of the last change of any of the tables.
 func (r Reader) TableIndex(ws WatchSet, tables ...Table) uint64 {
-	var last uint64
+	var lastIndex uint64
 	for _, t := range tables {
 		if row := firstRow[indexRow](r, ws, tableIndexes, string(t)); row != nil {
-			last = max(last, row.index)
+			lastIndex = max(lastIndex, row.index)
 		}
 	}
-	return last
+	return lastIndex
 }
 
 // Job returns the latest version of a job.
 func (r Reader) Job(ws WatchSet, namespace, id string) *api.Job {
-	return firstRow[api.Job](r, ws, Jobs, scopedKey(namespace, id))
+	return firstRow[api.Job](r, ws, Jobs, namespacedKey(namespace, id))
 }
 
 // Jobs returns the jobs of a namespace, or of [AnyNamespace], whose id has the
@@ -135,7 +135,7 @@ func (r Reader) Jobs(ws WatchSet, namespace, prefix string) []*api.Job {
 
 // JobChildren returns the jobs that a periodic or parameterized job has created.
 func (r Reader) JobChildren(ws WatchSet, namespace, parentID string) []*api.Job {
-	return listRows[api.Job](r, ws, Jobs, "parent", scopedKey(namespace, parentID))
+	return listRows[api.Job](r, ws, Jobs, "parent", namespacedKey(namespace, parentID))
 }
 
 // JobVersion returns one version of a job, the latest included.
@@ -145,7 +145,7 @@ func (r Reader) JobVersion(ws WatchSet, namespace, id string, version uint64) *a
 
 // JobVersions returns all kept versions of a job, newest first.
 func (r Reader) JobVersions(ws WatchSet, namespace, id string) []*api.Job {
-	versions := listRows[api.Job](r, ws, JobVersions, "id_prefix", scopedKey(namespace, id)+"\x00")
+	versions := listRows[api.Job](r, ws, JobVersions, "id_prefix", namespacedKey(namespace, id)+"\x00")
 	slices.Reverse(versions)
 	return versions
 }
@@ -170,7 +170,7 @@ func (r Reader) Evaluations(ws WatchSet, prefix string) []*api.Evaluation {
 
 // EvaluationsByJob returns the evaluations of a job, oldest first.
 func (r Reader) EvaluationsByJob(ws WatchSet, namespace, jobID string) []*api.Evaluation {
-	found := listRows[api.Evaluation](r, ws, Evaluations, "job", scopedKey(namespace, jobID))
+	found := listRows[api.Evaluation](r, ws, Evaluations, "job", namespacedKey(namespace, jobID))
 	slices.SortStableFunc(found, func(a, b *api.Evaluation) int { return cmp.Compare(a.CreateIndex, b.CreateIndex) })
 	return found
 }
@@ -187,7 +187,7 @@ func (r Reader) Allocations(ws WatchSet, prefix string) []*api.Allocation {
 
 // AllocationsByJob returns the allocations of all versions of a job, oldest first.
 func (r Reader) AllocationsByJob(ws WatchSet, namespace, jobID string) []*api.Allocation {
-	found := listRows[api.Allocation](r, ws, Allocations, "job", scopedKey(namespace, jobID))
+	found := listRows[api.Allocation](r, ws, Allocations, "job", namespacedKey(namespace, jobID))
 	slices.SortStableFunc(found, func(a, b *api.Allocation) int { return cmp.Compare(a.CreateIndex, b.CreateIndex) })
 	return found
 }
@@ -229,7 +229,7 @@ func (r Reader) Deployments(ws WatchSet, prefix string) []*api.Deployment {
 
 // DeploymentsByJob returns the deployments of a job, oldest first.
 func (r Reader) DeploymentsByJob(ws WatchSet, namespace, jobID string) []*api.Deployment {
-	found := listRows[api.Deployment](r, ws, Deployments, "job", scopedKey(namespace, jobID))
+	found := listRows[api.Deployment](r, ws, Deployments, "job", namespacedKey(namespace, jobID))
 	slices.SortStableFunc(found, func(a, b *api.Deployment) int { return cmp.Compare(a.CreateIndex, b.CreateIndex) })
 	return found
 }
@@ -257,7 +257,7 @@ func (r Reader) Nodes(ws WatchSet, prefix string) []*api.Node {
 
 // Service returns one registration of a service.
 func (r Reader) Service(ws WatchSet, namespace, id string) *api.ServiceRegistration {
-	return firstRow[api.ServiceRegistration](r, ws, Services, scopedKey(namespace, id))
+	return firstRow[api.ServiceRegistration](r, ws, Services, namespacedKey(namespace, id))
 }
 
 // Services returns the registrations in a namespace, or in [AnyNamespace].
@@ -267,12 +267,12 @@ func (r Reader) Services(ws WatchSet, namespace string) []*api.ServiceRegistrati
 
 // ServicesByName returns the registrations of one service.
 func (r Reader) ServicesByName(ws WatchSet, namespace, name string) []*api.ServiceRegistration {
-	return listRows[api.ServiceRegistration](r, ws, Services, "name", scopedKey(namespace, name))
+	return listRows[api.ServiceRegistration](r, ws, Services, "name", namespacedKey(namespace, name))
 }
 
 // ServicesByJob returns the registrations that belong to a job.
 func (r Reader) ServicesByJob(ws WatchSet, namespace, jobID string) []*api.ServiceRegistration {
-	return listRows[api.ServiceRegistration](r, ws, Services, "job", scopedKey(namespace, jobID))
+	return listRows[api.ServiceRegistration](r, ws, Services, "job", namespacedKey(namespace, jobID))
 }
 
 // ServicesByAllocation returns the registrations that belong to an allocation.
@@ -282,7 +282,7 @@ func (r Reader) ServicesByAllocation(ws WatchSet, allocID string) []*api.Service
 
 // Variable returns a variable with its items.
 func (r Reader) Variable(ws WatchSet, namespace, path string) *api.Variable {
-	return firstRow[api.Variable](r, ws, Variables, scopedKey(namespace, path))
+	return firstRow[api.Variable](r, ws, Variables, namespacedKey(namespace, path))
 }
 
 // Variables returns the variables of a namespace, or of [AnyNamespace], whose
@@ -303,7 +303,7 @@ func (r Reader) Namespaces(ws WatchSet, prefix string) []*api.Namespace {
 
 // ScalingEvents returns the scaling events of a job by group, newest first.
 func (r Reader) ScalingEvents(ws WatchSet, namespace, jobID string) map[string][]api.ScalingEvent {
-	if s := firstRow[scalingEventsRow](r, ws, ScalingEvents, scopedKey(namespace, jobID)); s != nil {
+	if s := firstRow[scalingEventsRow](r, ws, ScalingEvents, namespacedKey(namespace, jobID)); s != nil {
 		return s.Groups
 	}
 	return nil
@@ -311,5 +311,5 @@ func (r Reader) ScalingEvents(ws WatchSet, namespace, jobID string) map[string][
 
 // PeriodicLaunch returns the last launch of a periodic job.
 func (r Reader) PeriodicLaunch(ws WatchSet, namespace, jobID string) *PeriodicLaunch {
-	return firstRow[PeriodicLaunch](r, ws, PeriodicLaunches, scopedKey(namespace, jobID))
+	return firstRow[PeriodicLaunch](r, ws, PeriodicLaunches, namespacedKey(namespace, jobID))
 }

@@ -11,8 +11,8 @@ import (
 // These are prefixes of metadata records about the end of an allocation. The id of the allocation follows the
 // prefix.
 const (
-	endedPrefix         = "ended/"    // the allocation has ended
-	collectPrefix       = "collect/"  // the directory of the allocation must be removed when the allocation has ended
+	endedAllocPrefix    = "ended/"    // the allocation has ended
+	collectAllocPrefix  = "collect/"  // the directory of the allocation must be removed when the allocation has ended
 	attachedHooksPrefix = "attached/" // the record has the hooks of an ended allocation, which are called when the allocation is removed from the disk
 
 	// PendingRemovalPrefix is the prefix for an allocation that is deleted and still on the disk. The record
@@ -26,7 +26,7 @@ func (tx *Txn) EndAllocation(id string) {
 	if tx.Allocation(nil, id) == nil {
 		return // the allocation was deleted
 	}
-	tx.PutMeta(endedPrefix+id, true)
+	tx.PutMeta(endedAllocPrefix+id, true)
 	if hooks := tx.AttachedHooks(id); len(hooks) > 0 {
 		tx.PutMeta(attachedHooksPrefix+id, hooks)
 	}
@@ -35,7 +35,7 @@ func (tx *Txn) EndAllocation(id string) {
 
 // AllocationEnded reports whether [Txn.EndAllocation] was called. A terminal allocation
 // may not have ended yet.
-func (r Reader) AllocationEnded(id string) bool { return r.HasMeta(endedPrefix + id) }
+func (r Reader) AllocationEnded(id string) bool { return r.HasMeta(endedAllocPrefix + id) }
 
 // AttachedHooks returns the hooks that an allocation has had, with their configurations.
 // Until the allocation has ended, they are in the records of its tasks.
@@ -56,12 +56,12 @@ func (r Reader) AttachedHooks(id string) (all map[string]string) {
 // allocation has ended.
 func (tx *Txn) CollectAtEnd(id string) {
 	if tx.Allocation(nil, id) != nil {
-		tx.PutMeta(collectPrefix+id, true)
+		tx.PutMeta(collectAllocPrefix+id, true)
 	}
 }
 
 // CollectedAtEnd reports whether [Txn.CollectAtEnd] was called.
-func (r Reader) CollectedAtEnd(id string) bool { return r.HasMeta(collectPrefix + id) }
+func (r Reader) CollectedAtEnd(id string) bool { return r.HasMeta(collectAllocPrefix + id) }
 
 // DeleteAllocation deletes an allocation, if there is one, and records that it must be
 // removed from the disk. The records of its runner stay until [Txn.ForgetAllocation].
@@ -72,8 +72,8 @@ func (tx *Txn) DeleteAllocation(id string) {
 		tx.PutMeta(PendingRemovalPrefix+id, &rest)
 	}
 	tx.delete(Allocations, id)
-	tx.DeleteMeta(endedPrefix + id)
-	tx.DeleteMeta(collectPrefix + id)
+	tx.DeleteMeta(endedAllocPrefix + id)
+	tx.DeleteMeta(collectAllocPrefix + id)
 }
 
 // PendingRemovals returns the allocations that are deleted and still on the disk. An

@@ -24,7 +24,7 @@ import (
 // The box is the sealed secret part; the open part is not encrypted. No msgpack value starts with the mark,
 // so an older build quarantines the record. The box starts with the id of its key. An id of 16 zero bytes means that the secret part is
 // not encrypted, because a store without keys has written it.
-const envelopeMark = 0xc1
+const envelopeFirstByte = 0xc1
 
 // plainBoxPrefix is the prefix of a box whose secret part is not encrypted.
 var plainBoxPrefix = make([]byte, 16)
@@ -33,14 +33,14 @@ var errEnvelopeLength = errors.New("the length of its sealed part is wrong")
 
 func encodeEnvelope(box, open []byte) []byte {
 	b := make([]byte, 0, 1+binary.MaxVarintLen64+len(box)+len(open))
-	b = binary.AppendUvarint(append(b, envelopeMark), uint64(len(box)))
+	b = binary.AppendUvarint(append(b, envelopeFirstByte), uint64(len(box)))
 	return append(append(b, box...), open...)
 }
 
 // decodeEnvelope returns the box and the open part of a payload, which are parts of its bytes. The box is nil
 // if the payload has no secret part.
 func decodeEnvelope(payload []byte) (box, open []byte, err error) {
-	if len(payload) == 0 || payload[0] != envelopeMark {
+	if len(payload) == 0 || payload[0] != envelopeFirstByte {
 		return nil, payload, nil
 	}
 	n, width := binary.Uvarint(payload[1:])
@@ -51,15 +51,15 @@ func decodeEnvelope(payload []byte) (box, open []byte, err error) {
 	return rest[:n:n], rest[n:], nil
 }
 
-// isPlain reports whether the secret part in a box is not encrypted.
-func isPlain(box []byte) bool { return bytes.HasPrefix(box, plainBoxPrefix) }
+// isPlainBox reports whether the secret part in a box is not encrypted.
+func isPlainBox(box []byte) bool { return bytes.HasPrefix(box, plainBoxPrefix) }
 
 // recordName returns the name for a table's records in messages.
 func recordName(t Table) string {
 	switch t {
 	case Variables:
 		return "variable"
-	case taskLocals:
+	case taskLocalsTable:
 		return "record of task"
 	}
 	return string(t) + " record"
@@ -80,9 +80,9 @@ type sealer struct {
 	ring atomic.Pointer[keyring.Ring] // nil if there are no keys; only the writer replaces it
 
 	// The next fields do not change after Open.
-	lockedVariables map[*api.Variable]*lockedSecret // variables whose items cannot be opened
-	sealedErrors    []error                         // errors of records that cannot be opened
-	hasPlainSecrets bool                            // the file has secrets that are not encrypted yet
+	unopenedVariables map[*api.Variable]*unopenedSecret // variables whose items cannot be opened
+	sealedErrors      []error                           // errors of records that cannot be opened
+	hasPlainSecrets   bool                              // the file has secrets that are not encrypted yet
 
 	mu         sync.Mutex
 	keyFileErr error // result of [Store.KeyFileErr]
@@ -91,7 +91,7 @@ type sealer struct {
 func newSealer(c Config) *sealer {
 	return &sealer{
 		logger: c.Logger.Named("store"), keyFile: c.KeyFile, temporaryKeys: c.TemporaryKeys, secretMeta: c.SecretMeta,
-		lockedVariables: make(map[*api.Variable]*lockedSecret),
+		unopenedVariables: make(map[*api.Variable]*unopenedSecret),
 	}
 }
 
@@ -143,16 +143,16 @@ type hookSecrets struct{ Data, Env map[string]string }
 
 type handleSecrets struct {
 	Env         map[string]string
-	DriverState []byte // nil unless the driver's state contains the environment, see sealsState
+	DriverState []byte // nil unless the driver's state contains the environment, see holdsTaskEnv
 }
 
 // allocIDVariable is an environment variable that every task has.
 const allocIDVariable = "NOMAD_ALLOC_ID"
 
-// sealsState reports whether the state of a driver contains the environment of its task, as with many
+// holdsTaskEnv reports whether the state of a driver contains the environment of its task, as with many
 // third-party Nomad drivers. The state of other drivers is not sealed, because a task whose driver state is
 // sealed cannot be recovered without the key.
-func sealsState(state []byte) bool { return bytes.Contains(state, []byte(allocIDVariable)) }
+func holdsTaskEnv(state []byte) bool { return bytes.Contains(state, []byte(allocIDVariable)) }
 
 // splitSecrets removes the secrets from a taskLocalRecord that newTaskLocal has made, and returns them.
 func (l *taskLocalRecord) splitSecrets() taskSecrets {
@@ -189,7 +189,7 @@ func splitHandleSecrets(h *driver.Handle) (*driver.Handle, *handleSecrets) {
 		s.Env, config.Env = config.Env, nil
 		open.Config = &config
 	}
-	if sealsState(h.DriverState) {
+	if holdsTaskEnv(h.DriverState) {
 		s.DriverState, open.DriverState = h.DriverState, nil
 	}
 	if s.Env == nil && s.DriverState == nil {
@@ -236,11 +236,11 @@ func encodeTaskLocal(state state.LocalState) (open, secret []byte, err error) {
 	return open, secret, err
 }
 
-// splitRecord moves the secrets of a record that an old version of the agent has written without encryption
+// splitPlainSecrets moves the secrets of a record that an old version of the agent has written without encryption
 // into the record's secret part. It reports whether there are any.
-func (s *sealer) splitRecord(t Table, r *localRecord) bool {
+func (s *sealer) splitPlainSecrets(t Table, r *localRecord) bool {
 	switch {
-	case t == taskLocals:
+	case t == taskLocalsTable:
 		var l taskLocalRecord
 		if err := decode(r.payload, &l); err != nil {
 			return false // the record is quarantined when it is read
@@ -250,7 +250,7 @@ func (s *sealer) splitRecord(t Table, r *localRecord) bool {
 			return false
 		}
 		r.payload, r.secret = open, secret
-	case t == agentMeta && s.isSecretMeta(r.key):
+	case t == agentMetaTable && s.isSecretMeta(r.key):
 		r.payload, r.secret = nil, r.payload
 	default:
 		return false
@@ -269,38 +269,38 @@ func (s *sealer) isSecretMeta(name string) bool {
 
 // SealedError means that the secret part of a record cannot be read.
 type SealedError struct {
-	What  string // name of the record in messages, like `variable "nomad/jobs/web"`
-	KeyID string
-	File  string // File is the key file; empty for a store without keys
-	Cause error  // Cause is a *keyring.MissingKeyError or keyring.ErrDecrypt
+	RecordName string // name of the record in messages, like `variable "nomad/jobs/web"`
+	KeyID      string
+	File       string // File is the key file; empty for a store without keys
+	Cause      error  // Cause is a *keyring.MissingKeyError or keyring.ErrDecrypt
 }
 
 func (e *SealedError) Error() string {
-	var missing *keyring.MissingKeyError
-	if !errors.As(e.Cause, &missing) {
-		return fmt.Sprintf("%s cannot be opened with key %s: %v", e.What, e.KeyID, e.Cause)
+	var missingKeyErr *keyring.MissingKeyError
+	if !errors.As(e.Cause, &missingKeyErr) {
+		return fmt.Sprintf("%s cannot be opened with key %s: %v", e.RecordName, e.KeyID, e.Cause)
 	}
-	return fmt.Sprintf("%s is sealed with key %s, which is not in the key file %s: restore the file from a backup and restart the agent", e.What, e.KeyID, e.File)
+	return fmt.Sprintf("%s is sealed with key %s, which is not in the key file %s: restore the file from a backup and restart the agent", e.RecordName, e.KeyID, e.File)
 }
 
 // Unwrap returns the cause.
 func (e *SealedError) Unwrap() error { return e.Cause }
 
-// lockedSecret is the sealed part of a record that could not be opened. It is written back unchanged.
-type lockedSecret struct {
+// unopenedSecret is the sealed part of a record that could not be opened. It is written back unchanged.
+type unopenedSecret struct {
 	box []byte
 	err error
 }
 
-func (s *sealer) lockBox(what string, box []byte, cause error) *lockedSecret {
-	err := &SealedError{What: what, KeyID: keyring.KeyID(box), File: s.keyFile, Cause: cause}
+func (s *sealer) keepUnopened(what string, box []byte, cause error) *unopenedSecret {
+	err := &SealedError{RecordName: what, KeyID: keyring.KeyID(box), File: s.keyFile, Cause: cause}
 	s.sealedErrors = append(s.sealedErrors, err)
-	return &lockedSecret{bytes.Clone(box), err}
+	return &unopenedSecret{bytes.Clone(box), err}
 }
 
 // VariableErr returns a [SealedError] if the items of a variable cannot be opened, or nil.
 func (r Reader) VariableErr(v *api.Variable) error {
-	if c := r.lockedVariables[v]; c != nil {
+	if c := r.unopenedVariables[v]; c != nil {
 		return c.err
 	}
 	return nil
@@ -312,7 +312,7 @@ func (s *sealer) encodeVariableRecord(key string, v *api.Variable) ([]byte, erro
 	if err != nil {
 		return nil, err
 	}
-	if c := s.lockedVariables[v]; c != nil {
+	if c := s.unopenedVariables[v]; c != nil {
 		return encodeEnvelope(c.box, open), nil
 	}
 	return s.sealPayload(string(Variables), key, secret, open), nil
@@ -320,8 +320,8 @@ func (s *sealer) encodeVariableRecord(key string, v *api.Variable) ([]byte, erro
 
 // encodeLocalRecord returns the payload of a local record.
 func (s *sealer) encodeLocalRecord(t Table, r *localRecord) []byte {
-	if r.locked != nil {
-		return encodeEnvelope(r.locked.box, r.payload)
+	if r.unopenedSecret != nil {
+		return encodeEnvelope(r.unopenedSecret.box, r.payload)
 	}
 	return s.sealPayload(string(t), r.key, r.secret, r.payload)
 }

@@ -25,16 +25,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
-// keyedConfig returns the config of a store with keys in a directory.
-func keyedConfig(dir string) Config {
+// configWithKeys returns the config of a store with keys in a directory.
+func configWithKeys(dir string) Config {
 	return Config{
 		Path: filepath.Join(dir, FileName), KeyFile: filepath.Join(dir, "keyring.json"), SecretMeta: []string{"secret/"}, Logger: hclog.NewNullLogger(),
 	}
 }
 
-func openKeyed(t *testing.T, dir string) *Store {
+func openWithKeys(t *testing.T, dir string) *Store {
 	t.Helper()
-	s, err := Open(keyedConfig(dir))
+	s, err := Open(configWithKeys(dir))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +129,7 @@ func filesWithSecret(t *testing.T, dir string) (found []string) {
 
 func TestStateFileHoldsNoSecrets(t *testing.T) {
 	dir := t.TempDir()
-	s := openKeyed(t, dir)
+	s := openWithKeys(t, dir)
 	for range 3 { // several writes, because unused pages keep their former content
 		putSecrets(t, s)
 	}
@@ -141,7 +141,7 @@ func TestStateFileHoldsNoSecrets(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	checkSecrets(t, openKeyed(t, dir))
+	checkSecrets(t, openWithKeys(t, dir))
 	if info, err := os.Stat(filepath.Join(dir, "keyring.json")); err != nil || info.Mode() != 0o600 {
 		t.Errorf("key file: %v, %v", info.Mode(), err)
 	}
@@ -151,7 +151,7 @@ func TestStateFileHoldsNoSecrets(t *testing.T) {
 func putTask(t *testing.T, s *Store) {
 	t.Helper()
 	local := secretTask()
-	if err := s.PutTask("x", "web", local, &api.TaskState{State: "running"}, state.Sync)(); err != nil {
+	if err := s.PutTask("x", "web", local, &api.TaskState{State: "running"}, state.DurabilitySync)(); err != nil {
 		t.Fatal(err)
 	}
 	if !reflect.DeepEqual(local, secretTask()) {
@@ -159,8 +159,8 @@ func putTask(t *testing.T, s *Store) {
 	}
 }
 
-// putRaw changes records of a closed state file without a store.
-func putRaw(t *testing.T, dir string, ops ...writeOp) {
+// putRawRecords changes records of a closed state file without a store.
+func putRawRecords(t *testing.T, dir string, ops ...bucketWrite) {
 	t.Helper()
 	db, err := bolt.Open(filepath.Join(dir, FileName), 0o600, &bolt.Options{NoFreelistSync: true})
 	if err != nil {
@@ -180,8 +180,8 @@ func putRaw(t *testing.T, dir string, ops ...writeOp) {
 	}
 }
 
-// getRaw returns the payload of a record of a closed state file.
-func getRaw(t *testing.T, dir, bucket, key string) []byte {
+// getRawPayload returns the payload of a record of a closed state file.
+func getRawPayload(t *testing.T, dir, bucket, key string) []byte {
 	t.Helper()
 	db, err := bolt.Open(filepath.Join(dir, FileName), 0o600, &bolt.Options{ReadOnly: true})
 	if err != nil {
@@ -209,24 +209,24 @@ func writePlainState(t *testing.T, dir string) {
 	}
 	putSecrets(t, s)
 	snap := s.Snapshot()
-	var ops []writeOp
+	var ops []bucketWrite
 	add := func(bucket, key string, v any) {
 		payload, err := encode(v)
 		if err != nil {
 			t.Fatal(err)
 		}
-		ops = append(ops, writeOp{bucket, key, encodeRecord(bucket, key, 1, payload)})
+		ops = append(ops, bucketWrite{bucket, key, encodeRecord(bucket, key, 1, payload)})
 	}
 	for _, v := range snap.Variables(nil, "default", "") {
-		add(string(Variables), scopedKey(v.Namespace, v.Path), v)
+		add(string(Variables), namespacedKey(v.Namespace, v.Path), v)
 	}
-	add(string(taskLocals), "x\x00web", newTaskLocal(secretTask()))
-	add(string(agentMeta), "secret/one", plantedSecret+"-fact")
+	add(string(taskLocalsTable), "x\x00web", newTaskLocal(secretTask()))
+	add(string(agentMetaTable), "secret/one", plantedSecret+"-fact")
 	add(quarantineBucket, "task_local\x00y\x00web", quarantinedRecord{Cause: "damaged", Time: time.Unix(1, 0).UTC(), Value: []byte(plantedSecret)})
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	putRaw(t, dir, ops...)
+	putRawRecords(t, dir, ops...)
 	if len(filesWithSecret(t, dir)) == 0 {
 		t.Fatal("the state file holds no secrets")
 	}
@@ -241,15 +241,15 @@ func TestPlainStateIsSealedAtTheFirstStart(t *testing.T) {
 			dir := t.TempDir()
 			writePlainState(t, dir)
 			before(t, dir)
-			s := openKeyed(t, dir)
+			s := openWithKeys(t, dir)
 			checkSecrets(t, s)
 			if found := filesWithSecret(t, dir); len(found) > 0 {
 				t.Errorf("secrets in %v while the store is open", found)
 			}
 			mustSucceed(t, s.Close())
-			s = openKeyed(t, dir)
+			s = openWithKeys(t, dir)
 			checkSecrets(t, s)
-			q, err := s.sealer.openQuarantined("task_local\x00y\x00web", mustDecodeRecord(t, quarantineBucket, "task_local\x00y\x00web", s.quarantine["task_local\x00y\x00web"]))
+			q, err := s.sealer.openQuarantined("task_local\x00y\x00web", mustDecodeRecord(t, quarantineBucket, "task_local\x00y\x00web", s.quarantinedRecords["task_local\x00y\x00web"]))
 			if err != nil || string(q.Value) != plantedSecret || q.Cause != "damaged" {
 				t.Errorf("quarantine: %+v, %v", q, err)
 			}
@@ -273,10 +273,10 @@ func mustSucceed(t *testing.T, err error) {
 
 func TestQuarantinedRecordsAreSealed(t *testing.T) {
 	dir := t.TempDir()
-	s := openKeyed(t, dir)
+	s := openWithKeys(t, dir)
 	putSecrets(t, s)
-	var wrong map[string]int
-	if _, err := s.Snapshot().Meta("secret/one", &wrong); err == nil {
+	var wrongType map[string]int
+	if _, err := s.Snapshot().Meta("secret/one", &wrongType); err == nil {
 		t.Fatal("a text was read as a map")
 	}
 	mustUpdate(t, s, func(tx *Txn) { tx.PutMeta("open", "later") }) // the writer runs this update after the one that quarantines the record
@@ -291,18 +291,18 @@ func TestQuarantinedRecordsAreSealed(t *testing.T) {
 
 func TestSealedItemsCannotBeSwapped(t *testing.T) {
 	dir := t.TempDir()
-	s := openKeyed(t, dir)
+	s := openWithKeys(t, dir)
 	putSecrets(t, s)
 	mustSucceed(t, s.Close())
-	a, b := scopedKey("default", "a"), scopedKey("default", "b")
-	boxA, openA, err := decodeEnvelope(getRaw(t, dir, string(Variables), a))
+	a, b := namespacedKey("default", "a"), namespacedKey("default", "b")
+	boxA, openA, err := decodeEnvelope(getRawPayload(t, dir, string(Variables), a))
 	mustSucceed(t, err)
-	boxB, openB, err := decodeEnvelope(getRaw(t, dir, string(Variables), b))
+	boxB, openB, err := decodeEnvelope(getRawPayload(t, dir, string(Variables), b))
 	mustSucceed(t, err)
-	putRaw(t, dir,
-		writeOp{string(Variables), a, encodeRecord(string(Variables), a, 1, encodeEnvelope(boxB, openA))},
-		writeOp{string(Variables), b, encodeRecord(string(Variables), b, 1, encodeEnvelope(boxA, openB))})
-	s = openKeyed(t, dir)
+	putRawRecords(t, dir,
+		bucketWrite{string(Variables), a, encodeRecord(string(Variables), a, 1, encodeEnvelope(boxB, openA))},
+		bucketWrite{string(Variables), b, encodeRecord(string(Variables), b, 1, encodeEnvelope(boxA, openB))})
+	s = openWithKeys(t, dir)
 	snap := s.Snapshot()
 	for _, path := range []string{"a", "b"} {
 		v := snap.Variable(nil, "default", path)
@@ -328,7 +328,7 @@ func TestMissingKeyFile(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			keyFile := filepath.Join(dir, "keyring.json")
-			s := openKeyed(t, dir)
+			s := openWithKeys(t, dir)
 			putSecrets(t, s)
 			mustSucceed(t, s.Close())
 			keys, err := os.ReadFile(keyFile)
@@ -336,7 +336,7 @@ func TestMissingKeyFile(t *testing.T) {
 			mustSucceed(t, lose(keyFile))
 
 			for range 2 { // sealed records are kept by several agents that lack the key
-				s = openKeyed(t, dir)
+				s = openWithKeys(t, dir)
 				snap := s.Snapshot()
 				if err := s.KeyFileErr(); err == nil || !strings.Contains(err.Error(), keyFile) || !strings.Contains(err.Error(), "root keyring rotate") {
 					t.Errorf("KeysErr: %v, want place and remedy", err)
@@ -354,8 +354,8 @@ func TestMissingKeyFile(t *testing.T) {
 					"delete":      func(tx *Txn) { tx.DeleteVariable("default", "a") },
 					"delete none": func(tx *Txn) { tx.DeleteVariable("default", "c") },
 				} {
-					var fault *KeyFileError
-					if _, err := s.Update(testContext, func(tx *Txn) error { change(tx); return nil }); !errors.As(err, &fault) {
+					var keyFileErr *KeyFileError
+					if _, err := s.Update(testContext, func(tx *Txn) error { change(tx); return nil }); !errors.As(err, &keyFileErr) {
 						t.Errorf("%s: %v", what, err)
 					}
 				}
@@ -385,7 +385,7 @@ func TestMissingKeyFile(t *testing.T) {
 			}
 
 			mustSucceed(t, os.WriteFile(keyFile, keys, 0o600))
-			checkSecrets(t, openKeyed(t, dir))
+			checkSecrets(t, openWithKeys(t, dir))
 		})
 	}
 }
@@ -393,11 +393,11 @@ func TestMissingKeyFile(t *testing.T) {
 func TestRotationMakesANewKeyWhenTheOldIsLost(t *testing.T) {
 	dir := t.TempDir()
 	keyFile := filepath.Join(dir, "keyring.json")
-	s := openKeyed(t, dir)
+	s := openWithKeys(t, dir)
 	putSecrets(t, s)
 	mustSucceed(t, s.Close())
 	mustSucceed(t, os.WriteFile(keyFile, []byte("{"), 0o600))
-	s = openKeyed(t, dir)
+	s = openWithKeys(t, dir)
 	// A record that is written without a key is sealed as soon as there is a key.
 	mustUpdate(t, s, func(tx *Txn) { tx.PutMeta("secret/two", plantedSecret) })
 	if _, err := s.RotateKeys(testContext, false); err != nil {
@@ -414,15 +414,15 @@ func TestRotationMakesANewKeyWhenTheOldIsLost(t *testing.T) {
 		tx.PutVariable(&api.Variable{Namespace: "default", Path: "a"})
 		return nil
 	})
-	var sealed *SealedError
-	if !errors.As(err, &sealed) {
+	var sealedErr *SealedError
+	if !errors.As(err, &sealedErr) {
 		t.Errorf("a variable without items in the place of a sealed one: %v", err)
 	}
 	mustUpdate(t, s, func(tx *Txn) {
 		tx.PutVariable(&api.Variable{Namespace: "default", Path: "a", Items: api.VariableItems{"p": "new"}})
 	})
 	mustSucceed(t, s.Close())
-	s = openKeyed(t, dir)
+	s = openWithKeys(t, dir)
 	snap := s.Snapshot()
 	if a := snap.Variable(nil, "default", "a"); a.Items["p"] != "new" || s.KeyFileErr() != nil {
 		t.Errorf("variable: %v, %v", a, s.KeyFileErr())
@@ -434,7 +434,7 @@ func TestRotationMakesANewKeyWhenTheOldIsLost(t *testing.T) {
 
 func TestRotation(t *testing.T) {
 	dir := t.TempDir()
-	s := openKeyed(t, dir)
+	s := openWithKeys(t, dir)
 	putSecrets(t, s)
 	first, err := s.Keys()
 	mustSucceed(t, err)
@@ -448,17 +448,17 @@ func TestRotation(t *testing.T) {
 	})
 	mustSucceed(t, s.Close())
 	key := func(path string) string {
-		box, _, err := decodeEnvelope(getRaw(t, dir, string(Variables), scopedKey("default", path)))
+		box, _, err := decodeEnvelope(getRawPayload(t, dir, string(Variables), namespacedKey("default", path)))
 		mustSucceed(t, err)
 		return keyring.KeyID(box)
 	}
 	if key("a") != first[0].KeyID || key("c") != second.KeyID {
 		t.Errorf("sealed with %s and %s, the keys are %s and %s", key("a"), key("c"), first[0].KeyID, second.KeyID)
 	}
-	s = openKeyed(t, dir)
+	s = openWithKeys(t, dir)
 	checkSecrets(t, s)
-	var used *KeyInUseError
-	if err := s.RemoveKey(testContext, first[0].KeyID, false); !errors.As(err, &used) || used.Records != 4 {
+	var keyInUseErr *KeyInUseError
+	if err := s.RemoveKey(testContext, first[0].KeyID, false); !errors.As(err, &keyInUseErr) || keyInUseErr.Records != 4 {
 		t.Errorf("remove a key that is used: %v", err)
 	}
 	if err := s.RemoveKey(testContext, second.KeyID, true); !errors.Is(err, keyring.ErrKeyActive) {
@@ -474,7 +474,7 @@ func TestRotation(t *testing.T) {
 			t.Errorf("variable %s is sealed with %s, want %s", path, key(path), third.KeyID)
 		}
 	}
-	s = openKeyed(t, dir)
+	s = openWithKeys(t, dir)
 	checkSecrets(t, s)
 	// If a key is removed with force, the records that are sealed with it are first sealed with the active
 	// key.
@@ -482,12 +482,12 @@ func TestRotation(t *testing.T) {
 	mustSucceed(t, err)
 	mustSucceed(t, s.RemoveKey(testContext, third.KeyID, true))
 	mustSucceed(t, s.Close())
-	checkSecrets(t, openKeyed(t, dir))
+	checkSecrets(t, openWithKeys(t, dir))
 }
 
 func TestTemporaryKeys(t *testing.T) {
 	dir := t.TempDir()
-	c := keyedConfig(dir)
+	c := configWithKeys(dir)
 	c.KeyFile, c.TemporaryKeys = "", true
 	s, err := Open(c)
 	mustSucceed(t, err)
@@ -509,7 +509,7 @@ func TestTemporaryKeys(t *testing.T) {
 // rotateUntilKilled prints a line, waits for a line, and then changes a variable and rotates keys as
 // fast as it can.
 func rotateUntilKilled(dir string) {
-	s, err := Open(keyedConfig(dir))
+	s, err := Open(configWithKeys(dir))
 	if err != nil || s.KeyFileErr() != nil || len(s.Damage()) > 0 {
 		fmt.Fprintln(os.Stderr, err, s.KeyFileErr(), s.Damage())
 		os.Exit(1)
@@ -541,7 +541,7 @@ func rotateUntilKilled(dir string) {
 func TestKilledRotationLosesNothing(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	s := openKeyed(t, dir)
+	s := openWithKeys(t, dir)
 	putSecrets(t, s)
 	mustSucceed(t, s.Close())
 	watch, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
@@ -553,7 +553,7 @@ func TestKilledRotationLosesNothing(t *testing.T) {
 	confirmedWrites, buffer := 0, make([]byte, 64<<10)
 	for round := range 3 * len(keyRotationSteps) {
 		step := keyRotationSteps[round%len(keyRotationSteps)]
-		cmd := childCommand(t, "rotate", dir)
+		cmd := testChildCommand(t, "rotate", dir)
 		in, err := cmd.StdinPipe()
 		mustSucceed(t, err)
 		out, err := cmd.StdoutPipe()
@@ -596,7 +596,7 @@ func TestKilledRotationLosesNothing(t *testing.T) {
 		if text := cmd.Stderr.(*bytes.Buffer).String(); text != "" {
 			t.Fatalf("%v: the process says %s", step, text)
 		}
-		s := openKeyed(t, dir)
+		s := openWithKeys(t, dir)
 		checkSecrets(t, s)
 		n := 0
 		if v := s.Snapshot().Variable(nil, "default", "n"); v != nil {
@@ -626,7 +626,7 @@ var keyRotationSteps = []struct {
 
 func TestRotationThatCannotBeWrittenChangesNothing(t *testing.T) {
 	dir := t.TempDir()
-	s := openKeyed(t, dir)
+	s := openWithKeys(t, dir)
 	putSecrets(t, s)
 	keys, err := s.Keys()
 	mustSucceed(t, err)
@@ -642,12 +642,12 @@ func TestRotationThatCannotBeWrittenChangesNothing(t *testing.T) {
 	mustSucceed(t, os.RemoveAll(keyFile))
 	mustSucceed(t, os.Rename(keyFile+".kept", keyFile))
 	mustSucceed(t, s.Close())
-	checkSecrets(t, openKeyed(t, dir))
+	checkSecrets(t, openWithKeys(t, dir))
 }
 
 func FuzzUnwrap(f *testing.F) {
 	f.Add(encodeEnvelope(make([]byte, 40), []byte("open")))
-	f.Add([]byte{envelopeMark, 0xff})
+	f.Add([]byte{envelopeFirstByte, 0xff})
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		box, open, err := decodeEnvelope(payload)
 		if err == nil && box != nil {

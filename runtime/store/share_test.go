@@ -96,7 +96,7 @@ func TestWritesAfterIdle(t *testing.T) {
 			setVariable(tx, fmt.Sprint("v", i), i)
 		}
 	})
-	time.Sleep(idleDelay + 200*time.Millisecond) // the writer releases the mapped pages of the file after idleDelay
+	time.Sleep(idleReleaseDelay + 200*time.Millisecond) // the writer releases the mapped pages of the file after idleReleaseDelay
 	mustUpdate(t, s, func(tx *Txn) { tx.DeleteVariable("default", "v7") })
 	// The next write creates a new file, which is smaller than the removed one.
 	if err := os.Remove(s.file.path); err != nil {
@@ -107,7 +107,7 @@ func TestWritesAfterIdle(t *testing.T) {
 			tx.DeleteVariable("default", fmt.Sprint("v", i))
 		}
 	})
-	time.Sleep(idleDelay + 200*time.Millisecond)
+	time.Sleep(idleReleaseDelay + 200*time.Millisecond)
 	mustUpdate(t, s, func(tx *Txn) { setVariable(tx, "last", 1) })
 	if n := len(reopenStore(t, s).Snapshot().Variables(nil, "default", "")); n != 11 {
 		t.Errorf("%d variables, want 11", n)

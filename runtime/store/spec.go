@@ -21,9 +21,9 @@ type jobTable struct {
 }
 
 type jobEntry struct {
-	job    *api.Job
-	refs   int                      // refs is the number of allocations of the job
-	shared map[string]*sharedValues // keyed by group
+	job           *api.Job
+	refCount      int                      // refs is the number of allocations of the job
+	valuesByGroup map[string]*sharedValues // keyed by group
 }
 
 // sharedValues are values that are usually equal in all allocations of a group, unless the group has ports.
@@ -38,13 +38,13 @@ type sharedValues struct {
 // ones of the last allocation of its group.
 func (s *jobEntry) shareValues(a *api.Allocation) {
 	a.Job = s.job
-	c := s.shared[a.TaskGroup]
+	c := s.valuesByGroup[a.TaskGroup]
 	if c == nil {
-		if s.shared == nil {
-			s.shared = make(map[string]*sharedValues)
+		if s.valuesByGroup == nil {
+			s.valuesByGroup = make(map[string]*sharedValues)
 		}
 		c = new(sharedValues)
-		s.shared[a.TaskGroup] = c
+		s.valuesByGroup[a.TaskGroup] = c
 	}
 	shareIfEqual(&a.AllocatedResources, &c.granted)
 	shareIfEqual(&a.Resources, &c.resources)
@@ -212,15 +212,15 @@ func (b *jobBatch) addRefs(a *api.Allocation, n int) {
 }
 
 // ops returns the write operations for jobs that are added and for jobs that no allocation uses any longer.
-func (b *jobBatch) ops(index uint64) []writeOp {
-	var ops []writeOp
+func (b *jobBatch) ops(index uint64) []bucketWrite {
+	var ops []bucketWrite
 	for hash, delta := range b.refDeltas {
 		known := b.table.byHash[hash]
 		switch {
 		case known == nil && delta > 0:
-			ops = append(ops, writeOp{jobBucket, hash, encodeRecord(jobBucket, hash, index, b.encodedJobs[hash])})
-		case known != nil && known.refs+delta == 0:
-			ops = append(ops, writeOp{jobBucket, hash, nil})
+			ops = append(ops, bucketWrite{jobBucket, hash, encodeRecord(jobBucket, hash, index, b.encodedJobs[hash])})
+		case known != nil && known.refCount+delta == 0:
+			ops = append(ops, bucketWrite{jobBucket, hash, nil})
 		}
 	}
 	return ops
@@ -237,7 +237,7 @@ func (b *jobBatch) apply() {
 			b.table.byHash[hash] = known
 			b.table.byJob[known.job] = hash
 		}
-		if known.refs += delta; known.refs == 0 {
+		if known.refCount += delta; known.refCount == 0 {
 			delete(b.table.byHash, hash)
 			delete(b.table.byJob, known.job)
 		}

@@ -54,23 +54,23 @@ type Store struct {
 	commits  atomic.Int64
 	writeErr atomic.Pointer[error]
 
-	mu     sync.Mutex
-	damage []Damage
+	mu           sync.Mutex
+	damagedParts []Damage
 
 	// Only the writer uses the next fields.
-	file           *stateFile // file is nil for a store in memory
-	jobs           *jobTable
-	index          uint64
-	quarantine     map[string][]byte // quarantine has the quarantined records as they are stored in the file
-	unknownRecords []writeOp         // records of tables that this build does not define
-	nodeEvents     []*api.NodeEvent  // nodeEvents are node events that the next [Txn.PutNode] adds
+	file               *stateFile // file is nil for a store in memory
+	jobs               *jobTable
+	index              uint64
+	quarantinedRecords map[string][]byte // quarantine has the quarantined records as they are stored in the file
+	unknownRecords     []bucketWrite     // records of tables that this build does not define
+	nodeEvents         []*api.NodeEvent  // nodeEvents are node events that the next [Txn.PutNode] adds
 }
 
 // Index returns the index of the last visible change.
 func (s *Store) Index() uint64 { return s.Snapshot().Index() }
 
-// Wait blocks until the index of the store is at least min, or ctx ends.
-func (s *Store) Wait(ctx context.Context, min uint64) error {
+// WaitForIndex blocks until the index of the store is at least min, or ctx ends.
+func (s *Store) WaitForIndex(ctx context.Context, min uint64) error {
 	for {
 		ws := NewWatchSet()
 		if s.Snapshot().TableIndex(ws, allTablesRow) >= min {
@@ -98,7 +98,7 @@ func (s *Store) WriteErr() error {
 func (s *Store) Damage() []Damage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clip(s.damage)
+	return slices.Clip(s.damagedParts)
 }
 
 // Update makes one atomic change: everything that fn puts is stored under one new index.
@@ -120,13 +120,13 @@ func (s *Store) Update(ctx context.Context, fn func(*Txn) error) (uint64, error)
 	select {
 	case <-r.done:
 	case <-ctx.Done():
-		if r.state.CompareAndSwap(requestQueued, requestWithdrawn) {
+		if r.state.CompareAndSwap(requestStateQueued, requestStateWithdrawn) {
 			return 0, context.Cause(ctx)
 		}
 		<-r.done
 	}
-	if r.panicked != nil {
-		panic(r.panicked)
+	if r.panicValue != nil {
+		panic(r.panicValue)
 	}
 	return r.index, r.err
 }
@@ -170,11 +170,11 @@ func (s *Store) run() {
 	}
 }
 
-// idleDelay is how long the writer must be idle before it releases the pages of the file.
-const idleDelay = time.Second
+// idleReleaseDelay is how long the writer must be idle before it releases the pages of the file.
+const idleReleaseDelay = time.Second
 
 // waitIdle blocks until the queue changes. It releases the pages of the file if that takes longer than
-// idleDelay.
+// idleReleaseDelay.
 func (s *Store) waitIdle() {
 	if s.file == nil {
 		<-s.queue.wake
@@ -182,7 +182,7 @@ func (s *Store) waitIdle() {
 	}
 	select {
 	case <-s.queue.wake:
-	case <-time.After(idleDelay):
+	case <-time.After(idleReleaseDelay):
 		s.file.releasePages()
 		<-s.queue.wake
 	}
@@ -192,12 +192,12 @@ func (s *Store) waitIdle() {
 // completes the requests.
 func (s *Store) commit(requests []*updateRequest) {
 	b := s.newBatch()
-	var exclusive []*updateRequest
+	var exclusiveRequests []*updateRequest
 	for _, r := range requests {
 		switch {
-		case !r.state.CompareAndSwap(requestQueued, requestTaken):
+		case !r.state.CompareAndSwap(requestStateQueued, requestStateTaken):
 		case r.exclusiveFn != nil:
-			exclusive = append(exclusive, r)
+			exclusiveRequests = append(exclusiveRequests, r)
 		default:
 			b.run(r)
 		}
@@ -214,19 +214,19 @@ func (s *Store) commit(requests []*updateRequest) {
 		}
 	}
 	for _, r := range b.requests {
-		if err != nil && r.err == nil && r.panicked == nil {
+		if err != nil && r.err == nil && r.panicValue == nil {
 			r.index, r.err = 0, err
 		}
 		close(r.done)
 	}
-	for _, r := range exclusive {
+	for _, r := range exclusiveRequests {
 		r.err = r.exclusiveFn()
 		close(r.done)
 	}
 }
 
-// batch has the requests and changes of one transaction in the file.
-type batch struct {
+// writeBatch has the requests and changes of one transaction in the file.
+type writeBatch struct {
 	store         *Store
 	mem           *memdb.Txn
 	index         uint64
@@ -243,8 +243,8 @@ type recordKey struct {
 	key   string
 }
 
-func (s *Store) newBatch() *batch {
-	return &batch{
+func (s *Store) newBatch() *writeBatch {
+	return &writeBatch{
 		store:         s,
 		mem:           s.mem.Txn(true),
 		index:         s.index,
@@ -254,23 +254,23 @@ func (s *Store) newBatch() *batch {
 }
 
 // run runs one request. If the request fails, its changes are undone.
-func (b *batch) run(r *updateRequest) {
+func (b *writeBatch) run(r *updateRequest) {
 	b.requests = append(b.requests, r)
 	tx := &Txn{
-		Reader:        Reader{beginRead: func() *memdb.Txn { return b.mem }, quarantine: b.store.quarantineRecord, lockedVariables: b.store.sealer.lockedVariables},
+		Reader:        Reader{beginRead: func() *memdb.Txn { return b.mem }, quarantine: b.store.quarantineRecord, unopenedVariables: b.store.sealer.unopenedVariables},
 		store:         b.store,
 		mem:           b.mem,
 		index:         b.index + 1,
 		changedTables: make(map[Table]bool),
 		nodeEvents:    b.store.nodeEvents,
 	}
-	r.panicked = tx.callUpdateFunc(r.fn)
+	r.panicValue = tx.callUpdateFunc(r.fn)
 	var payloads [][]byte
-	if tx.err == nil && r.panicked == nil {
+	if tx.err == nil && r.panicValue == nil {
 		tx.setTableIndexes()
 		payloads = b.encodeChanges(tx)
 	}
-	if tx.err != nil || r.panicked != nil {
+	if tx.err != nil || r.panicValue != nil {
 		r.err = tx.err
 		if err := tx.undoChanges(); err != nil {
 			r.err = errors.Join(r.err, err)
@@ -310,7 +310,7 @@ func (tx *Txn) callUpdateFunc(fn func(*Txn) error) (panicked any) {
 }
 
 // writeToFile writes the batch to the disk. After an error the caller aborts the batch.
-func (b *batch) writeToFile() error {
+func (b *writeBatch) writeToFile() error {
 	if len(b.mergedChanges) == 0 {
 		return nil
 	}
@@ -322,12 +322,12 @@ func (b *batch) writeToFile() error {
 	if b.store.file == nil {
 		return nil
 	}
-	ops := make([]writeOp, 0, len(b.mergedChanges)+2)
+	ops := make([]bucketWrite, 0, len(b.mergedChanges)+2)
 	for key, c := range b.mergedChanges {
 		if c.before == nil && c.after == nil {
 			continue
 		}
-		o := writeOp{bucket: string(key.table), key: key.key}
+		o := bucketWrite{bucket: string(key.table), key: key.key}
 		if c.after != nil {
 			o.value = encodeRecord(o.bucket, o.key, b.index, c.payload)
 		}
@@ -345,7 +345,7 @@ func (b *batch) writeToFile() error {
 		if err != nil {
 			return err
 		}
-		b.store.quarantine[o.key] = o.value // kept for rebuild, which writes the quarantine to a new file
+		b.store.quarantinedRecords[o.key] = o.value // kept for rebuild, which writes the quarantine to a new file
 		ops = append(ops, o)
 	}
 	if b.index != b.store.index {
@@ -359,7 +359,7 @@ func (b *batch) writeToFile() error {
 }
 
 // encodeChanges encodes the objects that a request has put. For a store in memory it leaves the payloads nil.
-func (b *batch) encodeChanges(tx *Txn) [][]byte {
+func (b *writeBatch) encodeChanges(tx *Txn) [][]byte {
 	payloads := make([][]byte, len(tx.changes))
 	if b.store.file == nil {
 		return payloads
@@ -385,16 +385,16 @@ func (b *batch) encodeChanges(tx *Txn) [][]byte {
 }
 
 // allRecords yields every record of the state in mem, for a new file.
-func (s *Store) allRecords(mem *memdb.Txn) func(yield func(writeOp) bool) {
-	return func(yield func(writeOp) bool) {
+func (s *Store) allRecords(mem *memdb.Txn) func(yield func(bucketWrite) bool) {
+	return func(yield func(bucketWrite) bool) {
 		o, err := indexRecord(mem)
 		if err != nil {
 			s.logger.Error("record cannot be written anew", "error", err)
 		} else if !yield(o) {
 			return
 		}
-		for key, value := range s.quarantine {
-			if !yield(writeOp{quarantineBucket, key, s.sealer.sealQuarantine(key, value)}) {
+		for key, value := range s.quarantinedRecords {
+			if !yield(bucketWrite{quarantineBucket, key, s.sealer.sealQuarantine(key, value)}) {
 				return
 			}
 		}
@@ -422,8 +422,8 @@ func (s *Store) allRecords(mem *memdb.Txn) func(yield func(writeOp) bool) {
 
 // recordsOf returns the records to store for an object. For the first allocation of a job it also returns the
 // record of the job.
-func (s *Store) recordsOf(k *tableDef, obj any, hashes *jobBatch) []writeOp {
-	var ops []writeOp
+func (s *Store) recordsOf(k *tableDef, obj any, hashes *jobBatch) []bucketWrite {
+	var ops []bucketWrite
 	var payload []byte
 	var err error
 	switch o := obj.(type) {
@@ -432,7 +432,7 @@ func (s *Store) recordsOf(k *tableDef, obj any, hashes *jobBatch) []writeOp {
 		if o.Job != nil {
 			if hash, err = hashes.hashOf(o.Job); err == nil {
 				if spec := hashes.encodedJobs[hash]; spec != nil {
-					ops = append(ops, writeOp{jobBucket, hash, encodeRecord(jobBucket, hash, s.index, spec)})
+					ops = append(ops, bucketWrite{jobBucket, hash, encodeRecord(jobBucket, hash, s.index, spec)})
 					hashes.encodedJobs[hash] = nil
 				}
 			}
@@ -452,11 +452,11 @@ func (s *Store) recordsOf(k *tableDef, obj any, hashes *jobBatch) []writeOp {
 		s.logger.Error("record cannot be written anew", "table", k.table, "key", readableKey(key), "error", err)
 		return nil
 	}
-	return append(ops, writeOp{string(k.table), key, encodeRecord(string(k.table), key, s.index, payload)})
+	return append(ops, bucketWrite{string(k.table), key, encodeRecord(string(k.table), key, s.index, payload)})
 }
 
 // publish makes the batch visible to readers.
-func (b *batch) publish() {
+func (b *writeBatch) publish() {
 	s := b.store
 	if len(b.mergedChanges) == 0 {
 		b.mem.Abort()

@@ -85,7 +85,7 @@ func TestChangeSetsIndexesAndPersists(t *testing.T) {
 	third := mustUpdate(t, s, func(tx *Txn) {
 		alloc := *tx.Allocation(nil, "x")
 		alloc.ClientStatus = "running"
-		tx.ReportAllocation(&alloc)
+		tx.PutReportedAllocation(&alloc)
 	})
 	if first != 1 || second != 2 || third != 3 {
 		t.Errorf("indexes %d, %d, %d", first, second, third)
@@ -230,7 +230,7 @@ func TestConcurrentUpdatesShareACommit(t *testing.T) {
 	resume := stallWriter(t, s)
 	var wg sync.WaitGroup
 	indexes := make([]uint64, n)
-	var failed atomic.Int64
+	var failedUpdates atomic.Int64
 	for i := range n {
 		wg.Go(func() {
 			index, err := s.Update(t.Context(), func(tx *Txn) error {
@@ -241,7 +241,7 @@ func TestConcurrentUpdatesShareACommit(t *testing.T) {
 				return nil
 			})
 			if err != nil {
-				failed.Add(1)
+				failedUpdates.Add(1)
 			}
 			indexes[i] = index
 		})
@@ -252,8 +252,8 @@ func TestConcurrentUpdatesShareACommit(t *testing.T) {
 	if got := s.Commits(); got != 1 {
 		t.Errorf("%d commits for %d updates", got, n)
 	}
-	if failed.Load() != n/10 || s.Index() != n*9/10 {
-		t.Errorf("%d failed, index %d", failed.Load(), s.Index())
+	if failedUpdates.Load() != n/10 || s.Index() != n*9/10 {
+		t.Errorf("%d failed, index %d", failedUpdates.Load(), s.Index())
 	}
 	slices.Sort(indexes)
 	for i, index := range indexes[n/10:] {
@@ -427,7 +427,7 @@ func TestLocalRecords(t *testing.T) {
 		AllocHooks: map[string]string{"c": `{"d": 1}`},
 	}
 	status := &api.TaskState{State: "running", Events: []*api.TaskEvent{{Type: "Started", Time: 5}}}
-	if err := s.PutTask("x", "web", local, status, state.Sync)(); !errors.Is(err, ErrAllocationForgotten) {
+	if err := s.PutTask("x", "web", local, status, state.DurabilitySync)(); !errors.Is(err, ErrAllocationForgotten) {
 		t.Errorf("record of an allocation that is not there: %v", err)
 	}
 	mustUpdate(t, s, func(tx *Txn) {
@@ -436,7 +436,7 @@ func TestLocalRecords(t *testing.T) {
 	})
 	commits := s.Commits()
 	for range 3 {
-		if err := s.PutTask("x", "web", local, status, state.Sync)(); err != nil {
+		if err := s.PutTask("x", "web", local, status, state.DurabilitySync)(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -462,12 +462,12 @@ func TestLocalRecords(t *testing.T) {
 		if checks, err := snap.CheckResults("x"); err != nil || checks["c"].Status != "success" {
 			t.Errorf("checks %v, %v", checks, err)
 		}
-		var boot string
-		var plugins map[string]*driver.Handle
-		ok1, err1 := snap.Meta("boot", &boot)
-		ok2, err2 := snap.Meta("plugin/raw_exec", &plugins)
-		if err := errors.Join(err1, err2); err != nil || !ok1 || !ok2 || boot != "id" || plugins["a"].Version != 7 {
-			t.Errorf("facts %q, %v, %v", boot, plugins, err)
+		var bootID string
+		var pluginHandles map[string]*driver.Handle
+		ok1, err1 := snap.Meta("boot", &bootID)
+		ok2, err2 := snap.Meta("plugin/raw_exec", &pluginHandles)
+		if err := errors.Join(err1, err2); err != nil || !ok1 || !ok2 || bootID != "id" || pluginHandles["a"].Version != 7 {
+			t.Errorf("facts %q, %v, %v", bootID, pluginHandles, err)
 		}
 		if got := snap.MetaKeys("plugin/"); !slices.Equal(got, []string{"plugin/raw_exec"}) {
 			t.Errorf("facts %v", got)
@@ -476,7 +476,7 @@ func TestLocalRecords(t *testing.T) {
 	}
 	// Tasks of an allocation may still run after the allocation was deleted.
 	mustUpdate(t, s, func(tx *Txn) { tx.DeleteAllocation("x") })
-	if err := s.PutTaskState("x", "web", &api.TaskState{State: "dead"}, state.Sync)(); err != nil {
+	if err := s.PutTaskState("x", "web", &api.TaskState{State: "dead"}, state.DurabilitySync)(); err != nil {
 		t.Error(err)
 	}
 	if got := s.Snapshot().LocalAllocations(); !slices.Equal(got, []string{"x"}) {
@@ -486,7 +486,7 @@ func TestLocalRecords(t *testing.T) {
 		t.Errorf("tasks with records: %v", got)
 	}
 	mustUpdate(t, s, func(tx *Txn) { tx.ForgetAllocation("x"); tx.DeleteMeta("boot") })
-	if err := s.PutTaskState("x", "web", status, state.Sync)(); !errors.Is(err, ErrAllocationForgotten) {
+	if err := s.PutTaskState("x", "web", status, state.DurabilitySync)(); !errors.Is(err, ErrAllocationForgotten) {
 		t.Errorf("a forgotten record came back: %v", err)
 	}
 	if got := s.Snapshot().LocalAllocations(); len(got) > 0 {
@@ -505,7 +505,7 @@ func TestTaskStatesOfAllocations(t *testing.T) {
 		mustUpdate(t, s, func(tx *Txn) {
 			tx.PutAllocation(&api.Allocation{ID: status, Namespace: "default", JobID: "a", Job: testJob("a", 0)})
 		})
-		if err := s.PutTaskState(status, "web", stored, state.Sync)(); err != nil {
+		if err := s.PutTaskState(status, "web", stored, state.DurabilitySync)(); err != nil {
 			t.Fatal(err)
 		}
 		mustUpdate(t, s, func(tx *Txn) {
@@ -514,7 +514,7 @@ func TestTaskStatesOfAllocations(t *testing.T) {
 			if status == "pending" {
 				a.TaskStates = nil
 			}
-			tx.ReportAllocation(&a)
+			tx.PutReportedAllocation(&a)
 		})
 	}
 	s = reopenStore(t, s)
@@ -550,26 +550,26 @@ func TestDurability(t *testing.T) {
 		put := func(status string, h state.Durability) state.WaitFunc {
 			return s.PutTaskState("x", "web", &api.TaskState{State: status}, h)
 		}
-		if err := put("a", state.Sync)(); err != nil {
+		if err := put("a", state.DurabilitySync)(); err != nil {
 			t.Error(err)
 		}
 		check("at once", 1, 0, "a")
-		put("b", state.Async)
+		put("b", state.DurabilityAsync)
 		check("behind", 1, 0, "a")
-		put("c", state.Async)
+		put("c", state.DurabilityAsync)
 		mustUpdate(t, s, func(tx *Txn) { tx.PutMeta("f", true) })
 		check("with another", 2, 0, "c")
-		put("d", state.Async)
+		put("d", state.DurabilityAsync)
 		time.Sleep(50 * time.Millisecond)
 		check("alone", 3, 50*time.Millisecond, "d")
-		put("e", state.Async)
-		written := put("f", state.Grouped)
+		put("e", state.DurabilityAsync)
+		written := put("f", state.DurabilityGrouped)
 		check("shared, before", 3, 50*time.Millisecond, "d")
 		if err := written(); err != nil {
 			t.Error(err)
 		}
 		check("shared", 4, 51*time.Millisecond, "f")
-		put("g", state.Async)
+		put("g", state.DurabilityAsync)
 		s = reopenStore(t, s)
 		commits = s.Commits()
 		check("the last one", 0, 51*time.Millisecond, "g")
@@ -656,16 +656,16 @@ func TestStressUnderReaders(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, tempStatePath(t))
 	ctx, cancel := context.WithCancel(t.Context())
-	var readers, updates sync.WaitGroup
+	var readersWG, updatesWG sync.WaitGroup
 	for range 3 {
-		readers.Go(func() {
-			var last uint64
+		readersWG.Go(func() {
+			var lastIndex uint64
 			for ctx.Err() == nil {
 				snap := s.Snapshot()
-				if snap.Index() < last {
-					t.Errorf("index %d after %d", snap.Index(), last)
+				if snap.Index() < lastIndex {
+					t.Errorf("index %d after %d", snap.Index(), lastIndex)
 				}
-				last = snap.Index()
+				lastIndex = snap.Index()
 				var sum int
 				for _, v := range snap.Variables(nil, "default", "") {
 					n, _ := strconv.Atoi(v.Items["n"])
@@ -680,7 +680,7 @@ func TestStressUnderReaders(t *testing.T) {
 		})
 	}
 	for w := range 8 {
-		updates.Go(func() {
+		updatesWG.Go(func() {
 			for i := range 40 {
 				if _, err := s.Update(ctx, func(tx *Txn) error {
 					for path, n := range map[string]int{"a": i, "b": -i} { // the sum is always 0
@@ -693,9 +693,9 @@ func TestStressUnderReaders(t *testing.T) {
 			}
 		})
 	}
-	updates.Wait()
+	updatesWG.Wait()
 	cancel()
-	readers.Wait()
+	readersWG.Wait()
 	if s.Index() != 8*40 {
 		t.Errorf("index %d", s.Index())
 	}
@@ -744,5 +744,5 @@ func (tx *Txn) PutTaskLocal(allocID, task string, state state.LocalState) {
 		tx.setError(err)
 		return
 	}
-	tx.putLocal(taskLocals, allocID, allocID+"\x00"+task, open, secret)
+	tx.putLocal(taskLocalsTable, allocID, allocID+"\x00"+task, open, secret)
 }

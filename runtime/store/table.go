@@ -34,10 +34,10 @@ const ScalingPolicies Table = "scaling_policies"
 
 // The local tables of this node. They have no watchers, and a write to them does not increase the index.
 const (
-	taskLocals  Table = "task_local"
-	taskStates  Table = "task_state"
-	allocLocals Table = "alloc_local"
-	agentMeta   Table = "agent"
+	taskLocalsTable  Table = "task_local"
+	taskStatesTable  Table = "task_state"
+	allocLocalsTable Table = "alloc_local"
+	agentMetaTable   Table = "agent"
 )
 
 // tableIndexes is the table of the last index of each table. It is only in memory: the file has all indexes
@@ -65,7 +65,7 @@ type tableDef struct {
 var tableDefs = []*tableDef{
 	defineTable(Jobs, jobKey, indexFields[api.Job]{
 		"parent": func(j *api.Job) string {
-			return keyIfSet(scopedKey(stringOrEmpty(j.Namespace), stringOrEmpty(j.ParentID)), j.ParentID)
+			return keyIfSet(namespacedKey(stringOrEmpty(j.Namespace), stringOrEmpty(j.ParentID)), j.ParentID)
 		},
 	}, stampJob, func(j *api.Job) Event {
 		return Event{Topic: api.TopicJob, Type: "JobRegistered", Key: stringOrEmpty(j.ID), Namespace: stringOrEmpty(j.Namespace)}
@@ -77,13 +77,13 @@ var tableDefs = []*tableDef{
 	defineTable(JobSubmissions, func(s *jobSubmissionRow) string { return versionKey(s.Namespace, s.JobID, s.Version) },
 		nil, nil, nil),
 	defineTable(Evaluations, func(e *api.Evaluation) string { return e.ID }, indexFields[api.Evaluation]{
-		"job": func(e *api.Evaluation) string { return scopedKey(e.Namespace, e.JobID) },
+		"job": func(e *api.Evaluation) string { return namespacedKey(e.Namespace, e.JobID) },
 	}, stampFunc(func(e *api.Evaluation) (_, _ *uint64) { return &e.CreateIndex, &e.ModifyIndex }), func(e *api.Evaluation) Event {
 		return Event{Topic: api.TopicEvaluation, Type: "EvaluationUpdated", Key: e.ID, Namespace: e.Namespace, FilterKeys: []string{e.JobID, e.DeploymentID}}
 	}),
 	defineAllocations(),
 	defineTable(Deployments, func(d *api.Deployment) string { return d.ID }, indexFields[api.Deployment]{
-		"job": func(d *api.Deployment) string { return scopedKey(d.Namespace, d.JobID) },
+		"job": func(d *api.Deployment) string { return namespacedKey(d.Namespace, d.JobID) },
 	}, stampFunc(func(d *api.Deployment) (_, _ *uint64) { return &d.CreateIndex, &d.ModifyIndex }), func(d *api.Deployment) Event {
 		return Event{Topic: api.TopicDeployment, Type: "DeploymentStatusUpdate", Key: d.ID, Namespace: d.Namespace, FilterKeys: []string{d.JobID}}
 	}),
@@ -92,31 +92,31 @@ var tableDefs = []*tableDef{
 		func(n *api.Node) Event {
 			return Event{Topic: api.TopicNode, Type: "NodeRegistration", Key: n.ID}
 		}),
-	defineTable(Services, func(s *api.ServiceRegistration) string { return scopedKey(s.Namespace, s.ID) }, indexFields[api.ServiceRegistration]{
-		"name":  func(s *api.ServiceRegistration) string { return scopedKey(s.Namespace, s.ServiceName) },
-		"job":   func(s *api.ServiceRegistration) string { return scopedKey(s.Namespace, s.JobID) },
+	defineTable(Services, func(s *api.ServiceRegistration) string { return namespacedKey(s.Namespace, s.ID) }, indexFields[api.ServiceRegistration]{
+		"name":  func(s *api.ServiceRegistration) string { return namespacedKey(s.Namespace, s.ServiceName) },
+		"job":   func(s *api.ServiceRegistration) string { return namespacedKey(s.Namespace, s.JobID) },
 		"alloc": func(s *api.ServiceRegistration) string { return s.AllocID },
 	}, stampFunc(func(s *api.ServiceRegistration) (_, _ *uint64) { return &s.CreateIndex, &s.ModifyIndex }), func(s *api.ServiceRegistration) Event {
 		return Event{Topic: api.TopicService, Type: "ServiceRegistration", Key: s.ID, Namespace: s.Namespace, FilterKeys: []string{s.JobID, s.ServiceName}}
 	}),
-	defineTable(Variables, func(v *api.Variable) string { return scopedKey(v.Namespace, v.Path) }, nil,
+	defineTable(Variables, func(v *api.Variable) string { return namespacedKey(v.Namespace, v.Path) }, nil,
 		stampFunc(func(v *api.Variable) (_, _ *uint64) { return &v.CreateIndex, &v.ModifyIndex }),
 		func(v *api.Variable) Event {
 			return Event{Topic: "Variable", Type: "VariableUpdated", Key: v.Path, Namespace: v.Namespace}
 		}),
 	defineTable(Namespaces, func(n *api.Namespace) string { return n.Name }, nil,
 		stampFunc(func(n *api.Namespace) (_, _ *uint64) { return &n.CreateIndex, &n.ModifyIndex }), nil),
-	defineTable(ScalingEvents, func(s *scalingEventsRow) string { return scopedKey(s.Namespace, s.JobID) }, nil, nil, nil),
-	defineTable(PeriodicLaunches, func(p *PeriodicLaunch) string { return scopedKey(p.Namespace, p.JobID) }, nil,
+	defineTable(ScalingEvents, func(s *scalingEventsRow) string { return namespacedKey(s.Namespace, s.JobID) }, nil, nil, nil),
+	defineTable(PeriodicLaunches, func(p *PeriodicLaunch) string { return namespacedKey(p.Namespace, p.JobID) }, nil,
 		func(p, _ *PeriodicLaunch, index uint64) { p.ModifyIndex = index }, nil),
-	defineLocalTable(taskLocals),
-	defineLocalTable(taskStates),
-	defineLocalTable(allocLocals),
-	defineLocalTable(agentMeta),
+	defineLocalTable(taskLocalsTable),
+	defineLocalTable(taskStatesTable),
+	defineLocalTable(allocLocalsTable),
+	defineLocalTable(agentMetaTable),
 }
 
-// buckets has the names of all buckets in the file.
-var buckets = func() []string {
+// bucketNames has the names of all buckets in the file.
+var bucketNames = func() []string {
 	names := []string{metaBucket, quarantineBucket, jobBucket}
 	for _, k := range tableDefs {
 		names = append(names, string(k.table))
@@ -139,13 +139,13 @@ type indexFields[T any] map[string]func(*T) string
 
 // defineTable returns the definition of a public table.
 func defineTable[T any](table Table, key func(*T) string, indexes indexFields[T], stamp func(obj, old *T, index uint64), event func(*T) Event) *tableDef {
-	k := newTableDef(table, untypedFunc(key), func(_ string, payload []byte) (any, error) {
+	k := newTableDef(table, withUntypedArg(key), func(_ string, payload []byte) (any, error) {
 		obj := new(T)
 		return obj, decode(payload, obj)
 	})
 	k.hasIndex = true
 	for name, value := range indexes {
-		k.indexes[name] = stringIndexer{value: untypedFunc(value)}
+		k.indexes[name] = stringIndexer{value: withUntypedArg(value)}
 	}
 	if stamp != nil {
 		k.setIndexes = func(obj, old any, index uint64) {
@@ -169,7 +169,7 @@ func newTableDef(table Table, key func(any) string, decode func(key string, payl
 	}
 }
 
-func untypedFunc[T any](value func(*T) string) func(any) string {
+func withUntypedArg[T any](value func(*T) string) func(any) string {
 	return func(o any) string { return value(o.(*T)) }
 }
 
@@ -177,7 +177,7 @@ func untypedFunc[T any](value func(*T) string) func(any) string {
 // costs half a kilobyte per allocation, so lists that only users request have no index.
 func defineAllocations() *tableDef {
 	k := defineTable(Allocations, func(a *api.Allocation) string { return a.ID }, indexFields[api.Allocation]{
-		"job": func(a *api.Allocation) string { return scopedKey(a.Namespace, a.JobID) },
+		"job": func(a *api.Allocation) string { return namespacedKey(a.Namespace, a.JobID) },
 	}, stampFunc(func(a *api.Allocation) (_, _ *uint64) { return &a.CreateIndex, &a.ModifyIndex }), func(a *api.Allocation) Event {
 		return Event{Topic: api.TopicAllocation, Type: "AllocationUpdated", Key: a.ID, Namespace: a.Namespace, FilterKeys: []string{a.JobID, a.DeploymentID}}
 	})
@@ -187,10 +187,10 @@ func defineAllocations() *tableDef {
 
 // localRecord is a record of a local table. Its payload is decoded when it is read.
 type localRecord struct {
-	key     string
-	payload []byte
-	secret  []byte        // secret is sealed in the file; nil if there is none
-	locked  *lockedSecret // locked is a sealed part that cannot be opened; nil if there is none
+	key            string
+	payload        []byte
+	secret         []byte          // secret is sealed in the file; nil if there is none
+	unopenedSecret *unopenedSecret // locked is a sealed part that cannot be opened; nil if there is none
 }
 
 func defineLocalTable(table Table) *tableDef {
@@ -213,7 +213,7 @@ type scalingEventsRow struct {
 	Groups           map[string][]api.ScalingEvent
 }
 
-func jobKey(j *api.Job) string { return scopedKey(stringOrEmpty(j.Namespace), stringOrEmpty(j.ID)) }
+func jobKey(j *api.Job) string { return namespacedKey(stringOrEmpty(j.Namespace), stringOrEmpty(j.ID)) }
 
 // stampFunc returns a function that sets the create and modify index of an object. fields returns pointers to
 // these indexes.
@@ -237,8 +237,8 @@ func stampJob(j, old *api.Job, index uint64) {
 	j.CreateIndex, j.ModifyIndex = &create, &modify
 }
 
-// scopedKey returns the key of an object from its namespace and name, or "" if the name is empty.
-func scopedKey(namespace, name string) string {
+// namespacedKey returns the key of an object from its namespace and name, or "" if the name is empty.
+func namespacedKey(namespace, name string) string {
 	if name == "" {
 		return ""
 	}

@@ -54,10 +54,10 @@ type recordChange struct {
 // Index returns the index that the change gets if it changes a table that has an index.
 func (tx *Txn) Index() uint64 { return tx.index }
 
-// Operation sets the operation for the following changes: the type of their events
+// SetOperation sets the operation for the following changes: the type of their events
 // (JobRegistered, PlanResult, AllocationUpdated …). Without it each event has the default
 // type of its topic.
-func (tx *Txn) Operation(name string) { tx.operation = name }
+func (tx *Txn) SetOperation(name string) { tx.operation = name }
 
 // AnnounceEvaluation adds an event of the current operation about an evaluation, without
 // storing the evaluation.
@@ -100,9 +100,9 @@ func (tx *Txn) DeleteJob(namespace, id string) {
 	for _, version := range tx.JobVersions(nil, namespace, id) {
 		tx.DeleteJobVersion(namespace, id, uint64OrZero(version.Version))
 	}
-	tx.delete(ScalingEvents, scopedKey(namespace, id))
-	tx.delete(PeriodicLaunches, scopedKey(namespace, id))
-	tx.delete(Jobs, scopedKey(namespace, id))
+	tx.delete(ScalingEvents, namespacedKey(namespace, id))
+	tx.delete(PeriodicLaunches, namespacedKey(namespace, id))
+	tx.delete(Jobs, namespacedKey(namespace, id))
 }
 
 // DeleteJobVersion removes one version of a job and its source.
@@ -131,9 +131,9 @@ func (tx *Txn) PutAllocation(a *api.Allocation) {
 	}
 }
 
-// ReportAllocation stores an allocation with the status that the node reports. It does not
+// PutReportedAllocation stores an allocation with the status that the node reports. It does not
 // change AllocModifyIndex.
-func (tx *Txn) ReportAllocation(a *api.Allocation) { tx.put(tableDefOf[Allocations], a) }
+func (tx *Txn) PutReportedAllocation(a *api.Allocation) { tx.put(tableDefOf[Allocations], a) }
 
 // PutDeployment stores a deployment.
 func (tx *Txn) PutDeployment(d *api.Deployment) { tx.put(tableDefOf[Deployments], d) }
@@ -163,7 +163,7 @@ func (tx *Txn) PutNode(n *api.Node) {
 func (tx *Txn) PutService(s *api.ServiceRegistration) { tx.put(tableDefOf[Services], s) }
 
 // DeleteService removes the registration of a service, if there is one.
-func (tx *Txn) DeleteService(namespace, id string) { tx.delete(Services, scopedKey(namespace, id)) }
+func (tx *Txn) DeleteService(namespace, id string) { tx.delete(Services, namespacedKey(namespace, id)) }
 
 // PutVariable stores a variable. It fails without a key ([KeyFileError]), and if the variable
 // has no items but replaces items that cannot be opened ([SealedError]).
@@ -186,7 +186,7 @@ func (tx *Txn) DeleteVariable(namespace, path string) {
 		tx.setError(err)
 		return
 	}
-	tx.delete(Variables, scopedKey(namespace, path))
+	tx.delete(Variables, namespacedKey(namespace, path))
 }
 
 // PutNamespace stores a namespace.

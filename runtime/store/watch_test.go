@@ -103,7 +103,7 @@ func TestWatch(t *testing.T) {
 func TestNoWakeUpIsLostOrEmpty(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, tempStatePath(t))
-	const last = 150
+	const lastIndex = 150
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	mustUpdate(t, s, func(tx *Txn) { setVariable(tx, "a", 0) })
@@ -118,7 +118,7 @@ func TestNoWakeUpIsLostOrEmpty(t *testing.T) {
 					t.Errorf("woken at index %d, which was seen before", seen)
 				}
 				seen = v.ModifyIndex
-				if v.Items["n"] == strconv.Itoa(last) {
+				if v.Items["n"] == strconv.Itoa(lastIndex) {
 					return
 				}
 				if err := ws.WatchCtx(ctx); err != nil {
@@ -130,14 +130,14 @@ func TestNoWakeUpIsLostOrEmpty(t *testing.T) {
 	}
 	for range 2 {
 		wg.Go(func() { // changes that wake no waiter
-			for i := range last {
+			for i := range lastIndex {
 				if _, err := s.Update(ctx, func(tx *Txn) error { setVariable(tx, "b", i); return nil }); err != nil {
 					t.Error(err)
 				}
 			}
 		})
 	}
-	for i := range last {
+	for i := range lastIndex {
 		mustUpdate(t, s, func(tx *Txn) { setVariable(tx, "a", i+1) })
 	}
 	wg.Wait()
@@ -149,7 +149,7 @@ func TestWaitForIndex(t *testing.T) {
 	var wg sync.WaitGroup
 	for want := range uint64(6) {
 		wg.Go(func() {
-			if err := s.Wait(t.Context(), want); err != nil || s.Index() < want {
+			if err := s.WaitForIndex(t.Context(), want); err != nil || s.Index() < want {
 				t.Errorf("waited for %d, got %v at %d", want, err, s.Index())
 			}
 		})
@@ -161,7 +161,7 @@ func TestWaitForIndex(t *testing.T) {
 	reason := errors.New("enough")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(reason)
-	if err := s.Wait(ctx, 6); err != reason {
+	if err := s.WaitForIndex(ctx, 6); err != reason {
 		t.Errorf("error %v", err)
 	}
 }
@@ -171,14 +171,14 @@ func TestEvents(t *testing.T) {
 	s := openStore(t, tempStatePath(t))
 	live := s.Subscribe(0)
 	mustUpdate(t, s, func(tx *Txn) {
-		tx.Operation("JobRegistered")
+		tx.SetOperation("JobRegistered")
 		job := testJob("web", 0)
 		tx.PutJob(job)
 		tx.PutEvaluation(&api.Evaluation{ID: "e", Namespace: "default", JobID: "web"})
 		again := *tx.Evaluation(nil, "e")
 		again.Status = "complete"
 		tx.PutEvaluation(&again)
-		tx.Operation("PlanResult")
+		tx.SetOperation("PlanResult")
 		running := *job
 		running.Status = new("running")
 		tx.PutJob(&running)

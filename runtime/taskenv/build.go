@@ -34,7 +34,7 @@ func buildEnv(in *envInputs) map[string]string {
 	in.addBuiltinVars(v, in.visibleDirs())
 
 	meta := make(map[string]string)
-	for _, kv := range metaVars(in.mergedMeta(), func(key string) string { return expand(key, &v.remainingBytes, v.lookup) }) {
+	for _, kv := range metaVars(in.mergedMeta(), func(key string) string { return expandReferences(key, &v.remainingBytes, v.lookup) }) {
 		meta[kv.key] = kv.value
 	}
 	v.addLayer(meta)
@@ -42,7 +42,7 @@ func buildEnv(in *envInputs) map[string]string {
 	if in.isolation != driver.FSIsolationImage && len(in.hostEnv) > 0 {
 		absent := make(map[string]string, len(in.hostEnv))
 		for key, value := range in.hostEnv {
-			if _, exists := v.env[cleanKey(key)]; !exists {
+			if _, exists := v.env[replaceInvalidKeyChars(key)]; !exists {
 				absent[key] = value
 			}
 		}
@@ -52,7 +52,7 @@ func buildEnv(in *envInputs) map[string]string {
 	for _, h := range in.hookEnvs {
 		v.addLayer(h.env)
 	}
-	for key, value := range cleanKeys(in.templateEnv) {
+	for key, value := range replaceInvalidCharsOfKeys(in.templateEnv) {
 		v.env[key] = value
 	}
 	return v.env

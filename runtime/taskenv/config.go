@@ -16,7 +16,7 @@ import (
 // If a name is both a value and the prefix of others, the tree wins. A name with an empty part
 // ("a..b"), or with more than 100 parts, is available only in env.
 func (e *Env) ConfigVars() map[string]cty.Value {
-	root := make(nameTree)
+	root := make(dottedNameTree)
 	for key, value := range e.vars {
 		root.insert(key, value)
 	}
@@ -49,17 +49,17 @@ func (e *Env) ConfigVars() map[string]cty.Value {
 // maxNameParts limits the depth of the trees, and with it the size of the stack.
 const maxNameParts = 100
 
-// nameTree is a level of names; a branch is a tree or a leaf.
-type nameTree map[string]*nameBranch
+// dottedNameTree is a level of names; a branch is a tree or a leaf.
+type dottedNameTree map[string]*dottedNameNode
 
-type nameBranch struct {
+type dottedNameNode struct {
 	leafValue string
-	children  nameTree // nil for a leaf
+	children  dottedNameTree // nil for a leaf
 }
 
 // insert adds one dotted name. It ignores a name with an empty part or with more than maxNameParts
 // parts.
-func (t nameTree) insert(name, value string) {
+func (t dottedNameTree) insert(name, value string) {
 	if strings.Count(name, ".") >= maxNameParts || strings.Contains("."+name+".", "..") {
 		return
 	}
@@ -67,7 +67,7 @@ func (t nameTree) insert(name, value string) {
 		part, rest, more := strings.Cut(name, ".")
 		b := t[part]
 		if b == nil {
-			b = new(nameBranch)
+			b = new(dottedNameNode)
 			t[part] = b
 		}
 		if !more {
@@ -75,13 +75,13 @@ func (t nameTree) insert(name, value string) {
 			return
 		}
 		if b.children == nil {
-			b.children = make(nameTree)
+			b.children = make(dottedNameTree)
 		}
 		t, name = b.children, rest
 	}
 }
 
-func (b *nameBranch) toCty() cty.Value {
+func (b *dottedNameNode) toCty() cty.Value {
 	if b.children == nil {
 		return cty.StringVal(b.leafValue)
 	}

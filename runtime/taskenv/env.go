@@ -31,5 +31,5 @@ func (e *Env) List() []string {
 // config (see [Env.ConfigVars]).
 func (e *Env) Replace(s string) string {
 	remaining := maxInsertedBytes
-	return expand(s, &remaining, func(name string) (string, bool) { return lookupVar(e.vars, &e.in.node, name) })
+	return expandReferences(s, &remaining, func(name string) (string, bool) { return lookupVar(e.vars, &e.in.node, name) })
 }

@@ -472,11 +472,11 @@ func TestConfigVarsInHCL(t *testing.T) {
 		{text: "${attr.driver.mock}", fault: "string required, but have object"},
 	} {
 		value, diags := spec.Decode(map[string]any{"arg": c.text}, e.ConfigVars)
-		var faults []string
+		var diagTexts []string
 		for _, d := range diags {
-			faults = append(faults, d.Summary+": "+d.Detail)
+			diagTexts = append(diagTexts, d.Summary+": "+d.Detail)
 		}
-		fault := strings.Join(faults, "\n")
+		fault := strings.Join(diagTexts, "\n")
 		switch {
 		case c.fault != "" && !strings.Contains(fault, c.fault):
 			t.Errorf("%s: fault %q, want %q", c.text, fault, c.fault)

@@ -6,10 +6,10 @@ import "strings"
 // other can double the text at each step; a process cannot have an environment of this size.
 const maxInsertedBytes = 8 << 20
 
-// expand replaces each ${name} for which lookup returns a value, in one pass: it does not expand
+// expandReferences replaces each ${name} for which lookup returns a value, in one pass: it does not expand
 // the inserted text. Other text is unchanged, including references whose value is longer than
 // remaining. expand subtracts the inserted bytes from remaining.
-func expand(s string, remaining *int, lookup func(name string) (string, bool)) string {
+func expandReferences(s string, remaining *int, lookup func(name string) (string, bool)) string {
 	var out strings.Builder
 	done := 0 // s[:done] is in out
 	for i := 0; ; {
@@ -60,9 +60,9 @@ func isNameByte(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_' || c == '-' || c == '.'
 }
 
-// cleanKey replaces invalid characters in the name of a variable, for the families of names that
+// replaceInvalidKeyChars replaces invalid characters in the name of a variable, for the families of names that
 // are made from labels and meta keys.
-func cleanKey(key string) string {
+func replaceInvalidKeyChars(key string) string {
 	for _, prefix := range []string{"NOMAD_ADDR_", "NOMAD_IP_", "NOMAD_PORT_", "NOMAD_HOST_PORT_", "NOMAD_META_"} {
 		if strings.HasPrefix(key, prefix) {
 			return cleanName(key)

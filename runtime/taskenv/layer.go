@@ -13,7 +13,7 @@ type layeredVars struct {
 }
 
 // setVar sets one variable under its name with invalid characters replaced.
-func (v *layeredVars) setVar(key, value string) { v.env[cleanKey(key)] = value }
+func (v *layeredVars) setVar(key, value string) { v.env[replaceInvalidKeyChars(key)] = value }
 
 // lookup returns the value of a variable or of an attribute of the node.
 func (v *layeredVars) lookup(name string) (string, bool) { return lookupVar(v.env, v.node, name) }
@@ -22,7 +22,7 @@ func lookupVar(env map[string]string, node *Node, name string) (string, bool) {
 	if value, ok := env[name]; ok {
 		return value, true
 	}
-	if clean := cleanKey(name); clean != name {
+	if clean := replaceInvalidKeyChars(name); clean != name {
 		if value, ok := env[clean]; ok {
 			return value, true
 		}
@@ -34,7 +34,7 @@ func lookupVar(env map[string]string, node *Node, name string) (string, bool) {
 // order. A reference in a cycle has the value of the earlier layers: PATH = "/x:${PATH}" extends
 // the earlier PATH; without an earlier value, the reference is unchanged.
 func (v *layeredVars) addLayer(layer map[string]string) {
-	layer = cleanKeys(layer)
+	layer = replaceInvalidCharsOfKeys(layer)
 	if !hasReference(layer) { // most layers have no references, above all the host's variables
 		maps.Copy(v.env, layer)
 		return
@@ -42,7 +42,7 @@ func (v *layeredVars) addLayer(layer map[string]string) {
 	circles := findCycles(layer)
 	resolved := make(map[string]string, len(layer))
 	for _, key := range circles.resolveOrder {
-		resolved[key] = expand(layer[key], &v.remainingBytes, func(name string) (string, bool) {
+		resolved[key] = expandReferences(layer[key], &v.remainingBytes, func(name string) (string, bool) {
 			if target, ok := referencedKey(layer, name); ok && circles.cycleOf[target] != circles.cycleOf[key] {
 				return resolved[target], true // the target precedes key in the order, so it is resolved already
 			}
@@ -67,29 +67,29 @@ func referencedKey(layer map[string]string, name string) (string, bool) {
 	if _, ok := layer[name]; ok {
 		return name, true
 	}
-	clean := cleanKey(name)
+	clean := replaceInvalidKeyChars(name)
 	_, ok := layer[clean]
 	return clean, ok
 }
 
-// cleanKeys replaces the invalid characters in all keys. If two keys become equal, a
+// replaceInvalidCharsOfKeys replaces the invalid characters in all keys. If two keys become equal, a
 // key that was valid before has precedence; if none was, the last key in alphabetical
 // order has. It does not change layer.
-func cleanKeys(layer map[string]string) map[string]string {
-	var dirty []string
+func replaceInvalidCharsOfKeys(layer map[string]string) map[string]string {
+	var invalidKeys []string
 	for key := range layer {
-		if cleanKey(key) != key {
-			dirty = append(dirty, key)
+		if replaceInvalidKeyChars(key) != key {
+			invalidKeys = append(invalidKeys, key)
 		}
 	}
-	if len(dirty) == 0 {
+	if len(invalidKeys) == 0 {
 		return layer
 	}
 	out := maps.Clone(layer)
-	slices.Sort(dirty)
-	for _, key := range dirty {
+	slices.Sort(invalidKeys)
+	for _, key := range invalidKeys {
 		delete(out, key)
-		clean := cleanKey(key)
+		clean := replaceInvalidKeyChars(key)
 		if _, exists := layer[clean]; !exists {
 			out[clean] = layer[key]
 		}
@@ -108,14 +108,14 @@ type referenceCycles struct {
 func findCycles(layer map[string]string) referenceCycles {
 	c := referenceCycles{cycleOf: make(map[string]int, len(layer))}
 	index := make(map[string]int, len(layer)) // order of the first visit of each key, from 1
-	var stack []string
+	var visitStack []string
 
-	var visit func(key string) (low int)
-	visit = func(key string) int {
+	var visitKey func(key string) (low int)
+	visitKey = func(key string) int {
 		low := len(index) + 1
 		index[key] = low
-		stack = append(stack, key)
-		bottom := len(stack) - 1
+		visitStack = append(visitStack, key)
+		bottom := len(visitStack) - 1
 
 		text := layer[key]
 		for name, _, end := nextReference(text, 0); end >= 0; name, _, end = nextReference(text, end) {
@@ -124,26 +124,26 @@ func findCycles(layer map[string]string) referenceCycles {
 				continue
 			}
 			if index[target] == 0 {
-				low = min(low, visit(target))
+				low = min(low, visitKey(target))
 			} else if _, closed := c.cycleOf[target]; !closed {
 				low = min(low, index[target])
 			}
 		}
 
 		if low == index[key] { // the key is the root of its strongly connected component
-			for _, member := range stack[bottom:] {
+			for _, member := range visitStack[bottom:] {
 				c.cycleOf[member] = low
 			}
-			members := slices.Clone(stack[bottom:])
+			members := slices.Clone(visitStack[bottom:])
 			slices.Sort(members)
 			c.resolveOrder = append(c.resolveOrder, members...)
-			stack = stack[:bottom]
+			visitStack = visitStack[:bottom]
 		}
 		return low
 	}
 	for _, key := range slices.Sorted(maps.Keys(layer)) {
 		if index[key] == 0 {
-			visit(key)
+			visitKey(key)
 		}
 	}
 	return c

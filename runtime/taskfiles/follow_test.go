@@ -14,9 +14,9 @@ import (
 
 // testFollower collects the chunks of a Follow.
 type testFollower struct {
-	chunks chan Chunk
-	result chan error
-	cancel context.CancelFunc
+	chunks    chan Chunk
+	followErr chan error
+	cancel    context.CancelFunc
 }
 
 func startFollower(t testing.TB, d *Dir, path string, r FollowRequest) *testFollower {
@@ -29,7 +29,7 @@ func startFollower(t testing.TB, d *Dir, path string, r FollowRequest) *testFoll
 	follower := &testFollower{make(chan Chunk, 100), make(chan error, 1), cancel}
 	go func() {
 		defer f.Close()
-		follower.result <- f.Follow(ctx, r, func(c Chunk) error {
+		follower.followErr <- f.Follow(ctx, r, func(c Chunk) error {
 			c.Data = append([]byte(nil), c.Data...)
 			select {
 			case follower.chunks <- c:
@@ -48,7 +48,7 @@ func (f *testFollower) expectChunk(t testing.TB, data, event string, offset int6
 		if string(c.Data) != data || c.Event != event || c.Offset != offset {
 			t.Fatalf("%q %q up to %d, want %q %q up to %d", c.Data, c.Event, c.Offset, data, event, offset)
 		}
-	case err := <-f.result:
+	case err := <-f.followErr:
 		t.Fatalf("ended with %v, want %q %q", err, data, event)
 	case <-time.After(time.Minute):
 		t.Fatalf("nothing comes, want %q %q", data, event)
@@ -59,7 +59,7 @@ func (f *testFollower) end(t testing.TB) error {
 	t.Helper()
 	f.cancel()
 	select {
-	case err := <-f.result:
+	case err := <-f.followErr:
 		return err
 	case <-time.After(time.Minute):
 		t.Fatal("it goes on")
@@ -125,7 +125,7 @@ func TestFollowFrom(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := startFollower(t, d, "alloc/data/a", c.FollowRequest)
-			if err := <-f.result; err != nil {
+			if err := <-f.followErr; err != nil {
 				t.Fatal(err)
 			}
 			close(f.chunks)
@@ -158,24 +158,24 @@ func TestFollowFrom(t *testing.T) {
 func TestManyFollowers(t *testing.T) {
 	d, base := newAllocDir(t)
 	goroutines, open := runtime.NumGoroutine(), openDescriptors(t)
-	const count = 200
+	const followerCount = 200
 	var followers []*testFollower
-	for i := range count {
+	for i := range followerCount {
 		path := []string{"alloc/data/a", "alloc/logs/b"}[i%2]
 		followers = append(followers, startFollower(t, d, path, FollowRequest{Origin: FromEnd}))
 	}
-	var seen sync.WaitGroup
+	var readersWG sync.WaitGroup
 	for _, f := range followers {
-		seen.Go(func() {
-			var text strings.Builder
-			for !strings.HasSuffix(text.String(), "end\n") {
-				text.Write((<-f.chunks).Data)
+		readersWG.Go(func() {
+			var receivedText strings.Builder
+			for !strings.HasSuffix(receivedText.String(), "end\n") {
+				receivedText.Write((<-f.chunks).Data)
 			}
 		})
 	}
 	stop := make(chan struct{})
-	var writing sync.WaitGroup
-	writing.Go(func() {
+	var writerWG sync.WaitGroup
+	writerWG.Go(func() {
 		for {
 			appendToFile(t, filepath.Join(base, "alloc/data/a"), "end\n")
 			appendToFile(t, filepath.Join(base, "alloc/logs/b"), "end\n")
@@ -186,9 +186,9 @@ func TestManyFollowers(t *testing.T) {
 			}
 		}
 	})
-	seen.Wait()
+	readersWG.Wait()
 	close(stop)
-	writing.Wait()
+	writerWG.Wait()
 	for _, f := range followers {
 		_ = f.end(t)
 	}

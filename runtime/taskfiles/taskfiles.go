@@ -16,9 +16,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/safepath"
 )
 
-// ErrEscapes means that a path leads out of the directory of the allocation. The
+// ErrPathEscapes means that a path leads out of the directory of the allocation. The
 // text is Nomad's.
-var ErrEscapes = errors.New("Path escapes the alloc directory")
+var ErrPathEscapes = errors.New("Path escapes the alloc directory")
 
 // ErrDirectory means that the path of a file is a directory.
 var ErrDirectory = errors.New("is a directory")
@@ -54,7 +54,7 @@ type Dir struct {
 // fs.ErrNotExist if the directory does not exist.
 func (f *Files) Open(parent, allocID string) (*Dir, error) {
 	if strings.Contains(allocID, "/") || allocID == "." || allocID == ".." {
-		return nil, ErrEscapes
+		return nil, ErrPathEscapes
 	}
 	path := parent + "/" + allocID
 	above, err := safepath.OpenDir(parent)
@@ -72,8 +72,8 @@ func (f *Files) Open(parent, allocID string) (*Dir, error) {
 // Close closes the directory. Files that were opened in it stay open.
 func (d *Dir) Close() error { return unix.Close(d.fd) }
 
-// Info describes a file or directory.
-type Info struct {
+// EntryInfo describes a file or directory.
+type EntryInfo struct {
 	fs.FileInfo
 	name string
 	// ContentType is the MIME type of the content; only Stat sets it.
@@ -81,30 +81,30 @@ type Info struct {
 }
 
 // Name returns the last element of the path, with links resolved.
-func (i Info) Name() string { return i.name }
+func (i EntryInfo) Name() string { return i.name }
 
 // unknownContentType is the content type of files that are not read.
 const unknownContentType = "application/octet-stream"
 
 // Stat describes the file or directory of a path.
-func (d *Dir) Stat(path string) (Info, error) {
+func (d *Dir) Stat(path string) (EntryInfo, error) {
 	p, err := d.walk(path)
 	if err != nil {
-		return Info{}, d.errorf("stat", path, err)
+		return EntryInfo{}, d.errorf("stat", path, err)
 	}
 	defer p.close()
 	info, err := os.Stat(safepath.ProcPath(p.fd()))
 	if err != nil {
-		return Info{}, d.errorf("stat", path, err)
+		return EntryInfo{}, d.errorf("stat", path, err)
 	}
-	i := Info{FileInfo: info, name: filepath.Base(d.path + "/" + strings.Join(p.names, "/")), ContentType: unknownContentType}
+	i := EntryInfo{FileInfo: info, name: filepath.Base(d.path + "/" + strings.Join(p.names, "/")), ContentType: unknownContentType}
 	if info.Mode().IsRegular() && p.protectedKind() == "" {
 		// A file that cannot be read is described without its content type.
 		if content, err := p.openForReading(); err == nil {
 			defer content.Close()
-			var head [512]byte
-			n, _ := io.ReadFull(content, head[:])
-			i.ContentType = http.DetectContentType(head[:n])
+			var headBytes [512]byte
+			n, _ := io.ReadFull(content, headBytes[:])
+			i.ContentType = http.DetectContentType(headBytes[:n])
 		}
 	}
 	return i, nil
@@ -112,7 +112,7 @@ func (d *Dir) Stat(path string) (Info, error) {
 
 // List lists a directory, sorted by name. It does not follow links. It omits the FIFOs of task
 // output, which are beside the directories of the tasks, because Nomad has them elsewhere.
-func (d *Dir) List(path string) ([]Info, error) {
+func (d *Dir) List(path string) ([]EntryInfo, error) {
 	p, err := d.walk(path)
 	if err != nil {
 		return nil, d.errorf("open", path, err)
@@ -140,11 +140,11 @@ func (d *Dir) List(path string) ([]Info, error) {
 		return nil, d.errorf("read", path, errors.Unwrap(err))
 	}
 	slices.Sort(names)
-	infos := make([]Info, 0, len(names))
+	infos := make([]EntryInfo, 0, len(names))
 	for _, name := range names {
 		// Files that were removed after the directory was read are omitted.
 		if info, err := root.Lstat(name); err == nil && (len(p.names) > 0 || info.Mode()&os.ModeNamedPipe == 0) {
-			infos = append(infos, Info{FileInfo: info, name: name})
+			infos = append(infos, EntryInfo{FileInfo: info, name: name})
 		}
 	}
 	return infos, nil
@@ -187,8 +187,8 @@ func (d *Dir) Open(path string) (*File, error) {
 
 // errorf returns an error with the path on the machine, for the operator.
 func (d *Dir) errorf(op, path string, err error) error {
-	if errors.Is(err, ErrEscapes) {
-		return ErrEscapes
+	if errors.Is(err, ErrPathEscapes) {
+		return ErrPathEscapes
 	}
 	var errno unix.Errno
 	if errors.As(err, &errno) {

@@ -90,13 +90,13 @@ func TestOpen(t *testing.T) {
 		{"a link to the directory itself", "alloc/self/alloc/self/alloc/data/a", "a", ""},
 		{"a directory that is only called secrets", "web/local/secrets/x", "no secret", ""},
 
-		{"up", "..", "", ErrEscapes.Error()},
-		{"up from below", "alloc/../../other/passwd", "", ErrEscapes.Error()},
-		{"a link up", "alloc/out", "", ErrEscapes.Error()},
-		{"through a link up", "alloc/outdir/passwd", "", ErrEscapes.Error()},
-		{"an absolute link", "alloc/absout", "", ErrEscapes.Error()},
-		{"a link to a directory of a longer name", "alloc/sibling/passwd", "", ErrEscapes.Error()},
-		{"a link into proc", "alloc/proc/taskfiles.go", "", ErrEscapes.Error()},
+		{"up", "..", "", ErrPathEscapes.Error()},
+		{"up from below", "alloc/../../other/passwd", "", ErrPathEscapes.Error()},
+		{"a link up", "alloc/out", "", ErrPathEscapes.Error()},
+		{"through a link up", "alloc/outdir/passwd", "", ErrPathEscapes.Error()},
+		{"an absolute link", "alloc/absout", "", ErrPathEscapes.Error()},
+		{"a link to a directory of a longer name", "alloc/sibling/passwd", "", ErrPathEscapes.Error()},
+		{"a link into proc", "alloc/proc/taskfiles.go", "", ErrPathEscapes.Error()},
 		{"a link to itself", "alloc/loop", "", "stat " + base + "/alloc/loop: too many levels of symbolic links"},
 		{"links in a circle", "alloc/loop1", "", "stat " + base + "/alloc/loop1: too many levels of symbolic links"},
 		{"too deep", strings.Repeat("d/", maxDepth+1), "", "stat " + base + "/" + strings.Repeat("d/", maxDepth) + "d: no such file or directory"},
@@ -242,7 +242,7 @@ func TestSwappedLink(t *testing.T) {
 		switch text, err := readFile(d, "alloc/swap/passwd"); {
 		case err == nil && text == "mine":
 			mine++
-		case errors.Is(err, ErrEscapes):
+		case errors.Is(err, ErrPathEscapes):
 			refused++
 		default:
 			t.Fatalf("%q, %v", text, err)
@@ -277,8 +277,8 @@ func TestListAndStat(t *testing.T) {
 	for path, want := range map[string]string{
 		"alloc/data/a": "open " + base + "/alloc/data/a: not a directory",
 		"nope":         "open " + base + "/nope: no such file or directory",
-		"../":          ErrEscapes.Error(),
-		"alloc/outdir": ErrEscapes.Error(),
+		"../":          ErrPathEscapes.Error(),
+		"alloc/outdir": ErrPathEscapes.Error(),
 	} {
 		if _, err := d.List(path); err == nil || err.Error() != want {
 			t.Errorf("list %s: %v, want %s", path, err, want)

@@ -36,19 +36,19 @@ func (d *Dir) walk(path string) (_ *walkPosition, err error) {
 	}()
 	links := 0
 	for rest := path; rest != ""; {
-		var name string
-		name, rest, _ = strings.Cut(rest, "/")
-		switch name {
+		var pathElement string
+		pathElement, rest, _ = strings.Cut(rest, "/")
+		switch pathElement {
 		case "", ".":
 			continue
 		case "..":
 			if len(p.fds) == 0 {
-				return nil, ErrEscapes
+				return nil, ErrPathEscapes
 			}
 			p.leaveDir()
 			continue
 		}
-		fd, err := safepath.OpenAt(p.fd(), name, unix.O_PATH, 0)
+		fd, err := safepath.OpenAt(p.fd(), pathElement, unix.O_PATH, 0)
 		if err != nil {
 			return nil, err
 		}
@@ -63,7 +63,7 @@ func (d *Dir) walk(path string) (_ *walkPosition, err error) {
 			unix.Close(fd)
 			return nil, unix.ENAMETOOLONG
 		case !isLink:
-			p.fds, p.names = append(p.fds, fd), append(p.names, name)
+			p.fds, p.names = append(p.fds, fd), append(p.names, pathElement)
 			continue
 		}
 		if links++; links > maxLinks {
@@ -72,7 +72,7 @@ func (d *Dir) walk(path string) (_ *walkPosition, err error) {
 		if filepath.IsAbs(target) {
 			inside, ok := strings.CutPrefix(target+"/", d.path+"/")
 			if !ok {
-				return nil, ErrEscapes
+				return nil, ErrPathEscapes
 			}
 			for len(p.fds) > 0 {
 				p.leaveDir()

@@ -28,8 +28,8 @@ type inotifyQueue struct {
 
 // watchedFile is one file with its number of followers.
 type watchedFile struct {
-	followers int
-	changed   chan struct{} // channel, closed and replaced at each change of the file
+	followerCount int
+	changed       chan struct{} // channel, closed and replaced at each change of the file
 }
 
 // watchMask are the events that wake a follower. The number of links is one of the attributes, so a
@@ -55,7 +55,7 @@ func (w *watcher) watch(f *os.File) (next func() <-chan struct{}, stop func(), e
 		file = &watchedFile{changed: make(chan struct{})}
 		w.watchedFiles[number] = file
 	}
-	file.followers++
+	file.followerCount++
 	next = func() <-chan struct{} {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -92,18 +92,18 @@ func (w *watcher) closeIfIdleLocked() <-chan struct{} {
 
 func (w *watcher) unwatch(number int32, file *watchedFile) {
 	w.mu.Lock()
-	var ended <-chan struct{}
-	if file.followers--; file.followers == 0 {
+	var readerEnded <-chan struct{}
+	if file.followerCount--; file.followerCount == 0 {
 		if w.watchedFiles[number] == file {
 			delete(w.watchedFiles, number)
 		}
 		// The removal fails if the file was deleted, because its watch is removed with it.
 		_, _ = unix.InotifyRmWatch(w.inotify.fd, uint32(number))
-		ended = w.closeIfIdleLocked()
+		readerEnded = w.closeIfIdleLocked()
 	}
 	w.mu.Unlock()
-	if ended != nil {
-		<-ended
+	if readerEnded != nil {
+		<-readerEnded
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 // currentProcess holds the process of a running task, and restarts it on request. Its
 // methods may be called concurrently.
 type currentProcess struct {
-	records *records
+	records *taskRecords
 	kill    *killRequest
 	stopper *stopper
 	env     *taskenv.Builder // the environment includes the ports of the process
@@ -37,7 +37,7 @@ func (c *currentProcess) setStarted(p *process) {
 	c.records.mu.Lock()
 	defer c.records.mu.Unlock()
 	c.process, c.records.restartReq, c.kill.leakErr = p, nil, nil
-	c.records.killed = c.kill.requested() // a kill during the start counts as a kill of this process
+	c.records.killed = c.kill.isRequested() // a kill during the start counts as a kill of this process
 }
 
 // setRecovered sets a process that an earlier agent has started, with the restart that
@@ -66,8 +66,8 @@ func (c *currentProcess) clear() {
 func (c *currentProcess) restart(ctx context.Context, event *api.TaskEvent, failure bool) error {
 	var p *process
 	first := false
-	c.records.changeWithLocal(state.Sync, func(s *api.TaskState) bool {
-		if !c.restartableLocked() {
+	c.records.changeWithLocal(state.DurabilitySync, func(s *api.TaskState) bool {
+		if !c.isRestartableLocked() {
 			return false
 		}
 		p, first = c.process, c.records.restartReq == nil
@@ -93,13 +93,13 @@ func (c *currentProcess) restart(ctx context.Context, event *api.TaskEvent, fail
 	}
 }
 
-// restartable implements [Runner.Restartable].
-func (c *currentProcess) restartable() bool {
+// isRestartable implements [Runner.Restartable].
+func (c *currentProcess) isRestartable() bool {
 	c.records.mu.Lock()
 	defer c.records.mu.Unlock()
-	return c.restartableLocked()
+	return c.isRestartableLocked()
 }
 
-func (c *currentProcess) restartableLocked() bool {
-	return c.process != nil && !isClosed(c.process.exited) && !c.kill.requested() && !isClosed(c.done)
+func (c *currentProcess) isRestartableLocked() bool {
+	return c.process != nil && !isClosed(c.process.exited) && !c.kill.isRequested() && !isClosed(c.done)
 }

@@ -15,7 +15,7 @@ import (
 // driverDescription holds the schema and the capabilities of the task's driver. Only
 // driverCapabilities may be called concurrently with other methods.
 type driverDescription struct {
-	records  *records
+	records  *taskRecords
 	dispense dispenseFunc
 	task     func() Task
 	dir      hook.TaskDir
@@ -40,7 +40,7 @@ func (d *driverDescription) fetch(ctx context.Context) error {
 		return fmt.Errorf("driver %q: %w", d.task().Driver, err)
 	}
 	d.schema = schema
-	d.records.local.Capabilities = capabilities // the capabilities are stored with the next record
+	d.records.localState.Capabilities = capabilities // the capabilities are stored with the next record
 	d.set(capabilities)
 	return nil
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
-// EndRequest identifies the task for EndTask.
-type EndRequest struct {
+// EndTaskRequest identifies the task for EndTaskFunc.
+type EndTaskRequest struct {
 	Driver  string
 	AllocID string
 	Task    string
@@ -23,47 +23,47 @@ type EndRequest struct {
 	Builtin bool           // whether the driver is builtin
 }
 
-// EndResult is the result of EndTask.
-type EndResult struct {
+// EndTaskResult is the result of EndTaskFunc.
+type EndTaskResult struct {
 	Found bool               // processes of the task were found
 	Exit  *driver.ExitResult // nil if the exit status is unknown
 }
 
-// EndTask ends the processes of a task without its driver: those in the task's
+// EndTaskFunc ends the processes of a task without its driver: those in the task's
 // cgroup and those that carry its names in their environment. It returns when they
 // have exited.
-type EndTask func(context.Context, EndRequest) (EndResult, error)
+type EndTaskFunc func(context.Context, EndTaskRequest) (EndTaskResult, error)
 
-// endTaskTimeout limits one call of EndTask.
+// endTaskTimeout limits one call of EndTaskFunc.
 const endTaskTimeout = 10 * time.Second
 
 // destroyer destroys starts of the task in their driver. It belongs to the goroutine of
 // Run and, before Run, to the callers that prepare it.
 type destroyer struct {
-	records        *records
+	records        *taskRecords
 	processTracker *processTracker
 	dispense       dispenseFunc
-	timeout        time.Duration // of one DestroyTask
+	timeout        time.Duration // of one StepDestroyTask
 	stopper        *stopper
 	logger         hclog.Logger
 
-	reported bool // the event for the pending destroy was emitted
+	eventEmitted bool // the event for the pending destroy was emitted
 }
 
-// pending returns the start that the driver must destroy, nil if there is none.
-func (d *destroyer) pending() *state.PendingDestroy { return d.records.local.Destroy }
+// pendingDestroy returns the start that the driver must destroy, nil if there is none.
+func (d *destroyer) pendingDestroy() *state.PendingDestroy { return d.records.localState.Destroy }
 
 // set records a start that the driver must destroy. It is stored with the
 // next record of the task; until then the stored record contains the id of the start.
 func (d *destroyer) set(start state.PendingDestroy) {
-	d.records.local.Destroy = &start
-	d.reported = false
+	d.records.localState.Destroy = &start
+	d.eventEmitted = false
 }
 
 // try tries once to destroy the pending start, if there is one, and then the start in
 // its Next field.
 func (d *destroyer) try(ctx context.Context) error {
-	start := d.pending()
+	start := d.pendingDestroy()
 	if start == nil {
 		return nil
 	}
@@ -71,7 +71,7 @@ func (d *destroyer) try(ctx context.Context) error {
 	defer cancel()
 	var err error
 	if start.Handle != nil {
-		err = newProcess(start.Handle, nil, d.dispense).destroyExisting(call)
+		err = newProcess(start.Handle, nil, d.dispense).destroyIfFound(call)
 	} else {
 		err = destroyByID(call, d.dispense, start.ID)
 	}
@@ -85,7 +85,7 @@ func (d *destroyer) try(ctx context.Context) error {
 		err = nil
 	}
 	if err != nil && ctx.Err() == nil {
-		err = d.withoutDriver(ctx, start, err)
+		err = d.destroyWithoutDriver(ctx, start, err)
 	}
 	if err != nil {
 		if ctx.Err() == nil {
@@ -93,17 +93,17 @@ func (d *destroyer) try(ctx context.Context) error {
 		}
 		return fmt.Errorf("destroy task: %w", err)
 	}
-	d.records.local.Destroy = start.Next // the change is stored with the next record of the task
+	d.records.localState.Destroy = start.Next // the change is stored with the next record of the task
 	return d.try(ctx)
 }
 
-// withoutDriver destroys a start for which the driver has returned err. It handles two
+// destroyWithoutDriver destroys a start for which the driver has returned err. It handles two
 // cases, and returns err in all others: a builtin driver, whose tasks are only
 // processes, and a purged job whose driver no plugin serves.
-func (d *destroyer) withoutDriver(ctx context.Context, start *state.PendingDestroy, err error) error {
-	var unavailable *driver.UnavailableError
+func (d *destroyer) destroyWithoutDriver(ctx context.Context, start *state.PendingDestroy, err error) error {
+	var unavailableErr *driver.UnavailableError
 	builtin, may := d.stopper.mayEndTask(err)
-	if !may || !builtin && (!errors.As(err, &unavailable) || unavailable.Plugin != "") {
+	if !may || !builtin && (!errors.As(err, &unavailableErr) || unavailableErr.Plugin != "") {
 		return err
 	}
 	if _, endErr := d.stopper.callEndTask(ctx, start.Handle, builtin); endErr != nil {
@@ -127,39 +127,39 @@ func (d *destroyer) reportUncertain(why string) {
 // report emits the event for a pending destroy, once.
 func (d *destroyer) report(start *state.PendingDestroy, err error) {
 	d.logger.Warn("destroying the task is pending", "task_id", start.ID, "error", err)
-	if !d.reported {
-		d.reported = true
+	if !d.eventEmitted {
+		d.eventEmitted = true
 		d.records.emit(model.EventDriverMessage(fmt.Sprintf("destroying the task is pending: %v", err), nil, time.Time{}))
 	}
 }
 
-// finish retries the pending destroy until it succeeds or ctx is done. It
+// retryUntilDestroyed retries the pending destroy until it succeeds or ctx is done. It
 // retries without delay when an unavailable driver becomes available or the job is
 // purged.
-func (d *destroyer) finish(ctx context.Context) {
-	retry := pause{first: time.Second, most: 5 * time.Minute}
-	for d.pending() != nil && ctx.Err() == nil {
+func (d *destroyer) retryUntilDestroyed(ctx context.Context) {
+	retry := backoff{initialDelay: time.Second, maxDelay: 5 * time.Minute}
+	for d.pendingDestroy() != nil && ctx.Err() == nil {
 		err := d.try(ctx)
 		if err == nil {
-			d.records.putLocal(state.Async)
+			d.records.putLocal(state.DurabilityAsync)
 			return
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		var changed <-chan struct{}
-		var unavailable *driver.UnavailableError
-		if errors.As(err, &unavailable) && unavailable.Changed != nil {
-			changed = unavailable.Changed
+		var driverChanged <-chan struct{}
+		var unavailableErr *driver.UnavailableError
+		if errors.As(err, &unavailableErr) && unavailableErr.Changed != nil {
+			driverChanged = unavailableErr.Changed
 		}
-		purged := d.stopper.request.purged
+		purged := d.stopper.killRequest.purged
 		if isClosed(purged) {
 			purged = nil // an earlier purge must not end the wait
 		}
 		timer := time.NewTimer(retry.nextDelay())
 		select {
 		case <-timer.C:
-		case <-changed:
+		case <-driverChanged:
 		case <-purged:
 		case <-ctx.Done():
 		}
@@ -170,14 +170,14 @@ func (d *destroyer) finish(ctx context.Context) {
 // retryWhileWaiting calls the function wait, and retries the pending destroy
 // concurrently. The function must not use the local state of the task.
 func (d *destroyer) retryWhileWaiting(ctx context.Context, wait func()) {
-	if d.pending() == nil {
+	if d.pendingDestroy() == nil {
 		wait()
 		return
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	var destroying sync.WaitGroup
-	destroying.Go(func() { d.finish(ctx) })
+	var destroyWG sync.WaitGroup
+	destroyWG.Go(func() { d.retryUntilDestroyed(ctx) })
 	wait()
 	cancel()
-	destroying.Wait()
+	destroyWG.Wait()
 }

@@ -29,7 +29,7 @@ type taskHooks struct {
 	env         *taskenv.Builder
 	task        func() Task
 	description *driverDescription
-	records     *records
+	records     *taskRecords
 	deadlines   hooks.Deadlines
 	logger      hclog.Logger
 
@@ -47,8 +47,8 @@ func (t *taskHooks) set(list []hooks.Entry, allocAttachments map[string]string) 
 // restoreEnv sets the variables of the hooks' stored responses. A hook without a
 // response gets an empty set, so that it keeps its place in the order.
 func (t *taskHooks) restoreEnv() {
-	for h := range hooks.Implementing[hook.TaskPrestart](t.chain) {
-		t.setEnv(h, t.records.local.Hooks[h.Name()].Env)
+	for h := range hooks.HooksImplementing[hook.TaskPrestart](t.chain) {
+		t.setEnv(h, t.records.localState.Hooks[h.Name()].Env)
 	}
 }
 
@@ -58,19 +58,19 @@ func (t *taskHooks) restoreEnv() {
 // second time.
 func (t *taskHooks) prestart(killCtx context.Context, running bool) error {
 	defer runtime.KeepAlive(t.env.Build()) // keeps the built environment in memory for all hooks, unless a hook changes it
-	chain := t.chain.Without(func(h hooks.Hook) bool { return t.records.local.Hooks[h.Name()].Done })
+	chain := t.chain.Without(func(h hooks.Hook) bool { return t.records.localState.Hooks[h.Name()].Done })
 	return hooks.CallUntilError(killCtx, chain, hook.Prestart, func(ctx context.Context, h hooks.Hook, at hook.TaskPrestart) (hook.TaskPrestartResponse, error) {
 		return t.prestartHook(ctx, h, at, running)
 	}, func(error) bool { return running })
 }
 
 func (t *taskHooks) prestartHook(ctx context.Context, h hooks.Hook, at hook.TaskPrestart, running bool) (hook.TaskPrestartResponse, error) {
-	before := t.records.local.Hooks[h.Name()]
+	before := t.records.localState.Hooks[h.Name()]
 	task := t.task()
-	point := failpoint.Enter(failpoint.Prestart)
+	point := failpoint.Enter(failpoint.StepPrestart)
 	response, err := at.Prestart(ctx, hook.TaskPrestartRequest{
 		Alloc:         t.alloc.Alloc,
-		Task:          task.ForHooks(),
+		Task:          task.HookTask(),
 		Dir:           t.dir,
 		Env:           t.env.Build().Vars(),
 		Resources:     task.Resources,
@@ -96,11 +96,11 @@ func (t *taskHooks) prestartHook(ctx context.Context, h hooks.Hook, at hook.Task
 		t.records.emit(model.EventHookFailed(h.Name(), fmt.Sprintf("prestart: the driver %q takes no mounts: the task will not see %s", task.Driver, after.Mounts[0].TaskPath)))
 	}
 	if !reflect.DeepEqual(before, after) {
-		t.records.local.SetHook(h.Name(), after)
+		t.records.localState.SetHook(h.Name(), after)
 		if !running {
-			t.records.local.StartID = "" // a start with a stored id makes no write of its own, so the response would not be stored before it
+			t.records.localState.StartID = "" // a start with a stored id makes no write of its own, so the response would not be stored before it
 		}
-		t.records.putLocal(state.Async) // the response is stored with the id of the start at the latest
+		t.records.putLocal(state.DurabilityAsync) // the response is stored with the id of the start at the latest
 		t.setEnv(h, after.Env)
 	}
 	return response, err
@@ -110,11 +110,11 @@ func (t *taskHooks) prestartHook(ctx context.Context, h hooks.Hook, at hook.Task
 // agent calls them at the end of the task even if its configuration no longer attaches
 // them. The record is stored with the start of the task at the latest.
 func (t *taskHooks) noteAttachments() {
-	t.records.local.AllocHooks = t.allocAttachments
+	t.records.localState.AllocHooks = t.allocAttachments
 	for name, attachment := range t.chain.Attachments() {
-		if state := t.records.local.Hooks[name]; state.Attachment != attachment {
+		if state := t.records.localState.Hooks[name]; state.Attachment != attachment {
 			state.Attachment = attachment
-			t.records.local.SetHook(name, state)
+			t.records.localState.SetHook(name, state)
 		}
 	}
 }
@@ -131,7 +131,7 @@ func (t *taskHooks) setEnv(h hooks.Hook, env map[string]string) {
 // called them for the same process.
 func (t *taskHooks) poststart(killCtx context.Context, p *process, repeated bool) {
 	hooks.CallEach(killCtx, t.chain, hook.Poststart, func(ctx context.Context, _ hooks.Hook, h hook.TaskPoststart) (hook.TaskPoststartResponse, error) {
-		point := failpoint.Enter(failpoint.Poststart)
+		point := failpoint.Enter(failpoint.StepPoststart)
 		defer point.Leave()
 		return h.Poststart(ctx, t.poststartRequest(p, repeated))
 	})
@@ -140,7 +140,7 @@ func (t *taskHooks) poststart(killCtx context.Context, p *process, repeated bool
 func (t *taskHooks) poststartRequest(p *process, repeated bool) hook.TaskPoststartRequest {
 	return hook.TaskPoststartRequest{
 		Alloc:    t.alloc.Alloc,
-		Task:     t.task().ForHooks(),
+		Task:     t.task().HookTask(),
 		Dir:      t.dir,
 		Env:      t.env.Build().Vars(),
 		Network:  p.network,
@@ -160,14 +160,14 @@ func (t *taskHooks) repeatPoststart(ctx context.Context, wg *sync.WaitGroup, p *
 // preKilling calls the PreKilling hooks. It may be called from any goroutine.
 func (t *taskHooks) preKilling(ctx context.Context) {
 	hooks.CallEach(ctx, t.chain, hook.PreKilling, func(ctx context.Context, _ hooks.Hook, h hook.TaskPreKilling) (hook.TaskPreKillingResponse, error) {
-		return h.PreKilling(ctx, hook.TaskPreKillingRequest{Alloc: t.alloc.Alloc, Task: t.task().ForHooks()})
+		return h.PreKilling(ctx, hook.TaskPreKillingRequest{Alloc: t.alloc.Alloc, Task: t.task().HookTask()})
 	})
 }
 
 // exited calls the Exited hooks. A kill does not cut them short, because they clean up
 // after the process. A shutdown does; exited then returns false, and the next agent calls
 // them again.
-func (t *taskHooks) exited(forceKillCtx context.Context, exit *state.Exit, willRestart bool) bool {
+func (t *taskHooks) exited(forceKillCtx context.Context, exit *state.ProcessExit, willRestart bool) bool {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(forceKillCtx))
 	defer cancel()
 	defer context.AfterFunc(forceKillCtx, func() {
@@ -176,7 +176,7 @@ func (t *taskHooks) exited(forceKillCtx context.Context, exit *state.Exit, willR
 		}
 	})()
 	request := hook.TaskExitedRequest{
-		Alloc: t.alloc.Alloc, Task: t.task().ForHooks(), Exit: exit.Result(), WillRestart: willRestart,
+		Alloc: t.alloc.Alloc, Task: t.task().HookTask(), Exit: exit.Result(), WillRestart: willRestart,
 	}
 	hooks.CallEach(ctx, t.chain, hook.Exited, func(ctx context.Context, _ hooks.Hook, h hook.TaskExited) (hook.TaskExitedResponse, error) {
 		return h.Exited(ctx, request)
@@ -188,9 +188,9 @@ func (t *taskHooks) stop(ctx context.Context) {
 	hooks.CallEach(ctx, t.chain, hook.Stop, func(ctx context.Context, h hooks.Hook, at hook.TaskStop) (hook.TaskStopResponse, error) {
 		return at.Stop(ctx, hook.TaskStopRequest{
 			Alloc:         t.alloc.Alloc,
-			Task:          t.task().ForHooks(),
+			Task:          t.task().HookTask(),
 			Dir:           t.dir,
-			PreviousState: maps.Clone(t.records.local.Hooks[h.Name()].Data),
+			PreviousState: maps.Clone(t.records.localState.Hooks[h.Name()].Data),
 		})
 	})
 }
@@ -198,14 +198,14 @@ func (t *taskHooks) stop(ctx context.Context) {
 // shutdown calls the Shutdown hooks when the agent shuts down and the task stays.
 func (t *taskHooks) shutdown(ctx context.Context) {
 	hooks.CallEach(context.WithoutCancel(ctx), t.chain, hook.Shutdown, func(ctx context.Context, _ hooks.Hook, h hook.TaskShutdown) (hook.TaskShutdownResponse, error) {
-		return h.Shutdown(ctx, hook.TaskShutdownRequest{Alloc: t.alloc.Alloc, Task: t.task().ForHooks()})
+		return h.Shutdown(ctx, hook.TaskShutdownRequest{Alloc: t.alloc.Alloc, Task: t.task().HookTask()})
 	})
 }
 
 // update calls the Update hooks. It may be called from any goroutine.
 func (t *taskHooks) update(killCtx context.Context) {
 	hooks.CallEach(killCtx, t.chain, hook.Update, func(ctx context.Context, _ hooks.Hook, h hook.TaskUpdate) (hook.TaskUpdateResponse, error) {
-		return h.Update(ctx, hook.TaskUpdateRequest{Alloc: t.alloc.Alloc, Task: t.task().ForHooks(), Env: t.env.Build().Vars()})
+		return h.Update(ctx, hook.TaskUpdateRequest{Alloc: t.alloc.Alloc, Task: t.task().HookTask(), Env: t.env.Build().Vars()})
 	})
 }
 
@@ -213,7 +213,7 @@ func (t *taskHooks) update(killCtx context.Context) {
 // several hooks use the same path in the task, the last hook wins.
 func (t *taskHooks) mounts() (mounts []driver.Mount, devices []driver.Device) {
 	for _, h := range t.chain.Hooks() {
-		record := t.records.local.Hooks[h.Name()]
+		record := t.records.localState.Hooks[h.Name()]
 		for _, m := range record.Mounts {
 			mounts = slices.DeleteFunc(mounts, func(o driver.Mount) bool { return o.TaskPath == m.TaskPath })
 			mounts = append(mounts, m)

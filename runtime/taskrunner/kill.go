@@ -16,13 +16,13 @@ import (
 // cancels. It may be made before, during and after Run. The channels are closed, and the
 // other fields are used, with mu held.
 type killRequest struct {
-	records *records
+	records *taskRecords
 	mu      *sync.Mutex // mu of records
 
-	killed      chan struct{} // closed by the first Kill
-	forceKilled chan struct{} // closed by the first ForceKill
-	purged      chan struct{} // closed by the first Purge
-	skipDelay   chan struct{} // closed by the first SkipShutdownDelay
+	killed       chan struct{} // closed by the first Kill
+	forceKilled  chan struct{} // closed by the first ForceKill
+	purged       chan struct{} // closed by the first Purge
+	delaySkipped chan struct{} // closed by the first SkipShutdownDelay
 
 	withoutEvent    bool                    // no event is emitted for the kill, neither when it starts nor when it ends
 	leakErr         error                   // why the kill of the process may have leaked resources; nil if it succeeded
@@ -30,24 +30,24 @@ type killRequest struct {
 	cancelForceKill context.CancelCauseFunc // cancels forceKillCtx; nil outside Run
 }
 
-func newKillRequest(records *records) *killRequest {
+func newKillRequest(records *taskRecords) *killRequest {
 	return &killRequest{
-		records:     records,
-		mu:          &records.mu,
-		killed:      make(chan struct{}),
-		forceKilled: make(chan struct{}),
-		purged:      make(chan struct{}),
-		skipDelay:   make(chan struct{}),
+		records:      records,
+		mu:           &records.mu,
+		killed:       make(chan struct{}),
+		forceKilled:  make(chan struct{}),
+		purged:       make(chan struct{}),
+		delaySkipped: make(chan struct{}),
 	}
 }
 
-func (k *killRequest) requested() bool { return isClosed(k.killed) }
-func (k *killRequest) forced() bool    { return isClosed(k.forceKilled) }
+func (k *killRequest) isRequested() bool { return isClosed(k.killed) }
+func (k *killRequest) isForced() bool    { return isClosed(k.forceKilled) }
 
-// request implements [Runner.Kill] and, if force is set, [Runner.ForceKill].
-func (k *killRequest) request(event *api.TaskEvent, force bool) {
-	k.records.changeWithLocal(state.Sync, func(s *api.TaskState) bool {
-		first := !k.requested()
+// requestKill implements [Runner.Kill] and, if force is set, [Runner.ForceKill].
+func (k *killRequest) requestKill(event *api.TaskEvent, force bool) {
+	k.records.changeWithLocal(state.DurabilitySync, func(s *api.TaskState) bool {
+		first := !k.isRequested()
 		if first {
 			// An existing event comes from an earlier agent, which died before it killed the
 			// task.
@@ -62,9 +62,9 @@ func (k *killRequest) request(event *api.TaskEvent, force bool) {
 	})
 }
 
-// restore requests the kill that an earlier agent did not finish and whose event is
+// restoreKill requests the kill that an earlier agent did not finish and whose event is
 // stored. It must be called before any other method.
-func (k *killRequest) restore() {
+func (k *killRequest) restoreKill() {
 	k.withoutEvent = true
 	close(k.killed)
 }
@@ -77,7 +77,7 @@ func (k *killRequest) requestLocked(force bool) {
 		closeOnce(k.forceKilled)
 	}
 	closeOnce(k.killed)
-	if k.cancelForceKill != nil && k.forced() {
+	if k.cancelForceKill != nil && k.isForced() {
 		k.cancelForceKill(errForceKilled)
 	}
 	if k.cancelKill != nil {
@@ -93,10 +93,10 @@ func (k *killRequest) contexts(ctx context.Context) (forceKillCtx, killCtx conte
 	defer k.mu.Unlock()
 	forceKillCtx, k.cancelForceKill = context.WithCancelCause(ctx)
 	killCtx, k.cancelKill = context.WithCancelCause(forceKillCtx)
-	if k.forced() {
+	if k.isForced() {
 		k.cancelForceKill(errForceKilled)
 	}
-	if k.requested() {
+	if k.isRequested() {
 		k.cancelKill(ErrKilled)
 	}
 	return forceKillCtx, killCtx
@@ -111,8 +111,8 @@ func (k *killRequest) endContexts() {
 	k.cancelKill, k.cancelForceKill = nil, nil
 }
 
-// closeLocking closes one of the channels unless it is closed.
-func (k *killRequest) closeLocking(c chan struct{}) {
+// closeLocked closes one of the channels unless it is closed.
+func (k *killRequest) closeLocked(c chan struct{}) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	closeOnce(c)
@@ -124,8 +124,8 @@ func (k *killRequest) setLeakErr(err error) {
 	k.leakErr = err
 }
 
-// event returns the event for the end of a kill, or nil if the kill had no event.
-func (k *killRequest) event() *api.TaskEvent {
+// killedEvent returns the event for the end of a kill, or nil if the kill had no event.
+func (k *killRequest) killedEvent() *api.TaskEvent {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {

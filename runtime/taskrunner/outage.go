@@ -8,44 +8,44 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// pause is a delay that doubles from first up to most.
-type pause struct {
-	first, most time.Duration
-	next        time.Duration // next delay; 0 before the first call of nextDelay
+// backoff is a delay that doubles from first up to most.
+type backoff struct {
+	initialDelay, maxDelay time.Duration
+	currentDelay           time.Duration // next delay; 0 before the first call of nextDelay
 }
 
-func (p *pause) nextDelay() time.Duration {
-	d := max(p.next, p.first)
-	p.next = min(2*d, p.most)
+func (p *backoff) nextDelay() time.Duration {
+	d := max(p.currentDelay, p.initialDelay)
+	p.currentDelay = min(2*d, p.maxDelay)
 	return d
 }
 
-// outage is a period in which calls of a driver get no answer. The zero value is ready
+// driverOutage is a period in which calls of a driver get no answer. The zero value is ready
 // to use.
-type outage struct {
-	reported        bool  // wait has called report since the driver's last answer
-	pluginDownPause pause // delay after a call during which the plugin process exited
-	retry           pause // delay between attempts if no channel announces that the driver is available
+type driverOutage struct {
+	reported          bool    // wait has called report since the driver's last answer
+	pluginDownBackoff backoff // delay after a call during which the plugin process exited
+	retryBackoff      backoff // delay between attempts if no channel announces that the driver is available
 }
 
 // end resets the outage after an answer.
-func (o *outage) end() { *o = outage{} }
+func (o *driverOutage) end() { *o = driverOutage{} }
 
 // wait blocks until the call that failed with err may be repeated. It returns false
 // when ctx is done. It calls report with the first error of the outage that means that
 // the driver is unavailable or could not find out about the task; report may be nil.
-func (o *outage) wait(ctx context.Context, err error, report func(error)) bool {
-	var unavailable *driver.UnavailableError
-	var undecided *undecidedRecoveryError
-	if !errors.As(err, &unavailable) && !errors.As(err, &undecided) {
+func (o *driverOutage) wait(ctx context.Context, err error, report func(error)) bool {
+	var unavailableErr *driver.UnavailableError
+	var undecidedErr *undecidedRecoveryError
+	if !errors.As(err, &unavailableErr) && !errors.As(err, &undecidedErr) {
 		// The first relaunch of the plugin is immediate. Further ones are delayed, because
 		// the recovery of a task that crashes the plugin would otherwise run in a tight loop.
-		o.pluginDownPause.first, o.pluginDownPause.most = 5*time.Millisecond, time.Second
-		if o.pluginDownPause.next == 0 {
-			o.pluginDownPause.next = o.pluginDownPause.first
+		o.pluginDownBackoff.initialDelay, o.pluginDownBackoff.maxDelay = 5*time.Millisecond, time.Second
+		if o.pluginDownBackoff.currentDelay == 0 {
+			o.pluginDownBackoff.currentDelay = o.pluginDownBackoff.initialDelay
 			return ctx.Err() == nil
 		}
-		return sleep(ctx, o.pluginDownPause.nextDelay())
+		return sleep(ctx, o.pluginDownBackoff.nextDelay())
 	}
 	if !o.reported {
 		o.reported = true
@@ -53,12 +53,12 @@ func (o *outage) wait(ctx context.Context, err error, report func(error)) bool {
 			report(err)
 		}
 	}
-	if unavailable == nil || unavailable.Changed == nil {
-		o.retry.first, o.retry.most = time.Second, 30*time.Second
-		return sleep(ctx, o.retry.nextDelay())
+	if unavailableErr == nil || unavailableErr.Changed == nil {
+		o.retryBackoff.initialDelay, o.retryBackoff.maxDelay = time.Second, 30*time.Second
+		return sleep(ctx, o.retryBackoff.nextDelay())
 	}
 	select {
-	case <-unavailable.Changed:
+	case <-unavailableErr.Changed:
 		return true
 	case <-ctx.Done():
 		return false
@@ -83,8 +83,8 @@ func sleep(ctx context.Context, d time.Duration) bool {
 func withUnavailableError(find dispenseFunc) dispenseFunc {
 	return func(ctx context.Context) (driver.Driver, error) {
 		d, err := find(ctx)
-		var unavailable *driver.UnavailableError
-		if err != nil && !errors.As(err, &unavailable) {
+		var unavailableErr *driver.UnavailableError
+		if err != nil && !errors.As(err, &unavailableErr) {
 			err = &driver.UnavailableError{Err: err}
 		}
 		return d, err

@@ -34,11 +34,11 @@ type process struct {
 
 	once   sync.Once
 	exited chan struct{} // closed by finish, after it has set result
-	result exit
+	result processResult
 }
 
-// exit is how a process ended.
-type exit struct {
+// processResult is how a process ended.
+type processResult struct {
 	driver.ExitResult
 	// lost means that the exit status is unknown: the driver answered that it does not
 	// have the task, or the agent ended the process without the driver.
@@ -53,8 +53,8 @@ func newProcess(handle *driver.Handle, network *driver.NetworkOverride, d dispen
 
 func (p *process) id() string { return p.handle.Config.ID }
 
-// finish records how the process ended. Only the first call has an effect.
-func (p *process) finish(result exit) {
+// recordResult records how the process ended. Only the first call has an effect.
+func (p *process) recordResult(result processResult) {
 	p.once.Do(func() {
 		p.result = result
 		p.recovery.remove(p)
@@ -62,9 +62,9 @@ func (p *process) finish(result exit) {
 	})
 }
 
-// call runs f on the driver. When the plugin has died, before or during f, the next
+// callDriver runs f on the driver. When the plugin has died, before or during f, the next
 // plugin process recovers the task and f runs once more.
-func (p *process) call(ctx context.Context, f func(driver.Driver) error) error {
+func (p *process) callDriver(ctx context.Context, f func(driver.Driver) error) error {
 	d, err := p.dispense(ctx)
 	if err != nil {
 		return err
@@ -110,9 +110,9 @@ func (e *undecidedRecoveryError) Unwrap() error { return e.error }
 // isUnanswered reports whether err means that no plugin process has answered, or that it
 // could not find out about the task. The task may still run.
 func isUnanswered(err error) bool {
-	var unavailable *driver.UnavailableError
-	var undecided *undecidedRecoveryError
-	return errors.As(err, &unavailable) || errors.As(err, &undecided) || errors.Is(err, driver.ErrPluginDown)
+	var unavailableErr *driver.UnavailableError
+	var undecidedErr *undecidedRecoveryError
+	return errors.As(err, &unavailableErr) || errors.As(err, &undecidedErr) || errors.Is(err, driver.ErrPluginDown)
 }
 
 // watchState is what watch knows about the task and its plugin process.
@@ -131,10 +131,10 @@ const (
 type driverAnswer int
 
 const (
-	answerDone     driverAnswer = iota // the call succeeded
-	answerNone                         // no answer about the task, see isUnanswered
-	answerNotFound                     // the driver does not know the task
-	answerError                        // any other error of the driver
+	answerDone        driverAnswer = iota // the call succeeded
+	answerUnavailable                     // no answer about the task, see isUnanswered
+	answerNotFound                        // the driver does not know the task
+	answerError                           // any other error of the driver
 )
 
 // watchTable maps state and answer to the next state. Only an answer of a driver ends
@@ -151,7 +151,7 @@ func answerOf(err error) driverAnswer {
 	case err == nil:
 		return answerDone
 	case isUnanswered(err):
-		return answerNone
+		return answerUnavailable
 	case errors.Is(err, driver.ErrTaskNotFound):
 		return answerNotFound
 	}
@@ -167,35 +167,35 @@ func (p *process) watch(ctx context.Context) {
 	if p.detached {
 		state = stateDetached
 	}
-	var outage outage
+	var currentOutage driverOutage
 	var d driver.Driver // driver that returned the last answer
 	for {
 		var result driver.ExitResult
 		var err error
-		d, result, err = p.step(ctx, state, d)
+		d, result, err = p.callInState(ctx, state, d)
 		if err != nil && ctx.Err() != nil {
 			return
 		}
 		switch state = watchTable[state][answerOf(err)]; state {
 		case stateRecovered:
 			p.recovery.set(p, d)
-			if outage.reported && p.onOutageEnd != nil {
+			if currentOutage.reported && p.onOutageEnd != nil {
 				p.onOutageEnd()
 			}
-			outage.end()
+			currentOutage.end()
 		case stateDetached:
 			p.recovery.set(p, nil)
-			if !outage.wait(ctx, err, p.reportOutage) {
+			if !currentOutage.wait(ctx, err, p.reportOutage) {
 				return
 			}
 		case stateExited:
 			if err != nil {
 				result = driver.ExitResult{Err: err}
 			}
-			p.finish(exit{ExitResult: result})
+			p.recordResult(processResult{ExitResult: result})
 			return
 		case stateLost:
-			p.finish(exit{ExitResult: driver.ExitResult{Err: err}, lost: true})
+			p.recordResult(processResult{ExitResult: driver.ExitResult{Err: err}, lost: true})
 			return
 		}
 	}
@@ -212,10 +212,10 @@ func (p *process) reportOutage(err error) {
 	}
 }
 
-// step makes the driver call that belongs to a watchState. For a recovered task it
+// callInState makes the driver call that belongs to a watchState. For a recovered task it
 // calls WaitTask on the plugin process that has recovered the task, because the next
 // plugin process does not have it.
-func (p *process) step(ctx context.Context, state watchState, d driver.Driver) (_ driver.Driver, result driver.ExitResult, err error) {
+func (p *process) callInState(ctx context.Context, state watchState, d driver.Driver) (_ driver.Driver, result driver.ExitResult, err error) {
 	switch state {
 	case stateDetached:
 		d, err = p.recover(ctx)
@@ -233,21 +233,21 @@ func (p *process) step(ctx context.Context, state watchState, d driver.Driver) (
 	return d, result, err
 }
 
-// destroy calls DestroyTask, which also kills a process that may still run. It returns
+// destroy calls StepDestroyTask, which also kills a process that may still run. It returns
 // nil if no plugin process has the task, and an error if the driver could not find that
 // out.
 func (p *process) destroy(ctx context.Context) error {
-	err := p.destroyExisting(ctx)
+	err := p.destroyIfFound(ctx)
 	if errors.Is(err, driver.ErrTaskNotFound) {
 		return nil
 	}
 	return err
 }
 
-// destroyExisting is destroy, but it returns ErrTaskNotFound if no plugin process has the
+// destroyIfFound is destroy, but it returns ErrTaskNotFound if no plugin process has the
 // task. A plugin process that is younger than the task first recovers it, or it would
 // not remove what the task has left.
-func (p *process) destroyExisting(ctx context.Context) error {
+func (p *process) destroyIfFound(ctx context.Context) error {
 	err := destroyByID(ctx, p.dispense, p.id())
 	down, unknown := errors.Is(err, driver.ErrPluginDown), errors.Is(err, driver.ErrTaskNotFound)
 	if down || unknown {
@@ -275,7 +275,7 @@ func destroyByID(ctx context.Context, dispense dispenseFunc, id string) error {
 }
 
 func (p *process) stop(ctx context.Context, timeout time.Duration, signal string) error {
-	err := p.call(ctx, func(d driver.Driver) error { return d.StopTask(ctx, p.id(), timeout, signal) })
+	err := p.callDriver(ctx, func(d driver.Driver) error { return d.StopTask(ctx, p.id(), timeout, signal) })
 	if errors.Is(err, driver.ErrTaskNotFound) {
 		return nil
 	}
@@ -283,11 +283,11 @@ func (p *process) stop(ctx context.Context, timeout time.Duration, signal string
 }
 
 func (p *process) signal(ctx context.Context, name string) error {
-	return p.call(ctx, func(d driver.Driver) error { return d.SignalTask(ctx, p.id(), name) })
+	return p.callDriver(ctx, func(d driver.Driver) error { return d.SignalTask(ctx, p.id(), name) })
 }
 
 func (p *process) exec(ctx context.Context, command []string, timeout time.Duration) (result *driver.ExecResult, err error) {
-	err = p.call(ctx, func(d driver.Driver) (err error) {
+	err = p.callDriver(ctx, func(d driver.Driver) (err error) {
 		result, err = d.ExecTask(ctx, p.id(), command, timeout)
 		return err
 	})
@@ -301,14 +301,14 @@ func (p *process) execStreaming(ctx context.Context, exec driver.Exec) (result *
 	if err != nil {
 		return nil, err
 	}
-	point := failpoint.Enter(failpoint.Running)
+	point := failpoint.Enter(failpoint.StepRunning)
 	result, err = d.ExecTaskStreaming(ctx, p.id(), exec)
 	point.Leave()
 	return result, err
 }
 
 func (p *process) stats(ctx context.Context, interval time.Duration) (stream <-chan *driver.TaskStats, err error) {
-	err = p.call(ctx, func(d driver.Driver) (err error) {
+	err = p.callDriver(ctx, func(d driver.Driver) (err error) {
 		stream, err = d.TaskStats(ctx, p.id(), interval)
 		return err
 	})

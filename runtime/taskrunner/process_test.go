@@ -10,18 +10,18 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// answers is a driver that returns the next answer to each call, and repeats the last
+// scriptedDriver is a driver that returns the next answer to each call, and repeats the last
 // one.
-type answers struct {
+type scriptedDriver struct {
 	driver.Driver // nil, because methods that are not overridden are not called
-	wait          []error
-	signal        []error
-	destroy       []error
-	recover       []error
+	waitErrs      []error
+	signalErrs    []error
+	destroyErrs   []error
+	recoverErrs   []error
 	calls         []string
 }
 
-func next(list *[]error) error {
+func nextErr(list *[]error) error {
 	err := (*list)[0]
 	if len(*list) > 1 {
 		*list = (*list)[1:]
@@ -29,30 +29,30 @@ func next(list *[]error) error {
 	return err
 }
 
-func (a *answers) WaitTask(context.Context, string) (*driver.ExitResult, error) {
+func (a *scriptedDriver) WaitTask(context.Context, string) (*driver.ExitResult, error) {
 	a.calls = append(a.calls, "wait")
-	if err := next(&a.wait); err != nil {
+	if err := nextErr(&a.waitErrs); err != nil {
 		return nil, err
 	}
 	return &driver.ExitResult{ExitCode: 7}, nil
 }
 
-func (a *answers) SignalTask(context.Context, string, string) error {
+func (a *scriptedDriver) SignalTask(context.Context, string, string) error {
 	a.calls = append(a.calls, "signal")
-	return next(&a.signal)
+	return nextErr(&a.signalErrs)
 }
 
-func (a *answers) DestroyTask(context.Context, string, bool) error {
+func (a *scriptedDriver) DestroyTask(context.Context, string, bool) error {
 	a.calls = append(a.calls, "destroy")
-	return next(&a.destroy)
+	return nextErr(&a.destroyErrs)
 }
 
-func (a *answers) RecoverTask(context.Context, *driver.Handle) error {
+func (a *scriptedDriver) RecoverTask(context.Context, *driver.Handle) error {
 	a.calls = append(a.calls, "recover")
-	return next(&a.recover)
+	return nextErr(&a.recoverErrs)
 }
 
-func (a *answers) process() *process {
+func (a *scriptedDriver) process() *process {
 	return newProcess(&driver.Handle{Config: &driver.TaskConfig{ID: "a/t/1"}}, nil,
 		func(context.Context) (driver.Driver, error) { return a, nil })
 }
@@ -89,7 +89,7 @@ func TestWait(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a := &answers{wait: c.wait, recover: c.recover}
+				a := &scriptedDriver{waitErrs: c.wait, recoverErrs: c.recover}
 				p := a.process()
 				p.watch(t.Context())
 				<-p.exited
@@ -122,7 +122,7 @@ func TestDestroyAcrossPlugins(t *testing.T) {
 		{"nor can the one after a death", []error{errPluginDown}, []error{errBusy}, errBusy, []string{"destroy", "recover"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a := &answers{destroy: c.destroy, recover: c.recover}
+			a := &scriptedDriver{destroyErrs: c.destroy, recoverErrs: c.recover}
 			if err := a.process().destroy(t.Context()); !errors.Is(err, c.want) {
 				t.Errorf("got %v, want %v", err, c.want)
 			}
@@ -137,7 +137,7 @@ func TestDestroyAcrossPlugins(t *testing.T) {
 func TestDestroyWithinALimit(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	a := &answers{destroy: []error{errTaskNotFound}, recover: []error{ctx.Err()}}
+	a := &scriptedDriver{destroyErrs: []error{errTaskNotFound}, recoverErrs: []error{ctx.Err()}}
 	if err := a.process().destroy(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v, want %v", err, context.Canceled)
 	}
@@ -146,7 +146,7 @@ func TestDestroyWithinALimit(t *testing.T) {
 func TestWatchEndsWithoutAnExit(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	p := (&answers{wait: []error{context.Canceled}}).process()
+	p := (&scriptedDriver{waitErrs: []error{context.Canceled}}).process()
 	p.watch(ctx)
 	if isClosed(p.exited) {
 		t.Error("a process that was no longer watched has exited")
@@ -172,7 +172,7 @@ func TestCallAcrossPlugins(t *testing.T) {
 		{"a process that has exited is not recovered", []error{errTaskNotFound}, nil, true, errTaskNotFound, []string{"signal"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a := &answers{signal: c.signal, recover: c.recover}
+			a := &scriptedDriver{signalErrs: c.signal, recoverErrs: c.recover}
 			p := a.process()
 			if c.exited {
 				close(p.exited)

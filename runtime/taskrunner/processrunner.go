@@ -20,7 +20,7 @@ import (
 // destroyed it. It belongs to the goroutine of Run.
 type processRunner struct {
 	ref            taskRef
-	records        *records
+	records        *taskRecords
 	processTracker *processTracker
 	starter        *starter
 	current        *currentProcess
@@ -28,7 +28,7 @@ type processRunner struct {
 	kill           *killRequest
 	stopper        *stopper
 	destroyer      *destroyer
-	restarts       *restarts
+	restarts       *restartDecider
 	logger         hclog.Logger
 }
 
@@ -43,49 +43,49 @@ func (r *processRunner) run(killCtx, forceKillCtx context.Context) (restart.Outc
 	} else {
 		var err error
 		if p, err = r.starter.start(killCtx, forceKillCtx); err != nil {
-			return startError(err), killCtx.Err() == nil
+			return startFailureOutcome(err), killCtx.Err() == nil
 		}
 	}
 
-	var watch sync.WaitGroup
-	defer watch.Wait()
+	var watchWG sync.WaitGroup
+	defer watchWG.Wait()
 	watched, stopWatch := context.WithCancel(context.WithoutCancel(killCtx))
 	defer stopWatch()
 	p.onOutage = func(err error) { r.records.emit(model.EventDriverUnavailable(err.Error())) }
 	p.onOutageEnd = func() {
 		r.records.emit(model.EventDriverMessage("driver available again, the task was recovered", nil, time.Time{}))
 	}
-	watch.Go(func() { p.watch(watched) })
+	watchWG.Go(func() { p.watch(watched) })
 
-	r.finishRestart(watched, &watch, p)
+	r.finishRestart(watched, &watchWG, p)
 	r.hooks.poststart(killCtx, p, recovered)
 	// Poststart must not run after the hooks of a kill or of the exit.
-	var repeating sync.WaitGroup
+	var repeatWG sync.WaitGroup
 	running, stopRepeating := context.WithCancel(killCtx)
-	r.hooks.repeatPoststart(running, &repeating, p)
-	failpoint.Hit(failpoint.Running, failpoint.Before)
+	r.hooks.repeatPoststart(running, &repeatWG, p)
+	failpoint.Hit(failpoint.StepRunning, failpoint.PhaseBefore)
 	select {
 	case <-p.exited:
 	case <-killCtx.Done():
 	}
 	stopRepeating()
-	repeating.Wait()
-	if r.kill.requested() {
+	repeatWG.Wait()
+	if r.kill.isRequested() {
 		r.stopper.kill(forceKillCtx, p)
 	}
 	if isShutdown(killCtx, forceKillCtx) {
 		return restart.Outcome{}, false
 	}
-	return r.ended(killCtx, forceKillCtx, p)
+	return r.handleProcessEnd(killCtx, forceKillCtx, p)
 }
 
-// ended records the end of the process and calls the Exited hooks. The exit status is
+// handleProcessEnd records the end of the process and calls the Exited hooks. The exit status is
 // stored before the driver destroys the task, because no driver can report it
 // afterwards. ended returns false if a shutdown of the agent has cut the hooks short:
 // the next agent calls them again.
-func (r *processRunner) ended(killCtx, forceKillCtx context.Context, p *process) (restart.Outcome, bool) {
-	local := &r.records.local
-	var result exit
+func (r *processRunner) handleProcessEnd(killCtx, forceKillCtx context.Context, p *process) (restart.Outcome, bool) {
+	local := &r.records.localState
+	var result processResult
 	select {
 	case <-p.exited:
 		result = p.result
@@ -93,17 +93,17 @@ func (r *processRunner) ended(killCtx, forceKillCtx context.Context, p *process)
 		result.lost = true // the process has not exited after ForceKill, so its exit status is unknown
 	}
 	r.processTracker.noteExit(!result.lost && result.Err == nil)
-	local.Exit = &state.Exit{
+	local.Exit = &state.ProcessExit{
 		Lost: result.lost, Success: !result.lost && result.Successful(),
 		Code: result.ExitCode, Signal: result.Signal, OOMKilled: result.OOMKilled,
 	}
 	if result.Err != nil {
 		local.Exit.Error = result.Err.Error()
 	} else if result.lost {
-		local.Exit.Error = exitUnknown
+		local.Exit.Error = exitUnknownMessage
 	}
-	point := failpoint.Enter(failpoint.ExitObserved)
-	err := r.records.put(state.Sync, func(s *api.TaskState) bool {
+	point := failpoint.Enter(failpoint.StepExitObserved)
+	err := r.records.put(state.DurabilitySync, func(s *api.TaskState) bool {
 		if request := r.records.restartReq; request != nil {
 			local.Exit.Asked, local.Exit.Failure = true, request.Failure
 		}
@@ -131,8 +131,8 @@ func (r *processRunner) ended(killCtx, forceKillCtx context.Context, p *process)
 	if result.destroyed {
 		r.processTracker.noteDestroyed()
 	} else {
-		r.destroyer.set(state.PendingDestroy{ID: p.id(), Handle: storedHandle(p.handle)})
-		point := failpoint.Enter(failpoint.DestroyTask)
+		r.destroyer.set(state.PendingDestroy{ID: p.id(), Handle: handleWithoutConfig(p.handle)})
+		point := failpoint.Enter(failpoint.StepDestroyTask)
 		_ = r.destroyer.try(context.WithoutCancel(killCtx)) // the destroyer reports errors as an event
 		point.Leave()
 	}
@@ -149,8 +149,8 @@ func (r *processRunner) resumeRecovered(killCtx context.Context, p *process) {
 	}
 	r.logger.Info("task taken over", "task_id", p.id())
 	if task, _ := r.records.snapshot(); task.State != model.TaskRunning {
-		r.restarts.started()
-		r.records.transition(state.Grouped, model.TaskRunning, model.EventStarted())
+		r.restarts.recordStart()
+		r.records.setTaskState(state.DurabilityGrouped, model.TaskRunning, model.EventStarted())
 	}
 }
 
@@ -175,16 +175,16 @@ func terminatedEvent(result driver.ExitResult) *api.TaskEvent {
 	return model.EventTerminated(result.ExitCode, result.Signal, result.OOMKilled, message)
 }
 
-// exitUnknown is the error text of an exit whose status no process could report.
-const exitUnknown = "exit status unknown"
+// exitUnknownMessage is the error text of an exit whose status no process could report.
+const exitUnknownMessage = "exit status unknown"
 
 func exitUnknownText(err error) string {
 	if err == nil {
-		return exitUnknown
+		return exitUnknownMessage
 	}
-	return fmt.Sprintf("%s: %v", exitUnknown, err)
+	return fmt.Sprintf("%s: %v", exitUnknownMessage, err)
 }
 
-func startError(err error) restart.Outcome {
+func startFailureOutcome(err error) restart.Outcome {
 	return restart.Outcome{Unrecoverable: !driver.IsRecoverable(err)}
 }

@@ -23,59 +23,59 @@ type Store interface {
 	Put(state.LocalState, *api.TaskState, state.Durability) state.WaitFunc
 }
 
-// records holds the state of a task, the local state of its runner, and what the store
+// taskRecords holds the state of a task, the local state of its runner, and what the store
 // has of both. Methods without another remark may be called from any goroutine.
-type records struct {
-	store  Store
-	notify func()          // called after each change of the task's state
-	ended  <-chan struct{} // closed when puts that the store has refused are no longer retried
-	logger hclog.Logger
+type taskRecords struct {
+	store        Store
+	notify       func()          // called after each change of the task's state
+	retriesEnded <-chan struct{} // closed when puts that the store has refused are no longer retried
+	logger       hclog.Logger
 
-	// local belongs to the goroutine of Run and, before Run, to the callers that prepare
+	// localState belongs to the goroutine of Run and, before Run, to the callers that prepare
 	// it.
-	local state.LocalState
+	localState state.LocalState
 
 	// The mutex writing keeps the store's writes in order: unlike mu, it is held during
 	// each write.
-	writing       sync.Mutex       // taken before mu
-	stored        state.LocalState // local state of the last put, read by goroutines other than that of Run
-	puts          int              // number of puts
-	lastLocalPut  int              // number of the last put that included the local state
-	lastStoredPut int              // number of the last put that is known to be stored
-	retryDone     chan struct{}    // not nil after the store has refused a put (see storeAgain); closed when the records are stored
+	writeMu           sync.Mutex       // taken before mu
+	lastPutLocalState state.LocalState // local state of the last put, read by goroutines other than that of Run
+	putCount          int              // number of puts
+	lastLocalPut      int              // number of the last put that included the local state
+	lastStoredPut     int              // number of the last put that is known to be stored
+	retryDone         chan struct{}    // not nil after the store has refused a put (see storeAgain); closed when the records are stored
 
 	mu               sync.Mutex // mu also guards fields of killRequest and currentProcess
-	state            *api.TaskState
+	taskState        *api.TaskState
 	restartReq       *state.RestartRequest // requested restart of the process, or rerun of a dead task
 	killed           bool                  // the task was killed; stored as LocalState.Killed
 	reportedMessages []string              // messages of emitOnce, stored as LocalState.Reported; replaced, never changed in place
 }
 
 // restore sets the records of an earlier agent. It must be called before any other method.
-func (r *records) restore(was Restored) {
-	r.local, r.stored = was.Local, was.Local
+func (r *taskRecords) restore(was RestoredTask) {
+	r.localState, r.lastPutLocalState = was.Local, was.Local
 	r.killed, r.reportedMessages = was.Local.Killed, was.Local.Reported
 	if was.State != nil {
-		r.state = model.CopyTaskState(was.State)
+		r.taskState = model.CopyTaskState(was.State)
 	} else {
-		r.received()
+		r.addReceivedEvent()
 	}
 }
 
-// received adds the first event of a task.
-func (r *records) received() {
-	model.AppendTaskEvent(r.state, model.EventReceived(), time.Now())
+// addReceivedEvent adds the first event of a task.
+func (r *taskRecords) addReceivedEvent() {
+	model.AppendTaskEvent(r.taskState, model.EventReceived(), time.Now())
 }
 
 // reset replaces the records by those of a new task that keeps the data of its hooks. It
 // must be called before Run.
-func (r *records) reset() {
-	before := r.local
-	r.local = state.LocalState{Capabilities: before.Capabilities}
+func (r *taskRecords) reset() {
+	before := r.localState
+	r.localState = state.LocalState{Capabilities: before.Capabilities}
 	for name, was := range before.Hooks {
-		r.local.SetHook(name, state.HookState{Attachment: was.Attachment, Data: was.Data})
+		r.localState.SetHook(name, state.HookState{Attachment: was.Attachment, Data: was.Data})
 	}
-	r.put(state.Sync, func(s *api.TaskState) bool {
+	r.put(state.DurabilitySync, func(s *api.TaskState) bool {
 		if s.State == model.TaskPending {
 			return false
 		}
@@ -86,15 +86,15 @@ func (r *records) reset() {
 }
 
 // snapshot implements [Runner.Snapshot].
-func (r *records) snapshot() (state *api.TaskState, killed bool) {
+func (r *taskRecords) snapshot() (state *api.TaskState, killed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return model.CopyTaskState(r.state), r.killed
+	return model.CopyTaskState(r.taskState), r.killed
 }
 
 // emit adds an event, which the records own afterwards.
-func (r *records) emit(event *api.TaskEvent) {
-	r.change(state.Async, func(s *api.TaskState) bool {
+func (r *taskRecords) emit(event *api.TaskEvent) {
+	r.changeAndStore(state.DurabilityAsync, func(s *api.TaskState) bool {
 		model.AppendTaskEvent(s, event, time.Now())
 		return true
 	})
@@ -106,8 +106,8 @@ const maxReportedMessages = 16
 // emitOnce is emit for an event that the task gets only once, even if another
 // plugin process sends it again: the messages are stored with the task. After 16
 // messages further ones are ignored.
-func (r *records) emitOnce(event *api.TaskEvent) {
-	r.changeWithLocal(state.Async, func(s *api.TaskState) bool {
+func (r *taskRecords) emitOnce(event *api.TaskEvent) {
+	r.changeWithLocal(state.DurabilityAsync, func(s *api.TaskState) bool {
 		if len(r.reportedMessages) >= maxReportedMessages || slices.Contains(r.reportedMessages, event.DisplayMessage) {
 			return false
 		}
@@ -117,9 +117,9 @@ func (r *records) emitOnce(event *api.TaskEvent) {
 	})
 }
 
-// transition sets the state of the task, adds the event unless it is nil, and stores
+// setTaskState sets the state of the task, adds the event unless it is nil, and stores
 // the local state with it.
-func (r *records) transition(h state.Durability, status string, event *api.TaskEvent) {
+func (r *taskRecords) setTaskState(h state.Durability, status string, event *api.TaskEvent) {
 	r.put(h, func(s *api.TaskState) bool {
 		if s.State == status && event == nil {
 			return false
@@ -134,8 +134,8 @@ func (r *records) transition(h state.Durability, status string, event *api.TaskE
 }
 
 // resetFinished resets the finished state of the task for a requested rerun.
-func (r *records) resetFinished() {
-	r.change(state.Sync, func(s *api.TaskState) bool {
+func (r *taskRecords) resetFinished() {
+	r.changeAndStore(state.DurabilitySync, func(s *api.TaskState) bool {
 		model.ResetTask(s)
 		return true
 	})
@@ -144,28 +144,28 @@ func (r *records) resetFinished() {
 // clearRestartRequest deletes the request, so that another one can be made. For a dead
 // task it is called when the task is no longer dead, because all requests before that
 // ask for the same run.
-func (r *records) clearRestartRequest() {
+func (r *taskRecords) clearRestartRequest() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.restartReq = nil
 }
 
-// change calls f, which may change the state. Unless f returns false, change stores the
+// changeAndStore calls f, which may change the state. Unless f returns false, change stores the
 // state and notifies the allocation.
-func (r *records) change(h state.Durability, f func(*api.TaskState) bool) {
+func (r *taskRecords) changeAndStore(h state.Durability, f func(*api.TaskState) bool) {
 	r.changeAndPut(h, false, f)
 }
 
 // changeWithLocal is change for a function that also sets fields which localLocked adds
 // to the local state: both states are stored in one write. Unlike put it may be called
 // from any goroutine.
-func (r *records) changeWithLocal(h state.Durability, f func(*api.TaskState) bool) {
+func (r *taskRecords) changeWithLocal(h state.Durability, f func(*api.TaskState) bool) {
 	r.changeAndPut(h, true, f)
 }
 
-func (r *records) changeAndPut(h state.Durability, both bool, f func(*api.TaskState) bool) {
-	r.writing.Lock()
-	defer r.writing.Unlock()
+func (r *taskRecords) changeAndPut(h state.Durability, both bool, f func(*api.TaskState) bool) {
+	r.writeMu.Lock()
+	defer r.writeMu.Unlock()
 	snapshot, changed := r.changeState(f)
 	if !changed {
 		return
@@ -178,11 +178,11 @@ func (r *records) changeAndPut(h state.Durability, both bool, f func(*api.TaskSt
 // put is change for the goroutine of Run: it stores the local state together with
 // the state, also when only the local state has changed. For a put that is not Async,
 // it returns the store's error.
-func (r *records) put(h state.Durability, f func(*api.TaskState) bool) error {
-	r.writing.Lock()
-	defer r.writing.Unlock()
+func (r *taskRecords) put(h state.Durability, f func(*api.TaskState) bool) error {
+	r.writeMu.Lock()
+	defer r.writeMu.Unlock()
 	snapshot, changed := r.changeState(f)
-	r.stored = r.local
+	r.lastPutLocalState = r.localState
 	p := r.putLocked(snapshot, true, h)
 	if changed {
 		r.notify() // the allocation reacts with a later put, which may share the disk write
@@ -192,7 +192,7 @@ func (r *records) put(h state.Durability, f func(*api.TaskState) bool) error {
 
 // putLocal is put for a change of only the local state. The state is stored with it,
 // because the local state may depend on events that the store has refused.
-func (r *records) putLocal(h state.Durability) error {
+func (r *taskRecords) putLocal(h state.Durability) error {
 	return r.put(h, func(*api.TaskState) bool { return false })
 }
 
@@ -206,11 +206,11 @@ type pendingPut struct {
 // putLocked puts the state, and also the local state if the parameter both is true. It
 // must be true until the local state is known to be stored, because the state alone
 // could contradict it. The caller holds the mutex writing, and calls awaitLocked.
-func (r *records) putLocked(task *api.TaskState, both bool, h state.Durability) pendingPut {
-	r.puts++
-	p := pendingPut{serial: r.puts, durability: h}
+func (r *taskRecords) putLocked(task *api.TaskState, both bool, h state.Durability) pendingPut {
+	r.putCount++
+	p := pendingPut{serial: r.putCount, durability: h}
 	if both {
-		r.lastLocalPut = r.puts
+		r.lastLocalPut = r.putCount
 		p.written = r.store.Put(r.localLocked(), task, h)
 	} else {
 		p.written = r.store.PutState(task, h)
@@ -220,12 +220,12 @@ func (r *records) putLocked(task *api.TaskState, both bool, h state.Durability) 
 
 // awaitLocked waits for a put as long as its durability requires. storeAgain retries a
 // refused put, also for Async. The caller holds the mutex writing.
-func (r *records) awaitLocked(p pendingPut) error {
-	if p.durability == state.Async {
+func (r *taskRecords) awaitLocked(p pendingPut) error {
+	if p.durability == state.DurabilityAsync {
 		go func() {
 			err := p.written()
-			r.writing.Lock()
-			defer r.writing.Unlock()
+			r.writeMu.Lock()
+			defer r.writeMu.Unlock()
 			r.noteWrittenLocked(p, err)
 		}()
 		return nil
@@ -236,7 +236,7 @@ func (r *records) awaitLocked(p pendingPut) error {
 }
 
 // noteWrittenLocked records the result of a put. The caller holds the mutex writing.
-func (r *records) noteWrittenLocked(p pendingPut, err error) {
+func (r *taskRecords) noteWrittenLocked(p pendingPut, err error) {
 	switch {
 	case err == nil && p.serial > r.lastStoredPut:
 		r.lastStoredPut = p.serial // each put includes the content of all earlier puts
@@ -245,7 +245,7 @@ func (r *records) noteWrittenLocked(p pendingPut, err error) {
 			r.retryDone = nil
 			r.logger.Info("task stored")
 		}
-	case err == nil, p.serial <= r.lastStoredPut, r.retryDone != nil, isClosed(r.ended):
+	case err == nil, p.serial <= r.lastStoredPut, r.retryDone != nil, isClosed(r.retriesEnded):
 	default:
 		r.retryDone = make(chan struct{})
 		r.logger.Error("task not stored, trying again: until it is stored, another agent does not find it as it is", "error", err)
@@ -255,10 +255,10 @@ func (r *records) noteWrittenLocked(p pendingPut, err error) {
 
 // awaitStored blocks until the store has written what it refused, and returns true, or
 // until ctx is done, and returns false.
-func (r *records) awaitStored(ctx context.Context) bool {
-	r.writing.Lock()
+func (r *taskRecords) awaitStored(ctx context.Context) bool {
+	r.writeMu.Lock()
 	retryDone := r.retryDone
-	r.writing.Unlock()
+	r.writeMu.Unlock()
 	if retryDone == nil {
 		return true
 	}
@@ -275,31 +275,31 @@ const storeAgainDelay = time.Second
 
 // storeAgain puts the current records after a refused put. It retries until the task is
 // stored or Run has returned.
-func (r *records) storeAgain() {
-	r.writing.Lock()
-	defer r.writing.Unlock()
-	if r.retryDone == nil || isClosed(r.ended) {
+func (r *taskRecords) storeAgain() {
+	r.writeMu.Lock()
+	defer r.writeMu.Unlock()
+	if r.retryDone == nil || isClosed(r.retriesEnded) {
 		return
 	}
 	snapshot, _ := r.changeState(func(*api.TaskState) bool { return false })
-	if r.awaitLocked(r.putLocked(snapshot, true, state.Sync)) != nil {
+	if r.awaitLocked(r.putLocked(snapshot, true, state.DurabilitySync)) != nil {
 		time.AfterFunc(storeAgainDelay, r.storeAgain)
 	}
 }
 
 // localLocked returns the record of the local state. The caller holds the mutex
 // writing.
-func (r *records) localLocked() state.LocalState {
+func (r *taskRecords) localLocked() state.LocalState {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	local := r.stored
+	local := r.lastPutLocalState
 	local.RestartRequest, local.Killed, local.Reported = r.restartReq, r.killed, r.reportedMessages
 	return local
 }
 
-func (r *records) changeState(f func(*api.TaskState) bool) (snapshot *api.TaskState, changed bool) {
+func (r *taskRecords) changeState(f func(*api.TaskState) bool) (snapshot *api.TaskState, changed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	changed = f(r.state)
-	return model.CopyTaskState(r.state), changed
+	changed = f(r.taskState)
+	return model.CopyTaskState(r.taskState), changed
 }

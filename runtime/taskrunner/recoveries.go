@@ -8,23 +8,23 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// Recoveries records which plugin process has each running task of a node. After the
+// RecoveryTracker records which plugin process has each running task of a node. After the
 // death of a plugin process, starts wait until the next process has recovered the
 // running tasks of the driver, so that a start that kills the plugin does not leave
 // these tasks unwatched. Its methods may be called concurrently; a nil pointer records
 // nothing.
-type Recoveries struct {
+type RecoveryTracker struct {
 	mu      sync.Mutex
 	drivers map[string]*driverRecovery
 }
 
-// NewRecoveries returns an empty record for a node.
-func NewRecoveries() *Recoveries {
-	return &Recoveries{drivers: make(map[string]*driverRecovery)}
+// NewRecoveryTracker returns an empty record for a node.
+func NewRecoveryTracker() *RecoveryTracker {
+	return &RecoveryTracker{drivers: make(map[string]*driverRecovery)}
 }
 
 // of returns the record of one driver.
-func (r *Recoveries) of(name string) *driverRecovery {
+func (r *RecoveryTracker) of(name string) *driverRecovery {
 	if r == nil {
 		return nil
 	}
@@ -33,9 +33,9 @@ func (r *Recoveries) of(name string) *driverRecovery {
 	d := r.drivers[name]
 	if d == nil {
 		d = &driverRecovery{
-			plugin:  make(map[*process]driver.Driver),
-			tasks:   make(map[driver.Driver]int),
-			changed: make(chan struct{}),
+			pluginOfTask: make(map[*process]driver.Driver),
+			taskCounts:   make(map[driver.Driver]int),
+			changed:      make(chan struct{}),
 		}
 		r.drivers[name] = d
 	}
@@ -44,10 +44,10 @@ func (r *Recoveries) of(name string) *driverRecovery {
 
 // driverRecovery is the record of one driver.
 type driverRecovery struct {
-	mu      sync.Mutex
-	plugin  map[*process]driver.Driver // plugin process that has each running task; nil if none has it
-	tasks   map[driver.Driver]int      // number of tasks per plugin process
-	changed chan struct{}              // channel, closed and replaced after each change of a driverRecovery
+	mu           sync.Mutex
+	pluginOfTask map[*process]driver.Driver // plugin process that has each running task; nil if none has it
+	taskCounts   map[driver.Driver]int      // number of tasks per plugin process
+	changed      chan struct{}              // channel, closed and replaced after each change of a driverRecovery
 }
 
 // set records the plugin process that has a task, nil for none.
@@ -57,15 +57,15 @@ func (r *driverRecovery) set(p *process, d driver.Driver) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	was, known := r.plugin[p]
+	was, known := r.pluginOfTask[p]
 	if known && was == d {
 		return
 	}
 	if known {
-		r.dropLocked(was)
+		r.decrementLocked(was)
 	}
-	r.plugin[p] = d
-	r.tasks[d]++
+	r.pluginOfTask[p] = d
+	r.taskCounts[d]++
 	r.notifyLocked()
 }
 
@@ -76,16 +76,16 @@ func (r *driverRecovery) remove(p *process) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if was, known := r.plugin[p]; known {
-		delete(r.plugin, p)
-		r.dropLocked(was)
+	if was, known := r.pluginOfTask[p]; known {
+		delete(r.pluginOfTask, p)
+		r.decrementLocked(was)
 		r.notifyLocked()
 	}
 }
 
-func (r *driverRecovery) dropLocked(d driver.Driver) {
-	if r.tasks[d]--; r.tasks[d] == 0 {
-		delete(r.tasks, d)
+func (r *driverRecovery) decrementLocked(d driver.Driver) {
+	if r.taskCounts[d]--; r.taskCounts[d] == 0 {
+		delete(r.taskCounts, d)
 	}
 }
 
@@ -98,9 +98,9 @@ func (r *driverRecovery) notifyLocked() {
 // driver that hangs in one recovery must not block all starts.
 const recoveryTimeout = 30 * time.Second
 
-// await returns the driver when its plugin process has recovered all running tasks of
+// awaitRecovered returns the driver when its plugin process has recovered all running tasks of
 // the driver, or after recoveryTimeout.
-func (r *driverRecovery) await(ctx context.Context, find dispenseFunc) (driver.Driver, error) {
+func (r *driverRecovery) awaitRecovered(ctx context.Context, find dispenseFunc) (driver.Driver, error) {
 	if r == nil {
 		return find(ctx)
 	}
@@ -112,7 +112,7 @@ func (r *driverRecovery) await(ctx context.Context, find dispenseFunc) (driver.D
 			return nil, err
 		}
 		r.mu.Lock()
-		complete, changed := r.tasks[d] == len(r.plugin), r.changed
+		complete, changed := r.taskCounts[d] == len(r.pluginOfTask), r.changed
 		r.mu.Unlock()
 		if complete {
 			return d, nil

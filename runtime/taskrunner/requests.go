@@ -14,18 +14,18 @@ import (
 // Kill ends the task for good. It does not wait for the end; Done does. The first call
 // decides; its event is added unless the task has finished already or event is nil.
 // Kill may be called before Run.
-func (r *Runner) Kill(event *api.TaskEvent) { r.kill.request(event, false) }
+func (r *Runner) Kill(event *api.TaskEvent) { r.kill.requestKill(event, false) }
 
 // ForceKill kills the task without hooks, delay or timeout.
-func (r *Runner) ForceKill(event *api.TaskEvent) { r.kill.request(event, true) }
+func (r *Runner) ForceKill(event *api.TaskEvent) { r.kill.requestKill(event, true) }
 
 // Purge allows the agent to end a stopping task without its driver, once kill_timeout
 // has passed and while the driver is unavailable. The exit status of such a task is
 // unknown.
-func (r *Runner) Purge() { r.kill.closeLocking(r.kill.purged) }
+func (r *Runner) Purge() { r.kill.closeLocked(r.kill.purged) }
 
 // SkipShutdownDelay skips the shutdown delay of the current or a later kill.
-func (r *Runner) SkipShutdownDelay() { r.kill.closeLocking(r.kill.skipDelay) }
+func (r *Runner) SkipShutdownDelay() { r.kill.closeLocked(r.kill.delaySkipped) }
 
 // Restart stops the running process and returns when it has exited; the runner then
 // starts the task again. If failure is set, the restart counts as a failure for the
@@ -36,7 +36,7 @@ func (r *Runner) Restart(ctx context.Context, event *api.TaskEvent, failure bool
 }
 
 // Restartable reports whether the task has a process that Restart would stop.
-func (r *Runner) Restartable() bool { return r.current.restartable() }
+func (r *Runner) Restartable() bool { return r.current.isRestartable() }
 
 // Rerun runs a task again that has ended successfully, if its allocation still lives.
 // It returns false for any other task: a task that has failed for good fails its
@@ -94,7 +94,7 @@ func (r *Runner) Sample(ctx context.Context, interval time.Duration) (samples <-
 	return samples, p.exited, err
 }
 
-// Running reports whether the task has a process that has not exited.
+// StepRunning reports whether the task has a process that has not exited.
 func (r *Runner) Running() bool {
 	p := r.current.get()
 	return p != nil && !isClosed(p.exited)

@@ -11,50 +11,50 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
-// restarts applies the restart policy of the task. It belongs to the goroutine of Run and,
+// restartDecider applies the restart policy of the task. It belongs to the goroutine of Run and,
 // before Run, to the callers that prepare it.
-type restarts struct {
+type restartDecider struct {
 	tracker *restart.Tracker
-	records *records
+	records *taskRecords
 	kill    *killRequest
 	task    func() Task
 	logger  hclog.Logger
 }
 
 // restore continues the counting of an earlier agent.
-func (s *restarts) restore(stored restart.State) {
+func (s *restartDecider) restore(stored restart.State) {
 	if !stored.WindowStart.IsZero() {
 		s.tracker.Resume(stored)
 	}
 }
 
-// started records a start of the task; it is stored with the next record.
-func (s *restarts) started() {
+// recordStart records a start of the task; it is stored with the next record.
+func (s *restartDecider) recordStart() {
 	s.tracker.ClearDelay()
-	s.records.local.Restart = s.tracker.State()
+	s.records.localState.Restart = s.tracker.State()
 }
 
 // predict predicts the result of decide, without the jitter of the delay. A kill, a
 // request or another version of the task may change the result.
-func (s *restarts) predict(outcome restart.Outcome) restart.Decision {
-	outcome.Killed = s.kill.requested()
+func (s *restartDecider) predict(outcome restart.Outcome) restart.Decision {
+	outcome.Killed = s.kill.isRequested()
 	tracker := restart.New(s.task().Restart, time.Now(), func(int64) int64 { return 0 })
 	tracker.Resume(s.tracker.State())
-	return tracker.Next(time.Now(), outcome)
+	return tracker.Decide(time.Now(), outcome)
 }
 
 // willRestart predicts whether decide will start the task again.
-func (s *restarts) willRestart(outcome restart.Outcome) bool {
+func (s *restartDecider) willRestart(outcome restart.Outcome) bool {
 	return s.predict(outcome).Action == restart.ActionRestart
 }
 
 // decide applies the restart policy and records its decision. If that record is lost,
 // the next agent decides again, because the exit is stored.
-func (s *restarts) decide(outcome restart.Outcome) restart.Decision {
-	outcome.Killed = s.kill.requested()
+func (s *restartDecider) decide(outcome restart.Outcome) restart.Decision {
+	outcome.Killed = s.kill.isRequested()
 	s.tracker.SetPolicy(s.task().Restart)
-	decision := s.tracker.Next(time.Now(), outcome)
-	local := &s.records.local
+	decision := s.tracker.Decide(time.Now(), outcome)
+	local := &s.records.localState
 	local.Restart = s.tracker.State()
 	next := local.NextStartID
 	if decision.Action != restart.ActionRestart || decision.Delay > 0 || local.Destroy != nil {
@@ -64,23 +64,23 @@ func (s *restarts) decide(outcome restart.Outcome) restart.Decision {
 
 	switch decision.Action {
 	case restart.ActionFinish:
-		s.records.transition(state.Async, model.TaskDead, nil)
+		s.records.setTaskState(state.DurabilityAsync, model.TaskDead, nil)
 	case restart.ActionKill:
-		s.records.transition(state.Async, model.TaskDead, s.kill.event())
+		s.records.setTaskState(state.DurabilityAsync, model.TaskDead, s.kill.killedEvent())
 	case restart.ActionGiveUp:
 		s.logger.Info("not restarting", "reason", decision.Reason)
-		s.records.transition(state.Async, model.TaskDead, model.EventNotRestarting(decision.Reason))
+		s.records.setTaskState(state.DurabilityAsync, model.TaskDead, model.EventNotRestarting(decision.Reason))
 	case restart.ActionRestart:
 		s.logger.Info("restarting", "reason", decision.Reason, "delay", decision.Delay)
-		point := failpoint.Enter(failpoint.RestartDelay)
-		s.records.transition(state.Async, model.TaskPending, model.EventRestarting(decision.Reason, decision.Delay))
+		point := failpoint.Enter(failpoint.StepRestartDelay)
+		s.records.setTaskState(state.DurabilityAsync, model.TaskPending, model.EventRestarting(decision.Reason, decision.Delay))
 		point.Leave()
 	}
 	return decision
 }
 
 // startRerun starts the rerun of a dead task.
-func (s *restarts) startRerun() bool {
+func (s *restartDecider) startRerun() bool {
 	s.records.resetFinished()
 	defer s.records.clearRestartRequest()
 	return s.decide(restart.Outcome{Requested: true}).Action == restart.ActionRestart
@@ -88,8 +88,8 @@ func (s *restarts) startRerun() bool {
 
 // dropUnusedStartID removes the stored id of a start that was not attempted, so that the next
 // agent does not search for its processes.
-func (s *restarts) dropUnusedStartID() {
-	local := &s.records.local
+func (s *restartDecider) dropUnusedStartID() {
+	local := &s.records.localState
 	switch {
 	case local.NextStartID != "":
 		local.NextStartID = ""
@@ -98,5 +98,5 @@ func (s *restarts) dropUnusedStartID() {
 	default:
 		return
 	}
-	s.records.putLocal(state.Async)
+	s.records.putLocal(state.DurabilityAsync)
 }

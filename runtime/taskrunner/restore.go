@@ -13,9 +13,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
-// Restored is the stored state of a task that an earlier agent ran. The runner owns it
+// RestoredTask is the stored state of a task that an earlier agent ran. The runner owns it
 // after New.
-type Restored struct {
+type RestoredTask struct {
 	Local state.LocalState
 	State *api.TaskState // nil if there is no record
 }
@@ -33,7 +33,7 @@ type RecoverInfo struct {
 }
 
 // Started reports whether an earlier agent has done anything for the task.
-func (was *Restored) Started() bool {
+func (was *RestoredTask) Started() bool {
 	local := &was.Local
 	return len(local.Hooks) > 0 || local.StartID != "" || local.Destroy != nil || local.RunComplete ||
 		was.State != nil && was.State.State != model.TaskPending
@@ -41,7 +41,7 @@ func (was *Restored) Started() bool {
 
 // Attachments returns the hooks that were attached to the task under an earlier agent,
 // with their configurations, nil if there were none.
-func (was *Restored) Attachments() map[string]string {
+func (was *RestoredTask) Attachments() map[string]string {
 	var attachments map[string]string
 	for name, state := range was.Local.Hooks {
 		if state.Attachment != "" {
@@ -55,7 +55,7 @@ func (was *Restored) Attachments() map[string]string {
 }
 
 // restore is called by New for a restored task.
-func (r *Runner) restore(was Restored) {
+func (r *Runner) restore(was RestoredTask) {
 	local, task := was.Local, was.State
 	r.records.restore(was)
 	r.description.restore(local.Capabilities)
@@ -70,7 +70,7 @@ func (r *Runner) restore(was Restored) {
 		r.reruns.restore(local.RestartRequest)
 	}
 	if task.Failed && task.State != model.TaskDead {
-		r.kill.restore() // the kill's event is stored, but the earlier agent did not finish the kill
+		r.kill.restoreKill() // the kill's event is stored, but the earlier agent did not finish the kill
 	}
 }
 
@@ -104,7 +104,7 @@ func (r *Runner) Reset() {
 // recoverer implements [Runner.Recover].
 type recoverer struct {
 	ref            taskRef
-	records        *records
+	records        *taskRecords
 	processTracker *processTracker
 	dispense       dispenseFunc
 	recovery       *driverRecovery
@@ -116,7 +116,7 @@ type recoverer struct {
 }
 
 func (r *recoverer) recover(ctx context.Context, past RecoverInfo) {
-	local := &r.records.local
+	local := &r.records.localState
 	if local.RunComplete {
 		return // a completed task needs no driver
 	}
@@ -144,19 +144,19 @@ func (r *recoverer) recover(ctx context.Context, past RecoverInfo) {
 			return
 		}
 		r.destroyer.set(state.PendingDestroy{ID: handle.Config.ID, Handle: handle})
-		r.recordLost(err)
+		r.handleLostRecord(err)
 	case local.StartID != "":
 		r.destroyer.set(state.PendingDestroy{ID: local.StartID, Uncertain: !past.DriverKnowsTasks})
 		if status == model.TaskRunning {
-			r.recordLost(errRecordLost)
+			r.handleLostRecord(errRecordLost)
 		}
 	case status == model.TaskRunning:
 		r.destroyer.set(state.PendingDestroy{ID: r.ref.wildcardStartID(), Uncertain: !past.DriverFindsTasks})
-		r.recordLost(errRecordLost)
+		r.handleLostRecord(errRecordLost)
 	}
 	local.NextStartID = "" // pending to be destroyed
 	if r.destroyer.try(ctx) != nil {
-		local.Destroy = afterPluginExit(local.Destroy, past)
+		local.Destroy = destroyAfterPluginExit(local.Destroy, past)
 	}
 	if ctx.Err() != nil || status == model.TaskDead || local.Exit != nil {
 		return
@@ -165,7 +165,7 @@ func (r *recoverer) recover(ctx context.Context, past RecoverInfo) {
 	r.records.clearRestartRequest()
 	if status == model.TaskRunning {
 		r.logger.Warn("task has ended with the machine, starting it again")
-		r.records.transition(state.Sync, model.TaskPending, model.EventRestoreFailed("the machine was booted since; the task is started again"))
+		r.records.setTaskState(state.DurabilitySync, model.TaskPending, model.EventRestoreFailed("the machine was booted since; the task is started again"))
 	}
 }
 
@@ -185,15 +185,15 @@ func (r *recoverer) awaitDriver(ctx context.Context) (context.Context, context.C
 	return context.WithTimeout(ctx, r.timeout)
 }
 
-// afterPluginExit returns the pending destroy for a later attempt. It takes into
+// destroyAfterPluginExit returns the pending destroy for a later attempt. It takes into
 // account that the plugin process of the earlier agent may exit before that attempt.
-func afterPluginExit(d *state.PendingDestroy, past RecoverInfo) *state.PendingDestroy {
+func destroyAfterPluginExit(d *state.PendingDestroy, past RecoverInfo) *state.PendingDestroy {
 	if d == nil {
 		return nil
 	}
 	later := *d
 	later.Uncertain = d.Handle == nil && !past.DriverFindsTasks
-	later.Next = afterPluginExit(d.Next, past)
+	later.Next = destroyAfterPluginExit(d.Next, past)
 	return &later
 }
 
@@ -201,14 +201,14 @@ func afterPluginExit(d *state.PendingDestroy, past RecoverInfo) *state.PendingDe
 // the driver could recover the task.
 var errRecordLost = errors.New("its record was lost")
 
-// recordLost records that the process has ended with an unknown exit status.
-func (r *recoverer) recordLost(cause error) {
-	r.logger.Warn("task not recovered", "task_id", r.records.local.StartID, "error", cause)
+// handleLostRecord records that the process has ended with an unknown exit status.
+func (r *recoverer) handleLostRecord(cause error) {
+	r.logger.Warn("task not recovered", "task_id", r.records.localState.StartID, "error", cause)
 	r.processTracker.noteExit(false)
-	r.records.local.Exit = &state.Exit{Lost: true, Error: exitUnknownText(cause)}
-	r.records.put(state.Sync, func(s *api.TaskState) bool {
+	r.records.localState.Exit = &state.ProcessExit{Lost: true, Error: exitUnknownText(cause)}
+	r.records.put(state.DurabilitySync, func(s *api.TaskState) bool {
 		if request := r.records.restartReq; request != nil {
-			r.records.local.Exit.Asked, r.records.local.Exit.Failure = true, request.Failure
+			r.records.localState.Exit.Asked, r.records.localState.Exit.Failure = true, request.Failure
 		}
 		model.AppendTaskEvent(s, model.EventRestoreFailed(exitUnknownText(cause)), time.Now())
 		return true
@@ -218,7 +218,7 @@ func (r *recoverer) recordLost(cause error) {
 // recoverProcess recovers the process. It returns an error only if the driver answers
 // that it does not have the task.
 func (r *recoverer) recoverProcess(ctx context.Context, handle *driver.Handle) error {
-	p := newProcess(handle, r.records.local.Network, r.dispense)
+	p := newProcess(handle, r.records.localState.Network, r.dispense)
 	p.recovery = r.recovery
 	d, err := p.recover(ctx)
 	if errors.Is(err, driver.ErrPluginDown) && ctx.Err() == nil {

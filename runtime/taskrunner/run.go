@@ -16,13 +16,13 @@ import (
 // before its start, Run calls only the Stop hooks.
 func (r *Runner) Run(ctx context.Context) {
 	defer close(r.done)
-	var updates sync.WaitGroup
-	defer updates.Wait()
+	var updateWG sync.WaitGroup
+	defer updateWG.Wait()
 	forceKillCtx, killCtx := r.kill.contexts(ctx)
 	defer r.kill.endContexts()
 	r.updates.setCallHooks(func() {
-		updates.Go(func() {
-			for killCtx.Err() == nil && r.updates.takePending() {
+		updateWG.Go(func() {
+			for killCtx.Err() == nil && r.updates.takePendingHooks() {
 				r.hooks.update(killCtx)
 			}
 		})
@@ -31,19 +31,19 @@ func (r *Runner) Run(ctx context.Context) {
 
 	r.hooks.noteAttachments()
 	dead := r.State().State == model.TaskDead // under an earlier agent
-	for again := !r.records.local.RunComplete; again && ctx.Err() == nil; dead = false {
+	for again := !r.records.localState.RunComplete; again && ctx.Err() == nil; dead = false {
 		if !dead {
 			r.runLoop(killCtx, forceKillCtx)
 		}
 		if ctx.Err() == nil {
-			r.records.transition(state.Async, model.TaskDead, nil)
+			r.records.setTaskState(state.DurabilityAsync, model.TaskDead, nil)
 			r.destroyer.retryWhileWaiting(killCtx, func() { again = r.reruns.await(killCtx) })
 			again = again && r.restarts.startRerun()
 		}
 	}
-	if r.destroyer.pending() != nil {
+	if r.destroyer.pendingDestroy() != nil {
 		close(r.destroying)
-		r.destroyer.finish(forceKillCtx)
+		r.destroyer.retryUntilDestroyed(forceKillCtx)
 	}
 	if ctx.Err() != nil {
 		r.hooks.shutdown(ctx)
@@ -54,11 +54,11 @@ func (r *Runner) Run(ctx context.Context) {
 
 // complete handles the end of a task that will never run again.
 func (r *Runner) complete(ctx context.Context) {
-	if !r.records.local.RunComplete {
-		r.records.local.RunComplete = true
-		r.records.putLocal(state.Async)
+	if !r.records.localState.RunComplete {
+		r.records.localState.RunComplete = true
+		r.records.putLocal(state.DurabilityAsync)
 	}
-	point := failpoint.Enter(failpoint.StopHooks)
+	point := failpoint.Enter(failpoint.StepStopHooks)
 	r.hooks.stop(ctx)
 	point.Leave()
 }
@@ -67,7 +67,7 @@ func (r *Runner) complete(ctx context.Context) {
 // ends the loop.
 func (r *Runner) runLoop(killCtx, forceKillCtx context.Context) {
 	defer r.restarts.dropUnusedStartID()
-	next, ok := r.resume(forceKillCtx)
+	next, ok := r.resumeDecision(forceKillCtx)
 	for ok && next.Action == restart.ActionRestart {
 		// A recovered process already runs, even if the gate is closed.
 		if r.current.get() == nil {
@@ -98,11 +98,11 @@ func (r *Runner) awaitStart(killCtx context.Context, delay time.Duration) bool {
 	return r.gate.Wait(killCtx) == nil
 }
 
-// resume returns how runLoop continues: immediately for a new task or a recovered process,
+// resumeDecision returns how runLoop continues: immediately for a new task or a recovered process,
 // after the rest of the restart delay, or as the restart policy decides about an exit
 // that it has not decided yet. It returns false if the agent shuts down.
-func (r *Runner) resume(forceKillCtx context.Context) (restart.Decision, bool) {
-	if exit := r.records.local.Exit; exit != nil {
+func (r *Runner) resumeDecision(forceKillCtx context.Context) (restart.Decision, bool) {
+	if exit := r.records.localState.Exit; exit != nil {
 		if !r.hooks.exited(forceKillCtx, exit, r.restarts.willRestart(exit.Outcome())) {
 			return restart.Decision{}, false
 		}

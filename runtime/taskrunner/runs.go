@@ -4,24 +4,24 @@ import "sync"
 
 // processTracker records the processes of the task.
 type processTracker struct {
-	mu              sync.Mutex
-	ended           bool // the last process of the task was seen to exit, or was destroyed
-	lastExitUnknown bool // the exit of the last process was not seen
-	earlierMayRun   bool // a process before the last one may be alive, although the task was started again
+	mu                   sync.Mutex
+	lastProcessEnded     bool // the last process of the task was seen to exit, or was destroyed
+	lastExitUnknown      bool // the exit of the last process was not seen
+	earlierProcessMayRun bool // a process before the last one may be alive, although the task was started again
 }
 
 // allEnded reports whether no process of the task can be alive.
 func (r *processTracker) allEnded() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.ended && !r.earlierMayRun
+	return r.lastProcessEnded && !r.earlierProcessMayRun
 }
 
 // noteStart records that the task may have another process from now on.
 func (r *processTracker) noteStart() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.ended, r.lastExitUnknown, r.earlierMayRun = false, false, r.earlierMayRun || r.lastExitUnknown
+	r.lastProcessEnded, r.lastExitUnknown, r.earlierProcessMayRun = false, false, r.earlierProcessMayRun || r.lastExitUnknown
 }
 
 // noteExit records the end of the last process; observed is false if its exit status is
@@ -29,7 +29,7 @@ func (r *processTracker) noteStart() {
 func (r *processTracker) noteExit(observed bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.ended, r.lastExitUnknown = observed, !observed
+	r.lastProcessEnded, r.lastExitUnknown = observed, !observed
 }
 
 // noteDestroyed records that nothing is left of the last process, even if its exit
@@ -37,5 +37,5 @@ func (r *processTracker) noteExit(observed bool) {
 func (r *processTracker) noteDestroyed() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.ended, r.lastExitUnknown = true, false
+	r.lastProcessEnded, r.lastExitUnknown = true, false
 }

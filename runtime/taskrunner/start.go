@@ -15,13 +15,13 @@ import (
 // It belongs to the goroutine of Run.
 type starter struct {
 	ref         taskRef
-	records     *records
+	records     *taskRecords
 	description *driverDescription
 	config      *configBuilder
 	hooks       *taskHooks
 	caller      *startCaller
 	destroyer   *destroyer
-	restarts    *restarts
+	restarts    *restartDecider
 	current     *currentProcess
 	logger      hclog.Logger
 }
@@ -43,7 +43,7 @@ func (s *starter) prepare(killCtx context.Context) error {
 	err := s.destroyer.try(killCtx)
 	if err != nil {
 		err = driver.Recoverable(err)
-	} else if err = s.description.fetch(killCtx); Temporary(err) {
+	} else if err = s.description.fetch(killCtx); IsTemporaryError(err) {
 		err = driver.Recoverable(err)
 	}
 	if err != nil {
@@ -65,11 +65,11 @@ func (s *starter) startTask(killCtx, forceKillCtx context.Context) (*process, er
 
 	// The id is stored before the start, so that the next agent can find a process whose
 	// handle was not stored because this agent died.
-	s.restarts.started()
-	local := &s.records.local
+	s.restarts.recordStart()
+	local := &s.records.localState
 	if local.StartID == "" { // the record of the last exit has no id for this start
 		local.StartID = s.ref.newStartID()
-		if err := s.records.putLocal(state.Sync); err != nil {
+		if err := s.records.putLocal(state.DurabilitySync); err != nil {
 			s.records.emit(model.EventDriverFailure(err.Error()))
 			return nil, driver.Recoverable(err)
 		}
@@ -82,11 +82,11 @@ func (s *starter) startTask(killCtx, forceKillCtx context.Context) (*process, er
 		return nil, err
 	}
 
-	local.Handle, local.Network = storedHandle(p.handle), p.network
+	local.Handle, local.Network = handleWithoutConfig(p.handle), p.network
 	s.current.setStarted(p)
 	s.logger.Info("task started", "task_id", config.ID)
-	point := failpoint.Enter(failpoint.HandleStored)
-	s.records.transition(state.Grouped, model.TaskRunning, model.EventStarted())
+	point := failpoint.Enter(failpoint.StepHandleStored)
+	s.records.setTaskState(state.DurabilityGrouped, model.TaskRunning, model.EventStarted())
 	point.Leave()
 	return p, nil
 }
@@ -99,9 +99,9 @@ func (s *starter) report(killCtx context.Context, err error) {
 	}
 }
 
-// storedHandle returns the handle without the driver config, which may hold passwords
+// handleWithoutConfig returns the handle without the driver config, which may hold passwords
 // and which drivers must not need to recover a task.
-func storedHandle(h *driver.Handle) *driver.Handle {
+func handleWithoutConfig(h *driver.Handle) *driver.Handle {
 	stored, config := *h, *h.Config
 	config.DriverConfig = nil
 	stored.Config = &config

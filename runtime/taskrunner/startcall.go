@@ -14,20 +14,20 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
-// abandonedStart is the timeout for destroying a task whose start was abandoned.
-const abandonedStart = 5 * time.Second
+// abandonedStartTimeout is the timeout for destroying a task whose start was abandoned.
+const abandonedStartTimeout = 5 * time.Second
 
-// startCaller calls StartTask. It belongs to the goroutine of Run.
+// startCaller calls StepStartTask. It belongs to the goroutine of Run.
 type startCaller struct {
 	dispense       dispenseFunc
 	recovery       *driverRecovery
 	destroyer      *destroyer
 	processTracker *processTracker
-	request        *killRequest
+	killRequest    *killRequest
 	task           func() Task
 	logger         hclog.Logger
 
-	pluginDeaths int // plugin deaths during StartTask since the last successful start
+	pluginDeaths int // plugin deaths during StepStartTask since the last successful start
 }
 
 // start calls the driver, and once more if the plugin dies during the call. After a
@@ -36,10 +36,10 @@ type startCaller struct {
 // have started.
 func (s *startCaller) start(killCtx, forceKillCtx context.Context, config *driver.TaskConfig) (*process, error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(killCtx))
-	var watch sync.WaitGroup
-	defer watch.Wait()
+	var watchWG sync.WaitGroup
+	defer watchWG.Wait()
 	defer cancel()
-	watch.Go(func() {
+	watchWG.Go(func() {
 		select {
 		case <-killCtx.Done():
 		case <-ctx.Done():
@@ -47,7 +47,7 @@ func (s *startCaller) start(killCtx, forceKillCtx context.Context, config *drive
 		}
 		select {
 		case <-time.After(s.task().KillTimeout):
-		case <-s.request.forceKilled:
+		case <-s.killRequest.forceKilled:
 		case <-ctx.Done():
 		}
 		cancel()
@@ -55,7 +55,7 @@ func (s *startCaller) start(killCtx, forceKillCtx context.Context, config *drive
 
 	p, err := s.call(ctx, killCtx, config)
 	if err != nil && ctx.Err() != nil {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(forceKillCtx), abandonedStart)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(forceKillCtx), abandonedStartTimeout)
 		defer cancel()
 		s.destroyer.set(state.PendingDestroy{ID: config.ID})
 		if err := s.destroyer.try(ctx); err != nil {
@@ -65,7 +65,7 @@ func (s *startCaller) start(killCtx, forceKillCtx context.Context, config *drive
 	return p, err
 }
 
-// call calls StartTask, and once more if the plugin dies during the call:
+// call calls StepStartTask, and once more if the plugin dies during the call:
 // after a pause, and after the plugin's running tasks were recovered. If the driver is
 // unavailable, the error is recoverable.
 func (s *startCaller) call(ctx, killCtx context.Context, config *driver.TaskConfig) (*process, error) {
@@ -86,7 +86,7 @@ func (s *startCaller) call(ctx, killCtx context.Context, config *driver.TaskConf
 			break
 		}
 		s.processTracker.noteStart()
-		point := failpoint.Enter(failpoint.StartTask)
+		point := failpoint.Enter(failpoint.StepStartTask)
 		handle, network, err = d.StartTask(ctx, config)
 		point.Leave()
 		if !errors.Is(err, driver.ErrPluginDown) {
@@ -102,7 +102,7 @@ func (s *startCaller) call(ctx, killCtx context.Context, config *driver.TaskConf
 			break
 		}
 	}
-	if Temporary(err) || s.destroyer.pending() != nil {
+	if IsTemporaryError(err) || s.destroyer.pendingDestroy() != nil {
 		err = driver.Recoverable(err)
 	}
 	if err != nil {
@@ -130,5 +130,5 @@ func (s *startCaller) driver(ctx context.Context) (driver.Driver, error) {
 			return nil, context.Cause(ctx)
 		}
 	}
-	return s.recovery.await(ctx, s.dispense)
+	return s.recovery.awaitRecovered(ctx, s.dispense)
 }

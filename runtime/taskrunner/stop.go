@@ -14,39 +14,39 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// stopWaits are the delays after each failed attempt to stop a process. There is no
+// stopRetryDelays are the delays after each failed attempt to stop a process. There is no
 // attempt after the last delay.
-var stopWaits = [...]time.Duration{5 * time.Second, 20 * time.Second, 80 * time.Second, 120 * time.Second, 120 * time.Second}
+var stopRetryDelays = [...]time.Duration{5 * time.Second, 20 * time.Second, 80 * time.Second, 120 * time.Second, 120 * time.Second}
 
-// forcedStop is the timeout of a force kill for StopTask, and again for DestroyTask.
-const forcedStop = 5 * time.Second
+// forcedStopTimeout is the timeout of a force kill for StepStopTask, and again for StepDestroyTask.
+const forcedStopTimeout = 5 * time.Second
 
 // stopper stops processes of the task. If a driver is unavailable, it ends them without
 // the driver where that is allowed.
 type stopper struct {
-	request    *killRequest
-	task       func() Task
-	allocID    string
-	endTask    EndTask               // ends tasks without their driver; nil if only drivers may end tasks
-	preKilling func(context.Context) // calls the PreKilling hooks
-	emit       func(*api.TaskEvent)
-	logger     hclog.Logger
+	killRequest *killRequest
+	task        func() Task
+	allocID     string
+	endTask     EndTaskFunc           // ends tasks without their driver; nil if only drivers may end tasks
+	preKilling  func(context.Context) // calls the PreKilling hooks
+	emit        func(*api.TaskEvent)
+	logger      hclog.Logger
 }
 
 // kill ends the process for good. It returns when the process has exited or ctx is
 // done. If ForceKill canceled ctx, kill first kills the process without further delay.
 func (s *stopper) kill(ctx context.Context, p *process) {
-	point := failpoint.Enter(failpoint.PreKill)
+	point := failpoint.Enter(failpoint.StepPreKill)
 	s.preKilling(ctx)
 	s.awaitShutdownDelay(ctx, p, nil)
 	point.Leave()
 	for ended := false; !ended; {
-		point := failpoint.Enter(failpoint.StopTask)
+		point := failpoint.Enter(failpoint.StepStopTask)
 		err := s.stop(ctx, p)
 		point.Leave()
 		if err != nil && ctx.Err() == nil {
 			s.logger.Error("task may have leaked", "task_id", p.id(), "error", err)
-			s.request.setLeakErr(err)
+			s.killRequest.setLeakErr(err)
 			s.emit(model.EventDriverMessage(fmt.Sprintf("failed to kill task. Resources may have been leaked: %v", err), nil, time.Time{}))
 		}
 		select {
@@ -62,7 +62,7 @@ func (s *stopper) kill(ctx context.Context, p *process) {
 	}
 }
 
-// killNow kills the process with SIGKILL and DestroyTask, and gives up after forcedStop
+// killNow kills the process with SIGKILL and StepDestroyTask, and gives up after forcedStopTimeout
 // each.
 func (s *stopper) killNow(ctx context.Context, p *process) {
 	steps := []func(context.Context) error{
@@ -71,7 +71,7 @@ func (s *stopper) killNow(ctx context.Context, p *process) {
 	}
 	var err error
 	for _, step := range steps {
-		ctx, cancel := context.WithTimeout(ctx, forcedStop)
+		ctx, cancel := context.WithTimeout(ctx, forcedStopTimeout)
 		err = step(ctx)
 		if err == nil {
 			select {
@@ -85,7 +85,7 @@ func (s *stopper) killNow(ctx context.Context, p *process) {
 			return
 		}
 		s.logger.Error("task may have leaked", "task_id", p.id(), "error", err)
-		s.request.setLeakErr(fmt.Errorf("kill task: %w", err))
+		s.killRequest.setLeakErr(fmt.Errorf("kill task: %w", err))
 	}
 	if builtin, may := s.mayEndTask(err); may {
 		if err := s.endProcess(ctx, p, builtin); err != nil {
@@ -94,7 +94,7 @@ func (s *stopper) killNow(ctx context.Context, p *process) {
 	}
 }
 
-// stop calls StopTask, repeatedly if that fails. A process that has exited needs no
+// stop calls StepStopTask, repeatedly if that fails. A process that has exited needs no
 // stop.
 //
 // While the driver is unavailable the stop is pending:
@@ -104,7 +104,7 @@ func (s *stopper) killNow(ctx context.Context, p *process) {
 //	kill_timeout passes, other driver      nothing, unless the job is purged: then as above
 //	ctx ends                               the process is left as it is
 func (s *stopper) stop(ctx context.Context, p *process) error {
-	pending := pendingStop{began: time.Now(), retry: pause{first: time.Second, most: 30 * time.Second}}
+	pending := pendingStop{startTime: time.Now(), retryBackoff: backoff{initialDelay: time.Second, maxDelay: 30 * time.Second}}
 	for attempt := 0; ; {
 		select {
 		case <-p.exited:
@@ -122,7 +122,7 @@ func (s *stopper) stop(ctx context.Context, p *process) error {
 			s.awaitDriver(ctx, p, &pending, err)
 			continue
 		}
-		wait := stopWaits[attempt]
+		wait := stopRetryDelays[attempt]
 		attempt++
 		if ctx.Err() == nil {
 			s.logger.Warn("stop failed", "task_id", p.id(), "error", err, "delay", wait)
@@ -134,7 +134,7 @@ func (s *stopper) stop(ctx context.Context, p *process) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		if attempt == len(stopWaits) {
+		if attempt == len(stopRetryDelays) {
 			return fmt.Errorf("stop task: %w", err)
 		}
 	}
@@ -142,38 +142,38 @@ func (s *stopper) stop(ctx context.Context, p *process) error {
 
 // pendingStop is a stop that waits for an unavailable driver.
 type pendingStop struct {
-	began    time.Time
-	reported bool  // the event was emitted
-	retry    pause // delay between attempts to end the task without its driver
+	startTime    time.Time
+	eventEmitted bool    // the event was emitted
+	retryBackoff backoff // delay between attempts to end the task without its driver
 }
 
 // awaitDriver waits until a stop that failed with cause should be retried. It ends the
 // process without the driver if kill_timeout has passed and that is allowed.
 func (s *stopper) awaitDriver(ctx context.Context, p *process, pending *pendingStop, cause error) {
-	var unavailable *driver.UnavailableError
-	if !errors.As(cause, &unavailable) {
-		sleep(ctx, pending.retry.nextDelay()) // the plugin died during the call, is about to die, or could not find out about the task
+	var unavailableErr *driver.UnavailableError
+	if !errors.As(cause, &unavailableErr) {
+		sleep(ctx, pending.retryBackoff.nextDelay()) // the plugin died during the call, is about to die, or could not find out about the task
 		return
 	}
-	if !pending.reported {
-		pending.reported = true
+	if !pending.eventEmitted {
+		pending.eventEmitted = true
 		s.emit(model.EventDriverMessage(s.pendingText(cause), nil, time.Time{}))
 	}
-	wait := pending.retry.most // upper bound of the wait, because the channel Changed does not announce all changes
-	if unavailable.Changed == nil {
-		wait = pending.retry.nextDelay()
+	wait := pending.retryBackoff.maxDelay // upper bound of the wait, because the channel Changed does not announce all changes
+	if unavailableErr.Changed == nil {
+		wait = pending.retryBackoff.nextDelay()
 	}
-	if left := time.Until(pending.began.Add(s.task().KillTimeout)); left > 0 {
+	if left := time.Until(pending.startTime.Add(s.task().KillTimeout)); left > 0 {
 		wait = min(wait, left)
-	} else if builtin, may := s.mayEndTask(cause); may && s.request.requested() {
+	} else if builtin, may := s.mayEndTask(cause); may && s.killRequest.isRequested() {
 		err := s.endProcess(ctx, p, builtin)
 		if err == nil || ctx.Err() != nil {
 			return
 		}
 		s.logger.Error("task not ended", "task_id", p.id(), "error", err)
-		wait = pending.retry.nextDelay()
+		wait = pending.retryBackoff.nextDelay()
 	}
-	purged := s.request.purged
+	purged := s.killRequest.purged
 	if isClosed(purged) {
 		purged = nil // an earlier purge must not end the wait
 	}
@@ -181,7 +181,7 @@ func (s *stopper) awaitDriver(ctx context.Context, p *process, pending *pendingS
 	defer timer.Stop()
 	select {
 	case <-p.exited:
-	case <-unavailable.Changed:
+	case <-unavailableErr.Changed:
 	case <-purged:
 	case <-timer.C:
 	case <-ctx.Done():
@@ -191,13 +191,13 @@ func (s *stopper) awaitDriver(ctx context.Context, p *process, pending *pendingS
 // pendingText returns the event text for a stop whose driver is unavailable.
 func (s *stopper) pendingText(cause error) string {
 	what, then := "stop", "the task may still run; \"job stop -purge\" ends the processes that its cgroup or environment identifies"
-	var unavailable *driver.UnavailableError
+	var unavailableErr *driver.UnavailableError
 	switch {
-	case !s.request.requested():
+	case !s.killRequest.isRequested():
 		what, then = "restart", "the task may still run"
-	case errors.As(cause, &unavailable) && unavailable.Builtin && s.endTask != nil:
+	case errors.As(cause, &unavailableErr) && unavailableErr.Builtin && s.endTask != nil:
 		then = fmt.Sprintf("the agent kills the task without its driver after kill_timeout (%s)", s.task().KillTimeout)
-	case isClosed(s.request.purged):
+	case isClosed(s.killRequest.purged):
 		then = fmt.Sprintf("the agent ends the processes that the task's cgroup or environment identifies after kill_timeout (%s)", s.task().KillTimeout)
 	}
 	return fmt.Sprintf("%s is pending, driver unavailable: %v; %s", what, cause, then)
@@ -217,11 +217,11 @@ func (s *stopper) endProcess(ctx context.Context, p *process, builtin bool) erro
 		}
 	}
 	s.emit(model.EventDriverMessage(text, nil, time.Time{}))
-	end := exit{lost: true, destroyed: builtin}
+	end := processResult{lost: true, destroyed: builtin}
 	if result.Exit != nil {
 		end.ExitResult, end.lost = *result.Exit, false
 	}
-	p.finish(end)
+	p.recordResult(end)
 	return nil
 }
 
@@ -234,7 +234,7 @@ func (s *stopper) awaitShutdownDelay(ctx context.Context, p *process, cut <-chan
 		return
 	}
 	select {
-	case <-s.request.skipDelay:
+	case <-s.killRequest.delaySkipped:
 		s.emit(model.EventSkippingShutdownDelay(delay))
 		return
 	default:
@@ -242,7 +242,7 @@ func (s *stopper) awaitShutdownDelay(ctx context.Context, p *process, cut <-chan
 	s.emit(model.EventWaitingShutdownDelay(delay))
 	select {
 	case <-time.After(delay):
-	case <-s.request.skipDelay:
+	case <-s.killRequest.delaySkipped:
 	case <-p.exited:
 	case <-cut:
 	case <-ctx.Done():
@@ -252,8 +252,8 @@ func (s *stopper) awaitShutdownDelay(ctx context.Context, p *process, cut <-chan
 // restart stops the process for a requested restart, unless a kill stops it.
 func (s *stopper) restart(ctx context.Context, p *process) error {
 	s.preKilling(ctx)
-	s.awaitShutdownDelay(ctx, p, s.request.killed)
-	if s.request.requested() {
+	s.awaitShutdownDelay(ctx, p, s.killRequest.killed)
+	if s.killRequest.isRequested() {
 		return nil // a kill was requested, which stops the process
 	}
 	return s.stop(ctx, p)
@@ -262,18 +262,18 @@ func (s *stopper) restart(ctx context.Context, p *process) error {
 // mayEndTask reports whether the agent may end the task without its driver, which
 // is unavailable for the reason in err.
 func (s *stopper) mayEndTask(err error) (builtin, may bool) {
-	var unavailable *driver.UnavailableError
-	if s.endTask == nil || !errors.As(err, &unavailable) {
+	var unavailableErr *driver.UnavailableError
+	if s.endTask == nil || !errors.As(err, &unavailableErr) {
 		return false, false
 	}
-	return unavailable.Builtin, unavailable.Builtin || isClosed(s.request.purged) || isClosed(s.request.forceKilled)
+	return unavailableErr.Builtin, unavailableErr.Builtin || isClosed(s.killRequest.purged) || isClosed(s.killRequest.forceKilled)
 }
 
-// callEndTask calls EndTask for one start.
-func (s *stopper) callEndTask(ctx context.Context, handle *driver.Handle, builtin bool) (EndResult, error) {
+// callEndTask calls EndTaskFunc for one start.
+func (s *stopper) callEndTask(ctx context.Context, handle *driver.Handle, builtin bool) (EndTaskResult, error) {
 	ctx, cancel := context.WithTimeout(ctx, endTaskTimeout)
 	defer cancel()
-	result, err := s.endTask(ctx, EndRequest{
+	result, err := s.endTask(ctx, EndTaskRequest{
 		Driver: s.task().Driver, AllocID: s.allocID, Task: s.task().Name, Handle: handle, Builtin: builtin,
 	})
 	if err != nil {

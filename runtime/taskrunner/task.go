@@ -44,8 +44,8 @@ type Task struct {
 // Stage returns the lifecycle stage of the task.
 func (t Task) Stage() lifecycle.Stage { return lifecycle.StageOf(t.Hook, t.Sidecar) }
 
-// ForHooks returns the task in the form that hooks receive.
-func (t Task) ForHooks() hook.Task {
+// HookTask returns the task in the form that hooks receive.
+func (t Task) HookTask() hook.Task {
 	return hook.Task{
 		Name:      t.Name,
 		Driver:    t.Driver,

@@ -32,19 +32,19 @@ var ErrNotRunning = errors.New("Task not running")
 // Config configures a Runner. All fields are required unless their comment says
 // otherwise.
 type Config struct {
-	Alloc     Alloc
-	Task      Task
-	TaskDir   hook.TaskDir
-	Env       *taskenv.Builder
-	Gate      Gate
-	Driver    func(ctx context.Context) (driver.Driver, error) // returns the driver; may block while the plugin starts
-	Store     Store
-	Notify    func() // called after each change of the task's state; must not block
-	Deadlines hooks.Deadlines
-	Restored  *Restored   // what an earlier agent left of the task; nil for a new task
-	Recovery  *Recoveries // recoveries of all tasks of the node; may be nil
-	EndTask   EndTask     // ends tasks without their driver; nil if only drivers may end tasks
-	Logger    hclog.Logger
+	Alloc           Alloc
+	Task            Task
+	TaskDir         hook.TaskDir
+	Env             *taskenv.Builder
+	Gate            Gate
+	Driver          func(ctx context.Context) (driver.Driver, error) // returns the driver; may block while the plugin starts
+	Store           Store
+	Notify          func() // called after each change of the task's state; must not block
+	Deadlines       hooks.Deadlines
+	Restored        *RestoredTask    // what an earlier agent left of the task; nil for a new task
+	RecoveryTracker *RecoveryTracker // recoveries of all tasks of the node; may be nil
+	EndTask         EndTaskFunc      // ends tasks without their driver; nil if only drivers may end tasks
+	Logger          hclog.Logger
 }
 
 // Gate blocks a task before each start, restarts included. When ctx is done Wait
@@ -60,9 +60,9 @@ type Gate interface {
 type Runner struct {
 	name           string
 	gate           Gate
-	records        *records
+	records        *taskRecords
 	processTracker *processTracker
-	updates        *updates
+	updates        *taskUpdater
 	description    *driverDescription
 	hooks          *taskHooks
 	config         *configBuilder
@@ -70,8 +70,8 @@ type Runner struct {
 	processes      *processRunner
 	kill           *killRequest
 	destroyer      *destroyer
-	restarts       *restarts
-	reruns         *reruns
+	restarts       *restartDecider
+	reruns         *rerunRequests
 	recoverer      *recoverer
 
 	destroying chan struct{} // closed by Run when the task has ended for good and its destroy is pending
@@ -84,17 +84,17 @@ func New(c Config) *Runner {
 		name:           c.Task.Name,
 		gate:           c.Gate,
 		processTracker: &processTracker{},
-		updates:        &updates{task: c.Task},
+		updates:        &taskUpdater{task: c.Task},
 		destroying:     make(chan struct{}),
 		done:           make(chan struct{}),
 	}
 	alloc, ref, task := c.Alloc, taskRef{c.Alloc.ID, c.Task.Name}, r.updates.current
-	dispense, recovery := withUnavailableError(c.Driver), c.Recovery.of(c.Task.Driver)
+	dispense, recovery := withUnavailableError(c.Driver), c.RecoveryTracker.of(c.Task.Driver)
 	logger := c.Logger.Named("taskrunner").With("task", c.Task.Name)
 
-	r.records = &records{
-		store: c.Store, notify: c.Notify, ended: r.done, logger: logger,
-		state: &api.TaskState{State: model.TaskPending},
+	r.records = &taskRecords{
+		store: c.Store, notify: c.Notify, retriesEnded: r.done, logger: logger,
+		taskState: &api.TaskState{State: model.TaskPending},
 	}
 	r.kill = newKillRequest(r.records)
 	r.description = &driverDescription{records: r.records, dispense: dispense, task: task, dir: c.TaskDir, env: c.Env}
@@ -107,12 +107,12 @@ func New(c Config) *Runner {
 		output: Output{Stdout: nullDevice, Stderr: nullDevice},
 	}
 	stopper := &stopper{
-		request: r.kill, task: task, allocID: c.Alloc.ID, endTask: c.EndTask,
+		killRequest: r.kill, task: task, allocID: c.Alloc.ID, endTask: c.EndTask,
 		preKilling: r.hooks.preKilling, emit: r.records.emit, logger: logger,
 	}
 	r.current = &currentProcess{records: r.records, kill: r.kill, stopper: stopper, env: c.Env, done: r.done}
-	r.reruns = &reruns{records: r.records, kill: r.kill, task: task, done: r.done, requested: make(chan struct{}, 1)}
-	r.restarts = &restarts{
+	r.reruns = &rerunRequests{records: r.records, kill: r.kill, task: task, done: r.done, rerunRequested: make(chan struct{}, 1)}
+	r.restarts = &restartDecider{
 		tracker: restart.New(c.Task.Restart, time.Now(), rand.Int64N),
 		records: r.records, kill: r.kill, task: task, logger: logger,
 	}
@@ -122,7 +122,7 @@ func New(c Config) *Runner {
 	}
 	caller := &startCaller{
 		dispense: dispense, recovery: recovery, destroyer: r.destroyer, processTracker: r.processTracker,
-		request: r.kill, task: task, logger: logger,
+		killRequest: r.kill, task: task, logger: logger,
 	}
 	starter := &starter{
 		ref: ref, records: r.records, description: r.description, config: r.config, hooks: r.hooks, caller: caller,
@@ -137,7 +137,7 @@ func New(c Config) *Runner {
 		destroyer: r.destroyer, current: r.current, timeout: c.Deadlines.Start, logger: logger,
 	}
 	if c.Restored == nil {
-		r.records.received()
+		r.records.addReceivedEvent()
 	} else {
 		r.restore(*c.Restored)
 	}
@@ -157,12 +157,12 @@ func (r *Runner) SetHooks(list []hooks.Entry, allocAttachments map[string]string
 // Run fetches them before the task starts.
 func (r *Runner) Prepare(ctx context.Context) error { return r.description.fetch(ctx) }
 
-// Temporary reports whether err means that the driver is currently unavailable, so that
+// IsTemporaryError reports whether err means that the driver is currently unavailable, so that
 // a later call may succeed.
-func Temporary(err error) bool {
-	var unavailable *driver.UnavailableError
-	if errors.As(err, &unavailable) {
-		return unavailable.Plugin != "" // an empty Plugin means that no plugin serves the driver
+func IsTemporaryError(err error) bool {
+	var unavailableErr *driver.UnavailableError
+	if errors.As(err, &unavailableErr) {
+		return unavailableErr.Plugin != "" // an empty Plugin means that no plugin serves the driver
 	}
 	return errors.Is(err, driver.ErrPluginDown)
 }
@@ -190,9 +190,11 @@ func (r *Runner) Snapshot() (state *api.TaskState, killed bool) { return r.recor
 // Done is closed when Run has returned.
 func (r *Runner) Done() <-chan struct{} { return r.done }
 
-// Undestroyed reports whether a start of the task is not yet destroyed by the driver.
+// IsDestroyPending reports whether a start of the task is not yet destroyed by the driver.
 // It is false before Run has returned.
-func (r *Runner) Undestroyed() bool { return isClosed(r.done) && r.destroyer.pending() != nil }
+func (r *Runner) IsDestroyPending() bool {
+	return isClosed(r.done) && r.destroyer.pendingDestroy() != nil
+}
 
 // Destroying is closed when the task has ended for good and only waits for its driver
 // to destroy it. It stays open for a task without a pending destroy.

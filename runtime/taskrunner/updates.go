@@ -2,9 +2,9 @@ package taskrunner
 
 import "sync"
 
-// updates holds the current version of the task, and starts the goroutine that calls the
+// taskUpdater holds the current version of the task, and starts the goroutine that calls the
 // Update hooks for a new version.
-type updates struct {
+type taskUpdater struct {
 	mu           sync.Mutex
 	task         Task
 	hooksPending bool   // the Update hooks have not been called for this version
@@ -12,40 +12,40 @@ type updates struct {
 	callHooks    func() // starts the goroutine that calls the Update hooks; nil outside Run
 }
 
-func (u *updates) current() Task {
+func (u *taskUpdater) current() Task {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.task
 }
 
-func (u *updates) set(task Task, withHooks bool) {
+func (u *taskUpdater) set(task Task, withHooks bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.task = task
 	u.hooksPending = u.hooksPending || withHooks
 	if withHooks {
-		u.startLocked()
+		u.startHooksLocked()
 	}
 }
 
 // setCallHooks sets the function that calls the Update hooks in a new goroutine, as long
-// as takePending returns true.
-func (u *updates) setCallHooks(call func()) {
+// as takePendingHooks returns true.
+func (u *taskUpdater) setCallHooks(call func()) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.callHooks = call
-	u.startLocked()
+	u.startHooksLocked()
 }
 
-func (u *updates) startLocked() {
+func (u *taskUpdater) startHooksLocked() {
 	if u.hooksPending && u.callHooks != nil && !u.hooksRunning {
 		u.hooksRunning = true
 		u.callHooks()
 	}
 }
 
-// takePending reports whether the Update hooks must be called for a new version.
-func (u *updates) takePending() bool {
+// takePendingHooks reports whether the Update hooks must be called for a new version.
+func (u *taskUpdater) takePendingHooks() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.hooksRunning, u.hooksPending = u.hooksPending, false

@@ -13,8 +13,8 @@ import (
 // lockLease is the remaining time of a lock. At expires the holder loses the lock; from acquirable on,
 // after the delay, another client can acquire it.
 type lockLease struct {
-	id                  string
-	expires, acquirable time.Time
+	id                         string
+	expireTime, acquirableTime time.Time
 }
 
 func newLease(lock *api.VariableLock) lockLease {
@@ -29,7 +29,7 @@ func (vs *Variables) startLease(at variableKey, lock *api.VariableLock) {
 	vs.leases[at] = newLease(lock)
 	vs.mu.Unlock()
 	select {
-	case vs.wake <- struct{}{}:
+	case vs.leaseAdded <- struct{}{}:
 	default:
 	}
 }
@@ -39,7 +39,7 @@ func (vs *Variables) renewLease(at variableKey, lock *api.VariableLock) bool {
 	vs.mu.Lock()
 	defer vs.mu.Unlock()
 	l, known := vs.leases[at]
-	if !known || l.id != lock.ID || !time.Now().Before(l.expires) {
+	if !known || l.id != lock.ID || !time.Now().Before(l.expireTime) {
 		return false
 	}
 	vs.leases[at] = newLease(lock)
@@ -58,7 +58,7 @@ func (vs *Variables) Run(ctx context.Context) {
 	}
 	for {
 		select {
-		case <-vs.wake:
+		case <-vs.leaseAdded:
 		case <-time.After(vs.untilNextRelease()):
 			vs.releaseExpired(ctx)
 		case <-ctx.Done():
@@ -73,7 +73,7 @@ func (vs *Variables) untilNextRelease() time.Duration {
 	defer vs.mu.Unlock()
 	first := time.Hour
 	for _, l := range vs.leases {
-		first = min(first, time.Until(l.acquirable))
+		first = min(first, time.Until(l.acquirableTime))
 	}
 	return first
 }
@@ -83,7 +83,7 @@ func (vs *Variables) releaseExpired(ctx context.Context) {
 	vs.mu.Lock()
 	var due []variableKey
 	for at, l := range vs.leases {
-		if !time.Now().Before(l.acquirable) {
+		if !time.Now().Before(l.acquirableTime) {
 			due = append(due, at)
 		}
 	}
@@ -117,7 +117,7 @@ func (vs *Variables) releaseLock(ctx context.Context, at variableKey) {
 		delete(vs.leases, at)
 	default:
 		vs.logger.Warn("lock not ended", "namespace", at.namespace, "path", at.path, "error", err)
-		l.acquirable = time.Now().Add(releaseRetryDelay)
+		l.acquirableTime = time.Now().Add(releaseRetryDelay)
 		vs.leases[at] = l
 	}
 }

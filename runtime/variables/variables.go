@@ -42,9 +42,9 @@ type ExpectedIndex = *uint64
 
 // Variables changes the variables of a store. Its methods may be called concurrently.
 type Variables struct {
-	store  *store.Store
-	logger hclog.Logger
-	wake   chan struct{} // the channel has a value when there is a new lease
+	store      *store.Store
+	logger     hclog.Logger
+	leaseAdded chan struct{} // the channel has a value when there is a new lease
 
 	mu     sync.Mutex
 	leases map[variableKey]lockLease
@@ -56,7 +56,7 @@ func variableKeyOf(v *api.Variable) variableKey { return variableKey{v.Namespace
 
 // New returns the variables of a store. Locks expire only while Run runs.
 func New(s *store.Store, logger hclog.Logger) *Variables {
-	return &Variables{store: s, logger: logger.Named("variables"), wake: make(chan struct{}, 1), leases: make(map[variableKey]lockLease)}
+	return &Variables{store: s, logger: logger.Named("variables"), leaseAdded: make(chan struct{}, 1), leases: make(map[variableKey]lockLease)}
 }
 
 // Put stores the items of a variable. If the variable is locked, v must have the lock's
@@ -88,9 +88,9 @@ func (vs *Variables) Delete(ctx context.Context, namespace, path string, check E
 	})
 }
 
-// Acquire locks a variable, and creates it if it does not exist. It stores the items of
+// AcquireLock locks a variable, and creates it if it does not exist. It stores the items of
 // v, if there are any. The holder must present the ID of the returned lock.
-func (vs *Variables) Acquire(ctx context.Context, v *api.Variable) (*api.Variable, error) {
+func (vs *Variables) AcquireLock(ctx context.Context, v *api.Variable) (*api.Variable, error) {
 	lock, err := newLock(v.Lock)
 	if err != nil {
 		return nil, err
@@ -111,9 +111,9 @@ func (vs *Variables) Acquire(ctx context.Context, v *api.Variable) (*api.Variabl
 	return got, err
 }
 
-// Reset renews the lease of a lock. It stores nothing, and returns the variable without
+// RenewLock renews the lease of a lock. It stores nothing, and returns the variable without
 // items.
-func (vs *Variables) Reset(_ context.Context, v *api.Variable) (*api.Variable, error) {
+func (vs *Variables) RenewLock(_ context.Context, v *api.Variable) (*api.Variable, error) {
 	at := variableKeyOf(v)
 	old := vs.store.Snapshot().Variable(nil, at.namespace, at.path)
 	if err := checkLockHeld(old, v); err != nil {
@@ -127,8 +127,8 @@ func (vs *Variables) Reset(_ context.Context, v *api.Variable) (*api.Variable, e
 	return &c, nil
 }
 
-// Release releases a lock.
-func (vs *Variables) Release(ctx context.Context, v *api.Variable) (*api.Variable, error) {
+// ReleaseLock releases a lock.
+func (vs *Variables) ReleaseLock(ctx context.Context, v *api.Variable) (*api.Variable, error) {
 	return vs.changeVariable(ctx, v, nil, func(old *api.Variable) (*api.Variable, error) {
 		if err := checkLockHeld(old, v); err != nil {
 			return nil, err
@@ -153,28 +153,28 @@ func (vs *Variables) changeVariable(ctx context.Context, v *api.Variable, check 
 	if err := errors.Join(model.ValidateVariablePath(v.Path), model.ValidateNamespaceName(v.Namespace), model.ValidateVariableItems(v.Items)); err != nil {
 		return nil, InvalidError(err.Error())
 	}
-	var next *api.Variable
+	var nextVariable *api.Variable
 	_, err := vs.store.Update(ctx, func(tx *store.Txn) error {
 		old, err := currentVariable(tx, variableKeyOf(v), check)
 		if err == nil {
-			next, err = edit(old)
+			nextVariable, err = edit(old)
 		}
 		if err != nil {
 			return err
 		}
-		next.Namespace, next.Path = v.Namespace, v.Path
-		next.ModifyTime = time.Now().UnixNano()
-		next.CreateTime = next.ModifyTime
+		nextVariable.Namespace, nextVariable.Path = v.Namespace, v.Path
+		nextVariable.ModifyTime = time.Now().UnixNano()
+		nextVariable.CreateTime = nextVariable.ModifyTime
 		if old.CreateIndex != 0 {
-			next.CreateTime = old.CreateTime
+			nextVariable.CreateTime = old.CreateTime
 		}
-		tx.PutVariable(next)
+		tx.PutVariable(nextVariable)
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	return next, nil
+	return nextVariable, nil
 }
 
 // currentVariable returns the stored variable, or a variable that has only the name.

@@ -49,8 +49,8 @@ func (vs *Variables) mustSucceed(t *testing.T) func(*api.Variable, error) *api.V
 
 func expectConflict(t *testing.T, what, text string, err error) {
 	t.Helper()
-	var conflict *ConflictError
-	if !errors.As(err, &conflict) || conflict.Text != text {
+	var conflictErr *ConflictError
+	if !errors.As(err, &conflictErr) || conflictErr.Text != text {
 		t.Errorf("%s: error %v, want %q", what, err, text)
 	}
 }
@@ -74,8 +74,8 @@ func TestPutRejects(t *testing.T) {
 		{"too much", testVariable("p", "key", strings.Repeat("s3cret", model.MaxVariableSize/5)), "the keys and values of a variable must not be longer than 65536 bytes in all"},
 	} {
 		_, err := vs.Put(t.Context(), c.v, nil)
-		var invalid InvalidError
-		if !errors.As(err, &invalid) || !strings.HasPrefix(err.Error(), c.want) || strings.Contains(err.Error(), "s3cret") {
+		var invalidErr InvalidError
+		if !errors.As(err, &invalidErr) || !strings.HasPrefix(err.Error(), c.want) || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("%s: error %v, want %q", c.name, err, c.want)
 		}
 	}
@@ -104,8 +104,8 @@ func TestCheckAndSet(t *testing.T) {
 	}
 	_, err = vs.Delete(t.Context(), "default", "p", &first.ModifyIndex)
 	expectConflict(t, "it has changed", indexConflictText, err)
-	var conflict *ConflictError
-	if errors.As(err, &conflict); conflict.Current.Items["n"] != "2" {
+	var conflictErr *ConflictError
+	if errors.As(err, &conflictErr); conflictErr.Current.Items["n"] != "2" {
 		t.Error("the conflict does not show what is there")
 	}
 	for _, check := range []ExpectedIndex{&second.ModifyIndex, nil, none} { // the second deletion finds no variable
@@ -144,12 +144,12 @@ func TestLock(t *testing.T) {
 	vs, s := openVariables(t)
 	ctx, must := t.Context(), vs.mustSucceed(t)
 	must(vs.Put(ctx, testVariable("p", "k", "before"), nil))
-	mine := must(vs.Acquire(ctx, testVariable("p")))
+	mine := must(vs.AcquireLock(ctx, testVariable("p")))
 	if mine.LockID() == "" || mine.Lock.TTL != "15s" || mine.Lock.LockDelay != "15s" || mine.Items["k"] != "before" {
 		t.Fatalf("%+v", mine)
 	}
 	other := testVariable("p", "k", "other")
-	_, err := vs.Acquire(ctx, other)
+	_, err := vs.AcquireLock(ctx, other)
 	expectConflict(t, "acquire of another", lockedConflictText, err)
 	_, err = vs.Put(ctx, other, nil)
 	expectConflict(t, "put of another", lockedConflictText, err)
@@ -157,14 +157,14 @@ func TestLock(t *testing.T) {
 	expectConflict(t, "delete", lockedConflictText, err)
 	other.Lock = &api.VariableLock{ID: "guessed"}
 	for name, do := range map[string]func() (*api.Variable, error){
-		"release": func() (*api.Variable, error) { return vs.Release(ctx, other) },
-		"renew":   func() (*api.Variable, error) { return vs.Reset(ctx, other) },
+		"release": func() (*api.Variable, error) { return vs.ReleaseLock(ctx, other) },
+		"renew":   func() (*api.Variable, error) { return vs.RenewLock(ctx, other) },
 		"put":     func() (*api.Variable, error) { return vs.Put(ctx, other, nil) },
 	} {
 		_, err := do()
 		expectConflict(t, name+" with a guessed id", lockedConflictText, err)
 	}
-	if _, err := vs.Acquire(ctx, mine); err == nil || err.Error() != "variable already holds a lock" {
+	if _, err := vs.AcquireLock(ctx, mine); err == nil || err.Error() != "variable already holds a lock" {
 		t.Errorf("acquire of the holder: %v", err)
 	}
 	holder := testVariable("p", "k", "mine")
@@ -173,21 +173,21 @@ func TestLock(t *testing.T) {
 		t.Errorf("%+v", v)
 	}
 	index := s.Index()
-	if v := must(vs.Reset(ctx, holder)); v.Items != nil || v.LockID() != mine.LockID() || s.Index() != index {
+	if v := must(vs.RenewLock(ctx, holder)); v.Items != nil || v.LockID() != mine.LockID() || s.Index() != index {
 		t.Errorf("%+v at %d", v, s.Index())
 	}
-	if v := must(vs.Release(ctx, &api.Variable{Namespace: "default", Path: "p", Lock: holder.Lock})); v.Lock != nil || v.Items["k"] != "mine" {
+	if v := must(vs.ReleaseLock(ctx, &api.Variable{Namespace: "default", Path: "p", Lock: holder.Lock})); v.Lock != nil || v.Items["k"] != "mine" {
 		t.Errorf("%+v", v)
 	}
 	for name, do := range map[string]func() (*api.Variable, error){
-		"release":      func() (*api.Variable, error) { return vs.Release(ctx, holder) },
-		"renew":        func() (*api.Variable, error) { return vs.Reset(ctx, holder) },
-		"renew of nil": func() (*api.Variable, error) { return vs.Reset(ctx, testVariable("nowhere")) },
+		"release":      func() (*api.Variable, error) { return vs.ReleaseLock(ctx, holder) },
+		"renew":        func() (*api.Variable, error) { return vs.RenewLock(ctx, holder) },
+		"renew of nil": func() (*api.Variable, error) { return vs.RenewLock(ctx, testVariable("nowhere")) },
 	} {
 		_, err := do()
 		expectConflict(t, name+" without a lock", unlockedConflictText, err)
 	}
-	if v := must(vs.Acquire(ctx, testVariable("new", "k", "v"))); v.Items["k"] != "v" {
+	if v := must(vs.AcquireLock(ctx, testVariable("new", "k", "v"))); v.Items["k"] != "v" {
 		t.Errorf("%+v", v)
 	}
 }
@@ -204,7 +204,7 @@ func TestLockTimes(t *testing.T) {
 	} {
 		v := testVariable("p")
 		v.Lock = &api.VariableLock{TTL: c.ttl, LockDelay: c.delay}
-		if _, err := vs.Acquire(t.Context(), v); err == nil || err.Error() != c.want {
+		if _, err := vs.AcquireLock(t.Context(), v); err == nil || err.Error() != c.want {
 			t.Errorf("TTL %q, delay %q: error %v, want %q", c.ttl, c.delay, err, c.want)
 		}
 	}
@@ -216,20 +216,20 @@ func TestLockExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		vs, s := openVariables(t)
 		must := vs.mustSucceed(t)
-		var running sync.WaitGroup
+		var runningWG sync.WaitGroup
 		ctx := t.Context()
-		running.Go(func() { vs.Run(ctx) })
+		runningWG.Go(func() { vs.Run(ctx) })
 		v := testVariable("p", "k", "v")
 		v.Lock = &api.VariableLock{TTL: "10s", LockDelay: "5s"}
-		mine := must(vs.Acquire(ctx, v))
+		mine := must(vs.AcquireLock(ctx, v))
 		for range 3 { // a renewed lock cannot be acquired by another client
 			time.Sleep(9 * time.Second)
-			must(vs.Reset(ctx, mine))
+			must(vs.RenewLock(ctx, mine))
 		}
 		time.Sleep(10 * time.Second)
-		_, err := vs.Reset(ctx, mine)
+		_, err := vs.RenewLock(ctx, mine)
 		expectConflict(t, "renew after the TTL", unlockedConflictText, err)
-		_, err = vs.Acquire(ctx, testVariable("p"))
+		_, err = vs.AcquireLock(ctx, testVariable("p"))
 		expectConflict(t, "acquire within the delay", lockedConflictText, err)
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
@@ -237,9 +237,9 @@ func TestLockExpires(t *testing.T) {
 			t.Fatalf("after the delay: %+v", got)
 		}
 		// The end of an old lease does not affect the lock of the next holder.
-		next := must(vs.Acquire(ctx, testVariable("p")))
-		must(vs.Release(ctx, next))
-		next = must(vs.Acquire(ctx, testVariable("p")))
+		next := must(vs.AcquireLock(ctx, testVariable("p")))
+		must(vs.ReleaseLock(ctx, next))
+		next = must(vs.AcquireLock(ctx, testVariable("p")))
 		time.Sleep(29 * time.Second)
 		synctest.Wait()
 		if got := s.Snapshot().Variable(nil, "default", "p"); got.LockID() != next.LockID() {
@@ -252,13 +252,13 @@ func TestLockExpires(t *testing.T) {
 func TestLockExpiresAfterRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		before, s := openVariables(t)
-		mine := before.mustSucceed(t)(before.Acquire(t.Context(), testVariable("p")))
+		mine := before.mustSucceed(t)(before.AcquireLock(t.Context(), testVariable("p")))
 		time.Sleep(14 * time.Second)
 		vs := New(s, hclog.NewNullLogger())
 		go vs.Run(t.Context())
 		synctest.Wait()
 		time.Sleep(14 * time.Second)
-		vs.mustSucceed(t)(vs.Reset(t.Context(), mine))
+		vs.mustSucceed(t)(vs.RenewLock(t.Context(), mine))
 		time.Sleep(30 * time.Second)
 		synctest.Wait()
 		if s.Snapshot().Variable(nil, "default", "p").Lock != nil {

@@ -70,14 +70,14 @@ func detectCgroups(mount string) cgroupHierarchy {
 		if len(h.v1Controllers) == 0 {
 			return none(fmt.Sprintf("no cgroup controller is mounted in %s", mount))
 		}
-		h.parentPaths = []string{filepath.Dir(h.v1Path(h.v1Controllers[0], "task"))}
+		h.parentPaths = []string{filepath.Dir(h.taskV1Path(h.v1Controllers[0], "task"))}
 		return h
 	}
 	return none(fmt.Sprintf("there is no cgroup file system at %s", mount))
 }
 
-// v1Path returns the cgroup of a task in the hierarchy of a controller of v1.
-func (h cgroupHierarchy) v1Path(controller, name string) string {
+// taskV1Path returns the cgroup of a task in the hierarchy of a controller of v1.
+func (h cgroupHierarchy) taskV1Path(controller, name string) string {
 	return filepath.Join(h.mountPath, controller, "nomad", name)
 }
 
@@ -160,7 +160,7 @@ func (p *Process) preparePlacement(ctx context.Context, c Command) (forkPlacemen
 		if c.CgroupV2 != "" {
 			dir, err := configuredCgroupDir(h.mountPath, c.CgroupV2)
 			pl.cgroupDir, pl.cgroupRequired = dir, true
-			p.reportAllUnenforced(l, errors.New("cgroup_v2_override places the task into another cgroup"))
+			p.reportAllLimitsUnenforced(l, errors.New("cgroup_v2_override places the task into another cgroup"))
 			return pl, err
 		}
 		if err := p.makeCgroup(ctx, l, nil); err != nil {
@@ -182,14 +182,14 @@ func (p *Process) preparePlacement(ctx context.Context, c Command) (forkPlacemen
 				return forkPlacement{}, err
 			}
 		} else {
-			p.reportAllUnenforced(l, errors.New("cgroup_v1_override places the task into another cgroup"))
+			p.reportAllLimitsUnenforced(l, errors.New("cgroup_v1_override places the task into another cgroup"))
 		}
 		pl.v1TasksFiles = append(pl.v1TasksFiles, p.tasksFiles()...)
 		if dir := p.cpusetDir(); dir != "" && c.CgroupV1["cpuset"] == "" {
 			pl.v1TasksFiles = append(pl.v1TasksFiles, newTasksFile(dir, false))
 		}
 	default:
-		p.reportAllUnenforced(l, errors.New(h.unavailableReason))
+		p.reportAllLimitsUnenforced(l, errors.New(h.unavailableReason))
 	}
 	return pl, nil
 }
@@ -208,10 +208,10 @@ func (p *Process) tasksFiles() (entries []tasksFile) {
 
 // netnsPath returns the network namespace that the tasks of the group share, or "".
 func (p *Process) netnsPath() string {
-	if p.start.NetworkIsolation == nil {
+	if p.startRequest.NetworkIsolation == nil {
 		return ""
 	}
-	return p.start.NetworkIsolation.Path
+	return p.startRequest.NetworkIsolation.Path
 }
 
 // configuredCgroupDir returns the directory of a cgroup that the user has named.
@@ -230,10 +230,10 @@ func configuredCgroupDir(mount, path string) (string, error) {
 // cpusetDir returns the cgroup that the host has made for the task, or "" if it
 // does not exist.
 func (p *Process) cpusetDir() string {
-	if p.start.Resources == nil {
+	if p.startRequest.Resources == nil {
 		return ""
 	}
-	dir := p.start.Resources.Linux.CpusetCgroup
+	dir := p.startRequest.Resources.Linux.CpusetCgroup
 	if dir == "" {
 		return ""
 	}
@@ -246,21 +246,21 @@ func (p *Process) cpusetDir() string {
 // makeCgroup makes the cgroup of a task, without processes, and sets its limits.
 // If that fails, p.cgroup is nil. overridden has the controllers of v1 for which
 // the user has named other cgroups.
-func (p *Process) makeCgroup(ctx context.Context, l limits, overridden map[string]string) error {
+func (p *Process) makeCgroup(ctx context.Context, l cgroupLimits, overridden map[string]string) error {
 	var g *cgroup
 	if hostOwned := p.cpusetDir(); hostOwned != "" && machineCgroups().version == 2 {
 		g = &cgroup{path: hostOwned, hostOwned: true}
 	} else {
-		paths := cgroupPaths(p.start.AllocID, p.start.Name)
+		paths := cgroupPaths(p.startRequest.AllocID, p.startRequest.Name)
 		if len(paths) == 0 {
-			p.reportAllUnenforced(l, errors.New("the task has no names for a cgroup"))
+			p.reportAllLimitsUnenforced(l, errors.New("the task has no names for a cgroup"))
 			return nil
 		}
 		g = &cgroup{path: paths[0]}
 	}
 	existed, err := makeCgroupDir(g.path)
 	if err != nil {
-		p.reportAllUnenforced(l, err)
+		p.reportAllLimitsUnenforced(l, err)
 		return nil
 	}
 	if existed {
@@ -293,7 +293,7 @@ func adoptCgroup(p *Process, path string) *cgroup {
 	g := &cgroup{path: path, hostOwned: path == p.cpusetDir()}
 	h := machineCgroups()
 	for _, tree := range h.v1Controllers {
-		dir := h.v1Path(tree, filepath.Base(path))
+		dir := h.taskV1Path(tree, filepath.Base(path))
 		if _, err := os.Stat(dir); err != nil {
 			continue // the task has no limit in this hierarchy
 		}
@@ -369,7 +369,7 @@ func (pl forkPlacement) run(sys *syscall.SysProcAttr, fork func() error) error {
 		return pl.forkIntoCgroup(sys, fork)
 	}
 	done := make(chan error)
-	go func() { done <- pl.enterAndFork(sys, fork) }()
+	go func() { done <- pl.enterCgroupsAndFork(sys, fork) }()
 	return <-done
 }
 
@@ -404,16 +404,16 @@ func isCgroupError(err error) bool {
 	return false
 }
 
-// enterAndFork enters cgroups v1 and a network namespace with one thread, forks,
+// enterCgroupsAndFork enters cgroups v1 and a network namespace with one thread, forks,
 // and ends the thread. It must run in a goroutine of its own.
-func (pl forkPlacement) enterAndFork(sys *syscall.SysProcAttr, fork func() error) error {
+func (pl forkPlacement) enterCgroupsAndFork(sys *syscall.SysProcAttr, fork func() error) error {
 	runtime.LockOSThread() // the thread stays locked, so that it exits with the goroutine
 	if unix.Gettid() == os.Getpid() {
 		// The main thread cannot exit. While this goroutine is locked to it, the new
 		// goroutine runs on another thread.
 		defer runtime.UnlockOSThread()
 		done := make(chan error)
-		go func() { done <- pl.enterAndFork(sys, fork) }()
+		go func() { done <- pl.enterCgroupsAndFork(sys, fork) }()
 		return <-done
 	}
 	for _, t := range pl.v1TasksFiles {

@@ -25,8 +25,8 @@ const outputTimeout = 500 * time.Millisecond
 
 // The exit codes with which a shell reports a command that it cannot run.
 const (
-	exitNotExecutable = 126
-	exitNotFound      = 127
+	exitCodeNotExecutable = 126
+	exitCodeNotFound      = 127
 )
 
 // cannotRunResult returns the result of a command that does not exist or is not
@@ -36,9 +36,9 @@ func cannotRunResult(e driver.Exec, errno error) (driver.ExitResult, error) {
 	code := 0
 	switch {
 	case errors.Is(errno, os.ErrNotExist):
-		code = exitNotFound
+		code = exitCodeNotFound
 	case errors.Is(errno, os.ErrPermission):
-		code = exitNotExecutable
+		code = exitCodeNotExecutable
 	default:
 		return driver.ExitResult{}, errno
 	}
@@ -64,7 +64,7 @@ func (p *Process) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, e
 	if p.userLookupErr != nil {
 		return driver.ExitResult{}, p.userLookupErr
 	}
-	path, err := lookPath(p.start, e.Command[0])
+	path, err := lookPath(p.startRequest, e.Command[0])
 	if err != nil {
 		return cannotRunResult(e, err)
 	}
@@ -72,12 +72,12 @@ func (p *Process) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, e
 		Path:        path,
 		Args:        e.Command,
 		Dir:         p.dir,
-		Env:         envList(p.start.Env),
+		Env:         envList(p.startRequest.Env),
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true, Credential: p.cred},
 	}
 	var streams execStreams
 	if e.TTY {
-		if _, ok := p.start.Env["TERM"]; !ok {
+		if _, ok := p.startRequest.Env["TERM"]; !ok {
 			cmd.Env = append(cmd.Env, "TERM=xterm") // TERM: programs need the type of their terminal
 		}
 		err = streams.openTerminal(cmd, e, p.cred)
@@ -148,7 +148,7 @@ type execStreams struct {
 	out        []outputCopyJob
 	tty        *os.File
 
-	readers         sync.WaitGroup
+	outputReaders   sync.WaitGroup
 	resizeGoroutine sync.WaitGroup
 }
 
@@ -234,7 +234,7 @@ func (s *execStreams) startCopies(e driver.Exec, end <-chan struct{}) {
 	for _, out := range s.out {
 		// io.Copy fails with EIO when no process has the terminal open, or with an error of the
 		// writer. In the latter case the rest is discarded, so that the command does not block.
-		s.readers.Go(func() {
+		s.outputReaders.Go(func() {
 			if _, err := io.Copy(out.to, out.source); err != nil {
 				io.Copy(io.Discard, out.source)
 			}
@@ -260,7 +260,7 @@ func (s *execStreams) startCopies(e driver.Exec, end <-chan struct{}) {
 // waitOutput waits for the remaining output.
 func (s *execStreams) waitOutput() {
 	timer := time.AfterFunc(outputTimeout, s.close)
-	s.readers.Wait()
+	s.outputReaders.Wait()
 	timer.Stop()
 	s.close()
 	s.resizeGoroutine.Wait()

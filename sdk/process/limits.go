@@ -13,17 +13,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-// limits bounds the resources that all processes of a task use together. 0 means
+// cgroupLimits bounds the resources that all processes of a task use together. 0 means
 // no limit.
-type limits struct {
+type cgroupLimits struct {
 	memory int64 // bytes, swap included
 	cpu    int64 // CPU shares, which count while tasks compete for CPU time
 	pids   int64 // processes and threads
 }
 
-func (p *Process) resourceLimits(c Command) limits {
-	l := limits{pids: c.PidsLimit}
-	if r := p.start.Resources; r != nil {
+func (p *Process) resourceLimits(c Command) cgroupLimits {
+	l := cgroupLimits{pids: c.PidsLimit}
+	if r := p.startRequest.Resources; r != nil {
 		l.memory, l.cpu = r.Linux.MemoryLimitBytes, r.Linux.CPUShares
 	}
 	return l
@@ -41,8 +41,8 @@ type cgroupFile struct {
 	optional    bool // the file does not exist on every kernel
 }
 
-// settings returns the limits that are not 0, for cgroup version 1 or 2.
-func (l limits) settings(version int) (settings []limitSetting) {
+// controllerSettings returns the limits that are not 0, for cgroup version 1 or 2.
+func (l cgroupLimits) controllerSettings(version int) (settings []limitSetting) {
 	memory := limitSetting{name: "memory", controller: "memory"}
 	cpu := limitSetting{name: "cpu", controller: "cpu"}
 	pids := limitSetting{name: "pids", controller: "pids", files: []cgroupFile{{name: "pids.max", value: strconv.FormatInt(l.pids, 10)}}}
@@ -78,8 +78,8 @@ const (
 // setLimits sets the limits of a cgroup that has no process yet, except the CPU
 // shares, which applyCPUShares sets when the task runs. The keys of overridden
 // are the controllers of cgroup v1 for which the job has named another cgroup.
-func (g *cgroup) setLimits(p *Process, l limits, overridden map[string]string) {
-	for _, s := range l.settings(machineCgroups().version) {
+func (g *cgroup) setLimits(p *Process, l cgroupLimits, overridden map[string]string) {
+	for _, s := range l.controllerSettings(machineCgroups().version) {
 		write := func() error { return g.setLimitV2(s) }
 		var err error
 		switch {
@@ -88,14 +88,14 @@ func (g *cgroup) setLimits(p *Process, l limits, overridden map[string]string) {
 		case machineCgroups().version == 1:
 			var dir string
 			dir, err = g.makeV1Cgroup(s.controller)
-			write = func() error { return s.writeTo(dir) }
+			write = func() error { return s.writeFiles(dir) }
 		}
 		enforce := func() {
 			if err == nil {
 				err = write()
 			}
 			if err != nil {
-				p.reportUnenforced(s, err)
+				p.reportUnenforcedLimit(s, err)
 			}
 		}
 		if s.controller == "cpu" {
@@ -119,13 +119,13 @@ func (p *Process) applyCPUShares() {
 }
 
 func (g *cgroup) setLimitV2(s limitSetting) error {
-	if err := s.writeTo(g.path); !errors.Is(err, os.ErrNotExist) {
+	if err := s.writeFiles(g.path); !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	if err := g.enableController(s.controller); err != nil {
 		return err
 	}
-	return s.writeTo(g.path)
+	return s.writeFiles(g.path)
 }
 
 // makeV1Cgroup makes the task's cgroup in the hierarchy of a controller.
@@ -134,7 +134,7 @@ func (g *cgroup) makeV1Cgroup(controller string) (dir string, err error) {
 	if !slices.Contains(h.v1Controllers, controller) {
 		return "", fmt.Errorf("the cgroup controller %q is not mounted", controller)
 	}
-	dir = h.v1Path(controller, filepath.Base(g.path))
+	dir = h.taskV1Path(controller, filepath.Base(g.path))
 	existed, err := makeCgroupDir(dir)
 	if err != nil {
 		return "", err
@@ -154,7 +154,7 @@ func (g *cgroup) makeV1Cgroup(controller string) (dir string, err error) {
 	return dir, nil
 }
 
-func (s limitSetting) writeTo(dir string) error {
+func (s limitSetting) writeFiles(dir string) error {
 	for _, f := range s.files {
 		err := writeExistingFile(filepath.Join(dir, f.name), f.value)
 		if err != nil && !(f.optional && errors.Is(err, os.ErrNotExist)) {
@@ -213,9 +213,9 @@ func (g *cgroup) enableController(controller string) error {
 	return nil
 }
 
-// reportUnenforced records that a limit is not enforced. CPU shares are not
+// reportUnenforcedLimit records that a limit is not enforced. CPU shares are not
 // recorded: without them, tasks share the CPU time equally.
-func (p *Process) reportUnenforced(s limitSetting, reason error) {
+func (p *Process) reportUnenforcedLimit(s limitSetting, reason error) {
 	if s.controller == "cpu" {
 		p.logger.Debug("task without CPU shares", "error", reason)
 		return
@@ -223,17 +223,17 @@ func (p *Process) reportUnenforced(s limitSetting, reason error) {
 	p.unenforcedLimits = append(p.unenforcedLimits, fmt.Sprintf("%s limit not enforced here: %v", s.name, reason))
 }
 
-// reportAllUnenforced records that no limit is enforced.
-func (p *Process) reportAllUnenforced(l limits, reason error) {
-	for _, s := range l.settings(2) {
-		p.reportUnenforced(s, reason)
+// reportAllLimitsUnenforced records that no limit is enforced.
+func (p *Process) reportAllLimitsUnenforced(l cgroupLimits, reason error) {
+	for _, s := range l.controllerSettings(2) {
+		p.reportUnenforcedLimit(s, reason)
 	}
 }
 
 // emitUnenforcedLimits emits an event for each limit that is not enforced.
 func (p *Process) emitUnenforcedLimits() {
 	for _, message := range p.unenforcedLimits {
-		p.start.EventOnce(message)
+		p.startRequest.EventOnce(message)
 	}
 }
 

@@ -16,13 +16,13 @@ import (
 
 const mebibyte = 1 << 20
 
-// newLimitedStart returns a start request with limits for memory and CPU.
-func newLimitedStart(t *testing.T, memory, cpu int64) *sdk.StartRequest {
+// newLimitedStartRequest returns a start request with limits for memory and CPU.
+func newLimitedStartRequest(t *testing.T, memory, cpu int64) *sdk.StartRequest {
 	t.Helper()
 	if os.Geteuid() != 0 || machineCgroups().version == 0 {
 		t.Skip("limits need root and cgroups")
 	}
-	s := newStart(t)
+	s := newStartRequest(t)
 	s.Resources = &driver.Resources{Linux: driver.LinuxResources{MemoryLimitBytes: memory, CPUShares: cpu}}
 	return s
 }
@@ -45,7 +45,7 @@ func TestMemoryLimit(t *testing.T) {
 		"the process is killed by another":                  {20 * mebibyte, "kill -9 $$", driver.ExitResult{ExitCode: 137, Signal: 9}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := startProcess(t, newLimitedStart(t, test.memory, 0), shellCommand(test.script))
+			p := startProcess(t, newLimitedStartRequest(t, test.memory, 0), shellCommand(test.script))
 			if got := waitExit(t, p); got != test.want {
 				t.Errorf("exit result %+v, want %+v", got, test.want)
 			}
@@ -59,7 +59,7 @@ func TestMemoryLimit(t *testing.T) {
 // The kernel's count of OOM kills includes earlier starts in the same cgroup,
 // which must not be reported for the next start.
 func TestSecondStartGetsNewMemoryLimit(t *testing.T) {
-	s := newLimitedStart(t, 20*mebibyte, 0)
+	s := newLimitedStartRequest(t, 20*mebibyte, 0)
 	first := startProcess(t, s, shellCommand("exec "+exceedMemoryScript))
 	if got := waitExit(t, first); !got.OOMKilled {
 		t.Errorf("exit result %+v, want a kill for memory", got)
@@ -76,11 +76,11 @@ func TestMemoryLimitOutlivesThePlugin(t *testing.T) {
 	for name, before := range map[string]bool{"it is exceeded while no plugin lives": true, "it is exceeded after the recovery": false} {
 		t.Run(name, func(t *testing.T) {
 			k := startKeeper(t)
-			s := newLimitedStart(t, 20*mebibyte, 0)
+			s := newLimitedStartRequest(t, 20*mebibyte, 0)
 			state := startOrphan(t, k, pluginMainIO{Config: s.TaskConfig, Command: shellCommand("until [ -e go ]; do sleep 0.01; done; exec " + exceedMemoryScript)})
 			if before {
 				createGoFile(t, s)
-				waitUntil(t, "the task has ended", func() bool { return processGone(state.PID) })
+				waitUntil(t, "the task has ended", func() bool { return hasProcessEnded(state.PID) })
 			}
 			p, err := Recover(t.Context(), s, state)
 			if err != nil {
@@ -98,7 +98,7 @@ func TestMemoryLimitOutlivesThePlugin(t *testing.T) {
 }
 
 func TestMemoryLimitHoldsForCommandsInTheTask(t *testing.T) {
-	p := startProcess(t, newLimitedStart(t, 20*mebibyte, 0), shellCommand("exec sleep 3600"))
+	p := startProcess(t, newLimitedStartRequest(t, 20*mebibyte, 0), shellCommand("exec sleep 3600"))
 	result, err := p.Exec(t.Context(), driver.Exec{Command: []string{"/bin/sh", "-c", "exec " + exceedMemoryScript}})
 	if err != nil || result.Signal != int(unix.SIGKILL) {
 		t.Errorf("a command that exceeds the limit: %+v, %v, want signal 9", result, err)
@@ -106,7 +106,7 @@ func TestMemoryLimitHoldsForCommandsInTheTask(t *testing.T) {
 }
 
 func TestPidsLimit(t *testing.T) {
-	s := newLimitedStart(t, 0, 0)
+	s := newLimitedStartRequest(t, 0, 0)
 	c := shellCommand("i=0; while [ $i -lt 40 ]; do sleep 3600 & i=$((i+1)); done; echo all >started")
 	c.PidsLimit = 10
 	p := startProcess(t, s, c)
@@ -120,7 +120,7 @@ func TestPidsLimit(t *testing.T) {
 		t.Errorf("%d processes run, %v, want 10 at most", len(pids), err)
 	}
 	c.PidsLimit = -1
-	if p, err := Start(t.Context(), newStart(t), c); err == nil {
+	if p, err := Start(t.Context(), newStartRequest(t), c); err == nil {
 		destroyProcess(t, p)
 		t.Error("a negative limit is accepted")
 	}
@@ -141,13 +141,13 @@ func TestCPUShares(t *testing.T) {
 	}
 	tasks := map[int64]*Process{}
 	for _, shares := range []int64{200, 20000} {
-		tasks[shares] = startProcess(t, newLimitedStart(t, 0, shares), shellCommand("until [ -e go ]; do sleep 0.01; done; echo >looping; while :; do :; done"))
+		tasks[shares] = startProcess(t, newLimitedStartRequest(t, 0, shares), shellCommand("until [ -e go ]; do sleep 0.01; done; echo >looping; while :; do :; done"))
 		if err := unix.SchedSetaffinity(tasks[shares].PID(), &one); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for _, p := range tasks {
-		createGoFile(t, p.start)
+		createGoFile(t, p.startRequest)
 	}
 	before := map[int64]uint64{}
 	ticks := func(shares int64) uint64 {
@@ -158,7 +158,7 @@ func TestCPUShares(t *testing.T) {
 		return st.UserTime + st.SystemTime
 	}
 	for _, p := range tasks {
-		waitForFile(t, p.start, "looping")
+		waitForFile(t, p.startRequest, "looping")
 	}
 	for shares := range tasks {
 		before[shares] = ticks(shares)
@@ -176,9 +176,9 @@ func TestCPUShares(t *testing.T) {
 }
 
 func TestCgroupFilesOfLimits(t *testing.T) {
-	describe := func(l limits, version int) string {
+	describe := func(l cgroupLimits, version int) string {
 		var b strings.Builder
-		for _, s := range l.settings(version) {
+		for _, s := range l.controllerSettings(version) {
 			for _, f := range s.files {
 				fmt.Fprintf(&b, "%s=%s ", f.name, f.value)
 			}
@@ -186,15 +186,15 @@ func TestCgroupFilesOfLimits(t *testing.T) {
 		return strings.TrimSpace(b.String())
 	}
 	for _, test := range []struct {
-		limits limits
+		limits cgroupLimits
 		v1, v2 string
 	}{
-		{limits{}, "", ""},
-		{limits{memory: 20 << 20}, "memory.limit_in_bytes=20971520 memory.memsw.limit_in_bytes=20971520", "memory.max=20971520 memory.swap.max=0"},
-		{limits{cpu: 1}, "cpu.shares=2", "cpu.weight=1"},
-		{limits{cpu: 1024}, "cpu.shares=1024", "cpu.weight=39"},
-		{limits{cpu: 1 << 40}, "cpu.shares=262144", "cpu.weight=10000"},
-		{limits{pids: 5}, "pids.max=5", "pids.max=5"},
+		{cgroupLimits{}, "", ""},
+		{cgroupLimits{memory: 20 << 20}, "memory.limit_in_bytes=20971520 memory.memsw.limit_in_bytes=20971520", "memory.max=20971520 memory.swap.max=0"},
+		{cgroupLimits{cpu: 1}, "cpu.shares=2", "cpu.weight=1"},
+		{cgroupLimits{cpu: 1024}, "cpu.shares=1024", "cpu.weight=39"},
+		{cgroupLimits{cpu: 1 << 40}, "cpu.shares=262144", "cpu.weight=10000"},
+		{cgroupLimits{pids: 5}, "pids.max=5", "pids.max=5"},
 	} {
 		if got := describe(test.limits, 1); got != test.v1 {
 			t.Errorf("%+v with v1: %q, want %q", test.limits, got, test.v1)
@@ -216,7 +216,7 @@ func TestLimitsThatAreNotEnforced(t *testing.T) {
 		want    []string
 	}{
 		{"no cgroups", func(t *testing.T) {
-			use(t, cgroupHierarchy{unavailableReason: "only root can make cgroups of version 1"})
+			useCgroupHierarchy(t, cgroupHierarchy{unavailableReason: "only root can make cgroups of version 1"})
 		}, nil, []string{
 			"memory limit not enforced here: only root can make cgroups of version 1",
 			"pids limit not enforced here: only root can make cgroups of version 1",
@@ -225,7 +225,7 @@ func TestLimitsThatAreNotEnforced(t *testing.T) {
 			if withoutPids.version != 1 {
 				t.Skip("has no cgroups v1")
 			}
-			use(t, withoutPids)
+			useCgroupHierarchy(t, withoutPids)
 		}, nil, []string{`pids limit not enforced here: the cgroup controller "pids" is not mounted`}},
 		{"the user names a cgroup of v1", func(t *testing.T) {
 			if machineCgroups().version != 1 {
@@ -243,7 +243,7 @@ func TestLimitsThatAreNotEnforced(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			test.machine(t)
-			s := newStart(t)
+			s := newStartRequest(t)
 			s.Resources = &driver.Resources{Linux: driver.LinuxResources{MemoryLimitBytes: 64 * mebibyte, CPUShares: 100}}
 			c := shellCommand("exit 0")
 			c.PidsLimit = 50
@@ -269,8 +269,8 @@ func TestLimitWithoutControllers(t *testing.T) {
 	if strings.Contains(string(controllers), "memory") {
 		t.Skip("the controllers are there")
 	}
-	use(t, h)
-	s := newStart(t)
+	useCgroupHierarchy(t, h)
+	s := newStartRequest(t)
 	s.Resources = &driver.Resources{Linux: driver.LinuxResources{MemoryLimitBytes: 64 * mebibyte, CPUShares: 100}}
 	p := startProcess(t, s, shellCommand("exit 0"))
 	if got := strings.Join(p.unenforcedLimits, "\n"); !strings.HasPrefix(got, `memory limit not enforced here: the cgroup controller "memory" is not available`) {

@@ -93,8 +93,8 @@ func pluginMain(file string) {
 	}
 }
 
-// newStart makes the directories of a task and returns its request.
-func newStart(t *testing.T) *sdk.StartRequest {
+// newStartRequest makes the directories of a task and returns its request.
+func newStartRequest(t *testing.T) *sdk.StartRequest {
 	t.Helper()
 	id := fmt.Sprintf("process-test-%d-%d", os.Getpid(), time.Now().UnixNano())
 	dir := filepath.Join(t.TempDir(), id)
@@ -187,7 +187,7 @@ func waitUntil(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-func processGone(pid int) bool {
+func hasProcessEnded(pid int) bool {
 	st, err := process.ReadStat(pid)
 	return err != nil || st.Ended()
 }
@@ -201,7 +201,7 @@ func resetLeftoverSearch(t *testing.T) {
 	taskOwners.leftovers = nil
 }
 
-func use(t *testing.T, h cgroupHierarchy) {
+func useCgroupHierarchy(t *testing.T, h cgroupHierarchy) {
 	old := machineCgroups
 	machineCgroups = func() cgroupHierarchy { return h }
 	t.Cleanup(func() { machineCgroups = old })
@@ -273,6 +273,6 @@ func startOrphan(t *testing.T, k *keeper.Client, p pluginMainIO) State {
 	if p.Error != "" {
 		t.Fatal(p.Error)
 	}
-	waitUntil(t, "the plugin has gone", func() bool { return processGone(pid) })
+	waitUntil(t, "the plugin has gone", func() bool { return hasProcessEnded(pid) })
 	return p.State
 }

@@ -74,10 +74,10 @@ func openOutputFIFO(ctx context.Context, allocDir, path string) (int, error) {
 }
 
 func tryOpenOutput(allocDir, path string) (int, error) {
-	const flags = unix.O_WRONLY | unix.O_NONBLOCK | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	const openFlags = unix.O_WRONLY | unix.O_NONBLOCK | unix.O_NOFOLLOW | unix.O_CLOEXEC
 	rel, err := filepath.Rel(allocDir, path)
 	if err != nil || !filepath.IsLocal(rel) {
-		return openFIFO(unix.AT_FDCWD, path, flags)
+		return openFIFO(unix.AT_FDCWD, path, openFlags)
 	}
 	root, err := os.OpenRoot(allocDir)
 	if err != nil {
@@ -89,7 +89,7 @@ func tryOpenOutput(allocDir, path string) (int, error) {
 		return -1, err
 	}
 	defer dir.Close()
-	return openFIFO(int(dir.Fd()), filepath.Base(rel), flags)
+	return openFIFO(int(dir.Fd()), filepath.Base(rel), openFlags)
 }
 
 func openFIFO(dir int, name string, flags int) (int, error) {

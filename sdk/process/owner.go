@@ -23,7 +23,7 @@ var taskOwners = struct {
 }{m: map[process.TaskEnvID]*Process{}}
 
 func (p *Process) taskKey() process.TaskEnvID {
-	return process.TaskEnvID{AllocID: p.start.AllocID, Task: p.start.Name}
+	return process.TaskEnvID{AllocID: p.startRequest.AllocID, Task: p.startRequest.Name}
 }
 
 // acquireTaskOwnership makes p the owner of its task, and returns the earlier owner, if it
@@ -38,13 +38,15 @@ func (p *Process) acquireTaskOwnership() (earlier *Process, err error) {
 	defer taskOwners.Unlock()
 	earlier = taskOwners.m[p.taskKey()]
 	if earlier != nil && earlier.id.Alive() {
-		return nil, fmt.Errorf("task %q of allocation %s runs already, as process %d", p.start.Name, p.start.AllocID, earlier.id.PID)
+		return nil, fmt.Errorf("task %q of allocation %s runs already, as process %d", p.startRequest.Name, p.startRequest.AllocID, earlier.id.PID)
 	}
 	taskOwners.m[p.taskKey()] = p
 	return earlier, nil
 }
 
-func (p *Process) hasAllocAndTaskName() bool { return p.start.AllocID != "" && p.start.Name != "" }
+func (p *Process) hasAllocAndTaskName() bool {
+	return p.startRequest.AllocID != "" && p.startRequest.Name != ""
+}
 
 func (p *Process) isTaskOwner() bool {
 	if !p.hasAllocAndTaskName() {
@@ -89,7 +91,7 @@ func (p *Process) killEarlierStart(ctx context.Context, earlier *Process) error 
 	if !possible {
 		return nil
 	}
-	ended, err := process.EndLeftovers(ctx, p.start.AllocID, p.start.Name)
+	ended, err := process.EndLeftovers(ctx, p.startRequest.AllocID, p.startRequest.Name)
 	if len(ended) > 0 {
 		p.logger.Warn("killing what an earlier start has left running", "processes", ended)
 	}
@@ -103,20 +105,20 @@ func (p *Process) killEarlierStart(ctx context.Context, earlier *Process) error 
 }
 
 func (p *Process) leftoverProcessError(err error) error {
-	return sdk.Recoverable(fmt.Errorf("end what an earlier start of task %q has left running: %w", p.start.Name, err))
+	return sdk.Recoverable(fmt.Errorf("end what an earlier start of task %q has left running: %w", p.startRequest.Name, err))
 }
 
-// killAll kills everything that the process has started: its process group, and
+// killAllProcesses kills everything that the process has started: its process group, and
 // the task's cgroup or, without a cgroup, the processes that have the task's
 // names in their environment.
-func (p *Process) killAll(ctx context.Context) error {
-	err := p.killGroup()
+func (p *Process) killAllProcesses(ctx context.Context) error {
+	err := p.killProcessGroup()
 	switch {
 	case !p.isTaskOwner():
 	case p.cgroup != nil:
 		err = errors.Join(err, p.cgroup.dir().Kill(ctx))
-	case p.start.Env["NOMAD_ALLOC_ID"] == p.start.AllocID && p.start.Env["NOMAD_TASK_NAME"] == p.start.Name:
-		err = errors.Join(err, process.KillByTaskEnv(ctx, p.start.AllocID, p.start.Name))
+	case p.startRequest.Env["NOMAD_ALLOC_ID"] == p.startRequest.AllocID && p.startRequest.Env["NOMAD_TASK_NAME"] == p.startRequest.Name:
+		err = errors.Join(err, process.KillByTaskEnv(ctx, p.startRequest.AllocID, p.startRequest.Name))
 	}
 	return err
 }

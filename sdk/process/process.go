@@ -55,14 +55,14 @@ type Command struct {
 // sdk.Task, sdk.Signaler, sdk.Execer, sdk.StatsProvider, sdk.StateProvider,
 // sdk.AttributesProvider and sdk.Destroyer.
 type Process struct {
-	id         process.ID
-	start      *sdk.StartRequest
-	dir        string
-	cred       *syscall.Credential
-	cgroup     *cgroup // nil if the task has no cgroup
-	isChild    bool    // the process is a child of this plugin process, which reaps it
-	logger     hclog.Logger
-	cpuSampler cpuSampler
+	id           process.ID
+	startRequest *sdk.StartRequest
+	dir          string
+	cred         *syscall.Credential
+	cgroup       *cgroup // nil if the task has no cgroup
+	isChild      bool    // the process is a child of this plugin process, which reaps it
+	logger       hclog.Logger
+	cpuSampler   cpuSampler
 
 	unenforcedLimits []string // unenforcedLimits are event messages about limits that are not enforced
 
@@ -118,7 +118,7 @@ type State struct {
 // shares right after it was executed. If cgroups are not available, the task
 // starts without limits, and has an event for each limit that is not enforced.
 func Start(ctx context.Context, start *sdk.StartRequest, c Command) (*Process, error) {
-	p := &Process{start: start, dir: c.Dir, isChild: true, logger: start.Logger()}
+	p := &Process{startRequest: start, dir: c.Dir, isChild: true, logger: start.Logger()}
 	if p.dir == "" {
 		p.dir = start.TaskDir()
 	}
@@ -179,7 +179,7 @@ func Start(ctx context.Context, start *sdk.StartRequest, c Command) (*Process, e
 func (p *Process) spawn(path string, c Command, files *taskStreams, place forkPlacement) error {
 	attr := &syscall.ProcAttr{
 		Dir:   p.dir,
-		Env:   envList(p.start.Env),
+		Env:   envList(p.startRequest.Env),
 		Files: files.fds(),
 		Sys:   &syscall.SysProcAttr{Setsid: true, Credential: p.cred},
 	}
@@ -224,9 +224,9 @@ func (p *Process) execError(path string, err error) error {
 	case errors.Is(err, unix.ENOEXEC):
 		return fmt.Errorf("execute %s: not a program for this machine, and no #! line names an interpreter", path)
 	case errors.Is(err, unix.EPERM) && p.cred != nil && os.Geteuid() != 0:
-		return fmt.Errorf("execute %s as user %q: only root may run tasks as another user", path, p.start.User)
+		return fmt.Errorf("execute %s as user %q: only root may run tasks as another user", path, p.startRequest.User)
 	case errors.Is(err, unix.EACCES):
-		return fmt.Errorf("execute %s in %s: %w for user %q", path, p.dir, err, p.start.User)
+		return fmt.Errorf("execute %s in %s: %w for user %q", path, p.dir, err, p.startRequest.User)
 	}
 	return fmt.Errorf("execute %s: %w", path, err)
 }
@@ -312,7 +312,7 @@ func (p *Process) end(status process.ExitStatus, err error) {
 	}
 	p.result.OOMKilled = true
 	if p.result.Err == nil && status == (process.ExitStatus{}) {
-		p.start.Event(errOOM.Error()+": a process that the task had started exceeded the memory limit", nil)
+		p.startRequest.Event(errOOM.Error()+": a process that the task had started exceeded the memory limit", nil)
 	} else if p.result.Err == nil {
 		p.result.Err = errOOM
 	}
@@ -366,12 +366,12 @@ func (p *Process) Kill(ctx context.Context) error {
 	if p.pidReleased {
 		return nil
 	}
-	return p.killAll(ctx)
+	return p.killAllProcesses(ctx)
 }
 
-// killGroup kills the process group. It never kills a process that reuses the
+// killProcessGroup kills the process group. It never kills a process that reuses the
 // pid.
-func (p *Process) killGroup() error {
+func (p *Process) killProcessGroup() error {
 	err := unix.ENOSYS
 	if p.fd != nil {
 		if err := p.fd.SignalGroup(unix.SIGKILL); err == nil || errors.Is(err, os.ErrProcessDone) {
@@ -401,14 +401,14 @@ func (p *Process) Destroy(ctx context.Context) error {
 	defer cancel()
 	var errs []error
 	if !p.pidReleased {
-		// killAll comes first: until a child is reaped, the id of its process group
+		// killAllProcesses comes first: until a child is reaped, the id of its process group
 		// cannot be reused.
-		if err := p.killAll(ctx); err != nil {
+		if err := p.killAllProcesses(ctx); err != nil {
 			return err
 		}
 		p.pidReleased = true
 		if p.isChild {
-			errs = append(errs, p.reap())
+			errs = append(errs, p.reapChild())
 		}
 		if p.fd != nil {
 			p.fd.Close()

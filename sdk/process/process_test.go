@@ -42,7 +42,7 @@ func cgroupV2Hierarchy(t *testing.T) cgroupHierarchy {
 func TestAllProcessesDieWithTheTask(t *testing.T) {
 	// The script starts two children that ignore signals: one in its process group,
 	// one in a session of its own.
-	const script = `trap "" INT TERM HUP; (echo $(exec sh -c 'echo $PPID') >child; exec sleep 3600) & ` +
+	const forkingScript = `trap "" INT TERM HUP; (echo $(exec sh -c 'echo $PPID') >child; exec sleep 3600) & ` +
 		`setsid sh -c 'echo $$ >own; exec sleep 3600' & until [ -s child ] && [ -s own ]; do sleep 0.01; done; `
 	for name, machine := range map[string]func(*testing.T) cgroupHierarchy{
 		"with the cgroups of this machine": func(*testing.T) cgroupHierarchy { return machineCgroups() },
@@ -50,11 +50,11 @@ func TestAllProcessesDieWithTheTask(t *testing.T) {
 		"without cgroups":                  func(*testing.T) cgroupHierarchy { return cgroupHierarchy{} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			use(t, machine(t))
+			useCgroupHierarchy(t, machine(t))
 			for name, end := range map[string]string{"that ends": "exit 0", "that is killed": "exec sleep 3600"} {
 				t.Run(name, func(t *testing.T) {
-					s := newStart(t)
-					p := startProcess(t, s, shellCommand(script+end))
+					s := newStartRequest(t)
+					p := startProcess(t, s, shellCommand(forkingScript+end))
 					child, own := parseNumber(t, waitForFile(t, s, "child")), parseNumber(t, waitForFile(t, s, "own"))
 					if end != "exit 0" {
 						if err := p.Kill(t.Context()); err != nil {
@@ -66,7 +66,7 @@ func TestAllProcessesDieWithTheTask(t *testing.T) {
 						t.Error(err)
 					}
 					for _, pid := range []int{child, own} {
-						waitUntil(t, "every child is dead", func() bool { return processGone(pid) })
+						waitUntil(t, "every child is dead", func() bool { return hasProcessEnded(pid) })
 					}
 					if p.cgroup != nil {
 						if _, err := os.Stat(p.cgroup.path); err == nil {
@@ -84,8 +84,8 @@ func TestAllProcessesDieWithTheTask(t *testing.T) {
 func TestDestroyIsRepeatableAfterFDExhaustion(t *testing.T) {
 	for name, h := range map[string]cgroupHierarchy{"with the cgroups of this machine": machineCgroups(), "without cgroups": {}} {
 		t.Run(name, func(t *testing.T) {
-			use(t, h)
-			s := newStart(t)
+			useCgroupHierarchy(t, h)
+			s := newStartRequest(t)
 			p := startProcess(t, s, shellCommand("setsid sh -c 'echo $$ >own; exec sleep 3600' & until [ -s own ]; do sleep 0.01; done"))
 			if r, err := p.Wait(t.Context()); err != nil || r.ExitCode != 0 {
 				t.Fatalf("%+v, %v", r, err)
@@ -118,8 +118,8 @@ func TestDestroyIsRepeatableAfterFDExhaustion(t *testing.T) {
 func TestCgroupHoldsTheProcessFromItsBirth(t *testing.T) {
 	for name, h := range map[string]cgroupHierarchy{"v1 or what there is": machineCgroups(), "v2": cgroupV2Hierarchy(t)} {
 		t.Run(name, func(t *testing.T) {
-			use(t, h)
-			s := newStart(t)
+			useCgroupHierarchy(t, h)
+			s := newStartRequest(t)
 			p := startProcess(t, s, shellCommand("cat /proc/self/cgroup >where.new; mv where.new where; exec sleep 3600"))
 			if p.cgroup == nil {
 				t.Skip("no cgroup can be made here")
@@ -165,8 +165,8 @@ func TestNestedCgroupsAreKilledAndRemoved(t *testing.T) {
 	}
 	for name, h := range map[string]cgroupHierarchy{"with the cgroups of this machine": machineCgroups(), "with cgroups v2": cgroupV2Hierarchy(t)} {
 		t.Run(name, func(t *testing.T) {
-			use(t, h)
-			s := newStart(t)
+			useCgroupHierarchy(t, h)
+			s := newStartRequest(t)
 			// The child has an empty environment, so only the cgroup identifies it as part
 			// of the task.
 			s.Env["OWN"] = cgroupPaths(s.AllocID, s.Name)[0]
@@ -180,7 +180,7 @@ func TestNestedCgroupsAreKilledAndRemoved(t *testing.T) {
 				t.Errorf("statistics without process %d: %+v", child, stats)
 			}
 			destroyProcess(t, p)
-			if !processGone(child) {
+			if !hasProcessEnded(child) {
 				t.Errorf("process %d is still there", child)
 			}
 			if _, err := os.Stat(s.Env["OWN"]); err == nil {
@@ -192,7 +192,7 @@ func TestNestedCgroupsAreKilledAndRemoved(t *testing.T) {
 
 func TestConfiguredCgroup(t *testing.T) {
 	h := cgroupV2Hierarchy(t)
-	use(t, h)
+	useCgroupHierarchy(t, h)
 	dir := filepath.Join(h.mountPath, fmt.Sprintf("process-test-%d", os.Getpid()))
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
@@ -204,7 +204,7 @@ func TestConfiguredCgroup(t *testing.T) {
 	})
 	c := shellCommand("exec sleep 3600")
 	c.CgroupV2 = filepath.Base(dir)
-	p := startProcess(t, newStart(t), c)
+	p := startProcess(t, newStartRequest(t), c)
 	if p.cgroup != nil {
 		t.Errorf("the process also has %s", p.cgroup.path)
 	}
@@ -213,7 +213,7 @@ func TestConfiguredCgroup(t *testing.T) {
 	}
 	for _, bad := range []string{"no/such/cgroup", "../../etc"} {
 		c.CgroupV2 = bad
-		if p, err := Start(t.Context(), newStart(t), c); err == nil {
+		if p, err := Start(t.Context(), newStartRequest(t), c); err == nil {
 			destroyProcess(t, p)
 			t.Errorf("cgroup %q is taken", bad)
 		}
@@ -223,9 +223,9 @@ func TestConfiguredCgroup(t *testing.T) {
 func TestStartKillsProcessesOfAnEarlierStart(t *testing.T) {
 	for name, h := range map[string]cgroupHierarchy{"with the cgroups of this machine": machineCgroups(), "without cgroups": {}} {
 		t.Run(name, func(t *testing.T) {
-			use(t, h)
+			useCgroupHierarchy(t, h)
 			resetLeftoverSearch(t)
-			s, other := newStart(t), newStart(t)
+			s, other := newStartRequest(t), newStartRequest(t)
 			// Both tasks are left by a plugin process that was killed, and are not recovered.
 			state := startOrphan(t, nil, pluginMainIO{Config: s.TaskConfig, Command: shellCommand("exec sleep 3600")})
 			kept := startOrphan(t, nil, pluginMainIO{Config: other.TaskConfig, Command: shellCommand("exec sleep 3600")})
@@ -237,14 +237,14 @@ func TestStartKillsProcessesOfAnEarlierStart(t *testing.T) {
 				})
 			}
 			second := startProcess(t, s, shellCommand("exec sleep 3600"))
-			waitUntil(t, "the earlier one is dead", func() bool { return processGone(state.PID) })
-			if processGone(kept.PID) {
+			waitUntil(t, "the earlier one is dead", func() bool { return hasProcessEnded(state.PID) })
+			if hasProcessEnded(kept.PID) {
 				t.Error("the task of another allocation was killed")
 			}
 			if _, err := Start(t.Context(), s, shellCommand("exec sleep 3600")); err == nil || !strings.Contains(err.Error(), strconv.Itoa(second.PID())) {
 				t.Errorf("a third start beside the second: %v, want an error that names process %d", err, second.PID())
 			}
-			if processGone(second.PID()) {
+			if hasProcessEnded(second.PID()) {
 				t.Error("and it has killed the second")
 			}
 		})
@@ -254,8 +254,8 @@ func TestStartKillsProcessesOfAnEarlierStart(t *testing.T) {
 // A process that has ended and was not destroyed may have left children, which
 // have no cgroup here.
 func TestStartEndsChildrenOfAProcessThatWasNotDestroyed(t *testing.T) {
-	use(t, cgroupHierarchy{})
-	s := newStart(t)
+	useCgroupHierarchy(t, cgroupHierarchy{})
+	s := newStartRequest(t)
 	first, err := Start(t.Context(), s, shellCommand("setsid sh -c 'echo $$ >child; exec sleep 3600' & until [ -s child ]; do sleep 0.01; done"))
 	if err != nil {
 		t.Fatal(err)
@@ -263,11 +263,11 @@ func TestStartEndsChildrenOfAProcessThatWasNotDestroyed(t *testing.T) {
 	child := parseNumber(t, waitForFile(t, s, "child"))
 	waitExit(t, first)
 	second := startProcess(t, s, shellCommand("exec sleep 3600"))
-	waitUntil(t, "the child is dead", func() bool { return processGone(child) })
+	waitUntil(t, "the child is dead", func() bool { return hasProcessEnded(child) })
 	if err := first.Destroy(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if processGone(second.PID()) {
+	if hasProcessEnded(second.PID()) {
 		t.Error("the late destroy of the first start has killed the second")
 	}
 }
@@ -275,22 +275,22 @@ func TestStartEndsChildrenOfAProcessThatWasNotDestroyed(t *testing.T) {
 func TestSweep(t *testing.T) {
 	for name, h := range map[string]cgroupHierarchy{"with cgroups": machineCgroups(), "without": {}} {
 		t.Run(name, func(t *testing.T) {
-			s := newStart(t)
+			s := newStartRequest(t)
 			// The orphaning plugin always uses a cgroup, because it detects the
 			// cgroups of the machine.
 			t.Cleanup(func() { Sweep(context.Background(), s.AllocID, "task") })
-			use(t, h)
+			useCgroupHierarchy(t, h)
 			state := startOrphan(t, nil, pluginMainIO{Config: s.TaskConfig, Command: shellCommand("exec sleep 3600")})
 			if found, err := Sweep(t.Context(), s.AllocID, "other"); found || err != nil {
 				t.Errorf("sweep of another task: %v, %v", found, err)
 			}
-			if processGone(state.PID) {
+			if hasProcessEnded(state.PID) {
 				t.Fatal("the sweep of another task has killed this one")
 			}
 			if found, err := Sweep(t.Context(), s.AllocID, "task"); !found || err != nil {
 				t.Errorf("sweep: %v, %v", found, err)
 			}
-			waitUntil(t, "the task is dead", func() bool { return processGone(state.PID) })
+			waitUntil(t, "the task is dead", func() bool { return hasProcessEnded(state.PID) })
 			if found, err := Sweep(t.Context(), s.AllocID, "task"); found || err != nil {
 				t.Errorf("a second sweep: %v, %v", found, err)
 			}
@@ -299,7 +299,7 @@ func TestSweep(t *testing.T) {
 }
 
 func TestStartRejectsUnsafeOutputPaths(t *testing.T) {
-	s := newStart(t)
+	s := newStartRequest(t)
 	logs := filepath.Join(s.AllocDir, "alloc/logs")
 	outside := filepath.Join(t.TempDir(), "precious")
 	if err := os.WriteFile(outside, []byte("precious"), 0o600); err != nil {
@@ -360,7 +360,7 @@ func TestStartRejectsUnsafeOutputPaths(t *testing.T) {
 }
 
 func TestOutputWaitsForAReader(t *testing.T) {
-	s := newStart(t)
+	s := newStartRequest(t)
 	s.StdoutPath = filepath.Join(s.AllocDir, "alloc/logs/fifo")
 	if err := unix.Mkfifo(s.StdoutPath, 0o600); err != nil {
 		t.Fatal(err)
@@ -370,14 +370,14 @@ func TestOutputWaitsForAReader(t *testing.T) {
 	if _, err := Start(ctx, s, shellCommand("echo hello")); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("without a reader: %v, want %v", err, context.DeadlineExceeded)
 	}
-	type answer struct {
+	type readResult struct {
 		text []byte
 		err  error
 	}
-	c := make(chan answer)
+	c := make(chan readResult)
 	go func() {
 		text, err := os.ReadFile(s.StdoutPath)
-		c <- answer{text, err}
+		c <- readResult{text, err}
 	}()
 	waitExit(t, startProcess(t, s, shellCommand("echo hello")))
 	if a := <-c; string(a.text) != "hello\n" || a.err != nil {
@@ -386,7 +386,7 @@ func TestOutputWaitsForAReader(t *testing.T) {
 }
 
 func TestLookPath(t *testing.T) {
-	s := newStart(t)
+	s := newStartRequest(t)
 	dir := s.TaskDir()
 	bin := t.TempDir()
 	for path, mode := range map[string]os.FileMode{
@@ -461,7 +461,7 @@ func TestStartFailures(t *testing.T) {
 		"a score that is too high":         {func(_ *testing.T, _ *sdk.StartRequest, c *Command) { c.OOMScoreAdj = 1001 }, "oom_score_adj"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s, c := newStart(t), shellCommand("exit 0")
+			s, c := newStartRequest(t), shellCommand("exit 0")
 			test.change(t, s, &c)
 			p, err := Start(t.Context(), s, c)
 			if err == nil {
@@ -498,7 +498,7 @@ func TestUser(t *testing.T) {
 		{"nomad-80123", "80123:80123"},
 	} {
 		t.Run("user "+test.user, func(t *testing.T) {
-			s := newStart(t)
+			s := newStartRequest(t)
 			s.User = test.user
 			if err := os.Chmod(s.TaskDir(), 0o777); err != nil {
 				t.Fatal(err)
@@ -532,7 +532,7 @@ func TestUser(t *testing.T) {
 func TestOOMScore(t *testing.T) {
 	c := shellCommand("exec sleep 3600")
 	c.OOMScoreAdj = 321
-	p := startProcess(t, newStart(t), c)
+	p := startProcess(t, newStartRequest(t), c)
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", p.PID()))
 	if got := strings.TrimSpace(string(text)); got != "321" || err != nil {
 		t.Errorf("score %q, %v, want 321", got, err)
@@ -542,7 +542,7 @@ func TestOOMScore(t *testing.T) {
 // A task does not inherit its driver's protection from the OOM killer.
 func TestTaskDoesNotInheritOOMScore(t *testing.T) {
 	processtest.SetOOMScore(t, "-500")
-	p := startProcess(t, newStart(t), shellCommand("exec sleep 3600"))
+	p := startProcess(t, newStartRequest(t), shellCommand("exec sleep 3600"))
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", p.PID()))
 	if got := strings.TrimSpace(string(text)); got != "0" || err != nil {
 		t.Errorf("the task has the score %q, %v, want 0", got, err)
@@ -571,7 +571,7 @@ func TestParseSignal(t *testing.T) {
 }
 
 func TestWaitIsRepeatableAndCancellable(t *testing.T) {
-	s := newStart(t)
+	s := newStartRequest(t)
 	p := startProcess(t, s, shellCommand(waitForGoFileScript))
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
@@ -594,7 +594,7 @@ func TestWaitIsRepeatableAndCancellable(t *testing.T) {
 
 func TestProcessWithoutPidfd(t *testing.T) {
 	// The test simulates a kernel without pidfds.
-	s := newStart(t)
+	s := newStartRequest(t)
 	p := startProcess(t, s, shellCommand(waitForGoFileScript))
 	p.fd.Close()
 	p.fd = nil
@@ -613,7 +613,7 @@ func TestProcessWithoutPidfd(t *testing.T) {
 }
 
 func TestExecOutputThatIsHeldOpen(t *testing.T) {
-	p := startProcess(t, newStart(t), shellCommand("exec sleep 3600"))
+	p := startProcess(t, newStartRequest(t), shellCommand("exec sleep 3600"))
 	var out bytes.Buffer
 	began := time.Now()
 	exit, err := p.Exec(t.Context(), driver.Exec{Command: []string{"/bin/sh", "-c", "sleep 3600 & echo $!"}, Stdout: &out})
@@ -628,12 +628,12 @@ func TestExecOutputThatIsHeldOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	if p.cgroup != nil {
-		waitUntil(t, "what the command left running dies with the task", func() bool { return processGone(child) })
+		waitUntil(t, "what the command left running dies with the task", func() bool { return hasProcessEnded(child) })
 	}
 }
 
 func TestExecWriterThatFails(t *testing.T) {
-	p := startProcess(t, newStart(t), shellCommand("exec sleep 3600"))
+	p := startProcess(t, newStartRequest(t), shellCommand("exec sleep 3600"))
 	r, w := io.Pipe()
 	r.Close()
 	exit, err := p.Exec(t.Context(), driver.Exec{Command: []string{"/bin/sh", "-c", "head -c 1000000 /dev/zero; exit 3"}, Stdout: w})
@@ -723,26 +723,26 @@ func TestTaskEntersGroupNetwork(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	var want, own unix.Stat_t
-	if err := errors.Join(unix.Stat(ns, &want), unix.Stat("/proc/self/ns/net", &own)); err != nil {
+	var wantNetns, own unix.Stat_t
+	if err := errors.Join(unix.Stat(ns, &wantNetns), unix.Stat("/proc/self/ns/net", &own)); err != nil {
 		t.Fatal(err)
 	}
-	s := newStart(t)
+	s := newStartRequest(t)
 	s.NetworkIsolation = &driver.NetworkIsolation{Mode: driver.NetworkGroup, Path: ns}
 	p := startProcess(t, s, shellCommand("exec sleep 3600"))
 	var got unix.Stat_t
-	if err := unix.Stat(fmt.Sprintf("/proc/%d/ns/net", p.PID()), &got); err != nil || got.Ino != want.Ino {
-		t.Errorf("the task is in network %d, %v, want %d", got.Ino, err, want.Ino)
+	if err := unix.Stat(fmt.Sprintf("/proc/%d/ns/net", p.PID()), &got); err != nil || got.Ino != wantNetns.Ino {
+		t.Errorf("the task is in network %d, %v, want %d", got.Ino, err, wantNetns.Ino)
 	}
 	var out bytes.Buffer
-	if _, err := p.Exec(t.Context(), driver.Exec{Command: []string{"/bin/sh", "-c", "stat -L -c %i /proc/self/ns/net"}, Stdout: &out}); err != nil || strings.TrimSpace(out.String()) != fmt.Sprint(want.Ino) {
-		t.Errorf("a command in it is in network %s, %v, want %d", out.String(), err, want.Ino)
+	if _, err := p.Exec(t.Context(), driver.Exec{Command: []string{"/bin/sh", "-c", "stat -L -c %i /proc/self/ns/net"}, Stdout: &out}); err != nil || strings.TrimSpace(out.String()) != fmt.Sprint(wantNetns.Ino) {
+		t.Errorf("a command in it is in network %s, %v, want %d", out.String(), err, wantNetns.Ino)
 	}
 	if err := unix.Stat("/proc/self/ns/net", &got); err != nil || got.Ino != own.Ino {
 		t.Errorf("the plugin is in network %d, %v, want %d", got.Ino, err, own.Ino)
 	}
 	s.NetworkIsolation.Path = "/no/such/network"
-	other := newStart(t)
+	other := newStartRequest(t)
 	other.NetworkIsolation = s.NetworkIsolation
 	if p, err := Start(t.Context(), other, shellCommand("exit 0")); err == nil {
 		destroyProcess(t, p)
@@ -751,7 +751,7 @@ func TestTaskEntersGroupNetwork(t *testing.T) {
 }
 
 func TestExecAsADeletedUser(t *testing.T) {
-	s := newStart(t)
+	s := newStartRequest(t)
 	first := startProcess(t, s, shellCommand("exec sleep 3600"))
 	other := *s
 	other.User = "nobody-of-that-name"

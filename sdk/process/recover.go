@@ -29,10 +29,10 @@ func Recover(ctx context.Context, start *sdk.StartRequest, s State) (*Process, e
 		return nil, fmt.Errorf("recover task %q: its state names no process", start.Name)
 	}
 	p := &Process{
-		id:     process.ID{PID: s.PID, StartTime: s.StartTime},
-		start:  start,
-		dir:    s.Dir,
-		logger: start.Logger().With("pid", s.PID),
+		id:           process.ID{PID: s.PID, StartTime: s.StartTime},
+		startRequest: start,
+		dir:          s.Dir,
+		logger:       start.Logger().With("pid", s.PID),
 	}
 	boot, err := process.BootID()
 	if err != nil {

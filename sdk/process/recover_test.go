@@ -42,11 +42,11 @@ func TestExitStatusSurvivesThePlugin(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			k := startKeeper(t)
-			s := newStart(t)
+			s := newStartRequest(t)
 			state := startOrphan(t, k, pluginMainIO{Config: s.TaskConfig, Command: shellCommand(test.script), WaitForExit: test.await})
 			if test.before {
 				createGoFile(t, s)
-				waitUntil(t, "the task has ended", func() bool { return processGone(state.PID) })
+				waitUntil(t, "the task has ended", func() bool { return hasProcessEnded(state.PID) })
 			}
 			p, err := Recover(t.Context(), s, state)
 			if err != nil {
@@ -68,7 +68,7 @@ func TestExitStatusSurvivesThePlugin(t *testing.T) {
 
 func TestExitStatusWithoutKeeper(t *testing.T) {
 	t.Setenv(keeper.EnvSocket, "")
-	s := newStart(t)
+	s := newStartRequest(t)
 	state := startOrphan(t, nil, pluginMainIO{Config: s.TaskConfig, Command: shellCommand(waitForGoFileScript)})
 	p, err := Recover(t.Context(), s, state)
 	if err != nil {
@@ -87,11 +87,11 @@ func TestExitStatusWithoutKeeper(t *testing.T) {
 
 func TestUnknownExitStatus(t *testing.T) {
 	t.Setenv(keeper.EnvSocket, "")
-	s := newStart(t)
+	s := newStartRequest(t)
 	state := startOrphan(t, nil, pluginMainIO{Config: s.TaskConfig, Command: shellCommand("sleep 3600 & echo $! >child; " + waitForGoFileScript)})
 	child := parseNumber(t, waitForFile(t, s, "child"))
 	createGoFile(t, s)
-	waitUntil(t, "the task has ended", func() bool { return processGone(state.PID) })
+	waitUntil(t, "the task has ended", func() bool { return hasProcessEnded(state.PID) })
 	waitUntil(t, "somebody has reaped it", func() bool {
 		_, err := process.ReadStat(state.PID)
 		return err != nil
@@ -99,7 +99,7 @@ func TestUnknownExitStatus(t *testing.T) {
 	if _, err := Recover(t.Context(), s, state); !errors.Is(err, errExitStatusUnknown) {
 		t.Errorf("recovered with %v, want %v", err, errExitStatusUnknown)
 	}
-	waitUntil(t, "what it left running is killed", func() bool { return processGone(child) })
+	waitUntil(t, "what it left running is killed", func() bool { return hasProcessEnded(child) })
 }
 
 // A cancelled RecoverTask returns no result, and the next host can call it again.
@@ -116,7 +116,7 @@ func TestCancelledRecoverReportsNoExitStatus(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	state := State{PID: id.PID, StartTime: id.StartTime, BootID: bootID(t), Dir: "/"}
-	if _, err := Recover(ctx, newStart(t), state); !errors.Is(err, context.Canceled) || errors.Is(err, errExitStatusUnknown) {
+	if _, err := Recover(ctx, newStartRequest(t), state); !errors.Is(err, context.Canceled) || errors.Is(err, errExitStatusUnknown) {
 		t.Errorf("Recover = %v, want %v", err, context.Canceled)
 	}
 }
@@ -127,11 +127,11 @@ func TestRecoverIsRecoverableAfterFDExhaustion(t *testing.T) {
 	for name, ends := range map[string]bool{"the process runs": false, "the process has ended": true} {
 		t.Run(name, func(t *testing.T) {
 			k := startKeeper(t)
-			s := newStart(t)
+			s := newStartRequest(t)
 			state := startOrphan(t, k, pluginMainIO{Config: s.TaskConfig, Command: shellCommand(waitForGoFileScript)})
 			if ends {
 				createGoFile(t, s)
-				waitUntil(t, "the task has ended", func() bool { return processGone(state.PID) })
+				waitUntil(t, "the task has ended", func() bool { return hasProcessEnded(state.PID) })
 			}
 			refused := 0
 			for free := range 20 {
@@ -186,7 +186,7 @@ func TestRecoverRejectsOtherProcesses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			state := good
 			change(&state)
-			if p, err := Recover(t.Context(), newStart(t), state); err == nil {
+			if p, err := Recover(t.Context(), newStartRequest(t), state); err == nil {
 				t.Errorf("recovered process %d", p.PID())
 			}
 			if !id.Alive() {
@@ -197,7 +197,7 @@ func TestRecoverRejectsOtherProcesses(t *testing.T) {
 }
 
 func TestRecoverOwnChild(t *testing.T) {
-	s := newStart(t)
+	s := newStartRequest(t)
 	first := startProcess(t, s, shellCommand(waitForGoFileScript))
 	second, err := Recover(t.Context(), s, first.Snapshot())
 	if err != nil {

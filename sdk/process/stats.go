@@ -50,7 +50,7 @@ func (p *Process) Stats(context.Context) (driver.TaskStats, error) {
 	}
 	used := map[int]cpuTime{}
 	memory := map[int]driver.MemoryUsage{}
-	var total driver.MemoryUsage
+	var totalMemory driver.MemoryUsage
 	var sum cpuTime
 	for _, pid := range pids {
 		st, err := process.ReadStat(pid)
@@ -63,20 +63,20 @@ func (p *Process) Stats(context.Context) (driver.TaskStats, error) {
 		sum.system += t.system
 		m := driver.MemoryUsage{RSS: st.RSS * uint64(os.Getpagesize()), Measured: measuredMemoryFields}
 		memory[pid] = m
-		total.RSS += m.RSS
+		totalMemory.RSS += m.RSS
 	}
 	if len(used) == 0 {
 		return driver.TaskStats{}, fmt.Errorf("process %d has ended", p.id.PID)
 	}
-	total.Measured = measuredMemoryFields
+	totalMemory.Measured = measuredMemoryFields
 	used[0] = sum
 	if p.cgroup != nil && machineCgroups().version == 2 {
-		p.cgroup.addCgroupTotals(&total, used)
+		p.cgroup.addCgroupTotals(&totalMemory, used)
 	}
 
 	stats := driver.TaskStats{Timestamp: time.Now(), ByPID: map[string]driver.Usage{}}
 	rates := p.cpuSampler.computeRates(stats.Timestamp, used)
-	stats.Total = driver.Usage{CPU: rates[0], Memory: total}
+	stats.Total = driver.Usage{CPU: rates[0], Memory: totalMemory}
 	for pid, m := range memory {
 		stats.ByPID[strconv.Itoa(pid)] = driver.Usage{CPU: rates[pid], Memory: m}
 	}

@@ -37,14 +37,14 @@ func (p *Process) waitChild(ctx context.Context) (status process.ExitStatus, err
 // waitChildBlocking waits for a child on kernels without pidfds, with one thread
 // per call.
 func (p *Process) waitChildBlocking(ctx context.Context) (process.ExitStatus, error) {
-	type answer struct {
+	type waitResult struct {
 		status process.ExitStatus
 		err    error
 	}
-	c := make(chan answer, 1)
+	c := make(chan waitResult, 1)
 	go func() { // the goroutine returns when the child has exited; WNOWAIT does not reap the child
 		_, status, err := process.Waitid(unix.P_PID, p.id.PID, unix.WEXITED|unix.WNOWAIT)
-		c <- answer{status, err}
+		c <- waitResult{status, err}
 	}()
 	select {
 	case a := <-c:
@@ -54,8 +54,8 @@ func (p *Process) waitChildBlocking(ctx context.Context) (process.ExitStatus, er
 	}
 }
 
-// reap reaps a child that has ended, which drops its exit status.
-func (p *Process) reap() error {
+// reapChild reaps a child that has ended, which drops its exit status.
+func (p *Process) reapChild() error {
 	pid, _, err := process.Waitid(unix.P_PID, p.id.PID, unix.WEXITED|unix.WNOHANG)
 	if err == nil && pid == 0 {
 		err = errors.New("it has not ended")

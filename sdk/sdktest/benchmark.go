@@ -33,7 +33,7 @@ func Benchmark(b *testing.B, p Plugin) {
 	b.Run("launch", func(b *testing.B) {
 		for b.Loop() {
 			h := newHost(p)
-			c, err := h.useProcess(b).driver.Fingerprint(b.Context())
+			c, err := h.ensureSharedProcess(b).driver.Fingerprint(b.Context())
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -48,7 +48,7 @@ func Benchmark(b *testing.B, p Plugin) {
 	h := newHost(p)
 	b.Cleanup(h.close)
 	b.Run("unary", func(b *testing.B) {
-		p := h.useProcess(b)
+		p := h.ensureSharedProcess(b)
 		for b.Loop() {
 			if _, err := p.base.PluginInfo(b.Context()); err != nil {
 				b.Fatal(err)
@@ -68,7 +68,7 @@ func Benchmark(b *testing.B, p Plugin) {
 	b.Run("memory", func(b *testing.B) {
 		const taskCount = 100
 		for b.Loop() {
-			before := pss(b, h.useProcess(b).pid)
+			before := pss(b, h.ensureSharedProcess(b).pid)
 			ctx, cancel := context.WithCancel(b.Context())
 			var tasks []*startedTask
 			for range taskCount {
@@ -85,7 +85,7 @@ func Benchmark(b *testing.B, p Plugin) {
 				tasks = append(tasks, s)
 			}
 			time.Sleep(2 * time.Second) // time for some samples
-			after := pss(b, h.useProcess(b).pid)
+			after := pss(b, h.ensureSharedProcess(b).pid)
 			b.ReportMetric(float64(after-before)/taskCount, "KB/task")
 			b.ReportMetric(float64(before), "KB/plugin")
 			cancel()
@@ -97,7 +97,7 @@ func Benchmark(b *testing.B, p Plugin) {
 }
 
 // newConfigWithoutOutput returns the config of a task that runs without output.
-func (h *host) newConfigWithoutOutput(t tb) (*driver.TaskConfig, *startedTask) {
+func (h *testHost) newConfigWithoutOutput(t tb) (*driver.TaskConfig, *startedTask) {
 	t.Helper()
 	config, s := h.newConfig(t, h.plugin.Tasks.Runs)
 	config.StdoutPath, config.StderrPath = os.DevNull, os.DevNull

@@ -18,7 +18,7 @@ import (
 func driverCases(p Plugin) []testCase {
 	shell := shellCases()
 	if p.Tasks.Shell == nil {
-		shell = []testCase{{"command: what is only seen from inside of a command", func(t tb, _ *host) {
+		shell = []testCase{{"command: what is only seen from inside of a command", func(t tb, _ *testHost) {
 			t.Skipf("it runs no commands, as far as is known")
 		}}}
 	}
@@ -50,8 +50,8 @@ func driverCases(p Plugin) []testCase {
 	return append(all, testCase{"keeps its streams open until the host ends them", testStreamsStayOpen})
 }
 
-func testStartWithoutHost(t tb, h *host) {
-	ctx, cancel := context.WithTimeout(t.Context(), caseTimeout)
+func testStartWithoutHost(t tb, h *testHost) {
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	stdout, stderr, code, err := h.runWithoutHost(ctx)
 	switch {
@@ -72,8 +72,8 @@ func testStartWithoutHost(t tb, h *host) {
 
 var versionPattern = regexp.MustCompile(`^v?\d+(\.\d+)*([-+].*)?$`)
 
-func testPluginInfo(kind base.Type, apiVersion string) func(tb, *host) {
-	return func(t tb, h *host) {
+func testPluginInfo(kind base.Type, apiVersion string) func(tb, *testHost) {
+	return func(t tb, h *testHost) {
 		p, err := h.launch()
 		if err != nil {
 			t.Fatalf("%v", err)
@@ -101,7 +101,7 @@ func testPluginInfo(kind base.Type, apiVersion string) func(tb, *host) {
 	}
 }
 
-func testConfigureTwice(t tb, h *host) {
+func testConfigureTwice(t tb, h *testHost) {
 	p, err := h.launch()
 	if err != nil {
 		t.Fatalf("%v", err)
@@ -118,8 +118,8 @@ func testConfigureTwice(t tb, h *host) {
 	}
 }
 
-func testTaskSchema(t tb, h *host) {
-	p := h.useProcess(t)
+func testTaskSchema(t tb, h *testHost) {
+	p := h.ensureSharedProcess(t)
 	schema, err := p.driver.TaskConfigSchema(t.Context())
 	if err != nil {
 		t.Fatalf("TaskConfigSchema: %v", err)
@@ -137,10 +137,10 @@ func testTaskSchema(t tb, h *host) {
 	}
 }
 
-func testFirstFingerprint(t tb, h *host) {
+func testFirstFingerprint(t tb, h *testHost) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	c, err := h.useProcess(t).driver.Fingerprint(ctx)
+	c, err := h.ensureSharedProcess(t).driver.Fingerprint(ctx)
 	if err != nil {
 		t.Fatalf("Fingerprint: %v", err)
 	}
@@ -152,17 +152,17 @@ func testFirstFingerprint(t tb, h *host) {
 		case f.Health != driver.HealthHealthy:
 			t.Errorf("it is not healthy: %s", f.HealthDescription)
 		}
-	case <-time.After(caseTimeout):
-		t.Fatalf("no fingerprint within %v", caseTimeout)
+	case <-time.After(waitTimeout):
+		t.Fatalf("no fingerprint within %v", waitTimeout)
 	}
 }
 
-// openDriverStreams are the streams that a driver must keep open: if they ended, a host
+// driverStreams are the streams that a driver must keep open: if they ended, a host
 // would reopen them in a loop. The suite watches them during the other cases, in a
 // separate plugin process, because a client needs some time to distinguish the end of a
 // stream from the end of the process.
-type openDriverStreams struct {
-	process  *process
+type driverStreams struct {
+	process  *pluginProcess
 	cancel   context.CancelFunc
 	openedAt time.Time
 
@@ -174,12 +174,12 @@ type openDriverStreams struct {
 // needs to distinguish the end of a stream from the end of the process.
 var streamTestDuration = 3500 * time.Millisecond
 
-func testOpenStreams(t tb, h *host) {
+func testOpenStreams(t tb, h *testHost) {
 	p, err := h.launch()
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	s := &openDriverStreams{process: p, openedAt: time.Now()}
+	s := &driverStreams{process: p, openedAt: time.Now()}
 	h.driverStreams = s
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
@@ -202,7 +202,7 @@ func testOpenStreams(t tb, h *host) {
 
 // watchStream reads c until it is closed or good rejects a value. If ctx has not
 // ended by then, it adds the name what to s.endedStreams.
-func watchStream[V any](s *openDriverStreams, ctx context.Context, what string, c <-chan V, good func(V) bool) {
+func watchStream[V any](s *driverStreams, ctx context.Context, what string, c <-chan V, good func(V) bool) {
 	for v := range c {
 		if !good(v) {
 			break
@@ -215,7 +215,7 @@ func watchStream[V any](s *openDriverStreams, ctx context.Context, what string, 
 	}
 }
 
-func testStreamsStayOpen(t tb, h *host) {
+func testStreamsStayOpen(t tb, h *testHost) {
 	s := h.driverStreams
 	if s == nil {
 		t.Skipf("there are none")
@@ -231,7 +231,7 @@ func testStreamsStayOpen(t tb, h *host) {
 	}
 }
 
-func testTaskHandle(t tb, h *host) {
+func testTaskHandle(t tb, h *testHost) {
 	s := h.startTask(t, h.plugin.Tasks.Runs)
 	switch {
 	case s.handle == nil:
@@ -253,7 +253,7 @@ func testTaskHandle(t tb, h *host) {
 	}
 }
 
-func testStartWithKnownID(t tb, h *host) {
+func testStartWithKnownID(t tb, h *testHost) {
 	s := h.startTask(t, h.plugin.Tasks.Runs)
 	if _, _, err := s.driver().StartTask(t.Context(), s.config); err == nil {
 		t.Errorf("a second StartTask with the same id succeeds")
@@ -263,7 +263,7 @@ func testStartWithKnownID(t tb, h *host) {
 	}
 }
 
-func testConcurrentWaits(t tb, h *host) {
+func testConcurrentWaits(t tb, h *testHost) {
 	s := h.startTask(t, h.plugin.Tasks.Ends)
 	var wg sync.WaitGroup
 	for range 4 {
@@ -282,7 +282,7 @@ func testConcurrentWaits(t tb, h *host) {
 	}
 }
 
-func testCancelledWait(t tb, h *host) {
+func testCancelledWait(t tb, h *testHost) {
 	s := h.startTask(t, h.plugin.Tasks.Runs)
 	for _, timeout := range []time.Duration{50 * time.Millisecond, 100 * time.Millisecond} {
 		ctx, cancel := context.WithTimeout(t.Context(), timeout)
@@ -297,14 +297,14 @@ func testCancelledWait(t tb, h *host) {
 	}
 }
 
-func testFailedTask(t tb, h *host) {
+func testFailedTask(t tb, h *testHost) {
 	s := h.startTask(t, h.plugin.Tasks.Fails)
 	if exit := s.wait(); exit.Successful() {
 		t.Errorf("a task that fails ended with %+v", *exit)
 	}
 }
 
-func testStopTask(t tb, h *host) {
+func testStopTask(t tb, h *testHost) {
 	s := h.startTask(t, h.plugin.Tasks.Runs)
 	waited := make(chan error, 1)
 	go func() {
@@ -319,7 +319,7 @@ func testStopTask(t tb, h *host) {
 		if err != nil {
 			t.Errorf("WaitTask: %v", err)
 		}
-	case <-time.After(caseTimeout):
+	case <-time.After(waitTimeout):
 		t.Fatalf("StopTask has returned, and WaitTask still waits")
 	}
 	if status, err := s.driver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskExited {
@@ -327,7 +327,7 @@ func testStopTask(t tb, h *host) {
 	}
 }
 
-func testStopExitedTask(t tb, h *host) {
+func testStopExitedTask(t tb, h *testHost) {
 	s := h.startTask(t, h.plugin.Tasks.Ends)
 	s.wait()
 	if err := s.driver().StopTask(t.Context(), s.config.ID, time.Second, ""); err != nil {
@@ -338,7 +338,7 @@ func testStopExitedTask(t tb, h *host) {
 	}
 }
 
-func testDestroyNeedsForce(t tb, h *host) {
+func testDestroyNeedsForce(t tb, h *testHost) {
 	s := h.startTask(t, h.plugin.Tasks.Runs)
 	if err := s.driver().DestroyTask(t.Context(), s.config.ID, false); err == nil {
 		t.Fatalf("DestroyTask without force destroys a running task")
@@ -351,7 +351,7 @@ func testDestroyNeedsForce(t tb, h *host) {
 	}
 }
 
-func testDestroyedTaskIsUnknown(t tb, h *host) {
+func testDestroyedTaskIsUnknown(t tb, h *testHost) {
 	s := h.startTask(t, h.plugin.Tasks.Ends)
 	s.wait()
 	if err := s.driver().DestroyTask(t.Context(), s.config.ID, false); err != nil {
@@ -365,8 +365,8 @@ func testDestroyedTaskIsUnknown(t tb, h *host) {
 	}
 }
 
-func testUnknownTask(t tb, h *host) {
-	d := h.useProcess(t).driver
+func testUnknownTask(t tb, h *testHost) {
+	d := h.ensureSharedProcess(t).driver
 	id := newID() + "/task/00000000"
 	for name, call := range map[string]func() error{
 		"WaitTask":    func() error { _, err := d.WaitTask(t.Context(), id); return err },
@@ -385,7 +385,7 @@ func testUnknownTask(t tb, h *host) {
 	}
 }
 
-func testInspectTask(t tb, h *host) {
+func testInspectTask(t tb, h *testHost) {
 	before := time.Now().Add(-time.Second)
 	body := h.plugin.Tasks.Fails
 	if body == nil {
@@ -411,12 +411,12 @@ func testInspectTask(t tb, h *host) {
 	}
 }
 
-func testTaskStats(t tb, h *host) {
+func testTaskStats(t tb, h *testHost) {
 	s := h.startTask(t, h.plugin.Tasks.Runs)
-	const interval = 50 * time.Millisecond
+	const statsInterval = 50 * time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	c, err := s.driver().TaskStats(ctx, s.config.ID, interval)
+	c, err := s.driver().TaskStats(ctx, s.config.ID, statsInterval)
 	if err != nil {
 		t.Skipf("it has no statistics: %v", err)
 	}
@@ -434,8 +434,8 @@ func testTaskStats(t tb, h *host) {
 				t.Fatalf("sample %d is %+v, after one at %v", i, sample, lastTimestamp)
 			}
 			lastTimestamp = sample.Timestamp
-		case <-time.After(caseTimeout):
-			t.Fatalf("no sample within %v", caseTimeout)
+		case <-time.After(waitTimeout):
+			t.Fatalf("no sample within %v", waitTimeout)
 		}
 	}
 	if err := s.driver().StopTask(t.Context(), s.config.ID, time.Second, ""); err != nil {
@@ -451,7 +451,7 @@ func testTaskStats(t tb, h *host) {
 	})
 }
 
-func testConcurrentTasks(t tb, h *host) {
+func testConcurrentTasks(t tb, h *testHost) {
 	const taskCount = 12
 	var tasks []*startedTask
 	for i := range taskCount {
@@ -464,7 +464,7 @@ func testConcurrentTasks(t tb, h *host) {
 		s.config = config
 		tasks = append(tasks, s)
 	}
-	d := h.useProcess(t).driver
+	d := h.ensureSharedProcess(t).driver
 	var wg sync.WaitGroup
 	for _, s := range tasks {
 		wg.Go(func() {
@@ -474,16 +474,16 @@ func testConcurrentTasks(t tb, h *host) {
 				return
 			}
 			s.handle = handle
-			var calls sync.WaitGroup
+			var taskCalls sync.WaitGroup
 			for range 2 {
-				calls.Go(func() {
+				taskCalls.Go(func() {
 					if _, err := d.WaitTask(t.Context(), s.config.ID); err != nil {
 						t.Errorf("WaitTask: %v", err)
 					}
 				})
 			}
 			if c, err := d.TaskStats(t.Context(), s.config.ID, 10*time.Millisecond); err == nil {
-				calls.Go(func() {
+				taskCalls.Go(func() {
 					for range c {
 					}
 				})
@@ -491,7 +491,7 @@ func testConcurrentTasks(t tb, h *host) {
 			if err := d.StopTask(t.Context(), s.config.ID, 5*time.Second, ""); err != nil {
 				t.Errorf("StopTask: %v", err)
 			}
-			calls.Wait()
+			taskCalls.Wait()
 			if err := d.DestroyTask(t.Context(), s.config.ID, true); err != nil {
 				t.Errorf("DestroyTask: %v", err)
 			}
@@ -500,7 +500,7 @@ func testConcurrentTasks(t tb, h *host) {
 	wg.Wait()
 }
 
-func testRecoverKnownTask(t tb, h *host) {
+func testRecoverKnownTask(t tb, h *testHost) {
 	s := h.startTask(t, h.plugin.Tasks.Runs)
 	if err := s.recover(); err != nil {
 		t.Errorf("RecoverTask: %v", err)
@@ -510,7 +510,7 @@ func testRecoverKnownTask(t tb, h *host) {
 	}
 }
 
-func testRecoverAfterCrash(t tb, h *host) {
+func testRecoverAfterCrash(t tb, h *testHost) {
 	s := h.startTask(t, h.plugin.Tasks.Runs)
 	h.crashPlugin(t)
 	if err := s.recover(); err != nil {
@@ -527,7 +527,7 @@ func testRecoverAfterCrash(t tb, h *host) {
 	s.destroy()
 }
 
-func testRecoverAfterShutdown(t tb, h *host) {
+func testRecoverAfterShutdown(t tb, h *testHost) {
 	s := h.startTask(t, h.plugin.Tasks.Runs)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
@@ -546,7 +546,7 @@ func testRecoverAfterShutdown(t tb, h *host) {
 	}
 }
 
-func testRecoverDestroyedTask(t tb, h *host) {
+func testRecoverDestroyedTask(t tb, h *testHost) {
 	s := h.startTask(t, h.plugin.Tasks.Runs)
 	s.destroy()
 	h.crashPlugin(t)

@@ -39,8 +39,8 @@ func (b *fakeHost) expireToken(capability string) {
 	b.activeTokens[capability] = false
 }
 
-// listen serves on a new socket.
-func (b *fakeHost) listen(dir string) (socket string, stop func(), err error) {
+// serveOnSocket serves on a new socket.
+func (b *fakeHost) serveOnSocket(dir string) (socket string, stop func(), err error) {
 	socket = filepath.Join(dir, newID()[:8]+".sock")
 	listener, err := net.Listen("unix", socket)
 	if err != nil {

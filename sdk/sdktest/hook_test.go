@@ -208,12 +208,12 @@ func TestHookWithoutFaults(t *testing.T) { Hook(t, faultyHookPlugin("")) }
 func TestEachHookCaseCanFail(t *testing.T) {
 	// This additional timeout is long enough for a call to reach the plugin on a
 	// slow machine.
-	defaultTimeouts := cancelTimeouts
-	t.Cleanup(func() { cancelTimeouts = defaultTimeouts })
-	cancelTimeouts = append(slices.Clone(defaultTimeouts), 5*time.Second)
+	defaultTimeouts := shortCallTimeouts
+	t.Cleanup(func() { shortCallTimeouts = defaultTimeouts })
+	shortCallTimeouts = append(slices.Clone(defaultTimeouts), 5*time.Second)
 	for _, test := range []struct {
 		fault string
-		run   func(tb, *host)
+		run   func(tb, *testHost)
 		says  string
 	}{
 		{"is silent", testStartWithoutHost, "says nothing"},
@@ -240,7 +240,7 @@ Which one it takes is said in Plugin.Attachment, or in plugin_test.hcl: attachme
 		{"makes up events", testEachPoint, `poststart: events of type "Greeting" are not a hook's: use "Task hook message", or none`},
 		{"does one thing at a time", testConcurrentAllocs, "prestart: busy"},
 		{"waits for its host to agree", testHostDeniesCalls, "poststart: no answer within 300ms"},
-		{"makes up capabilities", func(t tb, h *host) { testEachPoint(t, h); testCapabilityTokens(t, h) }, `the capability "sesame"`},
+		{"makes up capabilities", func(t tb, h *testHost) { testEachPoint(t, h); testCapabilityTokens(t, h) }, `the capability "sesame"`},
 	} {
 		t.Run(test.fault, func(t *testing.T) {
 			t.Parallel()

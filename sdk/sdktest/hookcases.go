@@ -33,8 +33,8 @@ func hookCases() []testCase {
 	}
 }
 
-func testDescribe(t tb, h *host) {
-	d, err := h.useProcess(t).hook.Describe(t.Context())
+func testDescribe(t tb, h *testHost) {
+	d, err := h.ensureSharedProcess(t).hook.Describe(t.Context())
 	if err != nil {
 		t.Fatalf("Describe: %v", err)
 	}
@@ -48,13 +48,13 @@ func testDescribe(t tb, h *host) {
 		}
 		seen[p.Point] = true
 	}
-	if again, err := h.useProcess(t).hook.Describe(t.Context()); err != nil || !reflect.DeepEqual(again.Subscriptions, d.Subscriptions) || again.AllAllocs != d.AllAllocs || again.IncludeAllocJSON != d.IncludeAllocJSON {
+	if again, err := h.ensureSharedProcess(t).hook.Describe(t.Context()); err != nil || !reflect.DeepEqual(again.Subscriptions, d.Subscriptions) || again.AllAllocs != d.AllAllocs || again.IncludeAllocJSON != d.IncludeAllocJSON {
 		t.Errorf("asked again, it describes itself as %+v, %v; it was %+v", again, err, d)
 	}
 }
 
-func testAttachmentSchema(t tb, h *host) {
-	d, err := h.useProcess(t).hook.Describe(t.Context())
+func testAttachmentSchema(t tb, h *testHost) {
+	d, err := h.ensureSharedProcess(t).hook.Describe(t.Context())
 	if err != nil {
 		t.Fatalf("Describe: %v", err)
 	}
@@ -65,7 +65,7 @@ func testAttachmentSchema(t tb, h *host) {
 	}
 }
 
-func testEachPoint(t tb, h *host) {
+func testEachPoint(t tb, h *testHost) {
 	l := h.startScenario(t)
 	for _, m := range lifecyclePoints {
 		l.callPoint(t, m)
@@ -74,7 +74,7 @@ func testEachPoint(t tb, h *host) {
 
 // testEachPointTwice calls the hook twice for each hook point, as a host does
 // that crashed before it recorded the first call.
-func testEachPointTwice(t tb, h *host) {
+func testEachPointTwice(t tb, h *testHost) {
 	l := h.startScenario(t)
 	for _, m := range lifecyclePoints {
 		exits := l.exitCount
@@ -86,7 +86,7 @@ func testEachPointTwice(t tb, h *host) {
 
 // testRepeatedPoststart repeats Poststart, as after a restart of the plugin process
 // or of the agent while the task runs.
-func testRepeatedPoststart(t tb, h *host) {
+func testRepeatedPoststart(t tb, h *testHost) {
 	l := h.startScenario(t)
 	for _, m := range []hook.Point{hook.Prerun, hook.Prestart, hook.Poststart} {
 		l.callPoint(t, m)
@@ -94,7 +94,7 @@ func testRepeatedPoststart(t tb, h *host) {
 	l.repeatPoststart = true
 	l.callPoint(t, hook.Poststart) // by another agent
 	if _, ok := l.d.Subscription(hook.Poststart); ok {
-		h.useProcess(t)
+		h.ensureSharedProcess(t)
 		h.crashPlugin(t)
 	}
 	for range 2 {
@@ -106,27 +106,27 @@ func testRepeatedPoststart(t tb, h *host) {
 	}
 }
 
-func testCleanupOfUnknownTask(t tb, h *host) {
+func testCleanupOfUnknownTask(t tb, h *testHost) {
 	l := h.startScenario(t)
 	for _, m := range []hook.Point{hook.PreKill, hook.PreKilling, hook.Stop, hook.Postrun, hook.Destroy} {
 		l.callPoint(t, m)
 	}
 }
 
-// cancelTimeouts are so short that some calls are cancelled before they reach
+// shortCallTimeouts are so short that some calls are cancelled before they reach
 // the plugin.
-var cancelTimeouts = []time.Duration{200 * time.Microsecond, 2 * time.Millisecond}
+var shortCallTimeouts = []time.Duration{200 * time.Microsecond, 2 * time.Millisecond}
 
-func testCancelledCalls(t tb, h *host) {
+func testCancelledCalls(t tb, h *testHost) {
 	l := h.startScenario(t)
 	for _, m := range lifecyclePoints {
 		if _, ok := l.d.Subscription(m); !ok {
 			continue
 		}
 		exits := l.exitCount
-		for _, timeout := range cancelTimeouts {
+		for _, timeout := range shortCallTimeouts {
 			ctx, cancel := context.WithTimeout(t.Context(), timeout)
-			_ = l.call(ctx, t, m) // error or not, depending on timing
+			_ = l.callPointWithoutDeadline(ctx, t, m) // error or not, depending on timing
 			cancel()
 		}
 		l.exitCount = exits
@@ -134,25 +134,25 @@ func testCancelledCalls(t tb, h *host) {
 	}
 }
 
-func testCrashBeforeEachPoint(t tb, h *host) {
+func testCrashBeforeEachPoint(t tb, h *testHost) {
 	l := h.startScenario(t)
 	for _, m := range lifecyclePoints {
 		if _, ok := l.d.Subscription(m); !ok {
 			continue
 		}
-		h.useProcess(t)
+		h.ensureSharedProcess(t)
 		h.crashPlugin(t)
 		l.callPoint(t, m)
 	}
 }
 
-func testHostRestart(t tb, h *host) {
+func testHostRestart(t tb, h *testHost) {
 	l := h.startScenario(t)
 	for _, m := range []hook.Point{hook.Prerun, hook.Prestart, hook.Poststart, hook.ShutdownAlloc, hook.Shutdown} {
 		l.callPoint(t, m)
 	}
 	h.closeHookHost()
-	if err := h.configureHook(t.Context(), h.useProcess(t)); err != nil {
+	if err := h.configureHook(t.Context(), h.ensureSharedProcess(t)); err != nil {
 		t.Fatalf("Configure by another agent: %v", err)
 	}
 	l.taskRestored, l.repeatPoststart = true, true
@@ -161,7 +161,7 @@ func testHostRestart(t tb, h *host) {
 	}
 }
 
-func testConcurrentAllocs(t tb, h *host) {
+func testConcurrentAllocs(t tb, h *testHost) {
 	const scenarioCount = 16
 	var scenarios []*allocScenario
 	for range scenarioCount {
@@ -174,7 +174,7 @@ func testConcurrentAllocs(t tb, h *host) {
 		// Each scenario runs as a case of its own, because Fatalf ends the goroutine
 		// that calls it.
 		wg.Go(func() {
-			r := runCase(t.Context(), testCase{run: func(t tb, _ *host) {
+			r := runCase(t.Context(), testCase{run: func(t tb, _ *testHost) {
 				for _, m := range lifecyclePoints {
 					l.callPoint(t, m)
 				}
@@ -196,7 +196,7 @@ func testConcurrentAllocs(t tb, h *host) {
 	}
 }
 
-func testHostDeniesCalls(t tb, h *host) {
+func testHostDeniesCalls(t tb, h *testHost) {
 	l := h.startScenario(t)
 	h.hookHost.expireToken(l.meta.Token)
 	for _, m := range lifecyclePoints {
@@ -204,19 +204,19 @@ func testHostDeniesCalls(t tb, h *host) {
 		if !ok {
 			continue
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), min(hookTimeout(part), caseTimeout))
-		err := l.call(ctx, t, m) // the hook may return an error, but must not block
+		ctx, cancel := context.WithTimeout(t.Context(), min(hookTimeout(part), waitTimeout))
+		err := l.callPointWithoutDeadline(ctx, t, m) // the hook may return an error, but must not block
 		if ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("%v: no answer within %v", m, min(hookTimeout(part), caseTimeout))
+			t.Errorf("%v: no answer within %v", m, min(hookTimeout(part), waitTimeout))
 		}
 		cancel()
 	}
-	h.useProcess(t)
+	h.ensureSharedProcess(t)
 }
 
 // testCapabilityTokens fails if the hook has called the host with an unknown
 // capability token in any case of the suite.
-func testCapabilityTokens(t tb, h *host) {
+func testCapabilityTokens(t tb, h *testHost) {
 	h.hookHost.mu.Lock()
 	defer h.hookHost.mu.Unlock()
 	for capability, count := range h.hookHost.unknownTokens {

@@ -30,40 +30,40 @@ import (
 	proc "github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-// caseTimeout limits how long the suite waits for an event that normally occurs
+// waitTimeout limits how long the suite waits for an event that normally occurs
 // at once.
-var caseTimeout = 20 * time.Second
+var waitTimeout = 20 * time.Second
 
-// host acts as an agent for the plugin. Cases run sequentially and share its
+// testHost acts as an agent for the plugin. Cases run sequentially and share its
 // plugin process, which is started on demand.
-type host struct {
+type testHost struct {
 	plugin        Plugin
 	dir           string     // directory for plugin sockets, which remain when a plugin is killed
 	startMu       sync.Mutex // serializes starts of the shared process
-	sharedProcess *process
-	driverStreams *openDriverStreams // streams of a driver; nil until they are opened
+	sharedProcess *pluginProcess
+	driverStreams *driverStreams // streams of a driver; nil until they are opened
 
 	processEnvEntry string // environment entry that only the plugin processes of this host have
 
 	mu          sync.Mutex
-	processes   []*process // processes that this case started, or that are still running
-	allocIDs    []string   // ids of the tasks' allocations in this case
-	caseAborted bool       // the case was aborted, and its processes were killed
-	suiteKilled bool       // no further process may be started, because the suite was killed
+	processes   []*pluginProcess // processes that this case started, or that are still running
+	allocIDs    []string         // ids of the tasks' allocations in this case
+	caseAborted bool             // the case was aborted, and its processes were killed
+	suiteKilled bool             // no further process may be started, because the suite was killed
 
 	hookHost       fakeHost // host service for hooks
 	hookHostSocket string   // socket of hookHost; "" if it does not listen
 	stopHookHost   func()
 }
 
-func newHost(p Plugin) *host {
+func newHost(p Plugin) *testHost {
 	p.Tasks.addShellTasks()
-	return &host{plugin: p, processEnvEntry: envMark + "=" + newID()}
+	return &testHost{plugin: p, processEnvEntry: envTestHost + "=" + newID()}
 }
 
 // processEnvEntry is the environment variable by which the processes of one host are
 // found.
-const envMark = "NOMAD_LITE_SDKTEST"
+const envTestHost = "NOMAD_LITE_SDKTEST"
 
 // addShellTasks sets the tasks that are nil to shell scripts, if t.Shell is
 // set.
@@ -85,13 +85,13 @@ func (t *Tasks) addShellTasks() {
 // detectType determines the type of a plugin and, without configured tasks, whether a
 // driver runs commands. It ignores errors of the driver's calls, because a case of the suite
 // reports them.
-func (h *host) detectType(ctx context.Context) (kind base.Type, err error) {
+func (h *testHost) detectType(ctx context.Context) (kind base.Type, err error) {
 	p, err := h.launch()
 	if err != nil {
 		return base.TypeUnknown, err
 	}
 	defer p.kill()
-	ctx, cancel := context.WithTimeout(ctx, min(caseTimeout, h.caseTimeout()))
+	ctx, cancel := context.WithTimeout(ctx, min(waitTimeout, h.caseTimeout()))
 	defer cancel()
 	if isHook(ctx, p) {
 		return base.TypeHook, nil
@@ -100,7 +100,7 @@ func (h *host) detectType(ctx context.Context) (kind base.Type, err error) {
 	return base.TypeDriver, nil
 }
 
-func (h *host) detectTasks(ctx context.Context, p *process) {
+func (h *testHost) detectTasks(ctx context.Context, p *pluginProcess) {
 	t := &h.plugin.Tasks
 	if t.Runs != nil || t.Ends != nil || t.Fails != nil || t.Shell != nil {
 		return
@@ -118,7 +118,7 @@ func (h *host) detectTasks(ctx context.Context, p *process) {
 	}
 }
 
-func (h *host) close() {
+func (h *testHost) close() {
 	h.stopSharedProcess()
 	if h.driverStreams != nil {
 		h.driverStreams.cancel()
@@ -131,15 +131,15 @@ func (h *host) close() {
 }
 
 // stopSharedProcess shuts down the shared plugin process.
-func (h *host) stopSharedProcess() {
+func (h *testHost) stopSharedProcess() {
 	if h.sharedProcess != nil {
 		h.sharedProcess.client.Kill()
 		h.sharedProcess = nil
 	}
 }
 
-// process is one plugin process.
-type process struct {
+// pluginProcess is one plugin process.
+type pluginProcess struct {
 	base   base.Plugin
 	driver driver.Driver // driver is usable for a driver, hook for a hook
 	hook   *hook.Client
@@ -153,7 +153,7 @@ type process struct {
 }
 
 // launch starts a plugin process as Nomad does, without configuring it.
-func (h *host) launch() (*process, error) {
+func (h *testHost) launch() (*pluginProcess, error) {
 	if h.isKilled() {
 		return nil, errKilled
 	}
@@ -181,9 +181,9 @@ func (h *host) launch() (*process, error) {
 		AllowedProtocols: []plugin.Protocol{plugin.ProtocolGRPC},
 		Logger:           hclog.NewNullLogger(),
 		Stderr:           stderr,
-		StartTimeout:     caseTimeout,
+		StartTimeout:     waitTimeout,
 	})
-	p := &process{cmd: cmd, client: client, stderr: stderr}
+	p := &pluginProcess{cmd: cmd, client: client, stderr: stderr}
 	rpc, err := client.Client()
 	if err != nil {
 		client.Kill()
@@ -229,7 +229,7 @@ func handshakeError(err error) error {
 }
 
 // configure makes the calls that a host makes before it uses a plugin.
-func (h *host) configure(ctx context.Context, p *process) error {
+func (h *testHost) configure(ctx context.Context, p *pluginProcess) error {
 	config, err := h.pluginConfig(ctx, p)
 	if err != nil {
 		return err
@@ -252,15 +252,15 @@ func (h *host) configure(ctx context.Context, p *process) error {
 	return nil
 }
 
-func isHook(ctx context.Context, p *process) bool {
+func isHook(ctx context.Context, p *pluginProcess) bool {
 	info, err := p.base.PluginInfo(ctx)
 	return err == nil && info.Type == base.TypeHook
 }
 
 // configureHook sends the address of the host service to a hook.
-func (h *host) configureHook(ctx context.Context, p *process) (err error) {
+func (h *testHost) configureHook(ctx context.Context, p *pluginProcess) (err error) {
 	if h.hookHostSocket == "" {
-		if h.hookHostSocket, h.stopHookHost, err = h.hookHost.listen(h.dir); err != nil {
+		if h.hookHostSocket, h.stopHookHost, err = h.hookHost.serveOnSocket(h.dir); err != nil {
 			return err
 		}
 	}
@@ -272,14 +272,14 @@ func (h *host) configureHook(ctx context.Context, p *process) (err error) {
 
 // closeHookHost stops the host service of hooks; the next one has another
 // socket.
-func (h *host) closeHookHost() {
+func (h *testHost) closeHookHost() {
 	if h.hookHostSocket != "" {
 		h.stopHookHost()
 		h.hookHostSocket = ""
 	}
 }
 
-func (h *host) pluginConfig(ctx context.Context, p *process) (*base.Config, error) {
+func (h *testHost) pluginConfig(ctx context.Context, p *pluginProcess) (*base.Config, error) {
 	info, err := p.base.PluginInfo(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("PluginInfo: %w", err)
@@ -312,8 +312,8 @@ func encodeConfig(schema *hclspec.Spec, config map[string]any) ([]byte, error) {
 	return hclspec.Marshal(value)
 }
 
-// useProcess returns the plugin process that cases share.
-func (h *host) useProcess(t tb) *process {
+// ensureSharedProcess returns the plugin process that cases share.
+func (h *testHost) ensureSharedProcess(t tb) *pluginProcess {
 	t.Helper()
 	h.startMu.Lock()
 	defer h.startMu.Unlock()
@@ -331,7 +331,7 @@ func (h *host) useProcess(t tb) *process {
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), caseTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	if err := h.configure(ctx, p); err != nil {
 		if errors.Is(err, base.ErrPluginDown) {
@@ -346,7 +346,7 @@ func (h *host) useProcess(t tb) *process {
 
 // crashPlugin kills the shared plugin process and waits until the client has detected
 // that.
-func (h *host) crashPlugin(t tb) {
+func (h *testHost) crashPlugin(t tb) {
 	t.Helper()
 	p := h.sharedProcess
 	h.sharedProcess = nil
@@ -358,7 +358,7 @@ func (h *host) crashPlugin(t tb) {
 }
 
 // crashReport describes an unexpected end of the plugin process.
-func (p *process) crashReport() string {
+func (p *pluginProcess) crashReport() string {
 	died := "the plugin has died by itself"
 	// The client may see the end of the connection before the exit of the process.
 	for deadline := time.Now().Add(time.Second); !p.client.Exited() && time.Now().Before(deadline); {
@@ -376,10 +376,10 @@ func (p *process) crashReport() string {
 
 // stderrTail returns the start of the panic message if the process panicked, else
 // the end of its standard error.
-func (p *process) stderrTail() string {
+func (p *pluginProcess) stderrTail() string {
 	const maxLines = 40 // lines
 	text := strings.TrimSpace(p.stderr.String())
-	if i := panicIndex(text); i >= 0 {
+	if i := findPanicIndex(text); i >= 0 {
 		lines := strings.Split(text[i:], "\n")
 		return strings.Join(lines[:min(maxLines, len(lines))], "\n")
 	}
@@ -390,7 +390,7 @@ func (p *process) stderrTail() string {
 // startedTask is one start of a task.
 type startedTask struct {
 	t             tb
-	h             *host
+	h             *testHost
 	config        *driver.TaskConfig
 	handle        *driver.Handle
 	stdout        *lockedBuffer
@@ -401,12 +401,12 @@ type startedTask struct {
 }
 
 // newConfig makes the files and the config that a host makes before a start.
-func (h *host) newConfig(t tb, body map[string]any) (*driver.TaskConfig, *startedTask) {
+func (h *testHost) newConfig(t tb, body map[string]any) (*driver.TaskConfig, *startedTask) {
 	t.Helper()
 	if body == nil {
 		t.Skipf("nobody has said which task does that: see Tasks, or plugin_test.hcl")
 	}
-	p := h.useProcess(t)
+	p := h.ensureSharedProcess(t)
 	schema, err := p.driver.TaskConfigSchema(t.Context())
 	if err != nil {
 		t.Fatalf("TaskConfigSchema: %v", err)
@@ -420,15 +420,15 @@ func (h *host) newConfig(t tb, body map[string]any) (*driver.TaskConfig, *starte
 	h.allocIDs = append(h.allocIDs, allocID)
 	h.mu.Unlock()
 	dir := filepath.Join(t.TempDir(), allocID)
-	const task = "task"
-	for _, sub := range []string{"alloc/data", "alloc/logs", "alloc/tmp", task + "/local", task + "/secrets", task + "/tmp"} {
+	const taskName = "task"
+	for _, sub := range []string{"alloc/data", "alloc/logs", "alloc/tmp", taskName + "/local", taskName + "/secrets", taskName + "/tmp"} {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o777); err != nil {
 			t.Fatalf("%v", err)
 		}
 	}
 	config := &driver.TaskConfig{
-		ID:            allocID + "/" + task + "/" + newID()[:8],
-		Name:          task,
+		ID:            allocID + "/" + taskName + "/" + newID()[:8],
+		Name:          taskName,
 		JobName:       "suite",
 		JobID:         "suite",
 		TaskGroupName: "group",
@@ -440,10 +440,10 @@ func (h *host) newConfig(t tb, body map[string]any) (*driver.TaskConfig, *starte
 		Env: map[string]string{
 			"PATH":              "/usr/local/bin:/usr/bin:/bin",
 			"NOMAD_ALLOC_ID":    allocID,
-			"NOMAD_TASK_NAME":   task,
+			"NOMAD_TASK_NAME":   taskName,
 			"NOMAD_ALLOC_DIR":   filepath.Join(dir, "alloc"),
-			"NOMAD_TASK_DIR":    filepath.Join(dir, task, "local"),
-			"NOMAD_SECRETS_DIR": filepath.Join(dir, task, "secrets"),
+			"NOMAD_TASK_DIR":    filepath.Join(dir, taskName, "local"),
+			"NOMAD_SECRETS_DIR": filepath.Join(dir, taskName, "secrets"),
 			"ODD":               "two\nlines and $signs",
 		},
 		AllocDir:   dir,
@@ -494,7 +494,7 @@ func (s *startedTask) readFIFO(path string, to io.Writer) {
 }
 
 // startTask starts a task, and removes it at the end of the case.
-func (h *host) startTask(t tb, body map[string]any) *startedTask {
+func (h *testHost) startTask(t tb, body map[string]any) *startedTask {
 	t.Helper()
 	config, s := h.newConfig(t, body)
 	s.start(config)
@@ -504,7 +504,7 @@ func (h *host) startTask(t tb, body map[string]any) *startedTask {
 func (s *startedTask) start(config *driver.TaskConfig) {
 	s.t.Helper()
 	s.t.Cleanup(s.cleanUp)
-	handle, _, err := s.h.useProcess(s.t).driver.StartTask(s.t.Context(), config)
+	handle, _, err := s.h.ensureSharedProcess(s.t).driver.StartTask(s.t.Context(), config)
 	if err != nil {
 		s.t.Fatalf("StartTask: %v", err)
 	}
@@ -518,9 +518,9 @@ func (s *startedTask) cleanUp() {
 	if s.handle == nil || s.destroyed || s.h.isAborted() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), caseTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	defer cancel()
-	d := s.h.useProcess(&contextTB{s.t, ctx}).driver
+	d := s.h.ensureSharedProcess(&contextTB{s.t, ctx}).driver
 	err := d.DestroyTask(ctx, s.config.ID, true)
 	if errors.Is(err, driver.ErrTaskNotFound) && d.RecoverTask(ctx, s.handle) == nil {
 		err = d.DestroyTask(ctx, s.config.ID, true) // recovered: an earlier plugin process has started the task
@@ -564,13 +564,13 @@ func (l *contextTB) Context() context.Context { return l.ctx }
 
 func (s *startedTask) driver() driver.Driver {
 	s.t.Helper()
-	return s.h.useProcess(s.t).driver
+	return s.h.ensureSharedProcess(s.t).driver
 }
 
 // wait waits for the task and returns its exit result.
 func (s *startedTask) wait() *driver.ExitResult {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), caseTimeout)
+	ctx, cancel := context.WithTimeout(s.t.Context(), waitTimeout)
 	defer cancel()
 	exit, err := s.driver().WaitTask(ctx, s.config.ID)
 	if err != nil {
@@ -581,7 +581,7 @@ func (s *startedTask) wait() *driver.ExitResult {
 
 func (s *startedTask) destroy() {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), caseTimeout)
+	ctx, cancel := context.WithTimeout(s.t.Context(), waitTimeout)
 	defer cancel()
 	if err := s.driver().DestroyTask(ctx, s.config.ID, true); err != nil {
 		s.t.Fatalf("DestroyTask: %v", err)
@@ -619,7 +619,7 @@ func (s *startedTask) recover() error {
 // waitUntil waits until ok returns true.
 func waitUntil(t tb, what string, ok func() bool) {
 	t.Helper()
-	waitUntilWithin(t, caseTimeout, what, ok)
+	waitUntilWithin(t, waitTimeout, what, ok)
 }
 
 func waitUntilWithin(t tb, limit time.Duration, what string, ok func() bool) {
@@ -665,17 +665,17 @@ func (l *lockedBuffer) String() string {
 }
 
 // runWithoutHost runs the plugin without a host, as a user in a shell would.
-func (h *host) runWithoutHost(ctx context.Context) (stdout, stderr string, code int, err error) {
+func (h *testHost) runWithoutHost(ctx context.Context) (stdout, stderr string, code int, err error) {
 	cmd := exec.CommandContext(ctx, h.plugin.Path, h.plugin.Args...)
 	cmd.Env = append(os.Environ(), envStartedByHand+"=1")
 	cmd.Env = append(append(cmd.Env, h.plugin.Env...), h.processEnvEntry)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	var out, errOut bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errOut
+	var stdoutBuffer, stderrBuffer bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdoutBuffer, &stderrBuffer
 	err = cmd.Run()
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
+	var exitErr *exec.ExitError
+	if errors.As(err, &exitErr) {
 		err = nil
 	}
-	return out.String(), errOut.String(), cmd.ProcessState.ExitCode(), err
+	return stdoutBuffer.String(), stderrBuffer.String(), cmd.ProcessState.ExitCode(), err
 }

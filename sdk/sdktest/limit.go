@@ -28,19 +28,19 @@ const (
 
 var errKilled = errors.New("the suite was killed")
 
-func (h *host) caseTimeout() time.Duration {
+func (h *testHost) caseTimeout() time.Duration {
 	return cmp.Or(h.plugin.CaseTimeout, defaultCaseTimeout)
 }
 
 // timeoutError returns the cancellation cause for a case that exceeds its
 // timeout.
-func (h *host) timeoutError() error {
+func (h *testHost) timeoutError() error {
 	return fmt.Errorf("the case did not end within %v, and its plugin was killed", h.caseTimeout())
 }
 
 // newCaseContext returns a context that ends at the timeout of a case, counted
 // from this call.
-func (h *host) newCaseContext(parent context.Context) (context.Context, context.CancelFunc) {
+func (h *testHost) newCaseContext(parent context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeoutCause(parent, h.caseTimeout(), h.timeoutError())
 	return contextWithoutDeadline{ctx}, cancel
 }
@@ -54,11 +54,11 @@ func (contextWithoutDeadline) Deadline() (deadline time.Time, ok bool) { return 
 
 // runStandaloneCase runs one case outside of go test. ended is false if the case did not
 // return although its plugin was killed; its goroutine is leaked then.
-func (h *host) runStandaloneCase(kill context.Context, c testCase) (r *caseResult, ended bool) {
+func (h *testHost) runStandaloneCase(kill context.Context, c testCase) (r *caseResult, ended bool) {
 	ctx, cancel := h.newCaseContext(kill)
 	defer cancel()
 	run := c.run
-	c.run = func(t tb, h *host) {
+	c.run = func(t tb, h *testHost) {
 		defer h.reportPanics(t)
 		run(t, h)
 	}
@@ -82,13 +82,13 @@ func (h *host) runStandaloneCase(kill context.Context, c testCase) (r *caseResul
 	select {
 	case <-done:
 		return r, true
-	case <-time.After(caseTimeout):
+	case <-time.After(waitTimeout):
 		return r, false
 	}
 }
 
 // runSubtest runs one case as a subtest.
-func (h *host) runSubtest(t *testing.T, c testCase) {
+func (h *testHost) runSubtest(t *testing.T, c testCase) {
 	ctx, cancel := h.newCaseContext(t.Context())
 	defer cancel()
 	h.resetCaseState()
@@ -109,28 +109,28 @@ func (h *host) runSubtest(t *testing.T, c testCase) {
 }
 
 // resetCaseState resets the state of the previous case.
-func (h *host) resetCaseState() {
+func (h *testHost) resetCaseState() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.allocIDs, h.caseAborted = nil, false
-	h.processes = slices.DeleteFunc(h.processes, func(p *process) bool { return p.client.Exited() })
+	h.processes = slices.DeleteFunc(h.processes, func(p *pluginProcess) bool { return p.client.Exited() })
 }
 
-func (h *host) isKilled() bool {
+func (h *testHost) isKilled() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.suiteKilled
 }
 
 // isAborted reports whether the processes of the case were killed.
-func (h *host) isAborted() bool {
+func (h *testHost) isAborted() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.caseAborted
 }
 
 // kill kills all processes, and prevents the start of further ones.
-func (h *host) kill() {
+func (h *testHost) kill() {
 	h.mu.Lock()
 	h.suiteKilled = true
 	h.mu.Unlock()
@@ -138,7 +138,7 @@ func (h *host) kill() {
 }
 
 // abortCase kills the plugin processes, and the tasks of the case.
-func (h *host) abortCase() {
+func (h *testHost) abortCase() {
 	h.mu.Lock()
 	h.caseAborted = true
 	launched, allocs := slices.Clone(h.processes), slices.Clone(h.allocIDs)
@@ -154,7 +154,7 @@ func (h *host) abortCase() {
 
 // kill kills the process with SIGKILL, because Kill of go-plugin would first
 // wait for a response.
-func (p *process) kill() {
+func (p *pluginProcess) kill() {
 	if !p.client.Exited() {
 		_ = unix.Kill(p.pid, unix.SIGKILL) // fails if the process has ended
 	}
@@ -164,7 +164,7 @@ func (p *process) kill() {
 // reportPanics fails the case for each panic during the case: panics that
 // crashed a plugin process, and panics in handlers from which the SDK
 // recovered.
-func (h *host) reportPanics(t tb) {
+func (h *testHost) reportPanics(t tb) {
 	t.Helper()
 	if h.isKilled() {
 		return
@@ -183,7 +183,7 @@ func (h *host) reportPanics(t tb) {
 	for _, p := range launched {
 		text := p.stderr.String()
 		text, p.stderrOffset = text[min(p.stderrOffset, len(text)):], len(text)
-		if panicIndex(text) >= 0 && !p.killed.Load() {
+		if findPanicIndex(text) >= 0 && !p.killed.Load() {
 			t.Errorf("%s", p.crashReport())
 		}
 		for line := range strings.Lines(text) {
@@ -201,7 +201,7 @@ func (h *host) reportPanics(t tb) {
 }
 
 // isDown reports whether the process has ended or is ending.
-func (p *process) isDown() bool {
+func (p *pluginProcess) isDown() bool {
 	if p.client.Exited() {
 		return true
 	}
@@ -211,9 +211,9 @@ func (p *process) isDown() bool {
 	return errors.Is(err, base.ErrPluginDown)
 }
 
-// panicIndex returns the position of a panic in the standard error of a Go program,
+// findPanicIndex returns the position of a panic in the standard error of a Go program,
 // or -1.
-func panicIndex(text string) int {
+func findPanicIndex(text string) int {
 	at := -1
 	for _, start := range []string{"panic: ", "fatal error: "} {
 		for i := 0; ; {

@@ -19,7 +19,7 @@ func TestPanicIsFoundAtTheStartOfALine(t *testing.T) {
 		"fatal error: a\npanic: x":            0,
 		"{\"@message\":\"panic: x\"}\nmore\n": -1,
 	} {
-		if got := panicIndex(text); got != want {
+		if got := findPanicIndex(text); got != want {
 			t.Errorf("%q: %d, want %d", text, got, want)
 		}
 	}
@@ -28,15 +28,15 @@ func TestPanicIsFoundAtTheStartOfALine(t *testing.T) {
 // The suite ends although a case ignores the end of its context: it leaks the
 // goroutine of the case.
 func TestCaseThatIgnoresItsContextIsLeaked(t *testing.T) {
-	defer func(defaultTimeout time.Duration) { caseTimeout = defaultTimeout }(caseTimeout)
-	caseTimeout = 50 * time.Millisecond
+	defer func(defaultTimeout time.Duration) { waitTimeout = defaultTimeout }(waitTimeout)
+	waitTimeout = 50 * time.Millisecond
 	p := faultyDriverPlugin("")
 	p.CaseTimeout = 50 * time.Millisecond
 	h := newHost(p)
 	defer h.close()
 	release := make(chan struct{})
 	defer close(release)
-	r, ended := h.runStandaloneCase(context.Background(), testCase{name: "waits", run: func(tb, *host) { <-release }})
+	r, ended := h.runStandaloneCase(context.Background(), testCase{name: "waits", run: func(tb, *testHost) { <-release }})
 	if ended {
 		t.Error("it has ended")
 	}

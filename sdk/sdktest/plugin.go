@@ -99,11 +99,11 @@ func CheckUntil(ctx, kill context.Context, out io.Writer, p Plugin) error {
 	cases := hookCases()
 	switch kind, err := h.detectType(kill); {
 	case err != nil:
-		cases = []testCase{{name: "starts as hosts start it", run: func(t tb, _ *host) { t.Fatalf("%v", err) }}}
+		cases = []testCase{{name: "starts as hosts start it", run: func(t tb, _ *testHost) { t.Fatalf("%v", err) }}}
 	case kind == base.TypeDriver:
 		cases = driverCases(h.plugin)
 	}
-	var passed, failed, skipped int
+	var passedCount, failedCount, skippedCount int
 	for _, c := range cases {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -116,19 +116,19 @@ func CheckUntil(ctx, kill context.Context, out io.Writer, p Plugin) error {
 		r.write(out)
 		switch {
 		case r.failed:
-			failed++
+			failedCount++
 		case r.skipped:
-			skipped++
+			skippedCount++
 		default:
-			passed++
+			passedCount++
 		}
 		if !ended {
 			return fmt.Errorf("the case %q does not end, although its plugin was killed", c.name)
 		}
 	}
-	fmt.Fprintf(out, "\n%d passed, %d failed, %d skipped\n", passed, failed, skipped)
-	if failed > 0 {
-		return fmt.Errorf("%d of %d cases failed", failed, passed+failed)
+	fmt.Fprintf(out, "\n%d passed, %d failed, %d skipped\n", passedCount, failedCount, skippedCount)
+	if failedCount > 0 {
+		return fmt.Errorf("%d of %d cases failed", failedCount, passedCount+failedCount)
 	}
 	return nil
 }

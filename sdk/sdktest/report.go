@@ -26,7 +26,7 @@ type tb interface {
 // testCase is a named check of a plugin.
 type testCase struct {
 	name string
-	run  func(t tb, h *host)
+	run  func(t tb, h *testHost)
 }
 
 // caseResult is the result of a case that runs without go test. While the case
@@ -46,7 +46,7 @@ type caseResult struct {
 var _ tb = (*caseResult)(nil)
 
 // runCase runs one case, and blocks until it has ended.
-func runCase(ctx context.Context, c testCase, h *host) *caseResult {
+func runCase(ctx context.Context, c testCase, h *testHost) *caseResult {
 	r, done := startCase(ctx, c, h)
 	<-done
 	return r
@@ -54,7 +54,7 @@ func runCase(ctx context.Context, c testCase, h *host) *caseResult {
 
 // startCase runs one case in a new goroutine, because Fatalf ends the
 // goroutine. done is closed when the case and its cleanups have ended.
-func startCase(ctx context.Context, c testCase, h *host) (r *caseResult, done <-chan struct{}) {
+func startCase(ctx context.Context, c testCase, h *testHost) (r *caseResult, done <-chan struct{}) {
 	ctx, cancel := context.WithCancel(ctx)
 	r = &caseResult{name: c.name, ctx: ctx}
 	began := time.Now()

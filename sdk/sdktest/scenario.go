@@ -33,7 +33,7 @@ var lifecyclePoints = []hook.Point{
 // allocScenario is a simulated allocation. The suite calls the hook at its hook
 // points.
 type allocScenario struct {
-	h     *host
+	h     *testHost
 	d     *hook.Description
 	meta  hook.RequestMeta
 	alloc hook.Alloc
@@ -51,9 +51,9 @@ type allocScenario struct {
 
 // startScenario starts a scenario. The capability token of the scenario expires
 // at the end of the case.
-func (h *host) startScenario(t tb) *allocScenario {
+func (h *testHost) startScenario(t tb) *allocScenario {
 	t.Helper()
-	d, err := h.useProcess(t).hook.Describe(t.Context())
+	d, err := h.ensureSharedProcess(t).hook.Describe(t.Context())
 	if err != nil {
 		t.Fatalf("Describe: %v", err)
 	}
@@ -138,11 +138,11 @@ func (l *allocScenario) callPoint(t tb, m hook.Point) {
 	if !ok {
 		return
 	}
-	process := l.h.useProcess(t)
+	process := l.h.ensureSharedProcess(t)
 	limit := hookTimeout(part)
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	switch err := l.call(ctx, t, m); {
+	switch err := l.callPointWithoutDeadline(ctx, t, m); {
 	case ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded): // the clock of the plugin may be ahead
 		t.Fatalf("%v: no answer within %v", m, limit)
 	case errors.Is(err, hook.ErrPluginDown):
@@ -152,10 +152,10 @@ func (l *allocScenario) callPoint(t tb, m hook.Point) {
 	}
 }
 
-// call calls the hook without a deadline, and returns its error.
-func (l *allocScenario) call(ctx context.Context, t tb, m hook.Point) (err error) {
+// callPointWithoutDeadline calls the hook without a deadline, and returns its error.
+func (l *allocScenario) callPointWithoutDeadline(ctx context.Context, t tb, m hook.Point) (err error) {
 	t.Helper()
-	c := l.h.useProcess(t).hook
+	c := l.h.ensureSharedProcess(t).hook
 	g, a, task := l.meta, l.alloc, l.task
 	switch m {
 	case hook.Prerun:

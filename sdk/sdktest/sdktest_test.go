@@ -407,7 +407,7 @@ func faultyDriverPlugin(fault string) Plugin {
 func TestEachCaseCanFail(t *testing.T) {
 	for _, test := range []struct {
 		fault string
-		run   func(tb, *host)
+		run   func(tb, *testHost)
 		says  string
 	}{
 		{"talks before the handshake", testPluginInfo(base.TypeDriver, driver.APIVersion), "welcome"},
@@ -416,7 +416,7 @@ func TestEachCaseCanFail(t *testing.T) {
 		{"speaks another version", testPluginInfo(base.TypeDriver, driver.APIVersion), "v9.0.0"},
 		{"takes its configuration once", testConfigureTwice, "configured already"},
 		{"has another schema", testTaskSchema, "program"},
-		{"ends its fingerprints", func(t tb, h *host) { testOpenStreams(t, h); testStreamsStayOpen(t, h) }, "a stream of fingerprints ends by itself"},
+		{"ends its fingerprints", func(t tb, h *testHost) { testOpenStreams(t, h); testStreamsStayOpen(t, h) }, "a stream of fingerprints ends by itself"},
 		{"returns another handle", testTaskHandle, "other"},
 		{"starts twice", testStartWithKnownID, "succeeds"},
 		{"is waited for once", testConcurrentWaits, "somebody waits already"},

@@ -42,14 +42,14 @@ func shellCases() []testCase {
 	}
 }
 
-func (h *host) startShellTask(t tb, script string) *startedTask {
+func (h *testHost) startShellTask(t tb, script string) *startedTask {
 	t.Helper()
 	return h.startTask(t, h.plugin.Tasks.Shell(script))
 }
 
-func (h *host) capabilities(t tb) *driver.Capabilities {
+func (h *testHost) capabilities(t tb) *driver.Capabilities {
 	t.Helper()
-	caps, err := h.useProcess(t).driver.Capabilities(t.Context())
+	caps, err := h.ensureSharedProcess(t).driver.Capabilities(t.Context())
 	if err != nil {
 		t.Fatalf("Capabilities: %v", err)
 	}
@@ -57,14 +57,14 @@ func (h *host) capabilities(t tb) *driver.Capabilities {
 }
 
 // skipUnlessHostFilesVisible skips the case if the driver's tasks do not see the host's files.
-func (h *host) skipUnlessHostFilesVisible(t tb) {
+func (h *testHost) skipUnlessHostFilesVisible(t tb) {
 	t.Helper()
 	if h.capabilities(t).FSIsolation != driver.FSIsolationNone {
 		t.Skipf("its tasks do not see the host's files")
 	}
 }
 
-func testOutput(t tb, h *host) {
+func testOutput(t tb, h *testHost) {
 	s := h.startShellTask(t, "echo out; echo err >&2; i=0; while [ $i -lt 2000 ]; do echo line $i of many; i=$((i+1)); done; exec sleep 0.05")
 	s.wait()
 	s.destroy()
@@ -72,7 +72,7 @@ func testOutput(t tb, h *host) {
 	go func() { s.outputReaders.Wait(); close(done) }()
 	select {
 	case <-done:
-	case <-time.After(caseTimeout):
+	case <-time.After(waitTimeout):
 		t.Fatalf("the task is destroyed, and somebody holds its output open")
 	}
 	if got := s.stdout.String(); !strings.HasPrefix(got, "out\nline 0 ") || !strings.HasSuffix(got, "line 1999 of many\n") {
@@ -83,7 +83,7 @@ func testOutput(t tb, h *host) {
 	}
 }
 
-func testNullDeviceOutput(t tb, h *host) {
+func testNullDeviceOutput(t tb, h *testHost) {
 	config, s := h.newConfig(t, h.plugin.Tasks.Shell("echo lost; exit 4"))
 	config.StdoutPath, config.StderrPath = os.DevNull, os.DevNull
 	s.start(config)
@@ -92,7 +92,7 @@ func testNullDeviceOutput(t tb, h *host) {
 	}
 }
 
-func testEnvironment(t tb, h *host) {
+func testEnvironment(t tb, h *testHost) {
 	h.skipUnlessHostFilesVisible(t)
 	s := h.startShellTask(t, `cat /proc/$$/environ; exit 0`)
 	s.wait()
@@ -118,7 +118,7 @@ func testEnvironment(t tb, h *host) {
 	}
 }
 
-func testWorkingDirectory(t tb, h *host) {
+func testWorkingDirectory(t tb, h *testHost) {
 	h.skipUnlessHostFilesVisible(t)
 	s := h.startShellTask(t, `pwd -P; exec sleep 60`)
 	want, err := filepath.EvalSymlinks(filepath.Join(s.config.AllocDir, s.config.Name))
@@ -130,7 +130,7 @@ func testWorkingDirectory(t tb, h *host) {
 	}
 }
 
-func testInheritedDescriptors(t tb, h *host) {
+func testInheritedDescriptors(t tb, h *testHost) {
 	h.skipUnlessHostFilesVisible(t)
 	s := h.startShellTask(t, `echo pid $$; exec sleep 60`)
 	pid := s.waitForLine("pid ")
@@ -162,7 +162,7 @@ func testInheritedDescriptors(t tb, h *host) {
 	}
 }
 
-func testOwnSession(t tb, h *host) {
+func testOwnSession(t tb, h *testHost) {
 	h.skipUnlessHostFilesVisible(t)
 	s := h.startShellTask(t, `echo pid $$; exec sleep 60`)
 	pid, err := strconv.Atoi(s.waitForLine("pid "))
@@ -173,12 +173,12 @@ func testOwnSession(t tb, h *host) {
 	if err != nil {
 		t.Skipf("its session cannot be seen: %v", err)
 	}
-	if of, err := unix.Getsid(h.useProcess(t).pid); err == nil && session == of {
+	if of, err := unix.Getsid(h.ensureSharedProcess(t).pid); err == nil && session == of {
 		t.Errorf("it is in the session of the plugin, and gets its signals")
 	}
 }
 
-func testExitStatus(t tb, h *host) {
+func testExitStatus(t tb, h *testHost) {
 	s := h.startShellTask(t, "exit 7")
 	if got, want := *s.wait(), (driver.ExitResult{ExitCode: 7}); got != want {
 		t.Errorf("exit 7: %+v, want %+v", got, want)
@@ -189,10 +189,10 @@ func testExitStatus(t tb, h *host) {
 	}
 }
 
-func testStopSignal(t tb, h *host) {
+func testStopSignal(t tb, h *testHost) {
 	s := h.startShellTask(t, `trap "exit 9" USR1; echo ready; while :; do sleep 0.02; done`)
 	s.waitForLine("ready")
-	if err := s.driver().StopTask(t.Context(), s.config.ID, caseTimeout, "SIGUSR1"); err != nil {
+	if err := s.driver().StopTask(t.Context(), s.config.ID, waitTimeout, "SIGUSR1"); err != nil {
 		t.Fatalf("StopTask: %v", err)
 	}
 	if got := s.wait(); got.ExitCode != 9 {
@@ -200,16 +200,16 @@ func testStopSignal(t tb, h *host) {
 	}
 }
 
-func testKillAfterStopTimeout(t tb, h *host) {
+func testKillAfterStopTimeout(t tb, h *testHost) {
 	s := h.startShellTask(t, `trap "" INT TERM; echo ready; while :; do sleep 0.02; done`)
 	s.waitForLine("ready")
-	const timeout = 200 * time.Millisecond
+	const stopTimeout = 200 * time.Millisecond
 	began := time.Now()
-	if err := s.driver().StopTask(t.Context(), s.config.ID, timeout, ""); err != nil {
+	if err := s.driver().StopTask(t.Context(), s.config.ID, stopTimeout, ""); err != nil {
 		t.Fatalf("StopTask: %v", err)
 	}
-	if took := time.Since(began); took < timeout {
-		t.Fatalf("it was stopped after %v, before its timeout of %v", took, timeout)
+	if took := time.Since(began); took < stopTimeout {
+		t.Fatalf("it was stopped after %v, before its timeout of %v", took, stopTimeout)
 	}
 	if got := s.wait(); got.Signal != int(unix.SIGKILL) {
 		t.Errorf("it ended with %+v, want signal 9", *got)
@@ -217,9 +217,9 @@ func testKillAfterStopTimeout(t tb, h *host) {
 }
 
 // childKillTimeout is how long the remaining processes of a task can take to die.
-var childKillTimeout = caseTimeout
+var childKillTimeout = waitTimeout
 
-func testChildrenAreKilled(t tb, h *host) {
+func testChildrenAreKilled(t tb, h *testHost) {
 	h.skipUnlessHostFilesVisible(t)
 	// The task exits after both children have written their pids, because its
 	// exit may kill them.
@@ -243,7 +243,7 @@ func testChildrenAreKilled(t tb, h *host) {
 	waitUntilWithin(t, childKillTimeout, "a child in a session of its own is gone", func() bool { return !processAlive(own) })
 }
 
-func testMissingCommand(t tb, h *host) {
+func testMissingCommand(t tb, h *testHost) {
 	body := h.plugin.Tasks.Shell("true")
 	if _, ok := body["command"]; !ok {
 		t.Skipf("its config has no command")
@@ -264,7 +264,7 @@ func testMissingCommand(t tb, h *host) {
 	}
 }
 
-func testSignals(t tb, h *host) {
+func testSignals(t tb, h *testHost) {
 	if !h.capabilities(t).SendSignals {
 		t.Skipf("it sends no signals")
 	}
@@ -283,7 +283,7 @@ func testSignals(t tb, h *host) {
 }
 
 // startSleepTask starts a task for exec calls.
-func (h *host) startSleepTask(t tb) *startedTask {
+func (h *testHost) startSleepTask(t tb) *startedTask {
 	t.Helper()
 	if !h.capabilities(t).Exec {
 		t.Skipf("it cannot exec")
@@ -291,9 +291,9 @@ func (h *host) startSleepTask(t tb) *startedTask {
 	return h.startShellTask(t, "exec sleep 3600")
 }
 
-func testExec(t tb, h *host) {
+func testExec(t tb, h *testHost) {
 	s := h.startSleepTask(t)
-	result, err := s.driver().ExecTask(t.Context(), s.config.ID, []string{"/bin/sh", "-c", `echo "$NOMAD_ALLOC_ID"; exit 7`}, caseTimeout)
+	result, err := s.driver().ExecTask(t.Context(), s.config.ID, []string{"/bin/sh", "-c", `echo "$NOMAD_ALLOC_ID"; exit 7`}, waitTimeout)
 	if err != nil {
 		t.Fatalf("ExecTask: %v", err)
 	}
@@ -305,7 +305,7 @@ func testExec(t tb, h *host) {
 	}
 	// A driver may cut long output to fit into a gRPC message, but must return the
 	// end of it.
-	result, err = s.driver().ExecTask(t.Context(), s.config.ID, []string{"/bin/sh", "-c", `head -c 6000000 /dev/zero | tr '\0' x; echo end`}, caseTimeout)
+	result, err = s.driver().ExecTask(t.Context(), s.config.ID, []string{"/bin/sh", "-c", `head -c 6000000 /dev/zero | tr '\0' x; echo end`}, waitTimeout)
 	if err != nil {
 		t.Fatalf("ExecTask with much output: %v", err)
 	}
@@ -314,25 +314,25 @@ func testExec(t tb, h *host) {
 	}
 	// A driver reports a missing command as a shell does, with exit code 127, or
 	// as an error.
-	result, err = s.driver().ExecTask(t.Context(), s.config.ID, []string{"/no/such/command"}, caseTimeout)
+	result, err = s.driver().ExecTask(t.Context(), s.config.ID, []string{"/no/such/command"}, waitTimeout)
 	if err == nil && result.Exit.Successful() {
 		t.Errorf("ExecTask of a command that does not exist succeeds")
 	}
 }
 
-func testExecTimeout(t tb, h *host) {
+func testExecTimeout(t tb, h *testHost) {
 	s := h.startSleepTask(t)
 	began := time.Now()
 	result, err := s.driver().ExecTask(t.Context(), s.config.ID, []string{"/bin/sh", "-c", "sleep 60"}, 100*time.Millisecond)
 	if err == nil && result.Exit.Successful() {
 		t.Errorf("a command that takes too long ends well")
 	}
-	if took := time.Since(began); took > caseTimeout {
+	if took := time.Since(began); took > waitTimeout {
 		t.Errorf("it took %v to end after 100 ms", took)
 	}
 }
 
-func testExecStreaming(t tb, h *host) {
+func testExecStreaming(t tb, h *testHost) {
 	s := h.startSleepTask(t)
 	var stdout, stderr lockedBuffer
 	exit, err := s.driver().ExecTaskStreaming(t.Context(), s.config.ID, driver.Exec{
@@ -359,12 +359,12 @@ func testExecStreaming(t tb, h *host) {
 	}
 }
 
-func testExecTerminal(t tb, h *host) {
+func testExecTerminal(t tb, h *testHost) {
 	s := h.startSleepTask(t)
 	resize := make(chan driver.TerminalSize, 1)
 	resize <- driver.TerminalSize{Height: 33, Width: 77}
 	var stdout lockedBuffer
-	ctx, cancel := context.WithTimeout(t.Context(), caseTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 	exit, err := s.driver().ExecTaskStreaming(ctx, s.config.ID, driver.Exec{
 		Command: []string{"/bin/sh", "-c", `until [ "$(stty size)" = "33 77" ]; do sleep 0.01; done; stty size; test -t 0 && test -t 1 && test -t 2 && echo terminal >&2; exit 5`},
@@ -383,7 +383,7 @@ func testExecTerminal(t tb, h *host) {
 	}
 }
 
-func testExecCancelled(t tb, h *host) {
+func testExecCancelled(t tb, h *testHost) {
 	h.skipUnlessHostFilesVisible(t)
 	s := h.startSleepTask(t)
 	var stdout lockedBuffer
@@ -424,7 +424,7 @@ func (s *startedTask) requestExit(code int) {
 	}
 }
 
-func testTaskOutlivesPlugin(t tb, h *host) {
+func testTaskOutlivesPlugin(t tb, h *testHost) {
 	h.skipUnlessHostFilesVisible(t)
 	s := h.startShellTask(t, exitScript)
 	pid, err := strconv.Atoi(s.waitForLine("pid "))
@@ -454,7 +454,7 @@ func testTaskOutlivesPlugin(t tb, h *host) {
 	s.destroy()
 }
 
-func testExitWithoutPlugin(t tb, h *host) {
+func testExitWithoutPlugin(t tb, h *testHost) {
 	h.skipUnlessHostFilesVisible(t)
 	s := h.startShellTask(t, exitScript)
 	pid, err := strconv.Atoi(s.waitForLine("pid "))
@@ -467,7 +467,7 @@ func testExitWithoutPlugin(t tb, h *host) {
 	s.checkRecoveredExit()
 }
 
-func testExitBeforePluginCrash(t tb, h *host) {
+func testExitBeforePluginCrash(t tb, h *testHost) {
 	h.skipUnlessHostFilesVisible(t)
 	s := h.startShellTask(t, exitScript)
 	s.waitForLine("pid ")

@@ -57,7 +57,7 @@ type options struct {
 	logLevel         string
 	logJSON          bool
 	logLocation      bool
-	printUnit        bool
+	printSystemdUnit bool
 }
 
 // NewCommand returns the command "agent".
@@ -72,8 +72,8 @@ func NewCommand(s *cli.Streams) *cobra.Command {
   nomad-lite agent -print-unit > /etc/systemd/system/nomad-lite.service`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if o.printUnit {
-				return printUnit(s.Out, o)
+			if o.printSystemdUnit {
+				return writeSystemdUnit(s.Out, o)
 			}
 			return runAgent(cmd.Context(), o, s)
 		},
@@ -94,7 +94,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	f.StringVar(&o.logLevel, "log-level", "", "how much is logged: trace, debug, info, warn or error")
 	f.BoolVar(&o.logJSON, "log-json", false, "log in JSON")
 	f.BoolVar(&o.logLocation, "log-include-location", false, "say where in the program each line of the log comes from")
-	f.BoolVar(&o.printUnit, "print-unit", false, "print a systemd unit that starts this agent, with these flags")
+	f.BoolVar(&o.printSystemdUnit, "print-unit", false, "print a systemd unit that starts this agent, with these flags")
 	return cmd
 }
 
@@ -131,14 +131,14 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 		open.Node.HTTPAddr = l.addressForIP(a.Host().IP)
 		a.Node().Advertise(open.Node.HTTPAddr)
 	}
-	if err := l.addSocket(a.DataDir(), c.SocketGroup, c.HTTPConns, logger); err != nil {
+	if err := l.addUnixSocket(a.DataDir(), c.SocketGroup, c.HTTPConns, logger); err != nil {
 		return err
 	}
 	if l.tcpListener == nil {
 		dir := agent.TemporaryDir(os.Geteuid())
 		if err := safepath.CheckDir(dir); err != nil {
 			logger.Warn("commands find this agent only with NOMAD_ADDR", "error", err)
-		} else if err := l.addLink(filepath.Join(dir, agentsocket.FileName)); err != nil {
+		} else if err := l.addSocketLink(filepath.Join(dir, agentsocket.FileName)); err != nil {
 			return err
 		}
 	}

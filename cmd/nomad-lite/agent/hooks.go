@@ -51,7 +51,7 @@ func (r *runningAgent) hookStatuses() []pluginstatus.Hook {
 		list[at].Rule = newHookRule(rule)
 	}
 	for i, h := range list {
-		list[i].Allocs = r.agent.HookUsers(h.Name)
+		list[i].Allocs = r.agent.AllocsUsingHook(h.Name)
 	}
 	return list
 }

@@ -22,7 +22,7 @@ import (
 
 const (
 	defaultHTTPPort = 4646
-	loopback        = "127.0.0.1"
+	loopbackAddress = "127.0.0.1"
 )
 
 // listeners are the listeners that serve the API.
@@ -56,7 +56,7 @@ func listenTCP(c *config.Config, dev bool, logger hclog.Logger) (*listeners, err
 			return nil, err
 		}
 	}
-	host, port := loopback, defaultHTTPPort
+	host, port := loopbackAddress, defaultHTTPPort
 	switch {
 	case c.HTTPAddr != "":
 		host = c.HTTPAddr
@@ -89,12 +89,12 @@ func listenTCP(c *config.Config, dev bool, logger hclog.Logger) (*listeners, err
 	return l, nil
 }
 
-// addSocket opens the unix socket in the data directory. Only this user, and the members of
+// addUnixSocket opens the unix socket in the data directory. Only this user, and the members of
 // the group if there is one, can connect at any time: the socket is created in a directory
 // of its own, and moved after its mode is set. conns is the maximum number of its
 // connections; 0 means no limit.
-func (l *listeners) addSocket(dataDir, group string, conns int, logger hclog.Logger) error {
-	mode, gid, err := socketAccess(dataDir, group, logger)
+func (l *listeners) addUnixSocket(dataDir, group string, conns int, logger hclog.Logger) error {
+	mode, gid, err := socketModeAndGroup(dataDir, group, logger)
 	if err != nil {
 		return err
 	}
@@ -125,9 +125,9 @@ func (l *listeners) addSocket(dataDir, group string, conns int, logger hclog.Log
 	return nil
 }
 
-// socketAccess returns the mode of the unix socket and its group. The group -1 means the
+// socketModeAndGroup returns the mode of the unix socket and its group. The group -1 means the
 // group of the process.
-func socketAccess(dataDir, group string, logger hclog.Logger) (fs.FileMode, int, error) {
+func socketModeAndGroup(dataDir, group string, logger hclog.Logger) (fs.FileMode, int, error) {
 	if group == "" {
 		return 0o600, -1, nil
 	}
@@ -157,9 +157,9 @@ func socketAccess(dataDir, group string, logger hclog.Logger) (fs.FileMode, int,
 	return 0o660, gid, nil
 }
 
-// addLink creates the link by which commands find the socket of an agent in development
+// addSocketLink creates the link by which commands find the socket of an agent in development
 // mode, unless another agent holds the link.
-func (l *listeners) addLink(link string) error {
+func (l *listeners) addSocketLink(link string) error {
 	if c, err := net.DialTimeout("unix", link, time.Second); err == nil {
 		return c.Close()
 	}

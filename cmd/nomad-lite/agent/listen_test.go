@@ -17,8 +17,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
 )
 
-// connectAs connects to a unix socket as another user, with one additional group.
-func connectAs(socket string, uid, gid, group uint32) error {
+// connectAsUser connects to a unix socket as another user, with one additional group.
+func connectAsUser(socket string, uid, gid, group uint32) error {
 	result := make(chan error)
 	go func() {
 		// Only this thread changes its user. The thread ends with its goroutine.
@@ -49,7 +49,7 @@ func TestSocketIsForTheGroupOfTheConfiguration(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to connect as other users")
 	}
-	const otherID, daemonGID = 4242, 1 // every Linux system has the group daemon
+	const otherUserID, daemonGID = 4242, 1 // every Linux system has the group daemon
 	for _, group := range []string{"", "daemon", "1"} {
 		t.Run("group "+group, func(t *testing.T) {
 			dir, err := os.MkdirTemp("", "socket")
@@ -61,22 +61,22 @@ func TestSocketIsForTheGroupOfTheConfiguration(t *testing.T) {
 				t.Fatal(err)
 			}
 			l := &listeners{}
-			if err := l.addSocket(dir, group, 0, hclog.NewNullLogger()); err != nil {
+			if err := l.addUnixSocket(dir, group, 0, hclog.NewNullLogger()); err != nil {
 				t.Fatal(err)
 			}
 			defer l.close()
 			socket := filepath.Join(dir, agentsocket.FileName)
-			if err := connectAs(socket, otherID, otherID, otherID); !errors.Is(err, unix.EACCES) {
+			if err := connectAsUser(socket, otherUserID, otherUserID, otherUserID); !errors.Is(err, unix.EACCES) {
 				t.Errorf("a stranger connects: %v", err)
 			}
-			err = connectAs(socket, otherID, otherID, daemonGID)
+			err = connectAsUser(socket, otherUserID, otherUserID, daemonGID)
 			if group == "" && !errors.Is(err, unix.EACCES) || group != "" && err != nil {
 				t.Errorf("a member of the group connects: %v", err)
 			}
 		})
 	}
 	l := &listeners{}
-	if err := l.addSocket(t.TempDir(), "no such group", 0, hclog.NewNullLogger()); err == nil || !strings.Contains(err.Error(), `no group "no such group"`) {
+	if err := l.addUnixSocket(t.TempDir(), "no such group", 0, hclog.NewNullLogger()); err == nil || !strings.Contains(err.Error(), `no group "no such group"`) {
 		t.Errorf("a group that is not there: %v", err)
 	}
 }

@@ -97,7 +97,7 @@ func (r *runningAgent) nonDefaultAddress() string {
 		return ""
 	case !r.options.dev || r.listeners.tcpListener == nil: // this agent needs no token
 		return "unix://" + r.listeners.socketPath
-	case r.listeners.String() == "http://"+net.JoinHostPort(loopback, strconv.Itoa(defaultHTTPPort)) && agentsocket.FindSocket() == "":
+	case r.listeners.String() == "http://"+net.JoinHostPort(loopbackAddress, strconv.Itoa(defaultHTTPPort)) && agentsocket.FindSocket() == "":
 		return ""
 	}
 	return r.listeners.String()
@@ -121,7 +121,7 @@ func (r *runningAgent) handleSignals(stop context.CancelCauseFunc, ended <-chan 
 			}
 			r.logger.Info("agent is ending, and its tasks with it; once more to kill them", "signal", s.String())
 			stop(errors.New("agent stopped"))
-			r.forceKill(ended)
+			r.forceKillTasks(ended)
 			return
 		case <-ended:
 			return
@@ -134,13 +134,13 @@ func (r *runningAgent) handleSignals(stop context.CancelCauseFunc, ended <-chan 
 func (r *runningAgent) shutdownStopsTasks(s os.Signal) bool {
 	c := r.currentConfig()
 	leaves := s == syscall.SIGINT && c.LeaveOnInterrupt || s == syscall.SIGTERM && c.LeaveOnTerminate
-	return r.options.dev || leaves && c.Drain != nil
+	return r.options.dev || leaves && c.DrainOnExit != nil
 }
 
-// forceKill force kills the tasks at the next signal, or when the drain deadline has passed.
-func (r *runningAgent) forceKill(ended <-chan struct{}) {
+// forceKillTasks force kills the tasks at the next signal, or when the drain deadline has passed.
+func (r *runningAgent) forceKillTasks(ended <-chan struct{}) {
 	var drainDeadline <-chan time.Time
-	if d := r.currentConfig().Drain; d != nil && !r.options.dev {
+	if d := r.currentConfig().DrainOnExit; d != nil && !r.options.dev {
 		if d.Force {
 			r.agent.Kill()
 		}

@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// printUnit writes a unit for systemd. Stopping the unit must stop the agent and leave the
+// writeSystemdUnit writes a unit for systemd. Stopping the unit must stop the agent and leave the
 // tasks, whose cgroups the agent manages.
-func printUnit(w io.Writer, o options) error {
+func writeSystemdUnit(w io.Writer, o options) error {
 	program, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find the program: %w", err)
@@ -43,14 +43,14 @@ func printUnit(w io.Writer, o options) error {
 		return err
 	}
 	for i, word := range line {
-		line[i] = quoteUnitArg(word)
+		line[i] = quoteSystemdArg(word)
 	}
-	_, err = fmt.Fprintf(w, unitTemplate, strings.Join(line, " "))
+	_, err = fmt.Fprintf(w, systemdUnitTemplate, strings.Join(line, " "))
 	return err
 }
 
-// quoteUnitArg quotes a word of a command line for systemd.
-func quoteUnitArg(word string) string {
+// quoteSystemdArg quotes a word of a command line for systemd.
+func quoteSystemdArg(word string) string {
 	escaped := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "%", "%%", "$", "$$").Replace(word)
 	if strings.ContainsAny(escaped, " \t\"'\\;") {
 		return `"` + escaped + `"`
@@ -58,7 +58,7 @@ func quoteUnitArg(word string) string {
 	return escaped
 }
 
-const unitTemplate = `[Unit]
+const systemdUnitTemplate = `[Unit]
 Description=nomad-lite agent
 Documentation=https://github.com/nomad-lite/nomad-lite
 Wants=network-online.target

@@ -52,7 +52,7 @@ func ReadFiles(files []string, s *cli.Streams) (*config.Config, error) {
 func PluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Catalog, error) {
 	plugins := catalog.Config{Dir: c.PluginDir, Blocks: c.Plugins, Logger: logger}
 	for _, name := range builtins.Names() {
-		named := slices.ContainsFunc(c.Plugins, func(b catalog.Block) bool { return b.Name == name })
+		named := slices.ContainsFunc(c.Plugins, func(b catalog.PluginBlock) bool { return b.Name == name })
 		switch {
 		case builtins.All[name].Kind == base.TypeHook:
 			// A builtin hook is always available: its plugin starts when a job needs it.
@@ -63,7 +63,7 @@ func PluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Ca
 		}
 		builtin := catalog.Builtin{Name: name, Type: builtins.All[name].Kind}
 		if dev || c.RawExec && name == rawexec.Name {
-			builtin.Config = builtins.DevConfig[name]
+			builtin.Config = builtins.DevPluginConfigs[name]
 		}
 		plugins.Builtins = append(plugins.Builtins, builtin)
 	}
@@ -95,16 +95,16 @@ func New(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.
 		Plugins:         plugins,
 		Hooks:           c.Hooks,
 		HookLimits:      map[string]map[string]any{artifact.Name: c.Artifact, template.Name: c.Template},
-		TaskProcess:     TaskProcess,
+		FindTaskProcess: TaskProcessFromState,
 		PluginCacheFile: pluginCacheFile(),
 		Version:         version.String(),
 		Logger:          logger,
 	}
 }
 
-// TaskProcess returns the main process of a task of a builtin driver, from the state of
+// TaskProcessFromState returns the main process of a task of a builtin driver, from the state of
 // the driver in the task's handle.
-func TaskProcess(driver string, state []byte) (process.ID, bool) {
+func TaskProcessFromState(driver string, state []byte) (process.ID, bool) {
 	if driver != rawexec.Name {
 		return process.ID{}, false
 	}

@@ -165,7 +165,7 @@ func (o fsOptions) printFile(ctx context.Context, c *api.Client, alloc *api.Allo
 	}
 	defer file.Close()
 	_, err = io.Copy(out, file)
-	return streaming.StreamError(ctx, err)
+	return streaming.FilterStreamError(ctx, err)
 }
 
 // lastLinesOffset returns the offset of the last lines of a file of size bytes.

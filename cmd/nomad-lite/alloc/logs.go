@@ -50,7 +50,7 @@ func (f *tailFlags) register(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.tail, "tail", false, "show the end only: the last 10 lines, or what -n or -c say")
 	cmd.Flags().IntVarP(&f.lineCount, "n", "n", -1, "with -tail or -f, begin `lines` before the end")
 	cmd.Flags().Int64VarP(&f.byteCount, "c", "c", -1, "with -tail or -f, begin `bytes` before the end")
-	cli.HideDefaults(cmd, "n", "c")
+	cli.HideFlagDefaults(cmd, "n", "c")
 	cmd.MarkFlagsMutuallyExclusive("n", "c")
 }
 

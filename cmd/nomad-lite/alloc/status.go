@@ -131,7 +131,7 @@ func showAlloc(ctx context.Context, o statusOptions, id string, s *cli.Streams) 
 	}
 	if o.verbose && alloc.Metrics != nil {
 		p.Section("Placement Metrics")
-		printPlacement(p, alloc.Metrics)
+		printPlacementMetrics(p, alloc.Metrics)
 	}
 	return output.Print(s, p)
 }
@@ -215,7 +215,7 @@ func hookNames(c *api.Client, alloc *api.Allocation) (names []string) {
 
 // formatRescheduleAttempts returns how often an allocation was rescheduled, and the limit.
 func formatRescheduleAttempts(alloc *api.Allocation) string {
-	if group := apiclient.GroupOf(alloc); group != nil && group.ReschedulePolicy != nil {
+	if group := apiclient.TaskGroupOf(alloc); group != nil && group.ReschedulePolicy != nil {
 		policy := group.ReschedulePolicy
 		if policy.Attempts != nil && policy.Interval != nil && !apiclient.Deref(policy.Unlimited) {
 			used, allowed := alloc.RescheduleInfo(time.Now())
@@ -384,8 +384,8 @@ func formatTaskAddresses(alloc *api.Allocation, name string) string {
 	return strings.Join(addresses, ", ")
 }
 
-// printPlacement shows how an allocation was placed on its node, or why it was not placed.
-func printPlacement(p *output.Page, m *api.AllocationMetric) {
+// printPlacementMetrics shows how an allocation was placed on its node, or why it was not placed.
+func printPlacementMetrics(p *output.Page, m *api.AllocationMetric) {
 	p.Pairs(output.Pairs{
 		{"Nodes Evaluated", m.NodesEvaluated},
 		{"Nodes Filtered", m.NodesFiltered},

@@ -84,7 +84,7 @@ func readAlloc(ctx context.Context, c *api.Client, found *api.AllocationListStub
 // same stage are sorted by name.
 func TasksOf(alloc *api.Allocation) []*api.Task {
 	var tasks []*api.Task
-	if group := GroupOf(alloc); group != nil {
+	if group := TaskGroupOf(alloc); group != nil {
 		tasks = slices.Clone(group.Tasks)
 	}
 	if len(tasks) == 0 { // the answer has no job
@@ -102,8 +102,8 @@ func TasksOf(alloc *api.Allocation) []*api.Task {
 	return tasks
 }
 
-// GroupOf returns the task group of an allocation, or nil if the answer has no job.
-func GroupOf(alloc *api.Allocation) *api.TaskGroup {
+// TaskGroupOf returns the task group of an allocation, or nil if the answer has no job.
+func TaskGroupOf(alloc *api.Allocation) *api.TaskGroup {
 	if alloc.Job == nil {
 		return nil
 	}

@@ -20,7 +20,7 @@ func FindJob(ctx context.Context, c *api.Client, prefix, filter string) (id, nam
 	q := QueryOptions(ctx, "")
 	q.Prefix, q.Filter, q.PerPage = prefix, filter, 20
 	jobs, _, err := c.Jobs().List(q)
-	if matches := filterFuncs[filter]; matches != nil && err != nil && strings.Contains(err.Error(), "failed to create result paginator") {
+	if matches := jobFilterFuncs[filter]; matches != nil && err != nil && strings.Contains(err.Error(), "failed to create result paginator") {
 		q.Filter = ""
 		jobs, _, err = c.Jobs().List(q)
 		jobs = slices.DeleteFunc(jobs, func(j *api.JobListStub) bool { return !matches(j) })
@@ -36,9 +36,9 @@ func FindJob(ctx context.Context, c *api.Client, prefix, filter string) (id, nam
 	again := at >= 0 && slices.ContainsFunc(jobs[at+1:], func(j *api.JobListStub) bool { return j.ID == prefix })
 	switch {
 	case at >= 0 && !again:
-		return jobs[at].ID, NamespaceOf(jobs[at]), nil
+		return jobs[at].ID, JobNamespace(jobs[at]), nil
 	case len(jobs) == 1:
-		return jobs[0].ID, NamespaceOf(jobs[0]), nil
+		return jobs[0].ID, JobNamespace(jobs[0]), nil
 	case len(jobs) == 0 && filter == "":
 		return "", "", fmt.Errorf("there is no job whose id begins with %q\nSee the jobs: nomad-lite job status%s", prefix, AllNamespacesFlag)
 	case len(jobs) == 0:
@@ -46,7 +46,7 @@ func FindJob(ctx context.Context, c *api.Client, prefix, filter string) (id, nam
 	}
 	t := output.NewTable("ID", "Namespace", "Type", "Status")
 	for _, j := range jobs {
-		t.Row(j.ID, NamespaceOf(j), JobType(j), j.Status)
+		t.Row(j.ID, JobNamespace(j), JobType(j), j.Status)
 	}
 	return "", "", AmbiguousPrefixError("job", prefix, t)
 }
@@ -57,9 +57,9 @@ const (
 	PeriodicJobsFilter      = "Periodic is not nil"
 )
 
-// filterFuncs holds a Go function for each filter, for older servers, which cannot parse the
+// jobFilterFuncs holds a Go function for each filter, for older servers, which cannot parse the
 // filter's expression.
-var filterFuncs = map[string]func(*api.JobListStub) bool{
+var jobFilterFuncs = map[string]func(*api.JobListStub) bool{
 	ParameterizedJobsFilter: func(j *api.JobListStub) bool { return j.ParentID == "" && j.ParameterizedJob },
 	PeriodicJobsFilter:      func(j *api.JobListStub) bool { return j.Periodic },
 }
@@ -77,9 +77,9 @@ func (f *Flags) FindJob(ctx context.Context, prefix, filter string) (c *api.Clie
 // AllNamespacesFlag is the flag that shows all namespaces.
 const AllNamespacesFlag = " -namespace '*'"
 
-// NamespaceOf returns the namespace of a listed job. Older agents report it only in the
+// JobNamespace returns the namespace of a listed job. Older agents report it only in the
 // summary.
-func NamespaceOf(j *api.JobListStub) string {
+func JobNamespace(j *api.JobListStub) string {
 	if j.Namespace == "" && j.JobSummary != nil {
 		return j.JobSummary.Namespace
 	}

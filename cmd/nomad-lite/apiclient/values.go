@@ -26,8 +26,8 @@ func ForEachTask(job *api.Job, do func(*api.TaskGroup, *api.Task)) {
 	}
 }
 
-// InstanceCount returns the number of allocations that a job requests.
-func InstanceCount(job *api.Job) int {
+// DesiredAllocCount returns the number of allocations that a job requests.
+func DesiredAllocCount(job *api.Job) int {
 	n := 0
 	for _, g := range job.TaskGroups {
 		n += Deref(Deref(g).Count)

@@ -31,8 +31,8 @@ var All = map[string]struct {
 	template.Name: {base.TypeHook, func() { template.Confine(); sdk.ServeHook(&template.Hook{}) }},
 }
 
-// DevConfig is the configuration with which builtins run commands without isolation.
-var DevConfig = map[string]map[string]any{
+// DevPluginConfigs is the configuration with which builtins run commands without isolation.
+var DevPluginConfigs = map[string]map[string]any{
 	rawexec.Name: {"enabled": true},
 	script.Name:  {"commands": true},
 }

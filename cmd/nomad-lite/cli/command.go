@@ -90,9 +90,9 @@ func argumentError(cmd *cobra.Command, args []string, what string) error {
 	return UsageError(cmd, fmt.Errorf("takes %s, and not %q", what, args))
 }
 
-// HideDefaults removes the defaults of flags from the help text, such as the -1 of a flag that is
+// HideFlagDefaults removes the defaults of flags from the help text, such as the -1 of a flag that is
 // not given.
-func HideDefaults(cmd *cobra.Command, flags ...string) {
+func HideFlagDefaults(cmd *cobra.Command, flags ...string) {
 	for _, name := range flags {
 		cmd.Flags().Lookup(name).DefValue = "0"
 	}

@@ -19,21 +19,21 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 		newListCommand(s),
 		newStatusCommand(s),
 	)
-	for _, command := range changeCommands {
+	for _, command := range changeSubcommands {
 		cmd.AddCommand(newChangeCommand(s, command))
 	}
 	return cmd
 }
 
-// changeCommand is an action on a deployment.
-type changeCommand struct {
+// changeSubcommand is an action on a deployment.
+type changeSubcommand struct {
 	name, shortHelp, longHelp string
 	did                       string // text that is printed after the action has succeeded
 	hasGroupFlag              bool   // the action can be limited to some groups
 	do                        func(*api.Deployments, *api.Deployment, []string, *api.WriteOptions) (*api.DeploymentUpdateResponse, *api.WriteMeta, error)
 }
 
-var changeCommands = []changeCommand{
+var changeSubcommands = []changeSubcommand{
 	{
 		name: "fail", shortHelp: "End a deployment as failed", did: "failed",
 		longHelp: `End a deployment as failed. With auto_revert in the update block of a group, the
@@ -78,7 +78,7 @@ type changeOptions struct {
 	groups  []string
 }
 
-func newChangeCommand(s *cli.Streams, command changeCommand) *cobra.Command {
+func newChangeCommand(s *cli.Streams, command changeSubcommand) *cobra.Command {
 	var o changeOptions
 	cmd := &cobra.Command{
 		Use:               command.name + " [flags] DEPLOYMENT",
@@ -99,7 +99,7 @@ func newChangeCommand(s *cli.Streams, command changeCommand) *cobra.Command {
 	return cmd
 }
 
-func changeDeployment(ctx context.Context, o changeOptions, command changeCommand, prefix string, s *cli.Streams) error {
+func changeDeployment(ctx context.Context, o changeOptions, command changeSubcommand, prefix string, s *cli.Streams) error {
 	c, err := o.client.Client()
 	if err != nil {
 		return err

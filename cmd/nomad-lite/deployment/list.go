@@ -50,6 +50,6 @@ func listDeployments(ctx context.Context, o listOptions, s *cli.Streams) error {
 	}
 	return o.format.PrintOrDraw(s, all, func(p *output.Page) {
 		tables.PrintDeployments(p, all, o.verbose)
-		p.MorePages(meta)
+		p.NextPageHint(meta)
 	})
 }

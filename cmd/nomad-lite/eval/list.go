@@ -67,6 +67,6 @@ func listEvals(ctx context.Context, o listOptions, s *cli.Streams) error {
 			t.Row(output.ShortID(e.ID, o.verbose), e.Priority, e.TriggeredBy, e.JobID, e.Namespace, output.ShortID(e.NodeID, o.verbose), output.StatusCell(e.Status), tables.PlacementFailureCell(e))
 		}
 		p.TableOrMessage(t, "No evaluations found")
-		p.MorePages(meta)
+		p.NextPageHint(meta)
 	})
 }

@@ -106,7 +106,7 @@ func printEvaluation(p *output.Page, e *api.Evaluation, allocs []*api.Allocation
 		all = append(all, [2]any{"Wait Until", e.WaitUntil.Local().Format(time.RFC3339)})
 	}
 	p.Pairs(all)
-	printAnnotations(p, e.PlanAnnotations)
+	printPlanAnnotations(p, e.PlanAnnotations)
 	if len(e.FailedTGAllocs) > 0 {
 		p.Section("Failed Placements")
 		tables.PrintPlacementFailures(p, "", e.FailedTGAllocs)
@@ -127,8 +127,8 @@ func printEvaluation(p *output.Page, e *api.Evaluation, allocs []*api.Allocation
 	tables.PrintAllocations(p, allocs, verbose)
 }
 
-// printAnnotations adds the scheduler's planned changes for each group.
-func printAnnotations(p *output.Page, a *api.PlanAnnotations) {
+// printPlanAnnotations adds the scheduler's planned changes for each group.
+func printPlanAnnotations(p *output.Page, a *api.PlanAnnotations) {
 	if a == nil || len(a.DesiredTGUpdates) == 0 {
 		return
 	}

@@ -112,7 +112,7 @@ func streamEvents(ctx context.Context, o streamOptions, s *cli.Streams) error {
 			if err == io.EOF {
 				err = errors.New("the agent has ended the stream")
 			}
-			if err = streaming.StreamError(ctx, err); err != nil {
+			if err = streaming.FilterStreamError(ctx, err); err != nil {
 				return apiclient.WrapError("follow events", err)
 			}
 			return nil

@@ -5,12 +5,12 @@ import "io"
 // escapeReader reads the input of a session. At the start of a line, the escape character and a dot
 // end the session, and the escape character twice is sent as one.
 type escapeReader struct {
-	r           io.Reader
-	escapeChar  byte
-	onDetach    func()
-	atLineStart bool   // the next byte starts a line
-	escaped     bool   // the last byte was the escape character
-	unreadInput []byte // bytes read and not yet returned
+	r               io.Reader
+	escapeChar      byte
+	onDetach        func()
+	atLineStart     bool   // the next byte starts a line
+	afterEscapeChar bool   // the last byte was the escape character
+	unreadInput     []byte // bytes read and not yet returned
 }
 
 func (e *escapeReader) Read(p []byte) (int, error) {
@@ -35,17 +35,17 @@ func (e *escapeReader) Read(p []byte) (int, error) {
 // add processes the input byte c, and reports whether the session continues.
 func (e *escapeReader) add(c byte) bool {
 	switch {
-	case e.escaped && c == '.':
+	case e.afterEscapeChar && c == '.':
 		return false
-	case e.escaped:
-		e.escaped = false
+	case e.afterEscapeChar:
+		e.afterEscapeChar = false
 		e.unreadInput = append(e.unreadInput, e.escapeChar)
 		if c == e.escapeChar {
 			e.atLineStart = false
 			return true
 		}
 	case e.atLineStart && c == e.escapeChar:
-		e.escaped = true
+		e.afterEscapeChar = true
 		return true
 	}
 	e.atLineStart = c == '\r' || c == '\n'

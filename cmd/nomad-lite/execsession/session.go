@@ -46,7 +46,7 @@ func (f *Flags) Run(ctx context.Context, s *cli.Streams, what string, exec func(
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	if f.TTY {
-		restore, err := session.useTerminal(ctx, s, f.escapeChar, cancel)
+		restore, err := session.attachTerminal(ctx, s, f.escapeChar, cancel)
 		if err != nil {
 			return err
 		}
@@ -72,7 +72,7 @@ func (f *Flags) Run(ctx context.Context, s *cli.Streams, what string, exec func(
 	case errors.Is(context.Cause(ctx), errDetached):
 		return &cli.ExitError{Code: 1, Err: errDetached}
 	case err != nil:
-		return apiclient.WrapError(what, streaming.DescribeError(err))
+		return apiclient.WrapError(what, streaming.DescribeStreamError(err))
 	case code != 0:
 		return &cli.ExitError{Code: code}
 	}
@@ -118,10 +118,10 @@ func (f *Flags) ResolveDefaults(cmd *cobra.Command, s *cli.Streams) error {
 	return nil
 }
 
-// useTerminal puts the terminal into raw mode and passes all keys to the command. It sends the
+// attachTerminal puts the terminal into raw mode and passes all keys to the command. It sends the
 // terminal's size to the command until ctx ends. The returned function restores the
 // terminal.
-func (e *Session) useTerminal(ctx context.Context, s *cli.Streams, escape string, leave context.CancelCauseFunc) (func(), error) {
+func (e *Session) attachTerminal(ctx context.Context, s *cli.Streams, escape string, leave context.CancelCauseFunc) (func(), error) {
 	in, ok := s.In.(*os.File)
 	restore := func() {}
 	if ok && term.IsTerminal(int(in.Fd())) {

@@ -65,11 +65,11 @@ func (d diffPage) writeGroup(group *api.TaskGroupDiff) {
 		if task == nil {
 			continue
 		}
-		var notes []string
+		var annotations []string
 		for _, note := range task.Annotations {
-			notes = append(notes, d.Colourize(updateColours[strings.TrimPrefix(note, "forces ")], d.Cell(note)))
+			annotations = append(annotations, d.Colourize(updateColours[strings.TrimPrefix(note, "forces ")], d.Cell(note)))
 		}
-		d.writeTitle(2, task.Type, "Task", task.Name, strings.Join(notes, ", "))
+		d.writeTitle(2, task.Type, "Task", task.Name, strings.Join(annotations, ", "))
 		d.writeFieldsIfShown(4, task.Type, task.Fields, task.Objects)
 	}
 }

@@ -108,7 +108,7 @@ func showJobHistory(ctx context.Context, o historyOptions, prefix string, s *cli
 		if i > 0 {
 			p.Line("")
 		}
-		printVersion(p, v.Job)
+		printJobVersion(p, v.Job)
 		if v.Diff != nil {
 			p.Line("")
 			diffPage{p, false}.writeJob(v.Diff)
@@ -117,7 +117,7 @@ func showJobHistory(ctx context.Context, o historyOptions, prefix string, s *cli
 	return output.Print(s, p)
 }
 
-func printVersion(p *output.Page, j *api.Job) {
+func printJobVersion(p *output.Page, j *api.Job) {
 	all := output.Pairs{
 		{"Version", apiclient.Deref(j.Version)},
 		{"Stable", apiclient.Deref(j.Stable)},

@@ -33,14 +33,14 @@ name is given. A file that exists is not overwritten.`,
   nomad-lite job init -short web.nomad.hcl`,
 		Args: cli.RequireArgCount(0, 1, "the name of a file, or nothing for "+exampleFileName),
 		RunE: func(_ *cobra.Command, args []string) error {
-			return initJob(append(args, exampleFileName)[0], short, s)
+			return writeExampleJobFile(append(args, exampleFileName)[0], short, s)
 		},
 	}
 	cmd.Flags().BoolVar(&short, "short", false, "without explanations")
 	return cmd
 }
 
-func initJob(path string, short bool, s *cli.Streams) (err error) {
+func writeExampleJobFile(path string, short bool, s *cli.Streams) (err error) {
 	text := longExampleJob
 	if short {
 		text = shortExampleJob

@@ -59,7 +59,7 @@ func inspectJob(ctx context.Context, o inspectOptions, prefix string, s *cli.Str
 	}
 	switch {
 	case o.hcl:
-		return printSource(ctx, o, c, job, s)
+		return printJobSource(ctx, o, c, job, s)
 	case o.format.Template != "":
 		return o.format.Print(s, job)
 	}
@@ -97,7 +97,7 @@ func readJobVersion(ctx context.Context, c *api.Client, id, namespace string, ve
 	return nil, fmt.Errorf("job %q has no version %d\nSee those that there are: nomad-lite job history %s", id, version, id)
 }
 
-func printSource(ctx context.Context, o inspectOptions, c *api.Client, job *api.Job, s *cli.Streams) error {
+func printJobSource(ctx context.Context, o inspectOptions, c *api.Client, job *api.Job, s *cli.Streams) error {
 	id, version := apiclient.Deref(job.ID), apiclient.Deref(job.Version)
 	source, _, err := c.Jobs().Submission(id, int(version), apiclient.QueryOptions(ctx, apiclient.Deref(job.Namespace)))
 	switch answer := new(api.UnexpectedResponseError); {

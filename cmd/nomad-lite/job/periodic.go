@@ -33,7 +33,7 @@ Exit codes: those of 'job run'.`,
 		Args:              apiclient.OneJobArg,
 		ValidArgsFunction: cli.CompleteFirstArg(o.client.CompleteJobs(apiclient.PeriodicJobsFilter)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return forcePeriodic(cmd.Context(), o, args[0], s)
+			return forcePeriodicJob(cmd.Context(), o, args[0], s)
 		},
 	}
 	o.client.Register(cmd)
@@ -41,7 +41,7 @@ Exit codes: those of 'job run'.`,
 	return cmd
 }
 
-func forcePeriodic(ctx context.Context, o periodicForceOptions, prefix string, s *cli.Streams) error {
+func forcePeriodicJob(ctx context.Context, o periodicForceOptions, prefix string, s *cli.Streams) error {
 	c, id, namespace, err := o.client.FindJob(ctx, prefix, apiclient.PeriodicJobsFilter)
 	if err != nil {
 		return err

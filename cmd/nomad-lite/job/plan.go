@@ -52,11 +52,11 @@ func NewPlanCommand(s *cli.Streams) *cobra.Command {
 		Long:  planHelp,
 		Example: `  nomad-lite job plan web.nomad.hcl
   nomad-lite job plan -var image=web:2 -verbose web.nomad.hcl`,
-		Args: func(cmd *cobra.Command, args []string) error { return planError(jobfile.OneFileArg(cmd, args)) },
+		Args: func(cmd *cobra.Command, args []string) error { return wrapPlanError(jobfile.OneFileArg(cmd, args)) },
 		RunE: func(cmd *cobra.Command, args []string) error {
 			changes, err := planJob(cmd.Context(), o, args[0], s)
 			if err != nil {
-				return planError(err)
+				return wrapPlanError(err)
 			}
 			if changes {
 				return &cli.ExitError{Code: 1}
@@ -64,7 +64,7 @@ func NewPlanCommand(s *cli.Streams) *cobra.Command {
 			return nil
 		},
 	}
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return planError(cli.FlagError(cmd, err)) })
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return wrapPlanError(cli.FlagError(cmd, err)) })
 	o.jobFile.Register(cmd)
 	o.client.Register(cmd)
 	o.format.RegisterTemplate(cmd)
@@ -74,7 +74,7 @@ func NewPlanCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-func planError(err error) error {
+func wrapPlanError(err error) error {
 	var exitErr *cli.ExitError
 	if errors.As(err, &exitErr) {
 		err = exitErr.Err
@@ -116,7 +116,7 @@ func planJob(ctx context.Context, o planOptions, path string, s *cli.Streams) (c
 		diffPage{p, o.verbose}.writeJob(plan.Diff)
 		p.Line("")
 	}
-	if gates := model.GateGraph(file.Job); gates != "" {
+	if gates := model.DescribeStartOrder(file.Job); gates != "" {
 		p.Lines(gates)
 		p.Line("")
 	}
@@ -146,7 +146,7 @@ func checkRemoteNode(ctx context.Context, j *jobfile.File, s *cli.Streams, c *ap
 	if err != nil {
 		return nil
 	}
-	_, err = j.CheckNode(s, fmt.Sprintf("Node %q does not satisfy:", n.Name), scheduler.Node{NodeFacts: model.NodeFacts{
+	_, err = j.CheckNodeConstraints(s, fmt.Sprintf("Node %q does not satisfy:", n.Name), scheduler.Node{NodeFacts: model.NodeFacts{
 		ID: n.ID, Name: n.Name, Datacenter: n.Datacenter, Class: n.NodeClass, Pool: n.NodePool, Attributes: n.Attributes, Meta: n.Meta,
 	}})
 	return err
@@ -186,20 +186,20 @@ func planHasChanges(plan *api.JobPlanResponse) bool {
 
 // formatFlagArgs returns the flags as arguments for another command line.
 func formatFlagArgs(f *jobfile.Flags) []string {
-	var words []string
+	var flagArgs []string
 	if f.JSON {
-		words = append(words, "-json")
+		flagArgs = append(flagArgs, "-json")
 	}
 	if !f.Strict {
-		words = append(words, "-hcl2-strict=false")
+		flagArgs = append(flagArgs, "-hcl2-strict=false")
 	}
 	for _, v := range f.Vars {
-		words = append(words, "-var", quoteShellWord(v))
+		flagArgs = append(flagArgs, "-var", quoteShellWord(v))
 	}
 	for _, v := range f.VarFiles {
-		words = append(words, "-var-file", quoteShellWord(v))
+		flagArgs = append(flagArgs, "-var-file", quoteShellWord(v))
 	}
-	return words
+	return flagArgs
 }
 
 // quoteShellWord quotes a word for a shell.

@@ -148,7 +148,7 @@ func (r *batchRestart) run(ctx context.Context, prefix string) error {
 	if err != nil {
 		return err
 	}
-	if err := r.checkNames(job); err != nil {
+	if err := r.checkGroupAndTaskNames(job); err != nil {
 		return err
 	}
 	allocs, err := r.selectAllocs(ctx, job)
@@ -175,8 +175,8 @@ func (r *batchRestart) run(ctx context.Context, prefix string) error {
 	return nil
 }
 
-// checkNames rejects groups and tasks that the job does not have.
-func (r *batchRestart) checkNames(job *api.Job) error {
+// checkGroupAndTaskNames rejects groups and tasks that the job does not have.
+func (r *batchRestart) checkGroupAndTaskNames(job *api.Job) error {
 	var groups, tasks []string
 	apiclient.ForEachTask(job, func(group *api.TaskGroup, task *api.Task) {
 		groups = append(groups, apiclient.Deref(group.Name))
@@ -338,7 +338,7 @@ func (r *batchRestart) replaceAlloc(ctx context.Context, job *api.Job, alloc *ap
 			return apiclient.WrapError(fmt.Sprintf("evaluate job %q", apiclient.Deref(job.ID)), err)
 		}
 	}
-	next, err := r.waitAlloc(ctx, alloc, func(a *api.Allocation) bool { return a.NextAllocation != "" }, stopped.EvalID)
+	next, err := r.waitForAlloc(ctx, alloc, func(a *api.Allocation) bool { return a.NextAllocation != "" }, stopped.EvalID)
 	if err != nil {
 		return fmt.Errorf("wait for what follows allocation %q: %w", id, err)
 	}
@@ -346,7 +346,7 @@ func (r *batchRestart) replaceAlloc(ctx context.Context, job *api.Job, alloc *ap
 	r.printTimedLine(func(p *output.Page) {
 		p.DetailLine("Allocation %q replaced by %q for group %q", id, output.ShortID(follower.ID, r.verbose), group)
 	})
-	running, err := r.waitAlloc(ctx, follower, func(a *api.Allocation) bool {
+	running, err := r.waitForAlloc(ctx, follower, func(a *api.Allocation) bool {
 		return a.ClientStatus != api.AllocClientStatusPending
 	}, "")
 	switch {
@@ -361,15 +361,15 @@ func (r *batchRestart) replaceAlloc(ctx context.Context, job *api.Job, alloc *ap
 	return nil
 }
 
-// slowPollInterval is the interval at which waitAlloc checks whether the allocation can still be
+// placementCheckInterval is the interval at which waitForAlloc checks whether the allocation can still be
 // placed.
-const slowPollInterval = 10 * time.Second
+const placementCheckInterval = 10 * time.Second
 
-// waitAlloc reads an allocation until reached accepts it. It returns an error when the evaluation
+// waitForAlloc reads an allocation until reached accepts it. It returns an error when the evaluation
 // could not place all allocations.
-func (r *batchRestart) waitAlloc(ctx context.Context, alloc *api.Allocation, reached func(*api.Allocation) bool, evalID string) (*api.Allocation, error) {
+func (r *batchRestart) waitForAlloc(ctx context.Context, alloc *api.Allocation, reached func(*api.Allocation) bool, evalID string) (*api.Allocation, error) {
 	q := apiclient.QueryOptions(ctx, alloc.Namespace)
-	q.WaitTime = slowPollInterval
+	q.WaitTime = placementCheckInterval
 	for {
 		a, meta, err := r.client.Allocations().Info(alloc.ID, q)
 		if err != nil {

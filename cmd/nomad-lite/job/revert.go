@@ -33,7 +33,7 @@ Exit codes: those of 'job run'.`,
 		Args: cli.RequireArgCount(2, 2, "two arguments: the id of a job, and a version or a tag"),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
 			if len(args) == 1 {
-				return completeVersions(&o.client, cmd, args[0])
+				return completeJobVersions(&o.client, cmd, args[0])
 			}
 			return cli.CompleteFirstArg(o.client.CompleteJobs(""))(cmd, args, begun)
 		},
@@ -78,8 +78,8 @@ func findTaggedVersion(ctx context.Context, c *api.Client, id, namespace, tag st
 	return 0, fmt.Errorf("job %q has no version with the tag %q, and it is not a number\nSee the versions: nomad-lite job history %s", id, tag, id)
 }
 
-// completeVersions suggests the versions of a job.
-func completeVersions(f *apiclient.Flags, cmd *cobra.Command, id string) ([]string, cobra.ShellCompDirective) {
+// completeJobVersions suggests the versions of a job.
+func completeJobVersions(f *apiclient.Flags, cmd *cobra.Command, id string) ([]string, cobra.ShellCompDirective) {
 	return f.CompleteFromAgent(cmd.Context(), func(ctx context.Context, c *api.Client) (numbers []string, err error) {
 		versions, _, _, err := c.Jobs().Versions(id, false, apiclient.QueryOptions(ctx, ""))
 		for _, job := range versions {

@@ -90,9 +90,9 @@ func submitJob(ctx context.Context, o runOptions, job *jobfile.File, path string
 	o.registerOptions.Submission = o.newSubmission(job)
 	out, _, err := client.Jobs().RegisterOpts(job.Job, &o.registerOptions, apiclient.WriteOptions(ctx, namespace))
 	if err != nil {
-		const enforceIndexPrefix = api.RegisterEnforceIndexErrPrefix
-		if _, reason, found := strings.Cut(err.Error(), enforceIndexPrefix); found {
-			return fmt.Errorf("%s%s\nJob not updated", enforceIndexPrefix, strings.TrimSuffix(reason, ")"))
+		const enforceIndexErrPrefix = api.RegisterEnforceIndexErrPrefix
+		if _, reason, found := strings.Cut(err.Error(), enforceIndexErrPrefix); found {
+			return fmt.Errorf("%s%s\nJob not updated", enforceIndexErrPrefix, strings.TrimSuffix(reason, ")"))
 		}
 		return job.AddSourcePositions(apiclient.WrapError("submit job "+path, err))
 	}
@@ -122,7 +122,7 @@ func deferredStartHint(job *api.Job) string {
 // printWarnings shows the warnings of an agent about a job.
 func printWarnings(s *cli.Streams, warnings string) {
 	if warnings != "" {
-		fmt.Fprintf(s.Err, "Job Warnings:\n%s\n", terminal.Printable([]byte(strings.TrimRight(warnings, "\n")), false))
+		fmt.Fprintf(s.Err, "Job Warnings:\n%s\n", terminal.SanitizeText([]byte(strings.TrimRight(warnings, "\n")), false))
 	}
 }
 

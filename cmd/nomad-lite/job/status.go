@@ -69,9 +69,9 @@ func listJobs(ctx context.Context, o statusOptions, c *api.Client, s *cli.Stream
 		return apiclient.WrapError("list jobs", err)
 	}
 	if o.format.IsSet() {
-		all := make([]*jobState, len(jobs))
+		all := make([]*jobDetails, len(jobs))
 		for i, j := range jobs {
-			if all[i], err = readJob(ctx, c, j.ID, apiclient.NamespaceOf(j), o.allAllocs); err != nil {
+			if all[i], err = readJobDetails(ctx, c, j.ID, apiclient.JobNamespace(j), o.allAllocs); err != nil {
 				return err
 			}
 		}
@@ -82,8 +82,8 @@ func listJobs(ctx context.Context, o statusOptions, c *api.Client, s *cli.Stream
 	return output.Print(s, p)
 }
 
-// jobState is a job and the objects that belong to it.
-type jobState struct {
+// jobDetails is a job and the objects that belong to it.
+type jobDetails struct {
 	Job              *api.Job
 	Summary          *api.JobSummary
 	Allocations      []*api.AllocationListStub
@@ -91,8 +91,8 @@ type jobState struct {
 	Evaluations      []*api.Evaluation
 }
 
-func readJob(ctx context.Context, c *api.Client, id, namespace string, allAllocs bool) (state *jobState, err error) {
-	state = new(jobState)
+func readJobDetails(ctx context.Context, c *api.Client, id, namespace string, allAllocs bool) (state *jobDetails, err error) {
+	state = new(jobDetails)
 	for _, part := range []struct {
 		name string
 		read func(q *api.QueryOptions) error
@@ -122,11 +122,11 @@ func showJob(ctx context.Context, o statusOptions, c *api.Client, prefix string,
 		return err
 	}
 	if o.format.IsSet() {
-		state, err := readJob(ctx, c, id, namespace, o.allAllocs)
+		state, err := readJobDetails(ctx, c, id, namespace, o.allAllocs)
 		if err != nil {
 			return err
 		}
-		return o.format.Print(s, []*jobState{state})
+		return o.format.Print(s, []*jobDetails{state})
 	}
 	p := output.NewPage(s)
 	if o.short {
@@ -137,17 +137,17 @@ func showJob(ctx context.Context, o statusOptions, c *api.Client, prefix string,
 		printJob(p, job)
 		return output.Print(s, p)
 	}
-	state, err := readJob(ctx, c, id, namespace, o.allAllocs)
+	state, err := readJobDetails(ctx, c, id, namespace, o.allAllocs)
 	if err != nil {
 		return err
 	}
 	printJob(p, state.Job)
 	switch job := state.Job; {
 	case job.Periodic != nil:
-		err = printChildren(ctx, p, c, state, "/periodic-", "Previously Launched Jobs")
+		err = printChildJobs(ctx, p, c, state, "/periodic-", "Previously Launched Jobs")
 	case job.ParameterizedJob != nil && !job.Dispatched:
-		printParameterized(p, job.ParameterizedJob)
-		err = printChildren(ctx, p, c, state, "/dispatch-", "Dispatched Jobs")
+		printParameterizedConfig(p, job.ParameterizedJob)
+		err = printChildJobs(ctx, p, c, state, "/dispatch-", "Dispatched Jobs")
 	default:
 		printRunningJob(ctx, p, c, state, o)
 	}
@@ -206,7 +206,7 @@ func formatNextLaunch(periodic *api.PeriodicConfig) string {
 	return fmt.Sprintf("%s (%s)", next.Format(time.RFC3339), output.FormatRelativeTime(now.Sub(next)))
 }
 
-func printParameterized(p *output.Page, config *api.ParameterizedJobConfig) {
+func printParameterizedConfig(p *output.Page, config *api.ParameterizedJobConfig) {
 	p.Section("Parameterized Job")
 	p.Pairs(output.Pairs{
 		{"Payload", cmp.Or(config.Payload, "optional")},
@@ -215,8 +215,8 @@ func printParameterized(p *output.Page, config *api.ParameterizedJobConfig) {
 	})
 }
 
-// printChildren adds the jobs that were created from a job.
-func printChildren(ctx context.Context, p *output.Page, c *api.Client, state *jobState, infix, title string) error {
+// printChildJobs adds the jobs that were created from a job.
+func printChildJobs(ctx context.Context, p *output.Page, c *api.Client, state *jobDetails, infix, title string) error {
 	if state.Summary != nil && state.Summary.Children != nil {
 		p.Section("Children Job Summary")
 		t := output.NewTable("Pending", "Running", "Dead")
@@ -243,7 +243,7 @@ func printChildren(ctx context.Context, p *output.Page, c *api.Client, state *jo
 }
 
 // printRunningJob adds the groups, deployment and allocations of a job.
-func printRunningJob(ctx context.Context, p *output.Page, c *api.Client, state *jobState, o statusOptions) {
+func printRunningJob(ctx context.Context, p *output.Page, c *api.Client, state *jobDetails, o statusOptions) {
 	if state.Summary != nil {
 		p.Section("Summary")
 		t := output.NewTable("Task Group", "Queued", "Starting", "Running", "Failed", "Complete", "Lost", "Unknown")
@@ -284,7 +284,7 @@ func printRunningJob(ctx context.Context, p *output.Page, c *api.Client, state *
 }
 
 // printReschedules adds the times at which failed allocations will be placed again.
-func printReschedules(ctx context.Context, p *output.Page, c *api.Client, state *jobState, verbose bool) {
+func printReschedules(ctx context.Context, p *output.Page, c *api.Client, state *jobDetails, verbose bool) {
 	t := output.NewTable("Task Group", "Reschedule Policy", "Eval ID", "Eval Time")
 	groups := make(map[string]*api.TaskGroup)
 	for _, g := range state.Job.TaskGroups {

@@ -68,8 +68,8 @@ Exit codes: 0 when the job can run here, 1 when it cannot.`,
 			if !valid || !runs || !fits || !hooked {
 				return &cli.ExitError{Code: 1}
 			}
-			if gates := model.GateGraph(job.Job); gates != "" {
-				fmt.Fprintf(s.Out, "%s\n", terminal.Printable([]byte(gates), false))
+			if gates := model.DescribeStartOrder(job.Job); gates != "" {
+				fmt.Fprintf(s.Out, "%s\n", terminal.SanitizeText([]byte(gates), false))
 			}
 			_, err = fmt.Fprintln(s.Out, "Job validation successful")
 			return err

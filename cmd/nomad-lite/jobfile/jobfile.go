@@ -176,13 +176,13 @@ func (j *File) AddSourcePositions(refusal error) error {
 // the names of the available drivers; nil means unknown. It reports whether the job can run.
 func (j *File) CheckSupported(s *cli.Streams, drivers []string, foreground bool) (bool, error) {
 	known := func(name string) bool { return drivers == nil || slices.Contains(drivers, name) }
-	refusals := slices.DeleteFunc(model.UnsupportedParts(j.Job, known, drivers...), func(r model.Unsupported) bool { return partRunsOnAgent(r) && !foreground })
+	refusals := slices.DeleteFunc(model.UnsupportedParts(j.Job, known, drivers...), func(r model.UnsupportedPart) bool { return partRunsOnAgent(r) && !foreground })
 	return j.printUnsupported(s, "This job cannot run here:", append(refusals, model.UnknownPorts(j.Job)...))
 }
 
 // partRunsOnAgent reports whether a part of a job that a foreground run cannot run is supported on
 // an agent.
-func partRunsOnAgent(r model.Unsupported) bool { return r.ForegroundOnly && !r.NeverPlaced }
+func partRunsOnAgent(r model.UnsupportedPart) bool { return r.ForegroundOnly && !r.NeverPlaced }
 
 // CheckPorts reports port labels that do not exist, for commands that leave all other
 // checks to an agent: Nomad's API accepts such labels.
@@ -203,19 +203,19 @@ func (j *File) WarnAgentOnlyParts(s *cli.Streams) error {
 	return j.writeDiagnostics(s, diags)
 }
 
-// CheckNode reports the constraints of a valid canonical job that the node does not
+// CheckNodeConstraints reports the constraints of a valid canonical job that the node does not
 // satisfy, with what the node has instead.
-func (j *File) CheckNode(s *cli.Streams, heading string, node scheduler.Node) (bool, error) {
-	var unmetConstraints []model.Unsupported
+func (j *File) CheckNodeConstraints(s *cli.Streams, heading string, node scheduler.Node) (bool, error) {
+	var unmetConstraints []model.UnsupportedPart
 	for _, u := range scheduler.UnmetConstraints(j.Job, node) {
-		unmetConstraints = append(unmetConstraints, model.Unsupported{Path: u.Path, Reason: u.Err.Error()})
+		unmetConstraints = append(unmetConstraints, model.UnsupportedPart{Path: u.Path, Reason: u.Err.Error()})
 	}
 	return j.printUnsupported(s, heading, unmetConstraints)
 }
 
 // printUnsupported prints the unsupported parts of a job under a heading, with their places in the
 // file. It returns true if there are none.
-func (j *File) printUnsupported(s *cli.Streams, heading string, refusals []model.Unsupported) (bool, error) {
+func (j *File) printUnsupported(s *cli.Streams, heading string, refusals []model.UnsupportedPart) (bool, error) {
 	if len(refusals) == 0 {
 		return true, nil
 	}

@@ -56,7 +56,7 @@ func (j *File) CheckDriverConfigs(ctx context.Context, a *agent.Agent, wanted []
 		}
 		schemas[name] = schema
 	}
-	var faults hcl.Diagnostics
+	var configDiags hcl.Diagnostics
 	apiclient.ForEachTask(j.Job, func(group *api.TaskGroup, task *api.Task) {
 		schema := schemas[task.Driver]
 		if schema == nil {
@@ -64,14 +64,14 @@ func (j *File) CheckDriverConfigs(ctx context.Context, a *agent.Agent, wanted []
 		}
 		for _, text := range hclspec.Messages(schema.Check(ctx, task.Config)) {
 			path := []string{"group", apiclient.Deref(group.Name), "task", task.Name, "config"}
-			faults = append(faults, j.newDiagnostic(path, fmt.Sprintf("Task %q: %s", task.Name, text)))
+			configDiags = append(configDiags, j.newDiagnostic(path, fmt.Sprintf("Task %q: %s", task.Name, text)))
 		}
 	})
-	if len(faults) == 0 {
+	if len(configDiags) == 0 {
 		return true, nil
 	}
 	fmt.Fprintln(s.Err, "Driver configuration errors:")
-	return false, jobspec.WriteDiagnostics(s.Err, faults, j.File.Texts)
+	return false, jobspec.WriteDiagnostics(s.Err, configDiags, j.File.Texts)
 }
 
 // CheckHooks prints the errors in the job's hook attachments, with their places in the
@@ -83,7 +83,7 @@ func (j *File) CheckHooks(ctx context.Context, plugins localplugins.Plugins, s *
 		return true, nil
 	}
 	asked := localplugins.RunWithAgent(ctx, plugins, append(wanted, plugins.HookNames()...), func(a *agent.Agent) {
-		for _, err := range a.CheckHooks(ctx) {
+		for _, err := range a.CheckHookRules(ctx) {
 			fmt.Fprintf(s.Err, "warning: hook block does not work: %v\n", err)
 		}
 		var hookErrs []error
@@ -96,7 +96,7 @@ func (j *File) CheckHooks(ctx context.Context, plugins localplugins.Plugins, s *
 // CheckHookAttachments prints the errors that the hooks report in the job's attachments. It reports
 // whether there are none; hookErrs holds the errors of hooks that could not be started.
 func (j *File) CheckHookAttachments(ctx context.Context, a *agent.Agent, s *cli.Streams) (good bool, hookErrs []error, err error) {
-	faults, hookErrs := a.CheckAttachments(ctx, j.Job)
+	faults, hookErrs := a.CheckHookAttachments(ctx, j.Job)
 	if len(faults) == 0 {
 		return true, hookErrs, nil
 	}
@@ -120,7 +120,7 @@ func PrintHookErrors(s *cli.Streams, hookErrs []error) {
 func (j *File) CheckCapacity(s *cli.Streams, a *agent.Agent, portFree func(int) bool) (bool, error) {
 	node := scheduler.Node{NodeFacts: a.Node().FactsForTasks().NodeFacts, IP: a.Host().IP}
 	heading := fmt.Sprintf("job %q does not fit on this machine:", *j.Job.ID)
-	if fits, err := j.CheckNode(s, heading, node); err != nil || !fits {
+	if fits, err := j.CheckNodeConstraints(s, heading, node); err != nil || !fits {
 		return false, err
 	}
 	_, err := scheduler.Place(j.Job, node, scheduler.Env{

@@ -69,7 +69,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	o.client.Register(cmd)
 	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on with what is written from now on")
 	cmd.Flags().IntVarP(&o.lines, "tail", "n", -1, "begin with the last `lines` of each task")
-	cli.HideDefaults(cmd, "tail")
+	cli.HideFlagDefaults(cmd, "tail")
 	cmd.Flags().BoolVar(&o.all, "all", false, "show earlier allocations as well")
 	cmd.Flags().StringVar(&o.task, "task", "", "show this `task` only")
 	cmd.Flags().StringVar(&o.group, "group", "", "show this `group` only")
@@ -78,8 +78,8 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-// jobOutput shows the output of one job's tasks.
-type jobOutput struct {
+// jobLogPrinter shows the output of one job's tasks.
+type jobLogPrinter struct {
 	o              options
 	client         *api.Client
 	job            *api.Job
@@ -102,7 +102,7 @@ func printJobLogs(ctx context.Context, o options, name string, s *cli.Streams) e
 	if err := checkTaskExists(job, o.group, o.task); err != nil {
 		return err
 	}
-	j := &jobOutput{o: o, client: c, job: job, view: taskview.New(s, nil), startedStreams: map[string]bool{}, allocEnded: map[string]chan struct{}{}}
+	j := &jobLogPrinter{o: o, client: c, job: job, view: taskview.New(s, nil), startedStreams: map[string]bool{}, allocEnded: map[string]chan struct{}{}}
 	j.view.LabelWidth = labelWidth(job)
 	defer j.view.Close()
 	ctx, cancel := context.WithCancel(ctx)
@@ -124,7 +124,7 @@ func printJobLogs(ctx context.Context, o options, name string, s *cli.Streams) e
 
 // run reads the output of each task as soon as the task has started; with -f it does so until the
 // job has ended.
-func (j *jobOutput) run(ctx context.Context, id, namespace string) error {
+func (j *jobLogPrinter) run(ctx context.Context, id, namespace string) error {
 	var initialIndex uint64 // index of the first list of allocations; all allocations that are created later are shown
 	q := apiclient.QueryOptions(ctx, namespace)
 	for {
@@ -139,7 +139,7 @@ func (j *jobOutput) run(ctx context.Context, id, namespace string) error {
 		}
 		shown := allocs
 		if !j.o.all {
-			shown = newestPerName(allocs)
+			shown = newestAllocPerName(allocs)
 		}
 		if initialIndex == 0 {
 			initialIndex = max(meta.LastIndex, 1)
@@ -149,9 +149,9 @@ func (j *jobOutput) run(ctx context.Context, id, namespace string) error {
 		for _, a := range allocs {
 			late := a.CreateIndex > initialIndex
 			if late || j.allocEnded[a.ID] != nil || slices.Contains(shown, a) {
-				j.readAlloc(ctx, a, late)
+				j.readAllocOutput(ctx, a, late)
 			}
-			ended = ended && j.noteIfEnded(a)
+			ended = ended && j.notifyIfEnded(a)
 		}
 		if !j.o.follow {
 			if len(j.startedStreams) == 0 {
@@ -183,16 +183,16 @@ func compareAllocs(a, b *api.AllocationListStub) int {
 }
 
 // emptyOutputAdvice returns advice for the output of a job without allocations of its own.
-func (j *jobOutput) emptyOutputAdvice(id string) string {
+func (j *jobLogPrinter) emptyOutputAdvice(id string) string {
 	if j.job.IsPeriodic() || j.job.IsParameterized() {
 		return fmt.Sprintf(": those are its children's\nSee them: nomad-lite job status %s", id)
 	}
 	return fmt.Sprintf(" yet\nSee why: nomad-lite job status %s", id)
 }
 
-// newestPerName returns the newest of the allocations with the same name; a system job has one of
+// newestAllocPerName returns the newest of the allocations with the same name; a system job has one of
 // each name on each node.
-func newestPerName(allocs []*api.AllocationListStub) []*api.AllocationListStub {
+func newestAllocPerName(allocs []*api.AllocationListStub) []*api.AllocationListStub {
 	seen := map[string]bool{}
 	return slices.DeleteFunc(slices.Clone(allocs), func(a *api.AllocationListStub) bool {
 		key := a.Name
@@ -205,21 +205,21 @@ func newestPerName(allocs []*api.AllocationListStub) []*api.AllocationListStub {
 	})
 }
 
-// noteIfEnded reports whether an allocation has ended, and notifies its readers.
-func (j *jobOutput) noteIfEnded(a *api.AllocationListStub) bool {
+// notifyIfEnded reports whether an allocation has ended, and notifies its readers.
+func (j *jobLogPrinter) notifyIfEnded(a *api.AllocationListStub) bool {
 	switch a.ClientStatus {
 	case api.AllocClientStatusComplete, api.AllocClientStatusFailed, api.AllocClientStatusLost:
 	default:
 		return false
 	}
-	if ended := j.allocEnded[a.ID]; ended != nil && !streaming.IsClosed(ended) {
+	if ended := j.allocEnded[a.ID]; ended != nil && !streaming.IsChannelClosed(ended) {
 		close(ended)
 	}
 	return true
 }
 
-// readAlloc reads the output of those tasks of an allocation that have started.
-func (j *jobOutput) readAlloc(ctx context.Context, a *api.AllocationListStub, late bool) {
+// readAllocOutput reads the output of those tasks of an allocation that have started.
+func (j *jobLogPrinter) readAllocOutput(ctx context.Context, a *api.AllocationListStub, late bool) {
 	if j.o.group != "" && a.TaskGroup != j.o.group {
 		return
 	}
@@ -260,7 +260,7 @@ func (j *jobOutput) readAlloc(ctx context.Context, a *api.AllocationListStub, la
 }
 
 // readStream shows one output stream of one task.
-func (j *jobOutput) readStream(ctx context.Context, r streaming.LogRequest, t *taskview.Task) {
+func (j *jobLogPrinter) readStream(ctx context.Context, r streaming.LogRequest, t *taskview.Task) {
 	var lines taskview.LineBuffer
 	show := func(text []byte) { j.view.PrintLines(t, r.Stream == api.FSLogNameStderr, text) }
 	err := r.Read(ctx, j.client, func(data []byte) error {
@@ -276,7 +276,7 @@ func (j *jobOutput) readStream(ctx context.Context, r streaming.LogRequest, t *t
 // taskLabel returns the label of a task: "server", or "web[1].server" if the job has
 // several allocations.
 func taskLabel(job *api.Job, a *api.AllocationListStub, task string) string {
-	if apiclient.InstanceCount(job) <= 1 {
+	if apiclient.DesiredAllocCount(job) <= 1 {
 		return task
 	}
 	label := strings.TrimPrefix(a.Name, a.JobID+".") + "." + task
@@ -291,7 +291,7 @@ func labelWidth(job *api.Job) int {
 	widest := 0
 	apiclient.ForEachTask(job, func(group *api.TaskGroup, task *api.Task) {
 		label := task.Name
-		if apiclient.InstanceCount(job) > 1 {
+		if apiclient.DesiredAllocCount(job) > 1 {
 			label = fmt.Sprintf("%s[%d].%s", apiclient.Deref(group.Name), max(apiclient.Deref(group.Count)-1, 0), task.Name)
 		}
 		widest = max(widest, utf8.RuneCountInString(label))

@@ -43,7 +43,7 @@ func newScriptedClient(t *testing.T, answers map[string][]string) *api.Client {
 }
 
 func TestMonitorExitCodes(t *testing.T) {
-	const noRoom = `"FailedTGAllocs": {"g": {"NodesExhausted": 1, "DimensionExhausted": {"memory": 1}}}`
+	const placementFailureJSON = `"FailedTGAllocs": {"g": {"NodesExhausted": 1, "DimensionExhausted": {"memory": 1}}}`
 	for name, c := range map[string]struct {
 		eval        string
 		deployments []string
@@ -52,9 +52,9 @@ func TestMonitorExitCodes(t *testing.T) {
 	}{
 		"placed, and nothing to deploy": {`{"ID": "e", "Status": "complete"}`, nil, 0, `Evaluation "e" finished with status "complete"`},
 		"failed evaluations are told":   {`{"ID": "e", "Status": "failed"}`, nil, 0, `Evaluation "e" finished with status "failed"`},
-		"not all could be placed":       {`{"ID": "e", "Status": "complete", "BlockedEval": "b", ` + noRoom + `}`, nil, 2, `Dimension "memory" exhausted on 1 nodes`},
+		"not all could be placed":       {`{"ID": "e", "Status": "complete", "BlockedEval": "b", ` + placementFailureJSON + `}`, nil, 2, `Dimension "memory" exhausted on 1 nodes`},
 		"deployed":                      {`{"ID": "e", "Status": "complete", "DeploymentID": "d"}`, []string{`{"ID": "d", "Status": "successful"}`}, 0, "Status      = successful"},
-		"deployed in the end":           {`{"ID": "e", "Status": "complete", "DeploymentID": "d", ` + noRoom + `}`, []string{`{"ID": "d", "Status": "running"}`, `{"ID": "d", "Status": "successful"}`}, 0, "Status      = successful"},
+		"deployed in the end":           {`{"ID": "e", "Status": "complete", "DeploymentID": "d", ` + placementFailureJSON + `}`, []string{`{"ID": "d", "Status": "running"}`, `{"ID": "d", "Status": "successful"}`}, 0, "Status      = successful"},
 		"deployment failed":             {`{"ID": "e", "Status": "complete", "DeploymentID": "d"}`, []string{`{"ID": "d", "Status": "failed"}`}, 1, "Status      = failed"},
 		"deployment cancelled":          {`{"ID": "e", "Status": "complete", "DeploymentID": "d"}`, []string{`{"ID": "d", "Status": "cancelled"}`}, 1, "Status      = cancelled"},
 		"deployment taken back":         {`{"ID": "e", "Status": "complete", "DeploymentID": "d"}`, []string{`{"ID": "d", "JobID": "j", "Status": "failed", "TaskGroups": {"g": {"AutoRevert": true}}}`}, 1, `Monitoring deployment "older"`},
@@ -66,7 +66,7 @@ func TestMonitorExitCodes(t *testing.T) {
 			t.Parallel()
 			answers := map[string][]string{
 				"/v1/evaluation/e/allocations":    {"[]"},
-				"/v1/evaluation/next":             {`{"ID": "next", "Status": "complete", ` + noRoom + `}`},
+				"/v1/evaluation/next":             {`{"ID": "next", "Status": "complete", ` + placementFailureJSON + `}`},
 				"/v1/evaluation/next/allocations": {"[]"},
 				"/v1/deployment/d":                c.deployments,
 				"/v1/job/j/deployment":            {`{"ID": "older"}`},

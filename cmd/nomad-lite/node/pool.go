@@ -46,7 +46,7 @@ func newPoolListCommand(s *cli.Streams) *cobra.Command {
 					t.Row(pool.Name, pool.Description)
 				}
 				p.Table(t)
-				p.MorePages(meta)
+				p.NextPageHint(meta)
 			})
 		},
 	}
@@ -133,7 +133,7 @@ func newPoolJobsCommand(s *cli.Streams) *cobra.Command {
 		jobs, meta, err := c.NodePools().ListJobs(name, pageFlags.QueryOptions(ctx))
 		return jobs, func(p *output.Page) {
 			tables.PrintJobs(p, jobs, "No jobs in this pool")
-			p.MorePages(meta)
+			p.NextPageHint(meta)
 		}, err
 	})
 	pageFlags.Register(cmd)

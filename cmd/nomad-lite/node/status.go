@@ -120,16 +120,16 @@ func listNodes(ctx context.Context, o statusOptions, s *cli.Streams) error {
 			if err != nil {
 				return apiclient.WrapError(fmt.Sprintf("list allocations of node %q", output.TruncateID(n.ID)), err)
 			}
-			row = append(row, len(runningAllocs(allocs)))
+			row = append(row, len(filterRunningAllocs(allocs)))
 		}
 		t.Row(row...)
 	}
 	p.TableOrMessage(t, "No nodes")
-	p.MorePages(meta)
+	p.NextPageHint(meta)
 	return output.Print(s, p)
 }
 
-func runningAllocs(allocs []*api.Allocation) []*api.Allocation {
+func filterRunningAllocs(allocs []*api.Allocation) []*api.Allocation {
 	return slices.DeleteFunc(slices.Clone(allocs), func(a *api.Allocation) bool {
 		return a.ClientStatus != api.AllocClientStatusRunning
 	})

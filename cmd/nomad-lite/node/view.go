@@ -115,7 +115,7 @@ func printNodeEvents(p *output.Page, node *api.Node, verbose bool) {
 // printNodeResources adds the resources that are reserved for allocations, that allocations use,
 // and that the host uses, as far as they are available.
 func printNodeResources(ctx context.Context, p *output.Page, c *api.Client, node *api.Node, allocs []*api.Allocation, host *api.HostStats, s *cli.Streams) {
-	running := runningAllocs(allocs)
+	running := filterRunningAllocs(allocs)
 	if node.NodeResources == nil {
 		return
 	}

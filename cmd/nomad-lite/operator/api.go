@@ -101,7 +101,7 @@ func sendAPIRequest(ctx context.Context, o apiOptions, path string, s *cli.Strea
 	defer answer.Body.Close()
 	if o.verbose {
 		fmt.Fprintf(s.Err, "< %s %s\n", answer.Proto, answer.Status)
-		for _, pair := range output.SortedPairs(flatHeader(answer.Header)) {
+		for _, pair := range output.SortedPairs(flattenHeader(answer.Header)) {
 			fmt.Fprintf(s.Err, "< %s: %s\n", pair[0], pair[1])
 		}
 	}
@@ -222,7 +222,7 @@ func curlCommand(request *http.Request, socket string, config *api.Config, body 
 	if request.Method != http.MethodGet {
 		add("-X", request.Method)
 	}
-	for _, pair := range output.SortedPairs(flatHeader(request.Header)) {
+	for _, pair := range output.SortedPairs(flattenHeader(request.Header)) {
 		if pair[0] != "Authorization" {
 			add("-H", fmt.Sprintf("%s: %s", pair[0], pair[1]))
 		}
@@ -236,7 +236,7 @@ func curlCommand(request *http.Request, socket string, config *api.Config, body 
 	return strings.Join(append(words, cli.ShellQuote(request.URL.String())), " ")
 }
 
-func flatHeader(h http.Header) map[string]string {
+func flattenHeader(h http.Header) map[string]string {
 	flat := map[string]string{}
 	for name, values := range h {
 		flat[name] = strings.Join(values, ", ")

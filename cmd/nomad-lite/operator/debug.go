@@ -49,10 +49,10 @@ type debugOptions struct {
 	profileDuration time.Duration
 	logLevel        string
 	includeLocation bool
-	topics          string
-	index           uint64
+	eventTopics     string
+	eventIndex      uint64
 	maxNodes        int
-	nodes           string
+	nodeIDPrefixes  string
 	outputPath      string
 }
 
@@ -81,10 +81,10 @@ func newDebugCommand(s *cli.Streams) *cobra.Command {
 	f.DurationVar(&o.profileDuration, "pprof-duration", time.Second, "how `long` to look at what the processors do")
 	f.StringVar(&o.logLevel, "log-level", "DEBUG", "`level` to log at: TRACE, DEBUG, INFO, WARN or ERROR")
 	f.BoolVar(&o.includeLocation, "log-include-location", false, "say where in the program each line of the log comes from")
-	f.StringVar(&o.topics, "event-topic", "none", "`topics` of events, with commas, such as Job:web,Allocation; all or none")
-	f.Uint64Var(&o.index, "event-index", 0, "begin with the events of this `index`")
+	f.StringVar(&o.eventTopics, "event-topic", "none", "`topics` of events, with commas, such as Job:web,Allocation; all or none")
+	f.Uint64Var(&o.eventIndex, "event-index", 0, "begin with the events of this `index`")
 	f.IntVar(&o.maxNodes, "max-nodes", 10, "capture at most so `many` nodes; 0 means all")
-	f.StringVar(&o.nodes, "node-id", "all", "capture only the nodes whose ids begin with one of these `ids`, with commas")
+	f.StringVar(&o.nodeIDPrefixes, "node-id", "all", "capture only the nodes whose ids begin with one of these `ids`, with commas")
 	f.StringVar(&o.outputPath, "output", "", "make a directory in this `directory`, and no archive")
 	return cmd
 }
@@ -93,13 +93,13 @@ func newDebugCommand(s *cli.Streams) *cobra.Command {
 type captureRequest struct{ fileName, apiPath string }
 
 var (
-	agentRequests = []captureRequest{
+	agentCaptureRequests = []captureRequest{
 		{"agent/self.json", "/v1/agent/self"},
 		{"agent/members.json", "/v1/agent/members"},
 		{"agent/health.json", "/v1/agent/health"},
 		{"agent/host.json", "/v1/agent/host"},
 	}
-	profileRequests = []captureRequest{
+	profileCaptureRequests = []captureRequest{
 		{"pprof/goroutine.txt", "/v1/agent/pprof/goroutine?debug=2"},
 		{"pprof/heap.prof", "/v1/agent/pprof/heap"},
 		{"pprof/allocs.prof", "/v1/agent/pprof/allocs"},
@@ -107,7 +107,7 @@ var (
 		{"pprof/profile.prof", "/v1/agent/pprof/profile?seconds=SECONDS"},
 		{"pprof/trace.prof", "/v1/agent/pprof/trace?seconds=SECONDS"},
 	}
-	stateRequests = []captureRequest{
+	stateCaptureRequests = []captureRequest{
 		{"metrics.json", "/v1/metrics"},
 		{"jobs.json", "/v1/jobs?namespace=*"},
 		{"evaluations.json", "/v1/evaluations?namespace=*"},
@@ -119,7 +119,7 @@ var (
 		{"plugins.json", "/v1/plugins?type=csi"},
 		{"volumes.json", "/v1/volumes?type=csi&namespace=*"},
 	}
-	nodeRequests = []captureRequest{
+	nodeCaptureRequests = []captureRequest{
 		{"node.json", "/v1/node/ID"},
 		{"stats.json", "/v1/client/stats?node_id=ID"},
 	}
@@ -209,21 +209,21 @@ func (c *debugCapture) run(ctx context.Context, o debugOptions) {
 	wg.Go(func() {
 		c.saveResponse(during, captureRequest{"agent/monitor.log", "/v1/agent/monitor?" + log.Encode()})
 	})
-	if o.topics != "none" {
-		events := url.Values{"index": {fmt.Sprint(o.index)}, "namespace": {"*"}}
-		if o.topics != "all" {
-			events["topic"] = strings.Split(o.topics, ",")
+	if o.eventTopics != "none" {
+		events := url.Values{"index": {fmt.Sprint(o.eventIndex)}, "namespace": {"*"}}
+		if o.eventTopics != "all" {
+			events["topic"] = strings.Split(o.eventTopics, ",")
 		}
 		wg.Go(func() { c.saveResponse(during, captureRequest{"events.json", "/v1/event/stream?" + events.Encode()}) })
 	}
 	seconds := max(1, int(o.profileDuration.Round(time.Second).Seconds()))
-	wg.Go(func() { c.saveResponses(ctx, profileRequests, "", "SECONDS", fmt.Sprint(seconds)) })
-	c.saveResponses(ctx, agentRequests, "", "", "")
+	wg.Go(func() { c.saveResponses(ctx, profileCaptureRequests, "", "SECONDS", fmt.Sprint(seconds)) })
+	c.saveResponses(ctx, agentCaptureRequests, "", "", "")
 	c.saveNodes(ctx, o)
 	ticker := time.NewTicker(o.interval)
 	defer ticker.Stop()
 	for i := 0; ; i++ {
-		c.saveResponses(ctx, stateRequests, fmt.Sprintf("state/%04d", i), "", "")
+		c.saveResponses(ctx, stateCaptureRequests, fmt.Sprintf("state/%04d", i), "", "")
 		select {
 		case <-ticker.C:
 		case <-during.Done():
@@ -238,7 +238,7 @@ func (c *debugCapture) saveNodes(ctx context.Context, o debugOptions) {
 		c.recordError("nodes", err)
 		return
 	}
-	wanted := strings.Split(o.nodes, ",")
+	wanted := strings.Split(o.nodeIDPrefixes, ",")
 	nodes = slices.DeleteFunc(nodes, func(n *api.NodeListStub) bool {
 		return !slices.ContainsFunc(wanted, func(begin string) bool { return begin == "all" || strings.HasPrefix(n.ID, begin) })
 	})
@@ -246,7 +246,7 @@ func (c *debugCapture) saveNodes(ctx context.Context, o debugOptions) {
 		nodes = nodes[:o.maxNodes]
 	}
 	for _, n := range nodes {
-		c.saveResponses(ctx, nodeRequests, "nodes/"+n.ID, "ID", n.ID)
+		c.saveResponses(ctx, nodeCaptureRequests, "nodes/"+n.ID, "ID", n.ID)
 	}
 }
 
@@ -307,7 +307,7 @@ func (c *debugCapture) printErrors(s *cli.Streams) {
 		files[c.errorsByFile[file]] = append(files[c.errorsByFile[file]], file)
 	}
 	for _, reason := range slices.Sorted(maps.Keys(files)) {
-		fmt.Fprintf(s.Err, "not captured: %s: %s\n", strings.Join(files[reason], ", "), terminal.Printable([]byte(reason), false))
+		fmt.Fprintf(s.Err, "not captured: %s: %s\n", strings.Join(files[reason], ", "), terminal.SanitizeText([]byte(reason), false))
 	}
 	if _, denied := c.errorsByFile["pprof/heap.prof"]; denied {
 		fmt.Fprintln(s.Err, "For profiles the configuration of the agent needs enable_debug = true")

@@ -112,19 +112,19 @@ func stateFilePath(arg string) string {
 	return arg
 }
 
-// tableRow is the row of a state table in the summary.
-type tableRow struct {
+// tableSummary is the row of a state table in the summary.
+type tableSummary struct {
 	Table   store.Table
 	Records int
 	Bytes   int
 }
 
 func printState(w io.Writer, c *store.Contents, asJSON bool) error {
-	var rows []tableRow
+	var rows []tableSummary
 	for _, r := range c.Records {
-		i := slices.IndexFunc(rows, func(row tableRow) bool { return row.Table == r.Table })
+		i := slices.IndexFunc(rows, func(row tableSummary) bool { return row.Table == r.Table })
 		if i < 0 {
-			i, rows = len(rows), append(rows, tableRow{Table: r.Table})
+			i, rows = len(rows), append(rows, tableSummary{Table: r.Table})
 		}
 		rows[i].Records++
 		rows[i].Bytes += r.Bytes
@@ -140,7 +140,7 @@ func printState(w io.Writer, c *store.Contents, asJSON bool) error {
 		out := struct {
 			Size       int64
 			Index      uint64
-			Tables     []tableRow
+			Tables     []tableSummary
 			Quarantine []quarantinedRecord
 			Damage     []string
 		}{Size: c.Size, Index: c.Index, Tables: rows}

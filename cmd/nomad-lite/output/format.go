@@ -44,11 +44,11 @@ func (f *FormatFlags) Print(s *cli.Streams, value any) error {
 	if err != nil {
 		return fmt.Errorf("read the template of -t: %w", err)
 	}
-	var rendered strings.Builder
-	if err := t.Execute(&rendered, value); err != nil {
+	var renderedText strings.Builder
+	if err := t.Execute(&renderedText, value); err != nil {
 		return fmt.Errorf("%w\nThe output of -json shows the names", err)
 	}
-	_, err = fmt.Fprintln(s.Out, strings.TrimSuffix(rendered.String(), "\n"))
+	_, err = fmt.Fprintln(s.Out, strings.TrimSuffix(renderedText.String(), "\n"))
 	return err
 }
 

@@ -36,7 +36,7 @@ func (p *Page) Cell(value any) string {
 	if c, ok := value.(ColoredCell); ok {
 		colour, value = c.Colour, c.Text
 	}
-	text := strings.NewReplacer("\n", " ", "\t", " ").Replace(strings.TrimSpace(string(terminal.Printable([]byte(fmt.Sprint(value)), false))))
+	text := strings.NewReplacer("\n", " ", "\t", " ").Replace(strings.TrimSpace(string(terminal.SanitizeText([]byte(fmt.Sprint(value)), false))))
 	if text == "" {
 		return EmptyCell
 	}
@@ -160,7 +160,7 @@ func SortedPairs(m map[string]string) Pairs {
 // Lines adds a text of several lines from an agent.
 func (p *Page) Lines(text string) {
 	for line := range strings.Lines(strings.TrimSpace(text)) {
-		p.Text.WriteString(strings.TrimRight(string(terminal.Printable([]byte(line), false)), "\n") + "\n")
+		p.Text.WriteString(strings.TrimRight(string(terminal.SanitizeText([]byte(line), false)), "\n") + "\n")
 	}
 }
 
@@ -176,8 +176,8 @@ func (p *Page) Indent(indent string, add func(*Page)) {
 	}
 }
 
-// MorePages adds the flag that shows the next page of a list, if the list has one.
-func (p *Page) MorePages(meta *api.QueryMeta) {
+// NextPageHint adds the flag that shows the next page of a list, if the list has one.
+func (p *Page) NextPageHint(meta *api.QueryMeta) {
 	if meta != nil && meta.NextToken != "" {
 		p.Line("")
 		p.Line("There are more: add -page-token %s", meta.NextToken)

@@ -64,7 +64,7 @@ func listPlugins(ctx context.Context, plugins localplugins.Flags, s *cli.Streams
 	if err != nil {
 		return nil, err
 	}
-	if err := waitReady(ctx, a, s); err == nil {
+	if err := waitPluginsReady(ctx, a, s); err == nil {
 		rows = pluginRows(a)
 	}
 	rows = append(rows, unstartedPrograms(local.Config.PluginDir, rows)...)
@@ -75,9 +75,9 @@ func listPlugins(ctx context.Context, plugins localplugins.Flags, s *cli.Streams
 // readyTimeout is longer than the launch timeout of a plugin.
 const readyTimeout = 90 * time.Second
 
-// waitReady waits until the plugins have launched, and after a while prints those that are
+// waitPluginsReady waits until the plugins have launched, and after a while prints those that are
 // missing. It returns an error only when ctx ends.
-func waitReady(ctx context.Context, a *agent.Agent, s *cli.Streams) error {
+func waitPluginsReady(ctx context.Context, a *agent.Agent, s *cli.Streams) error {
 	if err := a.Ready(ctx); err != nil {
 		return err
 	}
@@ -120,10 +120,10 @@ func unstartedPrograms(dir string, asked []*pluginstatus.Plugin) (rows []*plugin
 }
 
 func printPlugins(s *cli.Streams, rows []*pluginstatus.Plugin, asJSON bool) error {
-	var failed error
+	var failedErr error
 	for _, row := range rows {
 		if row.Failed {
-			failed = &cli.ExitError{Code: 1}
+			failedErr = &cli.ExitError{Code: 1}
 		}
 	}
 	if asJSON {
@@ -132,7 +132,7 @@ func printPlugins(s *cli.Streams, rows []*pluginstatus.Plugin, asJSON bool) erro
 		if err := encoder.Encode(rows); err != nil {
 			return err
 		}
-		return failed
+		return failedErr
 	}
 	table := tabwriter.NewWriter(s.Out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "Plugin\tServes\tVersion\tHealth\tNote")
@@ -142,5 +142,5 @@ func printPlugins(s *cli.Streams, rows []*pluginstatus.Plugin, asJSON bool) erro
 	if err := table.Flush(); err != nil {
 		return err
 	}
-	return failed
+	return failedErr
 }

@@ -47,7 +47,7 @@ func newNewCommand(s *cli.Streams) *cobra.Command {
 // newNewPluginCommand returns the command that creates plugins of a kind. what names the kind in
 // messages.
 func newNewPluginCommand(s *cli.Streams, kind, what string) *cobra.Command {
-	var replace string
+	var replaceDir string
 	cmd := &cobra.Command{
 		Use:   kind + " [flags] NAME",
 		Short: "Begin a " + what,
@@ -59,19 +59,19 @@ func newNewPluginCommand(s *cli.Streams, kind, what string) *cobra.Command {
 			return nil
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
-			if err := newPlugin(s, kind, args[0], replace); err != nil {
+			if err := newPlugin(s, kind, args[0], replaceDir); err != nil {
 				return fmt.Errorf("plugin new %s: %w", kind, err)
 			}
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&replace, "replace", "", "build with the nomad-lite checkout in this `directory`")
+	cmd.Flags().StringVar(&replaceDir, "replace", "", "build with the nomad-lite checkout in this `directory`")
 	return cmd
 }
 
-// requirableVersion matches the versions that a go.mod file can require. A build of a modified
+// requirableVersionPattern matches the versions that a go.mod file can require. A build of a modified
 // checkout has another version.
-var requirableVersion = regexp.MustCompile(`^v[^+]*$`)
+var requirableVersionPattern = regexp.MustCompile(`^v[^+]*$`)
 
 var pluginNamePattern = regexp.MustCompile(`^[a-z][a-z0-9_-]*$`)
 
@@ -140,7 +140,7 @@ func describeModule(name, replace string) (*moduleData, error) {
 	m := &moduleData{Name: name, Go: strings.TrimPrefix(runtime.Version(), "go"), Version: version.String(), Replace: replace}
 	if m.Replace == "" && version.Release == "" {
 		m.Replace = checkoutDir()
-		if m.Replace == "" && !requirableVersion.MatchString(m.Version) {
+		if m.Replace == "" && !requirableVersionPattern.MatchString(m.Version) {
 			return nil, errors.New("this nomad-lite is no release, and the checkout that it was built from is not there; name one with -replace DIR")
 		}
 	}
@@ -218,15 +218,15 @@ func renderTemplates(m *moduleData, kind string) (files []renderedFile, err erro
 		if err != nil {
 			return nil, err
 		}
-		var rendered bytes.Buffer
-		if err := t.Execute(&rendered, m); err != nil {
+		var renderedText bytes.Buffer
+		if err := t.Execute(&renderedText, m); err != nil {
 			return nil, err
 		}
 		name := strings.ReplaceAll(strings.TrimSuffix(filepath.Base(path), ".tmpl"), "NAME", m.Name)
 		if name == "gitignore" {
 			name = ".gitignore" // git would apply a template named .gitignore in this repository, and the binary would not embed it
 		}
-		files = append(files, renderedFile{name, rendered.Bytes()})
+		files = append(files, renderedFile{name, renderedText.Bytes()})
 	}
 	return files, nil
 }

@@ -60,7 +60,7 @@ Exit codes: 0 when nothing failed, else 1.`
 const pluginTestFile = "plugin_test.hcl"
 
 func newTestCommand(s *cli.Streams) *cobra.Command {
-	var tasks string
+	var tasksFile string
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "test [flags] PATH [-- ARGS...]",
@@ -73,10 +73,10 @@ func newTestCommand(s *cli.Streams) *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return testPlugin(cmd.Context(), s, args[0], args[1:], tasks, timeout)
+			return testPlugin(cmd.Context(), s, args[0], args[1:], tasksFile, timeout)
 		},
 	}
-	cmd.Flags().StringVar(&tasks, "tasks", "", "read what the plugin is made to do from this `file`")
+	cmd.Flags().StringVar(&tasksFile, "tasks", "", "read what the plugin is made to do from this `file`")
 	cmd.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "fail a case that takes longer than this `duration`, and kill the plugin")
 	return cmd
 }

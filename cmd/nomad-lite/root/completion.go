@@ -37,8 +37,8 @@ func (d singleDashFlagWriter) Write(line []byte) (int, error) {
 	return n + 1, err
 }
 
-// completesSingleDash reports whether the user completes a flag that starts with a single dash.
-func completesSingleDash(args []string) bool {
+// isSingleDashCompletion reports whether the user completes a flag that starts with a single dash.
+func isSingleDashCompletion(args []string) bool {
 	if len(args) < 2 || !isCompletion(args) {
 		return false
 	}

@@ -47,10 +47,10 @@ func TestConnectionErrors(t *testing.T) {
 		"no address at all":       {"-address ://", "address \"://\""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var out, said strings.Builder
-			code := Execute(append([]string{"job", "status"}, strings.Fields(c.flags)...), &cli.Streams{Out: &out, Err: &said})
-			if (code == 0) != (c.says == "") || !strings.Contains(said.String(), c.says) {
-				t.Errorf("code %d, and %q; want %q", code, said.String(), c.says)
+			var out, stderrBuf strings.Builder
+			code := Execute(append([]string{"job", "status"}, strings.Fields(c.flags)...), &cli.Streams{Out: &out, Err: &stderrBuf})
+			if (code == 0) != (c.says == "") || !strings.Contains(stderrBuf.String(), c.says) {
+				t.Errorf("code %d, and %q; want %q", code, stderrBuf.String(), c.says)
 			}
 		})
 	}

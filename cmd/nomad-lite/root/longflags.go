@@ -35,7 +35,7 @@ func toLongFlags(root *cobra.Command, args []string) []string {
 			arg = "-" + arg
 		}
 		out = append(out, arg)
-		if i+1 < len(args) && takesValue(cmd, arg) {
+		if i+1 < len(args) && flagTakesValue(cmd, arg) {
 			i++
 			out = append(out, args[i])
 		}
@@ -74,8 +74,8 @@ func isLongFlag(cmd *cobra.Command, arg string) bool {
 	return false
 }
 
-// takesValue reports whether a flag takes the next word of the command line as its value.
-func takesValue(cmd *cobra.Command, arg string) bool {
+// flagTakesValue reports whether a flag takes the next word of the command line as its value.
+func flagTakesValue(cmd *cobra.Command, arg string) bool {
 	var f *pflag.Flag
 	if name, long := strings.CutPrefix(arg, "--"); long {
 		f = cmd.Flag(name) // nil for --name=value

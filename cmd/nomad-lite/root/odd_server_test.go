@@ -133,8 +133,8 @@ func runCommand(t *testing.T, address, command string) (code int, stderr string)
 		t.Fatal(err)
 	}
 	words := len(strings.Fields(cmd.CommandPath())) - 1 // CommandPath starts with the name of the program
-	var out, said bytes.Buffer
-	s.Out, s.Err = &out, &said
+	var out, stderrBuf bytes.Buffer
+	s.Out, s.Err = &out, &stderrBuf
 	code = Execute(slices.Insert(args, words, "-address", address), s)
-	return code, said.String()
+	return code, stderrBuf.String()
 }

@@ -126,7 +126,7 @@ func Execute(args []string, s *cli.Streams) int {
 	if isCompletion(args) {
 		unquoteFlagUsages(root)
 	}
-	if completesSingleDash(args) {
+	if isSingleDashCompletion(args) {
 		root.SetOut(singleDashFlagWriter{s.Out})
 	}
 	return exitCode(root.ExecuteContext(context.Background()), s)
@@ -142,7 +142,7 @@ func exitCode(err error, s *cli.Streams) int {
 		code, err = exit.Code, exit.Err
 	}
 	if err != nil {
-		s.Err.Write(terminal.Printable([]byte(err.Error()+"\n"), false)) //nolint:errcheck // an error of standard error cannot be reported
+		s.Err.Write(terminal.SanitizeText([]byte(err.Error()+"\n"), false)) //nolint:errcheck // an error of standard error cannot be reported
 	}
 	return code
 }

@@ -23,18 +23,18 @@ func findHelperProcess(args []string, s *cli.Streams) func() error {
 	case slices.Equal(args, []string{"log-collector"}):
 		return func() error { return logs.Serve(context.Background()) }
 	case slices.Equal(args, []string{agent.JobParserCommand}):
-		return asCommand(func() int { return confined.Serve(s.In, s.Out, s.Err) })
+		return exitCodeToError(func() int { return confined.Serve(s.In, s.Out, s.Err) })
 	case slices.Equal(args, []string{builtins.ArtifactDownloadCommand}):
-		return asCommand(func() int { return artifact.Download(s.In, s.Err) })
+		return exitCodeToError(func() int { return artifact.Download(s.In, s.Err) })
 	case len(args) == 3 && args[0] == "plugin" && args[1] == "serve":
 		return func() error { return builtins.ServePlugin(args[2]) }
 	}
 	return nil
 }
 
-// asCommand converts a function that returns an exit code to one that returns an error. The
+// exitCodeToError converts a function that returns an exit code to one that returns an error. The
 // function has printed the reason of a code other than 0.
-func asCommand(run func() int) func() error {
+func exitCodeToError(run func() int) func() error {
 	return func() error {
 		if code := run(); code != 0 {
 			return &cli.ExitError{Code: code}

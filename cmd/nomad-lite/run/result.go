@@ -11,16 +11,16 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// jobResult returns the error of a job whose allocations have all ended, or nil for success. An
+// jobResultError returns the error of a job whose allocations have all ended, or nil for success. An
 // allocation that was replaced does not count.
-func jobResult(job *api.Job, allocs []*api.Allocation, stopped bool) error {
+func jobResultError(job *api.Job, allocs []*api.Allocation, stopped bool) error {
 	var reasons []error
 	for _, alloc := range allocs {
 		switch {
 		case alloc.NextAllocation != "":
 		case alloc.ClientStatus == api.AllocClientStatusFailed:
 			reasons = append(reasons, taskFailures(alloc)...)
-		case stopped && isFinite(job) && !mainTasksSucceeded(alloc):
+		case stopped && isFiniteJob(job) && !mainTasksSucceeded(alloc):
 			reasons = append(reasons, fmt.Errorf("alloc %s: stopped before it was complete", alloc.Name))
 		}
 	}
@@ -30,9 +30,9 @@ func jobResult(job *api.Job, allocs []*api.Allocation, stopped bool) error {
 	return fmt.Errorf("job %q failed:\n%w", *job.ID, errors.Join(reasons...))
 }
 
-// isFinite reports whether the job is expected to complete, and not to run until its
+// isFiniteJob reports whether the job is expected to complete, and not to run until its
 // user stops it.
-func isFinite(job *api.Job) bool {
+func isFiniteJob(job *api.Job) bool {
 	return *job.Type == api.JobTypeBatch || *job.Type == api.JobTypeSysbatch
 }
 
@@ -75,11 +75,11 @@ func taskFailures(alloc *api.Allocation) []error {
 		} {
 			i := slices.IndexFunc(events, func(e *api.TaskEvent) bool { return e.Type == kind })
 			if i >= 0 && events[i].DisplayMessage != "" {
-				parts = append(parts, firstCause(events[i].DisplayMessage))
+				parts = append(parts, stripGRPCPrefix(events[i].DisplayMessage))
 			}
 		}
 		if e := lastEventOfType(events, api.TaskKilling); len(parts) == 0 && e != nil {
-			parts = append(parts, firstCause(e.DisplayMessage)) // a task can be killed before its first start, for example if its template never renders
+			parts = append(parts, stripGRPCPrefix(e.DisplayMessage)) // a task can be killed before its first start, for example if its template never renders
 		}
 		errs = append(errs, fmt.Errorf("task %q of alloc %s: %s", task.Name, alloc.Name, strings.Join(parts, ": ")))
 	}
@@ -89,8 +89,8 @@ func taskFailures(alloc *api.Allocation) []error {
 	return errs
 }
 
-// firstCause returns an event's message in one line, without the details of gRPC.
-func firstCause(message string) string {
+// stripGRPCPrefix returns an event's message in one line, without the details of gRPC.
+func stripGRPCPrefix(message string) string {
 	if _, text, ok := strings.Cut(message, " desc = "); ok && strings.HasPrefix(message, "rpc error: ") {
 		message = text
 	}

@@ -20,14 +20,14 @@ func TestForegroundIsNotRescheduled(t *testing.T) {
 	}
 	for _, kind := range []string{api.JobTypeService, api.JobTypeBatch} {
 		job := newJob(kind, nil)
-		p := foregroundJob(job).TaskGroups[0].ReschedulePolicy
+		p := newForegroundJob(job).TaskGroups[0].ReschedulePolicy
 		if *p.Attempts != 0 || *p.Unlimited {
 			t.Errorf("%s: the default is kept: %+v", kind, p)
 		}
 		if p := job.TaskGroups[0].ReschedulePolicy; *p.Attempts == 0 && !*p.Unlimited {
 			t.Errorf("%s: the job of the file was changed", kind)
 		}
-		p = foregroundJob(newJob(kind, &api.ReschedulePolicy{Attempts: new(3), Unlimited: new(false)})).TaskGroups[0].ReschedulePolicy
+		p = newForegroundJob(newJob(kind, &api.ReschedulePolicy{Attempts: new(3), Unlimited: new(false)})).TaskGroups[0].ReschedulePolicy
 		if *p.Attempts != 3 {
 			t.Errorf("%s: what the file says is not kept: %+v", kind, p)
 		}
@@ -84,7 +84,7 @@ func TestJobResult(t *testing.T) {
 			job := &api.Job{ID: new("j"), Type: &c.kind, TaskGroups: []*api.TaskGroup{group}}
 			alloc := &api.Allocation{ID: "a", Name: "j.g[0]", TaskGroup: "g", Job: job, ClientStatus: c.status, TaskStates: c.states}
 			got := ""
-			if err := jobResult(job, []*api.Allocation{alloc}, c.stopped); err != nil {
+			if err := jobResultError(job, []*api.Allocation{alloc}, c.stopped); err != nil {
 				got = err.Error()
 			}
 			if (got == "") != (c.want == "") || !strings.HasSuffix(got, c.want) {
@@ -96,7 +96,7 @@ func TestJobResult(t *testing.T) {
 	t.Run("a failure that was replaced does not count", func(t *testing.T) {
 		job := &api.Job{ID: new("j"), Type: new(api.JobTypeBatch)}
 		replaced := &api.Allocation{Name: "j.g[0]", ClientStatus: api.AllocClientStatusFailed, NextAllocation: "b"}
-		if err := jobResult(job, []*api.Allocation{replaced}, false); err != nil {
+		if err := jobResultError(job, []*api.Allocation{replaced}, false); err != nil {
 			t.Error(err)
 		}
 	})

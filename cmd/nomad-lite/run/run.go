@@ -73,7 +73,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
   nomad-lite run -plugin-dir ./plugins web.nomad.hcl`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if err := jobfile.OneFileArg(cmd, args); err != nil {
-				return startError(err)
+				return asStartError(err)
 			}
 			return nil
 		},
@@ -86,7 +86,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 		if missing := new(pflag.NotExistError); errors.As(err, &missing) {
 			exitErr = fmt.Errorf("%w\nTo give a job to an agent: nomad-lite job run", exitErr)
 		}
-		return startError(exitErr)
+		return asStartError(exitErr)
 	})
 	o.jobFile.Register(cmd)
 	o.pluginFlags.Register(cmd)
@@ -102,8 +102,8 @@ var stopSignals = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, s
 // errNotStarted is the error of a run that did not start and has printed the reason.
 var errNotStarted = &cli.ExitError{Code: 2}
 
-// startError converts an error to the error of a run that did not start.
-func startError(err error) error {
+// asStartError converts an error to the error of a run that did not start.
+func asStartError(err error) error {
 	var exitErr *cli.ExitError
 	if errors.As(err, &exitErr) {
 		return &cli.ExitError{Code: 2, Err: exitErr.Err}
@@ -114,7 +114,7 @@ func startError(err error) error {
 func run(ctx context.Context, o options, path string, s *cli.Streams) error {
 	level := hclog.LevelFromString(o.logLevel)
 	if level == hclog.NoLevel {
-		return startError(fmt.Errorf("log-level %q: use trace, debug, info, warn or error", o.logLevel))
+		return asStartError(fmt.Errorf("log-level %q: use trace, debug, info, warn or error", o.logLevel))
 	}
 	file, err := o.jobFile.Read(s, path, 2)
 	if err != nil {
@@ -131,7 +131,7 @@ func run(ctx context.Context, o options, path string, s *cli.Streams) error {
 	}
 	if o.dataDir != "" {
 		if o.dataDir, err = filepath.Abs(o.dataDir); err != nil {
-			return startError(err)
+			return asStartError(err)
 		}
 	}
 	v := taskview.New(s, terminal.NewScreen(s.Out, s.Err))
@@ -139,11 +139,11 @@ func run(ctx context.Context, o options, path string, s *cli.Streams) error {
 	logger := hclog.New(&hclog.LoggerOptions{Name: "nomad-lite", Level: level, Output: v})
 	local, err := o.pluginFlags.Read(s)
 	if err != nil {
-		return startError(err)
+		return asStartError(err)
 	}
 	plugins, err := local.NewCatalog(append(file.DriverNames(), file.HookNames()...), logger)
 	if err != nil {
-		return startError(err)
+		return asStartError(err)
 	}
 
 	// Signals are caught before the agent starts, so that a signal always shuts it down in order.
@@ -156,14 +156,14 @@ func run(ctx context.Context, o options, path string, s *cli.Streams) error {
 	config.GC = noderunner.GC{DiskUsage: 100, InodeUsage: 100}
 	a, err := agent.Open(ctx, config)
 	if err != nil {
-		return startError(err)
+		return asStartError(err)
 	}
 	r := &foregroundRun{
 		agent: a, jobFile: file, view: v, streams: s, signals: signals,
 		optionalHooks: local.OptionalHookNames(),
 
-		shownVersions: make(map[string]uint64),
-		allocsEnded:   make(chan struct{}),
+		shownModifyIndexes: make(map[string]uint64),
+		allocsEnded:        make(chan struct{}),
 	}
 	return errors.Join(r.run(ctx), a.Close())
 }
@@ -199,16 +199,16 @@ type foregroundRun struct {
 
 	optionalHooks []string // names of the hooks whose failure does not prevent tasks from running
 
-	shownVersions map[string]uint64 // last shown version of each allocation
-	stopped       atomic.Bool
-	allocsEnded   chan struct{} // closed when all allocations of the job have ended
+	shownModifyIndexes map[string]uint64 // last shown version of each allocation
+	stopped            atomic.Bool
+	allocsEnded        chan struct{} // closed when all allocations of the job have ended
 }
 
 func (r *foregroundRun) run(ctx context.Context) error {
 	if err := r.agent.Ready(ctx); err != nil {
 		return err
 	}
-	if err := r.waitDrivers(ctx); err != nil {
+	if err := r.waitDriversReady(ctx); err != nil {
 		return err
 	}
 	if err := r.checkPlugins(ctx); err != nil {
@@ -218,7 +218,7 @@ func (r *foregroundRun) run(ctx context.Context) error {
 	if err := r.checkCapacity(); err != nil {
 		return err
 	}
-	if apiclient.InstanceCount(job) == 0 {
+	if apiclient.DesiredAllocCount(job) == 0 {
 		r.view.PrintMessage(fmt.Sprintf("job %q has nothing to run: the count of each group is 0", *job.ID))
 		return nil
 	}
@@ -240,8 +240,8 @@ func (r *foregroundRun) run(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	if _, err := r.agent.Scheduler().Register(ctx, foregroundJob(job), scheduler.RegisterOptions{}); err != nil {
-		return startError(err)
+	if _, err := r.agent.Scheduler().Register(ctx, newForegroundJob(job), scheduler.RegisterOptions{}); err != nil {
+		return asStartError(err)
 	}
 	wg.Go(func() { r.handleSignals(ctx) })
 	return r.watchAllocs(ctx)
@@ -257,10 +257,10 @@ func (r *foregroundRun) checkCapacity() error {
 	return err
 }
 
-// foregroundJob returns the job as a foreground run executes it: a failed allocation is
+// newForegroundJob returns the job as a foreground run executes it: a failed allocation is
 // replaced only if the file has a block for that. Nomad's default, one more attempt or
 // unlimited attempts, would delay the report of the failure.
-func foregroundJob(job *api.Job) *api.Job {
+func newForegroundJob(job *api.Job) *api.Job {
 	next := *job
 	next.TaskGroups = slices.Clone(job.TaskGroups)
 	for i, g := range next.TaskGroups {
@@ -288,17 +288,17 @@ func (r *foregroundRun) watchAllocs(ctx context.Context) error {
 		evals := state.EvaluationsByJob(ws, *job.Namespace, *job.ID)
 		var changedAllocs []*api.Allocation
 		for _, a := range allocs {
-			if _, known := r.shownVersions[a.ID]; !known {
+			if _, known := r.shownModifyIndexes[a.ID]; !known {
 				changedAllocs = append(changedAllocs, a)
 			}
 		}
-		for _, task := range r.view.AddTasks(changedAllocs, apiclient.InstanceCount(job), r.agent.LogDir) {
+		for _, task := range r.view.AddTasks(changedAllocs, apiclient.DesiredAllocCount(job), r.agent.LogDir) {
 			outputReaders.Go(func() { r.showTaskOutput(ctx, task, shown) })
 		}
 		over := true
 		for _, a := range allocs {
-			if r.shownVersions[a.ID] != a.ModifyIndex {
-				r.shownVersions[a.ID] = a.ModifyIndex
+			if r.shownModifyIndexes[a.ID] != a.ModifyIndex {
+				r.shownModifyIndexes[a.ID] = a.ModifyIndex
 				r.view.QueueUpdate(a.ID, a.TaskStates)
 			}
 			over = over && state.AllocationEnded(a.ID)
@@ -323,12 +323,12 @@ func (r *foregroundRun) watchAllocs(ctx context.Context) error {
 			continue
 		}
 		close(r.allocsEnded)
-		r.waitOutput(func() {
+		r.waitOutputWritten(func() {
 			r.view.ShowUpdates()
 			close(shown)
 			outputReaders.Wait()
 		})
-		return errors.Join(blockedErr, jobResult(job, allocs, r.stopped.Load()))
+		return errors.Join(blockedErr, jobResultError(job, allocs, r.stopped.Load()))
 	}
 }
 
@@ -341,9 +341,9 @@ func (r *foregroundRun) stopAllocs(ctx context.Context) {
 	}
 }
 
-// waitDrivers waits until all plugins that the job may need are ready, also those that start too
+// waitDriversReady waits until all plugins that the job may need are ready, also those that start too
 // slowly for the agent to wait for them. The launch timeout of each plugin limits the wait.
-func (r *foregroundRun) waitDrivers(ctx context.Context) error {
+func (r *foregroundRun) waitDriversReady(ctx context.Context) error {
 	reported := false
 	for {
 		changed := r.agent.PluginsChanged()
@@ -376,7 +376,7 @@ func (r *foregroundRun) slowPlugins() []string {
 			return p.Serves == supervisor.PluginKey{Type: base.TypeDriver, Name: driver}
 		})
 	})
-	var slow []string
+	var slowNames []string
 	for _, p := range plugins {
 		if p.StateKnown {
 			continue
@@ -385,19 +385,19 @@ func (r *foregroundRun) slowPlugins() []string {
 		provides := p.Serves.Type == base.TypeDriver && slices.Contains(wanted, p.Serves.Name)
 		named := slices.Contains(wanted, strings.TrimPrefix(p.Name, catalog.DriverPrefix))
 		if provides || named || missing && p.Serves.Name == "" {
-			slow = append(slow, p.Name)
+			slowNames = append(slowNames, p.Name)
 		}
 	}
-	return slow
+	return slowNames
 }
 
-// flushTimeout is the time after the end of the job in which Ctrl-C still counts as meant for the
+// outputFlushTimeout is the time after the end of the job in which Ctrl-C still counts as meant for the
 // job. Later it discards the output that is not written yet.
-const flushTimeout = time.Second
+const outputFlushTimeout = time.Second
 
-// waitOutput waits until the last output is written, or until a signal discards it, because a
+// waitOutputWritten waits until the last output is written, or until a signal discards it, because a
 // terminal or a pager can block the output.
-func (r *foregroundRun) waitOutput(writeOutput func()) {
+func (r *foregroundRun) waitOutputWritten(writeOutput func()) {
 	read := make(chan struct{})
 	go func() {
 		defer close(read)
@@ -406,7 +406,7 @@ func (r *foregroundRun) waitOutput(writeOutput func()) {
 	select {
 	case <-read:
 		return
-	case <-time.After(flushTimeout):
+	case <-time.After(outputFlushTimeout):
 	}
 	for len(r.signals) > 0 {
 		<-r.signals
@@ -436,7 +436,7 @@ func (r *foregroundRun) checkPlugins(ctx context.Context) error {
 		}
 	}
 	if len(pluginErrs) > 0 {
-		return startError(errors.Join(pluginErrs...))
+		return asStartError(errors.Join(pluginErrs...))
 	}
 	names := slices.AppendSeq(builtins.DriverNames(), maps.Keys(drivers))
 	if good, err := r.jobFile.CheckSupported(r.streams, names, true); err != nil || !good {
@@ -455,7 +455,7 @@ func (r *foregroundRun) checkPlugins(ctx context.Context) error {
 		}
 	}
 	if len(pluginErrs) > 0 {
-		return startError(errors.Join(pluginErrs...))
+		return asStartError(errors.Join(pluginErrs...))
 	}
 	jobfile.PrintHookErrors(r.streams, trouble)
 	return nil

@@ -170,7 +170,7 @@ func showService(ctx context.Context, o options, name string, s *cli.Streams) er
 	}
 	if !o.verbose {
 		p.Table(tables.NewServiceTable(instances, false))
-		p.MorePages(meta)
+		p.NextPageHint(meta)
 		return output.Print(s, p)
 	}
 	for i, r := range instances {
@@ -189,6 +189,6 @@ func showService(ctx context.Context, o options, name string, s *cli.Streams) er
 			{"Tags", "[" + strings.Join(r.Tags, ",") + "]"},
 		})
 	}
-	p.MorePages(meta)
+	p.NextPageHint(meta)
 	return output.Print(s, p)
 }

@@ -47,12 +47,12 @@ func (r LogRequest) Read(ctx context.Context, c *api.Client, each func([]byte) e
 // output at all.
 func (r LogRequest) readUntilEnded(ctx context.Context, c *api.Client, each func([]byte) error) error {
 	over := r.TaskEnded
-	var received int64
+	var receivedBytes int64
 	count := func(data []byte) error {
-		received += int64(len(data))
+		receivedBytes += int64(len(data))
 		return each(data)
 	}
-	followed := !IsClosed(over)
+	followed := !IsChannelClosed(over)
 	if followed {
 		var err error
 		if r.Lines >= 0 {
@@ -61,7 +61,7 @@ func (r LogRequest) readUntilEnded(ctx context.Context, c *api.Client, each func
 		} else {
 			err = r.openStream(ctx, c, api.OriginStart, 0, FrameReader{OnData: count, outputEnded: over})
 		}
-		if err != nil || !IsClosed(over) {
+		if err != nil || !IsChannelClosed(over) {
 			return err
 		}
 	}
@@ -69,8 +69,8 @@ func (r LogRequest) readUntilEnded(ctx context.Context, c *api.Client, each func
 	var err error
 	switch {
 	case r.Lines < 0:
-		err = r.openStream(ctx, c, api.OriginStart, received, FrameReader{OnData: each})
-	case received == 0: // after some output was received, the offset of the missing part is unknown
+		err = r.openStream(ctx, c, api.OriginStart, receivedBytes, FrameReader{OnData: each})
+	case receivedBytes == 0: // after some output was received, the offset of the missing part is unknown
 		err = r.Read(ctx, c, each)
 	}
 	if followed && apiclient.IsNotFound(err) {
@@ -79,8 +79,8 @@ func (r LogRequest) readUntilEnded(ctx context.Context, c *api.Client, each func
 	return err
 }
 
-// IsClosed reports whether a channel is closed.
-func IsClosed(c <-chan struct{}) bool {
+// IsChannelClosed reports whether a channel is closed.
+func IsChannelClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
 		return true

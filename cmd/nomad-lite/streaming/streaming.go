@@ -29,7 +29,7 @@ const idleDelay = 300 * time.Millisecond
 // outputEnded is closed, Read returns when no frame has arrived for idleDelay.
 func (r FrameReader) Read(ctx context.Context, frames <-chan *api.StreamFrame, errs <-chan error) error {
 	if frames == nil {
-		return StreamError(ctx, <-errs)
+		return FilterStreamError(ctx, <-errs)
 	}
 	silence := time.NewTimer(idleDelay)
 	defer silence.Stop()
@@ -88,7 +88,7 @@ func (r FrameReader) end(ctx context.Context, frames <-chan *api.StreamFrame, er
 	}
 	select {
 	case err := <-errs:
-		return StreamError(ctx, err)
+		return FilterStreamError(ctx, err)
 	default:
 		return nil
 	}
@@ -100,17 +100,17 @@ func errorChannel(err error) <-chan error {
 	return errs
 }
 
-// StreamError returns nil for errors that only mark the end of a stream.
-func StreamError(ctx context.Context, err error) error {
+// FilterStreamError returns nil for errors that only mark the end of a stream.
+func FilterStreamError(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() != nil || errors.Is(err, io.EOF) {
 		return nil
 	}
-	return DescribeError(err)
+	return DescribeStreamError(err)
 }
 
-// DescribeError describes a broken stream, which the Go client reports as bad JSON or an
+// DescribeStreamError describes a broken stream, which the Go client reports as bad JSON or an
 // unexpected end.
-func DescribeError(err error) error {
+func DescribeStreamError(err error) error {
 	if text := err.Error(); strings.HasPrefix(text, "failed to decode") || strings.HasSuffix(text, io.ErrUnexpectedEOF.Error()) {
 		return errors.New("the connection to the agent broke")
 	}

@@ -103,7 +103,7 @@ func newAgentStartFixture(t *testing.T, s agentEnvironment, count int) *agentSta
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the last agent said:\n%s", n.readLog())
-			for _, p := range nodeProcesses(n.dataDir) {
+			for _, p := range findNodeProcesses(n.dataDir) {
 				_ = p.Signal(syscall.SIGKILL)
 			}
 		}
@@ -211,7 +211,7 @@ func (n *agentStartFixture) waitExit(agent *exec.Cmd) error {
 // processesByKind returns the keeper, the log collector, the plugins and the tasks of the node,
 // by kind. It leaves out the agent and the parser of job files.
 func (n *agentStartFixture) processesByKind() map[string][]process.ID {
-	all := groupByKind(nodeProcesses(n.dataDir))
+	all := groupProcessesByKind(findNodeProcesses(n.dataDir))
 	maps.DeleteFunc(all, func(kind string, _ []process.ID) bool { return kind == "agent" || kind == agent.JobParserCommand })
 	return all
 }
@@ -229,7 +229,7 @@ func (n *agentStartFixture) assertSameProcesses(after string) {
 func (n *agentStartFixture) assertSameTasks(after string) {
 	n.Helper()
 	tasks := func(all map[string][]process.ID) map[string][]process.ID {
-		maps.DeleteFunc(all, func(kind string, _ []process.ID) bool { return !isTaskKind(kind) })
+		maps.DeleteFunc(all, func(kind string, _ []process.ID) bool { return !isTaskProcessKind(kind) })
 		return all
 	}
 	if now, before := tasks(n.processesByKind()), tasks(maps.Clone(n.processesBefore)); !maps.EqualFunc(now, before, slices.Equal) {
@@ -263,9 +263,9 @@ func (n *agentStartFixture) waitTasksRunning(client *api.Client, count int) map[
 	return nil
 }
 
-// recoverAndStop starts an agent, which must recover all tasks. Their only new events can be of the
+// recoverTasksAndStop starts an agent, which must recover all tasks. Their only new events can be of the
 // expected types. Then it stops the tasks, and asserts that the node leaves nothing behind.
-func (n *agentStartFixture) recoverAndStop(expected ...string) {
+func (n *agentStartFixture) recoverTasksAndStop(expected ...string) {
 	n.Helper()
 	agent := n.startAgent()
 	client := n.waitReady(agent)
@@ -305,7 +305,7 @@ func (n *agentStartFixture) recoverAndStop(expected ...string) {
 		n.Fatal(err)
 	}
 	for deadline := time.Now().Add(waitTimeout); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		left := slices.DeleteFunc(slices.Collect(maps.Keys(n.processesByKind())), func(kind string) bool { return !isTaskKind(kind) })
+		left := slices.DeleteFunc(slices.Collect(maps.Keys(n.processesByKind())), func(kind string) bool { return !isTaskProcessKind(kind) })
 		dirs, err := os.ReadDir(filepath.Join(n.dataDir, "alloc"))
 		if err == nil && len(left)+len(dirs) == 0 {
 			break
@@ -325,7 +325,7 @@ func (nopWriter) Write(p []byte) (int, error) { return len(p), nil }
 //
 //	go test -run TestStoppedStartLeavesTasks ./cmd/nomad-lite/systemtest -faults
 func TestStoppedStartLeavesTasks(t *testing.T) {
-	for i, s := range allEnvironments {
+	for i, s := range allAgentEnvironments {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
 			n := newAgentStartFixture(t, s, 3)
@@ -337,17 +337,17 @@ func TestStoppedStartLeavesTasks(t *testing.T) {
 			n.assertSameProcesses("an agent has ended")
 
 			points := 8
-			if *allFaults {
+			if *runAllFaults {
 				points = 170
 			}
 			signals := []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGKILL}
 			maxDelay := max(start*3/2, time.Duration(points)*time.Millisecond*6/5)
-			if !*allFaults {
+			if !*runAllFaults {
 				maxDelay = start * 5 / 4
 			}
 			for point := range points {
 				for j, signal := range signals {
-					if !*allFaults && (point+i+j)%2 == 0 {
+					if !*runAllFaults && (point+i+j)%2 == 0 {
 						continue
 					}
 					delay := maxDelay * time.Duration(point) / time.Duration(points)
@@ -357,7 +357,7 @@ func TestStoppedStartLeavesTasks(t *testing.T) {
 					n.assertSameProcesses(fmt.Sprintf("a start of %v that %v ended after %v", start, signal, delay))
 				}
 			}
-			n.recoverAndStop()
+			n.recoverTasksAndStop()
 		})
 	}
 }
@@ -366,7 +366,7 @@ func TestStoppedStartLeavesTasks(t *testing.T) {
 // tasks, and the processes that the tasks need, must not be affected.
 func TestFailedStartLeavesTasks(t *testing.T) {
 	t.Parallel()
-	n := newAgentStartFixture(t, allEnvironments[0], 2)
+	n := newAgentStartFixture(t, allAgentEnvironments[0], 2)
 	sockets := filepath.Dir(n.keeperSocket())
 	occupied, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -442,7 +442,7 @@ func TestFailedStartLeavesTasks(t *testing.T) {
 		n.assertSameProcesses("a start while " + fault.name)
 	}
 
-	n.recoverAndStop()
+	n.recoverTasksAndStop()
 }
 
 // TestStartWithoutDescriptorsLeavesTasks starts agents that run out of descriptors, each at
@@ -453,7 +453,7 @@ func TestFailedStartLeavesTasks(t *testing.T) {
 //	go test -run TestStartWithoutDescriptorsLeavesTasks ./cmd/nomad-lite/systemtest -faults
 func TestStartWithoutDescriptorsLeavesTasks(t *testing.T) {
 	t.Parallel()
-	n := newAgentStartFixture(t, allEnvironments[0], 2)
+	n := newAgentStartFixture(t, allAgentEnvironments[0], 2)
 	start := func(limit int, delay time.Duration) {
 		agent := n.startAgent()
 		time.Sleep(delay)
@@ -466,7 +466,7 @@ func TestStartWithoutDescriptorsLeavesTasks(t *testing.T) {
 		n.assertSameProcesses(fmt.Sprintf("a start with %d descriptors after %v", limit, delay))
 	}
 	limits, delayStep := 7, 50*time.Millisecond
-	if *allFaults {
+	if *runAllFaults {
 		limits, delayStep = 1, 8*time.Millisecond
 	}
 	for limit := 4; limit <= 64; limit += limits {
@@ -477,7 +477,7 @@ func TestStartWithoutDescriptorsLeavesTasks(t *testing.T) {
 	}
 	// An agent without descriptors cannot reach a driver or repeat a call of a hook. It reports
 	// that in events of these types, which can displace earlier events.
-	n.recoverAndStop(api.TaskDriverMessage, model.TaskHookFailed, model.TaskHookMessage)
+	n.recoverTasksAndStop(api.TaskDriverMessage, model.TaskHookFailed, model.TaskHookMessage)
 }
 
 // waitLogText waits until the last agent has logged the text. The caller must check whether it has.

@@ -52,11 +52,11 @@ var benchResults = []*benchResult{
 	{name: "binary", description: "binary, stripped", unit: "MB", budget: "30", nomadValue: "100+"},
 }
 
-// noBaseline is the baseline of a measurement without a baseline.
-var noBaseline = math.NaN()
+// missingBaselineValue is the baseline of a measurement without a baseline.
+var missingBaselineValue = math.NaN()
 
-// addSample adds a measured value and its baseline to the result with this name.
-func addSample(b *testing.B, name string, value, floor float64) {
+// addBenchSample adds a measured value and its baseline to the result with this name.
+func addBenchSample(b *testing.B, name string, value, floor float64) {
 	b.Helper()
 	for _, f := range benchResults {
 		if f.name == name {

@@ -31,8 +31,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// benchBinary builds the measured binary as it is released. It is removed after all benchmarks.
-var benchBinary = sync.OnceValues(func() (path string, err error) {
+// buildBenchBinary builds the measured binary as it is released. It is removed after all benchmarks.
+var buildBenchBinary = sync.OnceValues(func() (path string, err error) {
 	if benchBinaryDir, err = os.MkdirTemp("", "nomad-lite-bench"); err != nil {
 		return "", err
 	}
@@ -48,7 +48,7 @@ var benchBinaryDir string
 // benchCommand returns a command of the measured program.
 func benchCommand(b *testing.B, args ...string) *exec.Cmd {
 	b.Helper()
-	path, err := benchBinary()
+	path, err := buildBenchBinary()
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -86,8 +86,8 @@ plugin "raw_exec" {
 }
 `
 
-// startAgent starts an agent. The strings in more are appended to its configuration.
-func startAgent(b *testing.B, dir string, more ...string) *benchAgent {
+// startBenchAgent starts an agent. The strings in more are appended to its configuration.
+func startBenchAgent(b *testing.B, dir string, more ...string) *benchAgent {
 	b.Helper()
 	config := filepath.Join(b.TempDir(), "agent.hcl")
 	if err := os.WriteFile(config, []byte(benchConfig+strings.Join(more, "")), 0o600); err != nil {
@@ -100,10 +100,10 @@ func startAgent(b *testing.B, dir string, more ...string) *benchAgent {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() { // if the benchmark has failed, the agent still runs
-		for _, p := range nodeProcesses(dir) {
+		for _, p := range findNodeProcesses(dir) {
 			_ = p.Signal(syscall.SIGKILL)
 		}
-		_ = allocdir.Sweep(dir)
+		_ = allocdir.RemoveAllocDir(dir)
 	})
 	began := time.Now()
 	if err := a.Start(); err != nil {
@@ -192,13 +192,13 @@ func (a *benchAgent) stopJob(b *testing.B, id string, count int) time.Duration {
 	return time.Since(began)
 }
 
-// memoryMB returns the sum of the memory (PSS) of all processes of nomad-lite, in MB, after they
+// measureMemoryMB returns the sum of the memory (PSS) of all processes of nomad-lite, in MB, after they
 // were idle for the duration quiet.
-func (a *benchAgent) memoryMB(b *testing.B, quiet time.Duration) float64 {
+func (a *benchAgent) measureMemoryMB(b *testing.B, quiet time.Duration) float64 {
 	b.Helper()
 	time.Sleep(quiet)
 	kib := 0
-	for _, p := range nodeProcesses(a.dir) {
+	for _, p := range findNodeProcesses(a.dir) {
 		if !strings.Contains(p.kind, "/") {
 			kib += pss(b, p.PID)
 		}
@@ -236,9 +236,9 @@ import (
 func main() { time.Sleep(time.Hour) }
 `
 
-// idleProcessesMB returns the memory of count processes of a program that does nothing, in MB. It
+// measureIdleProcessesMB returns the memory of count processes of a program that does nothing, in MB. It
 // is the baseline for the memory of a node, which is an agent and a keeper.
-func idleProcessesMB(b *testing.B, count int) (sum float64) {
+func measureIdleProcessesMB(b *testing.B, count int) (sum float64) {
 	b.Helper()
 	dir := b.TempDir()
 	program := filepath.Join(dir, "empty")
@@ -327,12 +327,12 @@ func BenchmarkAgentReady(b *testing.B) {
 	for b.Loop() {
 		dir, floor := b.TempDir(), measureNoopCommand(b)
 		for _, name := range []string{"ready, fresh", "ready, warm"} {
-			a := startAgent(b, dir)
-			addSample(b, name, milliseconds(a.startDuration), floor)
+			a := startBenchAgent(b, dir)
+			addBenchSample(b, name, milliseconds(a.startDuration), floor)
 			a.end(b, syscall.SIGINT)
 		}
 	}
-	path, err := benchBinary()
+	path, err := buildBenchBinary()
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -340,7 +340,7 @@ func BenchmarkAgentReady(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	addSample(b, "binary", float64(info.Size())/1e6, noBaseline)
+	addBenchSample(b, "binary", float64(info.Size())/1e6, missingBaselineValue)
 }
 
 // BenchmarkMemory measures the memory of a node without tasks, and the additional memory per task.
@@ -349,18 +349,18 @@ func BenchmarkMemory(b *testing.B) {
 		if !first {
 			continue // this measurement takes minutes and varies little, so it is made once
 		}
-		a := startAgent(b, b.TempDir())
+		a := startBenchAgent(b, b.TempDir())
 		// The measurement starts after an unused builtin has exited, which it does after a minute.
-		addSample(b, "idle memory", a.memoryMB(b, 65*time.Second), idleProcessesMB(b, 2))
+		addBenchSample(b, "idle memory", a.measureMemoryMB(b, 65*time.Second), measureIdleProcessesMB(b, 2))
 		a.run(b, "service", "one", 1, "/bin/sleep", "1000")
 		a.waitStatus(b, "one", 1, api.AllocClientStatusRunning)
 		const settleDelay = 40 * time.Second // after this time the deployment has ended, and the driver has sent another fingerprint
-		one := a.memoryMB(b, settleDelay)
+		one := a.measureMemoryMB(b, settleDelay)
 		for _, count := range []int{100, 500} {
 			id := fmt.Sprint("sleep-", count)
 			a.run(b, "service", id, count, "/bin/sleep", "1000")
 			a.waitStatus(b, id, count, api.AllocClientStatusRunning)
-			addSample(b, fmt.Sprintf("memory per task, %d", count), (a.memoryMB(b, settleDelay)-one)/float64(count), noBaseline)
+			addBenchSample(b, fmt.Sprintf("memory per task, %d", count), (a.measureMemoryMB(b, settleDelay)-one)/float64(count), missingBaselineValue)
 			a.stopJob(b, id, count)
 		}
 		a.stopJob(b, "one", 1)
@@ -374,14 +374,14 @@ func BenchmarkAllocationBursts(b *testing.B) {
 	for b.Loop() {
 		for _, count := range []int{100, 500} {
 			rate := func(d time.Duration) float64 { return float64(count) / d.Seconds() }
-			a := startAgent(b, b.TempDir())
+			a := startBenchAgent(b, b.TempDir())
 			began := time.Now()
 			a.run(b, "service", "sleep", count, "/bin/sleep", "1000")
 			a.waitStatus(b, "sleep", count, api.AllocClientStatusRunning)
 			up := time.Since(began)
 			forked, kill := forkPrograms(b, count, "/bin/sleep", "1000")
 			floor, made := milliseconds(kill()), createAllocDirs(b, count)
-			addSample(b, fmt.Sprintf("%d sleeping", count), rate(up), rate(made+forked))
+			addBenchSample(b, fmt.Sprintf("%d sleeping", count), rate(up), rate(made+forked))
 			fresh := a.stopJob(b, "sleep", count)
 
 			began = time.Now()
@@ -389,15 +389,15 @@ func BenchmarkAllocationBursts(b *testing.B) {
 			a.waitStatus(b, "true", count, api.AllocClientStatusComplete)
 			done := time.Since(began)
 			forked, wait := forkPrograms(b, count, "/bin/true")
-			addSample(b, fmt.Sprintf("%d complete", count), rate(done), rate(made+forked+wait()))
+			addBenchSample(b, fmt.Sprintf("%d complete", count), rate(done), rate(made+forked+wait()))
 
 			if count == 100 {
-				addSample(b, "stop, fresh", milliseconds(fresh), floor)
+				addBenchSample(b, "stop, fresh", milliseconds(fresh), floor)
 				a.run(b, "service", "again", count, "/bin/sleep", "1000")
 				a.waitStatus(b, "again", count, api.AllocClientStatusRunning)
 				a.end(b, syscall.SIGKILL)
-				a = startAgent(b, a.dir)
-				addSample(b, "stop, re-adopted", milliseconds(a.stopJob(b, "again", count)), floor)
+				a = startBenchAgent(b, a.dir)
+				addBenchSample(b, "stop, re-adopted", milliseconds(a.stopJob(b, "again", count)), floor)
 			}
 			a.end(b, syscall.SIGINT)
 		}
@@ -406,7 +406,7 @@ func BenchmarkAllocationBursts(b *testing.B) {
 
 // BenchmarkOneTask measures the time that a user waits for one task.
 func BenchmarkOneTask(b *testing.B) {
-	a := startAgent(b, b.TempDir())
+	a := startBenchAgent(b, b.TempDir())
 	defer a.end(b, syscall.SIGINT)
 	round := 0
 	for b.Loop() {
@@ -422,9 +422,9 @@ func BenchmarkOneTask(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		addSample(b, "first instruction", milliseconds(first.Sub(began)), milliseconds(parseTimestamp(b, out).Sub(floor)))
+		addBenchSample(b, "first instruction", milliseconds(first.Sub(began)), milliseconds(parseTimestamp(b, out).Sub(floor)))
 		call := func() error { _, err := a.client.Status().Leader(); return err }
-		addSample(b, "said to run", milliseconds(running.Sub(first)), milliseconds(measureTime(b, call)))
+		addBenchSample(b, "said to run", milliseconds(running.Sub(first)), milliseconds(measureTime(b, call)))
 		a.stopJob(b, id, 1)
 
 		id, file = fmt.Sprint("crash-", round), filepath.Join(b.TempDir(), "stamps")
@@ -435,7 +435,7 @@ func BenchmarkOneTask(b *testing.B) {
 			delays = append(delays, milliseconds(times[i+1].Sub(times[i])))
 			baselines = append(baselines, milliseconds(measureTime(b, exec.Command("/bin/sh", "-c", "date +%s%N").Run)))
 		}
-		addSample(b, "respawn", median(delays), median(baselines))
+		addBenchSample(b, "respawn", median(delays), median(baselines))
 		a.stopJob(b, id, 1)
 	}
 }
@@ -501,7 +501,7 @@ func BenchmarkHooks(b *testing.B) {
 	if err := os.Chmod(plugins, 0o755); err != nil {
 		b.Fatal(err)
 	}
-	a := startAgent(b, b.TempDir(), fmt.Sprintf("plugin_dir = %q\nplugin \"idle-hook\" {}\n", plugins)+blocks)
+	a := startBenchAgent(b, b.TempDir(), fmt.Sprintf("plugin_dir = %q\nplugin \"idle-hook\" {}\n", plugins)+blocks)
 	defer a.end(b, syscall.SIGINT)
 	attach := func(hooks int) {
 		a.jobMeta = map[string]string{}
@@ -511,7 +511,7 @@ func BenchmarkHooks(b *testing.B) {
 	}
 	round := 0
 	// A task that exits at once is restarted repeatedly, and each restart calls Prestart.
-	starts := func(hooks int) (delays []float64) {
+	starts := func(hooks int) (delaysByHookCount []float64) {
 		round++
 		id, file := fmt.Sprint("again-", round), filepath.Join(b.TempDir(), "stamps")
 		attach(hooks)
@@ -519,22 +519,22 @@ func BenchmarkHooks(b *testing.B) {
 		times := waitTimestamps(b, file, 41)
 		a.stopJob(b, id, 1)
 		for i := range times[1:] {
-			delays = append(delays, milliseconds(times[i+1].Sub(times[i])))
+			delaysByHookCount = append(delaysByHookCount, milliseconds(times[i+1].Sub(times[i])))
 		}
-		return delays
+		return delaysByHookCount
 	}
 	starts(3) // this first run starts the hook plugins, and is not measured
 	for b.Loop() {
-		var delays [4][]float64
+		var delaysByHookCount [4][]float64
 		for range 5 {
 			for _, hooks := range []int{0, 1, 3} {
-				delays[hooks] = append(delays[hooks], starts(hooks)...)
+				delaysByHookCount[hooks] = append(delaysByHookCount[hooks], starts(hooks)...)
 			}
 		}
-		none := median(delays[0])
+		none := median(delaysByHookCount[0])
 		floor := measureUnaryCall(b)
-		addSample(b, "1 hook", median(delays[1])-none, floor)
-		addSample(b, "3 hooks", median(delays[3])-none, 3*floor)
+		addBenchSample(b, "1 hook", median(delaysByHookCount[1])-none, floor)
+		addBenchSample(b, "3 hooks", median(delaysByHookCount[3])-none, 3*floor)
 		const allocCount = 500
 		rates := [2]float64{}
 		for hooks := range rates {
@@ -546,10 +546,10 @@ func BenchmarkHooks(b *testing.B) {
 			a.waitStatus(b, id, allocCount, api.AllocClientStatusComplete)
 			rates[hooks] = allocCount / time.Since(began).Seconds()
 		}
-		addSample(b, "500 with a hook", rates[1], rates[0])
-		for _, p := range nodeProcesses(a.dir) {
+		addBenchSample(b, "500 with a hook", rates[1], rates[0])
+		for _, p := range findNodeProcesses(a.dir) {
 			if p.kind == "idle-hook" {
-				addSample(b, "idle hook", float64(pss(b, p.PID))/1000*1.024, noBaseline)
+				addBenchSample(b, "idle hook", float64(pss(b, p.PID))/1000*1.024, missingBaselineValue)
 			}
 		}
 	}
@@ -558,7 +558,7 @@ func BenchmarkHooks(b *testing.B) {
 // BenchmarkLogFollower measures the time from the moment when a task writes a line until a client
 // that follows the log has received the line.
 func BenchmarkLogFollower(b *testing.B) {
-	a := startAgent(b, b.TempDir())
+	a := startBenchAgent(b, b.TempDir())
 	defer a.end(b, syscall.SIGINT)
 	a.run(b, "service", "lines", 1, "/bin/sh", "-c", "while :; do date +%s%N; sleep 0.05; done")
 	a.waitStatus(b, "lines", 1, api.AllocClientStatusRunning)
@@ -591,7 +591,7 @@ func BenchmarkLogFollower(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		addSample(b, "line to follower", line, milliseconds(time.Since(parseTimestamp(b, text))))
+		addBenchSample(b, "line to follower", line, milliseconds(time.Since(parseTimestamp(b, text))))
 	}
 	close(cancel)
 	a.stopJob(b, "lines", 1)
@@ -599,7 +599,7 @@ func BenchmarkLogFollower(b *testing.B) {
 
 // BenchmarkLogs measures the throughput of a task's output.
 func BenchmarkLogs(b *testing.B) {
-	a := startAgent(b, b.TempDir())
+	a := startBenchAgent(b, b.TempDir())
 	defer a.end(b, syscall.SIGINT)
 	round := 0
 	for b.Loop() {
@@ -616,7 +616,7 @@ func BenchmarkLogs(b *testing.B) {
 		state := allocs[0].TaskStates["t"]
 		file := filepath.Join(b.TempDir(), "flood")
 		floor := measureTime(b, exec.Command(argv[0], append(argv[1:], "of="+file)...).Run)
-		addSample(b, "log throughput", logSize/1e9/state.FinishedAt.Sub(state.StartedAt).Seconds(), logSize/1e9/floor.Seconds())
+		addBenchSample(b, "log throughput", logSize/1e9/state.FinishedAt.Sub(state.StartedAt).Seconds(), logSize/1e9/floor.Seconds())
 		if err := os.Remove(file); err != nil {
 			b.Fatal(err)
 		}
@@ -626,7 +626,7 @@ func BenchmarkLogs(b *testing.B) {
 // BenchmarkExec measures the execution of a command in a task by a client of the API: the
 // websocket, the driver, the process, and the answer.
 func BenchmarkExec(b *testing.B) {
-	a := startAgent(b, b.TempDir())
+	a := startBenchAgent(b, b.TempDir())
 	defer a.end(b, syscall.SIGINT)
 	a.run(b, "service", "exec", 1, "/bin/sleep", "1000")
 	a.waitStatus(b, "exec", 1, api.AllocClientStatusRunning)
@@ -645,7 +645,7 @@ func BenchmarkExec(b *testing.B) {
 				}
 				return err
 			})
-			addSample(b, map[bool]string{false: "exec", true: "exec, terminal"}[tty], milliseconds(took), floor)
+			addBenchSample(b, map[bool]string{false: "exec", true: "exec, terminal"}[tty], milliseconds(took), floor)
 		}
 	}
 	a.stopJob(b, "exec", 1)
@@ -681,14 +681,14 @@ func BenchmarkRunToFirstInstruction(b *testing.B) {
 			}
 			runTimes = append(runTimes, milliseconds(parseTimestamp(b, out).Sub(began)))
 		}
-		addSample(b, "run", runTimes[0], runTimes[1])
+		addBenchSample(b, "run", runTimes[0], runTimes[1])
 	}
 }
 
 // BenchmarkRecovery kills an agent with 100 tasks, and measures the time from the start of
 // the next agent until it has recovered all of them.
 func BenchmarkRecovery(b *testing.B) {
-	const tasks = 100
+	const taskCount = 100
 	for _, c := range []struct{ figure, victim string }{
 		{"recovery", ""},
 		{"recovery, plugin", "plugin"},
@@ -702,19 +702,19 @@ func BenchmarkRecovery(b *testing.B) {
 				programs[1] = copyAsOtherBuild(b)
 			}
 			m := startKillableAgent(b, programs[0], data)
-			m.registerJobs(dir, strings.Replace(fmt.Sprintf(manyTasksJob, tasks), "exec 3<> <(:); while", "exec sleep 1000; while", 1))
-			all := func(v taskReport) bool { return v.Owned == tasks && v.runningTaskCount() == tasks }
-			m.waitReport("all tasks run", all)
+			m.registerJobs(dir, strings.Replace(fmt.Sprintf(manyTasksJob, taskCount), "exec 3<> <(:); while", "exec sleep 1000; while", 1))
+			all := func(v taskReport) bool { return v.Owned == taskCount && v.runningTaskCount() == taskCount }
+			m.waitTaskReport("all tasks run", all)
 			for b.Loop() {
 				slices.Reverse(programs)
 				m.kill()
-				for _, p := range groupByKind(nodeProcesses(data))[c.victim] {
+				for _, p := range groupProcessesByKind(findNodeProcesses(data))[c.victim] {
 					_ = p.Signal(syscall.SIGKILL)
 				}
 				began := time.Now()
 				m = startKillableAgent(b, programs[0], data)
-				m.waitReport("all tasks are owned", all)
-				addSample(b, c.figure, milliseconds(time.Since(began)), measureNoopCommand(b))
+				m.waitTaskReport("all tasks are owned", all)
+				addBenchSample(b, c.figure, milliseconds(time.Since(began)), measureNoopCommand(b))
 			}
 			m.end("stop")
 		})
@@ -727,7 +727,7 @@ func BenchmarkEndedAllocations(b *testing.B) {
 	m := startKillableAgent(b, "/proc/self/exe", filepath.Join(dir, "data"))
 	complete := func(id string, count int) (heap int) {
 		m.registerJobs(dir, fmt.Sprintf(trueCommandJob, id, count))
-		m.waitReport("all are complete", func(v taskReport) bool {
+		m.waitTaskReport("all are complete", func(v taskReport) bool {
 			n := 0
 			for _, alloc := range v.Allocs {
 				if alloc.JobID == id && alloc.ClientStatus == api.AllocClientStatusComplete {
@@ -749,7 +749,7 @@ func BenchmarkEndedAllocations(b *testing.B) {
 		const count = 1000
 		heapBefore := complete(fmt.Sprint("first-", round), count)
 		heapAfter := complete(fmt.Sprint("then-", round), count)
-		addSample(b, "finished", float64(heapAfter-heapBefore)/count/1000, noBaseline)
+		addBenchSample(b, "finished", float64(heapAfter-heapBefore)/count/1000, missingBaselineValue)
 	}
 	m.end("stop")
 }
@@ -764,11 +764,11 @@ func BenchmarkStateWrites(b *testing.B) {
 		round++
 		for _, count := range []int{1, 100} {
 			id := fmt.Sprintf("syncs-%d-%d", round, count)
-			var before, after taskReport
-			m.ask("states", &before)
+			var beforeReport, afterReport taskReport
+			m.ask("states", &beforeReport)
 			m.registerJobs(dir, fmt.Sprintf(trueCommandJob, id, count))
-			m.waitReport("all are complete", func(v taskReport) bool {
-				after = v
+			m.waitTaskReport("all are complete", func(v taskReport) bool {
+				afterReport = v
 				complete := 0
 				for _, alloc := range v.Allocs {
 					if alloc.JobID == id && alloc.ClientStatus == api.AllocClientStatusComplete {
@@ -777,7 +777,7 @@ func BenchmarkStateWrites(b *testing.B) {
 				}
 				return complete == count
 			})
-			addSample(b, fmt.Sprintf("syncs per life, %d", count), 2*float64(after.Commits-before.Commits)/float64(count), noBaseline)
+			addBenchSample(b, fmt.Sprintf("syncs per life, %d", count), 2*float64(afterReport.Commits-beforeReport.Commits)/float64(count), missingBaselineValue)
 		}
 	}
 	m.end("stop")

@@ -30,8 +30,8 @@ func TestAllocationRequests(t *testing.T) { forEachTransport(t, testAllocationRe
 
 func testAllocationRequests(t *testing.T, s *testAgent) {
 	main := s.run("main", api.JobTypeService, "running",
-		shellTask("web", "mkdir -p local/sub; echo page >local/page.html; echo secret >secrets/token; echo hello; echo complaint >&2; "+sleepForeverScript),
-		shellTask("init", "exit 0", func(t *api.Task) { t.Lifecycle = &api.TaskLifecycle{Hook: api.TaskLifecycleHookPrestart} }),
+		newShellTask("web", "mkdir -p local/sub; echo page >local/page.html; echo secret >secrets/token; echo hello; echo complaint >&2; "+sleepForeverScript),
+		newShellTask("init", "exit 0", func(t *api.Task) { t.Lifecycle = &api.TaskLifecycle{Hook: api.TaskLifecycleHookPrestart} }),
 	)
 	s.waitUntil("the main task runs", func() (string, bool) {
 		main = s.readAlloc(main.ID)
@@ -84,7 +84,7 @@ func testAllocStates(t *testing.T, s *testAgent, running *api.Allocation) {
 		g.ReschedulePolicy = &api.ReschedulePolicy{Attempts: new(0), Unlimited: new(false)}
 		return g
 	}
-	waiting := api.NewTaskGroup("g", 1).AddTask(shellTask("t", "exit 1"))
+	waiting := api.NewTaskGroup("g", 1).AddTask(newShellTask("t", "exit 1"))
 	waiting.RestartPolicy = &api.RestartPolicy{Attempts: new(5), Delay: new(10 * time.Minute), Interval: new(time.Hour), Mode: new("delay")}
 	pending := s.runGroup("pending", api.JobTypeService, "pending", waiting)
 	s.waitUntil("it has been tried", func() (string, bool) {
@@ -94,8 +94,8 @@ func testAllocStates(t *testing.T, s *testAgent, running *api.Allocation) {
 	})
 	for _, alloc := range []*api.Allocation{
 		running, pending,
-		s.run("complete", api.JobTypeBatch, "complete", shellTask("t", "exit 0")),
-		s.runGroup("failed", api.JobTypeBatch, "failed", never(api.NewTaskGroup("g", 1).AddTask(shellTask("t", "exit 3")))),
+		s.run("complete", api.JobTypeBatch, "complete", newShellTask("t", "exit 0")),
+		s.runGroup("failed", api.JobTypeBatch, "failed", never(api.NewTaskGroup("g", 1).AddTask(newShellTask("t", "exit 3")))),
 	} {
 		group := alloc.GetTaskGroup()
 		switch {
@@ -186,7 +186,7 @@ func testLogs(t *testing.T, s *testAgent, main *api.Allocation) {
 	}
 	// The task writes three log files: the first one is full, the last one can be followed.
 	small := func(t *api.Task) { t.LogConfig = &api.LogConfig{MaxFiles: new(5), MaxFileSizeMB: new(1)} }
-	alloc := s.run("lines", api.JobTypeService, "running", shellTask("t", "seq 1000000 1320000; while :; do [ -e local/go ] && seq 5 && rm local/go; sleep 0.02; done", small))
+	alloc := s.run("lines", api.JobTypeService, "running", newShellTask("t", "seq 1000000 1320000; while :; do [ -e local/go ] && seq 5 && rm local/go; sleep 0.02; done", small))
 	last := "1320000\n"
 	s.waitUntil("all lines are there", func() (string, bool) {
 		text, err := s.readLog(alloc, "t", "stdout", "end", int64(len(last)))
@@ -251,8 +251,8 @@ func testLogs(t *testing.T, s *testAgent, main *api.Allocation) {
 	if plain.code != 200 || plain.body != "hello\n" || !strings.HasPrefix(plain.header.Get("Content-Type"), "text/plain") || plain.header.Get("X-Content-Type-Options") != "nosniff" {
 		t.Errorf("plain: %+v", plain)
 	}
-	unstarted := s.run("unstarted", api.JobTypeService, "running", shellTask("init", sleepForeverScript, func(t *api.Task) { t.Lifecycle = &api.TaskLifecycle{Hook: api.TaskLifecycleHookPrestart} }), shellTask("t", sleepForeverScript))
-	silent := s.run("silent", api.JobTypeService, "running", shellTask("t", sleepForeverScript, func(t *api.Task) { t.LogConfig = &api.LogConfig{Disabled: new(true)} }))
+	unstarted := s.run("unstarted", api.JobTypeService, "running", newShellTask("init", sleepForeverScript, func(t *api.Task) { t.Lifecycle = &api.TaskLifecycle{Hook: api.TaskLifecycleHookPrestart} }), newShellTask("t", sleepForeverScript))
+	silent := s.run("silent", api.JobTypeService, "running", newShellTask("t", sleepForeverScript, func(t *api.Task) { t.LogConfig = &api.LogConfig{Disabled: new(true)} }))
 	for _, c := range []struct {
 		query string
 		code  int
@@ -541,7 +541,7 @@ func testExec(t *testing.T, s *testAgent, alloc *api.Allocation) {
 	typed.Close()
 
 	// An action of the job.
-	acting := s.run("acting", api.JobTypeService, "running", shellTask("t", sleepForeverScript, func(t *api.Task) {
+	acting := s.run("acting", api.JobTypeService, "running", newShellTask("t", sleepForeverScript, func(t *api.Task) {
 		t.Actions = []*api.Action{{Name: "greet", Command: "/bin/sh", Args: []string{"-c", "echo hello; exit 4"}}}
 	}))
 	var out bytes.Buffer
@@ -609,7 +609,7 @@ func (endlessReader) Read(p []byte) (int, error) { return len(p), nil }
 
 // checklist 25
 func testStoppedAllocIsReplaced(t *testing.T, s *testAgent) {
-	alloc := s.run("replaced", api.JobTypeService, "running", shellTask("t", sleepForeverScript))
+	alloc := s.run("replaced", api.JobTypeService, "running", newShellTask("t", sleepForeverScript))
 	stopped, err := s.Allocations().Stop(alloc, nil)
 	if err != nil || stopped.EvalID == "" || stopped.LastIndex == 0 {
 		t.Fatalf("%+v, %v", stopped, err)
@@ -636,8 +636,8 @@ func testStoppedAllocIsReplaced(t *testing.T, s *testAgent) {
 func testSignalAndRestart(t *testing.T, s *testAgent, main *api.Allocation) {
 	never := func(t *api.Task) { t.RestartPolicy = &api.RestartPolicy{Attempts: new(0), Mode: new("fail")} }
 	alloc := s.run("signalled", api.JobTypeBatch, "running",
-		shellTask("t", `trap 'echo usr1' USR1; trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done`),
-		shellTask("done", "exit 0", never))
+		newShellTask("t", `trap 'echo usr1' USR1; trap 'exit 0' TERM; echo up; while :; do sleep 0.05; done`),
+		newShellTask("done", "exit 0", never))
 	s.waitUntil("one task has ended", func() (string, bool) {
 		state := s.readAlloc(alloc.ID).TaskStates["done"].State
 		return state, state == "dead"
@@ -683,7 +683,7 @@ func testSignalAndRestart(t *testing.T, s *testAgent, main *api.Allocation) {
 		state := s.readAlloc(alloc.ID).TaskStates["done"]
 		return state.State, state.State == "dead" && !state.FinishedAt.IsZero()
 	})
-	over := s.run("over", api.JobTypeBatch, "complete", shellTask("t", "exit 0"))
+	over := s.run("over", api.JobTypeBatch, "complete", newShellTask("t", "exit 0"))
 	for _, c := range []struct {
 		what string
 		err  error
@@ -712,7 +712,7 @@ func testSignalAndRestart(t *testing.T, s *testAgent, main *api.Allocation) {
 
 // checklist 27
 func testAllocGC(t *testing.T, s *testAgent) {
-	done := s.run("done", api.JobTypeBatch, "complete", shellTask("t", "echo text"))
+	done := s.run("done", api.JobTypeBatch, "complete", newShellTask("t", "echo text"))
 	if text, err := s.readLog(done, "t", "stdout", "start", 0); err != nil || text != "text\n" {
 		t.Errorf("logs of what has ended: %q, %v", text, err)
 	}
@@ -726,11 +726,11 @@ func testAllocGC(t *testing.T, s *testAgent) {
 	if got := s.get("/v1/client/fs/ls/" + done.ID); got.code != 404 {
 		t.Errorf("its files: %+v", got)
 	}
-	live := s.run("live", api.JobTypeService, "running", shellTask("t", sleepForeverScript))
+	live := s.run("live", api.JobTypeService, "running", newShellTask("t", sleepForeverScript))
 	if err := s.Allocations().GC(live, nil); !isErrorResponse(err, 500, "No such allocation on client, or allocation not eligible for GC") {
 		t.Errorf("of a live one: %v", err)
 	}
-	again := s.run("again", api.JobTypeBatch, "complete", shellTask("t", "exit 0"))
+	again := s.run("again", api.JobTypeBatch, "complete", newShellTask("t", "exit 0"))
 	s.waitUntil("all that has ended goes", func() (string, bool) {
 		if err := s.Nodes().GC(s.nodeID, nil); err != nil {
 			t.Fatal(err)
@@ -772,7 +772,7 @@ func testNodeStats(t *testing.T, s *testAgent, _ *api.Allocation) {
 	if _, err := s.Nodes().Stats("11111111-2222-3333-4444-555555555555", nil); err == nil {
 		t.Error("another node has stats")
 	}
-	s.run("terminal", api.JobTypeBatch, "complete", shellTask("t", "exit 0"))
+	s.run("terminal", api.JobTypeBatch, "complete", newShellTask("t", "exit 0"))
 	allocs, _, err := s.Nodes().Allocations(s.nodeID, nil)
 	if err != nil || len(allocs) < 2 {
 		t.Fatalf("%d allocations, %v", len(allocs), err)
@@ -825,8 +825,8 @@ func testNodeStats(t *testing.T, s *testAgent, _ *api.Allocation) {
 
 // checklist 29
 func testDrain(t *testing.T, s *testAgent) {
-	service := s.run("service", api.JobTypeService, "running", shellTask("t", sleepForeverScript))
-	batch := s.run("batch", api.JobTypeBatch, "running", shellTask("t", sleepForeverScript))
+	service := s.run("service", api.JobTypeService, "running", newShellTask("t", sleepForeverScript))
+	batch := s.run("batch", api.JobTypeBatch, "running", newShellTask("t", sleepForeverScript))
 	out, err := s.Nodes().UpdateDrainOpts(s.nodeID, &api.DrainOptions{DrainSpec: &api.DrainSpec{Deadline: 2 * time.Second}, Meta: map[string]string{"message": "test"}}, nil)
 	if err != nil || out.NodeModifyIndex == 0 || out.LastIndex == 0 {
 		t.Fatalf("%+v, %v", out, err)

@@ -124,12 +124,12 @@ func (n *driverOutageNode) pluginProcessKind() string {
 	return "plugin"
 }
 
-// waitPlugin waits for a plugin process of the driver other than before.
-func (n *driverOutageNode) waitPlugin(before osprocess.ID) osprocess.ID {
+// waitNewPluginProcess waits for a plugin process of the driver other than before.
+func (n *driverOutageNode) waitNewPluginProcess(before osprocess.ID) osprocess.ID {
 	n.Helper()
 	var pluginProcesses []osprocess.ID
 	for deadline := time.Now().Add(waitTimeout); time.Now().Before(deadline); time.Sleep(2 * time.Millisecond) {
-		if pluginProcesses = groupByKind(nodeProcesses(n.dataDir))[n.pluginProcessKind()]; len(pluginProcesses) == 1 && pluginProcesses[0] != before {
+		if pluginProcesses = groupProcessesByKind(findNodeProcesses(n.dataDir))[n.pluginProcessKind()]; len(pluginProcesses) == 1 && pluginProcesses[0] != before {
 			return pluginProcesses[0]
 		}
 	}
@@ -145,7 +145,7 @@ func (n *driverOutageNode) breakDriver() {
 		if err := os.WriteFile(n.dir+"/broken", nil, 0o644); err != nil {
 			n.Fatal(err)
 		}
-		n.killProcess(n.waitPlugin(osprocess.ID{}))
+		n.killProcess(n.waitNewPluginProcess(osprocess.ID{}))
 		return
 	}
 	n.killPluginTwice()
@@ -162,9 +162,9 @@ func (n *driverOutageNode) repairDriver() {
 // exists.
 func (n *driverOutageNode) killPluginTwice() {
 	n.Helper()
-	first := n.waitPlugin(osprocess.ID{})
+	first := n.waitNewPluginProcess(osprocess.ID{})
 	n.killProcess(first)
-	n.killProcess(n.waitPlugin(first))
+	n.killProcess(n.waitNewPluginProcess(first))
 }
 
 // killProcess kills a process, which can have exited already.
@@ -195,7 +195,7 @@ func hasEventText(s *api.TaskState, text string) bool {
 func (n *driverOutageNode) waitTask(what, job string, ok func(*api.TaskState) bool) string {
 	n.Helper()
 	id := ""
-	n.waitReport(what, func(v taskReport) bool {
+	n.waitTaskReport(what, func(v taskReport) bool {
 		alloc, state := v.taskOfJob(job)
 		if state == nil || !ok(state) {
 			return false
@@ -216,7 +216,7 @@ func taskHasEventText(text string) func(*api.TaskState) bool {
 
 // taskProcesses returns the processes of an allocation's task.
 func (n *driverOutageNode) taskProcesses(id string) []osprocess.ID {
-	return groupByKind(nodeProcesses(n.dataDir))[id+"/task"]
+	return groupProcessesByKind(findNodeProcesses(n.dataDir))[id+"/task"]
 }
 
 // assertSameTaskProcess asserts that a task still has the same single process.
@@ -288,7 +288,7 @@ func TestPluginKilledTwiceLeavesItsTasksRunning(t *testing.T) {
 		n.killPluginTwice()
 		n.waitTask("the outage is an event", "service", taskHasEventText("driver unavailable, the task may still run: "))
 		n.assertSameTaskProcess(id, was)
-		v := n.waitReport("the end of the outage is an event", func(v taskReport) bool {
+		v := n.waitTaskReport("the end of the outage is an event", func(v taskReport) bool {
 			_, s := v.taskOfJob("service")
 			if s.State != model.TaskRunning || s.Failed {
 				n.Fatalf("the task is %s, events %v", s.State, eventTypes(s.Events))
@@ -338,7 +338,7 @@ func TestStopDuringAnOutageOfTheDriver(t *testing.T) {
 			n.assertSameTaskProcess(id, was)
 			n.repairDriver()
 		}
-		v := n.waitReport("it is dead", func(v taskReport) bool {
+		v := n.waitTaskReport("it is dead", func(v taskReport) bool {
 			_, s := v.taskOfJob("service")
 			return s.State == model.TaskDead
 		})
@@ -349,7 +349,7 @@ func TestStopDuringAnOutageOfTheDriver(t *testing.T) {
 		if alloc.ClientStatus != api.AllocClientStatusComplete || !hasEventText(s, "Exit Code: 137, Signal: 9") {
 			n.Errorf("alloc %s, events %v", alloc.ClientStatus, eventTypes(s.Events))
 		}
-		if plugins := groupByKind(nodeProcesses(n.dataDir))[n.pluginProcessKind()]; n.driverName == "raw_exec" && len(plugins) > 0 {
+		if plugins := groupProcessesByKind(findNodeProcesses(n.dataDir))[n.pluginProcessKind()]; n.driverName == "raw_exec" && len(plugins) > 0 {
 			n.Error("the task was not ended before its driver came back")
 		}
 		n.end("stop")
@@ -366,7 +366,7 @@ func TestPurgeDuringAnOutageOfTheDriver(t *testing.T) {
 		n.waitTask("the stop is pending", "service", taskHasEventText("stop is pending"))
 		n.ask("purge service", new(string))
 		seen := false
-		n.waitReport("it has ended", func(v taskReport) bool {
+		n.waitTaskReport("it has ended", func(v taskReport) bool {
 			alloc, s := v.taskOfJob("service")
 			if alloc == nil {
 				return true // an allocation is removed only after its tasks are dead
@@ -383,7 +383,7 @@ func TestPurgeDuringAnOutageOfTheDriver(t *testing.T) {
 			}
 			n.repairDriver()
 		}
-		n.waitReport("the allocation is gone", func(v taskReport) bool { return len(v.Allocs) == 0 })
+		n.waitTaskReport("the allocation is gone", func(v taskReport) bool { return len(v.Allocs) == 0 })
 		n.end("stop")
 	})
 }
@@ -409,9 +409,9 @@ func TestAgentThatStopsDuringAnOutageLeavesItsTasks(t *testing.T) {
 			n.repairDriver()
 			n.waitTask("it is recovered", "service", taskHasEventText("driver available again"))
 		} else {
-			n.waitPlugin(osprocess.ID{})
+			n.waitNewPluginProcess(osprocess.ID{})
 		}
-		n.waitReport("it is owned", func(v taskReport) bool { return v.Owned == 1 })
+		n.waitTaskReport("it is owned", func(v taskReport) bool { return v.Owned == 1 })
 		n.assertSameTaskProcess(id, was)
 		n.end("stop")
 	})
@@ -430,7 +430,7 @@ func TestExitStatusSurvivesDriverOutage(t *testing.T) {
 			time.Sleep(5 * time.Millisecond)
 		}
 		n.repairDriver()
-		v := n.waitReport("it is dead", func(v taskReport) bool {
+		v := n.waitTaskReport("it is dead", func(v taskReport) bool {
 			_, s := v.taskOfJob("work")
 			return s.State == model.TaskDead
 		})
@@ -456,7 +456,7 @@ func TestStartThatEndsThePluginLeavesOtherTasksRunning(t *testing.T) {
 			n.ask("purge bad", new(string))
 			n.waitTask("it runs on", "service", taskHasEventText("driver available again"))
 			n.assertSameTaskProcess(id, was)
-			v := n.waitReport("the bad one is gone", func(v taskReport) bool { return len(v.Allocs) == 1 })
+			v := n.waitTaskReport("the bad one is gone", func(v taskReport) bool { return len(v.Allocs) == 1 })
 			if _, s := v.taskOfJob("service"); s.State != model.TaskRunning || s.Restarts != 0 {
 				n.Errorf("state %s, restarts %d", s.State, s.Restarts)
 			}
@@ -473,12 +473,12 @@ func TestUnknownEndOfABatchJobIsNotRunAgain(t *testing.T) {
 	id := n.waitTask("it runs", "work", taskHasState(model.TaskRunning))
 	tasks := n.taskProcesses(id)
 	n.kill()
-	for _, p := range nodeProcesses(n.dataDir) { // the keeper is killed first, so that no process observes the exit of another one
+	for _, p := range findNodeProcesses(n.dataDir) { // the keeper is killed first, so that no process observes the exit of another one
 		if p.kind == "keeper" {
 			n.killProcess(p.ID)
 		}
 	}
-	for _, p := range nodeProcesses(n.dataDir) {
+	for _, p := range findNodeProcesses(n.dataDir) {
 		n.killProcess(p.ID)
 	}
 	// A zombie still has its exit status, so the test waits until no process of the task is left.
@@ -488,7 +488,7 @@ func TestUnknownEndOfABatchJobIsNotRunAgain(t *testing.T) {
 		}
 	}
 	n.startAgent()
-	v := n.waitReport("it is dead", func(v taskReport) bool {
+	v := n.waitTaskReport("it is dead", func(v taskReport) bool {
 		_, s := v.taskOfJob("work")
 		return s.State == model.TaskDead
 	})

@@ -23,7 +23,7 @@ type agentEnvironment struct {
 	noCgroups bool   // the agent cannot use cgroups; an unprivileged user never can
 }
 
-var allEnvironments = []agentEnvironment{
+var allAgentEnvironments = []agentEnvironment{
 	{name: "root"},
 	{name: "root without cgroups", noCgroups: true},
 	{name: "a user", uid: 54321},
@@ -70,7 +70,7 @@ func (s agentEnvironment) chown(dir string) error {
 // remove removes the directory of a node, including the data directory.
 func (s agentEnvironment) remove(dir string) error {
 	if s.uid == 0 {
-		return allocdir.Sweep(dir)
+		return allocdir.RemoveAllocDir(dir)
 	}
 	_ = unix.Unmount(filepath.Join(dir, "data"), unix.MNT_DETACH) // the data directory can be a mounted disk
 	return os.RemoveAll(dir)                                      // allocdir.Sweep rejects directories of other users

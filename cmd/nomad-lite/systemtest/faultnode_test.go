@@ -118,7 +118,7 @@ type faultNode struct {
 	logFile        *os.File // log file of the agents
 
 	agent            *killableAgent // the current agent
-	restarted        bool
+	agentRestarted   bool
 	faultInjected    chan struct{} // closed when the fault was injected
 	injectorDone     chan struct{} // closed when the injector has finished, or the agent has exited without the fault
 	unrelatedProcess *exec.Cmd
@@ -210,14 +210,14 @@ func (n *faultNode) runJobLifecycle() []string {
 	n.do("arm "+fmt.Sprint(n.fault.failpointName()), new(string))
 
 	n.registerJob(n.jobSpec("1s", "one"))
-	n.waitReport("it runs", n.jobIsRunning(func(a *api.Allocation) bool { return true }))
+	n.waitAllocReport("it runs", n.jobIsRunning(func(a *api.Allocation) bool { return true }))
 	n.do("exec "+n.onlyAllocOf("life"), new(string))
 	n.checkRunningAlloc(n.onlyAllocOf("life"))
 
 	if err := os.WriteFile(n.runHistoryFile+".fail", nil, 0o644); err != nil {
 		n.Fatal(err)
 	}
-	n.waitReport("it runs again", n.jobIsRunning(func(a *api.Allocation) bool { return n.readRunHistory(a.ID).ranAfterFailure }))
+	n.waitAllocReport("it runs again", n.jobIsRunning(func(a *api.Allocation) bool { return n.readRunHistory(a.ID).ranAfterFailure }))
 	if err := os.Remove(n.runHistoryFile + ".fail"); err != nil {
 		n.Fatal(err)
 	}
@@ -225,18 +225,18 @@ func (n *faultNode) runJobLifecycle() []string {
 	n.checkRunningAlloc(first)
 
 	n.registerJob(n.jobSpec("2s", "one"))
-	n.waitReport("it is updated", n.jobIsRunning(func(a *api.Allocation) bool { return *a.Job.Version == 1 }))
+	n.waitAllocReport("it is updated", n.jobIsRunning(func(a *api.Allocation) bool { return *a.Job.Version == 1 }))
 	if second := n.onlyAllocOf("life"); second != first {
 		n.Errorf("the update in place has replaced %s by %s", first, second)
 	}
 	n.checkRunningAlloc(first)
 
 	n.registerJob(n.jobSpec("2s", "two"))
-	n.waitReport("it is replaced", n.jobIsRunning(func(a *api.Allocation) bool { return a.ID != first && n.allocIsComplete(first) }))
+	n.waitAllocReport("it is replaced", n.jobIsRunning(func(a *api.Allocation) bool { return a.ID != first && n.allocIsComplete(first) }))
 	n.checkRunningAlloc(n.onlyAllocOf("life"))
 
 	n.do("purge life", new(string))
-	n.waitReport("it is gone", func(s allocReport) bool {
+	n.waitAllocReport("it is gone", func(s allocReport) bool {
 		dirs, err := os.ReadDir(filepath.Join(n.dataDir, "alloc"))
 		return err == nil && len(dirs) == 1 && len(s.Local) == 1 && s.findAlloc("life", func(*api.Allocation) bool { return true }) == nil
 	})
@@ -258,7 +258,7 @@ func (n *faultNode) runJobLifecycle() []string {
 func (n *faultNode) startBystander() {
 	n.Helper()
 	n.registerJob(fmt.Sprintf(bystanderJob, n.fault.driverName()))
-	n.waitReport("the bystander runs", func(s allocReport) bool {
+	n.waitAllocReport("the bystander runs", func(s allocReport) bool {
 		a := s.findAlloc("bystander", allTasksRunning)
 		if a == nil {
 			return false
@@ -347,18 +347,18 @@ func (n *faultNode) injectFault(agent *os.Process) {
 // killAllVictims kills all existing processes of the victims, and returns them.
 func (n *faultNode) killAllVictims() map[process.ID]bool {
 	killed := map[process.ID]bool{}
-	processes := nodeProcesses(n.dataDir)
+	processes := findNodeProcesses(n.dataDir)
 	slices.SortStableFunc(processes, func(p, q nodeProcess) int {
 		switch {
-		case isTaskKind(p.kind) == isTaskKind(q.kind):
+		case isTaskProcessKind(p.kind) == isTaskProcessKind(q.kind):
 			return 0
-		case isTaskKind(p.kind):
+		case isTaskProcessKind(p.kind):
 			return -1
 		}
 		return 1
 	})
 	for _, p := range processes {
-		if n.fault.victim.killsKind(n.fault.victimKind(p.kind)) {
+		if n.fault.victim.killsProcessKind(n.fault.victimKind(p.kind)) {
 			_ = p.Signal(syscall.SIGKILL)
 			killed[p.ID] = true
 		}
@@ -372,7 +372,7 @@ func (n *faultNode) killAllVictims() map[process.ID]bool {
 func (n *faultNode) killNextProcess(kind string, killed map[process.ID]bool) {
 	for deadline := time.Now().Add(waitTimeout); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		found := false
-		for _, p := range nodeProcesses(n.dataDir) {
+		for _, p := range findNodeProcesses(n.dataDir) {
 			if n.fault.victimKind(p.kind) == kind && !killed[p.ID] {
 				found = true
 				_ = p.Signal(syscall.SIGKILL)
@@ -399,7 +399,7 @@ func (n *faultNode) do(what string, answer any) {
 		}
 		<-n.injectorDone // an injector that still runs would kill the next agent, too
 		_ = n.agent.cmd.Wait()
-		if !n.fault.victim.killsAgent || n.restarted {
+		if !n.fault.victim.killsAgent || n.agentRestarted {
 			n.Fatalf("%s: the agent has ended: %v, %v", what, err, n.agent.cmd.ProcessState)
 		}
 		n.restartAgent()
@@ -410,7 +410,7 @@ func (n *faultNode) do(what string, answer any) {
 // first starts and kills another agent.
 func (n *faultNode) restartAgent() {
 	n.Helper()
-	n.restarted = true
+	n.agentRestarted = true
 	v := n.fault.victim
 	if v.fillsDisk {
 		if err := tmpfsDisk(n.dataDir).fill(); err != nil {
@@ -445,14 +445,14 @@ func (n *faultNode) registerJob(job string) {
 	n.do("run "+file, new(string))
 }
 
-// waitReport requests reports from the agent until ok accepts one.
-func (n *faultNode) waitReport(what string, ok func(allocReport) bool) {
+// waitAllocReport requests reports from the agent until ok accepts one.
+func (n *faultNode) waitAllocReport(what string, ok func(allocReport) bool) {
 	n.Helper()
 	var s allocReport
 	for deadline := time.Now().Add(waitTimeout); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		s = allocReport{}
 		n.do("look", &s)
-		n.checkReport(s)
+		n.checkAllocReport(s)
 		if ok(s) {
 			return
 		}
@@ -463,7 +463,7 @@ func (n *faultNode) waitReport(what string, ok func(allocReport) bool) {
 	n.Fatalf("I2: %s: not within %v: %s\n%s\ndirectories %v", what, waitTimeout, text, history, dirs)
 }
 
-// jobIsRunning returns a condition for waitReport: an allocation of the job that ok accepts is
+// jobIsRunning returns a condition for waitAllocReport: an allocation of the job that ok accepts is
 // running, and its task has exactly one process.
 func (n *faultNode) jobIsRunning(ok func(*api.Allocation) bool) func(allocReport) bool {
 	return func(s allocReport) bool {
@@ -488,22 +488,22 @@ func (n *faultNode) onlyAllocOf(job string) string {
 }
 
 func (n *faultNode) processesByKind() map[string][]process.ID {
-	return groupByKind(nodeProcesses(n.dataDir))
+	return groupProcessesByKind(findNodeProcesses(n.dataDir))
 }
 
 func (n *faultNode) allocIsComplete(id string) bool {
 	return n.lastAllocs[id].ClientStatus == api.AllocClientStatusComplete && len(n.processesByKind()[id+"/life"]) == 0
 }
 
-// checkReport checks that the report is a possible successor of the previous report.
-func (n *faultNode) checkReport(s allocReport) {
+// checkAllocReport checks that the report is a possible successor of the previous report.
+func (n *faultNode) checkAllocReport(s allocReport) {
 	n.Helper()
 	for _, a := range s.Allocs {
 		was := n.lastAllocs[a.ID]
 		n.lastAllocs[a.ID] = a
 		if model.ClientTerminal(a) {
 			if _, counted := n.finalRunCounts[a.ID]; !counted {
-				n.finalRunCounts[a.ID] = len(n.readRunHistory(a.ID).runs)
+				n.finalRunCounts[a.ID] = len(n.readRunHistory(a.ID).runPIDs)
 			}
 		}
 		if was == nil {
@@ -545,7 +545,7 @@ func onlyAppendsEvents(before, now []*api.TaskEvent) bool {
 
 // runHistory is the history of the runs of an allocation's task.
 type runHistory struct {
-	runs            []int // process ids of the runs
+	runPIDs         []int // process ids of the runs
 	run             int   // number of the last run
 	firstRunFailed  bool
 	ranAfterFailure bool // the task was run again after the failure of its first run
@@ -566,7 +566,7 @@ func (n *faultNode) readRunHistory(id string) (d runHistory) {
 		case "start":
 			d.run, _ = strconv.Atoi(words[2])
 			pid, _ := strconv.Atoi(words[3])
-			d.runs = append(d.runs, pid)
+			d.runPIDs = append(d.runPIDs, pid)
 			d.ranAfterFailure = d.firstRunFailed
 		case "fail":
 			d.firstRunFailed = true
@@ -579,7 +579,7 @@ func (n *faultNode) readRunHistory(id string) (d runHistory) {
 
 // lastRunIsOnlyProcess reports whether the process of the last run is the only one in processes.
 func (d runHistory) lastRunIsOnlyProcess(processes []process.ID) bool {
-	return len(processes) == 1 && len(d.runs) > 0 && processes[0].PID == d.runs[len(d.runs)-1]
+	return len(processes) == 1 && len(d.runPIDs) > 0 && processes[0].PID == d.runPIDs[len(d.runPIDs)-1]
 }
 
 // checkRunningAlloc asserts the invariants of an allocation whose task runs. It retries after a
@@ -592,14 +592,14 @@ func (n *faultNode) checkRunningAlloc(id string) {
 			n.Error(err)
 		}
 	}()
-	n.waitReport("all of its life is known", func(allocReport) bool {
-		violations = n.findViolations(id)
+	n.waitAllocReport("all of its life is known", func(allocReport) bool {
+		violations = n.findInvariantViolations(id)
 		return len(violations) == 0
 	})
 }
 
-// findViolations returns the violations of the invariants in the events and runs of an allocation.
-func (n *faultNode) findViolations(id string) (violations []error) {
+// findInvariantViolations returns the violations of the invariants in the events and runs of an allocation.
+func (n *faultNode) findInvariantViolations(id string) (violations []error) {
 	d, state := n.readRunHistory(id), n.lastAllocs[id].TaskStates["life"]
 	say := func(format string, values ...any) {
 		violations = append(violations, fmt.Errorf(format, values...))
@@ -626,11 +626,11 @@ func (n *faultNode) findViolations(id string) (violations []error) {
 	if n.fault.killsTasks() {
 		least = -1
 	}
-	if s := n.fault.step; s == failpoint.StartTask || (s == failpoint.HandleStored || n.fault.canHitAnytime()) && n.fault.victim.killsAgent {
+	if s := n.fault.step; s == failpoint.StepStartTask || (s == failpoint.StepHandleStored || n.fault.canHitAnytime()) && n.fault.victim.killsAgent {
 		most = 1
 	}
 	most += n.fault.randomKillCount()
-	if unseen := len(d.runs) - count[api.TaskStarted]; unseen < least || unseen > most {
+	if unseen := len(d.runPIDs) - count[api.TaskStarted]; unseen < least || unseen > most {
 		say("I4: %d runs of which there is no event, %d to %d may be: %v", unseen, least, most, eventTypes(state.Events))
 	}
 	lost := count[model.TaskRestoreFailed]
@@ -646,7 +646,7 @@ func (n *faultNode) findViolations(id string) (violations []error) {
 		say("I4: an end is not known: %v", eventTypes(state.Events))
 	}
 	setups := 1 + n.fault.randomKillCount()
-	if n.fault.victim.killsAgent && n.fault.step <= failpoint.Prestart {
+	if n.fault.victim.killsAgent && n.fault.step <= failpoint.StepPrestart {
 		setups++
 	}
 	if c := count[api.TaskSetup]; c < 1 || c > setups {
@@ -722,7 +722,7 @@ func (n *faultNode) checkHookCalls(version string) {
 		count[strings.TrimSuffix(line, "\n")]++
 	}
 	most := 1
-	if s := n.fault.step; s == failpoint.TaskDir || s == failpoint.Prestart || n.fault.canHitAnytime() {
+	if s := n.fault.step; s == failpoint.StepTaskDir || s == failpoint.StepPrestart || n.fault.canHitAnytime() {
 		most = 2 // the agent can be killed before the first answer is on disk, because the writes of consecutive hooks share a commit
 	}
 	most += n.fault.randomKillCount()
@@ -740,7 +740,7 @@ func (n *faultNode) checkHookCalls(version string) {
 func (n *faultNode) checkNoLeftovers() {
 	n.Helper()
 	for id, runs := range n.finalRunCounts {
-		if now := len(n.readRunHistory(id).runs); now != runs {
+		if now := len(n.readRunHistory(id).runPIDs); now != runs {
 			n.Errorf("I2: %s has ended, and was started again: %d runs, then %d", id, runs, now)
 		}
 	}

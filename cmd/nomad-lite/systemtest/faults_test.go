@@ -25,13 +25,13 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
-var allFaults = flag.Bool("faults", false, "run the whole matrix of faults, not only a row per step")
+var runAllFaults = flag.Bool("faults", false, "run the whole matrix of faults, not only a row per step")
 
 // faultVictim is the set of processes and files that a fault hits.
 type faultVictim struct {
-	name       string
-	killsAgent bool
-	killsKind  func(kind string) bool // reports whether the fault also kills processes of this kind; the kinds are those of nodeProcesses
+	name             string
+	killsAgent       bool
+	killsProcessKind func(kind string) bool // reports whether the fault also kills processes of this kind; the kinds are those of findNodeProcesses
 
 	removesSocketDir bool // the fault removes the directory of the sockets
 	// secondVictimKind is the kind of the process that is killed second, as soon as a new process
@@ -47,26 +47,28 @@ type faultVictim struct {
 // makesDriverUnavailable reports whether the driver is unavailable for some time after the fault.
 func (v faultVictim) makesDriverUnavailable() bool { return v.secondVictimKind != "" }
 
-func isKind(wanted string) func(string) bool { return func(kind string) bool { return kind == wanted } }
+func matchesProcessKind(wanted string) func(string) bool {
+	return func(kind string) bool { return kind == wanted }
+}
 
-func matchesNoKind(string) bool { return false }
+func matchesNoProcessKind(string) bool { return false }
 
-func isTaskKind(kind string) bool { return strings.HasSuffix(kind, "/life") }
+func isTaskProcessKind(kind string) bool { return strings.HasSuffix(kind, "/life") }
 
 var faultVictims = []faultVictim{
-	{name: "agent", killsAgent: true, killsKind: matchesNoKind},
-	{name: "driver plugin", killsKind: isKind("plugin")},
-	{name: "keeper", killsKind: isKind("keeper")},
-	{name: "collector", killsKind: isKind("log-collector")},
-	{name: "task", killsKind: isTaskKind},
-	{name: "all", killsAgent: true, killsKind: func(string) bool { return true }},
-	{name: "hook plugin", killsKind: isKind("dying-hook")},
-	{name: "socket directory", killsKind: matchesNoKind, removesSocketDir: true, inAllEnvironments: true},
-	{name: "agent and socket directory", killsAgent: true, killsKind: matchesNoKind, removesSocketDir: true, inAllEnvironments: true},
-	{name: "plugin twice", killsKind: isKind("plugin"), secondVictimKind: "plugin", inAllEnvironments: true},
-	{name: "keeper and plugin within a second", killsKind: isKind("keeper"), secondVictimKind: "plugin", inAllEnvironments: true},
-	{name: "agent during start", killsAgent: true, killsKind: matchesNoKind, killsNextAgent: true, inAllEnvironments: true},
-	{name: "disk full at start", killsAgent: true, killsKind: matchesNoKind, fillsDisk: true, inAllEnvironments: true},
+	{name: "agent", killsAgent: true, killsProcessKind: matchesNoProcessKind},
+	{name: "driver plugin", killsProcessKind: matchesProcessKind("plugin")},
+	{name: "keeper", killsProcessKind: matchesProcessKind("keeper")},
+	{name: "collector", killsProcessKind: matchesProcessKind("log-collector")},
+	{name: "task", killsProcessKind: isTaskProcessKind},
+	{name: "all", killsAgent: true, killsProcessKind: func(string) bool { return true }},
+	{name: "hook plugin", killsProcessKind: matchesProcessKind("dying-hook")},
+	{name: "socket directory", killsProcessKind: matchesNoProcessKind, removesSocketDir: true, inAllEnvironments: true},
+	{name: "agent and socket directory", killsAgent: true, killsProcessKind: matchesNoProcessKind, removesSocketDir: true, inAllEnvironments: true},
+	{name: "plugin twice", killsProcessKind: matchesProcessKind("plugin"), secondVictimKind: "plugin", inAllEnvironments: true},
+	{name: "keeper and plugin within a second", killsProcessKind: matchesProcessKind("keeper"), secondVictimKind: "plugin", inAllEnvironments: true},
+	{name: "agent during start", killsAgent: true, killsProcessKind: matchesNoProcessKind, killsNextAgent: true, inAllEnvironments: true},
+	{name: "disk full at start", killsAgent: true, killsProcessKind: matchesNoProcessKind, fillsDisk: true, inAllEnvironments: true},
 }
 
 // fault is one row of the fault matrix.
@@ -114,7 +116,7 @@ func (f fault) killsTasks() bool { return f.victim.name == "task" || f.victim.na
 
 // canHitAnytime reports whether the fault can come at any time of the task's start: the failpoint
 // blocks only the goroutine that has accepted the job, while the allocation runs.
-func (f fault) canHitAnytime() bool { return f.step == failpoint.JobAccepted }
+func (f fault) canHitAnytime() bool { return f.step == failpoint.StepJobAccepted }
 
 // randomKillCount returns how many agents the fault kills at a random time of their start.
 func (f fault) randomKillCount() int {
@@ -130,12 +132,12 @@ func (f fault) isPossible() bool {
 		return true
 	}
 	switch f.step {
-	case failpoint.HandleStored, failpoint.Poststart, failpoint.Running, failpoint.PreKill, failpoint.UpdateInPlace:
+	case failpoint.StepHandleStored, failpoint.StepPoststart, failpoint.StepRunning, failpoint.StepPreKill, failpoint.StepUpdateInPlace:
 		return true
-	case failpoint.StartTask:
-		return f.phase == failpoint.After
-	case failpoint.StopTask, failpoint.UpdateStop:
-		return f.phase == failpoint.Before
+	case failpoint.StepStartTask:
+		return f.phase == failpoint.PhaseAfter
+	case failpoint.StepStopTask, failpoint.StepUpdateStop:
+		return f.phase == failpoint.PhaseBefore
 	}
 	return false
 }
@@ -154,7 +156,7 @@ func faultMatrix() (faults []fault) {
 					faults = append(faults, f)
 					continue
 				}
-				for _, f.in = range allEnvironments {
+				for _, f.in = range allAgentEnvironments {
 					for _, f.externalDriver = range []bool{false, true} {
 						faults = append(faults, f)
 					}
@@ -192,7 +194,7 @@ func sampleFaults(faults []fault) (chosen []fault) {
 		for _, f := range faults {
 			switch {
 			case f.step != step:
-			case step == failpoint.StartTask && f.phase == failpoint.After, step == failpoint.ExitObserved && f.phase == failpoint.Before:
+			case step == failpoint.StepStartTask && f.phase == failpoint.PhaseAfter, step == failpoint.StepExitObserved && f.phase == failpoint.PhaseBefore:
 				byVictim[f.victim.name] = append(byVictim[f.victim.name], f)
 			default:
 				otherFaults = append(otherFaults, f)
@@ -217,7 +219,7 @@ func TestFaults(t *testing.T) {
 		t.Skip("needs root, to have task directories like an agent's")
 	}
 	faults := faultMatrix()
-	if !*allFaults {
+	if !*runAllFaults {
 		faults = sampleFaults(faults)
 	}
 	for _, f := range faults {

@@ -29,16 +29,16 @@ import (
 
 // These are the number and the size of the incomplete requests that a client without a token sends.
 const (
-	halfRequestCount = 1000
-	halfRequestSize  = 128 << 10 // number of bytes that are sent of a body, or of a message, of 1 MiB
+	halfSentRequestCount = 1000
+	halfSentBodySize     = 128 << 10 // number of bytes that are sent of a body, or of a message, of 1 MiB
 )
 
-var halfRequests = map[string]string{
+var halfSentRequests = map[string]string{
 	"half of a header":        "GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nX-Half: " + strings.Repeat("x", 15<<10),
 	"half of many headers":    "GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\n" + headersUpToLimit(),
-	"half of a GET's body":    "GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n" + strings.Repeat(" ", halfRequestSize),
-	"half of a POST's body":   "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n" + strings.Repeat(" ", halfRequestSize),
-	"an open path and a body": "GET /v1/agent/health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n" + strings.Repeat(" ", halfRequestSize),
+	"half of a GET's body":    "GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n" + strings.Repeat(" ", halfSentBodySize),
+	"half of a POST's body":   "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n" + strings.Repeat(" ", halfSentBodySize),
+	"an open path and a body": "GET /v1/agent/health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n" + strings.Repeat(" ", halfSentBodySize),
 	"half of a message":       halfWebsocketMessage(),
 	halfTLSHandshake:          "\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03" + strings.Repeat("x", 15<<10),
 }
@@ -60,7 +60,7 @@ func halfWebsocketMessage() string {
 	frame := binary.BigEndian.AppendUint64([]byte{0x81, 0x80 | 127}, 1<<20)
 	return "GET /v1/client/allocation/x/exec?ws_handshake=true HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" +
 		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n" +
-		string(frame) + "mask" + strings.Repeat("x", halfRequestSize)
+		string(frame) + "mask" + strings.Repeat("x", halfSentBodySize)
 }
 
 // sendHalfRequests KIND ADDRESS SOURCES COUNT keeps COUNT incomplete requests open until it is
@@ -70,23 +70,23 @@ func sendHalfRequests() {
 	kind, address := os.Args[1], os.Args[2]
 	sources, _ := strconv.Atoi(os.Args[3])
 	count, _ := strconv.Atoi(os.Args[4])
-	var firstRequests sync.WaitGroup
+	var firstRequestsSent sync.WaitGroup
 	for i := range count {
 		from := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}
 		if sources > 1 {
 			from.IP = net.IPv4(127, 0, 1, byte(1+i%sources))
 		}
-		firstRequests.Add(1)
+		firstRequestsSent.Add(1)
 		go func() {
-			first := sync.OnceFunc(firstRequests.Done)
+			first := sync.OnceFunc(firstRequestsSent.Done)
 			for {
-				sendHalfRequest(from, address, halfRequests[kind], first)
+				sendHalfRequest(from, address, halfSentRequests[kind], first)
 				first()
 				time.Sleep(100 * time.Millisecond)
 			}
 		}()
 	}
-	firstRequests.Wait()
+	firstRequestsSent.Wait()
 	fmt.Println("sent")
 	select {}
 }
@@ -105,11 +105,11 @@ func sendHalfRequest(from net.Addr, address, text string, onSent func()) {
 	_, _ = io.Copy(io.Discard, conn)
 }
 
-// startAttack sends incomplete requests from a process whose user has no rights. end kills the
+// startSlowlorisAttack sends incomplete requests from a process whose user has no rights. end kills the
 // process.
-func startAttack(t testing.TB, kind, address string, sources int) (end func()) {
+func startSlowlorisAttack(t testing.TB, kind, address string, sources int) (end func()) {
 	t.Helper()
-	cmd := exec.Command("/proc/self/exe", kind, address, strconv.Itoa(sources), strconv.Itoa(halfRequestCount))
+	cmd := exec.Command("/proc/self/exe", kind, address, strconv.Itoa(sources), strconv.Itoa(halfSentRequestCount))
 	cmd.Args[0] = "half-sender"
 	cmd.Dir = "/"
 	if os.Geteuid() == 0 {
@@ -134,15 +134,15 @@ func startAttack(t testing.TB, kind, address string, sources int) (end func()) {
 	return end
 }
 
-// tokenAgent is an agent that requires its token.
-type tokenAgent struct {
+// tokenProtectedAgent is an agent that requires its token.
+type tokenProtectedAgent struct {
 	pid     int
 	socket  string
 	address string
 	usesTLS bool
 }
 
-func startTokenAgent(t *testing.T, secure bool) *tokenAgent {
+func startTokenProtectedAgent(t *testing.T, secure bool) *tokenProtectedAgent {
 	t.Helper()
 	dir := t.TempDir()
 	config, text := filepath.Join(dir, "agent.hcl"), "ports {\n http = 0\n}\n"
@@ -173,7 +173,7 @@ func startTokenAgent(t *testing.T, secure bool) *tokenAgent {
 		if err := cmd.Wait(); err != nil {
 			t.Error("the agent: ", err)
 		}
-		for _, p := range nodeProcesses(data) {
+		for _, p := range findNodeProcesses(data) {
 			_ = p.Signal(syscall.SIGKILL) // the keeper and the log collector outlive the agent, so the test kills them
 		}
 		assertNodeExited(t, data)
@@ -182,7 +182,7 @@ func startTokenAgent(t *testing.T, secure bool) *tokenAgent {
 	for deadline := time.Now().Add(waitTimeout); ; time.Sleep(5 * time.Millisecond) {
 		text, _ := os.ReadFile(log.Name())
 		if found := ready.FindSubmatch(text); found != nil {
-			return &tokenAgent{cmd.Process.Pid, filepath.Join(data, agentsocket.FileName), string(found[1]), secure}
+			return &tokenProtectedAgent{cmd.Process.Pid, filepath.Join(data, agentsocket.FileName), string(found[1]), secure}
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("the agent is not ready:\n%s", text)
@@ -258,11 +258,11 @@ func TestHalfSentRequests(t *testing.T) {
 		t.Skip("measures memory, of which the race detector takes most")
 	}
 	const maxMemoryGrowth = 64 << 20
-	agents := map[bool]*tokenAgent{}
-	for _, kind := range slices.Sorted(maps.Keys(halfRequests)) {
+	agents := map[bool]*tokenProtectedAgent{}
+	for _, kind := range slices.Sorted(maps.Keys(halfSentRequests)) {
 		secure := kind == halfTLSHandshake
 		if agents[secure] == nil {
-			agents[secure] = startTokenAgent(t, secure)
+			agents[secure] = startTokenProtectedAgent(t, secure)
 		}
 		g := agents[secure]
 		for _, sources := range []int{1, 10} {
@@ -275,7 +275,7 @@ func TestHalfSentRequests(t *testing.T) {
 				if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", g.pid), []byte("5"), 0); err != nil {
 					t.Fatal(err)
 				}
-				end := startAttack(t, kind, g.address, sources)
+				end := startSlowlorisAttack(t, kind, g.address, sources)
 				defer end()
 				for range 2 {
 					ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
@@ -300,7 +300,7 @@ func TestHalfSentRequests(t *testing.T) {
 // BenchmarkHealthUnderAttack measures a health request over a new connection while another user has
 // 1,000 incomplete requests open, of the kind that delays it most.
 func BenchmarkHealthUnderAttack(b *testing.B) {
-	a := startAgent(b, b.TempDir())
+	a := startBenchAgent(b, b.TempDir())
 	defer a.end(b, syscall.SIGINT)
 	self, err := a.client.Agent().Self()
 	if err != nil {
@@ -322,17 +322,17 @@ func BenchmarkHealthUnderAttack(b *testing.B) {
 		return most
 	}
 	for b.Loop() {
-		var socket, second, socketFloor, secondFloor float64
-		for kind := range halfRequests {
+		var socketLatency, secondAddressLatency, socketBaseline, secondAddressBaseline float64
+		for kind := range halfSentRequests {
 			if kind == halfTLSHandshake {
 				continue
 			}
-			socketFloor, secondFloor = max(socketFloor, worst(nil)), max(secondFloor, worst(secondLoopbackIP))
-			end := startAttack(b, kind, address, 10)
-			socket, second = max(socket, worst(nil)), max(second, worst(secondLoopbackIP))
+			socketBaseline, secondAddressBaseline = max(socketBaseline, worst(nil)), max(secondAddressBaseline, worst(secondLoopbackIP))
+			end := startSlowlorisAttack(b, kind, address, 10)
+			socketLatency, secondAddressLatency = max(socketLatency, worst(nil)), max(secondAddressLatency, worst(secondLoopbackIP))
 			end()
 		}
-		addSample(b, "health, socket", socket, socketFloor)
-		addSample(b, "health, second address", second, secondFloor)
+		addBenchSample(b, "health, socket", socketLatency, socketBaseline)
+		addBenchSample(b, "health, second address", secondAddressLatency, secondAddressBaseline)
 	}
 }

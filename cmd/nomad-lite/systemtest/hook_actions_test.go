@@ -94,12 +94,12 @@ func (a *taskActionPlugin) performAction(ctx context.Context, s hook.Scope, orde
 // floodEvents emits events from 100 goroutines until all their calls are rejected. A single
 // goroutine could be slower than the rate limit.
 func (a *taskActionPlugin) floodEvents(ctx context.Context, s hook.Scope) error {
-	var callers sync.WaitGroup
+	var callersWG sync.WaitGroup
 	var acceptedCalls atomic.Int64
 	refusals := make(chan error, 100)
 	begun := time.Now()
 	for range cap(refusals) {
-		callers.Go(func() {
+		callersWG.Go(func() {
 			for {
 				if err := a.host.EmitEvent(ctx, s, hook.Event{Message: "flood"}); err != nil {
 					refusals <- err
@@ -109,7 +109,7 @@ func (a *taskActionPlugin) floodEvents(ctx context.Context, s hook.Scope) error 
 			}
 		})
 	}
-	callers.Wait()
+	callersWG.Wait()
 	n, most := acceptedCalls.Load(), 100+10*time.Since(begun).Seconds()
 	recordHookResult("events: as many as may be at once %v, no more than may be in that time %v", n >= 100, float64(n) <= most)
 	return <-refusals
@@ -119,10 +119,10 @@ func (a *taskActionPlugin) floodEvents(ctx context.Context, s hook.Scope) error 
 // others and returns the error of the first.
 func (a *taskActionPlugin) callConcurrently(ctx context.Context, n int, call func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
-	var calls sync.WaitGroup
+	var callsWG sync.WaitGroup
 	refusals := make(chan error, n)
 	for range n {
-		calls.Go(func() {
+		callsWG.Go(func() {
 			if err := call(ctx); ctx.Err() == nil {
 				refusals <- err
 			}
@@ -130,7 +130,7 @@ func (a *taskActionPlugin) callConcurrently(ctx context.Context, n int, call fun
 	}
 	refusal := <-refusals
 	cancel()
-	calls.Wait()
+	callsWG.Wait()
 	return refusal
 }
 

@@ -18,7 +18,7 @@ import (
 // runSelfKillingAgent is an agent that kills itself when it is about to start a task.
 func runSelfKillingAgent() {
 	failpoint.OnHit = func(s failpoint.Step, p failpoint.Phase) {
-		if s == failpoint.StartTask && p == failpoint.Before {
+		if s == failpoint.StepStartTask && p == failpoint.PhaseBefore {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 		}
 	}

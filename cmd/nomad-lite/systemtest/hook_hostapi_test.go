@@ -58,8 +58,8 @@ func (a *hostAPIPlugin) watchVariable(s hook.Scope) {
 	}
 }
 
-// recordSamples records each sample of a stream until the process of the task has exited.
-func (a *hostAPIPlugin) recordSamples(s hook.Scope) {
+// recordStatsSamples records each sample of a stream until the process of the task has exited.
+func (a *hostAPIPlugin) recordStatsSamples(s hook.Scope) {
 	stream := a.statsStreamCount.Add(1)
 	samples, err := a.host.Stats(context.Background(), s, 100*time.Millisecond)
 	if err != nil {
@@ -110,11 +110,11 @@ func (a *hostAPIPlugin) Poststart(ctx context.Context, req hook.TaskPoststartReq
 		recordHookResult("services: %v %v", list, err)
 	}
 	go a.watchVariable(s)
-	go a.recordSamples(s)
+	go a.recordStatsSamples(s)
 	return hook.TaskPoststartResponse{}, nil
 }
 
-// PreKill tests a scope that is valid for the whole allocation, so that each call must name its
+// StepPreKill tests a scope that is valid for the whole allocation, so that each call must name its
 // task.
 func (a *hostAPIPlugin) PreKill(ctx context.Context, req hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
 	for _, task := range []string{"", "main", "nobody"} {

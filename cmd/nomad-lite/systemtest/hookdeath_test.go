@@ -128,9 +128,9 @@ func (v *crashingHookJob) expectedEvent(m hook.Point) string {
 	return fmt.Sprintf("%s: %s: %s", model.TaskHookFailed, v.hookName(m), says)
 }
 
-// isPointDone reports whether a hook point was called as often as expected, with the expected
+// isHookPointDone reports whether a hook point was called as often as expected, with the expected
 // events.
-func (v *crashingHookJob) isPointDone(n *faultNode, m hook.Point) bool {
+func (v *crashingHookJob) isHookPointDone(n *faultNode, m hook.Point) bool {
 	deaths, others := n.countHookCalls(v.hookName(m), m)
 	cleansUp := m == hook.Stop || m == hook.Postrun || m == hook.Destroy
 	switch {
@@ -173,14 +173,14 @@ func TestHookDeaths(t *testing.T) {
 	// allocations. A nil ok means that the allocations were removed.
 	after := func(what string, ok func(*api.Allocation) bool, points ...hook.Point) {
 		t.Helper()
-		n.waitReport(what, func(s allocReport) bool {
+		n.waitAllocReport(what, func(s allocReport) bool {
 			done := true
 			for _, v := range lives {
 				a := s.findAlloc(v.job, func(*api.Allocation) bool { return true })
-				recordEvents(a, v.seenEvents)
+				recordTaskEvents(a, v.seenEvents)
 				done = done && (a == nil && ok == nil || a != nil && ok != nil && ok(a))
 				for _, m := range points {
-					done = done && (!slices.Contains(v.at, m) || v.isPointDone(n, m))
+					done = done && (!slices.Contains(v.at, m) || v.isHookPointDone(n, m))
 				}
 			}
 			return done
@@ -203,10 +203,10 @@ func TestHookDeaths(t *testing.T) {
 	if v := lives[2]; !v.seenEvents[api.TaskRestarting+": Task restarting in 0s"] {
 		t.Errorf("the restart policy was not asked about %s: %q", hook.Prestart, slices.Sorted(maps.Keys(v.seenEvents)))
 	}
-	n.waitReport("the one whose Prerun dies has failed", func(s allocReport) bool {
+	n.waitAllocReport("the one whose Prerun dies has failed", func(s allocReport) bool {
 		a := s.findAlloc(begins.job, model.ClientTerminal)
-		recordEvents(a, begins.seenEvents)
-		return a != nil && a.ClientStatus == api.AllocClientStatusFailed && begins.isPointDone(n, hook.Prerun)
+		recordTaskEvents(a, begins.seenEvents)
+		return a != nil && a.ClientStatus == api.AllocClientStatusFailed && begins.isHookPointDone(n, hook.Prerun)
 	})
 
 	for _, v := range lives {
@@ -246,9 +246,9 @@ func TestHookDeaths(t *testing.T) {
 	n.agent.end("stop")
 }
 
-// recordEvents adds the events of an allocation to heard, because a task keeps only its latest
+// recordTaskEvents adds the events of an allocation to heard, because a task keeps only its latest
 // events.
-func recordEvents(a *api.Allocation, heard map[string]bool) {
+func recordTaskEvents(a *api.Allocation, heard map[string]bool) {
 	if a == nil {
 		return
 	}

@@ -224,12 +224,12 @@ func (d *faultyDriver) ExecTaskStreaming(context.Context, string, driver.Exec) (
 // `hostile-sdk-driver NAME FAULT METHOD`. It has the faults of serveHostileDriver. Its method Start
 // can also return nothing, and decode its config into a struct that does not match the schema.
 func serveHostileSDKDriver() {
-	sdk.ServeDriver(&faultySDKDriver{name: os.Args[1], faulty: &faultyDriver{fault: os.Args[2], method: os.Args[3]}})
+	sdk.ServeDriver(&faultySDKDriver{name: os.Args[1], faultInjector: &faultyDriver{fault: os.Args[2], method: os.Args[3]}})
 }
 
 type faultySDKDriver struct {
-	name   string
-	faulty *faultyDriver
+	name          string
+	faultInjector *faultyDriver
 }
 
 func (d *faultySDKDriver) Info() sdk.DriverInfo {
@@ -241,11 +241,11 @@ func (d *faultySDKDriver) Info() sdk.DriverInfo {
 }
 
 func (d *faultySDKDriver) Start(_ context.Context, start *sdk.StartRequest) (*faultySDKTask, error) {
-	d.faulty.injectFault("Start")
+	d.faultInjector.injectFault("Start")
 	var config struct {
 		Massage string `codec:"massage"`
 	}
-	switch d.faulty.fault {
+	switch d.faultInjector.fault {
 	case "misspell":
 		if err := start.Config(&config); err != nil {
 			return nil, err
@@ -253,17 +253,17 @@ func (d *faultySDKDriver) Start(_ context.Context, start *sdk.StartRequest) (*fa
 	case "nothing":
 		return nil, nil
 	}
-	return &faultySDKTask{faulty: d.faulty, ended: make(chan struct{})}, nil
+	return &faultySDKTask{faultInjector: d.faultInjector, ended: make(chan struct{})}, nil
 }
 
 type faultySDKTask struct {
-	faulty  *faultyDriver
-	endOnce sync.Once
-	ended   chan struct{}
+	faultInjector *faultyDriver
+	endOnce       sync.Once
+	ended         chan struct{}
 }
 
 func (t *faultySDKTask) Wait(ctx context.Context) (driver.ExitResult, error) {
-	t.faulty.injectFault("Wait")
+	t.faultInjector.injectFault("Wait")
 	select {
 	case <-t.ended:
 	case <-ctx.Done():
@@ -272,13 +272,13 @@ func (t *faultySDKTask) Wait(ctx context.Context) (driver.ExitResult, error) {
 }
 
 func (t *faultySDKTask) Kill(context.Context) error {
-	t.faulty.injectFault("Kill")
+	t.faultInjector.injectFault("Kill")
 	t.endOnce.Do(func() { close(t.ended) })
 	return nil
 }
 
 func (t *faultySDKTask) Stop(ctx context.Context, _ time.Duration, signal string) error {
-	t.faulty.injectFault("Stop")
+	t.faultInjector.injectFault("Stop")
 	if strings.HasSuffix(signal, "KILL") {
 		return t.Kill(ctx)
 	}
@@ -287,11 +287,11 @@ func (t *faultySDKTask) Stop(ctx context.Context, _ time.Duration, signal string
 }
 
 func (t *faultySDKTask) Signal(context.Context, string) error {
-	t.faulty.injectFault("Signal")
+	t.faultInjector.injectFault("Signal")
 	return nil
 }
 
 func (t *faultySDKTask) Stats(context.Context) (driver.TaskStats, error) {
-	t.faulty.injectFault("Stats")
+	t.faultInjector.injectFault("Stats")
 	return driver.TaskStats{}, nil
 }

@@ -68,7 +68,7 @@ var invalidPrestartResponses = map[string]hook.TaskPrestartResponse{
 }
 
 func (h *hostileHookPlugin) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
-	orders, err := parseHostileConfig(req.Attachment)
+	orders, err := parseHostileHookConfig(req.Attachment)
 	return invalidPrestartResponses[strings.TrimPrefix(orders.Mode, "lie ")], err
 }
 
@@ -87,20 +87,20 @@ func (h *hostileHookPlugin) Describe(context.Context) (*hook.Description, error)
 	})}
 	for m := range hook.AllPoints() {
 		p := hook.Subscription{Point: m, Timeout: waitTimeout}
-		if h.name == shortTimeoutHook(m) || h.name == shortTimeoutHook(m)+"-warn" {
-			p.Timeout = hostileTimeout
+		if h.name == shortTimeoutHookName(m) || h.name == shortTimeoutHookName(m)+"-warn" {
+			p.Timeout = hostileHookTimeout
 		}
 		d.Subscriptions = append(d.Subscriptions, p)
 	}
 	return d, nil
 }
 
-// shortTimeoutHook returns the name of the hook that does not answer at a hook point, and has a
+// shortTimeoutHookName returns the name of the hook that does not answer at a hook point, and has a
 // short timeout there. All other timeouts of hooks are long enough for a busy machine.
-func shortTimeoutHook(m hook.Point) string { return "tardy-" + m.String() }
+func shortTimeoutHookName(m hook.Point) string { return "tardy-" + m.String() }
 
-// hostileTimeout is the timeout of hooks that do not answer.
-const hostileTimeout = 2 * time.Second
+// hostileHookTimeout is the timeout of hooks that do not answer.
+const hostileHookTimeout = 2 * time.Second
 
 func (h *hostileHookPlugin) Configure(_ context.Context, c hook.Config) (err error) {
 	h.host, err = hook.DialHost(c.HostSocket)
@@ -117,7 +117,7 @@ func (h *hostileHookPlugin) intercept(ctx context.Context, request any, call *gr
 	if !ok {
 		return handler(ctx, request)
 	}
-	orders, err := parseHostileConfig(asked.GetAttachment())
+	orders, err := parseHostileHookConfig(asked.GetAttachment())
 	if err != nil {
 		return nil, err
 	}
@@ -132,9 +132,9 @@ func (h *hostileHookPlugin) intercept(ctx context.Context, request any, call *gr
 	return &emptypb.Empty{}, nil // an empty response means success
 }
 
-type hostileConfig struct{ At, Mode string }
+type hostileHookConfig struct{ At, Mode string }
 
-func parseHostileConfig(attachment []byte) (o hostileConfig, err error) {
+func parseHostileHookConfig(attachment []byte) (o hostileHookConfig, err error) {
 	return o, json.Unmarshal(attachment, &o)
 }
 
@@ -179,7 +179,7 @@ func (h *hostileHookPlugin) faultyResponse(ctx context.Context, mode string, s h
 		return failureResponse(strings.Repeat("x", 1<<20) + "\x00\n")
 	case "flood":
 		minded := false
-		for n, end := 0, time.Now().Add(hostileTimeout/4); time.Now().Before(end); n++ {
+		for n, end := 0, time.Now().Add(hostileHookTimeout/4); time.Now().Before(end); n++ {
 			fmt.Fprintf(os.Stderr, "{\"@level\":\"info\",\"@message\":\"flood %d\"}\nnoise %d\n", n, n)
 			if _, err := h.host.State(ctx, s); err != nil {
 				return nil, fmt.Errorf("state: %w", err)
@@ -269,7 +269,7 @@ type faultyHookJob struct {
 // hookName returns the name of the hook plugin that has the fault.
 func (w hookFault) hookName() string {
 	if w.mode == "hang" || w.mode == "late" {
-		return shortTimeoutHook(w.at)
+		return shortTimeoutHookName(w.at)
 	}
 	return "bad"
 }
@@ -354,7 +354,7 @@ func (s *faultyHookJob) planSteps(n *faultNode, replaced *bool) {
 // runNextStep runs the next step of the job if its condition holds, and reports whether no step is
 // left.
 func (s *faultyHookJob) runNextStep(a *api.Allocation) bool {
-	recordEvents(a, s.seenEvents)
+	recordTaskEvents(a, s.seenEvents)
 	if len(s.steps) == 0 {
 		return true
 	}
@@ -383,7 +383,7 @@ func TestHostileHooks(t *testing.T) {
 	replaced := false
 	for i, w := range allHookFaults() {
 		for _, hook := range []string{w.hookName(), w.hookName() + "-warn"} {
-			if *allFaults || !w.onlyWithFaultsFlag || i%9 == 0 {
+			if *runAllFaults || !w.onlyWithFaultsFlag || i%9 == 0 {
 				hooks[hook] = true
 				all = append(all, &faultyHookJob{
 					hookFault: w, jobID: fmt.Sprintf("job-%d-%s", i, hook), attachedHook: hook, onErrorWarn: strings.HasSuffix(hook, "-warn"), seenEvents: map[string]bool{},
@@ -404,40 +404,40 @@ func TestHostileHooks(t *testing.T) {
 	// At most this many jobs run at once. The next ones start when some have ended.
 	const maxConcurrentJobs = 40
 	begun := 0
-	var waiting []string
-	await := func(what string, enough func(left []*faultyHookJob) bool) {
+	var unfinishedJobs []string
+	await := func(what string, enough func(remainingJobs []*faultyHookJob) bool) {
 		t.Helper()
 		defer func() {
 			if t.Failed() {
-				t.Logf("not over: %q", waiting)
+				t.Logf("not over: %q", unfinishedJobs)
 			}
 		}()
-		n.waitReport(what, func(seen allocReport) bool {
-			var left []*faultyHookJob
-			waiting = nil
+		n.waitAllocReport(what, func(seen allocReport) bool {
+			var remainingJobs []*faultyHookJob
+			unfinishedJobs = nil
 			for _, s := range all[:begun] {
 				if !s.runNextStep(seen.findAlloc(s.jobID, func(*api.Allocation) bool { return true })) {
-					left = append(left, s)
-					waiting = append(waiting, fmt.Sprintf("%v: %s: %v", s, s.steps[0].description, slices.Sorted(maps.Keys(s.seenEvents))))
+					remainingJobs = append(remainingJobs, s)
+					unfinishedJobs = append(unfinishedJobs, fmt.Sprintf("%v: %s: %v", s, s.steps[0].description, slices.Sorted(maps.Keys(s.seenEvents))))
 				}
 			}
-			for ; begun < len(all) && len(left) < maxConcurrentJobs; begun++ {
+			for ; begun < len(all) && len(remainingJobs) < maxConcurrentJobs; begun++ {
 				all[begun].planSteps(n, &replaced)
-				left = append(left, all[begun])
+				remainingJobs = append(remainingJobs, all[begun])
 			}
-			recordEvents(seen.findAlloc(neighbour.jobID, allTasksRunning), neighbour.seenEvents)
-			return begun == len(all) && enough(left)
+			recordTaskEvents(seen.findAlloc(neighbour.jobID, allTasksRunning), neighbour.seenEvents)
+			return begun == len(all) && enough(remainingJobs)
 		})
 	}
-	await("all are over but those that wait for the end of the agent", func(left []*faultyHookJob) bool {
-		return !slices.ContainsFunc(left, func(s *faultyHookJob) bool {
+	await("all are over but those that wait for the end of the agent", func(remainingJobs []*faultyHookJob) bool {
+		return !slices.ContainsFunc(remainingJobs, func(s *faultyHookJob) bool {
 			return (s.at != hook.Shutdown && s.at != hook.ShutdownAlloc) || len(s.steps) == 3
 		})
 	})
 	n.agent.end("leave")
 	n.startAgent()
 	replaced = true
-	await("all are over", func(left []*faultyHookJob) bool { return len(left) == 0 })
+	await("all are over", func(remainingJobs []*faultyHookJob) bool { return len(remainingJobs) == 0 })
 
 	for _, s := range all {
 		for message := range s.seenEvents {

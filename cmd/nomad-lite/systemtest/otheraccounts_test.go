@@ -31,7 +31,7 @@ import (
 
 var (
 	randomScheduleCount = flag.Int("account-schedules", 4, "random schedules of TestOtherAccountsGetNothing")
-	accountSeed         = flag.Uint64("account-seed", 0, "the seed of the first schedule; random if it is 0")
+	firstScheduleSeed   = flag.Uint64("account-seed", 0, "the seed of the first schedule; random if it is 0")
 )
 
 // These are the users of tasks, and the intruders' accounts. Only nobody, which owns the shared
@@ -275,7 +275,7 @@ func TestOtherAccountsGetNothing(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	var attackWG sync.WaitGroup
 	attackWG.Go(func() { targets.refreshUntilDone(ctx, s.dataDir, ours) })
-	seed := *accountSeed
+	seed := *firstScheduleSeed
 	if seed == 0 {
 		seed = rand.Uint64()
 	}
@@ -384,7 +384,7 @@ type persistentAgent struct {
 	startCount                   int
 }
 
-const persistentConfig = `
+const persistentAgentConfig = `
 data_dir   = %q
 plugin_dir = %q
 plugin "chroot-driver" {
@@ -418,7 +418,7 @@ func startPersistentAgent(t *testing.T) *persistentAgent {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(s.configFile, []byte(testAgentConfig+fmt.Sprintf(persistentConfig, s.dataDir, plugins)), 0o600); err != nil {
+	if err := os.WriteFile(s.configFile, []byte(testAgentConfig+fmt.Sprintf(persistentAgentConfig, s.dataDir, plugins)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if s.Client, err = api.NewClient(&api.Config{Address: "unix://" + filepath.Join(s.dataDir, agentsocket.FileName)}); err != nil {
@@ -428,7 +428,7 @@ func startPersistentAgent(t *testing.T) *persistentAgent {
 	t.Cleanup(func() {
 		s.stopJobs()
 		s.end(unix.SIGTERM)
-		for _, p := range nodeProcesses(s.dataDir) {
+		for _, p := range findNodeProcesses(s.dataDir) {
 			_ = p.Signal(unix.SIGKILL) // the keeper and the log collector outlive the agent, so the test kills them
 		}
 		text, err := os.ReadFile(s.logFile)
@@ -512,35 +512,37 @@ type randomJobSchedule struct {
 	stepsUntilExit int // number of steps until the agent is stopped or killed
 }
 
-// accountTaskGroups are the task groups of a schedule. None of their tasks runs as nobody by
+// scheduleGroupBuilders are the task groups of a schedule. None of their tasks runs as nobody by
 // default, because other processes of nobody have full access to such tasks.
-var accountTaskGroups = map[string]func(*randomJobSchedule) *api.TaskGroup{
-	"as-root": func(s *randomJobSchedule) *api.TaskGroup { return newTaskGroup(s.accountTask("main", "", "")) },
+var scheduleGroupBuilders = map[string]func(*randomJobSchedule) *api.TaskGroup{
+	"as-root": func(s *randomJobSchedule) *api.TaskGroup { return newTaskGroup(s.newFileCheckingTask("main", "", "")) },
 	"as-user": func(s *randomJobSchedule) *api.TaskGroup {
-		return newTaskGroup(s.accountTask("main", strconv.Itoa(firstUser), ""))
+		return newTaskGroup(s.newFileCheckingTask("main", strconv.Itoa(firstUser), ""))
 	},
-	"as-name":     func(s *randomJobSchedule) *api.TaskGroup { return newTaskGroup(s.accountTask("main", "daemon", "")) },
-	"several":     (*randomJobSchedule).severalUsersGroup,
-	"drops":       (*randomJobSchedule).privilegeDroppingGroup,
-	"after-other": (*randomJobSchedule).sequentialUsersGroup,
+	"as-name": func(s *randomJobSchedule) *api.TaskGroup {
+		return newTaskGroup(s.newFileCheckingTask("main", "daemon", ""))
+	},
+	"several":     (*randomJobSchedule).newSeveralUsersGroup,
+	"drops":       (*randomJobSchedule).newPrivilegeDroppingGroup,
+	"after-other": (*randomJobSchedule).newSequentialUsersGroup,
 }
 
-// isolatedGroups are task groups with file system isolation. Each schedule has exactly one of them.
-var isolatedGroups = map[string]func(*randomJobSchedule) *api.TaskGroup{
+// isolatedGroupBuilders are task groups with file system isolation. Each schedule has exactly one of them.
+var isolatedGroupBuilders = map[string]func(*randomJobSchedule) *api.TaskGroup{
 	"in-chroot": func(s *randomJobSchedule) *api.TaskGroup {
-		return newTaskGroup(withIsolation("chroot", s.accountTask("main", strconv.Itoa(firstUser), ownRootDirScript)))
+		return newTaskGroup(withIsolation("chroot", s.newFileCheckingTask("main", strconv.Itoa(firstUser), assertOwnRootDirScript)))
 	},
 	"in-image": func(s *randomJobSchedule) *api.TaskGroup {
-		return newTaskGroup(withIsolation("image", s.accountTask("main", strconv.Itoa(firstUser), ownRootDirScript)))
+		return newTaskGroup(withIsolation("image", s.newFileCheckingTask("main", strconv.Itoa(firstUser), assertOwnRootDirScript)))
 	},
 	"in-image-as-root": func(s *randomJobSchedule) *api.TaskGroup {
-		return newTaskGroup(withIsolation("image", s.accountTask("main", "", ownRootDirScript)))
+		return newTaskGroup(withIsolation("image", s.newFileCheckingTask("main", "", assertOwnRootDirScript)))
 	},
-	"each-isolation": (*randomJobSchedule).eachIsolationGroup,
+	"each-isolation": (*randomJobSchedule).newGroupOfEachIsolation,
 }
 
-// ownRootDirScript is a script that fails if the task's root directory is the host's.
-const ownRootDirScript = `
+// assertOwnRootDirScript is a script that fails if the task's root directory is the host's.
+const assertOwnRootDirScript = `
 test -d /secrets
 if test -e /proc/self || test -e /etc/passwd; then exit 1; fi
 `
@@ -562,18 +564,18 @@ func newTaskGroup(tasks ...*api.Task) *api.TaskGroup {
 	return g
 }
 
-// ownFilesScript is a script that fails unless the task has its templates and its artifact.
-const ownFilesScript = `set -e
+// assertOwnFilesScript is a script that fails unless the task has its templates and its artifact.
+const assertOwnFilesScript = `set -e
 test "$(cat $NOMAD_SECRETS_DIR/t)" = ` + plantedSecret + `
 test "$(cat $NOMAD_TASK_DIR/t)" = ` + plantedSecret + `
 test "$(cat $NOMAD_TASK_DIR/artifact/a)" = ` + plantedSecret + `
 for d in $NOMAD_TASK_DIR $NOMAD_SECRETS_DIR $NOMAD_ALLOC_DIR/data $NOMAD_TASK_DIR/../tmp; do echo x > $d/by-$NOMAD_TASK_NAME; rm $d/by-$NOMAD_TASK_NAME; done
 `
 
-// accountTask returns a task with templates and an artifact. The task checks its files, runs the
+// newFileCheckingTask returns a task with templates and an artifact. The task checks its files, runs the
 // script, and then runs until it is stopped.
-func (s *randomJobSchedule) accountTask(name, user, script string) *api.Task {
-	return shellTask(name, ownFilesScript+script+sleepForeverScript, func(t *api.Task) {
+func (s *randomJobSchedule) newFileCheckingTask(name, user, script string) *api.Task {
+	return newShellTask(name, assertOwnFilesScript+script+sleepForeverScript, func(t *api.Task) {
 		t.User = user
 		for _, to := range []string{"secrets/t", "local/t"} {
 			t.Templates = append(t.Templates, &api.Template{EmbeddedTmpl: new(plantedSecret), DestPath: new(to), ChangeMode: new("noop")})
@@ -583,8 +585,8 @@ func (s *randomJobSchedule) accountTask(name, user, script string) *api.Task {
 	})
 }
 
-// cannotReadScript returns a script that fails if the task can read the files of other users.
-func cannotReadScript(others ...string) (script string) {
+// assertUnreadableScript returns a script that fails if the task can read the files of other users.
+func assertUnreadableScript(others ...string) (script string) {
 	for _, name := range others {
 		for _, file := range []string{"secrets/t", "local/t"} {
 			script += fmt.Sprintf("if cat $NOMAD_ALLOC_DIR/../%s/%s; then exit 1; fi\n", name, file)
@@ -593,42 +595,42 @@ func cannotReadScript(others ...string) (script string) {
 	return script
 }
 
-// severalUsersGroup returns a group whose tasks run as different users, who cannot read one
+// newSeveralUsersGroup returns a group whose tasks run as different users, who cannot read one
 // another's files.
-func (s *randomJobSchedule) severalUsersGroup() *api.TaskGroup {
-	const cannotListScript = "if ls $NOMAD_ALLOC_DIR/../%s; then exit 1; fi\n"
-	return newTaskGroup(s.accountTask("root", "", ""),
-		s.accountTask("first", strconv.Itoa(firstUser), cannotReadScript("root", "second")+fmt.Sprintf(cannotListScript+cannotListScript, "root", "second")),
-		s.accountTask("second", strconv.Itoa(secondUser), cannotReadScript("root", "first")+fmt.Sprintf(cannotListScript+cannotListScript, "root", "first")))
+func (s *randomJobSchedule) newSeveralUsersGroup() *api.TaskGroup {
+	const assertUnlistableScript = "if ls $NOMAD_ALLOC_DIR/../%s; then exit 1; fi\n"
+	return newTaskGroup(s.newFileCheckingTask("root", "", ""),
+		s.newFileCheckingTask("first", strconv.Itoa(firstUser), assertUnreadableScript("root", "second")+fmt.Sprintf(assertUnlistableScript+assertUnlistableScript, "root", "second")),
+		s.newFileCheckingTask("second", strconv.Itoa(secondUser), assertUnreadableScript("root", "first")+fmt.Sprintf(assertUnlistableScript+assertUnlistableScript, "root", "first")))
 }
 
-// eachIsolationGroup returns a group with one task for each file system isolation, each of another
+// newGroupOfEachIsolation returns a group with one task for each file system isolation, each of another
 // user.
-func (s *randomJobSchedule) eachIsolationGroup() *api.TaskGroup {
-	return newTaskGroup(s.accountTask("none", strconv.Itoa(firstUser), cannotReadScript("chroot", "image")),
-		withIsolation("chroot", s.accountTask("chroot", strconv.Itoa(secondUser), ownRootDirScript+cannotReadScript("none", "image"))),
-		withIsolation("image", s.accountTask("image", strconv.Itoa(thirdUser), ownRootDirScript+cannotReadScript("none", "chroot"))))
+func (s *randomJobSchedule) newGroupOfEachIsolation() *api.TaskGroup {
+	return newTaskGroup(s.newFileCheckingTask("none", strconv.Itoa(firstUser), assertUnreadableScript("chroot", "image")),
+		withIsolation("chroot", s.newFileCheckingTask("chroot", strconv.Itoa(secondUser), assertOwnRootDirScript+assertUnreadableScript("none", "image"))),
+		withIsolation("image", s.newFileCheckingTask("image", strconv.Itoa(thirdUser), assertOwnRootDirScript+assertUnreadableScript("none", "chroot"))))
 }
 
-// privilegeDroppingGroup returns a group with a task that starts as root and continues as another
+// newPrivilegeDroppingGroup returns a group with a task that starts as root and continues as another
 // user.
-func (s *randomJobSchedule) privilegeDroppingGroup() *api.TaskGroup {
+func (s *randomJobSchedule) newPrivilegeDroppingGroup() *api.TaskGroup {
 	as := fmt.Sprintf("setpriv --reuid=%d --regid=%d --clear-groups", thirdUser, thirdUser)
-	task := s.accountTask("main", "", as+` sh -c 'set -e; cat $NOMAD_SECRETS_DIR/t; echo x > $NOMAD_TASK_DIR/cache'
+	task := s.newFileCheckingTask("main", "", as+` sh -c 'set -e; cat $NOMAD_SECRETS_DIR/t; echo x > $NOMAD_TASK_DIR/cache'
 if `+as+` sh -c 'echo x > $NOMAD_TASK_DIR/t'; then exit 1; fi
 `)
 	task.Meta = map[string]string{"lite_users": strconv.Itoa(thirdUser)}
 	return newTaskGroup(task)
 }
 
-// sequentialUsersGroup returns a group with two tasks of different users: the second task starts
+// newSequentialUsersGroup returns a group with two tasks of different users: the second task starts
 // when the first has ended, and uses the files that the first has created.
-func (s *randomJobSchedule) sequentialUsersGroup() *api.TaskGroup {
-	first := shellTask("first", "echo "+plantedSecret+" > $NOMAD_ALLOC_DIR/data/left", func(t *api.Task) {
+func (s *randomJobSchedule) newSequentialUsersGroup() *api.TaskGroup {
+	first := newShellTask("first", "echo "+plantedSecret+" > $NOMAD_ALLOC_DIR/data/left", func(t *api.Task) {
 		t.User = strconv.Itoa(secondUser)
 		t.Lifecycle = &api.TaskLifecycle{Hook: "prestart"}
 	})
-	return newTaskGroup(first, s.accountTask("main", strconv.Itoa(firstUser), "test \"$(cat $NOMAD_ALLOC_DIR/data/left)\" = "+plantedSecret+"\n"))
+	return newTaskGroup(first, s.newFileCheckingTask("main", strconv.Itoa(firstUser), "test \"$(cat $NOMAD_ALLOC_DIR/data/left)\" = "+plantedSecret+"\n"))
 }
 
 // pickGroups returns some of the groups, in random order.
@@ -661,13 +663,13 @@ func (s *randomJobSchedule) run() {
 	s.t.Helper()
 	groups := map[string]*api.TaskGroup{}
 	var ids []string
-	for _, name := range s.pickGroups(1+s.rand.IntN(2), accountTaskGroups) {
+	for _, name := range s.pickGroups(1+s.rand.IntN(2), scheduleGroupBuilders) {
 		ids = append(ids, fmt.Sprintf("%s-%d", name, s.seed))
-		groups[ids[len(ids)-1]] = accountTaskGroups[name](s)
+		groups[ids[len(ids)-1]] = scheduleGroupBuilders[name](s)
 	}
-	for _, name := range s.pickGroups(1, isolatedGroups) {
+	for _, name := range s.pickGroups(1, isolatedGroupBuilders) {
 		ids = append(ids, fmt.Sprintf("%s-%d", name, s.seed))
-		groups[ids[len(ids)-1]] = isolatedGroups[name](s)
+		groups[ids[len(ids)-1]] = isolatedGroupBuilders[name](s)
 	}
 	allocs := map[string]*api.Allocation{}
 	rounds := 1 + s.rand.IntN(3)

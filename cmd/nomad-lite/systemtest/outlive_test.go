@@ -68,16 +68,16 @@ func TestTasksOutliveADriverBuildThatDoesNotStart(t *testing.T) {
 					n.assertSameTaskProcess(ids[job], was[job])
 				}
 			}
-			plugin := n.waitPlugin(process.ID{})
+			plugin := n.waitNewPluginProcess(process.ID{})
 			n.end("leave")
 			good := n.installDriverScript(broken)
 			for range 2 { // the first agent stops the plugin process, the second agent finds none
 				n.startAgent()
-				n.waitReport("the plugin of the build before has ended, and the tasks run", func(v taskReport) bool {
+				n.waitTaskReport("the plugin of the build before has ended, and the tasks run", func(v taskReport) bool {
 					return !plugin.Alive() && v.runningTaskCount() == len(jobs)
 				})
 				time.Sleep(500 * time.Millisecond) // if the agent acted on the missing driver, it would do so within this time
-				v := n.waitReport("the tasks run", func(taskReport) bool { return true })
+				v := n.waitTaskReport("the tasks run", func(taskReport) bool { return true })
 				for _, job := range jobs {
 					if _, s := v.taskOfJob(job); s == nil || s.State != model.TaskRunning || s.Failed || s.Restarts != 0 {
 						t.Errorf("%s without a driver: %+v", job, s)
@@ -89,7 +89,7 @@ func TestTasksOutliveADriverBuildThatDoesNotStart(t *testing.T) {
 			}
 			n.installDriverScript(string(good) + "# repaired\n")
 			n.startAgent()
-			n.waitReport("the repaired build has the tasks", func(v taskReport) bool { return v.Owned == len(jobs) })
+			n.waitTaskReport("the repaired build has the tasks", func(v taskReport) bool { return v.Owned == len(jobs) })
 			expect("with the repaired build")
 			if err := os.WriteFile(n.dir+"/done", nil, 0o644); err != nil {
 				t.Fatal(err)
@@ -144,20 +144,20 @@ func TestChildrenEndWithTheirTaskWhenTheKeeperHasDied(t *testing.T) {
 			}
 			n.registerJobs(n.dir, n.job(job, "batch", script+fmt.Sprintf("read x <%s || :", fifo), ""))
 			ids[job] = n.waitTask(job+" runs", job, taskHasState(model.TaskRunning))
-			n.waitReport(job+" has its children", func(taskReport) bool { return len(processesOfAlloc(n.T, ids[job])) >= count })
+			n.waitTaskReport(job+" has its children", func(taskReport) bool { return len(processesOfAlloc(n.T, ids[job])) >= count })
 		}
-		first := groupByKind(nodeProcesses(n.dataDir))["keeper"]
+		first := groupProcessesByKind(findNodeProcesses(n.dataDir))["keeper"]
 		if len(first) != 1 {
 			n.Fatalf("keepers: %v", first)
 		}
 		_ = first[0].Signal(syscall.SIGKILL)
-		n.waitReport("there is another keeper", func(taskReport) bool {
-			now := groupByKind(nodeProcesses(n.dataDir))["keeper"]
+		n.waitTaskReport("there is another keeper", func(taskReport) bool {
+			now := groupProcessesByKind(findNodeProcesses(n.dataDir))["keeper"]
 			return len(now) == 1 && now[0] != first[0]
 		})
 		for _, job := range jobs {
 			// During exec a process has no environment for a moment, and is not found then.
-			n.waitReport(job+" keeps its children", func(taskReport) bool { return len(processesOfAlloc(n.T, ids[job])) >= count })
+			n.waitTaskReport(job+" keeps its children", func(taskReport) bool { return len(processesOfAlloc(n.T, ids[job])) >= count })
 		}
 		none := func(job string) {
 			n.Helper()
@@ -171,14 +171,14 @@ func TestChildrenEndWithTheirTaskWhenTheKeeperHasDied(t *testing.T) {
 
 		n.ask("deregister stopped", new(string))
 		n.waitTask("the stopped task is dead", "stopped", taskHasState(model.TaskDead))
-		n.waitReport("its allocation is complete", func(v taskReport) bool {
+		n.waitTaskReport("its allocation is complete", func(v taskReport) bool {
 			alloc, _ := v.taskOfJob("stopped")
 			return alloc.ClientStatus == api.AllocClientStatusComplete
 		})
 		none("stopped")
 
 		n.ask("purge purged", new(string))
-		n.waitReport("the purged allocation is gone", func(v taskReport) bool { return v.Allocs[ids["purged"]] == nil })
+		n.waitTaskReport("the purged allocation is gone", func(v taskReport) bool { return v.Allocs[ids["purged"]] == nil })
 		none("purged")
 
 		fifo, err := os.OpenFile(filepath.Join(n.dir, "collected"), os.O_WRONLY, 0)
@@ -186,7 +186,7 @@ func TestChildrenEndWithTheirTaskWhenTheKeeperHasDied(t *testing.T) {
 			n.Fatal(err)
 		}
 		fifo.Close()
-		n.waitReport("the task has ended by itself", func(v taskReport) bool {
+		n.waitTaskReport("the task has ended by itself", func(v taskReport) bool {
 			alloc, _ := v.taskOfJob("collected")
 			return alloc.ClientStatus == api.AllocClientStatusComplete
 		})
@@ -196,7 +196,7 @@ func TestChildrenEndWithTheirTaskWhenTheKeeperHasDied(t *testing.T) {
 			n.Errorf("collect: %s", collectResult)
 		}
 		dir := filepath.Join(n.dataDir, "alloc", ids["collected"])
-		n.waitReport("its directory is gone", func(taskReport) bool { _, err := os.Stat(dir); return os.IsNotExist(err) })
+		n.waitTaskReport("its directory is gone", func(taskReport) bool { _, err := os.Stat(dir); return os.IsNotExist(err) })
 		none("collected")
 		n.end("stop")
 	})

@@ -75,16 +75,16 @@ func (n *relocatedNode) removeSocketDirs() {
 // processesByKind returns the processes of the node by kind, whichever path of the data directory
 // they were started with.
 func (n *relocatedNode) processesByKind() map[string][]process.ID {
-	return groupByKind(nodeProcesses(n.dir))
+	return groupProcessesByKind(findNodeProcesses(n.dir))
 }
 
-// assertOneOfEachKind asserts that the node has exactly one keeper, one log collector and one
+// assertOneProcessOfEachKind asserts that the node has exactly one keeper, one log collector and one
 // plugin process, and that the keeper and the tasks still have their processes.
-func (n *relocatedNode) assertOneOfEachKind(what string, before map[string][]process.ID) {
+func (n *relocatedNode) assertOneProcessOfEachKind(what string, before map[string][]process.ID) {
 	n.Helper()
 	now := n.processesByKind()
 	several := func(kind string) bool { return len(now[kind]) != 1 }
-	for limit := time.Now().Add(waitTimeout); slices.ContainsFunc(helperKinds, several) && time.Now().Before(limit); {
+	for limit := time.Now().Add(waitTimeout); slices.ContainsFunc(helperProcessKinds, several) && time.Now().Before(limit); {
 		time.Sleep(10 * time.Millisecond) // a replaced process needs time to exit
 		now = n.processesByKind()
 	}
@@ -93,7 +93,7 @@ func (n *relocatedNode) assertOneOfEachKind(what string, before map[string][]pro
 			n.Errorf("%s: %s is %v, was %v", what, kind, is, was)
 		}
 	}
-	for _, kind := range helperKinds {
+	for _, kind := range helperProcessKinds {
 		if len(now[kind]) != 1 {
 			n.Errorf("%s: %s is %v", what, kind, now[kind])
 		}
@@ -126,15 +126,15 @@ job %q {
 // and that a plugin and a task can be started.
 func (n *relocatedNode) checkTasks(what string, before map[string][]process.ID) {
 	n.Helper()
-	v := n.agent.waitReport(what+": all tasks are owned", func(v taskReport) bool { return v.Owned == pathTaskCount })
-	n.assertOneOfEachKind(what, before)
-	var logs []string
+	v := n.agent.waitTaskReport(what+": all tasks are owned", func(v taskReport) bool { return v.Owned == relocatedTaskCount })
+	n.assertOneProcessOfEachKind(what, before)
+	var logFiles []string
 	for id, alloc := range v.Allocs {
 		if alloc.JobID == "many" {
-			logs = append(logs, filepath.Join(n.dataPath, "alloc", id, "alloc", "logs", "loop.stdout.0"))
+			logFiles = append(logFiles, filepath.Join(n.dataPath, "alloc", id, "alloc", "logs", "loop.stdout.0"))
 		}
 	}
-	assertConsecutiveOutput(n.T, logs)
+	assertConsecutiveOutput(n.T, logFiles)
 
 	plugins := n.processesByKind()["plugin"]
 	for _, p := range plugins {
@@ -143,7 +143,7 @@ func (n *relocatedNode) checkTasks(what string, before map[string][]process.ID) 
 	n.checkCount++
 	job := fmt.Sprint("once-", n.checkCount)
 	n.agent.registerJobs(n.dir, fmt.Sprintf(runOnceJob, job))
-	n.agent.waitReport(what+": a task starts after the plugin was killed", func(v taskReport) bool {
+	n.agent.waitTaskReport(what+": a task starts after the plugin was killed", func(v taskReport) bool {
 		for _, alloc := range v.Allocs {
 			if alloc.JobID == job {
 				return alloc.ClientStatus == api.AllocClientStatusComplete
@@ -151,12 +151,12 @@ func (n *relocatedNode) checkTasks(what string, before map[string][]process.ID) 
 		}
 		return false
 	})
-	n.agent.waitReport(what+": all tasks are owned", func(v taskReport) bool { return v.Owned == pathTaskCount })
-	n.assertOneOfEachKind(what, before)
-	assertConsecutiveOutput(n.T, logs)
+	n.agent.waitTaskReport(what+": all tasks are owned", func(v taskReport) bool { return v.Owned == relocatedTaskCount })
+	n.assertOneProcessOfEachKind(what, before)
+	assertConsecutiveOutput(n.T, logFiles)
 }
 
-const pathTaskCount = 3
+const relocatedTaskCount = 3
 
 // TestDataDirectoryIsFoundByEveryPath changes the path of a data directory with running tasks, and
 // removes the directories of the sockets, both with and without a running agent.
@@ -185,15 +185,15 @@ func TestDataDirectoryIsFoundByEveryPath(t *testing.T) {
 			n := &relocatedNode{T: t, dir: dir, dataPath: filepath.Join(dir, test.data), uid: test.uid}
 			t.Cleanup(func() {
 				assertNodeExited(t, dir)
-				if err := allocdir.Sweep(dir); err != nil {
+				if err := allocdir.RemoveAllocDir(dir); err != nil {
 					t.Error(err)
 				}
 			})
 			n.newRuntimeDir()
 			n.makeDir(n.dataPath)
 			n.start()
-			n.agent.registerJobs(dir, fmt.Sprintf(manyTasksJob, pathTaskCount))
-			n.agent.waitReport("all tasks run", func(v taskReport) bool { return v.Owned == pathTaskCount })
+			n.agent.registerJobs(dir, fmt.Sprintf(manyTasksJob, relocatedTaskCount))
+			n.agent.waitTaskReport("all tasks run", func(v taskReport) bool { return v.Owned == relocatedTaskCount })
 			first := map[string][]process.ID{}
 			for kind, processes := range n.processesByKind() {
 				first[kind] = processes

@@ -59,7 +59,7 @@ func readProcessLimits(t *testing.T) map[string]processLimits {
 // check compares each thread of a process with a row of the table in SECURITY.md. The capabilities
 // "all" mean those of the test process.
 func (p processLimits) check(pid int, bounded bool) error {
-	all, err := boundingSet("/proc/self/status")
+	all, err := readCapabilityBoundingSet("/proc/self/status")
 	if err != nil {
 		return err
 	}
@@ -108,7 +108,7 @@ func (p processLimits) check(pid int, bounded bool) error {
 	return nil
 }
 
-func boundingSet(status string) (set uint64, err error) {
+func readCapabilityBoundingSet(status string) (set uint64, err error) {
 	text, err := os.ReadFile(status)
 	if err != nil {
 		return 0, err
@@ -148,7 +148,7 @@ func processesWithArgs(args string) (found []int) {
 }
 
 // Each process of an agent has the restrictions that SECURITY.md lists, in each of its threads.
-func TestPowersOfProcesses(t *testing.T) {
+func TestProcessPrivileges(t *testing.T) {
 	if os.Geteuid() != 0 || runtime.GOARCH != "amd64" && runtime.GOARCH != "arm64" {
 		t.Skip("needs root, which has capabilities, and filters of system calls")
 	}
@@ -170,7 +170,7 @@ func TestPowersOfProcesses(t *testing.T) {
 	}))
 	defer server.Close()
 	s := startTestAgent(t, false, "plugin \"script\" {\n  config {\n    commands = false\n  }\n}\n")
-	alloc := s.run("powers", "service", "running", shellTask("t", sleepForeverScript, func(task *api.Task) {
+	alloc := s.run("powers", "service", "running", newShellTask("t", sleepForeverScript, func(task *api.Task) {
 		task.Artifacts = []*api.TaskArtifact{{GetterSource: new(server.URL + "/a"), RelativeDest: new("local/artifact")}}
 		task.Templates = []*api.Template{{EmbeddedTmpl: new("text"), DestPath: new("local/template")}}
 		task.Meta = map[string]string{"lite_hook_script": `{"poststart": {"exec": ["true"]}}`}

@@ -26,9 +26,9 @@ import (
 )
 
 var (
-	killDuration  = flag.Duration("random-kills", 0, "how long TestRandomKills kills pairs of processes; 0 means some pairs only")
-	killSeed      = flag.Uint64("random-kills-seed", 0, "seed of TestRandomKills; 0 means a new one")
-	killTaskCount = flag.Int("random-kills-tasks", 12, "number of tasks of TestRandomKills, half of them of each driver")
+	randomKillsDuration  = flag.Duration("random-kills", 0, "how long TestRandomKills kills pairs of processes; 0 means some pairs only")
+	randomKillsSeed      = flag.Uint64("random-kills-seed", 0, "seed of TestRandomKills; 0 means a new one")
+	randomKillsTaskCount = flag.Int("random-kills-tasks", 12, "number of tasks of TestRandomKills, half of them of each driver")
 )
 
 // serveExternalExecDriver serves raw_exec as a third-party driver: a file in the plugin directory with
@@ -123,22 +123,22 @@ const killWaitTimeout = 2 * waitTimeout
 // randomKillsRun is one run of TestRandomKills.
 type randomKillsRun struct {
 	*testing.T
-	random     *rand.Rand
-	dir        string // directory of all files of the test run
-	recordDir  string // directory in which the tasks record their runs, one file per allocation
-	configFile string
-	log        *os.File
-	client     *api.Client
-	agent      *exec.Cmd
+	random        *rand.Rand
+	dir           string // directory of all files of the test run
+	taskRecordDir string // directory in which the tasks record their runs, one file per allocation
+	configFile    string
+	log           *os.File
+	client        *api.Client
+	agent         *exec.Cmd
 
-	allocs          []string          // ids of the allocations, sorted by name
-	drivers         map[string]string // driver by allocation
-	requestedExits  map[string]int    // number of exits that the test has caused, by allocation id
-	recentlyEnded   map[string]bool   // allocations whose task the test has killed or stopped since the last check
-	interruptedRuns map[string][]int  // by allocation id: numbers of the runs that were repeated because the plugin or the agent was killed during their start
-	killCounts      map[string]int    // number of kills since the last check, by kind of process
-	lastKeeperKill  time.Time         // time at which a keeper was last killed
-	recentKills     []string          // times and kinds of the kills since the last check
+	allocIDs            []string          // ids of the allocations, sorted by name
+	driverByAlloc       map[string]string // driver by allocation
+	requestedExits      map[string]int    // number of exits that the test has caused, by allocation id
+	recentlyEndedAllocs map[string]bool   // allocations whose task the test has killed or stopped since the last check
+	interruptedRuns     map[string][]int  // by allocation id: numbers of the runs that were repeated because the plugin or the agent was killed during their start
+	killCounts          map[string]int    // number of kills since the last check, by kind of process
+	lastKeeperKill      time.Time         // time at which a keeper was last killed
+	recentKills         []string          // times and kinds of the kills since the last check
 }
 
 // TestRandomKills kills random pairs of the processes of a node while its tasks start and
@@ -151,19 +151,19 @@ func TestRandomKills(t *testing.T) {
 		t.Skip("needs root, to have cgroups and task directories like an agent's")
 	}
 	t.Parallel()
-	seed := cmp.Or(*killSeed, uint64(time.Now().UnixNano()))
+	seed := cmp.Or(*randomKillsSeed, uint64(time.Now().UnixNano()))
 	t.Logf("seed %d", seed)
 	r := newRandomKillsRun(t, rand.New(rand.NewPCG(seed, 0)))
 	r.startAgent()
 	r.registerJob()
 	r.checkTasks()
 	began, pairs, checks := time.Now(), 0, 0
-	for pairs == 0 || time.Since(began) < *killDuration || *killDuration == 0 && pairs < 8 {
+	for pairs == 0 || time.Since(began) < *randomKillsDuration || *randomKillsDuration == 0 && pairs < 8 {
 		for range 3 + r.random.IntN(10) {
 			r.killVictimPair()
 			pairs++
 			r.sleepRandomly(2 * time.Second)
-			if *killDuration == 0 && pairs == 8 {
+			if *randomKillsDuration == 0 && pairs == 8 {
 				break
 			}
 		}
@@ -178,7 +178,7 @@ func TestRandomKills(t *testing.T) {
 	for _, runs := range r.interruptedRuns {
 		repeated += len(runs)
 	}
-	t.Logf("%d tasks, %d pairs of kills, %d ends of tasks, %d interrupted starts, %d checks in %v", len(r.allocs), pairs, ends, repeated, checks, time.Since(began).Round(time.Second))
+	t.Logf("%d tasks, %d pairs of kills, %d ends of tasks, %d interrupted starts, %d checks in %v", len(r.allocIDs), pairs, ends, repeated, checks, time.Since(began).Round(time.Second))
 	r.stopAndCheck()
 }
 
@@ -186,11 +186,11 @@ func newRandomKillsRun(t *testing.T, random *rand.Rand) *randomKillsRun {
 	t.Helper()
 	dir := newNodeDir(t)
 	r := &randomKillsRun{
-		T: t, random: random, dir: dir, recordDir: filepath.Join(dir, "records"), configFile: filepath.Join(dir, "agent.hcl"),
-		drivers: map[string]string{}, requestedExits: map[string]int{}, recentlyEnded: map[string]bool{}, interruptedRuns: map[string][]int{}, killCounts: map[string]int{},
+		T: t, random: random, dir: dir, taskRecordDir: filepath.Join(dir, "records"), configFile: filepath.Join(dir, "agent.hcl"),
+		driverByAlloc: map[string]string{}, requestedExits: map[string]int{}, recentlyEndedAllocs: map[string]bool{}, interruptedRuns: map[string][]int{}, killCounts: map[string]int{},
 	}
 	plugins := filepath.Join(dir, "plugins")
-	for _, d := range []string{r.recordDir, plugins} {
+	for _, d := range []string{r.taskRecordDir, plugins} {
 		if err := os.Mkdir(d, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -211,7 +211,7 @@ func newRandomKillsRun(t *testing.T, random *rand.Rand) *randomKillsRun {
 	t.Cleanup(func() {
 		if t.Failed() {
 			r.keepLog()
-			for _, p := range nodeProcesses(r.dataDir()) {
+			for _, p := range findNodeProcesses(r.dataDir()) {
 				_ = p.Signal(syscall.SIGKILL) // after a failure the processes of the node do not exit by themselves
 			}
 		}
@@ -277,7 +277,7 @@ func (r *randomKillsRun) registerJob() {
 	r.Helper()
 	text := "job \"many\" {\n"
 	for _, driver := range []string{rawexec.Name, "external_exec"} {
-		text += fmt.Sprintf(randomKillsGroup, driver, *killTaskCount/2, r.recordDir)
+		text += fmt.Sprintf(randomKillsGroup, driver, *randomKillsTaskCount/2, r.taskRecordDir)
 	}
 	r.waitNoError("the agent answers", func() error {
 		_, err := r.client.Status().Leader()
@@ -295,13 +295,13 @@ func (r *randomKillsRun) registerJob() {
 		if err != nil {
 			return err
 		}
-		if len(list) != *killTaskCount/2*2 {
+		if len(list) != *randomKillsTaskCount/2*2 {
 			return fmt.Errorf("%d allocations", len(list))
 		}
 		slices.SortFunc(list, func(a, b *api.AllocationListStub) int { return strings.Compare(a.Name, b.Name) })
 		for _, a := range list {
-			r.allocs = append(r.allocs, a.ID)
-			r.drivers[a.ID] = a.TaskGroup
+			r.allocIDs = append(r.allocIDs, a.ID)
+			r.driverByAlloc[a.ID] = a.TaskGroup
 		}
 		return nil
 	})
@@ -357,7 +357,7 @@ func (r *randomKillsRun) waitFIFOReaders() {
 		if _, err := r.client.Status().Leader(); err != nil {
 			return err
 		}
-		processes, want := groupByKind(nodeProcesses(r.dataDir())), 2*(len(r.allocs)-len(r.recentlyEnded))
+		processes, want := groupProcessesByKind(findNodeProcesses(r.dataDir())), 2*(len(r.allocIDs)-len(r.recentlyEndedAllocs))
 		for _, kind := range []string{"keeper", "log-collector"} {
 			if len(processes[kind]) != 1 {
 				return fmt.Errorf("%d processes %s", len(processes[kind]), kind)
@@ -395,7 +395,7 @@ func (r *randomKillsRun) killVictim(kind string) {
 	case "task", "exit":
 		r.endTask(kind)
 	default:
-		for _, p := range groupByKind(nodeProcesses(r.dataDir()))[kind] {
+		for _, p := range groupProcessesByKind(findNodeProcesses(r.dataDir()))[kind] {
 			_ = p.Signal(syscall.SIGKILL) // an error means that the process has exited
 			r.killCounts[kind]++
 			if kind == "keeper" {
@@ -409,13 +409,13 @@ func (r *randomKillsRun) killVictim(kind string) {
 // latest run has not recorded its start, or that was already ended since the last check.
 func (r *randomKillsRun) endTask(how string) {
 	r.Helper()
-	id := r.allocs[r.random.IntN(len(r.allocs))]
-	record := r.readRecord(id)
-	if r.recentlyEnded[id] || len(record.pids) == 0 {
+	id := r.allocIDs[r.random.IntN(len(r.allocIDs))]
+	record := r.readTaskRecord(id)
+	if r.recentlyEndedAllocs[id] || len(record.pids) == 0 {
 		return
 	}
 	if how == "exit" {
-		if err := os.WriteFile(filepath.Join(r.recordDir, id+".end"), nil, 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(r.taskRecordDir, id+".end"), nil, 0o644); err != nil {
 			r.Fatal(err)
 		}
 	} else {
@@ -429,7 +429,7 @@ func (r *randomKillsRun) endTask(how string) {
 		}
 	}
 	r.recentKills[len(r.recentKills)-1] += " " + id[:8]
-	r.recentlyEnded[id] = true
+	r.recentlyEndedAllocs[id] = true
 	r.requestedExits[id]++
 }
 
@@ -440,8 +440,8 @@ type taskRecord struct {
 	runsOverlapped    bool
 }
 
-func (r *randomKillsRun) readRecord(id string) taskRecord {
-	text, err := os.ReadFile(filepath.Join(r.recordDir, id))
+func (r *randomKillsRun) readTaskRecord(id string) taskRecord {
+	text, err := os.ReadFile(filepath.Join(r.taskRecordDir, id))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		r.Fatal(err)
 	}
@@ -467,7 +467,7 @@ func (r *randomKillsRun) readRecord(id string) taskRecord {
 func (r *randomKillsRun) checkTasks() {
 	r.Helper()
 	r.waitNoError("the node is as it should be", func() error {
-		processes := groupByKind(nodeProcesses(r.dataDir()))
+		processes := groupProcessesByKind(findNodeProcesses(r.dataDir()))
 		// The check waits for all plugins. Otherwise a task could exit while its plugin is down,
 		// and the next check would expect an exit status that no plugin could observe.
 		for _, kind := range []string{"keeper", "log-collector", "plugin", "exec-driver"} {
@@ -479,30 +479,30 @@ func (r *randomKillsRun) checkTasks() {
 		if err != nil {
 			return err
 		}
-		if len(list) != len(r.allocs) {
-			return fmt.Errorf("%d allocations, want %d", len(list), len(r.allocs))
+		if len(list) != len(r.allocIDs) {
+			return fmt.Errorf("%d allocations, want %d", len(list), len(r.allocIDs))
 		}
 		for _, a := range list {
 			if err := r.checkAlloc(a, processes[a.ID+"/count"]); err != nil {
-				return fmt.Errorf("%s, driver %s: %w", a.ID, r.drivers[a.ID], err)
+				return fmt.Errorf("%s, driver %s: %w", a.ID, r.driverByAlloc[a.ID], err)
 			}
 		}
 		return nil
 	})
-	r.recentlyEnded, r.killCounts, r.recentKills = map[string]bool{}, map[string]int{}, nil
+	r.recentlyEndedAllocs, r.killCounts, r.recentKills = map[string]bool{}, map[string]int{}, nil
 }
 
 func (r *randomKillsRun) checkAlloc(a *api.AllocationListStub, processes []process.ID) error {
-	record, state := r.readRecord(a.ID), a.TaskStates["count"]
+	record, state := r.readTaskRecord(a.ID), a.TaskStates["count"]
 	runs := len(record.pids)
 	wanted := 1 + r.requestedExits[a.ID] + len(r.interruptedRuns[a.ID])
 	// Each kill of the plugin or of the agent can interrupt the start of one run, which is then
 	// repeated.
-	interruptions := r.killCounts[r.pluginKind(a.ID)] + r.killCounts["agent"]
+	interruptions := r.killCounts[r.pluginProcessKind(a.ID)] + r.killCounts["agent"]
 	for run := wanted - 1; slices.Contains(r.interruptedRuns[a.ID], run); run-- {
 		interruptions--
 	}
-	for ; runs > wanted && r.recentlyEnded[a.ID] && interruptions > 0; interruptions-- {
+	for ; runs > wanted && r.recentlyEndedAllocs[a.ID] && interruptions > 0; interruptions-- {
 		r.interruptedRuns[a.ID] = append(r.interruptedRuns[a.ID], wanted)
 		wanted++
 	}
@@ -534,9 +534,9 @@ func (r *randomKillsRun) checkAlloc(a *api.AllocationListStub, processes []proce
 	return r.checkOutput(a.ID, record)
 }
 
-// pluginKind returns the kind of the plugin process that serves the driver of an allocation.
-func (r *randomKillsRun) pluginKind(id string) string {
-	if r.drivers[id] == rawexec.Name {
+// pluginProcessKind returns the kind of the plugin process that serves the driver of an allocation.
+func (r *randomKillsRun) pluginProcessKind(id string) string {
+	if r.driverByAlloc[id] == rawexec.Name {
 		return "plugin"
 	}
 	return "exec-driver"
@@ -571,10 +571,10 @@ func (r *randomKillsRun) checkExitStatus(id string, exited bool, state *api.Task
 	if slices.ContainsFunc(state.Events, func(e *api.TaskEvent) bool { return e.Type == api.TaskDriverFailure }) {
 		return nil // events of failed starts have displaced the Terminated event
 	}
-	if !r.recentlyEnded[id] {
+	if !r.recentlyEndedAllocs[id] {
 		return nil // an earlier check has seen the Terminated event, which later events have displaced
 	}
-	if restarted && r.killCounts[r.pluginKind(id)] > 0 && started.Before(r.lastKeeperKill) {
+	if restarted && r.killCounts[r.pluginProcessKind(id)] > 0 && started.Before(r.lastKeeperKill) {
 		return nil
 	}
 	return fmt.Errorf("no event %q: %v", api.TaskTerminated, eventTypes(state.Events))
@@ -637,7 +637,7 @@ func (r *randomKillsRun) stopAndCheck() {
 	if strings.Contains(string(mounts), r.dataDir()) {
 		r.Errorf("mounts are left:\n%s", mounts)
 	}
-	for _, id := range r.allocs {
+	for _, id := range r.allocIDs {
 		groups, _ := filepath.Glob("/sys/fs/cgroup/*/nomad/" + id + ".*")
 		scopes, _ := filepath.Glob("/sys/fs/cgroup/nomad.slice/*/" + id + ".*")
 		if len(groups)+len(scopes) > 0 {

@@ -41,7 +41,7 @@ job "churn" {
 func TestRestartLoopKeepsNothing(t *testing.T) {
 	t.Parallel()
 	runs := uint64(100)
-	if *allFaults {
+	if *runAllFaults {
 		runs = 1000
 	}
 	n := newNodeAsRoot(t)
@@ -53,10 +53,10 @@ func TestRestartLoopKeepsNothing(t *testing.T) {
 			return a != nil && a.TaskStates["churn"] != nil && a.TaskStates["churn"].Restarts >= least
 		}
 	}
-	n.waitReport("it has warmed up", restarts(runs/5))
-	before := n.openDescriptors()
-	n.waitReport("it has run often", restarts(runs/5+runs))
-	after := n.openDescriptors()
+	n.waitAllocReport("it has warmed up", restarts(runs/5))
+	before := n.countDescriptorsByKind()
+	n.waitAllocReport("it has run often", restarts(runs/5+runs))
+	after := n.countDescriptorsByKind()
 	for _, kind := range slices.Sorted(maps.Keys(before)) {
 		// Some descriptors are open only during a run.
 		if growth := after[kind] - before[kind]; growth > 16 {
@@ -64,12 +64,12 @@ func TestRestartLoopKeepsNothing(t *testing.T) {
 		}
 	}
 	n.do("purge churn", new(string))
-	n.waitReport("it is gone", func(s allocReport) bool { return len(s.Allocs) == 0 && len(s.Local) == 0 })
+	n.waitAllocReport("it is gone", func(s allocReport) bool { return len(s.Allocs) == 0 && len(s.Local) == 0 })
 	n.agent.end("stop")
 }
 
-// openDescriptors counts the open descriptors of the processes of the node.
-func (n *faultNode) openDescriptors() map[string]int {
+// countDescriptorsByKind counts the open descriptors of the processes of the node.
+func (n *faultNode) countDescriptorsByKind() map[string]int {
 	count := map[string]int{"agent": countDescriptors(n.T, n.agent.cmd.Process.Pid)}
 	for _, kind := range []string{"keeper", "log-collector", "plugin"} {
 		for _, p := range n.processesByKind()[kind] {

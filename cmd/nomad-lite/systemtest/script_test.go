@@ -427,15 +427,15 @@ func TestDocs(t *testing.T) {
 			t.Fatal(err)
 		}
 		name := strings.TrimSuffix(filepath.Base(document), ".md") + ".txtar"
-		if err := os.WriteFile(filepath.Join(scripts, name), documentScript(string(text)), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(scripts, name), convertDocumentToScript(string(text)), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
 	testscript.Run(t, scriptParams(t, scripts))
 }
 
-// documentScript turns a Markdown document into a testscript.
-func documentScript(document string) []byte {
+// convertDocumentToScript turns a Markdown document into a testscript.
+func convertDocumentToScript(document string) []byte {
 	var script, fileSections strings.Builder
 	for _, program := range []string{"curl", "openssl"} {
 		if strings.Contains(document, program+" ") {

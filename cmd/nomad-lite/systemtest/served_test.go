@@ -148,8 +148,8 @@ func startTestAgent(t testing.TB, secure bool, more ...string) *testAgent {
 	return &testAgent{client, t, base, address, secure, work, nodes[0].ID}
 }
 
-// shellTask returns a task that runs a script.
-func shellTask(name, script string, edit ...func(*api.Task)) *api.Task {
+// newShellTask returns a task that runs a script.
+func newShellTask(name, script string, edit ...func(*api.Task)) *api.Task {
 	task := api.NewTask(name, "raw_exec").SetConfig("command", "/bin/sh").SetConfig("args", []string{"-c", script})
 	task.Resources = &api.Resources{CPU: new(1), MemoryMB: new(10)}
 	for _, e := range edit {

@@ -24,8 +24,8 @@ type stateDamage struct {
 	do   func(path string) error
 }
 
-// stateDamages returns the damages for a state file of the usual size.
-func stateDamages() []stateDamage {
+// allStateDamages returns the damages for a state file of the usual size.
+func allStateDamages() []stateDamage {
 	const blockSize, usualStateSize = 4096, 32 * 4096
 	all := []stateDamage{
 		{"empty", func(path string) error { return os.Truncate(path, 0) }},
@@ -35,7 +35,7 @@ func stateDamages() []stateDamage {
 		}},
 	}
 	step, flips := 10*blockSize, 3
-	if *allFaults {
+	if *runAllFaults {
 		step, flips = blockSize, 40
 	}
 	for at := blockSize; at <= usualStateSize/2; at += step {
@@ -64,7 +64,7 @@ func flipBits(path string, seed uint64) error {
 // continues with the readable rest: it reports the damage, the job runs when it is
 // registered again, and no task runs twice.
 func TestDamagedState(t *testing.T) {
-	for _, d := range stateDamages() {
+	for _, d := range allStateDamages() {
 		t.Run(d.name, func(t *testing.T) {
 			t.Parallel()
 			n := newRunningNode(t)
@@ -76,7 +76,7 @@ func TestDamagedState(t *testing.T) {
 			n.lastAllocs = map[string]*api.Allocation{} // after damage, the agent can have lost all allocations
 			n.startAgent()
 			n.registerJob(n.jobSpec("1s", "one"))
-			n.waitReport("it runs again, once", n.jobIsRunning(func(a *api.Allocation) bool { return n.isOnlyRunningAlloc(a.ID) }))
+			n.waitAllocReport("it runs again, once", n.jobIsRunning(func(a *api.Allocation) bool { return n.isOnlyRunningAlloc(a.ID) }))
 			says := strings.Contains(n.readLog(), "state could not be read") || strings.Contains(n.readLog(), "tasks of a lost allocation are ended")
 			if now := n.taskProcesses(); !says && !slices.Equal(now, before) {
 				t.Errorf("tasks are %v, were %v, and the agent does not say why", now, before)
@@ -108,7 +108,7 @@ func TestLockedState(t *testing.T) {
 	}
 	file.Close()
 	n.startAgent()
-	n.waitReport("it runs", n.jobIsRunning(func(a *api.Allocation) bool { return true }))
+	n.waitAllocReport("it runs", n.jobIsRunning(func(a *api.Allocation) bool { return true }))
 	if now := n.taskProcesses(); !slices.Equal(now, before) {
 		t.Errorf("tasks are %v, were %v", now, before)
 	}
@@ -123,10 +123,10 @@ func TestStateDeletedWhileOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	n.registerJob(n.jobSpec("2s", "one"))
-	n.waitReport("it is updated", n.jobIsRunning(func(a *api.Allocation) bool { return *a.Job.Version == 1 }))
+	n.waitAllocReport("it is updated", n.jobIsRunning(func(a *api.Allocation) bool { return *a.Job.Version == 1 }))
 	n.agent.kill()
 	n.startAgent()
-	n.waitReport("the update is not lost", n.jobIsRunning(func(a *api.Allocation) bool { return *a.Job.Version == 1 }))
+	n.waitAllocReport("the update is not lost", n.jobIsRunning(func(a *api.Allocation) bool { return *a.Job.Version == 1 }))
 	if now := n.taskProcesses(); !slices.Equal(now, before) {
 		t.Errorf("tasks are %v, were %v", now, before)
 	}
@@ -159,7 +159,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	n.agent.kill()
 	n.startAgent()
-	n.waitReport("it runs on", n.jobIsRunning(func(a *api.Allocation) bool { return *a.Job.Version == 0 }))
+	n.waitAllocReport("it runs on", n.jobIsRunning(func(a *api.Allocation) bool { return *a.Job.Version == 0 }))
 	if now := n.taskProcesses(); !slices.Equal(now, before) {
 		t.Errorf("tasks are %v, were %v", now, before)
 	}
@@ -168,13 +168,13 @@ func TestFullDisk(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	n.waitReport("its end is seen", func(allocReport) bool { return !slices.Equal(n.taskProcesses(), before) })
+	n.waitAllocReport("its end is seen", func(allocReport) bool { return !slices.Equal(n.taskProcesses(), before) })
 
 	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
 	}
 	n.registerJob(n.jobSpec("2s", "one"))
-	n.waitReport("it runs again", n.jobIsRunning(func(a *api.Allocation) bool { return *a.Job.Version == 1 && n.isOnlyRunningAlloc(a.ID) }))
+	n.waitAllocReport("it runs again", n.jobIsRunning(func(a *api.Allocation) bool { return *a.Job.Version == 1 && n.isOnlyRunningAlloc(a.ID) }))
 	n.end()
 }
 
@@ -216,7 +216,7 @@ func (n *faultNode) startLifecycleJob() {
 	n.Helper()
 	n.startAgent()
 	n.registerJob(n.jobSpec("1s", "one"))
-	n.waitReport("it runs", n.jobIsRunning(func(*api.Allocation) bool { return true }))
+	n.waitAllocReport("it runs", n.jobIsRunning(func(*api.Allocation) bool { return true }))
 }
 
 func (n *faultNode) stateFile() string { return filepath.Join(n.dataDir, store.FileName) }
@@ -225,14 +225,14 @@ func (n *faultNode) stateFile() string { return filepath.Join(n.dataDir, store.F
 func (n *faultNode) end() {
 	n.Helper()
 	n.do("purge life", new(string))
-	n.waitReport("it is gone", func(s allocReport) bool { return n.isOnlyRunningAlloc("") })
+	n.waitAllocReport("it is gone", func(s allocReport) bool { return n.isOnlyRunningAlloc("") })
 	n.agent.end("stop")
 }
 
 // taskProcesses returns the processes of the lifecycle job's tasks.
 func (n *faultNode) taskProcesses() (all []process.ID) {
 	for kind, processes := range n.processesByKind() {
-		if isTaskKind(kind) {
+		if isTaskProcessKind(kind) {
 			all = append(all, processes...)
 		}
 	}
@@ -251,7 +251,7 @@ func (n *faultNode) isOnlyRunningAlloc(id string) bool {
 		n.Fatalf("I1: two have run at once:\n%s", text)
 	}
 	for kind := range n.processesByKind() {
-		if isTaskKind(kind) && !strings.HasPrefix(kind, id+"/") {
+		if isTaskProcessKind(kind) && !strings.HasPrefix(kind, id+"/") {
 			return false
 		}
 	}

@@ -50,7 +50,7 @@ func serveKillableAgent() {
 
 func runKillableAgent(dir string, programs ...string) error {
 	config := catalog.Config{Builtins: []catalog.Builtin{{Name: rawexec.Name, Config: map[string]any{"enabled": true}}}}
-	var rules []hookplugin.Rule
+	var hookRules []hookplugin.Rule
 	if len(programs) > 0 {
 		config.Dir = programs[0]
 		files, err := os.ReadDir(config.Dir)
@@ -58,11 +58,11 @@ func runKillableAgent(dir string, programs ...string) error {
 			return err
 		}
 		for _, f := range files {
-			config.Blocks = append(config.Blocks, catalog.Block{Name: f.Name()})
+			config.Blocks = append(config.Blocks, catalog.PluginBlock{Name: f.Name()})
 			if strings.HasSuffix(f.Name(), "-driver") {
 				continue
 			}
-			rules = append(rules, hookplugin.Rule{Name: f.Name(), WarnOnError: strings.HasSuffix(f.Name(), "-warn")})
+			hookRules = append(hookRules, hookplugin.Rule{Name: f.Name(), WarnOnError: strings.HasSuffix(f.Name(), "-warn")})
 		}
 	}
 	plugins, err := catalog.New(config)
@@ -76,13 +76,13 @@ func runKillableAgent(dir string, programs ...string) error {
 	ctx, end := context.WithCancelCause(context.Background())
 	defer end(nil)
 	a, err := agent.Open(ctx, agent.Config{
-		DataDir:     dir,
-		Node:        localnode.Settings{CPU: 100_000, MemoryMB: 1_000_000, DiskMB: 1_000_000},
-		Plugins:     plugins,
-		Hooks:       rules,
-		TaskProcess: agentconfig.TaskProcess,
-		GC:          noderunner.GC{MaxAllocs: 10_000, DiskUsage: 100, InodeUsage: 100}, // prevents the garbage collection of allocations that a test checks
-		Logger:      hclog.New(&hclog.LoggerOptions{Level: level, Output: os.Stderr}),
+		DataDir:         dir,
+		Node:            localnode.Settings{CPU: 100_000, MemoryMB: 1_000_000, DiskMB: 1_000_000},
+		Plugins:         plugins,
+		Hooks:           hookRules,
+		FindTaskProcess: agentconfig.TaskProcessFromState,
+		GC:              noderunner.GC{MaxAllocs: 10_000, DiskUsage: 100, InodeUsage: 100}, // prevents the garbage collection of allocations that a test checks
+		Logger:          hclog.New(&hclog.LoggerOptions{Level: level, Output: os.Stderr}),
 	})
 	if err != nil {
 		return err
@@ -221,8 +221,8 @@ func (m *killableAgent) registerJobs(dir string, jobs ...string) {
 	}
 }
 
-// waitReport requests reports from the agent until ok accepts one, and returns it.
-func (m *killableAgent) waitReport(what string, ok func(taskReport) bool) taskReport {
+// waitTaskReport requests reports from the agent until ok accepts one, and returns it.
+func (m *killableAgent) waitTaskReport(what string, ok func(taskReport) bool) taskReport {
 	m.t.Helper()
 	var v taskReport
 	for deadline := time.Now().Add(waitTimeout); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
@@ -257,9 +257,9 @@ type nodeProcess struct {
 	kind string // "keeper", "log-collector", "plugin", "dying-hook", "shell-driver", or "ALLOC/TASK" for a task
 }
 
-// nodeProcesses returns the processes that have the data directory in their environment. It skips
+// findNodeProcesses returns the processes that have the data directory in their environment. It skips
 // the child processes of tasks.
-func nodeProcesses(data string) (found []nodeProcess) {
+func findNodeProcesses(data string) (found []nodeProcess) {
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
@@ -275,16 +275,16 @@ func nodeProcesses(data string) (found []nodeProcess) {
 		if err != nil || !p.Alive() {
 			continue
 		}
-		var alloc, task string
+		var allocID, taskName string
 		for v := range bytes.SplitSeq(environ, []byte{0}) {
 			if rest, ok := bytes.CutPrefix(v, []byte("NOMAD_ALLOC_ID=")); ok {
-				alloc = string(rest)
+				allocID = string(rest)
 			}
 			if rest, ok := bytes.CutPrefix(v, []byte("NOMAD_TASK_NAME=")); ok {
-				task = string(rest)
+				taskName = string(rest)
 			}
 		}
-		kind := alloc + "/" + task
+		kind := allocID + "/" + taskName
 		if argv := strings.Split(string(args), "\x00"); argv[0] == "nomad-lite" {
 			kind = argv[1]
 		} else if name := filepath.Base(argv[0]); strings.HasSuffix(name, "-hook") || strings.HasSuffix(name, "-driver") {
@@ -300,8 +300,8 @@ func nodeProcesses(data string) (found []nodeProcess) {
 // assertNodeExited asserts that all processes of a node exit.
 func assertNodeExited(t testing.TB, data string) {
 	t.Helper()
-	left := nodeProcesses(data)
-	for deadline := time.Now().Add(waitTimeout); len(left) > 0 && time.Now().Before(deadline); left = nodeProcesses(data) {
+	left := findNodeProcesses(data)
+	for deadline := time.Now().Add(waitTimeout); len(left) > 0 && time.Now().Before(deadline); left = findNodeProcesses(data) {
 		time.Sleep(5 * time.Millisecond)
 	}
 	for _, p := range left {
@@ -310,7 +310,7 @@ func assertNodeExited(t testing.TB, data string) {
 	}
 }
 
-func groupByKind(processes []nodeProcess) map[string][]process.ID {
+func groupProcessesByKind(processes []nodeProcess) map[string][]process.ID {
 	all := map[string][]process.ID{}
 	for _, p := range processes {
 		all[p.kind] = append(all[p.kind], p.ID)
@@ -444,12 +444,12 @@ func copyAsOtherBuild(t testing.TB) string {
 // nodeFailure is a failure of a node: its agent exits, and other processes are killed.
 type nodeFailure struct {
 	name             string
-	victims          []string // victims besides the agent
+	victimKinds      []string // victims besides the agent
 	gracefulShutdown bool     // the agent is stopped in order, and not killed
 	upgradesAgent    bool     // the next agent is another build of the program
 }
 
-var helperKinds = []string{"keeper", "log-collector", "plugin"}
+var helperProcessKinds = []string{"keeper", "log-collector", "plugin"}
 
 // TestTasksSurviveDeaths injects one failure after the other into a node with services. Tasks exit
 // while no agent runs, and the test checks the report of the next agent.
@@ -464,14 +464,14 @@ func TestTasksSurviveDeaths(t *testing.T) {
 	}{
 		{"of a hundred", 100, []nodeFailure{
 			{name: "agent"},
-			{name: "agent and collector", victims: []string{"log-collector"}},
+			{name: "agent and collector", victimKinds: []string{"log-collector"}},
 			{name: "agent in good order", gracefulShutdown: true},
-			{name: "agent and plugin", victims: []string{"plugin"}},
+			{name: "agent and plugin", victimKinds: []string{"plugin"}},
 			{name: "agent, and the next one is another build", upgradesAgent: true},
 		}},
 		// The keeper is killed in a test of its own, because without it the exit of a task whose
 		// plugin is killed later is not recorded.
-		{"with the keeper", 3, []nodeFailure{{name: "agent and keeper", victims: []string{"keeper"}}}},
+		{"with the keeper", 3, []nodeFailure{{name: "agent and keeper", victimKinds: []string{"keeper"}}}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -490,31 +490,31 @@ func testTasksSurvive(t *testing.T, services int, deaths []nodeFailure) {
 	for round, death := range deaths {
 		ends, flag := fmt.Sprint("ends-", round), filepath.Join(dir, fmt.Sprint("go-", round))
 		m.registerJobs(dir, fmt.Sprintf(endingJob, ends, flag))
-		before := m.waitReport("all tasks run", func(v taskReport) bool {
+		before := m.waitTaskReport("all tasks run", func(v taskReport) bool {
 			return v.Owned == stay+3 && v.runningTaskCount() == stay+3 && taskIsDead(v, "stages", "before")
 		})
-		processes := groupByKind(nodeProcesses(data))
+		processes := groupProcessesByKind(findNodeProcesses(data))
 
 		if death.gracefulShutdown {
 			m.end("leave")
 		} else {
 			m.kill()
 		}
-		for _, kind := range death.victims {
+		for _, kind := range death.victimKinds {
 			for _, p := range processes[kind] {
 				if err := p.Signal(syscall.SIGKILL); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
-		var victim string
+		var victimAllocID string
 		for id, alloc := range before.Allocs {
 			if alloc.JobID == "many" && !killed[id] {
-				victim = id
+				victimAllocID = id
 			}
 		}
-		killed[victim] = true
-		if err := processes[victim+"/loop"][0].Signal(syscall.SIGKILL); err != nil {
+		killed[victimAllocID] = true
+		if err := processes[victimAllocID+"/loop"][0].Signal(syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
 		if err := os.WriteFile(flag, nil, 0o644); err != nil {
@@ -527,16 +527,16 @@ func testTasksSurvive(t *testing.T, services int, deaths []nodeFailure) {
 		}
 		begin := time.Now()
 		m = startKillableAgent(t, program, data)
-		after := m.waitReport("all is as it should be", func(v taskReport) bool {
-			return v.Owned == stay && v.runningTaskCount() == stay && taskIsDead(v, ends, "after") && v.Allocs[victim].TaskStates["loop"].Restarts == 1
+		after := m.waitTaskReport("all is as it should be", func(v taskReport) bool {
+			return v.Owned == stay && v.runningTaskCount() == stay && taskIsDead(v, ends, "after") && v.Allocs[victimAllocID].TaskStates["loop"].Restarts == 1
 		})
 		t.Logf("%s: all tasks owned after %v", death.name, time.Since(begin))
-		now := groupByKind(nodeProcesses(data))
+		now := groupProcessesByKind(findNodeProcesses(data))
 		several := func(kind string) bool { return len(now[kind]) != 1 }
 		// A keeper or log collector of the old build exits when its successor has taken over.
-		for limit := time.Now().Add(waitTimeout); slices.ContainsFunc(helperKinds, several) && time.Now().Before(limit); {
+		for limit := time.Now().Add(waitTimeout); slices.ContainsFunc(helperProcessKinds, several) && time.Now().Before(limit); {
 			time.Sleep(10 * time.Millisecond)
-			now = groupByKind(nodeProcesses(data))
+			now = groupProcessesByKind(findNodeProcesses(data))
 		}
 		if len(after.Allocs) != len(before.Allocs) {
 			t.Errorf("%s: %d allocations, before %d", death.name, len(after.Allocs), len(before.Allocs))
@@ -550,7 +550,7 @@ func testTasksSurvive(t *testing.T, services int, deaths []nodeFailure) {
 			switch {
 			case len(is) != 1:
 				t.Errorf("%s: %s has processes %v", death.name, kind, is)
-			case id == victim:
+			case id == victimAllocID:
 				want := "[Received Task Setup Started Terminated Restarting Started]"
 				if got := fmt.Sprint(eventTypes(events)); got != want || events[3].DisplayMessage != "Exit Code: 137, Signal: 9" {
 					t.Errorf("%s: killed task: %s, %q", death.name, got, events[min(3, len(events)-1)].DisplayMessage)
@@ -561,7 +561,7 @@ func testTasksSurvive(t *testing.T, services int, deaths []nodeFailure) {
 				t.Errorf("%s: %s has new events: %v", death.name, kind, eventTypes(events))
 			}
 		}
-		var logs []string
+		var logFiles []string
 		for id, alloc := range after.Allocs {
 			want := api.AllocClientStatusRunning
 			switch {
@@ -574,18 +574,18 @@ func testTasksSurvive(t *testing.T, services int, deaths []nodeFailure) {
 			case strings.HasPrefix(alloc.JobID, "ends"):
 				want = api.AllocClientStatusFailed
 			case alloc.JobID == "many" && !killed[id]:
-				logs = append(logs, filepath.Join(data, "alloc", id, "alloc", "logs", "loop.stdout.0"))
+				logFiles = append(logFiles, filepath.Join(data, "alloc", id, "alloc", "logs", "loop.stdout.0"))
 			}
 			if alloc.ClientStatus != want {
 				t.Errorf("%s: allocation %s is %s, want %s", death.name, alloc.Name, alloc.ClientStatus, want)
 			}
 		}
-		assertConsecutiveOutput(t, logs)
-		for _, kind := range helperKinds {
+		assertConsecutiveOutput(t, logFiles)
+		for _, kind := range helperProcessKinds {
 			if len(now[kind]) != 1 {
 				t.Fatalf("%s: %s is %v, was %v", death.name, kind, now[kind], processes[kind])
 			}
-			survives := !slices.Contains(death.victims, kind) && (!death.upgradesAgent || kind == "keeper")
+			survives := !slices.Contains(death.victimKinds, kind) && (!death.upgradesAgent || kind == "keeper")
 			if survives != (now[kind][0] == processes[kind][0]) {
 				t.Errorf("%s: %s is %v, was %v", death.name, kind, now[kind], processes[kind])
 			}
@@ -615,16 +615,16 @@ func newNodeDir(t *testing.T) string {
 	}
 	t.Cleanup(func() {
 		assertNodeExited(t, filepath.Join(dir, "data"))
-		if err := allocdir.Sweep(dir); err != nil {
+		if err := allocdir.RemoveAllocDir(dir); err != nil {
 			t.Error(err)
 		}
 	})
 	return dir
 }
 
-// TestStartThatTheAgentDidNotSee removes the handle of a running task from the state. The result is
+// TestTaskWithUnstoredHandle removes the handle of a running task from the state. The result is
 // the same as if the agent had been killed before it could store the handle.
-func TestStartThatTheAgentDidNotSee(t *testing.T) {
+func TestTaskWithUnstoredHandle(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to have task directories like an agent's")
 	}
@@ -636,9 +636,9 @@ func TestStartThatTheAgentDidNotSee(t *testing.T) {
 			m := startKillableAgent(t, "/proc/self/exe", data)
 			m.registerJobs(dir, fmt.Sprintf(manyTasksJob, 1))
 			runs := func(v taskReport) bool { return v.Owned == 1 && v.runningTaskCount() == 1 }
-			before := m.waitReport("the task runs", runs)
+			before := m.waitTaskReport("the task runs", runs)
 			m.kill()
-			processes := groupByKind(nodeProcesses(data))
+			processes := groupProcessesByKind(findNodeProcesses(data))
 			for _, p := range processes[victim] {
 				_ = p.Signal(syscall.SIGKILL)
 			}
@@ -660,19 +660,19 @@ func TestStartThatTheAgentDidNotSee(t *testing.T) {
 			}
 			local.Handle = nil
 			status.State, status.Events = model.TaskPending, status.Events[:2]
-			if err := errors.Join(s.PutTask(id, "loop", local, status, state.Sync)(), s.Close()); err != nil {
+			if err := errors.Join(s.PutTask(id, "loop", local, status, state.DurabilitySync)(), s.Close()); err != nil {
 				t.Fatal(err)
 			}
 
 			m = startKillableAgent(t, "/proc/self/exe", data)
-			after := m.waitReport("the task runs again", func(v taskReport) bool {
+			after := m.waitTaskReport("the task runs again", func(v taskReport) bool {
 				return runs(v) && len(v.Allocs[id].TaskStates["loop"].Events) > 2
 			})
 			if got := fmt.Sprint(eventTypes(after.Allocs[id].TaskStates["loop"].Events)); got != "[Received Task Setup Started]" {
 				t.Errorf("events %s", got)
 			}
 			kind := id + "/loop"
-			if now := groupByKind(nodeProcesses(data))[kind]; len(now) != 1 || now[0] == processes[kind][0] {
+			if now := groupProcessesByKind(findNodeProcesses(data))[kind]; len(now) != 1 || now[0] == processes[kind][0] {
 				t.Errorf("processes %v, before %v", now, processes[kind])
 			}
 			m.end("stop")

@@ -20,14 +20,14 @@ type ptyTerminal struct {
 	outputDone chan struct{} // closed when the file "screen" has the whole output
 }
 
-func scriptTerminal(ts *testscript.TestScript) *ptyTerminal {
+func findScriptTerminal(ts *testscript.TestScript) *ptyTerminal {
 	return ts.Value(ptyTerminal{}).(*ptyTerminal)
 }
 
 // startTerminal is the command "terminal PROGRAM [ARGUMENT...]" of the scripts. It runs a program
 // on a terminal of 80 columns.
 func startTerminal(ts *testscript.TestScript, neg bool, args []string) {
-	t := scriptTerminal(ts)
+	t := findScriptTerminal(ts)
 	if neg || len(args) == 0 || t.cmd != nil {
 		ts.Fatalf("usage: terminal program [argument...], one at a time")
 	}
@@ -64,7 +64,7 @@ func typeText(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	keys, err := strconv.Unquote(`"` + escapeQuotes(text) + `"`)
 	ts.Check(err)
-	_, err = scriptTerminal(ts).master.WriteString(keys)
+	_, err = findScriptTerminal(ts).master.WriteString(keys)
 	ts.Check(err)
 }
 
@@ -89,7 +89,7 @@ func resizeTerminal(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	columns, err := strconv.ParseUint(args[1], 10, 16)
 	ts.Check(err)
-	ts.Check(pty.Setsize(scriptTerminal(ts).master, &pty.Winsize{Rows: uint16(rows), Cols: uint16(columns)}))
+	ts.Check(pty.Setsize(findScriptTerminal(ts).master, &pty.Winsize{Rows: uint16(rows), Cols: uint16(columns)}))
 }
 
 // waitTerminalExit is the command "hangup CODE" of the scripts. It waits until the program exits,
@@ -98,7 +98,7 @@ func waitTerminalExit(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: hangup code")
 	}
-	t := scriptTerminal(ts)
+	t := findScriptTerminal(ts)
 	defer time.AfterFunc(waitTimeout, func() { _ = t.cmd.Process.Kill() }).Stop() // an error means that the program has exited
 	err := t.cmd.Wait()
 	<-t.outputDone

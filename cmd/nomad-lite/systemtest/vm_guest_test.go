@@ -20,7 +20,7 @@ import (
 // These are a directory and a user in the virtual machine.
 const (
 	vmPackageDir = "repository/cmd/nomad-lite/systemtest" // directory of this package
-	vmUser       = 1000                                   // a user without privileges
+	vmUserID     = 1000                                   // a user without privileges
 )
 
 // These are the cgroups in which the test programs run, like those of a service manager.
@@ -76,19 +76,19 @@ func runVMInit(guest string) {
 	if err := prepareVM(); err != nil {
 		fmt.Println("prepare the machine:", err)
 	} else if guest == vmModePowerLoss {
-		reportVMStep(vmStepPowerLoss, runPowerLossNode)
+		runAndReportVMStep(vmStepPowerLoss, runPowerLossNode)
 	} else if guest == vmModeClock {
-		reportVMStep(vmStepClock, runClockSteps)
+		runAndReportVMStep(vmStepClock, runClockSteps)
 	} else {
 		for _, step := range vmSteps {
-			reportVMStep(step.name, step.run)
+			runAndReportVMStep(step.name, step.run)
 		}
 	}
 	unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART)
 }
 
-// reportVMStep calls do, and writes the result to the console.
-func reportVMStep(name string, do func() error) {
+// runAndReportVMStep calls do, and writes the result to the console.
+func runAndReportVMStep(name string, do func() error) {
 	fmt.Println(vmReportBegin + name)
 	began := time.Now()
 	verdict := "ok"
@@ -129,7 +129,7 @@ func prepareVM() error {
 		}
 	}
 	for _, name := range []string{"", "cgroup.procs", "cgroup.threads", "cgroup.subtree_control"} {
-		if err := os.Chown(filepath.Join("/sys/fs/cgroup"+vmDelegatedCgroup, name), vmUser, vmUser); err != nil {
+		if err := os.Chown(filepath.Join("/sys/fs/cgroup"+vmDelegatedCgroup, name), vmUserID, vmUserID); err != nil {
 			return err
 		}
 	}
@@ -169,7 +169,7 @@ func (s vmStep) run() error {
 	}
 	if s.cgroup != vmRootCgroup {
 		attr.Env[1] = "HOME=/home"
-		attr.Sys.Credential = &syscall.Credential{Uid: vmUser, Gid: vmUser}
+		attr.Sys.Credential = &syscall.Credential{Uid: vmUserID, Gid: vmUserID}
 	}
 	argv := append(slices.Clone(s.argv), "-test.v", "-test.timeout=4m")
 	pid, err := syscall.ForkExec(argv[0], argv, attr)
@@ -197,18 +197,18 @@ func vmReapUntilExit(pid int) unix.WaitStatus {
 // findLeftovers returns an error if the step has left processes, mounts, cgroups or files behind,
 // and removes them.
 func (s vmStep) findLeftovers(before []string) error {
-	var left []string
+	var leftovers []string
 	for deadline := time.Now().Add(waitTimeout); ; time.Sleep(5 * time.Millisecond) {
 		for got := 1; got > 0; {
 			got, _ = unix.Wait4(-1, nil, unix.WNOHANG, nil)
 		}
-		left = slices.DeleteFunc(findVMLeftovers(), func(trace string) bool { return slices.Contains(before, trace) })
-		if len(left) == 0 {
+		leftovers = slices.DeleteFunc(findVMLeftovers(), func(trace string) bool { return slices.Contains(before, trace) })
+		if len(leftovers) == 0 {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			cleanUpVM(left)
-			return fmt.Errorf("left behind: %q", left)
+			cleanUpVM(leftovers)
+			return fmt.Errorf("left behind: %q", leftovers)
 		}
 	}
 }
@@ -264,7 +264,7 @@ func findVMLeftovers() (all []string) {
 		for _, path := range found {
 			// These directories are never removed.
 			if base := filepath.Base(path); path == "/run/nomad-lite" || base == "lock" ||
-				strings.HasPrefix(base, "nomad-lite-"+strconv.Itoa(vmUser)) || strings.HasPrefix(base, "nomad-lite-0") {
+				strings.HasPrefix(base, "nomad-lite-"+strconv.Itoa(vmUserID)) || strings.HasPrefix(base, "nomad-lite-0") {
 				continue
 			}
 			all = append(all, path)

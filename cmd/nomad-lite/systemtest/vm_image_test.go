@@ -89,7 +89,7 @@ func (i *initramfs) writeProgram(source, name string) {
 		return
 	}
 	i.writeFile(name, 0o755, content)
-	libraries, err := sharedLibraries(source)
+	libraries, err := findSharedLibraries(source)
 	i.err = errors.Join(i.err, err)
 	for _, library := range libraries {
 		// /lib is a symbolic link to usr/lib in the virtual machine.
@@ -99,8 +99,8 @@ func (i *initramfs) writeProgram(source, name string) {
 	}
 }
 
-// sharedLibraries returns the libraries and the loader of a program.
-func sharedLibraries(program string) ([]string, error) {
+// findSharedLibraries returns the libraries and the loader of a program.
+func findSharedLibraries(program string) ([]string, error) {
 	f, err := elf.Open(program)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", program, err)

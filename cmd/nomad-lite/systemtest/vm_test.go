@@ -237,8 +237,8 @@ func writeVMImage(t *testing.T, path string, programs []string) {
 	}
 	w.writeSymlink("tests/systemtest.test", "init")
 	w.writeFile("etc/passwd", 0o644, []byte("root:x:0:0::/root:/bin/sh\nnobody:x:65534:65534::/:/bin/sh\n"+
-		fmt.Sprintf("somebody:x:%d:%[1]d::/home:/bin/sh\n", vmUser)))
-	w.writeFile("etc/group", 0o644, []byte("root:x:0:\nnogroup:x:65534:\n"+fmt.Sprintf("somebody:x:%d:\n", vmUser)))
+		fmt.Sprintf("somebody:x:%d:%[1]d::/home:/bin/sh\n", vmUserID)))
+	w.writeFile("etc/group", 0o644, []byte("root:x:0:\nnogroup:x:65534:\n"+fmt.Sprintf("somebody:x:%d:\n", vmUserID)))
 	w.writeTree("testdata", vmPackageDir+"/testdata")
 	if err := w.close(); err != nil {
 		t.Fatal(err)

@@ -40,10 +40,10 @@ func PrintDeployment(p *output.Page, d *api.Deployment, verbose bool) {
 // PrintDeployedGroups adds a table of the groups of a deployment. It leaves out columns that are
 // empty for all groups.
 func PrintDeployedGroups(p *output.Page, groups map[string]*api.DeploymentState) {
-	var anyAutoRevert, canaries bool
+	var anyAutoRevert, anyCanaries bool
 	for _, g := range groups {
 		anyAutoRevert = anyAutoRevert || g != nil && g.AutoRevert
-		canaries = canaries || g != nil && g.DesiredCanaries > 0
+		anyCanaries = anyCanaries || g != nil && g.DesiredCanaries > 0
 	}
 	columns := []struct {
 		title string
@@ -51,9 +51,9 @@ func PrintDeployedGroups(p *output.Page, groups map[string]*api.DeploymentState)
 		cell  func(*api.DeploymentState) any
 	}{
 		{"Auto Revert", anyAutoRevert, func(g *api.DeploymentState) any { return g.AutoRevert }},
-		{"Promoted", canaries, promotedCell},
+		{"Promoted", anyCanaries, promotedCell},
 		{"Desired", true, func(g *api.DeploymentState) any { return g.DesiredTotal }},
-		{"Canaries", canaries, func(g *api.DeploymentState) any { return g.DesiredCanaries }},
+		{"Canaries", anyCanaries, func(g *api.DeploymentState) any { return g.DesiredCanaries }},
 		{"Placed", true, func(g *api.DeploymentState) any { return g.PlacedAllocs }},
 		{"Healthy", true, func(g *api.DeploymentState) any { return g.HealthyAllocs }},
 		{"Unhealthy", true, func(g *api.DeploymentState) any { return g.UnhealthyAllocs }},

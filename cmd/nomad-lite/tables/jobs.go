@@ -11,7 +11,7 @@ import (
 
 // PrintJobs adds a table of jobs, or the given message if there are none.
 func PrintJobs(p *output.Page, jobs []*api.JobListStub, nothing string) {
-	wild := slices.ContainsFunc(jobs, func(j *api.JobListStub) bool { return apiclient.NamespaceOf(j) != apiclient.NamespaceOf(jobs[0]) })
+	wild := slices.ContainsFunc(jobs, func(j *api.JobListStub) bool { return apiclient.JobNamespace(j) != apiclient.JobNamespace(jobs[0]) })
 	t := output.NewTable("ID", "Type", "Priority", "Status", "Submit Date")
 	if wild {
 		t.Titles = append(t.Titles, "Namespace")
@@ -19,7 +19,7 @@ func PrintJobs(p *output.Page, jobs []*api.JobListStub, nothing string) {
 	for _, j := range jobs {
 		row := []any{j.ID, apiclient.JobType(j), j.Priority, JobStatusCell(j.Status, j.Stop), output.FormatDate(j.SubmitTime)}
 		if wild {
-			row = append(row, apiclient.NamespaceOf(j))
+			row = append(row, apiclient.JobNamespace(j))
 		}
 		t.Row(row...)
 	}

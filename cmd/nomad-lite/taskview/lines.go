@@ -2,8 +2,8 @@ package taskview
 
 import "bytes"
 
-// maxLine is the number of bytes after which an incomplete line is shown.
-const maxLine = 64 << 10
+// maxLineSize is the number of bytes after which an incomplete line is shown.
+const maxLineSize = 64 << 10
 
 // LineBuffer buffers a stream, and passes it on in whole lines.
 type LineBuffer struct{ partialLine []byte }
@@ -20,7 +20,7 @@ func (b *LineBuffer) Add(data []byte, show func([]byte)) {
 		show(data[:end])
 		data = data[end:]
 	}
-	if b.partialLine = append(b.partialLine, data...); len(b.partialLine) >= maxLine {
+	if b.partialLine = append(b.partialLine, data...); len(b.partialLine) >= maxLineSize {
 		b.Flush(show)
 	}
 }

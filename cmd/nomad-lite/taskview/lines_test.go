@@ -7,7 +7,7 @@ import (
 )
 
 func TestLineBuffer(t *testing.T) {
-	long := strings.Repeat("x", maxLine)
+	long := strings.Repeat("x", maxLineSize)
 	for _, c := range []struct {
 		name         string
 		pieces, want []string

@@ -75,17 +75,17 @@ type Task struct {
 	Label          string        // "server", or "web[1].server" if the job has several instances
 	lifecycleStage string        // "main", "prestart", …
 	state          string
-	detail         string
+	statusDetail   string
 	Colour         string
-	lastShown      *api.TaskEvent // last event that was shown
+	lastShownEvent *api.TaskEvent // last event that was shown
 }
 
 // MaxLabelWidth is the maximum width to which labels are padded.
 const MaxLabelWidth = 40
 
-// eventDelay is the maximum time that the event of a task's exit waits for the task's output, which
+// endEventDelay is the maximum time that the event of a task's exit waits for the task's output, which
 // arrives from another process and should be shown before the event.
-const eventDelay = 10 * time.Millisecond
+const endEventDelay = 10 * time.Millisecond
 
 // TaskColours are the colours by which a person distinguishes tasks. Red is reserved for failures.
 var TaskColours = []string{"\x1b[36m", "\x1b[33m", "\x1b[32m", "\x1b[35m", "\x1b[34m", "\x1b[96m", "\x1b[93m", "\x1b[92m"}
@@ -225,37 +225,37 @@ func (v *View) ShowUpdates() {
 		}
 		for _, t := range v.tasks {
 			if state := n.tasks[t.Name]; t.Alloc.ID == n.allocID && state != nil {
-				v.showState(t, state, n.time)
+				v.showTaskState(t, state, n.time)
 			}
 		}
 	}
 }
 
-func (v *View) showState(t *Task, state *api.TaskState, come time.Time) {
-	for _, e := range newEvents(state.Events, t.lastShown) {
-		t.lastShown = e
+func (v *View) showTaskState(t *Task, state *api.TaskState, come time.Time) {
+	for _, e := range findNewEvents(state.Events, t.lastShownEvent) {
+		t.lastShownEvent = e
 		switch {
 		case e.Type == api.TaskStarted && !t.HasStarted():
 			close(t.Started)
 		case e.Type == api.TaskTerminated:
 			select {
 			case <-t.OutputDone:
-			case <-time.After(time.Until(come.Add(eventDelay))):
+			case <-time.After(time.Until(come.Add(endEventDelay))):
 			}
 		}
-		v.printEvent(t, eventText(e), isFailure(e))
+		v.printEvent(t, formatEvent(e), isFailureEvent(e))
 	}
 	detail := ""
-	if t.lastShown != nil {
-		detail = eventText(t.lastShown)
+	if t.lastShownEvent != nil {
+		detail = formatEvent(t.lastShownEvent)
 	}
 	v.setStatus(t, state.State, detail)
 }
 
-// newEvents returns the events after last, the last event that was shown. Timestamps alone do not
+// findNewEvents returns the events after last, the last event that was shown. Timestamps alone do not
 // identify an event: with a coarse clock several events have the same time, and a clock can be set
 // back.
-func newEvents(events []*api.TaskEvent, last *api.TaskEvent) []*api.TaskEvent {
+func findNewEvents(events []*api.TaskEvent, last *api.TaskEvent) []*api.TaskEvent {
 	for i := len(events) - 1; last != nil && i >= 0; i-- {
 		if e := events[i]; e.Time == last.Time && e.Type == last.Type && e.DisplayMessage == last.DisplayMessage {
 			return events[i+1:]
@@ -264,16 +264,16 @@ func newEvents(events []*api.TaskEvent, last *api.TaskEvent) []*api.TaskEvent {
 	return events // the task has dropped all events that were shown
 }
 
-// eventText returns the type and the message of an event.
-func eventText(e *api.TaskEvent) string {
+// formatEvent returns the type and the message of an event.
+func formatEvent(e *api.TaskEvent) string {
 	if e.DisplayMessage == "" || e.DisplayMessage == e.Type {
 		return e.Type
 	}
 	return e.Type + ": " + strings.TrimSpace(e.DisplayMessage)
 }
 
-// isFailure reports whether an event is a failure, which is shown in red.
-func isFailure(e *api.TaskEvent) bool {
+// isFailureEvent reports whether an event is a failure, which is shown in red.
+func isFailureEvent(e *api.TaskEvent) bool {
 	switch e.Type {
 	case api.TaskTerminated:
 		return e.ExitCode != 0 || e.Signal != 0
@@ -302,7 +302,7 @@ func (v *View) printEvent(t *Task, text string, bad bool) {
 	var lines []byte
 	for line := range strings.Lines(text) {
 		if line = strings.TrimRight(line, " \n"); line != "" {
-			lines = append(append(lines, v.err.paint(colour, line)...), '\n')
+			lines = append(append(lines, v.err.colourize(colour, line)...), '\n')
 		}
 	}
 	v.write(&v.err, v.prefixLines(&v.err, t, "*", lines))
@@ -312,10 +312,10 @@ func (v *View) printEvent(t *Task, text string, bad bool) {
 func (v *View) setStatus(t *Task, state, detail string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if t.state == state && t.detail == detail {
+	if t.state == state && t.statusDetail == detail {
 		return
 	}
-	t.state, t.detail = state, detail
+	t.state, t.statusDetail = state, detail
 	if v.screen != nil {
 		v.writeLocked(&v.err, nil)
 	}
@@ -342,9 +342,9 @@ func (v *View) Close() {
 
 // prefixLines adds the label of a task and a mark to the start of each line.
 func (v *View) prefixLines(o *outputStream, t *Task, mark string, text []byte) []byte {
-	prefix := o.paint(t.Colour, fmt.Sprintf("%-*s %s ", v.LabelWidth, t.Label, mark))
+	prefix := o.colourize(t.Colour, fmt.Sprintf("%-*s %s ", v.LabelWidth, t.Label, mark))
 	if o.supportsCursor {
-		text = terminal.Printable(text, true)
+		text = terminal.SanitizeText(text, true)
 	}
 	b := make([]byte, 0, len(text)+(bytes.Count(text, []byte("\n"))+1)*len(prefix)+1)
 	for line := range bytes.Lines(text) {
@@ -355,7 +355,7 @@ func (v *View) prefixLines(o *outputStream, t *Task, mark string, text []byte) [
 	return b
 }
 
-func (o *outputStream) paint(colour, text string) string {
+func (o *outputStream) colourize(colour, text string) string {
 	if !o.useColour {
 		return text
 	}
@@ -402,11 +402,11 @@ func (v *View) taskStatusLines(columns, rows int) []string {
 		for _, state := range []string{model.TaskPending, model.TaskRunning, model.TaskDead} {
 			text += fmt.Sprintf("  %d %s", states[state], state)
 		}
-		return append(lines, v.err.paint(terminal.ColourDim, terminal.TruncateToWidth(text, columns-1)))
+		return append(lines, v.err.colourize(terminal.ColourDim, terminal.TruncateToWidth(text, columns-1)))
 	}
 	for _, t := range v.tasks {
-		text := fmt.Sprintf(" %-*s  %-9s  %-7s  %s", v.LabelWidth, t.Label, t.lifecycleStage, t.state, terminal.FirstLine(t.detail))
-		lines = append(lines, v.err.paint(t.Colour, terminal.TruncateToWidth(string(terminal.Printable([]byte(text), false)), columns-1)))
+		text := fmt.Sprintf(" %-*s  %-9s  %-7s  %s", v.LabelWidth, t.Label, t.lifecycleStage, t.state, terminal.FirstLine(t.statusDetail))
+		lines = append(lines, v.err.colourize(t.Colour, terminal.TruncateToWidth(string(terminal.SanitizeText([]byte(text), false)), columns-1)))
 	}
 	return lines
 }

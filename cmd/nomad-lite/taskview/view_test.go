@@ -28,7 +28,7 @@ func TestNewEvents(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var got []string
-			for _, e := range newEvents(c.events, c.last) {
+			for _, e := range findNewEvents(c.events, c.last) {
 				got = append(got, e.DisplayMessage)
 			}
 			if !slices.Equal(got, c.want) {

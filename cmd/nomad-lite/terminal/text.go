@@ -16,10 +16,10 @@ const (
 	ColourReset  = "\x1b[0m"
 )
 
-// Printable removes the characters and sequences from a text that would move the cursor or change
+// SanitizeText removes the characters and sequences from a text that would move the cursor or change
 // the terminal. Of control characters and sequences it keeps only tabs, newlines and, if colours is
 // set, colours. A carriage return inside of a line becomes a newline.
-func Printable(text []byte, colours bool) []byte {
+func SanitizeText(text []byte, colours bool) []byte {
 	out := make([]byte, 0, len(text))
 	coloured := false
 	for i := 0; i < len(text); {
@@ -72,7 +72,7 @@ func EscapeSequenceLength(text []byte) int {
 
 // DisplayWidth returns the number of columns of a line, which can contain colours.
 func DisplayWidth(line string) int {
-	return utf8.RuneCount(Printable([]byte(line), false))
+	return utf8.RuneCount(SanitizeText([]byte(line), false))
 }
 
 // TruncateToWidth returns the start of a text that fits into columns.

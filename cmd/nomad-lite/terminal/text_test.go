@@ -2,7 +2,7 @@ package terminal
 
 import "testing"
 
-func TestPrintable(t *testing.T) {
+func TestSanitizeText(t *testing.T) {
 	for text, want := range map[string]string{
 		"plain\ttext\n":           "plain\ttext\n",
 		"\x1b[1;31mred\x1b[m\n":   "\x1b[1;31mred\x1b[m\n",
@@ -15,11 +15,11 @@ func TestPrintable(t *testing.T) {
 		"50%\r100%\r\n":           "50%\n100%\n",
 		"\xff\xfe\n":              "\xff\xfe\n",
 	} {
-		if got := Printable([]byte(text), true); string(got) != want {
+		if got := SanitizeText([]byte(text), true); string(got) != want {
 			t.Errorf("%q: got %q, want %q", text, got, want)
 		}
 	}
-	if got := Printable([]byte("\x1b[31mred\x1b[0m"), false); string(got) != "red" {
+	if got := SanitizeText([]byte("\x1b[31mred\x1b[0m"), false); string(got) != "red" {
 		t.Errorf("without colours: got %q", got)
 	}
 }

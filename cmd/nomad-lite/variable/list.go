@@ -21,11 +21,11 @@ const listExamples = `  nomad-lite var list
   nomad-lite var list -out terse`
 
 type listOptions struct {
-	client  apiclient.Flags
-	output  outputFlags
-	filter  string
-	perPage int32
-	token   string
+	client    apiclient.Flags
+	output    outputFlags
+	filter    string
+	perPage   int32
+	pageToken string
 }
 
 func newListCommand(s *cli.Streams) *cobra.Command {
@@ -49,7 +49,7 @@ func newListCommand(s *cli.Streams) *cobra.Command {
 	o.output.register(cmd, "table", "terse", "json", "go-template")
 	cmd.Flags().StringVar(&o.filter, "filter", "", "list those only for which this `expression` is true")
 	cmd.Flags().Int32Var(&o.perPage, "per-page", 0, "list so `many` at most")
-	cmd.Flags().StringVar(&o.token, "page-token", "", "go on from this `token`")
+	cmd.Flags().StringVar(&o.pageToken, "page-token", "", "go on from this `token`")
 	return cmd
 }
 
@@ -59,7 +59,7 @@ func listVariables(ctx context.Context, o listOptions, prefix string, s *cli.Str
 		return err
 	}
 	q := apiclient.QueryOptions(ctx, "")
-	q.Filter, q.PerPage, q.NextToken = o.filter, o.perPage, o.token
+	q.Filter, q.PerPage, q.NextToken = o.filter, o.perPage, o.pageToken
 	all, meta, err := c.Variables().PrefixList(prefix, q)
 	if err != nil {
 		return apiclient.WrapError("list variables", err)
@@ -67,7 +67,7 @@ func listVariables(ctx context.Context, o listOptions, prefix string, s *cli.Str
 	if meta.NextToken != "" {
 		fmt.Fprintf(s.Err, "There are more: go on with -page-token %s\n", meta.NextToken)
 	}
-	switch o.output.formatFor(s, "table") {
+	switch o.output.resolveFormat(s, "table") {
 	case "json":
 		return output.PrintJSON(s, all)
 	case "go-template":

@@ -32,11 +32,11 @@ Exit codes: that of the command, or 1 when there was no lock, or it was lost.`
 const commandShutdownTimeout = 5 * time.Second
 
 type lockOptions struct {
-	client     apiclient.Flags
-	ttl, delay time.Duration
-	maxRetry   int64
-	shell      bool
-	verbose    bool
+	client         apiclient.Flags
+	ttl, lockDelay time.Duration
+	maxRetry       int64
+	useShell       bool
+	verbose        bool
 }
 
 func newLockCommand(s *cli.Streams) *cobra.Command {
@@ -49,20 +49,20 @@ func newLockCommand(s *cli.Streams) *cobra.Command {
   nomad-lite var lock -ttl 1m -shell=false locks/backup rsync -a /srv /backup`,
 		Args: cli.RequireArgCount(2, -1, "the path of a variable, and a command"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return runLocked(cmd.Context(), o, args[0], args[1:], s)
+			return runWithLock(cmd.Context(), o, args[0], args[1:], s)
 		},
 		ValidArgsFunction: cli.CompleteFirstArg(completeVariables(&o.client)),
 	}
 	o.client.Register(cmd)
 	cmd.Flags().DurationVar(&o.ttl, "ttl", 15*time.Second, "how long the lock outlives a holder that is gone, from 10s to 24h")
-	cmd.Flags().DurationVar(&o.delay, "delay", 15*time.Second, "how long nobody gets it after that")
+	cmd.Flags().DurationVar(&o.lockDelay, "delay", 15*time.Second, "how long nobody gets it after that")
 	cmd.Flags().Int64Var(&o.maxRetry, "max-retry", 5, "how often a request is tried again that the agent did not answer")
-	cmd.Flags().BoolVar(&o.shell, "shell", true, "let a shell read the command")
+	cmd.Flags().BoolVar(&o.useShell, "shell", true, "let a shell read the command")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "say what is done")
 	return cli.MarkRunsProgram(cmd)
 }
 
-func runLocked(ctx context.Context, o lockOptions, path string, command []string, s *cli.Streams) error {
+func runWithLock(ctx context.Context, o lockOptions, path string, command []string, s *cli.Streams) error {
 	v := &api.Variable{Path: path}
 	if isSpecFile(path) {
 		var err error
@@ -70,7 +70,7 @@ func runLocked(ctx context.Context, o lockOptions, path string, command []string
 			return err
 		}
 	}
-	v.Lock = &api.VariableLock{TTL: o.ttl.String(), LockDelay: o.delay.String()}
+	v.Lock = &api.VariableLock{TTL: o.ttl.String(), LockDelay: o.lockDelay.String()}
 	c, err := o.client.Client()
 	if err != nil {
 		return err
@@ -91,7 +91,7 @@ func runLocked(ctx context.Context, o lockOptions, path string, command []string
 		return apiclient.WrapError(fmt.Sprintf("lock variable %q", v.Path), err)
 	}
 	say("Holding the lock of variable")
-	err = runWhileHeld(ctx, lock, func(ctx context.Context) error { return o.run(ctx, command, s) })
+	err = runWhileLockHeld(ctx, lock, func(ctx context.Context) error { return o.run(ctx, command, s) })
 	if free := lock.Release(context.WithoutCancel(ctx)); free != nil && !errors.Is(free, api.ErrLockConflict) {
 		err = errors.Join(err, apiclient.WrapError(fmt.Sprintf("release the lock of variable %q", v.Path), free))
 	}
@@ -113,8 +113,8 @@ func acquireLock(ctx context.Context, lock *api.Locks) error {
 	}
 }
 
-// runWhileHeld renews the lock while do runs. It cancels the context of do when the lock is lost.
-func runWhileHeld(ctx context.Context, lock *api.Locks, do func(context.Context) error) error {
+// runWhileLockHeld renews the lock while do runs. It cancels the context of do when the lock is lost.
+func runWhileLockHeld(ctx context.Context, lock *api.Locks, do func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ended := make(chan error, 1)
@@ -137,7 +137,7 @@ func runWhileHeld(ctx context.Context, lock *api.Locks, do func(context.Context)
 
 // run runs the user's command. Its exit code becomes the exit code of nomad-lite.
 func (o lockOptions) run(ctx context.Context, command []string, s *cli.Streams) error {
-	if o.shell {
+	if o.useShell {
 		command = []string{"/bin/sh", "-c", strings.Join(command, " ")}
 	}
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)

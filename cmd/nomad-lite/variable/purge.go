@@ -50,7 +50,7 @@ func purgeVariable(ctx context.Context, o purgeOptions, path string, checks bool
 		_, err = c.Variables().Delete(path, apiclient.WriteOptions(ctx, ""))
 	}
 	if conflict := new(api.ErrCASConflict); errors.As(err, conflict) {
-		return variableConflict(path, conflict)
+		return newConflictError(path, conflict)
 	}
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("delete variable %q", path), err)

@@ -191,11 +191,11 @@ func (o *putOptions) parseSpec(text []byte, reference string) (*api.Variable, er
 		}
 		return v, nil
 	}
-	return parseVariable(text, name)
+	return parseVariableHCL(text, name)
 }
 
-// parseVariable parses a variable in HCL.
-func parseVariable(text []byte, name string) (*api.Variable, error) {
+// parseVariableHCL parses a variable in HCL.
+func parseVariableHCL(text []byte, name string) (*api.Variable, error) {
 	file, diags := hclsyntax.ParseConfig(text, name, hcl.InitialPos)
 	if diags.HasErrors() {
 		return nil, fmt.Errorf("read specification: %w", diags)
@@ -256,30 +256,30 @@ func putVariable(ctx context.Context, o putOptions, v *api.Variable, s *cli.Stre
 	if o.verbose {
 		fmt.Fprintf(s.Err, "Writing variable %q with %d items\n", v.Path, len(v.Items))
 	}
-	var stored *api.Variable
+	var storedVariable *api.Variable
 	if o.force {
-		stored, _, err = c.Variables().Update(v, apiclient.WriteOptions(ctx, ""))
+		storedVariable, _, err = c.Variables().Update(v, apiclient.WriteOptions(ctx, ""))
 	} else {
 		if o.checkIndexSet {
 			v.ModifyIndex = o.checkIndex
 		}
-		stored, _, err = c.Variables().CheckedUpdate(v, apiclient.WriteOptions(ctx, ""))
+		storedVariable, _, err = c.Variables().CheckedUpdate(v, apiclient.WriteOptions(ctx, ""))
 	}
 	if conflict := new(api.ErrCASConflict); errors.As(err, conflict) {
-		return variableConflict(v.Path, conflict)
+		return newConflictError(v.Path, conflict)
 	}
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("write variable %q", v.Path), err)
 	}
 	if terminal.IsTerminal(s.Out) || o.verbose {
-		fmt.Fprintf(s.Err, "Wrote variable %q with modify index %d\n", stored.Path, stored.ModifyIndex)
+		fmt.Fprintf(s.Err, "Wrote variable %q with modify index %d\n", storedVariable.Path, storedVariable.ModifyIndex)
 	}
-	return o.output.printVariable(s, stored, "none")
+	return o.output.printVariable(s, storedVariable, "none")
 }
 
-// variableConflict returns the error of a failed check-and-set. It contains the variable's current
+// newConflictError returns the error of a failed check-and-set. It contains the variable's current
 // state.
-func variableConflict(path string, conflict *api.ErrCASConflict) error {
+func newConflictError(path string, conflict *api.ErrCASConflict) error {
 	found := conflict.Conflict
 	if found == nil || found.ModifyIndex == 0 {
 		return fmt.Errorf("variable %q does not exist, but -check-index says %d\nTo write it all the same, add -force or -check-index 0", path, conflict.CheckIndex)

@@ -80,9 +80,9 @@ func (o *outputFlags) register(cmd *cobra.Command, formats ...string) {
 	}
 }
 
-// formatFor returns the format that the flags select. Without a flag, it returns onTerminal if
+// resolveFormat returns the format that the flags select. Without a flag, it returns onTerminal if
 // standard output is a terminal, and "json" otherwise.
-func (o *outputFlags) formatFor(s *cli.Streams, onTerminal string) string {
+func (o *outputFlags) resolveFormat(s *cli.Streams, onTerminal string) string {
 	switch {
 	case o.format.JSON:
 		return "json"
@@ -101,7 +101,7 @@ func (o *outputFlags) executeTemplate(s *cli.Streams, value any) error {
 }
 
 func (o *outputFlags) printVariable(s *cli.Streams, v *api.Variable, onTerminal string) error {
-	switch o.formatFor(s, onTerminal) {
+	switch o.resolveFormat(s, onTerminal) {
 	case "none":
 		return nil
 	case "json":

@@ -15,8 +15,8 @@ func TestVersionOfABuild(t *testing.T) {
 			{Key: "vcs.revision", Value: revision}, {Key: "vcs.time", Value: "2026-11-21T09:27:35Z"}, {Key: "vcs.modified", Value: modified},
 		}}
 	}
-	const lines = "\nRevision " + revision + "\nDate 2026-11-21T09:27:35Z\n"
-	modified := strings.Replace(lines, "\nDate", " (modified)\nDate", 1)
+	const vcsLines = "\nRevision " + revision + "\nDate 2026-11-21T09:27:35Z\n"
+	modified := strings.Replace(vcsLines, "\nDate", " (modified)\nDate", 1)
 	for _, test := range []struct {
 		name     string
 		release  string
@@ -27,11 +27,11 @@ func TestVersionOfABuild(t *testing.T) {
 		{"without build information", "", nil, "nomad-lite devel\n", "lite.devel"},
 		{"without a repository", "", &debug.BuildInfo{Main: debug.Module{Version: "(devel)"}}, "nomad-lite devel\n", "lite.devel"},
 		{"go install of a version", "", &debug.BuildInfo{Main: debug.Module{Version: "v1.2.3"}}, "nomad-lite v1.2.3\n", "lite.v1.2.3"},
-		{"go build in a checkout", "", recorded(pseudoVersion, "false"), "nomad-lite " + pseudoVersion + lines, "lite." + pseudoVersion},
+		{"go build in a checkout", "", recorded(pseudoVersion, "false"), "nomad-lite " + pseudoVersion + vcsLines, "lite." + pseudoVersion},
 		{"go build in a modified checkout", "", recorded(pseudoVersion+"+dirty", "true"), "nomad-lite " + pseudoVersion + "+dirty" + modified, "lite." + pseudoVersion + ".dirty"},
-		{"a revision without a module version", "", recorded("(devel)", "false"), "nomad-lite devel+0123456789ab" + lines, "lite.devel.0123456789ab"},
+		{"a revision without a module version", "", recorded("(devel)", "false"), "nomad-lite devel+0123456789ab" + vcsLines, "lite.devel.0123456789ab"},
 		{"a modified revision without a module version", "", recorded("", "true"), "nomad-lite devel+0123456789ab.dirty" + modified, "lite.devel.0123456789ab.dirty"},
-		{"a release", "1.0.0", recorded(pseudoVersion, "false"), "nomad-lite 1.0.0" + lines, "lite.1.0.0"},
+		{"a release", "1.0.0", recorded(pseudoVersion, "false"), "nomad-lite 1.0.0" + vcsLines, "lite.1.0.0"},
 	} {
 		b := newBuild(test.release, test.info)
 		var out strings.Builder

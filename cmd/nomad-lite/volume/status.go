@@ -47,7 +47,7 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 			if o.volumeType != "" && o.volumeType != "host" && o.volumeType != "csi" {
 				return cli.UsageError(cmd, errors.New("-type takes host or csi"))
 			}
-			return volumeStatus(cmd.Context(), o, s)
+			return showVolumes(cmd.Context(), o, s)
 		},
 	}
 	o.client.Register(cmd)
@@ -70,7 +70,7 @@ type configuredVolume struct {
 	ReadOnly           bool
 }
 
-func volumeStatus(ctx context.Context, o statusOptions, s *cli.Streams) error {
+func showVolumes(ctx context.Context, o statusOptions, s *cli.Streams) error {
 	c, err := o.client.Client()
 	if err != nil {
 		return err

@@ -14,18 +14,18 @@ import (
 // with others.
 func SetOOMScore(t *testing.T, score string) {
 	t.Helper()
-	const file = "/proc/self/oom_score_adj"
-	was, err := os.ReadFile(file)
+	const oomScoreFile = "/proc/self/oom_score_adj"
+	was, err := os.ReadFile(oomScoreFile)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(file, []byte(score), 0); errors.Is(err, fs.ErrPermission) {
+	if err := os.WriteFile(oomScoreFile, []byte(score), 0); errors.Is(err, fs.ErrPermission) {
 		t.Skip("only root may protect a process from the lack of memory")
 	} else if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := os.WriteFile(file, []byte(strings.TrimSpace(string(was))), 0); err != nil {
+		if err := os.WriteFile(oomScoreFile, []byte(strings.TrimSpace(string(was))), 0); err != nil {
 			t.Error(err)
 		}
 	})

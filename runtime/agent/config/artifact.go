@@ -12,25 +12,25 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/idrange"
 )
 
-// artifact has the settings of the client's artifact block. They are passed to the artifact hook under
+// artifactSettings has the settings of the client's artifact block. They are passed to the artifact hook under
 // the same names.
-var artifact = map[string]setting{
-	"http_read_timeout":                artifactLimit(item.duration),
-	"http_max_size":                    artifactLimit(item.size),
-	"git_timeout":                      artifactLimit(item.duration),
-	"decompression_limit_file_count":   artifactLimit(item.wholeNumber),
-	"decompression_limit_size":         artifactLimit(item.size),
-	"decompression_limit_ratio":        artifactLimit(item.wholeNumber),
-	"set_environment_variables":        artifactLimit(item.words),
-	"filesystem_isolation_extra_paths": artifactLimit(item.isolationPaths),
-	"disable_filesystem_isolation":     artifactLimit(item.boolean),
+var artifactSettings = map[string]setting{
+	"http_read_timeout":                artifactSetting(configItem.parseDuration),
+	"http_max_size":                    artifactSetting(configItem.parseSize),
+	"git_timeout":                      artifactSetting(configItem.parseDuration),
+	"decompression_limit_file_count":   artifactSetting(configItem.parseWholeNumber),
+	"decompression_limit_size":         artifactSetting(configItem.parseSize),
+	"decompression_limit_ratio":        artifactSetting(configItem.parseWholeNumber),
+	"set_environment_variables":        artifactSetting(configItem.parseWordList),
+	"filesystem_isolation_extra_paths": artifactSetting(configItem.parseIsolationPaths),
+	"disable_filesystem_isolation":     artifactSetting(configItem.parseBoolean),
 
-	"download_uids": artifactLimit(item.downloadUIDs),
+	"download_uids": artifactSetting(configItem.parseDownloadUIDs),
 
-	"disable_artifact_inspection": {ignored: "what was downloaded is always looked through"},
-	"gcs_timeout":                 {ignored: noBucketDownloads},
-	"hg_timeout":                  {ignored: "there are no downloads with Mercurial here"},
-	"s3_timeout":                  {ignored: noBucketDownloads},
+	"disable_artifact_inspection": {ignoredReason: "what was downloaded is always looked through"},
+	"gcs_timeout":                 {ignoredReason: noBucketDownloadsReason},
+	"hg_timeout":                  {ignoredReason: "there are no downloads with Mercurial here"},
+	"s3_timeout":                  {ignoredReason: noBucketDownloadsReason},
 }
 
 // DownloadUIDs returns the user ids that are reserved for downloads; no task may
@@ -41,17 +41,17 @@ func (c *Config) DownloadUIDs() idrange.Set {
 	return set
 }
 
-const noBucketDownloads = "there are no downloads from buckets here but by https"
+const noBucketDownloadsReason = "there are no downloads from buckets here but by https"
 
-func artifactLimit[T any](read func(item) (T, error)) setting {
-	return hookLimit(func(c *Config) *map[string]any { return &c.Artifact }, read)
+func artifactSetting[T any](read func(configItem) (T, error)) setting {
+	return builtinHookSetting(func(c *Config) *map[string]any { return &c.Artifact }, read)
 }
 
-// hookLimit returns the setting for a limit that is passed to a builtin hook.
+// builtinHookSetting returns the setting for a limit that is passed to a builtin hook.
 //
 //go:noinline
-func hookLimit[T any](field func(*Config) *map[string]any, read func(item) (T, error)) setting {
-	return setting{set: func(c *Config, i item) error {
+func builtinHookSetting[T any](field func(*Config) *map[string]any, read func(configItem) (T, error)) setting {
+	return setting{set: func(c *Config, i configItem) error {
 		v, err := read(i)
 		if err != nil {
 			return err
@@ -65,18 +65,18 @@ func hookLimit[T any](field func(*Config) *map[string]any, read func(item) (T, e
 	}}
 }
 
-// wholeNumber returns the value of an item as a whole number that is not negative.
-func (i item) wholeNumber() (int, error) {
-	f, err := i.number()
+// parseWholeNumber returns the value of an item as a whole number that is not negative.
+func (i configItem) parseWholeNumber() (int, error) {
+	f, err := i.parseNumber()
 	if err == nil && (f != float64(int64(f)) || f < 0 || f > maxNumber) {
 		err = fmt.Errorf("must be a whole number from 0 to %.0f", float64(maxNumber))
 	}
 	return int(f), err
 }
 
-// size parses a number of bytes, given as a number or as a text like "100GB" or "64MiB".
-func (i item) size() (int64, error) {
-	text, err := i.text()
+// parseSize parses a number of bytes, given as a number or as a text like "100GB" or "64MiB".
+func (i configItem) parseSize() (int64, error) {
+	text, err := i.parseString()
 	if err != nil {
 		return 0, err
 	}
@@ -98,14 +98,14 @@ func (i item) size() (int64, error) {
 	return n, err
 }
 
-// words parses a comma-separated list of names.
-func (i item) words() ([]string, error) {
-	text, err := i.text()
-	return words(text), err
+// parseWordList parses a comma-separated list of names.
+func (i configItem) parseWordList() ([]string, error) {
+	text, err := i.parseString()
+	return splitCommaList(text), err
 }
 
-func (i item) isolationPaths() ([]string, error) {
-	paths, err := i.list()
+func (i configItem) parseIsolationPaths() ([]string, error) {
+	paths, err := i.parseStringList()
 	extraPath := regexp.MustCompile(`^[fd]:[rwcx]+:/`)
 	if err != nil || slices.ContainsFunc(paths, func(p string) bool { return !extraPath.MatchString(p) }) {
 		return nil, errors.New(`must be a list of paths such as "d:rx:/opt/tools" and "f:r:/etc/netrc"`)
@@ -113,10 +113,10 @@ func (i item) isolationPaths() ([]string, error) {
 	return paths, nil
 }
 
-// downloadUIDs checks only the syntax of the user ids. The artifact hook checks the ids again, because
+// parseDownloadUIDs checks only the syntax of the user ids. The artifact hook checks the ids again, because
 // it has access to the accounts of the machine.
-func (i item) downloadUIDs() (string, error) {
-	text, err := i.text()
+func (i configItem) parseDownloadUIDs() (string, error) {
+	text, err := i.parseString()
 	if err != nil {
 		return "", err
 	}

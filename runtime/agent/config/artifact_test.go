@@ -9,7 +9,7 @@ import (
 )
 
 func TestArtifactBlock(t *testing.T) {
-	const text = `
+	const configText = `
 client {
   artifact {
     http_read_timeout = "5m"
@@ -28,7 +28,7 @@ client {
   }
 }`
 	var c Config
-	got := diagnosticLines(c.Parse("n.hcl", []byte(text)))
+	got := diagnosticLines(c.Parse("n.hcl", []byte(configText)))
 	if want := []string{"n.hcl:7: client.artifact.hg_timeout is ignored: there are no downloads with Mercurial here"}; !slices.Equal(got, want) {
 		t.Errorf("warnings %q, want %q", got, want)
 	}
@@ -70,12 +70,12 @@ func TestSizes(t *testing.T) {
 	for text, want := range map[string]int64{
 		"0": 0, "12": 12, "5B": 5, "1k": 1e3, "1kB": 1e3, "1KiB": 1 << 10, "3MB": 3e6, "2GiB": 2 << 30, "100GB": 100e9, "1T": 1e12,
 	} {
-		if got, err := (item{value: text}).size(); err != nil || got != want {
+		if got, err := (configItem{value: text}).parseSize(); err != nil || got != want {
 			t.Errorf("%s is %d, %v; want %d", text, got, err, want)
 		}
 	}
 	for _, text := range []string{"", "GB", "-1", "1.5GB", "1PB", "10000000T", "9999999999999999999"} {
-		if got, err := (item{value: text}).size(); err == nil {
+		if got, err := (configItem{value: text}).parseSize(); err == nil {
 			t.Errorf("%q is %d, want an error", text, got)
 		}
 	}

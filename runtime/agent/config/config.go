@@ -30,7 +30,7 @@ type Config struct {
 	LogLocation bool // add the source location to each log line
 
 	PluginDir string
-	Plugins   []catalog.Block
+	Plugins   []catalog.PluginBlock
 	Hooks     []hookplugin.Rule // in the order of the files
 	Artifact  map[string]any    // the client's artifact block; nil if there is none
 	Template  map[string]any    // the client's template block; nil if there is none
@@ -51,7 +51,7 @@ type Config struct {
 
 	LeaveOnInterrupt bool
 	LeaveOnTerminate bool
-	Drain            *Drain // how tasks are stopped; nil: tasks continue when the agent shuts down
+	DrainOnExit      *DrainOnExit // how tasks are stopped; nil: tasks continue when the agent shuts down
 
 	Node           localnode.Settings
 	MaxKillTimeout time.Duration
@@ -77,8 +77,8 @@ type TLS struct {
 	CipherSuites      []uint16 // allowed suites of TLS 1.2; nil: Go's default
 }
 
-// Drain has the settings for stopping the tasks when the agent shuts down.
-type Drain struct {
+// DrainOnExit has the settings for stopping the tasks when the agent shuts down.
+type DrainOnExit struct {
 	Deadline time.Duration // zero: no limit
 	Force    bool          // stop all tasks at once
 }
@@ -90,7 +90,7 @@ func Load(paths []string) (*Config, hcl.Diagnostics) {
 	c := &Config{}
 	var diags hcl.Diagnostics
 	for _, path := range paths {
-		files, err := expand(path)
+		files, err := configFilesAt(path)
 		if err != nil {
 			return c, append(diags, &hcl.Diagnostic{Severity: hcl.DiagError, Summary: "configuration: " + err.Error()})
 		}
@@ -111,8 +111,8 @@ func Load(paths []string) (*Config, hcl.Diagnostics) {
 	return c, diags
 }
 
-// expand returns the configuration files at a path, which is a file or a directory.
-func expand(path string) ([]string, error) {
+// configFilesAt returns the configuration files at a path, which is a file or a directory.
+func configFilesAt(path string) ([]string, error) {
 	info, err := os.Stat(path)
 	if err != nil {
 		return nil, err
@@ -142,66 +142,66 @@ func expand(path string) ([]string, error) {
 
 // Parse reads the text of a further file. Its settings replace those of earlier files.
 func (c *Config) Parse(filename string, src []byte) hcl.Diagnostics {
-	r := &reader{config: c}
-	var items []*item
+	r := &configReader{config: c}
+	var items []*configItem
 	if filepath.Ext(filename) == ".json" {
-		items = r.json(filename, src)
+		items = r.parseJSON(filename, src)
 	} else {
-		items = r.native(filename, src)
+		items = r.parseHCL(filename, src)
 	}
 	if !r.diags.HasErrors() {
-		r.apply("", items, settings)
+		r.applySettings("", items, topLevelSettings)
 	}
 	return r.diags
 }
 
-// reader stores the settings of one file in a Config.
-type reader struct {
+// configReader stores the settings of one file in a Config.
+type configReader struct {
 	config  *Config
 	plugins pluginBlocks // of this file
 	diags   hcl.Diagnostics
 }
 
-func (r *reader) report(severity hcl.DiagnosticSeverity, rng hcl.Range, format string, args ...any) {
+func (r *configReader) addDiagnostic(severity hcl.DiagnosticSeverity, rng hcl.Range, format string, args ...any) {
 	r.diags = append(r.diags, &hcl.Diagnostic{Severity: severity, Summary: fmt.Sprintf(format, args...), Subject: &rng})
 }
 
-// apply stores settings in the Config, in the order of the file.
-func (r *reader) apply(within string, items []*item, known map[string]setting) {
+// applySettings stores settings in the Config, in the order of the file.
+func (r *configReader) applySettings(within string, items []*configItem, known map[string]setting) {
 	for _, i := range items {
 		s, ok := known[i.name]
 		switch {
 		case !ok && within == "":
-			r.report(hcl.DiagWarning, i.rng, "%s is not a setting that is known here, and is ignored", i.name)
+			r.addDiagnostic(hcl.DiagWarning, i.rng, "%s is not a setting that is known here, and is ignored", i.name)
 		case !ok:
-			r.report(hcl.DiagWarning, i.rng, "%s is not a setting of %s that is known here, and is ignored", i.name, within)
-		case s.ignored != "":
-			r.report(hcl.DiagWarning, i.rng, "%s is ignored: %s", strings.TrimPrefix(within+"."+i.name, "."), s.ignored)
-		case s.block != nil:
+			r.addDiagnostic(hcl.DiagWarning, i.rng, "%s is not a setting of %s that is known here, and is ignored", i.name, within)
+		case s.ignoredReason != "":
+			r.addDiagnostic(hcl.DiagWarning, i.rng, "%s is ignored: %s", strings.TrimPrefix(within+"."+i.name, "."), s.ignoredReason)
+		case s.blockSettings != nil:
 			if !i.isBlock() {
-				r.report(hcl.DiagError, i.rng, "%s is a block: %s { … }", i.name, i.name)
+				r.addDiagnostic(hcl.DiagError, i.rng, "%s is a block: %s { … }", i.name, i.name)
 				continue
 			}
 			if s.initBlock != nil {
 				s.initBlock(r.config)
 			}
-			r.apply(strings.TrimPrefix(within+"."+i.name, "."), i.body, s.block)
+			r.applySettings(strings.TrimPrefix(within+"."+i.name, "."), i.children, s.blockSettings)
 		default:
 			err := s.set(r.config, *i)
-			var unused *unusedError
-			var weakSetting *weakSettingError
-			var positioned *positionedError
+			var unusedErr *unusedError
+			var weakSettingErr *weakSettingError
+			var positionedErr *positionedError
 			switch {
-			case errors.As(err, &weakSetting):
-				r.report(hcl.DiagWarning, i.rng, "%s: %v", i.name, weakSetting)
-			case errors.As(err, &unused):
-				for _, name := range unused.names {
-					r.report(hcl.DiagWarning, i.place(name), "option %q is ignored: it has no meaning here", name)
+			case errors.As(err, &weakSettingErr):
+				r.addDiagnostic(hcl.DiagWarning, i.rng, "%s: %v", i.name, weakSettingErr)
+			case errors.As(err, &unusedErr):
+				for _, name := range unusedErr.names {
+					r.addDiagnostic(hcl.DiagWarning, i.settingPosition(name), "option %q is ignored: it has no meaning here", name)
 				}
-			case errors.As(err, &positioned):
-				r.report(hcl.DiagError, positioned.at, "%v", positioned.err)
+			case errors.As(err, &positionedErr):
+				r.addDiagnostic(hcl.DiagError, positionedErr.at, "%v", positionedErr.err)
 			case err != nil:
-				r.report(hcl.DiagError, i.rng, "%s: %v", i.name, err)
+				r.addDiagnostic(hcl.DiagError, i.rng, "%s: %v", i.name, err)
 			}
 		}
 	}

@@ -30,7 +30,7 @@ func diagnosticLines(diags hcl.Diagnostics) []string {
 }
 
 func TestNomadsFile(t *testing.T) {
-	const text = `
+	const configText = `
 datacenter = "east"
 data_dir   = "/srv/nomad"
 bind_addr  = "10.0.0.1"
@@ -94,14 +94,14 @@ unix_sockets { group = "operators" }
 no_such = 1
 `
 	var c Config
-	got := diagnosticLines(c.Parse("n.hcl", []byte(text)))
+	got := diagnosticLines(c.Parse("n.hcl", []byte(configText)))
 	want := []string{
-		`n.hcl:13: server.bootstrap_expect is ignored: ` + noServers,
-		`n.hcl:20: client.servers is ignored: ` + noServers,
+		`n.hcl:13: server.bootstrap_expect is ignored: ` + noServersReason,
+		`n.hcl:20: client.servers is ignored: ` + noServersReason,
 		`n.hcl:28: option "docker.cleanup.image" is ignored: it has no meaning here`,
-		`n.hcl:43: consul is ignored: ` + noConsul,
+		`n.hcl:43: consul is ignored: ` + noConsulReason,
 		`n.hcl:48: tls_min_version: tls11 is not safe, tls12 is the least`,
-		`n.hcl:58: limits.rpc_handshake_timeout is ignored: ` + noServers,
+		`n.hcl:58: limits.rpc_handshake_timeout is ignored: ` + noServersReason,
 		`n.hcl:62: no_such is not a setting that is known here, and is ignored`,
 	}
 	if !slices.Equal(got, want) {
@@ -132,7 +132,7 @@ no_such = 1
 		{"gc_interval", c.GC.Interval, 10 * time.Second},
 		{"gc_disk_usage_min_age", c.GC.DiskUsageMinAge, 3 * time.Minute},
 		{"max_kill_timeout", c.MaxKillTimeout, 2 * time.Minute},
-		{"drain deadline", c.Drain.Deadline, time.Minute},
+		{"drain deadline", c.DrainOnExit.Deadline, time.Minute},
 		{"plugins", c.Plugins[0].Name, "raw_exec"},
 		{"plugin config", c.Plugins[0].Config["enabled"], true},
 		{"tls.http", c.TLS.HTTP, true},
@@ -163,7 +163,7 @@ func TestHandshakeTimeoutHasALimit(t *testing.T) {
 }
 
 func TestJSON(t *testing.T) {
-	const text = `{
+	const configText = `{
   "datacenter": "east",
   "client": {
     "meta": {"a": "b"},
@@ -174,8 +174,8 @@ func TestJSON(t *testing.T) {
   "plugin": [{"raw_exec": [{"config": [{"enabled": true, "n": 3}], "args": ["-x"]}]}]
 }`
 	var c Config
-	got := diagnosticLines(c.Parse("n.json", []byte(text)))
-	if want := []string{"n.json:7: client.servers is ignored: " + noServers}; !slices.Equal(got, want) {
+	got := diagnosticLines(c.Parse("n.json", []byte(configText)))
+	if want := []string{"n.json:7: client.servers is ignored: " + noServersReason}; !slices.Equal(got, want) {
 		t.Errorf("warnings %q, want %q", got, want)
 	}
 	p := c.Plugins[0]

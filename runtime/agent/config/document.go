@@ -11,34 +11,34 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 )
 
-// document is the text of an agent's configuration file. It is HCL2, with two
+// configDocument is the text of an agent's configuration file. It is HCL2, with two
 // features of HCL1 that such files use: a block within a block on one line, and quotes
 // around the name of a setting.
-type document struct {
+type configDocument struct {
 	body *hclsyntax.Body
 
 	src           []byte
-	names         map[string]string // quoted names of settings in the file, by the words that replace them in body
+	quotedNames   map[string]string // quoted names of settings in the file, by the words that replace them in body
 	addedNewlines *newlineAdder     // nil if no newline was added
 }
 
 // parseDocument parses the text of a configuration file. The document is nil if the
 // text is not HCL, or exceeds the limits for size and depth.
-func parseDocument(filename string, src []byte) (*document, hcl.Diagnostics) {
+func parseDocument(filename string, src []byte) (*configDocument, hcl.Diagnostics) {
 	if diags := checkLimits(filename, src); diags.HasErrors() {
 		return nil, diags
 	}
-	d := &document{names: make(map[string]string)}
-	d.src = d.unquote(filename, src)
+	d := &configDocument{quotedNames: make(map[string]string)}
+	d.src = d.replaceQuotedNames(filename, src)
 	parsed, diags := hclsyntax.ParseConfig(d.src, filename, hcl.InitialPos)
 	if diags.HasErrors() {
 		text, lines := addNewlines(filename, d.src)
-		if len(lines.inserted) == 0 {
+		if len(lines.insertedOffsets) == 0 {
 			return nil, diags
 		}
 		d.src, d.addedNewlines = text, lines
 		parsed, diags = hclsyntax.ParseConfig(text, filename, hcl.InitialPos)
-		lines.restore(diags)
+		lines.restorePositions(diags)
 		if diags.HasErrors() {
 			return nil, diags
 		}
@@ -48,15 +48,15 @@ func parseDocument(filename string, src []byte) (*document, hcl.Diagnostics) {
 }
 
 // settingName returns the name that a setting has in the file.
-func (d *document) settingName(attr *hclsyntax.Attribute) string {
-	if name, quoted := d.names[attr.Name]; quoted {
+func (d *configDocument) settingName(attr *hclsyntax.Attribute) string {
+	if name, quoted := d.quotedNames[attr.Name]; quoted {
 		return name
 	}
 	return attr.Name
 }
 
 // fileRange converts a range in body to the range in the file, which lacks the added newlines.
-func (d *document) fileRange(r hcl.Range) hcl.Range {
+func (d *configDocument) fileRange(r hcl.Range) hcl.Range {
 	if d.addedNewlines == nil {
 		return r
 	}
@@ -64,39 +64,39 @@ func (d *document) fileRange(r hcl.Range) hcl.Range {
 }
 
 // plugin parses one plugin block of the document.
-func (d *document) plugin(b *hclsyntax.Block) (catalog.Block, hcl.Diagnostics) {
+func (d *configDocument) plugin(b *hclsyntax.Block) (catalog.PluginBlock, hcl.Diagnostics) {
 	p := &pluginParser{src: d.src, name: d.settingName}
-	var block catalog.Block
+	var block catalog.PluginBlock
 	if len(b.Labels) != 1 {
-		p.report(hcl.DiagError, b.DefRange(), "Plugin block without a name", `A plugin block has one label: plugin "NAME" { … }.`)
+		p.addDiagnostic(hcl.DiagError, b.DefRange(), "Plugin block without a name", `A plugin block has one label: plugin "NAME" { … }.`)
 	} else {
 		block = p.plugin(b)
 		block.Range = d.fileRange(block.Range)
 	}
 	if d.addedNewlines != nil {
-		d.addedNewlines.restore(p.diags)
+		d.addedNewlines.restorePositions(p.diags)
 	}
 	return block, p.diags
 }
 
-// unquote replaces the quoted names of settings by words of the same length.
-func (d *document) unquote(filename string, src []byte) []byte {
+// replaceQuotedNames replaces the quoted names of settings by words of the same length.
+func (d *configDocument) replaceQuotedNames(filename string, src []byte) []byte {
 	tokens, _ := hclsyntax.LexConfig(src, filename, hcl.InitialPos)
 	var out []byte
 	for i := 0; i+3 < len(tokens); i++ {
 		if tokens[i].Type != hclsyntax.TokenOQuote || tokens[i+1].Type != hclsyntax.TokenQuotedLit ||
-			tokens[i+2].Type != hclsyntax.TokenCQuote || tokens[i+3].Type != hclsyntax.TokenEqual || !beginsSetting(tokens, i) {
+			tokens[i+2].Type != hclsyntax.TokenCQuote || tokens[i+3].Type != hclsyntax.TokenEqual || !startsSetting(tokens, i) {
 			continue
 		}
 		if out == nil {
 			out = bytes.Clone(src)
 		}
 		from, to := tokens[i].Range.Start.Byte, tokens[i+2].Range.End.Byte
-		word, ok := d.unusedWord(src, to-from)
+		word, ok := d.unusedIdentifier(src, to-from)
 		if !ok {
 			continue // the parser reports the error
 		}
-		d.names[word] = string(tokens[i+1].Bytes)
+		d.quotedNames[word] = string(tokens[i+1].Bytes)
 		copy(out[from:to], word)
 	}
 	if out == nil {
@@ -105,23 +105,23 @@ func (d *document) unquote(filename string, src []byte) []byte {
 	return out
 }
 
-// unusedWord returns a word of the given length that does not occur in the text.
-func (d *document) unusedWord(src []byte, length int) (string, bool) {
-	for n := len(d.names); ; n++ {
+// unusedIdentifier returns a word of the given length that does not occur in the text.
+func (d *configDocument) unusedIdentifier(src []byte, length int) (string, bool) {
+	for n := len(d.quotedNames); ; n++ {
 		word := "_" + strconv.FormatInt(int64(n), 36)
 		if len(word) > length {
 			return "", false
 		}
 		word += strings.Repeat("_", length-len(word))
-		if _, taken := d.names[word]; !taken && !bytes.Contains(src, []byte(word)) {
+		if _, taken := d.quotedNames[word]; !taken && !bytes.Contains(src, []byte(word)) {
 			return word, true
 		}
 	}
 }
 
-// beginsSetting reports whether a setting of a block starts at token i. The keys of objects, which HCL2
+// startsSetting reports whether a setting of a block starts at token i. The keys of objects, which HCL2
 // allows to be quoted, are not settings.
-func beginsSetting(tokens hclsyntax.Tokens, i int) bool {
+func startsSetting(tokens hclsyntax.Tokens, i int) bool {
 	depth := 0
 	for k := i - 1; k >= 0; k-- {
 		switch tokens[k].Type {
@@ -134,7 +134,7 @@ func beginsSetting(tokens hclsyntax.Tokens, i int) bool {
 			depth--
 		case hclsyntax.TokenOBrace:
 			if depth == 0 {
-				return headerOf(tokens, k) >= 0
+				return blockHeaderStart(tokens, k) >= 0
 			}
 			depth--
 		}

@@ -14,15 +14,15 @@ import (
 
 // setHook reads a block hook "NAME" { … }. A later block with the same name replaces the earlier one;
 // two blocks of one name in one file cause a warning.
-func setHook(c *Config, i item) (err error) {
-	if len(i.body) == 0 && i.jsonValue == nil {
+func setHook(c *Config, i configItem) (err error) {
+	if len(i.children) == 0 && i.jsonValue == nil {
 		return errHookName
 	}
-	for _, block := range i.body {
+	for _, block := range i.children {
 		if !base.ValidName(block.name) || !block.isBlock() {
 			return errHookName
 		}
-		rule, wrong := hookRule(block)
+		rule, wrong := parseHookRule(block)
 		if wrong != nil {
 			return wrong
 		}
@@ -41,26 +41,26 @@ func setHook(c *Config, i item) (err error) {
 
 var errHookName = errors.New(`is a block with the name of a plugin: hook "NAME" { … }`)
 
-func hookRule(block *item) (rule hookplugin.Rule, err error) {
+func parseHookRule(block *configItem) (rule hookplugin.Rule, err error) {
 	rule.Name, rule.Range = block.name, block.rng
-	for _, i := range block.body {
+	for _, i := range block.children {
 		switch i.name {
 		case "order":
-			rule.Order, err = i.order()
+			rule.Order, err = i.parseHookOrder()
 		case "timeout":
-			if rule.Timeout, err = i.duration(); err == nil && rule.Timeout < time.Millisecond {
+			if rule.Timeout, err = i.parseDuration(); err == nil && rule.Timeout < time.Millisecond {
 				err = errors.New(`must be a duration of at least 1ms, such as "90s"`)
 			}
 		case "on_error":
 			var text string
-			text, err = i.text()
+			text, err = i.parseString()
 			if rule.WarnOnError = text == "warn"; err == nil && !rule.WarnOnError && text != "fail" {
 				err = errors.New("must be fail or warn")
 			}
 		case "match":
-			rule.Match, err = i.match()
+			rule.Match, err = i.parseHookMatch()
 		case "config":
-			blocks := objects(i.decodedJSON())
+			blocks := objectsOf(i.decodedJSON())
 			if len(blocks) != 1 {
 				err = errors.New("is one block: config { … }")
 				break
@@ -78,43 +78,43 @@ func hookRule(block *item) (rule hookplugin.Rule, err error) {
 
 // settingError returns an error with the position of the setting in a hook block that caused it.
 // Settings from JSON have no positions.
-func (block *item) settingError(setting *item, err error) error {
-	var inner *positionedError
+func (block *configItem) settingError(setting *configItem, err error) error {
+	var innerErr *positionedError
 	at := block.rng
 	switch {
-	case errors.As(err, &inner):
-		at, err = inner.at, inner.err
+	case errors.As(err, &innerErr):
+		at, err = innerErr.at, innerErr.err
 	case block.jsonValue == nil && setting.rng.Filename != "":
 		at = setting.rng
 	}
 	return &positionedError{at, fmt.Errorf("hook %q: %s %w", block.name, setting.name, err)}
 }
 
-// order parses a hook order, which must be greater than hooks.OrderFirst and less than hooks.OrderLast.
-func (i item) order() (int, error) {
-	f, err := i.number()
+// parseHookOrder parses a hook order, which must be greater than hooks.OrderFirst and less than hooks.OrderLast.
+func (i configItem) parseHookOrder() (int, error) {
+	f, err := i.parseNumber()
 	if order := int(f); err == nil && float64(order) == f && order > hooks.OrderFirst && order < hooks.OrderLast {
 		return order, nil
 	}
 	return 0, fmt.Errorf("must be a whole number from %d to %d", hooks.OrderFirst+1, hooks.OrderLast-1)
 }
 
-func (i item) match() (*hookplugin.Match, error) {
+func (i configItem) parseHookMatch() (*hookplugin.Match, error) {
 	m := &hookplugin.Match{}
 	if !i.isBlock() {
 		return nil, errors.New("is a block: match { … }")
 	}
-	for _, child := range i.body {
+	for _, child := range i.children {
 		var err error
 		switch child.name {
 		case "job":
-			m.Job, err = child.pattern()
+			m.Job, err = child.parsePattern()
 		case "group":
-			m.Group, err = child.pattern()
+			m.Group, err = child.parsePattern()
 		case "driver":
-			m.Driver, err = child.pattern()
+			m.Driver, err = child.parsePattern()
 		case "meta":
-			m.Meta, err = child.texts()
+			m.Meta, err = child.parseStringMap()
 			for _, pattern := range m.Meta {
 				if _, bad := path.Match(pattern, ""); bad != nil && err == nil {
 					err = errPattern
@@ -136,8 +136,8 @@ func (i item) match() (*hookplugin.Match, error) {
 
 var errPattern = errors.New(`must be a name, or a pattern such as "web-*"`)
 
-func (i item) pattern() (string, error) {
-	text, err := i.text()
+func (i configItem) parsePattern() (string, error) {
+	text, err := i.parseString()
 	if _, bad := path.Match(text, ""); bad != nil && err == nil {
 		err = errPattern
 	}
@@ -145,15 +145,15 @@ func (i item) pattern() (string, error) {
 }
 
 // decodedJSON returns the value of the item as encoding/json would decode it.
-func (i item) decodedJSON() any {
+func (i configItem) decodedJSON() any {
 	switch {
 	case i.jsonValue != nil:
 		return i.jsonValue
 	case !i.isBlock():
 		return i.value
 	}
-	m := make(map[string]any, len(i.body))
-	for _, child := range i.body {
+	m := make(map[string]any, len(i.children))
+	for _, child := range i.children {
 		v := child.decodedJSON()
 		if before, twice := m[child.name]; twice {
 			list, ok := before.([]any)

@@ -18,18 +18,18 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 )
 
-// item is a setting or a block, from HCL or JSON.
-type item struct {
+// configItem is a setting or a block, from HCL or JSON.
+type configItem struct {
 	name      string
 	rng       hcl.Range
-	value     any     // type is string, float64, bool or []any, or nil
-	body      []*item // contents of a block or an object, otherwise nil
-	jsonValue any     // the value as encoding/json decodes it, if it is an object or a list of objects
+	value     any           // type is string, float64, bool or []any, or nil
+	children  []*configItem // contents of a block or an object, otherwise nil
+	jsonValue any           // the value as encoding/json decodes it, if it is an object or a list of objects
 }
 
-// place returns the position of the named setting in the block.
-func (i item) place(name string) hcl.Range {
-	for _, child := range i.body {
+// settingPosition returns the position of the named setting in the block.
+func (i configItem) settingPosition(name string) hcl.Range {
+	for _, child := range i.children {
 		if child.name == name && child.rng.Filename != "" {
 			return child.rng
 		}
@@ -37,22 +37,22 @@ func (i item) place(name string) hcl.Range {
 	return i.rng
 }
 
-func (i item) isBlock() bool { return i.body != nil }
+func (i configItem) isBlock() bool { return i.children != nil }
 
-// native parses a file in HCL, not JSON. Its plugin blocks are added to the reader's plugins.
-func (r *reader) native(filename string, src []byte) []*item {
+// parseHCL parses a file in HCL, not JSON. Its plugin blocks are added to the reader's plugins.
+func (r *configReader) parseHCL(filename string, src []byte) []*configItem {
 	d, diags := parseDocument(filename, src)
 	r.diags = append(r.diags, diags...)
 	if d == nil {
 		return nil
 	}
-	items := r.body(d, d.body, true)
+	items := r.itemsOfBody(d, d.body, true)
 	r.config.Plugins = append(r.config.Plugins, r.plugins...)
 	return items
 }
 
-func (r *reader) body(d *document, body *hclsyntax.Body, top bool) []*item {
-	items := []*item{}
+func (r *configReader) itemsOfBody(d *configDocument, body *hclsyntax.Body, top bool) []*configItem {
+	items := []*configItem{}
 	for _, attr := range body.Attributes {
 		value, diags := attr.Expr.Value(nil)
 		if diags.HasErrors() {
@@ -61,10 +61,10 @@ func (r *reader) body(d *document, body *hclsyntax.Body, top bool) []*item {
 			case *hclsyntax.TemplateExpr, *hclsyntax.TemplateWrapExpr:
 				wayOut = " For a text with ${ in it write $${."
 			}
-			r.report(hcl.DiagError, d.fileRange(attr.Expr.Range()), "%s: the value must be written out: %s%s", d.settingName(attr), diags[0].Detail, wayOut)
+			r.addDiagnostic(hcl.DiagError, d.fileRange(attr.Expr.Range()), "%s: the value must be written out: %s%s", d.settingName(attr), diags[0].Detail, wayOut)
 			continue
 		}
-		i := fromValue(value)
+		i := itemFromValue(value)
 		i.name, i.rng = d.settingName(attr), d.fileRange(attr.NameRange)
 		items = append(items, &i)
 	}
@@ -77,47 +77,47 @@ func (r *reader) body(d *document, body *hclsyntax.Body, top bool) []*item {
 			}
 			continue
 		}
-		i := item{name: b.Type, rng: d.fileRange(b.DefRange()), body: r.body(d, b.Body, false)}
+		i := configItem{name: b.Type, rng: d.fileRange(b.DefRange()), children: r.itemsOfBody(d, b.Body, false)}
 		for _, label := range slices.Backward(b.Labels) {
-			i = item{name: b.Type, rng: i.rng, body: []*item{{name: label, rng: i.rng, body: i.body}}}
+			i = configItem{name: b.Type, rng: i.rng, children: []*configItem{{name: label, rng: i.rng, children: i.children}}}
 		}
 		items = append(items, &i)
 	}
-	slices.SortStableFunc(items, func(a, b *item) int { return a.rng.Start.Byte - b.rng.Start.Byte })
+	slices.SortStableFunc(items, func(a, b *configItem) int { return a.rng.Start.Byte - b.rng.Start.Byte })
 	return items
 }
 
-// fromValue converts an HCL value to an item; an object becomes a block.
-func fromValue(v cty.Value) item {
+// itemFromValue converts an HCL value to an item; an object becomes a block.
+func itemFromValue(v cty.Value) configItem {
 	switch {
 	case v.IsNull() || !v.IsKnown():
-		return item{}
+		return configItem{}
 	case v.Type() == cty.String:
-		return item{value: v.AsString()}
+		return configItem{value: v.AsString()}
 	case v.Type() == cty.Bool:
-		return item{value: v.True()}
+		return configItem{value: v.True()}
 	case v.Type() == cty.Number:
 		f, _ := v.AsBigFloat().Float64()
-		return item{value: f}
+		return configItem{value: f}
 	case v.Type().IsObjectType() || v.Type().IsMapType():
-		i := item{body: []*item{}}
+		i := configItem{children: []*configItem{}}
 		for key, element := range v.Elements() {
-			child := fromValue(element)
+			child := itemFromValue(element)
 			child.name = key.AsString()
-			i.body = append(i.body, &child)
+			i.children = append(i.children, &child)
 		}
 		return i
 	}
 	list := []any{}
 	for _, element := range v.Elements() {
-		list = append(list, fromValue(element).value)
+		list = append(list, itemFromValue(element).value)
 	}
-	return item{value: list}
+	return configItem{value: list}
 }
 
-// json parses a file in JSON, where a block is an object or a list of objects. The position of a
+// parseJSON parses a file in JSON, where a block is an object or a list of objects. The position of a
 // setting is the line of its name.
-func (r *reader) json(filename string, src []byte) []*item {
+func (r *configReader) parseJSON(filename string, src []byte) []*configItem {
 	d := json.NewDecoder(bytes.NewReader(src))
 	var top map[string]any
 	err := d.Decode(&top)
@@ -126,35 +126,35 @@ func (r *reader) json(filename string, src []byte) []*item {
 	}
 	if err != nil {
 		pos := hcl.InitialPos
-		var syntax *json.SyntaxError
-		if errors.As(err, &syntax) {
-			pos = position(src, int(syntax.Offset))
+		var syntaxErr *json.SyntaxError
+		if errors.As(err, &syntaxErr) {
+			pos = offsetPosition(src, int(syntaxErr.Offset))
 		}
-		r.report(hcl.DiagError, hcl.Range{Filename: filename, Start: pos, End: pos}, "not a JSON object: %v", err)
+		r.addDiagnostic(hcl.DiagError, hcl.Range{Filename: filename, Start: pos, End: pos}, "not a JSON object: %v", err)
 		return nil
 	}
 	place := func(name string) hcl.Range {
 		at := max(bytes.Index(src, []byte(strconv.Quote(name))), 0)
-		return hcl.Range{Filename: filename, Start: position(src, at), End: position(src, at)}
+		return hcl.Range{Filename: filename, Start: offsetPosition(src, at), End: offsetPosition(src, at)}
 	}
 	if plugins, ok := top["plugin"]; ok {
 		delete(top, "plugin")
-		r.jsonPlugins(plugins, place)
+		r.parseJSONPlugins(plugins, place)
 	}
-	return objectItems(top, place)
+	return itemsOfObject(top, place)
 }
 
-// jsonPlugins reads plugin blocks in JSON: {"NAME": {"args": […], "config": {…}}}, or a list of such
+// parseJSONPlugins reads plugin blocks in JSON: {"NAME": {"args": […], "config": {…}}}, or a list of such
 // objects.
-func (r *reader) jsonPlugins(v any, place func(string) hcl.Range) {
-	for _, plugins := range objects(v) {
+func (r *configReader) parseJSONPlugins(v any, place func(string) hcl.Range) {
+	for _, plugins := range objectsOf(v) {
 		for _, name := range slices.Sorted(maps.Keys(plugins)) {
-			block := catalog.Block{Name: name, Range: place(name)}
-			for _, content := range objects(plugins[name]) {
-				for _, arg := range list(content["args"]) {
+			block := catalog.PluginBlock{Name: name, Range: place(name)}
+			for _, content := range objectsOf(plugins[name]) {
+				for _, arg := range asList(content["args"]) {
 					block.Args = append(block.Args, fmt.Sprint(arg))
 				}
-				for _, config := range objects(content["config"]) {
+				for _, config := range objectsOf(content["config"]) {
 					block.Config = config
 				}
 			}
@@ -163,25 +163,25 @@ func (r *reader) jsonPlugins(v any, place func(string) hcl.Range) {
 	}
 }
 
-func objectItems(m map[string]any, place func(string) hcl.Range) []*item {
-	items := []*item{}
+func itemsOfObject(m map[string]any, place func(string) hcl.Range) []*configItem {
+	items := []*configItem{}
 	for _, name := range slices.Sorted(maps.Keys(m)) {
-		i := item{name: name, rng: place(name), value: m[name]}
-		if blocks := objects(m[name]); blocks != nil {
-			i.value, i.body, i.jsonValue = nil, []*item{}, m[name]
+		i := configItem{name: name, rng: place(name), value: m[name]}
+		if blocks := objectsOf(m[name]); blocks != nil {
+			i.value, i.children, i.jsonValue = nil, []*configItem{}, m[name]
 			for _, b := range blocks {
-				i.body = append(i.body, objectItems(b, place)...)
+				i.children = append(i.children, itemsOfObject(b, place)...)
 			}
 		}
 		items = append(items, &i)
 	}
-	slices.SortStableFunc(items, func(a, b *item) int { return a.rng.Start.Byte - b.rng.Start.Byte })
+	slices.SortStableFunc(items, func(a, b *configItem) int { return a.rng.Start.Byte - b.rng.Start.Byte })
 	return items
 }
 
-// objects returns a list of objects: an object as a list of one element, a list of objects itself,
+// objectsOf returns a list of objects: an object as a list of one element, a list of objects itself,
 // otherwise nil.
-func objects(v any) []map[string]any {
+func objectsOf(v any) []map[string]any {
 	switch v := v.(type) {
 	case map[string]any:
 		return []map[string]any{v}
@@ -199,12 +199,12 @@ func objects(v any) []map[string]any {
 	return nil
 }
 
-func list(v any) []any {
+func asList(v any) []any {
 	l, _ := v.([]any)
 	return l
 }
 
-func position(src []byte, at int) hcl.Pos {
+func offsetPosition(src []byte, at int) hcl.Pos {
 	text := src[:min(at, len(src))]
 	return hcl.Pos{
 		Byte:   len(text),
@@ -213,7 +213,7 @@ func position(src []byte, at int) hcl.Pos {
 	}
 }
 
-func (i item) text() (string, error) {
+func (i configItem) parseString() (string, error) {
 	switch v := i.value.(type) {
 	case string:
 		return v, nil
@@ -225,7 +225,7 @@ func (i item) text() (string, error) {
 	return "", errors.New("must be a string")
 }
 
-func (i item) boolean() (bool, error) {
+func (i configItem) parseBoolean() (bool, error) {
 	switch v := i.value.(type) {
 	case bool:
 		return v, nil
@@ -239,7 +239,7 @@ func (i item) boolean() (bool, error) {
 	return false, errors.New("must be true or false")
 }
 
-func (i item) number() (float64, error) {
+func (i configItem) parseNumber() (float64, error) {
 	switch v := i.value.(type) {
 	case float64:
 		return v, nil
@@ -251,8 +251,8 @@ func (i item) number() (float64, error) {
 	return 0, errors.New("must be a number")
 }
 
-// duration parses a duration, given as a text like "90s" or as a number of nanoseconds.
-func (i item) duration() (time.Duration, error) {
+// parseDuration parses a duration, given as a text like "90s" or as a number of nanoseconds.
+func (i configItem) parseDuration() (time.Duration, error) {
 	switch v := i.value.(type) {
 	case float64:
 		return time.Duration(v), nil
@@ -264,14 +264,14 @@ func (i item) duration() (time.Duration, error) {
 	return 0, errors.New(`must be a duration, such as "90s"`)
 }
 
-// texts returns the settings of a block whose names a user can choose, and whose values are texts.
-func (i item) texts() (map[string]string, error) {
+// parseStringMap returns the settings of a block whose names a user can choose, and whose values are texts.
+func (i configItem) parseStringMap() (map[string]string, error) {
 	if !i.isBlock() {
 		return nil, errors.New("must be a block or an object")
 	}
 	all := make(map[string]string)
-	for _, child := range i.body {
-		text, err := child.text()
+	for _, child := range i.children {
+		text, err := child.parseString()
 		if err != nil {
 			return nil, fmt.Errorf("%s %w", child.name, err)
 		}
@@ -280,8 +280,8 @@ func (i item) texts() (map[string]string, error) {
 	return all, nil
 }
 
-// words splits a comma-separated list into its elements.
-func words(text string) []string {
+// splitCommaList splits a comma-separated list into its elements.
+func splitCommaList(text string) []string {
 	var all []string
 	for word := range strings.SplitSeq(text, ",") {
 		if word = strings.TrimSpace(word); word != "" {

@@ -19,71 +19,71 @@ import (
 
 // newlineAdder records the positions of added newlines in a text.
 type newlineAdder struct {
-	filename string
-	original []byte
-	inserted []int // offsets in the text with the added newlines, ascending
+	filename        string
+	original        []byte
+	insertedOffsets []int // offsets in the text with the added newlines, ascending
 }
 
 // addNewlines adds newlines to src so that every block is on lines of its own. It returns src itself if
 // no newline is needed.
 func addNewlines(filename string, src []byte) ([]byte, *newlineAdder) {
 	tokens, _ := hclsyntax.LexConfig(src, filename, hcl.InitialPos)
-	var breaks []int // offsets in src
-	var blocks []bool
+	var newlineOffsets []int // offsets in src
+	var blockStack []bool
 	for i, t := range tokens {
 		switch t.Type {
 		case hclsyntax.TokenOBrack, hclsyntax.TokenOParen, hclsyntax.TokenTemplateInterp, hclsyntax.TokenTemplateControl:
-			blocks = append(blocks, false)
+			blockStack = append(blockStack, false)
 		case hclsyntax.TokenCBrack, hclsyntax.TokenCParen, hclsyntax.TokenTemplateSeqEnd:
-			blocks = blocks[:max(0, len(blocks)-1)]
+			blockStack = blockStack[:max(0, len(blockStack)-1)]
 		case hclsyntax.TokenOBrace:
-			inBody := len(blocks) == 0 || blocks[len(blocks)-1]
+			inBody := len(blockStack) == 0 || blockStack[len(blockStack)-1]
 			header := -1
 			if inBody {
-				header = headerOf(tokens, i)
+				header = blockHeaderStart(tokens, i)
 			}
-			blocks = append(blocks, header >= 0)
+			blockStack = append(blockStack, header >= 0)
 			if header < 0 {
 				continue
 			}
 			if header > 0 && tokens[header-1].Type != hclsyntax.TokenIdent && !endsLine(tokens[header-1]) {
-				breaks = append(breaks, tokens[header].Range.Start.Byte)
+				newlineOffsets = append(newlineOffsets, tokens[header].Range.Start.Byte)
 			}
 			if !startsLine(tokens, i+1) {
-				breaks = append(breaks, t.Range.End.Byte)
+				newlineOffsets = append(newlineOffsets, t.Range.End.Byte)
 			}
 		case hclsyntax.TokenCBrace:
-			block := len(blocks) > 0 && blocks[len(blocks)-1]
-			blocks = blocks[:max(0, len(blocks)-1)]
+			block := len(blockStack) > 0 && blockStack[len(blockStack)-1]
+			blockStack = blockStack[:max(0, len(blockStack)-1)]
 			if !block {
 				continue
 			}
 			if i > 0 && !endsLine(tokens[i-1]) {
-				breaks = append(breaks, t.Range.Start.Byte)
+				newlineOffsets = append(newlineOffsets, t.Range.Start.Byte)
 			}
 			if !startsLine(tokens, i+1) {
-				breaks = append(breaks, t.Range.End.Byte)
+				newlineOffsets = append(newlineOffsets, t.Range.End.Byte)
 			}
 		}
 	}
-	slices.Sort(breaks)
-	breaks = slices.Compact(breaks)
+	slices.Sort(newlineOffsets)
+	newlineOffsets = slices.Compact(newlineOffsets)
 
 	s := &newlineAdder{filename: filename, original: src}
 	var out []byte
 	last := 0
-	for _, b := range breaks {
+	for _, b := range newlineOffsets {
 		out = append(out, src[last:b]...)
-		s.inserted = append(s.inserted, len(out))
+		s.insertedOffsets = append(s.insertedOffsets, len(out))
 		out = append(out, '\n')
 		last = b
 	}
 	return append(out, src[last:]...), s
 }
 
-// headerOf returns the index of the first token of the block whose opening brace is token i, or -1 if
+// blockHeaderStart returns the index of the first token of the block whose opening brace is token i, or -1 if
 // token i opens no block.
-func headerOf(tokens hclsyntax.Tokens, i int) int {
+func blockHeaderStart(tokens hclsyntax.Tokens, i int) int {
 	for i--; i >= 0; i-- {
 		switch tokens[i].Type {
 		case hclsyntax.TokenIdent:
@@ -104,8 +104,8 @@ func startsLine(tokens hclsyntax.Tokens, i int) bool {
 	return i >= len(tokens) || tokens[i].Type == hclsyntax.TokenNewline || tokens[i].Type == hclsyntax.TokenEOF || tokens[i].Type == hclsyntax.TokenComment
 }
 
-// restore replaces the positions in diags by those in the text without the added newlines.
-func (s *newlineAdder) restore(diags hcl.Diagnostics) {
+// restorePositions replaces the positions in diags by those in the text without the added newlines.
+func (s *newlineAdder) restorePositions(diags hcl.Diagnostics) {
 	for _, d := range diags {
 		d.Subject, d.Context = s.originalRange(d.Subject), s.originalRange(d.Context)
 	}
@@ -119,7 +119,7 @@ func (s *newlineAdder) originalRange(r *hcl.Range) *hcl.Range {
 }
 
 func (s *newlineAdder) pos(p hcl.Pos) hcl.Pos {
-	before, _ := slices.BinarySearch(s.inserted, p.Byte)
+	before, _ := slices.BinarySearch(s.insertedOffsets, p.Byte)
 	at := min(max(p.Byte-before, 0), len(s.original))
 	text := s.original[:at]
 	return hcl.Pos{

@@ -19,11 +19,11 @@ import (
 )
 
 // pluginBlocks are the plugin blocks of one configuration file.
-type pluginBlocks []catalog.Block
+type pluginBlocks []catalog.PluginBlock
 
 // add adds a plugin block. If a file has two blocks of one name, the later block replaces the earlier
 // one completely.
-func (p *pluginBlocks) add(block catalog.Block) hcl.Diagnostics {
+func (p *pluginBlocks) add(block catalog.PluginBlock) hcl.Diagnostics {
 	var diags hcl.Diagnostics
 	for i, old := range *p {
 		if old.Name == block.Name {
@@ -59,14 +59,14 @@ type pluginParser struct {
 	diags hcl.Diagnostics
 }
 
-func (p *pluginParser) report(severity hcl.DiagnosticSeverity, rng hcl.Range, summary, format string, args ...any) {
+func (p *pluginParser) addDiagnostic(severity hcl.DiagnosticSeverity, rng hcl.Range, summary, format string, args ...any) {
 	p.diags = append(p.diags, &hcl.Diagnostic{Severity: severity, Summary: summary, Detail: fmt.Sprintf(format, args...), Subject: &rng})
 }
 
-func (p *pluginParser) plugin(b *hclsyntax.Block) catalog.Block {
-	block := catalog.Block{Name: b.Labels[0], Range: b.DefRange()}
+func (p *pluginParser) plugin(b *hclsyntax.Block) catalog.PluginBlock {
+	block := catalog.PluginBlock{Name: b.Labels[0], Range: b.DefRange()}
 	if !base.ValidName(block.Name) {
-		p.report(hcl.DiagError, b.LabelRanges[0], "Not a plugin name", "A plugin name has letters, digits, dots, dashes and underscores, and begins with a letter or digit.")
+		p.addDiagnostic(hcl.DiagError, b.LabelRanges[0], "Not a plugin name", "A plugin name has letters, digits, dots, dashes and underscores, and begins with a letter or digit.")
 	}
 	for _, attr := range sortedAttrs(b.Body) {
 		switch p.name(attr) {
@@ -77,27 +77,27 @@ func (p *pluginParser) plugin(b *hclsyntax.Block) catalog.Block {
 		case "sha256":
 			block.SHA256 = p.str(attr)
 			if sum, err := hex.DecodeString(block.SHA256); err != nil || len(sum) != sha256.Size {
-				p.report(hcl.DiagError, attr.Expr.Range(), "Not a checksum", "sha256 has 64 hexadecimal digits.")
+				p.addDiagnostic(hcl.DiagError, attr.Expr.Range(), "Not a checksum", "sha256 has 64 hexadecimal digits.")
 			}
 		case "config":
 			// Nomad parses plugin blocks as HCL1, which accepts config = { … } as a block.
 			if m, ok := p.value(attr.Expr).(map[string]any); ok {
 				block.Config = m
 			} else {
-				p.report(hcl.DiagError, attr.Expr.Range(), "Not a config block", "config is a block: config { … }.")
+				p.addDiagnostic(hcl.DiagError, attr.Expr.Range(), "Not a config block", "config is a block: config { … }.")
 			}
 		default:
-			p.report(hcl.DiagWarning, attr.NameRange, "Setting ignored", "A plugin block has args, config and env_allowlist; %q is not used.", p.name(attr))
+			p.addDiagnostic(hcl.DiagWarning, attr.NameRange, "Setting ignored", "A plugin block has args, config and env_allowlist; %q is not used.", p.name(attr))
 		}
 	}
 	for _, inner := range b.Body.Blocks {
 		switch {
 		case inner.Type != "config":
-			p.report(hcl.DiagWarning, inner.TypeRange, "Block ignored", "A plugin block has args, config and env_allowlist; %q is not used.", inner.Type)
+			p.addDiagnostic(hcl.DiagWarning, inner.TypeRange, "Block ignored", "A plugin block has args, config and env_allowlist; %q is not used.", inner.Type)
 		case len(inner.Labels) > 0:
-			p.report(hcl.DiagError, inner.LabelRanges[0], "Label on a config block", "A config block has no label.")
+			p.addDiagnostic(hcl.DiagError, inner.LabelRanges[0], "Label on a config block", "A config block has no label.")
 		case block.Config != nil:
-			p.report(hcl.DiagError, inner.DefRange(), "Two config blocks", "A plugin block has one config.")
+			p.addDiagnostic(hcl.DiagError, inner.DefRange(), "Two config blocks", "A plugin block has one config.")
 		default:
 			block.Config = p.body(inner.Body)
 		}
@@ -117,7 +117,7 @@ func (p *pluginParser) body(body *hclsyntax.Body) map[string]any {
 		}
 		list, ok := out[b.Type].([]map[string]any)
 		if _, taken := out[b.Type]; taken && !ok {
-			p.report(hcl.DiagError, b.DefRange(), "Setting and block of one name", "%q is a setting already.", b.Type)
+			p.addDiagnostic(hcl.DiagError, b.DefRange(), "Setting and block of one name", "%q is a setting already.", b.Type)
 			continue
 		}
 		out[b.Type] = append(list, inner)
@@ -141,26 +141,26 @@ func (p *pluginParser) value(expr hclsyntax.Expression) any {
 		for _, item := range e.Items {
 			key, diags := item.KeyExpr.Value(nil)
 			if diags.HasErrors() || key.IsNull() || !key.Type().Equals(cty.String) {
-				p.report(hcl.DiagError, item.KeyExpr.Range(), "Not a key", "A key is a word or a string.")
+				p.addDiagnostic(hcl.DiagError, item.KeyExpr.Range(), "Not a key", "A key is a word or a string.")
 				continue
 			}
 			out[key.AsString()] = p.value(item.ValueExpr)
 		}
 		return out
 	case *hclsyntax.TemplateExpr:
-		return p.templateText(e)
+		return p.quotedTemplate(e)
 	case *hclsyntax.TemplateWrapExpr:
-		return p.template(e.Wrapped)
+		return p.templateOf(e.Wrapped)
 	}
 	val, diags := expr.Value(nil)
 	if diags.HasErrors() {
-		return p.template(expr)
+		return p.templateOf(expr)
 	}
 	return goValue(val)
 }
 
-// templateText returns the text of a quoted template as a string that hclspec evaluates.
-func (p *pluginParser) templateText(e *hclsyntax.TemplateExpr) string {
+// quotedTemplate returns the text of a quoted template as a string that hclspec evaluates.
+func (p *pluginParser) quotedTemplate(e *hclsyntax.TemplateExpr) string {
 	var sb strings.Builder
 	for _, part := range e.Parts {
 		switch part := part.(type) {
@@ -172,17 +172,17 @@ func (p *pluginParser) templateText(e *hclsyntax.TemplateExpr) string {
 		case *hclsyntax.ConditionalExpr, *hclsyntax.TemplateJoinExpr:
 			// The part may be a %{ } sequence. Such a part has no source text of its own.
 			if src := string(e.Range().SliceBytes(p.src)); strings.HasPrefix(src, `"`) && strings.Contains(src, "%{") {
-				p.report(hcl.DiagError, part.Range(), "Template sequence", "A %%{ … } sequence cannot be used in a plugin's configuration.")
+				p.addDiagnostic(hcl.DiagError, part.Range(), "Template sequence", "A %%{ … } sequence cannot be used in a plugin's configuration.")
 				return ""
 			}
 		}
-		sb.WriteString(p.template(part))
+		sb.WriteString(p.templateOf(part))
 	}
 	return sb.String()
 }
 
-// template returns the source text of expr as a template that hclspec evaluates.
-func (p *pluginParser) template(expr hclsyntax.Expression) string {
+// templateOf returns the source text of expr as a template that hclspec evaluates.
+func (p *pluginParser) templateOf(expr hclsyntax.Expression) string {
 	return "${" + string(expr.Range().SliceBytes(p.src)) + "}"
 }
 
@@ -220,7 +220,7 @@ func goValue(val cty.Value) any {
 func (p *pluginParser) str(attr *hclsyntax.Attribute) string {
 	val, diags := attr.Expr.Value(nil)
 	if diags.HasErrors() || val.IsNull() || val.Type() != cty.String {
-		p.report(hcl.DiagError, attr.Expr.Range(), "Not a string", "%s is a string.", attr.Name)
+		p.addDiagnostic(hcl.DiagError, attr.Expr.Range(), "Not a string", "%s is a string.", attr.Name)
 		return ""
 	}
 	return val.AsString()
@@ -240,7 +240,7 @@ func (p *pluginParser) strings(attr *hclsyntax.Attribute) []string {
 		}
 	}
 	if wrong {
-		p.report(hcl.DiagError, attr.Expr.Range(), "Not a list of strings", "%s is a list of strings.", attr.Name)
+		p.addDiagnostic(hcl.DiagError, attr.Expr.Range(), "Not a list of strings", "%s is a list of strings.", attr.Name)
 		return nil
 	}
 	return out

@@ -16,29 +16,29 @@ import (
 
 // setting describes a setting that the agent knows. Exactly one of set, block and ignored is set.
 type setting struct {
-	set       func(*Config, item) error
-	block     map[string]setting
-	initBlock func(*Config) // called when the block is read, even if the block is empty
-	ignored   string        // reason why the setting has no effect
+	set           func(*Config, configItem) error
+	blockSettings map[string]setting
+	initBlock     func(*Config) // called when the block is read, even if the block is empty
+	ignoredReason string        // reason why the setting has no effect
 }
 
 // Reasons why settings are ignored, for warnings.
 const (
-	noServers      = "there are no servers here, this agent decides for itself"
-	noConsul       = "there is no Consul here"
-	noVault        = "there is no Vault here"
-	enterpriseOnly = "it belongs to Nomad Enterprise"
-	notYet         = "this build of nomad-lite cannot do that"
-	notNeeded      = "nomad-lite does not need it"
-	metricsPulled  = "metrics are not sent: they are there to be fetched, from /v1/metrics"
+	noServersReason      = "there are no servers here, this agent decides for itself"
+	noConsulReason       = "there is no Consul here"
+	noVaultReason        = "there is no Vault here"
+	enterpriseOnlyReason = "it belongs to Nomad Enterprise"
+	notImplementedReason = "this build of nomad-lite cannot do that"
+	notNeededReason      = "nomad-lite does not need it"
+	metricsPulledReason  = "metrics are not sent: they are there to be fetched, from /v1/metrics"
 )
 
 // set and the other functions that return settings are not inlined: inlining would create a closure for
 // each setting, together 33 kB.
 //
 //go:noinline
-func set[T any](read func(item) (T, error), field func(*Config) *T) setting {
-	return setting{set: func(c *Config, i item) error {
+func set[T any](read func(configItem) (T, error), field func(*Config) *T) setting {
+	return setting{set: func(c *Config, i configItem) error {
 		v, err := read(i)
 		if err == nil {
 			*field(c) = v
@@ -47,18 +47,20 @@ func set[T any](read func(item) (T, error), field func(*Config) *T) setting {
 	}}
 }
 
-func text(field func(*Config) *string) setting     { return set(item.text, field) }
-func boolean(field func(*Config) *bool) setting    { return set(item.boolean, field) }
-func percent(field func(*Config) *float64) setting { return set(item.number, field) }
+func textSetting(field func(*Config) *string) setting     { return set(configItem.parseString, field) }
+func booleanSetting(field func(*Config) *bool) setting    { return set(configItem.parseBoolean, field) }
+func percentSetting(field func(*Config) *float64) setting { return set(configItem.parseNumber, field) }
 
-func duration(field func(*Config) *time.Duration) setting { return set(item.duration, field) }
+func durationSetting(field func(*Config) *time.Duration) setting {
+	return set(configItem.parseDuration, field)
+}
 
-// count returns a setting for a whole number in a range.
+// wholeNumberSetting returns a setting for a whole number in a range.
 //
 //go:noinline
-func count[T int | uint64](low, high float64, field func(*Config) *T) setting {
-	return setting{set: func(c *Config, i item) error {
-		f, err := i.number()
+func wholeNumberSetting[T int | uint64](low, high float64, field func(*Config) *T) setting {
+	return setting{set: func(c *Config, i configItem) error {
+		f, err := i.parseNumber()
 		switch {
 		case err != nil:
 			return err
@@ -70,13 +72,13 @@ func count[T int | uint64](low, high float64, field func(*Config) *T) setting {
 	}}
 }
 
-// invertedBoolean returns a boolean setting whose default is true. Its field in the Config has the
+// invertedBooleanSetting returns a boolean setting whose default is true. Its field in the Config has the
 // opposite meaning.
 //
 //go:noinline
-func invertedBoolean(field func(*Config) *bool) setting {
-	return setting{set: func(c *Config, i item) error {
-		on, err := i.boolean()
+func invertedBooleanSetting(field func(*Config) *bool) setting {
+	return setting{set: func(c *Config, i configItem) error {
+		on, err := i.parseBoolean()
 		*field(c) = err == nil && !on
 		return err
 	}}
@@ -88,8 +90,8 @@ type weakSettingError struct{ text string }
 
 func (e *weakSettingError) Error() string { return e.text }
 
-func setMinVersion(c *Config, i item) error {
-	name, err := i.text()
+func setMinVersion(c *Config, i configItem) error {
+	name, err := i.parseString()
 	if err != nil {
 		return err
 	}
@@ -109,13 +111,13 @@ func setMinVersion(c *Config, i item) error {
 
 // setCipherSuites accepts the names of secure TLS 1.2 suites. For TLS 1.3 the
 // suites cannot be chosen.
-func setCipherSuites(c *Config, i item) error {
-	names, err := i.text()
+func setCipherSuites(c *Config, i configItem) error {
+	names, err := i.parseString()
 	if err != nil {
 		return err
 	}
 	c.TLS.CipherSuites = nil
-	for _, name := range words(names) {
+	for _, name := range splitCommaList(names) {
 		at := slices.IndexFunc(tls.CipherSuites(), func(s *tls.CipherSuite) bool { return s.Name == name })
 		if at < 0 {
 			return fmt.Errorf("%s is not known, or not safe", name)
@@ -129,8 +131,8 @@ func setCipherSuites(c *Config, i item) error {
 // authenticated during the TLS handshake.
 const maxHandshake = time.Minute
 
-func setHandshakeTimeout(c *Config, i item) error {
-	d, err := i.duration()
+func setHandshakeTimeout(c *Config, i configItem) error {
+	d, err := i.parseDuration()
 	if err != nil {
 		return err
 	}
@@ -142,13 +144,13 @@ func setHandshakeTimeout(c *Config, i item) error {
 	return nil
 }
 
-// stringMap returns a setting for a block in which users choose the names. Several such blocks are
+// stringMapSetting returns a setting for a block in which users choose the names. Several such blocks are
 // merged.
 //
 //go:noinline
-func stringMap(field func(*Config) *map[string]string) setting {
-	return setting{set: func(c *Config, i item) error {
-		texts, err := i.texts()
+func stringMapSetting(field func(*Config) *map[string]string) setting {
+	return setting{set: func(c *Config, i configItem) error {
+		texts, err := i.parseStringMap()
 		if err != nil {
 			return err
 		}
@@ -163,257 +165,257 @@ func stringMap(field func(*Config) *map[string]string) setting {
 
 const maxNumber = 1 << 53
 
-// settings are the settings at the top level of a file, by name.
-var settings = map[string]setting{
-	"region":     text(func(c *Config) *string { return &c.Node.Region }),
-	"datacenter": text(func(c *Config) *string { return &c.Node.Datacenter }),
-	"name":       text(func(c *Config) *string { return &c.Node.Name }),
-	"data_dir":   text(func(c *Config) *string { return &c.DataDir }),
-	"plugin_dir": text(func(c *Config) *string { return &c.PluginDir }),
-	"bind_addr":  text(func(c *Config) *string { return &c.BindAddr }),
-	"log_level": {set: func(c *Config, i item) error {
-		level, err := i.text()
+// topLevelSettings are the settings at the top level of a file, by name.
+var topLevelSettings = map[string]setting{
+	"region":     textSetting(func(c *Config) *string { return &c.Node.Region }),
+	"datacenter": textSetting(func(c *Config) *string { return &c.Node.Datacenter }),
+	"name":       textSetting(func(c *Config) *string { return &c.Node.Name }),
+	"data_dir":   textSetting(func(c *Config) *string { return &c.DataDir }),
+	"plugin_dir": textSetting(func(c *Config) *string { return &c.PluginDir }),
+	"bind_addr":  textSetting(func(c *Config) *string { return &c.BindAddr }),
+	"log_level": {set: func(c *Config, i configItem) error {
+		level, err := i.parseString()
 		if err == nil && hclog.LevelFromString(level) == hclog.NoLevel {
 			err = errors.New("must be trace, debug, info, warn or error")
 		}
 		c.LogLevel = level
 		return err
 	}},
-	"log_json":             boolean(func(c *Config) *bool { return &c.LogJSON }),
-	"log_include_location": boolean(func(c *Config) *bool { return &c.LogLocation }),
-	"leave_on_interrupt":   boolean(func(c *Config) *bool { return &c.LeaveOnInterrupt }),
-	"leave_on_terminate":   boolean(func(c *Config) *bool { return &c.LeaveOnTerminate }),
+	"log_json":             booleanSetting(func(c *Config) *bool { return &c.LogJSON }),
+	"log_include_location": booleanSetting(func(c *Config) *bool { return &c.LogLocation }),
+	"leave_on_interrupt":   booleanSetting(func(c *Config) *bool { return &c.LeaveOnInterrupt }),
+	"leave_on_terminate":   booleanSetting(func(c *Config) *bool { return &c.LeaveOnTerminate }),
 
-	"http_api_response_headers": stringMap(func(c *Config) *map[string]string { return &c.HTTPHeaders }),
+	"http_api_response_headers": stringMapSetting(func(c *Config) *map[string]string { return &c.HTTPHeaders }),
 
-	"ports": {block: map[string]setting{
-		"http": count(0, 65535, func(c *Config) *int { c.HTTPPort = new(int); return c.HTTPPort }),
-		"rpc":  {ignored: noServers},
-		"serf": {ignored: noServers},
+	"ports": {blockSettings: map[string]setting{
+		"http": wholeNumberSetting(0, 65535, func(c *Config) *int { c.HTTPPort = new(int); return c.HTTPPort }),
+		"rpc":  {ignoredReason: noServersReason},
+		"serf": {ignoredReason: noServersReason},
 	}},
-	"addresses": {block: map[string]setting{
-		"http": text(func(c *Config) *string { return &c.HTTPAddr }),
-		"rpc":  {ignored: noServers},
-		"serf": {ignored: noServers},
+	"addresses": {blockSettings: map[string]setting{
+		"http": textSetting(func(c *Config) *string { return &c.HTTPAddr }),
+		"rpc":  {ignoredReason: noServersReason},
+		"serf": {ignoredReason: noServersReason},
 	}},
-	"advertise": {block: map[string]setting{
-		"http": text(func(c *Config) *string { return &c.HTTPAdvertise }),
-		"rpc":  {ignored: noServers},
-		"serf": {ignored: noServers},
+	"advertise": {blockSettings: map[string]setting{
+		"http": textSetting(func(c *Config) *string { return &c.HTTPAdvertise }),
+		"rpc":  {ignoredReason: noServersReason},
+		"serf": {ignoredReason: noServersReason},
 	}},
-	"acl": {block: map[string]setting{
-		"enabled": {set: func(c *Config, i item) error {
-			on, err := i.boolean()
+	"acl": {blockSettings: map[string]setting{
+		"enabled": {set: func(c *Config, i configItem) error {
+			on, err := i.parseBoolean()
 			c.NoTokens = err == nil && !on
 			return err
 		}},
-		"token_ttl":                    {ignored: notNeeded},
-		"policy_ttl":                   {ignored: notNeeded},
-		"role_ttl":                     {ignored: notNeeded},
-		"replication_token":            {ignored: noServers},
-		"token_min_expiration_ttl":     {ignored: notNeeded},
-		"token_max_expiration_ttl":     {ignored: notNeeded},
-		"authentication_burst_limit":   {ignored: notNeeded},
-		"authentication_rate_limit":    {ignored: notNeeded},
-		"oidc_disable_pkce":            {ignored: notNeeded},
-		"max_auth_token_requests":      {ignored: notNeeded},
-		"max_auth_token_requests_time": {ignored: notNeeded},
+		"token_ttl":                    {ignoredReason: notNeededReason},
+		"policy_ttl":                   {ignoredReason: notNeededReason},
+		"role_ttl":                     {ignoredReason: notNeededReason},
+		"replication_token":            {ignoredReason: noServersReason},
+		"token_min_expiration_ttl":     {ignoredReason: notNeededReason},
+		"token_max_expiration_ttl":     {ignoredReason: notNeededReason},
+		"authentication_burst_limit":   {ignoredReason: notNeededReason},
+		"authentication_rate_limit":    {ignoredReason: notNeededReason},
+		"oidc_disable_pkce":            {ignoredReason: notNeededReason},
+		"max_auth_token_requests":      {ignoredReason: notNeededReason},
+		"max_auth_token_requests_time": {ignoredReason: notNeededReason},
 	}},
 	"tls": {
-		block: map[string]setting{
-			"http":                            boolean(func(c *Config) *bool { return &c.TLS.HTTP }),
-			"ca_file":                         text(func(c *Config) *string { return &c.TLS.CAFile }),
-			"cert_file":                       text(func(c *Config) *string { return &c.TLS.CertFile }),
-			"key_file":                        text(func(c *Config) *string { return &c.TLS.KeyFile }),
-			"verify_https_client":             boolean(func(c *Config) *bool { return &c.TLS.VerifyClient }),
+		blockSettings: map[string]setting{
+			"http":                            booleanSetting(func(c *Config) *bool { return &c.TLS.HTTP }),
+			"ca_file":                         textSetting(func(c *Config) *string { return &c.TLS.CAFile }),
+			"cert_file":                       textSetting(func(c *Config) *string { return &c.TLS.CertFile }),
+			"key_file":                        textSetting(func(c *Config) *string { return &c.TLS.KeyFile }),
+			"verify_https_client":             booleanSetting(func(c *Config) *bool { return &c.TLS.VerifyClient }),
 			"tls_min_version":                 {set: setMinVersion},
 			"tls_cipher_suites":               {set: setCipherSuites},
-			"rpc":                             {ignored: noServers},
-			"verify_server_hostname":          {ignored: noServers},
-			"rpc_upgrade_mode":                {ignored: noServers},
-			"tls_prefer_server_cipher_suites": {ignored: notNeeded},
+			"rpc":                             {ignoredReason: noServersReason},
+			"verify_server_hostname":          {ignoredReason: noServersReason},
+			"rpc_upgrade_mode":                {ignoredReason: noServersReason},
+			"tls_prefer_server_cipher_suites": {ignoredReason: notNeededReason},
 		},
 	},
-	"limits": {block: map[string]setting{
-		"http_max_conns_per_client": count(0, maxNumber, func(c *Config) *int { return &c.HTTPConns }),
+	"limits": {blockSettings: map[string]setting{
+		"http_max_conns_per_client": wholeNumberSetting(0, maxNumber, func(c *Config) *int { return &c.HTTPConns }),
 		"https_handshake_timeout":   {set: setHandshakeTimeout},
-		"rpc_handshake_timeout":     {ignored: noServers},
-		"rpc_max_conns_per_client":  {ignored: noServers},
+		"rpc_handshake_timeout":     {ignoredReason: noServersReason},
+		"rpc_max_conns_per_client":  {ignoredReason: noServersReason},
 	}},
-	"telemetry": {block: map[string]setting{
-		"prometheus_metrics":         invertedBoolean(func(c *Config) *bool { return &c.Telemetry.OmitPrometheusFormat }),
-		"publish_allocation_metrics": invertedBoolean(func(c *Config) *bool { return &c.Telemetry.OmitAllocationMetrics }),
-		"publish_node_metrics":       invertedBoolean(func(c *Config) *bool { return &c.Telemetry.OmitNodeMetrics }),
+	"telemetry": {blockSettings: map[string]setting{
+		"prometheus_metrics":         invertedBooleanSetting(func(c *Config) *bool { return &c.Telemetry.OmitPrometheusFormat }),
+		"publish_allocation_metrics": invertedBooleanSetting(func(c *Config) *bool { return &c.Telemetry.OmitAllocationMetrics }),
+		"publish_node_metrics":       invertedBooleanSetting(func(c *Config) *bool { return &c.Telemetry.OmitNodeMetrics }),
 
-		"circonus_api_app":                       {ignored: metricsPulled},
-		"circonus_api_token":                     {ignored: metricsPulled},
-		"circonus_api_url":                       {ignored: metricsPulled},
-		"circonus_broker_id":                     {ignored: metricsPulled},
-		"circonus_broker_select_tag":             {ignored: metricsPulled},
-		"circonus_check_display_name":            {ignored: metricsPulled},
-		"circonus_check_force_metric_activation": {ignored: metricsPulled},
-		"circonus_check_id":                      {ignored: metricsPulled},
-		"circonus_check_instance_id":             {ignored: metricsPulled},
-		"circonus_check_search_tag":              {ignored: metricsPulled},
-		"circonus_check_tags":                    {ignored: metricsPulled},
-		"circonus_submission_interval":           {ignored: metricsPulled},
-		"circonus_submission_url":                {ignored: metricsPulled},
-		"collection_interval":                    {ignored: "metrics are collected when they are requested"},
-		"datadog_address":                        {ignored: metricsPulled},
-		"datadog_tags":                           {ignored: metricsPulled},
-		"disable_allocation_hook_metrics":        {ignored: notNeeded},
-		"disable_dispatched_job_summary_metrics": {ignored: notNeeded},
-		"disable_hostname":                       {ignored: notNeeded},
-		"disable_quota_utilization_metrics":      {ignored: enterpriseOnly},
-		"disable_rpc_rate_metrics_labels":        {ignored: noServers},
-		"filter_default":                         {ignored: notNeeded},
-		"in_memory_collection_interval":          {ignored: "metrics are collected when they are requested"},
-		"in_memory_retention_period":             {ignored: "metrics are collected when they are requested"},
-		"include_alloc_metadata_in_metrics":      {ignored: notYet},
-		"prefix_filter":                          {ignored: notNeeded},
-		"allowed_metadata_keys_in_metrics":       {ignored: notYet},
-		"statsd_address":                         {ignored: metricsPulled},
-		"statsite_address":                       {ignored: metricsPulled},
-		"use_node_name":                          {ignored: notNeeded},
+		"circonus_api_app":                       {ignoredReason: metricsPulledReason},
+		"circonus_api_token":                     {ignoredReason: metricsPulledReason},
+		"circonus_api_url":                       {ignoredReason: metricsPulledReason},
+		"circonus_broker_id":                     {ignoredReason: metricsPulledReason},
+		"circonus_broker_select_tag":             {ignoredReason: metricsPulledReason},
+		"circonus_check_display_name":            {ignoredReason: metricsPulledReason},
+		"circonus_check_force_metric_activation": {ignoredReason: metricsPulledReason},
+		"circonus_check_id":                      {ignoredReason: metricsPulledReason},
+		"circonus_check_instance_id":             {ignoredReason: metricsPulledReason},
+		"circonus_check_search_tag":              {ignoredReason: metricsPulledReason},
+		"circonus_check_tags":                    {ignoredReason: metricsPulledReason},
+		"circonus_submission_interval":           {ignoredReason: metricsPulledReason},
+		"circonus_submission_url":                {ignoredReason: metricsPulledReason},
+		"collection_interval":                    {ignoredReason: "metrics are collected when they are requested"},
+		"datadog_address":                        {ignoredReason: metricsPulledReason},
+		"datadog_tags":                           {ignoredReason: metricsPulledReason},
+		"disable_allocation_hook_metrics":        {ignoredReason: notNeededReason},
+		"disable_dispatched_job_summary_metrics": {ignoredReason: notNeededReason},
+		"disable_hostname":                       {ignoredReason: notNeededReason},
+		"disable_quota_utilization_metrics":      {ignoredReason: enterpriseOnlyReason},
+		"disable_rpc_rate_metrics_labels":        {ignoredReason: noServersReason},
+		"filter_default":                         {ignoredReason: notNeededReason},
+		"in_memory_collection_interval":          {ignoredReason: "metrics are collected when they are requested"},
+		"in_memory_retention_period":             {ignoredReason: "metrics are collected when they are requested"},
+		"include_alloc_metadata_in_metrics":      {ignoredReason: notImplementedReason},
+		"prefix_filter":                          {ignoredReason: notNeededReason},
+		"allowed_metadata_keys_in_metrics":       {ignoredReason: notImplementedReason},
+		"statsd_address":                         {ignoredReason: metricsPulledReason},
+		"statsite_address":                       {ignoredReason: metricsPulledReason},
+		"use_node_name":                          {ignoredReason: notNeededReason},
 	}},
-	"unix_sockets": {block: map[string]setting{
-		"group": text(func(c *Config) *string { return &c.SocketGroup }),
-		"user":  {ignored: "the unix socket belongs to the user of the agent"},
-		"mode":  {ignored: "the mode of the unix socket is 0660 with a group, and 0600 without one"},
+	"unix_sockets": {blockSettings: map[string]setting{
+		"group": textSetting(func(c *Config) *string { return &c.SocketGroup }),
+		"user":  {ignoredReason: "the unix socket belongs to the user of the agent"},
+		"mode":  {ignoredReason: "the mode of the unix socket is 0660 with a group, and 0600 without one"},
 	}},
-	"enable_debug": boolean(func(c *Config) *bool { return &c.Debug }),
+	"enable_debug": booleanSetting(func(c *Config) *bool { return &c.Debug }),
 
 	"hook":   {set: setHook},
-	"client": {block: client},
-	"server": {block: server},
+	"client": {blockSettings: clientSettings},
+	"server": {blockSettings: serverSettings},
 
-	"audit":                        {ignored: enterpriseOnly},
-	"autopilot":                    {ignored: noServers},
-	"consul":                       {ignored: noConsul},
-	"disable_anonymous_signature":  {ignored: notNeeded},
-	"disable_update_check":         {ignored: notNeeded},
-	"enable_syslog":                {ignored: "the log is written to standard error; systemd passes it to the journal"},
-	"keyring":                      {ignored: noServers},
-	"license_path":                 {ignored: enterpriseOnly},
-	"log_file":                     {ignored: "the log is written to standard error; systemd passes it to the journal"},
-	"log_rotate_bytes":             {ignored: "the log is written to standard error; systemd passes it to the journal"},
-	"log_rotate_duration":          {ignored: "the log is written to standard error; systemd passes it to the journal"},
-	"log_rotate_max_files":         {ignored: "the log is written to standard error; systemd passes it to the journal"},
-	"reporting":                    {ignored: enterpriseOnly},
-	"rpc":                          {ignored: noServers},
-	"sentinel":                     {ignored: enterpriseOnly},
-	"syslog_facility":              {ignored: "the log is written to standard error; systemd passes it to the journal"},
-	"ui":                           {ignored: notYet},
-	"eventlog":                     {ignored: notNeeded},
-	"vault":                        {ignored: noVault},
-	"enable_template_token_lookup": {ignored: noVault},
+	"audit":                        {ignoredReason: enterpriseOnlyReason},
+	"autopilot":                    {ignoredReason: noServersReason},
+	"consul":                       {ignoredReason: noConsulReason},
+	"disable_anonymous_signature":  {ignoredReason: notNeededReason},
+	"disable_update_check":         {ignoredReason: notNeededReason},
+	"enable_syslog":                {ignoredReason: "the log is written to standard error; systemd passes it to the journal"},
+	"keyring":                      {ignoredReason: noServersReason},
+	"license_path":                 {ignoredReason: enterpriseOnlyReason},
+	"log_file":                     {ignoredReason: "the log is written to standard error; systemd passes it to the journal"},
+	"log_rotate_bytes":             {ignoredReason: "the log is written to standard error; systemd passes it to the journal"},
+	"log_rotate_duration":          {ignoredReason: "the log is written to standard error; systemd passes it to the journal"},
+	"log_rotate_max_files":         {ignoredReason: "the log is written to standard error; systemd passes it to the journal"},
+	"reporting":                    {ignoredReason: enterpriseOnlyReason},
+	"rpc":                          {ignoredReason: noServersReason},
+	"sentinel":                     {ignoredReason: enterpriseOnlyReason},
+	"syslog_facility":              {ignoredReason: "the log is written to standard error; systemd passes it to the journal"},
+	"ui":                           {ignoredReason: notImplementedReason},
+	"eventlog":                     {ignoredReason: notNeededReason},
+	"vault":                        {ignoredReason: noVaultReason},
+	"enable_template_token_lookup": {ignoredReason: noVaultReason},
 }
 
-// client are the settings of the client block. Each agent is a client, so all of them have an effect,
+// clientSettings are the settings of the client block. Each agent is a client, so all of them have an effect,
 // except those about servers.
-var client = map[string]setting{
-	"enabled": {set: func(_ *Config, i item) error {
-		on, err := i.boolean()
+var clientSettings = map[string]setting{
+	"enabled": {set: func(_ *Config, i configItem) error {
+		on, err := i.parseBoolean()
 		if err == nil && !on {
 			// false is rejected because an agent without a client would have no function.
 			return errors.New("cannot be false here: running tasks is all that an agent does")
 		}
 		return err
 	}},
-	"node_class":        text(func(c *Config) *string { return &c.Node.Class }),
-	"node_pool":         text(func(c *Config) *string { return &c.Node.Pool }),
-	"meta":              stringMap(func(c *Config) *map[string]string { return &c.Node.Meta }),
-	"network_interface": text(func(c *Config) *string { return &c.Node.NetworkInterface }),
-	"cpu_total_compute": count(0, maxNumber, func(c *Config) *int { return &c.Node.CPU }),
-	"memory_total_mb":   count(0, maxNumber, func(c *Config) *int { return &c.Node.MemoryMB }),
-	"disk_total_mb":     count(0, maxNumber, func(c *Config) *int { return &c.Node.DiskMB }),
-	"min_dynamic_port":  count(1, 65535, func(c *Config) *int { return &c.Node.MinDynamicPort }),
-	"max_dynamic_port":  count(1, 65535, func(c *Config) *int { return &c.Node.MaxDynamicPort }),
-	"client_min_port":   count(1, 65535, func(c *Config) *int { return &c.Node.ClientMinPort }),
-	"client_max_port":   count(1, 65535, func(c *Config) *int { return &c.Node.ClientMaxPort }),
-	"max_kill_timeout":  duration(func(c *Config) *time.Duration { return &c.MaxKillTimeout }),
-	"gc_interval":       duration(func(c *Config) *time.Duration { return &c.GC.Interval }),
-	"gc_max_allocs":     count(1, maxNumber, func(c *Config) *int { return &c.GC.MaxAllocs }),
-	"gc_parallel_destroys": count(1, 1000, func(c *Config) *int {
+	"node_class":        textSetting(func(c *Config) *string { return &c.Node.Class }),
+	"node_pool":         textSetting(func(c *Config) *string { return &c.Node.Pool }),
+	"meta":              stringMapSetting(func(c *Config) *map[string]string { return &c.Node.Meta }),
+	"network_interface": textSetting(func(c *Config) *string { return &c.Node.NetworkInterface }),
+	"cpu_total_compute": wholeNumberSetting(0, maxNumber, func(c *Config) *int { return &c.Node.CPU }),
+	"memory_total_mb":   wholeNumberSetting(0, maxNumber, func(c *Config) *int { return &c.Node.MemoryMB }),
+	"disk_total_mb":     wholeNumberSetting(0, maxNumber, func(c *Config) *int { return &c.Node.DiskMB }),
+	"min_dynamic_port":  wholeNumberSetting(1, 65535, func(c *Config) *int { return &c.Node.MinDynamicPort }),
+	"max_dynamic_port":  wholeNumberSetting(1, 65535, func(c *Config) *int { return &c.Node.MaxDynamicPort }),
+	"client_min_port":   wholeNumberSetting(1, 65535, func(c *Config) *int { return &c.Node.ClientMinPort }),
+	"client_max_port":   wholeNumberSetting(1, 65535, func(c *Config) *int { return &c.Node.ClientMaxPort }),
+	"max_kill_timeout":  durationSetting(func(c *Config) *time.Duration { return &c.MaxKillTimeout }),
+	"gc_interval":       durationSetting(func(c *Config) *time.Duration { return &c.GC.Interval }),
+	"gc_max_allocs":     wholeNumberSetting(1, maxNumber, func(c *Config) *int { return &c.GC.MaxAllocs }),
+	"gc_parallel_destroys": wholeNumberSetting(1, 1000, func(c *Config) *int {
 		return &c.GC.Parallelism
 	}),
-	"gc_disk_usage_threshold":  percent(func(c *Config) *float64 { return &c.GC.DiskUsage }),
-	"gc_inode_usage_threshold": percent(func(c *Config) *float64 { return &c.GC.InodeUsage }),
-	"gc_disk_usage_min_age":    duration(func(c *Config) *time.Duration { return &c.GC.DiskUsageMinAge }),
-	"reserved": {block: map[string]setting{
-		"cpu":    count(0, maxNumber, func(c *Config) *uint64 { return &c.Node.Reserved.CPU }),
-		"memory": count(0, maxNumber, func(c *Config) *uint64 { return &c.Node.Reserved.MemoryMB }),
-		"disk":   count(0, maxNumber, func(c *Config) *uint64 { return &c.Node.Reserved.DiskMB }),
-		"reserved_ports": {set: func(c *Config, i item) (err error) {
-			if c.Node.Reserved.Ports, err = i.text(); err == nil {
+	"gc_disk_usage_threshold":  percentSetting(func(c *Config) *float64 { return &c.GC.DiskUsage }),
+	"gc_inode_usage_threshold": percentSetting(func(c *Config) *float64 { return &c.GC.InodeUsage }),
+	"gc_disk_usage_min_age":    durationSetting(func(c *Config) *time.Duration { return &c.GC.DiskUsageMinAge }),
+	"reserved": {blockSettings: map[string]setting{
+		"cpu":    wholeNumberSetting(0, maxNumber, func(c *Config) *uint64 { return &c.Node.Reserved.CPU }),
+		"memory": wholeNumberSetting(0, maxNumber, func(c *Config) *uint64 { return &c.Node.Reserved.MemoryMB }),
+		"disk":   wholeNumberSetting(0, maxNumber, func(c *Config) *uint64 { return &c.Node.Reserved.DiskMB }),
+		"reserved_ports": {set: func(c *Config, i configItem) (err error) {
+			if c.Node.Reserved.Ports, err = i.parseString(); err == nil {
 				_, err = scheduler.ParsePorts(c.Node.Reserved.Ports)
 			}
 			return err
 		}},
-		"cores": {ignored: notYet},
+		"cores": {ignoredReason: notImplementedReason},
 	}},
-	"options": {set: setOptions},
+	"options": {set: setLegacyOptions},
 	"drain_on_shutdown": {
-		initBlock: func(c *Config) { c.Drain = &Drain{} },
-		block: map[string]setting{
-			"deadline":           duration(func(c *Config) *time.Duration { return &c.Drain.Deadline }),
-			"force":              boolean(func(c *Config) *bool { return &c.Drain.Force }),
-			"ignore_system_jobs": {ignored: "all jobs are stopped with the agent"},
+		initBlock: func(c *Config) { c.DrainOnExit = &DrainOnExit{} },
+		blockSettings: map[string]setting{
+			"deadline":           durationSetting(func(c *Config) *time.Duration { return &c.DrainOnExit.Deadline }),
+			"force":              booleanSetting(func(c *Config) *bool { return &c.DrainOnExit.Force }),
+			"ignore_system_jobs": {ignoredReason: "all jobs are stopped with the agent"},
 		},
 	},
 
-	"artifact": {block: artifact},
-	"template": {block: template},
+	"artifact": {blockSettings: artifactSettings},
+	"template": {blockSettings: templateSettings},
 
-	"alloc_dir":                       {ignored: "allocations are in the data directory"},
-	"alloc_mounts_dir":                {ignored: "allocations are in the data directory"},
-	"bridge_network_hairpin_mode":     {ignored: notYet},
-	"bridge_network_name":             {ignored: notYet},
-	"bridge_network_subnet":           {ignored: notYet},
-	"bridge_network_subnet_ipv6":      {ignored: notYet},
-	"cgroup_parent":                   {ignored: notYet},
-	"chroot_env":                      {ignored: notYet},
-	"cni_config_dir":                  {ignored: notYet},
-	"cni_path":                        {ignored: notYet},
-	"cpu_disable_dmidecode":           {ignored: notNeeded},
-	"disable_remote_exec":             {ignored: notYet},
-	"fingerprint":                     {ignored: notNeeded},
-	"gc_volumes_on_node_gc":           {ignored: noServers},
-	"host_network":                    {ignored: notYet},
-	"host_volume":                     {ignored: notYet},
-	"host_volume_plugin_dir":          {ignored: notYet},
-	"host_volumes_dir":                {ignored: notYet},
-	"intro_token":                     {ignored: noServers},
-	"log_rotate_max_files":            {ignored: notNeeded},
-	"network_speed":                   {ignored: "bandwidth is not reserved, as in Nomad"},
-	"no_host_uuid":                    {ignored: notNeeded},
-	"node_max_allocs":                 {ignored: notYet},
-	"nomad_service_discovery":         {ignored: "services of this machine are always registered here"},
-	"preferred_address_family":        {ignored: notYet},
-	"publish_node_metrics":            {ignored: notYet},
-	"reserveable_cores":               {ignored: notYet},
-	"reservable_cores":                {ignored: notYet},
-	"retry_interval":                  {ignored: noServers},
-	"retry_join":                      {ignored: noServers},
-	"retry_max":                       {ignored: noServers},
-	"server_join":                     {ignored: noServers},
-	"servers":                         {ignored: noServers},
-	"start_join":                      {ignored: noServers},
-	"state_dir":                       {ignored: "the state is in the data directory"},
-	"users":                           {ignored: notYet},
-	"allow_unsafe_driver_reattach":    {ignored: notNeeded},
-	"disable_allocation_hook_metrics": {ignored: notNeeded},
+	"alloc_dir":                       {ignoredReason: "allocations are in the data directory"},
+	"alloc_mounts_dir":                {ignoredReason: "allocations are in the data directory"},
+	"bridge_network_hairpin_mode":     {ignoredReason: notImplementedReason},
+	"bridge_network_name":             {ignoredReason: notImplementedReason},
+	"bridge_network_subnet":           {ignoredReason: notImplementedReason},
+	"bridge_network_subnet_ipv6":      {ignoredReason: notImplementedReason},
+	"cgroup_parent":                   {ignoredReason: notImplementedReason},
+	"chroot_env":                      {ignoredReason: notImplementedReason},
+	"cni_config_dir":                  {ignoredReason: notImplementedReason},
+	"cni_path":                        {ignoredReason: notImplementedReason},
+	"cpu_disable_dmidecode":           {ignoredReason: notNeededReason},
+	"disable_remote_exec":             {ignoredReason: notImplementedReason},
+	"fingerprint":                     {ignoredReason: notNeededReason},
+	"gc_volumes_on_node_gc":           {ignoredReason: noServersReason},
+	"host_network":                    {ignoredReason: notImplementedReason},
+	"host_volume":                     {ignoredReason: notImplementedReason},
+	"host_volume_plugin_dir":          {ignoredReason: notImplementedReason},
+	"host_volumes_dir":                {ignoredReason: notImplementedReason},
+	"intro_token":                     {ignoredReason: noServersReason},
+	"log_rotate_max_files":            {ignoredReason: notNeededReason},
+	"network_speed":                   {ignoredReason: "bandwidth is not reserved, as in Nomad"},
+	"no_host_uuid":                    {ignoredReason: notNeededReason},
+	"node_max_allocs":                 {ignoredReason: notImplementedReason},
+	"nomad_service_discovery":         {ignoredReason: "services of this machine are always registered here"},
+	"preferred_address_family":        {ignoredReason: notImplementedReason},
+	"publish_node_metrics":            {ignoredReason: notImplementedReason},
+	"reserveable_cores":               {ignoredReason: notImplementedReason},
+	"reservable_cores":                {ignoredReason: notImplementedReason},
+	"retry_interval":                  {ignoredReason: noServersReason},
+	"retry_join":                      {ignoredReason: noServersReason},
+	"retry_max":                       {ignoredReason: noServersReason},
+	"server_join":                     {ignoredReason: noServersReason},
+	"servers":                         {ignoredReason: noServersReason},
+	"start_join":                      {ignoredReason: noServersReason},
+	"state_dir":                       {ignoredReason: "the state is in the data directory"},
+	"users":                           {ignoredReason: notImplementedReason},
+	"allow_unsafe_driver_reattach":    {ignoredReason: notNeededReason},
+	"disable_allocation_hook_metrics": {ignoredReason: notNeededReason},
 }
 
-// server are the settings of the server block. Those about the scheduler apply to the agent's own
+// serverSettings are the settings of the server block. Those about the scheduler apply to the agent's own
 // scheduler.
-var server = map[string]setting{
-	"enabled":                 {set: func(_ *Config, i item) error { _, err := i.boolean(); return err }},
-	"job_gc_interval":         duration(func(c *Config) *time.Duration { return &c.SchedulerGC.Interval }),
-	"job_gc_threshold":        duration(func(c *Config) *time.Duration { return &c.SchedulerGC.Jobs }),
-	"eval_gc_threshold":       duration(func(c *Config) *time.Duration { return &c.SchedulerGC.Evals }),
-	"batch_eval_gc_threshold": duration(func(c *Config) *time.Duration { return &c.SchedulerGC.BatchEvals }),
-	"deployment_gc_threshold": duration(func(c *Config) *time.Duration { return &c.SchedulerGC.Deployments }),
+var serverSettings = map[string]setting{
+	"enabled":                 {set: func(_ *Config, i configItem) error { _, err := i.parseBoolean(); return err }},
+	"job_gc_interval":         durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.Interval }),
+	"job_gc_threshold":        durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.Jobs }),
+	"eval_gc_threshold":       durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.Evals }),
+	"batch_eval_gc_threshold": durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.BatchEvals }),
+	"deployment_gc_threshold": durationSetting(func(c *Config) *time.Duration { return &c.SchedulerGC.Deployments }),
 }
 
 func init() {
@@ -429,42 +431,42 @@ func init() {
 		"root_key_gc_interval", "root_key_gc_threshold", "root_key_rotation_threshold", "search", "server_join", "start_join",
 		"start_timeout", "system_scheduler_enabled", "upgrade_version", "volumes_gc_threshold", "deregistration_gc_threshold",
 	} {
-		server[name] = setting{ignored: noServers}
+		serverSettings[name] = setting{ignoredReason: noServersReason}
 	}
 }
 
-// setOptions reads the supported entries of the legacy options block.
-func setOptions(c *Config, i item) error {
-	options, err := i.texts()
+// setLegacyOptions reads the supported entries of the legacy options block.
+func setLegacyOptions(c *Config, i configItem) error {
+	options, err := i.parseStringMap()
 	if err != nil {
 		return err
 	}
-	var unknown []string
+	var unknownOptions []string
 	for _, name := range slices.Sorted(maps.Keys(options)) {
 		value := options[name]
 		switch name {
 		case "driver.raw_exec.enable":
 			c.RawExec = value == "1" || strings.EqualFold(value, "true")
 		case "driver.allowlist", "driver.whitelist":
-			c.DriverAllow = words(value)
+			c.DriverAllow = splitCommaList(value)
 		case "driver.denylist", "driver.blacklist":
-			c.DriverDeny = words(value)
+			c.DriverDeny = splitCommaList(value)
 		case "env.denylist", "env.blacklist":
-			c.EnvDenylist = append([]string{}, words(value)...) // not nil if the list is empty, because nil means the default
+			c.EnvDenylist = append([]string{}, splitCommaList(value)...) // not nil if the list is empty, because nil means the default
 		case "env.allowlist":
-			c.EnvAllowlist = append([]string{}, words(value)...)
+			c.EnvAllowlist = append([]string{}, splitCommaList(value)...)
 		case "user.denylist", "user.blacklist":
-			c.UserDenylist = words(value)
+			c.UserDenylist = splitCommaList(value)
 		case "user.checked_drivers":
-			c.UserDrivers = words(value)
+			c.UserDrivers = splitCommaList(value)
 		case "alloc_dir.nomad_modes":
 			c.NomadFileModes = value == "1" || strings.EqualFold(value, "true")
 		default:
-			unknown = append(unknown, name)
+			unknownOptions = append(unknownOptions, name)
 		}
 	}
-	if len(unknown) > 0 {
-		return &unusedError{unknown}
+	if len(unknownOptions) > 0 {
+		return &unusedError{unknownOptions}
 	}
 	return nil
 }

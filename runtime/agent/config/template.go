@@ -8,38 +8,38 @@ import (
 	"time"
 )
 
-// template has the settings of the client's template block. They are passed to the
+// templateOf has the settings of the client's template block. They are passed to the
 // template hook under the same names.
-var template = map[string]setting{
-	"wait":                 templateLimit(item.interval),
-	"wait_bounds":          templateLimit(item.interval),
+var templateSettings = map[string]setting{
+	"wait":                 templateSetting(configItem.parseMinMax),
+	"wait_bounds":          templateSetting(configItem.parseMinMax),
 	"function_denylist":    {set: setFunctionDenylist},
-	"disable_file_sandbox": templateLimit(item.boolean),
+	"disable_file_sandbox": templateSetting(configItem.parseBoolean),
 
-	"block_query_wait": {ignored: localTemplates},
-	"consul_retry":     {ignored: noConsul},
-	"max_stale":        {ignored: localTemplates},
-	"nomad_retry":      {ignored: localTemplates},
-	"vault_retry":      {ignored: noVault},
+	"block_query_wait": {ignoredReason: localTemplatesReason},
+	"consul_retry":     {ignoredReason: noConsulReason},
+	"max_stale":        {ignoredReason: localTemplatesReason},
+	"nomad_retry":      {ignoredReason: localTemplatesReason},
+	"vault_retry":      {ignoredReason: noVaultReason},
 }
 
-const localTemplates = "what templates read is in this agent, which tells them when it changes"
+const localTemplatesReason = "what templates read is in this agent, which tells them when it changes"
 
-func templateLimit[T any](read func(item) (T, error)) setting {
-	return hookLimit(func(c *Config) *map[string]any { return &c.Template }, read)
+func templateSetting[T any](read func(configItem) (T, error)) setting {
+	return builtinHookSetting(func(c *Config) *map[string]any { return &c.Template }, read)
 }
 
-// interval parses a block that has the settings min and max.
-func (i item) interval() (map[string]time.Duration, error) {
+// parseMinMax parses a block that has the settings min and max.
+func (i configItem) parseMinMax() (map[string]time.Duration, error) {
 	if !i.isBlock() {
 		return nil, fmt.Errorf("is a block: %s { min = … max = … }", i.name)
 	}
 	bounds := map[string]time.Duration{}
-	for _, child := range i.body {
+	for _, child := range i.children {
 		if child.name != "min" && child.name != "max" {
 			return nil, fmt.Errorf("has min and max, and no %s", child.name)
 		}
-		d, err := child.duration()
+		d, err := child.parseDuration()
 		if err != nil {
 			return nil, fmt.Errorf("%s %w", child.name, err)
 		}
@@ -51,22 +51,22 @@ func (i item) interval() (map[string]time.Duration, error) {
 	return bounds, nil
 }
 
-// missingFunctions are template functions that this build does not have. Nomad denies them by default.
-var missingFunctions = []string{"executeTemplate", "plugin", "writeToFile"}
+// missingTemplateFunctions are template functions that this build does not have. Nomad denies them by default.
+var missingTemplateFunctions = []string{"executeTemplate", "plugin", "writeToFile"}
 
-func setFunctionDenylist(c *Config, i item) error {
-	if err := templateLimit(item.list).set(c, i); err != nil {
+func setFunctionDenylist(c *Config, i configItem) error {
+	if err := templateSetting(configItem.parseStringList).set(c, i); err != nil {
 		return err
 	}
 	denied := c.Template[i.name].([]string)
-	if open := slices.DeleteFunc(slices.Clone(missingFunctions), func(name string) bool { return slices.Contains(denied, name) }); len(open) > 0 {
+	if open := slices.DeleteFunc(slices.Clone(missingTemplateFunctions), func(name string) bool { return slices.Contains(denied, name) }); len(open) > 0 {
 		return &weakSettingError{strings.Join(open, ", ") + " stay denied: nomad-lite does not have them"}
 	}
 	return nil
 }
 
-// list parses a value that is a list of texts.
-func (i item) list() ([]string, error) {
+// parseStringList parses a value that is a list of texts.
+func (i configItem) parseStringList() ([]string, error) {
 	elements, ok := i.value.([]any)
 	list := []string{}
 	for _, element := range elements {

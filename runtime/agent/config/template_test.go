@@ -8,7 +8,7 @@ import (
 )
 
 func TestTemplateBlock(t *testing.T) {
-	const text = `
+	const configText = `
 client {
   template {
     function_denylist    = ["env", "plugin"]
@@ -27,11 +27,11 @@ client {
   }
 }`
 	var c Config
-	got := diagnosticLines(c.Parse("n.hcl", []byte(text)))
+	got := diagnosticLines(c.Parse("n.hcl", []byte(configText)))
 	want := []string{
 		"n.hcl:14: client.template.consul_retry is ignored: there is no Consul here",
 		"n.hcl:4: function_denylist: executeTemplate, writeToFile stay denied: nomad-lite does not have them",
-		"n.hcl:6: client.template.max_stale is ignored: " + localTemplates,
+		"n.hcl:6: client.template.max_stale is ignored: " + localTemplatesReason,
 	}
 	slices.Sort(got)
 	if !slices.Equal(got, want) {
@@ -53,16 +53,16 @@ client {
 		t.Errorf("as JSON: said %q, read %v", got, c.Template)
 	}
 
-	for text, want := range map[string]string{
+	for configText, want := range map[string]string{
 		"wait {\nmin = \"5s\"\nmax = \"1s\"\n}": "wait: min 5s is greater than max 1s",
 		`wait { middle = "5s" }`:                "wait: has min and max, and no middle",
 		`wait_bounds { min = "x" }`:             `wait_bounds: min must be a duration, such as "90s"`,
 		`wait = "5s"`:                           "wait: is a block: wait { min = … max = … }",
 		`function_denylist = "env"`:             `function_denylist: must be a list, such as ["a", "b"]`,
 	} {
-		text = "client {\n template {\n" + text + "\n}\n}"
-		if got := diagnosticLines(new(Config).Parse("n.hcl", []byte(text))); len(got) != 1 || got[0] != "n.hcl:3: "+want {
-			t.Errorf("%s: said %q, want %q", text, got, want)
+		configText = "client {\n template {\n" + configText + "\n}\n}"
+		if got := diagnosticLines(new(Config).Parse("n.hcl", []byte(configText))); len(got) != 1 || got[0] != "n.hcl:3: "+want {
+			t.Errorf("%s: said %q, want %q", configText, got, want)
 		}
 	}
 }

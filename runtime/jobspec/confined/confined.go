@@ -41,14 +41,14 @@ func (e *TextError) Error() string { return e.Text }
 
 // Parser parses each job file in a child process.
 type Parser struct {
-	args  []string
-	slots chan struct{} // semaphore: has an element for each running child
+	args       []string
+	childSlots chan struct{} // semaphore: has an element for each running child
 }
 
 // New returns a parser that starts this binary with the arguments, the program name first, as its
 // child processes. With these arguments the binary calls Serve.
 func New(args ...string) *Parser {
-	return &Parser{args: args, slots: make(chan struct{}, maxParallelChildren)}
+	return &Parser{args: args, childSlots: make(chan struct{}, maxParallelChildren)}
 }
 
 // request and reply are the messages between parent and child. The number types of a configuration
@@ -72,8 +72,8 @@ func msgpackHandle() *codec.MsgpackHandle {
 // while too many children run. It returns when ctx ends, which kills the child.
 func (p *Parser) Parse(ctx context.Context, text, variables string) (*api.Job, error) {
 	select {
-	case p.slots <- struct{}{}:
-		defer func() { <-p.slots }()
+	case p.childSlots <- struct{}{}:
+		defer func() { <-p.childSlots }()
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -176,11 +176,11 @@ func dataSegmentSize() (uint64, error) {
 		return 0, err
 	}
 	_, rest, _ := strings.Cut(string(text), "VmData:")
-	var kilobytes uint64
-	if _, err := fmt.Sscan(rest, &kilobytes); err != nil {
+	var dataKilobytes uint64
+	if _, err := fmt.Sscan(rest, &dataKilobytes); err != nil {
 		return 0, fmt.Errorf("read VmData in /proc/self/status: %w", err)
 	}
-	return kilobytes << 10, nil
+	return dataKilobytes << 10, nil
 }
 
 func serve(in io.Reader, out io.Writer) (err error) {

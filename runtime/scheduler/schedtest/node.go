@@ -14,20 +14,20 @@ import (
 // AllocTimes has the times at which a simulated allocation changes its state. An allocation with the zero value starts
 // at once, is healthy at once, and runs until it is stopped, which takes no time.
 type AllocTimes struct {
-	// Start is the time until the allocation runs.
-	Start time.Duration
-	// Healthy is the time between the start and the report of the health. With Unhealthy the allocation is reported as
+	// StartDuration is the time until the allocation runs.
+	StartDuration time.Duration
+	// TimeToHealth is the time between the start and the report of the health. With Unhealthy the allocation is reported as
 	// unhealthy.
-	Healthy   time.Duration
-	Unhealthy bool
+	TimeToHealth time.Duration
+	Unhealthy    bool
 	// Run is how long the allocation runs; zero means until it is stopped. With Fail the allocation fails at the end of
 	// this time.
-	Run  time.Duration
-	Fail bool
-	// Stop is how long a stop takes.
-	Stop time.Duration
-	// Linger is the time between the report of a terminal status and the end of the allocation.
-	Linger time.Duration
+	Run       time.Duration
+	FailAtEnd bool
+	// StopDuration is how long a stop takes.
+	StopDuration time.Duration
+	// EndDelay is the time between the report of a terminal status and the end of the allocation.
+	EndDelay time.Duration
 }
 
 // Node simulates the allocations of a node.
@@ -43,7 +43,7 @@ type Node struct {
 
 	// Started and Ended are called when an allocation starts its first task and
 	// when it has ended. They may be nil.
-	Started, Ended func(*api.Allocation)
+	OnAllocStarted, OnAllocEnded func(*api.Allocation)
 }
 
 // NewNode returns a node with the given memory and a healthy driver "mock".
@@ -84,18 +84,18 @@ func (n *Node) scheduler() *scheduler.Scheduler {
 
 // simulatedAlloc simulates an allocation.
 type simulatedAlloc struct {
-	node *Node
-	id   string
-	wake chan struct{} // receives a value when the allocation has changed
+	node         *Node
+	id           string
+	allocChanged chan struct{} // receives a value when the allocation has changed
 
-	deployment       string    // the deployment to which the reported health applies
+	deploymentID     string    // the deployment to which the reported health applies
 	healthCheckStart time.Time // start of the health check for the current deployment
 }
 
 // Run runs the desired allocations until ctx ends.
 func (n *Node) Run(ctx context.Context) {
-	var running sync.WaitGroup
-	defer running.Wait()
+	var runningWG sync.WaitGroup
+	defer runningWG.Wait()
 	actors := make(map[string]*simulatedAlloc)
 	for {
 		state, changed := n.Store.Snapshot(), store.NewWatchSet()
@@ -104,9 +104,9 @@ func (n *Node) Run(ctx context.Context) {
 			if act := actors[a.ID]; act != nil {
 				act.notify()
 			} else if !state.AllocationEnded(a.ID) {
-				act = &simulatedAlloc{node: n, id: a.ID, wake: make(chan struct{}, 1)}
+				act = &simulatedAlloc{node: n, id: a.ID, allocChanged: make(chan struct{}, 1)}
 				actors[a.ID] = act
-				running.Go(func() { act.run(ctx, a) })
+				runningWG.Go(func() { act.run(ctx, a) })
 			}
 		}
 		for id, act := range actors {
@@ -122,7 +122,7 @@ func (n *Node) Run(ctx context.Context) {
 
 func (a *simulatedAlloc) notify() {
 	select {
-	case a.wake <- struct{}{}:
+	case a.allocChanged <- struct{}{}:
 	default:
 	}
 }
@@ -135,8 +135,8 @@ func (a *simulatedAlloc) run(ctx context.Context, alloc *api.Allocation) {
 	}
 	status := api.AllocClientStatusComplete
 	if !alloc.ServerTerminalStatus() && alloc.ClientStatus == api.AllocClientStatusPending {
-		if a.node.Started != nil {
-			a.node.Started(alloc)
+		if a.node.OnAllocStarted != nil {
+			a.node.OnAllocStarted(alloc)
 		}
 		status = a.simulateTasks(ctx, times)
 	}
@@ -150,16 +150,16 @@ func (a *simulatedAlloc) run(ctx context.Context, alloc *api.Allocation) {
 	}
 	a.report(ctx, scheduler.AllocReport{ClientStatus: status, ClientDescription: text,
 		TaskStates: map[string]*api.TaskState{"t": {State: "dead", Failed: status == api.AllocClientStatusFailed, FinishedAt: now}}})
-	a.sleep(ctx, times.Linger)
-	if a.node.Ended != nil && ctx.Err() == nil {
-		a.node.Ended(alloc)
+	a.sleep(ctx, times.EndDelay)
+	if a.node.OnAllocEnded != nil && ctx.Err() == nil {
+		a.node.OnAllocEnded(alloc)
 	}
-	a.report(ctx, scheduler.AllocReport{Ended: true})
+	a.report(ctx, scheduler.AllocReport{TasksEnded: true})
 }
 
 // simulateTasks simulates the tasks and returns the final client status.
 func (a *simulatedAlloc) simulateTasks(ctx context.Context, times AllocTimes) string {
-	if a.waitUntil(ctx, time.Now().Add(times.Start), nil) {
+	if a.waitUntil(ctx, time.Now().Add(times.StartDuration), nil) {
 		return a.simulateStop(ctx, times)
 	}
 	start := time.Now()
@@ -172,14 +172,14 @@ func (a *simulatedAlloc) simulateTasks(ctx context.Context, times AllocTimes) st
 	if a.waitUntil(ctx, end, func(alloc *api.Allocation) time.Duration { return a.reportHealth(ctx, alloc, times) }) {
 		return a.simulateStop(ctx, times)
 	}
-	if times.Fail {
+	if times.FailAtEnd {
 		return api.AllocClientStatusFailed
 	}
 	return api.AllocClientStatusComplete
 }
 
 func (a *simulatedAlloc) simulateStop(ctx context.Context, times AllocTimes) string {
-	a.sleep(ctx, times.Stop)
+	a.sleep(ctx, times.StopDuration)
 	return api.AllocClientStatusComplete
 }
 
@@ -189,10 +189,10 @@ func (a *simulatedAlloc) reportHealth(ctx context.Context, alloc *api.Allocation
 	if alloc.DeploymentID == "" || alloc.DeploymentStatus != nil && alloc.DeploymentStatus.Healthy != nil {
 		return 0
 	}
-	if a.deployment != alloc.DeploymentID {
-		a.deployment, a.healthCheckStart = alloc.DeploymentID, time.Now()
+	if a.deploymentID != alloc.DeploymentID {
+		a.deploymentID, a.healthCheckStart = alloc.DeploymentID, time.Now()
 	}
-	if left := times.Healthy - time.Since(a.healthCheckStart); left > 0 {
+	if left := times.TimeToHealth - time.Since(a.healthCheckStart); left > 0 {
 		return left
 	}
 	healthy := !times.Unhealthy
@@ -222,7 +222,7 @@ func (a *simulatedAlloc) waitUntil(ctx context.Context, end time.Time, check fun
 		timer := time.NewTimer(wait)
 		select {
 		case <-timer.C:
-		case <-a.wake:
+		case <-a.allocChanged:
 		case <-ctx.Done():
 		}
 		timer.Stop()

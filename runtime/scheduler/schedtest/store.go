@@ -15,12 +15,12 @@ import (
 // Store is a store in memory. A test can make its changes fail, and is notified of each change.
 type Store struct {
 	*store.Store
-	// Fault is called at the end of each transaction. If it returns an error, the transaction fails. Nil means that no
+	// InjectFault is called at the end of each transaction. If it returns an error, the transaction fails. Nil means that no
 	// transaction fails.
-	Fault func() error
-	// Committed is called after each change with the new state. It must not call
+	InjectFault func() error
+	// OnCommit is called after each change with the new state. It must not call
 	// Update. Nil means that it is not called.
-	Committed func(*store.Snapshot)
+	OnCommit func(*store.Snapshot)
 
 	// mu is held during a change, so that each change has its own commit, and Committed receives a state before callers
 	// of Snapshot do.
@@ -65,13 +65,13 @@ func (s *Store) Update(ctx context.Context, fn func(*store.Txn) error) (uint64, 
 	defer s.mu.Unlock()
 	before := s.Index()
 	index, err := s.Store.Update(ctx, func(tx *store.Txn) error {
-		if err := fn(tx); err != nil || s.Fault == nil {
+		if err := fn(tx); err != nil || s.InjectFault == nil {
 			return err
 		}
-		return s.Fault()
+		return s.InjectFault()
 	})
-	if err == nil && index > before && s.Committed != nil {
-		s.Committed(s.Store.Snapshot())
+	if err == nil && index > before && s.OnCommit != nil {
+		s.OnCommit(s.Store.Snapshot())
 	}
 	return index, err
 }

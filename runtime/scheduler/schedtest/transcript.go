@@ -31,7 +31,7 @@ type Transcript struct {
 // NewTranscript starts to record the changes of a store.
 func NewTranscript(s *Store) *Transcript {
 	t := &Transcript{start: time.Now(), lastLines: make(map[string]string), idNumbers: make(map[string]int)}
-	s.Committed = t.recordChanges
+	s.OnCommit = t.recordChanges
 	return t
 }
 

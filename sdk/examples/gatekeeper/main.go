@@ -23,9 +23,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-func main() { sdk.ServeHook(&gatekeeper{}) }
+func main() { sdk.ServeHook(&gatekeeperHook{}) }
 
-type gatekeeper struct {
+type gatekeeperHook struct {
 	mu     sync.Mutex
 	policy policy
 }
@@ -37,11 +37,11 @@ type policy struct {
 }
 
 var (
-	_ sdk.Configurer    = (*gatekeeper)(nil)
-	_ hook.TaskPrestart = (*gatekeeper)(nil)
+	_ sdk.Configurer    = (*gatekeeperHook)(nil)
+	_ hook.TaskPrestart = (*gatekeeperHook)(nil)
 )
 
-func (*gatekeeper) Info() sdk.HookInfo {
+func (*gatekeeperHook) Info() sdk.HookInfo {
 	return sdk.HookInfo{
 		Name:    "gatekeeper",
 		Version: "0.1.0",
@@ -54,7 +54,7 @@ func (*gatekeeper) Info() sdk.HookInfo {
 	}
 }
 
-func (g *gatekeeper) Configure(_ context.Context, config *sdk.Config) error {
+func (g *gatekeeperHook) Configure(_ context.Context, config *sdk.Config) error {
 	var p policy
 	if err := config.Decode(&p); err != nil {
 		return err
@@ -70,7 +70,7 @@ func (g *gatekeeper) Configure(_ context.Context, config *sdk.Config) error {
 
 // Prestart fails a task permanently if it violates the policy: the restart
 // policy retries only errors that are marked by sdk.Recoverable.
-func (g *gatekeeper) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (g *gatekeeperHook) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	if req.Running {
 		return hook.TaskPrestartResponse{}, nil // checked before the start
 	}

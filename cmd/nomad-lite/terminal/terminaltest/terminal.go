@@ -30,7 +30,7 @@ func (f *Terminal) Write(p []byte) (int, error) {
 		switch rest[0] {
 		case '\x1b':
 			n = terminal.EscapeSequenceLength(rest)
-			f.runSequence(string(rest[:n]))
+			f.runEscapeSequence(string(rest[:n]))
 		case '\n':
 			f.moveDown(false)
 		case '\r':
@@ -46,7 +46,7 @@ func (f *Terminal) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (f *Terminal) runSequence(sequence string) {
+func (f *Terminal) runEscapeSequence(sequence string) {
 	switch {
 	case sequence == "\x1b[?7l":
 		f.autoWrap = false
