@@ -32,6 +32,11 @@ func TestGenericTypesDoNotMentionAPIClient(t *testing.T) {
 			t.Fatal(err)
 		}
 		ast.Inspect(file, func(n ast.Node) bool {
+			if method, ok := n.(*ast.FuncDecl); ok && isExportedGenericMethod(method) {
+				if mentionsName(method.Type, "Client", "Flags") {
+					t.Errorf("%s: a method of a generic type mentions the client: 0.4 MB", fset.Position(method.Pos()))
+				}
+			}
 			params, fields := declaredTypes(n)
 			if len(params) > 0 {
 				generic++
@@ -47,6 +52,22 @@ func TestGenericTypesDoNotMentionAPIClient(t *testing.T) {
 	if generic == 0 {
 		t.Error("nothing is generic: this test looks at nothing")
 	}
+}
+
+// isExportedGenericMethod reports whether a function is an exported method of a generic type.
+func isExportedGenericMethod(f *ast.FuncDecl) bool {
+	if f.Recv == nil || !f.Name.IsExported() {
+		return false
+	}
+	receiver := f.Recv.List[0].Type
+	if pointer, ok := receiver.(*ast.StarExpr); ok {
+		receiver = pointer.X
+	}
+	switch receiver.(type) {
+	case *ast.IndexExpr, *ast.IndexListExpr:
+		return true
+	}
+	return false
 }
 
 // declaredTypes returns the names of a declaration's type parameters, and the type expressions in

@@ -51,7 +51,7 @@ func newExecCommand(s *cli.Streams) *cobra.Command {
 			}
 			return execInTask(cmd.Context(), o, args[0], args[1:], s)
 		},
-		ValidArgsFunction: cli.CompleteFirstArg(apiclient.Allocations.CompleteID(&o.client)),
+		ValidArgsFunction: cli.CompleteFirstArg(apiclient.CompleteID(&o.client, &apiclient.Allocations)),
 	}
 	o.client.Register(cmd)
 	o.alloc.Register(cmd)

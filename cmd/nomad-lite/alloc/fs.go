@@ -58,7 +58,7 @@ func newFSCommand(s *cli.Streams) *cobra.Command {
 			}
 			return showAllocFiles(ctx, o, args[0], path, s)
 		},
-		ValidArgsFunction: cli.CompleteFirstArg(apiclient.Allocations.CompleteID(&o.client)),
+		ValidArgsFunction: cli.CompleteFirstArg(apiclient.CompleteID(&o.client, &apiclient.Allocations)),
 	}
 	o.client.Register(cmd)
 	o.alloc.Register(cmd)

@@ -87,7 +87,7 @@ func newLogsCommand(s *cli.Streams) *cobra.Command {
 			defer stop()
 			return printAllocLogs(ctx, o, args[0], s)
 		},
-		ValidArgsFunction: cli.CompleteFirstArg(apiclient.Allocations.CompleteID(&o.client)),
+		ValidArgsFunction: cli.CompleteFirstArg(apiclient.CompleteID(&o.client, &apiclient.Allocations)),
 	}
 	o.client.Register(cmd)
 	o.alloc.Register(cmd)

@@ -55,7 +55,7 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 			}
 			return showAlloc(cmd.Context(), o, args[0], s)
 		},
-		ValidArgsFunction: cli.CompleteFirstArg(apiclient.Allocations.CompleteID(&o.client)),
+		ValidArgsFunction: cli.CompleteFirstArg(apiclient.CompleteID(&o.client, &apiclient.Allocations)),
 	}
 	o.client.Register(cmd)
 	o.format.Register(cmd)

@@ -154,8 +154,8 @@ var Nodes = Resource[*api.NodeListStub]{
 	row:          func(n *api.NodeListStub) []any { return []any{n.Name, n.Datacenter, n.SchedulingEligibility, n.Status} },
 }
 
-// FindOne returns the only object with this id or id prefix.
-func (k *Resource[T]) FindOne(ctx context.Context, c *api.Client, prefix string) (T, error) {
+// FindOne returns the only object of a kind with this id or id prefix. It is not a method: see DESIGN.md.
+func FindOne[T any](ctx context.Context, c *api.Client, k *Resource[T], prefix string) (T, error) {
 	var zero T
 	digits := normalizeID(prefix)
 	if len(digits) < 2 {
@@ -189,8 +189,8 @@ func (k *Resource[T]) listWithPrefix(ctx context.Context, c *api.Client, digits 
 	return slices.DeleteFunc(all, func(one T) bool { return !strings.HasPrefix(normalizeID(k.id(one)), digits) }), nil
 }
 
-// CompleteID suggests ids.
-func (k *Resource[T]) CompleteID(f *Flags) cli.Completer {
+// CompleteID suggests ids of a kind of object.
+func CompleteID[T any](f *Flags, k *Resource[T]) cli.Completer {
 	return func(cmd *cobra.Command, _ []string, toComplete string) ([]string, cobra.ShellCompDirective) {
 		return f.CompleteFromAgent(cmd.Context(), func(ctx context.Context, c *api.Client) ([]string, error) { return k.suggestIDs(ctx, c, toComplete) })
 	}

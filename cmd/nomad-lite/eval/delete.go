@@ -33,7 +33,7 @@ makes it do so now.`,
 		Example: `  nomad-lite eval delete 2ae0e6a5
   nomad-lite eval delete -yes -filter 'Status == "pending" and JobID == "web"'`,
 		Args:              cli.RequireArgCount(0, 1, "the id of an evaluation, or -filter"),
-		ValidArgsFunction: cli.CompleteFirstArg(apiclient.Evaluations.CompleteID(&o.client)),
+		ValidArgsFunction: cli.CompleteFirstArg(apiclient.CompleteID(&o.client, &apiclient.Evaluations)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if (len(args) == 1) == (o.filter != "") {
 				return cli.UsageError(cmd, errors.New("takes either the id of an evaluation, or -filter"))
@@ -60,7 +60,7 @@ func deleteEvals(ctx context.Context, o deleteOptions, args []string, s *cli.Str
 		return errors.New("delete evaluations: the scheduler is not paused, so they might be at work\nPause it first: nomad operator scheduler set-config -pause-eval-broker true")
 	}
 	if o.filter == "" {
-		eval, err := apiclient.Evaluations.FindOne(ctx, c, args[0])
+		eval, err := apiclient.FindOne(ctx, c, &apiclient.Evaluations, args[0])
 		if err != nil {
 			return err
 		}

@@ -62,7 +62,7 @@ func newDrainCommand(s *cli.Streams) *cobra.Command {
 			defer stop()
 			return drainNode(ctx, o, args, s)
 		},
-		ValidArgsFunction: cli.CompleteFirstArg(apiclient.Nodes.CompleteID(&o.client)),
+		ValidArgsFunction: cli.CompleteFirstArg(apiclient.CompleteID(&o.client, &apiclient.Nodes)),
 	}
 	o.client.Register(cmd)
 	o.nodeFlags.register(cmd)
