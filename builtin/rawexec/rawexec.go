@@ -131,11 +131,13 @@ func (c *pluginConfig) isEnabled() bool {
 	return os.Geteuid() != 0
 }
 
+const disabledText = `disabled: write plugin "raw_exec" { config { enabled = true } } into the agent's configuration`
+
 // Fingerprint reports whether the driver is enabled.
 func (d *Driver) Fingerprint(context.Context) driver.Fingerprint {
 	c := d.currentConfig()
 	if !c.isEnabled() {
-		return driver.Fingerprint{Health: driver.HealthUndetected, HealthDescription: "disabled"}
+		return driver.Fingerprint{Health: driver.HealthUndetected, HealthDescription: disabledText}
 	}
 	return driver.Fingerprint{
 		Health:     driver.HealthHealthy,
@@ -149,7 +151,7 @@ func (d *Driver) Start(ctx context.Context, start *sdk.StartRequest) (*task, err
 	// The fingerprint also reports whether the driver is enabled, but a host may
 	// ignore it.
 	if !c.isEnabled() {
-		return nil, errors.New(`raw_exec is disabled; its operator enables it by plugin "raw_exec" { config { enabled = true } }`)
+		return nil, errors.New("raw_exec is " + disabledText)
 	}
 	var tc taskConfig
 	if err := start.Config(&tc); err != nil {
