@@ -116,7 +116,7 @@ func TestRuntimeLayers(t *testing.T) {
 // commands import. Each other package there is a group of commands.
 var sharedCommandPackages = []string{
 	"agentconfig", "agentsocket", "apiclient", "builtins", "cli", "execsession", "jobfile", "localplugins", "monitor", "output", "pluginstatus",
-	"streaming", "tables", "taskview", "terminal", "version",
+	"streaming", "tables", "taskreason", "taskview", "terminal", "version",
 }
 
 // Only the root of the command tree, and tests of the whole program, import groups of

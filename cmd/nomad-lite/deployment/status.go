@@ -2,6 +2,7 @@ package deployment
 
 import (
 	"context"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -62,7 +63,7 @@ func showDeployment(ctx context.Context, o statusOptions, prefix string, s *cli.
 		return m.WatchDeployment(ctx, d.ID)
 	}
 	p := output.NewPage(s)
-	if err := m.AddDeploymentState(ctx, p, d); err != nil {
+	if err := m.AddDeploymentState(ctx, p, d, time.Now()); err != nil {
 		return err
 	}
 	return output.Print(s, p)

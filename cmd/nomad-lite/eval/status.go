@@ -109,7 +109,7 @@ func printEvaluation(p *output.Page, e *api.Evaluation, allocs []*api.Allocation
 	printPlanAnnotations(p, e.PlanAnnotations)
 	if len(e.FailedTGAllocs) > 0 {
 		p.Section("Failed Placements")
-		tables.PrintPlacementFailures(p, "", e.FailedTGAllocs)
+		tables.PrintPlacementFailures(p, "", e.FailedTGAllocs, nil)
 		if e.BlockedEval != "" {
 			p.Line("")
 			p.Line("Evaluation %q waits for room for the rest", output.ShortID(e.BlockedEval, verbose))

@@ -7,8 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/url"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/go-bexpr"
 	"github.com/hashicorp/nomad/api"
@@ -19,6 +22,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/streaming"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/tables"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskreason"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
 )
 
@@ -171,7 +175,7 @@ func (e streamEvent) summarize() string {
 		return fmt.Sprintf("version %v %s", j["Version"], text(j, "Status"))
 	case "Allocation":
 		a := thing("Allocation")
-		return fmt.Sprintf("%s %s, wanted %s", text(a, "Name"), text(a, "ClientStatus"), text(a, "DesiredStatus"))
+		return fmt.Sprintf("%s %s, wanted %s%s", text(a, "Name"), text(a, "ClientStatus"), text(a, "DesiredStatus"), taskReasons(a))
 	case "Evaluation":
 		v := thing("Evaluation")
 		return fmt.Sprintf("%s of job %s %s", text(v, "TriggeredBy"), text(v, "JobID"), text(v, "Status"))
@@ -191,4 +195,23 @@ func (e streamEvent) summarize() string {
 		}
 	}
 	return ""
+}
+
+// taskReasons returns why tasks of an allocation do not run.
+func taskReasons(alloc map[string]any) string {
+	var states map[string]*api.TaskState
+	text, err := json.Marshal(alloc["TaskStates"])
+	if err == nil {
+		err = json.Unmarshal(text, &states)
+	}
+	if err != nil {
+		return "" // another agent's form of an allocation
+	}
+	var reasons strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(states)) {
+		if reason := taskreason.OfTask(states[name], time.Time{}); !reason.IsSetup() && reason.Cause != "" {
+			fmt.Fprintf(&reasons, "; task %s: %s", name, reason)
+		}
+	}
+	return reasons.String()
 }

@@ -3,6 +3,7 @@ package job
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/tables"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskreason"
 )
 
 type allocsOptions struct {
@@ -54,5 +56,10 @@ func listJobAllocs(ctx context.Context, o allocsOptions, prefix string, s *cli.S
 	}
 	return o.format.PrintOrDraw(s, allocs, func(p *output.Page) {
 		tables.PrintAllocations(p, allocs, o.verbose)
+		job, _, err := c.Jobs().Info(id, apiclient.QueryOptions(ctx, namespace))
+		if err != nil {
+			job = nil // the job can be purged: reasons contain less without it
+		}
+		taskreason.PrintForJob(ctx, p, c, job, allocs, time.Now(), o.verbose)
 	})
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/jobfile"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/tables"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskreason"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
@@ -103,7 +104,9 @@ func planJob(ctx context.Context, o planOptions, path string, s *cli.Streams) (c
 		return false, file.AddSourcePositions(apiclient.WrapError("plan job "+path, err))
 	}
 	model.Canonicalize(file.Job)
+	var missingDrivers map[string][]string
 	if len(plan.FailedTGAllocs) > 0 {
+		missingDrivers = taskreason.MissingDrivers(ctx, c, file.Job)
 		if err := checkRemoteNode(ctx, file, s, c); err != nil {
 			return false, err
 		}
@@ -120,7 +123,7 @@ func planJob(ctx context.Context, o planOptions, path string, s *cli.Streams) (c
 		p.Lines(gates)
 		p.Line("")
 	}
-	printDryRun(p, plan)
+	printDryRun(p, plan, missingDrivers)
 	if plan.Warnings != "" {
 		p.Line("")
 		p.Line("%s", output.ColoredCell{Colour: terminal.ColourYellow, Text: "Job Warnings:"})
@@ -152,14 +155,15 @@ func checkRemoteNode(ctx context.Context, j *jobfile.File, s *cli.Streams, c *ap
 	return err
 }
 
-// printDryRun adds the changes that the scheduler would make.
-func printDryRun(p *output.Page, plan *api.JobPlanResponse) {
+// printDryRun adds the changes that the scheduler would make, and by group why the node cannot run
+// its drivers.
+func printDryRun(p *output.Page, plan *api.JobPlanResponse, missingDrivers map[string][]string) {
 	p.Line("%s", output.ColoredCell{Colour: terminal.ColourBold, Text: "Scheduler dry-run:"})
 	if len(plan.FailedTGAllocs) == 0 {
 		p.Line("%s", output.ColoredCell{Colour: terminal.ColourGreen, Text: "- All tasks successfully allocated."})
 	} else {
 		p.Line("%s", output.ColoredCell{Colour: terminal.ColourYellow, Text: "- WARNING: Failed to place all allocations."})
-		tables.PrintPlacementFailures(p, "  ", plan.FailedTGAllocs)
+		tables.PrintPlacementFailures(p, "  ", plan.FailedTGAllocs, missingDrivers)
 	}
 	for _, e := range plan.CreatedEvals {
 		if e != nil && e.TriggeredBy == "rolling-update" {

@@ -16,6 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/tables"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskreason"
 )
 
 const statusHelp = `Show the jobs of an agent, or one job: what it is made of, what runs of it, its
@@ -262,7 +263,7 @@ func printRunningJob(ctx context.Context, p *output.Page, c *api.Client, state *
 	for _, e := range evals {
 		if len(e.FailedTGAllocs) > 0 && e.Status != api.EvalStatusComplete {
 			p.Section("Placement Failure")
-			tables.PrintPlacementFailures(p, "", e.FailedTGAllocs)
+			tables.PrintPlacementFailures(p, "", e.FailedTGAllocs, taskreason.MissingDrivers(ctx, c, state.Job))
 			break
 		}
 	}
@@ -281,6 +282,7 @@ func printRunningJob(ctx context.Context, p *output.Page, c *api.Client, state *
 	}
 	p.Section("Allocations")
 	tables.PrintAllocations(p, state.Allocations, o.verbose)
+	taskreason.PrintForJob(ctx, p, c, state.Job, state.Allocations, time.Now(), o.verbose)
 }
 
 // printReschedules adds the times at which failed allocations will be placed again.

@@ -14,6 +14,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/tables"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskreason"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
 )
 
@@ -167,8 +168,9 @@ func (m *Monitor) finishEvaluation(ctx context.Context, p *output.Page, eval *ap
 	if len(eval.FailedTGAllocs) > 0 {
 		exitErr = &cli.ExitError{Code: 2}
 		p.DetailLine("Not all could be placed:")
-		tables.PrintPlacementFailures(p, "    ", eval.FailedTGAllocs)
-		if eval.StatusDescription != "" {
+		missingDrivers := taskreason.MissingDrivers(ctx, m.client, m.readJob(ctx, eval.JobID))
+		tables.PrintPlacementFailures(p, "    ", eval.FailedTGAllocs, missingDrivers)
+		if eval.StatusDescription != "" && len(missingDrivers) == 0 {
 			p.DetailLine("%s", eval.StatusDescription)
 		}
 	}
@@ -200,16 +202,18 @@ func (m *Monitor) WatchDeployment(ctx context.Context, id string) error {
 	p := m.newPage()
 	p.Heading("Monitoring deployment %q", m.id(id))
 	q, shown, start := apiclient.QueryOptions(ctx, m.namespace), "", time.Now()
-	if m.screen != nil {
-		q.WaitTime = time.Second // the elapsed time is shown
-	}
+	q.WaitTime = time.Second // the tasks and the elapsed time change more often than the deployment
 	for {
 		d, meta, err := m.client.Deployments().Info(id, q)
 		if err != nil {
 			return apiclient.WrapError(fmt.Sprintf("read deployment %q", id), err)
 		}
 		state := m.newPage()
-		state.Indent("    ", func(p *output.Page) { err = m.AddDeploymentState(ctx, p, d) })
+		var now time.Time // a countdown would be a change of each page
+		if m.screen != nil {
+			now = time.Now()
+		}
+		state.Indent("    ", func(p *output.Page) { err = m.AddDeploymentState(ctx, p, d, now) })
 		if err != nil {
 			return err
 		}
@@ -254,19 +258,32 @@ func isDeploymentEnded(status string) bool {
 	return false
 }
 
-// AddDeploymentState adds a deployment and, with -verbose, its allocations.
-func (m *Monitor) AddDeploymentState(ctx context.Context, p *output.Page, d *api.Deployment) error {
+// AddDeploymentState adds a deployment, its tasks that do not run and, with -verbose, its allocations.
+// Restarts are announced by their delay from now, or by their time if now is zero.
+func (m *Monitor) AddDeploymentState(ctx context.Context, p *output.Page, d *api.Deployment, now time.Time) error {
 	tables.PrintDeployment(p, d, m.verbose)
-	if !m.verbose {
-		return nil
-	}
 	allocs, _, err := m.client.Deployments().Allocations(d.ID, apiclient.QueryOptions(ctx, m.namespace))
 	if err != nil {
+		if !m.verbose {
+			return nil // the state of the deployment is known without its allocations
+		}
 		return apiclient.WrapError(fmt.Sprintf("read allocations of deployment %q", d.ID), err)
 	}
-	p.Section("Allocations")
-	tables.PrintAllocations(p, allocs, true)
+	if m.verbose {
+		p.Section("Allocations")
+		tables.PrintAllocations(p, allocs, true)
+	}
+	taskreason.PrintForJob(ctx, p, m.client, m.readJob(ctx, d.JobID), allocs, now, m.verbose)
 	return nil
+}
+
+// readJob returns a job, or nil if it cannot be read: reasons contain less without it.
+func (m *Monitor) readJob(ctx context.Context, id string) *api.Job {
+	job, _, err := m.client.Jobs().Info(id, apiclient.QueryOptions(ctx, m.namespace))
+	if err != nil {
+		return nil
+	}
+	return job
 }
 
 // watchRollback follows the deployment that an auto_revert has started.

@@ -28,8 +28,9 @@ func PlacementFailureCell(e *api.Evaluation) string {
 	return fmt.Sprint(len(e.FailedTGAllocs) > 0)
 }
 
-// PrintPlacementFailures adds the reasons why groups could not be placed.
-func PrintPlacementFailures(p *output.Page, indent string, groups map[string]*api.AllocationMetric) {
+// PrintPlacementFailures adds the reasons why groups could not be placed, and the details by group,
+// which can be nil.
+func PrintPlacementFailures(p *output.Page, indent string, groups map[string]*api.AllocationMetric, details map[string][]string) {
 	for _, name := range slices.Sorted(maps.Keys(groups)) {
 		metric := groups[name]
 		if metric == nil {
@@ -37,6 +38,9 @@ func PrintPlacementFailures(p *output.Page, indent string, groups map[string]*ap
 		}
 		p.Line(indent+"Task Group %q (failed to place %s):", name, output.CountNoun(metric.CoalescedFailures+1, "allocation"))
 		for _, line := range PlacementFailureReasons(metric) {
+			p.Line(indent+"  * %s", line)
+		}
+		for _, line := range details[name] {
 			p.Line(indent+"  * %s", line)
 		}
 	}

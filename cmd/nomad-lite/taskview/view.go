@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskreason"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
@@ -248,6 +249,9 @@ func (v *View) showTaskState(t *Task, state *api.TaskState, come time.Time) {
 	detail := ""
 	if t.lastShownEvent != nil {
 		detail = formatEvent(t.lastShownEvent)
+	}
+	if reason := taskreason.OfTask(state, time.Time{}); reason.Cause != "" && !reason.IsSetup() {
+		detail = reason.String()
 	}
 	v.setStatus(t, state.State, detail)
 }

@@ -2,9 +2,14 @@ package taskview
 
 import (
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal/terminaltest"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
 func TestNewEvents(t *testing.T) {
@@ -35,5 +40,17 @@ func TestNewEvents(t *testing.T) {
 				t.Errorf("got %q, want %q", got, c.want)
 			}
 		})
+	}
+}
+
+// The live line of a task that does not run states the reason, not the last event.
+func TestLiveLineStatesReason(t *testing.T) {
+	tty := terminaltest.New(t, 80, 10)
+	v := newTestView(t, tty, "server")
+	defer v.Close()
+	v.updateTask("server", model.TaskPending,
+		&api.TaskEvent{Type: api.TaskTerminated, ExitCode: 3}, &api.TaskEvent{Type: api.TaskRestarting, StartDelay: int64(time.Hour)})
+	if live := " server  main       pending  exit code 3, restarts at "; !strings.Contains(tty.String(), live) {
+		t.Errorf("the terminal shows\n%s\nwithout %q", tty, live)
 	}
 }

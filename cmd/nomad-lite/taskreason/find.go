@@ -1,0 +1,155 @@
+package taskreason
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/streaming"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// Task is a task that does not run, and why.
+type Task struct {
+	Alloc  *api.AllocationListStub
+	Name   string
+	Reason Reason
+}
+
+// Find returns the tasks of a job that do not run although the job wants them to, the newest
+// allocation first. Restarts are announced as by [OfTask]. The job can be nil; then it is unknown
+// which tasks wait for others.
+func Find(job *api.Job, allocs []*api.AllocationListStub, now time.Time) []Task {
+	allocs = slices.Clone(allocs)
+	slices.SortStableFunc(allocs, func(a, b *api.AllocationListStub) int {
+		return cmp.Or(cmp.Compare(b.CreateIndex, a.CreateIndex), cmp.Compare(a.Name, b.Name))
+	})
+	var found []Task
+	for _, a := range allocs {
+		if a.DesiredStatus != api.AllocDesiredStatusRun || a.NextAllocation != "" {
+			continue
+		}
+		for _, name := range slices.Sorted(maps.Keys(a.TaskStates)) {
+			reason := OfTask(a.TaskStates[name], now)
+			if reason.IsSetup() {
+				var waits bool
+				if reason, waits = lifecycleReason(job, a, name); !waits {
+					continue
+				}
+			}
+			if reason != (Reason{}) {
+				found = append(found, Task{a, name, reason})
+			}
+		}
+	}
+	return found
+}
+
+// lifecycleReason returns why a task without any event has not started yet: a main task starts after
+// the prestart tasks, a poststart task after the main tasks. waits is false for a poststop task,
+// which need not run yet.
+func lifecycleReason(job *api.Job, a *api.AllocationListStub, name string) (reason Reason, waits bool) {
+	reason = Reason{Cause: setupCause}
+	if job == nil || job.LookupTaskGroup(a.TaskGroup) == nil {
+		return reason, true
+	}
+	group := job.LookupTaskGroup(a.TaskGroup)
+	at := slices.IndexFunc(group.Tasks, func(t *api.Task) bool { return t.Name == name })
+	if at < 0 {
+		return reason, true
+	}
+	var earlierStage string
+	switch stageOf(group.Tasks[at]) {
+	case api.TaskLifecycleHookPoststop:
+		return Reason{}, false
+	case api.TaskLifecycleHookPrestart:
+		return reason, true
+	case mainStage:
+		earlierStage = api.TaskLifecycleHookPrestart
+	case api.TaskLifecycleHookPoststart:
+		earlierStage = mainStage
+	}
+	var awaited []string
+	for _, t := range group.Tasks {
+		state := a.TaskStates[t.Name]
+		if state == nil || stageOf(t) != earlierStage {
+			continue
+		}
+		mustEnd := earlierStage != mainStage && !t.Lifecycle.Sidecar
+		if mustEnd && state.State != model.TaskDead {
+			awaited = append(awaited, fmt.Sprintf("task %q to end", t.Name))
+		} else if !mustEnd && state.State == model.TaskPending {
+			awaited = append(awaited, fmt.Sprintf("task %q to start", t.Name))
+		}
+	}
+	if len(awaited) > 0 {
+		reason.Cause = "waits for " + strings.Join(awaited, ", ")
+	}
+	return reason, true
+}
+
+const mainStage = ""
+
+// stageOf returns the hook of a task's lifecycle block, or mainStage.
+func stageOf(t *api.Task) string {
+	if t.Lifecycle == nil {
+		return mainStage
+	}
+	return t.Lifecycle.Hook
+}
+
+// ReadLastLines adds to each reason the last line of the task's standard error, if the task's
+// process has ended with an error. A task whose output cannot be read keeps its reason.
+func ReadLastLines(ctx context.Context, c *api.Client, tasks []Task) {
+	for i, t := range tasks {
+		if !t.Reason.hasOutput {
+			continue
+		}
+		request := streaming.LogRequest{
+			Alloc: &api.Allocation{ID: t.Alloc.ID, NodeID: t.Alloc.NodeID, Namespace: t.Alloc.Namespace},
+			Task:  t.Name, Stream: api.FSLogNameStderr, Lines: 1, Bytes: -1,
+		}
+		var text []byte
+		err := request.Read(ctx, c, func(data []byte) error {
+			text = append(text, data...)
+			return nil
+		})
+		if err == nil {
+			tasks[i].Reason.LastLine = oneLine(string(text))
+		}
+	}
+}
+
+// maxPrinted is the number of tasks that Print shows.
+const maxPrinted = 20
+
+// Print adds a section with a line for each task, if there is any.
+func Print(p *output.Page, tasks []Task, verbose bool) {
+	if len(tasks) == 0 {
+		return
+	}
+	p.Section("Tasks Not Running")
+	t := output.NewTable("Alloc ID", "Task", "Reason")
+	for _, task := range tasks[:min(len(tasks), maxPrinted)] {
+		t.Row(output.ShortID(task.Alloc.ID, verbose), task.Name, task.Reason)
+	}
+	p.Table(t)
+	if more := len(tasks) - maxPrinted; more > 0 {
+		p.Line("and %d more", more)
+	}
+}
+
+// PrintForJob adds a section with the tasks of a job that do not run, if there is any. The job can
+// be nil. Restarts are announced as by [OfTask].
+func PrintForJob(ctx context.Context, p *output.Page, c *api.Client, job *api.Job, allocs []*api.AllocationListStub, now time.Time, verbose bool) {
+	tasks := Find(job, allocs, now)
+	ReadLastLines(ctx, c, tasks[:min(len(tasks), maxPrinted)])
+	Print(p, tasks, verbose)
+}

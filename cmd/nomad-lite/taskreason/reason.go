@@ -1,0 +1,210 @@
+package taskreason
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
+)
+
+// Reason is why a task does not run. The zero value means that it runs, or has ended
+// successfully.
+type Reason struct {
+	Cause     string // "exit code 3"
+	LastLine  string // last line of standard error; empty if it was not read
+	Next      string // "restarts in 12s", "not restarted: …"; can be empty
+	Remedy    string // what helps; can be empty
+	hasOutput bool   // the task's process has ended with an error, so its last line can tell why
+}
+
+// String returns the reason in one line.
+func (r Reason) String() string {
+	text := r.Cause
+	if r.LastLine != "" {
+		text += fmt.Sprintf(" (stderr: %s)", r.LastLine)
+	}
+	if r.Next != "" {
+		text += ", " + r.Next
+	}
+	if r.Remedy != "" {
+		text += ". " + r.Remedy
+	}
+	return text
+}
+
+// IsSetup reports whether the task has no other reason than that its start is not complete.
+func (r Reason) IsSetup() bool { return r.Cause == setupCause }
+
+// OfTask returns why a task does not run. A restart is announced by its delay from now, or by its
+// time if now is zero.
+func OfTask(state *api.TaskState, now time.Time) Reason {
+	if state == nil || state.State == model.TaskRunning || state.State == model.TaskDead && !state.Failed {
+		return Reason{}
+	}
+	var r Reason
+	for _, e := range slices.Backward(state.Events) {
+		if e == nil {
+			continue
+		}
+		switch e.Type {
+		case api.TaskRestarting:
+			r.Next = cmp.Or(r.Next, restartText(e, now))
+			continue
+		case api.TaskNotRestarting:
+			r.Next = cmp.Or(r.Next, notRestartedText(e))
+			continue
+		}
+		if r.Cause, r.hasOutput = causeText(e, state.State); r.Cause != "" {
+			r.Remedy = remedy(r.Cause)
+			return r
+		}
+	}
+	r.Cause = setupCause
+	if state.State == model.TaskDead {
+		r.Cause = "failed"
+	}
+	return r
+}
+
+func restartText(e *api.TaskEvent, now time.Time) string {
+	at := time.Unix(0, e.Time).Add(time.Duration(e.StartDelay))
+	switch left := at.Sub(now).Round(time.Second); {
+	case now.IsZero():
+		return "restarts at " + at.Format(time.TimeOnly)
+	case left > 0:
+		return "restarts in " + left.String()
+	}
+	return "restarts now"
+}
+
+// The reason that Nomad gives if the error cannot be corrected by a restart, which the cause shows.
+const unrecoverableReason = "Error was unrecoverable"
+
+func notRestartedText(e *api.TaskEvent) string {
+	if e.RestartReason == "" || e.RestartReason == unrecoverableReason {
+		return "not restarted"
+	}
+	return "not restarted: " + e.RestartReason
+}
+
+// causeText returns the cause that an event contains, or "" if it contains none, and whether the
+// task's output can tell more.
+func causeText(e *api.TaskEvent, state string) (cause string, hasOutput bool) {
+	message := oneLine(cmp.Or(e.DisplayMessage, e.Message, e.Type))
+	switch e.Type {
+	case api.TaskTerminated:
+		return exitText(e), e.ExitCode != 0 || e.Signal != 0
+	case api.TaskDriverFailure:
+		return "cannot start: " + searchedDirs.ReplaceAllString(withoutStatusCode(message), "neither in the task's PATH nor in its directory"), false
+	case api.TaskSetupFailure, api.TaskFailedValidation:
+		return "cannot be set up: " + withoutStatusCode(message), false
+	case api.TaskArtifactDownloadFailed:
+		return withoutStatusCode(message), false
+	case model.TaskHookFailed:
+		return "hook " + withoutStatusCode(message), false
+	case model.TaskRestoreFailed:
+		return withoutStatusCode(message), false
+	case api.TaskSiblingFailed:
+		return fmt.Sprintf("task %q of its group failed", e.FailedSibling), false
+	case templateEvent:
+		return missingDataText(message), false
+	case api.TaskKilling:
+		if e.FailsTask {
+			return withoutStatusCode(message), false
+		}
+	case api.TaskDownloadingArtifacts:
+		return "downloads artifacts", false
+	case api.TaskRestartSignal:
+		return message, false
+	case model.TaskHookMessage, api.TaskDriverMessage:
+		if state == model.TaskPending {
+			return message, false
+		}
+	}
+	return "", false
+}
+
+func exitText(e *api.TaskEvent) string {
+	switch {
+	case e.Details["oom_killed"] == "true":
+		return outOfMemoryText
+	case e.Signal != 0:
+		return fmt.Sprintf("killed by signal %d (%s)", e.Signal, unix.SignalName(unix.Signal(e.Signal)))
+	case e.ExitCode == 0:
+		return "ended with exit code 0, but a service must keep running"
+	case e.Message != "":
+		return fmt.Sprintf("exit code %d: %s", e.ExitCode, oneLine(e.Message))
+	}
+	return fmt.Sprintf("exit code %d", e.ExitCode)
+}
+
+// setupCause is the cause for a task without an event that has one.
+const setupCause = "is being set up"
+
+const outOfMemoryText = "out of memory: killed when it exceeded its limit"
+
+// templateEvent is the type of the events of the template hook, for which package api has no
+// constant.
+const templateEvent = "Template"
+
+var missingData = regexp.MustCompile(`nomad\.(var\.block|service|var\.list)\(([^@),]+)[^)]*\)`)
+
+// missingDataText returns which data a template waits for.
+func missingDataText(message string) string {
+	list, isMissing := strings.CutPrefix(message, "Missing: ")
+	if !isMissing {
+		return message
+	}
+	kinds := map[string]string{"var.block": "variable", "service": "service", "var.list": "variables below"}
+	return "template waits for " + missingData.ReplaceAllStringFunc(list, func(text string) string {
+		part := missingData.FindStringSubmatch(text)
+		return kinds[part[1]] + " " + part[2]
+	})
+}
+
+var statusCode = regexp.MustCompile(`rpc error: code = \w+ desc = `)
+
+// withoutStatusCode removes the status that gRPC adds to the error of a plugin.
+func withoutStatusCode(message string) string { return statusCode.ReplaceAllString(message, "") }
+
+// searchedDirs matches the directories in which raw_exec has searched a command.
+var searchedDirs = regexp.MustCompile(`neither in the task's PATH \([^)]*\) nor in \S+`)
+
+func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
+
+// remedies are what helps against causes, in the order of their search.
+var remedies = []struct {
+	cause  *regexp.Regexp
+	remedy string
+}{
+	{regexp.MustCompile(`template waits for variable ([^, ]+)`), "Write it: nomad-lite var put $1 KEY=VALUE"},
+	{regexp.MustCompile(`template waits for service ([^, ]+)`), "Run a job that registers service $1, healthy"},
+	{regexp.MustCompile(`neither in the task's PATH`), `Install the command, or write its whole path in "command"`},
+	{regexp.MustCompile(`command (\S+): stat \S+: no such file or directory`), `Install $1, or correct "command"`},
+	{regexp.MustCompile(`command (\S+): permission denied`), `Make it executable: chmod +x $1`},
+	{regexp.MustCompile(`unknown user (\S+)`), `Create account $1, or change "user" of the task`},
+	{regexp.MustCompile(regexp.QuoteMeta(outOfMemoryText)), `Raise "memory" in "resources"`},
+	{regexp.MustCompile(`a service must keep running`), `Use type = "batch" for a job that ends`},
+	{regexp.MustCompile(`failed to download artifact "[^"]*": .*(connection refused|no such host|timeout)`), "Check the address of its source, and the network"},
+	{regexp.MustCompile(`failed to download artifact "[^"]*": .*(401|403)`), `Check the credentials in "headers" or "options"`},
+	{regexp.MustCompile(`failed to download artifact "[^"]*": .*404`), "Correct its source"},
+	{regexp.MustCompile(`(?i)checksums? d(id|o) not match`), "Correct the checksum, or the source"},
+	{regexp.MustCompile(`address already in use`), "Stop the process that uses the port (ss -ltnp shows it), or use another port"},
+	{regexp.MustCompile(`waiting for plugin`), "nomad-lite plugin list shows its state"},
+}
+
+func remedy(cause string) string {
+	for _, r := range remedies {
+		if at := r.cause.FindStringSubmatchIndex(cause); at != nil {
+			return string(r.cause.ExpandString(nil, r.remedy, cause, at))
+		}
+	}
+	return ""
+}
