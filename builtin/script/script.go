@@ -80,8 +80,8 @@ func (h *Hook) Configure(_ context.Context, c *sdk.Config) error {
 // SetHost implements sdk.HostSetter.
 func (h *Hook) SetHost(host hook.Host, _ hook.Node) { h.host = host }
 
-// runPointAction runs the action that the attachment has for the hook point. If the action succeeds, do
-// emits an event. Errors are recoverable (the restart policy of the task may start it
+// runPointAction runs the action that the attachment's config has for a hook point, and emits an event
+// if the action succeeds. Errors are recoverable (the restart policy of the task may start it
 // again), except for errors of the configuration.
 func (h *Hook) runPointAction(ctx context.Context, meta hook.RequestMeta, o hookPayload) error {
 	var actionsByPoint map[string]*scriptAction

@@ -40,12 +40,12 @@ const (
 	opGetFDs         op = "take"
 	opRemoveFD       op = "drop"
 	opListFDs        op = "keys"
-	opAdoptProcesses op = "adopt" // adopt has a list of processes that a dead keeper has started
+	opAdoptProcesses op = "adopt" // the request contains the processes that a dead keeper has started
 	opSetEphemeral   op = "ephemeral"
 	// opListParentProcesses returns the keeper and its spawned processes, if tasks run below them.
 	opListParentProcesses op = "parents"
-	opReplaceProgram      op = "replace" // replace has the program to execute; it has no response on success
-	opMoveToDir           op = "move"    // move has a socket, a lock and a directory to serve
+	opReplaceProgram      op = "replace" // the request contains the program to execute; no response on success
+	opMoveToDir           op = "move"    // the request contains a socket, a lock and a directory to serve
 )
 
 // request is a message from a client.

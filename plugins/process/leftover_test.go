@@ -210,7 +210,7 @@ func TestLeftoversAreUnknownWithoutDescriptors(t *testing.T) {
 				t.Fatalf("found %v, ended %v: the process was to be out of reach", found, ended)
 			}
 
-			// The call is repeated with free descriptors.
+			// The process has descriptors again, so that EndLeftovers finds the leftover.
 			ended, err := EndLeftovers(t.Context(), id, "web")
 			if err != nil || !slices.Equal(ended, []ID{leftover}) {
 				t.Errorf("repeated: ended %v, %v, want %v", ended, err, leftover)

@@ -72,7 +72,7 @@ func (m memoryStore) List() (list []state.PendingCleanup) {
 func (m memoryStore) Put(d state.PendingCleanup) error    { m[d.ID()] = d; return nil }
 func (m memoryStore) Delete(d state.PendingCleanup) error { delete(m, d.ID()); return nil }
 
-// pluginFixture is a plugin with a rule, called for one task or allocation.
+// pluginFixture is a hook plugin that a rule of the operator attaches to one task or allocation.
 type pluginFixture struct {
 	description *hook.Description
 	onCall      func(n int, m hook.Point, g hook.RequestMeta, a hook.Alloc) error

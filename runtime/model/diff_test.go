@@ -272,7 +272,7 @@ func TestDiffOfAWholeJob(t *testing.T) {
 	}
 }
 
-// A change of any field of the client's types is shown.
+// The diff of two jobs shows a change of any field of package api's types.
 func TestDiffSeesEachAttribute(t *testing.T) {
 	seen := make(map[reflect.Type]bool)
 	var checkType func(reflect.Type)

@@ -103,7 +103,7 @@ func checkWrittenRecords(t *testing.T, path string, confirmedWrites map[int]int,
 		if n < confirmedWrites[w] || n > confirmedWrites[w]+1 {
 			t.Errorf("writer %d: state of change %d, but %d was told", w, n, confirmedWrites[w])
 		}
-		confirmedWrites[w] = n // the writers of the next process continue after change n
+		confirmedWrites[w] = n // in the next process, writer w continues after its change n
 		if (alloc != nil) != (n%2 == 1) {
 			t.Errorf("writer %d: half of change %d: alloc %v", w, n, alloc)
 		}

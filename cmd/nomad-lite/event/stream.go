@@ -199,17 +199,17 @@ func (e streamEvent) summarize() string {
 
 // taskReasons returns why tasks of an allocation do not run.
 func taskReasons(alloc map[string]any) string {
-	var states map[string]*api.TaskState
+	var taskStates map[string]*api.TaskState
 	text, err := json.Marshal(alloc["TaskStates"])
 	if err == nil {
-		err = json.Unmarshal(text, &states)
+		err = json.Unmarshal(text, &taskStates)
 	}
 	if err != nil {
-		return "" // another agent's form of an allocation
+		return "" // the agent encodes task states in another way
 	}
 	var reasons strings.Builder
-	for _, name := range slices.Sorted(maps.Keys(states)) {
-		if reason := taskreason.OfTask(states[name], time.Time{}); !reason.IsSetup() && reason.Cause != "" {
+	for _, name := range slices.Sorted(maps.Keys(taskStates)) {
+		if reason := taskreason.OfTask(taskStates[name], time.Time{}); !reason.IsSetup() && reason.Cause != "" {
 			fmt.Fprintf(&reasons, "; task %s: %s", name, reason)
 		}
 	}

@@ -58,7 +58,7 @@ func listJobAllocs(ctx context.Context, o allocsOptions, prefix string, s *cli.S
 		tables.PrintAllocations(p, allocs, o.verbose)
 		job, _, err := c.Jobs().Info(id, apiclient.QueryOptions(ctx, namespace))
 		if err != nil {
-			job = nil // the job can be purged: reasons contain less without it
+			job = nil // the job can be purged; its allocations are still listed
 		}
 		taskreason.PrintForJob(ctx, p, c, job, allocs, time.Now(), o.verbose)
 	})

@@ -209,7 +209,7 @@ func (m *Monitor) WatchDeployment(ctx context.Context, id string) error {
 			return apiclient.WrapError(fmt.Sprintf("read deployment %q", id), err)
 		}
 		state := m.newPage()
-		var now time.Time // a countdown would be a change of each page
+		var now time.Time // without a terminal no countdown, which would print a new page each second
 		if m.screen != nil {
 			now = time.Now()
 		}
@@ -259,13 +259,13 @@ func isDeploymentEnded(status string) bool {
 }
 
 // AddDeploymentState adds a deployment, its tasks that do not run and, with -verbose, its allocations.
-// Restarts are announced by their delay from now, or by their time if now is zero.
+// It formats the times of restarts as delays from now, or as times of day if now is zero.
 func (m *Monitor) AddDeploymentState(ctx context.Context, p *output.Page, d *api.Deployment, now time.Time) error {
 	tables.PrintDeployment(p, d, m.verbose)
 	allocs, _, err := m.client.Deployments().Allocations(d.ID, apiclient.QueryOptions(ctx, m.namespace))
 	if err != nil {
 		if !m.verbose {
-			return nil // the state of the deployment is known without its allocations
+			return nil // the reasons of tasks are an addition, the deployment can be watched without them
 		}
 		return apiclient.WrapError(fmt.Sprintf("read allocations of deployment %q", d.ID), err)
 	}
@@ -277,7 +277,7 @@ func (m *Monitor) AddDeploymentState(ctx context.Context, p *output.Page, d *api
 	return nil
 }
 
-// readJob returns a job, or nil if it cannot be read: reasons contain less without it.
+// readJob returns a job, or nil if it cannot be read.
 func (m *Monitor) readJob(ctx context.Context, id string) *api.Job {
 	job, _, err := m.client.Jobs().Info(id, apiclient.QueryOptions(ctx, m.namespace))
 	if err != nil {

@@ -236,7 +236,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestEachFailpointIsReached checks that the failpoints of all rows exist.
+// TestEachFailpointIsReached checks that the life of a job reaches each failpoint.
 func TestEachFailpointIsReached(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to have task directories like an agent's")

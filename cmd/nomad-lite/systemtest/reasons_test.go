@@ -13,11 +13,11 @@ import (
 
 // taskMistakes are jobs whose task does not run, with the reason that each command shows.
 var taskMistakes = map[string]struct {
-	command string // command of the task, for a shell unless it is a path
-	config  string // config of the task instead of a command
+	command string // command of the task: a path, or a command of the shell
+	config  string // config block of the task, if command is empty
 	task    string // further blocks of the task
 	group   string // further blocks of the group
-	batch   bool   // a batch job has no deployment
+	batch   bool   // the job is a batch job, which has no deployment
 	root    bool   // the mistake needs the rights of root
 	want    string // regular expression
 }{
@@ -38,7 +38,7 @@ var taskMistakes = map[string]struct {
 	"template-syntax": {command: "sleep 1000", task: "template {\n data = \"{{ nosuch }}\"\n destination = \"local/x\"\n}\n", want: `function "nosuch" not defined`},
 }
 
-// Each command that shows the state of a job states why its tasks do not run.
+// Each command that shows the state of a job shows why its tasks do not run.
 func TestReasonsOfTasksThatDoNotRun(t *testing.T) {
 	t.Parallel()
 	s := startTestAgent(t, false)
@@ -89,7 +89,7 @@ func TestReasonsOfTasksThatDoNotRun(t *testing.T) {
 			monitorEnded := make(chan struct{})
 			go func() {
 				defer close(monitorEnded)
-				_ = monitor.Wait() // the code is that of a killed monitor, or of the deployment
+				_ = monitor.Wait() // the exit code depends on the deployment, or the test has killed the command
 			}()
 			defer func() {
 				_ = monitor.Process.Kill()
@@ -108,7 +108,7 @@ func TestReasonsOfTasksThatDoNotRun(t *testing.T) {
 			}
 			output := func(args ...string) func() string {
 				return func() string {
-					text, _ := nomadLite(args...).CombinedOutput() // the job is not registered at once
+					text, _ := nomadLite(args...).CombinedOutput() // fails until the job is registered
 					return string(text)
 				}
 			}
@@ -122,7 +122,7 @@ func TestReasonsOfTasksThatDoNotRun(t *testing.T) {
 			}
 			waitFor("job status", output("job", "status", name))
 			waitFor("job allocs", output("job", "allocs", name))
-			if name == "exit-code" { // an event has no line of the output
+			if name == "exit-code" { // the event does not contain the last line of standard error
 				want = regexp.MustCompile(`exit-code\.g\[0\] .*; task t: exit code 3, restarts at`)
 			}
 			if name == "failed-sibling" {

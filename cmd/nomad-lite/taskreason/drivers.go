@@ -13,8 +13,8 @@ import (
 )
 
 // MissingDrivers returns for each group of a job why its node cannot run the drivers of its tasks,
-// in the words of the drivers. It returns nothing if the job is nil, for a cluster of several nodes, and
-// for a client that cannot read nodes: their placement failures show what filtered the nodes.
+// as the drivers report it. It returns nothing if the job is nil, for a cluster of several nodes, and
+// for a client that is not allowed to read nodes.
 func MissingDrivers(ctx context.Context, c *api.Client, job *api.Job) map[string][]string {
 	if job == nil {
 		return nil

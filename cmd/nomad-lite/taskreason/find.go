@@ -24,8 +24,8 @@ type Task struct {
 }
 
 // Find returns the tasks of a job that do not run although the job wants them to, the newest
-// allocation first. Restarts are announced as by [OfTask]. The job can be nil; then it is unknown
-// which tasks wait for others.
+// allocation first. The parameter now has the same meaning as for [OfTask]. If the job is nil, Find does
+// not know which tasks wait for other tasks.
 func Find(job *api.Job, allocs []*api.AllocationListStub, now time.Time) []Task {
 	allocs = slices.Clone(allocs)
 	slices.SortStableFunc(allocs, func(a, b *api.AllocationListStub) int {
@@ -39,8 +39,8 @@ func Find(job *api.Job, allocs []*api.AllocationListStub, now time.Time) []Task 
 		for _, name := range slices.Sorted(maps.Keys(a.TaskStates)) {
 			reason := OfTask(a.TaskStates[name], now)
 			if reason.IsSetup() {
-				var waits bool
-				if reason, waits = lifecycleReason(job, a, name); !waits {
+				var mustRun bool
+				if reason, mustRun = lifecycleReason(job, a, name); !mustRun {
 					continue
 				}
 			}
@@ -52,10 +52,10 @@ func Find(job *api.Job, allocs []*api.AllocationListStub, now time.Time) []Task 
 	return found
 }
 
-// lifecycleReason returns why a task without any event has not started yet: a main task starts after
-// the prestart tasks, a poststart task after the main tasks. waits is false for a poststop task,
-// which need not run yet.
-func lifecycleReason(job *api.Job, a *api.AllocationListStub, name string) (reason Reason, waits bool) {
+// lifecycleReason returns which other tasks a pending task waits for: a main task starts after the
+// prestart tasks, a poststart task after the main tasks. mustRun is false for a poststop task, which
+// starts when the others have ended.
+func lifecycleReason(job *api.Job, a *api.AllocationListStub, name string) (reason Reason, mustRun bool) {
 	reason = Reason{Cause: setupCause}
 	if job == nil || job.LookupTaskGroup(a.TaskGroup) == nil {
 		return reason, true
@@ -147,7 +147,7 @@ func Print(p *output.Page, tasks []Task, verbose bool) {
 }
 
 // PrintForJob adds a section with the tasks of a job that do not run, if there is any. The job can
-// be nil. Restarts are announced as by [OfTask].
+// be nil. The parameter now has the same meaning as for [OfTask].
 func PrintForJob(ctx context.Context, p *output.Page, c *api.Client, job *api.Job, allocs []*api.AllocationListStub, now time.Time, verbose bool) {
 	tasks := Find(job, allocs, now)
 	ReadLastLines(ctx, c, tasks[:min(len(tasks), maxPrinted)])

@@ -18,10 +18,10 @@ import (
 // successfully.
 type Reason struct {
 	Cause     string // "exit code 3"
-	LastLine  string // last line of standard error; empty if it was not read
+	LastLine  string // last line of the task's standard error; empty if it was not read
 	Next      string // "restarts in 12s", "not restarted: …"; can be empty
-	Remedy    string // what helps; can be empty
-	hasOutput bool   // the task's process has ended with an error, so its last line can tell why
+	Remedy    string // advice to the user; can be empty
+	hasOutput bool   // the task's process has ended with an error, which its output can explain
 }
 
 // String returns the reason in one line.
@@ -42,8 +42,8 @@ func (r Reason) String() string {
 // IsSetup reports whether the task has no other reason than that its start is not complete.
 func (r Reason) IsSetup() bool { return r.Cause == setupCause }
 
-// OfTask returns why a task does not run. A restart is announced by its delay from now, or by its
-// time if now is zero.
+// OfTask returns why a task does not run. It formats the time of a restart as a delay from now, or as
+// a time of day if now is zero.
 func OfTask(state *api.TaskState, now time.Time) Reason {
 	if state == nil || state.State == model.TaskRunning || state.State == model.TaskDead && !state.Failed {
 		return Reason{}
@@ -84,7 +84,7 @@ func restartText(e *api.TaskEvent, now time.Time) string {
 	return "restarts now"
 }
 
-// The reason that Nomad gives if the error cannot be corrected by a restart, which the cause shows.
+// unrecoverableReason is Nomad's reason for no restart after an error that a restart does not correct.
 const unrecoverableReason = "Error was unrecoverable"
 
 func notRestartedText(e *api.TaskEvent) string {
@@ -94,8 +94,8 @@ func notRestartedText(e *api.TaskEvent) string {
 	return "not restarted: " + e.RestartReason
 }
 
-// causeText returns the cause that an event contains, or "" if it contains none, and whether the
-// task's output can tell more.
+// causeText returns why a task does not run according to one event, or "" if the event contains no
+// cause, and whether the task's output can explain more.
 func causeText(e *api.TaskEvent, state string) (cause string, hasOutput bool) {
 	message := oneLine(cmp.Or(e.DisplayMessage, e.Message, e.Type))
 	switch e.Type {
@@ -145,7 +145,7 @@ func exitText(e *api.TaskEvent) string {
 	return fmt.Sprintf("exit code %d", e.ExitCode)
 }
 
-// setupCause is the cause for a task without an event that has one.
+// setupCause is the cause if no event of the task contains a cause.
 const setupCause = "is being set up"
 
 const outOfMemoryText = "out of memory: killed when it exceeded its limit"
@@ -179,7 +179,7 @@ var searchedDirs = regexp.MustCompile(`neither in the task's PATH \([^)]*\) nor 
 
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// remedies are what helps against causes, in the order of their search.
+// remedies lists the advice for causes. The first regular expression that matches a cause applies.
 var remedies = []struct {
 	cause  *regexp.Regexp
 	remedy string
