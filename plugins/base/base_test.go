@@ -183,7 +183,7 @@ func TestTopologyDistancesFromProto(t *testing.T) {
 		name   string
 		in     *basepb.ClientTopologySLIT
 		want   [][]uint32
-		values []uint32 // the distances that topologyProto sends for the decoded topology
+		values []uint32 // distances in the message that topologyProto makes of the decoded topology
 	}{
 		{"nothing", nil, nil, nil},
 		{"a dimension without values", &basepb.ClientTopologySLIT{Dimension: 1 << 31}, nil, nil},

@@ -330,7 +330,7 @@ func (k *server) recreateSocket() {
 	}
 	listener, err := k.endpoint.dir.Listen("unix", socketName)
 	if err != nil {
-		return // no response: the client that has sent SIGHUP waits for the socket, until its timeout
+		return // a SIGHUP has no response; the client that has sent it fails after its timeout
 	}
 	k.serveLocked(listener)
 }

@@ -32,7 +32,7 @@ const (
 	eventUnused                            // the plugin is a builtin that no task needs
 	eventReplaced                          // the plugin has lost the arbitration
 	eventRemoved                           // the plugin was removed from the catalog or changed
-	eventDiscarded                         // the goroutine of a removed plugin has ended, or a superseded plugin can compete again
+	eventDiscarded                         // the plugin was removed and its goroutine has ended, or the plugin was superseded and takes part in the next arbitration
 )
 
 // stateTransitions is the transition table of the states. An event without an entry does not

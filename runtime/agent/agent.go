@@ -95,8 +95,8 @@ type Agent struct {
 
 // These are garbage collection percentages (GOGC), see [memtrim.New].
 const (
-	// gcPercentIdle saves memory: after a burst of starts few objects remain, but they are scattered
-	// over all the memory that the burst used.
+	// gcPercentIdle is lower than Go's default of 100, so that garbage is collected earlier: after a
+	// burst of starts, an agent without work returns most memory.
 	gcPercentIdle = 25
 	// gcPercentBusy saves CPU time while tasks restart and stop. With gcPercentIdle,
 	// a third of the agent's CPU time in a loop of restarts was spent in garbage

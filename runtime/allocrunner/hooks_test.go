@@ -911,7 +911,7 @@ func TestStopWhileAHookHangs(t *testing.T) {
 		{"prekill", false, nil, "10s", "1s"},
 		{"prekilling", true, nil, "10s", "1s"},
 		{"exited", true, nil, "10s", "1s"},
-		{"stop", true, nil, "10s", "10s"}, // a cleanup hook has its complete deadline
+		{"stop", true, nil, "10s", "10s"}, // a shutdown does not shorten the deadline of a cleanup hook
 		{"postrun", false, nil, "10s", "10s"},
 	} {
 		for _, shutdown := range []bool{false, true} {

@@ -90,7 +90,7 @@ func (s *fakeDriver) wantOpenStreams(t *testing.T, want int) {
 	}
 }
 
-// wantLatest calls Latest, which must return the sample of the number at once; 0 means none.
+// wantLatest checks that Latest returns sample number want without blocking, or no sample if want is 0.
 func wantLatest(t *testing.T, h *Stats, want uint64) {
 	t.Helper()
 	begin := time.Now()
