@@ -2,6 +2,7 @@ package apiclient
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -39,10 +40,9 @@ func FindJob(ctx context.Context, c *api.Client, prefix, filter string) (id, nam
 		return jobs[at].ID, JobNamespace(jobs[at]), nil
 	case len(jobs) == 1:
 		return jobs[0].ID, JobNamespace(jobs[0]), nil
-	case len(jobs) == 0 && filter == "":
-		return "", "", fmt.Errorf("there is no job whose id begins with %q\nSee the jobs: nomad-lite job status%s", prefix, AllNamespacesFlag)
 	case len(jobs) == 0:
-		return "", "", fmt.Errorf("there is no such job whose id begins with %q\nSee the jobs and their types: nomad-lite job status%s", prefix, AllNamespacesFlag)
+		notFound := fmt.Sprintf("No %sjob(s) with prefix or ID %q found", filterNouns[filter], prefix)
+		return "", "", fmt.Errorf("%s\nSee the jobs and their types: nomad-lite job status%s", notFound, AllNamespacesFlag)
 	}
 	t := output.NewTable("ID", "Namespace", "Type", "Status")
 	for _, j := range jobs {
@@ -56,6 +56,9 @@ const (
 	ParameterizedJobsFilter = `ParentID == "" and ParameterizedJob is not nil`
 	PeriodicJobsFilter      = "Periodic is not nil"
 )
+
+// filterNouns are the kinds of jobs that the filters select, for error messages.
+var filterNouns = map[string]string{ParameterizedJobsFilter: "parameterized ", PeriodicJobsFilter: "periodic "}
 
 // jobFilterFuncs holds a Go function for each filter, for older servers, which cannot parse the
 // filter's expression.
@@ -107,9 +110,10 @@ func AmbiguousPrefixError(noun, prefix string, t *output.Table) error {
 
 // Resource describes one kind of object with an id.
 type Resource[T any] struct {
-	noun     string
-	listPath string // API path of the list of objects; see DESIGN.md for why it is not a method of api.Client
-	id       func(T) string
+	noun        string
+	listPath    string // API path of the list of objects; see DESIGN.md for why it is not a method of api.Client
+	id          func(T) string
+	inNamespace bool // objects of this kind belong to a namespace
 	// columnTitles and row are the columns after the id in the table of the objects that match an
 	// ambiguous prefix.
 	columnTitles []string
@@ -121,6 +125,7 @@ var Allocations = Resource[*api.AllocationListStub]{
 	noun:         "allocation",
 	listPath:     "/v1/allocations",
 	id:           func(a *api.AllocationListStub) string { return a.ID },
+	inNamespace:  true,
 	columnTitles: []string{"Name", "Version", "Desired", "Status", "Created"},
 	row: func(a *api.AllocationListStub) []any {
 		return []any{a.Name, a.JobVersion, a.DesiredStatus, a.ClientStatus, output.FormatAge(a.CreateTime, false)}
@@ -132,6 +137,7 @@ var Evaluations = Resource[*api.Evaluation]{
 	noun:         "evaluation",
 	listPath:     "/v1/evaluations",
 	id:           func(e *api.Evaluation) string { return e.ID },
+	inNamespace:  true,
 	columnTitles: []string{"Job", "Triggered By", "Status"},
 	row:          func(e *api.Evaluation) []any { return []any{e.JobID, e.TriggeredBy, e.Status} },
 }
@@ -141,6 +147,7 @@ var Deployments = Resource[*api.Deployment]{
 	noun:         "deployment",
 	listPath:     "/v1/deployments",
 	id:           func(d *api.Deployment) string { return d.ID },
+	inNamespace:  true,
 	columnTitles: []string{"Job", "Version", "Status"},
 	row:          func(d *api.Deployment) []any { return []any{d.JobID, d.JobVersion, d.Status} },
 }
@@ -167,7 +174,11 @@ func FindOne[T any](ctx context.Context, c *api.Client, k *Resource[T], prefix s
 	}
 	switch len(all) {
 	case 0:
-		return zero, fmt.Errorf("there is no %s whose id begins with %q\nIn another namespace? Add%s", k.noun, prefix, AllNamespacesFlag)
+		notFound := fmt.Sprintf("No %s(s) with prefix or id %q found", k.noun, prefix)
+		if k.inNamespace {
+			notFound += "\nIn another namespace? Add" + AllNamespacesFlag
+		}
+		return zero, errors.New(notFound)
 	case 1:
 		return all[0], nil
 	}

@@ -47,9 +47,9 @@ func TestFindJob(t *testing.T) {
 		{prefix: " web-", id: "web-2", namespace: "default"},
 		{prefix: "we", says: "web-2"},
 		{prefix: "two", says: "which job is meant?"},
-		{prefix: "x", says: "there is no job whose id begins with"},
+		{prefix: "x", says: "No job(s) with prefix or ID"},
 		{prefix: "m", filter: ParameterizedJobsFilter, id: "mail"},
-		{prefix: "m", filter: PeriodicJobsFilter, says: "there is no such job"},
+		{prefix: "m", filter: PeriodicJobsFilter, says: "No periodic job(s) with prefix or ID"},
 		{prefix: "secret", id: "secret"},
 	} {
 		id, namespace, err := FindJob(t.Context(), c, test.prefix, test.filter)

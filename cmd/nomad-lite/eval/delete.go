@@ -27,9 +27,9 @@ func newDeleteCommand(s *cli.Streams) *cobra.Command {
 		Long: `Delete one evaluation, or all that a filter is true of.
 
 This is for a Nomad cluster whose scheduler is overwhelmed: it must have been
-paused first, with 'nomad operator scheduler set-config -pause-eval-broker true'.
-An agent of nomad-lite forgets old evaluations by itself; 'nomad-lite system gc'
-makes it do so now.`,
+paused first, with Nomad's own command line. An agent of nomad-lite deletes
+evaluations some time after they have ended, and at once with
+'nomad-lite system gc'.`,
 		Example: `  nomad-lite eval delete 2ae0e6a5
   nomad-lite eval delete -yes -filter 'Status == "pending" and JobID == "web"'`,
 		Args:              cli.RequireArgCount(0, 1, "the id of an evaluation, or -filter"),
@@ -57,7 +57,7 @@ func deleteEvals(ctx context.Context, o deleteOptions, args []string, s *cli.Str
 		return apiclient.WrapError("read the configuration of the scheduler", err)
 	}
 	if config.SchedulerConfig == nil || !config.SchedulerConfig.PauseEvalBroker {
-		return errors.New("delete evaluations: the scheduler is not paused, so they might be at work\nPause it first: nomad operator scheduler set-config -pause-eval-broker true")
+		return errors.New("delete evaluations: the scheduler is not paused, so it may be processing them\nAn agent of nomad-lite deletes evaluations that have ended: nomad-lite system gc\nIn a cluster, pause the scheduler with Nomad's own command line")
 	}
 	if o.filter == "" {
 		eval, err := apiclient.FindOne(ctx, c, &apiclient.Evaluations, args[0])

@@ -172,7 +172,7 @@ func printJob(p *output.Page, j *api.Job) {
 		{"Node Pool", apiclient.Deref(j.NodePool)},
 		{"Status", tables.JobStatusCell(apiclient.Deref(j.Status), apiclient.Deref(j.Stop))},
 		{"Periodic", j.Periodic != nil},
-		{"Parameterized", j.ParameterizedJob != nil},
+		{"Parameterized", j.ParameterizedJob != nil && !j.Dispatched},
 	}
 	if j.VersionTag != nil {
 		all = append(all, [2]any{"Version Tag", j.VersionTag.Name})

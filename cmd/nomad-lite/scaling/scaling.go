@@ -145,7 +145,7 @@ func (o *policyOptions) findPolicy(ctx context.Context, prefix string) (*api.Sca
 	}
 	switch len(matches) {
 	case 0:
-		return nil, fmt.Errorf("there is no scaling policy whose id begins with %q\nSee those that there are: nomad-lite scaling policy list", prefix)
+		return nil, fmt.Errorf("no scaling policies with prefix or ID %q found\nSee those that there are: nomad-lite scaling policy list", prefix)
 	case 1:
 		c, err := o.client.Client()
 		if err != nil {
