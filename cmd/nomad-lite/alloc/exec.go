@@ -37,7 +37,8 @@ type execOptions struct {
 	session execsession.Flags
 }
 
-func newExecCommand(s *cli.Streams) *cobra.Command {
+// NewExecCommand returns the command "alloc exec", which is also "exec".
+func NewExecCommand(s *cli.Streams) *cobra.Command {
 	var o execOptions
 	cmd := &cobra.Command{
 		Use:     "exec [flags] ALLOC COMMAND [ARGUMENT...]",

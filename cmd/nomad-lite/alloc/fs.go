@@ -38,7 +38,8 @@ type fsOptions struct {
 	machineReadable bool
 }
 
-func newFSCommand(s *cli.Streams) *cobra.Command {
+// NewFSCommand returns the command "alloc fs", which is also "fs".
+func NewFSCommand(s *cli.Streams) *cobra.Command {
 	var o fsOptions
 	cmd := &cobra.Command{
 		Use:     "fs [flags] ALLOC [PATH]",

@@ -25,7 +25,8 @@ type actionOptions struct {
 	session execsession.Flags
 }
 
-func newActionCommand(s *cli.Streams) *cobra.Command {
+// NewActionCommand returns the command "job action", which is also "action".
+func NewActionCommand(s *cli.Streams) *cobra.Command {
 	var o actionOptions
 	cmd := &cobra.Command{
 		Use:   "action [flags] ACTION",

@@ -9,7 +9,7 @@ import (
 // NewCommand returns the command "job" with its subcommands.
 func NewCommand(s *cli.Streams) *cobra.Command {
 	return cli.NewGroupCommand("job", "Run jobs on an agent, change them and look at them",
-		newActionCommand(s),
+		NewActionCommand(s),
 		newAllocsCommand(s),
 		newDeploymentsCommand(s),
 		newDispatchCommand(s),
@@ -26,7 +26,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 		newRunCommand(s),
 		newScaleCommand(s),
 		newScalingEventsCommand(s),
-		newStartCommand(s),
+		NewStartCommand(s),
 		newStatusCommand(s),
 		NewStopCommand(s),
 		newTagCommand(s),

@@ -17,7 +17,8 @@ type startOptions struct {
 	monitor monitor.Flags
 }
 
-func newStartCommand(s *cli.Streams) *cobra.Command {
+// NewStartCommand returns the command "job start", which is also "start".
+func NewStartCommand(s *cli.Streams) *cobra.Command {
 	var o startOptions
 	cmd := &cobra.Command{
 		Use:   "start [flags] JOB",
