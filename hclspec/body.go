@@ -87,23 +87,23 @@ type decodeState struct {
 
 func (b *typedBody) Content(schema *hcl.BodySchema) (*hcl.BodyContent, hcl.Diagnostics) {
 	content, diags := b.Body.Content(schema)
-	return b.typeContent(content, diags)
+	return b.wrapContentExprs(content, diags)
 }
 
 func (b *typedBody) PartialContent(schema *hcl.BodySchema) (*hcl.BodyContent, hcl.Body, hcl.Diagnostics) {
 	content, rest, diags := b.Body.PartialContent(schema)
-	content, diags = b.typeContent(content, diags)
+	content, diags = b.wrapContentExprs(content, diags)
 	return content, &typedBody{rest, b.bodyLayout, b.run}, diags
 }
 
-func (b *typedBody) typeContent(content *hcl.BodyContent, diags hcl.Diagnostics) (*hcl.BodyContent, hcl.Diagnostics) {
+func (b *typedBody) wrapContentExprs(content *hcl.BodyContent, diags hcl.Diagnostics) (*hcl.BodyContent, hcl.Diagnostics) {
 	if content == nil {
 		return nil, diags
 	}
 	typed := *content
 	typed.Attributes = make(hcl.Attributes, len(content.Attributes))
 	for name, attr := range content.Attributes {
-		typed.Attributes[name] = b.typeAttribute(attr, b.argTypes[name])
+		typed.Attributes[name] = b.wrapAttributeExpr(attr, b.argTypes[name])
 	}
 	counts := make(map[string]int)
 	typed.Blocks = nil
@@ -136,18 +136,18 @@ func (b *typedBody) JustAttributes() (hcl.Attributes, hcl.Diagnostics) {
 	}
 	typed := make(hcl.Attributes, len(attrs))
 	for name, attr := range attrs {
-		typed[name] = b.typeAttribute(attr, *b.anyArgType)
+		typed[name] = b.wrapAttributeExpr(attr, *b.anyArgType)
 	}
 	return typed, diags
 }
 
-func (b *typedBody) typeAttribute(attr *hcl.Attribute, ty cty.Type) *hcl.Attribute {
+func (b *typedBody) wrapAttributeExpr(attr *hcl.Attribute, ty cty.Type) *hcl.Attribute {
 	typed := *attr
 	typed.Expr = &argumentExpr{Expression: attr.Expr, name: attr.Name, run: b.run}
 	if ty != cty.NilType {
 		typed.Expr = &argumentExpr{
-			Expression: convert.Expression(attr.Expr, attr.Name, ty), name: attr.Name, run: b.run,
-			countsAgainstMaxAny: b.isRepeated && ty.HasDynamicTypes(),
+			Expression: convert.PreconvertExpression(attr.Expr, attr.Name, ty), name: attr.Name, run: b.run,
+			countsAgainstMaxAnyValues: b.isRepeated && ty.HasDynamicTypes(),
 		}
 	}
 	return &typed
@@ -157,9 +157,9 @@ func (b *typedBody) typeAttribute(attr *hcl.Attribute, ty cty.Type) *hcl.Attribu
 // ends or the argument has too many values.
 type argumentExpr struct {
 	hcl.Expression
-	name                string
-	run                 *decodeState
-	countsAgainstMaxAny bool // countsAgainstMaxAny: maxAnyValues applies to the argument
+	name                      string
+	run                       *decodeState
+	countsAgainstMaxAnyValues bool // countsAgainstMaxAnyValues: maxAnyValues applies to the argument
 }
 
 func (a *argumentExpr) Value(scope *hcl.EvalContext) (cty.Value, hcl.Diagnostics) {
@@ -170,7 +170,7 @@ func (a *argumentExpr) Value(scope *hcl.EvalContext) (cty.Value, hcl.Diagnostics
 		return cty.DynamicVal, nil
 	}
 	val, diags := a.Expression.Value(scope)
-	if !a.countsAgainstMaxAny {
+	if !a.countsAgainstMaxAnyValues {
 		return val, diags
 	}
 	if a.run.anyValueCount += convert.CountTypes(val.Type()); a.run.anyValueCount > maxAnyValues {

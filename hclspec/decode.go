@@ -20,11 +20,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec/nesting"
 )
 
-var verbatimReplacer = strings.NewReplacer("${", "$${", "%{", "%%{")
+var templateEscaper = strings.NewReplacer("${", "$${", "%{", "%%{")
 
 // Verbatim escapes a text so that Decode returns it unchanged, and does not interpret it as
 // a template.
-func Verbatim(text string) string { return verbatimReplacer.Replace(text) }
+func Verbatim(text string) string { return templateEscaper.Replace(text) }
 
 // Decode decodes a config block into the value that s describes. config is a map from
 // encoding/json or from a job file. Each string and key in it is a template, which can use
@@ -99,7 +99,7 @@ func (s *Spec) decode(ctx context.Context, config map[string]any, vars func(hcl.
 	if config == nil {
 		config = map[string]any{}
 	}
-	text, err := json.Marshal(withPreciseNumbers(config))
+	text, err := json.Marshal(replaceIntegralFloats(config))
 	if err != nil {
 		return cty.DynamicVal, hcl.Diagnostics{{
 			Severity: hcl.DiagError,
@@ -134,9 +134,9 @@ func (s *Spec) decode(ctx context.Context, config map[string]any, vars func(hcl.
 	return value, diags
 }
 
-// withPreciseNumbers replaces integral float64 values, which come from JSON, by all their
+// replaceIntegralFloats replaces integral float64 values, which come from JSON, by all their
 // decimal digits. encoding/json would write zeros for the last digits of large ones.
-func withPreciseNumbers(v any) any {
+func replaceIntegralFloats(v any) any {
 	switch v := v.(type) {
 	case float64:
 		if v == math.Trunc(v) && math.Abs(v) < 1e21 {
@@ -148,7 +148,7 @@ func withPreciseNumbers(v any) any {
 		}
 		m := make(map[string]any, len(v))
 		for key, elem := range v {
-			m[key] = withPreciseNumbers(elem)
+			m[key] = replaceIntegralFloats(elem)
 		}
 		return m
 	case []any:
@@ -157,7 +157,7 @@ func withPreciseNumbers(v any) any {
 		}
 		list := make([]any, len(v))
 		for i, elem := range v {
-			list[i] = withPreciseNumbers(elem)
+			list[i] = replaceIntegralFloats(elem)
 		}
 		return list
 	case []map[string]any:
@@ -166,7 +166,7 @@ func withPreciseNumbers(v any) any {
 		}
 		list := make([]any, len(v))
 		for i, elem := range v {
-			list[i] = withPreciseNumbers(elem)
+			list[i] = replaceIntegralFloats(elem)
 		}
 		return list
 	}

@@ -135,7 +135,7 @@ func launchHook(t *testing.T, env ...string) (base.Plugin, *hook.Client, *plugin
 	return b.(base.Plugin), h.(*hook.Client), client
 }
 
-func TestHook(t *testing.T) {
+func TestHookPluginProcess(t *testing.T) {
 	b, h, _ := launchHook(t)
 	if info, err := b.PluginInfo(t.Context()); err != nil || info.Type != base.TypeHook || info.Name != "valet" || info.Version != "0.1.0" || info.APIVersions[0] != hook.APIVersion {
 		t.Errorf("it says that it is %+v, %v", info, err)

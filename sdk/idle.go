@@ -94,6 +94,6 @@ func (c *grpcStatsHandler) TagRPC(ctx context.Context, call *stats.RPCTagInfo) c
 // HandleRPC implements stats.Handler.
 func (c *grpcStatsHandler) HandleRPC(_ context.Context, s stats.RPCStats) {
 	if _, ended := s.(*stats.End); ended {
-		c.trimmer.Postpone()
+		c.trimmer.PostponeTrim()
 	}
 }

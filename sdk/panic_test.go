@@ -135,7 +135,7 @@ func (p *panickingTask) Destroy(context.Context) error {
 }
 
 // callAllMethods makes every call that a host can make, and returns the errors.
-func callAllMethods(t *testing.T, s *server) error {
+func callAllMethods(t *testing.T, s *driverServer) error {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
 	var errs []error

@@ -64,7 +64,7 @@ func newDriverSpec[T Task](impl Driver[T]) (*pluginSpec, error) {
 		compatibleHosts: " or Nomad",
 		pluginIdentity:  id,
 		newService: func(logger hclog.Logger) pluginService {
-			s := newServer(d, id, info, logger)
+			s := newDriverServer(d, id, info, logger)
 			return newService(s, s, s.isBusy)
 		},
 		newDebugProxy: func(conn grpc.ClientConnInterface, gone <-chan struct{}) pluginService {

@@ -19,13 +19,13 @@ type hookWithoutPoints struct{}
 
 func (hookWithoutPoints) Info() HookInfo { return HookInfo{Name: "named"} }
 
-type stopHook struct{ hookWithoutPoints }
+type hookWithStop struct{ hookWithoutPoints }
 
-func (stopHook) Stop(context.Context, hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+func (hookWithStop) Stop(context.Context, hook.TaskStopRequest) (hook.TaskStopResponse, error) {
 	return hook.TaskStopResponse{}, nil
 }
 
-type hookWithWrongPrestart struct{ stopHook }
+type hookWithWrongPrestart struct{ hookWithStop }
 
 func (hookWithWrongPrestart) Prestart(context.Context, hook.TaskPrestartRequest) error { return nil }
 
@@ -33,37 +33,37 @@ type hookWithWrongExited struct{ hookWithoutPoints }
 
 func (hookWithWrongExited) Exited(hook.TaskExitedRequest) error { return nil }
 
-type hookWithWrongSetHost struct{ stopHook }
+type hookWithWrongSetHost struct{ hookWithStop }
 
 func (hookWithWrongSetHost) SetHost(hook.Host) {}
 
 type hookWithTimeouts struct {
-	stopHook
+	hookWithStop
 	timeouts map[hook.Point]time.Duration
 }
 
 func (p hookWithTimeouts) Info() HookInfo { return HookInfo{Name: "patient", Timeouts: p.timeouts} }
 
-type hookWithMisspelledPrestart struct{ stopHook }
+type hookWithMisspelledPrestart struct{ hookWithStop }
 
 func (hookWithMisspelledPrestart) PreStart(context.Context, hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	return hook.TaskPrestartResponse{}, nil
 }
 
-type hookWithPointerMethod struct{ stopHook }
+type hookWithPointerMethod struct{ hookWithStop }
 
 func (*hookWithPointerMethod) Exited(context.Context, hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
 	return hook.TaskExitedResponse{}, nil
 }
 
 type hookWithInfo struct {
-	stopHook
+	hookWithStop
 	info HookInfo
 }
 
 func (s hookWithInfo) Info() HookInfo { return s.info }
 
-type hookWithoutName struct{ stopHook }
+type hookWithoutName struct{ hookWithStop }
 
 func (hookWithoutName) Info() HookInfo { return HookInfo{} }
 
@@ -159,7 +159,7 @@ func TestValidPluginsHaveTheirKind(t *testing.T) {
 		plugin interface{ newSpec() (*pluginSpec, error) }
 		want   string
 	}{
-		{hookCase{stopHook{}}, "hook"},
+		{hookCase{hookWithStop{}}, "hook"},
 		{hookCase{hookWithTimeouts{timeouts: map[hook.Point]time.Duration{hook.Stop: time.Hour}}}, "hook"},
 		{driverCase[*sleepingTask]{&minimalDriver{}}, "task driver"},
 		{driverCase[*allMethodsTask]{&allMethodsDriver{}}, "task driver"},
@@ -174,7 +174,7 @@ type hookCase struct{ hook Hook }
 
 func (c hookCase) newSpec() (*pluginSpec, error) { return newHookSpec(c.hook) }
 
-func TestTimeoutsAreDescribed(t *testing.T) {
+func TestHookTimeoutsAreDescribed(t *testing.T) {
 	h := hookWithTimeouts{timeouts: map[hook.Point]time.Duration{hook.Stop: time.Hour}}
 	s, err := newHookServer(h, pluginIdentity{}, h.Info())
 	if err != nil {
@@ -195,8 +195,8 @@ func TestWrongSignatureDoesNotCompile(t *testing.T) {
 	if _, err := exec.LookPath("go"); err != nil {
 		t.Skip("no go command on this machine")
 	}
-	const wrongSourcePath = "testdata/wrong/wrong.go"
-	text, err := os.ReadFile(wrongSourcePath)
+	const invalidPluginSourcePath = "testdata/wrong/wrong.go"
+	text, err := os.ReadFile(invalidPluginSourcePath)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +206,7 @@ func TestWrongSignatureDoesNotCompile(t *testing.T) {
 	}
 	var expectedErrors int
 	for i, line := range strings.Split(string(text), "\n") {
-		place := fmt.Sprintf("%s:%d:", wrongSourcePath, i+1)
+		place := fmt.Sprintf("%s:%d:", invalidPluginSourcePath, i+1)
 		want := expectedErrorComment.FindStringSubmatch(line)
 		switch found := strings.Contains(string(out), place); {
 		case want == nil && found:
@@ -219,7 +219,7 @@ func TestWrongSignatureDoesNotCompile(t *testing.T) {
 		}
 	}
 	if expectedErrors == 0 {
-		t.Error("no error is expected in " + wrongSourcePath)
+		t.Error("no error is expected in " + invalidPluginSourcePath)
 	}
 	if t.Failed() {
 		t.Logf("output of the compiler:\n%s", out)

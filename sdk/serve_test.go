@@ -234,7 +234,7 @@ func TestLargeMessages(t *testing.T) {
 	}
 }
 
-func TestDebug(t *testing.T) {
+func TestDebugDriver(t *testing.T) {
 	socket := filepath.Join(socketDir(t), "debug.sock")
 	env := sdk.EnvDebug + "=talker=" + socket
 	var output lockedBuffer

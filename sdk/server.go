@@ -20,9 +20,9 @@ import (
 
 const defaultFingerprintInterval = 30 * time.Second
 
-// server implements the whole driver contract with an author's driver. It satisfies
+// driverServer implements the whole driver contract with an author's driver. It satisfies
 // driver.Driver and base.Plugin.
-type server struct {
+type driverServer struct {
 	basePlugin
 	driver *taskDriver
 	info   DriverInfo
@@ -35,8 +35,8 @@ type server struct {
 }
 
 var (
-	_ driver.Driver = (*server)(nil)
-	_ base.Plugin   = (*server)(nil)
+	_ driver.Driver = (*driverServer)(nil)
+	_ base.Plugin   = (*driverServer)(nil)
 )
 
 // task is one start of a task. The fields from err to cancelWait may be read after
@@ -63,9 +63,9 @@ type task struct {
 
 var errDestroyed = errors.New("task was destroyed while it started")
 
-// newServer returns a server for a driver whose info was validated.
-func newServer(d *taskDriver, id pluginIdentity, info DriverInfo, logger hclog.Logger) *server {
-	s := &server{
+// newDriverServer returns a server for a driver whose info was validated.
+func newDriverServer(d *taskDriver, id pluginIdentity, info DriverInfo, logger hclog.Logger) *driverServer {
+	s := &driverServer{
 		basePlugin:   basePlugin{impl: d.impl, pluginIdentity: id, kind: base.TypeDriver, apiVersion: driver.APIVersion},
 		driver:       d,
 		info:         info,
@@ -85,25 +85,25 @@ func newServer(d *taskDriver, id pluginIdentity, info DriverInfo, logger hclog.L
 	return s
 }
 
-func (s *server) Init(ctx context.Context) error {
+func (s *driverServer) Init(ctx context.Context) error {
 	if initer, ok := s.impl.(Initializer); ok {
 		return callInit(ctx, initer)
 	}
 	return nil
 }
 
-func (s *server) Shutdown(ctx context.Context) error {
+func (s *driverServer) Shutdown(ctx context.Context) error {
 	if shutdowner, ok := s.impl.(Shutdowner); ok {
 		return callShutdown(ctx, shutdowner)
 	}
 	return nil
 }
 
-func (s *server) TaskConfigSchema(context.Context) (*hclspec.Spec, error) {
+func (s *driverServer) TaskConfigSchema(context.Context) (*hclspec.Spec, error) {
 	return s.info.TaskSchema, nil
 }
 
-func (s *server) Capabilities(context.Context) (*driver.Capabilities, error) {
+func (s *driverServer) Capabilities(context.Context) (*driver.Capabilities, error) {
 	info, err := callInfo(s.driver.impl) // Info is called again because the capabilities may depend on the configuration
 	if err != nil {
 		return nil, err
@@ -114,7 +114,7 @@ func (s *server) Capabilities(context.Context) (*driver.Capabilities, error) {
 	return &info.Capabilities, nil
 }
 
-func (s *server) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, error) {
+func (s *driverServer) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, error) {
 	out := make(chan driver.Fingerprint)
 	go func() {
 		defer close(out)
@@ -141,7 +141,7 @@ func (s *server) Fingerprint(ctx context.Context) (<-chan driver.Fingerprint, er
 	return out, nil
 }
 
-func (s *server) fingerprint(ctx context.Context) driver.Fingerprint {
+func (s *driverServer) fingerprint(ctx context.Context) driver.Fingerprint {
 	f := driver.Fingerprint{Health: driver.HealthHealthy}
 	if fingerprinter, ok := s.impl.(Fingerprinter); ok {
 		f = callFingerprint(ctx, fingerprinter)
@@ -152,7 +152,7 @@ func (s *server) fingerprint(ctx context.Context) driver.Fingerprint {
 	return f
 }
 
-func (s *server) TaskEvents(ctx context.Context) (<-chan *driver.TaskEvent, error) {
+func (s *driverServer) TaskEvents(ctx context.Context) (<-chan *driver.TaskEvent, error) {
 	in, stop := s.events.subscribe()
 	out := make(chan *driver.TaskEvent)
 	go func() {
@@ -174,7 +174,7 @@ func (s *server) TaskEvents(ctx context.Context) (<-chan *driver.TaskEvent, erro
 	return out, nil
 }
 
-func (s *server) StartTask(ctx context.Context, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
+func (s *driverServer) StartTask(ctx context.Context, config *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
 	if config == nil || config.ID == "" {
 		return nil, nil, errors.New("start task: no task id given")
 	}
@@ -208,16 +208,16 @@ func (s *server) StartTask(ctx context.Context, config *driver.TaskConfig) (*dri
 	}
 	if err != nil {
 		s.failStart(t, err)
-		s.sweepPanickedStart(context.WithoutCancel(ctx), start, err)
+		s.sweepAfterStartPanic(context.WithoutCancel(ctx), start, err)
 		return nil, nil, err
 	}
 	s.run(t, author)
 	return handle, t.network, nil
 }
 
-// sweepPanickedStart kills the processes that a Start may have started before it panicked:
+// sweepAfterStartPanic kills the processes that a Start may have started before it panicked:
 // it returned no task that could stop them.
-func (s *server) sweepPanickedStart(ctx context.Context, start *StartRequest, err error) {
+func (s *driverServer) sweepAfterStartPanic(ctx context.Context, start *StartRequest, err error) {
 	var panicErr *base.PanicError
 	if !errors.As(err, &panicErr) {
 		return
@@ -227,7 +227,7 @@ func (s *server) sweepPanickedStart(ctx context.Context, start *StartRequest, er
 	}
 }
 
-func (s *server) newStartRequest(config driver.TaskConfig) *StartRequest {
+func (s *driverServer) newStartRequest(config driver.TaskConfig) *StartRequest {
 	config.Env = maps.Clone(config.Env) // the author may change the clone; the handle must not change
 	return &StartRequest{
 		TaskConfig: config,
@@ -237,7 +237,7 @@ func (s *server) newStartRequest(config driver.TaskConfig) *StartRequest {
 }
 
 // newHandle returns the handle that the host stores of a started task.
-func (s *server) newHandle(config *driver.TaskConfig, author Task) (*driver.Handle, *driver.NetworkOverride, error) {
+func (s *driverServer) newHandle(config *driver.TaskConfig, author Task) (*driver.Handle, *driver.NetworkOverride, error) {
 	h := &driver.Handle{
 		Version: s.info.StateVersion,
 		Config:  config,
@@ -261,7 +261,7 @@ func (s *server) newHandle(config *driver.TaskConfig, author Task) (*driver.Hand
 }
 
 // undoStart kills a task whose start was cancelled or could not be completed.
-func (s *server) undoStart(ctx context.Context, author Task) error {
+func (s *driverServer) undoStart(ctx context.Context, author Task) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	if err := callKill(ctx, author); err != nil {
@@ -274,7 +274,7 @@ func (s *server) undoStart(ctx context.Context, author Task) error {
 }
 
 // failStart removes a task whose start has failed.
-func (s *server) failStart(t *task, err error) {
+func (s *driverServer) failStart(t *task, err error) {
 	s.mu.Lock()
 	delete(s.tasks, t.startRequest.ID)
 	s.mu.Unlock()
@@ -284,7 +284,7 @@ func (s *server) failStart(t *task, err error) {
 
 // run starts the goroutine that waits for a task. The goroutine ends when the task
 // exits or is destroyed.
-func (s *server) run(t *task, author Task) {
+func (s *driverServer) run(t *task, author Task) {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.impl, t.cancelWait, t.startedAt = author, cancel, time.Now()
 	close(t.started)
@@ -302,7 +302,7 @@ func (s *server) run(t *task, author Task) {
 	}()
 }
 
-func (s *server) RecoverTask(ctx context.Context, handle *driver.Handle) error {
+func (s *driverServer) RecoverTask(ctx context.Context, handle *driver.Handle) error {
 	if handle == nil || handle.Config == nil || handle.Config.ID == "" {
 		return errors.New("recover task: no task id given")
 	}
@@ -341,7 +341,7 @@ func (s *server) RecoverTask(ctx context.Context, handle *driver.Handle) error {
 }
 
 // findTask returns a started task.
-func (s *server) findTask(ctx context.Context, id string) (*task, error) {
+func (s *driverServer) findTask(ctx context.Context, id string) (*task, error) {
 	s.mu.Lock()
 	t := s.tasks[id]
 	s.mu.Unlock()
@@ -373,7 +373,7 @@ func (t *task) hasExited() bool {
 	}
 }
 
-func (s *server) WaitTask(ctx context.Context, id string) (*driver.ExitResult, error) {
+func (s *driverServer) WaitTask(ctx context.Context, id string) (*driver.ExitResult, error) {
 	t, err := s.findTask(ctx, id)
 	if err != nil {
 		return nil, err
@@ -387,7 +387,7 @@ func (s *server) WaitTask(ctx context.Context, id string) (*driver.ExitResult, e
 	}
 }
 
-func (s *server) StopTask(ctx context.Context, id string, timeout time.Duration, signal string) error {
+func (s *driverServer) StopTask(ctx context.Context, id string, timeout time.Duration, signal string) error {
 	t, err := s.findTask(ctx, id)
 	if err != nil || t.hasExited() {
 		return err
@@ -443,7 +443,7 @@ func (t *task) waitExit(ctx context.Context) error {
 	}
 }
 
-func (s *server) DestroyTask(ctx context.Context, id string, force bool) error {
+func (s *driverServer) DestroyTask(ctx context.Context, id string, force bool) error {
 	s.mu.Lock()
 	t := s.tasks[id]
 	s.mu.Unlock()
@@ -494,7 +494,7 @@ func (s *server) DestroyTask(ctx context.Context, id string, force bool) error {
 }
 
 // destroyTasksWithPrefix destroys the starts in the table whose id has the prefix.
-func (s *server) destroyTasksWithPrefix(ctx context.Context, prefix string) (found bool, err error) {
+func (s *driverServer) destroyTasksWithPrefix(ctx context.Context, prefix string) (found bool, err error) {
 	s.mu.Lock()
 	var ids []string
 	for id := range s.tasks {
@@ -511,7 +511,7 @@ func (s *server) destroyTasksWithPrefix(ctx context.Context, prefix string) (fou
 }
 
 // sweepTask kills the remaining processes of a start that is not in the table.
-func (s *server) sweepTask(ctx context.Context, id string, force bool) error {
+func (s *driverServer) sweepTask(ctx context.Context, id string, force bool) error {
 	sweeper, ok := s.impl.(OrphanKiller)
 	if !ok || !force {
 		return driver.ErrTaskNotFound
@@ -560,7 +560,7 @@ func splitTaskID(id string) (allocID, name string, ok bool) {
 	return parts[0], parts[1], true
 }
 
-func (s *server) InspectTask(ctx context.Context, id string) (*driver.TaskStatus, error) {
+func (s *driverServer) InspectTask(ctx context.Context, id string) (*driver.TaskStatus, error) {
 	t, err := s.findTask(ctx, id)
 	if err != nil {
 		return nil, err
@@ -583,7 +583,7 @@ func (s *server) InspectTask(ctx context.Context, id string) (*driver.TaskStatus
 	return status, nil
 }
 
-func (s *server) TaskStats(ctx context.Context, id string, interval time.Duration) (<-chan *driver.TaskStats, error) {
+func (s *driverServer) TaskStats(ctx context.Context, id string, interval time.Duration) (<-chan *driver.TaskStats, error) {
 	t, err := s.findTask(ctx, id)
 	if err != nil {
 		return nil, err
@@ -632,7 +632,7 @@ func (s *server) TaskStats(ctx context.Context, id string, interval time.Duratio
 	return out, nil
 }
 
-func (s *server) SignalTask(ctx context.Context, id, signal string) error {
+func (s *driverServer) SignalTask(ctx context.Context, id, signal string) error {
 	t, err := s.findTask(ctx, id)
 	if err != nil {
 		return err
@@ -654,7 +654,7 @@ func (s *server) SignalTask(ctx context.Context, id, signal string) error {
 	return callSignal(ctx, signaler, signal)
 }
 
-func (s *server) ExecTask(ctx context.Context, id string, command []string, timeout time.Duration) (*driver.ExecResult, error) {
+func (s *driverServer) ExecTask(ctx context.Context, id string, command []string, timeout time.Duration) (*driver.ExecResult, error) {
 	if timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, timeout, fmt.Errorf("command %q did not end within %v", programName(command), timeout))
@@ -670,7 +670,7 @@ func (s *server) ExecTask(ctx context.Context, id string, command []string, time
 	return &driver.ExecResult{Stdout: output.bytes(), Exit: exit}, nil
 }
 
-func (s *server) ExecTaskStreaming(ctx context.Context, id string, exec driver.Exec) (*driver.ExitResult, error) {
+func (s *driverServer) ExecTaskStreaming(ctx context.Context, id string, exec driver.Exec) (*driver.ExitResult, error) {
 	result, err := s.execInTask(ctx, id, exec)
 	if err != nil {
 		return nil, err
@@ -678,7 +678,7 @@ func (s *server) ExecTaskStreaming(ctx context.Context, id string, exec driver.E
 	return &result, nil
 }
 
-func (s *server) execInTask(ctx context.Context, id string, exec driver.Exec) (driver.ExitResult, error) {
+func (s *driverServer) execInTask(ctx context.Context, id string, exec driver.Exec) (driver.ExitResult, error) {
 	t, err := s.findTask(ctx, id)
 	if err != nil {
 		return driver.ExitResult{}, err
@@ -710,7 +710,7 @@ func programName(command []string) string {
 	return command[0]
 }
 
-func (s *server) CreateNetwork(ctx context.Context, allocID, hostname string) (*driver.NetworkIsolation, bool, error) {
+func (s *driverServer) CreateNetwork(ctx context.Context, allocID, hostname string) (*driver.NetworkIsolation, bool, error) {
 	networker, ok := s.impl.(NetworkManager)
 	if !ok {
 		return nil, false, errors.New("CreateNetwork RPC not supported by driver")
@@ -718,7 +718,7 @@ func (s *server) CreateNetwork(ctx context.Context, allocID, hostname string) (*
 	return callCreateNetwork(ctx, networker, allocID, hostname)
 }
 
-func (s *server) DestroyNetwork(ctx context.Context, allocID string, isolation *driver.NetworkIsolation) error {
+func (s *driverServer) DestroyNetwork(ctx context.Context, allocID string, isolation *driver.NetworkIsolation) error {
 	networker, ok := s.impl.(NetworkManager)
 	if !ok {
 		return errors.New("DestroyNetwork RPC not supported by driver")
@@ -727,7 +727,7 @@ func (s *server) DestroyNetwork(ctx context.Context, allocID string, isolation *
 }
 
 // isBusy reports whether the table has tasks, for which a host may call again.
-func (s *server) isBusy() bool {
+func (s *driverServer) isBusy() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.tasks) > 0

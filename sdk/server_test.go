@@ -22,7 +22,7 @@ import (
 // sleepingTask is the minimal task: it only has Wait and Kill.
 type sleepingTask struct {
 	ended     chan struct{}
-	once      sync.Once
+	endOnce   sync.Once
 	result    driver.ExitResult
 	killCount int
 }
@@ -30,7 +30,7 @@ type sleepingTask struct {
 func newSleepingTask() *sleepingTask { return &sleepingTask{ended: make(chan struct{})} }
 
 func (n *sleepingTask) end(r driver.ExitResult) {
-	n.once.Do(func() {
+	n.endOnce.Do(func() {
 		n.result = r
 		close(n.ended)
 	})
@@ -53,8 +53,8 @@ func (n *sleepingTask) Kill(context.Context) error {
 
 // minimalDriver is a driver without optional methods.
 type minimalDriver struct {
-	startBlock chan struct{} // Start blocks until this channel is closed; nil means no wait
-	err        error
+	unblockStart chan struct{} // Start blocks until this channel is closed; nil means no wait
+	err          error
 
 	mu    sync.Mutex
 	tasks []*sleepingTask
@@ -63,9 +63,9 @@ type minimalDriver struct {
 func (*minimalDriver) Info() DriverInfo { return DriverInfo{Name: "napper"} }
 
 func (d *minimalDriver) Start(ctx context.Context, _ *StartRequest) (*sleepingTask, error) {
-	if d.startBlock != nil {
+	if d.unblockStart != nil {
 		select {
-		case <-d.startBlock:
+		case <-d.unblockStart:
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
@@ -139,7 +139,7 @@ type allMethodsDriver struct {
 	mu              sync.Mutex
 	recoveredStates []any
 	sweptTasks      []string
-	sweepBlock      chan struct{} // pauses a sweep until it is closed; nil means no pause
+	unblockSweep    chan struct{} // pauses a sweep until it is closed; nil means no pause
 	configs         []string
 	fingerprints    []driver.Fingerprint
 	schema          *hclspec.Spec
@@ -205,14 +205,14 @@ func (d *allMethodsDriver) Sweep(_ context.Context, allocID, task string) (bool,
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.sweptTasks = append(d.sweptTasks, allocID+" "+task)
-	if d.sweepBlock != nil {
-		d.sweepBlock <- struct{}{}
-		<-d.sweepBlock
+	if d.unblockSweep != nil {
+		d.unblockSweep <- struct{}{}
+		<-d.unblockSweep
 	}
 	return allocID == "remains", nil
 }
 
-func newTestServer[T Task](d Driver[T]) *server {
+func newTestServer[T Task](d Driver[T]) *driverServer {
 	info := d.Info()
 	id, err := newPluginIdentity(d, info.Name, info.Version, info.ConfigSchema)
 	if err != nil {
@@ -222,7 +222,7 @@ func newTestServer[T Task](d Driver[T]) *server {
 	if err != nil {
 		panic(err)
 	}
-	return newServer(untyped, id, info, hclog.NewNullLogger())
+	return newDriverServer(untyped, id, info, hclog.NewNullLogger())
 }
 
 const testTaskID = "alloc/task/00000001"
@@ -231,7 +231,7 @@ func testTaskConfig() *driver.TaskConfig {
 	return &driver.TaskConfig{ID: testTaskID, Name: "task", AllocID: "alloc", Env: map[string]string{"A": "b"}}
 }
 
-func startTestTask(t *testing.T, s *server) *driver.Handle {
+func startTestTask(t *testing.T, s *driverServer) *driver.Handle {
 	t.Helper()
 	handle, _, err := s.StartTask(t.Context(), testTaskConfig())
 	if err != nil {
@@ -294,7 +294,7 @@ func TestInfoDefaults(t *testing.T) {
 	}
 }
 
-func TestHandle(t *testing.T) {
+func TestTaskHandle(t *testing.T) {
 	handle := startTestTask(t, newTestServer(&allMethodsDriver{}))
 	var state allMethodsState
 	if err := hclspec.UnmarshalState(handle.DriverState, &state); err != nil || state.N != 5 {
@@ -360,7 +360,7 @@ func TestFailedStart(t *testing.T) {
 
 func TestDestroyDuringStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newTestServer(&minimalDriver{startBlock: make(chan struct{})})
+		s := newTestServer(&minimalDriver{unblockStart: make(chan struct{})})
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			if _, _, err := s.StartTask(t.Context(), testTaskConfig()); !errors.Is(err, errDestroyed) {
@@ -377,7 +377,7 @@ func TestDestroyDuringStart(t *testing.T) {
 
 func TestCallsDuringStartWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &minimalDriver{startBlock: make(chan struct{})}
+		d := &minimalDriver{unblockStart: make(chan struct{})}
 		s := newTestServer(d)
 		var wg sync.WaitGroup
 		wg.Go(func() { startTestTask(t, s) })
@@ -388,14 +388,14 @@ func TestCallsDuringStartWait(t *testing.T) {
 			}
 		})
 		synctest.Wait()
-		close(d.startBlock)
+		close(d.unblockStart)
 		synctest.Wait()
 		d.tasks[0].end(driver.ExitResult{})
 		wg.Wait()
 	})
 }
 
-func TestStop(t *testing.T) {
+func TestStopTask(t *testing.T) {
 	const timeout = 10 * time.Second
 	for _, test := range []struct {
 		name    string
@@ -440,7 +440,7 @@ func TestStop(t *testing.T) {
 	})
 }
 
-func TestDestroy(t *testing.T) {
+func TestDestroyTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &allMethodsTask{sleepingTask: newSleepingTask()}
 		s := newTestServer(&allMethodsDriver{newTask: func() *allMethodsTask { return f }})
@@ -490,7 +490,7 @@ func TestDestroyThatFailedIsRepeated(t *testing.T) {
 	}
 }
 
-func TestSweep(t *testing.T) {
+func TestDestroyOfUnknownTaskSweepsIt(t *testing.T) {
 	d := &allMethodsDriver{}
 	s := newTestServer(d)
 	startTestTask(t, s)
@@ -539,11 +539,11 @@ func TestDestroyWildcardStart(t *testing.T) {
 
 func TestStartWaitsForASweepOfTheSameTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &allMethodsDriver{sweepBlock: make(chan struct{})}
+		d := &allMethodsDriver{unblockSweep: make(chan struct{})}
 		s := newTestServer(d)
 		var wg sync.WaitGroup
 		wg.Go(func() { s.DestroyTask(t.Context(), "alloc/task/00000000", true) })
-		<-d.sweepBlock
+		<-d.unblockSweep
 		started := false
 		wg.Go(func() {
 			startTestTask(t, s)
@@ -553,12 +553,12 @@ func TestStartWaitsForASweepOfTheSameTask(t *testing.T) {
 		if started {
 			t.Error("the task starts under the sweep, which may take it for remains")
 		}
-		d.sweepBlock <- struct{}{}
+		d.unblockSweep <- struct{}{}
 		wg.Wait()
 	})
 }
 
-func TestRecover(t *testing.T) {
+func TestRecoverTask(t *testing.T) {
 	handle := startTestTask(t, newTestServer(&allMethodsDriver{}))
 	d := &allMethodsDriver{}
 	s := newTestServer(d)
@@ -715,7 +715,7 @@ func TestStatsStream(t *testing.T) {
 	}
 }
 
-func TestExec(t *testing.T) {
+func TestExecTask(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &allMethodsTask{sleepingTask: newSleepingTask()}
 		s := newTestServer(&allMethodsDriver{newTask: func() *allMethodsTask { return f }})
@@ -745,7 +745,7 @@ func TestExec(t *testing.T) {
 	startTestTask(t, s)
 	for name, err := range map[string]error{
 		"SignalTask":     s.SignalTask(t.Context(), testTaskID, "SIGHUP"),
-		"ExecTask":       errorOf(s.ExecTask(t.Context(), testTaskID, []string{"x"}, 0)),
+		"ExecTask":       keepOnlyError(s.ExecTask(t.Context(), testTaskID, []string{"x"}, 0)),
 		"DestroyNetwork": s.DestroyNetwork(t.Context(), "alloc", nil),
 	} {
 		if err == nil || !strings.HasPrefix(err.Error(), name) || !strings.Contains(err.Error(), "not supported by") {
@@ -754,9 +754,9 @@ func TestExec(t *testing.T) {
 	}
 }
 
-func errorOf[A any](_ A, err error) error { return err }
+func keepOnlyError[A any](_ A, err error) error { return err }
 
-func TestEvents(t *testing.T) {
+func TestTaskEvents(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newTestServer(&allMethodsDriver{})
 		startTestTask(t, s) // the event of this start is sent while no host listens

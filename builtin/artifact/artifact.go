@@ -183,7 +183,7 @@ func (h *Hook) downloadAndInstall(ctx context.Context, req *hook.TaskPrestartReq
 	}
 	defer p.close()
 	o := downloadRequest{Source: a.Source, Options: a.Options, Headers: a.Headers, Mode: a.Mode, Insecure: a.Insecure, Limits: limits}
-	if err := h.downloadToStage(ctx, o, p); err != nil {
+	if err := h.downloadToStagingDir(ctx, o, p); err != nil {
 		return "", err
 	}
 	h.installMu.Lock()
@@ -199,10 +199,10 @@ func (h *Hook) downloadAndInstall(ctx context.Context, req *hook.TaskPrestartReq
 	return path, nil
 }
 
-// downloadToStage downloads an artifact into the staging directory. The hook itself
+// downloadToStagingDir downloads an artifact into the staging directory. The hook itself
 // compares a checksum, and another process unpacks the verified file, so that a server
 // that compromises the download process can affect neither.
-func (h *Hook) downloadToStage(ctx context.Context, o downloadRequest, p *installer) error {
+func (h *Hook) downloadToStagingDir(ctx context.Context, o downloadRequest, p *installer) error {
 	src, err := parseSource(o.Source, o.Options)
 	if err != nil {
 		return err
@@ -229,7 +229,7 @@ func (h *Hook) downloadToStage(ctx context.Context, o downloadRequest, p *instal
 		return err
 	}
 	if format == nil {
-		d := &downloader{downloadRequest: o, parsedSource: src, stage: p.stage}
+		d := &downloader{downloadRequest: o, parsedSource: src, stagingRoot: p.stagingRoot}
 		return d.moveFetchedFileToResult(name)
 	}
 	o.Step = stepUnpack

@@ -41,13 +41,13 @@ func TestMain(m *testing.M) {
 		os.Exit(Download(os.Stdin, os.Stderr))
 	}
 	if len(os.Args) == 2 && os.Args[1] == "confined" {
-		Confine()
-		os.Exit(attackConfinement())
+		ConfineProcess()
+		os.Exit(tryConfinedCalls())
 	}
 	if len(os.Args) == 2 && os.Args[1] == "gitburgle" {
 		o, err := readDownloadRequestAndChdir()
 		if err == nil {
-			err = attackAsGit(o)
+			err = readProcWithGitAlias(o)
 		}
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -74,7 +74,7 @@ func readDownloadRequestAndChdir() (downloadRequest, error) {
 	if err := json.NewDecoder(os.Stdin).Decode(&o); err != nil {
 		return o, err
 	}
-	return o, unix.Fchdir(stageFD)
+	return o, unix.Fchdir(stagingDirFD)
 }
 
 // fakeHost records events, and resolves references.
@@ -550,17 +550,17 @@ func TestHostileArchives(t *testing.T) {
 			return makeTar(t, slices.Repeat([]archiveEntry{file}, 21)...)
 		}, "it holds more than 20 files: see decompression_limit_file_count"},
 		{"too many bytes", "/x.tgz", func(t *testing.T) []byte {
-			return gzipBytes(t, makeTar(t, archiveEntry{name: "big", content: string(zeroBytes(2 << 20))}))
+			return gzipBytes(t, makeTar(t, archiveEntry{name: "big", content: string(makeZeroBytes(2 << 20))}))
 		}, "it unpacks to more than 1000 kB: see decompression_limit_size"},
-		{"too many bytes in one gz", "/x.gz", func(t *testing.T) []byte { return gzipBytes(t, zeroBytes(2<<20)) }, "see decompression_limit_size"},
-		{"too many bytes after the archive", "/x.tgz", func(t *testing.T) []byte { return gzipBytes(t, append(makeTar(t, file), zeroBytes(2<<20)...)) }, "see decompression_limit_size"},
-		{"too large a download", "/x.bin", func(*testing.T) []byte { return zeroBytes(600_000) }, "the download is larger than 500 kB: see http_max_size"},
+		{"too many bytes in one gz", "/x.gz", func(t *testing.T) []byte { return gzipBytes(t, makeZeroBytes(2<<20)) }, "see decompression_limit_size"},
+		{"too many bytes after the archive", "/x.tgz", func(t *testing.T) []byte { return gzipBytes(t, append(makeTar(t, file), makeZeroBytes(2<<20)...)) }, "see decompression_limit_size"},
+		{"too large a download", "/x.bin", func(*testing.T) []byte { return makeZeroBytes(600_000) }, "the download is larger than 500 kB: see http_max_size"},
 		{"no archive", "/x.zip", func(*testing.T) []byte { return []byte("hello") }, "unpack x.zip: zip: not a valid zip file"},
 		{"half an archive", "/x.tgz", func(t *testing.T) []byte {
-			return gzipBytes(t, makeTar(t, archiveEntry{name: "a", content: string(zeroBytes(9000))})[:5000])
+			return gzipBytes(t, makeTar(t, archiveEntry{name: "a", content: string(makeZeroBytes(9000))})[:5000])
 		}, "unexpected EOF"},
 		{"half an xz", "/x.tar.xz", func(t *testing.T) []byte {
-			b := pipeThroughCommand(t, makeTar(t, archiveEntry{name: "a", content: string(zeroBytes(9000))}), "xz", "-c")
+			b := pipeThroughCommand(t, makeTar(t, archiveEntry{name: "a", content: string(makeZeroBytes(9000))}), "xz", "-c")
 			return b[:len(b)-20]
 		}, "xz"},
 	} {
@@ -690,7 +690,7 @@ func TestOnlyFailedArtifactsAreDownloadedAgain(t *testing.T) {
 
 // A new installer removes the staging directories that an earlier agent has
 // left for the same artifact, and no others.
-func TestNewInstallerRemovesOldStages(t *testing.T) {
+func TestNewInstallerRemovesOldStagingDirs(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	to := destination{w.dir.Dir, "local"}
@@ -708,8 +708,8 @@ func TestNewInstallerRemovesOldStages(t *testing.T) {
 	}
 	left.close() // the earlier agent is still closing its installer
 	for p, want := range map[*installer]bool{left: false, other: true, next: true} {
-		if got := pathExists(filepath.Join(w.dir.Dir, p.stageName)); got != want {
-			t.Errorf("%s is there: %v, want %v", p.stageName, got, want)
+		if got := pathExists(filepath.Join(w.dir.Dir, p.stagingDirName)); got != want {
+			t.Errorf("%s is there: %v, want %v", p.stagingDirName, got, want)
 		}
 	}
 	other.close()
@@ -1029,10 +1029,10 @@ func TestExistingLinksAreNotFollowed(t *testing.T) {
 func TestDecompressionRatio(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
-	bomb := bytes.Repeat(gzipBytes(t, zeroBytes(8<<20)), ratioLimitMinSize>>23+1)
-	w.routes = map[string]any{"/x.gz": bomb, "/x.tgz": gzipBytes(t, makeTar(t, archiveEntry{name: "zeros", content: string(zeroBytes(2 << 20))}))}
+	bomb := bytes.Repeat(gzipBytes(t, makeZeroBytes(8<<20)), unpackRatioLimitMinSize>>23+1)
+	w.routes = map[string]any{"/x.gz": bomb, "/x.tgz": gzipBytes(t, makeTar(t, archiveEntry{name: "zeros", content: string(makeZeroBytes(2 << 20))}))}
 	w.expectFailure(httpArtifact(w, "/x.gz"), "it unpacks to more than 1000 times its size, like a bomb: see decompression_limit_ratio")
-	w.mustDownload(httpArtifact(w, "/x.tgz")) // unpacked size below ratioLimitMinSize
+	w.mustDownload(httpArtifact(w, "/x.tgz")) // unpacked size below unpackRatioLimitMinSize
 
 	for _, c := range []struct {
 		name          string
@@ -1040,12 +1040,12 @@ func TestDecompressionRatio(t *testing.T) {
 		ratio         int64
 		refused       bool
 	}{
-		{"small ones may unpack to anything", 1, ratioLimitMinSize, 1000, false},
-		{"at the limit", ratioLimitMinSize, 1000 * ratioLimitMinSize, 1000, false},
-		{"above it", ratioLimitMinSize, 1001 * ratioLimitMinSize, 1000, true},
-		{"a limit of the operator", ratioLimitMinSize, 3 * ratioLimitMinSize, 2, true},
-		{"no limit", 1, 1000 * ratioLimitMinSize, 0, false},
-		{"a repository has no size of its own", 0, 1000 * ratioLimitMinSize, 1000, false},
+		{"small ones may unpack to anything", 1, unpackRatioLimitMinSize, 1000, false},
+		{"at the limit", unpackRatioLimitMinSize, 1000 * unpackRatioLimitMinSize, 1000, false},
+		{"above it", unpackRatioLimitMinSize, 1001 * unpackRatioLimitMinSize, 1000, true},
+		{"a limit of the operator", unpackRatioLimitMinSize, 3 * unpackRatioLimitMinSize, 2, true},
+		{"no limit", 1, 1000 * unpackRatioLimitMinSize, 0, false},
+		{"a repository has no size of its own", 0, 1000 * unpackRatioLimitMinSize, 1000, false},
 	} {
 		u := unpackQuota{archiveSize: c.packed, limits: Limits{MaxUnpackRatio: c.ratio}}
 		if err := u.addBytes(c.bytes); (err != nil) != c.refused {
@@ -1084,7 +1084,7 @@ func TestRunningTaskDownloadsNothing(t *testing.T) {
 	}
 }
 
-func zeroBytes(n int) []byte { return make([]byte, n) }
+func makeZeroBytes(n int) []byte { return make([]byte, n) }
 
 func sha256Sum(content []byte) string {
 	sum := sha256.Sum256(content)

@@ -24,11 +24,11 @@ func (p *installer) takeOwnership(name string, mode fs.FileMode) error {
 	}
 	switch {
 	case mode.IsDir():
-		return errors.Join(p.stage.Lchown(name, 0, 0), p.stage.Chmod(name, 0o700))
+		return errors.Join(p.stagingRoot.Lchown(name, 0, 0), p.stagingRoot.Chmod(name, 0o700))
 	case !mode.IsRegular():
-		return p.stage.Lchown(name, 0, 0)
+		return p.stagingRoot.Lchown(name, 0, 0)
 	}
-	f, err := p.stage.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	f, err := p.stagingRoot.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func (p *installer) replaceWithCopy(name string, f *os.File) error {
 		return errors.New("a process has it open for writing, and it has more than one name")
 	}
 	copied := path.Join(path.Dir(name), ".copy-"+rand.Text())
-	to, err := p.stage.OpenFile(copied, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	to, err := p.stagingRoot.OpenFile(copied, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
@@ -73,13 +73,13 @@ func (p *installer) replaceWithCopy(name string, f *os.File) error {
 	if _, err := io.Copy(to, f); err != nil {
 		return err
 	}
-	return errors.Join(to.Close(), p.stage.Rename(copied, name))
+	return errors.Join(to.Close(), p.stagingRoot.Rename(copied, name))
 }
 
 // verifyChecksum compares the downloaded file with the checksum of the source, and
 // removes everything else from the staging directory.
 func (p *installer) verifyChecksum(ctx context.Context, name, sum string) error {
-	info, err := p.stage.Lstat(fetchedFileName)
+	info, err := p.stagingRoot.Lstat(fetchedFileName)
 	if err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ func (p *installer) verifyChecksum(ctx context.Context, name, sum string) error 
 	if err != nil {
 		return err
 	}
-	f, err := p.stage.Open(fetchedFileName)
+	f, err := p.stagingRoot.Open(fetchedFileName)
 	if err != nil {
 		return err
 	}
@@ -112,17 +112,17 @@ func (p *installer) verifyChecksum(ctx context.Context, name, sum string) error 
 	if err := f.Chmod(0o644); err != nil { // readable for the process that unpacks the file
 		return err
 	}
-	entries, err := fs.ReadDir(p.stage.FS(), ".")
+	entries, err := fs.ReadDir(p.stagingRoot.FS(), ".")
 	for _, e := range entries {
 		if e.Name() != fetchedFileName {
-			err = errors.Join(err, p.stage.RemoveAll(e.Name()))
+			err = errors.Join(err, p.stagingRoot.RemoveAll(e.Name()))
 		}
 	}
 	return err
 }
 
 func (p *installer) readChecksumFile() (string, error) {
-	f, err := p.stage.OpenFile(checksumFileName, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	f, err := p.stagingRoot.OpenFile(checksumFileName, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return "", err
 	}

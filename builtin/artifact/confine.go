@@ -13,10 +13,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/confine"
 )
 
-// Confine permanently drops the system calls and capabilities that neither this process nor
+// ConfineProcess permanently drops the system calls and capabilities that neither this process nor
 // its downloads need. A process that only serves the hook must call Confine at the start of
 // main: Confine may execute the program again, see confine.KeepProcessCapabilities.
-func Confine() {
+func ConfineProcess() {
 	err := confine.KeepProcessCapabilities(
 		unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, // to take ownership of downloaded files, and to give them to a task
 		unix.CAP_SETUID, unix.CAP_SETGID, // to start a download with its own user id
@@ -32,14 +32,14 @@ func Confine() {
 
 // Landlock access rights of a download.
 const (
-	readRights    = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
-	executeRights = unix.LANDLOCK_ACCESS_FS_EXECUTE
-	createRights  = unix.LANDLOCK_ACCESS_FS_MAKE_DIR | unix.LANDLOCK_ACCESS_FS_MAKE_REG | unix.LANDLOCK_ACCESS_FS_MAKE_SYM
-	writeRights   = unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE |
+	landlockReadRights    = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
+	landlockExecuteRights = unix.LANDLOCK_ACCESS_FS_EXECUTE
+	landlockCreateRights  = unix.LANDLOCK_ACCESS_FS_MAKE_DIR | unix.LANDLOCK_ACCESS_FS_MAKE_REG | unix.LANDLOCK_ACCESS_FS_MAKE_SYM
+	landlockWriteRights   = unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE |
 		unix.LANDLOCK_ACCESS_FS_REMOVE_DIR | unix.LANDLOCK_ACCESS_FS_REFER
 
-	// fileRights are the Landlock access rights that apply to files.
-	fileRights = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_EXECUTE |
+	// landlockFileRights are the Landlock access rights that apply to files.
+	landlockFileRights = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_EXECUTE |
 		unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE
 )
 
@@ -50,30 +50,30 @@ var landlockPaths = []struct {
 	path   string
 	access uint64
 }{
-	{"/proc/self/exe", readRights | executeRights},
-	{"/usr", readRights | executeRights},
-	{"/bin", readRights | executeRights},
-	{"/lib", readRights | executeRights},
-	{"/lib64", readRights | executeRights},
-	{"/etc/ld.so.cache", readRights},
-	{"/etc/resolv.conf", readRights},
-	{"/etc/hosts", readRights},
-	{"/etc/host.conf", readRights},
-	{"/etc/nsswitch.conf", readRights},
-	{"/etc/gai.conf", readRights},
-	{"/etc/services", readRights},
-	{"/etc/passwd", readRights},
-	{"/etc/group", readRights},
-	{"/etc/ssl", readRights},
-	{"/etc/pki", readRights},
-	{"/etc/ca-certificates", readRights},
-	{"/etc/ssh/ssh_config", readRights},
-	{"/etc/ssh/ssh_config.d", readRights},
-	{"/etc/ssh/ssh_known_hosts", readRights},
-	{"/dev/null", readRights | writeRights},
-	{"/dev/zero", readRights},
-	{"/dev/urandom", readRights},
-	{"/dev/random", readRights},
+	{"/proc/self/exe", landlockReadRights | landlockExecuteRights},
+	{"/usr", landlockReadRights | landlockExecuteRights},
+	{"/bin", landlockReadRights | landlockExecuteRights},
+	{"/lib", landlockReadRights | landlockExecuteRights},
+	{"/lib64", landlockReadRights | landlockExecuteRights},
+	{"/etc/ld.so.cache", landlockReadRights},
+	{"/etc/resolv.conf", landlockReadRights},
+	{"/etc/hosts", landlockReadRights},
+	{"/etc/host.conf", landlockReadRights},
+	{"/etc/nsswitch.conf", landlockReadRights},
+	{"/etc/gai.conf", landlockReadRights},
+	{"/etc/services", landlockReadRights},
+	{"/etc/passwd", landlockReadRights},
+	{"/etc/group", landlockReadRights},
+	{"/etc/ssl", landlockReadRights},
+	{"/etc/pki", landlockReadRights},
+	{"/etc/ca-certificates", landlockReadRights},
+	{"/etc/ssh/ssh_config", landlockReadRights},
+	{"/etc/ssh/ssh_config.d", landlockReadRights},
+	{"/etc/ssh/ssh_known_hosts", landlockReadRights},
+	{"/dev/null", landlockReadRights | landlockWriteRights},
+	{"/dev/zero", landlockReadRights},
+	{"/dev/urandom", landlockReadRights},
+	{"/dev/random", landlockReadRights},
 }
 
 // errNoLandlock means that the kernel does not support Landlock.
@@ -108,11 +108,11 @@ func restrictThreadWithLandlock(stage *os.File, limits Limits, proc bool) error 
 			return fmt.Errorf("filesystem_isolation_extra_paths of the client's artifact block: %w", err)
 		}
 	}
-	if err := rules.allowBeneath(int(stage.Fd()), readRights|writeRights|createRights); err != nil {
+	if err := rules.allowBeneath(int(stage.Fd()), landlockReadRights|landlockWriteRights|landlockCreateRights); err != nil {
 		return err
 	}
 	if proc {
-		if err := rules.allowPath("/proc", readRights|writeRights); err != nil {
+		if err := rules.allowPath("/proc", landlockReadRights|landlockWriteRights); err != nil {
 			return err
 		}
 	}
@@ -164,7 +164,7 @@ func (r landlockRuleset) allowBeneath(beneath int, access uint64) error {
 	}
 	access &= r.deniedRights
 	if fileStat.Mode&unix.S_IFMT != unix.S_IFDIR {
-		access &= fileRights
+		access &= landlockFileRights
 	}
 	rule := unix.LandlockPathBeneathAttr{Allowed_access: access, Parent_fd: int32(beneath)}
 	if _, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(r.fd), unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&rule)), 0, 0, 0); errno != 0 {
@@ -188,13 +188,13 @@ func (p extraLandlockPath) accessRights() uint64 {
 	for _, letter := range p.accessMode {
 		switch letter {
 		case 'r':
-			rights |= readRights
+			rights |= landlockReadRights
 		case 'w':
-			rights |= writeRights
+			rights |= landlockWriteRights
 		case 'c':
-			rights |= createRights
+			rights |= landlockCreateRights
 		case 'x':
-			rights |= executeRights
+			rights |= landlockExecuteRights
 		}
 	}
 	return rights

@@ -68,9 +68,9 @@ func attackHostFromDownload(outer string) int {
 	return 0
 }
 
-// attackConfinement makes calls that Confine denies, and reports those that
+// tryConfinedCalls makes calls that Confine denies, and reports those that
 // were not denied.
-func attackConfinement() int {
+func tryConfinedCalls() int {
 	self, err := os.Open("/proc/self/ns/uts")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -182,7 +182,7 @@ func TestInspectRejectsHostileResults(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer p.close()
-			dir := filepath.Join(w.dir.Dir, p.stageName, resultFileName)
+			dir := filepath.Join(w.dir.Dir, p.stagingDirName, resultFileName)
 			if err := errors.Join(os.Mkdir(dir, 0o755), c.make(dir, w.outerDir)); err != nil {
 				t.Fatal(err)
 			}
@@ -224,8 +224,8 @@ func TestGitSeesNoProcesses(t *testing.T) {
 	}
 }
 
-// attackAsGit runs git with an alias that prints a file of /proc.
-func attackAsGit(o downloadRequest) error {
+// readProcWithGitAlias runs git with an alias that prints a file of /proc.
+func readProcWithGitAlias(o downloadRequest) error {
 	root, err := os.OpenRoot(".")
 	if err != nil {
 		return err
@@ -234,6 +234,6 @@ func attackAsGit(o downloadRequest) error {
 	if err != nil {
 		return err
 	}
-	d := &downloader{downloadRequest: o, stage: root, parsedSource: &parsedSource{sourceType: "git", url: u}}
+	d := &downloader{downloadRequest: o, stagingRoot: root, parsedSource: &parsedSource{sourceType: "git", url: u}}
 	return d.runGit(context.Background(), os.Environ(), []string{"-c", "alias.x=!cat /proc/1/status", "x"}, nil)
 }

@@ -43,17 +43,17 @@ type downloadStep string
 // Between the steps, when the first process has exited, the hook compares the
 // checksum.
 const (
-	stepAll    downloadStep = ""
-	stepFetch  downloadStep = "fetch"  // downloads the file and, if the source names a file of checksums, stores the expected checksum
-	stepUnpack downloadStep = "unpack" // unpacks the file that was fetched
+	stepFetchAndUnpack downloadStep = ""
+	stepFetch          downloadStep = "fetch"  // downloads the file and, if the source names a file of checksums, stores the expected checksum
+	stepUnpack         downloadStep = "unpack" // unpacks the file that was fetched
 )
 
-// stageFD is the descriptor of the staging directory, in which the download
+// stagingDirFD is the descriptor of the staging directory, in which the download
 // process works. The process leaves its output there under the name resultFileName:
 // a file if the mode is "file", else a directory with the content of the
 // destination.
 const (
-	stageFD = 3
+	stagingDirFD = 3
 
 	resultFileName   = "result"
 	fetchedFileName  = "file"
@@ -85,10 +85,10 @@ func runDownload(in io.Reader) error {
 	if err := json.NewDecoder(in).Decode(&o); err != nil {
 		return fmt.Errorf("read what to download (the hook artifact starts this command): %w", err)
 	}
-	if err := unix.Fchdir(stageFD); err != nil {
+	if err := unix.Fchdir(stagingDirFD); err != nil {
 		return fmt.Errorf("enter the directory of the download: %w", err)
 	}
-	unix.Close(stageFD) // git must not inherit the descriptor
+	unix.Close(stagingDirFD) // git must not inherit the descriptor
 	for name, value := range o.Env {
 		if err := os.Setenv(name, value); err != nil {
 			return fmt.Errorf("the variable %s: %w", name, err)
@@ -106,7 +106,7 @@ func runDownload(in io.Reader) error {
 type downloader struct {
 	downloadRequest
 	*parsedSource
-	stage *os.Root
+	stagingRoot *os.Root
 }
 
 func runDownloadSteps(ctx context.Context, o downloadRequest) error {
@@ -122,7 +122,7 @@ func runDownloadSteps(ctx context.Context, o downloadRequest) error {
 	if err := stage.Mkdir(scratchDirName, 0o700); err != nil {
 		return err
 	}
-	d := &downloader{downloadRequest: o, parsedSource: src, stage: stage}
+	d := &downloader{downloadRequest: o, parsedSource: src, stagingRoot: stage}
 	if src.sourceType == "git" {
 		ctx, cancel := withTimeout(ctx, o.Limits.GitTimeout, "git_timeout")
 		defer cancel()
@@ -190,7 +190,7 @@ func (d *downloader) fetchChecksum(ctx context.Context, name string) error {
 	if err != nil {
 		return fmt.Errorf("file of checksums: %w", err)
 	}
-	other := &downloader{downloadRequest: d.downloadRequest, parsedSource: of, stage: d.stage}
+	other := &downloader{downloadRequest: d.downloadRequest, parsedSource: of, stagingRoot: d.stagingRoot}
 	other.Headers = nil // the headers are only for the server of the source
 	r, err := other.openSource(ctx)
 	if err != nil {
@@ -204,7 +204,7 @@ func (d *downloader) fetchChecksum(ctx context.Context, name string) error {
 	if _, err := parseChecksum(text); err != nil {
 		return err // an invalid checksum is reported before the file is downloaded
 	}
-	return d.stage.WriteFile(checksumFileName, []byte(text), 0o600)
+	return d.stagingRoot.WriteFile(checksumFileName, []byte(text), 0o600)
 }
 
 // fetchFile downloads the file of the source to the named file.
@@ -214,7 +214,7 @@ func (d *downloader) fetchFile(ctx context.Context, to string) error {
 		return err
 	}
 	defer r.Close()
-	f, err := d.stage.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	f, err := d.stagingRoot.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}
@@ -287,7 +287,7 @@ func (d *downloader) moveTreeToResult(tree, name string) error {
 		}
 		tree, name = part, path.Base(part)
 	}
-	info, err := d.stage.Lstat(tree)
+	info, err := d.stagingRoot.Lstat(tree)
 	if err != nil {
 		return fmt.Errorf("there is no %q in it", d.subpath)
 	}
@@ -297,26 +297,26 @@ func (d *downloader) moveTreeToResult(tree, name string) error {
 	case !info.IsDir():
 		return fmt.Errorf("%q is neither a file nor a directory", d.subpath)
 	case d.Mode != "file":
-		return d.stage.Rename(tree, resultFileName)
+		return d.stagingRoot.Rename(tree, resultFileName)
 	}
-	entries, err := fs.ReadDir(d.stage.FS(), tree)
+	entries, err := fs.ReadDir(d.stagingRoot.FS(), tree)
 	if err != nil {
 		return err
 	}
 	if len(entries) != 1 || !entries[0].Type().IsRegular() {
 		return errors.New("expected a single file")
 	}
-	return d.stage.Rename(path.Join(tree, entries[0].Name()), resultFileName)
+	return d.stagingRoot.Rename(path.Join(tree, entries[0].Name()), resultFileName)
 }
 
 // findSubpath returns the path of the requested part of a directory tree. The request is a
 // path or a pattern.
 func (d *downloader) findSubpath(tree string) (string, error) {
 	part := path.Join(tree, d.subpath)
-	if _, err := d.stage.Lstat(part); err == nil || !strings.ContainsAny(d.subpath, "*?[") {
+	if _, err := d.stagingRoot.Lstat(part); err == nil || !strings.ContainsAny(d.subpath, "*?[") {
 		return part, nil
 	}
-	found, err := fs.Glob(d.stage.FS(), part)
+	found, err := fs.Glob(d.stagingRoot.FS(), part)
 	if err != nil {
 		return "", fmt.Errorf("the part %q of the source: %w", d.subpath, err)
 	}
@@ -330,14 +330,14 @@ func (d *downloader) findSubpath(tree string) (string, error) {
 func (d *downloader) moveToResult(file, name string) error {
 	switch d.Mode {
 	case "file":
-		return d.stage.Rename(file, resultFileName)
+		return d.stagingRoot.Rename(file, resultFileName)
 	case "dir":
 		return fmt.Errorf("%s is one file, and mode is dir: use mode any or file", name)
 	}
-	if err := d.stage.Mkdir(resultFileName, 0o755); err != nil {
+	if err := d.stagingRoot.Mkdir(resultFileName, 0o755); err != nil {
 		return err
 	}
-	return d.stage.Rename(file, path.Join(resultFileName, name))
+	return d.stagingRoot.Rename(file, path.Join(resultFileName, name))
 }
 
 // limitWriter is a writer that fails with errFull when its limit is exceeded.

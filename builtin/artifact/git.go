@@ -76,7 +76,7 @@ func (d *downloader) downloadGit(ctx context.Context) error {
 	if err := d.runGit(ctx, env, append(checkout, "--"), nil); err != nil {
 		return err
 	}
-	if _, err := d.stage.Lstat(path.Join(tree, ".gitmodules")); err == nil {
+	if _, err := d.stagingRoot.Lstat(path.Join(tree, ".gitmodules")); err == nil {
 		if err := d.runGit(ctx, env, []string{"-C", tree, "submodule", "update", "--quiet", "--init", "--recursive"}, nil); err != nil {
 			return err
 		}
@@ -112,13 +112,13 @@ func (d *downloader) writeOriginURL(config string) error {
 	if !d.hasHTTPLogin() {
 		return nil
 	}
-	text, err := d.stage.ReadFile(config)
+	text, err := d.stagingRoot.ReadFile(config)
 	if err != nil {
 		return err
 	}
 	whole := "\turl = \"" + d.url.String() + "\"\n"
 	text = bytes.Replace(text, []byte("\turl = "+d.repositoryURL()+"\n"), []byte(whole), 1)
-	return d.stage.WriteFile(config, text, 0o644)
+	return d.stagingRoot.WriteFile(config, text, 0o644)
 }
 
 const (
@@ -130,10 +130,10 @@ const (
 	credentialHelper = `!f() { test "$1" = get && printf 'username=%s\npassword=%s\n' "$` + envGitUser + `" "$` + envGitPassword + `"; }; f`
 )
 
-// loginConfig returns the configuration with which git logs in as the user of the URL:
+// gitLoginConfig returns the configuration with which git logs in as the user of the URL:
 // flags, which have no secrets, and environment variables, which only processes of the
 // same user can read.
-func (d *downloader) loginConfig() (flags, env []string) {
+func (d *downloader) gitLoginConfig() (flags, env []string) {
 	if !d.hasHTTPLogin() {
 		return nil, nil
 	}
@@ -144,9 +144,9 @@ func (d *downloader) loginConfig() (flags, env []string) {
 }
 
 const (
-	// archiveToGitFileFactor is the limit of files in a repository, divided by the limit of
+	// gitFileLimitFactor is the limit of files in a repository, divided by the limit of
 	// files in an archive.
-	archiveToGitFileFactor = 64
+	gitFileLimitFactor = 64
 	// memoryLimitedGitScript starts git with a limit of 4 GiB of memory for each of its
 	// processes.
 	memoryLimitedGitScript = `ulimit -d 4194304 && exec git "$@"`
@@ -154,7 +154,7 @@ const (
 
 func (d *downloader) newGitQuota() unpackQuota {
 	limits := d.Limits
-	limits.Files *= archiveToGitFileFactor
+	limits.Files *= gitFileLimitFactor
 	return unpackQuota{limits: limits}
 }
 
@@ -213,7 +213,7 @@ func (d *downloader) gitEnv() ([]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("the option sshkey is no base64: %w", err)
 		}
-		if err := d.stage.WriteFile(path.Join(scratchDirName, "key"), key, 0o600); err != nil {
+		if err := d.stagingRoot.WriteFile(path.Join(scratchDirName, "key"), key, 0o600); err != nil {
 			return nil, err
 		}
 		ssh += " -o IdentitiesOnly=yes -i '" + strings.ReplaceAll(path.Join(home, "key"), "'", `'\''`) + "'"
@@ -230,7 +230,7 @@ func (d *downloader) runGit(ctx context.Context, env, args []string, out io.Writ
 	if d.Insecure {
 		flags = append(flags, "-c", "http.sslVerify=false")
 	}
-	login, variables := d.loginConfig()
+	login, variables := d.gitLoginConfig()
 	flags = append(flags, login...)
 	var gitOutput bytes.Buffer
 	if _, err := exec.LookPath("git"); err != nil {
@@ -272,7 +272,7 @@ func (d *downloader) startGit(cmd *exec.Cmd) error {
 	if d.Limits.NoLandlock {
 		return cmd.Start()
 	}
-	stage, err := d.stage.Open(".")
+	stage, err := d.stagingRoot.Open(".")
 	if err != nil {
 		return err
 	}
@@ -288,7 +288,7 @@ func (d *downloader) startGit(cmd *exec.Cmd) error {
 // checkRepositorySize rejects a repository that is larger than the limit for unpacked content.
 func (d *downloader) checkRepositorySize(tree string) error {
 	t := d.newGitQuota()
-	return fs.WalkDir(d.stage.FS(), tree, func(name string, e fs.DirEntry, err error) error {
+	return fs.WalkDir(d.stagingRoot.FS(), tree, func(name string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}

@@ -87,16 +87,16 @@ func (r *testRepository) serveHTTP(w *fixture) {
 	})
 }
 
-// gitHTTPBackend serves each repository under the path of its directory. It uses git
+// startGitHTTPBackend serves each repository under the path of its directory. It uses git
 // http-backend, as large git hosts do.
-func gitHTTPBackend(t *testing.T) string {
+func startGitHTTPBackend(t *testing.T) string {
 	t.Helper()
-	server := httptest.NewServer(cgiBackend(t))
+	server := httptest.NewServer(newGitHTTPBackendHandler(t))
 	t.Cleanup(server.Close)
 	return server.URL
 }
 
-func cgiBackend(t *testing.T) http.Handler {
+func newGitHTTPBackendHandler(t *testing.T) http.Handler {
 	t.Helper()
 	dir, err := exec.Command("git", "--exec-path").Output()
 	if err != nil {
@@ -154,7 +154,7 @@ func TestGitBelowPrivateDirectory(t *testing.T) {
 	}
 	for _, unconfined := range []bool{false, true} {
 		w := newFixture(t)
-		host, repo, module := gitHTTPBackend(t), newRepository(t), newRepository(t)
+		host, repo, module := startGitHTTPBackend(t), newRepository(t), newRepository(t)
 		repo.git("-c", "url.file:///.insteadOf="+host+"/", "submodule", "--quiet", "add", host+module.dir+"/.git", "deep/mod")
 		repo.commit("a module")
 		if err := errors.Join(os.Chmod(w.dir.AllocDir, 0o700), os.Chmod(w.dir.Dir, 0o700)); err != nil {
@@ -219,10 +219,10 @@ func TestGitBomb(t *testing.T) {
 
 // The server of this test supports shallow clones and submodules, as git hosting services
 // do.
-func TestGitBackend(t *testing.T) {
+func TestGitShallowClonesAndSubmodules(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
-	host := gitHTTPBackend(t)
+	host := startGitHTTPBackend(t)
 	repo, module, hostile := newRepository(t), newRepository(t), newRepository(t)
 	module.writeFile("inner", "inner")
 	module.commit("inner")
@@ -274,7 +274,7 @@ func TestGitLogin(t *testing.T) {
 	repo, module := newRepository(t), newRepository(t)
 	const password = "s3cret%word&;'"
 	seen := make(chan string, 1000)
-	to := cgiBackend(t)
+	to := newGitHTTPBackendHandler(t)
 	server := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		lines, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 		for _, file := range lines {
@@ -394,7 +394,7 @@ func TestGitOverSSH(t *testing.T) {
 	w.expectFailure(git("local/x", "GetterOptions", optionMap("sshkey", "no base64!")), "the option sshkey is no base64")
 }
 
-func TestSources(t *testing.T) {
+func TestParseSource(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ text, kind, url, sub string }{
 		{"https://x/y.zip", "http", "https://x/y.zip", ""},

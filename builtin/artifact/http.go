@@ -71,7 +71,7 @@ type resumableBody struct {
 	ctx              context.Context
 	client           *http.Client
 	ifRangeValidator string // ETag or Last-Modified of the file; "" if the download cannot be resumed
-	received         int64
+	receivedBytes    int64
 	resumesLeft      int
 }
 
@@ -86,8 +86,8 @@ func (b *resumableBody) sendRequest() (*http.Response, error) {
 	if host := request.Header.Get("Host"); host != "" {
 		request.Host = host
 	}
-	if b.received > 0 {
-		request.Header.Set("Range", fmt.Sprintf("bytes=%d-", b.received))
+	if b.receivedBytes > 0 {
+		request.Header.Set("Range", fmt.Sprintf("bytes=%d-", b.receivedBytes))
 		request.Header.Set("If-Range", b.ifRangeValidator)
 	}
 	return b.client.Do(request)
@@ -96,9 +96,9 @@ func (b *resumableBody) sendRequest() (*http.Response, error) {
 func (b *resumableBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if n > 0 {
-		b.received, b.resumesLeft = b.received+int64(n), maxResumes
+		b.receivedBytes, b.resumesLeft = b.receivedBytes+int64(n), maxResumes
 	}
-	if err == nil || err == io.EOF || b.ifRangeValidator == "" || b.received == 0 {
+	if err == nil || err == io.EOF || b.ifRangeValidator == "" || b.receivedBytes == 0 {
 		return n, err
 	}
 	for ; b.resumesLeft > 0; b.resumesLeft-- {
@@ -118,7 +118,7 @@ func (b *resumableBody) resumeDownload() bool {
 	if err != nil {
 		return false
 	}
-	from := fmt.Sprintf("bytes %d-", b.received)
+	from := fmt.Sprintf("bytes %d-", b.receivedBytes)
 	if response.StatusCode != http.StatusPartialContent || !strings.HasPrefix(response.Header.Get("Content-Range"), from) {
 		response.Body.Close()
 		b.resumesLeft = 0 // not resumable: the file has changed, or the server does not support ranges

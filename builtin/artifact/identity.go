@@ -20,8 +20,8 @@ import (
 	osprocess "github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-// idAllocator gives each download a user id, and a group id with the same number.
-type idAllocator struct {
+// userIDAllocator gives each download a user id, and a group id with the same number.
+type userIDAllocator struct {
 	accountDir string // directory with the files passwd, group, subuid and subgid
 
 	mu          sync.Mutex
@@ -32,7 +32,7 @@ type idAllocator struct {
 // reserveID returns an id of the set that no account of this machine and no other
 // download of this process has. It blocks while all ids are in use. The caller
 // must call release.
-func (d *idAllocator) reserveID(ctx context.Context, set idrange.Set) (uint32, error) {
+func (d *userIDAllocator) reserveID(ctx context.Context, set idrange.Set) (uint32, error) {
 	accounts, err := readAccounts(d.accountDir)
 	if err != nil {
 		return 0, err
@@ -50,7 +50,7 @@ func (d *idAllocator) reserveID(ctx context.Context, set idrange.Set) (uint32, e
 	}
 }
 
-func (d *idAllocator) tryReserveID(set idrange.Set, accounts *systemAccounts) (id uint32, wait <-chan struct{}, err error) {
+func (d *userIDAllocator) tryReserveID(set idrange.Set, accounts *systemAccounts) (id uint32, wait <-chan struct{}, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	n, busy := set.Len(), false
@@ -61,7 +61,7 @@ func (d *idAllocator) tryReserveID(set idrange.Set, accounts *systemAccounts) (i
 		switch {
 		case d.reservedIDs[id]:
 			busy = true
-		case accounts.isFree(id):
+		case accounts.isIDFree(id):
 			if d.reservedIDs == nil {
 				d.reservedIDs = make(map[uint32]bool)
 			}
@@ -81,7 +81,7 @@ func (d *idAllocator) tryReserveID(set idrange.Set, accounts *systemAccounts) (i
 }
 
 // releaseID releases an id that is no longer the user id of a process.
-func (d *idAllocator) releaseID(id uint32) {
+func (d *userIDAllocator) releaseID(id uint32) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.reservedIDs, id)
@@ -98,7 +98,7 @@ type systemAccounts struct {
 	mappedUserIDs, mappedGroupIDs idrange.Set // ids that exist in this user namespace; empty means all
 }
 
-func (a *systemAccounts) isFree(id uint32) bool {
+func (a *systemAccounts) isIDFree(id uint32) bool {
 	return !a.assignedIDs.Contains(id) && (len(a.mappedUserIDs) == 0 || a.mappedUserIDs.Contains(id)) && (len(a.mappedGroupIDs) == 0 || a.mappedGroupIDs.Contains(id))
 }
 

@@ -162,7 +162,7 @@ func TestOtherTaskCannotReadDownload(t *testing.T) {
 				_ = http.NewResponseController(rw).Flush()
 				snoopOnce.Do(func() {
 					deadline := time.Now().Add(10 * time.Second) // wait until the first byte is in the file
-					for !downloadHasWritten(w.outerDir) && time.Now().Before(deadline) {
+					for !hasDownloadWrittenFile(w.outerDir) && time.Now().Before(deadline) {
 						time.Sleep(time.Millisecond)
 					}
 					got = line()
@@ -179,8 +179,8 @@ func TestOtherTaskCannotReadDownload(t *testing.T) {
 	}
 }
 
-// downloadHasWritten reports whether a download below outerDir has written data.
-func downloadHasWritten(outer string) bool {
+// hasDownloadWrittenFile reports whether a download below outerDir has written data.
+func hasDownloadWrittenFile(outer string) bool {
 	for _, pattern := range []string{"/file", "/scratch/file"} {
 		files, _ := filepath.Glob(outer + "/allocs/a1/*/.artifact-*" + pattern)
 		for _, file := range files {
@@ -225,7 +225,7 @@ func TestVerifyChecksum(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer p.close()
-			if err := errors.Join(p.stage.Mkdir("scratch", 0o700), c.make(filepath.Join(w.dir.Dir, p.stageName))); err != nil {
+			if err := errors.Join(p.stagingRoot.Mkdir("scratch", 0o700), c.make(filepath.Join(w.dir.Dir, p.stagingDirName))); err != nil {
 				t.Fatal(err)
 			}
 			err = p.verifyChecksum(t.Context(), "f", c.sum)
@@ -235,7 +235,7 @@ func TestVerifyChecksum(t *testing.T) {
 			if err != nil {
 				return
 			}
-			entries, err := os.ReadDir(filepath.Join(w.dir.Dir, p.stageName))
+			entries, err := os.ReadDir(filepath.Join(w.dir.Dir, p.stagingDirName))
 			if err != nil || len(entries) != 1 || entries[0].Name() != "file" {
 				t.Errorf("the stage has %v, %v", entries, err)
 			}
@@ -255,7 +255,7 @@ func TestOpenHandleCannotWriteToDeliveredFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.close()
-	dir := filepath.Join(w.dir.Dir, p.stageName, resultFileName)
+	dir := filepath.Join(w.dir.Dir, p.stagingDirName, resultFileName)
 	if err := errors.Join(os.MkdirAll(dir+"/d", 0o777), os.Chmod(dir+"/d", 0o777),
 		os.WriteFile(dir+"/d/run", []byte("good"), 0o755), os.Chown(dir+"/d/run", 4321, 4321), os.Chown(dir+"/d", 4321, 4321)); err != nil {
 		t.Fatal(err)
@@ -282,7 +282,7 @@ func TestOpenHandleCannotWriteToDeliveredFiles(t *testing.T) {
 
 // If another directory replaces the staging directory under its name, its
 // content is not delivered to the task.
-func TestReplacedStageIsIgnored(t *testing.T) {
+func TestReplacedStagingDirIsIgnored(t *testing.T) {
 	t.Parallel()
 	w := newFixture(t)
 	p, err := newInstaller(destination{w.dir.Dir, "local"}, "main", "k", nil)
@@ -290,7 +290,7 @@ func TestReplacedStageIsIgnored(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.close()
-	stage := filepath.Join(w.dir.Dir, p.stageName)
+	stage := filepath.Join(w.dir.Dir, p.stagingDirName)
 	if err := errors.Join(os.Mkdir(stage+"/result", 0o755), os.WriteFile(stage+"/result/run", []byte("good"), 0o755), os.Rename(stage, stage+"x"),
 		os.MkdirAll(stage+"/result", 0o755), os.WriteFile(stage+"/result/run", []byte("evil"), 0o755)); err != nil {
 		t.Fatal(err)
@@ -370,7 +370,7 @@ func TestReserveUserID(t *testing.T) {
 	set := idrange.Set{{First: 70001, Last: 70008}}
 	freeIDs := []uint32{70006, 70008}
 	for range 20 {
-		d := &idAllocator{accountDir: dir}
+		d := &userIDAllocator{accountDir: dir}
 		first, err := d.reserveID(t.Context(), set)
 		if err != nil {
 			t.Fatal(err)
@@ -394,7 +394,7 @@ func TestReserveUserID(t *testing.T) {
 			t.Fatalf("got %d, %v, want %d, which was given back", third, err, second)
 		}
 	}
-	if id, err := (&idAllocator{accountDir: dir}).reserveID(t.Context(), idrange.Set{{First: 70004, Last: 70005}}); err == nil || !strings.Contains(err.Error(), "download_uids") {
+	if id, err := (&userIDAllocator{accountDir: dir}).reserveID(t.Context(), idrange.Set{{First: 70004, Last: 70005}}); err == nil || !strings.Contains(err.Error(), "download_uids") {
 		t.Errorf("an id of a container: %d, %v", id, err)
 	}
 }

@@ -97,8 +97,8 @@ type installer struct {
 	destination     destination
 	owner           *fileOwner
 	root            *os.Root // root directory of the destination
-	stageName       string   // name of the staging directory in root
-	stage           *os.Root
+	stagingDirName  string   // name of the staging directory in root
+	stagingRoot     *os.Root
 	dir             *os.File // open handle of the staging directory
 	removedModeBits []string // special mode bits that install has removed, for example: the setuid bit of "x"
 
@@ -116,17 +116,17 @@ func newInstaller(to destination, task, key string, owner *fileOwner) (*installe
 	// The task name is hashed, because it may have the maximum length of a file
 	// name.
 	of := sha256.Sum256([]byte(task))
-	if err := p.openStage(".artifact-" + hex.EncodeToString(of[:8]) + "-" + key + "-"); err != nil {
+	if err := p.openStagingDir(".artifact-" + hex.EncodeToString(of[:8]) + "-" + key + "-"); err != nil {
 		p.close()
 		return nil, fmt.Errorf("make room for the download: %w", err)
 	}
 	return p, nil
 }
 
-// openStage makes the staging directory, and removes those of earlier downloads of
+// openStagingDir makes the staging directory, and removes those of earlier downloads of
 // the same artifact. The new directory has a unique name, because an earlier
 // download may still be shutting down, and must not find it under its own name.
-func (p *installer) openStage(prefix string) error {
+func (p *installer) openStagingDir(prefix string) error {
 	old, err := fs.Glob(p.root.FS(), prefix+"*")
 	if err != nil {
 		return err
@@ -136,14 +136,14 @@ func (p *installer) openStage(prefix string) error {
 			return err
 		}
 	}
-	p.stageName = prefix + rand.Text()
-	if err := p.root.Mkdir(p.stageName, 0o700); err != nil {
+	p.stagingDirName = prefix + rand.Text()
+	if err := p.root.Mkdir(p.stagingDirName, 0o700); err != nil {
 		return err
 	}
-	if p.stage, err = p.root.OpenRoot(p.stageName); err != nil {
+	if p.stagingRoot, err = p.root.OpenRoot(p.stagingDirName); err != nil {
 		return err
 	}
-	p.dir, err = p.stage.Open(".")
+	p.dir, err = p.stagingRoot.Open(".")
 	return err
 }
 
@@ -152,11 +152,11 @@ func (p *installer) close() {
 	if p.dir != nil {
 		p.dir.Close()
 	}
-	if p.stage != nil {
-		p.stage.Close()
+	if p.stagingRoot != nil {
+		p.stagingRoot.Close()
 	}
-	if p.stageName != "" {
-		_ = p.root.RemoveAll(p.stageName)
+	if p.stagingDirName != "" {
+		_ = p.root.RemoveAll(p.stagingDirName)
 	}
 	p.root.Close()
 }
@@ -171,7 +171,7 @@ func (p *installer) install() (string, error) {
 	if err := p.setOwnersAndModes(); err != nil {
 		return "", err
 	}
-	info, err := p.stage.Lstat(resultFileName)
+	info, err := p.stagingRoot.Lstat(resultFileName)
 	if err != nil {
 		return "", err
 	}
@@ -184,7 +184,7 @@ func (p *installer) install() (string, error) {
 	if err := p.makeDirs(p.destination.path); err != nil {
 		return "", err
 	}
-	entries, err := fs.ReadDir(p.stage.FS(), resultFileName)
+	entries, err := fs.ReadDir(p.stagingRoot.FS(), resultFileName)
 	if err != nil {
 		return "", err
 	}
@@ -242,11 +242,11 @@ func (p *installer) inspectResult() error {
 	modes := map[inode]fs.FileMode{}
 	links := map[inode]uint64{}
 	linked := map[inode]string{}
-	err := fs.WalkDir(p.stage.FS(), resultFileName, func(name string, e fs.DirEntry, err error) error {
+	err := fs.WalkDir(p.stagingRoot.FS(), resultFileName, func(name string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		info, err := p.stage.Lstat(name)
+		info, err := p.stagingRoot.Lstat(name)
 		if err != nil {
 			return err
 		}
@@ -267,7 +267,7 @@ func (p *installer) inspectResult() error {
 		case strings.Count(inside, "/") > maxDirDepth:
 			return fmt.Errorf("artifact includes directories that are nested more than %d deep", maxDirDepth)
 		case mode.Type() == fs.ModeSymlink:
-			target, err := p.stage.Readlink(name)
+			target, err := p.stagingRoot.Readlink(name)
 			if err != nil {
 				return err
 			}
@@ -313,26 +313,26 @@ func (p *installer) removedBitsText() string {
 // readable for the owner. It removes special mode bits.
 func (p *installer) setOwnersAndModes() error {
 	modes := p.entryModes
-	return fs.WalkDir(p.stage.FS(), resultFileName, func(name string, e fs.DirEntry, err error) error {
+	return fs.WalkDir(p.stagingRoot.FS(), resultFileName, func(name string, e fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
 		mode := modes[0].Perm() | 0o400
 		modes = modes[1:]
-		if err := p.setOwner(p.stage, name); err != nil || e.Type() == fs.ModeSymlink {
+		if err := p.setOwner(p.stagingRoot, name); err != nil || e.Type() == fs.ModeSymlink {
 			return err
 		}
 		if e.IsDir() {
 			mode |= 0o700
 		}
-		return p.stage.Chmod(name, mode)
+		return p.stagingRoot.Chmod(name, mode)
 	})
 }
 
 // moveEntry moves a file, or a directory with its content, from the staging
 // directory to the destination.
 func (p *installer) moveEntry(from, to string) error {
-	info, err := p.stage.Lstat(from)
+	info, err := p.stagingRoot.Lstat(from)
 	if err != nil {
 		return err
 	}
@@ -359,7 +359,7 @@ func (p *installer) moveEntry(from, to string) error {
 // renameEntry renames relative to open directories instead of by path: in the
 // directory above the staging directory, another user may be able to replace it.
 func (p *installer) renameEntry(from, to string) error {
-	fromDir, err := p.stage.Open(path.Dir(from))
+	fromDir, err := p.stagingRoot.Open(path.Dir(from))
 	if err != nil {
 		return err
 	}
@@ -377,7 +377,7 @@ func (p *installer) renameEntry(from, to string) error {
 }
 
 func (p *installer) mergeDir(from, to string) error {
-	entries, err := fs.ReadDir(p.stage.FS(), from)
+	entries, err := fs.ReadDir(p.stagingRoot.FS(), from)
 	if err != nil {
 		return err
 	}
@@ -400,9 +400,9 @@ func (p *installer) copyEntry(from, to string, info fs.FileInfo) error {
 		}
 	case info.Mode().Type() == fs.ModeSymlink:
 		_ = p.root.Remove(to)
-		var target string
-		if target, err = p.stage.Readlink(from); err == nil {
-			err = p.root.Symlink(target, to)
+		var linkTarget string
+		if linkTarget, err = p.stagingRoot.Readlink(from); err == nil {
+			err = p.root.Symlink(linkTarget, to)
 		}
 	default:
 		err = p.copyFile(from, to, info.Mode().Perm())
@@ -414,7 +414,7 @@ func (p *installer) copyEntry(from, to string, info fs.FileInfo) error {
 }
 
 func (p *installer) copyFile(from, to string, mode fs.FileMode) error {
-	r, err := p.stage.Open(from)
+	r, err := p.stagingRoot.Open(from)
 	if err != nil {
 		return err
 	}

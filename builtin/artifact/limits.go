@@ -19,7 +19,7 @@ type Limits struct {
 	Files       int           `json:"decompression_limit_file_count"` // number of files; 0 means no limit
 	Unpacked    int64         `json:"decompression_limit_size"`       // bytes; 0 means no limit
 	// MaxUnpackRatio is the maximum size of an archive's content, as a multiple of the
-	// archive's size. It applies to content above ratioLimitMinSize.
+	// archive's size. It applies to content above unpackRatioLimitMinSize.
 	MaxUnpackRatio int64 `json:"decompression_limit_ratio"` // 0 means no limit
 	// Env has the names of additional environment variables for downloads.
 	Env []string `json:"set_environment_variables"`
@@ -44,9 +44,9 @@ func defaultLimits() Limits {
 	}
 }
 
-// ratioLimitMinSize is the unpacked size below which MaxUnpackRatio has no
+// unpackRatioLimitMinSize is the unpacked size below which MaxUnpackRatio has no
 // effect.
-const ratioLimitMinSize = 256 << 20
+const unpackRatioLimitMinSize = 256 << 20
 
 // maxDownloadDuration returns the time after which the process of a download is killed.
 func (l *Limits) maxDownloadDuration() time.Duration {
@@ -116,7 +116,7 @@ func (t *unpackQuota) addBytes(n int64) error {
 	if t.limits.Unpacked > 0 && t.bytes > t.limits.Unpacked {
 		return t.errContentTooLarge()
 	}
-	if r := t.limits.MaxUnpackRatio; r > 0 && t.archiveSize > 0 && t.bytes > ratioLimitMinSize && t.bytes/r > t.archiveSize {
+	if r := t.limits.MaxUnpackRatio; r > 0 && t.archiveSize > 0 && t.bytes > unpackRatioLimitMinSize && t.bytes/r > t.archiveSize {
 		return fmt.Errorf("it unpacks to more than %d times its size, like a bomb: see decompression_limit_ratio in the client's artifact block", r)
 	}
 	return nil

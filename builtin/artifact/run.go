@@ -41,7 +41,7 @@ var errDownloadTimeout = errors.New("the download has taken longer than the limi
 var warnNoLandlockOnce sync.Once
 
 // downloadUserIDs allocates the user ids of the downloads of this process.
-var downloadUserIDs = &idAllocator{accountDir: "/etc"}
+var downloadUserIDs = &userIDAllocator{accountDir: "/etc"}
 
 // runDownloadProcess runs the process of one download in the directory stage, and blocks
 // until it has exited. When ctx ends, it kills the process and all processes that the
@@ -62,7 +62,7 @@ func runDownloadProcess(ctx context.Context, args []string, o downloadRequest, s
 	defer cancel()
 
 	stderr := &tailBuffer{limit: 4096}
-	p := &downloadProcess{args: args, stage: stage, request: o, stderr: stderr}
+	p := &downloadProcess{args: args, stagingDir: stage, request: o, stderr: stderr}
 	if err := p.start(ctx); err != nil {
 		return fmt.Errorf("start the download: %w", err)
 	}
@@ -84,10 +84,10 @@ func runDownloadProcess(ctx context.Context, args []string, o downloadRequest, s
 // downloadProcess is the process of one download. It runs as the agent's user or, if
 // the agent is root, under a user id of its own.
 type downloadProcess struct {
-	args    []string
-	stage   *os.File
-	request downloadRequest
-	stderr  *tailBuffer
+	args       []string
+	stagingDir *os.File
+	request    downloadRequest
+	stderr     *tailBuffer
 
 	cmd             *exec.Cmd
 	stdin           io.WriteCloser // closed when the process of the hook exits, which ends the download
@@ -119,7 +119,7 @@ func (p *downloadProcess) start(ctx context.Context) error {
 		// directory.
 		alone, err := p.hasUserIDAlone()
 		if err == nil && alone {
-			err = p.stage.Chown(int(p.userID), int(p.userID))
+			err = p.stagingDir.Chown(int(p.userID), int(p.userID))
 		}
 		if err == nil && alone {
 			return nil
@@ -168,13 +168,13 @@ func (p *downloadProcess) spawn(ctx context.Context, cred *syscall.Credential) e
 		p.hasPIDNamespace = kind != 0
 		p.cmd = exec.CommandContext(ctx, "/proc/self/exe", p.args...)
 		p.cmd.Args[0] = os.Args[0]
-		p.cmd.Env, p.cmd.Stderr, p.cmd.ExtraFiles, p.cmd.SysProcAttr = env, p.stderr, []*os.File{p.stage}, attr
+		p.cmd.Env, p.cmd.Stderr, p.cmd.ExtraFiles, p.cmd.SysProcAttr = env, p.stderr, []*os.File{p.stagingDir}, attr
 		p.cmd.WaitDelay = 5 * time.Second // a child of git that keeps stderr open would otherwise delay Wait
 		p.cmd.Cancel = p.kill
 		if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 			return err
 		}
-		if err = startConfined(p.cmd, p.stage, p.request); err == nil || !slices.ContainsFunc(namespaceErrors, func(n error) bool { return errors.Is(err, n) }) {
+		if err = startConfined(p.cmd, p.stagingDir, p.request); err == nil || !slices.ContainsFunc(namespaceUnavailableErrors, func(n error) bool { return errors.Is(err, n) }) {
 			return err
 		}
 	}
@@ -186,9 +186,9 @@ func (p *downloadProcess) spawn(ctx context.Context, cred *syscall.Credential) e
 // download has this id.
 const nobodyID = 65534
 
-// namespaceErrors are the errors of machines on which namespaces cannot be
+// namespaceUnavailableErrors are the errors of machines on which namespaces cannot be
 // made.
-var namespaceErrors = []error{unix.EPERM, unix.EACCES, unix.ENOSPC, unix.EUSERS, unix.EINVAL, unix.ENOSYS}
+var namespaceUnavailableErrors = []error{unix.EPERM, unix.EACCES, unix.ENOSPC, unix.EUSERS, unix.EINVAL, unix.ENOSYS}
 
 func (p *downloadProcess) kill() error { return syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) }
 
@@ -205,7 +205,7 @@ func (p *downloadProcess) waitAndCleanUp() (waited, left error) {
 	}
 	// Both calls use the open handle and not the path. With mode 0700 other users
 	// cannot reach the content.
-	left = errors.Join(left, p.stage.Chown(0, 0), p.stage.Chmod(0o700))
+	left = errors.Join(left, p.stagingDir.Chown(0, 0), p.stagingDir.Chmod(0o700))
 	if left == nil {
 		downloadUserIDs.releaseID(p.userID) // otherwise the id is not released, and never used again
 	}
@@ -233,7 +233,7 @@ func runOnNewThread(f func() error) error {
 // which inherits the restrictions.
 func startOnConfinedThread(cmd *exec.Cmd, stage *os.File, o downloadRequest) error {
 	if o.isGit() && os.Geteuid() == 0 {
-		shown, err := ensureStageReachable(stage)
+		shown, err := ensureStagingDirReachable(stage)
 		if err != nil {
 			hclog.Default().Debug("git may not find its directory", "error", err)
 		}
@@ -253,7 +253,7 @@ func startOnConfinedThread(cmd *exec.Cmd, stage *os.File, o downloadRequest) err
 			return err
 		}
 	}
-	// These calls are denied last, because ensureStageReachable needs some of them.
+	// These calls are denied last, because ensureStagingDirReachable needs some of them.
 	confine.DenyThreadSyscalls(append(confine.NamespaceSyscalls(), confine.SystemAdminSyscalls()...)...)
 	return cmd.Start()
 }

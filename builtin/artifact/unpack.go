@@ -33,8 +33,8 @@ var archiveFormats = []archiveFormat{
 	{[]string{"tar.bz2", "tbz2"}, openBzip2, (*unpacker).unpackTar},
 	{[]string{"tar.xz", "txz"}, decompressWithCommand("xz", "xz-utils", "--memlimit=256MiB"), (*unpacker).unpackTar},
 	{[]string{"tar.zst", "tzst"}, decompressWithCommand("zstd", "zstd", "--memory=256MB"), (*unpacker).unpackTar},
-	{[]string{"tar"}, openPlain, (*unpacker).unpackTar},
-	{[]string{"zip"}, openPlain, (*unpacker).unpackZip},
+	{[]string{"tar"}, openUncompressed, (*unpacker).unpackTar},
+	{[]string{"zip"}, openUncompressed, (*unpacker).unpackZip},
 	{[]string{"gz"}, openGzip, nil},
 	{[]string{"bz2"}, openBzip2, nil},
 	{[]string{"xz"}, decompressWithCommand("xz", "xz-utils", "--memlimit=256MiB"), nil},
@@ -70,7 +70,7 @@ func (f *archiveFormat) trimExtension(name string) string {
 	return name
 }
 
-func openPlain(_ context.Context, f *os.File) (io.ReadCloser, error) {
+func openUncompressed(_ context.Context, f *os.File) (io.ReadCloser, error) {
 	return io.NopCloser(bufio.NewReaderSize(f, 64<<10)), nil
 }
 
@@ -143,7 +143,7 @@ type unpacker struct {
 // unpack unpacks a file of the staging directory into a new directory in it. A
 // compressed single file is decompressed into a file.
 func (d *downloader) unpack(ctx context.Context, format *archiveFormat, from, to string) error {
-	f, err := d.stage.Open(from)
+	f, err := d.stagingRoot.Open(from)
 	if err != nil {
 		return err
 	}
@@ -162,13 +162,13 @@ func (d *downloader) unpack(ctx context.Context, format *archiveFormat, from, to
 	defer stream.Close()
 	t := unpackQuota{limits: d.Limits, archiveSize: info.Size()}
 	if format.unpackEntries == nil {
-		u := &unpacker{root: d.stage, unpackQuota: t}
+		u := &unpacker{root: d.stagingRoot, unpackQuota: t}
 		return contextCause(ctx, u.writeFile(to, 0o644, stream))
 	}
-	if err := d.stage.Mkdir(to, 0o755); err != nil {
+	if err := d.stagingRoot.Mkdir(to, 0o755); err != nil {
 		return err
 	}
-	root, err := d.stage.OpenRoot(to)
+	root, err := d.stagingRoot.OpenRoot(to)
 	if err != nil {
 		return err
 	}

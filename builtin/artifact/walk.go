@@ -10,16 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ensureStageReachable makes the staging directory reachable by a path for the user of the
+// ensureStagingDirReachable makes the staging directory reachable by a path for the user of the
 // download, because git resolves its directory from the root of the machine. If other
 // users cannot enter a directory above it (such as the directory of an allocation),
-// ensureStageReachable mounts the staging directory over that directory, which requires
+// ensureStagingDirReachable mounts the staging directory over that directory, which requires
 // root. Only the calling thread and its child processes see the mount, which ends with the
 // last of them: the thread must exit afterwards.
 //
-// ensureStageReachable returns a handle of the mounted directory, or nil if no mount was
+// ensureStagingDirReachable returns a handle of the mounted directory, or nil if no mount was
 // necessary.
-func ensureStageReachable(stage *os.File) (*os.File, error) {
+func ensureStagingDirReachable(stage *os.File) (*os.File, error) {
 	path, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(int(stage.Fd())))
 	if err != nil {
 		return nil, err

@@ -214,9 +214,9 @@ type taskState struct {
 
 func (t *task) State() any { return taskState{Process: t.Snapshot(), DeniedEnvvars: t.deniedEnvvars} }
 
-// ProcessOf returns the process of a task from the driver state in the task's
+// DecodeProcessState returns the process of a task from the driver state in the task's
 // handle.
-func ProcessOf(driverState []byte) (process.State, error) {
+func DecodeProcessState(driverState []byte) (process.State, error) {
 	var s taskState
 	if err := hclspec.UnmarshalState(driverState, &s); err != nil {
 		return process.State{}, fmt.Errorf("decode the state of a task: %w", err)

@@ -77,13 +77,13 @@ func (h *fakeHost) EmitEvent(ctx context.Context, s hook.Scope, event hook.Event
 	return nil
 }
 
-// callExited calls Exited of a new hook that allows commands.
-func callExited(t *testing.T, attachment map[string]any) (events []string, err error) {
+// callExitedHook calls Exited of a new hook that allows commands.
+func callExitedHook(t *testing.T, attachment map[string]any) (events []string, err error) {
 	t.Helper()
-	return callExitedWithContext(t.Context(), t, attachment)
+	return callExitedHookWithContext(t.Context(), t, attachment)
 }
 
-func callExitedWithContext(ctx context.Context, t *testing.T, attachment map[string]any) (events []string, err error) {
+func callExitedHookWithContext(ctx context.Context, t *testing.T, attachment map[string]any) (events []string, err error) {
 	t.Helper()
 	attachmentJSON, err := json.Marshal(map[string]any{"exited": attachment, "stop": nil})
 	if err != nil {
@@ -106,7 +106,7 @@ func sh(script string, args ...any) map[string]any {
 	return map[string]any{"command": append([]any{"/bin/sh", "-c", script, "sh"}, args...)}
 }
 
-func TestActions(t *testing.T) {
+func TestScriptActions(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -160,7 +160,7 @@ func TestActions(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Setenv("SECRET", "of the plugin")
-			events, err := callExited(t, test.action)
+			events, err := callExitedHook(t, test.action)
 			if test.err != "" {
 				if err == nil || !strings.Contains(err.Error(), test.err) || len(events) > 0 {
 					t.Errorf("error %v, events %q; want the error %q", err, events, test.err)
@@ -226,21 +226,21 @@ func TestChildOfAKilledCommandIsKilled(t *testing.T) {
 	defer kill()
 	ended := make(chan error)
 	go func() {
-		_, err := callExitedWithContext(ctx, t, sh("sleep 3600 & echo $! > $1; wait", file))
+		_, err := callExitedHookWithContext(ctx, t, sh("sleep 3600 & echo $! > $1; wait", file))
 		ended <- err
 	}()
-	var content []byte
-	for deadline := time.Now().Add(time.Minute); !strings.HasSuffix(string(content), "\n"); time.Sleep(time.Millisecond) {
+	var pidFileContent []byte
+	for deadline := time.Now().Add(time.Minute); !strings.HasSuffix(string(pidFileContent), "\n"); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("the command does not begin")
 		}
-		content, _ = os.ReadFile(file)
+		pidFileContent, _ = os.ReadFile(file)
 	}
 	kill()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Fatalf("error %v", err)
 	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(content)))
+	pid, err := strconv.Atoi(strings.TrimSpace(string(pidFileContent)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,7 +261,7 @@ func TestChildOfAKilledCommandIsKilled(t *testing.T) {
 // TestRemainingChildDoesNotBlock checks that the hook does not wait for a
 // process that the command has left running.
 func TestRemainingChildDoesNotBlock(t *testing.T) {
-	events, err := callExited(t, sh("sleep 3 & echo done"))
+	events, err := callExitedHook(t, sh("sleep 3 & echo done"))
 	if want := []string{"exited: /bin/sh: done"}; err != nil || !slices.Equal(events, want) {
 		t.Errorf("error %v, events %q, want %q", err, events, want)
 	}

@@ -72,10 +72,10 @@ func parseConfig(attachment []byte) (*hookConfig, error) {
 	return c, nil
 }
 
-// settleTimes returns the minimum and the maximum of the block's wait: a change
+// effectiveWait returns the minimum and the maximum of the block's wait: a change
 // is handled after no further change has occurred for the minimum, and at the
 // latest after the maximum.
-func (b *templateBlock) settleTimes(l *templateLimits) (shortest, maxWait time.Duration) {
+func (b *templateBlock) effectiveWait(l *templateLimits) (shortest, maxWait time.Duration) {
 	w, bounds := b.Wait, l.WaitBounds
 	if w == nil {
 		w, bounds = l.Wait, waitConfig{}

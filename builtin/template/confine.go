@@ -22,12 +22,12 @@ const (
 		unix.LANDLOCK_ACCESS_FS_REFER | unix.LANDLOCK_ACCESS_FS_TRUNCATE
 )
 
-// Confine permanently drops system calls and capabilities that the hook does not need: the
+// ConfineProcess permanently drops system calls and capabilities that the hook does not need: the
 // process can no longer start programs, use the network, inspect other processes, or change
 // the machine. Of root's capabilities it keeps those for writing a task's file. A process
 // that only serves the hook must call Confine at the start of main: Confine may execute the
 // program again, see confine.KeepProcessCapabilities.
-func Confine() {
+func ConfineProcess() {
 	if err := confine.KeepProcessCapabilities(fileWritingCapabilities()...); err != nil {
 		hclog.Default().Debug("templates are rendered by a process with all capabilities", "error", err)
 	}

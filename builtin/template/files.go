@@ -46,9 +46,9 @@ func (d templateDirs) resolvePath(path string, rejoin bool) (rootedPath, bool) {
 	return d.splitRoot(clean)
 }
 
-// resolveReadable is resolvePath for files that are only read: with
+// resolveReadablePath is resolvePath for files that are only read: with
 // allowHostFiles, the path may lead anywhere.
-func (d templateDirs) resolveReadable(path string) (rootedPath, bool) {
+func (d templateDirs) resolveReadablePath(path string) (rootedPath, bool) {
 	if !d.allowHostFiles {
 		return d.resolvePath(path, false)
 	}

@@ -98,7 +98,7 @@ func TestFailedWriteLeavesNoFile(t *testing.T) {
 	}
 }
 
-func TestOwner(t *testing.T) {
+func TestConfiguredFileOwner(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give files away")
 	}
@@ -124,7 +124,7 @@ func requireLandlock(t *testing.T) {
 
 // Only the confined thread loses access to files outside of its directory; the
 // other threads of the process keep their access.
-func TestConfine(t *testing.T) {
+func TestRunConfined(t *testing.T) {
 	requireLandlock(t)
 	dir, outside := t.TempDir(), t.TempDir()
 	inside := createFile(t, dir, "x")
@@ -163,7 +163,7 @@ func expectAccessDenied(t *testing.T, outside string) {
 		"mkdir":    os.Mkdir(filepath.Join(outside, "dir"), 0o700),
 		"device":   unix.Mknod(filepath.Join(outside, "device"), unix.S_IFCHR|0o600, int(unix.Mkdev(1, 3))),
 		"run":      exec.Command("/bin/true").Run(),
-		"become":   becomeUser(12345),
+		"become":   setThreadUID(12345),
 	} {
 		if !errors.Is(err, fs.ErrPermission) && !errors.Is(err, unix.EXDEV) {
 			t.Errorf("%s outside: %v", what, err)
@@ -171,8 +171,8 @@ func expectAccessDenied(t *testing.T, outside string) {
 	}
 }
 
-// becomeUser calls setuid for the calling thread only.
-func becomeUser(uid uintptr) error {
+// setThreadUID calls setuid for the calling thread only.
+func setThreadUID(uid uintptr) error {
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETUID, uid, 0, 0); errno != 0 {
 		return errno
 	}
@@ -195,15 +195,15 @@ func TestRenderingIsConfined(t *testing.T) {
 // TestMain also serves as a confined hook process.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == "confined" {
-		Confine()
-		os.Exit(attackConfinement(os.Args[2]))
+		ConfineProcess()
+		os.Exit(tryConfinedCalls(os.Args[2]))
 	}
 	os.Exit(m.Run())
 }
 
-// attackConfinement makes calls that Confine denies, and reports the calls that have
+// tryConfinedCalls makes calls that Confine denies, and reports the calls that have
 // succeeded.
-func attackConfinement(dir string) int {
+func tryConfinedCalls(dir string) int {
 	_, internet := net.Dial("udp", "127.0.0.1:9")
 	_, local := net.Listen("unix", filepath.Join(dir, "socket"))
 	_, interfaces := net.Interfaces()

@@ -63,7 +63,7 @@ func yamlDepth(s string) (deepest int) {
 }
 
 // checkYAMLSize subtracts the size of a parsed YAML value from left, and
-// returns an error if left becomes negative. It counts more bytes than sizeOf,
+// returns an error if left becomes negative. It counts more bytes than valueSize,
 // because values of the YAML parser need more memory.
 func checkYAMLSize(v cty.Value, left *int) error {
 	*left -= 4 * valueOverhead
@@ -102,7 +102,7 @@ func toTOML(v any) (string, error) {
 // toJSONTypes converts a value to the types of a decoded JSON document, with whole
 // numbers as integers.
 func toJSONTypes(v any) (plain any, err error) {
-	if _, err := sizeOf(v); err != nil {
+	if _, err := valueSize(v); err != nil {
 		return nil, err
 	}
 	text, err := json.Marshal(v)

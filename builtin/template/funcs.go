@@ -72,10 +72,14 @@ var pureFuncs = sync.OnceValue(func() template.FuncMap {
 		"toYAML":                toYAML,
 		"toTOML":                toTOML,
 
-		"explode":              explodeMap,
-		"explodeMap":           explodeMap,
-		"mergeMap":             func(to, from map[string]any) (map[string]any, error) { return limitSize(mergeMaps(to, from, false)) },
-		"mergeMapWithOverride": func(to, from map[string]any) (map[string]any, error) { return limitSize(mergeMaps(to, from, true)) },
+		"explode":    explodeMap,
+		"explodeMap": explodeMap,
+		"mergeMap": func(to, from map[string]any) (map[string]any, error) {
+			return limitValueSize(mergeMaps(to, from, false))
+		},
+		"mergeMapWithOverride": func(to, from map[string]any) (map[string]any, error) {
+			return limitValueSize(mergeMaps(to, from, true))
+		},
 
 		"add":      arithmeticFunc("add", func(b, a int64) (int64, error) { return a + b, nil }, func(b, a float64) float64 { return a + b }),
 		"subtract": arithmeticFunc("subtract", func(b, a int64) (int64, error) { return a - b, nil }, func(b, a float64) float64 { return a - b }),
@@ -108,7 +112,7 @@ var pureFuncs = sync.OnceValue(func() template.FuncMap {
 		// errors. Here all variants return errors, so the second name is an alias.
 		all["sprig_must"+titleCase(name)] = f
 	}
-	return acceptItemArgs(all)
+	return acceptVarItemArgs(all)
 })
 
 const disabledReason = "the function is disabled"
@@ -224,7 +228,7 @@ func joinList(by string, list any) (string, error) {
 	default:
 		return "", fmt.Errorf("%T is no list", list)
 	}
-	if _, err := sizeOf(list); err != nil {
+	if _, err := valueSize(list); err != nil {
 		return "", err
 	}
 	var b strings.Builder
@@ -318,7 +322,7 @@ func parseJSON(s string) (any, error) {
 
 func newJSONEncodeFunc(indent string, escape bool) func(any) (string, error) {
 	return func(v any) (string, error) {
-		if _, err := sizeOf(v); err != nil {
+		if _, err := valueSize(v); err != nil {
 			return "", err
 		}
 		var b bytes.Buffer
@@ -359,7 +363,7 @@ func explodeMap(flat map[string]any) (map[string]any, error) {
 		}
 		at[last] = flat[path]
 	}
-	return limitSize(tree)
+	return limitValueSize(tree)
 }
 
 // mergeMaps returns a copy of the map to, with the additional entries of the map from, also

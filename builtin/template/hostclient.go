@@ -15,10 +15,10 @@ import (
 type hostClient struct {
 	host hook.Host
 
-	mu                  sync.Mutex
-	scope               hook.Scope
-	scopeAcceptedByHost bool          // the host has accepted a call with this scope
-	scopeReplaced       chan struct{} // closed when a newer request arrives
+	mu                     sync.Mutex
+	scope                  hook.Scope
+	callWithScopeSucceeded bool          // the host has accepted a call with this scope
+	scopeReplaced          chan struct{} // closed when a newer request arrives
 }
 
 func newHostClient(host hook.Host, scope hook.Scope) *hostClient {
@@ -31,7 +31,7 @@ func newHostClient(host hook.Host, scope hook.Scope) *hostClient {
 func (l *hostClient) setScope(scope hook.Scope) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.scope, l.scopeAcceptedByHost = scope, false
+	l.scope, l.callWithScopeSucceeded = scope, false
 	close(l.scopeReplaced)
 	l.scopeReplaced = make(chan struct{})
 }
@@ -44,7 +44,7 @@ func (l *hostClient) setScope(scope hook.Scope) {
 func (l *hostClient) callUntilAnswered(ctx context.Context, request func(hook.Scope) error) error {
 	for {
 		l.mu.Lock()
-		scope, good, replaced := l.scope, l.scopeAcceptedByHost, l.scopeReplaced
+		scope, good, replaced := l.scope, l.callWithScopeSucceeded, l.scopeReplaced
 		l.mu.Unlock()
 		err := request(scope)
 		switch {
@@ -59,7 +59,7 @@ func (l *hostClient) callUntilAnswered(ctx context.Context, request func(hook.Sc
 			}
 		default:
 			l.mu.Lock()
-			l.scopeAcceptedByHost = l.scopeAcceptedByHost || l.scope == scope && err == nil
+			l.callWithScopeSucceeded = l.callWithScopeSucceeded || l.scope == scope && err == nil
 			l.mu.Unlock()
 			return err
 		}

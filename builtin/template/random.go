@@ -70,12 +70,12 @@ func (t *taskRenderer) readOrCreateSeed() ([]byte, error) {
 // randStringFunc returns a function that makes random strings of the characters of alphabet.
 func (p *renderPass) randStringFunc(alphabet string) func(int) (string, error) {
 	return func(n int) (string, error) {
-		text, err := p.randBytesFrom(n, func(r *rand.Rand) byte { return alphabet[r.IntN(len(alphabet))] })
+		text, err := p.generateRandBytes(n, func(r *rand.Rand) byte { return alphabet[r.IntN(len(alphabet))] })
 		return string(text), err
 	}
 }
 
-func (p *renderPass) randBytesFrom(n int, one func(*rand.Rand) byte) ([]byte, error) {
+func (p *renderPass) generateRandBytes(n int, one func(*rand.Rand) byte) ([]byte, error) {
 	if n < 0 || n > maxContentSize {
 		return nil, fmt.Errorf("%d random bytes", n)
 	}
@@ -90,10 +90,10 @@ func (p *renderPass) randBytesFrom(n int, one func(*rand.Rand) byte) ([]byte, er
 	return b, nil
 }
 
-func anyByte(r *rand.Rand) byte { return byte(r.Uint32()) }
+func randByte(r *rand.Rand) byte { return byte(r.Uint32()) }
 
 func (p *renderPass) randBytes(n int) (string, error) {
-	b, err := p.randBytesFrom(n, anyByte)
+	b, err := p.generateRandBytes(n, randByte)
 	if err != nil {
 		return "", err
 	}
@@ -122,7 +122,7 @@ func (p *renderPass) shuffle(s string) (string, error) {
 }
 
 func (p *renderPass) randUUID() (string, error) {
-	b, err := p.randBytesFrom(16, anyByte)
+	b, err := p.generateRandBytes(16, randByte)
 	if err != nil {
 		return "", err
 	}

@@ -28,16 +28,16 @@ const (
 // renderPass is one execution of a template. During the pass, the current time
 // and the sequence of random numbers are fixed.
 type renderPass struct {
-	ctx            context.Context
-	task           *taskRenderer
-	file           *templateFile
-	now            time.Time  // current time for the template
-	usesTime       bool       // a function of the template has returned the time
-	randomNumbers  *rand.Rand // nil if the template has not used random numbers
-	bodyExecutions int
-	templateDepth  int
-	sourcesRead    map[dataSource]int // sources that the template has read, with their change counts at the first read
-	missingSources map[dataSource]bool
+	ctx                    context.Context
+	task                   *taskRenderer
+	file                   *templateFile
+	now                    time.Time  // current time for the template
+	usesTime               bool       // a function of the template has returned the time
+	randomNumbers          *rand.Rand // nil if the template has not used random numbers
+	templateBodyExecutions int
+	templateDepth          int
+	sourcesRead            map[dataSource]int // sources that the template has read, with their change counts at the first read
+	missingSources         map[dataSource]bool
 }
 
 // parsedTemplate is a template after parsing.
@@ -68,7 +68,7 @@ func compileTemplate(name, text string, b *templateBlock) (*parsedTemplate, erro
 	}
 	for _, part := range t.Templates() {
 		if part.Tree != nil {
-			addBodyLimitCalls(part.Tree, part.Root)
+			insertBodyExecutionCounters(part.Tree, part.Root)
 		}
 	}
 	return &parsedTemplate{t}, nil
@@ -100,10 +100,10 @@ func blockDepth(text, delimiter string) (deepest int) {
 	return deepest
 }
 
-// addBodyLimitCalls adds a call of countBodyExecution to the list and to every body in it, so
+// insertBodyExecutionCounters adds a call of countTemplateBodyExecution to the list and to every body in it, so
 // that the execution fails after maxTemplateBodyExecutions: text/template cannot be cancelled,
 // and {{range 1000000000000}} would keep a CPU busy for hours.
-func addBodyLimitCalls(tree *parse.Tree, list *parse.ListNode) {
+func insertBodyExecutionCounters(tree *parse.Tree, list *parse.ListNode) {
 	if list == nil {
 		return
 	}
@@ -116,22 +116,22 @@ func addBodyLimitCalls(tree *parse.Tree, list *parse.ListNode) {
 		nodes = append(nodes, n)
 		switch n := n.(type) {
 		case *parse.RangeNode:
-			addBodyLimitCalls(tree, n.List)
-			addBodyLimitCalls(tree, n.ElseList)
+			insertBodyExecutionCounters(tree, n.List)
+			insertBodyExecutionCounters(tree, n.ElseList)
 		case *parse.IfNode:
-			addBranchBodyLimitCalls(tree, &n.BranchNode)
+			insertBranchBodyExecutionCounters(tree, &n.BranchNode)
 		case *parse.WithNode:
-			addBranchBodyLimitCalls(tree, &n.BranchNode)
+			insertBranchBodyExecutionCounters(tree, &n.BranchNode)
 		}
 	}
 	list.Nodes = nodes
 }
 
-// addBranchBodyLimitCalls calls addBodyLimitCalls for both bodies of an if or
+// insertBranchBodyExecutionCounters calls insertBodyExecutionCounters for both bodies of an if or
 // with.
-func addBranchBodyLimitCalls(tree *parse.Tree, n *parse.BranchNode) {
-	addBodyLimitCalls(tree, n.List)
-	addBodyLimitCalls(tree, n.ElseList)
+func insertBranchBodyExecutionCounters(tree *parse.Tree, n *parse.BranchNode) {
+	insertBodyExecutionCounters(tree, n.List)
+	insertBodyExecutionCounters(tree, n.ElseList)
 }
 
 // newCallNode returns the parsed form of {{ function }}.
@@ -194,7 +194,7 @@ func (l *limitedBuffer) Write(b []byte) (int, error) {
 // pass.
 func (p *renderPass) funcs() template.FuncMap {
 	all := template.FuncMap{
-		bodyStartFuncName:          p.countBodyExecution,
+		bodyStartFuncName:          p.countTemplateBodyExecution,
 		beforeTemplateCallFuncName: p.enterTemplateCall,
 		afterTemplateCallFuncName:  func() string { p.templateDepth--; return "" },
 		"env":                      func(name string) (string, error) { value, _, err := p.env(name); return value, err },
@@ -222,7 +222,7 @@ func (p *renderPass) funcs() template.FuncMap {
 			all[name] = failingFunc(name, disabledReason)
 		}
 	}
-	return acceptItemArgs(all)
+	return acceptVarItemArgs(all)
 }
 
 // failingFunc returns a function that always fails.
@@ -230,8 +230,8 @@ func failingFunc(name, why string) func(...any) (string, error) {
 	return func(...any) (string, error) { return "", permanentErrorf("%s: %s", name, why) }
 }
 
-func (p *renderPass) countBodyExecution() (string, error) {
-	if p.bodyExecutions++; p.bodyExecutions > maxTemplateBodyExecutions {
+func (p *renderPass) countTemplateBodyExecution() (string, error) {
+	if p.templateBodyExecutions++; p.templateBodyExecutions > maxTemplateBodyExecutions {
 		return "", fmt.Errorf("more than %d steps", maxTemplateBodyExecutions)
 	}
 	return "", p.ctx.Err()
@@ -318,7 +318,7 @@ func (p *renderPass) readSource(s dataSource, how fetchFunc) (any, error) {
 }
 
 func (p *renderPass) fileFunc(path string) (string, error) {
-	at, ok := p.task.dirs.resolveReadable(path)
+	at, ok := p.task.dirs.resolveReadablePath(path)
 	if !ok || at.root == p.task.dirs.sharedAllocDir {
 		return "", permanentErrorf("'%s' is outside of sandbox", path)
 	}

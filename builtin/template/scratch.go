@@ -29,7 +29,7 @@ func (s *scratch) Get(k string) any { return s.values[k] }
 
 // Set stores a value, and returns "", because templates print results.
 func (s *scratch) Set(k string, v any) (string, error) {
-	w, err := sizeOf(v)
+	w, err := valueSize(v)
 	if err != nil {
 		return "", err
 	}

@@ -11,20 +11,20 @@ import (
 // print, in bytes.
 const maxValueSize = 2 * maxContentSize
 
-// sizeOf returns approximately how many bytes a value has when it is printed,
+// valueSize returns approximately how many bytes a value has when it is printed,
 // and an error if these are too many. A value that contains another value
 // twice, at many levels, can be built fast and grows exponentially when it is
-// printed, so every function that builds values calls sizeOf. Values are
+// printed, so every function that builds values calls valueSize. Values are
 // immutable, so that no value can contain itself.
-func sizeOf(v any) (int, error) {
+func valueSize(v any) (int, error) {
 	left := maxValueSize
-	err := checkSize(reflect.ValueOf(v), 0, &left)
+	err := subtractValueSize(reflect.ValueOf(v), 0, &left)
 	return maxValueSize - left, err
 }
 
-// limitSize returns v, or an error if v is too large.
-func limitSize[T any](v T) (T, error) {
-	_, err := sizeOf(v)
+// limitValueSize returns v, or an error if v is too large.
+func limitValueSize[T any](v T) (T, error) {
+	_, err := valueSize(v)
 	return v, err
 }
 
@@ -34,7 +34,7 @@ const valueOverhead = 8
 
 var errScratchAsValue = errors.New("scratch is not a value: take what is in it with scratch.Get")
 
-func checkSize(v reflect.Value, depth int, left *int) error {
+func subtractValueSize(v reflect.Value, depth int, left *int) error {
 	switch *left -= valueOverhead; {
 	case v.Kind() == reflect.String:
 		*left -= v.Len()
@@ -50,25 +50,25 @@ func checkSize(v reflect.Value, depth int, left *int) error {
 	switch v.Kind() {
 	case reflect.Interface:
 		if !v.IsNil() {
-			return checkSize(v.Elem(), depth, left)
+			return subtractValueSize(v.Elem(), depth, left)
 		}
 	case reflect.Slice, reflect.Array:
 		for i := range v.Len() {
-			if err := checkSize(v.Index(i), depth+1, left); err != nil {
+			if err := subtractValueSize(v.Index(i), depth+1, left); err != nil {
 				return err
 			}
 		}
 	case reflect.Map:
 		for entries := v.MapRange(); entries.Next(); {
 			for _, part := range []reflect.Value{entries.Key(), entries.Value()} {
-				if err := checkSize(part, depth+1, left); err != nil {
+				if err := subtractValueSize(part, depth+1, left); err != nil {
 					return err
 				}
 			}
 		}
 	case reflect.Struct:
 		for i := range v.NumField() {
-			if err := checkSize(v.Field(i), depth+1, left); err != nil {
+			if err := subtractValueSize(v.Field(i), depth+1, left); err != nil {
 				return err
 			}
 		}
@@ -88,7 +88,7 @@ func limitLength(s string) (string, error) {
 // arguments.
 func limitedPrintFunc(print func(...any) string) func(...any) (string, error) {
 	return func(v ...any) (string, error) {
-		if _, err := sizeOf(v); err != nil {
+		if _, err := valueSize(v); err != nil {
 			return "", err
 		}
 		return limitLength(print(v...))
@@ -99,7 +99,7 @@ func limitedPrintFunc(print func(...any) string) func(...any) (string, error) {
 // from the format before it prints, because a format can request a million blanks
 // many times.
 func limitedPrintf(format string, v ...any) (string, error) {
-	largest, err := sizeOf(v)
+	largest, err := valueSize(v)
 	if err != nil {
 		return "", err
 	}

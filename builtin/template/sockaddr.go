@@ -163,8 +163,8 @@ func (a *interfaceAddress) ipVersion() string {
 	return "IPv6"
 }
 
-// flagConditions maps the names of address flags in selectors to their conditions.
-var flagConditions = map[string]func(*interfaceAddress) bool{
+// addressFlagConditions maps the names of address flags in selectors to their conditions.
+var addressFlagConditions = map[string]func(*interfaceAddress) bool{
 	"up":                        (*interfaceAddress).up,
 	"down":                      func(a *interfaceAddress) bool { return !a.up() },
 	"broadcast":                 func(a *interfaceAddress) bool { return a.flags&net.FlagBroadcast != 0 },
@@ -225,12 +225,12 @@ func newAddressFilter(by, what string) (func(*interfaceAddress) bool, error) {
 		}, nil
 	case "flag", "flags":
 		for _, word := range words {
-			if flagConditions[word] == nil {
-				return nil, fmt.Errorf("sockaddr: there is no flag %q, only %s", word, sortedKeys(flagConditions))
+			if addressFlagConditions[word] == nil {
+				return nil, fmt.Errorf("sockaddr: there is no flag %q, only %s", word, joinSortedKeys(addressFlagConditions))
 			}
 		}
 		return func(a *interfaceAddress) bool {
-			return !slices.ContainsFunc(words, func(word string) bool { return !flagConditions[word](a) })
+			return !slices.ContainsFunc(words, func(word string) bool { return !addressFlagConditions[word](a) })
 		}, nil
 	case "network":
 		var networks []netip.Prefix
@@ -245,7 +245,7 @@ func newAddressFilter(by, what string) (func(*interfaceAddress) bool, error) {
 	case "rfc":
 		for _, word := range words {
 			if rfcNetworks()[word] == nil {
-				return nil, fmt.Errorf("sockaddr: the networks of RFC %s are not known; known are %s", word, sortedKeys(rfcNetworks()))
+				return nil, fmt.Errorf("sockaddr: the networks of RFC %s are not known; known are %s", word, joinSortedKeys(rfcNetworks()))
 			}
 		}
 		return func(a *interfaceAddress) bool {
@@ -262,7 +262,9 @@ func newAddressFilter(by, what string) (func(*interfaceAddress) bool, error) {
 	return nil, fmt.Errorf("sockaddr: addresses are chosen by address, flags, name, network, rfc, size or type, not by %q", by)
 }
 
-func sortedKeys[T any](m map[string]T) string { return strings.Join(slices.Sorted(maps.Keys(m)), ", ") }
+func joinSortedKeys[T any](m map[string]T) string {
+	return strings.Join(slices.Sorted(maps.Keys(m)), ", ")
+}
 
 func (l addressList) selectAddresses(by, what string, with bool) (addressList, error) {
 	meant, err := newAddressFilter(by, what)
@@ -299,7 +301,7 @@ func (l addressList) sortBy(by string) (addressList, error) {
 	for i := range keys {
 		keys[i] = strings.TrimSpace(keys[i])
 		if compareFuncs[strings.TrimLeft(keys[i], "+-")] == nil {
-			return nil, fmt.Errorf("sockaddr: addresses are sorted by %s, not by %q", sortedKeys(compareFuncs), keys[i])
+			return nil, fmt.Errorf("sockaddr: addresses are sorted by %s, not by %q", joinSortedKeys(compareFuncs), keys[i])
 		}
 	}
 	return l.sortByKeys(keys...), nil

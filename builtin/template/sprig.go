@@ -61,9 +61,9 @@ func sprigFuncs() template.FuncMap {
 		"contains":  func(part, s string) bool { return strings.Contains(s, part) },
 		"hasPrefix": func(prefix, s string) bool { return strings.HasPrefix(s, prefix) },
 		"hasSuffix": func(suffix, s string) bool { return strings.HasSuffix(s, suffix) },
-		"quote":     limitedPrintFunc(func(v ...any) string { return joinMapped(v, strconv.Quote) }),
-		"squote":    limitedPrintFunc(func(v ...any) string { return joinMapped(v, func(s string) string { return "'" + s + "'" }) }),
-		"cat":       limitedPrintFunc(func(v ...any) string { return joinMapped(v, func(s string) string { return s }) }),
+		"quote":     limitedPrintFunc(func(v ...any) string { return mapAndJoin(v, strconv.Quote) }),
+		"squote":    limitedPrintFunc(func(v ...any) string { return mapAndJoin(v, func(s string) string { return "'" + s + "'" }) }),
+		"cat":       limitedPrintFunc(func(v ...any) string { return mapAndJoin(v, func(s string) string { return s }) }),
 		"indent":    func(n int, s string) (string, error) { return indentWithPrefix("", n, s) },
 		"nindent":   func(n int, s string) (string, error) { return indentWithPrefix("\n", n, s) },
 		"replace":   replaceAll,
@@ -126,8 +126,8 @@ func sprigFuncs() template.FuncMap {
 			return reduceInts(v, func(a, b int64) (int64, error) { return min(a, b), nil })
 		},
 		"add1":      func(v any) (int64, error) { n, err := toInt(v); return n + 1, err },
-		"until":     countUntil,
-		"untilStep": countSteps,
+		"until":     intRange,
+		"untilStep": intRangeWithStep,
 		"seq":       formatSequence,
 
 		"addf":  func(v ...any) (float64, error) { return reduceFloats(v, func(a, b float64) float64 { return a + b }) },
@@ -170,8 +170,8 @@ func sprigFuncs() template.FuncMap {
 		"toPrettyJson": newJSONEncodeFunc("  ", true),
 		"toRawJson":    newJSONEncodeFunc("", false),
 
-		"list":   func(v ...any) ([]any, error) { return limitSize(v) },
-		"tuple":  func(v ...any) ([]any, error) { return limitSize(v) },
+		"list":   func(v ...any) ([]any, error) { return limitValueSize(v) },
+		"tuple":  func(v ...any) ([]any, error) { return limitValueSize(v) },
 		"first":  func(list any) (any, error) { return elementAt(list, 0) },
 		"last":   func(list any) (any, error) { return elementAt(list, -1) },
 		"append": func(list, v any) ([]any, error) { return concatLists(list, []any{v}) },
@@ -222,11 +222,11 @@ func sprigFuncs() template.FuncMap {
 		"pick":           func(d map[string]any, keys ...string) map[string]any { return filterKeys(d, keys, true) },
 		"omit":           func(d map[string]any, keys ...string) map[string]any { return filterKeys(d, keys, false) },
 		"pluck":          pluck,
-		"values":         func(d map[string]any) ([]any, error) { return limitSize(sortedValues(d)) },
+		"values":         func(d map[string]any) ([]any, error) { return limitValueSize(sortedValues(d)) },
 		"deepCopy":       func(v any) any { return v }, // values are immutable
 		"keys":           func(dicts ...map[string]any) []string { return slices.Sorted(maps.Keys(mergeDicts(dicts, true))) },
-		"merge":          func(dicts ...map[string]any) (map[string]any, error) { return limitSize(mergeDicts(dicts, false)) },
-		"mergeOverwrite": func(dicts ...map[string]any) (map[string]any, error) { return limitSize(mergeDicts(dicts, true)) },
+		"merge":          func(dicts ...map[string]any) (map[string]any, error) { return limitValueSize(mergeDicts(dicts, false)) },
+		"mergeOverwrite": func(dicts ...map[string]any) (map[string]any, error) { return limitValueSize(mergeDicts(dicts, true)) },
 
 		"base":  path.Base,
 		"dir":   path.Dir,
@@ -295,9 +295,9 @@ func truncateText(n int, s string) string {
 	return s[:min(n, len(s))]
 }
 
-// joinMapped applies how to each value that is not nil, and joins the results
+// mapAndJoin applies how to each value that is not nil, and joins the results
 // with blanks.
-func joinMapped(v []any, how func(string) string) string {
+func mapAndJoin(v []any, how func(string) string) string {
 	var mappedTexts []string
 	for _, one := range v {
 		if one != nil {
@@ -332,7 +332,7 @@ func toStrings(list any) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := sizeOf(list); err != nil {
+	if _, err := valueSize(list); err != nil {
 		return nil, err
 	}
 	all := make([]string, len(l))
@@ -361,7 +361,7 @@ func concatLists(lists ...any) ([]any, error) {
 		}
 		all = append(all, l...)
 	}
-	return limitSize(all)
+	return limitValueSize(all)
 }
 
 func uniqueElements(list any) ([]any, error) {
@@ -384,7 +384,7 @@ func newDict(pairs ...any) (map[string]any, error) {
 		}
 		d[fmt.Sprint(pairs[i])] = v
 	}
-	return limitSize(d)
+	return limitValueSize(d)
 }
 
 func mergeDicts(dicts []map[string]any, override bool) map[string]any {
@@ -436,8 +436,8 @@ func reduceInts(v []any, do func(a, b int64) (int64, error)) (result int64, err 
 	return result, nil
 }
 
-// countUntil counts from 0 up to n, exclusive; n may be negative.
-func countUntil(n int) ([]int, error) {
+// intRange counts from 0 up to n, exclusive; n may be negative.
+func intRange(n int) ([]int, error) {
 	if n > maxTemplateBodyExecutions || n < -maxTemplateBodyExecutions {
 		return nil, fmt.Errorf("a list of more than %d numbers", maxTemplateBodyExecutions)
 	}
@@ -489,8 +489,8 @@ func dateModify(by string, at any) (time.Time, error) {
 	return t.Add(d), err
 }
 
-// countSteps returns the numbers from, from+by, from+2*by, … that come before to.
-func countSteps(from, to, by int) ([]int, error) {
+// intRangeWithStep returns the numbers from, from+by, from+2*by, … that come before to.
+func intRangeWithStep(from, to, by int) ([]int, error) {
 	var numbers []int
 	for at := from; by > 0 && at < to || by < 0 && at > to; at += by {
 		if numbers = append(numbers, at); len(numbers) > maxTemplateBodyExecutions {
@@ -517,11 +517,11 @@ func formatSequence(bounds ...int) (string, error) {
 	if len(bounds) < 3 && to < from {
 		by = -1
 	}
-	end := to + 1 // countSteps excludes the last number, seq includes it
+	end := to + 1 // intRangeWithStep excludes the last number, seq includes it
 	if by < 0 {
 		end = to - 1
 	}
-	list, err := countSteps(from, end, by)
+	list, err := intRangeWithStep(from, end, by)
 	return strings.Trim(fmt.Sprint(list), "[]"), err
 }
 
@@ -571,7 +571,7 @@ func pluck(key string, dicts ...map[string]any) ([]any, error) {
 			all = append(all, v)
 		}
 	}
-	return limitSize(all)
+	return limitValueSize(all)
 }
 
 // sortedValues returns the values of a dictionary in the order of their keys.

@@ -62,8 +62,8 @@ type restartRequest struct {
 	failure bool
 }
 
-// missingEventInterval is the interval of events about missing data.
-const missingEventInterval = 3 * time.Second
+// missingDataEventInterval is the interval of events about missing data.
+const missingDataEventInterval = 3 * time.Second
 
 // restartReason is the text of Nomad's event.
 const restartReason = "Template with change_mode restart re-rendered"
@@ -181,7 +181,7 @@ func (t *taskRenderer) loadRenderedFiles() {
 // renderUntilComplete renders all templates for the first time, and emits events while
 // data are missing.
 func (t *taskRenderer) renderUntilComplete(ctx context.Context) error {
-	lastEvent, ticker := "", time.NewTicker(missingEventInterval)
+	lastEvent, ticker := "", time.NewTicker(missingDataEventInterval)
 	defer ticker.Stop()
 	for {
 		changed, missing, err := t.renderStaleFiles(ctx)
@@ -289,7 +289,7 @@ func (t *taskRenderer) compileFile(ctx context.Context, f *templateFile) (*parse
 	if err != nil {
 		return nil, err
 	}
-	at, ok := t.dirs.resolveReadable(path)
+	at, ok := t.dirs.resolveReadablePath(path)
 	if !ok {
 		return nil, permanentErrorf("template source path escapes alloc directory: %q", f.SourcePath)
 	}
@@ -397,7 +397,7 @@ func (t *taskRenderer) awaitStableData(ctx context.Context) ([]*templateFile, er
 		}
 		var minWait, maxWait time.Duration
 		for _, c := range changed {
-			l, m := c.settleTimes(&t.limits)
+			l, m := c.effectiveWait(&t.limits)
 			minWait, maxWait = max(minWait, l), max(maxWait, m)
 		}
 		timer := time.NewTimer(min(minWait, maxWait-time.Since(began)))

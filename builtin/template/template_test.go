@@ -99,7 +99,7 @@ func TestChangeModes(t *testing.T) {
 	})
 }
 
-func TestScripts(t *testing.T) {
+func TestChangeScripts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.setVariable("app", "w", "one")
@@ -187,7 +187,7 @@ func TestPrestartWaitsForMissingData(t *testing.T) {
 
 // When the task is killed, Prestart returns immediately, and leaves no
 // goroutine running (RS-031).
-func TestKilledWhileWaiting(t *testing.T) {
+func TestPrestartIsCancelledWhileWaiting(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		ctx, kill := context.WithTimeout(t.Context(), time.Second)
@@ -205,7 +205,7 @@ func TestKilledWhileWaiting(t *testing.T) {
 
 // An error of the template itself kills the task (RS-082). An error that other
 // data could fix is left to the restart policy.
-func TestFailures(t *testing.T) {
+func TestTemplateFailures(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		block templateBlock
@@ -284,7 +284,7 @@ func exponentialTemplate() string {
 
 // If new data cause an error while the task is running, the hook restarts the
 // task as failed, and its next starts fail until the data are valid again.
-func TestErrorOnChange(t *testing.T) {
+func TestRenderErrorAfterChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.setVariable("app", "n", "1")
@@ -342,7 +342,7 @@ func TestChangeBetweenPrestartAndStart(t *testing.T) {
 	})
 }
 
-func TestSignals(t *testing.T) {
+func TestChangeSignals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.setVariable("app", "w", "one")
@@ -505,7 +505,7 @@ func TestRenderTemplatesOnRestart(t *testing.T) {
 
 // The option wait delays the handling of a change until no further change has occurred for
 // its minimum, or until its maximum.
-func TestWait(t *testing.T) {
+func TestWaitDelaysRendering(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t)
 		f.setVariable("app", "w", "0")
@@ -527,7 +527,7 @@ func TestWait(t *testing.T) {
 
 // The next agent rejects the scope of an agent that has shut down. Pending
 // calls are repeated with the scope of a new request.
-func TestNewScopeIsUsed(t *testing.T) {
+func TestDeniedCallIsRepeatedWithNewScope(t *testing.T) {
 	for _, capability := range []string{"new", "web"} {
 		synctest.Test(t, func(t *testing.T) {
 			f := newFixture(t)
@@ -636,7 +636,7 @@ func TestFileChangeIsRendered(t *testing.T) {
 
 // The operator's wait applies to template blocks without wait; wait_bounds
 // apply to blocks with wait.
-func TestSettleTime(t *testing.T) {
+func TestEffectiveWait(t *testing.T) {
 	const s = time.Second
 	for _, test := range []struct {
 		name        string
@@ -656,13 +656,13 @@ func TestSettleTime(t *testing.T) {
 		{"the least is never above the most", &waitConfig{Min: s, Max: s}, templateLimits{WaitBounds: waitConfig{Min: 9 * s, Max: 3 * s}}, 9 * s, 9 * s},
 	} {
 		b := templateBlock{Wait: test.block}
-		if shortest, maxWait := b.settleTimes(&test.limits); shortest != test.least || maxWait != test.most {
+		if shortest, maxWait := b.effectiveWait(&test.limits); shortest != test.least || maxWait != test.most {
 			t.Errorf("%s: %v to %v, want %v to %v", test.name, shortest, maxWait, test.least, test.most)
 		}
 	}
 }
 
-func TestLimits(t *testing.T) {
+func TestTemplateLimits(t *testing.T) {
 	outside := t.TempDir()
 	if err := errors.Join(
 		os.WriteFile(filepath.Join(outside, "file"), []byte("of the machine"), 0o600),

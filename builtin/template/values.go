@@ -66,16 +66,16 @@ var (
 	anyType    = reflect.TypeFor[any]()
 )
 
-// acceptItemArgs wraps functions so that their string parameters accept an item,
+// acceptVarItemArgs wraps functions so that their string parameters accept an item,
 // because text/template does not convert an item to a string.
-func acceptItemArgs(funcs template.FuncMap) template.FuncMap {
+func acceptVarItemArgs(funcs template.FuncMap) template.FuncMap {
 	for name, f := range funcs {
-		funcs[name] = wrapFuncForItemArgs(name, reflect.ValueOf(f)).Interface()
+		funcs[name] = wrapFuncForVarItemArgs(name, reflect.ValueOf(f)).Interface()
 	}
 	return funcs
 }
 
-func wrapFuncForItemArgs(name string, f reflect.Value) reflect.Value {
+func wrapFuncForVarItemArgs(name string, f reflect.Value) reflect.Value {
 	t := f.Type()
 	in := make([]reflect.Type, t.NumIn())
 	stringParams := 0

@@ -67,7 +67,7 @@ func preconvert(val cty.Value, want cty.Type) (cty.Value, error) {
 	case want.IsMapType() && ty.IsObjectType():
 		attrs := val.AsValueMap()
 		names := slices.Sorted(maps.Keys(attrs))
-		elems, same, err := preconvertCollection(valuesInOrder(attrs, names), want)
+		elems, same, err := preconvertCollection(orderedAttrValues(attrs, names), want)
 		switch {
 		case err != nil:
 			return cty.NilVal, err
@@ -175,7 +175,7 @@ func elementsOf(val cty.Value) []cty.Value {
 	return elems
 }
 
-func valuesInOrder(attrs map[string]cty.Value, names []string) []cty.Value {
+func orderedAttrValues(attrs map[string]cty.Value, names []string) []cty.Value {
 	vals := make([]cty.Value, len(names))
 	for i, name := range names {
 		vals[i] = attrs[name]
@@ -254,10 +254,10 @@ func CountTypes(ty cty.Type) int {
 	return n
 }
 
-// Expression returns the expression of the named attribute. Preconvert is applied to its
+// PreconvertExpression returns the expression of the named attribute. Preconvert is applied to its
 // value, for the type want. If Preconvert fails, the value is unknown, and the diagnostic
 // has the same text as that of hcldec.
-func Expression(expr hcl.Expression, name string, want cty.Type) hcl.Expression {
+func PreconvertExpression(expr hcl.Expression, name string, want cty.Type) hcl.Expression {
 	return &preconvertedExpr{expr, name, want}
 }
 

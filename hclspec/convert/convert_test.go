@@ -184,7 +184,7 @@ func TestListWithoutCommonTypeIsCutShort(t *testing.T) {
 }
 
 func TestManyTypesAreAnError(t *testing.T) {
-	_, diags := Expression(hcl.StaticExpr(tupleOfManyTypes(), hcl.Range{}), "args", cty.List(cty.DynamicPseudoType)).Value(nil)
+	_, diags := PreconvertExpression(hcl.StaticExpr(tupleOfManyTypes(), hcl.Range{}), "args", cty.List(cty.DynamicPseudoType)).Value(nil)
 	want := `Inappropriate value for attribute "args": the elements have too many different types: 200 are allowed.`
 	if len(diags) != 1 || diags[0].Detail != want {
 		t.Errorf("got %v, want %s", diags, want)

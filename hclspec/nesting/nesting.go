@@ -30,8 +30,8 @@ func depthError(rng hcl.Range) hcl.Diagnostics {
 		fmt.Sprintf("Brackets, templates, operators and blocks may be nested %d levels deep at most.", Max), rng)}
 }
 
-// TooLong returns the diagnostic for an expression with too many operators.
-func TooLong(rng hcl.Range) *hcl.Diagnostic {
+// TooManyOperatorsDiag returns the diagnostic for an expression with too many operators.
+func TooManyOperatorsDiag(rng hcl.Range) *hcl.Diagnostic {
 	return limitError("Expression too long", fmt.Sprintf("An expression may chain %d operators at most.", MaxOperators), rng)
 }
 
@@ -61,9 +61,9 @@ type openBracket struct {
 	operators int
 	// directives is the number of open %{ if } and %{ for } in a template.
 	directives int
-	// isForLoop is true in a { for … } expression, in which a newline does not separate
+	// isForExpr is true in a { for … } expression, in which a newline does not separate
 	// items.
-	isForLoop bool
+	isForExpr bool
 }
 
 func (f *openBracket) totalDepth() int { return 1 + f.unaryOperators + f.chainLength + f.directives }
@@ -103,18 +103,18 @@ func CheckConfig(text []byte, name string) hcl.Diagnostics {
 
 // CheckExpression checks the text of one expression.
 func CheckExpression(text []byte, name string) hcl.Diagnostics {
-	return scanText(hclsyntax.LexExpression, openBracket{token: tokenWholeText}, text, name, hcl.InitialPos)
+	return scanText(hclsyntax.LexExpression, openBracket{token: rootFrameToken}, text, name, hcl.InitialPos)
 }
 
 // CheckTemplate checks the content of a quoted template. start is the position of the
 // template in the file.
 func CheckTemplate(text []byte, name string, start hcl.Pos) hcl.Diagnostics {
-	return scanText(hclsyntax.LexTemplate, openBracket{token: tokenWholeText}, text, name, start)
+	return scanText(hclsyntax.LexTemplate, openBracket{token: rootFrameToken}, text, name, start)
 }
 
-// tokenWholeText is the token of the outermost frame of an expression or template, in which
+// rootFrameToken is the token of the outermost frame of an expression or template, in which
 // a newline does not separate items.
-const tokenWholeText = hclsyntax.TokenEOF
+const rootFrameToken = hclsyntax.TokenEOF
 
 func scanText(lex lexFunc, root openBracket, text []byte, name string, start hcl.Pos) hcl.Diagnostics {
 	if len(text) > firstScanSize {
@@ -140,7 +140,7 @@ func scanTokens(root openBracket, tokens hclsyntax.Tokens) hcl.Diagnostics {
 			return depthError(token.Range)
 		}
 		if n.operators > MaxOperators {
-			return hcl.Diagnostics{TooLong(token.Range)}
+			return hcl.Diagnostics{TooManyOperatorsDiag(token.Range)}
 		}
 	}
 	return nil
@@ -175,10 +175,10 @@ func (n *parserDepth) processToken(token hclsyntax.Token, rest hclsyntax.Tokens)
 		n.addChainLength(top, 1)
 		n.unaryOperators, n.afterOperand = 0, false
 	case hclsyntax.TokenComma:
-		n.startItem(top)
+		n.resetForNextItem(top)
 	case hclsyntax.TokenNewline:
-		if ends := top.token == 0 || top.token == hclsyntax.TokenOBrace && !top.isForLoop; ends {
-			n.startItem(top)
+		if ends := top.token == 0 || top.token == hclsyntax.TokenOBrace && !top.isForExpr; ends {
+			n.resetForNextItem(top)
 		}
 	case hclsyntax.TokenComment:
 		// The parser ignores comments.
@@ -199,8 +199,8 @@ func (n *parserDepth) addOperators(f *openBracket, by int) {
 	n.operators += by
 }
 
-// startItem starts a new item of a list or a body.
-func (n *parserDepth) startItem(f *openBracket) {
+// resetForNextItem starts a new item of a list or a body.
+func (n *parserDepth) resetForNextItem(f *openBracket) {
 	n.addChainLength(f, -f.chainLength)
 	n.addOperators(f, -f.operators)
 	n.unaryOperators, n.afterOperand = 0, false
@@ -208,7 +208,7 @@ func (n *parserDepth) startItem(f *openBracket) {
 
 func (n *parserDepth) openFrame(token hclsyntax.Token, rest hclsyntax.Tokens) {
 	top := &n.frames[len(n.frames)-1]
-	next := firstWord(rest)
+	next := firstSignificantToken(rest)
 	if token.Type == hclsyntax.TokenOBrack && next.Type == hclsyntax.TokenStar {
 		n.addChainLength(top, 1)
 	}
@@ -218,14 +218,14 @@ func (n *parserDepth) openFrame(token hclsyntax.Token, rest hclsyntax.Tokens) {
 	if token.Type == hclsyntax.TokenTemplateControl {
 		n.countDirective(top, string(next.Bytes))
 	}
-	f := openBracket{token: token.Type, unaryOperators: n.unaryOperators, isForLoop: string(next.Bytes) == "for"}
+	f := openBracket{token: token.Type, unaryOperators: n.unaryOperators, isForExpr: string(next.Bytes) == "for"}
 	n.frames = append(n.frames, f)
 	n.depth += f.totalDepth()
 	n.unaryOperators, n.afterOperand = 0, false
 }
 
-// firstWord returns the first token that is neither a newline nor a comment.
-func firstWord(tokens hclsyntax.Tokens) hclsyntax.Token {
+// firstSignificantToken returns the first token that is neither a newline nor a comment.
+func firstSignificantToken(tokens hclsyntax.Tokens) hclsyntax.Token {
 	for _, token := range tokens {
 		if token.Type != hclsyntax.TokenNewline && token.Type != hclsyntax.TokenComment {
 			return token

@@ -29,9 +29,9 @@ type Binary struct {
 	// Argv is the command line, with argv[0].
 	Argv []string
 
-	// Script means that the file is not an ELF file: the interpreter opens the file again
+	// IsScript means that the file is not an ELF file: the interpreter opens the file again
 	// by its path, so it cannot be executed through the handle.
-	Script bool
+	IsScript bool
 }
 
 // Close closes the handle.
@@ -50,7 +50,7 @@ func (e Entry) Open(logger hclog.Logger) (*Binary, error) {
 		if err != nil {
 			return nil, err
 		}
-		return &Binary{File: f, Path: "/proc/self/exe", Argv: append([]string{argv0}, e.Args...)}, nil
+		return &Binary{File: f, Path: "/proc/self/exe", Argv: append([]string{builtinArgv0}, e.Args...)}, nil
 	}
 
 	root, err := os.OpenRoot(e.dir)
@@ -98,7 +98,7 @@ func (b *Binary) checkStartable(e Entry, logger hclog.Logger) error {
 	if err != nil && err != io.EOF {
 		return err
 	}
-	b.Script = !bytes.Equal(fileMagic[:n], []byte("\x7fELF"))
+	b.IsScript = !bytes.Equal(fileMagic[:n], []byte("\x7fELF"))
 
 	if e.Block == nil || e.Block.SHA256 == "" {
 		return nil

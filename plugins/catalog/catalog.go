@@ -28,8 +28,8 @@ const DriverPrefix = "nomad-driver-"
 // external plugin of a lower version does not replace a builtin.
 const DefaultBuiltinVersion = "0.1.0"
 
-// argv0 is the name of a builtin plugin's process in the process list.
-const argv0 = "nomad-lite"
+// builtinArgv0 is the name of a builtin plugin's process in the process list.
+const builtinArgv0 = "nomad-lite"
 
 // Builtin is a plugin that this binary serves itself.
 type Builtin struct {
@@ -54,11 +54,11 @@ type Config struct {
 	// with one name the later block wins, field by field.
 	Blocks []PluginBlock
 
-	// Requested are the names of the drivers and hooks of one job. If it is set, the catalog
+	// RequestedNames are the names of the drivers and hooks of one job. If it is set, the catalog
 	// holds the builtins of these names, the files that a block names, and the files of
 	// these names, with DriverPrefix or without. Nil means all builtins, and only files
 	// that a block names.
-	Requested []string
+	RequestedNames []string
 
 	Logger hclog.Logger // nil means no logging
 }
@@ -80,7 +80,7 @@ type Entry struct {
 
 	// ProgramID identifies the file and how it is started. It is zero for a builtin, and if
 	// there is no file.
-	Program ProgramID
+	ProgramID ProgramID
 
 	// Err is the reason why the plugin may not be started, if it is already known.
 	Err error
@@ -141,7 +141,7 @@ func (e Entry) Equal(other Entry) bool {
 		// no difference.
 		return PluginBlock{Config: e.Block.Config, EnvAllowlist: e.Block.EnvAllowlist, SHA256: e.Block.SHA256}
 	}
-	return e.SameID(other) && e.Program == other.Program && slices.Equal(e.Args, other.Args) &&
+	return e.SameID(other) && e.ProgramID == other.ProgramID && slices.Equal(e.Args, other.Args) &&
 		reflect.DeepEqual(options(e), options(other)) && fmt.Sprint(e.Err) == fmt.Sprint(other.Err)
 }
 
@@ -179,7 +179,7 @@ func New(cfg Config) (*Catalog, error) {
 	used := make(map[string]bool) // names of the blocks that have an entry
 	for _, f := range scanDir(cfg.Dir, cfg.Logger) {
 		block := blocks[f.name]
-		if block == nil && !cfg.autoStart(f, builtins) {
+		if block == nil && !cfg.shouldStartWithoutBlock(f, builtins) {
 			continue
 		}
 		used[f.name] = true
@@ -187,7 +187,7 @@ func New(cfg Config) (*Catalog, error) {
 		if block != nil {
 			e.Args = block.Args
 		}
-		if e.Program, err = e.programID(f.info); err != nil {
+		if e.ProgramID, err = e.programID(f.info); err != nil {
 			return nil, err
 		}
 		c.entries = append(c.entries, e)
@@ -200,13 +200,13 @@ func New(cfg Config) (*Catalog, error) {
 				cfg.Logger.Warn("args in the plugin block of a builtin are ignored", "plugin", b.Name, "config", block.Range.String())
 			}
 		}
-		if cfg.Requested == nil || slices.Contains(cfg.Requested, b.Name) {
+		if cfg.RequestedNames == nil || slices.Contains(cfg.RequestedNames, b.Name) {
 			c.entries = append(c.entries, b.entry(block))
 		}
 	}
 	for _, name := range order {
 		if !used[name] {
-			c.entries = append(c.entries, blocks[name].missingEntry(cfg.Dir))
+			c.entries = append(c.entries, blocks[name].entryWithoutFile(cfg.Dir))
 		}
 	}
 	sort.SliceStable(c.entries, func(i, j int) bool { return c.entries[i].Compare(&c.entries[j]) < 0 })
@@ -228,8 +228,8 @@ func builtinNames(builtins []Builtin) (map[string]bool, error) {
 	return names, nil
 }
 
-// missingEntry returns the entry of a plugin that has a block but no file and no builtin.
-func (b *PluginBlock) missingEntry(dir string) Entry {
+// entryWithoutFile returns the entry of a plugin that has a block but no file and no builtin.
+func (b *PluginBlock) entryWithoutFile(dir string) Entry {
 	where := "no plugin directory is given"
 	if dir != "" {
 		where = "no such file in " + dir
@@ -237,11 +237,11 @@ func (b *PluginBlock) missingEntry(dir string) Entry {
 	return Entry{Name: b.Name, Block: b, Err: fmt.Errorf("named at %s: %s", b.Range, where)}
 }
 
-// autoStart reports whether a file without a plugin block is started.
-func (cfg *Config) autoStart(f dirEntry, builtins map[string]bool) bool {
+// shouldStartWithoutBlock reports whether a file without a plugin block is started.
+func (cfg *Config) shouldStartWithoutBlock(f dirEntry, builtins map[string]bool) bool {
 	bare := strings.TrimPrefix(f.name, DriverPrefix)
 	switch {
-	case !slices.Contains(cfg.Requested, f.name) && !slices.Contains(cfg.Requested, bare):
+	case !slices.Contains(cfg.RequestedNames, f.name) && !slices.Contains(cfg.RequestedNames, bare):
 		cfg.Logger.Debug("plugin file is not named by a plugin block, not started", "plugin", f.name, "path", f.path)
 		return false
 	case builtins[bare]:

@@ -83,7 +83,7 @@ func TestStartableFiles(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			cfg := Config{Builtins: builtins, Dir: makePluginDir(t, files...), Blocks: tt.blocks, Requested: tt.wanted}
+			cfg := Config{Builtins: builtins, Dir: makePluginDir(t, files...), Blocks: tt.blocks, RequestedNames: tt.wanted}
 			if tt.noDir {
 				cfg.Dir = ""
 			}
@@ -112,7 +112,7 @@ func TestInvalidPluginNames(t *testing.T) {
 	}
 }
 
-func TestEntry(t *testing.T) {
+func TestEntryFields(t *testing.T) {
 	dir := makePluginDir(t, "nomad-driver-hello")
 	c, err := New(Config{
 		Dir:      dir,
@@ -147,8 +147,8 @@ func TestEntry(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	if got := strings.Join(b.Argv, " "); got != "nomad-lite plugin serve mock" || b.Script {
-		t.Errorf("builtin: %s, script %v", got, b.Script)
+	if got := strings.Join(b.Argv, " "); got != "nomad-lite plugin serve mock" || b.IsScript {
+		t.Errorf("builtin: %s, script %v", got, b.IsScript)
 	}
 	self, _ := os.Stat("/proc/self/exe")
 	if info, _ := b.File.Stat(); !os.SameFile(info, self) {
@@ -159,8 +159,8 @@ func TestEntry(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	if got := strings.Join(b.Argv, " "); got != path+" -v" || !b.Script || b.Path != path {
-		t.Errorf("external: %s, script %v", got, b.Script)
+	if got := strings.Join(b.Argv, " "); got != path+" -v" || !b.IsScript || b.Path != path {
+		t.Errorf("external: %s, script %v", got, b.IsScript)
 	}
 	sum := sha256.Sum256([]byte("#!/bin/sh\n"))
 	if got, err := b.SHA256(); err != nil || got != hex.EncodeToString(sum[:]) {
@@ -178,7 +178,7 @@ func TestBuiltinConfig(t *testing.T) {
 		"a block without config": {[]PluginBlock{{Name: "raw_exec", Args: []string{"x"}}}, "map[enabled:true]"},
 		"a block with config":    {[]PluginBlock{{Name: "raw_exec", Config: map[string]any{}}}, "map[]"},
 	} {
-		c, err := New(Config{Builtins: []Builtin{{Name: "raw_exec", Config: own}}, Blocks: tt.blocks, Dir: makePluginDir(t, "raw_exec"), Requested: []string{"raw_exec"}})
+		c, err := New(Config{Builtins: []Builtin{{Name: "raw_exec", Config: own}}, Blocks: tt.blocks, Dir: makePluginDir(t, "raw_exec"), RequestedNames: []string{"raw_exec"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -194,7 +194,7 @@ func TestBuiltinConfig(t *testing.T) {
 func TestRelativeDirectory(t *testing.T) {
 	dir := makePluginDir(t, "x")
 	t.Chdir(dir)
-	c, err := New(Config{Dir: ".", Requested: []string{"x"}})
+	c, err := New(Config{Dir: ".", RequestedNames: []string{"x"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +214,7 @@ func TestElfIsExecutedByHandle(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "x"), []byte("\x7fELF and so on"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	c, err := New(Config{Dir: dir, Requested: []string{"x"}})
+	c, err := New(Config{Dir: dir, RequestedNames: []string{"x"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +223,7 @@ func TestElfIsExecutedByHandle(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close()
-	if b.Script {
+	if b.IsScript {
 		t.Error("an ELF file is taken for a script")
 	}
 	// The handle still reads the checked file after the file at its path is replaced.
@@ -302,7 +302,7 @@ func TestUnsafePluginIsRefused(t *testing.T) {
 			// The same change is also detected when it is made after the scan of the
 			// directory, before the launch.
 			dir = makePluginDir(t, "x", "target")
-			c, newErr := New(Config{Dir: dir, Requested: []string{"x"}})
+			c, newErr := New(Config{Dir: dir, RequestedNames: []string{"x"}})
 			if newErr != nil {
 				t.Fatal(newErr)
 			}
@@ -321,7 +321,7 @@ func TestUnsafePluginIsRefused(t *testing.T) {
 
 func openRequestedPlugin(t *testing.T, dir string) error {
 	t.Helper()
-	c, err := New(Config{Dir: dir, Requested: []string{"x"}})
+	c, err := New(Config{Dir: dir, RequestedNames: []string{"x"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -441,7 +441,7 @@ func TestProgramID(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return c.Entries()[0].Program
+		return c.Entries()[0].ProgramID
 	}
 	first := program(PluginBlock{})
 	if first == (ProgramID{}) || program(PluginBlock{SHA256: "0"}) != first {

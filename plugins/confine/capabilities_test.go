@@ -20,13 +20,13 @@ func TestKeepCapabilities(t *testing.T) {
 		t.Skip("needs root, which has capabilities")
 	}
 	dir := t.TempDir()
-	closedErr, ownErr := filepath.Join(dir, "closed"), filepath.Join(dir, "own")
-	for _, path := range []string{closedErr, ownErr} {
+	otherUserFile, rootFile := filepath.Join(dir, "closed"), filepath.Join(dir, "own")
+	for _, path := range []string{otherUserFile, rootFile} {
 		if err := os.WriteFile(path, nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Chown(closedErr, 12345, 12345); err != nil {
+	if err := os.Chown(otherUserFile, 12345, 12345); err != nil {
 		t.Fatal(err)
 	}
 	type capabilityChecks struct{ drop, closed, own, chown error }
@@ -34,15 +34,15 @@ func TestKeepCapabilities(t *testing.T) {
 	go func() {
 		runtime.LockOSThread() // the locked thread exits with the goroutine
 		r := capabilityChecks{drop: KeepCapabilities(unix.CAP_CHOWN)}
-		_, r.closed = os.ReadFile(closedErr)
-		_, r.own = os.ReadFile(ownErr)
-		r.chown = os.Chown(ownErr, 12345, 12345)
+		_, r.closed = os.ReadFile(otherUserFile)
+		_, r.own = os.ReadFile(rootFile)
+		r.chown = os.Chown(rootFile, 12345, 12345)
 		results <- r
 	}()
 	if r := <-results; r.drop != nil || !errors.Is(r.closed, os.ErrPermission) || r.own != nil || r.chown != nil {
 		t.Errorf("on the thread: %v, a file of another user: %v, one of root: %v, its owner: %v", r.drop, r.closed, r.own, r.chown)
 	}
-	if _, err := os.ReadFile(closedErr); err != nil {
+	if _, err := os.ReadFile(otherUserFile); err != nil {
 		t.Errorf("the process has lost its capabilities: %v", err)
 	}
 }

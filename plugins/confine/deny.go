@@ -91,35 +91,35 @@ func installSeccompFilter(flags uintptr, calls []Syscall) {
 // architecture, fail with EACCES.
 func compileSeccompFilter(arch uint32, calls []Syscall) []unix.SockFilter {
 	const (
-		loadOp        = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
-		jumpIfEqual   = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
-		jumpIfAtLeast = unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K
-		returnOp      = unix.BPF_RET | unix.BPF_K
+		bpfLoad          = unix.BPF_LD | unix.BPF_W | unix.BPF_ABS
+		bpfJumpIfEqual   = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
+		bpfJumpIfAtLeast = unix.BPF_JMP | unix.BPF_JGE | unix.BPF_K
+		bpfReturn        = unix.BPF_RET | unix.BPF_K
 
 		// Offsets in struct seccomp_data.
-		numberOffset, architectureOffset, argumentOffset = 0, 4, 16
-		x32ABIStart                                      = 0x40000000 // lowest system call number of the x32 ABI
+		syscallNumberOffset, architectureOffset, argumentOffset = 0, 4, 16
+		x32ABIStart                                             = 0x40000000 // lowest system call number of the x32 ABI
 	)
-	denied := unix.SockFilter{Code: returnOp, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EACCES)}
+	denied := unix.SockFilter{Code: bpfReturn, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EACCES)}
 	filter := []unix.SockFilter{
-		{Code: loadOp, K: architectureOffset},
-		{Code: jumpIfEqual, K: arch, Jt: 1},
+		{Code: bpfLoad, K: architectureOffset},
+		{Code: bpfJumpIfEqual, K: arch, Jt: 1},
 		denied,
-		{Code: loadOp, K: numberOffset},
-		{Code: jumpIfAtLeast, K: x32ABIStart, Jf: 1},
+		{Code: bpfLoad, K: syscallNumberOffset},
+		{Code: bpfJumpIfAtLeast, K: x32ABIStart, Jf: 1},
 		denied,
 	}
 	for _, c := range calls {
 		if !c.CheckArgument {
-			filter = append(filter, unix.SockFilter{Code: jumpIfEqual, K: c.Number, Jf: 1}, denied)
+			filter = append(filter, unix.SockFilter{Code: bpfJumpIfEqual, K: c.Number, Jf: 1}, denied)
 			continue
 		}
 		filter = append(filter,
-			unix.SockFilter{Code: jumpIfEqual, K: c.Number, Jf: 4},
-			unix.SockFilter{Code: loadOp, K: argumentOffset},
-			unix.SockFilter{Code: jumpIfEqual, K: c.Argument, Jf: 1},
+			unix.SockFilter{Code: bpfJumpIfEqual, K: c.Number, Jf: 4},
+			unix.SockFilter{Code: bpfLoad, K: argumentOffset},
+			unix.SockFilter{Code: bpfJumpIfEqual, K: c.Argument, Jf: 1},
 			denied,
-			unix.SockFilter{Code: loadOp, K: numberOffset})
+			unix.SockFilter{Code: bpfLoad, K: syscallNumberOffset})
 	}
-	return append(filter, unix.SockFilter{Code: returnOp, K: unix.SECCOMP_RET_ALLOW})
+	return append(filter, unix.SockFilter{Code: bpfReturn, K: unix.SECCOMP_RET_ALLOW})
 }

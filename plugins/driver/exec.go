@@ -96,11 +96,11 @@ func receiveExecOutput(stream execClientStream, exec Exec, cancel context.Cancel
 
 // writeError is an error of Exec.Stdout or Exec.Stderr, not of the plugin.
 type writeError struct {
-	name string
-	err  error
+	streamName string
+	err        error
 }
 
-func (e *writeError) Error() string { return fmt.Sprintf("write %s: %v", e.name, e.err) }
+func (e *writeError) Error() string { return fmt.Sprintf("write %s: %v", e.streamName, e.err) }
 
 func (e *writeError) Unwrap() error { return e.err }
 

@@ -44,9 +44,9 @@ func (fakeBasePlugin) ConfigSchema(context.Context) (*hclspec.Spec, error) { ret
 
 func (fakeBasePlugin) SetConfig(context.Context, *base.Config) error { return errors.New("not now") }
 
-// TestPluginProcess calls the base and the driver service over go-plugin in a separate
+// TestDriverInSeparateProcess calls the base and the driver service over go-plugin in a separate
 // process, and kills the process.
-func TestPluginProcess(t *testing.T) {
+func TestDriverInSeparateProcess(t *testing.T) {
 	command := exec.Command(os.Args[0])
 	// TMPDIR: a killed plugin does not remove its socket.
 	command.Env = append(os.Environ(), envServePlugin+"=1", "TMPDIR="+t.TempDir())

@@ -12,8 +12,8 @@ import (
 // callers share one request, and all callers get the same result. Errors are not
 // cached.
 type rpcCache[T any] struct {
-	mu       sync.Mutex
-	inflight *inflightRequest[T] // the request in flight or the successful one; nil if there is none
+	mu            sync.Mutex
+	sharedRequest *inflightRequest[T] // the request in flight or the successful one; nil if there is none
 }
 
 // inflightRequest is one request, which is made by its first caller and shared by all
@@ -59,17 +59,17 @@ func (t *rpcCache[T]) get(ctx context.Context, conn *base.Conn, ask func() (*T, 
 func (t *rpcCache[T]) findOrStartRequest() (q *inflightRequest[T], leader bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.inflight == nil {
-		t.inflight, leader = &inflightRequest[T]{done: make(chan struct{})}, true
+	if t.sharedRequest == nil {
+		t.sharedRequest, leader = &inflightRequest[T]{done: make(chan struct{})}, true
 	}
-	return t.inflight, leader
+	return t.sharedRequest, leader
 }
 
 func (t *rpcCache[T]) finishRequest(q *inflightRequest[T], givenUp bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if q.err != nil {
-		q.cancelled, t.inflight = givenUp, nil
+		q.cancelled, t.sharedRequest = givenUp, nil
 	}
 	close(q.done)
 }

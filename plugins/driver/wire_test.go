@@ -110,20 +110,20 @@ func TestMain(m *testing.M) {
 // waitForGoroutinesToEnd waits for the last goroutines to end, and returns the stacks of the
 // goroutines that still run.
 func waitForGoroutinesToEnd() []string {
-	var leftStacks []string
+	var remainingStacks []string
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		buf := make([]byte, 1<<20)
-		leftStacks = leftStacks[:0]
+		remainingStacks = remainingStacks[:0]
 		for stack := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
 			if strings.Contains(stack, "plugins/driver.") && !strings.Contains(stack, "plugins/driver.TestMain") {
-				leftStacks = append(leftStacks, stack)
+				remainingStacks = append(remainingStacks, stack)
 			}
 		}
-		if len(leftStacks) == 0 {
+		if len(remainingStacks) == 0 {
 			return nil
 		}
 	}
-	return leftStacks
+	return remainingStacks
 }
 
 func newClientOf(t testing.TB, impl Driver) (Driver, *fakePluginProcess) {
@@ -137,21 +137,21 @@ type fakeDriver struct {
 	mu    sync.Mutex
 	calls []any
 
-	spec           *hclspec.Spec
-	capabilities   *Capabilities
-	fingerprints   chan Fingerprint
-	handle         *Handle
-	override       *NetworkOverride
-	exitResult     *ExitResult
-	status         *TaskStatus
-	stats          chan *TaskStats
-	events         chan *TaskEvent
-	execResult     *ExecResult
-	isolation      *NetworkIsolation
-	networkCreated bool
-	execFunc       func(context.Context, Exec) (*ExitResult, error)
-	waitFunc       func(context.Context) (*ExitResult, error)
-	err            error
+	spec             *hclspec.Spec
+	capabilities     *Capabilities
+	fingerprints     chan Fingerprint
+	handle           *Handle
+	networkOverride  *NetworkOverride
+	exitResult       *ExitResult
+	status           *TaskStatus
+	stats            chan *TaskStats
+	events           chan *TaskEvent
+	execResult       *ExecResult
+	networkIsolation *NetworkIsolation
+	networkCreated   bool
+	execFunc         func(context.Context, Exec) (*ExitResult, error)
+	waitFunc         func(context.Context) (*ExitResult, error)
+	err              error
 }
 
 func (f *fakeDriver) recordCall(call ...any) error {
@@ -184,7 +184,7 @@ func (f *fakeDriver) Fingerprint(context.Context) (<-chan Fingerprint, error) {
 }
 
 func (f *fakeDriver) StartTask(_ context.Context, c *TaskConfig) (*Handle, *NetworkOverride, error) {
-	return f.handle, f.override, f.recordCall("StartTask", c)
+	return f.handle, f.networkOverride, f.recordCall("StartTask", c)
 }
 
 func (f *fakeDriver) RecoverTask(_ context.Context, h *Handle) error {
@@ -235,7 +235,7 @@ func (f *fakeDriver) ExecTaskStreaming(ctx context.Context, id string, exec Exec
 }
 
 func (f *fakeDriver) CreateNetwork(_ context.Context, allocID, hostname string) (*NetworkIsolation, bool, error) {
-	return f.isolation, f.networkCreated, f.recordCall("CreateNetwork", allocID, hostname)
+	return f.networkIsolation, f.networkCreated, f.recordCall("CreateNetwork", allocID, hostname)
 }
 
 func (f *fakeDriver) DestroyNetwork(_ context.Context, allocID string, isolation *NetworkIsolation) error {
@@ -334,18 +334,18 @@ func TestEveryFieldSurvivesBothDirections(t *testing.T) {
 		Err:               errors.New("but not quite"),
 	}
 	f := &fakeDriver{
-		spec:           hclspec.Object(map[string]*hclspec.Spec{"x": hclspec.Attr("x", "string", true)}),
-		capabilities:   &capabilities,
-		fingerprints:   make(chan Fingerprint, 1),
-		handle:         &handle,
-		override:       &override,
-		exitResult:     &exitResult,
-		status:         &inspect,
-		stats:          make(chan *TaskStats, 1),
-		events:         make(chan *TaskEvent, 1),
-		execResult:     &result,
-		isolation:      &isolation,
-		networkCreated: true,
+		spec:             hclspec.Object(map[string]*hclspec.Spec{"x": hclspec.Attr("x", "string", true)}),
+		capabilities:     &capabilities,
+		fingerprints:     make(chan Fingerprint, 1),
+		handle:           &handle,
+		networkOverride:  &override,
+		exitResult:       &exitResult,
+		status:           &inspect,
+		stats:            make(chan *TaskStats, 1),
+		events:           make(chan *TaskEvent, 1),
+		execResult:       &result,
+		networkIsolation: &isolation,
+		networkCreated:   true,
 	}
 	f.fingerprints <- fingerprint
 	f.stats <- &stats
@@ -591,7 +591,7 @@ func TestErrorsOverTheWire(t *testing.T) {
 		}
 	})
 	t.Run("a port that is none", func(t *testing.T) {
-		f.err, f.override = nil, &NetworkOverride{PortMap: map[string]int{"http": math.MaxInt32 + 1}}
+		f.err, f.networkOverride = nil, &NetworkOverride{PortMap: map[string]int{"http": math.MaxInt32 + 1}}
 		_, _, err := d.StartTask(t.Context(), &TaskConfig{})
 		if err == nil || !strings.Contains(err.Error(), "port map out of bounds") {
 			t.Errorf("got %v", err)

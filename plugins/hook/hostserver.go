@@ -106,8 +106,8 @@ func (s *hostServer) Interpolate(ctx context.Context, r *hookpb.InterpolateReque
 	return &hookpb.InterpolateResponse{Text: text}, nil
 }
 
-// doneResponse returns the empty response of a call, or its error.
-func doneResponse(err error) (*hookpb.Done, error) {
+// doneOrError returns the empty response of a call, or its error.
+func doneOrError(err error) (*hookpb.Done, error) {
 	if err != nil {
 		return nil, statusFromHostError(err)
 	}
@@ -115,23 +115,23 @@ func doneResponse(err error) (*hookpb.Done, error) {
 }
 
 func (s *hostServer) EmitEvent(ctx context.Context, r *hookpb.EmitEventRequest) (*hookpb.Done, error) {
-	return doneResponse(s.impl.EmitEvent(ctx, scopeFromProto(r), Event{Type: r.GetType(), Message: r.GetMessage(), Details: r.GetDetails()}))
+	return doneOrError(s.impl.EmitEvent(ctx, scopeFromProto(r), Event{Type: r.GetType(), Message: r.GetMessage(), Details: r.GetDetails()}))
 }
 
 func (s *hostServer) Restart(ctx context.Context, r *hookpb.RestartRequest) (*hookpb.Done, error) {
-	return doneResponse(s.impl.Restart(ctx, scopeFromProto(r), r.GetReason(), r.GetFailure()))
+	return doneOrError(s.impl.Restart(ctx, scopeFromProto(r), r.GetReason(), r.GetFailure()))
 }
 
 func (s *hostServer) Signal(ctx context.Context, r *hookpb.SignalRequest) (*hookpb.Done, error) {
-	return doneResponse(s.impl.Signal(ctx, scopeFromProto(r), r.GetSignal(), r.GetReason()))
+	return doneOrError(s.impl.Signal(ctx, scopeFromProto(r), r.GetSignal(), r.GetReason()))
 }
 
 func (s *hostServer) Kill(ctx context.Context, r *hookpb.KillRequest) (*hookpb.Done, error) {
-	return doneResponse(s.impl.Kill(ctx, scopeFromProto(r), r.GetReason()))
+	return doneOrError(s.impl.Kill(ctx, scopeFromProto(r), r.GetReason()))
 }
 
 func (s *hostServer) SetHealth(ctx context.Context, r *hookpb.SetHealthRequest) (*hookpb.Done, error) {
-	return doneResponse(s.impl.SetHealth(ctx, Scope{Token: r.GetToken()}, r.GetHealthy(), r.GetReason()))
+	return doneOrError(s.impl.SetHealth(ctx, Scope{Token: r.GetToken()}, r.GetHealthy(), r.GetReason()))
 }
 
 func (s *hostServer) Variable(ctx context.Context, r *hookpb.VariableRequest) (*hookpb.VariableResponse, error) {

@@ -63,8 +63,8 @@ func failureProto(ctx context.Context, err error) (*hookpb.Failure, error) {
 	return &hookpb.Failure{Message: sanitizeUTF8(err.Error()), Recoverable: driver.IsRecoverable(err)}, nil
 }
 
-// callPoint calls the hook if it implements I, the interface of one hook point.
-func callPoint[I, Q, R any](ctx context.Context, s *server, point Point, call func(I, context.Context, Q) (R, error), request Q) (*hookpb.Response, error) {
+// callHookPoint calls the hook if it implements I, the interface of one hook point.
+func callHookPoint[I, Q, R any](ctx context.Context, s *server, point Point, call func(I, context.Context, Q) (R, error), request Q) (*hookpb.Response, error) {
 	h, ok := s.hook.(I)
 	if !ok {
 		return nil, unimplementedError(point)
@@ -90,31 +90,31 @@ func unimplementedError(point Point) error {
 }
 
 func (s *server) Prerun(ctx context.Context, r *hookpb.AllocRequest) (*hookpb.Response, error) {
-	return callPoint(ctx, s, Prerun, AllocPrerun.Prerun, AllocPrerunRequest{RequestMeta: requestMetaFromProto(r), Alloc: allocFromProto(r.GetAlloc()), Env: r.GetEnv()})
+	return callHookPoint(ctx, s, Prerun, AllocPrerun.Prerun, AllocPrerunRequest{RequestMeta: requestMetaFromProto(r), Alloc: allocFromProto(r.GetAlloc()), Env: r.GetEnv()})
 }
 
 func (s *server) UpdateAlloc(ctx context.Context, r *hookpb.AllocRequest) (*hookpb.Response, error) {
-	return callPoint(ctx, s, UpdateAlloc, AllocUpdate.UpdateAlloc, AllocUpdateRequest{RequestMeta: requestMetaFromProto(r), Alloc: allocFromProto(r.GetAlloc()), Env: r.GetEnv()})
+	return callHookPoint(ctx, s, UpdateAlloc, AllocUpdate.UpdateAlloc, AllocUpdateRequest{RequestMeta: requestMetaFromProto(r), Alloc: allocFromProto(r.GetAlloc()), Env: r.GetEnv()})
 }
 
 func (s *server) PreTaskRestart(ctx context.Context, r *hookpb.AllocRequest) (*hookpb.Response, error) {
-	return callPoint(ctx, s, PreTaskRestart, AllocPreTaskRestart.PreTaskRestart, AllocPreTaskRestartRequest{RequestMeta: requestMetaFromProto(r), Alloc: allocFromProto(r.GetAlloc())})
+	return callHookPoint(ctx, s, PreTaskRestart, AllocPreTaskRestart.PreTaskRestart, AllocPreTaskRestartRequest{RequestMeta: requestMetaFromProto(r), Alloc: allocFromProto(r.GetAlloc())})
 }
 
 func (s *server) PreKill(ctx context.Context, r *hookpb.AllocRequest) (*hookpb.Response, error) {
-	return callPoint(ctx, s, PreKill, AllocPreKill.PreKill, AllocPreKillRequest{RequestMeta: requestMetaFromProto(r), Alloc: allocFromProto(r.GetAlloc())})
+	return callHookPoint(ctx, s, PreKill, AllocPreKill.PreKill, AllocPreKillRequest{RequestMeta: requestMetaFromProto(r), Alloc: allocFromProto(r.GetAlloc())})
 }
 
 func (s *server) Postrun(ctx context.Context, r *hookpb.AllocRequest) (*hookpb.Response, error) {
-	return callPoint(ctx, s, Postrun, AllocPostrun.Postrun, AllocPostrunRequest{RequestMeta: requestMetaFromProto(r), Alloc: allocFromProto(r.GetAlloc())})
+	return callHookPoint(ctx, s, Postrun, AllocPostrun.Postrun, AllocPostrunRequest{RequestMeta: requestMetaFromProto(r), Alloc: allocFromProto(r.GetAlloc())})
 }
 
 func (s *server) Destroy(ctx context.Context, r *hookpb.AllocRequest) (*hookpb.Response, error) {
-	return callPoint(ctx, s, Destroy, AllocDestroy.Destroy, AllocDestroyRequest{RequestMeta: requestMetaFromProto(r), Alloc: allocFromProto(r.GetAlloc())})
+	return callHookPoint(ctx, s, Destroy, AllocDestroy.Destroy, AllocDestroyRequest{RequestMeta: requestMetaFromProto(r), Alloc: allocFromProto(r.GetAlloc())})
 }
 
 func (s *server) ShutdownAlloc(ctx context.Context, r *hookpb.AllocRequest) (*hookpb.Response, error) {
-	return callPoint(ctx, s, ShutdownAlloc, AllocShutdown.ShutdownAlloc, AllocShutdownRequest{RequestMeta: requestMetaFromProto(r), Alloc: allocFromProto(r.GetAlloc())})
+	return callHookPoint(ctx, s, ShutdownAlloc, AllocShutdown.ShutdownAlloc, AllocShutdownRequest{RequestMeta: requestMetaFromProto(r), Alloc: allocFromProto(r.GetAlloc())})
 }
 
 func (s *server) Prestart(ctx context.Context, r *hookpb.PrestartRequest) (*hookpb.PrestartResponse, error) {
@@ -147,7 +147,7 @@ func (s *server) Prestart(ctx context.Context, r *hookpb.PrestartRequest) (*hook
 }
 
 func (s *server) Poststart(ctx context.Context, r *hookpb.PoststartRequest) (*hookpb.Response, error) {
-	return callPoint(ctx, s, Poststart, TaskPoststart.Poststart, TaskPoststartRequest{
+	return callHookPoint(ctx, s, Poststart, TaskPoststart.Poststart, TaskPoststartRequest{
 		RequestMeta: requestMetaFromProto(r),
 		Alloc:       allocFromProto(r.GetAlloc()),
 		Task:        taskFromProto(r.GetTask()),
@@ -160,13 +160,13 @@ func (s *server) Poststart(ctx context.Context, r *hookpb.PoststartRequest) (*ho
 }
 
 func (s *server) Update(ctx context.Context, r *hookpb.TaskRequest) (*hookpb.Response, error) {
-	return callPoint(ctx, s, Update, TaskUpdate.Update, TaskUpdateRequest{
+	return callHookPoint(ctx, s, Update, TaskUpdate.Update, TaskUpdateRequest{
 		RequestMeta: requestMetaFromProto(r), Alloc: allocFromProto(r.GetAlloc()), Task: taskFromProto(r.GetTask()), Env: r.GetEnv(),
 	})
 }
 
 func (s *server) PreKilling(ctx context.Context, r *hookpb.TaskRequest) (*hookpb.Response, error) {
-	return callPoint(ctx, s, PreKilling, TaskPreKilling.PreKilling, TaskPreKillingRequest{
+	return callHookPoint(ctx, s, PreKilling, TaskPreKilling.PreKilling, TaskPreKillingRequest{
 		RequestMeta: requestMetaFromProto(r), Alloc: allocFromProto(r.GetAlloc()), Task: taskFromProto(r.GetTask()),
 	})
 }
@@ -176,13 +176,13 @@ func (s *server) Exited(ctx context.Context, r *hookpb.ExitedRequest) (*hookpb.R
 	if r.GetError() != "" {
 		exit.Err = errors.New(r.GetError())
 	}
-	return callPoint(ctx, s, Exited, TaskExited.Exited, TaskExitedRequest{
+	return callHookPoint(ctx, s, Exited, TaskExited.Exited, TaskExitedRequest{
 		RequestMeta: requestMetaFromProto(r), Alloc: allocFromProto(r.GetAlloc()), Task: taskFromProto(r.GetTask()), Exit: exit, WillRestart: r.GetWillRestart(),
 	})
 }
 
 func (s *server) Stop(ctx context.Context, r *hookpb.StopRequest) (*hookpb.Response, error) {
-	return callPoint(ctx, s, Stop, TaskStop.Stop, TaskStopRequest{
+	return callHookPoint(ctx, s, Stop, TaskStop.Stop, TaskStopRequest{
 		RequestMeta:   requestMetaFromProto(r),
 		Alloc:         allocFromProto(r.GetAlloc()),
 		Task:          taskFromProto(r.GetTask()),
@@ -192,7 +192,7 @@ func (s *server) Stop(ctx context.Context, r *hookpb.StopRequest) (*hookpb.Respo
 }
 
 func (s *server) Shutdown(ctx context.Context, r *hookpb.TaskRequest) (*hookpb.Response, error) {
-	return callPoint(ctx, s, Shutdown, TaskShutdown.Shutdown, TaskShutdownRequest{
+	return callHookPoint(ctx, s, Shutdown, TaskShutdown.Shutdown, TaskShutdownRequest{
 		RequestMeta: requestMetaFromProto(r), Alloc: allocFromProto(r.GetAlloc()), Task: taskFromProto(r.GetTask()),
 	})
 }

@@ -15,9 +15,9 @@ const maxStoredResponseSize = 1 << 20
 // maxEnvVarSize is the maximum size of one environment variable in execve(2), in bytes.
 var maxEnvVarSize = 32 * os.Getpagesize()
 
-// mapEntryOverhead is the estimated size of an entry of Mounts or Devices without its
+// mountOrDeviceOverhead is the estimated size of an entry of Mounts or Devices without its
 // texts, in bytes.
-const mapEntryOverhead = 64
+const mountOrDeviceOverhead = 64
 
 // Fault returns the reason why a host rejects the response, or nil.
 func (r TaskPrestartResponse) Fault() error {
@@ -65,10 +65,10 @@ func (r TaskPrestartResponse) storedSize() (size int) {
 		}
 	}
 	for _, m := range r.Mounts {
-		size += mapEntryOverhead + len(m.TaskPath) + len(m.HostPath) + len(m.PropagationMode) + len(m.SELinuxLabel)
+		size += mountOrDeviceOverhead + len(m.TaskPath) + len(m.HostPath) + len(m.PropagationMode) + len(m.SELinuxLabel)
 	}
 	for _, d := range r.Devices {
-		size += mapEntryOverhead + len(d.TaskPath) + len(d.HostPath) + len(d.Permissions)
+		size += mountOrDeviceOverhead + len(d.TaskPath) + len(d.HostPath) + len(d.Permissions)
 	}
 	return size
 }

@@ -46,13 +46,13 @@ func addFieldsToRequest(ctx context.Context, method string, request, answer any,
 // serviceDescWithoutMethods returns the service without the named methods, like the service of an
 // earlier version.
 func serviceDescWithoutMethods(s grpc.ServiceDesc, without ...string) *grpc.ServiceDesc {
-	var keptMethods []grpc.MethodDesc
+	var remainingMethods []grpc.MethodDesc
 	for _, m := range s.Methods {
 		if !slices.Contains(without, m.MethodName) {
-			keptMethods = append(keptMethods, m)
+			remainingMethods = append(remainingMethods, m)
 		}
 	}
-	s.Methods = keptMethods
+	s.Methods = remainingMethods
 	return &s
 }
 

@@ -34,9 +34,9 @@ type Config struct {
 	// when a keeper is started, not when the client connects to a running one.
 	Ephemeral bool
 
-	// Linger is how long a keeper without agent, children and held descriptors in use waits
+	// IdleTimeout is how long a keeper without agent, children and held descriptors in use waits
 	// for an agent before it exits; 0 means ten minutes.
-	Linger time.Duration
+	IdleTimeout time.Duration
 
 	Logger hclog.Logger
 }
@@ -72,8 +72,8 @@ type fdCopy struct {
 // leads a session of its own and outlives this process. Start returns when the connection is
 // established, or when ctx ends. The caller calls Close.
 func Start(ctx context.Context, cfg Config) (*Client, error) {
-	if cfg.Linger == 0 {
-		cfg.Linger = 10 * time.Minute
+	if cfg.IdleTimeout == 0 {
+		cfg.IdleTimeout = 10 * time.Minute
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
@@ -247,12 +247,12 @@ func (c *Client) Spawn(ctx context.Context, cmd Command) (process.ID, error) {
 	return resp.Process, nil
 }
 
-// ConfirmProcess clears KillOnDisconnect of a child: the keeper no longer kills it when this
+// KeepProcessAfterDisconnect clears KillOnDisconnect of a child: the keeper no longer kills it when this
 // client disconnects. The caller must have stored what the next client needs to find the
 // child. Confirm does nothing if the child has ended or was started without
 // KillOnDisconnect. A keeper of a build without this operation rejects the call.
-func (c *Client) ConfirmProcess(ctx context.Context, p process.ID) error {
-	if _, err := c.retryIdempotentCall(ctx, &request{Op: opConfirmProcess, Process: p}); err != nil {
+func (c *Client) KeepProcessAfterDisconnect(ctx context.Context, p process.ID) error {
+	if _, err := c.retryIdempotentCall(ctx, &request{Op: opKeepAfterDisconnect, Process: p}); err != nil {
 		return fmt.Errorf("confirm process %d: %w", p.PID, err)
 	}
 	return nil
@@ -344,10 +344,10 @@ func (c *Client) StoreFD(ctx context.Context, key string, f *os.File) error {
 	return c.storeFD(ctx, key, f, false)
 }
 
-// StoreDrainedFD stores the read end of a plugin's stderr like StoreFD. While no agent is
+// StoreAndDrainFD stores the read end of a plugin's stderr like StoreFD. While no agent is
 // connected, the keeper reads and discards the output, so that the plugin never blocks.
 // While an agent is connected, the agent must read.
-func (c *Client) StoreDrainedFD(ctx context.Context, key string, f *os.File) error {
+func (c *Client) StoreAndDrainFD(ctx context.Context, key string, f *os.File) error {
 	return c.storeFD(ctx, key, f, true)
 }
 

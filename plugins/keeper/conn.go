@@ -157,13 +157,13 @@ func (c *serverConn) handleRequest(req *request, fds []int) {
 		if resp.err() == nil && req.Spawn.KillOnDisconnect {
 			c.killOnDisconnect[resp.Process] = true
 		}
-	case req.Op == opConfirmProcess:
+	case req.Op == opKeepAfterDisconnect:
 		delete(c.killOnDisconnect, req.Process)
 		resp = &response{}
 	case req.Op == opListParentProcesses:
 		resp = &response{ParentProcesses: k.processesWithTasks()}
 	case req.Op == opReplaceProgram:
-		resp = &response{Error: k.execReplacement(req.Args, fds).Error()}
+		resp = &response{Error: k.execNewProgram(req.Args, fds).Error()}
 	case req.Op == opMoveToDir:
 		resp = &response{}
 		if err := k.moveToDir(req.Dir, fds); err != nil {
@@ -208,7 +208,7 @@ func (c *serverConn) handleRequestUnderLock(req *request, fds []int) {
 	case opSetEphemeral:
 		k.ephemeral.Store(true)
 	case opWait:
-		resp = k.waitLocked(c, req.ID, req.Process)
+		resp = k.handleWaitLocked(c, req.ID, req.Process)
 	case opCancelWait:
 		if p, ok := c.waitRequests[req.ID]; ok {
 			k.removeWaiterLocked(c, req.ID, p)
@@ -240,7 +240,7 @@ func (c *serverConn) handleRequestUnderLock(req *request, fds []int) {
 		resp.Error = fmt.Sprintf("operation %q is unknown", req.Op)
 	}
 	closeFDs(fds)
-	if resp != nil { // resp is nil if the operation has no response, or if waitLocked sends it later
+	if resp != nil { // resp is nil if the operation has no response, or if handleWaitLocked sends it later
 		resp.ID = req.ID
 		c.queueResponse(resp, out)
 	}

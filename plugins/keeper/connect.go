@@ -104,7 +104,7 @@ func (c *Client) connectRunningKeeper(ctx context.Context) (*clientConn, error) 
 			return nil, err
 		}
 		logger.Warn("the socket of the keeper is missing, the keeper listens again", "pid", p.PID)
-		if conn, err = c.wakeAndDial(ctx, p); process.IsResourceExhausted(err) || ctx.Err() != nil {
+		if conn, err = c.signalAndDialKeeper(ctx, p); process.IsResourceExhausted(err) || ctx.Err() != nil {
 			return nil, errors.Join(err, ctx.Err())
 		} else if err != nil {
 			logger.Warn("keeper cannot be reached, killing it", "pid", p.PID, "error", err)
@@ -135,8 +135,8 @@ func isUnreachable(err error) bool {
 	return errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED)
 }
 
-// wakeAndDial makes a keeper listen again, and connects to it.
-func (c *Client) wakeAndDial(ctx context.Context, p process.ID) (*net.UnixConn, error) {
+// signalAndDialKeeper makes a keeper listen again, and connects to it.
+func (c *Client) signalAndDialKeeper(ctx context.Context, p process.ID) (*net.UnixConn, error) {
 	if err := c.dir.MakeSocketDir(); err != nil {
 		return nil, err
 	}
@@ -156,7 +156,7 @@ func (c *Client) wakeAndDial(ctx context.Context, p process.ID) (*net.UnixConn, 
 	}
 }
 
-// listenTimeout is the maximum time that wakeAndDial waits for the keeper to listen.
+// listenTimeout is the maximum time that signalAndDialKeeper waits for the keeper to listen.
 const listenTimeout = 2 * time.Second
 
 // connectFormerKeeper returns a connection to a keeper that an earlier version has started for
@@ -267,7 +267,7 @@ func (c *Client) syncDescriptors(ctx context.Context, l *clientConn) error {
 	if err != nil {
 		return err
 	}
-	for keys := c.keysMissingIn(there); len(keys) > 0; {
+	for keys := c.fdKeysMissingIn(there); len(keys) > 0; {
 		n := min(len(keys), maxFrameFDs)
 		if err := c.sendFDs(ctx, l, keys[:n]); err != nil {
 			return err
@@ -308,9 +308,9 @@ func (c *Client) copyMissingFDs(ctx context.Context, l *clientConn) (there []str
 	return resp.Keys, nil
 }
 
-// keysMissingIn returns the keys of the client's descriptors that the list there does not
+// fdKeysMissingIn returns the keys of the client's descriptors that the list there does not
 // contain.
-func (c *Client) keysMissingIn(there []string) []string {
+func (c *Client) fdKeysMissingIn(there []string) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	missing := maps.Clone(c.fdCopies)
@@ -385,7 +385,7 @@ func (c *Client) startKeeper(ctx context.Context) (*clientConn, error) {
 	}
 	defer log.Close()
 
-	conf, err := json.Marshal(keeperSetup{Dir: c.cfg.Dir, Ephemeral: ephemeral, Linger: c.cfg.Linger})
+	conf, err := json.Marshal(keeperSetup{Dir: c.cfg.Dir, Ephemeral: ephemeral, Linger: c.cfg.IdleTimeout})
 	if err != nil {
 		return nil, err
 	}

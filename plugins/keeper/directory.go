@@ -94,7 +94,7 @@ func (d *Directory) openSocketDir() (*os.File, error) {
 // unixAddr returns a short address of a socket in an open directory, by the directory's
 // descriptor. It is valid in this process while the directory is open.
 func unixAddr(network string, dir *os.File, name string) *net.UnixAddr {
-	return &net.UnixAddr{Net: network, Name: safepath.ProcPathOf(int(dir.Fd()), name)}
+	return &net.UnixAddr{Net: network, Name: safepath.ProcPathAt(int(dir.Fd()), name)}
 }
 
 // Listen listens on a socket in the directory for sockets, which is created if it is missing.
@@ -235,8 +235,8 @@ func (d *Directory) openLockFile(name string, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// WriteProcess records a process in a file that this process has locked, for LockedBy.
-func WriteProcess(f *os.File, p process.ID) error {
+// WriteLockOwner records a process in a file that this process has locked, for LockedBy.
+func WriteLockOwner(f *os.File, p process.ID) error {
 	b, err := json.Marshal(p)
 	if err != nil {
 		return err

@@ -335,7 +335,7 @@ func TestLockedBy(t *testing.T) {
 		t.Errorf("without a record: %v", p)
 	}
 	for _, p := range []process.ID{{PID: 4194303, StartTime: 1 << 60}, self} {
-		if err := WriteProcess(lock, p); err != nil {
+		if err := WriteLockOwner(lock, p); err != nil {
 			t.Fatal(err)
 		}
 		if got, ok, _ := d.LockedBy("l"); ok != (p == self) || ok && got != p {

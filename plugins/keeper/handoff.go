@@ -50,10 +50,10 @@ type statusRecord struct {
 // stderr, because the agent is about to reconnect and read it.
 const drainDelay = 2 * time.Second
 
-// execReplacement executes another program in place of this one. The children, the listening socket,
-// the held descriptors and the recorded statuses are kept. execReplacement returns only on failure,
+// execNewProgram executes another program in place of this one. The children, the listening socket,
+// the held descriptors and the recorded statuses are kept. execNewProgram returns only on failure,
 // and then the keeper continues unchanged. Clients reconnect.
-func (k *server) execReplacement(args []string, fds []int) error {
+func (k *server) execNewProgram(args []string, fds []int) error {
 	if len(fds) != 1 || len(args) == 0 {
 		return fmt.Errorf("replace keeper: %d descriptors and %d arguments came", len(fds), len(args))
 	}
@@ -116,7 +116,7 @@ func (k *server) execReplacement(args []string, fds []int) error {
 }
 
 func (k *server) handoffStateLocked() *handoffState {
-	e := &handoffState{ManagedProcs: k.managedProcs, SpawnedProcs: k.spawnedProcs, SessionLeaderStatuses: k.exitStatuses.sessionLeaders.records(), NonLeaderStatuses: k.exitStatuses.nonLeaders.records()}
+	e := &handoffState{ManagedProcs: k.managedProcs, SpawnedProcs: k.spawnedProcs, SessionLeaderStatuses: k.exitStatuses.sessionLeaders.records(), NonLeaderStatuses: k.exitStatuses.nonSessionLeaders.records()}
 	for key, h := range k.storedFDs {
 		e.StoredFDs = append(e.StoredFDs, storedFDRecord{key, h.fd, h.drainWithoutAgent})
 	}

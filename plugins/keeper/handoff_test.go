@@ -46,7 +46,7 @@ func oldBuildAgentMain(dir string) int {
 		if err := c.StoreFD(ctx, "fifo", held); err != nil {
 			return err
 		}
-		if err := c.StoreDrainedFD(ctx, "sink", sink); err != nil {
+		if err := c.StoreAndDrainFD(ctx, "sink", sink); err != nil {
 			return err
 		}
 		long := sh("echo before; exec sleep 1000")

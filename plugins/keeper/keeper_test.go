@@ -453,7 +453,7 @@ func TestStoredFDIsDrainedOnlyWithoutAgent(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
 	c := startClient(t, Config{Dir: dir})
 	r, w := newPipe(t)
-	if err := c.StoreDrainedFD(t.Context(), "stderr", r); err != nil {
+	if err := c.StoreAndDrainFD(t.Context(), "stderr", r); err != nil {
 		t.Fatal(err)
 	}
 	r.Close()
@@ -761,7 +761,7 @@ func descendants(pid int) []int {
 
 func TestIdleKeeperEnds(t *testing.T) {
 	t.Parallel()
-	c := startClient(t, Config{Linger: 100 * time.Millisecond})
+	c := startClient(t, Config{IdleTimeout: 100 * time.Millisecond})
 	r, w := newPipe(t)
 	if err := c.StoreFD(t.Context(), "fifo", r); err != nil {
 		t.Fatal(err)
@@ -898,7 +898,7 @@ func TestProvisionalChildEndsWithItsClient(t *testing.T) {
 	spawn(leaving, false)
 	spawn(c, true)
 	for range 2 { // Confirm may be repeated
-		if err := leaving.ConfirmProcess(t.Context(), confirmed); err != nil {
+		if err := leaving.KeepProcessAfterDisconnect(t.Context(), confirmed); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -90,7 +90,7 @@ func Serve(ctx context.Context) error {
 	}
 	k := newServer(s, self)
 	k.endpoint, k.oomScore = *place, inherited
-	if err := k.endpoint.writeProcess(self); err != nil {
+	if err := k.endpoint.writeLockOwner(self); err != nil {
 		return err
 	}
 	handoff.restoreTo(k)
@@ -105,12 +105,12 @@ type keeperEndpoint struct {
 	dir      *Directory
 }
 
-// writeProcess writes the keeper's process into the PID file, for [Directory.LockedBy].
-func (p *keeperEndpoint) writeProcess(self process.ID) error {
+// writeLockOwner writes the keeper's process into the PID file, for [Directory.LockedBy].
+func (p *keeperEndpoint) writeLockOwner(self process.ID) error {
 	if p.lock == nil {
 		return nil
 	}
-	return WriteProcess(p.lock, self)
+	return WriteLockOwner(p.lock, self)
 }
 
 // takeEndpoint takes ownership of the inherited descriptors and closes all others.
@@ -332,11 +332,11 @@ func (k *server) recreateSocket() {
 	if err != nil {
 		return // a SIGHUP has no response; the client that has sent it fails after its timeout
 	}
-	k.serveLocked(listener)
+	k.replaceListenerLocked(listener)
 }
 
-// serveLocked replaces the listener and accepts connections from the new one.
-func (k *server) serveLocked(listener *net.UnixListener) {
+// replaceListenerLocked replaces the listener and accepts connections from the new one.
+func (k *server) replaceListenerLocked(listener *net.UnixListener) {
 	k.endpoint.listener.Close()
 	k.endpoint.listener = listener
 	k.wg.Go(func() { k.acceptConns(listener) })
@@ -352,7 +352,7 @@ func (k *server) moveToDir(path string, fds []int) error {
 	lock, home := os.NewFile(uintptr(fds[1]), pidFileName), os.NewFile(uintptr(fds[2]), path)
 	listener, err := listenerFromFD(fds[0])
 	if err == nil {
-		err = WriteProcess(lock, k.selfID)
+		err = WriteLockOwner(lock, k.selfID)
 	}
 	if err != nil {
 		lock.Close()
@@ -367,7 +367,7 @@ func (k *server) moveToDir(path string, fds []int) error {
 	}
 	k.setup.Dir = path
 	k.endpoint.dir, k.endpoint.lock = &Directory{path, home}, lock
-	k.serveLocked(listener)
+	k.replaceListenerLocked(listener)
 	return nil
 }
 

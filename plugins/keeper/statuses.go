@@ -6,20 +6,20 @@ import "github.com/nomad-lite/nomad-lite/plugins/process"
 // request their statuses: each task has its own session. A task with thousands of orphans
 // cannot evict them. Each ring evicts its oldest entry.
 const (
-	maxSessionLeaderStatuses = 4096
-	maxNonLeaderStatuses     = 512
+	maxSessionLeaderStatuses    = 4096
+	maxNonSessionLeaderStatuses = 512
 )
 
 // exitStatusCache stores exit statuses in bounded memory.
 type exitStatusCache struct {
-	sessionLeaders, nonLeaders statusRing
+	sessionLeaders, nonSessionLeaders statusRing
 }
 
 func (s *exitStatusCache) add(p process.ID, status process.ExitStatus, leader bool) {
 	if leader {
 		s.sessionLeaders.add(p, status, maxSessionLeaderStatuses)
 	} else {
-		s.nonLeaders.add(p, status, maxNonLeaderStatuses)
+		s.nonSessionLeaders.add(p, status, maxNonSessionLeaderStatuses)
 	}
 }
 
@@ -27,7 +27,7 @@ func (s *exitStatusCache) get(p process.ID) (process.ExitStatus, bool) {
 	if status, ok := s.sessionLeaders.get(p); ok {
 		return status, true
 	}
-	return s.nonLeaders.get(p)
+	return s.nonSessionLeaders.get(p)
 }
 
 // statusRing stores a limited number of exit statuses, and drops the oldest.

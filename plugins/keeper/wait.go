@@ -18,9 +18,9 @@ type exitWaiter struct {
 	id   uint64
 }
 
-// waitLocked returns the response to a wait request, or nil if the process still runs. Then
+// handleWaitLocked returns the response to a wait request, or nil if the process still runs. Then
 // it registers the request, and the response is sent when the process has ended.
-func (k *server) waitLocked(c *serverConn, id uint64, p process.ID) *response {
+func (k *server) handleWaitLocked(c *serverConn, id uint64, p process.ID) *response {
 	if len(c.waitRequests) >= maxWaitsPerConn {
 		return &response{Error: fmt.Sprintf("more than %d waits on one connection", maxWaitsPerConn)}
 	}
@@ -29,12 +29,12 @@ func (k *server) waitLocked(c *serverConn, id uint64, p process.ID) *response {
 	}
 	fd, err := p.Open()
 	if errors.Is(err, os.ErrProcessDone) {
-		return &response{Code: codeStatusUnknown}
+		return &response{Code: codeExitStatusUnknown}
 	}
 	if err != nil {
 		// Without a pidfd, the keeper can only wait for its own children.
 		if st, err := process.ReadStat(p.PID); err != nil || st.StartTime != p.StartTime || st.PPID != os.Getpid() {
-			return &response{Code: codeStatusUnknown}
+			return &response{Code: codeExitStatusUnknown}
 		}
 	}
 	k.exitWaiters[p] = append(k.exitWaiters[p], exitWaiter{c, id})
@@ -63,7 +63,7 @@ func (k *server) reapChildren() {
 		var waitStatus unix.WaitStatus
 		_, err = unix.Wait4(pid, &waitStatus, 0, nil)
 		if err == nil && statErr == nil {
-			k.recordExit(process.ID{PID: pid, StartTime: st.StartTime}, process.ExitStatusOf(int(waitStatus)), st.Session == pid)
+			k.recordExit(process.ID{PID: pid, StartTime: st.StartTime}, process.ParseWaitStatus(int(waitStatus)), st.Session == pid)
 		}
 		k.forkMu.Unlock()
 	}
@@ -125,7 +125,7 @@ func (k *server) watchProcess(p process.ID, fd *process.Pidfd) {
 	}
 	status, ok := p.ExitStatus(fd)
 	if !ok {
-		k.respondToWaitersLocked(p, response{Code: codeStatusUnknown})
+		k.respondToWaitersLocked(p, response{Code: codeExitStatusUnknown})
 		return
 	}
 	k.exitStatuses.add(p, status, true)

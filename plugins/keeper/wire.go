@@ -31,17 +31,17 @@ const (
 type op string
 
 const (
-	opHello          op = "hello"
-	opSpawn          op = "spawn"
-	opConfirmProcess op = "confirm" // confirm clears KillOnDisconnect of a child
-	opWait           op = "wait"
-	opCancelWait     op = "cancel" // cancel ends the wait request with the same ID; it has no response
-	opStoreFD        op = "hold"
-	opGetFDs         op = "take"
-	opRemoveFD       op = "drop"
-	opListFDs        op = "keys"
-	opAdoptProcesses op = "adopt" // the request contains the processes that a dead keeper has started
-	opSetEphemeral   op = "ephemeral"
+	opHello               op = "hello"
+	opSpawn               op = "spawn"
+	opKeepAfterDisconnect op = "confirm" // confirm clears KillOnDisconnect of a child
+	opWait                op = "wait"
+	opCancelWait          op = "cancel" // cancel ends the wait request with the same ID; it has no response
+	opStoreFD             op = "hold"
+	opGetFDs              op = "take"
+	opRemoveFD            op = "drop"
+	opListFDs             op = "keys"
+	opAdoptProcesses      op = "adopt" // the request contains the processes that a dead keeper has started
+	opSetEphemeral        op = "ephemeral"
 	// opListParentProcesses returns the keeper and its spawned processes, if tasks run below them.
 	opListParentProcesses op = "parents"
 	opReplaceProgram      op = "replace" // the request contains the program to execute; no response on success
@@ -98,8 +98,8 @@ type response struct {
 }
 
 const (
-	codeStatusUnknown = "unknown"
-	codeFDNotStored   = "not-held"
+	codeExitStatusUnknown = "unknown"
+	codeFDNotStored       = "not-held"
 )
 
 // err returns the error that the response carries.
@@ -107,7 +107,7 @@ func (r *response) err() error {
 	switch {
 	case r.Error == "" && r.Code == "":
 		return nil
-	case r.Code == codeStatusUnknown:
+	case r.Code == codeExitStatusUnknown:
 		return ErrExitStatusUnknown
 	case r.Code == codeFDNotStored:
 		return ErrFDNotStored

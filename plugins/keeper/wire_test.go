@@ -190,7 +190,7 @@ func TestExitStatusCacheIsLimited(t *testing.T) {
 	t.Parallel()
 	var s exitStatusCache
 	s.add(process.ID{PID: 1}, process.ExitStatus{ExitCode: 1}, true)
-	for i := range 10 * maxNonLeaderStatuses { // orphans of one task
+	for i := range 10 * maxNonSessionLeaderStatuses { // orphans of one task
 		s.add(process.ID{PID: 100 + i}, process.ExitStatus{}, false)
 	}
 	if st, ok := s.get(process.ID{PID: 1}); !ok || st.ExitCode != 1 {
@@ -199,7 +199,7 @@ func TestExitStatusCacheIsLimited(t *testing.T) {
 	if _, ok := s.get(process.ID{PID: 100}); ok {
 		t.Error("orphans are remembered without a limit")
 	}
-	if _, ok := s.get(process.ID{PID: 100 + 10*maxNonLeaderStatuses - 1}); !ok {
+	if _, ok := s.get(process.ID{PID: 100 + 10*maxNonSessionLeaderStatuses - 1}); !ok {
 		t.Error("the last orphan is forgotten")
 	}
 	for i := range maxSessionLeaderStatuses {
@@ -208,8 +208,8 @@ func TestExitStatusCacheIsLimited(t *testing.T) {
 	if _, ok := s.get(process.ID{PID: 1}); ok {
 		t.Error("leaders are remembered without a limit")
 	}
-	if n := len(s.sessionLeaders.statuses) + len(s.nonLeaders.statuses); n != maxSessionLeaderStatuses+maxNonLeaderStatuses {
-		t.Errorf("%d statuses are kept, want %d", n, maxSessionLeaderStatuses+maxNonLeaderStatuses)
+	if n := len(s.sessionLeaders.statuses) + len(s.nonSessionLeaders.statuses); n != maxSessionLeaderStatuses+maxNonSessionLeaderStatuses {
+		t.Errorf("%d statuses are kept, want %d", n, maxSessionLeaderStatuses+maxNonSessionLeaderStatuses)
 	}
 }
 

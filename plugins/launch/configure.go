@@ -31,12 +31,12 @@ func (p *Plugin) identify(ctx context.Context) error {
 		return p.explainCallError(ctx, "PluginInfo", err)
 	}
 	p.info = *info
-	p.version, err = checkInfo(p.info)
+	p.version, err = validatePluginInfo(p.info)
 	return err
 }
 
-// checkInfo returns the API version to use, or an error if the host must refuse the plugin.
-func checkInfo(info base.Info) (string, error) {
+// validatePluginInfo returns the API version to use, or an error if the host must refuse the plugin.
+func validatePluginInfo(info base.Info) (string, error) {
 	offered, ok := supportedAPIVersions[info.Type]
 	if !ok {
 		return "", fmt.Errorf("plugin is of unknown type: %q", info.Type)

@@ -36,7 +36,7 @@ func explainSpawnError(err error, path string, file *os.File) error {
 
 // describeFile returns why a file of this kind cannot be executed.
 func describeFile(path string, file *os.File) string {
-	r, done := openReader(path, file)
+	r, done := openExecutableReader(path, file)
 	if r == nil {
 		return "the file is not executable on this machine"
 	}
@@ -81,7 +81,7 @@ func machineName(m elf.Machine) string {
 // findMissingInterpreter returns the loader of an ELF file or the interpreter of a script, if that
 // does not exist.
 func findMissingInterpreter(path string, file *os.File) string {
-	r, done := openReader(path, file)
+	r, done := openExecutableReader(path, file)
 	if r == nil {
 		return ""
 	}
@@ -112,9 +112,9 @@ func findMissingInterpreter(path string, file *os.File) string {
 	return ""
 }
 
-// openReader returns a reader of the file, or of the file at path if file is nil, and a function
+// openExecutableReader returns a reader of the file, or of the file at path if file is nil, and a function
 // that releases the reader. Both are nil if the file cannot be opened.
-func openReader(path string, file *os.File) (io.ReaderAt, func()) {
+func openExecutableReader(path string, file *os.File) (io.ReaderAt, func()) {
 	if file != nil {
 		return file, func() {}
 	}

@@ -27,10 +27,10 @@ func FuzzHandshake(f *testing.F) {
 			return
 		}
 		// The line for go-plugin must be a single line, and parse to the same handshake.
-		if strings.Count(h.line(), "\n") != 1 {
-			t.Errorf("%q has several lines", h.line())
+		if strings.Count(h.formatLine(), "\n") != 1 {
+			t.Errorf("%q has several lines", h.formatLine())
 		}
-		again, err := parseHandshake(h.line())
+		again, err := parseHandshake(h.formatLine())
 		if err != nil || again != h {
 			t.Errorf("%+v read again is %+v, %v", h, again, err)
 		}
@@ -44,7 +44,7 @@ func FuzzLogLine(f *testing.F) {
 	for _, s := range []string{
 		`{"@level":"warn","@message":"disk","@timestamp":"2026-01-02T03:04:05.000000Z","n":1}`,
 		`{"@level":1,"@message":2,"@timestamp":3}`, `{"@level":"info","@message":null,"":{}}`, `{`, `{}`, `{"@level":"info"}{}`,
-		"[WARN] x", "panic: x", "\x00\xff\x1b[2J", strings.Repeat("x", maxPlainLineSize+1), strings.Repeat(`{"a":`, 500),
+		"[WARN] x", "panic: x", "\x00\xff\x1b[2J", strings.Repeat("x", maxNonJSONLineSize+1), strings.Repeat(`{"a":`, 500),
 	} {
 		f.Add(s)
 	}
@@ -55,7 +55,7 @@ func FuzzLogLine(f *testing.F) {
 		tail := &stderrTail{}
 		logLine(line, 0, false, logger, tail)
 		got := out.String()
-		if len(got) > 10*len(line)+10*maxPlainLineSize {
+		if len(got) > 10*len(line)+10*maxNonJSONLineSize {
 			t.Errorf("%d bytes make %d in the log", len(line), len(got))
 		}
 		if strings.ContainsAny(got, "\x1b\x00\x07") || !utf8.ValidString(got) {

@@ -18,9 +18,9 @@ type processHandle struct {
 	done  chan struct{}  // closed by watch
 }
 
-// openHandle opens a process, which may be a zombie. The error is os.ErrProcessDone if the
+// openProcessHandle opens a process, which may be a zombie. The error is os.ErrProcessDone if the
 // process no longer exists.
-func openHandle(id process.ID) (*processHandle, error) {
+func openProcessHandle(id process.ID) (*processHandle, error) {
 	pidfd, err := id.Open()
 	if err != nil {
 		return nil, err
@@ -28,8 +28,8 @@ func openHandle(id process.ID) (*processHandle, error) {
 	return &processHandle{ID: id, pidfd: pidfd, done: make(chan struct{})}, nil
 }
 
-// newEndedHandle returns a handle of a process that ended before it could be opened.
-func newEndedHandle(id process.ID) *processHandle {
+// newEndedProcessHandle returns a handle of a process that ended before it could be opened.
+func newEndedProcessHandle(id process.ID) *processHandle {
 	return &processHandle{ID: id, done: make(chan struct{})}
 }
 

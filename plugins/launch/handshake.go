@@ -23,10 +23,10 @@ type handshake struct {
 	addr    string
 }
 
-// line returns the handshake line for go-plugin. It omits the field for a certificate:
+// formatLine returns the handshake line for go-plugin. It omits the field for a certificate:
 // go-plugin 1.8 dereferences nil if a plugin sends a certificate that go-plugin did not
 // request.
-func (h handshake) line() string {
+func (h handshake) formatLine() string {
 	return fmt.Sprintf("%d|%d|%s|%s|grpc|\n", coreProtocolVersion, appProtocolVersion, h.network, h.addr)
 }
 

@@ -35,9 +35,9 @@ import (
 // descriptors that must outlive the agent. *keeper.Client implements it.
 type Keeper interface {
 	Spawn(context.Context, keeper.Command) (process.ID, error)
-	ConfirmProcess(context.Context, process.ID) error
+	KeepProcessAfterDisconnect(context.Context, process.ID) error
 	Wait(context.Context, process.ID) (process.ExitStatus, error)
-	StoreDrainedFD(ctx context.Context, key string, f *os.File) error
+	StoreAndDrainFD(ctx context.Context, key string, f *os.File) error
 	GetFD(key string) (*os.File, error)
 	RemoveFD(ctx context.Context, key string) error
 }
@@ -90,7 +90,7 @@ const (
 	defaultCallTimeout  = 30 * time.Second
 
 	shutdownTimeout = 2 * time.Second // timeout of each of the two Shutdown calls
-	exitGrace       = 2 * time.Second // time between the Shutdown calls and the kill
+	exitGracePeriod = 2 * time.Second // time between the Shutdown calls and the kill
 	reapTimeout     = 2 * time.Second // timeout for the keeper's reply with the exit status
 	drainTimeout    = 300 * time.Millisecond
 )
@@ -120,8 +120,8 @@ type Plugin struct {
 	ended    chan struct{} // closed when exit is set
 	exitErr  error
 
-	wg       sync.WaitGroup
-	released sync.Once
+	wg          sync.WaitGroup
+	releaseOnce sync.Once
 
 	mu          sync.Mutex
 	initialConn net.Conn // the verified connection, which dial returns to gRPC first
@@ -285,7 +285,7 @@ func (p *Plugin) PID() int { return p.proc.PID }
 // call the keeper kills the process with the agent, because no later agent could find it.
 // The caller must have stored the ReattachConfig before the call.
 func (p *Plugin) KeepAfterAgentExit(ctx context.Context) error {
-	return p.cfg.Keeper.ConfirmProcess(ctx, p.proc.ID)
+	return p.cfg.Keeper.KeepProcessAfterDisconnect(ctx, p.proc.ID)
 }
 
 // Driver returns the plugin's driver; nil if the plugin is not a driver.
@@ -297,9 +297,9 @@ func (p *Plugin) Hook() (*hook.Client, *hook.Description) { return p.hook, p.des
 // Done is closed as soon as the process has ended, even if its children still run.
 func (p *Plugin) Done() <-chan struct{} { return p.proc.done }
 
-// Exit blocks until the process has ended, and returns an error with the exit status and the
+// WaitExit blocks until the process has ended, and returns an error with the exit status and the
 // last output. It returns an error also after exit code 0: a plugin must not exit by itself.
-func (p *Plugin) Exit() error {
+func (p *Plugin) WaitExit() error {
 	<-p.ended
 	return fmt.Errorf("%s: %w", p.cfg.errorPrefix(), p.exitErr)
 }
@@ -347,7 +347,7 @@ func (p *Plugin) Stop(ctx context.Context) {
 	cancel()
 	p.conn.Close() // a plugin without the controller service may exit when its last connection is closed
 
-	if !p.waitDone(ctx, exitGrace) {
+	if !p.waitDone(ctx, exitGracePeriod) {
 		p.logger.Warn("plugin failed to exit gracefully, killed", "pid", p.proc.PID)
 	}
 	p.Close()
@@ -388,7 +388,7 @@ func (p *Plugin) Close() {
 	default:
 	}
 	p.proc.kill()
-	if !p.waitDone(context.Background(), exitGrace) {
+	if !p.waitDone(context.Background(), exitGracePeriod) {
 		p.logger.Error("plugin process does not die", "pid", p.proc.PID)
 	} else {
 		<-p.ended
@@ -413,7 +413,7 @@ func (p *Plugin) Detach() { p.releaseResources(true) }
 // releaseResources releases the agent's resources for the plugin. If keepRunning is true, the process
 // keeps running and the keeper keeps the plugin's streams.
 func (p *Plugin) releaseResources(keepRunning bool) {
-	p.released.Do(func() {
+	p.releaseOnce.Do(func() {
 		close(p.detached) // go-plugin's goroutines wait for detached
 		if p.conn != nil {
 			p.conn.Close()

@@ -62,8 +62,8 @@ func (l *logBuffer) awaitLine(t *testing.T, parts ...string) {
 	t.Errorf("no log line with %q in:\n%.4000s", parts, l.String())
 }
 
-// noRaceSleep prevents a binary with the race detector from sleeping when it exits.
-const noRaceSleep = "GORACE=atexit_sleep_ms=0"
+// noRaceExitSleepEnv prevents a binary with the race detector from sleeping when it exits.
+const noRaceExitSleepEnv = "GORACE=atexit_sleep_ms=0"
 
 // newConfig returns a Config that starts the test binary as a plugin; mode selects the
 // behaviour of the plugin.
@@ -94,7 +94,7 @@ func newConfig(t testing.TB, mode string) (Config, *logBuffer) {
 		Path:         "/plugins/tester",
 		Executable:   exe,
 		Args:         []string{"/plugins/tester", "test-plugin", mode},
-		Env:          append(Environ(os.Environ(), nil, ""), noRaceSleep, testRunEnv),
+		Env:          append(Environ(os.Environ(), nil, ""), noRaceExitSleepEnv, testRunEnv),
 		SocketDir:    dir,
 		Keeper:       newInProcessKeeper(t),
 		Logger:       hclog.New(&hclog.LoggerOptions{Output: out, Level: hclog.Trace, Name: "host"}),
@@ -370,7 +370,7 @@ func TestStart(t *testing.T) {
 
 	p.Stop(t.Context())
 	out.awaitLine(t, "host.tester", "shutdown")
-	if err := p.Exit(); !strings.Contains(err.Error(), "exited with code 0") {
+	if err := p.WaitExit(); !strings.Contains(err.Error(), "exited with code 0") {
 		t.Errorf("exit: %v", err)
 	}
 	if _, err := p.Driver().Capabilities(t.Context()); !errors.Is(err, driver.ErrPluginDown) {
@@ -448,7 +448,7 @@ func TestChildHoldsStreams(t *testing.T) {
 	p := mustStartPlugin(t, cfg)
 	p.Kill()
 	<-p.Done()
-	if err := p.Exit(); !strings.Contains(err.Error(), "killed by signal 9") {
+	if err := p.WaitExit(); !strings.Contains(err.Error(), "killed by signal 9") {
 		t.Errorf("exit: %v", err)
 	}
 	select {
@@ -650,7 +650,7 @@ func TestZombieHasEnded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := openHandle(kp)
+	p, err := openProcessHandle(kp)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -660,12 +660,12 @@ func TestZombieHasEnded(t *testing.T) {
 		t.Error("the end was not seen")
 	}
 	<-p.done
-	if again, err := openHandle(kp); err != nil {
+	if again, err := openProcessHandle(kp); err != nil {
 		t.Errorf("a zombie cannot be opened: %v", err)
 	} else {
 		again.close()
 	}
-	if _, err := openHandle(process.ID{PID: kp.PID, StartTime: kp.StartTime + 1}); !errors.Is(err, os.ErrProcessDone) {
+	if _, err := openProcessHandle(process.ID{PID: kp.PID, StartTime: kp.StartTime + 1}); !errors.Is(err, os.ErrProcessDone) {
 		t.Errorf("another start time: %v", err)
 	}
 }
@@ -696,7 +696,7 @@ func TestReattach(t *testing.T) {
 	}
 	p.Stop(t.Context())
 	out.awaitLine(t, "second.tester", "shutdown")
-	if err := p.Exit(); !strings.Contains(err.Error(), "exited with code 0") {
+	if err := p.WaitExit(); !strings.Contains(err.Error(), "exited with code 0") {
 		t.Errorf("exit: %v", err)
 	}
 

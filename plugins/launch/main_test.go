@@ -49,9 +49,9 @@ var testRunEnv = fmt.Sprintf("LAUNCH_TEST=%d.%d", os.Getpid(), time.Now().UnixNa
 // leftovers waits for the processes and goroutines of the tests to end, and describes the ones
 // that still run.
 func leftovers() string {
-	var remaining string
+	var leftoverReport string
 	for range 100 {
-		remaining = ""
+		leftoverReport = ""
 		buf := make([]byte, 1<<20)
 		for g := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
 			if strings.Contains(g, "leftovers") {
@@ -59,7 +59,7 @@ func leftovers() string {
 			}
 			for _, ours := range []string{"nomad-lite/plugins", "go-plugin", "google.golang.org/grpc"} {
 				if strings.Contains(g, ours) {
-					remaining += g + "\n\n"
+					leftoverReport += g + "\n\n"
 					break
 				}
 			}
@@ -69,15 +69,15 @@ func leftovers() string {
 		procs, _ := filepath.Glob("/proc/[0-9]*/environ")
 		for _, proc := range procs {
 			if env, _ := os.ReadFile(proc); strings.Contains(string(env), testRunEnv) {
-				remaining += proc + "\n"
+				leftoverReport += proc + "\n"
 			}
 		}
-		if remaining == "" {
+		if leftoverReport == "" {
 			return ""
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	return remaining
+	return leftoverReport
 }
 
 // inProcessKeeper is a Keeper that starts its children from the test process.
@@ -105,7 +105,7 @@ func newInProcessKeeper(t testing.TB) *inProcessKeeper {
 	return d
 }
 
-func (d *inProcessKeeper) ConfirmProcess(context.Context, process.ID) error { return nil }
+func (d *inProcessKeeper) KeepProcessAfterDisconnect(context.Context, process.ID) error { return nil }
 
 func (d *inProcessKeeper) Spawn(_ context.Context, c keeper.Command) (process.ID, error) {
 	path := c.Path
@@ -161,7 +161,7 @@ func (d *inProcessKeeper) Wait(ctx context.Context, p process.ID) (process.ExitS
 	}
 }
 
-func (d *inProcessKeeper) StoreDrainedFD(_ context.Context, key string, f *os.File) error {
+func (d *inProcessKeeper) StoreAndDrainFD(_ context.Context, key string, f *os.File) error {
 	fd, err := syscall.Dup(int(f.Fd()))
 	if err != nil {
 		return err

@@ -25,9 +25,9 @@ type ReattachConfig struct {
 	Streams   string // prefix of the keys under which the keeper holds the plugin's streams
 }
 
-// ThisBoot reports whether r was recorded since the last boot. Otherwise its pid belongs to
+// IsFromThisBoot reports whether r was recorded since the last boot. Otherwise its pid belongs to
 // an unrelated process. The error can be ErrResourceExhausted.
-func (r ReattachConfig) ThisBoot() (bool, error) {
+func (r ReattachConfig) IsFromThisBoot() (bool, error) {
 	id, err := process.BootID()
 	if process.IsResourceExhausted(err) {
 		err = fmt.Errorf("%w: %w", ErrResourceExhausted, err)
@@ -92,7 +92,7 @@ func Reattach(ctx context.Context, cfg Config, rec ReattachConfig) (*Plugin, err
 }
 
 func (p *Plugin) reattach(ctx context.Context, rec ReattachConfig) error {
-	if thisBoot, err := rec.ThisBoot(); err != nil {
+	if thisBoot, err := rec.IsFromThisBoot(); err != nil {
 		return err
 	} else if rec.Pid <= 0 || !thisBoot {
 		return ErrProcessChanged
@@ -103,7 +103,7 @@ func (p *Plugin) reattach(ctx context.Context, rec ReattachConfig) error {
 	if err != nil {
 		return fmt.Errorf("%w: %v", ErrProcessChanged, err)
 	}
-	proc, err := openHandle(process.ID{PID: rec.Pid, StartTime: rec.StartTime})
+	proc, err := openProcessHandle(process.ID{PID: rec.Pid, StartTime: rec.StartTime})
 	if errors.Is(err, os.ErrProcessDone) {
 		return ErrProcessChanged
 	}

@@ -20,9 +20,9 @@ const (
 	// maxLineSize is the maximum length of a line that is logged, in bytes. The bytes after it
 	// are counted and dropped.
 	maxLineSize = 64 << 10
-	// maxPlainLineSize is the maximum length of a logged line that is not an hclog record, in
+	// maxNonJSONLineSize is the maximum length of a logged line that is not an hclog record, in
 	// bytes.
-	maxPlainLineSize = 4 << 10
+	maxNonJSONLineSize = 4 << 10
 
 	maxTailLines    = 6
 	maxTailLineSize = 300
@@ -87,9 +87,9 @@ func logLine(line string, dropped int, inPanic bool, logger hclog.Logger, t *std
 	if level < logger.GetLevel() {
 		return inPanic
 	}
-	if len(line) > maxPlainLineSize {
-		dropped += len(line) - maxPlainLineSize
-		line = line[:maxPlainLineSize]
+	if len(line) > maxNonJSONLineSize {
+		dropped += len(line) - maxNonJSONLineSize
+		line = line[:maxNonJSONLineSize]
 	}
 	if dropped > 0 {
 		logger.Log(level, escapeNonGraphic(line), "dropped_bytes", dropped)
@@ -159,13 +159,13 @@ func parseLogRecord(line string) (logRecord, bool) {
 	delete(raw, "@message")
 	delete(raw, "@timestamp")
 	for _, k := range slices.Sorted(maps.Keys(raw)) {
-		rec.keyValues = append(rec.keyValues, escapeNonGraphic(k), plainValue(raw[k]))
+		rec.keyValues = append(rec.keyValues, escapeNonGraphic(k), formatLogValue(raw[k]))
 	}
 	return rec, true
 }
 
-// plainValue returns the value unchanged if hclog prints it well, and its JSON otherwise.
-func plainValue(v any) any {
+// formatLogValue returns the value unchanged if hclog prints it well, and its JSON otherwise.
+func formatLogValue(v any) any {
 	switch v := v.(type) {
 	case string, bool, nil:
 		return v

@@ -122,7 +122,7 @@ func (r *spawnRunner) spawn(ctx context.Context) error {
 	// pipe without a reader is killed by SIGPIPE.
 	p.stdio.fdKey = fmt.Sprintf("plugin/%s/%s/", p.cfg.Name, rand.Text()[:8])
 	for i, stream := range pipeNames {
-		if err := p.cfg.Keeper.StoreDrainedFD(ctx, p.stdio.fdKey+stream, p.stdio.pipes[i]); err != nil {
+		if err := p.cfg.Keeper.StoreAndDrainFD(ctx, p.stdio.fdKey+stream, p.stdio.pipes[i]); err != nil {
 			return fmt.Errorf("hold %s: %w", stream, err)
 		}
 	}
@@ -141,15 +141,15 @@ func (r *spawnRunner) spawn(ctx context.Context) error {
 	})
 	if errors.Is(err, keeper.ErrKeeperDied) {
 		pipeWriters[0].Close() // now no process except the plugin can have the write end
-		return errors.Join(err, killLostPlugin(p.stdio.pipes[0], p.cfg.SocketDir))
+		return errors.Join(err, killPluginOfDeadKeeper(p.stdio.pipes[0], p.cfg.SocketDir))
 	}
 	if err != nil {
 		return explainSpawnError(err, p.cfg.Path, p.cfg.Executable)
 	}
-	p.proc, err = openHandle(id)
+	p.proc, err = openProcessHandle(id)
 	switch {
 	case errors.Is(err, os.ErrProcessDone):
-		p.proc = newEndedHandle(id) // the process has ended, and the keeper has reaped it
+		p.proc = newEndedProcessHandle(id) // the process has ended, and the keeper has reaped it
 		return nil
 	case err != nil:
 		_ = id.Signal(unix.SIGKILL) // Signal fails only if the process has ended
@@ -180,11 +180,11 @@ func spawnWithRetry(ctx context.Context, k Keeper, command keeper.Command) (proc
 	}
 }
 
-// killLostPlugin kills the plugin that a dead keeper may have started: the process whose stdout
+// killPluginOfDeadKeeper kills the plugin that a dead keeper may have started: the process whose stdout
 // is the pipe with the given read end. It returns when no process has the write end, or
 // after a second, because a child that was being forked when the keeper died opens its
 // stdout later. It removes the plugin's socket from dir.
-func killLostPlugin(stdout *os.File, dir string) error {
+func killPluginOfDeadKeeper(stdout *os.File, dir string) error {
 	conn, err := stdout.SyscallConn()
 	if err != nil {
 		return err
@@ -361,12 +361,12 @@ func (p *Plugin) awaitHandshakeLine(ctx context.Context, lineRead <-chan struct{
 
 // Stdout returns the validated handshake line for go-plugin.
 func (r *spawnRunner) Stdout() io.ReadCloser {
-	return &untilExitReader{Reader: strings.NewReader(r.p.handshake.line()), process: r.attachedRunner}
+	return &eofAtExitReader{Reader: strings.NewReader(r.p.handshake.formatLine()), process: r.attachedRunner}
 }
 
 // Stderr returns an empty stream for go-plugin.
 func (r *spawnRunner) Stderr() io.ReadCloser {
-	return &untilExitReader{Reader: strings.NewReader(""), process: r.attachedRunner}
+	return &eofAtExitReader{Reader: strings.NewReader(""), process: r.attachedRunner}
 }
 
 // Name implements go-plugin's interface; go-plugin does not log it, because its logger
@@ -377,13 +377,13 @@ func (r *spawnRunner) Name() string { return r.p.cfg.Name }
 // handshake line, which it never gets.
 func (r *spawnRunner) Diagnose(context.Context) string { return "" }
 
-// untilExitReader is a stream that ends when the plugin process ends.
-type untilExitReader struct {
+// eofAtExitReader is a stream that ends when the plugin process ends.
+type eofAtExitReader struct {
 	*strings.Reader
 	process attachedRunner
 }
 
-func (r *untilExitReader) Read(b []byte) (int, error) {
+func (r *eofAtExitReader) Read(b []byte) (int, error) {
 	n, err := r.Reader.Read(b)
 	if err == io.EOF {
 		_ = r.process.Wait(context.Background())
@@ -391,7 +391,7 @@ func (r *untilExitReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-func (r *untilExitReader) Close() error { return nil }
+func (r *eofAtExitReader) Close() error { return nil }
 
 // explainDialError returns an error that describes why the socket of the handshake line cannot
 // be used.

@@ -36,11 +36,11 @@ func New(idleGCPercent, busyGCPercent int) *Trimmer {
 // after Stop.
 func (t *Trimmer) NotifyBusy() { t.resetTimer(true) }
 
-// Postpone reports work that allocates many long-lived objects. It postpones the release of
+// PostponeTrim reports work that allocates many long-lived objects. It postpones the release of
 // memory. It keeps the garbage collection percentage low, because with a higher percentage the
 // objects would be scattered over more memory. It may be called concurrently, and does nothing
 // after Stop.
-func (t *Trimmer) Postpone() { t.resetTimer(false) }
+func (t *Trimmer) PostponeTrim() { t.resetTimer(false) }
 
 func (t *Trimmer) resetTimer(busy bool) {
 	t.mu.Lock()

@@ -22,14 +22,14 @@ const CgroupMount = "/sys/fs/cgroup"
 // Cgroup is the directory of a cgroup of version 1 or 2.
 type Cgroup string
 
-// Cgroups returns the existing cgroups of a task, in all hierarchies, regardless of the
+// TaskCgroups returns the existing cgroups of a task, in all hierarchies, regardless of the
 // driver or agent that made them. With an error some can be missing.
-func Cgroups(allocID, task string) ([]Cgroup, error) {
+func TaskCgroups(allocID, task string) ([]Cgroup, error) {
 	name := allocID + "." + task
 	if allocID == "" || task == "" || strings.Contains(name, "/") {
 		return nil, nil
 	}
-	parents, err := CgroupParents()
+	parents, err := TaskCgroupParents()
 	errs := []error{err}
 	var cgroups []Cgroup
 	for _, parent := range parents {
@@ -45,10 +45,10 @@ func Cgroups(allocID, task string) ([]Cgroup, error) {
 	return cgroups, errors.Join(errs...)
 }
 
-// CgroupParents returns the directories that contain cgroups of tasks, a parent before
+// TaskCgroupParents returns the directories that contain cgroups of tasks, a parent before
 // its children. It omits directories that this user must not read. With any other error
 // some can be missing.
-func CgroupParents() ([]string, error) {
+func TaskCgroupParents() ([]string, error) {
 	hierarchies, err := readDirIfAllowed(CgroupMount)
 	errs := []error{err}
 	var parents []string

@@ -10,7 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process/processtest"
 )
 
-func TestExhausted(t *testing.T) {
+func TestIsResourceExhausted(t *testing.T) {
 	for err, want := range map[error]bool{
 		&os.PathError{Op: "open", Path: "f", Err: unix.EMFILE}:            true,
 		fmt.Errorf("dial: %w", os.NewSyscallError("socket", unix.ENFILE)): true,

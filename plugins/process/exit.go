@@ -23,9 +23,9 @@ func (s ExitStatus) String() string {
 	return fmt.Sprintf("exit code %d", s.ExitCode)
 }
 
-// ExitStatusOf converts a wait status word, which is also field 52 of /proc/<pid>/stat and the
+// ParseWaitStatus converts a wait status word, which is also field 52 of /proc/<pid>/stat and the
 // exit code in a pidfd's info.
-func ExitStatusOf(word int) ExitStatus {
+func ParseWaitStatus(word int) ExitStatus {
 	w := unix.WaitStatus(word)
 	if w.Signaled() {
 		return ExitStatus{Signal: int(w.Signal())}
@@ -38,7 +38,7 @@ func ExitStatusOf(word int) ExitStatus {
 // afterwards a pidfd that was opened before has it (kernel 6.15). The pidfd can be nil.
 func (p ID) ExitStatus(f *Pidfd) (ExitStatus, bool) {
 	if st, err := ReadStat(p.PID); err == nil && st.StartTime == p.StartTime && st.Ended() && exitStatusReadable(p.PID) {
-		return ExitStatusOf(st.waitStatus), true
+		return ParseWaitStatus(st.waitStatus), true
 	}
 	if f == nil {
 		return ExitStatus{}, false

@@ -74,9 +74,9 @@ func (p ID) SameExecutable(file *os.File) (bool, error) {
 }
 
 func filesEqual(a, b *os.File) (bool, error) {
-	const blockSize = 256 << 10
-	bufA, bufB := make([]byte, blockSize), make([]byte, blockSize)
-	for offset := int64(0); ; offset += blockSize {
+	const compareBufferSize = 256 << 10
+	bufA, bufB := make([]byte, compareBufferSize), make([]byte, compareBufferSize)
+	for offset := int64(0); ; offset += compareBufferSize {
 		n, errA := a.ReadAt(bufA, offset)
 		m, errB := b.ReadAt(bufB, offset)
 		if n != m || !bytes.Equal(bufA[:n], bufB[:m]) {

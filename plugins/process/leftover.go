@@ -21,9 +21,9 @@ import (
 // error processes can be missing, because this process could not read the kernel's
 // data: see [IsResourceExhausted].
 func FindLeftovers(allocID, task string) ([]ID, error) {
-	groups, err := Cgroups(allocID, task)
+	groups, err := TaskCgroups(allocID, task)
 	errs := []error{err}
-	var found []ID
+	var leftovers []ID
 	for _, g := range groups {
 		// The start times are read between two reads of the cgroup's list: a pid in both
 		// lists was not reused in between.
@@ -40,19 +40,19 @@ func FindLeftovers(allocID, task string) ([]ID, error) {
 		pids, err = g.PIDs()
 		errs = append(errs, err)
 		for _, pid := range pids {
-			if p, ok := processes[pid]; ok && !slices.Contains(found, p) {
-				found = append(found, p)
+			if p, ok := processes[pid]; ok && !slices.Contains(leftovers, p) {
+				leftovers = append(leftovers, p)
 			}
 		}
 	}
 	marked, err := FindByTaskEnv(allocID, task)
 	errs = append(errs, err)
 	for _, p := range marked {
-		if !slices.Contains(found, p) {
-			found = append(found, p)
+		if !slices.Contains(leftovers, p) {
+			leftovers = append(leftovers, p)
 		}
 	}
-	return found, errors.Join(errs...)
+	return leftovers, errors.Join(errs...)
 }
 
 // EndLeftovers kills the processes that FindLeftovers finds, and the processes that
@@ -66,7 +66,7 @@ func FindLeftovers(allocID, task string) ([]ID, error) {
 func EndLeftovers(ctx context.Context, allocID, task string) (ended []ID, err error) {
 	ended, err = FindLeftovers(allocID, task)
 	errs := []error{err}
-	groups, err := Cgroups(allocID, task)
+	groups, err := TaskCgroups(allocID, task)
 	errs = append(errs, err)
 	for _, g := range groups {
 		errs = append(errs, g.Kill(ctx))
@@ -114,7 +114,7 @@ func FindByTaskEnv(allocID, task string) ([]ID, error) {
 		return nil, nil
 	}
 	var taskProcesses []ID
-	err := forEachWithTaskEnv(func(p ID, mark TaskEnvID) {
+	err := forEachProcessWithTaskEnv(func(p ID, mark TaskEnvID) {
 		if mark == (TaskEnvID{allocID, task}) {
 			taskProcesses = append(taskProcesses, p)
 		}
@@ -131,13 +131,13 @@ type TaskEnvID struct {
 // variables in their environment. With an error tasks can be missing.
 func AllTaskEnvIDs() (map[TaskEnvID]bool, error) {
 	marks := map[TaskEnvID]bool{}
-	err := forEachWithTaskEnv(func(_ ID, mark TaskEnvID) { marks[mark] = true })
+	err := forEachProcessWithTaskEnv(func(_ ID, mark TaskEnvID) { marks[mark] = true })
 	return marks, err
 }
 
-// forEachWithTaskEnv calls f for each process that has a task's variables in its environment.
+// forEachProcessWithTaskEnv calls f for each process that has a task's variables in its environment.
 // With an error it has not called f for some processes.
-func forEachWithTaskEnv(f func(ID, TaskEnvID)) error {
+func forEachProcessWithTaskEnv(f func(ID, TaskEnvID)) error {
 	names, err := os.ReadDir("/proc")
 	if err != nil {
 		return fmt.Errorf("find processes: %w", err)

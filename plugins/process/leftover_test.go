@@ -127,7 +127,7 @@ func awaitLeftover(t *testing.T, p ID, allocID, task string) {
 func TestEndLeftoversByEnvironment(t *testing.T) {
 	id := newAllocID()
 	leftover, exited := startSleep(t, taskEnv(id, "web")...)
-	var unrelated []ID
+	var unrelatedProcs []ID
 	for _, env := range [][]string{
 		nil,
 		taskEnv(id, "we"),
@@ -136,7 +136,7 @@ func TestEndLeftoversByEnvironment(t *testing.T) {
 		{"NOMAD_TASK_NAME=web"},
 	} {
 		p, _ := startSleep(t, env...)
-		unrelated = append(unrelated, p)
+		unrelatedProcs = append(unrelatedProcs, p)
 	}
 	awaitLeftover(t, leftover, id, "web")
 	if marks, err := AllTaskEnvIDs(); err != nil || !marks[TaskEnvID{AllocID: id, Task: "web"}] {
@@ -147,7 +147,7 @@ func TestEndLeftoversByEnvironment(t *testing.T) {
 		t.Errorf("ended %v, %v, want %v", ended, err, leftover)
 	}
 	<-exited
-	for _, p := range unrelated {
+	for _, p := range unrelatedProcs {
 		if !p.Alive() {
 			t.Errorf("process %d was killed and is not the task's", p.PID)
 		}
@@ -173,10 +173,10 @@ func TestLeftoversAreUnknownWithoutDescriptors(t *testing.T) {
 		t.Run(by, func(t *testing.T) {
 			id := newAllocID()
 			var leftover ID
-			var exited <-chan error
+			var exitedCh <-chan error
 			if by == "cgroup" {
 				group := makeCgroup(t, "freezer", id, "web")
-				leftover, exited = startSleep(t)
+				leftover, exitedCh = startSleep(t)
 				moveToCgroup(t, group, leftover)
 				t.Run("functions of Cgroup", func(t *testing.T) {
 					restore := processtest.LimitDescriptors(t, 0)
@@ -188,7 +188,7 @@ func TestLeftoversAreUnknownWithoutDescriptors(t *testing.T) {
 					}
 				})
 			} else {
-				leftover, exited = startSleep(t, taskEnv(id, "web")...)
+				leftover, exitedCh = startSleep(t, taskEnv(id, "web")...)
 				awaitLeftover(t, leftover, id, "web")
 			}
 
@@ -196,7 +196,7 @@ func TestLeftoversAreUnknownWithoutDescriptors(t *testing.T) {
 			found, findErr := FindLeftovers(id, "web")
 			ended, endErr := EndLeftovers(t.Context(), id, "web")
 			killErr := KillByTaskEnv(t.Context(), id, "web")
-			_, parentsErr := CgroupParents()
+			_, parentsErr := TaskCgroupParents()
 			_, marksErr := AllTaskEnvIDs()
 			restore()
 			for call, err := range map[string]error{
@@ -215,7 +215,7 @@ func TestLeftoversAreUnknownWithoutDescriptors(t *testing.T) {
 			if err != nil || !slices.Equal(ended, []ID{leftover}) {
 				t.Errorf("repeated: ended %v, %v, want %v", ended, err, leftover)
 			}
-			<-exited
+			<-exitedCh
 		})
 	}
 }

@@ -161,7 +161,7 @@ func (f *Pidfd) exitStatus() (ExitStatus, bool) {
 	if err != nil || info.Mask&unix.PIDFD_INFO_EXIT == 0 {
 		return ExitStatus{}, false
 	}
-	return ExitStatusOf(int(info.Exit_code)), true
+	return ParseWaitStatus(int(info.Exit_code)), true
 }
 
 // withFD calls use with the pidfd's descriptor.

@@ -49,24 +49,24 @@ func parseStat(b []byte) (Stat, error) {
 	if i < 0 {
 		return Stat{}, errors.New("read process status: no name")
 	}
-	const firstField, stateField, ppidField, sessionField, utimeField, stimeField, threadsField, starttimeField, rssField, exitCodeField = 3, 3, 4, 6, 14, 15, 20, 22, 24, 52
+	const firstFieldNumber, stateField, ppidField, sessionField, utimeField, stimeField, threadsField, starttimeField, rssField, exitCodeField = 3, 3, 4, 6, 14, 15, 20, 22, 24, 52
 	fields := bytes.Fields(b[i+1:])
-	if len(fields) <= rssField-firstField || len(fields[0]) != 1 {
+	if len(fields) <= rssField-firstFieldNumber || len(fields[0]) != 1 {
 		return Stat{}, errors.New("read process status: too few fields")
 	}
 	var errs []error
 	signed := func(field int) int {
-		n, err := strconv.Atoi(string(fields[field-firstField]))
+		n, err := strconv.Atoi(string(fields[field-firstFieldNumber]))
 		errs = append(errs, err)
 		return n
 	}
 	unsigned := func(field int) uint64 {
-		n, err := strconv.ParseUint(string(fields[field-firstField]), 10, 64)
+		n, err := strconv.ParseUint(string(fields[field-firstFieldNumber]), 10, 64)
 		errs = append(errs, err)
 		return n
 	}
 	st := Stat{
-		State:      fields[stateField-firstField][0],
+		State:      fields[stateField-firstFieldNumber][0],
 		PPID:       signed(ppidField),
 		Session:    signed(sessionField),
 		UserTime:   unsigned(utimeField),
@@ -75,7 +75,7 @@ func parseStat(b []byte) (Stat, error) {
 		StartTime:  unsigned(starttimeField),
 		RSS:        unsigned(rssField),
 	}
-	if len(fields) > exitCodeField-firstField {
+	if len(fields) > exitCodeField-firstFieldNumber {
 		st.waitStatus = signed(exitCodeField)
 	}
 	if err := errors.Join(errs...); err != nil {

@@ -12,7 +12,7 @@ import (
 // nomad-<uid> for a user without an entry in the user database.
 func LookupUser(name string) (*syscall.Credential, error) {
 	if text, ok := strings.CutPrefix(name, "nomad-"); ok {
-		if uid, err := parseID(text); err == nil {
+		if uid, err := parseUIDOrGID(text); err == nil {
 			return &syscall.Credential{Uid: uid, Gid: uid}, nil
 		}
 	}
@@ -20,7 +20,7 @@ func LookupUser(name string) (*syscall.Credential, error) {
 	cred := &syscall.Credential{}
 	u, err := user.Lookup(userPart)
 	if err != nil {
-		uid, idErr := parseID(userPart)
+		uid, idErr := parseUIDOrGID(userPart)
 		if idErr != nil {
 			return nil, err
 		}
@@ -30,10 +30,10 @@ func LookupUser(name string) (*syscall.Credential, error) {
 		u, err = user.LookupId(userPart)
 	}
 	if err == nil {
-		if cred.Uid, err = parseID(u.Uid); err != nil {
+		if cred.Uid, err = parseUIDOrGID(u.Uid); err != nil {
 			return nil, err
 		}
-		if cred.Gid, err = parseID(u.Gid); err != nil {
+		if cred.Gid, err = parseUIDOrGID(u.Gid); err != nil {
 			return nil, err
 		}
 		groups, err := u.GroupIds()
@@ -41,7 +41,7 @@ func LookupUser(name string) (*syscall.Credential, error) {
 			return nil, fmt.Errorf("look up the groups: %w", err)
 		}
 		for _, g := range groups {
-			gid, err := parseID(g)
+			gid, err := parseUIDOrGID(g)
 			if err != nil {
 				return nil, err
 			}
@@ -49,13 +49,13 @@ func LookupUser(name string) (*syscall.Credential, error) {
 		}
 	}
 	if hasGroup {
-		gid, err := parseID(groupPart)
+		gid, err := parseUIDOrGID(groupPart)
 		if err != nil {
 			g, lookupErr := user.LookupGroup(groupPart)
 			if lookupErr != nil {
 				return nil, lookupErr
 			}
-			if gid, err = parseID(g.Gid); err != nil {
+			if gid, err = parseUIDOrGID(g.Gid); err != nil {
 				return nil, err
 			}
 		}
@@ -64,7 +64,7 @@ func LookupUser(name string) (*syscall.Credential, error) {
 	return cred, nil
 }
 
-func parseID(text string) (uint32, error) {
+func parseUIDOrGID(text string) (uint32, error) {
 	id, err := strconv.ParseUint(text, 10, 32)
 	if err != nil || id == 1<<32-1 { // setuid(2) and setgid(2) interpret -1 as "unchanged"
 		return 0, fmt.Errorf("%q is no id", text)

@@ -35,19 +35,19 @@ func New[T any](down error, drop func(T)) *PendingCalls[T] {
 func (p *PendingCalls[T]) Call(ctx context.Context, send func(id uint64) error) (answer T, err error) {
 	id, ch, ok := p.addCaller()
 	if !ok {
-		return answer, p.waitDown()
+		return answer, p.waitForEnd()
 	}
 	if err := send(id); err != nil {
 		p.removeCaller(id, ch)
 		if errors.Is(err, p.errDown) {
-			return answer, p.waitDown()
+			return answer, p.waitForEnd()
 		}
 		return answer, err
 	}
 	select {
 	case answer, ok = <-ch:
 		if !ok {
-			return answer, p.waitDown()
+			return answer, p.waitForEnd()
 		}
 		return answer, nil
 	case <-ctx.Done():
@@ -56,8 +56,8 @@ func (p *PendingCalls[T]) Call(ctx context.Context, send func(id uint64) error) 
 	}
 }
 
-// waitDown blocks until End is called, and returns the error of an ended connection.
-func (p *PendingCalls[T]) waitDown() error {
+// waitForEnd blocks until End is called, and returns the error of an ended connection.
+func (p *PendingCalls[T]) waitForEnd() error {
 	<-p.done
 	return p.errDown
 }

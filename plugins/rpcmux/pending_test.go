@@ -68,8 +68,8 @@ func TestEndOfTheConnection(t *testing.T) {
 // contain descriptors.
 func TestLateAnswersAreDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var dropped []string
-		p := New(errDown, func(answer string) { dropped = append(dropped, answer) })
+		var droppedAnswers []string
+		p := New(errDown, func(answer string) { droppedAnswers = append(droppedAnswers, answer) })
 		ctx, cancel := context.WithCancelCause(t.Context())
 		waiting := startCall(ctx, p, sendSucceeds)
 		synctest.Wait()
@@ -86,8 +86,8 @@ func TestLateAnswersAreDropped(t *testing.T) {
 			t.Error(got)
 		}
 		p.DeliverResponse(9, "unasked")
-		if want := []string{"late", "early", "unasked"}; !slices.Equal(dropped, want) {
-			t.Errorf("dropped %q, want %q", dropped, want)
+		if want := []string{"late", "early", "unasked"}; !slices.Equal(droppedAnswers, want) {
+			t.Errorf("dropped %q, want %q", droppedAnswers, want)
 		}
 	})
 }

@@ -43,9 +43,9 @@ func StatAt(dir int, name string) (unix.Stat_t, error) {
 // been moved or replaced. The path is valid in this process until the descriptor is closed.
 func ProcPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
-// ProcPathOf returns the path of a name in an open directory, like ProcPath. It is short,
+// ProcPathAt returns the path of a name in an open directory, like ProcPath. It is short,
 // whatever the length of the directory's path.
-func ProcPathOf(dir int, name string) string { return ProcPath(dir) + "/" + name }
+func ProcPathAt(dir int, name string) string { return ProcPath(dir) + "/" + name }
 
 func ignoreEINTR(open func() (int, error)) (int, error) {
 	for {

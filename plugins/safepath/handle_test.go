@@ -85,7 +85,7 @@ func TestProcPathSurvivesRename(t *testing.T) {
 	if err := errors.Join(os.Rename(root+"/a", root+"/b"), os.Mkdir(root+"/a", 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := os.ReadFile(ProcPathOf(dir, "file")); string(got) != "text" {
+	if got, err := os.ReadFile(ProcPathAt(dir, "file")); string(got) != "text" {
 		t.Errorf("read %q, %v", got, err)
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxLinks is the kernel's limit for symbolic links in one path.
-const maxLinks = 40
+// maxSymlinks is the kernel's limit for symbolic links in one path.
+const maxSymlinks = 40
 
 // CheckDir returns an error if a user other than this one and root could put files into
 // a directory, or replace the directory. It is for directories such as the agent's data
@@ -80,7 +80,7 @@ func (a userAccount) resolveAndCheck(path string) (string, error) {
 		if shared && !a.isSelfOrRoot(st.Uid) {
 			return "", linkOwnerError(next, st.Uid)
 		}
-		if links++; links > maxLinks {
+		if links++; links > maxSymlinks {
 			return "", &fs.PathError{Op: "look at", Path: path, Err: unix.ELOOP}
 		}
 		target, err := os.Readlink(next)

@@ -95,7 +95,7 @@ func (w *callWatch) endCall(c *watchedCall, err error) {
 	now := time.Now()
 	switch {
 	case errors.Is(err, driver.ErrPluginDown):
-	case !isAbandoned(c.ctx, err):
+	case !isAbandonedCall(c.ctx, err):
 		w.lastResponse, w.abandonedCall = now, nil
 	case c.late:
 		w.abandonedCall = c
@@ -108,9 +108,9 @@ func (w *callWatch) endCall(c *watchedCall, err error) {
 	}
 }
 
-// isAbandoned reports whether a call with context ctx failed because ctx ended. The plugin
+// isAbandonedCall reports whether a call with context ctx failed because ctx ended. The plugin
 // can return DeadlineExceeded before ctx ends, see base.Conn.Err.
-func isAbandoned(ctx context.Context, err error) bool {
+func isAbandonedCall(ctx context.Context, err error) bool {
 	return err != nil && (ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded))
 }
 
@@ -199,7 +199,7 @@ func (w *callWatch) probeDriver(ctx context.Context, c *watchedCall) *watchedCal
 	defer cancel()
 	_, err := w.inst.Driver().InspectTask(probeCtx, c.taskID)
 	w.mu.Lock()
-	answered := !isAbandoned(probeCtx, err) && !errors.Is(err, driver.ErrPluginDown)
+	answered := !isAbandonedCall(probeCtx, err) && !errors.Is(err, driver.ErrPluginDown)
 	if answered {
 		w.lastResponse, w.abandonedCall = time.Now(), nil
 	}

@@ -49,7 +49,7 @@ func (f *fakePlugin) Driver() driver.Driver {
 func (f *fakePlugin) PID() int                                { return 42 }
 func (f *fakePlugin) Hook() (*hook.Client, *hook.Description) { return f.hook, f.description }
 func (f *fakePlugin) Done() <-chan struct{}                   { return f.done }
-func (f *fakePlugin) Exit() error {
+func (f *fakePlugin) WaitExit() error {
 	<-f.done
 	return fmt.Errorf("plugin %q: exited", f.info.Name)
 }

@@ -42,7 +42,7 @@ func (l *launcher) launch(ctx context.Context, e catalog.Entry) (pluginInstance,
 		HookConfig:   l.cfg.HookConfig,
 		Logger:       l.cfg.Logger,
 	}
-	if !binary.Script {
+	if !binary.IsScript {
 		cfg.Executable = binary.File
 	}
 	if e.Block != nil {

@@ -39,7 +39,7 @@ func (l *pluginLoop) run(ctx context.Context, wg *sync.WaitGroup) {
 		l.recordFailure(eventLaunchRejected, err, time.Time{})
 		return
 	}
-	if !l.waitForDemand(ctx) {
+	if !l.waitForFirstRequest(ctx) {
 		return
 	}
 	var consecutiveFailures failureCounter
@@ -77,7 +77,7 @@ func (l *pluginLoop) runOnce(ctx context.Context, wg *sync.WaitGroup) pluginRunR
 		l.stopOrDetach(ctx, inst)
 		return pluginRunResult{}
 	}
-	result := pluginRunResult{err: inst.Exit(), started: true, uptime: time.Since(launched), crashedInCall: l.crashedInCall(launched)}
+	result := pluginRunResult{err: inst.WaitExit(), started: true, uptime: time.Since(launched), crashedInCall: l.crashedInCall(launched)}
 	// Close is called later, because a child of the plugin may still write to the plugin's
 	// stderr.
 	wg.Go(func() {
@@ -160,10 +160,10 @@ func (l *pluginLoop) waitForConfiguredPlugin(ctx context.Context) bool {
 	}
 }
 
-// waitForDemand blocks until a builtin hook is requested, because most nodes never need it.
+// waitForFirstRequest blocks until a builtin hook is requested, because most nodes never need it.
 // It does not block for other plugins, and for a hook that an earlier supervisor has left
 // running. It returns false when ctx has ended.
-func (l *pluginLoop) waitForDemand(ctx context.Context) bool {
+func (l *pluginLoop) waitForFirstRequest(ctx context.Context) bool {
 	m := l.plugin
 	if !m.entry.Builtin || m.entry.Type != base.TypeHook || l.s.recordedPlugins.mayBeRunning(m.entry) {
 		l.s.mu.Lock()
@@ -173,7 +173,7 @@ func (l *pluginLoop) waitForDemand(ctx context.Context) bool {
 	}
 	requested := make(chan struct{})
 	l.s.updateAndNotify(func() {
-		m.applyEvent(eventUnused)
+		m.applyEvent(eventPluginUnused)
 		m.launchAttempted, m.fingerprinted, m.launchRequested = true, true, requested // a hook has no fingerprint
 		l.s.registry.updateFirstLaunchesDone()
 	})
@@ -218,7 +218,7 @@ func (l *pluginLoop) register(inst pluginInstance) (err error) {
 		}
 		m.applyEvent(eventLaunched)
 		if m.removed {
-			m.applyEvent(eventRemoved)
+			m.applyEvent(eventPluginRemoved)
 		}
 		m.inst, m.info, m.lastFailure, m.launchAttempted = inst, info, nil, true
 		if m.driver = nil; info.Type == base.TypeDriver {
@@ -287,7 +287,7 @@ func (l *pluginLoop) releaseIfIdle(served PluginKey) (requested chan struct{}) {
 	l.s.updateAndNotify(func() {
 		if m := l.plugin; time.Since(m.lastAcquired) >= idleTimeout {
 			requested = make(chan struct{})
-			m.applyEvent(eventUnused)
+			m.applyEvent(eventPluginUnused)
 			m.inst, m.launchRequested = nil, requested
 		}
 	})

@@ -60,23 +60,23 @@ func TestMain(m *testing.M) {
 // leftovers waits up to a minute for the goroutines of the tests to end, and returns the stacks
 // of the goroutines that still run.
 func leftovers() string {
-	var remaining string
+	var leftoverStacks string
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		remaining = ""
+		leftoverStacks = ""
 		buf := make([]byte, 1<<20)
 		for g := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
 			if strings.Contains(g, "leftovers") {
 				continue
 			}
 			if strings.Contains(g, "nomad-lite/plugins") || strings.Contains(g, "go-plugin") || strings.Contains(g, "google.golang.org/grpc") {
-				remaining += g + "\n\n"
+				leftoverStacks += g + "\n\n"
 			}
 		}
-		if remaining == "" {
+		if leftoverStacks == "" {
 			return ""
 		}
 	}
-	return remaining
+	return leftoverStacks
 }
 
 // servePlugin is the main function of a plugin process.
@@ -93,7 +93,7 @@ func servePlugin(mode string) {
 		base.RegisterServer(s, d)
 		driver.RegisterServer(s, &unreachableDriver{pluginProcessDriver: d, closeListener: s.Stop})
 		_ = s.Serve(l)
-		time.Sleep(10 * eventuallyLimit)
+		time.Sleep(10 * eventuallyTimeout)
 		return
 	case "storm":
 		go func() {
@@ -413,13 +413,13 @@ func TestPluginKilled(t *testing.T) {
 	eventually(t, "it is healthy again", func() bool { return s.Drivers()["one"].Healthy })
 }
 
-// eventuallyLimit is the time after which a test has failed. It is long, because the
+// eventuallyTimeout is the time after which a test has failed. It is long, because the
 // machine may be slow.
-const eventuallyLimit = time.Minute
+const eventuallyTimeout = time.Minute
 
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	for end := time.Now().Add(eventuallyLimit); !holds(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(eventuallyTimeout); !holds(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("waited in vain until %s", what)
 		}

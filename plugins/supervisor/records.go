@@ -61,7 +61,7 @@ func pluginIdentity(e catalog.Entry, binary *catalog.Binary) (string, error) {
 	if e.Block != nil {
 		parts.Config = e.Block.Config
 	}
-	if binary.Script {
+	if binary.IsScript {
 		sum, err := binary.SHA256()
 		if err != nil {
 			return "", err
@@ -124,7 +124,7 @@ func (r *recordedPlugins) mayBeRunning(e catalog.Entry) bool {
 	if err != nil || !found {
 		return err != nil
 	}
-	thisBoot, err := rec.ThisBoot()
+	thisBoot, err := rec.IsFromThisBoot()
 	return err != nil || thisBoot
 }
 
@@ -147,7 +147,7 @@ func (r *recordedPlugins) reattach(ctx context.Context, e catalog.Entry, cfg lau
 	}
 	logger := r.logger.With("plugin", e.Name, "pid", rec.Pid)
 	same := rec.Identity == identity
-	if same && !binary.Script {
+	if same && !binary.IsScript {
 		if same, err = rec.RunsExecutable(binary.File); errors.Is(err, launch.ErrResourceExhausted) {
 			return nil, err
 		} else if err != nil {
@@ -192,7 +192,7 @@ func (r *recordedPlugins) killOrphans() error {
 		return fmt.Errorf("read the records of running plugins: %w", err)
 	}
 	for key, rec := range records {
-		thisBoot, err := rec.ThisBoot()
+		thisBoot, err := rec.IsFromThisBoot()
 		if err != nil {
 			return fmt.Errorf("boot of the record of plugin %q: %w", key, err)
 		}
@@ -248,7 +248,7 @@ func (r *recordedPlugins) killPlugin(key string, rec Record) {
 	r.deleteRecord(key)
 }
 
-// processID returns the ID of the recorded process. It is valid only if ThisBoot returns
+// processID returns the ID of the recorded process. It is valid only if IsFromThisBoot returns
 // true.
 func (r Record) processID() process.ID {
 	return process.ID{PID: r.Pid, StartTime: r.StartTime}

@@ -156,7 +156,7 @@ func TestPluginWithTasksOutlivesTheSupervisor(t *testing.T) {
 		if pid := n.pid(s, "one"); pid != first || !s.Drivers()["one"].Healthy {
 			t.Errorf("pid %d, was %d, healthy %v", pid, first, s.Drivers()["one"].Healthy)
 		}
-		if !s.KnowsTasks("one") || s.KnowsTasks("other") {
+		if !s.DriverRemembersTasks("one") || s.DriverRemembersTasks("other") {
 			t.Error("what is remembered")
 		}
 		// The supervisor notices the death of a reattached process.

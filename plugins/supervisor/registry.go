@@ -16,11 +16,11 @@ import (
 )
 
 // managedPlugin is one plugin of the catalog. The fields are guarded by Supervisor.mu, except
-// entry, order and lastServed, which never change.
+// entry, order and lastServedKey, which never change.
 type managedPlugin struct {
 	entry           catalog.Entry
 	catalogPosition int                     // position in the catalog
-	lastServed      PluginKey               // see Config.LastServed
+	lastServedKey   PluginKey               // see Config.LastServedKey
 	cancel          context.CancelCauseFunc // cancel: stops the plugin's goroutine; nil before the goroutine is started
 
 	state       pluginState
@@ -71,7 +71,7 @@ func (m *managedPlugin) mayServe(key PluginKey) bool {
 	case m.entry.Builtin:
 		return m.entry.Type == key.Type && m.entry.Name == key.Name
 	}
-	return m.lastServed == PluginKey{} || m.lastServed == key || m.entry.DriverName() == key.Name
+	return m.lastServedKey == PluginKey{} || m.lastServedKey == key || m.entry.DriverName() == key.Name
 }
 
 // asCandidate returns the plugin's pluginCandidate for the arbitration.
@@ -143,8 +143,8 @@ func (r *registry) notFoundError(key PluginKey) error {
 		case m.info.Name != "" || m.state == stateSuperseded:
 		case m.entry.Builtin && m.entry.Type == key.Type:
 			available = append(available, m.entry.Name) // not started yet
-		case m.lastServed.Type == key.Type && m.err() == nil:
-			available = append(available, m.lastServed.Name) // starts
+		case m.lastServedKey.Type == key.Type && m.err() == nil:
+			available = append(available, m.lastServedKey.Name) // starts
 		}
 	}
 	slices.Sort(available)
@@ -206,7 +206,7 @@ func (r *registry) registerOwner(m *managedPlugin, info base.Info) error {
 }
 
 func (r *registry) supersedePlugin(loser, winner *managedPlugin, lost, won base.Info) {
-	loser.applyEvent(eventReplaced)
+	loser.applyEvent(eventPluginReplaced)
 	loser.supersededBy = fmt.Sprintf("%s is served by %s, version %s", servedKey(won), winner.entry, won.Version)
 	loser.inst = nil
 	loser.info = lost // info has the name that the superseded plugin would serve
@@ -258,13 +258,13 @@ func (r *registry) updateDriverInfo(m *managedPlugin, change func(*DriverInfo)) 
 	return true
 }
 
-// newPlugins returns a managedPlugin for each entry of a catalog. lastServed may be nil.
+// newPlugins returns a managedPlugin for each entry of a catalog. lastServedKey may be nil.
 func newPlugins(entries []catalog.Entry, lastServed func(catalog.Entry) PluginKey) []*managedPlugin {
 	plugins := make([]*managedPlugin, len(entries))
 	for i, e := range entries {
 		plugins[i] = &managedPlugin{entry: e, catalogPosition: i}
 		if lastServed != nil && !e.Builtin {
-			plugins[i].lastServed = lastServed(e)
+			plugins[i].lastServedKey = lastServed(e)
 		}
 	}
 	return plugins
@@ -309,7 +309,7 @@ func (r *registry) markRemoved(m, next *managedPlugin) {
 		r.logger.Info("plugin has changed", "plugin", m.entry.Name)
 	}
 	m.removed, m.replacement = true, next
-	m.applyEvent(eventRemoved)
+	m.applyEvent(eventPluginRemoved)
 	if !m.loopRunning {
 		r.deleteRemovedPlugin(m)
 	}
@@ -318,7 +318,7 @@ func (r *registry) markRemoved(m, next *managedPlugin) {
 // deleteRemovedPlugin deletes a removed plugin, and adds its replacement if there is one. Plugins that
 // it has superseded are launched again, and can become the owner.
 func (r *registry) deleteRemovedPlugin(m *managedPlugin) {
-	m.applyEvent(eventDiscarded)
+	m.applyEvent(eventPluginDiscarded)
 	r.plugins = slices.DeleteFunc(r.plugins, func(other *managedPlugin) bool { return other == m })
 	if served := servedKey(m.info); r.owners[served] == m {
 		delete(r.owners, served)
@@ -327,8 +327,8 @@ func (r *registry) deleteRemovedPlugin(m *managedPlugin) {
 		}
 		for i, loser := range r.plugins {
 			if loser.state == stateSuperseded && !loser.loopRunning && servedKey(loser.info) == served {
-				loser.applyEvent(eventDiscarded)
-				r.plugins[i] = &managedPlugin{entry: loser.entry, catalogPosition: loser.catalogPosition, lastServed: loser.lastServed}
+				loser.applyEvent(eventPluginDiscarded)
+				r.plugins[i] = &managedPlugin{entry: loser.entry, catalogPosition: loser.catalogPosition, lastServedKey: loser.lastServedKey}
 			}
 		}
 	}

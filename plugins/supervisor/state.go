@@ -23,16 +23,16 @@ const (
 type pluginEvent int
 
 const (
-	eventLaunchRejected pluginEvent = iota // the catalog has an error for the plugin
-	eventLaunchStarted                     // a launch starts: the first one, on request, or after a delay
-	eventLaunchFailed                      // the launch has failed
-	eventLaunched                          // the process is registered for its driver or hook
-	eventExited                            // the process has exited, and the plugin is launched again immediately
-	eventExitedEarly                       // the process has exited early, and the plugin is launched again after a delay
-	eventUnused                            // the plugin is a builtin that no task needs
-	eventReplaced                          // the plugin has lost the arbitration
-	eventRemoved                           // the plugin was removed from the catalog or changed
-	eventDiscarded                         // the plugin was removed and its goroutine has ended, or the plugin was superseded and takes part in the next arbitration
+	eventLaunchRejected  pluginEvent = iota // the catalog has an error for the plugin
+	eventLaunchStarted                      // a launch starts: the first one, on request, or after a delay
+	eventLaunchFailed                       // the launch has failed
+	eventLaunched                           // the process is registered for its driver or hook
+	eventExited                             // the process has exited, and the plugin is launched again immediately
+	eventExitedEarly                        // the process has exited early, and the plugin is launched again after a delay
+	eventPluginUnused                       // the plugin is a builtin that no task needs
+	eventPluginReplaced                     // the plugin has lost the arbitration
+	eventPluginRemoved                      // the plugin was removed from the catalog or changed
+	eventPluginDiscarded                    // the plugin was removed and its goroutine has ended, or the plugin was superseded and takes part in the next arbitration
 )
 
 // stateTransitions is the transition table of the states. An event without an entry does not
@@ -40,24 +40,24 @@ const (
 // exits.
 var stateTransitions = [...]map[pluginEvent]pluginState{
 	stateNotLaunched: {
-		eventLaunchRejected: stateFailed, eventLaunchStarted: stateStarting, eventUnused: stateIdle,
-		eventReplaced: stateSuperseded, eventDiscarded: stateGone,
+		eventLaunchRejected: stateFailed, eventLaunchStarted: stateStarting, eventPluginUnused: stateIdle,
+		eventPluginReplaced: stateSuperseded, eventPluginDiscarded: stateGone,
 	},
 	stateStarting: {
 		eventLaunched: stateRunning, eventLaunchFailed: stateBackingOff,
-		eventReplaced: stateSuperseded, eventDiscarded: stateGone,
+		eventPluginReplaced: stateSuperseded, eventPluginDiscarded: stateGone,
 	},
 	stateRunning: {
-		eventExited: stateStarting, eventExitedEarly: stateBackingOff, eventUnused: stateIdle,
-		eventReplaced: stateSuperseded, eventRemoved: stateDraining, eventDiscarded: stateGone,
+		eventExited: stateStarting, eventExitedEarly: stateBackingOff, eventPluginUnused: stateIdle,
+		eventPluginReplaced: stateSuperseded, eventPluginRemoved: stateDraining, eventPluginDiscarded: stateGone,
 	},
-	stateIdle:       {eventLaunchStarted: stateStarting, eventReplaced: stateSuperseded, eventDiscarded: stateGone},
-	stateBackingOff: {eventLaunchStarted: stateStarting, eventReplaced: stateSuperseded, eventDiscarded: stateGone},
-	stateFailed:     {eventReplaced: stateSuperseded, eventDiscarded: stateGone},
-	stateSuperseded: {eventDiscarded: stateGone},
+	stateIdle:       {eventLaunchStarted: stateStarting, eventPluginReplaced: stateSuperseded, eventPluginDiscarded: stateGone},
+	stateBackingOff: {eventLaunchStarted: stateStarting, eventPluginReplaced: stateSuperseded, eventPluginDiscarded: stateGone},
+	stateFailed:     {eventPluginReplaced: stateSuperseded, eventPluginDiscarded: stateGone},
+	stateSuperseded: {eventPluginDiscarded: stateGone},
 	stateDraining: {
-		eventExited: stateStarting, eventExitedEarly: stateBackingOff, eventUnused: stateIdle,
-		eventReplaced: stateSuperseded, eventDiscarded: stateGone,
+		eventExited: stateStarting, eventExitedEarly: stateBackingOff, eventPluginUnused: stateIdle,
+		eventPluginReplaced: stateSuperseded, eventPluginDiscarded: stateGone,
 	},
 	stateGone: {},
 }

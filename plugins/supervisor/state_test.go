@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestTransitions(t *testing.T) {
+func TestStateTransitions(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		events []pluginEvent
@@ -20,31 +20,31 @@ func TestTransitions(t *testing.T) {
 		{"a plugin with an error in the catalog is never launched",
 			[]pluginEvent{eventLaunchRejected, eventLaunchStarted, eventLaunched}, []pluginState{stateFailed, stateFailed, stateFailed}},
 		{"a builtin hook is launched on request",
-			[]pluginEvent{eventUnused, eventLaunchStarted, eventLaunched}, []pluginState{stateIdle, stateStarting, stateRunning}},
+			[]pluginEvent{eventPluginUnused, eventLaunchStarted, eventLaunched}, []pluginState{stateIdle, stateStarting, stateRunning}},
 		{"an unused builtin is launched again on request",
-			[]pluginEvent{eventLaunchStarted, eventLaunched, eventUnused, eventLaunchStarted, eventLaunched}, []pluginState{stateStarting, stateRunning, stateIdle, stateStarting, stateRunning}},
+			[]pluginEvent{eventLaunchStarted, eventLaunched, eventPluginUnused, eventLaunchStarted, eventLaunched}, []pluginState{stateStarting, stateRunning, stateIdle, stateStarting, stateRunning}},
 		{"a plugin without a process is not unused",
-			[]pluginEvent{eventLaunchStarted, eventUnused, eventLaunchFailed, eventUnused}, []pluginState{stateStarting, stateStarting, stateBackingOff, stateBackingOff}},
+			[]pluginEvent{eventLaunchStarted, eventPluginUnused, eventLaunchFailed, eventPluginUnused}, []pluginState{stateStarting, stateStarting, stateBackingOff, stateBackingOff}},
 		{"a superseded builtin is not launched",
-			[]pluginEvent{eventReplaced, eventLaunchStarted, eventLaunched}, []pluginState{stateSuperseded, stateSuperseded, stateSuperseded}},
+			[]pluginEvent{eventPluginReplaced, eventLaunchStarted, eventLaunched}, []pluginState{stateSuperseded, stateSuperseded, stateSuperseded}},
 		{"a superseded plugin stays superseded when its process exits",
-			[]pluginEvent{eventLaunchStarted, eventLaunched, eventReplaced, eventExited, eventLaunchFailed, eventUnused}, []pluginState{stateStarting, stateRunning, stateSuperseded, stateSuperseded, stateSuperseded, stateSuperseded}},
+			[]pluginEvent{eventLaunchStarted, eventLaunched, eventPluginReplaced, eventExited, eventLaunchFailed, eventPluginUnused}, []pluginState{stateStarting, stateRunning, stateSuperseded, stateSuperseded, stateSuperseded, stateSuperseded}},
 		{"an idle builtin is superseded and ignores requests",
-			[]pluginEvent{eventUnused, eventReplaced, eventLaunchStarted}, []pluginState{stateIdle, stateSuperseded, stateSuperseded}},
+			[]pluginEvent{eventPluginUnused, eventPluginReplaced, eventLaunchStarted}, []pluginState{stateIdle, stateSuperseded, stateSuperseded}},
 		{"a plugin in back-off is superseded and not launched",
-			[]pluginEvent{eventLaunchStarted, eventLaunchFailed, eventReplaced, eventLaunchStarted}, []pluginState{stateStarting, stateBackingOff, stateSuperseded, stateSuperseded}},
+			[]pluginEvent{eventLaunchStarted, eventLaunchFailed, eventPluginReplaced, eventLaunchStarted}, []pluginState{stateStarting, stateBackingOff, stateSuperseded, stateSuperseded}},
 		{"a removed plugin drains until it is released",
-			[]pluginEvent{eventLaunchStarted, eventLaunched, eventRemoved, eventDiscarded}, []pluginState{stateStarting, stateRunning, stateDraining, stateGone}},
+			[]pluginEvent{eventLaunchStarted, eventLaunched, eventPluginRemoved, eventPluginDiscarded}, []pluginState{stateStarting, stateRunning, stateDraining, stateGone}},
 		{"a draining plugin that exits is launched for its tasks, and drains again",
-			[]pluginEvent{eventLaunchStarted, eventLaunched, eventRemoved, eventExited, eventLaunched, eventRemoved, eventDiscarded}, []pluginState{stateStarting, stateRunning, stateDraining, stateStarting, stateRunning, stateDraining, stateGone}},
+			[]pluginEvent{eventLaunchStarted, eventLaunched, eventPluginRemoved, eventExited, eventLaunched, eventPluginRemoved, eventPluginDiscarded}, []pluginState{stateStarting, stateRunning, stateDraining, stateStarting, stateRunning, stateDraining, stateGone}},
 		{"a draining plugin waits before the launch after an early exit",
-			[]pluginEvent{eventLaunchStarted, eventLaunched, eventRemoved, eventExitedEarly, eventDiscarded}, []pluginState{stateStarting, stateRunning, stateDraining, stateBackingOff, stateGone}},
+			[]pluginEvent{eventLaunchStarted, eventLaunched, eventPluginRemoved, eventExitedEarly, eventPluginDiscarded}, []pluginState{stateStarting, stateRunning, stateDraining, stateBackingOff, stateGone}},
 		{"a draining builtin without tasks is idle until it is released",
-			[]pluginEvent{eventLaunchStarted, eventLaunched, eventRemoved, eventUnused, eventDiscarded}, []pluginState{stateStarting, stateRunning, stateDraining, stateIdle, stateGone}},
+			[]pluginEvent{eventLaunchStarted, eventLaunched, eventPluginRemoved, eventPluginUnused, eventPluginDiscarded}, []pluginState{stateStarting, stateRunning, stateDraining, stateIdle, stateGone}},
 		{"a draining plugin is superseded",
-			[]pluginEvent{eventLaunchStarted, eventLaunched, eventRemoved, eventReplaced, eventDiscarded}, []pluginState{stateStarting, stateRunning, stateDraining, stateSuperseded, stateGone}},
+			[]pluginEvent{eventLaunchStarted, eventLaunched, eventPluginRemoved, eventPluginReplaced, eventPluginDiscarded}, []pluginState{stateStarting, stateRunning, stateDraining, stateSuperseded, stateGone}},
 		{"a removed plugin without a process does not drain",
-			[]pluginEvent{eventRemoved, eventLaunchStarted, eventRemoved, eventLaunchFailed, eventRemoved, eventDiscarded}, []pluginState{stateNotLaunched, stateStarting, stateStarting, stateBackingOff, stateBackingOff, stateGone}},
+			[]pluginEvent{eventPluginRemoved, eventLaunchStarted, eventPluginRemoved, eventLaunchFailed, eventPluginRemoved, eventPluginDiscarded}, []pluginState{stateNotLaunched, stateStarting, stateStarting, stateBackingOff, stateBackingOff, stateGone}},
 	} {
 		var s pluginState
 		var got []pluginState
@@ -58,25 +58,25 @@ func TestTransitions(t *testing.T) {
 	}
 }
 
-// Every state changes to superseded or gone by eventReplaced or eventDiscarded, and no
+// Every state changes to superseded or gone by eventPluginReplaced or eventPluginDiscarded, and no
 // other event leads back.
-func TestEveryStateEnds(t *testing.T) {
+func TestSupersededAndGoneAreFinalStates(t *testing.T) {
 	if len(stateTransitions) != int(stateGone)+1 {
 		t.Fatalf("%d rows, want one for each of %d states", len(stateTransitions), stateGone+1)
 	}
 	for s := stateNotLaunched; s <= stateGone; s++ {
-		if got := s.next(eventDiscarded); got != stateGone {
+		if got := s.next(eventPluginDiscarded); got != stateGone {
 			t.Errorf("state %d after released: %d", s, got)
 		}
-		if got := s.next(eventReplaced); got != stateSuperseded && s != stateGone {
+		if got := s.next(eventPluginReplaced); got != stateSuperseded && s != stateGone {
 			t.Errorf("state %d after replaced: %d", s, got)
 		}
 	}
-	for e := eventLaunchRejected; e <= eventDiscarded; e++ {
+	for e := eventLaunchRejected; e <= eventPluginDiscarded; e++ {
 		if got := stateGone.next(e); got != stateGone {
 			t.Errorf("a plugin that is gone after event %d: state %d", e, got)
 		}
-		if got := stateSuperseded.next(e); got != stateSuperseded && e != eventDiscarded {
+		if got := stateSuperseded.next(e); got != stateSuperseded && e != eventPluginDiscarded {
 			t.Errorf("a superseded plugin after event %d: state %d", e, got)
 		}
 	}

@@ -76,12 +76,12 @@ type Config struct {
 	// first request. Nil keeps builtins running.
 	HasTasks func(PluginKey) bool
 
-	// LastServed returns the driver or hook that the plugin of an entry served when it last ran
+	// LastServedKey returns the driver or hook that the plugin of an entry served when it last ran
 	// with the same file content, arguments and configuration, and zero if that is unknown. While
 	// a plugin is slow to start, Driver and Hook block only for the drivers and hooks that the
-	// plugin may serve. New and SetCatalog call LastServed for each external plugin. Nil means
+	// plugin may serve. New and SetCatalog call LastServedKey for each external plugin. Nil means
 	// that no driver or hook is known.
-	LastServed func(catalog.Entry) PluginKey
+	LastServedKey func(catalog.Entry) PluginKey
 
 	// OnTaskEvent receives the task events of drivers, in sequence for each driver. Nil
 	// discards them.
@@ -113,10 +113,10 @@ func driverKey(name string) PluginKey { return PluginKey{base.TypeDriver, name} 
 
 // Plugin is the state of one plugin of the catalog.
 type Plugin struct {
-	Name    string // name of the file or the builtin
-	Path    string // "" for a builtin
-	Builtin bool
-	Program catalog.ProgramID
+	Name      string // name of the file or the builtin
+	Path      string // "" for a builtin
+	Builtin   bool
+	ProgramID catalog.ProgramID
 	// Serves: the driver or hook of the plugin; its Name is "" until the plugin has
 	// reported it.
 	Serves          PluginKey
@@ -126,10 +126,10 @@ type Plugin struct {
 	LaunchAttempted bool              // LaunchAttempted: the first launch has succeeded or failed
 	// StateKnown: the driver has sent its first fingerprint or the hook has started, the
 	// plugin has failed to start, or it is not used.
-	StateKnown bool
-	PID        int    // 0 when no process runs
-	Superseded string // Superseded: describes the plugin that is used instead; "" if there is none
-	Err        error  // why no process runs
+	StateKnown   bool
+	PID          int    // 0 when no process runs
+	SupersededBy string // Superseded: describes the plugin that is used instead; "" if there is none
+	Err          error  // why no process runs
 }
 
 // Supervisor keeps plugins running. Its methods may be called concurrently.
@@ -154,7 +154,7 @@ type pluginInstance interface {
 	Hook() (*hook.Client, *hook.Description)
 	PID() int
 	Done() <-chan struct{}
-	Exit() error
+	WaitExit() error
 	Connected() bool
 	CheckHealth(context.Context) error
 	StderrClosed() <-chan struct{}
@@ -202,7 +202,7 @@ func (s *Supervisor) catalogRecordKeys() []string {
 func (s *Supervisor) SetCatalog(c *catalog.Catalog) { s.setEntries(c.Entries()) }
 
 func (s *Supervisor) setEntries(entries []catalog.Entry) {
-	plugins := newPlugins(entries, s.cfg.LastServed)
+	plugins := newPlugins(entries, s.cfg.LastServedKey)
 	s.updateAndNotify(func() { s.registry.setPlugins(plugins) })
 }
 
@@ -374,9 +374,9 @@ func (s *Supervisor) Plugins() []Plugin {
 	var out []Plugin
 	for _, m := range s.registry.plugins {
 		p := Plugin{
-			Name: m.entry.Name, Path: m.entry.Path, Builtin: m.entry.Builtin, Program: m.entry.Program,
+			Name: m.entry.Name, Path: m.entry.Path, Builtin: m.entry.Builtin, ProgramID: m.entry.ProgramID,
 			Serves: servedKey(m.info), Version: m.info.Version, Hook: m.hookDescription,
-			Idle: m.state == stateIdle, LaunchAttempted: m.launchAttempted, StateKnown: m.stateKnown(), Superseded: m.supersededBy, Err: m.err(),
+			Idle: m.state == stateIdle, LaunchAttempted: m.launchAttempted, StateKnown: m.stateKnown(), SupersededBy: m.supersededBy, Err: m.err(),
 		}
 		if m.inst != nil && !hasExited(m.inst) {
 			p.PID = m.inst.PID()
@@ -468,10 +468,10 @@ func hasExited(inst pluginInstance) bool {
 	}
 }
 
-// KnowsTasks reports whether the plugin of a driver has state about a task that was being
+// DriverRemembersTasks reports whether the plugin of a driver has state about a task that was being
 // started when the previous agent ended: the plugin is still the same process, or it is a
 // builtin, which searches for running tasks.
-func (s *Supervisor) KnowsTasks(driver string) bool {
+func (s *Supervisor) DriverRemembersTasks(driver string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.registry.findPlugin(driverKey(driver))
@@ -482,9 +482,9 @@ func (s *Supervisor) KnowsTasks(driver string) bool {
 	return reattached && !hasExited(m.inst)
 }
 
-// FindsTasks reports whether a driver is a builtin, which searches for the processes of a task
+// DriverFindsLostTasks reports whether a driver is a builtin, which searches for the processes of a task
 // whose id is lost.
-func (s *Supervisor) FindsTasks(driver string) bool {
+func (s *Supervisor) DriverFindsLostTasks(driver string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.registry.findPlugin(driverKey(driver))

@@ -95,10 +95,10 @@ func TestBackoff(t *testing.T) {
 
 func TestFailureDelays(t *testing.T) {
 	var (
-		failedLaunch = pluginRunResult{}
-		earlyExit    = pluginRunResult{started: true, uptime: time.Second}
-		stableRun    = pluginRunResult{started: true, uptime: stableUptime}
-		callCrash    = pluginRunResult{started: true, uptime: time.Second, crashedInCall: true}
+		failedLaunch    = pluginRunResult{}
+		earlyExit       = pluginRunResult{started: true, uptime: time.Second}
+		stableRun       = pluginRunResult{started: true, uptime: stableUptime}
+		crashDuringCall = pluginRunResult{started: true, uptime: time.Second, crashedInCall: true}
 	)
 	const ms = time.Millisecond
 	for _, c := range []struct {
@@ -109,8 +109,8 @@ func TestFailureDelays(t *testing.T) {
 		{"a first death is followed by a launch at once", []pluginRunResult{earlyExit, earlyExit, earlyExit}, []time.Duration{0, 5 * time.Second, 10 * time.Second}},
 		{"a launch that fails is not tried again at once", []pluginRunResult{failedLaunch, failedLaunch}, []time.Duration{5 * time.Second, 10 * time.Second}},
 		{"a process that was well for a while has no past", []pluginRunResult{earlyExit, earlyExit, stableRun, earlyExit}, []time.Duration{0, 5 * time.Second, 0, 5 * time.Second}},
-		{"a hook that dies over calls comes back soon", []pluginRunResult{callCrash, callCrash, callCrash}, []time.Duration{0, 100 * ms, 200 * ms}},
-		{"one that does not come back then waits like others", []pluginRunResult{callCrash, callCrash, failedLaunch}, []time.Duration{0, 100 * ms, 10 * time.Second}},
+		{"a hook that dies over calls comes back soon", []pluginRunResult{crashDuringCall, crashDuringCall, crashDuringCall}, []time.Duration{0, 100 * ms, 200 * ms}},
+		{"one that does not come back then waits like others", []pluginRunResult{crashDuringCall, crashDuringCall, failedLaunch}, []time.Duration{0, 100 * ms, 10 * time.Second}},
 	} {
 		var consecutiveFailures failureCounter
 		var got []time.Duration
@@ -448,7 +448,7 @@ func TestSlowPluginDelaysOnlyWhatItMayServe(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				entries := []catalog.Entry{builtinEntry("raw_exec"), externalEntry("audit"), externalEntry("other"), tt.entry}
 				served := map[string]PluginKey{"audit": {base.TypeHook, "audit"}, "other": driverKey("second"), tt.entry.Name: tt.lastServed}
-				cfg := Config{LastServed: func(e catalog.Entry) PluginKey { return served[e.Name] }}
+				cfg := Config{LastServedKey: func(e catalog.Entry) PluginKey { return served[e.Name] }}
 				s := startSupervisor(t, cfg, entries, func(_ context.Context, name string, _ int) (*fakePlugin, error) {
 					switch name {
 					case "builtin raw_exec":

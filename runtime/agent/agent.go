@@ -76,18 +76,18 @@ type Config struct {
 type Agent struct {
 	logger           hclog.Logger
 	config           Config
-	directory        *dataDirectory
+	dataDirectory    *dataDirectory
 	host             fingerprint.Host
 	store            *store.Store // nil after Close
 	scheduler        *scheduler.Scheduler
 	allocSync        *localnode.AllocSync
 	node             *localnode.Node
-	orphans          *orphans.Cleaner
+	orphanCleaner    *orphans.Cleaner
 	helperProcesses  *helperProcesses
 	processRetention *processRetention
 	plugins          *plugins
-	files            taskfiles.Files
-	usage            hoststats.Sampler
+	taskFiles        taskfiles.Files
+	hostSampler      hoststats.Sampler
 
 	mu         sync.Mutex
 	nodeRunner *noderunner.Runner // nil before Run
@@ -116,22 +116,22 @@ func Open(ctx context.Context, c Config) (*Agent, error) {
 }
 
 // DataDir returns the path of the data directory, which may be temporary.
-func (a *Agent) DataDir() string { return a.directory.path }
+func (a *Agent) DataDir() string { return a.dataDirectory.path }
 
 // LogDir returns the directory that holds the output of an allocation's tasks,
 // for logs.FollowRequest.
 func (a *Agent) LogDir(allocID string) string {
-	return filepath.Join(a.directory.allocDirs(), allocID, "alloc", "logs")
+	return filepath.Join(a.dataDirectory.allocDirs(), allocID, "alloc", "logs")
 }
 
-// Files opens the directory of an allocation for reading the files of its tasks.
+// OpenAllocFiles opens the directory of an allocation for reading the files of its tasks.
 // The error is fs.ErrNotExist if the directory does not exist or was removed.
-func (a *Agent) Files(allocID string) (*taskfiles.Dir, error) {
-	return a.files.Open(a.directory.allocDirs(), allocID)
+func (a *Agent) OpenAllocFiles(allocID string) (*taskfiles.Dir, error) {
+	return a.taskFiles.Open(a.dataDirectory.allocDirs(), allocID)
 }
 
-// Usage returns the current resource usage of the machine.
-func (a *Agent) Usage(ctx context.Context) hoststats.Stats { return a.usage.Sample(ctx) }
+// HostStats returns the current resource usage of the machine.
+func (a *Agent) HostStats(ctx context.Context) hoststats.Stats { return a.hostSampler.Sample(ctx) }
 
 // Store returns the state store. Jobs, evaluations, allocations and deployments
 // must be changed through the scheduler.
@@ -186,7 +186,7 @@ func (a *Agent) AllocsUsingHook(name string) []string {
 	if nodes == nil {
 		return nil
 	}
-	return slices.Sorted(slices.Values(nodes.PluginUsers(supervisor.PluginKey{Type: base.TypeHook, Name: name})))
+	return slices.Sorted(slices.Values(nodes.AllocsUsingPlugin(supervisor.PluginKey{Type: base.TypeHook, Name: name})))
 }
 
 // Plugins returns the state of all plugins.
@@ -196,9 +196,9 @@ func (a *Agent) Plugins() []supervisor.Plugin { return a.plugins.supervisor.Plug
 // changes.
 func (a *Agent) PluginsChanged() <-chan struct{} { return a.plugins.supervisor.Changed() }
 
-// Ready waits until the drivers have reported their health, for two seconds at
+// WaitReady waits until the drivers have reported their health, for two seconds at
 // most.
-func (a *Agent) Ready(ctx context.Context) error { return a.plugins.supervisor.Ready(ctx) }
+func (a *Agent) WaitReady(ctx context.Context) error { return a.plugins.supervisor.Ready(ctx) }
 
 // WaitAllPlugins waits without a timeout until plugins of every type have reported their state.
 func (a *Agent) WaitAllPlugins(ctx context.Context) error {
@@ -223,7 +223,7 @@ func (a *Agent) Run(ctx context.Context) {
 	backgroundWG.Go(func() { a.node.Run(ctx) })
 	backgroundWG.Go(func() { a.plugins.run(ctx, nodes.PreviousAllocsLoaded()) })
 	backgroundWG.Go(func() {
-		if err := clock.Watch(ctx, a.scheduler.ClockStepped); err != nil {
+		if err := clock.WatchSteps(ctx, a.scheduler.ClockStepped); err != nil {
 			a.logger.Warn("steps of the clock are noticed late", "error", err)
 		}
 	})
@@ -238,13 +238,13 @@ func (a *Agent) Run(ctx context.Context) {
 	backgroundWG.Wait()
 	endReports()
 	reportsWG.Wait()
-	if a.directory.temporary {
+	if a.dataDirectory.temporary {
 		nodes.CollectAll() // removes also resources that hooks have created outside of the allocation directories
 	}
-	if a.directory.ephemeralState {
+	if a.dataDirectory.ephemeralState {
 		settling, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 		defer cancel()
-		a.plugins.hooks.RetryAllCleanups(settling)
+		a.plugins.hookPlugins.RetryAllCleanups(settling)
 	}
 }
 
@@ -254,24 +254,24 @@ func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 	limits.NodeCPU = int64(a.host.CPUMHz)
 	return noderunner.Config{
 		Source: a.allocSync,
-		Alloc: allocrunner.Config{
+		AllocRunnerConfig: allocrunner.Config{
 			HostEnv:      taskenv.HostEnv(os.Environ(), a.config.EnvDenylist, a.config.EnvAllowlist),
 			Drivers:      a.plugins.supervisor,
 			Logs:         a.helperProcesses.collector,
-			AllocDirRoot: a.directory.allocDirs(),
+			AllocDirRoot: a.dataDirectory.allocDirs(),
 			Store:        a.store,
 			Services:     a.store,
-			Checks:       a.store,
-			Hooks:        a.plugins.hooks,
+			CheckResults: a.store,
+			Hooks:        a.plugins.hookPlugins,
 			Cgroups:      cgroupsByDriver(cgroup.Open(), a.plugins.supervisor.Plugins),
 			Limits:       limits,
 			TaskRecords:  localnode.TaskRecords{Store: a.store},
-			Rebooted:     a.orphans.Rebooted,
+			Rebooted:     a.orphanCleaner.Rebooted,
 			EndTask:      taskEnder{a.helperProcesses.keeper, a.config.FindTaskProcess}.end,
 			Logger:       a.logger,
 		},
-		Node:   a.node.FactsForTasks,
-		OnStop: trim.NotifyBusy,
+		TaskEnvNode: a.node.TaskEnvNode,
+		OnStop:      trim.NotifyBusy,
 		OnReport: func(u allocrunner.StatusUpdate) {
 			for _, task := range u.TaskStates {
 				if task.Restarts > 0 || task.State == model.TaskDead {
@@ -279,7 +279,7 @@ func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 					return
 				}
 			}
-			trim.Postpone() // no collection now: allocations that start make objects that are needed later
+			trim.PostponeTrim() // no collection now: allocations that start make objects that are needed later
 		},
 		GC:     a.config.GC,
 		Logger: a.logger,
@@ -290,7 +290,7 @@ func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 // deleted.
 const cleanupTimeout = 10 * time.Second
 
-// Alloc returns the runner of an allocation, or nil if this node does not have it.
+// AllocRunnerConfig returns the runner of an allocation, or nil if this node does not have it.
 func (a *Agent) Alloc(id string) *allocrunner.Runner {
 	if nodes := a.currentNodeRunner(); nodes != nil {
 		return nodes.Alloc(id)
@@ -325,17 +325,17 @@ func (a *Agent) Reload(node localnode.Settings, gc noderunner.GC, plugins *catal
 	a.node.Reload(node)
 }
 
-// Kill force kills all allocations at once. It respects no kill order, and runs no poststop tasks. It
+// ForceKillAllocs force kills all allocations at once. It respects no kill order, and runs no poststop tasks. It
 // does not wait.
-func (a *Agent) Kill() {
+func (a *Agent) ForceKillAllocs() {
 	if nodes := a.currentNodeRunner(); nodes != nil {
-		nodes.Kill()
+		nodes.KillAllocs()
 	}
 }
 
-func (a *Agent) taskEvent(name string, event driver.TaskEvent) {
+func (a *Agent) forwardTaskEvent(name string, event driver.TaskEvent) {
 	if nodes := a.currentNodeRunner(); nodes != nil {
-		nodes.TaskEvent(name, event)
+		nodes.HandleTaskEvent(name, event)
 	}
 }
 
@@ -351,12 +351,12 @@ func (a *Agent) currentNodeRunner() *noderunner.Runner {
 // While tasks may run, the helper processes continue. Whether tasks may run depends on the state and
 // the keeper together, not on how the agent ends.
 func (a *Agent) Close() error {
-	if a.directory == nil || a.directory.lock == nil {
+	if a.dataDirectory == nil || a.dataDirectory.lock == nil {
 		return nil
 	}
 	a.helperProcesses.stopWatchingSockets() // the watch would restore the sockets that the calls below remove
 	remaining := new(remainingProcesses)
-	if a.helperProcesses.keeper != nil && !a.directory.ephemeralState {
+	if a.helperProcesses.keeper != nil && !a.dataDirectory.ephemeralState {
 		remaining = a.processRetention.decideRemaining(a.currentNodeRunner(), a.helperProcesses.keeper)
 	}
 	if a.plugins != nil {
@@ -366,14 +366,14 @@ func (a *Agent) Close() error {
 	errs := []error{err}
 	if a.store != nil {
 		errs = append(errs, a.store.Close())
-		if a.directory.ephemeralState {
-			errs = append(errs, os.Remove(a.directory.statePath()))
+		if a.dataDirectory.ephemeralState {
+			errs = append(errs, os.Remove(a.dataDirectory.statePath()))
 		}
 		a.store = nil
 	}
-	if ended && !a.directory.temporary {
+	if ended && !a.dataDirectory.temporary {
 		errs = append(errs, a.helperProcesses.sockets.remove())
 	}
-	errs = append(errs, a.directory.close())
+	errs = append(errs, a.dataDirectory.close())
 	return errors.Join(errs...)
 }

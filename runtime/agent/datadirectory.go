@@ -34,7 +34,7 @@ func openDirectory(c Config) (*dataDirectory, error) {
 func (d *dataDirectory) open(logger hclog.Logger) error {
 	var err error
 	if d.temporary {
-		d.path, d.lock, err = makeTemporary(logger)
+		d.path, d.lock, err = makeTemporaryDir(logger)
 		if err != nil {
 			return err
 		}
@@ -53,7 +53,7 @@ func (d *dataDirectory) open(logger hclog.Logger) error {
 			return err
 		}
 		if d.ephemeralState {
-			if err := checkNoAgent(d.path); err != nil {
+			if err := checkNoAgentRunning(d.path); err != nil {
 				return err
 			}
 		}
@@ -61,13 +61,13 @@ func (d *dataDirectory) open(logger hclog.Logger) error {
 	if os.Geteuid() == 0 {
 		return ensureDir(d.allocDirs(), 0o711) // tasks of other users need the permission to traverse the directory
 	}
-	return d.denyOthers()
+	return d.denyOtherUsers()
 }
 
-// denyOthers makes the data directory inaccessible to other accounts if the agent is not root, because
-// then its tasks run as the same user. If the data directory belongs to another user, denyOthers makes
+// denyOtherUsers makes the data directory inaccessible to other accounts if the agent is not root, because
+// then its tasks run as the same user. If the data directory belongs to another user, denyOtherUsers makes
 // the directory of the allocations inaccessible instead.
-func (d *dataDirectory) denyOthers() error {
+func (d *dataDirectory) denyOtherUsers() error {
 	if err := ensureDir(d.allocDirs(), 0o711); err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func (d *dataDirectory) close() error {
 	}
 	var errs []error
 	if d.temporary {
-		errs = append(errs, removeTemporary(d.path))
+		errs = append(errs, removeTemporaryDir(d.path))
 	}
 	errs = append(errs, d.lock.Close())
 	d.lock = nil

@@ -18,9 +18,9 @@ var ErrInUse = errors.New("data directory is in use by another nomad-lite")
 
 // Names of files and directories in a data directory.
 const (
-	lockFile = "lock"
-	allocDir = "alloc"
-	keyFile  = "keyring.json"
+	lockFile    = "lock"
+	allocDir    = "alloc"
+	keyringFile = "keyring.json"
 )
 
 // lockDataDir locks the data directory until all copies of the returned file are closed.

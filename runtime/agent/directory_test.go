@@ -44,7 +44,7 @@ func TestTakenTemporaryDirectory(t *testing.T) {
 			t.Fatalf("%v: %s", err, out)
 		}
 		t.Setenv("TMPDIR", dir)
-		first, held, err := makeTemporary(hclog.NewNullLogger())
+		first, held, err := makeTemporaryDir(hclog.NewNullLogger())
 		if err != nil {
 			t.Errorf("%s: %v", squat, err)
 			continue
@@ -53,7 +53,7 @@ func TestTakenTemporaryDirectory(t *testing.T) {
 			t.Error(err)
 		}
 		held.Close() // as if the run was killed
-		second, held, err := makeTemporary(hclog.NewNullLogger())
+		second, held, err := makeTemporaryDir(hclog.NewNullLogger())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,7 +69,7 @@ func TestTakenTemporaryDirectory(t *testing.T) {
 		if err := os.RemoveAll(path); err != nil {
 			t.Fatal(err)
 		}
-		third, held, err := makeTemporary(hclog.NewNullLogger())
+		third, held, err := makeTemporaryDir(hclog.NewNullLogger())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -95,8 +95,8 @@ func TestFindOwnedDirs(t *testing.T) {
 	}
 }
 
-// asUser calls f on a thread with the uid and without other privileges.
-func asUser(t *testing.T, uid int, f func() error) {
+// runAsUser calls f on a thread with the uid and without other privileges.
+func runAsUser(t *testing.T, uid int, f func() error) {
 	t.Helper()
 	done := make(chan error)
 	go func() {
@@ -143,8 +143,8 @@ func TestUnprivilegedAgentClosesItsDirectory(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			asUser(t, us, func() error {
-				if err := (&dataDirectory{path: dir}).denyOthers(); err != nil {
+			runAsUser(t, us, func() error {
+				if err := (&dataDirectory{path: dir}).denyOtherUsers(); err != nil {
 					return err
 				}
 				return os.MkdirAll(secret, 0o777)
@@ -154,7 +154,7 @@ func TestUnprivilegedAgentClosesItsDirectory(t *testing.T) {
 					t.Errorf("%s: mode %v, %v; want %v", path, info.Mode().Perm(), err, want)
 				}
 			}
-			asUser(t, attackerUID, func() error {
+			runAsUser(t, attackerUID, func() error {
 				if _, err := os.ReadDir(secret); !errors.Is(err, os.ErrPermission) {
 					return fmt.Errorf("read %s: %v, want %v", secret, err, os.ErrPermission)
 				}
@@ -175,8 +175,8 @@ func TestTemporaryDirectoryIsPrivate(t *testing.T) {
 		}
 	}
 	t.Setenv("TMPDIR", base)
-	asUser(t, 4001, func() error {
-		dir, lock, err := makeTemporary(hclog.NewNullLogger())
+	runAsUser(t, 4001, func() error {
+		dir, lock, err := makeTemporaryDir(hclog.NewNullLogger())
 		if err != nil {
 			return err
 		}

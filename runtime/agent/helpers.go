@@ -18,17 +18,17 @@ const argv0 = "nomad-lite"
 
 // helperProcesses are the helper processes of an agent, and the sockets of its data directory.
 type helperProcesses struct {
-	directory *dataDirectory
-	sockets   *socketDir      // nil before start
-	keeper    *keeper.Client  // nil until the keeper runs
-	collector *logs.Collector // nil until the log collector runs
-	logger    hclog.Logger
+	dataDirectory *dataDirectory
+	sockets       *socketDir      // nil before start
+	keeper        *keeper.Client  // nil until the keeper runs
+	collector     *logs.Collector // nil until the log collector runs
+	logger        hclog.Logger
 }
 
 // start starts the keeper and the log collector. The caller must call close, also after
 // an error.
 func (h *helperProcesses) start(ctx context.Context) (err error) {
-	d := h.directory
+	d := h.dataDirectory
 	if h.sockets, err = openSockets(d.path, h.logger); err != nil {
 		return err
 	}
@@ -52,11 +52,11 @@ func (h *helperProcesses) start(ctx context.Context) (err error) {
 		}
 	}
 	h.collector, err = logs.New(logs.Config{
-		Keeper:       h.keeper,
-		Dir:          d.path,
-		PreviousDirs: former,
-		Args:         []string{argv0, "log-collector"},
-		Logger:       h.logger,
+		Keeper:             h.keeper,
+		Dir:                d.path,
+		PreviousSocketDirs: former,
+		CollectorArgs:      []string{argv0, "log-collector"},
+		Logger:             h.logger,
 	})
 	if err != nil {
 		return fmt.Errorf("start log collector: %w", err)
@@ -97,7 +97,7 @@ const keeperTimeout = 5 * time.Second
 func (h *helperProcesses) shutDown(remaining *remainingProcesses) (ended bool, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), keeperTimeout)
 	defer cancel()
-	if !h.directory.ephemeralState {
+	if !h.dataDirectory.ephemeralState {
 		// A plugin that has exited since retention.decide was called may have left a process behind.
 		if parents, err := h.keeper.ListParentProcesses(ctx); remaining.taskMayRun || err != nil || len(parents) > 0 {
 			return false, nil

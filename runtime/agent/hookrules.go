@@ -12,7 +12,7 @@ import (
 // checkHookRules checks the operator's hook rules against the plugins and returns the reasons why rules
 // have no effect. It waits for plugins that are starting.
 func (p *plugins) checkHookRules(ctx context.Context) (trouble []error) {
-	for _, rule := range p.hooks.Rules() {
+	for _, rule := range p.hookPlugins.Rules() {
 		meanwhile := "until then allocations fail that it might apply to"
 		if rule.WarnOnError {
 			meanwhile = "until then each of its hook points is only an event"

@@ -21,14 +21,14 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-// hookKeyRecord is the name of the record that has the key for signing capability tokens of hooks.
-const hookKeyRecord = "hook_key"
+// hookKeyRecordName is the name of the record that has the key for signing capability tokens of hooks.
+const hookKeyRecordName = "hook_key"
 
 // loadHookKey returns the key that is stored in the state. It creates a new key if none is stored, or
 // if the stored one was unreadable and was moved into the quarantine.
 func loadHookKey(s *store.Store, logger hclog.Logger) (hookhost.Key, error) {
 	var storedKey state.HookKey
-	known, err := s.Snapshot().Meta(hookKeyRecord, &storedKey)
+	known, err := s.Snapshot().Meta(hookKeyRecordName, &storedKey)
 	if err == nil && known {
 		return hookhost.Key(storedKey), nil
 	}
@@ -38,7 +38,7 @@ func loadHookKey(s *store.Store, logger hclog.Logger) (hookhost.Key, error) {
 	key := make(hookhost.Key, state.HookKeySize)
 	rand.Read(key) // never fails
 	_, err = s.Update(context.Background(), func(tx *store.Txn) error {
-		tx.PutMeta(hookKeyRecord, key)
+		tx.PutMeta(hookKeyRecordName, key)
 		return nil
 	})
 	if err != nil {
@@ -54,8 +54,8 @@ func (p *plugins) serveHooks(c Config, s *store.Store, sockets *socketDir, alloc
 	if err != nil {
 		return err
 	}
-	p.hooks = hookplugin.New(hookplugin.Config{
-		FindPlugin: func(ctx context.Context, name string, until time.Time) (hookplugin.Remote, *hook.Description, error) {
+	p.hookPlugins = hookplugin.New(hookplugin.Config{
+		FindPlugin: func(ctx context.Context, name string, until time.Time) (hookplugin.RemoteHook, *hook.Description, error) {
 			client, takes, err := p.supervisor.Hook(ctx, name, until)
 			if err != nil {
 				return nil, nil, err
@@ -65,7 +65,7 @@ func (p *plugins) serveHooks(c Config, s *store.Store, sockets *socketDir, alloc
 		KnownHooks: func() map[string]*hook.Description {
 			known := make(map[string]*hook.Description)
 			for _, running := range p.supervisor.Plugins() {
-				if running.Serves.Type == base.TypeHook && running.Hook != nil && running.Superseded == "" {
+				if running.Serves.Type == base.TypeHook && running.Hook != nil && running.SupersededBy == "" {
 					known[running.Serves.Name] = running.Hook
 				}
 			}
@@ -76,15 +76,15 @@ func (p *plugins) serveHooks(c Config, s *store.Store, sockets *socketDir, alloc
 		Rules:          c.Hooks,
 		BuiltinLimits:  c.HookLimits,
 		Token:          key.Token,
-		Cleanups:       cleanupStore{s, p.logger},
+		CleanupStore:   cleanupStore{s, p.logger},
 		Logger:         p.logger,
 	})
 	listener, err := sockets.listenForHooks()
 	if err != nil {
 		return err
 	}
-	p.host = hookhost.Serve(hookhost.Config{
-		Listener: listener, Key: key, AllocRunner: alloc, Ready: p.allocsRestored, Store: s, Logger: p.logger.Named("hookhost"),
+	p.hookHost = hookhost.Serve(hookhost.Config{
+		Listener: listener, Key: key, AllocRunner: alloc, PreviousAllocsLoaded: p.allocsRestored, Store: s, Logger: p.logger.Named("hookhost"),
 	})
 	return nil
 }
@@ -106,7 +106,7 @@ func (p *plugins) checkHookAttachments(ctx context.Context, job *api.Job) (fault
 			faults = append(faults, attachmentFault(at, err))
 			continue
 		}
-		_, takes, err := p.supervisor.Hook(ctx, at.Hook, time.Now().Add(launchTimeout))
+		_, takes, err := p.supervisor.Hook(ctx, at.Hook, time.Now().Add(pluginLaunchTimeout))
 		switch {
 		case errors.Is(err, supervisor.ErrNoHook):
 			err = fmt.Errorf("%w; %s, or remove meta %s%s", err, missingHookHint, model.HookPrefix, at.Hook)
@@ -114,7 +114,7 @@ func (p *plugins) checkHookAttachments(ctx context.Context, job *api.Job) (fault
 			trouble = append(trouble, err)
 			err = hookplugin.CheckAttachmentSyntax(at.Config)
 		default:
-			err = p.hooks.CheckAttachment(at.Hook, at.Config, takes.Schema)
+			err = p.hookPlugins.CheckAttachment(at.Hook, at.Config, takes.Schema)
 			if err == nil && at.Task != "" {
 				err = hookplugin.CheckTaskAttachment(at.Hook, at.Config, takes)
 			}
@@ -126,9 +126,9 @@ func (p *plugins) checkHookAttachments(ctx context.Context, job *api.Job) (fault
 	return faults, trouble
 }
 
-// launchTimeout limits how long checkHookAttachments waits for a plugin that has exited: it waits only if
+// pluginLaunchTimeout limits how long checkHookAttachments waits for a plugin that has exited: it waits only if
 // the next launch of the plugin follows within this time.
-const launchTimeout = time.Second
+const pluginLaunchTimeout = time.Second
 
 func attachmentFault(at model.HookAttachment, err error) model.UnsupportedPart {
 	return model.UnsupportedPart{Path: at.Path, Reason: fmt.Sprintf("meta %s%s: %v", model.HookPrefix, at.Hook, err)}

@@ -30,11 +30,11 @@ func (a *Agent) open(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if a.directory, err = openDirectory(a.config); err != nil {
+	if a.dataDirectory, err = openDirectory(a.config); err != nil {
 		return err
 	}
-	a.helperProcesses = &helperProcesses{directory: a.directory, logger: a.logger}
-	if a.store, err = openStore(a.directory, a.logger); err != nil {
+	a.helperProcesses = &helperProcesses{dataDirectory: a.dataDirectory, logger: a.logger}
+	if a.store, err = openStore(a.dataDirectory, a.logger); err != nil {
 		return err
 	}
 	nodeID := localnode.LoadID(a.store)
@@ -44,14 +44,14 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	a.orphans = &orphans.Cleaner{Store: a.store, AllocDirs: a.directory.allocDirs(), Rebooted: rebooted, Logger: a.logger}
-	a.processRetention = &processRetention{store: a.store, orphans: a.orphans, logger: a.logger}
+	a.orphanCleaner = &orphans.Cleaner{Store: a.store, AllocDirs: a.dataDirectory.allocDirs(), Rebooted: rebooted, Logger: a.logger}
+	a.processRetention = &processRetention{store: a.store, orphanCleaner: a.orphanCleaner, logger: a.logger}
 	if err := a.helperProcesses.start(ctx); err != nil {
 		return err
 	}
 	settings := a.config.Node
-	a.host = settings.Fingerprint(fingerprint.Options{DataDir: a.directory.path, Version: a.config.Version}, a.logger)
-	a.usage.Dir, a.usage.MHz = a.directory.allocDirs(), a.host.CPUMHz
+	a.host = settings.Fingerprint(fingerprint.Options{DataDir: a.dataDirectory.path, Version: a.config.Version}, a.logger)
+	a.hostSampler.Dir, a.hostSampler.MHz = a.dataDirectory.allocDirs(), a.host.CPUMHz
 	return a.startPlugins(ctx, nodeID, settings.WithDefaults(a.host.Hostname))
 }
 
@@ -63,7 +63,7 @@ func openStore(d *dataDirectory, logger hclog.Logger) (*store.Store, error) {
 			return nil, fmt.Errorf("remove old state: %w", err)
 		}
 	} else {
-		config.KeyFile = filepath.Join(d.path, keyFile)
+		config.KeyFile = filepath.Join(d.path, keyringFile)
 	}
 	s, err := store.Open(config)
 	if err != nil {
@@ -90,8 +90,8 @@ func (a *Agent) newScheduler(nodeID string) *scheduler.Scheduler {
 	})
 }
 
-// bootIDRecord is the name of the record that has the boot id of the machine during the last agent.
-const bootIDRecord = "boot_id"
+// bootIDRecordName is the name of the record that has the boot id of the machine during the last agent.
+const bootIDRecordName = "boot_id"
 
 // detectReboot reports whether the machine was booted since the last agent ran.
 func detectReboot(s *store.Store, logger hclog.Logger) (rebooted bool, err error) {
@@ -101,12 +101,12 @@ func detectReboot(s *store.Store, logger hclog.Logger) (rebooted bool, err error
 		return false, nil
 	}
 	before := ""
-	known, err := s.Snapshot().Meta(bootIDRecord, &before)
+	known, err := s.Snapshot().Meta(bootIDRecordName, &before)
 	if err == nil && known && before == now {
 		return false, nil
 	}
 	_, err = s.Update(context.Background(), func(tx *store.Txn) error {
-		tx.PutMeta(bootIDRecord, now)
+		tx.PutMeta(bootIDRecordName, now)
 		return nil
 	})
 	if err != nil {
@@ -124,15 +124,15 @@ func (a *Agent) startPlugins(ctx context.Context, nodeID string, settings localn
 		KeeperSocket: a.helperProcesses.keeper.Socket(),
 		SocketDir:    a.helperProcesses.sockets.restoreDir,
 		DriverConfig: driverConfig(settings, a.host),
-		HookConfig:   hook.Config{HostSocket: a.helperProcesses.sockets.hookPath(), Node: nodeForHooks(nodeID, settings)},
+		HookConfig:   hook.Config{HostSocket: a.helperProcesses.sockets.hookSocketPath(), Node: nodeForHooks(nodeID, settings)},
 		HasTasks: func(what supervisor.PluginKey) bool {
 			nodes := a.currentNodeRunner()
 			return nodes == nil || nodes.UsesPlugin(what)
 		},
-		OnTaskEvent: a.taskEvent,
+		OnTaskEvent: a.forwardTaskEvent,
 		Logger:      a.logger,
 	}
-	if !a.directory.ephemeralState {
+	if !a.dataDirectory.ephemeralState {
 		cache = storeCache{a.store}
 		config.Records = pluginRecords{a.store}
 		config.KeepRunning = a.processRetention.keepsPlugin
@@ -145,8 +145,8 @@ func (a *Agent) startPlugins(ctx context.Context, nodeID string, settings localn
 		Store:          a.store,
 		Drivers:        a.plugins.supervisor,
 		Logger:         a.logger,
-		BeforeRegister: func(ctx context.Context) { a.orphans.DestroyOrphans(ctx, a.plugins.supervisor) },
-		OnRegistered:   a.orphans.CleanEndedAllocs,
+		BeforeRegister: func(ctx context.Context) { a.orphanCleaner.DestroyOrphans(ctx, a.plugins.supervisor) },
+		OnRegistered:   a.orphanCleaner.CleanEndedAllocs,
 		OnNodeStored:   a.scheduler.NodeChanged,
 	})
 	if err := a.plugins.serveHooks(a.config, a.store, a.helperProcesses.sockets, a.Alloc); err != nil {

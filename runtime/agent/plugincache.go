@@ -25,20 +25,20 @@ type pluginCache interface {
 	save([]state.PluginInfo) error
 }
 
-// pluginInfoRecord is the name of the record that has an agent's plugin descriptions.
-const pluginInfoRecord = "plugins_known"
+// pluginInfoRecordName is the name of the record that has an agent's plugin descriptions.
+const pluginInfoRecordName = "plugins_known"
 
 // storeCache is a pluginCache in the state file of an agent.
 type storeCache struct{ store *store.Store }
 
 func (c storeCache) load() (infos []state.PluginInfo, err error) {
-	_, err = c.store.Snapshot().Meta(pluginInfoRecord, &infos)
+	_, err = c.store.Snapshot().Meta(pluginInfoRecordName, &infos)
 	return infos, err
 }
 
 func (c storeCache) save(infos []state.PluginInfo) error {
 	_, err := c.store.Update(context.Background(), func(tx *store.Txn) error {
-		tx.PutMeta(pluginInfoRecord, infos)
+		tx.PutMeta(pluginInfoRecordName, infos)
 		return nil
 	})
 	return err
@@ -137,7 +137,7 @@ func (c *cachedPlugins) find(path string, program catalog.ProgramID) (state.Plug
 		if info.SHA256 == "" || info.File.Size != program.File.Size || info.Settings != program.SettingsHash {
 			continue // without reading the file
 		}
-		if hash, ok := c.hash(path, program.File); ok && hash.sum == info.SHA256 {
+		if hash, ok := c.hashFile(path, program.File); ok && hash.sum == info.SHA256 {
 			return info, true
 		}
 	}
@@ -156,13 +156,13 @@ func (c *cachedPlugins) findPath(path string) (state.PluginInfo, bool) {
 // lastPluginKey returns the kind and name of the driver or hook that a plugin with the same file
 // content and settings provided, or zero if there is no description.
 func (c *cachedPlugins) lastPluginKey(e catalog.Entry) supervisor.PluginKey {
-	info, _ := c.find(e.Path, e.Program)
+	info, _ := c.find(e.Path, e.ProgramID)
 	return supervisor.PluginKey{Type: info.Type, Name: info.Name}
 }
 
-// hash returns the hash of the file at path. It reads the file unless the hash of a file with this
+// hashFile returns the hash of the file at path. It reads the file unless the hash of a file with this
 // metadata is known. It returns false if the file cannot be read or has other metadata.
-func (c *cachedPlugins) hash(path string, file catalog.FileStat) (fileHash, bool) {
+func (c *cachedPlugins) hashFile(path string, file catalog.FileStat) (fileHash, bool) {
 	c.mu.Lock()
 	hash, ok := c.hashes[file]
 	c.mu.Unlock()
@@ -181,16 +181,16 @@ func (c *cachedPlugins) hash(path string, file catalog.FileStat) (fileHash, bool
 	return hash, true
 }
 
-// describe returns the description of a plugin that has run. The SHA256 is empty if the file cannot be
+// newPluginInfo returns the description of a plugin that has run. The SHA256 is empty if the file cannot be
 // read.
-func (c *cachedPlugins) describe(p supervisor.Plugin) state.PluginInfo {
+func (c *cachedPlugins) newPluginInfo(p supervisor.Plugin) state.PluginInfo {
 	info := state.PluginInfo{
-		Settings: p.Program.SettingsHash, Type: p.Serves.Type, Name: p.Serves.Name,
-		AllAllocs: p.Hook != nil && p.Hook.AllAllocs && p.Superseded == "",
+		Settings: p.ProgramID.SettingsHash, Type: p.Serves.Type, Name: p.Serves.Name,
+		AllAllocs: p.Hook != nil && p.Hook.AllAllocs && p.SupersededBy == "",
 		Path:      p.Path,
 	}
-	if hash, ok := c.hash(p.Path, p.Program.File); ok {
-		info.SHA256, info.File = hash.sum, p.Program.File
+	if hash, ok := c.hashFile(p.Path, p.ProgramID.File); ok {
+		info.SHA256, info.File = hash.sum, p.ProgramID.File
 		if hash.changedRecently {
 			info.File.ChangeTime = 0
 		}
@@ -218,20 +218,20 @@ type pluginLister interface {
 // points. A plugin whose program has changed is included until it reports its description.
 func (k *knownPlugins) expectedHooks() (names []string) {
 	for _, p := range k.plugins.Plugins() {
-		if p.Builtin || p.Serves.Name != "" || p.Superseded != "" {
+		if p.Builtin || p.Serves.Name != "" || p.SupersededBy != "" {
 			continue
 		}
-		if info, _ := k.lastKnown(p); info.AllAllocs {
+		if info, _ := k.lastKnownInfo(p); info.AllAllocs {
 			names = append(names, info.Name)
 		}
 	}
 	return names
 }
 
-// lastKnown returns the description of a plugin with the same file content and settings. If there is
+// lastKnownInfo returns the description of a plugin with the same file content and settings. If there is
 // none, it returns the description of the plugin that had the same path.
-func (k *knownPlugins) lastKnown(p supervisor.Plugin) (state.PluginInfo, bool) {
-	if info, ok := k.cached.find(p.Path, p.Program); ok {
+func (k *knownPlugins) lastKnownInfo(p supervisor.Plugin) (state.PluginInfo, bool) {
+	if info, ok := k.cached.find(p.Path, p.ProgramID); ok {
 		return info, true
 	}
 	return k.cached.findPath(p.Path)
@@ -246,7 +246,7 @@ func (k *knownPlugins) unknownPlugins() (map[string]bool, <-chan struct{}) {
 		if p.Builtin || p.Serves.Name != "" {
 			continue
 		}
-		if _, known := k.cached.find(p.Path, p.Program); known {
+		if _, known := k.cached.find(p.Path, p.ProgramID); known {
 			continue
 		}
 		if unknownNames == nil {
@@ -265,8 +265,8 @@ func (k *knownPlugins) currentInfos() (infos []state.PluginInfo) {
 			continue
 		}
 		if p.Serves.Name != "" {
-			infos = append(infos, k.cached.describe(p))
-		} else if info, ok := k.lastKnown(p); ok {
+			infos = append(infos, k.cached.newPluginInfo(p))
+		} else if info, ok := k.lastKnownInfo(p); ok {
 			info.Path = p.Path
 			infos = append(infos, info)
 		}

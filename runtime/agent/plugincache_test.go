@@ -105,7 +105,7 @@ func (c *cacheTest) newKnownPlugins(path string, running bool, args ...string) *
 		c.t.Fatal(err)
 	}
 	e := all.Entries()[0]
-	p := supervisor.Plugin{Name: e.Name, Path: e.Path, Program: e.Program}
+	p := supervisor.Plugin{Name: e.Name, Path: e.Path, ProgramID: e.ProgramID}
 	if running {
 		p.Serves = supervisor.PluginKey{Type: base.TypeHook, Name: "audit"}
 		p.Hook = &hook.Description{AllAllocs: true}
@@ -122,7 +122,7 @@ func (c *cacheTest) run(path string, args ...string) {
 	c.newKnownPlugins(path, true, args...).storeChanges(ctx)
 }
 
-func (c *cacheTest) wantKnown(what string, k *knownPlugins, want bool) {
+func (c *cacheTest) checkPluginKnown(what string, k *knownPlugins, want bool) {
 	c.t.Helper()
 	if unknown, _ := k.unknownPlugins(); (len(unknown) == 0) != want {
 		c.t.Errorf("%s: unknown plugins %v", what, unknown)
@@ -131,25 +131,25 @@ func (c *cacheTest) wantKnown(what string, k *knownPlugins, want bool) {
 
 func TestPluginCacheIsKeyedByContent(t *testing.T) {
 	c := newCacheTest(t)
-	c.wantKnown("before the first run", c.newKnownPlugins(c.path, false), false)
+	c.checkPluginKnown("before the first run", c.newKnownPlugins(c.path, false), false)
 	c.run(c.path)
-	c.wantKnown("the same file", c.newKnownPlugins(c.path, false), true)
-	c.wantKnown("other arguments", c.newKnownPlugins(c.path, false, "-v"), false)
+	c.checkPluginKnown("the same file", c.newKnownPlugins(c.path, false), true)
+	c.checkPluginKnown("other arguments", c.newKnownPlugins(c.path, false, "-v"), false)
 
 	other := filepath.Join(t.TempDir(), "renamed")
 	c.write(other, "#!/bin/sh\nexec audit 1\n")
 	k := c.newKnownPlugins(other, false)
-	c.wantKnown("the same content at another path", k, true)
+	c.checkPluginKnown("the same content at another path", k, true)
 	if got := k.expectedHooks(); !slices.Equal(got, []string{"audit"}) {
 		t.Errorf("expected hooks %v, want audit", got)
 	}
 	p := k.plugins.Plugins()[0]
-	if got := k.cached.lastPluginKey(catalog.Entry{Path: p.Path, Program: p.Program}); got != (supervisor.PluginKey{Type: base.TypeHook, Name: "audit"}) {
+	if got := k.cached.lastPluginKey(catalog.Entry{Path: p.Path, ProgramID: p.ProgramID}); got != (supervisor.PluginKey{Type: base.TypeHook, Name: "audit"}) {
 		t.Errorf("last served: %v", got)
 	}
 	c.write(other, "#!/bin/sh\nexec audit 2\n")
 	k = c.newKnownPlugins(other, false)
-	c.wantKnown("other content of the same size at another path", k, false)
+	c.checkPluginKnown("other content of the same size at another path", k, false)
 	if got := k.expectedHooks(); len(got) > 0 {
 		t.Errorf("expected hooks of an unknown plugin: %v", got)
 	}
@@ -166,13 +166,13 @@ func TestPluginCacheDetectsChangeWithRestoredMtime(t *testing.T) {
 	}
 	for n := range 20 {
 		c.run(c.path)
-		c.wantKnown("before the change", c.newKnownPlugins(c.path, false), true)
+		c.checkPluginKnown("before the change", c.newKnownPlugins(c.path, false), true)
 		c.write(c.path, fmt.Sprintf("#!/bin/sh\nexec audit %c\n", 'a'+n))
 		if err := os.Chtimes(c.path, info.ModTime(), info.ModTime()); err != nil {
 			t.Fatal(err)
 		}
 		k := c.newKnownPlugins(c.path, false)
-		c.wantKnown("after the change", k, false)
+		c.checkPluginKnown("after the change", k, false)
 		if got := k.expectedHooks(); !slices.Equal(got, []string{"audit"}) {
 			t.Fatalf("expected hooks %v, want audit", got)
 		}
@@ -184,7 +184,7 @@ func TestPluginCacheDetectsChangeWithRestoredMtime(t *testing.T) {
 func TestPluginCacheDoesNotReadUnchangedFile(t *testing.T) {
 	c := newCacheTest(t)
 	k := c.newKnownPlugins(c.path, false)
-	program := k.plugins.Plugins()[0].Program
+	program := k.plugins.Plugins()[0].ProgramID
 	info := state.PluginInfo{SHA256: strings.Repeat("0", 64), Settings: program.SettingsHash, Path: c.path, File: program.File}
 	for _, test := range []struct {
 		name   string
@@ -203,7 +203,7 @@ func TestPluginCacheDoesNotReadUnchangedFile(t *testing.T) {
 		if err := c.cache.save([]state.PluginInfo{cached}); err != nil {
 			t.Fatal(err)
 		}
-		c.wantKnown(test.name, c.newKnownPlugins(c.path, false), test.known)
+		c.checkPluginKnown(test.name, c.newKnownPlugins(c.path, false), test.known)
 	}
 }
 
@@ -245,9 +245,9 @@ func TestPluginCacheReplacesUnreadableRecords(t *testing.T) {
 				text = fmt.Sprintf(text, c.path)
 			}
 			c.write(string(c.cache), text)
-			c.wantKnown("before", c.newKnownPlugins(c.path, false), false)
+			c.checkPluginKnown("before", c.newKnownPlugins(c.path, false), false)
 			c.run(c.path)
-			c.wantKnown("after", c.newKnownPlugins(c.path, false), true)
+			c.checkPluginKnown("after", c.newKnownPlugins(c.path, false), true)
 			infos, err := c.cache.load()
 			if err != nil || len(infos) != 1 || infos[0].SHA256 == "" || infos[0].Name != "audit" || !infos[0].AllAllocs {
 				t.Errorf("stored: %+v, %v", infos, err)

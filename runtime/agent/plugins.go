@@ -21,8 +21,8 @@ import (
 type plugins struct {
 	supervisor   *supervisor.Supervisor
 	knownPlugins *knownPlugins
-	hooks        *hookplugin.Set
-	host         *hookhost.Host // serves the requests of hooks to the agent; nil before serveHooks is called
+	hookPlugins  *hookplugin.Set
+	hookHost     *hookhost.Host // serves the requests of hooks to the agent; nil before serveHooks is called
 	logger       hclog.Logger
 
 	rulesChanged   chan struct{} // receives a value when the rules for hooks have changed
@@ -35,7 +35,7 @@ type plugins struct {
 // newPlugins returns plugins that are not started. The caller must call close.
 func newPlugins(c supervisor.Config, cache pluginCache) *plugins {
 	cached := loadCachedPlugins(cache, c.Logger)
-	c.LastServed = cached.lastPluginKey
+	c.LastServedKey = cached.lastPluginKey
 	s := supervisor.New(c)
 	return &plugins{
 		supervisor:     s,
@@ -65,7 +65,7 @@ func (p *plugins) start(ctx context.Context) {
 // agent started.
 func (p *plugins) run(ctx context.Context, restored <-chan struct{}) {
 	var runningWG sync.WaitGroup
-	runningWG.Go(func() { p.hooks.Run(ctx) })
+	runningWG.Go(func() { p.hookPlugins.Run(ctx) })
 	runningWG.Go(func() { p.logRuleErrors(ctx) })
 	runningWG.Go(func() { p.knownPlugins.storeChanges(ctx) })
 	select {
@@ -79,7 +79,7 @@ func (p *plugins) run(ctx context.Context, restored <-chan struct{}) {
 // reload replaces the plugins and the rules for hooks.
 func (p *plugins) reload(plugins *catalog.Catalog, rules []hookplugin.Rule) {
 	p.supervisor.SetCatalog(plugins)
-	p.hooks.SetRules(rules)
+	p.hookPlugins.SetRules(rules)
 	select {
 	case p.rulesChanged <- struct{}{}:
 	default:
@@ -88,8 +88,8 @@ func (p *plugins) reload(plugins *catalog.Catalog, rules []hookplugin.Rule) {
 
 // close rejects requests of hooks, and stops the supervisor.
 func (p *plugins) close() {
-	if p.host != nil {
-		p.host.Close()
+	if p.hookHost != nil {
+		p.hookHost.Close()
 	}
 	if p.stopSupervisor != nil {
 		p.stopSupervisor()

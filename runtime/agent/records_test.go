@@ -65,7 +65,7 @@ func TestUnusableMetaRecordsAreQuarantined(t *testing.T) {
 				t.Errorf("pending: %+v", list)
 			}
 		}},
-		{"hook key", hookKeyRecord, map[string]string{"a": "b"}, func(t *testing.T, s *store.Store) {
+		{"hook key", hookKeyRecordName, map[string]string{"a": "b"}, func(t *testing.T, s *store.Store) {
 			key, err := loadHookKey(s, logger)
 			if err != nil || len(key) != state.HookKeySize {
 				t.Errorf("key %v, %v", key, err)
@@ -74,7 +74,7 @@ func TestUnusableMetaRecordsAreQuarantined(t *testing.T) {
 				t.Error("the new key does not stay")
 			}
 		}},
-		{"short hook key", hookKeyRecord, []byte("short"), func(t *testing.T, s *store.Store) { _, _ = loadHookKey(s, logger) }},
+		{"short hook key", hookKeyRecordName, []byte("short"), func(t *testing.T, s *store.Store) { _, _ = loadHookKey(s, logger) }},
 		{"allocation that is being removed", store.PendingRemovalPrefix + "gone", "text", func(t *testing.T, s *store.Store) {
 			if allocs := s.Snapshot().PendingRemovals(); len(allocs) > 0 {
 				t.Errorf("being removed: %v", allocs)
@@ -88,12 +88,12 @@ func TestUnusableMetaRecordsAreQuarantined(t *testing.T) {
 		}},
 		{"plugin process without a pid", pluginRecordPrefix + "builtin raw_exec", map[string]string{"Addr": "/x"}, func(t *testing.T, s *store.Store) { _, _ = (pluginRecords{s}).Plugins() }},
 		{"hooks of an ended allocation", "attached/a", "text", func(t *testing.T, s *store.Store) { s.Snapshot().AttachedHooks("a") }},
-		{"known plugins", pluginInfoRecord, "text", func(t *testing.T, s *store.Store) {
+		{"known plugins", pluginInfoRecordName, "text", func(t *testing.T, s *store.Store) {
 			if cached := loadCachedPlugins(storeCache{s}, logger); len(cached.infos) > 0 {
 				t.Errorf("cached: %v", cached.infos)
 			}
 		}},
-		{"boot", bootIDRecord, map[string]string{"a": "b"}, func(t *testing.T, s *store.Store) {
+		{"boot", bootIDRecordName, map[string]string{"a": "b"}, func(t *testing.T, s *store.Store) {
 			if rebooted, err := detectReboot(s, logger); err != nil || rebooted {
 				t.Errorf("rebooted %t, %v", rebooted, err)
 			}

@@ -50,9 +50,9 @@ func (r *remainingProcesses) keepAll() { r.taskMayRun, r.keepAllPlugins = true, 
 
 // processRetention decides which processes continue after the agent has ended.
 type processRetention struct {
-	store   *store.Store
-	orphans *orphans.Cleaner
-	logger  hclog.Logger
+	store         *store.Store
+	orphanCleaner *orphans.Cleaner
+	logger        hclog.Logger
 
 	decision atomic.Pointer[remainingProcesses] // set by decide
 }
@@ -98,7 +98,7 @@ func (r *processRetention) decideRemaining(nodes *noderunner.Runner, k *keeper.C
 // remainingByState returns the processes that must continue according to the state.
 func (r *processRetention) remainingByState() *remainingProcesses {
 	remaining := new(remainingProcesses)
-	remaining.addTasksOfState(r.store, r.orphans.OrphansDestroyed())
+	remaining.addTasksOfState(r.store, r.orphanCleaner.OrphansDestroyed())
 	return remaining
 }
 
@@ -109,7 +109,7 @@ func (r *remainingProcesses) addTasksOfState(s *store.Store, orphansCleared bool
 	state := s.Snapshot()
 	for _, id := range state.LocalAllocations() {
 		for _, task := range state.LocalTasks(id) {
-			local, known, err := state.TaskLocal(id, task)
+			local, known, err := state.TaskLocalState(id, task)
 			switch {
 			case err != nil:
 				r.keepAll()
@@ -151,11 +151,11 @@ func (r *remainingProcesses) keepTask(alloc *api.Allocation, task string, local 
 	r.keepAllPlugins = true
 }
 
-// checkNoAgent returns an error if an agent has allocations in the data directory. A foreground run
+// checkNoAgentRunning returns an error if an agent has allocations in the data directory. A foreground run
 // cannot use such a directory: at its end, it would end the keeper of the agent and the tasks. A
 // foreground run has a state file of its own, so all allocations in the agent's state file belong to an
 // agent.
-func checkNoAgent(dataDir string) error {
+func checkNoAgentRunning(dataDir string) error {
 	path := filepath.Join(dataDir, store.FileName)
 	contents, err := store.Inspect(path)
 	if errors.Is(err, fs.ErrNotExist) {

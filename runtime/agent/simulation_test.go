@@ -60,14 +60,14 @@ type simulation struct {
 	rand  *rand.Rand // chooses the actions
 	dir   string
 	store *store.Store
-	world *simulatedHost
+	host  *simulatedHost
 	node  *api.Node
 
 	mu            sync.Mutex
 	faultRand     *rand.Rand // random source for the changes that are rejected, and for ids
 	faultsEnabled bool
 	lastAllocs    map[string]*api.Allocation
-	hooks         map[string]state.HookState // stored hook states, by allocation and task
+	hookStates    map[string]state.HookState // stored hook states, by allocation and task
 
 	killTimes []int64 // times at which agents and plugins were killed
 
@@ -78,12 +78,12 @@ type simulation struct {
 type simAgent struct {
 	died      chan struct{}
 	end       context.CancelCauseFunc
-	running   sync.WaitGroup
+	runningWG sync.WaitGroup
 	scheduler *scheduler.Scheduler
 
 	mu            sync.Mutex // locked before simulation.mu
 	pendingWrites []func()
-	hooks         map[string]state.HookState // hook states that the tasks of this agent have put
+	hookStates    map[string]state.HookState // hook states that the tasks of this agent have put
 }
 
 func simulate(t *testing.T, seed uint64) {
@@ -107,9 +107,9 @@ func simulate(t *testing.T, seed uint64) {
 			rand:       rand.New(rand.NewPCG(seed, 0)),
 			faultRand:  rand.New(rand.NewPCG(seed, 1)),
 			dir:        dir,
-			world:      newWorld(),
+			host:       newSimulatedHost(),
 			lastAllocs: make(map[string]*api.Allocation),
-			hooks:      make(map[string]state.HookState),
+			hookStates: make(map[string]state.HookState),
 			node: &api.Node{
 				ID: "node", Name: "n", Datacenter: "dc1", NodePool: "default", Status: api.NodeStatusReady,
 				SchedulingEligibility: api.NodeSchedulingEligible, Attributes: map[string]string{"kernel.name": "linux"},
@@ -139,12 +139,12 @@ func simulate(t *testing.T, seed uint64) {
 			s.purge(t.Context(), "job"+strconv.Itoa(i))
 		}
 		time.Sleep(time.Minute)
-		s.checkNothingLeft()
+		s.checkNothingLeftBehind()
 		s.kill()
 		if err := s.store.Close(); err != nil {
 			t.Error(err)
 		}
-		for _, f := range s.world.faults {
+		for _, f := range s.host.violations {
 			t.Errorf("seed %d: %s", seed, f)
 		}
 	})
@@ -160,7 +160,7 @@ func (s *simulation) setFaultsDisabled(all bool) {
 func (s *simulation) start() {
 	g := &simAgent{died: make(chan struct{})}
 	s.mu.Lock()
-	g.hooks = maps.Clone(s.hooks)
+	g.hookStates = maps.Clone(s.hookStates)
 	s.mu.Unlock()
 	logger := hclog.NewNullLogger()
 	r := localnode.NewAllocSync(s.store, logger)
@@ -173,11 +173,11 @@ func (s *simulation) start() {
 		Logger:          logger,
 		OnDesiredChange: r.AllocsChanged,
 	})
-	up := &simAgentDrivers{simulatedHost: s.world, agentDied: g.died}
+	up := &simAgentDrivers{simulatedHost: s.host, agentDied: g.died}
 	allocs := filepath.Join(s.dir, allocDir)
 	nodes := noderunner.New(noderunner.Config{
 		Source: r,
-		Alloc: allocrunner.Config{
+		AllocRunnerConfig: allocrunner.Config{
 			Node:         taskenv.Node{NodeFacts: model.NodeFacts{ID: s.node.ID, Name: "n", Datacenter: "dc1"}},
 			Drivers:      up,
 			Logs:         nopLogCollector{},
@@ -196,13 +196,13 @@ func (s *simulation) start() {
 	g.end = end
 	(&orphans.Cleaner{Store: s.store, AllocDirs: allocs, Logger: logger}).DestroyOrphans(ctx, up)
 	if _, err := s.store.Update(ctx, func(tx *store.Txn) error { node := *s.node; tx.PutNode(&node); return nil }); err != nil {
-		s.world.addFault("node: %v", err)
+		s.host.addViolation("node: %v", err)
 	}
 	reporting, endReports := context.WithCancel(context.WithoutCancel(ctx))
 	var reportsWG sync.WaitGroup
 	reportsWG.Go(func() { r.Run(reporting, g.scheduler) })
-	g.running.Go(func() { g.scheduler.Run(ctx) })
-	g.running.Go(func() {
+	g.runningWG.Go(func() { g.scheduler.Run(ctx) })
+	g.runningWG.Go(func() {
 		nodes.Run(ctx)
 		endReports()
 		reportsWG.Wait()
@@ -218,14 +218,14 @@ func (s *simulation) kill() {
 
 func (s *simulation) killPlugin() {
 	s.killTimes = append(s.killTimes, time.Now().UnixNano())
-	s.world.killPlugin()
+	s.host.killPlugin()
 }
 
 // shutDownAgent shuts the agent down. Its tasks continue to run.
 func (s *simulation) shutDownAgent() {
 	s.killTimes = append(s.killTimes, time.Now().UnixNano())
 	s.agent.end(allocrunner.ErrShutdown)
-	s.agent.running.Wait()
+	s.agent.runningWG.Wait()
 }
 
 func (s *simulation) newID() string {
@@ -247,8 +247,8 @@ func (r *killableSchedulerStore) Update(ctx context.Context, fn func(*store.Txn)
 	r.s.mu.Lock()
 	refused := r.s.faultsEnabled && r.s.faultRand.IntN(10) == 0
 	r.s.mu.Unlock()
-	if err := r.g.flush(); err != nil || refused {
-		return 0, errDead
+	if err := r.g.flushPendingWrites(); err != nil || refused {
+		return 0, errAgentDead
 	}
 	return r.Store.Update(ctx, fn)
 }
@@ -256,7 +256,7 @@ func (r *killableSchedulerStore) Update(ctx context.Context, fn func(*store.Txn)
 func (g *simAgent) err() error {
 	select {
 	case <-g.died:
-		return errDead
+		return errAgentDead
 	default:
 		return nil
 	}
@@ -269,40 +269,40 @@ type killableRunnerStore struct {
 	g *simAgent
 }
 
-func (m *killableRunnerStore) PutTaskState(alloc, task string, s *api.TaskState, h state.Durability) state.WaitFunc {
+func (m *killableRunnerStore) PutTaskState(alloc, task string, s *api.TaskState, h state.Durability) state.WaitDurableFunc {
 	return m.put(alloc, task, nil, h, func() error { return m.s.store.PutTaskState(alloc, task, s, state.DurabilitySync)() })
 }
 
-func (m *killableRunnerStore) PutTask(alloc, task string, l state.LocalState, s *api.TaskState, h state.Durability) state.WaitFunc {
+func (m *killableRunnerStore) PutTask(alloc, task string, l state.LocalState, s *api.TaskState, h state.Durability) state.WaitDurableFunc {
 	return m.put(alloc, task, &l, h, func() error { return m.s.store.PutTask(alloc, task, l, s, state.DurabilitySync)() })
 }
 
-func (m *killableRunnerStore) put(alloc, task string, l *state.LocalState, h state.Durability, put func() error) state.WaitFunc {
+func (m *killableRunnerStore) put(alloc, task string, l *state.LocalState, h state.Durability, put func() error) state.WaitDurableFunc {
 	key, g := alloc+"/"+task, m.g
-	err := errDead
+	err := errAgentDead
 	g.mu.Lock()
 	if l != nil {
-		g.hooks[key] = l.Hooks["sim"]
+		g.hookStates[key] = l.Hooks["sim"]
 	}
 	g.pendingWrites = append(g.pendingWrites, func() {
 		err = put()
 		if l != nil {
 			m.s.mu.Lock()
 			defer m.s.mu.Unlock()
-			m.s.hooks[key] = l.Hooks["sim"]
+			m.s.hookStates[key] = l.Hooks["sim"]
 		}
 	})
 	g.mu.Unlock()
 	if h == state.DurabilityAsync {
-		time.AfterFunc(50*time.Millisecond, func() { _ = g.flush() })
+		time.AfterFunc(50*time.Millisecond, func() { _ = g.flushPendingWrites() })
 		return func() error { return nil } // async writes cannot fail
 	}
-	_ = g.flush() // if the flush fails, err stays errDead
+	_ = g.flushPendingWrites() // if the flush fails, err stays errAgentDead
 	return func() error { return err }
 }
 
-// flush makes the writes that are pending.
-func (g *simAgent) flush() error {
+// flushPendingWrites makes the writes that are pending.
+func (g *simAgent) flushPendingWrites() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if err := g.err(); err != nil {
@@ -343,7 +343,7 @@ func (s *simulation) randomAction(ctx context.Context) {
 		s.start()
 	default:
 		// Kill a task's process.
-		if processes := s.world.runningProcesses(); len(processes) > 0 {
+		if processes := s.host.runningProcesses(); len(processes) > 0 {
 			slices.SortFunc(processes, func(a, b *taskProcess) int { return len(a.id) - len(b.id) })
 			processes[s.rand.IntN(len(processes))].exit(driver.ExitResult{ExitCode: 137, Signal: 9})
 		}
@@ -398,12 +398,14 @@ type simHooks struct {
 	g *simAgent
 }
 
-func (h simHooks) AllocHooks(*api.Allocation, hookplugin.AttachTarget) []hooks.Entry { return nil }
+func (h simHooks) AllocHooks(*api.Allocation, hookplugin.AttachTarget) []hooks.OrderedHook {
+	return nil
+}
 func (h simHooks) PendingLaunches(*api.Allocation) func(context.Context, func(*api.TaskEvent)) {
 	return nil
 }
-func (h simHooks) TaskHooks(a *api.Allocation, t *api.Task, _ hookplugin.AttachTarget) []hooks.Entry {
-	return []hooks.Entry{{Order: hooks.OrderPlugin, Hook: &simHook{s: h.s, g: h.g, key: a.ID + "/" + t.Name}}}
+func (h simHooks) TaskHooks(a *api.Allocation, t *api.Task, _ hookplugin.AttachTarget) []hooks.OrderedHook {
+	return []hooks.OrderedHook{{Order: hooks.OrderPlugin, Hook: &simHook{s: h.s, g: h.g, key: a.ID + "/" + t.Name}}}
 }
 
 type simHook struct {
@@ -419,11 +421,11 @@ func (*simHook) Name() string { return "sim" }
 // again when it is done.
 func (h *simHook) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	h.g.mu.Lock()
-	stored := h.g.hooks[h.key]
+	stored := h.g.hookStates[h.key]
 	h.g.mu.Unlock()
 	said := req.PreviousState["said"]
 	if stored.Done || said != stored.Data["said"] {
-		h.s.world.addFault("I6: the hook of %s is told %q, stored is %+v", h.key, said, stored)
+		h.s.host.addViolation("I6: the hook of %s is told %q, stored is %+v", h.key, said, stored)
 	}
 	return hook.TaskPrestartResponse{State: map[string]string{"said": said + "x"}, Done: said != ""}, nil
 }
@@ -439,12 +441,12 @@ func (s *simulation) checkHistory() {
 			continue
 		}
 		if model.ClientTerminal(was) && a.ClientStatus != was.ClientStatus {
-			s.world.addFault("I9: %s went from %s to %s", a.Name, was.ClientStatus, a.ClientStatus)
+			s.host.addViolation("I9: %s went from %s to %s", a.Name, was.ClientStatus, a.ClientStatus)
 		}
 		for name, state := range a.TaskStates {
 			s.checkStartDelay(a, name)
 			if before := was.TaskStates[name]; before != nil && !continuesHistory(before.Events, state.Events) {
-				s.world.addFault("I7: events of %s %s were %v, are %v", a.Name, name, eventTypes(before.Events), eventTypes(state.Events))
+				s.host.addViolation("I7: events of %s %s were %v, are %v", a.Name, name, eventTypes(before.Events), eventTypes(state.Events))
 			}
 		}
 	}
@@ -475,7 +477,7 @@ func continuesHistory(before, now []*api.TaskEvent) bool {
 // one process, and no other process runs.
 func (s *simulation) checkProcesses() {
 	living := make(map[string]int)
-	for _, p := range s.world.runningProcesses() {
+	for _, p := range s.host.runningProcesses() {
 		living[p.alloc+"/"+p.task]++
 	}
 	snapshot := s.store.Snapshot()
@@ -487,17 +489,17 @@ func (s *simulation) checkProcesses() {
 				want = 1
 			}
 			if living[key] != want {
-				s.world.addFault("I2: %s of %s is %s, and has %d processes: %v", name, a.Name, state.State, living[key], eventTypes(state.Events))
+				s.host.addViolation("I2: %s of %s is %s, and has %d processes: %v", name, a.Name, state.State, living[key], eventTypes(state.Events))
 			}
 			delete(living, key)
 		}
 		over := model.ClientTerminal(a) || a.ServerTerminalStatus()
 		if over != snapshot.AllocationEnded(a.ID) {
-			s.world.addFault("I2: %s is %s, %s, and ended is %v", a.Name, a.DesiredStatus, a.ClientStatus, !over)
+			s.host.addViolation("I2: %s is %s, %s, and ended is %v", a.Name, a.DesiredStatus, a.ClientStatus, !over)
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(living)) {
-		s.world.addFault("I3: %s runs, and nobody knows of it", key)
+		s.host.addViolation("I3: %s runs, and nobody knows of it", key)
 	}
 }
 
@@ -512,21 +514,21 @@ func (s *simulation) checkStartDelay(a *api.Allocation, task string) {
 			continue
 		}
 		if !slices.ContainsFunc(s.killTimes, func(k int64) bool { return from.Time <= k && k <= to.Time }) {
-			s.world.addFault("I10: the start of %s of %s took %v", task, a.Name, time.Duration(to.Time-from.Time))
+			s.host.addViolation("I10: the start of %s of %s took %v", task, a.Name, time.Duration(to.Time-from.Time))
 		}
 	}
 }
 
-// checkNothingLeft checks that no allocation, record or process remains after a purge of all jobs.
-func (s *simulation) checkNothingLeft() {
-	if living := s.world.runningProcesses(); len(living) > 0 {
-		s.world.addFault("I3: %d processes are left", len(living))
+// checkNothingLeftBehind checks that no allocation, record or process remains after a purge of all jobs.
+func (s *simulation) checkNothingLeftBehind() {
+	if living := s.host.runningProcesses(); len(living) > 0 {
+		s.host.addViolation("I3: %d processes are left", len(living))
 	}
 	if dirs, err := os.ReadDir(filepath.Join(s.dir, allocDir)); err != nil || len(dirs) > 0 {
-		s.world.addFault("I3: %d directories are left, %v", len(dirs), err)
+		s.host.addViolation("I3: %d directories are left, %v", len(dirs), err)
 	}
 	snapshot := s.store.Snapshot()
 	if ids, facts := snapshot.LocalAllocations(), snapshot.MetaKeys(""); len(ids)+len(facts) > 0 {
-		s.world.addFault("I3: records are left: %v %v", ids, facts)
+		s.host.addViolation("I3: records are left: %v %v", ids, facts)
 	}
 }

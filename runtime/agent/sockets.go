@@ -25,13 +25,13 @@ const hookSocketName = "hooks.sock"
 // collector open it by a file descriptor; plugins and hooks need a path that is short enough for a
 // socket address. If the path of the directory is too long, they use a link to it.
 type socketDir struct {
-	dataDir    string
-	dir        *keeper.Directory
-	keeper     *keeper.Client       // nil until the keeper runs
-	hooks      *replaceableListener // nil until requests of hooks are served
-	logger     hclog.Logger
-	watchGroup sync.WaitGroup
-	stopWatch  func()
+	dataDir      string
+	dir          *keeper.Directory
+	keeper       *keeper.Client       // nil until the keeper runs
+	hookListener *replaceableListener // nil until requests of hooks are served
+	logger       hclog.Logger
+	watchGroup   sync.WaitGroup
+	stopWatch    func()
 
 	mu      sync.Mutex // held while the directory is restored
 	dirLink string     // short path of the directory; "" if its own path is short enough
@@ -83,18 +83,18 @@ func (s *socketDir) restoreDir() (string, error) {
 			return "", fmt.Errorf("restore the socket of the keeper: %w", err)
 		}
 	}
-	if s.hooks != nil && !s.dir.HasSocket(hookSocketName) {
+	if s.hookListener != nil && !s.dir.HasSocket(hookSocketName) {
 		listener, err := s.dir.Listen("unix", hookSocketName)
 		if err != nil {
 			return "", fmt.Errorf("restore the socket for hooks: %w", err)
 		}
-		s.hooks.replace(listener)
+		s.hookListener.replace(listener)
 	}
 	return path, nil
 }
 
-// hookPath returns the path of the socket at which hook plugins reach this agent and later agents.
-func (s *socketDir) hookPath() string { return filepath.Join(s.path(), hookSocketName) }
+// hookSocketPath returns the path of the socket at which hook plugins reach this agent and later agents.
+func (s *socketDir) hookSocketPath() string { return filepath.Join(s.path(), hookSocketName) }
 
 // listenForHooks returns a listener on the socket for hooks. The listener continues when the socket is
 // restored.
@@ -105,15 +105,15 @@ func (s *socketDir) listenForHooks() (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("socket for hooks: %w", err)
 	}
-	s.hooks = newReplaceableListener(listener)
-	return s.hooks, nil
+	s.hookListener = newReplaceableListener(listener)
+	return s.hookListener, nil
 }
 
 // watch starts a goroutine that calls restore whenever a file is removed from the directory, until
 // unwatch or close is called. If inotify is not available, it does nothing: restore is also called
 // before each start of a plugin.
 func (s *socketDir) watch() {
-	w, err := newWatcher()
+	w, err := newRemovalWatcher()
 	if err != nil {
 		s.logger.Debug("the directory for sockets is not watched", "error", err)
 		return
@@ -158,8 +158,8 @@ func (s *socketDir) remove() error { return removeSockets(s.dataDir) }
 // links to it, and the directories of earlier versions.
 func removeSockets(dataDir string) error {
 	errs := []error{os.RemoveAll(keeper.SocketDir(dataDir))}
-	if name, err := linkName(dataDir); err == nil {
-		for _, base := range shortPathDirs() {
+	if name, err := dirLinkName(dataDir); err == nil {
+		for _, base := range shortSocketDirs() {
 			for _, dir := range findOwnedDirs(base) {
 				if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 					errs = append(errs, err)
@@ -181,13 +181,13 @@ func makeDirLink(dataDir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	name, err := linkName(dataDir)
+	name, err := dirLinkName(dataDir)
 	if err != nil {
 		return "", err
 	}
 	target := keeper.SocketDir(real)
 	var errs []error
-	for _, base := range shortPathDirs() {
+	for _, base := range shortSocketDirs() {
 		if len(filepath.Join(base, name)) > launch.MaxSocketDirLen {
 			continue
 		}
@@ -197,7 +197,7 @@ func makeDirLink(dataDir string) (string, error) {
 			err = fmt.Errorf("%s is too long for sockets", link)
 		}
 		if err == nil {
-			err = ensureLink(link, target)
+			err = ensureSymlink(link, target)
 		}
 		if err != nil {
 			errs = append(errs, err)
@@ -208,8 +208,8 @@ func makeDirLink(dataDir string) (string, error) {
 	return "", errors.Join(errs...)
 }
 
-// linkName returns the name of the link to the sockets of a data directory.
-func linkName(dataDir string) (string, error) {
+// dirLinkName returns the name of the link to the sockets of a data directory.
+func dirLinkName(dataDir string) (string, error) {
 	var st unix.Stat_t
 	if err := unix.Stat(dataDir, &st); err != nil {
 		return "", &fs.PathError{Op: "stat", Path: dataDir, Err: err}
@@ -218,8 +218,8 @@ func linkName(dataDir string) (string, error) {
 	return "link-" + hex.EncodeToString(sum[:6]), nil
 }
 
-// ensureLink makes a link, or replaces a link with another target.
-func ensureLink(link, target string) error {
+// ensureSymlink makes a link, or replaces a link with another target.
+func ensureSymlink(link, target string) error {
 	if now, err := os.Readlink(link); err == nil && now == target {
 		return nil
 	}
@@ -231,8 +231,8 @@ func ensureLink(link, target string) error {
 	return errors.Join(os.Symlink(target, made), os.Rename(made, link))
 }
 
-// shortPathDirs returns the directories in which links with short paths can be created, best first.
-func shortPathDirs() []string {
+// shortSocketDirs returns the directories in which links with short paths can be created, best first.
+func shortSocketDirs() []string {
 	var baseDirs []string
 	if os.Geteuid() == 0 {
 		baseDirs = append(baseDirs, "/run/nomad-lite")
@@ -243,13 +243,13 @@ func shortPathDirs() []string {
 }
 
 // formerSocketDirs returns the socket directories of earlier versions: below
-// shortPathDirs, named by a hash of the path of the data directory.
+// shortSocketDirs, named by a hash of the path of the data directory.
 func formerSocketDirs(dataDir string) []string {
 	paths := []string{dataDir}
 	if real, err := filepath.EvalSymlinks(dataDir); err == nil && real != dataDir {
 		paths = append(paths, real)
 	}
-	bases := shortPathDirs()
+	bases := shortSocketDirs()
 	if uid := os.Geteuid(); uid != 0 {
 		bases = append(bases, "/run/user/"+strconv.Itoa(uid)+"/nomad-lite")
 	}
@@ -329,7 +329,7 @@ type removalWatcher struct {
 	f *os.File // inotify instance
 }
 
-func newWatcher() (*removalWatcher, error) {
+func newRemovalWatcher() (*removalWatcher, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil, os.NewSyscallError("inotify_init1", err)

@@ -22,10 +22,10 @@ func TemporaryDir(uid int) string {
 	return filepath.Join(os.TempDir(), "nomad-lite-"+strconv.Itoa(uid))
 }
 
-// makeTemporary creates and locks the data directory of a foreground run. It removes the directories of
+// makeTemporaryDir creates and locks the data directory of a foreground run. It removes the directories of
 // earlier runs whose processes have all ended; while processes run, their keeper holds the lock of the
 // directory.
-func makeTemporary(logger hclog.Logger) (string, *os.File, error) {
+func makeTemporaryDir(logger hclog.Logger) (string, *os.File, error) {
 	path := TemporaryDir(os.Geteuid())
 	// If the agent is root, tasks of other users traverse this directory to reach their own
 	// directories.
@@ -81,16 +81,16 @@ func removeAbandonedDirs(base string, logger hclog.Logger) {
 			continue
 		}
 		logger.Info("removing what a killed run has left", "dir", dir)
-		if err := removeTemporary(dir); err != nil {
+		if err := removeTemporaryDir(dir); err != nil {
 			logger.Warn("left-over directory cannot be removed", "dir", dir, "error", err)
 		}
 		f.Close()
 	}
 }
 
-// removeTemporary removes the data directory of a run whose processes have ended, together with its
+// removeTemporaryDir removes the data directory of a run whose processes have ended, together with its
 // sockets and cgroups.
-func removeTemporary(dir string) error {
+func removeTemporaryDir(dir string) error {
 	return errors.Join(
 		removeSockets(dir), // called before the directory is removed, because the name of the link is derived from the directory
 		cgroup.RemoveAllocCgroups(filepath.Join(dir, allocDir)),

@@ -17,10 +17,10 @@ import (
 
 // simulatedHost has the simulated processes of tasks, which continue when agents and plugins end.
 type simulatedHost struct {
-	mu        sync.Mutex
-	plugin    *simPlugin
-	processes map[string]*taskProcess // the processes by start id, until they are destroyed
-	faults    []string
+	mu         sync.Mutex
+	plugin     *simPlugin
+	processes  map[string]*taskProcess // the processes by start id, until they are destroyed
+	violations []string
 }
 
 // taskProcess is the process of one start of a task. The environment of the task controls the process:
@@ -51,17 +51,19 @@ func (p *taskProcess) exit(r driver.ExitResult) {
 	}
 }
 
-func newWorld() *simulatedHost { return &simulatedHost{processes: make(map[string]*taskProcess)} }
-
-func (w *simulatedHost) addFault(format string, args ...any) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.addFaultLocked(format, args...)
+func newSimulatedHost() *simulatedHost {
+	return &simulatedHost{processes: make(map[string]*taskProcess)}
 }
 
-func (w *simulatedHost) addFaultLocked(format string, args ...any) {
-	if len(w.faults) < 5 {
-		w.faults = append(w.faults, fmt.Sprintf(format, args...))
+func (w *simulatedHost) addViolation(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.addViolationLocked(format, args...)
+}
+
+func (w *simulatedHost) addViolationLocked(format string, args ...any) {
+	if len(w.violations) < 5 {
+		w.violations = append(w.violations, fmt.Sprintf(format, args...))
 	}
 }
 
@@ -97,7 +99,7 @@ func (w *simulatedHost) addProcess(c *driver.TaskConfig) {
 	w.mu.Lock()
 	for _, other := range w.processes {
 		if other.alive() && other.alloc == p.alloc && other.task == p.task {
-			w.addFaultLocked("I1: %s runs already when %s starts", other.id, p.id)
+			w.addViolationLocked("I1: %s runs already when %s starts", other.id, p.id)
 		}
 	}
 	w.processes[p.id] = p
@@ -115,7 +117,7 @@ type simAgentDrivers struct {
 	driver    *simDriver // driver of the current plugin; guarded by world.mu
 }
 
-var errDead = errors.New("the agent is dead")
+var errAgentDead = errors.New("the agent is dead")
 
 func (v *simAgentDrivers) isDead() bool {
 	select {
@@ -134,7 +136,7 @@ func (v *simAgentDrivers) Drivers() map[string]supervisor.DriverInfo {
 // Driver implements the drivers of package orphans and allocrunner.Drivers.
 func (v *simAgentDrivers) Driver(context.Context, string) (driver.Driver, error) {
 	if v.isDead() {
-		return nil, errDead
+		return nil, errAgentDead
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -147,9 +149,9 @@ func (v *simAgentDrivers) Driver(context.Context, string) (driver.Driver, error)
 	return v.driver, nil
 }
 
-// KnowsTasks and FindsTasks return true, as for builtin drivers.
-func (v *simAgentDrivers) KnowsTasks(string) bool { return true }
-func (v *simAgentDrivers) FindsTasks(string) bool { return true }
+// DriverRemembersTasks and DriverFindsLostTasks return true, as for builtin drivers.
+func (v *simAgentDrivers) DriverRemembersTasks(string) bool { return true }
+func (v *simAgentDrivers) DriverFindsLostTasks(string) bool { return true }
 
 // nopLogCollector is a log collector whose methods do nothing.
 type nopLogCollector struct{}
@@ -174,7 +176,7 @@ type simDriver struct {
 // err returns an error if the agent or the plugin is dead.
 func (d *simDriver) err() error {
 	if d.isDead() {
-		return errDead
+		return errAgentDead
 	}
 	select {
 	case <-d.plugin.exited:
@@ -216,7 +218,7 @@ func (d *simDriver) StartTask(ctx context.Context, c *driver.TaskConfig) (*drive
 	}
 	n, _ := strconv.ParseFloat(c.Env["start"], 64)
 	pause := d.sleepUnlessDown(ctx, time.Duration(n*float64(time.Second)))
-	if errors.Is(pause, errDead) && c.Env["listens"] == "" || pause == nil {
+	if errors.Is(pause, errAgentDead) && c.Env["listens"] == "" || pause == nil {
 		// The plugin starts the task even if the agent is killed during the call.
 		d.addProcess(c)
 		d.mu.Lock()

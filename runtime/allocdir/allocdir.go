@@ -112,7 +112,7 @@ func (d *Dir) build() error {
 		return err
 	}
 	defer root.close()
-	alloc, err := ensureAlloc(root, d.id)
+	alloc, err := ensureAllocDir(root, d.id)
 	if err != nil {
 		return err
 	}
@@ -131,9 +131,9 @@ func (d *Dir) build() error {
 	return nil
 }
 
-// ensureAlloc opens or creates the directory of an allocation. Root does not change an
+// ensureAllocDir opens or creates the directory of an allocation. Root does not change an
 // existing directory: its ACL may admit the users of running tasks.
-func ensureAlloc(root *dirHandle, id string) (*dirHandle, error) {
+func ensureAllocDir(root *dirHandle, id string) (*dirHandle, error) {
 	if !isPrivileged() {
 		return root.ensureDir(id, nomadAllocDirMode, agentOwned)
 	}
@@ -183,11 +183,11 @@ func (d *Dir) Destroy() error {
 	}
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), d.id+"-") {
-			errs = append(errs, removeBelow(d.mountsRoot(), e.Name()))
+			errs = append(errs, removeChild(d.mountsRoot(), e.Name()))
 		}
 	}
-	point := failpoint.Enter(failpoint.StepCollection)
-	errs = append(errs, removeBelow(d.allocsRoot, d.id))
+	point := failpoint.EnterStep(failpoint.StepGarbageCollection)
+	errs = append(errs, removeChild(d.allocsRoot, d.id))
 	point.Leave()
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("destroy alloc directory %s: %w", d.Path(), err)

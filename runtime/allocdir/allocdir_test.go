@@ -591,7 +591,7 @@ func TestOpenConfinesPaths(t *testing.T) {
 	}
 }
 
-func TestSweep(t *testing.T) {
+func TestRemoveAllocDir(t *testing.T) {
 	base := filepath.Join(t.TempDir(), "run-1")
 	d, err := New(filepath.Join(base, "alloc"), allocID)
 	if err != nil {

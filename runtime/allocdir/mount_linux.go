@@ -15,9 +15,9 @@ import (
 // tmpfsMarkerName is a file that Nomad creates in its memory file systems.
 const tmpfsMarkerName = ".nomad-mount"
 
-// mountSecret mounts a memory file system for the users of a task on the directory
+// mountSecretTmpfs mounts a memory file system for the users of a task on the directory
 // called name, unless a memory file system is mounted there.
-func (h *dirHandle) mountSecret(name string, sizeMB int, u taskUsers) (onDisk, err error) {
+func (h *dirHandle) mountSecretTmpfs(name string, sizeMB int, u taskUsers) (onDisk, err error) {
 	mounted, err := h.isTmpfs(name)
 	if mounted || err != nil {
 		return nil, err
@@ -118,11 +118,11 @@ func (h *dirHandle) isTmpfs(name string) (bool, error) {
 	if err != nil || !mounted {
 		return false, err
 	}
-	return dir.onTmpfs()
+	return dir.isOnTmpfs()
 }
 
-// onTmpfs reports whether the directory is in a memory file system.
-func (h *dirHandle) onTmpfs() (bool, error) {
+// isOnTmpfs reports whether the directory is in a memory file system.
+func (h *dirHandle) isOnTmpfs() (bool, error) {
 	var st unix.Statfs_t
 	if err := unix.Fstatfs(h.fd, &st); err != nil {
 		return false, h.wrapError("statfs", err)

@@ -25,8 +25,8 @@ func TestSecretsAreInMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if task.SecretsOnDisk != nil {
-		t.Skipf("memory file systems are not possible here: %v", task.SecretsOnDisk)
+	if task.SecretsOnDiskReason != nil {
+		t.Skipf("memory file systems are not possible here: %v", task.SecretsOnDiskReason)
 	}
 	for path, sizeMB := range map[string]uint64{task.SecretsDir: 3, task.PrivateDir: 1} {
 		var st unix.Statfs_t
@@ -55,8 +55,8 @@ func TestSecretsAreCheckedAtEachStart(t *testing.T) {
 	requireRoot(t)
 	d := newTestDir(t)
 	task := buildTask(t, d, "web")
-	if task.SecretsOnDisk != nil {
-		t.Skip(task.SecretsOnDisk)
+	if task.SecretsOnDiskReason != nil {
+		t.Skip(task.SecretsOnDiskReason)
 	}
 	token := filepath.Join(task.SecretsDir, "token")
 	if err := os.WriteFile(token, []byte("x"), 0o600); err != nil {
@@ -213,8 +213,8 @@ func TestDestroyNeverEntersMounts(t *testing.T) {
 	requireRoot(t)
 	d := newTestDir(t)
 	task := buildTask(t, d, "web")
-	if task.SecretsOnDisk != nil {
-		t.Skip(task.SecretsOnDisk)
+	if task.SecretsOnDiskReason != nil {
+		t.Skip(task.SecretsOnDiskReason)
 	}
 	victim := t.TempDir()
 	file := filepath.Join(victim, "sub", "file")
@@ -256,7 +256,7 @@ func TestDestroyNeverEntersMounts(t *testing.T) {
 }
 
 // Sweep removes what a dead agent has left, including mounts, despite open files there.
-func TestSweepUnmounts(t *testing.T) {
+func TestRemoveAllocDirUnmounts(t *testing.T) {
 	requireRoot(t)
 	base := filepath.Join(t.TempDir(), "run-1")
 	d, err := New(filepath.Join(base, "alloc"), allocID)
@@ -314,7 +314,7 @@ func TestDestroyWithManyChroots(t *testing.T) {
 		for _, first := range []string{"alloc", "a", "c"} {
 			t.Run(propagation.name+", "+first+" first", func(t *testing.T) {
 				base := t.TempDir()
-				inMountNamespace(t, func() error {
+				runInMountNamespace(t, func() error {
 					err := errors.Join(
 						unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""),
 						unix.Mount("tmpfs", base, "tmpfs", 0, ""), // tmpfs lists the newest name first
@@ -355,8 +355,8 @@ func TestDestroyWithManyChroots(t *testing.T) {
 	}
 }
 
-// inMountNamespace calls f on a thread that has a mount namespace of its own.
-func inMountNamespace(t *testing.T, f func() error) {
+// runInMountNamespace calls f on a thread that has a mount namespace of its own.
+func runInMountNamespace(t *testing.T, f func() error) {
 	t.Helper()
 	done := make(chan error)
 	go func() {

@@ -35,15 +35,15 @@ func RemoveAllocDir(path string) error {
 	if int(st.Uid) != os.Geteuid() {
 		return fmt.Errorf("sweep %s: it belongs to user id %d", path, st.Uid)
 	}
-	if err := removeBelow(filepath.Dir(path), filepath.Base(path)); err != nil {
+	if err := removeChild(filepath.Dir(path), filepath.Base(path)); err != nil {
 		return fmt.Errorf("sweep %s: %w", path, err)
 	}
 	return nil
 }
 
-// removeBelow removes one name, and everything below it, in a directory that only the
+// removeChild removes one name, and everything below it, in a directory that only the
 // agent and the operator can replace.
-func removeBelow(parent, name string) error {
+func removeChild(parent, name string) error {
 	dir, err := openPath(parent)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -98,11 +98,11 @@ func (h *dirHandle) removeAll(name string, t topDirRemoval) error {
 
 // treeRemover is the state of the removal of one tree.
 type treeRemover struct {
-	top        *os.File // directory at the top of the tree
-	movedNames []string // names, in top, of the directories that the remover has moved there because they were nested too deeply
-	lastSerial int
-	errs       []error
-	errorCount int
+	top             *os.File // directory at the top of the tree
+	movedNames      []string // names, in top, of the directories that the remover has moved there because they were nested too deeply
+	lastMovedNumber int
+	errs            []error
+	errorCount      int
 }
 
 func (r *treeRemover) addError(err error) {
@@ -202,8 +202,8 @@ func (r *treeRemover) removeEntry(dir *os.File, name string, depth int) {
 // moveToTop moves a directory that is too deep to the top of the tree.
 func (r *treeRemover) moveToTop(h *dirHandle, name string) error {
 	for {
-		r.lastSerial++
-		moved := ".removed-" + strconv.Itoa(r.lastSerial)
+		r.lastMovedNumber++
+		moved := ".removed-" + strconv.Itoa(r.lastMovedNumber)
 		err := unix.Renameat(h.fd, name, int(r.top.Fd()), moved)
 		if errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOTDIR) {
 			continue // a task has created a file of this name, so the next name is tried

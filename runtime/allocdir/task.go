@@ -37,9 +37,9 @@ type TaskOptions struct {
 type TaskDir struct {
 	hook.TaskDir
 
-	// SecretsOnDisk is the reason why secrets/ and private/ are plain directories. It
+	// SecretsOnDiskReason is the reason why secrets/ and private/ are plain directories. It
 	// is nil when they are in memory.
-	SecretsOnDisk error
+	SecretsOnDiskReason error
 }
 
 // errUnprivileged is the reason for secrets on disk under an agent that is not root.
@@ -74,28 +74,28 @@ func (d *Dir) buildTask(t *TaskDir, name string, o TaskOptions) error {
 			return err
 		}
 	}
-	task, err := alloc.ensureTask(name, o, u)
+	task, err := alloc.ensureTaskDir(name, o, u)
 	if err != nil {
 		return err
 	}
 	defer task.close()
 
-	if err := task.ensureDirExistsFor(localDirName, u, 0o777); err != nil {
+	if err := task.ensureDirExistsForUsers(localDirName, u, 0o777); err != nil {
 		return err
 	}
-	if err := task.ensureDirExistsFor(tmpDirName, u, 0o777|fs.ModeSticky); err != nil {
+	if err := task.ensureDirExistsForUsers(tmpDirName, u, 0o777|fs.ModeSticky); err != nil {
 		return err
 	}
 	for _, m := range []struct {
 		name   string
 		sizeMB int
 	}{{secretsDirName, max(o.SecretsMB, 1)}, {privateDirName, 1}} {
-		onDisk, err := task.ensureSecret(m.name, m.sizeMB, u)
+		onDisk, err := task.ensureSecretDir(m.name, m.sizeMB, u)
 		if err != nil {
 			return err
 		}
 		if onDisk != nil {
-			t.SecretsOnDisk = onDisk
+			t.SecretsOnDiskReason = onDisk
 		}
 	}
 	if !isPrivileged() {
@@ -115,8 +115,8 @@ func (d *Dir) buildTask(t *TaskDir, name string, o TaskOptions) error {
 	return alloc.admitUsers(u.traversingUIDs(), u.allowNomadFileModes)
 }
 
-// ensureTask opens or creates the directory of a task.
-func (h *dirHandle) ensureTask(name string, o TaskOptions, u taskUsers) (*dirHandle, error) {
+// ensureTaskDir opens or creates the directory of a task.
+func (h *dirHandle) ensureTaskDir(name string, o TaskOptions, u taskUsers) (*dirHandle, error) {
 	switch {
 	case !isPrivileged():
 		return h.ensureDir(name, 0o777, taskOwned)
@@ -125,7 +125,7 @@ func (h *dirHandle) ensureTask(name string, o TaskOptions, u taskUsers) (*dirHan
 	case o.Isolation == driver.FSIsolationImage:
 		return h.ensureTraversable(name, u.admittedUIDs, u.allowNomadFileModes)
 	}
-	return h.ensureDirFor(name, u, 0o777)
+	return h.ensureDirForUsers(name, u, 0o777)
 }
 
 // bindSharedDir bind-mounts the shared directory into the directory of a chroot task, with
@@ -188,17 +188,17 @@ func (d *Dir) bindTaskDirs(alloc, task *dirHandle, name string, u taskUsers) err
 	return nil
 }
 
-// ensureSecret creates one directory in memory. If that is not possible, it creates a
+// ensureSecretDir creates one directory in memory. If that is not possible, it creates a
 // plain directory and returns the reason.
-func (h *dirHandle) ensureSecret(name string, sizeMB int, u taskUsers) (onDisk, err error) {
-	dir, err := h.ensureDirFor(name, u, 0o777)
+func (h *dirHandle) ensureSecretDir(name string, sizeMB int, u taskUsers) (onDisk, err error) {
+	dir, err := h.ensureDirForUsers(name, u, 0o777)
 	if errors.Is(err, errNotDir) {
 		// The task has replaced the directory by a file or a link. Remove it, because secrets would be
 		// written through it.
 		if err := h.removeFile(name); err != nil {
 			return nil, err
 		}
-		dir, err = h.ensureDirFor(name, u, 0o777)
+		dir, err = h.ensureDirForUsers(name, u, 0o777)
 	}
 	if err != nil {
 		return nil, err
@@ -207,7 +207,7 @@ func (h *dirHandle) ensureSecret(name string, sizeMB int, u taskUsers) (onDisk, 
 	if !isPrivileged() {
 		return errUnprivileged, nil
 	}
-	return h.mountSecret(name, sizeMB, u)
+	return h.mountSecretTmpfs(name, sizeMB, u)
 }
 
 // DropSecrets removes the secrets of a task: it unmounts them, or empties the
@@ -248,7 +248,7 @@ func (d *Dir) unbindTaskDirs(name string) error {
 	if checkName(place) != nil {
 		return nil // bindTaskDirs rejects such a name, so it has made no mounts
 	}
-	return removeBelow(d.mountsRoot(), place)
+	return removeChild(d.mountsRoot(), place)
 }
 
 // WriteLocal writes one file for the task, with mode 0755, to a path relative to its

@@ -90,10 +90,10 @@ func explainOwnershipDenied(err error) error {
 	return fmt.Errorf(`%w: other accounts could not be kept out: have the data directory on a file system with owners and ACLs, or allow Nomad's modes with the client option "alloc_dir.nomad_modes"`, err)
 }
 
-// ensureDirFor is ensureDir for a directory of a task that only the users of the task may
+// ensureDirForUsers is ensureDir for a directory of a task that only the users of the task may
 // access. An existing directory is changed only if it belongs to none of them, or has
 // Nomad's mode. A directory that a task has mounted there is not changed.
-func (h *dirHandle) ensureDirFor(name string, u taskUsers, nomadMode fs.FileMode) (*dirHandle, error) {
+func (h *dirHandle) ensureDirForUsers(name string, u taskUsers, nomadMode fs.FileMode) (*dirHandle, error) {
 	if u.allUsers || !isPrivileged() {
 		return h.ensureDir(name, nomadMode, taskOwned)
 	}
@@ -108,10 +108,10 @@ func (h *dirHandle) ensureDirFor(name string, u taskUsers, nomadMode fs.FileMode
 	return dir, nil
 }
 
-// ensureDirExistsFor is ensureDirFor for a directory that belongs to the task once it exists:
+// ensureDirExistsForUsers is ensureDirForUsers for a directory that belongs to the task once it exists:
 // a file or link that the task has put in its place stays.
-func (h *dirHandle) ensureDirExistsFor(name string, u taskUsers, nomadMode fs.FileMode) error {
-	return closeEnsuredDir(h.ensureDirFor(name, u, nomadMode))
+func (h *dirHandle) ensureDirExistsForUsers(name string, u taskUsers, nomadMode fs.FileMode) error {
+	return closeEnsuredDir(h.ensureDirForUsers(name, u, nomadMode))
 }
 
 // restrictDir gives dir, which is called name in h, to the users of a task, and closes it
@@ -185,7 +185,7 @@ func (h *dirHandle) isForeignMount(dir *dirHandle, name string) (bool, error) {
 	if name != secretsDirName && name != privateDirName {
 		return true, nil
 	}
-	tmpfs, err := dir.onTmpfs()
+	tmpfs, err := dir.isOnTmpfs()
 	return !tmpfs, err
 }
 

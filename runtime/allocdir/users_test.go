@@ -303,7 +303,7 @@ func TestStickyDataFollowsTheUser(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := errors.Join(d.Build(), d.Inherit(previous, []string{"web"})); err != nil {
+				if err := errors.Join(d.Build(), d.MoveDataFrom(previous, []string{"web"})); err != nil {
 					t.Fatal(err)
 				}
 				wantDenied(t, uid+attackerUID, `ls "$1"`, d.Path())

@@ -38,13 +38,13 @@ type Config struct {
 	Drivers      Drivers
 	Logs         hooks.Collector
 	AllocDirRoot string
-	Store        Store                             // nil stores no records
-	Services     services.Registry                 // service registrations of all allocations of the node
-	Checks       services.Results                  // stores the results of checks; nil keeps them in memory
-	Dial         services.DialFunc                 // connects checks to their targets; nil uses the network of the host
-	Report       func(StatusUpdate)                // receives each change of the status, one call at a time; should return soon
-	Hooks        HookFactory                       // hooks other than the builtin ones; may be nil
-	Cgroups      func(driver string) hooks.Cgroups // returns the cgroups for the tasks of a driver, nil if the driver creates cgroups itself; may be nil
+	Store        Store                                   // nil stores no records
+	Services     services.Registry                       // service registrations of all allocations of the node
+	CheckResults services.CheckResultStore               // stores the results of checks; nil keeps them in memory
+	Dial         services.DialFunc                       // connects checks to their targets; nil uses the network of the host
+	ReportStatus func(StatusUpdate)                      // receives each change of the status, one call at a time; should return soon
+	Hooks        HookFactory                             // hooks other than the builtin ones; may be nil
+	Cgroups      func(driver string) hooks.CgroupManager // returns the cgroups for the tasks of a driver, nil if the driver creates cgroups itself; may be nil
 	Limits       Limits
 	Logger       hclog.Logger
 
@@ -76,8 +76,8 @@ type Drivers interface {
 // Store keeps the records of tasks for the next agent. taskrunner.Store describes the
 // rules. The methods are called concurrently for different tasks.
 type Store interface {
-	PutTaskState(allocID, task string, state *api.TaskState, h state.Durability) state.WaitFunc
-	PutTask(allocID, task string, local state.LocalState, state *api.TaskState, h state.Durability) state.WaitFunc // stores either both records or none
+	PutTaskState(allocID, task string, state *api.TaskState, h state.Durability) state.WaitDurableFunc
+	PutTask(allocID, task string, local state.LocalState, state *api.TaskState, h state.Durability) state.WaitDurableFunc // stores either both records or none
 }
 
 // Runner runs one allocation. Run is called once; all other methods may be called concurrently, before,
@@ -86,19 +86,19 @@ type Runner struct {
 	alloc         atomic.Pointer[api.Allocation] // current version
 	dir           *allocdir.Dir
 	tasks         taskSet
-	envs          *envBuilders
+	envBuilders   *envBuilders
 	services      *allocServices
 	health        *healthTracker
-	status        *clientStatus
+	clientStatus  *clientStatus
 	stopSequence  *stopSequence
-	restarts      *taskRestarter
+	taskRestarter *taskRestarter
 	asyncRestarts *asyncRestarts
-	updates       *allocUpdater
+	allocUpdater  *allocUpdater
 	reconciler    *reconciler
 	restorer      *restorer
 	hooks         *allocHooks
 	hookBuilder   *hookBuilder
-	samplers      samplers
+	samplers      statsSamplers
 	logger        hclog.Logger
 
 	done     chan struct{} // closed by Run
@@ -108,7 +108,7 @@ type Runner struct {
 // New returns a runner for an allocation. The runner does nothing before Run. New fails
 // if the allocation cannot be run.
 func New(c Config) (*Runner, error) {
-	alloc, limits := c.Alloc, c.Limits.orDefault()
+	alloc, limits := c.Alloc, c.Limits.withDefaults()
 	group := alloc.GetTaskGroup()
 	if group == nil {
 		return nil, fmt.Errorf("alloc %s: job %q has no group %q", alloc.ID, alloc.JobID, alloc.TaskGroup)
@@ -122,7 +122,7 @@ func New(c Config) (*Runner, error) {
 	}
 	tasks := make([]taskrunner.Task, len(group.Tasks))
 	for i, t := range group.Tasks {
-		if tasks[i], err = runnerTask(alloc, group, t.Name, limits); err != nil {
+		if tasks[i], err = toRunnerTask(alloc, group, t.Name, limits); err != nil {
 			return nil, fmt.Errorf("alloc %s: %w", alloc.ID, err)
 		}
 	}
@@ -137,7 +137,7 @@ func New(c Config) (*Runner, error) {
 	if c.Restored {
 		r.restorer.resumeStop()
 	}
-	r.hookBuilder.previousDataPending = !r.restorer.startedEarlier
+	r.hookBuilder.previousDataPending = !r.restorer.startedByEarlierAgent
 	if c.Hooks != nil {
 		r.hookBuilder.waitForHooks = c.Hooks.PendingLaunches(alloc)
 	}
@@ -155,60 +155,60 @@ func (r *Runner) createComponents(c Config, limits Limits, tasks []taskrunner.Ta
 
 	delay := newShutdownDelay(func() time.Duration { return valueOrZero(r.Alloc().GetTaskGroup().ShutdownDelay) })
 	r.stopSequence = newStopSequence(r.tasks, delay, func(ctx context.Context) { r.hooks.preKill(ctx) })
-	r.envs = &envBuilders{node: c.Node, alloc: r.Alloc, tasks: make(map[string]*taskenv.Builder)}
+	r.envBuilders = &envBuilders{node: c.Node, alloc: r.Alloc, tasks: make(map[string]*taskenv.Builder)}
 	r.services = newAllocServices(services.Config{
-		AllocID:   alloc.ID,
-		AllocName: alloc.Name,
-		Spec:      func() *services.Spec { return servicesOf(r.Alloc(), c.Node, network) },
-		Env:       r.envs.of,
-		Registry:  c.Services,
-		Results:   c.Checks,
-		Dial:      c.Dial,
+		AllocID:          alloc.ID,
+		AllocName:        alloc.Name,
+		Spec:             func() *services.Spec { return newServicesSpec(r.Alloc(), c.Node, network) },
+		Env:              r.envBuilders.of,
+		Registry:         c.Services,
+		CheckResultStore: c.CheckResults,
+		Dial:             c.Dial,
 	}, r.tasks, r.logger)
 	r.health = &healthTracker{
-		alloc: r.Alloc, tasks: r.tasks, checks: r.services.set.Checks, stopRequested: r.stopSequence.isRequested,
+		alloc: r.Alloc, tasks: r.tasks, checkResults: r.services.set.Checks, stopRequested: r.stopSequence.isRequested,
 		reconcileSignal: changes, createTime: created, logger: r.logger,
 	}
-	gates := &gates{
-		tasks: r.tasks, checks: r.services.set.Checks, stopRequested: r.stopSequence.isRequested, reconcileSignal: changes, createTime: created,
+	gates := &startGates{
+		tasks: r.tasks, checkResults: r.services.set.Checks, stopRequested: r.stopSequence.isRequested, reconcileSignal: changes, createTime: created,
 	}
-	gates.coordinator, gates.group = newLifecycle(alloc, tasks, r.logger)
-	r.status = &clientStatus{allocID: alloc.ID, network: network, snapshot: gates.snapshot, health: r.health.reportedHealth, reconcileSignal: changes}
-	r.updates = &allocUpdater{
-		alloc: &r.alloc, tasks: r.tasks, envs: r.envs, limits: limits,
-		callUpdateHooks: func(ctx context.Context) { r.hooks.update(ctx) }, stop: r.Stop, logger: r.logger,
-		nextReceived: make(chan struct{}, 1), stopReceived: make(chan struct{}),
+	gates.coordinator, gates.lifecycleGroup = newLifecycle(alloc, tasks, r.logger)
+	r.clientStatus = &clientStatus{allocID: alloc.ID, network: network, snapshot: gates.snapshot, health: r.health.reportedHealth, reconcileSignal: changes}
+	r.allocUpdater = &allocUpdater{
+		alloc: &r.alloc, tasks: r.tasks, envBuilders: r.envBuilders, limits: limits,
+		callUpdateHooks: func(ctx context.Context) { r.hooks.update(ctx) }, requestStop: r.Stop, logger: r.logger,
+		nextAllocReceived: make(chan struct{}, 1), stopReceived: make(chan struct{}),
 	}
 	r.hooks = &allocHooks{
-		alloc: r.Alloc, envs: r.envs, tasks: r.tasks, stopRequested: r.stopSequence.requested, stopAnnounced: r.updates.stopReceived,
+		alloc: r.Alloc, envBuilders: r.envBuilders, tasks: r.tasks, stopRequested: r.stopSequence.requested, stopAnnounced: r.allocUpdater.stopReceived,
 		limits: limits, logger: r.logger,
 	}
 	r.restorer = &restorer{
-		alloc: alloc, rebooted: c.Rebooted, drivers: c.Drivers, dir: r.dir, tasks: r.tasks, gates: gates,
-		status: r.status, stop: r.stopSequence, limits: limits, logger: r.logger, done: make(chan struct{}),
+		alloc: alloc, rebooted: c.Rebooted, drivers: c.Drivers, dir: r.dir, tasks: r.tasks, startGates: gates,
+		status: r.clientStatus, stopSequence: r.stopSequence, limits: limits, logger: r.logger, done: make(chan struct{}),
 	}
 	if c.Restored {
 		r.restorer.records = c.TaskRecords
 	}
-	r.restarts = &taskRestarter{
-		tasks: r.tasks, gates: gates, status: r.status, stop: r.stopSequence, reconcileSignal: changes, awaitRestored: r.restorer.awaitRestored,
+	r.taskRestarter = &taskRestarter{
+		tasks: r.tasks, startGates: gates, status: r.clientStatus, stopSequence: r.stopSequence, reconcileSignal: changes, awaitRestored: r.restorer.awaitRestored,
 		stopDesired: func() bool { return r.Alloc().ServerTerminalStatus() }, done: r.done,
 		callPreTaskRestartHooks: r.hooks.preTaskRestart, reregisterServices: r.services.reregister, timeout: limits.RestartDeadline,
 		semaphore: make(chan struct{}, 1),
 	}
 	r.asyncRestarts = &asyncRestarts{logger: r.logger}
 	r.reconciler = &reconciler{
-		tasks: r.tasks, gates: gates, status: r.status, stop: r.stopSequence, restarts: r.restarts, updates: r.updates,
-		reconcileSignal: changes, report: c.Report,
+		tasks: r.tasks, startGates: gates, status: r.clientStatus, stopSequence: r.stopSequence, taskRestarter: r.taskRestarter, allocUpdater: r.allocUpdater,
+		reconcileSignal: changes, reportStatus: c.ReportStatus,
 	}
-	r.samplers = make(samplers)
+	r.samplers = make(statsSamplers)
 	for i, task := range tasks {
 		r.tasks[i] = taskrunner.New(taskrunner.Config{
-			Alloc:   taskAlloc(alloc, alloc.GetTaskGroup()),
-			Task:    task,
-			TaskDir: r.dir.Task(task.Name),
-			Env:     r.envs.addTask(task.Name, c.HostEnv),
-			Gate:    gates.of(task),
+			Alloc:     toTaskRunnerAlloc(alloc, alloc.GetTaskGroup()),
+			Task:      task,
+			TaskDir:   r.dir.Task(task.Name),
+			Env:       r.envBuilders.addTask(task.Name, c.HostEnv),
+			StartGate: gates.of(task),
 			Driver: func(ctx context.Context) (driver.Driver, error) {
 				return c.Drivers.Driver(ctx, task.Driver)
 			},
@@ -224,7 +224,7 @@ func (r *Runner) createComponents(c Config, limits Limits, tasks []taskrunner.Ta
 	}
 	r.hookBuilder = &hookBuilder{
 		config: c, limits: limits, dir: r.dir, tasks: r.tasks, alloc: r.Alloc, services: r.services, health: r.health,
-		samplers: r.samplers, status: r.status.current, onMaxRunExceeded: r.exceedMaxRunDuration, restoredHooks: r.restorer.attachments,
+		samplers: r.samplers, status: r.clientStatus.current, onMaxRunExceeded: r.stopForMaxRunDuration, restoredHooks: r.restorer.attachments,
 		hooks: r.hooks, logger: r.logger, hooksAttached: make(chan struct{}),
 	}
 }
@@ -262,7 +262,7 @@ func (r *Runner) Dir() *allocdir.Dir { return r.dir }
 func (r *Runner) Alloc() *api.Allocation { return r.alloc.Load() }
 
 // Status returns the current status of the allocation.
-func (r *Runner) Status() StatusUpdate { return r.status.current() }
+func (r *Runner) Status() StatusUpdate { return r.clientStatus.current() }
 
 // Run blocks until the allocation has ended, including its poststop tasks: all tasks
 // have ended for good, or ctx is done with the cause ErrShutdown and the tasks are left
@@ -287,7 +287,7 @@ func (r *Runner) Run(ctx context.Context) {
 	})()
 	preKilled := false
 	stopped := callAfterDone(untilStop, func() {
-		if r.restorer.startedEarlier {
+		if r.restorer.startedByEarlierAgent {
 			<-r.hookBuilder.hooksAttached // the stop calls the hooks of running tasks, which must be attached
 		}
 		preKilled = r.stopSequence.run(untilKill)
@@ -296,7 +296,7 @@ func (r *Runner) Run(ctx context.Context) {
 	var runWG sync.WaitGroup
 	runWG.Go(func() {
 		restored := r.restorer.run(untilKill)
-		if r.restorer.startedEarlier {
+		if r.restorer.startedByEarlierAgent {
 			r.hookBuilder.awaitRestoredHooks(untilStop) // before requests are accepted, because they call the hooks of running tasks
 			close(r.restorer.done)
 		} else {
@@ -316,7 +316,7 @@ func (r *Runner) Run(ctx context.Context) {
 	uncanceled := context.WithoutCancel(ctx)
 	r.reconciler.watch(uncanceled, r.restorer.done)
 	runWG.Wait()
-	close(r.stopSequence.delay.tasksEnded)
+	close(r.stopSequence.shutdownDelay.tasksEnded)
 
 	preKilled = stopped() && preKilled
 	if untilShutdown.Err() != nil {
@@ -326,7 +326,7 @@ func (r *Runner) Run(ctx context.Context) {
 		if !preKilled {
 			r.hooks.preKill(uncanceled)
 		}
-		point := failpoint.Enter(failpoint.StepPostrun)
+		point := failpoint.EnterStep(failpoint.StepPostrun)
 		r.hooks.postrun(uncanceled)
 		point.Leave()
 	}
@@ -336,7 +336,7 @@ func (r *Runner) Run(ctx context.Context) {
 // setup prepares the allocation so that its tasks can run. If that fails, all tasks are killed before
 // they start. Poststop tasks are killed too, because no task has run whose work they would clean up.
 func (r *Runner) setup(untilStop context.Context) {
-	restored := r.restorer.startedEarlier
+	restored := r.restorer.startedByEarlierAgent
 	if restored && (r.stopSequence.isRequested() || r.onlyPoststopRemains()) {
 		return // no task needs the setup, and stopSequence handles a stop
 	}
@@ -353,7 +353,7 @@ func (r *Runner) setup(untilStop context.Context) {
 	if !restored {
 		if err := r.tasks.prepareTasks(untilStop); err != nil && untilStop.Err() == nil {
 			r.logger.Error("alloc not added", "error", err)
-			r.status.setOverride(statusOverride{api.AllocClientStatusFailed, fmt.Sprintf("Unable to add allocation due to error: %v", err)})
+			r.clientStatus.setOverride(statusOverride{api.AllocClientStatusFailed, fmt.Sprintf("Unable to add allocation due to error: %v", err)})
 			kill(noEvent)
 			return
 		}
@@ -383,12 +383,12 @@ func (r *Runner) Update(alloc *api.Allocation) {
 	if alloc.DesiredTransition.ShouldIgnoreShutdownDelay() {
 		r.skipShutdownDelay()
 	}
-	r.updates.put(alloc)
+	r.allocUpdater.put(alloc)
 }
 
 // skipShutdownDelay skips the shutdown delays of the current or a later stop.
 func (r *Runner) skipShutdownDelay() {
-	r.stopSequence.delay.skip()
+	r.stopSequence.shutdownDelay.skip()
 	for _, t := range r.tasks {
 		t.SkipShutdownDelay()
 	}
@@ -411,10 +411,10 @@ func (r *Runner) Purge() {
 	}
 }
 
-// exceedMaxRunDuration sets the client status to complete, whatever the results of the
+// stopForMaxRunDuration sets the client status to complete, whatever the results of the
 // tasks, and stops the allocation without running its poststop tasks.
-func (r *Runner) exceedMaxRunDuration() {
-	r.status.setOverride(statusOverride{api.AllocClientStatusComplete, model.MaxRunDurationExceeded})
+func (r *Runner) stopForMaxRunDuration() {
+	r.clientStatus.setOverride(statusOverride{api.AllocClientStatusComplete, model.MaxRunDurationExceeded})
 	r.stopSequence.request(stopReason{text: model.MaxRunDurationExceeded})
 	r.stopSequence.killPoststop()
 }

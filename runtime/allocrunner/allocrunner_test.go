@@ -93,7 +93,7 @@ func TestTaskConfig(t *testing.T) {
 			granted.Shared.Ports = []api.PortMapping{{Label: "http", Value: 20000, To: 80, HostIP: "192.0.2.1"}}
 		})
 		h.advance(time.Second)
-		c := h.drivers.config("web")
+		c := h.drivers.lastConfig("web")
 		if !strings.HasPrefix(c.ID, testAllocID+"/web/") || len(c.ID) != len(testAllocID+"/web/")+8 {
 			t.Errorf("id %q", c.ID)
 		}
@@ -124,7 +124,7 @@ func TestTaskConfig(t *testing.T) {
 			t.Fatal(err)
 		}
 		h.advance(time.Second)
-		if h.drivers.config("web").ID == before {
+		if h.drivers.lastConfig("web").ID == before {
 			t.Error("the id of a start came back")
 		}
 	})
@@ -148,7 +148,7 @@ func TestEnvironmentReachesDriver(t *testing.T) {
 			c.HostEnv = taskenv.HostEnv([]string{"HOSTVAR=host", "AWS_SECRET_ACCESS_KEY=x"}, nil, nil)
 		})
 		h.advance(time.Second)
-		env := h.drivers.config("web").Env
+		env := h.drivers.lastConfig("web").Env
 		for key, value := range map[string]string{
 			"ID": testAllocID, "NODE": "node-name", "KERN": "linux", "NOPE": "${nope.nope}", // RS-073
 			"HOSTVAR": "host", "HOST": "of host", // RS-074
@@ -172,7 +172,7 @@ func TestIsolationDecidesAboutDirectories(t *testing.T) {
 			c.Drivers.(*fakeDrivers).capabilities.FSIsolation = driver.FSIsolationImage
 		})
 		h.advance(time.Second)
-		env := h.drivers.config("web").Env
+		env := h.drivers.lastConfig("web").Env
 		_, inherited := env["HOSTVAR"]
 		wantEqual(t, "env", []any{env["NOMAD_TASK_DIR"], env["NOMAD_SECRETS_DIR"], inherited}, "[/local /secrets false]")
 	})
@@ -210,7 +210,7 @@ func TestTaskDirectoryExistsAtStart(t *testing.T) {
 // RS-078.
 func TestLogSettingsReachCollector(t *testing.T) {
 	logs := func(h *harness) string {
-		c := h.drivers.config("web")
+		c := h.drivers.lastConfig("web")
 		return filepath.Base(c.StdoutPath) + " " + filepath.Base(c.StderrPath)
 	}
 	t.Run("limits reach the collector", func(t *testing.T) {
@@ -712,13 +712,13 @@ func TestCgroupOfTheHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		groups := &recordingCgroups{}
 		a := startAgent(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) {
-			c.Cgroups = func(driver string) hooks.Cgroups {
+			c.Cgroups = func(driver string) hooks.CgroupManager {
 				wantEqual(t, "driver", driver, "fake")
 				return groups
 			}
 		})
 		a.advance(time.Second)
-		told := func() string { return a.drivers.config("web").Resources.Linux.CpusetCgroup }
+		told := func() string { return a.drivers.lastConfig("web").Resources.Linux.CpusetCgroup }
 		wantEqual(t, "told", told(), "/cgroup/"+testAllocID+".web")
 		a.die()
 		a = a.startNextAgent(nil)
@@ -743,17 +743,17 @@ func TestCgroupOfTheHost(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) {
-			c.Cgroups = func(string) hooks.Cgroups { return nil }
+			c.Cgroups = func(string) hooks.CgroupManager { return nil }
 		})
 		h.advance(time.Second)
-		wantEqual(t, "told a driver that makes its own", h.drivers.config("web").Resources.Linux.CpusetCgroup, "")
+		wantEqual(t, "told a driver that makes its own", h.drivers.lastConfig("web").Resources.Linux.CpusetCgroup, "")
 	})
 }
 
-// slowDisk is a store. During each write other goroutines can run.
-type slowDisk struct{ *fakeStore }
+// slowDiskStore is a store. During each write other goroutines can run.
+type slowDiskStore struct{ *fakeStore }
 
-func (d slowDisk) PutTaskState(alloc, task string, s *api.TaskState, h state.Durability) state.WaitFunc {
+func (d slowDiskStore) PutTaskState(alloc, task string, s *api.TaskState, h state.Durability) state.WaitDurableFunc {
 	d.fakeStore.PutTaskState(alloc, task, s, h)
 	return func() error {
 		for range 1000 {
@@ -766,11 +766,11 @@ func (d slowDisk) PutTaskState(alloc, task string, s *api.TaskState, h state.Dur
 // A task must not start a graceful stop while the record of its kill is being written.
 func TestNoGracefulStopWhileKillIsStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := startHarness(t, parseJob(t, joinedJobText("service", `
+		h := startHarness(t, parseJob(t, jobTextFromParts("service", `
 			task "web" {
 				driver         = "fake"
 				shutdown_delay = "1m"
-			}`)), func(c *Config) { c.Store = slowDisk{newFakeStore()} })
+			}`)), func(c *Config) { c.Store = slowDiskStore{newFakeStore()} })
 		h.advance(time.Minute)
 		h.Kill()
 		h.wait()

@@ -27,7 +27,7 @@ func BenchmarkNoOpAlloc(b *testing.B) {
 		n++
 		r, err := New(Config{
 			Alloc: alloc, Node: taskenv.Node{NodeFacts: model.NodeFacts{ID: "node-id", Name: "node-name"}}, Drivers: w, Logs: newFakeLogs(),
-			Services: new(servicestest.Registry), AllocDirRoot: root, Report: func(StatusUpdate) {}, Logger: nullLogger,
+			Services: new(servicestest.Registry), AllocDirRoot: root, ReportStatus: func(StatusUpdate) {}, Logger: nullLogger,
 		})
 		if err != nil {
 			b.Fatal(err)

@@ -2,7 +2,7 @@ package allocrunner
 
 import "testing"
 
-func TestChangesCoalesce(t *testing.T) {
+func TestReconcileRequestsCoalesce(t *testing.T) {
 	c := newReconcileSignal()
 	c.requestReconcile()
 	c.requestReconcile()

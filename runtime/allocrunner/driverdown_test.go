@@ -21,10 +21,10 @@ type unavailableDrivers struct {
 	*fakeDrivers
 	builtin bool
 
-	mu          sync.Mutex
-	unavailable bool
-	notServed   bool // no plugin serves the driver
-	changed     chan struct{}
+	mu            sync.Mutex
+	unavailable   bool
+	withoutPlugin bool // no plugin serves the driver
+	changed       chan struct{}
 }
 
 func newUnavailableDrivers(w *fakeDrivers) *unavailableDrivers {
@@ -38,7 +38,7 @@ func (o *unavailableDrivers) Driver(ctx context.Context, name string) (driver.Dr
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
-	case o.notServed:
+	case o.withoutPlugin:
 		return nil, &driver.UnavailableError{Err: errors.New("no such driver"), Changed: o.changed}
 	case o.unavailable:
 		return nil, &driver.UnavailableError{Plugin: `plugin "fake"`, Builtin: o.builtin, Err: fmt.Errorf("plugin %q: %w", "fake", errBackOff), Changed: o.changed}
@@ -83,8 +83,8 @@ func (o *unavailableDrivers) endTask(exit *driver.ExitResult) taskrunner.EndTask
 	}
 }
 
-// startWithOutages starts an agent whose driver can be unavailable.
-func startWithOutages(t *testing.T, text string, mangle func(*Config, *unavailableDrivers)) (*testAgent, *unavailableDrivers) {
+// startWithUnavailableDriver starts an agent whose driver can be unavailable.
+func startWithUnavailableDriver(t *testing.T, text string, mangle func(*Config, *unavailableDrivers)) (*testAgent, *unavailableDrivers) {
 	t.Helper()
 	var o *unavailableDrivers
 	a := startAgent(t, parseJob(t, text), func(c *Config) {
@@ -124,7 +124,7 @@ const (
 
 func TestRunningTaskWaitsForItsDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, o := startWithOutages(t, joinedJobText("batch", `
+		a, o := startWithUnavailableDriver(t, jobTextFromParts("batch", `
 			restart { attempts = 0 }`, endlessTaskText), nil)
 		a.advance(time.Second)
 		for range 2 {
@@ -132,7 +132,7 @@ func TestRunningTaskWaitsForItsDriver(t *testing.T) {
 			a.advance(time.Hour)
 			o.wakeWaiters() // another launch has failed
 			a.advance(time.Hour)
-			wantEqual(t, "state", []any{a.taskState("web").State, a.lastUpdate().ClientStatus, len(a.drivers.alive())}, "[running running 1]")
+			wantEqual(t, "state", []any{a.taskState("web").State, a.lastUpdate().ClientStatus, len(a.drivers.aliveTasks())}, "[running running 1]")
 			o.set(false)
 			a.advance(time.Second)
 		}
@@ -152,7 +152,7 @@ func TestRunningTaskWaitsForItsDriver(t *testing.T) {
 
 func TestExitStatusUnknownOnlyWhenDriverAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, o := startWithOutages(t, joinedJobText("batch", `
+		a, o := startWithUnavailableDriver(t, jobTextFromParts("batch", `
 			restart { attempts = 0 }`, endlessTaskText, poststopTask), nil)
 		a.advance(time.Second)
 		o.set(true)
@@ -170,7 +170,7 @@ func TestExitStatusUnknownOnlyWhenDriverAnswers(t *testing.T) {
 
 func TestStopIsPendingWhileTheDriverIsUnavailable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, o := startWithOutages(t, joinedJobText("service", endlessTaskText, poststopTask), func(c *Config, o *unavailableDrivers) {
+		a, o := startWithUnavailableDriver(t, jobTextFromParts("service", endlessTaskText, poststopTask), func(c *Config, o *unavailableDrivers) {
 			c.EndTask = o.endTask(nil)
 		})
 		a.advance(time.Second)
@@ -178,7 +178,7 @@ func TestStopIsPendingWhileTheDriverIsUnavailable(t *testing.T) {
 		a.advance(time.Second)
 		a.Stop()
 		a.advance(time.Hour)
-		wantEqual(t, "alive", len(a.drivers.alive()), "1")
+		wantEqual(t, "alive", len(a.drivers.aliveTasks()), "1")
 		wantEqual(t, "state", []any{a.taskState("web").State, a.lastUpdate().ClientStatus}, "[running running]")
 		wantEqual(t, "event", eventMessages(a, "web")[1], `stop is pending, driver unavailable: plugin "fake": exit status 2 (next try in 5s);`+
 			` the task may still run; "job stop -purge" ends the processes that its cgroup or environment identifies`)
@@ -193,7 +193,7 @@ func TestStopIsPendingWhileTheDriverIsUnavailable(t *testing.T) {
 
 func TestAgentEndsTasksOfBuiltinDriversAfterKillTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, o := startWithOutages(t, joinedJobText("service", endlessTaskText, poststopTask), func(c *Config, o *unavailableDrivers) {
+		a, o := startWithUnavailableDriver(t, jobTextFromParts("service", endlessTaskText, poststopTask), func(c *Config, o *unavailableDrivers) {
 			o.builtin = true
 			c.EndTask = o.endTask(&driver.ExitResult{ExitCode: 137, Signal: 9})
 		})
@@ -217,19 +217,19 @@ func TestPurgeEndsTasksWhoseDriverIsUnavailable(t *testing.T) {
 	for _, gone := range []bool{false, true} {
 		t.Run(fmt.Sprintf("no plugin serves the driver: %v", gone), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a, o := startWithOutages(t, joinedJobText("service", endlessTaskText), func(c *Config, o *unavailableDrivers) {
+				a, o := startWithUnavailableDriver(t, jobTextFromParts("service", endlessTaskText), func(c *Config, o *unavailableDrivers) {
 					c.EndTask = o.endTask(nil)
 				})
 				a.advance(time.Second)
-				o.notServed = gone
+				o.withoutPlugin = gone
 				o.set(true)
 				a.advance(time.Second)
 				a.Stop()
 				a.advance(time.Minute)
-				wantEqual(t, "alive before the purge", len(a.drivers.alive()), "1")
+				wantEqual(t, "alive before the purge", len(a.drivers.aliveTasks()), "1")
 				a.Purge()
 				a.advance(time.Second)
-				wantEqual(t, "alive", len(a.drivers.alive()), "0")
+				wantEqual(t, "alive", len(a.drivers.aliveTasks()), "0")
 				wantEqual(t, "status", []any{a.taskState("web").State, a.lastUpdate().ClientStatus}, "[dead complete]")
 				if all := strings.Join(eventMessages(a, "web"), "\n"); !strings.Contains(all, "exit status unknown") {
 					t.Errorf("events: %s", all)
@@ -237,7 +237,7 @@ func TestPurgeEndsTasksWhoseDriverIsUnavailable(t *testing.T) {
 				// A task whose driver is unavailable is destroyed when the driver is back. If no plugin
 				// serves the driver, the allocation ends without waiting.
 				wantEqual(t, "allocation has ended", isClosed(a.Done()), fmt.Sprint(gone))
-				o.notServed = false
+				o.withoutPlugin = false
 				o.set(false)
 				a.wait()
 			})
@@ -247,14 +247,14 @@ func TestPurgeEndsTasksWhoseDriverIsUnavailable(t *testing.T) {
 
 func TestKillNowDoesNotWaitForTheDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, o := startWithOutages(t, joinedJobText("service", endlessTaskText), func(c *Config, o *unavailableDrivers) {
+		a, o := startWithUnavailableDriver(t, jobTextFromParts("service", endlessTaskText), func(c *Config, o *unavailableDrivers) {
 			c.EndTask = o.endTask(nil)
 		})
 		a.advance(time.Second)
 		o.set(true)
 		a.Kill()
 		a.advance(time.Second)
-		wantEqual(t, "alive", []any{len(a.drivers.alive()), isClosed(a.Done())}, "[0 true]")
+		wantEqual(t, "alive", []any{len(a.drivers.aliveTasks()), isClosed(a.Done())}, "[0 true]")
 	})
 }
 
@@ -262,7 +262,7 @@ func TestShutdownLeavesTasksWhoseDriverIsUnavailable(t *testing.T) {
 	for _, stop := range []bool{false, true} {
 		t.Run(fmt.Sprintf("stop is pending: %v", stop), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a, o := startWithOutages(t, joinedJobText("batch", `
+				a, o := startWithUnavailableDriver(t, jobTextFromParts("batch", `
 					restart { attempts = 0 }`, endlessTaskText), func(c *Config, o *unavailableDrivers) { c.EndTask = o.endTask(nil) })
 				a.advance(time.Second)
 				o.set(true)
@@ -282,14 +282,14 @@ func TestShutdownLeavesTasksWhoseDriverIsUnavailable(t *testing.T) {
 					}
 				})
 				b.advance(time.Hour)
-				wantEqual(t, "next agent", []any{b.taskState("web").State, b.startCount("web"), len(b.drivers.alive())}, "[running 1 1]")
+				wantEqual(t, "next agent", []any{b.taskState("web").State, b.startCount("web"), len(b.drivers.aliveTasks())}, "[running 1 1]")
 				o.set(false)
 				b.advance(time.Minute)
 				if stop {
-					wantEqual(t, "stopped", []any{b.lastUpdate().ClientStatus, len(b.drivers.alive())}, "[complete 0]")
+					wantEqual(t, "stopped", []any{b.lastUpdate().ClientStatus, len(b.drivers.aliveTasks())}, "[complete 0]")
 					return
 				}
-				wantEqual(t, "recovered", []any{b.taskState("web").State, b.startCount("web"), len(b.drivers.alive())}, "[running 1 1]")
+				wantEqual(t, "recovered", []any{b.taskState("web").State, b.startCount("web"), len(b.drivers.aliveTasks())}, "[running 1 1]")
 				b.exitTask("web", driver.ExitResult{})
 				b.wait()
 				wantEqual(t, "end", b.lastUpdate().ClientStatus, "complete")
@@ -305,10 +305,10 @@ func TestRestoreWaitsForTheDriver(t *testing.T) {
 	}{{"its plugin cannot be launched", false}, {"no plugin serves it", true}} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a, o := startWithOutages(t, joinedJobText("service", endlessTaskText, sidecarTask), nil)
+				a, o := startWithUnavailableDriver(t, jobTextFromParts("service", endlessTaskText, sidecarTask), nil)
 				a.advance(time.Second)
 				a.die()
-				o.notServed = test.gone
+				o.withoutPlugin = test.gone
 				o.set(true)
 				b := a.startNextAgent(nil)
 				b.advance(time.Hour)
@@ -316,7 +316,7 @@ func TestRestoreWaitsForTheDriver(t *testing.T) {
 				wantEqual(t, "events", b.taskEventTypes("web"), "[Received Task Setup Started Driver]")
 				started, _ := b.logs.snapshot()
 				wantEqual(t, "output is collected", len(started), "2")
-				o.notServed = false
+				o.withoutPlugin = false
 				o.set(false)
 				b.advance(time.Second)
 				wantEqual(t, "starts", []int{b.startCount("web"), b.startCount("side")}, "[1 1]")
@@ -340,14 +340,14 @@ func recoveredTasks(a *testAgent) (tasks []string) {
 // slowStartingDrivers is a world with a second driver, whose plugin starts when started is closed.
 type slowStartingDrivers struct {
 	*fakeDrivers
-	started chan struct{}
+	pluginStarted chan struct{}
 }
 
 // Driver implements Drivers.
 func (d slowStartingDrivers) Driver(ctx context.Context, name string) (driver.Driver, error) {
 	if name == "slow" {
 		select {
-		case <-d.started:
+		case <-d.pluginStarted:
 		case <-ctx.Done():
 			return nil, fmt.Errorf("driver slow is still being started: %w", context.Cause(ctx))
 		}
@@ -359,16 +359,16 @@ func (d slowStartingDrivers) Driver(ctx context.Context, name string) (driver.Dr
 // own driver are recovered when it has started.
 func TestStartingPluginDoesNotDelayOtherTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		slow := slowStartingDrivers{started: make(chan struct{})}
-		close(slow.started)
-		a := startAgent(t, parseJob(t, joinedJobText("service", endlessTaskText, strings.Replace(sidecarTask, "fake", "slow", 1))), func(c *Config) {
+		slow := slowStartingDrivers{pluginStarted: make(chan struct{})}
+		close(slow.pluginStarted)
+		a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText, strings.Replace(sidecarTask, "fake", "slow", 1))), func(c *Config) {
 			slow.fakeDrivers = c.Drivers.(*fakeDrivers)
 			c.Drivers = slow
 		})
 		a.advance(time.Second)
 		wantEqual(t, "before", []any{a.taskState("web").State, a.taskState("side").State}, "[running running]")
 		a.die()
-		slow.started = make(chan struct{})
+		slow.pluginStarted = make(chan struct{})
 		b := a.startNextAgent(func(c *Config) { c.Drivers = slow })
 		synctest.Wait()
 		wantEqual(t, "recovered at once", recoveredTasks(b), "[web]")
@@ -383,7 +383,7 @@ func TestStartingPluginDoesNotDelayOtherTasks(t *testing.T) {
 		wantEqual(t, "recovered", recoveredTasks(b), "[web]")
 		wantEqual(t, "side", b.taskState("side").State, "running")
 
-		close(slow.started)
+		close(slow.pluginStarted)
 		b.advance(time.Second)
 		wantEqual(t, "recovered", recoveredTasks(b), "[web side]")
 		wantEqual(t, "events", b.taskEventTypes("side"), "[Received Task Setup Started]")
@@ -398,7 +398,7 @@ func TestUnavailableDriverIsARecoverableStartError(t *testing.T) {
 		w := newFakeDrivers()
 		o := newUnavailableDrivers(w)
 		o.unavailable = true
-		a := startAgent(t, parseJob(t, joinedJobText("batch", `
+		a := startAgent(t, parseJob(t, jobTextFromParts("batch", `
 			restart {
 				attempts = 3
 				delay    = "10s"
@@ -420,7 +420,7 @@ type failingDestroyDrivers struct {
 	remainingFailures int // number of DestroyTask calls that fail; -1 for all
 }
 
-type failingPlugin struct {
+type failingDestroyPlugin struct {
 	driver.Driver
 	f *failingDestroyDrivers
 }
@@ -430,10 +430,10 @@ func (f *failingDestroyDrivers) Driver(ctx context.Context, name string) (driver
 	if err != nil {
 		return nil, err
 	}
-	return failingPlugin{d, f}, nil
+	return failingDestroyPlugin{d, f}, nil
 }
 
-func (p failingPlugin) DestroyTask(ctx context.Context, id string, force bool) error {
+func (p failingDestroyPlugin) DestroyTask(ctx context.Context, id string, force bool) error {
 	p.f.mu.Lock()
 	fails := p.f.remainingFailures != 0
 	if p.f.remainingFailures > 0 {
@@ -446,7 +446,7 @@ func (p failingPlugin) DestroyTask(ctx context.Context, id string, force bool) e
 	return p.Driver.DestroyTask(ctx, id, force)
 }
 
-func startFailingDestroys(t *testing.T, fail int, text string) (*testAgent, *failingDestroyDrivers) {
+func startWithFailingDestroys(t *testing.T, fail int, text string) (*testAgent, *failingDestroyDrivers) {
 	t.Helper()
 	f := &failingDestroyDrivers{remainingFailures: fail}
 	a := startAgent(t, parseJob(t, text), func(c *Config) {
@@ -463,7 +463,7 @@ func startFailingDestroys(t *testing.T, fail int, text string) (*testAgent, *fai
 
 func TestDestroyIsPendingUntilItSucceeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, f := startFailingDestroys(t, -1, joinedJobText("batch", `task "web" {
+		a, f := startWithFailingDestroys(t, -1, jobTextFromParts("batch", `task "web" {
 			driver = "fake"
 			config { run_for = "1s" }
 		}`, poststopTask))
@@ -490,16 +490,16 @@ func TestDestroyIsPendingUntilItSucceeds(t *testing.T) {
 
 // If RecoverTask fails without the answer that the task does not exist, the task is neither given up
 // nor started again. This holds with and without a restart of the agent.
-func TestUndecidedRecoveryKeepsTask(t *testing.T) {
+func TestInconclusiveRecoveryKeepsTask(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		t.Run(fmt.Sprintf("the agent starts again: %v", restart), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a, _ := startWithOutages(t, joinedJobText("service", endlessTaskText), nil)
+				a, _ := startWithUnavailableDriver(t, jobTextFromParts("service", endlessTaskText), nil)
 				a.advance(time.Second)
 				undecided := func(yes bool) {
 					a.drivers.mu.Lock()
 					defer a.drivers.mu.Unlock()
-					a.drivers.recoveryUndecided = yes
+					a.drivers.recoveryInconclusive = yes
 				}
 				undecided(true)
 				if restart {
@@ -510,7 +510,7 @@ func TestUndecidedRecoveryKeepsTask(t *testing.T) {
 					a.drivers.killPlugin()
 				}
 				a.advance(time.Hour)
-				wantEqual(t, "meanwhile", []any{a.taskState("web").State, a.startCount("web"), len(a.drivers.alive())}, "[running 1 1]")
+				wantEqual(t, "meanwhile", []any{a.taskState("web").State, a.startCount("web"), len(a.drivers.aliveTasks())}, "[running 1 1]")
 				wantEqual(t, "events", a.taskEventTypes("web"), "[Received Task Setup Started Driver]")
 				wantEqual(t, "event", eventMessages(a, "web"), "[driver unavailable, the task may still run: recover task: too many open files]")
 				undecided(false)
@@ -518,7 +518,7 @@ func TestUndecidedRecoveryKeepsTask(t *testing.T) {
 				wantEqual(t, "recovered", []any{a.taskState("web").State, a.startCount("web")}, "[running 1]")
 				a.Stop()
 				a.wait()
-				wantEqual(t, "end", []any{a.lastUpdate().ClientStatus, len(a.drivers.alive()), countDestroyCalls(a, "web")}, "[complete 0 1]")
+				wantEqual(t, "end", []any{a.lastUpdate().ClientStatus, len(a.drivers.aliveTasks()), countDestroyCalls(a, "web")}, "[complete 0 1]")
 			})
 		})
 	}
@@ -526,9 +526,9 @@ func TestUndecidedRecoveryKeepsTask(t *testing.T) {
 
 // If RecoverTask fails without the answer that the task does not exist, a pending DestroyTask call is
 // not given up.
-func TestUndecidedRecoveryKeepsTheDestroyPending(t *testing.T) {
+func TestInconclusiveRecoveryKeepsTheDestroyPending(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, f := startFailingDestroys(t, -1, joinedJobText("batch", `task "web" {
+		a, f := startWithFailingDestroys(t, -1, jobTextFromParts("batch", `task "web" {
 			driver = "fake"
 			config { run_for = "1s" }
 		}`))
@@ -537,7 +537,7 @@ func TestUndecidedRecoveryKeepsTheDestroyPending(t *testing.T) {
 		setUndecided := func(yes bool) {
 			a.drivers.mu.Lock()
 			defer a.drivers.mu.Unlock()
-			a.drivers.recoveryUndecided = yes
+			a.drivers.recoveryInconclusive = yes
 		}
 		setUndecided(true)
 		f.fakeDrivers.killPlugin()
@@ -554,7 +554,7 @@ func TestUndecidedRecoveryKeepsTheDestroyPending(t *testing.T) {
 
 func TestNextStartWaitsForThePendingDestroy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, _ := startFailingDestroys(t, 2, joinedJobText("service", `
+		a, _ := startWithFailingDestroys(t, 2, jobTextFromParts("service", `
 			restart {
 				attempts = 5
 				delay    = "30s"
@@ -568,7 +568,7 @@ func TestNextStartWaitsForThePendingDestroy(t *testing.T) {
 			}
 		}`))
 		a.drivers.mu.Lock()
-		a.drivers.startChecker = func(string, []string) string {
+		a.drivers.checkStart = func(string, []string) string {
 			if len(a.drivers.tasks) > 0 {
 				return "the start before is not destroyed"
 			}
@@ -588,7 +588,7 @@ type crashingDrivers struct {
 	callOrder  []string // calls of RecoverTask and StartTask, in their order
 }
 
-type deadlyPlugin struct {
+type crashingPlugin struct {
 	*fakePlugin
 	d *crashingDrivers
 }
@@ -598,23 +598,23 @@ func (d *crashingDrivers) Driver(ctx context.Context, name string) (driver.Drive
 	if err != nil {
 		return nil, err
 	}
-	return deadlyPlugin{inner.(*fakePlugin), d}, nil
+	return crashingPlugin{inner.(*fakePlugin), d}, nil
 }
 
-func (p deadlyPlugin) recordCall(format string, args ...any) {
+func (p crashingPlugin) recordCall(format string, args ...any) {
 	p.d.mu.Lock()
 	defer p.d.mu.Unlock()
 	p.d.callOrder = append(p.d.callOrder, fmt.Sprintf(format, args...))
 }
 
-func (p deadlyPlugin) RecoverTask(ctx context.Context, h *driver.Handle) error {
+func (p crashingPlugin) RecoverTask(ctx context.Context, h *driver.Handle) error {
 	time.Sleep(100 * time.Millisecond)
 	err := p.fakePlugin.RecoverTask(ctx, h)
 	p.recordCall("recover %s", h.Config.Name)
 	return err
 }
 
-func (p deadlyPlugin) StartTask(ctx context.Context, c *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
+func (p crashingPlugin) StartTask(ctx context.Context, c *driver.TaskConfig) (*driver.Handle, *driver.NetworkOverride, error) {
 	if c.Name != "bad" {
 		return p.fakePlugin.StartTask(ctx, c)
 	}
@@ -630,12 +630,12 @@ func TestStartThatKillsThePluginComesAfterTheRecoveryOfRunningTasks(t *testing.T
 	synctest.Test(t, func(t *testing.T) {
 		d := &crashingDrivers{}
 		recovery := taskrunner.NewRecoveryTracker()
-		good := startAgent(t, parseJob(t, joinedJobText("service", endlessTaskText, sidecarTask)), func(c *Config) {
+		good := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText, sidecarTask)), func(c *Config) {
 			d.unavailableDrivers = newUnavailableDrivers(c.Drivers.(*fakeDrivers))
 			c.Drivers, c.RecoveryTracker = d, recovery
 		})
 		good.advance(time.Second)
-		bad := startHarness(t, parseJob(t, joinedJobText("batch", `
+		bad := startHarness(t, parseJob(t, jobTextFromParts("batch", `
 			restart {
 				attempts = 2
 				delay    = "0s"
@@ -667,7 +667,7 @@ func TestStartThatKillsThePluginComesAfterTheRecoveryOfRunningTasks(t *testing.T
 // Records of an older agent, which lack the capabilities of drivers, can be read.
 func TestRestoreReadsRecordsWithoutCapabilities(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, o := startWithOutages(t, joinedJobText("service", endlessTaskText), nil)
+		a, o := startWithUnavailableDriver(t, jobTextFromParts("service", endlessTaskText), nil)
 		a.advance(time.Second)
 		a.die()
 		local := a.store.localStates["web"]
@@ -714,7 +714,7 @@ func TestCollectionEndsWhenTheTaskIsDestroyed(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a, o := startWithOutages(t, joinedJobText("batch", `
+				a, o := startWithUnavailableDriver(t, jobTextFromParts("batch", `
 					restart {
 						attempts = 1
 						delay    = "5s"

@@ -17,7 +17,7 @@ type envBuilders struct {
 // before any other method.
 func (e *envBuilders) addTask(name string, host map[string]string) *taskenv.Builder {
 	alloc := e.alloc()
-	env := taskenv.NewBuilder(e.node, envAlloc(alloc), envTask(alloc, alloc.GetTaskGroup(), name))
+	env := taskenv.NewBuilder(e.node, toEnvAlloc(alloc), toEnvTask(alloc, alloc.GetTaskGroup(), name))
 	env.SetHostEnv(host)
 	e.tasks[name] = env
 	return env
@@ -26,7 +26,7 @@ func (e *envBuilders) addTask(name string, host map[string]string) *taskenv.Buil
 // setAlloc changes the environment of a task to that of another version of the allocation. The version
 // must have the task.
 func (e *envBuilders) setAlloc(alloc *api.Allocation, task string) {
-	e.tasks[task].SetAlloc(envAlloc(alloc), envTask(alloc, alloc.GetTaskGroup(), task))
+	e.tasks[task].SetAlloc(toEnvAlloc(alloc), toEnvTask(alloc, alloc.GetTaskGroup(), task))
 }
 
 // of returns the current environment of the named task, or of the allocation if it has no task of this
@@ -40,5 +40,5 @@ func (e *envBuilders) of(task string) *taskenv.Env {
 
 // allocEnv returns the current environment of the allocation.
 func (e *envBuilders) allocEnv() *taskenv.Env {
-	return taskenv.NewBuilder(e.node, envAlloc(e.alloc()), taskenv.Task{}).Build()
+	return taskenv.NewBuilder(e.node, toEnvAlloc(e.alloc()), taskenv.Task{}).Build()
 }

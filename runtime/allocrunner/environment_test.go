@@ -12,14 +12,14 @@ func TestEnvironmentOfTaskAndAllocation(t *testing.T) {
 	alloc := newAllocation(parseJob(t, job("service", endlessTaskText)))
 	e := &envBuilders{alloc: func() *api.Allocation { return alloc }, tasks: make(map[string]*taskenv.Builder)}
 	e.addTask("web", map[string]string{"PATH": "/bin"})
-	const text = "${NOMAD_TASK_NAME} of ${NOMAD_ALLOC_NAME}"
-	wantEqual(t, "task", e.of("web").Replace(text), "web of "+alloc.Name)
+	const templateText = "${NOMAD_TASK_NAME} of ${NOMAD_ALLOC_NAME}"
+	wantEqual(t, "task", e.of("web").Replace(templateText), "web of "+alloc.Name)
 	wantEqual(t, "variable of the host", e.of("web").Vars()["PATH"], "/bin")
 	wantEqual(t, "allocation", e.allocEnv().Vars()["NOMAD_ALLOC_NAME"], alloc.Name)
-	wantEqual(t, "no such task", e.of("other").Replace(text), e.allocEnv().Replace(text))
+	wantEqual(t, "no such task", e.of("other").Replace(templateText), e.allocEnv().Replace(templateText))
 
 	next := *alloc
 	next.Name = "renamed"
 	e.setAlloc(&next, "web")
-	wantEqual(t, "next version", e.of("web").Replace(text), "web of renamed")
+	wantEqual(t, "next version", e.of("web").Replace(templateText), "web of renamed")
 }

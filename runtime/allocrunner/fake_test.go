@@ -55,32 +55,32 @@ type fakeDrivers struct {
 	findsUnknownTasks bool // plugins of this world find processes that they have not started
 	forgetsTasks      bool // plugins of this world do not know tasks that an earlier plugin has started
 
-	mu                sync.Mutex
-	recoveryUndecided bool // RecoverTask cannot determine whether a task exists
-	plugin            *fakePlugin
-	pluginCount       int                           // number of plugin processes so far
-	tasks             map[string]*fakeTask          // by id, until destroyed
-	startCounts       map[string]int                // number of starts by task
-	successCounts     map[string]int                // by task: number of runs that ended successfully by themselves
-	lastConfigs       map[string]*driver.TaskConfig // last config of each task
-	calls             []driverCall                  // calls of StopTask, DestroyTask and other methods
-	startTime         time.Time
+	mu                   sync.Mutex
+	recoveryInconclusive bool // RecoverTask cannot determine whether a task exists
+	plugin               *fakePlugin
+	pluginCount          int                           // number of plugin processes so far
+	tasks                map[string]*fakeTask          // by id, until destroyed
+	startCounts          map[string]int                // number of starts by task
+	successfulRunCounts  map[string]int                // by task: number of runs that ended successfully by themselves
+	lastConfigs          map[string]*driver.TaskConfig // last config of each task
+	calls                []driverCall                  // calls of StopTask, DestroyTask and other methods
+	startTime            time.Time
 
-	// startChecker, if set, is called with mu held before a task starts. It returns the text of a rule
+	// checkStart, if set, is called with mu held before a task starts. It returns the text of a rule
 	// violation, or "".
-	startChecker func(task string, alive []string) string
-	violations   []string
-	recoveryTime time.Duration                          // duration of RecoverTask
-	onExit       func(task string, r driver.ExitResult) // called at the end of each process; may be nil
+	checkStart       func(task string, alive []string) string
+	violations       []string
+	recoveryDuration time.Duration                          // duration of RecoverTask
+	onExit           func(task string, r driver.ExitResult) // called at the end of each process; may be nil
 }
 
 func newFakeDrivers() *fakeDrivers {
 	return &fakeDrivers{
-		tasks:         make(map[string]*fakeTask),
-		startCounts:   make(map[string]int),
-		successCounts: make(map[string]int),
-		lastConfigs:   make(map[string]*driver.TaskConfig),
-		startTime:     time.Now(),
+		tasks:               make(map[string]*fakeTask),
+		startCounts:         make(map[string]int),
+		successfulRunCounts: make(map[string]int),
+		lastConfigs:         make(map[string]*driver.TaskConfig),
+		startTime:           time.Now(),
 	}
 }
 
@@ -98,11 +98,11 @@ func (w *fakeDrivers) Driver(_ context.Context, name string) (driver.Driver, err
 	return w.plugin, nil
 }
 
-// KnowsTasks implements recoveryCapabilities.
-func (w *fakeDrivers) KnowsTasks(string) bool { return !w.forgetsTasks }
+// DriverRemembersTasks implements recoveryCapabilities.
+func (w *fakeDrivers) DriverRemembersTasks(string) bool { return !w.forgetsTasks }
 
-// FindsTasks implements recoveryCapabilities.
-func (w *fakeDrivers) FindsTasks(string) bool { return w.findsUnknownTasks }
+// DriverFindsLostTasks implements recoveryCapabilities.
+func (w *fakeDrivers) DriverFindsLostTasks(string) bool { return w.findsUnknownTasks }
 
 // killPlugin simulates kill -9 of the plugin process. Tasks that cannot be recovered end too.
 func (w *fakeDrivers) killPlugin() {
@@ -148,13 +148,13 @@ func (w *fakeDrivers) recordedCalls(method string) (found []string) {
 	return found
 }
 
-func (w *fakeDrivers) config(task string) *driver.TaskConfig {
+func (w *fakeDrivers) lastConfig(task string) *driver.TaskConfig {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.lastConfigs[task]
 }
 
-func (w *fakeDrivers) alive() []string {
+func (w *fakeDrivers) aliveTasks() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var ids []string
@@ -256,21 +256,21 @@ func (p *fakePlugin) StartTask(ctx context.Context, config *driver.TaskConfig) (
 		time.AfterFunc(mustParseDuration(b.RunFor), func() {
 			if !isClosed(t.exited) && result.Successful() {
 				w.mu.Lock()
-				w.successCounts[config.Name]++
+				w.successfulRunCounts[config.Name]++
 				w.mu.Unlock()
 			}
 			t.exit(result)
 		})
 	}
 	w.mu.Lock()
-	if w.startChecker != nil {
-		var alive []string
+	if w.checkStart != nil {
+		var aliveTasks []string
 		for id, t := range w.tasks {
 			if !isClosed(t.exited) {
-				alive = append(alive, strings.Split(id, "/")[1])
+				aliveTasks = append(aliveTasks, strings.Split(id, "/")[1])
 			}
 		}
-		if wrong := w.startChecker(config.Name, alive); wrong != "" {
+		if wrong := w.checkStart(config.Name, aliveTasks); wrong != "" {
 			w.violations = append(w.violations, wrong)
 		}
 	}
@@ -281,7 +281,7 @@ func (p *fakePlugin) StartTask(ctx context.Context, config *driver.TaskConfig) (
 	return &driver.Handle{Version: 1, Config: config, State: driver.TaskRunning}, nil, nil
 }
 
-func (p *fakePlugin) find(id string) (*fakeTask, error) {
+func (p *fakePlugin) findTask(id string) (*fakeTask, error) {
 	if isClosed(p.exited) {
 		return nil, driver.ErrPluginDown
 	}
@@ -299,11 +299,11 @@ func (p *fakePlugin) RecoverTask(_ context.Context, h *driver.Handle) error {
 		return driver.ErrPluginDown
 	}
 	p.drivers.recordCall("RecoverTask %s", strings.Split(h.Config.ID, "/")[1])
-	time.Sleep(p.drivers.recoveryTime)
+	time.Sleep(p.drivers.recoveryDuration)
 	p.drivers.mu.Lock()
 	defer p.drivers.mu.Unlock()
 	t := p.drivers.tasks[h.Config.ID]
-	if p.drivers.recoveryUndecided {
+	if p.drivers.recoveryInconclusive {
 		return driver.Recoverable(errors.New("too many open files"))
 	}
 	if t == nil || t.Unrecovered {
@@ -314,7 +314,7 @@ func (p *fakePlugin) RecoverTask(_ context.Context, h *driver.Handle) error {
 }
 
 func (p *fakePlugin) WaitTask(ctx context.Context, id string) (*driver.ExitResult, error) {
-	t, err := p.find(id)
+	t, err := p.findTask(id)
 	if err != nil {
 		return nil, err
 	}
@@ -330,7 +330,7 @@ func (p *fakePlugin) WaitTask(ctx context.Context, id string) (*driver.ExitResul
 }
 
 func (p *fakePlugin) StopTask(ctx context.Context, id string, timeout time.Duration, signal string) error {
-	t, err := p.find(id)
+	t, err := p.findTask(id)
 	if err != nil {
 		return err
 	}
@@ -362,9 +362,9 @@ func (p *fakePlugin) StopTask(ctx context.Context, id string, timeout time.Durat
 }
 
 func (p *fakePlugin) DestroyTask(_ context.Context, id string, force bool) error {
-	t, err := p.find(id)
+	t, err := p.findTask(id)
 	if errors.Is(err, driver.ErrTaskNotFound) && p.drivers.findsUnknownTasks {
-		return p.destroyAllStarts(id)
+		return p.destroyAllProcesses(id)
 	}
 	if err != nil {
 		return err
@@ -382,8 +382,8 @@ func (p *fakePlugin) DestroyTask(_ context.Context, id string, force bool) error
 	return nil
 }
 
-// destroyAllStarts ends the processes of all starts of a task, whatever their ids.
-func (p *fakePlugin) destroyAllStarts(id string) error {
+// destroyAllProcesses ends the processes of all starts of a task, whatever their ids.
+func (p *fakePlugin) destroyAllProcesses(id string) error {
 	p.drivers.mu.Lock()
 	defer p.drivers.mu.Unlock()
 	err := driver.ErrTaskNotFound
@@ -398,7 +398,7 @@ func (p *fakePlugin) destroyAllStarts(id string) error {
 }
 
 func (p *fakePlugin) SignalTask(_ context.Context, id, signal string) error {
-	if _, err := p.find(id); err != nil {
+	if _, err := p.findTask(id); err != nil {
 		return err
 	}
 	p.drivers.recordCall("SignalTask %s %s", strings.Split(id, "/")[1], signal)
@@ -406,14 +406,14 @@ func (p *fakePlugin) SignalTask(_ context.Context, id, signal string) error {
 }
 
 func (p *fakePlugin) ExecTask(_ context.Context, id string, command []string, _ time.Duration) (*driver.ExecResult, error) {
-	if _, err := p.find(id); err != nil {
+	if _, err := p.findTask(id); err != nil {
 		return nil, err
 	}
 	return &driver.ExecResult{Stdout: []byte(strings.Join(command, " ")), Exit: driver.ExitResult{ExitCode: 3}}, nil
 }
 
 func (p *fakePlugin) ExecTaskStreaming(_ context.Context, id string, exec driver.Exec) (*driver.ExitResult, error) {
-	if _, err := p.find(id); err != nil {
+	if _, err := p.findTask(id); err != nil {
 		return nil, err
 	}
 	fmt.Fprint(exec.Stdout, strings.Join(exec.Command, " "))
@@ -421,7 +421,7 @@ func (p *fakePlugin) ExecTaskStreaming(_ context.Context, id string, exec driver
 }
 
 func (p *fakePlugin) TaskStats(ctx context.Context, id string, interval time.Duration) (<-chan *driver.TaskStats, error) {
-	t, err := p.find(id)
+	t, err := p.findTask(id)
 	if err != nil {
 		return nil, err
 	}

@@ -13,42 +13,42 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/taskrunner"
 )
 
-// gates applies the rules of the task lifecycle and of its extensions: which tasks may start, must run
+// startGates applies the rules of the task lifecycle and of its extensions: which tasks may start, must run
 // again, restart together, or can no longer start.
-type gates struct {
+type startGates struct {
 	coordinator     *lifecycle.Coordinator
-	group           *lifecycle.Group // nil if the group uses no lifecycle extensions
+	lifecycleGroup  *lifecycle.Group // nil if the group uses no lifecycle extensions
 	tasks           taskSet
-	checks          func() (results []services.Result, ready bool, changed <-chan struct{})
+	checkResults    func() (results []services.CheckResult, ready bool, changed <-chan struct{})
 	stopRequested   func() bool // stopped reports whether a stop was requested
 	reconcileSignal *reconcileSignal
 	createTime      time.Time // see lastStartTime
 }
 
 // of returns the gate of a task.
-func (g *gates) of(task taskrunner.Task) taskrunner.Gate {
-	if g.group == nil {
+func (g *startGates) of(task taskrunner.Task) taskrunner.StartGate {
+	if g.lifecycleGroup == nil {
 		return g.coordinator.Gate(task.Stage())
 	}
-	return gate{g, task.Name}
+	return startGate{g, task.Name}
 }
 
-// gate is the gate of one task of a group that uses lifecycle extensions. A task that waits at its gate
+// startGate is the gate of one task of a group that uses lifecycle extensions. A task that waits at its gate
 // evaluates the rules of the group itself, so that the latest states of the tasks are included.
 // Otherwise a task that restarts without delay would start before reconcile has found that other tasks
 // must run first.
-type gate struct {
-	gates *gates
-	task  string
+type startGate struct {
+	startGates *startGates
+	task       string
 }
 
-func (g gate) Wait(ctx context.Context) error {
+func (g startGate) Wait(ctx context.Context) error {
 	for {
-		reconciled := g.gates.reconcileSignal.nextReconcile()
+		reconciled := g.startGates.reconcileSignal.nextReconcile()
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if g.gates.mayStart(g.task) {
+		if g.startGates.mayStart(g.task) {
 			return nil
 		}
 		select {
@@ -58,36 +58,36 @@ func (g gate) Wait(ctx context.Context) error {
 	}
 }
 
-func (g *gates) mayStart(task string) bool {
+func (g *startGates) mayStart(task string) bool {
 	facts, _ := g.taskFacts(g.snapshot())
 	phase := g.coordinator.Phase()
 	// After a stop was requested, only poststop tasks may start.
-	return (!g.stopRequested() || phase == lifecycle.PhasePoststop) && g.group.MayStart(phase, task, facts)
+	return (!g.stopRequested() || phase == lifecycle.PhasePoststop) && g.lifecycleGroup.MayStart(phase, task, facts)
 }
 
 // taskFacts returns the facts about the tasks to which the group's rules apply. The channel is closed
 // when the results of checks change that the rules use.
-func (g *gates) taskFacts(now snapshot) (facts map[string]lifecycle.TaskFacts, checks <-chan struct{}) {
-	var results []services.Result
-	if g.group.WaitsForHealth() {
-		results, _, checks = g.checks()
+func (g *startGates) taskFacts(now tasksSnapshot) (facts map[string]lifecycle.TaskFacts, checks <-chan struct{}) {
+	var results []services.CheckResult
+	if g.lifecycleGroup.WaitsForHealth() {
+		results, _, checks = g.checkResults()
 	}
-	facts = make(map[string]lifecycle.TaskFacts, len(now.states))
-	for name, s := range now.states {
-		f := taskFactsOf(s, now.killed[name])
+	facts = make(map[string]lifecycle.TaskFacts, len(now.taskStates))
+	for name, s := range now.taskStates {
+		f := newTaskFacts(s, now.killedTasks[name])
 		f.Healthy = passesChecks(results, name, lastStartTime(s, g.createTime))
 		facts[name] = f
 	}
 	return facts, checks
 }
 
-func taskFactsOf(s *api.TaskState, killed bool) lifecycle.TaskFacts {
+func newTaskFacts(s *api.TaskState, killed bool) lifecycle.TaskFacts {
 	return lifecycle.TaskFacts{State: lifecycle.StateOf(s.State, s.Failed), Started: s.StartedAt, Restarted: s.LastRestart, Killed: killed}
 }
 
 // passesChecks reports whether the task has health checks and all of them have passed since
 // the task was started.
-func passesChecks(results []services.Result, task string, since time.Time) bool {
+func passesChecks(results []services.CheckResult, task string, since time.Time) bool {
 	hasCheck := false
 	for _, c := range results {
 		if c.For != task || c.IsReadiness() {
@@ -104,9 +104,9 @@ func passesChecks(results []services.Result, task string, since time.Time) bool 
 // openReadyGates opens the gates of tasks that may start according to the states of the other tasks, and ends
 // the tasks whose start condition can no longer become true. The returned channel is closed when check
 // results change on which a gate depends.
-func (g *gates) openReadyGates(now snapshot) (checks <-chan struct{}) {
-	g.coordinator.Observe(lifecycleStates(now.states))
-	if g.group == nil {
+func (g *startGates) openReadyGates(now tasksSnapshot) (checks <-chan struct{}) {
+	g.coordinator.ObserveTaskStates(lifecycleStates(now.taskStates))
+	if g.lifecycleGroup == nil {
 		return nil
 	}
 	facts, checks := g.taskFacts(now)
@@ -124,10 +124,10 @@ func lifecycleStates(tasks map[string]*api.TaskState) map[string]lifecycle.State
 
 // endUnstartableTasks ends the tasks whose start condition can no longer become true: a
 // poststop task is skipped, any other task fails.
-func (g *gates) endUnstartableTasks(facts map[string]lifecycle.TaskFacts) {
+func (g *startGates) endUnstartableTasks(facts map[string]lifecycle.TaskFacts) {
 	phase := g.coordinator.Phase()
 	for _, t := range g.tasks {
-		if after, lost := g.group.FailedDependency(phase, t.Name(), facts); lost {
+		if after, lost := g.lifecycleGroup.FailedDependency(phase, t.Name(), facts); lost {
 			reason := fmt.Sprintf("Not started: lite_after asks for %v, and task %q has ended without that", after, after.Task)
 			t.Kill(model.EventKillingReason(reason, t.Task().Stage() != lifecycle.PoststopTask))
 		}
@@ -136,26 +136,26 @@ func (g *gates) endUnstartableTasks(facts map[string]lifecycle.TaskFacts) {
 
 // snapshot returns the current states of the tasks. Tasks that must run again have the state pending:
 // otherwise a group whose main task has just ended would seem to be complete.
-func (g *gates) snapshot() snapshot {
+func (g *startGates) snapshot() tasksSnapshot {
 	now := g.tasks.snapshot()
-	if g.group == nil || g.stopRequested() {
+	if g.lifecycleGroup == nil || g.stopRequested() {
 		return now
 	}
-	facts := make(map[string]lifecycle.TaskFacts, len(now.states))
-	for name, s := range now.states {
-		facts[name] = taskFactsOf(s, now.killed[name])
+	facts := make(map[string]lifecycle.TaskFacts, len(now.taskStates))
+	for name, s := range now.taskStates {
+		facts[name] = newTaskFacts(s, now.killedTasks[name])
 	}
-	now.tasksToRerun = g.group.TasksToRerun(facts)
+	now.tasksToRerun = g.lifecycleGroup.TasksToRerun(facts)
 	for name := range now.tasksToRerun {
-		model.ResetTask(now.states[name])
-		now.states[name].State = model.TaskPending
+		model.ResetTask(now.taskStates[name])
+		now.taskStates[name].State = model.TaskPending
 	}
 	return now
 }
 
-// rerun runs tasks again that have ended. While all tasks are being restarted, it does nothing, because
+// rerunTasks runs tasks again that have ended. While all tasks are being restarted, it does nothing, because
 // the restart includes these tasks.
-func (g *gates) rerun(reruns map[string]string) {
+func (g *startGates) rerunTasks(reruns map[string]string) {
 	if g.coordinator.Phase() == lifecycle.PhaseInit {
 		return
 	}
@@ -168,12 +168,12 @@ func (g *gates) rerun(reruns map[string]string) {
 
 // restartDependents returns the running tasks that must restart because of another task, and the name
 // of that other task for each.
-func (g *gates) restartDependents() map[string]string {
-	if g.group == nil || g.group.Restart == lifecycle.OneForOne || g.stopRequested() {
+func (g *startGates) restartDependents() map[string]string {
+	if g.lifecycleGroup == nil || g.lifecycleGroup.Restart == lifecycle.OneForOne || g.stopRequested() {
 		return nil
 	}
 	facts, _ := g.taskFacts(g.snapshot())
-	names := g.group.TasksToRestart(facts)
+	names := g.lifecycleGroup.TasksToRestart(facts)
 	for _, t := range g.tasks {
 		if !t.Restartable() {
 			delete(names, t.Name()) // the task is being stopped already, or the agent is shutting down

@@ -17,10 +17,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// TestRandomGraphs runs random groups that use lifecycle extensions, while tasks fail, users restart
+// TestRandomLifecycleGraphs runs random groups that use lifecycle extensions, while tasks fail, users restart
 // tasks, and agents and plugins are killed. A historyChecker, which knows only the job and the history
 // of the processes, checks each start. The name of a failed case is its seed.
-func TestRandomGraphs(t *testing.T) {
+func TestRandomLifecycleGraphs(t *testing.T) {
 	cases := 40
 	if testing.Short() {
 		cases = 15
@@ -29,24 +29,24 @@ func TestRandomGraphs(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			random := rand.New(rand.NewPCG(uint64(seed), 1))
-			job := randomGraph(t, random)
+			job := randomLifecycleJob(t, random)
 			defer func() {
 				if t.Failed() {
-					t.Log(graphText(job))
+					t.Log(describeJob(job))
 				}
 			}()
 			t.Run("left alone", func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) { runUndisturbed(t, job) })
+				synctest.Test(t, func(t *testing.T) { runJobUndisturbed(t, job) })
 			})
 			t.Run("disturbed", func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) { runDisturbed(t, job, random) })
+				synctest.Test(t, func(t *testing.T) { runJobWithRandomActions(t, job, random) })
 			})
 		})
 	}
 }
 
-// randomGraph returns a random valid job.
-func randomGraph(t *testing.T, random *rand.Rand) *api.Job {
+// randomLifecycleJob returns a random valid job.
+func randomLifecycleJob(t *testing.T, random *rand.Rand) *api.Job {
 	pick := func(options ...string) string { return options[random.IntN(len(options))] }
 	jobType := pick("service", "batch")
 	stages := []string{"", "", "prestart", "prestart", "prestart+", "poststart", "poststart+", "poststop"}
@@ -111,7 +111,7 @@ func randomGraph(t *testing.T, random *rand.Rand) *api.Job {
 	return job
 }
 
-func graphText(job *api.Job) string {
+func describeJob(job *api.Job) string {
 	var b strings.Builder
 	b.WriteString(*job.Type + "\n" + model.DescribeStartOrder(job))
 	for _, t := range job.TaskGroups[0].Tasks {
@@ -203,7 +203,7 @@ func (j *historyChecker) checkStart(name string, alive []string) string {
 		if lifecycleHookOf(task) == "poststart" && again && task.Meta["lite_rerun"] != "" && lifecycleHookOf(t) == "" && !other.alive && !other.succeeded && !j.exitedJustNow(other) {
 			return fmt.Sprintf("%s starts again while %s is down", name, of)
 		}
-		if other.alive && isLongRunning(t) && isLongRunning(task) && again && other.lastStart.Before(self.lastExit) && j.restartsWith(of, name) {
+		if other.alive && isLongRunning(t) && isLongRunning(task) && again && other.lastStart.Before(self.lastExit) && j.mustRestartWith(of, name) {
 			return fmt.Sprintf("%s starts again while %s still runs", name, of)
 		}
 	}
@@ -217,18 +217,18 @@ func (j *historyChecker) exitedJustNow(l *taskHistory) bool {
 	return !l.alive && (l.lastExit.Equal(now) || j.agentStart.Equal(now))
 }
 
-// restartsWith reports whether a task must restart when another task restarts.
-func (j *historyChecker) restartsWith(task, first string) bool {
+// mustRestartWith reports whether a task must restart when another task restarts.
+func (j *historyChecker) mustRestartWith(task, first string) bool {
 	switch j.job.TaskGroups[0].Meta["lite_restart_group"] {
 	case "one_for_all":
 		return task != first
 	case "rest_for_one":
-		return task != first && j.comesAfter(task, first, make(map[string]bool))
+		return task != first && j.startsAfter(task, first, make(map[string]bool))
 	}
 	return false
 }
 
-func (j *historyChecker) comesAfter(task, first string, seen map[string]bool) bool {
+func (j *historyChecker) startsAfter(task, first string, seen map[string]bool) bool {
 	if task == first {
 		return true
 	}
@@ -243,7 +243,7 @@ func (j *historyChecker) comesAfter(task, first string, seen map[string]bool) bo
 		waits := slices.ContainsFunc(strings.Split(j.tasks[task].Meta["lite_after"], ","), func(after string) bool {
 			return strings.HasPrefix(strings.TrimSpace(after), name+":")
 		})
-		if (earlier || waits) && j.comesAfter(name, first, seen) {
+		if (earlier || waits) && j.startsAfter(name, first, seen) {
 			return true
 		}
 	}
@@ -258,16 +258,16 @@ func (j *historyChecker) recordExit(name string, r driver.ExitResult) {
 	l.alive, l.lastExit, l.succeeded = false, time.Now(), r.Successful()
 }
 
-func (j *historyChecker) observeWorld(c *Config) {
+func (j *historyChecker) observeDrivers(c *Config) {
 	w := c.Drivers.(*fakeDrivers)
-	w.startChecker, w.onExit = j.checkStart, j.recordExit
+	w.checkStart, w.onExit = j.checkStart, j.recordExit
 }
 
-// runUndisturbed runs the job without restarts or kills by the test: no task may wait forever, and no
+// runJobUndisturbed runs the job without restarts or kills by the test: no task may wait forever, and no
 // completed work may be repeated.
-func runUndisturbed(t *testing.T, job *api.Job) {
+func runJobUndisturbed(t *testing.T, job *api.Job) {
 	j := newHistoryChecker(job)
-	h := startHarness(t, job, j.observeWorld)
+	h := startHarness(t, job, j.observeDrivers)
 	defer func() {
 		if t.Failed() {
 			t.Log(h.transcript())
@@ -321,7 +321,7 @@ func (h *harness) checkFinalState() {
 		h.t.Error(wrong)
 	}
 	h.drivers.mu.Unlock()
-	if alive := h.drivers.alive(); len(alive) > 0 {
+	if alive := h.drivers.aliveTasks(); len(alive) > 0 {
 		h.t.Errorf("processes left: %v", alive)
 	}
 	for name, s := range h.lastUpdate().TaskStates {
@@ -331,11 +331,11 @@ func (h *harness) checkFinalState() {
 	}
 }
 
-// runDisturbed sends random requests to the group, ends plugins and agents at random times, and stops
+// runJobWithRandomActions sends random requests to the group, ends plugins and agents at random times, and stops
 // the group at a random time.
-func runDisturbed(t *testing.T, job *api.Job, random *rand.Rand) {
+func runJobWithRandomActions(t *testing.T, job *api.Job, random *rand.Rand) {
 	j := newHistoryChecker(job)
-	a := startAgent(t, job, j.observeWorld)
+	a := startAgent(t, job, j.observeDrivers)
 	defer func() {
 		if t.Failed() {
 			t.Log(a.transcript())
@@ -390,9 +390,9 @@ func runDisturbed(t *testing.T, job *api.Job, random *rand.Rand) {
 	a.checkFinalState()
 }
 
-// TestDeathAtEachStepInAGraph runs a group that uses all lifecycle extensions, once for each write to
+// TestAgentDeathAtEachWriteInALifecycleGraph runs a group that uses all lifecycle extensions, once for each write to
 // the store, and kills the agent in place of this write. The next agent completes or stops the group.
-func TestDeathAtEachStepInAGraph(t *testing.T) {
+func TestAgentDeathAtEachWriteInALifecycleGraph(t *testing.T) {
 	job := parseJob(t, `job "j" {
 		type = "batch"
 		group "g" {
@@ -447,7 +447,7 @@ func TestDeathAtEachStepInAGraph(t *testing.T) {
 		a := startAgent(t, job, nil)
 		a.wait()
 		total = a.store.writeCount
-		wantEqual(t, "done", a.drivers.successCounts, "map[init:2 next:1 publish:1 web:1]")
+		wantEqual(t, "done", a.drivers.successfulRunCounts, "map[init:2 next:1 publish:1 web:1]")
 	})
 	for n := 2; n <= total; n++ { // at the first write, the agent has only recorded that the tasks were received
 		for _, stopped := range []bool{false, true} {
@@ -457,7 +457,7 @@ func TestDeathAtEachStepInAGraph(t *testing.T) {
 					j := newHistoryChecker(job)
 					a := startWithWriteLimit(t, job, n-1, func(c *Config) {
 						c.Drivers.(*fakeDrivers).findsUnknownTasks = true
-						j.observeWorld(c)
+						j.observeDrivers(c)
 					})
 					if !a.awaitDeathOrEnd() {
 						return
@@ -478,11 +478,11 @@ func TestDeathAtEachStepInAGraph(t *testing.T) {
 					}
 					wantEqual(t, "status", b.lastUpdate().ClientStatus, "complete")
 					for _, name := range []string{"web", "next", "publish"} {
-						wantEqual(t, name+" done", b.drivers.successCounts[name], "1")
+						wantEqual(t, name+" done", b.drivers.successfulRunCounts[name], "1")
 					}
 					// The agents may not have seen the failed run of web, so the work of init can be
 					// done again.
-					if done := b.drivers.successCounts["init"]; done < 1 || done > 3 {
+					if done := b.drivers.successfulRunCounts["init"]; done < 1 || done > 3 {
 						t.Errorf("init has done its work %d times", done)
 					}
 				})

@@ -92,7 +92,7 @@ func startHarness(t *testing.T, job *api.Job, mangle func(*Config)) *harness {
 		Logs:         h.logs,
 		Services:     new(servicestest.Registry),
 		AllocDirRoot: t.TempDir() + "/allocs",
-		Report:       h.report,
+		ReportStatus: h.report,
 		Logger:       nullLogger,
 	}
 	if mangle != nil {
@@ -113,7 +113,7 @@ func startHarness(t *testing.T, job *api.Job, mangle func(*Config)) *harness {
 		if err := r.Destroy(context.Background()); err != nil {
 			t.Error(err)
 		}
-		if alive := h.drivers.alive(); len(alive) > 0 && context.Cause(ctx) != ErrShutdown {
+		if alive := h.drivers.aliveTasks(); len(alive) > 0 && context.Cause(ctx) != ErrShutdown {
 			t.Errorf("processes left: %v", alive)
 		}
 	})
@@ -208,11 +208,11 @@ func (h *harness) taskEventTypes(task string) []string {
 	if !ok {
 		h.t.Fatalf("no task %q", task)
 	}
-	var types []string
+	var eventTypes []string
 	for _, e := range t.State().Events {
-		types = append(types, e.Type)
+		eventTypes = append(eventTypes, e.Type)
 	}
-	return types
+	return eventTypes
 }
 
 func (h *harness) taskState(task string) *api.TaskState {
@@ -229,20 +229,20 @@ type fixedHookFactory struct {
 	task  []hooks.Hook
 }
 
-func (e fixedHookFactory) AllocHooks(*api.Allocation, hookplugin.AttachTarget) []hooks.Entry {
-	return pluginEntries(e.alloc)
+func (e fixedHookFactory) AllocHooks(*api.Allocation, hookplugin.AttachTarget) []hooks.OrderedHook {
+	return newHookEntries(e.alloc)
 }
-func (e fixedHookFactory) TaskHooks(*api.Allocation, *api.Task, hookplugin.AttachTarget) []hooks.Entry {
-	return pluginEntries(e.task)
+func (e fixedHookFactory) TaskHooks(*api.Allocation, *api.Task, hookplugin.AttachTarget) []hooks.OrderedHook {
+	return newHookEntries(e.task)
 }
 
 func (fixedHookFactory) PendingLaunches(*api.Allocation) func(context.Context, func(*api.TaskEvent)) {
 	return nil
 }
 
-func pluginEntries(list []hooks.Hook) (ordered []hooks.Entry) {
+func newHookEntries(list []hooks.Hook) (ordered []hooks.OrderedHook) {
 	for _, h := range list {
-		ordered = append(ordered, hooks.Entry{Order: hooks.OrderPlugin, Hook: h})
+		ordered = append(ordered, hooks.OrderedHook{Order: hooks.OrderPlugin, Hook: h})
 	}
 	return ordered
 }

@@ -29,7 +29,7 @@ type Health struct {
 type healthTracker struct {
 	alloc           func() *api.Allocation // alloc returns the current version of the allocation
 	tasks           taskSet
-	checks          func() (results []services.Result, ready bool, changed <-chan struct{})
+	checkResults    func() (results []services.CheckResult, ready bool, changed <-chan struct{})
 	stopRequested   func() bool // stopped reports whether a stop was requested
 	reconcileSignal *reconcileSignal
 	createTime      time.Time // see lastStartTime
@@ -134,7 +134,7 @@ func (h *healthTracker) snapshot(status StatusUpdate) (health.Snapshot, <-chan s
 			Started: lastStartTime(state, h.createTime),
 		})
 	}
-	results, ready, changed := h.checks()
+	results, ready, changed := h.checkResults()
 	s.ChecksMissing = !ready && hasChecks(alloc)
 	for _, c := range results {
 		s.Checks = append(s.Checks, health.Check{

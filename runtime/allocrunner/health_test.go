@@ -10,26 +10,26 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 )
 
-// reporter is a hook that may report health.
-type reporter struct {
+// healthReportingHook is a hook that may report health.
+type healthReportingHook struct {
 	hooks.BuiltinHook
 	name     string
 	required bool
 }
 
-func (r reporter) Name() string        { return r.name }
-func (r reporter) ReportsHealth() bool { return r.required }
+func (r healthReportingHook) Name() string        { return r.name }
+func (r healthReportingHook) ReportsHealth() bool { return r.required }
 
-// newTracker returns the tracker of an allocation without tasks in deployment "d1".
-func newTracker() (*healthTracker, *api.Allocation) {
+// newTestHealthTracker returns the tracker of an allocation without tasks in deployment "d1".
+func newTestHealthTracker() (*healthTracker, *api.Allocation) {
 	alloc := &api.Allocation{DeploymentID: "d1"}
 	return &healthTracker{alloc: func() *api.Allocation { return alloc }, reconcileSignal: newReconcileSignal(), logger: nullLogger}, alloc
 }
 
 func TestHookReportsBelongToAVersion(t *testing.T) {
-	h, alloc := newTracker()
-	h.addReporter(reporter{name: "required", required: true})
-	h.addReporter(reporter{name: "optional"})
+	h, alloc := newTestHealthTracker()
+	h.addReporter(healthReportingHook{name: "required", required: true})
+	h.addReporter(healthReportingHook{name: "optional"})
 	reports := func() (list []string) {
 		for _, r := range h.hookHealth() {
 			list = append(list, fmt.Sprint(r.Name, ":", r.Healthy, ":", r.Unhealthy))
@@ -50,7 +50,7 @@ func TestHookReportsBelongToAVersion(t *testing.T) {
 }
 
 func TestHealthBelongsToADeployment(t *testing.T) {
-	h, alloc := newTracker()
+	h, alloc := newTestHealthTracker()
 	wantEqual(t, "unknown", h.reportedHealth(api.AllocClientStatusRunning), (*Health)(nil))
 	h.set(health.Verdict{State: health.Healthy})
 	wantEqual(t, "healthy", h.reportedHealth(api.AllocClientStatusFailed).Healthy, true)
@@ -73,7 +73,7 @@ func TestFailureBeforeAVerdictIsUnhealthy(t *testing.T) {
 			a.DeploymentStatus = &api.AllocDeploymentStatus{Healthy: new(true)}
 		}, "unknown"},
 	} {
-		h, alloc := newTracker()
+		h, alloc := newTestHealthTracker()
 		c.change(alloc)
 		got := "unknown"
 		if v := h.reportedHealth(api.AllocClientStatusFailed); v != nil && !v.Healthy {

@@ -20,7 +20,7 @@ import (
 // allocHooks calls the hooks of an allocation.
 type allocHooks struct {
 	alloc         func() *api.Allocation // alloc returns the current version of the allocation
-	envs          *envBuilders
+	envBuilders   *envBuilders
 	tasks         taskSet
 	stopRequested <-chan struct{} // closed when the stop of the allocation is requested
 	stopAnnounced <-chan struct{} // closed before a version of the allocation that stops it is applied
@@ -40,8 +40,8 @@ func (a *allocHooks) currentChain() *hooks.Chain {
 }
 
 // setHooks sets the hooks and returns their attachments. It is called once, before any hook is called.
-func (a *allocHooks) setHooks(list []hooks.Entry) map[string]string {
-	chain := hooks.NewChain(hooks.ChainConfig{Deadlines: a.limits.hookDeadlines(), Emit: a.tasks.emitEvent, Logger: a.logger}, list)
+func (a *allocHooks) setHooks(list []hooks.OrderedHook) map[string]string {
+	chain := hooks.NewChain(hooks.ChainConfig{Deadlines: a.limits.hookDeadlines(), EmitEvent: a.tasks.emitEvent, Logger: a.logger}, list)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.chain = chain
@@ -80,12 +80,12 @@ func (a *allocHooks) prerun(untilStop context.Context, restored bool) error {
 	var env map[string]string // of alloc
 	return hooks.CallUntilError(untilStop, a.currentChain(), hook.Prerun, func(ctx context.Context, _ hooks.Hook, h hook.AllocPrerun) (hook.AllocPrerunResponse, error) {
 		if now := a.alloc(); now != alloc {
-			alloc, env = now, a.envs.allocEnv().Vars()
+			alloc, env = now, a.envBuilders.allocEnv().Vars()
 		}
-		point := failpoint.Enter(failpoint.StepPrerun)
+		point := failpoint.EnterStep(failpoint.StepPrerun)
 		defer point.Leave()
-		return h.Prerun(ctx, hook.AllocPrerunRequest{Alloc: hookAlloc(a.alloc()), Env: env})
-	}, func(err error) bool { return restored && a.tasksContinueAfter(err) })
+		return h.Prerun(ctx, hook.AllocPrerunRequest{Alloc: toHookAlloc(a.alloc()), Env: env})
+	}, func(err error) bool { return restored && a.keepTasksAfterPrerunError(err) })
 }
 
 // contextUntilStop returns a context that is canceled with the parent, and also when the allocation is stopped
@@ -108,10 +108,10 @@ func (a *allocHooks) contextUntilStop(ctx context.Context) (context.Context, fun
 	}
 }
 
-// tasksContinueAfter reports whether tasks that an earlier agent started continue although a prerun
+// keepTasksAfterPrerunError reports whether tasks that an earlier agent started continue although a prerun
 // hook has failed. They do if the hook's plugin is unavailable, or if the agent has no free file
 // descriptors.
-func (a *allocHooks) tasksContinueAfter(err error) bool {
+func (a *allocHooks) keepTasksAfterPrerunError(err error) bool {
 	if !errors.As(err, new(*hooks.UnavailableError)) && !process.IsResourceExhausted(err) {
 		return false
 	}
@@ -123,7 +123,7 @@ func (a *allocHooks) update(ctx context.Context) {
 	ctx, end := a.contextUntilStop(ctx)
 	defer end()
 	hooks.CallEach(ctx, a.currentChain(), hook.UpdateAlloc, func(ctx context.Context, _ hooks.Hook, h hook.AllocUpdate) (hook.AllocUpdateResponse, error) {
-		return h.UpdateAlloc(ctx, hook.AllocUpdateRequest{Alloc: hookAlloc(a.alloc()), Env: a.envs.allocEnv().Vars()})
+		return h.UpdateAlloc(ctx, hook.AllocUpdateRequest{Alloc: toHookAlloc(a.alloc()), Env: a.envBuilders.allocEnv().Vars()})
 	})
 }
 
@@ -131,32 +131,32 @@ func (a *allocHooks) preTaskRestart(ctx context.Context) {
 	ctx, end := a.contextUntilStop(ctx)
 	defer end()
 	hooks.CallEach(ctx, a.currentChain(), hook.PreTaskRestart, func(ctx context.Context, _ hooks.Hook, h hook.AllocPreTaskRestart) (hook.AllocPreTaskRestartResponse, error) {
-		return h.PreTaskRestart(ctx, hook.AllocPreTaskRestartRequest{Alloc: hookAlloc(a.alloc())})
+		return h.PreTaskRestart(ctx, hook.AllocPreTaskRestartRequest{Alloc: toHookAlloc(a.alloc())})
 	})
 }
 
 func (a *allocHooks) preKill(ctx context.Context) {
 	hooks.CallEach(ctx, a.currentChain(), hook.PreKill, func(ctx context.Context, _ hooks.Hook, h hook.AllocPreKill) (hook.AllocPreKillResponse, error) {
-		return h.PreKill(ctx, hook.AllocPreKillRequest{Alloc: hookAlloc(a.alloc())})
+		return h.PreKill(ctx, hook.AllocPreKillRequest{Alloc: toHookAlloc(a.alloc())})
 	})
 }
 
 func (a *allocHooks) postrun(ctx context.Context) {
 	hooks.CallEach(ctx, a.currentChain(), hook.Postrun, func(ctx context.Context, _ hooks.Hook, h hook.AllocPostrun) (hook.AllocPostrunResponse, error) {
-		return h.Postrun(ctx, hook.AllocPostrunRequest{Alloc: hookAlloc(a.alloc())})
+		return h.Postrun(ctx, hook.AllocPostrunRequest{Alloc: toHookAlloc(a.alloc())})
 	})
 }
 
 func (a *allocHooks) shutdown(ctx context.Context) {
 	hooks.CallEach(ctx, a.currentChain(), hook.ShutdownAlloc, func(ctx context.Context, _ hooks.Hook, h hook.AllocShutdown) (hook.AllocShutdownResponse, error) {
-		return h.ShutdownAlloc(ctx, hook.AllocShutdownRequest{Alloc: hookAlloc(a.alloc())})
+		return h.ShutdownAlloc(ctx, hook.AllocShutdownRequest{Alloc: toHookAlloc(a.alloc())})
 	})
 }
 
 // destroy calls the Destroy hooks.
 func (a *allocHooks) destroy(ctx context.Context) error {
 	return hooks.CallAndJoinErrors(ctx, a.currentChain(), hook.Destroy, func(ctx context.Context, h hooks.Hook, at hook.AllocDestroy) (hook.AllocDestroyResponse, error) {
-		response, err := at.Destroy(ctx, hook.AllocDestroyRequest{Alloc: hookAlloc(a.alloc())})
+		response, err := at.Destroy(ctx, hook.AllocDestroyRequest{Alloc: toHookAlloc(a.alloc())})
 		if err != nil {
 			err = fmt.Errorf("destroy alloc %s: hook %q: %w", a.alloc().ID, h.Name(), err)
 		}

@@ -250,7 +250,7 @@ func TestDoneHookIsNotCalledAgain(t *testing.T) {
 		h.wait()
 		wantEqual(t, "done hook", done.calls(), "[prestart poststart prekilling exited poststart prekilling exited stop]")
 		wantEqual(t, "other hook", again.calls(), "[prestart poststart prekilling exited prestart poststart prekilling exited stop]")
-		wantEqual(t, "X", h.drivers.config("web").Env["X"], "1")
+		wantEqual(t, "X", h.drivers.lastConfig("web").Env["X"], "1")
 	})
 }
 
@@ -285,14 +285,14 @@ func TestHookStateIsStored(t *testing.T) {
 // memoryStore is a Store that keeps the latest version of each record, and the local state that a task
 // had when it was first reported as running.
 type memoryStore struct {
-	mu              sync.Mutex
-	localStates     map[string]state.LocalState
-	taskStates      map[string]*api.TaskState
-	localAtFirstRun map[string]state.LocalState
-	putErr          error
+	mu                       sync.Mutex
+	localStates              map[string]state.LocalState
+	taskStates               map[string]*api.TaskState
+	localStateAtFirstRunning map[string]state.LocalState
+	putErr                   error
 }
 
-func (m *memoryStore) putLocal(task string, s state.LocalState) state.WaitFunc {
+func (m *memoryStore) putLocal(task string, s state.LocalState) state.WaitDurableFunc {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.localStates == nil {
@@ -305,21 +305,21 @@ func (m *memoryStore) putLocal(task string, s state.LocalState) state.WaitFunc {
 	return func() error { return err }
 }
 
-func (m *memoryStore) PutTaskState(_, task string, s *api.TaskState, _ state.Durability) state.WaitFunc {
+func (m *memoryStore) PutTaskState(_, task string, s *api.TaskState, _ state.Durability) state.WaitDurableFunc {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.taskStates == nil {
 		m.taskStates = make(map[string]*api.TaskState)
-		m.localAtFirstRun = make(map[string]state.LocalState)
+		m.localStateAtFirstRunning = make(map[string]state.LocalState)
 	}
 	if m.taskStates[task] != nil && m.taskStates[task].State != "running" && s.State == "running" {
-		m.localAtFirstRun[task] = m.localStates[task]
+		m.localStateAtFirstRunning[task] = m.localStates[task]
 	}
 	m.taskStates[task] = s
 	return nopWaitFunc
 }
 
-func (m *memoryStore) PutTask(alloc, task string, local state.LocalState, s *api.TaskState, h state.Durability) state.WaitFunc {
+func (m *memoryStore) PutTask(alloc, task string, local state.LocalState, s *api.TaskState, h state.Durability) state.WaitDurableFunc {
 	if written := m.putLocal(task, local); written() != nil {
 		return written
 	}
@@ -338,7 +338,7 @@ func TestHandleIsStoredBeforeTaskIsReportedRunning(t *testing.T) {
 		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) { c.Store = store })
 		h.advance(time.Second)
 		store.mu.Lock()
-		at := store.localAtFirstRun["web"]
+		at := store.localStateAtFirstRunning["web"]
 		store.mu.Unlock()
 		if at.Handle == nil || at.Handle.Config.ID != at.StartID || !strings.HasPrefix(at.StartID, testAllocID+"/web/") {
 			t.Errorf("record at the moment of running: %+v", at)
@@ -360,13 +360,13 @@ func TestNothingStartsWithoutARecord(t *testing.T) {
 	})
 }
 
-// runningTaskRefuser is a Store that rejects the record of a running task while it is full.
-type runningTaskRefuser struct {
+// runningTaskRejectingStore is a Store that rejects the record of a running task while it is full.
+type runningTaskRejectingStore struct {
 	*fakeStore
 	full bool
 }
 
-func (f *runningTaskRefuser) PutTask(alloc, task string, local state.LocalState, s *api.TaskState, h state.Durability) state.WaitFunc {
+func (f *runningTaskRejectingStore) PutTask(alloc, task string, local state.LocalState, s *api.TaskState, h state.Durability) state.WaitDurableFunc {
 	f.mu.Lock()
 	full := f.full
 	f.mu.Unlock()
@@ -380,7 +380,7 @@ func (f *runningTaskRefuser) PutTask(alloc, task string, local state.LocalState,
 // part of the record is stored.
 func TestRecordIsStoredAfterFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &runningTaskRefuser{fakeStore: newFakeStore(), full: true}
+		store := &runningTaskRejectingStore{fakeStore: newFakeStore(), full: true}
 		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) { c.Store = store })
 		h.advance(time.Second)
 		if err := h.EmitEvent("web", &api.TaskEvent{Type: "said"}); err != nil {
@@ -404,7 +404,7 @@ func TestRecordIsStoredAfterFullDisk(t *testing.T) {
 // the next agent would let the task continue.
 func TestKillIsStoredAfterFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &runningTaskRefuser{fakeStore: newFakeStore()}
+		store := &runningTaskRejectingStore{fakeStore: newFakeStore()}
 		h := startHarness(t, parseJob(t, job("service", `task "web" {
 			driver       = "fake"
 			kill_timeout = "20s"
@@ -432,15 +432,15 @@ func TestKillIsStoredAfterFullDisk(t *testing.T) {
 	})
 }
 
-// fullDisk is a Store that rejects puts while it is full.
-type fullDisk struct {
+// fullDiskStore is a Store that rejects puts while it is full.
+type fullDiskStore struct {
 	*fakeStore
 	full           bool
 	fullUntilStart bool // the store has space again from the first record that contains the id of a start
 }
 
-// refusesPut reports whether a put is rejected. local is nil for a put without a local state.
-func (f *fullDisk) refusesPut(local *state.LocalState) bool {
+// rejectsPut reports whether a put is rejected. local is nil for a put without a local state.
+func (f *fullDiskStore) rejectsPut(local *state.LocalState) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.fullUntilStart && local != nil && local.StartID != "" {
@@ -449,21 +449,21 @@ func (f *fullDisk) refusesPut(local *state.LocalState) bool {
 	return f.full
 }
 
-func (f *fullDisk) setFull(full bool) {
+func (f *fullDiskStore) setFull(full bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.full = full
 }
 
-func (f *fullDisk) PutTaskState(alloc, task string, s *api.TaskState, h state.Durability) state.WaitFunc {
-	if f.refusesPut(nil) {
+func (f *fullDiskStore) PutTaskState(alloc, task string, s *api.TaskState, h state.Durability) state.WaitDurableFunc {
+	if f.rejectsPut(nil) {
 		return func() error { return errors.New("disk full") }
 	}
 	return f.fakeStore.PutTaskState(alloc, task, s, h)
 }
 
-func (f *fullDisk) PutTask(alloc, task string, local state.LocalState, s *api.TaskState, h state.Durability) state.WaitFunc {
-	if f.refusesPut(&local) {
+func (f *fullDiskStore) PutTask(alloc, task string, local state.LocalState, s *api.TaskState, h state.Durability) state.WaitDurableFunc {
+	if f.rejectsPut(&local) {
 		return func() error { return errors.New("disk full") }
 	}
 	return f.fakeStore.PutTask(alloc, task, local, s, h)
@@ -472,7 +472,7 @@ func (f *fullDisk) PutTask(alloc, task string, local state.LocalState, s *api.Ta
 // As long as the exit status is not stored, only the driver can report it to the next agent.
 func TestExitStatusIsStoredBeforeDestroy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &fullDisk{fakeStore: newFakeStore()}
+		store := &fullDiskStore{fakeStore: newFakeStore()}
 		h := startHarness(t, parseJob(t, job("batch", `task "web" {
 			driver = "fake"
 			config { run_for = "5s" }
@@ -504,7 +504,7 @@ func (l *fakeStore) storedEvents(task string) (types []string) {
 // store has space again, even if no other event of the task follows.
 func TestEventIsStoredAfterFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &fullDisk{fakeStore: newFakeStore()}
+		store := &fullDiskStore{fakeStore: newFakeStore()}
 		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) { c.Store = store })
 		h.advance(time.Second)
 		store.setFull(true)
@@ -530,10 +530,10 @@ func TestEventIsStoredAfterFullDisk(t *testing.T) {
 // missing forever.
 func TestRefusedEventIsStoredWithTheLocalRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &fullDisk{fakeStore: newFakeStore(), full: true, fullUntilStart: true}
+		store := &fullDiskStore{fakeStore: newFakeStore(), full: true, fullUntilStart: true}
 		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), func(c *Config) {
 			c.Store = store
-			c.Drivers.(*fakeDrivers).startChecker = func(string, []string) string {
+			c.Drivers.(*fakeDrivers).checkStart = func(string, []string) string {
 				if events := store.storedEvents("web"); !slices.Contains(events, api.TaskSetup) {
 					t.Errorf("when the task is started, the stored events are %v", events)
 				}
@@ -564,14 +564,14 @@ func TestHookEnvMerges(t *testing.T) {
 			env { X = "0" }
 		}`)), withHooks(nil, []hooks.Hook{a, b}))
 		h.advance(time.Second)
-		env := h.drivers.config("web").Env
+		env := h.drivers.lastConfig("web").Env
 		wantEqual(t, "first start", []string{env["X"], env["A"], env["B"]}, "[2 a b]")
 		wantEqual(t, "b saw", b.lastPrestart.Env["X"], "1")
 		if err := h.RestartTask(t.Context(), "web"); err != nil {
 			t.Fatal(err)
 		}
 		h.advance(time.Second)
-		env = h.drivers.config("web").Env
+		env = h.drivers.lastConfig("web").Env
 		_, has := env["B"]
 		wantEqual(t, "second start", []any{env["X"], env["A"], has}, "[1 a false]")
 	})
@@ -599,12 +599,12 @@ func TestHookEnvIsInTheOrderOfTheHooks(t *testing.T) {
 		}
 		a.advance(time.Second)
 		restart()
-		wantEqual(t, "X", a.drivers.config("web").Env["X"], "early")
+		wantEqual(t, "X", a.drivers.lastConfig("web").Env["X"], "early")
 		a.die()
 		a = a.startNextAgent(nil)
 		a.advance(time.Second)
 		restart()
-		wantEqual(t, "X under the next agent", a.drivers.config("web").Env["X"], "early")
+		wantEqual(t, "X under the next agent", a.drivers.lastConfig("web").Env["X"], "early")
 		a.Stop()
 		a.wait()
 	})
@@ -625,7 +625,7 @@ func TestHookMountsMerge(t *testing.T) {
 		a.advance(time.Second)
 		seen := func(when string) {
 			t.Helper()
-			c := a.drivers.config("web")
+			c := a.drivers.lastConfig("web")
 			var mounts []string
 			for _, m := range c.Mounts {
 				mounts = append(mounts, m.TaskPath+"="+m.HostPath)
@@ -702,7 +702,7 @@ func TestStopBeforeStart(t *testing.T) {
 }
 
 // RS-059.
-func TestUpdatesAreOrdered(t *testing.T) {
+func TestStatusUpdatesAreOrdered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		alloc := recordingAllocHook{&recordingHook{name: "alloc"}}
 		h := startHarness(t, parseJob(t, job("service", endlessTaskText)), withHooks([]hooks.Hook{alloc}, nil))
@@ -830,7 +830,7 @@ func TestShutdownLeavesTheTaskAlone(t *testing.T) {
 		h.cancel(ErrShutdown)
 		h.wait()
 		wantEqual(t, "took", time.Since(h.startTime), "1s")
-		wantEqual(t, "processes", len(h.drivers.alive()), 1)
+		wantEqual(t, "processes", len(h.drivers.aliveTasks()), 1)
 		wantEqual(t, "state", h.taskState("web").State, "running")
 		wantEqual(t, "alloc hook", alloc.calls(), "[prerun shutdown]")
 		wantEqual(t, "task hook", task.calls(), "[prestart poststart shutdown]")
@@ -948,7 +948,7 @@ func TestStopWhileAHookHangs(t *testing.T) {
 						t.Errorf("the hook point was not reached: %v", slow.calls())
 					}
 					if !shutdown {
-						wantEqual(t, "processes left", h.drivers.alive(), "[]")
+						wantEqual(t, "processes left", h.drivers.aliveTasks(), "[]")
 					}
 				})
 			})
@@ -970,7 +970,7 @@ func TestShutdownDuringAStop(t *testing.T) {
 		h.wait()
 		wantEqual(t, "took", time.Since(h.startTime), "2s")
 		wantEqual(t, "events", h.taskEventTypes("web"), "[Received Task Setup Started Killing]")
-		wantEqual(t, "processes", len(h.drivers.alive()), 1)
+		wantEqual(t, "processes", len(h.drivers.aliveTasks()), 1)
 	})
 }
 
@@ -1007,14 +1007,14 @@ func (l lateHookFactory) PendingLaunches(*api.Allocation) func(context.Context, 
 	}
 }
 
-func (l lateHookFactory) AllocHooks(a *api.Allocation, c hookplugin.AttachTarget) []hooks.Entry {
+func (l lateHookFactory) AllocHooks(a *api.Allocation, c hookplugin.AttachTarget) []hooks.OrderedHook {
 	if !isClosed(l.hooksKnown) {
 		return nil
 	}
 	return l.hooks.AllocHooks(a, c)
 }
 
-func (l lateHookFactory) TaskHooks(a *api.Allocation, t *api.Task, c hookplugin.AttachTarget) []hooks.Entry {
+func (l lateHookFactory) TaskHooks(a *api.Allocation, t *api.Task, c hookplugin.AttachTarget) []hooks.OrderedHook {
 	if !isClosed(l.hooksKnown) {
 		return nil
 	}

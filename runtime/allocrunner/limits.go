@@ -21,7 +21,7 @@ type Limits struct {
 	NomadFileModes     bool          // use Nomad's file modes for directories that cannot be made inaccessible to other accounts; see allocdir.TaskOptions
 }
 
-func (l Limits) orDefault() Limits {
+func (l Limits) withDefaults() Limits {
 	for _, d := range []struct {
 		field *time.Duration
 		value time.Duration
@@ -46,5 +46,5 @@ func (l Limits) orDefault() Limits {
 }
 
 func (l Limits) hookDeadlines() hooks.Deadlines {
-	return hooks.Deadlines{Start: l.PrerunDeadline, OtherPoints: l.HookDeadline}
+	return hooks.Deadlines{StartPoints: l.PrerunDeadline, OtherPoints: l.HookDeadline}
 }

@@ -10,13 +10,13 @@ import (
 // reconciler makes the changes that follow from changed task states. Only one goroutine calls it.
 type reconciler struct {
 	tasks           taskSet
-	gates           *gates
+	startGates      *startGates
 	status          *clientStatus
-	stop            *stopSequence
-	restarts        *taskRestarter
-	updates         *allocUpdater
+	stopSequence    *stopSequence
+	taskRestarter   *taskRestarter
+	allocUpdater    *allocUpdater
 	reconcileSignal *reconcileSignal
-	report          func(StatusUpdate)
+	reportStatus    func(StatusUpdate)
 }
 
 // watch calls reconcile after each change and applies new versions of the allocation until all tasks
@@ -31,18 +31,18 @@ func (r *reconciler) watch(ctx context.Context, restored <-chan struct{}) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
-	updated := r.updates.nextReceived
+	updated := r.allocUpdater.nextAllocReceived
 	var updateApplied, reconcileRequested, groupRestarted chan struct{}
 	var checksChanged <-chan struct{}
 	restartGroup := func() {
-		if groupRestarted != nil || len(r.gates.restartDependents()) == 0 {
+		if groupRestarted != nil || len(r.startGates.restartDependents()) == 0 {
 			return
 		}
 		done := make(chan struct{})
 		groupRestarted = done
 		backgroundWG.Go(func() {
 			defer close(done)
-			r.restarts.restartGroup(ctx)
+			r.taskRestarter.restartGroup(ctx)
 		})
 	}
 	r.reconcileSignal.requestReconcile()
@@ -68,10 +68,10 @@ func (r *reconciler) watch(ctx context.Context, restored <-chan struct{}) {
 			updated, updateApplied = nil, done // one update at a time
 			backgroundWG.Go(func() {
 				defer close(done)
-				r.updates.applyNext(ctx)
+				r.allocUpdater.applyNextAlloc(ctx)
 			})
 		case <-updateApplied:
-			updated, updateApplied = r.updates.nextReceived, nil
+			updated, updateApplied = r.allocUpdater.nextAllocReceived, nil
 		}
 	}
 }
@@ -80,11 +80,11 @@ func (r *reconciler) watch(ctx context.Context, restored <-chan struct{}) {
 // and reports the status of the allocation. It does not wait for a task. The returned channel is closed
 // when check results change on which a gate depends.
 func (r *reconciler) reconcile() (checks <-chan struct{}) {
-	now := r.gates.snapshot()
-	status := r.status.rollUp(now.states)
-	why, finished := evaluateSiblings(r.tasks.siblingStates(now.states))
+	now := r.startGates.snapshot()
+	status := r.status.aggregateTaskStates(now.taskStates)
+	why, finished := evaluateSiblings(r.tasks.siblingStates(now.taskStates))
 	if why != nil {
-		r.stop.request(stopReason{why: why})
+		r.stopSequence.request(stopReason{why: why})
 	}
 	if finished {
 		for _, t := range r.tasks {
@@ -94,11 +94,11 @@ func (r *reconciler) reconcile() (checks <-chan struct{}) {
 		}
 	}
 	// During a stop no gate is opened. Otherwise tasks that the stop has not reached yet would start.
-	if !r.stop.isRequested() || finished {
-		checks = r.gates.openReadyGates(now)
+	if !r.stopSequence.isRequested() || finished {
+		checks = r.startGates.openReadyGates(now)
 	}
-	r.gates.rerun(now.tasksToRerun)
-	r.report(status)
+	r.startGates.rerunTasks(now.tasksToRerun)
+	r.reportStatus(status)
 	r.reconcileSignal.wakeWaiters()
 	return checks
 }

@@ -25,26 +25,28 @@ var (
 	errDeadlinePassed = errors.New("a task did not end in time")
 )
 
-// UnknownTask returns the error for a restart of a task that the allocation does not
+// UnknownTaskError returns the error for a restart of a task that the allocation does not
 // have.
-func UnknownTask(name string) error {
+func UnknownTaskError(name string) error {
 	//lint:ignore ST1005 Nomad's clients match on the text
 	return fmt.Errorf("Could not find task runner for task: %s", name)
 }
 
 // RestartTask restarts one running task. It returns when the old process has exited.
 func (r *Runner) RestartTask(ctx context.Context, name string) error {
-	return r.restarts.restartTask(ctx, name)
+	return r.taskRestarter.restartTask(ctx, name)
 }
 
 // RestartRunning restarts the running tasks concurrently. It returns when the old
 // processes have exited.
-func (r *Runner) RestartRunning(ctx context.Context) error { return r.restarts.restartRunning(ctx) }
+func (r *Runner) RestartRunning(ctx context.Context) error {
+	return r.taskRestarter.restartRunning(ctx)
+}
 
 // RestartAll runs all tasks except poststop tasks again, including tasks that have ended. It stops them
 // in kill order, and they start in the order of the lifecycle. It returns when the old processes have
 // exited. If a task does not exit, RestartAll fails the allocation.
-func (r *Runner) RestartAll(ctx context.Context) error { return r.restarts.restartAll(ctx) }
+func (r *Runner) RestartAll(ctx context.Context) error { return r.taskRestarter.restartAll(ctx) }
 
 // RestartWithReason restarts the named task, or all running tasks if task is empty. reason is shown in
 // the task events. It does not wait for the restarts: Run does. If failure is set, they count for the
@@ -181,7 +183,7 @@ func (r *Runner) TaskDone(task string) <-chan struct{} {
 }
 
 // Interpolate replaces the variable references in a text by their current values.
-func (r *Runner) Interpolate(task, text string) string { return r.envs.of(task).Replace(text) }
+func (r *Runner) Interpolate(task, text string) string { return r.envBuilders.of(task).Replace(text) }
 
 // Checks returns the results of the allocation's checks, in a fixed order.
 func (r *Runner) Checks() []api.AllocCheckStatus { return r.services.checkStatuses() }
@@ -200,12 +202,12 @@ func (r *Runner) Stats(ctx context.Context, task string) Stats {
 	return r.samplers.stats(ctx, r.tasks, task)
 }
 
-// SampleTask requests resource usage samples of a task from the driver, as
-// [taskrunner.Runner.Sample].
-func (r *Runner) SampleTask(ctx context.Context, task string, interval time.Duration) (samples <-chan *driver.TaskStats, exited <-chan struct{}, err error) {
+// SampleTaskStats requests resource usage samples of a task from the driver, as
+// [taskrunner.Runner.SampleStats].
+func (r *Runner) SampleTaskStats(ctx context.Context, task string, interval time.Duration) (samples <-chan *driver.TaskStats, exited <-chan struct{}, err error) {
 	t, ok := r.tasks.findByName(task)
 	if !ok {
 		return nil, nil, ErrTaskNotFound
 	}
-	return t.Sample(ctx, interval)
+	return t.SampleStats(ctx, interval)
 }

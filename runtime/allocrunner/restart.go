@@ -20,9 +20,9 @@ import (
 // a time restarts several tasks. Its methods may be called concurrently.
 type taskRestarter struct {
 	tasks                   taskSet
-	gates                   *gates
+	startGates              *startGates
 	status                  *clientStatus
-	stop                    *stopSequence
+	stopSequence            *stopSequence
 	reconcileSignal         *reconcileSignal
 	awaitRestored           func(context.Context) error // waits until the tasks of an earlier agent are restored
 	stopDesired             func() bool                 // reports whether the current version of the allocation is desired to stop
@@ -38,7 +38,7 @@ type taskRestarter struct {
 func (r *taskRestarter) restartTask(ctx context.Context, name string) error {
 	t, ok := r.tasks.findByName(name)
 	if !ok {
-		return UnknownTask(name)
+		return UnknownTaskError(name)
 	}
 	if err := r.awaitRestored(ctx); err != nil {
 		return err
@@ -46,7 +46,7 @@ func (r *taskRestarter) restartTask(ctx context.Context, name string) error {
 	if !isClosed(r.done) && !t.Running() {
 		return ErrNotRunning // this error has precedence over errors about the state of the allocation
 	}
-	if err := r.checkAllowed(); err != nil {
+	if err := r.checkRestartAllowed(); err != nil {
 		return err
 	}
 	return t.Restart(ctx, model.EventRestartSignal(model.RestartTaskReason), false)
@@ -60,8 +60,8 @@ func (r *taskRestarter) restartRunning(ctx context.Context) error {
 	defer r.releaseSemaphore()
 	defer r.reregisterServices()
 	r.callPreTaskRestartHooks(ctx)
-	r.stop.delay.wait(ctx)
-	if r.stop.isRequested() {
+	r.stopSequence.shutdownDelay.wait(ctx)
+	if r.stopSequence.isRequested() {
 		return ErrShouldNotRun
 	}
 	return r.tasks.forEachParallel(func(t *taskrunner.Runner) error {
@@ -75,11 +75,11 @@ func (r *taskRestarter) restartAll(ctx context.Context) error {
 		return err
 	}
 	defer r.releaseSemaphore()
-	r.gates.coordinator.Restart()
+	r.startGates.coordinator.Restart()
 	defer r.reregisterServices()
 	r.callPreTaskRestartHooks(ctx)
-	r.stop.delay.wait(ctx)
-	if r.stop.isRequested() {
+	r.stopSequence.shutdownDelay.wait(ctx)
+	if r.stopSequence.isRequested() {
 		return ErrShouldNotRun
 	}
 
@@ -134,7 +134,7 @@ func (r *taskRestarter) waitRestarted(ctx context.Context, reconciled <-chan str
 	for len(again) == 0 {
 		select {
 		case <-reconciled:
-		case <-r.stop.requested:
+		case <-r.stopSequence.requested:
 			return nil, nil // the stop ends the remaining tasks
 		case <-r.done:
 			return nil, nil
@@ -149,7 +149,7 @@ func (r *taskRestarter) waitRestarted(ctx context.Context, reconciled <-chan str
 		}
 		// Running is called before Phase, because a gate that opened in between may have let tasks
 		// start.
-		if r.gates.coordinator.Phase() != lifecycle.PhaseInit {
+		if r.startGates.coordinator.Phase() != lifecycle.PhaseInit {
 			return nil, nil
 		}
 	}
@@ -164,17 +164,17 @@ func (r *taskRestarter) restartGroup(ctx context.Context) {
 		return
 	}
 	defer r.releaseSemaphore()
-	names := r.gates.restartDependents() // computed now, because another restart may have included some tasks
+	names := r.startGates.restartDependents() // computed now, because another restart may have included some tasks
 	members := slices.DeleteFunc(slices.Clone(r.tasks), func(t *taskrunner.Runner) bool { return names[t.Name()] == "" })
 	limited, cancel := context.WithTimeoutCause(ctx, r.timeout, errDeadlinePassed)
 	defer cancel()
-	kind := r.gates.group.Restart
+	kind := r.startGates.lifecycleGroup.Restart
 	for _, wave := range members.killOrder() {
 		err := wave.forEachParallel(func(t *taskrunner.Runner) error {
 			reason := fmt.Sprintf("Task %q restarts, and with it the tasks of its restart group (%v)", names[t.Name()], kind)
 			return ignoreNotRunning(t.Restart(limited, model.EventRestartSignal(reason), false))
 		})
-		if err != nil && ctx.Err() == nil && !r.stop.isRequested() {
+		if err != nil && ctx.Err() == nil && !r.stopSequence.isRequested() {
 			r.failAlloc(fmt.Errorf("restart group %v: %w", kind, err))
 			return
 		}
@@ -184,7 +184,7 @@ func (r *taskRestarter) restartGroup(ctx context.Context) {
 // failAlloc fails the allocation after a restart has failed and has left tasks blocked at closed gates.
 func (r *taskRestarter) failAlloc(err error) {
 	r.status.setOverride(statusOverride{api.AllocClientStatusFailed, err.Error()})
-	r.stop.request(stopReason{})
+	r.stopSequence.request(stopReason{})
 }
 
 // acquireSemaphore waits until no other caller restarts several tasks; the caller must call end.
@@ -197,7 +197,7 @@ func (r *taskRestarter) acquireSemaphore(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if err := r.checkAllowed(); err != nil {
+	if err := r.checkRestartAllowed(); err != nil {
 		r.releaseSemaphore()
 		return err
 	}
@@ -206,11 +206,11 @@ func (r *taskRestarter) acquireSemaphore(ctx context.Context) error {
 
 func (r *taskRestarter) releaseSemaphore() { <-r.semaphore }
 
-// checkAllowed returns ErrShouldNotRun if the allocation has ended or is being stopped.
-func (r *taskRestarter) checkAllowed() error {
+// checkRestartAllowed returns ErrShouldNotRun if the allocation has ended or is being stopped.
+func (r *taskRestarter) checkRestartAllowed() error {
 	status := r.status.current()
 	_, finished := evaluateSiblings(r.tasks.siblingStates(status.TaskStates))
-	if finished || status.Terminal() || r.stop.isRequested() || r.stopDesired() {
+	if finished || status.Terminal() || r.stopSequence.isRequested() || r.stopDesired() {
 		return ErrShouldNotRun
 	}
 	return nil
@@ -229,24 +229,24 @@ func ignoreNotRunning(err error) error {
 type asyncRestarts struct {
 	logger hclog.Logger
 
-	mu           sync.Mutex
-	untilRunEnds context.Context // nil outside Run
-	cancel       context.CancelFunc
-	restartsWG   sync.WaitGroup
+	mu         sync.Mutex
+	runCtx     context.Context // nil outside Run
+	cancel     context.CancelFunc
+	restartsWG sync.WaitGroup
 }
 
 // allowRestarts makes asyncRestarts accept restarts, which are canceled with ctx.
 func (d *asyncRestarts) allowRestarts(ctx context.Context) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.untilRunEnds, d.cancel = context.WithCancel(ctx)
+	d.runCtx, d.cancel = context.WithCancel(ctx)
 }
 
 // end cancels the running restarts and waits for them.
 func (d *asyncRestarts) end() {
 	d.mu.Lock()
 	d.cancel()
-	d.untilRunEnds = nil
+	d.runCtx = nil
 	d.mu.Unlock()
 	d.restartsWG.Wait()
 }
@@ -256,7 +256,7 @@ func (d *asyncRestarts) end() {
 func (d *asyncRestarts) start(tasks taskSet, reason string, failure bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	ctx := d.untilRunEnds
+	ctx := d.runCtx
 	if ctx == nil {
 		return ErrNotRunning // Run has returned, or is about to return
 	}

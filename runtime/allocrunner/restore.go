@@ -21,7 +21,7 @@ import (
 
 // RecordReader reads the records of an earlier agent.
 type RecordReader interface {
-	TaskLocal(allocID, task string) (state.LocalState, bool, error)
+	TaskLocalState(allocID, task string) (state.LocalState, bool, error)
 	TaskState(allocID, task string) (*api.TaskState, error)
 
 	// AllocHooks returns the hooks that an earlier agent had attached to an allocation, with their
@@ -29,32 +29,32 @@ type RecordReader interface {
 	AllocHooks(allocID string) map[string]string
 }
 
-// recoveryCapabilities is an optional interface of Drivers. KnowsTasks reports whether the driver's
-// plugin knows a task even if the earlier agent ended during the call of StartTask. FindsTasks reports
+// recoveryCapabilities is an optional interface of Drivers. DriverRemembersTasks reports whether the driver's
+// plugin knows a task even if the earlier agent ended during the call of StartTask. DriverFindsLostTasks reports
 // whether the plugin searches for tasks by their names.
 type recoveryCapabilities interface {
-	KnowsTasks(driver string) bool
-	FindsTasks(driver string) bool
+	DriverRemembersTasks(driver string) bool
+	DriverFindsLostTasks(driver string) bool
 }
 
 // restorer rebuilds the runner of an allocation from the records of an earlier agent, and
 // recovers its running tasks.
 type restorer struct {
-	alloc    *api.Allocation // the version of the allocation for which the runner was created
-	records  RecordReader    // nil for a new allocation
-	rebooted bool            // the machine has rebooted since the earlier agent ran
-	drivers  Drivers
-	dir      *allocdir.Dir
-	tasks    taskSet
-	gates    *gates
-	status   *clientStatus
-	stop     *stopSequence
-	limits   Limits
-	logger   hclog.Logger
+	alloc        *api.Allocation // the version of the allocation for which the runner was created
+	records      RecordReader    // nil for a new allocation
+	rebooted     bool            // the machine has rebooted since the earlier agent ran
+	drivers      Drivers
+	dir          *allocdir.Dir
+	tasks        taskSet
+	startGates   *startGates
+	status       *clientStatus
+	stopSequence *stopSequence
+	limits       Limits
+	logger       hclog.Logger
 
-	startedEarlier bool                         // an earlier agent started to run the allocation; set by readTask
-	attachments    map[string]map[string]string // hooks that tasks had under an earlier agent, with their configurations; set by readTask
-	done           chan struct{}                // closed by Run when the tasks of the earlier agent are restored
+	startedByEarlierAgent bool                         // an earlier agent started to run the allocation; set by readTask
+	attachments           map[string]map[string]string // hooks that tasks had under an earlier agent, with their configurations; set by readTask
+	done                  chan struct{}                // closed by Run when the tasks of the earlier agent are restored
 }
 
 // awaitRestored waits until the tasks of an earlier agent are restored, because a request would find no
@@ -79,7 +79,7 @@ func (r *restorer) readTask(name string) *taskrunner.RestoredTask {
 		}
 		return nil
 	}
-	local, found, err := r.records.TaskLocal(r.alloc.ID, name)
+	local, found, err := r.records.TaskLocalState(r.alloc.ID, name)
 	if err != nil {
 		r.logger.Error("record of task lost", "task", name, "error", err)
 		local, found = state.LocalState{}, false
@@ -97,7 +97,7 @@ func (r *restorer) readTask(name string) *taskrunner.RestoredTask {
 		return nil
 	}
 	restored := &taskrunner.RestoredTask{Local: local, State: task}
-	r.startedEarlier = r.startedEarlier || restored.Started()
+	r.startedByEarlierAgent = r.startedByEarlierAgent || restored.Started()
 	if attachments := restored.Attachments(); attachments != nil {
 		if r.attachments == nil {
 			r.attachments = make(map[string]map[string]string)
@@ -109,7 +109,7 @@ func (r *restorer) readTask(name string) *taskrunner.RestoredTask {
 
 // resumeStop continues, for New, the stop of an allocation that an earlier agent has started.
 func (r *restorer) resumeStop() {
-	if !r.startedEarlier {
+	if !r.startedByEarlierAgent {
 		return
 	}
 	// A terminal status never changes, whatever states the tasks have now.
@@ -117,7 +117,7 @@ func (r *restorer) resumeStop() {
 		r.status.setOverride(statusOverride{r.alloc.ClientStatus, r.alloc.ClientDescription})
 	}
 	if r.alloc.ServerTerminalStatus() || r.alloc.ClientTerminalStatus() {
-		r.stop.request(stopReason{omitEvents: true})
+		r.stopSequence.request(stopReason{omitEvents: true})
 	}
 }
 
@@ -126,16 +126,16 @@ func (r *restorer) resumeStop() {
 // killed the tasks.
 func (r *restorer) run(untilKill context.Context) bool {
 	if r.records != nil {
-		r.restrictDir()
+		r.restrictAllocDir()
 	}
-	if !r.startedEarlier {
+	if !r.startedByEarlierAgent {
 		return true
 	}
 	r.recoverTasks(untilKill)
-	if err := r.checkDir(untilKill); err != nil {
+	if err := r.checkAllocDir(untilKill); err != nil {
 		r.logger.Error("alloc not restored", "error", err)
 		r.status.setOverride(statusOverride{api.AllocClientStatusFailed, err.Error()})
-		r.stop.request(stopReason{omitEvents: true}) // without this request, the first task to end would become the reason why the others are stopped
+		r.stopSequence.request(stopReason{omitEvents: true}) // without this request, the first task to end would become the reason why the others are stopped
 		for _, t := range r.tasks {
 			if t.State().State != model.TaskDead {
 				t.EmitEvent(model.EventSetupFailure(err.Error()))
@@ -144,13 +144,13 @@ func (r *restorer) run(untilKill context.Context) bool {
 		}
 		return false
 	}
-	if r.stop.isRequested() {
+	if r.stopSequence.isRequested() {
 		if r.status.currentOverride().description == model.MaxRunDurationExceeded {
-			r.stop.killPoststop()
+			r.stopSequence.killPoststop()
 		}
 		return true // a stop opens no gate
 	}
-	r.gates.coordinator.Restore(lifecycleStates(r.gates.snapshot().states))
+	r.startGates.coordinator.Restore(lifecycleStates(r.startGates.snapshot().taskStates))
 	return true
 }
 
@@ -163,29 +163,29 @@ func (r *restorer) recoverTasks(ctx context.Context) {
 	for _, t := range r.tasks {
 		past := taskrunner.RecoverInfo{Rebooted: r.rebooted}
 		if info != nil {
-			past.DriverKnowsTasks, past.DriverFindsTasks = info.KnowsTasks(t.Task().Driver), info.FindsTasks(t.Task().Driver)
+			past.DriverKnowsTasks, past.DriverFindsTasks = info.DriverRemembersTasks(t.Task().Driver), info.DriverFindsLostTasks(t.Task().Driver)
 		}
 		recoveryWG.Go(func() { t.Recover(ctx, past) })
 	}
 	recoveryWG.Wait()
 }
 
-// checkDir checks that the directory of the allocation exists. If the directory was lost in a reboot,
+// checkAllocDir checks that the directory of the allocation exists. If the directory was lost in a reboot,
 // the tasks that had not ended start again, and so do the prestart tasks that had prepared the
 // directory. If the agent has no free file descriptors, it cannot check the directory: then the tasks
-// stay as they are, or, if the machine was rebooted so that no task can be running, checkDir waits
+// stay as they are, or, if the machine was rebooted so that no task can be running, checkAllocDir waits
 // until untilKill is done.
-func (r *restorer) checkDir(untilKill context.Context) error {
+func (r *restorer) checkAllocDir(untilKill context.Context) error {
 	dead := func(t *taskrunner.Runner) bool { return t.State().State == model.TaskDead }
 	if !slices.ContainsFunc(r.tasks, func(t *taskrunner.Runner) bool { return !dead(t) }) {
 		return nil
 	}
-	err := r.openDir()
-	for delay := checkDirRetry; r.rebooted && process.IsResourceExhausted(err) && untilKill.Err() == nil; delay = min(2*delay, maxCheckDirRetry) {
+	err := r.openAllocDir()
+	for delay := checkDirRetryDelay; r.rebooted && process.IsResourceExhausted(err) && untilKill.Err() == nil; delay = min(2*delay, maxCheckDirRetryDelay) {
 		r.logger.Warn("alloc waits, its directory cannot be checked", "error", err)
 		select {
 		case <-time.After(delay):
-			err = r.openDir()
+			err = r.openAllocDir()
 		case <-untilKill.Done():
 		}
 	}
@@ -199,12 +199,12 @@ func (r *restorer) checkDir(untilKill context.Context) error {
 		return nil
 	}
 	missing := errors.Is(err, fs.ErrNotExist)
-	if r.rebooted && !r.stop.isRequested() && (err == nil || missing) {
+	if r.rebooted && !r.stopSequence.isRequested() && (err == nil || missing) {
 		for _, t := range r.tasks {
 			state, ephemeral := t.State(), t.Task().Stage().Ephemeral()
 			switch {
 			case state.State != model.TaskDead && missing,
-				state.State == model.TaskDead && !state.Failed && ephemeral && (missing || r.gates.group.RerunsAfterReboot(t.Name())):
+				state.State == model.TaskDead && !state.Failed && ephemeral && (missing || r.startGates.lifecycleGroup.RerunsAfterReboot(t.Name())):
 				t.Reset()
 			}
 		}
@@ -216,9 +216,9 @@ func (r *restorer) checkDir(untilKill context.Context) error {
 	return nil
 }
 
-const checkDirRetry, maxCheckDirRetry = 100 * time.Millisecond, 30 * time.Second
+const checkDirRetryDelay, maxCheckDirRetryDelay = 100 * time.Millisecond, 30 * time.Second
 
-func (r *restorer) openDir() error {
+func (r *restorer) openAllocDir() error {
 	dir, err := r.dir.Open()
 	if err != nil {
 		return err
@@ -226,12 +226,12 @@ func (r *restorer) openDir() error {
 	return dir.Close()
 }
 
-// restrictDir makes a directory inaccessible to other accounts if an earlier version of this program
+// restrictAllocDir makes a directory inaccessible to other accounts if an earlier version of this program
 // left it accessible and tasks of the allocation may be running.
-func (r *restorer) restrictDir() {
+func (r *restorer) restrictAllocDir() {
 	var tasks []allocdir.TaskOptions
 	for i, t := range r.alloc.GetTaskGroup().Tasks {
-		tasks = append(tasks, taskOptions(r.tasks[i], t, r.limits))
+		tasks = append(tasks, taskDirOptions(r.tasks[i], t, r.limits))
 	}
 	if err := r.dir.RestrictAccess(tasks); err != nil {
 		r.logger.Error("other accounts of this machine can enter the directory of the allocation", "error", err)

@@ -29,20 +29,20 @@ import (
 
 // fakeStore is a Store, and the TaskRecords of the next agent. A test simulates the death of the agent
 // by a call of die or by a maximum number of writes. After its death the store writes no more, and
-// goroutines that wait for a write exit. Async puts are written immediately if writesAsyncAtOnce is
+// goroutines that wait for a write exit. Async puts are written immediately if asyncWritesImmediate is
 // set, otherwise with the next write or after a delay.
 type fakeStore struct {
-	mu                sync.Mutex
-	localStates       map[string]state.LocalState
-	taskStates        map[string]*api.TaskState
-	unreadable        map[string]bool // tasks whose local records cannot be read
-	writeCount        int
-	maxWrites         int // maximum number of writes before the agent dies; 0 means no limit
-	writesAsyncAtOnce bool
-	pendingWrites     []func()
-	deathComplete     bool          // the calls of the dead agent are ignored
-	agentDied         chan struct{} // closed when limit is reached
-	agentCanceled     chan struct{} // closed when the dead agent's context was canceled
+	mu                   sync.Mutex
+	localStates          map[string]state.LocalState
+	taskStates           map[string]*api.TaskState
+	unreadableTasks      map[string]bool // tasks whose local records cannot be read
+	writeCount           int
+	maxWrites            int // maximum number of writes before the agent dies; 0 means no limit
+	asyncWritesImmediate bool
+	pendingWrites        []func()
+	ignoresCalls         bool          // the calls of the dead agent are ignored
+	agentDied            chan struct{} // closed when limit is reached
+	agentCanceled        chan struct{} // closed when the dead agent's context was canceled
 }
 
 func newFakeStore() *fakeStore {
@@ -54,11 +54,11 @@ func newFakeStore() *fakeStore {
 	}
 }
 
-func (l *fakeStore) put(h state.Durability, f func()) state.WaitFunc {
+func (l *fakeStore) put(h state.Durability, f func()) state.WaitDurableFunc {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.pendingWrites = append(l.pendingWrites, f)
-	if h == state.DurabilityAsync && !l.writesAsyncAtOnce {
+	if h == state.DurabilityAsync && !l.asyncWritesImmediate {
 		time.AfterFunc(50*time.Millisecond, func() {
 			l.mu.Lock()
 			defer l.mu.Unlock()
@@ -72,7 +72,7 @@ func (l *fakeStore) put(h state.Durability, f func()) state.WaitFunc {
 	}
 	return func() error {
 		l.mu.Lock()
-		deathComplete := l.deathComplete
+		deathComplete := l.ignoresCalls
 		l.mu.Unlock()
 		if deathComplete {
 			return errors.New("the agent is dead")
@@ -97,18 +97,18 @@ func (l *fakeStore) writeLocked() {
 	}
 }
 
-func (l *fakeStore) PutTaskState(_, task string, s *api.TaskState, h state.Durability) state.WaitFunc {
+func (l *fakeStore) PutTaskState(_, task string, s *api.TaskState, h state.Durability) state.WaitDurableFunc {
 	return l.put(h, func() { l.taskStates[task] = s })
 }
 
-func (l *fakeStore) PutTask(_, task string, local state.LocalState, s *api.TaskState, h state.Durability) state.WaitFunc {
+func (l *fakeStore) PutTask(_, task string, local state.LocalState, s *api.TaskState, h state.Durability) state.WaitDurableFunc {
 	return l.put(h, func() { l.localStates[task], l.taskStates[task] = local, s })
 }
 
-func (l *fakeStore) TaskLocal(_, task string) (state.LocalState, bool, error) {
+func (l *fakeStore) TaskLocalState(_, task string) (state.LocalState, bool, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.unreadable[task] {
+	if l.unreadableTasks[task] {
 		return state.LocalState{}, true, errors.New("checksum is wrong")
 	}
 	s, ok := l.localStates[task]
@@ -136,7 +136,7 @@ func (l *fakeStore) cloneForNextAgent() *fakeStore {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := newFakeStore()
-	n.localStates, n.taskStates, n.unreadable = maps.Clone(l.localStates), maps.Clone(l.taskStates), l.unreadable
+	n.localStates, n.taskStates, n.unreadableTasks = maps.Clone(l.localStates), maps.Clone(l.taskStates), l.unreadableTasks
 	return n
 }
 
@@ -206,7 +206,7 @@ func (a *testAgent) die() {
 	a.store.mu.Unlock()
 	synctest.Wait()
 	a.store.mu.Lock()
-	a.store.deathComplete = true
+	a.store.ignoresCalls = true
 	a.store.mu.Unlock()
 }
 
@@ -219,9 +219,9 @@ func (a *testAgent) startNextAgent(mangle func(*Config)) *testAgent {
 	}
 	next := &testAgent{store: a.store.cloneForNextAgent()}
 	next.harness = startHarness(a.t, a.config.Alloc.Job, func(c *Config) {
-		alloc, report := *a.config.Alloc, c.Report
+		alloc, report := *a.config.Alloc, c.ReportStatus
 		*c = a.config
-		c.Alloc, c.Store, c.Report = &alloc, next.store, report
+		c.Alloc, c.Store, c.ReportStatus = &alloc, next.store, report
 		c.TaskRecords, c.Restored = next.store, true
 		if mangle != nil {
 			mangle(c)
@@ -298,9 +298,9 @@ const (
 		}`
 )
 
-func joinedJobText(typ string, parts ...string) string { return job(typ, strings.Join(parts, "\n")) }
+func jobTextFromParts(typ string, parts ...string) string { return job(typ, strings.Join(parts, "\n")) }
 
-func stickyDiskText() string {
+func stickyEphemeralDiskText() string {
 	return `
 		ephemeral_disk { sticky = true }`
 }
@@ -309,7 +309,7 @@ func stickyDiskText() string {
 func TestRestoreRecoversRunningTasks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var events []string
-		a := runAndRestartAgent(t, parseJob(t, joinedJobText("service", prestartTask, sidecarTask, endlessTaskText)), 5*time.Second, func(a *testAgent) {
+		a := runAndRestartAgent(t, parseJob(t, jobTextFromParts("service", prestartTask, sidecarTask, endlessTaskText)), 5*time.Second, func(a *testAgent) {
 			events = slices.Concat(a.taskEventTypes("init"), a.taskEventTypes("side"), a.taskEventTypes("web"))
 		}, nil)
 		a.advance(time.Minute)
@@ -325,7 +325,7 @@ func TestRestoreRecoversRunningTasks(t *testing.T) {
 // RS-063.
 func TestShutdownLeavesTasksRunning(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := startAgent(t, parseJob(t, joinedJobText("service", endlessTaskText)), nil)
+		a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), nil)
 		a.advance(time.Second)
 		a.cancel(ErrShutdown)
 		a.wait()
@@ -346,7 +346,7 @@ func TestShutdownLeavesTasksRunning(t *testing.T) {
 // RS-064.
 func TestRestoreReportsTaskThatWasKilledMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := runAndRestartAgent(t, parseJob(t, joinedJobText("service", endlessTaskText)), 5*time.Second, func(a *testAgent) {
+		a := runAndRestartAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), 5*time.Second, func(a *testAgent) {
 			a.exitTask("web", driver.ExitResult{ExitCode: 137, Signal: 9})
 		}, nil)
 		a.advance(time.Minute)
@@ -360,7 +360,7 @@ func TestRestoreReportsTaskThatWasKilledMeanwhile(t *testing.T) {
 func TestRestoreHandlesTasksThatExitedMeanwhile(t *testing.T) {
 	t.Run("main of a batch job", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			a := runAndRestartAgent(t, parseJob(t, joinedJobText("batch", `
+			a := runAndRestartAgent(t, parseJob(t, jobTextFromParts("batch", `
 				restart { attempts = 0 }`, endlessTaskText, poststopTask)), 5*time.Second, func(a *testAgent) {
 				a.exitTask("web", driver.ExitResult{ExitCode: 4})
 			}, nil)
@@ -373,7 +373,7 @@ func TestRestoreHandlesTasksThatExitedMeanwhile(t *testing.T) {
 	})
 	t.Run("prestart", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			a := runAndRestartAgent(t, parseJob(t, joinedJobText("service", prestartTask, endlessTaskText)), 500*time.Millisecond, func(a *testAgent) {
+			a := runAndRestartAgent(t, parseJob(t, jobTextFromParts("service", prestartTask, endlessTaskText)), 500*time.Millisecond, func(a *testAgent) {
 				time.Sleep(time.Minute) // after this time, the prestart task has ended successfully
 				synctest.Wait()
 			}, nil)
@@ -396,15 +396,15 @@ func TestUnknownEndAtRestorePassesThroughTheRestartPolicy(t *testing.T) {
 		state     string
 		alloc     string
 	}{
-		{"restarts are left", joinedJobText("service", endlessTaskText), removeWebProcess,
+		{"restarts are left", jobTextFromParts("service", endlessTaskText), removeWebProcess,
 			"[Received Task Setup Started Failed Restoring Task Restarting Started]", "[running false 1 2]", "running"},
-		{"the handle was not stored", joinedJobText("service", endlessTaskText), func(a *testAgent) {
+		{"the handle was not stored", jobTextFromParts("service", endlessTaskText), func(a *testAgent) {
 			local := a.store.localStates["web"]
 			local.Handle = nil
 			a.store.localStates["web"] = local
 		},
 			"[Received Task Setup Started Failed Restoring Task Restarting Started]", "[running false 1 2]", "running"},
-		{"batch job without attempts", joinedJobText("batch", `
+		{"batch job without attempts", jobTextFromParts("batch", `
 			restart { attempts = 0 }`, endlessTaskText), removeWebProcess,
 			"[Received Task Setup Started Failed Restoring Task Not Restarting]", "[dead true 0 1]", "failed"},
 	} {
@@ -425,7 +425,7 @@ func TestUnknownEndAtRestorePassesThroughTheRestartPolicy(t *testing.T) {
 func TestRestoreDoesNotRerunCompletedTasks(t *testing.T) {
 	t.Run("complete allocation", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			text := joinedJobText("batch", `task "web" {
+			text := jobTextFromParts("batch", `task "web" {
 				driver = "fake"
 				config { run_for = "1s" }
 			}`)
@@ -445,7 +445,7 @@ func TestRestoreDoesNotRerunCompletedTasks(t *testing.T) {
 	})
 	t.Run("dead task of a live allocation", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			a := runAndRestartAgent(t, parseJob(t, joinedJobText("batch", endlessTaskText, `
+			a := runAndRestartAgent(t, parseJob(t, jobTextFromParts("batch", endlessTaskText, `
 				task "short" {
 					driver = "fake"
 					config { run_for = "1s" }
@@ -481,12 +481,12 @@ func TestRequestsDuringRestore(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a := runAndRestartAgent(t, parseJob(t, joinedJobText("batch", endlessTaskText, `
+				a := runAndRestartAgent(t, parseJob(t, jobTextFromParts("batch", endlessTaskText, `
 					task "before" {
 						driver = "fake"
 						config { run_for = "1s" }
 						lifecycle { hook = "prestart" }
-					}`)), 5*time.Second, func(a *testAgent) { a.drivers.recoveryTime = time.Second }, nil)
+					}`)), 5*time.Second, func(a *testAgent) { a.drivers.recoveryDuration = time.Second }, nil)
 				short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 				defer cancel()
 				if err := c.request(short, a); !errors.Is(err, context.DeadlineExceeded) {
@@ -507,7 +507,7 @@ func TestRequestsDuringRestore(t *testing.T) {
 func TestRestoreExecutesPendingStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		task, alloc := &recordingHook{name: "task"}, &recordingHook{name: "alloc"}
-		a := runAndRestartAgent(t, parseJob(t, joinedJobText("service", endlessTaskText, poststopTask)), 5*time.Second, nil, func(c *Config) {
+		a := runAndRestartAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText, poststopTask)), 5*time.Second, nil, func(c *Config) {
 			c.Alloc.DesiredStatus = api.AllocDesiredStatusStop
 			c.Hooks = fixedHookFactory{task: []hooks.Hook{recordingTaskHook{task}}, alloc: []hooks.Hook{recordingAllocHook{alloc}}}
 		})
@@ -530,7 +530,7 @@ func TestRestoreExecutesPendingStop(t *testing.T) {
 // RS-069.
 func TestRestoreKeepsRestartDelaysAndCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := runAndRestartAgent(t, parseJob(t, joinedJobText("service", `
+		a := runAndRestartAgent(t, parseJob(t, jobTextFromParts("service", `
 			restart {
 				attempts = 2
 				delay    = "50s"
@@ -560,13 +560,13 @@ func TestRestoreKeepsRestartDelaysAndCounts(t *testing.T) {
 // RS-070.
 func TestRestoreWithoutAllocDirectory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := runAndRestartAgent(t, parseJob(t, joinedJobText("service", endlessTaskText, sidecarTask, poststopTask)), 5*time.Second, func(a *testAgent) {
+		a := runAndRestartAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText, sidecarTask, poststopTask)), 5*time.Second, func(a *testAgent) {
 			if err := a.Dir().Destroy(); err != nil {
 				t.Fatal(err)
 			}
 		}, nil)
 		a.wait()
-		wantEqual(t, "alive", a.drivers.alive(), "[]")
+		wantEqual(t, "alive", a.drivers.aliveTasks(), "[]")
 		wantEqual(t, "status", a.lastUpdate().ClientStatus, "failed")
 		if d := a.lastUpdate().ClientDescription; !strings.HasPrefix(d, "allocation directory is inaccessible: ") {
 			t.Errorf("description %q", d)
@@ -582,7 +582,7 @@ func TestRestoreWithoutAllocDirectory(t *testing.T) {
 // RS-071.
 func TestAllocWithoutRecordIsNew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := startAgent(t, parseJob(t, joinedJobText("service", endlessTaskText)), func(c *Config) {
+		a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *Config) {
 			c.Restored, c.TaskRecords = true, newFakeStore()
 		})
 		a.advance(time.Second)
@@ -609,7 +609,7 @@ func TestRestoreAfterReboot(t *testing.T) {
 	}
 	t.Run("tasks start again, in memory is built again", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			a := reboot(t, joinedJobText("service", prestartTask, endlessTaskText), func(a *testAgent) {
+			a := reboot(t, jobTextFromParts("service", prestartTask, endlessTaskText), func(a *testAgent) {
 				if err := a.Dir().DropSecrets("web"); err != nil { // removing the secrets simulates the loss of the memory file system
 					t.Fatal(err)
 				}
@@ -635,7 +635,7 @@ func TestRestoreAfterReboot(t *testing.T) {
 				mountResults = append(mountResults, err == nil)
 				return hook.TaskPrestartResponse{}, nil
 			}
-			a := startAgent(t, parseJob(t, joinedJobText("service", endlessTaskText)), withHooks(nil, []hooks.Hook{templates}))
+			a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), withHooks(nil, []hooks.Hook{templates}))
 			a.advance(time.Second)
 			a.die()
 			a.removeTaskProcess("web")
@@ -649,7 +649,7 @@ func TestRestoreAfterReboot(t *testing.T) {
 	})
 	t.Run("prestart that wants to run again", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			a := reboot(t, joinedJobText("service", strings.Replace(prestartTask, "config", `meta { lite_rerun = "restart, reboot" }
+			a := reboot(t, jobTextFromParts("service", strings.Replace(prestartTask, "config", `meta { lite_rerun = "restart, reboot" }
 				config`, 1), endlessTaskText), nil)
 			wantEqual(t, "web waits", a.taskState("web").State, "pending")
 			a.advance(time.Second)
@@ -658,7 +658,7 @@ func TestRestoreAfterReboot(t *testing.T) {
 	})
 	t.Run("with the directory everything begins anew", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			a := reboot(t, joinedJobText("service", prestartTask, endlessTaskText), func(a *testAgent) {
+			a := reboot(t, jobTextFromParts("service", prestartTask, endlessTaskText), func(a *testAgent) {
 				if err := a.Dir().Destroy(); err != nil {
 					t.Fatal(err)
 				}
@@ -676,7 +676,7 @@ func TestRestoreAfterReboot(t *testing.T) {
 				}
 				return hook.TaskPrestartResponse{Done: true, State: map[string]string{"leased": "10.0.0.7"}, Env: map[string]string{"IP": "10.0.0.7"}}, nil
 			}}}
-			a := startAgent(t, parseJob(t, joinedJobText("service", endlessTaskText)), withHooks(nil, []hooks.Hook{h}))
+			a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), withHooks(nil, []hooks.Hook{h}))
 			a.advance(time.Second)
 			a.die()
 			a.removeTaskProcess("web")
@@ -686,7 +686,7 @@ func TestRestoreAfterReboot(t *testing.T) {
 			a = a.startNextAgent(func(c *Config) { c.Rebooted = true })
 			a.advance(time.Second)
 			wantEqual(t, "previous state", h.lastPrestart.PreviousState, "map[leased:10.0.0.7]")
-			_, has := a.drivers.config("web").Env["IP"]
+			_, has := a.drivers.lastConfig("web").Env["IP"]
 			wantEqual(t, "what it has given up is in the environment", has, false)
 			a.Stop()
 			a.wait()
@@ -694,31 +694,31 @@ func TestRestoreAfterReboot(t *testing.T) {
 	})
 }
 
-// attachedHook is a hook that is attached with a configuration.
-type attachedHook struct {
+// hookWithAttachment is a hook that is attached with a configuration.
+type hookWithAttachment struct {
 	hooks.Hook
 	attachment string
 }
 
-func (h attachedHook) Attachment() string { return h.attachment }
+func (h hookWithAttachment) Attachment() string { return h.attachment }
 
-// recordingFactory is a hook factory that records which hooks the previous agent had.
-type recordingFactory struct {
+// recordingHookFactory is a hook factory that records which hooks the previous agent had.
+type recordingHookFactory struct {
 	fixedHookFactory
 	previousHooks map[string]string
 }
 
-func (f *recordingFactory) AllocHooks(a *api.Allocation, c hookplugin.AttachTarget) []hooks.Entry {
-	f.recordPrevious("", c)
+func (f *recordingHookFactory) AllocHooks(a *api.Allocation, c hookplugin.AttachTarget) []hooks.OrderedHook {
+	f.recordPreviousHooks("", c)
 	return f.fixedHookFactory.AllocHooks(a, c)
 }
 
-func (f *recordingFactory) TaskHooks(a *api.Allocation, t *api.Task, c hookplugin.AttachTarget) []hooks.Entry {
-	f.recordPrevious("t:"+t.Name, c)
+func (f *recordingHookFactory) TaskHooks(a *api.Allocation, t *api.Task, c hookplugin.AttachTarget) []hooks.OrderedHook {
+	f.recordPreviousHooks("t:"+t.Name, c)
 	return f.fixedHookFactory.TaskHooks(a, t, c)
 }
 
-func (f *recordingFactory) recordPrevious(whose string, c hookplugin.AttachTarget) {
+func (f *recordingHookFactory) recordPreviousHooks(whose string, c hookplugin.AttachTarget) {
 	if f.previousHooks == nil {
 		f.previousHooks = make(map[string]string)
 	}
@@ -731,7 +731,7 @@ func (f *recordingFactory) recordPrevious(whose string, c hookplugin.AttachTarge
 // RS-077.
 func TestStickyDiskIsMigrated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := startAgent(t, parseJob(t, joinedJobText("service", stickyDiskText(), endlessTaskText)), nil)
+		a := startAgent(t, parseJob(t, jobTextFromParts("service", stickyEphemeralDiskText(), endlessTaskText)), nil)
 		a.advance(time.Second)
 		old := a.Dir().Path()
 		for _, file := range []string{"alloc/data/a", "web/local/b", "alloc/tmp/c", "alloc/logs/d", "web/secrets/e"} {
@@ -771,7 +771,7 @@ func TestStickyDiskIsMigrated(t *testing.T) {
 // RS-088.
 func TestUpdatedKillTimeoutApplies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		text := joinedJobText("service", `
+		text := jobTextFromParts("service", `
 			task "web" {
 				driver       = "fake"
 				kill_timeout = "20s"
@@ -803,7 +803,7 @@ func TestUpdatedKillTimeoutApplies(t *testing.T) {
 func TestRestore(t *testing.T) {
 	t.Run("batch that has completed waits for its allocation", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			a := runAndRestartAgent(t, parseJob(t, joinedJobText("batch", endlessTaskText, `
+			a := runAndRestartAgent(t, parseJob(t, jobTextFromParts("batch", endlessTaskText, `
 				task "short" {
 					driver = "fake"
 					config { run_for = "1s" }
@@ -825,32 +825,32 @@ func TestRestore(t *testing.T) {
 	})
 	t.Run("gates stand where they stood", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			a := runAndRestartAgent(t, parseJob(t, joinedJobText("service", prestartTask, sidecarTask, endlessTaskText, `
+			a := runAndRestartAgent(t, parseJob(t, jobTextFromParts("service", prestartTask, sidecarTask, endlessTaskText, `
 				task "up" {
 					driver = "fake"
 					lifecycle { hook = "poststart" }
 				}`)), 5*time.Second, nil, nil)
-			wantEqual(t, "phase", a.restorer.gates.coordinator.Phase(), "poststart")
+			wantEqual(t, "phase", a.restorer.startGates.coordinator.Phase(), "poststart")
 			for stage, open := range map[lifecycle.Stage]bool{
 				lifecycle.PrestartEphemeral: false, lifecycle.PrestartSidecar: true,
 				lifecycle.MainTask: true, lifecycle.PoststartEphemeral: true,
 			} {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-				wantEqual(t, fmt.Sprint("gate ", stage), a.restorer.gates.coordinator.Gate(stage).Wait(ctx) == nil, fmt.Sprint(open))
+				wantEqual(t, fmt.Sprint("gate ", stage), a.restorer.startGates.coordinator.Gate(stage).Wait(ctx) == nil, fmt.Sprint(open))
 				cancel()
 			}
 		})
 	})
 	t.Run("leader and follower of a restored group are stopped", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			a := runAndRestartAgent(t, parseJob(t, joinedJobText("service", endlessTaskText, `
+			a := runAndRestartAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText, `
 				task "lead" {
 					driver = "fake"
 					leader = true
 				}`)), time.Second, nil, nil)
 			a.Stop()
 			a.wait()
-			wantEqual(t, "alive", a.drivers.alive(), "[]")
+			wantEqual(t, "alive", a.drivers.aliveTasks(), "[]")
 			wantEqual(t, "status", a.lastUpdate().ClientStatus, "complete")
 		})
 	})
@@ -859,7 +859,7 @@ func TestRestore(t *testing.T) {
 			env := &recordingHook{name: "env", prestartResponse: func(int) (hook.TaskPrestartResponse, error) {
 				return hook.TaskPrestartResponse{Done: true, Env: map[string]string{"FROM_HOOK": "1"}}, nil
 			}}
-			a := startAgent(t, parseJob(t, joinedJobText("service", endlessTaskText)), func(c *Config) {
+			a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *Config) {
 				c.Hooks = fixedHookFactory{task: []hooks.Hook{recordingTaskHook{env}}}
 			})
 			a.advance(time.Second)
@@ -869,7 +869,7 @@ func TestRestore(t *testing.T) {
 			b := a.startNextAgent(nil)
 			b.advance(time.Minute)
 			wantEqual(t, "starts", b.startCount("web"), "2")
-			wantEqual(t, "env", b.drivers.config("web").Env["FROM_HOOK"], "1")
+			wantEqual(t, "env", b.drivers.lastConfig("web").Env["FROM_HOOK"], "1")
 			for _, call := range env.calls()[before:] {
 				if strings.Contains(call, "prestart") {
 					t.Errorf("called again: %v", call)
@@ -879,11 +879,11 @@ func TestRestore(t *testing.T) {
 	})
 	t.Run("the next agent knows what was attached", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			factory := &recordingFactory{fixedHookFactory: fixedHookFactory{
-				alloc: []hooks.Hook{attachedHook{recordingAllocHook{&recordingHook{name: "whole"}}, `{"a": 1}`}},
-				task:  []hooks.Hook{attachedHook{recordingTaskHook{&recordingHook{name: "quiet"}}, "{}"}, recordingTaskHook{&recordingHook{name: "builtin"}}},
+			factory := &recordingHookFactory{fixedHookFactory: fixedHookFactory{
+				alloc: []hooks.Hook{hookWithAttachment{recordingAllocHook{&recordingHook{name: "whole"}}, `{"a": 1}`}},
+				task:  []hooks.Hook{hookWithAttachment{recordingTaskHook{&recordingHook{name: "quiet"}}, "{}"}, recordingTaskHook{&recordingHook{name: "builtin"}}},
 			}}
-			a := startAgent(t, parseJob(t, joinedJobText("service", endlessTaskText)), func(c *Config) { c.Hooks = factory })
+			a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *Config) { c.Hooks = factory })
 			wantEqual(t, "at first", factory.previousHooks, "map[: t:web:]")
 			a.advance(time.Second)
 			a.die()
@@ -902,7 +902,7 @@ func TestRestore(t *testing.T) {
 				}
 				return hook.TaskPrestartResponse{State: map[string]string{"n": "1"}}, nil
 			}}
-			a := startAgent(t, parseJob(t, joinedJobText("service", endlessTaskText)), func(c *Config) {
+			a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *Config) {
 				c.Hooks = fixedHookFactory{task: []hooks.Hook{recordingTaskHook{h}}}
 			})
 			a.advance(time.Second)
@@ -918,12 +918,12 @@ func TestRestore(t *testing.T) {
 	t.Run("prerun fails on restore", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			failing := &recordingHook{name: "failing", errsByPoint: map[string]error{"prerun": errors.New("no")}}
-			a := runAndRestartAgent(t, parseJob(t, joinedJobText("service", endlessTaskText)), time.Second, nil, func(c *Config) {
+			a := runAndRestartAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), time.Second, nil, func(c *Config) {
 				c.Hooks = fixedHookFactory{alloc: []hooks.Hook{recordingAllocHook{failing}}}
 			})
 			a.wait()
 			wantEqual(t, "status", a.lastUpdate().ClientStatus, "failed")
-			wantEqual(t, "alive", a.drivers.alive(), "[]")
+			wantEqual(t, "alive", a.drivers.aliveTasks(), "[]")
 			wantEqual(t, "events", a.taskEventTypes("web"), "[Received Task Setup Started Setup Failure Terminated]")
 		})
 	})
@@ -934,21 +934,21 @@ func TestRestore(t *testing.T) {
 			withHooks := func(c *Config) {
 				c.Hooks = fixedHookFactory{alloc: []hooks.Hook{recordingAllocHook{away}, recordingAllocHook{next}}}
 			}
-			a := runAndRestartAgent(t, parseJob(t, joinedJobText("service", endlessTaskText)), time.Second, nil, withHooks)
+			a := runAndRestartAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), time.Second, nil, withHooks)
 			a.advance(time.Minute)
 			wantEqual(t, "starts", a.startCount("web"), "1")
 			wantEqual(t, "state", a.taskState("web").State, "running")
 			wantEqual(t, "events", a.taskEventTypes("web"), "[Received Task Setup Started Task hook failed]")
 			wantEqual(t, "next hook", next.calls(), "[prerun]")
 
-			first := startAgent(t, parseJob(t, joinedJobText("service", endlessTaskText)), withHooks)
+			first := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), withHooks)
 			first.wait()
 			wantEqual(t, "a task that does not run yet", first.taskEventTypes("web"), "[Received Setup Failure]")
 		})
 	})
 	t.Run("deadline counts from the creation", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			a := runAndRestartAgent(t, parseJob(t, joinedJobText("batch", `
+			a := runAndRestartAgent(t, parseJob(t, jobTextFromParts("batch", `
 				max_run_duration = "60s"`, endlessTaskText, poststopTask)), 20*time.Second, nil, nil)
 			a.wait()
 			wantEqual(t, "end", time.Since(a.startTime), "1m0s")
@@ -964,7 +964,7 @@ func TestRestore(t *testing.T) {
 	})
 	t.Run("the plugin dies with the agent", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			a := runAndRestartAgent(t, parseJob(t, joinedJobText("service", endlessTaskText)), time.Second, func(a *testAgent) { a.drivers.killPlugin() }, nil)
+			a := runAndRestartAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), time.Second, func(a *testAgent) { a.drivers.killPlugin() }, nil)
 			a.advance(time.Second)
 			wantEqual(t, "starts", a.startCount("web"), "1")
 			a.exitTask("web", driver.ExitResult{ExitCode: 5})
@@ -974,7 +974,7 @@ func TestRestore(t *testing.T) {
 	})
 	t.Run("a restart that was asked for is finished, and is no failure", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			a := startAgent(t, parseJob(t, joinedJobText("service", `
+			a := startAgent(t, parseJob(t, jobTextFromParts("service", `
 				restart { attempts = 0 }`, `
 				task "web" {
 					driver       = "fake"
@@ -995,20 +995,20 @@ func TestRestore(t *testing.T) {
 	})
 	t.Run("a lost record starts no second process", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			a := runAndRestartAgent(t, parseJob(t, joinedJobText("service", endlessTaskText)), time.Second, func(a *testAgent) {
-				a.store.unreadable = map[string]bool{"web": true}
+			a := runAndRestartAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), time.Second, func(a *testAgent) {
+				a.store.unreadableTasks = map[string]bool{"web": true}
 				a.drivers.findsUnknownTasks = true
 				a.drivers.killPlugin()
 			}, nil)
 			a.advance(time.Minute)
-			wantEqual(t, "alive", len(a.drivers.alive()), "1")
+			wantEqual(t, "alive", len(a.drivers.aliveTasks()), "1")
 			wantEqual(t, "events", a.taskEventTypes("web"), "[Received Task Setup Started Failed Restoring Task Restarting Task Setup Started]")
 		})
 	})
 	t.Run("RS-071: without any record it is known what was reported, and the plugin searches", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var reportedStates map[string]*api.TaskState
-			a := runAndRestartAgent(t, parseJob(t, joinedJobText("service", endlessTaskText)), time.Second, func(a *testAgent) {
+			a := runAndRestartAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), time.Second, func(a *testAgent) {
 				reportedStates = a.lastUpdate().TaskStates
 				a.store = newFakeStore()
 				a.die()
@@ -1017,7 +1017,7 @@ func TestRestore(t *testing.T) {
 				c.Alloc.ClientStatus, c.Alloc.TaskStates = api.AllocClientStatusRunning, reportedStates
 			})
 			a.advance(time.Minute)
-			wantEqual(t, "alive", len(a.drivers.alive()), "1")
+			wantEqual(t, "alive", len(a.drivers.aliveTasks()), "1")
 			wantEqual(t, "starts", a.startCount("web"), "2")
 			wantEqual(t, "events", a.taskEventTypes("web"), "[Received Task Setup Started Failed Restoring Task Restarting Task Setup Started]")
 		})
@@ -1038,7 +1038,7 @@ func TestStartThatTheAgentDidNotSee(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a := startAgent(t, parseJob(t, joinedJobText("service", `
+				a := startAgent(t, parseJob(t, jobTextFromParts("service", `
 					task "web" {
 						driver = "fake"
 						config { start_for = "2s" }
@@ -1047,15 +1047,15 @@ func TestStartThatTheAgentDidNotSee(t *testing.T) {
 				// The driver completes the StartTask call, but its result is not stored.
 				a.die()
 				a.advance(2 * time.Second)
-				if a.store.localStates["web"].Handle != nil || a.store.localStates["web"].StartID == "" || len(a.drivers.alive()) != 1 {
-					t.Fatalf("record %+v, alive %v", a.store.localStates["web"], a.drivers.alive())
+				if a.store.localStates["web"].Handle != nil || a.store.localStates["web"].StartID == "" || len(a.drivers.aliveTasks()) != 1 {
+					t.Fatalf("record %+v, alive %v", a.store.localStates["web"], a.drivers.aliveTasks())
 				}
 				test.world(a.drivers)
 				b := a.startNextAgent(nil)
 				b.advance(5 * time.Second)
 				wantEqual(t, "events", b.taskEventTypes("web"), test.events)
-				wantEqual(t, "alive", len(b.drivers.alive()), fmt.Sprint(test.alive))
-				for _, id := range b.drivers.alive() { // ends the processes that no agent could find
+				wantEqual(t, "alive", len(b.drivers.aliveTasks()), fmt.Sprint(test.alive))
+				for _, id := range b.drivers.aliveTasks() { // ends the processes that no agent could find
 					b.exitTask(strings.Split(id, "/")[1], driver.ExitResult{})
 				}
 				b.Stop()
@@ -1069,12 +1069,12 @@ func TestStartThatTheAgentDidNotSee(t *testing.T) {
 // repeated, and each process gets one Terminated event.
 func TestDeathAtEachStep(t *testing.T) {
 	for _, delay := range []string{"3s", "0s"} {
-		t.Run("delay "+delay, func(t *testing.T) { testDeathAtEachStep(t, delay) })
+		t.Run("delay "+delay, func(t *testing.T) { testAgentDeathAtEachWrite(t, delay) })
 	}
 }
 
-func testDeathAtEachStep(t *testing.T, delay string) {
-	text := joinedJobText("batch", prestartTask, `
+func testAgentDeathAtEachWrite(t *testing.T, delay string) {
+	text := jobTextFromParts("batch", prestartTask, `
 		restart {
 			attempts = 1
 			delay    = "`+delay+`"
@@ -1091,7 +1091,7 @@ func testDeathAtEachStep(t *testing.T, delay string) {
 	moments := map[bool]int{}
 	for _, prompt := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			a := startAgent(t, j, func(c *Config) { c.Store.(*fakeStore).writesAsyncAtOnce = prompt })
+			a := startAgent(t, j, func(c *Config) { c.Store.(*fakeStore).asyncWritesImmediate = prompt })
 			a.wait()
 			moments[prompt] = a.store.writeCount
 		})
@@ -1110,10 +1110,10 @@ func testDeathAtEachStep(t *testing.T, delay string) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
 					a := startWithWriteLimit(t, j, n-1, func(c *Config) {
-						c.Store.(*fakeStore).writesAsyncAtOnce = prompt
+						c.Store.(*fakeStore).asyncWritesImmediate = prompt
 						w := c.Drivers.(*fakeDrivers)
 						w.findsUnknownTasks = pluginDies // needed only after the plugin was killed: a plugin that continues to run knows each start by its id
-						w.startChecker = func(task string, alive []string) string {
+						w.checkStart = func(task string, alive []string) string {
 							if slices.Contains(alive, task) {
 								return task + " runs twice"
 							}
@@ -1132,7 +1132,7 @@ func testDeathAtEachStep(t *testing.T, delay string) {
 					if len(b.drivers.violations) > 0 {
 						t.Errorf("%v", b.drivers.violations)
 					}
-					wantEqual(t, "alive", b.drivers.alive(), "[]")
+					wantEqual(t, "alive", b.drivers.aliveTasks(), "[]")
 					for _, task := range []string{"init", "web", "after"} {
 						s := b.taskState(task)
 						wantEqual(t, task, []any{s.State, s.Failed}, "[dead false]")
@@ -1152,7 +1152,7 @@ func testDeathAtEachStep(t *testing.T, delay string) {
 					wantEqual(t, "status", b.lastUpdate().ClientStatus, "complete")
 					// A task whose run was cut short may run once more; a task whose run was completed
 					// must not.
-					wantEqual(t, "done", b.drivers.successCounts, "map[after:1 init:1 web:1]")
+					wantEqual(t, "done", b.drivers.successfulRunCounts, "map[after:1 init:1 web:1]")
 				})
 			})
 		}
@@ -1165,7 +1165,7 @@ func TestRestoreSendsNoSecondReceivedEvent(t *testing.T) {
 		received := &api.TaskState{State: model.TaskPending}
 		model.AppendTaskEvent(received, model.EventReceived(), time.Now())
 		time.Sleep(time.Minute) // simulates that an agent has only reported the event Received and exited without writing a record
-		h := startHarness(t, parseJob(t, joinedJobText("service", endlessTaskText)), func(c *Config) {
+		h := startHarness(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *Config) {
 			c.Alloc.TaskStates = map[string]*api.TaskState{"web": received}
 		})
 		h.advance(time.Second)
@@ -1205,7 +1205,7 @@ func TestInheritContinuesAtOffset(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := dirs[1].Inherit(dirs[0], []string{"web"}); err != nil {
+		if err := dirs[1].MoveDataFrom(dirs[0], []string{"web"}); err != nil {
 			t.Error(err)
 		}
 		if _, err := os.Stat(dirs[1].Path() + "/alloc/data/x"); err != nil {
@@ -1216,7 +1216,7 @@ func TestInheritContinuesAtOffset(t *testing.T) {
 	if err := os.MkdirAll(dirs[0].Path()+"/alloc/data/y", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := dirs[1].Inherit(dirs[0], nil); err != nil {
+	if err := dirs[1].MoveDataFrom(dirs[0], nil); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(dirs[1].Path() + "/alloc/data/x"); err != nil {
@@ -1226,7 +1226,7 @@ func TestInheritContinuesAtOffset(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := dirs[1].Inherit(gone, []string{"web"}); err != nil {
+	if err := dirs[1].MoveDataFrom(gone, []string{"web"}); err != nil {
 		t.Errorf("from a directory that is not there: %v", err)
 	}
 }
@@ -1246,7 +1246,7 @@ func TestRestoreFinishesRequestedRestart(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a := startAgent(t, parseJob(t, joinedJobText("service", noRestartText, `
+				a := startAgent(t, parseJob(t, jobTextFromParts("service", noRestartText, `
 					task "web" {
 						driver         = "fake"
 						shutdown_delay = "10s"
@@ -1272,7 +1272,7 @@ func TestRestoreFinishesRequestedRestart(t *testing.T) {
 // A request for a restart applies to one process: it must not restart the next process.
 func TestRestoreForgetsFinishedRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := startAgent(t, parseJob(t, joinedJobText("service", endlessTaskText)), nil)
+		a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), nil)
 		a.advance(time.Second)
 		if err := a.RestartTask(t.Context(), "web"); err != nil {
 			t.Fatal(err)
@@ -1289,7 +1289,7 @@ func TestRestoreForgetsFinishedRestart(t *testing.T) {
 // A dead task for which a rerun was requested runs again exactly once, whichever write the agent dies
 // at.
 func TestRestoreRunsRequestedTaskAgain(t *testing.T) {
-	text := joinedJobText("batch", endlessTaskText, `
+	text := jobTextFromParts("batch", endlessTaskText, `
 		task "short" {
 			driver = "fake"
 			config { run_for = "1s" }
@@ -1302,7 +1302,7 @@ func TestRestoreRunsRequestedTaskAgain(t *testing.T) {
 		done := false
 		t.Run(fmt.Sprintf("write %d after the request", n), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a := startAgent(t, parseJob(t, text), func(c *Config) { c.Store.(*fakeStore).writesAsyncAtOnce = true })
+				a := startAgent(t, parseJob(t, text), func(c *Config) { c.Store.(*fakeStore).asyncWritesImmediate = true })
 				a.advance(5 * time.Second)
 				a.store.mu.Lock()
 				a.store.maxWrites = a.store.writeCount + n
@@ -1321,7 +1321,7 @@ func TestRestoreRunsRequestedTaskAgain(t *testing.T) {
 				a.die()
 				b := a.startNextAgent(nil)
 				b.advance(time.Minute)
-				wantEqual(t, "short", []any{b.taskState("short").State, b.drivers.successCounts["short"]}, "[dead 2]")
+				wantEqual(t, "short", []any{b.taskState("short").State, b.drivers.successfulRunCounts["short"]}, "[dead 2]")
 			})
 		})
 		if done {
@@ -1337,7 +1337,7 @@ func TestRestoreRunsRequestedTaskAgain(t *testing.T) {
 // without the lock.
 func TestRestoreReadsForcedStatusUnderLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := startAgent(t, parseJob(t, joinedJobText("service", endlessTaskText)), nil)
+		a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), nil)
 		a.advance(time.Second)
 		a.Stop()
 		a.wait()
@@ -1353,7 +1353,7 @@ func TestRestoreReadsForcedStatusUnderLock(t *testing.T) {
 		var forcingWG sync.WaitGroup
 		forcingWG.Go(func() {
 			for ctx.Err() == nil {
-				r.status.setOverride(statusOverride{api.AllocClientStatusComplete, model.MaxRunDurationExceeded})
+				r.clientStatus.setOverride(statusOverride{api.AllocClientStatusComplete, model.MaxRunDurationExceeded})
 			}
 		})
 		for range 200 {
@@ -1434,7 +1434,7 @@ func (p *recordingPluginHook) replace() {
 func TestPoststartIsRepeatedForEachPluginProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := new(recordingPluginHook)
-		a := startAgent(t, parseJob(t, joinedJobText("service", endlessTaskText)), func(c *Config) {
+		a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), func(c *Config) {
 			c.Hooks = fixedHookFactory{task: []hooks.Hook{p}}
 		})
 		a.advance(time.Second)
@@ -1466,7 +1466,7 @@ func TestPoststartIsNotRepeatedForAnEndingTask(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, plugin back before: %t", name, early), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					p := new(recordingPluginHook)
-					a := startAgent(t, parseJob(t, joinedJobText("batch", noRestartText, endlessTaskText)), func(c *Config) {
+					a := startAgent(t, parseJob(t, jobTextFromParts("batch", noRestartText, endlessTaskText)), func(c *Config) {
 						c.Hooks = fixedHookFactory{task: []hooks.Hook{p}}
 					})
 					a.advance(time.Second)
@@ -1505,7 +1505,7 @@ func TestKilledTaskHasNotSucceeded(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				a := startAgent(t, parseJob(t, joinedJobText("batch", `
+				a := startAgent(t, parseJob(t, jobTextFromParts("batch", `
 					task "web" {
 						driver         = "fake"
 						shutdown_delay = "5s"
@@ -1550,7 +1550,7 @@ func TestKilledTaskHasNotSucceeded(t *testing.T) {
 // A kill during the start of a task applies to that start, and not to the next start.
 func TestKillBelongsToAStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := startAgent(t, parseJob(t, joinedJobText("batch", `
+		a := startAgent(t, parseJob(t, jobTextFromParts("batch", `
 			task "web" {
 				driver = "fake"
 				config { start_for = "5s" }
@@ -1565,7 +1565,7 @@ func TestKillBelongsToAStart(t *testing.T) {
 		wantEqual(t, "after the kill", killed(), "true")
 	})
 	synctest.Test(t, func(t *testing.T) {
-		a := startAgent(t, parseJob(t, joinedJobText("batch", oneSecondTaskText)), nil)
+		a := startAgent(t, parseJob(t, jobTextFromParts("batch", oneSecondTaskText)), nil)
 		a.wait()
 		web, _ := a.tasks.findByName("web")
 		web.Kill(model.EventKilling(time.Second))
@@ -1578,7 +1578,7 @@ func TestKillBelongsToAStart(t *testing.T) {
 // agents and plugin processes, even when it is no longer among the last ten events.
 func TestDriverEventOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a := startAgent(t, parseJob(t, joinedJobText("service", endlessTaskText)), nil)
+		a := startAgent(t, parseJob(t, jobTextFromParts("service", endlessTaskText)), nil)
 		a.advance(time.Second)
 		send := func(message string) {
 			if !a.TaskEvent(driver.TaskEvent{AllocID: testAllocID, TaskName: "web", Message: message,

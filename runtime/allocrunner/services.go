@@ -14,10 +14,10 @@ import (
 
 // allocServices registers the services of an allocation, and runs their checks.
 type allocServices struct {
-	set    *services.Set
-	group  *hooks.GroupServices // registers the services of the group
-	tasks  taskSet
-	logger hclog.Logger
+	set           *services.Set
+	groupServices *hooks.GroupServices // registers the services of the group
+	tasks         taskSet
+	logger        hclog.Logger
 }
 
 // newAllocServices returns the services of an allocation. It sets the fields Restart and Logger of the
@@ -26,7 +26,7 @@ func newAllocServices(c services.Config, tasks taskSet, logger hclog.Logger) *al
 	s := &allocServices{tasks: tasks, logger: logger}
 	c.Restart, c.Logger = s.restartForCheck, logger
 	s.set = services.New(c)
-	s.group = hooks.NewGroupServices(s.set)
+	s.groupServices = hooks.NewGroupServices(s.set)
 	return s
 }
 
@@ -59,7 +59,7 @@ func (s *allocServices) restartForCheck(ctx context.Context, task, reason string
 // reregister registers the services of the group again after a restart of tasks, because hooks have
 // deregistered them for the restart.
 func (s *allocServices) reregister() {
-	if err := s.group.RegisterAgain(); err != nil {
+	if err := s.groupServices.RegisterAgain(); err != nil {
 		s.logger.Error("services of the group not registered again", "error", err)
 	}
 }

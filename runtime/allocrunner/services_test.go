@@ -273,7 +273,7 @@ func (l *pipeListener) Close() error {
 
 func (l *pipeListener) Addr() net.Addr { return &net.TCPAddr{} }
 
-func TestServicesOf(t *testing.T) {
+func TestNewServicesSpec(t *testing.T) {
 	job := parseJob(t, `
 job "j" {
   group "g" {
@@ -351,7 +351,7 @@ job "j" {
 			{Task: "web", Name: "own", Port: "db", AddressMode: "auto"},
 		},
 	}
-	got := servicesOf(alloc, taskenv.Node{NodeFacts: model.NodeFacts{Datacenter: "dc1"}}, &api.AllocNetworkStatus{Address: "172.26.0.2", AddressIPv6: "fd00::2"})
+	got := newServicesSpec(alloc, taskenv.Node{NodeFacts: model.NodeFacts{Datacenter: "dc1"}}, &api.AllocNetworkStatus{Address: "172.26.0.2", AddressIPv6: "fd00::2"})
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}

@@ -21,8 +21,8 @@ import (
 // HookFactory creates hooks other than the builtin ones, with their order relative to
 // the builtin hooks. *hookplugin.Set implements it.
 type HookFactory interface {
-	AllocHooks(*api.Allocation, hookplugin.AttachTarget) []hooks.Entry
-	TaskHooks(*api.Allocation, *api.Task, hookplugin.AttachTarget) []hooks.Entry
+	AllocHooks(*api.Allocation, hookplugin.AttachTarget) []hooks.OrderedHook
+	TaskHooks(*api.Allocation, *api.Task, hookplugin.AttachTarget) []hooks.OrderedHook
 
 	// PendingLaunches returns a function that blocks until AllocHooks and TaskHooks can return
 	// complete lists, and emits an event if that takes long. It returns nil if the
@@ -55,7 +55,7 @@ type hookBuilder struct {
 	alloc               func() *api.Allocation // alloc returns the current version of the allocation
 	services            *allocServices
 	health              *healthTracker
-	samplers            samplers
+	samplers            statsSamplers
 	status              func() StatusUpdate          // returns the current status of the allocation
 	onMaxRunExceeded    func()                       // called when max_run_duration has passed
 	restoredHooks       map[string]map[string]string // hooks that the tasks had under an earlier agent, with their configurations
@@ -99,7 +99,7 @@ func (b *hookBuilder) awaitRestoredHooks(untilStop context.Context) {
 // attachHooks creates the hooks of the allocation and of its tasks. It is called once, before
 // any hook is called.
 func (b *hookBuilder) attachHooks() {
-	lists := make([][]hooks.Entry, len(b.tasks))
+	lists := make([][]hooks.OrderedHook, len(b.tasks))
 	for i, t := range b.config.Alloc.GetTaskGroup().Tasks {
 		lists[i] = b.taskHooks(b.tasks[i], t)
 	}
@@ -110,37 +110,37 @@ func (b *hookBuilder) attachHooks() {
 	close(b.hooksAttached)
 }
 
-func (b *hookBuilder) taskHooks(runner *taskrunner.Runner, t *api.Task) []hooks.Entry {
-	list := []hooks.Entry{
+func (b *hookBuilder) taskHooks(runner *taskrunner.Runner, t *api.Task) []hooks.OrderedHook {
+	list := []hooks.OrderedHook{
 		{Order: hooks.OrderFirst, Hook: hooks.NewTaskValidator(b.limits.UserDenylist, b.limits.UserCheckedDrivers, b.limits.DownloadUIDs, model.AdmittedUsers(t), func() error { return b.services.set.Validate(t.Name) })},
 		{Order: hooks.OrderFirst, Hook: hooks.NewTaskDir(b.dir, func() allocdir.TaskOptions {
-			return taskOptions(runner, t, b.limits)
+			return taskDirOptions(runner, t, b.limits)
 		}, runner.EmitEvent, b.logger)},
 	}
 	if b.config.Cgroups != nil {
 		if groups := b.config.Cgroups(t.Driver); groups != nil {
-			list = append(list, hooks.Entry{Order: hooks.OrderFirst, Hook: hooks.NewCgroup(groups, runner.SetCgroup, b.logger)})
+			list = append(list, hooks.OrderedHook{Order: hooks.OrderFirst, Hook: hooks.NewCgroup(groups, runner.SetCgroup, b.logger)})
 		}
 	}
 	if factory := b.config.Hooks; factory != nil {
-		list = append(list, b.addPlugins(factory.TaskHooks(b.config.Alloc, t, b.hookTarget(t.Name, runner.EmitEvent, b.restoredHooks[t.Name])))...)
+		list = append(list, b.addPluginHooks(factory.TaskHooks(b.config.Alloc, t, b.newAttachTarget(t.Name, runner.EmitEvent, b.restoredHooks[t.Name])))...)
 	}
-	list = append(list, hooks.Entry{Order: hooks.OrderLogs, Hook: hooks.NewLogs(b.config.Logs, func() (logs.Task, bool) {
-		return b.logsOf(t), !logsDisabled(t) && !runner.Capabilities().DisableLogCollection
+	list = append(list, hooks.OrderedHook{Order: hooks.OrderLogs, Hook: hooks.NewLogs(b.config.Logs, func() (logs.Task, bool) {
+		return b.newLogTask(t), !logsDisabled(t) && !runner.Capabilities().DisableLogCollection
 	}, func(stdout, stderr string) {
 		runner.SetOutput(taskrunner.Output{Stdout: stdout, Stderr: stderr})
 	}, runner.ProcessEnded, runner.EmitEvent)})
 	if p, job := t.DispatchPayload, b.config.Alloc.Job; p != nil && p.File != "" && (job.Dispatched || len(job.Payload) > 0) {
-		list = append(list, hooks.Entry{Order: hooks.OrderPayload, Hook: hooks.NewDispatchPayload(b.dir, p.File, b.config.Alloc.Job.Payload)})
+		list = append(list, hooks.OrderedHook{Order: hooks.OrderPayload, Hook: hooks.NewDispatchPayload(b.dir, p.File, b.config.Alloc.Job.Payload)})
 	}
 	return append(list,
-		hooks.Entry{Order: hooks.OrderLast, Hook: b.samplers[t.Name]},
-		hooks.Entry{Order: hooks.OrderLast, Hook: hooks.NewTaskServices(b.services.set, t.Name)})
+		hooks.OrderedHook{Order: hooks.OrderLast, Hook: b.samplers[t.Name]},
+		hooks.OrderedHook{Order: hooks.OrderLast, Hook: hooks.NewTaskServices(b.services.set, t.Name)})
 }
 
-// taskOptions returns the options for a task directory, based on the driver
+// taskDirOptions returns the options for a task directory, based on the driver
 // capabilities that are known so far.
-func taskOptions(runner *taskrunner.Runner, t *api.Task, limits Limits) allocdir.TaskOptions {
+func taskDirOptions(runner *taskrunner.Runner, t *api.Task, limits Limits) allocdir.TaskOptions {
 	o := allocdir.TaskOptions{
 		Isolation:      runner.Capabilities().FSIsolation,
 		User:           runner.Task().User,
@@ -153,26 +153,26 @@ func taskOptions(runner *taskrunner.Runner, t *api.Task, limits Limits) allocdir
 	return o
 }
 
-// hookTarget returns the target for hooks of the HookFactory: this allocation, or one of its tasks.
+// newAttachTarget returns the target for hooks of the HookFactory: this allocation, or one of its tasks.
 // before are the hooks that the target had under an earlier agent.
-func (b *hookBuilder) hookTarget(task string, emit func(*api.TaskEvent), before map[string]string) hookplugin.AttachTarget {
+func (b *hookBuilder) newAttachTarget(task string, emit func(*api.TaskEvent), before map[string]string) hookplugin.AttachTarget {
 	return hookplugin.AttachTarget{
-		AllocID: b.config.Alloc.ID, Task: task, Emit: emit, PreviousAttachments: before,
+		AllocID: b.config.Alloc.ID, Task: task, EmitEvent: emit, PreviousAttachments: before,
 		AllocJSON: func() ([]byte, error) { return json.Marshal(b.alloc()) },
 	}
 }
 
-// attachments returns the hooks that the allocation had under an earlier agent, with
+// restoredAllocHooks returns the hooks that the allocation had under an earlier agent, with
 // their configurations.
-func (b *hookBuilder) attachments() map[string]string {
+func (b *hookBuilder) restoredAllocHooks() map[string]string {
 	if b.config.TaskRecords == nil {
 		return nil
 	}
 	return b.config.TaskRecords.AllocHooks(b.config.Alloc.ID)
 }
 
-// addPlugins records which hooks of plugins the allocation needs, and returns list.
-func (b *hookBuilder) addPlugins(list []hooks.Entry) []hooks.Entry {
+// addPluginHooks records which hooks of plugins the allocation needs, and returns list.
+func (b *hookBuilder) addPluginHooks(list []hooks.OrderedHook) []hooks.OrderedHook {
 	for _, o := range list {
 		b.hooks.addPlugin(o.Hook.Name())
 		b.health.addReporter(o.Hook)
@@ -180,7 +180,7 @@ func (b *hookBuilder) addPlugins(list []hooks.Entry) []hooks.Entry {
 	return list
 }
 
-func (b *hookBuilder) allocHooks() []hooks.Entry {
+func (b *hookBuilder) allocHooks() []hooks.OrderedHook {
 	first := []hooks.Hook{
 		hooks.NewAllocDir(b.dir),
 		hooks.NewMaxRunDuration(func() time.Time { return maxRunDeadline(b.alloc()) }, b.onMaxRunExceeded),
@@ -188,17 +188,17 @@ func (b *hookBuilder) allocHooks() []hooks.Entry {
 	first = append(first, b.previousAllocHooks()...)
 	health := b.health.newHook(b.status)
 	first = append(first, health)
-	var list []hooks.Entry
+	var hookEntries []hooks.OrderedHook
 	for _, h := range first {
-		list = append(list, hooks.Entry{Order: hooks.OrderFirst, Hook: h})
+		hookEntries = append(hookEntries, hooks.OrderedHook{Order: hooks.OrderFirst, Hook: h})
 	}
 	if factory := b.config.Hooks; factory != nil {
-		list = append(list, b.addPlugins(factory.AllocHooks(b.config.Alloc, b.hookTarget("", b.tasks.emitEvent, b.attachments())))...)
+		hookEntries = append(hookEntries, b.addPluginHooks(factory.AllocHooks(b.config.Alloc, b.newAttachTarget("", b.tasks.emitEvent, b.restoredAllocHooks())))...)
 	}
-	return append(list,
-		hooks.Entry{Order: hooks.OrderLast, Hook: b.services.group},
-		hooks.Entry{Order: hooks.OrderLast, Hook: hooks.NewChecks(b.services.set)},
-		hooks.Entry{Order: hooks.OrderLast, Hook: health.RestartHook()})
+	return append(hookEntries,
+		hooks.OrderedHook{Order: hooks.OrderLast, Hook: b.services.groupServices},
+		hooks.OrderedHook{Order: hooks.OrderLast, Hook: hooks.NewChecks(b.services.set)},
+		hooks.OrderedHook{Order: hooks.OrderLast, Hook: health.RestartHook()})
 }
 
 // previousAllocHooks creates the hooks that copy or move data from the allocation that this one
@@ -208,25 +208,25 @@ func (b *hookBuilder) previousAllocHooks() []hooks.Hook {
 	if id == "" || !b.previousDataPending {
 		return nil
 	}
-	var list []hooks.Hook
+	var previousHooks []hooks.Hook
 	if previous := b.config.AllocDone; previous != nil {
-		list = append(list, hooks.NewPreviousAllocWaiter(func() <-chan struct{} { return previous(id) }))
+		previousHooks = append(previousHooks, hooks.NewPreviousAllocWaiter(func() <-chan struct{} { return previous(id) }))
 	}
 	group := b.config.Alloc.GetTaskGroup()
 	disk := group.EphemeralDisk
 	if disk == nil || !valueOrZero(disk.Sticky) && !valueOrZero(disk.Migrate) {
-		return list
+		return previousHooks
 	}
 	dir, err := allocdir.New(b.config.AllocDirRoot, id)
 	if err != nil {
 		b.logger.Error("data of the allocation before is left behind", "error", err)
-		return list
+		return previousHooks
 	}
 	var tasks []string
 	for _, t := range group.Tasks {
 		tasks = append(tasks, t.Name)
 	}
-	return append(list, hooks.NewDiskMigrator(b.dir, dir, tasks, b.logger))
+	return append(previousHooks, hooks.NewDiskMigrator(b.dir, dir, tasks, b.logger))
 }
 
 // maxRunDeadline returns when the allocation must have ended, counted from its creation and
@@ -252,7 +252,7 @@ const (
 	defaultLogSize  = 10 // MB
 )
 
-func (b *hookBuilder) logsOf(t *api.Task) logs.Task {
+func (b *hookBuilder) newLogTask(t *api.Task) logs.Task {
 	limits := logs.Limits{MaxFiles: defaultLogFiles, MaxFileSize: defaultLogSize * mebibyte}
 	if c := t.LogConfig; c != nil {
 		if c.MaxFiles != nil {
@@ -273,14 +273,14 @@ type taskStore struct {
 
 func nopWaitFunc() error { return nil }
 
-func (s taskStore) PutState(state *api.TaskState, h state.Durability) state.WaitFunc {
+func (s taskStore) PutState(state *api.TaskState, h state.Durability) state.WaitDurableFunc {
 	if s.store == nil {
 		return nopWaitFunc
 	}
 	return s.store.PutTaskState(s.allocID, s.task, state, h)
 }
 
-func (s taskStore) Put(local state.LocalState, state *api.TaskState, h state.Durability) state.WaitFunc {
+func (s taskStore) Put(local state.LocalState, state *api.TaskState, h state.Durability) state.WaitDurableFunc {
 	if s.store == nil {
 		return nopWaitFunc
 	}

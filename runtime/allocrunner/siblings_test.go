@@ -8,10 +8,10 @@ import (
 
 func TestEvaluateTasks(t *testing.T) {
 	const (
-		pending   = lifecycle.Pending
-		running   = lifecycle.Running
-		succeeded = lifecycle.Succeeded
-		failed    = lifecycle.Failed
+		statePending   = lifecycle.Pending
+		stateRunning   = lifecycle.Running
+		stateSucceeded = lifecycle.Succeeded
+		stateFailed    = lifecycle.Failed
 	)
 	pre := func(s lifecycle.State) siblingState {
 		return siblingState{"pre", lifecycle.PrestartEphemeral, false, s}
@@ -32,20 +32,20 @@ func TestEvaluateTasks(t *testing.T) {
 		tasks []siblingState
 		want  string // expected display message of the stop, "finished", or "" if the tasks continue
 	}{
-		{"everything runs", []siblingState{pre(succeeded), side(running), main(running), stop(pending)}, ""},
-		{"a task that waits for its restart lives", []siblingState{side(running), main(pending)}, ""},
-		{"nothing but poststop is left", []siblingState{main(succeeded), stop(pending)}, "finished"},
-		{"a failed poststop concerns nobody", []siblingState{main(running), stop(failed)}, ""},
-		{"RS-013: a failed prestart task takes the others with it", []siblingState{pre(failed), main(pending), stop(pending)}, "Sibling Task Failed pre"},
-		{"RS-016: sidecars do not outlive main", []siblingState{side(running), main(succeeded), stop(pending)}, "Main Tasks Dead "},
-		{"RS-018: a poststart task that has not run keeps the sidecar", []siblingState{side(running), main(succeeded), post(pending)}, ""},
-		{"RS-018: a poststart sidecar that has not run is not worth a start", []siblingState{main(succeeded), postSide(pending)}, "Main Tasks Dead "},
-		{"RS-020: a leader that ended well takes the others with it", []siblingState{lead(succeeded), main(running)}, "Leader Task Dead "},
-		{"RS-021: a leader that failed is a failed sibling", []siblingState{lead(failed), main(running)}, "Sibling Task Failed lead"},
-		{"the first failed task is named", []siblingState{pre(failed), main(failed), side(running)}, "Sibling Task Failed pre"},
-		{"a leader that ended well counts more than a failure", []siblingState{main(failed), lead(succeeded), side(running)}, "Leader Task Dead "},
-		{"a failure counts more than dead main tasks", []siblingState{main(failed), side(running)}, "Sibling Task Failed main"},
-		{"all failed", []siblingState{main(failed), side(failed)}, "finished"},
+		{"everything runs", []siblingState{pre(stateSucceeded), side(stateRunning), main(stateRunning), stop(statePending)}, ""},
+		{"a task that waits for its restart lives", []siblingState{side(stateRunning), main(statePending)}, ""},
+		{"nothing but poststop is left", []siblingState{main(stateSucceeded), stop(statePending)}, "finished"},
+		{"a failed poststop concerns nobody", []siblingState{main(stateRunning), stop(stateFailed)}, ""},
+		{"RS-013: a failed prestart task takes the others with it", []siblingState{pre(stateFailed), main(statePending), stop(statePending)}, "Sibling Task Failed pre"},
+		{"RS-016: sidecars do not outlive main", []siblingState{side(stateRunning), main(stateSucceeded), stop(statePending)}, "Main Tasks Dead "},
+		{"RS-018: a poststart task that has not run keeps the sidecar", []siblingState{side(stateRunning), main(stateSucceeded), post(statePending)}, ""},
+		{"RS-018: a poststart sidecar that has not run is not worth a start", []siblingState{main(stateSucceeded), postSide(statePending)}, "Main Tasks Dead "},
+		{"RS-020: a leader that ended well takes the others with it", []siblingState{lead(stateSucceeded), main(stateRunning)}, "Leader Task Dead "},
+		{"RS-021: a leader that failed is a failed sibling", []siblingState{lead(stateFailed), main(stateRunning)}, "Sibling Task Failed lead"},
+		{"the first failed task is named", []siblingState{pre(stateFailed), main(stateFailed), side(stateRunning)}, "Sibling Task Failed pre"},
+		{"a leader that ended well counts more than a failure", []siblingState{main(stateFailed), lead(stateSucceeded), side(stateRunning)}, "Leader Task Dead "},
+		{"a failure counts more than dead main tasks", []siblingState{main(stateFailed), side(stateRunning)}, "Sibling Task Failed main"},
+		{"all failed", []siblingState{main(stateFailed), side(stateFailed)}, "finished"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			got := ""

@@ -54,7 +54,7 @@ func simulate(t *testing.T, random *rand.Rand) {
 		stops := recordingTaskHook{&recordingHook{name: "task"}}
 		h := startHarness(t, job, func(c *Config) {
 			c.Hooks = fixedHookFactory{alloc: []hooks.Hook{alloc}, task: []hooks.Hook{stops}}
-			c.Drivers.(*fakeDrivers).startChecker = newStartChecker(job)
+			c.Drivers.(*fakeDrivers).checkStart = newStartChecker(job)
 		})
 		names := make([]string, len(h.tasks))
 		for i, r := range h.tasks {
@@ -122,7 +122,7 @@ func (h *harness) checkEnd(alloc recordingAllocHook, stops recordingTaskHook) {
 	for _, wrong := range h.drivers.violations {
 		t.Error(wrong)
 	}
-	if alive := h.drivers.alive(); len(alive) > 0 {
+	if alive := h.drivers.aliveTasks(); len(alive) > 0 {
 		t.Errorf("processes left: %v", alive)
 	}
 	final := ""

@@ -17,11 +17,11 @@ type Stats struct {
 	Timestamp time.Time                    // time of the newest sample in Total
 }
 
-// samplers holds for each task the hook that samples its resource usage.
-type samplers map[string]*hooks.Stats
+// statsSamplers holds for each task the hook that samples its resource usage.
+type statsSamplers map[string]*hooks.Stats
 
 // stats implements [Runner.Stats].
-func (s samplers) stats(ctx context.Context, tasks taskSet, task string) Stats {
+func (s statsSamplers) stats(ctx context.Context, tasks taskSet, task string) Stats {
 	samples := make([]*driver.TaskStats, len(tasks))
 	var callsWG sync.WaitGroup
 	for i, t := range tasks {

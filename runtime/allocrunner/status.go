@@ -31,7 +31,7 @@ func (u StatusUpdate) Terminal() bool {
 type clientStatus struct {
 	allocID         string
 	network         *api.AllocNetworkStatus
-	snapshot        func() snapshot                   // returns the current states of the tasks
+	snapshot        func() tasksSnapshot              // returns the current states of the tasks
 	health          func(clientStatus string) *Health // returns the health of the allocation when it has the given client status
 	reconcileSignal *reconcileSignal
 
@@ -45,11 +45,11 @@ type statusOverride struct {
 }
 
 // current returns the current status of the allocation.
-func (c *clientStatus) current() StatusUpdate { return c.rollUp(c.snapshot().states) }
+func (c *clientStatus) current() StatusUpdate { return c.aggregateTaskStates(c.snapshot().taskStates) }
 
-// rollUp derives the status of the allocation from the states of the tasks. An override has precedence.
+// aggregateTaskStates derives the status of the allocation from the states of the tasks. An override has precedence.
 // The returned Update owns the states.
-func (c *clientStatus) rollUp(states map[string]*api.TaskState) StatusUpdate {
+func (c *clientStatus) aggregateTaskStates(states map[string]*api.TaskState) StatusUpdate {
 	u := StatusUpdate{AllocID: c.allocID, TaskStates: states, NetworkStatus: c.network, Time: time.Now()}
 	u.ClientStatus, u.ClientDescription = model.ClientStatus(states)
 	if override := c.currentOverride(); override.status != "" {

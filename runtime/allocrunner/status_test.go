@@ -28,8 +28,8 @@ func TestForcedClientStatus(t *testing.T) {
 			started := time.Now().Add(-time.Minute)
 			status := &clientStatus{
 				allocID: testAllocID,
-				snapshot: func() snapshot {
-					return snapshot{states: map[string]*api.TaskState{"web": {State: model.TaskRunning, StartedAt: started}}}
+				snapshot: func() tasksSnapshot {
+					return tasksSnapshot{taskStates: map[string]*api.TaskState{"web": {State: model.TaskRunning, StartedAt: started}}}
 				},
 				health:          func(status string) *Health { return &Health{DeploymentID: status} },
 				reconcileSignal: newReconcileSignal(),

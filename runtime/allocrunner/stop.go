@@ -25,9 +25,9 @@ type stopReason struct {
 // stopSequence runs the stop of an allocation, which happens once. Its methods may be called
 // concurrently.
 type stopSequence struct {
-	tasks   taskSet
-	delay   *shutdownDelay
-	preKill func(context.Context) // calls the PreKill hooks
+	tasks         taskSet
+	shutdownDelay *shutdownDelay
+	preKill       func(context.Context) // calls the PreKill hooks
 
 	requested   chan struct{} // closed by the first call of request
 	forceKilled chan struct{} // closed by the first call of forceKill
@@ -41,7 +41,7 @@ type stopSequence struct {
 
 func newStopSequence(tasks taskSet, delay *shutdownDelay, preKill func(context.Context)) *stopSequence {
 	return &stopSequence{
-		tasks: tasks, delay: delay, preKill: preKill,
+		tasks: tasks, shutdownDelay: delay, preKill: preKill,
 		requested: make(chan struct{}), forceKilled: make(chan struct{}),
 	}
 }
@@ -135,8 +135,8 @@ func (s *stopSequence) killingEvent(t *taskrunner.Runner) *api.TaskEvent {
 	return model.EventKilling(t.Task().KillTimeout)
 }
 
-// emitReason adds the event with the reason of the stop to the live tasks.
-func (s *stopSequence) emitReason() {
+// emitStopReason adds the event with the reason of the stop to the live tasks.
+func (s *stopSequence) emitStopReason() {
 	s.mu.Lock()
 	why := s.reason.why
 	s.mu.Unlock()
@@ -157,9 +157,9 @@ func (s *stopSequence) run(untilKill context.Context) (preKilled bool) {
 	if !s.isRequested() {
 		return false
 	}
-	s.emitReason()
+	s.emitStopReason()
 	s.preKill(untilKill)
-	s.delay.wait(untilKill)
+	s.shutdownDelay.wait(untilKill)
 	for _, wave := range s.tasks.killOrder() {
 		if errors.Is(context.Cause(untilKill), ErrShutdown) {
 			return true
@@ -184,7 +184,7 @@ func (s *stopSequence) run(untilKill context.Context) (preKilled bool) {
 // shutdownDelay is the shutdown_delay of the group. It gives the clients of the group's
 // services time to notice the deregistration.
 type shutdownDelay struct {
-	length     func() time.Duration // returns the shutdown_delay of the current version of the allocation
+	duration   func() time.Duration // returns the shutdown_delay of the current version of the allocation
 	tasksEnded chan struct{}        // closed by Run when all task runners have returned
 
 	once    sync.Once
@@ -192,13 +192,13 @@ type shutdownDelay struct {
 }
 
 func newShutdownDelay(length func() time.Duration) *shutdownDelay {
-	return &shutdownDelay{length: length, tasksEnded: make(chan struct{}), skipped: make(chan struct{})}
+	return &shutdownDelay{duration: length, tasksEnded: make(chan struct{}), skipped: make(chan struct{})}
 }
 
 // wait waits for shutdown_delay. It returns early when the delay is skipped, when all tasks have ended,
 // and when ctx is done.
 func (d *shutdownDelay) wait(ctx context.Context) {
-	length := d.length()
+	length := d.duration()
 	if length == 0 {
 		return
 	}

@@ -102,7 +102,7 @@ func TestStopSequenceDoesNothingWithoutARequest(t *testing.T) {
 	wantEqual(t, "called PreKill", s.run(t.Context()), false)
 }
 
-func TestAfterDone(t *testing.T) {
+func TestCallAfterDone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		calls := 0

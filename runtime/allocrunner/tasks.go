@@ -113,21 +113,21 @@ func (s taskSet) siblingStates(states map[string]*api.TaskState) []siblingState 
 }
 
 // snapshot returns copies of the task states. The caller owns them.
-func (s taskSet) snapshot() snapshot {
-	now := snapshot{states: make(map[string]*api.TaskState, len(s)), killed: make(map[string]bool)}
+func (s taskSet) snapshot() tasksSnapshot {
+	now := tasksSnapshot{taskStates: make(map[string]*api.TaskState, len(s)), killedTasks: make(map[string]bool)}
 	for _, t := range s {
 		state, killed := t.Snapshot()
-		now.states[t.Name()] = state
+		now.taskStates[t.Name()] = state
 		if killed {
-			now.killed[t.Name()] = true
+			now.killedTasks[t.Name()] = true
 		}
 	}
 	return now
 }
 
-// snapshot contains the states of all tasks at the same time.
-type snapshot struct {
-	states       map[string]*api.TaskState
-	killed       map[string]bool   // tasks that were killed since their last start
+// tasksSnapshot contains the states of all tasks at the same time.
+type tasksSnapshot struct {
+	taskStates   map[string]*api.TaskState
+	killedTasks  map[string]bool   // tasks that were killed since their last start
 	tasksToRerun map[string]string // tasks that must run again, each with the task that causes this; see gates.snapshot
 }

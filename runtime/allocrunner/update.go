@@ -17,46 +17,46 @@ import (
 type allocUpdater struct {
 	alloc           *atomic.Pointer[api.Allocation] // current version of the allocation; only apply replaces it
 	tasks           taskSet
-	envs            *envBuilders
+	envBuilders     *envBuilders
 	limits          Limits
 	callUpdateHooks func(context.Context) // calls the Update hooks
-	stop            func()                // requests the stop of the allocation
+	requestStop     func()                // requests the stop of the allocation
 	logger          hclog.Logger
 
-	nextReceived chan struct{} // receives a value when next is set
-	stopReceived chan struct{} // closed when put receives a version that stops the allocation
+	nextAllocReceived chan struct{} // receives a value when next is set
+	stopReceived      chan struct{} // closed when put receives a version that stops the allocation
 
-	mu   sync.Mutex
-	next *api.Allocation // newest version that is not applied yet
+	mu        sync.Mutex
+	nextAlloc *api.Allocation // newest version that is not applied yet
 }
 
 // put replaces a waiting version unless the waiting version is newer.
 func (u *allocUpdater) put(alloc *api.Allocation) {
 	u.mu.Lock()
-	if u.next == nil || u.next.AllocModifyIndex <= alloc.AllocModifyIndex {
-		u.next = alloc
+	if u.nextAlloc == nil || u.nextAlloc.AllocModifyIndex <= alloc.AllocModifyIndex {
+		u.nextAlloc = alloc
 	}
 	if alloc.ServerTerminalStatus() {
 		closeOnce(u.stopReceived)
 	}
 	u.mu.Unlock()
 	select {
-	case u.nextReceived <- struct{}{}:
+	case u.nextAllocReceived <- struct{}{}:
 	default:
 	}
 }
 
-func (u *allocUpdater) takeNext() *api.Allocation {
+func (u *allocUpdater) takeNextAlloc() *api.Allocation {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	alloc := u.next
-	u.next = nil
+	alloc := u.nextAlloc
+	u.nextAlloc = nil
 	return alloc
 }
 
-// applyNext applies the newest version, if it is not applied yet.
-func (u *allocUpdater) applyNext(ctx context.Context) {
-	if alloc := u.takeNext(); alloc != nil {
+// applyNextAlloc applies the newest version, if it is not applied yet.
+func (u *allocUpdater) applyNextAlloc(ctx context.Context) {
+	if alloc := u.takeNextAlloc(); alloc != nil {
 		u.applyVersion(ctx, alloc)
 	}
 }
@@ -80,8 +80,8 @@ func (u *allocUpdater) applyVersion(ctx context.Context, alloc *api.Allocation) 
 	tasks := make([]taskrunner.Task, len(u.tasks))
 	missing := make([]error, len(u.tasks))
 	for i, t := range u.tasks {
-		if tasks[i], missing[i] = runnerTask(alloc, group, t.Name(), u.limits); missing[i] == nil {
-			u.envs.setAlloc(alloc, t.Name())
+		if tasks[i], missing[i] = toRunnerTask(alloc, group, t.Name(), u.limits); missing[i] == nil {
+			u.envBuilders.setAlloc(alloc, t.Name())
 		}
 	}
 	callHooks := !alloc.ServerTerminalStatus() // for a version that stops the allocation, the hooks of the stop are called instead
@@ -98,7 +98,7 @@ func (u *allocUpdater) applyVersion(ctx context.Context, alloc *api.Allocation) 
 		t.Update(tasks[i], callHooks)
 	}
 	if alloc.ServerTerminalStatus() && !old.ServerTerminalStatus() {
-		u.stop()
+		u.requestStop()
 	}
 	failpoint.Hit(step, failpoint.PhaseAfter)
 }

@@ -14,8 +14,8 @@ func newTestUpdater() (u *allocUpdater, calls, stops *int) {
 	r.alloc.Store(allocVersion(1, api.AllocDesiredStatusRun))
 	calls, stops = new(int), new(int)
 	return &allocUpdater{
-		alloc: &r.alloc, callUpdateHooks: func(context.Context) { *calls++ }, stop: func() { *stops++ }, logger: nullLogger,
-		nextReceived: make(chan struct{}, 1), stopReceived: make(chan struct{}),
+		alloc: &r.alloc, callUpdateHooks: func(context.Context) { *calls++ }, requestStop: func() { *stops++ }, logger: nullLogger,
+		nextAllocReceived: make(chan struct{}, 1), stopReceived: make(chan struct{}),
 	}, calls, stops
 }
 
@@ -31,12 +31,12 @@ func TestNewestVersionIsApplied(t *testing.T) {
 	for _, index := range []uint64{2, 4, 3} {
 		u.put(allocVersion(index, api.AllocDesiredStatusRun))
 	}
-	wantEqual(t, "one tick", len(u.nextReceived), 1)
-	u.applyNext(t.Context())
-	u.applyNext(t.Context())
+	wantEqual(t, "one tick", len(u.nextAllocReceived), 1)
+	u.applyNextAlloc(t.Context())
+	u.applyNextAlloc(t.Context())
 	wantEqual(t, "version and calls of the hooks", []any{u.alloc.Load().AllocModifyIndex, *calls}, "[4 1]")
 	u.put(allocVersion(3, api.AllocDesiredStatusRun))
-	u.applyNext(t.Context())
+	u.applyNextAlloc(t.Context())
 	wantEqual(t, "after an older version", []any{u.alloc.Load().AllocModifyIndex, *calls}, "[4 1]")
 }
 
@@ -45,7 +45,7 @@ func TestVersionWithoutTheGroupIsIgnored(t *testing.T) {
 	renamed := allocVersion(2, api.AllocDesiredStatusRun)
 	renamed.TaskGroup = "other"
 	u.put(renamed)
-	u.applyNext(t.Context())
+	u.applyNextAlloc(t.Context())
 	wantEqual(t, "version and calls of the hooks", []any{u.alloc.Load().AllocModifyIndex, *calls}, "[1 0]")
 }
 
@@ -54,9 +54,9 @@ func TestVersionThatStopsIsAnnounced(t *testing.T) {
 	wantEqual(t, "announced", isClosed(u.stopReceived), false)
 	u.put(allocVersion(2, api.AllocDesiredStatusStop))
 	wantEqual(t, "announced before it is applied", []any{isClosed(u.stopReceived), *stops}, "[true 0]")
-	u.applyNext(t.Context())
+	u.applyNextAlloc(t.Context())
 	wantEqual(t, "stops and calls of the hooks", []any{*stops, *calls}, "[1 0]")
 	u.put(allocVersion(3, api.AllocDesiredStatusStop))
-	u.applyNext(t.Context())
+	u.applyNextAlloc(t.Context())
 	wantEqual(t, "stops after another such version", *stops, 1)
 }

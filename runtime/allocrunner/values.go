@@ -41,7 +41,7 @@ func findTask(group *api.TaskGroup, name string) (*api.Task, error) {
 	return nil, fmt.Errorf("group %q has no task %q", valueOrZero(group.Name), name)
 }
 
-func hookAlloc(a *api.Allocation) hook.Alloc {
+func toHookAlloc(a *api.Allocation) hook.Alloc {
 	return hook.Alloc{
 		ID:        a.ID,
 		Name:      a.Name,
@@ -56,9 +56,9 @@ func hookAlloc(a *api.Allocation) hook.Alloc {
 	}
 }
 
-func taskAlloc(a *api.Allocation, group *api.TaskGroup) taskrunner.Alloc {
+func toTaskRunnerAlloc(a *api.Allocation, group *api.TaskGroup) taskrunner.Alloc {
 	return taskrunner.Alloc{
-		Alloc:       hookAlloc(a),
+		Alloc:       toHookAlloc(a),
 		ParentJobID: valueOrZero(a.Job.ParentID),
 		DNS:         dnsConfig(group),
 	}
@@ -83,13 +83,13 @@ func networkStatus(group *api.TaskGroup) *api.AllocNetworkStatus {
 	return &api.AllocNetworkStatus{DNS: groupDNS(group)}
 }
 
-// runnerTask returns one task of the allocation in the form that the task's runner uses.
-func runnerTask(a *api.Allocation, group *api.TaskGroup, name string, limits Limits) (taskrunner.Task, error) {
+// toRunnerTask returns one task of the allocation in the form that the task's runner uses.
+func toRunnerTask(a *api.Allocation, group *api.TaskGroup, name string, limits Limits) (taskrunner.Task, error) {
 	t, err := findTask(group, name)
 	if err != nil {
 		return taskrunner.Task{}, err
 	}
-	resources, err := resourcesOf(a, name, limits)
+	resources, err := driverResources(a, name, limits)
 	if err != nil {
 		return taskrunner.Task{}, err
 	}
@@ -129,7 +129,7 @@ func runnerTask(a *api.Allocation, group *api.TaskGroup, name string, limits Lim
 	return task, nil
 }
 
-func resourcesOf(a *api.Allocation, task string, limits Limits) (driver.Resources, error) {
+func driverResources(a *api.Allocation, task string, limits Limits) (driver.Resources, error) {
 	var taskResources *api.AllocatedTaskResources
 	if a.AllocatedResources != nil {
 		taskResources = a.AllocatedResources.Tasks[task]
@@ -175,8 +175,8 @@ func networkPorts(ports []api.Port) []driver.NetworkPort {
 	return out
 }
 
-// envAlloc returns the data of the allocation for the environments of all its tasks.
-func envAlloc(a *api.Allocation) taskenv.Alloc {
+// toEnvAlloc returns the data of the allocation for the environments of all its tasks.
+func toEnvAlloc(a *api.Allocation) taskenv.Alloc {
 	env := taskenv.Alloc{
 		ID:          a.ID,
 		Name:        a.Name,
@@ -219,8 +219,8 @@ func taskPorts(granted *api.AllocatedTaskResources) (ports []taskenv.Port) {
 	return ports
 }
 
-// envTask returns the data of the task for its own environment. The task and its resources must exist.
-func envTask(a *api.Allocation, group *api.TaskGroup, name string) taskenv.Task {
+// toEnvTask returns the data of the task for its own environment. The task and its resources must exist.
+func toEnvTask(a *api.Allocation, group *api.TaskGroup, name string) taskenv.Task {
 	env := taskenv.Task{Name: name}
 	if t, err := findTask(group, name); err == nil {
 		env.Meta, env.Env = t.Meta, t.Env
@@ -232,8 +232,8 @@ func envTask(a *api.Allocation, group *api.TaskGroup, name string) taskenv.Task 
 	return env
 }
 
-// servicesOf returns the services of the allocation with provider nomad.
-func servicesOf(a *api.Allocation, node taskenv.Node, network *api.AllocNetworkStatus) *services.Spec {
+// newServicesSpec returns the services of the allocation with provider nomad.
+func newServicesSpec(a *api.Allocation, node taskenv.Node, network *api.AllocNetworkStatus) *services.Spec {
 	spec := &services.Spec{
 		AllocID:    a.ID,
 		AllocName:  a.Name,
@@ -248,7 +248,7 @@ func servicesOf(a *api.Allocation, node taskenv.Node, network *api.AllocNetworkS
 	if network != nil {
 		spec.Address, spec.AddressIPv6 = network.Address, network.AddressIPv6
 	}
-	env := envAlloc(a)
+	env := toEnvAlloc(a)
 	spec.Ports = env.Ports
 	if granted := a.AllocatedResources; granted != nil {
 		if len(granted.Shared.Networks) == 1 {
@@ -263,13 +263,13 @@ func servicesOf(a *api.Allocation, node taskenv.Node, network *api.AllocNetworkS
 	group := a.GetTaskGroup()
 	for _, s := range group.Services {
 		if s.Provider == providerNomad {
-			spec.Services = append(spec.Services, serviceOf(s, ""))
+			spec.Services = append(spec.Services, newService(s, ""))
 		}
 	}
 	for _, t := range group.Tasks {
 		for _, s := range t.Services {
 			if s.Provider == providerNomad {
-				spec.Services = append(spec.Services, serviceOf(s, t.Name))
+				spec.Services = append(spec.Services, newService(s, t.Name))
 			}
 		}
 	}
@@ -278,7 +278,7 @@ func servicesOf(a *api.Allocation, node taskenv.Node, network *api.AllocNetworkS
 
 const providerNomad = "nomad"
 
-func serviceOf(s *api.Service, task string) services.Service {
+func newService(s *api.Service, task string) services.Service {
 	service := services.Service{
 		Task:        task,
 		Name:        s.Name,
@@ -303,7 +303,7 @@ func serviceOf(s *api.Service, task string) services.Service {
 			Header:        c.Header,
 			Body:          c.Body,
 			TLSSkipVerify: c.TLSSkipVerify,
-			For:           model.HealthCheckTask(s, c),
+			For:           model.TaskOfHealthCheck(s, c),
 		}
 		if check.OnUpdate == "" {
 			check.OnUpdate = s.OnUpdate

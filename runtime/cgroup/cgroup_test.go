@@ -154,7 +154,7 @@ func TestMachineWithoutCgroups(t *testing.T) {
 }
 
 // A killed agent leaves the cgroups that it made for a driver.
-func TestSweepRemovesCgroupsOfKilledAgent(t *testing.T) {
+func TestRemoveAllocCgroupsOfKilledAgent(t *testing.T) {
 	tree := openHierarchy(t)
 	id := uuid.NewString()
 	if _, err := tree.Make(id, "task"); err != nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-// RemoveEmpty removes the cgroups of a task that have no process, at the paths where drivers and
+// RemoveEmptyCgroups removes the cgroups of a task that have no process, at the paths where drivers and
 // agents of this user make them. It is fast if the task has none.
-func RemoveEmpty(allocID, task string) {
+func RemoveEmptyCgroups(allocID, task string) {
 	if !isPathElement(allocID, task) {
 		return
 	}
@@ -23,7 +23,7 @@ func RemoveEmpty(allocID, task string) {
 			g += ".scope"
 		}
 		if unix.Access(string(g), unix.F_OK) == nil {
-			removeEmpty(g)
+			removeIfEmpty(g)
 		}
 	}
 }
@@ -52,10 +52,10 @@ var taskCgroupParents = sync.OnceValue(func() (parents []string) {
 	return parents
 })
 
-// RemoveEmptyOfEnded removes the cgroups without processes of the allocations for which ended returns
+// RemoveEmptyOfEndedAllocs removes the cgroups without processes of the allocations for which ended returns
 // true. It checks all task cgroups of this machine.
-func RemoveEmptyOfEnded(ended func(allocID string) bool) {
-	parents, _ := process.CgroupParents() // on an error, directories may be missing; they are swept at the next start
+func RemoveEmptyOfEndedAllocs(ended func(allocID string) bool) {
+	parents, _ := process.TaskCgroupParents() // on an error, directories may be missing; they are swept at the next start
 	for _, parent := range parents {
 		entries, err := os.ReadDir(parent)
 		if err != nil {
@@ -63,13 +63,13 @@ func RemoveEmptyOfEnded(ended func(allocID string) bool) {
 		}
 		for _, e := range entries {
 			if id, _, named := strings.Cut(e.Name(), "."); named && e.IsDir() && ended(id) {
-				removeEmpty(process.Cgroup(filepath.Join(parent, e.Name())))
+				removeIfEmpty(process.Cgroup(filepath.Join(parent, e.Name())))
 			}
 		}
 	}
 }
 
-func removeEmpty(g process.Cgroup) {
+func removeIfEmpty(g process.Cgroup) {
 	if pids, err := g.PIDs(); err == nil && len(pids) == 0 {
 		_ = g.Remove() // the removal fails if a process has entered the cgroup since it was listed
 	}

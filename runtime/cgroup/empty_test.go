@@ -13,8 +13,8 @@ import (
 // A cgroup that has a process, or that belongs to another allocation, is not removed.
 func TestEmptyCgroupsAreRemoved(t *testing.T) {
 	for name, sweep := range map[string]func(id string){
-		"of one task":                    func(id string) { RemoveEmpty(id, "web") },
-		"of allocations that have ended": func(id string) { RemoveEmptyOfEnded(func(allocID string) bool { return allocID == id }) },
+		"of one task":                    func(id string) { RemoveEmptyCgroups(id, "web") },
+		"of allocations that have ended": func(id string) { RemoveEmptyOfEndedAllocs(func(allocID string) bool { return allocID == id }) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			tree := openHierarchy(t)

@@ -22,7 +22,7 @@ func RemoveAllocCgroups(dir string) error {
 	if err != nil {
 		return err
 	}
-	parents, err := process.CgroupParents()
+	parents, err := process.TaskCgroupParents()
 	errs := []error{err}
 	for _, parent := range parents {
 		groups, err := os.ReadDir(parent)

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestSweep(t *testing.T) {
+func TestRemoveAllocCgroups(t *testing.T) {
 	parent := filepath.Join(mountPoint, "freezer/nomad")
 	var fsStat unix.Statfs_t
 	if err := unix.Statfs(mountPoint, &fsStat); err == nil && fsStat.Type == unix.CGROUP2_SUPER_MAGIC {

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Watch calls stepped each time the wall clock was set or the machine has resumed from a suspend,
+// WatchSteps calls stepped each time the wall clock was set or the machine has resumed from a suspend,
 // until ctx ends. stepped must not block. An error means that the kernel cannot report changes.
-func Watch(ctx context.Context, onStep func()) error {
+func WatchSteps(ctx context.Context, onStep func()) error {
 	fd, err := unix.TimerfdCreate(unix.CLOCK_REALTIME, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
 	if err != nil {
 		return fmt.Errorf("create timerfd: %w", err)

@@ -13,7 +13,7 @@ func TestWatchEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	calls := 0
-	if err := Watch(ctx, func() { calls++ }); err != nil {
+	if err := WatchSteps(ctx, func() { calls++ }); err != nil {
 		t.Error(err)
 	}
 	if calls > 0 {

@@ -63,7 +63,7 @@ func (f Filter) followForDuration(ctx context.Context, d time.Duration, from eve
 		case err != nil:
 			return err
 		}
-		if c := f.batch(changed); len(c.Events) > 0 {
+		if c := f.matchingBatch(changed); len(c.Events) > 0 {
 			if err := send(c); err != nil {
 				return err
 			}
@@ -73,8 +73,8 @@ func (f Filter) followForDuration(ctx context.Context, d time.Duration, from eve
 
 var errHeartbeatDue = errors.New("time for a sign of life")
 
-// batch returns the events of a change that match the filter.
-func (f Filter) batch(changed []store.Event) Batch {
+// matchingBatch returns the events of a change that match the filter.
+func (f Filter) matchingBatch(changed []store.Event) Batch {
 	var c Batch
 	for _, e := range changed {
 		if f.matches(e) {

@@ -48,7 +48,7 @@ func TestFilter(t *testing.T) {
 				t.Fatal(err)
 			}
 			var got, want []string
-			for _, e := range f.batch([]store.Event{job, alloc, node}).Events {
+			for _, e := range f.matchingBatch([]store.Event{job, alloc, node}).Events {
 				got = append(got, string(e.Topic)+":"+e.Key)
 			}
 			for _, e := range c.want {

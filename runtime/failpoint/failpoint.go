@@ -6,25 +6,25 @@ type Step int
 // The steps in the order in which an allocation reaches them. The tests have a row for
 // each step, with each phase and each process that can be killed.
 const (
-	StepJobAccepted   Step = iota // a job is registered
-	StepAllocDir                  // the directory of the allocation is made
-	StepPrerun                    // a hook of the allocation is called
-	StepTaskDir                   // the directory of the task and its FIFOs are made
-	StepPrestart                  // a hook of the task is called
-	StepStartTask                 // the driver starts the task
-	StepHandleStored              // the handle of the task is stored
-	StepPoststart                 // a hook is called after the start of the task
-	StepRunning                   // the task runs, with an open exec session
-	StepExitObserved              // the exit of the process is stored
-	StepRestartDelay              // the decision to restart the task is stored
-	StepPreKill                   // hooks are called and the shutdown delay runs before a stop
-	StepStopTask                  // the driver stops the task
-	StepDestroyTask               // the driver removes the task
-	StepStopHooks                 // hooks clean up after the task
-	StepPostrun                   // hooks clean up after the allocation
-	StepCollection                // the directory of the allocation is removed
-	StepUpdateInPlace             // a running allocation gets another version of its job
-	StepUpdateStop                // another allocation replaces a running one
+	StepJobAccepted       Step = iota // a job is registered
+	StepAllocDir                      // the directory of the allocation is made
+	StepPrerun                        // a hook of the allocation is called
+	StepTaskDir                       // the directory of the task and its FIFOs are made
+	StepPrestart                      // a hook of the task is called
+	StepStartTask                     // the driver starts the task
+	StepHandleStored                  // the handle of the task is stored
+	StepPoststart                     // a hook is called after the start of the task
+	StepRunning                       // the task runs, with an open exec session
+	StepExitObserved                  // the exit of the process is stored
+	StepRestartDelay                  // the decision to restart the task is stored
+	StepPreKill                       // hooks are called and the shutdown delay runs before a stop
+	StepStopTask                      // the driver stops the task
+	StepDestroyTask                   // the driver removes the task
+	StepStopHooks                     // hooks clean up after the task
+	StepPostrun                       // hooks clean up after the allocation
+	StepGarbageCollection             // the directory of the allocation is removed
+	StepUpdateInPlace                 // a running allocation gets another version of its job
+	StepUpdateStop                    // another allocation replaces a running one
 
 	stepCount
 )
@@ -78,20 +78,20 @@ func Hit(s Step, p Phase) {
 
 // ActiveStep is a step that is in progress.
 type ActiveStep struct {
-	step           Step
-	duringReported chan struct{} // closed when OnHit(During) has returned; nil if OnHit is not set
+	step              Step
+	duringHitReturned chan struct{} // closed when OnHit(During) has returned; nil if OnHit is not set
 }
 
-// Enter reports Before, and reports During concurrently with the work of the caller, because
+// EnterStep reports Before, and reports During concurrently with the work of the caller, because
 // another process or the disk does that work. The caller must call Leave after the work.
-func Enter(s Step) ActiveStep {
+func EnterStep(s Step) ActiveStep {
 	if OnHit == nil {
 		return ActiveStep{}
 	}
 	OnHit(s, PhaseBefore)
-	e := ActiveStep{step: s, duringReported: make(chan struct{})}
+	e := ActiveStep{step: s, duringHitReturned: make(chan struct{})}
 	go func() {
-		defer close(e.duringReported)
+		defer close(e.duringHitReturned)
 		OnHit(s, PhaseDuring)
 	}()
 	return e
@@ -99,9 +99,9 @@ func Enter(s Step) ActiveStep {
 
 // Leave waits until During has been reported, and reports After.
 func (e ActiveStep) Leave() {
-	if e.duringReported == nil {
+	if e.duringHitReturned == nil {
 		return
 	}
-	<-e.duringReported
+	<-e.duringHitReturned
 	OnHit(e.step, PhaseAfter)
 }

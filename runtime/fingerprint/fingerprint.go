@@ -75,7 +75,7 @@ func (p *prober) setAttribute(name, value string) {
 	}
 }
 
-func (p *prober) setNumber(name string, n int64) {
+func (p *prober) setNumericAttribute(name string, n int64) {
 	if n > 0 {
 		p.host.Attributes[name] = strconv.FormatInt(n, 10)
 	}
@@ -161,8 +161,8 @@ func (p *prober) readCPU() {
 	}
 	online := len(cores)
 	p.host.Cores = usable
-	p.setNumber("cpu.numcores", int64(online))
-	p.setNumber("cpu.reservablecores", int64(usable))
+	p.setNumericAttribute("cpu.numcores", int64(online))
+	p.setNumericAttribute("cpu.reservablecores", int64(usable))
 
 	info := p.readText("proc/cpuinfo")
 	p.setAttribute("cpu.modelname", cpuinfoField(info, "model name"))
@@ -174,9 +174,9 @@ func (p *prober) readCPU() {
 		return
 	}
 	p.host.CPUMHz = usable * mhz
-	p.setNumber("cpu.frequency", int64(mhz))
-	p.setNumber("cpu.totalcompute", int64(online)*int64(mhz))
-	p.setNumber("cpu.usablecompute", int64(usable)*int64(mhz))
+	p.setNumericAttribute("cpu.frequency", int64(mhz))
+	p.setNumericAttribute("cpu.totalcompute", int64(online)*int64(mhz))
+	p.setNumericAttribute("cpu.usablecompute", int64(usable)*int64(mhz))
 }
 
 // mhz returns the frequency of the first core: its base frequency, else the maximum frequency,
@@ -210,7 +210,7 @@ func (p *prober) readNUMA() {
 	if err != nil || len(nodes) == 0 {
 		return
 	}
-	p.setNumber("numa.node.count", int64(len(nodes)))
+	p.setNumericAttribute("numa.node.count", int64(len(nodes)))
 	for _, node := range nodes {
 		p.setAttribute("numa."+node[strings.LastIndexByte(node, '/')+1:]+".cores", p.readText(node+"/cpulist"))
 	}
@@ -244,7 +244,7 @@ func parseCPUList(list string) (members []int) {
 func (p *prober) readMemory() {
 	total := totalMemory()
 	p.host.MemoryMB = int(total >> 20)
-	p.setNumber("memory.totalbytes", total)
+	p.setNumericAttribute("memory.totalbytes", total)
 	if total == 0 {
 		p.addDegradation("the size of the memory is unknown: memory is not limited by what the machine has")
 	}

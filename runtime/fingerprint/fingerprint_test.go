@@ -63,7 +63,7 @@ func TestRead(t *testing.T) {
 
 // Read succeeds on a machine without readable files, and Degradations lists what the
 // machine lacks.
-func TestMachineWithoutFiles(t *testing.T) {
+func TestReadWithoutProcAndSysFiles(t *testing.T) {
 	p := prober{rootFS: fstest.MapFS{}, host: Host{Attributes: map[string]string{}}}
 	p.readAgent()
 	p.readKernel()

@@ -110,8 +110,8 @@ func (p *prober) readStorage() {
 	if st.Frsize > 0 {
 		block = uint64(st.Frsize)
 	}
-	p.setNumber("unique.storage.bytestotal", int64(st.Blocks*block))
-	p.setNumber("unique.storage.bytesfree", int64(st.Bavail*block))
+	p.setNumericAttribute("unique.storage.bytestotal", int64(st.Blocks*block))
+	p.setNumericAttribute("unique.storage.bytesfree", int64(st.Bavail*block))
 	p.host.DiskMB = int(st.Blocks * block >> 20)
 	if st.Blocks > 0 && st.Bavail == 0 {
 		p.addDegradation(fmt.Sprintf("no space left on the file system of %s: nothing new can be stored or started, and output of tasks is lost; remove files from it, or enlarge it", dir))

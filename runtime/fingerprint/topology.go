@@ -35,10 +35,10 @@ func (p *prober) readTopology(cores []int, mhz int) *base.Topology {
 		core := base.Core{
 			CoreID:    uint32(id),
 			NodeID:    nodeOf[id],
-			SocketID:  uint32(p.readPositive(dir + "topology/physical_package_id")),
+			SocketID:  uint32(p.readPositiveNumber(dir + "topology/physical_package_id")),
 			Disable:   usable != nil && !usable.IsSet(id),
-			BaseSpeed: p.readPositive(dir+"cpufreq/base_frequency") / 1000,
-			MaxSpeed:  p.readPositive(dir+"cpufreq/cpuinfo_max_freq") / 1000,
+			BaseSpeed: p.readPositiveNumber(dir+"cpufreq/base_frequency") / 1000,
+			MaxSpeed:  p.readPositiveNumber(dir+"cpufreq/cpuinfo_max_freq") / 1000,
 		}
 		if core.BaseSpeed == 0 && core.MaxSpeed == 0 {
 			core.GuessSpeed = uint64(mhz)
@@ -66,8 +66,8 @@ func (p *prober) numaDistances(node uint32, self, nodes int) []uint32 {
 	return row
 }
 
-// readPositive returns the number in a file; 0 if the file is missing or the number is negative.
-func (p *prober) readPositive(path string) uint64 {
+// readPositiveNumber returns the number in a file; 0 if the file is missing or the number is negative.
+func (p *prober) readPositiveNumber(path string) uint64 {
 	n, err := strconv.ParseUint(p.readText(path), 10, 32)
 	if err != nil {
 		return 0

@@ -90,19 +90,19 @@ func Evaluate(p Params, s Snapshot) Verdict {
 	at, known := healthyAt(p, s)
 	switch {
 	case s.hasFailedTask():
-		return Verdict{State: Unhealthy, Why: taskReasons(p, s)}
+		return Verdict{State: Unhealthy, Why: unhealthyTaskReasons(p, s)}
 	case s.Stopping:
 		return Verdict{State: Stopped}
 	case s.hasDeadTask():
-		return Verdict{State: Unhealthy, Why: taskReasons(p, s)}
+		return Verdict{State: Unhealthy, Why: unhealthyTaskReasons(p, s)}
 	case s.AllocFailed:
 		return Verdict{State: Unhealthy}
 	case s.hasUnhealthyHook():
-		return Verdict{State: Unhealthy, Why: taskReasons(p, s)}
+		return Verdict{State: Unhealthy, Why: unhealthyTaskReasons(p, s)}
 	case known && !s.Now.Before(at):
 		return Verdict{State: Healthy}
 	case !s.Now.Before(p.Deadline):
-		return Verdict{State: Unhealthy, Why: taskReasons(p, s)}
+		return Verdict{State: Unhealthy, Why: unhealthyTaskReasons(p, s)}
 	case known && at.Before(p.Deadline):
 		return Verdict{RecheckAt: at}
 	}
@@ -183,9 +183,9 @@ func (s Snapshot) hasUnhealthyHook() bool {
 	return slices.ContainsFunc(s.Hooks, func(h Hook) bool { return h.Unhealthy })
 }
 
-// hookReasons returns the reasons of unhealthy hooks, and from the deadline on also the
+// unhealthyHookReasons returns the reasons of unhealthy hooks, and from the deadline on also the
 // hooks that have not reported.
-func (s Snapshot) hookReasons(p Params) string {
+func (s Snapshot) unhealthyHookReasons(p Params) string {
 	var reasons []string
 	for _, h := range s.Hooks {
 		switch {
@@ -200,9 +200,9 @@ func (s Snapshot) hookReasons(p Params) string {
 	return strings.Join(reasons, "; ")
 }
 
-// taskReasons returns the tasks that are the cause of an unhealthy allocation, with the
+// unhealthyTaskReasons returns the tasks that are the cause of an unhealthy allocation, with the
 // reason for each.
-func taskReasons(p Params, s Snapshot) map[string]string {
+func unhealthyTaskReasons(p Params, s Snapshot) map[string]string {
 	why := make(map[string]string)
 	failed := s.hasFailedTask()
 	for _, t := range s.Tasks {
@@ -227,8 +227,8 @@ func (t Task) unhealthyReason(p Params, s Snapshot) string {
 		return "Unhealthy because of dead task"
 	case t.Dead:
 		return ""
-	case main && s.hookReasons(p) != "":
-		return s.hookReasons(p)
+	case main && s.unhealthyHookReasons(p) != "":
+		return s.unhealthyHookReasons(p)
 	case s.Now.Before(p.Deadline):
 		return "" // another task caused the verdict before the deadline
 	case t.Started.Add(p.MinHealthyTime).After(s.Now):
@@ -238,12 +238,12 @@ func (t Task) unhealthyReason(p Params, s Snapshot) string {
 	case s.ChecksMissing:
 		return "Service checks not registered"
 	}
-	return s.checkReasons(p, t)
+	return s.failedCheckReasons(p, t)
 }
 
-// checkReasons names the failed checks of a running task: its own checks and, unless it
+// failedCheckReasons names the failed checks of a running task: its own checks and, unless it
 // is an ephemeral prestart task, the checks of the group.
-func (s Snapshot) checkReasons(p Params, t Task) string {
+func (s Snapshot) failedCheckReasons(p Params, t Task) string {
 	latest, _ := s.lastTaskStart()
 	var reasons []string
 	for _, c := range s.Checks {

@@ -29,10 +29,10 @@ type Config struct {
 	// AllocRunner returns the runner of an allocation, or nil if this node has no record of it
 	// or has not restored it yet.
 	AllocRunner func(id string) *allocrunner.Runner
-	// Ready is closed when AllocRunner returns the allocations of the earlier agent.
-	Ready  <-chan struct{}
-	Store  *store.Store
-	Logger hclog.Logger
+	// PreviousAllocsLoaded is closed when AllocRunner returns the allocations of the earlier agent.
+	PreviousAllocsLoaded <-chan struct{}
+	Store                *store.Store
+	Logger               hclog.Logger
 }
 
 // Host implements hook.Host for the plugins of a node.
@@ -78,7 +78,7 @@ func (h *Host) authorize(ctx context.Context, s hook.Scope) (authorizedCall, err
 		return authorizedCall{}, err
 	}
 	select {
-	case <-h.config.Ready:
+	case <-h.config.PreviousAllocsLoaded:
 	case <-ctx.Done():
 		return authorizedCall{}, ctx.Err()
 	}
@@ -206,7 +206,7 @@ func (h *Host) Stats(ctx context.Context, s hook.Scope, interval time.Duration) 
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	stream, exited, err := c.runner.SampleTask(ctx, c.task, interval)
+	stream, exited, err := c.runner.SampleTaskStats(ctx, c.task, interval)
 	if err != nil {
 		cancel()
 		end()
@@ -234,7 +234,7 @@ func (h *Host) Stats(ctx context.Context, s hook.Scope, interval time.Duration) 
 				return
 			case <-time.After(interval):
 			}
-			next, of, err := c.runner.SampleTask(ctx, c.task, interval)
+			next, of, err := c.runner.SampleTaskStats(ctx, c.task, interval)
 			switch {
 			case of != exited, c.tokenExpired():
 				return

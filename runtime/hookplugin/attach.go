@@ -22,7 +22,7 @@ type AttachTarget struct {
 	AllocID   string
 	Task      string // "" for the allocation
 	AllocJSON func() ([]byte, error)
-	Emit      func(*api.TaskEvent) // Emit emits an event on the task, or on all tasks
+	EmitEvent func(*api.TaskEvent) // Emit emits an event on the task, or on all tasks
 	// PreviousAttachments holds the hooks that an earlier agent had attached, with their
 	// attachments as JSON.
 	PreviousAttachments map[string]string
@@ -44,9 +44,9 @@ type Config struct {
 	// BuiltinLimits are the operator's limits for builtin hooks, by name.
 	BuiltinLimits map[string]map[string]any
 	// Token returns the capability token that a hook presents to the host service.
-	Token    func(allocID, task, hook string) string
-	Cleanups CleanupStore
-	Logger   hclog.Logger
+	Token        func(allocID, task, hook string) string
+	CleanupStore CleanupStore
+	Logger       hclog.Logger
 }
 
 // Set holds the hook plugins of a node. It makes their hooks for allocations and tasks,
@@ -157,7 +157,7 @@ func BuiltinHooks(job *api.Job) (names []string) {
 
 // AllocHooks returns the hooks of an allocation, without the hooks that only one of
 // its tasks attaches.
-func (s *Set) AllocHooks(a *api.Allocation, c AttachTarget) []hooks.Entry {
+func (s *Set) AllocHooks(a *api.Allocation, c AttachTarget) []hooks.OrderedHook {
 	group := a.GetTaskGroup()
 	var taskDrivers []string
 	for _, t := range group.Tasks {
@@ -167,7 +167,7 @@ func (s *Set) AllocHooks(a *api.Allocation, c AttachTarget) []hooks.Entry {
 }
 
 // TaskHooks returns the hooks of a task.
-func (s *Set) TaskHooks(a *api.Allocation, t *api.Task, c AttachTarget) []hooks.Entry {
+func (s *Set) TaskHooks(a *api.Allocation, t *api.Task, c AttachTarget) []hooks.OrderedHook {
 	list := s.attachedHooks(a, []string{t.Driver}, model.MergedMeta(a.Job.Meta, a.GetTaskGroup().Meta, t.Meta), c)
 	for _, b := range builtinHooks {
 		blocks := b.readBlocks(t)
@@ -184,17 +184,17 @@ func (s *Set) TaskHooks(a *api.Allocation, t *api.Task, c AttachTarget) []hooks.
 		}
 		h := s.newHook(b.name, attachment{explicit: true, builtinJSON: raw}, c)
 		h.builtin = b
-		list = append(list, hooks.Entry{Order: b.order, Hook: h})
+		list = append(list, hooks.OrderedHook{Order: b.order, Hook: h})
 	}
 	return list
 }
 
 // attachedHooks returns the plugin hooks for an allocation or a task with these drivers and
 // this meta, including the detached hooks of c.PreviousAttachments.
-func (s *Set) attachedHooks(a *api.Allocation, drivers []string, meta map[string]string, c AttachTarget) []hooks.Entry {
+func (s *Set) attachedHooks(a *api.Allocation, drivers []string, meta map[string]string, c AttachTarget) []hooks.OrderedHook {
 	known := s.config.KnownHooks()
 	attached := make(map[string]bool)
-	var list []hooks.Entry
+	var list []hooks.OrderedHook
 	for _, name := range s.candidateHooks(known, meta) {
 		h, d := s.newHook(name, attachment{}, c), known[name]
 		match := h.rule.Match
@@ -206,13 +206,13 @@ func (s *Set) attachedHooks(a *api.Allocation, drivers []string, meta map[string
 		h.attachment = attachment{explicit: made, jobJSON: text}
 		h.description.Store(d)
 		attached[name] = true
-		list = append(list, hooks.Entry{Order: h.rule.Order, Hook: h})
+		list = append(list, hooks.OrderedHook{Order: h.rule.Order, Hook: h})
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.PreviousAttachments)) {
 		if !attached[name] && CheckHookName(name) == nil {
 			h := s.newHook(name, attachment{explicit: true, jobJSON: c.PreviousAttachments[name]}, c)
 			h.cleanupOnly = true
-			list = append(list, hooks.Entry{Order: h.rule.Order, Hook: h})
+			list = append(list, hooks.OrderedHook{Order: h.rule.Order, Hook: h})
 		}
 	}
 	return list

@@ -75,7 +75,7 @@ func TestCheckTaskAttachment(t *testing.T) {
 		{"script", both, `{"exited": {}, "postrun": null}`, ""},
 		{"script", both, "", ""},
 	} {
-		err := CheckTaskAttachment(c.name, c.config, descriptionOf(c.points...))
+		err := CheckTaskAttachment(c.name, c.config, descriptionOfPoints(c.points...))
 		if want := c.want + refusedText; c.want == "" && err != nil || c.want != "" && (err == nil || err.Error() != want) {
 			t.Errorf("%s at %v with %s: %v, want %q", c.name, c.points, c.config, err, c.want)
 		}
@@ -85,7 +85,7 @@ func TestCheckTaskAttachment(t *testing.T) {
 // A plugin that takes part in every allocation, and is slow to start with the agent,
 // must not miss the allocations that start before it is up.
 func TestExpectedHookIsAttached(t *testing.T) {
-	every := descriptionOf(hook.Prerun)
+	every := descriptionOfPoints(hook.Prerun)
 	every.AllAllocs = true
 	s := &pluginFixture{description: every, expectedHooks: []string{"stamp"}, onCall: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error { return nil }}
 	alloc := &api.Allocation{ID: "a", JobID: "web", TaskGroup: "g", Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{{Name: "t"}}}}}}
@@ -121,7 +121,7 @@ func TestExpectedHookIsAttached(t *testing.T) {
 // rules have changed.
 func TestDetachedHookIsCalledForCleanup(t *testing.T) {
 	alloc := &api.Allocation{ID: "a", JobID: "web", TaskGroup: "g", Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{{Name: "t"}}}}}}
-	all := descriptionOf(slices.Collect(hook.AllPoints())...)
+	all := descriptionOfPoints(slices.Collect(hook.AllPoints())...)
 	all.ReportsHealth = true
 	all.Schema = hclspec.Object(map[string]*hclspec.Spec{"pool": hclspec.Attr("pool", "string", true)})
 	var calledPoints []string
@@ -141,7 +141,7 @@ func TestDetachedHookIsCalledForCleanup(t *testing.T) {
 	}
 
 	next := s.newSet(Rule{Name: "stamp", Match: &Match{Job: "db"}})
-	next.config.FindPlugin = func(ctx context.Context, name string, until time.Time) (Remote, *hook.Description, error) {
+	next.config.FindPlugin = func(ctx context.Context, name string, until time.Time) (RemoteHook, *hook.Description, error) {
 		if name == "gone" {
 			return nil, nil, supervisor.ErrNoHook
 		}
@@ -157,7 +157,7 @@ func TestDetachedHookIsCalledForCleanup(t *testing.T) {
 		if err != nil || !maps.Equal(answer.State, state) {
 			t.Errorf("prestart of %s: %v, %v", p.Name(), answer, err)
 		}
-		err = errors.Join(errOf(p.Prerun(t.Context(), hook.AllocPrerunRequest{})), errOf(p.Postrun(t.Context(), hook.AllocPostrunRequest{})), errOf(p.Stop(t.Context(), hook.TaskStopRequest{})), errOf(p.Destroy(t.Context(), hook.AllocDestroyRequest{})))
+		err = errors.Join(discardResult(p.Prerun(t.Context(), hook.AllocPrerunRequest{})), discardResult(p.Postrun(t.Context(), hook.AllocPostrunRequest{})), discardResult(p.Stop(t.Context(), hook.TaskStopRequest{})), discardResult(p.Destroy(t.Context(), hook.AllocDestroyRequest{})))
 		if err != nil {
 			t.Errorf("%s: %v", p.Name(), err)
 		}
@@ -173,7 +173,7 @@ func TestDetachedHookIsCalledForCleanup(t *testing.T) {
 // The innermost key is used as a whole: the group's key for the allocation, the task's
 // key for a task.
 func TestNearestAttachmentIsUsed(t *testing.T) {
-	s := &pluginFixture{description: fullDescription}
+	s := &pluginFixture{description: allPointsDescription}
 	keys := func(text string) map[string]string {
 		if text == "" {
 			return nil
@@ -189,7 +189,7 @@ func TestNearestAttachmentIsUsed(t *testing.T) {
 	} {
 		task := &api.Task{Name: "t", Meta: keys(c.task)}
 		alloc := &api.Allocation{TaskGroup: "g", Job: &api.Job{Meta: keys(c.job), TaskGroups: []*api.TaskGroup{{Name: new("g"), Meta: keys(c.group), Tasks: []*api.Task{task}}}}}
-		for what, list := range map[string][]hooks.Entry{c.ofAlloc: s.newSet().AllocHooks(alloc, AttachTarget{}), c.ofTask: s.newSet().TaskHooks(alloc, task, AttachTarget{})} {
+		for what, list := range map[string][]hooks.OrderedHook{c.ofAlloc: s.newSet().AllocHooks(alloc, AttachTarget{}), c.ofTask: s.newSet().TaskHooks(alloc, task, AttachTarget{})} {
 			got := ""
 			for _, o := range list {
 				got += o.Hook.(*Hook).Attachment()

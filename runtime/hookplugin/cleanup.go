@@ -16,13 +16,13 @@ import (
 func cleanupCall(d *state.PendingCleanup) callFunc {
 	switch {
 	case d.Postrun != nil:
-		return bindRequest(Remote.Postrun, d.Postrun, &d.Postrun.RequestMeta, &d.Postrun.Alloc)
+		return bindRequest(RemoteHook.Postrun, d.Postrun, &d.Postrun.RequestMeta, &d.Postrun.Alloc)
 	case d.Stop != nil:
-		return bindRequest(Remote.Stop, d.Stop, &d.Stop.RequestMeta, &d.Stop.Alloc)
+		return bindRequest(RemoteHook.Stop, d.Stop, &d.Stop.RequestMeta, &d.Stop.Alloc)
 	case d.Destroy != nil:
-		return bindRequest(Remote.Destroy, d.Destroy, &d.Destroy.RequestMeta, &d.Destroy.Alloc)
+		return bindRequest(RemoteHook.Destroy, d.Destroy, &d.Destroy.RequestMeta, &d.Destroy.Alloc)
 	}
-	return func(context.Context, Remote, callMeta) error { return d.CheckRecord() }
+	return func(context.Context, RemoteHook, callMeta) error { return d.CheckRecord() }
 }
 
 // CleanupStore persists pending cleanups for the next agent. Its methods may be called
@@ -49,7 +49,7 @@ const destroyRetryTimeout = 24 * time.Hour
 func (h *Hook) enqueueCleanup(d state.PendingCleanup, err error) error {
 	d.Hook, d.AllocID, d.Task = h.name, h.target.AllocID, h.target.Task
 	d.Job, d.Raw = h.Attachment(), h.attachment.builtinJSON
-	if putErr := h.set.config.Cleanups.Put(d); putErr != nil {
+	if putErr := h.set.config.CleanupStore.Put(d); putErr != nil {
 		return fmt.Errorf("%w; it is not tried again: %v", err, putErr)
 	}
 	signalChannel(h.set.cleanupAdded)
@@ -70,14 +70,14 @@ func (s *Set) Run(ctx context.Context) {
 		}()
 	}
 	for ctx.Err() == nil {
-		for name := range s.pendingHooks() {
+		for name := range s.hooksWithPendingCleanups() {
 			if loops[name] == nil {
 				begin(name)
 			}
 		}
 		select {
 		case name := <-ended:
-			delete(loops, name) // the next iteration checks pendingHooks again, because the loop may have missed the last pending cleanup
+			delete(loops, name) // the next iteration checks hooksWithPendingCleanups again, because the loop may have missed the last pending cleanup
 		case <-s.cleanupAdded:
 			for _, enqueued := range loops {
 				signalChannel(enqueued)
@@ -95,19 +95,19 @@ func (s *Set) Run(ctx context.Context) {
 // ones, for an agent that has no successor. Run must have returned.
 func (s *Set) RetryAllCleanups(ctx context.Context) {
 	var retryWG sync.WaitGroup
-	for name := range s.pendingHooks() {
+	for name := range s.hooksWithPendingCleanups() {
 		retryWG.Go(func() { s.retryLoop(ctx, name, nil) })
 	}
 	retryWG.Wait()
-	for _, d := range s.config.Cleanups.List() {
+	for _, d := range s.config.CleanupStore.List() {
 		s.logger.Warn("cleanup of a hook abandoned", "hook", d.Hook, "alloc_id", d.AllocID, "task", d.Task, "hook_point", d.Point)
 	}
 }
 
-// pendingHooks returns the names of the hooks with pending cleanups.
-func (s *Set) pendingHooks() map[string]bool {
+// hooksWithPendingCleanups returns the names of the hooks with pending cleanups.
+func (s *Set) hooksWithPendingCleanups() map[string]bool {
 	names := make(map[string]bool)
-	for _, d := range s.config.Cleanups.List() {
+	for _, d := range s.config.CleanupStore.List() {
 		names[d.Hook] = true
 	}
 	return names
@@ -135,7 +135,7 @@ func (s *Set) retryLoop(ctx context.Context, hook string, enqueued <-chan struct
 // retryCleanupsOnce retries each pending cleanup of the hook once, and reports whether any is
 // left to be retried.
 func (s *Set) retryCleanupsOnce(ctx context.Context, hook string) (pending bool) {
-	list := s.config.Cleanups.List()
+	list := s.config.CleanupStore.List()
 	slices.SortStableFunc(list, func(a, b state.PendingCleanup) int { return a.Until.Compare(b.Until) }) // sorts Destroy after the other cleanups of its allocation
 	for _, d := range list {
 		if d.Hook != hook || ctx.Err() != nil {
@@ -146,7 +146,7 @@ func (s *Set) retryCleanupsOnce(ctx context.Context, hook string) (pending bool)
 			s.logger.Debug("cleanup of a hook is still pending", "hook", d.Hook, "alloc_id", d.AllocID, "task", d.Task, "hook_point", d.Point, "error", err)
 			continue
 		}
-		if err := s.config.Cleanups.Delete(d); err != nil {
+		if err := s.config.CleanupStore.Delete(d); err != nil {
 			s.logger.Error("record of a completed cleanup not deleted", "hook", d.Hook, "error", err)
 		}
 	}
@@ -170,7 +170,7 @@ func (s *Set) retryCleanup(ctx context.Context, d state.PendingCleanup) error {
 	h := s.newHook(d.Hook, attachment{explicit: true, jobJSON: d.Job, builtinJSON: d.Raw}, AttachTarget{
 		AllocID: d.AllocID, Task: d.Task,
 		AllocJSON: func() ([]byte, error) { return nil, nil }, // the request has it
-		Emit:      func(*api.TaskEvent) {},
+		EmitEvent: func(*api.TaskEvent) {},
 	})
 	return h.callOnce(ctx, d.Point, cleanupCall(&d))
 }

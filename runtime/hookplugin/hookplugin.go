@@ -135,7 +135,7 @@ func (h *Hook) applyOnError(ctx context.Context, point hook.Point, err error) er
 	err = fmt.Errorf("%s: %w", point, err)
 	switch {
 	case h.rule.WarnOnError:
-		h.target.Emit(model.EventHookFailed(h.name, err.Error()+" (on_error is warn)"))
+		h.target.EmitEvent(model.EventHookFailed(h.name, err.Error()+" (on_error is warn)"))
 		return nil
 	case point == hook.Prestart && h.builtin != nil && h.builtin.failureEvent != nil:
 		if retryable {
@@ -145,7 +145,7 @@ func (h *Hook) applyOnError(ctx context.Context, point hook.Point, err error) er
 	case point == hook.Prestart && retryable:
 		return driver.Recoverable(err)
 	case !point.IsTask() && point != hook.Prerun:
-		h.target.Emit(model.EventHookFailed(h.name, err.Error()))
+		h.target.EmitEvent(model.EventHookFailed(h.name, err.Error()))
 	}
 	return err
 }

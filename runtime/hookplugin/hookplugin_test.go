@@ -23,32 +23,32 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
-// fakeRemote is a hook plugin without a process. It implements the hook points that the
+// fakeRemoteHook is a hook plugin without a process. It implements the hook points that the
 // tests call.
-type fakeRemote struct {
-	Remote
+type fakeRemoteHook struct {
+	RemoteHook
 	onCall func(hook.Point, hook.RequestMeta, hook.Alloc) error
 }
 
-func (*fakeRemote) Done() <-chan struct{} { return nil }
+func (*fakeRemoteHook) Done() <-chan struct{} { return nil }
 
-func (r *fakeRemote) Prerun(_ context.Context, req hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
+func (r *fakeRemoteHook) Prerun(_ context.Context, req hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
 	return hook.AllocPrerunResponse{}, r.onCall(hook.Prerun, req.RequestMeta, req.Alloc)
 }
 
-func (r *fakeRemote) Postrun(_ context.Context, req hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
+func (r *fakeRemoteHook) Postrun(_ context.Context, req hook.AllocPostrunRequest) (hook.AllocPostrunResponse, error) {
 	return hook.AllocPostrunResponse{}, r.onCall(hook.Postrun, req.RequestMeta, req.Alloc)
 }
 
-func (r *fakeRemote) Destroy(_ context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
+func (r *fakeRemoteHook) Destroy(_ context.Context, req hook.AllocDestroyRequest) (hook.AllocDestroyResponse, error) {
 	return hook.AllocDestroyResponse{}, r.onCall(hook.Destroy, req.RequestMeta, req.Alloc)
 }
 
-func (r *fakeRemote) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+func (r *fakeRemoteHook) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	return hook.TaskPrestartResponse{State: map[string]string{"new": "x"}}, r.onCall(hook.Prestart, req.RequestMeta, req.Alloc)
 }
 
-func (r *fakeRemote) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+func (r *fakeRemoteHook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	if err := r.onCall(hook.Poststart, req.RequestMeta, req.Alloc); err != nil {
 		return hook.TaskPoststartResponse{}, err
 	}
@@ -56,7 +56,7 @@ func (r *fakeRemote) Poststart(ctx context.Context, req hook.TaskPoststartReques
 	return hook.TaskPoststartResponse{}, ctx.Err()
 }
 
-func (r *fakeRemote) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
+func (r *fakeRemoteHook) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
 	return hook.TaskStopResponse{}, r.onCall(hook.Stop, req.RequestMeta, req.Alloc)
 }
 
@@ -86,11 +86,11 @@ type pluginFixture struct {
 func (s *pluginFixture) newSet(rules ...Rule) *Set {
 	s.cleanups = memoryStore{}
 	return New(Config{
-		FindPlugin: func(_ context.Context, name string, _ time.Time) (Remote, *hook.Description, error) {
+		FindPlugin: func(_ context.Context, name string, _ time.Time) (RemoteHook, *hook.Description, error) {
 			if name != "stamp" {
 				return nil, nil, errors.New("no such hook")
 			}
-			return &fakeRemote{onCall: func(m hook.Point, g hook.RequestMeta, a hook.Alloc) error {
+			return &fakeRemoteHook{onCall: func(m hook.Point, g hook.RequestMeta, a hook.Alloc) error {
 				return s.onCall(int(s.callCount.Add(1)), m, g, a)
 			}}, s.description, nil
 		},
@@ -98,7 +98,7 @@ func (s *pluginFixture) newSet(rules ...Rule) *Set {
 		ExpectedHooks: func() []string { return s.expectedHooks },
 		Rules:         rules,
 		Token:         func(alloc, task, hook string) string { return alloc + "/" + task + "/" + hook },
-		Cleanups:      s.cleanups,
+		CleanupStore:  s.cleanups,
 		Logger:        hclog.NewNullLogger(),
 	})
 }
@@ -107,11 +107,11 @@ func (s *pluginFixture) target(task string) AttachTarget {
 	return AttachTarget{
 		AllocID: "a", Task: task,
 		AllocJSON: func() ([]byte, error) { return []byte("whole"), nil },
-		Emit:      func(e *api.TaskEvent) { s.events = append(s.events, e.Message) },
+		EmitEvent: func(e *api.TaskEvent) { s.events = append(s.events, e.Message) },
 	}
 }
 
-func descriptionOf(points ...hook.Point) *hook.Description {
+func descriptionOfPoints(points ...hook.Point) *hook.Description {
 	d := &hook.Description{}
 	for _, m := range points {
 		d.Subscriptions = append(d.Subscriptions, hook.Subscription{Point: m})
@@ -119,7 +119,7 @@ func descriptionOf(points ...hook.Point) *hook.Description {
 	return d
 }
 
-var fullDescription = descriptionOf(hook.Prerun, hook.Postrun, hook.Prestart, hook.Poststart, hook.Stop)
+var allPointsDescription = descriptionOfPoints(hook.Prerun, hook.Postrun, hook.Prestart, hook.Poststart, hook.Stop)
 
 func newTestHook(s *pluginFixture, task string, rules ...Rule) *Hook {
 	p := s.newSet(rules...)
@@ -134,7 +134,7 @@ func TestCallIsRepeatedOnceAfterPluginDeath(t *testing.T) {
 	}{
 		{0, 1, ""}, {1, 2, ""}, {2, 2, "prerun: plugin is shut down: it died at this call, twice; the agent's log has its last words"},
 	} {
-		s := &pluginFixture{description: fullDescription, onCall: func(n int, _ hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
+		s := &pluginFixture{description: allPointsDescription, onCall: func(n int, _ hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
 			if g.Token != "a//stamp" {
 				t.Errorf("capability %q", g.Token)
 			}
@@ -169,7 +169,7 @@ func checkPluginKillingCall(t *testing.T, kills, takes time.Duration, want int64
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		died := make(chan struct{}) // died is replaced with each death of the plugin
-		s := &pluginFixture{description: fullDescription, onCall: func(_ int, _ hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
+		s := &pluginFixture{description: allPointsDescription, onCall: func(_ int, _ hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
 			mu.Lock()
 			death := died
 			mu.Unlock()
@@ -213,7 +213,7 @@ func checkPluginKillingCall(t *testing.T, kills, takes time.Duration, want int64
 // A slow repeated call does not delay the others for long.
 func TestSlowRepeatedCallDelaysOthersBriefly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &pluginFixture{description: fullDescription, onCall: func(n int, _ hook.Point, _ hook.RequestMeta, _ hook.Alloc) error {
+		s := &pluginFixture{description: allPointsDescription, onCall: func(n int, _ hook.Point, _ hook.RequestMeta, _ hook.Alloc) error {
 			if n <= 2 {
 				time.Sleep(time.Second)
 				return hook.ErrPluginDown
@@ -257,7 +257,7 @@ func TestErrorsOfCalls(t *testing.T) {
 		{"the runner tells of a task", Rule{}, refusal, callStop, "stop: no; it is tried again until it succeeds", false, ""},
 		{"of an allocation the plugin does", Rule{}, refusal, callPostrun, "postrun: no; it is tried again until it succeeds", false, "stamp: postrun: no; it is tried again until it succeeds"},
 	} {
-		s := &pluginFixture{description: fullDescription, onCall: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error { return c.fails }}
+		s := &pluginFixture{description: allPointsDescription, onCall: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error { return c.fails }}
 		c.rule.Name = "stamp"
 		err := c.call(t.Context(), newTestHook(s, "t", c.rule))
 		text := ""
@@ -271,11 +271,13 @@ func TestErrorsOfCalls(t *testing.T) {
 }
 
 func callPrerun(ctx context.Context, p *Hook) error {
-	return errOf(p.Prerun(ctx, hook.AllocPrerunRequest{}))
+	return discardResult(p.Prerun(ctx, hook.AllocPrerunRequest{}))
 }
-func callStop(ctx context.Context, p *Hook) error { return errOf(p.Stop(ctx, hook.TaskStopRequest{})) }
+func callStop(ctx context.Context, p *Hook) error {
+	return discardResult(p.Stop(ctx, hook.TaskStopRequest{}))
+}
 func callPostrun(ctx context.Context, p *Hook) error {
-	return errOf(p.Postrun(ctx, hook.AllocPostrunRequest{}))
+	return discardResult(p.Postrun(ctx, hook.AllocPostrunRequest{}))
 }
 
 // callPrestart also checks that a failure does not lose the state.
@@ -292,7 +294,7 @@ func callPrestart(ctx context.Context, p *Hook) error {
 func TestFailedDestroyIsRetriedForADay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calledPoints []string
-		s := &pluginFixture{description: descriptionOf(hook.Destroy, hook.Stop, hook.Postrun), onCall: func(n int, m hook.Point, _ hook.RequestMeta, _ hook.Alloc) error {
+		s := &pluginFixture{description: descriptionOfPoints(hook.Destroy, hook.Stop, hook.Postrun), onCall: func(n int, m hook.Point, _ hook.RequestMeta, _ hook.Alloc) error {
 			if n <= 3 {
 				return errors.New("busy")
 			}
@@ -307,7 +309,7 @@ func TestFailedDestroyIsRetriedForADay(t *testing.T) {
 		if d.Destroy == nil || d.Destroy.Alloc.ID != "a" || d.Destroy.Token != "" || time.Until(d.Until) != 24*time.Hour {
 			t.Fatalf("pending %+v", s.cleanups)
 		}
-		if err := errors.Join(errOf(p.Stop(t.Context(), hook.TaskStopRequest{})), errOf(p.Postrun(t.Context(), hook.AllocPostrunRequest{}))); err == nil {
+		if err := errors.Join(discardResult(p.Stop(t.Context(), hook.TaskStopRequest{})), discardResult(p.Postrun(t.Context(), hook.AllocPostrunRequest{}))); err == nil {
 			t.Error("no error")
 		}
 		p.set.RetryAllCleanups(t.Context())
@@ -319,9 +321,9 @@ func TestFailedDestroyIsRetriedForADay(t *testing.T) {
 }
 
 // Drain returns when its context ends, even if the retries fail.
-func TestDrainEndsWithItsContext(t *testing.T) {
+func TestRetryAllCleanupsEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &pluginFixture{description: descriptionOf(hook.Destroy), onCall: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error { return errors.New("busy") }}
+		s := &pluginFixture{description: descriptionOfPoints(hook.Destroy), onCall: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error { return errors.New("busy") }}
 		p := newTestHook(s, "")
 		if _, err := p.Destroy(t.Context(), hook.AllocDestroyRequest{}); err != nil {
 			t.Error(err)
@@ -337,14 +339,14 @@ func TestDrainEndsWithItsContext(t *testing.T) {
 
 func TestDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		own := descriptionOf(hook.Poststart)
+		own := descriptionOfPoints(hook.Poststart)
 		own.Subscriptions[0].Timeout = 3 * time.Second
 		for _, c := range []struct {
 			takes *hook.Description
 			rule  Rule
 			want  time.Duration
 		}{
-			{fullDescription, Rule{}, 10 * time.Second},
+			{allPointsDescription, Rule{}, 10 * time.Second},
 			{own, Rule{}, 3 * time.Second},
 			{own, Rule{Name: "stamp", Timeout: time.Minute}, time.Minute},
 		} {
@@ -368,7 +370,7 @@ func TestPendingCleanupIsRetried(t *testing.T) {
 		var pluginBroken atomic.Bool
 		pluginBroken.Store(true)
 		var hookStates []string
-		s := &pluginFixture{description: fullDescription, onCall: func(_ int, m hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
+		s := &pluginFixture{description: allPointsDescription, onCall: func(_ int, m hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
 			if pluginBroken.Load() {
 				return errors.New("the database is away")
 			}
@@ -408,7 +410,7 @@ func TestPendingCleanupIsRetried(t *testing.T) {
 // allocation, because no other record of it is left.
 func TestPendingCleanupIsStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := descriptionOf(hook.Postrun)
+		d := descriptionOfPoints(hook.Postrun)
 		d.IncludeAllocJSON = true
 		var receivedRequests []string
 		s := &pluginFixture{description: d, onCall: func(n int, _ hook.Point, g hook.RequestMeta, a hook.Alloc) error {
@@ -441,20 +443,20 @@ func TestPendingCleanupIsStored(t *testing.T) {
 // ones included.
 func TestHangingHookDoesNotDelayOtherCleanup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &pluginFixture{description: fullDescription, onCall: func(_ int, _ hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
+		s := &pluginFixture{description: allPointsDescription, onCall: func(_ int, _ hook.Point, g hook.RequestMeta, _ hook.Alloc) error {
 			if g.Token == "a/t/stamp" {
 				time.Sleep(time.Hour)
 			}
 			return nil
 		}}
 		plugins := s.newSet()
-		plugins.config.FindPlugin = func(_ context.Context, name string, _ time.Time) (Remote, *hook.Description, error) {
-			return &fakeRemote{onCall: func(m hook.Point, g hook.RequestMeta, a hook.Alloc) error {
+		plugins.config.FindPlugin = func(_ context.Context, name string, _ time.Time) (RemoteHook, *hook.Description, error) {
+			return &fakeRemoteHook{onCall: func(m hook.Point, g hook.RequestMeta, a hook.Alloc) error {
 				return s.onCall(0, m, g, a)
-			}}, fullDescription, nil
+			}}, allPointsDescription, nil
 		}
 		cleanups := &lockedMemoryStore{memoryStore: s.cleanups}
-		plugins.config.Cleanups = cleanups
+		plugins.config.CleanupStore = cleanups
 		for i := range 5 {
 			if err := cleanups.Put(state.PendingCleanup{Hook: "stamp", AllocID: "a", Task: "t", Point: hook.Point(i), Stop: &hook.TaskStopRequest{}}); err != nil {
 				t.Fatal(err)
@@ -509,7 +511,7 @@ func (g *lockedMemoryStore) Delete(d state.PendingCleanup) error {
 }
 
 // formatEntries returns the attached hooks with their orders.
-func formatEntries(list []hooks.Entry) string {
+func formatEntries(list []hooks.OrderedHook) string {
 	var entryTexts []string
 	for _, o := range list {
 		entryTexts = append(entryTexts, fmt.Sprintf("%s@%d", o.Hook.Name(), o.Order))
@@ -529,7 +531,7 @@ func TestAttachedHooks(t *testing.T) {
 		return a
 	}
 	on := map[string]string{"lite_hook_stamp": ""}
-	every := descriptionOf(hook.Prerun)
+	every := descriptionOfPoints(hook.Prerun)
 	every.AllAllocs = true
 	for _, c := range []struct {
 		what        string
@@ -538,21 +540,21 @@ func TestAttachedHooks(t *testing.T) {
 		rules       []Rule
 		ofAlloc, of string // expected hooks of the allocation, and of its task t
 	}{
-		{"nobody", fullDescription, alloc(nil, nil, nil), nil, "", ""},
-		{"the job attaches", fullDescription, alloc(on, nil, nil), nil, "stamp@300", "stamp@300"},
-		{"the group", fullDescription, alloc(nil, on, nil), nil, "stamp@300", "stamp@300"},
-		{"the task", fullDescription, alloc(nil, nil, on), nil, "", "stamp@300"},
+		{"nobody", allPointsDescription, alloc(nil, nil, nil), nil, "", ""},
+		{"the job attaches", allPointsDescription, alloc(on, nil, nil), nil, "stamp@300", "stamp@300"},
+		{"the group", allPointsDescription, alloc(nil, on, nil), nil, "stamp@300", "stamp@300"},
+		{"the task", allPointsDescription, alloc(nil, nil, on), nil, "", "stamp@300"},
 		{"the plugin wants all", every, alloc(nil, nil, nil), nil, "stamp@300", "stamp@300"},
-		{"a rule without match leaves it at that", fullDescription, alloc(nil, nil, nil), []Rule{{Name: "stamp"}}, "", ""},
-		{"an empty match attaches to all", fullDescription, alloc(nil, nil, nil), []Rule{{Name: "stamp", Match: &Match{}, Order: 650}}, "stamp@650", "stamp@650"},
-		{"a match by driver", fullDescription, alloc(nil, nil, nil), []Rule{{Name: "stamp", Match: &Match{Job: "web-*", Driver: "docker"}}}, "stamp@300", ""},
+		{"a rule without match leaves it at that", allPointsDescription, alloc(nil, nil, nil), []Rule{{Name: "stamp"}}, "", ""},
+		{"an empty match attaches to all", allPointsDescription, alloc(nil, nil, nil), []Rule{{Name: "stamp", Match: &Match{}, Order: 650}}, "stamp@650", "stamp@650"},
+		{"a match by driver", allPointsDescription, alloc(nil, nil, nil), []Rule{{Name: "stamp", Match: &Match{Job: "web-*", Driver: "docker"}}}, "stamp@300", ""},
 		{"one that does not match takes from who wants all", every, alloc(nil, nil, nil), []Rule{{Name: "stamp", Match: &Match{Job: "db"}}}, "", ""},
-		{"but not from jobs", fullDescription, alloc(on, nil, nil), []Rule{{Name: "stamp", Match: &Match{Job: "db"}}}, "stamp@300", "stamp@300"},
-		{"a match by meta", fullDescription, alloc(map[string]string{"team": "red"}, nil, nil), []Rule{{Name: "stamp", Match: &Match{Meta: map[string]string{"team": "r*"}}}}, "stamp@300", "stamp@300"},
-		{"a match by a name with a slash", fullDescription, alloc(map[string]string{"team": "red/left"}, nil, nil), []Rule{{Name: "stamp", Match: &Match{Meta: map[string]string{"team": "r*"}}}}, "stamp@300", "stamp@300"},
-		{"a match of the job that has made the job", fullDescription, child(alloc(nil, nil, nil)), []Rule{{Name: "stamp", Match: &Match{Job: "cron"}}}, "stamp@300", "stamp@300"},
-		{"and of the job itself", fullDescription, child(alloc(nil, nil, nil)), []Rule{{Name: "stamp", Match: &Match{Job: "cron/periodic-[0-9]*"}}}, "stamp@300", "stamp@300"},
-		{"rules go first, in their order", fullDescription, alloc(on, nil, nil), []Rule{{Name: "z", Match: &Match{}}, {Name: "b", Match: &Match{}}}, "z@300 b@300 stamp@300", "z@300 b@300 stamp@300"},
+		{"but not from jobs", allPointsDescription, alloc(on, nil, nil), []Rule{{Name: "stamp", Match: &Match{Job: "db"}}}, "stamp@300", "stamp@300"},
+		{"a match by meta", allPointsDescription, alloc(map[string]string{"team": "red"}, nil, nil), []Rule{{Name: "stamp", Match: &Match{Meta: map[string]string{"team": "r*"}}}}, "stamp@300", "stamp@300"},
+		{"a match by a name with a slash", allPointsDescription, alloc(map[string]string{"team": "red/left"}, nil, nil), []Rule{{Name: "stamp", Match: &Match{Meta: map[string]string{"team": "r*"}}}}, "stamp@300", "stamp@300"},
+		{"a match of the job that has made the job", allPointsDescription, child(alloc(nil, nil, nil)), []Rule{{Name: "stamp", Match: &Match{Job: "cron"}}}, "stamp@300", "stamp@300"},
+		{"and of the job itself", allPointsDescription, child(alloc(nil, nil, nil)), []Rule{{Name: "stamp", Match: &Match{Job: "cron/periodic-[0-9]*"}}}, "stamp@300", "stamp@300"},
+		{"rules go first, in their order", allPointsDescription, alloc(on, nil, nil), []Rule{{Name: "z", Match: &Match{}}, {Name: "b", Match: &Match{}}}, "z@300 b@300 stamp@300", "z@300 b@300 stamp@300"},
 	} {
 		p := (&pluginFixture{description: c.takes}).newSet(c.rules...)
 		ofAlloc, of := formatEntries(p.AllocHooks(c.alloc, AttachTarget{})), formatEntries(p.TaskHooks(c.alloc, c.alloc.GetTaskGroup().Tasks[0], AttachTarget{}))
@@ -603,9 +605,9 @@ func TestAttachment(t *testing.T) {
 }
 
 func TestAllocJSONOnRequest(t *testing.T) {
-	whole := *fullDescription
+	whole := *allPointsDescription
 	whole.IncludeAllocJSON = true
-	for _, d := range []*hook.Description{fullDescription, &whole} {
+	for _, d := range []*hook.Description{allPointsDescription, &whole} {
 		s := &pluginFixture{description: d, onCall: func(_ int, _ hook.Point, _ hook.RequestMeta, a hook.Alloc) error {
 			if got := string(a.JSON); (got == "whole") != d.IncludeAllocJSON {
 				t.Errorf("got %q", got)
@@ -616,13 +618,13 @@ func TestAllocJSONOnRequest(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if s := (&pluginFixture{description: descriptionOf(hook.Stop)}); callPrerun(t.Context(), newTestHook(s, "")) != nil || s.callCount.Load() != 0 {
+	if s := (&pluginFixture{description: descriptionOfPoints(hook.Stop)}); callPrerun(t.Context(), newTestHook(s, "")) != nil || s.callCount.Load() != 0 {
 		t.Error("called for a hook point that it takes no part in")
 	}
 }
 
 func TestBuiltinHooksOfBlocks(t *testing.T) {
-	s := &pluginFixture{description: fullDescription}
+	s := &pluginFixture{description: allPointsDescription}
 	group := "g"
 	task := &api.Task{Name: "t", Artifacts: []*api.TaskArtifact{{}}, Templates: []*api.Template{{}}}
 	a := &api.Allocation{ID: "a", TaskGroup: group, Job: &api.Job{TaskGroups: []*api.TaskGroup{{Name: &group, Tasks: []*api.Task{task}}}}}
@@ -636,7 +638,7 @@ func TestBuiltinHooksOfBlocks(t *testing.T) {
 
 // fakeProcess is the process of a hook plugin.
 type fakeProcess struct {
-	Remote
+	RemoteHook
 	done          chan struct{}
 	onPoststart   func(hook.TaskPoststartRequest) error
 	repeatedFlags []bool // repeatedFlags are the flags of the calls of Poststart
@@ -660,11 +662,11 @@ func TestPluginProcessIsFollowedAfterPoststart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := &pluginFixture{description: fullDescription}
+				s := &pluginFixture{description: allPointsDescription}
 				plugins := s.newSet()
 				w := &fakeProcess{done: make(chan struct{})}
 				var brokenUntil time.Time // broken is the time until which launches fail
-				plugins.config.FindPlugin = func(context.Context, string, time.Time) (Remote, *hook.Description, error) {
+				plugins.config.FindPlugin = func(context.Context, string, time.Time) (RemoteHook, *hook.Description, error) {
 					if time.Now().Before(brokenUntil) {
 						return nil, nil, errors.New("it cannot be started")
 					}
@@ -692,7 +694,7 @@ func TestPluginProcessIsFollowedAfterPoststart(t *testing.T) {
 				if err := p.WaitPlugin(ctx); !errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("error %v", err)
 				}
-				if _, err := p.Poststart(t.Context(), hook.TaskPoststartRequest{}); err == nil || !isClosed(p.PluginExited()) {
+				if _, err := p.Poststart(t.Context(), hook.TaskPoststartRequest{}); err == nil || !isChannelClosed(p.PluginExited()) {
 					t.Errorf("%v; a plugin that was not up is not waited for", err)
 				}
 			})
@@ -714,11 +716,11 @@ func TestPoststartThatEndsItsProcess(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := &pluginFixture{description: fullDescription}
+				s := &pluginFixture{description: allPointsDescription}
 				plugins := s.newSet()
 				var processes []*fakeProcess
-				plugins.config.FindPlugin = func(context.Context, string, time.Time) (Remote, *hook.Description, error) {
-					if n := len(processes); n == 0 || isClosed(processes[n-1].done) {
+				plugins.config.FindPlugin = func(context.Context, string, time.Time) (RemoteHook, *hook.Description, error) {
+					if n := len(processes); n == 0 || isChannelClosed(processes[n-1].done) {
 						p := &fakeProcess{done: make(chan struct{})}
 						p.onPoststart = func(hook.TaskPoststartRequest) error {
 							if len(processes) <= test.deaths {
@@ -752,7 +754,7 @@ func TestPoststartThatEndsItsProcess(t *testing.T) {
 func TestHookWithoutPoststartIsNotFollowed(t *testing.T) {
 	s := &pluginFixture{description: &hook.Description{Subscriptions: []hook.Subscription{{Point: hook.Stop}}}}
 	plugins := s.newSet()
-	plugins.config.FindPlugin = func(context.Context, string, time.Time) (Remote, *hook.Description, error) {
+	plugins.config.FindPlugin = func(context.Context, string, time.Time) (RemoteHook, *hook.Description, error) {
 		return &fakeProcess{done: make(chan struct{})}, s.description, nil
 	}
 	p := plugins.newHook("stamp", attachment{explicit: true}, s.target("t"))
@@ -761,7 +763,7 @@ func TestHookWithoutPoststartIsNotFollowed(t *testing.T) {
 	}
 }
 
-func isClosed(c <-chan struct{}) bool {
+func isChannelClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
 		return true
@@ -776,7 +778,7 @@ func TestWaitForPluginEmitsEvent(t *testing.T) {
 		_, err := p.Prestart(ctx, hook.TaskPrestartRequest{})
 		return err
 	}
-	stop := func(ctx context.Context, p *Hook) error { return errOf(p.Stop(ctx, hook.TaskStopRequest{})) }
+	stop := func(ctx context.Context, p *Hook) error { return discardResult(p.Stop(ctx, hook.TaskStopRequest{})) }
 	for _, c := range []struct {
 		takes time.Duration
 		call  func(context.Context, *Hook) error
@@ -788,13 +790,13 @@ func TestWaitForPluginEmitsEvent(t *testing.T) {
 		{3 * time.Second, stop, nil},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &pluginFixture{description: fullDescription, onCall: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error {
+			s := &pluginFixture{description: allPointsDescription, onCall: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error {
 				time.Sleep(10 * time.Second) // the plugin runs, so the duration of the hook's own work emits no event
 				return nil
 			}}
 			p := newTestHook(s, "t", Rule{Name: "stamp", Timeout: time.Minute})
 			find := p.set.config.FindPlugin
-			p.set.config.FindPlugin = func(ctx context.Context, name string, until time.Time) (Remote, *hook.Description, error) {
+			p.set.config.FindPlugin = func(ctx context.Context, name string, until time.Time) (RemoteHook, *hook.Description, error) {
 				time.Sleep(c.takes)
 				return find(ctx, name, until)
 			}
@@ -808,5 +810,5 @@ func TestWaitForPluginEmitsEvent(t *testing.T) {
 	}
 }
 
-// errOf returns the error of a hook point.
-func errOf[R any](_ R, err error) error { return err }
+// discardResult returns the error of a hook point.
+func discardResult[R any](_ R, err error) error { return err }

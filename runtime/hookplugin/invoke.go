@@ -15,8 +15,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// Remote is a hook in a separate process. *hook.Client implements it.
-type Remote interface {
+// RemoteHook is a hook in a separate process. *hook.Client implements it.
+type RemoteHook interface {
 	hookPoints
 
 	// Done returns a channel that is closed when the process has exited.
@@ -26,7 +26,7 @@ type Remote interface {
 // FindFunc returns the hook of a name, and starts its plugin if necessary. A failed start is
 // retried before until; after that it is an error. The hook points of a hook never
 // change.
-type FindFunc func(ctx context.Context, name string, until time.Time) (Remote, *hook.Description, error)
+type FindFunc func(ctx context.Context, name string, until time.Time) (RemoteHook, *hook.Description, error)
 
 // The timeouts of one call. The hook's description and the operator's rule override
 // the first two.
@@ -57,7 +57,7 @@ type callMeta struct {
 }
 
 // callFunc calls the plugin once.
-type callFunc func(context.Context, Remote, callMeta) error
+type callFunc func(context.Context, RemoteHook, callMeta) error
 
 // callWithRetries calls the plugin at a hook point, if the hook takes part in it. If the plugin
 // dies during the call, invoke repeats the call.
@@ -99,7 +99,7 @@ func (h *Hook) callSerialized(ctx context.Context, point hook.Point, retryWindow
 	endTurn := sync.OnceFunc(func() { <-r.sem })
 	defer endTurn()
 	c := r.startCall()
-	err = h.callOnce(ctx, point, func(ctx context.Context, remote Remote, meta callMeta) error {
+	err = h.callOnce(ctx, point, func(ctx context.Context, remote RemoteHook, meta callMeta) error {
 		defer time.AfterFunc(retryWindow, endTurn).Stop()
 		return f(ctx, remote, meta)
 	})
@@ -153,12 +153,12 @@ func (h *Hook) callOnce(ctx context.Context, point hook.Point, f callFunc) error
 func isStartPoint(point hook.Point) bool { return point == hook.Prerun || point == hook.Prestart }
 
 // findPlugin returns the plugin. A Prerun or Prestart that waits for it emits an event.
-func (h *Hook) findPlugin(ctx context.Context, point hook.Point, until time.Time) (Remote, *hook.Description, error) {
+func (h *Hook) findPlugin(ctx context.Context, point hook.Point, until time.Time) (RemoteHook, *hook.Description, error) {
 	if isStartPoint(point) {
 		emitted := make(chan struct{})
 		timer := time.AfterFunc(waitingEventDelay, func() {
 			defer close(emitted)
-			h.target.Emit(model.EventWaitingForPlugin("hook plugin " + h.name))
+			h.target.EmitEvent(model.EventWaitingForPlugin("hook plugin " + h.name))
 		})
 		defer func() {
 			if !timer.Stop() {

@@ -33,8 +33,8 @@ type oldHook struct {
 }
 
 type poststartCall struct {
-	process      int
-	unknownBytes int // unknownBytes counts the bytes of fields that the hook does not define
+	processNumber int
+	unknownBytes  int // unknownBytes counts the bytes of fields that the hook does not define
 }
 
 func newOldHook(t *testing.T) *oldHook {
@@ -117,10 +117,10 @@ func TestHookWithoutRepeatedField(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			old := newOldHook(t)
 			processes := []*hook.Client{old.startProcess(t, 0, test.dies), old.startProcess(t, 1, false)}
-			s := &pluginFixture{description: fullDescription}
+			s := &pluginFixture{description: allPointsDescription}
 			plugins := s.newSet()
-			plugins.config.FindPlugin = func(context.Context, string, time.Time) (Remote, *hook.Description, error) {
-				if test.dies && !isClosed(processes[0].Done()) {
+			plugins.config.FindPlugin = func(context.Context, string, time.Time) (RemoteHook, *hook.Description, error) {
+				if test.dies && !isChannelClosed(processes[0].Done()) {
 					return processes[0], s.description, nil
 				}
 				return processes[1], s.description, nil
@@ -136,7 +136,7 @@ func TestHookWithoutRepeatedField(t *testing.T) {
 			}
 			old.mu.Lock()
 			defer old.mu.Unlock()
-			if len(old.poststartCalls) != 2 || old.poststartCalls[0].process != 0 || old.poststartCalls[1].process != 1 || old.poststartCalls[0].unknownBytes != 0 || old.poststartCalls[1].unknownBytes == 0 {
+			if len(old.poststartCalls) != 2 || old.poststartCalls[0].processNumber != 0 || old.poststartCalls[1].processNumber != 1 || old.poststartCalls[0].unknownBytes != 0 || old.poststartCalls[1].unknownBytes == 0 {
 				t.Errorf("calls %+v, want one of each process, and the field in the second", old.poststartCalls)
 			}
 			if len(s.events) > 0 {

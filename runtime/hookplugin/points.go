@@ -14,8 +14,8 @@ import (
 // bindRequest returns the call of a hook point. meta and alloc point into request and are
 // filled in before the call. meta is set for each call and cleared after it: the request
 // of a pending cleanup is stored on disk, and its capability token must not be.
-func bindRequest[Q, R any](method func(Remote, context.Context, Q) (R, error), request *Q, meta *hook.RequestMeta, alloc *hook.Alloc) callFunc {
-	return func(ctx context.Context, r Remote, m callMeta) error {
+func bindRequest[Q, R any](method func(RemoteHook, context.Context, Q) (R, error), request *Q, meta *hook.RequestMeta, alloc *hook.Alloc) callFunc {
+	return func(ctx context.Context, r RemoteHook, m callMeta) error {
 		*meta = m.RequestMeta
 		defer func() { *meta = hook.RequestMeta{} }()
 		if m.allocJSON != nil { // allocJSON is nil for a pending cleanup, whose stored request has the JSON
@@ -28,22 +28,22 @@ func bindRequest[Q, R any](method func(Remote, context.Context, Q) (R, error), r
 
 // Prerun implements hook.AllocPrerun.
 func (h *Hook) Prerun(ctx context.Context, req hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
-	return hook.AllocPrerunResponse{}, h.callPoint(ctx, hook.Prerun, bindRequest(Remote.Prerun, &req, &req.RequestMeta, &req.Alloc))
+	return hook.AllocPrerunResponse{}, h.callPoint(ctx, hook.Prerun, bindRequest(RemoteHook.Prerun, &req, &req.RequestMeta, &req.Alloc))
 }
 
 // UpdateAlloc implements hook.AllocUpdate.
 func (h *Hook) UpdateAlloc(ctx context.Context, req hook.AllocUpdateRequest) (hook.AllocUpdateResponse, error) {
-	return hook.AllocUpdateResponse{}, h.callPoint(ctx, hook.UpdateAlloc, bindRequest(Remote.UpdateAlloc, &req, &req.RequestMeta, &req.Alloc))
+	return hook.AllocUpdateResponse{}, h.callPoint(ctx, hook.UpdateAlloc, bindRequest(RemoteHook.UpdateAlloc, &req, &req.RequestMeta, &req.Alloc))
 }
 
 // PreTaskRestart implements hook.AllocPreTaskRestart.
 func (h *Hook) PreTaskRestart(ctx context.Context, req hook.AllocPreTaskRestartRequest) (hook.AllocPreTaskRestartResponse, error) {
-	return hook.AllocPreTaskRestartResponse{}, h.callPoint(ctx, hook.PreTaskRestart, bindRequest(Remote.PreTaskRestart, &req, &req.RequestMeta, &req.Alloc))
+	return hook.AllocPreTaskRestartResponse{}, h.callPoint(ctx, hook.PreTaskRestart, bindRequest(RemoteHook.PreTaskRestart, &req, &req.RequestMeta, &req.Alloc))
 }
 
 // PreKill implements hook.AllocPreKill.
 func (h *Hook) PreKill(ctx context.Context, req hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
-	return hook.AllocPreKillResponse{}, h.callPoint(ctx, hook.PreKill, bindRequest(Remote.PreKill, &req, &req.RequestMeta, &req.Alloc))
+	return hook.AllocPreKillResponse{}, h.callPoint(ctx, hook.PreKill, bindRequest(RemoteHook.PreKill, &req, &req.RequestMeta, &req.Alloc))
 }
 
 // Postrun implements hook.AllocPostrun. A failed call becomes a pending cleanup.
@@ -58,14 +58,14 @@ func (h *Hook) Destroy(ctx context.Context, req hook.AllocDestroyRequest) (hook.
 
 // ShutdownAlloc implements hook.AllocShutdown.
 func (h *Hook) ShutdownAlloc(ctx context.Context, req hook.AllocShutdownRequest) (hook.AllocShutdownResponse, error) {
-	return hook.AllocShutdownResponse{}, h.callPoint(ctx, hook.ShutdownAlloc, bindRequest(Remote.ShutdownAlloc, &req, &req.RequestMeta, &req.Alloc))
+	return hook.AllocShutdownResponse{}, h.callPoint(ctx, hook.ShutdownAlloc, bindRequest(RemoteHook.ShutdownAlloc, &req, &req.RequestMeta, &req.Alloc))
 }
 
 // Prestart implements hook.TaskPrestart. If the failure of a plugin is tolerated, the
 // previous state is kept.
 func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 	response := hook.TaskPrestartResponse{State: req.PreviousState}
-	prestart := func(r Remote, ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
+	prestart := func(r RemoteHook, ctx context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
 		got, err := r.Prestart(ctx, req)
 		if fault := got.Fault(); fault != nil {
 			return got, fault
@@ -82,7 +82,7 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 // Poststart implements hook.TaskPoststart.
 func (h *Hook) Poststart(ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 	var processExited <-chan struct{} // called is closed when the process that was called last has exited
-	poststart := func(r Remote, ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
+	poststart := func(r RemoteHook, ctx context.Context, req hook.TaskPoststartRequest) (hook.TaskPoststartResponse, error) {
 		if processExited != nil {
 			req.Repeated = true // Repeated is set because the previous process may have done the work
 		}
@@ -133,17 +133,17 @@ func (h *Hook) WaitPlugin(ctx context.Context) error {
 
 // Update implements hook.TaskUpdate.
 func (h *Hook) Update(ctx context.Context, req hook.TaskUpdateRequest) (hook.TaskUpdateResponse, error) {
-	return hook.TaskUpdateResponse{}, h.callPoint(ctx, hook.Update, bindRequest(Remote.Update, &req, &req.RequestMeta, &req.Alloc))
+	return hook.TaskUpdateResponse{}, h.callPoint(ctx, hook.Update, bindRequest(RemoteHook.Update, &req, &req.RequestMeta, &req.Alloc))
 }
 
 // PreKilling implements hook.TaskPreKilling.
 func (h *Hook) PreKilling(ctx context.Context, req hook.TaskPreKillingRequest) (hook.TaskPreKillingResponse, error) {
-	return hook.TaskPreKillingResponse{}, h.callPoint(ctx, hook.PreKilling, bindRequest(Remote.PreKilling, &req, &req.RequestMeta, &req.Alloc))
+	return hook.TaskPreKillingResponse{}, h.callPoint(ctx, hook.PreKilling, bindRequest(RemoteHook.PreKilling, &req, &req.RequestMeta, &req.Alloc))
 }
 
 // Exited implements hook.TaskExited.
 func (h *Hook) Exited(ctx context.Context, req hook.TaskExitedRequest) (hook.TaskExitedResponse, error) {
-	return hook.TaskExitedResponse{}, h.callPoint(ctx, hook.Exited, bindRequest(Remote.Exited, &req, &req.RequestMeta, &req.Alloc))
+	return hook.TaskExitedResponse{}, h.callPoint(ctx, hook.Exited, bindRequest(RemoteHook.Exited, &req, &req.RequestMeta, &req.Alloc))
 }
 
 // Stop implements hook.TaskStop. A failed call becomes a pending cleanup.
@@ -153,5 +153,5 @@ func (h *Hook) Stop(ctx context.Context, req hook.TaskStopRequest) (hook.TaskSto
 
 // Shutdown implements hook.TaskShutdown.
 func (h *Hook) Shutdown(ctx context.Context, req hook.TaskShutdownRequest) (hook.TaskShutdownResponse, error) {
-	return hook.TaskShutdownResponse{}, h.callPoint(ctx, hook.Shutdown, bindRequest(Remote.Shutdown, &req, &req.RequestMeta, &req.Alloc))
+	return hook.TaskShutdownResponse{}, h.callPoint(ctx, hook.Shutdown, bindRequest(RemoteHook.Shutdown, &req, &req.RequestMeta, &req.Alloc))
 }

@@ -14,8 +14,8 @@ var (
 	_ hook.TaskStop     = (*Cgroup)(nil)
 )
 
-// Cgroups makes and removes the cgroups of tasks; [cgroup.Hierarchy] implements it.
-type Cgroups interface {
+// CgroupManager makes and removes the cgroups of tasks; [cgroup.Hierarchy] implements it.
+type CgroupManager interface {
 	Make(allocID, task string) (string, error)
 	Remove(allocID, task string) error
 }
@@ -23,14 +23,14 @@ type Cgroups interface {
 // Cgroup makes the cgroup of a task before its driver starts it.
 type Cgroup struct {
 	BuiltinHook
-	groups  Cgroups
-	setPath func(path string)
-	logger  hclog.Logger
+	cgroupManager CgroupManager
+	setPath       func(path string)
+	logger        hclog.Logger
 }
 
 // NewCgroup returns the hook for one task. It calls setPath with the path of the cgroup.
-func NewCgroup(groups Cgroups, setPath func(path string), logger hclog.Logger) *Cgroup {
-	return &Cgroup{groups: groups, setPath: setPath, logger: logger}
+func NewCgroup(groups CgroupManager, setPath func(path string), logger hclog.Logger) *Cgroup {
+	return &Cgroup{cgroupManager: groups, setPath: setPath, logger: logger}
 }
 
 // Name implements hook.Hook.
@@ -39,7 +39,7 @@ func (*Cgroup) Name() string { return "cgroup" }
 // Prestart implements hook.TaskPrestart. A failure to make the cgroup is not an error:
 // the driver decides whether it needs one.
 func (h *Cgroup) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook.TaskPrestartResponse, error) {
-	path, err := h.groups.Make(req.Alloc.ID, req.Task.Name)
+	path, err := h.cgroupManager.Make(req.Alloc.ID, req.Task.Name)
 	if err != nil {
 		h.logger.Warn("task without a cgroup", "task", req.Task.Name, "error", err)
 		path = ""
@@ -50,7 +50,7 @@ func (h *Cgroup) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hook
 
 // Stop implements hook.TaskStop.
 func (h *Cgroup) Stop(_ context.Context, req hook.TaskStopRequest) (hook.TaskStopResponse, error) {
-	if err := h.groups.Remove(req.Alloc.ID, req.Task.Name); err != nil {
+	if err := h.cgroupManager.Remove(req.Alloc.ID, req.Task.Name); err != nil {
 		return hook.TaskStopResponse{}, fmt.Errorf("end what the task has left: %w", err)
 	}
 	return hook.TaskStopResponse{}, nil

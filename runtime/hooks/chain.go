@@ -28,22 +28,22 @@ const (
 	OrderLast      = 900 // OrderLast is for hooks that register and check services
 )
 
-// Entry is a hook with its order.
-type Entry struct {
+// OrderedHook is a hook with its order.
+type OrderedHook struct {
 	Order int
 	Hook  Hook
 }
 
 // Deadlines limit the calls of hooks.
 type Deadlines struct {
-	Start       time.Duration // limit of a Prerun or Prestart call
+	StartPoints time.Duration // limit of a Prerun or Prestart call
 	OtherPoints time.Duration // limit of a call of any other hook point
 }
 
 // ChainConfig configures a Chain.
 type ChainConfig struct {
 	Deadlines Deadlines
-	Emit      func(*api.TaskEvent) // emits an event on the task, or on all tasks of the allocation
+	EmitEvent func(*api.TaskEvent) // emits an event on the task, or on all tasks of the allocation
 	Logger    hclog.Logger
 }
 
@@ -58,9 +58,9 @@ type Chain struct {
 
 // NewChain returns a chain of the hooks by order. Hooks of the same order keep the order
 // of list.
-func NewChain(c ChainConfig, list []Entry) *Chain {
+func NewChain(c ChainConfig, list []OrderedHook) *Chain {
 	list = slices.Clone(list)
-	slices.SortStableFunc(list, func(a, b Entry) int { return a.Order - b.Order })
+	slices.SortStableFunc(list, func(a, b OrderedHook) int { return a.Order - b.Order })
 	chain := &Chain{config: c, hooks: make([]Hook, len(list))}
 	for i, e := range list {
 		chain.hooks[i] = e.Hook
@@ -77,8 +77,8 @@ func (c *Chain) Hooks() []Hook {
 	return c.hooks
 }
 
-// Without returns the chain without the hooks for which skip returns true.
-func (c *Chain) Without(skip func(Hook) bool) *Chain {
+// WithoutHooks returns the chain without the hooks for which skip returns true.
+func (c *Chain) WithoutHooks(skip func(Hook) bool) *Chain {
 	if c == nil {
 		return nil
 	}
@@ -128,7 +128,7 @@ func CallUntilError[H, R any](ctx context.Context, c *Chain, point hook.Point, c
 		}
 		tolerated := ctx.Err() == nil && tolerate(err)
 		if ctx.Err() == nil && (tolerated || point == hook.Prestart) {
-			c.config.Emit(hookFailureEvent(h, err))
+			c.config.EmitEvent(hookFailureEvent(h, err))
 		}
 		if !tolerated {
 			return fmt.Errorf("%s hook %q failed: %w", startPointNames[point], h.Name(), err)
@@ -189,7 +189,7 @@ func callHook[H, R any](ctx context.Context, c *Chain, point hook.Point, h Hook,
 	if !h.NoDeadline() {
 		deadline := c.config.Deadlines.OtherPoints
 		if point == hook.Prerun || point == hook.Prestart {
-			deadline = c.config.Deadlines.Start
+			deadline = c.config.Deadlines.StartPoints
 		}
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, deadline)
@@ -206,7 +206,7 @@ func (c *Chain) reportError(ctx context.Context, point hook.Point, h Hook, err e
 	switch {
 	case err == nil || ctx.Err() != nil:
 	case point.IsTask():
-		c.config.Emit(hookFailureEvent(h, err))
+		c.config.EmitEvent(hookFailureEvent(h, err))
 	default:
 		c.config.Logger.Error("hook failed", "hook", h.Name(), "hook_point", point, "error", err)
 	}

@@ -70,14 +70,14 @@ func (hookWithoutPoints) Name() string { return "none" }
 // newTestChain returns a chain of recorders, and their calls and events.
 func newTestChain(hooks ...*recorderHook) (c *Chain, calls, events *[]string) {
 	calls, events = new([]string), new([]string)
-	list := []Entry{{OrderFirst, hookWithoutPoints{}}}
+	list := []OrderedHook{{OrderFirst, hookWithoutPoints{}}}
 	for _, h := range hooks {
 		h.calls = calls
-		list = append(list, Entry{OrderPlugin, h})
+		list = append(list, OrderedHook{OrderPlugin, h})
 	}
 	return NewChain(ChainConfig{
-		Deadlines: Deadlines{Start: time.Minute, OtherPoints: time.Second},
-		Emit:      func(e *api.TaskEvent) { *events = append(*events, e.Type+": "+e.Message) },
+		Deadlines: Deadlines{StartPoints: time.Minute, OtherPoints: time.Second},
+		EmitEvent: func(e *api.TaskEvent) { *events = append(*events, e.Type+": "+e.Message) },
 		Logger:    hclog.NewNullLogger(),
 	}, list), calls, events
 }
@@ -95,8 +95,8 @@ func callExited(ctx context.Context, _ Hook, h hook.TaskExited) (hook.TaskExited
 }
 
 func TestChainSortsByOrder(t *testing.T) {
-	entry := func(order int, name string) Entry { return Entry{order, &recorderHook{name: name}} }
-	list := []Entry{entry(OrderLast, "d"), entry(OrderPlugin, "b"), entry(OrderFirst, "a"), entry(OrderPlugin, "c")}
+	entry := func(order int, name string) OrderedHook { return OrderedHook{order, &recorderHook{name: name}} }
+	list := []OrderedHook{entry(OrderLast, "d"), entry(OrderPlugin, "b"), entry(OrderFirst, "a"), entry(OrderPlugin, "c")}
 	names := ""
 	for _, h := range NewChain(ChainConfig{}, list).Hooks() {
 		names += h.Name()
@@ -163,7 +163,7 @@ func TestStartEndsWithItsContext(t *testing.T) {
 	}
 }
 
-func TestEachCallsAllHooks(t *testing.T) {
+func TestCallEachCallsAllHooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		eventErr := &EventError{errors.New("no"), &api.TaskEvent{Type: "Own"}}
 		chain, calls, events := newTestChain(&recorderHook{name: "a", err: errors.New("no")}, &recorderHook{name: "b", err: eventErr, noDeadline: true}, &recorderHook{name: "c"})
@@ -201,7 +201,7 @@ func TestCallEachAfterContextIsDone(t *testing.T) {
 	}
 }
 
-func TestJoinReturnsAllErrors(t *testing.T) {
+func TestCallAndJoinErrorsReturnsAllErrors(t *testing.T) {
 	a, b := errors.New("a"), errors.New("b")
 	chain, calls, _ := newTestChain(&recorderHook{name: "x", err: a}, &recorderHook{name: "y"}, &recorderHook{name: "z", err: b})
 	err := CallAndJoinErrors(t.Context(), chain, hook.Prerun, callPrerun)
@@ -237,7 +237,7 @@ func TestCallAfterPluginRestarts(t *testing.T) {
 
 func TestChainWithoutHooks(t *testing.T) {
 	var nilChain *Chain
-	if err := CallUntilError(t.Context(), nilChain.Without(func(Hook) bool { return false }), hook.Prerun, callPrerun, nil); err != nil {
+	if err := CallUntilError(t.Context(), nilChain.WithoutHooks(func(Hook) bool { return false }), hook.Prerun, callPrerun, nil); err != nil {
 		t.Error(err)
 	}
 	if nilChain.Hooks() != nil || nilChain.Attachments() != nil {
@@ -247,7 +247,7 @@ func TestChainWithoutHooks(t *testing.T) {
 	if got := fmt.Sprint(chain.Attachments()); got != `map[a:{"x": 1}]` {
 		t.Errorf("attachments %s", got)
 	}
-	CallEach(t.Context(), chain.Without(func(h Hook) bool { return h.Name() == "a" }), hook.Exited, callExited)
+	CallEach(t.Context(), chain.WithoutHooks(func(h Hook) bool { return h.Name() == "a" }), hook.Exited, callExited)
 	if len(*calls) != 1 || (*calls)[0][0] != 'b' {
 		t.Errorf("calls %q, want one of b", *calls)
 	}

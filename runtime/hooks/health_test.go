@@ -61,13 +61,17 @@ func (p *fakeAlloc) startTask() {
 
 func TestHealth(t *testing.T) {
 	var (
-		callPrerun      = func(t *testing.T, h *Health) error { return errOf(h.Prerun(t.Context(), hook.AllocPrerunRequest{})) }
-		callUpdateAlloc = func(t *testing.T, h *Health) error {
-			return errors.Join(errOf(h.UpdateAlloc(t.Context(), hook.AllocUpdateRequest{})), errOf(h.RestartHook().(hook.AllocUpdate).UpdateAlloc(t.Context(), hook.AllocUpdateRequest{})))
+		callPrerun = func(t *testing.T, h *Health) error {
+			return discardResult(h.Prerun(t.Context(), hook.AllocPrerunRequest{}))
 		}
-		callPostrun       = func(t *testing.T, h *Health) error { return errOf(h.Postrun(t.Context(), hook.AllocPostrunRequest{})) }
+		callUpdateAlloc = func(t *testing.T, h *Health) error {
+			return errors.Join(discardResult(h.UpdateAlloc(t.Context(), hook.AllocUpdateRequest{})), discardResult(h.RestartHook().(hook.AllocUpdate).UpdateAlloc(t.Context(), hook.AllocUpdateRequest{})))
+		}
+		callPostrun = func(t *testing.T, h *Health) error {
+			return discardResult(h.Postrun(t.Context(), hook.AllocPostrunRequest{}))
+		}
 		callShutdownAlloc = func(t *testing.T, h *Health) error {
-			return errOf(h.ShutdownAlloc(t.Context(), hook.AllocShutdownRequest{}))
+			return discardResult(h.ShutdownAlloc(t.Context(), hook.AllocShutdownRequest{}))
 		}
 		healthyVerdict = fmt.Sprint(health.Healthy)
 	)

@@ -39,15 +39,15 @@ func TestMaxRunDuration(t *testing.T) {
 			t.Errorf("exceeded at %v, want once at 15s", exceededTimes)
 		}
 		for name, end := range map[string]func() error{
-			"postrun":  func() error { return errOf(h.Postrun(ctx, hook.AllocPostrunRequest{})) },
-			"shutdown": func() error { return errOf(h.ShutdownAlloc(ctx, hook.AllocShutdownRequest{})) },
+			"postrun":  func() error { return discardResult(h.Postrun(ctx, hook.AllocPostrunRequest{})) },
+			"shutdown": func() error { return discardResult(h.ShutdownAlloc(ctx, hook.AllocShutdownRequest{})) },
 			"no deadline any more": func() error {
 				deadline = time.Time{}
-				return errOf(h.UpdateAlloc(ctx, hook.AllocUpdateRequest{}))
+				return discardResult(h.UpdateAlloc(ctx, hook.AllocUpdateRequest{}))
 			},
 		} {
 			deadline = time.Now().Add(time.Second)
-			if err := errors.Join(errOf(h.Prerun(ctx, hook.AllocPrerunRequest{})), end()); err != nil {
+			if err := errors.Join(discardResult(h.Prerun(ctx, hook.AllocPrerunRequest{})), end()); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(time.Minute)
@@ -239,5 +239,5 @@ func TestLogsWaitForDescriptors(t *testing.T) {
 	}
 }
 
-// errOf returns the error of a hook point.
-func errOf[R any](_ R, err error) error { return err }
+// discardResult returns the error of a hook point.
+func discardResult[R any](_ R, err error) error { return err }

@@ -22,7 +22,7 @@ var (
 
 // Collector collects the output of tasks; [logs.Collector] implements it.
 type Collector interface {
-	// Start starts the collection, and returns the paths that the task must write to. It
+	// StartPoints starts the collection, and returns the paths that the task must write to. It
 	// may be called again for the same task.
 	Start(ctx context.Context, task logs.Task) (stdout, stderr string, err error)
 	// Stop waits briefly for remaining output, and ends the collection. If ended is true,
@@ -40,7 +40,7 @@ type Logs struct {
 	task      func() (logs.Task, bool)
 	setOutput func(stdout, stderr string)
 	taskEnded func() bool
-	emit      func(*api.TaskEvent)
+	emitEvent func(*api.TaskEvent)
 	started   atomic.Bool // started is set once this agent has called Start
 }
 
@@ -49,7 +49,7 @@ type Logs struct {
 // ended reports whether no process of the task can be alive; emit gets an event when the
 // task has to wait.
 func NewLogs(collector Collector, task func() (logs.Task, bool), setOutput func(stdout, stderr string), ended func() bool, emit func(*api.TaskEvent)) *Logs {
-	return &Logs{collector: collector, task: task, setOutput: setOutput, taskEnded: ended, emit: emit}
+	return &Logs{collector: collector, task: task, setOutput: setOutput, taskEnded: ended, emitEvent: emit}
 }
 
 // Name implements hook.Hook.
@@ -76,15 +76,15 @@ func (h *Logs) Prestart(ctx context.Context, _ hook.TaskPrestartRequest) (hook.T
 func (h *Logs) start(ctx context.Context, task logs.Task) (stdout, stderr string, err error) {
 	for waiting := false; ; waiting = true {
 		stdout, stderr, err = h.collector.Start(ctx, task)
-		var fullErr *logs.TooManyTasksError
-		if !errors.As(err, &fullErr) {
+		var tooManyTasksErr *logs.TooManyTasksError
+		if !errors.As(err, &tooManyTasksErr) {
 			return stdout, stderr, err
 		}
 		if !waiting {
-			h.emit(model.EventWaitingForDescriptors(fullErr.Error()))
+			h.emitEvent(model.EventWaitingForDescriptors(tooManyTasksErr.Error()))
 		}
 		select {
-		case <-fullErr.DescriptorsFreed:
+		case <-tooManyTasksErr.DescriptorsFreed:
 		case <-ctx.Done():
 			return "", "", context.Cause(ctx)
 		}

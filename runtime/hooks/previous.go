@@ -62,7 +62,7 @@ func (*DiskMigrator) Name() string { return "migrate_disk" }
 
 // Prerun implements hook.AllocPrerun.
 func (h *DiskMigrator) Prerun(context.Context, hook.AllocPrerunRequest) (hook.AllocPrerunResponse, error) {
-	if err := h.dir.Inherit(h.previous, h.tasks); err != nil {
+	if err := h.dir.MoveDataFrom(h.previous, h.tasks); err != nil {
 		h.logger.Error("data of the allocation before is left behind", "error", err)
 	}
 	return hook.AllocPrerunResponse{}, nil

@@ -50,15 +50,15 @@ func TestGroupServices(t *testing.T) {
 		do   func() error
 		want []string
 	}{
-		{"update before prerun", func() error { return errOf(h.UpdateAlloc(ctx, hook.AllocUpdateRequest{})) }, nil},
-		{"prerun", func() error { return errOf(h.Prerun(ctx, hook.AllocPrerunRequest{})) }, []string{"front"}},
-		{"before a restart", func() error { return errOf(h.PreTaskRestart(ctx, hook.AllocPreTaskRestartRequest{})) }, nil},
+		{"update before prerun", func() error { return discardResult(h.UpdateAlloc(ctx, hook.AllocUpdateRequest{})) }, nil},
+		{"prerun", func() error { return discardResult(h.Prerun(ctx, hook.AllocPrerunRequest{})) }, []string{"front"}},
+		{"before a restart", func() error { return discardResult(h.PreTaskRestart(ctx, hook.AllocPreTaskRestartRequest{})) }, nil},
 		{"after a restart", h.RegisterAgain, []string{"front"}},
-		{"prekill", func() error { return errOf(h.PreKill(ctx, hook.AllocPreKillRequest{})) }, nil},
+		{"prekill", func() error { return discardResult(h.PreKill(ctx, hook.AllocPreKillRequest{})) }, nil},
 		{"a restart that ends after prekill", h.RegisterAgain, nil},
-		{"a prerun that ends after prekill", func() error { return errOf(h.Prerun(ctx, hook.AllocPrerunRequest{})) }, nil},
-		{"prekill again", func() error { return errOf(h.PreKill(ctx, hook.AllocPreKillRequest{})) }, nil},
-		{"postrun", func() error { return errOf(h.Postrun(ctx, hook.AllocPostrunRequest{})) }, nil},
+		{"a prerun that ends after prekill", func() error { return discardResult(h.Prerun(ctx, hook.AllocPrerunRequest{})) }, nil},
+		{"prekill again", func() error { return discardResult(h.PreKill(ctx, hook.AllocPreKillRequest{})) }, nil},
+		{"postrun", func() error { return discardResult(h.Postrun(ctx, hook.AllocPostrunRequest{})) }, nil},
 	}
 	for _, s := range steps {
 		if err := s.do(); err != nil {
@@ -81,7 +81,7 @@ func TestTaskServices(t *testing.T) {
 			return err
 		}
 	}
-	poststart := func() error { return errOf(h.Poststart(ctx, hook.TaskPoststartRequest{})) }
+	poststart := func() error { return discardResult(h.Poststart(ctx, hook.TaskPoststartRequest{})) }
 	for _, s := range []struct {
 		when string
 		do   func() error
@@ -90,13 +90,13 @@ func TestTaskServices(t *testing.T) {
 		{"prestart", prestart(false), nil},
 		{"poststart", poststart, []string{"back"}},
 		{"prestart of a task that runs", prestart(true), []string{"back"}},
-		{"update", func() error { return errOf(h.Update(ctx, hook.TaskUpdateRequest{})) }, []string{"back"}},
-		{"prekilling", func() error { return errOf(h.PreKilling(ctx, hook.TaskPreKillingRequest{})) }, nil},
-		{"update while it is stopped", func() error { return errOf(h.Update(ctx, hook.TaskUpdateRequest{})) }, nil},
+		{"update", func() error { return discardResult(h.Update(ctx, hook.TaskUpdateRequest{})) }, []string{"back"}},
+		{"prekilling", func() error { return discardResult(h.PreKilling(ctx, hook.TaskPreKillingRequest{})) }, nil},
+		{"update while it is stopped", func() error { return discardResult(h.Update(ctx, hook.TaskUpdateRequest{})) }, nil},
 		{"poststart again", poststart, []string{"back"}},
-		{"exited", func() error { return errOf(h.Exited(ctx, hook.TaskExitedRequest{})) }, nil},
+		{"exited", func() error { return discardResult(h.Exited(ctx, hook.TaskExitedRequest{})) }, nil},
 		{"poststart once more", poststart, []string{"back"}},
-		{"stop", func() error { return errOf(h.Stop(ctx, hook.TaskStopRequest{})) }, nil},
+		{"stop", func() error { return discardResult(h.Stop(ctx, hook.TaskStopRequest{})) }, nil},
 	} {
 		if err := s.do(); err != nil {
 			t.Errorf("%s: %v", s.when, err)
@@ -105,7 +105,7 @@ func TestTaskServices(t *testing.T) {
 	}
 
 	// After a power failure, the services are still registered.
-	if err := errors.Join(poststart(), errOf(NewTaskServices(set, "t").Poststart(ctx, hook.TaskPoststartRequest{}))); err != nil {
+	if err := errors.Join(poststart(), discardResult(NewTaskServices(set, "t").Poststart(ctx, hook.TaskPoststartRequest{}))); err != nil {
 		t.Fatal(err)
 	}
 	if err := prestart(false)(); err != nil {
@@ -123,9 +123,9 @@ func TestChecksHook(t *testing.T) {
 		Env: func(string) *taskenv.Env {
 			return taskenv.NewBuilder(taskenv.Node{}, taskenv.Alloc{}, taskenv.Task{}).Build()
 		},
-		Registry: new(servicestest.Registry),
-		Results:  memoryResults(kept),
-		Logger:   hclog.NewNullLogger(),
+		Registry:         new(servicestest.Registry),
+		CheckResultStore: memoryCheckResultStore(kept),
+		Logger:           hclog.NewNullLogger(),
 	})
 	h := NewChecks(set)
 	ctx := t.Context()
@@ -134,14 +134,14 @@ func TestChecksHook(t *testing.T) {
 		do         func() error
 		runs, kept int
 	}{
-		{"update before prerun", func() error { return errOf(h.UpdateAlloc(ctx, hook.AllocUpdateRequest{})) }, 0, 0},
-		{"prerun", func() error { return errOf(h.Prerun(ctx, hook.AllocPrerunRequest{})) }, 1, 1},
-		{"update", func() error { return errOf(h.UpdateAlloc(ctx, hook.AllocUpdateRequest{})) }, 1, 1},
-		{"shutdown", func() error { return errOf(h.ShutdownAlloc(ctx, hook.AllocShutdownRequest{})) }, 0, 1},
-		{"prerun of another agent", func() error { return errOf(h.Prerun(ctx, hook.AllocPrerunRequest{})) }, 1, 1},
-		{"prekill", func() error { return errOf(h.PreKill(ctx, hook.AllocPreKillRequest{})) }, 0, 0},
-		{"a prerun that ends after prekill", func() error { return errOf(h.Prerun(ctx, hook.AllocPrerunRequest{})) }, 1, 1},
-		{"postrun", func() error { return errOf(h.Postrun(ctx, hook.AllocPostrunRequest{})) }, 0, 0},
+		{"update before prerun", func() error { return discardResult(h.UpdateAlloc(ctx, hook.AllocUpdateRequest{})) }, 0, 0},
+		{"prerun", func() error { return discardResult(h.Prerun(ctx, hook.AllocPrerunRequest{})) }, 1, 1},
+		{"update", func() error { return discardResult(h.UpdateAlloc(ctx, hook.AllocUpdateRequest{})) }, 1, 1},
+		{"shutdown", func() error { return discardResult(h.ShutdownAlloc(ctx, hook.AllocShutdownRequest{})) }, 0, 1},
+		{"prerun of another agent", func() error { return discardResult(h.Prerun(ctx, hook.AllocPrerunRequest{})) }, 1, 1},
+		{"prekill", func() error { return discardResult(h.PreKill(ctx, hook.AllocPreKillRequest{})) }, 0, 0},
+		{"a prerun that ends after prekill", func() error { return discardResult(h.Prerun(ctx, hook.AllocPrerunRequest{})) }, 1, 1},
+		{"postrun", func() error { return discardResult(h.Postrun(ctx, hook.AllocPostrunRequest{})) }, 0, 0},
 	} {
 		if err := s.do(); err != nil {
 			t.Errorf("%s: %v", s.when, err)
@@ -152,19 +152,19 @@ func TestChecksHook(t *testing.T) {
 	}
 }
 
-// memoryResults is a services.Results in memory, for one allocation.
-type memoryResults map[string]*api.AllocCheckStatus
+// memoryCheckResultStore is a services.Results in memory, for one allocation.
+type memoryCheckResultStore map[string]*api.AllocCheckStatus
 
-func (r memoryResults) CheckResults(string) (map[string]*api.AllocCheckStatus, error) {
+func (r memoryCheckResultStore) CheckResults(string) (map[string]*api.AllocCheckStatus, error) {
 	return r, nil
 }
 
-func (r memoryResults) PutCheckResult(_ string, result *api.AllocCheckStatus) error {
+func (r memoryCheckResultStore) PutCheckResult(_ string, result *api.AllocCheckStatus) error {
 	r[result.ID] = result
 	return nil
 }
 
-func (r memoryResults) DeleteCheckResults(_ string, ids []string) error {
+func (r memoryCheckResultStore) DeleteCheckResults(_ string, ids []string) error {
 	for _, id := range ids {
 		delete(r, id)
 	}

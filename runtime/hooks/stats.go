@@ -22,8 +22,8 @@ var (
 
 // The minimum and maximum pause between attempts to open a stream.
 const (
-	minStatsPause = time.Second
-	maxStatsPause = 5 * time.Second
+	minStatsRetryDelay = time.Second
+	maxStatsRetryDelay = 5 * time.Second
 )
 
 const (
@@ -53,10 +53,10 @@ type Stats struct {
 
 // sampleStream is one stream of samples, reopened when it breaks.
 type sampleStream struct {
-	cancel       context.CancelFunc
-	idleTimer    *time.Timer   // idleTimer cancels the stream streamIdleTimeout after the last Latest
-	firstAttempt chan struct{} // firstAttempt is closed by runStream after the first attempt, with or without a sample
-	unsupported  bool          // unsupported means that the driver has no samples of this process; guarded by Stats.mu
+	cancel           context.CancelFunc
+	idleTimer        *time.Timer   // idleTimer cancels the stream streamIdleTimeout after the last Latest
+	firstAttemptDone chan struct{} // firstAttemptDone is closed by runStream after the first attempt, with or without a sample
+	unsupported      bool          // unsupported means that the driver has no samples of this process; guarded by Stats.mu
 }
 
 // NewStats returns the hook for one task.
@@ -96,12 +96,12 @@ func (h *Stats) ask(ctx context.Context) <-chan struct{} {
 	}
 	if h.stream == nil || !h.stream.idleTimer.Stop() {
 		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-		s := &sampleStream{cancel: cancel, idleTimer: time.AfterFunc(streamIdleTimeout, cancel), firstAttempt: make(chan struct{})}
+		s := &sampleStream{cancel: cancel, idleTimer: time.AfterFunc(streamIdleTimeout, cancel), firstAttemptDone: make(chan struct{})}
 		h.stream = s
 		h.wg.Go(func() { h.runStream(ctx, s) })
 	}
 	h.stream.idleTimer.Reset(streamIdleTimeout)
-	return h.stream.firstAttempt
+	return h.stream.firstAttemptDone
 }
 
 // Poststart implements hook.TaskPoststart.
@@ -143,9 +143,9 @@ func (h *Stats) end() {
 
 // runStream takes samples until ctx ends or the driver reports that it has none.
 func (h *Stats) runStream(ctx context.Context, s *sampleStream) {
-	answered := sync.OnceFunc(func() { close(s.firstAttempt) })
+	answered := sync.OnceFunc(func() { close(s.firstAttemptDone) })
 	defer answered()
-	pause := minStatsPause
+	pause := minStatsRetryDelay
 	for {
 		samples, err := h.source(ctx, h.interval)
 		if isPermanentError(err) {
@@ -158,9 +158,9 @@ func (h *Stats) runStream(ctx context.Context, s *sampleStream) {
 		wait := h.interval
 		if err != nil {
 			h.logger.Debug("no stats", "error", err, "delay", pause)
-			wait, pause = pause, min(2*pause, maxStatsPause)
+			wait, pause = pause, min(2*pause, maxStatsRetryDelay)
 		} else {
-			pause = minStatsPause
+			pause = minStatsRetryDelay
 			for sample := range samples {
 				h.mu.Lock()
 				h.latest = sample

@@ -26,15 +26,15 @@ const dirBuiltKey = "is_done"
 // ended.
 type TaskDir struct {
 	BuiltinHook
-	dir     *allocdir.Dir
-	options func() allocdir.TaskOptions
-	emit    func(*api.TaskEvent)
-	logger  hclog.Logger
+	dir       *allocdir.Dir
+	options   func() allocdir.TaskOptions
+	emitEvent func(*api.TaskEvent)
+	logger    hclog.Logger
 }
 
 // NewTaskDir returns the hook for one task.
 func NewTaskDir(dir *allocdir.Dir, options func() allocdir.TaskOptions, emit func(*api.TaskEvent), logger hclog.Logger) *TaskDir {
-	return &TaskDir{dir: dir, options: options, emit: emit, logger: logger}
+	return &TaskDir{dir: dir, options: options, emitEvent: emit, logger: logger}
 }
 
 // Name implements hook.Hook.
@@ -45,15 +45,15 @@ func (h *TaskDir) Prestart(_ context.Context, req hook.TaskPrestartRequest) (hoo
 	built := hook.TaskPrestartResponse{State: map[string]string{dirBuiltKey: "true"}}
 	first := req.PreviousState[dirBuiltKey] == ""
 	if first {
-		h.emit(model.EventTaskSetup())
+		h.emitEvent(model.EventTaskSetup())
 	}
 	failpoint.Hit(failpoint.StepTaskDir, failpoint.PhaseBefore)
 	dir, err := h.dir.BuildTask(req.Task.Name, h.options())
 	if err != nil {
 		return hook.TaskPrestartResponse{}, err
 	}
-	if first && dir.SecretsOnDisk != nil {
-		h.logger.Debug("secrets are on disk", "task", req.Task.Name, "error", dir.SecretsOnDisk)
+	if first && dir.SecretsOnDiskReason != nil {
+		h.logger.Debug("secrets are on disk", "task", req.Task.Name, "error", dir.SecretsOnDiskReason)
 	}
 	return built, nil
 }

@@ -64,15 +64,15 @@ func (p *accessPolicy) authorize(r *http.Request) (authenticated bool, err error
 	return false, errPermissionDenied
 }
 
-// countAuthenticated counts the connection of an authenticated client. If no token is configured, each
+// authenticateConn counts the connection of an authenticated client. If no token is configured, each
 // client that sends a complete request is authenticated: a connection whose request has a body is counted
 // after the body was read.
-func (a *API) countAuthenticated(r *request) error {
+func (a *API) authenticateConn(r *request) error {
 	if a.config.Token == "" && r.Context().Value(unixSocketKey{}) == nil && r.ContentLength != 0 {
-		r.countConnAfterBody = true
+		r.authenticateConnAfterBody = true
 		return nil
 	}
-	return r.countConn()
+	return r.authenticateConn()
 }
 
 // corsPaths are the paths, with their methods, that pages of other web sites may request, as in Nomad. Such

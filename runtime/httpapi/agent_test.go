@@ -327,7 +327,7 @@ func TestDebugging(t *testing.T) {
 // nodeWithStats is a node with host statistics.
 type nodeWithStats struct{ stubNode }
 
-func (nodeWithStats) Usage(context.Context) hoststats.Stats {
+func (nodeWithStats) HostStats(context.Context) hoststats.Stats {
 	disk := &api.HostDiskStats{Device: "/dev/vda", Size: 1 << 30}
 	return hoststats.Stats{
 		Uptime: 7, Memory: &api.HostMemoryStats{Total: 1 << 30}, CPU: []*hoststats.CPU{{CPU: "cpu0", TotalPercent: 50}},

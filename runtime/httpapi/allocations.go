@@ -137,9 +137,9 @@ func findAllocation(s *store.Store, id string) (*api.Allocation, error) {
 	return nil, notFound(fmt.Sprintf("Unknown allocation %q", id))
 }
 
-// runner returns the runner of an allocation for a request about a task, or about all tasks if
+// findRunner returns the runner of an allocation for a request about a task, or about all tasks if
 // task is empty. An allocation that has ended has no runner.
-func (h *allocHandler) runner(id, task string, unknown, ended error) (*allocrunner.Runner, error) {
+func (h *allocHandler) findRunner(id, task string, unknown, ended error) (*allocrunner.Runner, error) {
 	alloc, err := findAllocation(h.store, id)
 	if err != nil {
 		return nil, err
@@ -162,7 +162,7 @@ func (h *allocHandler) restart(r *request) (any, error) {
 	if err := r.decodeBody(&restartBody, maxBodyBytes, true); err != nil {
 		return nil, err
 	}
-	runner, err := h.runner(r.id, restartBody.TaskName, allocrunner.UnknownTask(restartBody.TaskName), allocrunner.ErrShouldNotRun)
+	runner, err := h.findRunner(r.id, restartBody.TaskName, allocrunner.UnknownTaskError(restartBody.TaskName), allocrunner.ErrShouldNotRun)
 	switch {
 	case err != nil:
 	case restartBody.AllTasks && restartBody.TaskName != "":
@@ -185,7 +185,7 @@ func (h *allocHandler) signal(r *request) (any, error) {
 	if err := r.decodeBody(&body, maxBodyBytes, true); err != nil {
 		return nil, err
 	}
-	runner, err := h.runner(r.id, body.Task, allocrunner.ErrTaskNotFound, allocrunner.ErrNotRunning)
+	runner, err := h.findRunner(r.id, body.Task, allocrunner.ErrTaskNotFound, allocrunner.ErrNotRunning)
 	if err == nil {
 		err = runner.Signal(r.Context(), body.Task, body.Signal)
 	}

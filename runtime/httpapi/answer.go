@@ -138,7 +138,7 @@ func (a *API) writeError(r *request, err error) {
 		code = statusErr.code
 	case errors.As(err, &requestErr) && requestErr.Kind == scheduler.RequestInvalid:
 		code = http.StatusBadRequest
-	case errors.As(err, &requestErr) && requestErr.Kind == scheduler.RequestNotFound && r.notFoundIs404():
+	case errors.As(err, &requestErr) && requestErr.Kind == scheduler.RequestNotFound && r.repliesNotFoundWith404():
 		code = http.StatusNotFound
 	case len(model.Faults(err)) > 0:
 	default:
@@ -149,8 +149,10 @@ func (a *API) writeError(r *request, err error) {
 	_, _ = io.WriteString(r.w, err.Error()) // the client may have disconnected
 }
 
-// notFoundIs404 returns false for paths for which Nomad reports a missing object with status 500.
-func (r *request) notFoundIs404() bool { return strings.HasPrefix(r.URL.Path, "/v1/allocation/") }
+// repliesNotFoundWith404 returns false for paths for which Nomad reports a missing object with status 500.
+func (r *request) repliesNotFoundWith404() bool {
+	return strings.HasPrefix(r.URL.Path, "/v1/allocation/")
+}
 
 // setIndexHeaders sets the headers that clients use for blocking queries.
 func (r *request) setIndexHeaders() {
@@ -158,7 +160,7 @@ func (r *request) setIndexHeaders() {
 	if r.replyIndex > 0 {
 		h.Set("X-Nomad-Index", strconv.FormatUint(r.replyIndex, 10))
 	}
-	if r.isRead {
+	if r.isStateRead {
 		h.Set("X-Nomad-Lastcontact", "0")
 		h.Set("X-Nomad-Knownleader", "true")
 	}

@@ -40,11 +40,11 @@ type Node interface {
 	// allocations.
 	Logs() *logs.Collector
 	LogDir(allocID string) string
-	// Files opens the directory of an allocation, whether or not it runs. The error is
+	// OpenAllocFiles opens the directory of an allocation, whether or not it runs. The error is
 	// fs.ErrNotExist if the directory does not exist.
-	Files(allocID string) (*taskfiles.Dir, error)
-	// Usage returns the resource usage of the machine.
-	Usage(context.Context) hoststats.Stats
+	OpenAllocFiles(allocID string) (*taskfiles.Dir, error)
+	// HostStats returns the resource usage of the machine.
+	HostStats(context.Context) hoststats.Stats
 	// Meta is the metadata of the node; SetMeta changes it permanently.
 	Meta() api.NodeMetaResponse
 	SetMeta(context.Context, map[string]*string) error
@@ -57,7 +57,7 @@ type Config struct {
 	Store         *store.Store
 	Scheduler     *scheduler.Scheduler
 	Node          Node
-	Parser        parser
+	JobParser     jobParser
 	NodeID        string
 	Region        string
 	AdvertiseAddr string // host:port that other programs use to reach the node
@@ -90,14 +90,14 @@ type Config struct {
 
 // API serves the HTTP API.
 type API struct {
-	config     Config
-	access     *accessPolicy
-	routes     []route
-	logger     hclog.Logger
-	variables  *variables.Variables
-	telemetry  atomic.Pointer[Telemetry]
-	bodyBudget memoryBudget
-	sessions   sessionGroup
+	config       Config
+	access       *accessPolicy
+	routes       []route
+	logger       hclog.Logger
+	variables    *variables.Variables
+	telemetry    atomic.Pointer[Telemetry]
+	bodyBudget   memoryBudget
+	execSessions execSessionGroup
 }
 
 // New returns an API that does not listen yet.
@@ -185,7 +185,7 @@ func (a *API) Serve(ctx context.Context, listeners ...net.Listener) error {
 	if err := server.Shutdown(shutdownCtx); err != nil {
 		server.Close()
 	}
-	a.sessions.stop()
+	a.execSessions.stop()
 	servingWG.Wait()
 	return errors.Join(errs...)
 }
@@ -199,10 +199,10 @@ func (a *API) ServeHTTP(w http.ResponseWriter, hr *http.Request) {
 	}
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Vary", "Accept-Encoding, Origin")
-	r := &request{Request: hr, w: w, control: http.NewResponseController(w), query: hr.URL.Query(), bodyBudget: &a.bodyBudget}
-	r.conn, _ = hr.Context().Value(limitConnKey{}).(*limitConn)
+	r := &request{Request: hr, w: w, responseController: http.NewResponseController(w), query: hr.URL.Query(), bodyBudget: &a.bodyBudget}
+	r.limitConn, _ = hr.Context().Value(limitConnKey{}).(*limitConn)
 	defer r.releaseBody()
-	r.limitBody()
+	r.setBodyDeadline()
 	value, err := a.handleRequest(r)
 	switch {
 	case r.replyWritten:
@@ -227,12 +227,12 @@ func (a *API) handleRequest(r *request) (value any, err error) {
 			err = errors.New("this request has met a fault of nomad-lite, which the log of the agent describes")
 		}
 	}()
-	r.conn.headerReceived(r.ContentLength != 0)
+	r.limitConn.headerReceived(r.ContentLength != 0)
 	authenticated, err := a.access.authorize(r.Request)
 	if !authenticated {
 		r.discardBody()
 	} else {
-		err = a.countAuthenticated(r)
+		err = a.authenticateConn(r)
 	}
 	if err != nil {
 		return nil, err
@@ -261,7 +261,7 @@ func (a *API) handleRequest(r *request) (value any, err error) {
 		return nil, err
 	}
 	if method == http.MethodGet {
-		if err := r.skipBody(); err != nil {
+		if err := r.readUnusedBody(); err != nil {
 			return nil, err
 		}
 	}

@@ -37,7 +37,7 @@ func newClientFixture(t testing.TB, lives map[string]schedtest.AllocTimes) *clie
 		testScheduler = scheduler.New(scheduler.Config{Store: c.Store, NodeID: node.ID, Logger: hclog.NewNullLogger(), Env: scheduler.Env{
 			NewID: uuid.NewString, PortFree: func(int) bool { return true }, RandIntN: func(int) int { return 0 }, Now: time.Now,
 		}})
-		c.Scheduler, c.NodeID, c.Parser = testScheduler, node.ID, inProcessParser{}
+		c.Scheduler, c.NodeID, c.JobParser = testScheduler, node.ID, inProcessParser{}
 	})
 	if _, err := f.store.Update(t.Context(), func(tx *store.Txn) error { tx.PutNode(node); return nil }); err != nil {
 		t.Fatal(err)
@@ -69,7 +69,7 @@ type inProcessParser struct{}
 func (inProcessParser) Parse(_ context.Context, text, variables string) (*api.Job, error) {
 	file, diags := jobspec.Parse(jobspec.Source{Name: "input.hcl", Text: []byte(text), VarText: variables})
 	if err := jobspec.Err(diags); err != nil {
-		return nil, &confined.TextError{Text: err.Error()}
+		return nil, &confined.ParseError{Text: err.Error()}
 	}
 	return file.Job, nil
 }

@@ -30,8 +30,8 @@ func (b *memoryBudget) reserve(n int64) bool {
 
 func (b *memoryBudget) release(n int64) { b.freeBytes.Add(n) }
 
-// maxChunk limits the memory that is reserved for a body before its bytes arrive.
-const maxChunk = 64 << 10
+// maxReadChunk limits the memory that is reserved for a body before its bytes arrive.
+const maxReadChunk = 64 << 10
 
 // readAll reads r to its end and returns the text. size is its length, -1 if it is unknown. taken is the
 // number of bytes that were reserved, which the caller releases; taken is zero after an error.
@@ -45,7 +45,7 @@ func (b *memoryBudget) readAll(r io.Reader, size int64) (text []byte, taken int6
 	var bodyPieces [][]byte
 	// The last piece is one byte longer than the rest of the text, so that its read reports the end of the
 	// text.
-	next := min(max(size, 511)+1, maxChunk)
+	next := min(max(size, 511)+1, maxReadChunk)
 	for {
 		if !b.reserve(next) {
 			return nil, taken, errTooManyBodies
@@ -55,7 +55,7 @@ func (b *memoryBudget) readAll(r io.Reader, size int64) (text []byte, taken int6
 		bodyPieces = append(bodyPieces, piece)
 		switch {
 		case err == nil:
-			next = maxChunk
+			next = maxReadChunk
 			continue
 		case !errors.Is(err, io.EOF):
 			return nil, taken, err

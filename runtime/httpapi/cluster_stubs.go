@@ -15,27 +15,27 @@ import (
 
 // clusterHandler describes the agent as a cluster of one server.
 type clusterHandler struct {
-	agent   *localAgent
-	store   *store.Store
-	started time.Time
+	agent     *localAgent
+	store     *store.Store
+	startTime time.Time
 }
 
-// constantRoute returns a route with a constant reply.
-func constantRoute(value any) func(*request) (any, error) {
+// constantHandler returns a route with a constant reply.
+func constantHandler(value any) func(*request) (any, error) {
 	return func(*request) (any, error) { return value, nil }
 }
 
-// errorRoute returns a route that replies with an error.
-func errorRoute(code int, text string) func(*request) (any, error) {
+// errorHandler returns a route that replies with an error.
+func errorHandler(code int, text string) func(*request) (any, error) {
 	return func(*request) (any, error) { return nil, &statusError{code, text} }
 }
 
 var (
-	noClusterRoute    = errorRoute(http.StatusNotImplemented, "this agent is not part of a cluster")
-	noVolumesRoute    = errorRoute(http.StatusNotImplemented, "volumes cannot be made here")
-	noEnterpriseRoute = errorRoute(http.StatusNotImplemented, "Nomad Enterprise only endpoint")
-	poolChangeRoute   = errorRoute(http.StatusNotImplemented, "node pools cannot be changed: set the pool of the only node with node_pool in the client block of its configuration")
-	noACLRoute        = errorRoute(http.StatusBadRequest, "ACL support disabled")
+	noClusterHandler      = errorHandler(http.StatusNotImplemented, "this agent is not part of a cluster")
+	noVolumesHandler      = errorHandler(http.StatusNotImplemented, "volumes cannot be made here")
+	noEnterpriseHandler   = errorHandler(http.StatusNotImplemented, "Nomad Enterprise only endpoint")
+	nodePoolChangeHandler = errorHandler(http.StatusNotImplemented, "node pools cannot be changed: set the pool of the only node with node_pool in the client block of its configuration")
+	noACLHandler          = errorHandler(http.StatusBadRequest, "ACL support disabled")
 )
 
 // agentJoinReply is the reply to a request that the agent joins other agents.
@@ -62,7 +62,7 @@ var schedulerTypes = []string{api.JobTypeService, api.JobTypeBatch, api.JobTypeS
 
 func (h *clusterHandler) schedulers(*request) (any, error) {
 	return api.AgentSchedulerWorkersInfo{ServerID: h.agent.nodeID, Schedulers: []api.AgentSchedulerWorkerInfo{{
-		ID: h.agent.nodeID, EnabledSchedulers: schedulerTypes, Started: h.started.UTC().Format(time.RFC3339Nano),
+		ID: h.agent.nodeID, EnabledSchedulers: schedulerTypes, Started: h.startTime.UTC().Format(time.RFC3339Nano),
 		Status: "WaitingToDequeue", WorkloadStatus: "Waiting",
 	}}}, nil
 }
@@ -101,7 +101,7 @@ func (h *clusterHandler) autopilotHealth(*request) (any, error) {
 		"Healthy": true, "FailureTolerance": 0, "Leader": h.agent.nodeID, "Voters": []string{h.agent.nodeID},
 		"Servers": []jsonObject{{
 			"ID": h.agent.nodeID, "Name": h.agent.member().Name, "Address": h.agent.rpcHostPort(), "SerfStatus": "alive", "Version": h.agent.version,
-			"Leader": true, "Voter": true, "Healthy": true, "StableSince": h.started, "LastContact": "0s", "LastTerm": 1,
+			"Leader": true, "Voter": true, "Healthy": true, "StableSince": h.startTime, "LastContact": "0s", "LastTerm": 1,
 			"LastIndex": h.store.Index(),
 		}},
 	}, nil

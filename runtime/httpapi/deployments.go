@@ -23,8 +23,8 @@ type deploymentState struct {
 	AutoPromote bool
 }
 
-// fullDeployment adds the server's fields to a deployment.
-func fullDeployment(s *store.Snapshot, d *api.Deployment) deployment {
+// newDeployment adds the server's fields to a deployment.
+func newDeployment(s *store.Snapshot, d *api.Deployment) deployment {
 	job := s.JobVersion(nil, d.Namespace, d.JobID, d.JobVersion)
 	whole := deployment{
 		Deployment:   d,
@@ -37,9 +37,9 @@ func fullDeployment(s *store.Snapshot, d *api.Deployment) deployment {
 	return whole
 }
 
-// fullDeployments returns the page of deployments that a request asks for.
-func (r *request) fullDeployments(s *store.Snapshot, found []*api.Deployment) ([]deployment, error) {
-	return listPage(r, found, r.deploymentSortKey, func(d *api.Deployment) deployment { return fullDeployment(s, d) })
+// newDeployments returns the page of deployments that a request asks for.
+func (r *request) newDeployments(s *store.Snapshot, found []*api.Deployment) ([]deployment, error) {
+	return listPage(r, found, r.deploymentSortKey, func(d *api.Deployment) deployment { return newDeployment(s, d) })
 }
 
 // deploymentHandler serves the routes of deployments.
@@ -57,7 +57,7 @@ func (h *deploymentHandler) list(r *request) (any, error) {
 		found := slices.DeleteFunc(s.Deployments(ws, r.query.Get("prefix")), func(d *api.Deployment) bool {
 			return !r.includesNamespace(d.Namespace)
 		})
-		deployments, err := r.fullDeployments(s, found)
+		deployments, err := r.newDeployments(s, found)
 		return deployments, s.TableIndex(ws, store.Deployments), err
 	})
 }
@@ -71,7 +71,7 @@ func (h *deploymentHandler) read(r *request) (any, error) {
 		if d == nil {
 			return nil, s.TableIndex(ws, store.Deployments), notFound("deployment not found")
 		}
-		return fullDeployment(s, d), d.ModifyIndex, nil
+		return newDeployment(s, d), d.ModifyIndex, nil
 	})
 }
 

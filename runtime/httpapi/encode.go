@@ -27,12 +27,12 @@ func encode(value any) ([]byte, error) {
 
 var (
 	timeType            = reflect.TypeFor[time.Time]()
-	jsonType            = reflect.TypeFor[json.Marshaler]()
+	jsonMarshalerType   = reflect.TypeFor[json.Marshaler]()
 	jobType             = reflect.TypeFor[api.Job]()
 	allocType           = reflect.TypeFor[api.Allocation]()
-	stubType            = reflect.TypeFor[allocStub]()
+	allocStubType       = reflect.TypeFor[allocStub]()
 	allocWithoutJobType = reflect.TypeFor[allocWithoutJob]()
-	textType            = reflect.TypeFor[encoding.TextMarshaler]()
+	textMarshalerType   = reflect.TypeFor[encoding.TextMarshaler]()
 	omitEmptyTypes      = []reflect.Type{reflect.TypeFor[api.Evaluation](), reflect.TypeFor[api.Allocation](), reflect.TypeFor[allocWithoutJob](), reflect.TypeFor[api.NetworkResource](), reflect.TypeFor[api.Port](), reflect.TypeFor[api.PortMapping]()}
 	structFieldCache    sync.Map // maps each reflect.Type to its []*structField
 	maxEncodeDepth      = 200
@@ -55,12 +55,12 @@ var fieldRenames = map[reflect.Type]map[string]string{
 // omitEmptyFields are fields that are omitted when they are empty, in types whose other fields are not.
 var omitEmptyFields = map[reflect.Type]string{reflect.TypeFor[api.Variable](): "Items"}
 
-// jobNamespaceValue is replaced by the namespace of the job that contains the object.
-const jobNamespaceValue = "namespace of the job"
+// jobNamespacePlaceholder is replaced by the namespace of the job that contains the object.
+const jobNamespacePlaceholder = "namespace of the job"
 
-// rescheduleDelayValue is replaced by the delay of a reschedule, which depends on the tracker that contains
+// rescheduleDelayPlaceholder is replaced by the delay of a reschedule, which depends on the tracker that contains
 // the event.
-const rescheduleDelayValue = "delay of the reschedule"
+const rescheduleDelayPlaceholder = "delay of the reschedule"
 
 // serverOnlyFields are the fields that the client's types lack, with the JSON of their values.
 var serverOnlyFields = map[reflect.Type]map[string]string{
@@ -69,14 +69,14 @@ var serverOnlyFields = map[reflect.Type]map[string]string{
 		"ComputedClass": `""`, "IdentitySigningKeyID": `""`, "LastAllocUpdateIndex": "0", "LastMissedHeartbeatIndex": "0", "SecretID": `""`,
 	},
 	reflect.TypeFor[api.NodeListStub]():    {"HostVolumes": "null"},
-	reflect.TypeFor[api.RescheduleEvent](): {"Delay": rescheduleDelayValue},
-	reflect.TypeFor[api.Service]():         {"Namespace": jobNamespaceValue},
+	reflect.TypeFor[api.RescheduleEvent](): {"Delay": rescheduleDelayPlaceholder},
+	reflect.TypeFor[api.Service]():         {"Namespace": jobNamespacePlaceholder},
 	reflect.TypeFor[api.TaskState]():       {"Paused": `""`},
 }
 
-// zeroFilledTypes are the types whose numbers, booleans and strings are written as zero when they are
+// nilAsZeroTypes are the types whose numbers, booleans and strings are written as zero when they are
 // nil. A nil duration is null.
-var zeroFilledTypes = map[reflect.Type]bool{reflect.TypeFor[api.Resources](): true, reflect.TypeFor[api.TaskGroup](): true}
+var nilAsZeroTypes = map[reflect.Type]bool{reflect.TypeFor[api.Resources](): true, reflect.TypeFor[api.TaskGroup](): true}
 
 // structField describes how a field of a struct is encoded.
 type structField struct {
@@ -88,7 +88,7 @@ type structField struct {
 	constantJSON       string
 	omitEmpty          bool
 	encodedAsString    bool
-	zeroWhenNil        bool
+	nilAsZero          bool
 }
 
 // structFields returns the fields of a struct in the order of their names.
@@ -109,12 +109,12 @@ func structFields(t reflect.Type) []*structField {
 		}
 		fields = append(fields, &structField{
 			name:               cmp.Or(name, tag, f.Name),
-			encoding:           encodingOf(f.Type),
-			hiddenFromReadOnly: isHidden(t, cmp.Or(name, tag, f.Name)),
+			encoding:           encodingOfType(f.Type),
+			hiddenFromReadOnly: isHiddenFromReadOnly(t, cmp.Or(name, tag, f.Name)),
 			index:              f.Index,
 			omitEmpty:          !named && (strings.Contains(options, "omitempty") || slices.Contains(omitEmptyTypes, t) || omitEmptyFields[t] == f.Name),
 			encodedAsString:    strings.Contains(options, "string"),
-			zeroWhenNil:        zeroFilledTypes[t] && slices.Contains([]reflect.Kind{reflect.Bool, reflect.Int, reflect.String}, deref(f.Type).Kind()),
+			nilAsZero:          nilAsZeroTypes[t] && slices.Contains([]reflect.Kind{reflect.Bool, reflect.Int, reflect.String}, deref(f.Type).Kind()),
 		})
 	}
 	for name, text := range serverOnlyFields[t] {
@@ -128,7 +128,7 @@ func structFields(t reflect.Type) []*structField {
 	return fields
 }
 
-func isHidden(t reflect.Type, name string) bool {
+func isHiddenFromReadOnly(t reflect.Type, name string) bool {
 	shown, limited := readOnlyShownFields[t]
 	return limited && !slices.Contains(shown, name) || slices.Contains(readOnlyHiddenFields[t], name)
 }
@@ -150,13 +150,13 @@ const (
 	encodeText                           // values that implement encoding.TextMarshaler
 )
 
-func encodingOf(t reflect.Type) valueEncoding {
+func encodingOfType(t reflect.Type) valueEncoding {
 	switch {
 	case t == timeType:
 		return encodeTime
-	case t.Implements(jsonType):
+	case t.Implements(jsonMarshalerType):
 		return encodeMarshaler
-	case t.Implements(textType) && t.Kind() != reflect.Pointer:
+	case t.Implements(textMarshalerType) && t.Kind() != reflect.Pointer:
 		return encodeText
 	}
 	return encodeByKind
@@ -174,7 +174,7 @@ func appendValue(b []byte, v reflect.Value, readOnly bool) ([]byte, error) {
 	if !v.IsValid() {
 		return append(b, "null"...), nil
 	}
-	return (&jsonEncoder{readOnly: readOnly}).appendNested(b, v, encodingOf(v.Type()), 0)
+	return (&jsonEncoder{readOnly: readOnly}).appendNested(b, v, encodingOfType(v.Type()), 0)
 }
 
 func (e *jsonEncoder) appendNested(b []byte, v reflect.Value, how valueEncoding, depth int) ([]byte, error) {
@@ -202,14 +202,14 @@ func (e *jsonEncoder) appendNested(b []byte, v reflect.Value, how valueEncoding,
 	}
 	switch v.Kind() {
 	case reflect.Pointer:
-		return e.appendNested(b, v.Elem(), encodingOf(v.Type().Elem()), depth+1)
+		return e.appendNested(b, v.Elem(), encodingOfType(v.Type().Elem()), depth+1)
 	case reflect.Interface:
 		// All numbers that were decoded from JSON are float64. A number without a fraction is encoded as an
 		// integer.
 		if f, ok := v.Elem().Interface().(float64); ok && f == math.Trunc(f) && math.Abs(f) < 1<<53 {
 			return strconv.AppendInt(b, int64(f), 10), nil
 		}
-		return e.appendNested(b, v.Elem(), encodingOf(v.Elem().Type()), depth+1)
+		return e.appendNested(b, v.Elem(), encodingOfType(v.Elem().Type()), depth+1)
 	case reflect.Bool:
 		return strconv.AppendBool(b, v.Bool()), nil
 	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
@@ -244,7 +244,7 @@ func (e *jsonEncoder) appendStruct(b []byte, v reflect.Value, depth int) ([]byte
 				e.rescheduleDelays = rescheduleDelays(alloc)
 			}
 		}
-	case stubType:
+	case allocStubType:
 		e.rescheduleDelays = v.Interface().(allocStub).rescheduleDelays
 	case allocWithoutJobType:
 		e.rescheduleDelays = v.Interface().(allocWithoutJob).rescheduleDelays
@@ -259,7 +259,7 @@ func (e *jsonEncoder) appendStruct(b []byte, v reflect.Value, depth int) ([]byte
 		if err != nil || f.omitEmpty && isEmpty(value) {
 			continue
 		}
-		if f.zeroWhenNil && value.Kind() == reflect.Pointer && value.IsNil() {
+		if f.nilAsZero && value.Kind() == reflect.Pointer && value.IsNil() {
 			value = reflect.Zero(value.Type().Elem())
 		}
 		if !first {
@@ -269,9 +269,9 @@ func (e *jsonEncoder) appendStruct(b []byte, v reflect.Value, depth int) ([]byte
 		b = append(b, f.quotedName...)
 		if f.index == nil {
 			switch f.constantJSON {
-			case jobNamespaceValue:
+			case jobNamespacePlaceholder:
 				b = appendString(b, e.namespace)
-			case rescheduleDelayValue:
+			case rescheduleDelayPlaceholder:
 				delay := time.Duration(0)
 				if v.CanAddr() {
 					delay = e.rescheduleDelays[v.Addr().Interface().(*api.RescheduleEvent)]
@@ -319,7 +319,7 @@ func (e *jsonEncoder) appendMap(b []byte, v reflect.Value, depth int) ([]byte, e
 	}
 	slices.Sort(names)
 	b = append(b, '{')
-	how := encodingOf(v.Type().Elem())
+	how := encodingOfType(v.Type().Elem())
 	for i, name := range names {
 		if i > 0 {
 			b = append(b, ',')
@@ -343,7 +343,7 @@ func (e *jsonEncoder) appendList(b []byte, v reflect.Value, depth int) ([]byte, 
 		return append(b, '"'), nil
 	}
 	b = append(b, '[')
-	how := encodingOf(v.Type().Elem())
+	how := encodingOfType(v.Type().Elem())
 	for i := range v.Len() {
 		if i > 0 {
 			b = append(b, ',')

@@ -60,11 +60,11 @@ type embeddedInner struct{ Y int }
 func FuzzEncode(f *testing.F) {
 	f.Add(`{"a": [1, "x\u2028", null, true, {"b": 1.5}]}`)
 	f.Fuzz(func(t *testing.T, text string) {
-		var value any
-		if json.Unmarshal([]byte(text), &value) != nil {
+		var decodedValue any
+		if json.Unmarshal([]byte(text), &decodedValue) != nil {
 			return
 		}
-		got, err := encode(value)
+		got, err := encode(decodedValue)
 		if err != nil {
 			return // nested too deep
 		}
@@ -72,7 +72,7 @@ func FuzzEncode(f *testing.F) {
 		if err := json.Unmarshal(got, &decodedAgain); err != nil {
 			t.Fatalf("%s: %v", got, err)
 		}
-		a, _ := json.Marshal(value)
+		a, _ := json.Marshal(decodedValue)
 		b, _ := json.Marshal(decodedAgain)
 		if string(a) != string(b) {
 			t.Errorf("%s became %s", a, b)

@@ -23,15 +23,15 @@ type eventHandler struct {
 	logger hclog.Logger
 }
 
-// follow streams events until the client disconnects, the agent shuts down, or the client
+// streamEvents streams events until the client disconnects, the agent shuts down, or the client
 // has missed events because it reads too slowly.
-func (h *eventHandler) follow(r *request) (any, error) {
+func (h *eventHandler) streamEvents(r *request) (any, error) {
 	filter, err := events.ParseFilter(r.query["topic"], r.namespace)
 	if err != nil {
 		return nil, badRequest("Invalid topic query: " + err.Error())
 	}
 	r.w.Header().Set("Cache-Control", "no-cache")
-	s := r.stream("application/json")
+	s := r.startStream("application/json")
 	err = events.Follow(r.Context(), h.store.Subscribe(r.minIndex), filter, func(c events.Batch) error {
 		if r.readOnly {
 			of := len(c.Events)
@@ -51,7 +51,7 @@ func (h *eventHandler) follow(r *request) (any, error) {
 				e.Payload["Allocation"] = shown
 			}
 			if d, ok := e.Payload["Deployment"].(*api.Deployment); ok {
-				e.Payload["Deployment"] = fullDeployment(h.store.Snapshot(), d)
+				e.Payload["Deployment"] = newDeployment(h.store.Snapshot(), d)
 			}
 		}
 		line, err := appendValue(nil, reflect.ValueOf(c), r.readOnly)

@@ -208,9 +208,9 @@ func TestTraefikEventStream(t *testing.T) {
 	}
 }
 
-// checkLeaks returns a function that waits until there are no more goroutines and file descriptors than
-// when checkLeaks was called.
-func checkLeaks(t *testing.T) (gone func()) {
+// checkGoroutineLeaks returns a function that waits until there are no more goroutines and file descriptors than
+// when checkGoroutineLeaks was called.
+func checkGoroutineLeaks(t *testing.T) (gone func()) {
 	descriptors := func() int {
 		open, err := os.ReadDir("/proc/self/fd")
 		if err != nil {
@@ -238,7 +238,7 @@ func TestDisconnectedEventClientsLeakNothing(t *testing.T) {
 	var memBefore runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&memBefore)
-	gone := checkLeaks(t)
+	gone := checkGoroutineLeaks(t)
 	goroutines := runtime.NumGoroutine()
 
 	clients := make([]net.Conn, 1000)
@@ -345,7 +345,7 @@ func TestMonitorStreamsNewLogLines(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	gone := checkLeaks(t)
+	gone := checkGoroutineLeaks(t)
 	log.Debug("before anybody looks")
 	for _, c := range []struct{ level, plain string }{{"DEBUG", "false"}, {"warn", "false"}, {"DEBUG", "true"}} {
 		stop := make(chan struct{})

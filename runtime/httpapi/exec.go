@@ -14,10 +14,10 @@ import (
 
 // execHandler serves the sessions in which a client runs a command in a task.
 type execHandler struct {
-	store    *store.Store
-	node     Node
-	access   *accessPolicy
-	sessions *sessionGroup
+	store        *store.Store
+	node         Node
+	access       *accessPolicy
+	execSessions *execSessionGroup
 }
 
 // execCommand is the command of a session. run blocks until the command has exited, and kills it

@@ -22,15 +22,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// sessionClient is the client's end of a session.
-type sessionClient struct {
+// execSessionClient is the client's end of a session.
+type execSessionClient struct {
 	t *testing.T
 	*websocket.Conn
 }
 
-// startSession connects a client to a command. The returned channel is closed when the session has
+// startExecSession connects a client to a command. The returned channel is closed when the session has
 // ended.
-func startSession(t *testing.T, stop context.Context, command execCommand) (*sessionClient, <-chan struct{}) {
+func startExecSession(t *testing.T, stop context.Context, command execCommand) (*execSessionClient, <-chan struct{}) {
 	t.Helper()
 	ended := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -49,10 +49,10 @@ func startSession(t *testing.T, stop context.Context, command execCommand) (*ses
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.CloseNow() })
-	return &sessionClient{t, conn}, ended
+	return &execSessionClient{t, conn}, ended
 }
 
-func (c *sessionClient) sendMessage(text string) {
+func (c *execSessionClient) sendMessage(text string) {
 	c.t.Helper()
 	if err := c.Write(c.t.Context(), websocket.MessageText, []byte(text)); err != nil {
 		c.t.Fatal(err)
@@ -60,7 +60,7 @@ func (c *sessionClient) sendMessage(text string) {
 }
 
 // readMessage returns the next message as text, or the error of the connection.
-func (c *sessionClient) readMessage() string {
+func (c *execSessionClient) readMessage() string {
 	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
 	defer cancel()
 	kind, text, err := c.Read(ctx)
@@ -76,7 +76,7 @@ func (c *sessionClient) readMessage() string {
 	return string(text)
 }
 
-func (c *sessionClient) wantMessages(want ...string) {
+func (c *execSessionClient) wantMessages(want ...string) {
 	c.t.Helper()
 	for _, w := range want {
 		if got := c.readMessage(); got != w {
@@ -95,9 +95,9 @@ func wantClosed(t *testing.T, what string, c <-chan struct{}) {
 }
 
 // The messages of an exec session have the order that clients expect.
-func TestSession(t *testing.T) {
+func TestExecSession(t *testing.T) {
 	sizes := make(chan driver.TerminalSize, 3)
-	c, ended := startSession(t, t.Context(), execCommand{run: func(ctx context.Context, e driver.Exec) (*driver.ExitResult, error) {
+	c, ended := startExecSession(t, t.Context(), execCommand{run: func(ctx context.Context, e driver.Exec) (*driver.ExitResult, error) {
 		sizes <- <-e.Resize
 		text, err := io.ReadAll(e.Stdin)
 		fmt.Fprintf(e.Stdout, "%s!", text)
@@ -118,10 +118,10 @@ func TestSession(t *testing.T) {
 	wantClosed(t, "the end of the session", ended)
 }
 
-func TestSessionWithTerminal(t *testing.T) {
+func TestExecSessionWithTerminal(t *testing.T) {
 	command := execCommand{run: func(_ context.Context, e driver.Exec) (*driver.ExitResult, error) { return &driver.ExitResult{}, nil }}
 	command.TTY = true
-	c, _ := startSession(t, t.Context(), command)
+	c, _ := startExecSession(t, t.Context(), command)
 	c.wantMessages(`{"stdout":{"close":true}}`, `{"exited":true,"result":{}}`, "closed 1000 ")
 }
 
@@ -134,7 +134,7 @@ func commandUntilKilled(killed chan struct{}) execCommand {
 	}}
 }
 
-func TestSessionEnds(t *testing.T) {
+func TestExecSessionEnds(t *testing.T) {
 	long := strings.Repeat("é", 100)
 	whole := `{"stderr":{"data":"` + base64.StdEncoding.EncodeToString([]byte(long+"\n")) + `"}}`
 	for _, c := range []struct {
@@ -150,7 +150,7 @@ func TestSessionEnds(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			client, ended := startSession(t, t.Context(), execCommand{run: func(context.Context, driver.Exec) (*driver.ExitResult, error) { return nil, c.err }})
+			client, ended := startExecSession(t, t.Context(), execCommand{run: func(context.Context, driver.Exec) (*driver.ExitResult, error) { return nil, c.err }})
 			client.wantMessages(c.want...)
 			wantClosed(t, "the end of the session", ended)
 		})
@@ -158,7 +158,7 @@ func TestSessionEnds(t *testing.T) {
 	t.Run("a client that hangs up", func(t *testing.T) {
 		t.Parallel()
 		killed := make(chan struct{})
-		c, ended := startSession(t, t.Context(), commandUntilKilled(killed))
+		c, ended := startExecSession(t, t.Context(), commandUntilKilled(killed))
 		c.CloseNow()
 		wantClosed(t, "the end of the command", killed)
 		wantClosed(t, "the end of the session", ended)
@@ -166,7 +166,7 @@ func TestSessionEnds(t *testing.T) {
 	t.Run("a client that talks nonsense", func(t *testing.T) {
 		t.Parallel()
 		killed := make(chan struct{})
-		c, ended := startSession(t, t.Context(), commandUntilKilled(killed))
+		c, ended := startExecSession(t, t.Context(), commandUntilKilled(killed))
 		c.sendMessage("nonsense")
 		if got := c.readMessage(); !strings.HasPrefix(got, "closed 1008 failed to decode input") {
 			t.Error(got)
@@ -178,7 +178,7 @@ func TestSessionEnds(t *testing.T) {
 		t.Parallel()
 		stopped, stop := context.WithCancel(t.Context())
 		killed := make(chan struct{})
-		c, ended := startSession(t, stopped, commandUntilKilled(killed))
+		c, ended := startExecSession(t, stopped, commandUntilKilled(killed))
 		stop()
 		c.wantMessages("closed 1001 the agent is stopping")
 		wantClosed(t, "the end of the command", killed)
@@ -188,7 +188,7 @@ func TestSessionEnds(t *testing.T) {
 		t.Parallel()
 		stopped, stop := context.WithCancel(t.Context())
 		stuck := make(chan struct{})
-		_, ended := startSession(t, stopped, execCommand{run: func(ctx context.Context, e driver.Exec) (*driver.ExitResult, error) {
+		_, ended := startExecSession(t, stopped, execCommand{run: func(ctx context.Context, e driver.Exec) (*driver.ExitResult, error) {
 			block := make([]byte, 1<<20)
 			time.AfterFunc(200*time.Millisecond, func() { close(stuck) })
 			for {
@@ -204,7 +204,7 @@ func TestSessionEnds(t *testing.T) {
 	t.Run("a client that goes while the command does not read", func(t *testing.T) {
 		t.Parallel()
 		killed := make(chan struct{})
-		c, ended := startSession(t, t.Context(), commandUntilKilled(killed))
+		c, ended := startExecSession(t, t.Context(), commandUntilKilled(killed))
 		for range 3 {
 			c.sendMessage(`{"stdin":{"data":"aGVs"}}`)
 		}
@@ -215,7 +215,7 @@ func TestSessionEnds(t *testing.T) {
 }
 
 // A browser sends its token in the first message of the session, because it cannot send the header.
-func TestHandshake(t *testing.T) {
+func TestExecHandshake(t *testing.T) {
 	f := newFixture(t, func(c *Config) { c.Token = "secret" })
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -246,7 +246,7 @@ func TestHandshake(t *testing.T) {
 				return
 			}
 			defer conn.CloseNow()
-			client := &sessionClient{t, conn}
+			client := &execSessionClient{t, conn}
 			if c.hello != "" {
 				client.sendMessage(c.hello)
 			}
@@ -263,16 +263,16 @@ func TestHandshake(t *testing.T) {
 }
 
 // A handler that runs after the server has stopped starts no session.
-func TestNoSessionStartsAfterServe(t *testing.T) {
+func TestNoExecSessionStartsAfterServe(t *testing.T) {
 	f := newFixture(t, nil)
 	asked, ended, result := make(chan struct{}), make(chan struct{}), make(chan error, 1)
-	exec := &execHandler{f.store, stubNode{}, f.access, &f.sessions}
+	exec := &execHandler{f.store, stubNode{}, f.access, &f.execSessions}
 	f.routes = []route{{"GET", "/v1/late", func(r *request) (any, error) {
 		close(asked)
 		<-ended
 		_, err := exec.serveSession(r, func() (execCommand, error) {
 			t.Error("the session looks for its command")
-			return execCommand{}, errStopping
+			return execCommand{}, errAgentStopping
 		})
 		result <- err
 		return nil, err
@@ -295,8 +295,8 @@ func TestNoSessionStartsAfterServe(t *testing.T) {
 		t.Error(err)
 	}
 	close(ended)
-	if err := <-result; err == nil || err.Error() != errStopping.Error() {
-		t.Errorf("the session ends with %v, want %v", err, errStopping)
+	if err := <-result; err == nil || err.Error() != errAgentStopping.Error() {
+		t.Errorf("the session ends with %v, want %v", err, errAgentStopping)
 	}
 }
 

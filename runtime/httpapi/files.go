@@ -33,9 +33,9 @@ func (h *fileHandler) dir(r *request) (*taskfiles.Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := h.node.Files(r.id)
+	dir, err := h.node.OpenAllocFiles(r.id)
 	if errors.Is(err, fs.ErrNotExist) {
-		if hint := gcHint(alloc); hint != "" {
+		if hint := allocDirRemovalReason(alloc); hint != "" {
 			return nil, notFound(fmt.Sprintf("allocation %q has no files: %s", r.id, hint))
 		}
 		return nil, notFound(fmt.Sprintf("allocation %q has no files: it has not begun, or was collected", r.id))
@@ -43,9 +43,9 @@ func (h *fileHandler) dir(r *request) (*taskfiles.Dir, error) {
 	return dir, err
 }
 
-// gcHint returns why the directory of an allocation was removed, "" if the reason is
+// allocDirRemovalReason returns why the directory of an allocation was removed, "" if the reason is
 // unknown.
-func gcHint(alloc *api.Allocation) string {
+func allocDirRemovalReason(alloc *api.Allocation) string {
 	for _, name := range slices.Sorted(maps.Keys(alloc.TaskStates)) {
 		for _, e := range slices.Backward(alloc.TaskStates[name].Events) {
 			if e.Type == model.TaskAllocDirRemoved {
@@ -67,7 +67,7 @@ var (
 )
 
 func (c fileStatusCodes) toStatusError(err error) error {
-	var protectedErr *taskfiles.ProtectedError
+	var protectedErr *taskfiles.ProtectedFileError
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return &statusError{c.notFound, err.Error()}
@@ -181,7 +181,7 @@ func (h *fileHandler) read(r *request) (any, error) {
 	header := r.w.Header()
 	header.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; sandbox")
 	header.Set("X-Xss-Protection", "1; mode=block")
-	_, _ = io.Copy(r.stream("text/plain; charset=utf-8"), content) // the client may have disconnected
+	_, _ = io.Copy(r.startStream("text/plain; charset=utf-8"), content) // the client may have disconnected
 	return nil, nil
 }
 

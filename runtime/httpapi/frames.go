@@ -16,7 +16,7 @@ var emptyFrame = []byte("{}")
 // streamFrames replies with a sequence of JSON objects without separators, until follow returns. If the
 // client disconnects, the context of follow ends at the next heartbeat at the latest.
 func (r *request) streamFrames(follow func(ctx context.Context, emit func(api.StreamFrame) error) error) {
-	s := r.stream("application/json")
+	s := r.startStream("application/json")
 	ctx, cancel := context.WithCancel(r.Context())
 	var heartbeatWG sync.WaitGroup
 	defer heartbeatWG.Wait()

@@ -48,7 +48,7 @@ func TestHeartbeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, hangUp := context.WithCancel(t.Context())
 		w := httptest.NewRecorder()
-		r := &request{Request: httptest.NewRequest("GET", "/", nil).WithContext(ctx), w: w, control: http.NewResponseController(w)}
+		r := &request{Request: httptest.NewRequest("GET", "/", nil).WithContext(ctx), w: w, responseController: http.NewResponseController(w)}
 		time.AfterFunc(3500*time.Millisecond, hangUp)
 		r.streamFrames(func(ctx context.Context, emit func(api.StreamFrame) error) error {
 			if err := emit(api.StreamFrame{File: "f", Data: []byte("x"), Offset: 1}); err != nil {

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// BenchmarkHTTP sends requests over the loopback interface and discards the replies. Its baseline is a
+// BenchmarkHTTPRequests sends requests over the loopback interface and discards the replies. Its baseline is a
 // plain net/http handler that returns the same bytes.
-func BenchmarkHTTP(b *testing.B) {
+func BenchmarkHTTPRequests(b *testing.B) {
 	f := newClientFixture(b, nil)
 	f.registerAndWait(b, newJob("web", "batch", "app"))
 	var lastEvalID string

@@ -98,7 +98,7 @@ func (p pipeListener) dial() net.Conn {
 // resources.
 func TestSlowClients(t *testing.T) {
 	stuck := route{"GET", "/v1/stream", func(r *request) (any, error) {
-		s := r.stream("text/plain")
+		s := r.startStream("text/plain")
 		for {
 			if _, err := s.Write([]byte(strings.Repeat("x", 1<<10))); err != nil {
 				return nil, nil
@@ -113,7 +113,7 @@ func TestSlowClients(t *testing.T) {
 		var body struct{}
 		return noContent{}, r.decodeBody(&body, maxBodyBytes, false)
 	}, routeDoc{}}
-	ignores := route{"PUT", "/v1/ignore", constantRoute(noContent{}), routeDoc{}}
+	ignores := route{"PUT", "/v1/ignore", constantHandler(noContent{}), routeDoc{}}
 
 	for _, c := range []struct {
 		name, says string
@@ -173,7 +173,7 @@ func TestStreamOutlivesDeadlines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, nil)
 		f.routes = []route{{"GET", "/v1/stream", func(r *request) (any, error) {
-			s := r.stream("text/plain")
+			s := r.startStream("text/plain")
 			for range 10 {
 				time.Sleep(time.Minute)
 				if _, err := io.WriteString(s, "line\n"); err != nil {

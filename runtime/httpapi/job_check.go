@@ -107,9 +107,9 @@ func (c *jobChecker) namespaceNames() []string {
 // schemaTimeout is how long a request waits for the schemas of drivers.
 const schemaTimeout = time.Second
 
-// configErrors compares the config blocks of a job's tasks with the schemas of their drivers. all is false
+// taskConfigErrors compares the config blocks of a job's tasks with the schemas of their drivers. all is false
 // if the schema of a driver is unknown, because the driver is missing or does not reply.
-func (c *jobChecker) configErrors(ctx context.Context, job *api.Job) (faults []string, all bool) {
+func (c *jobChecker) taskConfigErrors(ctx context.Context, job *api.Job) (faults []string, all bool) {
 	wait, cancel := context.WithTimeout(ctx, schemaTimeout)
 	defer cancel()
 	type schemaResult struct {
@@ -147,10 +147,10 @@ func (c *jobChecker) configErrors(ctx context.Context, job *api.Job) (faults []s
 	return faults, all && ctx.Err() == nil
 }
 
-// configWarnings returns the errors of configErrors as warnings for a job that is registered. They are not
+// taskConfigWarnings returns the errors of taskConfigErrors as warnings for a job that is registered. They are not
 // errors because another version of the driver may run when the job is placed.
-func (c *jobChecker) configWarnings(ctx context.Context, job *api.Job) []string {
-	faults, _ := c.configErrors(ctx, job)
+func (c *jobChecker) taskConfigWarnings(ctx context.Context, job *api.Job) []string {
+	faults, _ := c.taskConfigErrors(ctx, job)
 	for i, text := range faults {
 		faults[i] = text + " The task will fail when it is started."
 	}

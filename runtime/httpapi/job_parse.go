@@ -11,9 +11,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec/confined"
 )
 
-// parser parses the text of a job file. It returns a confined.TextError for an error in the text.
+// jobParser parses the text of a job file. It returns a confined.ParseError for an error in the text.
 // confined.Parser implements it.
-type parser interface {
+type jobParser interface {
 	Parse(ctx context.Context, text, variables string) (*api.Job, error)
 }
 
@@ -28,8 +28,8 @@ func (h *jobWriter) parse(r *request) (any, error) {
 	if body.JobHCL == "" {
 		return nil, badRequest("Job spec is empty")
 	}
-	job, err := h.parser.Parse(r.Context(), body.JobHCL, body.Variables)
-	var textErr *confined.TextError
+	job, err := h.jobParser.Parse(r.Context(), body.JobHCL, body.Variables)
+	var textErr *confined.ParseError
 	if errors.As(err, &textErr) {
 		return nil, badRequest("Failed to parse job: " + textErr.Error())
 	}

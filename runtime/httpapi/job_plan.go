@@ -48,7 +48,7 @@ func (h *jobWriter) plan(r *request) (any, error) {
 	warnings := model.Warnings(job)
 	if current != nil {
 		answer.JobModifyIndex = val(current.JobModifyIndex)
-		if fault := model.ValidateTransition(current, job); fault != nil {
+		if fault := model.ValidateJobUpdate(current, job); fault != nil {
 			warnings = append(warnings, "This job will be refused when it is submitted: "+fault.Error())
 		}
 	}
@@ -59,7 +59,7 @@ func (h *jobWriter) plan(r *request) (any, error) {
 	if job.Periodic != nil && val(job.Periodic.Enabled) {
 		answer.NextPeriodicLaunch = model.NextLaunch(job, time.Now())
 	}
-	warnings = slices.Concat(warnings, hookWarnings, h.checker.configWarnings(r.Context(), job))
+	warnings = slices.Concat(warnings, hookWarnings, h.checker.taskConfigWarnings(r.Context(), job))
 	answer.Warnings = model.FormatWarnings(warnings)
 	return answer, nil
 }

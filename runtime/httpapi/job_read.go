@@ -59,9 +59,9 @@ func (h *jobReader) submission(r *request) (any, error) {
 	})
 }
 
-// includesJobObject reports whether an object of a job with this name is listed: without the parameter
+// includesObjectOfJob reports whether an object of a job with this name is listed: without the parameter
 // "all", only objects of the current job with the name are listed.
-func (r *request) includesJobObject(j *api.Job, jobCreateIndex uint64) bool {
+func (r *request) includesObjectOfJob(j *api.Job, jobCreateIndex uint64) bool {
 	all, err := strconv.ParseBool(r.query.Get("all"))
 	return err == nil && all || j != nil && jobCreateIndex == val(j.CreateIndex)
 }
@@ -70,7 +70,7 @@ func (h *jobReader) allocations(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		j := s.Job(ws, r.namespace, r.id)
 		found := slices.DeleteFunc(s.AllocationsByJob(ws, r.namespace, r.id), func(alloc *api.Allocation) bool {
-			return !r.includesJobObject(j, val(alloc.Job.CreateIndex))
+			return !r.includesObjectOfJob(j, val(alloc.Job.CreateIndex))
 		})
 		stubs, err := r.allocStubs(found)
 		return stubs, s.TableIndex(ws, store.Allocations), err
@@ -88,9 +88,9 @@ func (h *jobReader) deployments(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
 		j := s.Job(ws, r.namespace, r.id)
 		found := slices.DeleteFunc(s.DeploymentsByJob(ws, r.namespace, r.id), func(d *api.Deployment) bool {
-			return !r.includesJobObject(j, d.JobCreateIndex)
+			return !r.includesObjectOfJob(j, d.JobCreateIndex)
 		})
-		deployments, err := r.fullDeployments(s, found)
+		deployments, err := r.newDeployments(s, found)
 		return deployments, s.TableIndex(ws, store.Deployments), err
 	})
 }
@@ -101,7 +101,7 @@ func (h *jobReader) latestDeployment(r *request) (any, error) {
 		if d == nil {
 			return nil, s.TableIndex(ws, store.Deployments), nil
 		}
-		return fullDeployment(s, d), d.ModifyIndex, nil
+		return newDeployment(s, d), d.ModifyIndex, nil
 	})
 }
 

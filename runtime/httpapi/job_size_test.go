@@ -16,8 +16,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 )
 
-// argumentList returns n different texts for a config block.
-func argumentList(n int) []any {
+// newArgumentList returns n different texts for a config block.
+func newArgumentList(n int) []any {
 	list := make([]any, n)
 	for i := range list {
 		list[i] = fmt.Sprint("argument-", i)
@@ -25,15 +25,15 @@ func argumentList(n int) []any {
 	return list
 }
 
-// schemaNode is a node whose drivers have a schema with a list. It calls onRequest at each request for
+// schemaStubNode is a node whose drivers have a schema with a list. It calls onRequest at each request for
 // a schema.
-type schemaNode struct {
+type schemaStubNode struct {
 	stubNode
 	requestedDrivers []string
 	onRequest        func()
 }
 
-func (n *schemaNode) TaskConfigSchema(_ context.Context, driver string) (*hclspec.Spec, error) {
+func (n *schemaStubNode) TaskConfigSchema(_ context.Context, driver string) (*hclspec.Spec, error) {
 	n.requestedDrivers = append(n.requestedDrivers, driver)
 	if n.onRequest != nil {
 		n.onRequest()
@@ -45,26 +45,26 @@ func newJobWithThreeDrivers() *api.Job {
 	return newJob("big", "batch", "app", func(j *api.Job) {
 		j.TaskGroups[0].Tasks = nil
 		for _, driver := range []string{"one", "two", "three"} {
-			j.TaskGroups[0].Tasks = append(j.TaskGroups[0].Tasks, &api.Task{Name: driver, Driver: driver, Config: map[string]any{"args": argumentList(10), "wrong": 1}})
+			j.TaskGroups[0].Tasks = append(j.TaskGroups[0].Tasks, &api.Task{Name: driver, Driver: driver, Config: map[string]any{"args": newArgumentList(10), "wrong": 1}})
 		}
 	})
 }
 
-func TestConfigCheckEndsWithClient(t *testing.T) {
+func TestConfigCheckEndsWhenClientDisconnects(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	node := &schemaNode{}
+	node := &schemaStubNode{}
 	f := newFixture(t, nil)
 	checker := &jobChecker{f.store, node, api.GlobalRegion, hclog.NewNullLogger()}
-	if faults, all := checker.configErrors(ctx, newJobWithThreeDrivers()); len(faults) != 3 || !all || len(node.requestedDrivers) != 3 {
+	if faults, all := checker.taskConfigErrors(ctx, newJobWithThreeDrivers()); len(faults) != 3 || !all || len(node.requestedDrivers) != 3 {
 		t.Fatalf("with a client: faults %q, all %v, asked %q", faults, all, node.requestedDrivers)
 	}
 	node.requestedDrivers, node.onRequest = nil, cancel
-	if faults, all := checker.configErrors(ctx, newJobWithThreeDrivers()); len(faults) > 1 || all || len(node.requestedDrivers) != 1 {
+	if faults, all := checker.taskConfigErrors(ctx, newJobWithThreeDrivers()); len(faults) > 1 || all || len(node.requestedDrivers) != 1 {
 		t.Errorf("the client has gone while the first driver was asked: faults %q, all %v, asked %q", faults, all, node.requestedDrivers)
 	}
 }
 
-func TestRegistrationOfClientThatIsGoneChangesNothing(t *testing.T) {
+func TestRegistrationOfDisconnectedClientChangesNothing(t *testing.T) {
 	b := newClientFixture(t, nil)
 	body, err := json.Marshal(map[string]any{"Job": newJob("gone", "batch", "app")})
 	if err != nil {
@@ -85,7 +85,7 @@ func TestRegistrationOfClientThatIsGoneChangesNothing(t *testing.T) {
 func TestConfigBlockThatIsTooLargeIsRefused(t *testing.T) {
 	b := newClientFixture(t, nil)
 	job := newJob("big", "batch", "app", func(j *api.Job) {
-		j.TaskGroups[0].Tasks[0].Config = map[string]any{"args": argumentList(hclspec.MaxValues)}
+		j.TaskGroups[0].Tasks[0].Config = map[string]any{"args": newArgumentList(hclspec.MaxValues)}
 	})
 	want := fmt.Sprintf("group.app.task.t.config: the config block holds %d values, and %d are allowed", hclspec.MaxValues+2, hclspec.MaxValues)
 	if _, _, err := b.Jobs().Register(job, nil); err == nil || !strings.Contains(err.Error(), want) {
@@ -96,9 +96,9 @@ func TestConfigBlockThatIsTooLargeIsRefused(t *testing.T) {
 	}
 }
 
-// BenchmarkLongLists measures how the time of a registration and of a plan grows with the length
+// BenchmarkJobsWithLongLists measures how the time of a registration and of a plan grows with the length
 // of a list: the time per element is constant.
-func BenchmarkLongLists(b *testing.B) {
+func BenchmarkJobsWithLongLists(b *testing.B) {
 	lists := []struct {
 		name string
 		n    int // the longest list
@@ -142,10 +142,10 @@ func BenchmarkLongLists(b *testing.B) {
 	}
 	for _, n := range []int{1000, 10_000, hclspec.MaxValues - 10} {
 		client := newClientFixture(b, nil)
-		client.config.Node = &schemaNode{}
+		client.config.Node = &schemaStubNode{}
 		b.Run(fmt.Sprintf("args/%d", n), func(b *testing.B) {
 			run(b, client, n, func(t *api.Task, version int) {
-				args := argumentList(n)
+				args := newArgumentList(n)
 				args[0] = version
 				t.Config = map[string]any{"args": args}
 			})

@@ -110,7 +110,7 @@ func jobBodyText(job *api.Job) string {
 	return string(text)
 }
 
-func TestScale(t *testing.T) {
+func TestScaleJob(t *testing.T) {
 	t.Parallel()
 	b := newClientFixture(t, nil)
 	b.registerAndWait(t, newJob("web", "service", "app", withCount(2), func(j *api.Job) {
@@ -169,7 +169,7 @@ func TestScale(t *testing.T) {
 
 // A blocking query for scaling policies returns when a policy was added, changed or removed, and
 // not when another part of a job has changed.
-func TestPoliciesWakeOnlyForPolicies(t *testing.T) {
+func TestScalingPolicyQueriesWakeOnlyForPolicies(t *testing.T) {
 	t.Parallel()
 	b := newClientFixture(t, nil)
 	scaled := func(value string, most int64) *api.Job {
@@ -210,7 +210,7 @@ func TestPoliciesWakeOnlyForPolicies(t *testing.T) {
 	changed("the job was purged", true)
 }
 
-func TestRevert(t *testing.T) {
+func TestRevertJob(t *testing.T) {
 	t.Parallel()
 	b := newClientFixture(t, nil)
 	b.registerAndWait(t, newJob("web", "service", "app", withEnv("1")))
@@ -235,7 +235,7 @@ func TestRevert(t *testing.T) {
 }
 
 // A purged job does not exist, and a new job of its name does not inherit its data.
-func TestPurge(t *testing.T) {
+func TestPurgeJob(t *testing.T) {
 	t.Parallel()
 	b := newClientFixture(t, map[string]schedtest.AllocTimes{"slow": {StopDuration: time.Hour}})
 	b.registerAndWait(t, newJob("web", "service", "slow"))
@@ -259,7 +259,7 @@ func TestPurge(t *testing.T) {
 }
 
 // A job with a service of provider consul is not placed, and its evaluation has the reason.
-func TestServiceOfConsul(t *testing.T) {
+func TestConsulServiceIsNotPlaced(t *testing.T) {
 	t.Parallel()
 	b := newClientFixture(t, nil)
 	_, eval, _ := b.registerAndWait(t, newJob("web", "service", "app", func(j *api.Job) {
@@ -277,7 +277,7 @@ func TestServiceOfConsul(t *testing.T) {
 	}
 }
 
-func TestParse(t *testing.T) {
+func TestParseJob(t *testing.T) {
 	t.Parallel()
 	b := newClientFixture(t, nil)
 	file := `variable "n" { default = 1 }
@@ -539,5 +539,5 @@ func fuzzJobs(f *testing.F, method, target string) {
 }
 
 func FuzzRegister(f *testing.F) { fuzzJobs(f, "PUT", "/v1/jobs") }
-func FuzzPlan(f *testing.F)     { fuzzJobs(f, "PUT", "/v1/job/web/plan") }
-func FuzzParse(f *testing.F)    { fuzzJobs(f, "PUT", "/v1/jobs/parse") }
+func FuzzPlanJob(f *testing.F)  { fuzzJobs(f, "PUT", "/v1/job/web/plan") }
+func FuzzParseJob(f *testing.F) { fuzzJobs(f, "PUT", "/v1/jobs/parse") }

@@ -111,7 +111,7 @@ func (h *jobWriter) tagVersion(r *request) (any, error) {
 		body.Version = new(uint64(0)) // clients omit zero values
 	}
 	tag, index, err := h.scheduler.TagVersion(r.Context(), key, body.Version, api.JobVersionTag{Name: name, Description: body.Description})
-	return replyWithTag(r, tag, index, err)
+	return replyWithVersionTag(r, tag, index, err)
 }
 
 func (h *jobWriter) untagVersion(r *request) (any, error) {
@@ -120,11 +120,11 @@ func (h *jobWriter) untagVersion(r *request) (any, error) {
 		return nil, err
 	}
 	index, err := h.scheduler.UntagVersion(r.Context(), key, name)
-	return replyWithTag(r, api.JobVersionTag{}, index, err)
+	return replyWithVersionTag(r, api.JobVersionTag{}, index, err)
 }
 
-// replyWithTag returns the reply to a change of a version tag, or the error of the change.
-func replyWithTag(r *request, tag api.JobVersionTag, index uint64, err error) (any, error) {
+// replyWithVersionTag returns the reply to a change of a version tag, or the error of the change.
+func replyWithVersionTag(r *request, tag api.JobVersionTag, index uint64, err error) (any, error) {
 	if err != nil {
 		return nil, err
 	}

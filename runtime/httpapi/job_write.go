@@ -17,7 +17,7 @@ import (
 type jobWriter struct {
 	store     *store.Store
 	scheduler *scheduler.Scheduler
-	parser    parser
+	jobParser jobParser
 	checker   *jobChecker
 }
 
@@ -85,7 +85,7 @@ func (h *jobWriter) register(r *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	out.Warnings = slices.Concat(out.Warnings, warnings, hookWarnings, h.checker.configWarnings(r.Context(), job))
+	out.Warnings = slices.Concat(out.Warnings, warnings, hookWarnings, h.checker.taskConfigWarnings(r.Context(), job))
 	return r.jobReply(out), nil
 }
 
@@ -101,7 +101,7 @@ func (h *jobWriter) validate(r *request) (any, error) {
 		answer.Error = err.Error()
 		answer.ValidationErrors = splitJoinedError(err)
 	}
-	faults, all := h.checker.configErrors(r.Context(), job)
+	faults, all := h.checker.taskConfigErrors(r.Context(), job)
 	answer.DriverConfigValidated = all
 	if len(faults) > 0 {
 		answer.ValidationErrors = append(answer.ValidationErrors, faults...)

@@ -35,8 +35,8 @@ func (p pipeListener) dialFrom(ip net.IP) net.Conn {
 }
 
 var (
-	attackerIP = net.IPv4(127, 0, 0, 1)
-	otherIP    = net.IPv4(127, 0, 0, 2)
+	attackerIP     = net.IPv4(127, 0, 0, 1)
+	secondClientIP = net.IPv4(127, 0, 0, 2)
 )
 
 // readingClient is a client that writes once and reads until the connection is closed.
@@ -82,7 +82,7 @@ func (l *readingClient) isOpen() bool {
 	}
 }
 
-func countOpen(all []*readingClient) (n int) {
+func countOpenClients(all []*readingClient) (n int) {
 	for _, l := range all {
 		if l.isOpen() {
 			n++
@@ -127,11 +127,11 @@ func TestConnectionsThatHaveNotAuthenticatedAreLimitedPerAddress(t *testing.T) {
 		for range 300 {
 			all = append(all, startReadingClient(l.dialFrom(attackerIP), partialHeader))
 		}
-		if code, took := sendRequest(t, l.dialFrom(otherIP), healthRequest); code != 200 || took > 0 {
+		if code, took := sendRequest(t, l.dialFrom(secondClientIP), healthRequest); code != 200 || took > 0 {
 			t.Errorf("another address: %d after %v", code, took)
 		}
 		synctest.Wait()
-		if n := countOpen(all); n != 300 {
+		if n := countOpenClients(all); n != 300 {
 			t.Errorf("%d connections are open at once, want all", n)
 		}
 		// A new connection from the same address replaces the oldest one.
@@ -142,12 +142,12 @@ func TestConnectionsThatHaveNotAuthenticatedAreLimitedPerAddress(t *testing.T) {
 		}
 		time.Sleep(maxQueueTime)
 		synctest.Wait()
-		if n := countOpen(all); n > maxUnauthenticatedPerClient {
+		if n := countOpenClients(all); n > maxUnauthenticatedPerClient {
 			t.Errorf("%d connections are open after %v, want at most %d", n, maxQueueTime, maxUnauthenticatedPerClient)
 		}
 		time.Sleep(headerTimeout)
 		synctest.Wait()
-		if n := countOpen(all); n != 0 {
+		if n := countOpenClients(all); n != 0 {
 			t.Errorf("%d connections are open after %v", n, headerTimeout)
 		}
 		if code, _ := sendRequest(t, conn, requestWithToken); code != 200 {
@@ -215,14 +215,14 @@ func TestIdleConnectionsThatHaveNotAuthenticatedAreReplaced(t *testing.T) {
 		}
 		time.Sleep(2 * headerTimeout)
 		synctest.Wait()
-		if n := countOpen(all); n != maxUnauthenticatedPerClient {
+		if n := countOpenClients(all); n != maxUnauthenticatedPerClient {
 			t.Errorf("%d connections are open, want all", n)
 		}
 		if code, took := sendRequest(t, l.dialFrom(attackerIP), requestWithToken); code != 200 || took > minServeTime {
 			t.Errorf("%d after %v", code, took)
 		}
 		synctest.Wait()
-		if n := countOpen(all); n != maxUnauthenticatedPerClient-1 || all[0].isOpen() {
+		if n := countOpenClients(all); n != maxUnauthenticatedPerClient-1 || all[0].isOpen() {
 			t.Errorf("%d connections are open, and the oldest: %v", n, all[0].isOpen())
 		}
 	})
@@ -238,14 +238,14 @@ func TestConnectionsThatHaveNotAuthenticatedAreLimitedInTotal(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		conn := l.dialFrom(otherIP)
+		conn := l.dialFrom(secondClientIP)
 		if code, took := sendRequest(t, conn, healthRequest); code != 200 || took > 0 {
 			t.Errorf("one more address: %d after %v", code, took)
 		}
 		synctest.Wait()
 		open := 0
 		for host, all := range byAddress {
-			n := countOpen(all)
+			n := countOpenClients(all)
 			if open += n; n < len(all)-1 {
 				t.Errorf("127.0.0.%d has lost %d connections", host, len(all)-n)
 			}
@@ -270,7 +270,7 @@ func TestAuthenticatedConnectionsHaveNoLimitUnlessConfigured(t *testing.T) {
 		}
 		time.Sleep(headerTimeout)
 		synctest.Wait()
-		if n := countOpen(all); n != 600 {
+		if n := countOpenClients(all); n != 600 {
 			t.Errorf("%d connections are open, want all", n)
 		}
 		for _, one := range all {
@@ -301,11 +301,11 @@ func TestAuthenticatedConnectionsHaveNoLimitUnlessConfigured(t *testing.T) {
 		if code, _ := sendRequest(t, l.dialFrom(attackerIP), requestWithToken); code != http.StatusTooManyRequests {
 			t.Errorf("a connection above the limit: %d", code)
 		}
-		if code, _ := sendRequest(t, l.dialFrom(otherIP), requestWithToken); code != 200 {
+		if code, _ := sendRequest(t, l.dialFrom(secondClientIP), requestWithToken); code != 200 {
 			t.Errorf("another address: %d", code)
 		}
 		synctest.Wait()
-		if n := countOpen(all); n != 50 {
+		if n := countOpenClients(all); n != 50 {
 			t.Errorf("%d connections are open, want 50", n)
 		}
 	})
@@ -418,7 +418,7 @@ func TestMessageBeforeTokenOfWebsocketIsLimited(t *testing.T) {
 			if _, _, err := conn.Read(t.Context()); websocket.CloseStatus(err) != websocket.StatusPolicyViolation {
 				t.Errorf("%d bytes: %v", size, err)
 			}
-		} else if _, _, err := conn.Read(t.Context()); err == nil || time.Since(begin) > tokenTimeout/2 {
+		} else if _, _, err := conn.Read(t.Context()); err == nil || time.Since(begin) > execTokenTimeout/2 {
 			// The server does not wait for the end of a message that is too large.
 			t.Errorf("half a message of more than %d bytes: %v after %v", size, err, time.Since(begin))
 		}
@@ -472,7 +472,7 @@ func TestBodiesOfAllRequestsHaveOneLimit(t *testing.T) {
 	rest := make(chan struct{})
 	const bodySize = maxJobBytes / 2
 	for range maxBodyMemory / bodySize {
-		body := newBlockingBody(bodySize-maxChunk, &arrivedWG, rest)
+		body := newBlockingBody(bodySize-maxReadChunk, &arrivedWG, rest)
 		all.Go(func() {
 			if code := ask(body); code != http.StatusBadRequest && code != http.StatusServiceUnavailable { // the body has no job
 				t.Errorf("a body within the limit: %d", code)
@@ -497,8 +497,8 @@ func TestBodiesOfAllRequestsHaveOneLimit(t *testing.T) {
 	}
 }
 
-func TestBodiesAreReadWhole(t *testing.T) {
-	for _, length := range []int{0, 1, 511, 512, 513, maxChunk - 1, maxChunk, maxChunk + 1, 5*maxChunk + 17} {
+func TestReadAllReadsWholeBody(t *testing.T) {
+	for _, length := range []int{0, 1, 511, 512, 513, maxReadChunk - 1, maxReadChunk, maxReadChunk + 1, 5*maxReadChunk + 17} {
 		want := bytes.Repeat([]byte("0123456789abcdefg"), length/17+1)[:length]
 		for _, size := range []int64{-1, int64(length)} {
 			var b memoryBudget
@@ -556,7 +556,7 @@ func TestHeadersOfClientsWithoutTokenAreLimitedInTotal(t *testing.T) {
 		_, l, limit := newLimitedFixture(t, 0)
 		var smallSenders, largeSenders []*readingClient
 		for range 50 {
-			smallSenders = append(smallSenders, startReadingClient(l.dialFrom(otherIP), partialHeader))
+			smallSenders = append(smallSenders, startReadingClient(l.dialFrom(secondClientIP), partialHeader))
 		}
 		const headerSize = maxHeaderBytes - 1<<10
 		for host := byte(10); host < 20; host++ {
@@ -565,10 +565,10 @@ func TestHeadersOfClientsWithoutTokenAreLimitedInTotal(t *testing.T) {
 			}
 		}
 		synctest.Wait()
-		if open := countOpen(largeSenders); open < maxUnauthenticatedBytes/maxHeaderBytes-1 || open*headerSize > maxUnauthenticatedBytes {
+		if open := countOpenClients(largeSenders); open < maxUnauthenticatedBytes/maxHeaderBytes-1 || open*headerSize > maxUnauthenticatedBytes {
 			t.Errorf("%d connections are open that have sent %d bytes", open, headerSize)
 		}
-		if n := countOpen(smallSenders); n != len(smallSenders) {
+		if n := countOpenClients(smallSenders); n != len(smallSenders) {
 			t.Errorf("%d connections are open that have sent little, want %d", n, len(smallSenders))
 		}
 		if code, took := sendRequest(t, l.dialFrom(attackerIP), requestWithToken); code != 200 || took > 0 {
@@ -665,12 +665,12 @@ func TestEvictedConnectionsAreClosedAfterDelay(t *testing.T) {
 		limit.mu.Lock()
 		served := limit.unauthenticatedConns
 		limit.mu.Unlock()
-		if n := countOpen(evictedClients) - served; n != maxEvictedOpenConns {
+		if n := countOpenClients(evictedClients) - served; n != maxEvictedOpenConns {
 			t.Errorf("%d evicted connections are open, want %d", n, maxEvictedOpenConns)
 		}
 		time.Sleep(evictedCloseDelay)
 		synctest.Wait()
-		if n := countOpen(evictedClients); n != served {
+		if n := countOpenClients(evictedClients); n != served {
 			t.Errorf("%d connections are open after the delay, want the %d that are served", n, served)
 		}
 		if n := limit.evictedOpenConns.Load(); n != 0 {

@@ -29,7 +29,7 @@ func listRequest(t testing.TB, query string) *request {
 	return r
 }
 
-func TestPage(t *testing.T) {
+func TestPagination(t *testing.T) {
 	jobs := func() (jobs []*api.Job) {
 		for _, id := range []string{"b.1", "a", "c"} {
 			jobs = append(jobs, &api.Job{ID: &id, Namespace: new("default"), Priority: new(50)})
@@ -72,7 +72,7 @@ func TestPage(t *testing.T) {
 	}
 }
 
-func TestPageByCreation(t *testing.T) {
+func TestPaginationByCreation(t *testing.T) {
 	allocs := func() []*api.Allocation {
 		return []*api.Allocation{{ID: "a", CreateIndex: 10}, {ID: "c", CreateIndex: 9}, {ID: "b", CreateIndex: 9}}
 	}

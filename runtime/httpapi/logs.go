@@ -62,7 +62,7 @@ func (h *fileHandler) taskLogs(r *request) (any, error) {
 		})
 		return nil, nil
 	}
-	s := r.stream("text/plain; charset=utf-8")
+	s := r.startStream("text/plain; charset=utf-8")
 	_ = h.node.Logs().Follow(r.Context(), ask, func(c logs.Chunk) error { // the response has started, so the error cannot be sent
 		_, err := s.Write(c.Data)
 		return err
@@ -99,7 +99,7 @@ func (h *fileHandler) newFollowRequest(r *request) (logs.FollowRequest, error) {
 	}
 	if kept, err := h.node.Logs().HasLogs(ask); err != nil || !kept {
 		text := fmt.Sprintf("log entry for task %q and log type %q not found", ask.Task, ask.Stream)
-		if hint := gcHint(alloc); hint != "" {
+		if hint := allocDirRemovalReason(alloc); hint != "" {
 			text += ": " + hint
 		}
 		return ask, notFound(text)
@@ -107,7 +107,7 @@ func (h *fileHandler) newFollowRequest(r *request) (logs.FollowRequest, error) {
 	ask.StopAtEnd, ask.AcrossRestarts, ask.Offset = !follow, follow, offset
 	switch {
 	case end && offset == 0:
-		ask.Origin = logs.FromNewest
+		ask.Origin = logs.FromNewestFile
 	case end:
 		ask.Origin = logs.FromEnd
 	}

@@ -135,7 +135,7 @@ func (h *metricsHandler) collectMetrics(ctx context.Context, t *Telemetry) []*me
 	allocs := s.AllocationsByNode(nil, n.ID)
 	m.addNode(n, allocs)
 	if !t.OmitNodeMetrics {
-		m.addHost(h.node.Usage(ctx))
+		m.addHost(h.node.HostStats(ctx))
 	}
 	if !t.OmitAllocationMetrics {
 		for _, alloc := range allocs {

@@ -83,10 +83,10 @@ func (h *debugHandler) monitor(r *request) (any, error) {
 	h.log.RegisterSink(sink)
 	defer h.log.DeregisterSink(sink)
 	if plain {
-		s := r.stream("text/plain; charset=utf-8")
+		s := r.startStream("text/plain; charset=utf-8")
 		return nil, f.forwardLines(r.Context(), func(line []byte) error { _, err := s.Write(line); return err }, nil)
 	}
-	frames := json.NewEncoder(r.stream("application/json"))
+	frames := json.NewEncoder(r.startStream("application/json"))
 	return nil, f.forwardLines(r.Context(), func(line []byte) error {
 		for len(line) > monitorFrameSize {
 			if err := frames.Encode(logFrame{line[:monitorFrameSize], "log"}); err != nil {

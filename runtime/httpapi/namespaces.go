@@ -103,7 +103,7 @@ func (h *namespaceHandler) delete(r *request) (any, error) {
 		if tx.Namespace(nil, r.id) == nil {
 			return notFound("Namespace not found")
 		}
-		if use := findNamespaceUse(tx.Reader, r.id); use != "" {
+		if use := findNamespaceUser(tx.Reader, r.id); use != "" {
 			return &statusError{http.StatusInternalServerError, fmt.Sprintf("namespace %q has %s", r.id, use)}
 		}
 		tx.DeleteNamespace(r.id)
@@ -113,9 +113,9 @@ func (h *namespaceHandler) delete(r *request) (any, error) {
 	return noContent{}, err
 }
 
-// findNamespaceUse returns which active jobs and other objects a namespace contains, and how to remove
+// findNamespaceUser returns which active jobs and other objects a namespace contains, and how to remove
 // them.
-func findNamespaceUse(s store.Reader, name string) string {
+func findNamespaceUser(s store.Reader, name string) string {
 	for _, job := range s.Jobs(nil, name, "") {
 		if val(job.Status) != model.JobDead {
 			return fmt.Sprintf("a job that is %s, %q: stop it first", val(job.Status), val(job.ID))

@@ -40,7 +40,7 @@ func (h *nodeHandler) listNodesOfPool(r *request, pool string) (any, error) {
 		return nil, badRequest(err.Error())
 	}
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		found := slices.DeleteFunc(s.Nodes(ws, r.query.Get("prefix")), func(n *api.Node) bool { return !isInPool(n, pool) })
+		found := slices.DeleteFunc(s.Nodes(ws, r.query.Get("prefix")), func(n *api.Node) bool { return !isInNodePool(n, pool) })
 		stubs, err := listPage(r, found, func(n *api.Node) sortKey { return nameKey("", n.ID) }, func(n *api.Node) nodeStub {
 			address, _, err := net.SplitHostPort(n.HTTPAddr)
 			if err != nil {
@@ -100,15 +100,15 @@ type nodeWriteReply struct {
 
 // nodeReply returns the reply to a change of the node. Nomad replies with 500 to invalid changes,
 // including "node not found".
-func (r *request) nodeReply(out scheduler.NodeOutcome, err error) (any, error) {
+func (r *request) nodeReply(out scheduler.NodeRequestOutcome, err error) (any, error) {
 	if err != nil {
 		return nil, err
 	}
 	return nodeWriteReply{out.EvalIDs, out.EvalCreateIndex, out.NodeModifyIndex, r.replyMetaOfWrite(out.Index)}, nil
 }
 
-// checkID rejects a change of a node other than this one.
-func (h *nodeHandler) checkID(r *request) error {
+// checkNodeID rejects a change of a node other than this one.
+func (h *nodeHandler) checkNodeID(r *request) error {
 	if r.id != h.agent.nodeID {
 		return &statusError{http.StatusInternalServerError, "node not found"}
 	}
@@ -120,7 +120,7 @@ func (h *nodeHandler) setEligibility(r *request) (any, error) {
 	if err := r.decodeBody(&body, maxBodyBytes, false); err != nil {
 		return nil, err
 	}
-	if err := h.checkID(r); err != nil {
+	if err := h.checkNodeID(r); err != nil {
 		return nil, err
 	}
 	return r.nodeReply(h.scheduler.SetEligibility(r.Context(), body.Eligibility))
@@ -131,7 +131,7 @@ func (h *nodeHandler) drain(r *request) (any, error) {
 	if err := r.decodeBody(&body, maxBodyBytes, false); err != nil {
 		return nil, err
 	}
-	if err := h.checkID(r); err != nil {
+	if err := h.checkNodeID(r); err != nil {
 		return nil, err
 	}
 	return r.nodeReply(h.scheduler.Drain(r.Context(), scheduler.DrainRequest{Spec: body.DrainSpec, MarkEligible: body.MarkEligible, Meta: body.Meta}))
@@ -139,7 +139,7 @@ func (h *nodeHandler) drain(r *request) (any, error) {
 
 // evaluate does nothing: blocked evaluations are processed whenever the node changes.
 func (h *nodeHandler) evaluate(r *request) (any, error) {
-	if err := h.checkID(r); err != nil {
+	if err := h.checkNodeID(r); err != nil {
 		return nil, err
 	}
 	n := h.store.Snapshot().Node(nil, r.id)
@@ -150,7 +150,7 @@ func (h *nodeHandler) evaluate(r *request) (any, error) {
 }
 
 func (h *nodeHandler) purge(r *request) (any, error) {
-	if err := h.checkID(r); err != nil {
+	if err := h.checkNodeID(r); err != nil {
 		return nil, err
 	}
 	return nil, &statusError{http.StatusInternalServerError, "this agent is its only node, which cannot be purged: stop the agent and remove its data directory"}
@@ -188,18 +188,20 @@ func (h *nodeHandler) setMetadata(r *request) (any, error) {
 	return h.node.Meta(), nil
 }
 
-// poolHandler serves the routes of node pools.
-type poolHandler struct {
-	store *store.Store
-	nodes *nodeHandler
-	jobs  *jobReader
+// nodePoolHandler serves the routes of node pools.
+type nodePoolHandler struct {
+	store       *store.Store
+	nodeHandler *nodeHandler
+	jobReader   *jobReader
 }
 
-// isInPool reports whether a node is in a pool; all nodes are in "all".
-func isInPool(n *api.Node, pool string) bool { return pool == api.NodePoolAll || n.NodePool == pool }
+// isInNodePool reports whether a node is in a pool; all nodes are in "all".
+func isInNodePool(n *api.Node, pool string) bool {
+	return pool == api.NodePoolAll || n.NodePool == pool
+}
 
-// listPools returns the builtin node pools and the pools of the nodes; other pools do not exist.
-func listPools(s *store.Snapshot, ws store.WatchSet) []*api.NodePool {
+// listNodePools returns the builtin node pools and the pools of the nodes; other pools do not exist.
+func listNodePools(s *store.Snapshot, ws store.WatchSet) []*api.NodePool {
 	all := []*api.NodePool{
 		{Name: api.NodePoolAll, Description: "Node pool with all nodes in the cluster.", CreateIndex: 1, ModifyIndex: 1},
 		{Name: api.NodePoolDefault, Description: "Default node pool.", CreateIndex: 1, ModifyIndex: 1},
@@ -229,17 +231,17 @@ func newPoolWithHash(p *api.NodePool) poolWithHash {
 	return poolWithHash{bare, contentHash(content)}
 }
 
-func (h *poolHandler) list(r *request) (any, error) {
+func (h *nodePoolHandler) list(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		found := slices.DeleteFunc(listPools(s, ws), func(p *api.NodePool) bool { return !strings.HasPrefix(p.Name, r.query.Get("prefix")) })
+		found := slices.DeleteFunc(listNodePools(s, ws), func(p *api.NodePool) bool { return !strings.HasPrefix(p.Name, r.query.Get("prefix")) })
 		all, err := listPage(r, found, func(p *api.NodePool) sortKey { return nameKey("", p.Name) }, newPoolWithHash)
 		return all, s.TableIndex(ws, store.Nodes), err
 	})
 }
 
-// findPool returns the node pool in the path.
-func findPool(r *request, s *store.Snapshot, ws store.WatchSet) (*api.NodePool, error) {
-	for _, p := range listPools(s, ws) {
+// findNodePool returns the node pool in the path.
+func findNodePool(r *request, s *store.Snapshot, ws store.WatchSet) (*api.NodePool, error) {
+	for _, p := range listNodePools(s, ws) {
 		if p.Name == r.id {
 			return p, nil
 		}
@@ -247,9 +249,9 @@ func findPool(r *request, s *store.Snapshot, ws store.WatchSet) (*api.NodePool, 
 	return nil, notFound("node pool not found")
 }
 
-func (h *poolHandler) read(r *request) (any, error) {
+func (h *nodePoolHandler) read(r *request) (any, error) {
 	return r.blockingQuery(h.store, func(s *store.Snapshot, ws store.WatchSet) (any, uint64, error) {
-		p, err := findPool(r, s, ws)
+		p, err := findNodePool(r, s, ws)
 		if err != nil {
 			return nil, s.TableIndex(ws, store.Nodes), err
 		}
@@ -257,16 +259,16 @@ func (h *poolHandler) read(r *request) (any, error) {
 	})
 }
 
-func (h *poolHandler) listNodes(r *request) (any, error) {
-	if _, err := findPool(r, h.store.Snapshot(), nil); err != nil {
+func (h *nodePoolHandler) listNodes(r *request) (any, error) {
+	if _, err := findNodePool(r, h.store.Snapshot(), nil); err != nil {
 		return nil, err
 	}
-	return h.nodes.listNodesOfPool(r, r.id)
+	return h.nodeHandler.listNodesOfPool(r, r.id)
 }
 
-func (h *poolHandler) listJobs(r *request) (any, error) {
-	if _, err := findPool(r, h.store.Snapshot(), nil); err != nil {
+func (h *nodePoolHandler) listJobs(r *request) (any, error) {
+	if _, err := findNodePool(r, h.store.Snapshot(), nil); err != nil {
 		return nil, err
 	}
-	return h.jobs.listMatching(r, func(j *api.Job) bool { return r.id == api.NodePoolAll || val(j.NodePool) == r.id })
+	return h.jobReader.listMatching(r, func(j *api.Job) bool { return r.id == api.NodePoolAll || val(j.NodePool) == r.id })
 }

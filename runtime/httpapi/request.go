@@ -23,26 +23,26 @@ import (
 // request is the state of one request that all routes share.
 type request struct {
 	*http.Request
-	w            http.ResponseWriter
-	control      *http.ResponseController
-	query        url.Values
-	id           string
-	namespace    string
-	minIndex     uint64
-	waitTime     time.Duration
-	replyIndex   uint64 // the reply's X-Nomad-Index; 0 omits the header
-	isRead       bool   // the reply was read from the state
-	perPage      int    // 0 means all
-	nextToken    string // token of the next page
-	filter       *bexpr.Evaluator
-	readOnly     bool // the client has sent only the read-only token
-	statusCode   int  // status of a successful reply; 0 means 200
-	replyWritten bool // the handler of the route has written the reply
+	w                  http.ResponseWriter
+	responseController *http.ResponseController
+	query              url.Values
+	id                 string
+	namespace          string
+	minIndex           uint64
+	waitTime           time.Duration
+	replyIndex         uint64 // the reply's X-Nomad-Index; 0 omits the header
+	isStateRead        bool   // the reply was read from the state
+	perPage            int    // 0 means all
+	nextToken          string // token of the next page
+	filter             *bexpr.Evaluator
+	readOnly           bool // the client has sent only the read-only token
+	statusCode         int  // status of a successful reply; 0 means 200
+	replyWritten       bool // the handler of the route has written the reply
 
-	conn               *limitConn // nil if the connection is not counted
-	countConnAfterBody bool       // the connection is counted after the body was read
-	bodyBudget         *memoryBudget
-	reservedBytes      int64 // bytes of the body budget that this request holds
+	limitConn                 *limitConn // nil if the connection is not counted
+	authenticateConnAfterBody bool       // the connection is counted after the body was read
+	bodyBudget                *memoryBudget
+	reservedBytes             int64 // bytes of the body budget that this request holds
 }
 
 const (
@@ -128,23 +128,25 @@ func parameterError(name, text, kind string, err error) error {
 	return fmt.Errorf("Failed to parse value of %q (%v) as %s: %v", name, text, kind, err)
 }
 
-// limitBody sets the deadline for reading the body of a request, so that a client that sends byte by byte
+// setBodyDeadline sets the deadline for reading the body of a request, so that a client that sends byte by byte
 // does not hold the memory of its request. Errors of connections without deadlines are ignored.
-func (r *request) limitBody() {
-	_ = r.control.SetWriteDeadline(time.Time{}) // removes the write deadline of the previous reply on the connection
+func (r *request) setBodyDeadline() {
+	_ = r.responseController.SetWriteDeadline(time.Time{}) // removes the write deadline of the previous reply on the connection
 	if r.ContentLength != 0 {
-		_ = r.control.SetReadDeadline(time.Now().Add(bodyTimeout))
+		_ = r.responseController.SetReadDeadline(time.Now().Add(bodyTimeout))
 	}
 }
 
 // setWriteDeadline sets the deadline for writing the reply. A handler that writes the reply itself calls
 // setWriteDeadline before its first write.
-func (r *request) setWriteDeadline() { _ = r.control.SetWriteDeadline(time.Now().Add(writeTimeout)) }
+func (r *request) setWriteDeadline() {
+	_ = r.responseController.SetWriteDeadline(time.Now().Add(writeTimeout))
+}
 
-// countConn counts the connection as authenticated. If the limit is reached, the connection is
+// authenticateConn counts the connection as authenticated. If the limit is reached, the connection is
 // closed after the reply.
-func (r *request) countConn() error {
-	if r.conn.authenticate() {
+func (r *request) authenticateConn() error {
+	if r.limitConn.authenticate() {
 		return nil
 	}
 	r.discardBody()
@@ -159,7 +161,7 @@ func (r *request) discardBody() {
 		return
 	}
 	r.w.Header().Set("Connection", "close")
-	_ = r.control.SetReadDeadline(time.Now().Add(discardBodyTimeout))
+	_ = r.responseController.SetReadDeadline(time.Now().Add(discardBodyTimeout))
 	r.Body, r.ContentLength = http.NoBody, 0
 }
 
@@ -179,9 +181,9 @@ func (r *request) releaseBody() {
 	r.reservedBytes = 0
 }
 
-// skipBody reads and discards a body that has no meaning for the route: net/http detects the disconnection
+// readUnusedBody reads and discards a body that has no meaning for the route: net/http detects the disconnection
 // of a client only after the body was read.
-func (r *request) skipBody() error {
+func (r *request) readUnusedBody() error {
 	if r.ContentLength == 0 {
 		return nil
 	}
@@ -194,28 +196,28 @@ func (r *request) skipBody() error {
 // readBody calls read, which reads the body of the request, and converts its errors to status errors.
 func (r *request) readBody(limit int64, read func(io.Reader) error) error {
 	if r.ContentLength > limit {
-		return tooLarge(limit)
+		return bodyTooLargeError(limit)
 	}
 	err := read(http.MaxBytesReader(r.w, r.Body, limit))
 	var maxBytesErr *http.MaxBytesError
 	var statusErr *statusError
 	switch {
 	case errors.As(err, &maxBytesErr):
-		return tooLarge(limit)
+		return bodyTooLargeError(limit)
 	case errors.As(err, &statusErr):
 		return err
 	case err != nil:
 		return badRequest("read the body of the request: " + err.Error())
 	}
-	_ = r.control.SetReadDeadline(time.Time{})
-	if r.countConnAfterBody {
-		r.countConnAfterBody = false
-		return r.countConn()
+	_ = r.responseController.SetReadDeadline(time.Time{})
+	if r.authenticateConnAfterBody {
+		r.authenticateConnAfterBody = false
+		return r.authenticateConn()
 	}
 	return nil
 }
 
-func tooLarge(limit int64) error {
+func bodyTooLargeError(limit int64) error {
 	return &statusError{http.StatusRequestEntityTooLarge, fmt.Sprintf("the body of the request is larger than %d bytes", limit)}
 }
 
@@ -246,14 +248,14 @@ func (r *request) decodeBodyWithID(into interface{ of(*request) error }, mayBeEm
 	return into.of(r)
 }
 
-// stateReader makes a reply from a snapshot. It adds to ws, which may be nil, the channels that report
+// readStateFunc makes a reply from a snapshot. It adds to ws, which may be nil, the channels that report
 // changes of the reply; a missing object is watched too. The index is valid even with an error.
-type stateReader func(s *store.Snapshot, ws store.WatchSet) (value any, index uint64, err error)
+type readStateFunc func(s *store.Snapshot, ws store.WatchSet) (value any, index uint64, err error)
 
 // blockingQuery replies with the result of read. It blocks until the index of the result is higher than the
 // index that the client has sent, or until the wait time has passed.
-func (r *request) blockingQuery(state *store.Store, read stateReader) (any, error) {
-	r.isRead = true
+func (r *request) blockingQuery(state *store.Store, read readStateFunc) (any, error) {
+	r.isStateRead = true
 	ctx, cancel := context.WithTimeout(r.Context(), r.waitTime)
 	defer cancel()
 	for {

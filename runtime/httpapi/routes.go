@@ -27,13 +27,13 @@ func (a *API) newRoutes() []route {
 	c := &a.config
 	agent := &localAgent{c.Store, c.NodeID, c.Region, c.AdvertiseAddr, c.Version}
 	jobs := &jobReader{c.Store}
-	jobWriter := &jobWriter{c.Store, c.Scheduler, c.Parser, &jobChecker{c.Store, c.Node, c.Region, a.logger}}
+	jobWriter := &jobWriter{c.Store, c.Scheduler, c.JobParser, &jobChecker{c.Store, c.Node, c.Region, a.logger}}
 	scaling := &scalingHandler{c.Store, c.Scheduler}
 	allocs := &allocHandler{c.Store, c.Scheduler, c.Node}
 	files := &fileHandler{c.Store, c.Node}
-	exec := &execHandler{c.Store, c.Node, a.access, &a.sessions}
+	exec := &execHandler{c.Store, c.Node, a.access, &a.execSessions}
 	nodes := &nodeHandler{agent, c.Store, c.Scheduler, c.Node, c.Token}
-	pools := &poolHandler{c.Store, nodes, jobs}
+	pools := &nodePoolHandler{c.Store, nodes, jobs}
 	evals := &evaluationHandler{c.Store}
 	deployments := &deploymentHandler{c.Store, c.Scheduler}
 	services := &serviceHandler{c.Store}
@@ -88,12 +88,12 @@ func (a *API) newRoutes() []route {
 		{"GET", "/v1/client/allocation/{id}/checks", allocs.checks, noBodyRouteDoc[map[string]checkStatus]("tell how the checks of an allocation are")},
 		{"GET", "/v1/client/allocation/{id}/exec", exec.execTask, streamRouteDoc("application/json", "run a command in a task, over a websocket", "task command tty ws_handshake")},
 		{"GET PUT POST", "/v1/client/allocation/{id}/gc", allocs.gcAllocation, noBodyRouteDoc[any]("take an ended allocation off the disk")},
-		{"GET PUT POST", "/v1/client/allocation/{id}/pause", errorRoute(http.StatusInternalServerError, "Enterprise only"), noBodyRouteDoc[noContent]("refuse to pause tasks")},
+		{"GET PUT POST", "/v1/client/allocation/{id}/pause", errorHandler(http.StatusInternalServerError, "Enterprise only"), noBodyRouteDoc[noContent]("refuse to pause tasks")},
 		{"PUT POST", "/v1/client/allocation/{id}/restart", allocs.restart, bodyRouteDoc[api.AllocationRestartRequest, replyMeta]("restart tasks of an allocation")},
 		{"PUT POST", "/v1/client/allocation/{id}/signal", allocs.signal, bodyRouteDoc[api.AllocSignalRequest, replyMeta]("send a signal to tasks of an allocation")},
-		{"GET", "/v1/client/allocation/{id}/snapshot", noClusterRoute, noBodyRouteDoc[noContent]("refuse to move an allocation")},
+		{"GET", "/v1/client/allocation/{id}/snapshot", noClusterHandler, noBodyRouteDoc[noContent]("refuse to move an allocation")},
 		{"GET", "/v1/client/allocation/{id}/stats", allocs.stats, noBodyRouteDoc[api.AllocResourceUsage]("tell what the tasks of an allocation use", "task")},
-		{"GET PUT POST DELETE", "/v1/client/allocation/{id...}", errorRoute(http.StatusNotFound, "resource not found"), noBodyRouteDoc[noContent]("refuse what cannot be done with allocations")},
+		{"GET PUT POST DELETE", "/v1/client/allocation/{id...}", errorHandler(http.StatusNotFound, "resource not found"), noBodyRouteDoc[noContent]("refuse what cannot be done with allocations")},
 		{"GET", "/v1/client/fs/ls/{id}", files.list, noBodyRouteDoc[[]api.AllocFileInfo]("list a directory of an allocation", "path")},
 		{"GET", "/v1/client/fs/stat/{id}", files.stat, noBodyRouteDoc[api.AllocFileInfo]("tell what a file of an allocation is", "path")},
 		{"GET", "/v1/client/fs/cat/{id}", files.read, streamRouteDoc("text/plain", "read a file of an allocation", "path")},
@@ -105,8 +105,8 @@ func (a *API) newRoutes() []route {
 		{"GET", "/v1/client/stats", agents.hostStats, noBodyRouteDoc[hoststats.Stats]("tell how busy the machine is", "node_id")},
 		{"GET", "/v1/client/metadata", nodes.readMetadata, noBodyRouteDoc[api.NodeMetaResponse]("read the metadata of the node", "node_id")},
 		{"POST", "/v1/client/metadata", nodes.setMetadata, bodyRouteDoc[api.NodeMetaApplyRequest, api.NodeMetaResponse]("change the metadata of the node", "node_id")},
-		{"GET", "/v1/client/identity", noClusterRoute, noBodyRouteDoc[noContent]("refuse to show an identity")},
-		{"POST", "/v1/client/identity/renew", noClusterRoute, noBodyRouteDoc[noContent]("refuse to renew an identity")},
+		{"GET", "/v1/client/identity", noClusterHandler, noBodyRouteDoc[noContent]("refuse to show an identity")},
+		{"POST", "/v1/client/identity/renew", noClusterHandler, noBodyRouteDoc[noContent]("refuse to renew an identity")},
 
 		{"GET", "/v1/evaluations", evals.list, readRouteDoc[[]api.Evaluation]("list evaluations", pageParams, "status job")},
 		{"DELETE", "/v1/evaluations", evals.delete, noBodyRouteDoc[noContent]("refuse to delete evaluations")},
@@ -131,9 +131,9 @@ func (a *API) newRoutes() []route {
 		{"PUT POST", "/v1/node/{id}/evaluate", nodes.evaluate, noBodyRouteDoc[nodeWriteReply]("evaluate what is on the node")},
 		{"PUT POST", "/v1/node/{id}/purge", nodes.purge, noBodyRouteDoc[noContent]("refuse to remove the node")},
 		{"GET", "/v1/node/pools", pools.list, readRouteDoc[[]poolWithHash]("list node pools", pageParams)},
-		{"PUT POST", "/v1/node/pools", poolChangeRoute, noBodyRouteDoc[noContent]("refuse to make a node pool")},
+		{"PUT POST", "/v1/node/pools", nodePoolChangeHandler, noBodyRouteDoc[noContent]("refuse to make a node pool")},
 		{"GET", "/v1/node/pool/{id}", pools.read, readRouteDoc[poolWithHash]("read a node pool")},
-		{"PUT POST DELETE", "/v1/node/pool/{id}", poolChangeRoute, noBodyRouteDoc[noContent]("refuse to change a node pool")},
+		{"PUT POST DELETE", "/v1/node/pool/{id}", nodePoolChangeHandler, noBodyRouteDoc[noContent]("refuse to change a node pool")},
 		{"GET", "/v1/node/pool/{id}/nodes", pools.listNodes, readRouteDoc[[]nodeStub]("list the nodes of a node pool", pageParams, "os resources")},
 		{"GET", "/v1/node/pool/{id}/jobs", pools.listJobs, readRouteDoc[[]jobStub]("list the jobs of a node pool", pageParams, "meta")},
 
@@ -155,7 +155,7 @@ func (a *API) newRoutes() []route {
 
 		{"PUT POST", "/v1/search", search.searchPrefix, bodyRouteDoc[api.SearchRequest, api.SearchResponse]("find what begins with a text")},
 		{"PUT POST", "/v1/search/fuzzy", search.searchFuzzy, bodyRouteDoc[api.FuzzySearchRequest, api.FuzzySearchResponse]("find what has a text in its name")},
-		{"GET", eventsPath, events.follow, streamRouteDoc("application/json", "follow what changes", "topic index")},
+		{"GET", eventsPath, events.streamEvents, streamRouteDoc("application/json", "follow what changes", "topic index")},
 
 		{"GET", "/v1/agent/health", agents.health, noBodyRouteDoc[map[string]health]("tell whether the agent is well", "type")},
 		{"GET", "/v1/agent/host", debug.readHostData, noBodyRouteDoc[api.HostDataResponse]("tell about the machine, when debugging is enabled")},
@@ -170,55 +170,55 @@ func (a *API) newRoutes() []route {
 		{"GET", "/v1/status/leader", agents.leader, noBodyRouteDoc[string]("show the address of the leader")},
 		{"GET", "/v1/status/peers", agents.peers, noBodyRouteDoc[[]string]("list the addresses of the servers")},
 		{"PUT", "/v1/system/gc", agents.forceGC, noBodyRouteDoc[noContent]("remove what has ended from the state and from the disk")},
-		{"PUT", "/v1/system/reconcile/summaries", constantRoute(noContent{}), noBodyRouteDoc[noContent]("no effect: allocations are counted at each request")},
+		{"PUT", "/v1/system/reconcile/summaries", constantHandler(noContent{}), noBodyRouteDoc[noContent]("no effect: allocations are counted at each request")},
 		{"GET", "/", redirectToUI, streamRouteDoc("text/html", "go to the page for people")},
 		{"GET", "/ui/", welcomePage, streamRouteDoc("text/html", "say what this is")},
 		{"GET", "/ui/{id...}", welcomePage, streamRouteDoc("text/html", "say what this is")},
 
 		// These routes have the same reply on all single-server agents: see cluster_stubs.go.
-		{"GET PUT POST DELETE", "/v1/acl/{id...}", noACLRoute, noBodyRouteDoc[noContent]("refuse policies and tokens")},
-		{"GET", "/v1/acl/token/self", constantRoute(anonymousToken), noBodyRouteDoc[api.ACLToken]("show the token of everybody")},
-		{"PUT POST", "/v1/agent/force-leave", noClusterRoute, noBodyRouteDoc[noContent]("refuse to make others leave")},
-		{"PUT POST", "/v1/agent/join", constantRoute(agentJoinReply{Error: "clustering is not supported"}), noBodyRouteDoc[agentJoinReply]("refuse to join others")},
-		{"GET PUT POST DELETE", "/v1/agent/keyring/{id...}", noClusterRoute, noBodyRouteDoc[noContent]("refuse keys of a cluster")},
-		{"GET", "/v1/agent/monitor/export", errorRoute(http.StatusBadRequest, "the log of this agent is not kept: it goes to standard error"), noBodyRouteDoc[noContent]("refuse the log of before")},
+		{"GET PUT POST DELETE", "/v1/acl/{id...}", noACLHandler, noBodyRouteDoc[noContent]("refuse policies and tokens")},
+		{"GET", "/v1/acl/token/self", constantHandler(anonymousToken), noBodyRouteDoc[api.ACLToken]("show the token of everybody")},
+		{"PUT POST", "/v1/agent/force-leave", noClusterHandler, noBodyRouteDoc[noContent]("refuse to make others leave")},
+		{"PUT POST", "/v1/agent/join", constantHandler(agentJoinReply{Error: "clustering is not supported"}), noBodyRouteDoc[agentJoinReply]("refuse to join others")},
+		{"GET PUT POST DELETE", "/v1/agent/keyring/{id...}", noClusterHandler, noBodyRouteDoc[noContent]("refuse keys of a cluster")},
+		{"GET", "/v1/agent/monitor/export", errorHandler(http.StatusBadRequest, "the log of this agent is not kept: it goes to standard error"), noBodyRouteDoc[noContent]("refuse the log of before")},
 		{"GET", "/v1/agent/schedulers", cluster.schedulers, noBodyRouteDoc[api.AgentSchedulerWorkersInfo]("list what plans")},
 		{"GET", "/v1/agent/schedulers/config", cluster.schedulerWorkers, noBodyRouteDoc[api.AgentSchedulerWorkerConfigResponse]("show what plans")},
-		{"PUT POST", "/v1/agent/schedulers/config", noClusterRoute, noBodyRouteDoc[noContent]("refuse another number of planners")},
+		{"PUT POST", "/v1/agent/schedulers/config", noClusterHandler, noBodyRouteDoc[noContent]("refuse another number of planners")},
 		{"GET", "/v1/agent/servers", agents.servers, noBodyRouteDoc[[]string]("list the servers of this client")},
-		{"PUT POST", "/v1/agent/servers", constantRoute(noContent{}), noBodyRouteDoc[noContent]("accept other servers without effect", "address")},
+		{"PUT POST", "/v1/agent/servers", constantHandler(noContent{}), noBodyRouteDoc[noContent]("accept other servers without effect", "address")},
 		{"GET", "/v1/operator/autopilot/configuration", cluster.autopilotConfiguration, noBodyRouteDoc[any]("show what looks after servers")},
-		{"PUT POST", "/v1/operator/autopilot/configuration", noClusterRoute, noBodyRouteDoc[noContent]("refuse another")},
+		{"PUT POST", "/v1/operator/autopilot/configuration", noClusterHandler, noBodyRouteDoc[noContent]("refuse another")},
 		{"GET", "/v1/operator/autopilot/health", cluster.autopilotHealth, noBodyRouteDoc[any]("show how the servers are")},
 		{"GET", "/v1/operator/keyring/keys", keyring.list, noBodyRouteDoc[[]api.RootKeyMeta]("list the keys of variables")},
 		{"PUT POST", "/v1/operator/keyring/rotate", keyring.rotate, noBodyRouteDoc[keyRotationReply]("make a new key for variables", "full algo publish_time")},
 		{"DELETE", "/v1/operator/keyring/key/{id}", keyring.remove, noBodyRouteDoc[noContent]("remove a key of variables", "force")},
 		{"GET", "/v1/operator/license", replyNoLicense, noBodyRouteDoc[noContent]("show the license: none")},
-		{"PUT POST", "/v1/operator/license", noEnterpriseRoute, noBodyRouteDoc[noContent]("refuse a license")},
+		{"PUT POST", "/v1/operator/license", noEnterpriseHandler, noBodyRouteDoc[noContent]("refuse a license")},
 		{"GET", "/v1/operator/raft/configuration", cluster.raftConfiguration, noBodyRouteDoc[api.RaftConfiguration]("list the servers")},
-		{"GET PUT POST DELETE", "/v1/operator/raft/{id...}", noClusterRoute, noBodyRouteDoc[noContent]("refuse other servers")},
+		{"GET PUT POST DELETE", "/v1/operator/raft/{id...}", noClusterHandler, noBodyRouteDoc[noContent]("refuse other servers")},
 		{"GET", "/v1/operator/scheduler/configuration", cluster.schedulerConfiguration, noBodyRouteDoc[api.SchedulerConfigurationResponse]("show how allocations are placed")},
-		{"PUT POST", "/v1/operator/scheduler/configuration", errorRoute(http.StatusNotImplemented, "there is one way to place allocations on one machine, and it cannot be changed"), noBodyRouteDoc[noContent]("refuse another way")},
-		{"GET PUT POST", "/v1/operator/snapshot", errorRoute(http.StatusNotImplemented, "the state cannot be copied through the API: see nomad-lite operator state"), noBodyRouteDoc[noContent]("refuse copies of the state")},
-		{"GET", "/v1/operator/upgrade-check/vault-workload-identity", constantRoute(vaultUpgrade{[]string{}, []string{}, []string{}}), noBodyRouteDoc[vaultUpgrade]("list what stands in the way of an upgrade")},
-		{"GET POST", "/v1/operator/utilization", noEnterpriseRoute, noBodyRouteDoc[noContent]("refuse a report")},
-		{"GET", "/v1/plugins", constantRoute([]any{}), noBodyRouteDoc[[]any]("list storage plugins: none", "type")},
-		{"GET", "/v1/plugin/csi/{id...}", errorRoute(http.StatusNotFound, "plugin not found"), noBodyRouteDoc[noContent]("read a storage plugin")},
-		{"GET PUT POST DELETE", "/v1/quota", noEnterpriseRoute, noBodyRouteDoc[noContent]("refuse quotas")},
-		{"GET PUT POST DELETE", "/v1/quota/{id...}", noEnterpriseRoute, noBodyRouteDoc[noContent]("refuse quotas")},
-		{"GET", "/v1/quota-usages", noEnterpriseRoute, noBodyRouteDoc[noContent]("refuse quotas")},
-		{"GET", "/v1/quotas", noEnterpriseRoute, noBodyRouteDoc[noContent]("refuse quotas")},
-		{"GET PUT POST DELETE", "/v1/recommendation", noEnterpriseRoute, noBodyRouteDoc[noContent]("refuse recommendations")},
-		{"GET PUT POST DELETE", "/v1/recommendation/{id...}", noEnterpriseRoute, noBodyRouteDoc[noContent]("refuse recommendations")},
-		{"GET PUT POST", "/v1/recommendations", noEnterpriseRoute, noBodyRouteDoc[noContent]("refuse recommendations")},
-		{"GET PUT POST", "/v1/recommendations/apply", noEnterpriseRoute, noBodyRouteDoc[noContent]("refuse recommendations")},
-		{"GET PUT POST DELETE", "/v1/sentinel/{id...}", noEnterpriseRoute, noBodyRouteDoc[noContent]("refuse policies")},
+		{"PUT POST", "/v1/operator/scheduler/configuration", errorHandler(http.StatusNotImplemented, "there is one way to place allocations on one machine, and it cannot be changed"), noBodyRouteDoc[noContent]("refuse another way")},
+		{"GET PUT POST", "/v1/operator/snapshot", errorHandler(http.StatusNotImplemented, "the state cannot be copied through the API: see nomad-lite operator state"), noBodyRouteDoc[noContent]("refuse copies of the state")},
+		{"GET", "/v1/operator/upgrade-check/vault-workload-identity", constantHandler(vaultUpgrade{[]string{}, []string{}, []string{}}), noBodyRouteDoc[vaultUpgrade]("list what stands in the way of an upgrade")},
+		{"GET POST", "/v1/operator/utilization", noEnterpriseHandler, noBodyRouteDoc[noContent]("refuse a report")},
+		{"GET", "/v1/plugins", constantHandler([]any{}), noBodyRouteDoc[[]any]("list storage plugins: none", "type")},
+		{"GET", "/v1/plugin/csi/{id...}", errorHandler(http.StatusNotFound, "plugin not found"), noBodyRouteDoc[noContent]("read a storage plugin")},
+		{"GET PUT POST DELETE", "/v1/quota", noEnterpriseHandler, noBodyRouteDoc[noContent]("refuse quotas")},
+		{"GET PUT POST DELETE", "/v1/quota/{id...}", noEnterpriseHandler, noBodyRouteDoc[noContent]("refuse quotas")},
+		{"GET", "/v1/quota-usages", noEnterpriseHandler, noBodyRouteDoc[noContent]("refuse quotas")},
+		{"GET", "/v1/quotas", noEnterpriseHandler, noBodyRouteDoc[noContent]("refuse quotas")},
+		{"GET PUT POST DELETE", "/v1/recommendation", noEnterpriseHandler, noBodyRouteDoc[noContent]("refuse recommendations")},
+		{"GET PUT POST DELETE", "/v1/recommendation/{id...}", noEnterpriseHandler, noBodyRouteDoc[noContent]("refuse recommendations")},
+		{"GET PUT POST", "/v1/recommendations", noEnterpriseHandler, noBodyRouteDoc[noContent]("refuse recommendations")},
+		{"GET PUT POST", "/v1/recommendations/apply", noEnterpriseHandler, noBodyRouteDoc[noContent]("refuse recommendations")},
+		{"GET PUT POST DELETE", "/v1/sentinel/{id...}", noEnterpriseHandler, noBodyRouteDoc[noContent]("refuse policies")},
 		{"GET", "/v1/volumes", listVolumes, noBodyRouteDoc[[]any]("list volumes: none", "type")},
-		{"GET", "/v1/volumes/claims", constantRoute([]any{}), noBodyRouteDoc[[]any]("list claims of volumes: none")},
-		{"DELETE", "/v1/volumes/claim/{id}", errorRoute(http.StatusNotFound, "claim not found"), noBodyRouteDoc[noContent]("remove a claim")},
-		{"GET PUT POST DELETE", "/v1/volumes/{id}", noVolumesRoute, noBodyRouteDoc[noContent]("refuse volumes of other machines")},
-		{"GET", "/v1/volume/{id...}", errorRoute(http.StatusNotFound, "volume not found"), noBodyRouteDoc[noContent]("read a volume")},
-		{"PUT POST DELETE", "/v1/volume/{id...}", noVolumesRoute, noBodyRouteDoc[noContent]("refuse volumes")},
+		{"GET", "/v1/volumes/claims", constantHandler([]any{}), noBodyRouteDoc[[]any]("list claims of volumes: none")},
+		{"DELETE", "/v1/volumes/claim/{id}", errorHandler(http.StatusNotFound, "claim not found"), noBodyRouteDoc[noContent]("remove a claim")},
+		{"GET PUT POST DELETE", "/v1/volumes/{id}", noVolumesHandler, noBodyRouteDoc[noContent]("refuse volumes of other machines")},
+		{"GET", "/v1/volume/{id...}", errorHandler(http.StatusNotFound, "volume not found"), noBodyRouteDoc[noContent]("read a volume")},
+		{"PUT POST DELETE", "/v1/volume/{id...}", noVolumesHandler, noBodyRouteDoc[noContent]("refuse volumes")},
 	}
 }
 
@@ -245,8 +245,8 @@ func (rt route) allowsMethod(method string) bool {
 	return slices.Contains(strings.Fields(rt.methods), method)
 }
 
-// literalLen returns the length of the pattern without its variables.
-func (rt route) literalLen() int {
+// literalLength returns the length of the pattern without its variables.
+func (rt route) literalLength() int {
 	before, rest, _ := strings.Cut(rt.pattern, "{")
 	_, after, _ := strings.Cut(rest, "}")
 	return len(before) + len(after)
@@ -258,10 +258,10 @@ func findRoute(routes []route, method, path string) (best route, id string, foun
 	most := -1
 	for _, rt := range routes {
 		value, ok := rt.match(path)
-		if !ok || rt.literalLen() < most || found && rt.literalLen() == most {
+		if !ok || rt.literalLength() < most || found && rt.literalLength() == most {
 			continue
 		}
-		most, best, id, found = rt.literalLen(), rt, value, rt.allowsMethod(method)
+		most, best, id, found = rt.literalLength(), rt, value, rt.allowsMethod(method)
 	}
 	return best, id, found, most >= 0
 }

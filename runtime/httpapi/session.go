@@ -24,19 +24,19 @@ import (
 
 // Limits of a session.
 const (
-	maxInputBytes     = 1 << 20 // bytes per message
-	maxHandshakeBytes = 4 << 10 // bytes per message of a client that has not authenticated
-	pingInterval      = 10 * time.Second
-	busyPingInterval  = time.Second     // ping interval while the command does not read its input, when messages and the disconnection of the client are not read either
-	idleExecTimeout   = 2 * time.Minute // a client that sends nothing for this time is disconnected
-	tokenTimeout      = 10 * time.Second
-	closeTimeout      = time.Second // timeout for sending output to a client after the command was killed
-	maxCloseReason    = 123         // maximum length in bytes of the text in a close frame
+	maxInputBytes            = 1 << 20 // bytes per message
+	maxHandshakeBytes        = 4 << 10 // bytes per message of a client that has not authenticated
+	pingInterval             = 10 * time.Second
+	blockedStdinPingInterval = time.Second     // ping interval while the command does not read its input, when messages and the disconnection of the client are not read either
+	idleExecTimeout          = 2 * time.Minute // a client that sends nothing for this time is disconnected
+	execTokenTimeout         = 10 * time.Second
+	closeTimeout             = time.Second // timeout for sending output to a client after the command was killed
+	maxCloseReason           = 123         // maximum length in bytes of the text in a close frame
 )
 
 var (
-	errClientGone = errors.New("the client has gone")
-	errStopping   = errors.New("the agent is stopping")
+	errClientGone    = errors.New("the client has gone")
+	errAgentStopping = errors.New("the agent is stopping")
 )
 
 // closeError is an error that ends a session, with the code of the close frame.
@@ -52,10 +52,10 @@ func execError(format string, args ...any) error {
 	return &closeError{websocket.StatusPolicyViolation, fmt.Sprintf(format, args...)}
 }
 
-// sessionGroup counts the exec sessions, because http.Server does not wait for upgraded
+// execSessionGroup counts the exec sessions, because http.Server does not wait for upgraded
 // connections. A handler can outlive http.Server.Close, so a WaitGroup alone is not enough: its
 // Add must not race Wait.
-type sessionGroup struct {
+type execSessionGroup struct {
 	mu         sync.Mutex
 	stopped    bool
 	sessionsWG sync.WaitGroup
@@ -63,7 +63,7 @@ type sessionGroup struct {
 
 // start adds a session to the count; the session calls end when it ends. It returns false after stop
 // was called.
-func (g *sessionGroup) start() bool {
+func (g *execSessionGroup) start() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.stopped {
@@ -72,10 +72,10 @@ func (g *sessionGroup) start() bool {
 	return !g.stopped
 }
 
-func (g *sessionGroup) end() { g.sessionsWG.Done() }
+func (g *execSessionGroup) end() { g.sessionsWG.Done() }
 
 // stop rejects further sessions and blocks until the running ones have ended.
-func (g *sessionGroup) stop() {
+func (g *execSessionGroup) stop() {
 	g.mu.Lock()
 	g.stopped = true
 	g.mu.Unlock()
@@ -88,10 +88,10 @@ func (h *execHandler) serveSession(r *request, find func() (execCommand, error))
 	if !strings.EqualFold(r.Header.Get("Upgrade"), "websocket") {
 		return nil, &statusError{http.StatusInternalServerError, "websocket connection not found in context"}
 	}
-	if !h.sessions.start() {
-		return nil, &statusError{http.StatusServiceUnavailable, errStopping.Error()}
+	if !h.execSessions.start() {
+		return nil, &statusError{http.StatusServiceUnavailable, errAgentStopping.Error()}
 	}
-	defer h.sessions.end()
+	defer h.execSessions.end()
 	r.replyWritten = true
 	// InsecureSkipVerify: the origin and the token of the request have been checked.
 	conn, err := websocket.Accept(r.w, r.Request, &websocket.AcceptOptions{InsecureSkipVerify: true})
@@ -99,7 +99,7 @@ func (h *execHandler) serveSession(r *request, find func() (execCommand, error))
 		return nil, nil // Accept has sent the error
 	}
 	defer conn.CloseNow()
-	err = h.handshake(r, conn)
+	err = h.readHandshake(r, conn)
 	conn.SetReadLimit(maxInputBytes)
 	var command execCommand
 	if err == nil {
@@ -126,8 +126,8 @@ func closeConn(conn *websocket.Conn, err error) {
 		_ = conn.Close(websocket.StatusNormalClosure, "")
 	case errors.Is(err, errClientGone):
 		_ = conn.CloseNow()
-	case errors.Is(err, errStopping):
-		_ = conn.Close(websocket.StatusGoingAway, errStopping.Error())
+	case errors.Is(err, errAgentStopping):
+		_ = conn.Close(websocket.StatusGoingAway, errAgentStopping.Error())
 	default:
 		if len(text) > maxCloseReason {
 			// The text in the close frame is truncated. The complete text is sent before it, as output of
@@ -136,12 +136,12 @@ func closeConn(conn *websocket.Conn, err error) {
 			defer cancel()
 			_, _ = io.WriteString(execWriter{&execOutput{ctx: ctx, conn: conn}, "stderr"}, text+"\n")
 		}
-		_ = conn.Close(code, truncateReason(text))
+		_ = conn.Close(code, truncateCloseReason(text))
 	}
 }
 
-// truncateReason truncates a text to the size of a close frame.
-func truncateReason(text string) string {
+// truncateCloseReason truncates a text to the size of a close frame.
+func truncateCloseReason(text string) string {
 	if len(text) <= maxCloseReason {
 		return text
 	}
@@ -162,17 +162,17 @@ func sendsTokenInSession(r *http.Request) bool {
 			strings.HasPrefix(r.URL.Path, "/v1/job/") && strings.HasSuffix(r.URL.Path, "/action"))
 }
 
-// handshake reads the token of a client that sends its token in the session.
-func (h *execHandler) handshake(r *request, conn *websocket.Conn) error {
+// readHandshake reads the token of a client that sends its token in the session.
+func (h *execHandler) readHandshake(r *request, conn *websocket.Conn) error {
 	if !sendsTokenInSession(r.Request) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), tokenTimeout)
+	ctx, cancel := context.WithTimeout(r.Context(), execTokenTimeout)
 	defer cancel()
 	conn.SetReadLimit(maxHandshakeBytes)
 	_, text, err := conn.Read(ctx)
 	if err != nil {
-		r.conn.evict()
+		r.limitConn.evict()
 		return errClientGone
 	}
 	var helloMessage struct {
@@ -188,7 +188,7 @@ func (h *execHandler) handshake(r *request, conn *websocket.Conn) error {
 	if !h.access.isTrusted(r.Request) && !equalSecrets(helloMessage.AuthToken, string(h.access.token)) {
 		return execError("%v", errPermissionDenied)
 	}
-	if !r.conn.authenticate() {
+	if !r.limitConn.authenticate() {
 		return execError("%v", errTooManyConns)
 	}
 	return nil
@@ -233,7 +233,7 @@ func serveExec(parent context.Context, conn *websocket.Conn, command execCommand
 	case err == nil && exit.Err == nil:
 		err = out.sendExit(exit.ExitCode, command.TTY)
 	case parent.Err() != nil:
-		err = errStopping
+		err = errAgentStopping
 	case cause != nil:
 		err = cause
 	case err == nil:
@@ -300,7 +300,7 @@ func (in *execInput) handleMessage(text []byte) error {
 // A client whose terminal is stopped accepts no output and replies to no ping, but still sends its
 // heartbeat.
 func (in *execInput) awaitDisconnect(ctx context.Context) (gone bool) {
-	ticker := time.NewTicker(busyPingInterval)
+	ticker := time.NewTicker(blockedStdinPingInterval)
 	defer ticker.Stop()
 	for next := time.Now().Add(pingInterval); ; {
 		select {
@@ -312,7 +312,7 @@ func (in *execInput) awaitDisconnect(ctx context.Context) (gone bool) {
 			continue
 		}
 		next = time.Now().Add(pingInterval)
-		ping, end := context.WithTimeout(ctx, busyPingInterval)
+		ping, end := context.WithTimeout(ctx, blockedStdinPingInterval)
 		err := in.conn.Ping(ping)
 		end()
 		switch quiet := time.Since(time.Unix(0, in.lastMessageTime.Load())); {

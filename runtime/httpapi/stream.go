@@ -2,31 +2,31 @@ package httpapi
 
 import "net/http"
 
-// stream is a response that is written in pieces. It ends when the handler of its route returns: after a
+// responseStream is a response that is written in pieces. It ends when the handler of its route returns: after a
 // failed write, because the client has disconnected or does not read, or after the context of the request
 // has ended, because the client has disconnected or the agent shuts down.
-type stream struct {
+type responseStream struct {
 	r *request
 }
 
-// stream starts a response of a content type, without a known length. It sends the headers at once. After
+// startStream starts a response of a content type, without a known length. It sends the headers at once. After
 // calling stream, a handler returns nil as its reply and no error.
-func (r *request) stream(contentType string) *stream {
+func (r *request) startStream(contentType string) *responseStream {
 	r.replyWritten = true
 	r.setIndexHeaders()
 	r.w.Header().Set("Content-Type", contentType)
 	r.setWriteDeadline()
 	r.w.WriteHeader(http.StatusOK)
-	_ = r.control.Flush() // the next write fails if the connection is lost
-	return &stream{r}
+	_ = r.responseController.Flush() // the next write fails if the connection is lost
+	return &responseStream{r}
 }
 
 // Write sends p at once. It fails if the client does not accept p within a minute.
-func (s *stream) Write(p []byte) (int, error) {
+func (s *responseStream) Write(p []byte) (int, error) {
 	s.r.setWriteDeadline()
 	n, err := s.r.w.Write(p)
 	if err != nil {
 		return n, err
 	}
-	return n, s.r.control.Flush()
+	return n, s.r.responseController.Flush()
 }

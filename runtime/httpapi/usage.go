@@ -107,5 +107,5 @@ func (h *agentHandler) hostStats(r *request) (any, error) {
 	if err := h.agent.checkNodeAndServer(r); err != nil {
 		return nil, err
 	}
-	return h.node.Usage(r.Context()), nil
+	return h.node.HostStats(r.Context()), nil
 }

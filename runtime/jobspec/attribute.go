@@ -45,7 +45,7 @@ func (d *decoder) decodeAttribute(expr hcl.Expression, field reflect.Value) hcl.
 // length of a list.
 func decodeExpression(expr hcl.Expression, ctx *hcl.EvalContext, target any) hcl.Diagnostics {
 	if ty, err := gocty.ImpliedType(target); err == nil && !ty.IsPrimitiveType() {
-		expr = convert.Expression(expr, "", ty)
+		expr = convert.PreconvertExpression(expr, "", ty)
 	}
 	return gohcl.DecodeExpression(expr, ctx, target)
 }

@@ -35,7 +35,7 @@ func (d *decoder) decodeJob(block *hcl.Block, body hcl.Body) (*api.Job, hcl.Diag
 	for _, evaluate := range d.deferredDecodes {
 		schemalessDiags = append(schemalessDiags, evaluate()...)
 	}
-	return job, append(diags, withDiagnosticStep(schemalessDiags, "")...)
+	return job, append(diags, markParseStep(schemalessDiags, "")...)
 }
 
 // typeExtension defines the decoding of those parts of a type that its struct tags do
@@ -43,12 +43,12 @@ func (d *decoder) decodeJob(block *hcl.Block, body hcl.Body) (*api.Job, hcl.Diag
 type typeExtension struct {
 	attrs  []hcl.AttributeSchema
 	blocks []hcl.BlockHeaderSchema
-	// own are the attributes of the type that afterFields decodes.
+	// own are the attributes of the type that afterDecode decodes.
 	own []string
-	// beforeFields runs before the fields of the type are decoded, to set defaults.
-	beforeFields func(target any)
-	// afterFields runs when the fields are set, with the content of the body.
-	afterFields func(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics
+	// beforeDecode runs before the fields of the type are decoded, to set defaults.
+	beforeDecode func(target any)
+	// afterDecode runs when the fields are set, with the content of the body.
+	afterDecode func(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics
 }
 
 // decodeStruct decodes a body into a struct. path is the position of the body in the job.
@@ -58,10 +58,10 @@ func (d *decoder) decodeStruct(body hcl.Body, target reflect.Value, path []strin
 	}
 	t := target.Type()
 	p, ext := decodePlanOf(t), typeExtensions[t]
-	if ext.beforeFields != nil {
-		ext.beforeFields(target.Addr().Interface())
+	if ext.beforeDecode != nil {
+		ext.beforeDecode(target.Addr().Interface())
 	}
-	schema := p.schemaWith(ext.attrs, ext.blocks)
+	schema := p.extendedSchema(ext.attrs, ext.blocks)
 	content, diags := body.Content(withMapAttributes(schema, t))
 	sortBySourceOrder(diags)
 	for _, f := range p.attrs {
@@ -85,8 +85,8 @@ func (d *decoder) decodeStruct(body hcl.Body, target reflect.Value, path []strin
 		}
 		diags = append(diags, d.decodeBlocks(blocks, target.Field(f.index), joinPath(path, f.name))...)
 	}
-	if ext.afterFields != nil {
-		diags = append(diags, ext.afterFields(d, content, target.Addr().Interface(), path)...)
+	if ext.afterDecode != nil {
+		diags = append(diags, ext.afterDecode(d, content, target.Addr().Interface(), path)...)
 	}
 	return diags
 }

@@ -12,17 +12,17 @@ import (
 	"github.com/hashicorp/hcl/v2"
 )
 
-// diagnosticStep marks a diagnostic, in its Extra field, with the parser step that found it. Nomad prints
+// parseStepExtra marks a diagnostic, in its Extra field, with the parser step that found it. Nomad prints
 // the diagnostics of some steps in a shortened form, and clients show that text.
-type diagnosticStep struct {
+type parseStepExtra struct {
 	// prefix precedes the text.
 	prefix string
 }
 
-// withDiagnosticStep marks diagnostics of a step of which DiagnosticsText prints only the first diagnostic and the number of
+// markParseStep marks diagnostics of a step of which DiagnosticsText prints only the first diagnostic and the number of
 // the other diagnostics.
-func withDiagnosticStep(diags hcl.Diagnostics, prefix string) hcl.Diagnostics {
-	mark := &diagnosticStep{prefix: prefix}
+func markParseStep(diags hcl.Diagnostics, prefix string) hcl.Diagnostics {
+	mark := &parseStepExtra{prefix: prefix}
 	for _, diag := range diags {
 		diag.Extra = mark
 	}
@@ -35,7 +35,7 @@ func withDiagnosticStep(diags hcl.Diagnostics, prefix string) hcl.Diagnostics {
 func DiagnosticsText(diags hcl.Diagnostics) string {
 	var lines []string
 	for i := 0; i < len(diags); {
-		mark, short := diags[i].Extra.(*diagnosticStep)
+		mark, short := diags[i].Extra.(*parseStepExtra)
 		n := 1
 		for short && i+n < len(diags) && diags[i+n].Extra == any(mark) {
 			n++
@@ -85,7 +85,7 @@ func WriteDiagnostics(w io.Writer, diags hcl.Diagnostics, texts map[string][]byt
 			fmt.Fprintf(&b, "and %d more\n", len(diags)-i)
 			break
 		}
-		if mark, ok := diag.Extra.(*diagnosticStep); ok {
+		if mark, ok := diag.Extra.(*parseStepExtra); ok {
 			b.WriteString(mark.prefix)
 		}
 		if diag.Severity == hcl.DiagWarning {

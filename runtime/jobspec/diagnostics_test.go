@@ -10,7 +10,7 @@ func TestWriteDiagnosticsOfGarbage(t *testing.T) {
 	text := []byte("job \"x\" {\n" + strings.Repeat("  nope\n", 200) + "}\n")
 	file, diags := Parse(Source{Name: "x.hcl", Text: text})
 	var out strings.Builder
-	if err := WriteDiagnostics(&out, diags, file.Texts); err != nil {
+	if err := WriteDiagnostics(&out, diags, file.SourceTexts); err != nil {
 		t.Fatal(err)
 	}
 	want := fmt.Sprintf("and %d more\n", len(diags)-maxShownDiagnostics)

@@ -283,8 +283,8 @@ func TestVariables(t *testing.T) {
 	}
 }
 
-// TestLocalsAndDynamic tests locals and dynamic blocks.
-func TestLocalsAndDynamic(t *testing.T) {
+// TestLocalsAndDynamicBlocks tests locals and dynamic blocks.
+func TestLocalsAndDynamicBlocks(t *testing.T) {
 	meta := func(head, a string) string { return head + "job \"j\" {\n meta {\n a = " + a + "\n}\n}\n" }
 	runParseCases(t, []parseCase{
 		{name: "1.5 locals in any order", text: meta("locals {\n a = local.b\n b = \"${local.c}!\"\n}\nlocals {\n c = upper(\"x\")\n}\n", "local.a"), at: "Meta.a", want: `"X!"`},
@@ -316,9 +316,9 @@ func jobWithDynamicGroup(name, meta string) string {
 		`,"Services":null,"ShutdownDelay":null,"MaxRunDuration":null,"StopAfterClientDisconnect":null,"MaxClientDisconnect":null,"Scaling":null,"Consul":null,"PreventRescheduleOnLost":null}`
 }
 
-// TestReferencesSurvive covers the references that the agent resolves and the parser
+// TestRuntimeReferencesArePreserved covers the references that the agent resolves and the parser
 // keeps.
-func TestReferencesSurvive(t *testing.T) {
+func TestRuntimeReferencesArePreserved(t *testing.T) {
 	value := func(name, written, want string) parseCase {
 		return parseCase{name: "1.9 " + name, text: jobWithConfig("v = " + written), at: configPath + ".v", want: want}
 	}
@@ -351,8 +351,8 @@ func TestReferencesSurvive(t *testing.T) {
 	})
 }
 
-// TestDialectDetails covers deviations of the dialect from HCL.
-func TestDialectDetails(t *testing.T) {
+// TestDeviationsFromHCL covers deviations of the dialect from HCL.
+func TestDeviationsFromHCL(t *testing.T) {
 	value := func(name, written, want string) parseCase {
 		return parseCase{name: "1.9.1 " + name, text: "variable \"m\" {\n type = map(map(string))\n default = {\n b = {\n k = \"2\"\n}\n a = {\n k = \"1\"\n}\n}\n}\nlocals {\n o = {\n a = 1\n}\n k = \"x\"\n}\n" + jobWithConfig("v = "+written), at: configPath + ".v", want: want}
 	}
@@ -436,8 +436,8 @@ func TestBlockForms(t *testing.T) {
 	})
 }
 
-// TestNormalisation covers the values that the parser changes.
-func TestNormalisation(t *testing.T) {
+// TestValuesChangedByParser covers the values that the parser changes.
+func TestValuesChangedByParser(t *testing.T) {
 	network := func(ports string) string { return "job \"j\" {\n group \"g\" {\n network {\n" + ports + "\n}\n}\n}\n" }
 	const net = "TaskGroups.0.Networks.0"
 	runParseCases(t, []parseCase{
@@ -497,8 +497,8 @@ func TestScalars(t *testing.T) {
 	})
 }
 
-// TestSchemaless covers bodies without a schema, such as config.
-func TestSchemaless(t *testing.T) {
+// TestSchemalessBlocks covers bodies without a schema, such as config.
+func TestSchemalessBlocks(t *testing.T) {
 	value := func(written, want string) parseCase {
 		return parseCase{name: "8.1 " + strings.ReplaceAll(written, "\n", " "), text: jobWithConfig(written), at: configPath, want: want}
 	}

@@ -29,34 +29,34 @@ func init() { // typeExtensions is set in init to avoid an initialization cycle 
 	typeExtensions = map[reflect.Type]typeExtension{
 		reflect.TypeFor[api.Job](): {
 			blocks:      []hcl.BlockHeaderSchema{{Type: "task", LabelNames: []string{"name"}}, vault, secret},
-			afterFields: expandJobShorthands,
+			afterDecode: expandJobShorthands,
 		},
 		reflect.TypeFor[api.TaskGroup](): {
 			blocks:      []hcl.BlockHeaderSchema{vault, secret},
-			afterFields: expandGroupShorthands,
+			afterDecode: expandGroupShorthands,
 		},
 		reflect.TypeFor[api.Task](): {
 			blocks:      []hcl.BlockHeaderSchema{{Type: "scaling", LabelNames: []string{"name"}}},
-			afterFields: finishTask,
+			afterDecode: finishTask,
 		},
 		reflect.TypeFor[api.Constraint](): {
 			attrs:        optionalAttributes(constraintShorthands),
 			own:          []string{"attribute", "operator", "value"},
-			beforeFields: func(target any) { target.(*api.Constraint).Operand = "=" },
-			afterFields:  finishConstraint,
+			beforeDecode: func(target any) { target.(*api.Constraint).Operand = "=" },
+			afterDecode:  finishConstraint,
 		},
 		reflect.TypeFor[api.Affinity](): {
 			attrs:        optionalAttributes(affinityShorthands),
 			own:          []string{"attribute", "operator", "value", "weight"},
-			beforeFields: func(target any) { target.(*api.Affinity).Operand = "=" },
-			afterFields:  finishAffinity,
+			beforeDecode: func(target any) { target.(*api.Affinity).Operand = "=" },
+			afterDecode:  finishAffinity,
 		},
-		reflect.TypeFor[api.NetworkResource](): {afterFields: finishNetwork},
-		reflect.TypeFor[api.PeriodicConfig]():  {afterFields: finishPeriodic},
-		reflect.TypeFor[api.Template]():        {afterFields: finishTemplate},
-		reflect.TypeFor[api.ChangeScript]():    {afterFields: finishChangeScript},
-		reflect.TypeFor[api.Vault]():           {afterFields: finishVault},
-		reflect.TypeFor[api.ScalingPolicy]():   {afterFields: finishScaling},
+		reflect.TypeFor[api.NetworkResource](): {afterDecode: finishNetwork},
+		reflect.TypeFor[api.PeriodicConfig]():  {afterDecode: finishPeriodic},
+		reflect.TypeFor[api.Template]():        {afterDecode: finishTemplate},
+		reflect.TypeFor[api.ChangeScript]():    {afterDecode: finishChangeScript},
+		reflect.TypeFor[api.Vault]():           {afterDecode: finishVault},
+		reflect.TypeFor[api.ScalingPolicy]():   {afterDecode: finishScaling},
 	}
 }
 
@@ -84,7 +84,7 @@ var (
 
 func finishConstraint(d *decoder, content *hcl.BodyContent, target any, _ []string) hcl.Diagnostics {
 	c := target.(*api.Constraint)
-	diags := d.decodeStrings(content, map[string]*string{"attribute": &c.LTarget, "operator": &c.Operand, "value": &c.RTarget})
+	diags := d.decodeStringAttributes(content, map[string]*string{"attribute": &c.LTarget, "operator": &c.Operand, "value": &c.RTarget})
 	for _, name := range constraintShorthands {
 		attr := content.Attributes[name]
 		if attr == nil {
@@ -100,7 +100,7 @@ func finishConstraint(d *decoder, content *hcl.BodyContent, target any, _ []stri
 			diags = append(diags, moreDiags...)
 			c.Operand, c.LTarget = name, text
 		case api.ConstraintAttributeIsSet, api.ConstraintAttributeIsNotSet:
-			diags = append(diags, d.decodeIsSet(name, attr, c)...)
+			diags = append(diags, d.decodeIsSetConstraint(name, attr, c)...)
 		default:
 			text, moreDiags := d.decodeString(attr.Expr)
 			diags = append(diags, moreDiags...)
@@ -110,9 +110,9 @@ func finishConstraint(d *decoder, content *hcl.BodyContent, target any, _ []stri
 	return diags
 }
 
-// decodeIsSet decodes is_set and is_not_set. Their value is the name of the attribute,
+// decodeIsSetConstraint decodes is_set and is_not_set. Their value is the name of the attribute,
 // or a boolean, of which false inverts the operator.
-func (d *decoder) decodeIsSet(name string, attr *hcl.Attribute, c *api.Constraint) hcl.Diagnostics {
+func (d *decoder) decodeIsSetConstraint(name string, attr *hcl.Attribute, c *api.Constraint) hcl.Diagnostics {
 	text, diags := d.decodeString(attr.Expr)
 	on, err := strconv.ParseBool(text)
 	if err != nil {
@@ -125,8 +125,8 @@ func (d *decoder) decodeIsSet(name string, attr *hcl.Attribute, c *api.Constrain
 	return diags
 }
 
-// decodeStrings decodes the texts of a constraint or affinity. A null text is not set.
-func (d *decoder) decodeStrings(content *hcl.BodyContent, fields map[string]*string) hcl.Diagnostics {
+// decodeStringAttributes decodes the texts of a constraint or affinity. A null text is not set.
+func (d *decoder) decodeStringAttributes(content *hcl.BodyContent, fields map[string]*string) hcl.Diagnostics {
 	var diags hcl.Diagnostics
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
 		attr := content.Attributes[name]
@@ -144,7 +144,7 @@ func (d *decoder) decodeStrings(content *hcl.BodyContent, fields map[string]*str
 
 func finishAffinity(d *decoder, content *hcl.BodyContent, target any, _ []string) hcl.Diagnostics {
 	a := target.(*api.Affinity)
-	diags := d.decodeStrings(content, map[string]*string{"attribute": &a.LTarget, "operator": &a.Operand, "value": &a.RTarget})
+	diags := d.decodeStringAttributes(content, map[string]*string{"attribute": &a.LTarget, "operator": &a.Operand, "value": &a.RTarget})
 	for _, name := range affinityShorthands {
 		if attr := content.Attributes[name]; attr != nil {
 			text, moreDiags := d.decodeString(attr.Expr)
@@ -238,7 +238,7 @@ func finishVault(_ *decoder, _ *hcl.BodyContent, target any, _ []string) hcl.Dia
 	return nil
 }
 
-const horizontalPolicy = "horizontal"
+const horizontalScalingPolicy = "horizontal"
 
 // finishScaling completes the policy of a group. decodeTaskScaling completes the policy of a task,
 // because it has the label.
@@ -253,9 +253,9 @@ func finishScaling(d *decoder, content *hcl.BodyContent, target any, path []stri
 			`The argument "max" is required, but no definition was found.`, content.MissingItemRange))
 	}
 	if s.Type == "" {
-		s.Type = horizontalPolicy
+		s.Type = horizontalScalingPolicy
 	}
-	if s.Type != horizontalPolicy {
+	if s.Type != horizontalScalingPolicy {
 		diags = append(diags, errorAt("Invalid group scaling type",
 			fmt.Sprintf("task group scaling policy had invalid type: %q", s.Type), content.Attributes["type"].Range))
 	}

@@ -178,7 +178,7 @@ func disabledFunction(f function.Function) function.Function {
 
 // checkRegularFile rejects a file that may have no end.
 func checkRegularFile(args []cty.Value) error {
-	if !allKnown(args...) {
+	if !areAllKnown(args...) {
 		return nil
 	}
 	path, err := homedir.Expand(args[0].AsString())

@@ -21,14 +21,14 @@ func checkParse(t *testing.T, src Source) {
 			t.Fatalf("a stack: %s", diag.Detail)
 		}
 		if at := diag.Subject; at != nil && at.Start.Line > 0 {
-			text, ok := file.Texts[at.Filename]
+			text, ok := file.SourceTexts[at.Filename]
 			if !ok || at.Start.Byte > len(text) && !isJSON(text) {
 				t.Fatalf("%s is in no text", at)
 			}
 		}
 	}
 	var printedDiagnostics bytes.Buffer
-	if err := WriteDiagnostics(&printedDiagnostics, diags, file.Texts); err != nil {
+	if err := WriteDiagnostics(&printedDiagnostics, diags, file.SourceTexts); err != nil {
 		t.Fatal(err)
 	}
 	if (file.Job == nil) != diags.HasErrors() {

@@ -25,13 +25,13 @@ var errTooLarge = errors.New("the result would be too large")
 // result could be measured.
 var argumentGuards = map[string]func(args []cty.Value) error{
 	"bcrypt": func(args []cty.Value) error {
-		if len(args) > 1 && allKnown(args[1]) && args[1].GreaterThan(cty.NumberIntVal(maxBcryptCost)).True() {
+		if len(args) > 1 && areAllKnown(args[1]) && args[1].GreaterThan(cty.NumberIntVal(maxBcryptCost)).True() {
 			return fmt.Errorf("the cost may be %d at most", maxBcryptCost)
 		}
 		return nil
 	},
 	"distinct": func(args []cty.Value) error {
-		if allKnown(args[0]) && args[0].CanIterateElements() && args[0].LengthInt() > maxDistinctElements {
+		if areAllKnown(args[0]) && args[0].CanIterateElements() && args[0].LengthInt() > maxDistinctElements {
 			return fmt.Errorf("the list may have %d elements at most", maxDistinctElements)
 		}
 		return nil
@@ -41,14 +41,14 @@ var argumentGuards = map[string]func(args []cty.Value) error{
 	"format":     checkFormat,
 	"formatlist": checkFormat,
 	"indent": func(args []cty.Value) error {
-		if !allKnown(args...) {
+		if !areAllKnown(args...) {
 			return nil
 		}
 		spaces, _ := args[0].AsBigFloat().Int64()
 		return checkResultSize(spaces, int64(strings.Count(args[1].AsString(), "\n")))
 	},
 	"join": func(args []cty.Value) error {
-		if !allKnown(args...) {
+		if !areAllKnown(args...) {
 			return nil
 		}
 		elements := 0
@@ -58,20 +58,20 @@ var argumentGuards = map[string]func(args []cty.Value) error{
 		return checkResultSize(int64(len(args[0].AsString())), int64(elements))
 	},
 	"jsondecode": func(args []cty.Value) error {
-		if !allKnown(args...) {
+		if !areAllKnown(args...) {
 			return nil
 		}
 		return Err(nesting.CheckJSON([]byte(args[0].AsString()), "argument"))
 	},
 	"regex_replace": func(args []cty.Value) error {
-		if !allKnown(args...) {
+		if !areAllKnown(args...) {
 			return nil
 		}
 		// Each match is replaced, and in the worst case there is a match at every position.
 		return checkResultSize(int64(len(args[0].AsString())), int64(1+len(args[2].AsString())))
 	},
 	"replace": func(args []cty.Value) error {
-		if !allKnown(args...) {
+		if !areAllKnown(args...) {
 			return nil
 		}
 		return checkResultSize(int64(strings.Count(args[0].AsString(), args[1].AsString())), int64(len(args[2].AsString())))
@@ -79,7 +79,7 @@ var argumentGuards = map[string]func(args []cty.Value) error{
 	"setproduct": func(args []cty.Value) error {
 		product := int64(1)
 		for _, set := range args {
-			if !allKnown(set) || !set.CanIterateElements() {
+			if !areAllKnown(set) || !set.CanIterateElements() {
 				return nil
 			}
 			if product *= int64(1 + set.LengthInt()); product > maxEvaluationCost/blockCost {
@@ -89,14 +89,14 @@ var argumentGuards = map[string]func(args []cty.Value) error{
 		return nil
 	},
 	"yamldecode": func(args []cty.Value) error {
-		if !allKnown(args...) {
+		if !areAllKnown(args...) {
 			return nil
 		}
 		return checkYAML(args[0].AsString())
 	},
 }
 
-func allKnown(args ...cty.Value) bool {
+func areAllKnown(args ...cty.Value) bool {
 	for _, arg := range args {
 		if !arg.IsKnown() || arg.IsNull() {
 			return false
@@ -121,7 +121,7 @@ var (
 // checkFormat rejects a width of millions, and a text that becomes a number with as many digits.
 func checkFormat(args []cty.Value) error {
 	for i, arg := range args {
-		if !allKnown(arg) || arg.Type() != cty.String {
+		if !areAllKnown(arg) || arg.Type() != cty.String {
 			continue
 		}
 		text := arg.AsString()

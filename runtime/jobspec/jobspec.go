@@ -41,8 +41,8 @@ type Source struct {
 type File struct {
 	// Job is the job as written. It is nil if there were errors.
 	Job *api.Job
-	// Texts has every text to which a diagnostic may refer, by file name.
-	Texts map[string][]byte
+	// SourceTexts has every text to which a diagnostic may refer, by file name.
+	SourceTexts map[string][]byte
 
 	ranges sourceRanges
 }
@@ -61,7 +61,7 @@ func Parse(src Source) (*File, hcl.Diagnostics) {
 func parseWithBudget(limit int, src Source) (*File, hcl.Diagnostics) {
 	p := &parser{
 		src:    src,
-		file:   &File{Texts: map[string][]byte{src.Name: src.Text}, ranges: sourceRanges{}},
+		file:   &File{SourceTexts: map[string][]byte{src.Name: src.Text}, ranges: sourceRanges{}},
 		budget: &evaluationBudget{maxCost: limit},
 	}
 	job, diags := p.parse()

@@ -128,7 +128,7 @@ func TestWriteDiagnostics(t *testing.T) {
 	for _, test := range tests {
 		file, diags := Parse(Source{Name: "in.hcl", Text: []byte(test.text)})
 		var b strings.Builder
-		if err := WriteDiagnostics(&b, diags, file.Texts); err != nil {
+		if err := WriteDiagnostics(&b, diags, file.SourceTexts); err != nil {
 			t.Fatal(err)
 		}
 		if b.String() != test.want {
@@ -141,12 +141,12 @@ func TestWriteDiagnostics(t *testing.T) {
 	}
 }
 
-// TestSnippetOfValue: diagnostics also show the position of an error in a -var
+// TestSnippetOfVarArgument: diagnostics also show the position of an error in a -var
 // argument.
-func TestSnippetOfValue(t *testing.T) {
+func TestSnippetOfVarArgument(t *testing.T) {
 	file, diags := Parse(Source{Name: "in.hcl", Text: []byte("variable \"x\" {\n  type = bool\n}\njob \"j\" {}\n"), Vars: []string{"x=yes"}})
 	var b strings.Builder
-	if err := WriteDiagnostics(&b, diags, file.Texts); err != nil {
+	if err := WriteDiagnostics(&b, diags, file.SourceTexts); err != nil {
 		t.Fatal(err)
 	}
 	if want := "    1 | yes\n      | ^^^\n"; !strings.Contains(b.String(), want) {

@@ -43,7 +43,7 @@ func (p *parser) evaluateLocals(blocks hcl.Blocks, ctx *hcl.EvalContext) (cty.Va
 	for _, name := range order {
 		diags = append(diags, e.evaluate(name)...)
 	}
-	return e.object(order), diags
+	return e.objectOfLocals(order), diags
 }
 
 func declareLocals(blocks hcl.Blocks) (declared map[string]*localValue, order []string, diags hcl.Diagnostics) {
@@ -143,7 +143,7 @@ func (e *localEvaluation) evaluate(name string) hcl.Diagnostics {
 		}
 	}
 	ctx := e.ctx.NewChild()
-	ctx.Variables = map[string]cty.Value{"local": e.object(names)}
+	ctx.Variables = map[string]cty.Value{"local": e.objectOfLocals(names)}
 	val, moreDiags := l.attr.Expr.Value(ctx)
 	l.val, l.evaluationState = val, localEvaluated
 	if moreDiags.HasErrors() {
@@ -152,8 +152,8 @@ func (e *localEvaluation) evaluate(name string) hcl.Diagnostics {
 	return append(diags, moreDiags...)
 }
 
-// object returns an object with the named locals that have a value.
-func (e *localEvaluation) object(names []string) cty.Value {
+// objectOfLocals returns an object with the named locals that have a value.
+func (e *localEvaluation) objectOfLocals(names []string) cty.Value {
 	vals := make(map[string]cty.Value, len(names))
 	for _, name := range names {
 		if l := e.declared[name]; l != nil && l.evaluationState == localEvaluated {

@@ -85,8 +85,8 @@ func labelName(field reflect.StructField) string {
 	return strings.ToLower(field.Name)
 }
 
-// schemaWith returns the schema of the plan with more attributes and blocks.
-func (p *decodePlan) schemaWith(attrs []hcl.AttributeSchema, blocks []hcl.BlockHeaderSchema) *hcl.BodySchema {
+// extendedSchema returns the schema of the plan with more attributes and blocks.
+func (p *decodePlan) extendedSchema(attrs []hcl.AttributeSchema, blocks []hcl.BlockHeaderSchema) *hcl.BodySchema {
 	if len(attrs)+len(blocks) == 0 {
 		return p.schema
 	}

@@ -65,7 +65,7 @@ func (r *expressionRewriter) withBudget(expr hclsyntax.Expression) hclsyntax.Exp
 func (r *expressionRewriter) rewriteExpr(expr hclsyntax.Expression, depth int) hclsyntax.Expression {
 	if depth++; depth > nesting.MaxOperators {
 		if len(r.diags) == 0 {
-			r.diags = append(r.diags, nesting.TooLong(expr.Range()))
+			r.diags = append(r.diags, nesting.TooManyOperatorsDiag(expr.Range()))
 		}
 		return expr
 	}

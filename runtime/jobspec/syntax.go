@@ -29,14 +29,14 @@ func isJSON(text []byte) bool {
 // parseBody parses a text in either form. Nomad prints only its first error.
 func (p *parser) parseBody(text []byte, name string) (hcl.Body, hcl.Diagnostics) {
 	if len(text) > MaxTextSize {
-		return nil, withDiagnosticStep(tooLargeDiagnostic(len(text), name), "")
+		return nil, markParseStep(tooLargeDiagnostic(len(text), name), "")
 	}
 	parse := p.parseNative
 	if isJSON(text) {
 		parse = p.parseJSON
 	}
 	body, diags := parse(text, name)
-	return body, withDiagnosticStep(diags, "")
+	return body, markParseStep(diags, "")
 }
 
 func (p *parser) parseNative(text []byte, name string) (hcl.Body, hcl.Diagnostics) {

@@ -38,7 +38,7 @@ func (p *parser) parseVarFiles() ([]variableAssignment, hcl.Diagnostics) {
 	for _, path := range p.src.VarFiles {
 		text, err := readText(path)
 		if err != nil {
-			diags = append(diags, withDiagnosticStep(hcl.Diagnostics{{
+			diags = append(diags, markParseStep(hcl.Diagnostics{{
 				Severity: hcl.DiagError,
 				Summary:  "Failed to read file",
 				Detail:   fmt.Sprintf("failed to read %q: %s", path, err),
@@ -68,10 +68,10 @@ func readText(path string) ([]byte, error) {
 }
 
 func (p *parser) parseVarFile(text []byte, name string) ([]variableAssignment, hcl.Diagnostics) {
-	p.file.Texts[name] = text
+	p.file.SourceTexts[name] = text
 	body, diags := p.parseBody(text, name)
 	if diags.HasErrors() {
-		return nil, withDiagnosticStep(diags, varFileErrorPrefix)
+		return nil, markParseStep(diags, varFileErrorPrefix)
 	}
 	if moreDiags := rejectDeclarations(body); moreDiags.HasErrors() {
 		return nil, append(diags, moreDiags...)
@@ -193,7 +193,7 @@ func (p *parser) assignFromText(v *variable, text, from, where, summary, detail 
 		return v.assign(cty.StringVal(text), from, hcl.Range{}, summary, detail)
 	}
 	name := fmt.Sprintf("<value for var.%s from %s>", v.name, where)
-	p.file.Texts[name] = []byte(text)
+	p.file.SourceTexts[name] = []byte(text)
 	expr, diags := p.parseExpression([]byte(text), name)
 	if diags.HasErrors() {
 		v.hasInvalidValue = true

@@ -68,7 +68,7 @@ func (p *parser) evaluateVariables(blocks hcl.Blocks, files []variableAssignment
 		if v.assignedValue == nil {
 			diags = append(diags, &hcl.Diagnostic{
 				Severity: hcl.DiagError,
-				Extra:    unsetVariable(v.name),
+				Extra:    unsetVariableExtra(v.name),
 				Subject:  v.rng.Ptr(),
 				Summary:  fmt.Sprintf("Unset variable %q", v.name),
 				Detail:   "A used variable must be set or have a default value; see https://developer.hashicorp.com/nomad/docs/reference/hcl2/variables  for details.",
@@ -81,13 +81,13 @@ func (p *parser) evaluateVariables(blocks hcl.Blocks, files []variableAssignment
 	return cty.ObjectVal(vals), diags
 }
 
-// unsetVariable marks the diagnostic of a variable of this name that has no value.
-type unsetVariable string
+// unsetVariableExtra marks the diagnostic of a variable of this name that has no value.
+type unsetVariableExtra string
 
-// UnsetVariable returns the name of the variable if a diagnostic reports that a variable has no
+// UnsetVariableName returns the name of the variable if a diagnostic reports that a variable has no
 // value.
-func UnsetVariable(diag *hcl.Diagnostic) (name string, ok bool) {
-	variable, ok := diag.Extra.(unsetVariable)
+func UnsetVariableName(diag *hcl.Diagnostic) (name string, ok bool) {
+	variable, ok := diag.Extra.(unsetVariableExtra)
 	return string(variable), ok
 }
 

@@ -50,16 +50,16 @@ func (c *Coordinator) Phase() Phase {
 	return c.phase
 }
 
-// Observe updates the phase from the current states of all tasks, by task name. A
+// ObserveTaskStates updates the phase from the current states of all tasks, by task name. A
 // missing task counts as pending. Callers must pass the snapshots in order, and may
 // omit some.
-func (c *Coordinator) Observe(states map[string]State) {
+func (c *Coordinator) ObserveTaskStates(states map[string]State) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.enterPhaseLocked(c.phase.Next(c.snapshot(states)))
+	c.enterPhaseLocked(c.phase.Next(c.toStageStates(states)))
 }
 
-// Restart returns to Init and closes all gates. They open again when every task has
+// OnRestart returns to Init and closes all gates. They open again when every task has
 // been observed pending at the same time. The caller must stop the tasks, and handle a
 // task that does not become pending.
 func (c *Coordinator) Restart() {
@@ -73,10 +73,10 @@ func (c *Coordinator) Restart() {
 func (c *Coordinator) Restore(states map[string]State) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.enterPhaseLocked(PhasePrestart.Next(c.snapshot(states)))
+	c.enterPhaseLocked(PhasePrestart.Next(c.toStageStates(states)))
 }
 
-func (c *Coordinator) snapshot(states map[string]State) StageStates {
+func (c *Coordinator) toStageStates(states map[string]State) StageStates {
 	var stageStates StageStates
 	for _, t := range c.tasks {
 		stageStates.Add(t.Stage, states[t.Name])
@@ -91,6 +91,6 @@ func (c *Coordinator) enterPhaseLocked(next Phase) {
 	c.logger.Debug("phase changed", "from", c.phase, "to", next)
 	c.phase = next
 	for stage, gate := range c.gates {
-		gate.Set(next.Opens(stage))
+		gate.Set(next.OpensStage(stage))
 	}
 }

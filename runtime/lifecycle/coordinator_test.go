@@ -86,7 +86,7 @@ func replayTranscript(t *testing.T, transcript string) string {
 		case "tasks":
 			c = New(hclog.NewNullLogger(), tasks)
 		case "observe":
-			c.Observe(maps.Clone(states))
+			c.ObserveTaskStates(maps.Clone(states))
 		case "restore":
 			c.Restore(maps.Clone(states))
 		case "restart":
@@ -94,12 +94,12 @@ func replayTranscript(t *testing.T, transcript string) string {
 		default:
 			t.Fatalf("unknown event %q", line)
 		}
-		fmt.Fprintf(&out, "\t%v:%s\n", c.Phase(), openTasks(c, tasks))
+		fmt.Fprintf(&out, "\t%v:%s\n", c.Phase(), tasksWithOpenGates(c, tasks))
 	}
 	return out.String()
 }
 
-func openTasks(c *Coordinator, tasks []Task) string {
+func tasksWithOpenGates(c *Coordinator, tasks []Task) string {
 	var openTaskNames string
 	for _, t := range tasks {
 		if c.Gate(t.Stage).openedChan() == nil {
@@ -111,11 +111,11 @@ func openTasks(c *Coordinator, tasks []Task) string {
 
 func TestMissingStateCountsAsPending(t *testing.T) {
 	c := New(hclog.NewNullLogger(), []Task{{Name: "web", Stage: MainTask}, {Name: "log", Stage: MainTask}})
-	c.Observe(map[string]State{"stranger": Running})
+	c.ObserveTaskStates(map[string]State{"stranger": Running})
 	if got := c.Phase(); got != PhaseMain {
 		t.Errorf("phase with no states = %v, want %v", got, PhaseMain)
 	}
-	c.Observe(map[string]State{"web": Running})
+	c.ObserveTaskStates(map[string]State{"web": Running})
 	if got := c.Phase(); got != PhaseMain {
 		t.Errorf("phase with one task unknown = %v, want %v", got, PhaseMain)
 	}
@@ -136,8 +136,8 @@ func TestConcurrentObservers(t *testing.T) {
 	for i := range 4 {
 		wg.Go(func() {
 			for range 100 {
-				c.Observe(nil)
-				c.Observe(map[string]State{"prep": Succeeded})
+				c.ObserveTaskStates(nil)
+				c.ObserveTaskStates(map[string]State{"prep": Succeeded})
 				if i == 0 {
 					c.Restart()
 				}
@@ -147,7 +147,7 @@ func TestConcurrentObservers(t *testing.T) {
 	}
 	wg.Wait()
 	for _, task := range tasks {
-		if got, want := c.Gate(task.Stage).openedChan() == nil, c.Phase().Opens(task.Stage); got != want {
+		if got, want := c.Gate(task.Stage).openedChan() == nil, c.Phase().OpensStage(task.Stage); got != want {
 			t.Errorf("gate of %s open: %v, want %v in %v", task.Name, got, want, c.Phase())
 		}
 	}

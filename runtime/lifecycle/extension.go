@@ -62,15 +62,15 @@ type Dependency struct {
 
 func (a Dependency) String() string { return a.Task + ":" + a.Condition.String() }
 
-// ParseAfter parses a list like "migrate:success, db:healthy".
-func ParseAfter(text string) ([]Dependency, error) {
+// ParseDependencies parses a list like "migrate:success, db:healthy".
+func ParseDependencies(text string) ([]Dependency, error) {
 	var list []Dependency
 	for _, item := range splitList(text) {
 		colon := strings.LastIndexByte(item, ':')
 		if colon < 1 {
 			return nil, fmt.Errorf("%q is no condition of a task: write TASK:CONDITION, like db:healthy", item)
 		}
-		c, err := parseWord(strings.TrimSpace(item[colon+1:]), "condition", conditionWords[:])
+		c, err := parseKeyword(strings.TrimSpace(item[colon+1:]), "condition", conditionWords[:])
 		if err != nil {
 			return nil, err
 		}
@@ -81,19 +81,19 @@ func ParseAfter(text string) ([]Dependency, error) {
 
 // RerunPolicy defines when a task that has completed runs again.
 type RerunPolicy struct {
-	Restart bool // run again when a main task restarts
-	Reboot  bool // run again after a reboot
+	OnRestart bool // run again when a main task restarts
+	OnReboot  bool // run again after a reboot
 }
 
-// ParseRerun parses a list like "restart, reboot".
-func ParseRerun(text string) (RerunPolicy, error) {
+// ParseRerunPolicy parses a list like "restart, reboot".
+func ParseRerunPolicy(text string) (RerunPolicy, error) {
 	var r RerunPolicy
 	for _, word := range splitList(text) {
-		i, err := parseWord(word, "occasion", []string{"restart", "reboot"})
+		i, err := parseKeyword(word, "occasion", []string{"restart", "reboot"})
 		if err != nil {
 			return RerunPolicy{}, err
 		}
-		r.Restart, r.Reboot = r.Restart || i == 0, r.Reboot || i == 1
+		r.OnRestart, r.OnReboot = r.OnRestart || i == 0, r.OnReboot || i == 1
 	}
 	return r, nil
 }
@@ -114,7 +114,7 @@ func (g RestartGroup) String() string { return restartGroups[g] }
 
 // ParseRestartGroup parses the name of a restart group.
 func ParseRestartGroup(text string) (RestartGroup, error) {
-	i, err := parseWord(strings.TrimSpace(text), "restart group", restartGroups)
+	i, err := parseKeyword(strings.TrimSpace(text), "restart group", restartGroups)
 	return RestartGroup(i), err
 }
 
@@ -135,7 +135,7 @@ func splitList(text string) []string {
 	return list
 }
 
-func parseWord(word, kind string, allowed []string) (int, error) {
+func parseKeyword(word, kind string, allowed []string) (int, error) {
 	for i, w := range allowed {
 		if w == word {
 			return i, nil

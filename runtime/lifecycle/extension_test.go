@@ -25,9 +25,9 @@ func TestParse(t *testing.T) {
 		var err error
 		switch c.parser {
 		case "after":
-			got, err = ParseAfter(c.text)
+			got, err = ParseDependencies(c.text)
 		case "rerun":
-			got, err = ParseRerun(c.text)
+			got, err = ParseRerunPolicy(c.text)
 		case "group":
 			got, err = ParseRestartGroup(c.text)
 		}
@@ -40,10 +40,10 @@ func TestParse(t *testing.T) {
 	}
 }
 
-func FuzzParseAfter(f *testing.F) {
+func FuzzParseDependencies(f *testing.F) {
 	f.Add("migrate:success, db:healthy")
 	f.Fuzz(func(t *testing.T, text string) {
-		list, err := ParseAfter(text)
+		list, err := ParseDependencies(text)
 		if err != nil {
 			return
 		}
@@ -51,7 +51,7 @@ func FuzzParseAfter(f *testing.F) {
 		for _, a := range list {
 			formatted = append(formatted, a.String())
 		}
-		if same, err := ParseAfter(strings.Join(formatted, ",")); err != nil || !slices.Equal(same, list) {
+		if same, err := ParseDependencies(strings.Join(formatted, ",")); err != nil || !slices.Equal(same, list) {
 			t.Errorf("%q is read as %v, and that as %v, %v", text, list, same, err)
 		}
 	})
@@ -104,10 +104,10 @@ func newTestGroup(t *testing.T, restart RestartGroup, lines ...string) *Group {
 		task := Task{Name: words[0], Stage: StageOf(strings.TrimPrefix(hook, "main"), sidecar)}
 		for _, word := range words[2:] {
 			if word == "rerun" {
-				task.Rerun.Restart = true
+				task.Rerun.OnRestart = true
 				continue
 			}
-			after, err := ParseAfter(word)
+			after, err := ParseDependencies(word)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -27,7 +27,7 @@ func CheckGraph(nodes []GraphTask) []GraphProblem {
 	for i, n := range nodes {
 		tasks[i] = n.Task
 	}
-	index := indexOf(tasks)
+	index := indexTasksByName(tasks)
 	var problems []GraphProblem
 	for _, n := range nodes {
 		for _, a := range n.Dependencies {
@@ -81,7 +81,7 @@ func (n GraphTask) whyNeverSatisfied(of GraphTask, c Condition) string {
 	return ""
 }
 
-func indexOf(tasks []Task) map[string]int {
+func indexTasksByName(tasks []Task) map[string]int {
 	index := make(map[string]int, len(tasks))
 	for i, t := range tasks {
 		index[t.Name] = i
@@ -121,7 +121,7 @@ var stagePredecessors = [...]struct{ stages, after Stage }{
 
 func newStartGraph(tasks []Task) *startGraph {
 	o := &startGraph{tasks, make([][]int, len(tasks)+len(stagePredecessors))}
-	index := indexOf(tasks)
+	index := indexTasksByName(tasks)
 	for i, t := range tasks {
 		for m, moment := range stagePredecessors {
 			if t.Stage&moment.stages != 0 {
@@ -162,9 +162,9 @@ func (o *startGraph) ancestors(i int) []bool {
 // nil. The first vertex is a task that waits for the second.
 func (o *startGraph) findCycle() []int {
 	const (
-		stateUnseen = iota
-		stateOpen
-		stateDone
+		nodeUnvisited = iota
+		nodeOnPath
+		nodeVisited
 	)
 	mark := make([]byte, len(o.predecessors))
 	next := make([]int, len(o.predecessors)) // number of followed edges of each vertex
@@ -172,18 +172,18 @@ func (o *startGraph) findCycle() []int {
 		path := []int{start}
 		for len(path) > 0 {
 			v := path[len(path)-1]
-			mark[v] = stateOpen
+			mark[v] = nodeOnPath
 			if next[v] == len(o.predecessors[v]) {
-				mark[v] = stateDone
+				mark[v] = nodeVisited
 				path = path[:len(path)-1]
 				continue
 			}
 			b := o.predecessors[v][next[v]]
 			next[v]++
 			switch mark[b] {
-			case stateUnseen:
+			case nodeUnvisited:
 				path = append(path, b)
-			case stateOpen:
+			case nodeOnPath:
 				for path[0] != b {
 					path = path[1:]
 				}

@@ -10,8 +10,8 @@ type Group struct {
 	Tasks   []Task
 	Restart RestartGroup
 
-	index        map[string]int
-	predecessors [][]bool // for each task, the tasks that come before it; nil in OneForOne
+	indexByTaskName map[string]int
+	predecessors    [][]bool // for each task, the tasks that come before it; nil in OneForOne
 }
 
 // NewGroup returns nil if the group uses no extension. The tasks must have passed
@@ -21,7 +21,7 @@ func NewGroup(tasks []Task, restart RestartGroup) *Group {
 	if restart == OneForOne && !slices.ContainsFunc(tasks, extended) {
 		return nil
 	}
-	g := &Group{Tasks: tasks, Restart: restart, index: indexOf(tasks)}
+	g := &Group{Tasks: tasks, Restart: restart, indexByTaskName: indexTasksByName(tasks)}
 	if restart != OneForOne {
 		order := newStartGraph(tasks)
 		for i := range tasks {
@@ -41,12 +41,12 @@ func (g *Group) WaitsForHealth() bool {
 // MayStart reports whether a task may start in phase p. Callers must check it before
 // each start, restarts included.
 func (g *Group) MayStart(p Phase, task string, facts map[string]TaskFacts) bool {
-	i, ok := g.index[task]
+	i, ok := g.indexByTaskName[task]
 	if !ok {
 		return false
 	}
 	t := g.Tasks[i]
-	if !p.Opens(t.Stage) && !t.mayRerunIn(p) {
+	if !p.OpensStage(t.Stage) && !t.mayRerunIn(p) {
 		return false
 	}
 	for _, a := range t.Dependencies {
@@ -68,11 +68,11 @@ func (g *Group) waitsForRerun(j, i int, facts map[string]TaskFacts) bool {
 	t, other := g.Tasks[i], g.Tasks[j]
 	state := facts[other.Name].State
 	switch {
-	case t.Stage == MainTask && other.Stage == PrestartEphemeral && other.Rerun.Restart:
+	case t.Stage == MainTask && other.Stage == PrestartEphemeral && other.Rerun.OnRestart:
 		return state != Succeeded
-	case t.Stage == PoststartEphemeral && t.Rerun.Restart && other.Stage == MainTask:
+	case t.Stage == PoststartEphemeral && t.Rerun.OnRestart && other.Stage == MainTask:
 		return state == Pending
-	case t.Stage == PrestartEphemeral && t.Rerun.Restart:
+	case t.Stage == PrestartEphemeral && t.Rerun.OnRestart:
 		// Task i would have to run again if it ran before a restart of task j.
 		_, follows := g.restartCause(j, facts)
 		return follows
@@ -95,7 +95,7 @@ func (g *Group) waitsForRestart(j, i int, facts map[string]TaskFacts) bool {
 // stage.
 func (t Task) mayRerunIn(p Phase) bool {
 	switch {
-	case !t.Rerun.Restart || p == PhasePoststop:
+	case !t.Rerun.OnRestart || p == PhasePoststop:
 		return false
 	case t.Stage == PrestartEphemeral:
 		return p >= PhasePrestart
@@ -106,8 +106,8 @@ func (t Task) mayRerunIn(p Phase) bool {
 // FailedDependency returns a condition of the task that can no longer hold because the other task
 // is dead.
 func (g *Group) FailedDependency(p Phase, task string, facts map[string]TaskFacts) (Dependency, bool) {
-	i, ok := g.index[task]
-	if !ok || !p.Opens(g.Tasks[i].Stage) || facts[task].State != Pending {
+	i, ok := g.indexByTaskName[task]
+	if !ok || !p.OpensStage(g.Tasks[i].Stage) || facts[task].State != Pending {
 		return Dependency{}, false
 	}
 	for _, a := range g.Tasks[i].Dependencies {
@@ -122,7 +122,7 @@ func (g *Group) FailedDependency(p Phase, task string, facts map[string]TaskFact
 // RerunsAfterReboot reports whether a task that has completed runs again after a
 // reboot. A nil group has no such task.
 func (g *Group) RerunsAfterReboot(task string) bool {
-	return g != nil && slices.ContainsFunc(g.Tasks, func(t Task) bool { return t.Name == task && t.Rerun.Reboot })
+	return g != nil && slices.ContainsFunc(g.Tasks, func(t Task) bool { return t.Name == task && t.Rerun.OnReboot })
 }
 
 // TasksToRerun returns the tasks that have completed and must run again because a main task
@@ -131,7 +131,7 @@ func (g *Group) RerunsAfterReboot(task string) bool {
 func (g *Group) TasksToRerun(facts map[string]TaskFacts) map[string]string {
 	var names map[string]string
 	for _, t := range g.Tasks {
-		if f := facts[t.Name]; !t.Rerun.Restart || f.State != Succeeded || f.Started.IsZero() {
+		if f := facts[t.Name]; !t.Rerun.OnRestart || f.State != Succeeded || f.Started.IsZero() {
 			continue
 		}
 		for _, main := range g.Tasks {

@@ -27,8 +27,8 @@ var phaseTable = [...]struct {
 	PhasePrestart:  {PrestartEphemeral | PrestartSidecar, StageStates.prestartDone},
 	PhaseMain:      {PrestartSidecar | MainTask, StageStates.mainStarted},
 	PhasePoststart: {PrestartSidecar | MainTask | PoststartEphemeral | PoststartSidecar, StageStates.poststartDone},
-	PhaseWaitAlloc: {PrestartSidecar | MainTask | PoststartSidecar, neverDone},
-	PhasePoststop:  {PoststopTask, neverDone},
+	PhaseWaitAlloc: {PrestartSidecar | MainTask | PoststartSidecar, phaseNeverDone},
+	PhasePoststop:  {PoststopTask, phaseNeverDone},
 }
 
 // Next returns the phase that follows p for the given tasks. It may skip phases, and
@@ -43,8 +43,8 @@ func (p Phase) Next(t StageStates) Phase {
 	return p
 }
 
-// Opens reports whether tasks of stage s may start in phase p.
-func (p Phase) Opens(s Stage) bool { return phaseTable[p].open&s != 0 }
+// OpensStage reports whether tasks of stage s may start in phase p.
+func (p Phase) OpensStage(s Stage) bool { return phaseTable[p].open&s != 0 }
 
 func (t StageStates) allPending() bool { return t.allIn(allStages, newStateSet(Pending)) }
 
@@ -60,4 +60,4 @@ func (t StageStates) poststartDone() bool {
 	return t.allIn(PoststartEphemeral, newStateSet(Succeeded, Failed))
 }
 
-func neverDone(StageStates) bool { return false }
+func phaseNeverDone(StageStates) bool { return false }

@@ -15,8 +15,8 @@ type specTask struct {
 	state State
 }
 
-// specGates is the table of open gates, one column per stage.
-var specGates = map[Phase]string{
+// specOpenGates is the table of open gates, one column per stage.
+var specOpenGates = map[Phase]string{
 	// columns: pre-eph, pre-side, main, post-eph, post-side, poststop
 	PhaseInit:      "------",
 	PhasePrestart:  "OO----",
@@ -28,8 +28,8 @@ var specGates = map[Phase]string{
 
 var specStages = [...]Stage{PrestartEphemeral, PrestartSidecar, MainTask, PoststartEphemeral, PoststartSidecar, PoststopTask}
 
-// specNext applies the rules of the specification until the phase no longer changes.
-func specNext(p Phase, tasks []specTask) Phase {
+// specNextPhase applies the rules of the specification until the phase no longer changes.
+func specNextPhase(p Phase, tasks []specTask) Phase {
 	for {
 		next := applySpecRule(p, tasks)
 		if next == p {
@@ -83,12 +83,12 @@ func applySpecRule(p Phase, tasks []specTask) Phase {
 	return p
 }
 
-func checkNext(t *testing.T, p Phase, tasks []specTask) {
+func checkNextPhase(t *testing.T, p Phase, tasks []specTask) {
 	var set StageStates
 	for _, task := range tasks {
 		set.Add(task.stage, task.state)
 	}
-	if got, want := p.Next(set), specNext(p, tasks); got != want {
+	if got, want := p.Next(set), specNextPhase(p, tasks); got != want {
 		t.Errorf("%v.Next(%v) = %v, want %v", p, tasks, got, want)
 	}
 }
@@ -104,7 +104,7 @@ func checkAllTaskLists(t *testing.T, longest int, states ...State) int {
 	var checkLists func(tasks []specTask, from int) int
 	checkLists = func(tasks []specTask, from int) int {
 		for p := PhaseInit; p <= PhasePoststop; p++ {
-			checkNext(t, p, tasks)
+			checkNextPhase(t, p, tasks)
 		}
 		n := 1
 		if len(tasks) == longest || len(tasks) < 4 && t.Failed() {
@@ -136,7 +136,7 @@ func checkAllTaskLists(t *testing.T, longest int, states ...State) int {
 func TestNextAgreesWithSpecificationOnAllSmallAllocations(t *testing.T) {
 	const maxListLength = 6
 	total := 1 + checkAllTaskLists(t, maxListLength, Pending, Running, Succeeded, Failed) // includes the empty list
-	checkNext(t, PhaseInit, nil)
+	checkNextPhase(t, PhaseInit, nil)
 
 	// The number of lists without order: choose(24+k-1, k) of each length k.
 	want := 0
@@ -159,7 +159,7 @@ func TestNextAgreesWithSpecificationOnLargeAllocations(t *testing.T) {
 		for i := range tasks {
 			tasks[i] = specTask{specStages[rng.IntN(stages)], State(rng.IntN(states))}
 		}
-		checkNext(t, Phase(rng.IntN(6)), tasks)
+		checkNextPhase(t, Phase(rng.IntN(6)), tasks)
 	}
 }
 
@@ -167,14 +167,14 @@ func TestGatesAreThoseOfTheReference(t *testing.T) {
 	for p := PhaseInit; p <= PhasePoststop; p++ {
 		got := ""
 		for _, stage := range specStages {
-			if p.Opens(stage) {
+			if p.OpensStage(stage) {
 				got += "O"
 			} else {
 				got += "-"
 			}
 		}
-		if got != specGates[p] {
-			t.Errorf("gates in %v: %s, want %s", p, got, specGates[p])
+		if got != specOpenGates[p] {
+			t.Errorf("gates in %v: %s, want %s", p, got, specOpenGates[p])
 		}
 	}
 }

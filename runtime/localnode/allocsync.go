@@ -84,7 +84,7 @@ func (r *AllocSync) Allocs() ([]noderunner.Assignment, <-chan struct{}) {
 		assignments = append(assignments, noderunner.Assignment{
 			Alloc: a, TasksEnded: s.AllocationEnded(a.ID), StartedEarlier: r.startedAllocs[a.ID],
 			JobPurged:        a.ServerTerminalStatus() && s.Job(nil, a.Namespace, a.JobID) == nil,
-			CollectWhenEnded: s.CollectedAtEnd(a.ID),
+			CollectWhenEnded: s.IsAllocationCollectedAtEnd(a.ID),
 		})
 	}
 	for _, a := range pendingRemovals {
@@ -130,7 +130,7 @@ func (r *AllocSync) ReportEnded(allocID string, err error) {
 // CollectAtEnd implements noderunner.Source.
 func (r *AllocSync) CollectAtEnd(ctx context.Context, allocID string) error {
 	_, err := r.store.Update(ctx, func(tx *store.Txn) error {
-		tx.CollectAtEnd(allocID)
+		tx.CollectAllocationAtEnd(allocID)
 		return nil
 	})
 	return err
@@ -199,12 +199,12 @@ func (r *AllocSync) add(allocID string, urgent func() bool, edit func(*scheduler
 		r.urgentReports[allocID] = true
 		r.wakeWriter()
 	case r.flushTimer == nil:
-		r.flushTimer = time.AfterFunc(maxReportDelay, r.markAllUrgent)
+		r.flushTimer = time.AfterFunc(maxReportDelay, r.markAllReportsUrgent)
 	}
 }
 
-// markAllUrgent makes all reports urgent.
-func (r *AllocSync) markAllUrgent() {
+// markAllReportsUrgent makes all reports urgent.
+func (r *AllocSync) markAllReportsUrgent() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.flushTimer = nil
@@ -234,14 +234,14 @@ func (r *AllocSync) Run(ctx context.Context, to allocReporter) {
 		select {
 		case <-r.reportsAvailable:
 		case <-ctx.Done():
-			r.markAllUrgent()
-			if err := r.write(context.WithoutCancel(ctx), to); err != nil {
+			r.markAllReportsUrgent()
+			if err := r.writeReports(context.WithoutCancel(ctx), to); err != nil {
 				r.logger.Error("last states of allocations not stored", "error", err)
 			}
 			return
 		}
 		for {
-			err := r.write(ctx, to)
+			err := r.writeReports(ctx, to)
 			if err == nil || ctx.Err() != nil {
 				break
 			}
@@ -254,9 +254,9 @@ func (r *AllocSync) Run(ctx context.Context, to allocReporter) {
 	}
 }
 
-// takeUrgent returns the urgent reports and the removed allocations. Reports that are not
+// takeUrgentReports returns the urgent reports and the removed allocations. Reports that are not
 // urgent stay queued, so that they do not delay the urgent ones.
-func (r *AllocSync) takeUrgent() (reports []scheduler.AllocReport, removed []string) {
+func (r *AllocSync) takeUrgentReports() (reports []scheduler.AllocReport, removed []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var notUrgent []string
@@ -276,17 +276,17 @@ func (r *AllocSync) takeUrgent() (reports []scheduler.AllocReport, removed []str
 	return reports, removed
 }
 
-// write stores the urgent reports. Reports that cannot be stored are queued again,
+// writeReports stores the urgent reports. Reports that cannot be stored are queued again,
 // unless a newer report of the allocation has arrived.
-func (r *AllocSync) write(ctx context.Context, to allocReporter) error {
-	reports, removed := r.takeUrgent()
+func (r *AllocSync) writeReports(ctx context.Context, to allocReporter) error {
+	reports, removed := r.takeUrgentReports()
 	if len(reports) > 0 {
 		_, err := to.Report(ctx, reports...)
 		r.mu.Lock()
 		r.currentWrite = nil
 		r.mu.Unlock()
 		if err != nil {
-			r.putBack(reports, removed)
+			r.putBackReports(reports, removed)
 			return err
 		}
 	}
@@ -294,22 +294,22 @@ func (r *AllocSync) write(ctx context.Context, to allocReporter) error {
 		_, err := r.store.Update(ctx, func(tx *store.Txn) error {
 			for _, id := range removed {
 				if tx.Allocation(nil, id) == nil {
-					tx.FinishRemoval(id)
+					tx.FinishAllocationRemoval(id)
 				}
 			}
 			return nil
 		})
 		if err != nil {
-			r.putBack(nil, removed)
+			r.putBackReports(nil, removed)
 			return err
 		}
 	}
-	return r.writeCollected(ctx)
+	return r.writeCollectedAllocs(ctx)
 }
 
-// writeCollected adds events to allocations whose directories were removed. It must
+// writeCollectedAllocs adds events to allocations whose directories were removed. It must
 // follow the reports, because the last report of an allocation replaces its events.
-func (r *AllocSync) writeCollected(ctx context.Context) error {
+func (r *AllocSync) writeCollectedAllocs(ctx context.Context) error {
 	r.mu.Lock()
 	collected := r.collectReasons
 	r.collectReasons = nil
@@ -348,7 +348,7 @@ func withCollectedEvent(old *api.Allocation, reason string, now time.Time) *api.
 	return &alloc
 }
 
-func (r *AllocSync) putBack(reports []scheduler.AllocReport, removed []string) {
+func (r *AllocSync) putBackReports(reports []scheduler.AllocReport, removed []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.removedAllocs = append(removed, r.removedAllocs...)

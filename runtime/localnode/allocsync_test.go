@@ -43,24 +43,26 @@ func (f *flakyStore) Update(ctx context.Context, fn func(*store.Txn) error) (uin
 	return f.Store.Update(ctx, fn)
 }
 
-// testSync is an AllocSync with the scheduler that gets its reports.
-type testSync struct {
+// allocSyncFixture is an AllocSync with the scheduler that gets its reports.
+type allocSyncFixture struct {
 	*AllocSync
 	scheduler *scheduler.Scheduler
 	nodeID    string
 }
 
-func (r *testSync) write(ctx context.Context) error { return r.AllocSync.write(ctx, r.scheduler) }
+func (r *allocSyncFixture) writeReports(ctx context.Context) error {
+	return r.AllocSync.writeReports(ctx, r.scheduler)
+}
 
-// openSync returns an AllocSync on a store without a node.
-func openSync(t testing.TB, path, nodeID string) (*testSync, *flakyStore) {
+// openAllocSync returns an AllocSync on a store without a node.
+func openAllocSync(t testing.TB, path, nodeID string) (*allocSyncFixture, *flakyStore) {
 	t.Helper()
 	s, err := store.Open(store.Config{Path: path, Logger: hclog.NewNullLogger()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { s.Close() })
-	r := &testSync{AllocSync: NewAllocSync(s, hclog.NewNullLogger()), nodeID: nodeID}
+	r := &allocSyncFixture{AllocSync: NewAllocSync(s, hclog.NewNullLogger()), nodeID: nodeID}
 	f := &flakyStore{Store: s, path: path}
 	r.scheduler = scheduler.New(scheduler.Config{
 		Store:           f,
@@ -72,10 +74,10 @@ func openSync(t testing.TB, path, nodeID string) (*testSync, *flakyStore) {
 	return r, f
 }
 
-// newSync returns an AllocSync with a node and a placed job of count instances.
-func newSync(t testing.TB, count int) (*testSync, *flakyStore) {
+// newAllocSyncFixture returns an AllocSync with a node and a placed job of count instances.
+func newAllocSyncFixture(t testing.TB, count int) (*allocSyncFixture, *flakyStore) {
 	t.Helper()
-	r, f := openSync(t, filepath.Join(t.TempDir(), "state.db"), uuid.NewString())
+	r, f := openAllocSync(t, filepath.Join(t.TempDir(), "state.db"), uuid.NewString())
 	_, err := r.store.Update(t.Context(), func(tx *store.Txn) error {
 		tx.PutNode(&api.Node{
 			ID: r.nodeID, Name: "n", Datacenter: "dc1", NodePool: "default", Status: api.NodeStatusReady,
@@ -98,7 +100,7 @@ func newSync(t testing.TB, count int) (*testSync, *flakyStore) {
 }
 
 // startWriter runs the writer until the caller calls stop.
-func (r *testSync) startWriter(t testing.TB) (stop func()) {
+func (r *allocSyncFixture) startWriter(t testing.TB) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var writerWG sync.WaitGroup
 	writerWG.Go(func() { r.Run(ctx, r.scheduler) })
@@ -108,7 +110,7 @@ func (r *testSync) startWriter(t testing.TB) (stop func()) {
 	}
 }
 
-func (r *testSync) ids(t testing.TB) []string {
+func (r *allocSyncFixture) ids(t testing.TB) []string {
 	t.Helper()
 	wanted, _ := r.Allocs()
 	var ids []string
@@ -128,7 +130,7 @@ func allocUpdate(id, status string) allocrunner.StatusUpdate {
 
 func TestReportsShareWrites(t *testing.T) {
 	const allocCount = 200
-	r, _ := newSync(t, allocCount)
+	r, _ := newAllocSyncFixture(t, allocCount)
 	ids := r.ids(t)
 	if len(ids) != allocCount {
 		t.Fatalf("%d allocations", len(ids))
@@ -159,22 +161,22 @@ func TestReportsShareWrites(t *testing.T) {
 }
 
 func TestReportsSurviveAFullDisk(t *testing.T) {
-	r, f := newSync(t, 1)
+	r, f := newAllocSyncFixture(t, 1)
 	id := r.ids(t)[0]
 	f.diskFull.Store(true)
 	r.Report(allocUpdate(id, api.AllocClientStatusRunning))
-	if err := r.write(t.Context()); err == nil {
+	if err := r.writeReports(t.Context()); err == nil {
 		t.Fatal("a full disk is no error")
 	}
 	r.Report(allocUpdate(id, api.AllocClientStatusComplete)) // newer report of the allocation
-	if err := r.write(t.Context()); err == nil {
+	if err := r.writeReports(t.Context()); err == nil {
 		t.Fatal("a full disk is no error")
 	}
-	reports, removed := r.takeUrgent()
+	reports, removed := r.takeUrgentReports()
 	r.ReportEnded(id, nil) // Ended is called while the store refuses the reports
-	r.putBack(reports, removed)
+	r.putBackReports(reports, removed)
 	f.diskFull.Store(false)
-	if err := r.write(t.Context()); err != nil {
+	if err := r.writeReports(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	snapshot := r.store.Snapshot()
@@ -189,14 +191,14 @@ func TestReportsSurviveAFullDisk(t *testing.T) {
 // TestReportIsComparedWithTheOneThatIsBeingStored checks that isUrgentLocked counts
 // a report that is being written as stored.
 func TestReportIsComparedWithTheOneThatIsBeingStored(t *testing.T) {
-	r, f := newSync(t, 1)
+	r, f := newAllocSyncFixture(t, 1)
 	id := r.ids(t)[0]
 	for _, status := range []string{api.AllocClientStatusRunning, api.AllocClientStatusPending} {
 		r.Report(allocUpdate(id, status))
 		if status == api.AllocClientStatusPending {
 			f.beforeChange = func() { r.Report(allocUpdate(id, api.AllocClientStatusRunning)) }
 		}
-		if err := r.write(t.Context()); err != nil {
+		if err := r.writeReports(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -209,7 +211,7 @@ func TestReportIsComparedWithTheOneThatIsBeingStored(t *testing.T) {
 // events wait for the next change of state of their allocation, or for maxReportDelay.
 func TestReportsOfEventsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r, _ := newSync(t, 2)
+		r, _ := newAllocSyncFixture(t, 2)
 		ids := r.ids(t)
 		id := ids[0]
 		defer r.startWriter(t)()
@@ -252,10 +254,10 @@ func TestReportsOfEventsWait(t *testing.T) {
 	})
 }
 
-// TestNoNewsIsNotWritten checks that a new agent's unchanged reports are not
+// TestUnchangedReportIsNotWritten checks that a new agent's unchanged reports are not
 // written.
-func TestNoNewsIsNotWritten(t *testing.T) {
-	r, f := newSync(t, 1)
+func TestUnchangedReportIsNotWritten(t *testing.T) {
+	r, f := newAllocSyncFixture(t, 1)
 	id := r.ids(t)[0]
 	status := &api.TaskState{}
 	now := time.Now()
@@ -269,22 +271,22 @@ func TestNoNewsIsNotWritten(t *testing.T) {
 	u.TaskStates["t"] = status
 	u.Health = &allocrunner.Health{Healthy: true, Time: now}
 	r.Report(u)
-	if err := r.write(t.Context()); err != nil {
+	if err := r.writeReports(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 
 	if err := r.store.Close(); err != nil {
 		t.Fatal(err)
 	}
-	r, _ = openSync(t, f.path, r.nodeID)
+	r, _ = openAllocSync(t, f.path, r.nodeID)
 	var err error
 	if u.TaskStates["t"], err = r.store.Snapshot().TaskState(id, "t"); err != nil {
 		t.Fatal(err)
 	}
 	said := func() (commits int64, index uint64) {
 		r.Report(u)
-		r.markAllUrgent()
-		if err := r.write(t.Context()); err != nil {
+		r.markAllReportsUrgent()
+		if err := r.writeReports(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		return r.store.Commits(), r.store.Index()
@@ -298,7 +300,7 @@ func TestNoNewsIsNotWritten(t *testing.T) {
 		t.Errorf("an event is not written: %d commits, index %d, was %d", commits, index, before)
 	}
 	r.ReportEnded(id, nil)
-	if err := r.write(t.Context()); err != nil {
+	if err := r.writeReports(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if !r.store.Snapshot().AllocationEnded(id) {
@@ -307,11 +309,11 @@ func TestNoNewsIsNotWritten(t *testing.T) {
 }
 
 func TestReportsDoNotWakeTheNode(t *testing.T) {
-	r, _ := newSync(t, 1)
+	r, _ := newAllocSyncFixture(t, 1)
 	wanted, changed := r.Allocs()
 	id := wanted[0].Alloc.ID
 	r.Report(allocUpdate(id, api.AllocClientStatusRunning))
-	if err := r.write(t.Context()); err != nil {
+	if err := r.writeReports(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	select {
@@ -332,14 +334,14 @@ func TestReportsDoNotWakeTheNode(t *testing.T) {
 	}
 }
 
-func TestPurgedIsForgottenWhenItHasEnded(t *testing.T) {
-	r, _ := newSync(t, 1)
+func TestPurgedAllocIsForgottenWhenItHasEnded(t *testing.T) {
+	r, _ := newAllocSyncFixture(t, 1)
 	id := r.ids(t)[0]
 	if err := r.store.PutTaskState(id, "t", &api.TaskState{State: model.TaskRunning}, state.DurabilitySync)(); err != nil {
 		t.Fatal(err)
 	}
 	r.Report(allocUpdate(id, api.AllocClientStatusRunning))
-	if err := r.write(t.Context()); err != nil {
+	if err := r.writeReports(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := r.scheduler.Deregister(t.Context(), scheduler.JobKey{Namespace: "default", ID: "job"}, scheduler.DeregisterOptions{Purge: true}); err != nil {
@@ -350,14 +352,14 @@ func TestPurgedIsForgottenWhenItHasEnded(t *testing.T) {
 	}
 	r.Report(allocUpdate(id, api.AllocClientStatusComplete))
 	r.ReportEnded(id, nil)
-	if err := r.write(t.Context()); err != nil {
+	if err := r.writeReports(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if got := r.ids(t); len(got) > 0 {
 		t.Errorf("allocations %q", got)
 	}
 	r.ReportRemoved(id)
-	if err := r.write(t.Context()); err != nil {
+	if err := r.writeReports(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if got := r.store.Snapshot().LocalAllocations(); len(got) > 0 || len(r.store.Snapshot().MetaKeys("")) > 0 {
@@ -367,7 +369,7 @@ func TestPurgedIsForgottenWhenItHasEnded(t *testing.T) {
 
 // A request to collect is stored until the allocation is deleted.
 func TestCollectAtEndIsStored(t *testing.T) {
-	r, _ := newSync(t, 2)
+	r, _ := newAllocSyncFixture(t, 2)
 	first := r.ids(t)[0]
 	if err := r.CollectAtEnd(t.Context(), first); err != nil {
 		t.Fatal(err)
@@ -396,7 +398,7 @@ func TestCollectAtEndIsStored(t *testing.T) {
 func BenchmarkReports(b *testing.B) {
 	for _, count := range []int{100, 500} {
 		b.Run(fmt.Sprint(count), func(b *testing.B) {
-			r, _ := newSync(b, count)
+			r, _ := newAllocSyncFixture(b, count)
 			ids := r.ids(b)
 			for b.Loop() {
 				before := r.store.Commits()
@@ -413,7 +415,7 @@ func BenchmarkReports(b *testing.B) {
 
 // The removal of a directory adds an event to each task of the allocation, after
 // the events of the last report. The allocation gets no new version for the node.
-func TestCollectedDirectoryIsAnEvent(t *testing.T) {
+func TestCollectedDirectoryAddsEvent(t *testing.T) {
 	s := openStore(t)
 	alloc := &api.Allocation{ID: "a", Job: &api.Job{}, TaskStates: map[string]*api.TaskState{
 		"one": {State: "dead", Events: []*api.TaskEvent{model.EventStarted()}}, "two": {State: "dead"},
@@ -424,8 +426,8 @@ func TestCollectedDirectoryIsAnEvent(t *testing.T) {
 	r := NewAllocSync(s, hclog.NewNullLogger())
 	r.ReportCollected("a", "the disk is full")
 	r.ReportCollected("deleted", "the disk is full")
-	for range 2 { // the second call of writeCollected has nothing to write
-		if err := r.write(t.Context(), nil); err != nil {
+	for range 2 { // the second call of writeCollectedAllocs has nothing to write
+		if err := r.writeReports(t.Context(), nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -468,7 +470,7 @@ func TestDeletedAllocationIsAssignedOnce(t *testing.T) {
 		t.Errorf("the node gets %+v again", second)
 	}
 	r.ReportRemoved("here")
-	if err := r.write(t.Context(), nil); err != nil {
+	if err := r.writeReports(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
 	if left := s.Snapshot().PendingRemovals(); len(left) != 0 {

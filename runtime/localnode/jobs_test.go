@@ -15,7 +15,7 @@ import (
 // Each event has the name of its operation; a change may have several operations,
 // in order.
 func TestEventsOfAJob(t *testing.T) {
-	r, _ := newSync(t, 1)
+	r, _ := newAllocSyncFixture(t, 1)
 	alloc := r.ids(t)[0]
 	job := func() *api.Job { return r.store.Snapshot().Job(nil, "default", "job") }
 	report := func(status string) {
@@ -70,7 +70,7 @@ func TestEventsOfAJob(t *testing.T) {
 }
 
 func TestJobsInNamespaces(t *testing.T) {
-	r, _ := newSync(t, 1)
+	r, _ := newAllocSyncFixture(t, 1)
 	register := func() error {
 		_, err := r.scheduler.Register(t.Context(), &api.Job{ID: new("other"), Namespace: new("prod"), Type: new("batch"), TaskGroups: []*api.TaskGroup{{
 			Name: new("g"), Tasks: []*api.Task{{Name: "t", Driver: "d", Config: map[string]any{}}},

@@ -48,9 +48,9 @@ type Config struct {
 type Node struct {
 	config Config
 
-	registered        chan struct{} // closed when the node is in the store
-	settingsChanged   chan struct{} // the channel has a value when the settings have changed
-	damageEventStored bool          // Run has stored the node event about damage of the state file; used by Run only
+	registered          chan struct{} // closed when the node is in the store
+	settingsChanged     chan struct{} // the channel has a value when the settings have changed
+	stateDamageReported bool          // Run has stored the node event about damage of the state file; used by Run only
 
 	metaUpdateMu sync.Mutex // metaUpdateMu is held while the metadata is changed, and locked before mu
 
@@ -92,9 +92,9 @@ func (n *Node) ID() string { return n.config.ID }
 // drivers, so that jobs can be placed.
 func (n *Node) Registered() <-chan struct{} { return n.registered }
 
-// FactsForTasks returns the facts about the node as tasks see them. Before the node is
+// TaskEnvNode returns the facts about the node as tasks see them. Before the node is
 // registered, missing driver attributes are taken from the stored node.
-func (n *Node) FactsForTasks() taskenv.Node {
+func (n *Node) TaskEnvNode() taskenv.Node {
 	c := n.currentSettings()
 	attributes := n.readAttributes(n.config.Drivers.Drivers())
 	select {
@@ -137,9 +137,9 @@ func (n *Node) currentSettings() Settings {
 	return s
 }
 
-// Advertise sets the address of the API if it was not known when the Node was
+// AdvertiseHTTPAddr sets the address of the API if it was not known when the Node was
 // created.
-func (n *Node) Advertise(address string) {
+func (n *Node) AdvertiseHTTPAddr(address string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.settings.HTTPAddr = address
@@ -203,7 +203,7 @@ func (n *Node) update(ctx context.Context) error {
 		old := tx.Node(nil, n.config.ID)
 		record := n.newNodeRecord(old)
 		// The event about damage of the store is stored even if the record has not changed.
-		if sameNodeRecord(record, old) && (n.damageEventStored || len(s.Damage()) == 0) {
+		if sameNodeRecord(record, old) && (n.stateDamageReported || len(s.Damage()) == 0) {
 			return errNodeUnchanged
 		}
 		putNode(tx, record, old, time.Now())
@@ -213,7 +213,7 @@ func (n *Node) update(ctx context.Context) error {
 		return nil
 	}
 	if err == nil {
-		n.damageEventStored = true
+		n.stateDamageReported = true
 		n.config.OnNodeStored()
 	}
 	return err

@@ -59,10 +59,10 @@ func TestSameNode(t *testing.T) {
 		t.Error("no node")
 	}
 	n := sick
-	if !addEvents(n, node(), later.Drivers["d"].UpdateTime) || len(n.Events) != 1 || n.Events[0].Details["driver"] != "d" || n.Events[0].Subsystem != "Driver" {
+	if !addNodeEvents(n, node(), later.Drivers["d"].UpdateTime) || len(n.Events) != 1 || n.Events[0].Details["driver"] != "d" || n.Events[0].Subsystem != "Driver" {
 		t.Errorf("events %+v", n.Events)
 	}
-	if addEvents(later, node(), time.Now()) {
+	if addNodeEvents(later, node(), time.Now()) {
 		t.Errorf("events %+v without a reason", later.Events)
 	}
 }

@@ -95,9 +95,9 @@ func (n *Node) newNodeRecord(old *api.Node) *api.Node {
 // node events.
 const opNodeEvent = "NodeStreamEvent"
 
-// addEvents adds node events for changes of the drivers' health. It reports whether
+// addNodeEvents adds node events for changes of the drivers' health. It reports whether
 // it added any.
-func addEvents(n, old *api.Node, now time.Time) (added bool) {
+func addNodeEvents(n, old *api.Node, now time.Time) (added bool) {
 	add := func(subsystem, message string, details map[string]string) {
 		added = true
 		model.AppendNodeEvent(n, subsystem, message, details, now)
@@ -138,7 +138,7 @@ func sameNodeRecord(a, b *api.Node) bool {
 // putNode stores a changed node with its events. The old node is nil if there was
 // none.
 func putNode(tx *store.Txn, n, old *api.Node, now time.Time) {
-	if addEvents(n, old, now) && old != nil {
+	if addNodeEvents(n, old, now) && old != nil {
 		tx.SetOperation(opNodeEvent)
 	}
 	if old == nil || old.Status != n.Status {

@@ -20,7 +20,7 @@ type Settings struct {
 	Class            string
 	Pool             string // default: default
 	Meta             map[string]string
-	Reserved         Reserved
+	Reserved         ReservedResources
 	CPU              int    // MHz of the node; overrides the fingerprint
 	MemoryMB, DiskMB int    // override the fingerprint
 	NetworkInterface string // name of the interface whose address is the node's address
@@ -32,8 +32,8 @@ type Settings struct {
 	TLS              bool   // the API uses TLS
 }
 
-// Reserved are resources that allocations do not get.
-type Reserved struct {
+// ReservedResources are resources that allocations do not get.
+type ReservedResources struct {
 	CPU, MemoryMB, DiskMB uint64
 	Ports                 string // reserved ports, a list like "22,80,8000-8010"
 }

@@ -14,9 +14,9 @@ type TaskRecords struct{ Store *store.Store }
 
 var _ allocrunner.RecordReader = TaskRecords{}
 
-// TaskLocal implements allocrunner.RecordReader.
-func (r TaskRecords) TaskLocal(allocID, task string) (state.LocalState, bool, error) {
-	return r.Store.Snapshot().TaskLocal(allocID, task)
+// TaskLocalState implements allocrunner.RecordReader.
+func (r TaskRecords) TaskLocalState(allocID, task string) (state.LocalState, bool, error) {
+	return r.Store.Snapshot().TaskLocalState(allocID, task)
 }
 
 // TaskState implements allocrunner.RecordReader.

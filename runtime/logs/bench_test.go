@@ -28,7 +28,7 @@ func newBenchFixture(b *testing.B) *fixture {
 	if err != nil {
 		b.Fatal(err)
 	}
-	c, err := New(Config{Keeper: k, Dir: s.runDir, Args: []string{"nomad-lite", "log-collector"}})
+	c, err := New(Config{Keeper: k, Dir: s.runDir, CollectorArgs: []string{"nomad-lite", "log-collector"}})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -197,7 +197,7 @@ func BenchmarkLineToFollower(b *testing.B) {
 
 // BenchmarkIdleStreams measures the memory of the processes and of one more idle stream.
 func BenchmarkIdleStreams(b *testing.B) {
-	const memoryOfFirst, memoryOfMore = 200, 400 // the further streams are measured, because the first ones fill gaps of the heap
+	const warmupStreams, measuredStreams = 200, 400 // the further streams are measured, because the first ones fill gaps of the heap
 	for b.Loop() {
 		s := newBenchFixture(b)
 		k, c := s.keeper.KeeperProcess, s.collector.Process
@@ -216,11 +216,11 @@ func BenchmarkIdleStreams(b *testing.B) {
 		b.ReportMetric(float64(proportionalMemory(b, c().PID)), "collector-PSS-KiB")
 		b.ReportMetric(float64(anonymousMemory(b, k().PID)), "keeper-private-KiB")
 		b.ReportMetric(float64(anonymousMemory(b, c().PID)), "collector-private-KiB")
-		start(1, memoryOfFirst)
+		start(1, warmupStreams)
 		keeperBefore, collectorBefore := anonymousMemory(b, k().PID), anonymousMemory(b, c().PID)
-		start(memoryOfFirst, memoryOfFirst+memoryOfMore)
-		b.ReportMetric(float64(anonymousMemory(b, k().PID)-keeperBefore)/(2*memoryOfMore), "keeper-KiB/stream")
-		b.ReportMetric(float64(anonymousMemory(b, c().PID)-collectorBefore)/(2*memoryOfMore), "collector-KiB/stream")
+		start(warmupStreams, warmupStreams+measuredStreams)
+		b.ReportMetric(float64(anonymousMemory(b, k().PID)-keeperBefore)/(2*measuredStreams), "keeper-KiB/stream")
+		b.ReportMetric(float64(anonymousMemory(b, c().PID)-collectorBefore)/(2*measuredStreams), "collector-KiB/stream")
 		s.collector.Close()
 		if err := s.keeper.Close(); err != nil {
 			b.Fatal(err)

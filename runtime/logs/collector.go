@@ -39,12 +39,12 @@ func (e *TooManyTasksError) Error() string {
 // process: two FIFOs, two directories and two files. The reserve covers the other descriptors of a
 // process and the connections of the agent, which have their own limit.
 const (
-	taskDescriptors    = 6
-	reserveDescriptors = 64
+	descriptorsPerTask  = 6
+	reservedDescriptors = 64
 )
 
 // maxTasks returns how many tasks fit into a limit of descriptors, at least one.
-func maxTasks(limit int) int { return max(1, (limit-reserveDescriptors)/taskDescriptors) }
+func maxTasks(limit int) int { return max(1, (limit-reservedDescriptors)/descriptorsPerTask) }
 
 // descriptorLimit returns the soft limit of this process, which Go has raised to the hard limit.
 func descriptorLimit() int {
@@ -67,13 +67,13 @@ type fdStore interface {
 
 // Config configures how a Collector finds and starts the collector process.
 type Config struct {
-	Keeper fdStore
-	Dir    string   // the data directory; one collector process serves it, see keeper.Directory
-	Args   []string // command line, argv[0] included, that starts this program as a collector process
+	Keeper        fdStore
+	Dir           string   // the data directory; one collector process serves it, see keeper.Directory
+	CollectorArgs []string // command line, argv[0] included, that starts this program as a collector process
 
-	// PreviousDirs are directories in which a collector process of an earlier version may listen for the
+	// PreviousSocketDirs are directories in which a collector process of an earlier version may listen for the
 	// data directory. That process is stopped before one is started in Dir.
-	PreviousDirs []string
+	PreviousSocketDirs []string
 
 	// LingerTimeout is how long a collector process without work waits for an agent; 0 means ten minutes.
 	LingerTimeout time.Duration
@@ -97,12 +97,12 @@ type Config struct {
 // collector process running that reads them, and notifies followers of new output. All
 // methods may be called concurrently.
 type Collector struct {
-	conf       Config
-	dir        *keeper.Directory
-	untilClose <-chan struct{} // closed by Close
-	cancel     context.CancelFunc
-	wg         sync.WaitGroup
-	conns      *rpcmux.Reconnector[*processConn]
+	conf         Config
+	dir          *keeper.Directory
+	closeStarted <-chan struct{} // closed by Close
+	cancel       context.CancelFunc
+	wg           sync.WaitGroup
+	conns        *rpcmux.Reconnector[*processConn]
 
 	mu               sync.Mutex // mu is locked before the mutex of conns
 	process          process.ID
@@ -128,9 +128,9 @@ type taskState struct {
 
 // streamState is the state of a stream that followers wait on. Guarded by Collector.mu.
 type streamState struct {
-	newestFile int64         // number of the newest file that the collector process has reported
-	changed    chan struct{} // channel, closed and replaced when newestFile changes or the stream stops
-	ended      bool
+	newestFileIndex int64         // number of the newest file that the collector process has reported
+	changed         chan struct{} // channel, closed and replaced when newestFileIndex changes or the stream stops
+	ended           bool
 }
 
 func (s *streamState) wakeFollowers() {
@@ -141,7 +141,7 @@ func (s *streamState) wakeFollowers() {
 // New returns a Collector. It connects to the process of an earlier agent, or starts one for the
 // first task, and stops the process a minute after the last task was removed.
 func New(conf Config) (*Collector, error) {
-	if conf.Keeper == nil || conf.Dir == "" || len(conf.Args) == 0 {
+	if conf.Keeper == nil || conf.Dir == "" || len(conf.CollectorArgs) == 0 {
 		return nil, errors.New("log collector: keeper, directory and arguments are needed")
 	}
 	if conf.LingerTimeout == 0 {
@@ -170,7 +170,7 @@ func New(conf Config) (*Collector, error) {
 	c := &Collector{
 		conf:             conf,
 		dir:              dir,
-		untilClose:       life.Done(),
+		closeStarted:     life.Done(),
 		cancel:           stop,
 		conns:            rpcmux.NewReconnector[*processConn](life.Done(), ErrClosed),
 		tasks:            map[taskKey]*taskState{},
@@ -274,7 +274,7 @@ func (c *Collector) startStream(ctx context.Context, t *taskState, alloc, dir in
 	c.mu.Lock()
 	delete(t.openStreams, k.Stream)
 	if st := c.streams[k]; st == nil || st.ended {
-		c.streams[k] = &streamState{newestFile: -1, changed: make(chan struct{})}
+		c.streams[k] = &streamState{newestFileIndex: -1, changed: make(chan struct{})}
 		close(c.streamAdded)
 		c.streamAdded = make(chan struct{})
 	}
@@ -526,7 +526,7 @@ func (c *Collector) releaseStream(k key) {
 			return
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), fdReleaseTimeout)
 	defer cancel()
 	if err := c.conf.Keeper.RemoveFD(ctx, k.fdKey()); err != nil {
 		c.conf.Logger.Warn("a FIFO is still held", "alloc_id", k.AllocID, "task", k.Task, "error", err)
@@ -541,8 +541,8 @@ func (c *Collector) releaseStream(k key) {
 	}
 }
 
-// releaseTimeout is how long releaseStream waits for the keeper.
-const releaseTimeout = 10 * time.Second
+// fdReleaseTimeout is how long releaseStream waits for the keeper.
+const fdReleaseTimeout = 10 * time.Second
 
 func (c *Collector) stopStream(ctx context.Context, t *taskState, k key, deadline time.Time, ended bool) error {
 	for {
@@ -561,7 +561,7 @@ func (c *Collector) stopStream(ctx context.Context, t *taskState, k key, deadlin
 		c.mu.Lock()
 		if st := c.streams[k]; st != nil {
 			st.ended = true
-			st.newestFile = max(st.newestFile, reply.Index)
+			st.newestFileIndex = max(st.newestFileIndex, reply.Index)
 			st.wakeFollowers()
 			delete(c.streams, k)
 		}

@@ -479,7 +479,7 @@ func TestFullFileSystem(t *testing.T) {
 	if _, err := out.Write(data); err != nil {
 		t.Fatal(err)
 	}
-	first := nextLoss(t, losses)
+	first := nextOutputLoss(t, losses)
 	if first.WritingResumed || first.Task != "web" || first.Stream != Stdout || !strings.Contains(first.Reason, "no space left") {
 		t.Errorf("loss %+v", first)
 	}
@@ -492,7 +492,7 @@ func TestFullFileSystem(t *testing.T) {
 	if err := unix.Mount("tmpfs", s.logDir, "tmpfs", unix.MS_REMOUNT, "size=8m"); err != nil {
 		t.Fatal(err)
 	}
-	last := nextLoss(t, losses)
+	last := nextOutputLoss(t, losses)
 	s.writeText(out, "again\n")
 	out.Close()
 	s.stopTask()
@@ -509,7 +509,7 @@ func TestFullFileSystem(t *testing.T) {
 	}
 }
 
-func nextLoss(t *testing.T, losses <-chan OutputLoss) OutputLoss {
+func nextOutputLoss(t *testing.T, losses <-chan OutputLoss) OutputLoss {
 	t.Helper()
 	select {
 	case l := <-losses:
@@ -520,7 +520,7 @@ func nextLoss(t *testing.T, losses <-chan OutputLoss) OutputLoss {
 	}
 }
 
-func TestTwoTasksDoNotMix(t *testing.T) {
+func TestOutputOfTwoTasksIsNotMixed(t *testing.T) {
 	t.Parallel()
 	s := newFixture(t, Config{})
 	var wg sync.WaitGroup
@@ -743,7 +743,7 @@ func TestFollowFromAnOffset(t *testing.T) {
 		{"the last file", FromEnd, 5, "abcde"},
 		{"across files", FromEnd, 7, "89abcde"},
 		{"more than there is", FromEnd, 100, "0123456789abcde"},
-		{"the newest file", FromNewest, 0, "abcde"},
+		{"the newest file", FromNewestFile, 0, "abcde"},
 	}
 	for _, tt := range tests {
 		f := s.startFollow(FollowRequest{Origin: tt.origin, Offset: tt.offset, StopAtEnd: true})
@@ -782,7 +782,7 @@ func TestFollowPassesOverForeignFiles(t *testing.T) {
 // descriptors from an earlier agent is accepted.
 func TestLimitOfDescriptors(t *testing.T) {
 	t.Parallel()
-	s := newFixture(t, Config{MaxDescriptors: reserveDescriptors + 2*taskDescriptors})
+	s := newFixture(t, Config{MaxDescriptors: reservedDescriptors + 2*descriptorsPerTask})
 	limits := Limits{MaxFiles: 3, MaxFileSize: 1 << 20}
 	start := func(name string) error {
 		_, _, err := s.collector.Start(t.Context(), Task{AllocID: "a1", Name: name, Dir: s.logDir, Stdout: limits, Stderr: limits})
@@ -798,7 +798,7 @@ func TestLimitOfDescriptors(t *testing.T) {
 	if want := "2 tasks run, and the limit of 76 open files (ulimit -n) has room for no more"; tooManyTasksErr.Error() != want {
 		t.Errorf("got %q, want %q", tooManyTasksErr, want)
 	}
-	next, err := New(Config{Keeper: s.keeper, Dir: s.runDir, Args: []string{"nomad-lite", "log-collector"}, MaxDescriptors: 1})
+	next, err := New(Config{Keeper: s.keeper, Dir: s.runDir, CollectorArgs: []string{"nomad-lite", "log-collector"}, MaxDescriptors: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -992,7 +992,7 @@ func TestNextAgentConnectsToProcess(t *testing.T) {
 	s.collector.Close()
 
 	var err error
-	s.collector, err = New(Config{Keeper: s.keeper, Dir: s.runDir, Args: []string{"nomad-lite", "log-collector"}, idleTimeout: 20 * time.Millisecond})
+	s.collector, err = New(Config{Keeper: s.keeper, Dir: s.runDir, CollectorArgs: []string{"nomad-lite", "log-collector"}, idleTimeout: 20 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -231,7 +231,7 @@ func (c *Collector) dialOrSpawn(ctx context.Context, start bool) (*processConn, 
 // quitPreviousProcesses stops the collector processes that an earlier version has started for the data
 // directory in other directories. An error means that one of them may still run.
 func (c *Collector) quitPreviousProcesses(ctx context.Context) error {
-	for _, dir := range c.conf.PreviousDirs {
+	for _, dir := range c.conf.PreviousSocketDirs {
 		conn, err := dialPrevious(filepath.Join(dir, socketName))
 		if process.IsResourceExhausted(err) {
 			return fmt.Errorf("log collector in %s: %w", dir, err) // the process may be alive
@@ -313,7 +313,7 @@ func (c *Collector) spawn(ctx context.Context) error {
 	_, err = c.conf.Keeper.Spawn(ctx, keeper.Command{
 		Name:   "log collector",
 		Path:   "/proc/self/exe",
-		Args:   c.conf.Args,
+		Args:   c.conf.CollectorArgs,
 		Env:    append(keeper.GoRuntimeEnv(), processSetupEnvVar+"="+string(conf)),
 		Stdin:  socket,
 		Stderr: stderr,
@@ -327,7 +327,7 @@ func (c *Collector) handleEvent(m *message) {
 	case opOutput:
 		c.mu.Lock()
 		if st := c.streams[m.Key]; st != nil {
-			st.newestFile = max(st.newestFile, m.Index)
+			st.newestFileIndex = max(st.newestFileIndex, m.Index)
 			st.wakeFollowers()
 		}
 		c.mu.Unlock()

@@ -256,7 +256,7 @@ func TestCollectorOfAnEarlierVersionIsEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.writeText(out, "two\n")
-	c, err := New(Config{Keeper: s.keeper, Dir: s.runDir, Args: []string{"nomad-lite", "log-collector"}, PreviousDirs: []string{former}})
+	c, err := New(Config{Keeper: s.keeper, Dir: s.runDir, CollectorArgs: []string{"nomad-lite", "log-collector"}, PreviousSocketDirs: []string{former}})
 	if err != nil {
 		t.Fatal(err)
 	}

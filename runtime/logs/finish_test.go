@@ -31,7 +31,7 @@ func TestFinishCollectsWhatIsLeft(t *testing.T) {
 	s.writeText(f, "meanwhile\n")
 	f.Close()
 
-	c, err := New(Config{Keeper: s.keeper, Dir: s.runDir, Args: []string{"nomad-lite", "log-collector"}})
+	c, err := New(Config{Keeper: s.keeper, Dir: s.runDir, CollectorArgs: []string{"nomad-lite", "log-collector"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func TestFinishWithoutADirectory(t *testing.T) {
 	if err := os.RemoveAll(s.logDir); err != nil {
 		t.Fatal(err)
 	}
-	c, err := New(Config{Keeper: s.keeper, Dir: s.runDir, Args: []string{"nomad-lite", "log-collector"}})
+	c, err := New(Config{Keeper: s.keeper, Dir: s.runDir, CollectorArgs: []string{"nomad-lite", "log-collector"}})
 	if err != nil {
 		t.Fatal(err)
 	}

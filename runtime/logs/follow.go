@@ -16,9 +16,9 @@ import (
 type Origin int
 
 const (
-	FromStart  Origin = iota // the start of the oldest file that is kept
-	FromEnd                  // the current end of the newest file
-	FromNewest               // the start of the newest file, without an offset
+	FromStart      Origin = iota // the start of the oldest file that is kept
+	FromEnd                      // the current end of the newest file
+	FromNewestFile               // the start of the newest file, without an offset
 )
 
 // FollowRequest selects the output to read.
@@ -59,7 +59,7 @@ func (c *Collector) Follow(ctx context.Context, req FollowRequest, emit func(Chu
 		return fmt.Errorf("follow %s of task %q: %w", req.Stream, req.Task, err)
 	}
 	defer unix.Close(dir)
-	r := &logReader{dir: dir, prefix: k.filePrefix(), fd: -1}
+	r := &logReader{dir: dir, filePrefix: k.filePrefix(), fd: -1}
 	defer r.close()
 	if err := r.seek(req.Origin, req.Offset); err != nil {
 		return fmt.Errorf("follow %s of task %q: %w", req.Stream, req.Task, err)
@@ -72,7 +72,7 @@ func (c *Collector) Follow(ctx context.Context, req FollowRequest, emit func(Chu
 		st := c.streams[k]
 		changed, newest := c.streamAdded, int64(-1)
 		if st != nil {
-			changed, newest = st.changed, st.newestFile
+			changed, newest = st.changed, st.newestFileIndex
 		}
 		c.mu.Unlock()
 
@@ -102,7 +102,7 @@ func (c *Collector) Follow(ctx context.Context, req FollowRequest, emit func(Chu
 		case <-changed:
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-c.untilClose:
+		case <-c.closeStarted:
 			return ErrClosed
 		}
 	}
@@ -128,11 +128,11 @@ func (c *Collector) HasLogs(req FollowRequest) (bool, error) {
 
 // logReader is a position in the files of a stream.
 type logReader struct {
-	dir    int
-	prefix string
-	fd     int   // the open file, or -1
-	index  int64 // number of the open file, or the lowest number of the next file
-	offset int64
+	dir        int
+	filePrefix string
+	fd         int   // the open file, or -1
+	index      int64 // number of the open file, or the lowest number of the next file
+	offset     int64
 }
 
 func (r *logReader) close() {
@@ -144,7 +144,7 @@ func (r *logReader) close() {
 
 // seek moves to the position of an origin and an offset.
 func (r *logReader) seek(origin Origin, offset int64) error {
-	all, err := listIndexes(r.dir, r.prefix)
+	all, err := listIndexes(r.dir, r.filePrefix)
 	if err != nil {
 		return err
 	}
@@ -153,11 +153,11 @@ func (r *logReader) seek(origin Origin, offset int64) error {
 	}
 	sizes := make([]int64, len(all))
 	for i, index := range all {
-		if st, err := safepath.StatAt(r.dir, fileName(r.prefix, index)); err == nil && isLogFile(&st) {
+		if st, err := safepath.StatAt(r.dir, fileName(r.filePrefix, index)); err == nil && isLogFile(&st) {
 			sizes[i] = st.Size
 		}
 	}
-	if origin == FromNewest {
+	if origin == FromNewestFile {
 		r.index = all[len(all)-1]
 		return nil
 	}
@@ -226,7 +226,7 @@ func (r *logReader) read(ctx context.Context, newest int64, emit func(Chunk) err
 
 // nextFile returns the lowest file number above index.
 func (r *logReader) nextFile(index int64) (int64, bool, error) {
-	all, err := listIndexes(r.dir, r.prefix)
+	all, err := listIndexes(r.dir, r.filePrefix)
 	if err != nil {
 		return 0, false, err
 	}
@@ -242,14 +242,14 @@ func (r *logReader) open(index int64) error {
 	if index != r.index {
 		r.index, r.offset = index, 0
 	}
-	fd, _, err := openLogFile(r.dir, fileName(r.prefix, index), unix.O_RDONLY)
+	fd, _, err := openLogFile(r.dir, fileName(r.filePrefix, index), unix.O_RDONLY)
 	switch {
 	case err == nil:
 		r.fd = fd
 	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ELOOP), errors.Is(err, errForeignFile):
 		r.index, r.offset = index+1, 0
 	default:
-		return fmt.Errorf("open %s: %w", fileName(r.prefix, index), err)
+		return fmt.Errorf("open %s: %w", fileName(r.filePrefix, index), err)
 	}
 	return nil
 }
@@ -262,7 +262,7 @@ func (r *logReader) readOpenFile(ctx context.Context, buf []byte, emit func(Chun
 			continue
 		}
 		if err != nil {
-			return total, fmt.Errorf("read %s: %w", fileName(r.prefix, r.index), err)
+			return total, fmt.Errorf("read %s: %w", fileName(r.filePrefix, r.index), err)
 		}
 		if n == 0 {
 			var st unix.Stat_t
@@ -272,7 +272,7 @@ func (r *logReader) readOpenFile(ctx context.Context, buf []byte, emit func(Chun
 			r.offset = 0
 			continue
 		}
-		if err := emit(Chunk{File: fileName(r.prefix, r.index), Offset: r.offset, Data: buf[:n]}); err != nil {
+		if err := emit(Chunk{File: fileName(r.filePrefix, r.index), Offset: r.offset, Data: buf[:n]}); err != nil {
 			return total, err
 		}
 		r.offset += int64(n)

@@ -123,7 +123,7 @@ func agentMain(args []string) error {
 	if err != nil {
 		return err
 	}
-	c, err := New(Config{Keeper: k, Dir: run, Args: []string{"nomad-lite", "log-collector"}})
+	c, err := New(Config{Keeper: k, Dir: run, CollectorArgs: []string{"nomad-lite", "log-collector"}})
 	if err != nil {
 		return err
 	}
@@ -191,7 +191,7 @@ func (s *fixture) newCollector(conf Config, ephemeral bool) {
 	if testing.Verbose() {
 		conf.Logger = hclog.New(&hclog.LoggerOptions{Output: os.Stderr, Level: hclog.Trace, TimeFormat: "05.000"})
 	}
-	conf.Keeper, conf.Dir, conf.Args = k, s.runDir, []string{"nomad-lite", "log-collector"}
+	conf.Keeper, conf.Dir, conf.CollectorArgs = k, s.runDir, []string{"nomad-lite", "log-collector"}
 	c, err := New(conf)
 	if err != nil {
 		s.t.Fatal(err)

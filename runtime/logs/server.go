@@ -70,7 +70,7 @@ func Serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := keeper.WriteProcess(lock, p.selfID); err != nil {
+	if err := keeper.WriteLockOwner(lock, p.selfID); err != nil {
 		return err
 	}
 	// The process enlarges FIFOs, which is limited for a user without CAP_SYS_RESOURCE.
@@ -108,11 +108,11 @@ type server struct {
 // serverStream is a stream and its state in the process.
 type serverStream struct {
 	stream
-	subscribers      []*agentConn
-	stopRequests     []pendingReply
-	stopDeadline     time.Time // set while stopping
-	keepOpen         bool      // the stream outlives the deadline while it has a writer
-	untilWriterClose bool      // the stream ends with its writers; clients can no longer stop it
+	subscribers     []*agentConn
+	stopRequests    []pendingReply
+	stopDeadline    time.Time // set while stopping
+	keepOpen        bool      // the stream outlives the deadline while it has a writer
+	endsWithWriters bool      // the stream ends with its writers; clients can no longer stop it
 }
 
 // listenerFD is the descriptor of the listening socket.
@@ -211,13 +211,13 @@ func (p *server) run(ctx context.Context) error {
 		if p.quitRequested {
 			return nil // the client that sent opQuit removes the socket
 		}
-		if p.hasNoWork(now, isClosed(term)) && p.shutDown(isClosed(term)) {
+		if p.hasNoWork(now, isChannelClosed(term)) && p.shutDown(isChannelClosed(term)) {
 			return nil
 		}
 	}
 }
 
-func isClosed(ch <-chan struct{}) bool {
+func isChannelClosed(ch <-chan struct{}) bool {
 	select {
 	case <-ch:
 		return true
@@ -292,7 +292,7 @@ func (p *server) handleStream(e *serverStream, now time.Time) {
 		p.broadcast(e.lossMessage())
 	}
 	switch ended := !more && e.hasEnded(); {
-	case e.untilWriterClose && ended:
+	case e.endsWithWriters && ended:
 		p.removeStream(e, "")
 		p.broadcast(&message{Op: opEnd, Key: e.key})
 		return
@@ -300,7 +300,7 @@ func (p *server) handleStream(e *serverStream, now time.Time) {
 	case e.keepOpen && !ended && !now.Before(e.stopDeadline):
 		p.notifySubscribers(e)
 		p.replyToStopRequests(e, message{HasWriter: true})
-		e.untilWriterClose = true
+		e.endsWithWriters = true
 	case ended || !now.Before(e.stopDeadline):
 		p.endStream(e, now)
 		return
@@ -379,7 +379,7 @@ func (p *server) startStream(m *message, fifo, dir int) error {
 			old.dirFD = dir
 			old.limits = m.Limits
 			p.replyToStopRequests(old, message{Error: "started again"})
-			old.untilWriterClose = false
+			old.endsWithWriters = false
 			p.readyStreams[old] = true
 			return nil
 		}

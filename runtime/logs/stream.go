@@ -96,7 +96,7 @@ func (s *stream) openNewestFile() error {
 		fd, size, err := openLogFile(s.dirFD, fileName(s.key.filePrefix(), s.fileIndex), unix.O_RDWR)
 		if err == nil {
 			s.fileFD, s.fileSize, s.newlineKnown = fd, size, false
-			s.prune()
+			s.pruneFiles()
 			return nil
 		}
 		if !errors.Is(err, errForeignFile) && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ELOOP) {
@@ -130,13 +130,13 @@ func (s *stream) rotate() error {
 		s.fileFD, s.fileIndex, s.fileSize = fd, index, 0
 		s.fileIndexes = append(s.fileIndexes, index)
 		s.newlineKnown, s.endsWithNewline = true, true
-		s.prune()
+		s.pruneFiles()
 		return nil
 	}
 }
 
-// prune removes the oldest files until their number is within the limit.
-func (s *stream) prune() {
+// pruneFiles removes the oldest files until their number is within the limit.
+func (s *stream) pruneFiles() {
 	for len(s.fileIndexes) > s.limits.MaxFiles {
 		_ = unix.Unlinkat(s.dirFD, fileName(s.key.filePrefix(), s.fileIndexes[0]), 0) // errors are ignored: the file may be removed already, or be a directory that a task has made
 		s.fileIndexes = s.fileIndexes[1:]

@@ -93,16 +93,16 @@ func canonicalizeGroup(job *api.Job, g *api.TaskGroup) {
 	}
 	if g.Scaling != nil {
 		g.Scaling.Target = map[string]string{"Namespace": *job.Namespace, "Job": *job.ID, "Group": *g.Name}
-		g.Scaling.ID = PolicyID(*job.Namespace, *job.ID, *g.Name)
+		g.Scaling.ID = ScalingPolicyID(*job.Namespace, *job.ID, *g.Name)
 	}
 	for _, t := range g.Tasks {
 		canonicalizeTask(job, g, t)
 	}
 }
 
-// PolicyID returns the id of the scaling policy of a group. It depends only on the
+// ScalingPolicyID returns the id of the scaling policy of a group. It depends only on the
 // arguments.
-func PolicyID(namespace, job, group string) string {
+func ScalingPolicyID(namespace, job, group string) string {
 	return uuid.NewSHA1(uuid.Nil, []byte(strings.Join([]string{"scaling", namespace, job, group}, "\x00"))).String()
 }
 

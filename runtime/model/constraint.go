@@ -33,9 +33,9 @@ var commonOperators = map[string]constraintOperator{
 	api.ConstraintVersion:        {checkVersion, matchesVersion},
 	api.ConstraintSemver:         {checkSemver, matchesSemver},
 	api.ConstraintRegex:          {checkRegexp, matchesRegexp},
-	api.ConstraintSetContains:    {checkSetRTarget, containsAll},
-	api.ConstraintSetContainsAll: {checkSetRTarget, containsAll},
-	api.ConstraintSetContainsAny: {checkSetRTarget, containsAny},
+	api.ConstraintSetContains:    {checkSetContainsRTarget, containsAll},
+	api.ConstraintSetContainsAll: {checkSetContainsRTarget, containsAll},
+	api.ConstraintSetContainsAny: {checkSetContainsRTarget, containsAny},
 }
 
 // constraintOnlyOperators are the operators of constraints only.
@@ -76,7 +76,7 @@ func checkRegexp(r *faultReport, _, value string) {
 	}
 }
 
-func checkSetRTarget(r *faultReport, _, value string) {
+func checkSetContainsRTarget(r *faultReport, _, value string) {
 	if value == "" {
 		r.add("Set contains constraint requires an RTarget")
 	}
@@ -193,13 +193,13 @@ func checkConstraints(r *faultReport, constraints []*api.Constraint) {
 func checkTaskConstraints(r *faultReport, constraints []*api.Constraint) {
 	checkConstraints(r, constraints)
 	for i, c := range constraints {
-		if isDistinct(c) {
+		if isDistinctConstraint(c) {
 			r.atPath("constraint", strconv.Itoa(i)).add("Constraint %d has disallowed Operand at task level: %s", i+1, c.Operand)
 		}
 	}
 }
 
-func isDistinct(c *api.Constraint) bool {
+func isDistinctConstraint(c *api.Constraint) bool {
 	return c.Operand == api.ConstraintDistinctHosts || c.Operand == api.ConstraintDistinctProperty
 }
 

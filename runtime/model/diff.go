@@ -23,7 +23,7 @@ const (
 func Diff(old, new *api.Job) *api.JobDiff {
 	from, to := newDiffPart(old), newDiffPart(new)
 	diff := &api.JobDiff{
-		Type: diffType(from, to), Fields: withoutUnchanged(diffFields(from, to)), Objects: diffObjects(from, to),
+		Type: diffType(from, to), Fields: withoutUnchangedFields(diffFields(from, to)), Objects: diffObjects(from, to),
 		TaskGroups: pairByName(groupsOf(old), groupsOf(new), func(g *api.TaskGroup) string { return val(g.Name) }, diffGroup),
 	}
 	for _, job := range []*api.Job{old, new} {
@@ -47,7 +47,7 @@ func groupsOf(job *api.Job) []*api.TaskGroup {
 func diffGroup(name string, old, new *api.TaskGroup) *api.TaskGroupDiff {
 	from, to := newDiffPart(old), newDiffPart(new)
 	diff := &api.TaskGroupDiff{
-		Type: diffType(from, to), Name: name, Fields: withoutUnchanged(diffFields(from, to)), Objects: diffObjects(from, to),
+		Type: diffType(from, to), Name: name, Fields: withoutUnchangedFields(diffFields(from, to)), Objects: diffObjects(from, to),
 		Tasks: pairByName(tasksOf(old), tasksOf(new), func(t *api.Task) string { return t.Name }, diffTask),
 	}
 	if diff.Type == DiffNone && slices.ContainsFunc(diff.Tasks, func(t *api.TaskDiff) bool { return t.Type != DiffNone }) {
@@ -65,7 +65,7 @@ func tasksOf(g *api.TaskGroup) []*api.Task {
 
 func diffTask(name string, old, new *api.Task) *api.TaskDiff {
 	from, to := newDiffPart(old), newDiffPart(new)
-	return &api.TaskDiff{Type: diffType(from, to), Name: name, Fields: withoutUnchanged(diffFields(from, to)), Objects: diffObjects(from, to)}
+	return &api.TaskDiff{Type: diffType(from, to), Name: name, Fields: withoutUnchangedFields(diffFields(from, to)), Objects: diffObjects(from, to)}
 }
 
 // pairByName compares the elements with equal names, sorted by name.
@@ -127,14 +127,14 @@ func diffFields(old, new *diffPart) []*api.FieldDiff {
 	return diffs
 }
 
-func withoutUnchanged(diffs []*api.FieldDiff) []*api.FieldDiff {
+func withoutUnchangedFields(diffs []*api.FieldDiff) []*api.FieldDiff {
 	return slices.DeleteFunc(diffs, func(f *api.FieldDiff) bool { return f.Type == DiffNone })
 }
 
 // diffObjects compares the blocks of two parts, of which one may be nil. Equal blocks are not
 // listed.
 func diffObjects(old, new *diffPart) []*api.ObjectDiff {
-	deleted, added := partsWithoutEqual(old.partsOrNil(), new.partsOrNil()), partsWithoutEqual(new.partsOrNil(), old.partsOrNil())
+	deleted, added := partsWithoutEqual(old.innerBlocksOrNil(), new.innerBlocksOrNil()), partsWithoutEqual(new.innerBlocksOrNil(), old.innerBlocksOrNil())
 	type id struct{ name, key string }
 	byID := make(map[id][]*diffPart)
 	for _, p := range deleted {
@@ -186,7 +186,7 @@ func partsWithoutEqual(parts, others []*diffPart) []*diffPart {
 func AnnotateDiff(diff *api.JobDiff, old, new *api.Job, updates map[string]*api.DesiredUpdates) {
 	before, after := newTaskSpecIndex(old), newTaskSpecIndex(new)
 	for _, g := range diff.TaskGroups {
-		g.Updates = updateCounts(updates[g.Name])
+		g.Updates = desiredUpdateCounts(updates[g.Name])
 		for _, f := range g.Fields {
 			if f.Name == "Count" {
 				f.Annotations = countAnnotation(f)
@@ -200,7 +200,7 @@ func AnnotateDiff(diff *api.JobDiff, old, new *api.Job, updates map[string]*api.
 	}
 }
 
-func updateCounts(u *api.DesiredUpdates) map[string]uint64 {
+func desiredUpdateCounts(u *api.DesiredUpdates) map[string]uint64 {
 	if u == nil {
 		return nil
 	}

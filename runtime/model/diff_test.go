@@ -11,8 +11,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// diffJob is a job with most kinds of blocks, which an edit may change.
-func diffJob(edit func(*api.Job)) *api.Job {
+// newDiffJob is a job with most kinds of blocks, which an edit may change.
+func newDiffJob(edit func(*api.Job)) *api.Job {
 	task := &api.Task{
 		Name: "main", Driver: "raw_exec", Env: map[string]string{"A": "1", "EMPTY": ""},
 		Config:      map[string]any{"command": "/bin/sleep", "args": []any{"10", "x"}, "labels": []any{map[string]any{"a": 1.0}}},
@@ -222,7 +222,7 @@ Edited job web
         Added Sidecar "" "false"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			old, new := diffJob(nil), diffJob(c.edit)
+			old, new := newDiffJob(nil), newDiffJob(c.edit)
 			diff := Diff(old, new)
 			AnnotateDiff(diff, old, new, nil)
 			if got := formatDiff(diff); got != c.want[1:]+"\n" {
@@ -238,7 +238,7 @@ Edited job web
 }
 
 func TestDiffShowsUnchangedFieldsOfAChangedBlock(t *testing.T) {
-	diff := Diff(diffJob(nil), diffJob(func(j *api.Job) { firstTask(j).LogConfig.MaxFiles = new(4) }))
+	diff := Diff(newDiffJob(nil), newDiffJob(func(j *api.Job) { firstTask(j).LogConfig.MaxFiles = new(4) }))
 	log := diff.TaskGroups[0].Tasks[0].Objects[0]
 	if log.Name != "LogConfig" {
 		t.Fatalf("object %q", log.Name)
@@ -250,7 +250,7 @@ func TestDiffShowsUnchangedFieldsOfAChangedBlock(t *testing.T) {
 }
 
 func TestDiffOfAWholeJob(t *testing.T) {
-	job := diffJob(nil)
+	job := newDiffJob(nil)
 	updates := map[string]*api.DesiredUpdates{"app": {Place: 2, Ignore: 0}}
 	diff := Diff(nil, job)
 	AnnotateDiff(diff, nil, job, updates)
@@ -262,7 +262,7 @@ func TestDiffOfAWholeJob(t *testing.T) {
 		t.Error(formatDiff(diff))
 	}
 	// A removed group includes its tasks.
-	other := diffJob(func(j *api.Job) { firstGroup(j).Name = new("new") })
+	other := newDiffJob(func(j *api.Job) { firstGroup(j).Name = new("new") })
 	diff = Diff(job, other)
 	AnnotateDiff(diff, job, other, nil)
 	for i, want := range []string{"[forces destroy]", "[forces create]"} {

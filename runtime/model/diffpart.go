@@ -33,7 +33,7 @@ func (p *diffPart) attributesOrNil() map[string]diffAttribute {
 	return p.attrs
 }
 
-func (p *diffPart) partsOrNil() []*diffPart {
+func (p *diffPart) innerBlocksOrNil() []*diffPart {
 	if p == nil {
 		return nil
 	}
@@ -107,7 +107,7 @@ func (p *diffPart) addField(name string, v reflect.Value) {
 	switch kind {
 	case reflect.Struct:
 		if v = reflect.Indirect(v); v.IsValid() {
-			p.innerBlocks = append(p.innerBlocks, newDiffBlockOfStruct(diffName(name), singletonBlockKey, v))
+			p.innerBlocks = append(p.innerBlocks, newDiffBlockOfStruct(diffFieldName(name), singletonBlockKey, v))
 		}
 	case reflect.Slice:
 		p.addList(name, v)
@@ -120,7 +120,7 @@ func (p *diffPart) addField(name string, v reflect.Value) {
 
 func (p *diffPart) setAttribute(name, text string) { p.attrs[name] = diffAttribute{name, text} }
 
-func diffName(field string) string {
+func diffFieldName(field string) string {
 	if name, ok := diffBlockNames[field]; ok {
 		return name
 	}
@@ -140,7 +140,7 @@ func (p *diffPart) addList(name string, v reflect.Value) {
 			e = e.Elem()
 		}
 		if e.Kind() == reflect.Struct {
-			p.innerBlocks = append(p.innerBlocks, newDiffBlockOfStruct(diffName(name), diffKeyOf(e), e))
+			p.innerBlocks = append(p.innerBlocks, newDiffBlockOfStruct(diffFieldName(name), diffKeyOf(e), e))
 			continue
 		}
 		text := formatScalar(e)
@@ -169,7 +169,7 @@ func (p *diffPart) addMap(name string, v reflect.Value) {
 		}
 	case reflect.Pointer:
 		for _, value := range v.Seq2() {
-			p.innerBlocks = append(p.innerBlocks, newDiffBlockOfStruct(diffName(name), diffKeyOf(value.Elem()), value.Elem()))
+			p.innerBlocks = append(p.innerBlocks, newDiffBlockOfStruct(diffFieldName(name), diffKeyOf(value.Elem()), value.Elem()))
 		}
 	default:
 		if v.Len() == 0 {

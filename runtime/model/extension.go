@@ -100,16 +100,16 @@ func readExtensions(job *api.Job, g *api.TaskGroup) (e groupExtensions) {
 		}
 	}
 	for _, t := range g.Tasks {
-		n := lifecycleNodeOf(job, g, t)
+		n := graphTaskOf(job, g, t)
 		if text, ok := t.Meta[metaAfter]; ok {
 			var err error
-			if n.Dependencies, err = lifecycle.ParseAfter(text); err != nil {
+			if n.Dependencies, err = lifecycle.ParseDependencies(text); err != nil {
 				fail(t.Name, metaAfter, err)
 			}
 		}
 		if text, ok := t.Meta[metaRerun]; ok {
 			var err error
-			if n.Rerun, err = lifecycle.ParseRerun(text); err != nil {
+			if n.Rerun, err = lifecycle.ParseRerunPolicy(text); err != nil {
 				fail(t.Name, metaRerun, err)
 			} else if !n.Stage.Ephemeral() {
 				fail(t.Name, metaRerun, fmt.Errorf("only a prestart or poststart task that is no sidecar has work to do again, and this is a %v task", n.Stage))
@@ -132,7 +132,7 @@ func usesExtensions(g *api.TaskGroup) bool {
 	})
 }
 
-func lifecycleNodeOf(job *api.Job, g *api.TaskGroup, t *api.Task) lifecycle.GraphTask {
+func graphTaskOf(job *api.Job, g *api.TaskGroup, t *api.Task) lifecycle.GraphTask {
 	n := lifecycle.GraphTask{Task: lifecycle.Task{Name: t.Name, Stage: lifecycle.MainTask}, Leader: t.Leader, HasCheck: isHealthChecked(g, t)}
 	if t.Lifecycle != nil {
 		n.Stage = lifecycle.StageOf(t.Lifecycle.Hook, t.Lifecycle.Sidecar)
@@ -151,16 +151,16 @@ func isHealthChecked(g *api.TaskGroup, t *api.Task) bool {
 			if onUpdate == "" {
 				onUpdate = s.OnUpdate
 			}
-			return onUpdate != api.OnUpdateIgnore && (task != "" || HealthCheckTask(s, c) == t.Name)
+			return onUpdate != api.OnUpdateIgnore && (task != "" || TaskOfHealthCheck(s, c) == t.Name)
 		})
 	}
 	return slices.ContainsFunc(t.Services, func(s *api.Service) bool { return determinesHealth(s, t.Name) }) ||
 		slices.ContainsFunc(g.Services, func(s *api.Service) bool { return determinesHealth(s, "") })
 }
 
-// HealthCheckTask returns the task whose health a check of a group's service determines, or ""
+// TaskOfHealthCheck returns the task whose health a check of a group's service determines, or ""
 // if there is none.
-func HealthCheckTask(s *api.Service, c api.ServiceCheck) string {
+func TaskOfHealthCheck(s *api.Service, c api.ServiceCheck) string {
 	if c.TaskName != "" {
 		return c.TaskName
 	}
@@ -232,10 +232,10 @@ func writeStage(b *strings.Builder, name, opens string, tasks []lifecycle.GraphT
 		for _, a := range n.Dependencies {
 			taskNotes = append(taskNotes, fmt.Sprintf("after %s %s", a.Task, a.Condition.Phrase()))
 		}
-		if n.Rerun.Restart {
+		if n.Rerun.OnRestart {
 			taskNotes = append(taskNotes, "again when a main task restarts")
 		}
-		if n.Rerun.Reboot {
+		if n.Rerun.OnReboot {
 			taskNotes = append(taskNotes, "again after a reboot")
 		}
 		if len(taskNotes) > 0 {

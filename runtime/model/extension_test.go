@@ -157,7 +157,7 @@ func TestExtensions(t *testing.T) {
 	}
 	f := newJobFixture(func(f *jobFixture) { f.addTask("p", "prestart", "lite_rerun", "restart") })
 	g, err := LifecycleExtensions(f.job, f.group)
-	if err != nil || g.Tasks[1].Rerun != (lifecycle.RerunPolicy{Restart: true}) || g.Tasks[1].Stage != lifecycle.PrestartEphemeral {
+	if err != nil || g.Tasks[1].Rerun != (lifecycle.RerunPolicy{OnRestart: true}) || g.Tasks[1].Stage != lifecycle.PrestartEphemeral {
 		t.Errorf("%+v, %v", g, err)
 	}
 	f = newJobFixture(func(f *jobFixture) { f.addTask("p", "", "lite_after", "q:started") })

@@ -62,7 +62,7 @@ func checkPort(r *faultReport, labels map[string]bool, mode string, p api.Port) 
 	if p.To < -1 {
 		r.add("Port %q cannot be mapped to negative value %d", p.Label, p.To)
 	}
-	if p.IgnoreCollision && !hostNetworking(mode) {
+	if p.IgnoreCollision && !isHostNetworking(mode) {
 		r.add("Port %q collision may not be ignored on non-host network mode %q", p.Label, mode)
 	}
 }
@@ -79,7 +79,7 @@ func checkStaticPort(r *faultReport, static map[hostPort]string, p api.Port) {
 	}
 }
 
-func hostNetworking(mode string) bool { return mode == "" || mode == "host" }
+func isHostNetworking(mode string) bool { return mode == "" || mode == "host" }
 
 func checkCNI(r *faultReport, args map[string]bool, cni *api.CNIConfig) {
 	if cni == nil {

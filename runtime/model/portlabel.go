@@ -9,13 +9,13 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// UnknownPorts returns the services and checks of groups that name a port label which the
+// UnknownPortLabels returns the services and checks of groups that name a port label which the
 // network of their group lacks. Nomad accepts such a job and registers the service without a
 // port. A number is a valid port, and a label with ${…} is resolved only when the task
 // starts.
 //
 // Validate checks the services of tasks.
-func UnknownPorts(job *api.Job) []UnsupportedPart {
+func UnknownPortLabels(job *api.Job) []UnsupportedPart {
 	var all []UnsupportedPart
 	for _, g := range job.TaskGroups {
 		if g == nil {
@@ -27,14 +27,14 @@ func UnknownPorts(job *api.Job) []UnsupportedPart {
 				continue
 			}
 			path := []string{"group", val(g.Name), "service", positionText(i)}
-			if reason := unknownPort(fmt.Sprintf("service %q", s.Name), s.PortLabel, known); reason != "" {
+			if reason := unknownPortText(fmt.Sprintf("service %q", s.Name), s.PortLabel, known); reason != "" {
 				all = append(all, UnsupportedPart{Path: append(slices.Clip(path), "port"), Reason: reason})
 			}
 			for k, c := range s.Checks {
 				if c.PortLabel == s.PortLabel {
 					continue
 				}
-				if reason := unknownPort(fmt.Sprintf("check %q of service %q", c.Name, s.Name), c.PortLabel, known); reason != "" {
+				if reason := unknownPortText(fmt.Sprintf("check %q of service %q", c.Name, s.Name), c.PortLabel, known); reason != "" {
 					all = append(all, UnsupportedPart{Path: append(slices.Clip(path), "check", positionText(k), "port"), Reason: reason})
 				}
 			}
@@ -43,8 +43,8 @@ func UnknownPorts(job *api.Job) []UnsupportedPart {
 	return all
 }
 
-// unknownPort returns the reason why the label is unknown, or "".
-func unknownPort(what, label string, known map[string]bool) string {
+// unknownPortText returns the reason why the label is unknown, or "".
+func unknownPortText(what, label string, known map[string]bool) string {
 	if label == "" || isNumeric(label) || strings.Contains(label, "${") || known[label] {
 		return ""
 	}

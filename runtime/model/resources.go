@@ -55,7 +55,7 @@ func checkDevice(r *faultReport, d *api.RequestedDevice) {
 	}
 	for i, c := range d.Constraints {
 		at := r.nestedReport("constraint", positionText(i))
-		if isDistinct(c) {
+		if isDistinctConstraint(c) {
 			at.add("using unsupported operand %q", c.Operand)
 		} else {
 			checkConstraint(at, c)

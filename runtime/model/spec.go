@@ -25,13 +25,13 @@ func submittedSpecOf(job *api.Job) *api.Job {
 	c.TaskGroups = slices.Clone(job.TaskGroups)
 	for i, g := range c.TaskGroups {
 		group := *g
-		group.Scaling = submittedPolicyOf(g.Scaling)
+		group.Scaling = submittedScalingPolicyOf(g.Scaling)
 		group.Tasks = slices.Clone(g.Tasks)
 		for k, t := range group.Tasks {
 			task := *t
 			task.ScalingPolicies = slices.Clone(t.ScalingPolicies)
 			for n, p := range task.ScalingPolicies {
-				task.ScalingPolicies[n] = submittedPolicyOf(p)
+				task.ScalingPolicies[n] = submittedScalingPolicyOf(p)
 			}
 			group.Tasks[k] = &task
 		}
@@ -40,7 +40,7 @@ func submittedSpecOf(job *api.Job) *api.Job {
 	return &c
 }
 
-func submittedPolicyOf(p *api.ScalingPolicy) *api.ScalingPolicy {
+func submittedScalingPolicyOf(p *api.ScalingPolicy) *api.ScalingPolicy {
 	if p == nil {
 		return nil
 	}
@@ -49,9 +49,9 @@ func submittedPolicyOf(p *api.ScalingPolicy) *api.ScalingPolicy {
 	return &c
 }
 
-// SamePolicy reports whether two scaling policies have the same content.
-func SamePolicy(a, b *api.ScalingPolicy) bool {
-	return sameJSONForm(submittedPolicyOf(a), submittedPolicyOf(b))
+// SameScalingPolicy reports whether two scaling policies have the same content.
+func SameScalingPolicy(a, b *api.ScalingPolicy) bool {
+	return sameJSONForm(submittedScalingPolicyOf(a), submittedScalingPolicyOf(b))
 }
 
 // sameJSONForm compares two values by their JSON form, in which a number from HCL equals the
@@ -62,9 +62,9 @@ func sameJSONForm(a, b any) bool {
 	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 
-// ValidateTransition returns an error if the canonical job from cannot be updated to the canonical job to.
+// ValidateJobUpdate returns an error if the canonical job from cannot be updated to the canonical job to.
 // The texts are Nomad's.
-func ValidateTransition(from, to *api.Job) error {
+func ValidateJobUpdate(from, to *api.Job) error {
 	periodic := func(j *api.Job) bool { return j.Periodic != nil }
 	parameterized := func(j *api.Job) bool { return j.ParameterizedJob != nil }
 	switch {

@@ -8,8 +8,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// specJob makes a canonical job of one group with one task.
-func specJob(edit func(*api.Job, *api.TaskGroup, *api.Task)) *api.Job {
+// newSpecJob makes a canonical job of one group with one task.
+func newSpecJob(edit func(*api.Job, *api.TaskGroup, *api.Task)) *api.Job {
 	task := &api.Task{Name: "t", Driver: "d", Config: map[string]any{"n": 1}, Meta: map[string]string{"a": "1"}}
 	group := &api.TaskGroup{Name: new("g"), Tasks: []*api.Task{task}, Networks: []*api.NetworkResource{{
 		DynamicPorts: []api.Port{{Label: "a", Value: 1}}, ReservedPorts: []api.Port{{Label: "b", Value: 80}},
@@ -38,11 +38,11 @@ func TestSameSpec(t *testing.T) {
 		{"config", func(_ *api.Job, _ *api.TaskGroup, t *api.Task) { t.Config["n"] = 2 }, false},
 		{"the same number from JSON", func(_ *api.Job, _ *api.TaskGroup, t *api.Task) { t.Config["n"] = float64(1) }, true},
 	} {
-		if got := SameSpec(specJob(nil), specJob(c.edit)); got != c.want {
+		if got := SameSpec(newSpecJob(nil), newSpecJob(c.edit)); got != c.want {
 			t.Errorf("%s: same %v, want %v", c.name, got, c.want)
 		}
 	}
-	job := specJob(nil)
+	job := newSpecJob(nil)
 	text, err := json.Marshal(job)
 	if err != nil {
 		t.Fatal(err)
@@ -97,7 +97,7 @@ func TestUpdateIsDestructive(t *testing.T) {
 		}, // RS-026
 		"name of the group": func(_ *api.Job, g *api.TaskGroup, _ *api.Task) { g.Name = new("h") },
 	} {
-		if !UpdateIsDestructive(specJob(nil), specJob(f), "g") {
+		if !UpdateIsDestructive(newSpecJob(nil), newSpecJob(f), "g") {
 			t.Errorf("%s is updated in place", name)
 		}
 	}
@@ -127,13 +127,13 @@ func TestUpdateIsDestructive(t *testing.T) {
 		"value of a dynamic port": func(_ *api.Job, g *api.TaskGroup, _ *api.Task) { g.Networks[0].DynamicPorts[0].Value = 5 },
 		"the same meta elsewhere": func(j *api.Job, _ *api.TaskGroup, t *api.Task) { j.Meta, t.Meta = t.Meta, nil },
 	} {
-		if UpdateIsDestructive(specJob(nil), specJob(f), "g") {
+		if UpdateIsDestructive(newSpecJob(nil), newSpecJob(f), "g") {
 			t.Errorf("%s is destructive", name)
 		}
 	}
 }
 
-func TestValidateTransition(t *testing.T) {
+func TestValidateJobUpdate(t *testing.T) {
 	plain := func(*api.Job, *api.TaskGroup, *api.Task) {}
 	periodic := func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.Periodic = &api.PeriodicConfig{} }
 	parameterized := func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.ParameterizedJob = &api.ParameterizedJobConfig{} }
@@ -150,7 +150,7 @@ func TestValidateTransition(t *testing.T) {
 		{plain, parameterized, "cannot update non-parameterized job to being parameterized"},
 	} {
 		got := ""
-		if err := ValidateTransition(specJob(c.from), specJob(c.to)); err != nil {
+		if err := ValidateJobUpdate(newSpecJob(c.from), newSpecJob(c.to)); err != nil {
 			got = err.Error()
 		}
 		if got != c.want {
@@ -214,8 +214,8 @@ func TestNextReschedule(t *testing.T) {
 
 // JobStatus returns the result of the first case that matches.
 func TestJobStatus(t *testing.T) {
-	service, system := specJob(nil), specJob(func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.Type = new("system") })
-	stopped := specJob(func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.Stop = new(true) })
+	service, system := newSpecJob(nil), newSpecJob(func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.Type = new("system") })
+	stopped := newSpecJob(func(j *api.Job, _ *api.TaskGroup, _ *api.Task) { j.Stop = new(true) })
 	run, failed := &api.Allocation{DesiredStatus: "run", ClientStatus: "pending"}, &api.Allocation{DesiredStatus: "run", ClientStatus: "failed"}
 	stopping := &api.Allocation{DesiredStatus: "stop", ClientStatus: "running"}
 	complete, blocked := &api.Evaluation{Status: "complete"}, &api.Evaluation{Status: "blocked"}

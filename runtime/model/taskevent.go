@@ -276,11 +276,11 @@ func displayMessage(e *api.TaskEvent) string {
 	case api.TaskStarted:
 		return "Task started by client"
 	case api.TaskDriverFailure:
-		return orDefaultText(e.DriverError, "Failed to start task")
+		return textOrDefault(e.DriverError, "Failed to start task")
 	case api.TaskFailedValidation:
-		return orDefaultText(e.ValidationError, "Validation of task failed")
+		return textOrDefault(e.ValidationError, "Validation of task failed")
 	case api.TaskSetupFailure:
-		return orDefaultText(e.SetupError, "Task setup failed")
+		return textOrDefault(e.SetupError, "Task setup failed")
 	case api.TaskTerminated:
 		text := []string{fmt.Sprintf("Exit Code: %d", e.ExitCode)}
 		if e.Signal != 0 {
@@ -297,11 +297,11 @@ func displayMessage(e *api.TaskEvent) string {
 		}
 		return text
 	case api.TaskNotRestarting:
-		return orDefaultText(e.RestartReason, "Task exceeded restart policy")
+		return textOrDefault(e.RestartReason, "Task exceeded restart policy")
 	case api.TaskRestartSignal:
-		return orDefaultText(e.RestartReason, "Task signaled to restart")
+		return textOrDefault(e.RestartReason, "Task signaled to restart")
 	case api.TaskSignaling:
-		return orDefaultText(e.TaskSignalReason, "Task being sent a signal")
+		return textOrDefault(e.TaskSignalReason, "Task being sent a signal")
 	case api.TaskKilling:
 		switch {
 		case e.KillReason != "":
@@ -311,7 +311,7 @@ func displayMessage(e *api.TaskEvent) string {
 		}
 		return "Sent interrupt"
 	case api.TaskKilled:
-		return orDefaultText(e.KillError, "Task successfully killed")
+		return textOrDefault(e.KillError, "Task successfully killed")
 	case api.TaskSiblingFailed:
 		if e.FailedSibling == "" {
 			return "Task's sibling failed"
@@ -325,7 +325,7 @@ func displayMessage(e *api.TaskEvent) string {
 	return e.Message
 }
 
-func orDefaultText(text, otherwise string) string {
+func textOrDefault(text, otherwise string) string {
 	if text == "" {
 		return otherwise
 	}

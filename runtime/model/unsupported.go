@@ -91,7 +91,7 @@ func (r *unsupportedChecker) checkGroup(g *api.TaskGroup) {
 func rejectNetworks(r *faultReport, networks []*api.NetworkResource) {
 	for i, n := range networks {
 		at := r.atPath("network", positionText(i))
-		if !hostNetworking(n.Mode) {
+		if !isHostNetworking(n.Mode) {
 			addUnsupported(at.atPath("mode"), fmt.Sprintf("network mode %q", n.Mode), `remove the mode, or write mode = "host": the tasks then use the network of this machine`)
 		} else if n.Hostname != "" {
 			at.atPath("hostname").add(`hostname cannot be set on task group using "host" networking mode: remove it`)

@@ -55,8 +55,8 @@ func FormatWarnings(warnings []string) string {
 	return head + "\n\n* " + strings.Join(warnings, "\n* ")
 }
 
-// warnIgnored warns of blocks and attributes that are set but have no effect.
-func warnIgnored(r *faultReport, why string, set []ignoredField) {
+// warnIgnoredFields warns of blocks and attributes that are set but have no effect.
+func warnIgnoredFields(r *faultReport, why string, set []ignoredField) {
 	for _, i := range set {
 		if i.set {
 			r.add("%s %s", i.name, why)
@@ -87,7 +87,7 @@ func warnJob(r *faultReport, job *api.Job) {
 	if promoting > 0 && promoting < updating {
 		r.add("auto_promote must be true for all groups to enable automatic promotion")
 	}
-	warnIgnored(r, noEffectOnSingleNode, []ignoredField{
+	warnIgnoredFields(r, noEffectOnSingleNode, []ignoredField{
 		{"all_at_once", val(job.AllAtOnce)},
 		{"affinity", len(job.Affinities) > 0},
 		{"spread", len(job.Spreads) > 0},
@@ -128,14 +128,14 @@ func warnGroup(r *faultReport, g *api.TaskGroup) {
 	if len(g.Networks) > 0 {
 		warnNetworks(r, g.Networks)
 	}
-	warnIgnored(r, noEffectOnSingleNode, []ignoredField{
+	warnIgnoredFields(r, noEffectOnSingleNode, []ignoredField{
 		{"affinity", len(g.Affinities) > 0},
 		{"spread", len(g.Spreads) > 0},
 		{"migrate", g.Migrate != nil && !reflect.DeepEqual(g.Migrate, api.DefaultMigrateStrategy())},
 		{"disconnect", g.Disconnect != nil},
 		{"consul", g.Consul != nil},
 	})
-	warnIgnored(r, "is deprecated and ignored. Use the disconnect block instead", []ignoredField{
+	warnIgnoredFields(r, "is deprecated and ignored. Use the disconnect block instead", []ignoredField{
 		{"max_client_disconnect", g.MaxClientDisconnect != nil},
 		{"stop_after_client_disconnect", g.StopAfterClientDisconnect != nil},
 		{"prevent_reschedule_on_lost", g.PreventRescheduleOnLost != nil},
@@ -150,11 +150,11 @@ func warnNetworks(r *faultReport, networks []*api.NetworkResource) {
 	if len(networks) > 1 {
 		r.add("only the first of %d network blocks is used", len(networks))
 	}
-	warnIgnored(r, "of a network has no effect", []ignoredField{
+	warnIgnoredFields(r, "of a network has no effect", []ignoredField{
 		{"device", first.Device != ""},
 		{"cidr", first.CIDR != ""},
 		{"ip", first.IP != ""},
-		{"dns", first.DNS != nil && hostNetworking(first.Mode)},
+		{"dns", first.DNS != nil && isHostNetworking(first.Mode)},
 		{"cni", first.CNI != nil && !strings.HasPrefix(first.Mode, "cni/")},
 	})
 }
@@ -187,7 +187,7 @@ func warnTask(r *faultReport, g *api.TaskGroup, t *api.Task) {
 	if slices.ContainsFunc(t.VolumeMounts, isEmptyMount) {
 		r.add("an empty volume_mount has no effect")
 	}
-	warnIgnored(r, noEffectOnSingleNode, []ignoredField{
+	warnIgnoredFields(r, noEffectOnSingleNode, []ignoredField{
 		{"affinity", len(t.Affinities) > 0},
 		{"consul", t.Consul != nil},
 		{"scaling", len(t.ScalingPolicies) > 0},

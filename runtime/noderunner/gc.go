@@ -105,14 +105,14 @@ func (r *Runner) SetGC(g GC) {
 	notify(r.gcRequested)
 }
 
-// runCollection removes directories of ended allocations above the limits, until
+// runGarbageCollection removes directories of ended allocations above the limits, until
 // ctx ends.
-func (r *Runner) runCollection(ctx context.Context) {
+func (r *Runner) runGarbageCollection(ctx context.Context) {
 	for {
 		r.mu.Lock()
 		gc := r.config.GC.orDefault()
 		r.mu.Unlock()
-		r.collectExcess(ctx, gc)
+		r.collectExcessAllocs(ctx, gc)
 		timer := time.NewTimer(gc.Interval)
 		select {
 		case <-timer.C:
@@ -126,26 +126,26 @@ func (r *Runner) runCollection(ctx context.Context) {
 	}
 }
 
-// collectExcess removes directories until the limits are met or no directory can be
+// collectExcessAllocs removes directories until the limits are met or no directory can be
 // removed.
-func (r *Runner) collectExcess(ctx context.Context, gc GC) {
+func (r *Runner) collectExcessAllocs(ctx context.Context, gc GC) {
 	for ctx.Err() == nil {
 		ended, onDisk := r.collectableEntries()
 		chosen, reason := gc.chooseCandidates(ended, onDisk, r.diskUsage(), time.Now())
 		if len(chosen) == 0 {
 			return
 		}
-		r.gcBatch(chosen, reason)
+		r.collectBatch(chosen, reason)
 	}
 }
 
-// gcBatch removes allocations concurrently. It reports the removals to the source
+// collectBatch removes allocations concurrently. It reports the removals to the source
 // if there is a reason; for a request of a user, reason is empty.
-func (r *Runner) gcBatch(list []gcCandidate, reason string) {
+func (r *Runner) collectBatch(list []gcCandidate, reason string) {
 	var collectWG sync.WaitGroup
 	for _, e := range list {
 		collectWG.Go(func() {
-			if err := r.collectOne(e.allocEntry); err != nil {
+			if err := r.collectAlloc(e.allocEntry); err != nil {
 				r.logger.Error("alloc directory not removed", "alloc_id", e.id, "error", err)
 				return
 			}
@@ -158,9 +158,9 @@ func (r *Runner) gcBatch(list []gcCandidate, reason string) {
 	collectWG.Wait()
 }
 
-// collectOne removes an ended allocation from the disk. A failed removal is repeated by
+// collectAlloc removes an ended allocation from the disk. A failed removal is repeated by
 // the next agent only, because this agent would repeat it forever.
-func (r *Runner) collectOne(e *allocEntry) error {
+func (r *Runner) collectAlloc(e *allocEntry) error {
 	r.mu.Lock()
 	done := e.dirRemoved
 	e.dirRemoved = true
@@ -193,7 +193,7 @@ func (r *Runner) collectableEntries() (ended []gcCandidate, onDisk int) {
 // unknown value is 0.
 func (r *Runner) diskUsage() diskUsage {
 	var st unix.Statfs_t
-	if err := unix.Statfs(r.config.Alloc.AllocDirRoot, &st); err != nil {
+	if err := unix.Statfs(r.config.AllocRunnerConfig.AllocDirRoot, &st); err != nil {
 		return diskUsage{}
 	}
 	var u diskUsage
@@ -237,7 +237,7 @@ func (r *Runner) Collect(ctx context.Context, id string) error {
 			return context.Cause(ctx)
 		}
 	}
-	return r.collectOne(e)
+	return r.collectAlloc(e)
 }
 
 // requestCollectAtEnd stores the request to remove an allocation when it has ended.
@@ -250,7 +250,7 @@ func (r *Runner) requestCollectAtEnd(ctx context.Context, e *allocEntry) error {
 	ended := !e.endTime.IsZero()
 	r.mu.Unlock()
 	if ended {
-		return r.collectOne(e)
+		return r.collectAlloc(e)
 	}
 	r.logger.Info("alloc directory not removed before the driver has destroyed a task", "alloc_id", e.id)
 	return nil
@@ -275,5 +275,5 @@ func hooksRunning(runner *allocrunner.Runner) bool {
 // removed.
 func (r *Runner) CollectAll() {
 	ended, _ := r.collectableEntries()
-	r.gcBatch(ended, "")
+	r.collectBatch(ended, "")
 }

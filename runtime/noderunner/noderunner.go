@@ -26,7 +26,7 @@ type AssignmentSource interface {
 	// files are kept; an allocation that is missing is stopped and removed from the disk.
 	Allocs() ([]Assignment, <-chan struct{})
 
-	// Report is called for each change of an allocation; the calls for one
+	// ReportStatus is called for each change of an allocation; the calls for one
 	// allocation do not overlap. Report must return soon.
 	Report(allocrunner.StatusUpdate)
 
@@ -69,13 +69,13 @@ type Assignment struct {
 // Config configures a Runner.
 type Config struct {
 	Source AssignmentSource
-	// Alloc is the template for the runner of each allocation. The Runner sets
+	// AllocRunnerConfig is the template for the runner of each allocation. The Runner sets
 	// Alloc.Alloc, Alloc.Restored, Alloc.AllocDone and Alloc.Report, and Alloc.Node
 	// if Node is not nil.
-	Alloc allocrunner.Config
-	// Node returns the facts about the node that tasks get when they start. It may
+	AllocRunnerConfig allocrunner.Config
+	// TaskEnvNode returns the facts about the node that tasks get when they start. It may
 	// be nil.
-	Node func() taskenv.Node
+	TaskEnvNode func() taskenv.Node
 	// OnStop is called when the Runner has begun to stop allocations, and OnReport
 	// with each report of an allocation before the Source gets it. Both may be nil.
 	OnStop   func()
@@ -103,7 +103,7 @@ type allocEntry struct {
 	alloc            *api.Allocation     // the newest version of the allocation that the runner has; without a runner, the source's version
 	runner           *allocrunner.Runner // runs the allocation; nil while it is being built, if building it failed, and after the end
 	endTime          time.Time           // time when the allocation ended; zero until then
-	tasksEnded       chan struct{}       // closed by Runner.handleEnd; nil after the end
+	tasksEnded       chan struct{}       // closed by Runner.handleAllocEnd; nil after the end
 	runReturned      chan struct{}       // closed when the allocation runner's Run has returned; nil if the allocation has ended
 	removalStarted   bool                // the removal of the entry has started
 	dirRemoved       bool                // the directory was removed, or the removal was tried
@@ -121,8 +121,8 @@ func New(c Config) *Runner {
 	if c.OnReport == nil {
 		c.OnReport = func(allocrunner.StatusUpdate) {}
 	}
-	if c.Alloc.RecoveryTracker == nil {
-		c.Alloc.RecoveryTracker = taskrunner.NewRecoveryTracker()
+	if c.AllocRunnerConfig.RecoveryTracker == nil {
+		c.AllocRunnerConfig.RecoveryTracker = taskrunner.NewRecoveryTracker()
 	}
 	return &Runner{
 		config:               c,
@@ -143,7 +143,7 @@ func (r *Runner) PreviousAllocsLoaded() <-chan struct{} { return r.previousAlloc
 func (r *Runner) Run(ctx context.Context) {
 	var runningWG sync.WaitGroup
 	defer runningWG.Wait()
-	runningWG.Go(func() { r.runCollection(ctx) })
+	runningWG.Go(func() { r.runGarbageCollection(ctx) })
 	closePreviousAllocsLoaded := sync.OnceFunc(func() { close(r.previousAllocsLoaded) })
 	for !errors.Is(context.Cause(ctx), allocrunner.ErrShutdown) { // a shutdown must not interrupt the restore
 		wanted, changed := r.config.Source.Allocs()
@@ -172,13 +172,13 @@ func (r *Runner) reconcile(ctx context.Context, wanted []Assignment, running *sy
 	for i, a := range change.start {
 		added[i] = r.newEntry(a)
 	}
-	r.applyDifference(change, added, running)
+	r.applyAssignmentChanges(change, added, running)
 	for i, e := range added {
 		switch {
 		case !change.start[i].TasksEnded:
 			r.startEntry(ctx, e, change.start[i], running)
 		case e.collectWhenEnded:
-			running.Go(func() { r.gcBatch([]gcCandidate{{allocEntry: e}}, "") })
+			running.Go(func() { r.collectBatch([]gcCandidate{{allocEntry: e}}, "") })
 		}
 	}
 	r.forwardPurges(wanted)
@@ -215,8 +215,8 @@ func (r *Runner) newEntry(a Assignment) *allocEntry {
 	return e
 }
 
-// applyDifference changes the entries and updates their runners.
-func (r *Runner) applyDifference(change assignmentChanges, added []*allocEntry, running *sync.WaitGroup) {
+// applyAssignmentChanges changes the entries and updates their runners.
+func (r *Runner) applyAssignmentChanges(change assignmentChanges, added []*allocEntry, running *sync.WaitGroup) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, e := range added {
@@ -238,16 +238,16 @@ func (r *Runner) applyDifference(change assignmentChanges, added []*allocEntry, 
 
 // startEntry builds the allocation runner of an entry and runs it.
 func (r *Runner) startEntry(ctx context.Context, e *allocEntry, a Assignment, running *sync.WaitGroup) {
-	config := r.config.Alloc
+	config := r.config.AllocRunnerConfig
 	config.Alloc = a.Alloc
-	if r.config.Node != nil {
-		config.Node = r.config.Node()
+	if r.config.TaskEnvNode != nil {
+		config.Node = r.config.TaskEnvNode()
 	}
 	// If the records of a started allocation are lost, Started is false, and the
 	// client status shows that the allocation was started.
 	config.Restored = a.StartedEarlier || a.Alloc.ClientStatus != api.AllocClientStatusPending
 	config.AllocDone = r.tasksEnded
-	config.Report = func(u allocrunner.StatusUpdate) {
+	config.ReportStatus = func(u allocrunner.StatusUpdate) {
 		r.config.OnReport(u)
 		r.config.Source.Report(u)
 	}
@@ -255,7 +255,7 @@ func (r *Runner) startEntry(ctx context.Context, e *allocEntry, a Assignment, ru
 	if err != nil {
 		r.logger.Error("alloc cannot be run", "alloc_id", e.id, "error", err)
 		close(e.runReturned)
-		running.Go(func() { r.handleEnd(e, err) })
+		running.Go(func() { r.handleAllocEnd(e, err) })
 		return
 	}
 	r.mu.Lock()
@@ -268,7 +268,7 @@ func (r *Runner) startEntry(ctx context.Context, e *allocEntry, a Assignment, ru
 		runner.Run(ctx)
 		close(e.runReturned)
 		if runner.Finished() {
-			r.handleEnd(e, nil)
+			r.handleAllocEnd(e, nil)
 		}
 	})
 }
@@ -302,11 +302,13 @@ func (r *Runner) PluginsLeftRunning() map[supervisor.PluginKey]bool {
 }
 
 // UsesPlugin reports whether an allocation that has not ended uses a driver or a hook.
-func (r *Runner) UsesPlugin(what supervisor.PluginKey) bool { return len(r.PluginUsers(what)) > 0 }
+func (r *Runner) UsesPlugin(what supervisor.PluginKey) bool {
+	return len(r.AllocsUsingPlugin(what)) > 0
+}
 
-// PluginUsers returns the ids of the allocations that have not ended and use a
+// AllocsUsingPlugin returns the ids of the allocations that have not ended and use a
 // driver or a hook.
-func (r *Runner) PluginUsers(what supervisor.PluginKey) (ids []string) {
+func (r *Runner) AllocsUsingPlugin(what supervisor.PluginKey) (ids []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for id, e := range r.entries {
@@ -317,8 +319,8 @@ func (r *Runner) PluginUsers(what supervisor.PluginKey) (ids []string) {
 	return ids
 }
 
-// handleEnd records that an allocation has ended, and drops its runner.
-func (r *Runner) handleEnd(e *allocEntry, err error) {
+// handleAllocEnd records that an allocation has ended, and drops its runner.
+func (r *Runner) handleAllocEnd(e *allocEntry, err error) {
 	r.mu.Lock()
 	e.endTime, e.runner = time.Now(), nil
 	close(e.tasksEnded)
@@ -327,7 +329,7 @@ func (r *Runner) handleEnd(e *allocEntry, err error) {
 	r.mu.Unlock()
 	r.config.Source.ReportEnded(e.id, err)
 	if collect {
-		r.gcBatch([]gcCandidate{{allocEntry: e}}, "")
+		r.collectBatch([]gcCandidate{{allocEntry: e}}, "")
 	}
 	notify(r.gcRequested)
 }
@@ -376,19 +378,19 @@ func removeCgroups(alloc *api.Allocation) {
 	}
 	if group := alloc.GetTaskGroup(); group != nil {
 		for _, task := range group.Tasks {
-			cgroup.RemoveEmpty(alloc.ID, task.Name)
+			cgroup.RemoveEmptyCgroups(alloc.ID, task.Name)
 		}
 	}
 }
 
 func (r *Runner) destroyOnce(runner *allocrunner.Runner, alloc *api.Allocation) error {
 	if runner == nil {
-		config := r.config.Alloc
-		config.Alloc, config.Report = alloc, func(allocrunner.StatusUpdate) {}
+		config := r.config.AllocRunnerConfig
+		config.Alloc, config.ReportStatus = alloc, func(allocrunner.StatusUpdate) {}
 		var err error
 		if runner, err = allocrunner.New(config); err != nil {
 			// The allocation never ran under this agent, so only its directory is known.
-			dir, err := allocdir.New(r.config.Alloc.AllocDirRoot, alloc.ID)
+			dir, err := allocdir.New(r.config.AllocRunnerConfig.AllocDirRoot, alloc.ID)
 			if err != nil {
 				return err
 			}
@@ -399,7 +401,7 @@ func (r *Runner) destroyOnce(runner *allocrunner.Runner, alloc *api.Allocation) 
 }
 
 func (r *Runner) hasAllocDir(allocID string) bool {
-	dir, err := allocdir.New(r.config.Alloc.AllocDirRoot, allocID)
+	dir, err := allocdir.New(r.config.AllocRunnerConfig.AllocDirRoot, allocID)
 	if err != nil {
 		return false
 	}
@@ -411,7 +413,7 @@ func (r *Runner) hasAllocDir(allocID string) bool {
 	return true
 }
 
-// Alloc returns the runner of an allocation. It is nil if the allocation is not on
+// AllocRunnerConfig returns the runner of an allocation. It is nil if the allocation is not on
 // this node, has ended, or has a runner that is still being built.
 func (r *Runner) Alloc(id string) *allocrunner.Runner {
 	r.mu.Lock()
@@ -422,9 +424,9 @@ func (r *Runner) Alloc(id string) *allocrunner.Runner {
 	return nil
 }
 
-// Kill force kills all allocations at once, without their shutdown order and their
+// KillAllocs force kills all allocations at once, without their shutdown order and their
 // poststop tasks. It does not wait.
-func (r *Runner) Kill() {
+func (r *Runner) KillAllocs() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.killRequested = true
@@ -435,8 +437,8 @@ func (r *Runner) Kill() {
 	}
 }
 
-// TaskEvent forwards a driver's event to the allocation of the task.
-func (r *Runner) TaskEvent(driverName string, event driver.TaskEvent) {
+// HandleTaskEvent forwards a driver's event to the allocation of the task.
+func (r *Runner) HandleTaskEvent(driverName string, event driver.TaskEvent) {
 	runner := r.Alloc(event.AllocID)
 	if runner == nil || !runner.TaskEvent(event) {
 		r.logger.Debug("event for a task that is not here", "driver", driverName, "alloc_id", event.AllocID, "task", event.TaskName)

@@ -42,7 +42,7 @@ func newAssignment(id string, index uint64) Assignment {
 	}}
 }
 
-func TestCompare(t *testing.T) {
+func TestCompareAssignments(t *testing.T) {
 	has := func(index uint64, gone bool) *allocEntry {
 		return &allocEntry{alloc: &api.Allocation{AllocModifyIndex: index}, runner: new(allocrunner.Runner), removalStarted: gone}
 	}
@@ -241,10 +241,10 @@ func startRunnerWith(t *testing.T, c allocrunner.Config, gc GC, wanted ...Assign
 	}
 	c.AllocDirRoot, c.Services, c.Logger = root, new(servicestest.Registry), hclog.NewNullLogger()
 	r := New(Config{
-		Source: source,
-		Alloc:  c,
-		GC:     gc,
-		Logger: hclog.NewNullLogger(),
+		Source:            source,
+		AllocRunnerConfig: c,
+		GC:                gc,
+		Logger:            hclog.NewNullLogger(),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -316,7 +316,7 @@ func TestDiskUsageSparesRecentlyEndedAllocations(t *testing.T) {
 		t.Errorf("reason %q", reason)
 	}
 	// Another check of the disk removes nothing.
-	r.collectExcess(t.Context(), full.orDefault())
+	r.collectExcessAllocs(t.Context(), full.orDefault())
 	if got := allocDirNames(t, root); !slices.Equal(got, []string{"young"}) {
 		t.Errorf("on disk: %q", got)
 	}
@@ -363,10 +363,10 @@ func (s blockingPlugins) Postrun(context.Context, hook.AllocPostrunRequest) (hoo
 	<-s.releaseHook
 	return hook.AllocPostrunResponse{}, nil
 }
-func (s blockingPlugins) AllocHooks(*api.Allocation, hookplugin.AttachTarget) []hooks.Entry {
-	return []hooks.Entry{{Order: hooks.OrderPlugin, Hook: s}}
+func (s blockingPlugins) AllocHooks(*api.Allocation, hookplugin.AttachTarget) []hooks.OrderedHook {
+	return []hooks.OrderedHook{{Order: hooks.OrderPlugin, Hook: s}}
 }
-func (blockingPlugins) TaskHooks(*api.Allocation, *api.Task, hookplugin.AttachTarget) []hooks.Entry {
+func (blockingPlugins) TaskHooks(*api.Allocation, *api.Task, hookplugin.AttachTarget) []hooks.OrderedHook {
 	return nil
 }
 func (blockingPlugins) PendingLaunches(*api.Allocation) func(context.Context, func(*api.TaskEvent)) {
@@ -409,7 +409,7 @@ type vanishingDriver struct {
 }
 
 func (d *vanishingDriver) lookUp(context.Context, string) (driver.Driver, error) {
-	if d.taskEnded.Load() && !isClosed(d.available) {
+	if d.taskEnded.Load() && !isChannelClosed(d.available) {
 		return nil, &driver.UnavailableError{Plugin: "lost", Err: errors.New("its plugin does not start"), Changed: d.available}
 	}
 	return d, nil
@@ -488,7 +488,7 @@ func TestStoredCollectRequest(t *testing.T) {
 	}
 }
 
-func TestEndedLeavesNoRunner(t *testing.T) {
+func TestEndedAllocLeavesNoRunner(t *testing.T) {
 	s := blockingPlugins{releaseDriver: make(chan struct{}), releaseHook: make(chan struct{})}
 	findDriver, endHook := sync.OnceFunc(func() { close(s.releaseDriver) }), sync.OnceFunc(func() { close(s.releaseHook) })
 	destroyed := make(chan string, 1)
@@ -532,8 +532,8 @@ func (d destroyRecorder) Destroy(_ context.Context, req hook.AllocDestroyRequest
 	d.destroyedAllocs <- req.Alloc.Name
 	return hook.AllocDestroyResponse{}, nil
 }
-func (d destroyRecorder) AllocHooks(*api.Allocation, hookplugin.AttachTarget) []hooks.Entry {
-	return []hooks.Entry{{Order: hooks.OrderPlugin, Hook: d}}
+func (d destroyRecorder) AllocHooks(*api.Allocation, hookplugin.AttachTarget) []hooks.OrderedHook {
+	return []hooks.OrderedHook{{Order: hooks.OrderPlugin, Hook: d}}
 }
 
 // allocIDs returns the ids of the allocations.
@@ -610,22 +610,22 @@ func TestRunnersAreBuiltWithoutTheLock(t *testing.T) {
 	built := 0
 	r = New(Config{
 		Source: source,
-		Alloc: allocrunner.Config{
+		AllocRunnerConfig: allocrunner.Config{
 			Drivers: blockingDrivers{}, AllocDirRoot: t.TempDir(), Logs: failingLogs{},
 			Services: new(servicestest.Registry), Logger: hclog.NewNullLogger(),
 		},
-		Node: func() taskenv.Node {
+		TaskEnvNode: func() taskenv.Node {
 			built++
 			if !r.mu.TryLock() {
 				t.Error("the lock is held while a runner is built")
 				return taskenv.Node{}
 			}
 			r.mu.Unlock()
-			if isClosed(r.tasksEnded("a")) || isClosed(r.tasksEnded("b")) {
+			if isChannelClosed(r.tasksEnded("a")) || isChannelClosed(r.tasksEnded("b")) {
 				t.Error("an allocation that is being built counts as ended")
 			}
 			if built == 2 {
-				r.Kill()
+				r.KillAllocs()
 			}
 			return taskenv.Node{}
 		},
@@ -645,7 +645,7 @@ func TestRunnersAreBuiltWithoutTheLock(t *testing.T) {
 	}
 }
 
-func isClosed(c <-chan struct{}) bool {
+func isChannelClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:
 		return true

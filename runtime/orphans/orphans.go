@@ -46,9 +46,9 @@ type Cleaner struct {
 // OrphansDestroyed reports whether Clear has completed.
 func (c *Cleaner) OrphansDestroyed() bool { return c.orphansDestroyed.Load() }
 
-// find returns the allocations that an earlier agent left behind and that are not in
+// findOrphans returns the allocations that an earlier agent left behind and that are not in
 // the state.
-func (c *Cleaner) find() (orphans []orphan) {
+func (c *Cleaner) findOrphans() (orphans []orphan) {
 	state := c.Store.Snapshot()
 	known := make(map[string]bool)
 	for _, id := range state.LocalAllocations() {
@@ -83,8 +83,8 @@ func (c *Cleaner) find() (orphans []orphan) {
 	return orphans
 }
 
-// orphanDeadline is the time limit for clearing one orphan.
-const orphanDeadline = 10 * time.Second
+// orphanCleanupTimeout is the time limit for clearing one orphan.
+const orphanCleanupTimeout = 10 * time.Second
 
 // driverSource is the part of the supervisor that a Cleaner needs.
 type driverSource interface {
@@ -95,8 +95,8 @@ type driverSource interface {
 // DestroyOrphans ends the tasks of allocations that are not in the state. The scheduler would
 // otherwise start second copies of these tasks.
 func (c *Cleaner) DestroyOrphans(ctx context.Context, up driverSource) {
-	for _, o := range c.find() {
-		if err := c.clearOne(ctx, up, o); err != nil {
+	for _, o := range c.findOrphans() {
+		if err := c.cleanOrphan(ctx, up, o); err != nil {
 			c.Logger.Error("tasks of a lost allocation may still run", "alloc_id", o.id, "error", err)
 			continue
 		}
@@ -113,21 +113,21 @@ func (c *Cleaner) DestroyOrphans(ctx context.Context, up driverSource) {
 	c.orphansDestroyed.Store(ctx.Err() == nil)
 }
 
-func (c *Cleaner) clearOne(ctx context.Context, up driverSource, o orphan) error {
-	ctx, cancel := context.WithTimeout(ctx, orphanDeadline)
+func (c *Cleaner) cleanOrphan(ctx context.Context, up driverSource, o orphan) error {
+	ctx, cancel := context.WithTimeout(ctx, orphanCleanupTimeout)
 	defer cancel()
 	var errs []error
 	records := c.Store.Snapshot()
 	tasks := append(records.LocalTasks(o.id), c.taskDirs(o.id)...)
 	slices.Sort(tasks)
 	for _, task := range slices.Compact(tasks) {
-		local, known, err := records.TaskLocal(o.id, task)
-		starts := local.StartsToDestroy()
+		local, known, err := records.TaskLocalState(o.id, task)
+		starts := local.PendingDestroys()
 		if err != nil || !known {
 			starts = []state.PendingDestroy{{ID: o.id + "/" + task + "/" + driver.WildcardStart}}
 		}
 		for _, start := range starts {
-			errs = append(errs, c.destroyStart(ctx, up, start))
+			errs = append(errs, c.destroyTaskStart(ctx, up, start))
 		}
 	}
 	if !o.hasRecords || o.removalPending {
@@ -139,7 +139,7 @@ func (c *Cleaner) clearOne(ctx context.Context, up driverSource, o orphan) error
 		errs = append(errs, dir.Destroy())
 	}
 	_, err := c.Store.Update(ctx, func(tx *store.Txn) error {
-		tx.FinishRemoval(o.id)
+		tx.FinishAllocationRemoval(o.id)
 		return nil
 	})
 	if err := errors.Join(append(errs, err)...); err != nil {
@@ -148,9 +148,9 @@ func (c *Cleaner) clearOne(ctx context.Context, up driverSource, o orphan) error
 	return nil
 }
 
-// destroyStart destroys a start. Its driver is not recorded, so DestroyTask is called on
+// destroyTaskStart destroys a start. Its driver is not recorded, so DestroyTask is called on
 // each driver; drivers that did not start it do not find the task.
-func (c *Cleaner) destroyStart(ctx context.Context, up driverSource, start state.PendingDestroy) error {
+func (c *Cleaner) destroyTaskStart(ctx context.Context, up driverSource, start state.PendingDestroy) error {
 	var errs []error
 	for name := range up.Drivers() {
 		d, err := up.Driver(ctx, name)
@@ -171,13 +171,13 @@ func (c *Cleaner) destroyStart(ctx context.Context, up driverSource, start state
 // CleanEndedAllocs cleans up after allocations in the state that have ended: it closes their
 // directories to other accounts and removes their empty cgroups.
 func (c *Cleaner) CleanEndedAllocs() {
-	c.denyAccessToEnded()
+	c.denyAccessToEndedAllocs()
 	c.removeEmptyCgroups()
 }
 
-// denyAccessToEnded denies other accounts access to the directories of ended allocations,
+// denyAccessToEndedAllocs denies other accounts access to the directories of ended allocations,
 // which an earlier version left open.
-func (c *Cleaner) denyAccessToEnded() {
+func (c *Cleaner) denyAccessToEndedAllocs() {
 	if os.Geteuid() != 0 {
 		return
 	}
@@ -209,7 +209,7 @@ func (c *Cleaner) denyAccessToEnded() {
 // in the state belong to another agent and stay.
 func (c *Cleaner) removeEmptyCgroups() {
 	state := c.Store.Snapshot()
-	cgroup.RemoveEmptyOfEnded(func(allocID string) bool {
+	cgroup.RemoveEmptyOfEndedAllocs(func(allocID string) bool {
 		alloc := state.Allocation(nil, allocID)
 		return alloc != nil && alloc.ClientTerminalStatus()
 	})

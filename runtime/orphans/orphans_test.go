@@ -27,7 +27,7 @@ func openStore(t *testing.T, path string) *store.Store {
 	return s
 }
 
-func TestWhatAKilledAgentWasRemoving(t *testing.T) {
+func TestOrphansIncludeInterruptedRemovals(t *testing.T) {
 	dir := t.TempDir()
 	s := openStore(t, filepath.Join(dir, "state.db"))
 	defer s.Close()
@@ -44,13 +44,13 @@ func TestWhatAKilledAgentWasRemoving(t *testing.T) {
 		}
 	}
 	put(func(tx *store.Txn) { tx.PutAllocation(&api.Allocation{ID: "here", Job: &api.Job{}}) })
-	if got := c.find(); !slices.Equal(got, []orphan{{id: "gone"}}) {
+	if got := c.findOrphans(); !slices.Equal(got, []orphan{{id: "gone"}}) {
 		t.Errorf("orphans %v, want the one that has only a directory", got)
 	}
 	// The agent may receive a request to delete the allocation before the node
 	// runner first lists the allocations.
 	put(func(tx *store.Txn) { tx.DeleteAllocation("here") })
-	if got := c.find(); !slices.Equal(got, []orphan{{id: "gone"}, {id: "here", hasRecords: true, removalPending: true}}) {
+	if got := c.findOrphans(); !slices.Equal(got, []orphan{{id: "gone"}, {id: "here", hasRecords: true, removalPending: true}}) {
 		t.Errorf("orphans %v, want the one that was being removed too", got)
 	}
 	c.DestroyOrphans(t.Context(), supervisor.New(supervisor.Config{Logger: c.Logger}))
@@ -88,7 +88,7 @@ func TestDirectoriesOfEndedAllocationsAreClosed(t *testing.T) {
 		}
 	}
 	for range 2 {
-		c.denyAccessToEnded()
+		c.denyAccessToEndedAllocs()
 		for id, mode := range want {
 			if info, err := os.Stat(filepath.Join(c.AllocDirs, id)); err != nil || info.Mode().Perm() != mode {
 				t.Errorf("%s: %v, %v; want mode %o", id, info.Mode(), err, mode)
@@ -116,7 +116,7 @@ func TestOrphanWithQuarantinedRecordIsRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := c.find(); !slices.Equal(got, []orphan{{id: "gone", hasRecords: true}}) {
+	if got := c.findOrphans(); !slices.Equal(got, []orphan{{id: "gone", hasRecords: true}}) {
 		t.Errorf("orphans %v", got)
 	}
 	c.DestroyOrphans(t.Context(), supervisor.New(supervisor.Config{Logger: c.Logger}))
@@ -138,14 +138,14 @@ func (d *recordingDriver) DestroyTask(_ context.Context, id string, _ bool) erro
 	return nil
 }
 
-// oneDriver is the only driver of a node.
-type oneDriver struct{ *recordingDriver }
+// singleDriverSource is the only driver of a node.
+type singleDriverSource struct{ *recordingDriver }
 
-func (o oneDriver) Drivers() map[string]supervisor.DriverInfo {
+func (o singleDriverSource) Drivers() map[string]supervisor.DriverInfo {
 	return map[string]supervisor.DriverInfo{"recording": {}}
 }
 
-func (o oneDriver) Driver(context.Context, string) (driver.Driver, error) {
+func (o singleDriverSource) Driver(context.Context, string) (driver.Driver, error) {
 	return o.recordingDriver, nil
 }
 
@@ -177,7 +177,7 @@ func TestEachStartOfAnOrphanIsDestroyed(t *testing.T) {
 		put(func(tx *store.Txn) { tx.DeleteAllocation("gone") })
 		c := &Cleaner{Logger: hclog.NewNullLogger(), AllocDirs: filepath.Join(dir, "alloc"), Store: s}
 		d := &recordingDriver{}
-		c.DestroyOrphans(t.Context(), oneDriver{d})
+		c.DestroyOrphans(t.Context(), singleDriverSource{d})
 		if got := strings.Join(d.destroyed, " "); got != tt.want {
 			t.Errorf("%+v: destroyed %q, want %q", tt.local, got, tt.want)
 		}

@@ -34,15 +34,15 @@ type AllocReport struct {
 // allocations that no longer exist.
 func (s *Scheduler) Report(ctx context.Context, reports ...AllocReport) (index uint64, err error) {
 	env := s.newPreparedEnv()
-	env.expectReports(reports)
-	return s.updateWith(ctx, env, func(c *txn) error {
+	env.expectPlacementsAfterReports(reports)
+	return s.updateWithEnv(ctx, env, func(c *txn) error {
 		c.setOperation(opAllocReport)
 		changed := false
 		for _, r := range reports {
 			changed = c.applyReport(r) || changed
 		}
 		if changed {
-			c.tx.AnnounceNode(c.s.nodeID) // notifies clients of the event stream that the node's allocations have changed
+			c.tx.AddNodeEvent(c.s.nodeID) // notifies clients of the event stream that the node's allocations have changed
 		}
 		return nil
 	})
@@ -75,7 +75,7 @@ func (c *txn) applyReport(r AllocReport) bool {
 	switch {
 	case r.TasksEnded:
 		c.tx.EndAllocation(a.ID)
-		c.desiredChanged = true // a replacement may have waited for the end of this allocation
+		c.desiredAllocsChanged = true // a replacement may have waited for the end of this allocation
 		c.nodeUsage.Remove(&a)
 		c.resourcesFreed = true
 	case !c.tx.AllocationEnded(a.ID):
@@ -125,7 +125,7 @@ func (s *Scheduler) StopAlloc(ctx context.Context, id string, o StopOptions) (ou
 	if a := s.store.Snapshot().Allocation(nil, id); a != nil {
 		env.expectReplacement(a)
 	}
-	out.Index, err = s.updateWith(ctx, env, func(c *txn) error {
+	out.Index, err = s.updateWithEnv(ctx, env, func(c *txn) error {
 		out = RequestOutcome{}
 		old := c.tx.Allocation(nil, id)
 		if old == nil {

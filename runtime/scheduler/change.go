@@ -37,21 +37,21 @@ type txn struct {
 	nodeUsage     *NodeUsage
 	operationName string // the current operation
 
-	wroteAllocs     bool
-	desiredChanged  bool     // the allocations that the node must run have changed: see Config.OnDesiredChange
-	resourcesFreed  bool     // resources may have become free for blocked evaluations
-	jobsToReconcile []JobKey // jobs to reconcile at the end of the change
-	afterCommit     []func() // functions to call when the change is durable
+	wroteAllocs          bool
+	desiredAllocsChanged bool     // the allocations that the node must run have changed: see Config.OnDesiredChange
+	resourcesFreed       bool     // resources may have become free for blocked evaluations
+	jobsToReconcile      []JobKey // jobs to reconcile at the end of the change
+	afterCommit          []func() // functions to call when the change is durable
 }
 
 // update makes a change of the store: edit writes it to a transaction. An error of edit is returned unchanged, and
 // nothing is written. edit may be called several times; only its last call has effect.
 func (s *Scheduler) update(ctx context.Context, edit func(*txn) error) (uint64, error) {
-	return s.updateWith(ctx, s.newPreparedEnv(), edit)
+	return s.updateWithEnv(ctx, s.newPreparedEnv(), edit)
 }
 
-// updateWith is like update. The expected placements of the change were announced to env.
-func (s *Scheduler) updateWith(ctx context.Context, env *preparedEnv, edit func(*txn) error) (uint64, error) {
+// updateWithEnv is like update. The expected placements of the change were announced to env.
+func (s *Scheduler) updateWithEnv(ctx context.Context, env *preparedEnv, edit func(*txn) error) (uint64, error) {
 	for {
 		env.prepare()
 		index, err := s.tryUpdate(ctx, env, edit)
@@ -90,14 +90,14 @@ func (s *Scheduler) tryUpdate(ctx context.Context, env *preparedEnv, edit func(*
 		s.mu.Unlock()
 		return 0, err
 	}
-	if c.desiredChanged && s.onDesiredChange != nil {
+	if c.desiredAllocsChanged && s.onDesiredChange != nil {
 		s.onDesiredChange()
 	}
 	for _, f := range c.afterCommit {
 		f()
 	}
 	if c.resourcesFreed {
-		notify(s.retryBlocked)
+		notify(s.retryBlockedRequested)
 	}
 	return index, nil
 }
@@ -145,7 +145,7 @@ func (c *txn) markJobDirty(key JobKey) {
 }
 
 func (c *txn) putAlloc(a *api.Allocation) {
-	c.wroteAllocs, c.desiredChanged = true, true
+	c.wroteAllocs, c.desiredAllocsChanged = true, true
 	c.tx.PutAllocation(a)
 	if !c.tx.AllocationEnded(a.ID) {
 		c.nodeUsage.Put(a)
@@ -245,7 +245,7 @@ func (c *txn) applyPlan(eval *api.Evaluation, out PlanChanges) {
 		if !operationsWithEvalEvent[c.operationName] {
 			c.setOperation(opEvaluation)
 		}
-		c.tx.AnnounceEvaluation(&pending)
+		c.tx.AddEvaluationEvent(&pending)
 	}
 	planned := len(out.Deployments)+len(out.Update)+len(out.Place) > 0
 	if planned {
@@ -262,7 +262,7 @@ func (c *txn) applyPlan(eval *api.Evaluation, out PlanChanges) {
 		c.putAlloc(a)
 	}
 	if planned {
-		c.tx.AnnounceEvaluation(&pending)
+		c.tx.AddEvaluationEvent(&pending)
 	}
 	c.setOperation(opEvaluation)
 	for _, e := range out.Evals {

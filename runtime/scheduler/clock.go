@@ -146,7 +146,7 @@ func (c clockAdjustment) isFutureTime(at time.Time) bool { return at.Sub(c.now) 
 func (c clockAdjustment) clearFutureTimes() {
 	for _, job := range c.tx.Jobs(nil, store.AnyNamespace, "") {
 		if key := KeyOf(job); c.isFutureTime(lastLaunch(c.tx.Reader, key)) {
-			childJobLauncher(c).putLaunch(key)
+			childJobLauncher(c).putLaunchTime(key)
 		}
 	}
 	for _, job := range c.tx.Jobs(nil, store.AnyNamespace, "") {

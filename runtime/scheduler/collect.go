@@ -43,8 +43,8 @@ func (g GCConfig) orDefault() GCConfig {
 	}
 }
 
-// runCollection deletes old records every Interval, until ctx ends.
-func (s *Scheduler) runCollection(ctx context.Context) {
+// runGarbageCollection deletes old records every Interval, until ctx ends.
+func (s *Scheduler) runGarbageCollection(ctx context.Context) {
 	ticker := time.NewTicker(s.gc.Interval)
 	defer ticker.Stop()
 	for {

@@ -110,21 +110,21 @@ func deref[T any](p *T) T {
 	return *p
 }
 
-func (p *planner) groupState(group string) *api.DeploymentState {
+func (p *planner) groupDeploymentState(group string) *api.DeploymentState {
 	return p.deployment.TaskGroups[group]
 }
 
-// activeState returns the state of the group in its deployment, or nil if there is no active deployment.
-func (g *groupPlan) activeState() *api.DeploymentState {
+// activeDeploymentState returns the state of the group in its deployment, or nil if there is no active deployment.
+func (g *groupPlan) activeDeploymentState() *api.DeploymentState {
 	if g.deployment == nil || !model.DeploymentActive(g.deployment) {
 		return nil
 	}
-	return g.groupState(g.name)
+	return g.groupDeploymentState(g.name)
 }
 
 // hasUnpromotedCanaries reports whether the group's canaries are not promoted yet.
 func (g *groupPlan) hasUnpromotedCanaries() bool {
-	state := g.activeState()
+	state := g.activeDeploymentState()
 	return state != nil && state.DesiredCanaries > 0 && !state.Promoted
 }
 

@@ -19,7 +19,7 @@ func (c deploymentUpdater) handleDeploymentDeadline(id string) {
 	if d := c.tx.Deployment(nil, id); d != nil {
 		c.markJobDirty(JobKey{d.Namespace, d.JobID})
 	}
-	c.onCommit(func() { c.s.deploymentTimers.set(id, noTime) })
+	c.onCommit(func() { c.s.deploymentTimers.set(id, zeroTime) })
 }
 
 // setDeploymentTimer sets the timer for the first progress deadline of a deployment.

@@ -19,8 +19,8 @@ type DrainRequest struct {
 	Meta         map[string]string
 }
 
-// NodeOutcome is the result of a change of the node.
-type NodeOutcome struct {
+// NodeRequestOutcome is the result of a change of the node.
+type NodeRequestOutcome struct {
 	EvalIDs                                 []string
 	EvalCreateIndex, NodeModifyIndex, Index uint64
 }
@@ -30,7 +30,7 @@ const drainTimerKey = "drain"
 
 // SetEligibility sets whether new allocations can be placed on the node: "eligible"
 // or "ineligible".
-func (s *Scheduler) SetEligibility(ctx context.Context, eligibility string) (NodeOutcome, error) {
+func (s *Scheduler) SetEligibility(ctx context.Context, eligibility string) (NodeRequestOutcome, error) {
 	return s.updateNode(ctx, opNodeEligibility, func(c *txn, n *api.Node) error {
 		message := "Node marked as eligible for scheduling"
 		switch eligibility {
@@ -55,7 +55,7 @@ func (s *Scheduler) SetEligibility(ctx context.Context, eligibility string) (Nod
 // groups specify; those of batch jobs may run until the deadline, and those of system jobs stop last.
 // The jobs are blocked until the node is eligible again. The completion of the drain does not make it
 // eligible.
-func (s *Scheduler) Drain(ctx context.Context, r DrainRequest) (NodeOutcome, error) {
+func (s *Scheduler) Drain(ctx context.Context, r DrainRequest) (NodeRequestOutcome, error) {
 	return s.updateNode(ctx, opNodeDrain, func(c *txn, n *api.Node) error {
 		before := n.DrainStrategy
 		switch {
@@ -102,9 +102,9 @@ func (c nodeDrain) endDrain(n *api.Node, status api.DrainStatus, message string)
 }
 
 // updateNode edits a copy of the node, stores it and continues the drain.
-func (s *Scheduler) updateNode(ctx context.Context, operation string, edit func(*txn, *api.Node) error) (out NodeOutcome, err error) {
+func (s *Scheduler) updateNode(ctx context.Context, operation string, edit func(*txn, *api.Node) error) (out NodeRequestOutcome, err error) {
 	out.Index, err = s.update(ctx, func(c *txn) error {
-		out = NodeOutcome{}
+		out = NodeRequestOutcome{}
 		old := c.tx.Node(nil, c.s.nodeID)
 		if old == nil {
 			return requestErrorf(RequestNotFound, "node not found")
@@ -164,7 +164,7 @@ func (c nodeDrain) continueDrain() (evalIDs []string) {
 		c.setDrainTimer(n)
 		return nil
 	}
-	next, done := nextToDrain(n.DrainStrategy, c.tx.Allocations(nil, ""), c.tx.AllocationEnded, c.now)
+	next, done := allocsToDrainNext(n.DrainStrategy, c.tx.Allocations(nil, ""), c.tx.AllocationEnded, c.now)
 	if done {
 		ended := *n
 		c.endDrain(&ended, api.DrainStatusComplete, "Node drain complete")
@@ -193,8 +193,8 @@ func (c nodeDrain) continueDrain() (evalIDs []string) {
 	return evalIDs
 }
 
-// nextToDrain returns the allocations that the drain stops next, sorted by name, and whether the drain is complete.
-func nextToDrain(d *api.DrainStrategy, allocs []*api.Allocation, ended func(id string) bool, now time.Time) (next []*api.Allocation, done bool) {
+// allocsToDrainNext returns the allocations that the drain stops next, sorted by name, and whether the drain is complete.
+func allocsToDrainNext(d *api.DrainStrategy, allocs []*api.Allocation, ended func(id string) bool, now time.Time) (next []*api.Allocation, done bool) {
 	due := d.Deadline < 0 || !d.ForceDeadline.IsZero() && !now.Before(d.ForceDeadline)
 	type groupKey struct {
 		job  JobKey

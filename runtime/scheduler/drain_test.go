@@ -58,7 +58,7 @@ func (b *harness) expectRunning(when, want string) {
 	}
 }
 
-func (b *harness) drainNode(r scheduler.DrainRequest) scheduler.NodeOutcome {
+func (b *harness) drainNode(r scheduler.DrainRequest) scheduler.NodeRequestOutcome {
 	b.t.Helper()
 	out, err := b.Drain(b.t.Context(), r)
 	if err != nil {

@@ -56,22 +56,22 @@ func (p *planner) planGroup(spec *api.TaskGroup, allocs []*api.Allocation) {
 		g.rollingUpdate = u
 	}
 	for _, a := range allocs {
-		g.classify(a)
+		g.classifyAlloc(a)
 	}
-	g.stopDuplicates()
+	g.stopDuplicateAllocs()
 	g.scaleDown()
-	inPlace, destroy := g.splitOutdated()
+	inPlace, destroy := g.splitOutdatedAllocs()
 	g.createDeployment(len(inPlace)+len(destroy) > 0, len(destroy) > 0)
 
 	for _, a := range inPlace {
 		g.updateInPlace(a)
 	}
 	g.placeCanaries(destroy)
-	g.replaceMigrating()
+	g.replaceMigratingAllocs()
 	g.replaceFailed()
-	g.placeMissing()
+	g.placeMissingAllocs()
 	destroyed := g.replaceOutdated(destroy)
-	g.requestFollowUps()
+	g.requestFollowUpEvals()
 	g.groupUpdates.Ignore = uint64(len(g.liveAllocs) + len(g.unpromotedCanaries) + len(g.completedAllocs) - len(inPlace) - destroyed)
 }
 
@@ -79,8 +79,8 @@ func isBatchLike(job *api.Job) bool {
 	return *job.Type == api.JobTypeBatch || *job.Type == api.JobTypeSysbatch
 }
 
-// classify adds an allocation to one of the lists of the groupPlan.
-func (g *groupPlan) classify(a *api.Allocation) {
+// classifyAlloc adds an allocation to one of the lists of the groupPlan.
+func (g *groupPlan) classifyAlloc(a *api.Allocation) {
 	g.hadCurrentVersion = g.hadCurrentVersion || g.hasCurrentVersion(a)
 	switch terminal := model.ClientTerminal(a); {
 	case stoppedWithoutReplacement(a):
@@ -95,11 +95,11 @@ func (g *groupPlan) classify(a *api.Allocation) {
 		// Nothing to do: the allocation is stopping or has been replaced.
 	case isCanary(a) && !g.isNeededCanary(a):
 		if !terminal {
-			g.stopUnneeded(a)
+			g.stopUnneededAlloc(a)
 		}
 	case terminal && isBatchLike(g.Job) && !g.hasCurrentVersion(a):
 	case terminal:
-		g.classifyTerminal(a)
+		g.classifyTerminalAlloc(a)
 	case shouldMigrate(a):
 		g.migratingAllocs = append(g.migratingAllocs, a)
 	case isCanary(a):
@@ -109,7 +109,7 @@ func (g *groupPlan) classify(a *api.Allocation) {
 	}
 }
 
-func (g *groupPlan) classifyTerminal(a *api.Allocation) {
+func (g *groupPlan) classifyTerminalAlloc(a *api.Allocation) {
 	switch terminalAllocActions[*g.Job.Type][a.ClientStatus] {
 	case replaceAlloc:
 	case countTerminalAsDone:
@@ -211,14 +211,14 @@ func failureTime(a *api.Allocation) time.Time {
 	return lastFinish
 }
 
-// stopUnneeded stops an allocation that is no longer needed.
-func (g *groupPlan) stopUnneeded(a *api.Allocation) {
+// stopUnneededAlloc stops an allocation that is no longer needed.
+func (g *groupPlan) stopUnneededAlloc(a *api.Allocation) {
 	g.stopAlloc(a, model.AllocNotNeeded)
 	g.groupUpdates.Stop++
 }
 
-// stopDuplicates keeps one allocation of each name. Two exist when a canary was promoted.
-func (g *groupPlan) stopDuplicates() {
+// stopDuplicateAllocs keeps one allocation of each name. Two exist when a canary was promoted.
+func (g *groupPlan) stopDuplicateAllocs() {
 	best := make(map[string]*api.Allocation, len(g.liveAllocs))
 	n := 0
 	for _, list := range [][]*api.Allocation{g.liveAllocs, g.migratingAllocs, g.rescheduleNow} {
@@ -243,7 +243,7 @@ func (g *groupPlan) stopAllocsIf(lost func(*api.Allocation) bool) {
 	for _, list := range []*[]*api.Allocation{&g.liveAllocs, &g.migratingAllocs, &g.rescheduleNow} {
 		*list = slices.DeleteFunc(*list, func(a *api.Allocation) bool {
 			if lost(a) {
-				g.stopUnneeded(a)
+				g.stopUnneededAlloc(a)
 				return true
 			}
 			return false
@@ -294,9 +294,9 @@ func allocIndex(a *api.Allocation) int {
 	return 0
 }
 
-// splitOutdated returns the allocations of older versions, sorted by name: those that can
+// splitOutdatedAllocs returns the allocations of older versions, sorted by name: those that can
 // be updated in place, and those that must be replaced.
-func (g *groupPlan) splitOutdated() (inPlace, destroy []*api.Allocation) {
+func (g *groupPlan) splitOutdatedAllocs() (inPlace, destroy []*api.Allocation) {
 	for _, a := range g.liveAllocs {
 		switch {
 		case g.hasCurrentVersion(a):
@@ -320,7 +320,7 @@ func (g *groupPlan) updateInPlace(a *api.Allocation) {
 	c.Job = g.Job
 	c.EvalID = g.Eval.ID
 	c.DeploymentID, c.DeploymentStatus = "", nil
-	if state := g.activeState(); state != nil {
+	if state := g.activeDeploymentState(); state != nil {
 		c.DeploymentID = g.deployment.ID
 		state.PlacedAllocs++
 		g.setProgressDeadline(state)
@@ -337,7 +337,7 @@ func (g *groupPlan) placeCanaries(destroy []*api.Allocation) {
 	for _, a := range slices.Concat(g.unpromotedCanaries, g.canariesOf(g.migratingAllocs), g.canariesOf(g.rescheduleNow)) {
 		taken[allocIndex(a)] = true
 	}
-	missing := g.activeState().DesiredCanaries - len(taken)
+	missing := g.activeDeploymentState().DesiredCanaries - len(taken)
 	var canaryIndexes []int
 	for _, a := range destroy {
 		if i := allocIndex(a); !taken[i] {
@@ -367,7 +367,7 @@ func (g *groupPlan) canariesOf(allocs []*api.Allocation) []*api.Allocation {
 
 func (g *groupPlan) markCanary(a *api.Allocation) {
 	a.DeploymentStatus = &api.AllocDeploymentStatus{Canary: true}
-	state := g.groupState(g.name)
+	state := g.groupDeploymentState(g.name)
 	state.PlacedCanaries = append(state.PlacedCanaries, a.ID)
 }
 
@@ -383,8 +383,8 @@ func (g *groupPlan) versionForReplacement(a *api.Allocation) *api.Job {
 	return g.Job
 }
 
-// replaceMigrating replaces the allocations for which a user or a drain has requested a replacement.
-func (g *groupPlan) replaceMigrating() {
+// replaceMigratingAllocs replaces the allocations for which a user or a drain has requested a replacement.
+func (g *groupPlan) replaceMigratingAllocs() {
 	sortByIndex(g.migratingAllocs)
 	for _, a := range g.migratingAllocs {
 		description := model.AllocMigrating
@@ -424,8 +424,8 @@ func (g *groupPlan) replaceFailed() {
 	}
 }
 
-// requestFollowUps requests follow-up evaluations at the times at which failed allocations must be replaced.
-func (g *groupPlan) requestFollowUps() {
+// requestFollowUpEvals requests follow-up evaluations at the times at which failed allocations must be replaced.
+func (g *groupPlan) requestFollowUpEvals() {
 	for _, l := range g.rescheduleLater {
 		if g.isReplacedByPlan(l.alloc) {
 			continue
@@ -445,8 +445,8 @@ func (g *groupPlan) isReplacedByPlan(a *api.Allocation) bool {
 	return c != nil && c.NextAllocation != ""
 }
 
-// placeMissing places as many allocations as the group lacks, at the lowest free indexes.
-func (g *groupPlan) placeMissing() {
+// placeMissingAllocs places as many allocations as the group lacks, at the lowest free indexes.
+func (g *groupPlan) placeMissingAllocs() {
 	missing := *g.taskGroup.Count - len(g.liveAllocs) - len(g.rescheduleNow) - len(g.migratingAllocs) - len(g.completedAllocs)
 	missing += len(g.canariesOf(g.rescheduleNow)) + len(g.canariesOf(g.migratingAllocs))
 	// A rolling update does not delay placements of a system job: each evaluation replaces failed allocations.

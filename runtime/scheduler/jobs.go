@@ -78,23 +78,23 @@ func (s *Scheduler) Register(ctx context.Context, job *api.Job, o RegisterOption
 	}
 	out := RequestOutcome{Warnings: model.Warnings(job)}
 	env := s.newPreparedEnv()
-	env.expectJob(job, s.store.Snapshot().Job(nil, *job.Namespace, *job.ID))
+	env.expectPlacementsOfJob(job, s.store.Snapshot().Job(nil, *job.Namespace, *job.ID))
 	failpoint.Hit(failpoint.StepJobAccepted, failpoint.PhaseBefore)
 	var err error
-	out.Index, err = s.updateWith(ctx, env, func(c *txn) error {
+	out.Index, err = s.updateWithEnv(ctx, env, func(c *txn) error {
 		out = RequestOutcome{Warnings: out.Warnings}
 		old := c.tx.Job(nil, *job.Namespace, *job.ID)
 		if err := enforceModifyIndex(old, o); err != nil {
 			return err
 		}
-		next := preserveGroups(job, old, o)
+		next := preserveCountsAndResources(job, old, o)
 		if next != job || *job.Namespace != api.DefaultNamespace { // the namespace may have been deleted since the first check
 			if err := prepareJob(next, c.tx.Reader); err != nil {
 				return err
 			}
 		}
 		if old != nil {
-			if err := model.ValidateTransition(old, next); err != nil {
+			if err := model.ValidateJobUpdate(old, next); err != nil {
 				return requestErrorf(RequestRefused, "%v", err)
 			}
 		}
@@ -134,8 +134,8 @@ func enforceModifyIndex(old *api.Job, o RegisterOptions) error {
 	return nil
 }
 
-// preserveGroups returns the new job, or a copy with the counts or resources of the old job.
-func preserveGroups(job, old *api.Job, o RegisterOptions) *api.Job {
+// preserveCountsAndResources returns the new job, or a copy with the counts or resources of the old job.
+func preserveCountsAndResources(job, old *api.Job, o RegisterOptions) *api.Job {
 	if old == nil || !o.PreserveCounts && !o.PreserveResources {
 		return job
 	}
@@ -318,7 +318,7 @@ func newChildJob(parent *api.Job, id string) *api.Job {
 		group, scaling := *g, *g.Scaling
 		scaling.Target = maps.Clone(scaling.Target)
 		scaling.Target["Job"] = id
-		scaling.ID = model.PolicyID(*parent.Namespace, id, *g.Name)
+		scaling.ID = model.ScalingPolicyID(*parent.Namespace, id, *g.Name)
 		group.Scaling = &scaling
 		c.TaskGroups[i] = &group
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
 
-var noTime time.Time
+var zeroTime time.Time
 
 // isActivePeriodic reports whether a job has periodic launches.
 func isActivePeriodic(job *api.Job) bool {
@@ -27,7 +27,7 @@ type childJobLauncher struct{ *txn }
 // setLaunchTimer sets the timer for the next launch of a periodic job. If launches were missed while no scheduler ran, the
 // job is launched once at the start.
 func (c childJobLauncher) setLaunchTimer(job *api.Job) {
-	key, at := KeyOf(job), noTime
+	key, at := KeyOf(job), zeroTime
 	if isActivePeriodic(job) {
 		last := lastLaunch(c.tx.Reader, key)
 		if last.IsZero() {
@@ -38,11 +38,11 @@ func (c childJobLauncher) setLaunchTimer(job *api.Job) {
 	c.onCommit(func() { c.s.launchTimers.set(key, at) })
 }
 
-// launchDue launches a periodic job whose launch time has come, and sets the timer for the next launch.
-func (c childJobLauncher) launchDue(key JobKey) {
+// launchDueJob launches a periodic job whose launch time has come, and sets the timer for the next launch.
+func (c childJobLauncher) launchDueJob(key JobKey) {
 	job := c.tx.Job(nil, key.Namespace, key.ID)
 	if job == nil || !isActivePeriodic(job) {
-		c.onCommit(func() { c.s.launchTimers.set(key, noTime) })
+		c.onCommit(func() { c.s.launchTimers.set(key, zeroTime) })
 		return
 	}
 	if !deref(job.Periodic.ProhibitOverlap) || !c.hasActiveChildren(key) {
@@ -50,13 +50,13 @@ func (c childJobLauncher) launchDue(key JobKey) {
 	} else {
 		c.s.logger.Info("periodic launch skipped: the one before is still at work", "job_id", key.ID)
 	}
-	c.putLaunch(key)
+	c.putLaunchTime(key)
 	next := model.NextLaunch(job, c.now)
 	c.onCommit(func() { c.s.launchTimers.set(key, next) })
 }
 
-// putLaunch stores the current time as the last launch of a periodic job.
-func (c childJobLauncher) putLaunch(key JobKey) {
+// putLaunchTime stores the current time as the last launch of a periodic job.
+func (c childJobLauncher) putLaunchTime(key JobKey) {
 	c.tx.PutPeriodicLaunch(&store.PeriodicLaunch{Namespace: key.Namespace, JobID: key.ID, Launch: c.now})
 }
 
@@ -118,9 +118,9 @@ type DispatchRequest struct {
 func (s *Scheduler) Dispatch(ctx context.Context, key JobKey, r DispatchRequest) (out RequestOutcome, err error) {
 	env := s.newPreparedEnv()
 	if parent := s.store.Snapshot().Job(nil, key.Namespace, key.ID); parent != nil {
-		env.expectChild(parent)
+		env.expectPlacementsOfChildJob(parent)
 	}
-	index, err := s.updateWith(ctx, env, func(c *txn) error {
+	index, err := s.updateWithEnv(ctx, env, func(c *txn) error {
 		out = RequestOutcome{}
 		parent := c.tx.Job(nil, key.Namespace, key.ID)
 		if err := checkDispatch(parent, key, r); err != nil {

@@ -19,8 +19,8 @@ import (
 // safe for concurrent use.
 type NodeUsage struct {
 	totalResources, usedResources resourceAmounts
-	usageByAllocName              map[allocNameKey]*allocNameUsage
-	portHolders                   map[int][]*allocNameUsage
+	reservationsByAllocName       map[allocNameKey]*allocNameReservations
+	portHolders                   map[int][]*allocNameReservations
 	reservedPorts                 map[int]bool
 }
 
@@ -30,8 +30,8 @@ func allocNameKeyOf(a *api.Allocation) allocNameKey {
 	return allocNameKey{a.Namespace, a.JobID, a.Name}
 }
 
-// allocNameUsage has the reservations of all allocations with one name.
-type allocNameUsage struct {
+// allocNameReservations has the reservations of all allocations with one name.
+type allocNameReservations struct {
 	key          allocNameKey
 	reservations []allocReservation
 }
@@ -62,10 +62,10 @@ func (h *allocReservation) waitsFor(other *allocReservation) bool {
 // NewNodeUsage returns the usage of a node without allocations.
 func NewNodeUsage(node Node) *NodeUsage {
 	r := &NodeUsage{
-		totalResources:   nodeCapacity(node),
-		usageByAllocName: map[allocNameKey]*allocNameUsage{},
-		portHolders:      map[int][]*allocNameUsage{},
-		reservedPorts:    make(map[int]bool, len(node.ReservedPorts)),
+		totalResources:          nodeCapacity(node),
+		reservationsByAllocName: map[allocNameKey]*allocNameReservations{},
+		portHolders:             map[int][]*allocNameReservations{},
+		reservedPorts:           make(map[int]bool, len(node.ReservedPorts)),
 	}
 	for _, port := range node.ReservedPorts {
 		r.reservedPorts[port] = true
@@ -87,14 +87,14 @@ func NodeUsageOf(state store.Reader, node Node) *NodeUsage {
 // Clone returns an independent copy.
 func (r *NodeUsage) Clone() *NodeUsage {
 	c := *r
-	c.usageByAllocName = make(map[allocNameKey]*allocNameUsage, len(r.usageByAllocName))
-	c.portHolders = make(map[int][]*allocNameUsage, len(r.portHolders))
-	for key, s := range r.usageByAllocName {
-		c.usageByAllocName[key] = &allocNameUsage{s.key, slices.Clone(s.reservations)}
+	c.reservationsByAllocName = make(map[allocNameKey]*allocNameReservations, len(r.reservationsByAllocName))
+	c.portHolders = make(map[int][]*allocNameReservations, len(r.portHolders))
+	for key, s := range r.reservationsByAllocName {
+		c.reservationsByAllocName[key] = &allocNameReservations{s.key, slices.Clone(s.reservations)}
 	}
 	for port, slots := range r.portHolders {
 		for _, s := range slots {
-			c.portHolders[port] = append(c.portHolders[port], c.usageByAllocName[s.key])
+			c.portHolders[port] = append(c.portHolders[port], c.reservationsByAllocName[s.key])
 		}
 	}
 	return &c
@@ -119,8 +119,8 @@ func (r *NodeUsage) Put(a *api.Allocation) {
 	r.putReservation(a, h)
 }
 
-// PutStopping records that an allocation is being stopped.
-func (r *NodeUsage) PutStopping(a *api.Allocation) {
+// PutStoppingAlloc records that an allocation is being stopped.
+func (r *NodeUsage) PutStoppingAlloc(a *api.Allocation) {
 	r.putReservation(a, allocReservation{id: a.ID, terminal: true, started: hasStarted(a), ports: allocatedPorts(a), placedIndex: a.CreateIndex, stoppedIndex: uncommittedIndex})
 }
 
@@ -128,7 +128,7 @@ func (r *NodeUsage) putReservation(a *api.Allocation, h allocReservation) {
 	if g := model.FindGroup(a.Job, a.TaskGroup); g != nil {
 		h.demand = groupDemand(g)
 	}
-	r.editAllocNameUsage(allocNameKeyOf(a), func(s *allocNameUsage) {
+	r.editReservations(allocNameKeyOf(a), func(s *allocNameReservations) {
 		r.removeReservation(s, a.ID)
 		s.reservations = append(s.reservations, h)
 		for _, port := range h.ports {
@@ -141,24 +141,24 @@ func (r *NodeUsage) putReservation(a *api.Allocation, h allocReservation) {
 
 // Remove records that an allocation has ended. An unknown allocation is ignored.
 func (r *NodeUsage) Remove(a *api.Allocation) {
-	r.editAllocNameUsage(allocNameKeyOf(a), func(s *allocNameUsage) { r.removeReservation(s, a.ID) })
+	r.editReservations(allocNameKeyOf(a), func(s *allocNameReservations) { r.removeReservation(s, a.ID) })
 }
 
-func (r *NodeUsage) editAllocNameUsage(key allocNameKey, edit func(*allocNameUsage)) {
-	s := r.usageByAllocName[key]
+func (r *NodeUsage) editReservations(key allocNameKey, edit func(*allocNameReservations)) {
+	s := r.reservationsByAllocName[key]
 	if s == nil {
-		s = &allocNameUsage{key: key}
-		r.usageByAllocName[key] = s
+		s = &allocNameReservations{key: key}
+		r.reservationsByAllocName[key] = s
 	}
 	r.usedResources.add(s.maxUsage(), -1)
 	edit(s)
 	r.usedResources.add(s.maxUsage(), 1)
 	if len(s.reservations) == 0 {
-		delete(r.usageByAllocName, key)
+		delete(r.reservationsByAllocName, key)
 	}
 }
 
-func (r *NodeUsage) removeReservation(s *allocNameUsage, id string) {
+func (r *NodeUsage) removeReservation(s *allocNameReservations, id string) {
 	i := slices.IndexFunc(s.reservations, func(h allocReservation) bool { return h.id == id })
 	if i < 0 {
 		return
@@ -169,7 +169,7 @@ func (r *NodeUsage) removeReservation(s *allocNameUsage, id string) {
 		if slices.ContainsFunc(s.reservations, func(h allocReservation) bool { return slices.Contains(h.ports, port) }) {
 			continue
 		}
-		if others := slices.DeleteFunc(r.portHolders[port], func(o *allocNameUsage) bool { return o == s }); len(others) > 0 {
+		if others := slices.DeleteFunc(r.portHolders[port], func(o *allocNameReservations) bool { return o == s }); len(others) > 0 {
 			r.portHolders[port] = others
 		} else {
 			delete(r.portHolders, port)
@@ -179,7 +179,7 @@ func (r *NodeUsage) removeReservation(s *allocNameUsage, id string) {
 
 // maxUsage returns the largest amounts that the allocations of a slot hold at one time: allocations that wait reuse the
 // resources of those whose end they wait for.
-func (s *allocNameUsage) maxUsage() resourceAmounts {
+func (s *allocNameReservations) maxUsage() resourceAmounts {
 	var awaitedAmounts, waitingAmounts, runningAmounts resourceAmounts
 	for i := range s.reservations {
 		h := &s.reservations[i]
@@ -201,9 +201,9 @@ func (s *allocNameUsage) maxUsage() resourceAmounts {
 // checkFits checks whether another allocation fits, and returns an exhaustedError if
 // not. It reserves nothing: the caller calls Put when the ports are known.
 func (r *NodeUsage) checkFits(key allocNameKey, need resourceAmounts) error {
-	after := allocNameUsage{}
+	after := allocNameReservations{}
 	var amountsBefore resourceAmounts
-	if s := r.usageByAllocName[key]; s != nil {
+	if s := r.reservationsByAllocName[key]; s != nil {
 		amountsBefore = s.maxUsage()
 		after.reservations = slices.Clone(s.reservations)
 	}
@@ -221,7 +221,7 @@ func (r *NodeUsage) checkFits(key allocNameKey, need resourceAmounts) error {
 // portHolder returns the slot that prevents a placement with a static port in the slot key. That is another slot with
 // this port, or the same slot if one of its allocations with this port is not terminal. own is true if only terminal
 // allocations of the same slot hold the port.
-func (r *NodeUsage) portHolder(key allocNameKey, port int) (by *allocNameUsage, own bool) {
+func (r *NodeUsage) portHolder(key allocNameKey, port int) (by *allocNameReservations, own bool) {
 	for _, s := range r.portHolders[port] {
 		if s.key != key {
 			return s, false
@@ -272,6 +272,6 @@ func allocatedPorts(a *api.Allocation) []int {
 
 // hasReservation reports whether an allocation holds resources.
 func (r *NodeUsage) hasReservation(a *api.Allocation) bool {
-	s := r.usageByAllocName[allocNameKeyOf(a)]
+	s := r.reservationsByAllocName[allocNameKeyOf(a)]
 	return s != nil && slices.ContainsFunc(s.reservations, func(h allocReservation) bool { return h.id == a.ID })
 }

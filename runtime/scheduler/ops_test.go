@@ -389,7 +389,7 @@ func TestRevertScaleAndStable(t *testing.T) {
 	})
 }
 
-func TestDeploymentVerbs(t *testing.T) {
+func TestDeploymentRequests(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newHarness(t, healthyAfterTimes(time.Hour)) // no allocation becomes healthy unless the test sets its health
 		slow := withRollingUpdate(func(u *api.UpdateStrategy) { u.ProgressDeadline, u.HealthyDeadline = new(2*time.Hour), new(time.Hour) })

@@ -52,16 +52,16 @@ type Env struct {
 	Uptime func() time.Duration
 }
 
-// A GroupError is the reason why some or all allocations of a group cannot be
+// A GroupPlacementError is the reason why some or all allocations of a group cannot be
 // placed.
-type GroupError struct {
+type GroupPlacementError struct {
 	Group string
 	Err   error
 }
 
-func (e *GroupError) Error() string { return fmt.Sprintf("group %q: %v", e.Group, e.Err) }
+func (e *GroupPlacementError) Error() string { return fmt.Sprintf("group %q: %v", e.Group, e.Err) }
 
-func (e *GroupError) Unwrap() error { return e.Err }
+func (e *GroupPlacementError) Unwrap() error { return e.Err }
 
 // filteredError means that the node cannot run a group, whatever resources are free.
 type filteredError struct {
@@ -76,7 +76,7 @@ type exhaustedError struct {
 }
 
 // Place returns an allocation for each instance of each group of a valid canonical job, in the order of the groups and
-// of their indexes. The error joins a GroupError for each group that does not fit. The allocations are pending, have
+// of their indexes. The error joins a GroupPlacementError for each group that does not fit. The allocations are pending, have
 // the desired status run, and share job.
 //
 // No two allocations of the job have the same port.
@@ -96,7 +96,7 @@ func Place(job *api.Job, node Node, host Env) ([]*api.Allocation, error) {
 	for _, g := range job.TaskGroups {
 		placed, err := p.placeGroup(g, total)
 		if err != nil {
-			errs = append(errs, &GroupError{*g.Name, err})
+			errs = append(errs, &GroupPlacementError{*g.Name, err})
 		}
 		allocs = append(allocs, placed...)
 	}

@@ -215,7 +215,7 @@ func TestPlaceRefuses(t *testing.T) {
 func TestPlaceNamesTheGroup(t *testing.T) {
 	f := newJobFixture(func(f *jobFixture) { f.group.Constraints = []*api.Constraint{api.NewConstraint("a", "=", "b")} })
 	_, err := Place(f.job, testNode(), testEnv())
-	var groupErr *GroupError
+	var groupErr *GroupPlacementError
 	if !errors.As(err, &groupErr) || groupErr.Group != "g" {
 		t.Errorf("error %v does not lead to the group", err)
 	}

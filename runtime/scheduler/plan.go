@@ -75,7 +75,7 @@ type planner struct {
 	updatedAllocs    map[string]*api.Allocation // modified copies by id
 	updatedAllocIDs  []string                   // keys of updates, in the order in which they were added
 	failedPlacements map[string]*api.AllocationMetric
-	failureReasons   []error
+	placementErrors  []error
 	queuedAllocs     map[string]int
 	desiredUpdates   map[string]*api.DesiredUpdates
 	delayedAllocs    []*delayedAlloc
@@ -181,7 +181,7 @@ func (p *planner) stopAlloc(a *api.Allocation, description string) {
 	}
 	// A stopped allocation holds its resources until its runner has ended.
 	if p.NodeUsage.hasReservation(a) {
-		p.NodeUsage.PutStopping(c)
+		p.NodeUsage.PutStoppingAlloc(c)
 	}
 }
 
@@ -191,7 +191,7 @@ func (p *planner) placeAlloc(job *api.Job, name string, previous *api.Allocation
 	g := model.FindGroup(job, group)
 	alloc, err := p.tryPlaceAlloc(job, g, name, previous)
 	if err != nil {
-		p.recordFailure(group, job, err)
+		p.recordPlacementFailure(group, job, err)
 		return nil
 	}
 	alloc.EvalID = p.Eval.ID
@@ -201,7 +201,7 @@ func (p *planner) placeAlloc(job *api.Job, name string, previous *api.Allocation
 	}
 	if d := p.deployment; d != nil && model.DeploymentActive(d) && d.TaskGroups[group] != nil && p.hasCurrentVersion(alloc) {
 		alloc.DeploymentID = d.ID
-		state := p.groupState(group)
+		state := p.groupDeploymentState(group)
 		state.PlacedAllocs++
 		p.setProgressDeadline(state)
 	}
@@ -240,7 +240,7 @@ func (p *planner) tryPlaceAlloc(job *api.Job, g *api.TaskGroup, name string, pre
 	}
 	// The new allocation may reuse the resources of the previous one, which is
 	// stopped only if the new one fits.
-	p.NodeUsage.PutStopping(previous)
+	p.NodeUsage.PutStoppingAlloc(previous)
 	alloc, err := at.placeAlloc(g, name)
 	if err != nil {
 		p.NodeUsage.Put(cmp.Or(p.updatedAllocs[previous.ID], previous))
@@ -256,15 +256,15 @@ func (p *planner) keepsAlloc(a *api.Allocation) bool {
 	return !model.AllocTerminal(a)
 }
 
-// recordFailure records why an allocation could not be placed.
-func (p *planner) recordFailure(group string, job *api.Job, err error) {
+// recordPlacementFailure records why an allocation could not be placed.
+func (p *planner) recordPlacementFailure(group string, job *api.Job, err error) {
 	p.queuedAllocs[group]++
 	if m := p.failedPlacements[group]; m != nil {
 		m.CoalescedFailures++
 		return
 	}
 	p.failedPlacements[group] = placementMetric(err, job, p.Node)
-	p.failureReasons = append(p.failureReasons, &GroupError{group, err})
+	p.placementErrors = append(p.placementErrors, &GroupPlacementError{group, err})
 }
 
 // placementMetric converts the error of a placement into the metrics that clients read.
@@ -347,7 +347,7 @@ func (p *planner) completeEval(eval *api.Evaluation) []*api.Evaluation {
 		return nil
 	}
 	eval.FailedTGAllocs = p.failedPlacements
-	eval.StatusDescription = strings.ReplaceAll(errors.Join(p.failureReasons...).Error(), "\n", "; ")
+	eval.StatusDescription = strings.ReplaceAll(errors.Join(p.placementErrors...).Error(), "\n", "; ")
 	blocked := p.newEval(api.EvalStatusBlocked, "queued-allocs", "created to place remaining allocations")
 	blocked.FailedTGAllocs = p.failedPlacements
 	blocked.QueuedAllocations = eval.QueuedAllocations

@@ -20,9 +20,9 @@ import (
 type preparedEnv struct {
 	s *Scheduler
 
-	checkedPorts map[int]bool // results of Env.PortFree
-	foundPorts   map[int]bool // free ports that were found for different searches
-	searchStarts []int        // offsets at which the searches for dynamic ports start, in the order of the searches
+	checkedPorts     map[int]bool // results of Env.PortFree
+	foundPorts       map[int]bool // free ports that were found for different searches
+	portSearchStarts []int        // offsets at which the searches for dynamic ports start, in the order of the searches
 
 	missingIDs   int   // ids that the next attempt needs beyond minPreparedIDs
 	missingPorts []int // static ports that the next attempt needs
@@ -44,8 +44,8 @@ func (s *Scheduler) newPreparedEnv() *preparedEnv {
 	return &preparedEnv{s: s, checkedPorts: make(map[int]bool), foundPorts: make(map[int]bool)}
 }
 
-// expectJob announces a plan for a new job, or for a new version of the stored job old.
-func (s *preparedEnv) expectJob(job, old *api.Job) {
+// expectPlacementsOfJob announces a plan for a new job, or for a new version of the stored job old.
+func (s *preparedEnv) expectPlacementsOfJob(job, old *api.Job) {
 	if model.HasChildren(job) {
 		return
 	}
@@ -58,8 +58,8 @@ func (s *preparedEnv) expectJob(job, old *api.Job) {
 	}
 }
 
-// expectChild announces a plan for a new job that is dispatched from parent.
-func (s *preparedEnv) expectChild(parent *api.Job) {
+// expectPlacementsOfChildJob announces a plan for a new job that is dispatched from parent.
+func (s *preparedEnv) expectPlacementsOfChildJob(parent *api.Job) {
 	for _, g := range parent.TaskGroups {
 		s.expectPlacements(g, *g.Count)
 	}
@@ -89,9 +89,9 @@ func (s *preparedEnv) expectDueReplacements() {
 	}
 }
 
-// expectReports announces placements of rolling updates: a report that an allocation is healthy lets the update
+// expectPlacementsAfterReports announces placements of rolling updates: a report that an allocation is healthy lets the update
 // continue with its next allocations.
-func (s *preparedEnv) expectReports(reports []AllocReport) {
+func (s *preparedEnv) expectPlacementsAfterReports(reports []AllocReport) {
 	state := s.s.store.Snapshot()
 	for _, r := range reports {
 		if !deref(r.Healthy) {
@@ -167,9 +167,9 @@ func (s *preparedEnv) prepare() {
 // prepareDynamicPorts finds a free port for each search for a dynamic port, as long as there are free ports.
 func (s *preparedEnv) prepareDynamicPorts() {
 	first, n := dynamicPorts(NodeOf(s.s.store.Snapshot().Node(nil, s.s.nodeID)))
-	for found := true; found && len(s.searchStarts) < s.portSearches; {
+	for found := true; found && len(s.portSearchStarts) < s.portSearches; {
 		start := s.s.env.RandIntN(n)
-		s.searchStarts = append(s.searchStarts, start)
+		s.portSearchStarts = append(s.portSearchStarts, start)
 		found = s.findFreePort(first, n, start)
 	}
 	for _, port := range s.uncheckedPorts {
@@ -217,7 +217,7 @@ func (s *preparedEnv) isIncomplete() bool { return s.placeholderIDs+len(s.unchec
 // planEnv returns the Env that plans use. Its functions do not block.
 func (s *preparedEnv) planEnv() Env {
 	env := s.s.env
-	env.NewID, env.RandIntN, env.PortFree = s.newID, s.pickSearchStart, s.portFree
+	env.NewID, env.RandIntN, env.PortFree = s.newID, s.pickPortSearchStart, s.portFree
 	return env
 }
 
@@ -231,13 +231,13 @@ func (s *preparedEnv) newID() string {
 	return fmt.Sprintf("%08x-placeholder", s.placeholderIDs)
 }
 
-// pickSearchStart returns the random start of a search. It returns the same start for the same search in each attempt.
-func (s *preparedEnv) pickSearchStart(n int) int {
-	if s.portSearches == len(s.searchStarts) {
-		s.searchStarts = append(s.searchStarts, s.s.env.RandIntN(n))
+// pickPortSearchStart returns the random start of a search. It returns the same start for the same search in each attempt.
+func (s *preparedEnv) pickPortSearchStart(n int) int {
+	if s.portSearches == len(s.portSearchStarts) {
+		s.portSearchStarts = append(s.portSearchStarts, s.s.env.RandIntN(n))
 	}
 	s.portSearches++
-	return s.searchStarts[s.portSearches-1] % n
+	return s.portSearchStarts[s.portSearches-1] % n
 }
 
 // portFree returns the prepared result of Env.PortFree, or true if there is none.

@@ -26,7 +26,7 @@ func (s *Scheduler) Scale(ctx context.Context, key JobKey, r ScaleRequest) (out 
 	if g := groupOf(s.store.Snapshot().Job(nil, key.Namespace, key.ID), r.Group); g != nil && r.Count != nil && *r.Count > int64(*g.Count) {
 		env.expectPlacements(g, int(*r.Count)-*g.Count)
 	}
-	out.Index, err = s.updateWith(ctx, env, func(c *txn) error {
+	out.Index, err = s.updateWithEnv(ctx, env, func(c *txn) error {
 		out = RequestOutcome{}
 		job := c.tx.Job(nil, key.Namespace, key.ID)
 		if job == nil {

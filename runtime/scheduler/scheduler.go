@@ -38,14 +38,14 @@ type Scheduler struct {
 	logger          hclog.Logger
 	onDesiredChange func()
 
-	evalTimers          *timerQueue[string] // pending evaluations
-	deploymentTimers    *timerQueue[string] // deadlines of deployments
-	launchTimers        *timerQueue[JobKey] // launches of periodic jobs
-	drainTimer          *timerQueue[string] // the drain of the node
-	retryBlocked        chan struct{}       // receives a value when blocked evaluations must be retried
-	wallClock           *wallClock
-	clockCheckRequested chan struct{} // receives a value when the clock may have been set
-	ids                 idPool        // ids that are prepared in advance for changes
+	evalTimers            *timerQueue[string] // pending evaluations
+	deploymentTimers      *timerQueue[string] // deadlines of deployments
+	launchTimers          *timerQueue[JobKey] // launches of periodic jobs
+	drainTimer            *timerQueue[string] // the drain of the node
+	retryBlockedRequested chan struct{}       // receives a value when blocked evaluations must be retried
+	wallClock             *wallClock
+	clockCheckRequested   chan struct{} // receives a value when the clock may have been set
+	ids                   idPool        // ids that are prepared in advance for changes
 
 	mu sync.Mutex
 	// nodeUsage caches the usage of usageNode in the state with nodeUsageIndex. It is nil while a change uses it.
@@ -59,25 +59,25 @@ type Scheduler struct {
 // New returns a scheduler. It does not read the store.
 func New(c Config) *Scheduler {
 	return &Scheduler{
-		store:               c.Store,
-		nodeID:              c.NodeID,
-		env:                 c.Env,
-		gc:                  c.GC.orDefault(),
-		logger:              c.Logger.Named("scheduler"),
-		onDesiredChange:     c.OnDesiredChange,
-		evalTimers:          newTimerQueue[string](),
-		deploymentTimers:    newTimerQueue[string](),
-		launchTimers:        newTimerQueue[JobKey](),
-		drainTimer:          newTimerQueue[string](),
-		retryBlocked:        make(chan struct{}, 1),
-		wallClock:           newWallClock(c.Env),
-		clockCheckRequested: make(chan struct{}, 1),
-		blockedEvals:        make(map[string]bool),
+		store:                 c.Store,
+		nodeID:                c.NodeID,
+		env:                   c.Env,
+		gc:                    c.GC.orDefault(),
+		logger:                c.Logger.Named("scheduler"),
+		onDesiredChange:       c.OnDesiredChange,
+		evalTimers:            newTimerQueue[string](),
+		deploymentTimers:      newTimerQueue[string](),
+		launchTimers:          newTimerQueue[JobKey](),
+		drainTimer:            newTimerQueue[string](),
+		retryBlockedRequested: make(chan struct{}, 1),
+		wallClock:             newWallClock(c.Env),
+		clockCheckRequested:   make(chan struct{}, 1),
+		blockedEvals:          make(map[string]bool),
 	}
 }
 
 // NodeChanged must be called when the stored node has changed. It does not block.
-func (s *Scheduler) NodeChanged() { notify(s.retryBlocked) }
+func (s *Scheduler) NodeChanged() { notify(s.retryBlockedRequested) }
 
 // Run restores the timers from the store and then makes the changes that are due,
 // until ctx ends. It must be called once.
@@ -89,12 +89,12 @@ func (s *Scheduler) Run(ctx context.Context) {
 		runTimers(ctx, s, s.deploymentTimers, "deployment", func(c *txn, id string) { deploymentUpdater{c}.handleDeploymentDeadline(id) })
 	})
 	loopsWG.Go(func() {
-		runTimers(ctx, s, s.launchTimers, "periodic launch", func(c *txn, key JobKey) { childJobLauncher{c}.launchDue(key) })
+		runTimers(ctx, s, s.launchTimers, "periodic launch", func(c *txn, key JobKey) { childJobLauncher{c}.launchDueJob(key) })
 	})
 	loopsWG.Go(func() {
 		runTimers(ctx, s, s.drainTimer, "drain", func(c *txn, _ string) { nodeDrain{c}.handleDrainDeadline() })
 	})
-	loopsWG.Go(func() { s.runCollection(ctx) })
+	loopsWG.Go(func() { s.runGarbageCollection(ctx) })
 	loopsWG.Go(func() { s.runClockChecks(ctx) })
 	loopsWG.Wait()
 }
@@ -110,7 +110,7 @@ func (s *Scheduler) updateWithRetry(ctx context.Context, what string, announce f
 		if announce != nil {
 			announce(env)
 		}
-		_, err := s.updateWith(ctx, env, func(c *txn) error {
+		_, err := s.updateWithEnv(ctx, env, func(c *txn) error {
 			edit(c)
 			return nil
 		})
@@ -147,7 +147,7 @@ func (c *txn) restoreTimers() {
 // runEvaluations processes pending evaluations that are due, and retries blocked ones when resources may have become
 // free.
 func (s *Scheduler) runEvaluations(ctx context.Context) {
-	for s.evalTimers.wait(ctx, s.env.Now, s.retryBlocked) {
+	for s.evalTimers.wait(ctx, s.env.Now, s.retryBlockedRequested) {
 		s.updateWithRetry(ctx, "evaluations", (*preparedEnv).expectDueReplacements, func(c *txn) {
 			for _, id := range s.evalTimers.due(c.now) {
 				c.processDueEval(id)

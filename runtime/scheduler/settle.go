@@ -49,7 +49,7 @@ func (c *txn) deletePurgedAllocs(key JobKey) {
 }
 
 func (c *txn) deleteAlloc(a *api.Allocation) {
-	c.wroteAllocs, c.desiredChanged = true, true
+	c.wroteAllocs, c.desiredAllocsChanged = true, true
 	c.nodeUsage.Remove(a)
 	c.tx.DeleteAllocation(a.ID)
 }

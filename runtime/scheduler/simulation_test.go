@@ -49,7 +49,7 @@ type simulation struct {
 	rand      *rand.Rand // chooses the actions
 	faultRand *rand.Rand // selects at random the changes that fail
 	store     *schedtest.Store
-	sched     *scheduler.Scheduler
+	scheduler *scheduler.Scheduler
 	node      *schedtest.Node
 
 	mu                sync.Mutex
@@ -82,8 +82,8 @@ func simulate(t *testing.T, seed uint64, out *os.File) {
 			mayExceedDeadline: make(map[string]bool),
 		}
 		s.env.Now, s.env.Uptime = s.clock.Now, s.clock.Uptime
-		s.sched = scheduler.New(scheduler.Config{NodeID: "node", Store: s.store, Env: s.env, Logger: hclog.NewNullLogger()})
-		s.node = &schedtest.Node{Store: s.store, Scheduler: s.sched, AllocTimes: envAllocTimes, Now: s.clock.Now, OnAllocStarted: s.checkStart, OnAllocEnded: s.recordEnd}
+		s.scheduler = scheduler.New(scheduler.Config{NodeID: "node", Store: s.store, Env: s.env, Logger: hclog.NewNullLogger()})
+		s.node = &schedtest.Node{Store: s.store, Scheduler: s.scheduler, AllocTimes: envAllocTimes, Now: s.clock.Now, OnAllocStarted: s.checkStart, OnAllocEnded: s.recordEnd}
 		var transcript *schedtest.Transcript
 		if out != nil {
 			transcript = schedtest.NewTranscript(s.store)
@@ -102,8 +102,8 @@ func simulate(t *testing.T, seed uint64, out *os.File) {
 		loopsWG.Go(func() { s.node.Run(ctx) })
 		generation, end := context.WithCancel(ctx)
 		var schedulerWG sync.WaitGroup
-		schedulerWG.Go(func() { s.sched.Run(generation) })
-		if _, err := s.sched.Register(ctx, cronJob(), scheduler.RegisterOptions{}); err != nil {
+		schedulerWG.Go(func() { s.scheduler.Run(generation) })
+		if _, err := s.scheduler.Register(ctx, cronJob(), scheduler.RegisterOptions{}); err != nil {
 			t.Error(err)
 		}
 		s.mu.Lock()
@@ -124,10 +124,10 @@ func simulate(t *testing.T, seed uint64, out *os.File) {
 					s.mayExceedDeadline[id] = true // the deadline of a deployment may pass if the clock is set between the two schedulers
 				}
 				s.mu.Unlock()
-				s.sched = scheduler.New(scheduler.Config{NodeID: "node", Store: s.store, Env: s.env, Logger: hclog.NewNullLogger()})
-				s.node.Use(s.sched)
+				s.scheduler = scheduler.New(scheduler.Config{NodeID: "node", Store: s.store, Env: s.env, Logger: hclog.NewNullLogger()})
+				s.node.Use(s.scheduler)
 				generation, end = context.WithCancel(ctx)
-				schedulerWG.Go(func() { s.sched.Run(generation) })
+				schedulerWG.Go(func() { s.scheduler.Run(generation) })
 			}
 		}
 		s.mu.Lock()
@@ -136,7 +136,7 @@ func simulate(t *testing.T, seed uint64, out *os.File) {
 		rest := time.Now()
 		time.Sleep(3 * time.Hour)
 		s.checkLaunchesSince(rest)
-		if _, err := s.sched.Deregister(ctx, scheduler.JobKey{Namespace: "default", ID: "cron"}, scheduler.DeregisterOptions{}); err != nil {
+		if _, err := s.scheduler.Deregister(ctx, scheduler.JobKey{Namespace: "default", ID: "cron"}, scheduler.DeregisterOptions{}); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(time.Minute)
@@ -244,7 +244,7 @@ func (s *simulation) requestAtRandom(ctx context.Context, transcript *schedtest.
 	if s.rand.IntN(8) == 0 {
 		s.stepClock(transcript)
 		if s.rand.IntN(3) > 0 {
-			s.sched.ClockStepped()
+			s.scheduler.ClockStepped()
 		}
 		return
 	}
@@ -255,22 +255,22 @@ func (s *simulation) requestAtRandom(ctx context.Context, transcript *schedtest.
 	switch n := s.rand.IntN(20); {
 	case n < 9:
 		requestText = "register"
-		_, err = s.sched.Register(ctx, s.job(id), scheduler.RegisterOptions{})
+		_, err = s.scheduler.Register(ctx, s.job(id), scheduler.RegisterOptions{})
 	case n < 10:
 		requestText = "stop"
-		_, err = s.sched.Deregister(ctx, key, scheduler.DeregisterOptions{Purge: s.rand.IntN(2) == 0})
+		_, err = s.scheduler.Deregister(ctx, key, scheduler.DeregisterOptions{Purge: s.rand.IntN(2) == 0})
 	case n < 12:
 		requestText = "evaluate"
-		_, err = s.sched.Evaluate(ctx, key, s.rand.IntN(2) == 0)
+		_, err = s.scheduler.Evaluate(ctx, key, s.rand.IntN(2) == 0)
 	case n < 13:
 		requestText = "scale"
-		_, err = s.sched.Scale(ctx, key, scheduler.ScaleRequest{Group: "g", Count: new(int64(s.rand.IntN(5)))})
+		_, err = s.scheduler.Scale(ctx, key, scheduler.ScaleRequest{Group: "g", Count: new(int64(s.rand.IntN(5)))})
 	case n < 14:
 		requestText = "revert"
-		_, err = s.sched.Revert(ctx, key, uint64(s.rand.IntN(4)), nil)
+		_, err = s.scheduler.Revert(ctx, key, uint64(s.rand.IntN(4)), nil)
 	case n < 15:
 		requestText = "collect"
-		_, err = s.sched.CollectGarbage(ctx)
+		_, err = s.scheduler.CollectGarbage(ctx)
 	case n < 17:
 		requestText, err = s.stopRandomAlloc(ctx)
 	default:
@@ -333,7 +333,7 @@ func (s *simulation) stopRandomAlloc(ctx context.Context) (string, error) {
 	if len(allocs) == 0 {
 		return "stop nothing", nil
 	}
-	_, err := s.sched.StopAlloc(ctx, allocs[s.rand.IntN(len(allocs))].ID, scheduler.StopOptions{Reschedule: s.rand.IntN(2) == 0})
+	_, err := s.scheduler.StopAlloc(ctx, allocs[s.rand.IntN(len(allocs))].ID, scheduler.StopOptions{Reschedule: s.rand.IntN(2) == 0})
 	return "stop alloc", err
 }
 
@@ -345,13 +345,13 @@ func (s *simulation) changeDeploymentAtRandom(ctx context.Context, key scheduler
 	var err error
 	switch s.rand.IntN(4) {
 	case 0, 1:
-		_, err = s.sched.PromoteDeployment(ctx, d.ID, nil)
+		_, err = s.scheduler.PromoteDeployment(ctx, d.ID, nil)
 		return "promote", err
 	case 2:
-		_, err = s.sched.FailDeployment(ctx, d.ID)
+		_, err = s.scheduler.FailDeployment(ctx, d.ID)
 		return "fail deployment", err
 	default:
-		_, err = s.sched.PauseDeployment(ctx, d.ID, d.Status != api.DeploymentStatusPaused)
+		_, err = s.scheduler.PauseDeployment(ctx, d.ID, d.Status != api.DeploymentStatusPaused)
 		return "pause", err
 	}
 }
@@ -556,7 +556,7 @@ func (s *simulation) checkEvaluationPlacesNothing(ctx context.Context) {
 			continue // each evaluation of a system job replaces completed allocations
 		}
 		key := scheduler.KeyOf(job)
-		if _, err := s.sched.Evaluate(ctx, key, false); err != nil {
+		if _, err := s.scheduler.Evaluate(ctx, key, false); err != nil {
 			s.addError("evaluate %s: %v", key.ID, err)
 		}
 		for _, e := range s.store.Snapshot().EvaluationsByJob(nil, key.Namespace, key.ID) {

@@ -35,5 +35,5 @@ func lastLaunch(state store.Reader, key JobKey) time.Time {
 	if launch := state.PeriodicLaunch(nil, key.Namespace, key.ID); launch != nil {
 		return launch.Launch
 	}
-	return noTime
+	return zeroTime
 }

@@ -55,7 +55,7 @@ func (c jobVersions) putNewVersion(job, old *api.Job, submission *api.JobSubmiss
 		c.tx.PutJobSubmission(key.Namespace, key.ID, version, submission)
 	}
 	if isActivePeriodic(&next) {
-		childJobLauncher(c).putLaunch(key)
+		childJobLauncher(c).putLaunchTime(key)
 	}
 	childJobLauncher(c).setLaunchTimer(&next)
 	c.trimVersions(key)
@@ -86,8 +86,8 @@ func (c jobVersions) recoverJob(key JobKey) {
 // stopped while its driver is unavailable, the node then ends the task without the driver.
 func (c jobVersions) deleteJob(key JobKey) {
 	c.tx.DeleteJob(key.Namespace, key.ID)
-	c.desiredChanged = true
-	c.onCommit(func() { c.s.launchTimers.set(key, noTime) })
+	c.desiredAllocsChanged = true
+	c.onCommit(func() { c.s.launchTimers.set(key, zeroTime) })
 }
 
 // trimVersions deletes the oldest versions.
@@ -234,7 +234,7 @@ func (c jobVersions) setPolicyIndexes(job, old *api.Job) {
 		if old != nil {
 			if before := model.FindGroup(old, *g.Name); before != nil && before.Scaling != nil && before.Scaling.ModifyIndex != 0 {
 				policy.CreateIndex = before.Scaling.CreateIndex
-				if model.SamePolicy(before.Scaling, g.Scaling) {
+				if model.SameScalingPolicy(before.Scaling, g.Scaling) {
 					policy = *before.Scaling
 				}
 			}

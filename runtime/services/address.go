@@ -63,7 +63,7 @@ func (p addressResolver) resolveHost(label string) (string, int, error) {
 	if n, ok := p.spec.TaskNets[p.task]; ok && p.task != "" {
 		ip = n.IP
 	}
-	port, err := literalPort(label)
+	port, err := parseLiteralPort(label)
 	return ip, port, err
 }
 
@@ -77,7 +77,7 @@ func (p addressResolver) resolveDriver(label string) (string, int, error) {
 	if m, ok := p.portByLabel(label); ok {
 		return p.network.Addr, m.Value, nil
 	}
-	port, err := literalPort(label)
+	port, err := parseLiteralPort(label)
 	return p.network.Addr, port, err
 }
 
@@ -91,7 +91,7 @@ func (p addressResolver) resolveAlloc(mode, ip, label string) (string, int, erro
 		}
 		return ip, m.Value, nil
 	}
-	port, err := literalPort(label)
+	port, err := parseLiteralPort(label)
 	return ip, port, err
 }
 
@@ -108,8 +108,8 @@ func (p addressResolver) portByLabel(label string) (taskenv.Port, bool) {
 	return taskenv.Port{}, false
 }
 
-// literalPort parses a label that is a port number.
-func literalPort(label string) (int, error) {
+// parseLiteralPort parses a label that is a port number.
+func parseLiteralPort(label string) (int, error) {
 	if label == "" {
 		return 0, nil
 	}

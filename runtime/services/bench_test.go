@@ -26,7 +26,7 @@ func BenchmarkCheckRun(b *testing.B) {
 			c.setTargets([]checkTarget{{id: "x", check: check, address: server.Listener.Addr().String()}}, func(string) bool { return true })
 			defer c.stop(true)
 			o := c.observersByID["x"]
-			run := o.resolved.newProbe(c.dial)
+			run := o.target.newProbe(c.dial)
 			before := processCPUTime()
 			for b.Loop() {
 				began := time.Now()

@@ -71,8 +71,8 @@ func checkID(spec *Spec, s *Service, c *Check) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// Result is the latest result of one check.
-type Result struct {
+// CheckResult is the latest result of one check.
+type CheckResult struct {
 	api.AllocCheckStatus
 	// RunStarted is the start of the last run, zero before the first run. The result was
 	// recorded after that time.
@@ -84,14 +84,14 @@ type Result struct {
 }
 
 // IsReadiness reports whether the result has no effect on the health of a deployment.
-func (r Result) IsReadiness() bool { return r.Mode == checkModeReadiness }
+func (r CheckResult) IsReadiness() bool { return r.Mode == checkModeReadiness }
 
 // checker runs the checks of one allocation.
 type checker struct {
 	allocID     string
 	allocName   string
 	dial        DialFunc
-	resultStore Results                                        // store for results; nil if they are not stored
+	resultStore CheckResultStore                               // store for results; nil if they are not stored
 	restart     func(ctx context.Context, task, reason string) // may block
 	logger      hclog.Logger
 
@@ -105,20 +105,20 @@ type checker struct {
 	observersByID  map[string]*checkObserver  // observers by check id; nil before the checks are started
 	resultsChanged chan struct{}              // channel, closed and replaced by each change of a result
 	activeRestarts map[int]context.CancelFunc // active calls of restart, by number
-	lastRestart    int                        // number of the latest call of restart
+	lastRestartID  int                        // number of the latest call of restart
 }
 
 // checkObserver is the state of one running check.
 type checkObserver struct {
-	resolved checkTarget
-	cancel   context.CancelFunc
+	target checkTarget
+	cancel context.CancelFunc
 
 	// Guarded by checker.mu.
-	result       Result
-	storedStatus api.AllocCheckStatus // the stored form of result, without its timestamp
-	restartWatch restartWatch
-	restartTimer *time.Timer // calls onRestartTimer when a restart can become due; nil if no restart is pending
-	timerNumber  int         // identifies the current timer; an older timer has no effect
+	result             CheckResult
+	storedStatus       api.AllocCheckStatus // the stored form of result, without its timestamp
+	restartWatch       restartWatch
+	restartTimer       *time.Timer // calls onRestartTimer when a restart can become due; nil if no restart is pending
+	restartTimerNumber int         // identifies the current timer; an older timer has no effect
 }
 
 // setTargets replaces the checks. A running check that has not changed continues; a changed check keeps
@@ -140,7 +140,7 @@ func (c *checker) setTargets(targets []checkTarget, armed func(task string) bool
 		}
 		wanted[t.id] = true
 		old := c.observersByID[t.id]
-		if old != nil && reflect.DeepEqual(old.resolved, t) {
+		if old != nil && reflect.DeepEqual(old.target, t) {
 			continue
 		}
 		o := c.newObserverLocked(t, old, stored[t.id])
@@ -199,8 +199,8 @@ func (c *checker) newObserverLocked(t checkTarget, old *checkObserver, stored *a
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	now := time.Now()
-	o := &checkObserver{resolved: t, cancel: cancel}
-	o.result = Result{StatusSince: now, For: cmp.Or(t.task, t.check.For), AllocCheckStatus: api.AllocCheckStatus{
+	o := &checkObserver{target: t, cancel: cancel}
+	o.result = CheckResult{StatusSince: now, For: cmp.Or(t.task, t.check.For), AllocCheckStatus: api.AllocCheckStatus{
 		ID:        t.id,
 		Check:     t.check.Name,
 		Group:     c.allocName,
@@ -208,7 +208,7 @@ func (c *checker) newObserverLocked(t checkTarget, old *checkObserver, stored *a
 		Service:   t.service,
 		Task:      t.task,
 		Status:    StatusPending,
-		Output:    outputPending,
+		Output:    pendingOutput,
 		Timestamp: now.Unix(),
 	}}
 	if t.check.OnUpdate == onUpdateIgnore {
@@ -225,8 +225,8 @@ func (c *checker) newObserverLocked(t checkTarget, old *checkObserver, stored *a
 // runObserver runs the check after half an interval, and then an interval after the end of each run,
 // until ctx ends.
 func (c *checker) runObserver(ctx context.Context, o *checkObserver) {
-	run := o.resolved.newProbe(c.dial)
-	timer := time.NewTimer(o.resolved.check.Interval / 2)
+	run := o.target.newProbe(c.dial)
+	timer := time.NewTimer(o.target.check.Interval / 2)
 	defer timer.Stop()
 	for {
 		select {
@@ -239,7 +239,7 @@ func (c *checker) runObserver(ctx context.Context, o *checkObserver) {
 		if !c.recordOutcome(o, began, found) {
 			return
 		}
-		timer.Reset(o.resolved.check.Interval)
+		timer.Reset(o.target.check.Interval)
 	}
 }
 
@@ -249,7 +249,7 @@ func (c *checker) recordOutcome(o *checkObserver, began time.Time, found probeRe
 	defer c.writeMu.Unlock()
 
 	c.mu.Lock()
-	if c.observersByID[o.resolved.id] != o {
+	if c.observersByID[o.target.id] != o {
 		c.mu.Unlock()
 		return false
 	}
@@ -335,38 +335,38 @@ func (o *checkObserver) stopLocked() {
 
 // setTimerLocked replaces the timer; a zero time removes it.
 func (o *checkObserver) setTimerLocked(at time.Time, look func(attempt int)) {
-	o.timerNumber++
+	o.restartTimerNumber++
 	if o.restartTimer != nil {
 		o.restartTimer.Stop()
 		o.restartTimer = nil
 	}
 	if !at.IsZero() {
-		attempt := o.timerNumber
+		attempt := o.restartTimerNumber
 		o.restartTimer = time.AfterFunc(time.Until(at), func() { look(attempt) })
 	}
 }
 
 // armRestarts enables check_restart for the checks of a workload.
 func (c *checker) armRestarts(task string) {
-	c.forEachOfTask(task, func(o *checkObserver) {
-		o.restartWatch.arm(time.Now(), o.resolved.check.Restart)
+	c.forEachObserverOfTask(task, func(o *checkObserver) {
+		o.restartWatch.arm(time.Now(), o.target.check.Restart)
 		c.evaluateRestartLocked(o)
 	})
 }
 
 // disarmRestarts disables check_restart for the checks of a workload.
 func (c *checker) disarmRestarts(task string) {
-	c.forEachOfTask(task, func(o *checkObserver) {
+	c.forEachObserverOfTask(task, func(o *checkObserver) {
 		o.restartWatch.disarm()
 		c.evaluateRestartLocked(o)
 	})
 }
 
-func (c *checker) forEachOfTask(task string, f func(*checkObserver)) {
+func (c *checker) forEachObserverOfTask(task string, f func(*checkObserver)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, o := range c.observersByID {
-		if o.resolved.task == task {
+		if o.target.task == task {
 			f(o)
 		}
 	}
@@ -376,24 +376,24 @@ func (c *checker) forEachOfTask(task string, f func(*checkObserver)) {
 // if a restart is due. It disarms the other checks of the workload until the workload
 // is registered again, so that it is restarted only once.
 func (c *checker) evaluateRestartLocked(o *checkObserver) {
-	r := o.resolved.check.Restart
+	r := o.target.check.Restart
 	unhealthy := o.result.Status == StatusFailure && !o.result.RunStarted.IsZero() && !o.result.RunStarted.Before(o.restartWatch.armedAt)
-	due, next := o.restartWatch.evaluate(time.Now(), unhealthy, o.resolved.check.Interval, r.Limit)
+	due, next := o.restartWatch.evaluate(time.Now(), unhealthy, o.target.check.Interval, r.Limit)
 	o.setTimerLocked(next, func(attempt int) { c.onRestartTimer(o, attempt) })
 	if !due {
 		return
 	}
 	for _, other := range c.observersByID {
-		if other.resolved.task == o.resolved.task {
+		if other.target.task == o.target.task {
 			other.restartWatch.disarm()
 			other.setTimerLocked(time.Time{}, nil)
 		}
 	}
-	task, reason := o.resolved.task, fmt.Sprintf("healthcheck: check %q unhealthy", o.resolved.check.Name)
-	c.logger.Info("restarting for a check", "task", task, "check", o.resolved.check.Name, "output", firstLine(o.result.Output))
+	task, reason := o.target.task, fmt.Sprintf("healthcheck: check %q unhealthy", o.target.check.Name)
+	c.logger.Info("restarting for a check", "task", task, "check", o.target.check.Name, "output", firstLine(o.result.Output))
 	ctx, cancel := context.WithCancel(context.Background())
-	c.lastRestart++
-	number := c.lastRestart
+	c.lastRestartID++
+	number := c.lastRestartID
 	c.activeRestarts[number] = cancel
 	c.wg.Go(func() {
 		defer cancel()
@@ -407,7 +407,7 @@ func (c *checker) evaluateRestartLocked(o *checkObserver) {
 func (c *checker) onRestartTimer(o *checkObserver, attempt int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if o.timerNumber == attempt && c.observersByID[o.resolved.id] == o {
+	if o.restartTimerNumber == attempt && c.observersByID[o.target.id] == o {
 		c.evaluateRestartLocked(o)
 	}
 }
@@ -419,7 +419,7 @@ func firstLine(s string) string {
 
 // snapshot returns all results, sorted by task, service and name, and a channel that
 // closes when a result changes. started is false before setTargets and after stop.
-func (c *checker) snapshot() (results []Result, started bool, changed <-chan struct{}) {
+func (c *checker) snapshot() (results []CheckResult, started bool, changed <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	inOrder := func(x, y *checkObserver) int {

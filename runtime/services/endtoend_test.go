@@ -22,8 +22,8 @@ import (
 )
 
 var (
-	_ services.Registry = (*store.Store)(nil)
-	_ services.Results  = (*store.Store)(nil)
+	_ services.Registry         = (*store.Store)(nil)
+	_ services.CheckResultStore = (*store.Store)(nil)
 )
 
 const allocID = "11111111-2222-3333-4444-555555555555"
@@ -56,7 +56,7 @@ func TestEndToEnd(t *testing.T) {
 			Env: func(task string) *taskenv.Env {
 				return taskenv.NewBuilder(taskenv.Node{}, taskenv.Alloc{Ports: spec.Ports}, taskenv.Task{Name: task}).Build()
 			},
-			Registry: db, Results: db, Logger: hclog.NewNullLogger(),
+			Registry: db, CheckResultStore: db, Logger: hclog.NewNullLogger(),
 		})
 	}
 	set := newSet()

@@ -190,14 +190,14 @@ func (r *recordingRegistry) takeCalls() []string {
 	return calls
 }
 
-// memoryResults is a Results in memory.
-type memoryResults struct {
+// memoryCheckResultStore is a Results in memory.
+type memoryCheckResultStore struct {
 	mu       sync.Mutex
 	putCount int
 	byID     map[string]*api.AllocCheckStatus
 }
 
-func (k *memoryResults) CheckResults(string) (map[string]*api.AllocCheckStatus, error) {
+func (k *memoryCheckResultStore) CheckResults(string) (map[string]*api.AllocCheckStatus, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	found := make(map[string]*api.AllocCheckStatus, len(k.byID))
@@ -207,7 +207,7 @@ func (k *memoryResults) CheckResults(string) (map[string]*api.AllocCheckStatus, 
 	return found, nil
 }
 
-func (k *memoryResults) PutCheckResult(_ string, r *api.AllocCheckStatus) error {
+func (k *memoryCheckResultStore) PutCheckResult(_ string, r *api.AllocCheckStatus) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.byID == nil {
@@ -218,7 +218,7 @@ func (k *memoryResults) PutCheckResult(_ string, r *api.AllocCheckStatus) error 
 	return nil
 }
 
-func (k *memoryResults) DeleteCheckResults(_ string, ids []string) error {
+func (k *memoryCheckResultStore) DeleteCheckResults(_ string, ids []string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, id := range ids {
@@ -247,13 +247,13 @@ func (r *restartRecorder) allRequests() []string {
 	return append([]string(nil), r.requests...)
 }
 
-// testSet is a set with its fake environment. Spec and vars may be changed between two calls of the
+// setFixture is a set with its fake environment. Spec and vars may be changed between two calls of the
 // set.
-type testSet struct {
+type setFixture struct {
 	*Set
 	net             *fakeNetwork
 	registry        *recordingRegistry
-	results         *memoryResults
+	results         *memoryCheckResultStore
 	restartRecorder *restartRecorder
 
 	mu       sync.Mutex
@@ -261,11 +261,11 @@ type testSet struct {
 	taskVars map[string]map[string]string // env of each task
 }
 
-func newTestSet(t *testing.T, services ...Service) *testSet {
-	w := &testSet{
+func newTestSet(t *testing.T, services ...Service) *setFixture {
+	w := &setFixture{
 		net:             newFakeNetwork(t),
 		registry:        new(recordingRegistry),
-		results:         new(memoryResults),
+		results:         new(memoryCheckResultStore),
 		restartRecorder: &restartRecorder{startTime: time.Now()},
 		spec:            testSpec(services...),
 		taskVars:        make(map[string]map[string]string),
@@ -276,7 +276,7 @@ func newTestSet(t *testing.T, services ...Service) *testSet {
 }
 
 // newSet returns a set like that of the next agent.
-func (w *testSet) newSet() *Set {
+func (w *setFixture) newSet() *Set {
 	return New(Config{
 		AllocID: testAllocID, AllocName: "j.g[0]",
 		Spec: func() *Spec {
@@ -284,16 +284,16 @@ func (w *testSet) newSet() *Set {
 			defer w.mu.Unlock()
 			return w.spec
 		},
-		Env:      w.env,
-		Restart:  w.restartRecorder.restart,
-		Registry: w.registry,
-		Results:  w.results,
-		Dial:     w.net.dial,
-		Logger:   hclog.NewNullLogger(),
+		Env:              w.env,
+		Restart:          w.restartRecorder.restart,
+		Registry:         w.registry,
+		CheckResultStore: w.results,
+		Dial:             w.net.dial,
+		Logger:           hclog.NewNullLogger(),
 	})
 }
 
-func (w *testSet) env(task string) *taskenv.Env {
+func (w *setFixture) env(task string) *taskenv.Env {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	node := taskenv.Node{NodeFacts: model.NodeFacts{Attributes: map[string]string{"kernel.name": "linux"}, Datacenter: "dc1"}}
@@ -302,7 +302,7 @@ func (w *testSet) env(task string) *taskenv.Env {
 }
 
 // setServices replaces the services by a new version of the job.
-func (w *testSet) setServices(services ...Service) {
+func (w *setFixture) setServices(services ...Service) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	next := *w.spec
@@ -310,14 +310,14 @@ func (w *testSet) setServices(services ...Service) {
 	w.spec = &next
 }
 
-func (w *testSet) setVar(task, key, value string) {
+func (w *setFixture) setVar(task, key, value string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.taskVars[task] = map[string]string{key: value}
 }
 
 // statuses returns the results of the checks, as "name status code output".
-func (w *testSet) statuses() []string {
+func (w *setFixture) statuses() []string {
 	results, _, _ := w.Checks()
 	var list []string
 	for _, r := range results {

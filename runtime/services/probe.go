@@ -20,9 +20,9 @@ const (
 	StatusSuccess = "success"
 	StatusFailure = "failure"
 
-	outputPending = "nomad: waiting to run"
-	outputTCP     = "nomad: tcp ok"
-	outputHTTP    = "nomad: http ok"
+	pendingOutput     = "nomad: waiting to run"
+	tcpSuccessOutput  = "nomad: tcp ok"
+	httpSuccessOutput = "nomad: http ok"
 )
 
 // maxOutputSize is how many bytes of a response body are kept as the output of a check.
@@ -91,7 +91,7 @@ func probeTCP(address string, dial DialFunc) probe {
 			return failureResult(timeoutCause(ctx, err))
 		}
 		_ = conn.Close() // a successful connection is the result of the check
-		return probeResult{status: StatusSuccess, output: outputTCP}
+		return probeResult{status: StatusSuccess, output: tcpSuccessOutput}
 	}
 }
 
@@ -121,7 +121,7 @@ func probeHTTP(c *Check, address string, dial DialFunc) probe {
 		}
 		defer resp.Body.Close()
 		if resp.StatusCode == http.StatusOK {
-			return probeResult{StatusSuccess, resp.StatusCode, outputHTTP}
+			return probeResult{StatusSuccess, resp.StatusCode, httpSuccessOutput}
 		}
 		// An incomplete body says more about the failure than the error of the read.
 		body, _ := io.ReadAll(io.LimitReader(resp.Body, maxOutputSize))

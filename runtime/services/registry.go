@@ -14,9 +14,9 @@ type Registry interface {
 	ChangeServices(put, remove []*api.ServiceRegistration) error
 }
 
-// Results keeps the results of checks over a restart of the agent. Its methods are called when a
+// CheckResultStore keeps the results of checks over a restart of the agent. Its methods are called when a
 // result has changed, not at each run.
-type Results interface {
+type CheckResultStore interface {
 	CheckResults(allocID string) (map[string]*api.AllocCheckStatus, error)
 	// PutCheckResult stores a result, which the store owns after the call.
 	PutCheckResult(allocID string, result *api.AllocCheckStatus) error

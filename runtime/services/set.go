@@ -24,8 +24,8 @@ const GroupWorkload = ""
 
 // Pauses between attempts to remove a registration. Each pause is longer than the previous one.
 const (
-	minRemoveDelay = 100 * time.Millisecond
-	maxRemoveDelay = time.Second
+	minRemovalRetryDelay = 100 * time.Millisecond
+	maxRemovalRetryDelay = time.Second
 )
 
 // Config configures a Set. Spec, Env, Registry and Logger are required.
@@ -42,10 +42,10 @@ type Config struct {
 	// checks are stopped. Restart may be nil.
 	Restart func(ctx context.Context, task, reason string) error
 
-	Registry Registry
-	Results  Results  // store for the results of checks; nil keeps the results in memory
-	Dial     DialFunc // nil uses the real network
-	Logger   hclog.Logger
+	Registry         Registry
+	CheckResultStore CheckResultStore // store for the results of checks; nil keeps the results in memory
+	Dial             DialFunc         // nil uses the real network
+	Logger           hclog.Logger
 }
 
 // Set is the services and checks of one allocation. All methods may be called
@@ -91,7 +91,7 @@ func New(c Config) *Set {
 		allocID:        c.AllocID,
 		allocName:      c.AllocName,
 		dial:           c.Dial,
-		resultStore:    c.Results,
+		resultStore:    c.CheckResultStore,
 		restart:        s.requestRestart,
 		logger:         s.logger,
 		resultsChanged: make(chan struct{}),
@@ -176,7 +176,7 @@ func (s *Set) DeregisterAll(ctx context.Context) error {
 }
 
 func (s *Set) retryRemoval(ctx context.Context, f func() error) error {
-	for pause := minRemoveDelay; ; pause = min(2*pause, maxRemoveDelay) {
+	for pause := minRemovalRetryDelay; ; pause = min(2*pause, maxRemovalRetryDelay) {
 		err := f()
 		if err == nil {
 			return nil
@@ -386,6 +386,6 @@ func (s *Set) refreshChecksLocked() {
 
 // Checks returns the results of all checks, in a fixed order, and a channel that closes when a
 // result changes. ready is false while no check is known: before StartChecks and after StopChecks.
-func (s *Set) Checks() (results []Result, ready bool, changed <-chan struct{}) {
+func (s *Set) Checks() (results []CheckResult, ready bool, changed <-chan struct{}) {
 	return s.checker.snapshot()
 }

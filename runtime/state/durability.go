@@ -1,8 +1,8 @@
 package state
 
-// WaitFunc blocks until a record is on disk. It returns an error if the record cannot
+// WaitDurableFunc blocks until a record is on disk. It returns an error if the record cannot
 // be stored.
-type WaitFunc func() error
+type WaitDurableFunc func() error
 
 // Durability is how soon a record must be on disk.
 type Durability int

@@ -57,8 +57,8 @@ type ProcessExit struct {
 	Error        string // error of the driver, or why the exit status is unknown
 }
 
-// Result returns the exit as reported by the driver.
-func (e *ProcessExit) Result() driver.ExitResult {
+// ExitResult returns the exit as reported by the driver.
+func (e *ProcessExit) ExitResult() driver.ExitResult {
 	result := driver.ExitResult{ExitCode: e.Code, Signal: e.Signal, OOMKilled: e.OOMKilled}
 	if e.Error != "" {
 		result.Err = errors.New(e.Error)
@@ -66,8 +66,8 @@ func (e *ProcessExit) Result() driver.ExitResult {
 	return result
 }
 
-// Outcome returns the input of the restart policy.
-func (e *ProcessExit) Outcome() restart.Outcome {
+// RestartOutcome returns the input of the restart policy.
+func (e *ProcessExit) RestartOutcome() restart.Outcome {
 	return restart.Outcome{
 		Requested: e.Asked && !e.Failure,
 		Unhealthy: e.Asked && e.Failure,
@@ -102,9 +102,9 @@ type PendingDestroy struct {
 	Next *PendingDestroy
 }
 
-// StartsToDestroy returns the starts of which processes may be left, in the order in which the
+// PendingDestroys returns the starts of which processes may be left, in the order in which the
 // driver must destroy them.
-func (s *LocalState) StartsToDestroy() (starts []PendingDestroy) {
+func (s *LocalState) PendingDestroys() (starts []PendingDestroy) {
 	for d := s.Destroy; d != nil; d = d.Next {
 		starts = append(starts, *d)
 	}

@@ -22,8 +22,8 @@ func reportLatencies(b *testing.B, took []time.Duration) {
 	b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
 }
 
-// benchState is the state of a task after a start.
-func benchState(n int) *api.TaskState {
+// newBenchTaskState is the state of a task after a start.
+func newBenchTaskState(n int) *api.TaskState {
 	return &api.TaskState{State: "running", Restarts: uint64(n), Events: []*api.TaskEvent{
 		{Type: "Received", Time: int64(n), DisplayMessage: "Task received by client"},
 		{Type: "Task Setup", Time: int64(n), DisplayMessage: "Building Task Directory"},
@@ -34,7 +34,7 @@ func benchState(n int) *api.TaskState {
 // BenchmarkSyncWrite measures the lower bound of a write: the time that the disk needs to sync the same
 // bytes, without a store.
 func BenchmarkSyncWrite(b *testing.B) {
-	payload, err := encode(benchState(1))
+	payload, err := encode(newBenchTaskState(1))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func BenchmarkPutTaskState(b *testing.B) {
 				wg.Go(func() {
 					for i := w; i < b.N; i += writers {
 						start := time.Now()
-						if err := s.PutTaskState(fmt.Sprint(w), "web", benchState(i), state.DurabilitySync)(); err != nil {
+						if err := s.PutTaskState(fmt.Sprint(w), "web", newBenchTaskState(i), state.DurabilitySync)(); err != nil {
 							b.Error(err)
 						}
 						took[w] = append(took[w], time.Since(start))
@@ -111,14 +111,14 @@ func fillStore(b *testing.B, s *Store, n int) {
 			id := fmt.Sprintf("%08x-0000-0000-0000-000000000000", i)
 			tx.PutAllocation(&api.Allocation{
 				ID: id, Namespace: "default", JobID: "web", Job: job, NodeID: "n", EvalID: "e", ClientStatus: "running",
-				TaskStates:         map[string]*api.TaskState{"web": benchState(i)},
+				TaskStates:         map[string]*api.TaskState{"web": newBenchTaskState(i)},
 				AllocatedResources: &api.AllocatedResources{Tasks: map[string]*api.AllocatedTaskResources{"web": {}}},
 			})
-			state, err := encode(benchState(i))
+			state, err := encode(newBenchTaskState(i))
 			if err != nil {
 				b.Fatal(err)
 			}
-			tx.putLocal(taskStatesTable, id, id+"\x00web", state, nil)
+			tx.putLocalRecord(taskStatesTable, id, id+"\x00web", state, nil)
 		}
 	})
 }
@@ -160,8 +160,8 @@ func BenchmarkOpen(b *testing.B) {
 
 // BenchmarkEncode measures the time that the writer uses besides waiting for the disk.
 func BenchmarkEncode(b *testing.B) {
-	alloc := &api.Allocation{ID: "a", Namespace: "default", TaskStates: map[string]*api.TaskState{"web": benchState(1)}}
-	for name, v := range map[string]any{"job": testJob("web", 0), "allocation": allocationRecord{Alloc: alloc}, "task state": benchState(1)} {
+	alloc := &api.Allocation{ID: "a", Namespace: "default", TaskStates: map[string]*api.TaskState{"web": newBenchTaskState(1)}}
+	for name, v := range map[string]any{"job": testJob("web", 0), "allocation": allocationRecord{Alloc: alloc}, "task state": newBenchTaskState(1)} {
 		payload, err := encode(v)
 		if err != nil {
 			b.Fatal(err)

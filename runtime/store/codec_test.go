@@ -124,7 +124,7 @@ func TestEncodeDecodeRoundTrip(t *testing.T) {
 					t.Fatalf("choices %v: %v", choices, err)
 				}
 				if !reflect.DeepEqual(got.Interface(), want.Interface()) {
-					t.Fatalf("choices %v: %s", choices, difference(typ.Name(), got.Elem(), want.Elem()))
+					t.Fatalf("choices %v: %s", choices, firstDifference(typ.Name(), got.Elem(), want.Elem()))
 				}
 				again, err := encode(got.Interface())
 				if err != nil || !bytes.Equal(again, payload) {
@@ -135,7 +135,7 @@ func TestEncodeDecodeRoundTrip(t *testing.T) {
 	}
 }
 
-func TestNoStoredTypeIsReadWrong(t *testing.T) {
+func TestStoredTypesHaveNoMapOfStructs(t *testing.T) {
 	for _, zero := range storedTypes {
 		if _, ok := zero.(taskLocalRecord); ok {
 			continue // LocalState has a map of structs, but it is always nil: taskLocalRecord.Hooks replaces it
@@ -146,11 +146,11 @@ func TestNoStoredTypeIsReadWrong(t *testing.T) {
 	}
 }
 
-func TestTaskLocalLosesNothing(t *testing.T) {
+func TestTaskLocalStateRoundTrip(t *testing.T) {
 	for seed, choices := range [][]int{{0}, {1}, {2}, {3}, {0, 1, 2, 3}} {
 		var want state.LocalState
 		randomFiller{rand.New(rand.NewPCG(uint64(seed), 1)), choices}.fillValue(reflect.ValueOf(&want).Elem(), 0)
-		payload, err := encode(newTaskLocal(want))
+		payload, err := encode(newTaskLocalRecord(want))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -158,36 +158,36 @@ func TestTaskLocalLosesNothing(t *testing.T) {
 		if err := decode(payload, &l); err != nil {
 			t.Fatal(err)
 		}
-		if got := l.state(); !reflect.DeepEqual(got, want) {
-			t.Error(difference("LocalState", reflect.ValueOf(got), reflect.ValueOf(want)))
+		if got := l.localState(); !reflect.DeepEqual(got, want) {
+			t.Error(firstDifference("LocalState", reflect.ValueOf(got), reflect.ValueOf(want)))
 		}
 	}
 }
 
-// difference returns the path of the first field that differs in two values.
-func difference(path string, got, want reflect.Value) string {
+// firstDifference returns the path of the first field that differs in two values.
+func firstDifference(path string, got, want reflect.Value) string {
 	if got.Kind() == want.Kind() && got.IsValid() {
 		switch got.Kind() {
 		case reflect.Struct:
 			for i := range got.NumField() {
 				if f := got.Type().Field(i); f.IsExported() && !reflect.DeepEqual(got.Field(i).Interface(), want.Field(i).Interface()) {
-					return difference(path+"."+f.Name, got.Field(i), want.Field(i))
+					return firstDifference(path+"."+f.Name, got.Field(i), want.Field(i))
 				}
 			}
 		case reflect.Pointer, reflect.Interface:
 			if !got.IsNil() && !want.IsNil() {
-				return difference(path, got.Elem(), want.Elem())
+				return firstDifference(path, got.Elem(), want.Elem())
 			}
 		case reflect.Slice:
 			for i := range min(got.Len(), want.Len()) {
 				if !reflect.DeepEqual(got.Index(i).Interface(), want.Index(i).Interface()) {
-					return difference(fmt.Sprintf("%s[%d]", path, i), got.Index(i), want.Index(i))
+					return firstDifference(fmt.Sprintf("%s[%d]", path, i), got.Index(i), want.Index(i))
 				}
 			}
 		case reflect.Map:
 			for _, key := range want.MapKeys() {
 				if g := got.MapIndex(key); g.IsValid() && !reflect.DeepEqual(g.Interface(), want.MapIndex(key).Interface()) {
-					return difference(fmt.Sprintf("%s[%v]", path, key), g, want.MapIndex(key))
+					return firstDifference(fmt.Sprintf("%s[%v]", path, key), g, want.MapIndex(key))
 				}
 			}
 		}

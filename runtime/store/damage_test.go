@@ -23,9 +23,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
-// sampleFile makes a state file with a record of every kind, and returns the bytes and the content of the
+// newSampleStateFile makes a state file with a record of every kind, and returns the bytes and the content of the
 // file.
-func sampleFile(t testing.TB) ([]byte, map[recordKey]any) {
+func newSampleStateFile(t testing.TB) ([]byte, map[recordKey]any) {
 	t.Helper()
 	s := openStore(t, tempStatePath(t))
 	for i := range 6 {
@@ -74,9 +74,9 @@ func storeContent(s *Store) map[recordKey]any {
 	return all
 }
 
-// openDamaged opens a damaged file. It checks that the store has no record that was not stored, that missing
+// openDamagedFile opens a damaged file. It checks that the store has no record that was not stored, that missing
 // records are reported, and that the store works.
-func openDamaged(t *testing.T, name string, text []byte, want map[recordKey]any) (missing int) {
+func openDamagedFile(t *testing.T, name string, text []byte, want map[recordKey]any) (missing int) {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "store-test-") // a tmpfs is faster: the test writes many files and does not test the disk
 	if err != nil {
@@ -98,7 +98,7 @@ func openDamaged(t *testing.T, name string, text []byte, want map[recordKey]any)
 	}
 	for key, obj := range have {
 		if !reflect.DeepEqual(obj, want[key]) {
-			t.Errorf("%s: %s %q is not what it was: %s", name, key.table, key.key, difference("", reflect.ValueOf(obj), reflect.ValueOf(want[key])))
+			t.Errorf("%s: %s %q is not what it was: %s", name, key.table, key.key, firstDifference("", reflect.ValueOf(obj), reflect.ValueOf(want[key])))
 		}
 	}
 	missing = len(want) - len(have)
@@ -129,19 +129,19 @@ func openDamaged(t *testing.T, name string, text []byte, want map[recordKey]any)
 
 func TestTruncatedFile(t *testing.T) {
 	t.Parallel()
-	text, want := sampleFile(t)
+	text, want := newSampleStateFile(t)
 	if len(text) < 20*pageSize {
 		t.Fatalf("the sample has only %d bytes", len(text))
 	}
 	for cut := 0; cut < len(text); cut += pageSize {
-		openDamaged(t, fmt.Sprintf("cut to %d of %d", cut, len(text)), text[:cut], want)
+		openDamagedFile(t, fmt.Sprintf("cut to %d of %d", cut, len(text)), text[:cut], want)
 	}
-	openDamaged(t, "cut within a page", text[:5*pageSize+17], want)
+	openDamagedFile(t, "cut within a page", text[:5*pageSize+17], want)
 }
 
 func TestFlippedBits(t *testing.T) {
 	t.Parallel()
-	text, want := sampleFile(t)
+	text, want := newSampleStateFile(t)
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
@@ -161,16 +161,16 @@ func TestFlippedBits(t *testing.T) {
 			bad[bit/8] ^= 1 << (bit % 8)
 			flippedBits = append(flippedBits, bit)
 		}
-		lost += openDamaged(t, fmt.Sprintf("seed %d, bits %v", seed, flippedBits), bad, want)
+		lost += openDamagedFile(t, fmt.Sprintf("seed %d, bits %v", seed, flippedBits), bad, want)
 	}
 	if lost == 0 {
 		t.Error("nothing was lost at all, so nothing was tested")
 	}
 }
 
-// eachTable calls f for each table in a state file, with the position of the table's name and, if the table
+// forEachTable calls f for each table in a state file, with the position of the table's name and, if the table
 // is stored inline, of its page.
-func eachTable(t *testing.T, text []byte, f func(name string, at, page int)) {
+func forEachTable(t *testing.T, text []byte, f func(name string, at, page int)) {
 	t.Helper()
 	h, err := readMetaPage(bytes.NewReader(text))
 	if err != nil {
@@ -178,12 +178,12 @@ func eachTable(t *testing.T, text []byte, f func(name string, at, page int)) {
 	}
 	le, list := binary.LittleEndian, int(h.root)*pageSize
 	for i := range int(le.Uint16(text[list+10:])) {
-		element := list + pageHeader + i*elementHeader
+		element := list + pageHeaderSize + i*elementHeaderSize
 		at := element + int(le.Uint32(text[element+4:]))
 		value := at + int(le.Uint32(text[element+8:]))
 		page := 0
 		if le.Uint64(text[value:]) == 0 {
-			page = value + bucketHeader
+			page = value + bucketHeaderSize
 		}
 		f(string(text[at:value]), at, page)
 	}
@@ -192,13 +192,13 @@ func eachTable(t *testing.T, text []byte, f func(name string, at, page int)) {
 // The name of a table and the number of its records have no checksum in the file.
 func TestDamagedTableList(t *testing.T) {
 	t.Parallel()
-	text, want := sampleFile(t)
+	text, want := newSampleStateFile(t)
 	inlineTables := 0
-	eachTable(t, text, func(name string, at, page int) {
+	forEachTable(t, text, func(name string, at, page int) {
 		for i := range name {
 			bad := bytes.Clone(text)
 			bad[at+i] ^= 1 << (i % 8)
-			if missing := openDamaged(t, fmt.Sprintf("letter %d of %s", i, name), bad, want); missing > 0 {
+			if missing := openDamagedFile(t, fmt.Sprintf("letter %d of %s", i, name), bad, want); missing > 0 {
 				t.Errorf("letter %d of %s: %d records are missing", i, name, missing)
 			}
 		}
@@ -206,7 +206,7 @@ func TestDamagedTableList(t *testing.T) {
 			inlineTables++
 			bad := bytes.Clone(text)
 			bad[page+10] = 0
-			openDamaged(t, "no records in "+name, bad, want)
+			openDamagedFile(t, "no records in "+name, bad, want)
 		}
 	})
 	if inlineTables == 0 {
@@ -222,7 +222,7 @@ func TestFilesThatAreNoDatabase(t *testing.T) {
 		"zeros":       make([]byte, 10*pageSize),
 		"ones":        bytes.Repeat([]byte{0xff}, 10*pageSize),
 	} {
-		openDamaged(t, name, text, nil)
+		openDamagedFile(t, name, text, nil)
 	}
 }
 
@@ -239,7 +239,7 @@ func TestDamagedFileIsKept(t *testing.T) {
 		}
 		before := s.Index()
 		s = openStore(t, path)
-		if s.Index() <= before || s.Index() < lostIndexJump {
+		if s.Index() <= before || s.Index() < lostIndexIncrement {
 			t.Errorf("index %d after %d", s.Index(), before)
 		}
 		d := s.Damage()
@@ -399,7 +399,7 @@ func TestLostIndexNeverGoesBack(t *testing.T) {
 	s.Close()
 	editRecord(t, s.file.path, metaBucket, indexKey, func(b []byte) []byte { b[20] ^= 1; return b })
 	s = openStore(t, s.file.path)
-	if s.Index() < lostIndexJump || s.Snapshot().TableIndex(nil, Jobs) != s.Index() {
+	if s.Index() < lostIndexIncrement || s.Snapshot().TableIndex(nil, Jobs) != s.Index() {
 		t.Errorf("index %d, of jobs %d", s.Index(), s.Snapshot().TableIndex(nil, Jobs))
 	}
 	was := s.Index()
@@ -531,7 +531,7 @@ func TestUnfinishedFilesAreRemoved(t *testing.T) {
 	path := s.file.path
 	// These files remain after a crash between the two links of a new file, and after a crash while the file
 	// is written.
-	if err := errors.Join(os.Link(path, path+temporaryFileInfix+"1"), os.WriteFile(path+temporaryFileInfix+"2", nil, 0o600)); err != nil {
+	if err := errors.Join(os.Link(path, path+temporaryNameInfix+"1"), os.WriteFile(path+temporaryNameInfix+"2", nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	s = openStore(t, path)
@@ -657,7 +657,7 @@ func TestDiskFull(t *testing.T) {
 
 // On a full disk a damaged file is read, and it is rebuilt when there is space.
 func TestDamageOnAFullDisk(t *testing.T) {
-	text, want := sampleFile(t)
+	text, want := newSampleStateFile(t)
 	dir := mountSmallTmpfs(t, "4m")
 	path := filepath.Join(dir, "state.db")
 	if err := os.WriteFile(path, text, 0o600); err != nil {
@@ -772,14 +772,14 @@ func FuzzScan(f *testing.F) {
 		copy(bad[int(at)%len(bad):], patch)
 		// Meta pages get a valid checksum, so that the fuzzer reaches the other pages.
 		for id := range 2 {
-			m := bad[id*pageSize+pageHeader:]
+			m := bad[id*pageSize+pageHeaderSize:]
 			checksum := fnv.New64a()
 			checksum.Write(m[:56])
 			binary.LittleEndian.PutUint64(m[56:], checksum.Sum64())
 		}
 		visited := 0
 		faults := scanPages(bytes.NewReader(bad), int64(len(bad)), func(string, []byte, []byte) { visited++ })
-		if visited > len(bad)/elementHeader {
+		if visited > len(bad)/elementHeaderSize {
 			t.Errorf("%d records in %d bytes", visited, len(bad))
 		}
 		if len(faults) > 0 {
@@ -823,7 +823,7 @@ func TestUnreadableLocalRecordIsQuarantined(t *testing.T) {
 		read     func(Reader) (bool, error)
 		complete bool // the test stores complete records, which can be decoded and are rejected by CheckRecord
 	}{
-		{taskLocalsTable, allocID + "\x00web", func(r Reader) (bool, error) { _, ok, err := r.TaskLocal(allocID, "web"); return ok, err }, false},
+		{taskLocalsTable, allocID + "\x00web", func(r Reader) (bool, error) { _, ok, err := r.TaskLocalState(allocID, "web"); return ok, err }, false},
 		{taskStatesTable, allocID + "\x00web", func(r Reader) (bool, error) { s, err := r.TaskState(allocID, "web"); return s != nil, err }, false},
 		{allocLocalsTable, allocID, func(r Reader) (bool, error) { c, err := r.CheckResults(allocID); return c != nil, err }, false},
 		{agentMetaTable, "hook_debt/x", func(r Reader) (bool, error) { return r.Meta("hook_debt/x", new(api.Job)) }, false},

@@ -58,13 +58,13 @@ func (f *eventFeed) add(changes [][]Event) {
 	f.eventsAdded = make(chan struct{})
 }
 
-// maxEvents limits the number of events that are kept if changes are large: each event may hold the only
+// maxFeedEvents limits the number of events that are kept if changes are large: each event may hold the only
 // reference to a version of an object.
-const maxEvents = 1 << 11
+const maxFeedEvents = 1 << 11
 
 // isOverLimit reports whether the oldest change must be dropped.
 func (f *eventFeed) isOverLimit() bool {
-	return len(f.eventsByChange) > f.maxChanges || f.eventCount > maxEvents && len(f.eventsByChange) > 1
+	return len(f.eventsByChange) > f.maxChanges || f.eventCount > maxFeedEvents && len(f.eventsByChange) > 1
 }
 
 // Subscription is one reader of the feed. It need not be closed.

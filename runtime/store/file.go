@@ -145,13 +145,13 @@ func (f *stateFile) releasePages() {
 // file can no longer be written, a new file is made from these records. After an error the stored state is
 // unchanged.
 func (f *stateFile) writeOps(ops []bucketWrite, all func(yield func(bucketWrite) bool)) error {
-	if err := f.tryWrite(ops, all); err != nil {
+	if err := f.tryWriteOps(ops, all); err != nil {
 		return fmt.Errorf("write state file %s: %w", f.path, err)
 	}
 	return nil
 }
 
-func (f *stateFile) tryWrite(ops []bucketWrite, all func(yield func(bucketWrite) bool)) error {
+func (f *stateFile) tryWriteOps(ops []bucketWrite, all func(yield func(bucketWrite) bool)) error {
 	atPath, err := f.isAtPath()
 	if err != nil {
 		return err
@@ -210,7 +210,7 @@ func (f *stateFile) applyOps(ops []bucketWrite) (err error) {
 	id := uint64(tx.ID())
 	f.mappedBytes = tx.Size() // pages that the transaction adds are not mapped yet
 	for _, o := range ops {
-		if err := putOp(tx, o); err != nil {
+		if err := applyOp(tx, o); err != nil {
 			return errors.Join(err, tx.Rollback())
 		}
 	}
@@ -225,7 +225,7 @@ func (f *stateFile) applyOps(ops []bucketWrite) (err error) {
 	return nil
 }
 
-func putOp(tx *bolt.Tx, o bucketWrite) error {
+func applyOp(tx *bolt.Tx, o bucketWrite) error {
 	b, err := tx.CreateBucketIfNotExists([]byte(o.bucket))
 	if err != nil {
 		return fmt.Errorf("table %s: %w", o.bucket, err)
@@ -239,12 +239,12 @@ func putOp(tx *bolt.Tx, o bucketWrite) error {
 	return nil
 }
 
-// temporaryFileInfix is a part of the names of temporary files. A crash can leave such files.
-const temporaryFileInfix = ".new-"
+// temporaryNameInfix is a part of the names of temporary files. A crash can leave such files.
+const temporaryNameInfix = ".new-"
 
 // removeTemporaryFiles removes temporary files that a crash has left. The file must be locked.
 func (f *stateFile) removeTemporaryFiles() error {
-	names, err := filepath.Glob(escapeGlob(f.path) + temporaryFileInfix + "*")
+	names, err := filepath.Glob(escapeGlob(f.path) + temporaryNameInfix + "*")
 	for _, name := range names {
 		err = errors.Join(err, os.Remove(name))
 	}
@@ -254,7 +254,7 @@ func (f *stateFile) removeTemporaryFiles() error {
 // rebuild writes all records into a new file and replaces the old file by it. Until the replacement the old
 // file is unchanged.
 func (f *stateFile) rebuild(all func(yield func(bucketWrite) bool)) (err error) {
-	handle, err := os.CreateTemp(filepath.Dir(f.path), filepath.Base(f.path)+temporaryFileInfix+"*")
+	handle, err := os.CreateTemp(filepath.Dir(f.path), filepath.Base(f.path)+temporaryNameInfix+"*")
 	if err != nil {
 		return err
 	}
@@ -271,7 +271,7 @@ func (f *stateFile) rebuild(all func(yield func(bucketWrite) bool)) (err error) 
 	if err := rebuilt.openDatabase(handle); err != nil {
 		return err
 	}
-	if err := rebuilt.writeAll(all); err != nil {
+	if err := rebuilt.writeAllRecords(all); err != nil {
 		return err
 	}
 	if err := f.renameToPath(temporary); err != nil {
@@ -315,8 +315,8 @@ func syncDir(name string) error {
 	return errors.Join(dir.Sync(), dir.Close())
 }
 
-// writeAll writes all records, in transactions of about four megabytes.
-func (f *stateFile) writeAll(all func(yield func(bucketWrite) bool)) error {
+// writeAllRecords writes all records, in transactions of about four megabytes.
+func (f *stateFile) writeAllRecords(all func(yield func(bucketWrite) bool)) error {
 	const batchBytes = 4 << 20
 	var ops []bucketWrite
 	var err error
@@ -333,9 +333,9 @@ func (f *stateFile) writeAll(all func(yield func(bucketWrite) bool)) error {
 	return f.applyOps(ops)
 }
 
-// keepDamaged gives a damaged file a second name, under which it can be inspected after a new file has
+// keepDamagedFile gives a damaged file a second name, under which it can be inspected after a new file has
 // replaced it. The last three damaged files are kept.
-func keepDamaged(path string, now time.Time) (string, error) {
+func keepDamagedFile(path string, now time.Time) (string, error) {
 	const maxKeptFiles = 3
 	name := path + ".damaged-" + now.UTC().Format(damagedTimeFormat)
 	if err := os.Link(path, name); err != nil {
@@ -353,7 +353,7 @@ func keepDamaged(path string, now time.Time) (string, error) {
 // damagedTimeFormat is the format of the time in the names of damaged files.
 const damagedTimeFormat = "20060102T150405.000"
 
-// damagedFiles returns the damaged files that keepDamaged has kept, oldest first.
+// damagedFiles returns the damaged files that keepDamagedFile has kept, oldest first.
 func damagedFiles(path string) []string {
 	names, err := filepath.Glob(escapeGlob(path) + ".damaged-*") // sorted
 	if err != nil {

@@ -71,7 +71,7 @@ func Inspect(path string) (*Contents, error) {
 	txn := s.mem.Txn(false)
 	_, err = scanFile(handle, func(bucket string, k, value []byte) {
 		home, r, err := tableOfRecord(bucket, string(k), value)
-		kind := tableDefOf[Table(home)]
+		kind := tableDefsByTable[Table(home)]
 		if kind == nil || err != nil {
 			return
 		}
@@ -82,7 +82,7 @@ func Inspect(path string) (*Contents, error) {
 		box, _, err := decodeEnvelope(r.payload)
 		c.Records = append(c.Records, &Record{
 			Table: kind.table, Key: readableKey(string(k)), Index: r.index, Bytes: len(value), object: object,
-			isSealed: err == nil && box != nil && !isPlainBox(box),
+			isSealed: err == nil && box != nil && !isPlaintextBox(box),
 		})
 	})
 	slices.SortStableFunc(c.Records, func(a, b *Record) int {
@@ -133,7 +133,7 @@ func (r *Record) Redacted() (any, error) {
 			return nil, fmt.Errorf("read %s %q: %w", r.Table, r.Key, err)
 		}
 		if l, ok := v.(*taskLocalRecord); ok {
-			v = l.state()
+			v = l.localState()
 		}
 		object = v
 	}
@@ -169,7 +169,7 @@ func isSecret(name string) bool { return secretFields[name] || secretNamePattern
 
 // redactValue returns the redacted form of v as encoding/json would decode it, and nil if v is empty.
 func redactValue(v reflect.Value) any {
-	if t, ok := timeOfValue(v); ok {
+	if t, ok := asTime(v); ok {
 		if t.IsZero() {
 			return nil
 		}
@@ -190,24 +190,24 @@ func redactValue(v reflect.Value) any {
 				add(fields, f.Name, v.Field(i))
 			}
 		}
-		return nilIfEmpty(fields, len(fields))
+		return valueOrNilIfEmpty(fields, len(fields))
 	case reflect.Map:
 		fields := make(map[string]any)
 		for _, key := range v.MapKeys() {
 			add(fields, fmt.Sprint(key.Interface()), v.MapIndex(key))
 		}
-		return nilIfEmpty(fields, len(fields))
+		return valueOrNilIfEmpty(fields, len(fields))
 	case reflect.Slice:
 		if v.Type().Elem().Kind() == reflect.Uint8 {
-			return nilIfEmpty(fmt.Sprintf("%d bytes", v.Len()), v.Len())
+			return valueOrNilIfEmpty(fmt.Sprintf("%d bytes", v.Len()), v.Len())
 		}
 		elements := make([]any, 0, v.Len())
 		for i := range v.Len() {
 			elements = append(elements, redactValue(v.Index(i)))
 		}
-		return nilIfEmpty(elements, len(elements))
+		return valueOrNilIfEmpty(elements, len(elements))
 	case reflect.String:
-		return nilIfEmpty(v.String(), v.Len())
+		return valueOrNilIfEmpty(v.String(), v.Len())
 	}
 	if v.IsZero() {
 		return nil
@@ -215,7 +215,7 @@ func redactValue(v reflect.Value) any {
 	return v.Interface()
 }
 
-func timeOfValue(v reflect.Value) (time.Time, bool) {
+func asTime(v reflect.Value) (time.Time, bool) {
 	if !v.IsValid() || v.Kind() != reflect.Struct {
 		return time.Time{}, false
 	}
@@ -223,7 +223,7 @@ func timeOfValue(v reflect.Value) (time.Time, bool) {
 	return t, ok
 }
 
-func nilIfEmpty(v any, n int) any {
+func valueOrNilIfEmpty(v any, n int) any {
 	if n == 0 {
 		return nil
 	}
@@ -238,15 +238,15 @@ func add(fields map[string]any, name string, v reflect.Value) {
 		return
 	}
 	if isSecret(name) {
-		plain = hideStrings(plain)
+		plain = redactStrings(plain)
 	}
 	fields[name] = plain
 }
 
-func hideStrings(plain any) any {
+func redactStrings(plain any) any {
 	if m, ok := plain.(map[string]any); ok {
 		for key, value := range m {
-			m[key] = hideStrings(value)
+			m[key] = redactStrings(value)
 		}
 		return m
 	}

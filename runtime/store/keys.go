@@ -34,7 +34,7 @@ func (e *KeyFileError) Unwrap() error { return e.Cause }
 func (s *sealer) loadKeys() {
 	switch {
 	case s.temporaryKeys:
-		s.ring.Store(keyring.New())
+		s.keyring.Store(keyring.New())
 	case s.keyFile != "":
 		ring, opened, err := keyring.Load(s.keyFile)
 		if opened {
@@ -44,7 +44,7 @@ func (s *sealer) loadKeys() {
 			s.setKeyFileErr(&KeyFileError{s.keyFile, err})
 			return
 		}
-		s.ring.Store(ring)
+		s.keyring.Store(ring)
 	}
 }
 
@@ -60,7 +60,7 @@ func (s *sealer) createKeys() {
 		return
 	}
 	s.setKeyFileErr(nil)
-	s.ring.Store(ring)
+	s.keyring.Store(ring)
 }
 
 // maxLoggedSealedErrors is the maximum number of log lines for records that cannot be opened.
@@ -90,7 +90,7 @@ func (s *Store) logSealedErrors() {
 // encryptPlainRecords rebuilds the state file if it has secrets that are not encrypted. If only these records
 // were changed, the free pages of the file would contain the secrets for some time.
 func (s *Store) encryptPlainRecords() {
-	if !s.sealer.hasPlainSecrets || s.sealer.ring.Load() == nil {
+	if !s.sealer.hasPlainSecrets || s.sealer.keyring.Load() == nil {
 		return
 	}
 	if err := s.file.rebuild(s.allRecords(s.mem.Txn(false))); err != nil {
@@ -103,7 +103,7 @@ func (s *Store) encryptPlainRecords() {
 
 // warnUnencryptedCopies logs the names of damaged files that were kept before the state was encrypted.
 func (s *Store) warnUnencryptedCopies() {
-	if kept := damagedFiles(s.file.path); s.sealer.hasPlainSecrets && s.sealer.ring.Load() != nil && len(kept) > 0 {
+	if kept := damagedFiles(s.file.path); s.sealer.hasPlainSecrets && s.sealer.keyring.Load() != nil && len(kept) > 0 {
 		s.logger.Warn("damaged state files that were kept can hold secrets that are not encrypted: remove them when they are no longer needed", "files", kept)
 	}
 }
@@ -131,7 +131,7 @@ func (s *Store) Keys() ([]*api.RootKeyMeta, error) {
 	if err := s.KeyFileErr(); err != nil {
 		return nil, err
 	}
-	if ring := s.sealer.ring.Load(); ring != nil {
+	if ring := s.sealer.keyring.Load(); ring != nil {
 		return ring.Keys(), nil
 	}
 	return nil, ErrNoKeyFile
@@ -142,7 +142,7 @@ func (s *Store) Keys() ([]*api.RootKeyMeta, error) {
 func (s *Store) RotateKeys(ctx context.Context, full bool) (*api.RootKeyMeta, error) {
 	var newKey *api.RootKeyMeta
 	err := s.runExclusive(ctx, func() error {
-		ring := s.sealer.ring.Load()
+		ring := s.sealer.keyring.Load()
 		lost := s.KeyFileErr()
 		switch {
 		case lost == nil && ring == nil:
@@ -178,7 +178,7 @@ func (s *Store) RemoveKey(ctx context.Context, id string, force bool) error {
 		if err := s.KeyFileErr(); err != nil {
 			return err
 		}
-		ring := s.sealer.ring.Load()
+		ring := s.sealer.keyring.Load()
 		if ring == nil {
 			return ErrNoKeyFile
 		}
@@ -215,7 +215,7 @@ func (s *sealer) saveKeys(ring *keyring.Ring) error {
 			return fmt.Errorf("write key file %s: %w", s.keyFile, err)
 		}
 	}
-	s.ring.Store(ring)
+	s.keyring.Store(ring)
 	return nil
 }
 

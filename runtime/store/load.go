@@ -16,16 +16,16 @@ import (
 )
 
 const (
-	// allTablesRow is the row of tableIndexes that has the index of the whole state.
+	// allTablesRow is the row of tableIndexTable that has the index of the whole state.
 	allTablesRow Table = "everything"
 
 	metaBucket       = "meta"
 	indexKey         = "index"
 	quarantineBucket = "quarantine"
 
-	// lostIndexJump is the minimum by which the index increases when the record of the index is lost: clients
+	// lostIndexIncrement is the minimum by which the index increases when the record of the index is lost: clients
 	// that have seen a higher index would block forever.
-	lostIndexJump = 1 << 20
+	lostIndexIncrement = 1 << 20
 )
 
 // Damage describes a part of the state that could not be read.
@@ -190,7 +190,7 @@ func (s *Store) open() error {
 // each update writes the file again.
 func (s *Store) rebuildDamaged(faults []unreadablePart) {
 	if len(faults) > 0 { // if the pages have no faults, the quarantine has every unreadable record
-		name, err := keepDamaged(s.file.path, time.Now())
+		name, err := keepDamagedFile(s.file.path, time.Now())
 		if err != nil {
 			s.logger.Error("damaged state file cannot be kept", "error", err)
 		}
@@ -209,8 +209,8 @@ func (s *Store) addDamage(d Damage) {
 	s.damagedParts = append(s.damagedParts, d)
 }
 
-// loader reads the records of the file into memory.
-type loader struct {
+// stateLoader reads the records of the file into memory.
+type stateLoader struct {
 	store         *Store
 	mem           *memdb.Txn
 	jobs          map[string]*api.Job
@@ -227,7 +227,7 @@ type loadedAllocation struct {
 
 // load reads the file into memory.
 func (s *Store) load(handle *os.File) ([]unreadablePart, error) {
-	l := &loader{
+	l := &stateLoader{
 		store:         s,
 		mem:           s.mem.Txn(true),
 		jobs:          make(map[string]*api.Job),
@@ -248,7 +248,7 @@ func (s *Store) load(handle *os.File) ([]unreadablePart, error) {
 }
 
 // loadRecord loads one record of the file.
-func (l *loader) loadRecord(bucket string, k, value []byte) {
+func (l *stateLoader) loadRecord(bucket string, k, value []byte) {
 	key := string(k)
 	home, r, err := tableOfRecord(bucket, key, value)
 	if home != bucket && !l.reportedNames[bucket] {
@@ -256,12 +256,12 @@ func (l *loader) loadRecord(bucket string, k, value []byte) {
 		l.store.addDamage(Damage{Table: Table(home), Cause: fmt.Sprintf("the file calls it %q", bucket)})
 	}
 	bucket = home
-	if !slices.Contains(bucketNames, bucket) && isIntact(err) {
+	if !slices.Contains(bucketNames, bucket) && isRecordIntact(err) {
 		l.store.unknownRecords = append(l.store.unknownRecords, bucketWrite{bucket, key, slices.Clone(value)})
 		return
 	}
 	if err == nil {
-		err = l.loadIntact(bucket, key, tableDefOf[Table(bucket)], r, value)
+		err = l.loadIntactRecord(bucket, key, tableDefsByTable[Table(bucket)], r, value)
 	}
 	if err != nil {
 		l.quarantineRecord(bucket, key, value, err)
@@ -274,26 +274,26 @@ func (l *loader) loadRecord(bucket string, k, value []byte) {
 // a record includes the name: a record in an unknown table may belong to a table whose name is damaged.
 func tableOfRecord(bucket, key string, value []byte) (home string, r fileRecord, err error) {
 	r, err = decodeRecord(bucket, key, value)
-	if isIntact(err) || slices.Contains(bucketNames, bucket) {
+	if isRecordIntact(err) || slices.Contains(bucketNames, bucket) {
 		return bucket, r, err
 	}
 	for _, name := range bucketNames {
-		if r, err := decodeRecord(name, key, value); isIntact(err) {
+		if r, err := decodeRecord(name, key, value); isRecordIntact(err) {
 			return name, r, err
 		}
 	}
 	return bucket, r, err
 }
 
-// isIntact reports whether the error of [decodeRecord] means that the record is undamaged. Such a record may
+// isRecordIntact reports whether the error of [decodeRecord] means that the record is undamaged. Such a record may
 // have been written by a newer build.
-func isIntact(err error) bool {
+func isRecordIntact(err error) bool {
 	var schemaErr *SchemaError
 	return err == nil || errors.As(err, &schemaErr)
 }
 
-// loadIntact loads a record whose checksum is valid.
-func (l *loader) loadIntact(bucket, key string, k *tableDef, r fileRecord, value []byte) error {
+// loadIntactRecord loads a record whose checksum is valid.
+func (l *stateLoader) loadIntactRecord(bucket, key string, k *tableDef, r fileRecord, value []byte) error {
 	switch {
 	case bucket == metaBucket:
 		if key != indexKey {
@@ -310,10 +310,10 @@ func (l *loader) loadIntact(bucket, key string, k *tableDef, r fileRecord, value
 		if err != nil {
 			return err
 		}
-		if box == nil || isPlainBox(box) {
+		if box == nil || isPlaintextBox(box) {
 			l.store.sealer.hasPlainSecrets = true
 		} else if _, err := l.store.sealer.openBox(bucket, key, box); err != nil {
-			l.store.sealer.keepUnopened(fmt.Sprintf("quarantined record %q", readableKey(key)), box, err)
+			l.store.sealer.recordUnopenedSecret(fmt.Sprintf("quarantined record %q", readableKey(key)), box, err)
 		}
 		l.store.quarantinedRecords[key] = slices.Clone(value)
 		return nil
@@ -354,16 +354,16 @@ func (l *loader) loadIntact(bucket, key string, k *tableDef, r fileRecord, value
 
 // openSecrets decrypts the box (the sealed part) of a record, and adds the secrets to the record's object. A
 // box that cannot be opened is kept.
-func (l *loader) openSecrets(t Table, key string, obj any, box []byte) error {
+func (l *stateLoader) openSecrets(t Table, key string, obj any, box []byte) error {
 	s := l.store.sealer
 	var secret []byte
 	var unopened *unopenedSecret
 	if box != nil {
 		var err error
 		if secret, err = s.openBox(string(t), key, box); err != nil {
-			unopened = s.keepUnopened(fmt.Sprintf("%s %q", recordName(t), readableKey(key)), box, err)
+			unopened = s.recordUnopenedSecret(fmt.Sprintf("%s %q", recordName(t), readableKey(key)), box, err)
 		}
-		s.hasPlainSecrets = s.hasPlainSecrets || isPlainBox(box)
+		s.hasPlainSecrets = s.hasPlainSecrets || isPlaintextBox(box)
 	}
 	switch o := obj.(type) {
 	case *api.Variable:
@@ -395,7 +395,7 @@ func (l *loader) openSecrets(t Table, key string, obj any, box []byte) error {
 var errRecordOfOtherKey = errors.New("it is the record of another key")
 
 // quarantineRecord moves an unreadable record into the quarantine bucket.
-func (l *loader) quarantineRecord(bucket, key string, value []byte, cause error) {
+func (l *stateLoader) quarantineRecord(bucket, key string, value []byte, cause error) {
 	d := Damage{Table: Table(bucket), Key: key, Cause: cause.Error()}
 	if bucket != quarantineBucket && bucket != metaBucket {
 		name := bucket + "\x00" + key
@@ -408,7 +408,7 @@ func (l *loader) quarantineRecord(bucket, key string, value []byte, cause error)
 }
 
 // loadAllocations loads the allocations with their jobs, and lets them share equal values.
-func (l *loader) loadAllocations() {
+func (l *stateLoader) loadAllocations() {
 	loaded := Reader{beginRead: func() *memdb.Txn { return l.mem }}
 	dedup := interner{strings: make(map[string]string)}
 	known := l.store.jobs
@@ -466,7 +466,7 @@ func addTaskStates(a *api.Allocation, from Reader) {
 }
 
 // setIndexes sets the indexes to the stored ones, or to higher ones if the stored indexes are not reliable.
-func (l *loader) setIndexes(isSound bool) {
+func (l *stateLoader) setIndexes(isSound bool) {
 	s := l.store
 	tables := make(map[Table]uint64)
 	if isSound && l.storedIndexes != nil && l.storedIndexes.Index >= l.highestIndex {
@@ -477,7 +477,7 @@ func (l *loader) setIndexes(isSound bool) {
 	} else if !isSound || l.highestIndex > 0 || len(s.damagedParts) > 0 {
 		// The time in microseconds is higher than any index of an agent that makes less than a million
 		// changes per second.
-		s.index = max(l.highestIndex+lostIndexJump, uint64(time.Now().UnixMicro()))
+		s.index = max(l.highestIndex+lostIndexIncrement, uint64(time.Now().UnixMicro()))
 		for _, k := range tableDefs {
 			if k.hasIndex {
 				tables[k.table] = s.index
@@ -489,16 +489,16 @@ func (l *loader) setIndexes(isSound bool) {
 	}
 	tables[allTablesRow] = s.index
 	for table, index := range tables {
-		if err := l.mem.Insert(tableIndexes, &indexRow{table, index}); err != nil {
+		if err := l.mem.Insert(tableIndexTable, &tableIndexRow{table, index}); err != nil {
 			s.addDamage(Damage{Table: metaBucket, Cause: err.Error()})
 		}
 	}
 }
 
-// indexRecord returns the write operation that stores all indexes of mem in one record.
-func indexRecord(mem *memdb.Txn) (bucketWrite, error) {
+// encodeIndexRecord returns the write operation that stores all indexes of mem in one record.
+func encodeIndexRecord(mem *memdb.Txn) (bucketWrite, error) {
 	x := tableIndexRecord{Tables: make(map[string]uint64)}
-	for _, row := range listRows[indexRow](Reader{beginRead: func() *memdb.Txn { return mem }}, nil, tableIndexes, "id_prefix", "") {
+	for _, row := range listRows[tableIndexRow](Reader{beginRead: func() *memdb.Txn { return mem }}, nil, tableIndexTable, "id_prefix", "") {
 		if row.table == allTablesRow {
 			x.Index = row.index
 		} else {

@@ -30,7 +30,7 @@ type taskLocalRecord struct {
 	Hooks map[string]*state.HookState // Hooks replaces the field Hooks of the embedded LocalState
 }
 
-func newTaskLocal(local state.LocalState) taskLocalRecord {
+func newTaskLocalRecord(local state.LocalState) taskLocalRecord {
 	l := taskLocalRecord{LocalState: local}
 	if local.Hooks != nil {
 		l.Hooks = make(map[string]*state.HookState, len(local.Hooks))
@@ -41,7 +41,7 @@ func newTaskLocal(local state.LocalState) taskLocalRecord {
 	return l
 }
 
-func (l taskLocalRecord) state() state.LocalState {
+func (l taskLocalRecord) localState() state.LocalState {
 	local := l.LocalState
 	if l.Hooks != nil {
 		local.Hooks = make(map[string]state.HookState, len(l.Hooks))
@@ -63,14 +63,14 @@ var maxCommitDelay = [...]time.Duration{
 
 // PutTaskState stores the state of a task with its events. An unchanged state is not
 // written again.
-func (s *Store) PutTaskState(allocID, task string, status *api.TaskState, durability state.Durability) state.WaitFunc {
-	return s.putLocals(allocID, task, durability, localWrite{taskStatesTable, newTaskState(status)})
+func (s *Store) PutTaskState(allocID, task string, status *api.TaskState, durability state.Durability) state.WaitDurableFunc {
+	return s.putLocalRecords(allocID, task, durability, localWrite{taskStatesTable, newTaskState(status)})
 }
 
 // PutTask stores in one commit the local state of a task, which the next agent needs to restore the task, and
 // its task state: after a crash either both are stored or neither. Unchanged records are not written again.
-func (s *Store) PutTask(allocID, task string, local state.LocalState, status *api.TaskState, durability state.Durability) state.WaitFunc {
-	return s.putLocals(allocID, task, durability, localWrite{taskLocalsTable, local}, localWrite{taskStatesTable, newTaskState(status)})
+func (s *Store) PutTask(allocID, task string, local state.LocalState, status *api.TaskState, durability state.Durability) state.WaitDurableFunc {
+	return s.putLocalRecords(allocID, task, durability, localWrite{taskLocalsTable, local}, localWrite{taskStatesTable, newTaskState(status)})
 }
 
 // localWrite is a value to be stored as a task's record in a table.
@@ -79,9 +79,9 @@ type localWrite struct {
 	value any
 }
 
-func (s *Store) putLocals(allocID, task string, durability state.Durability, records ...localWrite) state.WaitFunc {
+func (s *Store) putLocalRecords(allocID, task string, durability state.Durability, records ...localWrite) state.WaitDurableFunc {
 	key := allocID + "\x00" + task
-	failed := func(err error) state.WaitFunc { return func() error { return err } }
+	failed := func(err error) state.WaitDurableFunc { return func() error { return err } }
 	encoded := make([]localRecord, len(records))
 	for i, r := range records {
 		var err error
@@ -97,7 +97,7 @@ func (s *Store) putLocals(allocID, task string, durability state.Durability, rec
 	}
 	r, err := s.enqueue(func(tx *Txn) error {
 		for i, r := range records {
-			tx.putLocal(r.table, allocID, key, encoded[i].payload, encoded[i].secret)
+			tx.putLocalRecord(r.table, allocID, key, encoded[i].payload, encoded[i].secret)
 		}
 		return nil
 	}, maxCommitDelay[durability])
@@ -112,7 +112,7 @@ func (s *Store) putLocals(allocID, task string, durability state.Durability, rec
 
 // PutCheckResult stores the last result of a check. The change does not increase the index.
 func (tx *Txn) PutCheckResult(allocID string, c *api.AllocCheckStatus) {
-	tx.changeAllocState(allocID, func(s *allocLocalRecord) {
+	tx.changeAllocLocalRecord(allocID, func(s *allocLocalRecord) {
 		if s.Checks == nil {
 			s.Checks = make(map[string]*api.AllocCheckStatus)
 		}
@@ -120,8 +120,8 @@ func (tx *Txn) PutCheckResult(allocID string, c *api.AllocCheckStatus) {
 	})
 }
 
-func (tx *Txn) changeAllocState(allocID string, f func(*allocLocalRecord)) {
-	state, err := tx.allocState(allocID)
+func (tx *Txn) changeAllocLocalRecord(allocID string, f func(*allocLocalRecord)) {
+	state, err := tx.allocLocalRecord(allocID)
 	if err != nil {
 		tx.setError(err)
 		return
@@ -132,10 +132,10 @@ func (tx *Txn) changeAllocState(allocID string, f func(*allocLocalRecord)) {
 		tx.setError(fmt.Errorf("store %s %q: %w", allocLocalsTable, allocID, err))
 		return
 	}
-	tx.putLocal(allocLocalsTable, allocID, allocID, payload, nil)
+	tx.putLocalRecord(allocLocalsTable, allocID, allocID, payload, nil)
 }
 
-func (tx *Txn) putLocal(t Table, allocID, key string, payload, secret []byte) {
+func (tx *Txn) putLocalRecord(t Table, allocID, key string, payload, secret []byte) {
 	if tx.Allocation(nil, allocID) == nil && !tx.hasLocalRecords(allocID) {
 		tx.setError(fmt.Errorf("store %s %q: %w", t, readableKey(key), ErrAllocationForgotten))
 		return
@@ -154,7 +154,7 @@ func (tx *Txn) putRecord(t Table, key string, payload, secret []byte) {
 			return
 		}
 	}
-	tx.insert(tableDefOf[t], record)
+	tx.insert(tableDefsByTable[t], record)
 }
 
 // ForgetAllocation removes the records of an allocation's runner and its tasks. No task of
@@ -178,19 +178,19 @@ func (r Reader) hasLocalRecords(allocID string) bool {
 		len(listRows[localRecord](r, nil, taskStatesTable, "id_prefix", allocID+"\x00")) > 0
 }
 
-// TaskLocal returns the local state that PutTask has stored, and false if none was stored.
-func (r Reader) TaskLocal(allocID, task string) (state.LocalState, bool, error) {
+// TaskLocalState returns the local state that PutTask has stored, and false if none was stored.
+func (r Reader) TaskLocalState(allocID, task string) (state.LocalState, bool, error) {
 	var l taskLocalRecord
 	var secrets taskSecrets
-	ok, err := r.readLocal(taskLocalsTable, allocID+"\x00"+task, &l, &secrets)
+	ok, err := r.readLocalRecord(taskLocalsTable, allocID+"\x00"+task, &l, &secrets)
 	l.joinSecrets(secrets)
-	return l.state(), ok, err
+	return l.localState(), ok, err
 }
 
 // TaskState returns the state that PutTaskState has stored, nil if there is none.
 func (r Reader) TaskState(allocID, task string) (*api.TaskState, error) {
 	state := new(api.TaskState)
-	if ok, err := r.readLocal(taskStatesTable, allocID+"\x00"+task, state, nil); !ok {
+	if ok, err := r.readLocalRecord(taskStatesTable, allocID+"\x00"+task, state, nil); !ok {
 		return nil, err
 	}
 	return state, nil
@@ -198,13 +198,13 @@ func (r Reader) TaskState(allocID, task string) (*api.TaskState, error) {
 
 // CheckResults returns the results that PutCheckResult has stored, by check id.
 func (r Reader) CheckResults(allocID string) (map[string]*api.AllocCheckStatus, error) {
-	s, err := r.allocState(allocID)
+	s, err := r.allocLocalRecord(allocID)
 	return s.Checks, err
 }
 
-func (r Reader) allocState(allocID string) (allocLocalRecord, error) {
+func (r Reader) allocLocalRecord(allocID string) (allocLocalRecord, error) {
 	var s allocLocalRecord
-	_, err := r.readLocal(allocLocalsTable, allocID, &s, nil)
+	_, err := r.readLocalRecord(allocLocalsTable, allocID, &s, nil)
 	return s, err
 }
 
@@ -268,9 +268,9 @@ func (r Reader) Meta(name string, value any) (bool, error) {
 	case record != nil && record.unopenedSecret != nil:
 		return false, record.unopenedSecret.err
 	case record != nil && record.secret != nil:
-		return r.readLocal(agentMetaTable, name, nil, value)
+		return r.readLocalRecord(agentMetaTable, name, nil, value)
 	}
-	return r.readLocal(agentMetaTable, name, value, nil)
+	return r.readLocalRecord(agentMetaTable, name, value, nil)
 }
 
 // HasMeta reports whether PutMeta has stored a value under the name. The record may be unreadable.
@@ -287,19 +287,19 @@ func (r Reader) MetaKeys(prefix string) []string {
 	return names
 }
 
-// readLocal decodes the unencrypted part of a record into open and the secret part into secret, unless these
+// readLocalRecord decodes the unencrypted part of a record into open and the secret part into secret, unless these
 // are nil.
-func (r Reader) readLocal(t Table, key string, open, secret any) (bool, error) {
+func (r Reader) readLocalRecord(t Table, key string, open, secret any) (bool, error) {
 	record := firstRow[localRecord](r, nil, t, key)
 	if record == nil {
 		return false, nil
 	}
 	var err error
 	if open != nil {
-		err = decodeLocal(record.payload, open)
+		err = decodeLocalRecord(record.payload, open)
 	}
 	if err == nil && record.secret != nil {
-		err = decodeLocal(record.secret, secret)
+		err = decodeLocalRecord(record.secret, secret)
 	}
 	if err != nil {
 		r.quarantine(t, record, err)
@@ -308,7 +308,7 @@ func (r Reader) readLocal(t Table, key string, open, secret any) (bool, error) {
 	return true, nil
 }
 
-func decodeLocal(b []byte, v any) error {
+func decodeLocalRecord(b []byte, v any) error {
 	err := decode(b, v)
 	if c, ok := v.(recordChecker); ok && err == nil {
 		err = c.CheckRecord()

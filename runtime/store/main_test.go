@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 	case "hold":
 		holdStoreOpen(os.Getenv(testPathEnvVar))
 	case "rotate":
-		rotateUntilKilled(os.Getenv(testPathEnvVar))
+		rotateKeysUntilKilled(os.Getenv(testPathEnvVar))
 	}
 }
 

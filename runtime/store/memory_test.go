@@ -47,7 +47,7 @@ func TestStoreInMemory(t *testing.T) {
 			t.Errorf("error %v", err)
 		}
 		snapshot := s.Snapshot()
-		local, known, err := snapshot.TaskLocal("a", "t")
+		local, known, err := snapshot.TaskLocalState("a", "t")
 		if err != nil || !known || local.StartID != "one" {
 			t.Errorf("record of the task: %+v, %v", local, err)
 		}
@@ -116,12 +116,12 @@ func TestEndAndRemovalOfAnAllocation(t *testing.T) {
 	check := func(step string, ended, collect, removal, attached bool) {
 		t.Helper()
 		r := s.Snapshot()
-		if r.AllocationEnded("a") != ended || r.CollectedAtEnd("a") != collect || (len(r.PendingRemovals()) == 1) != removal || (r.AttachedHooks("a")["hook"] == "config") != attached {
-			t.Errorf("%s: ended %t, collect %t, removals %v, hooks %v", step, r.AllocationEnded("a"), r.CollectedAtEnd("a"), r.PendingRemovals(), r.AttachedHooks("a"))
+		if r.AllocationEnded("a") != ended || r.IsAllocationCollectedAtEnd("a") != collect || (len(r.PendingRemovals()) == 1) != removal || (r.AttachedHooks("a")["hook"] == "config") != attached {
+			t.Errorf("%s: ended %t, collect %t, removals %v, hooks %v", step, r.AllocationEnded("a"), r.IsAllocationCollectedAtEnd("a"), r.PendingRemovals(), r.AttachedHooks("a"))
 		}
 	}
 	check("running", false, false, false, true)
-	mustUpdate(t, s, func(tx *Txn) { tx.CollectAtEnd("a"); tx.EndAllocation("a") })
+	mustUpdate(t, s, func(tx *Txn) { tx.CollectAllocationAtEnd("a"); tx.EndAllocation("a") })
 	check("ended", true, true, false, true)
 	if ids := s.Snapshot().LocalAllocations(); len(ids) > 0 {
 		t.Errorf("records of the runner are left: %v", ids)
@@ -131,9 +131,9 @@ func TestEndAndRemovalOfAnAllocation(t *testing.T) {
 	if p := s.Snapshot().PendingRemovals()[0]; p.ID != "a" || p.TaskStates != nil {
 		t.Errorf("pending removal %+v", p)
 	}
-	mustUpdate(t, s, func(tx *Txn) { tx.CollectAtEnd("a"); tx.EndAllocation("a") })
+	mustUpdate(t, s, func(tx *Txn) { tx.CollectAllocationAtEnd("a"); tx.EndAllocation("a") })
 	check("ended after it was deleted", false, false, true, true)
-	mustUpdate(t, s, func(tx *Txn) { tx.FinishRemoval("a") })
+	mustUpdate(t, s, func(tx *Txn) { tx.FinishAllocationRemoval("a") })
 	check("removed", false, false, false, false)
 	if facts := s.Snapshot().MetaKeys(""); len(facts) > 0 {
 		t.Errorf("facts are left: %v", facts)

@@ -12,15 +12,15 @@ import (
 // The layout of a bbolt file. bbolt trusts the content of a file: a damaged page can make it panic or read
 // wrong memory. So the functions below read and verify all pages before bbolt opens the file.
 const (
-	pageSize      = 4096
-	pageHeader    = 16 // layout: id u64, flags u16, count u16, overflow u32
-	elementHeader = 16 // layout in a leaf: flags u32, pos u32, key size u32, value size u32; in a branch: pos u32, key size u32, page u64
-	bucketHeader  = 16 // layout: root page u64, sequence u64
-	metaPageSize  = 64
+	pageSize          = 4096
+	pageHeaderSize    = 16 // layout: id u64, flags u16, count u16, overflow u32
+	elementHeaderSize = 16 // layout in a leaf: flags u32, pos u32, key size u32, value size u32; in a branch: pos u32, key size u32, page u64
+	bucketHeaderSize  = 16 // layout: root page u64, sequence u64
+	metaPageSize      = 64
 
-	branchPage = 0x01
-	leafPage   = 0x02
-	metaPage   = 0x04
+	branchPageFlag = 0x01
+	leafPageFlag   = 0x02
+	metaPageFlag   = 0x04
 
 	bucketElementFlag = 0x01
 
@@ -61,15 +61,15 @@ var errNoMetaPage = errors.New("neither of its two heads is valid")
 func readMetaPage(f io.ReaderAt) (metaPageContent, error) {
 	var newestMeta metaPageContent
 	valid := 0
-	buf := make([]byte, pageHeader+metaPageSize)
+	buf := make([]byte, pageHeaderSize+metaPageSize)
 	for id := range int64(2) {
 		if _, err := f.ReadAt(buf, id*pageSize); err != nil {
 			continue
 		}
-		le, m := binary.LittleEndian, buf[pageHeader:]
+		le, m := binary.LittleEndian, buf[pageHeaderSize:]
 		checksum := fnv.New64a()
 		checksum.Write(m[:56])
-		if le.Uint64(buf) != uint64(id) || le.Uint16(buf[8:]) != metaPage || le.Uint32(m) != metaMagic || le.Uint32(m[4:]) != metaVersion ||
+		if le.Uint64(buf) != uint64(id) || le.Uint16(buf[8:]) != metaPageFlag || le.Uint32(m) != metaMagic || le.Uint32(m[4:]) != metaVersion ||
 			le.Uint32(m[8:]) != pageSize || le.Uint64(m[56:]) != checksum.Sum64() {
 			continue
 		}
@@ -134,20 +134,20 @@ func (s *pageScanner) walkPages(bucket string, id uint64, depth int, low, high [
 	}
 	le := binary.LittleEndian
 	count := int(le.Uint16(page[10:]))
-	if le.Uint16(page[8:]) == leafPage {
+	if le.Uint16(page[8:]) == leafPageFlag {
 		s.scanLeaf(bucket, id, page, low, high)
 		return
 	}
-	if count == 0 || pageHeader+count*elementHeader > len(page) {
+	if count == 0 || pageHeaderSize+count*elementHeaderSize > len(page) {
 		s.addFault(bucket, id, "branch with %d elements", count)
 		return
 	}
-	if !hasAllElements(page, 0, count) {
+	if !hasValidElementCount(page, 0, count) {
 		s.addFault(bucket, id, "it has other elements than the %d that it names", count)
 	}
 	keys := make([][]byte, count)
 	for i := range count {
-		at := pageHeader + i*elementHeader
+		at := pageHeaderSize + i*elementHeaderSize
 		keys[i] = pageSlice(page, at, le.Uint32(page[at:]), le.Uint32(page[at+4:]))
 	}
 	for i := range count {
@@ -159,7 +159,7 @@ func (s *pageScanner) walkPages(bucket string, id uint64, depth int, low, high [
 			s.addFault(bucket, id, "element %d is out of order", i)
 			continue
 		}
-		s.walkPages(bucket, le.Uint64(page[pageHeader+i*elementHeader+8:]), depth+1, keys[i], next)
+		s.walkPages(bucket, le.Uint64(page[pageHeaderSize+i*elementHeaderSize+8:]), depth+1, keys[i], next)
 		low = keys[i]
 	}
 }
@@ -168,15 +168,15 @@ func (s *pageScanner) walkPages(bucket string, id uint64, depth int, low, high [
 func (s *pageScanner) scanLeaf(bucket string, id uint64, page []byte, low, high []byte) {
 	le := binary.LittleEndian
 	count := int(le.Uint16(page[10:]))
-	if pageHeader+count*elementHeader > len(page) {
+	if pageHeaderSize+count*elementHeaderSize > len(page) {
 		s.addFault(bucket, id, "leaf with %d elements", count)
 		return
 	}
-	if count == 0 && len(page) > pageHeader || count > 0 && !hasAllElements(page, 4, count) {
+	if count == 0 && len(page) > pageHeaderSize || count > 0 && !hasValidElementCount(page, 4, count) {
 		s.addFault(bucket, id, "it has other elements than the %d that it names", count)
 	}
 	for i := range count {
-		at := pageHeader + i*elementHeader
+		at := pageHeaderSize + i*elementHeaderSize
 		flags, pos, keySize, valueSize := le.Uint32(page[at:]), le.Uint32(page[at+4:]), le.Uint32(page[at+8:]), le.Uint32(page[at+12:])
 		key := pageSlice(page, at, pos, keySize)
 		value := pageSlice(page, at+int(keySize), pos, valueSize)
@@ -205,7 +205,7 @@ func (s *pageScanner) scanLeaf(bucket string, id uint64, page []byte, low, high 
 
 // scanBucket visits the records of one table.
 func (s *pageScanner) scanBucket(name string, id uint64, value []byte) {
-	if name == "" || len(value) < bucketHeader {
+	if name == "" || len(value) < bucketHeaderSize {
 		s.addFault(name, id, "table without a name or a root")
 		return
 	}
@@ -213,8 +213,8 @@ func (s *pageScanner) scanBucket(name string, id uint64, value []byte) {
 		s.walkPages(name, root, 0, nil, nil)
 		return
 	}
-	page := value[bucketHeader:] // a small table is stored inline: its page follows the bucket header
-	if len(page) < pageHeader || binary.LittleEndian.Uint16(page[8:]) != leafPage {
+	page := value[bucketHeaderSize:] // a small table is stored inline: its page follows the bucket header
+	if len(page) < pageHeaderSize || binary.LittleEndian.Uint16(page[8:]) != leafPageFlag {
 		s.addFault(name, id, "small table is not a leaf")
 		return
 	}
@@ -238,7 +238,7 @@ func (s *pageScanner) readPage(id uint64) ([]byte, error) {
 	if have := le.Uint64(page); have != id {
 		return nil, fmt.Errorf("its number is %d", have)
 	}
-	if flags := le.Uint16(page[8:]); flags != leafPage && flags != branchPage {
+	if flags := le.Uint16(page[8:]); flags != leafPageFlag && flags != branchPageFlag {
 		return nil, fmt.Errorf("it has flags %#x", flags)
 	}
 	overflow := uint64(le.Uint32(page[12:]))
@@ -262,11 +262,11 @@ func (s *pageScanner) readPage(id uint64) ([]byte, error) {
 	return whole, nil
 }
 
-// hasAllElements reports whether the first key of a page directly follows the page's elements. Otherwise the
+// hasValidElementCount reports whether the first key of a page directly follows the page's elements. Otherwise the
 // stored number of elements is too small, and records would be lost without an error. at is the offset of the
 // key position in an element.
-func hasAllElements(page []byte, at, count int) bool {
-	return binary.LittleEndian.Uint32(page[pageHeader+at:]) == uint32(count*elementHeader)
+func hasValidElementCount(page []byte, at, count int) bool {
+	return binary.LittleEndian.Uint32(page[pageHeaderSize+at:]) == uint32(count*elementHeaderSize)
 }
 
 // pageSlice returns a part of a page, or nil if the part exceeds the page.

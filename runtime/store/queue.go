@@ -26,8 +26,8 @@ const (
 	requestStateWithdrawn
 )
 
-// maxBatch is the maximum number of requests in one transaction.
-const maxBatch = 1024
+// maxBatchRequests is the maximum number of requests in one transaction.
+const maxBatchRequests = 1024
 
 // requestQueue holds the requests that the writer has not started.
 type requestQueue struct {
@@ -69,9 +69,9 @@ func (q *requestQueue) wakeWriter() {
 	}
 }
 
-// takeDue removes and returns the requests that must be written now. If no request is due, it returns none,
+// takeDueRequests removes and returns the requests that must be written now. If no request is due, it returns none,
 // and delay is the time until the first request is due.
-func (q *requestQueue) takeDue() (requests []*updateRequest, delay time.Duration, closed bool) {
+func (q *requestQueue) takeDueRequests() (requests []*updateRequest, delay time.Duration, closed bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.requests) > 0 && !q.closed {
@@ -80,7 +80,7 @@ func (q *requestQueue) takeDue() (requests []*updateRequest, delay time.Duration
 			return nil, delay, false
 		}
 	}
-	n := min(len(q.requests), maxBatch)
+	n := min(len(q.requests), maxBatchRequests)
 	requests = q.requests[:n:n]
 	if q.requests = q.requests[n:]; len(q.requests) == 0 {
 		q.requests = nil

@@ -67,12 +67,12 @@ func (r Reader) first(ws WatchSet, t Table, key string) any {
 }
 
 func listRows[T any](r Reader, ws WatchSet, t Table, index, arg string) []*T {
-	var found []*T
+	var foundRows []*T
 	it := r.list(ws, t, index, arg)
 	for obj := it.Next(); obj != nil; obj = it.Next() {
-		found = append(found, obj.(*T))
+		foundRows = append(foundRows, obj.(*T))
 	}
-	return found
+	return foundRows
 }
 
 func (r Reader) list(ws WatchSet, t Table, index, arg string) memdb.ResultIterator {
@@ -115,7 +115,7 @@ func uuidPrefix(s string) string {
 func (r Reader) TableIndex(ws WatchSet, tables ...Table) uint64 {
 	var lastIndex uint64
 	for _, t := range tables {
-		if row := firstRow[indexRow](r, ws, tableIndexes, string(t)); row != nil {
+		if row := firstRow[tableIndexRow](r, ws, tableIndexTable, string(t)); row != nil {
 			lastIndex = max(lastIndex, row.index)
 		}
 	}

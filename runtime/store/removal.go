@@ -11,9 +11,9 @@ import (
 // These are prefixes of metadata records about the end of an allocation. The id of the allocation follows the
 // prefix.
 const (
-	endedAllocPrefix    = "ended/"    // the allocation has ended
-	collectAllocPrefix  = "collect/"  // the directory of the allocation must be removed when the allocation has ended
-	attachedHooksPrefix = "attached/" // the record has the hooks of an ended allocation, which are called when the allocation is removed from the disk
+	endedAllocPrefix        = "ended/"    // the allocation has ended
+	collectAllocAtEndPrefix = "collect/"  // the directory of the allocation must be removed when the allocation has ended
+	attachedHooksPrefix     = "attached/" // the record has the hooks of an ended allocation, which are called when the allocation is removed from the disk
 
 	// PendingRemovalPrefix is the prefix for an allocation that is deleted and still on the disk. The record
 	// contains the allocation, which its hooks receive when they are called.
@@ -45,23 +45,25 @@ func (r Reader) AttachedHooks(id string) (all map[string]string) {
 	}
 	all = make(map[string]string)
 	for _, task := range r.LocalTasks(id) {
-		if local, _, err := r.TaskLocal(id, task); err == nil {
+		if local, _, err := r.TaskLocalState(id, task); err == nil {
 			maps.Copy(all, local.AllocHooks)
 		}
 	}
 	return all
 }
 
-// CollectAtEnd records that the directory of an allocation must be removed when the
+// CollectAllocationAtEnd records that the directory of an allocation must be removed when the
 // allocation has ended.
-func (tx *Txn) CollectAtEnd(id string) {
+func (tx *Txn) CollectAllocationAtEnd(id string) {
 	if tx.Allocation(nil, id) != nil {
-		tx.PutMeta(collectAllocPrefix+id, true)
+		tx.PutMeta(collectAllocAtEndPrefix+id, true)
 	}
 }
 
-// CollectedAtEnd reports whether [Txn.CollectAtEnd] was called.
-func (r Reader) CollectedAtEnd(id string) bool { return r.HasMeta(collectAllocPrefix + id) }
+// IsAllocationCollectedAtEnd reports whether [Txn.CollectAllocationAtEnd] was called.
+func (r Reader) IsAllocationCollectedAtEnd(id string) bool {
+	return r.HasMeta(collectAllocAtEndPrefix + id)
+}
 
 // DeleteAllocation deletes an allocation, if there is one, and records that it must be
 // removed from the disk. The records of its runner stay until [Txn.ForgetAllocation].
@@ -73,23 +75,23 @@ func (tx *Txn) DeleteAllocation(id string) {
 	}
 	tx.delete(Allocations, id)
 	tx.DeleteMeta(endedAllocPrefix + id)
-	tx.DeleteMeta(collectAllocPrefix + id)
+	tx.DeleteMeta(collectAllocAtEndPrefix + id)
 }
 
 // PendingRemovals returns the allocations that are deleted and still on the disk. An
 // unreadable record is left out and moved into the quarantine.
 func (r Reader) PendingRemovals() (allocs []*api.Allocation) {
 	for _, fact := range r.MetaKeys(PendingRemovalPrefix) {
-		var pending state.PendingRemoval
-		if known, err := r.Meta(fact, &pending); err == nil && known {
-			allocs = append(allocs, (*api.Allocation)(&pending))
+		var pendingRemoval state.PendingRemoval
+		if known, err := r.Meta(fact, &pendingRemoval); err == nil && known {
+			allocs = append(allocs, (*api.Allocation)(&pendingRemoval))
 		}
 	}
 	return allocs
 }
 
-// FinishRemoval deletes the last records of an allocation that was deleted, after its removal from the disk.
-func (tx *Txn) FinishRemoval(id string) {
+// FinishAllocationRemoval deletes the last records of an allocation that was deleted, after its removal from the disk.
+func (tx *Txn) FinishAllocationRemoval(id string) {
 	tx.ForgetAllocation(id)
 	tx.DeleteMeta(PendingRemovalPrefix + id)
 	tx.DeleteMeta(attachedHooksPrefix + id)

@@ -26,8 +26,8 @@ import (
 // not encrypted, because a store without keys has written it.
 const envelopeFirstByte = 0xc1
 
-// plainBoxPrefix is the prefix of a box whose secret part is not encrypted.
-var plainBoxPrefix = make([]byte, 16)
+// plaintextBoxPrefix is the prefix of a box whose secret part is not encrypted.
+var plaintextBoxPrefix = make([]byte, 16)
 
 var errEnvelopeLength = errors.New("the length of its sealed part is wrong")
 
@@ -44,15 +44,15 @@ func decodeEnvelope(payload []byte) (box, open []byte, err error) {
 		return nil, payload, nil
 	}
 	n, width := binary.Uvarint(payload[1:])
-	if width <= 0 || n < uint64(len(plainBoxPrefix)) || n > uint64(len(payload)-1-width) {
+	if width <= 0 || n < uint64(len(plaintextBoxPrefix)) || n > uint64(len(payload)-1-width) {
 		return nil, nil, errEnvelopeLength
 	}
 	rest := payload[1+width:]
 	return rest[:n:n], rest[n:], nil
 }
 
-// isPlainBox reports whether the secret part in a box is not encrypted.
-func isPlainBox(box []byte) bool { return bytes.HasPrefix(box, plainBoxPrefix) }
+// isPlaintextBox reports whether the secret part in a box is not encrypted.
+func isPlaintextBox(box []byte) bool { return bytes.HasPrefix(box, plaintextBoxPrefix) }
 
 // recordName returns the name for a table's records in messages.
 func recordName(t Table) string {
@@ -77,7 +77,7 @@ type sealer struct {
 	temporaryKeys bool     // the keys are not stored, and are lost when the store is closed
 	secretMeta    []string // prefixes of the names of metadata records that are sealed
 
-	ring atomic.Pointer[keyring.Ring] // nil if there are no keys; only the writer replaces it
+	keyring atomic.Pointer[keyring.Ring] // nil if there are no keys; only the writer replaces it
 
 	// The next fields do not change after Open.
 	unopenedVariables map[*api.Variable]*unopenedSecret // variables whose items cannot be opened
@@ -101,19 +101,19 @@ func (s *sealer) sealPayload(bucket, key string, secret, open []byte) []byte {
 	if len(secret) == 0 {
 		return open
 	}
-	ring := s.ring.Load()
+	ring := s.keyring.Load()
 	if ring == nil {
-		return encodeEnvelope(append(bytes.Clone(plainBoxPrefix), secret...), open)
+		return encodeEnvelope(append(bytes.Clone(plaintextBoxPrefix), secret...), open)
 	}
 	return encodeEnvelope(ring.Seal(secret, sealContext(bucket, key)), open)
 }
 
 // openBox decrypts a box and returns a copy of the secret part.
 func (s *sealer) openBox(bucket, key string, box []byte) ([]byte, error) {
-	if secret, ok := bytes.CutPrefix(box, plainBoxPrefix); ok {
+	if secret, ok := bytes.CutPrefix(box, plaintextBoxPrefix); ok {
 		return bytes.Clone(secret), nil
 	}
-	ring := s.ring.Load()
+	ring := s.keyring.Load()
 	if ring == nil {
 		return nil, &keyring.MissingKeyError{KeyID: keyring.KeyID(box)}
 	}
@@ -146,15 +146,15 @@ type handleSecrets struct {
 	DriverState []byte // nil unless the driver's state contains the environment, see holdsTaskEnv
 }
 
-// allocIDVariable is an environment variable that every task has.
-const allocIDVariable = "NOMAD_ALLOC_ID"
+// allocIDEnvVar is an environment variable that every task has.
+const allocIDEnvVar = "NOMAD_ALLOC_ID"
 
 // holdsTaskEnv reports whether the state of a driver contains the environment of its task, as with many
 // third-party Nomad drivers. The state of other drivers is not sealed, because a task whose driver state is
 // sealed cannot be recovered without the key.
-func holdsTaskEnv(state []byte) bool { return bytes.Contains(state, []byte(allocIDVariable)) }
+func holdsTaskEnv(state []byte) bool { return bytes.Contains(state, []byte(allocIDEnvVar)) }
 
-// splitSecrets removes the secrets from a taskLocalRecord that newTaskLocal has made, and returns them.
+// splitSecrets removes the secrets from a taskLocalRecord that newTaskLocalRecord has made, and returns them.
 func (l *taskLocalRecord) splitSecrets() taskSecrets {
 	var s taskSecrets
 	for name, hook := range l.Hooks {
@@ -225,7 +225,7 @@ func joinHandleSecrets(h *driver.Handle, s *handleSecrets) {
 
 // encodeTaskLocal returns the unencrypted and the secret part of the record of a task.
 func encodeTaskLocal(state state.LocalState) (open, secret []byte, err error) {
-	l := newTaskLocal(state)
+	l := newTaskLocalRecord(state)
 	secrets := l.splitSecrets()
 	if open, err = encode(l); err != nil {
 		return nil, nil, err
@@ -245,7 +245,7 @@ func (s *sealer) splitPlainSecrets(t Table, r *localRecord) bool {
 		if err := decode(r.payload, &l); err != nil {
 			return false // the record is quarantined when it is read
 		}
-		open, secret, err := encodeTaskLocal(l.state())
+		open, secret, err := encodeTaskLocal(l.localState())
 		if err != nil || secret == nil {
 			return false
 		}
@@ -292,7 +292,7 @@ type unopenedSecret struct {
 	err error
 }
 
-func (s *sealer) keepUnopened(what string, box []byte, cause error) *unopenedSecret {
+func (s *sealer) recordUnopenedSecret(what string, box []byte, cause error) *unopenedSecret {
 	err := &SealedError{RecordName: what, KeyID: keyring.KeyID(box), File: s.keyFile, Cause: cause}
 	s.sealedErrors = append(s.sealedErrors, err)
 	return &unopenedSecret{bytes.Clone(box), err}

@@ -45,8 +45,8 @@ func openWithKeys(t *testing.T, dir string) *Store {
 // plantedSecret is a part of each secret that these tests store.
 const plantedSecret = "hunter2"
 
-// secretTask returns the state of a task. Each field that can hold a secret contains plantedSecret.
-func secretTask() state.LocalState {
+// localStateWithSecrets returns the state of a task. Each field that can hold a secret contains plantedSecret.
+func localStateWithSecrets() state.LocalState {
 	handle := func() *driver.Handle {
 		return &driver.Handle{
 			Version: 1,
@@ -75,7 +75,7 @@ func putSecrets(t *testing.T, s *Store) {
 		tx.PutVariable(&api.Variable{Namespace: "default", Path: "b", Items: api.VariableItems{"p": plantedSecret + "-b"}})
 		tx.PutMeta("secret/one", plantedSecret+"-fact")
 		tx.PutMeta("open", "fact")
-		tx.PutTaskLocal("x", "web", secretTask())
+		tx.PutTaskLocal("x", "web", localStateWithSecrets())
 	})
 }
 
@@ -89,7 +89,7 @@ func checkSecrets(t *testing.T, s *Store) {
 			t.Errorf("variable %s: %v, %v", path, v, snap.VariableErr(v))
 		}
 	}
-	if local, ok, err := snap.TaskLocal("x", "web"); !ok || err != nil || !reflect.DeepEqual(local, secretTask()) {
+	if local, ok, err := snap.TaskLocalState("x", "web"); !ok || err != nil || !reflect.DeepEqual(local, localStateWithSecrets()) {
 		t.Errorf("task: %+v, %t, %v", local, ok, err)
 	}
 	for name, want := range map[string]string{"secret/one": plantedSecret + "-fact", "open": "fact"} {
@@ -150,11 +150,11 @@ func TestStateFileHoldsNoSecrets(t *testing.T) {
 // putTask stores the state of a task with the calls that a task runner makes.
 func putTask(t *testing.T, s *Store) {
 	t.Helper()
-	local := secretTask()
+	local := localStateWithSecrets()
 	if err := s.PutTask("x", "web", local, &api.TaskState{State: "running"}, state.DurabilitySync)(); err != nil {
 		t.Fatal(err)
 	}
-	if !reflect.DeepEqual(local, secretTask()) {
+	if !reflect.DeepEqual(local, localStateWithSecrets()) {
 		t.Error("the state of the runner was changed")
 	}
 }
@@ -169,7 +169,7 @@ func putRawRecords(t *testing.T, dir string, ops ...bucketWrite) {
 	defer db.Close()
 	err = db.Update(func(tx *bolt.Tx) error {
 		for _, o := range ops {
-			if err := putOp(tx, o); err != nil {
+			if err := applyOp(tx, o); err != nil {
 				return err
 			}
 		}
@@ -220,7 +220,7 @@ func writePlainState(t *testing.T, dir string) {
 	for _, v := range snap.Variables(nil, "default", "") {
 		add(string(Variables), namespacedKey(v.Namespace, v.Path), v)
 	}
-	add(string(taskLocalsTable), "x\x00web", newTaskLocal(secretTask()))
+	add(string(taskLocalsTable), "x\x00web", newTaskLocalRecord(localStateWithSecrets()))
 	add(string(agentMetaTable), "secret/one", plantedSecret+"-fact")
 	add(quarantineBucket, "task_local\x00y\x00web", quarantinedRecord{Cause: "damaged", Time: time.Unix(1, 0).UTC(), Value: []byte(plantedSecret)})
 	if err := s.Close(); err != nil {
@@ -360,7 +360,7 @@ func TestMissingKeyFile(t *testing.T) {
 					}
 				}
 				// Without the key, tasks are recovered without the sealed parts of their records.
-				local, ok, err := snap.TaskLocal("x", "web")
+				local, ok, err := snap.TaskLocalState("x", "web")
 				if !ok || err != nil || local.StartID != "x/web/1" || local.Handle == nil || local.Handle.Config.ID != "x/web/1" || len(local.Handle.Config.Env) > 0 {
 					t.Errorf("task: %+v, %t, %v", local, ok, err)
 				}
@@ -390,7 +390,7 @@ func TestMissingKeyFile(t *testing.T) {
 	}
 }
 
-func TestRotationMakesANewKeyWhenTheOldIsLost(t *testing.T) {
+func TestKeyRotationMakesANewKeyWhenTheOldIsLost(t *testing.T) {
 	dir := t.TempDir()
 	keyFile := filepath.Join(dir, "keyring.json")
 	s := openWithKeys(t, dir)
@@ -432,7 +432,7 @@ func TestRotationMakesANewKeyWhenTheOldIsLost(t *testing.T) {
 	}
 }
 
-func TestRotation(t *testing.T) {
+func TestKeyRotation(t *testing.T) {
 	dir := t.TempDir()
 	s := openWithKeys(t, dir)
 	putSecrets(t, s)
@@ -506,9 +506,9 @@ func TestTemporaryKeys(t *testing.T) {
 	}
 }
 
-// rotateUntilKilled prints a line, waits for a line, and then changes a variable and rotates keys as
+// rotateKeysUntilKilled prints a line, waits for a line, and then changes a variable and rotates keys as
 // fast as it can.
-func rotateUntilKilled(dir string) {
+func rotateKeysUntilKilled(dir string) {
 	s, err := Open(configWithKeys(dir))
 	if err != nil || s.KeyFileErr() != nil || len(s.Damage()) > 0 {
 		fmt.Fprintln(os.Stderr, err, s.KeyFileErr(), s.Damage())
@@ -538,7 +538,7 @@ func rotateUntilKilled(dir string) {
 
 // Each step of a rotation changes a name or a file in the directory of the state. The test kills the process
 // at each step.
-func TestKilledRotationLosesNothing(t *testing.T) {
+func TestKilledKeyRotationLosesNothing(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	s := openWithKeys(t, dir)
@@ -624,7 +624,7 @@ var keyRotationSteps = []struct {
 	{unix.IN_MOVED_TO, "state.db"},
 }
 
-func TestRotationThatCannotBeWrittenChangesNothing(t *testing.T) {
+func TestKeyRotationThatCannotBeWrittenChangesNothing(t *testing.T) {
 	dir := t.TempDir()
 	s := openWithKeys(t, dir)
 	putSecrets(t, s)
@@ -645,7 +645,7 @@ func TestRotationThatCannotBeWrittenChangesNothing(t *testing.T) {
 	checkSecrets(t, openWithKeys(t, dir))
 }
 
-func FuzzUnwrap(f *testing.F) {
+func FuzzDecodeEnvelope(f *testing.F) {
 	f.Add(encodeEnvelope(make([]byte, 40), []byte("open")))
 	f.Add([]byte{envelopeFirstByte, 0xff})
 	f.Fuzz(func(t *testing.T, payload []byte) {

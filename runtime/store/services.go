@@ -72,7 +72,7 @@ func (tx *Txn) DeleteCheckResults(allocID string, ids []string) {
 	if !some {
 		return
 	}
-	tx.changeAllocState(allocID, func(s *allocLocalRecord) {
+	tx.changeAllocLocalRecord(allocID, func(s *allocLocalRecord) {
 		for _, id := range ids {
 			delete(s.Checks, id)
 		}

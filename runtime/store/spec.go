@@ -150,7 +150,7 @@ func (b *jobBatch) encodeAndShare(a *api.Allocation) ([]byte, error) {
 	if a.Job == nil {
 		return encodeAllocation(a, "")
 	}
-	hash, err := b.hashOf(a.Job)
+	hash, err := b.jobHash(a.Job)
 	if err != nil {
 		return nil, err
 	}
@@ -176,7 +176,7 @@ func encodeAllocation(a *api.Allocation, hash string) ([]byte, error) {
 	return encode(row)
 }
 
-func (b *jobBatch) hashOf(job *api.Job) (string, error) {
+func (b *jobBatch) jobHash(job *api.Job) (string, error) {
 	if hash, ok := b.table.byJob[job]; ok {
 		return hash, nil
 	}

@@ -153,7 +153,7 @@ func (s *Store) Close() error {
 func (s *Store) run() {
 	defer close(s.done)
 	for {
-		requests, delay, closed := s.queue.takeDue()
+		requests, delay, closed := s.queue.takeDueRequests()
 		switch {
 		case len(requests) > 0:
 			s.commit(requests)
@@ -165,7 +165,7 @@ func (s *Store) run() {
 			case <-time.After(delay):
 			}
 		default:
-			s.waitIdle()
+			s.waitWhileIdle()
 		}
 	}
 }
@@ -173,9 +173,9 @@ func (s *Store) run() {
 // idleReleaseDelay is how long the writer must be idle before it releases the pages of the file.
 const idleReleaseDelay = time.Second
 
-// waitIdle blocks until the queue changes. It releases the pages of the file if that takes longer than
+// waitWhileIdle blocks until the queue changes. It releases the pages of the file if that takes longer than
 // idleReleaseDelay.
-func (s *Store) waitIdle() {
+func (s *Store) waitWhileIdle() {
 	if s.file == nil {
 		<-s.queue.wake
 		return
@@ -315,7 +315,7 @@ func (b *writeBatch) writeToFile() error {
 		return nil
 	}
 	if b.index != b.store.index {
-		if err := b.mem.Insert(tableIndexes, &indexRow{allTablesRow, b.index}); err != nil {
+		if err := b.mem.Insert(tableIndexTable, &tableIndexRow{allTablesRow, b.index}); err != nil {
 			return err
 		}
 	}
@@ -349,7 +349,7 @@ func (b *writeBatch) writeToFile() error {
 		ops = append(ops, o)
 	}
 	if b.index != b.store.index {
-		o, err := indexRecord(b.mem)
+		o, err := encodeIndexRecord(b.mem)
 		if err != nil {
 			return err
 		}
@@ -387,7 +387,7 @@ func (b *writeBatch) encodeChanges(tx *Txn) [][]byte {
 // allRecords yields every record of the state in mem, for a new file.
 func (s *Store) allRecords(mem *memdb.Txn) func(yield func(bucketWrite) bool) {
 	return func(yield func(bucketWrite) bool) {
-		o, err := indexRecord(mem)
+		o, err := encodeIndexRecord(mem)
 		if err != nil {
 			s.logger.Error("record cannot be written anew", "error", err)
 		} else if !yield(o) {
@@ -410,7 +410,7 @@ func (s *Store) allRecords(mem *memdb.Txn) func(yield func(bucketWrite) bool) {
 				panic(fmt.Sprintf("store: list %s: %v", k.table, err)) // a bug: tableDefs lacks the table or the index
 			}
 			for obj := it.Next(); obj != nil; obj = it.Next() {
-				for _, o := range s.recordsOf(k, obj, hashes) {
+				for _, o := range s.recordsOfObject(k, obj, hashes) {
 					if !yield(o) {
 						return
 					}
@@ -420,9 +420,9 @@ func (s *Store) allRecords(mem *memdb.Txn) func(yield func(bucketWrite) bool) {
 	}
 }
 
-// recordsOf returns the records to store for an object. For the first allocation of a job it also returns the
+// recordsOfObject returns the records to store for an object. For the first allocation of a job it also returns the
 // record of the job.
-func (s *Store) recordsOf(k *tableDef, obj any, hashes *jobBatch) []bucketWrite {
+func (s *Store) recordsOfObject(k *tableDef, obj any, hashes *jobBatch) []bucketWrite {
 	var ops []bucketWrite
 	var payload []byte
 	var err error
@@ -430,7 +430,7 @@ func (s *Store) recordsOf(k *tableDef, obj any, hashes *jobBatch) []bucketWrite 
 	case *api.Allocation:
 		var hash string
 		if o.Job != nil {
-			if hash, err = hashes.hashOf(o.Job); err == nil {
+			if hash, err = hashes.jobHash(o.Job); err == nil {
 				if spec := hashes.encodedJobs[hash]; spec != nil {
 					ops = append(ops, bucketWrite{jobBucket, hash, encodeRecord(jobBucket, hash, s.index, spec)})
 					hashes.encodedJobs[hash] = nil

@@ -210,8 +210,8 @@ func stallWriter(t *testing.T, s *Store) (resume func()) {
 	return func() { close(end); wg.Wait() }
 }
 
-// waitQueued waits until n updates are in the queue of the writer.
-func waitQueued(s *Store, n int) {
+// waitForQueuedRequests waits until n updates are in the queue of the writer.
+func waitForQueuedRequests(s *Store, n int) {
 	for {
 		s.queue.mu.Lock()
 		have := len(s.queue.requests)
@@ -246,7 +246,7 @@ func TestConcurrentUpdatesShareACommit(t *testing.T) {
 			indexes[i] = index
 		})
 	}
-	waitQueued(s, n)
+	waitForQueuedRequests(s, n)
 	resume()
 	wg.Wait()
 	if got := s.Commits(); got != 1 {
@@ -288,7 +288,7 @@ func TestChangeIsSeenWhenItIsDurable(t *testing.T) {
 			return nil
 		})
 	}()
-	waitQueued(s, 1)
+	waitForQueuedRequests(s, 1)
 	resume()
 	<-done
 	if s.Snapshot().Namespace(nil, "a") == nil {
@@ -307,7 +307,7 @@ func TestUpdateIsWithdrawnInTheQueue(t *testing.T) {
 		_, err := s.Update(ctx, func(*Txn) error { t.Error("called"); return nil })
 		errs <- err
 	}()
-	waitQueued(s, 1)
+	waitForQueuedRequests(s, 1)
 	cancel(reason)
 	if err := <-errs; err != reason {
 		t.Errorf("error %v", err)
@@ -327,7 +327,7 @@ func TestClosedStore(t *testing.T) {
 		_, err := s.Update(t.Context(), func(tx *Txn) error { tx.PutNamespace(&api.Namespace{Name: "a"}); return nil })
 		errs <- err
 	}()
-	waitQueued(s, 1)
+	waitForQueuedRequests(s, 1)
 	closed := make(chan error)
 	go func() { closed <- s.Close() }()
 	resume()
@@ -453,7 +453,7 @@ func TestLocalRecords(t *testing.T) {
 	}
 	for range 2 {
 		snap := s.Snapshot()
-		if got, ok, err := snap.TaskLocal("x", "web"); !ok || err != nil || !reflect.DeepEqual(got, local) {
+		if got, ok, err := snap.TaskLocalState("x", "web"); !ok || err != nil || !reflect.DeepEqual(got, local) {
 			t.Errorf("local state %+v, %v, %v", got, ok, err)
 		}
 		if got, err := snap.TaskState("x", "web"); err != nil || !reflect.DeepEqual(got, status) {
@@ -529,9 +529,9 @@ func TestTaskStatesOfAllocations(t *testing.T) {
 	}
 }
 
-// TestDurability checks that a record is written when its delay has passed at the latest, and that writes
+// TestDurabilityOfTaskStates checks that a record is written when its delay has passed at the latest, and that writes
 // keep their order.
-func TestDurability(t *testing.T) {
+func TestDurabilityOfTaskStates(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := openStore(t, tempStatePath(t))
 		mustUpdate(t, s, func(tx *Txn) { tx.PutAllocation(&api.Allocation{ID: "x"}) })
@@ -547,7 +547,7 @@ func TestDurability(t *testing.T) {
 				t.Errorf("%s: %d commits after %v, want %d after %v", what, n, time.Since(begin), more, at)
 			}
 		}
-		put := func(status string, h state.Durability) state.WaitFunc {
+		put := func(status string, h state.Durability) state.WaitDurableFunc {
 			return s.PutTaskState("x", "web", &api.TaskState{State: status}, h)
 		}
 		if err := put("a", state.DurabilitySync)(); err != nil {
@@ -705,7 +705,7 @@ func TestStressUnderReaders(t *testing.T) {
 // does not block.
 func TestFailedBatchEndsItsTransaction(t *testing.T) {
 	s := openStore(t, tempStatePath(t))
-	indexes := s.mem.DBSchema().Tables[tableIndexes]
+	indexes := s.mem.DBSchema().Tables[tableIndexTable]
 	resume := stallWriter(t, s)
 	first := make(chan error, 1)
 	go func() {
@@ -715,22 +715,22 @@ func TestFailedBatchEndsItsTransaction(t *testing.T) {
 		})
 		first <- err
 	}()
-	waitQueued(s, 1)
+	waitForQueuedRequests(s, 1)
 	second := make(chan struct{})
 	go func() {
 		defer close(second)
 		_, _ = s.Update(t.Context(), func(*Txn) error {
-			delete(s.mem.DBSchema().Tables, tableIndexes) // makes the write of the batch fail
+			delete(s.mem.DBSchema().Tables, tableIndexTable) // makes the write of the batch fail
 			return nil
 		})
 	}()
-	waitQueued(s, 2)
+	waitForQueuedRequests(s, 2)
 	resume()
 	if err := <-first; err == nil || !strings.Contains(err.Error(), "invalid table") {
 		t.Fatalf("first update: %v", err)
 	}
 	<-second
-	s.mem.DBSchema().Tables[tableIndexes] = indexes
+	s.mem.DBSchema().Tables[tableIndexTable] = indexes
 	mustUpdate(t, s, func(tx *Txn) { tx.PutNamespace(&api.Namespace{Name: "b"}) })
 	if snap := s.Snapshot(); snap.Namespace(nil, "a") != nil || snap.Namespace(nil, "b") == nil {
 		t.Error("not exactly the second change is there")
@@ -744,5 +744,5 @@ func (tx *Txn) PutTaskLocal(allocID, task string, state state.LocalState) {
 		tx.setError(err)
 		return
 	}
-	tx.putLocal(taskLocalsTable, allocID, allocID+"\x00"+task, open, secret)
+	tx.putLocalRecord(taskLocalsTable, allocID, allocID+"\x00"+task, open, secret)
 }

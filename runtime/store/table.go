@@ -40,12 +40,12 @@ const (
 	agentMetaTable   Table = "agent"
 )
 
-// tableIndexes is the table of the last index of each table. It is only in memory: the file has all indexes
+// tableIndexTable is the table of the last index of each table. It is only in memory: the file has all indexes
 // in one record.
-const tableIndexes = "index"
+const tableIndexTable = "index"
 
-// indexRow is a row of tableIndexes.
-type indexRow struct {
+// tableIndexRow is a row of tableIndexTable.
+type tableIndexRow struct {
 	table Table
 	index uint64
 }
@@ -67,28 +67,28 @@ var tableDefs = []*tableDef{
 		"parent": func(j *api.Job) string {
 			return keyIfSet(namespacedKey(stringOrEmpty(j.Namespace), stringOrEmpty(j.ParentID)), j.ParentID)
 		},
-	}, stampJob, func(j *api.Job) Event {
+	}, setJobIndexes, func(j *api.Job) Event {
 		return Event{Topic: api.TopicJob, Type: "JobRegistered", Key: stringOrEmpty(j.ID), Namespace: stringOrEmpty(j.Namespace)}
 	}),
 	defineTable(JobVersions, func(j *api.Job) string {
 		return versionKey(stringOrEmpty(j.Namespace), stringOrEmpty(j.ID), uint64OrZero(j.Version))
 	},
-		nil, stampJob, nil),
+		nil, setJobIndexes, nil),
 	defineTable(JobSubmissions, func(s *jobSubmissionRow) string { return versionKey(s.Namespace, s.JobID, s.Version) },
 		nil, nil, nil),
 	defineTable(Evaluations, func(e *api.Evaluation) string { return e.ID }, indexFields[api.Evaluation]{
 		"job": func(e *api.Evaluation) string { return namespacedKey(e.Namespace, e.JobID) },
-	}, stampFunc(func(e *api.Evaluation) (_, _ *uint64) { return &e.CreateIndex, &e.ModifyIndex }), func(e *api.Evaluation) Event {
+	}, newSetIndexesFunc(func(e *api.Evaluation) (_, _ *uint64) { return &e.CreateIndex, &e.ModifyIndex }), func(e *api.Evaluation) Event {
 		return Event{Topic: api.TopicEvaluation, Type: "EvaluationUpdated", Key: e.ID, Namespace: e.Namespace, FilterKeys: []string{e.JobID, e.DeploymentID}}
 	}),
 	defineAllocations(),
 	defineTable(Deployments, func(d *api.Deployment) string { return d.ID }, indexFields[api.Deployment]{
 		"job": func(d *api.Deployment) string { return namespacedKey(d.Namespace, d.JobID) },
-	}, stampFunc(func(d *api.Deployment) (_, _ *uint64) { return &d.CreateIndex, &d.ModifyIndex }), func(d *api.Deployment) Event {
+	}, newSetIndexesFunc(func(d *api.Deployment) (_, _ *uint64) { return &d.CreateIndex, &d.ModifyIndex }), func(d *api.Deployment) Event {
 		return Event{Topic: api.TopicDeployment, Type: "DeploymentStatusUpdate", Key: d.ID, Namespace: d.Namespace, FilterKeys: []string{d.JobID}}
 	}),
 	defineTable(Nodes, func(n *api.Node) string { return n.ID }, nil,
-		stampFunc(func(n *api.Node) (_, _ *uint64) { return &n.CreateIndex, &n.ModifyIndex }),
+		newSetIndexesFunc(func(n *api.Node) (_, _ *uint64) { return &n.CreateIndex, &n.ModifyIndex }),
 		func(n *api.Node) Event {
 			return Event{Topic: api.TopicNode, Type: "NodeRegistration", Key: n.ID}
 		}),
@@ -96,16 +96,16 @@ var tableDefs = []*tableDef{
 		"name":  func(s *api.ServiceRegistration) string { return namespacedKey(s.Namespace, s.ServiceName) },
 		"job":   func(s *api.ServiceRegistration) string { return namespacedKey(s.Namespace, s.JobID) },
 		"alloc": func(s *api.ServiceRegistration) string { return s.AllocID },
-	}, stampFunc(func(s *api.ServiceRegistration) (_, _ *uint64) { return &s.CreateIndex, &s.ModifyIndex }), func(s *api.ServiceRegistration) Event {
+	}, newSetIndexesFunc(func(s *api.ServiceRegistration) (_, _ *uint64) { return &s.CreateIndex, &s.ModifyIndex }), func(s *api.ServiceRegistration) Event {
 		return Event{Topic: api.TopicService, Type: "ServiceRegistration", Key: s.ID, Namespace: s.Namespace, FilterKeys: []string{s.JobID, s.ServiceName}}
 	}),
 	defineTable(Variables, func(v *api.Variable) string { return namespacedKey(v.Namespace, v.Path) }, nil,
-		stampFunc(func(v *api.Variable) (_, _ *uint64) { return &v.CreateIndex, &v.ModifyIndex }),
+		newSetIndexesFunc(func(v *api.Variable) (_, _ *uint64) { return &v.CreateIndex, &v.ModifyIndex }),
 		func(v *api.Variable) Event {
 			return Event{Topic: "Variable", Type: "VariableUpdated", Key: v.Path, Namespace: v.Namespace}
 		}),
 	defineTable(Namespaces, func(n *api.Namespace) string { return n.Name }, nil,
-		stampFunc(func(n *api.Namespace) (_, _ *uint64) { return &n.CreateIndex, &n.ModifyIndex }), nil),
+		newSetIndexesFunc(func(n *api.Namespace) (_, _ *uint64) { return &n.CreateIndex, &n.ModifyIndex }), nil),
 	defineTable(ScalingEvents, func(s *scalingEventsRow) string { return namespacedKey(s.Namespace, s.JobID) }, nil, nil, nil),
 	defineTable(PeriodicLaunches, func(p *PeriodicLaunch) string { return namespacedKey(p.Namespace, p.JobID) }, nil,
 		func(p, _ *PeriodicLaunch, index uint64) { p.ModifyIndex = index }, nil),
@@ -124,8 +124,8 @@ var bucketNames = func() []string {
 	return names
 }()
 
-// tableDefOf maps a table to its definition.
-var tableDefOf = func() map[Table]*tableDef {
+// tableDefsByTable maps a table to its definition.
+var tableDefsByTable = func() map[Table]*tableDef {
 	m := make(map[Table]*tableDef, len(tableDefs))
 	for _, k := range tableDefs {
 		m[k.table] = k
@@ -178,7 +178,7 @@ func withUntypedArg[T any](value func(*T) string) func(any) string {
 func defineAllocations() *tableDef {
 	k := defineTable(Allocations, func(a *api.Allocation) string { return a.ID }, indexFields[api.Allocation]{
 		"job": func(a *api.Allocation) string { return namespacedKey(a.Namespace, a.JobID) },
-	}, stampFunc(func(a *api.Allocation) (_, _ *uint64) { return &a.CreateIndex, &a.ModifyIndex }), func(a *api.Allocation) Event {
+	}, newSetIndexesFunc(func(a *api.Allocation) (_, _ *uint64) { return &a.CreateIndex, &a.ModifyIndex }), func(a *api.Allocation) Event {
 		return Event{Topic: api.TopicAllocation, Type: "AllocationUpdated", Key: a.ID, Namespace: a.Namespace, FilterKeys: []string{a.JobID, a.DeploymentID}}
 	})
 	k.decode = nil // the loader decodes allocations itself, because their jobs are in jobTable
@@ -215,9 +215,9 @@ type scalingEventsRow struct {
 
 func jobKey(j *api.Job) string { return namespacedKey(stringOrEmpty(j.Namespace), stringOrEmpty(j.ID)) }
 
-// stampFunc returns a function that sets the create and modify index of an object. fields returns pointers to
+// newSetIndexesFunc returns a function that sets the create and modify index of an object. fields returns pointers to
 // these indexes.
-func stampFunc[T any](fields func(*T) (create, modify *uint64)) func(obj, old *T, index uint64) {
+func newSetIndexesFunc[T any](fields func(*T) (create, modify *uint64)) func(obj, old *T, index uint64) {
 	return func(obj, old *T, index uint64) {
 		create, modify := fields(obj)
 		*create, *modify = index, index
@@ -228,7 +228,7 @@ func stampFunc[T any](fields func(*T) (create, modify *uint64)) func(obj, old *T
 	}
 }
 
-func stampJob(j, old *api.Job, index uint64) {
+func setJobIndexes(j, old *api.Job, index uint64) {
 	create := index
 	if old != nil && old.CreateIndex != nil {
 		create = *old.CreateIndex
@@ -281,13 +281,13 @@ type stringIndexer struct {
 	required bool // marks the unique index: an object without this key is rejected
 }
 
-var errNoKey = errors.New("object without a key")
+var errObjectWithoutKey = errors.New("object without a key")
 
 func (x stringIndexer) FromObject(o any) (bool, []byte, error) {
 	v := x.value(o)
 	if v == "" {
 		if x.required {
-			return false, nil, errNoKey
+			return false, nil, errObjectWithoutKey
 		}
 		return false, nil, nil
 	}
@@ -304,11 +304,11 @@ func (x stringIndexer) PrefixFromArgs(args ...any) ([]byte, error) {
 
 func memdbSchema() *memdb.DBSchema {
 	s := &memdb.DBSchema{Tables: map[string]*memdb.TableSchema{
-		tableIndexes: {
-			Name: tableIndexes,
+		tableIndexTable: {
+			Name: tableIndexTable,
 			Indexes: map[string]*memdb.IndexSchema{"id": {
 				Name: "id", Unique: true,
-				Indexer: stringIndexer{value: func(o any) string { return string(o.(*indexRow).table) }, required: true},
+				Indexer: stringIndexer{value: func(o any) string { return string(o.(*tableIndexRow).table) }, required: true},
 			}},
 		},
 	}}

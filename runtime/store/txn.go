@@ -59,16 +59,16 @@ func (tx *Txn) Index() uint64 { return tx.index }
 // type of its topic.
 func (tx *Txn) SetOperation(name string) { tx.operation = name }
 
-// AnnounceEvaluation adds an event of the current operation about an evaluation, without
+// AddEvaluationEvent adds an event of the current operation about an evaluation, without
 // storing the evaluation.
-func (tx *Txn) AnnounceEvaluation(e *api.Evaluation) {
-	tx.addEvent(recordChange{tableDef: tableDefOf[Evaluations], after: e})
+func (tx *Txn) AddEvaluationEvent(e *api.Evaluation) {
+	tx.addEvent(recordChange{tableDef: tableDefsByTable[Evaluations], after: e})
 }
 
-// AnnounceNode adds an event of the current operation about a node that has not changed.
-func (tx *Txn) AnnounceNode(id string) {
+// AddNodeEvent adds an event of the current operation about a node that has not changed.
+func (tx *Txn) AddNodeEvent(id string) {
 	if n := tx.Node(nil, id); n != nil {
-		tx.addEvent(recordChange{tableDef: tableDefOf[Nodes], after: n})
+		tx.addEvent(recordChange{tableDef: tableDefsByTable[Nodes], after: n})
 	}
 }
 
@@ -78,9 +78,9 @@ func (tx *Txn) PutJob(job *api.Job) {
 		tx.setError(fmt.Errorf("put job %s: it has no version", stringOrEmpty(job.ID)))
 		return
 	}
-	tx.put(tableDefOf[Jobs], job)
+	tx.put(tableDefsByTable[Jobs], job)
 	if tx.err == nil {
-		tx.insert(tableDefOf[JobVersions], job)
+		tx.insert(tableDefsByTable[JobVersions], job)
 	}
 }
 
@@ -91,7 +91,7 @@ func (tx *Txn) PutJobVersion(job *api.Job) {
 		tx.PutJob(job)
 		return
 	}
-	tx.put(tableDefOf[JobVersions], job)
+	tx.put(tableDefsByTable[JobVersions], job)
 }
 
 // DeleteJob removes a job with its versions, their sources, its scaling events
@@ -113,11 +113,11 @@ func (tx *Txn) DeleteJobVersion(namespace, id string, version uint64) {
 
 // PutJobSubmission stores the source of one version of a job.
 func (tx *Txn) PutJobSubmission(namespace, id string, version uint64, s *api.JobSubmission) {
-	tx.put(tableDefOf[JobSubmissions], &jobSubmissionRow{Namespace: namespace, JobID: id, Version: version, Submission: s})
+	tx.put(tableDefsByTable[JobSubmissions], &jobSubmissionRow{Namespace: namespace, JobID: id, Version: version, Submission: s})
 }
 
 // PutEvaluation stores an evaluation.
-func (tx *Txn) PutEvaluation(e *api.Evaluation) { tx.put(tableDefOf[Evaluations], e) }
+func (tx *Txn) PutEvaluation(e *api.Evaluation) { tx.put(tableDefsByTable[Evaluations], e) }
 
 // DeleteEvaluation removes an evaluation, if there is one.
 func (tx *Txn) DeleteEvaluation(id string) { tx.delete(Evaluations, id) }
@@ -125,18 +125,18 @@ func (tx *Txn) DeleteEvaluation(id string) { tx.delete(Evaluations, id) }
 // PutAllocation stores an allocation for the scheduler. It sets AllocModifyIndex too, from which the node
 // detects that its copy of the allocation is outdated.
 func (tx *Txn) PutAllocation(a *api.Allocation) {
-	if tx.canModify(tableDefOf[Allocations], a) {
+	if tx.canModify(tableDefsByTable[Allocations], a) {
 		a.AllocModifyIndex = tx.index
-		tx.put(tableDefOf[Allocations], a)
+		tx.put(tableDefsByTable[Allocations], a)
 	}
 }
 
 // PutReportedAllocation stores an allocation with the status that the node reports. It does not
 // change AllocModifyIndex.
-func (tx *Txn) PutReportedAllocation(a *api.Allocation) { tx.put(tableDefOf[Allocations], a) }
+func (tx *Txn) PutReportedAllocation(a *api.Allocation) { tx.put(tableDefsByTable[Allocations], a) }
 
 // PutDeployment stores a deployment.
-func (tx *Txn) PutDeployment(d *api.Deployment) { tx.put(tableDefOf[Deployments], d) }
+func (tx *Txn) PutDeployment(d *api.Deployment) { tx.put(tableDefsByTable[Deployments], d) }
 
 // DeleteDeployment removes a deployment, if there is one.
 func (tx *Txn) DeleteDeployment(id string) { tx.delete(Deployments, id) }
@@ -144,7 +144,7 @@ func (tx *Txn) DeleteDeployment(id string) { tx.delete(Deployments, id) }
 // PutNode stores a node. It adds events about damage of the state, if the caller's events
 // lack them.
 func (tx *Txn) PutNode(n *api.Node) {
-	if !tx.canModify(tableDefOf[Nodes], n) {
+	if !tx.canModify(tableDefsByTable[Nodes], n) {
 		return
 	}
 	for _, event := range tx.nodeEvents {
@@ -156,11 +156,11 @@ func (tx *Txn) PutNode(n *api.Node) {
 			n.Events = append(n.Events[:len(n.Events):len(n.Events)], &copied)
 		}
 	}
-	tx.put(tableDefOf[Nodes], n)
+	tx.put(tableDefsByTable[Nodes], n)
 }
 
 // PutService stores the registration of a service.
-func (tx *Txn) PutService(s *api.ServiceRegistration) { tx.put(tableDefOf[Services], s) }
+func (tx *Txn) PutService(s *api.ServiceRegistration) { tx.put(tableDefsByTable[Services], s) }
 
 // DeleteService removes the registration of a service, if there is one.
 func (tx *Txn) DeleteService(namespace, id string) { tx.delete(Services, namespacedKey(namespace, id)) }
@@ -176,7 +176,7 @@ func (tx *Txn) PutVariable(v *api.Variable) {
 		tx.setError(err)
 		return
 	}
-	tx.put(tableDefOf[Variables], v)
+	tx.put(tableDefsByTable[Variables], v)
 }
 
 // DeleteVariable removes a variable, if there is one. It fails without a key
@@ -190,7 +190,7 @@ func (tx *Txn) DeleteVariable(namespace, path string) {
 }
 
 // PutNamespace stores a namespace.
-func (tx *Txn) PutNamespace(n *api.Namespace) { tx.put(tableDefOf[Namespaces], n) }
+func (tx *Txn) PutNamespace(n *api.Namespace) { tx.put(tableDefsByTable[Namespaces], n) }
 
 // DeleteNamespace removes a namespace, if there is one.
 func (tx *Txn) DeleteNamespace(name string) { tx.delete(Namespaces, name) }
@@ -205,7 +205,7 @@ func (tx *Txn) AddScalingEvent(namespace, jobID, group string, event api.Scaling
 	}
 	events := append([]api.ScalingEvent{event}, row.Groups[group]...)
 	row.Groups[group] = events[:min(len(events), maxScalingEvents)]
-	tx.put(tableDefOf[ScalingEvents], row)
+	tx.put(tableDefsByTable[ScalingEvents], row)
 }
 
 // PeriodicLaunch is the time of the last launch of a periodic job.
@@ -216,7 +216,7 @@ type PeriodicLaunch struct {
 }
 
 // PutPeriodicLaunch stores the last launch of a periodic job.
-func (tx *Txn) PutPeriodicLaunch(p *PeriodicLaunch) { tx.put(tableDefOf[PeriodicLaunches], p) }
+func (tx *Txn) PutPeriodicLaunch(p *PeriodicLaunch) { tx.put(tableDefsByTable[PeriodicLaunches], p) }
 
 // setError stores an error that fails the update, if it is the first.
 func (tx *Txn) setError(err error) {
@@ -264,7 +264,7 @@ func (tx *Txn) insert(k *tableDef, obj any) {
 	key := k.key(obj)
 	switch {
 	case key == "":
-		tx.setError(fmt.Errorf("put %s: %w", k.table, errNoKey))
+		tx.setError(fmt.Errorf("put %s: %w", k.table, errObjectWithoutKey))
 		return
 	case len(key) > maxKeySize:
 		tx.setError(fmt.Errorf("put %s %.40q…: the key has %d bytes, at most %d are possible", k.table, key, len(key), maxKeySize))
@@ -282,7 +282,7 @@ func (tx *Txn) delete(t Table, key string) {
 	if tx.err != nil || key == "" {
 		return
 	}
-	k := tableDefOf[t]
+	k := tableDefsByTable[t]
 	before := tx.get(k, key)
 	if before == nil {
 		return
@@ -303,14 +303,14 @@ func (tx *Txn) addChange(c recordChange) {
 	if c.tableDef.newEvent != nil {
 		tx.addEvent(c)
 	}
-	if c.tableDef.table == Jobs && !samePolicies(c.before, c.after) {
+	if c.tableDef.table == Jobs && !sameScalingPolicies(c.before, c.after) {
 		tx.changedTables[ScalingPolicies] = true
 	}
 }
 
-// samePolicies reports whether two versions of a job, nil for none, have the same
+// sameScalingPolicies reports whether two versions of a job, nil for none, have the same
 // scaling policies.
-func samePolicies(before, after any) bool {
+func sameScalingPolicies(before, after any) bool {
 	policies := func(job any) map[string]*api.ScalingPolicy {
 		found := make(map[string]*api.ScalingPolicy)
 		if j, _ := job.(*api.Job); j != nil {
@@ -363,7 +363,7 @@ func (tx *Txn) setTableIndexes() {
 		return
 	}
 	for table := range tx.changedTables {
-		if err := tx.mem.Insert(tableIndexes, &indexRow{table, tx.index}); err != nil {
+		if err := tx.mem.Insert(tableIndexTable, &tableIndexRow{table, tx.index}); err != nil {
 			tx.setError(fmt.Errorf("set index of %s: %w", table, err))
 		}
 	}

@@ -166,7 +166,7 @@ func TestWaitForIndex(t *testing.T) {
 	}
 }
 
-func TestEvents(t *testing.T) {
+func TestEventSubscription(t *testing.T) {
 	t.Parallel()
 	s := openStore(t, tempStatePath(t))
 	live := s.Subscribe(0)

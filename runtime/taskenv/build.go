@@ -128,13 +128,13 @@ func (in *envInputs) addGroupPorts(v *layeredVars) {
 		v.setVar("NOMAD_PORT_"+p.Label, inside)
 		v.setVar("NOMAD_ADDR_"+p.Label, addr)
 		v.setVar("NOMAD_HOST_PORT_"+p.Label, host)
-		v.setBothSpellings("NOMAD_HOST_IP_"+p.Label, p.HostIP)
-		v.setBothSpellings("NOMAD_HOST_ADDR_"+p.Label, addr)
-		v.setBothSpellings("NOMAD_ALLOC_PORT_"+p.Label, inside)
+		v.setRawAndCleanName("NOMAD_HOST_IP_"+p.Label, p.HostIP)
+		v.setRawAndCleanName("NOMAD_HOST_ADDR_"+p.Label, addr)
+		v.setRawAndCleanName("NOMAD_ALLOC_PORT_"+p.Label, inside)
 		if n := in.alloc.Network; n != nil {
-			v.setBothSpellings("NOMAD_ALLOC_INTERFACE_"+p.Label, n.Interface)
-			v.setBothSpellings("NOMAD_ALLOC_IP_"+p.Label, n.Address)
-			v.setBothSpellings("NOMAD_ALLOC_ADDR_"+p.Label, net.JoinHostPort(n.Address, inside))
+			v.setRawAndCleanName("NOMAD_ALLOC_INTERFACE_"+p.Label, n.Interface)
+			v.setRawAndCleanName("NOMAD_ALLOC_IP_"+p.Label, n.Address)
+			v.setRawAndCleanName("NOMAD_ALLOC_ADDR_"+p.Label, net.JoinHostPort(n.Address, inside))
 		}
 	}
 }
@@ -162,7 +162,7 @@ func (in *envInputs) addTaskPorts(v *layeredVars) {
 				family = "NOMAD_IPv6_"
 			}
 			v.setVar("NOMAD_IP_"+p.Label, p.HostIP)
-			v.setBothSpellings(family+p.Label, p.HostIP)
+			v.setRawAndCleanName(family+p.Label, p.HostIP)
 			v.setVar("NOMAD_PORT_"+p.Label, inside)
 			v.setVar("NOMAD_HOST_PORT_"+p.Label, host)
 			v.setVar("NOMAD_ADDR_"+p.Label, addr)
@@ -170,11 +170,11 @@ func (in *envInputs) addTaskPorts(v *layeredVars) {
 	}
 }
 
-// setBothSpellings sets a variable under its name as written, as Nomad does, and under
+// setRawAndCleanName sets a variable under its name as written, as Nomad does, and under
 // the name in which invalid characters are replaced.
-func (v *layeredVars) setBothSpellings(key, value string) {
+func (v *layeredVars) setRawAndCleanName(key, value string) {
 	v.env[key] = value
-	v.env[cleanName(key)] = value
+	v.env[cleanVarName(key)] = value
 }
 
 // mergedMeta merges the meta of job, group and task; the task has the highest precedence.

@@ -65,14 +65,14 @@ func isNameByte(c byte) bool {
 func replaceInvalidKeyChars(key string) string {
 	for _, prefix := range []string{"NOMAD_ADDR_", "NOMAD_IP_", "NOMAD_PORT_", "NOMAD_HOST_PORT_", "NOMAD_META_"} {
 		if strings.HasPrefix(key, prefix) {
-			return cleanName(key)
+			return cleanVarName(key)
 		}
 	}
 	return key
 }
 
-// cleanName replaces each byte except letters, digits, dots and underscores by an underscore.
-func cleanName(key string) string {
+// cleanVarName replaces each byte except letters, digits, dots and underscores by an underscore.
+func cleanVarName(key string) string {
 	dirty := func(c byte) bool { return !isNameByte(c) || c == '-' }
 	for i := range len(key) {
 		if !dirty(key[i]) {

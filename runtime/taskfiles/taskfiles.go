@@ -26,13 +26,13 @@ var ErrDirectory = errors.New("is a directory")
 // ErrNotRegular means that a path leads to a FIFO, a socket or a device.
 var ErrNotRegular = errors.New("is not a regular file")
 
-// ProtectedError means that only its task may read a file.
-type ProtectedError struct {
+// ProtectedFileError means that only its task may read a file.
+type ProtectedFileError struct {
 	Kind string // "secret" or "private"
 	Path string // requested path
 }
 
-func (e *ProtectedError) Error() string {
+func (e *ProtectedFileError) Error() string {
 	return fmt.Sprintf("Reading %s file prohibited: %s", e.Kind, e.Path)
 }
 
@@ -174,7 +174,7 @@ func (d *Dir) Open(path string) (*File, error) {
 	case st.Mode&unix.S_IFMT == unix.S_IFDIR:
 		return nil, fmt.Errorf("file %q %w", path, ErrDirectory)
 	case kind != "":
-		return nil, &ProtectedError{kind, path}
+		return nil, &ProtectedFileError{kind, path}
 	case st.Mode&unix.S_IFMT != unix.S_IFREG:
 		return nil, fmt.Errorf("file %q %w", path, ErrNotRegular)
 	}

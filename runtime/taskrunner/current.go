@@ -14,11 +14,11 @@ import (
 // currentProcess holds the process of a running task, and restarts it on request. Its
 // methods may be called concurrently.
 type currentProcess struct {
-	records *taskRecords
-	kill    *killRequest
-	stopper *stopper
-	env     *taskenv.Builder // the environment includes the ports of the process
-	done    <-chan struct{}  // closed by Run
+	records     *taskRecords
+	killRequest *killRequest
+	stopper     *stopper
+	env         *taskenv.Builder // the environment includes the ports of the process
+	done        <-chan struct{}  // closed by Run
 
 	process *process // nil unless the task runs; guarded by mu of records
 }
@@ -36,8 +36,8 @@ func (c *currentProcess) setStarted(p *process) {
 	c.setPorts(p)
 	c.records.mu.Lock()
 	defer c.records.mu.Unlock()
-	c.process, c.records.restartReq, c.kill.leakErr = p, nil, nil
-	c.records.killed = c.kill.isRequested() // a kill during the start counts as a kill of this process
+	c.process, c.records.restartReq, c.killRequest.leakErr = p, nil, nil
+	c.records.killed = c.killRequest.isRequested() // a kill during the start counts as a kill of this process
 }
 
 // setRecovered sets a process that an earlier agent has started, with the restart that
@@ -66,7 +66,7 @@ func (c *currentProcess) clear() {
 func (c *currentProcess) restart(ctx context.Context, event *api.TaskEvent, failure bool) error {
 	var p *process
 	first := false
-	c.records.changeWithLocal(state.DurabilitySync, func(s *api.TaskState) bool {
+	c.records.changeAndStoreWithLocal(state.DurabilitySync, func(s *api.TaskState) bool {
 		if !c.isRestartableLocked() {
 			return false
 		}
@@ -101,5 +101,5 @@ func (c *currentProcess) isRestartable() bool {
 }
 
 func (c *currentProcess) isRestartableLocked() bool {
-	return c.process != nil && !isClosed(c.process.exited) && !c.kill.isRequested() && !isClosed(c.done)
+	return c.process != nil && !isClosed(c.process.exited) && !c.killRequest.isRequested() && !isClosed(c.done)
 }

@@ -80,7 +80,7 @@ func (d *destroyer) try(ctx context.Context) error {
 		d.processTracker.noteDestroyed()
 	case errors.Is(err, driver.ErrTaskNotFound):
 		if start.Uncertain {
-			d.reportUncertain("what is known of it is not enough for the driver to find it")
+			d.reportUncertainDestroy("what is known of it is not enough for the driver to find it")
 		}
 		err = nil
 	}
@@ -89,7 +89,7 @@ func (d *destroyer) try(ctx context.Context) error {
 	}
 	if err != nil {
 		if ctx.Err() == nil {
-			d.report(start, err)
+			d.reportPendingDestroy(start, err)
 		}
 		return fmt.Errorf("destroy task: %w", err)
 	}
@@ -102,7 +102,7 @@ func (d *destroyer) try(ctx context.Context) error {
 // processes, and a purged job whose driver no plugin serves.
 func (d *destroyer) destroyWithoutDriver(ctx context.Context, start *state.PendingDestroy, err error) error {
 	var unavailableErr *driver.UnavailableError
-	builtin, may := d.stopper.mayEndTask(err)
+	builtin, may := d.stopper.mayEndWithoutDriver(err)
 	if !may || !builtin && (!errors.As(err, &unavailableErr) || unavailableErr.Plugin != "") {
 		return err
 	}
@@ -112,20 +112,20 @@ func (d *destroyer) destroyWithoutDriver(ctx context.Context, start *state.Pendi
 	if builtin {
 		d.processTracker.noteDestroyed()
 	} else {
-		d.reportUncertain(fmt.Sprintf("its driver was not there to destroy it: %v", err))
+		d.reportUncertainDestroy(fmt.Sprintf("its driver was not there to destroy it: %v", err))
 	}
 	return nil
 }
 
-// reportUncertain emits the event for processes that may still run.
-func (d *destroyer) reportUncertain(why string) {
+// reportUncertainDestroy emits the event for processes that may still run.
+func (d *destroyer) reportUncertainDestroy(why string) {
 	text := "an earlier start of the task may still run: " + why
 	d.logger.Error(text)
 	d.records.emit(model.EventDriverMessage(text, nil, time.Time{}))
 }
 
-// report emits the event for a pending destroy, once.
-func (d *destroyer) report(start *state.PendingDestroy, err error) {
+// reportPendingDestroy emits the event for a pending destroy, once.
+func (d *destroyer) reportPendingDestroy(start *state.PendingDestroy, err error) {
 	d.logger.Warn("destroying the task is pending", "task_id", start.ID, "error", err)
 	if !d.eventEmitted {
 		d.eventEmitted = true
@@ -141,7 +141,7 @@ func (d *destroyer) retryUntilDestroyed(ctx context.Context) {
 	for d.pendingDestroy() != nil && ctx.Err() == nil {
 		err := d.try(ctx)
 		if err == nil {
-			d.records.putLocal(state.DurabilityAsync)
+			d.records.putLocalState(state.DurabilityAsync)
 			return
 		}
 		if ctx.Err() != nil {

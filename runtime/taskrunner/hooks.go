@@ -38,8 +38,8 @@ type taskHooks struct {
 }
 
 // set implements [Runner.SetHooks].
-func (t *taskHooks) set(list []hooks.Entry, allocAttachments map[string]string) {
-	t.chain = hooks.NewChain(hooks.ChainConfig{Deadlines: t.deadlines, Emit: t.records.emit, Logger: t.logger}, list)
+func (t *taskHooks) set(list []hooks.OrderedHook, allocAttachments map[string]string) {
+	t.chain = hooks.NewChain(hooks.ChainConfig{Deadlines: t.deadlines, EmitEvent: t.records.emit, Logger: t.logger}, list)
 	t.allocAttachments = allocAttachments
 	t.restoreEnv()
 }
@@ -58,7 +58,7 @@ func (t *taskHooks) restoreEnv() {
 // second time.
 func (t *taskHooks) prestart(killCtx context.Context, running bool) error {
 	defer runtime.KeepAlive(t.env.Build()) // keeps the built environment in memory for all hooks, unless a hook changes it
-	chain := t.chain.Without(func(h hooks.Hook) bool { return t.records.localState.Hooks[h.Name()].Done })
+	chain := t.chain.WithoutHooks(func(h hooks.Hook) bool { return t.records.localState.Hooks[h.Name()].Done })
 	return hooks.CallUntilError(killCtx, chain, hook.Prestart, func(ctx context.Context, h hooks.Hook, at hook.TaskPrestart) (hook.TaskPrestartResponse, error) {
 		return t.prestartHook(ctx, h, at, running)
 	}, func(error) bool { return running })
@@ -67,7 +67,7 @@ func (t *taskHooks) prestart(killCtx context.Context, running bool) error {
 func (t *taskHooks) prestartHook(ctx context.Context, h hooks.Hook, at hook.TaskPrestart, running bool) (hook.TaskPrestartResponse, error) {
 	before := t.records.localState.Hooks[h.Name()]
 	task := t.task()
-	point := failpoint.Enter(failpoint.StepPrestart)
+	point := failpoint.EnterStep(failpoint.StepPrestart)
 	response, err := at.Prestart(ctx, hook.TaskPrestartRequest{
 		Alloc:         t.alloc.Alloc,
 		Task:          task.HookTask(),
@@ -100,16 +100,16 @@ func (t *taskHooks) prestartHook(ctx context.Context, h hooks.Hook, at hook.Task
 		if !running {
 			t.records.localState.StartID = "" // a start with a stored id makes no write of its own, so the response would not be stored before it
 		}
-		t.records.putLocal(state.DurabilityAsync) // the response is stored with the id of the start at the latest
+		t.records.putLocalState(state.DurabilityAsync) // the response is stored with the id of the start at the latest
 		t.setEnv(h, after.Env)
 	}
 	return response, err
 }
 
-// noteAttachments records the hooks that are attached to the task, so that the next
+// recordAttachments records the hooks that are attached to the task, so that the next
 // agent calls them at the end of the task even if its configuration no longer attaches
 // them. The record is stored with the start of the task at the latest.
-func (t *taskHooks) noteAttachments() {
+func (t *taskHooks) recordAttachments() {
 	t.records.localState.AllocHooks = t.allocAttachments
 	for name, attachment := range t.chain.Attachments() {
 		if state := t.records.localState.Hooks[name]; state.Attachment != attachment {
@@ -131,7 +131,7 @@ func (t *taskHooks) setEnv(h hooks.Hook, env map[string]string) {
 // called them for the same process.
 func (t *taskHooks) poststart(killCtx context.Context, p *process, repeated bool) {
 	hooks.CallEach(killCtx, t.chain, hook.Poststart, func(ctx context.Context, _ hooks.Hook, h hook.TaskPoststart) (hook.TaskPoststartResponse, error) {
-		point := failpoint.Enter(failpoint.StepPoststart)
+		point := failpoint.EnterStep(failpoint.StepPoststart)
 		defer point.Leave()
 		return h.Poststart(ctx, t.poststartRequest(p, repeated))
 	})
@@ -176,7 +176,7 @@ func (t *taskHooks) exited(forceKillCtx context.Context, exit *state.ProcessExit
 		}
 	})()
 	request := hook.TaskExitedRequest{
-		Alloc: t.alloc.Alloc, Task: t.task().HookTask(), Exit: exit.Result(), WillRestart: willRestart,
+		Alloc: t.alloc.Alloc, Task: t.task().HookTask(), Exit: exit.ExitResult(), WillRestart: willRestart,
 	}
 	hooks.CallEach(ctx, t.chain, hook.Exited, func(ctx context.Context, _ hooks.Hook, h hook.TaskExited) (hook.TaskExitedResponse, error) {
 		return h.Exited(ctx, request)

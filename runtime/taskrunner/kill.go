@@ -24,7 +24,7 @@ type killRequest struct {
 	purged       chan struct{} // closed by the first Purge
 	delaySkipped chan struct{} // closed by the first SkipShutdownDelay
 
-	withoutEvent    bool                    // no event is emitted for the kill, neither when it starts nor when it ends
+	omitEvents      bool                    // no event is emitted for the kill, neither when it starts nor when it ends
 	leakErr         error                   // why the kill of the process may have leaked resources; nil if it succeeded
 	cancelKill      context.CancelCauseFunc // cancels killCtx; nil outside Run
 	cancelForceKill context.CancelCauseFunc // cancels forceKillCtx; nil outside Run
@@ -46,7 +46,7 @@ func (k *killRequest) isForced() bool    { return isClosed(k.forceKilled) }
 
 // requestKill implements [Runner.Kill] and, if force is set, [Runner.ForceKill].
 func (k *killRequest) requestKill(event *api.TaskEvent, force bool) {
-	k.records.changeWithLocal(state.DurabilitySync, func(s *api.TaskState) bool {
+	k.records.changeAndStoreWithLocal(state.DurabilitySync, func(s *api.TaskState) bool {
 		first := !k.isRequested()
 		if first {
 			// An existing event comes from an earlier agent, which died before it killed the
@@ -55,7 +55,7 @@ func (k *killRequest) requestKill(event *api.TaskEvent, force bool) {
 				model.AppendTaskEvent(s, event, time.Now())
 			}
 			k.records.killed = k.records.killed || s.FinishedAt.IsZero()
-			k.withoutEvent = event == nil
+			k.omitEvents = event == nil
 		}
 		k.requestLocked(force)
 		return first
@@ -65,7 +65,7 @@ func (k *killRequest) requestKill(event *api.TaskEvent, force bool) {
 // restoreKill requests the kill that an earlier agent did not finish and whose event is
 // stored. It must be called before any other method.
 func (k *killRequest) restoreKill() {
-	k.withoutEvent = true
+	k.omitEvents = true
 	close(k.killed)
 }
 
@@ -85,10 +85,10 @@ func (k *killRequest) requestLocked(force bool) {
 	}
 }
 
-// contexts returns killCtx and forceKillCtx. Both are canceled with ctx; killCtx also
+// newKillContexts returns killCtx and forceKillCtx. Both are canceled with ctx; killCtx also
 // by the first Kill, and forceKillCtx also by ForceKill. The cause of the cancellation
 // distinguishes a shutdown from a kill.
-func (k *killRequest) contexts(ctx context.Context) (forceKillCtx, killCtx context.Context) {
+func (k *killRequest) newKillContexts(ctx context.Context) (forceKillCtx, killCtx context.Context) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	forceKillCtx, k.cancelForceKill = context.WithCancelCause(ctx)
@@ -102,8 +102,8 @@ func (k *killRequest) contexts(ctx context.Context) (forceKillCtx, killCtx conte
 	return forceKillCtx, killCtx
 }
 
-// endContexts releases the contexts.
-func (k *killRequest) endContexts() {
+// releaseKillContexts releases the contexts.
+func (k *killRequest) releaseKillContexts() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.cancelKill(nil)
@@ -111,8 +111,8 @@ func (k *killRequest) endContexts() {
 	k.cancelKill, k.cancelForceKill = nil, nil
 }
 
-// closeLocked closes one of the channels unless it is closed.
-func (k *killRequest) closeLocked(c chan struct{}) {
+// closeChannel closes one of the channels unless it is closed.
+func (k *killRequest) closeChannel(c chan struct{}) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	closeOnce(c)
@@ -129,7 +129,7 @@ func (k *killRequest) killedEvent() *api.TaskEvent {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
-	case k.withoutEvent:
+	case k.omitEvents:
 		return nil
 	case k.leakErr != nil:
 		return model.EventKilled(k.leakErr.Error())

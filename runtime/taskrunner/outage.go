@@ -36,7 +36,7 @@ func (o *driverOutage) end() { *o = driverOutage{} }
 // the driver is unavailable or could not find out about the task; report may be nil.
 func (o *driverOutage) wait(ctx context.Context, err error, report func(error)) bool {
 	var unavailableErr *driver.UnavailableError
-	var undecidedErr *undecidedRecoveryError
+	var undecidedErr *inconclusiveRecoveryError
 	if !errors.As(err, &unavailableErr) && !errors.As(err, &undecidedErr) {
 		// The first relaunch of the plugin is immediate. Further ones are delayed, because
 		// the recovery of a task that crashes the plugin would otherwise run in a tight loop.

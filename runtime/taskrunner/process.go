@@ -21,14 +21,14 @@ type dispenseFunc func(context.Context) (driver.Driver, error)
 // also after the process has exited: a late call fails in the driver, and never affects
 // the next start, which has another id.
 type process struct {
-	handle        *driver.Handle
-	network       *driver.NetworkOverride // nil unless the driver returned an address
-	dispense      dispenseFunc
-	recovery      *driverRecovery // record of the driver's recoveries; if nil, nothing is recorded
-	outageStarted chan struct{}   // the channel has a value after the start of an outage of the driver
-	onOutage      func(error)     // called once per outage of the driver; may be nil
-	onOutageEnd   func()          // called at the end of each outage of the driver; may be nil
-	detached      bool            // set before watch if no plugin process has confirmed that it has the task
+	handle         *driver.Handle
+	network        *driver.NetworkOverride // nil unless the driver returned an address
+	dispense       dispenseFunc
+	driverRecovery *driverRecovery // record of the driver's recoveries; if nil, nothing is recorded
+	outageStarted  chan struct{}   // the channel has a value after the start of an outage of the driver
+	onOutage       func(error)     // called once per outage of the driver; may be nil
+	onOutageEnd    func()          // called at the end of each outage of the driver; may be nil
+	withoutPlugin  bool            // set before watch if no plugin process has confirmed that it has the task
 
 	pendingRestart *state.RestartRequest // restart that an earlier agent did not finish; nil if there is none
 
@@ -40,9 +40,9 @@ type process struct {
 // processResult is how a process ended.
 type processResult struct {
 	driver.ExitResult
-	// lost means that the exit status is unknown: the driver answered that it does not
+	// exitUnknown means that the exit status is unknown: the driver answered that it does not
 	// have the task, or the agent ended the process without the driver.
-	lost bool
+	exitUnknown bool
 	// destroyed means that nothing is left for the driver to destroy.
 	destroyed bool
 }
@@ -57,7 +57,7 @@ func (p *process) id() string { return p.handle.Config.ID }
 func (p *process) recordResult(result processResult) {
 	p.once.Do(func() {
 		p.result = result
-		p.recovery.remove(p)
+		p.driverRecovery.remove(p)
 		close(p.exited)
 	})
 }
@@ -79,7 +79,7 @@ func (p *process) callDriver(ctx context.Context, f func(driver.Driver) error) e
 	switch {
 	case recoverErr == nil:
 		return f(d)
-	case unknown && !isUnanswered(recoverErr):
+	case unknown && !isTaskStateUnknown(recoverErr):
 		return err
 	}
 	return recoverErr
@@ -94,24 +94,24 @@ func (p *process) recover(ctx context.Context) (driver.Driver, error) {
 	if err := d.RecoverTask(ctx, p.handle); err != nil {
 		err = fmt.Errorf("recover task: %w", err)
 		if driver.IsRecoverable(err) || ctx.Err() != nil {
-			err = &undecidedRecoveryError{err}
+			err = &inconclusiveRecoveryError{err}
 		}
 		return nil, err
 	}
 	return d, nil
 }
 
-// undecidedRecoveryError is an error of RecoverTask that leaves open whether the driver has the
+// inconclusiveRecoveryError is an error of RecoverTask that leaves open whether the driver has the
 // task.
-type undecidedRecoveryError struct{ error }
+type inconclusiveRecoveryError struct{ error }
 
-func (e *undecidedRecoveryError) Unwrap() error { return e.error }
+func (e *inconclusiveRecoveryError) Unwrap() error { return e.error }
 
-// isUnanswered reports whether err means that no plugin process has answered, or that it
+// isTaskStateUnknown reports whether err means that no plugin process has answered, or that it
 // could not find out about the task. The task may still run.
-func isUnanswered(err error) bool {
+func isTaskStateUnknown(err error) bool {
 	var unavailableErr *driver.UnavailableError
-	var undecidedErr *undecidedRecoveryError
+	var undecidedErr *inconclusiveRecoveryError
 	return errors.As(err, &unavailableErr) || errors.As(err, &undecidedErr) || errors.Is(err, driver.ErrPluginDown)
 }
 
@@ -119,38 +119,38 @@ func isUnanswered(err error) bool {
 type watchState int
 
 const (
-	stateStarted   watchState = iota // the plugin process is assumed to have started the task
-	stateRecovered                   // the plugin process has confirmed RecoverTask
-	stateDetached                    // no plugin process is known to have the task
-	stateExited                      // WaitTask has returned the exit status, or an error in its place
-	stateLost                        // the driver does not have the task: exit status unknown
+	stateStarted       watchState = iota // the plugin process is assumed to have started the task
+	stateRecovered                       // the plugin process has confirmed RecoverTask
+	stateWithoutPlugin                   // no plugin process is known to have the task
+	stateExited                          // WaitTask has returned the exit status, or an error in its place
+	stateLost                            // the driver does not have the task: exit status unknown
 )
 
-// driverAnswer is the outcome of one call of watch: RecoverTask in stateDetached, WaitTask in
+// driverAnswer is the outcome of one call of watch: RecoverTask in stateWithoutPlugin, WaitTask in
 // stateStarted and stateRecovered.
 type driverAnswer int
 
 const (
 	answerDone        driverAnswer = iota // the call succeeded
-	answerUnavailable                     // no answer about the task, see isUnanswered
+	answerUnavailable                     // no answer about the task, see isTaskStateUnknown
 	answerNotFound                        // the driver does not know the task
 	answerError                           // any other error of the driver
 )
 
-// watchTable maps state and answer to the next state. Only an answer of a driver ends
+// watchTransitions maps state and answer to the next state. Only an answer of a driver ends
 // the watch: the death of plugin processes never does.
-var watchTable = [...][4]watchState{
+var watchTransitions = [...][4]watchState{
 	// columns: the driver answers done, none, not found, error
-	stateStarted:   {stateExited, stateDetached, stateDetached, stateExited},
-	stateRecovered: {stateExited, stateDetached, stateLost, stateExited},
-	stateDetached:  {stateRecovered, stateDetached, stateLost, stateLost},
+	stateStarted:       {stateExited, stateWithoutPlugin, stateWithoutPlugin, stateExited},
+	stateRecovered:     {stateExited, stateWithoutPlugin, stateLost, stateExited},
+	stateWithoutPlugin: {stateRecovered, stateWithoutPlugin, stateLost, stateLost},
 }
 
-func answerOf(err error) driverAnswer {
+func classifyDriverError(err error) driverAnswer {
 	switch {
 	case err == nil:
 		return answerDone
-	case isUnanswered(err):
+	case isTaskStateUnknown(err):
 		return answerUnavailable
 	case errors.Is(err, driver.ErrTaskNotFound):
 		return answerNotFound
@@ -162,29 +162,29 @@ func answerOf(err error) driverAnswer {
 // number of plugin deaths and while the driver is unavailable. exited is closed only
 // when the process has exited.
 func (p *process) watch(ctx context.Context) {
-	defer p.recovery.remove(p)
+	defer p.driverRecovery.remove(p)
 	state := stateStarted
-	if p.detached {
-		state = stateDetached
+	if p.withoutPlugin {
+		state = stateWithoutPlugin
 	}
 	var currentOutage driverOutage
 	var d driver.Driver // driver that returned the last answer
 	for {
 		var result driver.ExitResult
 		var err error
-		d, result, err = p.callInState(ctx, state, d)
+		d, result, err = p.callForWatchState(ctx, state, d)
 		if err != nil && ctx.Err() != nil {
 			return
 		}
-		switch state = watchTable[state][answerOf(err)]; state {
+		switch state = watchTransitions[state][classifyDriverError(err)]; state {
 		case stateRecovered:
-			p.recovery.set(p, d)
+			p.driverRecovery.set(p, d)
 			if currentOutage.reported && p.onOutageEnd != nil {
 				p.onOutageEnd()
 			}
 			currentOutage.end()
-		case stateDetached:
-			p.recovery.set(p, nil)
+		case stateWithoutPlugin:
+			p.driverRecovery.set(p, nil)
 			if !currentOutage.wait(ctx, err, p.reportOutage) {
 				return
 			}
@@ -195,7 +195,7 @@ func (p *process) watch(ctx context.Context) {
 			p.recordResult(processResult{ExitResult: result})
 			return
 		case stateLost:
-			p.recordResult(processResult{ExitResult: driver.ExitResult{Err: err}, lost: true})
+			p.recordResult(processResult{ExitResult: driver.ExitResult{Err: err}, exitUnknown: true})
 			return
 		}
 	}
@@ -212,19 +212,19 @@ func (p *process) reportOutage(err error) {
 	}
 }
 
-// callInState makes the driver call that belongs to a watchState. For a recovered task it
+// callForWatchState makes the driver call that belongs to a watchState. For a recovered task it
 // calls WaitTask on the plugin process that has recovered the task, because the next
 // plugin process does not have it.
-func (p *process) callInState(ctx context.Context, state watchState, d driver.Driver) (_ driver.Driver, result driver.ExitResult, err error) {
+func (p *process) callForWatchState(ctx context.Context, state watchState, d driver.Driver) (_ driver.Driver, result driver.ExitResult, err error) {
 	switch state {
-	case stateDetached:
+	case stateWithoutPlugin:
 		d, err = p.recover(ctx)
 		return d, result, err
 	case stateStarted:
 		if d, err = p.dispense(ctx); err != nil {
 			return nil, result, err
 		}
-		p.recovery.set(p, d)
+		p.driverRecovery.set(p, d)
 	}
 	r, err := d.WaitTask(ctx, p.id())
 	if err == nil {
@@ -255,7 +255,7 @@ func (p *process) destroyIfFound(ctx context.Context) error {
 		switch {
 		case recoverErr == nil:
 			err = d.DestroyTask(ctx, p.id(), true)
-		case isUnanswered(recoverErr):
+		case isTaskStateUnknown(recoverErr):
 			err = recoverErr
 		case down:
 			err = destroyByID(ctx, p.dispense, p.id())
@@ -301,7 +301,7 @@ func (p *process) execStreaming(ctx context.Context, exec driver.Exec) (result *
 	if err != nil {
 		return nil, err
 	}
-	point := failpoint.Enter(failpoint.StepRunning)
+	point := failpoint.EnterStep(failpoint.StepRunning)
 	result, err = d.ExecTaskStreaming(ctx, p.id(), exec)
 	point.Leave()
 	return result, err

@@ -21,7 +21,7 @@ type scriptedDriver struct {
 	calls         []string
 }
 
-func nextErr(list *[]error) error {
+func popErr(list *[]error) error {
 	err := (*list)[0]
 	if len(*list) > 1 {
 		*list = (*list)[1:]
@@ -31,7 +31,7 @@ func nextErr(list *[]error) error {
 
 func (a *scriptedDriver) WaitTask(context.Context, string) (*driver.ExitResult, error) {
 	a.calls = append(a.calls, "wait")
-	if err := nextErr(&a.waitErrs); err != nil {
+	if err := popErr(&a.waitErrs); err != nil {
 		return nil, err
 	}
 	return &driver.ExitResult{ExitCode: 7}, nil
@@ -39,17 +39,17 @@ func (a *scriptedDriver) WaitTask(context.Context, string) (*driver.ExitResult, 
 
 func (a *scriptedDriver) SignalTask(context.Context, string, string) error {
 	a.calls = append(a.calls, "signal")
-	return nextErr(&a.signalErrs)
+	return popErr(&a.signalErrs)
 }
 
 func (a *scriptedDriver) DestroyTask(context.Context, string, bool) error {
 	a.calls = append(a.calls, "destroy")
-	return nextErr(&a.destroyErrs)
+	return popErr(&a.destroyErrs)
 }
 
 func (a *scriptedDriver) RecoverTask(context.Context, *driver.Handle) error {
 	a.calls = append(a.calls, "recover")
-	return nextErr(&a.recoverErrs)
+	return popErr(&a.recoverErrs)
 }
 
 func (a *scriptedDriver) process() *process {
@@ -65,7 +65,7 @@ var (
 	errBusy = driver.Recoverable(errors.New("too many open files"))
 )
 
-func TestWait(t *testing.T) {
+func TestWatchProcess(t *testing.T) {
 	for _, c := range []struct {
 		name          string
 		wait, recover []error
@@ -94,7 +94,7 @@ func TestWait(t *testing.T) {
 				p.watch(t.Context())
 				<-p.exited
 				r := p.result
-				if r.ExitCode != c.code || !errors.Is(r.Err, c.err) || r.lost != c.lost {
+				if r.ExitCode != c.code || !errors.Is(r.Err, c.err) || r.exitUnknown != c.lost {
 					t.Errorf("got %+v, want code %d, error %v, lost %v", r, c.code, c.err, c.lost)
 				}
 				if !slices.Equal(a.calls, c.calls) {
@@ -105,7 +105,7 @@ func TestWait(t *testing.T) {
 	}
 }
 
-func TestDestroyAcrossPlugins(t *testing.T) {
+func TestDestroyAfterPluginRestart(t *testing.T) {
 	for _, c := range []struct {
 		name             string
 		destroy, recover []error
@@ -134,7 +134,7 @@ func TestDestroyAcrossPlugins(t *testing.T) {
 }
 
 // A driver that does not answer in time has not confirmed that the task is gone.
-func TestDestroyWithinALimit(t *testing.T) {
+func TestDestroyTimeout(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	a := &scriptedDriver{destroyErrs: []error{errTaskNotFound}, recoverErrs: []error{ctx.Err()}}
@@ -153,7 +153,7 @@ func TestWatchEndsWithoutAnExit(t *testing.T) {
 	}
 }
 
-func TestCallAcrossPlugins(t *testing.T) {
+func TestDriverCallAfterPluginRestart(t *testing.T) {
 	for _, c := range []struct {
 		name            string
 		signal, recover []error

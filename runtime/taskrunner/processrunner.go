@@ -23,12 +23,12 @@ type processRunner struct {
 	records        *taskRecords
 	processTracker *processTracker
 	starter        *starter
-	current        *currentProcess
+	currentProcess *currentProcess
 	hooks          *taskHooks
-	kill           *killRequest
+	killRequest    *killRequest
 	stopper        *stopper
 	destroyer      *destroyer
-	restarts       *restartDecider
+	restartDecider *restartDecider
 	logger         hclog.Logger
 }
 
@@ -36,7 +36,7 @@ type processRunner struct {
 // has no outcome to decide about: the task was killed before it started, or the agent
 // shuts down.
 func (r *processRunner) run(killCtx, forceKillCtx context.Context) (restart.Outcome, bool) {
-	p := r.current.get()
+	p := r.currentProcess.get()
 	recovered := p != nil
 	if recovered {
 		r.resumeRecovered(killCtx, p)
@@ -70,7 +70,7 @@ func (r *processRunner) run(killCtx, forceKillCtx context.Context) (restart.Outc
 	}
 	stopRepeating()
 	repeatWG.Wait()
-	if r.kill.isRequested() {
+	if r.killRequest.isRequested() {
 		r.stopper.kill(forceKillCtx, p)
 	}
 	if isShutdown(killCtx, forceKillCtx) {
@@ -90,30 +90,30 @@ func (r *processRunner) handleProcessEnd(killCtx, forceKillCtx context.Context, 
 	case <-p.exited:
 		result = p.result
 	default:
-		result.lost = true // the process has not exited after ForceKill, so its exit status is unknown
+		result.exitUnknown = true // the process has not exited after ForceKill, so its exit status is unknown
 	}
-	r.processTracker.noteExit(!result.lost && result.Err == nil)
+	r.processTracker.noteExit(!result.exitUnknown && result.Err == nil)
 	local.Exit = &state.ProcessExit{
-		Lost: result.lost, Success: !result.lost && result.Successful(),
+		Lost: result.exitUnknown, Success: !result.exitUnknown && result.Successful(),
 		Code: result.ExitCode, Signal: result.Signal, OOMKilled: result.OOMKilled,
 	}
 	if result.Err != nil {
 		local.Exit.Error = result.Err.Error()
-	} else if result.lost {
+	} else if result.exitUnknown {
 		local.Exit.Error = exitUnknownMessage
 	}
-	point := failpoint.Enter(failpoint.StepExitObserved)
+	point := failpoint.EnterStep(failpoint.StepExitObserved)
 	err := r.records.put(state.DurabilitySync, func(s *api.TaskState) bool {
 		if request := r.records.restartReq; request != nil {
 			local.Exit.Asked, local.Exit.Failure = true, request.Failure
 		}
 		event := terminatedEvent(result.ExitResult)
-		if result.lost {
+		if result.exitUnknown {
 			event = model.EventDriverMessage(exitUnknownText(result.Err), nil, time.Time{})
 		}
 		// The id of the next start is stored in this record, so that an immediate restart
 		// needs no write of its own.
-		if next := r.restarts.predict(local.Exit.Outcome()); !result.lost && next.Action == restart.ActionRestart && next.Delay == 0 {
+		if next := r.restartDecider.predictDecision(local.Exit.RestartOutcome()); !result.exitUnknown && next.Action == restart.ActionRestart && next.Delay == 0 {
 			local.NextStartID = r.ref.newStartID()
 		}
 		model.AppendTaskEvent(s, event, time.Now())
@@ -132,13 +132,13 @@ func (r *processRunner) handleProcessEnd(killCtx, forceKillCtx context.Context, 
 		r.processTracker.noteDestroyed()
 	} else {
 		r.destroyer.set(state.PendingDestroy{ID: p.id(), Handle: handleWithoutConfig(p.handle)})
-		point := failpoint.Enter(failpoint.StepDestroyTask)
+		point := failpoint.EnterStep(failpoint.StepDestroyTask)
 		_ = r.destroyer.try(context.WithoutCancel(killCtx)) // the destroyer reports errors as an event
 		point.Leave()
 	}
-	r.current.clear()
-	called := r.hooks.exited(forceKillCtx, local.Exit, r.restarts.willRestart(local.Exit.Outcome()))
-	return local.Exit.Outcome(), called
+	r.currentProcess.clear()
+	called := r.hooks.exited(forceKillCtx, local.Exit, r.restartDecider.willRestart(local.Exit.RestartOutcome()))
+	return local.Exit.RestartOutcome(), called
 }
 
 // resumeRecovered does for a recovered process what start does for a new one. It emits the
@@ -149,7 +149,7 @@ func (r *processRunner) resumeRecovered(killCtx context.Context, p *process) {
 	}
 	r.logger.Info("task taken over", "task_id", p.id())
 	if task, _ := r.records.snapshot(); task.State != model.TaskRunning {
-		r.restarts.recordStart()
+		r.restartDecider.recordStart()
 		r.records.setTaskState(state.DurabilityGrouped, model.TaskRunning, model.EventStarted())
 	}
 }

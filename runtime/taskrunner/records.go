@@ -13,23 +13,23 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
-// Store stores the records of one task. The calls do not block; the returned WaitFunc
+// Store stores the records of one task. The calls do not block; the returned WaitDurableFunc
 // does. Records reach the disk in the order of the puts of all tasks. Neither the
 // runner nor the store changes a record after the call. The calls for one task do not
 // overlap. Put stores both records or neither: the exit of a process and the state of
 // the task must not contradict each other after a crash.
 type Store interface {
-	PutState(*api.TaskState, state.Durability) state.WaitFunc
-	Put(state.LocalState, *api.TaskState, state.Durability) state.WaitFunc
+	PutState(*api.TaskState, state.Durability) state.WaitDurableFunc
+	Put(state.LocalState, *api.TaskState, state.Durability) state.WaitDurableFunc
 }
 
 // taskRecords holds the state of a task, the local state of its runner, and what the store
 // has of both. Methods without another remark may be called from any goroutine.
 type taskRecords struct {
-	store        Store
-	notify       func()          // called after each change of the task's state
-	retriesEnded <-chan struct{} // closed when puts that the store has refused are no longer retried
-	logger       hclog.Logger
+	store           Store
+	notifyChanged   func()          // called after each change of the task's state
+	putRetriesEnded <-chan struct{} // closed when puts that the store has refused are no longer retried
+	logger          hclog.Logger
 
 	// localState belongs to the goroutine of Run and, before Run, to the callers that prepare
 	// it.
@@ -42,7 +42,7 @@ type taskRecords struct {
 	putCount          int              // number of puts
 	lastLocalPut      int              // number of the last put that included the local state
 	lastStoredPut     int              // number of the last put that is known to be stored
-	retryDone         chan struct{}    // not nil after the store has refused a put (see storeAgain); closed when the records are stored
+	retryDone         chan struct{}    // not nil after the store has refused a put (see retryPuts); closed when the records are stored
 
 	mu               sync.Mutex // mu also guards fields of killRequest and currentProcess
 	taskState        *api.TaskState
@@ -107,7 +107,7 @@ const maxReportedMessages = 16
 // plugin process sends it again: the messages are stored with the task. After 16
 // messages further ones are ignored.
 func (r *taskRecords) emitOnce(event *api.TaskEvent) {
-	r.changeWithLocal(state.DurabilityAsync, func(s *api.TaskState) bool {
+	r.changeAndStoreWithLocal(state.DurabilityAsync, func(s *api.TaskState) bool {
 		if len(r.reportedMessages) >= maxReportedMessages || slices.Contains(r.reportedMessages, event.DisplayMessage) {
 			return false
 		}
@@ -153,17 +153,17 @@ func (r *taskRecords) clearRestartRequest() {
 // changeAndStore calls f, which may change the state. Unless f returns false, change stores the
 // state and notifies the allocation.
 func (r *taskRecords) changeAndStore(h state.Durability, f func(*api.TaskState) bool) {
-	r.changeAndPut(h, false, f)
+	r.changeAndStoreStates(h, false, f)
 }
 
-// changeWithLocal is change for a function that also sets fields which localLocked adds
+// changeAndStoreWithLocal is change for a function that also sets fields which localStateLocked adds
 // to the local state: both states are stored in one write. Unlike put it may be called
 // from any goroutine.
-func (r *taskRecords) changeWithLocal(h state.Durability, f func(*api.TaskState) bool) {
-	r.changeAndPut(h, true, f)
+func (r *taskRecords) changeAndStoreWithLocal(h state.Durability, f func(*api.TaskState) bool) {
+	r.changeAndStoreStates(h, true, f)
 }
 
-func (r *taskRecords) changeAndPut(h state.Durability, both bool, f func(*api.TaskState) bool) {
+func (r *taskRecords) changeAndStoreStates(h state.Durability, both bool, f func(*api.TaskState) bool) {
 	r.writeMu.Lock()
 	defer r.writeMu.Unlock()
 	snapshot, changed := r.changeState(f)
@@ -171,8 +171,8 @@ func (r *taskRecords) changeAndPut(h state.Durability, both bool, f func(*api.Ta
 		return
 	}
 	p := r.putLocked(snapshot, both || r.lastLocalPut > r.lastStoredPut, h)
-	r.notify()
-	_ = r.awaitLocked(p) // no error is returned, because storeAgain retries a refused put
+	r.notifyChanged()
+	_ = r.awaitLocked(p) // no error is returned, because retryPuts retries a refused put
 }
 
 // put is change for the goroutine of Run: it stores the local state together with
@@ -185,22 +185,22 @@ func (r *taskRecords) put(h state.Durability, f func(*api.TaskState) bool) error
 	r.lastPutLocalState = r.localState
 	p := r.putLocked(snapshot, true, h)
 	if changed {
-		r.notify() // the allocation reacts with a later put, which may share the disk write
+		r.notifyChanged() // the allocation reacts with a later put, which may share the disk write
 	}
 	return r.awaitLocked(p)
 }
 
-// putLocal is put for a change of only the local state. The state is stored with it,
+// putLocalState is put for a change of only the local state. The state is stored with it,
 // because the local state may depend on events that the store has refused.
-func (r *taskRecords) putLocal(h state.Durability) error {
+func (r *taskRecords) putLocalState(h state.Durability) error {
 	return r.put(h, func(*api.TaskState) bool { return false })
 }
 
 // pendingPut is a put that may not be stored yet.
 type pendingPut struct {
-	serial     int
-	durability state.Durability
-	written    state.WaitFunc
+	serial      int
+	durability  state.Durability
+	waitWritten state.WaitDurableFunc
 }
 
 // putLocked puts the state, and also the local state if the parameter both is true. It
@@ -211,32 +211,32 @@ func (r *taskRecords) putLocked(task *api.TaskState, both bool, h state.Durabili
 	p := pendingPut{serial: r.putCount, durability: h}
 	if both {
 		r.lastLocalPut = r.putCount
-		p.written = r.store.Put(r.localLocked(), task, h)
+		p.waitWritten = r.store.Put(r.localStateLocked(), task, h)
 	} else {
-		p.written = r.store.PutState(task, h)
+		p.waitWritten = r.store.PutState(task, h)
 	}
 	return p
 }
 
-// awaitLocked waits for a put as long as its durability requires. storeAgain retries a
+// awaitLocked waits for a put as long as its durability requires. retryPuts retries a
 // refused put, also for Async. The caller holds the mutex writing.
 func (r *taskRecords) awaitLocked(p pendingPut) error {
 	if p.durability == state.DurabilityAsync {
 		go func() {
-			err := p.written()
+			err := p.waitWritten()
 			r.writeMu.Lock()
 			defer r.writeMu.Unlock()
-			r.noteWrittenLocked(p, err)
+			r.recordPutResultLocked(p, err)
 		}()
 		return nil
 	}
-	err := p.written()
-	r.noteWrittenLocked(p, err)
+	err := p.waitWritten()
+	r.recordPutResultLocked(p, err)
 	return err
 }
 
-// noteWrittenLocked records the result of a put. The caller holds the mutex writing.
-func (r *taskRecords) noteWrittenLocked(p pendingPut, err error) {
+// recordPutResultLocked records the result of a put. The caller holds the mutex writing.
+func (r *taskRecords) recordPutResultLocked(p pendingPut, err error) {
 	switch {
 	case err == nil && p.serial > r.lastStoredPut:
 		r.lastStoredPut = p.serial // each put includes the content of all earlier puts
@@ -245,11 +245,11 @@ func (r *taskRecords) noteWrittenLocked(p pendingPut, err error) {
 			r.retryDone = nil
 			r.logger.Info("task stored")
 		}
-	case err == nil, p.serial <= r.lastStoredPut, r.retryDone != nil, isClosed(r.retriesEnded):
+	case err == nil, p.serial <= r.lastStoredPut, r.retryDone != nil, isClosed(r.putRetriesEnded):
 	default:
 		r.retryDone = make(chan struct{})
 		r.logger.Error("task not stored, trying again: until it is stored, another agent does not find it as it is", "error", err)
-		time.AfterFunc(storeAgainDelay, r.storeAgain)
+		time.AfterFunc(putRetryDelay, r.retryPuts)
 	}
 }
 
@@ -270,26 +270,26 @@ func (r *taskRecords) awaitStored(ctx context.Context) bool {
 	}
 }
 
-// storeAgainDelay is the time between two attempts to store a task.
-const storeAgainDelay = time.Second
+// putRetryDelay is the time between two attempts to store a task.
+const putRetryDelay = time.Second
 
-// storeAgain puts the current records after a refused put. It retries until the task is
+// retryPuts puts the current records after a refused put. It retries until the task is
 // stored or Run has returned.
-func (r *taskRecords) storeAgain() {
+func (r *taskRecords) retryPuts() {
 	r.writeMu.Lock()
 	defer r.writeMu.Unlock()
-	if r.retryDone == nil || isClosed(r.retriesEnded) {
+	if r.retryDone == nil || isClosed(r.putRetriesEnded) {
 		return
 	}
 	snapshot, _ := r.changeState(func(*api.TaskState) bool { return false })
 	if r.awaitLocked(r.putLocked(snapshot, true, state.DurabilitySync)) != nil {
-		time.AfterFunc(storeAgainDelay, r.storeAgain)
+		time.AfterFunc(putRetryDelay, r.retryPuts)
 	}
 }
 
-// localLocked returns the record of the local state. The caller holds the mutex
+// localStateLocked returns the record of the local state. The caller holds the mutex
 // writing.
-func (r *taskRecords) localLocked() state.LocalState {
+func (r *taskRecords) localStateLocked() state.LocalState {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	local := r.lastPutLocalState

@@ -14,34 +14,34 @@ import (
 // Kill ends the task for good. It does not wait for the end; Done does. The first call
 // decides; its event is added unless the task has finished already or event is nil.
 // Kill may be called before Run.
-func (r *Runner) Kill(event *api.TaskEvent) { r.kill.requestKill(event, false) }
+func (r *Runner) Kill(event *api.TaskEvent) { r.killRequest.requestKill(event, false) }
 
 // ForceKill kills the task without hooks, delay or timeout.
-func (r *Runner) ForceKill(event *api.TaskEvent) { r.kill.requestKill(event, true) }
+func (r *Runner) ForceKill(event *api.TaskEvent) { r.killRequest.requestKill(event, true) }
 
 // Purge allows the agent to end a stopping task without its driver, once kill_timeout
 // has passed and while the driver is unavailable. The exit status of such a task is
 // unknown.
-func (r *Runner) Purge() { r.kill.closeLocked(r.kill.purged) }
+func (r *Runner) Purge() { r.killRequest.closeChannel(r.killRequest.purged) }
 
 // SkipShutdownDelay skips the shutdown delay of the current or a later kill.
-func (r *Runner) SkipShutdownDelay() { r.kill.closeLocked(r.kill.delaySkipped) }
+func (r *Runner) SkipShutdownDelay() { r.killRequest.closeChannel(r.killRequest.delaySkipped) }
 
 // Restart stops the running process and returns when it has exited; the runner then
 // starts the task again. If failure is set, the restart counts as a failure for the
 // restart policy. Restart honours the shutdown delay. A call during another restart of
 // the same process waits for that restart.
 func (r *Runner) Restart(ctx context.Context, event *api.TaskEvent, failure bool) error {
-	return r.current.restart(ctx, event, failure)
+	return r.currentProcess.restart(ctx, event, failure)
 }
 
 // Restartable reports whether the task has a process that Restart would stop.
-func (r *Runner) Restartable() bool { return r.current.isRestartable() }
+func (r *Runner) Restartable() bool { return r.currentProcess.isRestartable() }
 
 // Rerun runs a task again that has ended successfully, if its allocation still lives.
 // It returns false for any other task: a task that has failed for good fails its
 // allocation, and does not run again. It does not block.
-func (r *Runner) Rerun(event *api.TaskEvent) bool { return r.reruns.request(event) }
+func (r *Runner) Rerun(event *api.TaskEvent) bool { return r.rerunRequests.request(event) }
 
 // Signal sends a signal by its name. It rejects an unknown name without calling the
 // driver.
@@ -49,7 +49,7 @@ func (r *Runner) Signal(ctx context.Context, event *api.TaskEvent, name string) 
 	if unix.SignalNum(name) == 0 {
 		return fmt.Errorf("unknown signal %q: use a name like SIGHUP", name)
 	}
-	p := r.current.get()
+	p := r.currentProcess.get()
 	if p == nil {
 		return ErrNotRunning
 	}
@@ -59,7 +59,7 @@ func (r *Runner) Signal(ctx context.Context, event *api.TaskEvent, name string) 
 
 // Exec runs a command in the context of the task.
 func (r *Runner) Exec(ctx context.Context, command []string, timeout time.Duration) (*driver.ExecResult, error) {
-	p := r.current.get()
+	p := r.currentProcess.get()
 	if p == nil {
 		return nil, ErrNotRunning
 	}
@@ -69,7 +69,7 @@ func (r *Runner) Exec(ctx context.Context, command []string, timeout time.Durati
 // ExecStreaming runs a command with streamed input and output, and blocks until the
 // command has exited.
 func (r *Runner) ExecStreaming(ctx context.Context, exec driver.Exec) (*driver.ExitResult, error) {
-	p := r.current.get()
+	p := r.currentProcess.get()
 	if p == nil {
 		return nil, ErrNotRunning
 	}
@@ -79,14 +79,14 @@ func (r *Runner) ExecStreaming(ctx context.Context, exec driver.Exec) (*driver.E
 // Stats requests resource usage samples of the running process from the driver. The
 // channel is closed when ctx is done, the process exits, or the plugin dies.
 func (r *Runner) Stats(ctx context.Context, interval time.Duration) (<-chan *driver.TaskStats, error) {
-	samples, _, err := r.Sample(ctx, interval)
+	samples, _, err := r.SampleStats(ctx, interval)
 	return samples, err
 }
 
-// Sample is like Stats, and also returns a channel that is closed when the process has
+// SampleStats is like Stats, and also returns a channel that is closed when the process has
 // exited. Each process has its own channel.
-func (r *Runner) Sample(ctx context.Context, interval time.Duration) (samples <-chan *driver.TaskStats, exited <-chan struct{}, err error) {
-	p := r.current.get()
+func (r *Runner) SampleStats(ctx context.Context, interval time.Duration) (samples <-chan *driver.TaskStats, exited <-chan struct{}, err error) {
+	p := r.currentProcess.get()
 	if p == nil {
 		return nil, nil, ErrNotRunning
 	}
@@ -96,11 +96,11 @@ func (r *Runner) Sample(ctx context.Context, interval time.Duration) (samples <-
 
 // StepRunning reports whether the task has a process that has not exited.
 func (r *Runner) Running() bool {
-	p := r.current.get()
+	p := r.currentProcess.get()
 	return p != nil && !isClosed(p.exited)
 }
 
 // Update sets a new version of the task: the restart policy and the kill settings apply
 // immediately, the rest from the next start. If callHooks is set, the Update hooks are
 // called afterwards.
-func (r *Runner) Update(task Task, callHooks bool) { r.updates.set(task, callHooks) }
+func (r *Runner) Update(task Task, callHooks bool) { r.taskUpdater.set(task, callHooks) }

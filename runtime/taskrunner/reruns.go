@@ -14,10 +14,10 @@ import (
 // rerunRequests holds the request to run a dead task again. Its methods may be called
 // concurrently.
 type rerunRequests struct {
-	records *taskRecords
-	kill    *killRequest
-	task    func() Task
-	done    <-chan struct{} // closed by Run
+	records     *taskRecords
+	killRequest *killRequest
+	task        func() Task
+	done        <-chan struct{} // closed by Run
 
 	rerunRequested chan struct{} // holds the request
 }
@@ -25,8 +25,8 @@ type rerunRequests struct {
 // request implements [Runner.Rerun].
 func (r *rerunRequests) request(event *api.TaskEvent) bool {
 	dead, first := false, false
-	r.records.changeWithLocal(state.DurabilitySync, func(s *api.TaskState) bool {
-		dead = s.State == model.TaskDead && !s.Failed && !r.kill.isRequested() && !isClosed(r.done)
+	r.records.changeAndStoreWithLocal(state.DurabilitySync, func(s *api.TaskState) bool {
+		dead = s.State == model.TaskDead && !s.Failed && !r.killRequest.isRequested() && !isClosed(r.done)
 		first = dead && r.records.restartReq == nil
 		if first {
 			r.records.restartReq = &state.RestartRequest{Reason: event.RestartReason}

@@ -14,11 +14,11 @@ import (
 // restartDecider applies the restart policy of the task. It belongs to the goroutine of Run and,
 // before Run, to the callers that prepare it.
 type restartDecider struct {
-	tracker *restart.Tracker
-	records *taskRecords
-	kill    *killRequest
-	task    func() Task
-	logger  hclog.Logger
+	tracker     *restart.Tracker
+	records     *taskRecords
+	killRequest *killRequest
+	task        func() Task
+	logger      hclog.Logger
 }
 
 // restore continues the counting of an earlier agent.
@@ -34,10 +34,10 @@ func (s *restartDecider) recordStart() {
 	s.records.localState.Restart = s.tracker.State()
 }
 
-// predict predicts the result of decide, without the jitter of the delay. A kill, a
+// predictDecision predicts the result of decide, without the jitter of the delay. A kill, a
 // request or another version of the task may change the result.
-func (s *restartDecider) predict(outcome restart.Outcome) restart.Decision {
-	outcome.Killed = s.kill.isRequested()
+func (s *restartDecider) predictDecision(outcome restart.Outcome) restart.Decision {
+	outcome.Killed = s.killRequest.isRequested()
 	tracker := restart.New(s.task().Restart, time.Now(), func(int64) int64 { return 0 })
 	tracker.Resume(s.tracker.State())
 	return tracker.Decide(time.Now(), outcome)
@@ -45,13 +45,13 @@ func (s *restartDecider) predict(outcome restart.Outcome) restart.Decision {
 
 // willRestart predicts whether decide will start the task again.
 func (s *restartDecider) willRestart(outcome restart.Outcome) bool {
-	return s.predict(outcome).Action == restart.ActionRestart
+	return s.predictDecision(outcome).Action == restart.ActionRestart
 }
 
 // decide applies the restart policy and records its decision. If that record is lost,
 // the next agent decides again, because the exit is stored.
 func (s *restartDecider) decide(outcome restart.Outcome) restart.Decision {
-	outcome.Killed = s.kill.isRequested()
+	outcome.Killed = s.killRequest.isRequested()
 	s.tracker.SetPolicy(s.task().Restart)
 	decision := s.tracker.Decide(time.Now(), outcome)
 	local := &s.records.localState
@@ -66,13 +66,13 @@ func (s *restartDecider) decide(outcome restart.Outcome) restart.Decision {
 	case restart.ActionFinish:
 		s.records.setTaskState(state.DurabilityAsync, model.TaskDead, nil)
 	case restart.ActionKill:
-		s.records.setTaskState(state.DurabilityAsync, model.TaskDead, s.kill.killedEvent())
+		s.records.setTaskState(state.DurabilityAsync, model.TaskDead, s.killRequest.killedEvent())
 	case restart.ActionGiveUp:
 		s.logger.Info("not restarting", "reason", decision.Reason)
 		s.records.setTaskState(state.DurabilityAsync, model.TaskDead, model.EventNotRestarting(decision.Reason))
 	case restart.ActionRestart:
 		s.logger.Info("restarting", "reason", decision.Reason, "delay", decision.Delay)
-		point := failpoint.Enter(failpoint.StepRestartDelay)
+		point := failpoint.EnterStep(failpoint.StepRestartDelay)
 		s.records.setTaskState(state.DurabilityAsync, model.TaskPending, model.EventRestarting(decision.Reason, decision.Delay))
 		point.Leave()
 	}
@@ -98,5 +98,5 @@ func (s *restartDecider) dropUnusedStartID() {
 	default:
 		return
 	}
-	s.records.putLocal(state.DurabilityAsync)
+	s.records.putLocalState(state.DurabilityAsync)
 }

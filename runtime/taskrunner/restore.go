@@ -59,7 +59,7 @@ func (r *Runner) restore(was RestoredTask) {
 	local, task := was.Local, was.State
 	r.records.restore(was)
 	r.description.restore(local.Capabilities)
-	r.restarts.restore(local.Restart)
+	r.restartDecider.restore(local.Restart)
 	if local.Handle != nil && local.Exit == nil { // a stored Exit already includes the restart request
 		r.records.restartReq = local.RestartRequest
 	}
@@ -67,10 +67,10 @@ func (r *Runner) restore(was RestoredTask) {
 		return
 	}
 	if local.RestartRequest != nil && task.State == model.TaskDead && !task.Failed && !local.RunComplete {
-		r.reruns.restore(local.RestartRequest)
+		r.rerunRequests.restore(local.RestartRequest)
 	}
 	if task.Failed && task.State != model.TaskDead {
-		r.kill.restoreKill() // the kill's event is stored, but the earlier agent did not finish the kill
+		r.killRequest.restoreKill() // the kill's event is stored, but the earlier agent did not finish the kill
 	}
 }
 
@@ -96,7 +96,7 @@ func (r *Runner) Recover(ctx context.Context, past RecoverInfo) { r.recoverer.re
 // keep their state: they may have created something elsewhere. Reset must be called
 // between Recover and Run, for a task without a process.
 func (r *Runner) Reset() {
-	r.reruns.cancel() // the new start fulfils the rerun request
+	r.rerunRequests.cancel() // the new start fulfils the rerun request
 	r.records.reset()
 	r.hooks.restoreEnv()
 }
@@ -107,10 +107,10 @@ type recoverer struct {
 	records        *taskRecords
 	processTracker *processTracker
 	dispense       dispenseFunc
-	recovery       *driverRecovery
+	driverRecovery *driverRecovery
 	description    *driverDescription
 	destroyer      *destroyer
-	current        *currentProcess
+	currentProcess *currentProcess
 	timeout        time.Duration // timeout of the recovery, counted from the driver's first answer
 	logger         hclog.Logger
 }
@@ -169,15 +169,15 @@ func (r *recoverer) recover(ctx context.Context, past RecoverInfo) {
 	}
 }
 
-// firstAnswerTimeout is how long a recovery waits for the first answer of a driver.
-const firstAnswerTimeout = 2 * time.Second
+// driverResponseTimeout is how long a recovery waits for the first answer of a driver.
+const driverResponseTimeout = 2 * time.Second
 
 // awaitDriver fetches the driver's description, and returns the context of the recovery:
 // it is done if the driver did not answer in time, because its plugin is being started. An
 // error of the driver is not reported here, because the driver is asked again when the
 // task starts.
 func (r *recoverer) awaitDriver(ctx context.Context) (context.Context, context.CancelFunc) {
-	limited, cancel := context.WithTimeout(ctx, firstAnswerTimeout)
+	limited, cancel := context.WithTimeout(ctx, driverResponseTimeout)
 	if _ = r.description.fetch(limited); limited.Err() != nil {
 		return limited, cancel
 	}
@@ -219,7 +219,7 @@ func (r *recoverer) handleLostRecord(cause error) {
 // that it does not have the task.
 func (r *recoverer) recoverProcess(ctx context.Context, handle *driver.Handle) error {
 	p := newProcess(handle, r.records.localState.Network, r.dispense)
-	p.recovery = r.recovery
+	p.driverRecovery = r.driverRecovery
 	d, err := p.recover(ctx)
 	if errors.Is(err, driver.ErrPluginDown) && ctx.Err() == nil {
 		d, err = p.recover(ctx)
@@ -227,13 +227,13 @@ func (r *recoverer) recoverProcess(ctx context.Context, handle *driver.Handle) e
 	switch {
 	case err == nil:
 		r.logger.Debug("task recovered", "task_id", p.id())
-	case isUnanswered(err) || ctx.Err() != nil:
+	case isTaskStateUnknown(err) || ctx.Err() != nil:
 		r.logger.Warn("task not recovered yet", "task_id", p.id(), "error", err)
-		p.detached = true
+		p.withoutPlugin = true
 	default:
 		return err
 	}
-	p.recovery.set(p, d)
-	r.current.setRecovered(p)
+	p.driverRecovery.set(p, d)
+	r.currentProcess.setRecovered(p)
 	return nil
 }

@@ -18,18 +18,18 @@ func (r *Runner) Run(ctx context.Context) {
 	defer close(r.done)
 	var updateWG sync.WaitGroup
 	defer updateWG.Wait()
-	forceKillCtx, killCtx := r.kill.contexts(ctx)
-	defer r.kill.endContexts()
-	r.updates.setCallHooks(func() {
+	forceKillCtx, killCtx := r.killRequest.newKillContexts(ctx)
+	defer r.killRequest.releaseKillContexts()
+	r.taskUpdater.setCallHooks(func() {
 		updateWG.Go(func() {
-			for killCtx.Err() == nil && r.updates.takePendingHooks() {
+			for killCtx.Err() == nil && r.taskUpdater.takePendingHooks() {
 				r.hooks.update(killCtx)
 			}
 		})
 	})
-	defer r.updates.setCallHooks(nil)
+	defer r.taskUpdater.setCallHooks(nil)
 
-	r.hooks.noteAttachments()
+	r.hooks.recordAttachments()
 	dead := r.State().State == model.TaskDead // under an earlier agent
 	for again := !r.records.localState.RunComplete; again && ctx.Err() == nil; dead = false {
 		if !dead {
@@ -37,8 +37,8 @@ func (r *Runner) Run(ctx context.Context) {
 		}
 		if ctx.Err() == nil {
 			r.records.setTaskState(state.DurabilityAsync, model.TaskDead, nil)
-			r.destroyer.retryWhileWaiting(killCtx, func() { again = r.reruns.await(killCtx) })
-			again = again && r.restarts.startRerun()
+			r.destroyer.retryWhileWaiting(killCtx, func() { again = r.rerunRequests.await(killCtx) })
+			again = again && r.restartDecider.startRerun()
 		}
 	}
 	if r.destroyer.pendingDestroy() != nil {
@@ -48,17 +48,17 @@ func (r *Runner) Run(ctx context.Context) {
 	if ctx.Err() != nil {
 		r.hooks.shutdown(ctx)
 	} else {
-		r.complete(context.WithoutCancel(ctx))
+		r.finishRun(context.WithoutCancel(ctx))
 	}
 }
 
-// complete handles the end of a task that will never run again.
-func (r *Runner) complete(ctx context.Context) {
+// finishRun handles the end of a task that will never run again.
+func (r *Runner) finishRun(ctx context.Context) {
 	if !r.records.localState.RunComplete {
 		r.records.localState.RunComplete = true
-		r.records.putLocal(state.DurabilityAsync)
+		r.records.putLocalState(state.DurabilityAsync)
 	}
-	point := failpoint.Enter(failpoint.StepStopHooks)
+	point := failpoint.EnterStep(failpoint.StepStopHooks)
 	r.hooks.stop(ctx)
 	point.Leave()
 }
@@ -66,22 +66,22 @@ func (r *Runner) complete(ctx context.Context) {
 // runLoop starts the task repeatedly, until the restart policy, a kill or a shutdown
 // ends the loop.
 func (r *Runner) runLoop(killCtx, forceKillCtx context.Context) {
-	defer r.restarts.dropUnusedStartID()
+	defer r.restartDecider.dropUnusedStartID()
 	next, ok := r.resumeDecision(forceKillCtx)
 	for ok && next.Action == restart.ActionRestart {
 		// A recovered process already runs, even if the gate is closed.
-		if r.current.get() == nil {
+		if r.currentProcess.get() == nil {
 			started := false
 			r.destroyer.retryWhileWaiting(killCtx, func() { started = r.awaitStart(killCtx, next.Delay) })
 			if !started {
 				return
 			}
 		}
-		outcome, ended := r.processes.run(killCtx, forceKillCtx)
+		outcome, ended := r.processRunner.run(killCtx, forceKillCtx)
 		if !ended {
 			return
 		}
-		next = r.restarts.decide(outcome)
+		next = r.restartDecider.decide(outcome)
 	}
 }
 
@@ -95,7 +95,7 @@ func (r *Runner) awaitStart(killCtx context.Context, delay time.Duration) bool {
 			return false
 		}
 	}
-	return r.gate.Wait(killCtx) == nil
+	return r.startGate.Wait(killCtx) == nil
 }
 
 // resumeDecision returns how runLoop continues: immediately for a new task or a recovered process,
@@ -103,10 +103,10 @@ func (r *Runner) awaitStart(killCtx context.Context, delay time.Duration) bool {
 // that it has not decided yet. It returns false if the agent shuts down.
 func (r *Runner) resumeDecision(forceKillCtx context.Context) (restart.Decision, bool) {
 	if exit := r.records.localState.Exit; exit != nil {
-		if !r.hooks.exited(forceKillCtx, exit, r.restarts.willRestart(exit.Outcome())) {
+		if !r.hooks.exited(forceKillCtx, exit, r.restartDecider.willRestart(exit.RestartOutcome())) {
 			return restart.Decision{}, false
 		}
-		return r.restarts.decide(exit.Outcome()), true
+		return r.restartDecider.decide(exit.RestartOutcome()), true
 	}
-	return restart.Decision{Action: restart.ActionRestart, Delay: r.restarts.tracker.RemainingDelay(time.Now())}, true
+	return restart.Decision{Action: restart.ActionRestart, Delay: r.restartDecider.tracker.RemainingDelay(time.Now())}, true
 }

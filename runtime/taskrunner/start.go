@@ -14,16 +14,16 @@ import (
 // starter starts the task in its driver, and stores the id and the handle of the start.
 // It belongs to the goroutine of Run.
 type starter struct {
-	ref         taskRef
-	records     *taskRecords
-	description *driverDescription
-	config      *configBuilder
-	hooks       *taskHooks
-	caller      *startCaller
-	destroyer   *destroyer
-	restarts    *restartDecider
-	current     *currentProcess
-	logger      hclog.Logger
+	ref            taskRef
+	records        *taskRecords
+	description    *driverDescription
+	configBuilder  *configBuilder
+	hooks          *taskHooks
+	startCaller    *startCaller
+	destroyer      *destroyer
+	restartDecider *restartDecider
+	currentProcess *currentProcess
+	logger         hclog.Logger
 }
 
 // start calls the Prestart hooks and starts the task. An error is reported as an event
@@ -47,7 +47,7 @@ func (s *starter) prepare(killCtx context.Context) error {
 		err = driver.Recoverable(err)
 	}
 	if err != nil {
-		s.report(killCtx, err)
+		s.reportStartError(killCtx, err)
 	}
 	return err
 }
@@ -57,7 +57,7 @@ func (s *starter) startTask(killCtx, forceKillCtx context.Context) (*process, er
 	if killCtx.Err() != nil {
 		return nil, context.Cause(killCtx)
 	}
-	config, err := s.config.build()
+	config, err := s.configBuilder.build()
 	if err != nil {
 		s.records.emit(model.EventFailedValidation(err.Error()))
 		return nil, err
@@ -65,34 +65,34 @@ func (s *starter) startTask(killCtx, forceKillCtx context.Context) (*process, er
 
 	// The id is stored before the start, so that the next agent can find a process whose
 	// handle was not stored because this agent died.
-	s.restarts.recordStart()
+	s.restartDecider.recordStart()
 	local := &s.records.localState
 	if local.StartID == "" { // the record of the last exit has no id for this start
 		local.StartID = s.ref.newStartID()
-		if err := s.records.putLocal(state.DurabilitySync); err != nil {
+		if err := s.records.putLocalState(state.DurabilitySync); err != nil {
 			s.records.emit(model.EventDriverFailure(err.Error()))
 			return nil, driver.Recoverable(err)
 		}
 	}
 	config.ID = local.StartID
-	p, err := s.caller.start(killCtx, forceKillCtx, config)
+	p, err := s.startCaller.start(killCtx, forceKillCtx, config)
 	if err != nil {
 		local.StartID = "" // the removal is stored later: an agent that reads the old id destroys the start with that id
-		s.report(killCtx, err)
+		s.reportStartError(killCtx, err)
 		return nil, err
 	}
 
 	local.Handle, local.Network = handleWithoutConfig(p.handle), p.network
-	s.current.setStarted(p)
+	s.currentProcess.setStarted(p)
 	s.logger.Info("task started", "task_id", config.ID)
-	point := failpoint.Enter(failpoint.StepHandleStored)
+	point := failpoint.EnterStep(failpoint.StepHandleStored)
 	s.records.setTaskState(state.DurabilityGrouped, model.TaskRunning, model.EventStarted())
 	point.Leave()
 	return p, nil
 }
 
-// report emits the event for a failed start unless killCtx is done.
-func (s *starter) report(killCtx context.Context, err error) {
+// reportStartError emits the event for a failed start unless killCtx is done.
+func (s *starter) reportStartError(killCtx context.Context, err error) {
 	if killCtx.Err() == nil {
 		s.logger.Info("start failed", "error", err)
 		s.records.emit(model.EventDriverFailure(err.Error()))

@@ -20,7 +20,7 @@ const abandonedStartTimeout = 5 * time.Second
 // startCaller calls StepStartTask. It belongs to the goroutine of Run.
 type startCaller struct {
 	dispense       dispenseFunc
-	recovery       *driverRecovery
+	driverRecovery *driverRecovery
 	destroyer      *destroyer
 	processTracker *processTracker
 	killRequest    *killRequest
@@ -86,7 +86,7 @@ func (s *startCaller) call(ctx, killCtx context.Context, config *driver.TaskConf
 			break
 		}
 		s.processTracker.noteStart()
-		point := failpoint.Enter(failpoint.StepStartTask)
+		point := failpoint.EnterStep(failpoint.StepStartTask)
 		handle, network, err = d.StartTask(ctx, config)
 		point.Leave()
 		if !errors.Is(err, driver.ErrPluginDown) {
@@ -116,7 +116,7 @@ func (s *startCaller) call(ctx, killCtx context.Context, config *driver.TaskConf
 	}
 	s.pluginDeaths = 0
 	p := newProcess(handle, network, s.dispense)
-	p.recovery = s.recovery
+	p.driverRecovery = s.driverRecovery
 	return p, nil
 }
 
@@ -130,5 +130,5 @@ func (s *startCaller) driver(ctx context.Context) (driver.Driver, error) {
 			return nil, context.Cause(ctx)
 		}
 	}
-	return s.recovery.awaitRecovered(ctx, s.dispense)
+	return s.driverRecovery.awaitRecovered(ctx, s.dispense)
 }

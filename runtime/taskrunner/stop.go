@@ -36,12 +36,12 @@ type stopper struct {
 // kill ends the process for good. It returns when the process has exited or ctx is
 // done. If ForceKill canceled ctx, kill first kills the process without further delay.
 func (s *stopper) kill(ctx context.Context, p *process) {
-	point := failpoint.Enter(failpoint.StepPreKill)
+	point := failpoint.EnterStep(failpoint.StepPreKill)
 	s.preKilling(ctx)
 	s.awaitShutdownDelay(ctx, p, nil)
 	point.Leave()
 	for ended := false; !ended; {
-		point := failpoint.Enter(failpoint.StepStopTask)
+		point := failpoint.EnterStep(failpoint.StepStopTask)
 		err := s.stop(ctx, p)
 		point.Leave()
 		if err != nil && ctx.Err() == nil {
@@ -87,7 +87,7 @@ func (s *stopper) killNow(ctx context.Context, p *process) {
 		s.logger.Error("task may have leaked", "task_id", p.id(), "error", err)
 		s.killRequest.setLeakErr(fmt.Errorf("kill task: %w", err))
 	}
-	if builtin, may := s.mayEndTask(err); may {
+	if builtin, may := s.mayEndWithoutDriver(err); may {
 		if err := s.endProcess(ctx, p, builtin); err != nil {
 			s.logger.Error("task may have leaked", "task_id", p.id(), "error", err)
 		}
@@ -118,7 +118,7 @@ func (s *stopper) stop(ctx context.Context, p *process) error {
 		switch {
 		case err == nil:
 			return nil
-		case isUnanswered(err) && ctx.Err() == nil:
+		case isTaskStateUnknown(err) && ctx.Err() == nil:
 			s.awaitDriver(ctx, p, &pending, err)
 			continue
 		}
@@ -157,7 +157,7 @@ func (s *stopper) awaitDriver(ctx context.Context, p *process, pending *pendingS
 	}
 	if !pending.eventEmitted {
 		pending.eventEmitted = true
-		s.emit(model.EventDriverMessage(s.pendingText(cause), nil, time.Time{}))
+		s.emit(model.EventDriverMessage(s.pendingStopMessage(cause), nil, time.Time{}))
 	}
 	wait := pending.retryBackoff.maxDelay // upper bound of the wait, because the channel Changed does not announce all changes
 	if unavailableErr.Changed == nil {
@@ -165,7 +165,7 @@ func (s *stopper) awaitDriver(ctx context.Context, p *process, pending *pendingS
 	}
 	if left := time.Until(pending.startTime.Add(s.task().KillTimeout)); left > 0 {
 		wait = min(wait, left)
-	} else if builtin, may := s.mayEndTask(cause); may && s.killRequest.isRequested() {
+	} else if builtin, may := s.mayEndWithoutDriver(cause); may && s.killRequest.isRequested() {
 		err := s.endProcess(ctx, p, builtin)
 		if err == nil || ctx.Err() != nil {
 			return
@@ -188,8 +188,8 @@ func (s *stopper) awaitDriver(ctx context.Context, p *process, pending *pendingS
 	}
 }
 
-// pendingText returns the event text for a stop whose driver is unavailable.
-func (s *stopper) pendingText(cause error) string {
+// pendingStopMessage returns the event text for a stop whose driver is unavailable.
+func (s *stopper) pendingStopMessage(cause error) string {
 	what, then := "stop", "the task may still run; \"job stop -purge\" ends the processes that its cgroup or environment identifies"
 	var unavailableErr *driver.UnavailableError
 	switch {
@@ -217,9 +217,9 @@ func (s *stopper) endProcess(ctx context.Context, p *process, builtin bool) erro
 		}
 	}
 	s.emit(model.EventDriverMessage(text, nil, time.Time{}))
-	end := processResult{lost: true, destroyed: builtin}
+	end := processResult{exitUnknown: true, destroyed: builtin}
 	if result.Exit != nil {
-		end.ExitResult, end.lost = *result.Exit, false
+		end.ExitResult, end.exitUnknown = *result.Exit, false
 	}
 	p.recordResult(end)
 	return nil
@@ -259,9 +259,9 @@ func (s *stopper) restart(ctx context.Context, p *process) error {
 	return s.stop(ctx, p)
 }
 
-// mayEndTask reports whether the agent may end the task without its driver, which
+// mayEndWithoutDriver reports whether the agent may end the task without its driver, which
 // is unavailable for the reason in err.
-func (s *stopper) mayEndTask(err error) (builtin, may bool) {
+func (s *stopper) mayEndWithoutDriver(err error) (builtin, may bool) {
 	var unavailableErr *driver.UnavailableError
 	if s.endTask == nil || !errors.As(err, &unavailableErr) {
 		return false, false

@@ -36,7 +36,7 @@ type Config struct {
 	Task            Task
 	TaskDir         hook.TaskDir
 	Env             *taskenv.Builder
-	Gate            Gate
+	StartGate       StartGate
 	Driver          func(ctx context.Context) (driver.Driver, error) // returns the driver; may block while the plugin starts
 	Store           Store
 	Notify          func() // called after each change of the task's state; must not block
@@ -47,9 +47,9 @@ type Config struct {
 	Logger          hclog.Logger
 }
 
-// Gate blocks a task before each start, restarts included. When ctx is done Wait
+// StartGate blocks a task before each start, restarts included. When ctx is done Wait
 // returns the cause, even if the gate is open.
-type Gate interface {
+type StartGate interface {
 	Wait(ctx context.Context) error
 }
 
@@ -59,19 +59,19 @@ type Gate interface {
 // them.
 type Runner struct {
 	name           string
-	gate           Gate
+	startGate      StartGate
 	records        *taskRecords
 	processTracker *processTracker
-	updates        *taskUpdater
+	taskUpdater    *taskUpdater
 	description    *driverDescription
 	hooks          *taskHooks
-	config         *configBuilder
-	current        *currentProcess
-	processes      *processRunner
-	kill           *killRequest
+	configBuilder  *configBuilder
+	currentProcess *currentProcess
+	processRunner  *processRunner
+	killRequest    *killRequest
 	destroyer      *destroyer
-	restarts       *restartDecider
-	reruns         *rerunRequests
+	restartDecider *restartDecider
+	rerunRequests  *rerunRequests
 	recoverer      *recoverer
 
 	destroying chan struct{} // closed by Run when the task has ended for good and its destroy is pending
@@ -82,59 +82,59 @@ type Runner struct {
 func New(c Config) *Runner {
 	r := &Runner{
 		name:           c.Task.Name,
-		gate:           c.Gate,
+		startGate:      c.StartGate,
 		processTracker: &processTracker{},
-		updates:        &taskUpdater{task: c.Task},
+		taskUpdater:    &taskUpdater{task: c.Task},
 		destroying:     make(chan struct{}),
 		done:           make(chan struct{}),
 	}
-	alloc, ref, task := c.Alloc, taskRef{c.Alloc.ID, c.Task.Name}, r.updates.current
+	alloc, ref, task := c.Alloc, taskRef{c.Alloc.ID, c.Task.Name}, r.taskUpdater.current
 	dispense, recovery := withUnavailableError(c.Driver), c.RecoveryTracker.of(c.Task.Driver)
 	logger := c.Logger.Named("taskrunner").With("task", c.Task.Name)
 
 	r.records = &taskRecords{
-		store: c.Store, notify: c.Notify, retriesEnded: r.done, logger: logger,
+		store: c.Store, notifyChanged: c.Notify, putRetriesEnded: r.done, logger: logger,
 		taskState: &api.TaskState{State: model.TaskPending},
 	}
-	r.kill = newKillRequest(r.records)
+	r.killRequest = newKillRequest(r.records)
 	r.description = &driverDescription{records: r.records, dispense: dispense, task: task, dir: c.TaskDir, env: c.Env}
 	r.hooks = &taskHooks{
 		alloc: &alloc, dir: c.TaskDir, env: c.Env, task: task, description: r.description,
 		records: r.records, deadlines: c.Deadlines, logger: logger,
 	}
-	r.config = &configBuilder{
+	r.configBuilder = &configBuilder{
 		alloc: &alloc, dir: c.TaskDir, env: c.Env, task: task, description: r.description, hooks: r.hooks,
 		output: Output{Stdout: nullDevice, Stderr: nullDevice},
 	}
 	stopper := &stopper{
-		killRequest: r.kill, task: task, allocID: c.Alloc.ID, endTask: c.EndTask,
+		killRequest: r.killRequest, task: task, allocID: c.Alloc.ID, endTask: c.EndTask,
 		preKilling: r.hooks.preKilling, emit: r.records.emit, logger: logger,
 	}
-	r.current = &currentProcess{records: r.records, kill: r.kill, stopper: stopper, env: c.Env, done: r.done}
-	r.reruns = &rerunRequests{records: r.records, kill: r.kill, task: task, done: r.done, rerunRequested: make(chan struct{}, 1)}
-	r.restarts = &restartDecider{
+	r.currentProcess = &currentProcess{records: r.records, killRequest: r.killRequest, stopper: stopper, env: c.Env, done: r.done}
+	r.rerunRequests = &rerunRequests{records: r.records, killRequest: r.killRequest, task: task, done: r.done, rerunRequested: make(chan struct{}, 1)}
+	r.restartDecider = &restartDecider{
 		tracker: restart.New(c.Task.Restart, time.Now(), rand.Int64N),
-		records: r.records, kill: r.kill, task: task, logger: logger,
+		records: r.records, killRequest: r.killRequest, task: task, logger: logger,
 	}
 	r.destroyer = &destroyer{
 		records: r.records, processTracker: r.processTracker, dispense: dispense, timeout: c.Deadlines.OtherPoints,
 		stopper: stopper, logger: logger,
 	}
 	caller := &startCaller{
-		dispense: dispense, recovery: recovery, destroyer: r.destroyer, processTracker: r.processTracker,
-		killRequest: r.kill, task: task, logger: logger,
+		dispense: dispense, driverRecovery: recovery, destroyer: r.destroyer, processTracker: r.processTracker,
+		killRequest: r.killRequest, task: task, logger: logger,
 	}
 	starter := &starter{
-		ref: ref, records: r.records, description: r.description, config: r.config, hooks: r.hooks, caller: caller,
-		destroyer: r.destroyer, restarts: r.restarts, current: r.current, logger: logger,
+		ref: ref, records: r.records, description: r.description, configBuilder: r.configBuilder, hooks: r.hooks, startCaller: caller,
+		destroyer: r.destroyer, restartDecider: r.restartDecider, currentProcess: r.currentProcess, logger: logger,
 	}
-	r.processes = &processRunner{
-		ref: ref, records: r.records, processTracker: r.processTracker, starter: starter, current: r.current, hooks: r.hooks, kill: r.kill,
-		stopper: stopper, destroyer: r.destroyer, restarts: r.restarts, logger: logger,
+	r.processRunner = &processRunner{
+		ref: ref, records: r.records, processTracker: r.processTracker, starter: starter, currentProcess: r.currentProcess, hooks: r.hooks, killRequest: r.killRequest,
+		stopper: stopper, destroyer: r.destroyer, restartDecider: r.restartDecider, logger: logger,
 	}
 	r.recoverer = &recoverer{
-		ref: ref, records: r.records, processTracker: r.processTracker, dispense: dispense, recovery: recovery, description: r.description,
-		destroyer: r.destroyer, current: r.current, timeout: c.Deadlines.Start, logger: logger,
+		ref: ref, records: r.records, processTracker: r.processTracker, dispense: dispense, driverRecovery: recovery, description: r.description,
+		destroyer: r.destroyer, currentProcess: r.currentProcess, timeout: c.Deadlines.StartPoints, logger: logger,
 	}
 	if c.Restored == nil {
 		r.records.addReceivedEvent()
@@ -148,7 +148,7 @@ func New(c Config) *Runner {
 // allocation, which has no record of its own. It is called once, before Run. It is not
 // part of New because hooks act on the runner, and because hooks in plugins may not be
 // known yet when the runner is created. The map must not be changed afterwards.
-func (r *Runner) SetHooks(list []hooks.Entry, allocAttachments map[string]string) {
+func (r *Runner) SetHooks(list []hooks.OrderedHook, allocAttachments map[string]string) {
 	r.hooks.set(list, allocAttachments)
 }
 
@@ -175,7 +175,7 @@ func (r *Runner) Capabilities() driver.Capabilities { return r.description.drive
 func (r *Runner) Name() string { return r.name }
 
 // Task returns the current version of the task.
-func (r *Runner) Task() Task { return r.updates.current() }
+func (r *Runner) Task() Task { return r.taskUpdater.current() }
 
 // State returns a copy of the task's state.
 func (r *Runner) State() *api.TaskState {
@@ -216,8 +216,8 @@ func (r *Runner) EmitEventOnce(event *api.TaskEvent) { r.records.emitOnce(event)
 
 // SetOutput sets the output of the next start of the task: FIFOs, or the null device,
 // which is the default.
-func (r *Runner) SetOutput(o Output) { r.config.setOutput(o) }
+func (r *Runner) SetOutput(o Output) { r.configBuilder.setOutput(o) }
 
 // SetCgroup sets the cgroup for the driver's next start of the task. The default is
 // none.
-func (r *Runner) SetCgroup(path string) { r.config.setCgroup(path) }
+func (r *Runner) SetCgroup(path string) { r.configBuilder.setCgroup(path) }

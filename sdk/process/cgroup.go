@@ -27,14 +27,14 @@ type cgroupHierarchy struct {
 	v1Controllers     []string // cgroup v1: the mounted controllers; parentPaths are in the hierarchy of the first
 }
 
-// usedV1Controllers are the cgroup v1 controllers that tasks use. The cgroup of the first
+// taskCgroupV1Controllers are the cgroup v1 controllers that tasks use. The cgroup of the first
 // mounted one is used to find the processes of a task. This is the freezer if possible,
 // because only the freezer can stop processes that fork while they are killed.
-var usedV1Controllers = []string{"freezer", "memory", "pids", "cpu"}
+var taskCgroupV1Controllers = []string{"freezer", "memory", "pids", "cpu"}
 
-// machineCgroups is detected as in Nomad's drivers: a machine with both versions
+// hostCgroupHierarchy is detected as in Nomad's drivers: a machine with both versions
 // counts as v1, and cgroups v1 require root.
-var machineCgroups = sync.OnceValue(func() cgroupHierarchy { return detectCgroups("/sys/fs/cgroup") })
+var hostCgroupHierarchy = sync.OnceValue(func() cgroupHierarchy { return detectCgroups("/sys/fs/cgroup") })
 
 func detectCgroups(mount string) cgroupHierarchy {
 	none := func(reason string) cgroupHierarchy { return cgroupHierarchy{unavailableReason: reason} }
@@ -62,7 +62,7 @@ func detectCgroups(mount string) cgroupHierarchy {
 			return none("only root can make cgroups of version 1")
 		}
 		h := cgroupHierarchy{version: 1, mountPath: mount}
-		for _, tree := range usedV1Controllers {
+		for _, tree := range taskCgroupV1Controllers {
 			if unix.Statfs(filepath.Join(mount, tree), &fs) == nil && fs.Type == unix.CGROUP_SUPER_MAGIC {
 				h.v1Controllers = append(h.v1Controllers, tree)
 			}
@@ -97,7 +97,7 @@ func ownCgroup() string {
 
 // cgroupPaths returns the possible paths of a task's cgroup.
 func cgroupPaths(allocID, taskName string) []string {
-	h := machineCgroups()
+	h := hostCgroupHierarchy()
 	name := allocID + "." + taskName
 	if allocID == "" || taskName == "" || strings.Contains(name, "/") {
 		return nil
@@ -152,7 +152,7 @@ func newTasksFile(dir string, must bool) tasksFile {
 
 // preparePlacement prepares the cgroups of a process that is about to start.
 func (p *Process) preparePlacement(ctx context.Context, c Command) (forkPlacement, error) {
-	h := machineCgroups()
+	h := hostCgroupHierarchy()
 	l := p.resourceLimits(c)
 	pl := forkPlacement{netnsPath: p.netnsPath()}
 	switch h.version {
@@ -248,7 +248,7 @@ func (p *Process) cpusetDir() string {
 // the user has named other cgroups.
 func (p *Process) makeCgroup(ctx context.Context, l cgroupLimits, overridden map[string]string) error {
 	var g *cgroup
-	if hostOwned := p.cpusetDir(); hostOwned != "" && machineCgroups().version == 2 {
+	if hostOwned := p.cpusetDir(); hostOwned != "" && hostCgroupHierarchy().version == 2 {
 		g = &cgroup{path: hostOwned, hostOwned: true}
 	} else {
 		paths := cgroupPaths(p.startRequest.AllocID, p.startRequest.Name)
@@ -277,7 +277,7 @@ func (p *Process) makeCgroup(ctx context.Context, l cgroupLimits, overridden map
 		g.initialOOMKills = g.oomKills()
 	}
 	p.cgroup = g
-	if machineCgroups().version == 2 {
+	if hostCgroupHierarchy().version == 2 {
 		g.enableMemoryController()
 	}
 	g.setLimits(p, l, overridden)
@@ -291,7 +291,7 @@ func adoptCgroup(p *Process, path string) *cgroup {
 		return nil
 	}
 	g := &cgroup{path: path, hostOwned: path == p.cpusetDir()}
-	h := machineCgroups()
+	h := hostCgroupHierarchy()
 	for _, tree := range h.v1Controllers {
 		dir := h.taskV1Path(tree, filepath.Base(path))
 		if _, err := os.Stat(dir); err != nil {

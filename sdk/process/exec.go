@@ -19,9 +19,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
-// outputTimeout limits how long Exec waits, after a command has exited, for output
+// outputDrainTimeout limits how long Exec waits, after a command has exited, for output
 // that its remaining processes hold open.
-const outputTimeout = 500 * time.Millisecond
+const outputDrainTimeout = 500 * time.Millisecond
 
 // The exit codes with which a shell reports a command that it cannot run.
 const (
@@ -112,7 +112,7 @@ func (p *Process) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, e
 	if err != nil {
 		return driver.ExitResult{}, fmt.Errorf("wait for %q: %w", path, err)
 	}
-	return toExitResult(process.ExitStatusOf(int(cmd.ProcessState.Sys().(syscall.WaitStatus))), nil), nil
+	return toExitResult(process.ParseWaitStatus(int(cmd.ProcessState.Sys().(syscall.WaitStatus))), nil), nil
 }
 
 func waitIgnoringExitCode(cmd *exec.Cmd) error {
@@ -130,7 +130,7 @@ func (p *Process) execPlacement() forkPlacement {
 	pl := forkPlacement{netnsPath: p.netnsPath()}
 	switch {
 	case p.cgroup == nil:
-	case machineCgroups().version == 2:
+	case hostCgroupHierarchy().version == 2:
 		pl.cgroupDir = p.cgroup.path
 	default:
 		pl.v1TasksFiles = p.tasksFiles()
@@ -259,7 +259,7 @@ func (s *execStreams) startCopies(e driver.Exec, end <-chan struct{}) {
 
 // waitOutput waits for the remaining output.
 func (s *execStreams) waitOutput() {
-	timer := time.AfterFunc(outputTimeout, s.close)
+	timer := time.AfterFunc(outputDrainTimeout, s.close)
 	s.outputReaders.Wait()
 	timer.Stop()
 	s.close()

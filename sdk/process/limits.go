@@ -79,13 +79,13 @@ const (
 // shares, which applyCPUShares sets when the task runs. The keys of overridden
 // are the controllers of cgroup v1 for which the job has named another cgroup.
 func (g *cgroup) setLimits(p *Process, l cgroupLimits, overridden map[string]string) {
-	for _, s := range l.controllerSettings(machineCgroups().version) {
+	for _, s := range l.controllerSettings(hostCgroupHierarchy().version) {
 		write := func() error { return g.setLimitV2(s) }
 		var err error
 		switch {
 		case overridden[s.controller] != "":
 			err = errors.New("cgroup_v1_override places the task into another cgroup")
-		case machineCgroups().version == 1:
+		case hostCgroupHierarchy().version == 1:
 			var dir string
 			dir, err = g.makeV1Cgroup(s.controller)
 			write = func() error { return s.writeFiles(dir) }
@@ -130,7 +130,7 @@ func (g *cgroup) setLimitV2(s limitSetting) error {
 
 // makeV1Cgroup makes the task's cgroup in the hierarchy of a controller.
 func (g *cgroup) makeV1Cgroup(controller string) (dir string, err error) {
-	h := machineCgroups()
+	h := hostCgroupHierarchy()
 	if !slices.Contains(h.v1Controllers, controller) {
 		return "", fmt.Errorf("the cgroup controller %q is not mounted", controller)
 	}
@@ -240,7 +240,7 @@ func (p *Process) emitUnenforcedLimits() {
 // oomKills returns how many processes in the cgroup the kernel has killed because
 // the memory limit was exceeded.
 func (g *cgroup) oomKills() (kills uint64) {
-	if machineCgroups().version == 2 {
+	if hostCgroupHierarchy().version == 2 {
 		return readCounter(filepath.Join(g.path, "memory.events"), "oom_kill") // memory.events includes the cgroups below
 	}
 	if g.memoryPath == "" {

@@ -19,7 +19,7 @@ const mebibyte = 1 << 20
 // newLimitedStartRequest returns a start request with limits for memory and CPU.
 func newLimitedStartRequest(t *testing.T, memory, cpu int64) *sdk.StartRequest {
 	t.Helper()
-	if os.Geteuid() != 0 || machineCgroups().version == 0 {
+	if os.Geteuid() != 0 || hostCgroupHierarchy().version == 0 {
 		t.Skip("limits need root and cgroups")
 	}
 	s := newStartRequest(t)
@@ -77,9 +77,9 @@ func TestMemoryLimitOutlivesThePlugin(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			k := startKeeper(t)
 			s := newLimitedStartRequest(t, 20*mebibyte, 0)
-			state := startOrphan(t, k, pluginMainIO{Config: s.TaskConfig, Command: shellCommand("until [ -e go ]; do sleep 0.01; done; exec " + exceedMemoryScript)})
+			state := startOrphan(t, k, testPluginIO{Config: s.TaskConfig, Command: shellCommand("until [ -e go ]; do sleep 0.01; done; exec " + exceedMemoryScript)})
 			if before {
-				createGoFile(t, s)
+				createTriggerFile(t, s)
 				waitUntil(t, "the task has ended", func() bool { return hasProcessEnded(state.PID) })
 			}
 			p, err := Recover(t.Context(), s, state)
@@ -88,7 +88,7 @@ func TestMemoryLimitOutlivesThePlugin(t *testing.T) {
 			}
 			defer destroyProcess(t, p)
 			if !before {
-				createGoFile(t, s)
+				createTriggerFile(t, s)
 			}
 			if got, want := waitExit(t, p), (driver.ExitResult{ExitCode: 137, Signal: 9, OOMKilled: true, Err: errOOM}); got != want {
 				t.Errorf("exit result %+v, want %+v", got, want)
@@ -147,7 +147,7 @@ func TestCPUShares(t *testing.T) {
 		}
 	}
 	for _, p := range tasks {
-		createGoFile(t, p.startRequest)
+		createTriggerFile(t, p.startRequest)
 	}
 	before := map[int64]uint64{}
 	ticks := func(shares int64) uint64 {
@@ -207,7 +207,7 @@ func TestCgroupFilesOfLimits(t *testing.T) {
 
 // A limit that is not enforced is reported with the reason.
 func TestLimitsThatAreNotEnforced(t *testing.T) {
-	withoutPids := machineCgroups()
+	withoutPids := hostCgroupHierarchy()
 	withoutPids.v1Controllers = []string{"freezer", "memory", "cpu"}
 	for _, test := range []struct {
 		name    string
@@ -228,7 +228,7 @@ func TestLimitsThatAreNotEnforced(t *testing.T) {
 			useCgroupHierarchy(t, withoutPids)
 		}, nil, []string{`pids limit not enforced here: the cgroup controller "pids" is not mounted`}},
 		{"the user names a cgroup of v1", func(t *testing.T) {
-			if machineCgroups().version != 1 {
+			if hostCgroupHierarchy().version != 1 {
 				t.Skip("has no cgroups v1")
 			}
 		}, func(t *testing.T, c *Command) {

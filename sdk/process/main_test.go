@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 			}
 			os.Exit(0)
 		case "plugin":
-			pluginMain(os.Args[2])
+			runTestPlugin(os.Args[2])
 		}
 	}
 	os.Setenv("GORACE", "atexit_sleep_ms=0")
@@ -56,8 +56,8 @@ func isOwnCgroup(dir string) bool {
 	return strings.HasPrefix(filepath.Base(dir), fmt.Sprintf("process-test-%d-", os.Getpid()))
 }
 
-// pluginMainIO is the input and the output of pluginMain.
-type pluginMainIO struct {
+// testPluginIO is the input and the output of runTestPlugin.
+type testPluginIO struct {
 	Config      driver.TaskConfig
 	Command     Command
 	WaitForExit bool // wait for the exit of the task before the output is written
@@ -65,10 +65,10 @@ type pluginMainIO struct {
 	Error       string
 }
 
-// pluginMain starts a task, writes the result to a file, and runs until it is
+// runTestPlugin starts a task, writes the result to a file, and runs until it is
 // killed.
-func pluginMain(file string) {
-	var p pluginMainIO
+func runTestPlugin(file string) {
+	var p testPluginIO
 	text, err := os.ReadFile(file)
 	if err == nil {
 		err = json.Unmarshal(text, &p)
@@ -158,13 +158,13 @@ func waitExit(t *testing.T, p *Process) driver.ExitResult {
 // the content.
 func waitForFile(t *testing.T, s *sdk.StartRequest, name string) string {
 	t.Helper()
-	var text string
+	var fileContent string
 	waitUntil(t, "the task writes "+name, func() bool {
 		b, err := os.ReadFile(filepath.Join(s.TaskDir(), name))
-		text = strings.TrimSpace(string(b))
+		fileContent = strings.TrimSpace(string(b))
 		return err == nil && bytes.HasSuffix(b, []byte("\n"))
 	})
-	return text
+	return fileContent
 }
 
 func parseNumber(t *testing.T, text string) int {
@@ -192,9 +192,9 @@ func hasProcessEnded(pid int) bool {
 	return err != nil || st.Ended()
 }
 
-// resetLeftoverSearch resets taskOwners.leftovers, as in a plugin process that has started no
+// resetLeftoverProcessSearch resets taskOwners.leftovers, as in a plugin process that has started no
 // task yet.
-func resetLeftoverSearch(t *testing.T) {
+func resetLeftoverProcessSearch(t *testing.T) {
 	t.Helper()
 	taskOwners.Lock()
 	defer taskOwners.Unlock()
@@ -202,9 +202,9 @@ func resetLeftoverSearch(t *testing.T) {
 }
 
 func useCgroupHierarchy(t *testing.T, h cgroupHierarchy) {
-	old := machineCgroups
-	machineCgroups = func() cgroupHierarchy { return h }
-	t.Cleanup(func() { machineCgroups = old })
+	old := hostCgroupHierarchy
+	hostCgroupHierarchy = func() cgroupHierarchy { return h }
+	t.Cleanup(func() { hostCgroupHierarchy = old })
 }
 
 // startKeeper starts a keeper for this test and configures the package to use
@@ -235,7 +235,7 @@ func startKeeper(t *testing.T) *keeper.Client {
 
 // startOrphan starts a task in another process, and kills that process. Without a
 // keeper, init adopts the task.
-func startOrphan(t *testing.T, k *keeper.Client, p pluginMainIO) State {
+func startOrphan(t *testing.T, k *keeper.Client, p testPluginIO) State {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "plugin")
 	text, err := json.Marshal(p)

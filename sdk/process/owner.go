@@ -71,12 +71,12 @@ func (p *Process) releaseTaskOwnership(earlier *Process) {
 	}
 }
 
-// killEarlierStart kills the processes that an earlier start of the task has left
+// killProcessesOfEarlierStart kills the processes that an earlier start of the task has left
 // running, if there is no cgroup to find them by: the processes whose
 // environment names the task. A search of all processes of the machine takes
 // milliseconds, so it is done once for all tasks, and again only for a task that
 // had running processes in that search or whose last process was not destroyed.
-func (p *Process) killEarlierStart(ctx context.Context, earlier *Process) error {
+func (p *Process) killProcessesOfEarlierStart(ctx context.Context, earlier *Process) error {
 	taskOwners.Lock()
 	if taskOwners.leftovers == nil {
 		marks, err := process.AllTaskEnvIDs()

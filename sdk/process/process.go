@@ -155,7 +155,7 @@ func Start(ctx context.Context, start *sdk.StartRequest, c Command) (*Process, e
 	}
 	place, err := p.preparePlacement(ctx, c)
 	if err == nil && p.cgroup == nil {
-		err = p.killEarlierStart(ctx, earlier)
+		err = p.killProcessesOfEarlierStart(ctx, earlier)
 	}
 	if err == nil {
 		err = p.spawn(path, c, files, place)

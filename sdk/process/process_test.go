@@ -45,7 +45,7 @@ func TestAllProcessesDieWithTheTask(t *testing.T) {
 	const forkingScript = `trap "" INT TERM HUP; (echo $(exec sh -c 'echo $PPID') >child; exec sleep 3600) & ` +
 		`setsid sh -c 'echo $$ >own; exec sleep 3600' & until [ -s child ] && [ -s own ]; do sleep 0.01; done; `
 	for name, machine := range map[string]func(*testing.T) cgroupHierarchy{
-		"with the cgroups of this machine": func(*testing.T) cgroupHierarchy { return machineCgroups() },
+		"with the cgroups of this machine": func(*testing.T) cgroupHierarchy { return hostCgroupHierarchy() },
 		"with cgroups v2":                  cgroupV2Hierarchy,
 		"without cgroups":                  func(*testing.T) cgroupHierarchy { return cgroupHierarchy{} },
 	} {
@@ -82,7 +82,7 @@ func TestAllProcessesDieWithTheTask(t *testing.T) {
 // A Destroy that could not search for processes, because this process had no
 // free descriptor, returns an error and can be repeated.
 func TestDestroyIsRepeatableAfterFDExhaustion(t *testing.T) {
-	for name, h := range map[string]cgroupHierarchy{"with the cgroups of this machine": machineCgroups(), "without cgroups": {}} {
+	for name, h := range map[string]cgroupHierarchy{"with the cgroups of this machine": hostCgroupHierarchy(), "without cgroups": {}} {
 		t.Run(name, func(t *testing.T) {
 			useCgroupHierarchy(t, h)
 			s := newStartRequest(t)
@@ -116,7 +116,7 @@ func TestDestroyIsRepeatableAfterFDExhaustion(t *testing.T) {
 }
 
 func TestCgroupHoldsTheProcessFromItsBirth(t *testing.T) {
-	for name, h := range map[string]cgroupHierarchy{"v1 or what there is": machineCgroups(), "v2": cgroupV2Hierarchy(t)} {
+	for name, h := range map[string]cgroupHierarchy{"v1 or what there is": hostCgroupHierarchy(), "v2": cgroupV2Hierarchy(t)} {
 		t.Run(name, func(t *testing.T) {
 			useCgroupHierarchy(t, h)
 			s := newStartRequest(t)
@@ -163,7 +163,7 @@ func TestNestedCgroupsAreKilledAndRemoved(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("making cgroups needs root")
 	}
-	for name, h := range map[string]cgroupHierarchy{"with the cgroups of this machine": machineCgroups(), "with cgroups v2": cgroupV2Hierarchy(t)} {
+	for name, h := range map[string]cgroupHierarchy{"with the cgroups of this machine": hostCgroupHierarchy(), "with cgroups v2": cgroupV2Hierarchy(t)} {
 		t.Run(name, func(t *testing.T) {
 			useCgroupHierarchy(t, h)
 			s := newStartRequest(t)
@@ -221,14 +221,14 @@ func TestConfiguredCgroup(t *testing.T) {
 }
 
 func TestStartKillsProcessesOfAnEarlierStart(t *testing.T) {
-	for name, h := range map[string]cgroupHierarchy{"with the cgroups of this machine": machineCgroups(), "without cgroups": {}} {
+	for name, h := range map[string]cgroupHierarchy{"with the cgroups of this machine": hostCgroupHierarchy(), "without cgroups": {}} {
 		t.Run(name, func(t *testing.T) {
 			useCgroupHierarchy(t, h)
-			resetLeftoverSearch(t)
+			resetLeftoverProcessSearch(t)
 			s, other := newStartRequest(t), newStartRequest(t)
 			// Both tasks are left by a plugin process that was killed, and are not recovered.
-			state := startOrphan(t, nil, pluginMainIO{Config: s.TaskConfig, Command: shellCommand("exec sleep 3600")})
-			kept := startOrphan(t, nil, pluginMainIO{Config: other.TaskConfig, Command: shellCommand("exec sleep 3600")})
+			state := startOrphan(t, nil, testPluginIO{Config: s.TaskConfig, Command: shellCommand("exec sleep 3600")})
+			kept := startOrphan(t, nil, testPluginIO{Config: other.TaskConfig, Command: shellCommand("exec sleep 3600")})
 			t.Cleanup(func() { Sweep(context.Background(), other.AllocID, "task") })
 			for _, state := range []State{state, kept} {
 				waitUntil(t, "the kernel shows the environment of the task", func() bool {
@@ -272,15 +272,15 @@ func TestStartEndsChildrenOfAProcessThatWasNotDestroyed(t *testing.T) {
 	}
 }
 
-func TestSweep(t *testing.T) {
-	for name, h := range map[string]cgroupHierarchy{"with cgroups": machineCgroups(), "without": {}} {
+func TestSweepKillsTaskProcesses(t *testing.T) {
+	for name, h := range map[string]cgroupHierarchy{"with cgroups": hostCgroupHierarchy(), "without": {}} {
 		t.Run(name, func(t *testing.T) {
 			s := newStartRequest(t)
 			// The orphaning plugin always uses a cgroup, because it detects the
 			// cgroups of the machine.
 			t.Cleanup(func() { Sweep(context.Background(), s.AllocID, "task") })
 			useCgroupHierarchy(t, h)
-			state := startOrphan(t, nil, pluginMainIO{Config: s.TaskConfig, Command: shellCommand("exec sleep 3600")})
+			state := startOrphan(t, nil, testPluginIO{Config: s.TaskConfig, Command: shellCommand("exec sleep 3600")})
 			if found, err := Sweep(t.Context(), s.AllocID, "other"); found || err != nil {
 				t.Errorf("sweep of another task: %v, %v", found, err)
 			}
@@ -480,7 +480,7 @@ func TestStartFailures(t *testing.T) {
 	}
 }
 
-func TestUser(t *testing.T) {
+func TestStartAsConfiguredUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("running as others needs root")
 	}
@@ -572,13 +572,13 @@ func TestParseSignal(t *testing.T) {
 
 func TestWaitIsRepeatableAndCancellable(t *testing.T) {
 	s := newStartRequest(t)
-	p := startProcess(t, s, shellCommand(waitForGoFileScript))
+	p := startProcess(t, s, shellCommand(exitOnTriggerFileScript))
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	if _, err := p.Wait(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a cancelled wait says %v", err)
 	}
-	createGoFile(t, s)
+	createTriggerFile(t, s)
 	for range 3 {
 		if got := waitExit(t, p); got != exitCodeSeven {
 			t.Errorf("exit result %+v, want %+v", got, exitCodeSeven)
@@ -595,7 +595,7 @@ func TestWaitIsRepeatableAndCancellable(t *testing.T) {
 func TestProcessWithoutPidfd(t *testing.T) {
 	// The test simulates a kernel without pidfds.
 	s := newStartRequest(t)
-	p := startProcess(t, s, shellCommand(waitForGoFileScript))
+	p := startProcess(t, s, shellCommand(exitOnTriggerFileScript))
 	p.fd.Close()
 	p.fd = nil
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
@@ -606,7 +606,7 @@ func TestProcessWithoutPidfd(t *testing.T) {
 	if err := p.Signal(t.Context(), "SIGCONT"); err != nil {
 		t.Error(err)
 	}
-	createGoFile(t, s)
+	createTriggerFile(t, s)
 	if got := waitExit(t, p); got != exitCodeSeven {
 		t.Errorf("exit result %+v, want %+v", got, exitCodeSeven)
 	}
@@ -672,11 +672,11 @@ func BenchmarkStart(b *testing.B) {
 		name      string
 		machine   cgroupHierarchy
 		resources *driver.Resources
-	}{{"cgroup", machineCgroups(), nil}, {"limits", machineCgroups(), limited}, {"none", cgroupHierarchy{}, nil}} {
+	}{{"cgroup", hostCgroupHierarchy(), nil}, {"limits", hostCgroupHierarchy(), limited}, {"none", cgroupHierarchy{}, nil}} {
 		b.Run(test.name, func(b *testing.B) {
-			old := machineCgroups
-			machineCgroups = func() cgroupHierarchy { return test.machine }
-			defer func() { machineCgroups = old }()
+			old := hostCgroupHierarchy
+			hostCgroupHierarchy = func() cgroupHierarchy { return test.machine }
+			defer func() { hostCgroupHierarchy = old }()
 			dir := b.TempDir()
 			if err := os.MkdirAll(filepath.Join(dir, "process-test-bench", "task"), 0o755); err != nil {
 				b.Fatal(err)

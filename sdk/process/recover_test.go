@@ -15,10 +15,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// waitForGoFileScript is a script that exits with code 7 when a file "go" exists.
-const waitForGoFileScript = `until [ -e go ]; do sleep 0.01; done; exit 7`
+// exitOnTriggerFileScript is a script that exits with code 7 when a file "go" exists.
+const exitOnTriggerFileScript = `until [ -e go ]; do sleep 0.01; done; exit 7`
 
-func createGoFile(t *testing.T, s *sdk.StartRequest) {
+func createTriggerFile(t *testing.T, s *sdk.StartRequest) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(s.TaskDir(), "go"), nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -34,8 +34,8 @@ func TestExitStatusSurvivesThePlugin(t *testing.T) {
 		before bool // the task exits before it is recovered
 		want   driver.ExitResult
 	}{
-		"the task ends after it is recovered":                   {waitForGoFileScript, false, false, exitCodeSeven},
-		"the task ends while no plugin lives":                   {waitForGoFileScript, false, true, exitCodeSeven},
+		"the task ends after it is recovered":                   {exitOnTriggerFileScript, false, false, exitCodeSeven},
+		"the task ends while no plugin lives":                   {exitOnTriggerFileScript, false, true, exitCodeSeven},
 		"the task ended under a plugin that then died":          {"exit 7", true, false, exitCodeSeven},
 		"the task was killed under a plugin that then died":     {"kill -9 $$", true, false, driver.ExitResult{ExitCode: 137, Signal: 9}},
 		"the task ended well under a plugin that could not say": {"exit 0", true, false, driver.ExitResult{}},
@@ -43,9 +43,9 @@ func TestExitStatusSurvivesThePlugin(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			k := startKeeper(t)
 			s := newStartRequest(t)
-			state := startOrphan(t, k, pluginMainIO{Config: s.TaskConfig, Command: shellCommand(test.script), WaitForExit: test.await})
+			state := startOrphan(t, k, testPluginIO{Config: s.TaskConfig, Command: shellCommand(test.script), WaitForExit: test.await})
 			if test.before {
-				createGoFile(t, s)
+				createTriggerFile(t, s)
 				waitUntil(t, "the task has ended", func() bool { return hasProcessEnded(state.PID) })
 			}
 			p, err := Recover(t.Context(), s, state)
@@ -57,7 +57,7 @@ func TestExitStatusSurvivesThePlugin(t *testing.T) {
 				t.Errorf("recovered process %d, want %d", got, want)
 			}
 			if !test.before && !test.await {
-				createGoFile(t, s)
+				createTriggerFile(t, s)
 			}
 			if got := waitExit(t, p); got != test.want {
 				t.Errorf("exit result %+v, want %+v", got, test.want)
@@ -69,13 +69,13 @@ func TestExitStatusSurvivesThePlugin(t *testing.T) {
 func TestExitStatusWithoutKeeper(t *testing.T) {
 	t.Setenv(keeper.EnvSocket, "")
 	s := newStartRequest(t)
-	state := startOrphan(t, nil, pluginMainIO{Config: s.TaskConfig, Command: shellCommand(waitForGoFileScript)})
+	state := startOrphan(t, nil, testPluginIO{Config: s.TaskConfig, Command: shellCommand(exitOnTriggerFileScript)})
 	p, err := Recover(t.Context(), s, state)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer destroyProcess(t, p)
-	createGoFile(t, s)
+	createTriggerFile(t, s)
 	// Since Linux 6.15 the exit status can be read through a pidfd; on older
 	// kernels it is known only if the test sees the zombie in time.
 	if got := waitExit(t, p); got != exitCodeSeven && !errors.Is(got.Err, errExitStatusUnknown) {
@@ -88,9 +88,9 @@ func TestExitStatusWithoutKeeper(t *testing.T) {
 func TestUnknownExitStatus(t *testing.T) {
 	t.Setenv(keeper.EnvSocket, "")
 	s := newStartRequest(t)
-	state := startOrphan(t, nil, pluginMainIO{Config: s.TaskConfig, Command: shellCommand("sleep 3600 & echo $! >child; " + waitForGoFileScript)})
+	state := startOrphan(t, nil, testPluginIO{Config: s.TaskConfig, Command: shellCommand("sleep 3600 & echo $! >child; " + exitOnTriggerFileScript)})
 	child := parseNumber(t, waitForFile(t, s, "child"))
-	createGoFile(t, s)
+	createTriggerFile(t, s)
 	waitUntil(t, "the task has ended", func() bool { return hasProcessEnded(state.PID) })
 	waitUntil(t, "somebody has reaped it", func() bool {
 		_, err := process.ReadStat(state.PID)
@@ -128,9 +128,9 @@ func TestRecoverIsRecoverableAfterFDExhaustion(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			k := startKeeper(t)
 			s := newStartRequest(t)
-			state := startOrphan(t, k, pluginMainIO{Config: s.TaskConfig, Command: shellCommand(waitForGoFileScript)})
+			state := startOrphan(t, k, testPluginIO{Config: s.TaskConfig, Command: shellCommand(exitOnTriggerFileScript)})
 			if ends {
-				createGoFile(t, s)
+				createTriggerFile(t, s)
 				waitUntil(t, "the task has ended", func() bool { return hasProcessEnded(state.PID) })
 			}
 			refused := 0
@@ -144,7 +144,7 @@ func TestRecoverIsRecoverableAfterFDExhaustion(t *testing.T) {
 						t.Errorf("%d descriptors: what the process leaves running is not ended with it", free)
 					}
 					if !ends {
-						createGoFile(t, s)
+						createTriggerFile(t, s)
 					}
 					if got := waitExit(t, p); got != exitCodeSeven {
 						t.Errorf("%d descriptors: exit result %+v, want %+v", free, got, exitCodeSeven)
@@ -198,13 +198,13 @@ func TestRecoverRejectsOtherProcesses(t *testing.T) {
 
 func TestRecoverOwnChild(t *testing.T) {
 	s := newStartRequest(t)
-	first := startProcess(t, s, shellCommand(waitForGoFileScript))
+	first := startProcess(t, s, shellCommand(exitOnTriggerFileScript))
 	second, err := Recover(t.Context(), s, first.Snapshot())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer second.fd.Close()
-	createGoFile(t, s)
+	createTriggerFile(t, s)
 	if got := waitExit(t, second); got != exitCodeSeven {
 		t.Errorf("exit result %+v, want %+v", got, exitCodeSeven)
 	}

@@ -70,7 +70,7 @@ func (p *Process) Stats(context.Context) (driver.TaskStats, error) {
 	}
 	totalMemory.Measured = measuredMemoryFields
 	used[0] = sum
-	if p.cgroup != nil && machineCgroups().version == 2 {
+	if p.cgroup != nil && hostCgroupHierarchy().version == 2 {
 		p.cgroup.addCgroupTotals(&totalMemory, used)
 	}
 

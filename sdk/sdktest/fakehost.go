@@ -71,7 +71,7 @@ func (b *fakeHost) checkScope(s hook.Scope) error {
 	switch {
 	case !good:
 		return hook.ErrPermissionDenied
-	case s.Task != "" && s.Task != scenarioTask:
+	case s.Task != "" && s.Task != scenarioTaskName:
 		return fmt.Errorf("%w: there is no %q", hook.ErrTaskNotRunning, s.Task)
 	}
 	return nil
@@ -119,7 +119,7 @@ func (b *fakeHost) State(_ context.Context, s hook.Scope) (*hook.AllocState, err
 	}
 	return &hook.AllocState{
 		ClientStatus: "running", DesiredStatus: "run",
-		Tasks: map[string]hook.TaskState{scenarioTask: {State: "running", StartedAt: time.Now()}},
+		Tasks: map[string]hook.TaskState{scenarioTaskName: {State: "running", StartedAt: time.Now()}},
 	}, nil
 }
 
@@ -146,8 +146,8 @@ func (b *fakeHost) SetHealth(_ context.Context, s hook.Scope, _ bool, _ string) 
 	return b.checkScope(s)
 }
 
-// fakeDataIndex is the constant index in the responses of fakeHost.
-const fakeDataIndex = 1
+// fakeHostDataIndex is the constant index in the responses of fakeHost.
+const fakeHostDataIndex = 1
 
 // awaitChange blocks until ctx ends if after is not less than the index,
 // because the data of fakeHost never change.
@@ -155,20 +155,20 @@ func (b *fakeHost) awaitChange(ctx context.Context, s hook.Scope, after uint64) 
 	if err := b.checkScope(s); err != nil {
 		return err
 	}
-	if after >= fakeDataIndex {
+	if after >= fakeHostDataIndex {
 		<-ctx.Done()
 	}
 	return ctx.Err()
 }
 
 func (b *fakeHost) Variable(ctx context.Context, s hook.Scope, _ string, after uint64) (map[string]string, uint64, error) {
-	return nil, fakeDataIndex, b.awaitChange(ctx, s, after)
+	return nil, fakeHostDataIndex, b.awaitChange(ctx, s, after)
 }
 
 func (b *fakeHost) Variables(ctx context.Context, s hook.Scope, _ string, after uint64) ([]string, uint64, error) {
-	return nil, fakeDataIndex, b.awaitChange(ctx, s, after)
+	return nil, fakeHostDataIndex, b.awaitChange(ctx, s, after)
 }
 
 func (b *fakeHost) Services(ctx context.Context, s hook.Scope, _ string, after uint64) ([]hook.Service, uint64, error) {
-	return nil, fakeDataIndex, b.awaitChange(ctx, s, after)
+	return nil, fakeHostDataIndex, b.awaitChange(ctx, s, after)
 }

@@ -219,35 +219,35 @@ func TestEachHookCaseCanFail(t *testing.T) {
 		{"is silent", testStartWithoutHost, "says nothing"},
 		{"speaks another version", testPluginInfo(base.TypeHook, hook.APIVersion), "v7"},
 		{"is configured once", testConfigureTwice, "configured already"},
-		{"takes part in nothing", testDescribe, "takes part in nothing"},
-		{"names a hook point twice", testDescribe, "names prestart twice"},
-		{"changes its mind", testDescribe, "asked again"},
+		{"takes part in nothing", testHookDescription, "takes part in nothing"},
+		{"names a hook point twice", testHookDescription, "names prestart twice"},
+		{"changes its mind", testHookDescription, "asked again"},
 		{"wants more", testAttachmentSchema, `The argument "must" is required, but no definition was found.
 Which one it takes is said in Plugin.Attachment, or in plugin_test.hcl: attachment = { … }`},
 		{"wants what is not", testAttachmentSchema, `the schema of its attachment: Invalid type specification: The schema of the plugin is wrong at "config.must": `},
-		{"names what it has not", testEachPoint, "takes no part in exited"},
-		{"is slow", testEachPoint, "prestart: no answer within 50ms"},
-		{"sets odd variables", testEachPoint, `the variable "A=B"`},
-		{"sets odd mounts", testEachPoint, "must be absolute"},
-		{"sets odd devices", testEachPoint, `permissions "rx"`},
-		{"does not tell its state", testEachPoint, "stop: the state is lost"},
-		{"cannot do it twice", testEachPointTwice, "prestart: there is one already"},
+		{"names what it has not", testEachHookPoint, "takes no part in exited"},
+		{"is slow", testEachHookPoint, "prestart: no answer within 50ms"},
+		{"sets odd variables", testEachHookPoint, `the variable "A=B"`},
+		{"sets odd mounts", testEachHookPoint, "must be absolute"},
+		{"sets odd devices", testEachHookPoint, `permissions "rx"`},
+		{"does not tell its state", testEachHookPoint, "stop: the state is lost"},
+		{"cannot do it twice", testEachHookPointTwice, "prestart: there is one already"},
 		{"starts once", testRepeatedPoststart, "poststart: it runs already"},
 		{"cleans up what it knows", testCleanupOfUnknownTask, "stop: never heard of it"},
 		{"dies when it is given up", testCancelledCalls, "died by itself, exit status 1"},
-		{"remembers in memory", testCrashBeforeEachPoint, "destroy: never heard of it"},
+		{"remembers in memory", testCrashBeforeEachHookPoint, "destroy: never heard of it"},
 		{"stays with its host", testHostRestart, "poststart: no answer within 300ms"},
-		{"makes up events", testEachPoint, `poststart: events of type "Greeting" are not a hook's: use "Task hook message", or none`},
+		{"makes up events", testEachHookPoint, `poststart: events of type "Greeting" are not a hook's: use "Task hook message", or none`},
 		{"does one thing at a time", testConcurrentAllocs, "prestart: busy"},
 		{"waits for its host to agree", testHostDeniesCalls, "poststart: no answer within 300ms"},
-		{"makes up capabilities", func(t tb, h *testHost) { testEachPoint(t, h); testCapabilityTokens(t, h) }, `the capability "sesame"`},
+		{"makes up capabilities", func(t tb, h *testHost) { testEachHookPoint(t, h); testCapabilityTokens(t, h) }, `the capability "sesame"`},
 	} {
 		t.Run(test.fault, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(faultyHookPlugin(test.fault))
 			defer h.close()
 			r := runCase(t.Context(), testCase{test.fault, test.run}, h)
-			if got := strings.Join(r.lines, "\n"); !r.failed || !strings.Contains(got, test.says) {
+			if got := strings.Join(r.logLines, "\n"); !r.failed || !strings.Contains(got, test.says) {
 				t.Errorf("failed: %v, it says:\n%s\nwant a failure that says %q", r.failed, got, test.says)
 			}
 		})

@@ -18,14 +18,14 @@ func hookCases() []testCase {
 		{"says in words what it is when a person starts it", testStartWithoutHost},
 		{"names itself as a hook of a known protocol version", testPluginInfo(base.TypeHook, hook.APIVersion)},
 		{"takes its configuration twice, from a host that only checks it", testConfigureTwice},
-		{"describes the hook points that it takes part in", testDescribe},
+		{"describes the hook points that it takes part in", testHookDescription},
 		{"has a schema that fits its attachment", testAttachmentSchema},
-		{"takes part in the life of a task", testEachPoint},
-		{"takes each hook point again", testEachPointTwice},
+		{"takes part in the life of a task", testEachHookPoint},
+		{"takes each hook point again", testEachHookPointTwice},
 		{"takes poststart again for a running task", testRepeatedPoststart},
 		{"cleans up what it has never seen", testCleanupOfUnknownTask},
 		{"a call that is given up harms nothing", testCancelledCalls},
-		{"goes on in another process, at each hook point", testCrashBeforeEachPoint},
+		{"goes on in another process, at each hook point", testCrashBeforeEachHookPoint},
 		{"goes on with another agent", testHostRestart},
 		{"takes part in many lives at once", testConcurrentAllocs},
 		{"answers when its host refuses everything", testHostDeniesCalls},
@@ -33,7 +33,7 @@ func hookCases() []testCase {
 	}
 }
 
-func testDescribe(t tb, h *testHost) {
+func testHookDescription(t tb, h *testHost) {
 	d, err := h.ensureSharedProcess(t).hook.Describe(t.Context())
 	if err != nil {
 		t.Fatalf("Describe: %v", err)
@@ -65,22 +65,22 @@ func testAttachmentSchema(t tb, h *testHost) {
 	}
 }
 
-func testEachPoint(t tb, h *testHost) {
+func testEachHookPoint(t tb, h *testHost) {
 	l := h.startScenario(t)
 	for _, m := range lifecyclePoints {
-		l.callPoint(t, m)
+		l.callHookPoint(t, m)
 	}
 }
 
-// testEachPointTwice calls the hook twice for each hook point, as a host does
+// testEachHookPointTwice calls the hook twice for each hook point, as a host does
 // that crashed before it recorded the first call.
-func testEachPointTwice(t tb, h *testHost) {
+func testEachHookPointTwice(t tb, h *testHost) {
 	l := h.startScenario(t)
 	for _, m := range lifecyclePoints {
 		exits := l.exitCount
-		l.callPoint(t, m)
+		l.callHookPoint(t, m)
 		l.exitCount = exits // both calls are for the same exit of the task
-		l.callPoint(t, m)
+		l.callHookPoint(t, m)
 	}
 }
 
@@ -89,27 +89,27 @@ func testEachPointTwice(t tb, h *testHost) {
 func testRepeatedPoststart(t tb, h *testHost) {
 	l := h.startScenario(t)
 	for _, m := range []hook.Point{hook.Prerun, hook.Prestart, hook.Poststart} {
-		l.callPoint(t, m)
+		l.callHookPoint(t, m)
 	}
 	l.repeatPoststart = true
-	l.callPoint(t, hook.Poststart) // by another agent
+	l.callHookPoint(t, hook.Poststart) // by another agent
 	if _, ok := l.d.Subscription(hook.Poststart); ok {
 		h.ensureSharedProcess(t)
 		h.crashPlugin(t)
 	}
 	for range 2 {
-		l.callPoint(t, hook.Poststart)
+		l.callHookPoint(t, hook.Poststart)
 	}
 	l.repeatPoststart = false
 	for _, m := range []hook.Point{hook.PreKill, hook.PreKilling, hook.Exited, hook.Stop, hook.Postrun, hook.Destroy} {
-		l.callPoint(t, m)
+		l.callHookPoint(t, m)
 	}
 }
 
 func testCleanupOfUnknownTask(t tb, h *testHost) {
 	l := h.startScenario(t)
 	for _, m := range []hook.Point{hook.PreKill, hook.PreKilling, hook.Stop, hook.Postrun, hook.Destroy} {
-		l.callPoint(t, m)
+		l.callHookPoint(t, m)
 	}
 }
 
@@ -126,15 +126,15 @@ func testCancelledCalls(t tb, h *testHost) {
 		exits := l.exitCount
 		for _, timeout := range shortCallTimeouts {
 			ctx, cancel := context.WithTimeout(t.Context(), timeout)
-			_ = l.callPointWithoutDeadline(ctx, t, m) // error or not, depending on timing
+			_ = l.callHookPointWithoutDeadline(ctx, t, m) // error or not, depending on timing
 			cancel()
 		}
 		l.exitCount = exits
-		l.callPoint(t, m)
+		l.callHookPoint(t, m)
 	}
 }
 
-func testCrashBeforeEachPoint(t tb, h *testHost) {
+func testCrashBeforeEachHookPoint(t tb, h *testHost) {
 	l := h.startScenario(t)
 	for _, m := range lifecyclePoints {
 		if _, ok := l.d.Subscription(m); !ok {
@@ -142,14 +142,14 @@ func testCrashBeforeEachPoint(t tb, h *testHost) {
 		}
 		h.ensureSharedProcess(t)
 		h.crashPlugin(t)
-		l.callPoint(t, m)
+		l.callHookPoint(t, m)
 	}
 }
 
 func testHostRestart(t tb, h *testHost) {
 	l := h.startScenario(t)
 	for _, m := range []hook.Point{hook.Prerun, hook.Prestart, hook.Poststart, hook.ShutdownAlloc, hook.Shutdown} {
-		l.callPoint(t, m)
+		l.callHookPoint(t, m)
 	}
 	h.closeHookHost()
 	if err := h.configureHook(t.Context(), h.ensureSharedProcess(t)); err != nil {
@@ -157,7 +157,7 @@ func testHostRestart(t tb, h *testHost) {
 	}
 	l.taskRestored, l.repeatPoststart = true, true
 	for _, m := range []hook.Point{hook.Prestart, hook.Poststart, hook.PreKilling, hook.Exited, hook.Stop, hook.Postrun, hook.Destroy} {
-		l.callPoint(t, m)
+		l.callHookPoint(t, m)
 	}
 }
 
@@ -176,13 +176,13 @@ func testConcurrentAllocs(t tb, h *testHost) {
 		wg.Go(func() {
 			r := runCase(t.Context(), testCase{run: func(t tb, _ *testHost) {
 				for _, m := range lifecyclePoints {
-					l.callPoint(t, m)
+					l.callHookPoint(t, m)
 				}
 			}}, h)
 			if r.failed {
 				mu.Lock()
 				defer mu.Unlock()
-				for _, line := range r.lines {
+				for _, line := range r.logLines {
 					if !slices.Contains(distinctErrors, line) {
 						distinctErrors = append(distinctErrors, line)
 					}
@@ -205,7 +205,7 @@ func testHostDeniesCalls(t tb, h *testHost) {
 			continue
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), min(hookTimeout(part), waitTimeout))
-		err := l.callPointWithoutDeadline(ctx, t, m) // the hook may return an error, but must not block
+		err := l.callHookPointWithoutDeadline(ctx, t, m) // the hook may return an error, but must not block
 		if ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("%v: no answer within %v", m, min(hookTimeout(part), waitTimeout))
 		}

@@ -58,12 +58,12 @@ type testHost struct {
 
 func newHost(p Plugin) *testHost {
 	p.Tasks.addShellTasks()
-	return &testHost{plugin: p, processEnvEntry: envTestHost + "=" + newID()}
+	return &testHost{plugin: p, processEnvEntry: envProcessMarker + "=" + newID()}
 }
 
 // processEnvEntry is the environment variable by which the processes of one host are
 // found.
-const envTestHost = "NOMAD_LITE_SDKTEST"
+const envProcessMarker = "NOMAD_LITE_SDKTEST"
 
 // addShellTasks sets the tasks that are nil to shell scripts, if t.Shell is
 // set.
@@ -82,10 +82,10 @@ func (t *Tasks) addShellTasks() {
 	}
 }
 
-// detectType determines the type of a plugin and, without configured tasks, whether a
+// detectPluginType determines the type of a plugin and, without configured tasks, whether a
 // driver runs commands. It ignores errors of the driver's calls, because a case of the suite
 // reports them.
-func (h *testHost) detectType(ctx context.Context) (kind base.Type, err error) {
+func (h *testHost) detectPluginType(ctx context.Context) (kind base.Type, err error) {
 	p, err := h.launch()
 	if err != nil {
 		return base.TypeUnknown, err
@@ -96,11 +96,11 @@ func (h *testHost) detectType(ctx context.Context) (kind base.Type, err error) {
 	if isHook(ctx, p) {
 		return base.TypeHook, nil
 	}
-	h.detectTasks(ctx, p)
+	h.detectShellTasks(ctx, p)
 	return base.TypeDriver, nil
 }
 
-func (h *testHost) detectTasks(ctx context.Context, p *pluginProcess) {
+func (h *testHost) detectShellTasks(ctx context.Context, p *pluginProcess) {
 	t := &h.plugin.Tasks
 	if t.Runs != nil || t.Ends != nil || t.Fails != nil || t.Shell != nil {
 		return
@@ -155,7 +155,7 @@ type pluginProcess struct {
 // launch starts a plugin process as Nomad does, without configuring it.
 func (h *testHost) launch() (*pluginProcess, error) {
 	if h.isKilled() {
-		return nil, errKilled
+		return nil, errSuiteKilled
 	}
 	path, err := filepath.Abs(h.plugin.Path)
 	if err != nil {
@@ -667,7 +667,7 @@ func (l *lockedBuffer) String() string {
 // runWithoutHost runs the plugin without a host, as a user in a shell would.
 func (h *testHost) runWithoutHost(ctx context.Context) (stdout, stderr string, code int, err error) {
 	cmd := exec.CommandContext(ctx, h.plugin.Path, h.plugin.Args...)
-	cmd.Env = append(os.Environ(), envStartedByHand+"=1")
+	cmd.Env = append(os.Environ(), envServeWithoutHandshake+"=1")
 	cmd.Env = append(append(cmd.Env, h.plugin.Env...), h.processEnvEntry)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	var stdoutBuffer, stderrBuffer bytes.Buffer

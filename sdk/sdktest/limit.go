@@ -20,13 +20,13 @@ const (
 	// defaultCaseTimeout is several times the duration of the longest case.
 	defaultCaseTimeout = 2 * time.Minute
 
-	// callReturnTimeout is the time between the timeout of a case and the kill of
+	// callReturnGracePeriod is the time between the timeout of a case and the kill of
 	// its plugin. Calls that return in this time report errors, which show the call
 	// that hung.
-	callReturnTimeout = time.Second
+	callReturnGracePeriod = time.Second
 )
 
-var errKilled = errors.New("the suite was killed")
+var errSuiteKilled = errors.New("the suite was killed")
 
 func (h *testHost) caseTimeout() time.Duration {
 	return cmp.Or(h.plugin.CaseTimeout, defaultCaseTimeout)
@@ -74,7 +74,7 @@ func (h *testHost) runStandaloneCase(kill context.Context, c testCase) (r *caseR
 	if kill.Err() == nil {
 		select {
 		case <-done:
-		case <-time.After(callReturnTimeout):
+		case <-time.After(callReturnGracePeriod):
 		}
 		r.Errorf("%v", context.Cause(ctx)) // after the errors of the calls that returned
 		h.abortCase()
@@ -94,7 +94,7 @@ func (h *testHost) runSubtest(t *testing.T, c testCase) {
 	h.resetCaseState()
 	stop := context.AfterFunc(ctx, func() {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			time.Sleep(callReturnTimeout)
+			time.Sleep(callReturnGracePeriod)
 			h.abortCase()
 		}
 	})
@@ -205,7 +205,7 @@ func (p *pluginProcess) isDown() bool {
 	if p.client.Exited() {
 		return true
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), callReturnTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), callReturnGracePeriod)
 	defer cancel()
 	_, err := p.base.PluginInfo(ctx)
 	return errors.Is(err, base.ErrPluginDown)

@@ -48,7 +48,7 @@ type Tasks struct {
 // has started the test binary as the plugin, and runs the tests otherwise. The
 // Plugin's Path must be os.Args[0].
 func Main(m *testing.M, serve func()) {
-	if os.Getenv(base.Handshake.MagicCookieKey) == base.Handshake.MagicCookieValue || os.Getenv(envStartedByHand) != "" {
+	if os.Getenv(base.Handshake.MagicCookieKey) == base.Handshake.MagicCookieValue || os.Getenv(envServeWithoutHandshake) != "" {
 		serve()
 		os.Exit(0)
 	}
@@ -60,9 +60,9 @@ func Main(m *testing.M, serve func()) {
 	os.Exit(m.Run())
 }
 
-// envStartedByHand is an environment variable that makes a test binary serve
+// envServeWithoutHandshake is an environment variable that makes a test binary serve
 // without the handshake cookie, as if a user had started the plugin.
-const envStartedByHand = "NOMAD_LITE_SDKTEST_BY_HAND"
+const envServeWithoutHandshake = "NOMAD_LITE_SDKTEST_BY_HAND"
 
 // Driver runs the suite for drivers as subtests of t.
 func Driver(t *testing.T, p Plugin) { run(t, p, driverCases(p)) }
@@ -97,7 +97,7 @@ func CheckUntil(ctx, kill context.Context, out io.Writer, p Plugin) error {
 	defer h.close()
 	defer context.AfterFunc(kill, h.kill)()
 	cases := hookCases()
-	switch kind, err := h.detectType(kill); {
+	switch kind, err := h.detectPluginType(kill); {
 	case err != nil:
 		cases = []testCase{{name: "starts as hosts start it", run: func(t tb, _ *testHost) { t.Fatalf("%v", err) }}}
 	case kind == base.TypeDriver:

@@ -37,7 +37,7 @@ type caseResult struct {
 	duration time.Duration
 
 	mu       sync.Mutex
-	lines    []string
+	logLines []string
 	failed   bool
 	skipped  bool
 	cleanups []func()
@@ -94,7 +94,7 @@ func (r *caseResult) write(out io.Writer) {
 	if !r.failed && !r.skipped {
 		return
 	}
-	for _, line := range r.lines {
+	for _, line := range r.logLines {
 		fmt.Fprintf(out, "      %s\n", strings.ReplaceAll(line, "\n", "\n      "))
 	}
 }
@@ -117,7 +117,7 @@ func (r *caseResult) TempDir() string {
 func (r *caseResult) Logf(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.lines = append(r.lines, fmt.Sprintf(format, args...))
+	r.logLines = append(r.logLines, fmt.Sprintf(format, args...))
 }
 
 func (r *caseResult) Errorf(format string, args ...any) {

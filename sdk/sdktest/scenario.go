@@ -71,8 +71,8 @@ func (h *testHost) startScenario(t tb) *allocScenario {
 		ID: id, Name: "suite.group[0]", Namespace: "default", JobID: "suite", JobName: "suite", JobType: "service",
 		TaskGroup: "group", NodeID: newID(), NodeName: "node", Meta: map[string]string{"owner": "suite"},
 	}
-	l.task = hook.Task{Name: scenarioTask, Driver: "raw_exec", Meta: map[string]string{"owner": "suite"}}
-	task := filepath.Join(dir, scenarioTask)
+	l.task = hook.Task{Name: scenarioTaskName, Driver: "raw_exec", Meta: map[string]string{"owner": "suite"}}
+	task := filepath.Join(dir, scenarioTaskName)
 	l.dir = hook.TaskDir{
 		AllocDir: dir, Dir: task, SharedAllocDir: filepath.Join(dir, "alloc"), SharedTaskDir: filepath.Join(task, "alloc"),
 		LocalDir: filepath.Join(task, "local"), LogDir: filepath.Join(dir, "alloc/logs"), SecretsDir: filepath.Join(task, "secrets"),
@@ -84,14 +84,14 @@ func (h *testHost) startScenario(t tb) *allocScenario {
 		}
 	}
 	l.env = map[string]string{
-		"NOMAD_ALLOC_ID": id, "NOMAD_TASK_NAME": scenarioTask, "NOMAD_ALLOC_DIR": l.dir.SharedAllocDir,
+		"NOMAD_ALLOC_ID": id, "NOMAD_TASK_NAME": scenarioTaskName, "NOMAD_ALLOC_DIR": l.dir.SharedAllocDir,
 		"NOMAD_TASK_DIR": l.dir.LocalDir, "NOMAD_SECRETS_DIR": l.dir.SecretsDir, "ODD": "two\nlines and $signs",
 	}
 	if d.IncludeAllocJSON {
 		l.alloc.JSON, err = json.Marshal(map[string]any{
 			"ID": id, "Name": l.alloc.Name, "Namespace": l.alloc.Namespace, "NodeID": l.alloc.NodeID, "JobID": "suite", "TaskGroup": "group",
 			"Job": map[string]any{"ID": "suite", "Name": "suite", "Type": "service", "TaskGroups": []any{
-				map[string]any{"Name": "group", "Tasks": []any{map[string]any{"Name": scenarioTask, "Driver": "raw_exec"}}},
+				map[string]any{"Name": "group", "Tasks": []any{map[string]any{"Name": scenarioTaskName, "Driver": "raw_exec"}}},
 			}},
 		})
 		if err != nil {
@@ -101,7 +101,7 @@ func (h *testHost) startScenario(t tb) *allocScenario {
 	return l
 }
 
-const scenarioTask = "task"
+const scenarioTaskName = "task"
 
 // encodeAttachment returns the JSON of an attachment, as a host does, or nil without a
 // schema.
@@ -130,9 +130,9 @@ func hookTimeout(p hook.Subscription) time.Duration {
 	return 10 * time.Second
 }
 
-// callPoint calls the hook at a hook point to which it subscribes. An error of
+// callHookPoint calls the hook at a hook point to which it subscribes. An error of
 // the hook fails the case.
-func (l *allocScenario) callPoint(t tb, m hook.Point) {
+func (l *allocScenario) callHookPoint(t tb, m hook.Point) {
 	t.Helper()
 	part, ok := l.d.Subscription(m)
 	if !ok {
@@ -142,7 +142,7 @@ func (l *allocScenario) callPoint(t tb, m hook.Point) {
 	limit := hookTimeout(part)
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	switch err := l.callPointWithoutDeadline(ctx, t, m); {
+	switch err := l.callHookPointWithoutDeadline(ctx, t, m); {
 	case ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded): // the clock of the plugin may be ahead
 		t.Fatalf("%v: no answer within %v", m, limit)
 	case errors.Is(err, hook.ErrPluginDown):
@@ -152,8 +152,8 @@ func (l *allocScenario) callPoint(t tb, m hook.Point) {
 	}
 }
 
-// callPointWithoutDeadline calls the hook without a deadline, and returns its error.
-func (l *allocScenario) callPointWithoutDeadline(ctx context.Context, t tb, m hook.Point) (err error) {
+// callHookPointWithoutDeadline calls the hook without a deadline, and returns its error.
+func (l *allocScenario) callHookPointWithoutDeadline(ctx context.Context, t tb, m hook.Point) (err error) {
 	t.Helper()
 	c := l.h.ensureSharedProcess(t).hook
 	g, a, task := l.meta, l.alloc, l.task

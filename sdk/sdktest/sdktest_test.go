@@ -22,9 +22,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
-// envFault names the environment variable with the fault of the driver that this
+// envDriverFault names the environment variable with the fault of the driver that this
 // binary serves.
-const envFault = "SDKTEST_FAULT"
+const envDriverFault = "SDKTEST_FAULT"
 
 func TestMain(m *testing.M) {
 	Main(m, func() {
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // an ignored SIGHUP (nohup) would be inherited by tasks
-		n := &faultyDriver{fault: os.Getenv(envFault), tasks: map[string]*faultyDriverTask{}}
+		n := &faultyDriver{fault: os.Getenv(envDriverFault), tasks: map[string]*faultyDriverTask{}}
 		if n.fault == "talks before the handshake" {
 			fmt.Println("welcome")
 		}
@@ -395,7 +395,7 @@ func (n *faultyDriver) DestroyNetwork(context.Context, string, *driver.NetworkIs
 func faultyDriverPlugin(fault string) Plugin {
 	return Plugin{
 		Path: os.Args[0],
-		Env:  []string{envFault + "=" + fault},
+		Env:  []string{envDriverFault + "=" + fault},
 		Tasks: Tasks{Shell: func(script string) map[string]any {
 			return map[string]any{"command": "/bin/sh", "args": []any{"-c", script}}
 		}},
@@ -434,9 +434,9 @@ func TestEachCaseCanFail(t *testing.T) {
 		{"stops its tasks when it is shut down", testRecoverAfterShutdown, "after Shutdown"},
 		{"recovers what is gone", testRecoverDestroyedTask, "ended well"},
 		{"starts elsewhere", testWorkingDirectory, "it starts in /"},
-		{"passes its environment on", testEnvironment, "somewhere else"},
+		{"passes its environment on", testTaskEnvironment, "somewhere else"},
 		{"leaks a descriptor", testInheritedDescriptors, "descriptor 3"},
-		{"shares its session", testOwnSession, "session of the plugin"},
+		{"shares its session", testTaskHasOwnSession, "session of the plugin"},
 		{"forgets the exit code", testExitStatus, "exit 7"},
 		{"stops by its own signal", testStopSignal, "exit code 9"},
 		{"has no patience", testKillAfterStopTimeout, "before its timeout"},
@@ -449,15 +449,15 @@ func TestEachCaseCanFail(t *testing.T) {
 			h := newHost(faultyDriverPlugin(test.fault))
 			defer h.close()
 			r := runCase(t.Context(), testCase{test.fault, test.run}, h)
-			if got := strings.Join(r.lines, "\n"); !r.failed || !strings.Contains(got, test.says) {
+			if got := strings.Join(r.logLines, "\n"); !r.failed || !strings.Contains(got, test.says) {
 				t.Errorf("failed: %v, it says:\n%s\nwant a failure that says %q", r.failed, got, test.says)
 			}
 		})
 	}
 }
 
-// TestCheck tests the output of Check.
-func TestCheck(t *testing.T) {
+// TestCheckReport tests the output of Check.
+func TestCheckReport(t *testing.T) {
 	// The timeouts are shorter, because one case waits for an event that never
 	// occurs.
 	defer func(child, stay time.Duration) { childKillTimeout, streamTestDuration = child, stay }(childKillTimeout, streamTestDuration)

@@ -19,12 +19,12 @@ import (
 // visible only inside of a task.
 func shellCases() []testCase {
 	return []testCase{
-		{"command: output of both streams arrives, and ends with the task", testOutput},
+		{"command: output of both streams arrives, and ends with the task", testTaskOutput},
 		{"command: the null device will do for output", testNullDeviceOutput},
-		{"command: the environment is exactly what the host gives", testEnvironment},
+		{"command: the environment is exactly what the host gives", testTaskEnvironment},
 		{"command: starts in the task's directory", testWorkingDirectory},
 		{"command: has no descriptor but the standard three", testInheritedDescriptors},
-		{"command: is in a session of its own", testOwnSession},
+		{"command: is in a session of its own", testTaskHasOwnSession},
 		{"command: exit code and signal are told truly", testExitStatus},
 		{"command: the stop signal is the one that the job names", testStopSignal},
 		{"command: what ignores the stop signal is killed after the timeout", testKillAfterStopTimeout},
@@ -64,7 +64,7 @@ func (h *testHost) skipUnlessHostFilesVisible(t tb) {
 	}
 }
 
-func testOutput(t tb, h *testHost) {
+func testTaskOutput(t tb, h *testHost) {
 	s := h.startShellTask(t, "echo out; echo err >&2; i=0; while [ $i -lt 2000 ]; do echo line $i of many; i=$((i+1)); done; exec sleep 0.05")
 	s.wait()
 	s.destroy()
@@ -92,7 +92,7 @@ func testNullDeviceOutput(t tb, h *testHost) {
 	}
 }
 
-func testEnvironment(t tb, h *testHost) {
+func testTaskEnvironment(t tb, h *testHost) {
 	h.skipUnlessHostFilesVisible(t)
 	s := h.startShellTask(t, `cat /proc/$$/environ; exit 0`)
 	s.wait()
@@ -162,7 +162,7 @@ func testInheritedDescriptors(t tb, h *testHost) {
 	}
 }
 
-func testOwnSession(t tb, h *testHost) {
+func testTaskHasOwnSession(t tb, h *testHost) {
 	h.skipUnlessHostFilesVisible(t)
 	s := h.startShellTask(t, `echo pid $$; exec sleep 60`)
 	pid, err := strconv.Atoi(s.waitForLine("pid "))

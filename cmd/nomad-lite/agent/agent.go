@@ -129,7 +129,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	defer func() { err = errors.Join(err, a.Close()) }()
 	if open.Node.HTTPAddr == "" {
 		open.Node.HTTPAddr = l.addressForIP(a.Host().IP)
-		a.Node().Advertise(open.Node.HTTPAddr)
+		a.Node().AdvertiseHTTPAddr(open.Node.HTTPAddr)
 	}
 	if err := l.addUnixSocket(a.DataDir(), c.SocketGroup, c.HTTPConns, logger); err != nil {
 		return err
@@ -148,15 +148,15 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	}
 	r := &runningAgent{
 		agent: a, options: o, clientAddress: open.Node.HTTPAddr, listeners: l, config: c, streams: s, logger: logger,
-		systemd: takeSystemdNotifier(), signals: signals,
+		systemd: systemdNotifierFromEnv(), signals: signals,
 	}
 	r.api = httpapi.New(httpapi.Config{
 		Store:         a.Store(),
 		Scheduler:     a.Scheduler(),
 		Node:          a,
-		Parser:        confined.New("nomad-lite", JobParserCommand),
+		JobParser:     confined.New("nomad-lite", JobParserCommand),
 		NodeID:        a.Node().ID(),
-		Region:        a.Node().FactsForTasks().Region,
+		Region:        a.Node().TaskEnvNode().Region,
 		AdvertiseAddr: open.Node.HTTPAddr,
 		AgentConfig:   r.selfConfig,
 		Reload:        r.reload,

@@ -77,7 +77,7 @@ func (o options) loadConfig(s *cli.Streams) (*config.Config, error) {
 // selfConfig returns the configuration that the API shows. It lists fields explicitly, and none
 // of them holds a secret.
 func (r *runningAgent) selfConfig() map[string]any {
-	c, node, b := r.currentConfig(), r.agent.Node().FactsForTasks(), version.ReadBuild()
+	c, node, b := r.currentConfig(), r.agent.Node().TaskEnvNode(), version.ReadBuild()
 	plugins := []map[string]any{}
 	for _, p := range r.agent.Plugins() {
 		plugins = append(plugins, map[string]any{"Name": p.Name})

@@ -19,10 +19,10 @@ func (r *runningAgent) hookStatuses() []pluginstatus.Hook {
 	for _, p := range r.agent.Plugins() {
 		name := p.Serves.Name
 		switch {
-		case p.Superseded != "":
+		case p.SupersededBy != "":
 			continue
 		case p.Serves.Type == base.TypeHook:
-		case name == "" && (p.Builtin && builtins.All[p.Name].Kind == base.TypeHook || hasRuleNamed(rules, p.Name)):
+		case name == "" && (p.Builtin && builtins.All[p.Name].Kind == base.TypeHook || hasHookRuleNamed(rules, p.Name)):
 			name = p.Name // the plugin has never run, so the name of its hook is unknown
 		default:
 			continue
@@ -56,7 +56,7 @@ func (r *runningAgent) hookStatuses() []pluginstatus.Hook {
 	return list
 }
 
-func hasRuleNamed(rules []hookplugin.Rule, name string) bool {
+func hasHookRuleNamed(rules []hookplugin.Rule, name string) bool {
 	return slices.ContainsFunc(rules, func(r hookplugin.Rule) bool { return r.Name == name })
 }
 

@@ -31,7 +31,7 @@ func NewInfoCommand(s *cli.Streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return format.PrintOrDraw(s, self, func(p *output.Page) {
+			return format.PrintValueOrPage(s, self, func(p *output.Page) {
 				for _, name := range slices.Sorted(maps.Keys(self.Stats)) {
 					p.Line("%s", name)
 					for _, pair := range output.SortedPairs(self.Stats[name]) {

@@ -51,7 +51,7 @@ func NewMonitorCommand(s *cli.Streams) *cobra.Command {
 	cmd.Flags().StringVar(&o.nodeID, "node-id", "", "`id` of a node whose log to show")
 	cmd.Flags().StringVar(&o.serverID, "server-id", "", "`name` of a server whose log to show, or leader")
 	cli.CompleteFlag(cmd, "log-level", cobra.FixedCompletions([]string{"TRACE", "DEBUG", "INFO", "WARN", "ERROR"}, cobra.ShellCompDirectiveNoFileComp))
-	cli.CompleteFlag(cmd, "node-id", apiclient.CompleteID(&o.client, &apiclient.Nodes))
+	cli.CompleteFlag(cmd, "node-id", apiclient.CompleteID(&o.client, &apiclient.NodeLookup))
 	return cmd
 }
 
@@ -62,7 +62,7 @@ func monitorAgent(ctx context.Context, o monitorOptions, s *cli.Streams) error {
 	}
 	node := ""
 	if o.nodeID != "" {
-		found, err := apiclient.FindOne(ctx, c, &apiclient.Nodes, o.nodeID)
+		found, err := apiclient.FindOneByPrefix(ctx, c, &apiclient.NodeLookup, o.nodeID)
 		if err != nil {
 			return err
 		}

@@ -142,7 +142,7 @@ func (r *runningAgent) forceKillTasks(ended <-chan struct{}) {
 	var drainDeadline <-chan time.Time
 	if d := r.currentConfig().DrainOnExit; d != nil && !r.options.dev {
 		if d.Force {
-			r.agent.Kill()
+			r.agent.ForceKillAllocs()
 		}
 		if d.Deadline > 0 {
 			timer := time.NewTimer(d.Deadline)
@@ -164,7 +164,7 @@ func (r *runningAgent) forceKillTasks(ended <-chan struct{}) {
 	case <-ended:
 		return
 	}
-	r.agent.Kill()
+	r.agent.ForceKillAllocs()
 	<-ended
 }
 
@@ -174,12 +174,12 @@ func (r *runningAgent) reload() error {
 	r.reloadMu.Lock()
 	defer r.reloadMu.Unlock()
 	c, err := r.options.loadConfig(r.streams)
-	var plugins *catalog.Catalog
+	var pluginCatalog *catalog.Catalog
 	if err == nil {
-		plugins, err = agentconfig.PluginCatalog(c, r.options.dev, r.logger)
+		pluginCatalog, err = agentconfig.PluginCatalog(c, r.options.dev, r.logger)
 	}
 	if err == nil {
-		err = hookplugin.CheckRules(c.Hooks, plugins.Entries())
+		err = hookplugin.CheckRules(c.Hooks, pluginCatalog.Entries())
 	}
 	if err == nil && r.listeners.certificates != nil {
 		err = r.listeners.certificates.load(c.TLS, r.logger)
@@ -199,7 +199,7 @@ func (r *runningAgent) reload() error {
 	r.mu.Unlock()
 	r.logger.SetLevel(hclog.LevelFromString(c.LogLevel))
 	r.api.SetTelemetry(c.Telemetry)
-	r.agent.Reload(c.Node, c.GC, plugins, c.Hooks)
+	r.agent.Reload(c.Node, c.GC, pluginCatalog, c.Hooks)
 	r.logger.Info("configuration reloaded")
 	return nil
 }

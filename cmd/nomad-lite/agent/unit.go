@@ -87,9 +87,9 @@ WantedBy=multi-user.target
 // systemdNotifier notifies systemd of the agent's state, if systemd has started the agent.
 type systemdNotifier struct{ socket string }
 
-// takeSystemdNotifier removes the address of systemd from the environment, so that tasks do
+// systemdNotifierFromEnv removes the address of systemd from the environment, so that tasks do
 // not inherit it.
-func takeSystemdNotifier() systemdNotifier {
+func systemdNotifierFromEnv() systemdNotifier {
 	const notifySocketVar = "NOTIFY_SOCKET"
 	defer os.Unsetenv(notifySocketVar)
 	return systemdNotifier{os.Getenv(notifySocketVar)}

@@ -108,7 +108,7 @@ func TaskProcessFromState(driver string, state []byte) (process.ID, bool) {
 	if driver != rawexec.Name {
 		return process.ID{}, false
 	}
-	s, err := rawexec.ProcessOf(state)
+	s, err := rawexec.DecodeProcessState(state)
 	return process.ID{PID: s.PID, StartTime: s.StartTime}, err == nil && s.PID > 1
 }
 

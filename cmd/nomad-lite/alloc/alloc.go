@@ -32,21 +32,21 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 
 // taskByName returns the named task, or the allocation's only task.
 func taskByName(alloc *api.Allocation, name string) (string, error) {
-	var names []string
+	var taskNames []string
 	for _, task := range apiclient.TasksOf(alloc) {
-		names = append(names, task.Name)
+		taskNames = append(taskNames, task.Name)
 	}
 	switch {
-	case name != "" && (len(names) == 0 || slices.Contains(names, name)):
+	case name != "" && (len(taskNames) == 0 || slices.Contains(taskNames, name)):
 		return name, nil
 	case name != "":
-		return "", fmt.Errorf("allocation %q has no task %q; it has %s", output.TruncateID(alloc.ID), name, strings.Join(names, ", "))
-	case len(names) == 1:
-		return names[0], nil
-	case len(names) == 0:
+		return "", fmt.Errorf("allocation %q has no task %q; it has %s", output.TruncateID(alloc.ID), name, strings.Join(taskNames, ", "))
+	case len(taskNames) == 1:
+		return taskNames[0], nil
+	case len(taskNames) == 0:
 		return "", fmt.Errorf("allocation %q does not say which tasks it has; name one with -task", output.TruncateID(alloc.ID))
 	}
-	return "", fmt.Errorf("allocation %q has several tasks; name one with -task: %s", output.TruncateID(alloc.ID), strings.Join(names, ", "))
+	return "", fmt.Errorf("allocation %q has several tasks; name one with -task: %s", output.TruncateID(alloc.ID), strings.Join(taskNames, ", "))
 }
 
 // taskNameFromArgs returns the task that the -task flag or the second argument names; both can name

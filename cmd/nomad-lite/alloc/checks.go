@@ -37,7 +37,7 @@ func newChecksCommand(s *cli.Streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return showAllocChecks(cmd.Context(), o, args[0], s)
 		},
-		ValidArgsFunction: cli.CompleteFirstArg(apiclient.CompleteID(&o.client, &apiclient.Allocations)),
+		ValidArgsFunction: cli.CompleteFirstArg(apiclient.CompleteID(&o.client, &apiclient.AllocationLookup)),
 	}
 	o.client.Register(cmd)
 	o.format.Register(cmd)
@@ -50,7 +50,7 @@ func showAllocChecks(ctx context.Context, o checksOptions, id string, s *cli.Str
 	if err != nil {
 		return err
 	}
-	found, err := apiclient.FindOne(ctx, c, &apiclient.Allocations, id)
+	found, err := apiclient.FindOneByPrefix(ctx, c, &apiclient.AllocationLookup, id)
 	if err != nil {
 		return err
 	}

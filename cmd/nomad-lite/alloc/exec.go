@@ -52,7 +52,7 @@ func NewExecCommand(s *cli.Streams) *cobra.Command {
 			}
 			return execInTask(cmd.Context(), o, args[0], args[1:], s)
 		},
-		ValidArgsFunction: cli.CompleteFirstArg(apiclient.CompleteID(&o.client, &apiclient.Allocations)),
+		ValidArgsFunction: cli.CompleteFirstArg(apiclient.CompleteID(&o.client, &apiclient.AllocationLookup)),
 	}
 	o.client.Register(cmd)
 	o.alloc.Register(cmd)

@@ -59,7 +59,7 @@ func NewFSCommand(s *cli.Streams) *cobra.Command {
 			}
 			return showAllocFiles(ctx, o, args[0], path, s)
 		},
-		ValidArgsFunction: cli.CompleteFirstArg(apiclient.CompleteID(&o.client, &apiclient.Allocations)),
+		ValidArgsFunction: cli.CompleteFirstArg(apiclient.CompleteID(&o.client, &apiclient.AllocationLookup)),
 	}
 	o.client.Register(cmd)
 	o.alloc.Register(cmd)
@@ -166,7 +166,7 @@ func (o fsOptions) printFile(ctx context.Context, c *api.Client, alloc *api.Allo
 	}
 	defer file.Close()
 	_, err = io.Copy(out, file)
-	return streaming.FilterStreamError(ctx, err)
+	return streaming.IgnoreStreamEnd(ctx, err)
 }
 
 // lastLinesOffset returns the offset of the last lines of a file of size bytes.

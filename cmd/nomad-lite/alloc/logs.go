@@ -87,7 +87,7 @@ func newLogsCommand(s *cli.Streams) *cobra.Command {
 			defer stop()
 			return printAllocLogs(ctx, o, args[0], s)
 		},
-		ValidArgsFunction: cli.CompleteFirstArg(apiclient.CompleteID(&o.client, &apiclient.Allocations)),
+		ValidArgsFunction: cli.CompleteFirstArg(apiclient.CompleteID(&o.client, &apiclient.AllocationLookup)),
 	}
 	o.client.Register(cmd)
 	o.alloc.Register(cmd)
@@ -119,8 +119,8 @@ func printAllocLogs(ctx context.Context, o logsOptions, name string, s *cli.Stre
 	errs := make(chan error, len(outputs))
 	for stream, w := range outputs {
 		wg.Go(func() {
-			r := streaming.LogRequest{Alloc: alloc, Task: task, Stream: stream, Follow: o.follow, FromNewestFile: true, Lines: o.tail.lineCount, Bytes: o.tail.byteCount}
-			errs <- r.Read(ctx, c, func(data []byte) error {
+			r := streaming.LogRequest{Alloc: alloc, Task: task, Stream: stream, Follow: o.follow, FromNewestFile: true, TailLines: o.tail.lineCount, TailBytes: o.tail.byteCount}
+			errs <- r.StreamLog(ctx, c, func(data []byte) error {
 				_, err := w.Write(data)
 				return err
 			})

@@ -84,14 +84,14 @@ func showAllocStats(ctx context.Context, o statsOptions, id string, s *cli.Strea
 	for _, task := range tasks {
 		if used := usage.Tasks[task.Name]; used != nil && used.ResourceUsage != nil {
 			p.Section(fmt.Sprintf("Task %q", task.Name))
-			printUsage(p, used.ResourceUsage)
+			printResourceUsage(p, used.ResourceUsage)
 		}
 	}
 	return output.Print(s, p)
 }
 
-// printUsage shows the measured resource usage of a task.
-func printUsage(p *output.Page, used *api.ResourceUsage) {
+// printResourceUsage shows the measured resource usage of a task.
+func printResourceUsage(p *output.Page, used *api.ResourceUsage) {
 	if m := used.MemoryStats; m != nil {
 		printMeasurements(p, "Memory Stats", m.Measured, map[string]string{
 			"RSS":              output.FormatBytes(m.RSS),

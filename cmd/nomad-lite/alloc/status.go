@@ -55,7 +55,7 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 			}
 			return showAlloc(cmd.Context(), o, args[0], s)
 		},
-		ValidArgsFunction: cli.CompleteFirstArg(apiclient.CompleteID(&o.client, &apiclient.Allocations)),
+		ValidArgsFunction: cli.CompleteFirstArg(apiclient.CompleteID(&o.client, &apiclient.AllocationLookup)),
 	}
 	o.client.Register(cmd)
 	o.format.Register(cmd)
@@ -77,7 +77,7 @@ func listAllocs(ctx context.Context, o statusOptions, s *cli.Streams) error {
 	if err != nil {
 		return apiclient.WrapError("list allocations", err)
 	}
-	return o.format.PrintOrDraw(s, allocs, func(p *output.Page) {
+	return o.format.PrintValueOrPage(s, allocs, func(p *output.Page) {
 		t := output.NewTable("ID", "Job ID", "Task Group", "Node ID", "Version", "Desired", "Status", "Created", "Modified")
 		for _, a := range allocs {
 			t.Row(output.ShortID(a.ID, o.verbose), a.JobID, a.TaskGroup, output.ShortID(a.NodeID, o.verbose), a.JobVersion, a.DesiredStatus,
@@ -138,9 +138,9 @@ func showAlloc(ctx context.Context, o statusOptions, id string, s *cli.Streams) 
 
 // allocFields returns the fields of an allocation that are not about one of its tasks.
 func allocFields(ctx context.Context, c *api.Client, alloc *api.Allocation, verbose bool) output.Pairs {
-	var version any = "<unknown>"
+	var jobVersion any = "<unknown>"
 	if alloc.Job != nil && alloc.Job.Version != nil {
-		version = *alloc.Job.Version
+		jobVersion = *alloc.Job.Version
 	}
 	head := output.Pairs{
 		{"ID", alloc.ID},
@@ -149,7 +149,7 @@ func allocFields(ctx context.Context, c *api.Client, alloc *api.Allocation, verb
 		{"Node ID", output.ShortID(alloc.NodeID, verbose)},
 		{"Node Name", alloc.NodeName},
 		{"Job ID", alloc.JobID},
-		{"Job Version", version},
+		{"Job Version", jobVersion},
 		{"Client Status", output.StatusCell(alloc.ClientStatus)},
 		{"Client Description", alloc.ClientDescription},
 		{"Desired Status", alloc.DesiredStatus},
@@ -309,7 +309,7 @@ func printTask(p *output.Page, alloc *api.Allocation, task *api.Task, usage *api
 	}
 	p.Line("Task Resources:")
 	t := output.NewTable("CPU", "Memory", "Disk")
-	row := resourceCells(alloc, task.Name, used)
+	row := resourceTableCells(alloc, task.Name, used)
 	if addresses := formatTaskAddresses(alloc, task.Name); addresses != "" {
 		t.Titles, row = append(t.Titles, "Addresses"), append(row, addresses)
 	}
@@ -317,7 +317,7 @@ func printTask(p *output.Page, alloc *api.Allocation, task *api.Task, usage *api
 	p.Table(t)
 	p.Line("")
 	if o.stats && used != nil {
-		printUsage(p, used)
+		printResourceUsage(p, used)
 	}
 
 	p.Line("Task Events:")
@@ -342,9 +342,9 @@ func printTask(p *output.Page, alloc *api.Allocation, task *api.Task, usage *api
 	p.Table(t)
 }
 
-// resourceCells returns the cells for the resources of a task, with its current usage if
+// resourceTableCells returns the cells for the resources of a task, with its current usage if
 // that was measured.
-func resourceCells(alloc *api.Allocation, name string, used *api.ResourceUsage) []any {
+func resourceTableCells(alloc *api.Allocation, name string, used *api.ResourceUsage) []any {
 	var cpu, memory, memoryMax, disk int64
 	if all := alloc.AllocatedResources; all != nil {
 		disk = all.Shared.DiskMB

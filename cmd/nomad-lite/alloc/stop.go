@@ -41,7 +41,7 @@ func newStopCommand(s *cli.Streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return stopAlloc(cmd.Context(), o, args[0], s)
 		},
-		ValidArgsFunction: cli.CompleteFirstArg(apiclient.CompleteID(&o.client, &apiclient.Allocations)),
+		ValidArgsFunction: cli.CompleteFirstArg(apiclient.CompleteID(&o.client, &apiclient.AllocationLookup)),
 	}
 	o.client.Register(cmd)
 	o.monitor.Register(cmd)
@@ -66,5 +66,5 @@ func stopAlloc(ctx context.Context, o stopOptions, id string, s *cli.Streams) er
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("stop allocation %q", output.TruncateID(alloc.ID)), err)
 	}
-	return o.monitor.Watch(ctx, s, c, alloc.Namespace, answer.EvalID)
+	return o.monitor.WatchOrPrintEvaluation(ctx, s, c, alloc.Namespace, answer.EvalID)
 }

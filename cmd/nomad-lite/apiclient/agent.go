@@ -9,11 +9,11 @@ import (
 // ReadAgentSelf returns the agent's description of itself. The Go client's own method panics on
 // an empty answer.
 func ReadAgentSelf(c *api.Client) (*api.AgentSelf, error) {
-	var self api.AgentSelf
-	if _, err := c.Raw().Query("/v1/agent/self", &self, nil); err != nil {
+	var agentSelf api.AgentSelf
+	if _, err := c.Raw().Query("/v1/agent/self", &agentSelf, nil); err != nil {
 		return nil, WrapError("ask the agent about itself", err)
 	}
-	return &self, nil
+	return &agentSelf, nil
 }
 
 // LocalNodeID returns the node id of the client's agent.

@@ -64,7 +64,7 @@ func (f *Flags) FindAlloc(ctx context.Context, id string) (*api.Client, *api.All
 	if err != nil {
 		return nil, nil, err
 	}
-	found, err := FindOne(ctx, c, &Allocations, id)
+	found, err := FindOneByPrefix(ctx, c, &AllocationLookup, id)
 	if err != nil {
 		return nil, nil, err
 	}

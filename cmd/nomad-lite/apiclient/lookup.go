@@ -108,8 +108,8 @@ func AmbiguousPrefixError(noun, prefix string, t *output.Table) error {
 	return fmt.Errorf("%q is the beginning of several ids: which %s is meant?\n\n%s", prefix, noun, strings.TrimRight(p.Text.String(), "\n"))
 }
 
-// Resource describes one kind of object with an id.
-type Resource[T any] struct {
+// ObjectLookup describes one kind of object with an id.
+type ObjectLookup[T any] struct {
 	noun        string
 	listPath    string // API path of the list of objects; see DESIGN.md for why it is not a method of api.Client
 	id          func(T) string
@@ -120,8 +120,8 @@ type Resource[T any] struct {
 	row          func(T) []any
 }
 
-// Allocations looks up allocations.
-var Allocations = Resource[*api.AllocationListStub]{
+// AllocationLookup looks up allocations.
+var AllocationLookup = ObjectLookup[*api.AllocationListStub]{
 	noun:         "allocation",
 	listPath:     "/v1/allocations",
 	id:           func(a *api.AllocationListStub) string { return a.ID },
@@ -132,8 +132,8 @@ var Allocations = Resource[*api.AllocationListStub]{
 	},
 }
 
-// Evaluations looks up evaluations.
-var Evaluations = Resource[*api.Evaluation]{
+// EvaluationLookup looks up evaluations.
+var EvaluationLookup = ObjectLookup[*api.Evaluation]{
 	noun:         "evaluation",
 	listPath:     "/v1/evaluations",
 	id:           func(e *api.Evaluation) string { return e.ID },
@@ -142,8 +142,8 @@ var Evaluations = Resource[*api.Evaluation]{
 	row:          func(e *api.Evaluation) []any { return []any{e.JobID, e.TriggeredBy, e.Status} },
 }
 
-// Deployments looks up deployments.
-var Deployments = Resource[*api.Deployment]{
+// DeploymentLookup looks up deployments.
+var DeploymentLookup = ObjectLookup[*api.Deployment]{
 	noun:         "deployment",
 	listPath:     "/v1/deployments",
 	id:           func(d *api.Deployment) string { return d.ID },
@@ -152,8 +152,8 @@ var Deployments = Resource[*api.Deployment]{
 	row:          func(d *api.Deployment) []any { return []any{d.JobID, d.JobVersion, d.Status} },
 }
 
-// Nodes looks up nodes.
-var Nodes = Resource[*api.NodeListStub]{
+// NodeLookup looks up nodes.
+var NodeLookup = ObjectLookup[*api.NodeListStub]{
 	noun:         "node",
 	listPath:     "/v1/nodes",
 	id:           func(n *api.NodeListStub) string { return n.ID },
@@ -161,8 +161,8 @@ var Nodes = Resource[*api.NodeListStub]{
 	row:          func(n *api.NodeListStub) []any { return []any{n.Name, n.Datacenter, n.SchedulingEligibility, n.Status} },
 }
 
-// FindOne returns the only object of a kind with this id or id prefix. It is not a method: see DESIGN.md.
-func FindOne[T any](ctx context.Context, c *api.Client, k *Resource[T], prefix string) (T, error) {
+// FindOneByPrefix returns the only object of a kind with this id or id prefix. It is not a method: see DESIGN.md.
+func FindOneByPrefix[T any](ctx context.Context, c *api.Client, k *ObjectLookup[T], prefix string) (T, error) {
 	var zero T
 	digits := normalizeID(prefix)
 	if len(digits) < 2 {
@@ -190,7 +190,7 @@ func FindOne[T any](ctx context.Context, c *api.Client, k *Resource[T], prefix s
 }
 
 // listWithPrefix returns the objects whose id has this prefix of hexadecimal digits.
-func (k *Resource[T]) listWithPrefix(ctx context.Context, c *api.Client, digits string) ([]T, error) {
+func (k *ObjectLookup[T]) listWithPrefix(ctx context.Context, c *api.Client, digits string) ([]T, error) {
 	q := QueryOptions(ctx, "")
 	q.Prefix = digits[:len(digits)&^1] // servers reject a prefix with an odd number of digits
 	var all []T
@@ -201,13 +201,13 @@ func (k *Resource[T]) listWithPrefix(ctx context.Context, c *api.Client, digits 
 }
 
 // CompleteID suggests ids of a kind of object.
-func CompleteID[T any](f *Flags, k *Resource[T]) cli.Completer {
+func CompleteID[T any](f *Flags, k *ObjectLookup[T]) cli.Completer {
 	return func(cmd *cobra.Command, _ []string, toComplete string) ([]string, cobra.ShellCompDirective) {
 		return f.CompleteFromAgent(cmd.Context(), func(ctx context.Context, c *api.Client) ([]string, error) { return k.suggestIDs(ctx, c, toComplete) })
 	}
 }
 
-func (k *Resource[T]) suggestIDs(ctx context.Context, c *api.Client, toComplete string) (ids []string, err error) {
+func (k *ObjectLookup[T]) suggestIDs(ctx context.Context, c *api.Client, toComplete string) (ids []string, err error) {
 	all, err := k.listWithPrefix(ctx, c, normalizeID(toComplete))
 	for _, one := range all {
 		about := fmt.Sprintln(k.row(one)...)

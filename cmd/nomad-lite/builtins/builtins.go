@@ -22,13 +22,13 @@ var All = map[string]struct {
 	serve func()
 }{
 	artifact.Name: {base.TypeHook, func() {
-		artifact.Confine()
+		artifact.ConfineProcess()
 		sdk.ServeHook(&artifact.Hook{DownloadArgs: []string{ArtifactDownloadCommand}})
 	}},
 	mock.Name:     {base.TypeDriver, func() { sdk.ServeDriver(&mock.Driver{}) }},
 	rawexec.Name:  {base.TypeDriver, func() { sdk.ServeDriver(&rawexec.Driver{}) }},
 	script.Name:   {base.TypeHook, func() { sdk.ServeHook(&script.Hook{DedicatedProcess: true}) }},
-	template.Name: {base.TypeHook, func() { template.Confine(); sdk.ServeHook(&template.Hook{}) }},
+	template.Name: {base.TypeHook, func() { template.ConfineProcess(); sdk.ServeHook(&template.Hook{}) }},
 }
 
 // DevPluginConfigs is the configuration with which builtins run commands without isolation.

@@ -86,7 +86,7 @@ func newChangeCommand(s *cli.Streams, command changeSubcommand) *cobra.Command {
 		Long:              command.longHelp + "\n\nThe beginning of the deployment's id is enough.",
 		Example:           "  nomad-lite deployment " + command.name + " 8fd7b6dd",
 		Args:              cli.RequireArgCount(1, 1, "one argument: the id of a deployment, or its beginning"),
-		ValidArgsFunction: cli.CompleteFirstArg(apiclient.CompleteID(&o.client, &apiclient.Deployments)),
+		ValidArgsFunction: cli.CompleteFirstArg(apiclient.CompleteID(&o.client, &apiclient.DeploymentLookup)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return changeDeployment(cmd.Context(), o, command, args[0], s)
 		},
@@ -104,7 +104,7 @@ func changeDeployment(ctx context.Context, o changeOptions, command changeSubcom
 	if err != nil {
 		return err
 	}
-	d, err := apiclient.FindOne(ctx, c, &apiclient.Deployments, prefix)
+	d, err := apiclient.FindOneByPrefix(ctx, c, &apiclient.DeploymentLookup, prefix)
 	if err != nil {
 		return err
 	}
@@ -123,5 +123,5 @@ func changeDeployment(ctx context.Context, o changeOptions, command changeSubcom
 	if command.name == "pause" {
 		return nil // pausing a deployment creates no evaluation
 	}
-	return o.monitor.Watch(ctx, s, c, d.Namespace, out.EvalID)
+	return o.monitor.WatchOrPrintEvaluation(ctx, s, c, d.Namespace, out.EvalID)
 }

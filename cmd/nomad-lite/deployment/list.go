@@ -48,7 +48,7 @@ func listDeployments(ctx context.Context, o listOptions, s *cli.Streams) error {
 	if err != nil {
 		return apiclient.WrapError("list deployments", err)
 	}
-	return o.format.PrintOrDraw(s, all, func(p *output.Page) {
+	return o.format.PrintValueOrPage(s, all, func(p *output.Page) {
 		tables.PrintDeployments(p, all, o.verbose)
 		p.NextPageHint(meta)
 	})

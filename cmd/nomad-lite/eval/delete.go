@@ -33,7 +33,7 @@ evaluations some time after they have ended, and at once with
 		Example: `  nomad-lite eval delete 2ae0e6a5
   nomad-lite eval delete -yes -filter 'Status == "pending" and JobID == "web"'`,
 		Args:              cli.RequireArgCount(0, 1, "the id of an evaluation, or -filter"),
-		ValidArgsFunction: cli.CompleteFirstArg(apiclient.CompleteID(&o.client, &apiclient.Evaluations)),
+		ValidArgsFunction: cli.CompleteFirstArg(apiclient.CompleteID(&o.client, &apiclient.EvaluationLookup)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if (len(args) == 1) == (o.filter != "") {
 				return cli.UsageError(cmd, errors.New("takes either the id of an evaluation, or -filter"))
@@ -60,7 +60,7 @@ func deleteEvals(ctx context.Context, o deleteOptions, args []string, s *cli.Str
 		return errors.New("delete evaluations: the scheduler is not paused, so it may be processing them\nAn agent of nomad-lite deletes evaluations that have ended: nomad-lite system gc\nIn a cluster, pause the scheduler with Nomad's own command line")
 	}
 	if o.filter == "" {
-		eval, err := apiclient.FindOne(ctx, c, &apiclient.Evaluations, args[0])
+		eval, err := apiclient.FindOneByPrefix(ctx, c, &apiclient.EvaluationLookup, args[0])
 		if err != nil {
 			return err
 		}
@@ -77,7 +77,7 @@ func deleteEvals(ctx context.Context, o deleteOptions, args []string, s *cli.Str
 		return apiclient.WrapError("count evaluations", err)
 	}
 	if !o.yes {
-		if err := s.Confirm(fmt.Sprintf("Delete %s?", output.CountNoun(count.Count, "evaluation"))); err != nil {
+		if err := s.Confirm(fmt.Sprintf("Delete %s?", output.FormatCount(count.Count, "evaluation"))); err != nil {
 			return err
 		}
 	}
@@ -85,6 +85,6 @@ func deleteEvals(ctx context.Context, o deleteOptions, args []string, s *cli.Str
 	if err != nil {
 		return apiclient.WrapError("delete evaluations", err)
 	}
-	_, err = fmt.Fprintf(s.Out, "Successfully deleted %s\n", output.CountNoun(out.Count, "evaluation"))
+	_, err = fmt.Fprintf(s.Out, "Successfully deleted %s\n", output.FormatCount(out.Count, "evaluation"))
 	return err
 }

@@ -61,7 +61,7 @@ func listEvals(ctx context.Context, o listOptions, s *cli.Streams) error {
 	if err != nil {
 		return apiclient.WrapError("list evaluations", err)
 	}
-	return o.format.PrintOrDraw(s, evals, func(p *output.Page) {
+	return o.format.PrintValueOrPage(s, evals, func(p *output.Page) {
 		t := output.NewTable("ID", "Priority", "Triggered By", "Job ID", "Namespace", "Node ID", "Status", "Placement Failures")
 		for _, e := range evals {
 			t.Row(output.ShortID(e.ID, o.verbose), e.Priority, e.TriggeredBy, e.JobID, e.Namespace, output.ShortID(e.NodeID, o.verbose), output.StatusCell(e.Status), tables.PlacementFailureCell(e))

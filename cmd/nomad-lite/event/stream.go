@@ -116,7 +116,7 @@ func streamEvents(ctx context.Context, o streamOptions, s *cli.Streams) error {
 			if err == io.EOF {
 				err = errors.New("the agent has ended the stream")
 			}
-			if err = streaming.FilterStreamError(ctx, err); err != nil {
+			if err = streaming.IgnoreStreamEnd(ctx, err); err != nil {
 				return apiclient.WrapError("follow events", err)
 			}
 			return nil
@@ -175,7 +175,7 @@ func (e streamEvent) summarize() string {
 		return fmt.Sprintf("version %v %s", j["Version"], text(j, "Status"))
 	case "Allocation":
 		a := thing("Allocation")
-		return fmt.Sprintf("%s %s, wanted %s%s", text(a, "Name"), text(a, "ClientStatus"), text(a, "DesiredStatus"), taskReasons(a))
+		return fmt.Sprintf("%s %s, wanted %s%s", text(a, "Name"), text(a, "ClientStatus"), text(a, "DesiredStatus"), formatNotRunningReasons(a))
 	case "Evaluation":
 		v := thing("Evaluation")
 		return fmt.Sprintf("%s of job %s %s", text(v, "TriggeredBy"), text(v, "JobID"), text(v, "Status"))
@@ -197,8 +197,8 @@ func (e streamEvent) summarize() string {
 	return ""
 }
 
-// taskReasons returns why tasks of an allocation do not run.
-func taskReasons(alloc map[string]any) string {
+// formatNotRunningReasons returns why tasks of an allocation do not run.
+func formatNotRunningReasons(alloc map[string]any) string {
 	var taskStates map[string]*api.TaskState
 	text, err := json.Marshal(alloc["TaskStates"])
 	if err == nil {
@@ -207,11 +207,11 @@ func taskReasons(alloc map[string]any) string {
 	if err != nil {
 		return "" // the agent encodes task states in another way
 	}
-	var reasons strings.Builder
+	var notRunningReasons strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(taskStates)) {
-		if reason := taskreason.OfTask(taskStates[name], time.Time{}); !reason.IsSetup() && reason.Cause != "" {
-			fmt.Fprintf(&reasons, "; task %s: %s", name, reason)
+		if reason := taskreason.FromTaskState(taskStates[name], time.Time{}); !reason.IsBeingSetUp() && reason.Cause != "" {
+			fmt.Fprintf(&notRunningReasons, "; task %s: %s", name, reason)
 		}
 	}
-	return reasons.String()
+	return notRunningReasons.String()
 }

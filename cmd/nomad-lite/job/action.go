@@ -59,7 +59,7 @@ Exit codes: that of the command; 1 when it could not be run.`,
 	cmd.Flags().StringVar(&o.group, "group", "", "with -job: in an allocation of this `group`")
 	cmd.Flags().StringVar(&o.task, "task", "", "`task` that offers it; not needed if there is only one")
 	cli.CompleteFlag(cmd, "job", o.client.CompleteJobs("Stop == false"))
-	cli.CompleteFlag(cmd, "alloc", apiclient.CompleteID(&o.client, &apiclient.Allocations))
+	cli.CompleteFlag(cmd, "alloc", apiclient.CompleteID(&o.client, &apiclient.AllocationLookup))
 	return cmd
 }
 

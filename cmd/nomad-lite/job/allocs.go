@@ -54,12 +54,12 @@ func listJobAllocs(ctx context.Context, o allocsOptions, prefix string, s *cli.S
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("list allocations of job %q", id), err)
 	}
-	return o.format.PrintOrDraw(s, allocs, func(p *output.Page) {
+	return o.format.PrintValueOrPage(s, allocs, func(p *output.Page) {
 		tables.PrintAllocations(p, allocs, o.verbose)
 		job, _, err := c.Jobs().Info(id, apiclient.QueryOptions(ctx, namespace))
 		if err != nil {
 			job = nil // the job can be purged; its allocations are still listed
 		}
-		taskreason.PrintForJob(ctx, p, c, job, allocs, time.Now(), o.verbose)
+		taskreason.PrintReasonsForJob(ctx, p, c, job, allocs, time.Now(), o.verbose)
 	})
 }

@@ -27,8 +27,8 @@ var diffMarks = map[string]output.ColoredCell{
 	diffEdited:  {Colour: terminal.ColourYellow, Text: "+/-"},
 }
 
-// updateColours maps the scheduler's updates of allocations to colours.
-var updateColours = map[string]string{
+// planUpdateColours maps the scheduler's updates of allocations to colours.
+var planUpdateColours = map[string]string{
 	"create":                terminal.ColourGreen,
 	"canary":                terminal.ColourGreen,
 	"destroy":               terminal.ColourRed,
@@ -57,7 +57,7 @@ func (d diffPage) writeJob(diff *api.JobDiff) {
 func (d diffPage) writeGroup(group *api.TaskGroupDiff) {
 	var updateCounts []string
 	for _, name := range slices.Sorted(maps.Keys(group.Updates)) {
-		updateCounts = append(updateCounts, d.Colourize(updateColours[name], d.Cell(fmt.Sprintf("%d %s", group.Updates[name], name))))
+		updateCounts = append(updateCounts, d.Colourize(planUpdateColours[name], d.FormatCell(fmt.Sprintf("%d %s", group.Updates[name], name))))
 	}
 	d.writeTitle(0, group.Type, "Task Group", group.Name, strings.Join(updateCounts, ", "))
 	d.writeFieldsIfShown(2, group.Type, group.Fields, group.Objects)
@@ -67,7 +67,7 @@ func (d diffPage) writeGroup(group *api.TaskGroupDiff) {
 		}
 		var annotations []string
 		for _, note := range task.Annotations {
-			annotations = append(annotations, d.Colourize(updateColours[strings.TrimPrefix(note, "forces ")], d.Cell(note)))
+			annotations = append(annotations, d.Colourize(planUpdateColours[strings.TrimPrefix(note, "forces ")], d.FormatCell(note)))
 		}
 		d.writeTitle(2, task.Type, "Task", task.Name, strings.Join(annotations, ", "))
 		d.writeFieldsIfShown(4, task.Type, task.Fields, task.Objects)
@@ -80,7 +80,7 @@ func (d diffPage) writeTitle(indent int, kind, noun, name, notes string) {
 	if notes != "" {
 		notes = " (" + notes + ")"
 	}
-	fmt.Fprintf(&d.Text, "%s%s%s: %q%s\n", strings.Repeat(" ", indent), mark, d.Colourize(terminal.ColourBold, noun), d.Cell(name), notes)
+	fmt.Fprintf(&d.Text, "%s%s%s: %q%s\n", strings.Repeat(" ", indent), mark, d.Colourize(terminal.ColourBold, noun), d.FormatCell(name), notes)
 }
 
 // formatMark returns the mark at the start of a line, padded to width.
@@ -118,14 +118,14 @@ func (d diffPage) writeFields(indent int, fields []*api.FieldDiff, objects []*ap
 	space := strings.Repeat(" ", indent)
 	for _, f := range fields {
 		if f != nil {
-			fmt.Fprintf(&d.Text, "%s%s%-*s %s%s\n", space, d.formatMark(f.Type, marks), names+1, d.Cell(f.Name)+":", d.formatValues(f), d.formatNotes(f.Annotations))
+			fmt.Fprintf(&d.Text, "%s%s%-*s %s%s\n", space, d.formatMark(f.Type, marks), names+1, d.FormatCell(f.Name)+":", d.formatValues(f), d.formatAnnotations(f.Annotations))
 		}
 	}
 	for _, o := range objects {
 		if o == nil {
 			continue
 		}
-		fmt.Fprintf(&d.Text, "%s%s%s {\n", space, d.formatMark(o.Type, marks), d.Cell(o.Name))
+		fmt.Fprintf(&d.Text, "%s%s%s {\n", space, d.formatMark(o.Type, marks), d.FormatCell(o.Name))
 		d.writeFields(indent+marks, o.Fields, o.Objects)
 		fmt.Fprintf(&d.Text, "%s%s}\n", space, strings.Repeat(" ", marks))
 	}
@@ -141,9 +141,9 @@ func (d diffPage) formatValues(f *api.FieldDiff) string {
 	return fmt.Sprintf("%q", f.Old)
 }
 
-func (d diffPage) formatNotes(notes []string) string {
+func (d diffPage) formatAnnotations(notes []string) string {
 	if len(notes) == 0 {
 		return ""
 	}
-	return " (" + d.Cell(strings.Join(notes, ", ")) + ")"
+	return " (" + d.FormatCell(strings.Join(notes, ", ")) + ")"
 }

@@ -47,7 +47,7 @@ Exit codes: those of 'job run'.`,
 			return cli.CompleteFirstArg(o.client.CompleteJobs(apiclient.ParameterizedJobsFilter))(cmd, args, begun)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			meta, err := parseAssignments(o.meta)
+			meta, err := parseKeyValueArgs(o.meta)
 			if err != nil {
 				return cli.UsageError(cmd, fmt.Errorf("-meta %w", err))
 			}
@@ -63,8 +63,8 @@ Exit codes: those of 'job run'.`,
 	return cmd
 }
 
-// parseAssignments parses arguments of the form name=value.
-func parseAssignments(words []string) (map[string]string, error) {
+// parseKeyValueArgs parses arguments of the form name=value.
+func parseKeyValueArgs(words []string) (map[string]string, error) {
 	all := make(map[string]string, len(words))
 	for _, word := range words {
 		name, value, ok := strings.Cut(word, "=")
@@ -110,5 +110,5 @@ func dispatchJob(ctx context.Context, o dispatchOptions, args []string, meta map
 	if err := output.Print(s, p); err != nil || o.monitor.Detach {
 		return err
 	}
-	return o.monitor.Watch(ctx, s, c, namespace, out.EvalID)
+	return o.monitor.WatchOrPrintEvaluation(ctx, s, c, namespace, out.EvalID)
 }

@@ -51,5 +51,5 @@ func evalJob(ctx context.Context, o evalOptions, prefix string, s *cli.Streams) 
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("evaluate job %q", id), err)
 	}
-	return o.monitor.Watch(ctx, s, c, namespace, evalID)
+	return o.monitor.WatchOrPrintEvaluation(ctx, s, c, namespace, evalID)
 }

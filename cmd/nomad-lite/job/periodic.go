@@ -53,5 +53,5 @@ func forcePeriodicJob(ctx context.Context, o periodicForceOptions, prefix string
 	if o.monitor.Detach {
 		fmt.Fprintln(s.Out, "Force periodic successful")
 	}
-	return o.monitor.Watch(ctx, s, c, namespace, evalID)
+	return o.monitor.WatchOrPrintEvaluation(ctx, s, c, namespace, evalID)
 }

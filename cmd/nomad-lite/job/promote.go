@@ -57,5 +57,5 @@ func promoteJob(ctx context.Context, o promoteOptions, prefix string, s *cli.Str
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("promote deployment %q of job %q", output.TruncateID(d.ID), id), err)
 	}
-	return o.monitor.Watch(ctx, s, c, namespace, out.EvalID)
+	return o.monitor.WatchOrPrintEvaluation(ctx, s, c, namespace, out.EvalID)
 }

@@ -124,8 +124,8 @@ func (o restartOptions) newBatchRestart(s *cli.Streams) (*batchRestart, error) {
 	return r, nil
 }
 
-// printTimedLine writes a line in the format of the monitor.
-func (r *batchRestart) printTimedLine(add func(*output.Page)) {
+// printTimestampedLine writes a line in the format of the monitor.
+func (r *batchRestart) printTimestampedLine(add func(*output.Page)) {
 	p := output.NewPage(r.streams)
 	add(p)
 	r.mu.Lock()
@@ -156,14 +156,14 @@ func (r *batchRestart) run(ctx context.Context, prefix string) error {
 		return err
 	}
 	if len(allocs) == 0 {
-		r.printTimedLine(func(p *output.Page) { p.Line("No allocations to restart") })
+		r.printTimestampedLine(func(p *output.Page) { p.Line("No allocations to restart") })
 		return nil
 	}
 	if r.sizeIsPercent {
 		r.batchSize = max(1, len(allocs)*r.batchSize/100)
 	}
-	r.printTimedLine(func(p *output.Page) {
-		p.Heading("Restarting %s of job %q", output.CountNoun(len(allocs), "allocation"), id)
+	r.printTimestampedLine(func(p *output.Page) {
+		p.Heading("Restarting %s of job %q", output.FormatCount(len(allocs), "allocation"), id)
 	})
 	if err := r.restartBatches(ctx, job, allocs); err != nil {
 		return err
@@ -171,27 +171,27 @@ func (r *batchRestart) run(ctx context.Context, prefix string) error {
 	if r.anyRestartFailed {
 		return &cli.ExitError{Code: 1, Err: fmt.Errorf("not all of job %q was restarted\nSee what runs: nomad-lite job status %s", id, id)}
 	}
-	r.printTimedLine(func(p *output.Page) { p.Heading("Job restarted") })
+	r.printTimestampedLine(func(p *output.Page) { p.Heading("Job restarted") })
 	return nil
 }
 
 // checkGroupAndTaskNames rejects groups and tasks that the job does not have.
 func (r *batchRestart) checkGroupAndTaskNames(job *api.Job) error {
-	var groups, tasks []string
+	var groupNames, taskNames []string
 	apiclient.ForEachTask(job, func(group *api.TaskGroup, task *api.Task) {
-		groups = append(groups, apiclient.Deref(group.Name))
+		groupNames = append(groupNames, apiclient.Deref(group.Name))
 		if r.includesGroup(apiclient.Deref(group.Name)) {
-			tasks = append(tasks, task.Name)
+			taskNames = append(taskNames, task.Name)
 		}
 	})
 	for _, name := range r.groups {
-		if !slices.Contains(groups, name) {
-			return fmt.Errorf("job %q has no group %q, but %s", apiclient.Deref(job.ID), name, strings.Join(slices.Compact(groups), ", "))
+		if !slices.Contains(groupNames, name) {
+			return fmt.Errorf("job %q has no group %q, but %s", apiclient.Deref(job.ID), name, strings.Join(slices.Compact(groupNames), ", "))
 		}
 	}
 	for _, name := range r.tasks {
-		if !slices.Contains(tasks, name) {
-			return fmt.Errorf("job %q has no task %q there, but %s", apiclient.Deref(job.ID), name, strings.Join(tasks, ", "))
+		if !slices.Contains(taskNames, name) {
+			return fmt.Errorf("job %q has no task %q there, but %s", apiclient.Deref(job.ID), name, strings.Join(taskNames, ", "))
 		}
 	}
 	return nil
@@ -239,7 +239,7 @@ func (r *batchRestart) restartBatches(ctx context.Context, job *api.Job, allocs 
 		if r.onError == "fail" && !r.yes {
 			return err
 		}
-		r.printTimedLine(func(p *output.Page) { p.Lines(err.Error()) })
+		r.printTimestampedLine(func(p *output.Page) { p.Lines(err.Error()) })
 		if !r.yes {
 			if err := r.streams.Confirm("Go on with the others?"); err != nil {
 				return err
@@ -254,7 +254,7 @@ func (r *batchRestart) waitBetweenBatches(ctx context.Context) error {
 		return r.streams.Confirm("Go on with the next batch?")
 	}
 	if r.batchWait > 0 {
-		r.printTimedLine(func(p *output.Page) { p.DetailLine("Waiting %s before the next batch", r.batchWait) })
+		r.printTimestampedLine(func(p *output.Page) { p.DetailLine("Waiting %s before the next batch", r.batchWait) })
 	}
 	return monitor.Sleep(ctx, r.batchWait)
 }
@@ -284,10 +284,10 @@ func (r *batchRestart) one(ctx context.Context, job *api.Job, stub *api.Allocati
 	var err error
 	switch {
 	case r.reschedule:
-		r.printTimedLine(func(p *output.Page) { p.DetailLine("Rescheduling allocation %q for group %q", id, stub.TaskGroup) })
+		r.printTimestampedLine(func(p *output.Page) { p.DetailLine("Rescheduling allocation %q for group %q", id, stub.TaskGroup) })
 		return r.replaceAlloc(ctx, job, alloc, stub.TaskGroup)
 	case r.allTasks:
-		r.printTimedLine(func(p *output.Page) {
+		r.printTimestampedLine(func(p *output.Page) {
 			p.DetailLine("Restarting all tasks in allocation %q for group %q", id, stub.TaskGroup)
 		})
 		err = r.client.Allocations().RestartAllTasks(alloc, q)
@@ -296,7 +296,7 @@ func (r *batchRestart) one(ctx context.Context, job *api.Job, stub *api.Allocati
 			if state := stub.TaskStates[task]; state == nil || state.State != "running" {
 				continue // this allocation does not have the task, or the task does not run
 			}
-			r.printTimedLine(func(p *output.Page) {
+			r.printTimestampedLine(func(p *output.Page) {
 				p.DetailLine("Restarting task %q in allocation %q for group %q", task, id, stub.TaskGroup)
 			})
 			if e := r.client.Allocations().Restart(alloc, task, q); e != nil {
@@ -305,7 +305,7 @@ func (r *batchRestart) one(ctx context.Context, job *api.Job, stub *api.Allocati
 		}
 		return err
 	default:
-		r.printTimedLine(func(p *output.Page) {
+		r.printTimestampedLine(func(p *output.Page) {
 			p.DetailLine("Restarting running tasks in allocation %q for group %q", id, stub.TaskGroup)
 		})
 		err = r.client.Allocations().Restart(alloc, "", q)
@@ -343,7 +343,7 @@ func (r *batchRestart) replaceAlloc(ctx context.Context, job *api.Job, alloc *ap
 		return fmt.Errorf("wait for what follows allocation %q: %w", id, err)
 	}
 	follower := &api.Allocation{ID: next.NextAllocation, Namespace: alloc.Namespace}
-	r.printTimedLine(func(p *output.Page) {
+	r.printTimestampedLine(func(p *output.Page) {
 		p.DetailLine("Allocation %q replaced by %q for group %q", id, output.ShortID(follower.ID, r.verbose), group)
 	})
 	running, err := r.waitForAlloc(ctx, follower, func(a *api.Allocation) bool {
@@ -355,7 +355,7 @@ func (r *batchRestart) replaceAlloc(ctx context.Context, job *api.Job, alloc *ap
 	case running.ClientStatus == api.AllocClientStatusFailed || running.ClientStatus == api.AllocClientStatusLost:
 		return fmt.Errorf("allocation %q, which replaces %q, is %s\nSee why: nomad-lite alloc status %s", output.ShortID(follower.ID, r.verbose), id, running.ClientStatus, output.TruncateID(follower.ID))
 	}
-	r.printTimedLine(func(p *output.Page) {
+	r.printTimestampedLine(func(p *output.Page) {
 		p.DetailLine("Allocation %q is %s", output.ShortID(follower.ID, r.verbose), output.StatusCell(running.ClientStatus))
 	})
 	return nil

@@ -61,7 +61,7 @@ func revertJob(ctx context.Context, o revertOptions, prefix, to string, s *cli.S
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("revert job %q to version %d", id, version), err)
 	}
-	return o.monitor.Watch(ctx, s, c, namespace, out.EvalID)
+	return o.monitor.WatchOrPrintEvaluation(ctx, s, c, namespace, out.EvalID)
 }
 
 // findTaggedVersion returns the number of the version with a tag.

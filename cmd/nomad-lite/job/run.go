@@ -104,7 +104,7 @@ func submitJob(ctx context.Context, o runOptions, job *jobfile.File, path string
 	if o.monitor.Detach {
 		fmt.Fprintln(s.Out, "Job registration successful")
 	}
-	return o.monitor.Watch(ctx, s, client, namespace, out.EvalID)
+	return o.monitor.WatchOrPrintEvaluation(ctx, s, client, namespace, out.EvalID)
 }
 
 // deferredStartHint returns how a periodic or parameterized job starts, which does not start when
@@ -143,12 +143,12 @@ func (o runOptions) newSubmission(job *jobfile.File) *api.JobSubmission {
 	if len(flags) > 0 {
 		submission.VariableFlags = flags
 	}
-	var files []string
-	for _, name := range slices.Sorted(maps.Keys(job.File.Texts)) {
+	var varFileTexts []string
+	for _, name := range slices.Sorted(maps.Keys(job.File.SourceTexts)) {
 		if slices.Contains(o.jobFile.VarFiles, name) {
-			files = append(files, string(job.File.Texts[name]))
+			varFileTexts = append(varFileTexts, string(job.File.SourceTexts[name]))
 		}
 	}
-	submission.Variables = strings.Join(files, "\n")
+	submission.Variables = strings.Join(varFileTexts, "\n")
 	return submission
 }

@@ -81,7 +81,7 @@ func scaleJob(ctx context.Context, o scaleOptions, prefix, group string, count i
 		return apiclient.WrapError(fmt.Sprintf("scale group %q of job %q", group, id), err)
 	}
 	printWarnings(s, out.Warnings)
-	return o.monitor.Watch(ctx, s, c, namespace, out.EvalID)
+	return o.monitor.WatchOrPrintEvaluation(ctx, s, c, namespace, out.EvalID)
 }
 
 func firstOrEmpty(names []string) string {

@@ -62,7 +62,7 @@ func listScalingEvents(ctx context.Context, o scalingEventsOptions, prefix strin
 		}
 	}
 	slices.SortStableFunc(events, func(a, b *scalingEvent) int { return cmp.Compare(b.Time, a.Time) })
-	return o.format.PrintOrDraw(s, events, func(p *output.Page) {
+	return o.format.PrintValueOrPage(s, events, func(p *output.Page) {
 		t := output.NewTable("Task Group", "Count", "PrevCount", "Error", "Message", "Eval ID", "Date")
 		for _, e := range events {
 			count := "<unchanged>"

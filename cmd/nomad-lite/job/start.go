@@ -61,5 +61,5 @@ func startJob(ctx context.Context, o startOptions, prefix string, s *cli.Streams
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("start job %q", id), err)
 	}
-	return o.monitor.Watch(ctx, s, c, namespace, out.EvalID)
+	return o.monitor.WatchOrPrintEvaluation(ctx, s, c, namespace, out.EvalID)
 }

@@ -282,7 +282,7 @@ func printRunningJob(ctx context.Context, p *output.Page, c *api.Client, state *
 	}
 	p.Section("Allocations")
 	tables.PrintAllocations(p, state.Allocations, o.verbose)
-	taskreason.PrintForJob(ctx, p, c, state.Job, state.Allocations, time.Now(), o.verbose)
+	taskreason.PrintReasonsForJob(ctx, p, c, state.Job, state.Allocations, time.Now(), o.verbose)
 }
 
 // printReschedules adds the times at which failed allocations will be placed again.

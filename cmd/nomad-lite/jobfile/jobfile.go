@@ -89,12 +89,12 @@ func (f *Flags) Read(s *cli.Streams, path string, code int) (*File, error) {
 	if diags.HasErrors() {
 		fmt.Fprintf(s.Err, "Error getting job struct: Error parsing job file from %s:\n", path)
 	}
-	if err := jobspec.WriteDiagnostics(s.Err, diags, file.Texts); err != nil {
+	if err := jobspec.WriteDiagnostics(s.Err, diags, file.SourceTexts); err != nil {
 		return nil, err
 	}
 	if diags.HasErrors() {
 		for _, diag := range diags {
-			if name, unset := jobspec.UnsetVariable(diag); unset {
+			if name, unset := jobspec.UnsetVariableName(diag); unset {
 				fmt.Fprintf(s.Err, "Set it: -var %s=VALUE, NOMAD_VAR_%s=VALUE in the environment, a line in a -var-file, or a default in the file\n", name, name)
 			}
 		}
@@ -176,25 +176,25 @@ func (j *File) AddSourcePositions(refusal error) error {
 // the names of the available drivers; nil means unknown. It reports whether the job can run.
 func (j *File) CheckSupported(s *cli.Streams, drivers []string, foreground bool) (bool, error) {
 	known := func(name string) bool { return drivers == nil || slices.Contains(drivers, name) }
-	refusals := slices.DeleteFunc(model.UnsupportedParts(j.Job, known, drivers...), func(r model.UnsupportedPart) bool { return partRunsOnAgent(r) && !foreground })
-	return j.printUnsupported(s, "This job cannot run here:", append(refusals, model.UnknownPorts(j.Job)...))
+	refusals := slices.DeleteFunc(model.UnsupportedParts(j.Job, known, drivers...), func(r model.UnsupportedPart) bool { return isAgentOnlyPart(r) && !foreground })
+	return j.printUnsupported(s, "This job cannot run here:", append(refusals, model.UnknownPortLabels(j.Job)...))
 }
 
-// partRunsOnAgent reports whether a part of a job that a foreground run cannot run is supported on
+// isAgentOnlyPart reports whether a part of a job that a foreground run cannot run is supported on
 // an agent.
-func partRunsOnAgent(r model.UnsupportedPart) bool { return r.ForegroundOnly && !r.NeverPlaced }
+func isAgentOnlyPart(r model.UnsupportedPart) bool { return r.ForegroundOnly && !r.NeverPlaced }
 
 // CheckPorts reports port labels that do not exist, for commands that leave all other
 // checks to an agent: Nomad's API accepts such labels.
 func (j *File) CheckPorts(s *cli.Streams) (bool, error) {
-	return j.printUnsupported(s, "This job cannot run here:", model.UnknownPorts(j.Job))
+	return j.printUnsupported(s, "This job cannot run here:", model.UnknownPortLabels(j.Job))
 }
 
 // WarnAgentOnlyParts reports the parts of a job that only an agent runs.
 func (j *File) WarnAgentOnlyParts(s *cli.Streams) error {
 	var diags hcl.Diagnostics
 	for _, refusal := range model.UnsupportedParts(j.Job, func(string) bool { return true }) {
-		if partRunsOnAgent(refusal) {
+		if isAgentOnlyPart(refusal) {
 			place := j.newDiagnostic(refusal.Path, "in the foreground (nomad-lite run), "+refusal.Reason)
 			place.Severity = hcl.DiagWarning
 			diags = append(diags, place)
@@ -224,26 +224,26 @@ func (j *File) printUnsupported(s *cli.Streams, heading string, refusals []model
 	for _, refusal := range refusals {
 		diags = append(diags, j.newDiagnostic(refusal.Path, refusal.Reason))
 	}
-	return false, jobspec.WriteDiagnostics(s.Err, diags, j.File.Texts)
+	return false, jobspec.WriteDiagnostics(s.Err, diags, j.File.SourceTexts)
 }
 
 // DriverNames returns the names of the drivers of the job's tasks.
 func (j *File) DriverNames() []string {
-	var names []string
-	apiclient.ForEachTask(j.Job, func(_ *api.TaskGroup, task *api.Task) { names = append(names, task.Driver) })
-	slices.Sort(names)
-	return slices.Compact(names)
+	var driverNames []string
+	apiclient.ForEachTask(j.Job, func(_ *api.TaskGroup, task *api.Task) { driverNames = append(driverNames, task.Driver) })
+	slices.Sort(driverNames)
+	return slices.Compact(driverNames)
 }
 
 // HookNames returns the names of the hooks that take part in the job.
 func (j *File) HookNames() []string {
-	var names []string
+	var hookNames []string
 	for _, at := range model.HookAttachments(j.Job) {
-		names = append(names, at.Hook)
+		hookNames = append(hookNames, at.Hook)
 	}
-	names = append(names, hookplugin.BuiltinHooks(j.Job)...)
-	slices.Sort(names)
-	return slices.Compact(names)
+	hookNames = append(hookNames, hookplugin.BuiltinHooks(j.Job)...)
+	slices.Sort(hookNames)
+	return slices.Compact(hookNames)
 }
 
 // newDiagnostic returns a diagnostic at a part of the job.
@@ -264,5 +264,5 @@ func (j *File) writeDiagnostics(s *cli.Streams, diags hcl.Diagnostics) error {
 			diagsWithSource = append(diagsWithSource, diag)
 		}
 	}
-	return jobspec.WriteDiagnostics(s.Err, diagsWithSource, j.File.Texts)
+	return jobspec.WriteDiagnostics(s.Err, diagsWithSource, j.File.SourceTexts)
 }

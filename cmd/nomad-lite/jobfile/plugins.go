@@ -34,7 +34,7 @@ func (j *File) CheckNodeAndDriverConfigs(ctx context.Context, plugins localplugi
 		if good, err = j.CheckDriverConfigs(ctx, a, wanted, s); err != nil || !valid {
 			return
 		}
-		if err = a.Ready(ctx); err != nil {
+		if err = a.WaitReady(ctx); err != nil {
 			return
 		}
 		// All ports count as free, because the job itself can be running and use them.
@@ -71,7 +71,7 @@ func (j *File) CheckDriverConfigs(ctx context.Context, a *agent.Agent, wanted []
 		return true, nil
 	}
 	fmt.Fprintln(s.Err, "Driver configuration errors:")
-	return false, jobspec.WriteDiagnostics(s.Err, configDiags, j.File.Texts)
+	return false, jobspec.WriteDiagnostics(s.Err, configDiags, j.File.SourceTexts)
 }
 
 // CheckHooks prints the errors in the job's hook attachments, with their places in the
@@ -105,7 +105,7 @@ func (j *File) CheckHookAttachments(ctx context.Context, a *agent.Agent, s *cli.
 	for _, fault := range faults {
 		diags = append(diags, j.newDiagnostic(fault.Path, fault.Reason))
 	}
-	return false, hookErrs, jobspec.WriteDiagnostics(s.Err, diags, j.File.Texts)
+	return false, hookErrs, jobspec.WriteDiagnostics(s.Err, diags, j.File.SourceTexts)
 }
 
 // PrintHookErrors prints the errors of hooks that could not be started.
@@ -118,7 +118,7 @@ func PrintHookErrors(s *cli.Streams, hookErrs []error) {
 // CheckCapacity prints which parts of a valid canonical job do not fit on the machine of an
 // idle agent. It reports whether the job fits.
 func (j *File) CheckCapacity(s *cli.Streams, a *agent.Agent, portFree func(int) bool) (bool, error) {
-	node := scheduler.Node{NodeFacts: a.Node().FactsForTasks().NodeFacts, IP: a.Host().IP}
+	node := scheduler.Node{NodeFacts: a.Node().TaskEnvNode().NodeFacts, IP: a.Host().IP}
 	heading := fmt.Sprintf("job %q does not fit on this machine:", *j.Job.ID)
 	if fits, err := j.CheckNodeConstraints(s, heading, node); err != nil || !fits {
 		return false, err

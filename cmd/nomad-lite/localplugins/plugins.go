@@ -64,7 +64,7 @@ func (p Plugins) NewCatalog(wanted []string, logger hclog.Logger) (*catalog.Cata
 	if wanted != nil {
 		wanted = append(slices.Clip(wanted), p.HookNames()...)
 	}
-	c := catalog.Config{Dir: p.Config.PluginDir, Blocks: p.Config.Plugins, Requested: wanted, Logger: logger}
+	c := catalog.Config{Dir: p.Config.PluginDir, Blocks: p.Config.Plugins, RequestedNames: wanted, Logger: logger}
 	for _, name := range builtins.Names() {
 		if builtins.All[name].Kind == base.TypeDriver && agentconfig.DriverIsDisabled(p.Config, name) {
 			continue
@@ -79,23 +79,23 @@ func (p Plugins) NewCatalog(wanted []string, logger hclog.Logger) (*catalog.Cata
 
 // HookNames returns the names of the hooks with a hook block.
 func (p Plugins) HookNames() []string {
-	var names []string
+	var hookNames []string
 	for _, rule := range p.Config.Hooks {
-		names = append(names, rule.Name)
+		hookNames = append(hookNames, rule.Name)
 	}
-	return names
+	return hookNames
 }
 
 // OptionalHookNames returns the names of the hooks whose failure does not prevent tasks from
 // running.
 func (p Plugins) OptionalHookNames() []string {
-	var names []string
+	var hookNames []string
 	for _, rule := range p.Config.Hooks {
 		if rule.WarnOnError {
-			names = append(names, rule.Name)
+			hookNames = append(hookNames, rule.Name)
 		}
 	}
-	return names
+	return hookNames
 }
 
 // AgentConfig returns the configuration of an agent that has only these plugins.
@@ -110,14 +110,14 @@ func (p Plugins) DriverNames(wanted []string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var names []string
+	var driverNames []string
 	for _, entry := range known.Entries() {
 		if entry.Type != base.TypeHook {
-			names = append(names, entry.DriverName())
+			driverNames = append(driverNames, entry.DriverName())
 		}
 	}
-	slices.Sort(names)
-	return slices.Compact(names), nil
+	slices.Sort(driverNames)
+	return slices.Compact(driverNames), nil
 }
 
 // RunWithAgent starts the plugins with the wanted names in a temporary agent, and calls do with the

@@ -83,7 +83,7 @@ type jobLogPrinter struct {
 	o              options
 	client         *api.Client
 	job            *api.Job
-	view           *taskview.View
+	taskView       *taskview.View
 	streamReaders  sync.WaitGroup
 	startedStreams map[string]bool          // the output streams that are being read, by allocation id and task name
 	allocEnded     map[string]chan struct{} // by allocation id; each channel is closed when the allocation has ended
@@ -102,14 +102,14 @@ func printJobLogs(ctx context.Context, o options, name string, s *cli.Streams) e
 	if err := checkTaskExists(job, o.group, o.task); err != nil {
 		return err
 	}
-	j := &jobLogPrinter{o: o, client: c, job: job, view: taskview.New(s, nil), startedStreams: map[string]bool{}, allocEnded: map[string]chan struct{}{}}
-	j.view.LabelWidth = labelWidth(job)
-	defer j.view.Close()
+	j := &jobLogPrinter{o: o, client: c, job: job, taskView: taskview.New(s, nil), startedStreams: map[string]bool{}, allocEnded: map[string]chan struct{}{}}
+	j.taskView.LabelWidth = labelWidth(job)
+	defer j.taskView.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() { // cancel ends this goroutine
 		select {
-		case <-j.view.BrokenPipe:
+		case <-j.taskView.BrokenPipe:
 			cancel()
 		case <-ctx.Done():
 		}
@@ -151,11 +151,11 @@ func (j *jobLogPrinter) run(ctx context.Context, id, namespace string) error {
 			if late || j.allocEnded[a.ID] != nil || slices.Contains(shown, a) {
 				j.readAllocOutput(ctx, a, late)
 			}
-			ended = ended && j.notifyIfEnded(a)
+			ended = ended && j.notifyIfAllocEnded(a)
 		}
 		if !j.o.follow {
 			if len(j.startedStreams) == 0 {
-				j.view.PrintMessage(fmt.Sprintf("none of these tasks of job %q has started yet; -f waits for them", id))
+				j.taskView.PrintMessage(fmt.Sprintf("none of these tasks of job %q has started yet; -f waits for them", id))
 			}
 			return nil
 		}
@@ -205,8 +205,8 @@ func newestAllocPerName(allocs []*api.AllocationListStub) []*api.AllocationListS
 	})
 }
 
-// notifyIfEnded reports whether an allocation has ended, and notifies its readers.
-func (j *jobLogPrinter) notifyIfEnded(a *api.AllocationListStub) bool {
+// notifyIfAllocEnded reports whether an allocation has ended, and notifies its readers.
+func (j *jobLogPrinter) notifyIfAllocEnded(a *api.AllocationListStub) bool {
 	switch a.ClientStatus {
 	case api.AllocClientStatusComplete, api.AllocClientStatusFailed, api.AllocClientStatusLost:
 	default:
@@ -226,16 +226,16 @@ func (j *jobLogPrinter) readAllocOutput(ctx context.Context, a *api.AllocationLi
 	if j.allocEnded[a.ID] == nil {
 		j.allocEnded[a.ID] = make(chan struct{})
 	}
-	var tasks []string
+	var taskNames []string
 	for name, state := range a.TaskStates {
 		if state != nil && !state.StartedAt.IsZero() && (j.o.task == "" || j.o.task == name) && !j.startedStreams[a.ID+name] {
-			tasks = append(tasks, name)
+			taskNames = append(taskNames, name)
 		}
 	}
-	slices.SortFunc(tasks, func(x, y string) int {
+	slices.SortFunc(taskNames, func(x, y string) int {
 		return cmp.Or(a.TaskStates[x].StartedAt.Compare(a.TaskStates[y].StartedAt), strings.Compare(x, y))
 	})
-	for _, name := range tasks {
+	for _, name := range taskNames {
 		j.startedStreams[a.ID+name] = true
 		t := &taskview.Task{Label: taskLabel(j.job, a, name), Colour: taskview.TaskColours[j.taskCount%len(taskview.TaskColours)]}
 		j.taskCount++
@@ -245,10 +245,10 @@ func (j *jobLogPrinter) readAllocOutput(ctx context.Context, a *api.AllocationLi
 			}
 			r := streaming.LogRequest{
 				Alloc: &api.Allocation{ID: a.ID, NodeID: a.NodeID, Namespace: a.Namespace},
-				Task:  name, Stream: stream, Follow: j.o.follow, Lines: j.o.lines, Bytes: -1, TaskEnded: j.allocEnded[a.ID],
+				Task:  name, Stream: stream, Follow: j.o.follow, TailLines: j.o.lines, TailBytes: -1, TaskEnded: j.allocEnded[a.ID],
 			}
 			if late {
-				r.Lines = -1
+				r.TailLines = -1
 			}
 			if j.o.follow {
 				j.streamReaders.Go(func() { j.readStream(ctx, r, t) })
@@ -261,15 +261,15 @@ func (j *jobLogPrinter) readAllocOutput(ctx context.Context, a *api.AllocationLi
 
 // readStream shows one output stream of one task.
 func (j *jobLogPrinter) readStream(ctx context.Context, r streaming.LogRequest, t *taskview.Task) {
-	var lines taskview.LineBuffer
-	show := func(text []byte) { j.view.PrintLines(t, r.Stream == api.FSLogNameStderr, text) }
-	err := r.Read(ctx, j.client, func(data []byte) error {
-		lines.Add(data, show)
+	var lineBuffer taskview.LineBuffer
+	show := func(text []byte) { j.taskView.PrintLines(t, r.Stream == api.FSLogNameStderr, text) }
+	err := r.StreamLog(ctx, j.client, func(data []byte) error {
+		lineBuffer.Add(data, show)
 		return nil
 	})
-	lines.Flush(show)
+	lineBuffer.Flush(show)
 	if err != nil && ctx.Err() == nil {
-		j.view.PrintMessage(apiclient.WrapError("output of task "+t.Label+" is not shown", err).Error())
+		j.taskView.PrintMessage(apiclient.WrapError("output of task "+t.Label+" is not shown", err).Error())
 	}
 }
 
@@ -301,17 +301,17 @@ func labelWidth(job *api.Job) int {
 
 // checkTaskExists rejects a group or a task that the job does not have.
 func checkTaskExists(job *api.Job, group, task string) error {
-	var names []string
+	var taskNames []string
 	apiclient.ForEachTask(job, func(g *api.TaskGroup, t *api.Task) {
 		if group == "" || apiclient.Deref(g.Name) == group {
-			names = append(names, t.Name)
+			taskNames = append(taskNames, t.Name)
 		}
 	})
 	switch {
-	case len(names) > 0 && task == "", slices.Contains(names, task):
+	case len(taskNames) > 0 && task == "", slices.Contains(taskNames, task):
 		return nil
-	case names == nil:
+	case taskNames == nil:
 		return fmt.Errorf("job %q has no group %q", apiclient.Deref(job.ID), group)
 	}
-	return fmt.Errorf("job %q has no task %q; it has %s", apiclient.Deref(job.ID), task, strings.Join(names, ", "))
+	return fmt.Errorf("job %q has no task %q; it has %s", apiclient.Deref(job.ID), task, strings.Join(taskNames, ", "))
 }

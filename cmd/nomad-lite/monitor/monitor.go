@@ -35,9 +35,9 @@ func (f *Flags) registerVerbose(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.Verbose, "verbose", false, "print whole ids, and more about allocations")
 }
 
-// Watch follows an evaluation, or with -detach prints its id. An empty evalID, as for a periodic or
+// WatchOrPrintEvaluation follows an evaluation, or with -detach prints its id. An empty evalID, as for a periodic or
 // parameterized job, is no error.
-func (f *Flags) Watch(ctx context.Context, s *cli.Streams, c *api.Client, namespace, evalID string) error {
+func (f *Flags) WatchOrPrintEvaluation(ctx context.Context, s *cli.Streams, c *api.Client, namespace, evalID string) error {
 	if evalID == "" {
 		return nil
 	}
@@ -273,7 +273,7 @@ func (m *Monitor) AddDeploymentState(ctx context.Context, p *output.Page, d *api
 		p.Section("Allocations")
 		tables.PrintAllocations(p, allocs, true)
 	}
-	taskreason.PrintForJob(ctx, p, m.client, m.readJob(ctx, d.JobID), allocs, now, m.verbose)
+	taskreason.PrintReasonsForJob(ctx, p, m.client, m.readJob(ctx, d.JobID), allocs, now, m.verbose)
 	return nil
 }
 

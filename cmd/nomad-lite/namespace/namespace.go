@@ -66,7 +66,7 @@ func newListCommand(s *cli.Streams) *cobra.Command {
 				return apiclient.WrapError("list namespaces", err)
 			}
 			slices.SortFunc(all, func(a, b *api.Namespace) int { return cmp.Compare(a.Name, b.Name) })
-			return o.format.PrintOrDraw(s, all, func(p *output.Page) {
+			return o.format.PrintValueOrPage(s, all, func(p *output.Page) {
 				t := output.NewTable("Name", "Description")
 				for _, n := range all {
 					t.Row(n.Name, n.Description)

@@ -81,7 +81,7 @@ func newMetaApplyCommand(s *cli.Streams) *cobra.Command {
 func (o *metaOptions) register(cmd *cobra.Command) {
 	o.client.Register(cmd)
 	cmd.Flags().StringVar(&o.nodeID, "node-id", "", "`id` of the node")
-	cli.CompleteFlag(cmd, "node-id", apiclient.CompleteID(&o.client, &apiclient.Nodes))
+	cli.CompleteFlag(cmd, "node-id", apiclient.CompleteID(&o.client, &apiclient.NodeLookup))
 }
 
 // id returns the id of the selected node; "" means the agent's own node.
@@ -89,7 +89,7 @@ func (o metaOptions) id(ctx context.Context, c *api.Client) (string, error) {
 	if o.nodeID == "" {
 		return "", nil
 	}
-	found, err := apiclient.FindOne(ctx, c, &apiclient.Nodes, o.nodeID)
+	found, err := apiclient.FindOneByPrefix(ctx, c, &apiclient.NodeLookup, o.nodeID)
 	if err != nil {
 		return "", err
 	}

@@ -58,7 +58,7 @@ func (f *nodeFlags) findNode(ctx context.Context, client *apiclient.Flags, args 
 			return nil, nil, err
 		}
 	} else {
-		found, err := apiclient.FindOne(ctx, c, &apiclient.Nodes, args[0])
+		found, err := apiclient.FindOneByPrefix(ctx, c, &apiclient.NodeLookup, args[0])
 		if err != nil {
 			return nil, nil, err
 		}

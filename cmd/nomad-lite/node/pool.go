@@ -40,7 +40,7 @@ func newPoolListCommand(s *cli.Streams) *cobra.Command {
 			if err != nil {
 				return apiclient.WrapError("list node pools", err)
 			}
-			return format.PrintOrDraw(s, all, func(p *output.Page) {
+			return format.PrintValueOrPage(s, all, func(p *output.Page) {
 				t := output.NewTable("Name", "Description")
 				for _, pool := range all {
 					t.Row(pool.Name, pool.Description)
@@ -90,7 +90,7 @@ func newPoolViewCommand(s *cli.Streams, use, short, doing string, read func(ctx 
 			if err != nil {
 				return apiclient.WrapError(fmt.Sprintf("%s %q", doing, args[0]), err)
 			}
-			return format.PrintOrDraw(s, found, show)
+			return format.PrintValueOrPage(s, found, show)
 		},
 	}
 	client.Register(cmd)

@@ -97,11 +97,11 @@ func printNodeEvents(p *output.Page, node *api.Node, verbose bool) {
 		}
 		row := []any{output.FormatTimestamp(e.Timestamp), subsystem, e.Message}
 		if verbose {
-			var details []string
+			var eventDetails []string
 			for _, name := range slices.Sorted(maps.Keys(e.Details)) {
-				details = append(details, name+"="+e.Details[name])
+				eventDetails = append(eventDetails, name+"="+e.Details[name])
 			}
-			row = append(row, strings.Join(details, " "))
+			row = append(row, strings.Join(eventDetails, " "))
 		}
 		t.Row(row...)
 	}
@@ -226,11 +226,11 @@ func printNodeAllocations(p *output.Page, allocs []*api.Allocation, verbose bool
 	p.Section("Allocations")
 	t := output.NewTable("ID", "Job ID", "Task Group", "Version", "Desired", "Status", "Created", "Modified")
 	for _, a := range allocs {
-		var version any = "?"
+		var jobVersion any = "?"
 		if a.Job != nil && a.Job.Version != nil {
-			version = *a.Job.Version
+			jobVersion = *a.Job.Version
 		}
-		t.Row(output.ShortID(a.ID, verbose), a.JobID, a.TaskGroup, version, a.DesiredStatus, output.StatusCell(a.ClientStatus),
+		t.Row(output.ShortID(a.ID, verbose), a.JobID, a.TaskGroup, jobVersion, a.DesiredStatus, output.StatusCell(a.ClientStatus),
 			output.FormatAge(a.CreateTime, verbose), output.FormatAge(a.ModifyTime, verbose))
 	}
 	p.TableOrMessage(t, "No allocations placed")

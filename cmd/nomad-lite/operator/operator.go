@@ -12,7 +12,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 		newAPICommand(s),
 		newDebugCommand(s),
 		newMetricsCommand(s),
-		newRootCommand(s),
+		newRootKeyringCommand(s),
 		cli.NewGroupCommand("state", "Look at a state file",
 			newStateInspectCommand(s),
 			newStateVerifyCommand(s),

@@ -29,15 +29,15 @@ The active key cannot be removed. A key that something is encrypted with is remo
 with -force only: all that the agent can read is encrypted with the active key before.
 A backup of the state file that needs the key cannot be read without it.`
 
-func newRootCommand(s *cli.Streams) *cobra.Command {
+func newRootKeyringCommand(s *cli.Streams) *cobra.Command {
 	keyring := cli.NewGroupCommand("keyring", "Manage the keys of variables",
 		newKeyringListCommand(s), newKeyringRotateCommand(s), newKeyringRemoveCommand(s))
 	keyring.Long = keyringHelp
 	return cli.NewGroupCommand("root", "Manage the keys of variables", keyring)
 }
 
-// printKeys prints keys in Nomad's format.
-func printKeys(s *cli.Streams, verbose bool, keys ...*api.RootKeyMeta) error {
+// printRootKeys prints keys in Nomad's format.
+func printRootKeys(s *cli.Streams, verbose bool, keys ...*api.RootKeyMeta) error {
 	p := output.NewPage(s)
 	t := output.NewTable("Key", "State", "Create Time", "Publish Time")
 	for _, k := range keys {
@@ -68,7 +68,7 @@ func newKeyringListCommand(s *cli.Streams) *cobra.Command {
 			if err != nil {
 				return apiclient.WrapError("list keys", err)
 			}
-			return printKeys(s, verbose, keys...)
+			return printRootKeys(s, verbose, keys...)
 		},
 	}
 	client.Register(cmd)
@@ -99,7 +99,7 @@ func newKeyringRotateCommand(s *cli.Streams) *cobra.Command {
 			if err != nil {
 				return apiclient.WrapError("rotate keys", err)
 			}
-			return printKeys(s, verbose, key)
+			return printRootKeys(s, verbose, key)
 		},
 	}
 	client.Register(cmd)

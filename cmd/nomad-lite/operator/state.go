@@ -120,14 +120,14 @@ type tableSummary struct {
 }
 
 func printState(w io.Writer, c *store.Contents, asJSON bool) error {
-	var rows []tableSummary
+	var tableSummaries []tableSummary
 	for _, r := range c.Records {
-		i := slices.IndexFunc(rows, func(row tableSummary) bool { return row.Table == r.Table })
+		i := slices.IndexFunc(tableSummaries, func(row tableSummary) bool { return row.Table == r.Table })
 		if i < 0 {
-			i, rows = len(rows), append(rows, tableSummary{Table: r.Table})
+			i, tableSummaries = len(tableSummaries), append(tableSummaries, tableSummary{Table: r.Table})
 		}
-		rows[i].Records++
-		rows[i].Bytes += r.Bytes
+		tableSummaries[i].Records++
+		tableSummaries[i].Bytes += r.Bytes
 	}
 	if asJSON {
 		type quarantinedRecord struct {
@@ -143,7 +143,7 @@ func printState(w io.Writer, c *store.Contents, asJSON bool) error {
 			Tables     []tableSummary
 			Quarantine []quarantinedRecord
 			Damage     []string
-		}{Size: c.Size, Index: c.Index, Tables: rows}
+		}{Size: c.Size, Index: c.Index, Tables: tableSummaries}
 		for _, q := range c.Quarantine {
 			out.Quarantine = append(out.Quarantine, quarantinedRecord{q.Table, q.Key, q.Cause, q.Time, len(q.Value)})
 		}
@@ -155,7 +155,7 @@ func printState(w io.Writer, c *store.Contents, asJSON bool) error {
 	fmt.Fprintf(w, "Size   %d\nIndex  %d\n\n", c.Size, c.Index)
 	tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tab, "Table\tRecords\tBytes")
-	for _, row := range rows {
+	for _, row := range tableSummaries {
 		fmt.Fprintf(tab, "%s\t%d\t%d\n", row.Table, row.Records, row.Bytes)
 	}
 	if err := tab.Flush(); err != nil {
@@ -222,16 +222,16 @@ func printRecord(w io.Writer, c *store.Contents, table, key string) error {
 
 func findRecords(c *store.Contents, table string) ([]*store.Record, error) {
 	var tableRecords []*store.Record
-	var tables []string
+	var tableNames []string
 	for _, r := range c.Records {
 		if r.Table == store.Table(table) {
 			tableRecords = append(tableRecords, r)
 		}
-		tables = append(tables, string(r.Table))
+		tableNames = append(tableNames, string(r.Table))
 	}
 	if len(tableRecords) == 0 {
-		tables = slices.Compact(tables)
-		return nil, fmt.Errorf("there is nothing in a table %q; there is something in: %s", table, cmp.Or(strings.Join(tables, ", "), "none"))
+		tableNames = slices.Compact(tableNames)
+		return nil, fmt.Errorf("there is nothing in a table %q; there is something in: %s", table, cmp.Or(strings.Join(tableNames, ", "), "none"))
 	}
 	return tableRecords, nil
 }

@@ -43,8 +43,8 @@ func ShortID(id string, verbose bool) string {
 // TruncateID returns the first eight characters of an id.
 func TruncateID(id string) string { return id[:min(8, len(id))] }
 
-// CountNoun returns a number and its noun.
-func CountNoun(n int, noun string) string {
+// FormatCount returns a number and its noun.
+func FormatCount(n int, noun string) string {
 	if n != 1 {
 		noun += "s"
 	}
@@ -93,25 +93,25 @@ func FormatRelativeTime(d time.Duration) string {
 func FormatDuration(d time.Duration) string {
 	const day = 24 * time.Hour
 	d = d.Truncate(time.Second)
-	var parts []string
+	var unitParts []string
 	for _, unit := range []struct {
 		name string
 		size time.Duration
 	}{{"y", 365 * day}, {"mo", 30 * day}, {"d", day}, {"h", time.Hour}, {"m", time.Minute}, {"s", time.Second}} {
 		if n := d / unit.size; n > 0 {
-			parts = append(parts, fmt.Sprintf("%d%s", n, unit.name))
+			unitParts = append(unitParts, fmt.Sprintf("%d%s", n, unit.name))
 			d -= n * unit.size
-		} else if len(parts) > 0 {
+		} else if len(unitParts) > 0 {
 			break
 		}
-		if len(parts) == 2 {
+		if len(unitParts) == 2 {
 			break
 		}
 	}
-	if parts == nil {
+	if unitParts == nil {
 		return "0s"
 	}
-	return strings.Join(parts, "")
+	return strings.Join(unitParts, "")
 }
 
 // FormatPercent formats a number of percent.

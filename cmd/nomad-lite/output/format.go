@@ -52,9 +52,9 @@ func (f *FormatFlags) Print(s *cli.Streams, value any) error {
 	return err
 }
 
-// PrintOrDraw writes an object of the API, or a list of objects, in the format that the flags
+// PrintValueOrPage writes an object of the API, or a list of objects, in the format that the flags
 // select. If they select none, it draws the page for people.
-func (f *FormatFlags) PrintOrDraw(s *cli.Streams, value any, draw func(*Page)) error {
+func (f *FormatFlags) PrintValueOrPage(s *cli.Streams, value any, draw func(*Page)) error {
 	if f.IsSet() {
 		return f.Print(s, value)
 	}

@@ -30,8 +30,8 @@ func Print(s *cli.Streams, p *Page) error {
 	return err
 }
 
-// Cell returns a value as one line of text.
-func (p *Page) Cell(value any) string {
+// FormatCell returns a value as one line of text.
+func (p *Page) FormatCell(value any) string {
 	colour := ""
 	if c, ok := value.(ColoredCell); ok {
 		colour, value = c.Colour, c.Text
@@ -56,7 +56,7 @@ func (p *Page) Line(format string, args ...any) {
 	for i, arg := range args {
 		switch arg.(type) {
 		case string, ColoredCell, fmt.Stringer, error:
-			args[i] = p.Cell(arg)
+			args[i] = p.FormatCell(arg)
 		}
 	}
 	fmt.Fprintf(&p.Text, format+"\n", args...)
@@ -101,7 +101,7 @@ func (p *Page) writeTable(indent string, t *Table) {
 	for _, row := range t.Rows {
 		cells := make([]string, len(row))
 		for i, value := range row {
-			cells[i] = p.Cell(value)
+			cells[i] = p.FormatCell(value)
 		}
 		rows = append(rows, cells)
 	}
@@ -112,7 +112,7 @@ func (p *Page) writeTable(indent string, t *Table) {
 func (p *Page) Pairs(all Pairs) {
 	rows := make([][]string, len(all))
 	for i, pair := range all {
-		rows[i] = []string{p.Colourize(terminal.ColourBold, fmt.Sprint(pair[0])), p.Cell(pair[1])}
+		rows[i] = []string{p.Colourize(terminal.ColourBold, fmt.Sprint(pair[0])), p.FormatCell(pair[1])}
 	}
 	p.writeAligned("", " = ", rows)
 }

@@ -67,7 +67,7 @@ func listPlugins(ctx context.Context, plugins localplugins.Flags, s *cli.Streams
 	if err := waitPluginsReady(ctx, a, s); err == nil {
 		rows = pluginRows(a)
 	}
-	rows = append(rows, unstartedPrograms(local.Config.PluginDir, rows)...)
+	rows = append(rows, unstartedPluginRows(local.Config.PluginDir, rows)...)
 	slices.SortFunc(rows, func(a, b *pluginstatus.Plugin) int { return strings.Compare(a.Name, b.Name) })
 	return rows, a.Close()
 }
@@ -78,7 +78,7 @@ const readyTimeout = 90 * time.Second
 // waitPluginsReady waits until the plugins have launched, and after a while prints those that are
 // missing. It returns an error only when ctx ends.
 func waitPluginsReady(ctx context.Context, a *agent.Agent, s *cli.Streams) error {
-	if err := a.Ready(ctx); err != nil {
+	if err := a.WaitReady(ctx); err != nil {
 		return err
 	}
 	for _, row := range pluginRows(a) {
@@ -100,9 +100,9 @@ func pluginRows(a *agent.Agent) (rows []*pluginstatus.Plugin) {
 	return rows
 }
 
-// unstartedPrograms returns the programs in the plugin directory that start only when a job needs
+// unstartedPluginRows returns the programs in the plugin directory that start only when a job needs
 // them. Some may not be plugins.
-func unstartedPrograms(dir string, asked []*pluginstatus.Plugin) (rows []*pluginstatus.Plugin) {
+func unstartedPluginRows(dir string, asked []*pluginstatus.Plugin) (rows []*pluginstatus.Plugin) {
 	entries, _ := os.ReadDir(dir) // a missing directory was reported earlier
 	for _, entry := range entries {
 		name := strings.TrimPrefix(entry.Name(), catalog.DriverPrefix)

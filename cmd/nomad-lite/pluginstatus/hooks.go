@@ -45,11 +45,11 @@ func ReadHooks(c *api.Client, name string) []Hook {
 	if err != nil {
 		return nil
 	}
-	var list []Hook
-	if json.Unmarshal(text, &list) != nil {
+	var hooks []Hook
+	if json.Unmarshal(text, &hooks) != nil {
 		return nil
 	}
-	return slices.DeleteFunc(list, func(h Hook) bool { return name != "" && h.Name != name })
+	return slices.DeleteFunc(hooks, func(h Hook) bool { return name != "" && h.Name != name })
 }
 
 // HookTable returns a table with one line per hook.

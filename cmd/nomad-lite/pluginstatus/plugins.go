@@ -42,8 +42,8 @@ func NewPlugin(p supervisor.Plugin, info supervisor.DriverInfo) *Plugin {
 	switch {
 	case p.Err != nil:
 		row.Health, row.Note, row.Failed = "failed", p.Err.Error(), true
-	case p.Superseded != "":
-		row.Health, row.Note = "unused", p.Superseded
+	case p.SupersededBy != "":
+		row.Health, row.Note = "unused", p.SupersededBy
 	case p.Idle:
 		row.Hook, row.Health, row.Note = p.Name, "ready", "starts when a job needs it"
 	case p.Hook != nil:
@@ -65,11 +65,11 @@ const HealthStarting = "starting"
 
 // formatHookPoints returns the hook points at which a hook is called.
 func formatHookPoints(d *hook.Description) string {
-	var names []string
+	var hookPointNames []string
 	for _, p := range d.Subscriptions {
-		names = append(names, p.Point.String())
+		hookPointNames = append(hookPointNames, p.Point.String())
 	}
-	text := strings.Join(names, ", ")
+	text := strings.Join(hookPointNames, ", ")
 	if d.AllAllocs {
 		text += "; of every allocation"
 	}

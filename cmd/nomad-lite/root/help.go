@@ -33,7 +33,7 @@ func printUsage(cmd *cobra.Command) error {
 		rest.Title = "Other commands:"
 	}
 	for _, group := range append(cmd.Groups(), rest) {
-		writeCommands(&b, cmd, group)
+		writeCommandList(&b, cmd, group)
 	}
 	var own, commonFlags pflag.FlagSet
 	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
@@ -60,9 +60,9 @@ func printUsage(cmd *cobra.Command) error {
 	return err
 }
 
-// writeCommands writes the commands of a group; the last group holds the commands without a
+// writeCommandList writes the commands of a group; the last group holds the commands without a
 // group.
-func writeCommands(b *strings.Builder, cmd *cobra.Command, group *cobra.Group) {
+func writeCommandList(b *strings.Builder, cmd *cobra.Command, group *cobra.Group) {
 	title := "\n" + group.Title + "\n"
 	for _, c := range cmd.Commands() {
 		if c.GroupID == group.ID && c.IsAvailableCommand() {

@@ -14,8 +14,8 @@ const (
 	noVaultReason   = "Consul and Vault are not a part of it"
 	noBrowserReason = "no browser is opened; 'nomad-lite ui ID' prints the address of the page"
 	noAgentReason   = "no agent is asked"
-	// noReasonNeeded is for ignored flags without a message, because their effect is the default.
-	noReasonNeeded = ""
+	// noIgnoredFlagWarning is for ignored flags without a message, because their effect is the default.
+	noIgnoredFlagWarning = ""
 )
 
 // ignoredFlags are flags of Nomad that have no effect here. Scripts can pass them: the command
@@ -25,13 +25,13 @@ var ignoredFlags = []struct{ commands, flags, why string }{
 	{"job revert", "consul-token= vault-token=", noVaultReason},
 	{"job run, job status, job stop, stop, job dispatch, alloc status, alloc logs, alloc exec, node status, eval status, deployment status, status", "ui", noBrowserReason},
 	{"job validate, validate", "address= namespace= region= token= ca-cert= ca-path= client-cert= client-key= tls-server-name= tls-skip-verify", noAgentReason},
-	{"alloc fs, alloc logs, alloc pause, alloc restart, alloc signal, operator debug", "verbose", noReasonNeeded},
+	{"alloc fs, alloc logs, alloc pause, alloc restart, alloc signal, operator debug", "verbose", noIgnoredFlagWarning},
 	{"deployment status", "wait=", "each change is shown at once"},
-	{"node drain, node eligibility", "yes", noReasonNeeded},
+	{"node drain, node eligibility", "yes", noIgnoredFlagWarning},
 	{"operator debug", "node-class= pprof-interval= server-id= stale", "all that the agent knows is captured, once for a profile"},
-	{"plugin status, volume status", "short", noReasonNeeded},
+	{"plugin status, volume status", "short", noIgnoredFlagWarning},
 	{"ui", "authenticate", "there is no page to log in to"},
-	{"agent", "client server", noReasonNeeded},
+	{"agent", "client server", noIgnoredFlagWarning},
 	{"agent", "bootstrap-expect= encrypt= join= raft-protocol= rejoin retry-interval= retry-join= retry-max= server-join= servers=", "there are no servers to join"},
 	{"agent", "consul-address= consul-token= vault-address= vault-token= vault-namespace=", noVaultReason},
 	{"agent", "alloc-dir= alloc-mounts-dir= state-dir=", "all is in the data directory"},
@@ -61,16 +61,16 @@ func addIgnoredFlags(root *cobra.Command, s *cli.Streams) {
 
 // ignoredFlag is the value of an ignored flag. It prints the reason once, when it is set.
 type ignoredFlag struct {
-	err          io.Writer
-	name, reason string
-	printed      bool
+	err            io.Writer
+	name, reason   string
+	warningPrinted bool
 }
 
 func (f *ignoredFlag) Set(string) error {
-	if f.printed || f.reason == noReasonNeeded {
+	if f.warningPrinted || f.reason == noIgnoredFlagWarning {
 		return nil
 	}
-	f.printed = true
+	f.warningPrinted = true
 	_, err := fmt.Fprintf(f.err, "warning: -%s has no effect: %s\n", f.name, f.reason)
 	return err
 }

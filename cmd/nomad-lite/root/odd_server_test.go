@@ -79,7 +79,7 @@ func TestMalformedServerResponses(t *testing.T) {
 			textHandler(body)(w, r)
 		},
 	}
-	const file = "../job/template/short.nomad.hcl"
+	const jobFilePath = "../job/template/short.nomad.hcl"
 	commands := []string{
 		"alloc status", "alloc status 8ba85cef", "alloc status -verbose -stats 8ba85cef", "alloc status -short 8ba85cef", "alloc status -json 8ba85cef",
 		"alloc logs 8ba85cef", "alloc logs -tail 8ba85cef t", "alloc logs -job web", "alloc fs 8ba85cef", "alloc fs 8ba85cef f", "alloc fs -tail 8ba85cef f",
@@ -94,7 +94,7 @@ func TestMalformedServerResponses(t *testing.T) {
 		"job deployments -latest web", "job dispatch web", "job eval web", "job export web", "job export -version 0 web", "job history -p web", "job history -full web",
 		"job inspect web", "job inspect -hcl web", "job periodic force web", "job promote web", "job restart web", "job restart -reschedule web", "job revert web 0",
 		"job revert web tag", "job scale web g 1", "job scale web 1", "job scaling-events web", "job start web", "job stop web", "job stop -detach web", "job tag apply -name n web",
-		"job tag unset -name n web", "job action -job web a", "job action -alloc 8ba85cef a", "job plan " + file, "job run " + file, "job run -detach " + file,
+		"job tag unset -name n web", "job action -job web a", "job action -alloc 8ba85cef a", "job plan " + jobFilePath, "job run " + jobFilePath, "job run -detach " + jobFilePath,
 		"eval list", "eval status 8ba85cef", "eval status -monitor 8ba85cef", "eval delete 8ba85cef", "eval delete -yes -filter x",
 		"deployment list", "deployment status -verbose 8ba85cef", "deployment status -monitor 8ba85cef", "deployment fail 8ba85cef", "deployment pause 8ba85cef",
 		"deployment promote 8ba85cef", "deployment resume 8ba85cef", "deployment unblock 8ba85cef", "status web", "status",

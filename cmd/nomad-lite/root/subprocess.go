@@ -23,7 +23,7 @@ func findHelperProcess(args []string, s *cli.Streams) func() error {
 	case slices.Equal(args, []string{"log-collector"}):
 		return func() error { return logs.Serve(context.Background()) }
 	case slices.Equal(args, []string{agent.JobParserCommand}):
-		return exitCodeToError(func() int { return confined.Serve(s.In, s.Out, s.Err) })
+		return exitCodeToError(func() int { return confined.ServeParseRequest(s.In, s.Out, s.Err) })
 	case slices.Equal(args, []string{builtins.ArtifactDownloadCommand}):
 		return exitCodeToError(func() int { return artifact.Download(s.In, s.Err) })
 	case len(args) == 3 && args[0] == "plugin" && args[1] == "serve":

@@ -29,9 +29,9 @@ func (r *foregroundRun) showTaskOutput(ctx context.Context, t *taskview.Task, sh
 
 // showStream shows one stream of a started task until the final end of the stream.
 func (r *foregroundRun) showStream(ctx context.Context, t *taskview.Task, stream logs.Stream) {
-	var lines taskview.LineBuffer
+	var lineBuffer taskview.LineBuffer
 	last := int64(-1) // number of the log file of the last chunk
-	show := func(text []byte) { r.view.PrintLines(t, stream == logs.Stderr, text) }
+	show := func(text []byte) { r.taskView.PrintLines(t, stream == logs.Stderr, text) }
 	err := r.agent.Logs().Follow(ctx, logs.FollowRequest{
 		AllocID: t.Alloc.ID,
 		Task:    t.Name,
@@ -40,14 +40,14 @@ func (r *foregroundRun) showStream(ctx context.Context, t *taskview.Task, stream
 	}, func(c logs.Chunk) error {
 		file, _ := strconv.ParseInt(c.File[strings.LastIndexByte(c.File, '.')+1:], 10, 64)
 		if file > last+1 {
-			r.view.PrintMessage("a part of what task " + t.Label + " wrote is not shown: it was rotated away before it was read")
+			r.taskView.PrintMessage("a part of what task " + t.Label + " wrote is not shown: it was rotated away before it was read")
 		}
 		last = file
-		lines.Add(c.Data, show)
+		lineBuffer.Add(c.Data, show)
 		return nil
 	})
-	lines.Flush(show)
+	lineBuffer.Flush(show)
 	if err != nil {
-		r.view.PrintMessage("output of task " + t.Label + " is not shown any more: " + err.Error())
+		r.taskView.PrintMessage("output of task " + t.Label + " is not shown any more: " + err.Error())
 	}
 }

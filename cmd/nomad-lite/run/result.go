@@ -14,20 +14,20 @@ import (
 // jobResultError returns the error of a job whose allocations have all ended, or nil for success. An
 // allocation that was replaced does not count.
 func jobResultError(job *api.Job, allocs []*api.Allocation, stopped bool) error {
-	var reasons []error
+	var allocFailures []error
 	for _, alloc := range allocs {
 		switch {
 		case alloc.NextAllocation != "":
 		case alloc.ClientStatus == api.AllocClientStatusFailed:
-			reasons = append(reasons, taskFailures(alloc)...)
+			allocFailures = append(allocFailures, taskFailures(alloc)...)
 		case stopped && isFiniteJob(job) && !mainTasksSucceeded(alloc):
-			reasons = append(reasons, fmt.Errorf("alloc %s: stopped before it was complete", alloc.Name))
+			allocFailures = append(allocFailures, fmt.Errorf("alloc %s: stopped before it was complete", alloc.Name))
 		}
 	}
-	if len(reasons) == 0 {
+	if len(allocFailures) == 0 {
 		return nil
 	}
-	return fmt.Errorf("job %q failed:\n%w", *job.ID, errors.Join(reasons...))
+	return fmt.Errorf("job %q failed:\n%w", *job.ID, errors.Join(allocFailures...))
 }
 
 // isFiniteJob reports whether the job is expected to complete, and not to run until its
@@ -68,20 +68,20 @@ func taskFailures(alloc *api.Allocation) []error {
 				events = state.Events[i:] // events before the last restart are not the cause of the failure
 			}
 		}
-		var parts []string
+		var failureMessages []string
 		for _, kind := range []string{
 			api.TaskSetupFailure, api.TaskArtifactDownloadFailed, api.TaskFailedValidation, api.TaskDriverFailure, model.TaskHookFailed,
 			api.TaskTerminated, api.TaskNotRestarting,
 		} {
 			i := slices.IndexFunc(events, func(e *api.TaskEvent) bool { return e.Type == kind })
 			if i >= 0 && events[i].DisplayMessage != "" {
-				parts = append(parts, stripGRPCPrefix(events[i].DisplayMessage))
+				failureMessages = append(failureMessages, stripGRPCPrefix(events[i].DisplayMessage))
 			}
 		}
-		if e := lastEventOfType(events, api.TaskKilling); len(parts) == 0 && e != nil {
-			parts = append(parts, stripGRPCPrefix(e.DisplayMessage)) // a task can be killed before its first start, for example if its template never renders
+		if e := lastEventOfType(events, api.TaskKilling); len(failureMessages) == 0 && e != nil {
+			failureMessages = append(failureMessages, stripGRPCPrefix(e.DisplayMessage)) // a task can be killed before its first start, for example if its template never renders
 		}
-		errs = append(errs, fmt.Errorf("task %q of alloc %s: %s", task.Name, alloc.Name, strings.Join(parts, ": ")))
+		errs = append(errs, fmt.Errorf("task %q of alloc %s: %s", task.Name, alloc.Name, strings.Join(failureMessages, ": ")))
 	}
 	if len(errs) == 0 {
 		errs = append(errs, fmt.Errorf("alloc %s: %s", alloc.Name, alloc.ClientDescription))

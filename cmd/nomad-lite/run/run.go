@@ -73,7 +73,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
   nomad-lite run -plugin-dir ./plugins web.nomad.hcl`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if err := jobfile.OneFileArg(cmd, args); err != nil {
-				return asStartError(err)
+				return wrapStartError(err)
 			}
 			return nil
 		},
@@ -86,7 +86,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 		if missing := new(pflag.NotExistError); errors.As(err, &missing) {
 			exitErr = fmt.Errorf("%w\nTo give a job to an agent: nomad-lite job run", exitErr)
 		}
-		return asStartError(exitErr)
+		return wrapStartError(exitErr)
 	})
 	o.jobFile.Register(cmd)
 	o.pluginFlags.Register(cmd)
@@ -102,8 +102,8 @@ var stopSignals = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, s
 // errNotStarted is the error of a run that did not start and has printed the reason.
 var errNotStarted = &cli.ExitError{Code: 2}
 
-// asStartError converts an error to the error of a run that did not start.
-func asStartError(err error) error {
+// wrapStartError converts an error to the error of a run that did not start.
+func wrapStartError(err error) error {
 	var exitErr *cli.ExitError
 	if errors.As(err, &exitErr) {
 		return &cli.ExitError{Code: 2, Err: exitErr.Err}
@@ -114,7 +114,7 @@ func asStartError(err error) error {
 func run(ctx context.Context, o options, path string, s *cli.Streams) error {
 	level := hclog.LevelFromString(o.logLevel)
 	if level == hclog.NoLevel {
-		return asStartError(fmt.Errorf("log-level %q: use trace, debug, info, warn or error", o.logLevel))
+		return wrapStartError(fmt.Errorf("log-level %q: use trace, debug, info, warn or error", o.logLevel))
 	}
 	file, err := o.jobFile.Read(s, path, 2)
 	if err != nil {
@@ -131,7 +131,7 @@ func run(ctx context.Context, o options, path string, s *cli.Streams) error {
 	}
 	if o.dataDir != "" {
 		if o.dataDir, err = filepath.Abs(o.dataDir); err != nil {
-			return asStartError(err)
+			return wrapStartError(err)
 		}
 	}
 	v := taskview.New(s, terminal.NewScreen(s.Out, s.Err))
@@ -139,11 +139,11 @@ func run(ctx context.Context, o options, path string, s *cli.Streams) error {
 	logger := hclog.New(&hclog.LoggerOptions{Name: "nomad-lite", Level: level, Output: v})
 	local, err := o.pluginFlags.Read(s)
 	if err != nil {
-		return asStartError(err)
+		return wrapStartError(err)
 	}
 	plugins, err := local.NewCatalog(append(file.DriverNames(), file.HookNames()...), logger)
 	if err != nil {
-		return asStartError(err)
+		return wrapStartError(err)
 	}
 
 	// Signals are caught before the agent starts, so that a signal always shuts it down in order.
@@ -156,10 +156,10 @@ func run(ctx context.Context, o options, path string, s *cli.Streams) error {
 	config.GC = noderunner.GC{DiskUsage: 100, InodeUsage: 100}
 	a, err := agent.Open(ctx, config)
 	if err != nil {
-		return asStartError(err)
+		return wrapStartError(err)
 	}
 	r := &foregroundRun{
-		agent: a, jobFile: file, view: v, streams: s, signals: signals,
+		agent: a, jobFile: file, taskView: v, streams: s, signals: signals,
 		optionalHooks: local.OptionalHookNames(),
 
 		shownModifyIndexes: make(map[string]uint64),
@@ -191,11 +191,11 @@ func notifySignals() (signals chan os.Signal, release func()) {
 
 // foregroundRun is one job on an open agent of this process.
 type foregroundRun struct {
-	agent   *agent.Agent
-	jobFile *jobfile.File
-	view    *taskview.View
-	streams *cli.Streams
-	signals <-chan os.Signal
+	agent    *agent.Agent
+	jobFile  *jobfile.File
+	taskView *taskview.View
+	streams  *cli.Streams
+	signals  <-chan os.Signal
 
 	optionalHooks []string // names of the hooks whose failure does not prevent tasks from running
 
@@ -205,7 +205,7 @@ type foregroundRun struct {
 }
 
 func (r *foregroundRun) run(ctx context.Context) error {
-	if err := r.agent.Ready(ctx); err != nil {
+	if err := r.agent.WaitReady(ctx); err != nil {
 		return err
 	}
 	if err := r.waitDriversReady(ctx); err != nil {
@@ -219,7 +219,7 @@ func (r *foregroundRun) run(ctx context.Context) error {
 		return err
 	}
 	if apiclient.DesiredAllocCount(job) == 0 {
-		r.view.PrintMessage(fmt.Sprintf("job %q has nothing to run: the count of each group is 0", *job.ID))
+		r.taskView.PrintMessage(fmt.Sprintf("job %q has nothing to run: the count of each group is 0", *job.ID))
 		return nil
 	}
 
@@ -241,7 +241,7 @@ func (r *foregroundRun) run(ctx context.Context) error {
 		return err
 	}
 	if _, err := r.agent.Scheduler().Register(ctx, newForegroundJob(job), scheduler.RegisterOptions{}); err != nil {
-		return asStartError(err)
+		return wrapStartError(err)
 	}
 	wg.Go(func() { r.handleSignals(ctx) })
 	return r.watchAllocs(ctx)
@@ -292,14 +292,14 @@ func (r *foregroundRun) watchAllocs(ctx context.Context) error {
 				changedAllocs = append(changedAllocs, a)
 			}
 		}
-		for _, task := range r.view.AddTasks(changedAllocs, apiclient.DesiredAllocCount(job), r.agent.LogDir) {
+		for _, task := range r.taskView.AddTasks(changedAllocs, apiclient.DesiredAllocCount(job), r.agent.LogDir) {
 			outputReaders.Go(func() { r.showTaskOutput(ctx, task, shown) })
 		}
 		over := true
 		for _, a := range allocs {
 			if r.shownModifyIndexes[a.ID] != a.ModifyIndex {
 				r.shownModifyIndexes[a.ID] = a.ModifyIndex
-				r.view.QueueUpdate(a.ID, a.TaskStates)
+				r.taskView.QueueUpdate(a.ID, a.TaskStates)
 			}
 			over = over && state.AllocationEnded(a.ID)
 		}
@@ -324,7 +324,7 @@ func (r *foregroundRun) watchAllocs(ctx context.Context) error {
 		}
 		close(r.allocsEnded)
 		r.waitOutputWritten(func() {
-			r.view.ShowUpdates()
+			r.taskView.ShowUpdates()
 			close(shown)
 			outputReaders.Wait()
 		})
@@ -336,8 +336,8 @@ func (r *foregroundRun) watchAllocs(ctx context.Context) error {
 func (r *foregroundRun) stopAllocs(ctx context.Context) {
 	r.stopped.Store(true)
 	if _, err := r.agent.Scheduler().Deregister(ctx, scheduler.KeyOf(r.jobFile.Job), scheduler.DeregisterOptions{}); err != nil {
-		r.view.PrintMessage("the job cannot be stopped in order: " + err.Error())
-		r.agent.Kill()
+		r.taskView.PrintMessage("the job cannot be stopped in order: " + err.Error())
+		r.agent.ForceKillAllocs()
 	}
 }
 
@@ -347,12 +347,12 @@ func (r *foregroundRun) waitDriversReady(ctx context.Context) error {
 	reported := false
 	for {
 		changed := r.agent.PluginsChanged()
-		slow := r.slowPlugins()
+		slow := r.findUnreadyPlugins()
 		if len(slow) == 0 {
 			return nil
 		}
 		if !reported {
-			r.view.PrintMessage("waiting for plugin " + strings.Join(slow, ", "))
+			r.taskView.PrintMessage("waiting for plugin " + strings.Join(slow, ", "))
 			reported = true
 		}
 		select {
@@ -365,10 +365,10 @@ func (r *foregroundRun) waitDriversReady(ctx context.Context) error {
 	}
 }
 
-// slowPlugins returns the plugins that are not ready yet and that the job may need: the plugin
+// findUnreadyPlugins returns the plugins that are not ready yet and that the job may need: the plugin
 // has the name of a driver of the job, provides such a driver, or may provide a driver that no
 // launched plugin provides.
-func (r *foregroundRun) slowPlugins() []string {
+func (r *foregroundRun) findUnreadyPlugins() []string {
 	wanted := r.jobFile.DriverNames()
 	plugins := r.agent.Plugins()
 	missing := slices.ContainsFunc(wanted, func(driver string) bool {
@@ -411,11 +411,11 @@ func (r *foregroundRun) waitOutputWritten(writeOutput func()) {
 	for len(r.signals) > 0 {
 		<-r.signals
 	}
-	r.view.PrintMessage("the last output waits for its reader; once more to give it up")
+	r.taskView.PrintMessage("the last output waits for its reader; once more to give it up")
 	select {
 	case <-read:
 	case <-r.signals:
-		r.view.DiscardOutput()
+		r.taskView.DiscardOutput()
 	}
 }
 
@@ -436,7 +436,7 @@ func (r *foregroundRun) checkPlugins(ctx context.Context) error {
 		}
 	}
 	if len(pluginErrs) > 0 {
-		return asStartError(errors.Join(pluginErrs...))
+		return wrapStartError(errors.Join(pluginErrs...))
 	}
 	names := slices.AppendSeq(builtins.DriverNames(), maps.Keys(drivers))
 	if good, err := r.jobFile.CheckSupported(r.streams, names, true); err != nil || !good {
@@ -455,7 +455,7 @@ func (r *foregroundRun) checkPlugins(ctx context.Context) error {
 		}
 	}
 	if len(pluginErrs) > 0 {
-		return asStartError(errors.Join(pluginErrs...))
+		return wrapStartError(errors.Join(pluginErrs...))
 	}
 	jobfile.PrintHookErrors(r.streams, trouble)
 	return nil
@@ -466,11 +466,11 @@ func (r *foregroundRun) checkPlugins(ctx context.Context) error {
 func (r *foregroundRun) handleSignals(ctx context.Context) {
 	select {
 	case <-r.signals:
-	case <-r.view.BrokenPipe:
+	case <-r.taskView.BrokenPipe:
 	case <-r.allocsEnded:
 		return
 	}
-	r.view.PrintMessage("stopping the job; once more to kill it")
+	r.taskView.PrintMessage("stopping the job; once more to kill it")
 	r.stopAllocs(ctx)
 	select {
 	case <-time.After(cli.DuplicateSignalWindow):
@@ -486,6 +486,6 @@ func (r *foregroundRun) handleSignals(ctx context.Context) {
 		return
 	}
 	signal.Reset(stopSignals...)
-	r.view.PrintMessage("killing the job")
-	r.agent.Kill()
+	r.taskView.PrintMessage("killing the job")
+	r.agent.ForceKillAllocs()
 }

@@ -45,7 +45,7 @@ func newPolicyListCommand(s *cli.Streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return o.format.PrintOrDraw(s, all, func(p *output.Page) {
+			return o.format.PrintValueOrPage(s, all, func(p *output.Page) {
 				p.TableOrMessage(policyTable(all, o.verbose), "No policies found")
 			})
 		},
@@ -88,11 +88,11 @@ func policyTable(all []*api.ScalingPolicyListStub, verbose bool) *output.Table {
 
 // formatTarget returns the target of a policy on one line.
 func formatTarget(target map[string]string) string {
-	var parts []string
+	var targetPairs []string
 	for _, pair := range output.SortedPairs(target) {
-		parts = append(parts, fmt.Sprintf("%v:%v", pair[0], pair[1]))
+		targetPairs = append(targetPairs, fmt.Sprintf("%v:%v", pair[0], pair[1]))
 	}
-	return strings.Join(parts, ",")
+	return strings.Join(targetPairs, ",")
 }
 
 func newPolicyInfoCommand(s *cli.Streams) *cobra.Command {

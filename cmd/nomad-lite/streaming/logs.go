@@ -15,8 +15,8 @@ type LogRequest struct {
 	Stream         string
 	Follow         bool
 	FromNewestFile bool            // with Follow: start at the newest log file, not at the oldest
-	Lines          int             // number of lines from the end of the output; negative means all
-	Bytes          int64           // number of bytes from the end of the output; negative means all
+	TailLines      int             // number of lines from the end of the output; negative means all
+	TailBytes      int64           // number of bytes from the end of the output; negative means all
 	TaskEnded      <-chan struct{} // closed when the task no longer writes output; can be nil
 }
 
@@ -24,17 +24,17 @@ type LogRequest struct {
 // the value of Nomad's command line.
 const AssumedLineLength = 120
 
-// Read calls each with the parts of the output until the output ends. The end of ctx is not an
+// StreamLog calls each with the parts of the output until the output ends. The end of ctx is not an
 // error.
-func (r LogRequest) Read(ctx context.Context, c *api.Client, each func([]byte) error) error {
+func (r LogRequest) StreamLog(ctx context.Context, c *api.Client, each func([]byte) error) error {
 	switch {
-	case !r.Follow && (r.Lines == 0 || r.Bytes == 0):
+	case !r.Follow && (r.TailLines == 0 || r.TailBytes == 0):
 		return nil
-	case r.Bytes >= 0:
-		return r.openStream(ctx, c, api.OriginEnd, r.Bytes, FrameReader{OnData: each})
-	case r.Follow && (r.Lines >= 0 || r.TaskEnded != nil):
-		return r.readUntilEnded(ctx, c, each)
-	case r.Lines >= 0:
+	case r.TailBytes >= 0:
+		return r.openStream(ctx, c, api.OriginEnd, r.TailBytes, FrameReader{OnData: each})
+	case r.Follow && (r.TailLines >= 0 || r.TaskEnded != nil):
+		return r.followUntilTaskEnded(ctx, c, each)
+	case r.TailLines >= 0:
 		return r.readLastLines(ctx, c, each)
 	case r.Follow && r.FromNewestFile:
 		return r.openStream(ctx, c, api.OriginEnd, 0, FrameReader{OnData: each})
@@ -42,10 +42,10 @@ func (r LogRequest) Read(ctx context.Context, c *api.Client, each func([]byte) e
 	return r.openStream(ctx, c, api.OriginStart, 0, FrameReader{OnData: each})
 }
 
-// readUntilEnded follows the output until the task writes no more. Then it requests the part that
+// followUntilTaskEnded follows the output until the task writes no more. Then it requests the part that
 // is still missing, because the agent of a busy machine can send the end of the output late, or no
 // output at all.
-func (r LogRequest) readUntilEnded(ctx context.Context, c *api.Client, each func([]byte) error) error {
+func (r LogRequest) followUntilTaskEnded(ctx context.Context, c *api.Client, each func([]byte) error) error {
 	over := r.TaskEnded
 	var receivedBytes int64
 	count := func(data []byte) error {
@@ -55,8 +55,8 @@ func (r LogRequest) readUntilEnded(ctx context.Context, c *api.Client, each func
 	followed := !IsChannelClosed(over)
 	if followed {
 		var err error
-		if r.Lines >= 0 {
-			t := &tailBuffer{maxLines: r.Lines, maxBytes: r.Lines * AssumedLineLength, out: count}
+		if r.TailLines >= 0 {
+			t := &tailBuffer{maxLines: r.TailLines, maxBytes: r.TailLines * AssumedLineLength, out: count}
 			err = r.openStream(ctx, c, api.OriginEnd, int64(t.maxBytes), FrameReader{OnData: t.add, onIdle: t.flush, outputEnded: over})
 		} else {
 			err = r.openStream(ctx, c, api.OriginStart, 0, FrameReader{OnData: count, outputEnded: over})
@@ -68,10 +68,10 @@ func (r LogRequest) readUntilEnded(ctx context.Context, c *api.Client, each func
 	r.Follow, r.TaskEnded = false, nil
 	var err error
 	switch {
-	case r.Lines < 0:
+	case r.TailLines < 0:
 		err = r.openStream(ctx, c, api.OriginStart, receivedBytes, FrameReader{OnData: each})
 	case receivedBytes == 0: // after some output was received, the offset of the missing part is unknown
-		err = r.Read(ctx, c, each)
+		err = r.StreamLog(ctx, c, each)
 	}
 	if followed && apiclient.IsNotFound(err) {
 		return nil // the file is gone by now
@@ -92,7 +92,7 @@ func IsChannelClosed(c <-chan struct{}) bool {
 // readLastLines requests more and more bytes from the end of the output, until they contain enough
 // lines.
 func (r LogRequest) readLastLines(ctx context.Context, c *api.Client, each func([]byte) error) error {
-	for size := int64(r.Lines) * AssumedLineLength; ; size *= 8 {
+	for size := int64(r.TailLines) * AssumedLineLength; ; size *= 8 {
 		var logTail []byte
 		err := r.openStream(ctx, c, api.OriginEnd, size, FrameReader{OnData: func(data []byte) error {
 			logTail = append(logTail, data...)
@@ -101,7 +101,7 @@ func (r LogRequest) readLastLines(ctx context.Context, c *api.Client, each func(
 		if err != nil {
 			return err
 		}
-		if end := LastLines(logTail, r.Lines); len(end) < len(logTail) || int64(len(logTail)) < size {
+		if end := LastLines(logTail, r.TailLines); len(end) < len(logTail) || int64(len(logTail)) < size {
 			return each(end)
 		}
 	}

@@ -29,7 +29,7 @@ const idleDelay = 300 * time.Millisecond
 // outputEnded is closed, Read returns when no frame has arrived for idleDelay.
 func (r FrameReader) Read(ctx context.Context, frames <-chan *api.StreamFrame, errs <-chan error) error {
 	if frames == nil {
-		return FilterStreamError(ctx, <-errs)
+		return IgnoreStreamEnd(ctx, <-errs)
 	}
 	silence := time.NewTimer(idleDelay)
 	defer silence.Stop()
@@ -88,7 +88,7 @@ func (r FrameReader) end(ctx context.Context, frames <-chan *api.StreamFrame, er
 	}
 	select {
 	case err := <-errs:
-		return FilterStreamError(ctx, err)
+		return IgnoreStreamEnd(ctx, err)
 	default:
 		return nil
 	}
@@ -100,8 +100,8 @@ func errorChannel(err error) <-chan error {
 	return errs
 }
 
-// FilterStreamError returns nil for errors that only mark the end of a stream.
-func FilterStreamError(ctx context.Context, err error) error {
+// IgnoreStreamEnd returns nil for errors that only mark the end of a stream.
+func IgnoreStreamEnd(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() != nil || errors.Is(err, io.EOF) {
 		return nil
 	}

@@ -154,8 +154,8 @@ func TestEndOfSlowStream(t *testing.T) {
 				t.Fatal(err)
 			}
 			var got strings.Builder
-			r := LogRequest{Alloc: &api.Allocation{ID: "a"}, Task: "t", Stream: api.FSLogNameStdout, Follow: true, Lines: c.lines, Bytes: -1, TaskEnded: over}
-			err = r.Read(t.Context(), client, func(data []byte) error { got.Write(data); return nil })
+			r := LogRequest{Alloc: &api.Allocation{ID: "a"}, Task: "t", Stream: api.FSLogNameStdout, Follow: true, TailLines: c.lines, TailBytes: -1, TaskEnded: over}
+			err = r.StreamLog(t.Context(), client, func(data []byte) error { got.Write(data); return nil })
 			if err != nil || got.String() != c.want {
 				t.Errorf("got %q and %v, want %q", got.String(), err, c.want)
 			}

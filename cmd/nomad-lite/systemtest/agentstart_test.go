@@ -32,13 +32,13 @@ type agentStartFixture struct {
 	agentEnvironment
 	dir, dataDir, pluginDir, configFile string
 
-	startCount      int
-	log             string                     // log file of the agent that was started last
-	processesBefore map[string][]process.ID    // all processes of the node except the agent, by kind
-	allocs          map[string]*api.Allocation // allocations as reported by the first agent, by id
+	startCount           int
+	log                  string                     // log file of the agent that was started last
+	processesBeforeStart map[string][]process.ID    // all processes of the node except the agent, by kind
+	allocs               map[string]*api.Allocation // allocations as reported by the first agent, by id
 }
 
-const agentStartConfig = `
+const agentStartTestConfig = `
 client {
   gc_disk_usage_threshold  = 100
   gc_inode_usage_threshold = 100
@@ -56,12 +56,12 @@ plugin "raw_exec" {
 plugin "shell-driver" {}
 `
 
-const agentStartJob = `
+const agentStartTestJobHCL = `
 job "steady" {
 %s}
 `
 
-const agentStartGroup = `
+const agentStartTestGroupHCL = `
   group %[1]q {
     count = %[2]d
     ephemeral_disk {
@@ -114,7 +114,7 @@ func newAgentStartFixture(t *testing.T, s agentEnvironment, count int) *agentSta
 	})
 	err = errors.Join(
 		os.Mkdir(n.dataDir, 0o711), os.Mkdir(n.pluginDir, 0o755), s.chown(dir),
-		os.WriteFile(n.configFile, []byte(agentStartConfig), 0o644), linkProgram("shell-driver", n.shellDriverPath()),
+		os.WriteFile(n.configFile, []byte(agentStartTestConfig), 0o644), linkProgram("shell-driver", n.shellDriverPath()),
 		tmpfsDisk(n.dataDir).mount(s),
 	)
 	if err != nil {
@@ -122,7 +122,7 @@ func newAgentStartFixture(t *testing.T, s agentEnvironment, count int) *agentSta
 	}
 	agent := n.startAgent()
 	client := n.waitReady(agent)
-	job, err := client.Jobs().ParseHCL(fmt.Sprintf(agentStartJob, fmt.Sprintf(agentStartGroup, "raw_exec", count)+fmt.Sprintf(agentStartGroup, "shell", count)), true)
+	job, err := client.Jobs().ParseHCL(fmt.Sprintf(agentStartTestJobHCL, fmt.Sprintf(agentStartTestGroupHCL, "raw_exec", count)+fmt.Sprintf(agentStartTestGroupHCL, "shell", count)), true)
 	if err == nil {
 		_, _, err = client.Jobs().Register(job, nil)
 	}
@@ -130,7 +130,7 @@ func newAgentStartFixture(t *testing.T, s agentEnvironment, count int) *agentSta
 		t.Fatal(err)
 	}
 	n.allocs = n.waitTasksRunning(client, 2*count)
-	n.processesBefore = n.processesByKind()
+	n.processesBeforeStart = n.processesByKind()
 	n.end(agent, syscall.SIGKILL)
 	n.assertSameProcesses("the first agent was killed")
 	return n
@@ -220,8 +220,8 @@ func (n *agentStartFixture) processesByKind() map[string][]process.ID {
 // processes.
 func (n *agentStartFixture) assertSameProcesses(after string) {
 	n.Helper()
-	if now := n.processesByKind(); !maps.EqualFunc(now, n.processesBefore, slices.Equal) {
-		n.Fatalf("after %s, processes are\n%v\nwere\n%v", after, now, n.processesBefore)
+	if now := n.processesByKind(); !maps.EqualFunc(now, n.processesBeforeStart, slices.Equal) {
+		n.Fatalf("after %s, processes are\n%v\nwere\n%v", after, now, n.processesBeforeStart)
 	}
 }
 
@@ -232,7 +232,7 @@ func (n *agentStartFixture) assertSameTasks(after string) {
 		maps.DeleteFunc(all, func(kind string, _ []process.ID) bool { return !isTaskProcessKind(kind) })
 		return all
 	}
-	if now, before := tasks(n.processesByKind()), tasks(maps.Clone(n.processesBefore)); !maps.EqualFunc(now, before, slices.Equal) {
+	if now, before := tasks(n.processesByKind()), tasks(maps.Clone(n.processesBeforeStart)); !maps.EqualFunc(now, before, slices.Equal) {
 		n.Fatalf("after %s, tasks are\n%v\nwere\n%v", after, now, before)
 	}
 }
@@ -362,9 +362,9 @@ func TestStoppedStartLeavesTasks(t *testing.T) {
 	}
 }
 
-// TestFailedStartLeavesTasks starts agents that cannot start, each because of another fault. The
+// TestTasksSurviveFailedAgentStart starts agents that cannot start, each because of another fault. The
 // tasks, and the processes that the tasks need, must not be affected.
-func TestFailedStartLeavesTasks(t *testing.T) {
+func TestTasksSurviveFailedAgentStart(t *testing.T) {
 	t.Parallel()
 	n := newAgentStartFixture(t, allAgentEnvironments[0], 2)
 	sockets := filepath.Dir(n.keeperSocket())
@@ -391,10 +391,10 @@ func TestFailedStartLeavesTasks(t *testing.T) {
 		says string
 		runs bool // the agent starts in spite of the fault
 	}{
-		{name: "the token is empty", make: replacePathFault(filepath.Join(n.dataDir, agent.TokenFile), func(path string) error { return os.WriteFile(path, nil, 0o600) }), says: "is empty"},
-		{name: "the token cannot be read", make: replacePathFault(filepath.Join(n.dataDir, agent.TokenFile), makeNonEmptyDir), says: "read token"},
+		{name: "the token is empty", make: newReplacePathFault(filepath.Join(n.dataDir, agent.TokenFile), func(path string) error { return os.WriteFile(path, nil, 0o600) }), says: "is empty"},
+		{name: "the token cannot be read", make: newReplacePathFault(filepath.Join(n.dataDir, agent.TokenFile), makeNonEmptyDir), says: "read token"},
 		{name: "the port is in use", args: []string{"-config", takenPortConfig}, says: "address already in use"},
-		{name: "the place of the API's socket is taken", make: replacePathFault(filepath.Join(n.dataDir, agentsocket.FileName), makeNonEmptyDir), says: "make unix socket"},
+		{name: "the place of the API's socket is taken", make: newReplacePathFault(filepath.Join(n.dataDir, agentsocket.FileName), makeNonEmptyDir), says: "make unix socket"},
 		{name: "a certificate is missing", args: []string{"-config", broken}, says: "missing.pem"},
 		{name: "the state is locked", make: func() (func() error, error) {
 			file, err := os.Open(filepath.Join(n.dataDir, store.FileName))
@@ -403,7 +403,7 @@ func TestFailedStartLeavesTasks(t *testing.T) {
 			}
 			return file.Close, unix.Flock(int(file.Fd()), unix.LOCK_EX)
 		}, says: "is in use by process"},
-		{name: "the state is a directory", make: replacePathFault(filepath.Join(n.dataDir, store.FileName), makeNonEmptyDir), says: "open state"},
+		{name: "the state is a directory", make: newReplacePathFault(filepath.Join(n.dataDir, store.FileName), makeNonEmptyDir), says: "open state"},
 		{name: "the data directory is locked", make: func() (func() error, error) {
 			file, err := os.Open(filepath.Join(n.dataDir, "lock"))
 			if err != nil {
@@ -411,13 +411,13 @@ func TestFailedStartLeavesTasks(t *testing.T) {
 			}
 			return file.Close, unix.Flock(int(file.Fd()), unix.LOCK_EX)
 		}, says: "in use by another nomad-lite"},
-		{name: "others can write to the data directory", make: changeModeFault(n.dataDir, 0o777), says: "everybody may write"},
-		{name: "the place of the directory for sockets is taken", make: replacePathFault(sockets, func(path string) error { return os.WriteFile(path, nil, 0o600) }), says: "make a directory for sockets"},
-		{name: "others can write to the directory for sockets", make: changeModeFault(sockets, 0o722), says: "sockets"},
-		{name: "the keeper's lock cannot be opened", make: replacePathFault(filepath.Join(n.dataDir, "keeper.lock"), makeNonEmptyDir), says: "start keeper"},
-		{name: "the place of the hooks' socket is taken", make: replacePathFault(filepath.Join(sockets, "hooks.sock"), makeNonEmptyDir), says: "hooks"},
+		{name: "others can write to the data directory", make: newChmodFault(n.dataDir, 0o777), says: "everybody may write"},
+		{name: "the place of the directory for sockets is taken", make: newReplacePathFault(sockets, func(path string) error { return os.WriteFile(path, nil, 0o600) }), says: "make a directory for sockets"},
+		{name: "others can write to the directory for sockets", make: newChmodFault(sockets, 0o722), says: "sockets"},
+		{name: "the keeper's lock cannot be opened", make: newReplacePathFault(filepath.Join(n.dataDir, "keeper.lock"), makeNonEmptyDir), says: "start keeper"},
+		{name: "the place of the hooks' socket is taken", make: newReplacePathFault(filepath.Join(sockets, "hooks.sock"), makeNonEmptyDir), says: "hooks"},
 		{name: "the disk is full", make: func() (func() error, error) { return tmpfsDisk(n.dataDir).makeRoom, tmpfsDisk(n.dataDir).fill() }, says: "no space left on the file system of " + n.dataDir, runs: true},
-		{name: "the log collector cannot be started", make: replacePathFault(filepath.Join(n.dataDir, "collector.lock"), makeNonEmptyDir), says: "no log collector", runs: true},
+		{name: "the log collector cannot be started", make: newReplacePathFault(filepath.Join(n.dataDir, "collector.lock"), makeNonEmptyDir), says: "no log collector", runs: true},
 	} {
 		undo := func() error { return nil }
 		if fault.make != nil {
@@ -504,7 +504,7 @@ func (n *agentStartFixture) failsToStart(agent *exec.Cmd) bool {
 // keeperSocket returns the socket on which the plugins of the node reach the keeper.
 func (n *agentStartFixture) keeperSocket() string {
 	n.Helper()
-	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", n.processesBefore["plugin"][0].PID))
+	environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", n.processesBeforeStart["plugin"][0].PID))
 	if err != nil {
 		n.Fatal(err)
 	}
@@ -517,9 +517,9 @@ func (n *agentStartFixture) keeperSocket() string {
 	return ""
 }
 
-// replacePathFault returns a fault that replaces the file at a path, if there is one, by another
+// newReplacePathFault returns a fault that replaces the file at a path, if there is one, by another
 // file or directory.
-func replacePathFault(path string, by func(string) error) func() (func() error, error) {
+func newReplacePathFault(path string, by func(string) error) func() (func() error, error) {
 	return func() (undo func() error, err error) {
 		aside := path + ".aside"
 		err = os.Rename(path, aside)
@@ -545,8 +545,8 @@ func makeNonEmptyDir(path string) error {
 	return os.MkdirAll(filepath.Join(path, "full"), 0o700)
 }
 
-// changeModeFault returns a fault that changes the mode of a path.
-func changeModeFault(path string, mode os.FileMode) func() (func() error, error) {
+// newChmodFault returns a fault that changes the mode of a path.
+func newChmodFault(path string, mode os.FileMode) func() (func() error, error) {
 	return func() (func() error, error) {
 		info, err := os.Stat(path)
 		if err != nil {

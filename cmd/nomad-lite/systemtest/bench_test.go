@@ -430,12 +430,12 @@ func BenchmarkOneTask(b *testing.B) {
 		id, file = fmt.Sprint("crash-", round), filepath.Join(b.TempDir(), "stamps")
 		a.run(b, "service", id, 1, "/bin/sh", "-c", "date +%s%N >> "+file)
 		times := waitTimestamps(b, file, 11)
-		var delays, baselines []float64
+		var restartDelays, baselines []float64
 		for i := range times[1:] {
-			delays = append(delays, milliseconds(times[i+1].Sub(times[i])))
+			restartDelays = append(restartDelays, milliseconds(times[i+1].Sub(times[i])))
 			baselines = append(baselines, milliseconds(measureTime(b, exec.Command("/bin/sh", "-c", "date +%s%N").Run)))
 		}
-		addBenchSample(b, "respawn", median(delays), median(baselines))
+		addBenchSample(b, "respawn", median(restartDelays), median(baselines))
 		a.stopJob(b, id, 1)
 	}
 }
@@ -699,7 +699,7 @@ func BenchmarkRecovery(b *testing.B) {
 			dir := b.TempDir()
 			data, programs := filepath.Join(dir, "data"), []string{"/proc/self/exe", "/proc/self/exe"}
 			if strings.HasSuffix(c.figure, "build") {
-				programs[1] = copyAsOtherBuild(b)
+				programs[1] = copyBinaryAsOtherBuild(b)
 			}
 			m := startKillableAgent(b, programs[0], data)
 			m.registerJobs(dir, strings.Replace(fmt.Sprintf(manyTasksJob, taskCount), "exec 3<> <(:); while", "exec sleep 1000; while", 1))
@@ -725,8 +725,8 @@ func BenchmarkRecovery(b *testing.B) {
 func BenchmarkEndedAllocations(b *testing.B) {
 	dir := b.TempDir()
 	m := startKillableAgent(b, "/proc/self/exe", filepath.Join(dir, "data"))
-	complete := func(id string, count int) (heap int) {
-		m.registerJobs(dir, fmt.Sprintf(trueCommandJob, id, count))
+	complete := func(id string, allocCount int) (heap int) {
+		m.registerJobs(dir, fmt.Sprintf(trueCommandJob, id, allocCount))
 		m.waitTaskReport("all are complete", func(v taskReport) bool {
 			n := 0
 			for _, alloc := range v.Allocs {
@@ -734,7 +734,7 @@ func BenchmarkEndedAllocations(b *testing.B) {
 					n++
 				}
 			}
-			return n == count
+			return n == allocCount
 		})
 		time.Sleep(2 * time.Second) // late reports
 		m.ask("heap", &heap)
@@ -746,10 +746,10 @@ func BenchmarkEndedAllocations(b *testing.B) {
 		// The first 1000 allocations make the agent allocate the memory that does not depend on the
 		// number of ended allocations: for the allocations that run at once, and for the stored
 		// events.
-		const count = 1000
-		heapBefore := complete(fmt.Sprint("first-", round), count)
-		heapAfter := complete(fmt.Sprint("then-", round), count)
-		addBenchSample(b, "finished", float64(heapAfter-heapBefore)/count/1000, missingBaselineValue)
+		const allocCount = 1000
+		heapBefore := complete(fmt.Sprint("first-", round), allocCount)
+		heapAfter := complete(fmt.Sprint("then-", round), allocCount)
+		addBenchSample(b, "finished", float64(heapAfter-heapBefore)/allocCount/1000, missingBaselineValue)
 	}
 	m.end("stop")
 }

@@ -52,7 +52,7 @@ func testAllocationRequests(t *testing.T, s *testAgent) {
 		{"prefixes", testAllocPrefixes},
 		{"logs", testLogs},
 		{"logs without the node's address", testLogsThroughProxy},
-		{"files", testFiles},
+		{"files", testAllocFiles},
 		{"exec", testExec},
 		{"exec ends with its client", testExecEndsWithClient},
 		{"signal and restart", testSignalAndRestart},
@@ -359,19 +359,19 @@ func testLogsThroughProxy(t *testing.T, s *testAgent, alloc *api.Allocation) {
 	}
 }
 
-// checklist 22
-func testFiles(t *testing.T, s *testAgent, alloc *api.Allocation) {
+// testAllocFiles lists and reads the files of an allocation. (checklist 22)
+func testAllocFiles(t *testing.T, s *testAgent, alloc *api.Allocation) {
 	s.waitUntil("the page is there", func() (string, bool) {
 		_, _, err := s.AllocFS().Stat(alloc, "web/local/page.html", nil)
 		return fmt.Sprint(err), err == nil
 	})
 	files, _, err := s.AllocFS().List(alloc, "/", nil)
-	var names []string
+	var fileNames []string
 	for _, f := range files {
-		names = append(names, f.Name+strconv.FormatBool(f.IsDir))
+		fileNames = append(fileNames, f.Name+strconv.FormatBool(f.IsDir))
 	}
-	if want := []string{"alloctrue", "inittrue", "webtrue"}; err != nil || !slices.Equal(names, want) {
-		t.Errorf("ls: %q, %v", names, err)
+	if want := []string{"alloctrue", "inittrue", "webtrue"}; err != nil || !slices.Equal(fileNames, want) {
+		t.Errorf("ls: %q, %v", fileNames, err)
 	}
 	info, _, err := s.AllocFS().Stat(alloc, "/web/local/page.html", nil)
 	if err != nil || info.Name != "page.html" || info.IsDir || info.Size != 5 || info.FileMode != "-rw-r--r--" || info.ModTime.IsZero() || info.ContentType != "text/plain; charset=utf-8" {
@@ -834,13 +834,13 @@ func testDrain(t *testing.T, s *testAgent) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	ended := false
-	var messages []string
+	var drainMessages []string
 	for m := range s.Nodes().MonitorDrain(ctx, s.nodeID, out.LastIndex, false) {
-		messages = append(messages, m.String())
+		drainMessages = append(drainMessages, m.String())
 		ended = ended || strings.Contains(m.String(), "drain complete") || strings.Contains(m.String(), "All allocations on node")
 	}
 	if !ended || ctx.Err() != nil {
-		t.Errorf("the monitor says %q", messages)
+		t.Errorf("the monitor says %q", drainMessages)
 	}
 	for _, alloc := range []*api.Allocation{service, batch} {
 		if got := s.readAlloc(alloc.ID); got.ClientStatus != "complete" || got.DesiredStatus != "stop" {

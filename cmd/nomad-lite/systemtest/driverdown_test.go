@@ -443,7 +443,7 @@ func TestExitStatusSurvivesDriverOutage(t *testing.T) {
 }
 
 // A task whose start makes the plugin process exit does not disturb the running tasks.
-func TestStartThatEndsThePluginLeavesOtherTasksRunning(t *testing.T) {
+func TestPluginCrashInStartTaskLeavesOtherTasksRunning(t *testing.T) {
 	for _, without := range []bool{false, true} {
 		t.Run(fmt.Sprintf("without cgroups %v", without), func(t *testing.T) {
 			t.Parallel()
@@ -466,7 +466,7 @@ func TestStartThatEndsThePluginLeavesOtherTasksRunning(t *testing.T) {
 }
 
 // A batch task that its restart policy does not repeat has failed if its exit status is unknown.
-func TestUnknownEndOfABatchJobIsNotRunAgain(t *testing.T) {
+func TestBatchJobWithUnknownExitStatusIsNotRerun(t *testing.T) {
 	n := newDriverOutageNode(t, "raw_exec", false)
 	runs := n.dir + "/runs"
 	n.registerJobs(n.dir, strings.Replace(n.job("work", "batch", fmt.Sprintf("echo run >>%s; sleep 1000", runs), ""), "attempts       = 10", "attempts       = 0", 1))

@@ -211,8 +211,8 @@ func (n *faultNode) runJobLifecycle() []string {
 
 	n.registerJob(n.jobSpec("1s", "one"))
 	n.waitAllocReport("it runs", n.jobIsRunning(func(a *api.Allocation) bool { return true }))
-	n.do("exec "+n.onlyAllocOf("life"), new(string))
-	n.checkRunningAlloc(n.onlyAllocOf("life"))
+	n.do("exec "+n.findOnlyAllocOfJob("life"), new(string))
+	n.checkRunningAlloc(n.findOnlyAllocOfJob("life"))
 
 	if err := os.WriteFile(n.runHistoryFile+".fail", nil, 0o644); err != nil {
 		n.Fatal(err)
@@ -221,19 +221,19 @@ func (n *faultNode) runJobLifecycle() []string {
 	if err := os.Remove(n.runHistoryFile + ".fail"); err != nil {
 		n.Fatal(err)
 	}
-	first := n.onlyAllocOf("life")
+	first := n.findOnlyAllocOfJob("life")
 	n.checkRunningAlloc(first)
 
 	n.registerJob(n.jobSpec("2s", "one"))
 	n.waitAllocReport("it is updated", n.jobIsRunning(func(a *api.Allocation) bool { return *a.Job.Version == 1 }))
-	if second := n.onlyAllocOf("life"); second != first {
+	if second := n.findOnlyAllocOfJob("life"); second != first {
 		n.Errorf("the update in place has replaced %s by %s", first, second)
 	}
 	n.checkRunningAlloc(first)
 
 	n.registerJob(n.jobSpec("2s", "two"))
 	n.waitAllocReport("it is replaced", n.jobIsRunning(func(a *api.Allocation) bool { return a.ID != first && n.allocIsComplete(first) }))
-	n.checkRunningAlloc(n.onlyAllocOf("life"))
+	n.checkRunningAlloc(n.findOnlyAllocOfJob("life"))
 
 	n.do("purge life", new(string))
 	n.waitAllocReport("it is gone", func(s allocReport) bool {
@@ -472,8 +472,8 @@ func (n *faultNode) jobIsRunning(ok func(*api.Allocation) bool) func(allocReport
 	}
 }
 
-// onlyAllocOf returns the id of the only allocation of a job that has the desired status run.
-func (n *faultNode) onlyAllocOf(job string) string {
+// findOnlyAllocOfJob returns the id of the only allocation of a job that has the desired status run.
+func (n *faultNode) findOnlyAllocOfJob(job string) string {
 	n.Helper()
 	var ids []string
 	for id, a := range n.lastAllocs {
@@ -691,7 +691,7 @@ func (n *faultNode) checkBystander() {
 	if n.fault.victim.name == "all" {
 		return
 	}
-	id := n.onlyAllocOf("bystander")
+	id := n.findOnlyAllocOfJob("bystander")
 	if is := n.processesByKind()[id+"/bystander"]; !slices.Equal(is, n.bystanderProcesses) {
 		n.Errorf("I10: the bystander is %v, was %v", is, n.bystanderProcesses)
 	}

@@ -35,18 +35,18 @@ const (
 
 var halfSentRequests = map[string]string{
 	"half of a header":        "GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nX-Half: " + strings.Repeat("x", 15<<10),
-	"half of many headers":    "GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\n" + headersUpToLimit(),
+	"half of many headers":    "GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\n" + headersUpToServerLimit(),
 	"half of a GET's body":    "GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n" + strings.Repeat(" ", halfSentBodySize),
 	"half of a POST's body":   "POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n" + strings.Repeat(" ", halfSentBodySize),
 	"an open path and a body": "GET /v1/agent/health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1048576\r\n\r\n" + strings.Repeat(" ", halfSentBodySize),
-	"half of a message":       halfWebsocketMessage(),
-	halfTLSHandshake:          "\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03" + strings.Repeat("x", 15<<10),
+	"half of a message":       partialWebsocketMessage(),
+	partialTLSHandshake:       "\x16\x03\x01\x40\x00\x01\x00\x3f\xfc\x03\x03" + strings.Repeat("x", 15<<10),
 }
 
-const halfTLSHandshake = "half of a TLS handshake"
+const partialTLSHandshake = "half of a TLS handshake"
 
-// headersUpToLimit returns about as many headers as a server reads at most.
-func headersUpToLimit() string {
+// headersUpToServerLimit returns about as many headers as a server reads at most.
+func headersUpToServerLimit() string {
 	var b strings.Builder
 	for i := range 2500 {
 		fmt.Fprintf(&b, "%03x:\r\n", i)
@@ -54,19 +54,19 @@ func headersUpToLimit() string {
 	return b.String()
 }
 
-// halfWebsocketMessage returns the request of an exec session and a part of its first message,
+// partialWebsocketMessage returns the request of an exec session and a part of its first message,
 // which contains the token.
-func halfWebsocketMessage() string {
+func partialWebsocketMessage() string {
 	frame := binary.BigEndian.AppendUint64([]byte{0x81, 0x80 | 127}, 1<<20)
 	return "GET /v1/client/allocation/x/exec?ws_handshake=true HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" +
 		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n" +
 		string(frame) + "mask" + strings.Repeat("x", halfSentBodySize)
 }
 
-// sendHalfRequests KIND ADDRESS SOURCES COUNT keeps COUNT incomplete requests open until it is
+// keepPartialRequestsOpen KIND ADDRESS SOURCES COUNT keeps COUNT incomplete requests open until it is
 // killed. They come from SOURCES addresses of this machine. After the first round of requests it
 // prints a line.
-func sendHalfRequests() {
+func keepPartialRequestsOpen() {
 	kind, address := os.Args[1], os.Args[2]
 	sources, _ := strconv.Atoi(os.Args[3])
 	count, _ := strconv.Atoi(os.Args[4])
@@ -80,7 +80,7 @@ func sendHalfRequests() {
 		go func() {
 			first := sync.OnceFunc(firstRequestsSent.Done)
 			for {
-				sendHalfRequest(from, address, halfSentRequests[kind], first)
+				sendPartialRequest(from, address, halfSentRequests[kind], first)
 				first()
 				time.Sleep(100 * time.Millisecond)
 			}
@@ -91,9 +91,9 @@ func sendHalfRequests() {
 	select {}
 }
 
-// sendHalfRequest sends an incomplete request, and returns when the server has closed the
+// sendPartialRequest sends an incomplete request, and returns when the server has closed the
 // connection.
-func sendHalfRequest(from net.Addr, address, text string, onSent func()) {
+func sendPartialRequest(from net.Addr, address, text string, onSent func()) {
 	conn, err := (&net.Dialer{LocalAddr: from}).Dial("tcp", address)
 	if err != nil {
 		return // the server accepts no further connection at the moment
@@ -260,7 +260,7 @@ func TestHalfSentRequests(t *testing.T) {
 	const maxMemoryGrowth = 64 << 20
 	agents := map[bool]*tokenProtectedAgent{}
 	for _, kind := range slices.Sorted(maps.Keys(halfSentRequests)) {
-		secure := kind == halfTLSHandshake
+		secure := kind == partialTLSHandshake
 		if agents[secure] == nil {
 			agents[secure] = startTokenProtectedAgent(t, secure)
 		}
@@ -324,7 +324,7 @@ func BenchmarkHealthUnderAttack(b *testing.B) {
 	for b.Loop() {
 		var socketLatency, secondAddressLatency, socketBaseline, secondAddressBaseline float64
 		for kind := range halfSentRequests {
-			if kind == halfTLSHandshake {
+			if kind == partialTLSHandshake {
 				continue
 			}
 			socketBaseline, secondAddressBaseline = max(socketBaseline, worst(nil)), max(secondAddressBaseline, worst(secondLoopbackIP))

@@ -69,7 +69,7 @@ func serveMisbehavingHook() {
 			hook.PluginName: &hook.GRPCPlugin{Impl: s, Hook: s},
 		},
 		GRPCServer: func(options []grpc.ServerOption) *grpc.Server {
-			s.server = grpc.NewServer(append(options, grpc.UnaryInterceptor(s.intercept))...)
+			s.server = grpc.NewServer(append(options, grpc.UnaryInterceptor(s.interceptCall))...)
 			return s.server
 		},
 		Logger: hclog.NewNullLogger(),
@@ -79,8 +79,8 @@ func serveMisbehavingHook() {
 	}
 }
 
-// intercept changes answers into those of an older or newer version of the protocol.
-func (s *misbehavingPlugin) intercept(ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+// interceptCall changes answers into those of an older or newer version of the protocol.
+func (s *misbehavingPlugin) interceptCall(ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	method := path.Base(call.FullMethod)
 	if s.mode == "older" && slices.Contains([]string{"Configure", "Prestart", "Exited"}, method) {
 		return nil, status.Error(codes.Unimplemented, "unknown method "+method)
@@ -94,11 +94,11 @@ func (s *misbehavingPlugin) intercept(ctx context.Context, request any, call *gr
 
 // misbehavingPlugin violates the hook protocol in the way that mode names.
 type misbehavingPlugin struct {
-	hookplugin.Remote // implements all hook points; only the methods below are called
-	name, mode        string
-	launchCount       int
-	info              base.Info
-	server            *grpc.Server
+	hookplugin.RemoteHook // implements all hook points; only the methods below are called
+	name, mode            string
+	launchCount           int
+	info                  base.Info
+	server                *grpc.Server
 }
 
 func (s *misbehavingPlugin) PluginInfo(context.Context) (*base.Info, error) { return &s.info, nil }

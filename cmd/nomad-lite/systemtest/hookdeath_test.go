@@ -16,12 +16,12 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// jobWithHooks returns the specification of a job. attached holds the attachments of its hooks by
+// jobSpecWithHooks returns the specification of a job. attached holds the attachments of its hooks by
 // name. Its task fails the given number of times.
-func jobWithHooks(name string, failures int, killTimeout string, attached map[string]string) string {
-	var meta strings.Builder
+func jobSpecWithHooks(name string, failures int, killTimeout string, attached map[string]string) string {
+	var metaLines strings.Builder
 	for _, hook := range slices.Sorted(maps.Keys(attached)) {
-		fmt.Fprintf(&meta, "      lite_hook_%s = jsonencode(%s)\n", hook, attached[hook])
+		fmt.Fprintf(&metaLines, "      lite_hook_%s = jsonencode(%s)\n", hook, attached[hook])
 	}
 	return fmt.Sprintf(`
 job "%[1]s" {
@@ -54,7 +54,7 @@ job "%[1]s" {
     }
   }
 }
-`, name, meta.String(), failures, killTimeout)
+`, name, metaLines.String(), failures, killTimeout)
 }
 
 // crashingHookJob is a job whose hooks exit crashCount times at each hook point in at.
@@ -91,7 +91,7 @@ func (v *crashingHookJob) jobSpec(n *faultNode, killTimeout string) string {
 		}
 		attached[v.hookName(of)] = fmt.Sprintf("{ ledger = %q, die = %s, often = %d }", n.hookLedgerFile(v.hookName(of)), list, v.crashCount)
 	}
-	return jobWithHooks(v.job, 10, killTimeout, attached)
+	return jobSpecWithHooks(v.job, 10, killTimeout, attached)
 }
 
 func (n *faultNode) hookLedgerFile(hook string) string { return filepath.Join(n.dir, "ledger."+hook) }
@@ -216,7 +216,7 @@ func TestHookDeaths(t *testing.T) {
 
 	var ids []string
 	for _, v := range lives {
-		ids = append(ids, n.onlyAllocOf(v.job))
+		ids = append(ids, n.findOnlyAllocOfJob(v.job))
 	}
 	n.do("restart "+strings.Join(ids, " "), new(string))
 	after("they run again", allTasksRunning, hook.PreTaskRestart, hook.PreKilling, hook.Exited)

@@ -44,7 +44,7 @@ func serveHostileHook() {
 			hook.PluginName: &hook.GRPCPlugin{Impl: h, Hook: h},
 		},
 		GRPCServer: func(options []grpc.ServerOption) *grpc.Server {
-			return grpc.NewServer(append(options, grpc.UnaryInterceptor(h.intercept))...)
+			return grpc.NewServer(append(options, grpc.UnaryInterceptor(h.interceptCall))...)
 		},
 		Logger: hclog.NewNullLogger(),
 	})
@@ -53,7 +53,7 @@ func serveHostileHook() {
 // hostileHookPlugin takes part in all hook points. It implements only Prestart; intercept answers
 // the calls at the other hook points.
 type hostileHookPlugin struct {
-	hookplugin.Remote
+	hookplugin.RemoteHook
 	name string
 	host *hook.HostClient
 }
@@ -107,9 +107,9 @@ func (h *hostileHookPlugin) Configure(_ context.Context, c hook.Config) (err err
 	return err
 }
 
-// intercept answers the calls at hook points. Only a Prestart that must return an invalid response
+// interceptCall answers the calls at hook points. Only a Prestart that must return an invalid response
 // reaches the method.
-func (h *hostileHookPlugin) intercept(ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+func (h *hostileHookPlugin) interceptCall(ctx context.Context, request any, call *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	asked, ok := request.(interface {
 		GetToken() string
 		GetAttachment() []byte
@@ -146,11 +146,11 @@ func failureResponse(message string) (any, error) {
 
 // rpcMethodName returns the gRPC method of a hook point.
 func rpcMethodName(point string) string {
-	var name strings.Builder
+	var methodName strings.Builder
 	for word := range strings.SplitSeq(point, "_") {
-		name.WriteString(strings.ToUpper(word[:1]) + word[1:])
+		methodName.WriteString(strings.ToUpper(word[:1]) + word[1:])
 	}
-	return name.String()
+	return methodName.String()
 }
 
 // faultyResponse returns the faulty response of a mode. It returns nil if the mode misbehaves in
@@ -166,11 +166,11 @@ func (h *hostileHookPlugin) faultyResponse(ctx context.Context, mode string, s h
 	case "refuse":
 		return failureResponse("I do not like it")
 	case "code":
-		var code codes.Code
-		if err := code.UnmarshalJSON([]byte(arg)); err != nil {
+		var statusCode codes.Code
+		if err := statusCode.UnmarshalJSON([]byte(arg)); err != nil {
 			return nil, err
 		}
-		return nil, status.Error(code, "I do not like it")
+		return nil, status.Error(statusCode, "I do not like it")
 	case "corrupt":
 		return wrapperspb.Bytes([]byte{0xff, 0xff, 0xff}), nil // bytes that are not a valid failure message
 	case "oversize":
@@ -276,7 +276,7 @@ func (w hookFault) hookName() string {
 
 // jobSpec returns the specification of the job, with the hook that misbehaves.
 func (s *faultyHookJob) jobSpec(killTimeout string) string {
-	return jobWithHooks(s.jobID, 0, killTimeout, map[string]string{s.attachedHook: fmt.Sprintf("{ at = %q, mode = %q }", s.at, s.mode)})
+	return jobSpecWithHooks(s.jobID, 0, killTimeout, map[string]string{s.attachedHook: fmt.Sprintf("{ at = %q, mode = %q }", s.at, s.mode)})
 }
 
 // jobStep is a condition for which a test waits, and the action that follows.

@@ -73,17 +73,17 @@ func (s *testAgent) disconnectAfterText(path, until string) error {
 // 500 followers of one log and 100 terminals connect at once, and half of them close the connection
 // without a message. All of them get their output, and the agent releases all their resources.
 func TestManyClients(t *testing.T) {
-	const followerCount, sessionCount = 500, 100
+	const followerCount, execSessionCount = 500, 100
 	t.Parallel()
 	// These clients are still connected when the agent shuts down.
-	var lastClients sync.WaitGroup
-	t.Cleanup(lastClients.Wait)
+	var clientsUntilShutdown sync.WaitGroup
+	t.Cleanup(clientsUntilShutdown.Wait)
 	s := startTestAgent(t, false)
 	alloc := s.run("crowd", api.JobTypeService, "running", newShellTask("web", "n=0; while :; do n=$((n+1)); echo line $n; sleep 0.2; done",
 		func(task *api.Task) { task.Resources.MemoryMB = new(200) })) // the commands of all sessions count against the task's memory limit
 	logs := "/v1/client/fs/logs/" + alloc.ID + "?task=web&type=stdout&follow=true&plain=true&origin=end"
 	file := "/v1/client/fs/stream/" + alloc.ID + "?path=alloc/logs/web.stdout.0&origin=end"
-	connectClients := func(followerCount, sessionCount int) {
+	connectClients := func(followerCount, execSessionCount int) {
 		var all sync.WaitGroup
 		for i := range followerCount {
 			all.Go(func() {
@@ -96,7 +96,7 @@ func TestManyClients(t *testing.T) {
 				}
 			})
 		}
-		for i := range sessionCount {
+		for i := range execSessionCount {
 			all.Go(func() {
 				ctx, vanish := context.WithCancel(t.Context())
 				defer vanish()
@@ -115,7 +115,7 @@ func TestManyClients(t *testing.T) {
 	}
 	connectClients(20, 8) // the first clients make the agent allocate memory and descriptors that it does not release
 	before := s.readResourceUsage()
-	connectClients(followerCount, sessionCount)
+	connectClients(followerCount, execSessionCount)
 	s.waitUntil("nothing is left of the crowd", func() (string, bool) {
 		now := s.readResourceUsage()
 		return fmt.Sprintf("%+v, before %+v", now, before),
@@ -123,13 +123,13 @@ func TestManyClients(t *testing.T) {
 	})
 	t.Logf("before %+v, after %+v", before, s.readResourceUsage())
 	for _, path := range []string{logs, file} {
-		lastClients.Go(func() {
+		clientsUntilShutdown.Go(func() {
 			if err := s.disconnectAfterText(path, "what never comes"); err == nil {
 				t.Error("the agent has ended, and a stream has not")
 			}
 		})
 	}
-	lastClients.Go(func() {
+	clientsUntilShutdown.Go(func() {
 		keys, _ := io.Pipe()
 		code, err := s.Allocations().Exec(context.Background(), alloc, "web", true, []string{"sleep", "1000"}, keys, io.Discard, io.Discard, nil, nil)
 		if err == nil && code == 0 {

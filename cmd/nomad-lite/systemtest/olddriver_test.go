@@ -43,7 +43,7 @@ func serveOldDriver() {
 }
 
 // oldProtocolDriver implements the driver protocol 0.1.0 without any code of nomad-lite. Its
-// constant answers are in recordedAnswers.
+// constant answers are in recordedRPCResponses.
 type oldProtocolDriver struct {
 	stopServer func()
 
@@ -52,8 +52,8 @@ type oldProtocolDriver struct {
 	hostConfig []byte                   // field NomadConfig.driver of the last SetConfig request
 }
 
-// recordedAnswers maps methods to their constant answers, encoded in hex.
-var recordedAnswers = map[string]string{
+// recordedRPCResponses maps methods to their constant answers, encoded in hex.
+var recordedRPCResponses = map[string]string{
 	// This answer has the type driver, the API version v0.1.0, the plugin version 0.0.1 and the
 	// name gramophone.
 	"BasePlugin/PluginInfo":   "0802" + "1206" + "76302e312e30" + "1a05" + "302e302e31" + "220a" + "6772616d6f70686f6e65",
@@ -74,7 +74,7 @@ func (d *oldProtocolDriver) handleCall(stream grpc.ServerStream) error {
 	if err := stream.RecvMsg(&request); err != nil {
 		return err
 	}
-	if answer, ok := recordedAnswers[method]; ok {
+	if answer, ok := recordedRPCResponses[method]; ok {
 		bytes, err := hex.DecodeString(answer)
 		if err != nil {
 			return err
@@ -84,7 +84,7 @@ func (d *oldProtocolDriver) handleCall(stream grpc.ServerStream) error {
 	switch method {
 	case "BasePlugin/SetConfig":
 		d.mu.Lock()
-		d.hostConfig = bytesField(bytesField(request, 2), 1)
+		d.hostConfig = protoBytesField(protoBytesField(request, 2), 1)
 		d.mu.Unlock()
 		return stream.SendMsg(&rawMessage{})
 	case "GRPCController/Shutdown":
@@ -106,10 +106,10 @@ func (d *oldProtocolDriver) handleCall(stream grpc.ServerStream) error {
 		<-stream.Context().Done()
 		return nil
 	case "Driver/StartTask":
-		config := bytesField(request, 1)
-		id := string(bytesField(config, 1))
-		linux := bytesField(bytesField(config, 6), 2)
-		if err := d.runTask(id, string(bytesField(config, 11)), bytesField(config, 3), string(bytesField(linux, 9))); err != nil {
+		config := protoBytesField(request, 1)
+		id := string(protoBytesField(config, 1))
+		linux := protoBytesField(protoBytesField(config, 6), 2)
+		if err := d.runTask(id, string(protoBytesField(config, 11)), protoBytesField(config, 3), string(protoBytesField(linux, 9))); err != nil {
 			return err // gRPC sends a plain error with the code Unknown
 		}
 		var handle []byte // the handle has version 1, the task config and no driver state
@@ -121,7 +121,7 @@ func (d *oldProtocolDriver) handleCall(stream grpc.ServerStream) error {
 		return stream.SendMsg(&answer)
 	case "Driver/WaitTask":
 		d.mu.Lock()
-		ended := d.taskEnded[string(bytesField(request, 1))]
+		ended := d.taskEnded[string(protoBytesField(request, 1))]
 		d.mu.Unlock()
 		if ended == nil {
 			return status.Error(codes.Unknown, "task not found for given id")
@@ -134,7 +134,7 @@ func (d *oldProtocolDriver) handleCall(stream grpc.ServerStream) error {
 		}
 	case "Driver/DestroyTask":
 		d.mu.Lock()
-		delete(d.taskEnded, string(bytesField(request, 1)))
+		delete(d.taskEnded, string(protoBytesField(request, 1)))
 		d.mu.Unlock()
 		return stream.SendMsg(&rawMessage{})
 	}
@@ -157,11 +157,11 @@ func (d *oldProtocolDriver) runTask(id, path string, config []byte, cgroup strin
 	d.mu.Unlock()
 	// Like drivers made from Nomad's skeleton project, this driver panics unless the host has sent
 	// its port range and its cores.
-	ports := [2]uint64{varintFields(host, 2)[0], varintFields(host, 1)[0]}
-	topology := bytesFields(host, 3)[0]
-	cores := bytesFields(topology, 3)
+	ports := [2]uint64{protoVarintFields(host, 2)[0], protoVarintFields(host, 1)[0]}
+	topology := protoBytesFields(host, 3)[0]
+	cores := protoBytesFields(topology, 3)
 	_ = cores[0]
-	distance := bytesFields(bytesFields(topology, 2)[0], 2)[0][0]
+	distance := protoBytesFields(protoBytesFields(topology, 2)[0], 2)[0][0]
 	ended := make(chan struct{})
 	d.mu.Lock()
 	d.taskEnded[id] = ended
@@ -177,33 +177,33 @@ func (d *oldProtocolDriver) runTask(id, path string, config []byte, cgroup strin
 	return nil
 }
 
-// bytesField returns the bytes of one field of a message, nil if the field is missing.
-func bytesField(message []byte, want protowire.Number) []byte {
-	if values := bytesFields(message, want); len(values) > 0 {
+// protoBytesField returns the bytes of one field of a message, nil if the field is missing.
+func protoBytesField(message []byte, want protowire.Number) []byte {
+	if values := protoBytesFields(message, want); len(values) > 0 {
 		return values[0]
 	}
 	return nil
 }
 
-// bytesFields returns the values of a repeated field with the wire type bytes.
-func bytesFields(message []byte, want protowire.Number) (values [][]byte) {
-	forEachField(message, want, protowire.BytesType, func(value []byte) {
+// protoBytesFields returns the values of a repeated field with the wire type bytes.
+func protoBytesFields(message []byte, want protowire.Number) (values [][]byte) {
+	forEachProtoField(message, want, protowire.BytesType, func(value []byte) {
 		bytes, _ := protowire.ConsumeBytes(value)
 		values = append(values, bytes)
 	})
 	return values
 }
 
-// varintFields returns the values of a repeated field with the wire type varint.
-func varintFields(message []byte, want protowire.Number) (values []uint64) {
-	forEachField(message, want, protowire.VarintType, func(value []byte) {
+// protoVarintFields returns the values of a repeated field with the wire type varint.
+func protoVarintFields(message []byte, want protowire.Number) (values []uint64) {
+	forEachProtoField(message, want, protowire.VarintType, func(value []byte) {
 		n, _ := protowire.ConsumeVarint(value)
 		values = append(values, n)
 	})
 	return values
 }
 
-func forEachField(message []byte, want protowire.Number, wantType protowire.Type, use func(value []byte)) {
+func forEachProtoField(message []byte, want protowire.Number, wantType protowire.Type, use func(value []byte)) {
 	for len(message) > 0 {
 		number, kind, n := protowire.ConsumeTag(message)
 		if n < 0 {

@@ -228,16 +228,16 @@ func (w *attackTargets) refreshUntilDone(ctx context.Context, dataDir string, pi
 }
 
 func (w *attackTargets) refresh(dataDir string, processes func() []int) {
-	var paths []string
+	var targetPaths []string
 	// Files that vanish during the walk are not an error.
 	_ = filepath.WalkDir(dataDir, func(path string, e fs.DirEntry, err error) error {
-		paths = append(paths, path)
+		targetPaths = append(targetPaths, path)
 		return nil
 	})
 	mounts, _ := filepath.Glob(dataDir + "/alloc_mounts/*")
-	paths = append(paths, mounts...)
+	targetPaths = append(targetPaths, mounts...)
 	pids := processes()
-	w.paths.Store(&paths)
+	w.paths.Store(&targetPaths)
 	w.pids.Store(&pids)
 }
 
@@ -316,7 +316,7 @@ func TestOtherAccountsGetNothing(t *testing.T) {
 
 // This test shows that the intruder detects open files and processes. Without it,
 // TestOtherAccountsGetNothing would prove nothing.
-func TestIntruderSucceedsWhereAllIsOpen(t *testing.T) {
+func TestIntruderDetectsUnprotectedFilesAndProcesses(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root becomes another user")
 	}
@@ -512,9 +512,9 @@ type randomJobSchedule struct {
 	stepsUntilExit int // number of steps until the agent is stopped or killed
 }
 
-// scheduleGroupBuilders are the task groups of a schedule. None of their tasks runs as nobody by
+// unisolatedGroupBuilders are the task groups of a schedule. None of their tasks runs as nobody by
 // default, because other processes of nobody have full access to such tasks.
-var scheduleGroupBuilders = map[string]func(*randomJobSchedule) *api.TaskGroup{
+var unisolatedGroupBuilders = map[string]func(*randomJobSchedule) *api.TaskGroup{
 	"as-root": func(s *randomJobSchedule) *api.TaskGroup { return newTaskGroup(s.newFileCheckingTask("main", "", "")) },
 	"as-user": func(s *randomJobSchedule) *api.TaskGroup {
 		return newTaskGroup(s.newFileCheckingTask("main", strconv.Itoa(firstUser), ""))
@@ -663,9 +663,9 @@ func (s *randomJobSchedule) run() {
 	s.t.Helper()
 	groups := map[string]*api.TaskGroup{}
 	var ids []string
-	for _, name := range s.pickGroups(1+s.rand.IntN(2), scheduleGroupBuilders) {
+	for _, name := range s.pickGroups(1+s.rand.IntN(2), unisolatedGroupBuilders) {
 		ids = append(ids, fmt.Sprintf("%s-%d", name, s.seed))
-		groups[ids[len(ids)-1]] = scheduleGroupBuilders[name](s)
+		groups[ids[len(ids)-1]] = unisolatedGroupBuilders[name](s)
 	}
 	for _, name := range s.pickGroups(1, isolatedGroupBuilders) {
 		ids = append(ids, fmt.Sprintf("%s-%d", name, s.seed))

@@ -68,9 +68,9 @@ plugin "exec-driver" {
 }
 `
 
-// randomKillsGroup is the task group of one driver. Its task holds an exclusive lock, records the
+// randomKillsGroupHCL is the task group of one driver. Its task holds an exclusive lock, records the
 // start of each run and each requested exit, and counts on its standard output.
-const randomKillsGroup = `
+const randomKillsGroupHCL = `
   group %[1]q {
     count = %[2]d
     restart {
@@ -133,7 +133,7 @@ type randomKillsRun struct {
 
 	allocIDs            []string          // ids of the allocations, sorted by name
 	driverByAlloc       map[string]string // driver by allocation
-	requestedExits      map[string]int    // number of exits that the test has caused, by allocation id
+	requestedExitCounts map[string]int    // number of exits that the test has caused, by allocation id
 	recentlyEndedAllocs map[string]bool   // allocations whose task the test has killed or stopped since the last check
 	interruptedRuns     map[string][]int  // by allocation id: numbers of the runs that were repeated because the plugin or the agent was killed during their start
 	killCounts          map[string]int    // number of kills since the last check, by kind of process
@@ -171,7 +171,7 @@ func TestRandomKills(t *testing.T) {
 		checks++
 	}
 	ends := 0
-	for _, n := range r.requestedExits {
+	for _, n := range r.requestedExitCounts {
 		ends += n
 	}
 	repeated := 0
@@ -187,7 +187,7 @@ func newRandomKillsRun(t *testing.T, random *rand.Rand) *randomKillsRun {
 	dir := newNodeDir(t)
 	r := &randomKillsRun{
 		T: t, random: random, dir: dir, taskRecordDir: filepath.Join(dir, "records"), configFile: filepath.Join(dir, "agent.hcl"),
-		driverByAlloc: map[string]string{}, requestedExits: map[string]int{}, recentlyEndedAllocs: map[string]bool{}, interruptedRuns: map[string][]int{}, killCounts: map[string]int{},
+		driverByAlloc: map[string]string{}, requestedExitCounts: map[string]int{}, recentlyEndedAllocs: map[string]bool{}, interruptedRuns: map[string][]int{}, killCounts: map[string]int{},
 	}
 	plugins := filepath.Join(dir, "plugins")
 	for _, d := range []string{r.taskRecordDir, plugins} {
@@ -277,7 +277,7 @@ func (r *randomKillsRun) registerJob() {
 	r.Helper()
 	text := "job \"many\" {\n"
 	for _, driver := range []string{rawexec.Name, "external_exec"} {
-		text += fmt.Sprintf(randomKillsGroup, driver, *randomKillsTaskCount/2, r.taskRecordDir)
+		text += fmt.Sprintf(randomKillsGroupHCL, driver, *randomKillsTaskCount/2, r.taskRecordDir)
 	}
 	r.waitNoError("the agent answers", func() error {
 		_, err := r.client.Status().Leader()
@@ -430,7 +430,7 @@ func (r *randomKillsRun) endTask(how string) {
 	}
 	r.recentKills[len(r.recentKills)-1] += " " + id[:8]
 	r.recentlyEndedAllocs[id] = true
-	r.requestedExits[id]++
+	r.requestedExitCounts[id]++
 }
 
 // taskRecord is what an allocation's task has recorded about its runs.
@@ -495,7 +495,7 @@ func (r *randomKillsRun) checkTasks() {
 func (r *randomKillsRun) checkAlloc(a *api.AllocationListStub, processes []process.ID) error {
 	record, state := r.readTaskRecord(a.ID), a.TaskStates["count"]
 	runs := len(record.pids)
-	wanted := 1 + r.requestedExits[a.ID] + len(r.interruptedRuns[a.ID])
+	wanted := 1 + r.requestedExitCounts[a.ID] + len(r.interruptedRuns[a.ID])
 	// Each kill of the plugin or of the agent can interrupt the start of one run, which is then
 	// repeated.
 	interruptions := r.killCounts[r.pluginProcessKind(a.ID)] + r.killCounts["agent"]
@@ -510,15 +510,15 @@ func (r *randomKillsRun) checkAlloc(a *api.AllocationListStub, processes []proce
 	case record.runsOverlapped:
 		r.Fatalf("%s: two processes of the task have run at the same time", a.ID)
 	case runs > wanted:
-		r.Fatalf("%s: %d runs after %d ends and %d starts that were interrupted: %v", a.ID, runs, r.requestedExits[a.ID], len(r.interruptedRuns[a.ID]), state)
+		r.Fatalf("%s: %d runs after %d ends and %d starts that were interrupted: %v", a.ID, runs, r.requestedExitCounts[a.ID], len(r.interruptedRuns[a.ID]), state)
 	case model.ClientTerminal(&api.Allocation{ClientStatus: a.ClientStatus}):
 		r.Fatalf("%s: status %s: %s", a.ID, a.ClientStatus, a.ClientDescription)
 	case runs < wanted:
 		return fmt.Errorf("%d runs, want %d", runs, wanted)
 	case a.ClientStatus != api.AllocClientStatusRunning || state == nil || state.State != model.TaskRunning:
 		return fmt.Errorf("status %s", a.ClientStatus)
-	case int(state.Restarts) < r.requestedExits[a.ID]: // the number of restarts includes starts that failed while the driver was unavailable
-		return fmt.Errorf("%d restarts after %d ends", state.Restarts, r.requestedExits[a.ID])
+	case int(state.Restarts) < r.requestedExitCounts[a.ID]: // the number of restarts includes starts that failed while the driver was unavailable
+		return fmt.Errorf("%d restarts after %d ends", state.Restarts, r.requestedExitCounts[a.ID])
 	case len(processes) != 1 || processes[0].PID != record.pids[runs-1]:
 		return fmt.Errorf("processes %v, the last run is %v", processes, record.pids[runs-1])
 	}
@@ -551,13 +551,13 @@ func (r *randomKillsRun) checkExitStatus(id string, exited bool, state *api.Task
 		want = "Exit Code: 7"
 	}
 	starts := 0
-	var started time.Time // start of the run that has ended; zero if the task has dropped that event
+	var runStartTime time.Time // start of the run that has ended; zero if the task has dropped that event
 	restarted := false
 	for _, e := range slices.Backward(state.Events) {
 		switch {
 		case e.Type == api.TaskStarted:
 			if starts++; starts == 2 {
-				started = time.Unix(0, e.Time)
+				runStartTime = time.Unix(0, e.Time)
 			}
 		case e.Type == api.TaskTerminated && starts < 2:
 			if e.DisplayMessage != want {
@@ -574,7 +574,7 @@ func (r *randomKillsRun) checkExitStatus(id string, exited bool, state *api.Task
 	if !r.recentlyEndedAllocs[id] {
 		return nil // an earlier check has seen the Terminated event, which later events have displaced
 	}
-	if restarted && r.killCounts[r.pluginProcessKind(id)] > 0 && started.Before(r.lastKeeperKill) {
+	if restarted && r.killCounts[r.pluginProcessKind(id)] > 0 && runStartTime.Before(r.lastKeeperKill) {
 		return nil
 	}
 	return fmt.Errorf("no event %q: %v", api.TaskTerminated, eventTypes(state.Events))
@@ -589,18 +589,18 @@ func (r *randomKillsRun) checkOutput(id string, record taskRecord) error {
 	}
 	run, count := 0, 0
 	for line := range strings.Lines(string(text)) {
-		var runOfLine, i int
-		if _, err := fmt.Sscanf(line, "%d %d\n", &runOfLine, &i); err != nil {
+		var runNumber, i int
+		if _, err := fmt.Sscanf(line, "%d %d\n", &runNumber, &i); err != nil {
 			if !strings.HasSuffix(line, "\n") {
 				break // the task is writing this line
 			}
 			r.Fatalf("output of %s: line %q", id, line)
 		}
-		if runOfLine != run {
+		if runNumber != run {
 			if last := record.lastOutputNumbers[run]; last > 0 && last != count {
 				r.Fatalf("output of %s: run %d ends with %d, want %d", id, run, count, last)
 			}
-			run, count = runOfLine, 0
+			run, count = runNumber, 0
 		}
 		if count++; i != count {
 			r.Fatalf("output of %s: run %d: %d in the place of %d", id, run, i, count)

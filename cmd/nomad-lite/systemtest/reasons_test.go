@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// taskMistakes are jobs whose task does not run, with the reason that each command shows.
-var taskMistakes = map[string]struct {
+// taskMisconfigurations are jobs whose task does not run, with the reason that each command shows.
+var taskMisconfigurations = map[string]struct {
 	command string // command of the task: a path, or a command of the shell
 	config  string // config block of the task, if command is empty
 	task    string // further blocks of the task
@@ -48,9 +48,9 @@ func TestReasonsOfTasksThatDoNotRun(t *testing.T) {
 		cmd.Env = append(os.Environ(), "NOMAD_ADDR="+s.address)
 		return cmd
 	}
-	var events lockedBuffer
+	var eventStreamOutput lockedBuffer
 	stream := nomadLite("event", "stream", "-topic", "Allocation")
-	stream.Stdout = &events
+	stream.Stdout = &eventStreamOutput
 	if err := stream.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func TestReasonsOfTasksThatDoNotRun(t *testing.T) {
 		_ = stream.Process.Kill()
 		_ = stream.Wait()
 	})
-	for name, m := range taskMistakes {
+	for name, m := range taskMisconfigurations {
 		t.Run(name, func(t *testing.T) {
 			if m.root && os.Geteuid() != 0 {
 				t.Skip("needs an agent that runs as root")
@@ -81,8 +81,8 @@ func TestReasonsOfTasksThatDoNotRun(t *testing.T) {
 				t.Fatal(err)
 			}
 			monitor := nomadLite("job", "run", path)
-			var monitored lockedBuffer
-			monitor.Stdout, monitor.Stderr = &monitored, &monitored
+			var monitorOutput lockedBuffer
+			monitor.Stdout, monitor.Stderr = &monitorOutput, &monitorOutput
 			if err := monitor.Start(); err != nil {
 				t.Fatal(err)
 			}
@@ -113,7 +113,7 @@ func TestReasonsOfTasksThatDoNotRun(t *testing.T) {
 				}
 			}
 			if !m.batch { // the monitor of a batch job ends when the job is placed
-				waitFor("job run", monitored.text)
+				waitFor("job run", monitorOutput.text)
 				deployment, _, err := s.Jobs().LatestDeployment(name, nil)
 				if err != nil {
 					t.Fatal(err)
@@ -131,7 +131,7 @@ func TestReasonsOfTasksThatDoNotRun(t *testing.T) {
 			if name == "earlier-task" {
 				return // the event of an allocation does not contain the job
 			}
-			waitFor("event stream", events.text)
+			waitFor("event stream", eventStreamOutput.text)
 		})
 	}
 }
@@ -141,8 +141,8 @@ func TestReasonsOfMissingDrivers(t *testing.T) {
 	t.Parallel()
 	s := startTestAgent(t, false)
 	path := filepath.Join(t.TempDir(), "job.nomad.hcl")
-	const text = "job \"elsewhere\" {\n group \"g\" {\n  task \"t\" {\n   driver = \"podman\"\n  }\n }\n}\n"
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+	const jobSpec = "job \"elsewhere\" {\n group \"g\" {\n  task \"t\" {\n   driver = \"podman\"\n  }\n }\n}\n"
+	if err := os.WriteFile(path, []byte(jobSpec), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	want := regexp.MustCompile(`(?m)^ *\* Task "t": driver "podman": node ".*" does not have it; it has raw_exec$`)

@@ -36,9 +36,9 @@ job "churn" {
 }
 `
 
-// TestRestartLoopKeepsNothing makes a task start again and again. The processes of the node must
+// TestRestartLoopLeaksNoResources makes a task start again and again. The processes of the node must
 // release all resources of each run.
-func TestRestartLoopKeepsNothing(t *testing.T) {
+func TestRestartLoopLeaksNoResources(t *testing.T) {
 	t.Parallel()
 	runs := uint64(100)
 	if *runAllFaults {

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 		runVMInit(guest)
 	}
 	testscript.Main(leakCheckedTests{m}, map[string]func(){
-		"nomad-lite": runWithTestConfig, "old-driver": serveOldDriver, "hostile-driver": serveHostileDriver, "hostile-sdk-driver": serveHostileSDKDriver, "dying-hook": serveCrashingHook, "exec-driver": serveExternalExecDriver, "shell-driver": serveShellDriver, "hanging-hook": serveHangingHook, "hostile-hook": serveHostileHook, "quiet-hook": serveNoopHook, "asking-hook": serveHostAPIHook, "acting-hook": serveActionHook, "strange-hook": serveMisbehavingHook, "doomed-agent": runSelfKillingAgent, "mortal-agent": serveKillableAgent, "faulty-agent": runFailpointAgent, "without-cgroups": execWithoutCgroups, "ask": sendAPIRequest, "say-hello": serveHello, "mint": createCertificates, "half-sender": sendHalfRequests, "isolating-driver": serveIsolatingDriver,
+		"nomad-lite": runWithTestConfig, "old-driver": serveOldDriver, "hostile-driver": serveHostileDriver, "hostile-sdk-driver": serveHostileSDKDriver, "dying-hook": serveCrashingHook, "exec-driver": serveExternalExecDriver, "shell-driver": serveShellDriver, "hanging-hook": serveHangingHook, "hostile-hook": serveHostileHook, "quiet-hook": serveNoopHook, "asking-hook": serveHostAPIHook, "acting-hook": serveActionHook, "strange-hook": serveMisbehavingHook, "doomed-agent": runSelfKillingAgent, "mortal-agent": serveKillableAgent, "faulty-agent": runFailpointAgent, "without-cgroups": execWithoutCgroups, "ask": sendAPIRequest, "say-hello": serveHelloHTTP, "mint": createCertificates, "half-sender": keepPartialRequestsOpen, "isolating-driver": serveIsolatingDriver,
 	})
 }
 
@@ -134,8 +134,8 @@ func sendAPIRequest() {
 	fmt.Println(string(response))
 }
 
-// serveHello is the program "say-hello PORT" of the scripts, a web server.
-func serveHello() {
+// serveHelloHTTP is the program "say-hello PORT" of the scripts, a web server.
+func serveHelloHTTP() {
 	fmt.Fprintln(os.Stderr, http.ListenAndServe(":"+os.Args[1], http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprintln(w, "hello")
 	})))

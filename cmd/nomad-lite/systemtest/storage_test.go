@@ -26,7 +26,7 @@ type stateDamage struct {
 
 // allStateDamages returns the damages for a state file of the usual size.
 func allStateDamages() []stateDamage {
-	const blockSize, usualStateSize = 4096, 32 * 4096
+	const stateBlockSize, usualStateSize = 4096, 32 * 4096
 	all := []stateDamage{
 		{"empty", func(path string) error { return os.Truncate(path, 0) }},
 		{"missing", os.Remove},
@@ -34,11 +34,11 @@ func allStateDamages() []stateDamage {
 			return os.WriteFile(path, []byte(strings.Repeat("this is not a state file\n", 1000)), 0o600)
 		}},
 	}
-	step, flips := 10*blockSize, 3
+	step, flips := 10*stateBlockSize, 3
 	if *runAllFaults {
-		step, flips = blockSize, 40
+		step, flips = stateBlockSize, 40
 	}
-	for at := blockSize; at <= usualStateSize/2; at += step {
+	for at := stateBlockSize; at <= usualStateSize/2; at += step {
 		all = append(all, stateDamage{fmt.Sprintf("truncated at %d", at), func(path string) error { return os.Truncate(path, int64(at)) }})
 	}
 	for seed := range flips {

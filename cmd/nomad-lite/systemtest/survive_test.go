@@ -422,9 +422,9 @@ job "stages" {
 }
 `
 
-// copyAsOtherBuild creates a copy of this program that counts as another build, and returns its
+// copyBinaryAsOtherBuild creates a copy of this program that counts as another build, and returns its
 // path.
-func copyAsOtherBuild(t testing.TB) string {
+func copyBinaryAsOtherBuild(t testing.TB) string {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/exe")
 	if err != nil {
@@ -523,7 +523,7 @@ func testTasksSurvive(t *testing.T, services int, deaths []nodeFailure) {
 		time.Sleep(200 * time.Millisecond)
 
 		if death.upgradesAgent {
-			program = copyAsOtherBuild(t)
+			program = copyBinaryAsOtherBuild(t)
 		}
 		begin := time.Now()
 		m = startKillableAgent(t, program, data)
@@ -650,7 +650,7 @@ func TestTaskWithUnstoredHandle(t *testing.T) {
 			id := ""
 			for id = range before.Allocs {
 			}
-			local, _, err := s.Snapshot().TaskLocal(id, "loop")
+			local, _, err := s.Snapshot().TaskLocalState(id, "loop")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -187,9 +187,9 @@ func (s vmStep) run() error {
 // exited.
 func vmReapUntilExit(pid int) unix.WaitStatus {
 	for {
-		var status unix.WaitStatus
-		if got, err := unix.Wait4(-1, &status, 0, nil); err == nil && got == pid || err == unix.ECHILD {
-			return status
+		var waitStatus unix.WaitStatus
+		if got, err := unix.Wait4(-1, &waitStatus, 0, nil); err == nil && got == pid || err == unix.ECHILD {
+			return waitStatus
 		}
 	}
 }

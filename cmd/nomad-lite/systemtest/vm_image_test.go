@@ -106,14 +106,14 @@ func findSharedLibraries(program string) ([]string, error) {
 		return nil, fmt.Errorf("%s: %w", program, err)
 	}
 	defer f.Close()
-	var paths []string
+	var libraryPaths []string
 	for _, p := range f.Progs {
 		if p.Type == elf.PT_INTERP {
 			text, err := io.ReadAll(p.Open())
 			if err != nil {
 				return nil, err
 			}
-			paths = append(paths, strings.TrimRight(string(text), "\x00"))
+			libraryPaths = append(libraryPaths, strings.TrimRight(string(text), "\x00"))
 		}
 	}
 	names, err := f.ImportedLibraries()
@@ -131,9 +131,9 @@ func findSharedLibraries(program string) ([]string, error) {
 		if found == "" {
 			return nil, fmt.Errorf("%s needs %s, which is not where libraries are", program, name)
 		}
-		paths = append(paths, found)
+		libraryPaths = append(libraryPaths, found)
 	}
-	return paths, nil
+	return libraryPaths, nil
 }
 
 // close writes the end of the archive.

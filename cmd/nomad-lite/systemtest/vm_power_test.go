@@ -104,12 +104,12 @@ func runPowerLossNode() error {
 		return err
 	}
 	fmt.Println("tasks that have started before:", len(notes))
-	const config = "/etc/agent.hcl"
-	if err := os.WriteFile(config, []byte(powerLossConfig), 0o600); err != nil {
+	const configPath = "/etc/agent.hcl"
+	if err := os.WriteFile(configPath, []byte(powerLossConfig), 0o600); err != nil {
 		return err
 	}
 	began := time.Now()
-	agent, err := startPowerLossCommand("agent", "-config", config, "-data-dir", powerLossDataDir, "-log-level", "warn")
+	agent, err := startPowerLossCommand("agent", "-config", configPath, "-data-dir", powerLossDataDir, "-log-level", "warn")
 	if err != nil {
 		return err
 	}

@@ -153,7 +153,7 @@ const (
 // readVMReports reads the console until the machine stops, and calls seen for each line.
 func readVMReports(console io.Reader, seen func(line string)) (reports map[string]vmReport, rest string) {
 	reports = map[string]vmReport{}
-	var output, otherOutput strings.Builder
+	var reportOutput, otherOutput strings.Builder
 	name := ""
 	lines := bufio.NewReader(console)
 	for {
@@ -162,18 +162,18 @@ func readVMReports(console io.Reader, seen func(line string)) (reports map[strin
 		seen(line)
 		if begun, ok := strings.CutPrefix(line, vmReportBegin); ok {
 			name = strings.TrimSpace(begun)
-			output.Reset()
+			reportOutput.Reset()
 		} else if verdict, ok := strings.CutPrefix(line, vmReportEnd); ok {
-			reports[name] = vmReport{output.String(), strings.TrimSpace(verdict)}
+			reports[name] = vmReport{reportOutput.String(), strings.TrimSpace(verdict)}
 			name = ""
 		} else if name != "" {
-			output.WriteString(line)
+			reportOutput.WriteString(line)
 		} else {
 			otherOutput.WriteString(line)
 		}
 		if err != nil {
 			if name != "" {
-				reports[name] = vmReport{output.String(), "the machine ended"}
+				reports[name] = vmReport{reportOutput.String(), "the machine ended"}
 			}
 			return reports, otherOutput.String()
 		}

@@ -36,7 +36,7 @@ func PrintPlacementFailures(p *output.Page, indent string, groups map[string]*ap
 		if metric == nil {
 			metric = new(api.AllocationMetric)
 		}
-		p.Line(indent+"Task Group %q (failed to place %s):", name, output.CountNoun(metric.CoalescedFailures+1, "allocation"))
+		p.Line(indent+"Task Group %q (failed to place %s):", name, output.FormatCount(metric.CoalescedFailures+1, "allocation"))
 		for _, line := range PlacementFailureReasons(metric) {
 			p.Line(indent+"  * %s", line)
 		}
@@ -48,29 +48,29 @@ func PrintPlacementFailures(p *output.Page, indent string, groups map[string]*ap
 
 // PlacementFailureReasons returns the reasons why a group could not be placed.
 func PlacementFailureReasons(metric *api.AllocationMetric) []string {
-	var lines []string
+	var reasons []string
 	counted := func(format string, counts map[string]int) {
 		for _, name := range slices.Sorted(maps.Keys(counts)) {
-			lines = append(lines, fmt.Sprintf(format, name, counts[name]))
+			reasons = append(reasons, fmt.Sprintf(format, name, counts[name]))
 		}
 	}
 	if metric.NodesEvaluated == 0 {
-		lines = append(lines, "No nodes were eligible for evaluation")
+		reasons = append(reasons, "No nodes were eligible for evaluation")
 	}
 	for _, name := range slices.Sorted(maps.Keys(metric.NodesAvailable)) {
 		if metric.NodesAvailable[name] == 0 {
-			lines = append(lines, fmt.Sprintf("No nodes are available in datacenter %q", name))
+			reasons = append(reasons, fmt.Sprintf("No nodes are available in datacenter %q", name))
 		}
 	}
 	counted("Class %q: %d nodes excluded by filter", metric.ClassFiltered)
 	counted("Constraint %q: %d nodes excluded by filter", metric.ConstraintFiltered)
 	if metric.NodesExhausted > 0 {
-		lines = append(lines, fmt.Sprintf("Resources exhausted on %d nodes", metric.NodesExhausted))
+		reasons = append(reasons, fmt.Sprintf("Resources exhausted on %d nodes", metric.NodesExhausted))
 	}
 	counted("Class %q exhausted on %d nodes", metric.ClassExhausted)
 	counted("Dimension %q exhausted on %d nodes", metric.DimensionExhausted)
 	for _, quota := range metric.QuotaExhausted {
-		lines = append(lines, fmt.Sprintf("Quota limit hit %q", quota))
+		reasons = append(reasons, fmt.Sprintf("Quota limit hit %q", quota))
 	}
-	return lines
+	return reasons
 }

@@ -23,10 +23,10 @@ type Task struct {
 	Reason Reason
 }
 
-// Find returns the tasks of a job that do not run although the job wants them to, the newest
-// allocation first. The parameter now has the same meaning as for [OfTask]. If the job is nil, Find does
+// FindTasksNotRunning returns the tasks of a job that do not run although the job wants them to, the newest
+// allocation first. The parameter now has the same meaning as for [FromTaskState]. If the job is nil, Find does
 // not know which tasks wait for other tasks.
-func Find(job *api.Job, allocs []*api.AllocationListStub, now time.Time) []Task {
+func FindTasksNotRunning(job *api.Job, allocs []*api.AllocationListStub, now time.Time) []Task {
 	allocs = slices.Clone(allocs)
 	slices.SortStableFunc(allocs, func(a, b *api.AllocationListStub) int {
 		return cmp.Or(cmp.Compare(b.CreateIndex, a.CreateIndex), cmp.Compare(a.Name, b.Name))
@@ -37,8 +37,8 @@ func Find(job *api.Job, allocs []*api.AllocationListStub, now time.Time) []Task 
 			continue
 		}
 		for _, name := range slices.Sorted(maps.Keys(a.TaskStates)) {
-			reason := OfTask(a.TaskStates[name], now)
-			if reason.IsSetup() {
+			reason := FromTaskState(a.TaskStates[name], now)
+			if reason.IsBeingSetUp() {
 				var mustRun bool
 				if reason, mustRun = lifecycleReason(job, a, name); !mustRun {
 					continue
@@ -66,41 +66,41 @@ func lifecycleReason(job *api.Job, a *api.AllocationListStub, name string) (reas
 		return reason, true
 	}
 	var earlierStage string
-	switch stageOf(group.Tasks[at]) {
+	switch lifecycleStage(group.Tasks[at]) {
 	case api.TaskLifecycleHookPoststop:
 		return Reason{}, false
 	case api.TaskLifecycleHookPrestart:
 		return reason, true
-	case mainStage:
+	case mainLifecycleStage:
 		earlierStage = api.TaskLifecycleHookPrestart
 	case api.TaskLifecycleHookPoststart:
-		earlierStage = mainStage
+		earlierStage = mainLifecycleStage
 	}
-	var awaited []string
+	var awaitedTasks []string
 	for _, t := range group.Tasks {
 		state := a.TaskStates[t.Name]
-		if state == nil || stageOf(t) != earlierStage {
+		if state == nil || lifecycleStage(t) != earlierStage {
 			continue
 		}
-		mustEnd := earlierStage != mainStage && !t.Lifecycle.Sidecar
+		mustEnd := earlierStage != mainLifecycleStage && !t.Lifecycle.Sidecar
 		if mustEnd && state.State != model.TaskDead {
-			awaited = append(awaited, fmt.Sprintf("task %q to end", t.Name))
+			awaitedTasks = append(awaitedTasks, fmt.Sprintf("task %q to end", t.Name))
 		} else if !mustEnd && state.State == model.TaskPending {
-			awaited = append(awaited, fmt.Sprintf("task %q to start", t.Name))
+			awaitedTasks = append(awaitedTasks, fmt.Sprintf("task %q to start", t.Name))
 		}
 	}
-	if len(awaited) > 0 {
-		reason.Cause = "waits for " + strings.Join(awaited, ", ")
+	if len(awaitedTasks) > 0 {
+		reason.Cause = "waits for " + strings.Join(awaitedTasks, ", ")
 	}
 	return reason, true
 }
 
-const mainStage = ""
+const mainLifecycleStage = ""
 
-// stageOf returns the hook of a task's lifecycle block, or mainStage.
-func stageOf(t *api.Task) string {
+// lifecycleStage returns the hook of a task's lifecycle block, or mainLifecycleStage.
+func lifecycleStage(t *api.Task) string {
 	if t.Lifecycle == nil {
-		return mainStage
+		return mainLifecycleStage
 	}
 	return t.Lifecycle.Hook
 }
@@ -114,42 +114,42 @@ func ReadLastLines(ctx context.Context, c *api.Client, tasks []Task) {
 		}
 		request := streaming.LogRequest{
 			Alloc: &api.Allocation{ID: t.Alloc.ID, NodeID: t.Alloc.NodeID, Namespace: t.Alloc.Namespace},
-			Task:  t.Name, Stream: api.FSLogNameStderr, Lines: 1, Bytes: -1,
+			Task:  t.Name, Stream: api.FSLogNameStderr, TailLines: 1, TailBytes: -1,
 		}
-		var text []byte
-		err := request.Read(ctx, c, func(data []byte) error {
-			text = append(text, data...)
+		var lastOutput []byte
+		err := request.StreamLog(ctx, c, func(data []byte) error {
+			lastOutput = append(lastOutput, data...)
 			return nil
 		})
 		if err == nil {
-			tasks[i].Reason.LastLine = oneLine(string(text))
+			tasks[i].Reason.LastLine = joinLines(string(lastOutput))
 		}
 	}
 }
 
-// maxPrinted is the number of tasks that Print shows.
-const maxPrinted = 20
+// maxPrintedTasks is the number of tasks that Print shows.
+const maxPrintedTasks = 20
 
-// Print adds a section with a line for each task, if there is any.
-func Print(p *output.Page, tasks []Task, verbose bool) {
+// PrintReasons adds a section with a line for each task, if there is any.
+func PrintReasons(p *output.Page, tasks []Task, verbose bool) {
 	if len(tasks) == 0 {
 		return
 	}
 	p.Section("Tasks Not Running")
 	t := output.NewTable("Alloc ID", "Task", "Reason")
-	for _, task := range tasks[:min(len(tasks), maxPrinted)] {
+	for _, task := range tasks[:min(len(tasks), maxPrintedTasks)] {
 		t.Row(output.ShortID(task.Alloc.ID, verbose), task.Name, task.Reason)
 	}
 	p.Table(t)
-	if more := len(tasks) - maxPrinted; more > 0 {
+	if more := len(tasks) - maxPrintedTasks; more > 0 {
 		p.Line("and %d more", more)
 	}
 }
 
-// PrintForJob adds a section with the tasks of a job that do not run, if there is any. The job can
-// be nil. The parameter now has the same meaning as for [OfTask].
-func PrintForJob(ctx context.Context, p *output.Page, c *api.Client, job *api.Job, allocs []*api.AllocationListStub, now time.Time, verbose bool) {
-	tasks := Find(job, allocs, now)
-	ReadLastLines(ctx, c, tasks[:min(len(tasks), maxPrinted)])
-	Print(p, tasks, verbose)
+// PrintReasonsForJob adds a section with the tasks of a job that do not run, if there is any. The job can
+// be nil. The parameter now has the same meaning as for [FromTaskState].
+func PrintReasonsForJob(ctx context.Context, p *output.Page, c *api.Client, job *api.Job, allocs []*api.AllocationListStub, now time.Time, verbose bool) {
+	tasks := FindTasksNotRunning(job, allocs, now)
+	ReadLastLines(ctx, c, tasks[:min(len(tasks), maxPrintedTasks)])
+	PrintReasons(p, tasks, verbose)
 }

@@ -19,7 +19,7 @@ import (
 type Reason struct {
 	Cause     string // "exit code 3"
 	LastLine  string // last line of the task's standard error; empty if it was not read
-	Next      string // "restarts in 12s", "not restarted: …"; can be empty
+	NextStep  string // "restarts in 12s", "not restarted: …"; can be empty
 	Remedy    string // advice to the user; can be empty
 	hasOutput bool   // the task's process has ended with an error, which its output can explain
 }
@@ -30,8 +30,8 @@ func (r Reason) String() string {
 	if r.LastLine != "" {
 		text += fmt.Sprintf(" (stderr: %s)", r.LastLine)
 	}
-	if r.Next != "" {
-		text += ", " + r.Next
+	if r.NextStep != "" {
+		text += ", " + r.NextStep
 	}
 	if r.Remedy != "" {
 		text += ". " + r.Remedy
@@ -39,12 +39,12 @@ func (r Reason) String() string {
 	return text
 }
 
-// IsSetup reports whether the task has no other reason than that its start is not complete.
-func (r Reason) IsSetup() bool { return r.Cause == setupCause }
+// IsBeingSetUp reports whether the task has no other reason than that its start is not complete.
+func (r Reason) IsBeingSetUp() bool { return r.Cause == setupCause }
 
-// OfTask returns why a task does not run. It formats the time of a restart as a delay from now, or as
+// FromTaskState returns why a task does not run. It formats the time of a restart as a delay from now, or as
 // a time of day if now is zero.
-func OfTask(state *api.TaskState, now time.Time) Reason {
+func FromTaskState(state *api.TaskState, now time.Time) Reason {
 	if state == nil || state.State == model.TaskRunning || state.State == model.TaskDead && !state.Failed {
 		return Reason{}
 	}
@@ -55,14 +55,14 @@ func OfTask(state *api.TaskState, now time.Time) Reason {
 		}
 		switch e.Type {
 		case api.TaskRestarting:
-			r.Next = cmp.Or(r.Next, restartText(e, now))
+			r.NextStep = cmp.Or(r.NextStep, describeRestart(e, now))
 			continue
 		case api.TaskNotRestarting:
-			r.Next = cmp.Or(r.Next, notRestartedText(e))
+			r.NextStep = cmp.Or(r.NextStep, describeNoRestart(e))
 			continue
 		}
-		if r.Cause, r.hasOutput = causeText(e, state.State); r.Cause != "" {
-			r.Remedy = remedy(r.Cause)
+		if r.Cause, r.hasOutput = describeCause(e, state.State); r.Cause != "" {
+			r.Remedy = findRemedy(r.Cause)
 			return r
 		}
 	}
@@ -73,7 +73,7 @@ func OfTask(state *api.TaskState, now time.Time) Reason {
 	return r
 }
 
-func restartText(e *api.TaskEvent, now time.Time) string {
+func describeRestart(e *api.TaskEvent, now time.Time) string {
 	at := time.Unix(0, e.Time).Add(time.Duration(e.StartDelay))
 	switch left := at.Sub(now).Round(time.Second); {
 	case now.IsZero():
@@ -87,37 +87,37 @@ func restartText(e *api.TaskEvent, now time.Time) string {
 // unrecoverableReason is Nomad's reason for no restart after an error that a restart does not correct.
 const unrecoverableReason = "Error was unrecoverable"
 
-func notRestartedText(e *api.TaskEvent) string {
+func describeNoRestart(e *api.TaskEvent) string {
 	if e.RestartReason == "" || e.RestartReason == unrecoverableReason {
 		return "not restarted"
 	}
 	return "not restarted: " + e.RestartReason
 }
 
-// causeText returns why a task does not run according to one event, or "" if the event contains no
+// describeCause returns why a task does not run according to one event, or "" if the event contains no
 // cause, and whether the task's output can explain more.
-func causeText(e *api.TaskEvent, state string) (cause string, hasOutput bool) {
-	message := oneLine(cmp.Or(e.DisplayMessage, e.Message, e.Type))
+func describeCause(e *api.TaskEvent, state string) (cause string, hasOutput bool) {
+	message := joinLines(cmp.Or(e.DisplayMessage, e.Message, e.Type))
 	switch e.Type {
 	case api.TaskTerminated:
-		return exitText(e), e.ExitCode != 0 || e.Signal != 0
+		return describeExit(e), e.ExitCode != 0 || e.Signal != 0
 	case api.TaskDriverFailure:
-		return "cannot start: " + searchedDirs.ReplaceAllString(withoutStatusCode(message), "neither in the task's PATH nor in its directory"), false
+		return "cannot start: " + searchedDirsPattern.ReplaceAllString(stripGRPCStatus(message), "neither in the task's PATH nor in its directory"), false
 	case api.TaskSetupFailure, api.TaskFailedValidation:
-		return "cannot be set up: " + withoutStatusCode(message), false
+		return "cannot be set up: " + stripGRPCStatus(message), false
 	case api.TaskArtifactDownloadFailed:
-		return withoutStatusCode(message), false
+		return stripGRPCStatus(message), false
 	case model.TaskHookFailed:
-		return "hook " + withoutStatusCode(message), false
+		return "hook " + stripGRPCStatus(message), false
 	case model.TaskRestoreFailed:
-		return withoutStatusCode(message), false
+		return stripGRPCStatus(message), false
 	case api.TaskSiblingFailed:
 		return fmt.Sprintf("task %q of its group failed", e.FailedSibling), false
-	case templateEvent:
-		return missingDataText(message), false
+	case templateEventType:
+		return describeMissingTemplateData(message), false
 	case api.TaskKilling:
 		if e.FailsTask {
-			return withoutStatusCode(message), false
+			return stripGRPCStatus(message), false
 		}
 	case api.TaskDownloadingArtifacts:
 		return "downloads artifacts", false
@@ -131,7 +131,7 @@ func causeText(e *api.TaskEvent, state string) (cause string, hasOutput bool) {
 	return "", false
 }
 
-func exitText(e *api.TaskEvent) string {
+func describeExit(e *api.TaskEvent) string {
 	switch {
 	case e.Details["oom_killed"] == "true":
 		return outOfMemoryText
@@ -140,7 +140,7 @@ func exitText(e *api.TaskEvent) string {
 	case e.ExitCode == 0:
 		return "ended with exit code 0, but a service must keep running"
 	case e.Message != "":
-		return fmt.Sprintf("exit code %d: %s", e.ExitCode, oneLine(e.Message))
+		return fmt.Sprintf("exit code %d: %s", e.ExitCode, joinLines(e.Message))
 	}
 	return fmt.Sprintf("exit code %d", e.ExitCode)
 }
@@ -150,37 +150,37 @@ const setupCause = "is being set up"
 
 const outOfMemoryText = "out of memory: killed when it exceeded its limit"
 
-// templateEvent is the type of the events of the template hook, for which package api has no
+// templateEventType is the type of the events of the template hook, for which package api has no
 // constant.
-const templateEvent = "Template"
+const templateEventType = "Template"
 
-var missingData = regexp.MustCompile(`nomad\.(var\.block|service|var\.list)\(([^@),]+)[^)]*\)`)
+var missingTemplateDataPattern = regexp.MustCompile(`nomad\.(var\.block|service|var\.list)\(([^@),]+)[^)]*\)`)
 
-// missingDataText returns which data a template waits for.
-func missingDataText(message string) string {
+// describeMissingTemplateData returns which data a template waits for.
+func describeMissingTemplateData(message string) string {
 	list, isMissing := strings.CutPrefix(message, "Missing: ")
 	if !isMissing {
 		return message
 	}
 	kinds := map[string]string{"var.block": "variable", "service": "service", "var.list": "variables below"}
-	return "template waits for " + missingData.ReplaceAllStringFunc(list, func(text string) string {
-		part := missingData.FindStringSubmatch(text)
+	return "template waits for " + missingTemplateDataPattern.ReplaceAllStringFunc(list, func(text string) string {
+		part := missingTemplateDataPattern.FindStringSubmatch(text)
 		return kinds[part[1]] + " " + part[2]
 	})
 }
 
-var statusCode = regexp.MustCompile(`rpc error: code = \w+ desc = `)
+var grpcStatusPattern = regexp.MustCompile(`rpc error: code = \w+ desc = `)
 
-// withoutStatusCode removes the status that gRPC adds to the error of a plugin.
-func withoutStatusCode(message string) string { return statusCode.ReplaceAllString(message, "") }
+// stripGRPCStatus removes the status that gRPC adds to the error of a plugin.
+func stripGRPCStatus(message string) string { return grpcStatusPattern.ReplaceAllString(message, "") }
 
-// searchedDirs matches the directories in which raw_exec has searched a command.
-var searchedDirs = regexp.MustCompile(`neither in the task's PATH \([^)]*\) nor in \S+`)
+// searchedDirsPattern matches the directories in which raw_exec has searched a command.
+var searchedDirsPattern = regexp.MustCompile(`neither in the task's PATH \([^)]*\) nor in \S+`)
 
-func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
+func joinLines(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// remedies lists the advice for causes. The first regular expression that matches a cause applies.
-var remedies = []struct {
+// remediesByCause lists the advice for causes. The first regular expression that matches a cause applies.
+var remediesByCause = []struct {
 	cause  *regexp.Regexp
 	remedy string
 }{
@@ -200,8 +200,8 @@ var remedies = []struct {
 	{regexp.MustCompile(`waiting for plugin`), "nomad-lite plugin list shows its state"},
 }
 
-func remedy(cause string) string {
-	for _, r := range remedies {
+func findRemedy(cause string) string {
+	for _, r := range remediesByCause {
 		if at := r.cause.FindStringSubmatchIndex(cause); at != nil {
 			return string(r.cause.ExpandString(nil, r.remedy, cause, at))
 		}

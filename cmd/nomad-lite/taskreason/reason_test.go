@@ -12,9 +12,9 @@ import (
 
 var testTime = time.Date(2026, 5, 4, 12, 0, 0, 0, time.Local)
 
-// stateOf returns the state of a task with these events, one second apart; the last one was two
+// newTaskState returns the state of a task with these events, one second apart; the last one was two
 // seconds before testTime.
-func stateOf(state string, failed bool, events ...*api.TaskEvent) *api.TaskState {
+func newTaskState(state string, failed bool, events ...*api.TaskEvent) *api.TaskState {
 	var s api.TaskState
 	for i, e := range events {
 		copied := *e
@@ -35,49 +35,49 @@ func TestReasonOfTask(t *testing.T) {
 		want  string
 	}{
 		"no state":   {nil, ""},
-		"running":    {stateOf("running", false, started), ""},
-		"successful": {stateOf("dead", false, started, model.EventTerminated(0, 0, false, "")), ""},
-		"no event":   {stateOf("pending", false, received), "is being set up"},
+		"running":    {newTaskState("running", false, started), ""},
+		"successful": {newTaskState("dead", false, started, model.EventTerminated(0, 0, false, "")), ""},
+		"no event":   {newTaskState("pending", false, received), "is being set up"},
 		"a restart to come": {
-			stateOf("pending", false, started, exit3(), model.EventRestarting("", 14*time.Second)),
+			newTaskState("pending", false, started, exit3(), model.EventRestarting("", 14*time.Second)),
 			"exit code 3, restarts in 12s",
 		},
-		"a restart that is due":        {stateOf("pending", false, exit3(), model.EventRestarting("", time.Second)), "exit code 3, restarts now"},
-		"a service that ends":          {stateOf("pending", false, model.EventTerminated(0, 0, false, ""), model.EventRestarting("", 14*time.Second)), `ended with exit code 0, but a service must keep running, restarts in 12s. Use type = "batch" for a job that ends`},
-		"no further restart":           {stateOf("dead", true, exit3(), model.EventNotRestarting("Exceeded allowed attempts 2")), "exit code 3, not restarted: Exceeded allowed attempts 2"},
-		"an unrecoverable error":       {stateOf("dead", true, model.EventDriverFailure(rpc+"no room"), model.EventNotRestarting("Error was unrecoverable")), "cannot start: no room, not restarted"},
-		"unhealthy":                    {stateOf("dead", true, exit3(), model.EventNotRestarting("x"), model.EventAllocUnhealthy("Unhealthy because of failed task")), "exit code 3, not restarted: x"},
-		"a signal":                     {stateOf("dead", true, model.EventTerminated(0, 11, false, "")), "killed by signal 11 (SIGSEGV)"},
-		"an exit message":              {stateOf("dead", true, model.EventTerminated(1, 0, false, "two\nlines")), "exit code 1: two lines"},
-		"out of memory":                {stateOf("dead", true, model.EventTerminated(137, 9, true, "OOM Killed")), `out of memory: killed when it exceeded its limit. Raise "memory" in "resources"`},
-		"a command that is not there":  {stateOf("dead", true, model.EventDriverFailure(rpc+"command /bin/no: stat /bin/no: no such file or directory")), `cannot start: command /bin/no: stat /bin/no: no such file or directory. Install /bin/no, or correct "command"`},
-		"a bare command":               {stateOf("dead", true, model.EventDriverFailure(`command "no": neither in the task's PATH (/bin:/usr/bin) nor in /data/alloc/x/t`)), `cannot start: command "no": neither in the task's PATH nor in its directory. Install the command, or write its whole path in "command"`},
-		"a file without x":             {stateOf("dead", true, model.EventDriverFailure("command /etc/passwd: permission denied")), "cannot start: command /etc/passwd: permission denied. Make it executable: chmod +x /etc/passwd"},
-		"a user that is not there":     {stateOf("dead", true, model.EventHookFailed("task_dir", "user: unknown user bob")), `hook task_dir: user: unknown user bob. Create account bob, or change "user" of the task`},
-		"a template without variables": {stateOf("pending", false, model.EventHookMessage("Template", "Missing: nomad.var.block(nomad/jobs/a@default.global), nomad.service(db)", nil)), "template waits for variable nomad/jobs/a, service db. Write it: nomad-lite var put nomad/jobs/a KEY=VALUE"},
-		"a template without a service": {stateOf("pending", false, model.EventHookMessage("Template", "Missing: nomad.service(db)", nil)), "template waits for service db. Run a job that registers service db, healthy"},
+		"a restart that is due":        {newTaskState("pending", false, exit3(), model.EventRestarting("", time.Second)), "exit code 3, restarts now"},
+		"a service that ends":          {newTaskState("pending", false, model.EventTerminated(0, 0, false, ""), model.EventRestarting("", 14*time.Second)), `ended with exit code 0, but a service must keep running, restarts in 12s. Use type = "batch" for a job that ends`},
+		"no further restart":           {newTaskState("dead", true, exit3(), model.EventNotRestarting("Exceeded allowed attempts 2")), "exit code 3, not restarted: Exceeded allowed attempts 2"},
+		"an unrecoverable error":       {newTaskState("dead", true, model.EventDriverFailure(rpc+"no room"), model.EventNotRestarting("Error was unrecoverable")), "cannot start: no room, not restarted"},
+		"unhealthy":                    {newTaskState("dead", true, exit3(), model.EventNotRestarting("x"), model.EventAllocUnhealthy("Unhealthy because of failed task")), "exit code 3, not restarted: x"},
+		"a signal":                     {newTaskState("dead", true, model.EventTerminated(0, 11, false, "")), "killed by signal 11 (SIGSEGV)"},
+		"an exit message":              {newTaskState("dead", true, model.EventTerminated(1, 0, false, "two\nlines")), "exit code 1: two lines"},
+		"out of memory":                {newTaskState("dead", true, model.EventTerminated(137, 9, true, "OOM Killed")), `out of memory: killed when it exceeded its limit. Raise "memory" in "resources"`},
+		"a command that is not there":  {newTaskState("dead", true, model.EventDriverFailure(rpc+"command /bin/no: stat /bin/no: no such file or directory")), `cannot start: command /bin/no: stat /bin/no: no such file or directory. Install /bin/no, or correct "command"`},
+		"a bare command":               {newTaskState("dead", true, model.EventDriverFailure(`command "no": neither in the task's PATH (/bin:/usr/bin) nor in /data/alloc/x/t`)), `cannot start: command "no": neither in the task's PATH nor in its directory. Install the command, or write its whole path in "command"`},
+		"a file without x":             {newTaskState("dead", true, model.EventDriverFailure("command /etc/passwd: permission denied")), "cannot start: command /etc/passwd: permission denied. Make it executable: chmod +x /etc/passwd"},
+		"a user that is not there":     {newTaskState("dead", true, model.EventHookFailed("task_dir", "user: unknown user bob")), `hook task_dir: user: unknown user bob. Create account bob, or change "user" of the task`},
+		"a template without variables": {newTaskState("pending", false, model.EventHookMessage("Template", "Missing: nomad.var.block(nomad/jobs/a@default.global), nomad.service(db)", nil)), "template waits for variable nomad/jobs/a, service db. Write it: nomad-lite var put nomad/jobs/a KEY=VALUE"},
+		"a template without a service": {newTaskState("pending", false, model.EventHookMessage("Template", "Missing: nomad.service(db)", nil)), "template waits for service db. Run a job that registers service db, healthy"},
 		"a refused download": {
-			stateOf("pending", false, &api.TaskEvent{Type: api.TaskArtifactDownloadFailed, DisplayMessage: `failed to download artifact "http://x/y": dial tcp: connection refused`}, model.EventRestarting("", 14*time.Second)),
+			newTaskState("pending", false, &api.TaskEvent{Type: api.TaskArtifactDownloadFailed, DisplayMessage: `failed to download artifact "http://x/y": dial tcp: connection refused`}, model.EventRestarting("", 14*time.Second)),
 			`failed to download artifact "http://x/y": dial tcp: connection refused, restarts in 12s. Check the address of its source, and the network`,
 		},
-		"a download":              {stateOf("pending", false, received, &api.TaskEvent{Type: api.TaskDownloadingArtifacts, DisplayMessage: "Client is downloading artifacts"}), "downloads artifacts"},
-		"a plugin that starts":    {stateOf("pending", false, model.EventWaitingForPlugin("plugin podman")), "waiting for plugin podman to start. nomad-lite plugin list shows its state"},
-		"a failed setup":          {stateOf("dead", true, model.EventSetupFailure("no space left")), "cannot be set up: no space left"},
-		"a failed validation":     {stateOf("dead", true, model.EventFailedValidation("2 errors:\n* one\n* two")), "cannot be set up: 2 errors: * one * two"},
-		"a failed sibling":        {stateOf("dead", true, model.EventSiblingFailed("db"), model.EventKilled("")), `task "db" of its group failed`},
-		"a kill that fails it":    {stateOf("dead", true, model.EventKillingReason("template failed", true), model.EventKilled("")), "template failed"},
-		"a message of the driver": {stateOf("pending", false, model.EventDriverMessage("downloading image", nil, time.Time{})), "downloading image"},
-		"an earlier message":      {stateOf("dead", true, model.EventDriverMessage("downloading image", nil, time.Time{}), exit3()), "exit code 3"},
-		"failed without event":    {stateOf("dead", true, received), "failed"},
+		"a download":              {newTaskState("pending", false, received, &api.TaskEvent{Type: api.TaskDownloadingArtifacts, DisplayMessage: "Client is downloading artifacts"}), "downloads artifacts"},
+		"a plugin that starts":    {newTaskState("pending", false, model.EventWaitingForPlugin("plugin podman")), "waiting for plugin podman to start. nomad-lite plugin list shows its state"},
+		"a failed setup":          {newTaskState("dead", true, model.EventSetupFailure("no space left")), "cannot be set up: no space left"},
+		"a failed validation":     {newTaskState("dead", true, model.EventFailedValidation("2 errors:\n* one\n* two")), "cannot be set up: 2 errors: * one * two"},
+		"a failed sibling":        {newTaskState("dead", true, model.EventSiblingFailed("db"), model.EventKilled("")), `task "db" of its group failed`},
+		"a kill that fails it":    {newTaskState("dead", true, model.EventKillingReason("template failed", true), model.EventKilled("")), "template failed"},
+		"a message of the driver": {newTaskState("pending", false, model.EventDriverMessage("downloading image", nil, time.Time{})), "downloading image"},
+		"an earlier message":      {newTaskState("dead", true, model.EventDriverMessage("downloading image", nil, time.Time{}), exit3()), "exit code 3"},
+		"failed without event":    {newTaskState("dead", true, received), "failed"},
 	} {
-		if got := OfTask(test.state, testTime).String(); got != test.want {
+		if got := FromTaskState(test.state, testTime).String(); got != test.want {
 			t.Errorf("%s: got  %s\nwant %s", name, got, test.want)
 		}
 	}
-	if got := OfTask(stateOf("pending", false, exit3(), model.EventRestarting("", 14*time.Second)), time.Time{}).String(); got != "exit code 3, restarts at 12:00:12" {
+	if got := FromTaskState(newTaskState("pending", false, exit3(), model.EventRestarting("", 14*time.Second)), time.Time{}).String(); got != "exit code 3, restarts at 12:00:12" {
 		t.Error("without the present time: ", got)
 	}
-	if got := (Reason{Cause: "exit code 3", LastLine: "oops", Next: "restarts now"}).String(); got != "exit code 3 (stderr: oops), restarts now" {
+	if got := (Reason{Cause: "exit code 3", LastLine: "oops", NextStep: "restarts now"}).String(); got != "exit code 3 (stderr: oops), restarts now" {
 		t.Error("with the last line: ", got)
 	}
 }
@@ -94,20 +94,20 @@ func TestFindOmitsTasksThatNeedNotRun(t *testing.T) {
 	job := &api.Job{TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{
 		task("migrate", "prestart", false), task("proxy", "prestart", true), task("web", "", false), task("warm", "poststart", false), task("clean", "poststop", false),
 	}}}}
-	failed := map[string]*api.TaskState{"web": stateOf("dead", true, model.EventTerminated(3, 0, false, ""))}
-	setup := stateOf("pending", false, model.EventReceived(), model.EventTaskSetup())
+	failed := map[string]*api.TaskState{"web": newTaskState("dead", true, model.EventTerminated(3, 0, false, ""))}
+	setup := newTaskState("pending", false, model.EventReceived(), model.EventTaskSetup())
 	allocs := []*api.AllocationListStub{
 		{ID: "replaced", TaskGroup: "g", DesiredStatus: "run", NextAllocation: "new", CreateIndex: 1, TaskStates: failed},
 		{ID: "stopped", TaskGroup: "g", DesiredStatus: "stop", CreateIndex: 2, TaskStates: failed},
 		{ID: "failed", TaskGroup: "g", DesiredStatus: "run", CreateIndex: 3, TaskStates: failed},
 		{ID: "starting", TaskGroup: "g", DesiredStatus: "run", CreateIndex: 4, TaskStates: map[string]*api.TaskState{
-			"migrate": stateOf("running", false, model.EventStarted()), "proxy": setup, "web": setup, "warm": setup, "clean": setup,
+			"migrate": newTaskState("running", false, model.EventStarted()), "proxy": setup, "web": setup, "warm": setup, "clean": setup,
 		}},
 	}
 	check := func(what string, job *api.Job, want ...string) {
 		t.Helper()
 		var got []string
-		for _, task := range Find(job, allocs, testTime) {
+		for _, task := range FindTasksNotRunning(job, allocs, testTime) {
 			got = append(got, task.Alloc.ID+" "+task.Name+": "+task.Reason.String())
 		}
 		if !slices.Equal(got, want) {

@@ -250,7 +250,7 @@ func (v *View) showTaskState(t *Task, state *api.TaskState, come time.Time) {
 	if t.lastShownEvent != nil {
 		detail = formatEvent(t.lastShownEvent)
 	}
-	if reason := taskreason.OfTask(state, time.Time{}); reason.Cause != "" && !reason.IsSetup() {
+	if reason := taskreason.FromTaskState(state, time.Time{}); reason.Cause != "" && !reason.IsBeingSetUp() {
 		detail = reason.String()
 	}
 	v.setStatus(t, state.State, detail)
@@ -303,13 +303,13 @@ func (v *View) printEvent(t *Task, text string, bad bool) {
 	if bad {
 		colour = terminal.ColourRed
 	}
-	var lines []byte
+	var eventLines []byte
 	for line := range strings.Lines(text) {
 		if line = strings.TrimRight(line, " \n"); line != "" {
-			lines = append(append(lines, v.err.colourize(colour, line)...), '\n')
+			eventLines = append(append(eventLines, v.err.colourize(colour, line)...), '\n')
 		}
 	}
-	v.write(&v.err, v.prefixLines(&v.err, t, "*", lines))
+	v.write(&v.err, v.prefixLines(&v.err, t, "*", eventLines))
 }
 
 // setStatus sets the state and the detail in the live line of a task.
@@ -396,7 +396,7 @@ func (v *View) taskStatusLines(columns, rows int) []string {
 	if rows < 3 || len(v.tasks) == 0 {
 		return nil
 	}
-	var lines []string
+	var statusLines []string
 	if len(v.tasks) > rows/2 {
 		states := map[string]int{}
 		for _, t := range v.tasks {
@@ -406,13 +406,13 @@ func (v *View) taskStatusLines(columns, rows int) []string {
 		for _, state := range []string{model.TaskPending, model.TaskRunning, model.TaskDead} {
 			text += fmt.Sprintf("  %d %s", states[state], state)
 		}
-		return append(lines, v.err.colourize(terminal.ColourDim, terminal.TruncateToWidth(text, columns-1)))
+		return append(statusLines, v.err.colourize(terminal.ColourDim, terminal.TruncateToWidth(text, columns-1)))
 	}
 	for _, t := range v.tasks {
 		text := fmt.Sprintf(" %-*s  %-9s  %-7s  %s", v.LabelWidth, t.Label, t.lifecycleStage, t.state, terminal.FirstLine(t.statusDetail))
-		lines = append(lines, v.err.colourize(t.Colour, terminal.TruncateToWidth(string(terminal.SanitizeText([]byte(text), false)), columns-1)))
+		statusLines = append(statusLines, v.err.colourize(t.Colour, terminal.TruncateToWidth(string(terminal.SanitizeText([]byte(text), false)), columns-1)))
 	}
-	return lines
+	return statusLines
 }
 
 // HasStarted reports whether the task has started at least once.

@@ -44,7 +44,7 @@ func TestNewEvents(t *testing.T) {
 }
 
 // The live line of a task that does not run states the reason, not the last event.
-func TestLiveLineStatesReason(t *testing.T) {
+func TestTaskStatusLineShowsReason(t *testing.T) {
 	tty := terminaltest.New(t, 80, 10)
 	v := newTestView(t, tty, "server")
 	defer v.Close()

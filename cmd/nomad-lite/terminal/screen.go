@@ -57,7 +57,7 @@ func NewScreen(stdout, stderr io.Writer) *Screen {
 func (s *Screen) Show(text []byte, live func(columns, rows int) []string) error {
 	columns, rows := s.Size()
 	var b bytes.Buffer
-	if up := s.liveHeight(columns); up > 0 {
+	if up := s.drawnRowCount(columns); up > 0 {
 		fmt.Fprintf(&b, "\x1b[%dA\r\x1b[J", up)
 	}
 	b.Write(text)
@@ -75,9 +75,9 @@ func (s *Screen) Show(text []byte, live func(columns, rows int) []string) error 
 	return err
 }
 
-// liveHeight returns the number of terminal rows that the live lines occupy. If the terminal has
+// drawnRowCount returns the number of terminal rows that the live lines occupy. If the terminal has
 // become narrower, a wide line occupies several rows.
-func (s *Screen) liveHeight(columns int) int {
+func (s *Screen) drawnRowCount(columns int) int {
 	rows := 0
 	for _, width := range s.drawnWidths {
 		rows++

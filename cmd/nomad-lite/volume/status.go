@@ -79,7 +79,7 @@ func showVolumes(ctx context.Context, o statusOptions, s *cli.Streams) error {
 	if err != nil {
 		return err
 	}
-	return o.format.PrintOrDraw(s, v, func(p *output.Page) {
+	return o.format.PrintValueOrPage(s, v, func(p *output.Page) {
 		if o.volumeType != "csi" {
 			printHostVolumes(p, v, o.verbose)
 		}

@@ -68,8 +68,8 @@ func builtinHookSetting[T any](field func(*Config) *map[string]any, read func(co
 // parseWholeNumber returns the value of an item as a whole number that is not negative.
 func (i configItem) parseWholeNumber() (int, error) {
 	f, err := i.parseNumber()
-	if err == nil && (f != float64(int64(f)) || f < 0 || f > maxNumber) {
-		err = fmt.Errorf("must be a whole number from 0 to %.0f", float64(maxNumber))
+	if err == nil && (f != float64(int64(f)) || f < 0 || f > maxSettingNumber) {
+		err = fmt.Errorf("must be a whole number from 0 to %.0f", float64(maxSettingNumber))
 	}
 	return int(f), err
 }

@@ -66,7 +66,7 @@ client {
 	}
 }
 
-func TestSizes(t *testing.T) {
+func TestParseSizes(t *testing.T) {
 	for text, want := range map[string]int64{
 		"0": 0, "12": 12, "5B": 5, "1k": 1e3, "1kB": 1e3, "1KiB": 1 << 10, "3MB": 3e6, "2GiB": 2 << 30, "100GB": 100e9, "1T": 1e12,
 	} {

@@ -124,33 +124,33 @@ func configFilesAt(path string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var files []string
+	var configFiles []string
 	for _, e := range entries {
 		name := e.Name()
 		ext := filepath.Ext(name)
 		if e.IsDir() || ext != ".hcl" && ext != ".json" || strings.HasPrefix(name, ".") || strings.HasPrefix(name, "#") {
 			continue // skips other files, among them backup and temporary files of editors
 		}
-		files = append(files, filepath.Join(path, name))
+		configFiles = append(configFiles, filepath.Join(path, name))
 	}
-	slices.Sort(files)
-	if len(files) == 0 {
+	slices.Sort(configFiles)
+	if len(configFiles) == 0 {
 		return nil, &fs.PathError{Op: "read", Path: path, Err: errors.New("no .hcl or .json file in this directory")}
 	}
-	return files, nil
+	return configFiles, nil
 }
 
 // Parse reads the text of a further file. Its settings replace those of earlier files.
 func (c *Config) Parse(filename string, src []byte) hcl.Diagnostics {
 	r := &configReader{config: c}
-	var items []*configItem
+	var configItems []*configItem
 	if filepath.Ext(filename) == ".json" {
-		items = r.parseJSON(filename, src)
+		configItems = r.parseJSON(filename, src)
 	} else {
-		items = r.parseHCL(filename, src)
+		configItems = r.parseHCL(filename, src)
 	}
 	if !r.diags.HasErrors() {
-		r.applySettings("", items, topLevelSettings)
+		r.applySettings("", configItems, topLevelSettings)
 	}
 	return r.diags
 }
@@ -188,7 +188,7 @@ func (r *configReader) applySettings(within string, items []*configItem, known m
 			r.applySettings(strings.TrimPrefix(within+"."+i.name, "."), i.children, s.blockSettings)
 		default:
 			err := s.set(r.config, *i)
-			var unusedErr *unusedError
+			var unusedErr *unknownOptionsError
 			var weakSettingErr *weakSettingError
 			var positionedErr *positionedError
 			switch {

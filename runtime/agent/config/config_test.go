@@ -29,7 +29,7 @@ func diagnosticLines(diags hcl.Diagnostics) []string {
 	return all
 }
 
-func TestNomadsFile(t *testing.T) {
+func TestNomadConfigFile(t *testing.T) {
 	const configText = `
 datacenter = "east"
 data_dir   = "/srv/nomad"
@@ -162,7 +162,7 @@ func TestHandshakeTimeoutHasALimit(t *testing.T) {
 	}
 }
 
-func TestJSON(t *testing.T) {
+func TestJSONConfig(t *testing.T) {
 	const configText = `{
   "datacenter": "east",
   "client": {
@@ -185,7 +185,7 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-func TestWrongValues(t *testing.T) {
+func TestInvalidSettingValues(t *testing.T) {
 	for _, c := range []struct{ name, file, text, want string }{
 		{"a level that there is not", "c.hcl", `log_level = "loud"`, `c.hcl:1: log_level: must be trace, debug, info, warn or error`},
 		{"a port that is none", "c.hcl", "\nports {\n http = 70000\n}", `c.hcl:3: http: must be a whole number from 0 to 65535`},
@@ -227,7 +227,7 @@ func TestTwoHookBlocksOfAName(t *testing.T) {
 	}
 }
 
-func TestHooks(t *testing.T) {
+func TestHookBlocks(t *testing.T) {
 	places := map[string]string{"c.hcl": "c.hcl:2,1-13", "c.json": "c.json:1,23-23"}
 	for name, text := range map[string]string{
 		"c.hcl": `hook "a" {}
@@ -279,7 +279,7 @@ hook "stamp" {
 	}
 }
 
-func TestLaterFilesWin(t *testing.T) {
+func TestLaterConfigFilesOverrideEarlier(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"a.hcl":      `name = "a" client { meta { one = "1" two = "2" } }`,

@@ -25,7 +25,7 @@ type configDocument struct {
 // parseDocument parses the text of a configuration file. The document is nil if the
 // text is not HCL, or exceeds the limits for size and depth.
 func parseDocument(filename string, src []byte) (*configDocument, hcl.Diagnostics) {
-	if diags := checkLimits(filename, src); diags.HasErrors() {
+	if diags := checkConfigLimits(filename, src); diags.HasErrors() {
 		return nil, diags
 	}
 	d := &configDocument{quotedNames: make(map[string]string)}
@@ -63,20 +63,20 @@ func (d *configDocument) fileRange(r hcl.Range) hcl.Range {
 	return *d.addedNewlines.originalRange(&r)
 }
 
-// plugin parses one plugin block of the document.
-func (d *configDocument) plugin(b *hclsyntax.Block) (catalog.PluginBlock, hcl.Diagnostics) {
-	p := &pluginParser{src: d.src, name: d.settingName}
-	var block catalog.PluginBlock
+// parsePluginBlock parses one plugin block of the document.
+func (d *configDocument) parsePluginBlock(b *hclsyntax.Block) (catalog.PluginBlock, hcl.Diagnostics) {
+	p := &pluginParser{src: d.src, attrName: d.settingName}
+	var pluginBlock catalog.PluginBlock
 	if len(b.Labels) != 1 {
 		p.addDiagnostic(hcl.DiagError, b.DefRange(), "Plugin block without a name", `A plugin block has one label: plugin "NAME" { … }.`)
 	} else {
-		block = p.plugin(b)
-		block.Range = d.fileRange(block.Range)
+		pluginBlock = p.parsePluginBlock(b)
+		pluginBlock.Range = d.fileRange(pluginBlock.Range)
 	}
 	if d.addedNewlines != nil {
 		d.addedNewlines.restorePositions(p.diags)
 	}
-	return block, p.diags
+	return pluginBlock, p.diags
 }
 
 // replaceQuotedNames replaces the quoted names of settings by words of the same length.

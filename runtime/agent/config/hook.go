@@ -16,11 +16,11 @@ import (
 // two blocks of one name in one file cause a warning.
 func setHook(c *Config, i configItem) (err error) {
 	if len(i.children) == 0 && i.jsonValue == nil {
-		return errHookName
+		return errInvalidHookName
 	}
 	for _, block := range i.children {
 		if !base.ValidName(block.name) || !block.isBlock() {
-			return errHookName
+			return errInvalidHookName
 		}
 		rule, wrong := parseHookRule(block)
 		if wrong != nil {
@@ -39,7 +39,7 @@ func setHook(c *Config, i configItem) (err error) {
 	return err
 }
 
-var errHookName = errors.New(`is a block with the name of a plugin: hook "NAME" { … }`)
+var errInvalidHookName = errors.New(`is a block with the name of a plugin: hook "NAME" { … }`)
 
 func parseHookRule(block *configItem) (rule hookplugin.Rule, err error) {
 	rule.Name, rule.Range = block.name, block.rng
@@ -52,15 +52,15 @@ func parseHookRule(block *configItem) (rule hookplugin.Rule, err error) {
 				err = errors.New(`must be a duration of at least 1ms, such as "90s"`)
 			}
 		case "on_error":
-			var text string
-			text, err = i.parseString()
-			if rule.WarnOnError = text == "warn"; err == nil && !rule.WarnOnError && text != "fail" {
+			var onErrorText string
+			onErrorText, err = i.parseString()
+			if rule.WarnOnError = onErrorText == "warn"; err == nil && !rule.WarnOnError && onErrorText != "fail" {
 				err = errors.New("must be fail or warn")
 			}
 		case "match":
 			rule.Match, err = i.parseHookMatch()
 		case "config":
-			blocks := objectsOf(i.decodedJSON())
+			blocks := toObjectList(i.toJSONValue())
 			if len(blocks) != 1 {
 				err = errors.New("is one block: config { … }")
 				break
@@ -117,7 +117,7 @@ func (i configItem) parseHookMatch() (*hookplugin.Match, error) {
 			m.Meta, err = child.parseStringMap()
 			for _, pattern := range m.Meta {
 				if _, bad := path.Match(pattern, ""); bad != nil && err == nil {
-					err = errPattern
+					err = errInvalidPattern
 				}
 			}
 		default:
@@ -134,18 +134,18 @@ func (i configItem) parseHookMatch() (*hookplugin.Match, error) {
 	return m, nil
 }
 
-var errPattern = errors.New(`must be a name, or a pattern such as "web-*"`)
+var errInvalidPattern = errors.New(`must be a name, or a pattern such as "web-*"`)
 
 func (i configItem) parsePattern() (string, error) {
 	text, err := i.parseString()
 	if _, bad := path.Match(text, ""); bad != nil && err == nil {
-		err = errPattern
+		err = errInvalidPattern
 	}
 	return text, err
 }
 
-// decodedJSON returns the value of the item as encoding/json would decode it.
-func (i configItem) decodedJSON() any {
+// toJSONValue returns the value of the item as encoding/json would decode it.
+func (i configItem) toJSONValue() any {
 	switch {
 	case i.jsonValue != nil:
 		return i.jsonValue
@@ -154,7 +154,7 @@ func (i configItem) decodedJSON() any {
 	}
 	m := make(map[string]any, len(i.children))
 	for _, child := range i.children {
-		v := child.decodedJSON()
+		v := child.toJSONValue()
 		if before, twice := m[child.name]; twice {
 			list, ok := before.([]any)
 			if !ok {

@@ -70,7 +70,7 @@ func (r *configReader) itemsOfBody(d *configDocument, body *hclsyntax.Body, top 
 	}
 	for _, b := range body.Blocks {
 		if top && b.Type == "plugin" {
-			block, diags := d.plugin(b)
+			block, diags := d.parsePluginBlock(b)
 			r.diags = append(r.diags, diags...)
 			if !diags.HasErrors() {
 				r.diags = append(r.diags, r.plugins.add(block)...)
@@ -147,14 +147,14 @@ func (r *configReader) parseJSON(filename string, src []byte) []*configItem {
 // parseJSONPlugins reads plugin blocks in JSON: {"NAME": {"args": […], "config": {…}}}, or a list of such
 // objects.
 func (r *configReader) parseJSONPlugins(v any, place func(string) hcl.Range) {
-	for _, plugins := range objectsOf(v) {
+	for _, plugins := range toObjectList(v) {
 		for _, name := range slices.Sorted(maps.Keys(plugins)) {
 			block := catalog.PluginBlock{Name: name, Range: place(name)}
-			for _, content := range objectsOf(plugins[name]) {
-				for _, arg := range asList(content["args"]) {
+			for _, content := range toObjectList(plugins[name]) {
+				for _, arg := range toList(content["args"]) {
 					block.Args = append(block.Args, fmt.Sprint(arg))
 				}
-				for _, config := range objectsOf(content["config"]) {
+				for _, config := range toObjectList(content["config"]) {
 					block.Config = config
 				}
 			}
@@ -167,7 +167,7 @@ func itemsOfObject(m map[string]any, place func(string) hcl.Range) []*configItem
 	items := []*configItem{}
 	for _, name := range slices.Sorted(maps.Keys(m)) {
 		i := configItem{name: name, rng: place(name), value: m[name]}
-		if blocks := objectsOf(m[name]); blocks != nil {
+		if blocks := toObjectList(m[name]); blocks != nil {
 			i.value, i.children, i.jsonValue = nil, []*configItem{}, m[name]
 			for _, b := range blocks {
 				i.children = append(i.children, itemsOfObject(b, place)...)
@@ -179,9 +179,9 @@ func itemsOfObject(m map[string]any, place func(string) hcl.Range) []*configItem
 	return items
 }
 
-// objectsOf returns a list of objects: an object as a list of one element, a list of objects itself,
+// toObjectList returns a list of objects: an object as a list of one element, a list of objects itself,
 // otherwise nil.
-func objectsOf(v any) []map[string]any {
+func toObjectList(v any) []map[string]any {
 	switch v := v.(type) {
 	case map[string]any:
 		return []map[string]any{v}
@@ -199,7 +199,7 @@ func objectsOf(v any) []map[string]any {
 	return nil
 }
 
-func asList(v any) []any {
+func toList(v any) []any {
 	l, _ := v.([]any)
 	return l
 }

@@ -20,7 +20,7 @@ import (
 // newlineAdder records the positions of added newlines in a text.
 type newlineAdder struct {
 	filename        string
-	original        []byte
+	originalSource  []byte
 	insertedOffsets []int // offsets in the text with the added newlines, ascending
 }
 
@@ -69,7 +69,7 @@ func addNewlines(filename string, src []byte) ([]byte, *newlineAdder) {
 	slices.Sort(newlineOffsets)
 	newlineOffsets = slices.Compact(newlineOffsets)
 
-	s := &newlineAdder{filename: filename, original: src}
+	s := &newlineAdder{filename: filename, originalSource: src}
 	var out []byte
 	last := 0
 	for _, b := range newlineOffsets {
@@ -120,8 +120,8 @@ func (s *newlineAdder) originalRange(r *hcl.Range) *hcl.Range {
 
 func (s *newlineAdder) pos(p hcl.Pos) hcl.Pos {
 	before, _ := slices.BinarySearch(s.insertedOffsets, p.Byte)
-	at := min(max(p.Byte-before, 0), len(s.original))
-	text := s.original[:at]
+	at := min(max(p.Byte-before, 0), len(s.originalSource))
+	text := s.originalSource[:at]
 	return hcl.Pos{
 		Byte:   at,
 		Line:   1 + bytes.Count(text, []byte("\n")),

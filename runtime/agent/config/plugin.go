@@ -39,12 +39,12 @@ func (p *pluginBlocks) add(block catalog.PluginBlock) hcl.Diagnostics {
 	return diags
 }
 
-const maxConfigSize = 1 << 20
+const maxConfigFileSize = 1 << 20
 
-// checkLimits rejects a text that is too large, or nested too deeply for the recursive
+// checkConfigLimits rejects a text that is too large, or nested too deeply for the recursive
 // parser.
-func checkLimits(filename string, src []byte) hcl.Diagnostics {
-	if len(src) > maxConfigSize {
+func checkConfigLimits(filename string, src []byte) hcl.Diagnostics {
+	if len(src) > maxConfigFileSize {
 		start := hcl.Range{Filename: filename, Start: hcl.InitialPos, End: hcl.InitialPos}
 		return hcl.Diagnostics{{Severity: hcl.DiagError, Summary: "Configuration file refused", Detail: "The file is larger than 1 MiB.", Subject: &start}}
 	}
@@ -54,26 +54,26 @@ func checkLimits(filename string, src []byte) hcl.Diagnostics {
 // pluginParser converts the HCL of a plugin block to plain values. An expression that needs the
 // functions of a plugin's schema is kept as the text of a template, which hclspec evaluates later.
 type pluginParser struct {
-	src   []byte
-	name  func(*hclsyntax.Attribute) string
-	diags hcl.Diagnostics
+	src      []byte
+	attrName func(*hclsyntax.Attribute) string
+	diags    hcl.Diagnostics
 }
 
 func (p *pluginParser) addDiagnostic(severity hcl.DiagnosticSeverity, rng hcl.Range, summary, format string, args ...any) {
 	p.diags = append(p.diags, &hcl.Diagnostic{Severity: severity, Summary: summary, Detail: fmt.Sprintf(format, args...), Subject: &rng})
 }
 
-func (p *pluginParser) plugin(b *hclsyntax.Block) catalog.PluginBlock {
+func (p *pluginParser) parsePluginBlock(b *hclsyntax.Block) catalog.PluginBlock {
 	block := catalog.PluginBlock{Name: b.Labels[0], Range: b.DefRange()}
 	if !base.ValidName(block.Name) {
 		p.addDiagnostic(hcl.DiagError, b.LabelRanges[0], "Not a plugin name", "A plugin name has letters, digits, dots, dashes and underscores, and begins with a letter or digit.")
 	}
 	for _, attr := range sortedAttrs(b.Body) {
-		switch p.name(attr) {
+		switch p.attrName(attr) {
 		case "args":
-			block.Args = p.strings(attr)
+			block.Args = p.parseStringList(attr)
 		case "env_allowlist":
-			block.EnvAllowlist = append([]string{}, p.strings(attr)...) // not nil if the list is empty, because nil means the default
+			block.EnvAllowlist = append([]string{}, p.parseStringList(attr)...) // not nil if the list is empty, because nil means the default
 		case "sha256":
 			block.SHA256 = p.str(attr)
 			if sum, err := hex.DecodeString(block.SHA256); err != nil || len(sum) != sha256.Size {
@@ -81,13 +81,13 @@ func (p *pluginParser) plugin(b *hclsyntax.Block) catalog.PluginBlock {
 			}
 		case "config":
 			// Nomad parses plugin blocks as HCL1, which accepts config = { … } as a block.
-			if m, ok := p.value(attr.Expr).(map[string]any); ok {
+			if m, ok := p.convertExpr(attr.Expr).(map[string]any); ok {
 				block.Config = m
 			} else {
 				p.addDiagnostic(hcl.DiagError, attr.Expr.Range(), "Not a config block", "config is a block: config { … }.")
 			}
 		default:
-			p.addDiagnostic(hcl.DiagWarning, attr.NameRange, "Setting ignored", "A plugin block has args, config and env_allowlist; %q is not used.", p.name(attr))
+			p.addDiagnostic(hcl.DiagWarning, attr.NameRange, "Setting ignored", "A plugin block has args, config and env_allowlist; %q is not used.", p.attrName(attr))
 		}
 	}
 	for _, inner := range b.Body.Blocks {
@@ -99,19 +99,19 @@ func (p *pluginParser) plugin(b *hclsyntax.Block) catalog.PluginBlock {
 		case block.Config != nil:
 			p.addDiagnostic(hcl.DiagError, inner.DefRange(), "Two config blocks", "A plugin block has one config.")
 		default:
-			block.Config = p.body(inner.Body)
+			block.Config = p.convertBody(inner.Body)
 		}
 	}
 	return block
 }
 
-func (p *pluginParser) body(body *hclsyntax.Body) map[string]any {
+func (p *pluginParser) convertBody(body *hclsyntax.Body) map[string]any {
 	out := map[string]any{}
 	for _, attr := range sortedAttrs(body) {
-		out[p.name(attr)] = p.value(attr.Expr)
+		out[p.attrName(attr)] = p.convertExpr(attr.Expr)
 	}
 	for _, b := range body.Blocks {
-		inner := p.body(b.Body)
+		inner := p.convertBody(b.Body)
 		for i := len(b.Labels) - 1; i >= 0; i-- {
 			inner = map[string]any{b.Labels[i]: []map[string]any{inner}}
 		}
@@ -125,15 +125,15 @@ func (p *pluginParser) body(body *hclsyntax.Body) map[string]any {
 	return out
 }
 
-// value converts an expression to a string, bool, int, float64, nil, []any or map[string]any.
-func (p *pluginParser) value(expr hclsyntax.Expression) any {
+// convertExpr converts an expression to a string, bool, int, float64, nil, []any or map[string]any.
+func (p *pluginParser) convertExpr(expr hclsyntax.Expression) any {
 	switch e := expr.(type) {
 	case *hclsyntax.ParenthesesExpr:
-		return p.value(e.Expression)
+		return p.convertExpr(e.Expression)
 	case *hclsyntax.TupleConsExpr:
 		out := make([]any, len(e.Exprs))
 		for i, x := range e.Exprs {
-			out[i] = p.value(x)
+			out[i] = p.convertExpr(x)
 		}
 		return out
 	case *hclsyntax.ObjectConsExpr:
@@ -144,23 +144,23 @@ func (p *pluginParser) value(expr hclsyntax.Expression) any {
 				p.addDiagnostic(hcl.DiagError, item.KeyExpr.Range(), "Not a key", "A key is a word or a string.")
 				continue
 			}
-			out[key.AsString()] = p.value(item.ValueExpr)
+			out[key.AsString()] = p.convertExpr(item.ValueExpr)
 		}
 		return out
 	case *hclsyntax.TemplateExpr:
-		return p.quotedTemplate(e)
+		return p.convertQuotedTemplate(e)
 	case *hclsyntax.TemplateWrapExpr:
-		return p.templateOf(e.Wrapped)
+		return p.exprTemplate(e.Wrapped)
 	}
 	val, diags := expr.Value(nil)
 	if diags.HasErrors() {
-		return p.templateOf(expr)
+		return p.exprTemplate(expr)
 	}
-	return goValue(val)
+	return ctyToGo(val)
 }
 
-// quotedTemplate returns the text of a quoted template as a string that hclspec evaluates.
-func (p *pluginParser) quotedTemplate(e *hclsyntax.TemplateExpr) string {
+// convertQuotedTemplate returns the text of a quoted template as a string that hclspec evaluates.
+func (p *pluginParser) convertQuotedTemplate(e *hclsyntax.TemplateExpr) string {
 	var sb strings.Builder
 	for _, part := range e.Parts {
 		switch part := part.(type) {
@@ -176,17 +176,17 @@ func (p *pluginParser) quotedTemplate(e *hclsyntax.TemplateExpr) string {
 				return ""
 			}
 		}
-		sb.WriteString(p.templateOf(part))
+		sb.WriteString(p.exprTemplate(part))
 	}
 	return sb.String()
 }
 
-// templateOf returns the source text of expr as a template that hclspec evaluates.
-func (p *pluginParser) templateOf(expr hclsyntax.Expression) string {
+// exprTemplate returns the source text of expr as a template that hclspec evaluates.
+func (p *pluginParser) exprTemplate(expr hclsyntax.Expression) string {
 	return "${" + string(expr.Range().SliceBytes(p.src)) + "}"
 }
 
-func goValue(val cty.Value) any {
+func ctyToGo(val cty.Value) any {
 	switch {
 	case val.IsNull():
 		return nil
@@ -204,13 +204,13 @@ func goValue(val cty.Value) any {
 	case val.CanIterateElements() && (val.Type().IsObjectType() || val.Type().IsMapType()):
 		out := map[string]any{}
 		for k, v := range val.Elements() {
-			out[k.AsString()] = goValue(v)
+			out[k.AsString()] = ctyToGo(v)
 		}
 		return out
 	case val.CanIterateElements():
 		var out []any
 		for _, v := range val.Elements() {
-			out = append(out, goValue(v))
+			out = append(out, ctyToGo(v))
 		}
 		return out
 	}
@@ -226,7 +226,7 @@ func (p *pluginParser) str(attr *hclsyntax.Attribute) string {
 	return val.AsString()
 }
 
-func (p *pluginParser) strings(attr *hclsyntax.Attribute) []string {
+func (p *pluginParser) parseStringList(attr *hclsyntax.Attribute) []string {
 	val, diags := attr.Expr.Value(nil)
 	wrong := diags.HasErrors() || val.IsNull() || !val.Type().IsTupleType()
 	var out []string

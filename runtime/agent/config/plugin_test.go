@@ -24,7 +24,7 @@ func parsePlugins(filename string, src []byte) (pluginBlocks, hcl.Diagnostics) {
 		if b.Type != "plugin" {
 			continue
 		}
-		block, more := d.plugin(b)
+		block, more := d.parsePluginBlock(b)
 		diags = append(diags, more...)
 		if !more.HasErrors() {
 			diags = append(diags, plugins.add(block)...)
@@ -164,7 +164,7 @@ func TestPluginBlockErrors(t *testing.T) {
 }
 
 // Nomad parses configuration files as HCL1, which allows blocks within blocks on one line.
-func TestOneLine(t *testing.T) {
+func TestOneLinePluginBlocks(t *testing.T) {
 	tests := []struct {
 		text string
 		want string // expected name, config and range of each block, or the expected error
@@ -196,7 +196,7 @@ func TestOneLine(t *testing.T) {
 }
 
 // The parser is recursive, so a text that is nested too deeply is rejected before.
-func TestDeepConfig(t *testing.T) {
+func TestDeeplyNestedConfig(t *testing.T) {
 	for name, text := range map[string]string{
 		"brackets":     "x = " + strings.Repeat("[", 1<<16),
 		"parentheses":  "x = " + strings.Repeat("(", 1<<16),

@@ -127,9 +127,9 @@ func setCipherSuites(c *Config, i configItem) error {
 	return nil
 }
 
-// maxHandshake is the upper limit for HandshakeTimeout, because clients are not
+// maxHandshakeTimeout is the upper limit for HandshakeTimeout, because clients are not
 // authenticated during the TLS handshake.
-const maxHandshake = time.Minute
+const maxHandshakeTimeout = time.Minute
 
 func setHandshakeTimeout(c *Config, i configItem) error {
 	d, err := i.parseDuration()
@@ -137,9 +137,9 @@ func setHandshakeTimeout(c *Config, i configItem) error {
 		return err
 	}
 	c.HandshakeTimeout = d
-	if d == 0 || d > maxHandshake {
-		c.HandshakeTimeout = maxHandshake
-		return &weakSettingError{fmt.Sprintf("%v is the most", maxHandshake)}
+	if d == 0 || d > maxHandshakeTimeout {
+		c.HandshakeTimeout = maxHandshakeTimeout
+		return &weakSettingError{fmt.Sprintf("%v is the most", maxHandshakeTimeout)}
 	}
 	return nil
 }
@@ -163,7 +163,7 @@ func stringMapSetting(field func(*Config) *map[string]string) setting {
 	}}
 }
 
-const maxNumber = 1 << 53
+const maxSettingNumber = 1 << 53
 
 // topLevelSettings are the settings at the top level of a file, by name.
 var topLevelSettings = map[string]setting{
@@ -237,7 +237,7 @@ var topLevelSettings = map[string]setting{
 		},
 	},
 	"limits": {blockSettings: map[string]setting{
-		"http_max_conns_per_client": wholeNumberSetting(0, maxNumber, func(c *Config) *int { return &c.HTTPConns }),
+		"http_max_conns_per_client": wholeNumberSetting(0, maxSettingNumber, func(c *Config) *int { return &c.HTTPConns }),
 		"https_handshake_timeout":   {set: setHandshakeTimeout},
 		"rpc_handshake_timeout":     {ignoredReason: noServersReason},
 		"rpc_max_conns_per_client":  {ignoredReason: noServersReason},
@@ -326,16 +326,16 @@ var clientSettings = map[string]setting{
 	"node_pool":         textSetting(func(c *Config) *string { return &c.Node.Pool }),
 	"meta":              stringMapSetting(func(c *Config) *map[string]string { return &c.Node.Meta }),
 	"network_interface": textSetting(func(c *Config) *string { return &c.Node.NetworkInterface }),
-	"cpu_total_compute": wholeNumberSetting(0, maxNumber, func(c *Config) *int { return &c.Node.CPU }),
-	"memory_total_mb":   wholeNumberSetting(0, maxNumber, func(c *Config) *int { return &c.Node.MemoryMB }),
-	"disk_total_mb":     wholeNumberSetting(0, maxNumber, func(c *Config) *int { return &c.Node.DiskMB }),
+	"cpu_total_compute": wholeNumberSetting(0, maxSettingNumber, func(c *Config) *int { return &c.Node.CPU }),
+	"memory_total_mb":   wholeNumberSetting(0, maxSettingNumber, func(c *Config) *int { return &c.Node.MemoryMB }),
+	"disk_total_mb":     wholeNumberSetting(0, maxSettingNumber, func(c *Config) *int { return &c.Node.DiskMB }),
 	"min_dynamic_port":  wholeNumberSetting(1, 65535, func(c *Config) *int { return &c.Node.MinDynamicPort }),
 	"max_dynamic_port":  wholeNumberSetting(1, 65535, func(c *Config) *int { return &c.Node.MaxDynamicPort }),
 	"client_min_port":   wholeNumberSetting(1, 65535, func(c *Config) *int { return &c.Node.ClientMinPort }),
 	"client_max_port":   wholeNumberSetting(1, 65535, func(c *Config) *int { return &c.Node.ClientMaxPort }),
 	"max_kill_timeout":  durationSetting(func(c *Config) *time.Duration { return &c.MaxKillTimeout }),
 	"gc_interval":       durationSetting(func(c *Config) *time.Duration { return &c.GC.Interval }),
-	"gc_max_allocs":     wholeNumberSetting(1, maxNumber, func(c *Config) *int { return &c.GC.MaxAllocs }),
+	"gc_max_allocs":     wholeNumberSetting(1, maxSettingNumber, func(c *Config) *int { return &c.GC.MaxAllocs }),
 	"gc_parallel_destroys": wholeNumberSetting(1, 1000, func(c *Config) *int {
 		return &c.GC.Parallelism
 	}),
@@ -343,9 +343,9 @@ var clientSettings = map[string]setting{
 	"gc_inode_usage_threshold": percentSetting(func(c *Config) *float64 { return &c.GC.InodeUsage }),
 	"gc_disk_usage_min_age":    durationSetting(func(c *Config) *time.Duration { return &c.GC.DiskUsageMinAge }),
 	"reserved": {blockSettings: map[string]setting{
-		"cpu":    wholeNumberSetting(0, maxNumber, func(c *Config) *uint64 { return &c.Node.Reserved.CPU }),
-		"memory": wholeNumberSetting(0, maxNumber, func(c *Config) *uint64 { return &c.Node.Reserved.MemoryMB }),
-		"disk":   wholeNumberSetting(0, maxNumber, func(c *Config) *uint64 { return &c.Node.Reserved.DiskMB }),
+		"cpu":    wholeNumberSetting(0, maxSettingNumber, func(c *Config) *uint64 { return &c.Node.Reserved.CPU }),
+		"memory": wholeNumberSetting(0, maxSettingNumber, func(c *Config) *uint64 { return &c.Node.Reserved.MemoryMB }),
+		"disk":   wholeNumberSetting(0, maxSettingNumber, func(c *Config) *uint64 { return &c.Node.Reserved.DiskMB }),
 		"reserved_ports": {set: func(c *Config, i configItem) (err error) {
 			if c.Node.Reserved.Ports, err = i.parseString(); err == nil {
 				_, err = scheduler.ParsePorts(c.Node.Reserved.Ports)
@@ -466,12 +466,12 @@ func setLegacyOptions(c *Config, i configItem) error {
 		}
 	}
 	if len(unknownOptions) > 0 {
-		return &unusedError{unknownOptions}
+		return &unknownOptionsError{unknownOptions}
 	}
 	return nil
 }
 
-// unusedError names options that have no effect. Each is reported as a warning.
-type unusedError struct{ names []string }
+// unknownOptionsError names options that have no effect. Each is reported as a warning.
+type unknownOptionsError struct{ names []string }
 
-func (e *unusedError) Error() string { return "no such option: " + strings.Join(e.names, ", ") }
+func (e *unknownOptionsError) Error() string { return "no such option: " + strings.Join(e.names, ", ") }

@@ -23,8 +23,8 @@ import (
 
 // Limits of a child. Only tests change them.
 var (
-	maxMemory uint64 = 512 << 20
-	maxTime          = 10 * time.Second
+	maxMemory    uint64 = 512 << 20
+	maxParseTime        = 10 * time.Second
 )
 
 const (
@@ -34,10 +34,10 @@ const (
 	exitTimeout         = time.Second
 )
 
-// TextError is an error in the text of a job.
-type TextError struct{ Text string }
+// ParseError is an error in the text of a job.
+type ParseError struct{ Text string }
 
-func (e *TextError) Error() string { return e.Text }
+func (e *ParseError) Error() string { return e.Text }
 
 // Parser parses each job file in a child process.
 type Parser struct {
@@ -68,7 +68,7 @@ func msgpackHandle() *codec.MsgpackHandle {
 }
 
 // Parse parses the text of a job, with the text of a variable file, which may be empty. Variables
-// that the job does not declare are ignored. An error in the text is a TextError. Parse blocks
+// that the job does not declare are ignored. An error in the text is a ParseError. Parse blocks
 // while too many children run. It returns when ctx ends, which kills the child.
 func (p *Parser) Parse(ctx context.Context, text, variables string) (*api.Job, error) {
 	select {
@@ -77,7 +77,7 @@ func (p *Parser) Parse(ctx context.Context, text, variables string) (*api.Job, e
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, maxTime, errLimitReached)
+	ctx, cancel := context.WithTimeoutCause(ctx, maxParseTime, errLimitReached)
 	defer cancel()
 	var in bytes.Buffer
 	if err := codec.NewEncoder(&in, msgpackHandle()).Encode(request{text, variables}); err != nil {
@@ -105,13 +105,13 @@ func (p *Parser) Parse(ctx context.Context, text, variables string) (*api.Job, e
 		return nil, fmt.Errorf("parse job: %w", err)
 	}
 	if r.Error != "" {
-		return nil, &TextError{r.Error}
+		return nil, &ParseError{r.Error}
 	}
 	return r.Job, nil
 }
 
 // errLimitReached is the error for a text whose child reached one of its limits.
-var errLimitReached = &TextError{fmt.Sprintf("it takes more than %d MiB of memory or %v to evaluate", maxMemory>>20, maxTime)}
+var errLimitReached = &ParseError{fmt.Sprintf("it takes more than %d MiB of memory or %v to evaluate", maxMemory>>20, maxParseTime)}
 
 // limitedBuffer is a writer that keeps the first maxBytes bytes and drops the rest.
 type limitedBuffer struct {
@@ -130,12 +130,12 @@ func (l *limitedBuffer) Write(b []byte) (int, error) {
 // exitCodeFailed is the exit code of a child that fails for a reason other than an error in the text.
 const exitCodeFailed = 3
 
-// Serve is the child: it reads one request, writes the reply and returns the exit code. It sets
+// ServeParseRequest is the child: it reads one request, writes the reply and returns the exit code. It sets
 // limits for the whole process.
-func Serve(in io.Reader, out, stderr io.Writer) int {
+func ServeParseRequest(in io.Reader, out, stderr io.Writer) int {
 	err := setLimits()
 	if err == nil {
-		err = serve(in, out)
+		err = serveParseRequest(in, out)
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, err)
@@ -156,7 +156,7 @@ func setLimits() error {
 	}
 	for resource, limit := range map[int]uint64{
 		unix.RLIMIT_DATA:  mapped + maxMemory,
-		unix.RLIMIT_CPU:   uint64(maxTime/time.Second) + 1,
+		unix.RLIMIT_CPU:   uint64(maxParseTime/time.Second) + 1,
 		unix.RLIMIT_FSIZE: 0,
 		unix.RLIMIT_CORE:  0,
 	} {
@@ -165,7 +165,7 @@ func setLimits() error {
 		}
 	}
 	debug.SetMemoryLimit(int64(maxMemory / 2))
-	time.AfterFunc(maxTime+exitTimeout, func() { os.Exit(1) })
+	time.AfterFunc(maxParseTime+exitTimeout, func() { os.Exit(1) })
 	return nil
 }
 
@@ -183,7 +183,7 @@ func dataSegmentSize() (uint64, error) {
 	return dataKilobytes << 10, nil
 }
 
-func serve(in io.Reader, out io.Writer) (err error) {
+func serveParseRequest(in io.Reader, out io.Writer) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("%v\n%s", p, debug.Stack())

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 	default:
 		os.Exit(m.Run())
 	}
-	code := Serve(os.Stdin, os.Stdout, os.Stderr)
+	code := ServeParseRequest(os.Stdin, os.Stdout, os.Stderr)
 	if os.Args[1] == "score" {
 		text, _ := os.ReadFile("/proc/self/oom_score_adj")
 		fmt.Fprintf(os.Stderr, "score %s", text)
@@ -95,7 +95,7 @@ func TestParseRejects(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			job, err := New(os.Args[0], c.child).Parse(t.Context(), c.text, "")
-			var textErr *TextError
+			var textErr *ParseError
 			if !errors.As(err, &textErr) || !strings.Contains(textErr.Text, c.want) {
 				t.Errorf("%v, %v, want %q", job, err, c.want)
 			}
@@ -103,9 +103,9 @@ func TestParseRejects(t *testing.T) {
 	}
 }
 
-func TestFailedChildIsNoTextError(t *testing.T) {
+func TestFailedChildIsNoParseError(t *testing.T) {
 	_, err := New(os.Args[0], "broken").Parse(t.Context(), jobText, "")
-	var textErr *TextError
+	var textErr *ParseError
 	if err == nil || errors.As(err, &textErr) || !strings.Contains(err.Error(), "no good") {
 		t.Error(err)
 	}
@@ -129,9 +129,9 @@ func TestChildExitsOnTimeoutAndCancel(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	defer func(d time.Duration) { maxTime = d }(maxTime)
-	maxTime = 50 * time.Millisecond
-	var textErr *TextError
+	defer func(d time.Duration) { maxParseTime = d }(maxParseTime)
+	maxParseTime = 50 * time.Millisecond
+	var textErr *ParseError
 	if _, err := p.Parse(t.Context(), jobText, ""); !errors.As(err, &textErr) {
 		t.Error(err)
 	}

@@ -22,9 +22,9 @@ func TestContract(t *testing.T) {
 		}
 		t.Skip("there is no /usr/bin/python3 with grpc (Debian: python3-grpcio)")
 	}
-	var calls atomic.Int32
+	var requestCount atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		calls.Add(1)
+		requestCount.Add(1)
 		var payload struct {
 			Job, Task   string
 			ExitCode    int  `json:"exit_code"`
@@ -38,7 +38,7 @@ func TestContract(t *testing.T) {
 	t.Run("suite", func(t *testing.T) {
 		sdktest.Hook(t, sdktest.Plugin{Path: "./notify-on-exit", Attachment: map[string]any{"url": server.URL}})
 	})
-	if calls.Load() < 10 {
-		t.Errorf("%d calls in all of the suite", calls.Load())
+	if requestCount.Load() < 10 {
+		t.Errorf("%d calls in all of the suite", requestCount.Load())
 	}
 }

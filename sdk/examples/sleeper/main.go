@@ -51,7 +51,7 @@ func (*sleeper) Start(_ context.Context, start *sdk.StartRequest) (*sleepTask, e
 // sleepTask is a running task.
 type sleepTask struct {
 	wakeTime time.Time
-	once     sync.Once
+	endOnce  sync.Once
 	ended    chan struct{}
 	result   driver.ExitResult // set before ended is closed
 }
@@ -76,7 +76,7 @@ func (n *sleepTask) Wait(ctx context.Context) (driver.ExitResult, error) {
 
 // end ends the sleep of the task; only the first call has an effect.
 func (n *sleepTask) end(result driver.ExitResult) {
-	n.once.Do(func() {
+	n.endOnce.Do(func() {
 		n.result = result
 		close(n.ended)
 	})

@@ -24,15 +24,15 @@ func TestPrestartCountsItsCalls(t *testing.T) {
 	ledger := filepath.Join(t.TempDir(), "ledger")
 	meta := hook.RequestMeta{Attachment: fmt.Appendf(nil, `{"ledger":%q,"done":true}`, ledger)}
 	task := hook.Task{Name: "web"}
-	var state map[string]string
+	var prestartState map[string]string
 	for range 2 {
-		answer, err := lifecycleLogHook{}.Prestart(t.Context(), hook.TaskPrestartRequest{RequestMeta: meta, Task: task, PreviousState: state, Running: state != nil})
+		answer, err := lifecycleLogHook{}.Prestart(t.Context(), hook.TaskPrestartRequest{RequestMeta: meta, Task: task, PreviousState: prestartState, Running: prestartState != nil})
 		if err != nil || !answer.Done {
 			t.Fatalf("%+v, %v", answer, err)
 		}
-		state = answer.State
+		prestartState = answer.State
 	}
-	if _, err := (lifecycleLogHook{}).Stop(t.Context(), hook.TaskStopRequest{RequestMeta: meta, Task: task, PreviousState: state}); err != nil {
+	if _, err := (lifecycleLogHook{}).Stop(t.Context(), hook.TaskStopRequest{RequestMeta: meta, Task: task, PreviousState: prestartState}); err != nil {
 		t.Fatal(err)
 	}
 	got, err := os.ReadFile(ledger)
