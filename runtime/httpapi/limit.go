@@ -300,7 +300,7 @@ type limitConn struct {
 	processingLargeRequest atomic.Bool   // the server processes a large request of this connection, which has an element in listener.largeRequests
 	isServed               atomic.Bool   // serveStarted is closed
 	readTimeout            time.Duration // the server's read timeout, measured from startServing; 0 means none
-	isReading              atomic.Bool   // the server is in a call of Read
+	readStarted            atomic.Int64  // start of the Read that is in progress, in nanoseconds of Unix time; 0 if none is
 	servedSince            time.Time     // when startServing was called; guarded by listener.mu
 }
 
@@ -308,7 +308,9 @@ type limitConn struct {
 // the client. On a loaded machine the client often waits for the server instead: its bytes have arrived,
 // but the server has not read them yet.
 func (c *limitConn) isOverdue() bool {
-	if !c.isReading.Load() || time.Since(c.servedSince) < minServeTime {
+	started := c.readStarted.Load()
+	// A Read that started just now can have consumed the bytes already.
+	if started == 0 || time.Since(time.Unix(0, started)) < overdueCheckInterval || time.Since(c.servedSince) < minServeTime {
 		return false
 	}
 	unread := 0
@@ -405,9 +407,9 @@ func (c *limitConn) Read(p []byte) (int, error) {
 		}
 		c.readTimeout = 0
 	}
-	c.isReading.Store(true)
+	c.readStarted.Store(time.Now().UnixNano())
 	n, err := c.Conn.Read(p)
-	c.isReading.Store(false)
+	c.readStarted.Store(0)
 	if c.countsReceivedBytes.Load() {
 		c.listener.countReceivedBytes(c, n)
 	}
