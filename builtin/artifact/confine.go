@@ -14,8 +14,8 @@ import (
 )
 
 // ConfineProcess permanently drops the system calls and capabilities that neither this process nor
-// its downloads need. A process that only serves the hook must call Confine at the start of
-// main: Confine may execute the program again, see confine.KeepProcessCapabilities.
+// its downloads need. A process that only serves the hook must call ConfineProcess at the start of
+// main: ConfineProcess may execute the program again, see confine.KeepProcessCapabilities.
 func ConfineProcess() {
 	err := confine.KeepProcessCapabilities(
 		unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_FOWNER, // to take ownership of downloaded files, and to give them to a task

@@ -68,7 +68,7 @@ func attackHostFromDownload(outer string) int {
 	return 0
 }
 
-// tryConfinedCalls makes calls that Confine denies, and reports those that
+// tryConfinedCalls makes calls that ConfineProcess denies, and reports those that
 // were not denied.
 func tryConfinedCalls() int {
 	self, err := os.Open("/proc/self/ns/uts")

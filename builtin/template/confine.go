@@ -25,7 +25,7 @@ const (
 // ConfineProcess permanently drops system calls and capabilities that the hook does not need: the
 // process can no longer start programs, use the network, inspect other processes, or change
 // the machine. Of root's capabilities it keeps those for writing a task's file. A process
-// that only serves the hook must call Confine at the start of main: Confine may execute the
+// that only serves the hook must call ConfineProcess at the start of main: ConfineProcess may execute the
 // program again, see confine.KeepProcessCapabilities.
 func ConfineProcess() {
 	if err := confine.KeepProcessCapabilities(fileWritingCapabilities()...); err != nil {

@@ -201,7 +201,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// tryConfinedCalls makes calls that Confine denies, and reports the calls that have
+// tryConfinedCalls makes calls that ConfineProcess denies, and reports the calls that have
 // succeeded.
 func tryConfinedCalls(dir string) int {
 	_, internet := net.Dial("udp", "127.0.0.1:9")

@@ -25,9 +25,9 @@ func newHostClient(host hook.Host, scope hook.Scope) *hostClient {
 	return &hostClient{host: host, scope: scope, scopeReplaced: make(chan struct{})}
 }
 
-// setScope stores the scope of a newer request. The scope may be equal to the old
-// one: then calls that the previous agent rejected during its shutdown are
-// repeated.
+// setScope stores the scope that later calls of the host use. It also makes the host client repeat the
+// calls that an agent rejected during its shutdown; for that reason it is called by the next agent's
+// request, even if the scope is the same.
 func (l *hostClient) setScope(scope hook.Scope) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

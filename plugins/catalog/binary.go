@@ -23,7 +23,7 @@ type Binary struct {
 	// File is the file handle on which the checks were made.
 	File *os.File
 
-	// Path is the path of the file, for messages. It is executed if Script is set.
+	// Path is the path of the file, for messages. It is executed if IsScript is set.
 	Path string
 
 	// Argv is the command line, with argv[0].

@@ -249,7 +249,7 @@ func (c *Client) Spawn(ctx context.Context, cmd Command) (process.ID, error) {
 
 // KeepProcessAfterDisconnect clears KillOnDisconnect of a child: the keeper no longer kills it when this
 // client disconnects. The caller must have stored what the next client needs to find the
-// child. Confirm does nothing if the child has ended or was started without
+// child. KeepProcessAfterDisconnect does nothing if the child has ended or was started without
 // KillOnDisconnect. A keeper of a build without this operation rejects the call.
 func (c *Client) KeepProcessAfterDisconnect(ctx context.Context, p process.ID) error {
 	if _, err := c.retryIdempotentCall(ctx, &request{Op: opKeepAfterDisconnect, Process: p}); err != nil {

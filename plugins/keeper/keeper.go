@@ -49,7 +49,7 @@ type Command struct {
 	Stdin, Stdout, Stderr *os.File
 
 	// KillOnDisconnect makes the keeper kill the child, but not the child's descendants, if
-	// this client disconnects before it has called Confirm: no other client could find the
+	// this client disconnects before it has called KeepProcessAfterDisconnect: no other client could find the
 	// child.
 	KillOnDisconnect bool
 }

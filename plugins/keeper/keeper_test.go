@@ -897,7 +897,7 @@ func TestProvisionalChildEndsWithItsClient(t *testing.T) {
 	lost, confirmed := spawn(leaving, true), spawn(leaving, true)
 	spawn(leaving, false)
 	spawn(c, true)
-	for range 2 { // Confirm may be repeated
+	for range 2 { // KeepProcessAfterDisconnect may be repeated
 		if err := leaving.KeepProcessAfterDisconnect(t.Context(), confirmed); err != nil {
 			t.Fatal(err)
 		}

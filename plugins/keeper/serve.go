@@ -208,7 +208,7 @@ type server struct {
 	conns         map[*serverConn]bool
 	agents        agentConns
 	storedFDs     map[string]*storedFD
-	managedProcs  []process.ID // processes of an earlier keeper, which the agent has passed to Adopt
+	managedProcs  []process.ID // processes of an earlier keeper, which the agent has passed to AdoptProcess
 	spawnedProcs  []process.ID // processes that this keeper started on request: plugins and the log collector
 	exitStatuses  exitStatusCache
 	trimmer       *memtrim.Trimmer

@@ -28,7 +28,7 @@ func New[T any](down error, drop func(T)) *PendingCalls[T] {
 	return &PendingCalls[T]{errDown: down, onLateResponse: drop, done: make(chan struct{}), callers: make(map[uint64]chan T)}
 }
 
-// Call calls send with a new request number, and blocks until Answer is called with the
+// Call calls send with a new request number, and blocks until DeliverResponse is called with the
 // same number. It returns the error of send, the cause of ctx when ctx ends, or the error
 // down when the connection has ended. If send returns down, Call waits for End first, so
 // that Ended returns true after Call has returned.

@@ -128,7 +128,7 @@ type Plugin struct {
 	// plugin has failed to start, or it is not used.
 	StateKnown   bool
 	PID          int    // 0 when no process runs
-	SupersededBy string // Superseded: describes the plugin that is used instead; "" if there is none
+	SupersededBy string // SupersededBy: describes the plugin that is used instead; "" if there is none
 	Err          error  // why no process runs
 }
 

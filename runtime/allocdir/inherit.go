@@ -11,7 +11,7 @@ import (
 // MoveDataFrom moves alloc/data and the local directories of the named tasks from previous,
 // an allocation whose tasks have ended, to this allocation, which is built and has no
 // tasks yet. Existing files stay, so a call after a crash continues the move. Files
-// that previous does not have are not an error. Inherit continues after an error.
+// that previous does not have are not an error. MoveDataFrom continues after an error.
 func (d *Dir) MoveDataFrom(previous *Dir, tasks []string) error {
 	if err := d.moveDataFrom(previous, tasks); err != nil {
 		return fmt.Errorf("take over data of alloc %s: %w", previous.id, err)

@@ -257,7 +257,8 @@ func (a *testAgent) exitTask(task string, r driver.ExitResult) {
 	}
 }
 
-// removeTaskProcess removes a process so that no driver knows it.
+// removeTaskProcess ends the process of a task and the plugin that has started it, so that drivers
+// reply that they do not know the task.
 func (a *testAgent) removeTaskProcess(task string) {
 	a.exitTask(task, driver.ExitResult{})
 	a.drivers.mu.Lock()

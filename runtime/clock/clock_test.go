@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Watch does not call stepped if the clock is not set, and returns when its context ends. A test
+// WatchSteps does not call stepped if the clock is not set, and returns when its context ends. A test
 // in a virtual machine, whose clock can be set, checks that a step is reported (TestVM/clock in
 // cmd/nomad-lite/systemtest).
 func TestWatchEndsWithItsContext(t *testing.T) {

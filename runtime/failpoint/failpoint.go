@@ -79,10 +79,10 @@ func Hit(s Step, p Phase) {
 // ActiveStep is a step that is in progress.
 type ActiveStep struct {
 	step              Step
-	duringHitReturned chan struct{} // closed when OnHit(During) has returned; nil if OnHit is not set
+	duringHitReturned chan struct{} // closed when OnHit(PhaseDuring) has returned; nil if OnHit is not set
 }
 
-// EnterStep reports Before, and reports During concurrently with the work of the caller, because
+// EnterStep reports PhaseBefore, and reports PhaseDuring concurrently with the work of the caller, because
 // another process or the disk does that work. The caller must call Leave after the work.
 func EnterStep(s Step) ActiveStep {
 	if OnHit == nil {
@@ -97,7 +97,7 @@ func EnterStep(s Step) ActiveStep {
 	return e
 }
 
-// Leave waits until During has been reported, and reports After.
+// Leave waits until PhaseDuring has been reported, and reports PhaseAfter.
 func (e ActiveStep) Leave() {
 	if e.duringHitReturned == nil {
 		return

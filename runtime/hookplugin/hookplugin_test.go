@@ -320,7 +320,7 @@ func TestFailedDestroyIsRetriedForADay(t *testing.T) {
 	})
 }
 
-// Drain returns when its context ends, even if the retries fail.
+// RetryAllCleanups returns when its context ends, even if the retries fail.
 func TestRetryAllCleanupsEndsWithItsContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &pluginFixture{description: descriptionOfPoints(hook.Destroy), onCall: func(int, hook.Point, hook.RequestMeta, hook.Alloc) error { return errors.New("busy") }}

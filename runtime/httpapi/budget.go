@@ -13,7 +13,8 @@ import (
 // twice, because the pieces that were read are copied to the complete body.
 const maxBodyMemory = 2*maxJobBytes + maxBodyBytes
 
-// errTooManyBodies is the reply to a request that the client may send again.
+// errTooManyBodies is the reply if there is no memory for the body of a request now. The client may
+// send the request again.
 var errTooManyBodies = &statusError{http.StatusServiceUnavailable,
 	fmt.Sprintf("the bodies of all requests together are larger than %d bytes: send this one again", maxBodyMemory)}
 

@@ -47,7 +47,7 @@ type File struct {
 	ranges sourceRanges
 }
 
-// Parse parses a job file. It always returns a File, so that its Texts can show the positions of
+// Parse parses a job file. It always returns a File, so that its SourceTexts can show the positions of
 // the diagnostics; File.Job is set if the diagnostics have no error. A valid job may have
 // warnings.
 //

@@ -69,7 +69,7 @@ func (c *Coordinator) Restart() {
 }
 
 // Restore determines the phase of an allocation that ran under an earlier agent. It
-// replaces the first call of Observe, and does not require that the tasks are pending.
+// replaces the first call of ObserveTaskStates, and does not require that the tasks are pending.
 func (c *Coordinator) Restore(states map[string]State) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

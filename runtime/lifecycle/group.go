@@ -15,7 +15,7 @@ type Group struct {
 }
 
 // NewGroup returns nil if the group uses no extension. The tasks must have passed
-// Check; NewGroup keeps them.
+// CheckGraph; NewGroup keeps them.
 func NewGroup(tasks []Task, restart RestartGroup) *Group {
 	extended := func(t Task) bool { return len(t.Dependencies) > 0 || t.Rerun != RerunPolicy{} }
 	if restart == OneForOne && !slices.ContainsFunc(tasks, extended) {

@@ -35,7 +35,7 @@ var phaseTable = [...]struct {
 // returns p if the phase does not change.
 func (p Phase) Next(t StageStates) Phase {
 	if t.allIn(allStages&^PoststopTask, newStateSet(Succeeded, Failed)) {
-		return PhasePoststop // Poststop follows any phase when all tasks but poststop tasks are dead
+		return PhasePoststop // PhasePoststop follows any phase when all tasks but poststop tasks are dead
 	}
 	for phaseTable[p].done(t) {
 		p++

@@ -37,7 +37,7 @@ type AllocSync struct {
 	urgentReports           map[string]bool                  // reports that must be written at once
 	flushTimer              *time.Timer                      // timer that calls flush; nil if it is not set
 	removedAllocs           []string
-	collectReasons          map[string]string // reasons for removed directories, by allocation id; see Collected
+	collectReasons          map[string]string // reasons for removed directories, by allocation id; see ReportCollected
 	pendingRemovalsAssigned bool              // the deleted allocations (see store.Reader.PendingRemovals) were assigned
 }
 
@@ -360,7 +360,7 @@ func (r *AllocSync) putBackReports(reports []scheduler.AllocReport, removed []st
 			newOrder = append(newOrder, id)
 		}
 		ended := old.TasksEnded || newer.TasksEnded
-		if newer.ClientStatus == "" { // the newer report is missing, or has only the field Ended
+		if newer.ClientStatus == "" { // the newer report is missing, or has only the field TasksEnded
 			newer = old
 		}
 		newer.TasksEnded = ended

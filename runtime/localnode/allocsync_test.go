@@ -173,7 +173,7 @@ func TestReportsSurviveAFullDisk(t *testing.T) {
 		t.Fatal("a full disk is no error")
 	}
 	reports, removed := r.takeUrgentReports()
-	r.ReportEnded(id, nil) // Ended is called while the store refuses the reports
+	r.ReportEnded(id, nil) // ReportEnded is called while the store refuses the reports
 	r.putBackReports(reports, removed)
 	f.diskFull.Store(false)
 	if err := r.writeReports(t.Context()); err != nil {

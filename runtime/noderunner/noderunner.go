@@ -32,7 +32,7 @@ type AssignmentSource interface {
 
 	// TasksEnded is called once for an allocation, after its last Report, when its tasks
 	// and hooks have ended. err is the reason why the allocation could not be run at
-	// all; it is nil for an allocation that was run. Ended is not called when the
+	// all; it is nil for an allocation that was run. ReportEnded is not called when the
 	// agent leaves the tasks running.
 	ReportEnded(allocID string, err error)
 
@@ -243,7 +243,7 @@ func (r *Runner) startEntry(ctx context.Context, e *allocEntry, a Assignment, ru
 	if r.config.TaskEnvNode != nil {
 		config.Node = r.config.TaskEnvNode()
 	}
-	// If the records of a started allocation are lost, Started is false, and the
+	// If the records of a started allocation are lost, StartedEarlier is false, and the
 	// client status shows that the allocation was started.
 	config.Restored = a.StartedEarlier || a.Alloc.ClientStatus != api.AllocClientStatusPending
 	config.AllocDone = r.tasksEnded

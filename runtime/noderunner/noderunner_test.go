@@ -133,7 +133,7 @@ type fakeSource struct {
 	removedIDs  []string
 
 	collectAtEndIDs []string          // ids for which CollectAtEnd was called
-	collectReasons  map[string]string // reasons of the calls of Collected, by allocation id
+	collectReasons  map[string]string // reasons of the calls of ReportCollected, by allocation id
 }
 
 func (l *fakeSource) Allocs() ([]Assignment, <-chan struct{}) {

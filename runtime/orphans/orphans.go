@@ -40,10 +40,10 @@ type Cleaner struct {
 	Rebooted  bool   // the machine has rebooted, so no process of an earlier agent is left
 	Logger    hclog.Logger
 
-	orphansDestroyed atomic.Bool // Clear has completed
+	orphansDestroyed atomic.Bool // DestroyOrphans has completed
 }
 
-// OrphansDestroyed reports whether Clear has completed.
+// OrphansDestroyed reports whether DestroyOrphans has completed.
 func (c *Cleaner) OrphansDestroyed() bool { return c.orphansDestroyed.Load() }
 
 // findOrphans returns the allocations that an earlier agent left behind and that are not in

@@ -64,7 +64,7 @@ func (a *timerQueue[K]) next() (first time.Time) {
 // maxTimerWait limits how long wait sleeps without reading the clock: the clock of the machine may be set meanwhile.
 const maxTimerWait = time.Minute
 
-// wait returns true when a key is due or the channel also receives a value, and false when ctx ends.
+// wait returns true when a key is due or when also receives a value, and false when ctx ends.
 func (a *timerQueue[K]) wait(ctx context.Context, now func() time.Time, also <-chan struct{}) bool {
 	for ctx.Err() == nil {
 		delay := maxTimerWait

@@ -190,7 +190,7 @@ func (r *recordingRegistry) takeCalls() []string {
 	return calls
 }
 
-// memoryCheckResultStore is a Results in memory.
+// memoryCheckResultStore is a CheckResultStore in memory.
 type memoryCheckResultStore struct {
 	mu       sync.Mutex
 	putCount int

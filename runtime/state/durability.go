@@ -12,7 +12,7 @@ const (
 	// DurabilityGrouped may take a millisecond longer than Sync, so that the write can be shared
 	// with a write that is expected as its consequence.
 	DurabilityGrouped
-	// DurabilityAsync may take longer than Grouped, unless another record is written. No caller
-	// waits for an Async record.
+	// DurabilityAsync may take longer than DurabilityGrouped, unless another record is written. No caller
+	// waits for an DurabilityAsync record.
 	DurabilityAsync
 )

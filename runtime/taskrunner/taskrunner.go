@@ -153,7 +153,7 @@ func (r *Runner) SetHooks(list []hooks.OrderedHook, allocAttachments map[string]
 }
 
 // Prepare fetches the task config schema and the capabilities from the driver; task
-// setup needs them. It must have returned before Run. After an error that is Temporary,
+// setup needs them. It must have returned before Run. After an error for which IsTemporaryError is true,
 // Run fetches them before the task starts.
 func (r *Runner) Prepare(ctx context.Context) error { return r.description.fetch(ctx) }
 

@@ -127,7 +127,7 @@ func ReadLastLines(ctx context.Context, c *api.Client, tasks []Task) {
 	}
 }
 
-// maxPrintedTasks is the number of tasks that Print shows.
+// maxPrintedTasks is the number of tasks that PrintReasons shows.
 const maxPrintedTasks = 20
 
 // PrintReasons adds a section with a line for each task, if there is any.

@@ -46,7 +46,7 @@ type Parser struct {
 }
 
 // New returns a parser that starts this binary with the arguments, the program name first, as its
-// child processes. With these arguments the binary calls Serve.
+// child processes. With these arguments the binary calls ServeParseRequest.
 func New(args ...string) *Parser {
 	return &Parser{args: args, childSlots: make(chan struct{}, maxParallelChildren)}
 }

@@ -41,7 +41,7 @@ type Node struct {
 	// Now returns the wall clock time. Nil means time.Now.
 	Now func() time.Time
 
-	// Started and Ended are called when an allocation starts its first task and
+	// OnAllocStarted and OnAllocEnded are called when an allocation starts its first task and
 	// when it has ended. They may be nil.
 	OnAllocStarted, OnAllocEnded func(*api.Allocation)
 }

@@ -22,7 +22,7 @@ type Store struct {
 	// Update. Nil means that it is not called.
 	OnCommit func(*store.Snapshot)
 
-	// mu is held during a change, so that each change has its own commit, and Committed receives a state before callers
+	// mu is held during a change, so that each change has its own commit, and OnCommit receives a state before callers
 	// of Snapshot do.
 	mu sync.Mutex
 }
