@@ -48,7 +48,7 @@ type Config struct {
 	Limits       Limits
 	Logger       hclog.Logger
 
-	// RestoredTask means that an earlier agent ran the allocation and that its records are restored. An
+	// Restored means that an earlier agent ran the allocation and that its records are restored. An
 	// allocation that has no records is new.
 	Restored    bool
 	TaskRecords RecordReader // records of the earlier agent; required if Restored is set, otherwise nil

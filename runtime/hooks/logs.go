@@ -22,7 +22,7 @@ var (
 
 // Collector collects the output of tasks; [logs.Collector] implements it.
 type Collector interface {
-	// StartPoints starts the collection, and returns the paths that the task must write to. It
+	// Start starts the collection, and returns the paths that the task must write to. It
 	// may be called again for the same task.
 	Start(ctx context.Context, task logs.Task) (stdout, stderr string, err error)
 	// Stop waits briefly for remaining output, and ends the collection. If ended is true,

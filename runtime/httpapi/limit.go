@@ -296,7 +296,7 @@ type limitConn struct {
 	isEvicted              atomic.Bool   // the connection is evicted: limitListener closes it
 	authenticated          bool          // guarded by listener.mu
 	receivedBytes          int           // bytes of the client's request; guarded by listener.mu
-	countsReceivedBytes    atomic.Bool   // receivedBytes counts the bytes that the client sends; set with listener.mu held
+	countsReceivedBytes    atomic.Bool   // the bytes that the client sends are counted; set with listener.mu held
 	processingLargeRequest atomic.Bool   // the server processes a large request of this connection, which has an element in listener.largeRequests
 	isServed               atomic.Bool   // serveStarted is closed
 	readTimeout            time.Duration // the server's read timeout, measured from startServing; 0 means none

@@ -26,11 +26,11 @@ type AssignmentSource interface {
 	// files are kept; an allocation that is missing is stopped and removed from the disk.
 	Allocs() ([]Assignment, <-chan struct{})
 
-	// ReportStatus is called for each change of an allocation; the calls for one
+	// Report is called for each change of an allocation; the calls for one
 	// allocation do not overlap. Report must return soon.
 	Report(allocrunner.StatusUpdate)
 
-	// TasksEnded is called once for an allocation, after its last Report, when its tasks
+	// ReportEnded is called once for an allocation, after its last Report, when its tasks
 	// and hooks have ended. err is the reason why the allocation could not be run at
 	// all; it is nil for an allocation that was run. ReportEnded is not called when the
 	// agent leaves the tasks running.

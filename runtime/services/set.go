@@ -37,7 +37,7 @@ type Config struct {
 	Spec func() *Spec
 	// Env returns the current environment of a task, or of the allocation for GroupWorkload.
 	Env func(task string) *taskenv.Env
-	// CheckRestart restarts a task, or all running tasks for GroupWorkload, because a check has failed; the
+	// Restart restarts a task, or all running tasks for GroupWorkload, because a check has failed; the
 	// restart counts as a failure. It blocks until the restart is complete; ctx ends when the
 	// checks are stopped. Restart may be nil.
 	Restart func(ctx context.Context, task, reason string) error
