@@ -42,6 +42,7 @@ type txn struct {
 	resourcesFreed       bool     // resources may have become free for blocked evaluations
 	jobsToReconcile      []JobKey // jobs to reconcile at the end of the change
 	afterCommit          []func() // functions to call when the change is durable
+	undoClockAdjustment  func()   // makes a later change adjust the stored times, if this one is not stored; may be called twice
 }
 
 // update makes a change of the store: edit writes it to a transaction. An error of edit is returned unchanged, and
@@ -64,9 +65,14 @@ func (s *Scheduler) updateWithEnv(ctx context.Context, env *preparedEnv, edit fu
 // tryUpdate makes one attempt of a change. It returns errPreparedEnvTooSmall if env had too few prepared ids or ports.
 func (s *Scheduler) tryUpdate(ctx context.Context, env *preparedEnv, edit func(*txn) error) (uint64, error) {
 	var c *txn
-	index, err := s.store.Update(ctx, func(tx *store.Txn) error {
+	index, err := s.store.Update(ctx, func(tx *store.Txn) (err error) {
 		clock := s.wallClock.read(s.env)
-		c = &txn{tx: tx, s: s, env: env, now: clock.now}
+		c = &txn{tx: tx, s: s, env: env, now: clock.now, undoClockAdjustment: func() {}}
+		defer func() {
+			if err != nil {
+				c.undoClockAdjustment() // here, because the next change begins before Update returns
+			}
+		}()
 		c.setOperation(opEvaluation)
 		c.loadNodeUsage()
 		if clock.needsAdjustment {
@@ -85,6 +91,9 @@ func (s *Scheduler) tryUpdate(ctx context.Context, env *preparedEnv, edit func(*
 		return nil
 	})
 	if err != nil {
+		if c != nil {
+			c.undoClockAdjustment()
+		}
 		s.mu.Lock()
 		s.nodeUsage = nil // the cached usage may include the change, which was not stored
 		s.mu.Unlock()
@@ -283,12 +292,16 @@ func sameEval(a, b *api.Evaluation) bool {
 	return a.Status == b.Status && reflect.DeepEqual(a.QueuedAllocations, b.QueuedAllocations) && reflect.DeepEqual(a.FailedTGAllocs, b.FailedTGAllocs)
 }
 
-// processDueEval processes a pending evaluation that is due.
+// processDueEval processes a pending evaluation whose timer has expired. If the evaluation is due later, because this
+// change has moved it by a step of the clock, processDueEval sets the timer again.
 func (c *txn) processDueEval(id string) {
-	if e := c.tx.Evaluation(nil, id); e != nil && e.Status == api.EvalStatusPending && !e.WaitUntil.After(c.now) {
-		c.processStoredEval(e)
-	} else {
+	switch e := c.tx.Evaluation(nil, id); {
+	case e == nil:
 		c.onCommit(func() { c.s.evalTimers.set(id, time.Time{}) })
+	case e.Status != api.EvalStatusPending || e.WaitUntil.After(c.now):
+		c.trackEval(e)
+	default:
+		c.processStoredEval(e)
 	}
 }
 

@@ -60,14 +60,21 @@ func (w *wallClock) read(h Env) clockReading {
 	return r
 }
 
-// recordAdjustment records that the stored times were adjusted to the clock.
-func (w *wallClock) recordAdjustment(r clockReading) {
+// recordAdjustment records that a change adjusts the stored times to the clock. The caller calls undo if the change is
+// not stored; only its first call has an effect.
+func (w *wallClock) recordAdjustment(r clockReading) (undo func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	offset, adjusted := w.offset, w.stateAdjusted
 	w.stateAdjusted = true
 	if r.step != 0 {
 		w.offset = r.offset
 	}
+	return sync.OnceFunc(func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.offset, w.stateAdjusted = offset, adjusted
+	})
 }
 
 // ClockStepped makes Run check the clock. It does not block.
@@ -103,8 +110,9 @@ func (c clockAdjustment) adjustState(r clockReading) {
 	if r.step != 0 {
 		c.restoreTimers()
 	}
+	// The step is recorded before the commit: the next change can begin earlier, and must not adjust the times again.
+	c.undoClockAdjustment = c.s.wallClock.recordAdjustment(r)
 	c.onCommit(func() {
-		c.s.wallClock.recordAdjustment(r)
 		// The timers must be recomputed: after a step, the same times are reached after other durations.
 		notify(c.s.evalTimers.changed)
 		notify(c.s.deploymentTimers.changed)

@@ -19,8 +19,9 @@ import (
 // wallClock is a wall clock that a test can set. It advances with the synctest
 // bubble.
 type wallClock struct {
-	start  time.Time
-	offset atomic.Int64
+	start       time.Time
+	offset      atomic.Int64
+	uptimeError atomic.Int64 // added to Uptime
 }
 
 func newWallClock() *wallClock { return &wallClock{start: time.Now()} }
@@ -29,7 +30,9 @@ func newWallClock() *wallClock { return &wallClock{start: time.Now()} }
 // disk.
 func (w *wallClock) Now() time.Time { return time.Now().Round(0).Add(time.Duration(w.offset.Load())) }
 
-func (w *wallClock) Uptime() time.Duration { return time.Since(w.start) }
+func (w *wallClock) Uptime() time.Duration {
+	return time.Since(w.start) + time.Duration(w.uptimeError.Load())
+}
 
 // Step sets the clock forward or back. A suspend looks like a step forward, because
 // the monotonic clock stands still.
@@ -210,6 +213,26 @@ func TestRescheduleDelayIgnoresClockSteps(t *testing.T) {
 			})
 		}
 	}
+}
+
+// The two clocks are not read at the same time, so a step is measured inaccurately. If the scheduler notices the step
+// when an evaluation is due, the evaluation may be due a little later, and is processed then.
+func TestEvaluationIsProcessedAfterInaccurateClockStep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newClockHarness(t, func(*api.Allocation) schedtest.AllocTimes {
+			return schedtest.AllocTimes{Run: time.Second, FailAtEnd: true}
+		})
+		b.clock.uptimeError.Store(int64(time.Millisecond))
+		b.startScheduler()
+		b.register(failingJob(0))
+		b.advance(11 * time.Second) // 10 s of the reschedule delay have passed
+		b.clock.uptimeError.Store(0)
+		b.clock.Step(10 * time.Minute)
+		b.advance(21 * time.Second)
+		if got := len(b.store.Snapshot().AllocationsByJob(nil, webJobKey.Namespace, webJobKey.ID)); got != 2 {
+			t.Errorf("%d allocations after the reschedule delay, want 2", got)
+		}
+	})
 }
 
 // Reschedule attempts that were made while the clock was ahead count until the interval of the policy has passed, and

@@ -1,0 +1,29 @@
+package scheduler
+
+import (
+	"testing"
+	"time"
+)
+
+// A step of the clock is adjusted once, and again if the change that adjusts it is not stored.
+func TestClockStepIsAdjustedOnce(t *testing.T) {
+	now, uptime := time.Unix(1000, 0), time.Duration(0)
+	env := Env{Now: func() time.Time { return now }, Uptime: func() time.Duration { return uptime }}
+	w := newWallClock(env)
+	w.recordAdjustment(w.read(env)) // the first change of a scheduler
+	now = now.Add(time.Hour)
+	for attempt := range 2 {
+		first := w.read(env)
+		if first.step != time.Hour || !first.needsAdjustment {
+			t.Fatalf("attempt %d: step %v, needs adjustment: %v", attempt, first.step, first.needsAdjustment)
+		}
+		undo := w.recordAdjustment(first)
+		if second := w.read(env); second.step != 0 || second.needsAdjustment {
+			t.Fatalf("attempt %d: the next change adjusts by %v again", attempt, second.step)
+		}
+		if attempt == 0 {
+			undo()
+			undo()
+		}
+	}
+}
