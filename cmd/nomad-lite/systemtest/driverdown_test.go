@@ -472,6 +472,11 @@ func TestBatchJobWithUnknownExitStatusIsNotRerun(t *testing.T) {
 	n.registerJobs(n.dir, strings.Replace(n.job("work", "batch", fmt.Sprintf("echo run >>%s; sleep 1000", runs), ""), "attempts       = 10", "attempts       = 0", 1))
 	id := n.waitTask("it runs", "work", taskHasState(model.TaskRunning))
 	tasks := n.taskProcesses(id)
+	for deadline := time.Now().Add(waitTimeout); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if text, err := os.ReadFile(runs); err == nil && len(text) > 0 {
+			break // the command has run; a task is reported as running before that
+		}
+	}
 	n.kill()
 	for _, p := range findNodeProcesses(n.dataDir) { // the keeper is killed first, so that no process observes the exit of another one
 		if p.kind == "keeper" {
