@@ -23,17 +23,17 @@ import (
 type transactionRecorder struct {
 	*schedtest.Store
 	inTransaction            atomic.Bool
-	attempts, failedAttempts int
+	attempts, failedAttempts atomic.Int64
 }
 
 func (o *transactionRecorder) Update(ctx context.Context, fn func(*store.Txn) error) (uint64, error) {
 	return o.Store.Update(ctx, func(tx *store.Txn) error {
 		o.inTransaction.Store(true)
 		defer o.inTransaction.Store(false)
-		o.attempts++
+		o.attempts.Add(1)
 		err := fn(tx)
 		if err != nil {
-			o.failedAttempts++
+			o.failedAttempts.Add(1)
 		}
 		return err
 	})
@@ -63,7 +63,7 @@ func TestPortsAreCheckedOutsideOfTransactions(t *testing.T) {
 		ports    []int
 		failed   string // the exhausted dimension of the placement
 		checks   int    // number of port checks
-		attempts int
+		attempts int64
 	}{
 		{"a free static port", static, none, []int{8080}, "", 1, 1},
 		{"a static port in use", static, inRange(8080, 8080), nil, "network: reserved port collision a=8080", 1, 1},
@@ -116,8 +116,8 @@ func TestPortsAreCheckedOutsideOfTransactions(t *testing.T) {
 			if failed != test.failed {
 				t.Errorf("failed by %q, want %q", failed, test.failed)
 			}
-			if checks != test.checks || memory.attempts != test.attempts {
-				t.Errorf("%d port checks in %d attempts, want %d in %d", checks, memory.attempts, test.checks, test.attempts)
+			if checks != test.checks || memory.attempts.Load() != test.attempts {
+				t.Errorf("%d port checks in %d attempts, want %d in %d", checks, memory.attempts.Load(), test.checks, test.attempts)
 			}
 		})
 	}
@@ -144,13 +144,14 @@ func TestReplacementsWithPortsNeedOneTransaction(t *testing.T) {
 		b.startLoops()
 		request := func(what string, make func() error) {
 			t.Helper()
-			memory.attempts, memory.failedAttempts = 0, 0
+			memory.attempts.Store(0)
+			memory.failedAttempts.Store(0)
 			if err := make(); err != nil {
 				t.Fatal(err)
 			}
 			b.advance(time.Minute)
-			if memory.failedAttempts > 0 {
-				t.Errorf("%s: %d of %d transactions were repeated", what, memory.failedAttempts, memory.attempts)
+			if memory.failedAttempts.Load() > 0 {
+				t.Errorf("%s: %d of %d transactions were repeated", what, memory.failedAttempts.Load(), memory.attempts.Load())
 			}
 		}
 		request("registration", func() error {
@@ -187,7 +188,7 @@ func TestARefusedChangeIsNotRepeated(t *testing.T) {
 	s := scheduler.New(scheduler.Config{NodeID: "node", Store: memory, Env: newTestEnv(), Logger: hclog.NewNullLogger()})
 	_, err := s.Evaluate(t.Context(), webJobKey, false)
 	var requestErr *scheduler.RequestError
-	if !errors.As(err, &requestErr) || memory.attempts != 1 {
-		t.Errorf("%v after %d attempts", err, memory.attempts)
+	if !errors.As(err, &requestErr) || memory.attempts.Load() != 1 {
+		t.Errorf("%v after %d attempts", err, memory.attempts.Load())
 	}
 }
