@@ -23,7 +23,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
 
-// envHook makes this binary serve the hook instead of the driver.
+// envServeHook makes this binary serve the hook instead of the driver.
 const envServeHook = "SDK_TEST_HOOK"
 
 // hostCallingHook is a hook whose Prestart and Stop call the host.

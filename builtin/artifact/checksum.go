@@ -87,7 +87,7 @@ func findChecksum(r io.Reader, name string) (string, error) {
 	return "", fmt.Errorf("the file of checksums has none for %q", name)
 }
 
-// verify returns an error if the checksum differs from that of the data
+// verify returns an error if the checksum differs from the checksum of the data
 // written to hash.
 func (c *checksum) verify(name string) error {
 	if got := hex.EncodeToString(c.hash.Sum(nil)); got != c.expected {

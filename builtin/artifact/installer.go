@@ -123,8 +123,8 @@ func newInstaller(to destination, task, key string, owner *fileOwner) (*installe
 	return p, nil
 }
 
-// openStagingDir makes the staging directory, and removes those of earlier downloads of
-// the same artifact. The new directory has a unique name, because an earlier
+// openStagingDir makes the staging directory, and removes the staging directories that earlier downloads of
+// the same artifact have left. The new directory has a unique name, because an earlier
 // download may still be shutting down, and must not find it under its own name.
 func (p *installer) openStagingDir(prefix string) error {
 	old, err := fs.Glob(p.root.FS(), prefix+"*")
@@ -156,7 +156,7 @@ func (p *installer) close() {
 		p.stagingRoot.Close()
 	}
 	if p.stagingDirName != "" {
-		_ = p.root.RemoveAll(p.stagingDirName)
+		_ = p.root.RemoveAll(p.stagingDirName) // a rest is removed with the allocation directory, or by the next download
 	}
 	p.root.Close()
 }

@@ -367,7 +367,7 @@ func explodeMap(flat map[string]any) (map[string]any, error) {
 }
 
 // mergeMaps returns a copy of the map to, with the additional entries of the map from, also
-// in nested maps. If override is true, entries of from replace those of to.
+// in nested maps. If override is true, entries of from replace entries of to.
 func mergeMaps(to, from map[string]any, override bool) map[string]any {
 	out := make(map[string]any, len(to)+len(from))
 	maps.Copy(out, to)

@@ -60,7 +60,7 @@ func compileTemplate(name, text string, b *templateBlock) (*parsedTemplate, erro
 	if b.ErrMissingKey {
 		missing = "missingkey=error"
 	}
-	// The methods of a nil renderPass are replaced by those of the actual pass
+	// The methods of a nil renderPass are replaced by the methods of the actual pass
 	// before each execution.
 	t, err := template.New(name).Option(missing).Delims(b.LeftDelim, b.RightDelim).Funcs(pureFuncs()).Funcs((*renderPass)(nil).funcs()).Parse(text)
 	if err != nil {
@@ -335,7 +335,7 @@ func (p *renderPass) fileFunc(path string) (string, error) {
 }
 
 // pathInJobNamespace removes the namespace and the region ("@namespace.region") from a
-// path. It returns an error if they are not those of the job.
+// path. It returns an error if they are not the namespace and the region of the job.
 func (p *renderPass) pathInJobNamespace(path string) (string, error) {
 	bare, where, other := strings.Cut(strings.Trim(path, "/"), "@")
 	namespace, region, _ := strings.Cut(where, ".")

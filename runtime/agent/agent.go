@@ -290,7 +290,7 @@ func (a *Agent) runnerConfig(trim *memtrim.Trimmer) noderunner.Config {
 // deleted.
 const cleanupTimeout = 10 * time.Second
 
-// AllocRunnerConfig returns the runner of an allocation, or nil if this node does not have it.
+// Alloc returns the runner of an allocation, or nil if this node does not have it.
 func (a *Agent) Alloc(id string) *allocrunner.Runner {
 	if nodes := a.currentNodeRunner(); nodes != nil {
 		return nodes.Alloc(id)

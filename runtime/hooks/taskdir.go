@@ -22,7 +22,7 @@ var (
 // because directories in memory are lost at a reboot.
 const dirBuiltKey = "is_done"
 
-// StepTaskDir builds the directory of the task, and removes the secrets when the task has
+// TaskDir builds the directory of the task, and removes the secrets when the task has
 // ended.
 type TaskDir struct {
 	BuiltinHook

@@ -59,7 +59,7 @@ func (c *Coordinator) ObserveTaskStates(states map[string]State) {
 	c.enterPhaseLocked(c.phase.Next(c.toStageStates(states)))
 }
 
-// OnRestart returns to Init and closes all gates. They open again when every task has
+// Restart returns to Init and closes all gates. They open again when every task has
 // been observed pending at the same time. The caller must stop the tasks, and handle a
 // task that does not become pending.
 func (c *Coordinator) Restart() {

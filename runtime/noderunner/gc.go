@@ -206,7 +206,7 @@ func (r *Runner) diskUsage() diskUsage {
 	return u
 }
 
-// CollectWhenEnded removes an ended allocation from the disk. If its tasks have ended and
+// Collect removes an ended allocation from the disk. If its tasks have ended and
 // only its hooks still run, Collect waits for them as long as ctx allows, because
 // callers cannot see them. If a task only waits for its driver to destroy it,
 // Collect stores the request and returns, and the directory is removed when the

@@ -413,7 +413,7 @@ func (r *Runner) hasAllocDir(allocID string) bool {
 	return true
 }
 
-// AllocRunnerConfig returns the runner of an allocation. It is nil if the allocation is not on
+// Alloc returns the runner of an allocation. It is nil if the allocation is not on
 // this node, has ended, or has a runner that is still being built.
 func (r *Runner) Alloc(id string) *allocrunner.Runner {
 	r.mu.Lock()

@@ -236,7 +236,7 @@ func (c *txn) skipShutdownDelays(key JobKey) {
 	}
 }
 
-// NeedsEvaluation creates an evaluation of a job. With force, failed allocations are
+// Evaluate creates an evaluation of a job. With force, failed allocations are
 // replaced whatever their reschedule policy says.
 func (s *Scheduler) Evaluate(ctx context.Context, key JobKey, force bool) (out RequestOutcome, err error) {
 	out.Index, err = s.update(ctx, func(c *txn) error {

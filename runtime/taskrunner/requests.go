@@ -94,7 +94,7 @@ func (r *Runner) SampleStats(ctx context.Context, interval time.Duration) (sampl
 	return samples, p.exited, err
 }
 
-// StepRunning reports whether the task has a process that has not exited.
+// Running reports whether the task has a process that has not exited.
 func (r *Runner) Running() bool {
 	p := r.currentProcess.get()
 	return p != nil && !isClosed(p.exited)

@@ -61,7 +61,7 @@ func newHost(p Plugin) *testHost {
 	return &testHost{plugin: p, processEnvEntry: envProcessMarker + "=" + newID()}
 }
 
-// processEnvEntry is the environment variable by which the processes of one host are
+// envProcessMarker is the environment variable by which the processes of one host are
 // found.
 const envProcessMarker = "NOMAD_LITE_SDKTEST"
 

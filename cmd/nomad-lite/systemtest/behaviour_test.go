@@ -12,8 +12,7 @@ import (
 const nomadComparisonEnvVar = "NOMAD_LITE_BEHAVIOUR"
 
 // TestBehaviourMatchesNomad runs scenarios whose results on Nomad were recorded, and compares the
-// results. The scenarios are not part of this repository. The script that runs them lists the
-// features that are not implemented yet.
+// results. The scenarios are not part of this repository.
 func TestBehaviourMatchesNomad(t *testing.T) {
 	if os.Getenv(nomadComparisonEnvVar) == "" {
 		t.Skipf("takes the better part of a minute, and a machine that does nothing else; %s=1 runs it", nomadComparisonEnvVar)

@@ -114,7 +114,7 @@ func (a *hostAPIPlugin) Poststart(ctx context.Context, req hook.TaskPoststartReq
 	return hook.TaskPoststartResponse{}, nil
 }
 
-// StepPreKill tests a scope that is valid for the whole allocation, so that each call must name its
+// PreKill tests a scope that is valid for the whole allocation, so that each call must name its
 // task.
 func (a *hostAPIPlugin) PreKill(ctx context.Context, req hook.AllocPreKillRequest) (hook.AllocPreKillResponse, error) {
 	for _, task := range []string{"", "main", "nobody"} {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// exprTemplate has the settings of the client's template block. They are passed to the
+// templateSettings has the settings of the client's template block. They are passed to the
 // template hook under the same names.
 var templateSettings = map[string]setting{
 	"wait":                 templateSetting(configItem.parseMinMax),
