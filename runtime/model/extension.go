@@ -132,11 +132,16 @@ func usesExtensions(g *api.TaskGroup) bool {
 	})
 }
 
-func graphTaskOf(job *api.Job, g *api.TaskGroup, t *api.Task) lifecycle.GraphTask {
-	n := lifecycle.GraphTask{Task: lifecycle.Task{Name: t.Name, Stage: lifecycle.MainTask}, Leader: t.Leader, HasCheck: isHealthChecked(g, t)}
-	if t.Lifecycle != nil {
-		n.Stage = lifecycle.StageOf(t.Lifecycle.Hook, t.Lifecycle.Sidecar)
+// StageOfTask returns the stage of a task in the lifecycle of its group.
+func StageOfTask(t *api.Task) lifecycle.Stage {
+	if t.Lifecycle == nil {
+		return lifecycle.MainTask
 	}
+	return lifecycle.StageOf(t.Lifecycle.Hook, t.Lifecycle.Sidecar)
+}
+
+func graphTaskOf(job *api.Job, g *api.TaskGroup, t *api.Task) lifecycle.GraphTask {
+	n := lifecycle.GraphTask{Task: lifecycle.Task{Name: t.Name, Stage: StageOfTask(t)}, Leader: t.Leader, HasCheck: isHealthChecked(g, t)}
 	n.RunsUntilStopped = restart.OnSuccess(val(job.Type), n.Stage)
 	return n
 }

@@ -1,6 +1,7 @@
 package apiclient
 
 import (
+	"context"
 	"errors"
 
 	"github.com/hashicorp/nomad/api"
@@ -26,4 +27,18 @@ func LocalNodeID(c *api.Client) (string, error) {
 		return id, nil
 	}
 	return "", errors.New("the agent that was asked is not a node itself: name a node instead of -self")
+}
+
+// SingleNode returns the node of an agent. It returns nil for a cluster of several nodes, and for a
+// client that cannot read nodes.
+func SingleNode(ctx context.Context, c *api.Client) *api.Node {
+	nodes, _, err := c.Nodes().List(QueryOptions(ctx, ""))
+	if err != nil || len(nodes) != 1 {
+		return nil
+	}
+	node, _, err := c.Nodes().Info(nodes[0].ID, QueryOptions(ctx, ""))
+	if err != nil {
+		return nil
+	}
+	return node
 }

@@ -104,10 +104,10 @@ func planJob(ctx context.Context, o planOptions, path string, s *cli.Streams) (c
 		return false, file.AddSourcePositions(apiclient.WrapError("plan job "+path, err))
 	}
 	model.Canonicalize(file.Job)
-	var missingDrivers map[string][]string
+	var node *api.Node // set if the job cannot be placed on it
 	if len(plan.FailedTGAllocs) > 0 {
-		missingDrivers = taskreason.MissingDrivers(ctx, c, file.Job)
-		if err := checkRemoteNode(ctx, file, s, c); err != nil {
+		node = apiclient.SingleNode(ctx, c)
+		if err := checkNode(node, file, s); err != nil {
 			return false, err
 		}
 	}
@@ -123,7 +123,7 @@ func planJob(ctx context.Context, o planOptions, path string, s *cli.Streams) (c
 		p.Lines(gates)
 		p.Line("")
 	}
-	printDryRun(p, plan, missingDrivers)
+	printDryRun(p, plan, taskreason.MissingDrivers(node, file.Job))
 	if plan.Warnings != "" {
 		p.Line("")
 		p.Line("%s", output.ColoredCell{Colour: terminal.ColourYellow, Text: "Job Warnings:"})
@@ -137,19 +137,12 @@ func planJob(ctx context.Context, o planOptions, path string, s *cli.Streams) (c
 	return planHasChanges(plan), output.Print(s, p)
 }
 
-// checkRemoteNode reports which constraints the node of an agent does not satisfy. In a
-// cluster, and for a client that cannot read nodes, it reports nothing, and the plan shows
-// what fits.
-func checkRemoteNode(ctx context.Context, j *jobfile.File, s *cli.Streams, c *api.Client) error {
-	nodes, _, err := c.Nodes().List(apiclient.QueryOptions(ctx, ""))
-	if err != nil || len(nodes) != 1 {
+// checkNode reports which constraints of a job a node does not satisfy. It reports nothing if node is nil.
+func checkNode(n *api.Node, j *jobfile.File, s *cli.Streams) error {
+	if n == nil {
 		return nil
 	}
-	n, _, err := c.Nodes().Info(nodes[0].ID, apiclient.QueryOptions(ctx, ""))
-	if err != nil {
-		return nil
-	}
-	_, err = j.CheckNodeConstraints(s, fmt.Sprintf("Node %q does not satisfy:", n.Name), scheduler.Node{NodeFacts: model.NodeFacts{
+	_, err := j.CheckNodeConstraints(s, fmt.Sprintf("Node %q does not satisfy:", n.Name), scheduler.Node{NodeFacts: model.NodeFacts{
 		ID: n.ID, Name: n.Name, Datacenter: n.Datacenter, Class: n.NodeClass, Pool: n.NodePool, Attributes: n.Attributes, Meta: n.Meta,
 	}})
 	return err

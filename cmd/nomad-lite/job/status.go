@@ -263,7 +263,7 @@ func printRunningJob(ctx context.Context, p *output.Page, c *api.Client, state *
 	for _, e := range evals {
 		if len(e.FailedTGAllocs) > 0 && e.Status != api.EvalStatusComplete {
 			p.Section("Placement Failure")
-			tables.PrintPlacementFailures(p, "", e.FailedTGAllocs, taskreason.MissingDrivers(ctx, c, state.Job))
+			tables.PrintPlacementFailures(p, "", e.FailedTGAllocs, taskreason.MissingDrivers(apiclient.SingleNode(ctx, c), state.Job))
 			break
 		}
 	}

@@ -168,9 +168,9 @@ func (m *Monitor) finishEvaluation(ctx context.Context, p *output.Page, eval *ap
 	if len(eval.FailedTGAllocs) > 0 {
 		exitErr = &cli.ExitError{Code: 2}
 		p.DetailLine("Not all could be placed:")
-		missingDrivers := taskreason.MissingDrivers(ctx, m.client, m.readJob(ctx, eval.JobID))
+		missingDrivers := taskreason.MissingDrivers(apiclient.SingleNode(ctx, m.client), m.readJob(ctx, eval.JobID))
 		tables.PrintPlacementFailures(p, "    ", eval.FailedTGAllocs, missingDrivers)
-		if eval.StatusDescription != "" && len(missingDrivers) == 0 {
+		if eval.StatusDescription != "" {
 			p.DetailLine("%s", eval.StatusDescription)
 		}
 	}

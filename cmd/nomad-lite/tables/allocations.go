@@ -9,12 +9,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
 )
 
-// PrintAllocations adds a table of allocations, the newest first.
-func PrintAllocations(p *output.Page, allocs []*api.AllocationListStub, verbose bool) {
-	allocs = slices.Clone(allocs)
-	slices.SortStableFunc(allocs, func(a, b *api.AllocationListStub) int {
+// SortAllocationsNewestFirst returns a sorted copy of a list. Allocations of the same age are sorted by
+// name.
+func SortAllocationsNewestFirst(allocs []*api.AllocationListStub) []*api.AllocationListStub {
+	return slices.SortedStableFunc(slices.Values(allocs), func(a, b *api.AllocationListStub) int {
 		return cmp.Or(cmp.Compare(b.CreateIndex, a.CreateIndex), cmp.Compare(a.Name, b.Name))
 	})
+}
+
+// PrintAllocations adds a table of allocations, the newest first.
+func PrintAllocations(p *output.Page, allocs []*api.AllocationListStub, verbose bool) {
+	allocs = SortAllocationsNewestFirst(allocs)
 	var t *output.Table
 	if verbose {
 		t = output.NewTable("ID", "Eval ID", "Node ID", "Node Name", "Task Group", "Version", "Desired", "Status", "Created", "Modified")

@@ -1,7 +1,6 @@
 package taskreason
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,19 +11,10 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
 )
 
-// MissingDrivers returns for each group of a job why its node cannot run the drivers of its tasks,
-// as the drivers report it. It returns nothing if the job is nil, for a cluster of several nodes, and
-// for a client that is not allowed to read nodes.
-func MissingDrivers(ctx context.Context, c *api.Client, job *api.Job) map[string][]string {
-	if job == nil {
-		return nil
-	}
-	nodes, _, err := c.Nodes().List(apiclient.QueryOptions(ctx, ""))
-	if err != nil || len(nodes) != 1 {
-		return nil
-	}
-	node, _, err := c.Nodes().Info(nodes[0].ID, apiclient.QueryOptions(ctx, ""))
-	if err != nil {
+// MissingDrivers returns for each group of a job why a node cannot run the drivers of its tasks, as the
+// drivers report it. It returns nothing if the job or the node is nil: see [apiclient.SingleNode].
+func MissingDrivers(node *api.Node, job *api.Job) map[string][]string {
+	if node == nil || job == nil {
 		return nil
 	}
 	missing := make(map[string][]string)

@@ -1,7 +1,6 @@
 package taskreason
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -13,6 +12,8 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/streaming"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/tables"
+	"github.com/nomad-lite/nomad-lite/runtime/lifecycle"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
@@ -24,15 +25,11 @@ type Task struct {
 }
 
 // FindTasksNotRunning returns the tasks of a job that do not run although the job wants them to, the newest
-// allocation first. The parameter now has the same meaning as for [FromTaskState]. If the job is nil, Find does
-// not know which tasks wait for other tasks.
+// allocation first. The parameter now has the same meaning as for [FromTaskState]. If the job is nil, it is
+// unknown which tasks wait for other tasks.
 func FindTasksNotRunning(job *api.Job, allocs []*api.AllocationListStub, now time.Time) []Task {
-	allocs = slices.Clone(allocs)
-	slices.SortStableFunc(allocs, func(a, b *api.AllocationListStub) int {
-		return cmp.Or(cmp.Compare(b.CreateIndex, a.CreateIndex), cmp.Compare(a.Name, b.Name))
-	})
 	var found []Task
-	for _, a := range allocs {
+	for _, a := range tables.SortAllocationsNewestFirst(allocs) {
 		if a.DesiredStatus != api.AllocDesiredStatusRun || a.NextAllocation != "" {
 			continue
 		}
@@ -57,52 +54,38 @@ func FindTasksNotRunning(job *api.Job, allocs []*api.AllocationListStub, now tim
 // starts when the others have ended.
 func lifecycleReason(job *api.Job, a *api.AllocationListStub, name string) (reason Reason, mustRun bool) {
 	reason = Reason{Cause: setupCause}
-	if job == nil || job.LookupTaskGroup(a.TaskGroup) == nil {
-		return reason, true
+	stages := make(map[string]lifecycle.Stage)
+	if job != nil {
+		if group := job.LookupTaskGroup(a.TaskGroup); group != nil {
+			for _, t := range group.Tasks {
+				stages[t.Name] = model.StageOfTask(t)
+			}
+		}
 	}
-	group := job.LookupTaskGroup(a.TaskGroup)
-	at := slices.IndexFunc(group.Tasks, func(t *api.Task) bool { return t.Name == name })
-	if at < 0 {
-		return reason, true
-	}
-	var earlierStage string
-	switch lifecycleStage(group.Tasks[at]) {
-	case api.TaskLifecycleHookPoststop:
+	var awaitedStages lifecycle.Stage
+	switch stages[name] {
+	case lifecycle.PoststopTask:
 		return Reason{}, false
-	case api.TaskLifecycleHookPrestart:
-		return reason, true
-	case mainLifecycleStage:
-		earlierStage = api.TaskLifecycleHookPrestart
-	case api.TaskLifecycleHookPoststart:
-		earlierStage = mainLifecycleStage
+	case lifecycle.MainTask:
+		awaitedStages = lifecycle.PrestartEphemeral | lifecycle.PrestartSidecar
+	case lifecycle.PoststartEphemeral, lifecycle.PoststartSidecar:
+		awaitedStages = lifecycle.MainTask
 	}
 	var awaitedTasks []string
-	for _, t := range group.Tasks {
-		state := a.TaskStates[t.Name]
-		if state == nil || lifecycleStage(t) != earlierStage {
-			continue
-		}
-		mustEnd := earlierStage != mainLifecycleStage && !t.Lifecycle.Sidecar
-		if mustEnd && state.State != model.TaskDead {
-			awaitedTasks = append(awaitedTasks, fmt.Sprintf("task %q to end", t.Name))
-		} else if !mustEnd && state.State == model.TaskPending {
-			awaitedTasks = append(awaitedTasks, fmt.Sprintf("task %q to start", t.Name))
+	for _, other := range slices.Sorted(maps.Keys(a.TaskStates)) {
+		state := a.TaskStates[other]
+		switch {
+		case state == nil || stages[other]&awaitedStages == 0:
+		case stages[other] == lifecycle.PrestartEphemeral && state.State != model.TaskDead:
+			awaitedTasks = append(awaitedTasks, fmt.Sprintf("task %q to end", other))
+		case stages[other] != lifecycle.PrestartEphemeral && state.State == model.TaskPending:
+			awaitedTasks = append(awaitedTasks, fmt.Sprintf("task %q to start", other))
 		}
 	}
 	if len(awaitedTasks) > 0 {
 		reason.Cause = "waits for " + strings.Join(awaitedTasks, ", ")
 	}
 	return reason, true
-}
-
-const mainLifecycleStage = ""
-
-// lifecycleStage returns the hook of a task's lifecycle block, or mainLifecycleStage.
-func lifecycleStage(t *api.Task) string {
-	if t.Lifecycle == nil {
-		return mainLifecycleStage
-	}
-	return t.Lifecycle.Hook
 }
 
 // ReadLastLines adds to each reason the last line of the task's standard error, if the task's
