@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskreason"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
@@ -75,11 +76,11 @@ func taskFailures(alloc *api.Allocation) []error {
 		} {
 			i := slices.IndexFunc(events, func(e *api.TaskEvent) bool { return e.Type == kind })
 			if i >= 0 && events[i].DisplayMessage != "" {
-				failureMessages = append(failureMessages, stripGRPCPrefix(events[i].DisplayMessage))
+				failureMessages = append(failureMessages, taskreason.OneLine(events[i].DisplayMessage))
 			}
 		}
 		if e := lastEventOfType(events, api.TaskKilling); len(failureMessages) == 0 && e != nil {
-			failureMessages = append(failureMessages, stripGRPCPrefix(e.DisplayMessage)) // a task can be killed before its first start, for example if its template never renders
+			failureMessages = append(failureMessages, taskreason.OneLine(e.DisplayMessage)) // a task can be killed before its first start, for example if its template never renders
 		}
 		errs = append(errs, fmt.Errorf("task %q of alloc %s: %s", task.Name, alloc.Name, strings.Join(failureMessages, ": ")))
 	}
@@ -87,14 +88,6 @@ func taskFailures(alloc *api.Allocation) []error {
 		errs = append(errs, fmt.Errorf("alloc %s: %s", alloc.Name, alloc.ClientDescription))
 	}
 	return errs
-}
-
-// stripGRPCPrefix returns an event's message in one line, without the details of gRPC.
-func stripGRPCPrefix(message string) string {
-	if _, text, ok := strings.Cut(message, " desc = "); ok && strings.HasPrefix(message, "rpc error: ") {
-		message = text
-	}
-	return strings.Join(strings.Fields(message), " ")
 }
 
 func lastEventOfType(events []*api.TaskEvent, kind string) *api.TaskEvent {

@@ -105,7 +105,7 @@ func ReadLastLines(ctx context.Context, c *api.Client, tasks []Task) {
 			return nil
 		})
 		if err == nil {
-			tasks[i].Reason.LastLine = joinLines(string(lastOutput))
+			tasks[i].Reason.LastLine = strings.TrimSpace(string(lastOutput))
 		}
 	}
 }

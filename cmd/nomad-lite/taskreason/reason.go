@@ -6,11 +6,12 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
-	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
@@ -97,27 +98,27 @@ func describeNoRestart(e *api.TaskEvent) string {
 // describeCause returns why a task does not run according to one event, or "" if the event contains no
 // cause, and whether the task's output can explain more.
 func describeCause(e *api.TaskEvent, state string) (cause string, hasOutput bool) {
-	message := joinLines(cmp.Or(e.DisplayMessage, e.Message, e.Type))
+	message := OneLine(cmp.Or(e.DisplayMessage, e.Message, e.Type))
 	switch e.Type {
 	case api.TaskTerminated:
 		return describeExit(e), e.ExitCode != 0 || e.Signal != 0
 	case api.TaskDriverFailure:
-		return "cannot start: " + searchedDirsPattern.ReplaceAllString(stripGRPCStatus(message), "neither in the task's PATH nor in its directory"), false
+		return "cannot start: " + searchedDirsPattern.ReplaceAllString(message, "neither in the task's PATH nor in its directory"), false
 	case api.TaskSetupFailure, api.TaskFailedValidation:
-		return "cannot be set up: " + stripGRPCStatus(message), false
+		return "cannot be set up: " + message, false
 	case api.TaskArtifactDownloadFailed:
-		return stripGRPCStatus(message), false
+		return message, false
 	case model.TaskHookFailed:
-		return "hook " + stripGRPCStatus(message), false
+		return "hook " + message, false
 	case model.TaskRestoreFailed:
-		return stripGRPCStatus(message), false
+		return message, false
 	case api.TaskSiblingFailed:
 		return fmt.Sprintf("task %q of its group failed", e.FailedSibling), false
 	case templateEventType:
 		return describeMissingTemplateData(message), false
 	case api.TaskKilling:
 		if e.FailsTask {
-			return stripGRPCStatus(message), false
+			return message, false
 		}
 	case api.TaskDownloadingArtifacts:
 		return "downloads artifacts", false
@@ -135,14 +136,14 @@ func describeExit(e *api.TaskEvent) string {
 	switch {
 	case e.Details["oom_killed"] == "true":
 		return outOfMemoryText
-	case e.Signal != 0:
-		return fmt.Sprintf("killed by signal %d (%s)", e.Signal, unix.SignalName(unix.Signal(e.Signal)))
-	case e.ExitCode == 0:
+	case e.Signal == 0 && e.ExitCode == 0:
 		return "ended with exit code 0, but a service must keep running"
-	case e.Message != "":
-		return fmt.Sprintf("exit code %d: %s", e.ExitCode, joinLines(e.Message))
 	}
-	return fmt.Sprintf("exit code %d", e.ExitCode)
+	text := process.ExitStatus{ExitCode: e.ExitCode, Signal: e.Signal}.String()
+	if e.Signal == 0 && e.Message != "" {
+		text += ": " + OneLine(e.Message)
+	}
+	return text
 }
 
 // setupCause is the cause if no event of the task contains a cause.
@@ -169,39 +170,45 @@ func describeMissingTemplateData(message string) string {
 	})
 }
 
-var grpcStatusPattern = regexp.MustCompile(`rpc error: code = \w+ desc = `)
+var grpcStatusPattern = regexp.MustCompile(`rpc error: code = \S+ desc = `)
 
-// stripGRPCStatus removes the status that gRPC adds to the error of a plugin.
-func stripGRPCStatus(message string) string { return grpcStatusPattern.ReplaceAllString(message, "") }
+// OneLine returns the message of an event in one line, without the status that gRPC adds to the error of
+// a plugin.
+func OneLine(message string) string {
+	return strings.Join(strings.Fields(grpcStatusPattern.ReplaceAllString(message, "")), " ")
+}
 
 // searchedDirsPattern matches the directories in which raw_exec has searched a command.
 var searchedDirsPattern = regexp.MustCompile(`neither in the task's PATH \([^)]*\) nor in \S+`)
 
-func joinLines(text string) string { return strings.Join(strings.Fields(text), " ") }
+// remediesByCause returns the advice for causes. The first regular expression that matches a cause applies.
+// They are compiled at the first call: each process of nomad-lite would compile them otherwise.
+var remediesByCause = sync.OnceValue(func() []causeRemedy {
+	return []causeRemedy{
+		{regexp.MustCompile(`template waits for variable ([^, ]+)`), "Write it: nomad-lite var put $1 KEY=VALUE"},
+		{regexp.MustCompile(`template waits for service ([^, ]+)`), "Run a job that registers service $1, healthy"},
+		{regexp.MustCompile(`neither in the task's PATH`), `Install the command, or write its whole path in "command"`},
+		{regexp.MustCompile(`command (\S+): stat \S+: no such file or directory`), `Install $1, or correct "command"`},
+		{regexp.MustCompile(`command (\S+): permission denied`), `Make it executable: chmod +x $1`},
+		{regexp.MustCompile(`unknown user (\S+)`), `Create account $1, or change "user" of the task`},
+		{regexp.MustCompile(regexp.QuoteMeta(outOfMemoryText)), `Raise "memory" in "resources"`},
+		{regexp.MustCompile(`a service must keep running`), `Use type = "batch" for a job that ends`},
+		{regexp.MustCompile(`failed to download artifact "[^"]*": .*(connection refused|no such host|timeout)`), "Check the address of its source, and the network"},
+		{regexp.MustCompile(`failed to download artifact "[^"]*": .*(401|403)`), `Check the credentials in "headers" or "options"`},
+		{regexp.MustCompile(`failed to download artifact "[^"]*": .*404`), "Correct its source"},
+		{regexp.MustCompile(`(?i)checksums? d(id|o) not match`), "Correct the checksum, or the source"},
+		{regexp.MustCompile(`address already in use`), "Stop the process that uses the port (ss -ltnp shows it), or use another port"},
+		{regexp.MustCompile(`waiting for plugin`), "nomad-lite plugin list shows its state"},
+	}
+})
 
-// remediesByCause lists the advice for causes. The first regular expression that matches a cause applies.
-var remediesByCause = []struct {
+type causeRemedy struct {
 	cause  *regexp.Regexp
 	remedy string
-}{
-	{regexp.MustCompile(`template waits for variable ([^, ]+)`), "Write it: nomad-lite var put $1 KEY=VALUE"},
-	{regexp.MustCompile(`template waits for service ([^, ]+)`), "Run a job that registers service $1, healthy"},
-	{regexp.MustCompile(`neither in the task's PATH`), `Install the command, or write its whole path in "command"`},
-	{regexp.MustCompile(`command (\S+): stat \S+: no such file or directory`), `Install $1, or correct "command"`},
-	{regexp.MustCompile(`command (\S+): permission denied`), `Make it executable: chmod +x $1`},
-	{regexp.MustCompile(`unknown user (\S+)`), `Create account $1, or change "user" of the task`},
-	{regexp.MustCompile(regexp.QuoteMeta(outOfMemoryText)), `Raise "memory" in "resources"`},
-	{regexp.MustCompile(`a service must keep running`), `Use type = "batch" for a job that ends`},
-	{regexp.MustCompile(`failed to download artifact "[^"]*": .*(connection refused|no such host|timeout)`), "Check the address of its source, and the network"},
-	{regexp.MustCompile(`failed to download artifact "[^"]*": .*(401|403)`), `Check the credentials in "headers" or "options"`},
-	{regexp.MustCompile(`failed to download artifact "[^"]*": .*404`), "Correct its source"},
-	{regexp.MustCompile(`(?i)checksums? d(id|o) not match`), "Correct the checksum, or the source"},
-	{regexp.MustCompile(`address already in use`), "Stop the process that uses the port (ss -ltnp shows it), or use another port"},
-	{regexp.MustCompile(`waiting for plugin`), "nomad-lite plugin list shows its state"},
 }
 
 func findRemedy(cause string) string {
-	for _, r := range remediesByCause {
+	for _, r := range remediesByCause() {
 		if at := r.cause.FindStringSubmatchIndex(cause); at != nil {
 			return string(r.cause.ExpandString(nil, r.remedy, cause, at))
 		}
