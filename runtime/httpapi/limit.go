@@ -359,10 +359,13 @@ func (c *limitConn) authenticate() bool {
 // of the next header are counted. If the request has a body, no more bytes are counted, because the body is
 // either discarded or has its own limit.
 func (c *limitConn) headerReceived(body bool) {
-	if c == nil || !c.countsReceivedBytes.Load() {
+	if c == nil {
 		return
 	}
 	c.markBytesProcessed()
+	if !c.countsReceivedBytes.Load() {
+		return // the connection is authenticated or evicted
+	}
 	c.listener.mu.Lock()
 	defer c.listener.mu.Unlock()
 	c.listener.resetReceivedBytes(c)

@@ -643,6 +643,35 @@ func TestLargeRequestsAreProcessedOneAfterTheOther(t *testing.T) {
 	})
 }
 
+// A connection that is evicted while the server processes its large request does not delay other large
+// requests until the end of its own.
+func TestHeaderOfEvictedConnectionEndsItsProcessing(t *testing.T) {
+	l := make(pipeListener)
+	limit := LimitListener(l, 0, 0).(*limitListener)
+	defer limit.Close()
+	clients := make(chan net.Conn, 1)
+	go func() { clients <- l.dialFrom(attackerIP) }()
+	conn, err := limit.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := <-clients
+	defer client.Close()
+	go client.Write(make([]byte, 2*smallRequestBytes))
+	if _, err := conn.Read(make([]byte, 2*smallRequestBytes)); err != nil {
+		t.Fatal(err)
+	}
+	served := conn.(*limitConn)
+	served.evict()
+	if n := len(limit.largeRequests); n != 1 {
+		t.Fatalf("%d large requests are processed, want 1", n)
+	}
+	served.headerReceived(false)
+	if n := len(limit.largeRequests); n != 0 {
+		t.Errorf("%d large requests are processed after the header, want 0", n)
+	}
+}
+
 // halfClosedConn is the server's end of a pipe with the method CloseRead, which TCP connections have.
 type halfClosedConn struct{ addressedConn }
 
