@@ -57,13 +57,8 @@ func (contextWithoutDeadline) Deadline() (deadline time.Time, ok bool) { return 
 func (h *testHost) runStandaloneCase(kill context.Context, c testCase) (r *caseResult, ended bool) {
 	ctx, cancel := h.newCaseContext(kill)
 	defer cancel()
-	run := c.run
-	c.run = func(t tb, h *testHost) {
-		defer h.reportPanics(t)
-		run(t, h)
-	}
 	h.resetCaseState()
-	r, done := startCase(ctx, c, h)
+	r, done := startCase(ctx, c.withPanicReports(), h)
 	select {
 	case <-done:
 		if ctx.Err() == nil { // the case ended before its timeout
@@ -104,8 +99,19 @@ func (h *testHost) runSubtest(t *testing.T, c testCase) {
 			t.Errorf("%v", context.Cause(ctx))
 		}
 	}()
-	defer h.reportPanics(t)
-	c.run(&contextTB{t, ctx}, h)
+	c.withPanicReports().run(&contextTB{t, ctx}, h)
+}
+
+// withPanicReports returns the case with a call of reportPanics at its end, before its cleanups, which need a
+// running plugin, and one after them, because they may crash the plugin.
+func (c testCase) withPanicReports() testCase {
+	run := c.run
+	c.run = func(t tb, h *testHost) {
+		t.Cleanup(func() { h.reportPanics(t) })
+		defer h.reportPanics(t)
+		run(t, h)
+	}
+	return c
 }
 
 // resetCaseState resets the state of the previous case.

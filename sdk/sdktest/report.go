@@ -75,9 +75,14 @@ func startCase(ctx context.Context, c testCase, h *testHost) (r *caseResult, don
 }
 
 func (r *caseResult) cleanUp() {
-	for i := len(r.cleanups) - 1; i >= 0; i-- {
-		r.cleanups[i]()
+	last := len(r.cleanups) - 1
+	if last < 0 {
+		return
 	}
+	f := r.cleanups[last]
+	r.cleanups = r.cleanups[:last]
+	defer r.cleanUp() // also if f calls Fatalf
+	f()
 }
 
 func (r *caseResult) write(out io.Writer) {
