@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
+	"github.com/nomad-lite/nomad-lite/runtime/hostport"
 	"github.com/nomad-lite/nomad-lite/runtime/localnode"
 	"github.com/nomad-lite/nomad-lite/runtime/orphans"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
@@ -78,11 +79,12 @@ func (a *Agent) newScheduler(nodeID string) *scheduler.Scheduler {
 		Store:  a.store,
 		NodeID: nodeID,
 		Env: scheduler.Env{
-			NewID:    uuid.NewString,
-			PortFree: scheduler.PortFree,
-			RandIntN: rand.IntN,
-			Now:      time.Now,
-			Uptime:   func() time.Duration { return time.Since(opened) },
+			NewID:         uuid.NewString,
+			PortFree:      hostport.Free,
+			PortListeners: hostport.Listeners,
+			RandIntN:      rand.IntN,
+			Now:           time.Now,
+			Uptime:        func() time.Duration { return time.Since(opened) },
 		},
 		GC:              a.config.SchedulerGC,
 		Logger:          a.logger,

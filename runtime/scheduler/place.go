@@ -34,14 +34,17 @@ type Node struct {
 	MinDynamicPort, MaxDynamicPort int
 }
 
-// Env provides ids, ports, random numbers and clocks. Uptime may be nil; all other
-// functions must be set. The scheduler calls them concurrently, and calls NewID and
-// PortFree only outside of transactions. The other functions must not block.
+// Env provides ids, ports, random numbers and clocks. PortListeners and Uptime may be nil; all
+// other functions must be set. The scheduler calls them concurrently, and calls NewID, PortFree
+// and PortListeners only outside of transactions. The other functions must not block.
 type Env struct {
 	// NewID returns a new UUID.
 	NewID func() string
 	// PortFree reports whether a task could listen on the port.
 	PortFree func(port int) bool
+	// PortListeners describes the processes that listen on ports, for messages. It may leave out
+	// ports.
+	PortListeners func(ports []int) map[int]string
 	// RandIntN returns a random number in [0, n), at which the search for a dynamic port
 	// starts.
 	RandIntN func(n int) int

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -165,12 +164,12 @@ func TestPlaceRefuses(t *testing.T) {
 
 		{"a static port", func(f *jobFixture) { f.group.Networks = []*api.NetworkResource{static(8080)} }, ""},
 		{"a static port in use", func(f *jobFixture) { f.group.Networks = []*api.NetworkResource{static(80)} },
-			`group "g": port "web": reserved port collision web=80: something listens there. Stop it, or leave out static`},
+			`group "g": port "web": reserved port collision web=80: a process listens there. Stop it, or leave out static`},
 		{"a static port, twice", func(f *jobFixture) { f.group.Count, f.group.Networks = new(2), []*api.NetworkResource{static(8080)} },
 			`group "g": port "web": another allocation of this job has the static port 8080 on this node: leave out static, or lower the count`},
 		{"a port that is none", func(f *jobFixture) { f.group.Networks = []*api.NetworkResource{static(-1)} }, `group "g": port "web": -1 is not between 1 and 65535`},
 		{"a static port of a task", func(f *jobFixture) { f.task.Resources = &api.Resources{Networks: []*api.NetworkResource{static(80)}} },
-			`group "g": task "t": port "web": reserved port collision web=80: something listens there. Stop it, or leave out static`},
+			`group "g": task "t": port "web": reserved port collision web=80: a process listens there. Stop it, or leave out static`},
 		{"a network of the host that is not there", func(f *jobFixture) {
 			f.group.Networks = []*api.NetworkResource{{DynamicPorts: []api.Port{{Label: "a", HostNetwork: "zz"}}}}
 		}, `group "g": port "a": missing host network "zz": there is only the network "default"`},
@@ -192,7 +191,7 @@ func TestPlaceRefuses(t *testing.T) {
 		{"every group that does not fit is named", func(f *jobFixture) {
 			constraint("${meta.a}", "is_set", "")(f)
 			f.job.TaskGroups = append(f.job.TaskGroups, &api.TaskGroup{Name: new("h"), Networks: []*api.NetworkResource{static(80)}, Tasks: []*api.Task{{Name: "t", Driver: "d"}}})
-		}, "group \"g\": constraint \"${meta.a} is_set\" does not hold: ${meta.a} is not set here\ngroup \"h\": port \"web\": reserved port collision web=80: something listens there. Stop it, or leave out static"},
+		}, "group \"g\": constraint \"${meta.a} is_set\" does not hold: ${meta.a} is not set here\ngroup \"h\": port \"web\": reserved port collision web=80: a process listens there. Stop it, or leave out static"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			node := testNode()
@@ -287,29 +286,6 @@ func TestGlob(t *testing.T) {
 		if got := matchGlob(c.pattern, c.name); got != c.want {
 			t.Errorf("glob %q on %q: %v, want %v", c.pattern, c.name, got, c.want)
 		}
-	}
-}
-
-func TestPortFree(t *testing.T) {
-	tcp, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := tcp.Addr().(*net.TCPAddr).Port
-	if PortFree(port) {
-		t.Errorf("port %d is free while this test listens on one address of it", port)
-	}
-	tcp.Close()
-	if !PortFree(port) {
-		t.Errorf("port %d is not free after this test has let it go", port)
-	}
-	udp, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer udp.Close()
-	if port := udp.LocalAddr().(*net.UDPAddr).Port; PortFree(port) {
-		t.Errorf("UDP port %d is free while this test listens on it", port)
 	}
 }
 

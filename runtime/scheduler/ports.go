@@ -93,10 +93,18 @@ func (p *allocPlacer) takeStaticPort(port api.Port) error {
 	case p.nodeUsage.reservedPorts[port.Value]:
 		return collision("reserved port collision %s=%d: the configuration of the agent reserves it", port.Label, port.Value)
 	case !own && !p.env.PortFree(port.Value):
-		return collision("reserved port collision %s=%d: something listens there. Stop it, or leave out static", port.Label, port.Value)
+		return collision("reserved port collision %s=%d: %s listens there. Stop it, or leave out static", port.Label, port.Value, p.env.describePortListener(port.Value))
 	}
 	p.chosenPorts[port.Value] = true
 	return nil
+}
+
+func (e *Env) describePortListener(port int) string {
+	listener := ""
+	if e.PortListeners != nil {
+		listener = e.PortListeners([]int{port})[port]
+	}
+	return cmp.Or(listener, "a process")
 }
 
 func (p *allocPlacer) takeDynamicPort(port api.Port) (int, error) {

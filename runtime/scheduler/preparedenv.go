@@ -3,6 +3,8 @@ package scheduler
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/hashicorp/nomad/api"
@@ -10,9 +12,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// preparedEnv provides the plans of a change with ids, and with results of Env.PortFree. It obtains them before the
-// transaction of the change, because all other writers wait while a transaction runs, and the check of a port opens
-// sockets.
+// preparedEnv provides the plans of a change with ids, and with results of Env.PortFree and Env.PortListeners. It obtains
+// them before the transaction of the change, because all other writers wait while a transaction runs, and the check of a
+// port opens sockets.
 //
 // The expect methods announce the placements of a change, so that usually one attempt of the change is enough. A change
 // that needs more ids or ports than were prepared receives placeholders, and preparedEnv records what was missing. The
@@ -20,9 +22,10 @@ import (
 type preparedEnv struct {
 	s *Scheduler
 
-	checkedPorts     map[int]bool // results of Env.PortFree
-	foundPorts       map[int]bool // free ports that were found for different searches
-	portSearchStarts []int        // offsets at which the searches for dynamic ports start, in the order of the searches
+	checkedPorts     map[int]bool   // results of Env.PortFree
+	portListeners    map[int]string // results of Env.PortListeners
+	foundPorts       map[int]bool   // free ports that were found for different searches
+	portSearchStarts []int          // offsets at which the searches for dynamic ports start, in the order of the searches
 
 	missingIDs   int   // ids that the next attempt needs beyond minPreparedIDs
 	missingPorts []int // static ports that the next attempt needs
@@ -41,7 +44,7 @@ var errPreparedEnvTooSmall = errors.New("scheduler: the change needs more ids or
 const minPreparedIDs = 32
 
 func (s *Scheduler) newPreparedEnv() *preparedEnv {
-	return &preparedEnv{s: s, checkedPorts: make(map[int]bool), foundPorts: make(map[int]bool)}
+	return &preparedEnv{s: s, checkedPorts: make(map[int]bool), portListeners: make(map[int]string), foundPorts: make(map[int]bool)}
 }
 
 // expectPlacementsOfJob announces a plan for a new job, or for a new version of the stored job old.
@@ -160,8 +163,22 @@ func (s *preparedEnv) prepare() {
 	if s.portSearches+len(s.uncheckedPorts) > 0 {
 		s.prepareDynamicPorts()
 	}
+	s.prepareListeners()
 	s.missingIDs, s.missingPorts = 0, nil
 	s.portSearches, s.usedIDs, s.placeholderIDs, s.uncheckedPorts = 0, 0, 0, nil
+}
+
+// prepareListeners finds the processes that listen on the ports that the plans need and that are not free.
+func (s *preparedEnv) prepareListeners() {
+	var occupiedPorts []int
+	for _, port := range slices.Concat(s.missingPorts, s.uncheckedPorts) {
+		if !s.checkPort(port) {
+			occupiedPorts = append(occupiedPorts, port)
+		}
+	}
+	if find := s.s.env.PortListeners; find != nil && len(occupiedPorts) > 0 {
+		maps.Copy(s.portListeners, find(occupiedPorts))
+	}
 }
 
 // prepareDynamicPorts finds a free port for each search for a dynamic port, as long as there are free ports.
@@ -218,6 +235,7 @@ func (s *preparedEnv) isIncomplete() bool { return s.placeholderIDs+len(s.unchec
 func (s *preparedEnv) planEnv() Env {
 	env := s.s.env
 	env.NewID, env.RandIntN, env.PortFree = s.newID, s.pickPortSearchStart, s.portFree
+	env.PortListeners = func([]int) map[int]string { return s.portListeners }
 	return env
 }
 

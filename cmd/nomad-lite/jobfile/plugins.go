@@ -17,6 +17,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/localplugins"
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
+	"github.com/nomad-lite/nomad-lite/runtime/hostport"
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
@@ -124,10 +125,11 @@ func (j *File) CheckCapacity(s *cli.Streams, a *agent.Agent, portFree func(int) 
 		return false, err
 	}
 	_, err := scheduler.Place(j.Job, node, scheduler.Env{
-		NewID:    uuid.NewString,
-		PortFree: portFree,
-		RandIntN: rand.IntN,
-		Now:      time.Now,
+		NewID:         uuid.NewString,
+		PortFree:      portFree,
+		PortListeners: hostport.Listeners,
+		RandIntN:      rand.IntN,
+		Now:           time.Now,
 	})
 	if err != nil {
 		fmt.Fprintf(s.Err, "%s\n%v\n", heading, err)

@@ -32,6 +32,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
+	"github.com/nomad-lite/nomad-lite/runtime/hostport"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
@@ -250,7 +251,7 @@ func (r *foregroundRun) run(ctx context.Context) error {
 // checkCapacity rejects a job that does not fit on this machine as a whole, because a foreground
 // run does not wait for free resources.
 func (r *foregroundRun) checkCapacity() error {
-	fits, err := r.jobFile.CheckCapacity(r.streams, r.agent, scheduler.PortFree)
+	fits, err := r.jobFile.CheckCapacity(r.streams, r.agent, hostport.Free)
 	if err == nil && !fits {
 		err = errNotStarted
 	}

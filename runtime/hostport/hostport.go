@@ -1,0 +1,97 @@
+package hostport
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"syscall"
+
+	"github.com/prometheus/procfs"
+)
+
+// Free reports whether a task could listen on the port on all addresses of the machine, with TCP and
+// UDP. It opens and closes both sockets. A port that this process is not permitted to open counts as
+// free, because a driver may have more privileges.
+func Free(port int) bool {
+	address := net.JoinHostPort("", strconv.Itoa(port))
+	if l, err := net.Listen("tcp", address); err == nil {
+		l.Close()
+	} else if errors.Is(err, syscall.EADDRINUSE) {
+		return false
+	}
+	if l, err := net.ListenPacket("udp", address); err == nil {
+		l.Close()
+	} else if errors.Is(err, syscall.EADDRINUSE) {
+		return false
+	}
+	return true
+}
+
+// tcpListen is the state of a listening TCP socket in /proc/net/tcp.
+const tcpListen = 10
+
+// Listeners describes the processes that use the ports, for messages: `process "nginx" (pid 812)`. It
+// reads /proc, and leaves out a port if it cannot find the process, for example because the process
+// belongs to another user and this process is not root.
+func Listeners(ports []int) map[int]string {
+	fs, err := procfs.NewDefaultFS()
+	if err != nil {
+		return nil
+	}
+	portsBySocket := listeningSockets(fs, ports)
+	if len(portsBySocket) == 0 {
+		return nil
+	}
+	processes, err := fs.AllProcs()
+	if err != nil {
+		return nil
+	}
+	listeners := make(map[int]string)
+	for _, p := range processes {
+		targets, err := p.FileDescriptorTargets()
+		if err != nil {
+			continue // the process has ended, or belongs to another user
+		}
+		for _, target := range targets {
+			port, found := portsBySocket[target]
+			if !found || listeners[port] != "" {
+				continue
+			}
+			if name, err := p.Comm(); err == nil {
+				listeners[port] = fmt.Sprintf("process %q (pid %d)", name, p.PID)
+			}
+		}
+	}
+	return listeners
+}
+
+// listeningSockets returns the ports by the sockets that listen on them. A socket is the target of a file
+// descriptor, such as "socket:[4711]".
+func listeningSockets(fs procfs.FS, ports []int) map[string]int {
+	wanted := make(map[uint64]bool)
+	for _, port := range ports {
+		wanted[uint64(port)] = true
+	}
+	sockets := make(map[string]int)
+	add := func(port, inode uint64) {
+		if wanted[port] && inode != 0 {
+			sockets[fmt.Sprintf("socket:[%d]", inode)] = int(port)
+		}
+	}
+	for _, read := range []func() (procfs.NetTCP, error){fs.NetTCP, fs.NetTCP6} {
+		lines, _ := read() // a machine without IPv6 does not have the file
+		for _, line := range lines {
+			if line.St == tcpListen {
+				add(line.LocalPort, line.Inode)
+			}
+		}
+	}
+	for _, read := range []func() (procfs.NetUDP, error){fs.NetUDP, fs.NetUDP6} {
+		lines, _ := read()
+		for _, line := range lines {
+			add(line.LocalPort, line.Inode)
+		}
+	}
+	return sockets
+}

@@ -1,0 +1,75 @@
+package hostport
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"testing"
+)
+
+func TestFree(t *testing.T) {
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := tcp.Addr().(*net.TCPAddr).Port
+	if Free(port) {
+		t.Errorf("port %d is free while this test listens on one address of it", port)
+	}
+	tcp.Close()
+	if !Free(port) {
+		t.Errorf("port %d is not free after this test has let it go", port)
+	}
+	udp, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer udp.Close()
+	if port := udp.LocalAddr().(*net.UDPAddr).Port; Free(port) {
+		t.Errorf("UDP port %d is free while this test listens on it", port)
+	}
+}
+
+// A listener is found for each protocol and IP version; a port to which a process is only connected has none.
+func TestListeners(t *testing.T) {
+	var ports []int
+	for _, network := range []string{"tcp4", "tcp6"} {
+		l, err := net.Listen(network, "localhost:0")
+		if err != nil {
+			t.Logf("%s is not tested: %v", network, err)
+			continue
+		}
+		defer l.Close()
+		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+	}
+	udp, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer udp.Close()
+	ports = append(ports, udp.LocalAddr().(*net.UDPAddr).Port)
+	conn, err := net.Dial("tcp4", fmt.Sprintf("127.0.0.1:%d", ports[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	connectedPort := conn.LocalAddr().(*net.TCPAddr).Port
+	comm, err := os.ReadFile("/proc/self/comm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := fmt.Sprintf("process %q (pid %d)", strings.TrimSpace(string(comm)), os.Getpid())
+	got := Listeners(append(ports, connectedPort))
+	for _, port := range ports {
+		if got[port] != want {
+			t.Errorf("port %d: %q listens, want %q", port, got[port], want)
+		}
+	}
+	if got[connectedPort] != "" {
+		t.Errorf("port %d of a connection: %q listens", connectedPort, got[connectedPort])
+	}
+	if got := Listeners(nil); len(got) != 0 {
+		t.Errorf("without ports: %v", got)
+	}
+}
