@@ -2,6 +2,7 @@ package agentconfig
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -47,8 +48,8 @@ func ReadFiles(files []string, s *cli.Streams) (*config.Config, error) {
 	return c, nil
 }
 
-// PluginCatalog returns the plugins of an agent. A driver that runs commands without
-// isolation must be enabled by the operator.
+// PluginCatalog returns the plugins of an agent. The driver raw_exec is enabled if the operator has
+// enabled it, or if only root can submit jobs.
 func PluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Catalog, error) {
 	plugins := catalog.Config{Dir: c.PluginDir, Blocks: c.Plugins, Logger: logger}
 	for _, name := range builtins.Names() {
@@ -62,12 +63,36 @@ func PluginCatalog(c *config.Config, dev bool, logger hclog.Logger) (*catalog.Ca
 			continue // the other builtin drivers are for tests, and need a plugin block
 		}
 		builtin := catalog.Builtin{Name: name, Type: builtins.All[name].Kind}
-		if dev || c.RawExec && name == rawexec.Name {
+		if dev || name == rawexec.Name && isRawExecEnabled(c) {
 			builtin.Config = builtins.DevPluginConfigs[name]
 		}
 		plugins.Builtins = append(plugins.Builtins, builtin)
 	}
 	return catalog.New(plugins)
+}
+
+// isRawExecEnabled reports whether raw_exec is enabled if no plugin block configures it.
+func isRawExecEnabled(c *config.Config) bool {
+	if c.RawExec != nil {
+		return *c.RawExec
+	}
+	return onlyRootCanSubmitJobs(c)
+}
+
+// onlyRootCanSubmitJobs reports whether an agent that runs as root is reachable only for root, and for
+// users to whom root has given the token: through a unix socket of root, and on loopback with the token.
+func onlyRootCanSubmitJobs(c *config.Config) bool {
+	for _, host := range []string{c.BindAddr, c.HTTPAddr} {
+		if host != "" && !isLoopback(host) {
+			return false
+		}
+	}
+	return os.Geteuid() == 0 && c.SocketGroup == "" && !c.NoTokens && !c.TLS.HTTP
+}
+
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
 }
 
 // DriverIsDisabled reports whether the operator has disabled a driver.

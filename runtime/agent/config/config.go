@@ -62,7 +62,7 @@ type Config struct {
 	NomadFileModes bool     // the agent uses Nomad's file modes if it cannot make alloc directories inaccessible to other accounts
 	DriverAllow    []string // nil: all drivers
 	DriverDeny     []string
-	RawExec        bool // raw_exec is enabled by the legacy client option, not by a plugin block
+	RawExec        *bool // legacy client option that enables raw_exec without a plugin block; nil: not set
 	GC             noderunner.GC
 	SchedulerGC    scheduler.GCConfig
 }

@@ -121,7 +121,7 @@ no_such = 1
 		{"job_gc_threshold", c.SchedulerGC.Jobs, 2 * time.Hour},
 		{"node_class", c.Node.Class, "big"},
 		{"meta", c.Node.Meta["rack"], "r1"},
-		{"raw_exec option", c.RawExec, true},
+		{"raw_exec option", *c.RawExec, true},
 		{"user.denylist", strings.Join(c.UserDenylist, "+"), "root+admin"},
 		{"alloc_dir.nomad_modes", c.NomadFileModes, true},
 		{"env.denylist", strings.Join(c.EnvDenylist, "+"), "DB_PASSWORD+TOKEN"},

@@ -446,7 +446,7 @@ func setLegacyOptions(c *Config, i configItem) error {
 		value := options[name]
 		switch name {
 		case "driver.raw_exec.enable":
-			c.RawExec = value == "1" || strings.EqualFold(value, "true")
+			c.RawExec = new(value == "1" || strings.EqualFold(value, "true"))
 		case "driver.allowlist", "driver.whitelist":
 			c.DriverAllow = splitCommaList(value)
 		case "driver.denylist", "driver.blacklist":
