@@ -129,7 +129,7 @@ func New(c Config) (*Runner, error) {
 	r := &Runner{
 		dir:    dir,
 		tasks:  make(taskSet, len(tasks)),
-		logger: c.Logger.Named("allocrunner").With("alloc_id", alloc.ID),
+		logger: c.Logger.Named("allocrunner").With("job_id", alloc.JobID, "alloc_id", alloc.ID),
 		done:   make(chan struct{}),
 	}
 	r.alloc.Store(alloc)

@@ -102,14 +102,14 @@ func (r *processRunner) handleProcessEnd(killCtx, forceKillCtx context.Context, 
 	} else if result.exitUnknown {
 		local.Exit.Error = exitUnknownMessage
 	}
+	event := terminatedEvent(result.ExitResult)
+	if result.exitUnknown {
+		event = model.EventDriverMessage(exitUnknownText(result.Err), nil, time.Time{})
+	}
 	point := failpoint.EnterStep(failpoint.StepExitObserved)
 	err := r.records.put(state.DurabilitySync, func(s *api.TaskState) bool {
 		if request := r.records.restartReq; request != nil {
 			local.Exit.Asked, local.Exit.Failure = true, request.Failure
-		}
-		event := terminatedEvent(result.ExitResult)
-		if result.exitUnknown {
-			event = model.EventDriverMessage(exitUnknownText(result.Err), nil, time.Time{})
 		}
 		// The id of the next start is stored in this record, so that an immediate restart
 		// needs no write of its own.
@@ -120,6 +120,7 @@ func (r *processRunner) handleProcessEnd(killCtx, forceKillCtx context.Context, 
 		return true
 	})
 	point.Leave()
+	r.logger.Info("task ended", "task_id", p.id(), "status", event.DisplayMessage)
 	if err != nil {
 		local.NextStartID = "" // not stored
 	}

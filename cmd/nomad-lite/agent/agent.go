@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentconfig"
@@ -108,9 +107,7 @@ func runAgent(ctx context.Context, o options, s *cli.Streams) (err error) {
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)
 
-	logger := hclog.NewInterceptLogger(&hclog.LoggerOptions{
-		Name: "nomad-lite", Level: hclog.LevelFromString(c.LogLevel), Output: s.Err, JSONFormat: c.LogJSON, IncludeLocation: c.LogLocation,
-	})
+	logger := newLogger(c, s)
 	plugins, err := agentconfig.PluginCatalog(c, o.dev, logger)
 	if err != nil {
 		return err
