@@ -262,21 +262,19 @@ func newServicesSpec(a *api.Allocation, node taskenv.Node, network *api.AllocNet
 	}
 	group := a.GetTaskGroup()
 	for _, s := range group.Services {
-		if s.Provider == providerNomad {
+		if s.Provider == model.ProviderNomad {
 			spec.Services = append(spec.Services, newService(s, ""))
 		}
 	}
 	for _, t := range group.Tasks {
 		for _, s := range t.Services {
-			if s.Provider == providerNomad {
+			if s.Provider == model.ProviderNomad {
 				spec.Services = append(spec.Services, newService(s, t.Name))
 			}
 		}
 	}
 	return spec
 }
-
-const providerNomad = "nomad"
 
 func newService(s *api.Service, task string) services.Service {
 	service := services.Service{
@@ -319,7 +317,7 @@ func newService(s *api.Service, task string) services.Service {
 func hasChecks(a *api.Allocation) bool {
 	group := a.GetTaskGroup()
 	has := func(list []*api.Service) bool {
-		return slices.ContainsFunc(list, func(s *api.Service) bool { return s.Provider == providerNomad && len(s.Checks) > 0 })
+		return slices.ContainsFunc(list, func(s *api.Service) bool { return s.Provider == model.ProviderNomad && len(s.Checks) > 0 })
 	}
 	return has(group.Services) || slices.ContainsFunc(group.Tasks, func(t *api.Task) bool { return has(t.Services) })
 }

@@ -91,7 +91,7 @@ func servicesOf(g *api.TaskGroup) serviceUsage {
 	note := func(services []*api.Service) (consul bool) {
 		for _, s := range services {
 			switch s.Provider {
-			case providerNomad:
+			case ProviderNomad:
 				use.nomad = true
 				use.nomadChecks = use.nomadChecks || len(s.Checks) > 0
 			case api.ServiceProviderConsul:

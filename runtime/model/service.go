@@ -11,7 +11,8 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-const providerNomad = "nomad"
+// ProviderNomad is the provider of the services that the agent itself registers and checks.
+const ProviderNomad = "nomad"
 
 var (
 	serviceNamePattern   = lazyRegexp(`^(?i:[a-z0-9]|[a-z0-9][a-z0-9\-]{0,61}[a-z0-9])$`)
@@ -225,7 +226,7 @@ func checkService(r *faultReport, s *api.Service) {
 		r.atPath("identity").add("Service identity must provide at least one target aud value")
 	}
 	switch s.Provider {
-	case providerNomad:
+	case ProviderNomad:
 		if s.Connect != nil {
 			r.atPath("connect").add("Service with provider nomad cannot include Connect blocks")
 		}
