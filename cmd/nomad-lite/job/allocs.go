@@ -60,6 +60,9 @@ func listJobAllocs(ctx context.Context, o allocsOptions, prefix string, s *cli.S
 		if err != nil {
 			job = nil // the job can be purged; its allocations are still listed
 		}
+		if evals, _, err := c.Jobs().Evaluations(id, apiclient.QueryOptions(ctx, namespace)); err == nil { // an addition to the list
+			taskreason.PrintPlacementFailure(ctx, p, c, job, evals)
+		}
 		taskreason.PrintReasonsForJob(ctx, p, c, job, allocs, time.Now(), o.verbose)
 	})
 }

@@ -260,13 +260,7 @@ func printRunningJob(ctx context.Context, p *output.Page, c *api.Client, state *
 		p.Section("Evaluations")
 		tables.PrintEvaluations(p, evals, o.verbose)
 	}
-	for _, e := range evals {
-		if len(e.FailedTGAllocs) > 0 && e.Status != api.EvalStatusComplete {
-			p.Section("Placement Failure")
-			tables.PrintPlacementFailures(p, "", e.FailedTGAllocs, taskreason.MissingDrivers(apiclient.SingleNode(ctx, c), state.Job))
-			break
-		}
-	}
+	taskreason.PrintPlacementFailure(ctx, p, c, state.Job, evals)
 	printReschedules(ctx, p, c, state, o.verbose)
 	if d := state.LatestDeployment; d != nil && d.ID != "" {
 		p.Section("Latest Deployment")

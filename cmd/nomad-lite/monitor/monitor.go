@@ -273,7 +273,11 @@ func (m *Monitor) AddDeploymentState(ctx context.Context, p *output.Page, d *api
 		p.Section("Allocations")
 		tables.PrintAllocations(p, allocs, true)
 	}
-	taskreason.PrintReasonsForJob(ctx, p, m.client, m.readJob(ctx, d.JobID), allocs, now, m.verbose)
+	job := m.readJob(ctx, d.JobID)
+	if evals, _, err := m.client.Jobs().Evaluations(d.JobID, apiclient.QueryOptions(ctx, m.namespace)); err == nil && !isDeploymentEnded(d.Status) {
+		taskreason.PrintPlacementFailure(ctx, p, m.client, job, evals)
+	}
+	taskreason.PrintReasonsForJob(ctx, p, m.client, job, allocs, now, m.verbose)
 	return nil
 }
 

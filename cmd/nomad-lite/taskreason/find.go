@@ -1,6 +1,7 @@
 package taskreason
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -88,8 +89,8 @@ func lifecycleReason(job *api.Job, a *api.AllocationListStub, name string) (reas
 	return reason, true
 }
 
-// ReadLastLines adds to each reason the last line of the task's standard error, if the task's
-// process has ended with an error. A task whose output cannot be read keeps its reason.
+// ReadLastLines adds to each reason the last line of the task's standard error, and the remedy for it, if
+// the task's process has ended with an error. A task whose output cannot be read keeps its reason.
 func ReadLastLines(ctx context.Context, c *api.Client, tasks []Task) {
 	for i, t := range tasks {
 		if !t.Reason.hasOutput {
@@ -105,16 +106,18 @@ func ReadLastLines(ctx context.Context, c *api.Client, tasks []Task) {
 			return nil
 		})
 		if err == nil {
-			tasks[i].Reason.LastLine = strings.TrimSpace(string(lastOutput))
+			reason := &tasks[i].Reason
+			reason.LastLine = strings.TrimSpace(string(lastOutput))
+			reason.Remedy = cmp.Or(reason.Remedy, findRemedy(reason.LastLine))
 		}
 	}
 }
 
-// maxPrintedTasks is the number of tasks that PrintReasons shows.
+// maxPrintedTasks is the number of tasks that printReasons shows.
 const maxPrintedTasks = 20
 
-// PrintReasons adds a section with a line for each task, if there is any.
-func PrintReasons(p *output.Page, tasks []Task, verbose bool) {
+// printReasons adds a section with a line for each task, if there is any.
+func printReasons(p *output.Page, tasks []Task, verbose bool) {
 	if len(tasks) == 0 {
 		return
 	}
@@ -129,10 +132,12 @@ func PrintReasons(p *output.Page, tasks []Task, verbose bool) {
 	}
 }
 
-// PrintReasonsForJob adds a section with the tasks of a job that do not run, if there is any. The job can
-// be nil. The parameter now has the same meaning as for [FromTaskState].
+// PrintReasonsForJob adds a section with the tasks of a job that do not run, and one with the service checks
+// that fail, if there is any. The job can be nil. The parameter now has the same meaning as for
+// [FromTaskState].
 func PrintReasonsForJob(ctx context.Context, p *output.Page, c *api.Client, job *api.Job, allocs []*api.AllocationListStub, now time.Time, verbose bool) {
 	tasks := FindTasksNotRunning(job, allocs, now)
 	ReadLastLines(ctx, c, tasks[:min(len(tasks), maxPrintedTasks)])
-	PrintReasons(p, tasks, verbose)
+	printReasons(p, tasks, verbose)
+	printFailingChecks(ctx, p, c, job, allocs, verbose)
 }

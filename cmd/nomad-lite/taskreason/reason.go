@@ -190,6 +190,8 @@ var remediesByCause = sync.OnceValue(func() []causeRemedy {
 		{regexp.MustCompile(`neither in the task's PATH`), `Install the command, or write its whole path in "command"`},
 		{regexp.MustCompile(`command (\S+): stat \S+: no such file or directory`), `Install $1, or correct "command"`},
 		{regexp.MustCompile(`command (\S+): permission denied`), `Make it executable: chmod +x $1`},
+		{regexp.MustCompile(`^exit code 127\b`), "Install the command that it calls, or write its whole path"},
+		{regexp.MustCompile(`^exit code 126\b`), "Make the command that it calls executable"},
 		{regexp.MustCompile(`unknown user (\S+)`), `Create account $1, or change "user" of the task`},
 		{regexp.MustCompile(regexp.QuoteMeta(outOfMemoryText)), `Raise "memory" in "resources"`},
 		{regexp.MustCompile(`a service must keep running`), `Use type = "batch" for a job that ends`},
