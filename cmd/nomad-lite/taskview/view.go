@@ -2,11 +2,13 @@ package taskview
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -154,14 +156,14 @@ func (v *View) redraw(stopped bool) {
 
 // AddTasks adds the tasks of allocations to the view, and returns the tasks. If the job has several
 // instances, the label of each task names the instance. logDir returns the directory of an
-// allocation's output.
+// allocation's output. The live lines have the order of the job.
 func (v *View) AddTasks(allocs []*api.Allocation, instances int, logDir func(allocID string) string) []*Task {
 	v.showMu.Lock()
 	defer v.showMu.Unlock()
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	before := len(v.tasks)
-	for _, alloc := range allocs {
+	var added []*Task
+	for _, alloc := range slices.SortedFunc(slices.Values(allocs), compareAllocs) {
 		for _, task := range alloc.GetTaskGroup().Tasks {
 			t := &Task{
 				Alloc:          alloc,
@@ -172,7 +174,7 @@ func (v *View) AddTasks(allocs []*api.Allocation, instances int, logDir func(all
 				Label:          task.Name,
 				lifecycleStage: "main",
 				state:          model.TaskPending,
-				Colour:         TaskColours[len(v.tasks)%len(TaskColours)],
+				Colour:         TaskColours[(len(v.tasks)+len(added))%len(TaskColours)],
 			}
 			if instances > 1 {
 				t.Label = strings.TrimPrefix(alloc.Name, alloc.JobID+".") + "." + task.Name
@@ -181,10 +183,26 @@ func (v *View) AddTasks(allocs []*api.Allocation, instances int, logDir func(all
 				t.lifecycleStage = task.Lifecycle.Hook
 			}
 			v.LabelWidth = max(v.LabelWidth, min(utf8.RuneCountInString(t.Label), MaxLabelWidth))
-			v.tasks = append(v.tasks, t)
+			added = append(added, t)
 		}
 	}
-	return v.tasks[before:len(v.tasks):len(v.tasks)]
+	v.tasks = append(v.tasks, added...)
+	slices.SortStableFunc(v.tasks, func(a, b *Task) int { return compareAllocs(a.Alloc, b.Alloc) })
+	return added
+}
+
+// compareAllocs sorts allocations in the order of their job: by group, by number, and an allocation
+// before the one that replaces it.
+func compareAllocs(a, b *api.Allocation) int {
+	groupIndex := func(a *api.Allocation) int {
+		return slices.IndexFunc(a.Job.TaskGroups, func(g *api.TaskGroup) bool { return *g.Name == a.TaskGroup })
+	}
+	return cmp.Or(
+		cmp.Compare(groupIndex(a), groupIndex(b)),
+		cmp.Compare(len(a.Name), len(b.Name)), // [9] precedes [10]
+		cmp.Compare(a.Name, b.Name),
+		cmp.Compare(a.CreateIndex, b.CreateIndex),
+	)
 }
 
 // QueueUpdate queues the new task states of an allocation.

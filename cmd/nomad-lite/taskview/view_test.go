@@ -1,6 +1,7 @@
 package taskview
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -52,5 +53,40 @@ func TestTaskStatusLineShowsReason(t *testing.T) {
 		&api.TaskEvent{Type: api.TaskTerminated, ExitCode: 3}, &api.TaskEvent{Type: api.TaskRestarting, StartDelay: int64(time.Hour)})
 	if live := " server  main       pending  exit code 3, restarts at "; !strings.Contains(tty.String(), live) {
 		t.Errorf("the terminal shows\n%s\nwithout %q", tty, live)
+	}
+}
+
+// The live lines have the order of the job, also of allocations that are created later.
+func TestTaskRowsInJobOrder(t *testing.T) {
+	tty := terminaltest.New(t, 80, 24)
+	v := newTestView(t, tty)
+	defer v.Close()
+	group := func(name string, tasks ...string) *api.TaskGroup {
+		g := &api.TaskGroup{Name: &name}
+		for _, task := range tasks {
+			g.Tasks = append(g.Tasks, &api.Task{Name: task})
+		}
+		return g
+	}
+	job := &api.Job{ID: new("j"), TaskGroups: []*api.TaskGroup{group("web", "server", "log"), group("db", "main")}}
+	alloc := func(group string, number, index int) *api.Allocation {
+		name := fmt.Sprintf("j.%s[%d]", group, number)
+		return &api.Allocation{ID: name, JobID: "j", Name: name, TaskGroup: group, Job: job, CreateIndex: uint64(index)}
+	}
+	logDir := func(string) string { return "" }
+	added := v.AddTasks([]*api.Allocation{alloc("db", 0, 1), alloc("web", 10, 1), alloc("web", 9, 1)}, 4, logDir)
+	v.AddTasks([]*api.Allocation{alloc("web", 9, 2), alloc("web", 0, 2)}, 4, logDir)
+	labels := func(tasks []*Task) (labels []string) {
+		for _, task := range tasks {
+			labels = append(labels, fmt.Sprint(task.Label, " ", task.Alloc.CreateIndex))
+		}
+		return labels
+	}
+	if got, want := labels(added), []string{"web[9].server 1", "web[9].log 1", "web[10].server 1", "web[10].log 1", "db[0].main 1"}; !slices.Equal(got, want) {
+		t.Errorf("added %q, want %q", got, want)
+	}
+	want := []string{"web[0].server 2", "web[0].log 2", "web[9].server 1", "web[9].log 1", "web[9].server 2", "web[9].log 2", "web[10].server 1", "web[10].log 1", "db[0].main 1"}
+	if got := labels(v.tasks); !slices.Equal(got, want) {
+		t.Errorf("the rows are %q, want %q", got, want)
 	}
 }
