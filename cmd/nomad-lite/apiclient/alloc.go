@@ -104,11 +104,16 @@ func TasksOf(alloc *api.Allocation) []*api.Task {
 
 // TaskGroupOf returns the task group of an allocation, or nil if the answer has no job.
 func TaskGroupOf(alloc *api.Allocation) *api.TaskGroup {
-	if alloc.Job == nil {
+	return FindTaskGroup(alloc.Job, alloc.TaskGroup)
+}
+
+// FindTaskGroup returns the task group of this name, or nil if the job is nil or has none.
+func FindTaskGroup(job *api.Job, name string) *api.TaskGroup {
+	if job == nil {
 		return nil
 	}
-	for _, group := range alloc.Job.TaskGroups {
-		if group != nil && group.Name != nil && *group.Name == alloc.TaskGroup {
+	for _, group := range job.TaskGroups {
+		if group != nil && group.Name != nil && *group.Name == name {
 			return group
 		}
 	}

@@ -20,12 +20,14 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/builtins"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/jobfile"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/localplugins"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskreason"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskview"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
@@ -45,7 +47,7 @@ Every group runs, with as many instances as its count says. What the tasks
 write goes to stdout and stderr, with the name of the task in front of each
 line; where the tasks are in their life goes to stderr. The first Ctrl-C (or
 SIGTERM, or SIGHUP) stops the job as Nomad does: leader first, sidecars last,
-then the poststop tasks. A second one kills.
+then the poststop tasks. A second one kills. The last line says why the run ended.
 
 Without -data-dir everything is kept in a temporary directory, which is removed
 at the end; if nomad-lite itself is killed, so is the job.
@@ -166,7 +168,11 @@ func run(ctx context.Context, o options, path string, s *cli.Streams) error {
 		shownModifyIndexes: make(map[string]uint64),
 		allocsEnded:        make(chan struct{}),
 	}
-	return errors.Join(r.run(ctx), a.Close())
+	err = errors.Join(r.run(ctx), a.Close())
+	if err == nil {
+		v.PrintMessage(r.successText())
+	}
+	return err
 }
 
 // notifySignals returns a channel that receives the signals that end a run, until release is
@@ -200,9 +206,9 @@ type foregroundRun struct {
 
 	optionalHooks []string // names of the hooks whose failure does not prevent tasks from running
 
-	shownModifyIndexes map[string]uint64 // last shown version of each allocation
-	stopped            atomic.Bool
-	allocsEnded        chan struct{} // closed when all allocations of the job have ended
+	shownModifyIndexes map[string]uint64      // last shown version of each allocation
+	stopReason         atomic.Pointer[string] // nil unless all allocations are being stopped
+	allocsEnded        chan struct{}          // closed when all allocations of the job have ended
 }
 
 func (r *foregroundRun) run(ctx context.Context) error {
@@ -220,7 +226,6 @@ func (r *foregroundRun) run(ctx context.Context) error {
 		return err
 	}
 	if apiclient.DesiredAllocCount(job) == 0 {
-		r.taskView.PrintMessage(fmt.Sprintf("job %q has nothing to run: the count of each group is 0", *job.ID))
 		return nil
 	}
 
@@ -311,10 +316,10 @@ func (r *foregroundRun) watchAllocs(ctx context.Context) error {
 				blockedErr = fmt.Errorf("job %q does not fit on this machine: %s", *job.ID, state.Evaluation(nil, e.PreviousEval).StatusDescription)
 			}
 		}
-		if blockedErr != nil && !r.stopped.Load() {
+		if blockedErr != nil && r.stopReason.Load() == nil {
 			// The job was checked to fit on the machine, so another process has taken resources
 			// since then.
-			r.stopAllocs(ctx)
+			r.stopAllocs(ctx, "it does not fit")
 			continue
 		}
 		if !over {
@@ -329,13 +334,34 @@ func (r *foregroundRun) watchAllocs(ctx context.Context) error {
 			close(shown)
 			outputReaders.Wait()
 		})
-		return errors.Join(blockedErr, jobResultError(job, allocs, r.stopped.Load()))
+		return errors.Join(blockedErr, r.jobError(allocs))
 	}
 }
 
+// jobError returns the error of the job, whose allocations have ended, or nil for success.
+func (r *foregroundRun) jobError(allocs []*api.Allocation) error {
+	stubs := make([]*api.AllocationListStub, len(allocs))
+	for i, a := range allocs {
+		stubs[i] = a.Stub()
+	}
+	return taskreason.JobError(r.jobFile.Job, taskreason.FindFailures(r.jobFile.Job, stubs, r.stopReason.Load() != nil))
+}
+
+// successText returns why the job has ended without a failure.
+func (r *foregroundRun) successText() string {
+	id := *r.jobFile.Job.ID
+	if reason := r.stopReason.Load(); reason != nil {
+		return fmt.Sprintf("job %q was stopped: %s", id, *reason)
+	}
+	if apiclient.DesiredAllocCount(r.jobFile.Job) == 0 {
+		return fmt.Sprintf("job %q has nothing to run: the count of each group is 0", id)
+	}
+	return taskreason.SuccessText(id)
+}
+
 // stopAllocs requests a stop of all allocations.
-func (r *foregroundRun) stopAllocs(ctx context.Context) {
-	r.stopped.Store(true)
+func (r *foregroundRun) stopAllocs(ctx context.Context, reason string) {
+	r.stopReason.CompareAndSwap(nil, &reason)
 	if _, err := r.agent.Scheduler().Deregister(ctx, scheduler.KeyOf(r.jobFile.Job), scheduler.DeregisterOptions{}); err != nil {
 		r.taskView.PrintMessage("the job cannot be stopped in order: " + err.Error())
 		r.agent.ForceKillAllocs()
@@ -465,14 +491,17 @@ func (r *foregroundRun) checkPlugins(ctx context.Context) error {
 // handleSignals stops the job at the first signal, and force kills it at the second. The third exits
 // nomad-lite, if the kill is delayed.
 func (r *foregroundRun) handleSignals(ctx context.Context) {
+	var reason string
 	select {
-	case <-r.signals:
+	case s := <-r.signals:
+		reason = unix.SignalName(s.(syscall.Signal))
 	case <-r.taskView.BrokenPipe:
+		reason = "the reader of its output is gone"
 	case <-r.allocsEnded:
 		return
 	}
 	r.taskView.PrintMessage("stopping the job; once more to kill it")
-	r.stopAllocs(ctx)
+	r.stopAllocs(ctx, reason)
 	select {
 	case <-time.After(cli.DuplicateSignalWindow):
 	case <-r.allocsEnded:

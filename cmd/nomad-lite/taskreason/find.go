@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/streaming"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/tables"
@@ -21,7 +22,7 @@ import (
 // Task is a task that does not run, and why.
 type Task struct {
 	Alloc  *api.AllocationListStub
-	Name   string
+	Name   string // empty if the reason concerns the whole allocation
 	Reason Reason
 }
 
@@ -56,11 +57,9 @@ func FindTasksNotRunning(job *api.Job, allocs []*api.AllocationListStub, now tim
 func lifecycleReason(job *api.Job, a *api.AllocationListStub, name string) (reason Reason, mustRun bool) {
 	reason = Reason{Cause: setupCause}
 	stages := make(map[string]lifecycle.Stage)
-	if job != nil {
-		if group := job.LookupTaskGroup(a.TaskGroup); group != nil {
-			for _, t := range group.Tasks {
-				stages[t.Name] = model.StageOfTask(t)
-			}
+	if group := apiclient.FindTaskGroup(job, a.TaskGroup); group != nil {
+		for _, t := range group.Tasks {
+			stages[t.Name] = model.StageOfTask(t)
 		}
 	}
 	var awaitedStages lifecycle.Stage

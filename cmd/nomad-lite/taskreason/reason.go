@@ -50,7 +50,7 @@ func FromTaskState(state *api.TaskState, now time.Time) Reason {
 		return Reason{}
 	}
 	var r Reason
-	for _, e := range slices.Backward(state.Events) {
+	for _, e := range slices.Backward(eventsBeforeCleanup(state)) {
 		if e == nil {
 			continue
 		}
@@ -72,6 +72,24 @@ func FromTaskState(state *api.TaskState, now time.Time) Reason {
 		r.Cause = "failed"
 	}
 	return r
+}
+
+// eventsBeforeCleanup returns the events of a task, for a dead task without those that follow the decision
+// not to restart it, because they only concern its cleanup.
+func eventsBeforeCleanup(state *api.TaskState) []*api.TaskEvent {
+	if state.State != model.TaskDead {
+		return state.Events
+	}
+	for i, e := range slices.Backward(state.Events) {
+		switch {
+		case e == nil:
+		case e.Type == api.TaskNotRestarting:
+			return state.Events[:i+1]
+		case e.Type == api.TaskStarted || e.Type == api.TaskRestartSignal: // the task ran again later
+			return state.Events
+		}
+	}
+	return state.Events
 }
 
 func describeRestart(e *api.TaskEvent, now time.Time) string {

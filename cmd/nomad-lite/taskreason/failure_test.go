@@ -1,4 +1,4 @@
-package run
+package taskreason
 
 import (
 	"strings"
@@ -9,32 +9,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-func TestForegroundIsNotRescheduled(t *testing.T) {
-	newJob := func(kind string, policy *api.ReschedulePolicy) *api.Job {
-		job := &api.Job{ID: new("j"), Type: &kind, TaskGroups: []*api.TaskGroup{{
-			Name: new("g"), ReschedulePolicy: policy,
-			Tasks: []*api.Task{{Name: "t", Driver: "raw_exec", Config: map[string]any{"command": "true"}}},
-		}}}
-		model.Canonicalize(job)
-		return job
-	}
-	for _, kind := range []string{api.JobTypeService, api.JobTypeBatch} {
-		job := newJob(kind, nil)
-		p := newForegroundJob(job).TaskGroups[0].ReschedulePolicy
-		if *p.Attempts != 0 || *p.Unlimited {
-			t.Errorf("%s: the default is kept: %+v", kind, p)
-		}
-		if p := job.TaskGroups[0].ReschedulePolicy; *p.Attempts == 0 && !*p.Unlimited {
-			t.Errorf("%s: the job of the file was changed", kind)
-		}
-		p = newForegroundJob(newJob(kind, &api.ReschedulePolicy{Attempts: new(3), Unlimited: new(false)})).TaskGroups[0].ReschedulePolicy
-		if *p.Attempts != 3 {
-			t.Errorf("%s: what the file says is not kept: %+v", kind, p)
-		}
-	}
-}
-
-func TestJobResult(t *testing.T) {
+func TestFailuresOfJob(t *testing.T) {
+	t.Parallel()
 	event := func(kind, message string, exit int) *api.TaskEvent {
 		return &api.TaskEvent{Type: kind, DisplayMessage: message, ExitCode: exit}
 	}
@@ -56,35 +32,38 @@ func TestJobResult(t *testing.T) {
 		{"batch stopped before it began", api.JobTypeBatch, true, api.AllocClientStatusComplete, map[string]*api.TaskState{"main": done(false)}, "stopped before it was complete"},
 		{"batch stopped before its states were known", api.JobTypeBatch, true, api.AllocClientStatusComplete, nil, "stopped before it was complete"},
 		{"batch stopped after its end", api.JobTypeBatch, true, api.AllocClientStatusComplete, map[string]*api.TaskState{"main": done(false, ok), "side": done(false, killing, bad)}, ""},
+		{"batch whose node was lost", api.JobTypeBatch, false, api.AllocClientStatusLost, nil, "alloc j.g[0]: lost"},
+		{"batch that failed before its tasks", api.JobTypeBatch, false, api.AllocClientStatusFailed, nil, "alloc j.g[0]: failed"},
+		{"batch whose leader ended", api.JobTypeBatch, false, api.AllocClientStatusComplete, map[string]*api.TaskState{"main": done(false, killing, bad)}, ""},
 		{"service stopped", api.JobTypeService, true, api.AllocClientStatusComplete, map[string]*api.TaskState{"main": done(false, killing, bad)}, ""},
-		{"service fails while it is stopped", api.JobTypeService, true, api.AllocClientStatusFailed, map[string]*api.TaskState{"main": done(true, bad)}, `task "main" of alloc j.g[0]: Exit Code: 1`},
+		{"service fails while it is stopped", api.JobTypeService, true, api.AllocClientStatusFailed, map[string]*api.TaskState{"main": done(true, bad)}, `task "main" of alloc j.g[0]: exit code 1`},
 		{
 			"what was before the last restart is not why", api.JobTypeBatch, false, api.AllocClientStatusFailed,
-			map[string]*api.TaskState{"main": done(true, event(api.TaskDriverFailure, "early", 0), event(api.TaskRestarting, "", 0), bad, event(api.TaskNotRestarting, "Exceeded", 0))},
-			`task "main" of alloc j.g[0]: Exit Code: 1: Exceeded`,
+			map[string]*api.TaskState{"main": done(true, event(api.TaskDriverFailure, "early", 0), event(api.TaskRestarting, "", 0), bad, model.EventNotRestarting("Exceeded"))},
+			`task "main" of alloc j.g[0]: exit code 1, not restarted: Exceeded`,
 		},
 		{
 			"what failed first is why", api.JobTypeBatch, false, api.AllocClientStatusFailed,
-			map[string]*api.TaskState{"main": done(true, event(model.TaskHookFailed, "no directory", 0), event(api.TaskNotRestarting, "Policy", 0), event(model.TaskHookFailed, "no clean-up", 0))},
-			`task "main" of alloc j.g[0]: no directory: Policy`,
+			map[string]*api.TaskState{"main": done(true, event(model.TaskHookFailed, "no directory", 0), model.EventNotRestarting("Policy"), event(model.TaskHookFailed, "no clean-up", 0))},
+			`task "main" of alloc j.g[0]: hook no directory, not restarted: Policy`,
 		},
 		{
 			"what was killed for a reason", api.JobTypeBatch, false, api.AllocClientStatusFailed,
-			map[string]*api.TaskState{"main": done(true, event(api.TaskKilling, "Template failed: missing value for if", 0))},
+			map[string]*api.TaskState{"main": done(true, &api.TaskEvent{Type: api.TaskKilling, DisplayMessage: "Template failed: missing value for if", FailsTask: true})},
 			`task "main" of alloc j.g[0]: Template failed: missing value for if`,
 		},
 		{
 			"one line, without the wire", api.JobTypeBatch, false, api.AllocClientStatusFailed,
 			map[string]*api.TaskState{"main": done(true, event(api.TaskDriverFailure, "rpc error: code = Unknown desc = two\n\t* lines\n", 0))},
-			`task "main" of alloc j.g[0]: two * lines`,
+			`task "main" of alloc j.g[0]: cannot start: two * lines`,
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			group := &api.TaskGroup{Name: new("g"), Tasks: []*api.Task{{Name: "main"}, {Name: "side", Lifecycle: &api.TaskLifecycle{Hook: "prestart", Sidecar: true}}}}
 			job := &api.Job{ID: new("j"), Type: &c.kind, TaskGroups: []*api.TaskGroup{group}}
-			alloc := &api.Allocation{ID: "a", Name: "j.g[0]", TaskGroup: "g", Job: job, ClientStatus: c.status, TaskStates: c.states}
+			alloc := &api.AllocationListStub{ID: "a", Name: "j.g[0]", TaskGroup: "g", ClientStatus: c.status, TaskStates: c.states}
 			got := ""
-			if err := jobResultError(job, []*api.Allocation{alloc}, c.stopped); err != nil {
+			if err := JobError(job, FindFailures(job, []*api.AllocationListStub{alloc}, c.stopped)); err != nil {
 				got = err.Error()
 			}
 			if (got == "") != (c.want == "") || !strings.HasSuffix(got, c.want) {
@@ -95,9 +74,9 @@ func TestJobResult(t *testing.T) {
 
 	t.Run("a failure that was replaced does not count", func(t *testing.T) {
 		job := &api.Job{ID: new("j"), Type: new(api.JobTypeBatch)}
-		replaced := &api.Allocation{Name: "j.g[0]", ClientStatus: api.AllocClientStatusFailed, NextAllocation: "b"}
-		if err := jobResultError(job, []*api.Allocation{replaced}, false); err != nil {
-			t.Error(err)
+		replaced := &api.AllocationListStub{Name: "j.g[0]", ClientStatus: api.AllocClientStatusFailed, NextAllocation: "b"}
+		if failures := FindFailures(job, []*api.AllocationListStub{replaced}, false); len(failures) > 0 {
+			t.Error(failures)
 		}
 	})
 }
