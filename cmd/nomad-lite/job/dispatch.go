@@ -3,9 +3,6 @@ package job
 import (
 	"context"
 	"fmt"
-	"io"
-	"os"
-	"strings"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
@@ -19,13 +16,14 @@ import (
 type dispatchOptions struct {
 	client           apiclient.Flags
 	monitor          monitor.Flags
+	wait             monitor.WaitFlags
 	meta             []string
 	idempotencyToken string
 	idPrefix         string
 	priority         int
 }
 
-func newDispatchCommand(s *cli.Streams) *cobra.Command {
+func newDispatchCommand(s *cli.Streams, printLogs monitor.PrintLogsFunc) *cobra.Command {
 	var o dispatchOptions
 	cmd := &cobra.Command{
 		Use:   "dispatch [flags] JOB [FILE]",
@@ -34,10 +32,12 @@ func newDispatchCommand(s *cli.Streams) *cobra.Command {
 standard input (-), a payload.
 
 It is a job of its own: its id is printed, and 'job status' of the parameterized
-job lists it.
+job lists it. With -wait the command ends when the instance has ended, and -logs shows
+what its tasks write.
 
-Exit codes: those of 'job run'.`,
+Exit codes: those of 'job run', also with -wait.`,
 		Example: `  nomad-lite job dispatch -meta input=a.mp4 -detach encode
+  nomad-lite job dispatch -wait -logs -meta input=a.mp4 encode
   echo hello | nomad-lite job dispatch mail -`,
 		Args: cli.RequireArgCount(1, 2, "the id of a parameterized job, and perhaps a file or - for the payload"),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
@@ -47,15 +47,19 @@ Exit codes: those of 'job run'.`,
 			return cli.CompleteFirstArg(o.client.CompleteJobs(apiclient.ParameterizedJobsFilter))(cmd, args, begun)
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			meta, err := parseKeyValueArgs(o.meta)
+			if err := o.wait.Check(o.monitor.Detach); err != nil {
+				return cli.UsageError(cmd, err)
+			}
+			meta, err := cli.ParseKeyValues(o.meta)
 			if err != nil {
 				return cli.UsageError(cmd, fmt.Errorf("-meta %w", err))
 			}
-			return dispatchJob(cmd.Context(), o, args, meta, s)
+			return dispatchJob(cmd.Context(), o, args, meta, s, printLogs)
 		},
 	}
 	o.client.Register(cmd)
 	o.monitor.Register(cmd)
+	o.wait.Register(cmd)
 	cmd.Flags().StringArrayVar(&o.meta, "meta", nil, "metadata of the instance, as `name=value`; may be repeated")
 	cmd.Flags().StringVar(&o.idempotencyToken, "idempotency-token", "", "run no second instance with this `token` while one with it runs")
 	cmd.Flags().StringVar(&o.idPrefix, "id-prefix-template", "", "`text` to put into the id of the instance")
@@ -63,30 +67,12 @@ Exit codes: those of 'job run'.`,
 	return cmd
 }
 
-// parseKeyValueArgs parses arguments of the form name=value.
-func parseKeyValueArgs(words []string) (map[string]string, error) {
-	all := make(map[string]string, len(words))
-	for _, word := range words {
-		name, value, ok := strings.Cut(word, "=")
-		if !ok || name == "" {
-			return nil, fmt.Errorf("%q is not of the form name=value", word)
-		}
-		all[name] = value
-	}
-	return all, nil
-}
-
-func dispatchJob(ctx context.Context, o dispatchOptions, args []string, meta map[string]string, s *cli.Streams) error {
+func dispatchJob(ctx context.Context, o dispatchOptions, args []string, meta map[string]string, s *cli.Streams, printLogs monitor.PrintLogsFunc) error {
 	var payload []byte
 	var err error
 	if len(args) == 2 {
-		if args[1] == "-" {
-			payload, err = io.ReadAll(s.In)
-		} else {
-			payload, err = os.ReadFile(args[1])
-		}
-		if err != nil {
-			return fmt.Errorf("read payload: %w", err)
+		if payload, err = s.ReadPayload(args[1]); err != nil {
+			return err
 		}
 	}
 	c, id, namespace, err := o.client.FindJob(ctx, args[0], apiclient.ParameterizedJobsFilter)
@@ -109,6 +95,9 @@ func dispatchJob(ctx context.Context, o dispatchOptions, args []string, meta map
 	p.Pairs(all)
 	if err := output.Print(s, p); err != nil || o.monitor.Detach {
 		return err
+	}
+	if o.wait.Wait {
+		return o.wait.WaitForJob(ctx, monitor.New(s, c, namespace, o.monitor.Verbose), out.DispatchedJobID, out.EvalID, printLogs)
 	}
 	return o.monitor.WatchOrPrintEvaluation(ctx, s, c, namespace, out.EvalID)
 }

@@ -4,15 +4,16 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/monitor"
 )
 
-// NewCommand returns the command "job" with its subcommands.
-func NewCommand(s *cli.Streams) *cobra.Command {
+// NewCommand returns the command "job" with its subcommands. printLogs is called for the flag -logs.
+func NewCommand(s *cli.Streams, printLogs monitor.PrintLogsFunc) *cobra.Command {
 	return cli.NewGroupCommand("job", "Run jobs on an agent, change them and look at them",
 		NewActionCommand(s),
 		newAllocsCommand(s),
 		newDeploymentsCommand(s),
-		newDispatchCommand(s),
+		newDispatchCommand(s, printLogs),
 		newEvalCommand(s),
 		newExportCommand(s),
 		newHistoryCommand(s),
@@ -23,7 +24,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 		newPromoteCommand(s),
 		newRestartCommand(s),
 		newRevertCommand(s),
-		newRunCommand(s),
+		newRunCommand(s, printLogs),
 		newScaleCommand(s),
 		newScalingEventsCommand(s),
 		NewStartCommand(s),

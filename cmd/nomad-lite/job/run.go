@@ -1,6 +1,7 @@
 package job
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/jobfile"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/monitor"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskreason"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
 )
@@ -27,21 +29,27 @@ new version of it.
 With -output the JSON of the job is printed, as the HTTP API takes it, and
 nothing is run: no default is filled in, and nothing is checked beyond its form.
 
+With -wait, for a job of type batch or sysbatch, the command ends when the job
+has ended, and -logs shows what its tasks write.
+
 Ctrl-C ends only this command; the job continues in the agent. To run a job on
 this machine without an agent, use 'nomad-lite run FILE'.
 
 Exit codes: 0 the job is placed, and deployed if it has deployments; 1 it was
-refused, or the deployment failed; 2 not all of it could be placed.`
+refused, or the deployment failed; 2 not all of it could be placed. With -wait:
+0 every task ended successfully; 1 it was refused, a task failed, or the job was
+stopped; 2 nothing of it could be placed.`
 
 type runOptions struct {
 	jobFile         jobfile.Flags
 	client          apiclient.Flags
 	monitor         monitor.Flags
+	wait            monitor.WaitFlags
 	printJSON       bool
 	registerOptions api.RegisterOptions
 }
 
-func newRunCommand(s *cli.Streams) *cobra.Command {
+func newRunCommand(s *cli.Streams, printLogs monitor.PrintLogsFunc) *cobra.Command {
 	var o runOptions
 	cmd := &cobra.Command{
 		Use:   "run [flags] FILE",
@@ -50,9 +58,13 @@ func newRunCommand(s *cli.Streams) *cobra.Command {
 		Example: `  nomad-lite job run web.nomad.hcl
   nomad-lite job run -var image=web:2 -check-index 12 web.nomad.hcl
   nomad-lite job run -detach - < web.nomad.hcl
+  nomad-lite job run -wait -logs backup.nomad.hcl   and its success is the exit code
   nomad-lite job run -output web.nomad.hcl > web.json`,
 		Args: jobfile.OneFileArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.wait.Check(o.monitor.Detach); err != nil {
+				return cli.UsageError(cmd, err)
+			}
 			o.registerOptions.EnforceIndex = cmd.Flags().Changed("check-index")
 			job, err := o.jobFile.Read(s, args[0], 1)
 			if err != nil {
@@ -61,12 +73,13 @@ func newRunCommand(s *cli.Streams) *cobra.Command {
 			if o.printJSON {
 				return jobspec.Encode(s.Out, job.Job)
 			}
-			return submitJob(cmd.Context(), o, job, args[0], s)
+			return submitJob(cmd.Context(), o, job, args[0], s, printLogs)
 		},
 	}
 	o.jobFile.Register(cmd)
 	o.client.Register(cmd)
 	o.monitor.Register(cmd)
+	o.wait.Register(cmd)
 	flags := cmd.Flags()
 	flags.BoolVar(&o.printJSON, "output", false, "print the JSON of the job and do not run it")
 	flags.Uint64Var(&o.registerOptions.ModifyIndex, "check-index", 0, "refuse the job unless its modify `index` is this one; 0 means that it must be new")
@@ -77,7 +90,12 @@ func newRunCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-func submitJob(ctx context.Context, o runOptions, job *jobfile.File, path string, s *cli.Streams) error {
+func submitJob(ctx context.Context, o runOptions, job *jobfile.File, path string, s *cli.Streams, printLogs monitor.PrintLogsFunc) error {
+	if o.wait.Wait {
+		if err := checkEnds(job.Job); err != nil {
+			return err
+		}
+	}
 	if good, err := job.CheckPorts(s); err != nil || !good {
 		return errors.Join(&cli.ExitError{Code: 1}, err)
 	}
@@ -104,7 +122,24 @@ func submitJob(ctx context.Context, o runOptions, job *jobfile.File, path string
 	if o.monitor.Detach {
 		fmt.Fprintln(s.Out, "Job registration successful")
 	}
+	if o.wait.Wait {
+		return o.wait.WaitForJob(ctx, monitor.New(s, client, namespace, o.monitor.Verbose), apiclient.Deref(job.Job.ID), out.EvalID, printLogs)
+	}
 	return o.monitor.WatchOrPrintEvaluation(ctx, s, client, namespace, out.EvalID)
+}
+
+// checkEnds rejects a job that does not end by itself, or that runs only as other jobs.
+func checkEnds(job *api.Job) error {
+	id := apiclient.Deref(job.ID)
+	switch {
+	case job.Periodic != nil:
+		return fmt.Errorf("-wait: job %q is periodic, and does not end; to run it once: nomad-lite job periodic force %s", id, id)
+	case job.IsParameterized():
+		return fmt.Errorf("-wait: job %q is parameterized, and does not end; to run an instance of it: nomad-lite job dispatch -wait %s", id, id)
+	case !taskreason.IsFiniteJob(job):
+		return fmt.Errorf("-wait: job %q is of type %q, and does not end by itself: leave -wait out, or set type = \"batch\"", id, cmp.Or(apiclient.Deref(job.Type), api.JobTypeService))
+	}
+	return nil
 }
 
 // deferredStartHint returns how a periodic or parameterized job starts, which does not start when

@@ -102,6 +102,15 @@ func printJobLogs(ctx context.Context, o options, name string, s *cli.Streams) e
 	if err := checkTaskExists(job, o.group, o.task); err != nil {
 		return err
 	}
+	return printLogs(ctx, o, c, job, s)
+}
+
+// FollowJob shows the output of a job's tasks until the job has ended or ctx ends.
+func FollowJob(ctx context.Context, c *api.Client, job *api.Job, s *cli.Streams) error {
+	return printLogs(ctx, options{follow: true, lines: -1}, c, job, s)
+}
+
+func printLogs(ctx context.Context, o options, c *api.Client, job *api.Job, s *cli.Streams) error {
 	j := &jobLogPrinter{o: o, client: c, job: job, taskView: taskview.New(s, nil), startedStreams: map[string]bool{}, allocEnded: map[string]chan struct{}{}}
 	j.taskView.LabelWidth = labelWidth(job)
 	defer j.taskView.Close()
@@ -114,7 +123,7 @@ func printJobLogs(ctx context.Context, o options, name string, s *cli.Streams) e
 		case <-ctx.Done():
 		}
 	}()
-	err = j.run(ctx, id, namespace)
+	err := j.run(ctx, apiclient.Deref(job.ID), apiclient.Deref(job.Namespace))
 	if err != nil {
 		cancel()
 	}

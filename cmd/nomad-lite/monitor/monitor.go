@@ -86,6 +86,9 @@ func (m *Monitor) newPage() *output.Page { return output.NewPage(m.streams) }
 
 func (m *Monitor) id(id string) string { return output.ShortID(id, m.verbose) }
 
+// placementFailureExitCode is Nomad's exit code for allocations that could not be placed.
+const placementFailureExitCode = 2
+
 // WatchEvaluation returns an error with the exit code: 2 when an allocation could not be placed,
 // 1 when a deployment has failed.
 func (m *Monitor) WatchEvaluation(ctx context.Context, id string) error {
@@ -102,9 +105,12 @@ func (m *Monitor) WatchEvaluation(ctx context.Context, id string) error {
 			told = true
 			p.DetailLine("Evaluation triggered by job %q", eval.JobID)
 		}
-		if err := m.addAllocChanges(ctx, p, eval, seen); err != nil {
-			return err
+		allocs, _, err := m.client.Evaluations().Allocations(eval.ID, apiclient.QueryOptions(ctx, m.namespace))
+		if err != nil {
+			return apiclient.WrapError(fmt.Sprintf("read allocations of evaluation %q", m.id(eval.ID)), err)
 		}
+		slices.Reverse(allocs) // newest first
+		m.addAllocChanges(p, allocs, eval.CreateIndex, seen)
 		switch eval.Status {
 		case api.EvalStatusComplete, api.EvalStatusFailed, api.EvalStatusCancelled:
 			return m.finishEvaluation(ctx, p, eval)
@@ -140,18 +146,15 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-func (m *Monitor) addAllocChanges(ctx context.Context, p *output.Page, eval *api.Evaluation, seen map[string]string) error {
-	allocs, _, err := m.client.Evaluations().Allocations(eval.ID, apiclient.QueryOptions(ctx, m.namespace))
-	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("read allocations of evaluation %q", m.id(eval.ID)), err)
-	}
-	slices.Reverse(allocs) // newest first
+// addAllocChanges adds a line for each allocation whose client status is not the one in seen, and updates seen.
+// Allocations that were created before createIndex are modified, not created.
+func (m *Monitor) addAllocChanges(p *output.Page, allocs []*api.AllocationListStub, createIndex uint64, seen map[string]string) {
 	for _, a := range allocs {
 		before, known := seen[a.ID]
 		seen[a.ID] = a.ClientStatus
 		switch {
 		case !known && a.DesiredStatus != api.AllocDesiredStatusRun:
-		case !known && a.CreateIndex >= eval.CreateIndex:
+		case !known && a.CreateIndex >= createIndex:
 			p.DetailLine("Allocation %q created: node %q, group %q", m.id(a.ID), m.id(a.NodeID), a.TaskGroup)
 		case !known:
 			p.DetailLine("Allocation %q modified: node %q, group %q", m.id(a.ID), m.id(a.NodeID), a.TaskGroup)
@@ -159,14 +162,13 @@ func (m *Monitor) addAllocChanges(ctx context.Context, p *output.Page, eval *api
 			p.DetailLine("Allocation %q status changed: %q -> %q (%s)", m.id(a.ID), before, output.StatusCell(a.ClientStatus), a.ClientDescription)
 		}
 	}
-	return nil
 }
 
 func (m *Monitor) finishEvaluation(ctx context.Context, p *output.Page, eval *api.Evaluation) error {
 	p.Heading("Evaluation %q finished with status %q", m.id(eval.ID), eval.Status)
 	var exitErr error
 	if len(eval.FailedTGAllocs) > 0 {
-		exitErr = &cli.ExitError{Code: 2}
+		exitErr = &cli.ExitError{Code: placementFailureExitCode}
 		p.DetailLine("Not all could be placed:")
 		missingDrivers := taskreason.MissingDrivers(apiclient.SingleNode(ctx, m.client), m.readJob(ctx, eval.JobID))
 		tables.PrintPlacementFailures(p, "    ", eval.FailedTGAllocs, missingDrivers)

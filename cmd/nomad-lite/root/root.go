@@ -74,7 +74,7 @@ To complete commands, flags and ids in a shell: nomad-lite completion --help`,
 		format.NewCommand(s),
 	)
 	addCommandGroup(root, "Jobs on an agent",
-		job.NewCommand(s),
+		job.NewCommand(s, logs.FollowJob),
 		status.NewCommand(),
 		job.NewPlanCommand(s),
 		job.NewStopCommand(s),
