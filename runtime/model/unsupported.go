@@ -18,7 +18,7 @@ type UnsupportedPart struct {
 	// Reason states which part is rejected, why, and what to do instead.
 	Reason string
 	// ForegroundOnly means that an agent accepts the job, because an agent can wait: for the
-	// time of a launch, for a dispatch, or for a change of the node.
+	// time of a launch, or for a change of the node.
 	ForegroundOnly bool
 	// NeverPlaced means that an agent accepts the job, but never places it.
 	NeverPlaced bool
@@ -62,10 +62,7 @@ func (r *unsupportedChecker) checkJob(job *api.Job) {
 		r.add("the job is marked as stopped: remove Stop from it").foregroundOnly = true
 	}
 	if job.Periodic != nil {
-		r.atPath("periodic").add("a periodic job cannot be run: there is no agent that would start it at its times. Remove the periodic block to run the job once, now, or give it to an agent: nomad-lite agent, nomad-lite job run").foregroundOnly = true
-	}
-	if job.IsParameterized() {
-		r.atPath("parameterized").add("a parameterized job cannot be run: it only starts when it is dispatched. Remove the parameterized block, and write what would be dispatched into meta, or give it to an agent: nomad-lite agent, nomad-lite job run, nomad-lite job dispatch").foregroundOnly = true
+		r.atPath("periodic").add("a periodic job cannot be run: there is no agent that would start it at its times. Run it once, now, with -now, or give it to an agent: nomad-lite agent, nomad-lite job run").foregroundOnly = true
 	}
 	for _, g := range job.TaskGroups {
 		r.checkGroup(g)

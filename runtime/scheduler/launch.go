@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -123,7 +124,10 @@ func (s *Scheduler) Dispatch(ctx context.Context, key JobKey, r DispatchRequest)
 	index, err := s.updateWithEnv(ctx, env, func(c *txn) error {
 		out = RequestOutcome{}
 		parent := c.tx.Job(nil, key.Namespace, key.ID)
-		if err := checkDispatch(parent, key, r); err != nil {
+		if parent == nil {
+			return requestErrorf(RequestNotFound, "parameterized job not found")
+		}
+		if err := CheckDispatch(parent, r); err != nil {
 			return err
 		}
 		if known := (childJobLauncher{c}).findDispatched(key, r.IdempotencyToken); known != nil {
@@ -139,14 +143,13 @@ func (s *Scheduler) Dispatch(ctx context.Context, key JobKey, r DispatchRequest)
 	return out, err
 }
 
-func checkDispatch(job *api.Job, key JobKey, r DispatchRequest) error {
+// CheckDispatch returns the RequestError with which Dispatch rejects a request for this job, or nil.
+func CheckDispatch(job *api.Job, r DispatchRequest) error {
 	switch {
-	case job == nil:
-		return requestErrorf(RequestNotFound, "parameterized job not found")
 	case !job.IsParameterized():
-		return requestErrorf(RequestRefused, "Specified job %q is not a parameterized job", key.ID)
+		return requestErrorf(RequestRefused, "Specified job %q is not a parameterized job", deref(job.ID))
 	case deref(job.Stop):
-		return requestErrorf(RequestRefused, "Specified job %q is stopped", key.ID)
+		return requestErrorf(RequestRefused, "Specified job %q is stopped", deref(job.ID))
 	case r.Priority != 0 && (r.Priority < 1 || r.Priority > 100):
 		return requestErrorf(RequestRefused, "dispatch job priority must be between [1, 100]")
 	}
@@ -207,17 +210,21 @@ func (c childJobLauncher) newChild(parent *api.Job, r DispatchRequest) *api.Job 
 			break
 		}
 	}
-	job.Dispatched = true
-	job.Payload = r.Payload
 	job.DispatchIdempotencyToken = &r.IdempotencyToken
 	if r.Priority != 0 {
 		job.Priority = &r.Priority
 	}
+	ApplyDispatch(job, r)
+	return job
+}
+
+// ApplyDispatch turns a parameterized job into an instance of it, with the payload and the metadata of the
+// request. The maps of the job are changed.
+func ApplyDispatch(job *api.Job, r DispatchRequest) {
+	job.Dispatched = true
+	job.Payload = r.Payload
 	if job.Meta == nil && len(r.Meta) > 0 {
 		job.Meta = make(map[string]string, len(r.Meta))
 	}
-	for name, value := range r.Meta {
-		job.Meta[name] = value
-	}
-	return job
+	maps.Copy(job.Meta, r.Meta)
 }

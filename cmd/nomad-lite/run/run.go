@@ -59,6 +59,7 @@ line made no sense, and nothing of it has run.`
 type options struct {
 	jobFile     jobfile.Flags
 	pluginFlags localplugins.Flags
+	launch      launchFlags
 	dataDir     string
 	logLevel    string
 }
@@ -72,6 +73,8 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 		Long:  runHelp,
 		Example: `  nomad-lite run web.nomad.hcl
   nomad-lite run -var image=web:2 -var-file prod.hcl web.nomad.hcl
+  nomad-lite run -now backup.nomad.hcl             a periodic job, once
+  nomad-lite run -meta to=me mail.nomad.hcl        a parameterized job
   nomad-lite run -data-dir ./state web.nomad.hcl   keep logs and task directories
   nomad-lite run -plugin-dir ./plugins web.nomad.hcl`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -93,6 +96,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	})
 	o.jobFile.Register(cmd)
 	o.pluginFlags.Register(cmd)
+	o.launch.register(cmd)
 	cmd.Flags().StringVar(&o.dataDir, "data-dir", "", "keep logs and task directories in this `directory` after the run")
 	cmd.Flags().StringVar(&o.logLevel, "log-level", "warn", "how much nomad-lite says about itself: trace, debug, info, warn or error")
 	return cmd
@@ -125,6 +129,9 @@ func run(ctx context.Context, o options, path string, s *cli.Streams) error {
 	}
 	if good, err := file.CheckJob(s); err != nil || !good {
 		return errors.Join(errNotStarted, err)
+	}
+	if err := o.launch.apply(file.Job, s); err != nil {
+		return wrapStartError(err)
 	}
 	if good, err := file.CheckSupported(s, nil, true); err != nil || !good {
 		return errors.Join(errNotStarted, err)
