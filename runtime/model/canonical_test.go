@@ -325,7 +325,7 @@ func FuzzJob(f *testing.F) {
 		Canonicalize(&job)
 		Validate(&job)
 		FormatWarnings(Warnings(&job))
-		ForegroundRunWarnings(&job)
+		ForegroundRunWarnings(&job, false)
 		UnsupportedParts(&job, func(string) bool { return false })
 		once := asJSON(t, &job)
 		Canonicalize(&job)

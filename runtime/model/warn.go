@@ -246,8 +246,9 @@ func readsNomadVariable(t *api.Template) bool {
 var nomadVarPattern = regexp.MustCompile(`\{\{[^}]*\bnomadVar\b`)
 
 // ForegroundRunWarnings returns the features of a canonical job that only an agent provides,
-// and that a run in the foreground ignores, such as updates and scaling.
-func ForegroundRunWarnings(job *api.Job) []string {
+// and that a run in the foreground ignores, such as updates and scaling. hasVariables means that the run
+// has variables for templates.
+func ForegroundRunWarnings(job *api.Job, hasVariables bool) []string {
 	if job == nil {
 		return nil
 	}
@@ -266,8 +267,8 @@ func ForegroundRunWarnings(job *api.Job) []string {
 			}
 		}
 		for _, t := range g.Tasks {
-			if slices.ContainsFunc(t.Templates, readsNomadVariable) {
-				warnings = append(warnings, fmt.Sprintf("task %q of group %q: a template waits for a variable (nomadVar), and a job that runs in the foreground has no variables: run the job in an agent, nomad-lite agent -dev, or use the variables of the job file", t.Name, val(g.Name)))
+			if !hasVariables && slices.ContainsFunc(t.Templates, readsNomadVariable) {
+				warnings = append(warnings, fmt.Sprintf("task %q of group %q: a template waits for a variable (nomadVar), and a job that runs in the foreground has no variables: set it with -nomad-var PATH KEY=VALUE, or use the variables of the job file", t.Name, val(g.Name)))
 			}
 		}
 	}

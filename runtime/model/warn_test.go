@@ -141,7 +141,7 @@ func TestForegroundRunWarnings(t *testing.T) {
 			if c.want != "" {
 				want = wantSingleFault(`group "g": ` + c.want + " has no effect for a job that runs in the foreground")
 			}
-			if got := ForegroundRunWarnings(newJobFixture(c.edit).job); !slices.Equal(got, want) {
+			if got := ForegroundRunWarnings(newJobFixture(c.edit).job, false); !slices.Equal(got, want) {
 				t.Errorf("warnings %q, want %q", got, want)
 			}
 		})
@@ -156,8 +156,11 @@ func TestForegroundNomadVarWarnings(t *testing.T) {
 		`nomadVar "a"`:                             0,
 	} {
 		job := newJobFixture(func(f *jobFixture) { f.task.Templates = []*api.Template{{EmbeddedTmpl: &text}, {}} }).job
-		if got := ForegroundRunWarnings(job); len(got) != want {
+		if got := ForegroundRunWarnings(job, false); len(got) != want {
 			t.Errorf("%s: warnings %q, want %d", text, got, want)
+		}
+		if got := ForegroundRunWarnings(job, true); len(got) != 0 {
+			t.Errorf("%s: warnings %q for a run with variables", text, got)
 		}
 	}
 }

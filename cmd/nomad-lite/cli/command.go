@@ -108,3 +108,7 @@ func MarkRunsProgram(cmd *cobra.Command) *cobra.Command {
 	cmd.Annotations = map[string]string{RunsProgramAnnotation: "yes"}
 	return cmd
 }
+
+// TwoWordsAnnotation annotates a flag whose value is two words of the command line, such as a path and
+// an item.
+const TwoWordsAnnotation = "two words"

@@ -10,8 +10,9 @@ import (
 )
 
 // toLongFlags turns Nomad's single-dash long flags (-var, -plugin-dir) into the double-dash
-// form that cobra reads. It does not change the value of a flag, arguments after "--", and,
-// for a command that runs another program, the arguments after the first.
+// form that cobra reads. It joins the value of a flag that takes two words. It does not change other
+// values, arguments after "--", and, for a command that runs another program, the arguments after the
+// first.
 func toLongFlags(root *cobra.Command, args []string) []string {
 	cmd := root
 	completes := isCompletion(args)
@@ -35,9 +36,14 @@ func toLongFlags(root *cobra.Command, args []string) []string {
 			arg = "-" + arg
 		}
 		out = append(out, arg)
-		if i+1 < len(args) && flagTakesValue(cmd, arg) {
+		if f := findValueFlag(cmd, arg); f != nil && i+1 < len(args) {
 			i++
-			out = append(out, args[i])
+			value := args[i]
+			if _, twoWords := f.Annotations[cli.TwoWordsAnnotation]; twoWords && i+1 < len(args) && !strings.Contains(value, " ") {
+				i++
+				value += " " + args[i]
+			}
+			out = append(out, value)
 		}
 	}
 	return out
@@ -74,15 +80,18 @@ func isLongFlag(cmd *cobra.Command, arg string) bool {
 	return false
 }
 
-// flagTakesValue reports whether a flag takes the next word of the command line as its value.
-func flagTakesValue(cmd *cobra.Command, arg string) bool {
+// findValueFlag returns the flag that takes the word after arg as its value, or nil if arg is no such flag.
+func findValueFlag(cmd *cobra.Command, arg string) *pflag.Flag {
 	var f *pflag.Flag
 	if name, long := strings.CutPrefix(arg, "--"); long {
 		f = cmd.Flag(name) // nil for --name=value
 	} else if len(arg) == 2 {
 		f = lookupShorthand(cmd, rune(arg[1]))
 	}
-	return f != nil && f.NoOptDefVal == ""
+	if f == nil || f.NoOptDefVal != "" {
+		return nil
+	}
+	return f
 }
 
 func lookupShorthand(cmd *cobra.Command, letter rune) *pflag.Flag {

@@ -49,3 +49,22 @@ func TestLongFlags(t *testing.T) {
 		})
 	}
 }
+
+func TestFlagOfTwoWords(t *testing.T) {
+	root := &cobra.Command{Use: "root"}
+	run := &cobra.Command{Use: "run"}
+	run.Flags().StringArray("pair", nil, "")
+	if err := run.Flags().SetAnnotation("pair", cli.TwoWordsAnnotation, nil); err != nil {
+		t.Fatal(err)
+	}
+	root.AddCommand(run)
+	for name, line := range map[string][2][]string{
+		"two words":          {{"run", "-pair", "a", "-b=c d", "f"}, {"run", "--pair", "a -b=c d", "f"}},
+		"two words in one":   {{"run", "-pair", "a b=c", "f"}, {"run", "--pair", "a b=c", "f"}},
+		"the second is lost": {{"run", "-pair", "a"}, {"run", "--pair", "a"}},
+	} {
+		if got := toLongFlags(root, line[0]); !slices.Equal(got, line[1]) {
+			t.Errorf("%s: got %q, want %q", name, got, line[1])
+		}
+	}
+}

@@ -39,6 +39,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/variables"
 )
 
 const runHelp = `Run a job here, in the foreground, until it ends.
@@ -60,6 +61,7 @@ type options struct {
 	jobFile     jobfile.Flags
 	pluginFlags localplugins.Flags
 	launch      launchFlags
+	environment environmentFlags
 	dataDir     string
 	logLevel    string
 }
@@ -75,10 +77,16 @@ func NewCommand(s *cli.Streams) *cobra.Command {
   nomad-lite run -var image=web:2 -var-file prod.hcl web.nomad.hcl
   nomad-lite run -now backup.nomad.hcl             a periodic job, once
   nomad-lite run -meta to=me mail.nomad.hcl        a parameterized job
+  nomad-lite run -env-file dev.env -nomad-var db/main password=x web.nomad.hcl
   nomad-lite run -data-dir ./state web.nomad.hcl   keep logs and task directories
   nomad-lite run -plugin-dir ./plugins web.nomad.hcl`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if err := jobfile.OneFileArg(cmd, args); err != nil {
+			// The flag -nomad-var can have taken the file as its second word.
+			_, err := o.environment.parseNomadVars()
+			if err == nil {
+				err = jobfile.OneFileArg(cmd, args)
+			}
+			if err != nil {
 				return wrapStartError(err)
 			}
 			return nil
@@ -97,6 +105,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	o.jobFile.Register(cmd)
 	o.pluginFlags.Register(cmd)
 	o.launch.register(cmd)
+	o.environment.register(cmd)
 	cmd.Flags().StringVar(&o.dataDir, "data-dir", "", "keep logs and task directories in this `directory` after the run")
 	cmd.Flags().StringVar(&o.logLevel, "log-level", "warn", "how much nomad-lite says about itself: trace, debug, info, warn or error")
 	return cmd
@@ -130,13 +139,17 @@ func run(ctx context.Context, o options, path string, s *cli.Streams) error {
 	if good, err := file.CheckJob(s); err != nil || !good {
 		return errors.Join(errNotStarted, err)
 	}
-	if err := o.launch.apply(file.Job, s); err != nil {
+	if err := errors.Join(o.launch.apply(file.Job, s), o.environment.addToTasks(file.Job)); err != nil {
+		return wrapStartError(err)
+	}
+	nomadVars, err := o.environment.parseNomadVars()
+	if err != nil {
 		return wrapStartError(err)
 	}
 	if good, err := file.CheckSupported(s, nil, true); err != nil || !good {
 		return errors.Join(errNotStarted, err)
 	}
-	for _, warning := range model.ForegroundRunWarnings(file.Job) {
+	for _, warning := range model.ForegroundRunWarnings(file.Job, len(nomadVars) > 0) {
 		fmt.Fprintln(s.Err, "warning:", warning)
 	}
 	if o.dataDir != "" {
@@ -170,7 +183,7 @@ func run(ctx context.Context, o options, path string, s *cli.Streams) error {
 	}
 	r := &foregroundRun{
 		agent: a, jobFile: file, taskView: v, streams: s, signals: signals,
-		optionalHooks: local.OptionalHookNames(),
+		optionalHooks: local.OptionalHookNames(), nomadVars: nomadVars,
 
 		shownModifyIndexes: make(map[string]uint64),
 		allocsEnded:        make(chan struct{}),
@@ -211,7 +224,8 @@ type foregroundRun struct {
 	streams  *cli.Streams
 	signals  <-chan os.Signal
 
-	optionalHooks []string // names of the hooks whose failure does not prevent tasks from running
+	optionalHooks []string        // names of the hooks whose failure does not prevent tasks from running
+	nomadVars     []*api.Variable // variables for templates
 
 	shownModifyIndexes map[string]uint64      // last shown version of each allocation
 	stopReason         atomic.Pointer[string] // nil unless all allocations are being stopped
@@ -246,11 +260,7 @@ func (r *foregroundRun) run(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	// The store is new, so the job's namespace does not exist yet.
-	if _, err := r.agent.Store().Update(ctx, func(tx *store.Txn) error {
-		tx.PutNamespace(&api.Namespace{Name: *job.Namespace})
-		return nil
-	}); err != nil {
+	if err := r.prepareNamespace(ctx, *job.Namespace); err != nil {
 		return err
 	}
 	if _, err := r.agent.Scheduler().Register(ctx, newForegroundJob(job), scheduler.RegisterOptions{}); err != nil {
@@ -258,6 +268,25 @@ func (r *foregroundRun) run(ctx context.Context) error {
 	}
 	wg.Go(func() { r.handleSignals(ctx) })
 	return r.watchAllocs(ctx)
+}
+
+// prepareNamespace creates a namespace, because the store is new, and the variables in it.
+func (r *foregroundRun) prepareNamespace(ctx context.Context, name string) error {
+	if _, err := r.agent.Store().Update(ctx, func(tx *store.Txn) error {
+		tx.PutNamespace(&api.Namespace{Name: name})
+		return nil
+	}); err != nil {
+		return err
+	}
+	vars := variables.New(r.agent.Store(), hclog.NewNullLogger())
+	for _, v := range r.nomadVars {
+		copied := *v
+		copied.Namespace = name
+		if _, err := vars.Put(ctx, &copied, nil); err != nil {
+			return fmt.Errorf("-nomad-var %s: %w", v.Path, err)
+		}
+	}
+	return nil
 }
 
 // checkCapacity rejects a job that does not fit on this machine as a whole, because a foreground
