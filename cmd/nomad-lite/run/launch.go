@@ -12,7 +12,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
-// launchFlags start a job that an agent starts at certain times or on request.
+// launchFlags start jobs that an agent starts at certain times or on request.
 type launchFlags struct {
 	now         bool
 	meta        []string
@@ -25,48 +25,70 @@ func (f *launchFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.payloadPath, "payload", "", "payload for a parameterized job: a `file`, or - for standard input")
 }
 
-// apply turns a periodic or parameterized job into one that runs now, and once.
-func (f *launchFlags) apply(job *api.Job, s *cli.Streams) error {
-	switch {
-	case f.now && job.Periodic == nil:
-		return fmt.Errorf("-now: job %q has no periodic block: leave -now out", *job.ID)
-	case !job.IsParameterized() && len(f.meta) > 0:
-		return fmt.Errorf("-meta: job %q has no parameterized block: set variables of the file with -var", *job.ID)
-	case !job.IsParameterized() && f.payloadPath != "":
-		return fmt.Errorf("-payload: job %q has no parameterized block", *job.ID)
+// newLauncher returns a launcher with the values of the flags. It reads the payload.
+func (f *launchFlags) newLauncher(s *cli.Streams) (*launcher, error) {
+	l := &launcher{now: f.now}
+	var err error
+	if l.request.Meta, err = cli.ParseKeyValues(f.meta); err != nil {
+		return nil, fmt.Errorf("-meta %w", err)
 	}
-	if f.now {
+	if f.payloadPath != "" {
+		if l.request.Payload, err = s.ReadPayload(f.payloadPath); err != nil {
+			return nil, err
+		}
+	}
+	l.hasPayload = f.payloadPath != ""
+	return l, nil
+}
+
+// launcher turns periodic and parameterized jobs into jobs that run now, and once.
+type launcher struct {
+	now        bool
+	hasPayload bool
+	request    scheduler.DispatchRequest
+
+	foundPeriodic, foundParameterized bool // jobs of these kinds were launched
+}
+
+// launch changes a periodic job if -now is set, and a parameterized job. The error is that of a dispatch.
+func (l *launcher) launch(job *api.Job) error {
+	if l.now && job.Periodic != nil {
+		l.foundPeriodic = true
 		job.Periodic = nil
 	}
 	if !job.IsParameterized() {
 		return nil
 	}
-	meta, err := cli.ParseKeyValues(f.meta)
-	if err != nil {
-		return fmt.Errorf("-meta %w", err)
+	l.foundParameterized = true
+	if err := scheduler.CheckDispatch(job, l.request); err != nil {
+		return errors.New(err.Error() + l.dispatchAdvice(job.ParameterizedJob))
 	}
-	request := scheduler.DispatchRequest{Meta: meta}
-	if f.payloadPath != "" {
-		if request.Payload, err = s.ReadPayload(f.payloadPath); err != nil {
-			return err
-		}
+	scheduler.ApplyDispatch(job, l.request)
+	return nil
+}
+
+// checkUsed rejects flags that concern none of the jobs that were launched.
+func (l *launcher) checkUsed() error {
+	switch {
+	case l.now && !l.foundPeriodic:
+		return errors.New("-now: there is no job with a periodic block: leave -now out")
+	case len(l.request.Meta) > 0 && !l.foundParameterized:
+		return errors.New("-meta: there is no job with a parameterized block: set variables of the file with -var")
+	case l.hasPayload && !l.foundParameterized:
+		return errors.New("-payload: there is no job with a parameterized block: leave -payload out")
 	}
-	if err := scheduler.CheckDispatch(job, request); err != nil {
-		return errors.New(err.Error() + dispatchAdvice(job.ParameterizedJob, request))
-	}
-	scheduler.ApplyDispatch(job, request)
 	return nil
 }
 
 // dispatchAdvice returns the flags that a rejected dispatch lacks, in a line of its own.
-func dispatchAdvice(config *api.ParameterizedJobConfig, r scheduler.DispatchRequest) string {
+func (l *launcher) dispatchAdvice(config *api.ParameterizedJobConfig) string {
 	var flags []string
 	for _, name := range config.MetaRequired {
-		if _, given := r.Meta[name]; !given {
+		if _, given := l.request.Meta[name]; !given {
 			flags = append(flags, fmt.Sprintf("-meta %s=VALUE", name))
 		}
 	}
-	if config.Payload == "required" && len(r.Payload) == 0 {
+	if config.Payload == "required" && len(l.request.Payload) == 0 {
 		flags = append(flags, "-payload FILE")
 	}
 	if len(flags) == 0 {

@@ -35,14 +35,15 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/hostport"
-	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/noderunner"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 	"github.com/nomad-lite/nomad-lite/runtime/variables"
 )
 
-const runHelp = `Run a job here, in the foreground, until it ends.
+const runHelp = `Run a job here, in the foreground, until it ends. Several files run as one unit:
+nothing starts if one is refused, all stop together, and the run ends when all
+jobs have ended.
 
 Every group runs, with as many instances as its count says. What the tasks
 write goes to stdout and stderr, with the name of the task in front of each
@@ -70,10 +71,11 @@ type options struct {
 func NewCommand(s *cli.Streams) *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
-		Use:   "run [flags] FILE",
-		Short: "Run a job here, in the foreground",
+		Use:   "run [flags] FILE...",
+		Short: "Run jobs here, in the foreground",
 		Long:  runHelp,
 		Example: `  nomad-lite run web.nomad.hcl
+  nomad-lite run web.nomad.hcl db.nomad.hcl        two jobs as one unit
   nomad-lite run -var image=web:2 -var-file prod.hcl web.nomad.hcl
   nomad-lite run -now backup.nomad.hcl             a periodic job, once
   nomad-lite run -meta to=me mail.nomad.hcl        a parameterized job
@@ -82,17 +84,16 @@ func NewCommand(s *cli.Streams) *cobra.Command {
   nomad-lite run -plugin-dir ./plugins web.nomad.hcl`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			// The flag -nomad-var can have taken the file as its second word.
-			_, err := o.environment.parseNomadVars()
-			if err == nil {
-				err = jobfile.OneFileArg(cmd, args)
+			if _, err := o.environment.parseNomadVars(); err != nil {
+				return wrapStartError(err)
 			}
-			if err != nil {
+			if err := checkFileArgs(cmd, args); err != nil {
 				return wrapStartError(err)
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return run(cmd.Context(), o, args[0], s)
+			return run(cmd.Context(), o, args, s)
 		},
 	}
 	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
@@ -127,30 +128,36 @@ func wrapStartError(err error) error {
 	return &cli.ExitError{Code: 2, Err: err}
 }
 
-func run(ctx context.Context, o options, path string, s *cli.Streams) error {
+// checkFileArgs accepts the paths of job files, among which standard input can be once.
+func checkFileArgs(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return cli.UsageError(cmd, errors.New("takes the paths of job files, or - for standard input"))
+	}
+	if first := slices.Index(args, "-"); first >= 0 && slices.Contains(args[first+1:], "-") {
+		return cli.UsageError(cmd, errors.New("standard input (-) is one job file, and is given twice"))
+	}
+	return nil
+}
+
+func run(ctx context.Context, o options, paths []string, s *cli.Streams) error {
 	level := hclog.LevelFromString(o.logLevel)
 	if level == hclog.NoLevel {
 		return wrapStartError(fmt.Errorf("log-level %q: use trace, debug, info, warn or error", o.logLevel))
-	}
-	file, err := o.jobFile.Read(s, path, 2)
-	if err != nil {
-		return err
-	}
-	if good, err := file.CheckJob(s); err != nil || !good {
-		return errors.Join(errNotStarted, err)
-	}
-	if err := errors.Join(o.launch.apply(file.Job, s), o.environment.addToTasks(file.Job)); err != nil {
-		return wrapStartError(err)
 	}
 	nomadVars, err := o.environment.parseNomadVars()
 	if err != nil {
 		return wrapStartError(err)
 	}
-	if good, err := file.CheckSupported(s, nil, true); err != nil || !good {
-		return errors.Join(errNotStarted, err)
+	reader, err := o.newJobReader(s, len(paths))
+	if err != nil {
+		return wrapStartError(err)
 	}
-	for _, warning := range model.ForegroundRunWarnings(file.Job, len(nomadVars) > 0) {
-		fmt.Fprintln(s.Err, "warning:", warning)
+	files, err := reader.readJobs(paths)
+	if err != nil {
+		return err
+	}
+	if err := reader.launcher.checkUsed(); err != nil {
+		return wrapStartError(err)
 	}
 	if o.dataDir != "" {
 		if o.dataDir, err = filepath.Abs(o.dataDir); err != nil {
@@ -164,7 +171,7 @@ func run(ctx context.Context, o options, path string, s *cli.Streams) error {
 	if err != nil {
 		return wrapStartError(err)
 	}
-	plugins, err := local.NewCatalog(append(file.DriverNames(), file.HookNames()...), logger)
+	plugins, err := local.NewCatalog(append(driverNames(files), hookNames(files)...), logger)
 	if err != nil {
 		return wrapStartError(err)
 	}
@@ -182,11 +189,9 @@ func run(ctx context.Context, o options, path string, s *cli.Streams) error {
 		return wrapStartError(err)
 	}
 	r := &foregroundRun{
-		agent: a, jobFile: file, taskView: v, streams: s, signals: signals,
+		agent: a, files: files, taskView: v, streams: s, signals: signals,
 		optionalHooks: local.OptionalHookNames(), nomadVars: nomadVars,
-
-		shownModifyIndexes: make(map[string]uint64),
-		allocsEnded:        make(chan struct{}),
+		allocsEnded: make(chan struct{}),
 	}
 	err = errors.Join(r.run(ctx), a.Close())
 	if err == nil {
@@ -216,10 +221,23 @@ func notifySignals() (signals chan os.Signal, release func()) {
 	}
 }
 
-// foregroundRun is one job on an open agent of this process.
+// newJobReader returns the reader of count job files.
+func (o *options) newJobReader(s *cli.Streams, count int) (*jobReader, error) {
+	l, err := o.launch.newLauncher(s)
+	if err != nil {
+		return nil, err
+	}
+	r := &jobReader{jobFile: o.jobFile, launcher: l, environment: o.environment, streams: s}
+	if count > 1 {
+		r.jobFile.Strict = false // a variable that one file declares need not be declared by the others
+	}
+	return r, nil
+}
+
+// foregroundRun is the jobs of a run on an open agent of this process.
 type foregroundRun struct {
 	agent    *agent.Agent
-	jobFile  *jobfile.File
+	files    []*jobfile.File
 	taskView *taskview.View
 	streams  *cli.Streams
 	signals  <-chan os.Signal
@@ -227,9 +245,8 @@ type foregroundRun struct {
 	optionalHooks []string        // names of the hooks whose failure does not prevent tasks from running
 	nomadVars     []*api.Variable // variables for templates
 
-	shownModifyIndexes map[string]uint64      // last shown version of each allocation
-	stopReason         atomic.Pointer[string] // nil unless all allocations are being stopped
-	allocsEnded        chan struct{}          // closed when all allocations of the job have ended
+	stopReason  atomic.Pointer[string] // nil unless all allocations are being stopped
+	allocsEnded chan struct{}          // closed when all allocations of the jobs have ended
 }
 
 func (r *foregroundRun) run(ctx context.Context) error {
@@ -242,11 +259,10 @@ func (r *foregroundRun) run(ctx context.Context) error {
 	if err := r.checkPlugins(ctx); err != nil {
 		return err
 	}
-	job := r.jobFile.Job
 	if err := r.checkCapacity(); err != nil {
 		return err
 	}
-	if apiclient.DesiredAllocCount(job) == 0 {
+	if !slices.ContainsFunc(r.files, func(f *jobfile.File) bool { return apiclient.DesiredAllocCount(f.Job) > 0 }) {
 		return nil
 	}
 
@@ -260,14 +276,26 @@ func (r *foregroundRun) run(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if err := r.prepareNamespace(ctx, *job.Namespace); err != nil {
+	if err := r.registerJobs(ctx); err != nil {
 		return err
-	}
-	if _, err := r.agent.Scheduler().Register(ctx, newForegroundJob(job), scheduler.RegisterOptions{}); err != nil {
-		return wrapStartError(err)
 	}
 	wg.Go(func() { r.handleSignals(ctx) })
 	return r.watchAllocs(ctx)
+}
+
+// registerJobs gives the jobs to the scheduler. It prepares their namespaces first, because the jobs start at once.
+func (r *foregroundRun) registerJobs(ctx context.Context) error {
+	for _, f := range r.files {
+		if err := r.prepareNamespace(ctx, *f.Job.Namespace); err != nil {
+			return err
+		}
+	}
+	for _, f := range r.files {
+		if _, err := r.agent.Scheduler().Register(ctx, newForegroundJob(f.Job), scheduler.RegisterOptions{}); err != nil {
+			return wrapStartError(err)
+		}
+	}
+	return nil
 }
 
 // prepareNamespace creates a namespace, because the store is new, and the variables in it.
@@ -289,14 +317,19 @@ func (r *foregroundRun) prepareNamespace(ctx context.Context, name string) error
 	return nil
 }
 
-// checkCapacity rejects a job that does not fit on this machine as a whole, because a foreground
+// checkCapacity rejects jobs that do not fit on this machine as a whole, because a foreground
 // run does not wait for free resources.
 func (r *foregroundRun) checkCapacity() error {
-	fits, err := r.jobFile.CheckCapacity(r.streams, r.agent, hostport.Free)
-	if err == nil && !fits {
-		err = errNotStarted
+	checks := r.files
+	if len(r.files) > 1 {
+		checks = append(slices.Clip(checks), combineJobs(r.files))
 	}
-	return err
+	for _, f := range checks {
+		if fits, err := f.CheckCapacity(r.streams, r.agent, hostport.Free); err != nil || !fits {
+			return errors.Join(errNotStarted, err)
+		}
+	}
+	return nil
 }
 
 // newForegroundJob returns the job as a foreground run executes it: a failed allocation is
@@ -317,45 +350,39 @@ func newForegroundJob(job *api.Job) *api.Job {
 	return &next
 }
 
-// watchAllocs shows the job's updates until all its allocations have ended and none will be
-// replaced. It returns the result of the job.
+// watchAllocs shows the updates of the jobs until all their allocations have ended and none will be
+// replaced. It returns the result of the jobs.
 func (r *foregroundRun) watchAllocs(ctx context.Context) error {
-	job := r.jobFile.Job
 	shown := make(chan struct{}) // closed when the view has shown all updates
 	var outputReaders sync.WaitGroup
+	jobs := make([]*foregroundJob, len(r.files))
+	for i, f := range r.files {
+		rows := taskview.JobRows{Position: i, Instances: apiclient.DesiredAllocCount(f.Job)}
+		if len(r.files) > 1 {
+			rows.LabelPrefix = *f.Job.ID + "/"
+		}
+		jobs[i] = &foregroundJob{job: f.Job, rows: rows, shown: make(map[string]uint64)}
+	}
+	var blockedErr error
 	for {
 		ws := store.NewWatchSet()
 		state := r.agent.Store().Snapshot()
-		allocs := state.AllocationsByJob(ws, *job.Namespace, *job.ID)
-		evals := state.EvaluationsByJob(ws, *job.Namespace, *job.ID)
-		var changedAllocs []*api.Allocation
-		for _, a := range allocs {
-			if _, known := r.shownModifyIndexes[a.ID]; !known {
-				changedAllocs = append(changedAllocs, a)
-			}
-		}
-		for _, task := range r.taskView.AddTasks(changedAllocs, apiclient.DesiredAllocCount(job), r.agent.LogDir) {
-			outputReaders.Go(func() { r.showTaskOutput(ctx, task, shown) })
-		}
 		over := true
-		for _, a := range allocs {
-			if r.shownModifyIndexes[a.ID] != a.ModifyIndex {
-				r.shownModifyIndexes[a.ID] = a.ModifyIndex
-				r.taskView.QueueUpdate(a.ID, a.TaskStates)
+		for _, j := range jobs {
+			j.read(ws, state)
+			for _, task := range r.taskView.AddTasks(j.newAllocs(), j.rows, r.agent.LogDir) {
+				outputReaders.Go(func() { r.showTaskOutput(ctx, task, shown) })
 			}
-			over = over && state.AllocationEnded(a.ID)
-		}
-		var blockedErr error
-		for _, e := range evals {
-			over = over && e.Status != api.EvalStatusPending
-			if e.Status == api.EvalStatusBlocked {
-				blockedErr = fmt.Errorf("job %q does not fit on this machine: %s", *job.ID, state.Evaluation(nil, e.PreviousEval).StatusDescription)
+			j.showUpdates(r.taskView)
+			over = over && j.isOver(state)
+			if blockedErr == nil {
+				blockedErr = j.blockedError(state)
 			}
 		}
 		if blockedErr != nil && r.stopReason.Load() == nil {
-			// The job was checked to fit on the machine, so another process has taken resources
+			// The jobs were checked to fit on the machine, so another process has taken resources
 			// since then.
-			r.stopAllocs(ctx, "it does not fit")
+			r.stopAllocs(ctx, "they do not fit on this machine")
 			continue
 		}
 		if !over {
@@ -370,41 +397,44 @@ func (r *foregroundRun) watchAllocs(ctx context.Context) error {
 			close(shown)
 			outputReaders.Wait()
 		})
-		return errors.Join(blockedErr, r.jobError(allocs))
+		results := []error{blockedErr}
+		for _, j := range jobs {
+			results = append(results, j.result(r.stopReason.Load() != nil))
+		}
+		return errors.Join(results...)
 	}
 }
 
-// jobError returns the error of the job, whose allocations have ended, or nil for success.
-func (r *foregroundRun) jobError(allocs []*api.Allocation) error {
-	stubs := make([]*api.AllocationListStub, len(allocs))
-	for i, a := range allocs {
-		stubs[i] = a.Stub()
-	}
-	return taskreason.JobError(r.jobFile.Job, taskreason.FindFailures(r.jobFile.Job, stubs, r.stopReason.Load() != nil))
-}
-
-// successText returns why the job has ended without a failure.
+// successText returns why the run has ended without a failure, with a line for each job.
 func (r *foregroundRun) successText() string {
-	id := *r.jobFile.Job.ID
-	if reason := r.stopReason.Load(); reason != nil {
-		return fmt.Sprintf("job %q was stopped: %s", id, *reason)
+	lines := make([]string, len(r.files))
+	for i, f := range r.files {
+		id, reason := *f.Job.ID, r.stopReason.Load()
+		switch {
+		case apiclient.DesiredAllocCount(f.Job) == 0:
+			lines[i] = fmt.Sprintf("job %q has nothing to run: the count of each group is 0", id)
+		case reason != nil:
+			lines[i] = fmt.Sprintf("job %q was stopped: %s", id, *reason)
+		default:
+			lines[i] = taskreason.SuccessText(id)
+		}
 	}
-	if apiclient.DesiredAllocCount(r.jobFile.Job) == 0 {
-		return fmt.Sprintf("job %q has nothing to run: the count of each group is 0", id)
-	}
-	return taskreason.SuccessText(id)
+	return strings.Join(lines, "\n")
 }
 
 // stopAllocs requests a stop of all allocations.
 func (r *foregroundRun) stopAllocs(ctx context.Context, reason string) {
 	r.stopReason.CompareAndSwap(nil, &reason)
-	if _, err := r.agent.Scheduler().Deregister(ctx, scheduler.KeyOf(r.jobFile.Job), scheduler.DeregisterOptions{}); err != nil {
-		r.taskView.PrintMessage("the job cannot be stopped in order: " + err.Error())
-		r.agent.ForceKillAllocs()
+	for _, f := range r.files {
+		if _, err := r.agent.Scheduler().Deregister(ctx, scheduler.KeyOf(f.Job), scheduler.DeregisterOptions{}); err != nil {
+			r.taskView.PrintMessage("the job cannot be stopped in order: " + err.Error())
+			r.agent.ForceKillAllocs()
+			return
+		}
 	}
 }
 
-// waitDriversReady waits until all plugins that the job may need are ready, also those that start too
+// waitDriversReady waits until all plugins that the jobs may need are ready, also those that start too
 // slowly for the agent to wait for them. The launch timeout of each plugin limits the wait.
 func (r *foregroundRun) waitDriversReady(ctx context.Context) error {
 	reported := false
@@ -432,7 +462,7 @@ func (r *foregroundRun) waitDriversReady(ctx context.Context) error {
 // has the name of a driver of the job, provides such a driver, or may provide a driver that no
 // launched plugin provides.
 func (r *foregroundRun) findUnreadyPlugins() []string {
-	wanted := r.jobFile.DriverNames()
+	wanted := driverNames(r.files)
 	plugins := r.agent.Plugins()
 	missing := slices.ContainsFunc(wanted, func(driver string) bool {
 		return !slices.ContainsFunc(plugins, func(p supervisor.Plugin) bool {
@@ -482,10 +512,10 @@ func (r *foregroundRun) waitOutputWritten(writeOutput func()) {
 	}
 }
 
-// checkPlugins rejects the job when a driver or hook that it needs is missing, cannot be
-// started, or does not accept the job's configuration.
+// checkPlugins rejects the jobs when a driver or hook that they need is missing, cannot be
+// started, or does not accept a job's configuration.
 func (r *foregroundRun) checkPlugins(ctx context.Context) error {
-	wanted := r.jobFile.DriverNames()
+	wanted := driverNames(r.files)
 	drivers := r.agent.Drivers()
 	var pluginErrs []error
 	for _, name := range wanted {
@@ -501,27 +531,41 @@ func (r *foregroundRun) checkPlugins(ctx context.Context) error {
 	if len(pluginErrs) > 0 {
 		return wrapStartError(errors.Join(pluginErrs...))
 	}
-	names := slices.AppendSeq(builtins.DriverNames(), maps.Keys(drivers))
-	if good, err := r.jobFile.CheckSupported(r.streams, names, true); err != nil || !good {
-		return errors.Join(errNotStarted, err)
-	}
-	if good, err := r.jobFile.CheckDriverConfigs(ctx, r.agent, wanted, r.streams); err != nil || !good {
-		return errors.Join(errNotStarted, err)
-	}
-	good, trouble, err := r.jobFile.CheckHookAttachments(ctx, r.agent, r.streams)
-	if err != nil || !good {
-		return errors.Join(errNotStarted, err)
+	var hookErrs []error
+	for _, f := range r.files {
+		errs, err := r.checkPluginConfigs(ctx, f)
+		if err != nil {
+			return err
+		}
+		hookErrs = append(hookErrs, errs...)
 	}
 	for _, p := range r.agent.Plugins() {
-		if p.Err != nil && slices.Contains(r.jobFile.HookNames(), p.Name) && !slices.Contains(r.optionalHooks, p.Name) {
+		if p.Err != nil && slices.Contains(hookNames(r.files), p.Name) && !slices.Contains(r.optionalHooks, p.Name) {
 			pluginErrs = append(pluginErrs, fmt.Errorf("hook %q cannot be used: %w", p.Name, p.Err))
 		}
 	}
 	if len(pluginErrs) > 0 {
 		return wrapStartError(errors.Join(pluginErrs...))
 	}
-	jobfile.PrintHookErrors(r.streams, trouble)
+	jobfile.PrintHookErrors(r.streams, hookErrs)
 	return nil
+}
+
+// checkPluginConfigs rejects a job whose drivers are missing, or whose drivers or hooks do not accept its
+// configuration. hookErrs holds the errors of hooks that could not be started.
+func (r *foregroundRun) checkPluginConfigs(ctx context.Context, f *jobfile.File) (hookErrs []error, err error) {
+	names := slices.AppendSeq(builtins.DriverNames(), maps.Keys(r.agent.Drivers()))
+	if good, err := f.CheckSupported(r.streams, names, true); err != nil || !good {
+		return nil, errors.Join(errNotStarted, err)
+	}
+	if good, err := f.CheckDriverConfigs(ctx, r.agent, f.DriverNames(), r.streams); err != nil || !good {
+		return nil, errors.Join(errNotStarted, err)
+	}
+	good, hookErrs, err := f.CheckHookAttachments(ctx, r.agent, r.streams)
+	if err != nil || !good {
+		return nil, errors.Join(errNotStarted, err)
+	}
+	return hookErrs, nil
 }
 
 // handleSignals stops the job at the first signal, and force kills it at the second. The third exits

@@ -30,7 +30,7 @@ func newTestView(t *testing.T, tty *terminaltest.Terminal, tasks ...string) *Vie
 		group.Tasks = append(group.Tasks, &api.Task{Name: name})
 	}
 	job := &api.Job{ID: new("j"), TaskGroups: []*api.TaskGroup{group}}
-	v.AddTasks([]*api.Allocation{{ID: "a", JobID: "j", Name: "j.g[0]", TaskGroup: "g", Job: job}}, 1, func(string) string { return "" })
+	v.AddTasks([]*api.Allocation{{ID: "a", JobID: "j", Name: "j.g[0]", TaskGroup: "g", Job: job}}, JobRows{Instances: 1}, func(string) string { return "" })
 	v.wg.Go(v.run)
 	return v
 }

@@ -76,7 +76,8 @@ type Task struct {
 	Started        chan struct{} // closed by the first start
 	OutputDone     chan struct{} // closed when the whole output of the task was shown
 	Label          string        // "server", or "web[1].server" if the job has several instances
-	lifecycleStage string        // "main", "prestart", …
+	jobPosition    int
+	lifecycleStage string // "main", "prestart", …
 	state          string
 	statusDetail   string
 	Colour         string
@@ -154,10 +155,16 @@ func (v *View) redraw(stopped bool) {
 	v.writeLocked(&v.err, nil)
 }
 
-// AddTasks adds the tasks of allocations to the view, and returns the tasks. If the job has several
-// instances, the label of each task names the instance. logDir returns the directory of an
-// allocation's output. The live lines have the order of the job.
-func (v *View) AddTasks(allocs []*api.Allocation, instances int, logDir func(allocID string) string) []*Task {
+// JobRows places the tasks of a job among those of other jobs.
+type JobRows struct {
+	Position    int    // position of the job among the jobs of the view
+	LabelPrefix string // precedes the labels of the job's tasks; can be empty
+	Instances   int    // number of allocations; if there are several, the label of each task names its allocation
+}
+
+// AddTasks adds the tasks of a job's allocations to the view, and returns the tasks. logDir returns the
+// directory of an allocation's output. The live lines have the order of the job.
+func (v *View) AddTasks(allocs []*api.Allocation, rows JobRows, logDir func(allocID string) string) []*Task {
 	v.showMu.Lock()
 	defer v.showMu.Unlock()
 	v.mu.Lock()
@@ -171,13 +178,14 @@ func (v *View) AddTasks(allocs []*api.Allocation, instances int, logDir func(all
 				LogDir:         logDir(alloc.ID),
 				Started:        make(chan struct{}),
 				OutputDone:     make(chan struct{}),
-				Label:          task.Name,
+				Label:          rows.LabelPrefix + task.Name,
+				jobPosition:    rows.Position,
 				lifecycleStage: "main",
 				state:          model.TaskPending,
 				Colour:         TaskColours[(len(v.tasks)+len(added))%len(TaskColours)],
 			}
-			if instances > 1 {
-				t.Label = strings.TrimPrefix(alloc.Name, alloc.JobID+".") + "." + task.Name
+			if rows.Instances > 1 {
+				t.Label = rows.LabelPrefix + strings.TrimPrefix(alloc.Name, alloc.JobID+".") + "." + task.Name
 			}
 			if task.Lifecycle != nil && task.Lifecycle.Hook != "" {
 				t.lifecycleStage = task.Lifecycle.Hook
@@ -187,7 +195,9 @@ func (v *View) AddTasks(allocs []*api.Allocation, instances int, logDir func(all
 		}
 	}
 	v.tasks = append(v.tasks, added...)
-	slices.SortStableFunc(v.tasks, func(a, b *Task) int { return compareAllocs(a.Alloc, b.Alloc) })
+	slices.SortStableFunc(v.tasks, func(a, b *Task) int {
+		return cmp.Or(cmp.Compare(a.jobPosition, b.jobPosition), compareAllocs(a.Alloc, b.Alloc))
+	})
 	return added
 }
 

@@ -74,8 +74,10 @@ func TestTaskRowsInJobOrder(t *testing.T) {
 		return &api.Allocation{ID: name, JobID: "j", Name: name, TaskGroup: group, Job: job, CreateIndex: uint64(index)}
 	}
 	logDir := func(string) string { return "" }
-	added := v.AddTasks([]*api.Allocation{alloc("db", 0, 1), alloc("web", 10, 1), alloc("web", 9, 1)}, 4, logDir)
-	v.AddTasks([]*api.Allocation{alloc("web", 9, 2), alloc("web", 0, 2)}, 4, logDir)
+	rows := JobRows{Position: 1, Instances: 4}
+	added := v.AddTasks([]*api.Allocation{alloc("db", 0, 1), alloc("web", 10, 1), alloc("web", 9, 1)}, rows, logDir)
+	v.AddTasks([]*api.Allocation{alloc("web", 9, 2), alloc("web", 0, 2)}, rows, logDir)
+	v.AddTasks([]*api.Allocation{alloc("db", 0, 3)}, JobRows{LabelPrefix: "k/", Instances: 1}, logDir)
 	labels := func(tasks []*Task) (labels []string) {
 		for _, task := range tasks {
 			labels = append(labels, fmt.Sprint(task.Label, " ", task.Alloc.CreateIndex))
@@ -85,7 +87,7 @@ func TestTaskRowsInJobOrder(t *testing.T) {
 	if got, want := labels(added), []string{"web[9].server 1", "web[9].log 1", "web[10].server 1", "web[10].log 1", "db[0].main 1"}; !slices.Equal(got, want) {
 		t.Errorf("added %q, want %q", got, want)
 	}
-	want := []string{"web[0].server 2", "web[0].log 2", "web[9].server 1", "web[9].log 1", "web[9].server 2", "web[9].log 2", "web[10].server 1", "web[10].log 1", "db[0].main 1"}
+	want := []string{"k/main 3", "web[0].server 2", "web[0].log 2", "web[9].server 1", "web[9].log 1", "web[9].server 2", "web[9].log 2", "web[10].server 1", "web[10].log 1", "db[0].main 1"}
 	if got := labels(v.tasks); !slices.Equal(got, want) {
 		t.Errorf("the rows are %q, want %q", got, want)
 	}
