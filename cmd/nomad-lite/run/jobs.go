@@ -99,23 +99,6 @@ func combineJobs(files []*jobfile.File) *jobfile.File {
 	return &jobfile.File{Job: &combined, File: &jobspec.File{}}
 }
 
-func driverNames(files []*jobfile.File) []string {
-	return mergeNames(files, (*jobfile.File).DriverNames)
-}
-
-func hookNames(files []*jobfile.File) []string {
-	return mergeNames(files, (*jobfile.File).HookNames)
-}
-
-func mergeNames(files []*jobfile.File, namesOf func(*jobfile.File) []string) []string {
-	var names []string
-	for _, f := range files {
-		names = append(names, namesOf(f)...)
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
-}
-
 // foregroundJob is one job of a run, with its state in the last snapshot.
 type foregroundJob struct {
 	job   *api.Job

@@ -1,0 +1,291 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/nomad/api"
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/jobfile"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskreason"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskview"
+	"github.com/nomad-lite/nomad-lite/runtime/agent"
+	"github.com/nomad-lite/nomad-lite/runtime/hostport"
+	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
+	"github.com/nomad-lite/nomad-lite/runtime/store"
+	"github.com/nomad-lite/nomad-lite/runtime/variables"
+)
+
+// foregroundRun is the jobs of a run on an open agent of this process.
+type foregroundRun struct {
+	agent    *agent.Agent
+	files    []*jobfile.File
+	taskView *taskview.View
+	streams  *cli.Streams
+	signals  <-chan os.Signal
+
+	optionalHooks []string        // names of the hooks whose failure does not prevent tasks from running
+	nomadVars     []*api.Variable // variables for templates
+
+	stopReason  atomic.Pointer[string] // nil unless all allocations are being stopped
+	allocsEnded chan struct{}          // closed when all allocations of the jobs have ended
+}
+
+func (r *foregroundRun) run(ctx context.Context) error {
+	if err := r.agent.WaitReady(ctx); err != nil {
+		return err
+	}
+	if err := r.waitDriversReady(ctx); err != nil {
+		return err
+	}
+	if err := r.checkPlugins(ctx); err != nil {
+		return err
+	}
+	if err := r.checkCapacity(); err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(r.files, func(f *jobfile.File) bool { return apiclient.DesiredAllocCount(f.Job) > 0 }) {
+		return nil
+	}
+
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	agentCtx, endAgent := context.WithCancel(ctx)
+	defer endAgent()
+	wg.Go(func() { r.agent.Run(agentCtx) })
+	select {
+	case <-r.agent.Node().Registered():
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if err := r.registerJobs(ctx); err != nil {
+		return err
+	}
+	wg.Go(func() { r.handleSignals(ctx) })
+	return r.watchAllocs(ctx)
+}
+
+// registerJobs gives the jobs to the scheduler. It prepares their namespaces first, because the jobs start at once.
+func (r *foregroundRun) registerJobs(ctx context.Context) error {
+	for _, f := range r.files {
+		if err := r.prepareNamespace(ctx, *f.Job.Namespace); err != nil {
+			return err
+		}
+	}
+	for _, f := range r.files {
+		if _, err := r.agent.Scheduler().Register(ctx, newForegroundJob(f.Job), scheduler.RegisterOptions{}); err != nil {
+			return wrapStartError(err)
+		}
+	}
+	return nil
+}
+
+// prepareNamespace creates a namespace, because the store is new, and the variables in it.
+func (r *foregroundRun) prepareNamespace(ctx context.Context, name string) error {
+	if _, err := r.agent.Store().Update(ctx, func(tx *store.Txn) error {
+		tx.PutNamespace(&api.Namespace{Name: name})
+		return nil
+	}); err != nil {
+		return err
+	}
+	vars := variables.New(r.agent.Store(), hclog.NewNullLogger())
+	for _, v := range r.nomadVars {
+		copied := *v
+		copied.Namespace = name
+		if _, err := vars.Put(ctx, &copied, nil); err != nil {
+			return fmt.Errorf("-nomad-var %s: %w", v.Path, err)
+		}
+	}
+	return nil
+}
+
+// checkCapacity rejects jobs that do not fit on this machine as a whole, because a foreground
+// run does not wait for free resources.
+func (r *foregroundRun) checkCapacity() error {
+	checks := r.files
+	if len(r.files) > 1 {
+		checks = append(slices.Clip(checks), combineJobs(r.files))
+	}
+	for _, f := range checks {
+		if fits, err := f.CheckCapacity(r.streams, r.agent, hostport.Free); err != nil || !fits {
+			return errors.Join(errNotStarted, err)
+		}
+	}
+	return nil
+}
+
+// newForegroundJob returns the job as a foreground run executes it: a failed allocation is
+// replaced only if the file has a block for that. Nomad's default, one more attempt or
+// unlimited attempts, would delay the report of the failure.
+func newForegroundJob(job *api.Job) *api.Job {
+	next := *job
+	next.TaskGroups = slices.Clone(job.TaskGroups)
+	for i, g := range next.TaskGroups {
+		if p := g.ReschedulePolicy; p == nil || !reflect.DeepEqual(p, api.NewDefaultReschedulePolicy(*job.Type)) {
+			continue
+		}
+		group, never := *g, *g.ReschedulePolicy
+		never.Attempts, never.Unlimited = new(0), new(false)
+		group.ReschedulePolicy = &never
+		next.TaskGroups[i] = &group
+	}
+	return &next
+}
+
+// watchAllocs shows the updates of the jobs until all their allocations have ended and none will be
+// replaced. It returns the result of the jobs.
+func (r *foregroundRun) watchAllocs(ctx context.Context) error {
+	shown := make(chan struct{}) // closed when the view has shown all updates
+	var outputReaders sync.WaitGroup
+	jobs := make([]*foregroundJob, len(r.files))
+	for i, f := range r.files {
+		rows := taskview.JobRows{Position: i, Instances: apiclient.DesiredAllocCount(f.Job)}
+		if len(r.files) > 1 {
+			rows.LabelPrefix = *f.Job.ID + "/"
+		}
+		jobs[i] = &foregroundJob{job: f.Job, rows: rows, shown: make(map[string]uint64)}
+	}
+	var blockedErr error
+	for {
+		ws := store.NewWatchSet()
+		state := r.agent.Store().Snapshot()
+		over := true
+		for _, j := range jobs {
+			j.read(ws, state)
+			for _, task := range r.taskView.AddTasks(j.newAllocs(), j.rows, r.agent.LogDir) {
+				outputReaders.Go(func() { r.showTaskOutput(ctx, task, shown) })
+			}
+			j.showUpdates(r.taskView)
+			over = over && j.isOver(state)
+			if blockedErr == nil {
+				blockedErr = j.blockedError(state)
+			}
+		}
+		if blockedErr != nil && r.stopReason.Load() == nil {
+			// The jobs were checked to fit on the machine, so another process has taken resources
+			// since then.
+			r.stopAllocs(ctx, "they do not fit on this machine")
+			continue
+		}
+		if !over {
+			if err := ws.WatchCtx(ctx); err != nil {
+				return context.Cause(ctx)
+			}
+			continue
+		}
+		close(r.allocsEnded)
+		r.waitOutputWritten(func() {
+			r.taskView.ShowUpdates()
+			close(shown)
+			outputReaders.Wait()
+		})
+		results := []error{blockedErr}
+		for _, j := range jobs {
+			results = append(results, j.result(r.stopReason.Load() != nil))
+		}
+		return errors.Join(results...)
+	}
+}
+
+// successText returns why the run has ended without a failure, with a line for each job.
+func (r *foregroundRun) successText() string {
+	lines := make([]string, len(r.files))
+	for i, f := range r.files {
+		id, reason := *f.Job.ID, r.stopReason.Load()
+		switch {
+		case apiclient.DesiredAllocCount(f.Job) == 0:
+			lines[i] = fmt.Sprintf("job %q has nothing to run: the count of each group is 0", id)
+		case reason != nil:
+			lines[i] = fmt.Sprintf("job %q was stopped: %s", id, *reason)
+		default:
+			lines[i] = taskreason.SuccessText(id)
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// stopAllocs requests a stop of all allocations.
+func (r *foregroundRun) stopAllocs(ctx context.Context, reason string) {
+	r.stopReason.CompareAndSwap(nil, &reason)
+	for _, f := range r.files {
+		if _, err := r.agent.Scheduler().Deregister(ctx, scheduler.KeyOf(f.Job), scheduler.DeregisterOptions{}); err != nil {
+			r.taskView.PrintMessage("the job cannot be stopped in order: " + err.Error())
+			r.agent.ForceKillAllocs()
+			return
+		}
+	}
+}
+
+// outputFlushTimeout is the time after the end of the job in which Ctrl-C still counts as meant for the
+// job. Later it discards the output that is not written yet.
+const outputFlushTimeout = time.Second
+
+// waitOutputWritten waits until the last output is written, or until a signal discards it, because a
+// terminal or a pager can block the output.
+func (r *foregroundRun) waitOutputWritten(writeOutput func()) {
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		writeOutput()
+	}()
+	select {
+	case <-read:
+		return
+	case <-time.After(outputFlushTimeout):
+	}
+	for len(r.signals) > 0 {
+		<-r.signals
+	}
+	r.taskView.PrintMessage("the last output waits for its reader; once more to give it up")
+	select {
+	case <-read:
+	case <-r.signals:
+		r.taskView.DiscardOutput()
+	}
+}
+
+// handleSignals stops the job at the first signal, and force kills it at the second. The third exits
+// nomad-lite, if the kill is delayed.
+func (r *foregroundRun) handleSignals(ctx context.Context) {
+	var reason string
+	select {
+	case s := <-r.signals:
+		reason = unix.SignalName(s.(syscall.Signal))
+	case <-r.taskView.BrokenPipe:
+		reason = "the reader of its output is gone"
+	case <-r.allocsEnded:
+		return
+	}
+	r.taskView.PrintMessage("stopping the job; once more to kill it")
+	r.stopAllocs(ctx, reason)
+	select {
+	case <-time.After(cli.DuplicateSignalWindow):
+	case <-r.allocsEnded:
+		return
+	}
+	for len(r.signals) > 0 {
+		<-r.signals
+	}
+	select {
+	case <-r.signals:
+	case <-r.allocsEnded:
+		return
+	}
+	signal.Reset(stopSignals...)
+	r.taskView.PrintMessage("killing the job")
+	r.agent.ForceKillAllocs()
+}

@@ -1,0 +1,139 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/builtins"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/jobfile"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+)
+
+// waitDriversReady waits until all plugins that the jobs may need are ready, also those that start too
+// slowly for the agent to wait for them. The launch timeout of each plugin limits the wait.
+func (r *foregroundRun) waitDriversReady(ctx context.Context) error {
+	reported := false
+	for {
+		changed := r.agent.PluginsChanged()
+		slow := r.findUnreadyPlugins()
+		if len(slow) == 0 {
+			return nil
+		}
+		if !reported {
+			r.taskView.PrintMessage("waiting for plugin " + strings.Join(slow, ", "))
+			reported = true
+		}
+		select {
+		case <-changed:
+		case <-r.signals:
+			return fmt.Errorf("stopped while it waited for plugin %s: nothing has run", strings.Join(slow, ", "))
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// findUnreadyPlugins returns the plugins that are not ready yet and that the job may need: the plugin
+// has the name of a driver of the job, provides such a driver, or may provide a driver that no
+// launched plugin provides.
+func (r *foregroundRun) findUnreadyPlugins() []string {
+	wanted := driverNames(r.files)
+	plugins := r.agent.Plugins()
+	missing := slices.ContainsFunc(wanted, func(driver string) bool {
+		return !slices.ContainsFunc(plugins, func(p supervisor.Plugin) bool {
+			return p.Serves == supervisor.PluginKey{Type: base.TypeDriver, Name: driver}
+		})
+	})
+	var slowNames []string
+	for _, p := range plugins {
+		if p.StateKnown {
+			continue
+		}
+		// A plugin that has launched provides its driver only after the driver's first fingerprint.
+		provides := p.Serves.Type == base.TypeDriver && slices.Contains(wanted, p.Serves.Name)
+		named := slices.Contains(wanted, strings.TrimPrefix(p.Name, catalog.DriverPrefix))
+		if provides || named || missing && p.Serves.Name == "" {
+			slowNames = append(slowNames, p.Name)
+		}
+	}
+	return slowNames
+}
+
+// checkPlugins rejects the jobs when a driver or hook that they need is missing, cannot be
+// started, or does not accept a job's configuration.
+func (r *foregroundRun) checkPlugins(ctx context.Context) error {
+	wanted := driverNames(r.files)
+	drivers := r.agent.Drivers()
+	var pluginErrs []error
+	for _, name := range wanted {
+		if d, ok := drivers[name]; ok && !(d.Detected && d.Healthy) {
+			pluginErrs = append(pluginErrs, fmt.Errorf("driver %q cannot be used: %s", name, d.Description))
+		}
+	}
+	for _, p := range r.agent.Plugins() {
+		if p.Err != nil && slices.Contains(wanted, strings.TrimPrefix(p.Name, catalog.DriverPrefix)) {
+			pluginErrs = append(pluginErrs, p.Err)
+		}
+	}
+	if len(pluginErrs) > 0 {
+		return wrapStartError(errors.Join(pluginErrs...))
+	}
+	var hookErrs []error
+	for _, f := range r.files {
+		errs, err := r.checkPluginConfigs(ctx, f)
+		if err != nil {
+			return err
+		}
+		hookErrs = append(hookErrs, errs...)
+	}
+	for _, p := range r.agent.Plugins() {
+		if p.Err != nil && slices.Contains(hookNames(r.files), p.Name) && !slices.Contains(r.optionalHooks, p.Name) {
+			pluginErrs = append(pluginErrs, fmt.Errorf("hook %q cannot be used: %w", p.Name, p.Err))
+		}
+	}
+	if len(pluginErrs) > 0 {
+		return wrapStartError(errors.Join(pluginErrs...))
+	}
+	jobfile.PrintHookErrors(r.streams, hookErrs)
+	return nil
+}
+
+// checkPluginConfigs rejects a job whose drivers are missing, or whose drivers or hooks do not accept its
+// configuration. hookErrs holds the errors of hooks that could not be started.
+func (r *foregroundRun) checkPluginConfigs(ctx context.Context, f *jobfile.File) (hookErrs []error, err error) {
+	names := slices.AppendSeq(builtins.DriverNames(), maps.Keys(r.agent.Drivers()))
+	if good, err := f.CheckSupported(r.streams, names, true); err != nil || !good {
+		return nil, errors.Join(errNotStarted, err)
+	}
+	if good, err := f.CheckDriverConfigs(ctx, r.agent, f.DriverNames(), r.streams); err != nil || !good {
+		return nil, errors.Join(errNotStarted, err)
+	}
+	good, hookErrs, err := f.CheckHookAttachments(ctx, r.agent, r.streams)
+	if err != nil || !good {
+		return nil, errors.Join(errNotStarted, err)
+	}
+	return hookErrs, nil
+}
+
+func driverNames(files []*jobfile.File) []string {
+	return mergeNames(files, (*jobfile.File).DriverNames)
+}
+
+func hookNames(files []*jobfile.File) []string {
+	return mergeNames(files, (*jobfile.File).HookNames)
+}
+
+func mergeNames(files []*jobfile.File, namesOf func(*jobfile.File) []string) []string {
+	var names []string
+	for _, f := range files {
+		names = append(names, namesOf(f)...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
