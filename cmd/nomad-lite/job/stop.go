@@ -14,9 +14,12 @@ import (
 )
 
 const stopHelp = `Stop jobs: their tasks end in order, and the agent keeps the records, so that
-'job start' can run them again.
+'job start' can run them again. With -purge the agent removes the records as well.
 
-With -purge a job is forgotten as well.`
+The command prints which tasks it stops and how they end, and returns when the
+last task has ended, poststop tasks too. With -detach it prints only the ids of
+the evaluations, one per line. Ctrl-C ends only the command: the agent stops the
+jobs all the same.`
 
 type stopOptions struct {
 	client          apiclient.Flags
@@ -59,7 +62,7 @@ func stopJobs(ctx context.Context, o stopOptions, prefixes []string, s *cli.Stre
 		return err
 	}
 	// All jobs are looked up before the first is stopped, so that an unknown name stops no job.
-	var jobs []*api.Job
+	var jobs []stoppedJob
 	for _, prefix := range slices.Compact(slices.Sorted(slices.Values(prefixes))) {
 		id, namespace, err := apiclient.FindJob(ctx, c, prefix, "")
 		if err != nil {
@@ -74,28 +77,46 @@ func stopJobs(ctx context.Context, o stopOptions, prefixes []string, s *cli.Stre
 		if err != nil {
 			return apiclient.WrapError(fmt.Sprintf("stop job %q", id), err)
 		}
-		jobs = append(jobs, job)
+		j := stoppedJob{id: id, namespace: apiclient.Deref(job.Namespace)}
+		if !o.monitor.Detach {
+			if j.allocs, err = monitor.AllocsToStop(ctx, c, j.namespace, id); err != nil {
+				return err
+			}
+		}
+		jobs = append(jobs, j)
 	}
-	evals := make([]string, len(jobs))
-	for i, job := range jobs {
-		evals[i], _, err = c.Jobs().DeregisterOpts(apiclient.Deref(job.ID), &api.DeregisterOptions{
+	for i, j := range jobs {
+		jobs[i].evalID, _, err = c.Jobs().DeregisterOpts(j.id, &api.DeregisterOptions{
 			Purge: o.purge, Global: o.global, NoShutdownDelay: o.noShutdownDelay, EvalPriority: o.evalPriority,
-		}, apiclient.WriteOptions(ctx, apiclient.Deref(job.Namespace)))
+		}, apiclient.WriteOptions(ctx, j.namespace))
 		if err != nil {
-			return apiclient.WrapError(fmt.Sprintf("stop job %q", apiclient.Deref(job.ID)), err)
+			return apiclient.WrapError(fmt.Sprintf("stop job %q", j.id), err)
 		}
 	}
-	for i, job := range jobs {
-		switch {
-		case evals[i] == "": // stopping this job has created no evaluation
-		case o.monitor.Detach:
-			_, err = fmt.Fprintln(s.Out, evals[i])
-		default:
-			err = monitor.New(s, c, apiclient.Deref(job.Namespace), o.monitor.Verbose).WatchEvaluation(ctx, evals[i])
-		}
-		if err != nil {
+	for _, j := range jobs {
+		if err := j.watch(ctx, o, c, s); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// stoppedJob is a job that the command stops.
+type stoppedJob struct {
+	id, namespace string
+	allocs        []*api.AllocationListStub // allocs are the allocations to wait for
+	evalID        string                    // evalID is empty if stopping the job has created no evaluation
+}
+
+// watch waits until the tasks of the job have ended. With -detach, it prints the id of the evaluation
+// instead.
+func (j *stoppedJob) watch(ctx context.Context, o stopOptions, c *api.Client, s *cli.Streams) error {
+	if o.monitor.Detach {
+		if j.evalID == "" {
+			return nil
+		}
+		_, err := fmt.Fprintln(s.Out, j.evalID)
+		return err
+	}
+	return monitor.New(s, c, j.namespace, o.monitor.Verbose).WatchStop(ctx, j.id, j.evalID, j.allocs)
 }

@@ -89,9 +89,19 @@ func (m *Monitor) id(id string) string { return output.ShortID(id, m.verbose) }
 // placementFailureExitCode is Nomad's exit code for allocations that could not be placed.
 const placementFailureExitCode = 2
 
-// WatchEvaluation returns an error with the exit code: 2 when an allocation could not be placed,
-// 1 when a deployment has failed.
+// WatchEvaluation follows an evaluation and its deployment. It returns an error with the exit code: 2
+// when an allocation could not be placed, 1 when a deployment has failed.
 func (m *Monitor) WatchEvaluation(ctx context.Context, id string) error {
+	deploymentID, err := m.watchUntilProcessed(ctx, id)
+	if deploymentID == "" {
+		return err
+	}
+	return m.WatchDeployment(ctx, deploymentID)
+}
+
+// watchUntilProcessed follows an evaluation, without its deployment, whose id it returns. The error has
+// the exit code 2 when an allocation could not be placed.
+func (m *Monitor) watchUntilProcessed(ctx context.Context, id string) (deploymentID string, err error) {
 	p := m.newPage()
 	p.Heading("Monitoring evaluation %q", m.id(id))
 	seen := make(map[string]string) // client status by allocation id
@@ -99,7 +109,7 @@ func (m *Monitor) WatchEvaluation(ctx context.Context, id string) error {
 	for {
 		eval, meta, err := m.client.Evaluations().Info(id, q)
 		if err != nil {
-			return apiclient.WrapError(fmt.Sprintf("read evaluation %q", id), err)
+			return "", apiclient.WrapError(fmt.Sprintf("read evaluation %q", id), err)
 		}
 		if !told {
 			told = true
@@ -107,7 +117,7 @@ func (m *Monitor) WatchEvaluation(ctx context.Context, id string) error {
 		}
 		allocs, _, err := m.client.Evaluations().Allocations(eval.ID, apiclient.QueryOptions(ctx, m.namespace))
 		if err != nil {
-			return apiclient.WrapError(fmt.Sprintf("read allocations of evaluation %q", m.id(eval.ID)), err)
+			return "", apiclient.WrapError(fmt.Sprintf("read allocations of evaluation %q", m.id(eval.ID)), err)
 		}
 		slices.Reverse(allocs) // newest first
 		m.addAllocChanges(p, allocs, eval.CreateIndex, seen)
@@ -115,14 +125,14 @@ func (m *Monitor) WatchEvaluation(ctx context.Context, id string) error {
 		case api.EvalStatusComplete, api.EvalStatusFailed, api.EvalStatusCancelled:
 			return m.finishEvaluation(ctx, p, eval)
 		case "":
-			return fmt.Errorf("read evaluation %q: the answer does not say how it stands", id)
+			return "", fmt.Errorf("read evaluation %q: the answer does not say how it stands", id)
 		}
 		if err := m.printPage(p, ""); err != nil {
-			return err
+			return "", err
 		}
 		p = m.newPage()
 		if err := WaitForNextIndex(ctx, q, meta); err != nil {
-			return err
+			return "", err
 		}
 	}
 }
@@ -164,7 +174,7 @@ func (m *Monitor) addAllocChanges(p *output.Page, allocs []*api.AllocationListSt
 	}
 }
 
-func (m *Monitor) finishEvaluation(ctx context.Context, p *output.Page, eval *api.Evaluation) error {
+func (m *Monitor) finishEvaluation(ctx context.Context, p *output.Page, eval *api.Evaluation) (deploymentID string, err error) {
 	p.Heading("Evaluation %q finished with status %q", m.id(eval.ID), eval.Status)
 	var exitErr error
 	if len(eval.FailedTGAllocs) > 0 {
@@ -182,20 +192,17 @@ func (m *Monitor) finishEvaluation(ctx context.Context, p *output.Page, eval *ap
 	if eval.NextEval != "" {
 		p.DetailLine("Monitoring next evaluation %q in %s", m.id(eval.NextEval), eval.Wait)
 		if err := m.printPage(p, ""); err != nil {
-			return err
+			return "", err
 		}
 		if err := Sleep(ctx, eval.Wait); err != nil {
-			return err
+			return "", err
 		}
-		return m.WatchEvaluation(ctx, eval.NextEval)
+		return m.watchUntilProcessed(ctx, eval.NextEval)
 	}
 	if err := m.printPage(p, ""); err != nil {
-		return err
+		return "", err
 	}
-	if eval.DeploymentID == "" {
-		return exitErr
-	}
-	return m.WatchDeployment(ctx, eval.DeploymentID)
+	return eval.DeploymentID, exitErr
 }
 
 // WatchDeployment waits for the end of a deployment, and of its rollback. On a terminal it redraws
