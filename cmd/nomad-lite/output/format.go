@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"text/template"
 
 	"github.com/spf13/cobra"
 
@@ -40,15 +39,11 @@ func (f *FormatFlags) Print(s *cli.Streams, value any) error {
 	if f.JSON {
 		return errors.New("-json and -t exclude each other: leave one out")
 	}
-	t, err := template.New("-t").Parse(f.Template)
+	text, err := executeTemplate(f.Template, value)
 	if err != nil {
-		return fmt.Errorf("read the template of -t: %w", err)
+		return fmt.Errorf("-t: %w", err)
 	}
-	var renderedText strings.Builder
-	if err := t.Execute(&renderedText, value); err != nil {
-		return fmt.Errorf("%w\nThe output of -json shows the names", err)
-	}
-	_, err = fmt.Fprintln(s.Out, strings.TrimSuffix(renderedText.String(), "\n"))
+	_, err = fmt.Fprintln(s.Out, strings.TrimSuffix(text, "\n"))
 	return err
 }
 

@@ -1,0 +1,103 @@
+package output
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"text/template"
+)
+
+// executeTemplate returns the text of a template for a value. Its errors have the position in the
+// template, and name fields instead of the types of this program.
+func executeTemplate(text string, value any) (string, error) {
+	const name = "t"
+	t, err := template.New(name).Parse(text)
+	if err != nil {
+		return "", errors.New(strings.TrimPrefix(err.Error(), "template: "+name+":"))
+	}
+	var rendered strings.Builder
+	if err := t.Execute(&rendered, value); err != nil {
+		return "", describeTemplateError(err, value)
+	}
+	return rendered.String(), nil
+}
+
+var (
+	executionErrorPattern = regexp.MustCompile(`(?s)^template: \w+:(\d+:\d+): executing ".*?" at (<.*?>): (.*)$`)
+	unknownFieldPattern   = regexp.MustCompile(`^can't evaluate field (\w+) in type (\S+)`)
+	missingObjectPattern  = regexp.MustCompile(`^nil pointer evaluating \S+\.(\w+)$`)
+)
+
+// describeTemplateError returns an error of text/template without the types that reflection found.
+func describeTemplateError(err error, value any) error {
+	part := executionErrorPattern.FindStringSubmatch(err.Error())
+	if part == nil {
+		return err
+	}
+	position, action, reason := part[1], part[2], part[3]
+	if field := unknownFieldPattern.FindStringSubmatch(reason); field != nil {
+		return fmt.Errorf("%s: %s: %s", position, action, describeUnknownField(field[1], field[2], reflect.TypeOf(value)))
+	}
+	if field := missingObjectPattern.FindStringSubmatch(reason); field != nil {
+		return fmt.Errorf("%s: %s: there is no field %q, because the object before it is not set: test it first, as in {{with .Object}}{{.%s}}{{end}}",
+			position, action, field[1], field[1])
+	}
+	if strings.HasPrefix(reason, "range can't iterate over ") {
+		return fmt.Errorf("%s: %s: range needs a list or a map, and this is one value: leave range out", position, action)
+	}
+	return fmt.Errorf("%s: %s: %s", position, action, reason)
+}
+
+// describeUnknownField returns why a value of the type named typeName has no such field. The type is
+// root, or a part of it.
+func describeUnknownField(field, typeName string, root reflect.Type) string {
+	if strings.HasPrefix(typeName, "[]") {
+		return fmt.Sprintf("the value is a list and has no field %q: write {{range .}}{{.%s}}{{end}}", field, field)
+	}
+	found := findType(root, typeName, make(map[reflect.Type]bool))
+	if found == nil {
+		return fmt.Sprintf("there is no field %q", field)
+	}
+	for found.Kind() == reflect.Pointer {
+		found = found.Elem()
+	}
+	if found.Kind() != reflect.Struct {
+		return fmt.Sprintf("there is no field %q: the value has no fields", field)
+	}
+	var fields []string
+	for _, f := range reflect.VisibleFields(found) {
+		if f.IsExported() && !f.Anonymous {
+			fields = append(fields, f.Name)
+		}
+	}
+	if i := slices.IndexFunc(fields, func(known string) bool { return strings.EqualFold(known, field) }); i >= 0 {
+		return fmt.Sprintf("there is no field %q: did you mean %q?", field, fields[i])
+	}
+	slices.Sort(fields)
+	return fmt.Sprintf("there is no field %q; there are %s", field, strings.Join(fields, ", "))
+}
+
+// findType returns the type with this name among t and the types that t consists of, or nil.
+func findType(t reflect.Type, name string, seen map[reflect.Type]bool) reflect.Type {
+	if t == nil || seen[t] {
+		return nil
+	}
+	seen[t] = true
+	if t.String() == name {
+		return t
+	}
+	switch t.Kind() {
+	case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
+		return findType(t.Elem(), name, seen)
+	case reflect.Struct:
+		for i := range t.NumField() {
+			if found := findType(t.Field(i).Type, name, seen); found != nil {
+				return found
+			}
+		}
+	}
+	return nil
+}
