@@ -9,6 +9,8 @@ import (
 	"io"
 	"maps"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -23,6 +25,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
 const putHelp = `Write a variable, with items from the command line, from a specification, or both.
@@ -135,7 +138,30 @@ func (o *putOptions) newVariable(args []string, stdin io.Reader) (*api.Variable,
 	case len(items) == 0:
 		return nil, fmt.Errorf("variable %q would have no items: add NAME=VALUE", v.Path)
 	}
+	if err := model.ValidateVariablePath(v.Path); err != nil {
+		return nil, fmt.Errorf("%w%s", err, describeInvalidPath(v.Path))
+	}
 	return v, nil
+}
+
+// describeInvalidPath returns which characters of a path are not allowed, in the order of the path. It
+// returns "" if all are allowed.
+func describeInvalidPath(path string) string {
+	var invalid []string
+	for _, c := range path {
+		isAllowed := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("-_~/", c)
+		if quoted := strconv.Quote(string(c)); !isAllowed && !slices.Contains(invalid, quoted) {
+			invalid = append(invalid, quoted)
+		}
+	}
+	const maxLength = 128
+	switch {
+	case len(invalid) > 0:
+		return fmt.Sprintf(": it has %s; allowed are letters from a to z, digits, and - _ ~ /", strings.Join(invalid, ", "))
+	case len(path) > maxLength:
+		return fmt.Sprintf(": it has %d characters, and %d are allowed", len(path), maxLength)
+	}
+	return ""
 }
 
 // readSpec reads a variable from the file that an argument refers to, or from standard input.
