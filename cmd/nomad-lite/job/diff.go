@@ -101,34 +101,41 @@ func (d diffPage) writeFieldsIfShown(indent int, kind string, fields []*api.Fiel
 }
 
 func (d diffPage) writeFields(indent int, fields []*api.FieldDiff, objects []*api.ObjectDiff) {
+	fields, objects = withoutEmptyFields(fields), withoutEmptyObjects(objects)
 	marks, names := 2, 0
 	for _, f := range fields {
-		if f != nil {
-			names = max(names, len(f.Name))
-			if f.Type == diffEdited {
-				marks = 4
-			}
+		names = max(names, len(f.Name))
+		if f.Type == diffEdited {
+			marks = 4
 		}
 	}
 	for _, o := range objects {
-		if o != nil && o.Type == diffEdited {
+		if o.Type == diffEdited {
 			marks = 4
 		}
 	}
 	space := strings.Repeat(" ", indent)
 	for _, f := range fields {
-		if f != nil {
-			fmt.Fprintf(&d.Text, "%s%s%-*s %s%s\n", space, d.formatMark(f.Type, marks), names+1, d.FormatCell(f.Name)+":", d.formatValues(f), d.formatAnnotations(f.Annotations))
-		}
+		fmt.Fprintf(&d.Text, "%s%s%-*s %s%s\n", space, d.formatMark(f.Type, marks), names+1, d.FormatCell(f.Name)+":", d.formatValues(f), d.formatAnnotations(f.Annotations))
 	}
 	for _, o := range objects {
-		if o == nil {
-			continue
-		}
 		fmt.Fprintf(&d.Text, "%s%s%s {\n", space, d.formatMark(o.Type, marks), d.FormatCell(o.Name))
 		d.writeFields(indent+marks, o.Fields, o.Objects)
 		fmt.Fprintf(&d.Text, "%s%s}\n", space, strings.Repeat(" ", marks))
 	}
+}
+
+// withoutEmptyFields returns the fields that have a value before or after the change.
+func withoutEmptyFields(fields []*api.FieldDiff) []*api.FieldDiff {
+	return slices.DeleteFunc(slices.Clone(fields), func(f *api.FieldDiff) bool { return f == nil || f.Old == "" && f.New == "" })
+}
+
+// withoutEmptyObjects returns the objects that were added, removed or changed, and the others that
+// have a field with a value.
+func withoutEmptyObjects(objects []*api.ObjectDiff) []*api.ObjectDiff {
+	return slices.DeleteFunc(slices.Clone(objects), func(o *api.ObjectDiff) bool {
+		return o == nil || o.Type == diffNone && len(withoutEmptyFields(o.Fields))+len(withoutEmptyObjects(o.Objects)) == 0
+	})
 }
 
 func (d diffPage) formatValues(f *api.FieldDiff) string {
