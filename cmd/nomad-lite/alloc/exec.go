@@ -3,6 +3,7 @@ package alloc
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -47,10 +48,14 @@ func NewExecCommand(s *cli.Streams) *cobra.Command {
 		Example: execExamples,
 		Args:    cli.RequireArgCount(2, -1, "an allocation and a command, such as sh"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			command, err := commandToExec(cmd, args[1:])
+			if err != nil {
+				return err
+			}
 			if err := o.session.ResolveDefaults(cmd, s); err != nil {
 				return err
 			}
-			return execInTask(cmd.Context(), o, args[0], args[1:], s)
+			return execInTask(cmd.Context(), o, args[0], command, s)
 		},
 		ValidArgsFunction: cli.CompleteFirstArg(apiclient.CompleteID(&o.client, &apiclient.AllocationLookup)),
 	}
@@ -59,6 +64,18 @@ func NewExecCommand(s *cli.Streams) *cobra.Command {
 	cmd.Flags().StringVar(&o.task, "task", "", "`task` to run it in; not needed if there is only one")
 	o.session.Register(cmd)
 	return cli.MarkRunsProgram(cmd)
+}
+
+// commandToExec returns the command line that follows the allocation. A first word that looks like a
+// flag is an error, because no program has such a name; "--" is the separator of kubectl and docker.
+func commandToExec(cmd *cobra.Command, words []string) ([]string, error) {
+	if words[0] == "--" && len(words) > 1 {
+		words = words[1:]
+	}
+	if strings.HasPrefix(words[0], "-") {
+		return nil, cli.UsageError(cmd, fmt.Errorf("%s: flags come before the allocation, and the command after it: %s [flags] ALLOC COMMAND", words[0], cmd.CommandPath()))
+	}
+	return words, nil
 }
 
 func execInTask(ctx context.Context, o execOptions, name string, command []string, s *cli.Streams) error {

@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // NewGroupCommand returns a command that only has subcommands.
@@ -33,7 +35,7 @@ func UnknownCommandError(cmd *cobra.Command, name string) error {
 	} else if near := suggestCommands(cmd, name); len(near) > 0 {
 		text += fmt.Sprintf("; did you mean %q?", near[0])
 	}
-	return fmt.Errorf("%s\nRun '%s --help' for the commands that there are", text, cmd.CommandPath())
+	return fmt.Errorf("%s\nRun '%s -help' for the commands that there are", text, cmd.CommandPath())
 }
 
 // suggestCommands returns commands with a similar name, and commands with the same name below
@@ -56,12 +58,29 @@ func FlagError(cmd *cobra.Command, err error) error {
 	if args := cmd.Flags().Args(); cmd.HasSubCommands() && len(args) > 0 {
 		return UnknownCommandError(cmd, args[0])
 	}
-	return UsageError(cmd, err)
+	return UsageError(cmd, withSingleDash(err))
+}
+
+// withSingleDash returns an error of pflag with one dash before the name of the flag, as users of Nomad
+// type it.
+func withSingleDash(err error) error {
+	var unknown *pflag.NotExistError
+	var noValue *pflag.ValueRequiredError
+	var invalidValue *pflag.InvalidValueError
+	switch {
+	case errors.As(err, &unknown) && unknown.GetSpecifiedShortnames() == "":
+		return fmt.Errorf("unknown flag: -%s", unknown.GetSpecifiedName())
+	case errors.As(err, &noValue):
+		return fmt.Errorf("flag needs a value: -%s", noValue.GetFlag().Name)
+	case errors.As(err, &invalidValue):
+		return fmt.Errorf("invalid value %q of -%s: %w", invalidValue.GetValue(), invalidValue.GetFlag().Name, invalidValue.Unwrap())
+	}
+	return err
 }
 
 // UsageError is the error of an invalid command line.
 func UsageError(cmd *cobra.Command, err error) error {
-	return fmt.Errorf("%s: %w\nRun '%s --help' for its flags and arguments", cmd.CommandPath(), err, cmd.CommandPath())
+	return fmt.Errorf("%s: %w\nRun '%s -help' for its flags and arguments", cmd.CommandPath(), err, cmd.CommandPath())
 }
 
 // RequireArgCount returns a check that the number of arguments is between least and most. A

@@ -2,6 +2,7 @@ package root
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -48,13 +49,13 @@ func printUsage(cmd *cobra.Command) error {
 	})
 	cmd.InheritedFlags().VisitAll(commonFlags.AddFlag)
 	if own.HasFlags() {
-		fmt.Fprintf(&b, "\nFlags:\n%s", own.FlagUsages())
+		fmt.Fprintf(&b, "\nFlags:\n%s", formatFlags(&own))
 	}
 	if commonFlags.HasFlags() {
-		fmt.Fprintf(&b, "\nCommon flags:\n%s", commonFlags.FlagUsages())
+		fmt.Fprintf(&b, "\nCommon flags:\n%s", formatFlags(&commonFlags))
 	}
 	if cmd.HasAvailableSubCommands() {
-		fmt.Fprintf(&b, "\nRun '%s COMMAND --help' for more about a command.\n", cmd.CommandPath())
+		fmt.Fprintf(&b, "\nRun '%s COMMAND -help' for more about a command.\n", cmd.CommandPath())
 	}
 	_, err := fmt.Fprint(cmd.OutOrStderr(), b.String())
 	return err
@@ -70,4 +71,20 @@ func writeCommandList(b *strings.Builder, cmd *cobra.Command, group *cobra.Group
 			title = ""
 		}
 	}
+}
+
+// pflagUsagePattern matches the start of a line of pflag's help: a letter, if the flag has one, and the
+// name of the flag.
+var pflagUsagePattern = regexp.MustCompile(`(?m)^  (?:-(\w), |    )--(\S+)`)
+
+// formatFlags returns the help of flags, with one dash as users of Nomad type them.
+func formatFlags(flags *pflag.FlagSet) string {
+	return pflagUsagePattern.ReplaceAllStringFunc(flags.FlagUsages(), func(start string) string {
+		switch part := pflagUsagePattern.FindStringSubmatch(start); part[1] {
+		case "", part[2]:
+			return "      -" + part[2]
+		default:
+			return "  -" + part[1] + ", -" + part[2]
+		}
+	})
 }

@@ -47,7 +47,7 @@ func newCommand(s *cli.Streams) *cobra.Command {
 The commands are Nomad's, and work with a Nomad cluster too: -address, or
 NOMAD_ADDR. A flag may have one dash, as Nomad's have, or two.
 
-To complete commands, flags and ids in a shell: nomad-lite completion --help`,
+To complete commands, flags and ids in a shell: nomad-lite completion -help`,
 		Version:       version.String(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
