@@ -45,11 +45,14 @@ type TaskConfig struct {
 type Resources struct {
 	CPUShares   int64 // MHz
 	MemoryMB    int64
-	MemoryMaxMB int64 // limit with memory oversubscription; 0 means no oversubscription
+	MemoryMaxMB int64 // limit with memory oversubscription; 0 means no oversubscription, NoMemoryLimit means no limit
 	Networks    []NetworkResource
 	Linux       LinuxResources
 	Ports       []PortMapping
 }
+
+// NoMemoryLimit is the value of Resources.MemoryMaxMB for a task whose memory has no limit.
+const NoMemoryLimit = -1
 
 // LinuxResources are the allocated resources in the units of the Linux kernel.
 type LinuxResources struct {

@@ -71,16 +71,6 @@ func (h *clusterHandler) schedulerWorkers(*request) (any, error) {
 	return api.AgentSchedulerWorkerConfigResponse{ServerID: h.agent.nodeID, NumSchedulers: 1, EnabledSchedulers: schedulerTypes}, nil
 }
 
-// schedulerConfiguration returns the scheduler configuration of this agent.
-func (h *clusterHandler) schedulerConfiguration(*request) (any, error) {
-	return struct {
-		SchedulerConfig api.SchedulerConfiguration
-		replyMeta
-	}{api.SchedulerConfiguration{
-		SchedulerAlgorithm: api.SchedulerAlgorithmBinpack, PreemptionConfig: api.PreemptionConfig{SystemSchedulerEnabled: true},
-	}, replyMeta{Index: 1, KnownLeader: true}}, nil
-}
-
 func (h *clusterHandler) raftConfiguration(*request) (any, error) {
 	return api.RaftConfiguration{Index: 1, Servers: []*api.RaftServer{{
 		ID: h.agent.nodeID, Node: h.agent.member().Name, Address: h.agent.rpcHostPort(), Leader: true, Voter: true, RaftProtocol: "3",

@@ -45,7 +45,7 @@ func (h *jobWriter) plan(r *request) (any, error) {
 		Annotations: plan.Eval.PlanAnnotations, FailedTGAllocs: plan.Eval.FailedTGAllocs, CreatedEvals: plan.Evals,
 		replyMeta: r.replyMetaOfWrite(index),
 	}
-	warnings := model.Warnings(job)
+	warnings := model.Warnings(job, h.store.Snapshot().SchedulerConfig(nil))
 	if current != nil {
 		answer.JobModifyIndex = val(current.JobModifyIndex)
 		if fault := model.ValidateJobUpdate(current, job); fault != nil {

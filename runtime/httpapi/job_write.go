@@ -96,7 +96,7 @@ func (h *jobWriter) validate(r *request) (any, error) {
 		return nil, err
 	}
 	hookWarnings, err := h.checker.checkJob(r.Context(), job)
-	answer := api.JobValidateResponse{Warnings: model.FormatWarnings(append(model.Warnings(job), hookWarnings...))}
+	answer := api.JobValidateResponse{Warnings: model.FormatWarnings(append(model.Warnings(job, h.store.Snapshot().SchedulerConfig(nil)), hookWarnings...))}
 	if err != nil {
 		answer.Error = err.Error()
 		answer.ValidationErrors = splitJoinedError(err)

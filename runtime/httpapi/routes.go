@@ -46,6 +46,7 @@ func (a *API) newRoutes() []route {
 	agents := &agentHandler{agent, c.Store, c.Scheduler, c.Node, c.AgentConfig, c.Reload}
 	debug := &debugHandler{agent, c.Node, c.Log, c.Debug}
 	cluster := &clusterHandler{agent, c.Store, time.Now()}
+	schedulerConfig := &schedulerConfigHandler{c.Store}
 
 	return []route{
 		{"GET", "/v1/jobs", jobs.list, readRouteDoc[[]jobStub]("list jobs", pageParams, "meta")},
@@ -197,8 +198,8 @@ func (a *API) newRoutes() []route {
 		{"PUT POST", "/v1/operator/license", noEnterpriseHandler, noBodyRouteDoc[noContent]("refuse a license")},
 		{"GET", "/v1/operator/raft/configuration", cluster.raftConfiguration, noBodyRouteDoc[api.RaftConfiguration]("list the servers")},
 		{"GET PUT POST DELETE", "/v1/operator/raft/{id...}", noClusterHandler, noBodyRouteDoc[noContent]("refuse other servers")},
-		{"GET", "/v1/operator/scheduler/configuration", cluster.schedulerConfiguration, noBodyRouteDoc[api.SchedulerConfigurationResponse]("show how allocations are placed")},
-		{"PUT POST", "/v1/operator/scheduler/configuration", errorHandler(http.StatusNotImplemented, "there is one way to place allocations on one machine, and it cannot be changed"), noBodyRouteDoc[noContent]("refuse another way")},
+		{"GET", "/v1/operator/scheduler/configuration", schedulerConfig.read, readRouteDoc[api.SchedulerConfigurationResponse]("show how allocations are placed")},
+		{"PUT POST", "/v1/operator/scheduler/configuration", schedulerConfig.put, bodyRouteDoc[api.SchedulerConfiguration, api.SchedulerSetConfigurationResponse]("let tasks use memory_max, or not", "cas")},
 		{"GET PUT POST", "/v1/operator/snapshot", errorHandler(http.StatusNotImplemented, "the state cannot be copied through the API: see nomad-lite operator state"), noBodyRouteDoc[noContent]("refuse copies of the state")},
 		{"GET", "/v1/operator/upgrade-check/vault-workload-identity", constantHandler(vaultUpgrade{[]string{}, []string{}, []string{}}), noBodyRouteDoc[vaultUpgrade]("list what stands in the way of an upgrade")},
 		{"GET POST", "/v1/operator/utilization", noEnterpriseHandler, noBodyRouteDoc[noContent]("refuse a report")},

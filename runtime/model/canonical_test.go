@@ -324,7 +324,7 @@ func FuzzJob(f *testing.F) {
 		}
 		Canonicalize(&job)
 		Validate(&job)
-		FormatWarnings(Warnings(&job))
+		FormatWarnings(Warnings(&job, NewSchedulerConfig()))
 		ForegroundRunWarnings(&job, false)
 		UnsupportedParts(&job, func(string) bool { return false })
 		once := asJSON(t, &job)

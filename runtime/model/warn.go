@@ -13,9 +13,9 @@ import (
 )
 
 // Warnings returns the warnings about a valid canonical job: Nomad's warnings, in Nomad's
-// words, and attributes that have no effect on a single node. A warning about a group or a
-// task is nested under its name and has several lines.
-func Warnings(job *api.Job) []string {
+// words, and attributes that have no effect on a single node with this scheduler configuration.
+// A warning about a group or a task is nested under its name and has several lines.
+func Warnings(job *api.Job, config *api.SchedulerConfiguration) []string {
 	if job == nil {
 		return nil
 	}
@@ -29,7 +29,7 @@ func Warnings(job *api.Job) []string {
 			task := at.nestedReport("task", t.Name)
 			warnTask(task, g, t)
 			at.addNested(task, "Task %q has warnings:", t.Name)
-			if t.Resources != nil && val(t.Resources.MemoryMaxMB) != 0 {
+			if t.Resources != nil && val(t.Resources.MemoryMaxMB) != 0 && !config.MemoryOversubscriptionEnabled {
 				r.add("Memory oversubscription is not enabled; Task \"%s.%s\" memory_max value will be ignored. Update the Scheduler Configuration to allow oversubscription.", val(g.Name), t.Name)
 			}
 		}

@@ -237,6 +237,8 @@ func (c *txn) planEval(eval *api.Evaluation) PlanChanges {
 		NodeUsage:  c.nodeUsage,
 		Env:        c.env.planEnv(),
 		Now:        c.now,
+
+		MemoryOversubscription: c.tx.SchedulerConfig(nil).MemoryOversubscriptionEnabled,
 	})
 }
 

@@ -70,15 +70,16 @@ type RequestOutcome struct {
 // job need not be canonical. It belongs to the scheduler after the call. The error
 // is from model.Validate, or a RequestError.
 func (s *Scheduler) Register(ctx context.Context, job *api.Job, o RegisterOptions) (RequestOutcome, error) {
-	if err := prepareJob(job, s.store.Snapshot().Reader); err != nil {
+	state := s.store.Snapshot()
+	if err := prepareJob(job, state.Reader); err != nil {
 		return RequestOutcome{}, err
 	}
 	if err := checkPriority(o.EvalPriority); err != nil {
 		return RequestOutcome{}, err
 	}
-	out := RequestOutcome{Warnings: model.Warnings(job)}
+	out := RequestOutcome{Warnings: model.Warnings(job, state.SchedulerConfig(nil))}
 	env := s.newPreparedEnv()
-	env.expectPlacementsOfJob(job, s.store.Snapshot().Job(nil, *job.Namespace, *job.ID))
+	env.expectPlacementsOfJob(job, state.Job(nil, *job.Namespace, *job.ID))
 	failpoint.Hit(failpoint.StepJobAccepted, failpoint.PhaseBefore)
 	var err error
 	out.Index, err = s.updateWithEnv(ctx, env, func(c *txn) error {
@@ -301,6 +302,8 @@ func (s *Scheduler) DryRun(job *api.Job) (changes PlanChanges, stored *api.Job, 
 		NodeUsage:  NodeUsageOf(state.Reader, node),
 		Env:        s.env,
 		Now:        s.env.Now(),
+
+		MemoryOversubscription: state.SchedulerConfig(nil).MemoryOversubscriptionEnabled,
 	}), old, nil
 }
 

@@ -118,6 +118,8 @@ type allocPlacer struct {
 	evalID      string
 	nodeUsage   *NodeUsage
 	staticPorts map[int]bool
+	// memoryOversubscription is set if tasks get the memory_max of their job.
+	memoryOversubscription bool
 
 	// The next fields describe the allocation that is being placed.
 	allocNameKey allocNameKey

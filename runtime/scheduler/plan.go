@@ -34,6 +34,8 @@ type PlanInput struct {
 	NodeUsage *NodeUsage
 	Env       Env
 	Now       time.Time
+	// MemoryOversubscription lets tasks use more memory than the scheduler reserves for them, up to memory_max.
+	MemoryOversubscription bool
 }
 
 // PlanChanges are the result of Plan, to be written in one transaction. They share
@@ -232,7 +234,7 @@ func (p *planner) tryPlaceAlloc(job *api.Job, g *api.TaskGroup, name string, pre
 	at := p.placersByJob[job]
 	if at == nil {
 		at = newAllocPlacer(job, p.Node, p.Env, p.NodeUsage)
-		at.evalID, at.now = p.Eval.ID, p.Now
+		at.evalID, at.now, at.memoryOversubscription = p.Eval.ID, p.Now, p.MemoryOversubscription
 		p.placersByJob[job] = at
 	}
 	if previous == nil || !p.NodeUsage.hasReservation(previous) {

@@ -334,6 +334,30 @@ func TestPlan(t *testing.T) {
 }
 
 // Placement failures are reported as metrics for clients and as an error text.
+func TestMemoryMaxNeedsOversubscription(t *testing.T) {
+	for _, c := range []struct {
+		oversubscription bool
+		memoryMax        int
+		want             int64
+	}{
+		{false, 400, 0},
+		{true, 400, 400},
+		{true, -1, -1},
+		{true, 0, 0},
+	} {
+		p := newPlanCase("service", func(f *jobFixture) { f.task.Resources = &api.Resources{MemoryMaxMB: &c.memoryMax} })
+		p.input.MemoryOversubscription = c.oversubscription
+		placed := p.plan().Place
+		if len(placed) != 2 {
+			t.Fatalf("%d allocations placed, want 2", len(placed))
+		}
+		granted := placed[0].AllocatedResources.Tasks["t"].Memory
+		if granted.MemoryMaxMB != c.want {
+			t.Errorf("oversubscription %v, memory_max %d: got %d, want %d", c.oversubscription, c.memoryMax, granted.MemoryMaxMB, c.want)
+		}
+	}
+}
+
 func TestPlanMetrics(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -23,9 +23,11 @@ func (p *allocPlacer) assignResources(g *api.TaskGroup) (*api.AllocatedResources
 	}
 	for _, t := range g.Tasks {
 		task := &api.AllocatedTaskResources{
-			Cpu: api.AllocatedCpuResources{CpuShares: int64(*t.Resources.CPU)},
-			// memory_max has no effect, because memory oversubscription is disabled.
+			Cpu:    api.AllocatedCpuResources{CpuShares: int64(*t.Resources.CPU)},
 			Memory: api.AllocatedMemoryResources{MemoryMB: int64(*t.Resources.MemoryMB)},
+		}
+		if p.memoryOversubscription {
+			task.Memory.MemoryMaxMB = int64(deref(t.Resources.MemoryMaxMB))
 		}
 		for _, n := range t.Resources.Networks {
 			n, err := p.assignNetwork(n)
@@ -52,6 +54,9 @@ func legacyResources(granted *api.AllocatedResources) (*api.Resources, map[strin
 			MemoryMB: new(int(t.Memory.MemoryMB)),
 			DiskMB:   new(0),
 			Networks: t.Networks,
+		}
+		if t.Memory.MemoryMaxMB != 0 {
+			tasks[name].MemoryMaxMB = new(int(t.Memory.MemoryMaxMB))
 		}
 	}
 	return &api.Resources{

@@ -8,6 +8,8 @@ import (
 
 	"github.com/hashicorp/go-memdb"
 	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
 // WatchSet is a set of channels. One of them is closed when the result of a read may have
@@ -299,6 +301,14 @@ func (r Reader) Namespace(ws WatchSet, name string) *api.Namespace {
 // Namespaces returns the namespaces whose name has the prefix.
 func (r Reader) Namespaces(ws WatchSet, prefix string) []*api.Namespace {
 	return listRows[api.Namespace](r, ws, Namespaces, "id_prefix", prefix)
+}
+
+// SchedulerConfig returns the scheduler configuration, which is the default one until one was stored.
+func (r Reader) SchedulerConfig(ws WatchSet) *api.SchedulerConfiguration {
+	if c := firstRow[api.SchedulerConfiguration](r, ws, SchedulerConfig, schedulerConfigKey); c != nil {
+		return c
+	}
+	return model.NewSchedulerConfig()
 }
 
 // ScalingEvents returns the scaling events of a job by group, newest first.

@@ -27,6 +27,7 @@ const (
 	Namespaces       Table = "namespaces"
 	ScalingEvents    Table = "scaling_events"
 	PeriodicLaunches Table = "periodic_launches"
+	SchedulerConfig  Table = "scheduler_config"
 )
 
 // ScalingPolicies has an index but no records: policies are parts of jobs.
@@ -109,6 +110,8 @@ var tableDefs = []*tableDef{
 	defineTable(ScalingEvents, func(s *scalingEventsRow) string { return namespacedKey(s.Namespace, s.JobID) }, nil, nil, nil),
 	defineTable(PeriodicLaunches, func(p *PeriodicLaunch) string { return namespacedKey(p.Namespace, p.JobID) }, nil,
 		func(p, _ *PeriodicLaunch, index uint64) { p.ModifyIndex = index }, nil),
+	defineTable(SchedulerConfig, func(*api.SchedulerConfiguration) string { return schedulerConfigKey }, nil,
+		newSetIndexesFunc(func(c *api.SchedulerConfiguration) (_, _ *uint64) { return &c.CreateIndex, &c.ModifyIndex }), nil),
 	defineLocalTable(taskLocalsTable),
 	defineLocalTable(taskStatesTable),
 	defineLocalTable(allocLocalsTable),
@@ -199,6 +202,9 @@ func defineLocalTable(table Table) *tableDef {
 		return &localRecord{key: key, payload: bytes.Clone(payload)}, nil // copied, because the record is used longer than the page
 	})
 }
+
+// schedulerConfigKey is the key of the only object in the table SchedulerConfig.
+const schedulerConfigKey = "scheduler"
 
 // jobSubmissionRow is an object in the table JobSubmissions.
 type jobSubmissionRow struct {

@@ -189,6 +189,11 @@ func (tx *Txn) DeleteVariable(namespace, path string) {
 	tx.delete(Variables, namespacedKey(namespace, path))
 }
 
+// PutSchedulerConfig stores the scheduler configuration.
+func (tx *Txn) PutSchedulerConfig(c *api.SchedulerConfiguration) {
+	tx.put(tableDefsByTable[SchedulerConfig], c)
+}
+
 // PutNamespace stores a namespace.
 func (tx *Txn) PutNamespace(n *api.Namespace) { tx.put(tableDefsByTable[Namespaces], n) }
 

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 )
 
@@ -25,6 +26,9 @@ func (p *Process) resourceLimits(c Command) cgroupLimits {
 	l := cgroupLimits{pids: c.PidsLimit}
 	if r := p.startRequest.Resources; r != nil {
 		l.memory, l.cpu = r.Linux.MemoryLimitBytes, r.Linux.CPUShares
+		if r.MemoryMaxMB == driver.NoMemoryLimit {
+			l.memory = 0
+		}
 	}
 	return l
 }

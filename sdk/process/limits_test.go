@@ -205,6 +205,19 @@ func TestCgroupFilesOfLimits(t *testing.T) {
 	}
 }
 
+func TestTaskWithoutMemoryLimit(t *testing.T) {
+	for _, test := range []struct{ memoryMaxMB, want int64 }{
+		{0, 64 << 20},
+		{driver.NoMemoryLimit, 0},
+	} {
+		p := &Process{startRequest: &sdk.StartRequest{}}
+		p.startRequest.Resources = &driver.Resources{MemoryMaxMB: test.memoryMaxMB, Linux: driver.LinuxResources{MemoryLimitBytes: 64 << 20}}
+		if got := p.resourceLimits(Command{}).memory; got != test.want {
+			t.Errorf("MemoryMaxMB %d: limit %d, want %d", test.memoryMaxMB, got, test.want)
+		}
+	}
+}
+
 // A limit that is not enforced is reported with the reason.
 func TestLimitsThatAreNotEnforced(t *testing.T) {
 	withoutPids := hostCgroupHierarchy()

@@ -128,7 +128,7 @@ func readSource(s *cli.Streams, path string) (text []byte, name string, err erro
 // It reports whether the job is valid.
 func (j *File) CheckJob(s *cli.Streams) (bool, error) {
 	model.Canonicalize(j.Job)
-	if warnings := model.Warnings(j.Job); len(warnings) > 0 {
+	if warnings := model.Warnings(j.Job, model.NewSchedulerConfig()); len(warnings) > 0 {
 		fmt.Fprintf(s.Err, "Job Warnings:\n%s\n", strings.TrimRight(model.FormatWarnings(warnings), "\n"))
 	}
 	var namespaces []string

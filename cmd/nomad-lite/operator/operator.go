@@ -13,6 +13,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 		newDebugCommand(s),
 		newMetricsCommand(s),
 		newRootKeyringCommand(s),
+		newSchedulerCommand(s),
 		cli.NewGroupCommand("state", "Look at a state file",
 			newStateInspectCommand(s),
 			newStateVerifyCommand(s),
@@ -21,7 +22,6 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 		cli.NewUnsupportedCommand("snapshot", "stop the agent, which leaves the tasks running, and copy its data directory"),
 		cli.NewUnsupportedCommand("raft", cli.NoServersReason),
 		cli.NewUnsupportedCommand("autopilot", cli.NoServersReason),
-		cli.NewUnsupportedCommand("scheduler", cli.NoServersReason),
 		cli.NewUnsupportedCommand("gossip", cli.NoServersReason),
 	)
 }

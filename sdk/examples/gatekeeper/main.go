@@ -19,6 +19,7 @@ import (
 	"sync"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/sdk"
 )
@@ -85,6 +86,9 @@ func (p policy) check(req hook.TaskPrestartRequest) error {
 	var violations []error
 	if len(p.Drivers) > 0 && !slices.Contains(p.Drivers, req.Task.Driver) {
 		violations = append(violations, fmt.Errorf("task %q uses the driver %s; allowed here: %s", req.Task.Name, req.Task.Driver, strings.Join(p.Drivers, ", ")))
+	}
+	if p.MaxMemoryMB > 0 && req.Resources.MemoryMaxMB == driver.NoMemoryLimit {
+		violations = append(violations, fmt.Errorf("task %q asks for memory without limit; allowed here: %d MB", req.Task.Name, p.MaxMemoryMB))
 	}
 	if want := max(req.Resources.MemoryMB, req.Resources.MemoryMaxMB); p.MaxMemoryMB > 0 && want > p.MaxMemoryMB {
 		violations = append(violations, fmt.Errorf("task %q asks for %d MB of memory; allowed here: %d MB", req.Task.Name, want, p.MaxMemoryMB))

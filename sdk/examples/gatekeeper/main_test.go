@@ -33,6 +33,7 @@ func TestPolicy(t *testing.T) {
 		{"what is allowed passes", strict, hook.Task{Driver: "exec", Meta: owned}, driver.Resources{MemoryMB: 100}, ""},
 		{"another driver", strict, hook.Task{Name: "web", Driver: "raw_exec", Meta: owned}, driver.Resources{}, `task "web" uses the driver raw_exec; allowed here: docker, exec`},
 		{"too much memory", strict, hook.Task{Name: "web", Driver: "exec", Meta: owned}, driver.Resources{MemoryMB: 101}, `task "web" asks for 101 MB of memory; allowed here: 100 MB`},
+		{"memory without limit", strict, hook.Task{Name: "web", Driver: "exec", Meta: owned}, driver.Resources{MemoryMB: 1, MemoryMaxMB: driver.NoMemoryLimit}, `task "web" asks for memory without limit; allowed here: 100 MB`},
 		{"too much memory at times", strict, hook.Task{Driver: "exec", Meta: owned}, driver.Resources{MemoryMB: 1, MemoryMaxMB: 200}, "200 MB"},
 		{"no owner", strict, hook.Task{Driver: "exec"}, driver.Resources{}, "nobody owns the job"},
 		{"everything at once", strict, hook.Task{Driver: "x"}, driver.Resources{MemoryMB: 101}, "\nnobody owns the job"},

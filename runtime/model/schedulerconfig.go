@@ -1,0 +1,44 @@
+package model
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+// NewSchedulerConfig returns the scheduler configuration of a node on which none was stored. The values are
+// Nomad's defaults.
+func NewSchedulerConfig() *api.SchedulerConfiguration {
+	return &api.SchedulerConfiguration{
+		SchedulerAlgorithm: api.SchedulerAlgorithmBinpack,
+		PreemptionConfig:   api.PreemptionConfig{SystemSchedulerEnabled: true},
+	}
+}
+
+// ValidateSchedulerConfigChange returns an error that names the settings that next changes and that have no
+// effect on a single node. MemoryOversubscriptionEnabled can change. The indexes are not compared.
+func ValidateSchedulerConfigChange(present, next *api.SchedulerConfiguration) error {
+	var refused []string
+	for _, s := range []struct {
+		name        string
+		before, now any
+	}{
+		{"SchedulerAlgorithm", present.SchedulerAlgorithm, next.SchedulerAlgorithm},
+		{"RejectJobRegistration", present.RejectJobRegistration, next.RejectJobRegistration},
+		{"PauseEvalBroker", present.PauseEvalBroker, next.PauseEvalBroker},
+		{"PreemptionConfig.SystemSchedulerEnabled", present.PreemptionConfig.SystemSchedulerEnabled, next.PreemptionConfig.SystemSchedulerEnabled},
+		{"PreemptionConfig.SysBatchSchedulerEnabled", present.PreemptionConfig.SysBatchSchedulerEnabled, next.PreemptionConfig.SysBatchSchedulerEnabled},
+		{"PreemptionConfig.BatchSchedulerEnabled", present.PreemptionConfig.BatchSchedulerEnabled, next.PreemptionConfig.BatchSchedulerEnabled},
+		{"PreemptionConfig.ServiceSchedulerEnabled", present.PreemptionConfig.ServiceSchedulerEnabled, next.PreemptionConfig.ServiceSchedulerEnabled},
+		{"NodeLimitForFeasibilityChecks", present.NodeLimitForFeasibilityChecks, next.NodeLimitForFeasibilityChecks},
+	} {
+		if s.before != s.now {
+			refused = append(refused, fmt.Sprintf("%s is %v and cannot become %v", s.name, s.before, s.now))
+		}
+	}
+	if len(refused) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%s: a single node has one way to place allocations; only MemoryOversubscriptionEnabled can change", strings.Join(refused, "; "))
+}

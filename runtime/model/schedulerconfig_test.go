@@ -1,0 +1,37 @@
+package model
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/hashicorp/nomad/api"
+)
+
+func TestSchedulerConfigChangeNamesRefusedSettings(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*api.SchedulerConfiguration)
+		want   string // prefix of the error; "" for none
+	}{
+		"no change":                      {func(*api.SchedulerConfiguration) {}, ""},
+		"oversubscription":               {func(c *api.SchedulerConfiguration) { c.MemoryOversubscriptionEnabled = true }, ""},
+		"other indexes":                  {func(c *api.SchedulerConfiguration) { c.CreateIndex, c.ModifyIndex = 3, 4 }, ""},
+		"algorithm":                      {func(c *api.SchedulerConfiguration) { c.SchedulerAlgorithm = "spread" }, "SchedulerAlgorithm is binpack and cannot become spread: "},
+		"rejected jobs":                  {func(c *api.SchedulerConfiguration) { c.RejectJobRegistration = true }, "RejectJobRegistration is false and cannot become true: "},
+		"paused broker":                  {func(c *api.SchedulerConfiguration) { c.PauseEvalBroker = true }, "PauseEvalBroker is false "},
+		"preemption by system jobs":      {func(c *api.SchedulerConfiguration) { c.PreemptionConfig.SystemSchedulerEnabled = false }, "PreemptionConfig.SystemSchedulerEnabled is true "},
+		"preemption by sysbatch jobs":    {func(c *api.SchedulerConfiguration) { c.PreemptionConfig.SysBatchSchedulerEnabled = true }, "PreemptionConfig.SysBatchSchedulerEnabled is false "},
+		"preemption by batch jobs":       {func(c *api.SchedulerConfiguration) { c.PreemptionConfig.BatchSchedulerEnabled = true }, "PreemptionConfig.BatchSchedulerEnabled is false "},
+		"preemption by service jobs":     {func(c *api.SchedulerConfiguration) { c.PreemptionConfig.ServiceSchedulerEnabled = true }, "PreemptionConfig.ServiceSchedulerEnabled is false "},
+		"node limit":                     {func(c *api.SchedulerConfiguration) { c.NodeLimitForFeasibilityChecks = 7 }, "NodeLimitForFeasibilityChecks is 0 and cannot become 7: "},
+		"two settings are named at once": {func(c *api.SchedulerConfiguration) { c.SchedulerAlgorithm, c.PauseEvalBroker = "spread", true }, "SchedulerAlgorithm is binpack and cannot become spread; PauseEvalBroker is false "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			next := NewSchedulerConfig()
+			c.change(next)
+			err := ValidateSchedulerConfigChange(NewSchedulerConfig(), next)
+			if (err == nil) != (c.want == "") || err != nil && !strings.HasPrefix(err.Error(), c.want) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+}
