@@ -62,6 +62,7 @@ func NewExecCommand(s *cli.Streams) *cobra.Command {
 	o.client.Register(cmd)
 	o.alloc.Register(cmd)
 	cmd.Flags().StringVar(&o.task, "task", "", "`task` to run it in; not needed if there is only one")
+	cli.CompleteFlag(cmd, "task", apiclient.CompleteTask(&o.client))
 	o.session.Register(cmd)
 	return cli.MarkRunsProgram(cmd)
 }

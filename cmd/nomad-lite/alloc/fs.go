@@ -59,7 +59,7 @@ func NewFSCommand(s *cli.Streams) *cobra.Command {
 			}
 			return showAllocFiles(ctx, o, args[0], path, s)
 		},
-		ValidArgsFunction: cli.CompleteFirstArg(apiclient.CompleteID(&o.client, &apiclient.AllocationLookup)),
+		ValidArgsFunction: apiclient.CompleteAllocAndPath(&o.client),
 	}
 	o.client.Register(cmd)
 	o.alloc.Register(cmd)

@@ -87,11 +87,12 @@ func newLogsCommand(s *cli.Streams) *cobra.Command {
 			defer stop()
 			return printAllocLogs(ctx, o, args[0], s)
 		},
-		ValidArgsFunction: cli.CompleteFirstArg(apiclient.CompleteID(&o.client, &apiclient.AllocationLookup)),
+		ValidArgsFunction: apiclient.CompleteAllocAndTask(&o.client),
 	}
 	o.client.Register(cmd)
 	o.alloc.Register(cmd)
 	cmd.Flags().StringVar(&o.task, "task", "", "`task` to print; may be the last argument as well")
+	cli.CompleteFlag(cmd, "task", apiclient.CompleteTask(&o.client))
 	cmd.Flags().BoolVar(&o.stdout, "stdout", false, "print standard output; the default without -f")
 	cmd.Flags().BoolVar(&o.stderr, "stderr", false, "print standard error")
 	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on with what is written from now on")

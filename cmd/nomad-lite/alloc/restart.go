@@ -44,10 +44,11 @@ func newRestartCommand(s *cli.Streams) *cobra.Command {
 			}
 			return restartAlloc(cmd.Context(), o, args[0], s)
 		},
-		ValidArgsFunction: cli.CompleteFirstArg(apiclient.CompleteID(&o.client, &apiclient.AllocationLookup)),
+		ValidArgsFunction: apiclient.CompleteAllocAndTask(&o.client),
 	}
 	o.client.Register(cmd)
 	cmd.Flags().StringVar(&o.task, "task", "", "`task` to restart; may be the last argument as well")
+	cli.CompleteFlag(cmd, "task", apiclient.CompleteTask(&o.client))
 	cmd.Flags().BoolVar(&o.allTasks, "all-tasks", false, "restart all tasks, those that have ended as well")
 	return cmd
 }

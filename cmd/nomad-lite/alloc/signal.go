@@ -37,10 +37,11 @@ func newSignalCommand(s *cli.Streams) *cobra.Command {
 			}
 			return signalAlloc(cmd.Context(), o, args[0], s)
 		},
-		ValidArgsFunction: cli.CompleteFirstArg(apiclient.CompleteID(&o.client, &apiclient.AllocationLookup)),
+		ValidArgsFunction: apiclient.CompleteAllocAndTask(&o.client),
 	}
 	o.client.Register(cmd)
 	cmd.Flags().StringVar(&o.task, "task", "", "`task` to signal; may be the last argument as well")
+	cli.CompleteFlag(cmd, "task", apiclient.CompleteTask(&o.client))
 	cmd.Flags().StringVarP(&o.signal, "signal", "s", "SIGKILL", "`signal` to send, such as SIGHUP")
 	return cmd
 }

@@ -2,6 +2,10 @@ package apiclient
 
 import (
 	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/nomad/api"
@@ -56,4 +60,83 @@ func (f *Flags) CompleteNamespaces(cmd *cobra.Command, _ []string, toComplete st
 		}
 		return names, err
 	})
+}
+
+// CompleteAllocAndTask suggests allocations as first argument, and the tasks of the allocation as second.
+func CompleteAllocAndTask(f *Flags) cli.Completer {
+	return func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+		switch len(args) {
+		case 0:
+			return CompleteID(f, &AllocationLookup)(cmd, args, toComplete)
+		case 1:
+			return CompleteTask(f)(cmd, args, toComplete)
+		}
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// CompleteTask suggests the tasks of the allocation that is the first argument. Before the user has typed an
+// argument, it suggests the tasks of all running allocations.
+func CompleteTask(f *Flags) cli.Completer {
+	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return f.CompleteFromAgent(cmd.Context(), func(ctx context.Context, c *api.Client) ([]string, error) {
+			allocs, err := listCompletedAllocs(ctx, c, args)
+			tasks := make(map[string]bool)
+			for _, a := range allocs {
+				for name := range a.TaskStates {
+					tasks[name] = true
+				}
+			}
+			return slices.Sorted(maps.Keys(tasks)), err
+		})
+	}
+}
+
+// listCompletedAllocs returns the allocation that is the first argument, or all running allocations.
+func listCompletedAllocs(ctx context.Context, c *api.Client, args []string) ([]*api.AllocationListStub, error) {
+	if len(args) == 0 {
+		q := QueryOptions(ctx, "")
+		q.Filter = fmt.Sprintf("ClientStatus == %q", api.AllocClientStatusRunning)
+		allocs, _, err := c.Allocations().List(q)
+		return allocs, err
+	}
+	alloc, err := FindOneByPrefix(ctx, c, &AllocationLookup, args[0])
+	if err != nil {
+		return nil, err
+	}
+	return []*api.AllocationListStub{alloc}, nil
+}
+
+// CompleteAllocAndPath suggests allocations as first argument, and files and directories of the allocation as
+// second. A directory ends in a slash, after which the user can complete its entries.
+func CompleteAllocAndPath(f *Flags) cli.Completer {
+	return func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+		switch len(args) {
+		case 0:
+			return CompleteID(f, &AllocationLookup)(cmd, args, toComplete)
+		case 1:
+			paths, directive := f.CompleteFromAgent(cmd.Context(), func(ctx context.Context, c *api.Client) ([]string, error) {
+				return listAllocPaths(ctx, c, args[0], toComplete)
+			})
+			return paths, directive | cobra.ShellCompDirectiveNoSpace
+		}
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+func listAllocPaths(ctx context.Context, c *api.Client, allocPrefix, toComplete string) (paths []string, err error) {
+	found, err := FindOneByPrefix(ctx, c, &AllocationLookup, allocPrefix)
+	if err != nil {
+		return nil, err
+	}
+	dir := toComplete[:strings.LastIndexByte(toComplete, '/')+1]
+	files, _, err := c.AllocFS().List(&api.Allocation{ID: found.ID, NodeID: found.NodeID}, "/"+dir, QueryOptions(ctx, found.Namespace))
+	for _, file := range files {
+		path := dir + file.Name
+		if file.IsDir {
+			path += "/"
+		}
+		paths = append(paths, path)
+	}
+	return paths, err
 }

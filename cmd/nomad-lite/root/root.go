@@ -10,6 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agent"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/alloc"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/completion"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/deployment"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/eval"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/event"
@@ -47,7 +48,7 @@ func newCommand(s *cli.Streams) *cobra.Command {
 The commands are Nomad's, and work with a Nomad cluster too: -address, or
 NOMAD_ADDR. A flag may have one dash, as Nomad's have, or two.
 
-To complete commands, flags and ids in a shell: nomad-lite completion -help`,
+To complete commands, flags and ids in a shell: nomad-lite completion install`,
 		Version:       version.String(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -105,7 +106,7 @@ To complete commands, flags and ids in a shell: nomad-lite completion -help`,
 		volume.NewCommand(s),
 		plugin.NewCommand(s),
 	)
-	root.AddCommand(version.NewCommand(s))
+	root.AddCommand(version.NewCommand(s), completion.NewCommand(s))
 	root.AddCommand(unsupportedCommands()...)
 	addIgnoredFlags(root, s)
 	return root
