@@ -115,7 +115,7 @@ func TestRuntimeLayers(t *testing.T) {
 // sharedCommandPackages are the packages below cmd/nomad-lite that several groups of
 // commands import. Each other package there is a group of commands.
 var sharedCommandPackages = []string{
-	"agentconfig", "agentsocket", "apiclient", "builtins", "cli", "execsession", "jobfile", "localplugins", "monitor", "output", "pluginstatus",
+	"agentconfig", "agentsocket", "apiclient", "builtins", "cli", "execsession", "jobfile", "localplugins", "monitor", "output", "pluginstatus", "ports",
 	"streaming", "tables", "taskreason", "taskview", "terminal", "version",
 }
 

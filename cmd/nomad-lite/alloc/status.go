@@ -16,6 +16,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/pluginstatus"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/ports"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/tables"
 )
 
@@ -277,13 +278,21 @@ func formatYesNo(yes bool) string {
 // taskTable returns a table with one line per task.
 func taskTable(alloc *api.Allocation, verbose bool) *output.Table {
 	t := output.NewTable("Name", "State", "Last Event", "Time", "Lifecycle")
+	hasPorts := ports.OfAllocation(alloc.AllocatedResources, nil) != ""
+	if hasPorts {
+		t.Titles = append(t.Titles, "Ports")
+	}
 	for _, task := range apiclient.TasksOf(alloc) {
 		state := apiclient.Deref(alloc.TaskStates[task.Name])
 		var lastEvent api.TaskEvent
 		if n := len(state.Events); n > 0 {
 			lastEvent = apiclient.Deref(state.Events[n-1])
 		}
-		t.Row(task.Name, output.StatusCell(formatTaskState(state)), lastEvent.Type, output.FormatAge(lastEvent.Time, verbose), cmp.Or(apiclient.LifecycleHookOf(task), "main"))
+		row := []any{task.Name, output.StatusCell(formatTaskState(state)), lastEvent.Type, output.FormatAge(lastEvent.Time, verbose), cmp.Or(apiclient.LifecycleHookOf(task), "main")}
+		if hasPorts {
+			row = append(row, ports.OfTask(alloc, task))
+		}
+		t.Row(row...)
 	}
 	return t
 }

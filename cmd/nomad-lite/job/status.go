@@ -15,6 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/ports"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/tables"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskreason"
 )
@@ -275,19 +276,39 @@ func printRunningJob(ctx context.Context, p *output.Page, c *api.Client, state *
 		p.Table(t)
 	}
 	p.Section("Allocations")
-	tables.PrintAllocations(p, state.Allocations, o.verbose)
+	tables.PrintAllocationsWithPorts(p, state.Allocations, allocPorts(ctx, c, state), o.verbose)
 	taskreason.PrintReasonsForJob(ctx, p, c, state.Job, state.Allocations, time.Now(), o.verbose)
+}
+
+// allocPorts returns the ports of those allocations of a job that can use them, by allocation id. It
+// returns none if the agent does not list resources: the status of the job does not depend on them.
+func allocPorts(ctx context.Context, c *api.Client, state *jobDetails) map[string]string {
+	if !slices.ContainsFunc(state.Allocations, isActiveAlloc) {
+		return nil
+	}
+	q := apiclient.QueryOptions(ctx, apiclient.Deref(state.Job.Namespace))
+	q.Params = map[string]string{"resources": "true", "task_states": "false"}
+	q.Filter = fmt.Sprintf("JobID == %q", apiclient.Deref(state.Job.ID))
+	allocs, _, err := c.Allocations().List(q)
+	if err != nil {
+		return nil
+	}
+	byID := map[string]string{}
+	for _, a := range allocs {
+		if text := ports.OfAllocation(a.AllocatedResources, apiclient.FindTaskGroup(state.Job, a.TaskGroup)); text != "" && isActiveAlloc(a) {
+			byID[a.ID] = text
+		}
+	}
+	return byID
+}
+
+func isActiveAlloc(a *api.AllocationListStub) bool {
+	return a.ClientStatus == api.AllocClientStatusPending || a.ClientStatus == api.AllocClientStatusRunning
 }
 
 // printReschedules adds the times at which failed allocations will be placed again.
 func printReschedules(ctx context.Context, p *output.Page, c *api.Client, state *jobDetails, verbose bool) {
 	t := output.NewTable("Task Group", "Reschedule Policy", "Eval ID", "Eval Time")
-	groups := make(map[string]*api.TaskGroup)
-	for _, g := range state.Job.TaskGroups {
-		if g != nil {
-			groups[apiclient.Deref(g.Name)] = g
-		}
-	}
 	for _, a := range state.Allocations {
 		if a.FollowupEvalID == "" || a.NextAllocation != "" {
 			continue
@@ -297,7 +318,7 @@ func printReschedules(ctx context.Context, p *output.Page, c *api.Client, state 
 			continue // the evaluation can be garbage collected by now
 		}
 		policy := ""
-		if g := groups[a.TaskGroup]; g != nil && g.ReschedulePolicy != nil {
+		if g := apiclient.FindTaskGroup(state.Job, a.TaskGroup); g != nil && g.ReschedulePolicy != nil {
 			policy = formatReschedulePolicy(g.ReschedulePolicy)
 		}
 		t.Row(a.TaskGroup, policy, output.ShortID(eval.ID, verbose), output.FormatRelativeTime(time.Since(eval.WaitUntil)))

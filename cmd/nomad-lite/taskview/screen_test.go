@@ -199,6 +199,28 @@ the end
 	}
 }
 
+func TestViewShowsPorts(t *testing.T) {
+	terminal := terminaltest.New(t, 70, 24)
+	v := newTestView(t, terminal)
+	group := &api.TaskGroup{Name: new("g"), Tasks: []*api.Task{
+		{Name: "init", Lifecycle: &api.TaskLifecycle{Hook: api.TaskLifecycleHookPrestart}},
+		{Name: "web"},
+	}}
+	v.AddTasks([]*api.Allocation{{
+		ID: "a", TaskGroup: "g", Job: &api.Job{TaskGroups: []*api.TaskGroup{group}},
+		AllocatedResources: &api.AllocatedResources{Shared: api.AllocatedSharedResources{Ports: []api.PortMapping{{Label: "http", HostIP: "127.0.0.1", Value: 8080}}}},
+	}}, JobRows{Instances: 1}, func(string) string { return "" })
+	v.updateTask("web", model.TaskRunning, &api.TaskEvent{Type: api.TaskStarted, DisplayMessage: "Task started by client"})
+	const want = `web  * Started: Task started by client
+ init  prestart   pending  
+ web   main       running  http: 127.0.0.1:8080  Started: Task starte
+`
+	if got := terminal.String(); got != want {
+		t.Errorf("got:\n%s", got)
+	}
+	v.Close()
+}
+
 // No line of output is lost or duplicated when the size of the terminal changes.
 func TestViewKeepsAllLines(t *testing.T) {
 	terminal := terminaltest.New(t, 80, 24)

@@ -19,6 +19,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/ports"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskreason"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
@@ -78,6 +79,7 @@ type Task struct {
 	Label          string        // "server", or "web[1].server" if the job has several instances
 	jobPosition    int
 	lifecycleStage string // "main", "prestart", …
+	ports          string // "http: 127.0.0.1:8080"; "" if the task has none
 	state          string
 	statusDetail   string
 	Colour         string
@@ -181,6 +183,7 @@ func (v *View) AddTasks(allocs []*api.Allocation, rows JobRows, logDir func(allo
 				Label:          rows.LabelPrefix + task.Name,
 				jobPosition:    rows.Position,
 				lifecycleStage: "main",
+				ports:          ports.OfTask(alloc, task),
 				state:          model.TaskPending,
 				Colour:         TaskColours[(len(v.tasks)+len(added))%len(TaskColours)],
 			}
@@ -437,7 +440,11 @@ func (v *View) taskStatusLines(columns, rows int) []string {
 		return append(statusLines, v.err.colourize(terminal.ColourDim, terminal.TruncateToWidth(text, columns-1)))
 	}
 	for _, t := range v.tasks {
-		text := fmt.Sprintf(" %-*s  %-9s  %-7s  %s", v.LabelWidth, t.Label, t.lifecycleStage, t.state, terminal.FirstLine(t.statusDetail))
+		text := fmt.Sprintf(" %-*s  %-9s  %-7s  ", v.LabelWidth, t.Label, t.lifecycleStage, t.state)
+		if t.ports != "" && t.state == model.TaskRunning { // the reason why a task does not run needs the width of the line
+			text += t.ports + "  "
+		}
+		text += terminal.FirstLine(t.statusDetail)
 		statusLines = append(statusLines, v.err.colourize(t.Colour, terminal.TruncateToWidth(string(terminal.SanitizeText([]byte(text), false)), columns-1)))
 	}
 	return statusLines
