@@ -150,7 +150,7 @@ func TestReasons(t *testing.T) {
 		return cmd
 	}
 	var eventStreamOutput lockedBuffer
-	stream := nomadLite("event", "stream", "-topic", "Allocation", "-topic", "Evaluation")
+	stream := nomadLite("event", "stream", "-last", "1000", "-topic", "Allocation", "-topic", "Evaluation")
 	stream.Stdout = &eventStreamOutput
 	if err := stream.Start(); err != nil {
 		t.Fatal(err)

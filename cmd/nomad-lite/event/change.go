@@ -1,0 +1,235 @@
+package event
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/nomad/api"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/tables"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskreason"
+)
+
+// eventObject is the object of an event after the change. The field of the event's topic is set.
+type eventObject struct {
+	Job        *api.Job
+	Evaluation *api.Evaluation
+	Allocation *api.Allocation
+	Deployment *api.Deployment
+	Node       *api.Node
+	Service    *api.ServiceRegistration
+	Variable   *api.VariableMetadata `json:"Metadata"`
+	Deleted    bool
+
+	eventType string
+}
+
+// decodeObject returns the object of an event. It is empty if the agent encodes the object in another
+// way.
+func decodeObject(event json.RawMessage) *eventObject {
+	var e struct {
+		Type    string
+		Payload eventObject
+	}
+	if json.Unmarshal(event, &e) != nil {
+		return &eventObject{}
+	}
+	e.Payload.eventType = e.Type
+	return &e.Payload
+}
+
+// modifyTime returns the time of the change, or the zero time if the object has none.
+func (o *eventObject) modifyTime() time.Time {
+	nanoseconds := int64(0)
+	switch {
+	case o.Evaluation != nil:
+		nanoseconds = o.Evaluation.ModifyTime
+	case o.Allocation != nil:
+		nanoseconds = o.Allocation.ModifyTime
+	case o.Deployment != nil:
+		nanoseconds = o.Deployment.ModifyTime
+	case o.Variable != nil && !o.Deleted:
+		nanoseconds = o.Variable.ModifyTime
+	}
+	if nanoseconds == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, nanoseconds)
+}
+
+// describeChange returns what has changed since the previous version of the object, which is nil if it is
+// unknown.
+func (o *eventObject) describeChange(previous *eventObject) []string {
+	if previous == nil {
+		previous = &eventObject{}
+	}
+	switch {
+	case o.Job != nil:
+		return o.describeJob(previous.Job)
+	case o.Evaluation != nil:
+		return describeEvaluation(o.Evaluation, previous.Evaluation)
+	case o.Allocation != nil:
+		return describeAllocation(o.Allocation, previous.Allocation)
+	case o.Deployment != nil:
+		return describeDeployment(o.Deployment, previous.Deployment)
+	case o.Node != nil:
+		return describeNode(o.Node, previous.Node)
+	case o.Service != nil:
+		return []string{describeService(o)}
+	case o.Variable != nil:
+		return []string{describeVariable(o)}
+	}
+	return nil
+}
+
+// transition returns the change of a value: "pending -> running", or the value alone if it has not
+// changed or if the previous value is unknown.
+func transition(before, after string) string {
+	if before == "" || before == after {
+		return after
+	}
+	return before + " -> " + after
+}
+
+func (o *eventObject) describeJob(before *api.Job) []string {
+	job := o.Job
+	version := fmt.Sprintf("version %d", apiclient.Deref(job.Version))
+	if o.Deleted {
+		return []string{"deleted"}
+	}
+	if before == nil {
+		changes := []string{version + " " + apiclient.Deref(job.Status)}
+		if apiclient.Deref(job.Stop) {
+			changes = append(changes, "stopped")
+		}
+		return changes
+	}
+	changes := []string{fmt.Sprintf("version %s %s",
+		transition(fmt.Sprint(apiclient.Deref(before.Version)), fmt.Sprint(apiclient.Deref(job.Version))),
+		transition(apiclient.Deref(before.Status), apiclient.Deref(job.Status)))}
+	switch stopped := apiclient.Deref(job.Stop); {
+	case stopped && !apiclient.Deref(before.Stop):
+		changes = append(changes, "stopped")
+	case !stopped && apiclient.Deref(before.Stop):
+		changes = append(changes, "started again")
+	}
+	if apiclient.Deref(job.Stable) && !apiclient.Deref(before.Stable) {
+		changes = append(changes, "stable")
+	}
+	return changes
+}
+
+func describeEvaluation(eval, before *api.Evaluation) []string {
+	changes := []string{fmt.Sprintf("%s of job %s %s", eval.TriggeredBy, eval.JobID, transition(apiclient.Deref(before).Status, eval.Status))}
+	for _, group := range slices.Sorted(maps.Keys(eval.FailedTGAllocs)) {
+		text := fmt.Sprintf("group %s not placed", group)
+		if metric := eval.FailedTGAllocs[group]; metric != nil {
+			text += ": " + strings.Join(tables.PlacementFailureReasons(metric), ", ")
+		}
+		changes = append(changes, text)
+	}
+	if eval.Status == api.EvalStatusFailed && eval.StatusDescription != "" {
+		changes = append(changes, eval.StatusDescription)
+	}
+	return changes
+}
+
+func describeAllocation(alloc, before *api.Allocation) []string {
+	previous := apiclient.Deref(before)
+	changes := []string{fmt.Sprintf("%s %s, wanted %s", alloc.Name,
+		transition(previous.ClientStatus, alloc.ClientStatus), transition(previous.DesiredStatus, alloc.DesiredStatus))}
+	if healthy := apiclient.Deref(alloc.DeploymentStatus).Healthy; healthy != nil && apiclient.Deref(previous.DeploymentStatus).Healthy == nil {
+		changes = append(changes, formatHealth(*healthy))
+	}
+	for _, name := range slices.Sorted(maps.Keys(alloc.TaskStates)) {
+		if text := describeTask(alloc.TaskStates[name], previous.TaskStates[name], before != nil); text != "" {
+			changes = append(changes, fmt.Sprintf("task %s: %s", name, text))
+		}
+	}
+	return changes
+}
+
+// describeTask returns why a task does not run, or its new event. If the task runs, or has no new event, it
+// returns "".
+func describeTask(state, before *api.TaskState, hasBefore bool) string {
+	if reason := taskreason.FromTaskState(state, time.Time{}); !reason.IsBeingSetUp() && reason.Cause != "" {
+		return reason.String()
+	}
+	newest := newestEvent(state)
+	if !hasBefore || newest == nil {
+		return ""
+	}
+	if old := newestEvent(before); old != nil && old.Time == newest.Time && old.Type == newest.Type && old.DisplayMessage == newest.DisplayMessage {
+		return ""
+	}
+	if newest.Type == api.TaskTerminated {
+		return newest.Type + ": " + newest.DisplayMessage
+	}
+	return newest.Type
+}
+
+// newestEvent returns the last event of a task, or nil.
+func newestEvent(state *api.TaskState) *api.TaskEvent {
+	if state == nil || len(state.Events) == 0 {
+		return nil
+	}
+	return state.Events[len(state.Events)-1]
+}
+
+func describeDeployment(d, before *api.Deployment) []string {
+	changes := []string{fmt.Sprintf("of job %s %s: %s", d.JobID, transition(apiclient.Deref(before).Status, d.Status), d.StatusDescription)}
+	for _, name := range slices.Sorted(maps.Keys(d.TaskGroups)) {
+		if group := d.TaskGroups[name]; group != nil {
+			changes = append(changes, fmt.Sprintf("group %s: %d placed, %d healthy, %d unhealthy of %d", name, group.PlacedAllocs, group.HealthyAllocs, group.UnhealthyAllocs, group.DesiredTotal))
+		}
+	}
+	return changes
+}
+
+func describeNode(node, before *api.Node) []string {
+	previous := apiclient.Deref(before)
+	changes := []string{fmt.Sprintf("%s %s, %s", node.Name,
+		transition(previous.Status, node.Status), transition(previous.SchedulingEligibility, node.SchedulingEligibility))}
+	if node.DrainStrategy != nil && (before == nil || previous.DrainStrategy == nil) {
+		changes = append(changes, "drains")
+	}
+	for _, name := range slices.Sorted(maps.Keys(node.Drivers)) {
+		driver, old := node.Drivers[name], previous.Drivers[name]
+		if driver != nil && old != nil && driver.Healthy != old.Healthy {
+			changes = append(changes, fmt.Sprintf("driver %s %s: %s", name, formatHealth(driver.Healthy), driver.HealthDescription))
+		}
+	}
+	return changes
+}
+
+func formatHealth(healthy bool) string {
+	if healthy {
+		return "healthy"
+	}
+	return "unhealthy"
+}
+
+func describeService(o *eventObject) string {
+	text := strings.TrimSpace(fmt.Sprintf("%s %s", o.Service.ServiceName, tables.ServiceAddress(o.Service)))
+	if o.eventType == "ServiceDeregistration" {
+		return text + " removed"
+	}
+	return text
+}
+
+func describeVariable(o *eventObject) string {
+	switch {
+	case o.Deleted:
+		return "deleted"
+	case o.Variable.CreateIndex == o.Variable.ModifyIndex:
+		return "created"
+	case o.Variable.Lock != nil:
+		return "locked"
+	}
+	return "changed"
+}
