@@ -133,7 +133,7 @@ func describeEvaluation(eval, before *api.Evaluation) []string {
 		}
 		changes = append(changes, text)
 	}
-	if eval.Status == api.EvalStatusFailed && eval.StatusDescription != "" {
+	if (eval.Status == api.EvalStatusFailed || len(eval.FailedTGAllocs) > 0) && eval.StatusDescription != "" {
 		changes = append(changes, eval.StatusDescription)
 	}
 	return changes

@@ -68,11 +68,11 @@ func TestEventLineDescribesChange(t *testing.T) {
 		}, []string{"web.g[0] running, wanted run", "web.g[0] running -> complete, wanted run; unhealthy; task t: Terminated: Exit Code: 0"}},
 		"an evaluation is blocked": {"Evaluation", "EvaluationUpdated", []string{
 			`{"Evaluation": {"JobID": "web", "TriggeredBy": "job-register", "Status": "pending"}}`,
-			`{"Evaluation": {"JobID": "web", "TriggeredBy": "job-register", "Status": "blocked", "FailedTGAllocs": {"g": {"NodesEvaluated": 1, "DimensionExhausted": {"memory": 1}}, "h": null}}}`,
+			`{"Evaluation": {"JobID": "web", "TriggeredBy": "job-register", "Status": "blocked", "StatusDescription": "memory is exhausted", "FailedTGAllocs": {"g": {"NodesEvaluated": 1, "DimensionExhausted": {"memory": 1}}, "h": null}}}`,
 			`{"Evaluation": {"JobID": "web", "TriggeredBy": "job-register", "Status": "failed", "StatusDescription": "cannot be planned"}}`,
 		}, []string{
 			"job-register of job web pending",
-			`job-register of job web pending -> blocked; group g not placed: Dimension "memory" exhausted on 1 nodes; group h not placed`,
+			`job-register of job web pending -> blocked; group g not placed: Dimension "memory" exhausted on 1 nodes; group h not placed; memory is exhausted`,
 			"job-register of job web blocked -> failed; cannot be planned",
 		}},
 		"a deployment succeeds": {"Deployment", "DeploymentStatusUpdate", []string{
