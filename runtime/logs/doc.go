@@ -7,6 +7,9 @@
 // process when it dies. Either half may be killed at any moment: the output of a task is in the
 // FIFO or in a file, never in the memory of a process.
 //
+// Beside each log file, the collector process stores the times at which output arrived, so that the output of
+// several tasks can be merged.
+//
 // The package does not decide whether a task's output is collected, and has no notion of jobs: the
 // logs hook of the task runner calls it. It never holds a write end of a FIFO while a task runs,
 // so the exit of the last writer ends the stream.

@@ -288,6 +288,7 @@ func (p *server) handleStream(e *serverStream, now time.Time) {
 	if e.fileIndex != index || e.fileSize != size {
 		p.notifySubscribers(e)
 	}
+	e.recordArrivalTimes(now)
 	if e.writeFailure.isDropping != dropping {
 		p.broadcast(e.lossMessage())
 	}
@@ -340,6 +341,7 @@ func (p *server) endStream(e *serverStream, now time.Time) {
 	inside, _ := unix.IoctlGetInt(e.fifoFD, unix.TIOCINQ)
 	for e.movedBytes-moved < int64(inside) && e.drain(p.spliceTools, now) {
 	}
+	e.recordArrivalTimes(now)
 	if e.lostBytes != lost {
 		p.broadcast(e.lossMessage())
 	}

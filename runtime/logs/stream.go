@@ -73,6 +73,10 @@ type stream struct {
 	writeFailure writeFailure
 	lostBytes    int64 // bytes dropped in the current or last failure
 	movedBytes   int64 // bytes read from the FIFO, written or dropped
+
+	arrived         []outputStart // output whose arrival time is not stored yet
+	lastArrival     ArrivalTime   // last stored arrival time; the zero Time if it is unknown
+	lastArrivalFile int64         // number of the log file of lastArrival
 }
 
 // writeFailure is the state of a stream whose output the file system rejects.
@@ -138,7 +142,10 @@ func (s *stream) rotate() error {
 // pruneFiles removes the oldest files until their number is within the limit.
 func (s *stream) pruneFiles() {
 	for len(s.fileIndexes) > s.limits.MaxFiles {
-		_ = unix.Unlinkat(s.dirFD, fileName(s.key.filePrefix(), s.fileIndexes[0]), 0) // errors are ignored: the file may be removed already, or be a directory that a task has made
+		// Errors are ignored: a file may be removed already, or be a directory that a task has made.
+		name := fileName(s.key.filePrefix(), s.fileIndexes[0])
+		_ = unix.Unlinkat(s.dirFD, name, 0)
+		_ = unix.Unlinkat(s.dirFD, ArrivalTimesFile(name), 0)
 		s.fileIndexes = s.fileIndexes[1:]
 	}
 }
@@ -258,6 +265,7 @@ func (s *stream) moveOutput(t *spliceTools, n int64) (int64, error) {
 	if moved == 0 {
 		return 0, unix.EAGAIN // the FIFO has no writer and is empty
 	}
+	s.noteOutput(s.fileSize)
 	s.fileSize += moved
 	s.movedBytes += moved
 	if !s.fifoEnlarged && moved >= wholeLineTailSize && moved <= 64<<10 {
@@ -277,6 +285,7 @@ func (s *stream) copyOutput(t *spliceTools, n int64) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
+	s.noteOutput(s.fileSize)
 	s.fileSize += int64(written)
 	for left := written; left > 0; {
 		m, err := unix.Splice(s.fifoFD, nil, t.devNullFD, nil, left, unix.SPLICE_F_NONBLOCK)
