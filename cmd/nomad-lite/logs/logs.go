@@ -21,55 +21,68 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskview"
 )
 
-const logsHelp = `Print what the tasks of a job write, with the task in front of each line. What
-they write to standard error goes to standard error.
+const logsHelp = `Print the output of the tasks of a job, or of all jobs, with the task in front of
+each line. The standard error of tasks goes to standard error. A periodic or
+parameterized job shows the output of its child jobs.
+
+Lines are in the order in which they arrived at the agent, to a millisecond. For
+output without stored times, that of another agent or of an earlier version, the
+time of the last change of the log file counts instead, and -timestamps prints no
+time. With -f a line has the time at which it arrives here.
 
 Of each allocation name the newest allocation is shown, whether it runs or not;
-with -all those that came before it, too. With -f new lines are shown as they are
-written, also those of allocations that come later, until the job has ended or
-you press Ctrl-C.
+with -all the earlier ones, too. With -f new lines are shown as they are written,
+also those of later allocations, until the job has ended or you press Ctrl-C.
 
 Exit codes: 0, or 1 when there is no such job or it has no allocations.`
 
-const logsExamples = `  nomad-lite logs web                 what was written so far
-  nomad-lite logs -f web              and what will be
-  nomad-lite logs -f -tail 20 web     beginning with the last 20 lines of each task
-  nomad-lite logs -task server web    of one task`
+const logsExamples = `  nomad-lite logs                     the stored output of all jobs
+  nomad-lite logs -f -since 10m web   of one job, from ten minutes ago, and new output
+  nomad-lite logs -f -tail 20 web     the last 20 lines of each task, and new output
+  nomad-lite logs -timestamps -task server web`
 
 type options struct {
-	client apiclient.Flags
-	follow bool
-	lines  int
-	all    bool
-	task   string
-	group  string
-	stdout bool
-	stderr bool
+	client     apiclient.Flags
+	follow     bool
+	lines      int
+	since      string
+	timestamps bool
+	all        bool
+	task       string
+	group      string
+	stdout     bool
+	stderr     bool
 }
 
 // NewCommand returns the command "logs".
 func NewCommand(s *cli.Streams) *cobra.Command {
 	var o options
 	cmd := &cobra.Command{
-		Use:     "logs [flags] JOB",
-		Short:   "Print what all tasks of a job write",
+		Use:     "logs [flags] [JOB]",
+		Short:   "Print the output of all tasks of a job, or of all jobs",
 		Long:    logsHelp,
 		Example: logsExamples,
-		Args:    apiclient.OneJobArg,
+		Args:    cli.RequireArgCount(0, 1, "the id of a job, or its beginning, or nothing for all jobs"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if cmd.Flags().Changed("tail") && o.lines < 0 {
 				return cli.UsageError(cmd, errors.New("-tail takes a number that is not negative"))
 			}
+			since, err := parseSince(o.since, time.Now())
+			if err != nil {
+				return cli.UsageError(cmd, err)
+			}
 			ctx, stop := cli.ContextUntilInterrupted(cmd.Context())
 			defer stop()
-			return printJobLogs(ctx, o, args[0], s)
+			return printLogs(ctx, o, since, args, s)
 		},
 		ValidArgsFunction: cli.CompleteFirstArg(o.client.CompleteJobs("")),
 	}
 	o.client.Register(cmd)
-	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "go on with what is written from now on")
+	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "continue with new output")
 	cmd.Flags().IntVarP(&o.lines, "tail", "n", -1, "begin with the last `lines` of each task")
 	cli.HideFlagDefaults(cmd, "tail")
+	cmd.Flags().StringVar(&o.since, "since", "", "begin with output that arrived after this `time`: a duration before now, such as 10m, or a time such as 2026-05-04T12:00:00Z")
+	cmd.Flags().BoolVar(&o.timestamps, "timestamps", false, "print the time at which each line arrived")
 	cmd.Flags().BoolVar(&o.all, "all", false, "show earlier allocations as well")
 	cmd.Flags().StringVar(&o.task, "task", "", "show this `task` only")
 	cmd.Flags().StringVar(&o.group, "group", "", "show this `group` only")
@@ -78,99 +91,161 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-// jobLogPrinter shows the output of one job's tasks.
-type jobLogPrinter struct {
-	o              options
-	client         *api.Client
-	job            *api.Job
-	taskView       *taskview.View
-	streamReaders  sync.WaitGroup
-	startedStreams map[string]bool          // the output streams that are being read, by allocation id and task name
-	allocEnded     map[string]chan struct{} // by allocation id; each channel is closed when the allocation has ended
-	taskCount      int
+// parseSince parses the value of -since. An empty value means the zero time.
+func parseSince(text string, now time.Time) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if before, err := time.ParseDuration(text); err == nil {
+		if before < 0 {
+			return time.Time{}, fmt.Errorf("-since %s is in the future: give a duration without the minus sign", text)
+		}
+		return now.Add(-before), nil
+	}
+	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04:05", "2006-01-02T15:04", time.DateTime, time.DateOnly} {
+		if at, err := time.ParseInLocation(layout, text, now.Location()); err == nil {
+			return at, nil
+		}
+	}
+	return time.Time{}, fmt.Errorf("-since %q is neither a duration such as 10m nor a time such as %s", text, now.Format(time.RFC3339))
 }
 
-func printJobLogs(ctx context.Context, o options, name string, s *cli.Streams) error {
-	c, id, namespace, err := o.client.FindJob(ctx, name, "")
+// logPrinter shows the output of tasks.
+type logPrinter struct {
+	o          options
+	since      time.Time
+	client     *api.Client
+	scope      scope
+	taskView   *taskview.View
+	followers  sync.WaitGroup
+	started    map[string]bool          // tasks whose output is being shown, by allocation id and task name
+	allocEnded map[string]chan struct{} // by allocation id; each channel is closed when the allocation has ended
+	jobs       map[string]*api.Job      // by namespace and id, without children; nil for a job that was purged
+	taskCount  int
+}
+
+// outputStream is one of the two outputs of a task in an allocation.
+type outputStream struct {
+	alloc      *api.Allocation // only the ids are used
+	task       string
+	name       string // "stdout" or "stderr"
+	view       *taskview.Task
+	allocEnded <-chan struct{}
+	late       bool     // the allocation is new, so -tail does not apply
+	position   position // of the first line that is not shown yet
+}
+
+func printLogs(ctx context.Context, o options, since time.Time, args []string, s *cli.Streams) error {
+	c, err := o.client.Client()
 	if err != nil {
 		return err
 	}
-	job, _, err := c.Jobs().Info(id, apiclient.QueryOptions(ctx, namespace))
-	if err != nil {
-		return apiclient.WrapError(fmt.Sprintf("read job %q", id), err)
+	p := newLogPrinter(o, since, c)
+	p.scope.namespace = o.client.ClientConfig().Namespace
+	if len(args) > 0 {
+		id, namespace, err := apiclient.FindJob(ctx, c, args[0], "")
+		if err != nil {
+			return err
+		}
+		job, _, err := c.Jobs().Info(id, apiclient.QueryOptions(ctx, namespace))
+		if err != nil {
+			return apiclient.WrapError(fmt.Sprintf("read job %q", id), err)
+		}
+		if err := checkTaskExists(job, o.group, o.task); err != nil {
+			return err
+		}
+		p.selectJob(job)
 	}
-	if err := checkTaskExists(job, o.group, o.task); err != nil {
-		return err
-	}
-	return printLogs(ctx, o, c, job, s)
+	return p.showAll(ctx, s)
 }
 
 // FollowJob shows the output of a job's tasks until the job has ended or ctx ends.
 func FollowJob(ctx context.Context, c *api.Client, job *api.Job, s *cli.Streams) error {
-	return printLogs(ctx, options{follow: true, lines: -1}, c, job, s)
+	p := newLogPrinter(options{follow: true, lines: -1}, time.Time{}, c)
+	p.selectJob(job)
+	return p.showAll(ctx, s)
 }
 
-func printLogs(ctx context.Context, o options, c *api.Client, job *api.Job, s *cli.Streams) error {
-	j := &jobLogPrinter{o: o, client: c, job: job, taskView: taskview.New(s, nil), startedStreams: map[string]bool{}, allocEnded: map[string]chan struct{}{}}
-	j.taskView.LabelWidth = labelWidth(job)
-	defer j.taskView.Close()
+func newLogPrinter(o options, since time.Time, c *api.Client) *logPrinter {
+	return &logPrinter{o: o, since: since, client: c, started: map[string]bool{}, allocEnded: map[string]chan struct{}{}, jobs: map[string]*api.Job{}}
+}
+
+// selectJob limits the output to one job, or to the children of a periodic or parameterized job.
+func (p *logPrinter) selectJob(job *api.Job) {
+	id, namespace := apiclient.Deref(job.ID), apiclient.Deref(job.Namespace)
+	p.scope = scope{jobID: id, namespace: namespace, children: apiclient.Deref(job.ParentID) == "" && (job.IsPeriodic() || job.IsParameterized())}
+	p.jobs[jobKey(namespace, id)] = job
+}
+
+// showAll shows the output of the selected tasks.
+func (p *logPrinter) showAll(ctx context.Context, s *cli.Streams) error {
+	p.taskView = taskview.New(s, nil)
+	defer p.taskView.Close()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	go func() { // cancel ends this goroutine
 		select {
-		case <-j.taskView.BrokenPipe:
+		case <-p.taskView.BrokenPipe:
 			cancel()
 		case <-ctx.Done():
 		}
 	}()
-	err := j.run(ctx, apiclient.Deref(job.ID), apiclient.Deref(job.Namespace))
+	err := p.run(ctx)
 	if err != nil {
 		cancel()
 	}
-	j.streamReaders.Wait()
+	p.followers.Wait()
 	return err
 }
 
-// run reads the output of each task as soon as the task has started; with -f it does so until the
+// run shows the output of each task as soon as the task has started; with -f it does so until the
 // job has ended.
-func (j *jobLogPrinter) run(ctx context.Context, id, namespace string) error {
+func (p *logPrinter) run(ctx context.Context) error {
 	var initialIndex uint64 // index of the first list of allocations; all allocations that are created later are shown
-	q := apiclient.QueryOptions(ctx, namespace)
+	q := apiclient.QueryOptions(ctx, p.scope.namespace)
 	for {
-		allocs, meta, err := j.client.Jobs().Allocations(id, false, q)
+		allocs, meta, err := p.scope.list(p.client, q)
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
-			return apiclient.WrapError(fmt.Sprintf("list allocations of job %q", id), err)
-		case !j.o.follow && len(allocs) == 0:
-			return fmt.Errorf("job %q has no allocations%s", id, j.emptyOutputAdvice(id))
+			return apiclient.WrapError("list allocations of "+p.scope.String(), err)
+		case !p.o.follow && len(allocs) == 0:
+			return p.scope.noAllocsError()
 		}
 		shown := allocs
-		if !j.o.all {
+		if !p.o.all {
 			shown = newestAllocPerName(allocs)
 		}
-		if initialIndex == 0 {
+		isFirst := initialIndex == 0
+		if isFirst {
 			initialIndex = max(meta.LastIndex, 1)
 		}
 		ended := true
+		var added []*outputStream
 		slices.SortFunc(allocs, compareAllocs)
 		for _, a := range allocs {
 			late := a.CreateIndex > initialIndex
-			if late || j.allocEnded[a.ID] != nil || slices.Contains(shown, a) {
-				j.readAllocOutput(ctx, a, late)
+			if late || p.allocEnded[a.ID] != nil || slices.Contains(shown, a) {
+				added = append(added, p.newStreams(ctx, a, late)...)
 			}
-			ended = ended && j.notifyIfAllocEnded(a)
+			ended = ended && p.notifyIfAllocEnded(a)
 		}
-		if !j.o.follow {
-			if len(j.startedStreams) == 0 {
-				j.taskView.PrintMessage(fmt.Sprintf("none of these tasks of job %q has started yet; -f waits for them", id))
+		if isFirst {
+			p.taskView.LabelWidth = p.labelWidth(added)
+		}
+		if err := p.showStreams(ctx, added); err != nil {
+			return err
+		}
+		if !p.o.follow {
+			if len(p.started) == 0 {
+				p.taskView.PrintMessage(fmt.Sprintf("none of these tasks of %s has started yet; -f waits for them", p.scope))
 			}
 			return nil
 		}
 		q.WaitIndex, q.WaitTime = meta.LastIndex, 0
-		if ended {
-			job, _, err := j.client.Jobs().Info(id, apiclient.QueryOptions(ctx, namespace))
+		if ended && p.scope.jobID != "" {
+			job, _, err := p.client.Jobs().Info(p.scope.jobID, apiclient.QueryOptions(ctx, p.scope.namespace))
 			if apiclient.IsNotFound(err) || err == nil && apiclient.Deref(job.Status) == "dead" && len(allocs) > 0 {
 				return nil
 			}
@@ -191,20 +266,12 @@ func compareAllocs(a, b *api.AllocationListStub) int {
 	return cmp.Or(cmp.Compare(a.CreateIndex, b.CreateIndex), cmp.Compare(len(a.Name), len(b.Name)), strings.Compare(a.Name, b.Name))
 }
 
-// emptyOutputAdvice returns advice for the output of a job without allocations of its own.
-func (j *jobLogPrinter) emptyOutputAdvice(id string) string {
-	if j.job.IsPeriodic() || j.job.IsParameterized() {
-		return fmt.Sprintf(": those are its children's\nSee them: nomad-lite job status %s", id)
-	}
-	return fmt.Sprintf(" yet\nSee why: nomad-lite job status %s", id)
-}
-
 // newestAllocPerName returns the newest of the allocations with the same name; a system job has one of
 // each name on each node.
 func newestAllocPerName(allocs []*api.AllocationListStub) []*api.AllocationListStub {
 	seen := map[string]bool{}
 	return slices.DeleteFunc(slices.Clone(allocs), func(a *api.AllocationListStub) bool {
-		key := a.Name
+		key := a.Namespace + " " + a.Name
 		if a.JobType == api.JobTypeSystem || a.JobType == api.JobTypeSysbatch {
 			key += " " + a.NodeID
 		}
@@ -214,97 +281,98 @@ func newestAllocPerName(allocs []*api.AllocationListStub) []*api.AllocationListS
 	})
 }
 
-// notifyIfAllocEnded reports whether an allocation has ended, and notifies its readers.
-func (j *jobLogPrinter) notifyIfAllocEnded(a *api.AllocationListStub) bool {
+// notifyIfAllocEnded reports whether an allocation has ended, and notifies the followers of its output.
+func (p *logPrinter) notifyIfAllocEnded(a *api.AllocationListStub) bool {
 	switch a.ClientStatus {
 	case api.AllocClientStatusComplete, api.AllocClientStatusFailed, api.AllocClientStatusLost:
 	default:
 		return false
 	}
-	if ended := j.allocEnded[a.ID]; ended != nil && !streaming.IsChannelClosed(ended) {
+	if ended := p.allocEnded[a.ID]; ended != nil && !streaming.IsChannelClosed(ended) {
 		close(ended)
 	}
 	return true
 }
 
-// readAllocOutput reads the output of those tasks of an allocation that have started.
-func (j *jobLogPrinter) readAllocOutput(ctx context.Context, a *api.AllocationListStub, late bool) {
-	if j.o.group != "" && a.TaskGroup != j.o.group {
-		return
+// newStreams returns the streams of those tasks of an allocation that have started since the last call, in
+// the order of their start.
+func (p *logPrinter) newStreams(ctx context.Context, a *api.AllocationListStub, late bool) []*outputStream {
+	if p.o.group != "" && a.TaskGroup != p.o.group {
+		return nil
 	}
-	if j.allocEnded[a.ID] == nil {
-		j.allocEnded[a.ID] = make(chan struct{})
+	if p.allocEnded[a.ID] == nil {
+		p.allocEnded[a.ID] = make(chan struct{})
 	}
 	var taskNames []string
 	for name, state := range a.TaskStates {
-		if state != nil && !state.StartedAt.IsZero() && (j.o.task == "" || j.o.task == name) && !j.startedStreams[a.ID+name] {
+		if state != nil && !state.StartedAt.IsZero() && (p.o.task == "" || p.o.task == name) && !p.started[a.ID+name] {
 			taskNames = append(taskNames, name)
 		}
 	}
 	slices.SortFunc(taskNames, func(x, y string) int {
 		return cmp.Or(a.TaskStates[x].StartedAt.Compare(a.TaskStates[y].StartedAt), strings.Compare(x, y))
 	})
+	var streams []*outputStream
 	for _, name := range taskNames {
-		j.startedStreams[a.ID+name] = true
-		t := &taskview.Task{Label: taskLabel(j.job, a, name), Colour: taskview.TaskColours[j.taskCount%len(taskview.TaskColours)]}
-		j.taskCount++
+		p.started[a.ID+name] = true
+		view := &taskview.Task{Label: p.taskLabel(ctx, a, name), Colour: taskview.TaskColours[p.taskCount%len(taskview.TaskColours)]}
+		p.taskCount++
 		for _, stream := range []string{api.FSLogNameStdout, api.FSLogNameStderr} {
-			if stream == api.FSLogNameStdout && j.o.stderr && !j.o.stdout || stream == api.FSLogNameStderr && j.o.stdout && !j.o.stderr {
+			if stream == api.FSLogNameStdout && p.o.stderr && !p.o.stdout || stream == api.FSLogNameStderr && p.o.stdout && !p.o.stderr {
 				continue
 			}
-			r := streaming.LogRequest{
-				Alloc: &api.Allocation{ID: a.ID, NodeID: a.NodeID, Namespace: a.Namespace},
-				Task:  name, Stream: stream, Follow: j.o.follow, TailLines: j.o.lines, TailBytes: -1, TaskEnded: j.allocEnded[a.ID],
-			}
-			if late {
-				r.TailLines = -1
-			}
-			if j.o.follow {
-				j.streamReaders.Go(func() { j.readStream(ctx, r, t) })
-			} else {
-				j.readStream(ctx, r, t)
-			}
+			streams = append(streams, &outputStream{
+				alloc: &api.Allocation{ID: a.ID, NodeID: a.NodeID, Namespace: a.Namespace},
+				task:  name, name: stream, view: view, allocEnded: p.allocEnded[a.ID], late: late,
+			})
 		}
 	}
+	return streams
 }
 
-// readStream shows one output stream of one task.
-func (j *jobLogPrinter) readStream(ctx context.Context, r streaming.LogRequest, t *taskview.Task) {
-	var lineBuffer taskview.LineBuffer
-	show := func(text []byte) { j.taskView.PrintLines(t, r.Stream == api.FSLogNameStderr, text) }
-	err := r.StreamLog(ctx, j.client, func(data []byte) error {
-		lineBuffer.Add(data, show)
-		return nil
-	})
-	lineBuffer.Flush(show)
-	if err != nil && ctx.Err() == nil {
-		j.taskView.PrintMessage(apiclient.WrapError("output of task "+t.Label+" is not shown", err).Error())
+// taskLabel returns the label of a task: "server", or "web[1].server" if the job has several allocations.
+// With several jobs it starts with the job.
+func (p *logPrinter) taskLabel(ctx context.Context, a *api.AllocationListStub, task string) string {
+	job := p.readJob(ctx, a.Namespace, rootJobID(a.JobID))
+	label := task
+	if job == nil || apiclient.DesiredAllocCount(job) > 1 {
+		label = strings.TrimPrefix(a.Name, a.JobID+".") + "." + task
+		if a.JobType == api.JobTypeSystem || a.JobType == api.JobTypeSysbatch {
+			label += "@" + cmp.Or(a.NodeName, output.TruncateID(a.NodeID))
+		}
 	}
+	return p.scope.jobLabel(a) + label
 }
 
-// taskLabel returns the label of a task: "server", or "web[1].server" if the job has
-// several allocations.
-func taskLabel(job *api.Job, a *api.AllocationListStub, task string) string {
-	if apiclient.DesiredAllocCount(job) <= 1 {
-		return task
+// readJob returns a job, or nil if it cannot be read: its allocations can outlive it.
+func (p *logPrinter) readJob(ctx context.Context, namespace, id string) *api.Job {
+	key := jobKey(namespace, id)
+	if _, known := p.jobs[key]; !known {
+		job, _, err := p.client.Jobs().Info(id, apiclient.QueryOptions(ctx, namespace))
+		if err != nil {
+			job = nil
+		}
+		p.jobs[key] = job
 	}
-	label := strings.TrimPrefix(a.Name, a.JobID+".") + "." + task
-	if apiclient.Deref(job.Type) == api.JobTypeSystem || apiclient.Deref(job.Type) == api.JobTypeSysbatch {
-		label += "@" + cmp.Or(a.NodeName, output.TruncateID(a.NodeID))
-	}
-	return label
+	return p.jobs[key]
 }
 
-// labelWidth returns the maximum width of a job's labels.
-func labelWidth(job *api.Job) int {
+// labelWidth returns the maximum width of the labels of these streams, and of all tasks of the job if one
+// is selected.
+func (p *logPrinter) labelWidth(streams []*outputStream) int {
 	widest := 0
-	apiclient.ForEachTask(job, func(group *api.TaskGroup, task *api.Task) {
-		label := task.Name
-		if apiclient.DesiredAllocCount(job) > 1 {
-			label = fmt.Sprintf("%s[%d].%s", apiclient.Deref(group.Name), max(apiclient.Deref(group.Count)-1, 0), task.Name)
-		}
-		widest = max(widest, utf8.RuneCountInString(label))
-	})
+	for _, s := range streams {
+		widest = max(widest, utf8.RuneCountInString(s.view.Label))
+	}
+	if job := p.jobs[jobKey(p.scope.namespace, p.scope.jobID)]; job != nil && !p.scope.children {
+		apiclient.ForEachTask(job, func(group *api.TaskGroup, task *api.Task) {
+			label := task.Name
+			if apiclient.DesiredAllocCount(job) > 1 {
+				label = fmt.Sprintf("%s[%d].%s", apiclient.Deref(group.Name), max(apiclient.Deref(group.Count)-1, 0), task.Name)
+			}
+			widest = max(widest, utf8.RuneCountInString(label))
+		})
+	}
 	return min(widest, taskview.MaxLabelWidth)
 }
 

@@ -85,7 +85,7 @@ func TestMalformedServerResponses(t *testing.T) {
 		"alloc logs 8ba85cef", "alloc logs -tail 8ba85cef t", "alloc logs -job web", "alloc fs 8ba85cef", "alloc fs 8ba85cef f", "alloc fs -tail 8ba85cef f",
 		"alloc exec 8ba85cef true", "alloc exec -task t 8ba85cef true",
 		"alloc restart 8ba85cef", "alloc signal 8ba85cef", "alloc stop -detach 8ba85cef", "alloc checks 8ba85cef", "alloc stats 8ba85cef", "alloc pause 8ba85cef t",
-		"logs web", "node status", "node status -allocs -os -verbose", "node status 8ba85cef", "node status -self -verbose -stats", "node eligibility -enable -self",
+		"logs", "logs web", "logs -tail 1 -since 1h web", "node status", "node status -allocs -os -verbose", "node status 8ba85cef", "node status -self -verbose -stats", "node eligibility -enable -self",
 		"node drain -enable -detach -self", "node drain -disable 8ba85cef", "node meta read", "node meta apply a=b",
 		"service list", "service info web", "service info -verbose web", "service delete web id",
 		"var list", "var get p", "var put p a=b", "var put -force p a=b", "var purge p", "namespace list", "namespace status default", "namespace apply x", "namespace delete x",

@@ -17,7 +17,7 @@ type LogRequest struct {
 	FromNewestFile bool            // with Follow: start at the newest log file, not at the oldest
 	TailLines      int             // number of lines from the end of the output; negative means all
 	TailBytes      int64           // number of bytes from the end of the output; negative means all
-	TaskEnded      <-chan struct{} // closed when the task no longer writes output; can be nil
+	TaskEnded      <-chan struct{} // for FollowFrames: closed when the task no longer writes output
 }
 
 // AssumedLineLength is the assumed length of a line, in bytes, in requests for the last lines. It is
@@ -32,8 +32,9 @@ func (r LogRequest) StreamLog(ctx context.Context, c *api.Client, each func([]by
 		return nil
 	case r.TailBytes >= 0:
 		return r.openStream(ctx, c, api.OriginEnd, r.TailBytes, FrameReader{OnData: each})
-	case r.Follow && (r.TailLines >= 0 || r.TaskEnded != nil):
-		return r.followUntilTaskEnded(ctx, c, each)
+	case r.Follow && r.TailLines >= 0:
+		t := &tailBuffer{maxLines: r.TailLines, maxBytes: r.TailLines * AssumedLineLength, out: each}
+		return r.openStream(ctx, c, api.OriginEnd, int64(t.maxBytes), FrameReader{OnData: t.add, onIdle: t.flush})
 	case r.TailLines >= 0:
 		return r.readLastLines(ctx, c, each)
 	case r.Follow && r.FromNewestFile:
@@ -42,41 +43,11 @@ func (r LogRequest) StreamLog(ctx context.Context, c *api.Client, each func([]by
 	return r.openStream(ctx, c, api.OriginStart, 0, FrameReader{OnData: each})
 }
 
-// followUntilTaskEnded follows the output until the task writes no more. Then it requests the part that
-// is still missing, because the agent of a busy machine can send the end of the output late, or no
-// output at all.
-func (r LogRequest) followUntilTaskEnded(ctx context.Context, c *api.Client, each func([]byte) error) error {
-	over := r.TaskEnded
-	var receivedBytes int64
-	count := func(data []byte) error {
-		receivedBytes += int64(len(data))
-		return each(data)
-	}
-	followed := !IsChannelClosed(over)
-	if followed {
-		var err error
-		if r.TailLines >= 0 {
-			t := &tailBuffer{maxLines: r.TailLines, maxBytes: r.TailLines * AssumedLineLength, out: count}
-			err = r.openStream(ctx, c, api.OriginEnd, int64(t.maxBytes), FrameReader{OnData: t.add, onIdle: t.flush, outputEnded: over})
-		} else {
-			err = r.openStream(ctx, c, api.OriginStart, 0, FrameReader{OnData: count, outputEnded: over})
-		}
-		if err != nil || !IsChannelClosed(over) {
-			return err
-		}
-	}
-	r.Follow, r.TaskEnded = false, nil
-	var err error
-	switch {
-	case r.TailLines < 0:
-		err = r.openStream(ctx, c, api.OriginStart, receivedBytes, FrameReader{OnData: each})
-	case receivedBytes == 0: // after some output was received, the offset of the missing part is unknown
-		err = r.StreamLog(ctx, c, each)
-	}
-	if followed && apiclient.IsNotFound(err) {
-		return nil // the file is gone by now
-	}
-	return err
+// FollowFrames calls each with the frames of the output from an offset in all existing log files on, until
+// the task no longer writes output. The agent of a busy machine can send the last output too late for
+// that. The end of ctx is not an error.
+func (r LogRequest) FollowFrames(ctx context.Context, c *api.Client, offset int64, each func(*api.StreamFrame) error) error {
+	return r.openStream(ctx, c, api.OriginStart, offset, FrameReader{OnFrame: each, outputEnded: r.TaskEnded})
 }
 
 // IsChannelClosed reports whether a channel is closed.

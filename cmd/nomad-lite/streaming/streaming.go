@@ -11,14 +11,16 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// FrameReader calls OnData with the data of each frame of a stream of the Go client.
+// FrameReader calls OnData with the data of each frame of a stream of the Go client, or OnFrame with the
+// frame.
 //
 // The frame reader of the Go client loses the error of a stream that breaks while frames are
 // queued, and then blocks forever.
 type FrameReader struct {
 	OnData      func([]byte) error
-	onIdle      func() error    // called whenever no frame has arrived for idleDelay
-	outputEnded <-chan struct{} // closed when nothing more will be written to the stream's file; can be nil
+	OnFrame     func(*api.StreamFrame) error // if set, it is called instead of OnData
+	onIdle      func() error                 // called whenever no frame has arrived for idleDelay
+	outputEnded <-chan struct{}              // closed when nothing more will be written to the stream's file; can be nil
 }
 
 // idleDelay is the time without a frame after which the existing output counts as received. A Nomad
@@ -40,7 +42,7 @@ func (r FrameReader) Read(ctx context.Context, frames <-chan *api.StreamFrame, e
 			if !ok {
 				return r.end(ctx, nil, errs)
 			}
-			if err := r.OnData(frame.Data); err != nil {
+			if err := r.handle(frame); err != nil {
 				return err
 			}
 			silence.Reset(idleDelay)
@@ -64,7 +66,14 @@ func (r FrameReader) Read(ctx context.Context, frames <-chan *api.StreamFrame, e
 	}
 }
 
-// end calls OnData for the frames that are queued, and returns the error of the stream.
+func (r FrameReader) handle(frame *api.StreamFrame) error {
+	if r.OnFrame != nil {
+		return r.OnFrame(frame)
+	}
+	return r.OnData(frame.Data)
+}
+
+// end calls OnData or OnFrame for the frames that are queued, and returns the error of the stream.
 func (r FrameReader) end(ctx context.Context, frames <-chan *api.StreamFrame, errs <-chan error) error {
 	for {
 		select {
@@ -73,7 +82,7 @@ func (r FrameReader) end(ctx context.Context, frames <-chan *api.StreamFrame, er
 				frames = nil
 				continue
 			}
-			if err := r.OnData(frame.Data); err != nil {
+			if err := r.handle(frame); err != nil {
 				return err
 			}
 			continue

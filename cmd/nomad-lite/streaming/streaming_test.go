@@ -2,12 +2,8 @@ package streaming
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io"
-	"net/http"
-	"net/http/httptest"
-	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -102,65 +98,6 @@ func TestTailOfLiveStream(t *testing.T) {
 			t.Errorf("got %q and %v, want %q", strings.Join(got, "|"), err, want)
 		}
 	})
-}
-
-// TestEndOfSlowStream checks that output which is still missing when a task has ended is requested.
-func TestEndOfSlowStream(t *testing.T) {
-	t.Parallel()
-	const output = "one\ntwo\nthree\n"
-	for name, c := range map[string]struct {
-		lines int
-		late  bool   // the task has ended before the first read
-		come  string // output that arrives while the client follows the stream
-		gone  bool   // output that arrives later
-		want  string
-	}{
-		"all, of which a part has come": {lines: -1, come: "one\n", want: output},
-		"all, of which nothing has":     {lines: -1, want: output},
-		"all, too late":                 {lines: -1, late: true, want: output},
-		"all, gone in between":          {lines: -1, come: "one\n", gone: true, want: "one\n"},
-		"tail that has come":            {lines: 2, come: output, want: "two\nthree\n"},
-		"tail that has not":             {lines: 2, want: "two\nthree\n"},
-		"tail, too late":                {lines: 2, late: true, want: "two\nthree\n"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			over := make(chan struct{})
-			if c.late {
-				close(over)
-			}
-			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-				q := r.URL.Query()
-				offset, _ := strconv.Atoi(q.Get("offset"))
-				text := c.come
-				switch {
-				case !strings.HasPrefix(r.URL.Path, "/v1/client/fs/logs/"), c.gone && q.Get("follow") == "false":
-					http.Error(w, "no such thing", http.StatusNotFound)
-					return
-				case q.Get("follow") == "true":
-					defer func() { <-r.Context().Done() }()
-					defer time.AfterFunc(idleDelay, func() { close(over) })
-				case q.Get("origin") == api.OriginEnd:
-					text = output[max(0, len(output)-offset):]
-				default:
-					text = output[offset:]
-				}
-				_ = json.NewEncoder(w).Encode(api.StreamFrame{File: "f", Data: []byte(text)})
-				_ = http.NewResponseController(w).Flush()
-			}))
-			defer server.Close()
-			client, err := api.NewClient(&api.Config{Address: server.URL})
-			if err != nil {
-				t.Fatal(err)
-			}
-			var got strings.Builder
-			r := LogRequest{Alloc: &api.Allocation{ID: "a"}, Task: "t", Stream: api.FSLogNameStdout, Follow: true, TailLines: c.lines, TailBytes: -1, TaskEnded: over}
-			err = r.StreamLog(t.Context(), client, func(data []byte) error { got.Write(data); return nil })
-			if err != nil || got.String() != c.want {
-				t.Errorf("got %q and %v, want %q", got.String(), err, c.want)
-			}
-		})
-	}
 }
 
 // TestTailIsBounded checks that a tail does not buffer an endless stream that has no pause.

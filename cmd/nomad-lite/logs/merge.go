@@ -1,0 +1,95 @@
+package logs
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"io"
+	"slices"
+)
+
+// lineSource returns the next line of a stream, or io.EOF.
+type lineSource func(context.Context) (line, error)
+
+// sliceSource returns a source of these lines.
+func sliceSource(lines []line) lineSource {
+	return func(context.Context) (line, error) {
+		if len(lines) == 0 {
+			return line{}, io.EOF
+		}
+		first := lines[0]
+		lines = lines[1:]
+		return first, nil
+	}
+}
+
+// mergeLines calls emit with the lines of all sources in the order of their times. The lines of one source
+// keep their order, and of lines with the same time the line of an earlier source is first.
+func mergeLines(ctx context.Context, sources []lineSource, emit func(line) error) error {
+	var heads lineHeap
+	for i, source := range sources {
+		l, err := source(ctx)
+		if errors.Is(err, io.EOF) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		heads = append(heads, lineHead{l, i})
+	}
+	heap.Init(&heads)
+	for len(heads) > 0 {
+		first := &heads[0]
+		if err := emit(first.line); err != nil {
+			return err
+		}
+		next, err := sources[first.source](ctx)
+		switch {
+		case errors.Is(err, io.EOF):
+			heap.Pop(&heads)
+		case err != nil:
+			return err
+		default:
+			first.line = next
+			heap.Fix(&heads, 0)
+		}
+	}
+	return nil
+}
+
+// lastOfAll returns the last n of the lines of all sources.
+func lastOfAll(ctx context.Context, sources []lineSource, n int) ([]line, error) {
+	var lines []line
+	err := mergeLines(ctx, sources, func(l line) error {
+		lines = append(lines, l)
+		return nil
+	})
+	return slices.Clip(lines[max(0, len(lines)-n):]), err
+}
+
+// lineHead is the next line of a source.
+type lineHead struct {
+	line   line
+	source int
+}
+
+// lineHeap is a heap for package heap. The first line is the one to print next.
+type lineHeap []lineHead
+
+func (h lineHeap) Len() int { return len(h) }
+
+func (h lineHeap) Less(i, j int) bool {
+	if order := h[i].line.time.Compare(h[j].line.time); order != 0 {
+		return order < 0
+	}
+	return h[i].source < h[j].source
+}
+
+func (h lineHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *lineHeap) Push(x any)   { *h = append(*h, x.(lineHead)) }
+
+func (h *lineHeap) Pop() any {
+	last := (*h)[len(*h)-1]
+	*h = (*h)[:len(*h)-1]
+	return last
+}
