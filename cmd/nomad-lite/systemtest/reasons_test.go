@@ -28,6 +28,7 @@ type misconfiguration struct {
 	root     bool   // the mistake needs the rights of root
 	want     string // regular expression
 	inEvents string // regular expression for `event stream`, if it differs; "-" if the events do not contain the reason
+	inRun    string // regular expression for `run`, if it differs; "-" if it does not print the reason
 }
 
 const (
@@ -47,50 +48,50 @@ var misconfigurations = map[string]misconfiguration{
 	"no-user":        {command: "sleep 1000", task: "user = \"nosuchuser\"\n", root: true, want: `unknown user nosuchuser, not restarted\. Create account nosuchuser, or change "user" of the task`},
 
 	// The command ends.
-	"exit-code":        {command: "echo first >&2; echo oops >&2; exit 3", want: `exit code 3 \(stderr: oops\), restarts (in|now|at)`, inEvents: `task t: exit code 3, restarts at`},
-	"no-output":        {command: "exit 9", want: `exit code 9, restarts (in|now|at)`},
-	"command-missing":  {command: "nosuchtool", want: `exit code 127 \(stderr: .*nosuchtool.*not found\), restarts .*\. Install the command that it calls`, inEvents: `exit code 127, restarts .*\. Install`},
-	"not-allowed":      {command: "/etc/passwd arg", want: `exit code 126 \(stderr: .*[Pp]ermission denied\), restarts .*\. Make the command that it calls executable`, inEvents: `exit code 126, restarts`},
-	"unset-variable":   {command: "set -u; echo $NOSUCHVARIABLE", want: `exit code [12] \(stderr: .*NOSUCHVARIABLE`, inEvents: `task t: exit code [12], restarts`},
-	"port-of-program":  {command: "echo 'listen tcp :80: bind: address already in use' >&2; exit 1", want: `address already in use\), restarts .*\. Stop the process that uses the port`, inEvents: `exit code 1, restarts`},
-	"signal":           {command: "kill -SEGV $$", want: `killed by signal 11 \(SIGSEGV\), restarts (in|now|at)`},
-	"killed":           {command: "kill -KILL $$", want: `killed by signal 9 \(SIGKILL\), restarts (in|now|at)`},
-	"out-of-memory":    {command: "head -c 300m /dev/zero | tail", task: "resources {\n memory = 20\n}\n", root: true, want: `out of memory: killed when it exceeded its limit.*, (not )?restart.*\. Raise "memory" in "resources"`},
-	"service-ends":     {command: "exit 0", want: `ended with exit code 0, but a service must keep running, restarts .*\. Use type = "batch"`},
+	"exit-code":        {command: "echo first >&2; echo oops >&2; exit 3", want: `exit code 3 \(stderr: oops\), restarts (in|now|at)`, inEvents: `task t: exit code 3, restarts at`, inRun: `Terminated: Exit Code: 3`},
+	"no-output":        {command: "exit 9", want: `exit code 9, restarts (in|now|at)`, inRun: `Terminated: Exit Code: 9`},
+	"command-missing":  {command: "nosuchtool", want: `exit code 127 \(stderr: .*nosuchtool.*not found\), restarts .*\. Install the command that it calls`, inEvents: `exit code 127, restarts .*\. Install`, inRun: `Install the command that it calls`},
+	"not-allowed":      {command: "/etc/passwd arg", want: `exit code 126 \(stderr: .*[Pp]ermission denied\), restarts .*\. Make the command that it calls executable`, inEvents: `exit code 126, restarts`, inRun: `Make the command that it calls executable`},
+	"unset-variable":   {command: "set -u; echo $NOSUCHVARIABLE", want: `exit code [12] \(stderr: .*NOSUCHVARIABLE`, inEvents: `task t: exit code [12], restarts`, inRun: `Terminated: Exit Code: [12]`},
+	"port-of-program":  {command: "echo 'listen tcp :80: bind: address already in use' >&2; exit 1", want: `address already in use\), restarts .*\. Stop the process that uses the port`, inEvents: `exit code 1, restarts`, inRun: `Terminated: Exit Code: 1`},
+	"signal":           {command: "kill -SEGV $$", want: `killed by signal 11 \(SIGSEGV\), restarts (in|now|at)`, inRun: `Terminated: .*Signal: 11`},
+	"killed":           {command: "kill -KILL $$", want: `killed by signal 9 \(SIGKILL\), restarts (in|now|at)`, inRun: `Terminated: .*Signal: 9`},
+	"out-of-memory":    {command: "head -c 300m /dev/zero | tail", task: "resources {\n memory = 20\n}\n", root: true, want: `out of memory: killed when it exceeded its limit.*, (not )?restart.*\. Raise "memory" in "resources"`, inRun: `Raise "memory" in "resources"`},
+	"service-ends":     {command: "exit 0", want: `ended with exit code 0, but a service must keep running, restarts .*\. Use type = "batch"`, inRun: `Use type = "batch"`},
 	"no-restart":       {command: "exit 4", group: noRestart, want: `exit code 4, not restarted: Policy allows no restarts`},
 	"too-many-restart": {command: "exit 6", group: "restart {\n attempts = 1\n delay = \"1s\"\n interval = \"1h\"\n mode = \"fail\"\n}\n" + noReschedule, want: `exit code 6, not restarted: Exceeded allowed attempts`},
 	"batch":            {command: "exit 5", group: noRestart + noReschedule, batch: true, want: `exit code 5, not restarted: Policy allows no restarts`},
 
 	// Data or files are missing.
-	"no-variable":        {command: "sleep 1000", task: "template {\n data = \"{{ with nomadVar \\\"db/password\\\" }}{{ .x }}{{ end }}\"\n destination = \"local/x\"\n}\n", want: `template waits for variable db/password\. Write it: nomad-lite var put db/password KEY=VALUE`},
-	"no-service":         {command: "sleep 1000", task: "template {\n data = \"{{ range nomadService \\\"db\\\" }}{{ .Address }}{{ else }}{{ with nomadVar \\\"no/db\\\" }}{{ . }}{{ end }}{{ end }}\"\n destination = \"local/x\"\n}\n", want: `template waits for .*variable no/db`},
+	"no-variable":        {command: "sleep 1000", task: "template {\n data = \"{{ with nomadVar \\\"db/password\\\" }}{{ .x }}{{ end }}\"\n destination = \"local/x\"\n}\n", want: `template waits for variable db/password\. Write it: nomad-lite var put db/password KEY=VALUE`, inRun: `Set it: nomad-lite run -nomad-var db/password KEY=VALUE`},
+	"no-service":         {command: "sleep 1000", task: "template {\n data = \"{{ range nomadService \\\"db\\\" }}{{ .Address }}{{ else }}{{ with nomadVar \\\"no/db\\\" }}{{ . }}{{ end }}{{ end }}\"\n destination = \"local/x\"\n}\n", want: `template waits for .*variable no/db`, inRun: `no/db`},
 	"template-syntax":    {command: "sleep 1000", task: "template {\n data = \"{{ nosuch }}\"\n destination = \"local/x\"\n}\n", want: `function "nosuch" not defined`},
 	"template-index":     {command: "sleep 1000", task: "template {\n data = \"{{ index (split \\\",\\\" \\\"a\\\") 5 }}\"\n destination = \"local/x\"\n}\n", want: `index out of range: 5`},
 	"template-source":    {command: "sleep 1000", task: "template {\n source = \"local/missing.tpl\"\n destination = \"local/x\"\n}\n", want: `local/missing\.tpl.*no such file or directory`},
-	"artifact-refused":   {command: "sleep 1000", task: "artifact {\n source = \"http://127.0.0.1:1/file\"\n}\n", want: `failed to download artifact .*connection refused, restarts .*\. Check the address of its source`},
-	"artifact-missing":   {command: "sleep 1000", task: "artifact {\n source = \"URL/missing\"\n}\n", want: `failed to download artifact .*404, restarts .*\. Correct its source`},
-	"artifact-forbidden": {command: "sleep 1000", task: "artifact {\n source = \"URL/forbidden\"\n}\n", want: `failed to download artifact .*403, restarts .*\. Check the credentials in "headers" or "options"`},
-	"artifact-checksum":  {command: "sleep 1000", task: "artifact {\n source = \"URL/file\"\n options {\n  checksum = \"md5:00000000000000000000000000000000\"\n }\n}\n", want: `failed to download artifact .*[Cc]hecksums? did not match.*\. Correct the checksum, or the source`},
+	"artifact-refused":   {command: "sleep 1000", task: "artifact {\n source = \"http://127.0.0.1:1/file\"\n}\n", want: `failed to download artifact .*connection refused, restarts .*\. Check the address of its source`, inRun: `Check the address of its source`},
+	"artifact-missing":   {command: "sleep 1000", task: "artifact {\n source = \"URL/missing\"\n}\n", want: `failed to download artifact .*404, restarts .*\. Correct its source`, inRun: `Correct its source`},
+	"artifact-forbidden": {command: "sleep 1000", task: "artifact {\n source = \"URL/forbidden\"\n}\n", want: `failed to download artifact .*403, restarts .*\. Check the credentials in "headers" or "options"`, inRun: `Check the credentials in "headers" or "options"`},
+	"artifact-checksum":  {command: "sleep 1000", task: "artifact {\n source = \"URL/file\"\n options {\n  checksum = \"md5:00000000000000000000000000000000\"\n }\n}\n", want: `failed to download artifact .*[Cc]hecksums? did not match.*\. Correct the checksum, or the source`, inRun: `Correct the checksum, or the source`},
 
 	// Another task of the group does not run, or a check of the task fails.
-	"earlier-task":   {command: "sleep 1000", group: "task \"prepare\" {\n driver = \"raw_exec\"\n lifecycle {\n  hook = \"prestart\"\n }\n config {\n  command = \"/bin/sleep\"\n  args = [\"1000\"]\n }\n}\n", want: `waits for task "prepare" to end`, inEvents: "-"},
-	"failed-prepare": {command: "sleep 1000", group: noRestart + "task \"prepare\" {\n driver = \"raw_exec\"\n lifecycle {\n  hook = \"prestart\"\n }\n config {\n  command = \"/bin/false\"\n }\n}\n", want: `prepare +exit code 1, not restarted`, inEvents: `task prepare: exit code 1`},
-	"failed-sibling": {command: "sleep 1000", group: "task \"db\" {\n driver = \"raw_exec\"\n leader = true\n restart {\n  attempts = 0\n  mode = \"fail\"\n }\n config {\n  command = \"/bin/false\"\n }\n}\n", want: `db +exit code 1, not restarted`, inEvents: `task db: exit code 1`},
-	"check-refused":  {command: "sleep 1000", group: httpCheck("1", "/"), want: `check-refused-c .*connection refused`, inEvents: "-"},
-	"check-status":   {command: "sleep 1000", group: httpCheck("PORT", "/missing"), want: `check-status-c .*404`, inEvents: "-"},
+	"earlier-task":   {command: "sleep 1000", group: "task \"prepare\" {\n driver = \"raw_exec\"\n lifecycle {\n  hook = \"prestart\"\n }\n config {\n  command = \"/bin/sleep\"\n  args = [\"1000\"]\n }\n}\n", want: `waits for task "prepare" to end`, inEvents: "-", inRun: "-"},
+	"failed-prepare": {command: "sleep 1000", group: noRestart + "task \"prepare\" {\n driver = \"raw_exec\"\n lifecycle {\n  hook = \"prestart\"\n }\n config {\n  command = \"/bin/false\"\n }\n}\n", want: `prepare +exit code 1, not restarted`, inEvents: `task prepare: exit code 1`, inRun: `task "prepare" of alloc .*: exit code 1, not restarted`},
+	"failed-sibling": {command: "sleep 1000", group: "task \"db\" {\n driver = \"raw_exec\"\n leader = true\n restart {\n  attempts = 0\n  mode = \"fail\"\n }\n config {\n  command = \"/bin/false\"\n }\n}\n", want: `db +exit code 1, not restarted`, inEvents: `task db: exit code 1`, inRun: `task "db" of alloc .*: exit code 1, not restarted`},
+	"check-refused":  {command: "sleep 1000", group: httpCheck("1", "/"), want: `check-refused-c .*connection refused`, inEvents: "-", inRun: "-"},
+	"check-status":   {command: "sleep 1000", group: httpCheck("PORT", "/missing"), want: `check-status-c .*404`, inEvents: "-", inRun: "-"},
 
 	// The node cannot run the group.
-	"no-driver":         {config: "", task: "driver = \"podman\"\n", want: `Task "t": driver "podman": node ".*" does not have it; it has raw_exec`, inEvents: "-"},
-	"memory":            {command: "sleep 1000", task: "resources {\n memory = 100000000\n}\n", want: `memory.* 100000000 MB`, inEvents: "-"},
-	"processor":         {command: "sleep 1000", task: "resources {\n cpu = 100000000\n}\n", want: `cpu.* 100000000 MHz`, inEvents: "-"},
-	"disk":              {command: "sleep 1000", group: "ephemeral_disk {\n size = 1000000000\n}\n", want: `disk.* 1000000000 MB`, inEvents: "-"},
-	"constraint":        {command: "sleep 1000", group: "constraint {\n attribute = \"${attr.kernel.name}\"\n value = \"windows\"\n}\n", want: `attr\.kernel\.name\} is "linux" here`, inEvents: "-"},
-	"no-meta":           {command: "sleep 1000", job: "constraint {\n attribute = \"${meta.rack}\"\n operator = \"is_set\"\n}\n", want: `meta\.rack\} is not set here`, inEvents: "-"},
-	"version":           {command: "sleep 1000", task: "constraint {\n attribute = \"${attr.nomad.version}\"\n operator = \"semver\"\n value = \">= 99.0.0\"\n}\n", want: `attr\.nomad\.version\} is ".*" here`, inEvents: "-"},
-	"datacenter":        {command: "sleep 1000", job: "datacenters = [\"paris\"]\n", want: `datacenter.*dc1`, inEvents: "-"},
-	"distinct-hosts":    {command: "sleep 1000", group: "count = 2\nconstraint {\n distinct_hosts = true\n}\n", want: `distinct_hosts.* allows 1 on one node, not 2`, inEvents: "-"},
-	"port-of-process":   {command: "sleep 1000", group: "network {\n port \"http\" {\n  static = PORT\n }\n}\n", want: `port "http": .*process ".*" \(pid \d+\) listens there\. Stop it, or leave out static`, inEvents: "-"},
-	"port-of-instances": {command: "sleep 1000", group: "count = 2\nnetwork {\n port \"http\" {\n  static = 61003\n }\n}\n", want: `another allocation of this job has the static port 61003 on this node: leave out static, or lower the count`, inEvents: "-"},
+	"no-driver":         {config: "", task: "driver = \"podman\"\n", want: `Task "t": driver "podman": node ".*" does not have it; it has raw_exec`, inEvents: `driver "podman" is not there`, inRun: `there is no task driver "podman"`},
+	"memory":            {command: "sleep 1000", task: "resources {\n memory = 100000000\n}\n", want: `memory.* 100000000 MB`},
+	"processor":         {command: "sleep 1000", task: "resources {\n cpu = 100000000\n}\n", want: `cpu.* 100000000 MHz`},
+	"disk":              {command: "sleep 1000", group: "ephemeral_disk {\n size = 1000000000\n}\n", want: `disk.* 1000000000 MB`},
+	"constraint":        {command: "sleep 1000", group: "constraint {\n attribute = \"${attr.kernel.name}\"\n value = \"windows\"\n}\n", want: `attr\.kernel\.name\} is "linux" here`},
+	"no-meta":           {command: "sleep 1000", job: "constraint {\n attribute = \"${meta.rack}\"\n operator = \"is_set\"\n}\n", want: `meta\.rack\} is not set here`},
+	"version":           {command: "sleep 1000", task: "constraint {\n attribute = \"${attr.nomad.version}\"\n operator = \"semver\"\n value = \">= 99.0.0\"\n}\n", want: `attr\.nomad\.version\} is ".*" here`},
+	"datacenter":        {command: "sleep 1000", job: "datacenters = [\"paris\"]\n", want: `datacenter.*dc1`},
+	"distinct-hosts":    {command: "sleep 1000", group: "count = 2\nconstraint {\n distinct_hosts = true\n}\n", want: `distinct_hosts.* allows 1 on one node, not 2`},
+	"port-of-process":   {command: "sleep 1000", group: "network {\n port \"http\" {\n  static = PORT\n }\n}\n", want: `port "http": .*process ".*" \(pid \d+\) listens there\. Stop it, or leave out static`},
+	"port-of-instances": {command: "sleep 1000", group: "count = 2\nnetwork {\n port \"http\" {\n  static = 61003\n }\n}\n", want: `another allocation of this job has the static port 61003 on this node: leave out static, or lower the count`},
 }
 
 // httpCheck returns a service with a check of an address on this machine. The name of the check is the name
@@ -211,11 +212,31 @@ func TestReasons(t *testing.T) {
 			}
 			waitFor("job status", m.want, output("job", "status", name))
 			waitFor("job allocs", m.want, output("job", "allocs", name))
+			if m.inRun != "-" {
+				waitFor("run", cmp.Or(m.inRun, m.want), startForegroundRun(t, path))
+			}
 			if m.inEvents != "-" {
 				waitFor("event stream", regexp.QuoteMeta(name)+`.*(`+cmp.Or(m.inEvents, m.want)+`)`, eventStreamOutput.text)
 			}
 		})
 	}
+}
+
+// startForegroundRun runs a job file with the command run until the end of the test, and returns a function
+// that returns the output.
+func startForegroundRun(t *testing.T, path string) (output func() string) {
+	t.Helper()
+	cmd := exec.Command("nomad-lite", "run", path)
+	var text lockedBuffer
+	cmd.Stdout, cmd.Stderr = &text, &text
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(os.Interrupt) // fails if the job has ended
+		_ = cmd.Wait()                       // the exit code depends on the mistake
+	})
+	return text.text
 }
 
 // A placement failure contains what the node's drivers report.

@@ -40,6 +40,15 @@ func (r Reason) String() string {
 	return text
 }
 
+// writeVariableText begins the remedy for a variable that a template waits for.
+const writeVariableText = "Write it: nomad-lite var put "
+
+// InForeground returns the reason for a task of a job that runs without an agent.
+func (r Reason) InForeground() Reason {
+	r.Remedy = strings.Replace(r.Remedy, writeVariableText, "Set it: nomad-lite run -nomad-var ", 1)
+	return r
+}
+
 // IsBeingSetUp reports whether the task has no other reason than that its start is not complete.
 func (r Reason) IsBeingSetUp() bool { return r.Cause == setupCause }
 
@@ -203,7 +212,7 @@ var searchedDirsPattern = regexp.MustCompile(`neither in the task's PATH \([^)]*
 // They are compiled at the first call: each process of nomad-lite would compile them otherwise.
 var remediesByCause = sync.OnceValue(func() []causeRemedy {
 	return []causeRemedy{
-		{regexp.MustCompile(`template waits for variable ([^, ]+)`), "Write it: nomad-lite var put $1 KEY=VALUE"},
+		{regexp.MustCompile(`template waits for variable ([^, ]+)`), writeVariableText + "$1 KEY=VALUE"},
 		{regexp.MustCompile(`template waits for service ([^, ]+)`), "Run a job that registers service $1, healthy"},
 		{regexp.MustCompile(`neither in the task's PATH`), `Install the command, or write its whole path in "command"`},
 		{regexp.MustCompile(`command (\S+): stat \S+: no such file or directory`), `Install $1, or correct "command"`},

@@ -84,6 +84,7 @@ type Task struct {
 	statusDetail   string
 	Colour         string
 	lastShownEvent *api.TaskEvent // last event that was shown
+	lastRemedy     string         // remedy of the last reason why the task does not run
 }
 
 // MaxLabelWidth is the maximum width to which labels are padded.
@@ -281,9 +282,15 @@ func (v *View) showTaskState(t *Task, state *api.TaskState, come time.Time) {
 	if t.lastShownEvent != nil {
 		detail = formatEvent(t.lastShownEvent)
 	}
-	if reason := taskreason.FromTaskState(state, time.Time{}); reason.Cause != "" && !reason.IsBeingSetUp() {
+	reason := taskreason.FromTaskState(state, time.Time{}).InForeground()
+	if reason.Cause != "" && !reason.IsBeingSetUp() {
 		detail = reason.String()
 	}
+	// The events that were printed have the cause.
+	if reason.Remedy != "" && reason.Remedy != t.lastRemedy {
+		v.printEvent(t, reason.Remedy, false)
+	}
+	t.lastRemedy = reason.Remedy
 	v.setStatus(t, state.State, detail)
 }
 
