@@ -2,6 +2,7 @@ package sdktest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -93,6 +94,26 @@ func Check(ctx context.Context, out io.Writer, p Plugin) error {
 // of the plugin and of its tasks, and returns without waiting for the end of the current
 // case.
 func CheckUntil(ctx, kill context.Context, out io.Writer, p Plugin) error {
+	counts := make(map[Verdict]int)
+	err := CheckEach(ctx, kill, p, func(r Result) {
+		counts[r.Verdict]++
+		r.write(out)
+	})
+	if failed := new(failedCasesError); err == nil || errors.As(err, &failed) {
+		fmt.Fprintf(out, "\n%d passed, %d failed, %d skipped\n", counts[Pass], counts[Fail], counts[Skip])
+	}
+	return err
+}
+
+// failedCasesError is the error of a suite that has run to its end.
+type failedCasesError struct{ failed, all int }
+
+func (e *failedCasesError) Error() string {
+	return fmt.Sprintf("%d of %d cases failed", e.failed, e.all)
+}
+
+// CheckEach is CheckUntil without text: it calls onResult after each case.
+func CheckEach(ctx, kill context.Context, p Plugin, onResult func(Result)) error {
 	h := newHost(p)
 	defer h.close()
 	defer context.AfterFunc(kill, h.kill)()
@@ -103,7 +124,7 @@ func CheckUntil(ctx, kill context.Context, out io.Writer, p Plugin) error {
 	case kind == base.TypeDriver:
 		cases = driverCases(h.plugin)
 	}
-	var passedCount, failedCount, skippedCount int
+	var counts failedCasesError
 	for _, c := range cases {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -113,22 +134,21 @@ func CheckUntil(ctx, kill context.Context, out io.Writer, p Plugin) error {
 			h.kill() // second kill, of a plugin process that was being started during the first one
 			return context.Cause(kill)
 		}
-		r.write(out)
-		switch {
-		case r.failed:
-			failedCount++
-		case r.skipped:
-			skippedCount++
-		default:
-			passedCount++
+		result := r.result()
+		onResult(result)
+		switch result.Verdict {
+		case Fail:
+			counts.failed++
+			counts.all++
+		case Pass:
+			counts.all++
 		}
 		if !ended {
 			return fmt.Errorf("the case %q does not end, although its plugin was killed", c.name)
 		}
 	}
-	fmt.Fprintf(out, "\n%d passed, %d failed, %d skipped\n", passedCount, failedCount, skippedCount)
-	if failedCount > 0 {
-		return fmt.Errorf("%d of %d cases failed", failedCount, passedCount+failedCount)
+	if counts.failed > 0 {
+		return &counts
 	}
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -85,22 +86,45 @@ func (r *caseResult) cleanUp() {
 	f()
 }
 
-func (r *caseResult) write(out io.Writer) {
+// Verdict is the outcome of a case.
+type Verdict string
+
+// The verdicts.
+const (
+	Pass Verdict = "PASS"
+	Fail Verdict = "FAIL"
+	Skip Verdict = "SKIP"
+)
+
+// Result is the result of a case of the suite.
+type Result struct {
+	Case     string
+	Verdict  Verdict
+	Seconds  float64
+	Messages []string `json:",omitempty"` // why the case failed, or was skipped
+}
+
+// result returns the result of a case that has ended, or that its timeout has ended.
+func (r *caseResult) result() Result {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	verdict := "PASS"
+	result := Result{Case: r.name, Verdict: Pass, Seconds: r.duration.Seconds()}
 	switch {
 	case r.failed:
-		verdict = "FAIL"
+		result.Verdict = Fail
 	case r.skipped:
-		verdict = "SKIP"
+		result.Verdict = Skip
 	}
-	fmt.Fprintf(out, "%s  %s (%.2fs)\n", verdict, r.name, r.duration.Seconds())
-	if !r.failed && !r.skipped {
-		return
+	if result.Verdict != Pass {
+		result.Messages = slices.Clone(r.logLines)
 	}
-	for _, line := range r.logLines {
-		fmt.Fprintf(out, "      %s\n", strings.ReplaceAll(line, "\n", "\n      "))
+	return result
+}
+
+func (r Result) write(out io.Writer) {
+	fmt.Fprintf(out, "%s  %s (%.2fs)\n", r.Verdict, r.Case, r.Seconds)
+	for _, message := range r.Messages {
+		fmt.Fprintf(out, "      %s\n", strings.ReplaceAll(message, "\n", "\n      "))
 	}
 }
 

@@ -53,6 +53,9 @@ A case that takes longer than -timeout fails, and the plugin is killed. The firs
 Ctrl-C ends the test after the case that runs, the second at once: the plugin and
 its tasks are killed.
 
+With -json each case prints an object: Case, Verdict (PASS, FAIL or SKIP), Seconds
+and, unless it passed, Messages.
+
 Exit codes: 0 when nothing failed, else 1.`
 
 // pluginTestFile is the name of the file that configures the test of a plugin. It is in the
@@ -62,6 +65,7 @@ const pluginTestFile = "plugin_test.hcl"
 func newTestCommand(s *cli.Streams) *cobra.Command {
 	var tasksFile string
 	var timeout time.Duration
+	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "test [flags] PATH [-- ARGS...]",
 		Short: "Prove a plugin against the contract",
@@ -73,15 +77,16 @@ func newTestCommand(s *cli.Streams) *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return testPlugin(cmd.Context(), s, args[0], args[1:], tasksFile, timeout)
+			return testPlugin(cmd.Context(), s, args[0], args[1:], tasksFile, timeout, asJSON)
 		},
 	}
 	cmd.Flags().StringVar(&tasksFile, "tasks", "", "read what the plugin is made to do from this `file`")
 	cmd.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "fail a case that takes longer than this `duration`, and kill the plugin")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object for each case")
 	return cmd
 }
 
-func testPlugin(ctx context.Context, s *cli.Streams, path string, args []string, tasks string, timeout time.Duration) error {
+func testPlugin(ctx context.Context, s *cli.Streams, path string, args []string, tasks string, timeout time.Duration, asJSON bool) error {
 	if timeout <= 0 {
 		return fmt.Errorf("plugin test: -timeout=%v: the time for a case must be longer than 0", timeout)
 	}
@@ -110,10 +115,25 @@ func testPlugin(ctx context.Context, s *cli.Streams, path string, args []string,
 	}
 	ctx, kill, stop := contextsUntilInterrupts(ctx, s)
 	defer stop()
-	if err := sdktest.CheckUntil(ctx, kill, s.Out, p); err != nil {
+	if err := checkPlugin(ctx, kill, s, p, asJSON); err != nil {
 		return &cli.ExitError{Code: 1, Err: fmt.Errorf("plugin test %s: %w", path, err)}
 	}
 	return nil
+}
+
+// checkPlugin runs the suite, and prints its results.
+func checkPlugin(ctx, kill context.Context, s *cli.Streams, p sdktest.Plugin, asJSON bool) error {
+	if !asJSON {
+		return sdktest.CheckUntil(ctx, kill, s.Out, p)
+	}
+	var printErr error
+	encoder := json.NewEncoder(s.Out)
+	err := sdktest.CheckEach(ctx, kill, p, func(r sdktest.Result) {
+		if err := encoder.Encode(r); printErr == nil {
+			printErr = err
+		}
+	})
+	return errors.Join(err, printErr)
 }
 
 // contextsUntilInterrupts returns two contexts. The first interrupt ends first, so that the suite
