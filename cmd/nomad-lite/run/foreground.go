@@ -8,7 +8,6 @@ import (
 	"os/signal"
 	"reflect"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -18,7 +17,6 @@ import (
 	"github.com/hashicorp/nomad/api"
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/jobfile"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskreason"
@@ -43,6 +41,7 @@ type foregroundRun struct {
 
 	stopReason  atomic.Pointer[string] // nil unless all allocations are being stopped
 	allocsEnded chan struct{}          // closed when all allocations of the jobs have ended
+	endedJobs   []*foregroundJob       // nil unless run has ended with results
 }
 
 func (r *foregroundRun) run(ctx context.Context) error {
@@ -58,7 +57,9 @@ func (r *foregroundRun) run(ctx context.Context) error {
 	if err := r.checkCapacity(); err != nil {
 		return err
 	}
-	if !slices.ContainsFunc(r.files, func(f *jobfile.File) bool { return apiclient.DesiredAllocCount(f.Job) > 0 }) {
+	jobs := newForegroundJobs(r.files)
+	if !slices.ContainsFunc(jobs, func(j *foregroundJob) bool { return j.rows.Instances > 0 }) {
+		r.endedJobs = jobs
 		return nil
 	}
 
@@ -76,7 +77,7 @@ func (r *foregroundRun) run(ctx context.Context) error {
 		return err
 	}
 	wg.Go(func() { r.handleSignals(ctx) })
-	return r.watchAllocs(ctx)
+	return r.watchAllocs(ctx, jobs)
 }
 
 // registerJobs gives the jobs to the scheduler. It prepares their namespaces first, because the jobs start at once.
@@ -147,18 +148,10 @@ func newForegroundJob(job *api.Job) *api.Job {
 }
 
 // watchAllocs shows the updates of the jobs until all their allocations have ended and none will be
-// replaced. It returns the result of the jobs.
-func (r *foregroundRun) watchAllocs(ctx context.Context) error {
+// replaced. It returns an error if the jobs had to be stopped for lack of resources.
+func (r *foregroundRun) watchAllocs(ctx context.Context, jobs []*foregroundJob) error {
 	shown := make(chan struct{}) // closed when the view has shown all updates
 	var outputReaders sync.WaitGroup
-	jobs := make([]*foregroundJob, len(r.files))
-	for i, f := range r.files {
-		rows := taskview.JobRows{Position: i, Instances: apiclient.DesiredAllocCount(f.Job)}
-		if len(r.files) > 1 {
-			rows.LabelPrefix = *f.Job.ID + "/"
-		}
-		jobs[i] = &foregroundJob{job: f.Job, rows: rows, shown: make(map[string]uint64)}
-	}
 	var blockedErr error
 	for {
 		ws := store.NewWatchSet()
@@ -193,29 +186,35 @@ func (r *foregroundRun) watchAllocs(ctx context.Context) error {
 			close(shown)
 			outputReaders.Wait()
 		})
-		results := []error{blockedErr}
-		for _, j := range jobs {
-			results = append(results, j.result(r.stopReason.Load() != nil))
-		}
-		return errors.Join(results...)
+		r.endedJobs = jobs
+		return blockedErr
 	}
 }
 
-// successText returns why the run has ended without a failure, with a line for each job.
-func (r *foregroundRun) successText() string {
-	lines := make([]string, len(r.files))
-	for i, f := range r.files {
-		id, reason := *f.Job.ID, r.stopReason.Load()
-		switch {
-		case apiclient.DesiredAllocCount(f.Job) == 0:
-			lines[i] = fmt.Sprintf("job %q has nothing to run: the count of each group is 0", id)
-		case reason != nil:
-			lines[i] = fmt.Sprintf("job %q was stopped: %s", id, *reason)
-		default:
-			lines[i] = taskreason.SuccessText(id)
-		}
+// showResults shows why the jobs have ended, and returns the errors of those that were not successful.
+func (r *foregroundRun) showResults() error {
+	var errs []error
+	for _, j := range r.endedJobs {
+		errs = append(errs, r.showResult(j))
 	}
-	return strings.Join(lines, "\n")
+	return errors.Join(errs...)
+}
+
+func (r *foregroundRun) showResult(j *foregroundJob) error {
+	stopReason := r.stopReason.Load()
+	failures := j.failures(stopReason != nil)
+	reason := taskreason.SuccessText(*j.job.ID)
+	err := taskreason.JobError(j.job, failures)
+	switch {
+	case err != nil:
+		reason = err.Error()
+	case j.rows.Instances == 0:
+		reason = fmt.Sprintf("job %q has nothing to run: the count of each group is 0", *j.job.ID)
+	case stopReason != nil:
+		reason = fmt.Sprintf("job %q was stopped: %s", *j.job.ID, *stopReason)
+	}
+	r.taskView.PrintResult(*j.job.ID, failures, reason)
+	return err
 }
 
 // stopAllocs requests a stop of all allocations.

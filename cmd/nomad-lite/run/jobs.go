@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/jobfile"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskreason"
@@ -109,6 +110,19 @@ type foregroundJob struct {
 	evals  []*api.Evaluation
 }
 
+// newForegroundJobs returns the jobs of the files in the same order.
+func newForegroundJobs(files []*jobfile.File) []*foregroundJob {
+	jobs := make([]*foregroundJob, len(files))
+	for i, f := range files {
+		rows := taskview.JobRows{Position: i, Instances: apiclient.DesiredAllocCount(f.Job)}
+		if len(files) > 1 {
+			rows.LabelPrefix = *f.Job.ID + "/"
+		}
+		jobs[i] = &foregroundJob{job: f.Job, rows: rows, shown: make(map[string]uint64)}
+	}
+	return jobs
+}
+
 func (j *foregroundJob) read(ws store.WatchSet, state *store.Snapshot) {
 	j.allocs = state.AllocationsByJob(ws, *j.job.Namespace, *j.job.ID)
 	j.evals = state.EvaluationsByJob(ws, *j.job.Namespace, *j.job.ID)
@@ -148,11 +162,11 @@ func (j *foregroundJob) blockedError(state *store.Snapshot) error {
 	return nil
 }
 
-// result returns the error of the job, whose allocations have ended, or nil for success.
-func (j *foregroundJob) result(stopped bool) error {
+// failures returns why the job, whose allocations have ended, was not successful.
+func (j *foregroundJob) failures(stopped bool) []taskreason.Task {
 	stubs := make([]*api.AllocationListStub, len(j.allocs))
 	for i, a := range j.allocs {
 		stubs[i] = a.Stub()
 	}
-	return taskreason.JobError(j.job, taskreason.FindFailures(j.job, stubs, stopped))
+	return taskreason.FindFailures(j.job, stubs, stopped)
 }

@@ -45,6 +45,7 @@ type options struct {
 	pluginFlags localplugins.Flags
 	launch      launchFlags
 	environment environmentFlags
+	jsonOutput  bool
 	dataDir     string
 	logLevel    string
 }
@@ -89,6 +90,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	o.pluginFlags.Register(cmd)
 	o.launch.register(cmd)
 	o.environment.register(cmd)
+	cmd.Flags().BoolVar(&o.jsonOutput, "json-output", false, "print a JSON object for each line of output, each event and each result")
 	cmd.Flags().StringVar(&o.dataDir, "data-dir", "", "keep logs and task directories in this `directory` after the run")
 	cmd.Flags().StringVar(&o.logLevel, "log-level", "warn", "how much nomad-lite says about itself: trace, debug, info, warn or error")
 	return cmd
@@ -146,7 +148,7 @@ func run(ctx context.Context, o options, paths []string, s *cli.Streams) error {
 			return wrapStartError(err)
 		}
 	}
-	v := taskview.New(s, terminal.NewScreen(s.Out, s.Err))
+	v := o.newView(s)
 	defer v.Close()
 	logger := hclog.New(&hclog.LoggerOptions{Name: "nomad-lite", Level: level, Output: v})
 	local, err := o.pluginFlags.Read(s)
@@ -176,10 +178,7 @@ func run(ctx context.Context, o options, paths []string, s *cli.Streams) error {
 		allocsEnded: make(chan struct{}),
 	}
 	err = errors.Join(r.run(ctx), a.Close())
-	if err == nil {
-		v.PrintMessage(r.successText())
-	}
-	return err
+	return errors.Join(err, r.showResults())
 }
 
 // notifySignals returns a channel that receives the signals that end a run, until release is
@@ -201,6 +200,14 @@ func notifySignals() (signals chan os.Signal, release func()) {
 		signal.Stop(pipe)
 		signal.Stop(signals)
 	}
+}
+
+// newView returns a view, which the caller must close.
+func (o *options) newView(s *cli.Streams) *taskview.View {
+	if o.jsonOutput {
+		return taskview.NewJSON(s)
+	}
+	return taskview.New(s, terminal.NewScreen(s.Out, s.Err))
 }
 
 // newJobReader returns the reader of count job files.

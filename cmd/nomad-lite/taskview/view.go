@@ -32,6 +32,7 @@ import (
 // All methods may be called concurrently.
 type View struct {
 	out, err         outputStream
+	json             bool             // each line of output is a JSON object
 	screen           *terminal.Screen // nil if standard error is no terminal
 	BrokenPipe       chan struct{}    // closed when a write has failed because the reader has closed the output
 	reportBrokenPipe func()           // closes BrokenPipe
@@ -57,6 +58,7 @@ type queuedUpdate struct {
 	allocID string
 	tasks   map[string]*api.TaskState
 	text    string
+	record  *record // nil except for a result in a view for programs
 }
 
 // outputStream is standard output or standard error.
@@ -99,14 +101,7 @@ var TaskColours = []string{"\x1b[36m", "\x1b[33m", "\x1b[32m", "\x1b[35m", "\x1b
 
 // New returns a view, which the caller must close. If live is nil, the view has no live lines.
 func New(s *cli.Streams, live *terminal.Screen) *View {
-	brokenPipe := make(chan struct{})
-	v := &View{
-		screen:           live,
-		BrokenPipe:       brokenPipe,
-		reportBrokenPipe: sync.OnceFunc(func() { close(brokenPipe) }),
-		updatesQueued:    make(chan struct{}, 1),
-		closing:          make(chan struct{}),
-	}
+	v := newView(live)
 	v.err = v.newOutputStream(s, s.Err, &v.mu)
 	v.out = v.newOutputStream(s, s.Out, &v.mu)
 	if !terminal.SameFile(s.Out, s.Err) {
@@ -114,6 +109,18 @@ func New(s *cli.Streams, live *terminal.Screen) *View {
 	}
 	v.wg.Go(v.run)
 	return v
+}
+
+// newView returns a view without output streams, which is not running yet.
+func newView(live *terminal.Screen) *View {
+	brokenPipe := make(chan struct{})
+	return &View{
+		screen:           live,
+		BrokenPipe:       brokenPipe,
+		reportBrokenPipe: sync.OnceFunc(func() { close(brokenPipe) }),
+		updatesQueued:    make(chan struct{}, 1),
+		closing:          make(chan struct{}),
+	}
 }
 
 func (v *View) newOutputStream(s *cli.Streams, w io.Writer, mu *sync.Mutex) outputStream {
@@ -253,7 +260,12 @@ func (v *View) ShowUpdates() {
 	v.queue = nil
 	v.queueMu.Unlock()
 	for _, n := range all {
-		if n.text != "" {
+		switch {
+		case n.record != nil:
+			v.writeRecord(*n.record)
+		case n.text != "" && v.json:
+			v.writeRecord(record{Time: n.time, Type: recordMessage, Text: strings.TrimSuffix(n.text, "\n")})
+		case n.text != "":
 			v.write(&v.err, []byte(n.text))
 		}
 		for _, t := range v.tasks {
@@ -276,7 +288,11 @@ func (v *View) showTaskState(t *Task, state *api.TaskState, come time.Time) {
 			case <-time.After(time.Until(come.Add(endEventDelay))):
 			}
 		}
-		v.printEvent(t, formatEvent(e), isFailureEvent(e))
+		if v.json {
+			v.writeEventRecord(t, e)
+		} else {
+			v.printEvent(t, formatEvent(e), isFailureEvent(e))
+		}
 	}
 	detail := ""
 	if t.lastShownEvent != nil {
@@ -328,6 +344,10 @@ func isFailureEvent(e *api.TaskEvent) bool {
 // PrintLines shows lines of a task's output. Only the last line can be incomplete. A task's stderr
 // is written to standard error.
 func (v *View) PrintLines(t *Task, stderr bool, text []byte) {
+	if v.json {
+		v.writeOutputRecords(t, stderr, text)
+		return
+	}
 	o := &v.out
 	if stderr {
 		o = &v.err
