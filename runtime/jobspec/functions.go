@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/hashicorp/go-cty-funcs/cidr"
 	"github.com/hashicorp/go-cty-funcs/crypto"
@@ -114,20 +115,39 @@ var fileFunctions = map[string]function.Function{
 //lint:ignore ST1005 Nomad's text
 var errFileFunctionDisabled = errors.New("filesystem function disabled.")
 
-// functionTable returns the functions for one evaluation.
-func functionTable(m *evaluationBudget, withFiles bool) map[string]function.Function {
+// fileReaders are the functions whose argument is the path of a file.
+var fileReaders = []string{"file", "filebase64", "fileexists"}
+
+// functionTable returns the functions for one evaluation. It calls onRead with each path that a function reads.
+func functionTable(m *evaluationBudget, withFiles bool, onRead func(path string)) map[string]function.Function {
 	table := make(map[string]function.Function, len(pureFunctions)+len(fileFunctions))
 	for name, f := range pureFunctions {
 		table[name] = guardedFunction(name, f, m)
 	}
 	for name, f := range fileFunctions {
-		if withFiles {
+		switch {
+		case withFiles && slices.Contains(fileReaders, name):
+			table[name] = guardedFunction(name, recordingFunction(f, onRead), m)
+		case withFiles:
 			table[name] = guardedFunction(name, f, m)
-		} else {
+		default:
 			table[name] = disabledFunction(f)
 		}
 	}
 	return table
+}
+
+// recordingFunction returns a function that calls onRead with its argument before it runs.
+func recordingFunction(f function.Function, onRead func(path string)) function.Function {
+	return function.New(&function.Spec{
+		Description: f.Description(),
+		Params:      f.Params(),
+		Type:        f.ReturnTypeForValues,
+		Impl: func(args []cty.Value, _ cty.Type) (cty.Value, error) {
+			onRead(args[0].AsString())
+			return f.Call(args)
+		},
+	})
 }
 
 // guardedFunction returns a function that checks and charges its arguments before it runs, and that

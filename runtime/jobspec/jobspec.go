@@ -43,6 +43,9 @@ type File struct {
 	Job *api.Job
 	// SourceTexts has every text to which a diagnostic may refer, by file name.
 	SourceTexts map[string][]byte
+	// ReadPaths has the paths of the files that functions of the job have read or have not found. A path
+	// can occur more than once.
+	ReadPaths []string
 
 	ranges sourceRanges
 }
@@ -172,5 +175,5 @@ func jobBlock(content *hcl.BodyContent) (*hcl.Block, hcl.Diagnostics) {
 
 // functionTable returns the functions of an evaluation.
 func (p *parser) functionTable(files bool) map[string]function.Function {
-	return functionTable(p.budget, files)
+	return functionTable(p.budget, files, func(path string) { p.file.ReadPaths = append(p.file.ReadPaths, path) })
 }

@@ -1,5 +1,6 @@
-// Package run has the command "nomad-lite run", which runs a job in the foreground.
+// Package run has the command "nomad-lite run", which runs jobs in the foreground.
 //
 // It embeds an agent, shows the output of the tasks through package taskview, and computes
-// the exit code from the results of the allocations.
+// the exit code from the results of the allocations. With -watch it follows the files of the
+// jobs, and gives changed jobs to the scheduler of the agent.
 package run

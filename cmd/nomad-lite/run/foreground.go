@@ -32,13 +32,18 @@ import (
 type foregroundRun struct {
 	agent    *agent.Agent
 	files    []*jobfile.File
+	paths    []string // of the files
+	reader   jobReader
 	taskView *taskview.View
 	streams  *cli.Streams
 	signals  <-chan os.Signal
 
 	optionalHooks []string        // names of the hooks whose failure does not prevent tasks from running
 	nomadVars     []*api.Variable // variables for templates
+	watching      bool            // the run follows files, and ends only when it is stopped
+	watchedPaths  []watchedPath
 
+	registerMu  sync.Mutex             // held while a new version of a job is registered, or all jobs are stopped
 	stopReason  atomic.Pointer[string] // nil unless all allocations are being stopped
 	allocsEnded chan struct{}          // closed when all allocations of the jobs have ended
 	endedJobs   []*foregroundJob       // nil unless run has ended with results
@@ -57,7 +62,7 @@ func (r *foregroundRun) run(ctx context.Context) error {
 	if err := r.checkCapacity(); err != nil {
 		return err
 	}
-	jobs := newForegroundJobs(r.files)
+	jobs := newForegroundJobs(r.files, r.paths)
 	if !slices.ContainsFunc(jobs, func(j *foregroundJob) bool { return j.rows.Instances > 0 }) {
 		r.endedJobs = jobs
 		return nil
@@ -73,25 +78,43 @@ func (r *foregroundRun) run(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if err := r.registerJobs(ctx); err != nil {
+	// The watcher exists before the tasks start: a user can change a file as soon as their output is shown.
+	var watcher *fileWatcher
+	if r.watching {
+		watcher = newFileWatcher(r.allWatchedPaths(jobs))
+	}
+	if err := r.registerJobs(ctx, jobs); err != nil {
 		return err
+	}
+	if r.watching {
+		wg.Go(func() { r.watchFiles(agentCtx, watcher, jobs) })
 	}
 	wg.Go(func() { r.handleSignals(ctx) })
 	return r.watchAllocs(ctx, jobs)
 }
 
 // registerJobs gives the jobs to the scheduler. It prepares their namespaces first, because the jobs start at once.
-func (r *foregroundRun) registerJobs(ctx context.Context) error {
-	for _, f := range r.files {
-		if err := r.prepareNamespace(ctx, *f.Job.Namespace); err != nil {
+func (r *foregroundRun) registerJobs(ctx context.Context, jobs []*foregroundJob) error {
+	for _, j := range jobs {
+		if err := r.prepareNamespace(ctx, *j.job.Namespace); err != nil {
 			return err
 		}
 	}
-	for _, f := range r.files {
-		if _, err := r.agent.Scheduler().Register(ctx, newForegroundJob(f.Job), scheduler.RegisterOptions{}); err != nil {
+	for _, j := range jobs {
+		if err := r.registerJob(ctx, j, j.file); err != nil {
 			return wrapStartError(err)
 		}
 	}
+	return nil
+}
+
+// registerJob gives a version of a job to the scheduler.
+func (r *foregroundRun) registerJob(ctx context.Context, j *foregroundJob, file *jobfile.File) error {
+	if _, err := r.agent.Scheduler().Register(ctx, newForegroundJob(file.Job, r.watching), scheduler.RegisterOptions{}); err != nil {
+		return err
+	}
+	stored := r.agent.Store().Snapshot().Job(nil, *j.job.Namespace, *j.job.ID)
+	j.setCurrent(file, *stored.Version)
 	return nil
 }
 
@@ -131,11 +154,18 @@ func (r *foregroundRun) checkCapacity() error {
 
 // newForegroundJob returns the job as a foreground run executes it: a failed allocation is
 // replaced only if the file has a block for that. Nomad's default, one more attempt or
-// unlimited attempts, would delay the report of the failure.
-func newForegroundJob(job *api.Job) *api.Job {
+// unlimited attempts, would delay the report of the failure. With allAtOnce, a new version
+// replaces all allocations at once, and not one after the other when each is healthy.
+func newForegroundJob(job *api.Job, allAtOnce bool) *api.Job {
 	next := *job
 	next.TaskGroups = slices.Clone(job.TaskGroups)
 	for i, g := range next.TaskGroups {
+		if allAtOnce && g.Update != nil {
+			group, update := *g, *g.Update
+			update.MaxParallel, update.Canary, update.AutoPromote, update.AutoRevert = new(0), new(0), new(false), new(false)
+			group.Update = &update
+			next.TaskGroups[i], g = &group, &group
+		}
 		if p := g.ReschedulePolicy; p == nil || !reflect.DeepEqual(p, api.NewDefaultReschedulePolicy(*job.Type)) {
 			continue
 		}
@@ -153,6 +183,7 @@ func (r *foregroundRun) watchAllocs(ctx context.Context, jobs []*foregroundJob) 
 	shown := make(chan struct{}) // closed when the view has shown all updates
 	var outputReaders sync.WaitGroup
 	var blockedErr error
+	idle := false // all jobs have ended, and the run waits for changes of files
 	for {
 		ws := store.NewWatchSet()
 		state := r.agent.Store().Snapshot()
@@ -174,7 +205,11 @@ func (r *foregroundRun) watchAllocs(ctx context.Context, jobs []*foregroundJob) 
 			r.stopAllocs(ctx, "they do not fit on this machine")
 			continue
 		}
-		if !over {
+		if over && !idle && r.watching && r.stopReason.Load() == nil {
+			r.printIdle(jobs)
+		}
+		idle = over
+		if !over || r.watching && r.stopReason.Load() == nil {
 			if err := ws.WatchCtx(ctx); err != nil {
 				return context.Cause(ctx)
 			}
@@ -189,6 +224,18 @@ func (r *foregroundRun) watchAllocs(ctx context.Context, jobs []*foregroundJob) 
 		r.endedJobs = jobs
 		return blockedErr
 	}
+}
+
+// printIdle shows why all jobs have ended, in a run that then waits for changes of files.
+func (r *foregroundRun) printIdle(jobs []*foregroundJob) {
+	for _, j := range jobs {
+		text := taskreason.SuccessText(*j.job.ID)
+		if err := taskreason.JobError(j.job, j.failures(false)); err != nil {
+			text = err.Error()
+		}
+		r.taskView.PrintMessage(text)
+	}
+	r.taskView.PrintMessage("waiting for changes of files; Ctrl-C ends the run")
 }
 
 // showResults shows why the jobs have ended, and returns the errors of those that were not successful.
@@ -219,6 +266,8 @@ func (r *foregroundRun) showResult(j *foregroundJob) error {
 
 // stopAllocs requests a stop of all allocations.
 func (r *foregroundRun) stopAllocs(ctx context.Context, reason string) {
+	r.registerMu.Lock()
+	defer r.registerMu.Unlock()
 	r.stopReason.CompareAndSwap(nil, &reason)
 	for _, f := range r.files {
 		if _, err := r.agent.Scheduler().Deregister(ctx, scheduler.KeyOf(f.Job), scheduler.DeregisterOptions{}); err != nil {

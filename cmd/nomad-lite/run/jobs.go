@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/hashicorp/nomad/api"
 
@@ -102,23 +103,49 @@ func combineJobs(files []*jobfile.File) *jobfile.File {
 
 // foregroundJob is one job of a run, with its state in the last snapshot.
 type foregroundJob struct {
-	job   *api.Job
+	path  string
+	job   *api.Job // the first version
 	rows  taskview.JobRows
 	shown map[string]uint64 // last shown ModifyIndex of each allocation, by id
 
 	allocs []*api.Allocation
 	evals  []*api.Evaluation
+
+	mu      sync.Mutex
+	file    *jobfile.File // the last version
+	version uint64        // number of the last version
+}
+
+// currentFile returns the last version of the job's file.
+func (j *foregroundJob) currentFile() *jobfile.File {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.file
+}
+
+// currentVersion returns the number of the last version of the job.
+func (j *foregroundJob) currentVersion() uint64 {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.version
+}
+
+// setCurrent sets the last version of the job.
+func (j *foregroundJob) setCurrent(file *jobfile.File, version uint64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.file, j.version = file, version
 }
 
 // newForegroundJobs returns the jobs of the files in the same order.
-func newForegroundJobs(files []*jobfile.File) []*foregroundJob {
+func newForegroundJobs(files []*jobfile.File, paths []string) []*foregroundJob {
 	jobs := make([]*foregroundJob, len(files))
 	for i, f := range files {
 		rows := taskview.JobRows{Position: i, Instances: apiclient.DesiredAllocCount(f.Job)}
 		if len(files) > 1 {
 			rows.LabelPrefix = *f.Job.ID + "/"
 		}
-		jobs[i] = &foregroundJob{job: f.Job, rows: rows, shown: make(map[string]uint64)}
+		jobs[i] = &foregroundJob{path: paths[i], job: f.Job, file: f, rows: rows, shown: make(map[string]uint64)}
 	}
 	return jobs
 }
@@ -162,11 +189,15 @@ func (j *foregroundJob) blockedError(state *store.Snapshot) error {
 	return nil
 }
 
-// failures returns why the job, whose allocations have ended, was not successful.
+// failures returns why the last version of the job, whose allocations have ended, was not successful.
 func (j *foregroundJob) failures(stopped bool) []taskreason.Task {
-	stubs := make([]*api.AllocationListStub, len(j.allocs))
-	for i, a := range j.allocs {
-		stubs[i] = a.Stub()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	var stubs []*api.AllocationListStub
+	for _, a := range j.allocs {
+		if stub := a.Stub(); stub.JobVersion == j.version {
+			stubs = append(stubs, stub)
+		}
 	}
-	return taskreason.FindFailures(j.job, stubs, stopped)
+	return taskreason.FindFailures(j.file.Job, stubs, stopped)
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/builtins"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/jobfile"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
@@ -86,7 +87,7 @@ func (r *foregroundRun) checkPlugins(ctx context.Context) error {
 	}
 	var hookErrs []error
 	for _, f := range r.files {
-		errs, err := r.checkPluginConfigs(ctx, f)
+		errs, err := r.checkPluginConfigs(ctx, f, r.streams)
 		if err != nil {
 			return err
 		}
@@ -106,15 +107,15 @@ func (r *foregroundRun) checkPlugins(ctx context.Context) error {
 
 // checkPluginConfigs rejects a job whose drivers are missing, or whose drivers or hooks do not accept its
 // configuration. hookErrs holds the errors of hooks that could not be started.
-func (r *foregroundRun) checkPluginConfigs(ctx context.Context, f *jobfile.File) (hookErrs []error, err error) {
+func (r *foregroundRun) checkPluginConfigs(ctx context.Context, f *jobfile.File, s *cli.Streams) (hookErrs []error, err error) {
 	names := slices.AppendSeq(builtins.DriverNames(), maps.Keys(r.agent.Drivers()))
-	if good, err := f.CheckSupported(r.streams, names, true); err != nil || !good {
+	if good, err := f.CheckSupported(s, names, true); err != nil || !good {
 		return nil, errors.Join(errNotStarted, err)
 	}
-	if good, err := f.CheckDriverConfigs(ctx, r.agent, f.DriverNames(), r.streams); err != nil || !good {
+	if good, err := f.CheckDriverConfigs(ctx, r.agent, f.DriverNames(), s); err != nil || !good {
 		return nil, errors.Join(errNotStarted, err)
 	}
-	good, hookErrs, err := f.CheckHookAttachments(ctx, r.agent, r.streams)
+	good, hookErrs, err := f.CheckHookAttachments(ctx, r.agent, s)
 	if err != nil || !good {
 		return nil, errors.Join(errNotStarted, err)
 	}

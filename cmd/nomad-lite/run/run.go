@@ -33,6 +33,9 @@ line; where the tasks are in their life goes to stderr. The first Ctrl-C (or
 SIGTERM, or SIGHUP) stops the job as Nomad does: leader first, sidecars last,
 then the poststop tasks. A second one kills. The last line says why the run ended.
 
+With -watch the run follows the job files and what they read, and restarts what
+changed, until Ctrl-C.
+
 Without -data-dir everything is kept in a temporary directory, which is removed
 at the end; if nomad-lite itself is killed, so is the job.
 
@@ -45,6 +48,7 @@ type options struct {
 	pluginFlags localplugins.Flags
 	launch      launchFlags
 	environment environmentFlags
+	watch       watchFlags
 	jsonOutput  bool
 	dataDir     string
 	logLevel    string
@@ -63,6 +67,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
   nomad-lite run -now backup.nomad.hcl             a periodic job, once
   nomad-lite run -meta to=me mail.nomad.hcl        a parameterized job
   nomad-lite run -env-file dev.env -nomad-var db/main password=x web.nomad.hcl
+  nomad-lite run -watch -watch-path server=./bin web.nomad.hcl
   nomad-lite run -data-dir ./state web.nomad.hcl   keep logs and task directories
   nomad-lite run -plugin-dir ./plugins web.nomad.hcl`,
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -90,6 +95,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 	o.pluginFlags.Register(cmd)
 	o.launch.register(cmd)
 	o.environment.register(cmd)
+	o.watch.register(cmd)
 	cmd.Flags().BoolVar(&o.jsonOutput, "json-output", false, "print a JSON object for each line of output, each event and each result")
 	cmd.Flags().StringVar(&o.dataDir, "data-dir", "", "keep logs and task directories in this `directory` after the run")
 	cmd.Flags().StringVar(&o.logLevel, "log-level", "warn", "how much nomad-lite says about itself: trace, debug, info, warn or error")
@@ -140,7 +146,7 @@ func run(ctx context.Context, o options, paths []string, s *cli.Streams) error {
 	if err != nil {
 		return err
 	}
-	if err := reader.launcher.checkUsed(); err != nil {
+	if err := errors.Join(reader.launcher.checkUsed(), o.watch.check(paths, files)); err != nil {
 		return wrapStartError(err)
 	}
 	if o.dataDir != "" {
@@ -173,8 +179,9 @@ func run(ctx context.Context, o options, paths []string, s *cli.Streams) error {
 		return wrapStartError(err)
 	}
 	r := &foregroundRun{
-		agent: a, files: files, taskView: v, streams: s, signals: signals,
+		agent: a, files: files, paths: paths, reader: *reader, taskView: v, streams: s, signals: signals,
 		optionalHooks: local.OptionalHookNames(), nomadVars: nomadVars,
+		watching: o.watch.isSet(), watchedPaths: o.watch.parsePaths(),
 		allocsEnded: make(chan struct{}),
 	}
 	err = errors.Join(r.run(ctx), a.Close())

@@ -451,22 +451,23 @@ func (v *View) writeLocked(o *outputStream, text []byte) {
 // taskStatusLines returns a live line for each task. It returns a single line for all tasks if more
 // than half of the terminal would be live lines.
 func (v *View) taskStatusLines(columns, rows int) []string {
-	if rows < 3 || len(v.tasks) == 0 {
+	tasks := v.currentTasks()
+	if rows < 3 || len(tasks) == 0 {
 		return nil
 	}
 	var statusLines []string
-	if len(v.tasks) > rows/2 {
+	if len(tasks) > rows/2 {
 		states := map[string]int{}
-		for _, t := range v.tasks {
+		for _, t := range tasks {
 			states[t.state]++
 		}
-		text := fmt.Sprintf(" %d tasks:", len(v.tasks))
+		text := fmt.Sprintf(" %d tasks:", len(tasks))
 		for _, state := range []string{model.TaskPending, model.TaskRunning, model.TaskDead} {
 			text += fmt.Sprintf("  %d %s", states[state], state)
 		}
 		return append(statusLines, v.err.colourize(terminal.ColourDim, terminal.TruncateToWidth(text, columns-1)))
 	}
-	for _, t := range v.tasks {
+	for _, t := range tasks {
 		text := fmt.Sprintf(" %-*s  %-9s  %-7s  ", v.LabelWidth, t.Label, t.lifecycleStage, t.state)
 		if t.ports != "" && t.state == model.TaskRunning { // the reason why a task does not run needs the width of the line
 			text += t.ports + "  "
@@ -475,6 +476,18 @@ func (v *View) taskStatusLines(columns, rows int) []string {
 		statusLines = append(statusLines, v.err.colourize(t.Colour, terminal.TruncateToWidth(string(terminal.SanitizeText([]byte(text), false)), columns-1)))
 	}
 	return statusLines
+}
+
+// currentTasks returns the tasks, except ended tasks of allocations that were replaced.
+func (v *View) currentTasks() []*Task {
+	newest := make(map[string]string) // id of the newest allocation by namespace and name
+	nameOf := func(a *api.Allocation) string { return a.Namespace + "/" + a.Name }
+	for _, t := range v.tasks { // an allocation precedes the one that replaces it
+		newest[nameOf(t.Alloc)] = t.Alloc.ID
+	}
+	return slices.DeleteFunc(slices.Clone(v.tasks), func(t *Task) bool {
+		return t.state == model.TaskDead && newest[nameOf(t.Alloc)] != t.Alloc.ID
+	})
 }
 
 // HasStarted reports whether the task has started at least once.

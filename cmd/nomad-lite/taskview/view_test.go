@@ -92,3 +92,22 @@ func TestTaskRowsInJobOrder(t *testing.T) {
 		t.Errorf("the rows are %q, want %q", got, want)
 	}
 }
+
+// The live lines of an allocation that was replaced disappear when its tasks have ended.
+func TestReplacedAllocationsHaveNoRows(t *testing.T) {
+	tty := terminaltest.New(t, 80, 24)
+	v := newTestView(t, tty, "server")
+	defer v.Close()
+	old := v.tasks[0].Alloc
+	replacement := *old
+	replacement.ID, replacement.CreateIndex = "b", 9
+	v.AddTasks([]*api.Allocation{&replacement}, JobRows{Instances: 1}, func(string) string { return "" })
+	v.updateTask("server", model.TaskRunning)
+	if n := strings.Count(tty.String(), "server "); n != 2 {
+		t.Errorf("%d rows while the replaced task runs, want 2:\n%s", n, tty)
+	}
+	v.updateTask("server", model.TaskDead)
+	if n := strings.Count(tty.String(), "server "); n != 1 || !strings.Contains(tty.String(), "pending") {
+		t.Errorf("%d rows, want that of the new task:\n%s", n, tty)
+	}
+}
