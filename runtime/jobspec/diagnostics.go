@@ -74,12 +74,22 @@ func Err(diags hcl.Diagnostics) error {
 
 const maxShownDiagnostics = 20
 
+// DiagnosticSink is a destination that takes diagnostics as values, not as text.
+type DiagnosticSink interface {
+	AddDiagnostics(hcl.Diagnostics)
+}
+
 // WriteDiagnostics prints each diagnostic for a terminal: the line that Nomad prints, and below it
 // the source line with the position marked. texts are the sources by file name, as in File.Texts.
-// Beyond maxShownDiagnostics diagnostics it prints only the number of the rest.
+// Beyond maxShownDiagnostics diagnostics it prints only the number of the rest. A DiagnosticSink gets all of
+// them as values.
 func WriteDiagnostics(w io.Writer, diags hcl.Diagnostics, texts map[string][]byte) error {
 	var b strings.Builder
 	diags = slices.DeleteFunc(slices.Clone(diags), func(d *hcl.Diagnostic) bool { return isConsequentError(d, diags) })
+	if sink, ok := w.(DiagnosticSink); ok {
+		sink.AddDiagnostics(diags)
+		return nil
+	}
 	for i, diag := range diags {
 		if i == maxShownDiagnostics {
 			fmt.Fprintf(&b, "and %d more\n", len(diags)-i)

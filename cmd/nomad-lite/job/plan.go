@@ -69,6 +69,7 @@ func NewPlanCommand(s *cli.Streams) *cobra.Command {
 	o.jobFile.Register(cmd)
 	o.client.Register(cmd)
 	o.format.RegisterTemplate(cmd)
+	cmd.Flags().BoolVar(&o.format.JSON, "json-output", false, "print the plan as the API gives it")
 	cmd.Flags().BoolVar(&o.showDiff, "diff", true, "show what is different")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "show all of what is new or gone")
 	cmd.Flags().BoolVar(&o.policyOverride, "policy-override", false, "override soft policies, where there are any")

@@ -16,6 +16,7 @@ import (
 func NewValidateCommand(s *cli.Streams) *cobra.Command {
 	var file jobfile.Flags
 	var plugins localplugins.Flags
+	var jsonOutput bool
 	cmd := &cobra.Command{
 		Use:   "validate [flags] FILE",
 		Short: "Say what is wrong with a job file",
@@ -29,11 +30,20 @@ hooks take. The checks are those of nomad-lite run, except that ports may be in
 use. No agent is asked. Of a job whose tasks wait for each other (lite_after and its
 like in meta), the order is shown. FILE is a path, or - for standard input.
 
+With -json-output the errors and warnings are printed as one JSON object on
+standard output: Valid, Diagnostics with the places in the file, and Messages.
+
 Exit codes: 0 when the job can run here, 1 when it cannot.`,
 		Example: `  nomad-lite job validate web.nomad.hcl
   nomad-lite job validate -plugin-dir ./plugins -var image=web:2 web.nomad.hcl`,
 		Args: jobfile.OneFileArg,
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			s := s
+			if jsonOutput {
+				report := jobfile.NewReport()
+				defer func(out *cli.Streams) { err = report.Print(out, err) }(s)
+				s = report.Streams(s)
+			}
 			job, err := file.Read(s, args[0], 1)
 			if err != nil {
 				return err
@@ -77,5 +87,6 @@ Exit codes: 0 when the job can run here, 1 when it cannot.`,
 	}
 	file.Register(cmd)
 	plugins.Register(cmd)
+	cmd.Flags().BoolVar(&jsonOutput, "json-output", false, "print the errors and warnings as JSON")
 	return cmd
 }
