@@ -114,7 +114,7 @@ func (p *plugins) checkHookAttachments(ctx context.Context, job *api.Job) (fault
 			trouble = append(trouble, err)
 			err = hookplugin.CheckAttachmentSyntax(at.Config)
 		default:
-			err = p.hookPlugins.CheckAttachment(at.Hook, at.Config, takes.Schema)
+			err = p.hookPlugins.CheckAttachment(job, at, takes.Schema)
 			if err == nil && at.Task != "" {
 				err = hookplugin.CheckTaskAttachment(at.Hook, at.Config, takes)
 			}

@@ -159,11 +159,7 @@ func BuiltinHooks(job *api.Job) (names []string) {
 // its tasks attaches.
 func (s *Set) AllocHooks(a *api.Allocation, c AttachTarget) []hooks.OrderedHook {
 	group := a.GetTaskGroup()
-	var taskDrivers []string
-	for _, t := range group.Tasks {
-		taskDrivers = append(taskDrivers, t.Driver)
-	}
-	return s.attachedHooks(a, taskDrivers, model.MergedMeta(a.Job.Meta, group.Meta), c)
+	return s.attachedHooks(a, taskDrivers(group), model.MergedMeta(a.Job.Meta, group.Meta), c)
 }
 
 // TaskHooks returns the hooks of a task.
@@ -199,7 +195,11 @@ func (s *Set) attachedHooks(a *api.Allocation, drivers []string, meta map[string
 		h, d := s.newHook(name, attachment{}, c), known[name]
 		match := h.rule.Match
 		text, made := meta[model.HookPrefix+name]
-		made = made || match != nil && match.matches(a, drivers, meta)
+		if h.rule.appliesTo(a, drivers, meta) {
+			made = made || match != nil
+		} else {
+			h.rule.Config = nil
+		}
 		if !made && (match != nil || d != nil && !d.AllAllocs) {
 			continue
 		}
@@ -212,6 +212,9 @@ func (s *Set) attachedHooks(a *api.Allocation, drivers []string, meta map[string
 		if !attached[name] && CheckHookName(name) == nil {
 			h := s.newHook(name, attachment{explicit: true, jobJSON: c.PreviousAttachments[name]}, c)
 			h.cleanupOnly = true
+			if !h.rule.appliesTo(a, drivers, meta) {
+				h.rule.Config = nil
+			}
 			list = append(list, hooks.OrderedHook{Order: h.rule.Order, Hook: h})
 		}
 	}

@@ -1,6 +1,7 @@
 package hookplugin
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,10 +9,12 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/hashicorp/nomad/api"
 	ctyjson "github.com/zclconf/go-cty/cty/json"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
 // attachment is the configuration of a hook for one allocation or task.
@@ -49,11 +52,22 @@ func (a attachment) decode(schema *hclspec.Spec, operator map[string]any) ([]byt
 	return ctyjson.Marshal(value, value.Type())
 }
 
-// CheckAttachment validates a job's attachment, as JSON, together with the operator's
-// configuration against the schema of the named plugin.
-func (s *Set) CheckAttachment(name, text string, schema *hclspec.Spec) error {
-	_, err := attachment{jobJSON: text}.decode(schema, s.ruleFor(name).Config)
-	return err
+// CheckAttachment validates an attachment of a canonical job against the schema of its plugin, with the
+// operator's configuration for the allocations and tasks that the operator's rule matches, and without it
+// for the others.
+func (s *Set) CheckAttachment(job *api.Job, at model.HookAttachment, schema *hclspec.Spec) error {
+	rule := s.ruleFor(at.Hook)
+	matched, unmatched := rule.matchesPartsOf(job, at)
+	var errs []error
+	if matched {
+		_, err := attachment{jobJSON: at.Config}.decode(schema, rule.Config)
+		errs = append(errs, err)
+	}
+	if unmatched {
+		_, err := attachment{jobJSON: at.Config}.decode(schema, nil)
+		errs = append(errs, err)
+	}
+	return cmp.Or(errs...)
 }
 
 // CheckAttachmentSyntax validates the JSON of an attachment without the plugin's schema.

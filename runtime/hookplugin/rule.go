@@ -15,6 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
 // Rule is the operator's configuration of one hook plugin: a hook block.
@@ -26,8 +27,8 @@ type Rule struct {
 	// Match attaches the plugin to the allocations and tasks that match. Otherwise only a
 	// job can attach it. If Match is nil, the plugin's description decides.
 	Match *Match
-	// Config is merged into each attachment and overrides the job's keys: a job must not
-	// weaken a rule of the operator.
+	// Config is merged into each attachment that Match matches, or into all if Match is nil,
+	// and overrides the job's keys: a job must not weaken a rule of the operator.
 	Config map[string]any
 	// Range is the position of the rule in the configuration; zero for a rule made in code.
 	Range hcl.Range
@@ -70,6 +71,43 @@ func (m *Match) matches(a *api.Allocation, drivers []string, meta map[string]str
 		}
 	}
 	return true
+}
+
+// appliesTo reports whether the configuration of the rule applies to an allocation or, if drivers has only
+// the driver of one task, to that task.
+func (r *Rule) appliesTo(a *api.Allocation, drivers []string, meta map[string]string) bool {
+	return r.Match == nil || r.Match.matches(a, drivers, meta)
+}
+
+// matchesPartsOf reports whether the rule applies to an allocation or task that an attachment of the job
+// covers, and whether there is one to which it does not apply.
+func (r *Rule) matchesPartsOf(job *api.Job, at model.HookAttachment) (matched, unmatched bool) {
+	add := func(applies bool) {
+		matched, unmatched = matched || applies, unmatched || !applies
+	}
+	for _, g := range job.TaskGroups {
+		if at.Group != "" && *g.Name != at.Group {
+			continue
+		}
+		alloc := &api.Allocation{JobID: *job.ID, Job: job, TaskGroup: *g.Name}
+		if at.Task == "" {
+			add(r.appliesTo(alloc, taskDrivers(g), model.MergedMeta(job.Meta, g.Meta)))
+		}
+		for _, t := range g.Tasks {
+			if at.Task == "" || t.Name == at.Task {
+				add(r.appliesTo(alloc, []string{t.Driver}, model.MergedMeta(job.Meta, g.Meta, t.Meta)))
+			}
+		}
+	}
+	return matched, unmatched
+}
+
+// taskDrivers returns the drivers of the tasks of a group.
+func taskDrivers(g *api.TaskGroup) (drivers []string) {
+	for _, t := range g.Tasks {
+		drivers = append(drivers, t.Driver)
+	}
+	return drivers
 }
 
 // WrapWithPosition prefixes err with the position of the rule.

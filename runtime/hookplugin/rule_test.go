@@ -5,10 +5,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/hashicorp/nomad/api"
+
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
 func TestCheckRules(t *testing.T) {
@@ -63,5 +66,46 @@ func TestConfigOfARule(t *testing.T) {
 		if c.want == "" && err != nil || c.want != "" && !strings.Contains(fmt.Sprint(err), c.want) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
+	}
+}
+
+// A rule with a match must not configure the hook for jobs that attach it themselves and do not match.
+func TestConfigAppliesToMatchingJobs(t *testing.T) {
+	description := descriptionOfPoints(hook.Prestart)
+	description.Schema = hclspec.Object(map[string]*hclspec.Spec{"pool": hclspec.Attr("pool", "string", true), "zone": hclspec.Attr("zone", "string", false)})
+	f := &pluginFixture{description: description}
+	config := map[string]any{"pool": "operator"}
+	for name, c := range map[string]struct {
+		match     *Match
+		attached  string // the job's attachment
+		want      string // attachment of the hook
+		wantError bool   // CheckAttachment rejects the job's attachment
+	}{
+		"a matching job gets the config":              {&Match{Job: "web"}, `{"zone":"job"}`, `{"pool":"operator","zone":"job"}`, false},
+		"the config wins over the job":                {&Match{Job: "web"}, `{"pool":"job"}`, `{"pool":"operator"}`, false},
+		"another job keeps its own keys":              {&Match{Job: "db"}, `{"pool":"job"}`, `{"pool":"job"}`, false},
+		"another job lacks the keys of the config":    {&Match{Job: "db"}, `{"zone":"job"}`, `{"zone":"job"}`, true},
+		"another driver does not match":               {&Match{Driver: "docker"}, `{"pool":"job"}`, `{"pool":"job"}`, false},
+		"without match the config applies to all":     {nil, `{"pool":"job"}`, `{"pool":"operator"}`, false},
+		"an empty match matches everything, as usual": {&Match{}, `{"pool":"job"}`, `{"pool":"operator"}`, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			meta := map[string]string{"lite_hook_stamp": c.attached}
+			task := &api.Task{Name: "t", Driver: "raw_exec", Meta: meta}
+			job := &api.Job{ID: new("web"), TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{task}}}}
+			alloc := &api.Allocation{ID: "a", JobID: "web", TaskGroup: "g", Job: job}
+			set := f.newSet(Rule{Name: "stamp", Match: c.match, Config: config})
+			list := set.TaskHooks(alloc, task, f.target("t"))
+			if len(list) != 1 {
+				t.Fatalf("%d hooks attached, want 1", len(list))
+			}
+			if got := list[0].Hook.(*Hook).Attachment(); got != c.want {
+				t.Errorf("attachment %s, want %s", got, c.want)
+			}
+			at := model.HookAttachment{Group: "g", Task: "t", Hook: "stamp", Config: c.attached}
+			if err := set.CheckAttachment(job, at, description.Schema); (err != nil) != c.wantError {
+				t.Errorf("CheckAttachment: %v, want an error: %v", err, c.wantError)
+			}
+		})
 	}
 }

@@ -15,6 +15,7 @@ const HookPrefix = "lite_hook_"
 // HookAttachment is one meta key by which a job attaches a hook.
 type HookAttachment struct {
 	Path   []string // Path has the form of Fault.Path
+	Group  string   // Group is "" for the job
 	Task   string   // Task is "" for a group or the job
 	Hook   string
 	Config string
@@ -22,18 +23,18 @@ type HookAttachment struct {
 
 // HookAttachments returns the hook attachments of a canonical job.
 func HookAttachments(job *api.Job) (list []HookAttachment) {
-	add := func(meta map[string]string, task string, path ...string) {
+	add := func(meta map[string]string, group, task string, path ...string) {
 		for _, key := range slices.Sorted(maps.Keys(meta)) {
 			if name, ok := strings.CutPrefix(key, HookPrefix); ok {
-				list = append(list, HookAttachment{slices.Concat(path, []string{"meta", key}), task, name, meta[key]})
+				list = append(list, HookAttachment{slices.Concat(path, []string{"meta", key}), group, task, name, meta[key]})
 			}
 		}
 	}
-	add(job.Meta, "")
+	add(job.Meta, "", "")
 	for _, g := range job.TaskGroups {
-		add(g.Meta, "", "group", val(g.Name))
+		add(g.Meta, val(g.Name), "", "group", val(g.Name))
 		for _, t := range g.Tasks {
-			add(t.Meta, t.Name, "group", val(g.Name), "task", t.Name)
+			add(t.Meta, val(g.Name), t.Name, "group", val(g.Name), "task", t.Name)
 		}
 	}
 	return list
