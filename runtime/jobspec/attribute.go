@@ -118,6 +118,7 @@ func (d *decoder) decodeSchemalessBlock(body hcl.Body, field reflect.Value, path
 	}
 	if field.Type() != stringMapType && field.Type() != stringListMapType {
 		d.deferredDecodes = append(d.deferredDecodes, func() hcl.Diagnostics {
+			scoped.body.addRanges(d.ranges, path)
 			data, diags := scoped.body.decodeSchemaless(scoped.ctx)
 			field.Set(reflect.ValueOf(data))
 			return diags

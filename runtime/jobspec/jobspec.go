@@ -14,8 +14,7 @@ import (
 
 // Source is the text of a job and all other inputs of the parser.
 type Source struct {
-	// Name is the file name in diagnostics: the base name of a path, "stdin", or another name of
-	// the caller's choice.
+	// Name is the file name in diagnostics: a path, "stdin", or another name of the caller's choice.
 	Name string
 	// Text is native HCL, or HCL's JSON profile if its first byte that is not a space is '{'.
 	Text []byte

@@ -41,3 +41,20 @@ func (f *File) Range(path ...string) (hcl.Range, bool) {
 	}
 	return hcl.Range{}, false
 }
+
+// RangeOfName returns the source range of the first attribute or block with this name inside a part of the
+// job, at any depth. If the part has none, RangeOfName returns the range of the part, like [File.Range].
+func (f *File) RangeOfName(name string, path ...string) (hcl.Range, bool) {
+	prefix, suffix := rangeKey(path)+"\x00", "\x00"+name
+	var first hcl.Range
+	found := false
+	for key, rng := range f.ranges {
+		if strings.HasPrefix(key, prefix) && strings.HasSuffix(key, suffix) && (!found || rng.Start.Byte < first.Start.Byte) {
+			first, found = rng, true
+		}
+	}
+	if found {
+		return first, true
+	}
+	return f.Range(path...)
+}

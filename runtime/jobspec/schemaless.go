@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math/big"
 	"slices"
+	"strconv"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/hcl/v2/hclsyntax"
@@ -48,6 +49,33 @@ func decodeNativeSchemaless(body *hclsyntax.Body, ctx *hcl.EvalContext, top bool
 		out[name] = list
 	}
 	return out, diags
+}
+
+func (b *nativeBody) addRanges(ranges sourceRanges, path []string) {
+	addNativeRanges(b.syntax, ranges, path)
+}
+
+// addNativeRanges adds the ranges of a body at any depth. Blocks with labels are counted by type, like
+// blocks without labels.
+func addNativeRanges(body *hclsyntax.Body, ranges sourceRanges, path []string) {
+	for name, attr := range body.Attributes {
+		ranges.add(joinPath(path, name), attr.SrcRange)
+	}
+	counts := make(map[string]int)
+	for _, block := range body.Blocks {
+		ranges.add(joinPath(path, block.Type), block.DefRange())
+		at := joinPath(path, block.Type, strconv.Itoa(counts[block.Type]))
+		counts[block.Type]++
+		ranges.add(at, block.DefRange())
+		addNativeRanges(block.Body, ranges, at)
+	}
+}
+
+func (b *jsonBody) addRanges(ranges sourceRanges, path []string) {
+	attrs, _ := b.JustAttributes() // decodeSchemaless reports the errors
+	for name, attr := range attrs {
+		ranges.add(joinPath(path, name), attr.Range)
+	}
 }
 
 // decodeSchemaless reads a JSON body without a schema. Objects are not converted to lists.

@@ -20,6 +20,7 @@ type Fault struct {
 	nestedFaults   []*Fault
 	foregroundOnly bool // see Unsupported.ForegroundOnly
 	neverPlaced    bool // see Unsupported.NeverPlaced
+	missingDriver  bool // see UnsupportedPart.MissingDriver
 	hint           func() string
 }
 

@@ -22,6 +22,8 @@ type UnsupportedPart struct {
 	ForegroundOnly bool
 	// NeverPlaced means that an agent accepts the job, but never places it.
 	NeverPlaced bool
+	// MissingDriver means that the part is a driver that is not there. It can be installed before the job runs.
+	MissingDriver bool
 }
 
 // UnsupportedParts returns the parts of a canonical job that a run in the foreground does
@@ -38,7 +40,7 @@ func UnsupportedParts(job *api.Job, hasDriver func(name string) bool, drivers ..
 	r.checkJob(job)
 	all := make([]UnsupportedPart, 0, len(*r.faults))
 	for _, f := range *r.faults {
-		all = append(all, UnsupportedPart{Path: f.Path, Reason: f.Text, ForegroundOnly: f.foregroundOnly, NeverPlaced: f.neverPlaced})
+		all = append(all, UnsupportedPart{Path: f.Path, Reason: f.Text, ForegroundOnly: f.foregroundOnly, NeverPlaced: f.neverPlaced, MissingDriver: f.missingDriver})
 	}
 	return all
 }
@@ -114,7 +116,7 @@ func rejectServices(r *faultReport, services []*api.Service) {
 
 func (r *unsupportedChecker) checkTask(at *faultReport, t *api.Task) {
 	if t.Driver != "" && !r.hasDriver(t.Driver) {
-		at.atPath("driver").add("%s", r.missingDriverText(t.Driver))
+		at.atPath("driver").add("%s", r.missingDriverText(t.Driver)).missingDriver = true
 	}
 	if n := hclspec.CountValues(t.Config); n > hclspec.MaxValues {
 		at.atPath("config").add("the config block holds %d values, and %d are allowed: put long lists into a file that the task reads", n, hclspec.MaxValues)
@@ -142,13 +144,20 @@ func (r *unsupportedChecker) missingDriverText(name string) string {
 	if advice, ok := driverAlternatives[name]; ok {
 		instead = ". " + advice
 	}
-	if len(r.drivers) == 0 {
+	known := SuggestedDrivers(r.drivers)
+	if len(known) == 0 {
 		return fmt.Sprintf("there is no task driver %q: give the directory of its plugin with -plugin-dir%s", name, instead)
 	}
-	known := slices.Clone(r.drivers)
-	slices.Sort(known)
 	return fmt.Sprintf("there is no task driver %q, only %s: use one of these, or give the directory of its plugin with -plugin-dir%s",
-		name, strings.Join(slices.Compact(known), ", "), instead)
+		name, strings.Join(known, ", "), instead)
+}
+
+// SuggestedDrivers returns the sorted names of the drivers that can run a user's task. The driver mock_driver
+// cannot: it simulates tasks.
+func SuggestedDrivers(names []string) []string {
+	known := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return name == "mock_driver" })
+	slices.Sort(known)
+	return slices.Compact(known)
 }
 
 // driverAlternatives are suggestions for drivers that are builtin in Nomad or in common use, but

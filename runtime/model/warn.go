@@ -37,7 +37,9 @@ func Warnings(job *api.Job, config *api.SchedulerConfiguration) []string {
 	}
 	warnings := make([]string, 0, len(*r.faults))
 	for _, f := range *r.faults {
-		warnings = append(warnings, strings.TrimSpace(f.Error()))
+		if text := strings.TrimSpace(f.Error()); !slices.Contains(warnings, text) {
+			warnings = append(warnings, text)
+		}
 	}
 	return warnings
 }

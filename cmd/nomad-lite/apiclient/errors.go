@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -28,7 +29,7 @@ func WrapError(what string, err error) error {
 		}
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	text := strings.TrimSpace(answer.Body())
+	text := FormatErrorList(strings.TrimSpace(answer.Body()))
 	switch {
 	case strings.Contains(text, "Permission denied"):
 		text += "\nShow the token of the agent: export NOMAD_TOKEN=$(cat <data dir>/token)"
@@ -37,7 +38,31 @@ func WrapError(what string, err error) error {
 	case strings.Contains(text, "HTTP request to an HTTPS server"):
 		text += "\nThe agent wants TLS: write https:// in -address or NOMAD_ADDR"
 	}
+	if strings.HasPrefix(text, "\n") { // a list
+		return fmt.Errorf("%s:%s", what, text)
+	}
 	return fmt.Errorf("%s: %s", what, text)
+}
+
+// errorListHeadPattern matches the head of each list in a nested list of errors of Nomad's API.
+var errorListHeadPattern = regexp.MustCompile(`\d+ errors? occurred:`)
+
+// FormatErrorList returns the text of an answer without the heads of lists of errors and without the empty
+// lines between the lists. A text without such a list is returned unchanged.
+func FormatErrorList(text string) string {
+	if !errorListHeadPattern.MatchString(text) {
+		return text
+	}
+	var b strings.Builder
+	for line := range strings.Lines(errorListHeadPattern.ReplaceAllString(text, "")) {
+		if line = strings.TrimRight(line, " \t\n"); line != "" {
+			b.WriteString("\n" + strings.ReplaceAll(line, "\t", "  "))
+		}
+	}
+	if strings.HasPrefix(b.String(), "\n  *") {
+		return b.String()
+	}
+	return strings.TrimPrefix(b.String(), "\n")
 }
 
 // IsNotFound reports whether an agent has answered that the object or the endpoint does not

@@ -3,6 +3,8 @@ package apiclient
 import (
 	"context"
 	"fmt"
+	"net"
+	"net/url"
 	"os"
 
 	"github.com/hashicorp/nomad/api"
@@ -55,6 +57,24 @@ func (f *Flags) Client() (*api.Client, error) {
 		return nil, fmt.Errorf("address %q: %w", config.Address, err)
 	}
 	return client, nil
+}
+
+// HasAgent reports whether the flags or the environment name an agent, or the socket of an agent is on
+// this machine.
+func (f *Flags) HasAgent() bool { return f.NamesAgent() || agentsocket.FindSocket() != "" }
+
+// NamesAgent reports whether the flags or the environment name an agent.
+func (f *Flags) NamesAgent() bool { return f.address != "" || os.Getenv("NOMAD_ADDR") != "" }
+
+// IsThisMachine reports whether the address of the agent is one of this machine only: a socket, or a
+// loopback address.
+func (f *Flags) IsThisMachine() bool {
+	address, err := url.Parse(f.ClientConfig().Address)
+	if err != nil {
+		return false
+	}
+	ip := net.ParseIP(address.Hostname())
+	return address.Scheme == "unix" || address.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 // UseJobRegion sets the client's region to the region of a job, if the job names one and the

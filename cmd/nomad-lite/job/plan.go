@@ -20,7 +20,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskreason"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
-	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
 const planHelp = `Show what would change if this job was run now, and whether there is room for
@@ -128,7 +127,7 @@ func planJob(ctx context.Context, o planOptions, path string, s *cli.Streams) (c
 	if plan.Warnings != "" {
 		p.Line("")
 		p.Line("%s", output.ColoredCell{Colour: terminal.ColourYellow, Text: "Job Warnings:"})
-		p.Lines(plan.Warnings)
+		p.Lines(jobfile.FormatWarnings(plan.Warnings))
 	}
 	p.Line("")
 	p.Line("Job Modify Index: %d", plan.JobModifyIndex)
@@ -143,9 +142,7 @@ func checkNode(n *api.Node, j *jobfile.File, s *cli.Streams) error {
 	if n == nil {
 		return nil
 	}
-	_, err := j.CheckNodeConstraints(s, fmt.Sprintf("Node %q does not satisfy:", n.Name), scheduler.Node{NodeFacts: model.NodeFacts{
-		ID: n.ID, Name: n.Name, Datacenter: n.Datacenter, Class: n.NodeClass, Pool: n.NodePool, Attributes: n.Attributes, Meta: n.Meta,
-	}})
+	_, err := j.CheckNodeConstraints(s, fmt.Sprintf("Node %q does not satisfy:", n.Name), jobfile.NewSchedulerNode(n))
 	return err
 }
 

@@ -17,7 +17,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/jobfile"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/monitor"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskreason"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
 )
 
@@ -114,7 +113,7 @@ func submitJob(ctx context.Context, o runOptions, job *jobfile.File, path string
 		}
 		return job.AddSourcePositions(apiclient.WrapError("submit job "+path, err))
 	}
-	printWarnings(s, out.Warnings)
+	jobfile.PrintWarnings(s, out.Warnings)
 	if out.EvalID == "" {
 		_, err := fmt.Fprintf(s.Out, "Job registration successful\n%s", deferredStartHint(job.Job))
 		return err
@@ -152,13 +151,6 @@ func deferredStartHint(job *api.Job) string {
 		return fmt.Sprintf("To run an instance of it: nomad-lite job dispatch %s\n", apiclient.Deref(job.ID))
 	}
 	return ""
-}
-
-// printWarnings shows the warnings of an agent about a job.
-func printWarnings(s *cli.Streams, warnings string) {
-	if warnings != "" {
-		fmt.Fprintf(s.Err, "Job Warnings:\n%s\n", terminal.SanitizeText([]byte(strings.TrimRight(warnings, "\n")), false))
-	}
 }
 
 // newSubmission returns the source of the job, which the agent stores with it.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/jobfile"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/monitor"
 )
 
@@ -80,7 +81,7 @@ func scaleJob(ctx context.Context, o scaleOptions, prefix, group string, count i
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("scale group %q of job %q", group, id), err)
 	}
-	printWarnings(s, out.Warnings)
+	jobfile.PrintWarnings(s, out.Warnings)
 	return o.monitor.WatchOrPrintEvaluation(ctx, s, c, namespace, out.EvalID)
 }
 

@@ -1,10 +1,12 @@
 package job
 
 import (
+	"context"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/jobfile"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/localplugins"
@@ -12,81 +14,170 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
-// NewValidateCommand returns the command "validate".
-func NewValidateCommand(s *cli.Streams) *cobra.Command {
-	var file jobfile.Flags
-	var plugins localplugins.Flags
-	var jsonOutput bool
-	cmd := &cobra.Command{
-		Use:   "validate [flags] FILE",
-		Short: "Say what is wrong with a job file",
-		Long: `Say what is wrong with a job file, and where.
+const validateHelp = `Say what is wrong with a job file, and where.
 
-The job is checked as Nomad checks it, and then for what this build of
-nomad-lite cannot run, and for what this machine does not have: constraints that
-it does not satisfy, memory. What stands in the config blocks of its tasks is
-compared with what the drivers take, and lite_hook_NAME of meta with what the
-hooks take. The checks are those of nomad-lite run, except that ports may be in
-use. No agent is asked. Of a job whose tasks wait for each other (lite_after and its
-like in meta), the order is shown. FILE is a path, or - for standard input.
+The job is checked as Nomad checks it, and for parts that nomad-lite cannot run.
+Its templates are parsed, its config blocks are compared with the schemas of the
+drivers, lite_hook_NAME of meta with the schemas of the hooks, and its constraints
+and resources with the node.
+
+If an agent is named or found on this machine, its drivers and hooks and its node
+count. Otherwise, and with -plugin-dir or -config, the builtin plugins and those
+that the flags name, and this machine. Commands and users are looked up if the
+agent is on this machine, or there is none. A missing driver and a missing command
+are warnings, because they can be installed before the job runs.
+
+Of a job whose tasks wait for each other (lite_after and its like in meta), the
+order is shown. FILE is a path, or - for standard input.
 
 With -json-output the errors and warnings are printed as one JSON object on
 standard output: Valid, Diagnostics with the places in the file, and Messages.
 
-Exit codes: 0 when the job can run here, 1 when it cannot.`,
+Exit codes: 0 when the job can run, 1 when it cannot.`
+
+type validateOptions struct {
+	jobFile jobfile.Flags
+	plugins localplugins.Flags
+	client  apiclient.Flags
+	json    bool
+}
+
+// NewValidateCommand returns the command "validate".
+func NewValidateCommand(s *cli.Streams) *cobra.Command {
+	var o validateOptions
+	cmd := &cobra.Command{
+		Use:   "validate [flags] FILE",
+		Short: "Say what is wrong with a job file",
+		Long:  validateHelp,
 		Example: `  nomad-lite job validate web.nomad.hcl
   nomad-lite job validate -plugin-dir ./plugins -var image=web:2 web.nomad.hcl`,
 		Args: jobfile.OneFileArg,
-		RunE: func(cmd *cobra.Command, args []string) (err error) {
-			s := s
-			if jsonOutput {
-				report := jobfile.NewReport()
-				defer func(out *cli.Streams) { err = report.Print(out, err) }(s)
-				s = report.Streams(s)
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !o.json {
+				return validateJob(cmd.Context(), o, args[0], s)
 			}
-			job, err := file.Read(s, args[0], 1)
-			if err != nil {
-				return err
-			}
-			local, err := plugins.Read(s)
-			if err != nil {
-				return err
-			}
-			drivers, err := local.DriverNames(job.DriverNames())
-			if err != nil {
-				return err
-			}
-			valid, err := job.CheckJob(s)
-			if err != nil {
-				return err
-			}
-			if err := job.WarnAgentOnlyParts(s); err != nil {
-				return err
-			}
-			runs, err := job.CheckSupported(s, drivers, false)
-			if err != nil {
-				return err
-			}
-			fits, err := job.CheckNodeAndDriverConfigs(cmd.Context(), local, drivers, valid && runs, s)
-			if err != nil {
-				return err
-			}
-			hooked, err := job.CheckHooks(cmd.Context(), local, s)
-			if err != nil {
-				return err
-			}
-			if !valid || !runs || !fits || !hooked {
-				return &cli.ExitError{Code: 1}
-			}
-			if gates := model.DescribeStartOrder(job.Job); gates != "" {
-				fmt.Fprintf(s.Out, "%s\n", terminal.SanitizeText([]byte(gates), false))
-			}
-			_, err = fmt.Fprintln(s.Out, "Job validation successful")
-			return err
+			report := jobfile.NewReport()
+			return report.Print(s, validateJob(cmd.Context(), o, args[0], report.Streams(s)))
 		},
 	}
-	file.Register(cmd)
-	plugins.Register(cmd)
-	cmd.Flags().BoolVar(&jsonOutput, "json-output", false, "print the errors and warnings as JSON")
+	o.jobFile.Register(cmd)
+	o.plugins.Register(cmd)
+	o.client.Register(cmd)
+	cmd.Flags().BoolVar(&o.json, "json-output", false, "print the errors and warnings as JSON")
 	return cmd
+}
+
+func validateJob(ctx context.Context, o validateOptions, path string, s *cli.Streams) error {
+	job, err := o.jobFile.Read(s, path, 1)
+	if err != nil {
+		return err
+	}
+	model.Canonicalize(job.Job)
+	answer, err := o.askAgent(ctx, job, s)
+	if err != nil {
+		return err
+	}
+	check := o.checkLocally
+	if answer != nil {
+		check = func(ctx context.Context, job *jobfile.File, s *cli.Streams) (bool, error) {
+			return checkWithAgent(job, answer, s)
+		}
+	}
+	good, err := check(ctx, job, s)
+	if err != nil {
+		return err
+	}
+	templatesParse, err := job.CheckTemplates(s)
+	if err != nil {
+		return err
+	}
+	good = good && templatesParse
+	if answer == nil || o.client.IsThisMachine() {
+		usersExist, err := job.CheckUsersAndCommands(s)
+		if err != nil {
+			return err
+		}
+		good = good && usersExist
+	}
+	if !good {
+		return &cli.ExitError{Code: 1}
+	}
+	if gates := model.DescribeStartOrder(job.Job); gates != "" {
+		fmt.Fprintf(s.Out, "%s\n", terminal.SanitizeText([]byte(gates), false))
+	}
+	_, err = fmt.Fprintln(s.Out, "Job validation successful")
+	return err
+}
+
+// askAgent returns the answer of the agent about the job. It returns nil if there is no agent, or if flags
+// name plugins to use instead. An agent that is named and does not answer is a warning.
+func (o *validateOptions) askAgent(ctx context.Context, job *jobfile.File, s *cli.Streams) (*jobfile.AgentAnswer, error) {
+	if o.plugins.AreSet() || !o.client.HasAgent() {
+		return nil, nil
+	}
+	c, err := o.client.Client()
+	if err != nil {
+		return nil, err
+	}
+	o.client.UseJobRegion(c, job.Job)
+	answer, err := job.AskAgent(ctx, c)
+	if err != nil && o.client.NamesAgent() {
+		fmt.Fprintln(s.Err, "Driver configuration not validated since connection to Nomad agent couldn't be established.")
+		fmt.Fprintf(s.Err, "warning: the builtin drivers of this machine count: %v\n", apiclient.WrapError("ask the agent about the job", err))
+	}
+	if err != nil {
+		return nil, nil
+	}
+	return answer, nil
+}
+
+// checkLocally checks a job against the builtin plugins and those that the flags name, and against this
+// machine.
+func (o *validateOptions) checkLocally(ctx context.Context, job *jobfile.File, s *cli.Streams) (bool, error) {
+	local, err := o.plugins.Read(s)
+	if err != nil {
+		return false, err
+	}
+	drivers, err := local.DriverNames(job.DriverNames())
+	if err != nil {
+		return false, err
+	}
+	valid, err := job.CheckJob(s)
+	if err != nil {
+		return false, err
+	}
+	supported, err := checkSupported(job, drivers, s)
+	if err != nil {
+		return false, err
+	}
+	fits, err := job.CheckNodeAndDriverConfigs(ctx, local, drivers, valid && supported, s)
+	if err != nil {
+		return false, err
+	}
+	hooked, err := job.CheckHooks(ctx, local, s)
+	return valid && supported && fits && hooked, err
+}
+
+// checkWithAgent checks a job against the drivers, the hooks and the node of an agent.
+func checkWithAgent(job *jobfile.File, answer *jobfile.AgentAnswer, s *cli.Streams) (bool, error) {
+	jobfile.PrintWarnings(s, answer.Warnings())
+	valid, err := job.CheckErrors(s)
+	if err != nil {
+		return false, err
+	}
+	supported, err := checkSupported(job, answer.DriverNames(), s)
+	if err != nil {
+		return false, err
+	}
+	accepted, err := job.CheckAgentAnswer(s, answer, valid && supported)
+	return valid && supported && accepted, err
+}
+
+// checkSupported checks a job for parts that nomad-lite cannot run, and warns of parts that only an agent
+// runs.
+func checkSupported(job *jobfile.File, drivers []string, s *cli.Streams) (bool, error) {
+	if err := job.WarnAgentOnlyParts(s); err != nil {
+		return false, err
+	}
+	return job.CheckSupported(s, drivers, false)
 }

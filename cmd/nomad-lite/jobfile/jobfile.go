@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -106,7 +105,8 @@ func (f *Flags) Read(s *cli.Streams, path string, code int) (*File, error) {
 	return &File{file.Job, file, text}, nil
 }
 
-// readSource returns the text of a job file and its name for diagnostics.
+// readSource returns the text of a job file and its name for diagnostics: the path as the user typed it,
+// so that an editor finds the file.
 func readSource(s *cli.Streams, path string) (text []byte, name string, err error) {
 	if path == "-" {
 		text, err = io.ReadAll(io.LimitReader(s.In, jobspec.MaxTextSize+1))
@@ -120,17 +120,20 @@ func readSource(s *cli.Streams, path string) (text []byte, name string, err erro
 		return nil, "", errors.Unwrap(err)
 	}
 	text, err = io.ReadAll(io.LimitReader(f, jobspec.MaxTextSize+1))
-	return text, filepath.Base(path), errors.Join(err, f.Close())
+	return text, path, errors.Join(err, f.Close())
 }
 
-// CheckJob brings the job into canonical form and prints all errors with their places in the
-// file. It does not check whether the namespace exists, because only an agent has the list.
-// It reports whether the job is valid.
+// CheckJob brings the job into canonical form and prints its warnings and errors. The warnings are those
+// for an agent with the default scheduler configuration. It reports whether the job is valid.
 func (j *File) CheckJob(s *cli.Streams) (bool, error) {
 	model.Canonicalize(j.Job)
-	if warnings := model.Warnings(j.Job, model.NewSchedulerConfig()); len(warnings) > 0 {
-		fmt.Fprintf(s.Err, "Job Warnings:\n%s\n", strings.TrimRight(model.FormatWarnings(warnings), "\n"))
-	}
+	PrintWarnings(s, model.FormatWarnings(model.Warnings(j.Job, model.NewSchedulerConfig())))
+	return j.CheckErrors(s)
+}
+
+// CheckErrors prints all errors of a canonical job with their places in the file. It does not check
+// whether the namespace exists, because only an agent has the list. It reports whether the job is valid.
+func (j *File) CheckErrors(s *cli.Streams) (bool, error) {
 	var namespaces []string
 	if model.ValidateNamespaceName(*j.Job.Namespace) == nil {
 		namespaces = append(namespaces, *j.Job.Namespace)
@@ -139,13 +142,16 @@ func (j *File) CheckJob(s *cli.Streams) (bool, error) {
 	if invalid == nil {
 		return true, nil
 	}
-	fmt.Fprintf(s.Err, "Job validation errors:\n%s\n", strings.TrimRight(invalid.Error(), "\n"))
+	fmt.Fprintln(s.Err, "Job validation errors:")
 	faults := model.Faults(invalid)
+	if len(faults) == 0 {
+		fmt.Fprintln(s.Err, invalid)
+	}
 	diags := make(hcl.Diagnostics, 0, len(faults))
 	for _, fault := range faults {
 		diags = append(diags, j.newDiagnostic(fault.Path, fault.Text+fault.Hint()))
 	}
-	return false, j.writeDiagnostics(s, diags)
+	return false, jobspec.WriteDiagnostics(s.Err, diags, j.File.SourceTexts)
 }
 
 // AddSourcePositions adds the place in the file to an error with which an agent has rejected the job.
@@ -172,11 +178,26 @@ func (j *File) AddSourcePositions(refusal error) error {
 }
 
 // CheckSupported prints each part of a canonical job that this build cannot run, with its place in
-// the file. If foreground is set, it also prints the parts that only an agent can run. drivers are
-// the names of the available drivers; nil means unknown. It reports whether the job can run.
+// the file. If foreground is set, it also prints the parts that only an agent can run; otherwise a
+// missing driver is a warning. drivers are the names of the available drivers; nil means unknown. It
+// reports whether the job can run.
 func (j *File) CheckSupported(s *cli.Streams, drivers []string, foreground bool) (bool, error) {
 	known := func(name string) bool { return drivers == nil || slices.Contains(drivers, name) }
-	refusals := slices.DeleteFunc(model.UnsupportedParts(j.Job, known, drivers...), func(r model.UnsupportedPart) bool { return isAgentOnlyPart(r) && !foreground })
+	var refusals []model.UnsupportedPart
+	var warnings hcl.Diagnostics
+	for _, part := range model.UnsupportedParts(j.Job, known, drivers...) {
+		switch {
+		case foreground:
+			refusals = append(refusals, part)
+		case part.MissingDriver:
+			warnings = append(warnings, j.newWarning(part.Path, part.Reason))
+		case !isAgentOnlyPart(part):
+			refusals = append(refusals, part)
+		}
+	}
+	if err := jobspec.WriteDiagnostics(s.Err, warnings, j.File.SourceTexts); err != nil {
+		return false, err
+	}
 	return j.printUnsupported(s, "This job cannot run here:", append(refusals, model.UnknownPortLabels(j.Job)...))
 }
 
@@ -195,9 +216,7 @@ func (j *File) WarnAgentOnlyParts(s *cli.Streams) error {
 	var diags hcl.Diagnostics
 	for _, refusal := range model.UnsupportedParts(j.Job, func(string) bool { return true }) {
 		if isAgentOnlyPart(refusal) {
-			place := j.newDiagnostic(refusal.Path, "in the foreground (nomad-lite run), "+refusal.Reason)
-			place.Severity = hcl.DiagWarning
-			diags = append(diags, place)
+			diags = append(diags, j.newWarning(refusal.Path, "in the foreground (nomad-lite run), "+refusal.Reason))
 		}
 	}
 	return j.writeDiagnostics(s, diags)
@@ -246,12 +265,22 @@ func (j *File) HookNames() []string {
 	return slices.Compact(hookNames)
 }
 
-// newDiagnostic returns a diagnostic at a part of the job.
+// newDiagnostic returns a diagnostic at a part of the job. For a job without source text, the part is
+// named in the text.
 func (j *File) newDiagnostic(path []string, text string) *hcl.Diagnostic {
 	diag := &hcl.Diagnostic{Severity: hcl.DiagError, Summary: text}
 	if rng, ok := j.File.Range(path...); ok {
 		diag.Subject = &rng
+	} else if len(path) > 0 {
+		diag.Summary = strings.Join(path, ".") + ": " + text
 	}
+	return diag
+}
+
+// newWarning returns a warning at a part of the job.
+func (j *File) newWarning(path []string, text string) *hcl.Diagnostic {
+	diag := j.newDiagnostic(path, text)
+	diag.Severity = hcl.DiagWarning
 	return diag
 }
 

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -64,15 +66,41 @@ func (j *File) CheckDriverConfigs(ctx context.Context, a *agent.Agent, wanted []
 			return
 		}
 		for _, text := range hclspec.Messages(schema.Check(ctx, task.Config)) {
-			path := []string{"group", apiclient.Deref(group.Name), "task", task.Name, "config"}
-			configDiags = append(configDiags, j.newDiagnostic(path, fmt.Sprintf("Task %q: %s", task.Name, text)))
+			configDiags = append(configDiags, j.newConfigDiagnostic(apiclient.Deref(group.Name), task.Name, text))
 		}
 	})
-	if len(configDiags) == 0 {
+	return j.printConfigErrors(s, configDiags)
+}
+
+// printConfigErrors prints errors in config blocks. It returns true if there are none.
+func (j *File) printConfigErrors(s *cli.Streams, diags hcl.Diagnostics) (bool, error) {
+	if len(diags) == 0 {
 		return true, nil
 	}
 	fmt.Fprintln(s.Err, "Driver configuration errors:")
-	return false, jobspec.WriteDiagnostics(s.Err, configDiags, j.File.SourceTexts)
+	return false, jobspec.WriteDiagnostics(s.Err, diags, j.File.SourceTexts)
+}
+
+// configPartPattern matches the attribute or block that a message of a driver's schema names.
+var configPartPattern = regexp.MustCompile(`(?:named|attribute|argument) "([^"]+)"`)
+
+// newConfigDiagnostic returns a diagnostic for an error in the config block of a task. Its position is
+// the attribute that the message names, or else the block.
+func (j *File) newConfigDiagnostic(group, task, message string) *hcl.Diagnostic {
+	// Nomad's title is about the JSON form of the block.
+	if rest, isUnknown := strings.CutPrefix(message, "Invalid label: "); isUnknown {
+		message = "Unsupported argument: " + rest
+	}
+	path := []string{"group", group, "task", task, "config"}
+	diag := j.newDiagnostic(path, fmt.Sprintf("Task %q: %s", task, message))
+	part := configPartPattern.FindStringSubmatch(message)
+	if part == nil || strings.HasPrefix(message, "Missing ") {
+		return diag
+	}
+	if rng, ok := j.File.RangeOfName(part[1], path...); ok {
+		diag.Subject = &rng
+	}
+	return diag
 }
 
 // CheckHooks prints the errors in the job's hook attachments, with their places in the
@@ -109,10 +137,14 @@ func (j *File) CheckHookAttachments(ctx context.Context, a *agent.Agent, s *cli.
 	return false, hookErrs, jobspec.WriteDiagnostics(s.Err, diags, j.File.SourceTexts)
 }
 
-// PrintHookErrors prints the errors of hooks that could not be started.
+// PrintHookErrors prints the errors of hooks that could not be started, each once.
 func PrintHookErrors(s *cli.Streams, hookErrs []error) {
+	printed := make(map[string]bool)
 	for _, err := range hookErrs {
-		fmt.Fprintf(s.Err, "warning: what the job says to a hook is not checked: %v\n", err)
+		if text := err.Error(); !printed[text] {
+			printed[text] = true
+			fmt.Fprintf(s.Err, "warning: what the job says to a hook is not checked: %s\n", text)
+		}
 	}
 }
 
@@ -120,7 +152,12 @@ func PrintHookErrors(s *cli.Streams, hookErrs []error) {
 // idle agent. It reports whether the job fits.
 func (j *File) CheckCapacity(s *cli.Streams, a *agent.Agent, portFree func(int) bool) (bool, error) {
 	node := scheduler.Node{NodeFacts: a.Node().TaskEnvNode().NodeFacts, IP: a.Host().IP}
-	heading := fmt.Sprintf("job %q does not fit on this machine:", *j.Job.ID)
+	return j.checkPlacement(s, fmt.Sprintf("job %q does not fit on this machine:", *j.Job.ID), node, portFree)
+}
+
+// checkPlacement prints under a heading which parts of a valid canonical job do not fit on a node
+// without allocations. It returns true if the job fits.
+func (j *File) checkPlacement(s *cli.Streams, heading string, node scheduler.Node, portFree func(int) bool) (bool, error) {
 	if fits, err := j.CheckNodeConstraints(s, heading, node); err != nil || !fits {
 		return false, err
 	}

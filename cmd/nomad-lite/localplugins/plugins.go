@@ -31,6 +31,9 @@ func (f *Flags) Register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.configPath, "config", "", "configuration `file` or directory of an agent: its plugin, hook and client blocks count")
 }
 
+// AreSet reports whether the flags name plugins or a configuration.
+func (f *Flags) AreSet() bool { return f.dir != "" || f.configPath != "" }
+
 // Plugins are the plugins that a command uses without an agent.
 type Plugins struct{ Config *config.Config }
 

@@ -13,7 +13,6 @@ import (
 const (
 	noVaultReason   = "Consul and Vault are not a part of it"
 	noBrowserReason = "no browser is opened; 'nomad-lite ui ID' prints the address of the page"
-	noAgentReason   = "no agent is asked"
 	// noIgnoredFlagWarning is for ignored flags without a message, because their effect is the default.
 	noIgnoredFlagWarning = ""
 )
@@ -24,7 +23,6 @@ var ignoredFlags = []struct{ commands, flags, why string }{
 	{"job run, job plan, plan, job validate, validate", "consul-namespace= consul-token= vault-namespace= vault-token=", noVaultReason},
 	{"job revert", "consul-token= vault-token=", noVaultReason},
 	{"job run, job status, job stop, stop, job dispatch, alloc status, alloc logs, alloc exec, node status, eval status, deployment status, status", "ui", noBrowserReason},
-	{"job validate, validate", "address= namespace= region= token= ca-cert= ca-path= client-cert= client-key= tls-server-name= tls-skip-verify", noAgentReason},
 	{"alloc fs, alloc logs, alloc pause, alloc restart, alloc signal, operator debug", "verbose", noIgnoredFlagWarning},
 	{"deployment status", "wait=", "each change is shown at once"},
 	{"node drain, node eligibility", "yes", noIgnoredFlagWarning},

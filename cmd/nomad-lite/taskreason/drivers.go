@@ -9,6 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
 // MissingDrivers returns for each group of a job why a node cannot run the drivers of its tasks, as the
@@ -35,7 +36,7 @@ func MissingDrivers(node *api.Node, job *api.Job) map[string][]string {
 }
 
 func driverNames(n *api.Node) string {
-	names := slices.Sorted(maps.Keys(n.Drivers))
+	names := model.SuggestedDrivers(slices.Collect(maps.Keys(n.Drivers)))
 	if len(names) == 0 {
 		return "none"
 	}
