@@ -69,6 +69,9 @@ func (m *Monitor) WatchStop(ctx context.Context, jobID, evalID string, stopping 
 		if err != nil {
 			return apiclient.WrapError(fmt.Sprintf("list allocations of job %q", jobID), err)
 		}
+		if i := slices.IndexFunc(allocs, func(a *api.AllocationListStub) bool { return a.ClientStatus == "" }); i >= 0 {
+			return fmt.Errorf("list allocations of job %q: the answer does not contain the status of allocation %q", jobID, m.id(allocs[i].ID))
+		}
 		// An allocation that the agent has removed has ended.
 		stopping = slices.DeleteFunc(stopping, func(before *api.AllocationListStub) bool {
 			i := slices.IndexFunc(allocs, func(a *api.AllocationListStub) bool { return a.ID == before.ID })
