@@ -59,7 +59,9 @@ func lifecycleReason(job *api.Job, a *api.AllocationListStub, name string) (reas
 	stages := make(map[string]lifecycle.Stage)
 	if group := apiclient.FindTaskGroup(job, a.TaskGroup); group != nil {
 		for _, t := range group.Tasks {
-			stages[t.Name] = model.StageOfTask(t)
+			if t != nil {
+				stages[t.Name] = model.StageOfTask(t)
+			}
 		}
 	}
 	var awaitedStages lifecycle.Stage
