@@ -131,7 +131,7 @@ type outputStream struct {
 	name       string // "stdout" or "stderr"
 	view       *taskview.Task
 	allocEnded <-chan struct{}
-	late       bool     // the allocation is new, so -tail does not apply
+	late       bool     // the task has started after the command, so -tail does not apply
 	position   position // of the first line that is not shown yet
 }
 
@@ -227,7 +227,7 @@ func (p *logPrinter) run(ctx context.Context) error {
 		for _, a := range allocs {
 			late := a.CreateIndex > initialIndex
 			if late || p.allocEnded[a.ID] != nil || slices.Contains(shown, a) {
-				added = append(added, p.newStreams(ctx, a, late)...)
+				added = append(added, p.newStreams(ctx, a, late || !isFirst)...)
 			}
 			ended = ended && p.notifyIfAllocEnded(a)
 		}

@@ -65,8 +65,8 @@ func (s scope) noAllocsError() error {
 	return fmt.Errorf("job %q has no allocations yet\nSee why: nomad-lite job status %s", s.jobID, s.jobID)
 }
 
-// jobLabel returns the part of a label that distinguishes the jobs of the scope: "web/", or "periodic-1763762400/"
-// for a child.
+// jobLabel returns the part of a label that distinguishes the jobs of the scope: "web/", or
+// "periodic-1763762400/" for a child.
 func (s scope) jobLabel(a *api.AllocationListStub) string {
 	label := a.JobID + "/"
 	switch {

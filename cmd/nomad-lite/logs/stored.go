@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/streaming"
 	runtimelogs "github.com/nomad-lite/nomad-lite/runtime/logs"
 )
 
@@ -224,7 +225,7 @@ func (r *lineReader) readLine(ctx context.Context) ([]byte, error) {
 
 // lastLines returns the last n lines of a stream's files, and the position after them.
 func lastLines(ctx context.Context, files []logFile, newReader func(position) *lineReader, n int) (lines []line, end position, err error) {
-	for size := int64(n) * assumedLineLength; ; size *= 8 {
+	for size := int64(n) * streaming.AssumedLineLength; ; size *= 8 {
 		from, isStart := positionBefore(files, size)
 		r := newReader(from)
 		if !isStart {
@@ -248,9 +249,6 @@ func lastLines(ctx context.Context, files []logFile, newReader func(position) *l
 		}
 	}
 }
-
-// assumedLineLength is the assumed length of a line, in bytes, in the first request for the last lines.
-const assumedLineLength = 120
 
 // positionBefore returns the position that is size bytes before the end of the files, and whether it is their
 // start.
