@@ -52,6 +52,7 @@ func NewMonitorCommand(s *cli.Streams) *cobra.Command {
 	cmd.Flags().StringVar(&o.serverID, "server-id", "", "`name` of a server whose log to show, or leader")
 	cli.CompleteFlag(cmd, "log-level", cobra.FixedCompletions([]string{"TRACE", "DEBUG", "INFO", "WARN", "ERROR"}, cobra.ShellCompDirectiveNoFileComp))
 	cli.CompleteFlag(cmd, "node-id", apiclient.CompleteID(&o.client, &apiclient.NodeLookup))
+	cmd.AddCommand(cli.NewUnsupportedCommand("export", "the service manager stores the log of the agent, for example: journalctl -u nomad-lite"))
 	return cmd
 }
 

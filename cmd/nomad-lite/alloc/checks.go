@@ -21,9 +21,8 @@ what they found last.
 Exit codes: 0, or 1 when there is no such allocation.`
 
 type checksOptions struct {
-	client  apiclient.Flags
-	format  output.FormatFlags
-	verbose bool
+	client apiclient.Flags
+	format output.FormatFlags
 }
 
 func newChecksCommand(s *cli.Streams) *cobra.Command {
@@ -41,7 +40,6 @@ func newChecksCommand(s *cli.Streams) *cobra.Command {
 	}
 	o.client.Register(cmd)
 	o.format.Register(cmd)
-	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "show whole ids")
 	return cmd
 }
 
@@ -62,30 +60,23 @@ func showAllocChecks(ctx context.Context, o checksOptions, id string, s *cli.Str
 		return o.format.Print(s, checks)
 	}
 	p := output.NewPage(s)
-	if len(checks) == 0 {
-		p.Line("Allocation %q has no service checks", output.TruncateID(found.ID))
-		return output.Print(s, p)
-	}
 	p.Line("Status of %d Nomad Service Checks", len(checks))
 	for _, check := range sortChecks(checks) {
 		rows := output.Pairs{
-			{"ID", output.ShortID(check.ID, o.verbose)},
+			{"ID", check.ID},
 			{"Name", check.Check},
 			{"Group", check.Group},
 			{"Task", cmp.Or(check.Task, "(group)")},
 			{"Service", check.Service},
 			{"Status", output.StatusCell(check.Status)},
+			{"Mode", check.Mode},
+			{"Timestamp", output.FormatDate(check.Timestamp * int64(time.Second))},
 		}
 		if check.StatusCode > 0 {
 			rows = append(rows, [2]any{"StatusCode", check.StatusCode})
 		}
-		rows = append(rows, output.Pairs{
-			{"Mode", check.Mode},
-			{"Timestamp", output.FormatDate(check.Timestamp * int64(time.Second))},
-			{"Output", check.Output},
-		}...)
 		p.Line("")
-		p.Pairs(rows)
+		p.PairsWithGap(" =  ", append(rows, [2]any{"Output", check.Output}))
 	}
 	return output.Print(s, p)
 }

@@ -17,9 +17,10 @@ import (
 
 const logsHelp = `Print what a task has written to its standard output, or to its standard error.
 
-The task need not be named if there is only one. With -f and neither -stdout nor
--stderr both are followed; the latter goes to standard error. To see all tasks of
-a job at once: nomad-lite logs JOB.
+The task need not be named if there is only one. The output goes to standard
+output, also that of -stderr. With both of -stdout and -stderr, or with -f and
+neither, the task's standard error goes to standard error. To see all tasks of a
+job at once: nomad-lite logs JOB.
 
 Ctrl-C ends -f. Exit codes: 0, or 1 when there is no such task or it has not
 written anything yet.`
@@ -113,7 +114,10 @@ func printAllocLogs(ctx context.Context, o logsOptions, name string, s *cli.Stre
 	if o.stdout || !o.stderr {
 		outputs[api.FSLogNameStdout] = s.Out
 	}
-	if o.stderr || o.follow && !o.stdout {
+	switch {
+	case o.stderr && !o.stdout:
+		outputs[api.FSLogNameStderr] = s.Out
+	case o.stderr, o.follow && !o.stdout:
 		outputs[api.FSLogNameStderr] = s.Err
 	}
 	var wg sync.WaitGroup

@@ -13,7 +13,7 @@ import (
 
 const restartHelp = `Restart an allocation where it is: the tasks that run now, one task, or with
 -all-tasks all tasks in the order of their lifecycle. It does not count against
-the restart policy.
+the restart policy. On success nothing is printed.
 
 Exit codes: 0, or 1 when a named task does not run.`
 
@@ -27,7 +27,7 @@ type restartOptions struct {
 	allTasks bool
 }
 
-func newRestartCommand(s *cli.Streams) *cobra.Command {
+func newRestartCommand() *cobra.Command {
 	var o restartOptions
 	cmd := &cobra.Command{
 		Use:     "restart [flags] ALLOC [TASK]",
@@ -42,7 +42,7 @@ func newRestartCommand(s *cli.Streams) *cobra.Command {
 			if o.task != "" && o.allTasks {
 				return cli.UsageError(cmd, fmt.Errorf("-all-tasks and a task exclude each other"))
 			}
-			return restartAlloc(cmd.Context(), o, args[0], s)
+			return restartAlloc(cmd.Context(), o, args[0])
 		},
 		ValidArgsFunction: apiclient.CompleteAllocAndTask(&o.client),
 	}
@@ -53,7 +53,7 @@ func newRestartCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-func restartAlloc(ctx context.Context, o restartOptions, id string, s *cli.Streams) error {
+func restartAlloc(ctx context.Context, o restartOptions, id string) error {
 	c, alloc, what, err := findAllocAndTask(ctx, &o.client, id, o.task)
 	if err != nil {
 		return err
@@ -74,6 +74,5 @@ func restartAlloc(ctx context.Context, o restartOptions, id string, s *cli.Strea
 	if err != nil {
 		return apiclient.WrapError("restart "+what, err)
 	}
-	_, err = fmt.Fprintf(s.Out, "Restarted %s\n", what)
-	return err
+	return nil
 }

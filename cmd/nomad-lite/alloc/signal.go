@@ -10,7 +10,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 )
 
-const signalHelp = `Send a signal to a task of an allocation, or to all of its tasks.
+const signalHelp = `Send a signal to a task of an allocation, or to all of its tasks. On success
+nothing is printed. On success
+nothing is printed.
 
 Exit codes: 0, or 1 when a task does not run.`
 
@@ -23,7 +25,7 @@ type signalOptions struct {
 	signal string
 }
 
-func newSignalCommand(s *cli.Streams) *cobra.Command {
+func newSignalCommand() *cobra.Command {
 	var o signalOptions
 	cmd := &cobra.Command{
 		Use:     "signal [flags] ALLOC [TASK]",
@@ -35,7 +37,7 @@ func newSignalCommand(s *cli.Streams) *cobra.Command {
 			if o.task, err = taskNameFromArgs(o.task, args[1:]); err != nil {
 				return err
 			}
-			return signalAlloc(cmd.Context(), o, args[0], s)
+			return signalAlloc(cmd.Context(), o, args[0])
 		},
 		ValidArgsFunction: apiclient.CompleteAllocAndTask(&o.client),
 	}
@@ -46,7 +48,7 @@ func newSignalCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-func signalAlloc(ctx context.Context, o signalOptions, id string, s *cli.Streams) error {
+func signalAlloc(ctx context.Context, o signalOptions, id string) error {
 	c, alloc, what, err := findAllocAndTask(ctx, &o.client, id, o.task)
 	if err != nil {
 		return err
@@ -54,6 +56,5 @@ func signalAlloc(ctx context.Context, o signalOptions, id string, s *cli.Streams
 	if err := c.Allocations().Signal(alloc, apiclient.QueryOptions(ctx, alloc.Namespace), o.task, o.signal); err != nil {
 		return apiclient.WrapError(fmt.Sprintf("send %s to %s", o.signal, what), err)
 	}
-	_, err = fmt.Fprintf(s.Out, "Sent %s to %s\n", o.signal, what)
-	return err
+	return nil
 }

@@ -3,6 +3,7 @@ package alloc
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -90,6 +91,10 @@ func listAllocs(ctx context.Context, o statusOptions, s *cli.Streams) error {
 
 func showAlloc(ctx context.Context, o statusOptions, id string, s *cli.Streams) error {
 	c, alloc, err := o.client.FindAlloc(ctx, id)
+	if errors.Is(err, apiclient.ErrAmbiguousPrefix) {
+		_, err := fmt.Fprintln(s.Out, err) // with exit code 0, only in this command, as in Nomad
+		return err
+	}
 	if err != nil {
 		return err
 	}
@@ -98,12 +103,18 @@ func showAlloc(ctx context.Context, o statusOptions, id string, s *cli.Streams) 
 	}
 	q := apiclient.QueryOptions(ctx, alloc.Namespace)
 	p := output.NewPage(s)
-	p.Pairs(allocFields(ctx, c, alloc, o.verbose))
 	if o.short {
+		p.Pairs(output.Pairs{
+			{"ID", alloc.ID},
+			{"Name", alloc.Name},
+			{"Created", output.FormatAge(alloc.CreateTime, o.verbose)},
+			{"Modified", output.FormatAge(alloc.ModifyTime, o.verbose)},
+		})
 		p.Section("Tasks")
 		p.Table(taskTable(alloc, o.verbose))
 		return output.Print(s, p)
 	}
+	p.Pairs(allocFields(ctx, c, alloc, o.verbose))
 	printAddresses(p, alloc)
 
 	// Services and checks are optional: after an error, the other parts of the status are shown.
@@ -112,7 +123,7 @@ func showAlloc(ctx context.Context, o statusOptions, id string, s *cli.Streams) 
 		p.Table(tables.NewServiceTable(services, o.verbose))
 	}
 	if checks, err := c.Allocations().Checks(alloc.ID, q); err == nil && len(checks) > 0 {
-		p.Section("Nomad Service Checks")
+		p.Section("Nomad Service Checks:")
 		t := output.NewTable("Service", "Task", "Name", "Mode", "Status")
 		for _, check := range sortChecks(checks) {
 			t.Row(check.Service, cmp.Or(check.Task, "(group)"), check.Check, check.Mode, output.StatusCell(check.Status))
@@ -175,6 +186,15 @@ func allocFields(ctx context.Context, c *api.Client, alloc *api.Allocation, verb
 			add("Reschedule Eligibility", output.FormatAge(eval.WaitUntil.UnixNano(), verbose))
 		}
 	}
+	if m := alloc.Metrics; m != nil && verbose {
+		head = append(head, output.Pairs{
+			{"Evaluated Nodes", m.NodesEvaluated},
+			{"Filtered Nodes", m.NodesFiltered},
+			{"Exhausted Nodes", m.NodesExhausted},
+			{"Allocation Time", m.AllocationTime},
+			{"Failures", m.CoalescedFailures},
+		}...)
+	}
 	if hooks := hookNames(c, alloc); len(hooks) > 0 {
 		add("Hooks", strings.Join(hooks, ", "))
 	}
@@ -226,7 +246,8 @@ func formatRescheduleAttempts(alloc *api.Allocation) string {
 	return fmt.Sprint(len(alloc.RescheduleTracker.Events))
 }
 
-// printAddresses shows the ports of an allocation.
+// printAddresses shows the ports of an allocation. An asterisk marks them as ports of the group, as in
+// Nomad.
 func printAddresses(p *output.Page, alloc *api.Allocation) {
 	if alloc.AllocatedResources == nil {
 		return
@@ -256,14 +277,14 @@ func printAddresses(p *output.Page, alloc *api.Allocation) {
 	if mode != "" && mode != "host" {
 		title += fmt.Sprintf(" (mode = %q)", mode)
 	}
-	p.Section(title)
+	p.Section(title + ":")
 	t := output.NewTable("Label", "Dynamic", "Address")
 	for _, port := range ports {
 		address := fmt.Sprintf("%s:%d", port.HostIP, port.Value)
 		if port.To > 0 {
 			address += fmt.Sprintf(" -> %d", port.To)
 		}
-		t.Row(port.Label, formatYesNo(dynamic[port.Label]), address)
+		t.Row("*"+port.Label, formatYesNo(dynamic[port.Label]), address)
 	}
 	p.Table(t)
 }
@@ -288,13 +309,23 @@ func taskTable(alloc *api.Allocation, verbose bool) *output.Table {
 		if n := len(state.Events); n > 0 {
 			lastEvent = apiclient.Deref(state.Events[n-1])
 		}
-		row := []any{task.Name, output.StatusCell(formatTaskState(state)), lastEvent.Type, output.FormatAge(lastEvent.Time, verbose), cmp.Or(apiclient.LifecycleHookOf(task), "main")}
+		row := []any{task.Name, output.StatusCell(formatTaskState(state)), lastEvent.Type, output.FormatAge(lastEvent.Time, verbose), cmp.Or(formatLifecycle(task), "main")}
 		if hasPorts {
 			row = append(row, ports.OfTask(alloc, task))
 		}
 		t.Row(row...)
 	}
 	return t
+}
+
+// formatLifecycle returns the lifecycle hook of a task, with "sidecar" for a sidecar, or "" for a main
+// task.
+func formatLifecycle(task *api.Task) string {
+	hook := apiclient.LifecycleHookOf(task)
+	if hook != "" && task.Lifecycle.Sidecar {
+		hook += " sidecar"
+	}
+	return hook
 }
 
 // formatTaskState returns the state of a task, "pending" if the agent has reported none yet.
@@ -304,11 +335,8 @@ func formatTaskState(state api.TaskState) string { return cmp.Or(state.State, "p
 func printTask(p *output.Page, alloc *api.Allocation, task *api.Task, usage *api.AllocResourceUsage, o statusOptions) {
 	state := apiclient.Deref(alloc.TaskStates[task.Name])
 	title := fmt.Sprintf("Task %q is %q", task.Name, formatTaskState(state))
-	if stage := apiclient.LifecycleHookOf(task); stage != "" {
-		if task.Lifecycle.Sidecar {
-			stage += " sidecar"
-		}
-		title = fmt.Sprintf("Task %q (%s) is %q", task.Name, stage, formatTaskState(state))
+	if lifecycle := formatLifecycle(task); lifecycle != "" {
+		title = fmt.Sprintf("Task %q (%s) is %q", task.Name, lifecycle, formatTaskState(state))
 	}
 	p.Section(title)
 
@@ -317,13 +345,7 @@ func printTask(p *output.Page, alloc *api.Allocation, task *api.Task, usage *api
 		used = usage.Tasks[task.Name].ResourceUsage
 	}
 	p.Line("Task Resources:")
-	t := output.NewTable("CPU", "Memory", "Disk")
-	row := resourceTableCells(alloc, task.Name, used)
-	if addresses := formatTaskAddresses(alloc, task.Name); addresses != "" {
-		t.Titles, row = append(t.Titles, "Addresses"), append(row, addresses)
-	}
-	t.Row(row...)
-	p.Table(t)
+	p.Table(resourceTable(alloc, task.Name, used))
 	p.Line("")
 	if o.stats && used != nil {
 		printResourceUsage(p, used)
@@ -342,8 +364,8 @@ func printTask(p *output.Page, alloc *api.Allocation, task *api.Task, usage *api
 		p.Line("none yet")
 		return
 	}
-	t = output.NewTable("Time", "Type", "Description")
-	for _, e := range slices.Backward(state.Events) {
+	t := output.NewTable("Time", "Type", "Description")
+	for _, e := range slices.Backward(state.Events[max(0, len(state.Events)-maxTaskEvents):]) {
 		if e != nil {
 			t.Row(output.FormatDate(e.Time), e.Type, e.DisplayMessage)
 		}
@@ -351,9 +373,12 @@ func printTask(p *output.Page, alloc *api.Allocation, task *api.Task, usage *api
 	p.Table(t)
 }
 
-// resourceTableCells returns the cells for the resources of a task, with its current usage if
-// that was measured.
-func resourceTableCells(alloc *api.Allocation, name string, used *api.ResourceUsage) []any {
+// maxTaskEvents is the number of events of a task that are shown, as in Nomad.
+const maxTaskEvents = 10
+
+// resourceTable returns a table of the resources of a task, with its current usage if that was
+// measured.
+func resourceTable(alloc *api.Allocation, name string, used *api.ResourceUsage) *output.Table {
 	var cpu, memory, memoryMax, disk int64
 	if all := alloc.AllocatedResources; all != nil {
 		disk = all.Shared.DiskMB
@@ -373,10 +398,16 @@ func resourceTableCells(alloc *api.Allocation, name string, used *api.ResourceUs
 	if used != nil && used.MemoryStats != nil {
 		memoryText = output.FormatBytes(tables.ResidentMemory(used.MemoryStats)) + "/" + memoryText
 	}
-	if memoryMax > 0 && memoryMax != memory {
-		memoryText += " (max " + output.FormatMebibytes(memoryMax) + ")"
+	var addresses any = output.BlankCell
+	if text := formatTaskAddresses(alloc, name); text != "" {
+		addresses = text
 	}
-	return []any{cpuText, memoryText, output.FormatMebibytes(disk)}
+	t := output.NewTable("CPU", "Memory", "Disk", "Addresses")
+	t.Row(cpuText, memoryText, output.FormatMebibytes(disk), addresses)
+	if memoryMax > 0 && memoryMax != memory {
+		t.Row(output.BlankCell, "Max: "+output.FormatMebibytes(memoryMax), output.BlankCell, output.BlankCell)
+	}
+	return t
 }
 
 // formatTaskAddresses returns the ports of a task's own network block, which is deprecated.
@@ -395,18 +426,8 @@ func formatTaskAddresses(alloc *api.Allocation, name string) string {
 
 // printPlacementMetrics shows how an allocation was placed on its node, or why it was not placed.
 func printPlacementMetrics(p *output.Page, m *api.AllocationMetric) {
-	p.Pairs(output.Pairs{
-		{"Nodes Evaluated", m.NodesEvaluated},
-		{"Nodes Filtered", m.NodesFiltered},
-		{"Nodes Exhausted", m.NodesExhausted},
-		{"Allocation Time", m.AllocationTime},
-		{"Failures", m.CoalescedFailures},
-	})
 	for _, line := range tables.PlacementFailureReasons(m) {
 		p.Line("* %s", line)
-	}
-	if len(m.ScoreMetaData) == 0 {
-		return
 	}
 	scorers := map[string]bool{}
 	for _, node := range m.ScoreMetaData {
@@ -415,8 +436,7 @@ func printPlacementMetrics(p *output.Page, m *api.AllocationMetric) {
 		}
 	}
 	names := slices.Sorted(maps.Keys(scorers))
-	p.Line("")
-	t := output.NewTable(append(append([]string{"Node"}, names...), "Final Score")...)
+	t := output.NewTable(append(append([]string{"Node"}, names...), "final score")...)
 	for _, node := range m.ScoreMetaData {
 		row := []any{node.NodeID}
 		for _, name := range names {

@@ -66,5 +66,9 @@ func stopAlloc(ctx context.Context, o stopOptions, id string, s *cli.Streams) er
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("stop allocation %q", output.TruncateID(alloc.ID)), err)
 	}
+	if o.monitor.Detach {
+		_, err := fmt.Fprintln(s.Out, answer.EvalID)
+		return err
+	}
 	return o.monitor.WatchOrPrintEvaluation(ctx, s, c, alloc.Namespace, answer.EvalID)
 }

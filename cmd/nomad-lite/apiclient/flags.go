@@ -49,6 +49,9 @@ func (f *Flags) Register(cmd *cobra.Command) {
 	cli.CompleteFlag(cmd, "namespace", f.CompleteNamespaces)
 }
 
+// AllNamespaces reports whether the command reads all namespaces.
+func (f *Flags) AllNamespaces() bool { return f.ClientConfig().Namespace == "*" }
+
 // Client returns a client of the selected agent. It does not connect yet.
 func (f *Flags) Client() (*api.Client, error) {
 	config := f.ClientConfig()

@@ -44,11 +44,11 @@ func FindJob(ctx context.Context, c *api.Client, prefix, filter string) (id, nam
 		notFound := fmt.Sprintf("No %sjob(s) with prefix or ID %q found", filterNouns[filter], prefix)
 		return "", "", fmt.Errorf("%s\nSee the jobs and their types: nomad-lite job status%s", notFound, AllNamespacesFlag)
 	}
-	t := output.NewTable("ID", "Namespace", "Type", "Status")
+	t := output.NewTable("ID", "Namespace", "Type", "Priority", "Status", "Submit Date")
 	for _, j := range jobs {
-		t.Row(j.ID, JobNamespace(j), JobType(j), j.Status)
+		t.Row(j.ID, JobNamespace(j), JobType(j), j.Priority, j.Status, output.FormatDate(j.SubmitTime))
 	}
-	return "", "", AmbiguousPrefixError("job", prefix, t)
+	return "", "", AmbiguousPrefixError(fmt.Sprintf("Prefix %q matched multiple jobs", prefix), t)
 }
 
 // These filters are for commands that apply only to parameterized or only to periodic jobs.
@@ -101,12 +101,22 @@ func JobType(j *api.JobListStub) string {
 	return kind
 }
 
-// AmbiguousPrefixError returns the error for a prefix of several ids, which the table lists.
-func AmbiguousPrefixError(noun, prefix string, t *output.Table) error {
+// ErrAmbiguousPrefix is wrapped by the errors of AmbiguousPrefixError.
+var ErrAmbiguousPrefix = errors.New("ambiguous prefix")
+
+// AmbiguousPrefixError returns the error for a prefix of several ids, which the table lists. The
+// sentence is Nomad's.
+func AmbiguousPrefixError(sentence string, t *output.Table) error {
 	p := new(output.Page)
 	p.Table(t)
-	return fmt.Errorf("%q is the beginning of several ids: which %s is meant?\n\n%s", prefix, noun, strings.TrimRight(p.Text.String(), "\n"))
+	return ambiguousPrefixError{sentence + "\n\n" + strings.TrimRight(p.Text.String(), "\n")}
 }
+
+type ambiguousPrefixError struct{ text string }
+
+func (e ambiguousPrefixError) Error() string { return e.text }
+
+func (e ambiguousPrefixError) Unwrap() error { return ErrAmbiguousPrefix }
 
 // ObjectLookup describes one kind of object with an id.
 type ObjectLookup[T any] struct {
@@ -115,9 +125,10 @@ type ObjectLookup[T any] struct {
 	id          func(T) string
 	inNamespace bool // objects of this kind belong to a namespace
 	// columnTitles and row are the columns after the id in the table of the objects that match an
-	// ambiguous prefix.
+	// ambiguous prefix. They are Nomad's.
 	columnTitles []string
 	row          func(T) []any
+	describe     func(T) string // describes an object next to its id in a shell's completion
 }
 
 // AllocationLookup looks up allocations.
@@ -126,10 +137,14 @@ var AllocationLookup = ObjectLookup[*api.AllocationListStub]{
 	listPath:     "/v1/allocations",
 	id:           func(a *api.AllocationListStub) string { return a.ID },
 	inNamespace:  true,
-	columnTitles: []string{"Name", "Version", "Desired", "Status", "Created"},
+	columnTitles: []string{"Node ID", "Task Group", "Version", "Desired", "Status", "Created", "Modified", "Job ID"},
 	row: func(a *api.AllocationListStub) []any {
-		return []any{a.Name, a.JobVersion, a.DesiredStatus, a.ClientStatus, output.FormatAge(a.CreateTime, false)}
+		return []any{
+			output.TruncateID(a.NodeID), a.TaskGroup, a.JobVersion, a.DesiredStatus, a.ClientStatus,
+			output.FormatAge(a.CreateTime, false), output.FormatAge(a.ModifyTime, false), a.JobID,
+		}
 	},
+	describe: func(a *api.AllocationListStub) string { return fmt.Sprintf("%s, %s", a.Name, a.ClientStatus) },
 }
 
 // EvaluationLookup looks up evaluations.
@@ -138,8 +153,11 @@ var EvaluationLookup = ObjectLookup[*api.Evaluation]{
 	listPath:     "/v1/evaluations",
 	id:           func(e *api.Evaluation) string { return e.ID },
 	inNamespace:  true,
-	columnTitles: []string{"Job", "Triggered By", "Status"},
-	row:          func(e *api.Evaluation) []any { return []any{e.JobID, e.TriggeredBy, e.Status} },
+	columnTitles: []string{"Priority", "Triggered By", "Job ID", "Namespace", "Node ID", "Status"},
+	row: func(e *api.Evaluation) []any {
+		return []any{e.Priority, e.TriggeredBy, e.JobID, e.Namespace, output.TruncateID(e.NodeID), e.Status}
+	},
+	describe: func(e *api.Evaluation) string { return fmt.Sprintf("%s, %s, %s", e.JobID, e.TriggeredBy, e.Status) },
 }
 
 // DeploymentLookup looks up deployments.
@@ -148,8 +166,11 @@ var DeploymentLookup = ObjectLookup[*api.Deployment]{
 	listPath:     "/v1/deployments",
 	id:           func(d *api.Deployment) string { return d.ID },
 	inNamespace:  true,
-	columnTitles: []string{"Job", "Version", "Status"},
-	row:          func(d *api.Deployment) []any { return []any{d.JobID, d.JobVersion, d.Status} },
+	columnTitles: []string{"Job ID", "Job Version", "Status", "Description"},
+	row:          func(d *api.Deployment) []any { return []any{d.JobID, d.JobVersion, d.Status, d.StatusDescription} },
+	describe: func(d *api.Deployment) string {
+		return fmt.Sprintf("%s, version %d, %s", d.JobID, d.JobVersion, d.Status)
+	},
 }
 
 // NodeLookup looks up nodes.
@@ -157,8 +178,13 @@ var NodeLookup = ObjectLookup[*api.NodeListStub]{
 	noun:         "node",
 	listPath:     "/v1/nodes",
 	id:           func(n *api.NodeListStub) string { return n.ID },
-	columnTitles: []string{"Name", "Datacenter", "Eligibility", "Status"},
-	row:          func(n *api.NodeListStub) []any { return []any{n.Name, n.Datacenter, n.SchedulingEligibility, n.Status} },
+	columnTitles: []string{"DC", "Name", "Class", "Drain", "Eligibility", "Status"},
+	row: func(n *api.NodeListStub) []any {
+		return []any{n.Datacenter, n.Name, n.NodeClass, n.Drain, n.SchedulingEligibility, n.Status}
+	},
+	describe: func(n *api.NodeListStub) string {
+		return fmt.Sprintf("%s, %s, %s", n.Name, n.SchedulingEligibility, n.Status)
+	},
 }
 
 // FindOneByPrefix returns the only object of a kind with this id or id prefix. It is not a method: see DESIGN.md.
@@ -166,7 +192,8 @@ func FindOneByPrefix[T any](ctx context.Context, c *api.Client, k *ObjectLookup[
 	var zero T
 	digits := normalizeID(prefix)
 	if len(digits) < 2 {
-		return zero, fmt.Errorf("%q is too short: give at least two characters of the id of the %s", prefix, k.noun)
+		//lint:ignore ST1005 the text is Nomad's
+		return zero, fmt.Errorf("Identifier must contain at least two characters. The id of the %s is given as %q", k.noun, prefix)
 	}
 	all, err := k.listWithPrefix(ctx, c, digits)
 	if err != nil {
@@ -186,7 +213,7 @@ func FindOneByPrefix[T any](ctx context.Context, c *api.Client, k *ObjectLookup[
 	for _, one := range all {
 		t.Row(append([]any{k.id(one)}, k.row(one)...)...)
 	}
-	return zero, AmbiguousPrefixError(k.noun, prefix, t)
+	return zero, AmbiguousPrefixError(fmt.Sprintf("Prefix matched multiple %ss", k.noun), t)
 }
 
 // listWithPrefix returns the objects whose id has this prefix of hexadecimal digits.
@@ -210,8 +237,7 @@ func CompleteID[T any](f *Flags, k *ObjectLookup[T]) cli.Completer {
 func (k *ObjectLookup[T]) suggestIDs(ctx context.Context, c *api.Client, toComplete string) (ids []string, err error) {
 	all, err := k.listWithPrefix(ctx, c, normalizeID(toComplete))
 	for _, one := range all {
-		about := fmt.Sprintln(k.row(one)...)
-		ids = append(ids, cobra.CompletionWithDesc(k.id(one), strings.TrimSpace(about)))
+		ids = append(ids, cobra.CompletionWithDesc(k.id(one), k.describe(one)))
 	}
 	return ids, err
 }

@@ -46,7 +46,7 @@ func TestFindJob(t *testing.T) {
 		{prefix: "web", id: "web", namespace: "old"},
 		{prefix: " web-", id: "web-2", namespace: "default"},
 		{prefix: "we", says: "web-2"},
-		{prefix: "two", says: "which job is meant?"},
+		{prefix: "two", says: `Prefix "two" matched multiple jobs`},
 		{prefix: "x", says: "No job(s) with prefix or ID"},
 		{prefix: "m", filter: ParameterizedJobsFilter, id: "mail"},
 		{prefix: "m", filter: PeriodicJobsFilter, says: "No periodic job(s) with prefix or ID"},

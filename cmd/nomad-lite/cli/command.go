@@ -17,7 +17,7 @@ func NewGroupCommand(use, short string, children ...*cobra.Command) *cobra.Comma
 		Args:  cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return cmd.Help()
+				return MissingCommandError(cmd)
 			}
 			return UnknownCommandError(cmd, args[0])
 		},
@@ -26,7 +26,21 @@ func NewGroupCommand(use, short string, children ...*cobra.Command) *cobra.Comma
 	return cmd
 }
 
-// UnknownCommandError returns the error for a command that does not exist, with a suggestion.
+// MissingCommandError prints the help of a command that has subcommands, for a command line that names
+// none of them, and returns an error with the exit code of Nomad's command line.
+func MissingCommandError(cmd *cobra.Command) error {
+	return errors.Join(cmd.Help(), &ExitError{Code: missingCommandExitCode(cmd)})
+}
+
+func missingCommandExitCode(cmd *cobra.Command) int {
+	if cmd.HasParent() {
+		return 1
+	}
+	return 127
+}
+
+// UnknownCommandError returns the error for a command that does not exist, with a suggestion and the
+// exit code of Nomad's command line.
 func UnknownCommandError(cmd *cobra.Command, name string) error {
 	text := fmt.Sprintf("%s: there is no command %q", cmd.CommandPath(), name)
 	cmd.SuggestionsMinimumDistance = 2
@@ -35,7 +49,7 @@ func UnknownCommandError(cmd *cobra.Command, name string) error {
 	} else if near := suggestCommands(cmd, name); len(near) > 0 {
 		text += fmt.Sprintf("; did you mean %q?", near[0])
 	}
-	return fmt.Errorf("%s\nRun '%s -help' for the commands that there are", text, cmd.CommandPath())
+	return &ExitError{missingCommandExitCode(cmd), fmt.Errorf("%s\nRun '%s -help' for the commands that there are", text, cmd.CommandPath())}
 }
 
 // suggestCommands returns commands with a similar name, and commands with the same name below

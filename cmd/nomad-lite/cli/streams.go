@@ -13,6 +13,8 @@ type Streams struct {
 	Out io.Writer
 	Err io.Writer
 
+	CommandLine []string // arguments of the program
+
 	NoColour, ForceColour bool
 }
 

@@ -113,15 +113,16 @@ func changeDeployment(ctx context.Context, o changeOptions, command changeSubcom
 		return apiclient.WrapError(fmt.Sprintf("%s deployment %q", command.name, d.ID), err)
 	}
 	p := output.NewPage(s)
-	p.Line("Deployment %q %s", output.ShortID(d.ID, o.monitor.Verbose), command.did)
 	if out.RevertedJobVersion != nil {
-		p.Line("Job %q goes back to version %d", d.JobID, *out.RevertedJobVersion)
+		p.Line("Deployment %q %s. Auto-reverted to job version %d.", d.ID, command.did, *out.RevertedJobVersion)
+	} else {
+		p.Line("Deployment %q %s", d.ID, command.did)
 	}
 	if err := output.Print(s, p); err != nil {
 		return err
 	}
-	if command.name == "pause" {
-		return nil // pausing a deployment creates no evaluation
+	if command.name == "pause" || command.name == "unblock" && o.monitor.Detach {
+		return nil // pausing a deployment creates no evaluation, and Nomad prints none for unblock
 	}
 	return o.monitor.WatchOrPrintEvaluation(ctx, s, c, d.Namespace, out.EvalID)
 }

@@ -77,7 +77,8 @@ func deleteEvals(ctx context.Context, o deleteOptions, args []string, s *cli.Str
 		return apiclient.WrapError("count evaluations", err)
 	}
 	if !o.yes {
-		if err := s.Confirm(fmt.Sprintf("Delete %s?", output.FormatCount(count.Count, "evaluation"))); err != nil {
+		question := fmt.Sprintf("Are you sure you want to delete %s?", output.FormatCount(count.Count, "evaluation"))
+		if err := s.Confirm(question, "Cancelling eval deletion"); err != nil {
 			return err
 		}
 	}

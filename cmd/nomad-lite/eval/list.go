@@ -66,7 +66,7 @@ func listEvals(ctx context.Context, o listOptions, s *cli.Streams) error {
 		for _, e := range evals {
 			t.Row(output.ShortID(e.ID, o.verbose), e.Priority, e.TriggeredBy, e.JobID, e.Namespace, output.ShortID(e.NodeID, o.verbose), output.StatusCell(e.Status), tables.PlacementFailureCell(e))
 		}
-		p.TableOrMessage(t, "No evaluations found")
+		p.TableOrMessage(t, "No evals found")
 		p.NextPageHint(meta)
 	})
 }

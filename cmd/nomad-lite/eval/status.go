@@ -82,6 +82,10 @@ func showEval(ctx context.Context, o statusOptions, prefix string, s *cli.Stream
 
 // printEvaluation adds one evaluation and its results.
 func printEvaluation(p *output.Page, e *api.Evaluation, allocs []*api.AllocationListStub, verbose bool) {
+	subject := [2]any{"Job ID", e.JobID}
+	if e.JobID == "" && e.NodeID != "" {
+		subject = [2]any{"Node ID", output.ShortID(e.NodeID, verbose)}
+	}
 	all := output.Pairs{
 		{"ID", output.ShortID(e.ID, verbose)},
 		{"Create Time", output.FormatAge(e.CreateTime, verbose)},
@@ -90,13 +94,13 @@ func printEvaluation(p *output.Page, e *api.Evaluation, allocs []*api.Allocation
 		{"Status Description", e.StatusDescription},
 		{"Type", e.Type},
 		{"TriggeredBy", e.TriggeredBy},
-		{"Job ID", e.JobID},
+		subject,
 		{"Namespace", e.Namespace},
 		{"Priority", e.Priority},
 		{"Placement Failures", tables.PlacementFailureCell(e)},
 	}
 	for _, part := range [][2]string{
-		{"Node ID", e.NodeID}, {"Deployment ID", e.DeploymentID}, {"Previous Eval", e.PreviousEval}, {"Next Eval", e.NextEval}, {"Blocked Eval", e.BlockedEval},
+		{"Previous Eval", e.PreviousEval}, {"Next Eval", e.NextEval}, {"Blocked Eval", e.BlockedEval}, {"Deployment ID", e.DeploymentID},
 	} {
 		if part[1] != "" {
 			all = append(all, [2]any{part[0], output.ShortID(part[1], verbose)})
@@ -106,15 +110,6 @@ func printEvaluation(p *output.Page, e *api.Evaluation, allocs []*api.Allocation
 		all = append(all, [2]any{"Wait Until", e.WaitUntil.Local().Format(time.RFC3339)})
 	}
 	p.Pairs(all)
-	printPlanAnnotations(p, e.PlanAnnotations)
-	if len(e.FailedTGAllocs) > 0 {
-		p.Section("Failed Placements")
-		tables.PrintPlacementFailures(p, "", e.FailedTGAllocs, nil)
-		if e.BlockedEval != "" {
-			p.Line("")
-			p.Line("Evaluation %q waits for room for the rest", output.ShortID(e.BlockedEval, verbose))
-		}
-	}
 	if len(e.RelatedEvals) > 0 {
 		p.Section("Related Evaluations")
 		t := output.NewTable("ID", "Priority", "Triggered By", "Node ID", "Status", "Description")
@@ -123,21 +118,41 @@ func printEvaluation(p *output.Page, e *api.Evaluation, allocs []*api.Allocation
 		}
 		p.Table(t)
 	}
-	p.Section("Placed Allocations")
-	tables.PrintAllocations(p, allocs, verbose)
+	printPlanAnnotations(p, e.PlanAnnotations, verbose)
+	if len(allocs) > 0 {
+		p.Section("Placed Allocations")
+		tables.AllocationTable{Verbose: verbose}.Print(p, allocs)
+	}
+	if len(e.FailedTGAllocs) > 0 {
+		p.Section("Failed Placements")
+		tables.PrintPlacementFailures(p, "", e.FailedTGAllocs, nil)
+		if e.BlockedEval != "" {
+			p.Line("")
+			p.Line("Evaluation %q waiting for additional capacity to place remainder", output.ShortID(e.BlockedEval, verbose))
+		}
+	}
 }
 
 // printPlanAnnotations adds the scheduler's planned changes for each group.
-func printPlanAnnotations(p *output.Page, a *api.PlanAnnotations) {
+func printPlanAnnotations(p *output.Page, a *api.PlanAnnotations, verbose bool) {
 	if a == nil || len(a.DesiredTGUpdates) == 0 {
 		return
 	}
 	p.Section("Plan Annotations")
-	t := output.NewTable("Task Group", "Ignore", "Place", "Stop", "Migrate", "InPlace", "Destructive", "Canary")
+	t := output.NewTable("Task Group", "Ignore", "Place", "Stop", "InPlace", "Destructive")
+	if verbose {
+		t.Titles = append(t.Titles, "Migrate", "Canary", "Preemptions", "Reschedule Now", "Reschedule Later", "Disconnect", "Reconnect")
+	}
 	for _, name := range slices.Sorted(maps.Keys(a.DesiredTGUpdates)) {
-		if u := a.DesiredTGUpdates[name]; u != nil {
-			t.Row(name, u.Ignore, u.Place, u.Stop, u.Migrate, u.InPlaceUpdate, u.DestructiveUpdate, u.Canary)
+		u := a.DesiredTGUpdates[name]
+		if u == nil {
+			continue
 		}
+		row := []any{name, u.Ignore, u.Place, u.Stop, u.InPlaceUpdate, u.DestructiveUpdate}
+		if verbose {
+			row = append(row, u.Migrate, u.Canary, u.Preemptions, u.RescheduleNow, u.RescheduleLater, u.Disconnect, u.Reconnect)
+		}
+		t.Row(row...)
 	}
 	p.Table(t)
 }

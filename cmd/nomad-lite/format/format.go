@@ -121,6 +121,10 @@ func isHCLName(name string) bool {
 // formatPath formats a file, or the files of a directory.
 func (f *formatter) formatPath(path string) error {
 	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		//lint:ignore ST1005 the text is Nomad's
+		return fmt.Errorf("No file or directory at %s", path)
+	}
 	if err != nil {
 		return fmt.Errorf("fmt: %w", err)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/monitor"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
 )
 
 type evalOptions struct {
@@ -50,6 +51,10 @@ func evalJob(ctx context.Context, o evalOptions, prefix string, s *cli.Streams) 
 	evalID, _, err := c.Jobs().EvaluateWithOpts(id, api.EvalOptions{ForceReschedule: o.reschedule}, apiclient.WriteOptions(ctx, namespace))
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("evaluate job %q", id), err)
+	}
+	if o.monitor.Detach {
+		_, err := fmt.Fprintf(s.Out, "Created eval ID: %q \n", output.TruncateID(evalID)) // the space is Nomad's
+		return err
 	}
 	return o.monitor.WatchOrPrintEvaluation(ctx, s, c, namespace, evalID)
 }

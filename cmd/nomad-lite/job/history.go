@@ -83,7 +83,8 @@ func showJobHistory(ctx context.Context, o historyOptions, prefix string, s *cli
 		}
 	}
 	if len(versions) == 0 && o.version >= 0 {
-		return fmt.Errorf("job %q has no version %d\nSee those that there are: nomad-lite job history %s", id, o.version, id)
+		//lint:ignore ST1005 the text is Nomad's
+		return fmt.Errorf("Error printing job history for non-existing job or job version: job %q has no version %d\nList its versions: nomad-lite job history %s", id, o.version, id)
 	}
 	if o.format.IsSet() {
 		if options.Diffs {
@@ -95,29 +96,22 @@ func showJobHistory(ctx context.Context, o historyOptions, prefix string, s *cli
 		}
 		return o.format.Print(s, plain)
 	}
-	if o.showFull {
-		for _, v := range versions {
-			if err := output.PrintJSON(s, struct{ Job *api.Job }{v.Job}); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
 	p := output.NewPage(s)
 	for i, v := range versions {
 		if i > 0 {
 			p.Line("")
 		}
-		printJobVersion(p, v.Job)
-		if v.Diff != nil {
-			p.Line("")
-			diffPage{p, false}.writeJob(v.Diff)
+		if err := o.printJobVersion(p, v); err != nil {
+			return err
 		}
 	}
 	return output.Print(s, p)
 }
 
-func printJobVersion(p *output.Page, j *api.Job) {
+// printJobVersion adds a version. A diff or a whole job follows the fields of the version, after a
+// field whose value names what follows.
+func (o historyOptions) printJobVersion(p *output.Page, version jobWithDiff) error {
+	j := version.Job
 	all := output.Pairs{
 		{"Version", apiclient.Deref(j.Version)},
 		{"Stable", apiclient.Deref(j.Stable)},
@@ -129,5 +123,20 @@ func printJobVersion(p *output.Page, j *api.Job) {
 			all = append(all, [2]any{"Tag Description", t.Description})
 		}
 	}
-	p.Pairs(all)
+	if !o.showFull {
+		if version.Diff == nil {
+			p.Pairs(all)
+			return nil
+		}
+		p.Pairs(append(all, [2]any{"Diff", output.BlankCell}))
+		diffPage{p, false}.writeJob(version.Diff)
+		return nil
+	}
+	text, err := output.FormatJSON(j)
+	if err != nil {
+		return err
+	}
+	p.Pairs(append(all, [2]any{"Full", "JSON Job:"}))
+	p.Lines(text)
+	return nil
 }

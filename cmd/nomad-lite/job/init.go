@@ -1,15 +1,20 @@
 package job
 
 import (
+	"context"
 	_ "embed"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 
+	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
 
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
 )
 
 //go:embed template/long.nomad.hcl
@@ -21,33 +26,121 @@ var shortExampleJob string
 // exampleFileName is the default name of the example. It is Nomad's.
 const exampleFileName = "example.nomad.hcl"
 
+// templateDir is the directory of the variables that hold templates of job files. It is Nomad's, as are
+// the items of these variables.
+const (
+	templateDir             = "nomad/job-templates"
+	templateItem            = "template"
+	templateDescriptionItem = "description"
+)
+
+type initOptions struct {
+	client        apiclient.Flags
+	short         bool
+	consulConnect bool
+	template      string
+	listTemplates bool
+}
+
 // NewInitCommand returns the command "init".
 func NewInitCommand(s *cli.Streams) *cobra.Command {
-	var short bool
+	var o initOptions
 	cmd := &cobra.Command{
 		Use:   "init [flags] [FILE]",
 		Short: "Write an example of a job file, to begin from",
 		Long: `Write an example of a job file, to begin from: ` + exampleFileName + `, if no other
-name is given. A file that exists is not overwritten.`,
+name is given. A file that exists is not overwritten.
+
+With -template the example is the item "` + templateItem + `" of the variable ` + templateDir + `/NAME
+of an agent.`,
 		Example: `  nomad-lite job init && nomad-lite run ` + exampleFileName + `
-  nomad-lite job init -short web.nomad.hcl`,
+  nomad-lite job init -short web.nomad.hcl
+  nomad-lite var put ` + templateDir + `/web ` + templateItem + `=@web.nomad.hcl
+  nomad-lite job init -template web shop.nomad.hcl`,
 		Args: cli.RequireArgCount(0, 1, "the name of a file, or nothing for "+exampleFileName),
-		RunE: func(_ *cobra.Command, args []string) error {
-			return writeExampleJobFile(append(args, exampleFileName)[0], short, s)
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case o.consulConnect:
+				return errors.New("job init: nomad-lite has no example with Consul Connect: Consul is not a part of it")
+			case o.listTemplates:
+				return printJobTemplates(cmd.Context(), o, s)
+			}
+			text, err := o.readExample(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return writeExampleJobFile(append(args, exampleFileName)[0], text, s)
 		},
 	}
-	cmd.Flags().BoolVar(&short, "short", false, "without explanations")
+	o.client.Register(cmd)
+	cmd.Flags().BoolVar(&o.short, "short", false, "without explanations")
+	cmd.Flags().StringVar(&o.template, "template", "", "write the template with this `name`, which an agent stores")
+	cmd.Flags().BoolVar(&o.listTemplates, "list-templates", false, "list the templates that an agent stores, and write no file")
+	cmd.Flags().BoolVar(&o.consulConnect, "connect", false, "write an example with Consul Connect")
+	_ = cmd.Flags().MarkHidden("connect") // MarkHidden fails only for an unknown flag
 	return cmd
 }
 
-func writeExampleJobFile(path string, short bool, s *cli.Streams) (err error) {
-	text := longExampleJob
-	if short {
-		text = shortExampleJob
+// printJobTemplates prints the names of the templates that an agent stores.
+func printJobTemplates(ctx context.Context, o initOptions, s *cli.Streams) error {
+	c, err := o.client.Client()
+	if err != nil {
+		return err
 	}
+	all, _, err := c.Variables().PrefixList(templateDir+"/", apiclient.QueryOptions(ctx, ""))
+	if err != nil {
+		return apiclient.WrapError("list job templates", err)
+	}
+	if len(all) == 0 {
+		//lint:ignore ST1005 the text is Nomad's
+		return fmt.Errorf("No variables in %s\nStore a template: nomad-lite var put %s/NAME %s=@FILE", templateDir, templateDir, templateItem)
+	}
+	p := output.NewPage(s)
+	t := output.NewTable("Template", "Description")
+	for _, stub := range all {
+		v, _, err := c.Variables().Read(stub.Path, apiclient.QueryOptions(ctx, stub.Namespace))
+		if err != nil {
+			return apiclient.WrapError(fmt.Sprintf("read job template %q", stub.Path), err)
+		}
+		t.Row(strings.TrimPrefix(stub.Path, templateDir+"/"), v.Items[templateDescriptionItem])
+	}
+	p.Table(t)
+	return output.Print(s, p)
+}
+
+// readExample returns the text of an example, from an agent with -template.
+func (o initOptions) readExample(ctx context.Context) (string, error) {
+	switch {
+	case o.template != "":
+	case o.short:
+		return shortExampleJob, nil
+	default:
+		return longExampleJob, nil
+	}
+	c, err := o.client.Client()
+	if err != nil {
+		return "", err
+	}
+	path := templateDir + "/" + o.template
+	v, _, err := c.Variables().Read(path, apiclient.QueryOptions(ctx, ""))
+	if errors.Is(err, api.ErrVariablePathNotFound) {
+		return "", fmt.Errorf("there is no job template %q\nList the job templates: nomad-lite job init -list-templates", o.template)
+	}
+	if err != nil {
+		return "", apiclient.WrapError(fmt.Sprintf("read job template %q", o.template), err)
+	}
+	text := v.Items[templateItem]
+	if text == "" {
+		return "", fmt.Errorf("variable %q has no item %q\nWrite it: nomad-lite var put -force %s %s=@FILE", path, templateItem, path, templateItem)
+	}
+	return text, nil
+}
+
+func writeExampleJobFile(path, text string, s *cli.Streams) (err error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 	if errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("%s exists already\nGive another name: nomad-lite job init FILE", path)
+		//lint:ignore ST1005 the text is Nomad's
+		return fmt.Errorf("Job '%s' already exists\nGive another name: nomad-lite job init FILE", path)
 	}
 	if err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
 )
 
 type inspectOptions struct {
@@ -31,7 +32,8 @@ func NewInspectCommand(s *cli.Streams) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect [flags] JOB",
 		Short: "Print a job as the agent has it, or its source",
-		Long: `Print a job as the agent has it: JSON with each default filled in.
+		Long: `Print a job as the agent has it: JSON with each default filled in, as the value
+of "Job". With -json it is the job alone.
 
 With -hcl its source is printed, byte for byte as it was run, if the agent has
 kept it.`,
@@ -48,7 +50,7 @@ kept it.`,
 	o.format.Register(cmd)
 	cmd.Flags().Int64Var(&o.version, "version", -1, "the job as it was in this `version`")
 	cmd.Flags().BoolVar(&o.hcl, "hcl", false, "print the source")
-	cmd.Flags().BoolVar(&o.includeVars, "with-vars", false, "with -hcl: print also the values that were given to its variables")
+	cmd.Flags().BoolVar(&o.includeVars, "with-vars", false, "with -hcl: print the values of its variables to standard error")
 	return cmd
 }
 
@@ -58,9 +60,11 @@ func inspectJob(ctx context.Context, o inspectOptions, prefix string, s *cli.Str
 		return err
 	}
 	switch {
+	case o.hcl && o.format.IsSet():
+		return errors.New("-hcl excludes -json and -t")
 	case o.hcl:
 		return printJobSource(ctx, o, c, job, s)
-	case o.format.Template != "":
+	case o.format.IsSet():
 		return o.format.Print(s, job)
 	}
 	return output.PrintJSON(s, struct{ Job *api.Job }{job})
@@ -106,25 +110,24 @@ func printJobSource(ctx context.Context, o inspectOptions, c *api.Client, job *a
 	case err != nil:
 		return apiclient.WrapError(fmt.Sprintf("read the source of job %q", id), err)
 	}
-	text := source.Source
-	if o.includeVars && source.Variables != "" {
-		text += "\n// Variables from files:\n" + commentOutLines(source.Variables)
+	if o.includeVars {
+		printVariableFlags(source, s)
 	}
-	if o.includeVars && len(source.VariableFlags) > 0 {
-		text += "\n// Variables from the command line:\n"
-		for _, name := range slices.Sorted(maps.Keys(source.VariableFlags)) {
-			text += commentOutLines(fmt.Sprintf("%s = %q", name, source.VariableFlags[name]))
-		}
-	}
-	_, err = io.WriteString(s.Out, text)
+	_, err = io.WriteString(s.Out, source.Source)
 	return err
 }
 
-// commentOutLines returns a text with each line turned into a comment.
-func commentOutLines(text string) string {
-	var b strings.Builder
-	for line := range strings.Lines(text) {
-		b.WriteString("// " + strings.TrimRight(line, "\n") + "\n")
+// printVariableFlags prints the variables of a job file as flags to standard error, so that standard
+// output holds only the file. The text of variable files is not a flag, and is printed as it is.
+func printVariableFlags(source *api.JobSubmission, s *cli.Streams) {
+	if source.Variables != "" {
+		fmt.Fprintf(s.Err, "%s\n", terminal.SanitizeText([]byte(strings.TrimRight(source.Variables, "\n")), false))
 	}
-	return b.String()
+	var flagArgs []string
+	for _, name := range slices.Sorted(maps.Keys(source.VariableFlags)) {
+		flagArgs = append(flagArgs, "-var "+cli.ShellWord(name+"="+source.VariableFlags[name]))
+	}
+	if flagArgs != nil {
+		fmt.Fprintf(s.Err, "%s\n", terminal.SanitizeText([]byte(strings.Join(flagArgs, " ")), false))
+	}
 }

@@ -189,21 +189,10 @@ func formatFlagArgs(f *jobfile.Flags) []string {
 		flagArgs = append(flagArgs, "-hcl2-strict=false")
 	}
 	for _, v := range f.Vars {
-		flagArgs = append(flagArgs, "-var", quoteShellWord(v))
+		flagArgs = append(flagArgs, "-var", cli.ShellWord(v))
 	}
 	for _, v := range f.VarFiles {
-		flagArgs = append(flagArgs, "-var-file", quoteShellWord(v))
+		flagArgs = append(flagArgs, "-var-file", cli.ShellWord(v))
 	}
 	return flagArgs
-}
-
-// quoteShellWord quotes a word for a shell.
-func quoteShellWord(word string) string {
-	plain := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_=./:,@%+", r)
-	}
-	if word != "" && strings.IndexFunc(word, func(r rune) bool { return !plain(r) }) < 0 {
-		return word
-	}
-	return fmt.Sprintf("'%s'", strings.ReplaceAll(word, "'", `'\''`))
 }

@@ -71,7 +71,7 @@ func newRestartCommand(s *cli.Streams) *cobra.Command {
 	flags.StringVar(&o.batchWait, "batch-wait", "0s", "`time` to wait between two batches, or 'ask' to be asked")
 	flags.StringVar(&o.onError, "on-error", "ask", "'ask' or 'fail' when an allocation could not be restarted")
 	flags.BoolVar(&o.noShutdownDelay, "no-shutdown-delay", false, "with -reschedule: do not wait for the shutdown_delay of groups and tasks")
-	flags.BoolVar(&o.yes, "yes", false, "do not ask when the argument is only the beginning of an id, nor after errors")
+	flags.BoolVar(&o.yes, "yes", false, "do not ask after errors")
 	flags.BoolVar(&o.verbose, "verbose", false, "print whole ids")
 	return cmd
 }
@@ -139,11 +139,6 @@ func (r *batchRestart) run(ctx context.Context, prefix string) error {
 		return err
 	}
 	r.client = c
-	if id != prefix && !r.yes {
-		if err := r.streams.Confirm(fmt.Sprintf("Restart job %q?", id)); err != nil {
-			return err
-		}
-	}
 	job, err := readJobVersion(ctx, c, id, namespace, -1)
 	if err != nil {
 		return err
@@ -163,15 +158,20 @@ func (r *batchRestart) run(ctx context.Context, prefix string) error {
 		r.batchSize = max(1, len(allocs)*r.batchSize/100)
 	}
 	r.printTimestampedLine(func(p *output.Page) {
-		p.Heading("Restarting %s of job %q", output.FormatCount(len(allocs), "allocation"), id)
+		p.Heading("Restarting %s", output.FormatCount(len(allocs), "allocation"))
 	})
 	if err := r.restartBatches(ctx, job, allocs); err != nil {
 		return err
 	}
 	if r.anyRestartFailed {
+		r.printTimestampedLine(func(p *output.Page) { p.Heading("Job restart finished with errors") })
 		return &cli.ExitError{Code: 1, Err: fmt.Errorf("not all of job %q was restarted\nSee what runs: nomad-lite job status %s", id, id)}
 	}
-	r.printTimestampedLine(func(p *output.Page) { p.Heading("Job restarted") })
+	r.printTimestampedLine(func(p *output.Page) {
+		p.Heading("Job restart finished")
+		p.Line("")
+		p.Line("Job restarted successfully!")
+	})
 	return nil
 }
 
@@ -241,7 +241,7 @@ func (r *batchRestart) restartBatches(ctx context.Context, job *api.Job, allocs 
 		}
 		r.printTimestampedLine(func(p *output.Page) { p.Lines(err.Error()) })
 		if !r.yes {
-			if err := r.streams.Confirm("Go on with the others?"); err != nil {
+			if err := r.streams.Confirm("Restart the other allocations?", "Restart cancelled"); err != nil {
 				return err
 			}
 		}
@@ -251,10 +251,10 @@ func (r *batchRestart) restartBatches(ctx context.Context, job *api.Job, allocs 
 
 func (r *batchRestart) waitBetweenBatches(ctx context.Context) error {
 	if r.ask {
-		return r.streams.Confirm("Go on with the next batch?")
+		return r.streams.Confirm("Restart the next batch?", "Restart cancelled")
 	}
 	if r.batchWait > 0 {
-		r.printTimestampedLine(func(p *output.Page) { p.DetailLine("Waiting %s before the next batch", r.batchWait) })
+		r.printTimestampedLine(func(p *output.Page) { p.Heading("Waiting %s before restarting the next batch", r.batchWait) })
 	}
 	return monitor.Sleep(ctx, r.batchWait)
 }

@@ -113,10 +113,9 @@ func submitJob(ctx context.Context, o runOptions, job *jobfile.File, path string
 		}
 		return job.AddSourcePositions(apiclient.WrapError("submit job "+path, err))
 	}
-	jobfile.PrintWarnings(s, out.Warnings)
+	jobfile.PrintWarnings(s.Out, out.Warnings)
 	if out.EvalID == "" {
-		_, err := fmt.Fprintf(s.Out, "Job registration successful\n%s", deferredStartHint(job.Job))
-		return err
+		return printDeferredStart(job.Job, s)
 	}
 	if o.monitor.Detach {
 		fmt.Fprintln(s.Out, "Job registration successful")
@@ -141,16 +140,18 @@ func checkEnds(job *api.Job) error {
 	return nil
 }
 
-// deferredStartHint returns how a periodic or parameterized job starts, which does not start when
-// it is registered. It is empty for other jobs.
-func deferredStartHint(job *api.Job) string {
+// printDeferredStart prints how a periodic or parameterized job starts, which does not start when it
+// is registered.
+func printDeferredStart(job *api.Job, s *cli.Streams) error {
+	_, err := fmt.Fprintln(s.Out, "Job registration successful")
 	switch {
+	case err != nil:
 	case job.Periodic != nil:
-		return fmt.Sprintf("Next launch: %s\n", formatNextLaunch(job.Periodic))
+		_, err = fmt.Fprintf(s.Out, "Approximate next launch time: %s\n", formatNextLaunch(job.Periodic))
 	case job.ParameterizedJob != nil:
-		return fmt.Sprintf("To run an instance of it: nomad-lite job dispatch %s\n", apiclient.Deref(job.ID))
+		_, err = fmt.Fprintf(s.Err, "To run an instance of it: nomad-lite job dispatch %s\n", apiclient.Deref(job.ID))
 	}
-	return ""
+	return err
 }
 
 // newSubmission returns the source of the job, which the agent stores with it.

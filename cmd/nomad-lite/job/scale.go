@@ -70,18 +70,22 @@ func scaleJob(ctx context.Context, o scaleOptions, prefix, group string, count i
 	case group == "":
 		return fmt.Errorf("job %q has several groups: %s\nName one: nomad-lite job scale %s %s %d", id, strings.Join(groups, ", "), id, firstOrEmpty(groups), count)
 	case !slices.Contains(groups, group):
-		return fmt.Errorf("job %q has no group %q, but %s", id, group, strings.Join(groups, ", "))
+		//lint:ignore ST1005 the text is Nomad's
+		return fmt.Errorf("Group %s not found within job %q; it has %s", group, id, strings.Join(groups, ", "))
 	}
 	out, _, err := c.Jobs().ScaleWithRequest(id, &api.ScalingRequest{
 		Count:          &count,
 		Target:         map[string]string{"Job": id, "Group": group},
-		Message:        "submitted using nomad-lite",
+		Message:        "submitted using the Nomad CLI",
 		JobModifyIndex: o.checkIndex,
 	}, apiclient.WriteOptions(ctx, namespace))
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("scale group %q of job %q", group, id), err)
 	}
-	jobfile.PrintWarnings(s, out.Warnings)
+	jobfile.PrintWarnings(s.Out, out.Warnings)
+	if o.monitor.Detach {
+		fmt.Fprintln(s.Out, "Job scale successful")
+	}
 	return o.monitor.WatchOrPrintEvaluation(ctx, s, c, namespace, out.EvalID)
 }
 

@@ -49,7 +49,8 @@ func startJob(ctx context.Context, o startOptions, prefix string, s *cli.Streams
 		if apiclient.Deref(job.Status) == "dead" {
 			hint = "To run again what has failed: nomad-lite job eval -force-reschedule " + id
 		}
-		return fmt.Errorf("job %q was not stopped: its status is %q\n%s", id, apiclient.Deref(job.Status), hint)
+		//lint:ignore ST1005 the text is Nomad's
+		return fmt.Errorf("Job %q has not been stopped: its status is %q\n%s", id, apiclient.Deref(job.Status), hint)
 	}
 	// The new version of the job keeps the job file of the version that is started again.
 	source, _, err := c.Jobs().Submission(id, int(apiclient.Deref(job.Version)), apiclient.QueryOptions(ctx, namespace))
@@ -60,6 +61,9 @@ func startJob(ctx context.Context, o startOptions, prefix string, s *cli.Streams
 	out, _, err := c.Jobs().RegisterOpts(job, &api.RegisterOptions{Submission: source}, apiclient.WriteOptions(ctx, namespace))
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("start job %q", id), err)
+	}
+	if o.monitor.Detach {
+		fmt.Fprintln(s.Out, "Job start successful")
 	}
 	return o.monitor.WatchOrPrintEvaluation(ctx, s, c, namespace, out.EvalID)
 }

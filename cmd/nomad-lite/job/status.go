@@ -80,7 +80,7 @@ func listJobs(ctx context.Context, o statusOptions, c *api.Client, s *cli.Stream
 		return o.format.Print(s, all)
 	}
 	p := output.NewPage(s)
-	tables.PrintJobs(p, jobs, "No running jobs")
+	tables.PrintJobs(p, jobs, o.client.AllNamespaces(), "No running jobs")
 	return output.Print(s, p)
 }
 
@@ -146,10 +146,10 @@ func showJob(ctx context.Context, o statusOptions, c *api.Client, prefix string,
 	printJob(p, state.Job)
 	switch job := state.Job; {
 	case job.Periodic != nil:
-		err = printChildJobs(ctx, p, c, state, "/periodic-", "Previously Launched Jobs")
+		err = printChildJobs(ctx, p, c, state, periodicChildren)
 	case job.ParameterizedJob != nil && !job.Dispatched:
 		printParameterizedConfig(p, job.ParameterizedJob)
-		err = printChildJobs(ctx, p, c, state, "/dispatch-", "Dispatched Jobs")
+		err = printChildJobs(ctx, p, c, state, dispatchedChildren)
 	default:
 		printRunningJob(ctx, p, c, state, o)
 	}
@@ -167,7 +167,6 @@ func printJob(p *output.Page, j *api.Job) {
 		{"Submit Date", output.FormatDate(apiclient.Deref(j.SubmitTime))},
 		{"Type", apiclient.Deref(j.Type)},
 		{"Priority", apiclient.Deref(j.Priority)},
-		{"Version", apiclient.Deref(j.Version)},
 		{"Datacenters", strings.Join(j.Datacenters, ",")},
 		{"Namespace", apiclient.Deref(j.Namespace)},
 		{"Node Pool", apiclient.Deref(j.NodePool)},
@@ -175,11 +174,12 @@ func printJob(p *output.Page, j *api.Job) {
 		{"Periodic", j.Periodic != nil},
 		{"Parameterized", j.ParameterizedJob != nil && !j.Dispatched},
 	}
-	if j.VersionTag != nil {
-		all = append(all, [2]any{"Version Tag", j.VersionTag.Name})
-	}
 	if j.Periodic != nil && !apiclient.Deref(j.Stop) {
 		all = append(all, [2]any{"Next Periodic Launch", formatNextLaunch(j.Periodic)})
+	}
+	all = append(all, [2]any{"Version", apiclient.Deref(j.Version)})
+	if j.VersionTag != nil {
+		all = append(all, [2]any{"Version Tag", j.VersionTag.Name})
 	}
 	p.Pairs(all)
 	if j.UI != nil && j.UI.Description != "" {
@@ -217,30 +217,38 @@ func printParameterizedConfig(p *output.Page, config *api.ParameterizedJobConfig
 	})
 }
 
+// childJobs is a kind of jobs that an agent creates from a job.
+type childJobs struct {
+	infix               string // text after the id of the parent in the ids of its children
+	summaryTitle, title string
+	nothing             string // text instead of an empty list
+}
+
+var (
+	periodicChildren   = childJobs{"/periodic-", "Children Job Summary", "Previously Launched Jobs", "No instances of periodic job found"}
+	dispatchedChildren = childJobs{"/dispatch-", "Parameterized Job Summary", "Dispatched Jobs", "No dispatched instances of parameterized job found"}
+)
+
 // printChildJobs adds the jobs that were created from a job.
-func printChildJobs(ctx context.Context, p *output.Page, c *api.Client, state *jobDetails, infix, title string) error {
+func printChildJobs(ctx context.Context, p *output.Page, c *api.Client, state *jobDetails, kind childJobs) error {
 	if state.Summary != nil && state.Summary.Children != nil {
-		p.Section("Children Job Summary")
+		p.Section(kind.summaryTitle)
 		t := output.NewTable("Pending", "Running", "Dead")
 		t.Row(state.Summary.Children.Pending, state.Summary.Children.Running, state.Summary.Children.Dead)
 		p.Table(t)
 	}
 	q := apiclient.QueryOptions(ctx, apiclient.Deref(state.Job.Namespace))
-	q.Prefix = apiclient.Deref(state.Job.ID) + infix
+	q.Prefix = apiclient.Deref(state.Job.ID) + kind.infix
 	jobs, _, err := c.Jobs().List(q)
 	if err != nil {
 		return apiclient.WrapError("list jobs", err)
 	}
-	p.Section(title)
-	if len(jobs) == 0 {
-		p.Line("None so far")
-		return nil
-	}
+	p.Section(kind.title)
 	t := output.NewTable("ID", "Status", "Submit Date")
 	for _, j := range jobs {
 		t.Row(j.ID, tables.JobStatusCell(j.Status, j.Stop), output.FormatDate(j.SubmitTime))
 	}
-	p.Table(t)
+	p.TableOrMessage(t, kind.nothing)
 	return nil
 }
 
@@ -257,12 +265,12 @@ func printRunningJob(ctx context.Context, p *output.Page, c *api.Client, state *
 	}
 	evals := slices.Clone(state.Evaluations)
 	slices.SortStableFunc(evals, func(a, b *api.Evaluation) int { return cmp.Compare(b.CreateIndex, a.CreateIndex) })
-	if o.showEvals && len(evals) > 0 {
+	if (o.showEvals || o.verbose) && len(evals) > 0 {
 		p.Section("Evaluations")
 		tables.PrintEvaluations(p, evals, o.verbose)
 	}
-	taskreason.PrintPlacementFailure(ctx, p, c, state.Job, evals)
 	printReschedules(ctx, p, c, state, o.verbose)
+	taskreason.PrintPlacementFailure(ctx, p, c, state.Job, evals)
 	if d := state.LatestDeployment; d != nil && d.ID != "" {
 		p.Section("Latest Deployment")
 		p.Pairs(output.Pairs{{"ID", output.ShortID(d.ID, o.verbose)}, {"Status", output.StatusCell(d.Status)}, {"Description", d.StatusDescription}})
@@ -272,7 +280,7 @@ func printRunningJob(ctx context.Context, p *output.Page, c *api.Client, state *
 		}
 	}
 	if t := actionTable(state.Job); len(t.Rows) > 0 {
-		p.Section("Actions Available")
+		p.Section("Actions")
 		p.Table(t)
 	}
 	p.Section("Allocations")

@@ -69,7 +69,7 @@ func stopJobs(ctx context.Context, o stopOptions, prefixes []string, s *cli.Stre
 			return err
 		}
 		if id != prefix && !o.yes {
-			if err := s.Confirm(fmt.Sprintf("Stop job %q?", id)); err != nil {
+			if err := s.Confirm(fmt.Sprintf("Are you sure you want to stop job %q?", id), "Cancelling job stop"); err != nil {
 				return err
 			}
 		}

@@ -160,7 +160,7 @@ func (o *validateOptions) checkLocally(ctx context.Context, job *jobfile.File, s
 
 // checkWithAgent checks a job against the drivers, the hooks and the node of an agent.
 func checkWithAgent(job *jobfile.File, answer *jobfile.AgentAnswer, s *cli.Streams) (bool, error) {
-	jobfile.PrintWarnings(s, answer.Warnings())
+	jobfile.PrintWarnings(s.Err, answer.Warnings())
 	valid, err := job.CheckErrors(s)
 	if err != nil {
 		return false, err

@@ -4,10 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/url"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/nomad/api"
@@ -43,7 +46,7 @@ func OneFileArg(cmd *cobra.Command, args []string) error {
 	if len(args) == 1 {
 		return nil
 	}
-	return cli.UsageError(cmd, errors.New("takes one argument: the path of a job file, or - for standard input"))
+	return cli.UsageError(cmd, errors.New("takes one argument: the path or the URL of a job file, or - for standard input"))
 }
 
 // File is a parsed job and the source positions of its parts.
@@ -113,7 +116,8 @@ func readSource(s *cli.Streams, path string) (text []byte, name string, err erro
 		return text, "stdin", err
 	}
 	if strings.Contains(path, "://") {
-		return nil, "", errors.New("only files of this machine can be read: download it first, or pipe it in and name it -")
+		text, err = downloadSource(path)
+		return text, path, err
 	}
 	f, err := os.Open(path)
 	if err != nil {
@@ -123,11 +127,35 @@ func readSource(s *cli.Streams, path string) (text []byte, name string, err erro
 	return text, path, errors.Join(err, f.Close())
 }
 
+// downloadTimeout is the time that the download of a job file can take.
+const downloadTimeout = 30 * time.Second
+
+// downloadSource returns the text of the job file at a URL.
+func downloadSource(address string) ([]byte, error) {
+	location, err := url.Parse(address)
+	if err != nil {
+		return nil, err
+	}
+	if location.Scheme != "http" && location.Scheme != "https" {
+		return nil, fmt.Errorf("a job file can be a file, - for standard input, or at an address with http or https, and not %s: download it first", location.Scheme)
+	}
+	client := &http.Client{Timeout: downloadTimeout}
+	answer, err := client.Get(address)
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("the server answered %s", answer.Status)
+	}
+	return io.ReadAll(io.LimitReader(answer.Body, jobspec.MaxTextSize+1))
+}
+
 // CheckJob brings the job into canonical form and prints its warnings and errors. The warnings are those
 // for an agent with the default scheduler configuration. It reports whether the job is valid.
 func (j *File) CheckJob(s *cli.Streams) (bool, error) {
 	model.Canonicalize(j.Job)
-	PrintWarnings(s, model.FormatWarnings(model.Warnings(j.Job, model.NewSchedulerConfig())))
+	PrintWarnings(s.Err, model.FormatWarnings(model.Warnings(j.Job, model.NewSchedulerConfig())))
 	return j.CheckErrors(s)
 }
 

@@ -2,18 +2,18 @@ package jobfile
 
 import (
 	"fmt"
+	"io"
 	"regexp"
 	"slices"
 	"strings"
 
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
 )
 
 // PrintWarnings prints the warnings of Nomad's API about a job, if there are any.
-func PrintWarnings(s *cli.Streams, warnings string) {
+func PrintWarnings(w io.Writer, warnings string) {
 	if text := FormatWarnings(warnings); text != "" {
-		fmt.Fprintf(s.Err, "Job Warnings:\n%s\n", terminal.SanitizeText([]byte(text), false))
+		fmt.Fprintf(w, "Job Warnings:\n%s\n\n", terminal.SanitizeText([]byte(text), false))
 	}
 }
 

@@ -105,15 +105,24 @@ func (m *Monitor) watchUntilProcessed(ctx context.Context, id string) (deploymen
 	p := m.newPage()
 	p.Heading("Monitoring evaluation %q", m.id(id))
 	seen := make(map[string]string) // client status by allocation id
-	q, told := apiclient.QueryOptions(ctx, m.namespace), false
+	q, told, status := apiclient.QueryOptions(ctx, m.namespace), false, api.EvalStatusPending
+	deployment := ""
 	for {
 		eval, meta, err := m.client.Evaluations().Info(id, q)
 		if err != nil {
 			return "", apiclient.WrapError(fmt.Sprintf("read evaluation %q", id), err)
 		}
-		if !told {
-			told = true
+		switch {
+		case told:
+		case eval.JobID == "" && eval.NodeID != "":
+			p.DetailLine("Evaluation triggered by node %q", m.id(eval.NodeID))
+		default:
 			p.DetailLine("Evaluation triggered by job %q", eval.JobID)
+		}
+		told = true
+		if deployment == "" && eval.DeploymentID != "" {
+			deployment = eval.DeploymentID
+			p.DetailLine("Evaluation within deployment: %q", m.id(deployment))
 		}
 		allocs, _, err := m.client.Evaluations().Allocations(eval.ID, apiclient.QueryOptions(ctx, m.namespace))
 		if err != nil {
@@ -121,6 +130,10 @@ func (m *Monitor) watchUntilProcessed(ctx context.Context, id string) (deploymen
 		}
 		slices.Reverse(allocs) // newest first
 		m.addAllocChanges(p, allocs, eval.CreateIndex, seen)
+		if eval.Status != status {
+			p.DetailLine("Evaluation status changed: %q -> %q", status, output.StatusCell(eval.Status))
+			status = eval.Status
+		}
 		switch eval.Status {
 		case api.EvalStatusComplete, api.EvalStatusFailed, api.EvalStatusCancelled:
 			return m.finishEvaluation(ctx, p, eval)
@@ -175,11 +188,12 @@ func (m *Monitor) addAllocChanges(p *output.Page, allocs []*api.AllocationListSt
 }
 
 func (m *Monitor) finishEvaluation(ctx context.Context, p *output.Page, eval *api.Evaluation) (deploymentID string, err error) {
-	p.Heading("Evaluation %q finished with status %q", m.id(eval.ID), eval.Status)
 	var exitErr error
-	if len(eval.FailedTGAllocs) > 0 {
+	if len(eval.FailedTGAllocs) == 0 {
+		p.Heading("Evaluation %q finished with status %q", m.id(eval.ID), eval.Status)
+	} else {
 		exitErr = &cli.ExitError{Code: placementFailureExitCode}
-		p.DetailLine("Not all could be placed:")
+		p.Heading("Evaluation %q finished with status %q but failed to place all allocations:", m.id(eval.ID), eval.Status)
 		missingDrivers := taskreason.MissingDrivers(apiclient.SingleNode(ctx, m.client), m.readJob(ctx, eval.JobID))
 		tables.PrintPlacementFailures(p, "    ", eval.FailedTGAllocs, missingDrivers)
 		if eval.StatusDescription != "" {

@@ -119,7 +119,9 @@ func TestMonitorOnTerminal(t *testing.T) {
 	got = regexp.MustCompile(` +\n`).ReplaceAllString(got, "\n")
 	const want = `==> TIME Monitoring evaluation "e"
     TIME Evaluation triggered by job "j"
+    TIME Evaluation within deployment: "d"
     TIME Allocation "a" created: node "n", group "g"
+    TIME Evaluation status changed: "pending" -> "complete"
 ==> TIME Evaluation "e" finished with status "complete"
 ==> TIME Monitoring deployment "d"
     TIME

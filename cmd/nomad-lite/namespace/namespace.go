@@ -112,22 +112,19 @@ func showNamespace(ctx context.Context, o options, name string, inspect bool, s 
 		return o.format.Print(s, n)
 	}
 	p := output.NewPage(s)
-	p.Pairs(output.Pairs{{"Name", n.Name}, {"Description", n.Description}})
-	if n.Quota != "" {
-		p.Pairs(output.Pairs{{"Quota", n.Quota}})
-	}
+	capabilities := apiclient.Deref(n.Capabilities)
+	p.Pairs(output.Pairs{
+		{"Name", n.Name},
+		{"Description", n.Description},
+		{"Quota", n.Quota},
+		{"Enabled Drivers", strings.Join(capabilities.EnabledTaskDrivers, ",")},
+		{"Disabled Drivers", strings.Join(capabilities.DisabledTaskDrivers, ",")},
+		{"Enabled Network Modes", strings.Join(capabilities.EnabledNetworkModes, ",")},
+		{"Disabled Network Modes", strings.Join(capabilities.DisabledNetworkModes, ",")},
+	})
 	if len(n.Meta) > 0 {
 		p.Section("Metadata")
 		p.Pairs(output.SortedPairs(n.Meta))
-	}
-	if caps := n.Capabilities; caps != nil {
-		p.Section("Capabilities")
-		p.Pairs(output.Pairs{
-			{"Enabled Task Drivers", strings.Join(caps.EnabledTaskDrivers, ", ")},
-			{"Disabled Task Drivers", strings.Join(caps.DisabledTaskDrivers, ", ")},
-			{"Enabled Network Modes", strings.Join(caps.EnabledNetworkModes, ", ")},
-			{"Disabled Network Modes", strings.Join(caps.DisabledNetworkModes, ", ")},
-		})
 	}
 	return output.Print(s, p)
 }
@@ -143,7 +140,8 @@ func findNamespace(ctx context.Context, c *api.Client, name string) (*api.Namesp
 	}
 	switch len(all) {
 	case 0:
-		return nil, fmt.Errorf("there is no namespace %q\nSee those that there are: nomad-lite namespace list", name)
+		//lint:ignore ST1005 the text is Nomad's
+		return nil, fmt.Errorf("Namespace %q matched no namespaces\nList the namespaces: nomad-lite namespace list", name)
 	case 1:
 		return all[0], nil
 	}
@@ -151,7 +149,7 @@ func findNamespace(ctx context.Context, c *api.Client, name string) (*api.Namesp
 	for _, n := range all {
 		t.Row(n.Name, n.Description)
 	}
-	return nil, apiclient.AmbiguousPrefixError("namespace", name, t)
+	return nil, apiclient.AmbiguousPrefixError("Prefix matched multiple namespaces", t)
 }
 
 func newApplyCommand(s *cli.Streams) *cobra.Command {

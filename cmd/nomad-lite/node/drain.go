@@ -40,6 +40,7 @@ type drainOptions struct {
 	deadline       time.Duration
 	ignoreSystem   bool
 	keepIneligible bool
+	yes            bool
 	message        string
 	meta           []string
 }
@@ -76,6 +77,7 @@ func newDrainCommand(s *cli.Streams) *cobra.Command {
 	f.DurationVar(&o.deadline, "deadline", time.Hour, "stop what has not moved after this `time`")
 	f.BoolVar(&o.ignoreSystem, "ignore-system", false, "leave allocations of system jobs running")
 	f.BoolVar(&o.keepIneligible, "keep-ineligible", false, "with -disable, place no new allocations on it all the same")
+	f.BoolVar(&o.yes, "yes", false, "do not ask when the argument is only the beginning of an id")
 	f.StringVarP(&o.message, "message", "m", "", "`text` that says why, kept with the drain")
 	f.StringArrayVar(&o.meta, "meta", nil, "`key=value` to keep with the drain; may be given several times")
 	return cmd
@@ -117,6 +119,9 @@ func drainNode(ctx context.Context, o drainOptions, args []string, s *cli.Stream
 		if err != nil {
 			return err
 		}
+		if err := o.confirmPrefix(node, args, s); err != nil {
+			return err
+		}
 		answer, err := c.Nodes().UpdateDrainOpts(node.ID, options, apiclient.WriteOptions(ctx, ""))
 		if err != nil {
 			return apiclient.WrapError(fmt.Sprintf("change drain of node %q", output.TruncateID(node.ID)), err)
@@ -126,11 +131,24 @@ func drainNode(ctx context.Context, o drainOptions, args []string, s *cli.Stream
 			_, err := fmt.Fprintf(s.Out, "Node %q drain strategy unset\n", node.ID)
 			return err
 		}
-		if _, err := fmt.Fprintf(s.Out, "Node %q drain strategy set\n", node.ID); err != nil || o.detach {
+		if o.detach {
+			_, err := fmt.Fprintf(s.Out, "Node %q drain strategy set\n", node.ID)
 			return err
 		}
 	}
-	return watchDrain(ctx, c, node.ID, index, o.ignoreSystem, s)
+	return o.watchDrain(ctx, c, node.ID, index, s)
+}
+
+// confirmPrefix asks the user for confirmation if the argument is only the beginning of the node's id.
+func (o drainOptions) confirmPrefix(node *api.Node, args []string, s *cli.Streams) error {
+	if o.yes || len(args) == 0 || args[0] == node.ID {
+		return nil
+	}
+	verb := "enable"
+	if o.disable {
+		verb = "disable"
+	}
+	return s.Confirm(fmt.Sprintf("Are you sure you want to %s drain mode for node %q?", verb, node.ID), "Canceling drain toggle")
 }
 
 // newRequest returns the drain that the flags describe.
@@ -165,12 +183,18 @@ func (o drainOptions) newRequest() (*api.DrainOptions, error) {
 	return options, nil
 }
 
-func watchDrain(ctx context.Context, c *api.Client, id string, index uint64, ignoreSystem bool, s *cli.Streams) error {
-	fmt.Fprintf(s.Err, "Ctrl-C to stop watching: that does not stop the drain\n")
+func (o drainOptions) watchDrain(ctx context.Context, c *api.Client, id string, index uint64, s *cli.Streams) error {
+	printMessage := func(text string) {
+		fmt.Fprintf(s.Out, "%s: %s\n", time.Now().Format(time.RFC3339), text)
+	}
+	printMessage("Ctrl-C to stop monitoring: will not cancel the node drain")
+	if !o.monitor {
+		printMessage(fmt.Sprintf("Node %q drain strategy set", id))
+	}
 	var lastMessage *api.MonitorMessage
-	for message := range c.Nodes().MonitorDrain(ctx, id, index, ignoreSystem) {
+	for message := range c.Nodes().MonitorDrain(ctx, id, index, o.ignoreSystem) {
 		lastMessage = message
-		fmt.Fprintf(s.Out, "%s: %s\n", time.Now().Format(time.RFC3339), message)
+		printMessage(message.String())
 	}
 	if lastMessage != nil && lastMessage.Level == api.MonitorMsgLevelError {
 		return &cli.ExitError{Code: 1}

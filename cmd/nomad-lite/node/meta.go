@@ -22,7 +22,7 @@ Without -node-id it is the node of the agent.
 Exit codes: 0, or 1 when there is no such node.`
 
 const metaApplyHelp = `Change the metadata of a node while it runs. The change outlives the agent, and
-hides what its configuration says.
+hides what its configuration says. On success nothing is printed.
 
 Without -node-id it is the node of the agent.
 
@@ -39,7 +39,7 @@ type metaOptions struct {
 }
 
 func newMetaCommand(s *cli.Streams) *cobra.Command {
-	return cli.NewGroupCommand("meta", "Show and change the metadata of a node", newMetaReadCommand(s), newMetaApplyCommand(s))
+	return cli.NewGroupCommand("meta", "Show and change the metadata of a node", newMetaReadCommand(s), newMetaApplyCommand())
 }
 
 func newMetaReadCommand(s *cli.Streams) *cobra.Command {
@@ -58,7 +58,7 @@ func newMetaReadCommand(s *cli.Streams) *cobra.Command {
 	return cmd
 }
 
-func newMetaApplyCommand(s *cli.Streams) *cobra.Command {
+func newMetaApplyCommand() *cobra.Command {
 	var o metaOptions
 	cmd := &cobra.Command{
 		Use:     "apply [flags] [NAME=VALUE...]",
@@ -70,7 +70,7 @@ func newMetaApplyCommand(s *cli.Streams) *cobra.Command {
 			if err != nil {
 				return cli.UsageError(cmd, err)
 			}
-			return applyNodeMeta(cmd.Context(), o, meta, s)
+			return applyNodeMeta(cmd.Context(), o, meta)
 		},
 	}
 	o.register(cmd)
@@ -142,9 +142,6 @@ func readNodeMeta(ctx context.Context, o metaOptions, s *cli.Streams) error {
 		{"Static Meta", output.SortedPairs(meta.Static)},
 	} {
 		p.Section(section.title)
-		if len(section.pairs) == 0 {
-			p.Line("none")
-		}
 		p.Pairs(section.pairs)
 	}
 	return output.Print(s, p)
@@ -164,7 +161,7 @@ func dynamicMetaPairs(m map[string]*string) output.Pairs {
 	return output.SortedPairs(flat)
 }
 
-func applyNodeMeta(ctx context.Context, o metaOptions, meta map[string]*string, s *cli.Streams) error {
+func applyNodeMeta(ctx context.Context, o metaOptions, meta map[string]*string) error {
 	c, err := o.client.Client()
 	if err != nil {
 		return err
@@ -176,6 +173,5 @@ func applyNodeMeta(ctx context.Context, o metaOptions, meta map[string]*string, 
 	if _, err := c.Nodes().Meta().Apply(&api.NodeMetaApplyRequest{NodeID: id, Meta: meta}, apiclient.QueryOptions(ctx, "")); err != nil {
 		return apiclient.WrapError("change metadata of the node", err)
 	}
-	_, err = fmt.Fprintln(s.Out, "Changed the metadata of the node")
-	return err
+	return nil
 }

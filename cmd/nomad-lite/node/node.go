@@ -22,6 +22,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 		newMetaCommand(s),
 		cli.NewUnsupportedCommand("config", cli.NoServersReason),
 		cli.NewUnsupportedCommand("identity", cli.NoServersReason),
+		cli.NewUnsupportedCommand("intro", "a node of nomad-lite is its own agent, so no cluster needs to admit it"),
 		newPoolCommand(s),
 	)
 }

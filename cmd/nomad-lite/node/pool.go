@@ -71,9 +71,32 @@ func completePools(f *apiclient.Flags) cli.Completer {
 	}
 }
 
+// findPool returns the name of the node pool with this name, or of the only one with this prefix.
+func findPool(ctx context.Context, c *api.Client, name string) (string, error) {
+	all, _, err := c.NodePools().PrefixList(name, apiclient.QueryOptions(ctx, ""))
+	if err != nil {
+		return "", apiclient.WrapError(fmt.Sprintf("look for node pool %q", name), err)
+	}
+	t := output.NewTable("Name", "Description")
+	for _, pool := range all {
+		if pool.Name == name {
+			return name, nil
+		}
+		t.Row(pool.Name, pool.Description)
+	}
+	switch len(all) {
+	case 0:
+		//lint:ignore ST1005 the text is Nomad's
+		return "", fmt.Errorf("No node pool with prefix %q found\nList the node pools: nomad-lite node pool list", name)
+	case 1:
+		return all[0].Name, nil
+	}
+	return "", apiclient.AmbiguousPrefixError("Prefix matched multiple node pools", t)
+}
+
 // newPoolViewCommand returns a command about a node pool: read requests data from the agent, and
 // show prints it. doing names the operation in errors.
-func newPoolViewCommand(s *cli.Streams, use, short, doing string, read func(ctx context.Context, c *api.Client, name string) (found any, show func(*output.Page), err error)) *cobra.Command {
+func newPoolViewCommand(s *cli.Streams, use, short, doing string, read func(ctx context.Context, f *apiclient.Flags, c *api.Client, name string) (found any, show func(*output.Page), err error)) *cobra.Command {
 	var client apiclient.Flags
 	var format output.FormatFlags
 	cmd := &cobra.Command{
@@ -86,9 +109,13 @@ func newPoolViewCommand(s *cli.Streams, use, short, doing string, read func(ctx 
 			if err != nil {
 				return err
 			}
-			found, show, err := read(cmd.Context(), c, args[0])
+			name, err := findPool(cmd.Context(), c, args[0])
 			if err != nil {
-				return apiclient.WrapError(fmt.Sprintf("%s %q", doing, args[0]), err)
+				return err
+			}
+			found, show, err := read(cmd.Context(), &client, c, name)
+			if err != nil {
+				return apiclient.WrapError(fmt.Sprintf("%s %q", doing, name), err)
 			}
 			return format.PrintValueOrPage(s, found, show)
 		},
@@ -99,13 +126,20 @@ func newPoolViewCommand(s *cli.Streams, use, short, doing string, read func(ctx 
 }
 
 func newPoolInfoCommand(s *cli.Streams) *cobra.Command {
-	return newPoolViewCommand(s, "info [flags] POOL", "Show a node pool", "read node pool", func(ctx context.Context, c *api.Client, name string) (any, func(*output.Page), error) {
+	return newPoolViewCommand(s, "info [flags] POOL", "Show a node pool", "read node pool", func(ctx context.Context, _ *apiclient.Flags, c *api.Client, name string) (any, func(*output.Page), error) {
 		pool, _, err := c.NodePools().Info(name, apiclient.QueryOptions(ctx, ""))
 		return pool, func(p *output.Page) {
-			p.Pairs(output.Pairs{{"Name", pool.Name}, {"Description", pool.Description}})
-			if len(pool.Meta) > 0 {
-				p.Section("Metadata")
-				p.Pairs(output.SortedPairs(pool.Meta))
+			p.Pairs(output.Pairs{{"Name", pool.Name}, {"Description", pool.Description}, {"Node Identity TTL", pool.NodeIdentityTTL}})
+			p.Section("Metadata")
+			if len(pool.Meta) == 0 {
+				p.Line("No metadata")
+			}
+			p.Pairs(output.SortedPairs(pool.Meta))
+			p.Section("Scheduler Configuration")
+			if c := pool.SchedulerConfiguration; c == nil {
+				p.Line("No scheduler configuration")
+			} else {
+				p.Pairs(output.Pairs{{"Scheduler Algorithm", c.SchedulerAlgorithm}, {"Memory Oversubscription", apiclient.Deref(c.MemoryOversubscriptionEnabled)}})
 			}
 		}, err
 	})
@@ -113,26 +147,29 @@ func newPoolInfoCommand(s *cli.Streams) *cobra.Command {
 
 func newPoolNodesCommand(s *cli.Streams) *cobra.Command {
 	var verbose bool
-	cmd := newPoolViewCommand(s, "nodes [flags] POOL", "List the nodes of a pool", "list the nodes of pool", func(ctx context.Context, c *api.Client, name string) (any, func(*output.Page), error) {
-		nodes, _, err := c.NodePools().ListNodes(name, apiclient.QueryOptions(ctx, ""))
+	var pageFlags apiclient.PageFlags
+	cmd := newPoolViewCommand(s, "nodes [flags] POOL", "List the nodes of a pool", "list the nodes of pool", func(ctx context.Context, _ *apiclient.Flags, c *api.Client, name string) (any, func(*output.Page), error) {
+		nodes, meta, err := c.NodePools().ListNodes(name, pageFlags.QueryOptions(ctx))
 		return nodes, func(p *output.Page) {
-			t := output.NewTable("ID", "Name", "Datacenter", "Drain", "Eligibility", "Status")
+			t := output.NewTable("ID", "DC", "Name", "Class", "Drain", "Eligibility", "Status")
 			for _, n := range nodes {
-				t.Row(output.ShortID(n.ID, verbose), n.Name, n.Datacenter, n.Drain, n.SchedulingEligibility, output.StatusCell(n.Status))
+				t.Row(output.ShortID(n.ID, verbose), n.Datacenter, n.Name, n.NodeClass, n.Drain, output.StatusCell(n.SchedulingEligibility), output.StatusCell(n.Status))
 			}
-			p.TableOrMessage(t, "No nodes in this pool")
+			p.TableOrMessage(t, "No nodes registered")
+			p.NextPageHint(meta)
 		}, err
 	})
+	pageFlags.Register(cmd)
 	cmd.Flags().BoolVar(&verbose, "verbose", false, "print whole ids")
 	return cmd
 }
 
 func newPoolJobsCommand(s *cli.Streams) *cobra.Command {
 	var pageFlags apiclient.PageFlags
-	cmd := newPoolViewCommand(s, "jobs [flags] POOL", "List the jobs that run on a pool", "list the jobs of pool", func(ctx context.Context, c *api.Client, name string) (any, func(*output.Page), error) {
+	cmd := newPoolViewCommand(s, "jobs [flags] POOL", "List the jobs that run on a pool", "list the jobs of pool", func(ctx context.Context, f *apiclient.Flags, c *api.Client, name string) (any, func(*output.Page), error) {
 		jobs, meta, err := c.NodePools().ListJobs(name, pageFlags.QueryOptions(ctx))
 		return jobs, func(p *output.Page) {
-			tables.PrintJobs(p, jobs, "No jobs in this pool")
+			tables.PrintJobs(p, jobs, f.AllNamespaces(), "No running jobs")
 			p.NextPageHint(meta)
 		}, err
 	})

@@ -11,6 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/tables"
 )
 
 const statusHelp = `Show the nodes, or one node: its state, its drivers, what is reserved and used on
@@ -66,7 +67,7 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 	cmd.Flags().BoolVar(&o.showStats, "stats", false, "show what each processor and each disk does")
 	cmd.Flags().BoolVar(&o.showAllocs, "allocs", false, "count the running allocations of each node")
 	cmd.Flags().BoolVar(&o.os, "os", false, "show the operating system of each node")
-	cmd.Flags().BoolVarP(&o.idsOnly, "quiet", "q", false, "print ids only")
+	cmd.Flags().BoolVarP(&o.idsOnly, "quiet", "q", false, "print only the ids of the nodes, whole; not with a node")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "whole ids, points in time, attributes and metadata")
 	return cmd
 }
@@ -90,7 +91,7 @@ func listNodes(ctx context.Context, o statusOptions, s *cli.Streams) error {
 	p := output.NewPage(s)
 	if o.idsOnly {
 		for _, n := range all {
-			p.Line("%s", output.ShortID(n.ID, o.verbose))
+			p.Line("%s", n.ID)
 		}
 		return output.Print(s, p)
 	}
@@ -124,7 +125,7 @@ func listNodes(ctx context.Context, o statusOptions, s *cli.Streams) error {
 		}
 		t.Row(row...)
 	}
-	p.TableOrMessage(t, "No nodes")
+	p.TableOrMessage(t, "No nodes registered")
 	p.NextPageHint(meta)
 	return output.Print(s, p)
 }
@@ -144,10 +145,6 @@ func showNode(ctx context.Context, o statusOptions, args []string, s *cli.Stream
 		return o.format.Print(s, node)
 	}
 	p := output.NewPage(s)
-	if o.idsOnly {
-		p.Line("%s", output.ShortID(node.ID, o.verbose))
-		return output.Print(s, p)
-	}
 	allocs, _, err := c.Nodes().Allocations(node.ID, apiclient.QueryOptions(ctx, ""))
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("list allocations of node %q", output.TruncateID(node.ID)), err)
@@ -159,7 +156,7 @@ func showNode(ctx context.Context, o statusOptions, args []string, s *cli.Stream
 		host = nil
 		fmt.Fprintln(s.Err, apiclient.WrapError("what the host uses is not known", err))
 	}
-	p.Pairs(nodeFields(node, host))
+	p.Pairs(nodeFields(node, host, o.short))
 
 	if !o.short {
 		printNodeEvents(p, node, o.verbose)
@@ -171,7 +168,12 @@ func showNode(ctx context.Context, o statusOptions, args []string, s *cli.Stream
 	if o.verbose {
 		printDrivers(p, node)
 	}
-	printNodeAllocations(p, allocs, o.verbose)
+	p.Section("Allocations")
+	stubs := make([]*api.AllocationListStub, len(allocs))
+	for i, a := range allocs {
+		stubs[i] = a.Stub()
+	}
+	tables.AllocationTable{Verbose: o.verbose, EvalID: o.verbose, JobID: true}.Print(p, stubs)
 	if o.verbose {
 		p.Section("Attributes")
 		p.Pairs(output.SortedPairs(node.Attributes))

@@ -17,8 +17,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/tables"
 )
 
-// nodeFields returns the description and status of a node; host can be nil.
-func nodeFields(node *api.Node, host *api.HostStats) output.Pairs {
+// nodeFields returns the description and status of a node; host can be nil. The first fields are
+// Nomad's, which depend on short.
+func nodeFields(node *api.Node, host *api.HostStats, short bool) output.Pairs {
 	head := output.Pairs{
 		{"ID", node.ID},
 		{"Name", node.Name},
@@ -28,26 +29,34 @@ func nodeFields(node *api.Node, host *api.HostStats) output.Pairs {
 		{"Drain", formatDrain(node)},
 		{"Eligibility", output.StatusCell(node.SchedulingEligibility)},
 		{"Status", output.StatusCell(node.Status)},
+		{"CSI Controllers", output.JoinKeys(node.CSIControllerPlugins)},
+		{"CSI Drivers", output.JoinKeys(node.CSINodePlugins)},
 	}
+	if host != nil && !short {
+		head = append(head, [2]any{"Uptime", output.FormatDuration(time.Duration(host.Uptime) * time.Second)})
+	}
+	drivers := "Driver Status"
+	if short {
+		drivers = "Drivers"
+	}
+	head = append(head, output.Pairs{
+		{"Host Volumes", output.JoinKeys(node.HostVolumes)},
+		{"Host Networks", output.JoinKeys(node.HostNetworks)},
+		{"CSI Volumes", ""},
+		{drivers, formatDrivers(node)},
+	}...)
 	if node.StatusDescription != "" {
 		head = append(head, [2]any{"Status Description", node.StatusDescription})
 	}
-	if host != nil {
-		head = append(head, [2]any{"Uptime", output.FormatDuration(time.Duration(host.Uptime) * time.Second)})
+	if last := node.LastDrain; last != nil && last.Status != "" && node.DrainStrategy == nil {
+		head = append(head, [2]any{"Last Drain", fmt.Sprintf("%s %s", last.Status, output.FormatTimestamp(last.UpdatedAt))})
 	}
-	return append(head, output.Pairs{
-		{"Host Volumes", output.JoinKeys(node.HostVolumes)},
-		{"Host Networks", output.JoinKeys(node.HostNetworks)},
-		{"Driver Status", formatDrivers(node)},
-	}...)
+	return head
 }
 
-// formatDrain returns whether a node drains, and the result of the last drain.
+// formatDrain returns whether a node drains, with the details of an active drain.
 func formatDrain(node *api.Node) string {
 	if node.DrainStrategy == nil {
-		if node.LastDrain != nil && node.LastDrain.Status != "" {
-			return fmt.Sprintf("%v; the last one, %s: %s", node.Drain, output.FormatTimestamp(node.LastDrain.UpdatedAt), node.LastDrain.Status)
-		}
 		return fmt.Sprint(node.Drain)
 	}
 	drainStatus := "true; "
@@ -74,10 +83,10 @@ func formatDrivers(node *api.Node) string {
 		case d.Healthy:
 			drivers = append(drivers, name)
 		default:
-			drivers = append(drivers, name+" (unhealthy)")
+			drivers = append(drivers, name+"(unhealthy)")
 		}
 	}
-	return strings.Join(drivers, ", ")
+	return strings.Join(drivers, ",")
 }
 
 func printNodeEvents(p *output.Page, node *api.Node, verbose bool) {
@@ -123,18 +132,14 @@ func printNodeResources(ctx context.Context, p *output.Page, c *api.Client, node
 	cpu := node.NodeResources.Cpu.CpuShares - int64(reserved.Cpu.CpuShares)
 	memory := node.NodeResources.Memory.MemoryMB - int64(reserved.Memory.MemoryMB)
 	disk := node.NodeResources.Disk.DiskMB - int64(reserved.Disk.DiskMB)
-	if cores := node.NodeResources.Cpu.TotalCpuCores; cores > 0 {
-		p.Section(fmt.Sprintf("Allocated Resources (%d cores)", cores))
-	} else {
-		p.Section("Allocated Resources")
-	}
+	p.Section("Allocated Resources")
 	var usedCPU, usedMemory, usedDisk int64
 	for _, a := range running {
 		c, m, d := allocatedResources(a)
 		usedCPU, usedMemory, usedDisk = usedCPU+c, usedMemory+m, usedDisk+d
 	}
-	t := output.NewTable("CPU", "Memory", "Disk")
-	t.Row(fmt.Sprintf("%d/%d MHz", usedCPU, cpu), output.FormatMebibytes(usedMemory)+"/"+output.FormatMebibytes(memory), output.FormatMebibytes(usedDisk)+"/"+output.FormatMebibytes(disk))
+	t := output.NewTable("CPU", "Memory", "Disk", "Alloc Count", "Cores")
+	t.Row(fmt.Sprintf("%d/%d MHz", usedCPU, cpu), output.FormatMebibytes(usedMemory)+"/"+output.FormatMebibytes(memory), output.FormatMebibytes(usedDisk)+"/"+output.FormatMebibytes(disk), len(running), node.NodeResources.Cpu.TotalCpuCores)
 	p.Table(t)
 
 	p.Section("Allocation Resource Utilization")
@@ -220,18 +225,4 @@ func printDrivers(p *output.Page, node *api.Node) {
 		t.Row(name, d.Detected, d.Healthy, cmp.Or(d.HealthDescription, output.EmptyCell), output.FormatTimestamp(d.UpdateTime))
 	}
 	p.Table(t)
-}
-
-func printNodeAllocations(p *output.Page, allocs []*api.Allocation, verbose bool) {
-	p.Section("Allocations")
-	t := output.NewTable("ID", "Job ID", "Task Group", "Version", "Desired", "Status", "Created", "Modified")
-	for _, a := range allocs {
-		var jobVersion any = "?"
-		if a.Job != nil && a.Job.Version != nil {
-			jobVersion = *a.Job.Version
-		}
-		t.Row(output.ShortID(a.ID, verbose), a.JobID, a.TaskGroup, jobVersion, a.DesiredStatus, output.StatusCell(a.ClientStatus),
-			output.FormatAge(a.CreateTime, verbose), output.FormatAge(a.ModifyTime, verbose))
-	}
-	p.TableOrMessage(t, "No allocations placed")
 }

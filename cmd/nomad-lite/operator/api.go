@@ -26,7 +26,8 @@ without them.
 PATH may leave out /v1/. With a body, from -d or from a pipe, the method is PUT
 unless -X names another.
 
-Exit codes: 0, or 1 when the agent answers with an error.`
+Exit codes: 0, also for an answer with an error, as in Nomad; 1 when there is no
+answer.`
 
 const apiExamples = `  nomad-lite operator api jobs
   nomad-lite operator api '/v1/allocations?prefix=8ba85cef'
@@ -113,7 +114,7 @@ func sendAPIRequest(ctx context.Context, o apiOptions, path string, s *cli.Strea
 		fmt.Fprintln(s.Out)
 	}
 	if answer.StatusCode >= 400 {
-		return &cli.ExitError{Code: 1, Err: fmt.Errorf("the agent answered %s", answer.Status)}
+		fmt.Fprintf(s.Err, "the agent answered %s\n", answer.Status)
 	}
 	return nil
 }

@@ -23,5 +23,6 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 		cli.NewUnsupportedCommand("raft", cli.NoServersReason),
 		cli.NewUnsupportedCommand("autopilot", cli.NoServersReason),
 		cli.NewUnsupportedCommand("gossip", cli.NoServersReason),
+		cli.NewUnsupportedCommand("utilization", cli.EnterpriseOnlyReason),
 	)
 }

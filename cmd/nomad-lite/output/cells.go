@@ -14,6 +14,11 @@ import (
 // EmptyCell stands for an empty value, as in Nomad's tables.
 const EmptyCell = "<none>"
 
+// BlankCell is a cell without text. An empty text, in contrast, is shown as EmptyCell.
+const BlankCell = blank("")
+
+type blank string
+
 // ColoredCell is a cell with a colour.
 type ColoredCell struct{ Colour, Text string }
 

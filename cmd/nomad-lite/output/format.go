@@ -1,9 +1,11 @@
 package output
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -58,10 +60,33 @@ func (f *FormatFlags) PrintValueOrPage(s *cli.Streams, value any, draw func(*Pag
 	return Print(s, p)
 }
 
-// PrintJSON writes a value as indented JSON to standard output.
+// PrintJSON writes a value to standard output, in the format of FormatJSON.
 func PrintJSON(s *cli.Streams, value any) error {
-	encoder := json.NewEncoder(s.Out)
+	text, err := FormatJSON(value)
+	if err != nil {
+		return err
+	}
+	_, err = io.WriteString(s.Out, text)
+	return err
+}
+
+// FormatJSON returns a value as indented JSON with a line end. The fields of its objects are sorted by
+// name, as in the output of Nomad's command line.
+func FormatJSON(value any) (string, error) {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return "", err
+	}
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber() // a float64 cannot hold the times of the API
+	var sorted any      // encoding/json sorts the keys of a map
+	if err := decoder.Decode(&sorted); err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	encoder := json.NewEncoder(&b)
 	encoder.SetIndent("", "    ")
 	encoder.SetEscapeHTML(false)
-	return encoder.Encode(value)
+	err = encoder.Encode(sorted)
+	return b.String(), err
 }

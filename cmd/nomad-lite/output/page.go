@@ -17,12 +17,15 @@ import (
 // Page is the output of a command for a person. Text from an agent goes through its cells,
 // which drop sequences that would change the terminal.
 type Page struct {
-	Text    strings.Builder
-	colours bool
+	Text        strings.Builder
+	colours     bool
+	commandLine []string // arguments of the program, for NextPageHint
 }
 
 // NewPage returns an empty page for the standard output of a command.
-func NewPage(s *cli.Streams) *Page { return &Page{colours: s.SupportsColours(s.Out)} }
+func NewPage(s *cli.Streams) *Page {
+	return &Page{colours: s.SupportsColours(s.Out), commandLine: s.CommandLine}
+}
 
 // Print writes the page to standard output.
 func Print(s *cli.Streams, p *Page) error {
@@ -33,7 +36,10 @@ func Print(s *cli.Streams, p *Page) error {
 // FormatCell returns a value as one line of text.
 func (p *Page) FormatCell(value any) string {
 	colour := ""
-	if c, ok := value.(ColoredCell); ok {
+	switch c := value.(type) {
+	case blank:
+		return ""
+	case ColoredCell:
 		colour, value = c.Colour, c.Text
 	}
 	text := strings.NewReplacer("\n", " ", "\t", " ").Replace(strings.TrimSpace(string(terminal.SanitizeText([]byte(fmt.Sprint(value)), false))))
@@ -109,12 +115,15 @@ func (p *Page) writeTable(indent string, t *Table) {
 }
 
 // Pairs adds pairs.
-func (p *Page) Pairs(all Pairs) {
+func (p *Page) Pairs(all Pairs) { p.PairsWithGap(" = ", all) }
+
+// PairsWithGap adds pairs whose cells are separated by gap.
+func (p *Page) PairsWithGap(gap string, all Pairs) {
 	rows := make([][]string, len(all))
 	for i, pair := range all {
 		rows[i] = []string{p.Colourize(terminal.ColourBold, fmt.Sprint(pair[0])), p.FormatCell(pair[1])}
 	}
-	p.writeAligned("", " = ", rows)
+	p.writeAligned("", gap, rows)
 }
 
 func (p *Page) writeAligned(indent, gap string, rows [][]string) {
@@ -176,12 +185,30 @@ func (p *Page) Indent(indent string, add func(*Page)) {
 	}
 }
 
-// NextPageHint adds the flag that shows the next page of a list, if the list has one.
+// NextPageHint adds the command line that shows the next page of a list, if the list has one.
 func (p *Page) NextPageHint(meta *api.QueryMeta) {
 	if meta != nil && meta.NextToken != "" {
 		p.Line("")
-		p.Line("There are more: add -page-token %s", meta.NextToken)
+		p.Line("Results have been paginated. To get the next page run:")
+		p.Line("")
+		p.Line("%s", formatNextPageCommand(p.commandLine, meta.NextToken))
 	}
+}
+
+// formatNextPageCommand returns a command line with this page token, in place of the one that it may
+// have.
+func formatNextPageCommand(args []string, token string) string {
+	words := []string{"nomad-lite"}
+	for i := 0; i < len(args); i++ {
+		name, _, hasValue := strings.Cut(strings.TrimLeft(args[i], "-"), "=")
+		switch {
+		case args[i] == name || name != "page-token":
+			words = append(words, cli.ShellWord(args[i]))
+		case !hasValue:
+			i++ // the token of this page
+		}
+	}
+	return strings.Join(append(words, "-page-token", token), " ")
 }
 
 // Heading adds the first line about a watched object.

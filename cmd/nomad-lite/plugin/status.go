@@ -105,8 +105,13 @@ func showPluginStatus(ctx context.Context, o statusOptions, name string, s *cli.
 	case len(hooks) > 0:
 		pluginstatus.PrintHook(p, hooks[0], o.verbose)
 	}
+	if name == "" {
+		p.Section("Container Storage Interface")
+	}
+	if name == "" && len(csi) == 0 {
+		fmt.Fprintln(s.Err, "No CSI plugins") // on standard error, as in Nomad
+	}
 	if len(csi) > 0 {
-		p.Section("CSI Plugins")
 		t := output.NewTable("ID", "Provider", "Controllers Healthy/Expected", "Nodes Healthy/Expected")
 		for _, plugin := range csi {
 			t.Row(plugin.ID, plugin.Provider, fmt.Sprintf("%d/%d", plugin.ControllersHealthy, plugin.ControllersExpected),

@@ -55,7 +55,7 @@ To complete commands, flags and ids in a shell: nomad-lite completion install`,
 		Args:          cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return cmd.Help()
+				return cli.MissingCommandError(cmd)
 			}
 			return cli.UnknownCommandError(cmd, args[0])
 		},
@@ -99,9 +99,10 @@ To complete commands, flags and ids in a shell: nomad-lite completion install`,
 		agent.NewCommand(s),
 		agent.NewInfoCommand(s),
 		agent.NewMonitorCommand(s),
+		agent.NewConfigCommand(s),
 		node.NewCommand(s),
 		server.NewCommand(s),
-		system.NewCommand(s),
+		system.NewCommand(),
 		operator.NewCommand(s),
 		volume.NewCommand(s),
 		plugin.NewCommand(s),
@@ -126,6 +127,7 @@ func Execute(args []string, s *cli.Streams) int {
 	if serve := findHelperProcess(args, s); serve != nil {
 		return exitCode(serve(), s)
 	}
+	s.CommandLine = args
 	root := newCommand(s)
 	root.SetArgs(toLongFlags(root, args))
 	if isCompletion(args) {

@@ -10,7 +10,6 @@ import (
 func unsupportedCommands() []*cobra.Command {
 	return []*cobra.Command{
 		cli.NewUnsupportedCommand("acl", "an agent has one operator, whose token is in the file token of its data directory; for a cluster use Nomad's own command line"),
-		cli.NewUnsupportedCommand("config", "an agent checks its configuration when it starts, and on SIGHUP"),
 		cli.NewUnsupportedCommand("license", cli.EnterpriseOnlyReason),
 		cli.NewUnsupportedCommand("login", "an agent wants its token: export NOMAD_TOKEN=$(cat <data dir>/token)"),
 		cli.NewUnsupportedCommand("quota", cli.EnterpriseOnlyReason),

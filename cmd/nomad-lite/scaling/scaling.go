@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/nomad/api"
@@ -86,11 +88,22 @@ func policyTable(all []*api.ScalingPolicyListStub, verbose bool) *output.Table {
 	return t
 }
 
+// targetKeys are the keys of a target in the order of Nomad's output. Other keys follow them.
+var targetKeys = []string{"Namespace", "Job", "Group"}
+
 // formatTarget returns the target of a policy on one line.
 func formatTarget(target map[string]string) string {
 	var targetPairs []string
-	for _, pair := range output.SortedPairs(target) {
-		targetPairs = append(targetPairs, fmt.Sprintf("%v:%v", pair[0], pair[1]))
+	add := func(key string) { targetPairs = append(targetPairs, key+":"+target[key]) }
+	for _, key := range targetKeys {
+		if target[key] != "" {
+			add(key)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(target)) {
+		if !slices.Contains(targetKeys, key) {
+			add(key)
+		}
 	}
 	return strings.Join(targetPairs, ",")
 }
@@ -117,10 +130,10 @@ func newPolicyInfoCommand(s *cli.Streams) *cobra.Command {
 			}
 			p := output.NewPage(s)
 			p.Pairs(output.Pairs{
-				{"ID", output.ShortID(policy.ID, o.verbose)}, {"Enabled", apiclient.Deref(policy.Enabled)}, {"Type", policy.Type}, {"Target", formatTarget(policy.Target)},
-				{"Min", apiclient.Deref(policy.Min)}, {"Max", apiclient.Deref(policy.Max)},
+				{"ID", output.ShortID(policy.ID, o.verbose)}, {"Enabled", apiclient.Deref(policy.Enabled)}, {"Target", formatTarget(policy.Target)},
+				{"Min", apiclient.Deref(policy.Min)}, {"Max", apiclient.Deref(policy.Max)}, {"Type", policy.Type},
 			})
-			p.Section("Policy")
+			p.Section("Policy:")
 			p.Lines(string(rule))
 			return output.Print(s, p)
 		},
@@ -157,5 +170,5 @@ func (o *policyOptions) findPolicy(ctx context.Context, prefix string) (*api.Sca
 		}
 		return policy, nil
 	}
-	return nil, apiclient.AmbiguousPrefixError("scaling policy", prefix, policyTable(matches, true))
+	return nil, apiclient.AmbiguousPrefixError("Prefix matched multiple scaling policies", policyTable(matches, true))
 }

@@ -83,7 +83,7 @@ func listMembers(ctx context.Context, o membersOptions, s *cli.Streams) error {
 	default:
 		head := []string{"Name", "Address", "Port", "Status", "Leader", "Raft Version", "Build", "Datacenter", "Region"}
 		if o.verbose {
-			head = append(head, "Protocol", "ID")
+			head = append(slices.Insert(head, 5, "Protocol"), "Tags")
 		}
 		leaders := map[string]string{} // leader by region
 		t := output.NewTable(head...)
@@ -96,7 +96,7 @@ func listMembers(ctx context.Context, o membersOptions, s *cli.Streams) error {
 			leads := leaders[region] == fmt.Sprintf("%s:%s", m.Addr, m.Tags["port"])
 			row := []any{m.Name, m.Addr, m.Port, output.StatusCell(m.Status), leads, m.Tags["raft_vsn"], m.Tags["build"], m.Tags["dc"], region}
 			if o.verbose {
-				row = append(row, m.ProtocolCur, m.Tags["id"])
+				row = append(slices.Insert(row, 5, any(m.ProtocolCur)), formatTags(m.Tags))
 			}
 			t.Row(row...)
 		}

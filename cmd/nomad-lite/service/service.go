@@ -158,7 +158,8 @@ func showService(ctx context.Context, o options, name string, s *cli.Streams) er
 		return apiclient.WrapError(fmt.Sprintf("read service %q", name), err)
 	}
 	if len(instances) == 0 && o.pageFlags.Filter == "" {
-		return fmt.Errorf("no service %q is registered\nSee those that are: nomad-lite service list", name)
+		//lint:ignore ST1005 the text is Nomad's
+		return fmt.Errorf("No service registrations with prefix %q found\nList the services: nomad-lite service list", name)
 	}
 	if o.format.IsSet() {
 		return o.format.Print(s, instances)

@@ -2,9 +2,11 @@ package status
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/hashicorp/nomad/api/contexts"
@@ -106,15 +108,21 @@ func findObjectKind(ctx context.Context, c *api.Client, prefix string) (contexts
 	case len(prefixMatches) == 1:
 		return prefixMatches[0], nil
 	case len(prefixMatches) == 0:
-		return "", fmt.Errorf("nothing has an id that begins with %q\nSee the jobs: nomad-lite job status%s", prefix, apiclient.AllNamespacesFlag)
+		//lint:ignore ST1005 the text is Nomad's
+		return "", fmt.Errorf("Unable to resolve ID: %q\nList the jobs: nomad-lite job status%s", prefix, apiclient.AllNamespacesFlag)
 	}
-	t := output.NewTable("What", "ID")
-	for _, kind := range prefixMatches {
-		for _, id := range answer.Matches[kind] {
-			t.Row(statusCommands[kind][0], id)
-		}
+	return "", ambiguousIDError(prefix, prefixMatches, answer.Matches)
+}
+
+// ambiguousIDError returns the error for a prefix of several ids, with the ids by kind, as Nomad's
+// command line prints them.
+func ambiguousIDError(prefix string, kinds []contexts.Context, matches map[contexts.Context][]string) error {
+	text := fmt.Sprintf("Multiple matches found for id %q\n", prefix)
+	for _, kind := range kinds {
+		title := string(kind)
+		text += fmt.Sprintf("\n%s:\n%s\n", strings.ToUpper(title[:1])+title[1:], strings.Join(matches[kind], ", "))
 	}
-	return "", apiclient.AmbiguousPrefixError("thing", prefix, t)
+	return errors.New(strings.TrimSuffix(text, "\n"))
 }
 
 // completeObjectIDs suggests ids of objects that status can show.

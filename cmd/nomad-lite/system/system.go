@@ -1,8 +1,6 @@
 package system
 
 import (
-	"fmt"
-
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
 
@@ -17,17 +15,17 @@ const reconcileHelp = `Count the allocations of all jobs anew. The counts in 'jo
 without it.`
 
 // NewCommand returns the command "system" with its subcommands.
-func NewCommand(s *cli.Streams) *cobra.Command {
+func NewCommand() *cobra.Command {
 	return cli.NewGroupCommand("system", "Clean up",
-		newActionCommand(s, "gc", "Forget what has ended", gCHelp, (*api.System).GarbageCollect),
+		newActionCommand("gc", "Forget what has ended", gCHelp, (*api.System).GarbageCollect),
 		cli.NewGroupCommand("reconcile", "Put counts right",
-			newActionCommand(s, "summaries", "Count the allocations of all jobs anew", reconcileHelp, (*api.System).ReconcileSummaries)),
+			newActionCommand("summaries", "Count the allocations of all jobs anew", reconcileHelp, (*api.System).ReconcileSummaries)),
 	)
 }
 
 // newActionCommand returns a command that starts one action of the agent, which
-// continues in the background.
-func newActionCommand(s *cli.Streams, name, about, help string, action func(*api.System) error) *cobra.Command {
+// continues in the background. Like Nomad's, the command prints nothing.
+func newActionCommand(name, about, help string, action func(*api.System) error) *cobra.Command {
 	var client apiclient.Flags
 	cmd := &cobra.Command{
 		Use:   name + " [flags]",
@@ -42,7 +40,6 @@ func newActionCommand(s *cli.Streams, name, about, help string, action func(*api
 			if err := action(c.System()); err != nil {
 				return apiclient.WrapError("system "+name, err)
 			}
-			fmt.Fprintln(s.Err, "The agent does it now")
 			return nil
 		},
 	}

@@ -263,6 +263,7 @@ func normalizeOutput(ts *testscript.TestScript, neg bool, args []string) {
 	text := ts.ReadFile("stdout")
 	for _, change := range [][2]string{
 		{`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`, "UUID"},
+		{`\b[0-9a-f]{64}\b`, "HASH"},
 		{`\b[0-9a-f]{8}\b`, "ID"},
 		{`\b\d{4}-\d\d-\d\dT[0-9:.]+(Z|[+-]\d\d:\d\d)`, "TIME"},
 		{`\b(\d+(mo|[ydhms])){1,2} ago\b`, "AGO"},

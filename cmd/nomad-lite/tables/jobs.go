@@ -9,17 +9,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
 )
 
-// PrintJobs adds a table of jobs, or the given message if there are none.
-func PrintJobs(p *output.Page, jobs []*api.JobListStub, nothing string) {
-	wild := slices.ContainsFunc(jobs, func(j *api.JobListStub) bool { return apiclient.JobNamespace(j) != apiclient.JobNamespace(jobs[0]) })
+// PrintJobs adds a table of jobs, or the given message if there are none. The table has the namespace
+// of each job if withNamespace is set.
+func PrintJobs(p *output.Page, jobs []*api.JobListStub, withNamespace bool, nothing string) {
 	t := output.NewTable("ID", "Type", "Priority", "Status", "Submit Date")
-	if wild {
-		t.Titles = append(t.Titles, "Namespace")
+	if withNamespace {
+		t.Titles = slices.Insert(t.Titles, 1, "Namespace")
 	}
 	for _, j := range jobs {
 		row := []any{j.ID, apiclient.JobType(j), j.Priority, JobStatusCell(j.Status, j.Stop), output.FormatDate(j.SubmitTime)}
-		if wild {
-			row = append(row, apiclient.JobNamespace(j))
+		if withNamespace {
+			row = slices.Insert(row, 1, any(apiclient.JobNamespace(j)))
 		}
 		t.Row(row...)
 	}

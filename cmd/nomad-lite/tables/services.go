@@ -11,9 +11,9 @@ import (
 
 // NewServiceTable returns a table with one line per service instance.
 func NewServiceTable(all []*api.ServiceRegistration, verbose bool) *output.Table {
-	t := output.NewTable("Service", "Job ID", "Address", "Tags", "Node ID", "Alloc ID")
+	t := output.NewTable("Job ID", "Address", "Tags", "Node ID", "Alloc ID", "Service")
 	for _, r := range all {
-		t.Row(r.ServiceName, r.JobID, ServiceAddress(r), "["+strings.Join(r.Tags, ",")+"]", output.ShortID(r.NodeID, verbose), output.ShortID(r.AllocID, verbose))
+		t.Row(r.JobID, ServiceAddress(r), "["+strings.Join(r.Tags, ",")+"]", output.ShortID(r.NodeID, verbose), output.ShortID(r.AllocID, verbose), r.ServiceName)
 	}
 	return t
 }

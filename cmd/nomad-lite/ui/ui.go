@@ -20,8 +20,8 @@ allocation or a node.
 Exit codes: 0, or 1 when nothing or several things have this id.`
 
 type options struct {
-	client  apiclient.Flags
-	showURL bool
+	client    apiclient.Flags
+	withLabel bool
 }
 
 // NewCommand returns the command "ui".
@@ -48,13 +48,16 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 					return err
 				}
 			}
-			_, err = fmt.Fprintln(s.Out, base+"/ui/"+path)
+			address := base + "/ui/" + path
+			if o.withLabel {
+				address = "URL for web UI: " + address
+			}
+			_, err = fmt.Fprintln(s.Out, address)
 			return err
 		},
 	}
 	o.client.Register(cmd)
-	cmd.Flags().BoolVar(&o.showURL, "show-url", true, "print the address; nomad-lite does nothing else")
-	_ = cmd.Flags().MarkHidden("show-url") // the flag does nothing, and is accepted because Nomad has it
+	cmd.Flags().BoolVar(&o.withLabel, "show-url", false, "print the address as Nomad does, after a label")
 	return cmd
 }
 
@@ -106,9 +109,11 @@ func findUIPath(ctx context.Context, c *api.Client, id string) (string, error) {
 	}
 	switch len(matchingPaths) {
 	case 0:
-		return "", fmt.Errorf("no job, allocation or node has an id that begins with %q", id)
+		//lint:ignore ST1005 the text is Nomad's
+		return "", fmt.Errorf("Unable to resolve ID: %q\nNo job, allocation or node has an id with this beginning", id)
 	case 1:
 		return matchingPaths[0], nil
 	}
-	return "", fmt.Errorf("%q is the beginning of several ids: give more of it", id)
+	//lint:ignore ST1005 the text is Nomad's
+	return "", fmt.Errorf("Multiple matches found for id %q: give more of it", id)
 }

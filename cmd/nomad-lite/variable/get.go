@@ -42,7 +42,7 @@ func newGetCommand(s *cli.Streams) *cobra.Command {
 	}
 	o.client.Register(cmd)
 	o.output.register(cmd, "table", "hcl", "json", "go-template", "none")
-	cmd.Flags().StringVar(&o.itemName, "item", "", "print the value of this `item` only, without a line end")
+	cmd.Flags().StringVar(&o.itemName, "item", "", "print the value of this `item` only")
 	return cmd
 }
 
@@ -53,7 +53,8 @@ func getVariable(ctx context.Context, o getOptions, path string, s *cli.Streams)
 	}
 	v, _, err := c.Variables().Read(path, apiclient.QueryOptions(ctx, ""))
 	if errors.Is(err, api.ErrVariablePathNotFound) {
-		return fmt.Errorf("there is no variable %q\nSee those that there are: nomad-lite var list", path)
+		//lint:ignore ST1005 the text is Nomad's
+		return fmt.Errorf("Variable not found: %q\nList the variables: nomad-lite var list", path)
 	}
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("read variable %q", path), err)
@@ -63,8 +64,9 @@ func getVariable(ctx context.Context, o getOptions, path string, s *cli.Streams)
 	}
 	value, known := v.Items[o.itemName]
 	if !known {
-		return fmt.Errorf("variable %q has no item %q; it has %s", path, o.itemName, output.JoinKeys(v.Items))
+		//lint:ignore ST1005 the text is Nomad's
+		return fmt.Errorf("Variable does not contain %q item; it has %s", o.itemName, output.JoinKeys(v.Items))
 	}
-	_, err = fmt.Fprint(s.Out, value)
+	_, err = fmt.Fprintln(s.Out, value)
 	return err
 }

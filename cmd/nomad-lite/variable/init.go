@@ -11,7 +11,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 )
 
-const initHelp = `Write an example of the specification of a variable, to spec.nsv.hcl or FILE.
+const initHelp = `Write an example of the specification of a variable, to spec.nv.hcl or FILE.
 
 Exit codes: 0, or 1 when the file exists already.`
 
@@ -53,12 +53,12 @@ func newInitCommand(s *cli.Streams) *cobra.Command {
 		Long:  initHelp,
 		Args:  cli.RequireArgCount(0, 1, "the name of a file, or nothing"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			name, text := "spec.nsv.hcl", varExample
+			name, text := "spec.nv.hcl", varExample
 			switch {
 			case o.out != "hcl" && o.out != "json":
 				return cli.UsageError(cmd, errors.New("-out takes hcl or json"))
 			case o.json || o.out == "json":
-				name, text = "spec.nsv.json", varExampleJSON
+				name, text = "spec.nv.json", varExampleJSON
 			}
 			if len(args) > 0 {
 				name = args[0]
@@ -76,7 +76,8 @@ func (o initOptions) writeExample(name, text string, s *cli.Streams) error {
 	// The user will write secrets into the file.
 	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("%s exists already; name another file as the argument", name)
+		//lint:ignore ST1005 the text is Nomad's
+		return fmt.Errorf("File %q already exists; name another file as the argument", name)
 	}
 	if err != nil {
 		return err

@@ -65,26 +65,31 @@ func listVariables(ctx context.Context, o listOptions, prefix string, s *cli.Str
 		return apiclient.WrapError("list variables", err)
 	}
 	if meta.NextToken != "" {
-		fmt.Fprintf(s.Err, "There are more: go on with -page-token %s\n", meta.NextToken)
+		fmt.Fprintf(s.Err, "Next page token: %s\n", meta.NextToken)
 	}
 	switch o.output.resolveFormat(s, "table") {
 	case "json":
-		return output.PrintJSON(s, all)
+		return printVariableJSON(s, all)
 	case "go-template":
 		return o.output.executeTemplate(s, all)
 	case "terse":
+		t := new(output.Table)
 		for _, v := range all {
-			if _, err := fmt.Fprintln(s.Out, v.Path); err != nil {
-				return err
+			row := []any{v.Path}
+			if o.client.Namespace == "*" {
+				row = []any{v.Namespace, v.Path}
 			}
+			t.Row(row...)
 		}
-		return nil
+		p := output.NewPage(s)
+		p.Table(t)
+		return output.Print(s, p)
 	}
 	p := output.NewPage(s)
 	t := output.NewTable("Namespace", "Path", "Last Updated")
 	for _, v := range all {
 		t.Row(v.Namespace, v.Path, output.FormatDate(v.ModifyTime))
 	}
-	p.TableOrMessage(t, "No variables found")
+	p.TableOrMessage(t, "No matching variables found")
 	return output.Print(s, p)
 }

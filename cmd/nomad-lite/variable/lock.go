@@ -35,6 +35,8 @@ type lockOptions struct {
 	client         apiclient.Flags
 	ttl, lockDelay time.Duration
 	maxRetry       int64
+	earlyReturn    bool
+	backoff        time.Duration
 	useShell       bool
 	verbose        bool
 }
@@ -49,6 +51,9 @@ func newLockCommand(s *cli.Streams) *cobra.Command {
   nomad-lite var lock -ttl 1m -shell=false locks/backup rsync -a /srv /backup`,
 		Args: cli.RequireArgCount(2, -1, "the path of a variable, and a command"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if o.backoff <= 0 {
+				return cli.UsageError(cmd, errors.New("-backoff takes a positive time, such as 1s"))
+			}
 			return runWithLock(cmd.Context(), o, args[0], args[1:], s)
 		},
 		ValidArgsFunction: cli.CompleteFirstArg(completeVariables(&o.client)),
@@ -57,6 +62,8 @@ func newLockCommand(s *cli.Streams) *cobra.Command {
 	cmd.Flags().DurationVar(&o.ttl, "ttl", 15*time.Second, "how long the lock outlives a holder that is gone, from 10s to 24h")
 	cmd.Flags().DurationVar(&o.lockDelay, "delay", 15*time.Second, "how long nobody gets it after that")
 	cmd.Flags().Int64Var(&o.maxRetry, "max-retry", 5, "how often a request is tried again that the agent did not answer")
+	cmd.Flags().BoolVar(&o.earlyReturn, "early-return", false, "do not wait for a lock that another holder has")
+	cmd.Flags().DurationVar(&o.backoff, "backoff", time.Second, "`time` between two requests for a lock that another holder has")
 	cmd.Flags().BoolVar(&o.useShell, "shell", true, "let a shell read the command")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "say what is done")
 	return cli.MarkRunsProgram(cmd)
@@ -87,7 +94,7 @@ func runWithLock(ctx context.Context, o lockOptions, path string, command []stri
 	ctx, stop := cli.ContextUntilInterrupted(ctx)
 	defer stop()
 	say("Waiting for the lock of variable")
-	if err := acquireLock(ctx, lock); err != nil {
+	if err := o.acquireLock(ctx, lock); err != nil {
 		return apiclient.WrapError(fmt.Sprintf("lock variable %q", v.Path), err)
 	}
 	say("Holding the lock of variable")
@@ -98,15 +105,18 @@ func runWithLock(ctx context.Context, o lockOptions, path string, command []stri
 	return err
 }
 
-// acquireLock tries to acquire the lock until the client holds it.
-func acquireLock(ctx context.Context, lock *api.Locks) error {
+// acquireLock tries to acquire the lock until the client holds it, or only once with -early-return.
+func (o lockOptions) acquireLock(ctx context.Context, lock *api.Locks) error {
 	for {
 		_, err := lock.Acquire(ctx)
-		if !errors.Is(err, api.ErrLockConflict) {
+		switch {
+		case !errors.Is(err, api.ErrLockConflict):
 			return err
+		case o.earlyReturn:
+			return errors.New("another holder has the lock")
 		}
 		select {
-		case <-time.After(time.Second):
+		case <-time.After(o.backoff):
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

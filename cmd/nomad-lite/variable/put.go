@@ -24,7 +24,6 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
@@ -41,7 +40,7 @@ or -force is given. The modify_index of a specification is a -check-index.
 Exit codes: 0, or 1 when it was refused.`
 
 const putExamples = `  nomad-lite var put nomad/jobs/web user=app password=@password.txt
-  nomad-lite var put @spec.nsv.hcl
+  nomad-lite var put @spec.nv.hcl
   generate-password | nomad-lite var put -force nomad/jobs/web password=-
   nomad-lite var get -out hcl nomad/jobs/web > web.nsv.hcl    edit it, and then
   nomad-lite var put @web.nsv.hcl`
@@ -297,24 +296,27 @@ func putVariable(ctx context.Context, o putOptions, v *api.Variable, s *cli.Stre
 	if err != nil {
 		return apiclient.WrapError(fmt.Sprintf("write variable %q", v.Path), err)
 	}
-	if terminal.IsTerminal(s.Out) || o.verbose {
-		fmt.Fprintf(s.Err, "Wrote variable %q with modify index %d\n", storedVariable.Path, storedVariable.ModifyIndex)
+	if o.output.resolveFormat(s, "none") != "none" {
+		return o.output.printVariable(s, storedVariable, "none")
 	}
-	return o.output.printVariable(s, storedVariable, "none")
+	verb := "Updated"
+	if storedVariable.CreateIndex == storedVariable.ModifyIndex {
+		verb = "Created"
+	}
+	_, err = fmt.Fprintf(s.Out, "%s variable %q with modify index %d\n", verb, storedVariable.Path, storedVariable.ModifyIndex)
+	return err
 }
 
 // newConflictError returns the error of a failed check-and-set. It contains the variable's current
-// state.
+// state. Clients look for its title, and for the two indexes.
 func newConflictError(path string, conflict *api.ErrCASConflict) error {
+	const title = "\nCheck-and-Set conflict\n\n"
 	found := conflict.Conflict
 	if found == nil || found.ModifyIndex == 0 {
-		return fmt.Errorf("variable %q does not exist, but -check-index says %d\nTo write it all the same, add -force or -check-index 0", path, conflict.CheckIndex)
+		return fmt.Errorf(title+"Variable %q does not exist: the provided check-index (%d) is not 0, the server-side index (0).\nTo write it all the same, add -force or -check-index 0\n",
+			path, conflict.CheckIndex)
 	}
 	changed := time.Unix(0, found.ModifyTime).Format(time.RFC3339)
-	if conflict.CheckIndex == 0 {
-		return fmt.Errorf("variable %q exists since %s, with modify index %d\nTo overwrite it, add -force or -check-index %d",
-			path, changed, found.ModifyIndex, found.ModifyIndex)
-	}
-	return fmt.Errorf("variable %q was changed %s: its modify index is %d and not %d\nTo overwrite it, add -force or -check-index %d",
-		path, changed, found.ModifyIndex, conflict.CheckIndex, found.ModifyIndex)
+	return fmt.Errorf(title+"Variable %q was changed %s: the provided check-index (%d) does not match the server-side index (%d).\nTo overwrite it, add -force or -check-index %d\n",
+		path, changed, conflict.CheckIndex, found.ModifyIndex, found.ModifyIndex)
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -105,7 +106,7 @@ func (o *outputFlags) printVariable(s *cli.Streams, v *api.Variable, onTerminal 
 	case "none":
 		return nil
 	case "json":
-		return output.PrintJSON(s, v)
+		return printVariableJSON(s, v)
 	case "hcl":
 		_, err := s.Out.Write(formatHCL(v))
 		return err
@@ -129,6 +130,15 @@ func (o *outputFlags) printVariable(s *cli.Streams, v *api.Variable, onTerminal 
 	p.Section("Items")
 	p.Pairs(output.SortedPairs(v.Items))
 	return output.Print(s, p)
+}
+
+// printVariableJSON writes a variable, or a list of variables, as JSON, with the indentation and the
+// order of fields of Nomad's command line, which are different from those of all other commands.
+func printVariableJSON(s *cli.Streams, value any) error {
+	encoder := json.NewEncoder(s.Out)
+	encoder.SetIndent("", "  ")
+	encoder.SetEscapeHTML(false)
+	return encoder.Encode(value)
 }
 
 // formatHCL returns a variable in the format that 'var put' reads.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
@@ -24,6 +25,8 @@ type statusOptions struct {
 	client     apiclient.Flags
 	format     output.FormatFlags
 	volumeType string
+	nodeID     string
+	nodePool   string
 	verbose    bool
 }
 
@@ -53,6 +56,8 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 	o.client.Register(cmd)
 	o.format.Register(cmd)
 	cmd.Flags().StringVar(&o.volumeType, "type", "", "show this `kind` only: host or csi")
+	cmd.Flags().StringVar(&o.nodeID, "node", "", "show only host volumes of the node with this `id`, or beginning of an id")
+	cmd.Flags().StringVar(&o.nodePool, "node-pool", "", "show only host volumes of nodes in this `pool`")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "show whole ids")
 	return cmd
 }
@@ -75,38 +80,48 @@ func showVolumes(ctx context.Context, o statusOptions, s *cli.Streams) error {
 	if err != nil {
 		return err
 	}
-	v, err := readVolumes(ctx, c, o.volumeType)
+	v, err := o.readVolumes(ctx, c)
 	if err != nil {
 		return err
 	}
-	return o.format.PrintValueOrPage(s, v, func(p *output.Page) {
-		if o.volumeType != "csi" {
-			printHostVolumes(p, v, o.verbose)
-		}
+	var missing []string // sentences about empty lists, which go to standard error, as in Nomad
+	err = o.format.PrintValueOrPage(s, v, func(p *output.Page) {
 		if o.volumeType != "host" {
 			p.Section("Container Storage Interface")
 			t := output.NewTable("ID", "Name", "Namespace", "Plugin ID", "Schedulable", "Access Mode")
 			for _, v := range v.CSI {
 				t.Row(v.ID, v.Name, v.Namespace, v.PluginID, v.Schedulable, v.AccessMode)
 			}
-			p.TableOrMessage(t, "No CSI volumes")
+			if len(t.Rows) > 0 {
+				p.Table(t)
+			} else {
+				missing = append(missing, "No CSI volumes")
+			}
+		}
+		if o.volumeType != "csi" && !printHostVolumes(p, v, o.verbose) {
+			missing = append(missing, "No dynamic host volumes")
 		}
 	})
+	for _, sentence := range missing {
+		fmt.Fprintln(s.Err, sentence)
+	}
+	return err
 }
 
-// readVolumes reads the volumes of one kind, or of all kinds.
-func readVolumes(ctx context.Context, c *api.Client, kind string) (*volumeLists, error) {
+// readVolumes reads the volumes that the flags select.
+func (o statusOptions) readVolumes(ctx context.Context, c *api.Client) (*volumeLists, error) {
 	v := new(volumeLists)
 	var err error
-	if kind != "host" {
+	if o.volumeType != "host" {
 		if v.CSI, _, err = c.CSIVolumes().List(apiclient.QueryOptions(ctx, "")); err != nil && !apiclient.IsNotFound(err) {
 			return nil, apiclient.WrapError("list CSI volumes", err)
 		}
 	}
-	if kind == "csi" {
+	if o.volumeType == "csi" {
 		return v, nil
 	}
-	if v.Host, _, err = c.HostVolumes().List(nil, apiclient.QueryOptions(ctx, "")); err != nil && !apiclient.IsNotFound(err) { // "not found" means a server before Nomad 1.10, which has no host volumes
+	selection := &api.HostVolumeListRequest{NodeID: o.nodeID, NodePool: o.nodePool}
+	if v.Host, _, err = c.HostVolumes().List(selection, apiclient.QueryOptions(ctx, "")); err != nil && !apiclient.IsNotFound(err) { // "not found" means a server before Nomad 1.10, which has no host volumes
 		return nil, apiclient.WrapError("list host volumes", err)
 	}
 	all, _, err := c.Nodes().List(apiclient.QueryOptions(ctx, ""))
@@ -114,6 +129,9 @@ func readVolumes(ctx context.Context, c *api.Client, kind string) (*volumeLists,
 		return nil, apiclient.WrapError("list nodes", err)
 	}
 	for _, stub := range all {
+		if !strings.HasPrefix(stub.ID, o.nodeID) || o.nodePool != "" && stub.NodePool != o.nodePool {
+			continue
+		}
 		node, _, err := c.Nodes().Info(stub.ID, apiclient.QueryOptions(ctx, ""))
 		if err != nil {
 			return nil, apiclient.WrapError(fmt.Sprintf("read node %q", output.TruncateID(stub.ID)), err)
@@ -127,17 +145,22 @@ func readVolumes(ctx context.Context, c *api.Client, kind string) (*volumeLists,
 	return v, nil
 }
 
-func printHostVolumes(p *output.Page, all *volumeLists, verbose bool) {
+// printHostVolumes adds the host volumes, first those that Nomad's command line lists. It reports
+// whether there are such volumes.
+func printHostVolumes(p *output.Page, all *volumeLists, verbose bool) bool {
+	p.Section("Dynamic Host Volumes")
+	dynamic := output.NewTable("ID", "Name", "Namespace", "Plugin ID", "Node ID", "Node Pool", "State")
+	for _, v := range all.Host {
+		dynamic.Row(output.ShortID(v.ID, verbose), v.Name, v.Namespace, v.PluginID, output.ShortID(v.NodeID, verbose), v.NodePool, output.StatusCell(string(v.State)))
+	}
+	if len(dynamic.Rows) > 0 {
+		p.Table(dynamic)
+	}
+	p.Section("Host Volumes of the Configuration")
 	configured := output.NewTable("Name", "Path", "Read Only", "Node ID")
 	for _, v := range all.Configured {
 		configured.Row(v.Name, v.Path, v.ReadOnly, output.ShortID(v.NodeID, verbose))
 	}
-	made := output.NewTable("ID", "Name", "Namespace", "Plugin ID", "Node ID", "State")
-	for _, v := range all.Host {
-		made.Row(output.ShortID(v.ID, verbose), v.Name, v.Namespace, v.PluginID, output.ShortID(v.NodeID, verbose), output.StatusCell(string(v.State)))
-	}
-	p.Section("Host Volumes of the Configuration")
 	p.TableOrMessage(configured, "No host volumes")
-	p.Section("Dynamic Host Volumes")
-	p.TableOrMessage(made, "No dynamic host volumes")
+	return len(dynamic.Rows) > 0
 }
