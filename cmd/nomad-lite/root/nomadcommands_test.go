@@ -131,6 +131,8 @@ var nomadCommands = []nomadCommand{
 	{"operator root keyring list", "verbose", supported, ""},
 	{"operator root keyring remove", "force", supported, ""},
 	{"operator root keyring rotate", "full now prepublish verbose", supported, ""},
+	{"operator scheduler get-config", "json t", supported, ""},
+	{"operator scheduler set-config", "check-index scheduler-algorithm memory-oversubscription reject-job-registration pause-eval-broker preempt-batch-scheduler preempt-service-scheduler preempt-sysbatch-scheduler preempt-system-scheduler node-limit-for-feasibility-checks", supported, "memory oversubscription can be changed; other settings accept the present value only"},
 	{"operator snapshot", "", rejected, ""},
 	{"operator utilization", "", rejected, ""},
 	{"plugin status", "type short json t verbose", supported, "also lists drivers and hooks"},
@@ -159,7 +161,7 @@ var topLevelCommands = []string{
 }
 
 // unlistedCommands are commands that the tables of docs/cli.md do not contain.
-var unlistedCommands = []string{"help", "completion", "operator scheduler"}
+var unlistedCommands = []string{"help", "completion"}
 
 // findCommand returns the command with this path, or nil.
 func findCommand(root *cobra.Command, path string) *cobra.Command {
