@@ -350,8 +350,9 @@ func keepDamagedFile(path string, now time.Time) (string, error) {
 	return name, nil
 }
 
-// damagedTimeFormat is the format of the time in the names of damaged files.
-const damagedTimeFormat = "20060102T150405.000"
+// damagedTimeFormat is the format of the time in the names of damaged files. It has nanoseconds, because two
+// files must not get the same name.
+const damagedTimeFormat = "20060102T150405.000000000"
 
 // damagedFiles returns the damaged files that keepDamagedFile has kept, oldest first.
 func damagedFiles(path string) []string {

@@ -313,10 +313,12 @@ func newConflictError(path string, conflict *api.ErrCASConflict) error {
 	const title = "\nCheck-and-Set conflict\n\n"
 	found := conflict.Conflict
 	if found == nil || found.ModifyIndex == 0 {
+		//lint:ignore ST1005 the empty lines around the text are Nomad's
 		return fmt.Errorf(title+"Variable %q does not exist: the provided check-index (%d) is not 0, the server-side index (0).\nTo write it all the same, add -force or -check-index 0\n",
 			path, conflict.CheckIndex)
 	}
 	changed := time.Unix(0, found.ModifyTime).Format(time.RFC3339)
+	//lint:ignore ST1005 the empty lines around the text are Nomad's
 	return fmt.Errorf(title+"Variable %q was changed %s: the provided check-index (%d) does not match the server-side index (%d).\nTo overwrite it, add -force or -check-index %d\n",
 		path, changed, conflict.CheckIndex, found.ModifyIndex, found.ModifyIndex)
 }
