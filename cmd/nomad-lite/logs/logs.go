@@ -232,7 +232,7 @@ func (p *logPrinter) run(ctx context.Context) error {
 			ended = ended && p.notifyIfAllocEnded(a)
 		}
 		if isFirst {
-			p.taskView.LabelWidth = p.labelWidth(added)
+			p.taskView.WidenLabels(p.maxLabelWidth(added))
 		}
 		if err := p.showStreams(ctx, added); err != nil {
 			return err
@@ -357,9 +357,9 @@ func (p *logPrinter) readJob(ctx context.Context, namespace, id string) *api.Job
 	return p.jobs[key]
 }
 
-// labelWidth returns the maximum width of the labels of these streams, and of all tasks of the job if one
+// maxLabelWidth returns the maximum width of the labels of these streams, and of all tasks of the job if one
 // is selected.
-func (p *logPrinter) labelWidth(streams []*outputStream) int {
+func (p *logPrinter) maxLabelWidth(streams []*outputStream) int {
 	widest := 0
 	for _, s := range streams {
 		widest = max(widest, utf8.RuneCountInString(s.view.Label))
@@ -373,7 +373,7 @@ func (p *logPrinter) labelWidth(streams []*outputStream) int {
 			widest = max(widest, utf8.RuneCountInString(label))
 		})
 	}
-	return min(widest, taskview.MaxLabelWidth)
+	return widest
 }
 
 // checkTaskExists rejects a group or a task that the job does not have.

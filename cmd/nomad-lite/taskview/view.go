@@ -46,9 +46,10 @@ type View struct {
 	queueMu sync.Mutex
 	queue   []queuedUpdate // updates not shown yet
 
-	mu         sync.Mutex // guards the following fields, standard error and the screen
-	tasks      []*Task    // in the order of the job; written while showMu is held, too
-	LabelWidth int        // width of the widest label
+	labelWidth atomic.Int64 // width to which labels are padded
+
+	mu    sync.Mutex // guards tasks, standard error and the screen
+	tasks []*Task    // in the order of the job; written while showMu is held, too
 }
 
 // queuedUpdate is an update of an allocation, or a message for standard error. It is queued so that
@@ -89,8 +90,8 @@ type Task struct {
 	lastRemedy     string         // remedy of the last reason why the task does not run
 }
 
-// MaxLabelWidth is the maximum width to which labels are padded.
-const MaxLabelWidth = 40
+// maxLabelWidth is the maximum width to which labels are padded.
+const maxLabelWidth = 40
 
 // endEventDelay is the maximum time that the event of a task's exit waits for the task's output, which
 // arrives from another process and should be shown before the event.
@@ -201,7 +202,7 @@ func (v *View) AddTasks(allocs []*api.Allocation, rows JobRows, logDir func(allo
 			if task.Lifecycle != nil && task.Lifecycle.Hook != "" {
 				t.lifecycleStage = task.Lifecycle.Hook
 			}
-			v.LabelWidth = max(v.LabelWidth, min(utf8.RuneCountInString(t.Label), MaxLabelWidth))
+			v.WidenLabels(utf8.RuneCountInString(t.Label))
 			added = append(added, t)
 		}
 	}
@@ -210,6 +211,14 @@ func (v *View) AddTasks(allocs []*api.Allocation, rows JobRows, logDir func(allo
 		return cmp.Or(cmp.Compare(a.jobPosition, b.jobPosition), compareAllocs(a.Alloc, b.Alloc))
 	})
 	return added
+}
+
+// WidenLabels pads all further labels to a width of at least this number of characters, up to maxLabelWidth.
+func (v *View) WidenLabels(width int) {
+	wanted := int64(min(width, maxLabelWidth))
+	for before := v.labelWidth.Load(); before < wanted && !v.labelWidth.CompareAndSwap(before, wanted); {
+		before = v.labelWidth.Load()
+	}
 }
 
 // compareAllocs sorts allocations in the order of their job: by group, by number, and an allocation
@@ -404,7 +413,7 @@ func (v *View) Close() {
 
 // prefixLines adds the label of a task and a mark to the start of each line.
 func (v *View) prefixLines(o *outputStream, t *Task, mark string, text []byte) []byte {
-	prefix := o.colourize(t.Colour, fmt.Sprintf("%-*s %s ", v.LabelWidth, t.Label, mark))
+	prefix := o.colourize(t.Colour, fmt.Sprintf("%-*s %s ", int(v.labelWidth.Load()), t.Label, mark))
 	if o.supportsCursor {
 		text = terminal.SanitizeText(text, true)
 	}
@@ -468,7 +477,7 @@ func (v *View) taskStatusLines(columns, rows int) []string {
 		return append(statusLines, v.err.colourize(terminal.ColourDim, terminal.TruncateToWidth(text, columns-1)))
 	}
 	for _, t := range tasks {
-		text := fmt.Sprintf(" %-*s  %-9s  %-7s  ", v.LabelWidth, t.Label, t.lifecycleStage, t.state)
+		text := fmt.Sprintf(" %-*s  %-9s  %-7s  ", int(v.labelWidth.Load()), t.Label, t.lifecycleStage, t.state)
 		if t.ports != "" && t.state == model.TaskRunning { // the reason why a task does not run needs the width of the line
 			text += t.ports + "  "
 		}

@@ -2,6 +2,7 @@ package taskview
 
 import (
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal/terminaltest"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
@@ -110,4 +112,27 @@ func TestReplacedAllocationsHaveNoRows(t *testing.T) {
 	if n := strings.Count(tty.String(), "server "); n != 1 || !strings.Contains(tty.String(), "pending") {
 		t.Errorf("%d rows, want that of the new task:\n%s", n, tty)
 	}
+}
+
+// Lines of a task are printed while the tasks of another job are added, which can widen the labels.
+func TestOutputWhileTasksAreAdded(t *testing.T) {
+	t.Parallel()
+	v := New(&cli.Streams{Out: io.Discard, Err: io.Discard}, nil)
+	defer v.Close()
+	alloc := &api.Allocation{ID: "a", Name: "j.g[0]", JobID: "j", TaskGroup: "g", Job: &api.Job{
+		ID: new("j"), TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{{Name: "t"}}}},
+	}}
+	logDir := func(string) string { return "" }
+	task := v.AddTasks([]*api.Allocation{alloc}, JobRows{Instances: 1}, logDir)[0]
+	printed := make(chan struct{})
+	go func() {
+		defer close(printed)
+		for range 100 {
+			v.PrintLines(task, false, []byte("line\n"))
+		}
+	}()
+	for n := range 30 {
+		v.AddTasks([]*api.Allocation{alloc}, JobRows{Instances: 1, LabelPrefix: strings.Repeat("x", n)}, logDir)
+	}
+	<-printed
 }
