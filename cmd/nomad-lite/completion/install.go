@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 )
 
 // installation is where the completion of a shell is for one user.
@@ -110,26 +112,9 @@ func (i installation) uninstall(report io.Writer) error {
 // writeStartFile replaces the content of a start file, and keeps its mode and its links: start files are
 // often links into a directory under version control.
 func writeStartFile(path string, text []byte) error {
-	target, err := filepath.EvalSymlinks(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		target = path
-	case err != nil:
-		return err
-	}
 	mode := fs.FileMode(0o644)
-	if info, err := os.Stat(target); err == nil {
+	if info, err := os.Stat(path); err == nil {
 		mode = info.Mode().Perm()
 	}
-	// The new file is complete before it replaces the old one, so that a full disk loses nothing.
-	temporary, err := os.CreateTemp(filepath.Dir(target), ".nomad-lite-completion-")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(temporary.Name())
-	_, err = temporary.Write(text)
-	if err = errors.Join(err, temporary.Chmod(mode), temporary.Close()); err != nil {
-		return err
-	}
-	return os.Rename(temporary.Name(), target)
+	return cli.ReplaceFile(path, text, mode)
 }

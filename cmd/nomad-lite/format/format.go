@@ -176,27 +176,8 @@ func (f *formatter) formatFile(path string) error {
 	if f.flags.check || !f.flags.write {
 		return nil
 	}
-	return replaceFile(path, formatted, info.Mode().Perm())
-}
-
-// replaceFile replaces a file atomically, so that a full disk leaves the old text and not
-// half of the new one. A symbolic link stays a link.
-func replaceFile(path string, text []byte, mode fs.FileMode) error {
-	path, err := filepath.EvalSymlinks(path)
-	if err != nil {
+	if err := cli.ReplaceFile(path, formatted, info.Mode().Perm()); err != nil {
 		return fmt.Errorf("fmt: %w", err)
-	}
-	temp, err := os.CreateTemp(filepath.Dir(path), ".fmt-*")
-	if err != nil {
-		return fmt.Errorf("fmt: %w", err)
-	}
-	_, err = temp.Write(text)
-	err = errors.Join(err, temp.Chmod(mode), temp.Close())
-	if err == nil {
-		err = os.Rename(temp.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("fmt: write %s: %w", path, err), os.Remove(temp.Name()))
 	}
 	return nil
 }
