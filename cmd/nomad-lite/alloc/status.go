@@ -252,10 +252,12 @@ func printAddresses(p *output.Page, alloc *api.Allocation) {
 	if alloc.AllocatedResources == nil {
 		return
 	}
-	shared := alloc.AllocatedResources.Shared
-	ports, mode := shared.Ports, ""
+	mappings, mode := ports.OfGroup(alloc.AllocatedResources), ""
+	if len(mappings) == 0 {
+		return
+	}
 	dynamic := map[string]bool{}
-	for _, network := range shared.Networks {
+	for _, network := range alloc.AllocatedResources.Shared.Networks {
 		if network == nil {
 			continue
 		}
@@ -263,15 +265,6 @@ func printAddresses(p *output.Page, alloc *api.Allocation) {
 		for _, port := range network.DynamicPorts {
 			dynamic[port.Label] = true
 		}
-		if len(shared.Ports) > 0 {
-			continue
-		}
-		for _, port := range slices.Concat(network.ReservedPorts, network.DynamicPorts) {
-			ports = append(ports, api.PortMapping{Label: port.Label, Value: port.Value, To: port.To, HostIP: network.IP})
-		}
-	}
-	if len(ports) == 0 {
-		return
 	}
 	title := "Allocation Addresses"
 	if mode != "" && mode != "host" {
@@ -279,7 +272,7 @@ func printAddresses(p *output.Page, alloc *api.Allocation) {
 	}
 	p.Section(title + ":")
 	t := output.NewTable("Label", "Dynamic", "Address")
-	for _, port := range ports {
+	for _, port := range mappings {
 		address := fmt.Sprintf("%s:%d", port.HostIP, port.Value)
 		if port.To > 0 {
 			address += fmt.Sprintf(" -> %d", port.To)

@@ -26,6 +26,26 @@ func ForEachTask(job *api.Job, do func(*api.TaskGroup, *api.Task)) {
 	}
 }
 
+// ForEachService calls do for each service of a group and of its tasks. The task is "" for a service of
+// the group. The group can be nil. ForEachService skips nil tasks and services, which an invalid job can have.
+func ForEachService(group *api.TaskGroup, do func(service *api.Service, task string)) {
+	if group == nil {
+		return
+	}
+	for _, service := range group.Services {
+		if service != nil {
+			do(service, "")
+		}
+	}
+	for _, task := range group.Tasks {
+		for _, service := range Deref(task).Services {
+			if service != nil {
+				do(service, task.Name)
+			}
+		}
+	}
+}
+
 // DesiredAllocCount returns the number of allocations that a job requests.
 func DesiredAllocCount(job *api.Job) int {
 	n := 0

@@ -20,7 +20,7 @@ func OfAllocation(resources *api.AllocatedResources, group *api.TaskGroup) strin
 	if resources == nil {
 		return ""
 	}
-	mappings := sharedPorts(resources)
+	mappings := OfGroup(resources)
 	for _, task := range sortedTasks(resources, group) {
 		mappings = append(mappings, taskPorts(resources, task)...)
 	}
@@ -34,7 +34,7 @@ func OfTask(alloc *api.Allocation, task *api.Task) string {
 		return ""
 	}
 	group := apiclient.TaskGroupOf(alloc)
-	mappings := slices.DeleteFunc(sharedPorts(alloc.AllocatedResources), func(m api.PortMapping) bool {
+	mappings := slices.DeleteFunc(OfGroup(alloc.AllocatedResources), func(m api.PortMapping) bool {
 		users := tasksOfPort(group, m.Label)
 		if len(users) == 0 {
 			return apiclient.LifecycleHookOf(task) != ""
@@ -44,8 +44,8 @@ func OfTask(alloc *api.Allocation, task *api.Task) string {
 	return format(append(mappings, taskPorts(alloc.AllocatedResources, task.Name)...), group)
 }
 
-// sharedPorts returns the ports of the group's network.
-func sharedPorts(resources *api.AllocatedResources) []api.PortMapping {
+// OfGroup returns the ports of the group's network in an allocation with these resources.
+func OfGroup(resources *api.AllocatedResources) []api.PortMapping {
 	if ports := resources.Shared.Ports; len(ports) > 0 {
 		return slices.Clone(ports)
 	}
@@ -89,7 +89,7 @@ func sortedTasks(resources *api.AllocatedResources, group *api.TaskGroup) []stri
 // tasksOfPort returns the tasks of a group that name a port in a service or in a check.
 func tasksOfPort(group *api.TaskGroup, label string) []string {
 	var users []string
-	forEachService(group, func(service *api.Service, task string) {
+	apiclient.ForEachService(group, func(service *api.Service, task string) {
 		named := service.PortLabel == label
 		for _, check := range service.Checks {
 			named = named || check.PortLabel == label
@@ -99,26 +99,6 @@ func tasksOfPort(group *api.TaskGroup, label string) []string {
 		}
 	})
 	return users
-}
-
-// forEachService calls do for each service of a group and of its tasks. The task is "" for a service of
-// the group.
-func forEachService(group *api.TaskGroup, do func(service *api.Service, task string)) {
-	if group == nil {
-		return
-	}
-	for _, service := range group.Services {
-		if service != nil {
-			do(service, "")
-		}
-	}
-	for _, task := range group.Tasks {
-		for _, service := range apiclient.Deref(task).Services {
-			if service != nil {
-				do(service, task.Name)
-			}
-		}
-	}
 }
 
 func format(mappings []api.PortMapping, group *api.TaskGroup) string {
@@ -139,7 +119,7 @@ func format(mappings []api.PortMapping, group *api.TaskGroup) string {
 // if its URL is only known where the task runs.
 func checkURL(group *api.TaskGroup, label, address string) string {
 	url := ""
-	forEachService(group, func(service *api.Service, _ string) {
+	apiclient.ForEachService(group, func(service *api.Service, _ string) {
 		for _, check := range service.Checks {
 			mode := cmp.Or(check.AddressMode, service.AddressMode, "auto")
 			if url != "" || check.Type != "http" || cmp.Or(check.PortLabel, service.PortLabel) != label {

@@ -51,9 +51,11 @@ func hasChecks(job *api.Job) bool {
 	if job == nil {
 		return false
 	}
-	isChecked := func(s *api.Service) bool { return s != nil && s.Provider == model.ProviderNomad && len(s.Checks) > 0 }
-	inTask := func(t *api.Task) bool { return t != nil && slices.ContainsFunc(t.Services, isChecked) }
-	return slices.ContainsFunc(job.TaskGroups, func(g *api.TaskGroup) bool {
-		return g != nil && (slices.ContainsFunc(g.Services, isChecked) || slices.ContainsFunc(g.Tasks, inTask))
-	})
+	found := false
+	for _, group := range job.TaskGroups {
+		apiclient.ForEachService(group, func(s *api.Service, _ string) {
+			found = found || s.Provider == model.ProviderNomad && len(s.Checks) > 0
+		})
+	}
+	return found
 }
