@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path"
@@ -144,9 +145,11 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 	return answer, nil
 }
 
+const eventDownloading = "Downloading Artifacts"
+
 // emitEvent emits a task event. It ignores errors.
 func (h *Hook) emitEvent(ctx context.Context, req *hook.TaskPrestartRequest, message string) {
-	_ = h.host.EmitEvent(ctx, req.Scope(), hook.Event{Type: "Downloading Artifacts", Message: message})
+	_ = h.host.EmitEvent(ctx, req.Scope(), hook.Event{Type: eventDownloading, Message: message})
 }
 
 func pathExists(path string) bool {
@@ -164,9 +167,11 @@ func (h *Hook) downloadArtifact(ctx context.Context, req *hook.TaskPrestartReque
 	return path, nil
 }
 
-func (h *Hook) downloadAndInstall(ctx context.Context, req *hook.TaskPrestartRequest, a artifact, limits Limits) (string, error) {
-	a, err := h.interpolateArtifact(ctx, req, a)
-	if err != nil {
+func (h *Hook) downloadAndInstall(ctx context.Context, req *hook.TaskPrestartRequest, a artifact, limits Limits) (installed string, err error) {
+	progress := h.newProgressTracker(req, a)
+	finish := progress.start(ctx)
+	defer func() { finish(err) }()
+	if a, err = h.interpolateArtifact(ctx, req, a); err != nil {
 		return "", err
 	}
 	to, err := findDestination(req.Dir, a.Destination)
@@ -183,11 +188,11 @@ func (h *Hook) downloadAndInstall(ctx context.Context, req *hook.TaskPrestartReq
 	}
 	defer p.close()
 	o := downloadRequest{Source: a.Source, Options: a.Options, Headers: a.Headers, Mode: a.Mode, Insecure: a.Insecure, Limits: limits}
-	if err := h.downloadToStagingDir(ctx, o, p); err != nil {
+	if err := h.downloadToStagingDir(ctx, o, p, progress); err != nil {
 		return "", err
 	}
 	h.installMu.Lock()
-	path, err := p.install()
+	installed, err = p.install()
 	h.installMu.Unlock()
 	if err != nil {
 		return "", err
@@ -196,19 +201,19 @@ func (h *Hook) downloadAndInstall(ctx context.Context, req *hook.TaskPrestartReq
 		hclog.Default().Warn("changed what was downloaded", "task", req.Task.Name, "alloc_id", req.Alloc.ID, "change", note)
 		h.emitEvent(ctx, req, note)
 	}
-	return path, nil
+	return installed, nil
 }
 
 // downloadToStagingDir downloads an artifact into the staging directory. The hook itself
 // compares a checksum, and another process unpacks the verified file, so that a server
 // that compromises the download process can affect neither.
-func (h *Hook) downloadToStagingDir(ctx context.Context, o downloadRequest, p *installer) error {
+func (h *Hook) downloadToStagingDir(ctx context.Context, o downloadRequest, p *installer, progress io.Writer) error {
 	src, err := parseSource(o.Source, o.Options)
 	if err != nil {
 		return err
 	}
 	if src.sourceType == "git" || src.checksum == "" {
-		return runDownloadProcess(ctx, h.DownloadArgs, o, p.dir)
+		return runDownloadProcess(ctx, h.DownloadArgs, o, p.dir, progress)
 	}
 	name, err := src.fileName()
 	if err != nil {
@@ -222,7 +227,7 @@ func (h *Hook) downloadToStagingDir(ctx context.Context, o downloadRequest, p *i
 		return err
 	}
 	o.Step = stepFetch
-	if err := runDownloadProcess(ctx, h.DownloadArgs, o, p.dir); err != nil {
+	if err := runDownloadProcess(ctx, h.DownloadArgs, o, p.dir, progress); err != nil {
 		return err
 	}
 	if err := p.verifyChecksum(ctx, name, src.checksum); err != nil {
@@ -233,7 +238,7 @@ func (h *Hook) downloadToStagingDir(ctx context.Context, o downloadRequest, p *i
 		return d.moveFetchedFileToResult(name)
 	}
 	o.Step = stepUnpack
-	return runDownloadProcess(ctx, h.DownloadArgs, o, p.dir)
+	return runDownloadProcess(ctx, h.DownloadArgs, o, p.dir, progress)
 }
 
 // interpolateArtifact resolves the references in all fields that may have them. In a

@@ -38,7 +38,7 @@ import (
 // The test binary also serves as the process of a download.
 func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == "download" {
-		os.Exit(Download(os.Stdin, os.Stderr))
+		os.Exit(Download(os.Stdin, os.Stdout, os.Stderr))
 	}
 	if len(os.Args) == 2 && os.Args[1] == "confined" {
 		ConfineProcess()
@@ -82,11 +82,16 @@ type fakeHost struct {
 	hook.Host
 	referenceValues map[string]string
 
-	mu     sync.Mutex
-	events []string
+	mu       sync.Mutex
+	events   []string
+	progress chan hook.Event // receives ongoing events if it is not nil
 }
 
 func (h *fakeHost) EmitEvent(_ context.Context, _ hook.Scope, e hook.Event) error {
+	if e.Ongoing && h.progress != nil {
+		h.progress <- e
+		return nil
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.events = append(h.events, e.Type+": "+e.Message)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/url"
 	"os"
@@ -145,7 +146,7 @@ func TestConfinement(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer dir.Close()
-			err = runDownloadProcess(t.Context(), []string{"burgle", w.outerDir}, downloadRequest{Limits: Limits{NoLandlock: c.noLandlock}}, dir)
+			err = runDownloadProcess(t.Context(), []string{"burgle", w.outerDir}, downloadRequest{Limits: Limits{NoLandlock: c.noLandlock}}, dir, io.Discard)
 			switch {
 			case c.want == "" && err != nil:
 				t.Errorf("the process %v", err)
@@ -218,7 +219,7 @@ func TestGitSeesNoProcesses(t *testing.T) {
 	// The request makes git run cat instead of this program: with the race detector, the program
 	// could not start without /proc.
 	o := downloadRequest{Source: "git::https://x" + repo.dir, Limits: Limits{ExtraPaths: []string{"d:r:" + closed + "/tool"}}}
-	err = runDownloadProcess(t.Context(), []string{"gitburgle"}, o, dir)
+	err = runDownloadProcess(t.Context(), []string{"gitburgle"}, o, dir, io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "/proc/1/status: Permission denied") || strings.Contains(err.Error(), "Name:") {
 		t.Errorf("got %v, want git to be denied /proc", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -60,12 +61,14 @@ const (
 	checksumFileName = "checksum"
 	unpackedDirName  = "scratch/unpacked"
 	scratchDirName   = "scratch"
+
+	repositoryDirName = "scratch/repository"
 )
 
 // Download is the main function of the process that makes one download, and
-// returns its exit code. It reads the request from in, and writes errors to
-// stderr. It exits when in is closed, which means that its caller has exited.
-func Download(in io.Reader, stderr io.Writer) int {
+// returns its exit code. It reads the request from in, and writes reports of its progress to out
+// and errors to stderr. It exits when in is closed, which means that its caller has exited.
+func Download(in io.Reader, out, stderr io.Writer) int {
 	// This call comes first: the request may have secrets, and other processes of the same user
 	// must not read them from the memory of this process. Processes that the download starts are
 	// protected only by their user id.
@@ -73,14 +76,14 @@ func Download(in io.Reader, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "hide the memory of the download: %v\n", err)
 		return 1
 	}
-	if err := runDownload(in); err != nil {
+	if err := runDownload(in, out); err != nil {
 		fmt.Fprintf(stderr, "failed to download artifact: %v\n", err)
 		return 1
 	}
 	return 0
 }
 
-func runDownload(in io.Reader) error {
+func runDownload(in io.Reader, out io.Writer) error {
 	var o downloadRequest
 	if err := json.NewDecoder(in).Decode(&o); err != nil {
 		return fmt.Errorf("read what to download (the hook artifact starts this command): %w", err)
@@ -99,7 +102,7 @@ func runDownload(in io.Reader) error {
 		_ = syscall.Kill(0, syscall.SIGKILL) // kills the process group, with git and its children
 		os.Exit(1)                           // for the init process of a PID namespace, which ignores the signal
 	}()
-	return runDownloadSteps(context.Background(), o)
+	return runDownloadSteps(context.Background(), o, out)
 }
 
 // downloader makes one download into the working directory.
@@ -107,9 +110,10 @@ type downloader struct {
 	downloadRequest
 	*parsedSource
 	stagingRoot *os.Root
+	counter     *transferCounter
 }
 
-func runDownloadSteps(ctx context.Context, o downloadRequest) error {
+func runDownloadSteps(ctx context.Context, o downloadRequest, out io.Writer) error {
 	src, err := parseSource(o.Source, o.Options)
 	if err != nil {
 		return err
@@ -122,7 +126,12 @@ func runDownloadSteps(ctx context.Context, o downloadRequest) error {
 	if err := stage.Mkdir(scratchDirName, 0o700); err != nil {
 		return err
 	}
-	d := &downloader{downloadRequest: o, parsedSource: src, stagingRoot: stage}
+	d := &downloader{downloadRequest: o, parsedSource: src, stagingRoot: stage, counter: new(transferCounter)}
+	reportCtx, stopReports := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer stopReports()
+	wg.Go(func() { d.counter.writeReports(reportCtx, out, d.updateCounter) })
 	if src.sourceType == "git" {
 		ctx, cancel := withTimeout(ctx, o.Limits.GitTimeout, "git_timeout")
 		defer cancel()
@@ -169,6 +178,7 @@ func (d *downloader) downloadFile(ctx context.Context) error {
 	if format.unpackEntries == nil {
 		name = format.trimExtension(name)
 	}
+	d.counter.unpacking.Store(true)
 	if err := d.unpack(ctx, format, fetchedFileName, unpackedDirName); err != nil {
 		return fmt.Errorf("unpack %s: %w", path.Base(d.url.Path), err)
 	}
@@ -190,7 +200,7 @@ func (d *downloader) fetchChecksum(ctx context.Context, name string) error {
 	if err != nil {
 		return fmt.Errorf("file of checksums: %w", err)
 	}
-	other := &downloader{downloadRequest: d.downloadRequest, parsedSource: of, stagingRoot: d.stagingRoot}
+	other := &downloader{downloadRequest: d.downloadRequest, parsedSource: of, stagingRoot: d.stagingRoot, counter: new(transferCounter)}
 	other.Headers = nil // the headers are only for the server of the source
 	r, err := other.openSource(ctx)
 	if err != nil {
@@ -219,9 +229,9 @@ func (d *downloader) fetchFile(ctx context.Context, to string) error {
 		return err
 	}
 	defer f.Close()
-	w := io.Writer(f)
+	w := io.MultiWriter(d.counter, f)
 	if limit := d.Limits.HTTPMaxSize; limit > 0 {
-		w = io.MultiWriter(&limitWriter{remaining: limit, errFull: d.errFileTooLarge}, f)
+		w = io.MultiWriter(&limitWriter{remaining: limit, errFull: d.errFileTooLarge}, w)
 	}
 	if _, err := io.Copy(w, r); err != nil {
 		return contextCause(ctx, err)
@@ -269,10 +279,12 @@ func (d *downloader) openLocalFile() (io.ReadCloser, error) {
 		if err != nil {
 			return nil, err
 		}
-		if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
+		info, err := f.Stat()
+		if err != nil || !info.Mode().IsRegular() {
 			f.Close()
 			return nil, errors.Join(err, fmt.Errorf("%s is no regular file; a directory can be packed into an archive", name))
 		}
+		d.counter.total.Store(info.Size())
 		return f, nil
 	}
 	return nil, unsupportedSchemeError("file")

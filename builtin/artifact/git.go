@@ -52,7 +52,7 @@ func (d *downloader) downloadGit(ctx context.Context) error {
 			return err
 		}
 	}
-	tree := path.Join(scratchDirName, "repository")
+	tree := repositoryDirName
 	clone := []string{"clone", "--quiet", "--no-checkout"}
 	checkout := []string{"-C", tree, "checkout", "--quiet"}
 	if depth, err := strconv.ParseUint(cmp.Or(d.cloneDepth, "0"), 10, 31); err != nil {

@@ -31,6 +31,7 @@ func (d *downloader) get(ctx context.Context) (io.ReadCloser, error) {
 		response.Body.Close()
 		return nil, d.errFileTooLarge()
 	}
+	d.counter.total.Store(max(0, response.ContentLength))
 	body.ReadCloser = response.Body
 	if response.Header.Get("Accept-Ranges") == "bytes" {
 		body.ifRangeValidator = response.Header.Get("Etag")

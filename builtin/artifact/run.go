@@ -46,8 +46,8 @@ var downloadUserIDs = &userIDAllocator{accountDir: "/etc"}
 // runDownloadProcess runs the process of one download in the directory stage, and blocks
 // until it has exited. When ctx ends, it kills the process and all processes that the
 // process has started. When it returns, none of them is running, and the stage belongs to
-// the caller again; the files in it still have another owner.
-func runDownloadProcess(ctx context.Context, args []string, o downloadRequest, stage *os.File) error {
+// the caller again; the files in it still have another owner. The process writes its reports to progress.
+func runDownloadProcess(ctx context.Context, args []string, o downloadRequest, stage *os.File, progress io.Writer) error {
 	o.Env = map[string]string{}
 	for _, name := range slices.Concat(inheritedEnvNames, o.Limits.Env) {
 		if value, ok := os.LookupEnv(name); ok {
@@ -62,7 +62,7 @@ func runDownloadProcess(ctx context.Context, args []string, o downloadRequest, s
 	defer cancel()
 
 	stderr := &tailBuffer{limit: 4096}
-	p := &downloadProcess{args: args, stagingDir: stage, request: o, stderr: stderr}
+	p := &downloadProcess{args: args, stagingDir: stage, request: o, progress: progress, stderr: stderr}
 	if err := p.start(ctx); err != nil {
 		return fmt.Errorf("start the download: %w", err)
 	}
@@ -87,6 +87,7 @@ type downloadProcess struct {
 	args       []string
 	stagingDir *os.File
 	request    downloadRequest
+	progress   io.Writer
 	stderr     *tailBuffer
 
 	cmd             *exec.Cmd
@@ -168,7 +169,7 @@ func (p *downloadProcess) spawn(ctx context.Context, cred *syscall.Credential) e
 		p.hasPIDNamespace = kind != 0
 		p.cmd = exec.CommandContext(ctx, "/proc/self/exe", p.args...)
 		p.cmd.Args[0] = os.Args[0]
-		p.cmd.Env, p.cmd.Stderr, p.cmd.ExtraFiles, p.cmd.SysProcAttr = env, p.stderr, []*os.File{p.stagingDir}, attr
+		p.cmd.Env, p.cmd.Stdout, p.cmd.Stderr, p.cmd.ExtraFiles, p.cmd.SysProcAttr = env, p.progress, p.stderr, []*os.File{p.stagingDir}, attr
 		p.cmd.WaitDelay = 5 * time.Second // a child of git that keeps stderr open would otherwise delay Wait
 		p.cmd.Cancel = p.kill
 		if p.stdin, err = p.cmd.StdinPipe(); err != nil {

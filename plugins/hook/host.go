@@ -55,7 +55,8 @@ type Host interface {
 
 	// EmitEvent adds an event to a task, which keeps its newest ten. The Type is
 	// EventMessage, EventFailed, or empty, which means EventMessage: the host rejects other
-	// types, which it uses itself. The host sets the time.
+	// types, which it uses itself. The host sets the time. An event with an OperationID replaces the
+	// ongoing event of that operation, so that the progress of an operation needs one of the ten places.
 	EmitEvent(ctx context.Context, s Scope, event Event) error
 
 	// Restart, Signal and Kill act on a task or on all running tasks. They return when the
@@ -116,6 +117,13 @@ type Event struct {
 	Time    time.Time
 	Message string // message for users
 	Details map[string]string
+
+	// OperationID identifies an operation of the task, such as a download, whose progress or result the
+	// event reports. It is empty for other events.
+	OperationID string
+	// Ongoing means that the operation continues. Commands that print a line for each event do not print
+	// ongoing events.
+	Ongoing bool
 }
 
 // Types of events that hooks emit.
@@ -136,6 +144,9 @@ const maxEventDetails = 16
 func (e Event) Fault() error {
 	if !slices.Contains(eventTypes, e.Type) {
 		return fmt.Errorf("events of type %q are not a hook's: use %q, or none", e.Type, EventMessage)
+	}
+	if e.Ongoing && e.OperationID == "" {
+		return errors.New("an ongoing event without an OperationID, by which the next event replaces it")
 	}
 	if len(e.Details) > maxEventDetails {
 		return fmt.Errorf("an event with %d details: it may have %d", len(e.Details), maxEventDetails)

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -106,7 +107,7 @@ func TestHostCarriesAllFields(t *testing.T) {
 	ctx := t.Context()
 	of := hook.Scope{Token: "key", Task: "web"}
 	whole := hook.Scope{Token: "key"}
-	event := hook.Event{Type: "Template", Message: "hello", Details: map[string]string{"a": "b"}}
+	event := hook.Event{Type: "Template", Message: "hello", Details: map[string]string{"a": "b"}, OperationID: "x", Ongoing: true}
 	for _, test := range []struct {
 		name  string
 		call  func() (any, error)
@@ -302,6 +303,29 @@ func TestHookPointsInOrder(t *testing.T) {
 	for _, m := range all {
 		if got, want := m.IsTask(), m >= hook.Prestart; got != want {
 			t.Errorf("%s of a task: %v", m, got)
+		}
+	}
+}
+
+func TestEventFault(t *testing.T) {
+	tooMany := map[string]string{}
+	for i := range 17 {
+		tooMany[fmt.Sprint(i)] = ""
+	}
+	for _, c := range []struct {
+		event hook.Event
+		want  string // part of the error; "" if the event is valid
+	}{
+		{hook.Event{Message: "hello"}, ""},
+		{hook.Event{Type: hook.EventFailed, OperationID: "a"}, ""},
+		{hook.Event{OperationID: "a", Ongoing: true}, ""},
+		{hook.Event{Ongoing: true}, "without an OperationID"},
+		{hook.Event{Type: "Killed"}, `type "Killed"`},
+		{hook.Event{Details: tooMany}, "17 details"},
+	} {
+		err := c.event.Fault()
+		if (err != nil) != (c.want != "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: got %v, want %q", c.event, err, c.want)
 		}
 	}
 }

@@ -184,7 +184,7 @@ func (c *HostClient) Interpolate(ctx context.Context, s Scope, text string) (str
 
 // EmitEvent implements Host.
 func (c *HostClient) EmitEvent(ctx context.Context, s Scope, event Event) error {
-	request := &hookpb.EmitEventRequest{Token: s.Token, Task: s.Task, Type: event.Type, Message: sanitizeUTF8(event.Message)}
+	request := &hookpb.EmitEventRequest{Token: s.Token, Task: s.Task, Type: event.Type, Message: sanitizeUTF8(event.Message), OperationId: sanitizeUTF8(event.OperationID), Ongoing: event.Ongoing}
 	for key, detail := range event.Details {
 		if request.Details == nil {
 			request.Details = make(map[string]string, len(event.Details))
@@ -267,7 +267,7 @@ func taskStateFromProto(p *hookpb.TaskState) TaskState {
 		StartedAt: timeFromProto(p.GetStartedAt()), FinishedAt: timeFromProto(p.GetFinishedAt()),
 	}
 	for _, e := range p.GetEvents() {
-		t.Events = append(t.Events, Event{Type: e.GetType(), Time: timeFromProto(e.GetTime()), Message: e.GetMessage(), Details: e.GetDetails()})
+		t.Events = append(t.Events, Event{Type: e.GetType(), Time: timeFromProto(e.GetTime()), Message: e.GetMessage(), Details: e.GetDetails(), OperationID: e.GetOperationId(), Ongoing: e.GetOngoing()})
 	}
 	return t
 }

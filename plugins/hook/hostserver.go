@@ -115,7 +115,10 @@ func doneOrError(err error) (*hookpb.Done, error) {
 }
 
 func (s *hostServer) EmitEvent(ctx context.Context, r *hookpb.EmitEventRequest) (*hookpb.Done, error) {
-	return doneOrError(s.impl.EmitEvent(ctx, scopeFromProto(r), Event{Type: r.GetType(), Message: r.GetMessage(), Details: r.GetDetails()}))
+	return doneOrError(s.impl.EmitEvent(ctx, scopeFromProto(r), Event{
+		Type: r.GetType(), Message: r.GetMessage(), Details: r.GetDetails(),
+		OperationID: r.GetOperationId(), Ongoing: r.GetOngoing(),
+	}))
 }
 
 func (s *hostServer) Restart(ctx context.Context, r *hookpb.RestartRequest) (*hookpb.Done, error) {
@@ -170,7 +173,7 @@ func taskStateProto(t TaskState) *hookpb.TaskState {
 		State: t.State, Failed: t.Failed, Restarts: t.Restarts, StartedAt: timeProto(t.StartedAt), FinishedAt: timeProto(t.FinishedAt),
 	}
 	for _, e := range t.Events {
-		p.Events = append(p.Events, &hookpb.TaskEvent{Type: e.Type, Time: timeProto(e.Time), Message: e.Message, Details: e.Details})
+		p.Events = append(p.Events, &hookpb.TaskEvent{Type: e.Type, Time: timeProto(e.Time), Message: e.Message, Details: e.Details, OperationId: e.OperationID, Ongoing: e.Ongoing})
 	}
 	return p
 }

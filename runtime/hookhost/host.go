@@ -273,7 +273,10 @@ func (h *Host) State(ctx context.Context, s hook.Scope) (*hook.AllocState, error
 func toHookTaskState(t *api.TaskState) hook.TaskState {
 	state := hook.TaskState{State: t.State, Failed: t.Failed, Restarts: t.Restarts, StartedAt: t.StartedAt, FinishedAt: t.FinishedAt}
 	for _, e := range t.Events {
-		state.Events = append(state.Events, hook.Event{Type: e.Type, Time: time.Unix(0, e.Time), Message: e.DisplayMessage, Details: e.Details})
+		state.Events = append(state.Events, hook.Event{
+			Type: e.Type, Time: time.Unix(0, e.Time), Message: e.DisplayMessage, Details: e.Details,
+			OperationID: model.EventOperationID(e), Ongoing: model.IsEventOngoing(e),
+		})
 	}
 	return state
 }
@@ -300,7 +303,11 @@ func (h *Host) EmitEvent(ctx context.Context, s hook.Scope, event hook.Event) er
 	for key, detail := range event.Details {
 		details[truncateText(key)] = truncateText(detail)
 	}
-	return toHookError(c.runner.EmitEvent(c.task, model.EventHookMessage(event.Type, truncateText(event.Message), details)))
+	e := model.EventHookMessage(event.Type, truncateText(event.Message), details)
+	if event.OperationID != "" {
+		model.SetEventOperation(e, truncateText(event.OperationID), event.Ongoing)
+	}
+	return toHookError(c.runner.EmitEvent(c.task, e))
 }
 
 // truncateText limits the length of a text that is kept as long as the task.

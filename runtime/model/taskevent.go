@@ -197,6 +197,27 @@ func EventHookMessage(eventType, message string, details map[string]string) *api
 	return &api.TaskEvent{Type: eventType, Message: message, Details: told}
 }
 
+// Details of an event about an operation.
+const (
+	detailOperationID = "operation_id"
+	detailOngoing     = "ongoing"
+)
+
+// SetEventOperation makes an event report the progress of an operation, or its result unless ongoing is set.
+// AppendTaskEvent replaces the ongoing event of an operation by the next one.
+func SetEventOperation(e *api.TaskEvent, id string, ongoing bool) {
+	e.Details[detailOperationID] = id
+	if ongoing {
+		e.Details[detailOngoing] = "true"
+	}
+}
+
+// EventOperationID returns the id of the operation that an event reports about, or "".
+func EventOperationID(e *api.TaskEvent) string { return e.Details[detailOperationID] }
+
+// IsEventOngoing reports whether an event is the progress of an operation that continued at its time.
+func IsEventOngoing(e *api.TaskEvent) bool { return e.Details[detailOngoing] == "true" }
+
 // EventKilling reports that the task has timeout to end by itself.
 func EventKilling(timeout time.Duration) *api.TaskEvent {
 	return &api.TaskEvent{

@@ -30,7 +30,8 @@ func ResetTask(t *api.TaskState) {
 
 // AppendTaskEvent adds event to the last ten events of the task. It fills in the time and
 // the display message unless they are set, and applies the event to the state: a failure is
-// permanent, and each Restarting is counted. The event must not be changed afterwards,
+// permanent, and each Restarting is counted. An event of an operation replaces the ongoing event of that
+// operation. The event must not be changed afterwards,
 // because all copies of the state share it.
 func AppendTaskEvent(t *api.TaskState, event *api.TaskEvent, now time.Time) {
 	if event.Time == 0 {
@@ -45,6 +46,11 @@ func AppendTaskEvent(t *api.TaskState, event *api.TaskEvent, now time.Time) {
 	if event.Type == api.TaskRestarting {
 		t.Restarts++
 		t.LastRestart = time.Unix(0, event.Time)
+	}
+	if id := EventOperationID(event); id != "" {
+		t.Events = slices.DeleteFunc(slices.Clone(t.Events), func(e *api.TaskEvent) bool {
+			return IsEventOngoing(e) && EventOperationID(e) == id
+		})
 	}
 	if drop := len(t.Events) + 1 - maxTaskEvents; drop > 0 {
 		t.Events = append([]*api.TaskEvent(nil), t.Events[drop:]...)

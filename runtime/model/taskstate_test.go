@@ -142,6 +142,35 @@ func TestNewestEventsAreKept(t *testing.T) {
 	}
 }
 
+// Progress takes one of the ten places of events, and is replaced by the result of its operation.
+func TestEventReplacesProgress(t *testing.T) {
+	s := &api.TaskState{}
+	appendEvent := func(id string, ongoing bool, message string) {
+		e := EventHookMessage(api.TaskDownloadingArtifacts, message, nil)
+		if id != "" {
+			SetEventOperation(e, id, ongoing)
+		}
+		AppendTaskEvent(s, e, time.Now())
+	}
+	appendEvent("", false, "downloading")
+	for i := range 20 {
+		appendEvent("a", true, fmt.Sprint("a ", i))
+		appendEvent("b", true, fmt.Sprint("b ", i))
+	}
+	earlier := CopyTaskState(s)
+	appendEvent("a", false, "a done")
+	appendEvent("a", false, "a done again")
+	for state, want := range map[*api.TaskState]string{earlier: "downloading, a 19, b 19", s: "downloading, b 19, a done, a done again"} {
+		var got []string
+		for _, e := range state.Events {
+			got = append(got, e.Message)
+		}
+		if strings.Join(got, ", ") != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
 func TestCopyTaskState(t *testing.T) {
 	s := &api.TaskState{State: TaskRunning}
 	AppendTaskEvent(s, EventKilling(time.Second), time.Now())

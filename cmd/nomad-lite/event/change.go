@@ -13,6 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/tables"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskreason"
+	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
 // eventObject is the object of an event after the change. The field of the event's topic is set.
@@ -87,6 +88,29 @@ func (o *eventObject) describeChange(previous *eventObject) []string {
 	return nil
 }
 
+// isProgress reports whether nothing has changed since the previous version of an allocation, except the
+// progress of operations such as downloads.
+func (o *eventObject) isProgress(previous *eventObject) bool {
+	if o.Allocation == nil || previous == nil || previous.Allocation == nil {
+		return false
+	}
+	after, before := o.Allocation, previous.Allocation
+	found := false
+	for name, state := range after.TaskStates {
+		old := before.TaskStates[name]
+		newest := newestEvent(state)
+		switch {
+		case newest == nil || old == nil || old.State != state.State:
+			return false
+		case model.IsEventOngoing(newest):
+			found = true
+		case !isSameEvent(newestEvent(old), newest):
+			return false
+		}
+	}
+	return found && after.ClientStatus == before.ClientStatus && after.DesiredStatus == before.DesiredStatus
+}
+
 // transition returns the change of a value: "pending -> running", or the value alone if it has not
 // changed or if the previous value is unknown.
 func transition(before, after string) string {
@@ -158,19 +182,25 @@ func describeAllocation(alloc, before *api.Allocation) []string {
 // returns "".
 func describeTask(state, before *api.TaskState, hasBefore bool) string {
 	if reason := taskreason.FromTaskState(state, time.Time{}); !reason.IsBeingSetUp() && reason.Cause != "" {
+		reason.Progress = "" // the stream has no lines for progress
 		return reason.String()
 	}
 	newest := newestEvent(state)
 	if !hasBefore || newest == nil {
 		return ""
 	}
-	if old := newestEvent(before); old != nil && old.Time == newest.Time && old.Type == newest.Type && old.DisplayMessage == newest.DisplayMessage {
+	if isSameEvent(newestEvent(before), newest) {
 		return ""
 	}
 	if newest.Type == api.TaskTerminated {
 		return newest.Type + ": " + newest.DisplayMessage
 	}
 	return newest.Type
+}
+
+// isSameEvent reports whether two events of a task, which can be nil, are the same.
+func isSameEvent(a, b *api.TaskEvent) bool {
+	return a != nil && b != nil && a.Time == b.Time && a.Type == b.Type && a.DisplayMessage == b.DisplayMessage
 }
 
 // newestEvent returns the last event of a task, or nil.

@@ -231,6 +231,9 @@ func (p *eventPrinter) printEvent(text json.RawMessage) error {
 			return nil
 		}
 	}
+	if !p.o.json && object.isProgress(previous) {
+		return nil
+	}
 	stored := e.Index <= p.newestStoredIndex
 	line := string(text) + "\n"
 	if !p.o.json {

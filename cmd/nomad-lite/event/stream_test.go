@@ -35,6 +35,7 @@ func TestEventLineDescribesChange(t *testing.T) {
 	const allocation = `{"Allocation": {"Name": "web.g[0]", "ClientStatus": %q, "DesiredStatus": %q, "DeploymentStatus": %s, "TaskStates": {"t": {"State": %q, "Failed": %t, "Events": [%s]}}}}`
 	const received, started = `{"Type": "Received", "Time": 1}`, `{"Type": "Started", "Time": 2}`
 	const terminated = `{"Type": "Terminated", "Time": 3, "ExitCode": 3, "DisplayMessage": "Exit Code: 3"}`
+	const downloading = `{"Type": "Downloading Artifacts", "Time": 2}`
 	for name, test := range map[string]struct {
 		topic, eventType string
 		payloads, want   []string
@@ -61,6 +62,14 @@ func TestEventLineDescribesChange(t *testing.T) {
 		}, []string{
 			"web.g[0] pending, wanted run", "web.g[0] pending -> running, wanted run; task t: Started", "web.g[0] running, wanted run; healthy",
 			"web.g[0] running -> failed, wanted run; task t: exit code 3", "web.g[0] failed, wanted run -> stop; task t: exit code 3",
+		}},
+		"a download makes progress": {"Allocation", "AllocationUpdated", []string{
+			fmt.Sprintf(allocation, "pending", "run", "null", "pending", false, received+","+downloading),
+			fmt.Sprintf(allocation, "pending", "run", "null", "pending", false, received+","+downloading+`,{"Type": "Downloading Artifacts", "Time": 3, "DisplayMessage": "a: 1 MB", "Details": {"operation_id": "a", "ongoing": "true"}}`),
+			fmt.Sprintf(allocation, "pending", "stop", "null", "pending", false, received+","+downloading+`,{"Type": "Downloading Artifacts", "Time": 4, "DisplayMessage": "a: 2 MB", "Details": {"operation_id": "a", "ongoing": "true"}}`),
+		}, []string{
+			"web.g[0] pending, wanted run; task t: downloads artifacts",
+			"web.g[0] pending, wanted run -> stop; task t: downloads artifacts",
 		}},
 		"a task ends": {"Allocation", "AllocationUpdated", []string{
 			fmt.Sprintf(allocation, "running", "run", "null", "running", false, started),

@@ -25,7 +25,7 @@ func findHelperProcess(args []string, s *cli.Streams) func() error {
 	case slices.Equal(args, []string{agent.JobParserCommand}):
 		return exitCodeToError(func() int { return confined.ServeParseRequest(s.In, s.Out, s.Err) })
 	case slices.Equal(args, []string{builtins.ArtifactDownloadCommand}):
-		return exitCodeToError(func() int { return artifact.Download(s.In, s.Err) })
+		return exitCodeToError(func() int { return artifact.Download(s.In, s.Out, s.Err) })
 	case len(args) == 3 && args[0] == "plugin" && args[1] == "serve":
 		return func() error { return builtins.ServePlugin(args[2]) }
 	}

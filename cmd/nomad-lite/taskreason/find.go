@@ -27,7 +27,7 @@ type Task struct {
 }
 
 // FindTasksNotRunning returns the tasks of a job that do not run although the job wants them to, the newest
-// allocation first. The parameter now has the same meaning as for [FromTaskState]. If the job is nil, it is
+// allocation first. The parameter now has the same meaning as for [FromTaskState]; if it is zero, the reasons have no progress. If the job is nil, it is
 // unknown which tasks wait for other tasks.
 func FindTasksNotRunning(job *api.Job, allocs []*api.AllocationListStub, now time.Time) []Task {
 	var found []Task
@@ -37,6 +37,9 @@ func FindTasksNotRunning(job *api.Job, allocs []*api.AllocationListStub, now tim
 		}
 		for _, name := range slices.Sorted(maps.Keys(a.TaskStates)) {
 			reason := FromTaskState(a.TaskStates[name], now)
+			if now.IsZero() {
+				reason.Progress = ""
+			}
 			if reason.IsBeingSetUp() {
 				var mustRun bool
 				if reason, mustRun = lifecycleReason(job, a, name); !mustRun {

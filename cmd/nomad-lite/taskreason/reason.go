@@ -20,6 +20,7 @@ import (
 type Reason struct {
 	Cause     string // "exit code 3"
 	LastLine  string // last line of the task's standard error; empty if it was not read
+	Progress  string // "app.tar.gz: 12 MB of 40 MB, 3100 kB/s"; changes continuously; can be empty
 	NextStep  string // "restarts in 12s", "not restarted: …"; can be empty
 	Remedy    string // advice to the user; can be empty
 	hasOutput bool   // the task's process has ended with an error, which its output can explain
@@ -28,6 +29,9 @@ type Reason struct {
 // String returns the reason in one line.
 func (r Reason) String() string {
 	text := r.Cause
+	if r.Progress != "" {
+		text += ": " + r.Progress
+	}
 	if r.LastLine != "" {
 		text += fmt.Sprintf(" (stderr: %s)", r.LastLine)
 	}
@@ -72,6 +76,9 @@ func FromTaskState(state *api.TaskState, now time.Time) Reason {
 			continue
 		}
 		if r.Cause, r.hasOutput = describeCause(e, state.State); r.Cause != "" {
+			if model.IsEventOngoing(e) {
+				r.Progress = describeProgress(state.Events)
+			}
 			r.Remedy = findRemedy(r.Cause)
 			return r
 		}
@@ -99,6 +106,18 @@ func eventsBeforeCleanup(state *api.TaskState) []*api.TaskEvent {
 		}
 	}
 	return state.Events
+}
+
+// describeProgress returns the progress of all operations of a task.
+func describeProgress(events []*api.TaskEvent) string {
+	var texts []string
+	for _, e := range events {
+		if e != nil && model.IsEventOngoing(e) {
+			texts = append(texts, OneLine(e.DisplayMessage))
+		}
+	}
+	slices.Sort(texts) // the order of the events changes with each of them
+	return strings.Join(texts, "; ")
 }
 
 func describeRestart(e *api.TaskEvent, now time.Time) string {
@@ -152,6 +171,9 @@ func describeCause(e *api.TaskEvent, state string) (cause string, hasOutput bool
 	case api.TaskRestartSignal:
 		return message, false
 	case model.TaskHookMessage, api.TaskDriverMessage:
+		if model.IsEventOngoing(e) && state == model.TaskPending {
+			return "is being prepared by a hook", false
+		}
 		if state == model.TaskPending {
 			return message, false
 		}

@@ -29,6 +29,11 @@ func TestReasonOfTask(t *testing.T) {
 	t.Parallel()
 	received, started := model.EventReceived(), model.EventStarted()
 	exit3 := func() *api.TaskEvent { return model.EventTerminated(3, 0, false, "") }
+	progress := func(eventType, operation, message string) *api.TaskEvent {
+		e := model.EventHookMessage(eventType, message, nil)
+		model.SetEventOperation(e, operation, true)
+		return e
+	}
 	const rpc = "rpc error: code = Unknown desc = "
 	for name, test := range map[string]struct {
 		state *api.TaskState
@@ -60,7 +65,13 @@ func TestReasonOfTask(t *testing.T) {
 			newTaskState("pending", false, &api.TaskEvent{Type: api.TaskArtifactDownloadFailed, DisplayMessage: `failed to download artifact "http://x/y": dial tcp: connection refused`}, model.EventRestarting("", 14*time.Second)),
 			`failed to download artifact "http://x/y": dial tcp: connection refused, restarts in 12s. Check the address of its source, and the network`,
 		},
-		"a download":              {newTaskState("pending", false, received, &api.TaskEvent{Type: api.TaskDownloadingArtifacts, DisplayMessage: "Client is downloading artifacts"}), "downloads artifacts"},
+		"a download": {newTaskState("pending", false, received, &api.TaskEvent{Type: api.TaskDownloadingArtifacts, DisplayMessage: "Client is downloading artifacts"}), "downloads artifacts"},
+		"two slow downloads": {
+			newTaskState("pending", false, progress(api.TaskDownloadingArtifacts, "b", "b.zip: 1 MB, 2 MB/s"), progress(api.TaskDownloadingArtifacts, "a", "a.zip: 12 MB of 40 MB, 0 B/s")),
+			"downloads artifacts: a.zip: 12 MB of 40 MB, 0 B/s; b.zip: 1 MB, 2 MB/s",
+		},
+		"an ended download":       {newTaskState("pending", false, model.EventHookMessage(api.TaskDownloadingArtifacts, "a.zip: 40 MB downloaded in 9s", nil)), "downloads artifacts"},
+		"a slow hook":             {newTaskState("pending", false, progress("", "a", "3 of 7 steps")), "is being prepared by a hook: 3 of 7 steps"},
 		"a plugin that starts":    {newTaskState("pending", false, model.EventWaitingForPlugin("plugin podman")), "waiting for plugin podman to start. nomad-lite plugin list shows its state"},
 		"a failed setup":          {newTaskState("dead", true, model.EventSetupFailure("no space left")), "cannot be set up: no space left"},
 		"a failed validation":     {newTaskState("dead", true, model.EventFailedValidation("2 errors:\n* one\n* two")), "cannot be set up: 2 errors: * one * two"},

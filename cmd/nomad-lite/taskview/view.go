@@ -86,8 +86,8 @@ type Task struct {
 	state          string
 	statusDetail   string
 	Colour         string
-	lastShownEvent *api.TaskEvent // last event that was shown
-	lastRemedy     string         // remedy of the last reason why the task does not run
+	shownEvents    []*api.TaskEvent // events of the last state that was shown, oldest first
+	lastRemedy     string           // remedy of the last reason why the task does not run
 }
 
 // maxLabelWidth is the maximum width to which labels are padded.
@@ -286,9 +286,12 @@ func (v *View) ShowUpdates() {
 }
 
 func (v *View) showTaskState(t *Task, state *api.TaskState, come time.Time) {
-	for _, e := range findNewEvents(state.Events, t.lastShownEvent) {
-		t.lastShownEvent = e
+	newEvents := findNewEvents(state.Events, t.shownEvents)
+	t.shownEvents = state.Events
+	for _, e := range newEvents {
 		switch {
+		case model.IsEventOngoing(e): // only the live lines show progress
+			continue
 		case e.Type == api.TaskStarted && !t.HasStarted():
 			close(t.Started)
 		case e.Type == api.TaskTerminated:
@@ -304,8 +307,8 @@ func (v *View) showTaskState(t *Task, state *api.TaskState, come time.Time) {
 		}
 	}
 	detail := ""
-	if t.lastShownEvent != nil {
-		detail = formatEvent(t.lastShownEvent)
+	if last := len(state.Events) - 1; last >= 0 {
+		detail = formatEvent(state.Events[last])
 	}
 	reason := taskreason.FromTaskState(state, time.Time{}).InForeground()
 	if reason.Cause != "" && !reason.IsBeingSetUp() {
@@ -319,12 +322,14 @@ func (v *View) showTaskState(t *Task, state *api.TaskState, come time.Time) {
 	v.setStatus(t, state.State, detail)
 }
 
-// findNewEvents returns the events after last, the last event that was shown. Timestamps alone do not
-// identify an event: with a coarse clock several events have the same time, and a clock can be set
-// back.
-func findNewEvents(events []*api.TaskEvent, last *api.TaskEvent) []*api.TaskEvent {
-	for i := len(events) - 1; last != nil && i >= 0; i-- {
-		if e := events[i]; e.Time == last.Time && e.Type == last.Type && e.DisplayMessage == last.DisplayMessage {
+// findNewEvents returns the events after those that were shown, of which the task has dropped the oldest and
+// those of operations that have made progress. Timestamps alone do not identify an event: with a coarse clock
+// several events have the same time, and a clock can be set back.
+func findNewEvents(events, shown []*api.TaskEvent) []*api.TaskEvent {
+	for i, e := range slices.Backward(events) {
+		if slices.ContainsFunc(shown, func(s *api.TaskEvent) bool {
+			return e.Time == s.Time && e.Type == s.Type && e.DisplayMessage == s.DisplayMessage
+		}) {
 			return events[i+1:]
 		}
 	}

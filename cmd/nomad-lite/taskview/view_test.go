@@ -25,18 +25,19 @@ func TestNewEvents(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		events []*api.TaskEvent
-		last   *api.TaskEvent
+		shown  []*api.TaskEvent
 		want   []string
 	}{
 		{"the first events", events("1a", "2b"), nil, []string{"a", "b"}},
-		{"nothing new", events("1a", "2b"), events("2b")[0], nil},
-		{"one that is as old as the last", events("1a", "2b", "2c"), events("2b")[0], []string{"c"}},
-		{"one from before the clock was set back", events("2a", "1b"), events("2a")[0], []string{"b"}},
-		{"the last one has gone", events("3c", "4d"), events("2b")[0], []string{"c", "d"}},
+		{"nothing new", events("1a", "2b"), events("2b"), nil},
+		{"one that is as old as the last", events("1a", "2b", "2c"), events("2b"), []string{"c"}},
+		{"one from before the clock was set back", events("2a", "1b"), events("2a"), []string{"b"}},
+		{"the last one has gone", events("3c", "4d"), events("2b"), []string{"c", "d"}},
+		{"one that was replaced", events("1a", "4d"), events("1a", "2b", "3c"), []string{"d"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var got []string
-			for _, e := range findNewEvents(c.events, c.last) {
+			for _, e := range findNewEvents(c.events, c.shown) {
 				got = append(got, e.DisplayMessage)
 			}
 			if !slices.Equal(got, c.want) {

@@ -540,6 +540,8 @@ type TaskEvent struct {
 	Time          *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=time,proto3" json:"time,omitempty"`
 	Message       string                 `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"` // text for users
 	Details       map[string]string      `protobuf:"bytes,4,rep,name=details,proto3" json:"details,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	OperationId   string                 `protobuf:"bytes,5,opt,name=operation_id,json=operationId,proto3" json:"operation_id,omitempty"`
+	Ongoing       bool                   `protobuf:"varint,6,opt,name=ongoing,proto3" json:"ongoing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -600,6 +602,20 @@ func (x *TaskEvent) GetDetails() map[string]string {
 		return x.Details
 	}
 	return nil
+}
+
+func (x *TaskEvent) GetOperationId() string {
+	if x != nil {
+		return x.OperationId
+	}
+	return ""
+}
+
+func (x *TaskEvent) GetOngoing() bool {
+	if x != nil {
+		return x.Ongoing
+	}
+	return false
 }
 
 type InterpolateRequest struct {
@@ -712,7 +728,9 @@ type EmitEventRequest struct {
 	Task          string                 `protobuf:"bytes,2,opt,name=task,proto3" json:"task,omitempty"`
 	Message       string                 `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
 	Details       map[string]string      `protobuf:"bytes,4,rep,name=details,proto3" json:"details,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	Type          string                 `protobuf:"bytes,5,opt,name=type,proto3" json:"type,omitempty"` // empty means "Task hook message"; the host rejects the types of its own events
+	Type          string                 `protobuf:"bytes,5,opt,name=type,proto3" json:"type,omitempty"`                                  // empty means "Task hook message"; the host rejects the types of its own events
+	OperationId   string                 `protobuf:"bytes,6,opt,name=operation_id,json=operationId,proto3" json:"operation_id,omitempty"` // replaces the ongoing event of the task that has the same operation_id
+	Ongoing       bool                   `protobuf:"varint,7,opt,name=ongoing,proto3" json:"ongoing,omitempty"`                           // the operation continues, and another event with its operation_id follows
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -780,6 +798,20 @@ func (x *EmitEventRequest) GetType() string {
 		return x.Type
 	}
 	return ""
+}
+
+func (x *EmitEventRequest) GetOperationId() string {
+	if x != nil {
+		return x.OperationId
+	}
+	return ""
+}
+
+func (x *EmitEventRequest) GetOngoing() bool {
+	if x != nil {
+		return x.Ongoing
+	}
+	return false
 }
 
 type RestartRequest struct {
@@ -1538,12 +1570,14 @@ const file_plugins_proto_hookpb_host_proto_rawDesc = "" +
 	"started_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x12;\n" +
 	"\vfinished_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"finishedAt\x12<\n" +
-	"\x06events\x18\x06 \x03(\v2$.nomadlite.plugins.hook.v1.TaskEventR\x06events\"\xf2\x01\n" +
+	"\x06events\x18\x06 \x03(\v2$.nomadlite.plugins.hook.v1.TaskEventR\x06events\"\xaf\x02\n" +
 	"\tTaskEvent\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12.\n" +
 	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12K\n" +
-	"\adetails\x18\x04 \x03(\v21.nomadlite.plugins.hook.v1.TaskEvent.DetailsEntryR\adetails\x1a:\n" +
+	"\adetails\x18\x04 \x03(\v21.nomadlite.plugins.hook.v1.TaskEvent.DetailsEntryR\adetails\x12!\n" +
+	"\foperation_id\x18\x05 \x01(\tR\voperationId\x12\x18\n" +
+	"\aongoing\x18\x06 \x01(\bR\aongoing\x1a:\n" +
 	"\fDetailsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"R\n" +
@@ -1552,13 +1586,15 @@ const file_plugins_proto_hookpb_host_proto_rawDesc = "" +
 	"\x04task\x18\x02 \x01(\tR\x04task\x12\x12\n" +
 	"\x04text\x18\x03 \x01(\tR\x04text\")\n" +
 	"\x13InterpolateResponse\x12\x12\n" +
-	"\x04text\x18\x01 \x01(\tR\x04text\"\xfa\x01\n" +
+	"\x04text\x18\x01 \x01(\tR\x04text\"\xb7\x02\n" +
 	"\x10EmitEventRequest\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12\x12\n" +
 	"\x04task\x18\x02 \x01(\tR\x04task\x12\x18\n" +
 	"\amessage\x18\x03 \x01(\tR\amessage\x12R\n" +
 	"\adetails\x18\x04 \x03(\v28.nomadlite.plugins.hook.v1.EmitEventRequest.DetailsEntryR\adetails\x12\x12\n" +
-	"\x04type\x18\x05 \x01(\tR\x04type\x1a:\n" +
+	"\x04type\x18\x05 \x01(\tR\x04type\x12!\n" +
+	"\foperation_id\x18\x06 \x01(\tR\voperationId\x12\x18\n" +
+	"\aongoing\x18\a \x01(\bR\aongoing\x1a:\n" +
 	"\fDetailsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"l\n" +
