@@ -57,7 +57,7 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 			}
 			return showAlloc(cmd.Context(), o, args[0], s)
 		},
-		ValidArgsFunction: cli.CompleteFirstArg(apiclient.CompleteID(&o.client, &apiclient.AllocationLookup)),
+		ValidArgsFunction: cli.CompleteArgs(apiclient.CompleteID(&o.client, &apiclient.AllocationLookup)),
 	}
 	o.client.Register(cmd)
 	o.format.Register(cmd)

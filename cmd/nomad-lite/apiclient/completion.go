@@ -64,15 +64,7 @@ func (f *Flags) CompleteNamespaces(cmd *cobra.Command, _ []string, toComplete st
 
 // CompleteAllocAndTask suggests allocations as first argument, and the tasks of the allocation as second.
 func CompleteAllocAndTask(f *Flags) cli.Completer {
-	return func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
-		switch len(args) {
-		case 0:
-			return CompleteID(f, &AllocationLookup)(cmd, args, toComplete)
-		case 1:
-			return CompleteTask(f)(cmd, args, toComplete)
-		}
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
+	return cli.CompleteArgs(CompleteID(f, &AllocationLookup), CompleteTask(f))
 }
 
 // CompleteTask suggests the tasks of the allocation that is the first argument. Before the user has typed an
@@ -110,18 +102,12 @@ func listCompletedAllocs(ctx context.Context, c *api.Client, args []string) ([]*
 // CompleteAllocAndPath suggests allocations as first argument, and files and directories of the allocation as
 // second. A directory ends in a slash, after which the user can complete its entries.
 func CompleteAllocAndPath(f *Flags) cli.Completer {
-	return func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
-		switch len(args) {
-		case 0:
-			return CompleteID(f, &AllocationLookup)(cmd, args, toComplete)
-		case 1:
-			paths, directive := f.CompleteFromAgent(cmd.Context(), func(ctx context.Context, c *api.Client) ([]string, error) {
-				return listAllocPaths(ctx, c, args[0], toComplete)
-			})
-			return paths, directive | cobra.ShellCompDirectiveNoSpace
-		}
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
+	return cli.CompleteArgs(CompleteID(f, &AllocationLookup), func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+		paths, directive := f.CompleteFromAgent(cmd.Context(), func(ctx context.Context, c *api.Client) ([]string, error) {
+			return listAllocPaths(ctx, c, args[0], toComplete)
+		})
+		return paths, directive | cobra.ShellCompDirectiveNoSpace
+	})
 }
 
 func listAllocPaths(ctx context.Context, c *api.Client, allocPrefix, toComplete string) (paths []string, err error) {

@@ -26,6 +26,11 @@ func ForEachTask(job *api.Job, do func(*api.TaskGroup, *api.Task)) {
 	}
 }
 
+// HasTerminalStatus reports whether the client status of an allocation is terminal.
+func HasTerminalStatus(a *api.AllocationListStub) bool {
+	return (&api.Allocation{ClientStatus: a.ClientStatus}).ClientTerminalStatus()
+}
+
 // ForEachService calls do for each service of a group and of its tasks. The task is "" for a service of
 // the group. The group can be nil. ForEachService skips nil tasks and services, which an invalid job can have.
 func ForEachService(group *api.TaskGroup, do func(service *api.Service, task string)) {

@@ -5,13 +5,13 @@ import "github.com/spf13/cobra"
 // Completer suggests values for an argument; cobra calls it.
 type Completer = func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective)
 
-// CompleteFirstArg completes the first argument only.
-func CompleteFirstArg(complete Completer) Completer {
+// CompleteArgs completes each argument with the completer at its position, and no further arguments.
+func CompleteArgs(completers ...Completer) Completer {
 	return func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
-		if len(args) > 0 {
+		if len(args) >= len(completers) {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return complete(cmd, args, toComplete)
+		return completers[len(args)](cmd, args, toComplete)
 	}
 }
 

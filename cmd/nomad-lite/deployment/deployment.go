@@ -86,7 +86,7 @@ func newChangeCommand(s *cli.Streams, command changeSubcommand) *cobra.Command {
 		Long:              command.longHelp + "\n\nThe beginning of the deployment's id is enough.",
 		Example:           "  nomad-lite deployment " + command.name + " 8fd7b6dd",
 		Args:              cli.RequireArgCount(1, 1, "one argument: the id of a deployment, or its beginning"),
-		ValidArgsFunction: cli.CompleteFirstArg(apiclient.CompleteID(&o.client, &apiclient.DeploymentLookup)),
+		ValidArgsFunction: cli.CompleteArgs(apiclient.CompleteID(&o.client, &apiclient.DeploymentLookup)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return changeDeployment(cmd.Context(), o, command, args[0], s)
 		},

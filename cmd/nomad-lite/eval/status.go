@@ -38,7 +38,7 @@ be placed.`,
 		Example: `  nomad-lite eval status 2ae0e6a5
   nomad-lite eval status -monitor 2ae0e6a5`,
 		Args:              cli.RequireArgCount(1, 1, "one argument: the id of an evaluation, or its beginning"),
-		ValidArgsFunction: cli.CompleteFirstArg(apiclient.CompleteID(&o.client, &apiclient.EvaluationLookup)),
+		ValidArgsFunction: cli.CompleteArgs(apiclient.CompleteID(&o.client, &apiclient.EvaluationLookup)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return showEval(cmd.Context(), o, args[0], s)
 		},

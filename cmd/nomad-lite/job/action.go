@@ -39,7 +39,7 @@ Exit codes: that of the command; 1 when it could not be run.`,
 		Example: `  nomad-lite job action -job web -task server flush-cache
   nomad-lite job action -alloc 8ba85cef flush-cache`,
 		Args: cli.RequireArgCount(1, 1, "one argument: the name of an action"),
-		ValidArgsFunction: cli.CompleteFirstArg(func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		ValidArgsFunction: cli.CompleteArgs(func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 			return completeActions(&o.client, cmd, o.job)
 		}),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -33,7 +33,7 @@ them.`,
 		Example: `  nomad-lite job allocs web
   nomad-lite job allocs -t '{{range .}}{{println .ID .ClientStatus}}{{end}}' web`,
 		Args:              apiclient.OneJobArg,
-		ValidArgsFunction: cli.CompleteFirstArg(o.client.CompleteJobs("")),
+		ValidArgsFunction: cli.CompleteArgs(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return listJobAllocs(cmd.Context(), o, args[0], s)
 		},

@@ -39,13 +39,8 @@ Exit codes: those of 'job run', also with -wait.`,
 		Example: `  nomad-lite job dispatch -meta input=a.mp4 -detach encode
   nomad-lite job dispatch -wait -logs -meta input=a.mp4 encode
   echo hello | nomad-lite job dispatch mail -`,
-		Args: cli.RequireArgCount(1, 2, "the id of a parameterized job, and perhaps a file or - for the payload"),
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-			if len(args) == 1 {
-				return nil, cobra.ShellCompDirectiveDefault
-			}
-			return cli.CompleteFirstArg(o.client.CompleteJobs(apiclient.ParameterizedJobsFilter))(cmd, args, begun)
-		},
+		Args:              cli.RequireArgCount(1, 2, "the id of a parameterized job, and perhaps a file or - for the payload"),
+		ValidArgsFunction: cli.CompleteArgs(o.client.CompleteJobs(apiclient.ParameterizedJobsFilter), cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.wait.Check(o.monitor.Detach); err != nil {
 				return cli.UsageError(cmd, err)

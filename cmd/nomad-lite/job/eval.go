@@ -32,7 +32,7 @@ policy says later or never.
 Exit codes: those of 'job run'.`,
 		Example:           `  nomad-lite job eval -force-reschedule web`,
 		Args:              apiclient.OneJobArg,
-		ValidArgsFunction: cli.CompleteFirstArg(o.client.CompleteJobs("")),
+		ValidArgsFunction: cli.CompleteArgs(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return evalJob(cmd.Context(), o, args[0], s)
 		},

@@ -35,7 +35,7 @@ func newHistoryCommand(s *cli.Streams) *cobra.Command {
   nomad-lite job history -version 3 -full web
   nomad-lite job history -diff-tag golden web`,
 		Args:              apiclient.OneJobArg,
-		ValidArgsFunction: cli.CompleteFirstArg(o.client.CompleteJobs("")),
+		ValidArgsFunction: cli.CompleteArgs(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.diffVersion >= 0 && o.diffTag != "" {
 				return cli.UsageError(cmd, errors.New("-diff-version and -diff-tag exclude each other"))

@@ -41,7 +41,7 @@ kept it.`,
   nomad-lite job inspect -hcl web > web.nomad.hcl
   nomad-lite job inspect -version 3 -t '{{(index .TaskGroups 0).Count}}' web`,
 		Args:              apiclient.OneJobArg,
-		ValidArgsFunction: cli.CompleteFirstArg(o.client.CompleteJobs("")),
+		ValidArgsFunction: cli.CompleteArgs(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return inspectJob(cmd.Context(), o, args[0], s)
 		},

@@ -31,7 +31,7 @@ runs.
 Exit codes: those of 'job run'.`,
 		Example:           `  nomad-lite job periodic force backup`,
 		Args:              apiclient.OneJobArg,
-		ValidArgsFunction: cli.CompleteFirstArg(o.client.CompleteJobs(apiclient.PeriodicJobsFilter)),
+		ValidArgsFunction: cli.CompleteArgs(o.client.CompleteJobs(apiclient.PeriodicJobsFilter)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return forcePeriodicJob(cmd.Context(), o, args[0], s)
 		},

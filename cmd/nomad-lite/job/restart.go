@@ -52,7 +52,7 @@ func newRestartCommand(s *cli.Streams) *cobra.Command {
   nomad-lite job restart -group frontend -batch-size 25% -batch-wait 30s web
   nomad-lite job restart -reschedule web`,
 		Args:              apiclient.OneJobArg,
-		ValidArgsFunction: cli.CompleteFirstArg(o.client.CompleteJobs("Stop == false")),
+		ValidArgsFunction: cli.CompleteArgs(o.client.CompleteJobs("Stop == false")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, err := o.newBatchRestart(s)
 			if err != nil {

@@ -30,13 +30,8 @@ as a new version.
 Exit codes: those of 'job run'.`,
 		Example: `  nomad-lite job revert web 3
   nomad-lite job revert web golden`,
-		Args: cli.RequireArgCount(2, 2, "two arguments: the id of a job, and a version or a tag"),
-		ValidArgsFunction: func(cmd *cobra.Command, args []string, begun string) ([]string, cobra.ShellCompDirective) {
-			if len(args) == 1 {
-				return completeJobVersions(&o.client, cmd, args[0])
-			}
-			return cli.CompleteFirstArg(o.client.CompleteJobs(""))(cmd, args, begun)
-		},
+		Args:              cli.RequireArgCount(2, 2, "two arguments: the id of a job, and a version or a tag"),
+		ValidArgsFunction: cli.CompleteArgs(o.client.CompleteJobs(""), completeJobVersions(&o.client)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return revertJob(cmd.Context(), o, args[0], args[1], s)
 		},
@@ -78,15 +73,17 @@ func findTaggedVersion(ctx context.Context, c *api.Client, id, namespace, tag st
 	return 0, fmt.Errorf("job %q has no version with the tag %q, and it is not a number\nSee the versions: nomad-lite job history %s", id, tag, id)
 }
 
-// completeJobVersions suggests the versions of a job.
-func completeJobVersions(f *apiclient.Flags, cmd *cobra.Command, id string) ([]string, cobra.ShellCompDirective) {
-	return f.CompleteFromAgent(cmd.Context(), func(ctx context.Context, c *api.Client) (numbers []string, err error) {
-		versions, _, _, err := c.Jobs().Versions(id, false, apiclient.QueryOptions(ctx, ""))
-		for _, job := range versions {
-			if job != nil {
-				numbers = append(numbers, cobra.CompletionWithDesc(fmt.Sprint(apiclient.Deref(job.Version)), output.FormatDate(apiclient.Deref(job.SubmitTime))))
+// completeJobVersions suggests the versions of the job that is the first argument.
+func completeJobVersions(f *apiclient.Flags) cli.Completer {
+	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return f.CompleteFromAgent(cmd.Context(), func(ctx context.Context, c *api.Client) (numbers []string, err error) {
+			versions, _, _, err := c.Jobs().Versions(args[0], false, apiclient.QueryOptions(ctx, ""))
+			for _, job := range versions {
+				if job != nil {
+					numbers = append(numbers, cobra.CompletionWithDesc(fmt.Sprint(apiclient.Deref(job.Version)), output.FormatDate(apiclient.Deref(job.SubmitTime))))
+				}
 			}
-		}
-		return numbers, err
-	})
+			return numbers, err
+		})
+	}
 }

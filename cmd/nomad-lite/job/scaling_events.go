@@ -29,7 +29,7 @@ func newScalingEventsCommand(s *cli.Streams) *cobra.Command {
 		Long:              `List how the groups of a job were scaled, and by whom, the newest first.`,
 		Example:           `  nomad-lite job scaling-events web`,
 		Args:              apiclient.OneJobArg,
-		ValidArgsFunction: cli.CompleteFirstArg(o.client.CompleteJobs("")),
+		ValidArgsFunction: cli.CompleteArgs(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return listScalingEvents(cmd.Context(), o, args[0], s)
 		},

@@ -44,7 +44,7 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
   nomad-lite job status -evals -verbose web
   nomad-lite job status -t '{{range .}}{{println .Job.ID .Job.Status}}{{end}}'`,
 		Args:              cli.RequireArgCount(0, 1, "the id of a job, or nothing for all jobs"),
-		ValidArgsFunction: cli.CompleteFirstArg(o.client.CompleteJobs("")),
+		ValidArgsFunction: cli.CompleteArgs(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := o.client.Client()
 			if err != nil {

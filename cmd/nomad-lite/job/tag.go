@@ -52,7 +52,7 @@ func newTagChangeCommand(o *tagOptions, use, short string, run func(*cobra.Comma
 		Use:               use,
 		Short:             short,
 		Args:              apiclient.OneJobArg,
-		ValidArgsFunction: cli.CompleteFirstArg(o.client.CompleteJobs("")),
+		ValidArgsFunction: cli.CompleteArgs(o.client.CompleteJobs("")),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if o.name == "" {
 				return cli.UsageError(cmd, errors.New("which tag? Add -name"))

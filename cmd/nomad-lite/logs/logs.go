@@ -75,7 +75,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 			defer stop()
 			return printLogs(ctx, o, since, args, s)
 		},
-		ValidArgsFunction: cli.CompleteFirstArg(o.client.CompleteJobs("")),
+		ValidArgsFunction: cli.CompleteArgs(o.client.CompleteJobs("")),
 	}
 	o.client.Register(cmd)
 	cmd.Flags().BoolVarP(&o.follow, "follow", "f", false, "continue with new output")
@@ -283,9 +283,7 @@ func newestAllocPerName(allocs []*api.AllocationListStub) []*api.AllocationListS
 
 // notifyIfAllocEnded reports whether an allocation has ended, and notifies the followers of its output.
 func (p *logPrinter) notifyIfAllocEnded(a *api.AllocationListStub) bool {
-	switch a.ClientStatus {
-	case api.AllocClientStatusComplete, api.AllocClientStatusFailed, api.AllocClientStatusLost:
-	default:
+	if !apiclient.HasTerminalStatus(a) {
 		return false
 	}
 	if ended := p.allocEnded[a.ID]; ended != nil && !streaming.IsChannelClosed(ended) {

@@ -92,7 +92,7 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return showNamespace(cmd.Context(), o, args[0], cmd.CalledAs() == "inspect", s)
 		},
-		ValidArgsFunction: cli.CompleteFirstArg(o.client.CompleteNamespaces),
+		ValidArgsFunction: cli.CompleteArgs(o.client.CompleteNamespaces),
 	}
 	o.client.Register(cmd)
 	o.format.Register(cmd)
@@ -297,7 +297,7 @@ func newDeleteCommand(s *cli.Streams) *cobra.Command {
 			_, err = fmt.Fprintf(s.Out, "Successfully deleted namespace %q!\n", args[0])
 			return err
 		},
-		ValidArgsFunction: cli.CompleteFirstArg(o.client.CompleteNamespaces),
+		ValidArgsFunction: cli.CompleteArgs(o.client.CompleteNamespaces),
 	}
 	o.client.Register(cmd)
 	return cmd

@@ -63,7 +63,7 @@ func newDrainCommand(s *cli.Streams) *cobra.Command {
 			defer stop()
 			return drainNode(ctx, o, args, s)
 		},
-		ValidArgsFunction: cli.CompleteFirstArg(apiclient.CompleteID(&o.client, &apiclient.NodeLookup)),
+		ValidArgsFunction: cli.CompleteArgs(apiclient.CompleteID(&o.client, &apiclient.NodeLookup)),
 	}
 	o.client.Register(cmd)
 	o.nodeFlags.register(cmd)

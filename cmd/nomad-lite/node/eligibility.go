@@ -43,7 +43,7 @@ func newEligibilityCommand(s *cli.Streams) *cobra.Command {
 			}
 			return setEligibility(cmd.Context(), o, args, s)
 		},
-		ValidArgsFunction: cli.CompleteFirstArg(apiclient.CompleteID(&o.client, &apiclient.NodeLookup)),
+		ValidArgsFunction: cli.CompleteArgs(apiclient.CompleteID(&o.client, &apiclient.NodeLookup)),
 	}
 	o.client.Register(cmd)
 	o.nodeFlags.register(cmd)

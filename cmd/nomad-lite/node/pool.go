@@ -103,7 +103,7 @@ func newPoolViewCommand(s *cli.Streams, use, short, doing string, read func(ctx 
 		Use:               use,
 		Short:             short,
 		Args:              oneNodePoolArg,
-		ValidArgsFunction: cli.CompleteFirstArg(completePools(&client)),
+		ValidArgsFunction: cli.CompleteArgs(completePools(&client)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, err := client.Client()
 			if err != nil {

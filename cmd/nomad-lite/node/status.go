@@ -57,7 +57,7 @@ func newStatusCommand(s *cli.Streams) *cobra.Command {
 			}
 			return listNodes(cmd.Context(), o, s)
 		},
-		ValidArgsFunction: cli.CompleteFirstArg(apiclient.CompleteID(&o.client, &apiclient.NodeLookup)),
+		ValidArgsFunction: cli.CompleteArgs(apiclient.CompleteID(&o.client, &apiclient.NodeLookup)),
 	}
 	o.client.Register(cmd)
 	o.format.Register(cmd)

@@ -45,7 +45,7 @@ evaluation, a deployment, a node… Without an id the jobs are listed.`,
   nomad-lite status web
   nomad-lite status 8ba85cef`,
 		Args:              cli.RequireArgCount(0, 1, "an id, or nothing for all jobs"),
-		ValidArgsFunction: cli.CompleteFirstArg(completeObjectIDs(&o.client)),
+		ValidArgsFunction: cli.CompleteArgs(completeObjectIDs(&o.client)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return runCommand(cmd, statusCommands[contexts.Jobs], nil)

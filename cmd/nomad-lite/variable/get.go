@@ -38,7 +38,7 @@ func newGetCommand(s *cli.Streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return getVariable(cmd.Context(), o, args[0], s)
 		},
-		ValidArgsFunction: cli.CompleteFirstArg(completeVariables(&o.client)),
+		ValidArgsFunction: cli.CompleteArgs(completeVariables(&o.client)),
 	}
 	o.client.Register(cmd)
 	o.output.register(cmd, "table", "hcl", "json", "go-template", "none")

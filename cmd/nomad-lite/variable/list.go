@@ -43,7 +43,7 @@ func newListCommand(s *cli.Streams) *cobra.Command {
 			}
 			return listVariables(cmd.Context(), o, prefix, s)
 		},
-		ValidArgsFunction: cli.CompleteFirstArg(completeVariables(&o.client)),
+		ValidArgsFunction: cli.CompleteArgs(completeVariables(&o.client)),
 	}
 	o.client.Register(cmd)
 	o.output.register(cmd, "table", "terse", "json", "go-template")

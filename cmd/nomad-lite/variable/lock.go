@@ -56,7 +56,7 @@ func newLockCommand(s *cli.Streams) *cobra.Command {
 			}
 			return runWithLock(cmd.Context(), o, args[0], args[1:], s)
 		},
-		ValidArgsFunction: cli.CompleteFirstArg(completeVariables(&o.client)),
+		ValidArgsFunction: cli.CompleteArgs(completeVariables(&o.client)),
 	}
 	o.client.Register(cmd)
 	cmd.Flags().DurationVar(&o.ttl, "ttl", 15*time.Second, "how long the lock outlives a holder that is gone, from 10s to 24h")

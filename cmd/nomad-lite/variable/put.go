@@ -77,7 +77,7 @@ func newPutCommand(s *cli.Streams) *cobra.Command {
 			}
 			return putVariable(cmd.Context(), o, v, s)
 		},
-		ValidArgsFunction: cli.CompleteFirstArg(completeVariables(&o.client)),
+		ValidArgsFunction: cli.CompleteArgs(completeVariables(&o.client)),
 	}
 	o.client.Register(cmd)
 	o.output.register(cmd, "table", "hcl", "json", "go-template", "none")
