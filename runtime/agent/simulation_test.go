@@ -440,7 +440,7 @@ func (s *simulation) checkHistory() {
 		if was == nil {
 			continue
 		}
-		if model.ClientTerminal(was) && a.ClientStatus != was.ClientStatus {
+		if was.ClientTerminalStatus() && a.ClientStatus != was.ClientStatus {
 			s.host.addViolation("I9: %s went from %s to %s", a.Name, was.ClientStatus, a.ClientStatus)
 		}
 		for name, state := range a.TaskStates {
@@ -493,7 +493,7 @@ func (s *simulation) checkProcesses() {
 			}
 			delete(living, key)
 		}
-		over := model.ClientTerminal(a) || a.ServerTerminalStatus()
+		over := a.ClientTerminalStatus() || a.ServerTerminalStatus()
 		if over != snapshot.AllocationEnded(a.ID) {
 			s.host.addViolation("I2: %s is %s, %s, and ended is %v", a.Name, a.DesiredStatus, a.ClientStatus, !over)
 		}

@@ -122,7 +122,7 @@ func findNamespaceUser(s store.Reader, name string) string {
 		}
 	}
 	for _, alloc := range s.AllocationsByNamespace(nil, name) {
-		if !model.ClientTerminal(alloc) {
+		if !alloc.ClientTerminalStatus() {
 			return fmt.Sprintf("an allocation that is %s, %s: stop it first", alloc.ClientStatus, alloc.ID)
 		}
 	}

@@ -47,18 +47,11 @@ func EvalPending(e *api.Evaluation) bool {
 	return e.Status == api.EvalStatusPending || e.Status == api.EvalStatusBlocked
 }
 
-// ClientTerminal reports whether the client status of an allocation is terminal. The
-// allocation runner may not have finished, see its method Finished.
-func ClientTerminal(a *api.Allocation) bool {
-	switch a.ClientStatus {
-	case api.AllocClientStatusComplete, api.AllocClientStatusFailed, api.AllocClientStatusLost:
-		return true
-	}
-	return false
+// AllocTerminal reports whether an allocation has ended or must stop. Its runner may not have finished, see
+// the runner's method Finished.
+func AllocTerminal(a *api.Allocation) bool {
+	return a.ServerTerminalStatus() || a.ClientTerminalStatus()
 }
-
-// AllocTerminal reports whether an allocation has ended or is to be stopped.
-func AllocTerminal(a *api.Allocation) bool { return a.ServerTerminalStatus() || ClientTerminal(a) }
 
 // The states of a job.
 const (

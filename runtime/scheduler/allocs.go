@@ -56,7 +56,7 @@ func (c *txn) applyReport(r AllocReport) bool {
 	}
 	a := *old
 	// A terminal status never changes, even if an older report arrives late.
-	if r.ClientStatus != "" && !(model.ClientTerminal(old) && r.ClientStatus != old.ClientStatus) {
+	if r.ClientStatus != "" && !(old.ClientTerminalStatus() && r.ClientStatus != old.ClientStatus) {
 		a.ClientStatus, a.ClientDescription = r.ClientStatus, r.ClientDescription
 	}
 	if r.TaskStates != nil {

@@ -82,7 +82,7 @@ func isBatchLike(job *api.Job) bool {
 // classifyAlloc adds an allocation to one of the lists of the groupPlan.
 func (g *groupPlan) classifyAlloc(a *api.Allocation) {
 	g.hadCurrentVersion = g.hadCurrentVersion || g.hasCurrentVersion(a)
-	switch terminal := model.ClientTerminal(a); {
+	switch terminal := a.ClientTerminalStatus(); {
 	case stoppedWithoutReplacement(a):
 		if !terminal && a.DesiredStatus == api.AllocDesiredStatusRun {
 			g.stopAlloc(a, model.AllocMigrating)

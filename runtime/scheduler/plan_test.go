@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/nomad/api"
-
-	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
 
 // planCase is the input of one call of Plan.
@@ -55,7 +53,7 @@ func (p *planCase) addAlloc(index int, status string, edits ...func(*api.Allocat
 		ID: fmt.Sprintf("a%d", p.lastAlloc), Namespace: "default", JobID: "j", Job: p.input.Job, TaskGroup: "g", NodeID: "node",
 		Name: fmt.Sprintf("j.g[%d]", index), DesiredStatus: "run", ClientStatus: status, CreateIndex: uint64(p.lastAlloc), AllocModifyIndex: uint64(p.lastAlloc),
 	}
-	if model.ClientTerminal(a) {
+	if a.ClientTerminalStatus() {
 		a.TaskStates = map[string]*api.TaskState{"t": {State: "dead", FinishedAt: planTime.Add(-3 * time.Second)}}
 	}
 	for _, edit := range edits {

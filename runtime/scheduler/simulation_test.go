@@ -483,7 +483,7 @@ func (s *simulation) checkStatus(a *api.Allocation) {
 	s.mu.Lock()
 	before := s.terminalStatuses[a.ID]
 	s.placedCanaries[a.ID] = s.placedCanaries[a.ID] || a.DeploymentStatus != nil && a.DeploymentStatus.Canary
-	if model.ClientTerminal(a) {
+	if a.ClientTerminalStatus() {
 		s.terminalStatuses[a.ID] = a.ClientStatus
 	}
 	if a.ServerTerminalStatus() {

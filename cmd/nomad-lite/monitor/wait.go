@@ -142,7 +142,7 @@ func (w *jobWaiter) waitUntilEnded(ctx context.Context) ([]*api.AllocationListSt
 }
 
 func isRunning(a *api.AllocationListStub) bool {
-	return !model.ClientTerminal(&api.Allocation{ClientStatus: a.ClientStatus})
+	return !apiclient.HasTerminalStatus(a)
 }
 
 // isJobOver reports whether the job's version gets no more allocations.

@@ -501,7 +501,7 @@ func (n *faultNode) checkAllocReport(s allocReport) {
 	for _, a := range s.Allocs {
 		was := n.lastAllocs[a.ID]
 		n.lastAllocs[a.ID] = a
-		if model.ClientTerminal(a) {
+		if a.ClientTerminalStatus() {
 			if _, counted := n.finalRunCounts[a.ID]; !counted {
 				n.finalRunCounts[a.ID] = len(n.readRunHistory(a.ID).runPIDs)
 			}
@@ -509,7 +509,7 @@ func (n *faultNode) checkAllocReport(s allocReport) {
 		if was == nil {
 			continue
 		}
-		if model.ClientTerminal(was) && a.ClientStatus != was.ClientStatus || was.ServerTerminalStatus() && !a.ServerTerminalStatus() {
+		if was.ClientTerminalStatus() && a.ClientStatus != was.ClientStatus || was.ServerTerminalStatus() && !a.ServerTerminalStatus() {
 			n.Errorf("I9: %s was %s, %s, is %s, %s", a.ID, was.DesiredStatus, was.ClientStatus, a.DesiredStatus, a.ClientStatus)
 		}
 		for task, state := range a.TaskStates {

@@ -204,7 +204,7 @@ func TestHookDeaths(t *testing.T) {
 		t.Errorf("the restart policy was not asked about %s: %q", hook.Prestart, slices.Sorted(maps.Keys(v.seenEvents)))
 	}
 	n.waitAllocReport("the one whose Prerun dies has failed", func(s allocReport) bool {
-		a := s.findAlloc(begins.job, model.ClientTerminal)
+		a := s.findAlloc(begins.job, (*api.Allocation).ClientTerminalStatus)
 		recordTaskEvents(a, begins.seenEvents)
 		return a != nil && a.ClientStatus == api.AllocClientStatusFailed && begins.isHookPointDone(n, hook.Prerun)
 	})

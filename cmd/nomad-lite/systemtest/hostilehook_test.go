@@ -29,7 +29,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
-	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
@@ -311,10 +310,10 @@ func (s *faultyHookJob) planSteps(n *faultNode, replaced *bool) {
 	}
 	over := func(status string) func(*api.Allocation) bool {
 		return func(a *api.Allocation) bool {
-			if model.ClientTerminal(a) && a.ClientStatus != status {
+			if a.ClientTerminalStatus() && a.ClientStatus != status {
 				n.Errorf("%v: %s", s, a.ClientStatus)
 			}
-			return model.ClientTerminal(a) && (s.harmless || s.hasExpectedEvent())
+			return a.ClientTerminalStatus() && (s.harmless || s.hasExpectedEvent())
 		}
 	}
 	gone := jobStep{"is gone", nil, nil}

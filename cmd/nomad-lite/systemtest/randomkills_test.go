@@ -20,6 +20,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/builtin/rawexec"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
 	"github.com/nomad-lite/nomad-lite/plugins/process"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/sdk"
@@ -511,7 +512,7 @@ func (r *randomKillsRun) checkAlloc(a *api.AllocationListStub, processes []proce
 		r.Fatalf("%s: two processes of the task have run at the same time", a.ID)
 	case runs > wanted:
 		r.Fatalf("%s: %d runs after %d ends and %d starts that were interrupted: %v", a.ID, runs, r.requestedExitCounts[a.ID], len(r.interruptedRuns[a.ID]), state)
-	case model.ClientTerminal(&api.Allocation{ClientStatus: a.ClientStatus}):
+	case apiclient.HasTerminalStatus(a):
 		r.Fatalf("%s: status %s: %s", a.ID, a.ClientStatus, a.ClientDescription)
 	case runs < wanted:
 		return fmt.Errorf("%d runs, want %d", runs, wanted)
