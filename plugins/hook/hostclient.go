@@ -84,7 +84,7 @@ func hostErrorFromStatus(ctx context.Context, err error) error {
 	case s.Code() == codes.NotFound:
 		return &remoteError{ErrTaskNotRunning, s.Message()}
 	case s.Code() == codes.DeadlineExceeded:
-		return context.DeadlineExceeded // the deadline of the request has expired, or that of Exec's timeout
+		return context.DeadlineExceeded // the deadline of the request or Exec's timeout has expired
 	case s.Code() == codes.Unavailable:
 		return ErrHostUnavailable
 	case s.Code() == codes.Unimplemented:

@@ -51,7 +51,7 @@ func (p ID) SameExecutable(file *os.File) (bool, error) {
 		return false, fmt.Errorf("program of process %d: %w", p.PID, err)
 	}
 	defer running.Close()
-	// Alive is checked after the open: otherwise the file could be that of a later process
+	// Alive is checked after the open: otherwise the file could belong to a later process
 	// with the same pid.
 	if !p.Alive() {
 		return false, os.ErrProcessDone

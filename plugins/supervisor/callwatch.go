@@ -234,7 +234,7 @@ func (w *callWatch) reportLateCall(c *watchedCall) {
 }
 
 // setLateReason makes the driver unhealthy for the given reason. With an empty reason the
-// driver's health is that of its fingerprint again.
+// driver has the health of its fingerprint again.
 func (w *callWatch) setLateReason(reason string) {
 	s := w.s
 	s.mu.Lock()

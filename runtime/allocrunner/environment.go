@@ -23,7 +23,7 @@ func (e *envBuilders) addTask(name string, host map[string]string) *taskenv.Buil
 	return env
 }
 
-// setAlloc changes the environment of a task to that of another version of the allocation. The version
+// setAlloc changes the environment of a task to another version of the allocation. The version
 // must have the task.
 func (e *envBuilders) setAlloc(alloc *api.Allocation, task string) {
 	e.tasks[task].SetAlloc(toEnvAlloc(alloc), toEnvTask(alloc, alloc.GetTaskGroup(), task))

@@ -39,7 +39,7 @@ func (h *jobWriter) parse(r *request) (any, error) {
 	if body.Canonicalize {
 		job.Canonicalize()
 	}
-	// The reply has the JSON format of Nomad's Go client, not that of a server.
+	// The reply has the JSON format of Nomad's Go client, which differs from the format of servers.
 	var b bytes.Buffer
 	encoder := json.NewEncoder(&b)
 	encoder.SetEscapeHTML(false)

@@ -6,7 +6,7 @@ import "reflect"
 // generated from it, so each route has one.
 type routeDoc struct {
 	summary      string
-	params       []string // names of query parameters besides those of all routes; one text may have several names, separated by spaces
+	params       []string // names of query parameters, without the parameters of all routes; one text may have several names, separated by spaces
 	requestType  reflect.Type
 	responseType reflect.Type
 	contentType  string // content type of the response, if it is not JSON

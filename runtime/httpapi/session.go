@@ -199,7 +199,7 @@ func (h *execHandler) readHandshake(r *request, conn *websocket.Conn) error {
 func serveExec(parent context.Context, conn *websocket.Conn, command execCommand) {
 	ctx, cancel := context.WithCancelCause(parent)
 	defer cancel(nil)
-	// The context of the connection ends later than that of the command, so that the last output and the
+	// The context of the connection ends later than the context of the command, so that the last output and the
 	// exit code can be sent. But a client that does not read must block neither the command nor the agent.
 	connCtx, cancelConn := context.WithCancel(context.WithoutCancel(parent))
 	defer cancelConn()

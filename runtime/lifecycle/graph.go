@@ -158,7 +158,7 @@ func (o *startGraph) ancestors(i int) []bool {
 	return seen[:len(o.tasks)]
 }
 
-// findCycle returns the vertices of a cycle, each before the one that it waits for, or
+// findCycle returns the vertices of a cycle, each before the vertex that it waits for, or
 // nil. The first vertex is a task that waits for the second.
 func (o *startGraph) findCycle() []int {
 	const (

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ArrivalTime is the time at which output arrived: that of the bytes from Offset on, up to the offset of
+// ArrivalTime is the time at which output arrived. It applies to the bytes from Offset up to the offset of
 // the next ArrivalTime of the file. It is exact to a millisecond.
 type ArrivalTime struct {
 	Offset int64

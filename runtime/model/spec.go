@@ -169,7 +169,7 @@ func immutableGroupSpecOf(job *api.Job, g *api.TaskGroup) immutableGroupSpec {
 
 func immutableTaskSpecOf(job *api.Job, g *api.TaskGroup, t *api.Task) immutableTaskSpec {
 	// The meta of inner blocks has precedence. Only a change of the merged meta counts,
-	// not one that moves a key between blocks.
+	// not a key that moves between blocks.
 	meta := map[string]string{}
 	for _, m := range []map[string]string{job.Meta, g.Meta, t.Meta} {
 		maps.Copy(meta, m)

@@ -52,7 +52,7 @@ func (s *Scheduler) SetEligibility(ctx context.Context, eligibility string) (Nod
 }
 
 // Drain starts or ends the drain of the node. Allocations are stopped as the migrate blocks of their
-// groups specify; those of batch jobs may run until the deadline, and those of system jobs stop last.
+// groups specify; allocations of batch jobs can run until the deadline, and system jobs stop last.
 // The jobs are blocked until the node is eligible again. The completion of the drain does not make it
 // eligible.
 func (s *Scheduler) Drain(ctx context.Context, r DrainRequest) (NodeRequestOutcome, error) {
@@ -203,7 +203,7 @@ func allocsToDrainNext(d *api.DrainStrategy, allocs []*api.Allocation, ended fun
 	leaving := make(map[groupKey]int)
 	groups := make(map[groupKey][]*api.Allocation)
 	var groupOrder []groupKey
-	left, others := 0, 0 // left counts the allocations that have not ended, others those of them that do not belong to system jobs
+	left, others := 0, 0 // left counts the allocations that have not ended, others excludes allocations of system jobs
 	for _, a := range allocs {
 		kind := *a.Job.Type
 		if ended(a.ID) || kind == api.JobTypeSystem && d.IgnoreSystemJobs {

@@ -44,7 +44,7 @@ type allocReservation struct {
 	started  bool
 
 	// The reservation of an allocation that has not started waits for the end of the allocation that it replaces, and
-	// of those of its name that were stopped before it was placed. It does not wait for allocations that were stopped
+	// of all allocations of its name that were stopped before it was placed. It does not wait for allocations that were stopped
 	// later: the node may have received it before.
 	placedIndex  uint64 // index of the placement; uncommittedIndex while the allocation is being placed
 	stoppedIndex uint64 // index of the stop; 0 if the allocation was not stopped

@@ -76,7 +76,7 @@ type CheckRestart struct {
 
 // Interpolate returns the service with all references to the environment resolved. Registrations
 // and checks both use it, at the start and at each update: a service of a task is resolved with
-// the environment of that task, a service of the group with that of the allocation.
+// the environment of that task, a service of the group with the environment of the allocation.
 func (s Service) Interpolate(env *taskenv.Env) Service {
 	s.Name = env.Replace(s.Name)
 	s.Port = env.Replace(s.Port)

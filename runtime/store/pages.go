@@ -52,7 +52,7 @@ type metaPageContent struct {
 	freelist         uint64
 	pageCount        uint64 // pages from this number on are unused
 	txid             uint64
-	otherMetaInvalid bool // the other meta page is invalid, and may have been that of a newer transaction
+	otherMetaInvalid bool // the other meta page is invalid, and can have belonged to a newer transaction
 }
 
 var errNoMetaPage = errors.New("neither of its two heads is valid")

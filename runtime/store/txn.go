@@ -11,7 +11,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// maxKeySize is the maximum length of a key in bytes, which is that of bbolt.
+// maxKeySize is the maximum length of a key in bytes, as in bbolt.
 const maxKeySize = 32 << 10
 
 // maxScalingEvents is how many events are kept for each group, as in Nomad.

@@ -192,7 +192,7 @@ func (in *envInputs) mergedMeta() map[string]string {
 type keyValue struct{ key, value string }
 
 // metaVars returns two variables for each meta key, in upper case and as written.
-// Variables of lower precedence come first: a key as written overrides one that is only
+// Variables of lower precedence come first: a key as written overrides a key that is only
 // equal in upper case.
 func metaVars(meta map[string]string, name func(string) string) []keyValue {
 	keys := slices.Sorted(maps.Keys(meta))

@@ -38,7 +38,7 @@ type taskRecords struct {
 	// The mutex writing keeps the store's writes in order: unlike mu, it is held during
 	// each write.
 	writeMu           sync.Mutex       // taken before mu
-	lastPutLocalState state.LocalState // local state of the last put, read by goroutines other than that of Run
+	lastPutLocalState state.LocalState // local state of the last put, also read outside of the goroutine of Run
 	putCount          int              // number of puts
 	lastLocalPut      int              // number of the last put that included the local state
 	lastStoredPut     int              // number of the last put that is known to be stored
@@ -67,7 +67,7 @@ func (r *taskRecords) addReceivedEvent() {
 	model.AppendTaskEvent(r.taskState, model.EventReceived(), time.Now())
 }
 
-// reset replaces the records by those of a new task that keeps the data of its hooks. It
+// reset replaces the records by the records of a new task that keeps the data of its hooks. It
 // must be called before Run.
 func (r *taskRecords) reset() {
 	before := r.localState

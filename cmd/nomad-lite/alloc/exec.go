@@ -22,7 +22,7 @@ terminal is used if you have one; leave it out with -t=false.
 On a terminal, what you type goes to the command, Ctrl-C too. At the begin of a
 line, ~. ends the session.
 
-Exit codes: that of the command; 127 when there is no such command, 126 when it
+Exit codes: the exit code of the command; 127 when there is no such command, 126 when it
 is not executable; 1 when it could not be run; 130 when you interrupted it
 without a terminal.`
 

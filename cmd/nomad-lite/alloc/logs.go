@@ -18,7 +18,7 @@ import (
 const logsHelp = `Print what a task has written to its standard output, or to its standard error.
 
 The task need not be named if there is only one. The output goes to standard
-output, also that of -stderr. With both of -stdout and -stderr, or with -f and
+output, with -stderr too. With both of -stdout and -stderr, or with -f and
 neither, the task's standard error goes to standard error. To see all tasks of a
 job at once: nomad-lite logs JOB.
 

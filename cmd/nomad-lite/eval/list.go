@@ -37,7 +37,7 @@ func newListCommand(s *cli.Streams) *cobra.Command {
 	o.client.Register(cmd)
 	o.format.Register(cmd)
 	o.pageFlags.Register(cmd)
-	cmd.Flags().StringVar(&o.job, "job", "", "list only those of the job with this `id`")
+	cmd.Flags().StringVar(&o.job, "job", "", "list only evaluations of the job with this `id`")
 	cmd.Flags().StringVar(&o.status, "status", "", "list only those with this `status`: pending, complete, failed, blocked or canceled")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids")
 	cli.CompleteFlag(cmd, "job", o.client.CompleteJobs(""))

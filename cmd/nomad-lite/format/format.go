@@ -37,7 +37,7 @@ files, or - for standard input, which is written to standard output. Without a
 PATH the working directory is taken.
 
 Exit codes: 0, or 1 when a file cannot be read or parsed, or when -check finds
-one that is not in the canonical style.`,
+a file that is not in the canonical style.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(_ *cobra.Command, args []string) error {
 			f := &formatter{Streams: s, flags: flags}

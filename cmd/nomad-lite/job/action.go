@@ -35,7 +35,7 @@ func NewActionCommand(s *cli.Streams) *cobra.Command {
 in a task that runs, of the job that -job names or in the allocation that -alloc
 names. 'job status' lists the actions.
 
-Exit codes: that of the command; 1 when it could not be run.`,
+Exit codes: the exit code of the command; 1 when it could not be run.`,
 		Example: `  nomad-lite job action -job web -task server flush-cache
   nomad-lite job action -alloc 8ba85cef flush-cache`,
 		Args: cli.RequireArgCount(1, 1, "one argument: the name of an action"),

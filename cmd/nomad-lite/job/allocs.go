@@ -28,8 +28,7 @@ func newAllocsCommand(s *cli.Streams) *cobra.Command {
 		Short: "List the allocations of a job",
 		Long: `List the allocations of a job, the newest first.
 
-Those of an earlier job with the same name are left out, unless -all asks for
-them.`,
+Allocations of an earlier job with the same name are listed only with -all.`,
 		Example: `  nomad-lite job allocs web
   nomad-lite job allocs -t '{{range .}}{{println .ID .ClientStatus}}{{end}}' web`,
 		Args:              apiclient.OneJobArg,

@@ -35,7 +35,7 @@ It is a job of its own: its id is printed, and 'job status' of the parameterized
 job lists it. With -wait the command ends when the instance has ended, and -logs shows
 what its tasks write.
 
-Exit codes: those of 'job run', also with -wait.`,
+Exit codes: as for 'job run', also with -wait.`,
 		Example: `  nomad-lite job dispatch -meta input=a.mp4 -detach encode
   nomad-lite job dispatch -wait -logs -meta input=a.mp4 encode
   echo hello | nomad-lite job dispatch mail -`,

@@ -29,7 +29,7 @@ func newEvalCommand(s *cli.Streams) *cobra.Command {
 With -force-reschedule failed allocations are replaced at once, even if their
 policy says later or never.
 
-Exit codes: those of 'job run'.`,
+Exit codes: as for 'job run'.`,
 		Example:           `  nomad-lite job eval -force-reschedule web`,
 		Args:              apiclient.OneJobArg,
 		ValidArgsFunction: cli.CompleteArgs(o.client.CompleteJobs("")),

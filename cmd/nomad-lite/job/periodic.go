@@ -28,7 +28,7 @@ func newPeriodicForceCommand(s *cli.Streams) *cobra.Command {
 		Long: `Run a periodic job now, even if prohibit_overlap forbids it and an instance
 runs.
 
-Exit codes: those of 'job run'.`,
+Exit codes: as for 'job run'.`,
 		Example:           `  nomad-lite job periodic force backup`,
 		Args:              apiclient.OneJobArg,
 		ValidArgsFunction: cli.CompleteArgs(o.client.CompleteJobs(apiclient.PeriodicJobsFilter)),

@@ -26,7 +26,7 @@ func newPromoteCommand(s *cli.Streams) *cobra.Command {
 		Long: `Let the canaries of a job take over: the old allocations are replaced by the
 new version. All canaries must be healthy.
 
-Exit codes: those of 'job run'.`,
+Exit codes: as for 'job run'.`,
 		Example: `  nomad-lite job promote web
   nomad-lite job promote -group frontend web`,
 		Args:              apiclient.OneJobArg,

@@ -27,7 +27,7 @@ func newRevertCommand(s *cli.Streams) *cobra.Command {
 		Long: `Go back to an earlier version of a job, named by its number or its tag. It runs
 as a new version.
 
-Exit codes: those of 'job run'.`,
+Exit codes: as for 'job run'.`,
 		Example: `  nomad-lite job revert web 3
   nomad-lite job revert web golden`,
 		Args:              cli.RequireArgCount(2, 2, "two arguments: the id of a job, and a version or a tag"),

@@ -31,7 +31,7 @@ func newScaleCommand(s *cli.Streams) *cobra.Command {
 		Long: `Change how many instances of a group run. The group may be left out if the job
 has only one.
 
-Exit codes: those of 'job run'.`,
+Exit codes: as for 'job run'.`,
 		Example: `  nomad-lite job scale web 3
   nomad-lite job scale -detach web frontend 0`,
 		Args:              cli.RequireArgCount(2, 3, "two or three arguments: the id of a job, the name of a group if it has several, and a count"),

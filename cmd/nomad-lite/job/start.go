@@ -25,7 +25,7 @@ func NewStartCommand(s *cli.Streams) *cobra.Command {
 		Short: "Run a job again that was stopped",
 		Long: `Run a job again that was stopped, as it was in its last version.
 
-Exit codes: those of 'job run'.`,
+Exit codes: as for 'job run'.`,
 		Example:           `  nomad-lite job start web`,
 		Args:              apiclient.OneJobArg,
 		ValidArgsFunction: cli.CompleteArgs(o.client.CompleteJobs("Stop == true")),

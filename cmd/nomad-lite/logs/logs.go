@@ -25,14 +25,14 @@ const logsHelp = `Print the output of the tasks of a job, or of all jobs, with t
 each line. The standard error of tasks goes to standard error. A periodic or
 parameterized job shows the output of its child jobs.
 
-Lines are in the order in which they arrived at the agent, to a millisecond. For
-output without stored times, that of another agent or of an earlier version, the
-time of the last change of the log file counts instead, and -timestamps prints no
-time. With -f a line has the time at which it arrives here.
+Lines are in the order in which they arrived at the agent, to a millisecond. An
+agent of Nomad, and earlier versions of nomad-lite, store no times for output: then
+the time of the last change of the log file counts instead, and -timestamps prints
+no time. With -f a line has the time at which it arrives here.
 
 Of each allocation name the newest allocation is shown, whether it runs or not;
 with -all the earlier ones, too. With -f new lines are shown as they are written,
-also those of later allocations, until the job has ended or you press Ctrl-C.
+also of later allocations, until the job has ended or you press Ctrl-C.
 
 Exit codes: 0, or 1 when there is no such job or it has no allocations.`
 

@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 )
 
-// scope selects the allocations whose output is shown: those of one job, those of its children, or all.
+// scope selects the allocations whose output is shown: of one job, of its children, or of all jobs.
 type scope struct {
 	namespace string
 	jobID     string // "" selects all jobs

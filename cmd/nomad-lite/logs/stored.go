@@ -74,7 +74,7 @@ func (l fileLister) read(ctx context.Context, name string, offset, limit int64) 
 	return io.ReadAll(body)
 }
 
-// streamFiles returns those of the files in a log directory that belong to a stream, oldest first.
+// streamFiles returns the files of a stream out of all files of a log directory, oldest first.
 func streamFiles(all []*api.AllocFileInfo, task, stream string) []logFile {
 	var files []logFile
 	names := map[string]bool{}
@@ -103,7 +103,7 @@ type lineReader struct {
 	position position  // of the next line
 	buffer   []byte    // output from position on
 	times    []runtimelogs.ArrivalTime
-	opened   bool // times are those of the first file
+	opened   bool // times is set for the first file
 	ended    bool // the last line is complete even without a line end
 }
 

@@ -20,7 +20,7 @@ it, and its allocations.
 Exit codes: 0, or 1 when there is no such node, or several.`
 
 const statusExamples = `  nomad-lite node status                the nodes
-  nomad-lite node status -self          that of the agent
+  nomad-lite node status -self          the node of the agent
   nomad-lite node status -self -stats   with what each processor and disk does
   nomad-lite node status -t '{{range .}}{{println .ID .Status}}{{end}}'`
 

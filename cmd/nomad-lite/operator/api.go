@@ -19,9 +19,9 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/terminal"
 )
 
-const apiHelp = `Send a request to the HTTP API of the agent, and print the answer as it is. Address,
-token and certificates are those of all commands, so that it does what curl does
-without them.
+const apiHelp = `Send a request to the HTTP API of the agent, and print the answer as it is. The
+command uses the address, the token and the certificates as all commands do, which
+curl would need as arguments.
 
 PATH may leave out /v1/. With a body, from -d or from a pipe, the method is PUT
 unless -X names another.

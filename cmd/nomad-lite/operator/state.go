@@ -25,7 +25,7 @@ const stateInspectHelp = `Show what is in a state file, while no agent uses it.
   nomad-lite operator state inspect DATA-DIR jobs default/web
                                                              one record, as JSON
 
-Instead of a data directory a state file can be named, also a damaged one that
+Instead of a data directory a state file can be named, also a damaged file that
 was set aside. The file is only read. The values of variables and environments,
 tokens, and the texts of jobs and templates are not shown; the field Sealed stands
 for what is encrypted with a key of keyring.json. A KEY may be the begin of one.

@@ -195,8 +195,8 @@ func (p *Page) NextPageHint(meta *api.QueryMeta) {
 	}
 }
 
-// formatNextPageCommand returns a command line with this page token, in place of the one that it may
-// have.
+// formatNextPageCommand returns a command line with this page token, which replaces the token of the
+// present page.
 func formatNextPageCommand(args []string, token string) string {
 	words := []string{"nomad-lite"}
 	for i := 0; i < len(args); i++ {

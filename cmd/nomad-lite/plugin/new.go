@@ -24,11 +24,11 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/version"
 )
 
-const newHelp = `Begin a %s of your own: a directory NAME with a Go program that works.
+const newHelp = `Start a %s of your own: a directory NAME with a Go program that works.
 
-It needs Go to build. With a released nomad-lite the sdk comes from the module
-proxy; one that was built from a checkout uses that checkout, and -replace names
-another.
+It needs Go to build. A released nomad-lite takes the sdk from the module proxy. A
+nomad-lite that was built from a checkout takes the sdk from that checkout, or from
+the directory that -replace names.
 
 Exit codes: 0, or 1 when nothing was made.`
 

@@ -34,8 +34,8 @@ What a plugin can be made to do is said in a file, by default plugin_test.hcl
 beside PATH. For a driver:
 
   runs  = { message = "again and again" }  # a task that runs until it is stopped
-  ends  = { times = 1 }                    # one that ends by itself, and well
-  fails = { exit_code = 3 }                # one that ends by itself, and not well
+  ends  = { times = 1 }                    # a task that ends by itself, and well
+  fails = { exit_code = 3 }                # a task that ends by itself, and not well
 
   # or, for a driver that runs commands, this alone: most cases are for these
   shell = { command = "/bin/sh", args = ["-c", script] }

@@ -32,7 +32,7 @@ func findHelperProcess(args []string, s *cli.Streams) func() error {
 	return nil
 }
 
-// exitCodeToError converts a function that returns an exit code to one that returns an error. The
+// exitCodeToError converts a function that returns an exit code into a function that returns an error. The
 // function has printed the reason of a code other than 0.
 func exitCodeToError(run func() int) func() error {
 	return func() error {

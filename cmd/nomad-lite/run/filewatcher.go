@@ -81,8 +81,8 @@ func readPathStates(paths []string) map[string]uint64 {
 	return states
 }
 
-// readPathState returns a hash of the names, sizes and times of a file, or of all files in a directory except
-// those of version control.
+// readPathState returns a hash of the names, sizes and times of a file, or of all files in a directory. It
+// ignores the directories of version control.
 func readPathState(path string) uint64 {
 	hash := fnv.New64a()
 	if target, err := filepath.EvalSymlinks(path); err == nil {

@@ -50,7 +50,7 @@ type launcher struct {
 	foundPeriodic, foundParameterized bool // jobs of these kinds were launched
 }
 
-// launch changes a periodic job if -now is set, and a parameterized job. The error is that of a dispatch.
+// launch changes a periodic job if -now is set, and a parameterized job. The error is the error of the dispatch.
 func (l *launcher) launch(job *api.Job) error {
 	if l.now && job.Periodic != nil {
 		l.foundPeriodic = true

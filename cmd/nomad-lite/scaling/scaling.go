@@ -54,8 +54,8 @@ func newPolicyListCommand(s *cli.Streams) *cobra.Command {
 	}
 	o.client.Register(cmd)
 	o.format.Register(cmd)
-	cmd.Flags().StringVar(&o.job, "job", "", "only those of this `job`")
-	cmd.Flags().StringVar(&o.typ, "type", "", "only those of this `type`, such as horizontal")
+	cmd.Flags().StringVar(&o.job, "job", "", "list only policies of this `job`")
+	cmd.Flags().StringVar(&o.typ, "type", "", "list only policies of this `type`, such as horizontal")
 	cmd.Flags().BoolVar(&o.verbose, "verbose", false, "print whole ids")
 	return cmd
 }

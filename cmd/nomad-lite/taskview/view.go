@@ -166,7 +166,7 @@ func (v *View) redraw(stopped bool) {
 	v.writeLocked(&v.err, nil)
 }
 
-// JobRows places the tasks of a job among those of other jobs.
+// JobRows is the place of a job's tasks in a view with several jobs.
 type JobRows struct {
 	Position    int    // position of the job among the jobs of the view
 	LabelPrefix string // precedes the labels of the job's tasks; can be empty
@@ -222,7 +222,7 @@ func (v *View) WidenLabels(width int) {
 }
 
 // compareAllocs sorts allocations in the order of their job: by group, by number, and an allocation
-// before the one that replaces it.
+// before its replacement.
 func compareAllocs(a, b *api.Allocation) int {
 	groupIndex := func(a *api.Allocation) int {
 		return slices.IndexFunc(a.Job.TaskGroups, func(g *api.TaskGroup) bool { return *g.Name == a.TaskGroup })
@@ -322,8 +322,8 @@ func (v *View) showTaskState(t *Task, state *api.TaskState, come time.Time) {
 	v.setStatus(t, state.State, detail)
 }
 
-// findNewEvents returns the events after those that were shown, of which the task has dropped the oldest and
-// those of operations that have made progress. Timestamps alone do not identify an event: with a coarse clock
+// findNewEvents returns the events that follow the last event that was shown. The task can have dropped some of
+// the shown events: the oldest, and the progress of operations. Timestamps alone do not identify an event: with a coarse clock
 // several events have the same time, and a clock can be set back.
 func findNewEvents(events, shown []*api.TaskEvent) []*api.TaskEvent {
 	for i, e := range slices.Backward(events) {
@@ -496,7 +496,7 @@ func (v *View) taskStatusLines(columns, rows int) []string {
 func (v *View) currentTasks() []*Task {
 	newest := make(map[string]string) // id of the newest allocation by namespace and name
 	nameOf := func(a *api.Allocation) string { return a.Namespace + "/" + a.Name }
-	for _, t := range v.tasks { // an allocation precedes the one that replaces it
+	for _, t := range v.tasks { // an allocation precedes its replacement
 		newest[nameOf(t.Alloc)] = t.Alloc.ID
 	}
 	return slices.DeleteFunc(slices.Clone(v.tasks), func(t *Task) bool {

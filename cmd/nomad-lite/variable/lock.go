@@ -26,7 +26,7 @@ those that ask the same agent take turns.
 PATH may be @FILE, or - for standard input, with a specification as 'var put' takes
 it.
 
-Exit codes: that of the command, or 1 when there was no lock, or it was lost.`
+Exit codes: the exit code of the command, or 1 when there was no lock, or it was lost.`
 
 // commandShutdownTimeout is the time between SIGTERM and SIGKILL for a command that must stop.
 const commandShutdownTimeout = 5 * time.Second

@@ -140,7 +140,7 @@ func configFilesAt(path string) ([]string, error) {
 	return configFiles, nil
 }
 
-// Parse reads the text of a further file. Its settings replace those of earlier files.
+// Parse reads the text of a further file. Its settings replace the settings of earlier files.
 func (c *Config) Parse(filename string, src []byte) hcl.Diagnostics {
 	r := &configReader{config: c}
 	var configItems []*configItem
