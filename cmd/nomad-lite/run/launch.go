@@ -50,7 +50,8 @@ type launcher struct {
 	foundPeriodic, foundParameterized bool // jobs of these kinds were launched
 }
 
-// launch changes a periodic job if -now is set, and a parameterized job. The error is the error of the dispatch.
+// launch removes the periodic block of a job if -now is set, and dispatches a parameterized job. It returns
+// an error with advice if the flags do not suit the job's parameterized block.
 func (l *launcher) launch(job *api.Job) error {
 	if l.now && job.Periodic != nil {
 		l.foundPeriodic = true
