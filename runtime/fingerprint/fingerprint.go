@@ -19,6 +19,10 @@ const NomadVersion = "2.0.6"
 type Options struct {
 	DataDir string // the file system of DataDir is the node's storage; DataDir need not exist
 	Version string // version of nomad-lite
+
+	// ReservedCores are the ids of cores that tasks do not get. Ids of cores that the machine does not
+	// have are ignored.
+	ReservedCores []int
 }
 
 // Host has the properties of the machine. Unknown numbers are 0.
@@ -28,9 +32,14 @@ type Host struct {
 
 	Hostname string
 	IP       string // address of the default interface; a loopback address if there is none
-	Cores    int    // cores that this process may use
+	Cores    int    // cores that this process can use, with the reserved cores
 	CPUMHz   int    // sum over these cores
 	Topology *base.Topology
+
+	// ReservableCores are the cores that tasks can get, ReservedCores the other cores that this process
+	// can use.
+	ReservableCores, ReservedCores []uint16
+
 	MemoryMB int
 	DiskMB   int
 
@@ -153,7 +162,7 @@ func parseOSRelease(text string) (id, version string) {
 
 func (p *prober) readCPU() {
 	usable := runtime.NumCPU()
-	cores := parseCPUList(p.readText("sys/devices/system/cpu/online"))
+	cores := ParseCPUList(p.readText("sys/devices/system/cpu/online"))
 	if len(cores) == 0 {
 		for id := range usable {
 			cores = append(cores, id)
@@ -162,13 +171,14 @@ func (p *prober) readCPU() {
 	online := len(cores)
 	p.host.Cores = usable
 	p.setNumericAttribute("cpu.numcores", int64(online))
-	p.setNumericAttribute("cpu.reservablecores", int64(usable))
 
 	info := p.readText("proc/cpuinfo")
 	p.setAttribute("cpu.modelname", cpuinfoField(info, "model name"))
 	p.readNUMA()
 	mhz := p.mhz(info)
 	p.host.Topology = p.readTopology(cores, mhz)
+	reservable := len(p.host.ReservableCores)
+	p.setNumericAttribute("cpu.reservablecores", int64(reservable))
 	if mhz == 0 {
 		p.addDegradation("the frequency of the CPU is unknown: CPU shares are not limited by what the machine has")
 		return
@@ -176,7 +186,7 @@ func (p *prober) readCPU() {
 	p.host.CPUMHz = usable * mhz
 	p.setNumericAttribute("cpu.frequency", int64(mhz))
 	p.setNumericAttribute("cpu.totalcompute", int64(online)*int64(mhz))
-	p.setNumericAttribute("cpu.usablecompute", int64(usable)*int64(mhz))
+	p.setNumericAttribute("cpu.usablecompute", int64(reservable)*int64(mhz))
 }
 
 // mhz returns the frequency of the first core: its base frequency, else the maximum frequency,
@@ -216,8 +226,8 @@ func (p *prober) readNUMA() {
 	}
 }
 
-// parseCPUList parses a list such as "0-3,8". It returns nil for an invalid list.
-func parseCPUList(list string) (members []int) {
+// ParseCPUList returns the ids of the cores in a list such as "0-3,8", or nil for an invalid list.
+func ParseCPUList(list string) (members []int) {
 	const maxCPUNumber = 1 << 16
 	for part := range strings.SplitSeq(list, ",") {
 		first, last, isRange := strings.Cut(strings.TrimSpace(part), "-")

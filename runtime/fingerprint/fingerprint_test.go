@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -187,7 +188,12 @@ func TestTopology(t *testing.T) {
 		{
 			"a machine that shows nothing but its cores",
 			map[string]string{"sys/devices/system/cpu/online": "0-1", "sys/devices/system/cpu/cpu1/topology/physical_package_id": "-1"},
-			base.Topology{NodeIDs: []uint32{0}, Distances: [][]uint32{{10}}, Cores: []base.Core{{}, {CoreID: 1}}},
+			base.Topology{NodeIDs: []uint32{0}, Distances: [][]uint32{{10}}, Cores: []base.Core{{GuessSpeed: 1000}, {CoreID: 1, GuessSpeed: 1000}}},
+		},
+		{
+			"cores of two grades",
+			map[string]string{"sys/devices/system/cpu/online": "0-1", "sys/devices/cpu_atom/cpus": "1", "proc/cpuinfo": cpuinfoText},
+			base.Topology{NodeIDs: []uint32{0}, Distances: [][]uint32{{10}}, Cores: []base.Core{{GuessSpeed: 2596}, {CoreID: 1, Grade: base.CoreEfficiency, GuessSpeed: 2596}}},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -208,6 +214,31 @@ func TestTopology(t *testing.T) {
 				t.Errorf("got  %+v\nwant %+v", got, c.want)
 			}
 		})
+	}
+}
+
+// Reserved cores are disabled in the topology, and not reservable.
+func TestReservedCores(t *testing.T) {
+	usable := cpuAffinity()
+	first := 0
+	for !usable.IsSet(first) {
+		first++
+	}
+	files := fstest.MapFS{"proc/cpuinfo": {Data: []byte("cpu MHz : 2500\n")}, "sys/devices/system/cpu/online": {Data: []byte("0-4095")}}
+	p := prober{rootFS: files, options: Options{ReservedCores: []int{first, 5000}}, host: Host{Attributes: map[string]string{}}}
+	p.readCPU()
+	if got := p.host.ReservedCores; !slices.Equal(got, []uint16{uint16(first)}) {
+		t.Errorf("reserved cores %v, want %d", got, first)
+	}
+	if got, want := len(p.host.ReservableCores), usable.Count()-1; got != want || slices.Contains(p.host.ReservableCores, uint16(first)) {
+		t.Errorf("reservable cores %v, want %d of them", p.host.ReservableCores, want)
+	}
+	if !p.host.Topology.Cores[first].Disable {
+		t.Errorf("core %d is not disabled in the topology", first)
+	}
+	want := strconv.Itoa(usable.Count() - 1)
+	if got := p.host.Attributes["cpu.reservablecores"]; got != want {
+		t.Errorf("cpu.reservablecores = %q, want %q", got, want)
 	}
 }
 

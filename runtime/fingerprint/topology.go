@@ -1,7 +1,9 @@
 package fingerprint
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -12,14 +14,17 @@ import (
 // and to another node for which the firmware defines none.
 const localNUMADistance, remoteNUMADistance = 10, 20
 
-// readTopology describes the online cores. mhz is the frequency of cores whose own frequency is
-// unknown; 0 means unknown.
+// defaultCoreMHz is the speed of a core of a machine that states none. Drivers divide by the speed.
+const defaultCoreMHz = 1000
+
+// readTopology returns a description of the online cores, and stores which of them tasks can get. mhz is the
+// frequency of cores whose own frequency is unknown; 0 means unknown.
 func (p *prober) readTopology(cores []int, mhz int) *base.Topology {
 	t := &base.Topology{}
 	nodeOf := map[int]uint32{}
-	for _, node := range parseCPUList(p.readText("sys/devices/system/node/online")) {
+	for _, node := range ParseCPUList(p.readText("sys/devices/system/node/online")) {
 		t.NodeIDs = append(t.NodeIDs, uint32(node))
-		for _, core := range parseCPUList(p.readText(fmt.Sprintf("sys/devices/system/node/node%d/cpulist", node))) {
+		for _, core := range ParseCPUList(p.readText(fmt.Sprintf("sys/devices/system/node/node%d/cpulist", node))) {
 			nodeOf[core] = uint32(node)
 		}
 	}
@@ -30,18 +35,30 @@ func (p *prober) readTopology(cores []int, mhz int) *base.Topology {
 		t.Distances = append(t.Distances, p.numaDistances(node, i, len(t.NodeIDs)))
 	}
 	usable := cpuAffinity()
+	efficient := ParseCPUList(p.readText("sys/devices/cpu_atom/cpus"))
 	for _, id := range cores {
 		dir := fmt.Sprintf("sys/devices/system/cpu/cpu%d/", id)
 		core := base.Core{
 			CoreID:    uint32(id),
 			NodeID:    nodeOf[id],
 			SocketID:  uint32(p.readPositiveNumber(dir + "topology/physical_package_id")),
-			Disable:   usable != nil && !usable.IsSet(id),
 			BaseSpeed: p.readPositiveNumber(dir+"cpufreq/base_frequency") / 1000,
 			MaxSpeed:  p.readPositiveNumber(dir+"cpufreq/cpuinfo_max_freq") / 1000,
 		}
 		if core.BaseSpeed == 0 && core.MaxSpeed == 0 {
-			core.GuessSpeed = uint64(mhz)
+			core.GuessSpeed = uint64(cmp.Or(mhz, defaultCoreMHz))
+		}
+		if slices.Contains(efficient, id) {
+			core.Grade = base.CoreEfficiency
+		}
+		switch {
+		case usable != nil && !usable.IsSet(id):
+			core.Disable = true
+		case slices.Contains(p.options.ReservedCores, id):
+			core.Disable = true
+			p.host.ReservedCores = append(p.host.ReservedCores, uint16(id))
+		default:
+			p.host.ReservableCores = append(p.host.ReservableCores, uint16(id))
 		}
 		t.Cores = append(t.Cores, core)
 	}

@@ -63,21 +63,18 @@ func (n *Node) newNodeRecord(old *api.Node) *api.Node {
 			HealthDescription: info.Description, UpdateTime: info.UpdatedAt,
 		}
 	}
-	cores := make([]uint16, n.config.Host.Cores)
-	for i := range cores {
-		cores[i] = uint16(i)
-	}
+	host := n.config.Host
 	record.NodeResources = &api.NodeResources{
-		Cpu:            api.NodeCpuResources{CpuShares: int64(n.config.Host.CPUMHz), TotalCpuCores: uint16(n.config.Host.Cores), ReservableCpuCores: cores},
-		Memory:         api.NodeMemoryResources{MemoryMB: int64(n.config.Host.MemoryMB)},
-		Disk:           api.NodeDiskResources{DiskMB: int64(n.config.Host.DiskMB)},
-		Networks:       []*api.NetworkResource{{Mode: "host", Device: c.NetworkInterface, IP: n.config.Host.IP}},
+		Cpu:            api.NodeCpuResources{CpuShares: int64(host.CPUMHz), TotalCpuCores: uint16(host.Cores), ReservableCpuCores: host.ReservableCores},
+		Memory:         api.NodeMemoryResources{MemoryMB: int64(host.MemoryMB)},
+		Disk:           api.NodeDiskResources{DiskMB: int64(host.DiskMB)},
+		Networks:       []*api.NetworkResource{{Mode: "host", Device: c.NetworkInterface, IP: host.IP}},
 		MinDynamicPort: c.MinDynamicPort,
 		MaxDynamicPort: c.MaxDynamicPort,
 	}
 	reserved := c.Reserved
 	record.ReservedResources = &api.NodeReservedResources{
-		Cpu:      api.NodeReservedCpuResources{CpuShares: reserved.CPU},
+		Cpu:      api.NodeReservedCpuResources{CpuShares: reserved.CPU + uint64(host.CPUMHz*len(host.ReservedCores)/max(1, host.Cores))},
 		Memory:   api.NodeReservedMemoryResources{MemoryMB: reserved.MemoryMB},
 		Disk:     api.NodeReservedDiskResources{DiskMB: reserved.DiskMB},
 		Networks: api.NodeReservedNetworkResources{ReservedHostPorts: reserved.Ports},

@@ -36,6 +36,7 @@ type Settings struct {
 type ReservedResources struct {
 	CPU, MemoryMB, DiskMB uint64
 	Ports                 string // reserved ports, a list like "22,80,8000-8010"
+	Cores                 []int  // ids of reserved cores
 }
 
 // ClientMinPort and ClientMaxPort are the default port range for helper processes
@@ -59,6 +60,7 @@ func (s Settings) WithDefaults(hostname string) Settings {
 // Fingerprint reads the properties of the machine. The operator's settings override
 // them.
 func (s Settings) Fingerprint(o fingerprint.Options, logger hclog.Logger) fingerprint.Host {
+	o.ReservedCores = s.Reserved.Cores
 	host := fingerprint.Read(o)
 	if name := s.NetworkInterface; name != "" {
 		if ip, err := interfaceIP(name); err != nil {

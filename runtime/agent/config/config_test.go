@@ -2,6 +2,7 @@ package config
 
 import (
 	"crypto/tls"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -62,6 +63,7 @@ client {
   reserved {
     cpu            = 500
     reserved_ports = "22,80-90"
+    cores          = "0,2-3"
   }
   gc_max_allocs    = 7
   gc_interval      = "10s"
@@ -99,10 +101,10 @@ no_such = 1
 		`n.hcl:13: server.bootstrap_expect is ignored: ` + noServersReason,
 		`n.hcl:20: client.servers is ignored: ` + noServersReason,
 		`n.hcl:28: option "docker.cleanup.image" is ignored: it has no meaning here`,
-		`n.hcl:43: consul is ignored: ` + noConsulReason,
-		`n.hcl:48: tls_min_version: tls11 is not safe, tls12 is the least`,
-		`n.hcl:58: limits.rpc_handshake_timeout is ignored: ` + noServersReason,
-		`n.hcl:62: no_such is not a setting that is known here, and is ignored`,
+		`n.hcl:44: consul is ignored: ` + noConsulReason,
+		`n.hcl:49: tls_min_version: tls11 is not safe, tls12 is the least`,
+		`n.hcl:59: limits.rpc_handshake_timeout is ignored: ` + noServersReason,
+		`n.hcl:63: no_such is not a setting that is known here, and is ignored`,
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("warnings\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -127,6 +129,7 @@ no_such = 1
 		{"env.denylist", strings.Join(c.EnvDenylist, "+"), "DB_PASSWORD+TOKEN"},
 		{"env.allowlist", c.EnvAllowlist != nil && len(c.EnvAllowlist) == 0, true},
 		{"reserved.cpu", c.Node.Reserved.CPU, uint64(500)},
+		{"reserved.cores", fmt.Sprint(c.Node.Reserved.Cores), "[0 2 3]"},
 		{"reserved_ports", c.Node.Reserved.Ports, "22,80-90"},
 		{"gc_max_allocs", c.GC.MaxAllocs, 7},
 		{"gc_interval", c.GC.Interval, 10 * time.Second},
@@ -190,6 +193,7 @@ func TestInvalidSettingValues(t *testing.T) {
 		{"a level that there is not", "c.hcl", `log_level = "loud"`, `c.hcl:1: log_level: must be trace, debug, info, warn or error`},
 		{"a port that is none", "c.hcl", "\nports {\n http = 70000\n}", `c.hcl:3: http: must be a whole number from 0 to 65535`},
 		{"a word for a number", "c.hcl", `client { gc_max_allocs = "many" }`, `c.hcl:1: gc_max_allocs: must be a number`},
+		{"a core with a name", "c.hcl", "client {\n reserved {\n cores = \"0,two\"\n}\n}", `c.hcl:3: cores: "0,two" is no list of cores: write them like "0,2-3"`},
 		{"a port with a name", "c.hcl", "client {\n reserved {\n reserved_ports = \"22,ssh\"\n}\n}", `c.hcl:3: reserved_ports: "ssh" is no port and no range of ports: write them like "22,8000-8010"`},
 		{"a duration without unit", "c.hcl", `client { gc_interval = "10" }`, `c.hcl:1: gc_interval: must be a duration, such as "90s"`},
 		{"a setting in the place of a block", "c.hcl", `client = "yes"`, `c.hcl:1: client is a block: client { … }`},

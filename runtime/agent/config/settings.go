@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
 
@@ -352,7 +353,16 @@ var clientSettings = map[string]setting{
 			}
 			return err
 		}},
-		"cores": {ignoredReason: notImplementedReason},
+		"cores": {set: func(c *Config, i configItem) error {
+			list, err := i.parseString()
+			if err != nil {
+				return err
+			}
+			if c.Node.Reserved.Cores = fingerprint.ParseCPUList(list); c.Node.Reserved.Cores == nil && list != "" {
+				return fmt.Errorf("%q is no list of cores: write them like \"0,2-3\"", list)
+			}
+			return nil
+		}},
 	}},
 	"options": {set: setLegacyOptions},
 	"drain_on_shutdown": {
