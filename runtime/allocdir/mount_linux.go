@@ -3,9 +3,6 @@ package allocdir
 import (
 	"errors"
 	"fmt"
-	"os"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -88,7 +85,7 @@ func (h *dirHandle) bindMount(name string, source *dirHandle, a mountAccess) err
 		return err
 	}
 	defer target.close()
-	mounted, err := isMount(h.fd, target.fd)
+	mounted, err := safepath.IsMount(h.fd, target.fd)
 	if mounted || err != nil {
 		return err
 	}
@@ -114,7 +111,7 @@ func (h *dirHandle) isTmpfs(name string) (bool, error) {
 		return false, err
 	}
 	defer dir.close()
-	mounted, err := isMount(h.fd, dir.fd)
+	mounted, err := safepath.IsMount(h.fd, dir.fd)
 	if err != nil || !mounted {
 		return false, err
 	}
@@ -140,7 +137,7 @@ func (h *dirHandle) unmount(name string) error {
 		if err != nil {
 			return h.errorf("open", name, err)
 		}
-		mounted, err := isMount(h.fd, fd)
+		mounted, err := safepath.IsMount(h.fd, fd)
 		if mounted {
 			err = unix.Unmount(safepath.ProcPath(fd), unix.MNT_DETACH)
 		}
@@ -152,33 +149,4 @@ func (h *dirHandle) unmount(name string) error {
 			return nil
 		}
 	}
-}
-
-// isMount reports whether child, opened by a name in parent, is on another mount. It
-// does not compare device numbers, because a bind mount has the same one.
-func isMount(parent, child int) (bool, error) {
-	p, err := mountID(parent)
-	if err != nil {
-		return false, err
-	}
-	c, err := mountID(child)
-	return p != c, err
-}
-
-func mountID(fd int) (uint64, error) {
-	var st unix.Statx_t
-	err := unix.Statx(fd, "", unix.AT_EMPTY_PATH|unix.AT_NO_AUTOMOUNT, unix.STATX_MNT_ID, &st)
-	if err == nil && st.Mask&unix.STATX_MNT_ID != 0 {
-		return st.Mnt_id, nil
-	}
-	info, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(fd)) // before Linux 5.8
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(info)) {
-		if id, ok := strings.CutPrefix(line, "mnt_id:"); ok {
-			return strconv.ParseUint(strings.TrimSpace(id), 10, 64)
-		}
-	}
-	return 0, errors.New("the kernel does not tell mounts apart")
 }

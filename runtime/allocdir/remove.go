@@ -244,7 +244,7 @@ func (h *dirHandle) openDir(name string) (*os.File, error) {
 	if err != nil {
 		return nil, h.errorf("open", name, err)
 	}
-	mounted, err := isMount(h.fd, fd)
+	mounted, err := safepath.IsMount(h.fd, fd)
 	if err == nil && mounted {
 		err = errors.New("something is mounted there")
 	}

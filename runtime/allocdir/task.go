@@ -18,6 +18,10 @@ type TaskOptions struct {
 	SecretsMB int                // size of secrets/ in MB; 0 means 1
 	Isolation driver.FSIsolation // isolation of the task's driver
 
+	// ChrootEnv has the files of the host that a task with isolation chroot sees, read-only: path on the host
+	// -> path in the root directory of the task. ValidateChrootEnv must accept it.
+	ChrootEnv map[string]string
+
 	// User is the user of the job; empty means the default user of drivers with this
 	// isolation: the user of the agent, or nobody with chroot and unveil. With
 	// isolation image the user is defined in the image, and the directories belong to
@@ -103,7 +107,10 @@ func (d *Dir) buildTask(t *TaskDir, name string, o TaskOptions) error {
 	}
 	switch o.Isolation {
 	case driver.FSIsolationChroot:
-		err = alloc.bindSharedDir(task)
+		c := &chroot{dir: task, env: o.ChrootEnv, allocDirs: []string{d.allocsRoot, d.mountsRoot()}}
+		if err = c.build(); err == nil {
+			err = alloc.bindSharedDir(task)
+		}
 	case driver.FSIsolationUnveil:
 		err = d.bindTaskDirs(alloc, task, name, u)
 	}
@@ -121,7 +128,7 @@ func (h *dirHandle) ensureTaskDir(name string, o TaskOptions, u taskUsers) (*dir
 	case !isPrivileged():
 		return h.ensureDir(name, 0o777, taskOwned)
 	case o.Isolation == driver.FSIsolationChroot:
-		return h.ensureDir(name, 0o755, agentOwned)
+		return h.ensureDir(name, chrootDirMode, agentOwned)
 	case o.Isolation == driver.FSIsolationImage:
 		return h.ensureTraversable(name, u.admittedUIDs, u.allowNomadFileModes)
 	}
@@ -235,7 +242,11 @@ func (d *Dir) dropSecrets(name string) error {
 		return ignoreMissing(err)
 	}
 	defer task.close()
-	errs := []error{task.unmount(sharedDirName)}
+	var errs []error
+	if st, err := task.stat(); err == nil && st.Uid == 0 && st.Mode&0o777 == chrootDirMode {
+		errs = append(errs, unmountChroot(task, 0))
+	}
+	errs = append(errs, task.unmount(sharedDirName))
 	for _, name := range []string{secretsDirName, privateDirName} {
 		errs = append(errs, task.unmount(name), task.removeAll(name, keepTopDir))
 	}

@@ -178,7 +178,7 @@ func (h *dirHandle) setTaskOwnership(dir *dirHandle, name string, made bool, u t
 // isForeignMount reports whether a mount that the agent did not make is on dir, which is
 // called name in h.
 func (h *dirHandle) isForeignMount(dir *dirHandle, name string) (bool, error) {
-	mounted, err := isMount(h.fd, dir.fd)
+	mounted, err := safepath.IsMount(h.fd, dir.fd)
 	if err != nil || !mounted {
 		return false, err
 	}
@@ -223,7 +223,7 @@ func (h *dirHandle) chownEntry(name string, from int, to account) error {
 	}
 	entry := &dirHandle{fd: fd, path: h.path + "/" + name}
 	defer entry.close()
-	if mounted, err := isMount(h.fd, fd); mounted || err != nil {
+	if mounted, err := safepath.IsMount(h.fd, fd); mounted || err != nil {
 		return err
 	}
 	st, err := entry.stat()

@@ -4,21 +4,23 @@ import (
 	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/idrange"
+	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/hooks"
 )
 
 // Limits are the agent's limits for tasks. A zero value means the default.
 type Limits struct {
-	MaxKillTimeout     time.Duration // maximum of kill_timeout; default 30 s
-	StatsInterval      time.Duration // interval between samples of resource usage; default 1 s
-	PrerunDeadline     time.Duration // deadline of one Prerun or Prestart hook; default 1 min
-	HookDeadline       time.Duration // deadline of all other hooks; default 10 s
-	RestartDeadline    time.Duration // timeout of RestartAll until all tasks are down; default 10 min
-	UserDenylist       []string      // users that no task may have; default root, Administrator
-	UserCheckedDrivers []string      // drivers that UserDenylist applies to; default exec, qemu, java
-	DownloadUIDs       idrange.Set   // user ids that are reserved for downloads and forbidden for tasks; default none
-	NodeCPU            int64         // usable MHz of the node; 0 means unknown
-	NomadFileModes     bool          // use Nomad's file modes for directories that cannot be made inaccessible to other accounts; see allocdir.TaskOptions
+	MaxKillTimeout     time.Duration     // maximum of kill_timeout; default 30 s
+	StatsInterval      time.Duration     // interval between samples of resource usage; default 1 s
+	PrerunDeadline     time.Duration     // deadline of one Prerun or Prestart hook; default 1 min
+	HookDeadline       time.Duration     // deadline of all other hooks; default 10 s
+	RestartDeadline    time.Duration     // timeout of RestartAll until all tasks are down; default 10 min
+	UserDenylist       []string          // users that no task may have; default root, Administrator
+	UserCheckedDrivers []string          // drivers that UserDenylist applies to; default exec, qemu, java
+	DownloadUIDs       idrange.Set       // user ids that are reserved for downloads and forbidden for tasks; default none
+	NodeCPU            int64             // usable MHz of the node; 0 means unknown
+	ChrootEnv          map[string]string // files of the host that tasks with isolation chroot see; see allocdir.TaskOptions; default Nomad's
+	NomadFileModes     bool              // use Nomad's file modes for directories that cannot be made inaccessible to other accounts; see allocdir.TaskOptions
 }
 
 func (l Limits) withDefaults() Limits {
@@ -35,6 +37,9 @@ func (l Limits) withDefaults() Limits {
 		if *d.field == 0 {
 			*d.field = d.value
 		}
+	}
+	if l.ChrootEnv == nil {
+		l.ChrootEnv = allocdir.DefaultChrootEnv()
 	}
 	if l.UserDenylist == nil {
 		l.UserDenylist = []string{"root", "Administrator"}

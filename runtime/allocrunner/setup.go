@@ -146,6 +146,7 @@ func taskDirOptions(runner *taskrunner.Runner, t *api.Task, limits Limits) alloc
 		User:           runner.Task().User,
 		AdmittedUsers:  model.AdmittedUsers(t),
 		NomadFileModes: limits.NomadFileModes,
+		ChrootEnv:      limits.ChrootEnv,
 	}
 	if t.Resources != nil {
 		o.SecretsMB = valueOrZero(t.Resources.SecretsMB)

@@ -26,9 +26,10 @@ var ErrDirectory = errors.New("is a directory")
 // ErrNotRegular means that a path leads to a FIFO, a socket or a device.
 var ErrNotRegular = errors.New("is not a regular file")
 
-// ProtectedFileError means that only its task may read a file.
+// ProtectedFileError means that only its task may read a file. Files of the host, which the agent or a driver
+// mounts for the task, are protected because the agent can read more of them than the task.
 type ProtectedFileError struct {
-	Kind string // "secret" or "private"
+	Kind string // "secret", "private" or "host"
 	Path string // requested path
 }
 

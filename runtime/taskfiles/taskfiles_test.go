@@ -155,6 +155,37 @@ func openDescriptors(t testing.TB) int {
 	return len(all)
 }
 
+// The files of the host that a task in a chroot sees are not shown to remote clients, under any name.
+func TestMountedHostFilesAreProtected(t *testing.T) {
+	d, base := newAllocDir(t)
+	host := filepath.Join(base, "web", "etc")
+	if err := os.Mkdir(host, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount(filepath.Dir(filepath.Dir(base)), host, "", unix.MS_BIND, ""); err != nil {
+		t.Skipf("bind mounts are not possible here: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(host, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.Symlink("../etc", filepath.Join(base, "web/local/link")); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{"web/etc/passwd", "web/local/link/passwd", "web/etc/allocs/../passwd"} {
+		_, err := d.Open(path)
+		if e, ok := errors.AsType[*ProtectedFileError](err); !ok || e.Kind != "host" {
+			t.Errorf("%s: got %v, want a protected file of the host", path, err)
+		}
+	}
+	f, err := d.Open("web/etc/../local/page.html") // this path leaves the mount
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+}
+
 func TestDeviceIsNotOpened(t *testing.T) {
 	d, base := newAllocDir(t)
 	if err := unix.Mknod(filepath.Join(base, "alloc/zero"), unix.S_IFCHR|0o666, int(unix.Mkdev(1, 5))); err != nil {

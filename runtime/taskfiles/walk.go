@@ -3,6 +3,7 @@ package taskfiles
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -23,6 +24,8 @@ type walkPosition struct {
 	root  int      // descriptor of the directory of the allocation; walkPosition does not close it
 	fds   []int    // O_PATH, one per name
 	names []string // the path from the root, without links
+
+	hostDepth int // number of names up to a directory of the host that is mounted for a task; 0 if there is none
 }
 
 // walk resolves a path. It follows links that stay inside the directory, including
@@ -63,7 +66,9 @@ func (d *Dir) walk(path string) (_ *walkPosition, err error) {
 			unix.Close(fd)
 			return nil, unix.ENAMETOOLONG
 		case !isLink:
-			p.fds, p.names = append(p.fds, fd), append(p.names, pathElement)
+			if err := p.enter(fd, pathElement); err != nil {
+				return nil, err
+			}
 			continue
 		}
 		if links++; links > maxLinks {
@@ -99,7 +104,27 @@ func linkTarget(fd int) (target string, isLink bool, err error) {
 	return string(buf[:max(n, 0)]), true, err
 }
 
+// enter moves the position to a file that was opened in its directory.
+func (p *walkPosition) enter(fd int, name string) error {
+	parent := p.fd()
+	p.fds, p.names = append(p.fds, fd), append(p.names, name)
+	if p.hostDepth > 0 || len(p.names) < 2 || slices.Contains(mountedNames, p.names[1]) {
+		return nil
+	}
+	mounted, err := safepath.IsMount(parent, fd)
+	if mounted {
+		p.hostDepth = len(p.names)
+	}
+	return err
+}
+
+// mountedNames are the directories of a task on which the agent mounts the allocation's own files.
+var mountedNames = []string{"alloc", "secrets", "private"}
+
 func (p *walkPosition) leaveDir() {
+	if p.hostDepth == len(p.names) {
+		p.hostDepth = 0
+	}
 	last := len(p.fds) - 1
 	unix.Close(p.fds[last])
 	p.fds, p.names = p.fds[:last], p.names[:last]
@@ -124,6 +149,9 @@ func (p *walkPosition) fd() int {
 func (p *walkPosition) protectedKind() string {
 	if len(p.names) < 2 {
 		return ""
+	}
+	if p.hostDepth > 0 {
+		return "host"
 	}
 	switch name := p.names[1]; {
 	case strings.EqualFold(name, "secrets"):

@@ -104,7 +104,7 @@ func DriverIsDisabled(c *config.Config, driver string) bool {
 func New(c *config.Config, plugins *catalog.Catalog, logger hclog.Logger) agent.Config {
 	limits := allocrunner.Limits{
 		MaxKillTimeout: c.MaxKillTimeout, UserDenylist: c.UserDenylist, UserCheckedDrivers: c.UserDrivers,
-		NomadFileModes: c.NomadFileModes,
+		NomadFileModes: c.NomadFileModes, ChrootEnv: c.ChrootEnv,
 	}
 	if os.Geteuid() == 0 { // an agent that is not root makes all downloads as its own user
 		limits.DownloadUIDs = c.DownloadUIDs()

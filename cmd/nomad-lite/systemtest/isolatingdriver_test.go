@@ -36,13 +36,12 @@ func (d *isolatingDriverPlugin) Info() sdk.DriverInfo {
 // script. Their arguments are the task directory, the shared alloc directory, USER:GROUP, and the
 // task's script. Their mounts are in a mount namespace of the task, which ends with the task.
 var isolationScripts = map[string]string{
-	// The task directory becomes the root directory of the task.
+	// The task directory becomes the root directory of the task. The agent has mounted the host's programs.
 	"chroot": `set -e
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 cd "$1"
-mkdir -p usr dev
-for dir in usr dev; do mount --rbind /$dir $dir; done
-for dir in bin sbin lib lib64; do ln -sfn usr/$dir $dir; done
+mkdir -p dev
+mount --rbind /dev dev
 exec chroot --userspec="$3" --groups= . /bin/sh -c "$4"
 `,
 	// A new root directory that has only the host's programs stands for an image.

@@ -59,8 +59,9 @@ type Config struct {
 	EnvAllowlist   []string // nil: all variables
 	UserDenylist   []string
 	UserDrivers    []string
-	NomadFileModes bool     // the agent uses Nomad's file modes if it cannot make alloc directories inaccessible to other accounts
-	DriverAllow    []string // nil: all drivers
+	ChrootEnv      map[string]string // files of the host that tasks with isolation chroot see; nil means Nomad's default
+	NomadFileModes bool              // the agent uses Nomad's file modes if it cannot make alloc directories inaccessible to other accounts
+	DriverAllow    []string          // nil: all drivers
 	DriverDeny     []string
 	RawExec        *bool // legacy client option that enables raw_exec without a plugin block; nil: not set
 	GC             noderunner.GC

@@ -11,6 +11,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-lite/nomad-lite/runtime/allocdir"
 	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 )
@@ -377,14 +378,19 @@ var clientSettings = map[string]setting{
 	"artifact": {blockSettings: artifactSettings},
 	"template": {blockSettings: templateSettings},
 
-	"alloc_dir":                       {ignoredReason: "allocations are in the data directory"},
-	"alloc_mounts_dir":                {ignoredReason: "allocations are in the data directory"},
-	"bridge_network_hairpin_mode":     {ignoredReason: notImplementedReason},
-	"bridge_network_name":             {ignoredReason: notImplementedReason},
-	"bridge_network_subnet":           {ignoredReason: notImplementedReason},
-	"bridge_network_subnet_ipv6":      {ignoredReason: notImplementedReason},
-	"cgroup_parent":                   {ignoredReason: notImplementedReason},
-	"chroot_env":                      {ignoredReason: notImplementedReason},
+	"alloc_dir":                   {ignoredReason: "allocations are in the data directory"},
+	"alloc_mounts_dir":            {ignoredReason: "allocations are in the data directory"},
+	"bridge_network_hairpin_mode": {ignoredReason: notImplementedReason},
+	"bridge_network_name":         {ignoredReason: notImplementedReason},
+	"bridge_network_subnet":       {ignoredReason: notImplementedReason},
+	"bridge_network_subnet_ipv6":  {ignoredReason: notImplementedReason},
+	"cgroup_parent":               {ignoredReason: notImplementedReason},
+	"chroot_env": {set: func(c *Config, i configItem) (err error) {
+		if c.ChrootEnv, err = i.parseStringMap(); err == nil {
+			err = allocdir.ValidateChrootEnv(c.ChrootEnv)
+		}
+		return err
+	}},
 	"cni_config_dir":                  {ignoredReason: notImplementedReason},
 	"cni_path":                        {ignoredReason: notImplementedReason},
 	"cpu_disable_dmidecode":           {ignoredReason: notNeededReason},
