@@ -100,15 +100,26 @@ func (b *Binary) checkStartable(e Entry, logger hclog.Logger) error {
 	}
 	b.IsScript = !bytes.Equal(fileMagic[:n], []byte("\x7fELF"))
 
-	if e.Block == nil || e.Block.SHA256 == "" {
+	return b.checkContent(e)
+}
+
+// checkContent compares the checksum of the file with the plugin block and the lock file.
+func (b *Binary) checkContent(e Entry) error {
+	required := ""
+	if e.Block != nil {
+		required = e.Block.SHA256
+	}
+	if required == "" && e.lockedSHA256 == "" {
 		return nil
 	}
 	sum, err := b.SHA256()
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if !strings.EqualFold(e.Block.SHA256, sum) {
-		return fmt.Errorf("its sha256 is %s, but %s wants %s", sum, e.Block.Range, e.Block.SHA256)
+	case required != "" && !strings.EqualFold(required, sum):
+		return fmt.Errorf("its sha256 is %s, but %s wants %s", sum, e.Block.Range, required)
+	case e.lockedSHA256 != "" && e.lockedSHA256 != sum:
+		return fmt.Errorf("it has changed since it was installed: its sha256 is %s, and not %s. If the change is wanted: nomad-lite plugin install FILE", sum, e.lockedSHA256)
 	}
 	return nil
 }

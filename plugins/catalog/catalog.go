@@ -85,8 +85,9 @@ type Entry struct {
 	// Err is the reason why the plugin may not be started, if it is already known.
 	Err error
 
-	dir      string
-	fileName string // name of the file in dir
+	dir          string
+	fileName     string // name of the file in dir
+	lockedSHA256 string // checksum of the file in the lock file; "" if it has no entry
 }
 
 // ProgramID identifies the file of a plugin and how the file is started. A plugin with another
@@ -141,7 +142,7 @@ func (e Entry) Equal(other Entry) bool {
 		// no difference.
 		return PluginBlock{Config: e.Block.Config, EnvAllowlist: e.Block.EnvAllowlist, SHA256: e.Block.SHA256}
 	}
-	return e.SameID(other) && e.ProgramID == other.ProgramID && slices.Equal(e.Args, other.Args) &&
+	return e.SameID(other) && e.ProgramID == other.ProgramID && e.lockedSHA256 == other.lockedSHA256 && slices.Equal(e.Args, other.Args) &&
 		reflect.DeepEqual(options(e), options(other)) && fmt.Sprint(e.Err) == fmt.Sprint(other.Err)
 }
 
@@ -183,7 +184,7 @@ func New(cfg Config) (*Catalog, error) {
 			continue
 		}
 		used[f.name] = true
-		e := Entry{Name: f.name, Path: f.path, Block: block, dir: cfg.Dir, fileName: f.fileName, Err: f.err}
+		e := Entry{Name: f.name, Path: f.path, Block: block, dir: cfg.Dir, fileName: f.fileName, lockedSHA256: f.lockedSHA256, Err: f.err}
 		if block != nil {
 			e.Args = block.Args
 		}
@@ -359,6 +360,8 @@ type dirEntry struct {
 	path     string
 	info     fs.FileInfo // nil if there is none
 	err      error       // reason why the file must not be started
+
+	lockedSHA256 string // checksum of the file in the lock file; "" if it has no entry
 }
 
 // scanDir lists the files of dir that could be plugins.
@@ -386,9 +389,17 @@ func scanDir(dir string, logger hclog.Logger) []dirEntry {
 		logger.Error("plugin directory is not safe, its plugins are refused", "error", dirErr)
 	}
 
+	lock := &LockFile{}
+	if dirErr == nil {
+		if lock, dirErr = readLockFile(root, dir); dirErr != nil {
+			logger.Error("lock file of the plugin directory cannot be read, its plugins are refused", "error", dirErr)
+			lock = &LockFile{}
+		}
+	}
+
 	var out []dirEntry
 	for _, de := range list {
-		f := dirEntry{fileName: de.Name(), path: filepath.Join(dir, de.Name()), err: dirErr}
+		f := dirEntry{fileName: de.Name(), path: filepath.Join(dir, de.Name()), err: dirErr, lockedSHA256: lock.Plugins[de.Name()].SHA256}
 		f.name = strings.TrimSuffix(f.fileName, ".exe")
 		if !base.ValidName(f.name) {
 			if strings.HasPrefix(f.name, ".") {

@@ -1,7 +1,9 @@
 package localplugins
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -29,6 +31,28 @@ type Flags struct {
 func (f *Flags) Register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.dir, "plugin-dir", "", "take task drivers and hooks from this `directory` too")
 	cmd.Flags().StringVar(&f.configPath, "config", "", "configuration `file` or directory of an agent: its plugin, hook and client blocks count")
+}
+
+// RegisterForInstall adds the flags to a command that changes or checks the plugin directory itself.
+func (f *Flags) RegisterForInstall(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.dir, "plugin-dir", "", "the plugin `directory`")
+	cmd.Flags().StringVar(&f.configPath, "config", "", "configuration `file` or directory of the agent, which names the plugin directory")
+}
+
+// ReadForInstall is Read for a command that changes or checks the plugin directory itself. The plugin directory
+// need not exist, and the configuration has no plugin blocks.
+func (f *Flags) ReadForInstall(s *cli.Streams) (Plugins, error) {
+	withoutDir := *f
+	withoutDir.dir = ""
+	p, err := withoutDir.Read(s)
+	if err != nil {
+		return p, err
+	}
+	p.Config.Plugins, p.Config.Hooks = nil, nil
+	if p.Config.PluginDir = cmp.Or(f.dir, p.Config.PluginDir); p.Config.PluginDir == "" {
+		return p, errors.New("no plugin directory: name it with -plugin-dir, or name the agent's configuration, which has a plugin_dir, with -config")
+	}
+	return p, nil
 }
 
 // AreSet reports whether the flags name plugins or a configuration.

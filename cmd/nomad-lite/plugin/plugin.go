@@ -8,9 +8,11 @@ import (
 
 // NewCommand returns the command "plugin" with its subcommands.
 func NewCommand(s *cli.Streams) *cobra.Command {
-	return cli.NewGroupCommand("plugin", "Write, check and list plugins",
+	return cli.NewGroupCommand("plugin", "Write, check, install and list plugins",
 		newNewCommand(s),
 		newTestCommand(s),
+		newInstallCommand(s),
+		newVerifyCommand(s),
 		newListCommand(s),
 		newStatusCommand(s),
 	)

@@ -1,0 +1,163 @@
+package plugin
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/localplugins"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/pluginstatus"
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/runtime/agent"
+)
+
+const installHelp = `Copy a plugin into the plugin directory, and record its SHA-256 checksum in the lock
+file there. From then on an agent starts the file only with this content. To replace
+a plugin, install the new file under the same name.
+
+The plugin is started once before, to see that it works. Nothing is downloaded.
+
+Exit codes: 0, or 1 when nothing was installed.`
+
+func newInstallCommand(s *cli.Streams) *cobra.Command {
+	var plugins localplugins.Flags
+	var name string
+	cmd := &cobra.Command{
+		Use:     "install [flags] FILE",
+		Short:   "Copy a plugin into the plugin directory",
+		Long:    installHelp,
+		Example: "  nomad-lite plugin install -plugin-dir /opt/nomad-lite/plugins ./nomad-driver-podman",
+		Args:    cli.RequireArgCount(1, 1, "the file of a plugin"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if name == "" {
+				name = filepath.Base(args[0])
+			}
+			return installPlugin(cmd.Context(), plugins, args[0], name, s)
+		},
+	}
+	plugins.RegisterForInstall(cmd)
+	cmd.Flags().StringVar(&name, "name", "", "`name` of the file in the plugin directory; default: the name of FILE")
+	return cmd
+}
+
+func installPlugin(ctx context.Context, flags localplugins.Flags, source, name string, s *cli.Streams) error {
+	local, err := flags.ReadForInstall(s)
+	if err != nil {
+		return err
+	}
+	dir := local.Config.PluginDir
+	i, err := catalog.PrepareInstall(dir, source, name)
+	if err != nil {
+		return fmt.Errorf("install %s: %w", source, err)
+	}
+	local.Config.PluginDir = i.StagingDir()
+	status, err := startOnce(ctx, local, name)
+	if err != nil {
+		return errors.Join(fmt.Errorf("install %s: %w", source, err), i.Discard())
+	}
+	if err := i.Commit(); err != nil {
+		return errors.Join(fmt.Errorf("install %s: %w", source, err), i.Discard())
+	}
+	_, err = fmt.Fprintf(s.Out, `Installed %s, version %s, as %s
+SHA-256: %s
+
+The agent starts it when its configuration has:
+
+plugin %q {}
+`, status.TypeAndName(), status.Version, filepath.Join(dir, name), i.SHA256, name)
+	return err
+}
+
+// startOnce starts the plugin with a file name in a temporary agent, and returns its status. The error describes
+// why it does not start.
+func startOnce(ctx context.Context, local localplugins.Plugins, name string) (*pluginstatus.Plugin, error) {
+	local.Config.Plugins = append(local.Config.Plugins, catalog.PluginBlock{Name: name})
+	var found *pluginstatus.Plugin
+	var err error
+	runErr := localplugins.RunWithAgent(ctx, local, []string{name}, func(a *agent.Agent) {
+		limited, cancel := context.WithTimeout(ctx, readyTimeout)
+		defer cancel()
+		err = errors.Join(a.WaitReady(limited), a.WaitAllPlugins(limited))
+		for _, row := range pluginRows(a) {
+			if row.Name == name && row.Path != "" {
+				found = row
+			}
+		}
+	})
+	switch {
+	case runErr != nil:
+		return nil, runErr
+	case found != nil && found.Failed:
+		return nil, errors.New(found.Note)
+	case err != nil:
+		return nil, err
+	case found == nil:
+		return nil, errors.New("it has not started")
+	}
+	return found, nil
+}
+
+const verifyHelp = `Compare the files of the plugin directory with its lock file, which plugin install
+writes. A changed file is not started. A file that was not installed is started with
+any content.
+
+Exit codes: 0, or 1 when a file has changed or is missing.`
+
+func newVerifyCommand(s *cli.Streams) *cobra.Command {
+	var plugins localplugins.Flags
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "verify [flags]",
+		Short:   "Compare installed plugins with their checksums",
+		Long:    verifyHelp,
+		Example: "  nomad-lite plugin verify -plugin-dir /opt/nomad-lite/plugins",
+		Args:    cli.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			local, err := plugins.ReadForInstall(s)
+			if err != nil {
+				return err
+			}
+			files, err := catalog.Verify(local.Config.PluginDir)
+			if err != nil {
+				return fmt.Errorf("verify %s: %w", local.Config.PluginDir, err)
+			}
+			return printVerifiedFiles(files, asJSON, s)
+		},
+	}
+	plugins.RegisterForInstall(cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func printVerifiedFiles(files []catalog.VerifiedFile, asJSON bool, s *cli.Streams) error {
+	var exitErr error
+	t := output.NewTable("Plugin", "State", "SHA-256", "Installed", "From")
+	for _, f := range files {
+		if f.State == catalog.FileChanged || f.State == catalog.FileMissing {
+			exitErr = &cli.ExitError{Code: 1}
+		}
+		installed := "-"
+		if !f.InstalledAt.IsZero() {
+			installed = output.FormatTimestamp(f.InstalledAt)
+		}
+		t.Row(f.Name, f.State, f.SHA256, installed, f.Source)
+	}
+	if asJSON {
+		encoder := json.NewEncoder(s.Out)
+		encoder.SetIndent("", "    ")
+		return errors.Join(encoder.Encode(files), exitErr)
+	}
+	p := output.NewPage(s)
+	if len(files) == 0 {
+		p.Line("No plugins")
+	} else {
+		p.Table(t)
+	}
+	return errors.Join(output.Print(s, p), exitErr)
+}
