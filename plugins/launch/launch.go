@@ -115,6 +115,7 @@ type Plugin struct {
 	hook         *hook.Client
 	description  *hook.Description // of hook
 	stdio        processOutput
+	calls        base.CallRecorder
 
 	detached chan struct{} // detached: closed by releaseResources; go-plugin's runner then stops waiting for the process
 	ended    chan struct{} // closed when exit is set
@@ -234,7 +235,7 @@ func (p *Plugin) clientConfig(c *plugin.ClientConfig) *plugin.ClientConfig {
 	c.AllowedProtocols = []plugin.Protocol{plugin.ProtocolGRPC}
 	c.SkipHostEnv = true
 	c.Logger = hclog.NewNullLogger() // this package logs the plugin's output itself, under the plugin's name
-	c.GRPCDialOptions = []grpc.DialOption{grpc.WithContextDialer(p.dial), grpc.WithStreamInterceptor(tolerateStdioFailure),
+	c.GRPCDialOptions = []grpc.DialOption{grpc.WithContextDialer(p.dial), grpc.WithStreamInterceptor(tolerateStdioFailure), grpc.WithUnaryInterceptor(p.calls.Intercept),
 		// gRPC's connect timeout must be longer than that of the calls, whose error names
 		// the call.
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: 2 * p.cfg.CallTimeout}),
@@ -280,6 +281,12 @@ func (p *Plugin) Info() base.Info { return p.info }
 
 // PID returns the plugin's process id.
 func (p *Plugin) PID() int { return p.proc.PID }
+
+// StartedAt returns the time at which the process started, to 10 ms; zero if it is unknown.
+func (p *Plugin) StartedAt() time.Time { return p.proc.StartedAt() }
+
+// Methods returns the counts of the calls that this agent has made.
+func (p *Plugin) Methods() []base.MethodStats { return p.calls.Methods() }
 
 // KeepAfterAgentExit makes the keeper keep the process when the agent dies. Before that
 // call the keeper kills the process with the agent, because no later agent could find it.

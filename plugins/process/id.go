@@ -39,6 +39,20 @@ func (p ID) Alive() bool {
 	return st.StartTime == p.StartTime && !st.Ended()
 }
 
+// userHz is the unit of StartTime in 1/s. The kernel converts its times to it for all programs.
+const userHz = 100
+
+// StartedAt returns the time at which the process started, to 10 ms. It is wrong by as much as the clock of the
+// machine was set since. If the machine's clocks cannot be read, it returns the zero time.
+func (p ID) StartedAt() time.Time {
+	var sinceBoot unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &sinceBoot) != nil {
+		return time.Time{}
+	}
+	age := time.Duration(sinceBoot.Nano()) - time.Duration(p.StartTime)*time.Second/userHz
+	return time.Now().Add(-age).Truncate(time.Second / userHz)
+}
+
 // SameExecutable reports whether the process executes this file, or a file with the same
 // content. It compares open files, so their paths may have been removed or replaced. The
 // error is os.ErrProcessDone if the process no longer exists.

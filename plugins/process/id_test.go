@@ -2,9 +2,11 @@ package process
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 )
 
 func TestSameExecutable(t *testing.T) {
@@ -44,5 +46,26 @@ func TestSameExecutable(t *testing.T) {
 			t.Errorf("a process that is gone: %v", err)
 		}
 		f.Close()
+	}
+}
+
+func TestStartedAt(t *testing.T) {
+	before := time.Now()
+	cmd := exec.Command("sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	after := time.Now()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	id, err := LookupID(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const resolution = 20 * time.Millisecond // of two clocks
+	if got := id.StartedAt(); got.Before(before.Add(-resolution)) || got.After(after.Add(resolution)) {
+		t.Errorf("got %v, want a time between %v and %v", got, before, after)
 	}
 }

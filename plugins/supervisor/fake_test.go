@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
@@ -47,6 +48,8 @@ func (f *fakePlugin) Driver() driver.Driver {
 	return f.drv
 }
 func (f *fakePlugin) PID() int                                { return 42 }
+func (f *fakePlugin) StartedAt() time.Time                    { return time.Time{} }
+func (f *fakePlugin) Methods() []base.MethodStats             { return nil }
 func (f *fakePlugin) Hook() (*hook.Client, *hook.Description) { return f.hook, f.description }
 func (f *fakePlugin) Done() <-chan struct{}                   { return f.done }
 func (f *fakePlugin) WaitExit() error {

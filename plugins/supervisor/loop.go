@@ -78,6 +78,7 @@ func (l *pluginLoop) runOnce(ctx context.Context, wg *sync.WaitGroup) pluginRunR
 		return pluginRunResult{}
 	}
 	result := pluginRunResult{err: inst.WaitExit(), started: true, uptime: time.Since(launched), crashedInCall: l.crashedInCall(launched)}
+	l.s.updateAndNotify(func() { l.plugin.restarts++ })
 	// Close is called later, because a child of the plugin may still write to the plugin's
 	// stderr.
 	wg.Go(func() {

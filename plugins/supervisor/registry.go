@@ -36,6 +36,7 @@ type managedPlugin struct {
 	// launchAttempted: the first launch has succeeded or failed, or waits for a request.
 	launchAttempted bool
 	fingerprinted   bool      // fingerprinted: the first fingerprint has arrived; always true for a hook
+	restarts        int       // number of processes that have exited
 	lastAcquired    time.Time // time when Driver or Hook last returned the plugin
 	// lastFailure: error of the last launch, or of a process that exited early; nil after a
 	// successful launch.

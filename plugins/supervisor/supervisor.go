@@ -127,9 +127,12 @@ type Plugin struct {
 	// StateKnown: the driver has sent its first fingerprint or the hook has started, the
 	// plugin has failed to start, or it is not used.
 	StateKnown   bool
-	PID          int    // 0 when no process runs
-	SupersededBy string // SupersededBy: describes the plugin that is used instead; "" if there is none
-	Err          error  // why no process runs
+	PID          int                // 0 when no process runs
+	StartedAt    time.Time          // StartedAt: start of the process; zero when no process runs
+	Restarts     int                // Restarts: number of processes of the plugin that have exited under this agent
+	Methods      []base.MethodStats // Methods: calls to the process; nil when no process runs
+	SupersededBy string             // SupersededBy: describes the plugin that is used instead; "" if there is none
+	Err          error              // why no process runs
 }
 
 // Supervisor keeps plugins running. Its methods may be called concurrently.
@@ -153,6 +156,8 @@ type pluginInstance interface {
 	Driver() driver.Driver
 	Hook() (*hook.Client, *hook.Description)
 	PID() int
+	StartedAt() time.Time
+	Methods() []base.MethodStats
 	Done() <-chan struct{}
 	WaitExit() error
 	Connected() bool
@@ -376,10 +381,10 @@ func (s *Supervisor) Plugins() []Plugin {
 		p := Plugin{
 			Name: m.entry.Name, Path: m.entry.Path, Builtin: m.entry.Builtin, ProgramID: m.entry.ProgramID,
 			Serves: servedKey(m.info), Version: m.info.Version, Hook: m.hookDescription,
-			Idle: m.state == stateIdle, LaunchAttempted: m.launchAttempted, StateKnown: m.stateKnown(), SupersededBy: m.supersededBy, Err: m.err(),
+			Idle: m.state == stateIdle, LaunchAttempted: m.launchAttempted, StateKnown: m.stateKnown(), SupersededBy: m.supersededBy, Restarts: m.restarts, Err: m.err(),
 		}
 		if m.inst != nil && !hasExited(m.inst) {
-			p.PID = m.inst.PID()
+			p.PID, p.StartedAt, p.Methods = m.inst.PID(), m.inst.StartedAt(), m.inst.Methods()
 		}
 		out = append(out, p)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentconfig"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/agentsocket"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/pluginstatus"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/version"
 	"github.com/nomad-lite/nomad-lite/runtime/agent/config"
 	"github.com/nomad-lite/nomad-lite/runtime/fingerprint"
@@ -78,9 +79,9 @@ func (o options) loadConfig(s *cli.Streams) (*config.Config, error) {
 // of them holds a secret.
 func (r *runningAgent) selfConfig() map[string]any {
 	c, node, b := r.currentConfig(), r.agent.Node().TaskEnvNode(), version.ReadBuild()
-	plugins := []map[string]any{}
+	plugins := []pluginstatus.Process{}
 	for _, p := range r.agent.Plugins() {
-		plugins = append(plugins, map[string]any{"Name": p.Name})
+		plugins = append(plugins, pluginstatus.NewProcess(p))
 	}
 	_, port, _ := net.SplitHostPort(r.clientAddress)
 	number, _ := strconv.Atoi(port) // without an address, port is "" and number is 0

@@ -16,7 +16,8 @@ import (
 )
 
 const statusHelp = `Show the task drivers as the agent sees them on its nodes, the hooks of the agent,
-or one of them, and the CSI plugins if there are any. To see which plugins there are on this machine,
+and the CSI plugins if there are any; or one of them, with its process, how often the
+process was started again, and the calls to it. To see which plugins there are on this machine,
 without an agent: nomad-lite plugin list.
 
 Exit codes: 0, or 1 when there is no such plugin.`
@@ -72,15 +73,21 @@ func showPluginStatus(ctx context.Context, o statusOptions, name string, s *cli.
 	}
 	csi = slices.DeleteFunc(csi, func(p *api.CSIPluginListStub) bool { return name != "" && p.ID != name })
 	hooks := pluginstatus.ReadHooks(c, name)
-	if name != "" && len(drivers)+len(csi)+len(hooks) == 0 {
-		return fmt.Errorf("no node has a plugin %q\nSee those that there are: nomad-lite plugin status", name)
+	var processes []pluginstatus.Process
+	if name != "" {
+		processes = pluginstatus.ReadProcesses(c, name)
+	}
+	if name != "" && len(drivers)+len(csi)+len(hooks)+len(processes) == 0 {
+		return fmt.Errorf("no node has a plugin %q\nTo list all plugins: nomad-lite plugin status", name)
 	}
 	if o.format.IsSet() {
 		return o.format.Print(s, struct {
 			Drivers []nodeDriver
 			Hooks   []pluginstatus.Hook `json:",omitempty"`
 			CSI     []*api.CSIPluginListStub
-		}{drivers, hooks, csi})
+
+			Processes []pluginstatus.Process `json:",omitempty"`
+		}{drivers, hooks, csi, processes})
 	}
 	p := output.NewPage(s)
 	if name == "" || len(drivers) > 0 {
@@ -104,6 +111,9 @@ func showPluginStatus(ctx context.Context, o statusOptions, name string, s *cli.
 		p.Table(pluginstatus.HookTable(hooks))
 	case len(hooks) > 0:
 		pluginstatus.PrintHook(p, hooks[0], o.verbose)
+	}
+	for _, process := range processes {
+		pluginstatus.PrintProcess(p, process)
 	}
 	if name == "" {
 		p.Section("Container Storage Interface")
