@@ -23,9 +23,10 @@ and resources with the node.
 
 If an agent is named or found on this machine, its drivers and hooks and its node
 count. Otherwise, and with -plugin-dir or -config, the builtin plugins and those
-that the flags name, and this machine. Commands and users are looked up if the
-agent is on this machine, or there is none. A missing driver and a missing command
-are warnings, because they can be installed before the job runs.
+that the flags name, and this machine. Commands, users and the sources of templates
+are looked up if the agent is on this machine, or there is none. A missing driver
+and a missing command are warnings, because they can be installed before the job
+runs.
 
 Of a job whose tasks wait for each other (lite_after and its like in meta), the
 order is shown. FILE is a path, or - for standard input.
@@ -54,7 +55,11 @@ func NewValidateCommand(s *cli.Streams) *cobra.Command {
 		Args: jobfile.OneFileArg,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !o.json {
-				return validateJob(cmd.Context(), o, args[0], s)
+				if err := validateJob(cmd.Context(), o, args[0], s); err != nil {
+					return err
+				}
+				_, err := fmt.Fprintln(s.Out, "Job validation successful")
+				return err
 			}
 			report := jobfile.NewReport()
 			return report.Print(s, validateJob(cmd.Context(), o, args[0], report.Streams(s)))
@@ -77,8 +82,10 @@ func validateJob(ctx context.Context, o validateOptions, path string, s *cli.Str
 	if err != nil {
 		return err
 	}
+	warnings := model.FormatWarnings(model.Warnings(job.Job, model.NewSchedulerConfig()))
 	check := o.checkLocally
 	if answer != nil {
+		warnings = answer.Warnings()
 		check = func(ctx context.Context, job *jobfile.File, s *cli.Streams) (bool, error) {
 			return checkWithAgent(job, answer, s)
 		}
@@ -87,26 +94,19 @@ func validateJob(ctx context.Context, o validateOptions, path string, s *cli.Str
 	if err != nil {
 		return err
 	}
-	templatesParse, err := job.CheckTemplates(s)
+	runnable, err := job.CheckTasks(s, answer == nil || o.client.IsThisMachine())
 	if err != nil {
 		return err
 	}
-	good = good && templatesParse
-	if answer == nil || o.client.IsThisMachine() {
-		usersExist, err := job.CheckUsersAndCommands(s)
-		if err != nil {
-			return err
-		}
-		good = good && usersExist
-	}
-	if !good {
+	if !good || !runnable {
+		jobfile.PrintWarnings(s.Err, warnings) // a command that fails prints nothing on standard output
 		return &cli.ExitError{Code: 1}
 	}
+	jobfile.PrintWarnings(s.Out, warnings)
 	if gates := model.DescribeStartOrder(job.Job); gates != "" {
 		fmt.Fprintf(s.Out, "%s\n", terminal.SanitizeText([]byte(gates), false))
 	}
-	_, err = fmt.Fprintln(s.Out, "Job validation successful")
-	return err
+	return nil
 }
 
 // askAgent returns the answer of the agent about the job. It returns nil if there is no agent, or if flags
@@ -142,7 +142,7 @@ func (o *validateOptions) checkLocally(ctx context.Context, job *jobfile.File, s
 	if err != nil {
 		return false, err
 	}
-	valid, err := job.CheckJob(s)
+	valid, err := job.CheckErrors(s)
 	if err != nil {
 		return false, err
 	}
@@ -160,7 +160,6 @@ func (o *validateOptions) checkLocally(ctx context.Context, job *jobfile.File, s
 
 // checkWithAgent checks a job against the drivers, the hooks and the node of an agent.
 func checkWithAgent(job *jobfile.File, answer *jobfile.AgentAnswer, s *cli.Streams) (bool, error) {
-	jobfile.PrintWarnings(s.Err, answer.Warnings())
 	valid, err := job.CheckErrors(s)
 	if err != nil {
 		return false, err

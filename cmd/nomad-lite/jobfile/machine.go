@@ -2,7 +2,10 @@ package jobfile
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,24 +23,62 @@ import (
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
 )
 
-// CheckTemplates prints the errors in the texts of the job's templates, with their lines in the file. It
-// does not check templates that a task reads from a file. It returns true if there are no errors.
-func (j *File) CheckTemplates(s *cli.Streams) (bool, error) {
+// CheckTasks prints the errors in the job's templates and, if the job runs on this machine, what its tasks
+// need and the machine does not have. It returns true if there are no errors.
+func (j *File) CheckTasks(s *cli.Streams, onThisMachine bool) (bool, error) {
+	templatesParse, err := j.checkTemplates(s, onThisMachine)
+	if err != nil || !onThisMachine {
+		return templatesParse, err
+	}
+	usersExist, err := j.checkUsersAndCommands(s)
+	return templatesParse && usersExist, err
+}
+
+// checkTemplates prints the errors in the texts of the job's templates, with their lines in the job file or
+// in the source. It reads sources that are absolute paths, if the job runs on this machine, and no source
+// in the directory of a task.
+func (j *File) checkTemplates(s *cli.Streams, onThisMachine bool) (bool, error) {
 	var diags hcl.Diagnostics
+	texts := make(map[string][]byte)
+	maps.Copy(texts, j.File.SourceTexts)
 	apiclient.ForEachTask(j.Job, func(group *api.TaskGroup, task *api.Task) {
 		for i, t := range task.Templates {
-			text := apiclient.Deref(t.EmbeddedTmpl)
-			if err := template.CheckText(text, apiclient.Deref(t.LeftDelim), apiclient.Deref(t.RightDelim)); err != nil {
-				path := append(taskPath(group, task), "template", strconv.Itoa(i), "data")
-				diags = append(diags, j.newTemplateDiagnostic(path, err))
+			path := append(taskPath(group, task), "template", strconv.Itoa(i))
+			if err := checkTemplateText(t, apiclient.Deref(t.EmbeddedTmpl)); err != nil {
+				diags = append(diags, j.newTemplateDiagnostic(append(path, "data"), err))
+			}
+			source := apiclient.Deref(t.SourcePath)
+			if !onThisMachine || !filepath.IsAbs(source) || isInterpolated(source) {
+				continue
+			}
+			text, err := readTemplateSource(source)
+			if errors.Is(err, fs.ErrNotExist) {
+				diags = append(diags, j.newWarning(append(path, "source"), "the source of the template is not on this machine: "+err.Error()))
+			}
+			if err := checkTemplateText(t, string(text)); err != nil {
+				diags = append(diags, newTemplateSourceDiagnostic(source, text, err))
+				texts[source] = text
 			}
 		}
 	})
-	if len(diags) == 0 {
-		return true, nil
+	if diags.HasErrors() {
+		fmt.Fprintln(s.Err, "Template errors:")
 	}
-	fmt.Fprintln(s.Err, "Template errors:")
-	return false, jobspec.WriteDiagnostics(s.Err, diags, j.File.SourceTexts)
+	return !diags.HasErrors(), jobspec.WriteDiagnostics(s.Err, diags, texts)
+}
+
+func checkTemplateText(t *api.Template, text string) *template.TextError {
+	return template.CheckText(text, apiclient.Deref(t.LeftDelim), apiclient.Deref(t.RightDelim))
+}
+
+// readTemplateSource returns the text of a template's source. It reads only regular files, because other
+// files can block the reader.
+func readTemplateSource(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil || !info.Mode().IsRegular() || info.Size() > jobspec.MaxTextSize {
+		return nil, err
+	}
+	return os.ReadFile(path)
 }
 
 func taskPath(group *api.TaskGroup, task *api.Task) []string {
@@ -51,40 +92,45 @@ func (j *File) newTemplateDiagnostic(path []string, err *template.TextError) *hc
 	if diag.Subject == nil {
 		return diag
 	}
-	line, ok := heredocLine(j.File.SourceTexts[diag.Subject.Filename], *diag.Subject, err.Line)
+	source, attribute := j.File.SourceTexts[diag.Subject.Filename], *diag.Subject
+	number := attribute.Start.Line + err.Line
 	switch {
-	case ok:
-		diag.Subject = &line
+	case err.Line > 0 && number <= attribute.End.Line && isHeredoc(source, attribute):
+		diag.Subject = lineRange(attribute.Filename, source, number)
 	case err.Line > 0:
 		diag.Summary = fmt.Sprintf("template, line %d: %s", err.Line, err.Reason)
 	}
 	return diag
 }
 
-// heredocLine returns the range of a line of the heredoc that is the value of an attribute, without
-// leading blanks. It returns false if the value is no heredoc.
-func heredocLine(source []byte, attribute hcl.Range, line int) (hcl.Range, bool) {
-	lines := bytes.SplitAfter(source, []byte("\n"))
-	first, number := attribute.Start.Line, attribute.Start.Line+line
-	if line == 0 || number > len(lines) || number > attribute.End.Line || !bytes.Contains(lines[first-1], []byte("<<")) {
-		return hcl.Range{}, false
-	}
-	offset := 0
-	for _, before := range lines[:number-1] {
-		offset += len(before)
-	}
-	text := bytes.TrimRight(lines[number-1], "\r\n")
-	blanks := len(text) - len(bytes.TrimLeft(text, " \t"))
-	return hcl.Range{
-		Filename: attribute.Filename,
-		Start:    hcl.Pos{Line: number, Column: blanks + 1, Byte: offset + blanks},
-		End:      hcl.Pos{Line: number, Column: len(text) + 1, Byte: offset + len(text)},
-	}, true
+// newTemplateSourceDiagnostic returns a diagnostic for an error in the source file of a template.
+func newTemplateSourceDiagnostic(name string, text []byte, err *template.TextError) *hcl.Diagnostic {
+	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: "template: " + err.Reason, Subject: lineRange(name, text, max(err.Line, 1))}
 }
 
-// CheckUsersAndCommands prints which users of raw_exec tasks do not exist on this machine, and warns of
+func isHeredoc(source []byte, attribute hcl.Range) bool {
+	lines := bytes.Split(source, []byte("\n"))
+	return attribute.End.Line <= len(lines) && bytes.Contains(lines[attribute.Start.Line-1], []byte("<<"))
+}
+
+// lineRange returns the range of a line of a file, without leading blanks. A number behind the end
+// is the last line.
+func lineRange(name string, source []byte, number int) *hcl.Range {
+	lines := bytes.SplitAfter(source, []byte("\n"))
+	number = min(number, len(lines))
+	offset := len(bytes.Join(lines[:number-1], nil))
+	text := bytes.TrimRight(lines[number-1], "\r\n")
+	blanks := len(text) - len(bytes.TrimLeft(text, " \t"))
+	return &hcl.Range{
+		Filename: name,
+		Start:    hcl.Pos{Line: number, Column: blanks + 1, Byte: offset + blanks},
+		End:      hcl.Pos{Line: number, Column: len(text) + 1, Byte: offset + len(text)},
+	}
+}
+
+// checkUsersAndCommands prints which users of raw_exec tasks do not exist on this machine, and warns of
 // commands that do not. It returns true if all users exist.
-func (j *File) CheckUsersAndCommands(s *cli.Streams) (bool, error) {
+func (j *File) checkUsersAndCommands(s *cli.Streams) (bool, error) {
 	var diags hcl.Diagnostics
 	apiclient.ForEachTask(j.Job, func(group *api.TaskGroup, task *api.Task) {
 		if task.Driver != rawexec.Name {

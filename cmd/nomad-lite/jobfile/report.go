@@ -44,7 +44,7 @@ func NewReport() *Report {
 
 // Streams returns the streams of a check that writes to the report.
 func (r *Report) Streams(s *cli.Streams) *cli.Streams {
-	return &cli.Streams{In: s.In, Out: io.Discard, Err: r, NoColour: true}
+	return &cli.Streams{In: s.In, Out: r, Err: r, NoColour: true}
 }
 
 // Print prints the report of a check that has ended with an error, or nil. It returns an error with the exit

@@ -77,6 +77,9 @@ func (r *jobReader) readJob(path string) (*jobfile.File, error) {
 	if good, err := file.CheckSupported(r.streams, nil, true); err != nil || !good {
 		return nil, errors.Join(errNotStarted, err)
 	}
+	if good, err := file.CheckTasks(r.streams, true); err != nil || !good {
+		return nil, errors.Join(errNotStarted, err)
+	}
 	for _, warning := range model.ForegroundRunWarnings(file.Job, len(r.environment.nomadVars) > 0) {
 		fmt.Fprintln(r.streams.Err, "warning:", warning)
 	}

@@ -137,6 +137,7 @@ var nomadFacts = []nomadFact{
 	{"the index of a job that exists", `nomad-lite job run -check-index 0 web.nomad.hcl`, 1, "", `\AEnforcing job modify index 0: job already exists\nJob not updated\n\z`},
 	{"the index of a job that does not exist", `nomad-lite job run -check-index 7 warned.nomad.hcl`, 1, "", `\AEnforcing job modify index 7: job does not exist\nJob not updated\n\z`},
 	{"job run -detach, and job warnings on stdout", `nomad-lite job run -detach warned.nomad.hcl`, 0, `\AJob Warnings:\n(?s:.*)\n\nJob registration successful\nEvaluation ID: ` + uuidPattern + `\n\z`, ""},
+	{"job validate, and job warnings on stdout", `nomad-lite job validate warned.nomad.hcl`, 0, `\AJob Warnings:\n(?s:.*)\n\nJob validation successful\n\z`, ""},
 	{"a parameterized job", `nomad-lite job run param.nomad.hcl`, 0, `\AJob registration successful\n\z`, anyText},
 	{"a periodic job", `nomad-lite job run -detach cron.nomad.hcl`, 0, `\AJob registration successful\nApproximate next launch time: ` + timePattern + ` \(\w+ from now\)\n\z`, ""},
 	{"job stop -detach", `nomad-lite job stop -detach warned`, 0, `\A` + uuidPattern + `\n\z`, ""},
