@@ -57,7 +57,7 @@ func NewExecCommand(s *cli.Streams) *cobra.Command {
 			}
 			return execInTask(cmd.Context(), o, args[0], command, s)
 		},
-		ValidArgsFunction: cli.CompleteArgs(apiclient.CompleteID(&o.client, &apiclient.AllocationLookup)),
+		ValidArgsFunction: cli.CompleteArgs(apiclient.CompleteAlloc(&o.client)),
 	}
 	o.client.Register(cmd)
 	o.alloc.Register(cmd)

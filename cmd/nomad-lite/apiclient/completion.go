@@ -62,61 +62,77 @@ func (f *Flags) CompleteNamespaces(cmd *cobra.Command, _ []string, toComplete st
 	})
 }
 
-// CompleteAllocAndTask suggests allocations as first argument, and the tasks of the allocation as second.
-func CompleteAllocAndTask(f *Flags) cli.Completer {
-	return cli.CompleteArgs(CompleteID(f, &AllocationLookup), CompleteTask(f))
+// completedAllocFlags returns the flags by which a command selects its allocation, as far as the user has typed
+// them. Without such flags the command takes the id of an allocation.
+func completedAllocFlags(cmd *cobra.Command) *AllocFlags {
+	var a AllocFlags
+	a.Job, _ = cmd.Flags().GetBool("job")
+	a.Group, _ = cmd.Flags().GetString("group")
+	return &a
 }
 
-// CompleteTask suggests the tasks of the allocation that is the first argument. Before the user has typed an
-// argument, it suggests the tasks of all running allocations.
+// CompleteAlloc suggests allocations, or jobs if the command has the flag -job of [AllocFlags] and it is set.
+func CompleteAlloc(f *Flags) cli.Completer {
+	return func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+		if completedAllocFlags(cmd).Job {
+			return f.suggestJobs(cmd.Context(), toComplete, "")
+		}
+		return CompleteID(f, &AllocationLookup)(cmd, args, toComplete)
+	}
+}
+
+// CompleteAllocAndTask suggests the first argument as CompleteAlloc does, and the tasks of the allocation as
+// second.
+func CompleteAllocAndTask(f *Flags) cli.Completer {
+	return cli.CompleteArgs(CompleteAlloc(f), CompleteTask(f))
+}
+
+// CompleteTask suggests the tasks of the allocation that the first argument selects. Before the user has typed
+// an argument, it suggests the tasks of all running allocations.
 func CompleteTask(f *Flags) cli.Completer {
 	return func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 		return f.CompleteFromAgent(cmd.Context(), func(ctx context.Context, c *api.Client) ([]string, error) {
-			allocs, err := listCompletedAllocs(ctx, c, args)
-			tasks := make(map[string]bool)
-			for _, a := range allocs {
-				for name := range a.TaskStates {
-					tasks[name] = true
+			tasks := make(map[string]*api.TaskState)
+			if len(args) > 0 {
+				_, alloc, err := completedAllocFlags(cmd).FindAlloc(ctx, f, args[0])
+				if err != nil {
+					return nil, err
+				}
+				tasks = alloc.TaskStates
+			} else {
+				q := QueryOptions(ctx, "")
+				q.Filter = fmt.Sprintf("ClientStatus == %q", api.AllocClientStatusRunning)
+				allocs, _, err := c.Allocations().List(q)
+				if err != nil {
+					return nil, err
+				}
+				for _, a := range allocs {
+					maps.Copy(tasks, a.TaskStates)
 				}
 			}
-			return slices.Sorted(maps.Keys(tasks)), err
+			return slices.Sorted(maps.Keys(tasks)), nil
 		})
 	}
 }
 
-// listCompletedAllocs returns the allocation that is the first argument, or all running allocations.
-func listCompletedAllocs(ctx context.Context, c *api.Client, args []string) ([]*api.AllocationListStub, error) {
-	if len(args) == 0 {
-		q := QueryOptions(ctx, "")
-		q.Filter = fmt.Sprintf("ClientStatus == %q", api.AllocClientStatusRunning)
-		allocs, _, err := c.Allocations().List(q)
-		return allocs, err
-	}
-	alloc, err := FindOneByPrefix(ctx, c, &AllocationLookup, args[0])
-	if err != nil {
-		return nil, err
-	}
-	return []*api.AllocationListStub{alloc}, nil
-}
-
-// CompleteAllocAndPath suggests allocations as first argument, and files and directories of the allocation as
-// second. A directory ends in a slash, after which the user can complete its entries.
+// CompleteAllocAndPath suggests the first argument as CompleteAlloc does, and files and directories of the
+// allocation as second. A directory ends in a slash, after which the user can complete its entries.
 func CompleteAllocAndPath(f *Flags) cli.Completer {
-	return cli.CompleteArgs(CompleteID(f, &AllocationLookup), func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
-		paths, directive := f.CompleteFromAgent(cmd.Context(), func(ctx context.Context, c *api.Client) ([]string, error) {
-			return listAllocPaths(ctx, c, args[0], toComplete)
+	return cli.CompleteArgs(CompleteAlloc(f), func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+		paths, directive := f.CompleteFromAgent(cmd.Context(), func(ctx context.Context, _ *api.Client) ([]string, error) {
+			c, alloc, err := completedAllocFlags(cmd).FindAlloc(ctx, f, args[0])
+			if err != nil {
+				return nil, err
+			}
+			return listAllocPaths(ctx, c, alloc, toComplete)
 		})
 		return paths, directive | cobra.ShellCompDirectiveNoSpace
 	})
 }
 
-func listAllocPaths(ctx context.Context, c *api.Client, allocPrefix, toComplete string) (paths []string, err error) {
-	found, err := FindOneByPrefix(ctx, c, &AllocationLookup, allocPrefix)
-	if err != nil {
-		return nil, err
-	}
+func listAllocPaths(ctx context.Context, c *api.Client, alloc *api.Allocation, toComplete string) (paths []string, err error) {
 	dir := toComplete[:strings.LastIndexByte(toComplete, '/')+1]
-	files, _, err := c.AllocFS().List(&api.Allocation{ID: found.ID, NodeID: found.NodeID}, "/"+dir, QueryOptions(ctx, found.Namespace))
+	files, _, err := c.AllocFS().List(alloc, "/"+dir, QueryOptions(ctx, alloc.Namespace))
 	for _, file := range files {
 		path := dir + file.Name
 		if file.IsDir {
