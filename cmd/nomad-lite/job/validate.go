@@ -164,7 +164,7 @@ func checkWithAgent(job *jobfile.File, answer *jobfile.AgentAnswer, s *cli.Strea
 	if err != nil {
 		return false, err
 	}
-	supported, err := checkSupported(job, answer.DriverNames(), s)
+	supported, err := checkSupported(job, answer.DriverNames(job), s)
 	if err != nil {
 		return false, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/hashicorp/hcl/v2"
@@ -34,15 +35,15 @@ func (j *File) AskAgent(ctx context.Context, c *api.Client) (*AgentAnswer, error
 // Warnings returns the agent's warnings about the job.
 func (a *AgentAnswer) Warnings() string { return a.validation.Warnings }
 
-// DriverNames returns the names of the drivers that can run tasks on the agent's node, or nil if they
-// are unknown.
-func (a *AgentAnswer) DriverNames() []string {
+// DriverNames returns the names of the drivers of the agent's node, or nil if they are unknown. A driver
+// that is not detected counts if the job uses it and it reports the reason, which CheckAgentAnswer prints.
+func (a *AgentAnswer) DriverNames(j *File) []string {
 	if a.node == nil {
 		return nil
 	}
 	names := []string{}
 	for name, driver := range a.node.Drivers {
-		if driver != nil && driver.Detected {
+		if driver != nil && (driver.Detected || driver.HealthDescription != "" && slices.Contains(j.DriverNames(), name)) {
 			names = append(names, name)
 		}
 	}
@@ -52,7 +53,7 @@ func (a *AgentAnswer) DriverNames() []string {
 // CheckAgentAnswer prints the errors of the agent, and the requirements of a valid job that the agent's
 // node does not meet, with their places in the file. It returns true if there are none.
 func (j *File) CheckAgentAnswer(s *cli.Streams, a *AgentAnswer, valid bool) (bool, error) {
-	if err := j.warnUnhealthyDrivers(s, a); err != nil {
+	if err := j.warnUnusableDrivers(s, a); err != nil {
 		return false, err
 	}
 	configErrors, otherErrors := j.splitAgentErrors(a.validation)
@@ -80,16 +81,16 @@ func NewSchedulerNode(n *api.Node) scheduler.Node {
 	}}
 }
 
-// warnUnhealthyDrivers warns of drivers that the agent has and that cannot run tasks at present, with the
+// warnUnusableDrivers warns of drivers that the agent has and that cannot run tasks at present, with the
 // sentence of the driver.
-func (j *File) warnUnhealthyDrivers(s *cli.Streams, a *AgentAnswer) error {
+func (j *File) warnUnusableDrivers(s *cli.Streams, a *AgentAnswer) error {
 	if a.node == nil {
 		return nil
 	}
 	var diags hcl.Diagnostics
 	apiclient.ForEachTask(j.Job, func(group *api.TaskGroup, task *api.Task) {
-		if d := a.node.Drivers[task.Driver]; d != nil && d.Detected && !d.Healthy {
-			text := fmt.Sprintf("driver %q is not healthy on node %q: %s", task.Driver, a.node.Name, d.HealthDescription)
+		if d := a.node.Drivers[task.Driver]; d != nil && !d.Healthy && (d.Detected || d.HealthDescription != "") {
+			text := fmt.Sprintf("driver %q cannot be used on node %q: %s", task.Driver, a.node.Name, d.HealthDescription)
 			diags = append(diags, j.newWarning(append(taskPath(group, task), "driver"), text))
 		}
 	})

@@ -165,7 +165,7 @@ func showNode(ctx context.Context, o statusOptions, args []string, s *cli.Stream
 			printHostStats(p, host)
 		}
 	}
-	if o.verbose {
+	if o.verbose || !o.short && hasUnusableDriver(node) {
 		printDrivers(p, node)
 	}
 	p.Section("Allocations")

@@ -216,6 +216,16 @@ func printHostStats(p *output.Page, host *api.HostStats) {
 	p.Table(t)
 }
 
+// hasUnusableDriver reports whether a driver of a node reports why it cannot run tasks.
+func hasUnusableDriver(node *api.Node) bool {
+	for _, d := range node.Drivers {
+		if d != nil && !d.Healthy && d.HealthDescription != "" {
+			return true
+		}
+	}
+	return false
+}
+
 // printDrivers adds all drivers of a node with their attributes.
 func printDrivers(p *output.Page, node *api.Node) {
 	p.Section("Drivers")
