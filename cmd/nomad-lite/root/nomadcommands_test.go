@@ -80,7 +80,7 @@ var nomadCommands = []nomadCommand{
 	{"node pool jobs", "filter page-token per-page json t", supported, ""},
 	{"node pool list", "filter page-token per-page json t", supported, ""},
 	{"node pool nodes", "filter page-token per-page json t verbose", supported, ""},
-	{"node status", "self stats allocs short per-page page-token filter ui os quiet json t verbose", supported, ""},
+	{"node status", "self stats allocs short per-page page-token filter ui os quiet json t verbose", supported, "a driver that cannot be used adds the section `Drivers`"},
 	{"deployment fail", "detach verbose", supported, ""},
 	{"deployment list", "filter json t verbose", supported, ""},
 	{"deployment pause", "verbose", supported, ""},
