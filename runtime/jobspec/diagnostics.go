@@ -85,7 +85,13 @@ type DiagnosticSink interface {
 // them as values.
 func WriteDiagnostics(w io.Writer, diags hcl.Diagnostics, texts map[string][]byte) error {
 	var b strings.Builder
-	diags = slices.DeleteFunc(slices.Clone(diags), func(d *hcl.Diagnostic) bool { return isConsequentError(d, diags) })
+	all := diags
+	diags = slices.DeleteFunc(slices.Clone(all), func(d *hcl.Diagnostic) bool { return isConsequentError(d, all) })
+	for i, diag := range diags {
+		if undeclared, ok := diag.Extra.(*undeclaredVariableExtra); ok {
+			diags[i] = undeclared.diagnostic(diag.Severity)
+		}
+	}
 	if sink, ok := w.(DiagnosticSink); ok {
 		sink.AddDiagnostics(diags)
 		return nil
@@ -111,25 +117,37 @@ func WriteDiagnostics(w io.Writer, diags hcl.Diagnostics, texts map[string][]byt
 	return err
 }
 
-// isConsequentError reports whether a diagnostic only reports that an expression has no value, while another
-// diagnostic has the reason.
+// isConsequentError reports whether a diagnostic only reports that an expression has no value, or that a
+// string without a closing quote continues on another line, while another diagnostic has the reason.
 func isConsequentError(d *hcl.Diagnostic, all hcl.Diagnostics) bool {
-	return strings.HasSuffix(d.Detail, ": value must be known") && d.Subject != nil &&
-		slices.ContainsFunc(all, func(why *hcl.Diagnostic) bool {
-			return why != d && why.Subject != nil && why.Subject.Filename == d.Subject.Filename && d.Subject.ContainsPos(why.Subject.Start)
-		})
+	if d.Subject == nil {
+		return false
+	}
+	noValue, multiLine := strings.HasSuffix(d.Detail, ": value must be known"), d.Summary == multiLineStringSummary
+	return slices.ContainsFunc(all, func(why *hcl.Diagnostic) bool {
+		if why == d || why.Subject == nil || why.Subject.Filename != d.Subject.Filename {
+			return false
+		}
+		return noValue && d.Subject.ContainsPos(why.Subject.Start) ||
+			multiLine && why.Summary == multiLineStringSummary && why.Subject.End.Line == d.Subject.Start.Line
+	})
 }
 
-// diagnosticLine formats a diagnostic in Nomad's one line: position, summary, detail. A diagnostic without
-// detail is not one of Nomad's, and has no position if its subject is nil.
+// multiLineStringSummary is the summary of the diagnostic that hcl returns for each line end in a quoted
+// string.
+const multiLineStringSummary = "Invalid multi-line string"
+
+// diagnosticLine formats a diagnostic in Nomad's one line: position, summary, detail. It omits the position
+// if the subject is nil, for which Nomad prints "<nil>".
 func diagnosticLine(diag *hcl.Diagnostic) string {
-	switch {
-	case diag.Detail != "":
-		return diag.Error()
-	case diag.Subject == nil:
-		return diag.Summary
+	text := diag.Summary
+	if diag.Detail != "" {
+		text += "; " + diag.Detail
 	}
-	return fmt.Sprintf("%s: %s", diag.Subject, diag.Summary)
+	if diag.Subject == nil {
+		return text
+	}
+	return fmt.Sprintf("%s: %s", diag.Subject, text)
 }
 
 // maxSnippet is the length of the longest source line that is printed.

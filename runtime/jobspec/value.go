@@ -147,7 +147,7 @@ func (p *parser) assignFromFiles(declared map[string]*variable, files []variable
 	for _, a := range files {
 		v := declared[a.name]
 		if v == nil {
-			diags = append(diags, p.undeclaredDiagnostic("Undefined variable",
+			diags = append(diags, p.undeclaredDiagnostic(&undeclaredVariableExtra{a.name, p.src.Name, a.rng.Ptr()}, "Undefined variable",
 				fmt.Sprintf("A %q variable was set but was not found in known variables. To declare variable %q, place this block in your job files", a.name, a.name)))
 			continue
 		}
@@ -168,7 +168,7 @@ func (p *parser) assignFromArguments(declared map[string]*variable) hcl.Diagnost
 	for _, name := range slices.Sorted(maps.Keys(given)) {
 		v := declared[name]
 		if v == nil {
-			diags = append(diags, p.undeclaredDiagnostic("Undefined -var variable",
+			diags = append(diags, p.undeclaredDiagnostic(&undeclaredVariableExtra{name, p.src.Name, nil}, "Undefined -var variable",
 				fmt.Sprintf("A %q variable was passed in the command line but was not found in known variables. To declare variable %q, place this block in your job file", name, name)))
 			continue
 		}
@@ -177,8 +177,25 @@ func (p *parser) assignFromArguments(declared map[string]*variable) hcl.Diagnost
 	return diags
 }
 
-func (p *parser) undeclaredDiagnostic(summary, detail string) *hcl.Diagnostic {
-	diag := &hcl.Diagnostic{Severity: hcl.DiagWarning, Summary: summary, Detail: detail}
+// undeclaredVariableExtra marks the diagnostic of a value for a variable that the job file does not declare.
+type undeclaredVariableExtra struct {
+	name     string
+	jobFile  string
+	position *hcl.Range // in a variable file; nil if the value is an argument
+}
+
+// diagnostic returns the diagnostic for people. Nomad's text has no position, and ends before the block that
+// it announces.
+func (u *undeclaredVariableExtra) diagnostic(severity hcl.DiagnosticSeverity) *hcl.Diagnostic {
+	text := fmt.Sprintf("Undefined variable %q: %s does not declare it. Correct the name, or add the block variable %q {} to the job file", u.name, u.jobFile, u.name)
+	if u.position == nil {
+		text = fmt.Sprintf("-var %s: %s", u.name, text)
+	}
+	return &hcl.Diagnostic{Severity: severity, Summary: text, Subject: u.position}
+}
+
+func (p *parser) undeclaredDiagnostic(extra *undeclaredVariableExtra, summary, detail string) *hcl.Diagnostic {
+	diag := &hcl.Diagnostic{Severity: hcl.DiagWarning, Summary: summary, Detail: detail, Extra: extra}
 	if p.src.Strict {
 		diag.Severity = hcl.DiagError
 	}
