@@ -63,11 +63,16 @@ func FromTaskState(state *api.TaskState, now time.Time) Reason {
 		return Reason{}
 	}
 	var r Reason
-	for _, e := range slices.Backward(eventsBeforeCleanup(state)) {
+	events := eventsBeforeCleanup(state)
+	for i, e := range slices.Backward(events) {
 		if e == nil {
 			continue
 		}
 		switch e.Type {
+		case api.TaskTerminated:
+			if endsForRequestedRestart(events[:i]) {
+				continue // the event of the request is the cause
+			}
 		case api.TaskRestarting:
 			r.NextStep = cmp.Or(r.NextStep, describeRestart(e, now))
 			continue
@@ -88,6 +93,21 @@ func FromTaskState(state *api.TaskState, now time.Time) Reason {
 		r.Cause = "failed"
 	}
 	return r
+}
+
+// endsForRequestedRestart reports whether a task whose process has ended after these events was running and
+// had been asked to restart.
+func endsForRequestedRestart(events []*api.TaskEvent) bool {
+	for _, e := range slices.Backward(events) {
+		switch {
+		case e == nil:
+		case e.Type == api.TaskRestartSignal:
+			return true
+		case e.Type == api.TaskStarted:
+			return false
+		}
+	}
+	return false
 }
 
 // eventsBeforeCleanup returns the events of a task, for a dead task without those that follow the decision

@@ -49,6 +49,8 @@ func TestReasonOfTask(t *testing.T) {
 		},
 		"a restart that is due":        {newTaskState("pending", false, exit3(), model.EventRestarting("", time.Second)), "exit code 3, restarts now"},
 		"a service that ends":          {newTaskState("pending", false, model.EventTerminated(0, 0, false, ""), model.EventRestarting("", 14*time.Second)), `ended with exit code 0, but a service must keep running, restarts in 12s. Use type = "batch" for a job that ends`},
+		"a restart on request":         {newTaskState("pending", false, started, model.EventRestartSignal("a watched file has changed"), model.EventTerminated(0, 0, false, ""), model.EventRestarting("", 0)), "a watched file has changed, restarts now"},
+		"an end after a restart":       {newTaskState("pending", false, model.EventRestartSignal("x"), started, exit3(), model.EventRestarting("", 14*time.Second)), "exit code 3, restarts in 12s"},
 		"no further restart":           {newTaskState("dead", true, exit3(), model.EventNotRestarting("Exceeded allowed attempts 2")), "exit code 3, not restarted: Exceeded allowed attempts 2"},
 		"an unrecoverable error":       {newTaskState("dead", true, model.EventDriverFailure(rpc+"no room"), model.EventNotRestarting("Error was unrecoverable")), "cannot start: no room, not restarted"},
 		"unhealthy":                    {newTaskState("dead", true, exit3(), model.EventNotRestarting("x"), model.EventAllocUnhealthy("Unhealthy because of failed task")), "exit code 3, not restarted: x"},
