@@ -114,12 +114,12 @@ func (r *runningAgent) handleSignals(stop context.CancelCauseFunc, ended <-chan 
 			}
 			r.systemd.notify("STOPPING=1")
 			if !r.shutdownStopsTasks(s) {
-				r.logger.Info("agent is ending, tasks go on", "signal", s.String())
+				r.logger.Info("agent is shutting down, tasks continue", "signal", s.String())
 				stop(allocrunner.ErrShutdown)
 				<-ended
 				return
 			}
-			r.logger.Info("agent is ending, and its tasks with it; once more to kill them", "signal", s.String())
+			r.logger.Info("agent is shutting down and stops its tasks; another signal kills them", "signal", s.String())
 			stop(errors.New("agent stopped"))
 			r.forceKillTasks(ended)
 			return

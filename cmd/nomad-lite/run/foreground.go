@@ -253,11 +253,14 @@ func (r *foregroundRun) showResult(j *foregroundJob) error {
 	reason := taskreason.SuccessText(*j.job.ID)
 	err := taskreason.JobError(j.job, failures)
 	switch {
+	case err != nil && stopReason != nil:
+		err = fmt.Errorf("%w\njob %q was stopped: %s", err, *j.job.ID, *stopReason)
+		reason = err.Error()
 	case err != nil:
 		reason = err.Error()
 	case j.rows.Instances == 0:
 		reason = fmt.Sprintf("job %q has nothing to run: the count of each group is 0", *j.job.ID)
-	case stopReason != nil:
+	case stopReason != nil && !(taskreason.IsFiniteJob(j.job) && len(j.allocs) >= j.rows.Instances): // otherwise it had completed
 		reason = fmt.Sprintf("job %q was stopped: %s", *j.job.ID, *stopReason)
 	}
 	r.taskView.PrintResult(*j.job.ID, failures, reason)
@@ -298,7 +301,7 @@ func (r *foregroundRun) waitOutputWritten(writeOutput func()) {
 	for len(r.signals) > 0 {
 		<-r.signals
 	}
-	r.taskView.PrintMessage("the last output waits for its reader; once more to give it up")
+	r.taskView.PrintMessage("output is blocked; press Ctrl-C again to discard it")
 	select {
 	case <-read:
 	case <-r.signals:
@@ -318,7 +321,7 @@ func (r *foregroundRun) handleSignals(ctx context.Context) {
 	case <-r.allocsEnded:
 		return
 	}
-	r.taskView.PrintMessage("stopping the job; once more to kill it")
+	r.taskView.PrintMessage("stopping the job; press Ctrl-C again to kill it")
 	r.stopAllocs(ctx, reason)
 	select {
 	case <-time.After(cli.DuplicateSignalWindow):
