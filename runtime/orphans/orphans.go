@@ -106,7 +106,8 @@ func (c *Cleaner) DestroyOrphans(ctx context.Context, up driverSource) {
 		case o.hasRecords:
 			c.Logger.Warn("tasks of a lost allocation are ended", "alloc_id", o.id)
 		default:
-			c.Logger.Warn("tasks of a lost allocation are ended; remove its directory when its files are not needed",
+			// A foreground run with a data directory keeps the directories of earlier runs.
+			c.Logger.Info("tasks of a lost allocation are ended; remove its directory when its files are not needed",
 				"alloc_id", o.id, "dir", filepath.Join(c.AllocDirs, o.id))
 		}
 	}
