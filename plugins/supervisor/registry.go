@@ -164,7 +164,11 @@ func (r *registry) notFoundError(key PluginKey) error {
 		failureReasons = misnamedPlugins
 	}
 	msg := "no plugin serves it"
-	if len(available) > 0 {
+	switch len(available) {
+	case 0:
+	case 1:
+		msg = "there is only " + available[0]
+	default:
 		msg = "there are " + strings.Join(available, ", ")
 	}
 	if len(failureReasons) > 0 {

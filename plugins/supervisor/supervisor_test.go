@@ -321,7 +321,7 @@ func TestPluginArbitration(t *testing.T) {
 		}, "raw_exec", "builtin raw_exec", "", nil},
 		{"a file that is another driver than its name says", []testPlugin{
 			{entry: externalEntry("hello"), name: "other", version: "1"},
-		}, "hello", "", `there are other; plugin "hello" (/plugins/hello) reports itself as driver "other"`, nil},
+		}, "hello", "", `there is only other; plugin "hello" (/plugins/hello) reports itself as driver "other"`, nil},
 		{"the highest version of two files", []testPlugin{
 			{entry: externalEntry("a"), name: "hello", version: "v1.10.0"}, {entry: externalEntry("b"), name: "hello", version: "1.9.0", delay: time.Second},
 		}, "hello", "a", "", nil},

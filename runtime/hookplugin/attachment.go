@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/nomad/api"
 	ctyjson "github.com/zclconf/go-cty/cty/json"
 
@@ -31,6 +32,13 @@ func (a attachment) merge(operator map[string]any) (map[string]any, error) {
 	return config, err
 }
 
+// newSchemaError returns the errors of an attachment that does not fit the schema of its hook. Nomad's title
+// for an argument that the schema does not have is about the JSON form of a driver's config block.
+func newSchemaError(diags hcl.Diagnostics) error {
+	text := strings.Join(hclspec.Messages(diags), "; ")
+	return fmt.Errorf("attachment: %s", strings.ReplaceAll(text, "Invalid label: ", "Unsupported argument: "))
+}
+
 // decode returns the JSON for the plugin, with the defaults of its schema.
 func (a attachment) decode(schema *hclspec.Spec, operator map[string]any) ([]byte, error) {
 	if a.builtinJSON != nil {
@@ -47,7 +55,7 @@ func (a attachment) decode(schema *hclspec.Spec, operator map[string]any) ([]byt
 	}
 	value, diags := schema.Decode(escapeTemplates(config).(map[string]any), nil)
 	if diags.HasErrors() {
-		return nil, fmt.Errorf("attachment: %s", strings.Join(hclspec.Messages(diags), "; "))
+		return nil, newSchemaError(diags)
 	}
 	return ctyjson.Marshal(value, value.Type())
 }

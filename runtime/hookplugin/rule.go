@@ -11,7 +11,6 @@ import (
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/nomad/api"
 
-	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
@@ -169,8 +168,8 @@ func (r *Rule) Validate(d *hook.Description) error {
 	if d.Schema == nil {
 		return nil
 	}
-	if wrong := hclspec.Messages(d.Schema.CheckPart(escapeTemplates(r.Config).(map[string]any))); len(wrong) > 0 {
-		return fmt.Errorf("attachment: %s", strings.Join(wrong, "; "))
+	if diags := d.Schema.CheckPart(escapeTemplates(r.Config).(map[string]any)); diags.HasErrors() {
+		return newSchemaError(diags)
 	}
 	return nil
 }
