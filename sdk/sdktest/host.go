@@ -404,7 +404,7 @@ type startedTask struct {
 func (h *testHost) newConfig(t tb, body map[string]any) (*driver.TaskConfig, *startedTask) {
 	t.Helper()
 	if body == nil {
-		t.Skipf("nobody has said which task does that: see Tasks, or plugin_test.hcl")
+		t.Skipf("no such task is configured: see Tasks, or plugin_test.hcl")
 	}
 	p := h.ensureSharedProcess(t)
 	schema, err := p.driver.TaskConfigSchema(t.Context())
