@@ -1,6 +1,7 @@
 package model
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -29,7 +30,9 @@ func checkServerAdmission(r *faultReport, job *api.Job, namespaces []string) {
 		r.atPath("namespace").add("job %q is in nonexistent namespace %q", val(job.ID), ns)
 	}
 	if pool := val(job.NodePool); pool != api.NodePoolDefault && pool != api.NodePoolAll {
-		r.atPath("node_pool").add("job %q is in nonexistent node pool %q", val(job.ID), pool)
+		r.atPath("node_pool").add("job %q is in nonexistent node pool %q", val(job.ID), pool).hint = func() string {
+			return fmt.Sprintf(": there is only the node pool %q here, remove the attribute", api.NodePoolDefault)
+		}
 	}
 	if total := totalCount(job); total > maxTotalCount {
 		r.add("total count was greater than configured job_max_count: %d > %d", total, maxTotalCount)
@@ -64,7 +67,7 @@ func checkSidecarNetwork(r *faultReport, g *api.TaskGroup) {
 		if s.Connect != nil && s.Connect.SidecarService != nil {
 			r.atPath("service", positionText(i), "connect").add(
 				`connect sidecar: invalid network mode for Consul Connect: group %q uses network mode %q; must be "bridge" or "cni/*"`,
-				val(g.Name), mode)
+				val(g.Name), mode).hint = func() string { return ". There is no Consul here: remove the connect block" }
 		}
 	}
 }
@@ -81,7 +84,9 @@ func checkVaultAvailable(r *faultReport, job *api.Job) {
 				at.add("non-default Vault cluster requires Nomad Enterprise")
 			} else if !missing {
 				missing = true
-				at.add("Vault %q not enabled but used in the job", defaultClusterName)
+				at.add("Vault %q not enabled but used in the job", defaultClusterName).hint = func() string {
+					return ": there is no Vault here, remove the vault block"
+				}
 			}
 		}
 	}

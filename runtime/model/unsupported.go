@@ -58,7 +58,7 @@ func addUnsupported(r *faultReport, what, instead string) {
 
 func (r *unsupportedChecker) checkJob(job *api.Job) {
 	if region := val(job.Region); region != api.GlobalRegion {
-		r.atPath("region").add("No path to region %q: there is only the region %q here, remove the attribute", region, api.GlobalRegion).foregroundOnly = true
+		r.atPath("region").add("the region %q does not exist: there is only the region %q here, remove the attribute", region, api.GlobalRegion).foregroundOnly = true
 	}
 	if val(job.Stop) {
 		r.add("the job is marked as stopped: remove Stop from it").foregroundOnly = true

@@ -16,6 +16,26 @@ import (
 // words, and attributes that have no effect on a single node with this scheduler configuration.
 // A warning about a group or a task is nested under its name and has several lines.
 func Warnings(job *api.Job, config *api.SchedulerConfiguration) []string {
+	faults := warningFaults(job, config)
+	warnings := make([]string, 0, len(faults))
+	for _, f := range faults {
+		if text := strings.TrimSpace(f.Error()); !slices.Contains(warnings, text) {
+			warnings = append(warnings, text)
+		}
+	}
+	return warnings
+}
+
+// WarningFaults returns the single warnings of Warnings, each with the path of its own block.
+func WarningFaults(job *api.Job, config *api.SchedulerConfiguration) []*Fault {
+	var all []*Fault
+	for _, f := range warningFaults(job, config) {
+		all = append(all, f.leafFaults()...)
+	}
+	return all
+}
+
+func warningFaults(job *api.Job, config *api.SchedulerConfiguration) []*Fault {
 	if job == nil {
 		return nil
 	}
@@ -30,18 +50,12 @@ func Warnings(job *api.Job, config *api.SchedulerConfiguration) []string {
 			warnTask(task, g, t)
 			at.addNested(task, "Task %q has warnings:", t.Name)
 			if t.Resources != nil && val(t.Resources.MemoryMaxMB) != 0 && !config.MemoryOversubscriptionEnabled {
-				r.add("Memory oversubscription is not enabled; Task \"%s.%s\" memory_max value will be ignored. Update the Scheduler Configuration to allow oversubscription.", val(g.Name), t.Name)
+				r.atPath("group", val(g.Name), "task", t.Name, "resources", "memory_max").add("Memory oversubscription is not enabled; Task \"%s.%s\" memory_max value will be ignored. Update the Scheduler Configuration to allow oversubscription.", val(g.Name), t.Name)
 			}
 		}
 		r.addNested(at, "Group %q has warnings:", val(g.Name))
 	}
-	warnings := make([]string, 0, len(*r.faults))
-	for _, f := range *r.faults {
-		if text := strings.TrimSpace(f.Error()); !slices.Contains(warnings, text) {
-			warnings = append(warnings, text)
-		}
-	}
-	return warnings
+	return *r.faults
 }
 
 // FormatWarnings formats warnings as one text, as Nomad's clients print them: empty if there
@@ -61,7 +75,7 @@ func FormatWarnings(warnings []string) string {
 func warnIgnoredFields(r *faultReport, why string, set []ignoredField) {
 	for _, i := range set {
 		if i.set {
-			r.add("%s %s", i.name, why)
+			r.atPath(i.name, "0").add("%s %s", i.name, why) // "0" has no effect unless the block is repeatable
 		}
 	}
 }
@@ -75,7 +89,7 @@ const noEffectOnSingleNode = "has no effect on a single node"
 
 func warnJob(r *faultReport, job *api.Job) {
 	if job.Periodic != nil && val(job.Periodic.Spec) != "" {
-		r.add("cron is deprecated and may be removed in a future release. Use crons instead")
+		r.atPath("periodic", "cron").add("cron is deprecated and may be removed in a future release. Use crons instead")
 	}
 	promoting, updating := 0, 0
 	for _, g := range job.TaskGroups {
@@ -102,7 +116,7 @@ func warnServices(r *faultReport, g *api.TaskGroup) {
 	delayed := func(t *api.Task) bool { return t.ShutdownDelay > 0 }
 	if len(g.Services) > 0 && val(g.ShutdownDelay) == 0 {
 		if !slices.ContainsFunc(g.Tasks, delayed) {
-			r.add("group %q defines services, but neither the group nor any of its tasks have shutdown_delay set", name)
+			r.atPath("group", name, "service", "0").add("group %q defines services, but neither the group nor any of its tasks have shutdown_delay set", name)
 		}
 		undelayed := make(map[string]bool)
 		for _, t := range g.Tasks {
@@ -110,13 +124,13 @@ func warnServices(r *faultReport, g *api.TaskGroup) {
 		}
 		for _, s := range g.Services {
 			if undelayed[s.TaskName] {
-				r.add("group %q references task %q in a service definition, but the task has no shutdown_delay set", name, s.TaskName)
+				r.atPath("group", name, "task", s.TaskName).add("group %q references task %q in a service definition, but the task has no shutdown_delay set", name, s.TaskName)
 			}
 		}
 	}
 	for _, t := range g.Tasks {
 		if len(t.Services) > 0 && !delayed(t) {
-			r.add("task %q in group %q defines services, but has no shutdown_delay set", t.Name, name)
+			r.atPath("group", name, "task", t.Name, "service", "0").add("task %q in group %q defines services, but has no shutdown_delay set", t.Name, name)
 		}
 	}
 }
@@ -124,11 +138,11 @@ func warnServices(r *faultReport, g *api.TaskGroup) {
 func warnGroup(r *faultReport, g *api.TaskGroup) {
 	if g.Update != nil {
 		if parallel, count := val(g.Update.MaxParallel), val(g.Count); count > 1 && parallel > count {
-			r.add("Update max parallel count is greater than task group count (%d > %d). A destructive change would result in the simultaneous replacement of all allocations.", parallel, count)
+			r.atPath("update", "max_parallel").add("Update max parallel count is greater than task group count (%d > %d). A destructive change would result in the simultaneous replacement of all allocations.", parallel, count)
 		}
 	}
 	if len(g.Networks) > 0 {
-		warnNetworks(r, g.Networks)
+		warnNetworks(r.atPath("network", "0"), g.Networks)
 	}
 	warnIgnoredFields(r, noEffectOnSingleNode, []ignoredField{
 		{"affinity", len(g.Affinities) > 0},
@@ -147,7 +161,7 @@ func warnGroup(r *faultReport, g *api.TaskGroup) {
 func warnNetworks(r *faultReport, networks []*api.NetworkResource) {
 	first := networks[0]
 	if first.MBits != nil {
-		r.add("mbits has been deprecated as of Nomad 0.12.0. Please remove mbits from the network block")
+		r.atPath("mbits").add("mbits has been deprecated as of Nomad 0.12.0. Please remove mbits from the network block")
 	}
 	if len(networks) > 1 {
 		r.add("only the first of %d network blocks is used", len(networks))
@@ -163,17 +177,17 @@ func warnNetworks(r *faultReport, networks []*api.NetworkResource) {
 
 func warnTask(r *faultReport, g *api.TaskGroup, t *api.Task) {
 	if t.Resources != nil {
-		warnResources(r, t.Resources)
+		warnResources(r.atPath("resources"), t.Resources)
 	}
 	for i, tmpl := range t.Templates {
 		if val(tmpl.VaultGrace) != 0 {
-			r.add("Template[%d] VaultGrace has been deprecated as of Nomad 0.11 and ignored since Vault 0.5. Please remove VaultGrace / vault_grace from template block.", i)
+			r.atPath("template", positionText(i), "vault_grace").add("Template[%d] VaultGrace has been deprecated as of Nomad 0.11 and ignored since Vault 0.5. Please remove VaultGrace / vault_grace from template block.", i)
 		}
 	}
 	for _, id := range t.Identities {
-		warnIdentity(r, id)
+		warnIdentity(r.atPath("identity", id.Name), id)
 		if strings.HasPrefix(id.Name, "vault_") && t.Vault == nil {
-			r.add("Task %s has an identity called %s but no vault block", t.Name, id.Name)
+			r.atPath("identity", id.Name).add("Task %s has an identity called %s but no vault block", t.Name, id.Name)
 		}
 	}
 	warnLifecycle(r, t)
@@ -184,10 +198,10 @@ func warnTask(r *faultReport, g *api.TaskGroup, t *api.Task) {
 		r.addNested(policy, "the restart policy of the task is not sound:")
 	}
 	if t.LogConfig != nil && t.LogConfig.Enabled != nil {
-		r.add("enabled has no effect in a logs block. Use disabled instead")
+		r.atPath("logs", "enabled").add("enabled has no effect in a logs block. Use disabled instead")
 	}
 	if slices.ContainsFunc(t.VolumeMounts, isEmptyMount) {
-		r.add("an empty volume_mount has no effect")
+		r.atPath("volume_mount", "0").add("an empty volume_mount has no effect")
 	}
 	warnIgnoredFields(r, noEffectOnSingleNode, []ignoredField{
 		{"affinity", len(t.Affinities) > 0},
@@ -199,13 +213,13 @@ func warnTask(r *faultReport, g *api.TaskGroup, t *api.Task) {
 
 func warnResources(r *faultReport, res *api.Resources) {
 	if val(res.IOPS) != 0 {
-		r.add("IOPS has been deprecated as of Nomad 0.9.0. Please remove IOPS from resource block.")
+		r.atPath("iops").add("IOPS has been deprecated as of Nomad 0.9.0. Please remove IOPS from resource block.")
 	}
 	if len(res.Networks) > 0 {
-		r.add("task network resources have been deprecated as of Nomad 0.12.0. Please configure networking via group network block.")
+		r.atPath("network", "0").add("task network resources have been deprecated as of Nomad 0.12.0. Please configure networking via group network block.")
 	}
 	if val(res.DiskMB) != 0 {
-		r.add("disk of a task has no effect. Use the ephemeral_disk block of the group instead")
+		r.atPath("disk").add("disk of a task has no effect. Use the ephemeral_disk block of the group instead")
 	}
 }
 
@@ -229,6 +243,7 @@ func warnLifecycle(r *faultReport, t *api.Task) {
 	if t.Lifecycle == nil {
 		return
 	}
+	r = r.atPath("lifecycle")
 	switch hook := t.Lifecycle.Hook; {
 	case hook == api.TaskLifecycleHookPoststop && t.Lifecycle.Sidecar:
 		r.add("sidecar has no meaning for a poststop task")

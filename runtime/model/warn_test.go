@@ -190,7 +190,7 @@ func TestUnsupportedParts(t *testing.T) {
 			f.task.Actions = []*api.Action{{}}
 			f.group.Tasks = append(f.group.Tasks, &api.Task{Name: "u", Driver: "e", Lifecycle: &api.TaskLifecycle{Hook: "prestart", Sidecar: true}})
 		}, "", ""},
-		{"another region", func(f *jobFixture) { f.job.Region = new("mars") }, "region", `No path to region "mars"`},
+		{"another region", func(f *jobFixture) { f.job.Region = new("mars") }, "region", `the region "mars" does not exist`},
 		{"a stopped job", func(f *jobFixture) { f.job.Stop = new(true) }, "", "marked as stopped"},
 		{"a periodic job", func(f *jobFixture) { f.job.Periodic = &api.PeriodicConfig{} }, "periodic", "Run it once, now, with -now"},
 		{"bridge", func(f *jobFixture) { f.group.Networks = []*api.NetworkResource{{Mode: "bridge"}} }, "group g network 0 mode", `network mode "bridge"`},

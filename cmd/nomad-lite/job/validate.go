@@ -99,10 +99,14 @@ func validateJob(ctx context.Context, o validateOptions, path string, s *cli.Str
 		return err
 	}
 	if !good || !runnable {
-		jobfile.PrintWarnings(s.Err, warnings) // a command that fails prints nothing on standard output
+		if err := job.PrintWarnings(s.Err, warnings); err != nil { // a command that fails prints nothing on standard output
+			return err
+		}
 		return &cli.ExitError{Code: 1}
 	}
-	jobfile.PrintWarnings(s.Out, warnings)
+	if err := job.PrintWarnings(s.Out, warnings); err != nil {
+		return err
+	}
 	if gates := model.DescribeStartOrder(job.Job); gates != "" {
 		fmt.Fprintf(s.Out, "%s\n", terminal.SanitizeText([]byte(gates), false))
 	}

@@ -26,10 +26,23 @@ type AgentAnswer struct {
 // AskAgent lets an agent validate the job.
 func (j *File) AskAgent(ctx context.Context, c *api.Client) (*AgentAnswer, error) {
 	validation, _, err := c.Jobs().Validate(j.Job, apiclient.WriteOptions(ctx, apiclient.Deref(j.Job.Namespace)))
+	if isRegionError(err) {
+		return &AgentAnswer{validation: &api.JobValidateResponse{ValidationErrors: []string{"region: " + j.regionReason()}}}, nil
+	}
 	if err != nil {
 		return nil, err
 	}
 	return &AgentAnswer{validation, apiclient.SingleNode(ctx, c)}, nil
+}
+
+// isRegionError reports whether an agent has rejected a request because of its region.
+func isRegionError(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "No path to region")
+}
+
+// regionReason returns the reason why an agent of another region rejects the job.
+func (j *File) regionReason() string {
+	return fmt.Sprintf("No path to region %q: the agent is of another region, correct or remove the attribute", apiclient.Deref(j.Job.Region))
 }
 
 // Warnings returns the agent's warnings about the job.
@@ -112,14 +125,30 @@ func (j *File) splitAgentErrors(v *api.JobValidateResponse) (configErrors, other
 			path, reason, _ := strings.Cut(line, ": ")
 			switch {
 			case line == "" || line == agentRejectionHead:
-			case strings.HasPrefix(path, "group."):
+			case isJobPath(path):
 				otherErrors = append(otherErrors, j.newDiagnostic(strings.Split(path, "."), reason))
 			default:
-				otherErrors = append(otherErrors, &hcl.Diagnostic{Severity: hcl.DiagError, Summary: line})
+				otherErrors = append(otherErrors, j.newValidationDiagnostic(line))
 			}
 		}
 	}
 	return configErrors, otherErrors
+}
+
+// isJobPath reports whether the text before an agent's reason is the path of a part of the job.
+func isJobPath(text string) bool {
+	return text == "region" || strings.HasPrefix(text, "group.") || strings.HasPrefix(text, "meta.")
+}
+
+// newValidationDiagnostic returns a diagnostic for an error of Nomad's validation, at the part of the job if
+// it is an error that this program knows.
+func (j *File) newValidationDiagnostic(text string) *hcl.Diagnostic {
+	for _, fault := range model.Faults(model.Validate(j.Job)) {
+		if fault.Text == text {
+			return j.newDiagnostic(fault.Path, text+fault.Hint())
+		}
+	}
+	return &hcl.Diagnostic{Severity: hcl.DiagError, Summary: text}
 }
 
 // agentRejectionHead is the first line of the error with which an agent of nomad-lite rejects a job that it

@@ -1,6 +1,7 @@
 package jobfile
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -54,6 +55,9 @@ type File struct {
 	Job    *api.Job
 	File   *jobspec.File
 	Source []byte
+
+	// jsonName is the name of a job in JSON, whose parts have no positions.
+	jsonName string
 }
 
 // Read reads and parses a job file. It prints diagnostics to standard error; its error then
@@ -83,7 +87,7 @@ func (f *Flags) Read(s *cli.Streams, path string, code int) (*File, error) {
 			//lint:ignore ST1005 the text is Nomad's
 			return nil, fail(fmt.Errorf("Error parsing job file from %s:\n%w", path, err))
 		}
-		return &File{job, &jobspec.File{}, text}, nil
+		return &File{Job: job, File: &jobspec.File{}, Source: text, jsonName: name}, nil
 	}
 	file, diags := jobspec.Parse(jobspec.Source{
 		Name: name, Text: text, Vars: f.Vars, VarFiles: f.VarFiles, Environ: os.Environ(), FileFunctions: true, Strict: f.Strict,
@@ -105,7 +109,7 @@ func (f *Flags) Read(s *cli.Streams, path string, code int) (*File, error) {
 		}
 		return nil, &cli.ExitError{Code: code}
 	}
-	return &File{file.Job, file, text}, nil
+	return &File{Job: file.Job, File: file, Source: text}, nil
 }
 
 // readSource returns the text of a job file and its name for diagnostics: the path as the user typed it,
@@ -155,7 +159,9 @@ func downloadSource(address string) ([]byte, error) {
 // for an agent with the default scheduler configuration. It reports whether the job is valid.
 func (j *File) CheckJob(s *cli.Streams) (bool, error) {
 	model.Canonicalize(j.Job)
-	PrintWarnings(s.Err, model.FormatWarnings(model.Warnings(j.Job, model.NewSchedulerConfig())))
+	if err := j.PrintWarnings(s.Err, model.FormatWarnings(model.Warnings(j.Job, model.NewSchedulerConfig()))); err != nil {
+		return false, err
+	}
 	return j.CheckErrors(s)
 }
 
@@ -179,6 +185,7 @@ func (j *File) CheckErrors(s *cli.Streams) (bool, error) {
 	for _, fault := range faults {
 		diags = append(diags, j.newDiagnostic(fault.Path, fault.Text+fault.Hint()))
 	}
+	sortByPosition(diags)
 	return false, jobspec.WriteDiagnostics(s.Err, diags, j.File.SourceTexts)
 }
 
@@ -188,9 +195,12 @@ func (j *File) AddSourcePositions(refusal error) error {
 	var diags hcl.Diagnostics
 	for line := range strings.Lines(text) {
 		path, reason, _ := strings.Cut(strings.TrimSpace(line), ": ")
-		if strings.HasPrefix(path, "group.") {
+		if isJobPath(path) {
 			diags = append(diags, j.newDiagnostic(strings.Split(path, "."), reason))
 		}
+	}
+	if isRegionError(refusal) && j.Job.Region != nil {
+		diags = append(diags, j.newDiagnostic([]string{"region"}, j.regionReason()))
 	}
 	model.Canonicalize(j.Job)
 	for _, fault := range model.Faults(model.Validate(j.Job)) {
@@ -271,6 +281,7 @@ func (j *File) printUnsupported(s *cli.Streams, heading string, refusals []model
 	for _, refusal := range refusals {
 		diags = append(diags, j.newDiagnostic(refusal.Path, refusal.Reason))
 	}
+	sortByPosition(diags)
 	return false, jobspec.WriteDiagnostics(s.Err, diags, j.File.SourceTexts)
 }
 
@@ -301,8 +312,26 @@ func (j *File) newDiagnostic(path []string, text string) *hcl.Diagnostic {
 		diag.Subject = &rng
 	} else if len(path) > 0 {
 		diag.Summary = strings.Join(path, ".") + ": " + text
+		if j.jsonName != "" {
+			diag.Summary = j.jsonName + ": " + diag.Summary
+		}
 	}
 	return diag
+}
+
+// sourceOffset returns the offset of a diagnostic in the job file, or -1 if it has no position.
+func sourceOffset(diag *hcl.Diagnostic) int {
+	if diag.Subject == nil {
+		return -1
+	}
+	return diag.Subject.Start.Byte
+}
+
+// sortByPosition sorts diagnostics in the order of the file. Those without a position come first.
+func sortByPosition(diags hcl.Diagnostics) {
+	slices.SortStableFunc(diags, func(a, b *hcl.Diagnostic) int {
+		return cmp.Compare(sourceOffset(a), sourceOffset(b))
+	})
 }
 
 // newWarning returns a warning at a part of the job.

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"os/user"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -138,7 +139,11 @@ func (j *File) checkUsersAndCommands(s *cli.Streams) (bool, error) {
 		}
 		if task.User != "" && !isInterpolated(task.User) {
 			if _, err := process.LookupUser(task.User); err != nil {
-				diags = append(diags, j.newDiagnostic(append(taskPath(group, task), "user"), fmt.Sprintf("user %q does not exist on this machine: %v", task.User, err)))
+				reason := fmt.Sprintf("user %q does not exist on this machine", task.User)
+				if !errors.As(err, new(user.UnknownUserError)) {
+					reason += ": " + err.Error()
+				}
+				diags = append(diags, j.newDiagnostic(append(taskPath(group, task), "user"), reason))
 			}
 		}
 		if why := whyCommandIsMissing(task); why != "" {
@@ -165,10 +170,14 @@ func whyCommandIsMissing(task *api.Task) string {
 	case command == "" || isInterpolated(command) || isInterpolated(path):
 		return ""
 	case filepath.IsAbs(command):
-		if _, err := exec.LookPath(command); err != nil {
-			return fmt.Sprintf("the command cannot be run on this machine: %v", err)
+		_, err := exec.LookPath(command)
+		switch {
+		case err == nil:
+			return ""
+		case errors.Is(err, fs.ErrNotExist):
+			return fmt.Sprintf("the command %q is not on this machine", command)
 		}
-		return ""
+		return fmt.Sprintf("the command %q cannot be run on this machine: %v", command, errors.Unwrap(err))
 	case strings.Contains(command, "/") || len(task.Artifacts)+len(task.Templates) > 0:
 		return "" // the command can be a file in the directory of the task
 	}

@@ -168,8 +168,28 @@ func (j *File) checkPlacement(s *cli.Streams, heading string, node scheduler.Nod
 		RandIntN:      rand.IntN,
 		Now:           time.Now,
 	})
-	if err != nil {
-		fmt.Fprintf(s.Err, "%s\n%v\n", heading, err)
+	if err == nil {
+		return true, nil
 	}
-	return err == nil, nil
+	fmt.Fprintln(s.Err, heading)
+	return false, jobspec.WriteDiagnostics(s.Err, j.newPlacementDiagnostics(err), j.File.SourceTexts)
+}
+
+// newPlacementDiagnostics returns a diagnostic for each group that does not fit on a node.
+func (j *File) newPlacementDiagnostics(err error) hcl.Diagnostics {
+	errs := []error{err}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		errs = joined.Unwrap()
+	}
+	var diags hcl.Diagnostics
+	for _, err := range errs {
+		diag := &hcl.Diagnostic{Severity: hcl.DiagError, Summary: err.Error()}
+		if group := new(scheduler.GroupPlacementError); errors.As(err, &group) {
+			if rng, ok := j.File.Range("group", group.Group); ok {
+				diag.Subject = &rng
+			}
+		}
+		diags = append(diags, diag)
+	}
+	return diags
 }
