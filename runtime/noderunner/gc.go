@@ -149,7 +149,7 @@ func (r *Runner) collectBatch(list []gcCandidate, reason string) {
 				r.logger.Error("alloc directory not removed", "alloc_id", e.id, "error", err)
 				return
 			}
-			r.logger.Info("alloc directory removed", "alloc_id", e.id, "reason", reason)
+			r.logger.Info("alloc directory removed", "alloc_id", e.id, "reason", cmp.Or(reason, "requested"))
 			if reason != "" {
 				r.config.Source.ReportCollected(e.id, reason)
 			}
