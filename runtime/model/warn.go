@@ -265,12 +265,13 @@ var nomadVarPattern = regexp.MustCompile(`\{\{[^}]*\bnomadVar\b`)
 // ForegroundRunWarnings returns the features of a canonical job that only an agent provides,
 // and that a run in the foreground ignores, such as updates and scaling. hasVariables means that the run
 // has variables for templates.
-func ForegroundRunWarnings(job *api.Job, hasVariables bool) []string {
+func ForegroundRunWarnings(job *api.Job, hasVariables bool) []*Fault {
 	if job == nil {
 		return nil
 	}
-	var warnings []string
+	r := newFaultReport()
 	for _, g := range job.TaskGroups {
+		at := r.atPath("group", val(g.Name))
 		disk := val(g.EphemeralDisk)
 		for _, i := range []ignoredField{
 			{"update", g.Update != nil && !reflect.DeepEqual(g.Update, api.DefaultUpdateStrategy())},
@@ -280,14 +281,14 @@ func ForegroundRunWarnings(job *api.Job, hasVariables bool) []string {
 			{"action", slices.ContainsFunc(g.Tasks, func(t *api.Task) bool { return len(t.Actions) > 0 })},
 		} {
 			if i.set {
-				warnings = append(warnings, fmt.Sprintf("group %q: %s has no effect for a job that runs in the foreground", val(g.Name), i.name))
+				at.atPath(strings.Fields(i.name)...).add("group %q: %s has no effect for a job that runs in the foreground", val(g.Name), i.name)
 			}
 		}
 		for _, t := range g.Tasks {
 			if !hasVariables && slices.ContainsFunc(t.Templates, readsNomadVariable) {
-				warnings = append(warnings, fmt.Sprintf("task %q of group %q: a template waits for a variable (nomadVar), and a job that runs in the foreground has no variables: set it with -nomad-var PATH KEY=VALUE, or use the variables of the job file", t.Name, val(g.Name)))
+				at.atPath("task", t.Name, "template", "0").add("task %q of group %q: a template waits for a variable (nomadVar), and a job that runs in the foreground has no variables: set it with -nomad-var PATH KEY=VALUE, or use the variables of the job file", t.Name, val(g.Name))
 			}
 		}
 	}
-	return warnings
+	return *r.faults
 }

@@ -137,11 +137,14 @@ func TestForegroundRunWarnings(t *testing.T) {
 		{"an action", func(f *jobFixture) { f.task.Actions = []*api.Action{{}} }, "action"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var want []string
+			var got, want []string
 			if c.want != "" {
 				want = wantSingleFault(`group "g": ` + c.want + " has no effect for a job that runs in the foreground")
 			}
-			if got := ForegroundRunWarnings(newJobFixture(c.edit).job, false); !slices.Equal(got, want) {
+			for _, f := range ForegroundRunWarnings(newJobFixture(c.edit).job, false) {
+				got = append(got, f.Text)
+			}
+			if !slices.Equal(got, want) {
 				t.Errorf("warnings %q, want %q", got, want)
 			}
 		})

@@ -260,6 +260,16 @@ func (j *File) WarnAgentOnlyParts(s *cli.Streams) error {
 	return j.writeDiagnostics(s, diags)
 }
 
+// WarnIgnoredParts reports the parts of a canonical job that a run in the foreground ignores. hasVariables
+// means that the run has variables for templates.
+func (j *File) WarnIgnoredParts(s *cli.Streams, hasVariables bool) error {
+	var diags hcl.Diagnostics
+	for _, fault := range model.ForegroundRunWarnings(j.Job, hasVariables) {
+		diags = append(diags, j.newWarning(fault.Path, fault.Text))
+	}
+	return jobspec.WriteDiagnostics(s.Err, diags, j.File.SourceTexts)
+}
+
 // CheckNodeConstraints reports the constraints of a valid canonical job that the node does not
 // satisfy, with what the node has instead.
 func (j *File) CheckNodeConstraints(s *cli.Streams, heading string, node scheduler.Node) (bool, error) {

@@ -15,7 +15,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskreason"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/taskview"
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
-	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/scheduler"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -80,10 +79,7 @@ func (r *jobReader) readJob(path string) (*jobfile.File, error) {
 	if good, err := file.CheckTasks(r.streams, true); err != nil || !good {
 		return nil, errors.Join(errNotStarted, err)
 	}
-	for _, warning := range model.ForegroundRunWarnings(file.Job, len(r.environment.nomadVars) > 0) {
-		fmt.Fprintln(r.streams.Err, "warning:", warning)
-	}
-	return file, nil
+	return file, file.WarnIgnoredParts(r.streams, len(r.environment.nomadVars) > 0)
 }
 
 // combineJobs returns a job with the groups of all jobs, for the check that they fit on the machine
