@@ -34,9 +34,9 @@ var allAgentEnvironments = []agentEnvironment{
 func (s agentEnvironment) newCommand(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args = append([]string{name}, args...)
-	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool {
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(v string) bool {
 		return strings.HasPrefix(v, "XDG_") || strings.HasPrefix(v, "HOME=") || strings.HasPrefix(v, testConfigEnvVar)
-	}), "GORACE=atexit_sleep_ms=0")
+	})
 	cmd.SysProcAttr = &syscall.SysProcAttr{}
 	if s.uid != 0 {
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: s.uid, Gid: s.uid}

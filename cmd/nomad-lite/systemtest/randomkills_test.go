@@ -246,7 +246,6 @@ func (r *randomKillsRun) startAgent() {
 	r.Helper()
 	r.agent = exec.Command("nomad-lite", "agent", "-config", r.configFile)
 	r.agent.Stdout, r.agent.Stderr = r.log, r.log
-	r.agent.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
 	if err := r.agent.Start(); err != nil {
 		r.Fatal(err)
 	}

@@ -61,6 +61,10 @@ func runNomadLite() {
 type leakCheckedTests struct{ tests testscript.TestingM }
 
 func (g leakCheckedTests) Run() int {
+	// By default, each process under the race detector sleeps for a second before it exits.
+	if err := os.Setenv("GORACE", "atexit_sleep_ms=0"); err != nil {
+		panic(err)
+	}
 	before := leftoverPaths()
 	code := g.tests.Run()
 	printBenchResults(os.Stdout)
@@ -188,8 +192,7 @@ func scriptParams(t *testing.T, dir string) testscript.Params {
 			env.Setenv("XDG_CACHE_HOME", filepath.Join(work, ".cache"))
 			env.Setenv(testConfigEnvVar, filepath.Join(repository, "cmd/nomad-lite/systemtest", testConfigFile))
 			env.Values[ptyTerminal{}] = new(ptyTerminal)
-			// By default, each process under the race detector sleeps for a second before it exits.
-			env.Setenv("GORACE", "atexit_sleep_ms=0")
+			env.Setenv("GORACE", os.Getenv("GORACE"))
 			return nil
 		},
 	}
