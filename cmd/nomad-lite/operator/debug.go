@@ -27,18 +27,17 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/version"
 )
 
-const debugHelp = `Capture what those want to see who look for a fault: what the agent says of itself,
-its metrics, jobs, evaluations, deployments, allocations, nodes and services every
--interval, what it logs and what happens meanwhile, and profiles if the agent gives
-them away (enable_debug = true in its configuration).
+const debugHelp = `Collect a debug bundle: the configuration and the metrics of the agent, its jobs,
+evaluations, deployments, allocations, nodes and services every -interval, its log and
+its events, and profiles if its configuration has enable_debug = true.
 
-After -duration, or at Ctrl-C, an archive nomad-debug-TIME.tar.gz lies in the current
-directory; with -output a directory of that name below another one. What could not
-be captured is said, and is in its index.json.
+After -duration, or at Ctrl-C, the command writes the archive nomad-debug-TIME.tar.gz
+in the current directory, or, with -output, a directory of that name in another
+directory. Files that could not be captured are printed and listed in index.json.
 
-Variables and what tasks write are not in it, nor job files, unless you ask for the
-events of jobs (-event-topic); names and the log of the agent are. Read it before you
-give it away.
+The bundle contains names and the log of the agent. It contains no variables, no
+output of tasks and no job files, except in the events of jobs (-event-topic). Read the
+bundle before you publish it.
 
 Exit codes: 0, or 1 when the agent cannot be reached or nothing can be written.`
 
@@ -60,7 +59,7 @@ func newDebugCommand(s *cli.Streams) *cobra.Command {
 	var o debugOptions
 	cmd := &cobra.Command{
 		Use:   "debug [flags]",
-		Short: "Capture what a report of a fault needs",
+		Short: "Collect a debug bundle",
 		Long:  debugHelp,
 		Example: `  nomad-lite operator debug
   nomad-lite operator debug -duration 10s -interval 2s -event-topic Job:web,Allocation`,
@@ -177,10 +176,17 @@ func captureDebug(ctx context.Context, o debugOptions, s *cli.Streams) (err erro
 		return err
 	}
 	defer dir.Close()
-	fmt.Fprintf(s.Err, "Capturing what agent %q does for %v, every %v; Ctrl-C ends it earlier\n", self.Member.Name, o.duration, o.interval)
 	c := &debugCapture{client: client, dir: dir, errorsByFile: make(map[string]string)}
+	nodeIDs, nodeCount := c.selectNodes(ctx, o)
+	// Scripts read these lines of Nomad.
+	if _, err := fmt.Fprintf(s.Out, "Starting debugger...\n\n"+strings.Repeat("%17s: %v\n", 8)+"\nCapturing cluster data...\n",
+		"Nomad CLI Version", "nomad-lite "+version.String(), "Region", o.client.ClientConfig().Region, "Namespace", o.client.ClientConfig().Namespace,
+		"Servers", fmt.Sprintf("(1/1) [%s]", self.Member.Name), "Clients", fmt.Sprintf("(%d/%d) %v", len(nodeIDs), nodeCount, nodeIDs),
+		"Interval", o.interval, "Duration", o.duration, "pprof Interval", "<none>"); err != nil {
+		return err
+	}
 	begun := time.Now().UTC()
-	c.run(ctx, o)
+	c.run(ctx, o, nodeIDs)
 	index := map[string]any{
 		"Captured": begun, "Took": time.Since(begun).Round(time.Millisecond).String(), "By": "nomad-lite " + version.String(),
 		"Agent": o.client.ClientConfig().Address, "Interval": o.interval.String(), "Missing": c.errorsByFile,
@@ -200,7 +206,7 @@ func captureDebug(ctx context.Context, o debugOptions, s *cli.Streams) (err erro
 }
 
 // run captures until the duration has passed or ctx ends.
-func (c *debugCapture) run(ctx context.Context, o debugOptions) {
+func (c *debugCapture) run(ctx context.Context, o debugOptions, nodeIDs []string) {
 	during, stop := context.WithTimeout(ctx, o.duration)
 	defer stop()
 	var wg sync.WaitGroup
@@ -219,7 +225,9 @@ func (c *debugCapture) run(ctx context.Context, o debugOptions) {
 	seconds := max(1, int(o.profileDuration.Round(time.Second).Seconds()))
 	wg.Go(func() { c.saveResponses(ctx, profileCaptureRequests, "", "SECONDS", fmt.Sprint(seconds)) })
 	c.saveResponses(ctx, agentCaptureRequests, "", "", "")
-	c.saveNodes(ctx, o)
+	for _, id := range nodeIDs {
+		c.saveResponses(ctx, nodeCaptureRequests, "nodes/"+id, "ID", id)
+	}
 	ticker := time.NewTicker(o.interval)
 	defer ticker.Stop()
 	for i := 0; ; i++ {
@@ -232,22 +240,23 @@ func (c *debugCapture) run(ctx context.Context, o debugOptions) {
 	}
 }
 
-func (c *debugCapture) saveNodes(ctx context.Context, o debugOptions) {
+// selectNodes returns the ids of the nodes to capture, and the number of all nodes.
+func (c *debugCapture) selectNodes(ctx context.Context, o debugOptions) (ids []string, count int) {
 	nodes, _, err := c.client.Nodes().List(apiclient.QueryOptions(ctx, ""))
 	if err != nil {
 		c.recordError("nodes", err)
-		return
+		return nil, 0
 	}
 	wanted := strings.Split(o.nodeIDPrefixes, ",")
-	nodes = slices.DeleteFunc(nodes, func(n *api.NodeListStub) bool {
-		return !slices.ContainsFunc(wanted, func(begin string) bool { return begin == "all" || strings.HasPrefix(n.ID, begin) })
-	})
-	if o.maxNodes > 0 && len(nodes) > o.maxNodes {
-		nodes = nodes[:o.maxNodes]
-	}
 	for _, n := range nodes {
-		c.saveResponses(ctx, nodeCaptureRequests, "nodes/"+n.ID, "ID", n.ID)
+		if slices.ContainsFunc(wanted, func(prefix string) bool { return prefix == "all" || strings.HasPrefix(n.ID, prefix) }) {
+			ids = append(ids, n.ID)
+		}
 	}
+	if o.maxNodes > 0 && len(ids) > o.maxNodes {
+		ids = ids[:o.maxNodes]
+	}
+	return ids, len(nodes)
 }
 
 // saveResponses saves the answer to each request in a file below dir. It replaces name in the API
