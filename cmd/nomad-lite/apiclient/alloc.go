@@ -1,6 +1,7 @@
 package apiclient
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -80,8 +81,8 @@ func readAlloc(ctx context.Context, c *api.Client, found *api.AllocationListStub
 	return alloc, nil
 }
 
-// TasksOf returns the tasks of an allocation in the order in which they start; tasks of the
-// same stage are sorted by name.
+// TasksOf returns the tasks of an allocation in the order of Nomad's command line: tasks that end
+// by themselves, sidecars, main tasks. Tasks of the same kind are sorted by lifecycle hook and name.
 func TasksOf(alloc *api.Allocation) []*api.Task {
 	var tasks []*api.Task
 	if group := TaskGroupOf(alloc); group != nil {
@@ -92,14 +93,26 @@ func TasksOf(alloc *api.Allocation) []*api.Task {
 			tasks = append(tasks, &api.Task{Name: name})
 		}
 	}
-	stages := []string{api.TaskLifecycleHookPrestart, "", api.TaskLifecycleHookPoststart, api.TaskLifecycleHookPoststop}
+	hooks := []string{api.TaskLifecycleHookPrestart, api.TaskLifecycleHookPoststart, api.TaskLifecycleHookPoststop, ""}
 	slices.SortFunc(tasks, func(a, b *api.Task) int {
-		if d := slices.Index(stages, LifecycleHookOf(a)) - slices.Index(stages, LifecycleHookOf(b)); d != 0 {
-			return d
-		}
-		return strings.Compare(a.Name, b.Name)
+		return cmp.Or(
+			cmp.Compare(lifecycleKind(a), lifecycleKind(b)),
+			cmp.Compare(slices.Index(hooks, LifecycleHookOf(a)), slices.Index(hooks, LifecycleHookOf(b))),
+			strings.Compare(a.Name, b.Name),
+		)
 	})
 	return tasks
+}
+
+// lifecycleKind returns 0 for a task that ends by itself, 1 for a sidecar, and 2 for a main task.
+func lifecycleKind(task *api.Task) int {
+	switch {
+	case LifecycleHookOf(task) == "":
+		return 2
+	case task.Lifecycle.Sidecar:
+		return 1
+	}
+	return 0
 }
 
 // TaskGroupOf returns the task group of an allocation, or nil if the answer has no job.

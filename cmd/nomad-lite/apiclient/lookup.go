@@ -153,11 +153,20 @@ var EvaluationLookup = ObjectLookup[*api.Evaluation]{
 	listPath:     "/v1/evaluations",
 	id:           func(e *api.Evaluation) string { return e.ID },
 	inNamespace:  true,
-	columnTitles: []string{"Priority", "Triggered By", "Job ID", "Namespace", "Node ID", "Status"},
+	columnTitles: []string{"Priority", "Triggered By", "Job ID", "Namespace", "Node ID", "Status", "Placement Failures"},
 	row: func(e *api.Evaluation) []any {
-		return []any{e.Priority, e.TriggeredBy, e.JobID, e.Namespace, output.TruncateID(e.NodeID), e.Status}
+		return []any{e.Priority, e.TriggeredBy, e.JobID, e.Namespace, output.TruncateID(e.NodeID), e.Status, PlacementFailureCell(e)}
 	},
 	describe: func(e *api.Evaluation) string { return fmt.Sprintf("%s, %s, %s", e.JobID, e.TriggeredBy, e.Status) },
+}
+
+// PlacementFailureCell returns the table cell that shows whether an evaluation has failed to place
+// allocations.
+func PlacementFailureCell(e *api.Evaluation) string {
+	if e.Status == api.EvalStatusPending || e.Status == api.EvalStatusBlocked {
+		return "N/A - In Progress"
+	}
+	return fmt.Sprint(len(e.FailedTGAllocs) > 0)
 }
 
 // DeploymentLookup looks up deployments.

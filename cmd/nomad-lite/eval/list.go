@@ -8,7 +8,6 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
-	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/tables"
 )
 
 type listOptions struct {
@@ -64,7 +63,7 @@ func listEvals(ctx context.Context, o listOptions, s *cli.Streams) error {
 	return o.format.PrintValueOrPage(s, evals, func(p *output.Page) {
 		t := output.NewTable("ID", "Priority", "Triggered By", "Job ID", "Namespace", "Node ID", "Status", "Placement Failures")
 		for _, e := range evals {
-			t.Row(output.ShortID(e.ID, o.verbose), e.Priority, e.TriggeredBy, e.JobID, e.Namespace, output.ShortID(e.NodeID, o.verbose), output.StatusCell(e.Status), tables.PlacementFailureCell(e))
+			t.Row(output.ShortID(e.ID, o.verbose), e.Priority, e.TriggeredBy, e.JobID, e.Namespace, output.ShortID(e.NodeID, o.verbose), output.StatusCell(e.Status), apiclient.PlacementFailureCell(e))
 		}
 		p.TableOrMessage(t, "No evals found")
 		p.NextPageHint(meta)

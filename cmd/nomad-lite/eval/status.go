@@ -97,7 +97,7 @@ func printEvaluation(p *output.Page, e *api.Evaluation, allocs []*api.Allocation
 		subject,
 		{"Namespace", e.Namespace},
 		{"Priority", e.Priority},
-		{"Placement Failures", tables.PlacementFailureCell(e)},
+		{"Placement Failures", apiclient.PlacementFailureCell(e)},
 	}
 	for _, part := range [][2]string{
 		{"Previous Eval", e.PreviousEval}, {"Next Eval", e.NextEval}, {"Blocked Eval", e.BlockedEval}, {"Deployment ID", e.DeploymentID},

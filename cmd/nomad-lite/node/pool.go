@@ -1,8 +1,11 @@
 package node
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/hashicorp/nomad/api"
 	"github.com/spf13/cobra"
@@ -40,6 +43,9 @@ func newPoolListCommand(s *cli.Streams) *cobra.Command {
 			if err != nil {
 				return apiclient.WrapError("list node pools", err)
 			}
+			if format.JSON && format.Template == "" {
+				return printPoolsJSON(s, all)
+			}
 			return format.PrintValueOrPage(s, all, func(p *output.Page) {
 				t := output.NewTable("Name", "Description")
 				for _, pool := range all {
@@ -54,6 +60,30 @@ func newPoolListCommand(s *cli.Streams) *cobra.Command {
 	format.Register(cmd)
 	pageFlags.Register(cmd)
 	return cmd
+}
+
+// printPoolsJSON prints node pools as a JSON list with one pool per line, as Nomad's command line does.
+func printPoolsJSON(s *cli.Streams, pools []*api.NodePool) error {
+	text := bytes.NewBufferString("[")
+	for i, pool := range pools {
+		indented, err := output.FormatJSON(pool)
+		if err != nil {
+			return err
+		}
+		if i > 0 {
+			text.WriteByte(',')
+		}
+		text.WriteString("\n    ")
+		if err := json.Compact(text, []byte(strings.TrimSpace(indented))); err != nil {
+			return err
+		}
+	}
+	if len(pools) > 0 {
+		text.WriteByte('\n')
+	}
+	text.WriteString("]\n")
+	_, err := s.Out.Write(text.Bytes())
+	return err
 }
 
 var oneNodePoolArg = cli.RequireArgCount(1, 1, "the name of a node pool; 'nomad-lite node pool list' lists them")

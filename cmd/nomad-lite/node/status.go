@@ -158,15 +158,15 @@ func showNode(ctx context.Context, o statusOptions, args []string, s *cli.Stream
 	}
 	p.Pairs(nodeFields(node, host, o.short))
 
+	if o.verbose || !o.short && hasUnusableDriver(node) {
+		printDrivers(p, node)
+	}
 	if !o.short {
 		printNodeEvents(p, node, o.verbose)
 		printNodeResources(ctx, p, c, node, allocs, host, s)
 		if host != nil && o.showStats {
 			printHostStats(p, host)
 		}
-	}
-	if o.verbose || !o.short && hasUnusableDriver(node) {
-		printDrivers(p, node)
 	}
 	p.Section("Allocations")
 	stubs := make([]*api.AllocationListStub, len(allocs))

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/apiclient"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
 )
 
@@ -14,18 +15,9 @@ import (
 func PrintEvaluations(p *output.Page, evals []*api.Evaluation, verbose bool) {
 	t := output.NewTable("ID", "Priority", "Triggered By", "Status", "Placement Failures")
 	for _, e := range evals {
-		t.Row(output.ShortID(e.ID, verbose), e.Priority, e.TriggeredBy, output.StatusCell(e.Status), PlacementFailureCell(e))
+		t.Row(output.ShortID(e.ID, verbose), e.Priority, e.TriggeredBy, output.StatusCell(e.Status), apiclient.PlacementFailureCell(e))
 	}
 	p.Table(t)
-}
-
-// PlacementFailureCell returns the table cell that shows whether an evaluation has failed to place
-// allocations.
-func PlacementFailureCell(e *api.Evaluation) string {
-	if e.Status == api.EvalStatusPending || e.Status == api.EvalStatusBlocked {
-		return "N/A - In Progress"
-	}
-	return fmt.Sprint(len(e.FailedTGAllocs) > 0)
 }
 
 // PrintPlacementFailures adds the reasons why groups could not be placed, and the details by group,
