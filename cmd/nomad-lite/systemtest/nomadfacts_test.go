@@ -49,6 +49,8 @@ var emptyAgentFacts = []nomadFact{
 	{"an empty list of CSI plugins is a title, and a sentence on stderr", `nomad-lite plugin status`, 0, `(?m)^Container Storage Interface$`, `\ANo CSI plugins\n\z`},
 	{"an empty JSON list", `nomad-lite job status -json`, 0, `\A\[\]\n\z`, ""},
 	{"an empty JSON list of variables", `nomad-lite var list`, 0, `\A\[\]\n\z`, ""},
+	{"the other empty JSON lists", `for list in "eval list" "deployment list" "service list" "scaling policy list" "alloc status" "node status -filter ID==x"; do nomad-lite $list -json; done`, 0, `\A(\[\]\n){6}\z`, ""},
+	{"an empty list of nodes is a sentence", `nomad-lite node status -filter ID==x`, 0, `\ANo nodes registered\n\z`, ""},
 	{"the allocations of a node without any", `nomad-lite node status -self -short`, 0, `(?m)^Allocations\nNo allocations placed$`, ""},
 	{"without templates", `nomad-lite job init -list-templates`, 1, "", `\ANo variables in nomad/job-templates\n`},
 }
@@ -58,12 +60,14 @@ var nomadFacts = []nomadFact{
 	// Flags, help and exit codes.
 	{"a switch is turned off with =false", `nomad-lite job status -short=false --verbose=false web`, 0, `(?m)^Summary$`, ""},
 	{"help goes to stdout", `nomad-lite job run -h`, 0, `(?m)^Usage:`, ""},
+	{"each form of the help flag", `nomad-lite job run -help && nomad-lite job --help`, 0, `(?ms)^Usage:.*^Usage:`, ""},
 	{"a group without a subcommand", `nomad-lite job`, 1, `(?m)^Usage:`, ""},
 	{"a group with an unknown subcommand", `nomad-lite job zork`, 1, "", `"zork"`},
 	{"no command", `nomad-lite`, 127, `(?m)^Usage:`, ""},
 	{"an unknown command", `nomad-lite zork`, 127, "", `"zork"`},
 	{"an unknown flag", `nomad-lite job status -zork`, 1, "", `zork`},
 	{"an unknown flag of plan", `nomad-lite job plan -zork web.nomad.hcl`, 255, "", `zork`},
+	{"an agent that is not there", `nomad-lite job status -address http://127.0.0.1:1`, 1, "", `connection refused`},
 	{"a wrong number of arguments", `nomad-lite job allocs`, 1, "", `.`},
 	{"a plan without changes", `nomad-lite job plan web.nomad.hcl`, 0, `(?m)^Job Modify Index: [1-9]\d*$`, ""},
 	{"a plan with changes", `nomad-lite job plan other.nomad.hcl`, 1, `(?m)^Job Modify Index: [1-9]\d*$`, ""},
@@ -71,7 +75,7 @@ var nomadFacts = []nomadFact{
 	{"a plan of a missing file", `nomad-lite job plan missing.nomad.hcl`, 255, "", `missing.nomad.hcl`},
 	{"the exit code of exec", `nomad-lite alloc exec -task server $ALLOC sh -c 'echo out; echo err >&2; exit 7'`, 7, `\Aout\n\z`, `\Aerr\n\z`},
 	{"the exit code of an action", `nomad-lite job action -job web -group g -task server fail`, 5, "", ""},
-	{"the top-level exec, start and action are the same commands", `nomad-lite exec -task server $ALLOC true && nomad-lite action -job web -group g -task server greet`, 0, `\Ahi\n\z`, ""},
+	{"the exit codes of exec and action at the top level", `nomad-lite exec -task server $ALLOC sh -c 'exit 7'; echo $?; nomad-lite action -job web -group g -task server greet; nomad-lite action -job web -group g -task server fail`, 5, `\A7\nhi\n\z`, ""},
 
 	// Objects that do not exist, and ambiguous prefixes.
 	{"an unknown job", `nomad-lite job status nope`, 1, "", `\ANo job\(s\) with prefix or ID "nope" found\n`},
@@ -79,6 +83,7 @@ var nomadFacts = []nomadFact{
 	{"an unknown periodic job", `nomad-lite job periodic force web`, 1, "", `\ANo periodic job\(s\) with prefix or ID "web" found\n`},
 	{"an unknown allocation", `nomad-lite alloc status 00000000-0`, 1, "", `\ANo allocation\(s\) with prefix or id "00000000-0" found\n`},
 	{"an unknown node", `nomad-lite node status 00000000-0`, 1, "", `\ANo node\(s\) with prefix or id "00000000-0" found\n`},
+	{"an unknown node to drain", `nomad-lite node drain -enable -detach 00000000-0 || nomad-lite node eligibility -disable 00000000-0`, 1, "", `\A(No node\(s\) with prefix or id "00000000-0" found\n){2}`},
 	{"an unknown evaluation", `nomad-lite eval status 00000000-0`, 1, "", `\ANo evaluation\(s\) with prefix or id "00000000-0" found\n`},
 	{"an unknown deployment", `nomad-lite deployment status 00000000-0`, 1, "", `"00000000-0"`},
 	{"an unknown namespace", `nomad-lite namespace status nope`, 1, "", `Namespace "nope" matched no namespaces`},
@@ -90,11 +95,17 @@ var nomadFacts = []nomadFact{
 	{"an id of one character", `nomad-lite alloc status a`, 1, "", `Identifier must contain at least two characters\.`},
 	{"an ambiguous prefix of a job", `nomad-lite job inspect w`, 1, "", `\APrefix "w" matched multiple jobs\n\nID `},
 	{"an exact id wins over longer ids", `nomad-lite job status web`, 0, `\AID +=? ?= web\n|\AID += web\n`, ""},
+	{"an ambiguous prefix of an allocation", `nomad-lite alloc status -address $AMBIGUOUS aa`, 0, `\APrefix matched multiple allocations\n\n` + allocColumns + `.*\naa111111-`, ""},
+	{"an ambiguous prefix of an allocation to stop", `nomad-lite alloc stop -address $AMBIGUOUS aa`, 1, "", `\APrefix matched multiple allocations\n\n` + allocColumns + `.*\naa111111-`},
+	{"an ambiguous prefix of a node", `nomad-lite node status -address $AMBIGUOUS aa`, 1, "", `\APrefix matched multiple nodes\n\nID +DC +Name +Class +Drain +Eligibility +Status\naa111111-`},
+	{"an ambiguous prefix of a node to drain", `nomad-lite node drain -enable -detach -address $AMBIGUOUS aa`, 1, "", `\APrefix matched multiple nodes\n\nID +DC +Name +Class +Drain +Eligibility +Status\n` + uuidPattern},
+	{"an ambiguous prefix of an evaluation", `nomad-lite eval status -address $AMBIGUOUS aa`, 1, "", `\APrefix matched multiple evaluations\n\nID +Priority +Triggered By +Job ID +Namespace +Node ID +Status +Placement Failures\naa111111-`},
+	{"an ambiguous prefix of a deployment", `nomad-lite deployment status -address $AMBIGUOUS aa`, 1, "", `\APrefix matched multiple deployments\n\nID +Job ID +Job Version +Status +Description\naa111111-`},
 
 	// Questions. Each answer of no leaves the job as it is.
 	{"the answer n", `echo n | nomad-lite job stop web-2`, 0, `\AAre you sure you want to stop job "web-20"\? \[y/N\] Cancelling job stop\n\z`, ""},
-	{"an empty answer", `echo | nomad-lite job stop web-2`, 0, `\[y/N\] Cancelling job stop\n\z`, ""},
-	{"the answer yes", `echo yes | nomad-lite job stop web-2`, 0, `\[y/N\] For confirmation, an exact ‘y’ is required\.\n\z`, ""},
+	{"other answers of no", `for answer in '' N no nope; do echo $answer | nomad-lite job stop web-2 || exit; done`, 0, `\A(.*\[y/N\] Cancelling job stop\n){4}\z`, ""},
+	{"the answer yes", `echo yes | nomad-lite job stop web-2 && echo yo | nomad-lite job stop web-2`, 0, `\A(.*\[y/N\] For confirmation, an exact ‘y’ is required\.\n){2}\z`, ""},
 	{"the answer Y", `echo Y | nomad-lite job stop web-2`, 1, `\[y/N\] No confirmation detected\. For confirmation, an exact 'y' is required\.\n\z`, ""},
 	{"no answer", `nomad-lite job stop web-2 </dev/null`, 1, `\[y/N\] \n\z`, `\AFailed to parse answer: EOF\n\z`},
 	{"the job still runs", `nomad-lite job status -t '{{range .}}{{.Job.Stop}}{{end}}' web-20`, 0, `\Afalse\n\z`, ""},
@@ -111,6 +122,11 @@ var nomadFacts = []nomadFact{
 	{"job inspect has a wrapper", `nomad-lite job inspect web`, 0, `\A\{\n    "Job": \{\n        "Affinities": `, ""},
 	{"job inspect -json has none", `nomad-lite job inspect -json web`, 0, `\A\{\n    "Affinities": `, ""},
 	{"job run -output has a wrapper", `nomad-lite job run -output web.nomad.hcl`, 0, `\A\{\n    "Job": \{\n`, ""},
+	{"job run -output has the order of the struct", `nomad-lite job run -output web.nomad.hcl`, 0, `(?s)\A\{\n    "Job": \{\n        "Region": null,\n        "Namespace": null,\n        "ID": "web",\n        "Name": "web",\n        "Type": null,`, ""},
+	{"node pool list -json has one pool per line", `nomad-lite node pool list -json`, 0, `\A\[\n    \{"CreateIndex":.*"Name":"all".*\},\n    \{"CreateIndex":.*"Name":"default".*\}\n\]\n\z`, ""},
+	{"operator scheduler get-config -json is the reply", `nomad-lite operator scheduler get-config -json`, 0, `(?s)\A\{\n    "KnownLeader": true,.*\n    "SchedulerConfig": \{\n.*"MemoryOversubscriptionEnabled": `, ""},
+	{"JSON is indented by four spaces", `nomad-lite deployment list -json`, 0, `(?s)\A\[\n    \{\n        "CreateIndex": \d+,\n        "CreateTime": \d{19},\n        "ID": "` + uuidPattern + `",`, ""},
+	{"job status -json without an id is the same list", `nomad-lite job status -json`, 0, `(?s)\A\[\n    \{\n        "Allocations": \[`, ""},
 	{"job history -json is a list", `nomad-lite job history -json web`, 0, `\A\[\n    \{\n        "Affinities": `, ""},
 	{"alloc status -json without an id is a list", `nomad-lite alloc status -json`, 0, `\A\[\n    \{\n        "ClientDescription": `, ""},
 	{"alloc status -json with an id is an object", `nomad-lite alloc status -json $ALLOC`, 0, `\A\{\n    "AllocModifyIndex": `, ""},
@@ -122,6 +138,14 @@ var nomadFacts = []nomadFact{
 	{"operator api prints the body as it is", `nomad-lite operator api jobs`, 0, `\A\[\{"`, ""},
 	{"operator api succeeds although the agent reports an error", `nomad-lite operator api job/nope`, 0, `not found`, anyText},
 	{"a template is executed on the struct", `nomad-lite alloc status -t '{{.ClientStatus}}' $ALLOC`, 0, `\Arunning\n\z`, ""},
+	// Order of rows.
+	{"jobs are sorted by id", `nomad-lite job status | tail -n +2 | cut -d' ' -f1 | LC_ALL=C sort -c`, 0, "", ""},
+	{"evaluations and deployments are sorted by age", `for list in eval deployment; do nomad-lite $list list -t '{{range .}}{{.CreateIndex}} {{.ModifyIndex}}{{"\n"}}{{end}}' | cut -d' ' -f1 | sort -c -n -r || exit; done`, 0, "", ""},
+	{"pages of evaluations start with the oldest", `test "$(nomad-lite eval list -t '{{range .}}{{.ID}}{{"\n"}}{{end}}' | tail -n 1)" = "$(nomad-lite eval list -per-page 1 -t '{{range .}}{{.ID}}{{end}}')"`, 0, "", ""},
+	{"files are sorted by name", `nomad-lite alloc fs $ALLOC | tail -n +2 | sed 's/.* //; s,/$,,' | LC_ALL=C sort -c`, 0, "", ""},
+	{"attributes are sorted by key", `nomad-lite node status -verbose -self | sed -n '/^Attributes$/,/^$/p' | sed '1d; /^$/d; s/ .*//' | LC_ALL=C sort -c`, 0, "", ""},
+	{"processor cores are in their order", `nomad-lite node status -stats -self | sed -n 's/^cpu\([0-9][0-9]*\) .*/\1/p' | sort -c -n && nomad-lite node status -stats -self`, 0, `(?m)^CPU Stats\nCPU +User +System +Idle\ncpu0 `, ""},
+
 	{"a page names the next page", `nomad-lite eval list -per-page 1`, 0, `\n\nResults have been paginated\. To get the next page run:\n\nnomad-lite eval list -per-page 1 -page-token \S+\n\z`, ""},
 	{"the next page has another token", `nomad-lite eval list -per-page=1 -page-token=$EVAL`, 0, `(?m)^ID +Priority`, ""},
 
@@ -134,13 +158,21 @@ var nomadFacts = []nomadFact{
 			`==> ` + timePattern + `: Monitoring deployment "` + shortIDPattern + `"\n.*Description = Deployment completed successfully\n`, "",
 	},
 	{"a failed placement", `nomad-lite job run nowhere.nomad.hcl`, 2, `(?s)finished with status "complete" but failed to place all allocations:\n.*Task Group "g" \(failed to place 1 allocation\).*\* Constraint .*waiting for additional capacity to place remainder\n`, ""},
+	{"the exit code of the other monitors of a failed placement", `nomad-lite job eval nowhere >/dev/null; echo $?; nomad-lite eval status -monitor $(nomad-lite eval list -job nowhere -status complete -t '{{(index . 0).ID}}') >/dev/null`, 2, `\A2\n\z`, ""},
+	{"a job without allocations", `nomad-lite job status nowhere`, 0, `(?s)\n\nPlacement Failure\nTask Group "g" \(failed to place 1 allocation\):\n  \* Constraint .*\n\nAllocations\nNo allocations placed\n\z`, ""},
 	{"the index of a job that exists", `nomad-lite job run -check-index 0 web.nomad.hcl`, 1, "", `\AEnforcing job modify index 0: job already exists\nJob not updated\n\z`},
+	{"the index of another version", `nomad-lite job run -check-index 1 web.nomad.hcl`, 1, "", `\AEnforcing job modify index 1: job exists with conflicting job modify index: \d+\nJob not updated\n\z`},
+	{"a valid job and its warnings", `nomad-lite job validate warned.nomad.hcl`, 0, `(?s)\AJob Warnings:\n.*\n\nJob validation successful\n\z`, ""},
+	{"a job is validated without an agent", `nomad-lite job validate -address http://127.0.0.1:1 web.nomad.hcl`, 0, `Job validation successful\n\z`, anyText},
+	{"a missing driver is a warning", `sed s/raw_exec/podman/ web-20.nomad.hcl | nomad-lite job validate -`, 0, `\AJob validation successful\n\z`, `podman`},
+	{"an invalid job", `echo 'job "x" {}' | nomad-lite job validate -`, 1, "", `group`},
+	{"the warnings of a plan", `nomad-lite job plan warned.nomad.hcl`, 1, `(?ms)^Job Warnings:$.*^Job Modify Index: 0$`, ""},
 	{"the index of a job that does not exist", `nomad-lite job run -check-index 7 warned.nomad.hcl`, 1, "", `\AEnforcing job modify index 7: job does not exist\nJob not updated\n\z`},
 	{"job run -detach, and job warnings on stdout", `nomad-lite job run -detach warned.nomad.hcl`, 0, `\AJob Warnings:\n(?s:.*)\n\nJob registration successful\nEvaluation ID: ` + uuidPattern + `\n\z`, ""},
 	{"job validate, and job warnings on stdout", `nomad-lite job validate warned.nomad.hcl`, 0, `\AJob Warnings:\n(?s:.*)\n\nJob validation successful\n\z`, ""},
 	{"a parameterized job", `nomad-lite job run param.nomad.hcl`, 0, `\AJob registration successful\n\z`, anyText},
 	{"a periodic job", `nomad-lite job run -detach cron.nomad.hcl`, 0, `\AJob registration successful\nApproximate next launch time: ` + timePattern + ` \(\w+ from now\)\n\z`, ""},
-	{"job stop -detach", `nomad-lite job stop -detach warned`, 0, `\A` + uuidPattern + `\n\z`, ""},
+	{"job stop -detach", `nomad-lite job stop -detach warned nowhere`, 0, `\A(` + uuidPattern + `\n){2}\z`, ""},
 	{"job start -detach", `nomad-lite job start -detach warned`, 0, `\AJob start successful\nEvaluation ID: ` + uuidPattern + `\n\z`, anyText},
 	{"job start of a job that runs", `nomad-lite job start warned`, 1, "", `\AJob "warned" has not been stopped`},
 	{"job scale -detach", `nomad-lite job scale -detach other g 2`, 0, `\AJob scale successful\nEvaluation ID: ` + uuidPattern + `\n\z`, ""},
@@ -149,12 +181,14 @@ var nomadFacts = []nomadFact{
 	{"job eval -detach", `nomad-lite job eval -detach other`, 0, `\ACreated eval ID: "` + shortIDPattern + `" \n\z`, ""},
 	{"job revert -detach", `nomad-lite job revert -detach other 0`, 0, `\AEvaluation ID: ` + uuidPattern + `\n\z`, ""},
 	{"job periodic force -detach", `nomad-lite job periodic force -detach cron`, 0, `\AForce periodic successful\nEvaluation ID: ` + uuidPattern + `\n\z`, ""},
+	{"job dispatch with a template of the id", `nomad-lite job dispatch -detach -id-prefix-template a-b -meta k=v param`, 0, `\ADispatched Job ID = param/dispatch-a-b-\d+-[0-9a-f]{8}\n`, ""},
 	{"job dispatch -detach", `nomad-lite job dispatch -detach -meta k=v param`, 0, `\ADispatched Job ID = param/dispatch-\d+-[0-9a-f]{8}\nEvaluation ID     = ` + shortIDPattern + `\n\z`, ""},
 	{"children have lines of their own", `nomad-lite job status`, 0, `(?m)^cron/periodic-\d+ +batch +50 +`, ""},
 	{"the children of a parameterized job", `nomad-lite job status param`, 0, `(?ms)^Parameterized Job\n.*^Parameterized Job Summary\nPending +Running +Dead\n.*^Dispatched Jobs\nID +Status`, ""},
 	{"the children of a periodic job", `nomad-lite job status cron`, 0, `(?ms)^Next Periodic Launch += ` + timePattern + ` \(.* from now\)$.*^Children Job Summary\nPending +Running +Dead\n.*^Previously Launched Jobs\nID +Status`, ""},
-	{"a child is not parameterized", `nomad-lite job status $(nomad-lite job status | sed -n 's/^\(param\/dispatch-[^ ]*\).*/\1/p')`, 0, `(?m)^Parameterized += false$`, ""},
+	{"a child is not parameterized", `nomad-lite job status $(nomad-lite job status | sed -n 's/^\(param\/dispatch-[0-9][^ ]*\).*/\1/p')`, 0, `(?m)^Parameterized += false$`, ""},
 	{"alloc stop -detach", `nomad-lite alloc stop -detach $OTHER`, 0, `\A` + uuidPattern + `\n\z`, ""},
+	{"allocations are sorted by age", `nomad-lite job allocs -t '{{range .}}{{.CreateIndex}}{{"\n"}}{{end}}' other | sort -c -n -r`, 0, "", ""},
 	{"system gc is silent", `nomad-lite system gc`, 0, "", ""},
 	{"system reconcile summaries is silent", `nomad-lite system reconcile summaries`, 0, "", ""},
 
@@ -169,7 +203,7 @@ var nomadFacts = []nomadFact{
 	},
 	{"the addresses of an allocation", `nomad-lite alloc status $ALLOC`, 0, `(?m)^Allocation Addresses:\nLabel +Dynamic +Address\n\*http +yes +[0-9.]+:\d+$`, ""},
 	{"the checks of an allocation", `nomad-lite alloc status $ALLOC`, 0, `(?m)^Nomad Service Checks:\nService +Task +Name +Mode +Status\nweb +\(group\) +.* +healthiness +success$`, ""},
-	{"the tasks of an allocation", `nomad-lite alloc status $ALLOC`, 0, `(?ms)^Task "init" \(prestart\) is "dead"\n.*^Task "side" \(prestart sidecar\) is "running"\n.*^Task "server" is "running"\n`, ""},
+	{"the tasks of an allocation", `nomad-lite alloc status $ALLOC`, 0, `(?ms)^Task "init" \(prestart\) is "dead"\n.*^Task "last" \(poststop\) is "pending"\n.*^Task "side" \(prestart sidecar\) is "running"\n.*^Task "server" is "running"\n`, ""},
 	{"the resources of a task", `nomad-lite alloc status $ALLOC`, 0, `(?m)^Task Resources:\nCPU +Memory +Disk +Addresses\n(\d+/)?100 MHz +`, ""},
 	{"the events of a task", `nomad-lite alloc status $ALLOC`, 0, `(?ms)^Task Events:\nStarted At += ` + timePattern + `\nFinished At += N/A\nTotal Restarts += 0\nLast Restart += N/A\n\nRecent Events:\nTime +Type +Description\n` + timePattern + ` +Started +`, ""},
 	{"a short allocation", `nomad-lite alloc status -short $ALLOC`, 0, `(?ms)\AID += ` + uuidPattern + `\nName += web.g\[0\]\nCreated += .*\nModified += [^\n]*\n\nTasks\nName +State +Last Event +Time +Lifecycle.*^side +running .* prestart sidecar`, ""},
@@ -177,6 +211,7 @@ var nomadFacts = []nomadFact{
 	{"alloc logs -stderr writes to stdout", `nomad-lite alloc logs -stderr $ALLOC server`, 0, `\Acomplaint\n\z`, ""},
 	{"the checks of an allocation in full", `nomad-lite alloc checks $ALLOC`, 0, `\AStatus of 1 Nomad Service Checks\n\nID +=  [0-9a-f]{64}\nName +=  .*\nGroup +=  web.g\[0\]\nTask +=  \(group\)\nService +=  web\nStatus +=  success\nMode +=  healthiness\nTimestamp +=  ` + timePattern + `\nStatusCode +=  200\nOutput +=  `, ""},
 	{"the files of an allocation", `nomad-lite alloc fs $ALLOC`, 0, `\AMode +Size +Modified Time +Name\n`, ""},
+	{"the status of a file", `nomad-lite alloc fs -stat $ALLOC alloc/logs/server.stdout.0`, 0, `\AMode +Size +Modified Time +Content Type +Name\n-rw\S+ +6 B +` + timePattern + ` +text/plain; charset=utf-8 +server.stdout.0\n\z`, ""},
 	{"alloc signal is silent", `nomad-lite alloc signal -s SIGCONT $ALLOC server`, 0, "", ""},
 	{"alloc restart is silent", `nomad-lite alloc restart $ALLOC side`, 0, "", ""},
 
@@ -207,6 +242,7 @@ var nomadFacts = []nomadFact{
 			`.*\n\nAllocation Resource Utilization\nCPU +Memory\n.*\n\nHost Resource Utilization\nCPU +Memory +Disk\n.*\n\nAllocations\n` + allocColumns, "",
 	},
 	{"a short node", `nomad-lite node status -self -short`, 0, `(?s)\AID += .*\nDrivers += \S+\n\nAllocations\n` + allocColumns, ""},
+	{"the allocations of a node with -verbose", `nomad-lite node status -self -verbose`, 0, `(?s)\nDrivers\nDriver +Detected +Healthy +Message +Time\n.*\nNode Events\nTime +Subsystem +Message +Details\n.*\n\nAllocations\nID +Eval ID +Node ID +Task Group +Version +Desired +Status +Created +Modified.*\n\nAttributes\n.*\n\nMeta\n`, ""},
 	{"node meta apply is silent", `nomad-lite node meta apply a=b`, 0, "", ""},
 	{"the metadata of a node", `nomad-lite node meta read`, 0, `(?s)\AAll Meta\n.*a += b\n.*\nDynamic Meta\na += b\n.*\nStatic Meta\n`, ""},
 	{"the metadata of a node as JSON", `nomad-lite node meta read -json`, 0, `(?s)\A\{\n    "Dynamic": .*\n    "Meta": .*\n    "Static": `, ""},
@@ -216,6 +252,14 @@ var nomadFacts = []nomadFact{
 	{"eligibility", `nomad-lite node eligibility -disable $NODE && nomad-lite node eligibility -enable -self`, 0, `\ANode "` + uuidPattern + `" scheduling eligibility set: ineligible for scheduling\nNode "` + uuidPattern + `" scheduling eligibility set: eligible for scheduling\n\z`, ""},
 
 	// Deployments and evaluations.
+	{"a group with canaries and automatic revert", `nomad-lite job run canary.nomad.hcl >/dev/null && nomad-lite job run -detach -var args=200000 canary.nomad.hcl >/dev/null && nomad-lite job status canary`, 0, `(?ms)^Status += running\nDescription += Deployment is running but requires manual promotion\n\nDeployed\nTask Group +Auto Revert +Promoted +Desired +Canaries +Placed +Healthy +Unhealthy +Progress Deadline\ng +true +false +1 +1 `, ""},
+	{"a paused and resumed deployment", canaryDeployment + `nomad-lite deployment pause $id && nomad-lite deployment list && nomad-lite deployment resume -detach $id`, 0, `(?s)\ADeployment "` + uuidPattern + `" paused\n.* paused +Deployment is paused\n.*\nDeployment "` + uuidPattern + `" resumed\nEvaluation ID: ` + uuidPattern + `\n\z`, ""},
+	{"a promoted job", canaryDeployment + `until nomad-lite deployment status -t '{{.TaskGroups.g.HealthyAllocs}}' $id | grep -q 1; do sleep 0.1; done; nomad-lite job promote -detach canary`, 0, `\AEvaluation ID: ` + uuidPattern + `\n\z`, ""},
+	{"a deployment that fails by hand", `sleep 0.5; nomad-lite job run -detach -var args=300000 canary.nomad.hcl >/dev/null; ` + canaryDeployment + `nomad-lite deployment fail -detach $id && nomad-lite deployment status $id`, 0, `(?ms)\ADeployment "` + uuidPattern + `" failed\. Auto-reverted to job version 1\.\nEvaluation ID: ` + uuidPattern + `\n.*^Status += failed\nDescription += .* - rolling back to job version 1$`, ""},
+	{"the monitor continues with the reverted deployment, and the exit code is 1", `nomad-lite job run -var args=bad canary.nomad.hcl`, 1, `(?s)Description = Failed due to unhealthy allocations - rolling back to job version 3\n.*\n==> ` + timePattern + `: Monitoring deployment "` + shortIDPattern + `"\n.*Description = Deployment completed successfully\n`, ""},
+	{"a newer version cancels a deployment", `sed 's/canary  *=.*//' canary.nomad.hcl >plain.nomad.hcl; nomad-lite job run -detach -var args=400000 plain.nomad.hcl >/dev/null; nomad-lite job run -detach -var args=500000 plain.nomad.hcl >/dev/null; nomad-lite job deployments canary`, 0, ` cancelled +Cancelled due to newer version of job\n`, ""},
+	{"the events of a failed task", `nomad-lite alloc status $(nomad-lite job allocs -t '{{range .}}{{if eq .ClientStatus "failed"}}{{.ID}}{{end}}{{end}}' canary)`, 0, `(?s)\nDeployment Health += unhealthy\n.*` + timePattern + ` +Not Restarting +.*\n` + timePattern + ` +Terminated +Exit Code: 1\n` + timePattern + ` +Started +.*\n` + timePattern + ` +Task Setup +.*\n` + timePattern + ` +Received +`, ""},
+	{"versions and deployments are sorted by age", `nomad-lite job history -t '{{range .}}{{.Version}}{{"\n"}}{{end}}' canary | sort -c -n -r && nomad-lite job deployments -t '{{range .}}{{.JobVersion}}{{"\n"}}{{end}}' canary | sort -c -n -r`, 0, "", ""},
 	{"the columns of deployments", `nomad-lite deployment list`, 0, `\AID +Job ID +Job Version +Status +Description\n`, ""},
 	{"a deployment", `nomad-lite deployment status $DEPLOYMENT`, 0, `\AID += ` + shortIDPattern + `\nJob ID += web\nJob Version += 0\nStatus += successful\nDescription += Deployment completed successfully\n\nDeployed\nTask Group +Desired +Placed +Healthy +Unhealthy +Progress Deadline\n`, ""},
 	{"a deployment that has ended", `nomad-lite deployment fail -detach $DEPLOYMENT`, 1, "", `can't fail terminal deployment`},
@@ -239,6 +283,7 @@ var nomadFacts = []nomadFact{
 	{"a variable as a table", `nomad-lite var get -out table a/b`, 0, `\ANamespace += default\nPath += a/b\nCreate Time += ` + timePattern + `\n(Modify Time += .*\n)?Check Index += \d+\n\nItems\nk += w\n\z`, ""},
 	{"an item", `nomad-lite var get -item k a/b`, 0, `\Aw\n\z`, ""},
 	{"an unknown item", `nomad-lite var get -item z a/b`, 1, "", `Variable does not contain "z" item`},
+	{"variables are sorted by path, without items", `nomad-lite var put -out none a/a k=v >/dev/null; nomad-lite var list; nomad-lite var purge a/a >/dev/null`, 0, `\A\[\n(?s:.*"Path": "a/a".*"Path": "a/b",\n    "CreateIndex": \d+,\n    "ModifyIndex": \d+,\n    "CreateTime": \d+,\n    "ModifyTime": \d+\n  \}\n\])\n\z`, ""},
 	{"variables as a table", `nomad-lite var list -out table`, 0, `\ANamespace +Path +Last Updated\ndefault +a/b +` + timePattern + `\n\z`, ""},
 	{"variables, one per line", `nomad-lite var list -out terse`, 0, `\Aa/b\n\z`, ""},
 	{"variables of all namespaces", `nomad-lite var list -out terse -namespace '*'`, 0, `\Adefault +a/b\n\z`, ""},
@@ -248,12 +293,17 @@ var nomadFacts = []nomadFact{
 	{"a lock that another holder has", `nomad-lite var lock -shell=false locks/a nomad-lite var lock -early-return locks/a true`, 1, "", `another holder has the lock`},
 	{"the pause between two requests of a lock", `nomad-lite var lock -backoff 100ms locks/a 'exit 3'`, 3, "", ""},
 	{"a namespace", `nomad-lite namespace apply -description d ns && nomad-lite namespace status ns`, 0, `\ASuccessfully applied namespace "ns"!\nName += ns\nDescription += d\nQuota += <none>\nEnabled Drivers += .*\nDisabled Drivers += .*\nEnabled Network Modes += .*\nDisabled Network Modes += .*\n\z`, ""},
+	{"an exact name of a namespace wins", `nomad-lite namespace apply ns-2 >/dev/null; nomad-lite namespace status ns; nomad-lite namespace delete ns-2 >/dev/null`, 0, `\AName += ns\n`, ""},
 	{"namespaces", `nomad-lite namespace list`, 0, `\AName +Description\ndefault .*\nns +d\n\z`, ""},
 	{"an inspected namespace", `nomad-lite namespace inspect ns`, 0, `\A\{\n    "`, ""},
 	{"a deleted namespace", `nomad-lite namespace delete ns`, 0, `\ASuccessfully deleted namespace "ns"!\n\z`, ""},
 
 	// The agent, and files.
 	{"agent-info", `nomad-lite agent-info`, 0, `(?ms)\Aclient$.*^  node_id = ` + uuidPattern + `$.*^nomad$.*^runtime$`, ""},
+	{"the keys of agent-info", `nomad-lite agent-info`, 0, `(?s)\n  known_servers = .*\n  num_allocations = \d+\n.*\n  leader = true\n`, ""},
+	{"the directory of operator debug", `nomad-lite operator debug -duration 0s -output bundles`, 0, `(?s)\AStarting debugger\.\.\.\n\nNomad CLI Version: .*\n           Region: .*\n        Namespace: .*\n          Servers: \(1/1\) .*\n          Clients: \(1/1\) .*\n         Interval: 30s\n         Duration: 0s\n   pprof Interval: .*\n\nCapturing cluster data\.\.\.\n.*Created debug directory: bundles/nomad-debug-\S+\n\z`, anyText},
+	{"the archive of operator debug", `nomad-lite operator debug -duration 0s`, 0, `\nCreated debug archive: nomad-debug-\S+\.tar\.gz\n\z`, anyText},
+	{"the addresses of the web page", `for page in jobs jobs/web@default allocations/$ALLOC clients clients/$NODE evaluations jobs/web/deployments variables variables/var/a/b@default servers; do nomad-lite operator api -verbose /ui/$page 2>&1 | grep '^HTTP\|^< HTTP' ; done`, 0, `\A(.* 200 OK\n){10}\z`, ""},
 	{"server members", `nomad-lite server members`, 0, `\AName +Address +Port +Status +Leader +Raft Version +Build +Datacenter +Region\n`, ""},
 	{"server members -verbose", `nomad-lite server members -verbose`, 0, `\AName +Address +Port +Status +Leader +Protocol +Raft Version +Build +Datacenter +Region +Tags\n`, ""},
 	{"metrics", `nomad-lite operator metrics`, 0, `\A\{"Counters":`, ""},
@@ -277,6 +327,7 @@ var nomadFacts = []nomadFact{
 	{"Consul Connect", `nomad-lite job init -connect`, 1, "", `Consul is not a part`},
 
 	// A drain stops the tasks, so it is the last.
+	{"node drain -detach", `nomad-lite node drain -enable -detach -self && nomad-lite node drain -disable -self >/dev/null`, 0, `\ANode "` + uuidPattern + `" drain strategy set\n\z`, ""},
 	{"node drain", `nomad-lite node drain -enable -force $NODE`, 0, `(?s)\A` + timePattern + `: Ctrl-C to stop monitoring: will not cancel the node drain\n` + timePattern + `: Node "` + uuidPattern + `" drain strategy set\n.*(: Drain complete for node ` + uuidPattern + `\n.*|: All allocations on node "` + uuidPattern + `" have stopped\n.*){2}\z`, ""},
 	{"node drain -disable", `nomad-lite node drain -disable -self`, 0, `\ANode "` + uuidPattern + `" drain strategy unset\n\z`, ""},
 }
@@ -319,6 +370,18 @@ var factFiles = map[string]string{
 
       lifecycle {
         hook = "prestart"
+      }
+
+      config {
+        command = "/bin/true"
+      }
+    }
+
+    task "last" {
+      driver = "raw_exec"
+
+      lifecycle {
+        hook = "poststop"
       }
 
       config {
@@ -369,11 +432,15 @@ var factFiles = map[string]string{
 	"other.nomad.hcl":   "variable \"greeting\" {\n  default = \"hello\"\n}\n" + newSleepJobFile("other", "", "env {\n        GREETING = var.greeting\n      }"),
 	"nowhere.nomad.hcl": "job \"nowhere\" {\n  type = \"batch\"\n  constraint {\n    attribute = \"${attr.kernel.name}\"\n    value     = \"plan9\"\n  }\n" + trueGroup + "}\n",
 	"warned.nomad.hcl":  newSleepJobFile("warned", "", "resources {\n        memory     = 64\n        memory_max = 128\n      }"),
+	"canary.nomad.hcl":  "variable \"args\" {\n  default = \"100000\"\n}\n" + strings.NewReplacer(`"1000000"`, "var.args", `"100ms"`, "\"100ms\"\n      auto_revert = true\n      canary = 1").Replace(newSleepJobFile("canary", noRestart+noReschedule, "")),
 	"param.nomad.hcl":   "job \"param\" {\n  type = \"batch\"\n  parameterized {\n    meta_required = [\"k\"]\n  }\n" + trueGroup + "}\n",
 	"cron.nomad.hcl":    "job \"cron\" {\n  type = \"batch\"\n  periodic {\n    crons = [\"0 0 1 1 *\"]\n  }\n" + trueGroup + "}\n",
 	"good.hcl":          "log_level = \"DEBUG\"\n",
 	"bad.hcl":           "log_level   =    \"LOUD\"\n",
 }
+
+// canaryDeployment sets the variable id to the latest deployment of job canary.
+const canaryDeployment = `id=$(nomad-lite job deployments -latest -t '{{.ID}}' canary) && `
 
 const trueGroup = "  group \"g\" {\n    task \"t\" {\n      driver = \"raw_exec\"\n      config {\n        command = \"/bin/true\"\n      }\n    }\n  }\n"
 
@@ -394,7 +461,7 @@ func TestNomadFacts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	env := append(os.Environ(), "NOMAD_ADDR="+s.address, "NODE="+s.nodeID, "URL="+serveDirectory(t, dir))
+	env := append(os.Environ(), "NOMAD_ADDR="+s.address, "NODE="+s.nodeID, "URL="+serveDirectory(t, dir), "AMBIGUOUS="+serveAmbiguousIDs(t))
 	for _, f := range emptyAgentFacts {
 		f.check(t, dir, env)
 	}
@@ -477,6 +544,16 @@ func (f nomadFact) check(t *testing.T, dir string, env []string) {
 // serveDirectory serves the files of a directory over HTTP, and returns the address.
 func serveDirectory(t *testing.T, dir string) string {
 	server := httptest.NewServer(http.FileServer(http.Dir(dir)))
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+// serveAmbiguousIDs serves an API whose lists contain two objects with the prefix "aa", and returns the
+// address. The ids of an agent's objects are random.
+func serveAmbiguousIDs(t *testing.T) string {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`[{"ID": "aa111111-1111-4111-8111-111111111111"}, {"ID": "aa222222-2222-4222-8222-222222222222"}]`)) // an error means that the client has exited
+	}))
 	t.Cleanup(server.Close)
 	return server.URL
 }
