@@ -306,3 +306,14 @@ func forEachCommand(root *cobra.Command, do func(cmd *cobra.Command, path string
 		}
 	}
 }
+
+// The help of each command that can fail in more than one way, or prints JSON for a program, has its exit codes.
+func TestHelpHasExitCodes(t *testing.T) {
+	root := newCommand(&cli.Streams{})
+	for _, words := range []string{"run", "job run", "job plan", "job validate", "job dispatch", "plugin test", "plugin list", "alloc exec", "job action", "eval status", "config validate", "fmt"} {
+		cmd, _, err := root.Find(strings.Fields(words))
+		if err != nil || !strings.Contains(cmd.Long, "Exit code") {
+			t.Errorf("the help of %q has no exit codes: %v", words, err)
+		}
+	}
+}

@@ -82,7 +82,7 @@ var nomadFacts = []nomadFact{
 	{"an unknown parameterized job", `nomad-lite job dispatch web`, 1, "", `\ANo parameterized job\(s\) with prefix or ID "web" found\n`},
 	{"an unknown periodic job", `nomad-lite job periodic force web`, 1, "", `\ANo periodic job\(s\) with prefix or ID "web" found\n`},
 	{"an unknown allocation", `nomad-lite alloc status 00000000-0`, 1, "", `\ANo allocation\(s\) with prefix or id "00000000-0" found\n`},
-	{"an unknown node", `nomad-lite node status 00000000-0`, 1, "", `\ANo node\(s\) with prefix or id "00000000-0" found\n`},
+	{"an unknown node", `nomad-lite node status 00000000-0`, 1, "", `\ANo node\(s\) with prefix or id "00000000-0" found\n\z`},
 	{"an unknown node to drain", `nomad-lite node drain -enable -detach 00000000-0 || nomad-lite node eligibility -disable 00000000-0`, 1, "", `\A(No node\(s\) with prefix or id "00000000-0" found\n){2}`},
 	{"an unknown evaluation", `nomad-lite eval status 00000000-0`, 1, "", `\ANo evaluation\(s\) with prefix or id "00000000-0" found\n`},
 	{"an unknown deployment", `nomad-lite deployment status 00000000-0`, 1, "", `"00000000-0"`},
@@ -174,6 +174,7 @@ var nomadFacts = []nomadFact{
 	{"a periodic job", `nomad-lite job run -detach cron.nomad.hcl`, 0, `\AJob registration successful\nApproximate next launch time: ` + timePattern + ` \(\w+ from now\)\n\z`, ""},
 	{"job stop -detach", `nomad-lite job stop -detach warned nowhere`, 0, `\A(` + uuidPattern + `\n){2}\z`, ""},
 	{"job start -detach", `nomad-lite job start -detach warned`, 0, `\AJob start successful\nEvaluation ID: ` + uuidPattern + `\n\z`, anyText},
+	{"start at the top level", `nomad-lite job stop -detach warned >/dev/null && nomad-lite start -detach warned`, 0, `\AJob start successful\n`, anyText},
 	{"job start of a job that runs", `nomad-lite job start warned`, 1, "", `\AJob "warned" has not been stopped`},
 	{"job scale -detach", `nomad-lite job scale -detach other g 2`, 0, `\AJob scale successful\nEvaluation ID: ` + uuidPattern + `\n\z`, ""},
 	{"job scale of an unknown group", `nomad-lite job scale other nope 2`, 1, "", `Group nope not found within job`},
@@ -317,7 +318,7 @@ var nomadFacts = []nomadFact{
 	{"standard input is formatted", `nomad-lite fmt - <bad.hcl`, 0, `\A\w+ +=`, ""},
 	{"a template of a job file", `nomad-lite var put -out none nomad/job-templates/t template=@web.nomad.hcl description=d >/dev/null && nomad-lite job init -list-templates && nomad-lite job init -template t new.nomad.hcl && cmp new.nomad.hcl web.nomad.hcl`, 0, `(?m)^t +d\nExample job file written to new\.nomad\.hcl$`, ""},
 	{"the example is not overwritten", `nomad-lite job init new.nomad.hcl`, 1, "", `Job 'new\.nomad\.hcl' already exists`},
-	{"a job file at a URL", `nomad-lite job plan $URL/web.nomad.hcl`, 0, `(?m)^Job Modify Index: `, ""},
+	{"a job file at a URL", `nomad-lite job plan $URL/web.nomad.hcl && nomad-lite job validate $URL/web.nomad.hcl && nomad-lite job run -detach $URL/web.nomad.hcl`, 0, `(?s)\nJob Modify Index: .*\nJob validation successful\n.*\nJob registration successful\n`, ""},
 	{"a missing job file at a URL", `nomad-lite job run $URL/missing.nomad.hcl`, 1, "", `404`},
 
 	// Commands that one machine does not have.
