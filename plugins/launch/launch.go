@@ -118,14 +118,19 @@ type Plugin struct {
 	calls        base.CallRecorder
 
 	detached chan struct{} // detached: closed by releaseResources; go-plugin's runner then stops waiting for the process
-	ended    chan struct{} // closed when exit is set
-	exitErr  error
+	exit     processExit
 
 	wg          sync.WaitGroup
 	releaseOnce sync.Once
 
 	mu          sync.Mutex
 	initialConn net.Conn // the verified connection, which dial returns to gRPC first
+}
+
+// processExit is the end of a plugin process.
+type processExit struct {
+	known chan struct{} // closed when err is set
+	err   error
 }
 
 // processOutput holds the stdout and stderr of a plugin process.
@@ -180,7 +185,7 @@ func newPlugin(cfg Config) *Plugin {
 		logger:   cfg.Logger.Named(cfg.Name),
 		detached: make(chan struct{}),
 		stdio:    processOutput{stderrDone: make(chan struct{})},
-		ended:    make(chan struct{}),
+		exit:     processExit{known: make(chan struct{})},
 	}
 }
 
@@ -307,8 +312,8 @@ func (p *Plugin) Done() <-chan struct{} { return p.proc.done }
 // WaitExit blocks until the process has ended, and returns an error with the exit status and the
 // last output. It returns an error also after exit code 0: a plugin must not exit by itself.
 func (p *Plugin) WaitExit() error {
-	<-p.ended
-	return fmt.Errorf("%s: %w", p.cfg.errorPrefix(), p.exitErr)
+	<-p.exit.known
+	return fmt.Errorf("%s: %w", p.cfg.errorPrefix(), p.exit.err)
 }
 
 // Connected reports whether gRPC's connection to the plugin is ready. It makes no call. The
@@ -398,7 +403,7 @@ func (p *Plugin) Close() {
 	if !p.waitDone(context.Background(), exitGracePeriod) {
 		p.logger.Error("plugin process does not die", "pid", p.proc.PID)
 	} else {
-		<-p.ended
+		<-p.exit.known
 	}
 	p.releaseResources(false)
 }
@@ -469,8 +474,8 @@ func (p *Plugin) watchProcess() {
 		if !p.proc.watch() {
 			return // detached
 		}
-		p.exitErr = p.exitError()
-		close(p.ended)
+		p.exit.err = p.exitError()
+		close(p.exit.known)
 	})
 	if p.stdio.pipes[1] != nil {
 		p.wg.Go(func() {
@@ -527,8 +532,8 @@ func (p *Plugin) explainCallError(ctx context.Context, call string, err error) e
 		// The connection can break shortly before this process notices the exit of the
 		// plugin.
 		if p.waitDone(ctx, time.Second) {
-			<-p.ended
-			return fmt.Errorf("%s: %w", call, p.exitErr)
+			<-p.exit.known
+			return fmt.Errorf("%s: %w", call, p.exit.err)
 		}
 		if cause := context.Cause(ctx); cause == nil {
 			return fmt.Errorf("%s: the process runs, and nothing answers gRPC on its socket %s", call, p.handshake.addr)

@@ -88,16 +88,16 @@ func (r *spawnRunner) Start(context.Context) error {
 	}
 	if p.handshake, err = parseHandshake(line); err != nil {
 		if p.waitDone(ctx, 100*time.Millisecond) {
-			<-p.ended
-			return fmt.Errorf("%w; it %w", err, p.exitErr)
+			<-p.exit.known
+			return fmt.Errorf("%w; it %w", err, p.exit.err)
 		}
 		return err
 	}
 	conn, err := p.dialVerified(ctx)
 	if err != nil {
 		if p.waitDone(ctx, 100*time.Millisecond) {
-			<-p.ended
-			return fmt.Errorf("after its handshake line it %w", p.exitErr)
+			<-p.exit.known
+			return fmt.Errorf("after its handshake line it %w", p.exit.err)
 		}
 		return explainDialError(p.handshake, err)
 	}
@@ -343,11 +343,11 @@ func (p *Plugin) awaitHandshakeLine(ctx context.Context, lineRead <-chan struct{
 	default:
 	}
 	if p.waitDone(ctx, 0) {
-		<-p.ended
+		<-p.exit.known
 		if line != "" {
-			return "", fmt.Errorf("wrote %s on stdout instead of a handshake line and %w", quoteTruncated(line), p.exitErr)
+			return "", fmt.Errorf("wrote %s on stdout instead of a handshake line and %w", quoteTruncated(line), p.exit.err)
 		}
-		return "", fmt.Errorf("wrote no handshake line and %w", p.exitErr)
+		return "", fmt.Errorf("wrote no handshake line and %w", p.exit.err)
 	}
 	if cause := context.Cause(ctx); !errors.Is(cause, errNoAnswer) {
 		return "", cause

@@ -121,7 +121,7 @@ func (l *pluginLoop) recordFailure(e pluginEvent, err error, retryAt time.Time) 
 		m.inst = nil
 		m.launchAttempted = true
 		if m.state != stateSuperseded {
-			m.lastFailure, m.retryAt = err, retryAt
+			m.lastFailure = launchFailure{err, retryAt}
 		}
 		l.s.registry.updateFirstLaunchesDone()
 	})
@@ -221,7 +221,7 @@ func (l *pluginLoop) register(inst pluginInstance) (err error) {
 		if m.removed {
 			m.applyEvent(eventPluginRemoved)
 		}
-		m.inst, m.info, m.lastFailure, m.launchAttempted = inst, info, nil, true
+		m.inst, m.info, m.lastFailure, m.launchAttempted = inst, info, launchFailure{}, true
 		if m.driver = nil; info.Type == base.TypeDriver {
 			m.driver = &watchedDriver{inst.Driver(), l.s.newCallWatch(m, inst)}
 		}

@@ -38,12 +38,16 @@ type managedPlugin struct {
 	fingerprinted   bool      // fingerprinted: the first fingerprint has arrived; always true for a hook
 	restarts        int       // number of processes that have exited
 	lastAcquired    time.Time // time when Driver or Hook last returned the plugin
-	// lastFailure: error of the last launch, or of a process that exited early; nil after a
-	// successful launch.
-	lastFailure     error
-	retryAt         time.Time     // time of the next launch after a failure; zero if there is none
+	lastFailure     launchFailure
 	supersededBy    string        // supersededBy: describes the plugin that is used instead of this one
 	launchRequested chan struct{} // launchRequested: closed when a plugin that was stopped as idle is requested
+}
+
+// launchFailure is the error of the last launch, or of a process that exited early. It is zero after a
+// successful launch.
+type launchFailure struct {
+	err     error
+	retryAt time.Time // time of the next launch; zero if there is none
 }
 
 func (m *managedPlugin) applyEvent(e pluginEvent) { m.state = m.state.next(e) }
@@ -52,7 +56,7 @@ func (m *managedPlugin) applyEvent(e pluginEvent) { m.state = m.state.next(e) }
 // started.
 func (m *managedPlugin) err() error {
 	if m.state == stateBackingOff || m.state == stateFailed {
-		return m.lastFailure
+		return m.lastFailure.err
 	}
 	return nil
 }

@@ -313,10 +313,10 @@ func (s *Supervisor) interruptedWaitError(key PluginKey, cause error) error {
 	switch {
 	case m == nil:
 		return fmt.Errorf("%s: %w", key, cause)
-	case m.lastFailure == nil:
+	case m.lastFailure.err == nil:
 		return fmt.Errorf("%s: %s is still being started: %w", key, m.entry, cause)
 	}
-	return fmt.Errorf("%s: %w: %w (%w)", key, ErrUnavailable, m.lastFailure, cause)
+	return fmt.Errorf("%s: %w: %w (%w)", key, ErrUnavailable, m.lastFailure.err, cause)
 }
 
 // findLivePluginLocked returns an instance whose process runs, or an error. It returns neither if
@@ -336,12 +336,12 @@ func (s *Supervisor) findLivePluginLocked(key PluginKey, until time.Time) (plugi
 		return nil, nil, &driver.UnavailableError{Err: s.registry.notFoundError(key), Changed: s.stateChanged}
 	}
 	if err := m.err(); err != nil {
-		if !m.retryAt.IsZero() && m.retryAt.Before(until) {
+		if !m.lastFailure.retryAt.IsZero() && m.lastFailure.retryAt.Before(until) {
 			return nil, nil, nil
 		}
 		err = fmt.Errorf("%s: %w: %w", key, ErrUnavailable, err)
-		if !m.retryAt.IsZero() {
-			err = fmt.Errorf("%w (next try in %s)", err, time.Until(m.retryAt).Round(time.Second))
+		if !m.lastFailure.retryAt.IsZero() {
+			err = fmt.Errorf("%w (next try in %s)", err, time.Until(m.lastFailure.retryAt).Round(time.Second))
 		}
 		return nil, nil, &driver.UnavailableError{Plugin: m.entry.String(), Builtin: m.entry.Builtin, Err: err, Changed: s.stateChanged}
 	}
