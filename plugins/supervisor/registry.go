@@ -252,6 +252,15 @@ func (r *registry) allStatesKnown() bool {
 	})
 }
 
+// knownPluginStatesKnown is allStatesKnown without the external plugins of which it is unknown whether they ever
+// worked.
+func (r *registry) knownPluginStatesKnown() bool {
+	return !slices.ContainsFunc(r.plugins, func(m *managedPlugin) bool {
+		isKnown := m.entry.Builtin || m.lastServedKey != PluginKey{}
+		return isKnown && !m.stateKnown() && !r.awaitsConfiguredPlugin(m)
+	})
+}
+
 // updateDriverInfo changes the DriverInfo of the driver that plugin m serves. It returns false if m
 // serves no driver.
 func (r *registry) updateDriverInfo(m *managedPlugin, change func(*DriverInfo)) bool {

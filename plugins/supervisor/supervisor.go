@@ -38,6 +38,10 @@ var (
 // without them.
 const readyTimeout = 2 * time.Second
 
+// unknownPluginTimeout is the part of readyTimeout in which a node also waits for external plugins of which it is
+// unknown whether they ever worked: a plugin that hangs should not delay each start of the node.
+const unknownPluginTimeout = 800 * time.Millisecond
+
 // idleTimeout is the time after which an unused builtin is stopped.
 const idleTimeout = time.Minute
 
@@ -400,24 +404,31 @@ func (s *Supervisor) Changed() <-chan struct{} {
 }
 
 // Ready blocks until every driver has reported its first fingerprint, but at most until two
-// seconds after New. For a later fingerprint see Changed. An error is the cause of the end
-// of ctx.
+// seconds after New, and 800 ms if the others are external plugins that are not known to Config.LastServedKey.
+// For a later fingerprint see Changed. An error is the cause of the end of ctx.
 func (s *Supervisor) Ready(ctx context.Context) error {
+	unknownLimit := time.NewTimer(time.Until(s.createdAt.Add(unknownPluginTimeout)))
+	defer unknownLimit.Stop()
+	if err := s.waitFor(ctx, (*registry).allStatesKnown, unknownLimit.C); err != nil {
+		return err
+	}
 	limit := time.NewTimer(time.Until(s.createdAt.Add(readyTimeout)))
 	defer limit.Stop()
-	return s.waitStatesKnown(ctx, limit.C)
+	return s.waitFor(ctx, (*registry).knownPluginStatesKnown, limit.C)
 }
 
 // WaitAllStatesKnown blocks until each plugin has reported its state or has failed to
 // start. Unlike Ready it has no time limit.
 func (s *Supervisor) WaitAllStatesKnown(ctx context.Context) error {
-	return s.waitStatesKnown(ctx, nil)
+	return s.waitFor(ctx, (*registry).allStatesKnown, nil)
 }
 
-func (s *Supervisor) waitStatesKnown(ctx context.Context, limit <-chan time.Time) error {
+// waitFor blocks until the condition is true, limit receives a value, or ctx ends. Only the end of ctx is an
+// error.
+func (s *Supervisor) waitFor(ctx context.Context, condition func(*registry) bool, limit <-chan time.Time) error {
 	for {
 		s.mu.Lock()
-		ready := s.stopped || s.registry.allStatesKnown()
+		ready := s.stopped || condition(&s.registry)
 		infoChanged := s.infoChanged
 		s.mu.Unlock()
 		if ready {

@@ -647,6 +647,25 @@ func TestReadyWaitsForFingerprints(t *testing.T) {
 			t.Errorf("answered after %v: %v with %v", time.Since(began), err, s.Plugins()[0].Err)
 		}
 	})
+	// The node waits longer for a plugin that has worked before.
+	for _, c := range []struct {
+		served PluginKey
+		want   time.Duration
+	}{{PluginKey{}, unknownPluginTimeout}, {driverKey("c"), readyTimeout}} {
+		synctest.Test(t, func(t *testing.T) {
+			cfg := Config{LastServedKey: func(catalog.Entry) PluginKey { return c.served }}
+			s := startSupervisor(t, cfg, []catalog.Entry{builtinEntry("a"), externalEntry("c")}, func(_ context.Context, key string, _ int) (*fakePlugin, error) {
+				if key == "c" {
+					time.Sleep(time.Minute)
+				}
+				return newFakePlugin(strings.TrimPrefix(key, "builtin "), "1"), nil
+			})
+			began := time.Now()
+			if err := s.Ready(t.Context()); err != nil || time.Since(began) != c.want {
+				t.Errorf("ready after %v, %v; want %v", time.Since(began), err, c.want)
+			}
+		})
+	}
 	synctest.Test(t, func(t *testing.T) {
 		s := startSupervisor(t, Config{}, nil, nil)
 		began := time.Now()

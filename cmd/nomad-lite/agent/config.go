@@ -80,8 +80,9 @@ func (o options) loadConfig(s *cli.Streams) (*config.Config, error) {
 func (r *runningAgent) selfConfig() map[string]any {
 	c, node, b := r.currentConfig(), r.agent.Node().TaskEnvNode(), version.ReadBuild()
 	plugins := []pluginstatus.Process{}
+	drivers := r.agent.Drivers()
 	for _, p := range r.agent.Plugins() {
-		plugins = append(plugins, pluginstatus.NewProcess(p))
+		plugins = append(plugins, pluginstatus.NewProcess(p, drivers[p.Serves.Name]))
 	}
 	_, port, _ := net.SplitHostPort(r.clientAddress)
 	number, _ := strconv.Atoi(port) // without an address, port is "" and number is 0

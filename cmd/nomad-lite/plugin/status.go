@@ -73,9 +73,9 @@ func showPluginStatus(ctx context.Context, o statusOptions, name string, s *cli.
 	}
 	csi = slices.DeleteFunc(csi, func(p *api.CSIPluginListStub) bool { return name != "" && p.ID != name })
 	hooks := pluginstatus.ReadHooks(c, name)
-	var processes []pluginstatus.Process
+	processes := pluginstatus.ReadProcesses(c)
 	if name != "" {
-		processes = pluginstatus.ReadProcesses(c, name)
+		processes = pluginstatus.Named(processes, name)
 	}
 	if name != "" && len(drivers)+len(csi)+len(hooks)+len(processes) == 0 {
 		return fmt.Errorf("no node has a plugin %q\nTo list all plugins: nomad-lite plugin status", name)
@@ -112,8 +112,13 @@ func showPluginStatus(ctx context.Context, o statusOptions, name string, s *cli.
 	case len(hooks) > 0:
 		pluginstatus.PrintHook(p, hooks[0], o.verbose)
 	}
-	for _, process := range processes {
-		pluginstatus.PrintProcess(p, process)
+	if name != "" {
+		for _, process := range processes {
+			pluginstatus.PrintProcess(p, process)
+		}
+	} else if t := pluginstatus.UnusableTable(processes); t != nil {
+		p.Section("Plugins that have not started")
+		p.Table(t)
 	}
 	if name == "" {
 		p.Section("Container Storage Interface")

@@ -41,7 +41,7 @@ func NewPlugin(p supervisor.Plugin, info supervisor.DriverInfo) *Plugin {
 	}
 	switch {
 	case p.Err != nil:
-		row.Health, row.Note, row.Failed = "failed", p.Err.Error(), true
+		row.Health, row.Note, row.Failed = healthFailed, p.Err.Error(), true
 	case p.SupersededBy != "":
 		row.Health, row.Note = "unused", p.SupersededBy
 	case p.Idle:
@@ -60,8 +60,11 @@ func NewPlugin(p supervisor.Plugin, info supervisor.DriverInfo) *Plugin {
 	return row
 }
 
-// HealthStarting is the health of a plugin that has not launched yet.
-const HealthStarting = "starting"
+// HealthStarting is the health of a plugin that has not launched yet, healthFailed of a plugin that does not start.
+const (
+	HealthStarting = "starting"
+	healthFailed   = "failed"
+)
 
 // formatHookPoints returns the hook points at which a hook is called.
 func formatHookPoints(d *hook.Description) string {

@@ -17,6 +17,7 @@ import (
 // agent self.
 type Process struct {
 	Name      string // name of the file or the builtin
+	State     string // "healthy", "failed", "starting", …
 	Type      string // "driver" or "hook"; empty until the plugin has reported it
 	Serves    string // name of the driver or hook; empty until the plugin has reported it
 	Version   string
@@ -28,10 +29,10 @@ type Process struct {
 	Calls     []base.MethodStats
 }
 
-// NewProcess describes the process of a plugin.
-func NewProcess(p supervisor.Plugin) Process {
+// NewProcess describes the process of a plugin. info is the fingerprint of its driver.
+func NewProcess(p supervisor.Plugin, info supervisor.DriverInfo) Process {
 	described := Process{
-		Name: p.Name, Serves: p.Serves.Name, Version: p.Version, Path: p.Path,
+		Name: p.Name, State: NewPlugin(p, info).Health, Serves: p.Serves.Name, Version: p.Version, Path: p.Path,
 		PID: p.PID, StartedAt: p.StartedAt, Restarts: p.Restarts, Calls: p.Methods,
 	}
 	if p.Serves.Name != "" {
@@ -43,9 +44,8 @@ func NewProcess(p supervisor.Plugin) Process {
 	return described
 }
 
-// ReadProcesses returns the plugins of the agent that serve the driver or hook with this name, or whose file has
-// this name. It returns none for an agent of Nomad.
-func ReadProcesses(c *api.Client, name string) []Process {
+// ReadProcesses returns the plugins of the agent. It returns none for an agent of Nomad.
+func ReadProcesses(c *api.Client) []Process {
 	self, err := apiclient.ReadAgentSelf(c)
 	if err != nil {
 		return nil
@@ -58,9 +58,30 @@ func ReadProcesses(c *api.Client, name string) []Process {
 	if json.Unmarshal(text, &processes) != nil {
 		return nil
 	}
-	return slices.DeleteFunc(processes, func(p Process) bool {
-		return p.Type == "" && p.PID == 0 && p.Error == "" || p.Name != name && p.Serves != name
-	})
+	return slices.DeleteFunc(processes, func(p Process) bool { return p.State == "" })
+}
+
+// Named returns the plugins that serve the driver or hook with this name, or whose file has this name.
+func Named(processes []Process, name string) []Process {
+	return slices.DeleteFunc(slices.Clone(processes), func(p Process) bool { return p.Name != name && p.Serves != name })
+}
+
+// UnusableTable returns a table of the plugins whose driver or hook is unknown, because they have not started. It
+// returns nil if there are none.
+func UnusableTable(processes []Process) *output.Table {
+	t := output.NewTable("Plugin", "State", "Message", "Path")
+	found := false
+	for _, p := range processes {
+		if p.Serves != "" || p.State != HealthStarting && p.State != healthFailed {
+			continue
+		}
+		found = true
+		t.Row(p.Name, output.StatusCell(p.State), p.Error, p.Path)
+	}
+	if !found {
+		return nil
+	}
+	return t
 }
 
 // PrintProcess shows the process of a plugin and its calls.
@@ -70,7 +91,10 @@ func PrintProcess(page *output.Page, p Process) {
 		rows = append(rows, output.Pairs{{"File", p.Path}}...)
 	}
 	if p.PID == 0 {
-		rows = append(rows, output.Pairs{{"PID", "none"}, {"Error", p.Error}}...)
+		rows = append(rows, output.Pairs{{"State", output.StatusCell(p.State)}, {"PID", "none"}}...)
+		if p.Error != "" {
+			rows = append(rows, output.Pairs{{"Error", p.Error}}...)
+		}
 	} else {
 		rows = append(rows, output.Pairs{{"PID", p.PID}, {"Started", output.FormatTimestamp(p.StartedAt) + " (" + output.FormatDuration(time.Since(p.StartedAt)) + " ago)"}}...)
 	}

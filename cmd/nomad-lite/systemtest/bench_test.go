@@ -331,6 +331,11 @@ func BenchmarkAgentReady(b *testing.B) {
 			addBenchSample(b, name, milliseconds(a.startDuration), floor)
 			a.end(b, syscall.SIGINT)
 		}
+		without := startBenchAgent(b, b.TempDir())
+		without.end(b, syscall.SIGINT)
+		broken := startBenchAgent(b, b.TempDir(), writeBrokenPlugins(b))
+		addBenchSample(b, "ready, broken plugins", milliseconds(broken.startDuration), milliseconds(without.startDuration))
+		broken.end(b, syscall.SIGINT)
 	}
 	path, err := buildBenchBinary()
 	if err != nil {
@@ -341,6 +346,25 @@ func BenchmarkAgentReady(b *testing.B) {
 		b.Fatal(err)
 	}
 	addBenchSample(b, "binary", float64(info.Size())/1e6, missingBaselineValue)
+}
+
+// writeBrokenPlugins writes 20 plugins that do not start, and returns the configuration that starts them.
+func writeBrokenPlugins(b *testing.B) string {
+	b.Helper()
+	dir := b.TempDir()
+	var config strings.Builder
+	fmt.Fprintf(&config, "plugin_dir = %q\n", dir)
+	for i := range 20 {
+		script := []string{
+			"exit 3", "echo hello; exec sleep 1000", "exec sleep 1000", "echo '1|2|unix|/nonexistent/socket|grpc|'; exec sleep 1000", "kill -9 $$",
+		}[i%5]
+		name := fmt.Sprint("broken-", i)
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+			b.Fatal(err)
+		}
+		fmt.Fprintf(&config, "plugin %q {}\n", name)
+	}
+	return config.String()
 }
 
 // BenchmarkMemory measures the memory of a node without tasks, and the additional memory per task.
