@@ -157,6 +157,18 @@ const (
 	FSIsolationUnveil
 )
 
+var fsIsolationNames = [...]string{"none", "chroot", "image", "unveil"}
+
+func (i FSIsolation) String() string { return nameOfValue(fsIsolationNames[:], int32(i)) }
+
+// nameOfValue returns the name of a value that a driver has sent.
+func nameOfValue(names []string, value int32) string {
+	if value < 0 || int(value) >= len(names) {
+		return fmt.Sprintf("unknown (%d)", value)
+	}
+	return names[value]
+}
+
 // MountConfigs reports whether the driver supports mounts.
 type MountConfigs int32
 
@@ -165,6 +177,10 @@ const (
 	MountConfigsAny MountConfigs = iota
 	MountConfigsNone
 )
+
+var mountConfigsNames = [...]string{"any", "none"}
+
+func (c MountConfigs) String() string { return nameOfValue(mountConfigsNames[:], int32(c)) }
 
 // Capabilities are the features that the host must know before it uses the driver.
 type Capabilities struct {

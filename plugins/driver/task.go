@@ -119,6 +119,10 @@ const (
 	NetworkNone
 )
 
+var networkModeNames = [...]string{"host", "group", "task", "none"}
+
+func (m NetworkMode) String() string { return nameOfValue(networkModeNames[:], int32(m)) }
+
 // NetworkIsolation is the network namespace that the tasks of a group share.
 type NetworkIsolation struct {
 	Mode   NetworkMode

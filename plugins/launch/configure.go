@@ -77,13 +77,9 @@ func chooseAPIVersion(host, plugin []string) (string, error) {
 
 // configure decodes the plugin's settings by its schema and sends them.
 func (p *Plugin) configure(ctx context.Context) error {
-	plug := base.NewClient(p.conn, p.proc.done)
-
-	call, cancel := p.callContext(ctx)
-	defer cancel()
-	schema, err := plug.ConfigSchema(call)
+	schema, err := p.ConfigSchema(ctx)
 	if err != nil {
-		return p.explainCallError(call, "ConfigSchema", err)
+		return err
 	}
 	settings, err := encodeSettings(schema, p.cfg.Settings)
 	if err != nil {
@@ -97,9 +93,9 @@ func (p *Plugin) configure(ctx context.Context) error {
 	if p.info.Type == base.TypeDriver {
 		config.Driver = p.cfg.DriverConfig
 	}
-	call, cancel = p.callContext(ctx)
+	call, cancel := p.callContext(ctx)
 	defer cancel()
-	if err := plug.SetConfig(call, config); err != nil {
+	if err := base.NewClient(p.conn, p.proc.done).SetConfig(call, config); err != nil {
 		return p.explainCallError(call, "SetConfig", err)
 	}
 	return nil

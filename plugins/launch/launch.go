@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
@@ -283,6 +284,17 @@ func (p *Plugin) connect(ctx context.Context) error {
 
 // Info returns the plugin's type, name, version and API versions, as the plugin reports them.
 func (p *Plugin) Info() base.Info { return p.info }
+
+// ConfigSchema calls the plugin for the schema of its plugin block; nil means that a plugin block is not allowed.
+func (p *Plugin) ConfigSchema(ctx context.Context) (*hclspec.Spec, error) {
+	ctx, cancel := p.callContext(ctx)
+	defer cancel()
+	schema, err := base.NewClient(p.conn, p.proc.done).ConfigSchema(ctx)
+	if err != nil {
+		return nil, p.explainCallError(ctx, "ConfigSchema", err)
+	}
+	return schema, nil
+}
 
 // PID returns the plugin's process id.
 func (p *Plugin) PID() int { return p.proc.PID }

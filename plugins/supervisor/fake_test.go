@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
@@ -19,6 +20,8 @@ type fakePlugin struct {
 	done     chan struct{}
 	exitOnce sync.Once
 	drv      *fakeDriver
+
+	configSchema *hclspec.Spec
 
 	wrapperDriver driver.Driver // wrapped: replaces drv if it is set; it contains drv
 
@@ -41,6 +44,9 @@ func newFakePlugin(name, version string) *fakePlugin {
 }
 
 func (f *fakePlugin) Info() base.Info { return f.info }
+func (f *fakePlugin) ConfigSchema(context.Context) (*hclspec.Spec, error) {
+	return f.configSchema, nil
+}
 func (f *fakePlugin) Driver() driver.Driver {
 	if f.wrapperDriver != nil {
 		return f.wrapperDriver

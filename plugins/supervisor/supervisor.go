@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
@@ -157,6 +158,7 @@ type Supervisor struct {
 // pluginInstance is one running plugin. *launch.Plugin implements it.
 type pluginInstance interface {
 	Info() base.Info
+	ConfigSchema(context.Context) (*hclspec.Spec, error)
 	Driver() driver.Driver
 	Hook() (*hook.Client, *hook.Description)
 	PID() int

@@ -166,6 +166,12 @@ func (a *Agent) TaskConfigSchema(ctx context.Context, name string) (*hclspec.Spe
 	return a.plugins.taskConfigSchema(ctx, name)
 }
 
+// DescribePlugin calls the plugin that serves a driver or hook for its description. It waits for the plugin if it
+// is starting, and starts a builtin hook that is not in use.
+func (a *Agent) DescribePlugin(ctx context.Context, key supervisor.PluginKey) (*supervisor.Description, error) {
+	return a.plugins.supervisor.Describe(ctx, key)
+}
+
 // CheckHookRules checks the operator's hook rules against the plugins and returns the reasons why rules
 // have no effect. It waits for plugins that are starting.
 func (a *Agent) CheckHookRules(ctx context.Context) (trouble []error) {

@@ -14,6 +14,7 @@ func NewCommand(s *cli.Streams) *cobra.Command {
 		newInstallCommand(s),
 		newVerifyCommand(s),
 		newListCommand(s),
+		newInspectCommand(s),
 		newStatusCommand(s),
 	)
 }

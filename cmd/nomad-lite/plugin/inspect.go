@@ -1,0 +1,268 @@
+package plugin
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/localplugins"
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/output"
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/base"
+	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/agent"
+)
+
+const inspectHelp = `Start a plugin, and show what it reports about itself: its type, name and version,
+the capabilities of a driver or the hook points of a hook, and the schemas of its
+plugin block and of the config block of a task (for a hook: of lite_hook_NAME in
+meta).
+
+The argument is the name of a driver or hook, builtin or in the plugin directory; or
+the path of a file, with a slash: ./NAME for a file in this directory.
+
+In a schema each argument has its type in place of a value. With -json a schema has
+the form of the messages in hclspec/specpb/hcl_spec.proto.
+
+Exit codes: 0, or 1 when the plugin could not be started.`
+
+func newInspectCommand(s *cli.Streams) *cobra.Command {
+	var plugins localplugins.Flags
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "inspect [flags] NAME|FILE",
+		Short: "Show the capabilities and schemas of a plugin",
+		Long:  inspectHelp,
+		Example: `  nomad-lite plugin inspect raw_exec
+  nomad-lite plugin inspect -plugin-dir /opt/nomad-lite/plugins podman
+  nomad-lite plugin inspect ./nomad-driver-podman`,
+		Args: cli.RequireArgCount(1, 1, "the name or the file of a plugin"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return inspectPlugin(cmd.Context(), plugins, args[0], asJSON, s)
+		},
+	}
+	plugins.Register(cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func inspectPlugin(ctx context.Context, flags localplugins.Flags, target string, asJSON bool, s *cli.Streams) error {
+	local, err := flags.Read(s)
+	if err != nil {
+		return err
+	}
+	wanted := []string{target}
+	find := func(p supervisor.Plugin) bool {
+		return p.Serves.Name == target || p.Name == target || strings.TrimPrefix(p.Name, catalog.DriverPrefix) == target
+	}
+	if strings.Contains(target, "/") {
+		path, err := selectFile(&local, target)
+		if err != nil {
+			return err
+		}
+		wanted = []string{}
+		find = func(p supervisor.Plugin) bool { return p.Path == path }
+	}
+	var found *inspectedPlugin
+	runErr := localplugins.RunWithAgent(ctx, local, wanted, func(a *agent.Agent) {
+		found, err = describePlugin(ctx, a, target, find)
+	})
+	if err := errors.Join(err, runErr); err != nil {
+		return fmt.Errorf("inspect %s: %w", target, err)
+	}
+	if asJSON {
+		encoder := json.NewEncoder(s.Out)
+		encoder.SetIndent("", "    ")
+		return encoder.Encode(found)
+	}
+	return found.print(s)
+}
+
+// selectFile makes the file the only plugin of local, with its plugin block of the configuration. It returns the
+// path of the file in the catalog.
+func selectFile(local *localplugins.Plugins, file string) (string, error) {
+	path, err := filepath.Abs(file)
+	if err != nil {
+		return "", err
+	}
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("inspect %w", err)
+	case !info.Mode().IsRegular():
+		return "", fmt.Errorf("inspect %s: it is not a file; give the path of the plugin's program", file)
+	}
+	name := strings.TrimSuffix(filepath.Base(path), ".exe")
+	blocks := slices.DeleteFunc(slices.Clone(local.Config.Plugins), func(b catalog.PluginBlock) bool { return b.Name != name })
+	if len(blocks) == 0 {
+		blocks = append(blocks, catalog.PluginBlock{Name: name})
+	}
+	local.Config.PluginDir, local.Config.Plugins, local.Config.Hooks = filepath.Dir(path), blocks, nil
+	return path, nil
+}
+
+// describePlugin waits for the plugins of a temporary agent, and returns the description of the plugin that find
+// accepts.
+func describePlugin(ctx context.Context, a *agent.Agent, target string, find func(supervisor.Plugin) bool) (*inspectedPlugin, error) {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	if err := errors.Join(a.WaitReady(ctx), a.WaitAllPlugins(ctx)); err != nil {
+		return nil, err
+	}
+	plugins := slices.DeleteFunc(a.Plugins(), func(p supervisor.Plugin) bool { return !find(p) })
+	if len(plugins) == 0 {
+		return nil, fmt.Errorf("there is no such plugin; nomad-lite plugin list shows all, and ./%s is a file in this directory", target)
+	}
+	plugin := slices.MinFunc(plugins, func(a, b supervisor.Plugin) int { return cmp.Compare(rankPlugin(a), rankPlugin(b)) })
+	if plugin.Err != nil {
+		return nil, plugin.Err
+	}
+	key := plugin.Serves
+	if key.Name == "" {
+		key = supervisor.PluginKey{Type: base.TypeHook, Name: plugin.Name} // a builtin hook that has not been started
+	}
+	d, err := a.DescribePlugin(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	return newInspectedPlugin(plugin.Path, d), nil
+}
+
+// rankPlugin returns a lower number for a plugin that is more useful to inspect, of several with one name.
+func rankPlugin(p supervisor.Plugin) int {
+	switch {
+	case p.Err != nil:
+		return 2
+	case p.SupersededBy != "":
+		return 1
+	}
+	return 0
+}
+
+// inspectedPlugin is the output of plugin inspect.
+type inspectedPlugin struct {
+	Type         string
+	Name         string
+	Version      string
+	APIVersions  []string
+	Path         string              `json:",omitempty"` // empty for a builtin
+	Capabilities *driverCapabilities `json:",omitempty"`
+	Hook         *hookCapabilities   `json:",omitempty"`
+
+	// ConfigSchema is the schema of the plugin block; nil means that a plugin block has no config.
+	ConfigSchema *hclspec.Spec
+	// TaskSchema is the schema of the config block of a driver's task; nil for a hook.
+	TaskSchema *hclspec.Spec `json:",omitempty"`
+	// AttachmentSchema is the schema of a hook's lite_hook_NAME; nil for a driver.
+	AttachmentSchema *hclspec.Spec `json:",omitempty"`
+}
+
+// driverCapabilities are driver.Capabilities with names in place of numbers.
+type driverCapabilities struct {
+	SendSignals           bool
+	Exec                  bool
+	FSIsolation           string
+	NetworkIsolationModes []string
+	MustCreateNetwork     bool
+	MountConfigs          string
+	DisableLogCollection  bool
+	DynamicWorkloadUsers  bool
+}
+
+type hookCapabilities struct {
+	HookPoints       []hookPoint
+	AllAllocs        bool
+	IncludeAllocJSON bool
+	ReportsHealth    bool
+}
+
+type hookPoint struct {
+	Name    string
+	Timeout string `json:",omitempty"` // limit for one call; empty means the default of the host
+}
+
+func newInspectedPlugin(path string, d *supervisor.Description) *inspectedPlugin {
+	p := &inspectedPlugin{
+		Type: d.Info.Type.String(), Name: d.Info.Name, Version: d.Info.Version, APIVersions: d.Info.APIVersions, Path: path,
+		ConfigSchema: d.ConfigSchema, TaskSchema: d.TaskSchema,
+	}
+	if c := d.Capabilities; c != nil {
+		p.Capabilities = &driverCapabilities{
+			SendSignals: c.SendSignals, Exec: c.Exec, FSIsolation: c.FSIsolation.String(), NetworkIsolationModes: []string{},
+			MustCreateNetwork: c.MustCreateNetwork, MountConfigs: c.MountConfigs.String(),
+			DisableLogCollection: c.DisableLogCollection, DynamicWorkloadUsers: c.DynamicWorkloadUsers,
+		}
+		for _, mode := range c.NetworkIsolationModes {
+			p.Capabilities.NetworkIsolationModes = append(p.Capabilities.NetworkIsolationModes, mode.String())
+		}
+	}
+	if h := d.Hook; h != nil {
+		p.AttachmentSchema = h.Schema
+		p.Hook = &hookCapabilities{AllAllocs: h.AllAllocs, IncludeAllocJSON: h.IncludeAllocJSON, ReportsHealth: h.ReportsHealth}
+		for _, subscription := range h.Subscriptions {
+			point := hookPoint{Name: subscription.Point.String()}
+			if subscription.Timeout > 0 {
+				point.Timeout = subscription.Timeout.String()
+			}
+			p.Hook.HookPoints = append(p.Hook.HookPoints, point)
+		}
+	}
+	return p
+}
+
+func (p *inspectedPlugin) print(s *cli.Streams) error {
+	page := output.NewPage(s)
+	page.Pairs(output.Pairs{
+		{"Type", p.Type}, {"Name", p.Name}, {"Version", p.Version}, {"API Versions", strings.Join(p.APIVersions, ", ")}, {"File", cmp.Or(p.Path, "builtin")},
+	})
+	if c := p.Capabilities; c != nil {
+		page.Section("Capabilities")
+		page.Pairs(output.Pairs{
+			{"Send Signals", c.SendSignals},
+			{"Exec", c.Exec},
+			{"FS Isolation", c.FSIsolation},
+			{"Network Isolation Modes", cmp.Or(strings.Join(c.NetworkIsolationModes, ", "), "<none>")},
+			{"Must Create Network", c.MustCreateNetwork},
+			{"Mount Configs", c.MountConfigs},
+			{"Disable Log Collection", c.DisableLogCollection},
+			{"Dynamic Workload Users", c.DynamicWorkloadUsers},
+		})
+	}
+	if h := p.Hook; h != nil {
+		page.Section("Hook")
+		page.Pairs(output.Pairs{{"All Allocations", h.AllAllocs}, {"Includes Allocation JSON", h.IncludeAllocJSON}, {"Reports Health", h.ReportsHealth}})
+		page.Section("Hook Points")
+		t := output.NewTable("Hook Point", "Timeout")
+		for _, point := range h.HookPoints {
+			t.Row(point.Name, cmp.Or(point.Timeout, "default"))
+		}
+		page.Table(t)
+	}
+	printSchema(page, "Configuration Schema", p.ConfigSchema)
+	if p.Hook != nil {
+		printSchema(page, "Attachment Schema", p.AttachmentSchema)
+	} else {
+		printSchema(page, "Task Schema", p.TaskSchema)
+	}
+	return output.Print(s, page)
+}
+
+func printSchema(page *output.Page, title string, schema *hclspec.Spec) {
+	page.Section(title)
+	text := schema.Text()
+	if text == "" {
+		page.Line("<none>")
+		return
+	}
+	page.Lines(text)
+}

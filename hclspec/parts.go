@@ -1,0 +1,125 @@
+package hclspec
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// part is an argument or a block of a body, as a Spec describes it.
+type part struct {
+	name        string
+	spec        *Spec  // its kind is kindAttr or one of the kinds of blocks
+	defaultText string // value of the part if it is absent; "" if the Spec has none
+	isDefault   bool   // the value of the part is the default of another part
+}
+
+// bodyParts returns the arguments and blocks of the body that s describes: the arguments first, each sorted by name.
+// A part without a name, which Decode rejects, is left out. If several parts have one name, the first counts, but a
+// part that is not the default of another takes precedence.
+func (s *Spec) bodyParts() (arguments, blocks []part) {
+	all := s.appendParts(nil, "", maxSpecDepth)
+	slices.SortStableFunc(all, func(a, b part) int {
+		switch {
+		case a.isDefault == b.isDefault:
+			return 0
+		case a.isDefault:
+			return 1
+		}
+		return -1
+	})
+	for _, p := range all {
+		list := &blocks
+		if p.spec.kind == kindAttr {
+			list = &arguments
+		}
+		isSame := func(known part) bool { return known.name == p.name }
+		if p.name != "" && !slices.ContainsFunc(*list, isSame) {
+			*list = append(*list, p)
+		}
+	}
+	byName := func(a, b part) int { return cmp.Compare(a.name, b.name) }
+	slices.SortFunc(arguments, byName)
+	slices.SortFunc(blocks, byName)
+	return arguments, blocks
+}
+
+// appendParts appends the parts of s. key is the name of the part if it has none.
+func (s *Spec) appendParts(parts []part, key string, depth int) []part {
+	if s == nil || depth == 0 {
+		return parts
+	}
+	switch s.kind {
+	case kindObject:
+		for _, key := range slices.Sorted(maps.Keys(s.attributes)) {
+			parts = s.attributes[key].appendParts(parts, key, depth-1)
+		}
+	case kindArray:
+		for _, value := range s.values {
+			parts = value.appendParts(parts, "", depth-1)
+		}
+	case kindDefault:
+		first := len(parts)
+		parts = s.nested.appendParts(parts, "", depth-1)
+		if len(parts) > first && parts[first].defaultText == "" {
+			parts[first].defaultText = s.defaultSpec.defaultText()
+		}
+		second := len(parts)
+		parts = s.defaultSpec.appendParts(parts, "", depth-1)
+		for i := range parts[second:] {
+			parts[second+i].isDefault = true
+		}
+	case kindAttr, kindBlock, kindBlockAttrs, kindBlockList, kindBlockSet, kindBlockMap:
+		parts = append(parts, part{name: cmp.Or(s.name, key), spec: s})
+	}
+	return parts
+}
+
+// defaultText returns the text of the value that s has as a default, in one line.
+func (s *Spec) defaultText() string {
+	switch {
+	case s == nil:
+		return ""
+	case s.kind == kindLiteral:
+		return strings.Join(strings.Fields(s.typeOrLiteral), " ")
+	case s.kind == kindDefault:
+		return s.nested.defaultText()
+	case s.name != "":
+		return "the value of " + s.name
+	}
+	return ""
+}
+
+// limits returns how often a block can occur; a max of 0 means no limit.
+func (s *Spec) limits() (min, max uint64) {
+	switch s.kind {
+	case kindBlock, kindBlockAttrs:
+		if s.required {
+			return 1, 1
+		}
+		return 0, 1
+	case kindBlockList, kindBlockSet:
+		return s.min, s.max
+	}
+	return 0, 0
+}
+
+// describeLimits returns the sentence for the limits of a block.
+func (s *Spec) describeLimits() string {
+	switch min, max := s.limits(); {
+	case min == 1 && max == 1:
+		return "required"
+	case max == 1:
+		return "optional"
+	case min == 0 && max == 0:
+		return "any number"
+	case max == 0:
+		return "at least " + strconv.FormatUint(min, 10)
+	case min == 0:
+		return "at most " + strconv.FormatUint(max, 10)
+	default:
+		return strconv.FormatUint(min, 10) + " to " + strconv.FormatUint(max, 10)
+	}
+}
