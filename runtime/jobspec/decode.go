@@ -42,13 +42,19 @@ func (d *decoder) decodeJob(block *hcl.Block, body hcl.Body) (*api.Job, hcl.Diag
 // not describe.
 type typeExtension struct {
 	attrs  []hcl.AttributeSchema
-	blocks []hcl.BlockHeaderSchema
+	blocks []extensionBlock
 	// own are the attributes of the type that afterDecode decodes.
 	own []string
 	// beforeDecode runs before the fields of the type are decoded, to set defaults.
 	beforeDecode func(target any)
 	// afterDecode runs when the fields are set, with the content of the body.
 	afterDecode func(d *decoder, content *hcl.BodyContent, target any, path []string) hcl.Diagnostics
+}
+
+// extensionBlock is a type of block that a typeExtension decodes, and the struct type of its content.
+type extensionBlock struct {
+	hcl.BlockHeaderSchema
+	content reflect.Type
 }
 
 // decodeStruct decodes a body into a struct. path is the position of the body in the job.
@@ -61,8 +67,7 @@ func (d *decoder) decodeStruct(body hcl.Body, target reflect.Value, path []strin
 	if ext.beforeDecode != nil {
 		ext.beforeDecode(target.Addr().Interface())
 	}
-	schema := p.extendedSchema(ext.attrs, ext.blocks)
-	content, diags := body.Content(withMapAttributes(schema, t))
+	content, diags := body.Content(bodySchemaOf(t))
 	sortBySourceOrder(diags)
 	for _, f := range p.attrs {
 		attr := content.Attributes[f.name]
@@ -102,8 +107,8 @@ func sortBySourceOrder(diags hcl.Diagnostics) {
 	})
 }
 
-func hasBlockType(blocks []hcl.BlockHeaderSchema, name string) bool {
-	return slices.ContainsFunc(blocks, func(b hcl.BlockHeaderSchema) bool { return b.Type == name })
+func hasBlockType(blocks []extensionBlock, name string) bool {
+	return slices.ContainsFunc(blocks, func(b extensionBlock) bool { return b.Type == name })
 }
 
 // joinPath returns a path with more elements. It never writes into the array of path.

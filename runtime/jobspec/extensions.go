@@ -25,18 +25,18 @@ var typesWithMapAttributes = map[reflect.Type]bool{
 var typeExtensions map[reflect.Type]typeExtension
 
 func init() { // typeExtensions is set in init to avoid an initialization cycle with the decoder
-	vault, secret := hcl.BlockHeaderSchema{Type: "vault"}, hcl.BlockHeaderSchema{Type: "secret", LabelNames: []string{"name"}}
+	vault, secret := newExtensionBlock[api.Vault]("vault"), newExtensionBlock[api.Secret]("secret", "name")
 	typeExtensions = map[reflect.Type]typeExtension{
 		reflect.TypeFor[api.Job](): {
-			blocks:      []hcl.BlockHeaderSchema{{Type: "task", LabelNames: []string{"name"}}, vault, secret},
+			blocks:      []extensionBlock{newExtensionBlock[api.Task]("task", "name"), vault, secret},
 			afterDecode: expandJobShorthands,
 		},
 		reflect.TypeFor[api.TaskGroup](): {
-			blocks:      []hcl.BlockHeaderSchema{vault, secret},
+			blocks:      []extensionBlock{vault, secret},
 			afterDecode: expandGroupShorthands,
 		},
 		reflect.TypeFor[api.Task](): {
-			blocks:      []hcl.BlockHeaderSchema{{Type: "scaling", LabelNames: []string{"name"}}},
+			blocks:      []extensionBlock{newExtensionBlock[api.ScalingPolicy]("scaling", "name")},
 			afterDecode: finishTask,
 		},
 		reflect.TypeFor[api.Constraint](): {
@@ -58,6 +58,11 @@ func init() { // typeExtensions is set in init to avoid an initialization cycle 
 		reflect.TypeFor[api.Vault]():           {afterDecode: finishVault},
 		reflect.TypeFor[api.ScalingPolicy]():   {afterDecode: finishScaling},
 	}
+}
+
+// newExtensionBlock returns the extensionBlock of a block whose content is decoded into a T.
+func newExtensionBlock[T any](name string, labels ...string) extensionBlock {
+	return extensionBlock{hcl.BlockHeaderSchema{Type: name, LabelNames: labels}, reflect.TypeFor[T]()}
 }
 
 func optionalAttributes(names []string) []hcl.AttributeSchema {

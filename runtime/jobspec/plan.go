@@ -85,21 +85,25 @@ func labelName(field reflect.StructField) string {
 	return strings.ToLower(field.Name)
 }
 
+// bodySchemaOf returns the attributes and blocks of a body that is decoded into a struct type.
+func bodySchemaOf(t reflect.Type) *hcl.BodySchema {
+	ext := typeExtensions[t]
+	return withMapAttributes(decodePlanOf(t).extendedSchema(ext.attrs, ext.blocks), t)
+}
+
 // extendedSchema returns the schema of the plan with more attributes and blocks.
-func (p *decodePlan) extendedSchema(attrs []hcl.AttributeSchema, blocks []hcl.BlockHeaderSchema) *hcl.BodySchema {
+func (p *decodePlan) extendedSchema(attrs []hcl.AttributeSchema, blocks []extensionBlock) *hcl.BodySchema {
 	if len(attrs)+len(blocks) == 0 {
 		return p.schema
 	}
 	out := &hcl.BodySchema{
 		Attributes: append(p.schema.Attributes[:len(p.schema.Attributes):len(p.schema.Attributes)], attrs...),
-		Blocks:     append([]hcl.BlockHeaderSchema{}, blocks...),
 	}
-	replaced := make(map[string]bool, len(blocks))
 	for _, block := range blocks {
-		replaced[block.Type] = true
+		out.Blocks = append(out.Blocks, block.BlockHeaderSchema)
 	}
 	for _, block := range p.schema.Blocks {
-		if !replaced[block.Type] {
+		if !hasBlockType(blocks, block.Type) {
 			out.Blocks = append(out.Blocks, block)
 		}
 	}
