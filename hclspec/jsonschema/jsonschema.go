@@ -3,6 +3,7 @@ package jsonschema
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/zclconf/go-cty/cty"
 )
@@ -35,8 +36,17 @@ var definitions = map[string]Schema{
 // Definitions returns the $defs to which the schemas of this package refer.
 func Definitions() map[string]Schema { return maps.Clone(definitions) }
 
+// definitionPrefix is the path of the definitions in a document.
+const definitionPrefix = "#/$defs/"
+
 // Ref returns a schema that refers to a definition of the document.
-func Ref(definition string) Schema { return Schema{"$ref": "#/$defs/" + definition} }
+func Ref(definition string) Schema { return Schema{"$ref": definitionPrefix + definition} }
+
+// Definition returns the name of the definition to which s refers, and whether s is a reference.
+func (s Schema) Definition() (name string, ok bool) {
+	ref, _ := s["$ref"].(string)
+	return strings.CutPrefix(ref, definitionPrefix)
+}
 
 // Duration returns the schema of a duration: a text with units, or nanoseconds.
 func Duration() Schema { return Ref("duration") }

@@ -93,7 +93,7 @@ func (g *schemaGenerator) newBody(t reflect.Type) jsonschema.Schema {
 	}
 	body := newBodySchema(preferBlocksToAttributes(schema), values, bodies)
 	if len(schema.Blocks) > 0 {
-		body["properties"].(map[string]jsonschema.Schema)["dynamic"] = dynamicBlocks(schema.Blocks, bodies)
+		body["properties"].(map[string]jsonschema.Schema)["dynamic"] = g.dynamicBlocks(schema.Blocks, bodies)
 	}
 	return body
 }
@@ -139,21 +139,33 @@ func newBodySchema(schema *hcl.BodySchema, values, bodies map[string]jsonschema.
 }
 
 // dynamicBlocks returns the schema of the dynamic blocks that generate blocks of these types.
-func dynamicBlocks(blocks []hcl.BlockHeaderSchema, bodies map[string]jsonschema.Schema) jsonschema.Schema {
-	generated := make(map[string]jsonschema.Schema)
+func (g *schemaGenerator) dynamicBlocks(blocks []hcl.BlockHeaderSchema, bodies map[string]jsonschema.Schema) jsonschema.Schema {
+	generators := make(map[string]jsonschema.Schema)
 	for _, block := range blocks {
-		properties := map[string]jsonschema.Schema{
-			"for_each": {}, "iterator": jsonschema.Ref("string"), "content": jsonschema.Blocks(0, bodies[block.Type]),
-		}
-		required := []string{"for_each", "content"}
-		if len(block.LabelNames) > 0 {
-			properties["labels"] = jsonschema.Schema{"type": "array"}
-			required = append(required, "labels")
-		}
-		generated[block.Type] = jsonschema.Blocks(0, jsonschema.Body(properties, required))
+		generators[block.Type] = g.generatorOf(bodies[block.Type], len(block.LabelNames) > 0)
 	}
-	labelled := jsonschema.Schema{"type": "object", "properties": generated, "additionalProperties": false}
+	labelled := jsonschema.Schema{"type": "object", "properties": generators, "additionalProperties": false}
 	return jsonschema.Schema{"anyOf": []jsonschema.Schema{labelled, {"type": "array", "items": labelled}}}
+}
+
+// generatorOf returns the schema of the dynamic blocks that generate blocks with this content. It is a definition if
+// the content is a definition, because many bodies have such blocks.
+func (g *schemaGenerator) generatorOf(content jsonschema.Schema, labelled bool) jsonschema.Schema {
+	properties := map[string]jsonschema.Schema{"for_each": {}, "iterator": jsonschema.Ref("string"), "content": jsonschema.Blocks(0, content)}
+	required := []string{"for_each", "content"}
+	prefix := "dynamic."
+	if labelled {
+		properties["labels"] = jsonschema.Schema{"type": "array"}
+		required = append(required, "labels")
+		prefix = "dynamic.labelled."
+	}
+	generator := jsonschema.Blocks(0, jsonschema.Body(properties, required))
+	name, isDefinition := content.Definition()
+	if !isDefinition {
+		return generator
+	}
+	g.definitions[prefix+name] = generator
+	return jsonschema.Ref(prefix + name)
 }
 
 // addDriverConfigs adds the schemas of config blocks to the definition of a task.

@@ -27,6 +27,7 @@ func NewCommand(s *cli.Streams, printLogs monitor.PrintLogsFunc) *cobra.Command 
 		newRunCommand(s, printLogs),
 		newScaleCommand(s),
 		newScalingEventsCommand(s),
+		newSchemaCommand(s),
 		NewStartCommand(s),
 		newStatusCommand(s),
 		NewStopCommand(s),

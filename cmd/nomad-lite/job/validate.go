@@ -3,6 +3,8 @@ package job
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -28,6 +30,10 @@ are looked up if the agent is on this machine, or there is none. A missing drive
 and a missing command are warnings, because they can be installed before the job
 runs.
 
+With -schema the config blocks are compared with the schemas in a file that
+nomad-lite job schema has written. No agent is asked, and the drivers in the file
+need not be on this machine.
+
 Of a job whose tasks wait for each other (lite_after and its like in meta), the
 order is shown. FILE is a path, or - for standard input.
 
@@ -40,6 +46,7 @@ type validateOptions struct {
 	jobFile jobfile.Flags
 	plugins localplugins.Flags
 	client  apiclient.Flags
+	schema  string
 	json    bool
 }
 
@@ -68,6 +75,7 @@ func NewValidateCommand(s *cli.Streams) *cobra.Command {
 	o.jobFile.Register(cmd)
 	o.plugins.Register(cmd)
 	o.client.Register(cmd)
+	cmd.Flags().StringVar(&o.schema, "schema", "", "take the schemas of drivers from this `file` of nomad-lite job schema")
 	cmd.Flags().BoolVar(&o.json, "json-output", false, "print the errors and warnings as JSON")
 	return cmd
 }
@@ -114,9 +122,9 @@ func validateJob(ctx context.Context, o validateOptions, path string, s *cli.Str
 }
 
 // askAgent returns the answer of the agent about the job. It returns nil if there is no agent, or if flags
-// name plugins to use instead. An agent that is named and does not answer is a warning.
+// name plugins or schemas to use instead. An agent that is named and does not answer is a warning.
 func (o *validateOptions) askAgent(ctx context.Context, job *jobfile.File, s *cli.Streams) (*jobfile.AgentAnswer, error) {
-	if o.plugins.AreSet() || !o.client.HasAgent() {
+	if o.schema != "" || o.plugins.AreSet() || !o.client.HasAgent() {
 		return nil, nil
 	}
 	c, err := o.client.Client()
@@ -146,6 +154,11 @@ func (o *validateOptions) checkLocally(ctx context.Context, job *jobfile.File, s
 	if err != nil {
 		return false, err
 	}
+	saved, err := readSavedSchemas(o.schema)
+	if err != nil {
+		return false, err
+	}
+	drivers = slices.AppendSeq(drivers, maps.Keys(saved))
 	valid, err := job.CheckErrors(s)
 	if err != nil {
 		return false, err
@@ -154,7 +167,7 @@ func (o *validateOptions) checkLocally(ctx context.Context, job *jobfile.File, s
 	if err != nil {
 		return false, err
 	}
-	fits, err := job.CheckNodeAndDriverConfigs(ctx, local, drivers, valid && supported, s)
+	fits, err := job.CheckNodeAndDriverConfigs(ctx, local, drivers, saved, valid && supported, s)
 	if err != nil {
 		return false, err
 	}

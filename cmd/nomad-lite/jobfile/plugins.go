@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"regexp"
 	"slices"
@@ -26,15 +27,20 @@ import (
 
 // CheckNodeAndDriverConfigs compares the config blocks of the tasks with the schemas of their
 // drivers and, if the job is valid, the requirements of the job with this machine. drivers
-// are the names of the available drivers; each is started. It reports whether all checks
-// pass.
-func (j *File) CheckNodeAndDriverConfigs(ctx context.Context, plugins localplugins.Plugins, drivers []string, valid bool, s *cli.Streams) (good bool, err error) {
-	wanted := slices.DeleteFunc(j.DriverNames(), func(name string) bool { return !slices.Contains(drivers, name) })
+// are the names of the available drivers; each is started if the job uses it, unless saved has its schema. It reports
+// whether all checks pass.
+func (j *File) CheckNodeAndDriverConfigs(ctx context.Context, plugins localplugins.Plugins, drivers []string, saved map[string]*hclspec.Spec, valid bool, s *cli.Streams) (good bool, err error) {
+	wanted := slices.DeleteFunc(j.DriverNames(), func(name string) bool {
+		_, isSaved := saved[name]
+		return isSaved || !slices.Contains(drivers, name)
+	})
 	if len(wanted) == 0 && !valid {
-		return true, nil
+		return j.checkConfigBlocks(ctx, saved, s)
 	}
 	asked := localplugins.RunWithAgent(ctx, plugins, append([]string{}, wanted...), func(a *agent.Agent) {
-		if good, err = j.CheckDriverConfigs(ctx, a, wanted, s); err != nil || !valid {
+		schemas := readDriverSchemas(ctx, a, wanted, s)
+		maps.Copy(schemas, saved)
+		if good, err = j.checkConfigBlocks(ctx, schemas, s); err != nil || !valid {
 			return
 		}
 		if err = a.WaitReady(ctx); err != nil {
@@ -51,6 +57,12 @@ func (j *File) CheckNodeAndDriverConfigs(ctx context.Context, plugins localplugi
 // CheckDriverConfigs prints the errors in the config blocks, with their places in the file. A
 // driver that cannot be started is not an error of the job, and only reported.
 func (j *File) CheckDriverConfigs(ctx context.Context, a *agent.Agent, wanted []string, s *cli.Streams) (bool, error) {
+	return j.checkConfigBlocks(ctx, readDriverSchemas(ctx, a, wanted, s), s)
+}
+
+// readDriverSchemas returns the schemas of the drivers with the wanted names, and warns of drivers that cannot be
+// started.
+func readDriverSchemas(ctx context.Context, a *agent.Agent, wanted []string, s *cli.Streams) map[string]*hclspec.Spec {
 	schemas := make(map[string]*hclspec.Spec)
 	for _, name := range wanted {
 		schema, err := a.TaskConfigSchema(ctx, name)
@@ -59,6 +71,12 @@ func (j *File) CheckDriverConfigs(ctx context.Context, a *agent.Agent, wanted []
 		}
 		schemas[name] = schema
 	}
+	return schemas
+}
+
+// checkConfigBlocks prints the errors in the config blocks of the drivers that have a schema. It reports whether there
+// are none.
+func (j *File) checkConfigBlocks(ctx context.Context, schemas map[string]*hclspec.Spec, s *cli.Streams) (bool, error) {
 	var configDiags hcl.Diagnostics
 	apiclient.ForEachTask(j.Job, func(group *api.TaskGroup, task *api.Task) {
 		schema := schemas[task.Driver]

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
@@ -145,6 +147,20 @@ func (p Plugins) DriverNames(wanted []string) ([]string, error) {
 	}
 	slices.Sort(driverNames)
 	return slices.Compact(driverNames), nil
+}
+
+// AllNames returns the names of all plugins: the builtin ones, and the executable files in the plugin directory. Some
+// files may not be plugins.
+func (p Plugins) AllNames() []string {
+	names := builtins.Names()
+	entries, _ := os.ReadDir(p.Config.PluginDir) // a missing directory has no plugins
+	for _, entry := range entries {
+		info, err := os.Stat(filepath.Join(p.Config.PluginDir, entry.Name()))
+		if err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+			names = append(names, strings.TrimSuffix(entry.Name(), ".exe"))
+		}
+	}
+	return names
 }
 
 // RunWithAgent starts the plugins with the wanted names in a temporary agent, and calls do with the
