@@ -33,9 +33,9 @@ func (p part) argumentSchema() jsonschema.Schema {
 }
 
 func (p part) blocksSchema(depth int) jsonschema.Schema {
-	body := jsonschema.Schema{}
+	var body jsonschema.Schema
 	if p.spec.kind == kindBlockAttrs {
-		body = jsonschema.BodyOfAnyNames(p.argumentSchema())
+		body = jsonschema.BodyOfAnyNames(jsonschema.OfType(newCompiler().parseType(p.spec, p.name)))
 	} else {
 		body = p.spec.nested.jsonSchema(depth - 1)
 	}

@@ -84,9 +84,9 @@ func (p *Plugin) configure(ctx context.Context) error {
 	settings, err := encodeSettings(schema, p.cfg.Settings)
 	if err != nil {
 		if p.cfg.SettingsPosition != "" {
-			return fmt.Errorf("%s: %w", p.cfg.SettingsPosition, err)
+			err = fmt.Errorf("%s: %w", p.cfg.SettingsPosition, err)
 		}
-		return err
+		return &SettingsError{Info: p.info, Schema: schema, err: err}
 	}
 
 	config := &base.Config{Plugin: settings, APIVersion: p.version}
@@ -100,6 +100,17 @@ func (p *Plugin) configure(ctx context.Context) error {
 	}
 	return nil
 }
+
+// SettingsError means that the config block does not fit the plugin's schema, and what the plugin has reported until
+// then.
+type SettingsError struct {
+	Info   base.Info
+	Schema *hclspec.Spec
+	err    error
+}
+
+func (e *SettingsError) Error() string { return e.err.Error() }
+func (e *SettingsError) Unwrap() error { return e.err }
 
 // encodeSettings decodes the config block by the schema and encodes it for SetConfig. Equal
 // arguments have equal results.

@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
+	"github.com/nomad-lite/nomad-lite/plugins/launch"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 )
@@ -33,6 +34,9 @@ the path of a file, with a slash: ./NAME for a file in this directory.
 
 In a schema each argument has its type in place of a value. With -json a schema has
 the form of the messages in hclspec/specpb/hcl_spec.proto.
+
+A plugin that needs a configuration gets it from the plugin block in the file of
+-config. Without it, only the schema of the plugin block is shown.
 
 Exit codes: 0, or 1 when the plugin could not be started.`
 
@@ -77,15 +81,18 @@ func inspectPlugin(ctx context.Context, flags localplugins.Flags, target string,
 	runErr := localplugins.RunWithAgent(ctx, local, wanted, func(a *agent.Agent) {
 		found, err = describePlugin(ctx, a, target, find)
 	})
-	if err := errors.Join(err, runErr); err != nil {
-		return fmt.Errorf("inspect %s: %w", target, err)
+	if err = errors.Join(err, runErr); err != nil {
+		err = fmt.Errorf("inspect %s: %w", target, err)
 	}
-	if asJSON {
+	switch {
+	case found == nil:
+		return err
+	case asJSON:
 		encoder := json.NewEncoder(s.Out)
 		encoder.SetIndent("", "    ")
-		return encoder.Encode(found)
+		return errors.Join(encoder.Encode(found), err)
 	}
-	return found.print(s)
+	return errors.Join(found.print(s), err)
 }
 
 // selectFile makes the file the only plugin of local, with its plugin block of the configuration. It returns the
@@ -112,7 +119,7 @@ func selectFile(local *localplugins.Plugins, file string) (string, error) {
 }
 
 // describePlugin waits for the plugins of a temporary agent, and returns the description of the plugin that find
-// accepts.
+// accepts. If the plugin has rejected its configuration, describePlugin returns both an error and what is known.
 func describePlugin(ctx context.Context, a *agent.Agent, target string, find func(supervisor.Plugin) bool) (*inspectedPlugin, error) {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
@@ -124,6 +131,10 @@ func describePlugin(ctx context.Context, a *agent.Agent, target string, find fun
 		return nil, fmt.Errorf("there is no such plugin; nomad-lite plugin list shows all, and ./%s is a file in this directory", target)
 	}
 	plugin := slices.MinFunc(plugins, func(a, b supervisor.Plugin) int { return cmp.Compare(rankPlugin(a), rankPlugin(b)) })
+	if rejected := new(launch.SettingsError); errors.As(plugin.Err, &rejected) {
+		// The schema is what the user needs to write the config block.
+		return newInspectedPlugin(plugin.Path, &supervisor.Description{Info: rejected.Info, ConfigSchema: rejected.Schema}), plugin.Err
+	}
 	if plugin.Err != nil {
 		return nil, plugin.Err
 	}
@@ -251,7 +262,8 @@ func (p *inspectedPlugin) print(s *cli.Streams) error {
 	printSchema(page, "Configuration Schema", p.ConfigSchema)
 	if p.Hook != nil {
 		printSchema(page, "Attachment Schema", p.AttachmentSchema)
-	} else {
+	}
+	if p.Capabilities != nil {
 		printSchema(page, "Task Schema", p.TaskSchema)
 	}
 	return output.Print(s, page)
