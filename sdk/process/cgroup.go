@@ -151,7 +151,7 @@ func newTasksFile(dir string, must bool) tasksFile {
 }
 
 // preparePlacement prepares the cgroups of a process that is about to start.
-func (p *Process) preparePlacement(ctx context.Context, c Command) (forkPlacement, error) {
+func (p *Core) preparePlacement(ctx context.Context, c Command) (forkPlacement, error) {
 	h := hostCgroupHierarchy()
 	l := p.resourceLimits(c)
 	pl := forkPlacement{netnsPath: p.netnsPath()}
@@ -196,7 +196,7 @@ func (p *Process) preparePlacement(ctx context.Context, c Command) (forkPlacemen
 
 // tasksFiles returns the files "tasks" of the task's cgroups v1, to which the
 // forking thread writes.
-func (p *Process) tasksFiles() (entries []tasksFile) {
+func (p *Core) tasksFiles() (entries []tasksFile) {
 	if p.cgroup == nil {
 		return nil
 	}
@@ -207,7 +207,7 @@ func (p *Process) tasksFiles() (entries []tasksFile) {
 }
 
 // netnsPath returns the network namespace that the tasks of the group share, or "".
-func (p *Process) netnsPath() string {
+func (p *Core) netnsPath() string {
 	if p.startRequest.NetworkIsolation == nil {
 		return ""
 	}
@@ -229,7 +229,7 @@ func configuredCgroupDir(mount, path string) (string, error) {
 
 // cpusetDir returns the cgroup that the host has made for the task, or "" if it
 // does not exist.
-func (p *Process) cpusetDir() string {
+func (p *Core) cpusetDir() string {
 	if p.startRequest.Resources == nil {
 		return ""
 	}
@@ -246,7 +246,7 @@ func (p *Process) cpusetDir() string {
 // makeCgroup makes the cgroup of a task, without processes, and sets its limits.
 // If that fails, p.cgroup is nil. overridden has the controllers of v1 for which
 // the user has named other cgroups.
-func (p *Process) makeCgroup(ctx context.Context, l cgroupLimits, overridden map[string]string) error {
+func (p *Core) makeCgroup(ctx context.Context, l cgroupLimits, overridden map[string]string) error {
 	var g *cgroup
 	if hostOwned := p.cpusetDir(); hostOwned != "" && hostCgroupHierarchy().version == 2 {
 		g = &cgroup{path: hostOwned, hostOwned: true}
@@ -286,7 +286,7 @@ func (p *Process) makeCgroup(ctx context.Context, l cgroupLimits, overridden map
 
 // adoptCgroup returns the existing cgroup of a recovered process, or nil if it
 // does not exist.
-func adoptCgroup(p *Process, path string) *cgroup {
+func adoptCgroup(p *Core, path string) *cgroup {
 	if _, err := os.Stat(path); err != nil {
 		return nil
 	}

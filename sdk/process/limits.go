@@ -22,7 +22,7 @@ type cgroupLimits struct {
 	pids   int64 // processes and threads
 }
 
-func (p *Process) resourceLimits(c Command) cgroupLimits {
+func (p *Core) resourceLimits(c Command) cgroupLimits {
 	l := cgroupLimits{pids: c.PidsLimit}
 	if r := p.startRequest.Resources; r != nil {
 		l.memory, l.cpu = r.Linux.MemoryLimitBytes, r.Linux.CPUShares
@@ -82,7 +82,7 @@ const (
 // setLimits sets the limits of a cgroup that has no process yet, except the CPU
 // shares, which applyCPUShares sets when the task runs. The keys of overridden
 // are the controllers of cgroup v1 for which the job has named another cgroup.
-func (g *cgroup) setLimits(p *Process, l cgroupLimits, overridden map[string]string) {
+func (g *cgroup) setLimits(p *Core, l cgroupLimits, overridden map[string]string) {
 	for _, s := range l.controllerSettings(hostCgroupHierarchy().version) {
 		write := func() error { return g.setLimitV2(s) }
 		var err error
@@ -114,7 +114,7 @@ func (g *cgroup) setLimits(p *Process, l cgroupLimits, overridden map[string]str
 // the fork, because the forking thread is in the task's cgroup and holds Go's
 // fork lock: with few shares on a busy machine it would delay the starts of other
 // tasks.
-func (p *Process) applyCPUShares() {
+func (p *Core) applyCPUShares() {
 	if p.cgroup == nil || p.cgroup.setCPUShares == nil {
 		return
 	}
@@ -219,7 +219,7 @@ func (g *cgroup) enableController(controller string) error {
 
 // reportUnenforcedLimit records that a limit is not enforced. CPU shares are not
 // recorded: without them, tasks share the CPU time equally.
-func (p *Process) reportUnenforcedLimit(s limitSetting, reason error) {
+func (p *Core) reportUnenforcedLimit(s limitSetting, reason error) {
 	if s.controller == "cpu" {
 		p.logger.Debug("task without CPU shares", "error", reason)
 		return
@@ -228,14 +228,14 @@ func (p *Process) reportUnenforcedLimit(s limitSetting, reason error) {
 }
 
 // reportAllLimitsUnenforced records that no limit is enforced.
-func (p *Process) reportAllLimitsUnenforced(l cgroupLimits, reason error) {
+func (p *Core) reportAllLimitsUnenforced(l cgroupLimits, reason error) {
 	for _, s := range l.controllerSettings(2) {
 		p.reportUnenforcedLimit(s, reason)
 	}
 }
 
 // emitUnenforcedLimits emits an event for each limit that is not enforced.
-func (p *Process) emitUnenforcedLimits() {
+func (p *Core) emitUnenforcedLimits() {
 	for _, message := range p.unenforcedLimits {
 		p.startRequest.EventOnce(message)
 	}

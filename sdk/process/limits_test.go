@@ -210,7 +210,7 @@ func TestTaskWithoutMemoryLimit(t *testing.T) {
 		{0, 64 << 20},
 		{driver.NoMemoryLimit, 0},
 	} {
-		p := &Process{startRequest: &sdk.StartRequest{}}
+		p := &Core{startRequest: &sdk.StartRequest{}}
 		p.startRequest.Resources = &driver.Resources{MemoryMaxMB: test.memoryMaxMB, Linux: driver.LinuxResources{MemoryLimitBytes: 64 << 20}}
 		if got := p.resourceLimits(Command{}).memory; got != test.want {
 			t.Errorf("MemoryMaxMB %d: limit %d, want %d", test.memoryMaxMB, got, test.want)

@@ -15,14 +15,14 @@ import (
 // cleanup after an earlier start must not kill the process of a later start.
 var taskOwners = struct {
 	sync.Mutex
-	m map[process.TaskEnvID]*Process
+	m map[process.TaskEnvID]*Core
 
 	// leftovers are the tasks that had running processes when this plugin
 	// process first searched for them. It is nil before the search.
 	leftovers map[process.TaskEnvID]bool
-}{m: map[process.TaskEnvID]*Process{}}
+}{m: map[process.TaskEnvID]*Core{}}
 
-func (p *Process) taskKey() process.TaskEnvID {
+func (p *Core) taskKey() process.TaskEnvID {
 	return process.TaskEnvID{AllocID: p.startRequest.AllocID, Task: p.startRequest.Name}
 }
 
@@ -30,7 +30,7 @@ func (p *Process) taskKey() process.TaskEnvID {
 // has exited without being destroyed. It returns an error if the earlier owner is running. A
 // start without an allocation ID or task name, which occurs only in tests of plugin authors,
 // has no owner.
-func (p *Process) acquireTaskOwnership() (earlier *Process, err error) {
+func (p *Core) acquireTaskOwnership() (earlier *Core, err error) {
 	if !p.hasAllocAndTaskName() {
 		return nil, nil
 	}
@@ -44,11 +44,11 @@ func (p *Process) acquireTaskOwnership() (earlier *Process, err error) {
 	return earlier, nil
 }
 
-func (p *Process) hasAllocAndTaskName() bool {
+func (p *Core) hasAllocAndTaskName() bool {
 	return p.startRequest.AllocID != "" && p.startRequest.Name != ""
 }
 
-func (p *Process) isTaskOwner() bool {
+func (p *Core) isTaskOwner() bool {
 	if !p.hasAllocAndTaskName() {
 		return true
 	}
@@ -59,7 +59,7 @@ func (p *Process) isTaskOwner() bool {
 
 // releaseTaskOwnership makes an earlier process the owner again, or leaves the task
 // without an owner if earlier is nil.
-func (p *Process) releaseTaskOwnership(earlier *Process) {
+func (p *Core) releaseTaskOwnership(earlier *Core) {
 	taskOwners.Lock()
 	defer taskOwners.Unlock()
 	switch {
@@ -76,7 +76,7 @@ func (p *Process) releaseTaskOwnership(earlier *Process) {
 // environment names the task. A search of all processes of the machine takes
 // milliseconds, so it is done once for all tasks, and again only for a task that
 // had running processes in that search or whose last process was not destroyed.
-func (p *Process) killProcessesOfEarlierStart(ctx context.Context, earlier *Process) error {
+func (p *Core) killProcessesOfEarlierStart(ctx context.Context, earlier *Core) error {
 	taskOwners.Lock()
 	if taskOwners.leftovers == nil {
 		marks, err := process.AllTaskEnvIDs()
@@ -104,14 +104,14 @@ func (p *Process) killProcessesOfEarlierStart(ctx context.Context, earlier *Proc
 	return nil
 }
 
-func (p *Process) leftoverProcessError(err error) error {
+func (p *Core) leftoverProcessError(err error) error {
 	return sdk.Recoverable(fmt.Errorf("end what an earlier start of task %q has left running: %w", p.startRequest.Name, err))
 }
 
 // killAllProcesses kills everything that the process has started: its process group, and
 // the task's cgroup or, without a cgroup, the processes that have the task's
 // names in their environment.
-func (p *Process) killAllProcesses(ctx context.Context) error {
+func (p *Core) killAllProcesses(ctx context.Context) error {
 	err := p.killProcessGroup()
 	switch {
 	case !p.isTaskOwner():

@@ -50,11 +50,17 @@ type Command struct {
 	CgroupV2 string
 }
 
-// Process is a task that runs as an operating system process, in a session and process group
+// Process is a [Core] in whose environment other commands can run. It implements the
+// interfaces of a Core, and sdk.Execer. A driver that does not offer other commands returns
+// a Core, or does not declare driver.Capabilities.Exec.
+type Process struct{ *Core }
+
+// Core is a task that runs as an operating system process, in a session and process group
 // of its own. It includes all processes that the process has started. It implements
-// sdk.Task, sdk.Signaler, sdk.Execer, sdk.StatsProvider, sdk.StateProvider,
-// sdk.AttributesProvider and sdk.Destroyer.
-type Process struct {
+// sdk.Task, sdk.Signaler, sdk.StatsProvider, sdk.StateProvider, sdk.AttributesProvider and
+// sdk.Destroyer. A driver's own task can embed it, and inherits no other method of package
+// sdk.
+type Core struct {
 	id           process.ID
 	startRequest *sdk.StartRequest
 	dir          string
@@ -87,13 +93,13 @@ type Process struct {
 }
 
 var (
-	_ sdk.Task               = (*Process)(nil)
-	_ sdk.Signaler           = (*Process)(nil)
+	_ sdk.Task               = (*Core)(nil)
+	_ sdk.Signaler           = (*Core)(nil)
+	_ sdk.StatsProvider      = (*Core)(nil)
+	_ sdk.StateProvider      = (*Core)(nil)
+	_ sdk.AttributesProvider = (*Core)(nil)
+	_ sdk.Destroyer          = (*Core)(nil)
 	_ sdk.Execer             = (*Process)(nil)
-	_ sdk.StatsProvider      = (*Process)(nil)
-	_ sdk.StateProvider      = (*Process)(nil)
-	_ sdk.AttributesProvider = (*Process)(nil)
-	_ sdk.Destroyer          = (*Process)(nil)
 )
 
 // State is the data with which another process of the driver recovers a Process,
@@ -118,7 +124,16 @@ type State struct {
 // shares right after it was executed. If cgroups are not available, the task
 // starts without limits, and has an event for each limit that is not enforced.
 func Start(ctx context.Context, start *sdk.StartRequest, c Command) (*Process, error) {
-	p := &Process{startRequest: start, dir: c.Dir, isChild: true, logger: start.Logger()}
+	p, err := StartCore(ctx, start, c)
+	if err != nil {
+		return nil, err
+	}
+	return &Process{p}, nil
+}
+
+// StartCore is [Start] for a task that runs no other commands.
+func StartCore(ctx context.Context, start *sdk.StartRequest, c Command) (*Core, error) {
+	p := &Core{startRequest: start, dir: c.Dir, isChild: true, logger: start.Logger()}
 	if p.dir == "" {
 		p.dir = start.TaskDir()
 	}
@@ -176,7 +191,7 @@ func Start(ctx context.Context, start *sdk.StartRequest, c Command) (*Process, e
 
 // spawn starts the process. It retries after ETXTBSY, which is temporary: a concurrently
 // forked child of this process still has the program file open for writing.
-func (p *Process) spawn(path string, c Command, files *taskStreams, place forkPlacement) error {
+func (p *Core) spawn(path string, c Command, files *taskStreams, place forkPlacement) error {
 	attr := &syscall.ProcAttr{
 		Dir:   p.dir,
 		Env:   envList(p.startRequest.Env),
@@ -215,7 +230,7 @@ func (p *Process) spawn(path string, c Command, files *taskStreams, place forkPl
 	}
 }
 
-func (p *Process) execError(path string, err error) error {
+func (p *Core) execError(path string, err error) error {
 	switch {
 	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOMEM), errors.Is(err, unix.ETXTBSY), errors.Is(err, unix.EMFILE), errors.Is(err, unix.ENFILE):
 		return sdk.Recoverable(fmt.Errorf("execute %s: %w", path, err))
@@ -233,7 +248,7 @@ func (p *Process) execError(path string, err error) error {
 
 // setOOMScore sets the OOM score adjustment. For 0 it resets a negative adjustment that the
 // plugin has got from a service manager: a task must not inherit this protection.
-func (p *Process) setOOMScore(score int) {
+func (p *Core) setOOMScore(score int) {
 	if score == 0 {
 		p.resetOOMScore(p.id.PID)
 		return
@@ -244,7 +259,7 @@ func (p *Process) setOOMScore(score int) {
 	}
 }
 
-func (p *Process) resetOOMScore(pid int) {
+func (p *Core) resetOOMScore(pid int) {
 	if err := process.ResetOOMScore(pid); err != nil {
 		p.logger.Warn("process is protected from the lack of memory as the driver is", "protected_pid", pid, "error", err)
 	}
@@ -252,14 +267,14 @@ func (p *Process) resetOOMScore(pid int) {
 
 // PID returns the process id, which is also the id of the session and of the
 // process group.
-func (p *Process) PID() int { return p.id.PID }
+func (p *Core) PID() int { return p.id.PID }
 
 // State returns the data with which Recover finds the process, until the next boot.
-func (p *Process) State() any { return p.Snapshot() }
+func (p *Core) State() any { return p.Snapshot() }
 
 // Snapshot returns the same data as State, as a typed value. A driver whose
 // tasks have further state stores both.
-func (p *Process) Snapshot() State {
+func (p *Core) Snapshot() State {
 	boot, _ := process.BootID() // no error: Start and Recover have read the boot ID successfully
 	s := State{PID: p.id.PID, StartTime: p.id.StartTime, BootID: boot, Dir: p.dir}
 	if p.cgroup != nil {
@@ -269,14 +284,14 @@ func (p *Process) Snapshot() State {
 }
 
 // Attributes returns the pid.
-func (p *Process) Attributes() map[string]string {
+func (p *Core) Attributes() map[string]string {
 	return map[string]string{"pid": fmt.Sprint(p.id.PID)}
 }
 
 // Wait blocks until the process has ended. The kernel keeps the exit status
 // until Destroy, so that another plugin process can read it if this one exits.
 // Wait may be called more than once.
-func (p *Process) Wait(ctx context.Context) (driver.ExitResult, error) {
+func (p *Core) Wait(ctx context.Context) (driver.ExitResult, error) {
 	p.waitMu.Lock()
 	defer p.waitMu.Unlock()
 	if p.ended {
@@ -304,7 +319,7 @@ var errOOM = errors.New("OOM Killed")
 // OOMKilled also if only a child was killed, because the process may have failed
 // because of it. If the process has succeeded, the kill is reported as an event
 // and not as its exit message, which would make the task fail.
-func (p *Process) end(status process.ExitStatus, err error) {
+func (p *Core) end(status process.ExitStatus, err error) {
 	p.ended = true
 	p.result = toExitResult(status, err)
 	if p.cgroup == nil || !p.cgroup.oomKilled() {
@@ -320,7 +335,7 @@ func (p *Process) end(status process.ExitStatus, err error) {
 
 // Signal sends a signal to the process only, not to its descendants. An empty
 // name is SIGINT.
-func (p *Process) Signal(_ context.Context, name string) error {
+func (p *Core) Signal(_ context.Context, name string) error {
 	sig, err := ParseSignal(name)
 	if err != nil {
 		return err
@@ -360,7 +375,7 @@ func ParseSignal(name string) (syscall.Signal, error) {
 
 // Kill kills the process and everything that it has started: its process group,
 // and all processes in its cgroup.
-func (p *Process) Kill(ctx context.Context) error {
+func (p *Core) Kill(ctx context.Context) error {
 	p.releaseMu.RLock()
 	defer p.releaseMu.RUnlock()
 	if p.pidReleased {
@@ -371,7 +386,7 @@ func (p *Process) Kill(ctx context.Context) error {
 
 // killProcessGroup kills the process group. It never kills a process that reuses the
 // pid.
-func (p *Process) killProcessGroup() error {
+func (p *Core) killProcessGroup() error {
 	err := unix.ENOSYS
 	if p.fd != nil {
 		if err := p.fd.SignalGroup(unix.SIGKILL); err == nil || errors.Is(err, os.ErrProcessDone) {
@@ -394,7 +409,7 @@ func (p *Process) killProcessGroup() error {
 // status and removes its cgroup. The process itself must have ended. After an
 // error, processes or the cgroup may remain, and the caller must call Destroy
 // again; after a success a second Destroy does nothing.
-func (p *Process) Destroy(ctx context.Context) error {
+func (p *Core) Destroy(ctx context.Context) error {
 	p.releaseMu.Lock()
 	defer p.releaseMu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)

@@ -25,10 +25,19 @@ var errExitStatusUnknown = errors.New("exit status unknown: the process ended wh
 // left running. An error that is marked by [sdk.Recoverable] does not mean that
 // the process has ended; processes may still be running.
 func Recover(ctx context.Context, start *sdk.StartRequest, s State) (*Process, error) {
+	p, err := RecoverCore(ctx, start, s)
+	if err != nil {
+		return nil, err
+	}
+	return &Process{p}, nil
+}
+
+// RecoverCore is [Recover] for a task that runs no other commands.
+func RecoverCore(ctx context.Context, start *sdk.StartRequest, s State) (*Core, error) {
 	if s.PID <= 1 {
 		return nil, fmt.Errorf("recover task %q: its state names no process", start.Name)
 	}
-	p := &Process{
+	p := &Core{
 		id:           process.ID{PID: s.PID, StartTime: s.StartTime},
 		startRequest: start,
 		dir:          s.Dir,
@@ -94,7 +103,7 @@ func isChild(pid int) bool {
 
 // waitOrphan waits for a process whose parent was another plugin process. Its
 // parent is now the keeper, or init.
-func (p *Process) waitOrphan(ctx context.Context) (process.ExitStatus, error) {
+func (p *Core) waitOrphan(ctx context.Context) (process.ExitStatus, error) {
 	if err := p.waitOrphanExit(ctx); err != nil {
 		return process.ExitStatus{}, fmt.Errorf("wait for process %d: %w", p.id.PID, err)
 	}
@@ -124,7 +133,7 @@ func (p *Process) waitOrphan(ctx context.Context) (process.ExitStatus, error) {
 }
 
 // waitOrphanExit blocks until the process has ended.
-func (p *Process) waitOrphanExit(ctx context.Context) error {
+func (p *Core) waitOrphanExit(ctx context.Context) error {
 	if p.fd != nil {
 		return p.fd.Wait(ctx)
 	}

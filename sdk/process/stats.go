@@ -40,7 +40,7 @@ var (
 // Stats samples the CPU time and memory of the process and its descendants. The
 // total is their sum; on cgroups v2 it is the kernel's count for the task, which
 // includes processes that have ended.
-func (p *Process) Stats(context.Context) (driver.TaskStats, error) {
+func (p *Core) Stats(context.Context) (driver.TaskStats, error) {
 	pids := descendants(p.id.PID)
 	if p.cgroup != nil {
 		var err error

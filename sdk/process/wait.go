@@ -23,7 +23,7 @@ func toExitResult(status process.ExitStatus, err error) driver.ExitResult {
 	return driver.ExitResult{ExitCode: status.ExitCode}
 }
 
-func (p *Process) waitChild(ctx context.Context) (status process.ExitStatus, err error) {
+func (p *Core) waitChild(ctx context.Context) (status process.ExitStatus, err error) {
 	if p.fd == nil {
 		return p.waitChildBlocking(ctx)
 	}
@@ -36,7 +36,7 @@ func (p *Process) waitChild(ctx context.Context) (status process.ExitStatus, err
 
 // waitChildBlocking waits for a child on kernels without pidfds, with one thread
 // per call.
-func (p *Process) waitChildBlocking(ctx context.Context) (process.ExitStatus, error) {
+func (p *Core) waitChildBlocking(ctx context.Context) (process.ExitStatus, error) {
 	type waitResult struct {
 		status process.ExitStatus
 		err    error
@@ -55,7 +55,7 @@ func (p *Process) waitChildBlocking(ctx context.Context) (process.ExitStatus, er
 }
 
 // reapChild reaps a child that has ended, which drops its exit status.
-func (p *Process) reapChild() error {
+func (p *Core) reapChild() error {
 	pid, _, err := process.Waitid(unix.P_PID, p.id.PID, unix.WEXITED|unix.WNOHANG)
 	if err == nil && pid == 0 {
 		err = errors.New("it has not ended")
