@@ -30,6 +30,9 @@ func (p *Core) resourceLimits(c Command) cgroupLimits {
 			l.memory = 0
 		}
 	}
+	if c.MemoryLimit > 0 {
+		l.memory = c.MemoryLimit
+	}
 	return l
 }
 

@@ -97,6 +97,31 @@ func TestMemoryLimitOutlivesThePlugin(t *testing.T) {
 	}
 }
 
+func TestMemoryLimitOfCommandReplacesResources(t *testing.T) {
+	for name, test := range map[string]struct {
+		resources, command int64
+		oomKilled          bool
+	}{
+		"a lower limit": {512 * mebibyte, 20 * mebibyte, true},
+		"a higher one":  {20 * mebibyte, 512 * mebibyte, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := shellCommand("head -c 60000000 /dev/zero | tail -n 1 | wc -c")
+			c.MemoryLimit = test.command
+			p := startProcess(t, newLimitedStartRequest(t, test.resources, 0), c)
+			if got := waitExit(t, p); got.OOMKilled != test.oomKilled {
+				t.Errorf("limit %d of the command, %d of the resources: %+v, want OOMKilled %v", test.command, test.resources, got, test.oomKilled)
+			}
+		})
+	}
+	c := shellCommand("exit 0")
+	c.MemoryLimit = -1
+	if p, err := Start(t.Context(), newStartRequest(t), c); err == nil {
+		destroyProcess(t, p)
+		t.Error("a negative limit is accepted")
+	}
+}
+
 func TestMemoryLimitHoldsForCommandsInTheTask(t *testing.T) {
 	p := startProcess(t, newLimitedStartRequest(t, 20*mebibyte, 0), shellCommand("exec sleep 3600"))
 	result, err := p.Exec(t.Context(), driver.Exec{Command: []string{"/bin/sh", "-c", "exec " + exceedMemoryScript}})

@@ -18,12 +18,13 @@ type taskStreams struct {
 	stdin, stdout, stderr int
 }
 
-// openTaskStreams opens the output files that the host has prepared for the task.
-func openTaskStreams(ctx context.Context, start *sdk.StartRequest) (*taskStreams, error) {
+// openTaskStreams opens the output files that the host has prepared for the task. The
+// standard input is a duplicate of stdin, or the null device if stdin is nil.
+func openTaskStreams(ctx context.Context, start *sdk.StartRequest, stdin *os.File) (*taskStreams, error) {
 	o := &taskStreams{stdin: -1, stdout: -1, stderr: -1}
 	var err error
-	if o.stdin, err = unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
-		return nil, sdk.Recoverable(fmt.Errorf("open %s: %w", os.DevNull, err))
+	if o.stdin, err = openStdin(stdin); err != nil {
+		return nil, err
 	}
 	if o.stdout, err = openOutputFIFO(ctx, start.AllocDir, start.StdoutPath); err != nil {
 		o.close()
@@ -34,6 +35,21 @@ func openTaskStreams(ctx context.Context, start *sdk.StartRequest) (*taskStreams
 		return nil, fmt.Errorf("open the task's standard error: %w", err)
 	}
 	return o, nil
+}
+
+func openStdin(stdin *os.File) (int, error) {
+	if stdin == nil {
+		fd, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return -1, sdk.Recoverable(fmt.Errorf("open %s: %w", os.DevNull, err))
+		}
+		return fd, nil
+	}
+	fd, err := unix.FcntlInt(stdin.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return -1, sdk.Recoverable(fmt.Errorf("duplicate the standard input %s: %w", stdin.Name(), err))
+	}
+	return fd, nil
 }
 
 func (o *taskStreams) fds() []uintptr {

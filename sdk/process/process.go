@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sort"
 	"strings"
 	"sync"
@@ -37,9 +38,25 @@ type Command struct {
 	// value the kernel is likelier to kill the process when memory runs out.
 	OOMScoreAdj int
 
+	// Stdin is the standard input; nil means the null device. Start does not close it,
+	// and the caller can close it when Start has returned. A pipe that the plugin writes
+	// to ends when the plugin exits, also for a task that is recovered afterwards.
+	Stdin *os.File
+
+	// ExtraFiles are further open files that the process inherits: entry i becomes file
+	// descriptor 3+i, and a descriptor whose entry is nil is closed. Start does not
+	// close the files, and the caller can close them when Start has returned. The process
+	// inherits no other file that the plugin has opened by package os. Commands that run
+	// in the task inherit none of the files.
+	ExtraFiles []*os.File
+
+	// MemoryLimit is how many bytes of memory, swap included, the task can use; 0 means
+	// the limit of the task's resources. A driver that needs memory of its own beside the
+	// memory of the job, such as an emulator, adds it here.
+	MemoryLimit int64
+
 	// PidsLimit is how many processes and threads the task can have at a time; 0
-	// means no limit. The limits of memory and CPU time come from the task's
-	// resources.
+	// means no limit. The CPU shares come from the task's resources.
 	PidsLimit int64
 
 	// CgroupV1 maps controllers to existing cgroups for the process, and CgroupV2 is a single
@@ -143,6 +160,9 @@ func StartCore(ctx context.Context, start *sdk.StartRequest, c Command) (*Core, 
 	if c.OOMScoreAdj < 0 || c.OOMScoreAdj > 1000 {
 		return nil, fmt.Errorf("oom_score_adj is %d; 0 to 1000 is possible", c.OOMScoreAdj)
 	}
+	if c.MemoryLimit < 0 {
+		return nil, fmt.Errorf("memory limit is %d; it cannot be negative", c.MemoryLimit)
+	}
 	if c.PidsLimit < 0 {
 		return nil, fmt.Errorf("pids limit is %d; it cannot be negative", c.PidsLimit)
 	}
@@ -158,7 +178,7 @@ func StartCore(ctx context.Context, start *sdk.StartRequest, c Command) (*Core, 
 		return nil, err
 	}
 
-	files, err := openTaskStreams(ctx, start)
+	files, err := openTaskStreams(ctx, start, c.Stdin)
 	if err != nil {
 		return nil, err
 	}
@@ -195,7 +215,7 @@ func (p *Core) spawn(path string, c Command, files *taskStreams, place forkPlace
 	attr := &syscall.ProcAttr{
 		Dir:   p.dir,
 		Env:   envList(p.startRequest.Env),
-		Files: files.fds(),
+		Files: append(files.fds(), extraFDs(c.ExtraFiles)...),
 		Sys:   &syscall.SysProcAttr{Setsid: true, Credential: p.cred},
 	}
 	argv := append([]string{path}, c.Args...)
@@ -207,6 +227,7 @@ func (p *Core) spawn(path string, c Command, files *taskStreams, place forkPlace
 			pid, err = syscall.ForkExec(path, argv, attr)
 			return err
 		})
+		runtime.KeepAlive(c.ExtraFiles) // a finalizer would close the descriptors before the fork
 		if errors.Is(err, unix.ETXTBSY) && delay < 200*time.Millisecond {
 			time.Sleep(delay)
 			continue
@@ -437,6 +458,19 @@ func (p *Core) Destroy(ctx context.Context) error {
 		p.releaseTaskOwnership(nil) // without an owner, the next start searches for no leftover processes
 	}
 	return err
+}
+
+// extraFDs returns the descriptors of the files. The fork closes a descriptor whose entry is
+// the largest number.
+func extraFDs(files []*os.File) []uintptr {
+	fds := make([]uintptr, len(files))
+	for i, f := range files {
+		fds[i] = ^uintptr(0)
+		if f != nil {
+			fds[i] = f.Fd()
+		}
+	}
+	return fds
 }
 
 // envList returns the environment as KEY=VALUE strings, in a stable order.
