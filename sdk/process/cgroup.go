@@ -131,12 +131,14 @@ type cgroup struct {
 
 func (g *cgroup) dir() process.Cgroup { return process.Cgroup(g.path) }
 
-// forkPlacement is the cgroups and network namespace in which a process is forked.
+// forkPlacement is the cgroups and network namespace in which a process is forked, and its
+// rlimits.
 type forkPlacement struct {
 	cgroupDir      string      // cgroup v2 that the process is cloned into
 	cgroupRequired bool        // cgroupDir was configured by the user
 	v1TasksFiles   []tasksFile // cgroups v1 that the forking thread enters
 	netnsPath      string      // network namespace that the forking thread enters; empty means the plugin's own
+	rlimits        map[string]Rlimit
 }
 
 // tasksFile is the file "tasks" of a cgroup v1: a thread that writes to it
@@ -154,7 +156,7 @@ func newTasksFile(dir string, must bool) tasksFile {
 func (p *Core) preparePlacement(ctx context.Context, c Command) (forkPlacement, error) {
 	h := hostCgroupHierarchy()
 	l := p.resourceLimits(c)
-	pl := forkPlacement{netnsPath: p.netnsPath()}
+	pl := forkPlacement{netnsPath: p.netnsPath(), rlimits: p.rlimits}
 	switch h.version {
 	case 2:
 		if c.CgroupV2 != "" {
@@ -363,9 +365,11 @@ func (g *cgroup) readNumber(file string) (uint64, bool) {
 }
 
 // run calls fork so that the new process is in its cgroups and network namespace
-// from the start, and cannot start a process outside of them.
-func (pl forkPlacement) run(sys *syscall.SysProcAttr, fork func() error) error {
-	if len(pl.v1TasksFiles) == 0 && pl.netnsPath == "" {
+// from the start, and cannot start a process outside of them. The rlimits are set before
+// its program runs. If fork succeeds and run fails, the child is killed, and the caller
+// must reap it.
+func (pl forkPlacement) run(sys *syscall.SysProcAttr, fork func() (pid int, err error)) error {
+	if len(pl.v1TasksFiles) == 0 && pl.netnsPath == "" && len(pl.rlimits) == 0 {
 		return pl.forkIntoCgroup(sys, fork)
 	}
 	done := make(chan error)
@@ -375,7 +379,14 @@ func (pl forkPlacement) run(sys *syscall.SysProcAttr, fork func() error) error {
 
 // forkIntoCgroup forks into a cgroup v2. If the user has not configured the cgroup, a
 // failure to enter it does not fail the start.
-func (pl forkPlacement) forkIntoCgroup(sys *syscall.SysProcAttr, fork func() error) error {
+func (pl forkPlacement) forkIntoCgroup(sys *syscall.SysProcAttr, forkChild func() (pid int, err error)) error {
+	fork := func() error {
+		if len(pl.rlimits) > 0 {
+			return forkWithRlimits(sys, pl.rlimits, forkChild)
+		}
+		_, err := forkChild()
+		return err
+	}
 	if pl.cgroupDir == "" {
 		return fork()
 	}
@@ -406,7 +417,7 @@ func isCgroupError(err error) bool {
 
 // enterCgroupsAndFork enters cgroups v1 and a network namespace with one thread, forks,
 // and ends the thread. It must run in a goroutine of its own.
-func (pl forkPlacement) enterCgroupsAndFork(sys *syscall.SysProcAttr, fork func() error) error {
+func (pl forkPlacement) enterCgroupsAndFork(sys *syscall.SysProcAttr, fork func() (pid int, err error)) error {
 	runtime.LockOSThread() // the thread stays locked, so that it exits with the goroutine
 	if unix.Gettid() == os.Getpid() {
 		// The main thread cannot exit. While this goroutine is locked to it, the new

@@ -54,7 +54,7 @@ func cannotRunResult(e driver.Exec, errno error) (driver.ExitResult, error) {
 	return driver.ExitResult{ExitCode: code}, nil
 }
 
-// Exec runs a command with the user, environment, working directory, cgroup and
+// Exec runs a command with the user, environment, working directory, cgroup, rlimits and
 // network of the process, but in a session of its own. The output of a terminal
 // is all Stdout, and TERM is set if the task's environment has none. When ctx
 // ends, the command and its process group are killed. A command that does not
@@ -88,9 +88,17 @@ func (p *Process) Exec(ctx context.Context, e driver.Exec) (driver.ExitResult, e
 		streams.close()
 		return driver.ExitResult{}, fmt.Errorf("prepare the streams of %q: %w", path, err)
 	}
-	err = p.execPlacement().run(cmd.SysProcAttr, cmd.Start)
+	err = p.execPlacement().run(cmd.SysProcAttr, func() (pid int, err error) {
+		if err := cmd.Start(); err != nil {
+			return 0, err
+		}
+		return cmd.Process.Pid, nil
+	})
 	streams.closeChildFiles()
 	if err != nil {
+		if cmd.Process != nil {
+			_ = cmd.Wait() // run has killed the child
+		}
 		streams.close()
 		var errno syscall.Errno
 		if errors.As(err, &errno) {
@@ -124,10 +132,10 @@ func waitIgnoringExitCode(cmd *exec.Cmd) error {
 	return err
 }
 
-// execPlacement returns the placement of a command in the task: the cgroups and the
-// network of the task's process.
+// execPlacement returns the placement of a command in the task: the cgroups, the rlimits
+// and the network of the task's process.
 func (p *Process) execPlacement() forkPlacement {
-	pl := forkPlacement{netnsPath: p.netnsPath()}
+	pl := forkPlacement{netnsPath: p.netnsPath(), rlimits: p.rlimits}
 	switch {
 	case p.cgroup == nil:
 	case hostCgroupHierarchy().version == 2:

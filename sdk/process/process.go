@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -59,6 +60,14 @@ type Command struct {
 	// means no limit. The CPU shares come from the task's resources.
 	PidsLimit int64
 
+	// Rlimits are limits of setrlimit(2) for the process, by the names of the resources in
+	// lower case without RLIMIT_, such as "nofile" or "memlock". They are set before the
+	// program runs, and for commands that run in the task. A limit that cannot be set
+	// fails the start: only a privileged plugin can raise a hard limit. The plugin traces
+	// the process until the limits are set; without CAP_SYS_PTRACE, the setuid bit of the
+	// program has no effect.
+	Rlimits map[string]Rlimit
+
 	// CgroupV1 maps controllers to existing cgroups for the process, and CgroupV2 is a single
 	// existing cgroup. The paths are relative to the mount. The cgroups belong to the user: they
 	// are neither made nor removed, and of the processes in them only the process group is
@@ -82,6 +91,7 @@ type Core struct {
 	startRequest *sdk.StartRequest
 	dir          string
 	cred         *syscall.Credential
+	rlimits      map[string]Rlimit
 	cgroup       *cgroup // nil if the task has no cgroup
 	isChild      bool    // the process is a child of this plugin process, which reaps it
 	logger       hclog.Logger
@@ -130,6 +140,8 @@ type State struct {
 
 	// OOMKills is the value of the kernel's counter before this start.
 	OOMKills uint64 `codec:"oom_kills"`
+
+	Rlimits map[string]Rlimit `codec:"rlimits,omitempty"` // for commands that run in the task
 }
 
 // Start starts a process and returns when its program has been executed. It
@@ -150,7 +162,7 @@ func Start(ctx context.Context, start *sdk.StartRequest, c Command) (*Process, e
 
 // StartCore is [Start] for a task that runs no other commands.
 func StartCore(ctx context.Context, start *sdk.StartRequest, c Command) (*Core, error) {
-	p := &Core{startRequest: start, dir: c.Dir, isChild: true, logger: start.Logger()}
+	p := &Core{startRequest: start, dir: c.Dir, rlimits: maps.Clone(c.Rlimits), isChild: true, logger: start.Logger()}
 	if p.dir == "" {
 		p.dir = start.TaskDir()
 	}
@@ -165,6 +177,9 @@ func StartCore(ctx context.Context, start *sdk.StartRequest, c Command) (*Core, 
 	}
 	if c.PidsLimit < 0 {
 		return nil, fmt.Errorf("pids limit is %d; it cannot be negative", c.PidsLimit)
+	}
+	if err := checkRlimits(c.Rlimits); err != nil {
+		return nil, err
 	}
 	if _, err := process.BootID(); err != nil {
 		return nil, sdk.Recoverable(err) // a process without a recorded boot ID could not be recovered
@@ -223,9 +238,9 @@ func (p *Core) spawn(path string, c Command, files *taskStreams, place forkPlace
 		fd := -1
 		attr.Sys.PidFD = &fd
 		var pid int
-		err := place.run(attr.Sys, func() (err error) {
+		err := place.run(attr.Sys, func() (_ int, err error) {
 			pid, err = syscall.ForkExec(path, argv, attr)
-			return err
+			return pid, err
 		})
 		runtime.KeepAlive(c.ExtraFiles) // a finalizer would close the descriptors before the fork
 		if errors.Is(err, unix.ETXTBSY) && delay < 200*time.Millisecond {
@@ -233,6 +248,10 @@ func (p *Core) spawn(path string, c Command, files *taskStreams, place forkPlace
 			continue
 		}
 		if err != nil {
+			if pid > 0 {
+				unix.Wait4(pid, nil, 0, nil) // run has killed the child
+				unix.Close(fd)
+			}
 			return p.execError(path, err)
 		}
 		if fd >= 0 {
@@ -297,7 +316,7 @@ func (p *Core) State() any { return p.Snapshot() }
 // tasks have further state stores both.
 func (p *Core) Snapshot() State {
 	boot, _ := process.BootID() // no error: Start and Recover have read the boot ID successfully
-	s := State{PID: p.id.PID, StartTime: p.id.StartTime, BootID: boot, Dir: p.dir}
+	s := State{PID: p.id.PID, StartTime: p.id.StartTime, BootID: boot, Dir: p.dir, Rlimits: p.rlimits}
 	if p.cgroup != nil {
 		s.Cgroup, s.OOMKills = p.cgroup.path, p.cgroup.initialOOMKills
 	}

@@ -41,6 +41,7 @@ func RecoverCore(ctx context.Context, start *sdk.StartRequest, s State) (*Core, 
 		id:           process.ID{PID: s.PID, StartTime: s.StartTime},
 		startRequest: start,
 		dir:          s.Dir,
+		rlimits:      s.Rlimits,
 		logger:       start.Logger().With("pid", s.PID),
 	}
 	boot, err := process.BootID()
