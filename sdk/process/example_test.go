@@ -2,6 +2,9 @@ package process_test
 
 import (
 	"context"
+	"os/exec"
+	"strconv"
+	"time"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
@@ -42,4 +45,26 @@ func (pythonDriver) Recover(ctx context.Context, start *sdk.StartRequest) (*proc
 func Example() {
 	main := func() { sdk.ServeDriver(pythonDriver{}) }
 	_ = main
+}
+
+// proxyTask is a process that is stopped by a command of its own.
+type proxyTask struct{ *process.Core }
+
+// Stop implements sdk.Stopper: the proxy gets the kill timeout to close its connections.
+func (t *proxyTask) Stop(ctx context.Context, timeout time.Duration, _ string) error {
+	return t.StopWith(ctx, timeout, func(ctx context.Context) error {
+		return exec.CommandContext(ctx, "proxyctl", "drain", strconv.Itoa(t.PID())).Run()
+	})
+}
+
+// A task that embeds a Core adds its own Stop, and offers no exec.
+func ExampleCore_StopWith() {
+	start := func(ctx context.Context, start *sdk.StartRequest) (*proxyTask, error) {
+		core, err := process.StartCore(ctx, start, process.Command{Path: "proxy"})
+		if err != nil {
+			return nil, err
+		}
+		return &proxyTask{core}, nil
+	}
+	_ = start
 }

@@ -112,11 +112,11 @@ type Core struct {
 	releaseMu   sync.RWMutex
 	pidReleased bool // guarded by releaseMu
 
-	// waitMu is held by the goroutine that waits for the process; other callers
-	// of Wait block on it.
-	waitMu sync.Mutex
-	ended  bool              // guarded by waiting
-	result driver.ExitResult // guarded by waiting
+	// waiting has an element while a goroutine waits for the process; other callers of
+	// Wait block on it. It is a channel, because they return when their context ends.
+	waiting chan struct{}
+	ended   bool              // guarded by waiting
+	result  driver.ExitResult // guarded by waiting
 }
 
 var (
@@ -162,7 +162,14 @@ func Start(ctx context.Context, start *sdk.StartRequest, c Command) (*Process, e
 
 // StartCore is [Start] for a task that runs no other commands.
 func StartCore(ctx context.Context, start *sdk.StartRequest, c Command) (*Core, error) {
-	p := &Core{startRequest: start, dir: c.Dir, rlimits: maps.Clone(c.Rlimits), isChild: true, logger: start.Logger()}
+	p := &Core{
+		startRequest: start,
+		dir:          c.Dir,
+		rlimits:      maps.Clone(c.Rlimits),
+		isChild:      true,
+		logger:       start.Logger(),
+		waiting:      make(chan struct{}, 1),
+	}
 	if p.dir == "" {
 		p.dir = start.TaskDir()
 	}
@@ -330,10 +337,14 @@ func (p *Core) Attributes() map[string]string {
 
 // Wait blocks until the process has ended. The kernel keeps the exit status
 // until Destroy, so that another plugin process can read it if this one exits.
-// Wait may be called more than once.
+// Wait may be called more than once, and concurrently.
 func (p *Core) Wait(ctx context.Context) (driver.ExitResult, error) {
-	p.waitMu.Lock()
-	defer p.waitMu.Unlock()
+	select {
+	case p.waiting <- struct{}{}:
+		defer func() { <-p.waiting }()
+	case <-ctx.Done():
+		return driver.ExitResult{}, ctx.Err()
+	}
 	if p.ended {
 		return p.result, nil
 	}
@@ -355,7 +366,7 @@ func (p *Core) Wait(ctx context.Context) (driver.ExitResult, error) {
 // of its processes for memory. The text is Nomad's.
 var errOOM = errors.New("OOM Killed")
 
-// end records the exit of the process; p.waitMu must be locked. The result has
+// end records the exit of the process; its caller has the element of p.waiting. The result has
 // OOMKilled also if only a child was killed, because the process may have failed
 // because of it. If the process has succeeded, the kill is reported as an event
 // and not as its exit message, which would make the task fail.

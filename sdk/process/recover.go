@@ -43,6 +43,7 @@ func RecoverCore(ctx context.Context, start *sdk.StartRequest, s State) (*Core, 
 		dir:          s.Dir,
 		rlimits:      s.Rlimits,
 		logger:       start.Logger().With("pid", s.PID),
+		waiting:      make(chan struct{}, 1),
 	}
 	boot, err := process.BootID()
 	if err != nil {
