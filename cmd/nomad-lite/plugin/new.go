@@ -85,19 +85,24 @@ func newPlugin(s *cli.Streams, kind, name, replace string) error {
 	if _, err := os.Lstat(name); err == nil {
 		return fmt.Errorf("%s exists already; choose another name, or move it away", name)
 	}
-	mod, err := describeModule(name, replace)
+	mod, err := describeModule(kind, name, replace)
 	if err != nil {
 		return err
 	}
 	if err := os.Mkdir(name, 0o755); err != nil {
 		return err
 	}
-	files, err := renderTemplates(mod, kind)
+	files, err := renderTemplates(mod)
 	if err == nil {
 		err = mod.writeFiles(files, name)
 	}
 	if err != nil {
 		return errors.Join(err, os.RemoveAll(name))
+	}
+	if mod.Replace != "" {
+		if err := mod.removeUnlinkedRequirements(name); err != nil {
+			return errors.Join(err, os.RemoveAll(name))
+		}
 	}
 	for _, file := range files {
 		fmt.Fprintf(s.Out, "%s/%s\n", name, file.name)
@@ -124,6 +129,7 @@ Run go mod tidy in %s when it can be, or remove %[2]s and begin again with
 // moduleData is the data of the templates for a new Go module.
 type moduleData struct {
 	Name    string
+	Kind    string // driver or hook
 	Go      string
 	Version string // version of nomad-lite
 	Replace string // directory of a checkout for a replace line in go.mod; "" for no such line
@@ -136,8 +142,8 @@ type moduleRequirement struct {
 	Path, Version string
 }
 
-func describeModule(name, replace string) (*moduleData, error) {
-	m := &moduleData{Name: name, Go: strings.TrimPrefix(runtime.Version(), "go"), Version: version.String(), Replace: replace}
+func describeModule(kind, name, replace string) (*moduleData, error) {
+	m := &moduleData{Name: name, Kind: kind, Go: strings.TrimPrefix(runtime.Version(), "go"), Version: version.String(), Replace: replace}
 	if m.Replace == "" && version.Release == "" {
 		m.Replace = checkoutDir()
 		if m.Replace == "" && !requirableVersionPattern.MatchString(m.Version) {
@@ -183,6 +189,31 @@ func (m *moduleData) copyDependencies() error {
 	return err
 }
 
+// removeUnlinkedRequirements removes from go.mod the modules of the checkout that are not
+// linked into the plugin. The copied go.sum is larger than necessary, which go mod tidy
+// corrects; go mod tidy itself would download the modules of tests.
+func (m *moduleData) removeUnlinkedRequirements(dir string) error {
+	cmd := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", ".")
+	cmd.Dir = dir
+	out, err := cmd.Output()
+	if err != nil {
+		var exitErr *exec.ExitError
+		if errors.As(err, &exitErr) {
+			err = errors.New(strings.TrimSpace(string(exitErr.Stderr)))
+		}
+		return fmt.Errorf("list the modules that the plugin links: %w", err)
+	}
+	linked := strings.Fields(string(out))
+	m.Indirect = slices.DeleteFunc(m.Indirect, func(r moduleRequirement) bool { return !slices.Contains(linked, r.Path) })
+	slices.SortFunc(m.Indirect, func(a, b moduleRequirement) int { return strings.Compare(a.Path, b.Path) })
+	files, err := renderTemplates(m)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(files, func(file renderedFile) bool { return file.name == "go.mod" })
+	return m.writeFiles(files[i:i+1], dir)
+}
+
 // checkoutDir returns the directory that this program was built from, "" if it does not exist.
 func checkoutDir() string {
 	_, file, _, ok := runtime.Caller(0)
@@ -204,8 +235,8 @@ type renderedFile struct {
 
 // renderTemplates executes the templates of a kind, and the templates of all kinds. "NAME" in the
 // name of a template stands for the plugin.
-func renderTemplates(m *moduleData, kind string) (files []renderedFile, err error) {
-	paths, err := fs.Glob(pluginTemplates, "template/"+kind+"/*")
+func renderTemplates(m *moduleData) (files []renderedFile, err error) {
+	paths, err := fs.Glob(pluginTemplates, "template/"+m.Kind+"/*")
 	if err != nil {
 		return nil, err
 	}
@@ -223,8 +254,13 @@ func renderTemplates(m *moduleData, kind string) (files []renderedFile, err erro
 			return nil, err
 		}
 		name := strings.ReplaceAll(strings.TrimSuffix(filepath.Base(path), ".tmpl"), "NAME", m.Name)
-		if name == "gitignore" {
-			name = ".gitignore" // git would apply a template named .gitignore in this repository, and the binary would not embed it
+		// git would apply a template named .gitignore in this repository, and the binary
+		// embeds no file whose name starts with a dot.
+		switch name {
+		case "gitignore":
+			name = ".gitignore"
+		case "ci.yml":
+			name = ".github/workflows/ci.yml"
 		}
 		files = append(files, renderedFile{name, renderedText.Bytes()})
 	}
@@ -236,7 +272,11 @@ func (m *moduleData) writeFiles(files []renderedFile, dir string) error {
 		files = append(files, renderedFile{"go.sum", m.sum})
 	}
 	for _, file := range files {
-		if err := os.WriteFile(filepath.Join(dir, file.name), file.text, 0o644); err != nil {
+		path := filepath.Join(dir, file.name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(path, file.text, 0o644); err != nil {
 			return err
 		}
 	}
