@@ -24,15 +24,25 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/version"
 )
 
-const newHelp = `Start a %s of your own: a directory NAME with a Go program that works.
+// templateDirs has the directories of the templates by kind and language.
+var templateDirs = map[string][]string{
+	"driver go":     {"driver", "drivertest", "go", "common"},
+	"driver python": {"python", "drivertest", "common"},
+	"hook go":       {"hook", "go", "common"},
+}
 
-It needs Go to build. A released nomad-lite takes the sdk from the module proxy. A
-nomad-lite that was built from a checkout takes the sdk from that checkout, or from
-the directory that -replace names.
+const newHelp = `Start a %s of your own: a directory NAME with a program that works.
+
+A program in Go needs Go to build. A released nomad-lite takes the sdk from the
+module proxy. A nomad-lite that was built from a checkout takes the sdk from that
+checkout, or from the directory that -replace names. A program in Python needs make
+and Python with grpcio (Debian: python3-grpcio), and no sdk.
 
 Exit codes: 0, or 1 when nothing was made.`
 
-//go:embed template/plugin template/driver template/hook
+//go:generate ./template/python/generate.sh
+
+//go:embed template/common template/go template/driver template/drivertest template/hook template/python/*.tmpl template/python/src
 var pluginTemplates embed.FS
 
 const sdkModule = "github.com/nomad-lite/nomad-lite"
@@ -47,7 +57,7 @@ func newNewCommand(s *cli.Streams) *cobra.Command {
 // newNewPluginCommand returns the command that creates plugins of a kind. what names the kind in
 // messages.
 func newNewPluginCommand(s *cli.Streams, kind, what string) *cobra.Command {
-	var replaceDir string
+	var lang, replaceDir string
 	cmd := &cobra.Command{
 		Use:   kind + " [flags] NAME",
 		Short: "Begin a " + what,
@@ -59,12 +69,13 @@ func newNewPluginCommand(s *cli.Streams, kind, what string) *cobra.Command {
 			return nil
 		},
 		RunE: func(_ *cobra.Command, args []string) error {
-			if err := newPlugin(s, kind, args[0], replaceDir); err != nil {
+			if err := newPlugin(s, kind, lang, args[0], replaceDir); err != nil {
 				return fmt.Errorf("plugin new %s: %w", kind, err)
 			}
 			return nil
 		},
 	}
+	cmd.Flags().StringVar(&lang, "lang", "go", "`language` of the program: "+strings.Join(languages(kind), " or "))
 	cmd.Flags().StringVar(&replaceDir, "replace", "", "build with the nomad-lite checkout in this `directory`")
 	return cmd
 }
@@ -75,7 +86,24 @@ var requirableVersionPattern = regexp.MustCompile(`^v[^+]*$`)
 
 var pluginNamePattern = regexp.MustCompile(`^[a-z][a-z0-9_-]*$`)
 
-func newPlugin(s *cli.Streams, kind, name, replace string) error {
+// languages returns the languages for which there are templates of a kind.
+func languages(kind string) (names []string) {
+	for key := range templateDirs {
+		if lang, ok := strings.CutPrefix(key, kind+" "); ok {
+			names = append(names, lang)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+func newPlugin(s *cli.Streams, kind, lang, name, replace string) error {
+	if !slices.Contains(languages(kind), lang) {
+		return fmt.Errorf("-lang %s: a new %s is written in %s", lang, kind, strings.Join(languages(kind), " or "))
+	}
+	if lang != "go" && replace != "" {
+		return fmt.Errorf("-replace is for programs in Go, not in %s", lang)
+	}
 	if len(name) > 63 || !pluginNamePattern.MatchString(name) {
 		return fmt.Errorf("%q is not a good name for a %s: a lower case letter, then letters, digits, - and _", name, kind)
 	}
@@ -85,9 +113,11 @@ func newPlugin(s *cli.Streams, kind, name, replace string) error {
 	if _, err := os.Lstat(name); err == nil {
 		return fmt.Errorf("%s exists already; choose another name, or move it away", name)
 	}
-	mod, err := describeModule(kind, name, replace)
-	if err != nil {
-		return err
+	mod := &moduleData{Name: name, templateDirs: templateDirs[kind+" "+lang]}
+	if lang == "go" {
+		if err := mod.describeModule(replace); err != nil {
+			return err
+		}
 	}
 	if err := os.Mkdir(name, 0o755); err != nil {
 		return err
@@ -107,14 +137,18 @@ func newPlugin(s *cli.Streams, kind, name, replace string) error {
 	for _, file := range files {
 		fmt.Fprintf(s.Out, "%s/%s\n", name, file.name)
 	}
+	build := "go build"
+	if lang == "python" {
+		build = "make"
+	}
 	fmt.Fprintf(s.Err, `
 Next:
   cd %[1]s
-  go build
+  %[2]s
   nomad-lite plugin test ./%[1]s
   nomad-lite run -plugin-dir . %[1]s.nomad.hcl
-`, name)
-	if mod.Replace == "" {
+`, name, build)
+	if lang == "go" && mod.Replace == "" {
 		if err := runModTidy(name); err != nil {
 			fmt.Fprintf(s.Err, `
 It does not build yet: the sdk of this nomad-lite (%s) could not be had.
@@ -126,39 +160,42 @@ Run go mod tidy in %s when it can be, or remove %[2]s and begin again with
 	return nil
 }
 
-// moduleData is the data of the templates for a new Go module.
+// moduleData is the data of the templates. For a program in another language than Go, it
+// has only the name.
 type moduleData struct {
 	Name    string
-	Kind    string // driver or hook
 	Go      string
 	Version string // version of nomad-lite
 	Replace string // directory of a checkout for a replace line in go.mod; "" for no such line
 
 	Indirect []moduleRequirement
 	sum      []byte
+
+	templateDirs []string
 }
 
 type moduleRequirement struct {
 	Path, Version string
 }
 
-func describeModule(kind, name, replace string) (*moduleData, error) {
-	m := &moduleData{Name: name, Kind: kind, Go: strings.TrimPrefix(runtime.Version(), "go"), Version: version.String(), Replace: replace}
+// describeModule sets the fields of a Go module.
+func (m *moduleData) describeModule(replace string) error {
+	m.Go, m.Version, m.Replace = strings.TrimPrefix(runtime.Version(), "go"), version.String(), replace
 	if m.Replace == "" && version.Release == "" {
 		m.Replace = checkoutDir()
 		if m.Replace == "" && !requirableVersionPattern.MatchString(m.Version) {
-			return nil, errors.New("this nomad-lite is no release, and the checkout that it was built from is not there; name one with -replace DIR")
+			return errors.New("this nomad-lite is no release, and the checkout that it was built from is not there; name one with -replace DIR")
 		}
 	}
 	if m.Replace == "" {
-		return m, nil
+		return nil
 	}
 	dir, err := filepath.Abs(m.Replace)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	m.Replace, m.Version = dir, "v0.0.0"
-	return m, m.copyDependencies()
+	return m.copyDependencies()
 }
 
 // copyDependencies copies the dependencies of the checkout into the module, so that it builds without
@@ -233,36 +270,50 @@ type renderedFile struct {
 	text []byte
 }
 
-// renderTemplates executes the templates of a kind, and the templates of all kinds. "NAME" in the
-// name of a template stands for the plugin.
+// renderedFileNames are the names of files whose templates have another name. git would apply
+// a template named .gitignore in this repository, and the binary embeds no file whose name
+// starts with a dot or an underscore.
+var renderedFileNames = map[string]string{
+	"gitignore": ".gitignore",
+	"ci.yml":    ".github/workflows/ci.yml",
+	"main.py":   "src/__main__.py",
+}
+
+// renderTemplates executes the templates of a plugin, and returns the other embedded files as
+// they are. "NAME" in the name of a template stands for the plugin.
 func renderTemplates(m *moduleData) (files []renderedFile, err error) {
-	paths, err := fs.Glob(pluginTemplates, "template/"+m.Kind+"/*")
-	if err != nil {
-		return nil, err
-	}
-	common, err := fs.Glob(pluginTemplates, "template/plugin/*")
-	if err != nil {
-		return nil, err
-	}
-	for _, path := range append(paths, common...) {
-		t, err := template.ParseFS(pluginTemplates, path)
+	for _, dir := range m.templateDirs {
+		dir = "template/" + dir
+		err := fs.WalkDir(pluginTemplates, dir, func(path string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() {
+				return err
+			}
+			text, err := fs.ReadFile(pluginTemplates, path)
+			if err != nil {
+				return err
+			}
+			name, isTemplate := strings.CutSuffix(strings.TrimPrefix(path, dir+"/"), ".tmpl")
+			if isTemplate {
+				t, err := template.New(path).Parse(string(text))
+				if err != nil {
+					return err
+				}
+				var rendered bytes.Buffer
+				if err := t.Execute(&rendered, m); err != nil {
+					return err
+				}
+				text = rendered.Bytes()
+			}
+			name = strings.ReplaceAll(name, "NAME", m.Name)
+			if other, ok := renderedFileNames[name]; ok {
+				name = other
+			}
+			files = append(files, renderedFile{name, text})
+			return nil
+		})
 		if err != nil {
 			return nil, err
 		}
-		var renderedText bytes.Buffer
-		if err := t.Execute(&renderedText, m); err != nil {
-			return nil, err
-		}
-		name := strings.ReplaceAll(strings.TrimSuffix(filepath.Base(path), ".tmpl"), "NAME", m.Name)
-		// git would apply a template named .gitignore in this repository, and the binary
-		// embeds no file whose name starts with a dot.
-		switch name {
-		case "gitignore":
-			name = ".gitignore"
-		case "ci.yml":
-			name = ".github/workflows/ci.yml"
-		}
-		files = append(files, renderedFile{name, renderedText.Bytes()})
 	}
 	return files, nil
 }
