@@ -1,7 +1,7 @@
 // Package examples contains plugins that show the use of the SDK.
 //
 // Drivers: sleeper implements the required methods of a driver, script runs
-// processes.
+// processes, qemu wraps a program that has a control socket and runs no commands.
 //
 // Hooks: stamp implements every hook point and keeps state, gatekeeper fails the
 // start of a task by policy, sidelog watches a task through the host. The

@@ -1,0 +1,238 @@
+// Command qemu is a task driver whose tasks are virtual machines of qemu-system-x86_64. It
+// shows a driver around a program with a control socket: the task embeds a process.Core,
+// which offers no exec, its Stop presses the power button of the machine by QMP, and QEMU
+// inherits the listening QMP socket and the tap device as descriptors.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	"github.com/nomad-lite/nomad-lite/sdk"
+	"github.com/nomad-lite/nomad-lite/sdk/process"
+)
+
+func main() { sdk.ServeDriver(&qemuDriver{}) }
+
+const (
+	program = "/usr/bin/qemu-system-x86_64"
+
+	// emulatorMemory is the memory of QEMU beside the memory of the machine.
+	emulatorMemory = 256 << 20
+	defaultMemory  = 128 << 20 // of a machine whose task has no memory limit
+
+	qmpSocket = "qmp.sock" // in the task's directory
+
+	// The descriptors of QEMU, which are the ExtraFiles of its command.
+	qmpFD = 3
+	tapFD = 4
+)
+
+type qemuDriver struct{}
+
+var (
+	_ sdk.Driver[*machine]    = (*qemuDriver)(nil)
+	_ sdk.Recoverer[*machine] = (*qemuDriver)(nil)
+	_ sdk.Fingerprinter       = (*qemuDriver)(nil)
+	_ sdk.OrphanKiller        = (*qemuDriver)(nil)
+	_ sdk.Stopper             = (*machine)(nil)
+)
+
+type taskConfig struct {
+	Image string `codec:"image"`
+	Tap   string `codec:"tap"`
+}
+
+var taskSchema = hclspec.Object(map[string]*hclspec.Spec{
+	"image": hclspec.Attr("image", "string", true), // raw disk image, an absolute path
+	"tap":   hclspec.Attr("tap", "string", false),  // tap device for the network of the machine; made if it does not exist
+})
+
+func (*qemuDriver) Info() sdk.DriverInfo {
+	return sdk.DriverInfo{
+		Name:         "qemu",
+		Version:      "0.1.0",
+		TaskSchema:   taskSchema,
+		Capabilities: driver.Capabilities{FSIsolation: driver.FSIsolationImage},
+	}
+}
+
+// Fingerprint reports whether QEMU is installed.
+func (*qemuDriver) Fingerprint(context.Context) driver.Fingerprint {
+	if _, err := os.Stat(program); err != nil {
+		return driver.Fingerprint{Health: driver.HealthUndetected, HealthDescription: err.Error()}
+	}
+	return driver.Fingerprint{Health: driver.HealthHealthy, Attributes: map[string]driver.Attribute{"driver.qemu": {Value: true}}}
+}
+
+func (*qemuDriver) Start(ctx context.Context, start *sdk.StartRequest) (*machine, error) {
+	var config taskConfig
+	if err := start.Config(&config); err != nil {
+		return nil, err
+	}
+	qmp, err := listenQMP(start.TaskDir())
+	if err != nil {
+		return nil, sdk.Recoverable(err)
+	}
+	defer qmp.Close()
+	memory := int64(defaultMemory)
+	if start.Resources != nil && start.Resources.Linux.MemoryLimitBytes > 0 {
+		memory = start.Resources.Linux.MemoryLimitBytes
+	}
+	command := process.Command{
+		Path: program,
+		Args: []string{
+			"-nodefaults", "-display", "none", "-serial", "stdio",
+			"-m", strconv.FormatInt(memory>>20, 10) + "M",
+			"-drive", "format=raw,file.driver=file,file.filename=" + escapeOption(config.Image),
+			"-chardev", fmt.Sprintf("socket,id=qmp,fd=%d,server=on,wait=off", qmpFD),
+			"-mon", "chardev=qmp,mode=control",
+		},
+		ExtraFiles:  []*os.File{qmp},
+		MemoryLimit: memory + emulatorMemory,
+		Rlimits:     map[string]process.Rlimit{"core": {}}, // a core dump would have the memory of the machine
+	}
+	if config.Tap != "" {
+		tap, err := openTap(config.Tap)
+		if err != nil {
+			return nil, err
+		}
+		defer tap.Close()
+		command.ExtraFiles = append(command.ExtraFiles, tap)
+		command.Args = append(command.Args, "-netdev", fmt.Sprintf("tap,id=net0,fd=%d", tapFD), "-device", "virtio-net-pci,netdev=net0,romfile=")
+	}
+	core, err := process.StartCore(ctx, start, command)
+	if err != nil {
+		return nil, err
+	}
+	return &machine{core, start.TaskDir()}, nil
+}
+
+func (*qemuDriver) Recover(ctx context.Context, start *sdk.StartRequest) (*machine, error) {
+	var state process.State
+	if err := start.State(&state); err != nil {
+		return nil, err
+	}
+	core, err := process.RecoverCore(ctx, start, state)
+	if err != nil {
+		return nil, err
+	}
+	return &machine{core, start.TaskDir()}, nil
+}
+
+func (*qemuDriver) Sweep(ctx context.Context, allocID, taskName string) (bool, error) {
+	return process.Sweep(ctx, allocID, taskName)
+}
+
+// machine is a running virtual machine.
+type machine struct {
+	*process.Core
+	dir string
+}
+
+// Stop presses the power button, and kills QEMU if the machine is not off after timeout.
+func (m *machine) Stop(ctx context.Context, timeout time.Duration, _ string) error {
+	return m.StopWith(ctx, timeout, m.powerDown)
+}
+
+func (m *machine) powerDown(ctx context.Context) error {
+	dir, err := os.Open(m.dir)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	conn, err := new(net.Dialer).DialContext(ctx, "unix", socketPath(dir))
+	if err != nil {
+		return fmt.Errorf("connect to QMP: %w", err)
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	requests, answers := json.NewEncoder(conn), json.NewDecoder(conn)
+	for _, command := range []string{"qmp_capabilities", "system_powerdown"} {
+		if err := requests.Encode(map[string]string{"execute": command}); err != nil {
+			return fmt.Errorf("QMP command %s: %w", command, err)
+		}
+		if err := readAnswer(answers); err != nil {
+			return fmt.Errorf("QMP command %s: %w", command, err)
+		}
+	}
+	return nil
+}
+
+// readAnswer reads until the answer of a command, and skips the greeting and events.
+func readAnswer(answers *json.Decoder) error {
+	for {
+		var answer struct {
+			Return *struct{} `json:"return"`
+			Error  *struct {
+				Desc string `json:"desc"`
+			} `json:"error"`
+		}
+		if err := answers.Decode(&answer); err != nil {
+			return err
+		}
+		if answer.Error != nil {
+			return fmt.Errorf("QEMU: %s", answer.Error.Desc)
+		}
+		if answer.Return != nil {
+			return nil
+		}
+	}
+}
+
+// socketPath is the path of the QMP socket by the open task directory. The path of the
+// directory itself can be longer than the address of a unix socket.
+func socketPath(dir *os.File) string {
+	return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), qmpSocket)
+}
+
+// listenQMP makes the QMP socket. It stays in the task's directory, so that a later process
+// of the driver can connect to it.
+func listenQMP(taskDir string) (*os.File, error) {
+	dir, err := os.Open(taskDir)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	path := socketPath(dir)
+	if err := os.Remove(path); err != nil && !os.IsNotExist(err) {
+		return nil, fmt.Errorf("remove the QMP socket of an earlier start: %w", err)
+	}
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listen for QMP: %w", err)
+	}
+	defer listener.Close()
+	listener.SetUnlinkOnClose(false)
+	return listener.File()
+}
+
+func openTap(name string) (*os.File, error) {
+	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open tap device %q: /dev/net/tun: %w", name, err)
+	}
+	request, err := unix.NewIfreq(name)
+	if err == nil {
+		request.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI)
+		err = unix.IoctlIfreq(fd, unix.TUNSETIFF, request)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("open tap device %q: %w", name, err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// escapeOption escapes a value of QEMU's option syntax, in which a comma ends the value.
+func escapeOption(value string) string { return strings.ReplaceAll(value, ",", ",,") }
