@@ -18,37 +18,65 @@ import (
 func driverCases(p Plugin) []testCase {
 	shell := shellCases()
 	if p.Tasks.Shell == nil {
-		shell = []testCase{{"command: what is only seen from inside of a command", func(t tb, _ *testHost) {
-			t.Skipf("it runs no commands, as far as is known")
-		}}}
+		shell = []testCase{{
+			id: "command", severity: Must, name: "the commands of tasks run as the host says",
+			run: func(t tb, _ *testHost) {
+				t.Skipf("no command to run is known: set Tasks.Shell, or shell in plugin_test.hcl")
+			},
+		}}
 	}
 	all := append([]testCase{
-		{"says in words what it is when a person starts it", testStartWithoutHost},
-		{"names itself as a driver of a known protocol version", testPluginInfo(base.TypeDriver, driver.APIVersion)},
-		{"takes its configuration twice, from a host that only checks it", testConfigureTwice},
-		{"has a schema that fits its tasks", testTaskSchema},
-		{"opens its streams as often as a host asks", testOpenStreams},
-		{"sends its first fingerprint at once", testFirstFingerprint},
-		{"returns a complete handle", testTaskHandle},
-		{"refuses to start an id that it knows", testStartWithKnownID},
-		{"tells every waiter the same, also later", testConcurrentWaits},
-		{"a waiter that goes away does not end the task", testCancelledWait},
-		{"a failed task is no success", testFailedTask},
-		{"stops a running task, and says so to waiters", testStopTask},
-		{"stopping a task that has ended is no error", testStopExitedTask},
-		{"destroys a running task only by force", testDestroyNeedsForce},
-		{"forgets a destroyed task", testDestroyedTaskIsUnknown},
-		{"does not know an unknown task", testUnknownTask},
-		{"inspects a task before and after its end", testInspectTask},
-		{"samples statistics at once and once per interval", testTaskStats},
-		{"runs many tasks at once", testConcurrentTasks},
-		{"recovering a task that it knows changes nothing", testRecoverKnownTask},
-		{"a task survives the death of the plugin", testRecoverAfterCrash},
-		{"an orderly end of the plugin stops no task", testRecoverAfterShutdown},
-		{"does not claim to have recovered what is gone", testRecoverDestroyedTask},
+		{"launch.without-host", Should, "a start without a host prints what the program is on standard error, and fails", whyWithoutHost, linkLaunch, testStartWithoutHost},
+		{"launch.info", Must, "the handshake succeeds, and the plugin is a driver of a known protocol version", "A host cannot use a plugin whose handshake line or version it does not know.", linkLaunch, testPluginInfo(base.TypeDriver, driver.APIVersion)},
+		{"config.set-twice", Must, "SetConfig succeeds twice, without information about the host", "Hosts check the configuration in a process of its own and set it again; an error prevents the start of the agent.", linkConfig, testConfigureTwice},
+		{"config.task-schema", Must, "the configured tasks fit the schema of the task config", "Without a valid schema, no host can read the config block of a task.", linkConfig, testTaskSchema},
+		{"streams.open-twice", Must, "each Fingerprint and TaskEvents call opens a stream", "A host that restarts opens its streams while those of its predecessor are still open.", linkStreams, testOpenStreams},
+		{"fingerprint.first", Must, "the first fingerprint arrives at once", "A node is not ready until each driver has sent a fingerprint.", linkStreams, testFirstFingerprint},
+		{"start.handle", Must, "StartTask returns a handle with version, state and task config", "A host stores the handle, and recovers the task with it.", linkStart, testTaskHandle},
+		{"start.known-id", Must, "StartTask returns an error for the id of a known task", "A repeated call would run the task twice.", linkStart, testStartWithKnownID},
+		{"wait.repeated", Must, "concurrent and later WaitTask calls return the same result", "A host waits from several places, and again after each reconnect.", linkWait, testConcurrentWaits},
+		{"wait.cancelled", Must, "a cancelled WaitTask does not affect the task", "A host cancels its calls when it shuts down, and the tasks must continue.", linkWait, testCancelledWait},
+		{"wait.failed-task", Must, "the result of a failed task is not a success", "The restart policy depends on the result; a batch job would be complete although it failed.", linkWait, testFailedTask},
+		{"stop.running", Must, "StopTask returns when the task has exited, and WaitTask returns too", "A stopped allocation would keep its tasks, or remain pending.", linkStop, testStopTask},
+		{"stop.exited", Must, "StopTask of a task that has exited succeeds, and keeps the exit result", "A task can exit at any time; a host retries a StopTask that fails for minutes.", linkStop, testStopExitedTask},
+		{"destroy.needs-force", Must, "DestroyTask without force returns an error for a running task", "The task would be killed, or would run on without an owner.", linkStop, testDestroyNeedsForce},
+		{"destroy.removes-id", Must, "after DestroyTask the id is unknown", "State of destroyed tasks accumulates in the plugin.", linkStop, testDestroyedTaskIsUnknown},
+		{"task.unknown-id", Must, "calls for an unknown id return \"task not found for given id\"", "By this text, hosts learn that a task no longer exists; another error is retried.", linkStop, testUnknownTask},
+		{"inspect.exited", Should, "InspectTask returns names, times and the exit result", "nomad-lite shows them.", linkWait, testInspectTask},
+		{"stats.samples", Should, "TaskStats sends a sample at once and then one per interval, until the task exits", "Usage of the task is missing in `alloc status -stats`.", linkStats, testTaskStats},
+		{"concurrency.tasks", Must, "many tasks start, stop and are destroyed concurrently", "A host makes calls for all its tasks at once.", linkStart, testConcurrentTasks},
+		{"recover.known-task", Must, "RecoverTask of a known task succeeds, and does not affect the task", "A host that restarts recovers the tasks of a plugin process that is still alive.", linkRecover, testRecoverKnownTask},
+		{"recover.after-kill", Must, "a task survives SIGKILL of the plugin, and can be recovered and stopped", "A crash of the plugin would end its tasks, or leave them without an owner.", linkRecover, testRecoverAfterCrash},
+		{"recover.after-shutdown", Must, "Shutdown stops no task", "An update of the agent would stop all tasks of the driver.", linkRecover, testRecoverAfterShutdown},
+		{"recover.destroyed-task", Must, "RecoverTask of a destroyed task does not lead to a success", "A host would record a task as successful, although it was killed.", linkRecover, testRecoverDestroyedTask},
 	}, shell...)
-	return append(all, testCase{"keeps its streams open until the host ends them", testStreamsStayOpen})
+	return append(all, testCase{"streams.stay-open", Must, "the streams remain open until the host closes them", "A host reopens an ended stream in a loop, and the driver is unhealthy meanwhile.", linkStreams, testStreamsStayOpen})
 }
+
+// These links are paths of the repository with a heading. A test checks that the headings exist.
+const (
+	linkLaunch  = "docs/drivers.md#launch"
+	linkConfig  = "docs/drivers.md#configuration"
+	linkStreams = "docs/drivers.md#fingerprints-and-events"
+	linkStart   = "docs/drivers.md#starttask"
+	linkWait    = "docs/drivers.md#waittask-and-inspecttask"
+	linkStop    = "docs/drivers.md#stoptask-and-destroytask"
+	linkSignal  = "docs/drivers.md#signals-and-exec"
+	linkStats   = "docs/drivers.md#taskstats"
+	linkRecover = "docs/drivers.md#recovertask"
+	linkOutput  = "docs/drivers.md#output-of-tasks"
+	linkCommand = "docs/drivers.md#processes-of-tasks"
+	linkHosts   = "docs/drivers.md#hosts-of-other-versions"
+
+	linkHookLife      = "docs/hooks.md#the-life-of-a-task"
+	linkHookPoststart = "docs/hooks.md#poststart-is-repeated"
+	linkHookPrestart  = "docs/hooks.md#what-prestart-returns"
+	linkHookHost      = "docs/hooks.md#what-a-hook-can-ask-for"
+	linkHookAttach    = "docs/hooks.md#attach-it"
+	linkHookRules     = "docs/hooks.md#what-to-know"
+)
+
+const whyWithoutHost = "A user who starts the program gets no explanation, or a process that never exits."
 
 func testStartWithoutHost(t tb, h *testHost) {
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
@@ -56,17 +84,17 @@ func testStartWithoutHost(t tb, h *testHost) {
 	stdout, stderr, code, err := h.runWithoutHost(ctx)
 	switch {
 	case ctx.Err() != nil:
-		t.Errorf("it does not end when it is started without a host")
+		t.Errorf("the program does not exit")
 	case err != nil:
-		t.Errorf("start it by hand: %v", err)
+		t.Errorf("start: %v", err)
 	case code == 0:
-		t.Errorf("exit code 0, want a failure")
+		t.Errorf("exit code 0, want another")
 	}
 	if stdout != "" {
-		t.Errorf("it writes to standard output, where hosts expect the handshake: %q", stdout)
+		t.Errorf("standard output, where hosts expect the handshake, has %q", stdout)
 	}
 	if strings.TrimSpace(stderr) == "" {
-		t.Errorf("it says nothing on standard error")
+		t.Errorf("standard error is empty, want a message")
 	}
 }
 
@@ -84,16 +112,16 @@ func testPluginInfo(kind base.Type, apiVersion string) func(tb, *testHost) {
 			t.Fatalf("PluginInfo: %v", err)
 		}
 		if info.Type != kind {
-			t.Errorf("its type is %v, want %v", info.Type, kind)
+			t.Errorf("the type is %v, want %v", info.Type, kind)
 		}
 		if !slices.ContainsFunc(info.APIVersions, func(v string) bool { return strings.TrimPrefix(v, "v") == strings.TrimPrefix(apiVersion, "v") }) {
-			t.Errorf("its protocol versions are %q, want %q among them", info.APIVersions, apiVersion)
+			t.Errorf("the protocol versions are %q, want %q among them", info.APIVersions, apiVersion)
 		}
 		if info.Name == "" {
 			t.Errorf("it has no name")
 		}
 		if !versionPattern.MatchString(info.Version) {
-			t.Errorf("its version %q is not one", info.Version)
+			t.Errorf("the version is %q, want numbers such as 1.0.0", info.Version)
 		}
 		if _, err := p.base.ConfigSchema(t.Context()); err != nil {
 			t.Errorf("ConfigSchema: %v", err)
@@ -113,7 +141,7 @@ func testConfigureTwice(t tb, h *testHost) {
 	}
 	for range 2 {
 		if err := p.base.SetConfig(t.Context(), config); err != nil {
-			t.Errorf("SetConfig without a word about the host: %v", err)
+			t.Errorf("SetConfig: %v", err)
 		}
 	}
 }
@@ -125,14 +153,14 @@ func testTaskSchema(t tb, h *testHost) {
 		t.Fatalf("TaskConfigSchema: %v", err)
 	}
 	if schema == nil {
-		t.Fatalf("it has no schema: no host can read a config block for it")
+		t.Fatalf("TaskConfigSchema returns no schema")
 	}
 	for name, body := range map[string]map[string]any{"runs": h.plugin.Tasks.Runs, "ends": h.plugin.Tasks.Ends, "fails": h.plugin.Tasks.Fails} {
 		if body == nil {
 			continue
 		}
 		if _, err := encodeConfig(schema, body); err != nil {
-			t.Errorf("the config of the task that %s: %v", name, err)
+			t.Errorf("the config of the task %q does not fit the schema: %v", name, err)
 		}
 	}
 }
@@ -148,9 +176,9 @@ func testFirstFingerprint(t tb, h *testHost) {
 	case f, ok := <-c:
 		switch {
 		case !ok || f.Err != nil:
-			t.Fatalf("the stream of fingerprints broke: %v", f.Err)
+			t.Fatalf("the stream of fingerprints ended: %v", f.Err)
 		case f.Health != driver.HealthHealthy:
-			t.Errorf("it is not healthy: %s", f.HealthDescription)
+			t.Errorf("the driver is not healthy: %s", f.HealthDescription)
 		}
 	case <-time.After(waitTimeout):
 		t.Fatalf("no fingerprint within %v", waitTimeout)
@@ -218,7 +246,7 @@ func watchStream[V any](s *driverStreams, ctx context.Context, what string, c <-
 func testStreamsStayOpen(t tb, h *testHost) {
 	s := h.driverStreams
 	if s == nil {
-		t.Skipf("there are none")
+		t.Skipf("the streams were not opened")
 	}
 	time.Sleep(time.Until(s.openedAt.Add(streamTestDuration)))
 	s.mu.Lock()
@@ -227,7 +255,7 @@ func testStreamsStayOpen(t tb, h *testHost) {
 		t.Fatalf("%s", s.process.crashReport())
 	}
 	for _, what := range s.endedStreams {
-		t.Errorf("a stream of %s ends by itself", what)
+		t.Errorf("the plugin closed a stream of %s", what)
 	}
 }
 
@@ -235,31 +263,31 @@ func testTaskHandle(t tb, h *testHost) {
 	s := h.startTask(t, h.plugin.Tasks.Runs)
 	switch {
 	case s.handle == nil:
-		t.Fatalf("no handle")
+		t.Fatalf("StartTask returned no handle")
 	case s.handle.Config == nil:
-		t.Fatalf("the handle carries no task config")
+		t.Fatalf("the handle has no task config")
 	}
 	if s.handle.Version < 1 {
-		t.Errorf("its version is %d, want at least 1", s.handle.Version)
+		t.Errorf("the handle has version %d, want at least 1", s.handle.Version)
 	}
 	if s.handle.State != driver.TaskRunning {
-		t.Errorf("its state is %v, want running", s.handle.State)
+		t.Errorf("the handle has the state %v, want running", s.handle.State)
 	}
 	if got, want := s.handle.Config.ID, s.config.ID; got != want {
-		t.Errorf("its task has the id %q, want %q", got, want)
+		t.Errorf("the task config of the handle has the id %q, want %q", got, want)
 	}
 	if got, want := s.handle.Config.Env["ODD"], s.config.Env["ODD"]; got != want {
-		t.Errorf("the environment in it was changed: %q, want %q", got, want)
+		t.Errorf("the environment in the handle has %q, want %q", got, want)
 	}
 }
 
 func testStartWithKnownID(t tb, h *testHost) {
 	s := h.startTask(t, h.plugin.Tasks.Runs)
 	if _, _, err := s.driver().StartTask(t.Context(), s.config); err == nil {
-		t.Errorf("a second StartTask with the same id succeeds")
+		t.Errorf("a second StartTask with the same id succeeded")
 	}
 	if status, err := s.driver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskRunning {
-		t.Errorf("the first one does not run any more: %+v, %v", status, err)
+		t.Errorf("the first task is no longer running: %+v, %v", status, err)
 	}
 }
 
@@ -272,13 +300,13 @@ func testConcurrentWaits(t tb, h *testHost) {
 			if err != nil {
 				t.Errorf("WaitTask: %v", err)
 			} else if !exit.Successful() {
-				t.Errorf("a task that ends well ended with %+v", *exit)
+				t.Errorf("the exit result is %+v, want success", *exit)
 			}
 		})
 	}
 	wg.Wait()
 	if exit := s.wait(); !exit.Successful() {
-		t.Errorf("asked later, it ended with %+v", *exit)
+		t.Errorf("the exit result of a later WaitTask is %+v, want success", *exit)
 	}
 }
 
@@ -289,18 +317,18 @@ func testCancelledWait(t tb, h *testHost) {
 		exit, err := s.driver().WaitTask(ctx, s.config.ID)
 		cancel()
 		if err == nil {
-			t.Fatalf("it does not run any more, it ended with %+v", *exit)
+			t.Fatalf("the task is no longer running, its exit result is %+v", *exit)
 		}
 	}
 	if status, err := s.driver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskRunning {
-		t.Errorf("the task does not run any more: %+v, %v", status, err)
+		t.Errorf("the task is no longer running: %+v, %v", status, err)
 	}
 }
 
 func testFailedTask(t tb, h *testHost) {
 	s := h.startTask(t, h.plugin.Tasks.Fails)
 	if exit := s.wait(); exit.Successful() {
-		t.Errorf("a task that fails ended with %+v", *exit)
+		t.Errorf("the exit result is %+v, want a failure", *exit)
 	}
 }
 
@@ -320,10 +348,10 @@ func testStopTask(t tb, h *testHost) {
 			t.Errorf("WaitTask: %v", err)
 		}
 	case <-time.After(waitTimeout):
-		t.Fatalf("StopTask has returned, and WaitTask still waits")
+		t.Fatalf("WaitTask did not return within %v after StopTask", waitTimeout)
 	}
 	if status, err := s.driver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskExited {
-		t.Errorf("a stopped task is %+v, %v", status, err)
+		t.Errorf("InspectTask of the stopped task: %+v, %v, want state exited", status, err)
 	}
 }
 
@@ -334,17 +362,17 @@ func testStopExitedTask(t tb, h *testHost) {
 		t.Errorf("StopTask: %v", err)
 	}
 	if exit := s.wait(); !exit.Successful() {
-		t.Errorf("it changed how the task ended: %+v", *exit)
+		t.Errorf("after StopTask the exit result is %+v, want success as before", *exit)
 	}
 }
 
 func testDestroyNeedsForce(t tb, h *testHost) {
 	s := h.startTask(t, h.plugin.Tasks.Runs)
 	if err := s.driver().DestroyTask(t.Context(), s.config.ID, false); err == nil {
-		t.Fatalf("DestroyTask without force destroys a running task")
+		t.Fatalf("DestroyTask without force succeeded")
 	}
 	if status, err := s.driver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskRunning {
-		t.Fatalf("the refusal has harmed the task: %+v, %v", status, err)
+		t.Fatalf("the task is no longer running: %+v, %v", status, err)
 	}
 	if err := s.driver().DestroyTask(t.Context(), s.config.ID, true); err != nil {
 		t.Errorf("DestroyTask with force: %v", err)
@@ -355,7 +383,7 @@ func testDestroyedTaskIsUnknown(t tb, h *testHost) {
 	s := h.startTask(t, h.plugin.Tasks.Ends)
 	s.wait()
 	if err := s.driver().DestroyTask(t.Context(), s.config.ID, false); err != nil {
-		t.Errorf("DestroyTask of a task that has ended: %v", err)
+		t.Errorf("DestroyTask of an exited task: %v", err)
 	}
 	if _, err := s.driver().WaitTask(t.Context(), s.config.ID); !errors.Is(err, driver.ErrTaskNotFound) {
 		t.Errorf("WaitTask of a destroyed task: %v, want %v", err, driver.ErrTaskNotFound)
@@ -378,7 +406,7 @@ func testUnknownTask(t tb, h *testHost) {
 	} {
 		err := call()
 		if err == nil {
-			t.Errorf("%s of an unknown id succeeds", name)
+			t.Errorf("%s of an unknown id succeeded", name)
 		} else if !errors.Is(err, driver.ErrTaskNotFound) && !strings.Contains(err.Error(), "not supported") {
 			t.Errorf("%s of an unknown id: %v, want %v", name, err, driver.ErrTaskNotFound)
 		}
@@ -398,16 +426,16 @@ func testInspectTask(t tb, h *testHost) {
 		t.Fatalf("InspectTask: %v", err)
 	}
 	if status.ID != s.config.ID || status.Name != s.config.Name {
-		t.Errorf("it is about task %q with id %q, want %q and %q", status.Name, status.ID, s.config.Name, s.config.ID)
+		t.Errorf("the status has name %q and id %q, want %q and %q", status.Name, status.ID, s.config.Name, s.config.ID)
 	}
 	if status.State != driver.TaskExited {
-		t.Errorf("a task that has ended has the state %v", status.State)
+		t.Errorf("the state of an exited task is %v, want exited", status.State)
 	}
 	if status.StartedAt.Before(before) || status.CompletedAt.Before(status.StartedAt) {
-		t.Errorf("it started at %v and ended at %v", status.StartedAt, status.CompletedAt)
+		t.Errorf("the task started at %v and exited at %v, want times after %v in this order", status.StartedAt, status.CompletedAt, before)
 	}
 	if status.ExitResult == nil || status.ExitResult.ExitCode != exit.ExitCode || status.ExitResult.Signal != exit.Signal {
-		t.Errorf("it ended with %+v, and WaitTask says %+v", status.ExitResult, exit)
+		t.Errorf("the exit result is %+v, want %+v as WaitTask returned", status.ExitResult, exit)
 	}
 }
 
@@ -418,20 +446,20 @@ func testTaskStats(t tb, h *testHost) {
 	defer cancel()
 	c, err := s.driver().TaskStats(ctx, s.config.ID, statsInterval)
 	if err != nil {
-		t.Skipf("it has no statistics: %v", err)
+		t.Skipf("the driver has no statistics: %v", err)
 	}
 	var lastTimestamp time.Time
 	for i := range 3 {
 		select {
 		case sample, ok := <-c:
 			if !ok && i == 0 {
-				t.Skipf("it has no statistics")
+				t.Skipf("the driver has no statistics")
 			}
 			if !ok {
-				t.Fatalf("the stream of statistics ends while the task runs")
+				t.Fatalf("the stream of samples ended while the task ran, after %d samples", i)
 			}
 			if sample == nil || !sample.Timestamp.After(lastTimestamp) {
-				t.Fatalf("sample %d is %+v, after one at %v", i, sample, lastTimestamp)
+				t.Fatalf("sample %d is %+v, want a time after %v", i, sample, lastTimestamp)
 			}
 			lastTimestamp = sample.Timestamp
 		case <-time.After(waitTimeout):
@@ -506,7 +534,7 @@ func testRecoverKnownTask(t tb, h *testHost) {
 		t.Errorf("RecoverTask: %v", err)
 	}
 	if status, err := s.driver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskRunning {
-		t.Errorf("the task does not run any more: %+v, %v", status, err)
+		t.Errorf("the task is no longer running: %+v, %v", status, err)
 	}
 }
 
@@ -514,11 +542,11 @@ func testRecoverAfterCrash(t tb, h *testHost) {
 	s := h.startTask(t, h.plugin.Tasks.Runs)
 	h.crashPlugin(t)
 	if err := s.recover(); err != nil {
-		t.Skipf("its tasks cannot be recovered, hosts start them again: %v", err)
+		t.Skipf("the driver cannot recover tasks, so that hosts start them again: %v", err)
 	}
 	status, err := s.driver().InspectTask(t.Context(), s.config.ID)
 	if err != nil || status.State != driver.TaskRunning {
-		t.Fatalf("the recovered task is %+v, %v", status, err)
+		t.Fatalf("the recovered task is not running: %+v, %v", status, err)
 	}
 	if err := s.driver().StopTask(t.Context(), s.config.ID, 5*time.Second, ""); err != nil {
 		t.Errorf("StopTask of a recovered task: %v", err)
@@ -535,14 +563,14 @@ func testRecoverAfterShutdown(t tb, h *testHost) {
 		t.Errorf("Shutdown: %v", err)
 	}
 	if status, err := s.driver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskRunning {
-		t.Fatalf("after Shutdown the task is %+v, %v", status, err)
+		t.Fatalf("after Shutdown the task is not running: %+v, %v", status, err)
 	}
 	h.stopSharedProcess()
 	if err := s.recover(); err != nil {
-		t.Skipf("its tasks cannot be recovered, hosts start them again: %v", err)
+		t.Skipf("the driver cannot recover tasks, so that hosts start them again: %v", err)
 	}
 	if status, err := s.driver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskRunning {
-		t.Fatalf("the recovered task is %+v, %v", status, err)
+		t.Fatalf("the recovered task is not running: %+v, %v", status, err)
 	}
 }
 
@@ -554,6 +582,6 @@ func testRecoverDestroyedTask(t tb, h *testHost) {
 		return
 	}
 	if exit := s.wait(); exit.Successful() {
-		t.Errorf("a task that was killed is recovered, and ended well")
+		t.Errorf("RecoverTask succeeded, and the exit result is %+v, want an error or a failure", *exit)
 	}
 }

@@ -216,14 +216,14 @@ func TestEachHookCaseCanFail(t *testing.T) {
 		run   func(tb, *testHost)
 		says  string
 	}{
-		{"is silent", testStartWithoutHost, "says nothing"},
+		{"is silent", testStartWithoutHost, "standard error is empty"},
 		{"speaks another version", testPluginInfo(base.TypeHook, hook.APIVersion), "v7"},
 		{"is configured once", testConfigureTwice, "configured already"},
-		{"takes part in nothing", testHookDescription, "takes part in nothing"},
-		{"names a hook point twice", testHookDescription, "names prestart twice"},
-		{"changes its mind", testHookDescription, "asked again"},
+		{"takes part in nothing", testHookDescription, "returned no hook point"},
+		{"names a hook point twice", testHookDescription, "returned prestart twice"},
+		{"changes its mind", testHookDescription, "a second Describe"},
 		{"wants more", testAttachmentSchema, `The argument "must" is required, but no definition was found.
-Which one it takes is said in Plugin.Attachment, or in plugin_test.hcl: attachment = { … }`},
+set Plugin.Attachment, or attachment = { … } in plugin_test.hcl`},
 		{"wants what is not", testAttachmentSchema, `the schema of its attachment: Invalid type specification: The schema of the plugin is wrong at "config.must": `},
 		{"names what it has not", testEachHookPoint, "takes no part in exited"},
 		{"is slow", testEachHookPoint, "prestart: no answer within 50ms"},
@@ -234,19 +234,19 @@ Which one it takes is said in Plugin.Attachment, or in plugin_test.hcl: attachme
 		{"cannot do it twice", testEachHookPointTwice, "prestart: there is one already"},
 		{"starts once", testRepeatedPoststart, "poststart: it runs already"},
 		{"cleans up what it knows", testCleanupOfUnknownTask, "stop: never heard of it"},
-		{"dies when it is given up", testCancelledCalls, "died by itself, exit status 1"},
+		{"dies when it is given up", testCancelledCalls, "exited by itself, exit status 1"},
 		{"remembers in memory", testCrashBeforeEachHookPoint, "destroy: never heard of it"},
 		{"stays with its host", testHostRestart, "poststart: no answer within 300ms"},
 		{"makes up events", testEachHookPoint, `poststart: events of type "Greeting" are not a hook's: use "Task hook message", or none`},
 		{"does one thing at a time", testConcurrentAllocs, "prestart: busy"},
 		{"waits for its host to agree", testHostDeniesCalls, "poststart: no answer within 300ms"},
-		{"makes up capabilities", func(t tb, h *testHost) { testEachHookPoint(t, h); testCapabilityTokens(t, h) }, `the capability "sesame"`},
+		{"makes up capabilities", func(t tb, h *testHost) { testEachHookPoint(t, h); testCapabilityTokens(t, h) }, `the token "sesame"`},
 	} {
 		t.Run(test.fault, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(faultyHookPlugin(test.fault))
 			defer h.close()
-			r := runCase(t.Context(), testCase{test.fault, test.run}, h)
+			r := runCase(t.Context(), testCase{id: test.fault, run: test.run}, h)
 			if got := strings.Join(r.logLines, "\n"); !r.failed || !strings.Contains(got, test.says) {
 				t.Errorf("failed: %v, it says:\n%s\nwant a failure that says %q", r.failed, got, test.says)
 			}
@@ -257,7 +257,7 @@ Which one it takes is said in Plugin.Attachment, or in plugin_test.hcl: attachme
 func TestCheckReportsHookFailure(t *testing.T) {
 	var out bytes.Buffer
 	err := Check(t.Context(), &out, faultyHookPlugin("makes up capabilities"))
-	for _, want := range []string{"PASS  takes part in the life of a task (", "FAIL  shows its host the capability of a request (", " passed, 1 failed, 0 skipped"} {
+	for _, want := range []string{"PASS  points.once  ", "FAIL  host.token  (must, ", " passed, 1 failed, 0 skipped"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("it does not say %q:\n%s", want, out.String())
 		}

@@ -15,21 +15,21 @@ import (
 // hookCases returns the suite for a hook.
 func hookCases() []testCase {
 	return []testCase{
-		{"says in words what it is when a person starts it", testStartWithoutHost},
-		{"names itself as a hook of a known protocol version", testPluginInfo(base.TypeHook, hook.APIVersion)},
-		{"takes its configuration twice, from a host that only checks it", testConfigureTwice},
-		{"describes the hook points that it takes part in", testHookDescription},
-		{"has a schema that fits its attachment", testAttachmentSchema},
-		{"takes part in the life of a task", testEachHookPoint},
-		{"takes each hook point again", testEachHookPointTwice},
-		{"takes poststart again for a running task", testRepeatedPoststart},
-		{"cleans up what it has never seen", testCleanupOfUnknownTask},
-		{"a call that is given up harms nothing", testCancelledCalls},
-		{"goes on in another process, at each hook point", testCrashBeforeEachHookPoint},
-		{"goes on with another agent", testHostRestart},
-		{"takes part in many lives at once", testConcurrentAllocs},
-		{"answers when its host refuses everything", testHostDeniesCalls},
-		{"shows its host the capability of a request", testCapabilityTokens},
+		{"launch.without-host", Should, "a start without a host prints what the program is on standard error, and fails", whyWithoutHost, linkLaunch, testStartWithoutHost},
+		{"launch.info", Must, "the handshake succeeds, and the plugin is a hook of a known protocol version", "A host cannot use a plugin whose handshake line or version it does not know.", linkLaunch, testPluginInfo(base.TypeHook, hook.APIVersion)},
+		{"config.set-twice", Must, "SetConfig succeeds twice, without information about the host", "Hosts check the configuration in a process of its own and set it again; an error prevents the start of the agent.", linkConfig, testConfigureTwice},
+		{"describe.points", Must, "Describe returns each hook point once, and always the same", "Hosts call only the described hook points, and cache them.", linkHookLife, testHookDescription},
+		{"attachment.schema", Must, "the configured attachment fits a valid schema", "Jobs cannot attach the hook.", linkHookAttach, testAttachmentSchema},
+		{"points.once", Must, "each hook point succeeds in the life of a task", "An error fails tasks, or is an event of each task.", linkHookLife, testEachHookPoint},
+		{"points.twice", Must, "each hook point succeeds when it is repeated", "Hosts repeat a call whose result they do not know.", linkHookRules, testEachHookPointTwice},
+		{"poststart.repeated", Must, "Poststart succeeds again for a running task", "After a restart of the plugin or the agent, the hook loses its running tasks.", linkHookPoststart, testRepeatedPoststart},
+		{"cleanup.unknown-task", Must, "the hook points at the end succeed for an unknown task", "Hosts retry a failed cleanup, and allocations are not removed.", linkHookRules, testCleanupOfUnknownTask},
+		{"call.cancelled", Must, "cancelled calls do not affect later ones", "A killed task or a timeout would break the hook for all tasks.", linkHookRules, testCancelledCalls},
+		{"crash.each-point", Must, "each hook point succeeds in a new process of the plugin", "State in memory is lost in a crash, an update and a reboot.", linkHookPrestart, testCrashBeforeEachHookPoint},
+		{"host.restart", Must, "the hook works with another agent", "Tasks outlive the agent.", linkHookPoststart, testHostRestart},
+		{"concurrency.allocs", Must, "concurrent calls for many allocations succeed", "Hosts call for all tasks at once.", linkHookRules, testConcurrentAllocs},
+		{"host.denied-calls", Must, "the hook returns when the host denies its calls", "Tasks wait for the timeout of each hook point.", linkHookHost, testHostDeniesCalls},
+		{"host.token", Must, "calls to the host have the token of a request", "The host denies calls with another token.", linkHookHost, testCapabilityTokens},
 	}
 }
 
@@ -39,17 +39,17 @@ func testHookDescription(t tb, h *testHost) {
 		t.Fatalf("Describe: %v", err)
 	}
 	if len(d.Subscriptions) == 0 {
-		t.Errorf("it takes part in nothing")
+		t.Errorf("Describe returned no hook point")
 	}
 	seen := map[hook.Point]bool{}
 	for _, p := range d.Subscriptions {
 		if seen[p.Point] {
-			t.Errorf("it names %v twice", p.Point)
+			t.Errorf("Describe returned %v twice", p.Point)
 		}
 		seen[p.Point] = true
 	}
 	if again, err := h.ensureSharedProcess(t).hook.Describe(t.Context()); err != nil || !reflect.DeepEqual(again.Subscriptions, d.Subscriptions) || again.AllAllocs != d.AllAllocs || again.IncludeAllocJSON != d.IncludeAllocJSON {
-		t.Errorf("asked again, it describes itself as %+v, %v; it was %+v", again, err, d)
+		t.Errorf("a second Describe returned %+v, %v, want %+v", again, err, d)
 	}
 }
 
@@ -61,7 +61,7 @@ func testAttachmentSchema(t tb, h *testHost) {
 	if err := d.Schema.Fault(); err != nil {
 		t.Errorf("the schema of its attachment: %v", err)
 	} else if _, err := encodeAttachment(d.Schema, h.plugin.Attachment); err != nil {
-		t.Errorf("the configuration of the attachment: %v\nWhich one it takes is said in Plugin.Attachment, or in plugin_test.hcl: attachment = { … }", err)
+		t.Errorf("the attachment does not fit: %v\nset Plugin.Attachment, or attachment = { … } in plugin_test.hcl", err)
 	}
 }
 
@@ -220,6 +220,6 @@ func testCapabilityTokens(t tb, h *testHost) {
 	h.hookHost.mu.Lock()
 	defer h.hookHost.mu.Unlock()
 	for capability, count := range h.hookHost.unknownTokens {
-		t.Errorf("it has asked the host for something with the capability %q, which no request had (%d times)", capability, count)
+		t.Errorf("%d calls had the token %q, which no request had", count, capability)
 	}
 }

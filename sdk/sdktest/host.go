@@ -189,7 +189,7 @@ func (h *testHost) launch() (*pluginProcess, error) {
 		client.Kill()
 		why := handshakeError(err)
 		if text := strings.TrimSpace(stderr.String()); text != "" {
-			return nil, fmt.Errorf("launch %s: %w; its standard error says:\n%s", path, why, text)
+			return nil, fmt.Errorf("launch %s: %w; standard error:\n%s", path, why, text)
 		}
 		return nil, fmt.Errorf("launch %s: %w", path, why)
 	}
@@ -223,9 +223,9 @@ func handshakeError(err error) error {
 	case !strange:
 		return err
 	case line == "":
-		return errors.New("it has ended without the handshake line")
+		return errors.New("the process exited without the handshake line")
 	}
-	return fmt.Errorf("it wrote %q on standard output, where only the handshake line may stand; a plugin logs to standard error", line)
+	return fmt.Errorf("the plugin wrote %q to standard output, which is for the handshake line only; log to standard error", line)
 }
 
 // configure makes the calls that a host makes before it uses a plugin.
@@ -294,7 +294,7 @@ func (h *testHost) pluginConfig(ctx context.Context, p *pluginProcess) (*base.Co
 	}
 	if schema == nil {
 		if len(h.plugin.Config) > 0 {
-			return nil, errors.New("a configuration is given, and the plugin takes none")
+			return nil, errors.New("the plugin has no schema for a configuration")
 		}
 		return c, nil
 	}
@@ -353,13 +353,13 @@ func (h *testHost) crashPlugin(t tb) {
 	if err := unix.Kill(p.pid, unix.SIGKILL); err != nil {
 		t.Fatalf("kill the plugin: %v", err)
 	}
-	waitUntil(t, "the host notices that the plugin has died; does a task hold its standard output or error?", p.client.Exited)
+	waitUntil(t, "the host detects the exit of the plugin (a task could hold its standard output or error)", p.client.Exited)
 	p.client.Kill()
 }
 
 // crashReport describes an unexpected end of the plugin process.
 func (p *pluginProcess) crashReport() string {
-	died := "the plugin has died by itself"
+	died := "the plugin exited by itself"
 	// The client may see the end of the connection before the exit of the process.
 	for deadline := time.Now().Add(time.Second); !p.client.Exited() && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
@@ -369,7 +369,7 @@ func (p *pluginProcess) crashReport() string {
 	}
 	words := p.stderrTail()
 	if words == "" {
-		return died + ", without a word on its standard error"
+		return died + ", and its standard error is empty"
 	}
 	return died + "; the end of its standard error:\n" + words
 }
@@ -404,7 +404,7 @@ type startedTask struct {
 func (h *testHost) newConfig(t tb, body map[string]any) (*driver.TaskConfig, *startedTask) {
 	t.Helper()
 	if body == nil {
-		t.Skipf("no such task is configured: see Tasks, or plugin_test.hcl")
+		t.Skipf("no such task is configured: set Plugin.Tasks, or runs, ends and fails in plugin_test.hcl")
 	}
 	p := h.ensureSharedProcess(t)
 	schema, err := p.driver.TaskConfigSchema(t.Context())
@@ -627,7 +627,7 @@ func waitUntilWithin(t tb, limit time.Duration, what string, ok func() bool) {
 	deadline := time.Now().Add(limit)
 	for !ok() {
 		if time.Now().After(deadline) {
-			t.Fatalf("waited %v in vain until %s", limit, what)
+			t.Fatalf("not within %v: %s", limit, what)
 		}
 		time.Sleep(2 * time.Millisecond)
 	}

@@ -36,13 +36,13 @@ func TestCaseThatIgnoresItsContextIsLeaked(t *testing.T) {
 	defer h.close()
 	release := make(chan struct{})
 	defer close(release)
-	r, ended := h.runStandaloneCase(context.Background(), testCase{name: "waits", run: func(tb, *testHost) { <-release }})
+	r, ended := h.runStandaloneCase(context.Background(), testCase{id: "waits", run: func(tb, *testHost) { <-release }})
 	if ended {
 		t.Error("it has ended")
 	}
 	var out strings.Builder
 	r.result().write(&out)
-	if want := "the case did not end within 50ms, and its plugin was killed"; !strings.HasPrefix(out.String(), "FAIL  waits") || !strings.Contains(out.String(), want) {
+	if want := "the case did not end within 50ms, and its plugin was killed"; !strings.HasPrefix(out.String(), "FAIL  waits  (") || !strings.Contains(out.String(), want) {
 		t.Errorf("%s, want %s", out.String(), want)
 	}
 }

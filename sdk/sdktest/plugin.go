@@ -75,7 +75,7 @@ func run(t *testing.T, p Plugin, cases []testCase) {
 	h := newHost(p)
 	t.Cleanup(h.close)
 	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) { h.runSubtest(t, c) })
+		t.Run(c.id, func(t *testing.T) { h.runSubtest(t, c) })
 	}
 }
 
@@ -120,7 +120,7 @@ func CheckEach(ctx, kill context.Context, p Plugin, onResult func(Result)) error
 	cases := hookCases()
 	switch kind, err := h.detectPluginType(kill); {
 	case err != nil:
-		cases = []testCase{{name: "starts as hosts start it", run: func(t tb, _ *testHost) { t.Fatalf("%v", err) }}}
+		cases = []testCase{{"launch.info", Must, "the handshake succeeds", "A host cannot use the plugin.", linkLaunch, func(t tb, _ *testHost) { t.Fatalf("%v", err) }}}
 	case kind == base.TypeDriver:
 		cases = driverCases(h.plugin)
 	}
@@ -144,7 +144,7 @@ func CheckEach(ctx, kill context.Context, p Plugin, onResult func(Result)) error
 			counts.all++
 		}
 		if !ended {
-			return fmt.Errorf("the case %q does not end, although its plugin was killed", c.name)
+			return fmt.Errorf("the case %s did not end, although its plugin was killed", c.id)
 		}
 	}
 	if counts.failed > 0 {

@@ -24,16 +24,30 @@ type tb interface {
 	Skipf(format string, args ...any)
 }
 
-// testCase is a named check of a plugin.
+// Severity is the importance of a case.
+type Severity string
+
+// The severities.
+const (
+	Must   Severity = "must"   // a host loses tasks, or cannot use the plugin
+	Should Severity = "should" // a host copes, and a user or an operator loses something
+	Quirk  Severity = "quirk"  // hosts cope; the plugin differs from other plugins
+)
+
+// testCase is a check of a plugin.
 type testCase struct {
-	name string
-	run  func(t tb, h *testHost)
+	id       string // id: unique among the cases of one plugin type; never reused for another check
+	severity Severity
+	name     string // name: the expected behavior
+	why      string // why: the consequence of another behavior
+	link     string // link: file and heading in the documentation
+	run      func(t tb, h *testHost)
 }
 
 // caseResult is the result of a case that runs without go test. While the case
 // runs, the case reports to it as to a testing.TB.
 type caseResult struct {
-	name     string
+	testCase testCase
 	ctx      context.Context
 	duration time.Duration
 
@@ -57,7 +71,7 @@ func runCase(ctx context.Context, c testCase, h *testHost) *caseResult {
 // goroutine. done is closed when the case and its cleanups have ended.
 func startCase(ctx context.Context, c testCase, h *testHost) (r *caseResult, done <-chan struct{}) {
 	ctx, cancel := context.WithCancel(ctx)
-	r = &caseResult{name: c.name, ctx: ctx}
+	r = &caseResult{testCase: c, ctx: ctx}
 	began := time.Now()
 	ended := make(chan struct{})
 	go func() {
@@ -98,20 +112,27 @@ const (
 
 // Result is the result of a case of the suite.
 type Result struct {
-	Case     string
+	ID       string // ID: short name of the case, such as start.known-id
+	Case     string // Case: the expected behavior
+	Severity Severity
 	Verdict  Verdict
 	Seconds  float64
-	Messages []string `json:",omitempty"` // why the case failed, or was skipped
+	Messages []string `json:",omitempty"` // Messages: what the plugin did instead, or why the case was skipped
+
+	// Why and Link are set if the case failed.
+	Why  string `json:",omitempty"` // Why: the consequence for hosts and users
+	Link string `json:",omitempty"` // Link: path and heading in the repository's documentation
 }
 
 // result returns the result of a case that has ended, or that its timeout has ended.
 func (r *caseResult) result() Result {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	result := Result{Case: r.name, Verdict: Pass, Seconds: r.duration.Seconds()}
+	c := r.testCase
+	result := Result{ID: c.id, Case: c.name, Severity: c.severity, Verdict: Pass, Seconds: r.duration.Seconds()}
 	switch {
 	case r.failed:
-		result.Verdict = Fail
+		result.Verdict, result.Why, result.Link = Fail, c.why, c.link
 	case r.skipped:
 		result.Verdict = Skip
 	}
@@ -121,10 +142,21 @@ func (r *caseResult) result() Result {
 	return result
 }
 
+// write writes the result: a line, and the details of a case that did not pass.
 func (r Result) write(out io.Writer) {
-	fmt.Fprintf(out, "%s  %s (%.2fs)\n", r.Verdict, r.Case, r.Seconds)
-	for _, message := range r.Messages {
+	if r.Verdict != Fail {
+		fmt.Fprintf(out, "%s  %s  %s (%.2fs)\n", r.Verdict, r.ID, r.Case, r.Seconds)
+	} else {
+		fmt.Fprintf(out, "%s  %s  (%s, %.2fs)\n      expected: %s\n", r.Verdict, r.ID, r.Severity, r.Seconds, r.Case)
+	}
+	for i, message := range r.Messages {
+		if r.Verdict == Fail && i == 0 {
+			fmt.Fprintln(out, "      got:")
+		}
 		fmt.Fprintf(out, "      %s\n", strings.ReplaceAll(message, "\n", "\n      "))
+	}
+	if r.Verdict == Fail {
+		fmt.Fprintf(out, "      why: %s\n      see: %s\n", r.Why, r.Link)
 	}
 }
 

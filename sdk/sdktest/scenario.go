@@ -59,7 +59,7 @@ func (h *testHost) startScenario(t tb) *allocScenario {
 	}
 	attachment, err := encodeAttachment(d.Schema, h.plugin.Attachment)
 	if err != nil {
-		t.Skipf("there is no attachment that fits its schema")
+		t.Skipf("the attachment does not fit the schema")
 	}
 	l := &allocScenario{h: h, d: d, meta: hook.RequestMeta{Token: newID(), Attachment: attachment}}
 	h.hookHost.addToken(l.meta.Token)
@@ -108,7 +108,7 @@ const scenarioTaskName = "task"
 func encodeAttachment(schema *hclspec.Spec, config map[string]any) ([]byte, error) {
 	if schema == nil {
 		if len(config) > 0 {
-			return nil, errors.New("one is given, and the hook takes none")
+			return nil, errors.New("the hook has no schema")
 		}
 		return nil, nil
 	}

@@ -250,7 +250,7 @@ func (n *faultyDriver) WaitTask(ctx context.Context, id string) (*driver.ExitRes
 	waits := t.waitCount
 	n.mu.Unlock()
 	if n.fault == "is waited for once" && waits > 1 {
-		return nil, errors.New("somebody waits already")
+		return nil, errors.New("another call waits already")
 	}
 	select {
 	case <-t.done:
@@ -416,39 +416,39 @@ func TestEachCaseCanFail(t *testing.T) {
 		{"speaks another version", testPluginInfo(base.TypeDriver, driver.APIVersion), "v9.0.0"},
 		{"takes its configuration once", testConfigureTwice, "configured already"},
 		{"has another schema", testTaskSchema, "program"},
-		{"ends its fingerprints", func(t tb, h *testHost) { testOpenStreams(t, h); testStreamsStayOpen(t, h) }, "a stream of fingerprints ends by itself"},
+		{"ends its fingerprints", func(t tb, h *testHost) { testOpenStreams(t, h); testStreamsStayOpen(t, h) }, "closed a stream of fingerprints"},
 		{"returns another handle", testTaskHandle, "other"},
-		{"starts twice", testStartWithKnownID, "succeeds"},
-		{"is waited for once", testConcurrentWaits, "somebody waits already"},
-		{"ends with its waiter", testCancelledWait, "does not run any more"},
-		{"forgets the exit code", testFailedTask, "ended with"},
+		{"starts twice", testStartWithKnownID, "succeeded"},
+		{"is waited for once", testConcurrentWaits, "another call waits already"},
+		{"ends with its waiter", testCancelledWait, "is no longer running"},
+		{"forgets the exit code", testFailedTask, "want a failure"},
 		{"stops early", testKillAfterStopTimeout, "before its timeout"},
-		{"does not see the end", testStopTask, "a stopped task is"},
+		{"does not see the end", testStopTask, "want state exited"},
 		{"cannot stop what has ended", testStopExitedTask, "StopTask"},
-		{"destroys without force", testDestroyNeedsForce, "without force"},
+		{"destroys without force", testDestroyNeedsForce, "without force succeeded"},
 		{"remembers what was destroyed", testDestroyedTaskIsUnknown, "want task not found"},
 		{"has its own words", testUnknownTask, "never heard of it"},
 		{"does not see the end", testInspectTask, "state"},
-		{"is measured once", testTaskStats, "ends while the task runs"},
-		{"starts twice", testStartWithKnownID, "succeeds"},
+		{"is measured once", testTaskStats, "ended while the task ran"},
+		{"starts twice", testStartWithKnownID, "succeeded"},
 		{"stops its tasks when it is shut down", testRecoverAfterShutdown, "after Shutdown"},
-		{"recovers what is gone", testRecoverDestroyedTask, "ended well"},
-		{"starts elsewhere", testWorkingDirectory, "it starts in /"},
-		{"passes its environment on", testTaskEnvironment, "somewhere else"},
+		{"recovers what is gone", testRecoverDestroyedTask, "RecoverTask succeeded"},
+		{"starts elsewhere", testWorkingDirectory, "the directory is /,"},
+		{"passes its environment on", testTaskEnvironment, "is not in the task config"},
 		{"leaks a descriptor", testInheritedDescriptors, "descriptor 3"},
 		{"shares its session", testTaskHasOwnSession, "session of the plugin"},
 		{"forgets the exit code", testExitStatus, "exit 7"},
 		{"stops by its own signal", testStopSignal, "exit code 9"},
 		{"has no patience", testKillAfterStopTimeout, "before its timeout"},
-		{"says that another try helps", testMissingCommand, "another try may help"},
-		{"knows every signal", testSignals, "SIGFOO succeeds"},
-		{"lets its tasks die with it", testTaskOutlivesPlugin, "died with the plugin"},
+		{"says that another try helps", testMissingCommand, "is recoverable"},
+		{"knows every signal", testSignals, "SIGFOO succeeded"},
+		{"lets its tasks die with it", testTaskOutlivesPlugin, "exited with the plugin"},
 	} {
 		t.Run(test.fault, func(t *testing.T) {
 			t.Parallel()
 			h := newHost(faultyDriverPlugin(test.fault))
 			defer h.close()
-			r := runCase(t.Context(), testCase{test.fault, test.run}, h)
+			r := runCase(t.Context(), testCase{id: test.fault, run: test.run}, h)
 			if got := strings.Join(r.logLines, "\n"); !r.failed || !strings.Contains(got, test.says) {
 				t.Errorf("failed: %v, it says:\n%s\nwant a failure that says %q", r.failed, got, test.says)
 			}
@@ -464,14 +464,14 @@ func TestCheckReport(t *testing.T) {
 	childKillTimeout, streamTestDuration = time.Second, 0
 	var out bytes.Buffer
 	p := faultyDriverPlugin("")
-	p.Tasks = Tasks{} // guessed from the schema
+	p.Tasks = Tasks{} // detected from the schema
 	err := Check(t.Context(), &out, p)
 	text := out.String()
 	for _, want := range []string{
-		"PASS  runs many tasks at once (",
-		"SKIP  a task survives the death of the plugin (",
-		"FAIL  command: children that are left running die with the task (",
-		"PASS  command: exit code and signal are told truly (",
+		"PASS  concurrency.tasks  ",
+		"SKIP  recover.after-kill  ",
+		"FAIL  command.children  (must, ",
+		"PASS  wait.exit-status  ",
 		" passed, 1 failed, ",
 	} {
 		if !strings.Contains(text, want) {

@@ -19,26 +19,26 @@ import (
 // visible only inside of a task.
 func shellCases() []testCase {
 	return []testCase{
-		{"command: output of both streams arrives, and ends with the task", testTaskOutput},
-		{"command: the null device will do for output", testNullDeviceOutput},
-		{"command: the environment is exactly what the host gives", testTaskEnvironment},
-		{"command: starts in the task's directory", testWorkingDirectory},
-		{"command: has no descriptor but the standard three", testInheritedDescriptors},
-		{"command: is in a session of its own", testTaskHasOwnSession},
-		{"command: exit code and signal are told truly", testExitStatus},
-		{"command: the stop signal is the one that the job names", testStopSignal},
-		{"command: what ignores the stop signal is killed after the timeout", testKillAfterStopTimeout},
-		{"command: children that are left running die with the task", testChildrenAreKilled},
-		{"command: a command that does not exist fails for good", testMissingCommand},
-		{"command: a signal arrives, an unknown one is refused", testSignals},
-		{"command: exec collects output and exit code", testExec},
-		{"command: exec ends at its timeout", testExecTimeout},
-		{"command: streaming exec passes everything on", testExecStreaming},
-		{"command: streaming exec has a terminal", testExecTerminal},
-		{"command: streaming exec ends with its caller", testExecCancelled},
-		{"command: keeps its process when the plugin is replaced, and its exit code is true", testTaskOutlivesPlugin},
-		{"command: an exit while no plugin lives is told truly or not at all", testExitWithoutPlugin},
-		{"command: an exit that the plugin has seen and not told survives it", testExitBeforePluginCrash},
+		{"output.streams", Must, "the output of both streams arrives, and ends when the task is destroyed", "Logs are incomplete, or the log collector waits for ever.", linkOutput, testTaskOutput},
+		{"output.null-device", Must, "a task runs with the null device as output", "Jobs with disabled log collection do not start.", linkOutput, testNullDeviceOutput},
+		{"command.environment", Must, "the environment is exactly the environment of the task config", "Tasks would depend on the plugin, and would get its secrets.", linkCommand, testTaskEnvironment},
+		{"command.directory", Should, "the command starts in the directory of the task", "Relative paths in jobs fail.", linkCommand, testWorkingDirectory},
+		{"command.descriptors", Must, "the command has only the three standard descriptors", "Tasks can use files and sockets of the plugin; the host cannot detect the end of the plugin.", linkCommand, testInheritedDescriptors},
+		{"command.session", Must, "the command is in a session of its own", "Signals for the plugin reach its tasks.", linkCommand, testTaskHasOwnSession},
+		{"command.children", Must, "remaining child processes are killed when the task is destroyed", "Processes without an owner keep ports, files and memory.", linkCommand, testChildrenAreKilled},
+		{"wait.exit-status", Must, "the exit result has the exit code and the signal", "The restart policy and the user depend on them.", linkWait, testExitStatus},
+		{"stop.signal", Must, "StopTask sends the signal of the job", "Tasks cannot shut down in order.", linkStop, testStopSignal},
+		{"stop.timeout", Must, "StopTask kills a task that ignores the signal, after the timeout and not earlier", "Tasks lose data, or are never stopped.", linkStop, testKillAfterStopTimeout},
+		{"start.missing-command", Should, "StartTask of a missing command returns an error with its name, which is not recoverable", "The user cannot see the reason, or the task restarts in vain.", linkStart, testMissingCommand},
+		{"signal.delivery", Should, "SignalTask delivers a signal, and returns an error for an unknown one", "`alloc signal` and change_mode do not work.", linkSignal, testSignals},
+		{"exec.output", Should, "ExecTask returns output and exit code", "Script checks report wrong results.", linkSignal, testExec},
+		{"exec.timeout", Should, "ExecTask returns after its timeout", "A script check that hangs is never reported.", linkSignal, testExecTimeout},
+		{"exec.streaming", Should, "ExecTaskStreaming passes on input, output and exit code", "`alloc exec` loses data.", linkSignal, testExecStreaming},
+		{"exec.terminal", Should, "ExecTaskStreaming with TTY has a terminal of the requested size", "Shells and editors do not work in `alloc exec`.", linkSignal, testExecTerminal},
+		{"exec.cancelled", Should, "a cancelled ExecTaskStreaming ends its command", "Commands remain in the task when a user disconnects.", linkSignal, testExecCancelled},
+		{"recover.exit-status", Must, "a recovered task keeps its process, and its exit code is correct or unknown", "A restart policy that acts on a wrong exit code restarts or completes the wrong tasks.", linkRecover, testTaskOutlivesPlugin},
+		{"recover.exit-without-plugin", Must, "the exit code of a task that exited without a plugin process is correct or unknown", "A failed task would be complete, or a successful one would run again.", linkRecover, testExitWithoutPlugin},
+		{"recover.exit-before-kill", Must, "the exit code of a task that exited before SIGKILL of the plugin is correct or unknown", "A failed task would be complete, or a successful one would run again.", linkRecover, testExitBeforePluginCrash},
 	}
 }
 
@@ -60,7 +60,7 @@ func (h *testHost) capabilities(t tb) *driver.Capabilities {
 func (h *testHost) skipUnlessHostFilesVisible(t tb) {
 	t.Helper()
 	if h.capabilities(t).FSIsolation != driver.FSIsolationNone {
-		t.Skipf("its tasks do not see the host's files")
+		t.Skipf("the driver isolates the file system of its tasks")
 	}
 }
 
@@ -73,10 +73,10 @@ func testTaskOutput(t tb, h *testHost) {
 	select {
 	case <-done:
 	case <-time.After(waitTimeout):
-		t.Fatalf("the task is destroyed, and somebody holds its output open")
+		t.Fatalf("after DestroyTask a process still has the FIFO of the output open")
 	}
 	if got := s.stdout.String(); !strings.HasPrefix(got, "out\nline 0 ") || !strings.HasSuffix(got, "line 1999 of many\n") {
-		t.Errorf("standard output is %d bytes, from %.20q", len(got), got)
+		t.Errorf("standard output has %d bytes that start with %.20q, want the lines from 0 to 1999", len(got), got)
 	}
 	if got, want := s.stderr.String(), "err\n"; got != want {
 		t.Errorf("standard error is %q, want %q", got, want)
@@ -88,7 +88,7 @@ func testNullDeviceOutput(t tb, h *testHost) {
 	config.StdoutPath, config.StderrPath = os.DevNull, os.DevNull
 	s.start(config)
 	if exit := s.wait(); exit.ExitCode != 4 {
-		t.Errorf("it ended with %+v, want exit code 4", *exit)
+		t.Errorf("the exit result is %+v, want exit code 4", *exit)
 	}
 }
 
@@ -102,7 +102,7 @@ func testTaskEnvironment(t tb, h *testHost) {
 	for _, entry := range strings.Split(strings.TrimSuffix(s.stdout.String(), "\x00"), "\x00") {
 		name, value, _ := strings.Cut(entry, "=")
 		if _, twice := got[name]; twice {
-			t.Errorf("%s is there twice", name)
+			t.Errorf("%s is set twice", name)
 		}
 		got[name] = value
 	}
@@ -113,7 +113,7 @@ func testTaskEnvironment(t tb, h *testHost) {
 	}
 	for name := range got {
 		if _, ok := s.config.Env[name]; !ok {
-			t.Errorf("%s=%q comes from somewhere else", name, got[name])
+			t.Errorf("%s=%q is not in the task config", name, got[name])
 		}
 	}
 }
@@ -126,7 +126,7 @@ func testWorkingDirectory(t tb, h *testHost) {
 		t.Fatalf("%v", err)
 	}
 	if got := s.waitForLine("/"); "/"+got != want {
-		t.Errorf("it starts in /%s, want %s", got, want)
+		t.Errorf("the directory is /%s, want %s", got, want)
 	}
 }
 
@@ -141,7 +141,7 @@ func testInheritedDescriptors(t tb, h *testHost) {
 	for deadline := time.Now().Add(maxWait); ; time.Sleep(2 * time.Millisecond) {
 		entries, err := os.ReadDir("/proc/" + pid + "/fd")
 		if err != nil {
-			t.Skipf("its descriptors cannot be seen: %v", err)
+			t.Skipf("read the descriptors of the task: %v", err)
 		}
 		openFDs = nil
 		for _, e := range entries {
@@ -158,7 +158,7 @@ func testInheritedDescriptors(t tb, h *testHost) {
 		t.Errorf("%s", leak)
 	}
 	if target, _ := os.Readlink("/proc/" + pid + "/fd/0"); target != os.DevNull {
-		t.Errorf("standard input is %s", target)
+		t.Errorf("standard input is %s, want %s", target, os.DevNull)
 	}
 }
 
@@ -171,10 +171,10 @@ func testTaskHasOwnSession(t tb, h *testHost) {
 	}
 	session, err := unix.Getsid(pid)
 	if err != nil {
-		t.Skipf("its session cannot be seen: %v", err)
+		t.Skipf("read the session of the task: %v", err)
 	}
 	if of, err := unix.Getsid(h.ensureSharedProcess(t).pid); err == nil && session == of {
-		t.Errorf("it is in the session of the plugin, and gets its signals")
+		t.Errorf("the command is in the session of the plugin")
 	}
 }
 
@@ -185,7 +185,7 @@ func testExitStatus(t tb, h *testHost) {
 	}
 	s = h.startShellTask(t, "kill -TERM $$")
 	if got := s.wait(); got.Signal != int(unix.SIGTERM) || got.Successful() {
-		t.Errorf("ended by SIGTERM: %+v, want signal 15", *got)
+		t.Errorf("after SIGTERM: %+v, want signal 15", *got)
 	}
 }
 
@@ -196,7 +196,7 @@ func testStopSignal(t tb, h *testHost) {
 		t.Fatalf("StopTask: %v", err)
 	}
 	if got := s.wait(); got.ExitCode != 9 {
-		t.Errorf("it ended with %+v, want exit code 9 of its handler", *got)
+		t.Errorf("the exit result is %+v, want exit code 9 of the signal handler", *got)
 	}
 }
 
@@ -209,10 +209,10 @@ func testKillAfterStopTimeout(t tb, h *testHost) {
 		t.Fatalf("StopTask: %v", err)
 	}
 	if took := time.Since(began); took < stopTimeout {
-		t.Fatalf("it was stopped after %v, before its timeout of %v", took, stopTimeout)
+		t.Fatalf("StopTask returned after %v, before its timeout of %v", took, stopTimeout)
 	}
 	if got := s.wait(); got.Signal != int(unix.SIGKILL) {
-		t.Errorf("it ended with %+v, want signal 9", *got)
+		t.Errorf("the exit result is %+v, want signal 9", *got)
 	}
 }
 
@@ -236,17 +236,17 @@ func testChildrenAreKilled(t tb, h *testHost) {
 		t.Fatalf("%v", err)
 	}
 	if exit := s.wait(); !exit.Successful() {
-		t.Errorf("it ended with %+v", *exit)
+		t.Errorf("the exit result is %+v, want success", *exit)
 	}
 	s.destroy()
-	waitUntilWithin(t, childKillTimeout, "a child in the task's process group is gone", func() bool { return !processAlive(child) })
-	waitUntilWithin(t, childKillTimeout, "a child in a session of its own is gone", func() bool { return !processAlive(own) })
+	waitUntilWithin(t, childKillTimeout, "a child in the task's process group has exited", func() bool { return !processAlive(child) })
+	waitUntilWithin(t, childKillTimeout, "a child in a session of its own has exited", func() bool { return !processAlive(own) })
 }
 
 func testMissingCommand(t tb, h *testHost) {
 	body := h.plugin.Tasks.Shell("true")
 	if _, ok := body["command"]; !ok {
-		t.Skipf("its config has no command")
+		t.Skipf("the task config has no command")
 	}
 	body["command"] = "/no/such/command"
 	config, s := h.newConfig(t, body)
@@ -256,17 +256,17 @@ func testMissingCommand(t tb, h *testHost) {
 	s.handle = handle
 	switch {
 	case err == nil:
-		t.Fatalf("StartTask succeeds")
+		t.Fatalf("StartTask succeeded")
 	case !strings.Contains(err.Error(), "/no/such/command"):
 		t.Errorf("the error does not name the command: %v", err)
 	case driver.IsRecoverable(err):
-		t.Errorf("the error says that another try may help: %v", err)
+		t.Errorf("the error is recoverable: %v", err)
 	}
 }
 
 func testSignals(t tb, h *testHost) {
 	if !h.capabilities(t).SendSignals {
-		t.Skipf("it sends no signals")
+		t.Skipf("the driver does not declare signals")
 	}
 	s := h.startShellTask(t, `trap "echo got hup" HUP; echo ready; while :; do sleep 0.02; done`)
 	s.waitForLine("ready")
@@ -275,10 +275,10 @@ func testSignals(t tb, h *testHost) {
 	}
 	s.waitForLine("got hup")
 	if err := s.driver().SignalTask(t.Context(), s.config.ID, "SIGFOO"); err == nil {
-		t.Errorf("SignalTask with SIGFOO succeeds")
+		t.Errorf("SignalTask with SIGFOO succeeded")
 	}
 	if status, err := s.driver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskRunning {
-		t.Errorf("the task does not run any more: %+v, %v", status, err)
+		t.Errorf("the task is no longer running: %+v, %v", status, err)
 	}
 }
 
@@ -286,7 +286,7 @@ func testSignals(t tb, h *testHost) {
 func (h *testHost) startSleepTask(t tb) *startedTask {
 	t.Helper()
 	if !h.capabilities(t).Exec {
-		t.Skipf("it cannot exec")
+		t.Skipf("the driver does not declare exec")
 	}
 	return h.startShellTask(t, "exec sleep 3600")
 }
@@ -298,10 +298,10 @@ func testExec(t tb, h *testHost) {
 		t.Fatalf("ExecTask: %v", err)
 	}
 	if got, want := string(result.Stdout), s.config.AllocID+"\n"; got != want {
-		t.Errorf("it wrote %q, want %q", got, want)
+		t.Errorf("the output is %q, want %q", got, want)
 	}
 	if got := result.Exit; got.ExitCode != 7 {
-		t.Errorf("it ended with %+v, want exit code 7", got)
+		t.Errorf("the exit result is %+v, want exit code 7", got)
 	}
 	// A driver may cut long output to fit into a gRPC message, but must return the
 	// end of it.
@@ -310,13 +310,13 @@ func testExec(t tb, h *testHost) {
 		t.Fatalf("ExecTask with much output: %v", err)
 	}
 	if n := len(result.Stdout); n > 4<<20 || !bytes.HasSuffix(result.Stdout, []byte("xend\n")) {
-		t.Errorf("much output is cut to %d bytes that end in %q", n, result.Stdout[max(0, n-10):])
+		t.Errorf("6 MB of output are cut to %d bytes that end in %q, want less than 4 MiB that end in \"xend\\n\"", n, result.Stdout[max(0, n-10):])
 	}
 	// A driver reports a missing command as a shell does, with exit code 127, or
 	// as an error.
 	result, err = s.driver().ExecTask(t.Context(), s.config.ID, []string{"/no/such/command"}, waitTimeout)
 	if err == nil && result.Exit.Successful() {
-		t.Errorf("ExecTask of a command that does not exist succeeds")
+		t.Errorf("ExecTask of a missing command succeeded")
 	}
 }
 
@@ -325,10 +325,10 @@ func testExecTimeout(t tb, h *testHost) {
 	began := time.Now()
 	result, err := s.driver().ExecTask(t.Context(), s.config.ID, []string{"/bin/sh", "-c", "sleep 60"}, 100*time.Millisecond)
 	if err == nil && result.Exit.Successful() {
-		t.Errorf("a command that takes too long ends well")
+		t.Errorf("the command succeeded, want a failure after the timeout")
 	}
 	if took := time.Since(began); took > waitTimeout {
-		t.Errorf("it took %v to end after 100 ms", took)
+		t.Errorf("ExecTask with a timeout of 100ms returned after %v", took)
 	}
 }
 
@@ -345,17 +345,17 @@ func testExecStreaming(t tb, h *testHost) {
 		t.Fatalf("ExecTaskStreaming: %v", err)
 	}
 	if got := stdout.String(); got != strings.Repeat("0123456789\n", 20000) {
-		t.Errorf("of 220000 bytes of input, %d came back", len(got))
+		t.Errorf("the output has %d bytes, want the 220000 bytes of the input", len(got))
 	}
 	if got, want := stderr.String(), "oops\n"; got != want {
 		t.Errorf("standard error is %q, want %q", got, want)
 	}
 	if exit.ExitCode != 7 {
-		t.Errorf("it ended with %+v, want exit code 7", *exit)
+		t.Errorf("the exit result is %+v, want exit code 7", *exit)
 	}
 	exit, err = s.driver().ExecTaskStreaming(t.Context(), s.config.ID, driver.Exec{Command: []string{"/no/such/command"}})
 	if err == nil && exit.Successful() {
-		t.Errorf("a command that does not exist succeeds")
+		t.Errorf("ExecTaskStreaming of a missing command succeeded")
 	}
 }
 
@@ -373,13 +373,13 @@ func testExecTerminal(t tb, h *testHost) {
 		Resize:  resize,
 	})
 	if err != nil {
-		t.Fatalf("ExecTaskStreaming: %v; it wrote %q", err, stdout.String())
+		t.Fatalf("ExecTaskStreaming: %v; the output is %q", err, stdout.String())
 	}
 	if got, want := stdout.String(), "33 77\r\nterminal\r\n"; got != want {
-		t.Errorf("it wrote %q, want %q", got, want)
+		t.Errorf("the output is %q, want %q", got, want)
 	}
 	if exit.ExitCode != 5 {
-		t.Errorf("it ended with %+v, want exit code 5", *exit)
+		t.Errorf("the exit result is %+v, want exit code 5", *exit)
 	}
 }
 
@@ -397,16 +397,16 @@ func testExecCancelled(t tb, h *testHost) {
 		})
 		done <- err
 	}()
-	waitUntil(t, "the command says its pid", func() bool { return strings.HasSuffix(stdout.String(), "\n") })
+	waitUntil(t, "the command writes its pid", func() bool { return strings.HasSuffix(stdout.String(), "\n") })
 	pid, err := strconv.Atoi(strings.TrimSpace(stdout.String()))
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
 	cancel()
 	if err := <-done; err == nil {
-		t.Errorf("a cancelled exec succeeds")
+		t.Errorf("a cancelled ExecTaskStreaming succeeded")
 	}
-	waitUntil(t, "the command is gone", func() bool { return !processAlive(pid) })
+	waitUntil(t, "the command has exited", func() bool { return !processAlive(pid) })
 }
 
 // exitScript is a script that writes its pid, and exits with the code that it
@@ -438,18 +438,18 @@ func testTaskOutlivesPlugin(t tb, h *testHost) {
 		time.Sleep(2 * time.Millisecond)
 	}
 	if !processAlive(pid) {
-		t.Fatalf("the task died with the plugin")
+		t.Fatalf("the task exited with the plugin")
 	}
 	if err != nil {
-		t.Skipf("its tasks cannot be recovered, hosts start them again: %v", err)
+		t.Skipf("the driver cannot recover tasks, so that hosts start them again: %v", err)
 	}
 	s.requestExit(7)
 	exit := s.wait()
 	switch {
 	case exit.Err != nil && strings.Contains(exit.Err.Error(), "unknown"):
-		t.Logf("the exit code of a recovered task is lost, and the driver says so: %v", exit.Err)
+		t.Logf("the exit code of a recovered task is unknown: %v", exit.Err)
 	case exit.ExitCode != 7 || exit.Signal != 0:
-		t.Errorf("it ended with %+v, want exit code 7", *exit)
+		t.Errorf("the exit result is %+v, want exit code 7", *exit)
 	}
 	s.destroy()
 }
@@ -463,7 +463,7 @@ func testExitWithoutPlugin(t tb, h *testHost) {
 	}
 	h.crashPlugin(t)
 	s.requestExit(7)
-	waitUntil(t, "the task has ended", func() bool { return !processAlive(pid) })
+	waitUntil(t, "the task has exited", func() bool { return !processAlive(pid) })
 	s.checkRecoveredExit()
 }
 
@@ -485,7 +485,7 @@ func (s *startedTask) checkRecoveredExit() {
 		return // accepted: a host then starts the task again, and emits an event
 	}
 	if exit := s.wait(); exit.Err == nil && (exit.ExitCode != 7 || exit.Signal != 0) {
-		s.t.Errorf("a task that ended with code 7 is said to have ended with %+v", *exit)
+		s.t.Errorf("the exit result is %+v, want exit code 7 or an error", *exit)
 	}
 	s.destroy()
 }

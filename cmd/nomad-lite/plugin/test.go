@@ -53,8 +53,9 @@ A case that takes longer than -timeout fails, and the plugin is killed. The firs
 Ctrl-C ends the test after the case that runs, the second at once: the plugin and
 its tasks are killed.
 
-With -json each case prints an object: Case, Verdict (PASS, FAIL or SKIP), Seconds
-and, unless it passed, Messages.
+With -json each case prints an object: ID, Case (the expected behavior), Severity
+(must, should or quirk), Verdict (PASS, FAIL or SKIP), Seconds, unless it passed
+Messages, and if it failed Why and Link.
 
 Exit codes: 0 when nothing failed, else 1.`
 
