@@ -17,9 +17,13 @@ func hookCases() []testCase {
 	return []testCase{
 		{"launch.without-host", Should, "a start without a host prints what the program is on standard error, and fails", whyWithoutHost, linkLaunch, testStartWithoutHost},
 		{"launch.info", Must, "the handshake succeeds, and the plugin is a hook of a known protocol version", "A host cannot use a plugin whose handshake line or version it does not know.", linkLaunch, testPluginInfo(base.TypeHook, hook.APIVersion)},
+		{"launch.two-processes", Must, "two processes of the plugin run at once", "A host checks a new version of the plugin beside the running one.", linkLaunch, testTwoProcesses},
+		{"launch.exit", Should, "the process exits when the host shuts it down", "A host waits 2s for each plugin and then kills it, without the end of its work.", linkLaunch, testProcessExit},
+		{"launch.interrupt", Should, "the process survives SIGINT", "Ctrl-C in the terminal of an agent ends the plugin before the agent.", linkLaunch, testInterrupt},
 		{"config.set-twice", Must, "SetConfig succeeds twice, without information about the host", "Hosts check the configuration in a process of its own and set it again; an error prevents the start of the agent.", linkConfig, testConfigureTwice},
 		{"describe.points", Must, "Describe returns each hook point once, and always the same", "Hosts call only the described hook points, and cache them.", linkHookLife, testHookDescription},
 		{"attachment.schema", Must, "the configured attachment fits a valid schema", "Jobs cannot attach the hook.", linkHookAttach, testAttachmentSchema},
+		{"attachment.malformed", Should, "a malformed attachment does not end the process", "One job ends the plugin for all jobs.", linkHookAttach, testMalformedAttachment},
 		{"points.once", Must, "each hook point succeeds in the life of a task", "An error fails tasks, or is an event of each task.", linkHookLife, testEachHookPoint},
 		{"points.twice", Must, "each hook point succeeds when it is repeated", "Hosts repeat a call whose result they do not know.", linkHookRules, testEachHookPointTwice},
 		{"poststart.repeated", Must, "Poststart succeeds again for a running task", "After a restart of the plugin or the agent, the hook loses its running tasks.", linkHookPoststart, testRepeatedPoststart},
@@ -28,6 +32,7 @@ func hookCases() []testCase {
 		{"crash.each-point", Must, "each hook point succeeds in a new process of the plugin", "State in memory is lost in a crash, an update and a reboot.", linkHookPrestart, testCrashBeforeEachHookPoint},
 		{"host.restart", Must, "the hook works with another agent", "Tasks outlive the agent.", linkHookPoststart, testHostRestart},
 		{"concurrency.allocs", Must, "concurrent calls for many allocations succeed", "Hosts call for all tasks at once.", linkHookRules, testConcurrentAllocs},
+		{"leaks.descriptors", Must, "the plugin closes the descriptors of destroyed allocations", "After some thousand allocations, the plugin fails.", linkLaunch, testHookDescriptorLeaks},
 		{"host.denied-calls", Must, "the hook returns when the host denies its calls", "Tasks wait for the timeout of each hook point.", linkHookHost, testHostDeniesCalls},
 		{"host.token", Must, "calls to the host have the token of a request", "The host denies calls with another token.", linkHookHost, testCapabilityTokens},
 	}
@@ -62,6 +67,23 @@ func testAttachmentSchema(t tb, h *testHost) {
 		t.Errorf("the schema of its attachment: %v", err)
 	} else if _, err := encodeAttachment(d.Schema, h.plugin.Attachment); err != nil {
 		t.Errorf("the attachment does not fit: %v\nset Plugin.Attachment, or attachment = { … } in plugin_test.hcl", err)
+	}
+}
+
+func testMalformedAttachment(t tb, h *testHost) {
+	l := h.startScenario(t)
+	l.meta.Attachment = []byte(`{"name":`)
+	for _, m := range lifecyclePoints {
+		if _, ok := l.d.Subscription(m); !ok {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
+		err := l.callHookPointWithoutDeadline(ctx, t, m) // a hook that does not read its attachment succeeds
+		cancel()
+		if errors.Is(err, hook.ErrPluginDown) {
+			t.Errorf("%v with a malformed attachment: %s", m, h.sharedProcess.crashReport())
+			return
+		}
 	}
 }
 

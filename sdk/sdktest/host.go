@@ -48,6 +48,7 @@ type testHost struct {
 	mu          sync.Mutex
 	processes   []*pluginProcess // processes that this case started, or that are still running
 	allocIDs    []string         // ids of the tasks' allocations in this case
+	allAllocIDs map[string]bool  // ids of the tasks' allocations in all cases
 	caseAborted bool             // the case was aborted, and its processes were killed
 	suiteKilled bool             // no further process may be started, because the suite was killed
 
@@ -58,7 +59,7 @@ type testHost struct {
 
 func newHost(p Plugin) *testHost {
 	p.Tasks.addShellTasks()
-	return &testHost{plugin: p, processEnvEntry: envProcessMarker + "=" + newID()}
+	return &testHost{plugin: p, allAllocIDs: map[string]bool{}, processEnvEntry: envProcessMarker + "=" + newID()}
 }
 
 // envProcessMarker is the environment variable by which the processes of one host are
@@ -240,9 +241,7 @@ func (h *testHost) configure(ctx context.Context, p *pluginProcess) error {
 		}
 		return h.configureHook(ctx, p)
 	}
-	config.Driver = &base.DriverConfig{ClientMinPort: 14000, ClientMaxPort: 14512, Topology: &base.Topology{
-		NodeIDs: []uint32{0}, Distances: [][]uint32{{10}}, Cores: []base.Core{{GuessSpeed: 1000}},
-	}}
+	config.Driver = hostConfig()
 	if err := p.base.SetConfig(ctx, config); err != nil {
 		return fmt.Errorf("configure the plugin: %w", err)
 	}
@@ -250,6 +249,13 @@ func (h *testHost) configure(ctx context.Context, p *pluginProcess) error {
 		return fmt.Errorf("call Init: %w", err)
 	}
 	return nil
+}
+
+// hostConfig returns the part of the configuration that describes the host.
+func hostConfig() *base.DriverConfig {
+	return &base.DriverConfig{ClientMinPort: 14000, ClientMaxPort: 14512, Topology: &base.Topology{
+		NodeIDs: []uint32{0}, Distances: [][]uint32{{10}}, Cores: []base.Core{{GuessSpeed: 1000}},
+	}}
 }
 
 func isHook(ctx context.Context, p *pluginProcess) bool {
@@ -418,6 +424,7 @@ func (h *testHost) newConfig(t tb, body map[string]any) (*driver.TaskConfig, *st
 	allocID := newID()
 	h.mu.Lock()
 	h.allocIDs = append(h.allocIDs, allocID)
+	h.allAllocIDs[allocID] = true
 	h.mu.Unlock()
 	dir := filepath.Join(t.TempDir(), allocID)
 	const taskName = "task"
@@ -561,6 +568,13 @@ type contextTB struct {
 }
 
 func (l *contextTB) Context() context.Context { return l.ctx }
+
+// isKnownAlloc reports whether the suite has made the allocation.
+func (h *testHost) isKnownAlloc(id string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.allAllocIDs[id]
+}
 
 func (s *startedTask) driver() driver.Driver {
 	s.t.Helper()

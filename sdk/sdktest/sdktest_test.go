@@ -417,7 +417,7 @@ func TestEachCaseCanFail(t *testing.T) {
 		{"takes its configuration once", testConfigureTwice, "configured already"},
 		{"has another schema", testTaskSchema, "program"},
 		{"ends its fingerprints", func(t tb, h *testHost) { testOpenStreams(t, h); testStreamsStayOpen(t, h) }, "closed a stream of fingerprints"},
-		{"returns another handle", testTaskHandle, "other"},
+		{"returns another handle", testConfigRoundTrip, "other"},
 		{"starts twice", testStartWithKnownID, "succeeded"},
 		{"is waited for once", testConcurrentWaits, "another call waits already"},
 		{"ends with its waiter", testCancelledWait, "is no longer running"},

@@ -21,6 +21,7 @@ func shellCases() []testCase {
 	return []testCase{
 		{"output.streams", Must, "the output of both streams arrives, and ends when the task is destroyed", "Logs are incomplete, or the log collector waits for ever.", linkOutput, testTaskOutput},
 		{"output.null-device", Must, "a task runs with the null device as output", "Jobs with disabled log collection do not start.", linkOutput, testNullDeviceOutput},
+		{"output.after-kill", Must, "output arrives after SIGKILL of the plugin", "Logs end with the first crash or update of the plugin.", linkOutput, testOutputAfterCrash},
 		{"command.environment", Must, "the environment is exactly the environment of the task config", "Tasks would depend on the plugin, and would get its secrets.", linkCommand, testTaskEnvironment},
 		{"command.directory", Should, "the command starts in the directory of the task", "Relative paths in jobs fail.", linkCommand, testWorkingDirectory},
 		{"command.descriptors", Must, "the command has only the three standard descriptors", "Tasks can use files and sockets of the plugin; the host cannot detect the end of the plugin.", linkCommand, testInheritedDescriptors},
@@ -29,6 +30,8 @@ func shellCases() []testCase {
 		{"wait.exit-status", Must, "the exit result has the exit code and the signal", "The restart policy and the user depend on them.", linkWait, testExitStatus},
 		{"stop.signal", Must, "StopTask sends the signal of the job", "Tasks cannot shut down in order.", linkStop, testStopSignal},
 		{"stop.timeout", Must, "StopTask kills a task that ignores the signal, after the timeout and not earlier", "Tasks lose data, or are never stopped.", linkStop, testKillAfterStopTimeout},
+		{"stop.cancelled", Must, "StopTask works after a cancelled StopTask", "A host that restarts while it stops a task cannot stop it.", linkStop, testCancelledStop},
+		{"crash.during-stop", Must, "StopTask works after SIGKILL of the plugin during StopTask", "The task runs on, although its job was stopped.", linkStop, testCrashDuringStop},
 		{"start.missing-command", Should, "StartTask of a missing command returns an error with its name, which is not recoverable", "The user cannot see the reason, or the task restarts in vain.", linkStart, testMissingCommand},
 		{"signal.delivery", Should, "SignalTask delivers a signal, and returns an error for an unknown one", "`alloc signal` and change_mode do not work.", linkSignal, testSignals},
 		{"exec.output", Should, "ExecTask returns output and exit code", "Script checks report wrong results.", linkSignal, testExec},

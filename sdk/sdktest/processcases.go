@@ -1,0 +1,267 @@
+package sdktest
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+	proc "github.com/nomad-lite/nomad-lite/plugins/process"
+)
+
+// launchConfigured starts a plugin process of the case's own, and configures it.
+func (h *testHost) launchConfigured(t tb) *pluginProcess {
+	t.Helper()
+	p, err := h.launch()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	t.Cleanup(p.client.Kill)
+	if err := h.configure(t.Context(), p); err != nil {
+		t.Fatalf("%v", err)
+	}
+	return p
+}
+
+func testTwoProcesses(t tb, h *testHost) {
+	first, second := h.launchConfigured(t), h.launchConfigured(t)
+	for _, p := range []*pluginProcess{first, second} {
+		if _, err := p.base.PluginInfo(t.Context()); err != nil {
+			t.Errorf("PluginInfo while two processes run: %v", err)
+		}
+	}
+}
+
+func testProcessExit(t tb, h *testHost) {
+	p := h.launchConfigured(t)
+	p.client.Kill() // kills the process if it has not exited after some seconds
+	if status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() && status.Signal() == unix.SIGKILL {
+		t.Errorf("the process did not exit within 2s, and was killed")
+	}
+}
+
+func testInterrupt(t tb, h *testHost) {
+	p := h.launchConfigured(t)
+	if err := unix.Kill(p.pid, unix.SIGINT); err != nil {
+		t.Fatalf("send SIGINT: %v", err)
+	}
+	const exitDelay = 100 * time.Millisecond // a program that does not handle the signal has exited by then
+	time.Sleep(exitDelay)
+	if p.isDown() {
+		t.Errorf("after SIGINT: %s", p.crashReport())
+	}
+}
+
+// leakCycles is the number of tasks with which the suite searches for leaks. A leak
+// leaves at least as many descriptors or processes.
+const leakCycles = 5
+
+// checkLeaks runs the cycle several times, and fails if count, which returns the number of
+// objects in use, has increased with each cycle.
+func checkLeaks(t tb, what string, count func() (int, error), cycle func()) {
+	t.Helper()
+	cycle() // the plugin may allocate on first use
+	before, err := count()
+	if err != nil {
+		t.Skipf("count %s: %v", what, err)
+	}
+	for range leakCycles {
+		cycle()
+	}
+	const releaseTimeout = 3 * time.Second
+	var after int
+	for deadline := time.Now().Add(releaseTimeout); ; time.Sleep(10 * time.Millisecond) {
+		after, err = count()
+		if err != nil {
+			t.Fatalf("count %s: %v", what, err)
+		}
+		if after < before+leakCycles {
+			return
+		}
+		if time.Now().After(deadline) {
+			break
+		}
+	}
+	t.Errorf("%d %s after the first cycle, %d after %d more", before, what, after, leakCycles)
+}
+
+// countDescriptors returns the number of descriptors of the shared plugin process.
+func (h *testHost) countDescriptors(t tb) (int, error) {
+	entries, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(h.ensureSharedProcess(t).pid), "fd"))
+	return len(entries), err
+}
+
+// countChildren returns the number of child processes of the shared plugin process, also
+// of those that have exited and were not waited for.
+func (h *testHost) countChildren(t tb) (count int, err error) {
+	parent := h.ensureSharedProcess(t).pid
+	paths, err := filepath.Glob("/proc/[0-9]*")
+	for _, path := range paths {
+		pid, err := strconv.Atoi(filepath.Base(path))
+		if err != nil {
+			continue
+		}
+		if stat, err := proc.ReadStat(pid); err == nil && stat.PPID == parent {
+			count++
+		}
+	}
+	return count, err
+}
+
+// runTaskOnce starts a task, stops it, and destroys it.
+func (h *testHost) runTaskOnce(t tb) {
+	t.Helper()
+	s := h.startTask(t, h.plugin.Tasks.Runs)
+	if err := s.driver().StopTask(t.Context(), s.config.ID, 5*time.Second, ""); err != nil {
+		t.Fatalf("StopTask: %v", err)
+	}
+	s.wait()
+	s.destroy()
+}
+
+func testDescriptorLeaks(t tb, h *testHost) {
+	checkLeaks(t, "descriptors", func() (int, error) { return h.countDescriptors(t) }, func() { h.runTaskOnce(t) })
+}
+
+func testProcessLeaks(t tb, h *testHost) {
+	checkLeaks(t, "child processes", func() (int, error) { return h.countChildren(t) }, func() { h.runTaskOnce(t) })
+}
+
+func testHookDescriptorLeaks(t tb, h *testHost) {
+	checkLeaks(t, "descriptors", func() (int, error) { return h.countDescriptors(t) }, func() {
+		l := h.startScenario(t)
+		for _, m := range lifecyclePoints {
+			l.callHookPoint(t, m)
+		}
+	})
+}
+
+// checkRunStopDestroy runs a task in a process that is not the shared one.
+func (h *testHost) checkRunStopDestroy(t tb, p *pluginProcess, config *driver.TaskConfig, s *startedTask) {
+	t.Helper()
+	s.config = config
+	t.Cleanup(func() { killProcessesByEnv("NOMAD_ALLOC_ID=" + config.AllocID) })
+	if _, _, err := p.driver.StartTask(t.Context(), config); err != nil {
+		t.Fatalf("StartTask: %v", err)
+	}
+	if err := p.driver.StopTask(t.Context(), config.ID, 5*time.Second, ""); err != nil {
+		t.Errorf("StopTask: %v", err)
+	}
+	if err := p.driver.DestroyTask(t.Context(), config.ID, true); err != nil {
+		t.Errorf("DestroyTask: %v", err)
+	}
+}
+
+// testOldHost acts as a host that calls neither Init nor Shutdown, and sends no topology.
+func testOldHost(t tb, h *testHost) {
+	config, s := h.newConfig(t, h.plugin.Tasks.Runs)
+	p, err := h.launch()
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	t.Cleanup(p.client.Kill)
+	pluginConfig, err := h.pluginConfig(t.Context(), p)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	pluginConfig.Driver = hostConfig()
+	pluginConfig.Driver.Topology = nil
+	if err := p.base.SetConfig(t.Context(), pluginConfig); err != nil {
+		t.Fatalf("SetConfig without topology: %v", err)
+	}
+	h.checkRunStopDestroy(t, p, config, s)
+}
+
+func testSparseTaskConfig(t tb, h *testHost) {
+	config, s := h.newConfig(t, h.plugin.Tasks.Runs)
+	config.Resources, config.JobID, config.Namespace, config.NodeName, config.NodeID = nil, "", "", "", ""
+	h.checkRunStopDestroy(t, h.launchConfigured(t), config, s)
+}
+
+// testInitTwice acts as a host that reattaches to the process of its predecessor.
+func testInitTwice(t tb, h *testHost) {
+	config, s := h.newConfig(t, h.plugin.Tasks.Runs)
+	p := h.launchConfigured(t)
+	if err := p.driver.Shutdown(t.Context()); err != nil {
+		t.Errorf("Shutdown: %v", err)
+	}
+	if err := p.driver.Init(t.Context()); err != nil {
+		t.Fatalf("Init after Shutdown: %v", err)
+	}
+	h.checkRunStopDestroy(t, p, config, s)
+}
+
+// testCrashDuringStart kills the plugin during StartTask, and starts the task with the same
+// id in another process, as a host does.
+func testCrashDuringStart(t tb, h *testHost) {
+	for _, delay := range []time.Duration{0, 2 * time.Millisecond, 8 * time.Millisecond} {
+		config, s := h.newConfigWithoutOutput(t)
+		s.config = config
+		t.Cleanup(s.cleanUp)
+		d := h.ensureSharedProcess(t).driver
+		returned := make(chan struct{})
+		go func() {
+			defer close(returned)
+			_, _, _ = d.StartTask(t.Context(), config) // succeeds or not, depending on timing
+		}()
+		time.Sleep(delay)
+		h.crashPlugin(t)
+		<-returned
+		killProcessesByEnv("NOMAD_ALLOC_ID=" + config.AllocID) // a host of nomad-lite does so before the second call
+		handle, _, err := s.driver().StartTask(t.Context(), config)
+		if err != nil {
+			t.Fatalf("StartTask in another process, after SIGKILL of the first: %v", err)
+		}
+		s.handle = handle
+		if err := s.driver().StopTask(t.Context(), config.ID, 5*time.Second, ""); err != nil {
+			t.Errorf("StopTask: %v", err)
+		}
+		s.destroy()
+	}
+}
+
+func testCrashBeforeDestroy(t tb, h *testHost) {
+	s := h.startTask(t, h.plugin.Tasks.Runs)
+	if err := s.driver().StopTask(t.Context(), s.config.ID, 5*time.Second, ""); err != nil {
+		t.Fatalf("StopTask: %v", err)
+	}
+	h.crashPlugin(t)
+	recoverErr := s.recover()
+	if err := s.driver().DestroyTask(t.Context(), s.config.ID, true); err != nil && !errors.Is(err, driver.ErrTaskNotFound) {
+		t.Errorf("RecoverTask in another process: %v; DestroyTask: %v, want success or %v", recoverErr, err, driver.ErrTaskNotFound)
+	}
+	s.destroyed = true
+}
+
+// testCrashDuringStop kills the plugin while StopTask waits for the task.
+func testCrashDuringStop(t tb, h *testHost) {
+	h.skipUnlessHostFilesVisible(t)
+	s := h.startShellTask(t, `trap "" INT TERM; echo pid $$; while :; do sleep 0.02; done`)
+	pid, err := strconv.Atoi(s.waitForLine("pid "))
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	d := s.driver()
+	returned := make(chan struct{})
+	go func() {
+		defer close(returned)
+		_ = d.StopTask(t.Context(), s.config.ID, time.Minute, "") // fails when the plugin is killed
+	}()
+	time.Sleep(50 * time.Millisecond) // time for the call to reach the plugin
+	h.crashPlugin(t)
+	<-returned
+	if err := s.recover(); err != nil {
+		t.Skipf("the driver cannot recover tasks, so that hosts start them again: %v", err)
+	}
+	if err := s.driver().StopTask(t.Context(), s.config.ID, 100*time.Millisecond, ""); err != nil {
+		t.Errorf("StopTask in another process: %v", err)
+	}
+	s.wait()
+	s.destroy()
+	waitUntil(t, "the process of the task has exited", func() bool { return !processAlive(pid) })
+}

@@ -1,0 +1,375 @@
+package sdktest
+
+import (
+	"context"
+	"encoding/json"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nomad-lite/nomad-lite/plugins/driver"
+)
+
+// testSchemas checks schemas for any content, while config.task-schema checks one task.
+func testSchemas(t tb, h *testHost) {
+	p := h.ensureSharedProcess(t)
+	pluginSchema, err := p.base.ConfigSchema(t.Context())
+	if err != nil {
+		t.Errorf("ConfigSchema: %v", err)
+	} else if err := pluginSchema.Fault(); err != nil {
+		t.Errorf("the schema of the plugin block: %v", err)
+	}
+	taskSchema, err := p.driver.TaskConfigSchema(t.Context())
+	if err != nil {
+		t.Errorf("TaskConfigSchema: %v", err)
+	} else if err := taskSchema.Fault(); err != nil {
+		t.Errorf("the schema of the task config: %v", err)
+	}
+}
+
+func testConfigRoundTrip(t tb, h *testHost) {
+	s := h.startTask(t, h.plugin.Tasks.Runs)
+	if s.handle == nil || s.handle.Config == nil {
+		t.Skipf("the handle has no task config")
+	}
+	got, want := pruneEmpty(t, s.handle.Config), pruneEmpty(t, s.config)
+	for name := range want {
+		if !reflect.DeepEqual(got[name], want[name]) {
+			t.Errorf("%s in the handle is %v, want %v as sent", name, got[name], want[name])
+		}
+		delete(got, name)
+	}
+	for name, value := range got {
+		t.Errorf("%s in the handle is %v, and was not sent", name, value)
+	}
+}
+
+// pruneEmpty returns the fields of a task config without empty ones, because the wire does
+// not distinguish these from missing ones.
+func pruneEmpty(t tb, config *driver.TaskConfig) map[string]any {
+	t.Helper()
+	var fields map[string]any
+	text, err := json.Marshal(config)
+	if err == nil {
+		err = json.Unmarshal(text, &fields)
+	}
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	var prune func(any) any
+	prune = func(v any) any {
+		if object, ok := v.(map[string]any); ok {
+			for key, value := range object {
+				if value = prune(value); value == nil {
+					delete(object, key)
+				}
+			}
+		}
+		if value := reflect.ValueOf(v); !value.IsValid() || value.IsZero() || value.Kind() != reflect.Bool && value.Kind() != reflect.Float64 && value.Len() == 0 {
+			return nil
+		}
+		return v
+	}
+	prune(fields)
+	return fields
+}
+
+func testMalformedConfig(t tb, h *testHost) {
+	if len(h.plugin.Tasks.Runs) == 0 {
+		t.Skipf("the task config is empty, so that the driver need not decode it")
+	}
+	config, s := h.newConfig(t, h.plugin.Tasks.Runs)
+	config.DriverConfig = []byte{0xc1, 0xff} // 0xc1 is not used in msgpack
+	s.config = config
+	t.Cleanup(s.cleanUp)
+	handle, _, err := s.driver().StartTask(t.Context(), config)
+	s.handle = handle
+	if err == nil {
+		t.Errorf("StartTask with a task config that is not msgpack succeeded")
+	}
+}
+
+func testFingerprintCadence(t tb, h *testHost) {
+	s := h.driverStreams
+	if s == nil {
+		t.Skipf("the streams were not opened")
+	}
+	time.Sleep(time.Until(s.openedAt.Add(fingerprintTestDuration)))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	open := time.Since(s.openedAt)
+	const maxPerSecond = 2 // several times the rate of a driver that watches something
+	for i, count := range s.fingerprintCounts {
+		switch {
+		case count == 0:
+			t.Errorf("stream %d had no fingerprint in %v, want one at once", i+1, open.Round(time.Millisecond))
+		case float64(count) > 2+maxPerSecond*open.Seconds():
+			t.Errorf("stream %d had %d fingerprints in %v, want at most %d per second", i+1, count, open.Round(time.Millisecond), maxPerSecond)
+		}
+	}
+}
+
+func testTaskEvents(t tb, h *testHost) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	events, err := h.ensureSharedProcess(t).driver.TaskEvents(ctx)
+	if err != nil {
+		t.Fatalf("TaskEvents: %v", err)
+	}
+	s := h.startTask(t, h.plugin.Tasks.Runs)
+	if err := s.driver().StopTask(t.Context(), s.config.ID, 5*time.Second, ""); err != nil {
+		t.Fatalf("StopTask: %v", err)
+	}
+	const eventDelay = 100 * time.Millisecond
+	deadline := time.After(eventDelay)
+	for count := 0; ; count++ {
+		select {
+		case event, ok := <-events:
+			if !ok {
+				t.Fatalf("the stream of events ended")
+			}
+			// A driver can send events that no stream has received yet, of earlier tasks.
+			if !h.isKnownAlloc(event.AllocID) || event.TaskName != s.config.Name || event.Message == "" {
+				t.Errorf("an event has the allocation %q, the task %q and the message %q; want an allocation that was started, such as %s, the task %q and a message",
+					event.AllocID, event.TaskName, event.Message, s.config.AllocID, s.config.Name)
+				return
+			}
+		case <-deadline:
+			if count == 0 {
+				t.Skipf("the driver sent no event for a task that was started and stopped")
+			}
+			return
+		}
+	}
+}
+
+func testConcurrentStartsOfOneID(t tb, h *testHost) {
+	config, s := h.newConfigWithoutOutput(t)
+	s.config = config
+	t.Cleanup(s.cleanUp)
+	d := s.driver()
+	var wg sync.WaitGroup
+	var successes atomic.Int32
+	var mu sync.Mutex
+	for range 4 {
+		wg.Go(func() {
+			if handle, _, err := d.StartTask(t.Context(), config); err == nil {
+				successes.Add(1)
+				mu.Lock()
+				defer mu.Unlock()
+				s.handle = handle
+			}
+		})
+	}
+	wg.Wait()
+	if n := successes.Load(); n != 1 {
+		t.Errorf("%d of 4 concurrent StartTask calls with the same id succeeded, want 1", n)
+	}
+}
+
+func testDestroyReleasesWait(t tb, h *testHost) {
+	s := h.startTask(t, h.plugin.Tasks.Runs)
+	d := s.driver()
+	returned := make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() {
+		defer close(returned)
+		_, _ = d.WaitTask(ctx, s.config.ID) // returns a result, or that the task is not found
+	}()
+	time.Sleep(20 * time.Millisecond) // time for the call to reach the plugin
+	s.destroy()
+	select {
+	case <-returned:
+	case <-time.After(waitReleaseTimeout):
+		t.Errorf("WaitTask did not return within %v after DestroyTask", waitReleaseTimeout)
+	}
+}
+
+// waitReleaseTimeout limits how long a call can take to return after its task has ended.
+var waitReleaseTimeout = 5 * time.Second
+
+func testStopTwice(t tb, h *testHost) {
+	s := h.startTask(t, h.plugin.Tasks.Runs)
+	d := s.driver()
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			if err := d.StopTask(t.Context(), s.config.ID, 5*time.Second, ""); err != nil {
+				t.Errorf("StopTask beside another StopTask: %v", err)
+			}
+		})
+	}
+	wg.Wait()
+	if err := d.StopTask(t.Context(), s.config.ID, 5*time.Second, ""); err != nil {
+		t.Errorf("StopTask of a stopped task: %v", err)
+	}
+}
+
+func testStatsReopened(t tb, h *testHost) {
+	s := h.startTask(t, h.plugin.Tasks.Runs)
+	for i := range 2 {
+		ctx, cancel := context.WithCancel(t.Context())
+		c, err := s.driver().TaskStats(ctx, s.config.ID, 20*time.Millisecond)
+		if err == nil {
+			_, ok := receiveWithin(waitReleaseTimeout, c)
+			if !ok && i == 0 {
+				cancel()
+				t.Skipf("the driver has no statistics")
+			}
+			if !ok {
+				t.Errorf("no sample in a stream that was opened after the first one was cancelled")
+			}
+		} else if i == 0 {
+			cancel()
+			t.Skipf("the driver has no statistics: %v", err)
+		} else {
+			t.Errorf("TaskStats after the first stream was cancelled: %v", err)
+		}
+		cancel()
+	}
+}
+
+func testStatsOfExitedTask(t tb, h *testHost) {
+	s := h.startTask(t, h.plugin.Tasks.Ends)
+	s.wait()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	c, err := s.driver().TaskStats(ctx, s.config.ID, 20*time.Millisecond)
+	if err != nil {
+		return
+	}
+	for deadline := time.Now().Add(statsEndTimeout); time.Now().Before(deadline); {
+		if _, ok := receiveWithin(time.Until(deadline), c); !ok && time.Now().Before(deadline) {
+			return
+		}
+	}
+	t.Errorf("the stream of samples of an exited task is open after %v", statsEndTimeout)
+}
+
+// statsEndTimeout limits how long the samples of an exited task can continue.
+var statsEndTimeout = 2 * time.Second
+
+// receiveWithin receives a value. ok is false if c was closed, or the time has passed.
+func receiveWithin[V any](limit time.Duration, c <-chan V) (v V, ok bool) {
+	select {
+	case v, ok = <-c:
+	case <-time.After(limit):
+	}
+	return v, ok
+}
+
+func testUndeclaredExec(t tb, h *testHost) {
+	if h.capabilities(t).Exec {
+		t.Skipf("the driver declares exec")
+	}
+	s := h.startTask(t, h.plugin.Tasks.Runs)
+	if _, err := s.driver().ExecTask(t.Context(), s.config.ID, []string{"true"}, time.Second); err == nil {
+		t.Errorf("ExecTask succeeded, and the driver does not declare it")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), waitReleaseTimeout)
+	defer cancel()
+	if _, err := s.driver().ExecTaskStreaming(ctx, s.config.ID, driver.Exec{Command: []string{"true"}}); err == nil || ctx.Err() != nil {
+		t.Errorf("ExecTaskStreaming: %v, want an error at once, because the driver does not declare exec", err)
+	}
+}
+
+func testSignalOfExitedTask(t tb, h *testHost) {
+	if !h.capabilities(t).SendSignals {
+		t.Skipf("the driver does not declare signals")
+	}
+	s := h.startTask(t, h.plugin.Tasks.Ends)
+	s.wait()
+	if err := s.driver().SignalTask(t.Context(), s.config.ID, "SIGHUP"); err == nil {
+		t.Errorf("SignalTask of an exited task succeeded")
+	}
+}
+
+func testExecInExitedTask(t tb, h *testHost) {
+	if !h.capabilities(t).Exec {
+		t.Skipf("the driver does not declare exec")
+	}
+	s := h.startTask(t, h.plugin.Tasks.Ends)
+	s.wait()
+	result, err := s.driver().ExecTask(t.Context(), s.config.ID, []string{"/bin/sh", "-c", "exit 0"}, time.Second)
+	if err == nil && result.Exit.Successful() {
+		t.Errorf("ExecTask in an exited task succeeded")
+	}
+}
+
+func testRecoverMalformedState(t tb, h *testHost) {
+	s := h.startTask(t, h.plugin.Tasks.Runs)
+	if s.handle == nil || len(s.handle.DriverState) == 0 {
+		t.Skipf("the handle has no driver state")
+	}
+	h.crashPlugin(t)
+	malformed := *s.handle
+	malformed.DriverState = []byte{0xc1, 0xff} // 0xc1 is not used in msgpack
+	if err := s.driver().RecoverTask(t.Context(), &malformed); err != nil {
+		return
+	}
+	// A driver can find the task without its state, and then the task is running.
+	if status, err := s.driver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskRunning {
+		t.Errorf("RecoverTask with malformed state succeeded, and the running task is %+v, %v", status, err)
+	}
+}
+
+func testRecoverUnknownVersion(t tb, h *testHost) {
+	s := h.startTask(t, h.plugin.Tasks.Runs)
+	h.crashPlugin(t)
+	unknown := *s.handle
+	unknown.Version = 1000
+	if err := s.driver().RecoverTask(t.Context(), &unknown); err == nil {
+		t.Errorf("RecoverTask with a handle of version 1000 succeeded, and StartTask returns version %d", s.handle.Version)
+	}
+}
+
+func testCancelledStop(t tb, h *testHost) {
+	s := h.startShellTask(t, `trap "" INT TERM; echo ready; while :; do sleep 0.02; done`)
+	s.waitForLine("ready")
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := s.driver().StopTask(ctx, s.config.ID, time.Minute, ""); err == nil {
+		t.Errorf("StopTask succeeded before the task had exited")
+	}
+	ctx, cancel = context.WithTimeout(t.Context(), waitTimeout)
+	defer cancel()
+	if err := s.driver().StopTask(ctx, s.config.ID, 100*time.Millisecond, ""); err != nil {
+		t.Fatalf("StopTask with a timeout of 100ms, after a cancelled one: %v", err)
+	}
+	if exit := s.wait(); exit.Signal != int(unix.SIGKILL) {
+		t.Errorf("the exit result is %+v, want signal 9", *exit)
+	}
+}
+
+func testUnknownStopSignal(t tb, h *testHost) {
+	s := h.startTask(t, h.plugin.Tasks.Runs)
+	if err := s.driver().StopTask(t.Context(), s.config.ID, 200*time.Millisecond, "SIGFOO"); err != nil {
+		t.Errorf("StopTask with the signal SIGFOO: %v", err)
+	}
+	if status, err := s.driver().InspectTask(t.Context(), s.config.ID); err != nil || status.State != driver.TaskExited {
+		t.Errorf("after StopTask with the signal SIGFOO the task is %+v, %v, want state exited", status, err)
+	}
+}
+
+func testOutputAfterCrash(t tb, h *testHost) {
+	h.skipUnlessHostFilesVisible(t)
+	s := h.startShellTask(t, `echo first; until [ -s local/code ]; do sleep 0.01; done; echo second; exec sleep 60`)
+	s.waitForLine("first")
+	h.crashPlugin(t)
+	if err := s.recover(); err != nil {
+		t.Skipf("the driver cannot recover tasks, so that hosts start them again: %v", err)
+	}
+	s.requestExit(0)
+	deadline := time.Now().Add(waitReleaseTimeout)
+	for !strings.Contains(s.stdout.String(), "second\n") {
+		if time.Now().After(deadline) {
+			t.Fatalf("output after SIGKILL of the plugin did not arrive; all output is %q", s.stdout.String())
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
