@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
+	"strings"
 	"testing"
 	"time"
 
@@ -31,6 +33,34 @@ type Plugin struct {
 	// CaseTimeout is the timeout of one case; 0 means two minutes. A case that
 	// exceeds it fails, and the plugin is killed.
 	CaseTimeout time.Duration
+
+	// Only selects cases by id: patterns of path.Match, separated by commas, such as
+	// "exec.*,recover.*". Empty means all cases.
+	Only string
+}
+
+// selectCases returns the cases that p.Only selects.
+func (p Plugin) selectCases(cases []testCase) (selected []testCase, err error) {
+	if p.Only == "" {
+		return cases, nil
+	}
+	patterns := strings.Split(p.Only, ",")
+	for _, c := range cases {
+		for _, pattern := range patterns {
+			ok, err := path.Match(strings.TrimSpace(pattern), c.id)
+			if err != nil {
+				return nil, fmt.Errorf("select cases by %q: %w", pattern, err)
+			}
+			if ok {
+				selected = append(selected, c)
+				break
+			}
+		}
+	}
+	if len(selected) == 0 {
+		return nil, fmt.Errorf("no case has an id that matches %q; an id is for example %s", p.Only, cases[0].id)
+	}
+	return selected, nil
 }
 
 // Tasks are bodies of a task's config block. Cases for a nil task are skipped.
@@ -72,6 +102,10 @@ func Driver(t *testing.T, p Plugin) { run(t, p, driverCases(p)) }
 func Hook(t *testing.T, p Plugin) { run(t, p, hookCases()) }
 
 func run(t *testing.T, p Plugin, cases []testCase) {
+	cases, err := p.selectCases(cases)
+	if err != nil {
+		t.Fatal(err)
+	}
 	h := newHost(p)
 	t.Cleanup(h.close)
 	for _, c := range cases {
@@ -123,6 +157,10 @@ func CheckEach(ctx, kill context.Context, p Plugin, onResult func(Result)) error
 		cases = []testCase{{"launch.info", Must, "the handshake succeeds", "A host cannot use the plugin.", linkLaunch, func(t tb, _ *testHost) { t.Fatalf("%v", err) }}}
 	case kind == base.TypeDriver:
 		cases = driverCases(h.plugin)
+	}
+	cases, err := p.selectCases(cases)
+	if err != nil {
+		return err
 	}
 	var counts failedCasesError
 	for _, c := range cases {

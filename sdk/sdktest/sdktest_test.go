@@ -28,6 +28,10 @@ const envDriverFault = "SDKTEST_FAULT"
 
 func TestMain(m *testing.M) {
 	Main(m, func() {
+		if defect, ok := os.LookupEnv(envDefect); ok {
+			serveDefectiveDriver(defect)
+			return
+		}
 		if fault, ok := os.LookupEnv(envHookFault); ok {
 			serveFaultyHook(fault)
 			return

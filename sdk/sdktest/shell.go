@@ -409,7 +409,7 @@ func testExecCancelled(t tb, h *testHost) {
 	if err := <-done; err == nil {
 		t.Errorf("a cancelled ExecTaskStreaming succeeded")
 	}
-	waitUntil(t, "the command has exited", func() bool { return !processAlive(pid) })
+	waitUntilWithin(t, childKillTimeout, "the command has exited", func() bool { return !processAlive(pid) })
 }
 
 // exitScript is a script that writes its pid, and exits with the code that it

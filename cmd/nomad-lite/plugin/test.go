@@ -66,6 +66,7 @@ const pluginTestFile = "plugin_test.hcl"
 func newTestCommand(s *cli.Streams) *cobra.Command {
 	var tasksFile string
 	var timeout time.Duration
+	var only string
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "test [flags] PATH [-- ARGS...]",
@@ -78,20 +79,21 @@ func newTestCommand(s *cli.Streams) *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return testPlugin(cmd.Context(), s, args[0], args[1:], tasksFile, timeout, asJSON)
+			return testPlugin(cmd.Context(), s, args[0], args[1:], tasksFile, only, timeout, asJSON)
 		},
 	}
 	cmd.Flags().StringVar(&tasksFile, "tasks", "", "read what the plugin is made to do from this `file`")
 	cmd.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "fail a case that takes longer than this `duration`, and kill the plugin")
+	cmd.Flags().StringVar(&only, "only", "", "run the cases whose ids match this `pattern`, such as 'exec.*'; several are separated by commas")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object for each case")
 	return cmd
 }
 
-func testPlugin(ctx context.Context, s *cli.Streams, path string, args []string, tasks string, timeout time.Duration, asJSON bool) error {
+func testPlugin(ctx context.Context, s *cli.Streams, path string, args []string, tasks, only string, timeout time.Duration, asJSON bool) error {
 	if timeout <= 0 {
 		return fmt.Errorf("plugin test: -timeout=%v: the time for a case must be longer than 0", timeout)
 	}
-	p := sdktest.Plugin{Path: path, Args: args, CaseTimeout: timeout}
+	p := sdktest.Plugin{Path: path, Args: args, CaseTimeout: timeout, Only: only}
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
