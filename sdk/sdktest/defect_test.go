@@ -631,7 +631,7 @@ func findings(t *testing.T, p Plugin) (ids []string, text string) {
 		switch r.Verdict {
 		case Fail:
 			ids = append(ids, r.ID)
-			r.write(&out)
+			r.Write(&out)
 		case Pass:
 			passed++
 		}

@@ -41,7 +41,7 @@ func TestCaseThatIgnoresItsContextIsLeaked(t *testing.T) {
 		t.Error("it has ended")
 	}
 	var out strings.Builder
-	r.result().write(&out)
+	r.result().Write(&out)
 	if want := "the case did not end within 50ms, and its plugin was killed"; !strings.HasPrefix(out.String(), "FAIL  waits  (") || !strings.Contains(out.String(), want) {
 		t.Errorf("%s, want %s", out.String(), want)
 	}

@@ -131,7 +131,7 @@ func CheckUntil(ctx, kill context.Context, out io.Writer, p Plugin) error {
 	counts := make(map[Verdict]int)
 	err := CheckEach(ctx, kill, p, func(r Result) {
 		counts[r.Verdict]++
-		r.write(out)
+		r.Write(out)
 	})
 	if failed := new(failedCasesError); err == nil || errors.As(err, &failed) {
 		fmt.Fprintf(out, "\n%d passed, %d failed, %d skipped\n", counts[Pass], counts[Fail], counts[Skip])

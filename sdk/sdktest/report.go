@@ -142,8 +142,8 @@ func (r *caseResult) result() Result {
 	return result
 }
 
-// write writes the result: a line, and the details of a case that did not pass.
-func (r Result) write(out io.Writer) {
+// Write writes the result: a line, and the details of a case that did not pass.
+func (r Result) Write(out io.Writer) {
 	if r.Verdict != Fail {
 		fmt.Fprintf(out, "%s  %s  %s (%.2fs)\n", r.Verdict, r.ID, r.Case, r.Seconds)
 	} else {

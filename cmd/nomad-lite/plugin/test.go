@@ -18,6 +18,7 @@ import (
 	"github.com/zclconf/go-cty/cty"
 	ctyjson "github.com/zclconf/go-cty/cty/json"
 
+	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/builtins"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
@@ -53,6 +54,8 @@ A case that takes longer than -timeout fails, and the plugin is killed. The firs
 Ctrl-C ends the test after the case that runs, the second at once: the plugin and
 its tasks are killed.
 
+BUILTIN is the name of a builtin plugin, such as raw_exec.
+
 With -json each case prints an object: ID, Case (the expected behavior), Severity
 (must, should or quirk), Verdict (PASS, FAIL or SKIP), Seconds, unless it passed
 Messages, and if it failed Why and Link.
@@ -66,10 +69,10 @@ const pluginTestFile = "plugin_test.hcl"
 func newTestCommand(s *cli.Streams) *cobra.Command {
 	var tasksFile string
 	var timeout time.Duration
-	var only string
+	var only, junitFile string
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "test [flags] PATH [-- ARGS...]",
+		Use:   "test [flags] PATH|BUILTIN [-- ARGS...]",
 		Short: "Prove a plugin against the contract",
 		Long:  testHelp,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -79,22 +82,29 @@ func newTestCommand(s *cli.Streams) *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return testPlugin(cmd.Context(), s, args[0], args[1:], tasksFile, only, timeout, asJSON)
+			return testPlugin(cmd.Context(), s, args[0], args[1:], tasksFile, only, junitFile, timeout, asJSON)
 		},
 	}
 	cmd.Flags().StringVar(&tasksFile, "tasks", "", "read what the plugin is made to do from this `file`")
 	cmd.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "fail a case that takes longer than this `duration`, and kill the plugin")
 	cmd.Flags().StringVar(&only, "only", "", "run the cases whose ids match this `pattern`, such as 'exec.*'; several are separated by commas")
+	cmd.Flags().StringVar(&junitFile, "junit", "", "write the results as JUnit XML to this `file`")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object for each case")
 	return cmd
 }
 
-func testPlugin(ctx context.Context, s *cli.Streams, path string, args []string, tasks, only string, timeout time.Duration, asJSON bool) error {
+func testPlugin(ctx context.Context, s *cli.Streams, path string, args []string, tasks, only, junitFile string, timeout time.Duration, asJSON bool) error {
 	if timeout <= 0 {
 		return fmt.Errorf("plugin test: -timeout=%v: the time for a case must be longer than 0", timeout)
 	}
 	p := sdktest.Plugin{Path: path, Args: args, CaseTimeout: timeout, Only: only}
 	info, err := os.Stat(path)
+	if _, ok := builtins.All[path]; ok && errors.Is(err, os.ErrNotExist) {
+		p.Args, p.Config = []string{"plugin", "serve", path}, builtins.DevPluginConfigs[path]
+		if p.Path, err = os.Executable(); err == nil {
+			info, err = os.Stat(p.Path)
+		}
+	}
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return fmt.Errorf("plugin test %s: there is no such file; is the plugin built?", path)
@@ -118,24 +128,31 @@ func testPlugin(ctx context.Context, s *cli.Streams, path string, args []string,
 	}
 	ctx, kill, stop := contextsUntilInterrupts(ctx, s)
 	defer stop()
-	if err := checkPlugin(ctx, kill, s, p, asJSON); err != nil {
+	if err := checkPlugin(ctx, kill, s, p, junitFile, asJSON); err != nil {
 		return &cli.ExitError{Code: 1, Err: fmt.Errorf("plugin test %s: %w", path, err)}
 	}
 	return nil
 }
 
 // checkPlugin runs the suite, and prints its results.
-func checkPlugin(ctx, kill context.Context, s *cli.Streams, p sdktest.Plugin, asJSON bool) error {
-	if !asJSON {
+func checkPlugin(ctx, kill context.Context, s *cli.Streams, p sdktest.Plugin, junitFile string, asJSON bool) error {
+	if !asJSON && junitFile == "" {
 		return sdktest.CheckUntil(ctx, kill, s.Out, p)
 	}
 	var printErr error
+	var results []sdktest.Result
 	encoder := json.NewEncoder(s.Out)
 	err := sdktest.CheckEach(ctx, kill, p, func(r sdktest.Result) {
-		if err := encoder.Encode(r); printErr == nil {
+		results = append(results, r)
+		if !asJSON {
+			r.Write(s.Out)
+		} else if err := encoder.Encode(r); printErr == nil {
 			printErr = err
 		}
 	})
+	if junitFile != "" {
+		printErr = errors.Join(printErr, writeJUnit(junitFile, p.Path, results))
+	}
 	return errors.Join(err, printErr)
 }
 

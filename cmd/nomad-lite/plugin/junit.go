@@ -1,0 +1,55 @@
+package plugin
+
+import (
+	"encoding/xml"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/nomad-lite/nomad-lite/sdk/sdktest"
+)
+
+type junitSuite struct {
+	XMLName  xml.Name    `xml:"testsuite"`
+	Name     string      `xml:"name,attr"`
+	Tests    int         `xml:"tests,attr"`
+	Failures int         `xml:"failures,attr"`
+	Skipped  int         `xml:"skipped,attr"`
+	Cases    []junitCase `xml:"testcase"`
+}
+
+type junitCase struct {
+	ClassName string        `xml:"classname,attr"`
+	Name      string        `xml:"name,attr"`
+	Time      float64       `xml:"time,attr"`
+	Failure   *junitMessage `xml:"failure"`
+	Skipped   *junitMessage `xml:"skipped"`
+}
+
+type junitMessage struct {
+	Message string `xml:"message,attr"`
+	Text    string `xml:",chardata"`
+}
+
+// writeJUnit writes the results of the suite to a file, for CI systems.
+func writeJUnit(path, plugin string, results []sdktest.Result) error {
+	suite := junitSuite{Name: plugin, Tests: len(results)}
+	for _, r := range results {
+		c := junitCase{ClassName: string(r.Severity), Name: r.ID, Time: r.Seconds}
+		text := strings.Join(r.Messages, "\n")
+		switch r.Verdict {
+		case sdktest.Fail:
+			suite.Failures++
+			c.Failure = &junitMessage{r.Case, fmt.Sprintf("%s\nwhy: %s\nsee: %s", text, r.Why, r.Link)}
+		case sdktest.Skip:
+			suite.Skipped++
+			c.Skipped = &junitMessage{Message: text}
+		}
+		suite.Cases = append(suite.Cases, c)
+	}
+	text, err := xml.MarshalIndent(suite, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, append([]byte(xml.Header), append(text, '\n')...), 0o644)
+}
