@@ -7,11 +7,14 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -158,15 +161,36 @@ func (m *machine) powerDown(ctx context.Context) error {
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	requests, answers := json.NewEncoder(conn), json.NewDecoder(conn)
-	for _, command := range []string{"qmp_capabilities", "system_powerdown"} {
-		if err := requests.Encode(map[string]string{"execute": command}); err != nil {
+	command := "qmp_capabilities"
+	for {
+		err := requests.Encode(map[string]string{"execute": command})
+		if err == nil {
+			err = readAnswer(answers)
+		}
+		switch {
+		case ctx.Err() != nil, command == "system_powerdown" && isClosed(err):
+			return nil // the machine is off, or has had its time
+		case err != nil:
 			return fmt.Errorf("QMP command %s: %w", command, err)
 		}
-		if err := readAnswer(answers); err != nil {
-			return fmt.Errorf("QMP command %s: %w", command, err)
+		// A machine whose system has not started ignores the button, so it is pressed again.
+		if command == "system_powerdown" {
+			select {
+			case <-time.After(buttonInterval):
+			case <-ctx.Done():
+				return nil
+			}
 		}
+		command = "system_powerdown"
 	}
-	return nil
+}
+
+// buttonInterval is the time between two presses of the power button.
+const buttonInterval = 300 * time.Millisecond
+
+// isClosed reports whether an error means that QEMU has exited.
+func isClosed(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // readAnswer reads until the answer of a command, and skips the greeting and events.
