@@ -69,7 +69,7 @@ const pluginTestFile = "plugin_test.hcl"
 func newTestCommand(s *cli.Streams) *cobra.Command {
 	var tasksFile string
 	var timeout time.Duration
-	var only, junitFile string
+	var only, junitFile, configFile, taskFile string
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "test [flags] PATH|BUILTIN [-- ARGS...]",
@@ -82,18 +82,20 @@ func newTestCommand(s *cli.Streams) *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return testPlugin(cmd.Context(), s, args[0], args[1:], tasksFile, only, junitFile, timeout, asJSON)
+			return testPlugin(cmd.Context(), s, args[0], args[1:], tasksFile, configFile, taskFile, only, junitFile, timeout, asJSON)
 		},
 	}
 	cmd.Flags().StringVar(&tasksFile, "tasks", "", "read what the plugin is made to do from this `file`")
 	cmd.Flags().DurationVar(&timeout, "timeout", 2*time.Minute, "fail a case that takes longer than this `duration`, and kill the plugin")
+	cmd.Flags().StringVar(&configFile, "config", "", "read the body of the plugin block's config from this `file`")
+	cmd.Flags().StringVar(&taskFile, "task", "", "read the config of a task that runs until it is stopped from this `file`")
 	cmd.Flags().StringVar(&only, "only", "", "run the cases whose ids match this `pattern`, such as 'exec.*'; several are separated by commas")
 	cmd.Flags().StringVar(&junitFile, "junit", "", "write the results as JUnit XML to this `file`")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object for each case")
 	return cmd
 }
 
-func testPlugin(ctx context.Context, s *cli.Streams, path string, args []string, tasks, only, junitFile string, timeout time.Duration, asJSON bool) error {
+func testPlugin(ctx context.Context, s *cli.Streams, path string, args []string, tasks, configFile, taskFile, only, junitFile string, timeout time.Duration, asJSON bool) error {
 	if timeout <= 0 {
 		return fmt.Errorf("plugin test: -timeout=%v: the time for a case must be longer than 0", timeout)
 	}
@@ -124,6 +126,13 @@ func testPlugin(ctx context.Context, s *cli.Streams, path string, args []string,
 	if tasks != "" {
 		if err := readTestConfig(s, tasks, &p); err != nil {
 			return err
+		}
+	}
+	for file, body := range map[string]*map[string]any{configFile: &p.Config, taskFile: &p.Tasks.Runs} {
+		if file != "" {
+			if err := readConfigBody(s, file, body); err != nil {
+				return err
+			}
 		}
 	}
 	ctx, kill, stop := contextsUntilInterrupts(ctx, s)
@@ -187,6 +196,30 @@ func contextsUntilInterrupts(ctx context.Context, s *cli.Streams) (first, kill c
 		endFirst(nil)
 		endKill(nil)
 	}
+}
+
+// readConfigBody sets body to the arguments in the file.
+func readConfigBody(s *cli.Streams, path string, body *map[string]any) error {
+	parser := hclparse.NewParser()
+	file, diags := parser.ParseHCLFile(path)
+	var attributes hcl.Attributes
+	if !diags.HasErrors() {
+		attributes, diags = file.Body.JustAttributes()
+	}
+	values := map[string]cty.Value{}
+	for name, attribute := range attributes {
+		value, valueDiags := attribute.Expr.Value(nil)
+		values[name], diags = value, append(diags, valueDiags...)
+	}
+	if diags.HasErrors() {
+		return errors.Join(jobspec.WriteDiagnostics(s.Err, diags, parser.Sources()), &cli.ExitError{Code: 1})
+	}
+	object := cty.ObjectVal(values)
+	text, err := ctyjson.Marshal(object, object.Type())
+	if err == nil {
+		err = json.Unmarshal(text, body)
+	}
+	return err
 }
 
 // readTestConfig sets the fields of p from the file.
