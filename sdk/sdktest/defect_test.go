@@ -304,6 +304,9 @@ func (d *defectiveDriver) StartTask(ctx context.Context, config *driver.TaskConf
 		return t.handle, nil, nil
 	case starting == nil:
 		defer close(t.starting)
+		if d.has("starts an id that is being started") {
+			time.Sleep(50 * time.Millisecond) // time for the concurrent calls
+		}
 	}
 	sent := *config
 	marker := filepath.Join(config.AllocDir, "starting")
@@ -349,7 +352,7 @@ func (d *defectiveDriver) StartTask(ctx context.Context, config *driver.TaskConf
 		if err := os.WriteFile(marker, nil, 0o600); err != nil {
 			return nil, nil, err
 		}
-		time.Sleep(30 * time.Millisecond)
+		time.Sleep(300 * time.Millisecond) // longer than the suite waits before it kills the plugin
 		defer os.Remove(marker)
 	}
 	handle, network, err := d.Driver.StartTask(ctx, &sent)

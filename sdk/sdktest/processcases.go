@@ -199,7 +199,7 @@ func testInitTwice(t tb, h *testHost) {
 // testCrashDuringStart kills the plugin during StartTask, and starts the task with the same
 // id in another process, as a host does.
 func testCrashDuringStart(t tb, h *testHost) {
-	for _, delay := range []time.Duration{0, 2 * time.Millisecond, 8 * time.Millisecond} {
+	for _, delay := range []time.Duration{0, 5 * time.Millisecond, 50 * time.Millisecond} {
 		config, s := h.newConfigWithoutOutput(t)
 		s.config = config
 		t.Cleanup(s.cleanUp)

@@ -101,7 +101,8 @@ func testPlugin(ctx context.Context, s *cli.Streams, path string, args []string,
 	}
 	p := sdktest.Plugin{Path: path, Args: args, CaseTimeout: timeout, Only: only}
 	info, err := os.Stat(path)
-	if _, ok := builtins.All[path]; ok && errors.Is(err, os.ErrNotExist) {
+	_, isBuiltin := builtins.All[path]
+	if isBuiltin = isBuiltin && errors.Is(err, os.ErrNotExist); isBuiltin {
 		p.Args, p.Config = []string{"plugin", "serve", path}, builtins.DevPluginConfigs[path]
 		if p.Path, err = os.Executable(); err == nil {
 			info, err = os.Stat(p.Path)
@@ -117,7 +118,7 @@ func testPlugin(ctx context.Context, s *cli.Streams, path string, args []string,
 	case info.Mode()&0o111 == 0:
 		return fmt.Errorf("plugin test %s: that file is not executable", path)
 	}
-	if tasks == "" {
+	if tasks == "" && !isBuiltin {
 		beside := filepath.Join(filepath.Dir(path), pluginTestFile)
 		if _, err := os.Stat(beside); err == nil {
 			tasks = beside
