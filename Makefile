@@ -1,4 +1,4 @@
-.PHONY: check govulncheck generate test-vm test-faults test-kills test-accounts simulate test-behaviour bench bench-all
+.PHONY: check govulncheck generate test-vm test-faults test-kills test-accounts test-defects simulate test-behaviour bench bench-all
 
 check: ## what CI runs
 	bash .ci/run
@@ -22,6 +22,9 @@ test-kills: ## random pairs of processes killed while 100 tasks run; KILLS is th
 ACCOUNT_SCHEDULES ?= 200
 test-accounts: ## other accounts attack an agent while tasks start, restart and end and the agent is killed, in random schedules; about eight minutes, needs root
 	go test -count=1 -timeout 1h -run '^TestOtherAccountsGetNothing$$' ./cmd/nomad-lite/systemtest -v -account-schedules $(ACCOUNT_SCHEDULES)
+
+test-defects: ## drivers with one defect each against all cases of the contract tests; about four minutes
+	NOMAD_LITE_ALL_CASES=1 go test -count=1 -timeout=30m -run '^TestDriverDefects$$' ./sdk/sdktest
 
 simulate: ## random jobs and faults under virtual time: plans alone, then with the real runners; a failure names its seed
 	go test -count=1 -timeout 30m -run '^TestSimulation$$' ./runtime/scheduler -seeds 10000

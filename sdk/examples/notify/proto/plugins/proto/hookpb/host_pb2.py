@@ -15,7 +15,7 @@ from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fplugins/proto/hookpb/host.proto\x12\x19nomadlite.plugins.hook.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x06\n\x04\x44one\"g\n\x0b\x45xecRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0c\n\x04task\x18\x02 \x01(\t\x12\x0f\n\x07\x63ommand\x18\x03 \x03(\t\x12*\n\x07timeout\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"Q\n\x0c\x45xecResponse\x12\x0e\n\x06stdout\x18\x01 \x01(\x0c\x12\x0e\n\x06stderr\x18\x02 \x01(\x0c\x12\x11\n\texit_code\x18\x03 \x01(\x05\x12\x0e\n\x06signal\x18\x04 \x01(\x05\"X\n\x0cStatsRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0c\n\x04task\x18\x02 \x01(\t\x12+\n\x08interval\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x87\x01\n\x0bStatsSample\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0b\x63pu_percent\x18\x02 \x01(\x01\x12\x0f\n\x07\x63pu_mhz\x18\x03 \x01(\x01\x12\x12\n\nmemory_rss\x18\x04 \x01(\x04\x12\x14\n\x0cmemory_usage\x18\x05 \x01(\x04\"\x1d\n\x0cStateRequest\x12\r\n\x05token\x18\x01 \x01(\t\"\xec\x01\n\nAllocState\x12\x15\n\rclient_status\x18\x01 \x01(\t\x12\x1a\n\x12\x63lient_description\x18\x02 \x01(\t\x12\x16\n\x0e\x64\x65sired_status\x18\x03 \x01(\t\x12?\n\x05tasks\x18\x04 \x03(\x0b\x32\x30.nomadlite.plugins.hook.v1.AllocState.TasksEntry\x1aR\n\nTasksEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x33\n\x05value\x18\x02 \x01(\x0b\x32$.nomadlite.plugins.hook.v1.TaskState:\x02\x38\x01\"\xd3\x01\n\tTaskState\x12\r\n\x05state\x18\x01 \x01(\t\x12\x0e\n\x06\x66\x61iled\x18\x02 \x01(\x08\x12\x10\n\x08restarts\x18\x03 \x01(\x04\x12.\n\nstarted_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x66inished_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x34\n\x06\x65vents\x18\x06 \x03(\x0b\x32$.nomadlite.plugins.hook.v1.TaskEvent\"\xc8\x01\n\tTaskEvent\x12\x0c\n\x04type\x18\x01 \x01(\t\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x42\n\x07\x64\x65tails\x18\x04 \x03(\x0b\x32\x31.nomadlite.plugins.hook.v1.TaskEvent.DetailsEntry\x1a.\n\x0c\x44\x65tailsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"?\n\x12InterpolateRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0c\n\x04task\x18\x02 \x01(\t\x12\x0c\n\x04text\x18\x03 \x01(\t\"#\n\x13InterpolateResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"\xc9\x01\n\x10\x45mitEventRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0c\n\x04task\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12I\n\x07\x64\x65tails\x18\x04 \x03(\x0b\x32\x38.nomadlite.plugins.hook.v1.EmitEventRequest.DetailsEntry\x12\x0c\n\x04type\x18\x05 \x01(\t\x1a.\n\x0c\x44\x65tailsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"N\n\x0eRestartRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0c\n\x04task\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0f\n\x07\x66\x61ilure\x18\x04 \x01(\x08\"L\n\rSignalRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0c\n\x04task\x18\x02 \x01(\t\x12\x0e\n\x06signal\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\":\n\x0bKillRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0c\n\x04task\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\"B\n\x10SetHealthRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0f\n\x07healthy\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\"=\n\x0fVariableRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\x04\"\xa5\x01\n\x10VariableResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\x12\x45\n\x05items\x18\x02 \x03(\x0b\x32\x36.nomadlite.plugins.hook.v1.VariableResponse.ItemsEntry\x12\r\n\x05index\x18\x03 \x01(\x04\x1a,\n\nItemsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"@\n\x10VariablesRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0e\n\x06prefix\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\x04\"1\n\x11VariablesResponse\x12\r\n\x05paths\x18\x01 \x03(\t\x12\r\n\x05index\x18\x02 \x01(\x04\"=\n\x0fServicesRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\x04\"`\n\x10ServicesResponse\x12=\n\tinstances\x18\x01 \x03(\x0b\x32*.nomadlite.plugins.hook.v1.ServiceInstance\x12\r\n\x05index\x18\x02 \x01(\x04\"\x9f\x01\n\x0fServiceInstance\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\x12\x0c\n\x04tags\x18\x04 \x03(\t\x12\x10\n\x08\x61lloc_id\x18\x05 \x01(\t\x12\x0f\n\x07node_id\x18\x06 \x01(\t\x12\x12\n\ndatacenter\x18\x07 \x01(\t\x12\x0e\n\x06job_id\x18\x08 \x01(\t\x12\x0c\n\x04name\x18\t \x01(\t2\xff\x08\n\x04Host\x12Y\n\x04\x45xec\x12&.nomadlite.plugins.hook.v1.ExecRequest\x1a\'.nomadlite.plugins.hook.v1.ExecResponse\"\x00\x12\\\n\x05Stats\x12\'.nomadlite.plugins.hook.v1.StatsRequest\x1a&.nomadlite.plugins.hook.v1.StatsSample\"\x00\x30\x01\x12Y\n\x05State\x12\'.nomadlite.plugins.hook.v1.StateRequest\x1a%.nomadlite.plugins.hook.v1.AllocState\"\x00\x12n\n\x0bInterpolate\x12-.nomadlite.plugins.hook.v1.InterpolateRequest\x1a..nomadlite.plugins.hook.v1.InterpolateResponse\"\x00\x12[\n\tEmitEvent\x12+.nomadlite.plugins.hook.v1.EmitEventRequest\x1a\x1f.nomadlite.plugins.hook.v1.Done\"\x00\x12W\n\x07Restart\x12).nomadlite.plugins.hook.v1.RestartRequest\x1a\x1f.nomadlite.plugins.hook.v1.Done\"\x00\x12U\n\x06Signal\x12(.nomadlite.plugins.hook.v1.SignalRequest\x1a\x1f.nomadlite.plugins.hook.v1.Done\"\x00\x12Q\n\x04Kill\x12&.nomadlite.plugins.hook.v1.KillRequest\x1a\x1f.nomadlite.plugins.hook.v1.Done\"\x00\x12[\n\tSetHealth\x12+.nomadlite.plugins.hook.v1.SetHealthRequest\x1a\x1f.nomadlite.plugins.hook.v1.Done\"\x00\x12\x65\n\x08Variable\x12*.nomadlite.plugins.hook.v1.VariableRequest\x1a+.nomadlite.plugins.hook.v1.VariableResponse\"\x00\x12h\n\tVariables\x12+.nomadlite.plugins.hook.v1.VariablesRequest\x1a,.nomadlite.plugins.hook.v1.VariablesResponse\"\x00\x12\x65\n\x08Services\x12*.nomadlite.plugins.hook.v1.ServicesRequest\x1a+.nomadlite.plugins.hook.v1.ServicesResponse\"\x00\x42\x37Z5github.com/nomad-lite/nomad-lite/plugins/proto/hookpbb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fplugins/proto/hookpb/host.proto\x12\x19nomadlite.plugins.hook.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x06\n\x04\x44one\"g\n\x0b\x45xecRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0c\n\x04task\x18\x02 \x01(\t\x12\x0f\n\x07\x63ommand\x18\x03 \x03(\t\x12*\n\x07timeout\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\"Q\n\x0c\x45xecResponse\x12\x0e\n\x06stdout\x18\x01 \x01(\x0c\x12\x0e\n\x06stderr\x18\x02 \x01(\x0c\x12\x11\n\texit_code\x18\x03 \x01(\x05\x12\x0e\n\x06signal\x18\x04 \x01(\x05\"X\n\x0cStatsRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0c\n\x04task\x18\x02 \x01(\t\x12+\n\x08interval\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\"\x87\x01\n\x0bStatsSample\x12(\n\x04time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0b\x63pu_percent\x18\x02 \x01(\x01\x12\x0f\n\x07\x63pu_mhz\x18\x03 \x01(\x01\x12\x12\n\nmemory_rss\x18\x04 \x01(\x04\x12\x14\n\x0cmemory_usage\x18\x05 \x01(\x04\"\x1d\n\x0cStateRequest\x12\r\n\x05token\x18\x01 \x01(\t\"\xec\x01\n\nAllocState\x12\x15\n\rclient_status\x18\x01 \x01(\t\x12\x1a\n\x12\x63lient_description\x18\x02 \x01(\t\x12\x16\n\x0e\x64\x65sired_status\x18\x03 \x01(\t\x12?\n\x05tasks\x18\x04 \x03(\x0b\x32\x30.nomadlite.plugins.hook.v1.AllocState.TasksEntry\x1aR\n\nTasksEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x33\n\x05value\x18\x02 \x01(\x0b\x32$.nomadlite.plugins.hook.v1.TaskState:\x02\x38\x01\"\xd3\x01\n\tTaskState\x12\r\n\x05state\x18\x01 \x01(\t\x12\x0e\n\x06\x66\x61iled\x18\x02 \x01(\x08\x12\x10\n\x08restarts\x18\x03 \x01(\x04\x12.\n\nstarted_at\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x66inished_at\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x34\n\x06\x65vents\x18\x06 \x03(\x0b\x32$.nomadlite.plugins.hook.v1.TaskEvent\"\xef\x01\n\tTaskEvent\x12\x0c\n\x04type\x18\x01 \x01(\t\x12(\n\x04time\x18\x02 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x42\n\x07\x64\x65tails\x18\x04 \x03(\x0b\x32\x31.nomadlite.plugins.hook.v1.TaskEvent.DetailsEntry\x12\x14\n\x0coperation_id\x18\x05 \x01(\t\x12\x0f\n\x07ongoing\x18\x06 \x01(\x08\x1a.\n\x0c\x44\x65tailsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"?\n\x12InterpolateRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0c\n\x04task\x18\x02 \x01(\t\x12\x0c\n\x04text\x18\x03 \x01(\t\"#\n\x13InterpolateResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"\xf0\x01\n\x10\x45mitEventRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0c\n\x04task\x18\x02 \x01(\t\x12\x0f\n\x07message\x18\x03 \x01(\t\x12I\n\x07\x64\x65tails\x18\x04 \x03(\x0b\x32\x38.nomadlite.plugins.hook.v1.EmitEventRequest.DetailsEntry\x12\x0c\n\x04type\x18\x05 \x01(\t\x12\x14\n\x0coperation_id\x18\x06 \x01(\t\x12\x0f\n\x07ongoing\x18\x07 \x01(\x08\x1a.\n\x0c\x44\x65tailsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"N\n\x0eRestartRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0c\n\x04task\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0f\n\x07\x66\x61ilure\x18\x04 \x01(\x08\"L\n\rSignalRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0c\n\x04task\x18\x02 \x01(\t\x12\x0e\n\x06signal\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\":\n\x0bKillRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0c\n\x04task\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\"B\n\x10SetHealthRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0f\n\x07healthy\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\"=\n\x0fVariableRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\x04\"\xa5\x01\n\x10VariableResponse\x12\r\n\x05\x66ound\x18\x01 \x01(\x08\x12\x45\n\x05items\x18\x02 \x03(\x0b\x32\x36.nomadlite.plugins.hook.v1.VariableResponse.ItemsEntry\x12\r\n\x05index\x18\x03 \x01(\x04\x1a,\n\nItemsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"@\n\x10VariablesRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0e\n\x06prefix\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\x04\"1\n\x11VariablesResponse\x12\r\n\x05paths\x18\x01 \x03(\t\x12\r\n\x05index\x18\x02 \x01(\x04\"=\n\x0fServicesRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\x04\"`\n\x10ServicesResponse\x12=\n\tinstances\x18\x01 \x03(\x0b\x32*.nomadlite.plugins.hook.v1.ServiceInstance\x12\r\n\x05index\x18\x02 \x01(\x04\"\x9f\x01\n\x0fServiceInstance\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\x12\x0c\n\x04tags\x18\x04 \x03(\t\x12\x10\n\x08\x61lloc_id\x18\x05 \x01(\t\x12\x0f\n\x07node_id\x18\x06 \x01(\t\x12\x12\n\ndatacenter\x18\x07 \x01(\t\x12\x0e\n\x06job_id\x18\x08 \x01(\t\x12\x0c\n\x04name\x18\t \x01(\t2\xff\x08\n\x04Host\x12Y\n\x04\x45xec\x12&.nomadlite.plugins.hook.v1.ExecRequest\x1a\'.nomadlite.plugins.hook.v1.ExecResponse\"\x00\x12\\\n\x05Stats\x12\'.nomadlite.plugins.hook.v1.StatsRequest\x1a&.nomadlite.plugins.hook.v1.StatsSample\"\x00\x30\x01\x12Y\n\x05State\x12\'.nomadlite.plugins.hook.v1.StateRequest\x1a%.nomadlite.plugins.hook.v1.AllocState\"\x00\x12n\n\x0bInterpolate\x12-.nomadlite.plugins.hook.v1.InterpolateRequest\x1a..nomadlite.plugins.hook.v1.InterpolateResponse\"\x00\x12[\n\tEmitEvent\x12+.nomadlite.plugins.hook.v1.EmitEventRequest\x1a\x1f.nomadlite.plugins.hook.v1.Done\"\x00\x12W\n\x07Restart\x12).nomadlite.plugins.hook.v1.RestartRequest\x1a\x1f.nomadlite.plugins.hook.v1.Done\"\x00\x12U\n\x06Signal\x12(.nomadlite.plugins.hook.v1.SignalRequest\x1a\x1f.nomadlite.plugins.hook.v1.Done\"\x00\x12Q\n\x04Kill\x12&.nomadlite.plugins.hook.v1.KillRequest\x1a\x1f.nomadlite.plugins.hook.v1.Done\"\x00\x12[\n\tSetHealth\x12+.nomadlite.plugins.hook.v1.SetHealthRequest\x1a\x1f.nomadlite.plugins.hook.v1.Done\"\x00\x12\x65\n\x08Variable\x12*.nomadlite.plugins.hook.v1.VariableRequest\x1a+.nomadlite.plugins.hook.v1.VariableResponse\"\x00\x12h\n\tVariables\x12+.nomadlite.plugins.hook.v1.VariablesRequest\x1a,.nomadlite.plugins.hook.v1.VariablesResponse\"\x00\x12\x65\n\x08Services\x12*.nomadlite.plugins.hook.v1.ServicesRequest\x1a+.nomadlite.plugins.hook.v1.ServicesResponse\"\x00\x42\x37Z5github.com/nomad-lite/nomad-lite/plugins/proto/hookpbb\x06proto3')
 
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, globals())
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'plugins.proto.hookpb.host_pb2', globals())
@@ -50,41 +50,41 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _TASKSTATE._serialized_start=822
   _TASKSTATE._serialized_end=1033
   _TASKEVENT._serialized_start=1036
-  _TASKEVENT._serialized_end=1236
-  _TASKEVENT_DETAILSENTRY._serialized_start=1190
-  _TASKEVENT_DETAILSENTRY._serialized_end=1236
-  _INTERPOLATEREQUEST._serialized_start=1238
-  _INTERPOLATEREQUEST._serialized_end=1301
-  _INTERPOLATERESPONSE._serialized_start=1303
-  _INTERPOLATERESPONSE._serialized_end=1338
-  _EMITEVENTREQUEST._serialized_start=1341
-  _EMITEVENTREQUEST._serialized_end=1542
-  _EMITEVENTREQUEST_DETAILSENTRY._serialized_start=1190
-  _EMITEVENTREQUEST_DETAILSENTRY._serialized_end=1236
-  _RESTARTREQUEST._serialized_start=1544
-  _RESTARTREQUEST._serialized_end=1622
-  _SIGNALREQUEST._serialized_start=1624
-  _SIGNALREQUEST._serialized_end=1700
-  _KILLREQUEST._serialized_start=1702
-  _KILLREQUEST._serialized_end=1760
-  _SETHEALTHREQUEST._serialized_start=1762
-  _SETHEALTHREQUEST._serialized_end=1828
-  _VARIABLEREQUEST._serialized_start=1830
-  _VARIABLEREQUEST._serialized_end=1891
-  _VARIABLERESPONSE._serialized_start=1894
-  _VARIABLERESPONSE._serialized_end=2059
-  _VARIABLERESPONSE_ITEMSENTRY._serialized_start=2015
-  _VARIABLERESPONSE_ITEMSENTRY._serialized_end=2059
-  _VARIABLESREQUEST._serialized_start=2061
-  _VARIABLESREQUEST._serialized_end=2125
-  _VARIABLESRESPONSE._serialized_start=2127
-  _VARIABLESRESPONSE._serialized_end=2176
-  _SERVICESREQUEST._serialized_start=2178
-  _SERVICESREQUEST._serialized_end=2239
-  _SERVICESRESPONSE._serialized_start=2241
-  _SERVICESRESPONSE._serialized_end=2337
-  _SERVICEINSTANCE._serialized_start=2340
-  _SERVICEINSTANCE._serialized_end=2499
-  _HOST._serialized_start=2502
-  _HOST._serialized_end=3653
+  _TASKEVENT._serialized_end=1275
+  _TASKEVENT_DETAILSENTRY._serialized_start=1229
+  _TASKEVENT_DETAILSENTRY._serialized_end=1275
+  _INTERPOLATEREQUEST._serialized_start=1277
+  _INTERPOLATEREQUEST._serialized_end=1340
+  _INTERPOLATERESPONSE._serialized_start=1342
+  _INTERPOLATERESPONSE._serialized_end=1377
+  _EMITEVENTREQUEST._serialized_start=1380
+  _EMITEVENTREQUEST._serialized_end=1620
+  _EMITEVENTREQUEST_DETAILSENTRY._serialized_start=1229
+  _EMITEVENTREQUEST_DETAILSENTRY._serialized_end=1275
+  _RESTARTREQUEST._serialized_start=1622
+  _RESTARTREQUEST._serialized_end=1700
+  _SIGNALREQUEST._serialized_start=1702
+  _SIGNALREQUEST._serialized_end=1778
+  _KILLREQUEST._serialized_start=1780
+  _KILLREQUEST._serialized_end=1838
+  _SETHEALTHREQUEST._serialized_start=1840
+  _SETHEALTHREQUEST._serialized_end=1906
+  _VARIABLEREQUEST._serialized_start=1908
+  _VARIABLEREQUEST._serialized_end=1969
+  _VARIABLERESPONSE._serialized_start=1972
+  _VARIABLERESPONSE._serialized_end=2137
+  _VARIABLERESPONSE_ITEMSENTRY._serialized_start=2093
+  _VARIABLERESPONSE_ITEMSENTRY._serialized_end=2137
+  _VARIABLESREQUEST._serialized_start=2139
+  _VARIABLESREQUEST._serialized_end=2203
+  _VARIABLESRESPONSE._serialized_start=2205
+  _VARIABLESRESPONSE._serialized_end=2254
+  _SERVICESREQUEST._serialized_start=2256
+  _SERVICESREQUEST._serialized_end=2317
+  _SERVICESRESPONSE._serialized_start=2319
+  _SERVICESRESPONSE._serialized_end=2415
+  _SERVICEINSTANCE._serialized_start=2418
+  _SERVICEINSTANCE._serialized_end=2577
+  _HOST._serialized_start=2580
+  _HOST._serialized_end=3731
 # @@protoc_insertion_point(module_scope)
