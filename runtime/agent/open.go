@@ -45,7 +45,7 @@ func (a *Agent) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	a.orphanCleaner = &orphans.Cleaner{Store: a.store, AllocDirs: a.dataDirectory.allocDirs(), Rebooted: rebooted, Logger: a.logger}
+	a.orphanCleaner = &orphans.Cleaner{Store: a.store, AllocDirs: a.dataDirectory.allocDirs(), Rebooted: rebooted, Logger: a.logger, EphemeralState: a.dataDirectory.ephemeralState}
 	a.processRetention = &processRetention{store: a.store, orphanCleaner: a.orphanCleaner, logger: a.logger}
 	if err := a.helperProcesses.start(ctx); err != nil {
 		return err

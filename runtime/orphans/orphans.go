@@ -40,6 +40,9 @@ type Cleaner struct {
 	Rebooted  bool   // the machine has rebooted, so no process of an earlier agent is left
 	Logger    hclog.Logger
 
+	// EphemeralState means that earlier agents have deleted their state, and have kept the directories.
+	EphemeralState bool
+
 	orphansDestroyed atomic.Bool // DestroyOrphans has completed
 }
 
@@ -106,8 +109,11 @@ func (c *Cleaner) DestroyOrphans(ctx context.Context, up driverSource) {
 		case o.hasRecords:
 			c.Logger.Warn("tasks of a lost allocation are ended", "alloc_id", o.id)
 		default:
-			// A foreground run with a data directory keeps the directories of earlier runs.
-			c.Logger.Info("tasks of a lost allocation are ended; remove its directory when its files are not needed",
+			level := hclog.Warn
+			if c.EphemeralState {
+				level = hclog.Info // the agent keeps the directories of earlier runs, of which it has no records
+			}
+			c.Logger.Log(level, "tasks of a lost allocation are ended; remove its directory when its files are not needed",
 				"alloc_id", o.id, "dir", filepath.Join(c.AllocDirs, o.id))
 		}
 	}
