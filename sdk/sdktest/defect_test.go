@@ -451,8 +451,7 @@ func (d *defectiveDriver) WaitTask(ctx context.Context, id string) (*driver.Exit
 
 func (d *defectiveDriver) changeResult(t *defectiveTask, result *driver.ExitResult) {
 	switch {
-	case d.has("reports a failure as success") && result.ExitCode == 3,
-		d.has("reports success after recovery") && t.exitedBefore && result.Signal == 0:
+	case d.has("reports a failure as success") && result.ExitCode == 3:
 		*result = driver.ExitResult{}
 	case d.has("loses the signal") && result.Signal == int(unix.SIGTERM):
 		result.Signal = 0
@@ -713,7 +712,6 @@ func TestDriverDefects(t *testing.T) {
 		{defect: "recovers destroyed tasks", want: []string{"recover.destroyed-task"}},
 		{defect: "accepts malformed state", want: []string{"recover.malformed-state"}},
 		{defect: "ignores the version", want: []string{"recover.unknown-version"}},
-		{defect: "reports success after recovery", want: []string{"recover.exit-before-kill"}, maybe: []string{"recover.exit-without-plugin"}},
 		{defect: "marks a start with a file", want: []string{"crash.during-start"}},
 		{defect: "needs the topology", want: []string{"host.old"}},
 		{defect: "accepts one Init", want: []string{"host.init-again"}},
