@@ -134,7 +134,7 @@ func testPluginInfo(kind base.Type, apiVersion string) func(tb, *testHost) {
 		if err != nil {
 			t.Fatalf("%v", err)
 		}
-		defer p.client.Kill()
+		defer p.stop()
 		info, err := p.base.PluginInfo(t.Context())
 		if err != nil {
 			t.Fatalf("PluginInfo: %v", err)
@@ -162,7 +162,7 @@ func testConfigureTwice(t tb, h *testHost) {
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	defer p.client.Kill()
+	defer p.stop()
 	config, err := h.pluginConfig(t.Context(), p)
 	if err != nil {
 		t.Fatalf("%v", err)

@@ -123,7 +123,7 @@ func (h *testHost) close() {
 	h.stopSharedProcess()
 	if h.driverStreams != nil {
 		h.driverStreams.cancel()
-		h.driverStreams.process.client.Kill()
+		h.driverStreams.process.stop()
 	}
 	h.closeHookHost()
 	if h.dir != "" {
@@ -134,7 +134,7 @@ func (h *testHost) close() {
 // stopSharedProcess shuts down the shared plugin process.
 func (h *testHost) stopSharedProcess() {
 	if h.sharedProcess != nil {
-		h.sharedProcess.client.Kill()
+		h.sharedProcess.stop()
 		h.sharedProcess = nil
 	}
 }

@@ -158,6 +158,21 @@ func (h *testHost) abortCase() {
 	}
 }
 
+// shutdownTimeout is the time in which a process must respond when it is shut down.
+const shutdownTimeout = 5 * time.Second
+
+// stop shuts the process down, and kills it after some seconds. Kill of go-plugin alone waits without limit for
+// the response of a process that hangs.
+func (p *pluginProcess) stop() {
+	timer := time.AfterFunc(shutdownTimeout, func() {
+		if !p.client.Exited() {
+			_ = unix.Kill(p.pid, unix.SIGKILL) // fails if the process has ended
+		}
+	})
+	defer timer.Stop()
+	p.client.Kill()
+}
+
 // kill kills the process with SIGKILL, because Kill of go-plugin would first
 // wait for a response.
 func (p *pluginProcess) kill() {

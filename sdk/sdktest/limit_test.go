@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestPanicIsFoundAtTheStartOfALine(t *testing.T) {
@@ -53,5 +55,30 @@ func TestCheckThatIsKilledStartsNothing(t *testing.T) {
 	end(why)
 	if err := CheckUntil(t.Context(), kill, io.Discard, faultyDriverPlugin("")); !errors.Is(err, why) {
 		t.Errorf("%v, want %v", err, why)
+	}
+}
+
+// A process that does not respond to its shutdown is killed.
+func TestStopKillsProcessThatHangs(t *testing.T) {
+	t.Parallel()
+	h := newHost(faultyDriverPlugin(""))
+	defer h.close()
+	p, err := h.launch()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(p.pid, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		p.stop()
+	}()
+	select {
+	case <-stopped:
+	case <-time.After(4 * shutdownTimeout):
+		_ = unix.Kill(p.pid, unix.SIGKILL)
+		t.Error("the process was not killed")
 	}
 }

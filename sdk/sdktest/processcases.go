@@ -39,7 +39,7 @@ func testTwoProcesses(t tb, h *testHost) {
 
 func testProcessExit(t tb, h *testHost) {
 	p := h.launchConfigured(t)
-	p.client.Kill() // kills the process if it has not exited after some seconds
+	p.stop() // kills the process if it has not exited after some seconds
 	if status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() && status.Signal() == unix.SIGKILL {
 		t.Errorf("the process did not exit within 2s, and was killed")
 	}
