@@ -205,10 +205,16 @@ func (g Cgroup) Kill(ctx context.Context) error {
 
 // killWithoutCgroupKill kills the processes of a cgroup that has no file cgroup.kill:
 // cgroups v1 and old kernels. It freezes the cgroup, because a frozen process cannot fork;
-// if there is no freezer, Kill repeats the call.
+// if there is no freezer, or a thread of this process is in the cgroup, Kill repeats the call.
 func (g Cgroup) killWithoutCgroupKill() {
-	g.setFreezerState("FROZEN")
-	defer g.setFreezerState("THAWED")
+	lock, release := acquireFreezerLock(g)
+	defer release()
+	lock.Lock()
+	defer lock.Unlock()
+	if !g.hasOwnThread() {
+		g.setFreezerState("FROZEN")
+		defer g.setFreezerState("THAWED")
+	}
 	fds := map[int]*Pidfd{}
 	pids, _ := g.PIDs() // Kill reports the error
 	for _, pid := range pids {

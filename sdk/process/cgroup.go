@@ -428,6 +428,7 @@ func (pl forkPlacement) enterCgroupsAndFork(sys *syscall.SysProcAttr, fork func(
 		return <-done
 	}
 	for _, t := range pl.v1TasksFiles {
+		defer process.Cgroup(filepath.Dir(t.path)).Enter()()
 		// The kernel moves the writing thread for "0", without a global lock. For a
 		// thread id, even the writer's own, the kernel waits some 10 ms for all CPUs.
 		if err := writeExistingFile(t.path, "0"); err != nil && t.required {
