@@ -41,7 +41,6 @@ type txn struct {
 	desiredAllocsChanged bool     // the allocations that the node must run have changed: see Config.OnDesiredChange
 	resourcesFreed       bool     // resources may have become free for blocked evaluations
 	jobsToReconcile      []JobKey // jobs to reconcile at the end of the change
-	afterCommit          []func() // functions to call when the change is durable
 	undoClockAdjustment  func()   // makes a later change adjust the stored times, if this one is not stored; may be called twice
 }
 
@@ -102,9 +101,6 @@ func (s *Scheduler) tryUpdate(ctx context.Context, env *preparedEnv, edit func(*
 	if c.desiredAllocsChanged && s.onDesiredChange != nil {
 		s.onDesiredChange()
 	}
-	for _, f := range c.afterCommit {
-		f()
-	}
 	if c.resourcesFreed {
 		notify(s.retryBlockedRequested)
 	}
@@ -143,9 +139,6 @@ func (c *txn) saveNodeUsage() {
 	}
 }
 
-// onCommit adds a function that is called when the change is durable.
-func (c *txn) onCommit(f func()) { c.afterCommit = append(c.afterCommit, f) }
-
 // markJobDirty adds a job to the jobs that are reconciled at the end of the change.
 func (c *txn) markJobDirty(key JobKey) {
 	if !slices.Contains(c.jobsToReconcile, key) {
@@ -176,7 +169,7 @@ func (c *txn) trackEval(e *api.Evaluation) {
 		}
 	}
 	blocked := e.Status == api.EvalStatusBlocked
-	c.onCommit(func() {
+	c.tx.OnCommit(func() {
 		c.s.evalTimers.set(id, at)
 		c.s.mu.Lock()
 		defer c.s.mu.Unlock()
@@ -299,7 +292,7 @@ func sameEval(a, b *api.Evaluation) bool {
 func (c *txn) processDueEval(id string) {
 	switch e := c.tx.Evaluation(nil, id); {
 	case e == nil:
-		c.onCommit(func() { c.s.evalTimers.set(id, time.Time{}) })
+		c.tx.OnCommit(func() { c.s.evalTimers.set(id, time.Time{}) })
 	case e.Status != api.EvalStatusPending || e.WaitUntil.After(c.now):
 		c.trackEval(e)
 	default:

@@ -112,7 +112,7 @@ func (c clockAdjustment) adjustState(r clockReading) {
 	}
 	// The step is recorded before the commit: the next change can begin earlier, and must not adjust the times again.
 	c.undoClockAdjustment = c.s.wallClock.recordAdjustment(r)
-	c.onCommit(func() {
+	c.tx.OnCommit(func() {
 		// The timers must be recomputed: after a step, the same times are reached after other durations.
 		notify(c.s.evalTimers.changed)
 		notify(c.s.deploymentTimers.changed)

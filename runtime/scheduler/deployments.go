@@ -19,7 +19,7 @@ func (c deploymentUpdater) handleDeploymentDeadline(id string) {
 	if d := c.tx.Deployment(nil, id); d != nil {
 		c.markJobDirty(JobKey{d.Namespace, d.JobID})
 	}
-	c.onCommit(func() { c.s.deploymentTimers.set(id, zeroTime) })
+	c.tx.OnCommit(func() { c.s.deploymentTimers.set(id, zeroTime) })
 }
 
 // setDeploymentTimer sets the timer for the first progress deadline of a deployment.
@@ -32,7 +32,7 @@ func (c deploymentUpdater) setDeploymentTimer(d *api.Deployment) {
 			}
 		}
 	}
-	c.onCommit(func() { c.s.deploymentTimers.set(id, first) })
+	c.tx.OnCommit(func() { c.s.deploymentTimers.set(id, first) })
 }
 
 // checkDeployment checks the active deployment of a job and applies the changes that result.
@@ -65,7 +65,7 @@ func (c deploymentUpdater) applyDeploymentChanges(job *api.Job, d *api.Deploymen
 		}
 	}
 	id := d.ID
-	c.onCommit(func() { c.s.deploymentTimers.set(id, v.NextCheck) })
+	c.tx.OnCommit(func() { c.s.deploymentTimers.set(id, v.NextCheck) })
 	if !alwaysEvaluate && !v.NeedsEvaluation {
 		return ""
 	}

@@ -150,7 +150,7 @@ func (c nodeDrain) setDrainTimer(n *api.Node) {
 			}
 		}
 	}
-	c.onCommit(func() { c.s.drainTimer.set(drainTimerKey, at) })
+	c.tx.OnCommit(func() { c.s.drainTimer.set(drainTimerKey, at) })
 }
 
 // continueDrain continues the drain of the node, if there is one, and returns the new

@@ -36,14 +36,14 @@ func (c childJobLauncher) setLaunchTimer(job *api.Job) {
 		}
 		at = model.NextLaunch(job, last)
 	}
-	c.onCommit(func() { c.s.launchTimers.set(key, at) })
+	c.tx.OnCommit(func() { c.s.launchTimers.set(key, at) })
 }
 
 // launchDueJob launches a periodic job whose launch time has come, and sets the timer for the next launch.
 func (c childJobLauncher) launchDueJob(key JobKey) {
 	job := c.tx.Job(nil, key.Namespace, key.ID)
 	if job == nil || !isActivePeriodic(job) {
-		c.onCommit(func() { c.s.launchTimers.set(key, zeroTime) })
+		c.tx.OnCommit(func() { c.s.launchTimers.set(key, zeroTime) })
 		return
 	}
 	if !deref(job.Periodic.ProhibitOverlap) || !c.hasActiveChildren(key) {
@@ -53,7 +53,7 @@ func (c childJobLauncher) launchDueJob(key JobKey) {
 	}
 	c.putLaunchTime(key)
 	next := model.NextLaunch(job, c.now)
-	c.onCommit(func() { c.s.launchTimers.set(key, next) })
+	c.tx.OnCommit(func() { c.s.launchTimers.set(key, next) })
 }
 
 // putLaunchTime stores the current time as the last launch of a periodic job.

@@ -87,7 +87,7 @@ func (c jobVersions) recoverJob(key JobKey) {
 func (c jobVersions) deleteJob(key JobKey) {
 	c.tx.DeleteJob(key.Namespace, key.ID)
 	c.desiredAllocsChanged = true
-	c.onCommit(func() { c.s.launchTimers.set(key, zeroTime) })
+	c.tx.OnCommit(func() { c.s.launchTimers.set(key, zeroTime) })
 }
 
 // trimVersions deletes the oldest versions.

@@ -16,6 +16,7 @@ type updateRequest struct {
 	index       uint64
 	err         error
 	panicValue  any
+	onCommit    []func()
 	done        chan struct{} // done is closed by the writer
 }
 

@@ -217,6 +217,11 @@ func (s *Store) commit(requests []*updateRequest) {
 		if err != nil && r.err == nil && r.panicValue == nil {
 			r.index, r.err = 0, err
 		}
+		if r.err == nil {
+			for _, f := range r.onCommit {
+				f()
+			}
+		}
 		close(r.done)
 	}
 	for _, r := range exclusiveRequests {
@@ -280,7 +285,7 @@ func (b *writeBatch) run(r *updateRequest) {
 	if tx.changesVisibleTable {
 		b.index = tx.index
 	}
-	r.index = b.index
+	r.index, r.onCommit = b.index, tx.onCommit
 	for i, c := range tx.changes {
 		c.payload = payloads[i]
 		key := recordKey{c.tableDef.table, c.key}

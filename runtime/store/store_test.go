@@ -231,9 +231,16 @@ func TestConcurrentUpdatesShareACommit(t *testing.T) {
 	var wg sync.WaitGroup
 	indexes := make([]uint64, n)
 	var failedUpdates atomic.Int64
+	var committed []uint64 // indexes, in the order of the calls of OnCommit functions
 	for i := range n {
 		wg.Go(func() {
 			index, err := s.Update(t.Context(), func(tx *Txn) error {
+				tx.OnCommit(func() {
+					committed = append(committed, tx.Index())
+					if s.Snapshot().Evaluation(nil, fmt.Sprintf("e-%d", i)) == nil {
+						t.Error("OnCommit functions are called before the change is visible")
+					}
+				})
 				tx.PutEvaluation(&api.Evaluation{ID: fmt.Sprintf("e-%d", i)})
 				if i%10 == 0 {
 					return errors.New("no")
@@ -256,6 +263,9 @@ func TestConcurrentUpdatesShareACommit(t *testing.T) {
 		t.Errorf("%d failed, index %d", failedUpdates.Load(), s.Index())
 	}
 	slices.Sort(indexes)
+	if !slices.Equal(committed, indexes[n/10:]) {
+		t.Errorf("order of OnCommit functions: %v", committed)
+	}
 	for i, index := range indexes[n/10:] {
 		if index != uint64(i+1) {
 			t.Fatalf("indexes %v", indexes)

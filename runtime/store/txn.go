@@ -37,6 +37,7 @@ type Txn struct {
 	changedTables       map[Table]bool
 	changes             []recordChange
 	events              []Event
+	onCommit            []func()
 	err                 error
 
 	quarantined []unreadableRecord
@@ -50,6 +51,11 @@ type recordChange struct {
 	before, after any
 	payload       []byte // the encoded value of after
 }
+
+// OnCommit adds a function that the writer calls when the change is visible to readers, before Update returns. Functions
+// of several changes are called in the order of the changes. f is not called if the change fails. It must not block, nor
+// call Update.
+func (tx *Txn) OnCommit(f func()) { tx.onCommit = append(tx.onCommit, f) }
 
 // Index returns the index that the change gets if it changes a table that has an index.
 func (tx *Txn) Index() uint64 { return tx.index }
