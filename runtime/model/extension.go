@@ -38,6 +38,15 @@ func admittedUsers(meta map[string]string) (users []string) {
 	return users
 }
 
+// TaskDependencies returns the conditions on other tasks in lite_after. The error describes what is wrong with its text.
+func TaskDependencies(t *api.Task) ([]lifecycle.Dependency, error) {
+	text, ok := t.Meta[metaAfter]
+	if !ok {
+		return nil, nil
+	}
+	return lifecycle.ParseDependencies(text)
+}
+
 // checkExtensions checks the meta keys that start with lite_.
 func checkExtensions(r *faultReport, job *api.Job) {
 	where := fmt.Sprintf("job %q", val(job.ID))
@@ -101,11 +110,9 @@ func readExtensions(job *api.Job, g *api.TaskGroup) (e groupExtensions) {
 	}
 	for _, t := range g.Tasks {
 		n := graphTaskOf(job, g, t)
-		if text, ok := t.Meta[metaAfter]; ok {
-			var err error
-			if n.Dependencies, err = lifecycle.ParseDependencies(text); err != nil {
-				fail(t.Name, metaAfter, err)
-			}
+		var err error
+		if n.Dependencies, err = TaskDependencies(t); err != nil {
+			fail(t.Name, metaAfter, err)
 		}
 		if text, ok := t.Meta[metaRerun]; ok {
 			var err error

@@ -55,15 +55,19 @@ func FindTasksNotRunning(job *api.Job, allocs []*api.AllocationListStub, now tim
 }
 
 // lifecycleReason returns which other tasks a pending task waits for: a main task starts after the
-// prestart tasks, a poststart task after the main tasks. mustRun is false for a poststop task, which
+// prestart tasks, a poststart task after the main tasks, and a task with lite_after after its dependencies. mustRun is false for a poststop task, which
 // starts when the others have ended.
 func lifecycleReason(job *api.Job, a *api.AllocationListStub, name string) (reason Reason, mustRun bool) {
 	reason = Reason{Cause: setupCause}
 	stages := make(map[string]lifecycle.Stage)
+	var dependencies []lifecycle.Dependency
 	if group := apiclient.FindTaskGroup(job, a.TaskGroup); group != nil {
 		for _, t := range group.Tasks {
 			if t != nil {
 				stages[t.Name] = model.StageOfTask(t)
+			}
+			if t != nil && t.Name == name {
+				dependencies, _ = model.TaskDependencies(t) // a registered job has passed validation
 			}
 		}
 	}
@@ -81,16 +85,44 @@ func lifecycleReason(job *api.Job, a *api.AllocationListStub, name string) (reas
 		state := a.TaskStates[other]
 		switch {
 		case state == nil || stages[other]&awaitedStages == 0:
+		case slices.ContainsFunc(dependencies, func(d lifecycle.Dependency) bool { return d.Task == other }): // follows below
 		case stages[other] == lifecycle.PrestartEphemeral && state.State != model.TaskDead:
 			awaitedTasks = append(awaitedTasks, fmt.Sprintf("task %q to end", other))
 		case stages[other] != lifecycle.PrestartEphemeral && state.State == model.TaskPending:
 			awaitedTasks = append(awaitedTasks, fmt.Sprintf("task %q to start", other))
 		}
 	}
+	for _, d := range dependencies {
+		if state := a.TaskStates[d.Task]; state == nil || !holds(d.Condition, state) {
+			awaitedTasks = append(awaitedTasks, fmt.Sprintf("task %q %s", d.Task, conditionPhrases[d.Condition]))
+		}
+	}
 	if len(awaitedTasks) > 0 {
 		reason.Cause = "waits for " + strings.Join(awaitedTasks, ", ")
 	}
 	return reason, true
+}
+
+// conditionPhrases are the ends of sentences like: waits for task "db" to be healthy.
+var conditionPhrases = map[lifecycle.Condition]string{
+	lifecycle.ConditionStarted: "to start",
+	lifecycle.ConditionHealthy: "to be healthy",
+	lifecycle.ConditionSuccess: "to succeed",
+	lifecycle.ConditionExited:  "to end",
+}
+
+// holds reports whether a condition on a task with this state holds. The state does not have the task's health: a task
+// that still waits for a healthy task counts as waiting.
+func holds(c lifecycle.Condition, state *api.TaskState) bool {
+	switch c {
+	case lifecycle.ConditionStarted:
+		return !state.StartedAt.IsZero()
+	case lifecycle.ConditionSuccess:
+		return state.State == model.TaskDead && !state.Failed
+	case lifecycle.ConditionExited:
+		return state.State == model.TaskDead
+	}
+	return false
 }
 
 // ReadLastLines adds to each reason the last line of the task's standard error, and the remedy for it, if

@@ -107,6 +107,8 @@ func TestFindOmitsTasksThatNeedNotRun(t *testing.T) {
 	job := &api.Job{TaskGroups: []*api.TaskGroup{{Name: new("g"), Tasks: []*api.Task{
 		task("migrate", "prestart", false), task("proxy", "prestart", true), task("web", "", false), task("warm", "poststart", false), task("clean", "poststop", false),
 	}}}}
+	job.TaskGroups[0].Tasks[1].Meta = map[string]string{"lite_after": "migrate:success, web:healthy"}
+	job.TaskGroups[0].Tasks[2].Meta = map[string]string{"lite_after": "migrate:success"}
 	failed := map[string]*api.TaskState{"web": newTaskState("dead", true, model.EventTerminated(3, 0, false, ""))}
 	setup := newTaskState("pending", false, model.EventReceived(), model.EventTaskSetup())
 	allocs := []*api.AllocationListStub{
@@ -128,8 +130,8 @@ func TestFindOmitsTasksThatNeedNotRun(t *testing.T) {
 		}
 	}
 	check("with its job", job,
-		"starting proxy: is being set up", "starting warm: waits for task \"web\" to start",
-		"starting web: waits for task \"migrate\" to end, task \"proxy\" to start", "failed web: exit code 3")
+		`starting proxy: waits for task "migrate" to succeed, task "web" to be healthy`, `starting warm: waits for task "web" to start`,
+		`starting web: waits for task "proxy" to start, task "migrate" to succeed`, "failed web: exit code 3")
 	check("without its job", nil,
 		"starting clean: is being set up", "starting proxy: is being set up", "starting warm: is being set up", "starting web: is being set up", "failed web: exit code 3")
 }
