@@ -105,7 +105,7 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 		}
 	}
 	if len(missing) > 0 {
-		h.emitEvent(ctx, &req, "Client is downloading artifacts")
+		h.emitEvent(ctx, &req, hook.Event{Message: "Client is downloading artifacts"})
 	}
 
 	var (
@@ -147,9 +147,10 @@ func (h *Hook) Prestart(ctx context.Context, req hook.TaskPrestartRequest) (hook
 
 const eventDownloading = "Downloading Artifacts"
 
-// emitEvent emits a task event. It ignores errors.
-func (h *Hook) emitEvent(ctx context.Context, req *hook.TaskPrestartRequest, message string) {
-	_ = h.host.EmitEvent(ctx, req.Scope(), hook.Event{Type: eventDownloading, Message: message})
+// emitEvent emits a task event of type eventDownloading. It ignores errors: a download goes on without its events.
+func (h *Hook) emitEvent(ctx context.Context, req *hook.TaskPrestartRequest, e hook.Event) {
+	e.Type = eventDownloading
+	_ = h.host.EmitEvent(ctx, req.Scope(), e)
 }
 
 func pathExists(path string) bool {
@@ -199,7 +200,7 @@ func (h *Hook) downloadAndInstall(ctx context.Context, req *hook.TaskPrestartReq
 	}
 	if note := p.removedBitsText(); note != "" {
 		hclog.Default().Warn("changed what was downloaded", "task", req.Task.Name, "alloc_id", req.Alloc.ID, "change", note)
-		h.emitEvent(ctx, req, note)
+		h.emitEvent(ctx, req, hook.Event{Message: note})
 	}
 	return installed, nil
 }

@@ -2,7 +2,6 @@ package artifact
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -105,8 +104,8 @@ func (h *Hook) newProgressTracker(req *hook.TaskPrestartRequest, a artifact) *pr
 		name:    displayName(a.Source),
 		started: time.Now(),
 		emit: func(ctx context.Context, e hook.Event) {
-			e.Type, e.OperationID = eventDownloading, key
-			_ = h.host.EmitEvent(ctx, req.Scope(), e)
+			e.OperationID = key
+			h.emitEvent(ctx, req, e)
 		},
 	}
 }
@@ -114,7 +113,7 @@ func (h *Hook) newProgressTracker(req *hook.TaskPrestartRequest, a artifact) *pr
 // displayName returns the last element of the path of a source.
 func displayName(source string) string {
 	source, _, _ = strings.Cut(redactSource(source), "?")
-	return cmp.Or(path.Base(strings.TrimRight(source, "/")), source)
+	return path.Base(source)
 }
 
 // maxReportLen is the maximum length of a report in bytes; longer lines are ignored.

@@ -15,7 +15,8 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
 
-// serveSlowly serves a file, of which the second half waits until resume is closed.
+// serveSlowly serves the first half of a file, and its second half after resume is closed. It ignores write errors: the
+// test fails by its missing file.
 func serveSlowly(content []byte, withSize bool, resume <-chan struct{}) http.HandlerFunc {
 	return func(rw http.ResponseWriter, _ *http.Request) {
 		if withSize {
