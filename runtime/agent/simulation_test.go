@@ -514,7 +514,7 @@ func (s *simulation) checkStartDelay(a *api.Allocation, task string) {
 			continue
 		}
 		if !slices.ContainsFunc(s.killTimes, func(k int64) bool { return from.Time <= k && k <= to.Time }) {
-			s.host.addViolation("I10: the start of %s of %s took %v", task, a.Name, time.Duration(to.Time-from.Time))
+			s.host.addViolation("I2: the start of %s of %s took %v", task, a.Name, time.Duration(to.Time-from.Time))
 		}
 	}
 }

@@ -111,7 +111,7 @@ func (c *Cleaner) DestroyOrphans(ctx context.Context, up driverSource) {
 		default:
 			level := hclog.Warn
 			if c.EphemeralState {
-				level = hclog.Info // the agent keeps the directories of earlier runs, of which it has no records
+				level = hclog.Info // the agent has no records of earlier runs, and keeps their directories
 			}
 			c.Logger.Log(level, "tasks of a lost allocation are ended; remove its directory when its files are not needed",
 				"alloc_id", o.id, "dir", filepath.Join(c.AllocDirs, o.id))

@@ -487,8 +487,12 @@ func TestBatchJobWithUnknownExitStatusIsNotRerun(t *testing.T) {
 		n.killProcess(p.ID)
 	}
 	// A zombie still has its exit status, so the test waits until no process of the task is left.
+	deadline := time.Now().Add(waitTimeout)
 	for _, p := range tasks {
 		for err := error(nil); err == nil; _, err = os.Stat(fmt.Sprintf("/proc/%d", p.PID)) {
+			if time.Now().After(deadline) {
+				n.Fatalf("process %d is still there: does process 1 of this machine reap?", p.PID)
+			}
 			time.Sleep(5 * time.Millisecond)
 		}
 	}

@@ -8,12 +8,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/creack/pty"
 )
@@ -41,11 +39,6 @@ func TestDownloadProgress(t *testing.T) {
 	if err := os.WriteFile(path, []byte(spec), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	nomadLite := func(args ...string) *exec.Cmd {
-		cmd := exec.Command("nomad-lite", args...)
-		cmd.Env = append(os.Environ(), "NOMAD_ADDR="+s.address)
-		return cmd
-	}
 	start := func(cmd *exec.Cmd) func() string {
 		var text lockedBuffer
 		cmd.Stdout, cmd.Stderr = &text, &text
@@ -58,10 +51,10 @@ func TestDownloadProgress(t *testing.T) {
 		})
 		return text.text
 	}
-	stream := start(nomadLite("event", "stream", "-topic", "Allocation"))
+	stream := start(nomadLiteCommand(s.address, "event", "stream", "-topic", "Allocation"))
 	lineByLine := map[string]func() string{
 		"event stream": stream,
-		"job run":      start(nomadLite("job", "run", path)),
+		"job run":      start(nomadLiteCommand(s.address, "job", "run", path)),
 		"run":          startForegroundRun(t, path),
 	}
 	onTerminal := exec.Command("nomad-lite", "run", path)
@@ -82,32 +75,21 @@ func TestDownloadProgress(t *testing.T) {
 		terminal.Close()
 	})
 
-	waitFor := func(command, pattern string, read func() string) {
-		t.Helper()
-		want := regexp.MustCompile(pattern)
-		text := ""
-		for deadline := time.Now().Add(waitTimeout); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
-			if text = read(); want.MatchString(text) {
-				return
-			}
-		}
-		t.Fatalf("%s does not print %s:\n%s", command, want, text)
-	}
 	const progress = `data\.bin: 2000 kB of 4000 kB, \d+ k?B/s`
-	waitFor("run on a terminal", `main +pending +downloads artifacts: `+progress, screen.text)
-	waitFor("job status", `downloads artifacts: `+progress, func() string {
-		text, _ := nomadLite("job", "status", "download").CombinedOutput() // fails until the job is registered
+	waitForOutput(t, "run on a terminal", `main +pending +downloads artifacts: `+progress, screen.text)
+	waitForOutput(t, "job status", `downloads artifacts: `+progress, func() string {
+		text, _ := nomadLiteCommand(s.address, "job", "status", "download").CombinedOutput() // fails until the job is registered
 		return string(text)
 	})
 	for command, text := range lineByLine {
-		waitFor(command, `(?i)download(s|ing) artifacts`, text)
+		waitForOutput(t, command, `(?i)download(s|ing) artifacts`, text)
 	}
 	finishDownloads()
 	for command, text := range lineByLine {
 		if command == "run" {
-			waitFor(command, `data\.bin: 4000 kB downloaded in \d+s`, text)
+			waitForOutput(t, command, `data\.bin: 4000 kB downloaded in \d+s`, text)
 		} else {
-			waitFor(command, `running|Started`, text)
+			waitForOutput(t, command, `running|Started`, text)
 		}
 		if strings.Contains(text(), "2000 kB") {
 			t.Errorf("%s prints lines for the progress:\n%s", command, text())

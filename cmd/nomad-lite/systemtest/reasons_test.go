@@ -149,13 +149,8 @@ func TestReasons(t *testing.T) {
 	t.Cleanup(server.Close)
 	_, port, _ := net.SplitHostPort(server.Listener.Addr().String())
 	replacer := strings.NewReplacer("DIR", dir, "URL", server.URL, "PORT", port)
-	nomadLite := func(args ...string) *exec.Cmd {
-		cmd := exec.Command("nomad-lite", args...)
-		cmd.Env = append(os.Environ(), "NOMAD_ADDR="+s.address)
-		return cmd
-	}
 	var eventStreamOutput lockedBuffer
-	stream := nomadLite("event", "stream", "-last", "1000", "-topic", "Allocation", "-topic", "Evaluation")
+	stream := nomadLiteCommand(s.address, "event", "stream", "-last", "1000", "-topic", "Allocation", "-topic", "Evaluation")
 	stream.Stdout = &eventStreamOutput
 	if err := stream.Start(); err != nil {
 		t.Fatal(err)
@@ -178,7 +173,7 @@ func TestReasons(t *testing.T) {
 			if m.inRun != "-" {
 				runOutput = startForegroundRun(t, path)
 			}
-			monitor := nomadLite("job", "run", path)
+			monitor := nomadLiteCommand(s.address, "job", "run", path)
 			var monitorOutput lockedBuffer
 			monitor.Stdout, monitor.Stderr = &monitorOutput, &monitorOutput
 			if err := monitor.Start(); err != nil {
@@ -193,17 +188,6 @@ func TestReasons(t *testing.T) {
 				_ = monitor.Process.Kill()
 				<-monitorEnded
 			}()
-			waitFor := func(command, pattern string, read func() string) {
-				t.Helper()
-				want := regexp.MustCompile(pattern)
-				text := ""
-				for deadline := time.Now().Add(waitTimeout); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
-					if text = read(); want.MatchString(text) {
-						return
-					}
-				}
-				t.Errorf("%s does not print %s:\n%s", command, want, text)
-			}
 			// The commands that end at once are called without a process, because a program under the
 			// race detector starts slowly.
 			output := func(args ...string) func() string {
@@ -215,20 +199,20 @@ func TestReasons(t *testing.T) {
 				}
 			}
 			if !m.batch { // the monitor of a batch job ends when the job is placed
-				waitFor("job run", m.want, monitorOutput.text)
+				waitForOutput(t, "job run", m.want, monitorOutput.text)
 				deployment, _, err := s.Jobs().LatestDeployment(name, nil)
 				if err != nil {
 					t.Fatal(err)
 				}
-				waitFor("deployment status", m.want, output("deployment", "status", deployment.ID))
+				waitForOutput(t, "deployment status", m.want, output("deployment", "status", deployment.ID))
 			}
-			waitFor("job status", m.want, output("job", "status", name))
-			waitFor("job allocs", m.want, output("job", "allocs", name))
+			waitForOutput(t, "job status", m.want, output("job", "status", name))
+			waitForOutput(t, "job allocs", m.want, output("job", "allocs", name))
 			if m.inRun != "-" {
-				waitFor("run", cmp.Or(m.inRun, m.want), runOutput)
+				waitForOutput(t, "run", cmp.Or(m.inRun, m.want), runOutput)
 			}
 			if m.inEvents != "-" {
-				waitFor("event stream", regexp.QuoteMeta(name)+`.*(`+cmp.Or(m.inEvents, m.want)+`)`, eventStreamOutput.text)
+				waitForOutput(t, "event stream", regexp.QuoteMeta(name)+`.*(`+cmp.Or(m.inEvents, m.want)+`)`, eventStreamOutput.text)
 			}
 		})
 	}
@@ -275,4 +259,24 @@ func TestReasonsOfMissingDrivers(t *testing.T) {
 			t.Errorf("%v does not say %s:\n%s", command, want, output)
 		}
 	}
+}
+
+// waitForOutput waits until read returns text that matches pattern, and fails the test after waitTimeout.
+func waitForOutput(t *testing.T, command, pattern string, read func() string) {
+	t.Helper()
+	want := regexp.MustCompile(pattern)
+	text := ""
+	for deadline := time.Now().Add(waitTimeout); time.Now().Before(deadline); time.Sleep(200 * time.Millisecond) {
+		if text = read(); want.MatchString(text) {
+			return
+		}
+	}
+	t.Errorf("%s does not print %s:\n%s", command, want, text)
+}
+
+// nomadLiteCommand returns a command of nomad-lite that calls the agent at an address.
+func nomadLiteCommand(address string, args ...string) *exec.Cmd {
+	cmd := exec.Command("nomad-lite", args...)
+	cmd.Env = append(os.Environ(), "NOMAD_ADDR="+address)
+	return cmd
 }

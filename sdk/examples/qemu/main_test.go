@@ -152,7 +152,7 @@ func TestRecoveredMachineIsPoweredDown(t *testing.T) {
 func TestTap(t *testing.T) {
 	const name = "qemu-test"
 	if tap, err := openTap(name); err != nil {
-		t.Skip(err)
+		t.Skip("this machine has no tap devices: ", err)
 	} else {
 		tap.Close()
 	}
