@@ -5,59 +5,65 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
-
-	"github.com/hashicorp/hcl/v2/hcldec"
-	"github.com/zclconf/go-cty/cty/convert"
 )
 
-// Fault returns an error if the Spec of a whole block is invalid for any content of the
-// block. It is for authors of plugins. Hosts need not call it: Decode accepts some specs
-// that Fault rejects, and reports errors in the others. A nil Spec is valid.
-func (s *Spec) Fault() (err error) {
+// Fault returns an error if the structure of the Spec of a whole block is invalid. It is for authors
+// of plugins, and does not parse the expressions of types and literals: block.Fault does. A nil Spec
+// is valid.
+func (s *Spec) Fault() error {
 	switch {
 	case s == nil:
 		return nil
-	case s.kind != kindObject:
+	case s.kind != KindObject:
 		return errors.New("it is no Object, whose parts have names")
 	}
-	defer func() { // hcldec panics if the parts of a spec are inconsistent, see decode
-		if r := recover(); r != nil {
-			err = fmt.Errorf("it does not fit together: %v", r)
-		}
-	}()
-	c := s.compiled()
-	if c.diags.HasErrors() {
-		return errors.New(strings.Join(Messages(c.diags), "; "))
-	}
-	hcldec.ImpliedType(c.spec)
-	return s.checkDefaults("config")
+	return s.fault("config", "", MaxDepth)
 }
 
-// checkDefaults returns an error if the type of a default is not the type of its attribute.
-func (s *Spec) checkDefaults(path string) error {
+// fault returns the error of the part at path. key is its name if the part has none.
+func (s *Spec) fault(path, key string, depth int) error {
+	if depth == 0 {
+		return fmt.Errorf("%q: it is nested deeper than %d levels", path, MaxDepth)
+	}
 	if s == nil {
+		return fmt.Errorf("%q: it is nil", path)
+	}
+	switch s.kind {
+	case KindNone:
+		return fmt.Errorf("%q: it is neither argument nor block nor literal", path)
+	case KindObject:
+		for _, key := range slices.Sorted(maps.Keys(s.attributes)) {
+			if err := s.attributes[key].fault(path+"."+key, key, depth-1); err != nil {
+				return err
+			}
+		}
 		return nil
-	}
-	if s.kind == kindDefault && s.nested.kind == kindAttr && s.defaultSpec.kind == kindLiteral {
-		c := newCompiler()
-		want := c.parseType(s.nested, path)
-		value := c.compileSpec(s.defaultSpec, path, "").(*hcldec.LiteralSpec).Value
-		_, err := convert.Convert(value, want)
-		// Decode does not convert a default to the type of the attribute.
-		if err != nil || want.IsPrimitiveType() && !value.IsNull() && !value.Type().Equals(want) {
-			return fmt.Errorf("the default of %q is %s, and its type is %s", path, s.defaultSpec.typeOrLiteral, s.nested.typeOrLiteral)
+	case KindArray:
+		for i, value := range s.values {
+			if err := value.fault(fmt.Sprintf("%s[%d]", path, i), "", depth-1); err != nil {
+				return err
+			}
 		}
-	}
-	for _, key := range slices.Sorted(maps.Keys(s.attributes)) {
-		if err := s.attributes[key].checkDefaults(path + "." + key); err != nil {
+		return nil
+	case KindLiteral:
+		return nil
+	case KindDefault:
+		if err := s.nested.fault(path, "", depth-1); err != nil {
 			return err
 		}
+		return s.defaultSpec.fault(path, "", depth-1)
 	}
-	for _, part := range append(slices.Clip(s.values), s.nested, s.defaultSpec) {
-		if err := part.checkDefaults(path); err != nil {
-			return err
+	if s.name == "" && key == "" {
+		return fmt.Errorf("%q: an argument or a block of it has no name", path)
+	}
+	switch s.kind {
+	case KindBlockMap:
+		if len(s.labels) == 0 {
+			return fmt.Errorf("%q: a BlockMap has no labels", path)
 		}
+		fallthrough
+	case KindBlock, KindBlockList, KindBlockSet:
+		return s.nested.fault(path, "", depth-1)
 	}
 	return nil
 }

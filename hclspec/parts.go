@@ -8,20 +8,20 @@ import (
 	"strings"
 )
 
-// part is an argument or a block of a body, as a Spec describes it.
-type part struct {
-	name        string
-	spec        *Spec  // its kind is kindAttr or one of the kinds of blocks
-	defaultText string // value of the part if it is absent; "" if the Spec has none
+// Part is an argument or a block of a body, as a Spec describes it.
+type Part struct {
+	Name        string
+	Spec        *Spec  // its kind is KindAttr or one of the kinds of blocks
+	DefaultText string // value of the part if it is absent; "" if the Spec has none
 	isDefault   bool   // the value of the part is the default of another part
 }
 
-// bodyParts returns the arguments and blocks of the body that s describes: the arguments first, each sorted by name.
+// Parts returns the arguments and blocks of the body that s describes: the arguments first, each sorted by name.
 // A part without a name, which Decode rejects, is left out. If several parts have one name, the first counts, but a
 // part that is not the default of another takes precedence.
-func (s *Spec) bodyParts() (arguments, blocks []part) {
-	all := s.appendParts(nil, "", maxSpecDepth)
-	slices.SortStableFunc(all, func(a, b part) int {
+func (s *Spec) Parts() (arguments, blocks []Part) {
+	all := s.appendParts(nil, "", MaxDepth)
+	slices.SortStableFunc(all, func(a, b Part) int {
 		switch {
 		case a.isDefault == b.isDefault:
 			return 0
@@ -32,47 +32,47 @@ func (s *Spec) bodyParts() (arguments, blocks []part) {
 	})
 	for _, p := range all {
 		list := &blocks
-		if p.spec.kind == kindAttr {
+		if p.Spec.kind == KindAttr {
 			list = &arguments
 		}
-		isSame := func(known part) bool { return known.name == p.name }
-		if p.name != "" && !slices.ContainsFunc(*list, isSame) {
+		isSame := func(known Part) bool { return known.Name == p.Name }
+		if p.Name != "" && !slices.ContainsFunc(*list, isSame) {
 			*list = append(*list, p)
 		}
 	}
-	byName := func(a, b part) int { return cmp.Compare(a.name, b.name) }
+	byName := func(a, b Part) int { return cmp.Compare(a.Name, b.Name) }
 	slices.SortFunc(arguments, byName)
 	slices.SortFunc(blocks, byName)
 	return arguments, blocks
 }
 
 // appendParts appends the parts of s. key is the name of the part if it has none.
-func (s *Spec) appendParts(parts []part, key string, depth int) []part {
+func (s *Spec) appendParts(parts []Part, key string, depth int) []Part {
 	if s == nil || depth == 0 {
 		return parts
 	}
 	switch s.kind {
-	case kindObject:
+	case KindObject:
 		for _, key := range slices.Sorted(maps.Keys(s.attributes)) {
 			parts = s.attributes[key].appendParts(parts, key, depth-1)
 		}
-	case kindArray:
+	case KindArray:
 		for _, value := range s.values {
 			parts = value.appendParts(parts, "", depth-1)
 		}
-	case kindDefault:
+	case KindDefault:
 		first := len(parts)
 		parts = s.nested.appendParts(parts, "", depth-1)
-		if len(parts) > first && parts[first].defaultText == "" {
-			parts[first].defaultText = s.defaultSpec.defaultText()
+		if len(parts) > first && parts[first].DefaultText == "" {
+			parts[first].DefaultText = s.defaultSpec.defaultText()
 		}
 		second := len(parts)
 		parts = s.defaultSpec.appendParts(parts, "", depth-1)
 		for i := range parts[second:] {
 			parts[second+i].isDefault = true
 		}
-	case kindAttr, kindBlock, kindBlockAttrs, kindBlockList, kindBlockSet, kindBlockMap:
-		parts = append(parts, part{name: cmp.Or(s.name, key), spec: s})
+	case KindAttr, KindBlock, KindBlockAttrs, KindBlockList, KindBlockSet, KindBlockMap:
+		parts = append(parts, Part{Name: cmp.Or(s.name, key), Spec: s})
 	}
 	return parts
 }
@@ -82,9 +82,9 @@ func (s *Spec) defaultText() string {
 	switch {
 	case s == nil:
 		return ""
-	case s.kind == kindLiteral:
+	case s.kind == KindLiteral:
 		return strings.Join(strings.Fields(s.typeOrLiteral), " ")
-	case s.kind == kindDefault:
+	case s.kind == KindDefault:
 		return s.nested.defaultText()
 	case s.name != "":
 		return "the value of " + s.name
@@ -95,12 +95,12 @@ func (s *Spec) defaultText() string {
 // limits returns how often a block can occur; a max of 0 means no limit.
 func (s *Spec) limits() (min, max uint64) {
 	switch s.kind {
-	case kindBlock, kindBlockAttrs:
+	case KindBlock, KindBlockAttrs:
 		if s.required {
 			return 1, 1
 		}
 		return 0, 1
-	case kindBlockList, kindBlockSet:
+	case KindBlockList, KindBlockSet:
 		return s.min, s.max
 	}
 	return 0, 0

@@ -10,7 +10,7 @@ import (
 // defaults. The texts of a plugin are not escaped. The Text of a nil Spec is empty.
 func (s *Spec) Text() string {
 	var b strings.Builder
-	s.writeText(&b, "", maxSpecDepth)
+	s.writeText(&b, "", MaxDepth)
 	return b.String()
 }
 
@@ -18,47 +18,47 @@ func (s *Spec) writeText(b *strings.Builder, indent string, depth int) {
 	if depth == 0 {
 		return
 	}
-	arguments, blocks := s.bodyParts()
+	arguments, blocks := s.Parts()
 	nameWidth, typeWidth := 0, 0
 	for _, a := range arguments {
-		nameWidth = max(nameWidth, len(a.name))
+		nameWidth = max(nameWidth, len(a.Name))
 		if a.comment() != "" {
-			typeWidth = max(typeWidth, len(a.spec.typeOrLiteral))
+			typeWidth = max(typeWidth, len(a.Spec.typeOrLiteral))
 		}
 	}
 	for _, a := range arguments {
-		line := fmt.Sprintf("%s%-*s = %-*s %s", indent, nameWidth, a.name, typeWidth, a.spec.typeOrLiteral, a.comment())
+		line := fmt.Sprintf("%s%-*s = %-*s %s", indent, nameWidth, a.Name, typeWidth, a.Spec.typeOrLiteral, a.comment())
 		b.WriteString(strings.TrimRight(line, " ") + "\n")
 	}
 	for i, block := range blocks {
 		if i > 0 || len(arguments) > 0 {
 			b.WriteString("\n")
 		}
-		fmt.Fprintf(b, "%s%s", indent, block.name)
-		for _, label := range block.spec.labels {
+		fmt.Fprintf(b, "%s%s", indent, block.Name)
+		for _, label := range block.Spec.labels {
 			fmt.Fprintf(b, " %q", label)
 		}
 		fmt.Fprintf(b, " { %s\n", block.comment())
 		inner := indent + "  "
-		if block.spec.kind == kindBlockAttrs {
-			fmt.Fprintf(b, "%sNAME = %s # any number, with any names\n", inner, block.spec.typeOrLiteral)
+		if block.Spec.kind == KindBlockAttrs {
+			fmt.Fprintf(b, "%sNAME = %s # any number, with any names\n", inner, block.Spec.typeOrLiteral)
 		} else {
-			block.spec.nested.writeText(b, inner, depth-1)
+			block.Spec.nested.writeText(b, inner, depth-1)
 		}
 		fmt.Fprintf(b, "%s}\n", indent)
 	}
 }
 
 // comment returns the comment at the end of the first line of a part; it may be empty.
-func (p part) comment() string {
+func (p Part) comment() string {
 	var notes []string
-	if p.spec.kind != kindAttr {
-		notes = append(notes, p.spec.describeLimits())
-	} else if p.spec.required {
+	if p.Spec.kind != KindAttr {
+		notes = append(notes, p.Spec.describeLimits())
+	} else if p.Spec.required {
 		notes = append(notes, "required")
 	}
-	if p.defaultText != "" {
-		notes = append(notes, "default: "+p.defaultText)
+	if p.DefaultText != "" {
+		notes = append(notes, "default: "+p.DefaultText)
 	}
 	if len(notes) == 0 {
 		return ""

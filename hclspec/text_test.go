@@ -89,8 +89,8 @@ set { # 2 to 3
 }
 
 func TestTextOfInvalidSpecsEnds(t *testing.T) {
-	endless := &Spec{kind: kindDefault}
-	endless.nested, endless.defaultSpec = &Spec{kind: kindBlock, name: "b", nested: endless}, nil
+	endless := &Spec{kind: KindDefault}
+	endless.nested, endless.defaultSpec = &Spec{kind: KindBlock, name: "b", nested: endless}, nil
 	if endless.Text() == "" {
 		t.Error("no text")
 	}

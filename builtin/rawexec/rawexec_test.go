@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/idrange"
 	"github.com/nomad-lite/nomad-lite/sdk"
@@ -117,11 +118,11 @@ func decodeConfig[C any](schema *hclspec.Spec, body map[string]any) (c C) {
 }
 
 func encodeConfig(schema *hclspec.Spec, body map[string]any) []byte {
-	value, diags := schema.Decode(body, nil)
+	value, diags := block.Decode(schema, body, nil)
 	if diags.HasErrors() {
 		panic(diags)
 	}
-	b, err := hclspec.Marshal(value)
+	b, err := block.Marshal(value)
 	if err != nil {
 		panic(err)
 	}

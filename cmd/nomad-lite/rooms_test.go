@@ -207,3 +207,17 @@ func listPackageImports(t *testing.T) string {
 	}
 	return strings.TrimSpace(string(out))
 }
+
+// TestPluginsLinkNoHCL checks that the packages for authors of plugins do not import the parser of
+// HCL, of which each plugin would require the modules.
+func TestPluginsLinkNoHCL(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", modulePathPrefix+"sdk", modulePathPrefix+"sdk/process").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pkg := range strings.Fields(string(out)) {
+		if strings.HasPrefix(pkg, "github.com/hashicorp/hcl/") || strings.HasPrefix(pkg, "github.com/zclconf/") {
+			t.Errorf("sdk imports %s", pkg)
+		}
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/go-version"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
@@ -121,11 +122,11 @@ func encodeSettings(schema *hclspec.Spec, settings map[string]any) ([]byte, erro
 		}
 		return nil, nil
 	}
-	value, diags := schema.Decode(settings, nil)
+	value, diags := block.Decode(schema, settings, nil)
 	if diags.HasErrors() {
-		return nil, fmt.Errorf("failed to parse config: %s", strings.Join(hclspec.Messages(diags), "; "))
+		return nil, fmt.Errorf("failed to parse config: %s", strings.Join(block.Messages(diags), "; "))
 	}
-	b, err := hclspec.Marshal(value)
+	b, err := block.Marshal(value)
 	if err != nil {
 		return nil, fmt.Errorf("encode config: %w", err)
 	}

@@ -14,6 +14,7 @@ import (
 	ctyjson "github.com/zclconf/go-cty/cty/json"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 )
@@ -35,7 +36,7 @@ func (a attachment) merge(operator map[string]any) (map[string]any, error) {
 // newSchemaError returns the errors of an attachment that does not fit the schema of its hook. Nomad's title
 // for an argument that the schema does not have is about the JSON form of a driver's config block.
 func newSchemaError(diags hcl.Diagnostics) error {
-	text := strings.Join(hclspec.Messages(diags), "; ")
+	text := strings.Join(block.Messages(diags), "; ")
 	return fmt.Errorf("attachment: %s", strings.ReplaceAll(text, "Invalid label: ", "Unsupported argument: "))
 }
 
@@ -53,7 +54,7 @@ func (a attachment) decode(schema *hclspec.Spec, operator map[string]any) ([]byt
 	case schema == nil:
 		return nil, nil
 	}
-	value, diags := schema.Decode(escapeTemplates(config).(map[string]any), nil)
+	value, diags := block.Decode(schema, escapeTemplates(config).(map[string]any), nil)
 	if diags.HasErrors() {
 		return nil, newSchemaError(diags)
 	}

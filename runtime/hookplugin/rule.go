@@ -11,6 +11,7 @@ import (
 	"github.com/hashicorp/hcl/v2"
 	"github.com/hashicorp/nomad/api"
 
+	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
@@ -168,7 +169,7 @@ func (r *Rule) Validate(d *hook.Description) error {
 	if d.Schema == nil {
 		return nil
 	}
-	if diags := d.Schema.CheckPart(escapeTemplates(r.Config).(map[string]any)); diags.HasErrors() {
+	if diags := block.CheckPart(d.Schema, escapeTemplates(r.Config).(map[string]any)); diags.HasErrors() {
 		return newSchemaError(diags)
 	}
 	return nil

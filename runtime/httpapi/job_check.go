@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/nomad/api"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/runtime/model"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -139,7 +140,7 @@ func (c *jobChecker) taskConfigErrors(ctx context.Context, job *api.Job) (faults
 			if schema == nil {
 				continue // the driver has no schema and accepts every block
 			}
-			for _, text := range hclspec.Messages(schema.Check(ctx, t.Config)) {
+			for _, text := range block.Messages(block.Check(ctx, schema, t.Config)) {
 				faults = append(faults, fmt.Sprintf("Task group %s, task %s: driver %s: config: %s", val(g.Name), t.Name, t.Driver, text))
 			}
 		}

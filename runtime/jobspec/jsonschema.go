@@ -13,6 +13,7 @@ import (
 	"github.com/zclconf/go-cty/cty/gocty"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/hclspec/jsonschema"
 )
 
@@ -25,7 +26,7 @@ const driverSchemasKeyword = "x-nomad-lite-drivers"
 // any content.
 //
 // The schema accepts each file that Parse accepts, except for blocks in nested lists. It does not have the rules
-// about values, such as those of package model.
+// about values, such as the checks of package model.
 func JSONSchema(drivers map[string]*hclspec.Spec) jsonschema.Schema {
 	g := &schemaGenerator{definitions: jsonschema.Definitions()}
 	files := map[string]jsonschema.Schema{"job": g.bodyOf(reflect.TypeFor[api.Job]())}
@@ -176,7 +177,7 @@ func (g *schemaGenerator) addDriverConfigs(drivers map[string]*hclspec.Spec) {
 			continue
 		}
 		definition := "config." + name
-		g.definitions[definition] = drivers[name].JSONSchema()
+		g.definitions[definition] = block.JSONSchema(drivers[name])
 		isDriver := map[string]jsonschema.Schema{"driver": {"const": name}}
 		config := map[string]jsonschema.Schema{"config": jsonschema.Blocks(0, jsonschema.Ref(definition))}
 		conditions = append(conditions, jsonschema.Schema{

@@ -17,6 +17,7 @@ import (
 	validator "github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/hclspec/block"
 )
 
 // shipDriver is a schema with each kind of part.
@@ -231,7 +232,7 @@ func TestJSONSchemaAgreesWithSchemaOfDriver(t *testing.T) {
 			if diags.HasErrors() {
 				t.Fatal(diags)
 			}
-			if diags := shipDriver.Check(t.Context(), parsed.Job.TaskGroups[0].Tasks[0].Config); diags.HasErrors() == test.valid {
+			if diags := block.Check(t.Context(), shipDriver, parsed.Job.TaskGroups[0].Tasks[0].Config); diags.HasErrors() == test.valid {
 				t.Errorf("driver: %v, want valid %v", diags, test.valid)
 			}
 		})

@@ -10,6 +10,7 @@ import (
 	"github.com/zclconf/go-cty/cty"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
@@ -471,7 +472,7 @@ func TestConfigVarsInHCL(t *testing.T) {
 		{text: "${NOMAD_PORT_my-port}", fault: `Did you mean "NOMAD_PORT_my_port"?`},
 		{text: "${attr.driver.mock}", fault: "string required, but have object"},
 	} {
-		value, diags := spec.Decode(map[string]any{"arg": c.text}, e.ConfigVars)
+		value, diags := block.Decode(spec, map[string]any{"arg": c.text}, e.ConfigVars)
 		var diagTexts []string
 		for _, d := range diags {
 			diagTexts = append(diagTexts, d.Summary+": "+d.Detail)

@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/hcl/v2"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/runtime/taskenv"
@@ -81,11 +82,11 @@ func (b *configBuilder) build() (*driver.TaskConfig, error) {
 }
 
 func decodeConfig(schema *hclspec.Spec, config map[string]any, env *taskenv.Env) ([]byte, error) {
-	value, diags := schema.Decode(config, env.ConfigVars)
+	value, diags := block.Decode(schema, config, env.ConfigVars)
 	if diags.HasErrors() {
 		return nil, newConfigError(diags)
 	}
-	b, err := hclspec.Marshal(value)
+	b, err := block.Marshal(value)
 	if err != nil {
 		return nil, fmt.Errorf("failed to encode config: %w", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
@@ -63,7 +64,7 @@ func testAttachmentSchema(t tb, h *testHost) {
 	if err != nil {
 		t.Fatalf("Describe: %v", err)
 	}
-	if err := d.Schema.Fault(); err != nil {
+	if err := block.Fault(d.Schema); err != nil {
 		t.Errorf("the schema of its attachment: %v", err)
 	} else if _, err := encodeAttachment(d.Schema, h.plugin.Attachment); err != nil {
 		t.Errorf("the attachment does not fit: %v\nset Plugin.Attachment, or attachment = { … } in plugin_test.hcl", err)

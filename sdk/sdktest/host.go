@@ -24,6 +24,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/plugins/base"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
@@ -311,11 +312,11 @@ func (h *testHost) pluginConfig(ctx context.Context, p *pluginProcess) (*base.Co
 }
 
 func encodeConfig(schema *hclspec.Spec, config map[string]any) ([]byte, error) {
-	value, diags := schema.Decode(config, nil)
+	value, diags := block.Decode(schema, config, nil)
 	if diags.HasErrors() {
-		return nil, errors.New(strings.Join(hclspec.Messages(diags), "; "))
+		return nil, errors.New(strings.Join(block.Messages(diags), "; "))
 	}
-	return hclspec.Marshal(value)
+	return block.Marshal(value)
 }
 
 // ensureSharedProcess returns the plugin process that cases share.

@@ -14,6 +14,7 @@ import (
 	ctyjson "github.com/zclconf/go-cty/cty/json"
 
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 )
@@ -112,9 +113,9 @@ func encodeAttachment(schema *hclspec.Spec, config map[string]any) ([]byte, erro
 		}
 		return nil, nil
 	}
-	value, diags := schema.Decode(config, nil)
+	value, diags := block.Decode(schema, config, nil)
 	if diags.HasErrors() {
-		return nil, errors.New(strings.Join(hclspec.Messages(diags), "; "))
+		return nil, errors.New(strings.Join(block.Messages(diags), "; "))
 	}
 	return ctyjson.Marshal(value, value.Type())
 }

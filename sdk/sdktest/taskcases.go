@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 )
 
@@ -20,13 +21,13 @@ func testSchemas(t tb, h *testHost) {
 	pluginSchema, err := p.base.ConfigSchema(t.Context())
 	if err != nil {
 		t.Errorf("ConfigSchema: %v", err)
-	} else if err := pluginSchema.Fault(); err != nil {
+	} else if err := block.Fault(pluginSchema); err != nil {
 		t.Errorf("the schema of the plugin block: %v", err)
 	}
 	taskSchema, err := p.driver.TaskConfigSchema(t.Context())
 	if err != nil {
 		t.Errorf("TaskConfigSchema: %v", err)
-	} else if err := taskSchema.Fault(); err != nil {
+	} else if err := block.Fault(taskSchema); err != nil {
 		t.Errorf("the schema of the task config: %v", err)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/cli"
 	"github.com/nomad-lite/nomad-lite/cmd/nomad-lite/localplugins"
 	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/runtime/agent"
 	"github.com/nomad-lite/nomad-lite/runtime/hostport"
 	"github.com/nomad-lite/nomad-lite/runtime/jobspec"
@@ -83,7 +84,7 @@ func (j *File) checkConfigBlocks(ctx context.Context, schemas map[string]*hclspe
 		if schema == nil {
 			return
 		}
-		for _, text := range hclspec.Messages(schema.Check(ctx, task.Config)) {
+		for _, text := range block.Messages(block.Check(ctx, schema, task.Config)) {
 			configDiags = append(configDiags, j.newConfigDiagnostic(apiclient.Deref(group.Name), task.Name, text))
 		}
 	})

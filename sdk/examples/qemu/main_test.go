@@ -12,7 +12,7 @@ import (
 	"github.com/zclconf/go-cty/cty"
 	"golang.org/x/sys/unix"
 
-	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/hclspec/block"
 	"github.com/nomad-lite/nomad-lite/plugins/driver"
 	"github.com/nomad-lite/nomad-lite/sdk"
 	"github.com/nomad-lite/nomad-lite/sdk/process"
@@ -96,7 +96,7 @@ func startMachine(t *testing.T, tap cty.Value) *machine {
 		t.Fatal(err)
 	}
 	defer serial.Close()
-	config, err := hclspec.Marshal(cty.ObjectVal(map[string]cty.Value{"image": cty.StringVal(bootImage(t, waitForButton, powerOff)), "tap": tap}))
+	config, err := block.Marshal(cty.ObjectVal(map[string]cty.Value{"image": cty.StringVal(bootImage(t, waitForButton, powerOff)), "tap": tap}))
 	if err != nil {
 		t.Fatal(err)
 	}

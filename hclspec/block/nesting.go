@@ -1,4 +1,4 @@
-package hclspec
+package block
 
 import (
 	"bytes"

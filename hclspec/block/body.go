@@ -1,4 +1,4 @@
-package hclspec
+package block
 
 import (
 	"context"
@@ -11,38 +11,12 @@ import (
 )
 
 const (
-	// MaxValues is the maximum number of values in a config block: strings, numbers and so
-	// on, including those in lists and blocks at any depth. The kernel rejects a command
-	// with more than about twice as many arguments.
-	MaxValues = 100_000
 	// maxBlocks is the maximum number of blocks of one type in a body. maxAnyValues is the
 	// maximum number of values in all arguments of type "any" inside such blocks. Both
 	// exist because hcldec compares each block of a list with every other block.
 	maxBlocks    = 1000
 	maxAnyValues = 2000
 )
-
-// CountValues returns the number of values in a config block.
-func CountValues(config map[string]any) int { return countValues(config) }
-
-func countValues(v any) int {
-	n := 1
-	switch v := v.(type) {
-	case map[string]any:
-		for _, elem := range v {
-			n += countValues(elem)
-		}
-	case []any:
-		for _, elem := range v {
-			n += countValues(elem)
-		}
-	case []map[string]any:
-		for _, elem := range v {
-			n += countValues(elem)
-		}
-	}
-	return n
-}
 
 // bodyLayout is the structure of a body according to a Spec: the types of its arguments,
 // and the layouts of its blocks.

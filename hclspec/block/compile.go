@@ -1,6 +1,7 @@
-package hclspec
+package block
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -12,6 +13,7 @@ import (
 	"github.com/hashicorp/hcl/v2/hclsyntax"
 	"github.com/zclconf/go-cty/cty"
 
+	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/hclspec/nesting"
 )
 
@@ -33,19 +35,16 @@ type compiledSpec struct {
 // compiled returns the compiledSpec of the Spec of a whole block. It compiles only once,
 // because parsing the expressions of types and defaults takes longer than decoding most
 // config blocks.
-func (s *Spec) compiled() *compiledSpec {
-	if s != nil {
-		if done := s.compiledCache.Load(); done != nil {
-			return done
-		}
+func compiled(s *hclspec.Spec) *compiledSpec {
+	compile := func() any {
+		c := newCompiler()
+		spec := c.compileSpec(s, "config", "")
+		return &compiledSpec{spec, c.bodyLayout, c.diags}
 	}
-	c := newCompiler()
-	spec := c.compileSpec(s, "config", "")
-	done := &compiledSpec{spec, c.bodyLayout, c.diags}
-	if s != nil {
-		s.compiledCache.Store(done)
+	if s == nil {
+		return compile().(*compiledSpec)
 	}
-	return done
+	return s.Cached(compile).(*compiledSpec)
 }
 
 // addFault reports an error in the part of the Spec at path, and returns a valid part for
@@ -67,53 +66,51 @@ func (c *compiler) addDiags(path string, diags hcl.Diagnostics) {
 }
 
 // compileSpec compiles a part of a Spec. key is its name if the part has none.
-func (c *compiler) compileSpec(s *Spec, path, key string) hcldec.Spec {
-	if s == nil {
+func (c *compiler) compileSpec(spec *hclspec.Spec, path, key string) hcldec.Spec {
+	if spec == nil {
 		return c.addFault(path, "nil spec given", "nothing stands there.")
 	}
-	name := s.name
-	if name == "" {
-		name = key
-	}
-	switch s.kind {
-	case kindObject:
-		object := make(hcldec.ObjectSpec, len(s.attributes))
-		for _, key := range slices.Sorted(maps.Keys(s.attributes)) {
-			object[key] = c.compileSpec(s.attributes[key], path+"."+key, key)
+	s := spec.Node()
+	name := cmp.Or(s.Name, key)
+	switch s.Kind {
+	case hclspec.KindObject:
+		object := make(hcldec.ObjectSpec, len(s.Attributes))
+		for _, key := range slices.Sorted(maps.Keys(s.Attributes)) {
+			object[key] = c.compileSpec(s.Attributes[key], path+"."+key, key)
 		}
 		return object
 
-	case kindArray:
-		tuple := make(hcldec.TupleSpec, len(s.values))
-		for i, part := range s.values {
+	case hclspec.KindArray:
+		tuple := make(hcldec.TupleSpec, len(s.Values))
+		for i, part := range s.Values {
 			tuple[i] = c.compileSpec(part, fmt.Sprintf("%s[%d]", path, i), "")
 		}
 		return tuple
 
-	case kindAttr:
+	case hclspec.KindAttr:
 		if name == "" {
 			return c.addFault(path, "Missing name in attribute spec", "an argument needs a name.")
 		}
 		ty := c.parseType(s, path)
 		c.bodyLayout.addArg(name, ty)
-		return &hcldec.AttrSpec{Name: name, Type: ty, Required: s.required}
+		return &hcldec.AttrSpec{Name: name, Type: ty, Required: s.Required}
 
-	case kindBlockAttrs:
+	case hclspec.KindBlockAttrs:
 		if name == "" {
 			return c.addFault(path, "Missing name in block_attrs spec", "a block needs a name.")
 		}
 		ty := c.parseType(s, path)
 		c.nestedLayout(name, false).anyArgType = &ty
-		return &hcldec.BlockAttrsSpec{TypeName: name, ElementType: ty, Required: s.required}
+		return &hcldec.BlockAttrsSpec{TypeName: name, ElementType: ty, Required: s.Required}
 
-	case kindBlock, kindBlockList, kindBlockSet, kindBlockMap:
+	case hclspec.KindBlock, hclspec.KindBlockList, hclspec.KindBlockSet, hclspec.KindBlockMap:
 		return c.compileBlock(s, path, name)
 
-	case kindDefault:
-		return &hcldec.DefaultSpec{Primary: c.compileSpec(s.nested, path, ""), Default: c.compileSpec(s.defaultSpec, path, "")}
+	case hclspec.KindDefault:
+		return &hcldec.DefaultSpec{Primary: c.compileSpec(s.Nested, path, ""), Default: c.compileSpec(s.Default, path, "")}
 
-	case kindLiteral:
-		expr := c.parseExpression(s.typeOrLiteral, path, "Invalid literal")
+	case hclspec.KindLiteral:
+		expr := c.parseExpression(s.Expression, path, "Invalid literal")
 		if expr == nil {
 			return &hcldec.LiteralSpec{Value: cty.DynamicVal}
 		}
@@ -126,40 +123,40 @@ func (c *compiler) compileSpec(s *Spec, path, key string) hcldec.Spec {
 	}
 }
 
-func (c *compiler) compileBlock(s *Spec, path, name string) hcldec.Spec {
+func (c *compiler) compileBlock(s hclspec.Node, path, name string) hcldec.Spec {
 	if name == "" {
 		return c.addFault(path, "Missing name in block spec", "a block needs a name.")
 	}
-	if s.nested == nil {
+	if s.Nested == nil {
 		return c.addFault(path, "Missing spec block", "a block needs a spec of its content.")
 	}
-	if s.min > math.MaxInt32 || s.max > math.MaxInt32 {
-		return c.addFault(path, "Invalid block limits", "%d to %d blocks are out of range.", s.min, s.max)
+	if s.Min > math.MaxInt32 || s.Max > math.MaxInt32 {
+		return c.addFault(path, "Invalid block limits", "%d to %d blocks are out of range.", s.Min, s.Max)
 	}
 
 	outer := c.bodyLayout
-	c.bodyLayout = c.nestedLayout(name, s.kind != kindBlock)
-	nested := c.compileSpec(s.nested, path, "")
+	c.bodyLayout = c.nestedLayout(name, s.Kind != hclspec.KindBlock)
+	nested := c.compileSpec(s.Nested, path, "")
 	c.bodyLayout = outer
-	switch s.kind {
-	case kindBlock:
-		return &hcldec.BlockSpec{TypeName: name, Nested: nested, Required: s.required}
-	case kindBlockList:
-		return &hcldec.BlockListSpec{TypeName: name, Nested: nested, MinItems: int(s.min), MaxItems: int(s.max)}
-	case kindBlockSet:
-		return &hcldec.BlockSetSpec{TypeName: name, Nested: nested, MinItems: int(s.min), MaxItems: int(s.max)}
+	switch s.Kind {
+	case hclspec.KindBlock:
+		return &hcldec.BlockSpec{TypeName: name, Nested: nested, Required: s.Required}
+	case hclspec.KindBlockList:
+		return &hcldec.BlockListSpec{TypeName: name, Nested: nested, MinItems: int(s.Min), MaxItems: int(s.Max)}
+	case hclspec.KindBlockSet:
+		return &hcldec.BlockSetSpec{TypeName: name, Nested: nested, MinItems: int(s.Min), MaxItems: int(s.Max)}
 	}
 
-	if len(s.labels) == 0 {
+	if len(s.Labels) == 0 {
 		return c.addFault(path, "Missing labels in block_map spec", "a map of blocks needs at least one label.")
 	}
-	if len(s.labels) > maxSpecDepth {
-		return c.addFault(path, "Invalid labels in block_map spec", "%d labels are too many.", len(s.labels))
+	if len(s.Labels) > hclspec.MaxDepth {
+		return c.addFault(path, "Invalid labels in block_map spec", "%d labels are too many.", len(s.Labels))
 	}
 	if len(c.diags) == 0 && hcldec.ImpliedType(nested).HasDynamicTypes() {
 		return c.addFault(path, "Invalid type in block_map spec", `the type "any" cannot stand in a map of blocks.`)
 	}
-	return &hcldec.BlockMapSpec{TypeName: name, LabelNames: slices.Clone(s.labels), Nested: nested}
+	return &hcldec.BlockMapSpec{TypeName: name, LabelNames: slices.Clone(s.Labels), Nested: nested}
 }
 
 // nestedLayout returns the layout of the blocks of one type. It is the same layout if two
@@ -176,8 +173,8 @@ func (c *compiler) nestedLayout(name string, listed bool) *bodyLayout {
 }
 
 // parseType parses the type expression of s.
-func (c *compiler) parseType(s *Spec, path string) cty.Type {
-	expr := c.parseExpression(s.typeOrLiteral, path, "Invalid type specification")
+func (c *compiler) parseType(s hclspec.Node, path string) cty.Type {
+	expr := c.parseExpression(s.Expression, path, "Invalid type specification")
 	if expr == nil {
 		return cty.DynamicPseudoType
 	}

@@ -1,4 +1,4 @@
-package hclspec
+package block
 
 import (
 	"encoding/hex"
@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/zclconf/go-cty/cty"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
 )
 
 func decodeHex(t testing.TB, text string) []byte {
@@ -89,13 +91,32 @@ func TestUnmarshal(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			got := tt.into
-			if err := Unmarshal(decodeHex(t, tt.hex), &got); err != nil {
+			if err := hclspec.Unmarshal(decodeHex(t, tt.hex), &got); err != nil {
 				t.Fatal(err)
 			}
 			if !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("got %+v, want %+v", got, tt.want)
 			}
 		})
+	}
+}
+
+// Drivers that were built with other libraries store their state in the newer dialect.
+func TestUnmarshalStateAcceptsBothDialects(t *testing.T) {
+	type state struct {
+		Text  string `codec:"s"`
+		Bytes []byte `codec:"b"`
+	}
+	long := strings.Repeat("78", 40)
+	for name, hex := range map[string]string{
+		"old: raw16":          "82a173da0028" + long + "a162a178",
+		"new: str8 and bin8":  "82a173d928" + long + "a162c40178",
+		"new: str16 and bin8": "82a173da0028" + long + "a162c40178",
+	} {
+		var got state
+		if err := hclspec.UnmarshalState(decodeHex(t, hex), &got); err != nil || got.Text != strings.Repeat("x", 40) || string(got.Bytes) != "x" {
+			t.Errorf("%s: %+v, %v", name, got, err)
+		}
 	}
 }
 
@@ -121,7 +142,7 @@ func TestUnmarshalErrors(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			var got all
-			err := Unmarshal(decodeHex(t, tt.hex), &got)
+			err := hclspec.Unmarshal(decodeHex(t, tt.hex), &got)
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got error %v, want %q", err, tt.want)
 			}
@@ -130,17 +151,17 @@ func TestUnmarshalErrors(t *testing.T) {
 	t.Run("nothing", func(t *testing.T) {
 		var got all
 		for _, b := range [][]byte{nil, {}} {
-			if err := Unmarshal(b, &got); !errors.Is(err, io.EOF) {
+			if err := hclspec.Unmarshal(b, &got); !errors.Is(err, io.EOF) {
 				t.Errorf("got error %v, want EOF", err)
 			}
-			if err := UnmarshalState(b, &got); !errors.Is(err, io.EOF) {
+			if err := hclspec.UnmarshalState(b, &got); !errors.Is(err, io.EOF) {
 				t.Errorf("state: got error %v, want EOF", err)
 			}
 		}
 	})
 	t.Run("nesting without end", func(t *testing.T) {
 		var got any
-		if err := Unmarshal([]byte(strings.Repeat("\x91", 1<<20)), &got); err == nil {
+		if err := hclspec.Unmarshal([]byte(strings.Repeat("\x91", 1<<20)), &got); err == nil {
 			t.Error("it was accepted")
 		}
 	})
@@ -149,14 +170,14 @@ func TestUnmarshalErrors(t *testing.T) {
 // TestConfigRoundTrip decodes a config block, encodes the result and decodes it into a
 // driver's struct.
 func TestConfigRoundTrip(t *testing.T) {
-	s := Object(map[string]*Spec{
-		"command":       Attr("", "string", true),
-		"args":          Attr("", "list(string)", false),
-		"work_dir":      Attr("", "string", false),
-		"oom_score_adj": Attr("", "number", false),
-		"Env":           Attr("env", "list(map(string))", false),
+	s := hclspec.Object(map[string]*hclspec.Spec{
+		"command":       hclspec.Attr("", "string", true),
+		"args":          hclspec.Attr("", "list(string)", false),
+		"work_dir":      hclspec.Attr("", "string", false),
+		"oom_score_adj": hclspec.Attr("", "number", false),
+		"Env":           hclspec.Attr("env", "list(map(string))", false),
 	})
-	value, diags := s.Decode(parseConfig(t, `{"command":"/bin/${FOO}","args":[1],"env":[{"A":"1"},{"B":"2"}]}`), varsFunc(nomadVars))
+	value, diags := Decode(s, parseConfig(t, `{"command":"/bin/${FOO}","args":[1],"env":[{"A":"1"},{"B":"2"}]}`), varsFunc(nomadVars))
 	if diags.HasErrors() {
 		t.Fatal(Messages(diags))
 	}
@@ -165,7 +186,7 @@ func TestConfigRoundTrip(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got taskConfig
-	if err := Unmarshal(b, &got); err != nil {
+	if err := hclspec.Unmarshal(b, &got); err != nil {
 		t.Fatal(err)
 	}
 	want := taskConfig{Command: "/bin/foo", Args: []string{"1"}, Env: map[string]string{"A": "1", "B": "2"}}
@@ -220,7 +241,7 @@ func TestStateEncoding(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			b, err := MarshalState(tt.value)
+			b, err := hclspec.MarshalState(tt.value)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -241,12 +262,12 @@ func TestStateRoundTrip(t *testing.T) {
 		Deep    *namedState
 	}
 	want := roundTripState{7, time.Date(2024, 5, 6, 7, 8, 9, 10, time.UTC), time.Hour, []byte{0xff, 0}, map[string]string{"a": "b"}, &namedState{1, "n"}}
-	b, err := MarshalState(&want)
+	b, err := hclspec.MarshalState(&want)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var got roundTripState
-	if err := UnmarshalState(b, &got); err != nil {
+	if err := hclspec.UnmarshalState(b, &got); err != nil {
 		t.Fatal(err)
 	}
 	if !reflect.DeepEqual(got, want) {
@@ -266,7 +287,7 @@ func TestUnmarshalJSON(t *testing.T) {
 	}
 	got := jsonConfig{Kept: "as it was"}
 	text := `{"name":"a","big":9007199254740993,"ratio":0.5,"many":[1,2],"env":[{"A":"1"},{"B":"2"}],"any":{"n":3}}`
-	if err := UnmarshalJSON([]byte(text), &got); err != nil {
+	if err := hclspec.UnmarshalJSON([]byte(text), &got); err != nil {
 		t.Fatal(err)
 	}
 	want := jsonConfig{"a", 9007199254740993, 0.5, []int{1, 2}, map[string]string{"A": "1", "B": "2"}, map[string]any{"n": int64(3)}, "as it was"}
@@ -274,7 +295,7 @@ func TestUnmarshalJSON(t *testing.T) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 	for _, text := range []string{``, `{`, `{"big":"much"}`, `{"big":1e99}`, `{"unknown":true}`} {
-		if err := UnmarshalJSON([]byte(text), &got); err == nil {
+		if err := hclspec.UnmarshalJSON([]byte(text), &got); err == nil {
 			t.Errorf("%q is no error, and makes %+v", text, got)
 		}
 	}

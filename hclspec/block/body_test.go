@@ -1,4 +1,4 @@
-package hclspec
+package block
 
 import (
 	"context"
@@ -9,15 +9,17 @@ import (
 	"github.com/hashicorp/hcl/v2/hcldec"
 	hcljson "github.com/hashicorp/hcl/v2/json"
 	"github.com/zclconf/go-cty/cty"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
 )
 
 // commandSpec is the task config schema of a driver that runs commands.
-var commandSpec = Object(map[string]*Spec{
-	"command": Attr("command", "string", true),
-	"args":    Attr("args", "list(string)", false),
-	"env":     BlockAttrs("env", "list(string)", false),
-	"mount":   BlockList("mount", Object(map[string]*Spec{"options": Attr("options", "list(string)", false), "any": Attr("any", "any", false)}), 0, 0),
-	"label":   Default(Attr("label", "list(string)", false), Literal(`["none"]`)),
+var commandSpec = hclspec.Object(map[string]*hclspec.Spec{
+	"command": hclspec.Attr("command", "string", true),
+	"args":    hclspec.Attr("args", "list(string)", false),
+	"env":     hclspec.BlockAttrs("env", "list(string)", false),
+	"mount":   hclspec.BlockList("mount", hclspec.Object(map[string]*hclspec.Spec{"options": hclspec.Attr("options", "list(string)", false), "any": hclspec.Attr("any", "any", false)}), 0, 0),
+	"label":   hclspec.Default(hclspec.Attr("label", "list(string)", false), hclspec.Literal(`["none"]`)),
 })
 
 func newArguments(n int) []any {
@@ -78,8 +80,8 @@ func TestConfigLimits(t *testing.T) {
 		config map[string]any
 		want   string // error text; empty means that the config is valid
 	}{
-		{"the most arguments", map[string]any{"command": "x", "args": newArguments(MaxValues - 3)}, ""},
-		{"one argument more", map[string]any{"command": "x", "args": newArguments(MaxValues - 2)},
+		{"the most arguments", map[string]any{"command": "x", "args": newArguments(hclspec.MaxValues - 3)}, ""},
+		{"one argument more", map[string]any{"command": "x", "args": newArguments(hclspec.MaxValues - 2)},
 			"Config too large: A config block can hold 100000 values at most, and this one holds 100001."},
 		{"the most blocks", map[string]any{"command": "x", "mount": blocks[:maxBlocks]}, ""},
 		{"one block more", map[string]any{"command": "x", "mount": blocks}, `Too many mount blocks: No more than 1000 "mount" blocks are allowed.`},
@@ -87,7 +89,7 @@ func TestConfigLimits(t *testing.T) {
 		{"too many values of any type in blocks", map[string]any{"command": "x", "mount": anys}, `Incorrect attribute value type: Inappropriate value for attribute "any": `},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got := strings.Join(Messages(commandSpec.Check(t.Context(), c.config)), "; ")
+			got := strings.Join(Messages(Check(t.Context(), commandSpec, c.config)), "; ")
 			if (c.want == "") != (got == "") || !strings.HasPrefix(got, c.want) {
 				t.Errorf("got %.200q, want %q", got, c.want)
 			}
@@ -98,7 +100,7 @@ func TestConfigLimits(t *testing.T) {
 func TestCheckEndsWithContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	diags := commandSpec.Check(ctx, map[string]any{"args": newArguments(10)})
+	diags := Check(ctx, commandSpec, map[string]any{"args": newArguments(10)})
 	if got := Messages(diags); len(got) != 1 || got[0] != "Config not read: context canceled" {
 		t.Errorf("got %q", got)
 	}
@@ -111,11 +113,11 @@ func TestCheckEndsWithContext(t *testing.T) {
 
 // BenchmarkCheckArgs measures the time of a check for different numbers of arguments.
 func BenchmarkCheckArgs(b *testing.B) {
-	for _, n := range []int{1000, 10_000, MaxValues - 3} {
+	for _, n := range []int{1000, 10_000, hclspec.MaxValues - 3} {
 		config := map[string]any{"command": "x", "args": newArguments(n)}
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			for b.Loop() {
-				if diags := commandSpec.Check(b.Context(), config); diags.HasErrors() {
+				if diags := Check(b.Context(), commandSpec, config); diags.HasErrors() {
 					b.Fatal(diags)
 				}
 			}

@@ -1,4 +1,4 @@
-package hclspec
+package block
 
 import (
 	"encoding/hex"
@@ -10,68 +10,71 @@ import (
 
 	"github.com/hashicorp/hcl/v2"
 	"github.com/zclconf/go-cty/cty"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
+	"github.com/nomad-lite/nomad-lite/hclspec/specpb"
 )
 
 // Schemas of config blocks that these tests decode.
 var (
-	greetingSpec = Object(map[string]*Spec{
-		"greeting": Default(Attr("greeting", "string", false), Literal(`"Hello, World!"`)),
+	greetingSpec = hclspec.Object(map[string]*hclspec.Spec{
+		"greeting": hclspec.Default(hclspec.Attr("greeting", "string", false), hclspec.Literal(`"Hello, World!"`)),
 	})
-	numberSpec = Object(map[string]*Spec{"n": Attr("n", "number", false)})
-	execSpec   = Object(map[string]*Spec{
-		"command":       Attr("", "string", true),
-		"args":          Attr("", "list(string)", false),
-		"work_dir":      Attr("", "string", false),
-		"oom_score_adj": Attr("", "number", false),
-		"env":           BlockAttrs("", "string", false),
+	numberSpec = hclspec.Object(map[string]*hclspec.Spec{"n": hclspec.Attr("n", "number", false)})
+	execSpec   = hclspec.Object(map[string]*hclspec.Spec{
+		"command":       hclspec.Attr("", "string", true),
+		"args":          hclspec.Attr("", "list(string)", false),
+		"work_dir":      hclspec.Attr("", "string", false),
+		"oom_score_adj": hclspec.Attr("", "number", false),
+		"env":           hclspec.BlockAttrs("", "string", false),
 	})
-	defaultsSpec = Object(map[string]*Spec{
-		"enabled": Default(Attr("enabled", "bool", false), Literal("true")),
-		"timeout": Default(Attr("timeout", "string", false), Literal(`"5m"`)),
-		"cap":     Default(Attr("cap", "list(string)", false), Literal(`["a","b"]`)),
-		"gc": Default(Block("gc", Object(map[string]*Spec{
-			"image": Default(Attr("image", "bool", false), Literal("true")),
-			"delay": Attr("delay", "string", false),
-		}), false), Literal("{ image = false }")),
+	defaultsSpec = hclspec.Object(map[string]*hclspec.Spec{
+		"enabled": hclspec.Default(hclspec.Attr("enabled", "bool", false), hclspec.Literal("true")),
+		"timeout": hclspec.Default(hclspec.Attr("timeout", "string", false), hclspec.Literal(`"5m"`)),
+		"cap":     hclspec.Default(hclspec.Attr("cap", "list(string)", false), hclspec.Literal(`["a","b"]`)),
+		"gc": hclspec.Default(hclspec.Block("gc", hclspec.Object(map[string]*hclspec.Spec{
+			"image": hclspec.Default(hclspec.Attr("image", "bool", false), hclspec.Literal("true")),
+			"delay": hclspec.Attr("delay", "string", false),
+		}), false), hclspec.Literal("{ image = false }")),
 	})
-	blocksSpec = Object(map[string]*Spec{
-		"mount": BlockList("mount", Object(map[string]*Spec{
-			"source": Attr("source", "string", false),
-			"ro":     Default(Attr("ro", "bool", false), Literal("false")),
+	blocksSpec = hclspec.Object(map[string]*hclspec.Spec{
+		"mount": hclspec.BlockList("mount", hclspec.Object(map[string]*hclspec.Spec{
+			"source": hclspec.Attr("source", "string", false),
+			"ro":     hclspec.Default(hclspec.Attr("ro", "bool", false), hclspec.Literal("false")),
 		}), 0, 0),
-		"labels": Attr("labels", "list(map(string))", false),
-		"opts":   Attr("opts", "map(string)", false),
-		"sys":    BlockAttrs("sys", "string", false),
-		"bm":     BlockMap("bm", []string{"name"}, Object(map[string]*Spec{"v": Attr("v", "number", false)})),
-		"bs":     BlockSet("bs", Object(map[string]*Spec{"v": Attr("v", "number", false)}), 0, 0),
+		"labels": hclspec.Attr("labels", "list(map(string))", false),
+		"opts":   hclspec.Attr("opts", "map(string)", false),
+		"sys":    hclspec.BlockAttrs("sys", "string", false),
+		"bm":     hclspec.BlockMap("bm", []string{"name"}, hclspec.Object(map[string]*hclspec.Spec{"v": hclspec.Attr("v", "number", false)})),
+		"bs":     hclspec.BlockSet("bs", hclspec.Object(map[string]*hclspec.Spec{"v": hclspec.Attr("v", "number", false)}), 0, 0),
 	})
-	typesSpec = Object(map[string]*Spec{
-		"a": Attr("a", "any", false),
-		"t": Attr("t", "tuple([string, number])", false),
-		"o": Attr("o", "object({x=string,y=number})", false),
-		"s": Attr("s", "set(string)", false),
+	typesSpec = hclspec.Object(map[string]*hclspec.Spec{
+		"a": hclspec.Attr("a", "any", false),
+		"t": hclspec.Attr("t", "tuple([string, number])", false),
+		"o": hclspec.Attr("o", "object({x=string,y=number})", false),
+		"s": hclspec.Attr("s", "set(string)", false),
 	})
-	pluginConfigSpec = Object(map[string]*Spec{
-		"enabled": Default(Attr("enabled", "bool", false), Literal("true")),
-		"fs":      Default(Attr("fs", "string", false), Literal(`"none"`)),
-		"mode":    Attr("mode", "string", false),
+	pluginConfigSpec = hclspec.Object(map[string]*hclspec.Spec{
+		"enabled": hclspec.Default(hclspec.Attr("enabled", "bool", false), hclspec.Literal("true")),
+		"fs":      hclspec.Default(hclspec.Attr("fs", "string", false), hclspec.Literal(`"none"`)),
+		"mode":    hclspec.Attr("mode", "string", false),
 	})
-	job = Object(map[string]*Spec{
-		"command": Attr("command", "string", true),
-		"args":    Attr("args", "list(string)", false),
-		"count":   Attr("count", "number", false),
-		"on":      Attr("on", "bool", false),
-		"dflt":    Default(Attr("dflt", "number", false), Literal("7")),
-		"mapattr": Attr("mapattr", "map(string)", false),
-		"lmap":    Attr("lmap", "list(map(string))", false),
-		"any":     Attr("any", "any", false),
-		"one":     Block("one", Object(map[string]*Spec{"x": Attr("x", "number", false)}), false),
-		"many": BlockList("many", Object(map[string]*Spec{
-			"x": Attr("x", "number", false),
-			"o": BlockAttrs("o", "string", false),
+	job = hclspec.Object(map[string]*hclspec.Spec{
+		"command": hclspec.Attr("command", "string", true),
+		"args":    hclspec.Attr("args", "list(string)", false),
+		"count":   hclspec.Attr("count", "number", false),
+		"on":      hclspec.Attr("on", "bool", false),
+		"dflt":    hclspec.Default(hclspec.Attr("dflt", "number", false), hclspec.Literal("7")),
+		"mapattr": hclspec.Attr("mapattr", "map(string)", false),
+		"lmap":    hclspec.Attr("lmap", "list(map(string))", false),
+		"any":     hclspec.Attr("any", "any", false),
+		"one":     hclspec.Block("one", hclspec.Object(map[string]*hclspec.Spec{"x": hclspec.Attr("x", "number", false)}), false),
+		"many": hclspec.BlockList("many", hclspec.Object(map[string]*hclspec.Spec{
+			"x": hclspec.Attr("x", "number", false),
+			"o": hclspec.BlockAttrs("o", "string", false),
 		}), 0, 0),
-		"bmap":  BlockMap("bmap", []string{"name"}, Object(map[string]*Spec{"x": Attr("x", "number", false)})),
-		"battr": BlockAttrs("battr", "string", false),
+		"bmap":  hclspec.BlockMap("bmap", []string{"name"}, hclspec.Object(map[string]*hclspec.Spec{"x": hclspec.Attr("x", "number", false)})),
+		"battr": hclspec.BlockAttrs("battr", "string", false),
 	})
 )
 
@@ -114,7 +117,7 @@ func TestDecodeToMsgpack(t *testing.T) {
 	}
 	tests := []struct {
 		name   string
-		spec   *Spec
+		spec   *hclspec.Spec
 		config string
 		want   string
 	}{
@@ -155,12 +158,12 @@ func TestDecodeToMsgpack(t *testing.T) {
 			"86a2626d82a36f6e6581a17601a374776f81a17602a262739281a1760181a17602a66c6162656c739281a16ba17681a26b32a27632a56d6f756e749282a2726fc2a6736f75726365a22f6182a2726fc3a6736f75726365a22f62a46f70747381a178a131a373797381a86e65742e636f7265a131"},
 		{"types of all kinds", typesSpec, `{"a":{"k":[1,"x",true]},"t":["p",2],"o":{"x":"q","y":3},"s":["b","a","b"]}`,
 			"84a16181a16b9301a178c3a16f82a178a171a17903a17392a161a162a17492a17002"},
-		{"an empty object", Object(nil), `{}`, "80"},
-		{"an array at the root", Array(Attr("x", "string", false), Attr("y", "number", false)), `{"x":"q","y":3}`, "92a17103"},
+		{"an empty object", hclspec.Object(nil), `{}`, "80"},
+		{"an array at the root", hclspec.Array(hclspec.Attr("x", "string", false), hclspec.Attr("y", "number", false)), `{"x":"q","y":3}`, "92a17103"},
 		{"the config of a plugin", pluginConfigSpec, `{"mode":"hello"}`, "83a7656e61626c6564c3a26673a46e6f6e65a46d6f6465a568656c6c6f"},
-		{"40 characters", Object(map[string]*Spec{"s": Attr("s", "string", false)}), `{"s":"` + strings.Repeat("a", 40) + `"}`,
+		{"40 characters", hclspec.Object(map[string]*hclspec.Spec{"s": hclspec.Attr("s", "string", false)}), `{"s":"` + strings.Repeat("a", 40) + `"}`,
 			"81a173d928" + strings.Repeat("61", 40)},
-		{"a default of another type", Object(map[string]*Spec{"s": Default(Attr("s", "string", false), Literal("5"))}), `{}`, "81a17305"},
+		{"a default of another type", hclspec.Object(map[string]*hclspec.Spec{"s": hclspec.Default(hclspec.Attr("s", "string", false), hclspec.Literal("5"))}), `{}`, "81a17305"},
 
 		{"job: only what is required", job, `{"command":"/bin/x"}`, minimalJobHex},
 		{"job: interpolated", job, `{"command":"/bin/x","args":["a","${NOMAD_PORT_http}",3],"count":3}`,
@@ -185,7 +188,7 @@ func TestDecodeToMsgpack(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			value, diags := tt.spec.Decode(parseConfig(t, tt.config), varsFunc(nomadVars))
+			value, diags := Decode(tt.spec, parseConfig(t, tt.config), varsFunc(nomadVars))
 			if diags.HasErrors() {
 				t.Fatal(Messages(diags))
 			}
@@ -202,8 +205,8 @@ func TestDecodeToMsgpack(t *testing.T) {
 
 func TestJobThroughTheAPI(t *testing.T) {
 	// Numbers that come from JSON are float64.
-	s := Object(map[string]*Spec{"n": Attr("n", "list(map(list(number)))", false)})
-	value, diags := s.Decode(map[string]any{"n": []map[string]any{{"k": []any{float64(9223372036854775807)}}}}, varsFunc(nomadVars))
+	s := hclspec.Object(map[string]*hclspec.Spec{"n": hclspec.Attr("n", "list(map(list(number)))", false)})
+	value, diags := Decode(s, map[string]any{"n": []map[string]any{{"k": []any{float64(9223372036854775807)}}}}, varsFunc(nomadVars))
 	if diags.HasErrors() {
 		t.Fatal(diags)
 	}
@@ -217,14 +220,14 @@ func TestJobThroughTheAPI(t *testing.T) {
 }
 
 func TestTemplates(t *testing.T) {
-	s := Object(map[string]*Spec{"a": Attr("a", "any", false)})
+	s := hclspec.Object(map[string]*hclspec.Spec{"a": hclspec.Attr("a", "any", false)})
 	tests := []struct {
 		name string
 		in   any
 		want cty.Value
 	}{
 		{"an escape is undone", "$${FOO} %%{if}", cty.StringVal("${FOO} %{if}")},
-		{"what is meant as it stands", Verbatim("${FOO} %{if} $${x} $ %"), cty.StringVal("${FOO} %{if} $${x} $ %")},
+		{"what is meant as it stands", hclspec.Verbatim("${FOO} %{if} $${x} $ %"), cty.StringVal("${FOO} %{if} $${x} $ %")},
 		{"spaces are allowed", "${ FOO }", cty.StringVal("foo")},
 		{"any name is in env", `${env["dotted.name"]}`, cty.StringVal("dotted")},
 		{"names with dots nest", "${attr.cpu.arch}", cty.StringVal("amd64")},
@@ -249,7 +252,7 @@ func TestTemplates(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			value, diags := s.Decode(map[string]any{"a": tt.in}, varsFunc(nomadVars))
+			value, diags := Decode(s, map[string]any{"a": tt.in}, varsFunc(nomadVars))
 			if diags.HasErrors() {
 				t.Fatal(Messages(diags))
 			}
@@ -261,13 +264,13 @@ func TestTemplates(t *testing.T) {
 }
 
 func TestMessages(t *testing.T) {
-	block := func(min, max uint64) *Spec {
-		return Object(map[string]*Spec{"b": BlockList("b", Object(nil), min, max)})
+	block := func(min, max uint64) *hclspec.Spec {
+		return hclspec.Object(map[string]*hclspec.Spec{"b": hclspec.BlockList("b", hclspec.Object(nil), min, max)})
 	}
 	none := map[string]cty.Value{}
 	tests := []struct {
 		name   string
-		spec   *Spec
+		spec   *hclspec.Spec
 		config string
 		vars   map[string]cty.Value
 		want   string // prefix of one message
@@ -291,29 +294,29 @@ func TestMessages(t *testing.T) {
 		{"two of a block", defaultsSpec, `{"gc":[{},{}]}`, none, `Duplicate gc block: Only one block of type "gc" is allowed. Previous definition was at `},
 		{"too many blocks", block(0, 2), `{"b":[{},{},{}]}`, none, `Too many b blocks: No more than 2 "b" blocks are allowed`},
 		{"too few blocks", block(1, 0), `{}`, none, `Insufficient b blocks: At least 1 "b" blocks are required.`},
-		{"a missing block", Object(map[string]*Spec{"b": Block("b", Object(nil), true)}), `{}`, none,
+		{"a missing block", hclspec.Object(map[string]*hclspec.Spec{"b": hclspec.Block("b", hclspec.Object(nil), true)}), `{}`, none,
 			`Missing b block: A block of type "b" is required here.`},
 
 		{"no spec", nil, `{}`, none, "nil spec given: "},
-		{"no spec in an object", Object(map[string]*Spec{"x": nil}), `{}`, none, "nil spec given: "},
-		{"a spec that says nothing", &Spec{}, `{}`, none, "Invalid spec: "},
-		{"no name at the root", Attr("", "string", false), `{}`, none, "Missing name in attribute spec: "},
-		{"no name in a default", Object(map[string]*Spec{"x": Default(Attr("", "string", false), Literal("1"))}), `{}`, none, "Missing name in attribute spec: "},
-		{"no name in an array", Array(Attr("", "string", false)), `{}`, none, "Missing name in attribute spec: "},
-		{"no type", Attr("x", "", false), `{}`, none, "Missing expression: "},
-		{"an unknown type", Attr("x", "strin", false), `{}`, none, "Invalid type specification: "},
-		{"no nested spec", Block("b", nil, false), `{}`, none, "Missing spec block: "},
-		{"no labels", BlockMap("b", nil, Object(nil)), `{}`, none, "Missing labels in block_map spec: "},
-		{"any in a map of blocks", BlockMap("b", []string{"l"}, Attr("x", "any", false)), `{}`, none, "Invalid type in block_map spec: "},
-		{"a variable in a literal", Literal("FOO"), `{}`, none, "Variables not allowed: "},
+		{"no spec in an object", hclspec.Object(map[string]*hclspec.Spec{"x": nil}), `{}`, none, "nil spec given: "},
+		{"a spec that says nothing", &hclspec.Spec{}, `{}`, none, "Invalid spec: "},
+		{"no name at the root", hclspec.Attr("", "string", false), `{}`, none, "Missing name in attribute spec: "},
+		{"no name in a default", hclspec.Object(map[string]*hclspec.Spec{"x": hclspec.Default(hclspec.Attr("", "string", false), hclspec.Literal("1"))}), `{}`, none, "Missing name in attribute spec: "},
+		{"no name in an array", hclspec.Array(hclspec.Attr("", "string", false)), `{}`, none, "Missing name in attribute spec: "},
+		{"no type", hclspec.Attr("x", "", false), `{}`, none, "Missing expression: "},
+		{"an unknown type", hclspec.Attr("x", "strin", false), `{}`, none, "Invalid type specification: "},
+		{"no nested spec", hclspec.Block("b", nil, false), `{}`, none, "Missing spec block: "},
+		{"no labels", hclspec.BlockMap("b", nil, hclspec.Object(nil)), `{}`, none, "Missing labels in block_map spec: "},
+		{"any in a map of blocks", hclspec.BlockMap("b", []string{"l"}, hclspec.Attr("x", "any", false)), `{}`, none, "Invalid type in block_map spec: "},
+		{"a variable in a literal", hclspec.Literal("FOO"), `{}`, none, "Variables not allowed: "},
 		{"more blocks than there are", block(math.MaxUint64, 0), `{}`, none, "Invalid block limits: "},
-		{"a spec that does not fit together", Object(map[string]*Spec{
-			"b": BlockMap("b", []string{"l"}, Default(Attr("x", "string", false), Literal("5"))),
+		{"a spec that does not fit together", hclspec.Object(map[string]*hclspec.Spec{
+			"b": hclspec.BlockMap("b", []string{"l"}, hclspec.Default(hclspec.Attr("x", "string", false), hclspec.Literal("5"))),
 		}), `{"b":[{"one":{"x":"a"}},{"two":{}}]}`, none, "Invalid spec: The schema of the plugin does not fit together: "},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			_, diags := tt.spec.Decode(parseConfig(t, tt.config), varsFunc(tt.vars))
+			_, diags := Decode(tt.spec, parseConfig(t, tt.config), varsFunc(tt.vars))
 			messages := Messages(diags)
 			for _, m := range messages {
 				if strings.HasPrefix(m, tt.want) {
@@ -328,7 +331,7 @@ func TestMessages(t *testing.T) {
 // TestHostileConfigIsRejected decodes input that would crash the process if no limits were
 // checked.
 func TestHostileConfigIsRejected(t *testing.T) {
-	s := Object(map[string]*Spec{"a": Attr("a", "any", false)})
+	s := hclspec.Object(map[string]*hclspec.Spec{"a": hclspec.Attr("a", "any", false)})
 	const n = 1 << 16
 	vars := maps.Clone(nomadVars)
 	vars["DEEP"] = cty.StringVal(strings.Repeat("[", n))
@@ -356,26 +359,26 @@ func TestHostileConfigIsRejected(t *testing.T) {
 	for name, value := range configs {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, diags := s.Decode(map[string]any{"a": value}, varsFunc(vars))
+			_, diags := Decode(s, map[string]any{"a": value}, varsFunc(vars))
 			expectLimitError(t, diags)
 		})
 	}
 
-	specs := map[string]*Spec{
-		"a type":    Attr("a", strings.Repeat("list(", n/5)+"string", false),
-		"a literal": Literal(strings.Repeat("[", n)),
-		"labels":    BlockMap("a", make([]string, 1000), Object(nil)),
+	specs := map[string]*hclspec.Spec{
+		"a type":    hclspec.Attr("a", strings.Repeat("list(", n/5)+"string", false),
+		"a literal": hclspec.Literal(strings.Repeat("[", n)),
+		"labels":    hclspec.BlockMap("a", make([]string, 1000), hclspec.Object(nil)),
 	}
 	for name, spec := range specs {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, diags := spec.Decode(nil, varsFunc(vars))
+			_, diags := Decode(spec, nil, varsFunc(vars))
 			expectLimitError(t, diags)
 		})
 	}
 
 	t.Run("a number in text", func(t *testing.T) {
-		value, diags := numberSpec.Decode(map[string]any{"n": "1e100000000"}, varsFunc(vars))
+		value, diags := Decode(numberSpec, map[string]any{"n": "1e100000000"}, varsFunc(vars))
 		if diags.HasErrors() {
 			t.Fatal(diags)
 		}
@@ -385,7 +388,7 @@ func TestHostileConfigIsRejected(t *testing.T) {
 	})
 	t.Run("what is deep but not too deep", func(t *testing.T) {
 		text := "${" + strings.Repeat("[", 150) + strings.Repeat("]", 150) + "}"
-		if _, diags := s.Decode(map[string]any{"a": text}, varsFunc(vars)); diags.HasErrors() {
+		if _, diags := Decode(s, map[string]any{"a": text}, varsFunc(vars)); diags.HasErrors() {
 			t.Error(Messages(diags))
 		}
 	})
@@ -404,8 +407,34 @@ func expectLimitError(t *testing.T, diags hcl.Diagnostics) {
 }
 
 func TestConfigThatIsNoJSON(t *testing.T) {
-	_, diags := numberSpec.Decode(map[string]any{"n": math.Inf(1)}, varsFunc(nomadVars))
+	_, diags := Decode(numberSpec, map[string]any{"n": math.Inf(1)}, varsFunc(nomadVars))
 	if got := Messages(diags); len(got) != 1 || !strings.HasPrefix(got[0], "Invalid config: The config cannot be read: ") {
 		t.Errorf("got %q", got)
+	}
+}
+
+// Some plugins send a Spec with a kind and without its content.
+func TestDecodeWithMissingFieldsDoesNotPanic(t *testing.T) {
+	for _, p := range []*specpb.Spec{
+		{},
+		{Block: &specpb.Spec_Object{}},
+		{Block: &specpb.Spec_Array{}},
+		{Block: &specpb.Spec_Attr{}},
+		{Block: &specpb.Spec_BlockValue{}},
+		{Block: &specpb.Spec_BlockAttrs{}},
+		{Block: &specpb.Spec_BlockList{}},
+		{Block: &specpb.Spec_BlockSet{}},
+		{Block: &specpb.Spec_BlockMap{}},
+		{Block: &specpb.Spec_Default{}},
+		{Block: &specpb.Spec_Literal{}},
+	} {
+		s, err := hclspec.FromProto(&specpb.Spec{Block: &specpb.Spec_Object{Object: &specpb.Object{Attributes: map[string]*specpb.Spec{"x": p}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, diags := Decode(s, nil, nil)
+		if err := Fault(s); (err == nil) == diags.HasErrors() {
+			t.Errorf("%v: Decode reports %q, Fault %v", p, Messages(diags), err)
+		}
 	}
 }

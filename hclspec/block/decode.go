@@ -1,4 +1,4 @@
-package hclspec
+package block
 
 import (
 	"context"
@@ -17,14 +17,9 @@ import (
 	"github.com/zclconf/go-cty/cty/function"
 	"github.com/zclconf/go-cty/cty/function/stdlib"
 
+	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/hclspec/nesting"
 )
-
-var templateEscaper = strings.NewReplacer("${", "$${", "%{", "%%{")
-
-// Verbatim escapes a text so that Decode returns it unchanged, and does not interpret it as
-// a template.
-func Verbatim(text string) string { return templateEscaper.Replace(text) }
 
 // Decode decodes a config block into the value that s describes. config is a map from
 // encoding/json or from a job file. Each string and key in it is a template, which can use
@@ -33,8 +28,8 @@ func Verbatim(text string) string { return templateEscaper.Replace(text) }
 //
 // The diagnostics are for users (see Messages); their ranges are meaningless. If they
 // contain an error, the value is unusable.
-func (s *Spec) Decode(config map[string]any, vars func() map[string]cty.Value) (cty.Value, hcl.Diagnostics) {
-	return s.decode(context.Background(), config, func(hcl.Body, hcldec.Spec) map[string]cty.Value {
+func Decode(s *hclspec.Spec, config map[string]any, vars func() map[string]cty.Value) (cty.Value, hcl.Diagnostics) {
+	return decode(context.Background(), s, config, func(hcl.Body, hcldec.Spec) map[string]cty.Value {
 		if vars == nil {
 			return nil
 		}
@@ -45,8 +40,8 @@ func (s *Spec) Decode(config map[string]any, vars func() map[string]cty.Value) (
 // Check returns the errors of a config block that occur for all values of its variables.
 // The diagnostics have the same form as those of Decode. If ctx ends, they contain only its
 // error.
-func (s *Spec) Check(ctx context.Context, config map[string]any) hcl.Diagnostics {
-	_, diags := s.decode(ctx, config, func(body hcl.Body, spec hcldec.Spec) map[string]cty.Value {
+func Check(ctx context.Context, s *hclspec.Spec, config map[string]any) hcl.Diagnostics {
+	_, diags := decode(ctx, s, config, func(body hcl.Body, spec hcldec.Spec) map[string]cty.Value {
 		vars := make(map[string]cty.Value)
 		for _, variable := range hcldec.Variables(body, spec) {
 			vars[variable.RootName()] = cty.DynamicVal
@@ -58,14 +53,14 @@ func (s *Spec) Check(ctx context.Context, config map[string]any) hcl.Diagnostics
 
 // CheckPart checks a part of a config block like Check, but ignores missing arguments and
 // blocks, because the caller adds them later.
-func (s *Spec) CheckPart(config map[string]any) hcl.Diagnostics {
-	return slices.DeleteFunc(s.Check(context.Background(), config), func(d *hcl.Diagnostic) bool {
+func CheckPart(s *hclspec.Spec, config map[string]any) hcl.Diagnostics {
+	return slices.DeleteFunc(Check(context.Background(), s, config), func(d *hcl.Diagnostic) bool {
 		noBlock := strings.HasPrefix(d.Summary, "Missing ") && strings.HasSuffix(d.Summary, " block")
 		return noBlock || d.Summary == "Missing required argument" || strings.HasPrefix(d.Summary, "Insufficient ")
 	})
 }
 
-func (s *Spec) decode(ctx context.Context, config map[string]any, vars func(hcl.Body, hcldec.Spec) map[string]cty.Value) (value cty.Value, diags hcl.Diagnostics) {
+func decode(ctx context.Context, s *hclspec.Spec, config map[string]any, vars func(hcl.Body, hcldec.Spec) map[string]cty.Value) (value cty.Value, diags hcl.Diagnostics) {
 	run := &decodeState{ctx: ctx}
 	defer func() {
 		if run.stopDiag != nil {
@@ -84,14 +79,14 @@ func (s *Spec) decode(ctx context.Context, config map[string]any, vars func(hcl.
 		}
 	}()
 
-	if n := CountValues(config); n > MaxValues {
+	if n := hclspec.CountValues(config); n > hclspec.MaxValues {
 		return cty.DynamicVal, hcl.Diagnostics{{
 			Severity: hcl.DiagError,
 			Summary:  "Config too large",
-			Detail:   fmt.Sprintf("A config block can hold %d values at most, and this one holds %d.", MaxValues, n),
+			Detail:   fmt.Sprintf("A config block can hold %d values at most, and this one holds %d.", hclspec.MaxValues, n),
 		}}
 	}
-	c := s.compiled()
+	c := compiled(s)
 	if c.diags.HasErrors() {
 		return cty.DynamicVal, c.diags
 	}

@@ -1,4 +1,4 @@
-package hclspec
+package block
 
 import (
 	"reflect"
@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/zclconf/go-cty/cty"
+
+	"github.com/nomad-lite/nomad-lite/hclspec"
 )
 
 // upperCaseText is a type with its own decoder.
@@ -32,7 +34,7 @@ func TestUnmarshalExactRejectsWhatGoWouldLose(t *testing.T) {
 			&struct {
 				Times int `codec:"times"`
 			}{}, "\"message\" has no field in the Go struct: add one with the tag `codec:\"message\"`"},
-		{"no field, and no value", cty.ObjectVal(map[string]cty.Value{"message": cty.NullVal(cty.String)}), &inner{}, `"message" has no field in the Go type hclspec.inner`},
+		{"no field, and no value", cty.ObjectVal(map[string]cty.Value{"message": cty.NullVal(cty.String)}), &inner{}, `"message" has no field in the Go type block.inner`},
 		{"a field in another case", cty.ObjectVal(map[string]cty.Value{"named": cty.True}), &struct{ Named bool }{}, `"named" has no field`},
 		{"a field that is not exported", cty.ObjectVal(map[string]cty.Value{"x": cty.True}), &struct {
 			x bool `codec:"x"`
@@ -40,7 +42,7 @@ func TestUnmarshalExactRejectsWhatGoWouldLose(t *testing.T) {
 		{"no field deeper down", cty.ObjectVal(map[string]cty.Value{"in": cty.ListVal([]cty.Value{cty.ObjectVal(map[string]cty.Value{"y": cty.True})})}),
 			&struct {
 				In []inner `codec:"in"`
-			}{}, `"in.0.y" has no field in the Go type hclspec.inner`},
+			}{}, `"in.0.y" has no field in the Go type block.inner`},
 		{"a string for an int", cty.ObjectVal(map[string]cty.Value{"x": cty.StringVal("secret")}), &inner{}, `"x" is a string, which does not fit the Go type int`},
 		{"a fraction for an int", cty.ObjectVal(map[string]cty.Value{"x": cty.NumberFloatVal(1.5)}), &inner{}, `"x" is the number 1.5, which does not fit the Go type int`},
 		{"too much", cty.ObjectVal(map[string]cty.Value{"x": cty.NumberIntVal(300)}), &struct {
@@ -48,7 +50,7 @@ func TestUnmarshalExactRejectsWhatGoWouldLose(t *testing.T) {
 		}{}, `"x" is the number 300, which does not fit the Go type int8`},
 		{"a list for a struct", cty.ObjectVal(map[string]cty.Value{"in": cty.TupleVal([]cty.Value{cty.NumberIntVal(1)})}), &struct {
 			In inner `codec:"in"`
-		}{}, `"in" is a list, which does not fit the Go type hclspec.inner`},
+		}{}, `"in" is a list, which does not fit the Go type block.inner`},
 		{"a bool for a string", cty.ObjectVal(map[string]cty.Value{"x": cty.True}), &struct {
 			X string `codec:"x"`
 		}{}, `"x" is a bool, which does not fit the Go type string`},
@@ -62,7 +64,7 @@ func TestUnmarshalExactRejectsWhatGoWouldLose(t *testing.T) {
 				t.Fatal(err)
 			}
 			before := reflect.ValueOf(tt.into).Elem().Interface()
-			err = UnmarshalExact(b, tt.into)
+			err = hclspec.UnmarshalExact(b, tt.into)
 			if err == nil || !strings.HasPrefix(err.Error(), tt.want) || strings.Contains(err.Error(), "secret") {
 				t.Errorf("got  %v\nwant %s", err, tt.want)
 			}
@@ -100,7 +102,7 @@ func TestUnmarshalExactDecodesWhatFits(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got all
-	if err := UnmarshalExact(b, &got); err != nil {
+	if err := hclspec.UnmarshalExact(b, &got); err != nil {
 		t.Fatal(err)
 	}
 	one := 1
@@ -109,7 +111,7 @@ func TestUnmarshalExactDecodesWhatFits(t *testing.T) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 	var untypedMap map[string]any
-	if err := UnmarshalExact(b, &untypedMap); err != nil || len(untypedMap) != 11 {
+	if err := hclspec.UnmarshalExact(b, &untypedMap); err != nil || len(untypedMap) != 11 {
 		t.Errorf("into a map: %v, %v", untypedMap, err)
 	}
 }

@@ -1,4 +1,4 @@
-package hclspec
+package block
 
 import (
 	"bytes"
@@ -11,13 +11,14 @@ import (
 	ctymsgpack "github.com/zclconf/go-cty/cty/msgpack"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/nomad-lite/nomad-lite/hclspec"
 	"github.com/nomad-lite/nomad-lite/hclspec/specpb"
 )
 
 // FuzzConfig checks that Decode returns, for any spec and config, either errors or a value
 // that can be encoded and decoded.
 func FuzzConfig(f *testing.F) {
-	for _, s := range []*Spec{greetingSpec, numberSpec, execSpec, defaultsSpec, blocksSpec, typesSpec, job, fullSpec} {
+	for _, s := range []*hclspec.Spec{greetingSpec, numberSpec, execSpec, defaultsSpec, blocksSpec, typesSpec, job} {
 		b, err := proto.Marshal(s.Proto())
 		if err != nil {
 			f.Fatal(err)
@@ -29,18 +30,18 @@ func FuzzConfig(f *testing.F) {
 		if proto.Unmarshal(spec, p) != nil {
 			return
 		}
-		s, err := FromProto(p)
+		s, err := hclspec.FromProto(p)
 		if err != nil {
 			return
 		}
-		if back, err := FromProto(s.Proto()); err != nil || !proto.Equal(back.Proto(), s.Proto()) {
+		if back, err := hclspec.FromProto(s.Proto()); err != nil || !proto.Equal(back.Proto(), s.Proto()) {
 			t.Fatalf("%v became %v, %v", s.Proto(), back.Proto(), err)
 		}
 		var config map[string]any
 		if json.Unmarshal(text, &config) != nil {
 			return
 		}
-		value, diags := s.Decode(config, varsFunc(nomadVars))
+		value, diags := Decode(s, config, varsFunc(nomadVars))
 		if diags.HasErrors() {
 			if len(Messages(diags)) == 0 {
 				t.Fatal("an error without a message")
@@ -59,7 +60,7 @@ func FuzzConfig(f *testing.F) {
 			t.Fatalf("%x became %x, %v", b, again, err)
 		}
 		var untypedValue any
-		if err := Unmarshal(b, &untypedValue); err != nil && value.Type() != cty.DynamicPseudoType {
+		if err := hclspec.Unmarshal(b, &untypedValue); err != nil && value.Type() != cty.DynamicPseudoType {
 			t.Fatalf("a driver cannot read %x: %v", b, err)
 		}
 	})
@@ -84,21 +85,21 @@ func FuzzUnmarshal(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var got all
-		if Unmarshal(b, &got) == nil {
-			if _, err := MarshalState(got); err != nil {
+		if hclspec.Unmarshal(b, &got) == nil {
+			if _, err := hclspec.MarshalState(got); err != nil {
 				t.Fatal(err)
 			}
 		}
 		var state fuzzState
-		if UnmarshalState(b, &state) != nil {
+		if hclspec.UnmarshalState(b, &state) != nil {
 			return
 		}
-		b, err := MarshalState(state)
+		b, err := hclspec.MarshalState(state)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var decodedAgain fuzzState
-		if err := UnmarshalState(b, &decodedAgain); err != nil || !reflect.DeepEqual(decodedAgain, state) {
+		if err := hclspec.UnmarshalState(b, &decodedAgain); err != nil || !reflect.DeepEqual(decodedAgain, state) {
 			t.Fatalf("%+v became %+v, %v", state, decodedAgain, err)
 		}
 	})
