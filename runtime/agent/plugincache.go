@@ -15,6 +15,7 @@ import (
 
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 	"github.com/nomad-lite/nomad-lite/runtime/store"
 )
@@ -237,39 +238,54 @@ func (k *knownPlugins) lastKnownInfo(p supervisor.Plugin) (state.PluginInfo, boo
 	return k.cached.findPath(p.Path)
 }
 
-// unknownPlugins returns the plugins that have no description, and whether each has not completed its
-// first start. The channel is closed when the result may have changed.
-func (k *knownPlugins) unknownPlugins() (map[string]bool, <-chan struct{}) {
+// unknownPlugins returns the plugins that have no description, and the state of their first launch. The
+// channel is closed when the result may have changed.
+func (k *knownPlugins) unknownPlugins() (map[string]hookplugin.FirstLaunch, <-chan struct{}) {
 	changed := k.plugins.Changed()
-	var unknownNames map[string]bool
+	var unknown map[string]hookplugin.FirstLaunch
 	for _, p := range k.plugins.Plugins() {
 		if p.Builtin || p.Serves.Name != "" {
 			continue
 		}
-		if _, known := k.cached.find(p.Path, p.ProgramID); known {
+		info, found := k.cached.find(p.Path, p.ProgramID)
+		if found && !info.NeverStarted {
 			continue
 		}
-		if unknownNames == nil {
-			unknownNames = make(map[string]bool)
+		if unknown == nil {
+			unknown = make(map[string]hookplugin.FirstLaunch)
 		}
-		unknownNames[p.Name] = !p.LaunchAttempted
+		switch {
+		case p.LaunchAttempted:
+			unknown[p.Name] = hookplugin.LaunchFailed
+		case found:
+			unknown[p.Name] = hookplugin.LaunchPendingAgain
+		default:
+			unknown[p.Name] = hookplugin.LaunchPending
+		}
 	}
-	return unknownNames, changed
+	return unknown, changed
 }
 
 // currentInfos returns the descriptions of the current plugins. If a plugin has not run yet, its cached
-// description is used.
+// description is used. A plugin that has failed to start, and has none, has a description that says so.
 func (k *knownPlugins) currentInfos() (infos []state.PluginInfo) {
 	for _, p := range k.plugins.Plugins() {
 		if p.Builtin || p.Path == "" {
 			continue
 		}
-		if p.Serves.Name != "" {
-			infos = append(infos, k.cached.newPluginInfo(p))
-		} else if info, ok := k.lastKnownInfo(p); ok {
+		info, found := k.lastKnownInfo(p)
+		switch {
+		case p.Serves.Name != "":
+			info = k.cached.newPluginInfo(p)
+		case p.LaunchAttempted && p.Err != nil && (!found || info.NeverStarted):
+			info = k.cached.newPluginInfo(p)
+			info.NeverStarted = true
+		case found:
 			info.Path = p.Path
-			infos = append(infos, info)
+		default:
+			continue
 		}
+		infos = append(infos, info)
 	}
 	return infos
 }

@@ -2,7 +2,9 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,6 +18,7 @@ import (
 	"github.com/nomad-lite/nomad-lite/plugins/catalog"
 	"github.com/nomad-lite/nomad-lite/plugins/hook"
 	"github.com/nomad-lite/nomad-lite/plugins/supervisor"
+	"github.com/nomad-lite/nomad-lite/runtime/hookplugin"
 	"github.com/nomad-lite/nomad-lite/runtime/state"
 )
 
@@ -254,4 +257,41 @@ func TestPluginCacheReplacesUnreadableRecords(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A plugin that failed to start under an earlier agent is still unknown, and known to have failed, until it
+// starts.
+func TestPluginCacheRecordsFailedLaunches(t *testing.T) {
+	c := newCacheTest(t)
+	expect := func(when string, want map[string]hookplugin.FirstLaunch) {
+		t.Helper()
+		if got, _ := c.newKnownPlugins(c.path, false).unknownPlugins(); !maps.Equal(got, want) {
+			t.Errorf("%s: got %v, want %v", when, got, want)
+		}
+	}
+	expect("before the first run", map[string]hookplugin.FirstLaunch{"audit": hookplugin.LaunchPending})
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	failLaunch := func() {
+		k := c.newKnownPlugins(c.path, false)
+		p := &k.plugins.(staticPluginList)[0]
+		p.LaunchAttempted, p.Err = true, errors.New("no luck")
+		k.storeChanges(ended)
+	}
+	failLaunch()
+	expect("after a failed launch", map[string]hookplugin.FirstLaunch{"audit": hookplugin.LaunchPendingAgain})
+	c.write(c.path, "#!/bin/sh\nexec audit 0\n")
+	expect("after a change of the file", map[string]hookplugin.FirstLaunch{"audit": hookplugin.LaunchPending})
+	failLaunch()
+	expect("after a failed launch of the changed file", map[string]hookplugin.FirstLaunch{"audit": hookplugin.LaunchPendingAgain})
+	c.run(c.path)
+	expect("after a launch", nil)
+
+	// A hook that has run remains expected, whatever its later launches do.
+	failLaunch()
+	if got := c.newKnownPlugins(c.path, false).expectedHooks(); !slices.Equal(got, []string{"audit"}) {
+		t.Errorf("expected hooks %v, want audit", got)
+	}
+	c.write(c.path, "#!/bin/sh\nexec audit 2\n")
+	expect("after a change of the file", map[string]hookplugin.FirstLaunch{"audit": hookplugin.LaunchPending})
 }

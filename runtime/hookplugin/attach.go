@@ -36,10 +36,9 @@ type Config struct {
 	// ExpectedHooks returns the hooks that are believed to take part in every allocation
 	// and have not been launched.
 	ExpectedHooks func() []string
-	// UnknownPlugins returns the plugins whose type is not yet known. The value is true
-	// for a plugin that is being launched for the first time. It closes changed when the
+	// UnknownPlugins returns the plugins whose type is not yet known. It closes changed when the
 	// result may have changed.
-	UnknownPlugins func() (plugins map[string]bool, changed <-chan struct{})
+	UnknownPlugins func() (plugins map[string]FirstLaunch, changed <-chan struct{})
 	Rules          []Rule // see SetRules
 	// BuiltinLimits are the operator's limits for builtin hooks, by name.
 	BuiltinLimits map[string]map[string]any

@@ -17,19 +17,22 @@ import (
 // unknownPlugins are plugins whose type is not known yet.
 type unknownPlugins struct {
 	mu      sync.Mutex
-	plugins map[string]bool
+	plugins map[string]FirstLaunch
 	changed chan struct{}
 }
 
 func newUnknownPlugins(names ...string) *unknownPlugins {
-	u := &unknownPlugins{plugins: make(map[string]bool), changed: make(chan struct{})}
+	u := &unknownPlugins{plugins: make(map[string]FirstLaunch), changed: make(chan struct{})}
 	for _, name := range names {
-		u.plugins[name] = true
+		u.plugins[strings.TrimSuffix(name, " again")] = LaunchPending
+		if strings.HasSuffix(name, " again") {
+			u.plugins[strings.TrimSuffix(name, " again")] = LaunchPendingAgain
+		}
 	}
 	return u
 }
 
-func (u *unknownPlugins) get() (map[string]bool, <-chan struct{}) {
+func (u *unknownPlugins) get() (map[string]FirstLaunch, <-chan struct{}) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return maps.Clone(u.plugins), u.changed
@@ -38,7 +41,7 @@ func (u *unknownPlugins) get() (map[string]bool, <-chan struct{}) {
 func (u *unknownPlugins) set(name string, up bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.plugins[name] = false
+	u.plugins[name] = LaunchFailed
 	if up {
 		delete(u.plugins, name)
 	}
@@ -66,6 +69,9 @@ func TestPendingWaitsForUnknownPlugins(t *testing.T) {
 		"it fails":                       {plugins: []string{"broken"}, at: map[string]time.Duration{"broken": time.Second}, waits: time.Second, warns: "broken"},
 		"one is slow, and one fails":     {plugins: []string{"broken", "slow"}, at: map[string]time.Duration{"broken": 3 * time.Second, "slow": 5 * time.Second}, ups: "slow", waits: 5 * time.Second, told: brokenPluginText + slowPluginText, warns: "broken"},
 		"it never has an outcome":        {plugins: []string{"slow"}, waits: time.Minute, told: slowPluginText, warns: "slow"},
+		"it failed before":               {plugins: []string{"broken again"}, waits: 5 * time.Second, told: brokenPluginText, warns: "broken"},
+		"it failed before, and comes":    {plugins: []string{"slow again"}, at: map[string]time.Duration{"slow": time.Second}, ups: "slow", waits: time.Second},
+		"one failed before":              {plugins: []string{"broken again", "slow"}, at: map[string]time.Duration{"slow": 10 * time.Second}, ups: "slow", waits: 10 * time.Second, told: brokenPluginText + slowPluginText, warns: "broken"},
 		"the allocation is stopped":      {plugins: []string{"slow"}, end: 3 * time.Second, waits: 3 * time.Second, told: slowPluginText},
 		"the operator says what it does": {plugins: []string{"slow"}, rules: []Rule{{Name: "slow"}}},
 		"the job attaches it":            {plugins: []string{"slow"}, meta: map[string]string{"lite_hook_slow": ""}},

@@ -19,6 +19,9 @@ type PluginInfo struct {
 	Name      string // name of the driver or hook
 	AllAllocs bool   // the plugin is a hook that takes part in every allocation
 
+	// NeverStarted means that the plugin has failed to start, and that its type and name are unknown.
+	NeverStarted bool
+
 	Path string // path of the plugin's file
 	// File is the metadata of the file with this SHA256. Its ChangeTime is zero if the file
 	// was hashed so soon after a change that a later change might leave the metadata the same.
